@@ -1,0 +1,3 @@
+//! Deterministic simulated fabric.
+
+#![cfg_attr(not(test), no_std)]

@@ -1,0 +1,3 @@
+//! Conformance suite, generic over fabrics.
+
+#![cfg_attr(not(test), no_std)]

@@ -1,0 +1,185 @@
+//! The traits a fabric implements.
+//!
+//! Contract, checked by the conformance suite:
+//!
+//! * **Order.** Messages arrive in the order posted, each exactly once, whole, unchanged.
+//! * **Back-pressure.** [`SendQueue::post_send`] answers [`PostError::Full`] when the queue or the
+//!   peer's receive window has no room; posting again after the peer released messages succeeds.
+//!   Nothing is half sent.
+//! * **Borrowing.** A received message stays readable, at the same token, until it is released;
+//!   messages are released in any order within the window but the room returns in arrival order.
+//! * **Errors are for ever.** After [`QpError`] the queue pair accepts no work; requests posted
+//!   before complete as [`crate::work::Status::Flushed`].
+//! * **One-sided work** needs no receive buffer, is ordered before the SENDs posted after it, and
+//!   fails without touching memory when key, range or right do not fit.
+
+use crate::{
+    cm::{PrivateData, Reject},
+    key::{Access, LocalSlice, Lkey, RemoteSlice, Rkey},
+    work::{Completion, WorkId},
+};
+
+/// Where a message's payload comes from: the program's buffers, seen as one byte range.
+pub trait Gather {
+    /// Total length in bytes.
+    fn len(&self) -> usize;
+    /// Whether there is nothing to send.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// Copies `dst.len()` bytes starting at `offset` into `dst`. The fabric asks only within `len`.
+    fn copy_to(&mut self, offset: usize, dst: &mut [u8]);
+}
+
+/// Where a message's payload goes: the program's buffers, seen as one byte range.
+pub trait Scatter {
+    /// Room in bytes.
+    fn room(&self) -> usize;
+    /// Accepts the next bytes. The fabric offers at most `room` in total.
+    fn accept(&mut self, src: &[u8]);
+}
+
+/// Why a post was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PostError {
+    /// No room now; nothing was posted.
+    Full,
+    /// Longer than [`SendQueue::max_message`].
+    TooLong,
+    /// The queue pair is in the error state.
+    Failed(QpError),
+    /// This fabric cannot do it (one-sided work that the peer or the system refuses).
+    Unsupported,
+}
+
+/// Why a queue pair is in the error state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QpError {
+    /// The peer disconnected or died.
+    Disconnected,
+    /// The peer broke the fabric's framing.
+    Framing,
+    /// The device or the simulated world failed the queue pair.
+    Fatal,
+}
+
+/// How a message is to be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SendOptions {
+    /// Ask for a completion.
+    pub signalled: bool,
+    /// Solicited event: wake the peer even if it armed for solicited messages only.
+    pub solicited: bool,
+    /// May use the room that is reserved for control messages.
+    pub control: bool,
+}
+
+/// Sending half of a queue pair. One thread at a time.
+pub trait SendQueue {
+    /// Longest message (header and payload) in bytes.
+    fn max_message(&self) -> usize;
+    /// Payload bytes that a message with a 16-byte header could carry now without `Full`; a hint.
+    fn room(&self) -> usize;
+    /// Posts one SEND of `header` followed by all of `payload`.
+    fn post_send(
+        &mut self,
+        id: WorkId,
+        header: &[u8],
+        payload: &mut impl Gather,
+        options: SendOptions,
+    ) -> Result<(), PostError>;
+    /// Posts a one-sided READ of `remote` into `local`.
+    fn post_read(&mut self, id: WorkId, local: LocalSlice, remote: RemoteSlice)
+    -> Result<(), PostError>;
+    /// Posts a one-sided WRITE of `local` into `remote`.
+    fn post_write(&mut self, id: WorkId, local: LocalSlice, remote: RemoteSlice)
+    -> Result<(), PostError>;
+    /// Next completion of a signalled or one-sided request.
+    fn poll_completion(&mut self) -> Option<Completion>;
+}
+
+/// A received message: a token and its length, nothing borrowed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Received {
+    /// Names the message until it is released.
+    pub token: u64,
+    /// Its length in bytes (header and payload).
+    pub len: u32,
+}
+
+/// Receiving half of a queue pair. One thread at a time.
+pub trait ReceiveQueue {
+    /// Receive buffers now posted, as the protocol's `Bufs` wants it; 65535 where credits are
+    /// implicit.
+    fn posted(&self) -> u16;
+    /// The next message that has arrived and has not been reported, if any.
+    fn poll_receive(&mut self) -> Result<Option<Received>, QpError>;
+    /// Copies the first bytes of a message into `dst`; the number copied.
+    fn copy_header(&self, message: Received, dst: &mut [u8]) -> usize;
+    /// Hands `len` bytes from `offset` on to `sink`. The range must lie within the message.
+    fn copy_out(&self, message: Received, offset: u32, len: u32, sink: &mut impl Scatter);
+    /// Gives the message's buffer back.
+    fn release(&mut self, message: Received);
+}
+
+/// A registered memory region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryRegion {
+    /// Start address.
+    pub addr: u64,
+    /// Length in bytes.
+    pub len: u64,
+    /// Key for local use.
+    pub lkey: Lkey,
+    /// Key for the peer.
+    pub rkey: Rkey,
+}
+
+/// Progress of a connection, reported by [`Fabric::poll_cm`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CmEvent<Id> {
+    /// A request for a listener, with its private data; answer with accept or reject.
+    Request(Id, PrivateData),
+    /// Our connect was accepted, with the reply's private data.
+    Established(Id, PrivateData),
+    /// Our connect was refused.
+    Rejected(Id, Reject),
+    /// Our connect timed out or no path exists.
+    Unreachable(Id),
+    /// The other side disconnected, or the queue pair failed.
+    Disconnected(Id),
+}
+
+/// A fabric instance as one process sees it.
+pub trait Fabric {
+    /// Names a connection in set-up and afterwards.
+    type Id: Copy + Eq + core::fmt::Debug;
+    /// Names a listener's service (a port, a rendezvous name).
+    type Service: Clone;
+    /// The queue pair's sending half.
+    type Tx: SendQueue;
+    /// The queue pair's receiving half.
+    type Rx: ReceiveQueue;
+
+    /// Whether `Bufs` counts real buffers (`false`: the byte window is the back-pressure, and
+    /// credits are implicit).
+    fn has_explicit_credits(&self) -> bool;
+    /// Starts listening on a service.
+    fn listen(&mut self, service: Self::Service) -> Result<(), Reject>;
+    /// Starts connecting; progress comes from [`Fabric::poll_cm`].
+    fn connect(&mut self, service: Self::Service, data: PrivateData) -> Result<Self::Id, Reject>;
+    /// Accepts a request.
+    fn accept(&mut self, id: Self::Id, data: PrivateData) -> Result<(), Reject>;
+    /// Refuses a request.
+    fn reject(&mut self, id: Self::Id, code: u8);
+    /// Next connection event.
+    fn poll_cm(&mut self) -> Option<CmEvent<Self::Id>>;
+    /// Takes the two halves of an established connection, once.
+    fn take_queues(&mut self, id: Self::Id) -> Option<(Self::Tx, Self::Rx)>;
+    /// Disconnects.
+    fn disconnect(&mut self, id: Self::Id);
+    /// Registers memory for one-sided work.
+    fn register(&mut self, addr: u64, len: u64, access: Access) -> Result<MemoryRegion, PostError>;
+    /// Ends a registration; keys are invalid from here on.
+    fn deregister(&mut self, region: MemoryRegion);
+}

@@ -1,0 +1,3 @@
+//! Structures that live in memory shared between processes.
+
+#![cfg_attr(not(test), no_std)]

@@ -1,0 +1,48 @@
+//! Calls on descriptors, typed. Everything here goes straight to the kernel.
+
+use crate::{errno::Errno, sys};
+
+/// Closes a descriptor of ours. Errors have no consequence (the number is gone either way).
+pub fn close(fd: i32) {
+    // SAFETY: no pointers; closing one of our own descriptors.
+    let _ = unsafe { sys!(libc::SYS_close, fd) };
+}
+
+/// Moves a fresh descriptor to the lowest free number at or above `min`, with close-on-exec set, and
+/// closes the old number. Falls back to the old number when none is free there.
+pub fn move_up(fd: i32, min: i32) -> i32 {
+    // SAFETY: no pointers.
+    match unsafe { sys!(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, min) } {
+        Ok(n) => {
+            close(fd);
+            n as i32
+        }
+        Err(_) => fd,
+    }
+}
+
+/// An integer socket option.
+pub fn getsockopt_int(fd: i32, level: i32, name: i32) -> Result<i32, Errno> {
+    let mut value = 0i32;
+    let mut len = 4u32;
+    // SAFETY: value and len outlive the call and have the sizes given.
+    unsafe { sys!(libc::SYS_getsockopt, fd, level, name, &raw mut value, &raw mut len)? };
+    Ok(value)
+}
+
+/// Inode number of the file behind a descriptor.
+pub fn inode(fd: i32) -> Result<u64, Errno> {
+    // SAFETY: stat is plain data; zero is a valid value.
+    let mut st: libc::stat = unsafe { core::mem::zeroed() };
+    // SAFETY: st is valid for writing.
+    unsafe { sys!(libc::SYS_fstat, fd, &raw mut st)? };
+    Ok(st.st_ino)
+}
+
+/// Whether the open file description has O_NONBLOCK set now. Asked of the kernel each time, because
+/// another holder may have changed it.
+pub fn is_nonblocking(fd: i32) -> bool {
+    // SAFETY: no pointers.
+    unsafe { sys!(libc::SYS_fcntl, fd, libc::F_GETFL, 0) }
+        .is_ok_and(|flags| flags as i32 & libc::O_NONBLOCK != 0)
+}

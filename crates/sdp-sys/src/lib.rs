@@ -1,0 +1,17 @@
+//! The Linux edge: system calls that never pass through an interposed name.
+//!
+//! Everything the library does on its own behalf (its hidden descriptors, its probes of a carrier,
+//! its wake-ups) goes to the kernel through [`raw`], so that it can never re-enter the hooks, never
+//! touches `errno` and never is a cancellation point. What must be a cancellation point (a blocking
+//! wait on behalf of the program) is called through libc by the preload crate instead.
+//!
+//! The crate refuses policy: it knows no connection, no lane and no rule.
+
+#![cfg_attr(not(test), no_std)]
+
+pub mod errno;
+pub mod fd;
+pub mod raw;
+pub mod time;
+
+pub use errno::Errno;

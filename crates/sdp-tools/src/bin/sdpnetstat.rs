@@ -1,0 +1,2 @@
+//! `sdpnetstat`.
+fn main() {}

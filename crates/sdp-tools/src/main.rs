@@ -1,0 +1,2 @@
+//! The `sdp` command.
+fn main() {}

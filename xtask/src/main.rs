@@ -1,0 +1,2 @@
+//! Build, demo, test and tidy.
+fn main() {}
