@@ -13,6 +13,8 @@
 //! * **One-sided work** needs no receive buffer, is ordered before the SENDs posted after it, and
 //!   fails without touching memory when key, range or right do not fit.
 
+use core::cell::Cell;
+
 use crate::{
     cm::{PrivateData, Reject},
     key::{Access, LocalSlice, Lkey, RemoteSlice, Rkey},
@@ -28,15 +30,19 @@ pub trait Gather {
         self.len() == 0
     }
     /// Copies `dst.len()` bytes starting at `offset` into `dst`. The fabric asks only within `len`.
-    fn copy_to(&mut self, offset: usize, dst: &mut [u8]);
+    ///
+    /// `dst` is a slice of cells because it may be memory that another process can write: no
+    /// ordinary reference may point there.
+    fn copy_to(&mut self, offset: usize, dst: &[Cell<u8>]);
 }
 
 /// Where a message's payload goes: the program's buffers, seen as one byte range.
 pub trait Scatter {
     /// Room in bytes.
     fn room(&self) -> usize;
-    /// Accepts the next bytes. The fabric offers at most `room` in total.
-    fn accept(&mut self, src: &[u8]);
+    /// Accepts the next bytes. The fabric offers at most `room` in total. `src` may change while it
+    /// is read (see [`Gather::copy_to`]): take each byte once.
+    fn accept(&mut self, src: &[Cell<u8>]);
 }
 
 /// Why a post was refused.
