@@ -11,7 +11,14 @@
 
 pub mod errno;
 pub mod fd;
+pub mod memfd;
+pub mod netlink;
+pub mod owned;
+pub mod procfs;
 pub mod raw;
+pub mod stat;
 pub mod time;
+pub mod unix;
 
 pub use errno::Errno;
+pub use owned::OwnedFd;
