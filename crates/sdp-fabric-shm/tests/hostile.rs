@@ -271,7 +271,7 @@ fn hundreds_of_descriptors() {
 }
 
 /// As another user, at the name of `tuple`.
-fn as_stranger(body: impl FnOnce()) -> i32 {
+fn as_stranger(body: impl FnOnce()) -> Child {
     spawn(move || {
         become_user(1001);
         body();
@@ -468,7 +468,7 @@ fn the_other_process_dies() {
         end.pending(1);
         assert!(!end.rendezvous.is_idle() && !end.rendezvous.is_offering());
         // SAFETY: our own child.
-        unsafe { libc::kill(child, libc::SIGKILL) };
+        unsafe { libc::kill(child.pid, libc::SIGKILL) };
         assert_eq!(wait(child), 1000 + libc::SIGKILL);
         assert!(end.finish().is_err());
         assert_eq!(mappings("sdp-conn"), 0);
@@ -550,8 +550,9 @@ fn the_pid_is_the_sender_s() {
             unix::pass_credentials(socket.raw()).unwrap();
             Forged::new(PLAIN, ACCEPT, vec![handle(&mine)]).send(&socket);
         });
+        let pid = child.pid;
         assert_eq!(wait(child), 0);
         let Step::Attached(attachment) = end.step() else { panic!("not attached") };
-        assert_eq!(attachment.peer.pid, child);
+        assert_eq!(attachment.peer.pid, pid);
     });
 }

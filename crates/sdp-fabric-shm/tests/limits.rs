@@ -346,7 +346,7 @@ fn a_hidden_pid_is_zero() {
             unsafe { attachment.segment.base().write_volatile(1) };
         });
         let attachment = outside.finish().unwrap();
-        assert_eq!(attachment.peer.pid, child);
+        assert_eq!(attachment.peer.pid, child.pid);
         assert_eq!(wait(child), 0);
         // SAFETY: the mapping is alive.
         assert_eq!(unsafe { attachment.segment.base().read_volatile() }, 1);
