@@ -322,7 +322,12 @@ fn knows_tcp() -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Examined {
     /// The other end is on this host and held by a process.
-    Open(PeerSocket),
+    Open {
+        /// The other end.
+        peer: PeerSocket,
+        /// Inode number of our own end.
+        own_inode: u64,
+    },
     /// The other end is on this host, but nobody has accepted it yet.
     NotAccepted,
 }
@@ -357,7 +362,9 @@ pub fn examine(carrier: i32, tuple: &Tuple) -> Result<Examined, Refusal> {
     match peer.presence() {
         Presence::NotAccepted => Ok(Examined::NotAccepted),
         Presence::Closed => Err(Refusal::PeerNotListening),
-        Presence::Open => check_mapped(peer.uid).map(|()| Examined::Open(peer)),
+        Presence::Open => {
+            check_mapped(peer.uid).map(|()| Examined::Open { peer, own_inode: inode })
+        }
     }
 }
 

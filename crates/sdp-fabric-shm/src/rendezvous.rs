@@ -35,9 +35,8 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use sdp_sys::{
-    Errno, OwnedFd, fd,
+    Errno, Hidden, OwnedFd, fd,
     procfs::{self, Kind},
-    stat::{self, Identity},
     unix::{self, Credentials, Packet},
 };
 
@@ -186,10 +185,10 @@ impl Rendezvous {
         match &self.state {
             State::Idle => [-1, -1],
             State::Offering { listener, accepted: Some((socket, _)), .. } => {
-                [listener.fd, socket.fd]
+                [listener.raw(), socket.raw()]
             }
-            State::Offering { listener, .. } => [listener.fd, -1],
-            State::Joining { socket, .. } => [socket.fd, -1],
+            State::Offering { listener, .. } => [listener.raw(), -1],
+            State::Joining { socket, .. } => [socket.raw(), -1],
         }
     }
 
@@ -251,14 +250,15 @@ impl Rendezvous {
 
     fn start(&mut self, local: &Local<'_>) -> Result<Option<Attachment>, Refusal> {
         local.tuple.side().ok_or(Refusal::SelfConnection)?;
-        let Examined::Open(peer) = identity::examine(local.carrier, &local.tuple)? else {
+        let Examined::Open { peer, own_inode } = identity::examine(local.carrier, &local.tuple)?
+        else {
             return Ok(None);
         };
         let name = Name::new(&local.tuple);
         let socket = unix::socket().map_err(Refusal::of_resource)?;
-        let socket = Hidden::new(socket, local.hidden_min)?;
-        match unix::connect(socket.fd, name.as_bytes()) {
-            Ok(()) => self.join(local, socket, &peer),
+        let socket = hide(local, socket)?;
+        match unix::connect(socket.raw(), name.as_bytes()) {
+            Ok(()) => self.join(local, socket, &peer, own_inode),
             Err(Errno::ECONNREFUSED) => self.open_offer(socket, &name),
             // Backlog full: the listener is there, but busy with others.
             Err(Errno::EAGAIN) => Ok(None),
@@ -271,32 +271,34 @@ impl Rendezvous {
         local: &Local<'_>,
         socket: Hidden,
         peer: &PeerSocket,
+        own_inode: u64,
     ) -> Result<Option<Attachment>, Refusal> {
-        let Ok(listener) = unix::peer_credentials(socket.fd) else { return self.restart() };
+        let Ok(listener) = unix::peer_credentials(socket.raw()) else { return self.restart() };
         identity::check_uid(listener.uid, peer.uid)?;
         let (segment, file) = MappedSegment::create(local.ring_bytes)?;
         let segment = Draft(Some(segment));
         let hello = Body::Join { ring_bytes: local.ring_bytes, hello: *local.hello };
-        match send(local, &socket, &hello, Some(&file), is_trusted(listener.uid)) {
+        let grant_bell = is_trusted(listener.uid);
+        match send(local, own_inode, &socket, &hello, Some(&file), grant_bell) {
             Ok(()) => {}
             Err(SendError::Refused(refusal)) => return Err(refusal),
             Err(SendError::Gone) => return self.restart(),
         }
         // Only now: sending would have given this socket a name of its own.
-        unix::pass_credentials(socket.fd).map_err(Refusal::of_resource)?;
+        unix::pass_credentials(socket.raw()).map_err(Refusal::of_resource)?;
         self.state = State::Joining { socket, listener, segment };
         Ok(None)
     }
 
     fn open_offer(&mut self, socket: Hidden, name: &Name) -> Result<Option<Attachment>, Refusal> {
         let permit = Permit::take().ok_or(Refusal::RendezvousBusy)?;
-        match unix::bind(socket.fd, name.as_bytes()) {
+        match unix::bind(socket.raw(), name.as_bytes()) {
             Ok(()) => {}
             // The other end was faster; it will listen in a moment.
             Err(Errno::EADDRINUSE) => return Ok(None),
             Err(error) => return Err(of_local_socket(error)),
         }
-        unix::listen(socket.fd, BACKLOG).map_err(of_local_socket)?;
+        unix::listen(socket.raw(), BACKLOG).map_err(of_local_socket)?;
         self.state = State::Offering { listener: socket, accepted: None, permit };
         Ok(None)
     }
@@ -341,15 +343,16 @@ impl Rendezvous {
             return Err(Refusal::NoDescriptors);
         }
         for _ in 0..ACCEPTS_PER_STEP {
-            let socket = match unix::accept(listener.fd) {
-                Ok(socket) => Hidden::new(socket, local.hidden_min)?,
+            let socket = match unix::accept(listener.raw()) {
+                Ok(socket) => hide(local, socket)?,
                 Err(Errno::EAGAIN) => return Ok(None),
                 Err(error) => return Err(Refusal::of_resource(error)),
             };
-            let Examined::Open(peer) = identity::examine(local.carrier, &local.tuple)? else {
+            let Examined::Open { peer, .. } = identity::examine(local.carrier, &local.tuple)?
+            else {
                 return Err(Refusal::Untrusted);
             };
-            if let Ok(joiner) = unix::peer_credentials(socket.fd)
+            if let Ok(joiner) = unix::peer_credentials(socket.raw())
                 && identity::check_uid(joiner.uid, peer.uid).is_ok()
             {
                 return Ok(Some((socket, joiner)));
@@ -390,7 +393,8 @@ impl Rendezvous {
         // The listener's credentials tell who called listen(), perhaps before a fork; this packet's
         // tell who sent it. (Its user is the *real* one, so it is not compared.)
         let pid = packet.credentials.ok_or(Refusal::Untrusted)?.pid;
-        let peer = check_packet(local, packet, &sender, None, Credentials { pid, ..listener })?;
+        let credentials = Credentials { pid, ..listener };
+        let (peer, _) = check_packet(local, packet, &sender, None, credentials)?;
         let segment = segment.take().ok_or(Refusal::NoMemory)?;
         Ok(Some(Attachment { segment, side: side(local)?, peer, hello: PeerHello::HelloAck(ack) }))
     }
@@ -429,9 +433,9 @@ fn serve(local: &Local<'_>, socket: &Hidden, joiner: Credentials) -> Served {
     };
     let bytes = buf.get(..packet.len).unwrap_or(&[]);
     match take_join(local, packet, bytes, joiner) {
-        Ok((mut segment, peer, hello)) => {
+        Ok(Join { mut segment, peer, own_inode, hello }) => {
             let yes = Body::Accept { ack: *local.hello_ack };
-            match send(local, socket, &yes, None, peer.trusted) {
+            match send(local, own_inode, socket, &yes, None, peer.trusted) {
                 Ok(()) => {}
                 Err(SendError::Refused(refusal)) => {
                     reject(local, socket, refusal);
@@ -456,32 +460,40 @@ fn serve(local: &Local<'_>, socket: &Hidden, joiner: Credentials) -> Served {
     }
 }
 
+/// A joiner's packet that passed.
+struct Join {
+    segment: Draft,
+    peer: PeerInfo,
+    own_inode: u64,
+    hello: [u8; HELLO_LEN],
+}
+
 /// Offerer: judges the joiner's packet and maps its segment.
 fn take_join(
     local: &Local<'_>,
     mut packet: Packet,
     bytes: &[u8],
     joiner: Credentials,
-) -> Result<(Draft, PeerInfo, [u8; HELLO_LEN]), Refusal> {
+) -> Result<Join, Refusal> {
     let (sender, Body::Join { ring_bytes, hello }) = packet::decode(bytes)? else {
         return Err(Refusal::Untrusted);
     };
     let file = packet.take(0);
-    let peer = check_packet(local, packet, &sender, file.as_ref(), joiner)?;
+    let (peer, own_inode) = check_packet(local, packet, &sender, file.as_ref(), joiner)?;
     let file = file.ok_or(Refusal::Untrusted)?;
     let segment = Draft(Some(MappedSegment::from_peer(file.raw(), ring_bytes)?));
-    Ok((segment, peer, hello))
+    Ok(Join { segment, peer, own_inode, hello })
 }
 
 /// Judges what both packets have in common: truncation, number and kind of descriptors, and the
-/// proof that the sender holds the other end *now*.
+/// proof that the sender holds the other end *now*. Also returns our own end's inode number.
 fn check_packet(
     local: &Local<'_>,
     mut packet: Packet,
     sender: &Sender,
     segment: Option<&OwnedFd>,
     credentials: Credentials,
-) -> Result<PeerInfo, Refusal> {
+) -> Result<(PeerInfo, u64), Refusal> {
     if packet.data_truncated {
         return Err(Refusal::Untrusted);
     }
@@ -493,9 +505,12 @@ fn check_packet(
     if packet.control_truncated || packet.descriptors() != expected {
         return Err(Refusal::Untrusted);
     }
-    let Examined::Open(socket) = identity::examine(local.carrier, &local.tuple)? else {
+    let Examined::Open { peer: socket, own_inode } =
+        identity::examine(local.carrier, &local.tuple)?
+    else {
         return Err(Refusal::Untrusted);
     };
+    // The socket may have been given to another user since the connection was judged.
     identity::check_uid(credentials.uid, socket.uid)?;
     let handle = packet.take(first).ok_or(Refusal::Untrusted)?;
     if kind(handle.raw())? != Kind::Socket(socket.inode) {
@@ -522,7 +537,7 @@ fn check_packet(
     if let Some(fd) = &bell_page {
         segment::verify_bell_page(fd.raw())?;
     }
-    Ok(PeerInfo {
+    let peer = PeerInfo {
         pid: credentials.pid,
         uid: credentials.uid,
         trusted,
@@ -530,7 +545,8 @@ fn check_packet(
         slot: sender.slot,
         bell: bell.map(|fd| fd.move_up(local.hidden_min)),
         bell_page: bell_page.map(|fd| fd.move_up(local.hidden_min)),
-    })
+    };
+    Ok((peer, own_inode))
 }
 
 /// Whether a user may have, and give, what belongs to a whole process.
@@ -554,8 +570,12 @@ enum SendError {
 }
 
 /// Sends a packet with our proof, with bell and bell page if granted, and the segment if given.
+///
+/// All numbers are in the program's reach, so each is looked at once more: none of the program's
+/// own files may travel in place of ours.
 fn send(
     local: &Local<'_>,
+    own_inode: u64,
     socket: &Hidden,
     body: &Body,
     segment: Option<&OwnedFd>,
@@ -565,13 +585,14 @@ fn send(
         return Err(SendError::Refused(Refusal::NoDescriptors));
     }
     let handle = procfs::path_handle(local.carrier).map_err(|e| SendError::Refused(of_proc(e)))?;
-    let (bell, page) = if grant_bell { (local.bell_fd, local.bell_page_fd) } else { (-1, -1) };
-    let sender = Sender {
-        nonce: local.nonce,
-        slot: local.slot,
-        has_bell: bell >= 0,
-        has_bell_page: page >= 0,
-    };
+    if procfs::kind(handle.raw()) != Ok(Kind::Socket(own_inode)) {
+        return Err(SendError::Refused(Refusal::RemotePeer));
+    }
+    let has_bell = grant_bell && procfs::kind(local.bell_fd) == Ok(Kind::EventFd);
+    let has_bell_page = grant_bell && segment::verify_bell_page(local.bell_page_fd).is_ok();
+    let sender = Sender { nonce: local.nonce, slot: local.slot, has_bell, has_bell_page };
+    let bell = if has_bell { local.bell_fd } else { -1 };
+    let page = if has_bell_page { local.bell_page_fd } else { -1 };
     let mut fds = [0; 4];
     let mut count = 0;
     let segment = segment.map_or(-1, OwnedFd::raw);
@@ -586,11 +607,11 @@ fn send(
     // The answer carries our credentials, so that the joiner learns our pid. (The kernel adds them
     // at this end's wish or the receiver's; the receiver may not have had time to wish.)
     if matches!(body, Body::Accept { .. }) {
-        unix::pass_credentials(socket.fd)
+        unix::pass_credentials(socket.raw())
             .map_err(|error| SendError::Refused(Refusal::of_resource(error)))?;
     }
     let encoded = packet::encode(&sender, body);
-    match unix::send(socket.fd, encoded.as_bytes(), fds.get(..count).unwrap_or(&[])) {
+    match unix::send(socket.raw(), encoded.as_bytes(), fds.get(..count).unwrap_or(&[])) {
         Ok(()) => Ok(()),
         Err(Errno::EPIPE | Errno::ECONNRESET) => Err(SendError::Gone),
         Err(error) => Err(SendError::Refused(Refusal::of_resource(error))),
@@ -602,7 +623,7 @@ fn reject(local: &Local<'_>, socket: &Hidden, refusal: Refusal) {
     if socket.is_ours() {
         let sender = Sender { nonce: local.nonce, slot: 0, has_bell: false, has_bell_page: false };
         let no = Body::Reject { code: RejectCode::from(refusal) as u32 };
-        let _ = unix::send(socket.fd, packet::encode(&sender, &no).as_bytes(), &[]);
+        let _ = unix::send(socket.raw(), packet::encode(&sender, &no).as_bytes(), &[]);
     }
 }
 
@@ -616,44 +637,15 @@ fn receive(socket: &Hidden, buf: &mut [u8]) -> Received {
     if !socket.is_ours() {
         return Received::Gone;
     }
-    match unix::receive(socket.fd, buf) {
+    match unix::receive(socket.raw(), buf) {
         Ok(packet) if packet.len > 0 => Received::Packet(packet),
         Err(Errno::EAGAIN) => Received::Nothing,
         Ok(_) | Err(_) => Received::Gone,
     }
 }
 
-/// A descriptor that stays between two steps, while the program runs: it may close our number or
-/// put something of its own there, so the number is checked before every use and at the end.
-#[derive(Debug)]
-struct Hidden {
-    fd: i32,
-    id: Identity,
-}
-
-impl Hidden {
-    fn new(fd: OwnedFd, min: i32) -> Result<Self, Refusal> {
-        let id = stat::stat(fd.raw()).map_err(Refusal::of_resource)?.id;
-        Ok(Self { fd: fd.move_up(min).into_raw(), id })
-    }
-
-    fn is_ours(&self) -> bool {
-        stat::stat(self.fd).is_ok_and(|stat| stat.id == self.id)
-    }
-
-    fn move_up(&mut self, min: i32) {
-        if self.fd < min && self.is_ours() {
-            self.fd = fd::move_up(self.fd, min);
-        }
-    }
-}
-
-impl Drop for Hidden {
-    fn drop(&mut self) {
-        if self.is_ours() {
-            fd::close(self.fd);
-        }
-    }
+fn hide(local: &Local<'_>, fd: OwnedFd) -> Result<Hidden, Refusal> {
+    Hidden::new(fd, local.hidden_min).map_err(Refusal::of_resource)
 }
 
 /// A mapped segment that nobody uses yet.

@@ -47,6 +47,7 @@ fn a_thousand_connections_hold_one_eventfd() {
         let bells = Bells::new();
         let before = footprint();
         let first = TABLE.attach(info(7, 1, Some(&bells))).unwrap();
+        assert!(TABLE.bell(first).unwrap() >= HIDDEN_MIN, "not moved down");
         let with_one = footprint();
         for _ in 1..1000 {
             assert_eq!(TABLE.attach(info(7, 1, Some(&bells))).unwrap(), first);

@@ -11,6 +11,7 @@
 
 pub mod errno;
 pub mod fd;
+pub mod hidden;
 pub mod memfd;
 pub mod netlink;
 pub mod owned;
@@ -21,4 +22,5 @@ pub mod time;
 pub mod unix;
 
 pub use errno::Errno;
+pub use hidden::Hidden;
 pub use owned::OwnedFd;
