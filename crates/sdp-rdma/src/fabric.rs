@@ -17,7 +17,7 @@ use core::cell::Cell;
 
 use crate::{
     cm::{PrivateData, Reject},
-    key::{Access, LocalSlice, Lkey, RemoteSlice, Rkey},
+    key::{Access, Lkey, LocalSlice, RemoteSlice, Rkey},
     work::{Completion, WorkId},
 };
 
@@ -95,11 +95,19 @@ pub trait SendQueue {
         options: SendOptions,
     ) -> Result<(), PostError>;
     /// Posts a one-sided READ of `remote` into `local`.
-    fn post_read(&mut self, id: WorkId, local: LocalSlice, remote: RemoteSlice)
-    -> Result<(), PostError>;
+    fn post_read(
+        &mut self,
+        id: WorkId,
+        local: LocalSlice,
+        remote: RemoteSlice,
+    ) -> Result<(), PostError>;
     /// Posts a one-sided WRITE of `local` into `remote`.
-    fn post_write(&mut self, id: WorkId, local: LocalSlice, remote: RemoteSlice)
-    -> Result<(), PostError>;
+    fn post_write(
+        &mut self,
+        id: WorkId,
+        local: LocalSlice,
+        remote: RemoteSlice,
+    ) -> Result<(), PostError>;
     /// Next completion of a signalled or one-sided request.
     fn poll_completion(&mut self) -> Option<Completion>;
 }

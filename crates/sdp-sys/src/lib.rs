@@ -11,6 +11,7 @@
 
 pub mod errno;
 pub mod fd;
+pub mod pid;
 pub mod raw;
 pub mod time;
 
