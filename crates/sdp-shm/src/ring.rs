@@ -264,13 +264,17 @@ pub struct Consumer {
     head: u64,
     /// Producer's tail as last seen and checked.
     tail: u64,
+    /// A PAD (from, to) that was skipped while something older was still borrowed. One is enough: a
+    /// second one would end a whole lap later, beyond what `head` allows to be published.
+    skipped: (u64, u64),
 }
 
 impl Consumer {
-    /// Resumes at private cursors (`0, 0` for a new ring); `scan >= head`.
+    /// Resumes at private cursors (`0, 0` for a new ring); `scan` is `head`, or the end of the one
+    /// record that begins at `head` and is still borrowed.
     #[inline]
     pub fn new(segment: Segment, half: usize, scan: u64, head: u64) -> Self {
-        Self { segment, half, scan, head, tail: scan }
+        Self { segment, half, scan, head, tail: scan, skipped: (0, 0) }
     }
 
     /// Cursor of the next record to report.
@@ -333,10 +337,12 @@ impl Consumer {
                     return Ok(Some(record));
                 }
                 KIND_PAD if end & (size - 1) == 0 && end.wrapping_sub(self.scan) <= size => {
-                    let skipped_first = self.head == self.scan;
+                    let start = self.scan;
                     self.scan = end;
-                    if skipped_first {
+                    if self.head == start {
                         self.free_to(end);
+                    } else {
+                        self.skipped = (start, end);
                     }
                 }
                 _ => return Err(Corrupt::Record),
@@ -380,6 +386,7 @@ impl Consumer {
         if to <= self.head || to > self.scan {
             return;
         }
+        let to = if to == self.skipped.0 { self.skipped.1.max(to) } else { to };
         self.head = to;
         let line = &self.segment.half(self.half).consumer;
         // Pairs with the acquire load in `Producer::refresh`: our reads of the freed bytes come first.

@@ -216,3 +216,28 @@ fn random_garbage_never_escapes_the_ring() {
         }
     }
 }
+
+#[test]
+fn a_pad_skipped_under_a_borrowed_record_is_freed_with_it() {
+    let s = segment();
+    let (mut p, mut c) = (Producer::new(s, 0, 0, 0), Consumer::new(s, 0, 0, 0));
+    // Fill to just before the end of the lap, keeping the last record borrowed.
+    let mut last = None;
+    while u64::from(RING) - (p.tail() & (u64::from(RING) - 1)) >= 64 {
+        let left = u64::from(RING) - p.tail();
+        push(&mut p, &[0; 16], &vec![0; (left as usize - 24 - 48).min(4096)], false).unwrap();
+        p.publish();
+        if let Some(r) = last {
+            c.free_to(Record::end(r));
+        }
+        last = c.next(u64::MAX).unwrap();
+    }
+    push(&mut p, &[0; 16], b"next lap", false).unwrap();
+    p.publish();
+    let next = c.next(u64::MAX).unwrap().unwrap();
+    assert_eq!(next.start, u64::from(RING));
+    c.free_to(last.unwrap().end());
+    assert_eq!(c.head(), next.start);
+    c.free_to(next.end());
+    assert_eq!(c.head(), p.tail());
+}
