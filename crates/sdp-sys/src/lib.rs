@@ -13,6 +13,8 @@ pub mod errno;
 pub mod fd;
 pub mod pid;
 pub mod raw;
+pub mod section;
 pub mod time;
+pub mod tls;
 
 pub use errno::Errno;
