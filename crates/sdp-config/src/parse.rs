@@ -130,25 +130,9 @@ impl Config {
     /// The rest of the line as `address[/prefix]:ports`, blanks allowed around the punctuation.
     fn load_target(&mut self, line: &mut Line<'_>) -> Result<Target, Failure> {
         let (text, at) = line.until_comment();
-        self.target(line, text, at)
-    }
-
-    fn target(&mut self, line: &Line<'_>, text: &[u8], at: usize) -> Result<Target, Failure> {
-        let whole = line.place(at, text.len());
-        let compact = Compact::new(text);
-        if compact.is_too_long {
-            return Err((Problem::BadAddress, whole));
-        }
-        let target = parse_target(compact.bytes()).map_err(|(problem, offset)| {
-            let origin = compact.origin(offset);
-            (problem, line.place(at.saturating_add(origin), text.len().saturating_sub(origin)))
-        })?;
-        if let Some(extra) = compact.extra {
-            let len = text.len().saturating_sub(extra);
-            return Err((Problem::TrailingText, line.place(at.saturating_add(extra), len)));
-        }
+        let target = target_at(line, text, at)?;
         for problem in target.tolerated.into_iter().flatten() {
-            self.report(problem, whole);
+            self.report(problem, line.place(at, text.len()));
         }
         Ok(target)
     }
@@ -246,11 +230,11 @@ impl Config {
         }
         while !line.is_done() {
             if self.keyword(&mut line, "destination") {
-                client = Some(self.match_target(&mut line)?);
+                client = Some(match_target(&mut line)?);
             } else if self.keyword(&mut line, "listen") {
-                server = Some((Family::Sdp, self.match_target(&mut line)?));
+                server = Some((Family::Sdp, match_target(&mut line)?));
             } else if self.keyword(&mut line, "shared") {
-                server = Some((Family::Both, self.match_target(&mut line)?));
+                server = Some((Family::Both, match_target(&mut line)?));
             } else if self.keyword(&mut line, "program") {
                 let (word, place) = line.word();
                 if word.is_empty() {
@@ -277,13 +261,29 @@ impl Config {
         }
         Ok(())
     }
+}
 
-    fn match_target(&mut self, line: &mut Line<'_>) -> Result<Target, Failure> {
-        let (word, place) = line.word();
-        let mut target = self.target(line, word, usize::from(place.column).saturating_sub(1))?;
-        target.tolerated = [None; 3];
-        Ok(target)
+/// A target of the `match` dialect, where a missing port and `*.*` are ordinary.
+fn match_target(line: &mut Line<'_>) -> Result<Target, Failure> {
+    let (word, place) = line.word();
+    target_at(line, word, usize::from(place.column).saturating_sub(1))
+}
+
+/// Parses `text`, which stands at byte `at` of the line.
+fn target_at(line: &Line<'_>, text: &[u8], at: usize) -> Result<Target, Failure> {
+    let compact = Compact::new(text);
+    if compact.is_too_long {
+        return Err((Problem::BadAddress, line.place(at, text.len())));
     }
+    let target = parse_target(compact.bytes()).map_err(|(problem, offset)| {
+        let origin = compact.origin(offset);
+        (problem, line.place(at.saturating_add(origin), text.len().saturating_sub(origin)))
+    })?;
+    if let Some(extra) = compact.extra {
+        let len = text.len().saturating_sub(extra);
+        return Err((Problem::TrailingText, line.place(at.saturating_add(extra), len)));
+    }
+    Ok(target)
 }
 
 /// What has been met in one text.
