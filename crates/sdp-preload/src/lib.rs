@@ -49,6 +49,14 @@ mod hooks {
     mod socket;
     mod stdio;
 
+    /// Keeps what a tracked descriptor needs out of line, so that the common way through a hook has
+    /// no stack frame.
+    #[cold]
+    #[inline(never)]
+    fn slowly<R>(what: impl FnOnce() -> R) -> R {
+        what()
+    }
+
     pub(crate) use escape::{IoUring, drop_deepbind, set_io_uring};
     pub(crate) use process::{ending, own};
 

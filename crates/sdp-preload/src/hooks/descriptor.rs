@@ -4,6 +4,7 @@ use libc::{c_char, c_int, c_uint, clockid_t, mode_t, sigset_t};
 use sdp_socket::calls::{self, Call, Pin};
 use sdp_sys::sys;
 
+use super::slowly;
 use crate::{errno, real};
 
 /// A number that the kernel returned for something that is no socket.
@@ -53,22 +54,31 @@ fn is_open(fd: c_int) -> bool {
 }
 
 /// `dup2` and `dup3` after the arguments have been found good: what `new` names is closed first.
-#[inline]
+#[cold]
+#[inline(never)]
 fn replace(old: c_int, new: c_int, real: impl Fn() -> c_int) -> c_int {
-    if !calls::is_tracked(old) && !calls::is_tracked(new) || old == new || !is_open(old) {
+    if old == new || !is_open(old) {
         return real();
     }
     calls::replacing(old, new);
     duplicated(old, real())
 }
 
+/// Whether an `fcntl` command returns a new number.
+#[inline(always)]
+fn duplicates(command: c_int) -> bool {
+    matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC)
+}
+
+/// `fcntl` on a tracked descriptor, or one that duplicates any.
+///
 /// # Safety
 /// `arg` is what the command demands.
+#[cold]
+#[inline(never)]
 unsafe fn control(fd: c_int, command: c_int, arg: usize, real: impl Fn() -> c_int) -> c_int {
-    let duplicates = matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC);
     if !calls::is_tracked(fd) {
-        let result = real();
-        return if duplicates { fresh(result) } else { result };
+        return fresh(real());
     }
     if let Call::Done(result) = calls::controlling(fd, command, arg) {
         return errno::settle(result) as c_int;
@@ -82,7 +92,7 @@ unsafe fn control(fd: c_int, command: c_int, arg: usize, real: impl Fn() -> c_in
         calls::pin(fd, Pin::SignalDriven);
     }
     let result = real();
-    if duplicates {
+    if duplicates(command) {
         return duplicated(fd, result);
     }
     let locks = matches!(
@@ -109,14 +119,14 @@ hooks! {
         if !calls::is_tracked(fd) {
             return real::close(fd);
         }
-        answer!(calls::closing(fd), real::close(fd))
+        slowly(move || answer!(calls::closing(fd), real::close(fd)))
     }
 
     fn __close(fd: c_int) -> c_int {
         if !calls::is_tracked(fd) {
             return real::close(fd);
         }
-        answer!(calls::closing(fd), real::close(fd))
+        slowly(move || answer!(calls::closing(fd), real::close(fd)))
     }
 
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
@@ -141,30 +151,46 @@ hooks! {
     }
 
     fn dup2(old: c_int, new: c_int) -> c_int {
-        replace(old, new, || real::dup2(old, new))
+        if !calls::is_tracked(old) && !calls::is_tracked(new) {
+            return real::dup2(old, new);
+        }
+        replace(old, new, move || real::dup2(old, new))
     }
 
     fn __dup2(old: c_int, new: c_int) -> c_int {
-        replace(old, new, || real::dup2(old, new))
+        if !calls::is_tracked(old) && !calls::is_tracked(new) {
+            return real::dup2(old, new);
+        }
+        replace(old, new, move || real::dup2(old, new))
     }
 
     fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
-        if flags & !libc::O_CLOEXEC != 0 {
+        let tracked = calls::is_tracked(old) || calls::is_tracked(new);
+        if !tracked || flags & !libc::O_CLOEXEC != 0 {
             return real::dup3(old, new, flags);
         }
-        replace(old, new, || real::dup3(old, new, flags))
+        replace(old, new, move || real::dup3(old, new, flags))
     }
 
     fn fcntl(fd: c_int, command: c_int, arg: usize) -> c_int {
-        control(fd, command, arg, || real::fcntl(fd, command, arg))
+        if !calls::is_tracked(fd) && !duplicates(command) {
+            return real::fcntl(fd, command, arg);
+        }
+        control(fd, command, arg, move || real::fcntl(fd, command, arg))
     }
 
     fn fcntl64(fd: c_int, command: c_int, arg: usize) -> c_int {
-        control(fd, command, arg, || real::fcntl64(fd, command, arg))
+        if !calls::is_tracked(fd) && !duplicates(command) {
+            return real::fcntl64(fd, command, arg);
+        }
+        control(fd, command, arg, move || real::fcntl64(fd, command, arg))
     }
 
     fn __fcntl(fd: c_int, command: c_int, arg: usize) -> c_int {
-        control(fd, command, arg, || real::fcntl(fd, command, arg))
+        if !calls::is_tracked(fd) && !duplicates(command) {
+            return real::fcntl(fd, command, arg);
+        }
+        control(fd, command, arg, move || real::fcntl(fd, command, arg))
     }
 
     fn open(path: *const c_char, flags: c_int, mode: usize) -> c_int {

@@ -5,6 +5,7 @@ use libc::{c_int, epoll_event, sigset_t, timespec};
 use sdp_socket::calls::{self, Call};
 
 use super::poll::{is_valid, milliseconds, pointer};
+use super::slowly;
 use crate::{errno, real};
 
 #[inline]
@@ -15,6 +16,8 @@ fn created(set: c_int) -> c_int {
     set
 }
 
+#[cold]
+#[inline(never)]
 unsafe fn wait_ms(
     set: c_int,
     events: *mut epoll_event,
@@ -44,14 +47,16 @@ hooks! {
         if !calls::is_tracked(set) && !calls::is_tracked(fd) {
             return real::epoll_ctl(set, op, fd, event);
         }
-        answer!(calls::epoll_ctl(set, op, fd, event), real::epoll_ctl(set, op, fd, event))
+        slowly(move || {
+            answer!(calls::epoll_ctl(set, op, fd, event), real::epoll_ctl(set, op, fd, event))
+        })
     }
 
     fn epoll_wait(set: c_int, events: *mut epoll_event, max: c_int, timeout: c_int) -> c_int {
         if !calls::is_tracked(set) {
             return real::epoll_wait(set, events, max, timeout);
         }
-        wait_ms(set, events, max, timeout, ptr::null(), || {
+        wait_ms(set, events, max, timeout, ptr::null(), move || {
             real::epoll_wait(set, events, max, timeout)
         })
     }
@@ -62,7 +67,7 @@ hooks! {
         if !calls::is_tracked(set) {
             return real::epoll_pwait(set, events, max, timeout, mask);
         }
-        wait_ms(set, events, max, timeout, mask, || {
+        wait_ms(set, events, max, timeout, mask, move || {
             real::epoll_pwait(set, events, max, timeout, mask)
         })
     }
@@ -74,9 +79,9 @@ hooks! {
         if !calls::is_tracked(set) || !is_valid(timeout) {
             return real::epoll_pwait2(set, events, max, timeout, mask);
         }
-        match calls::epoll_wait(set, events, max, timeout, mask) {
+        slowly(move || match calls::epoll_wait(set, events, max, timeout, mask) {
             Call::Done(result) => errno::settle(result) as c_int,
             Call::Pass | Call::Counted(_) => real::epoll_pwait2(set, events, max, timeout, mask),
-        }
+        })
     }
 }

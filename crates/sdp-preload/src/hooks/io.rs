@@ -8,6 +8,7 @@ use core::ffi::c_void;
 use libc::{c_int, c_uint, iovec, off_t, size_t, sockaddr, socklen_t, ssize_t};
 use sdp_socket::calls;
 
+use super::slowly;
 use crate::real;
 
 /// The kernel moves at most this many bytes in one call (`INT_MAX` rounded down to a page).
@@ -61,14 +62,14 @@ hooks! {
         if !calls::is_tracked(fd) {
             return real::read(fd, buf, n);
         }
-        receive(fd, buf, n, 0, || real::read(fd, buf, n))
+        receive(fd, buf, n, 0, move || real::read(fd, buf, n))
     }
 
     fn __read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t {
         if !calls::is_tracked(fd) {
             return real::read(fd, buf, n);
         }
-        receive(fd, buf, n, 0, || real::read(fd, buf, n))
+        receive(fd, buf, n, 0, move || real::read(fd, buf, n))
     }
 
     /// Fortified: more than the buffer holds is for libc, which ends the program.
@@ -76,28 +77,28 @@ hooks! {
         if !calls::is_tracked(fd) || n > room {
             return real::__read_chk(fd, buf, n, room);
         }
-        receive(fd, buf, n, 0, || real::__read_chk(fd, buf, n, room))
+        receive(fd, buf, n, 0, move || real::__read_chk(fd, buf, n, room))
     }
 
     fn readv(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
         if !calls::is_tracked(fd) || !counts(n) {
             return real::readv(fd, iov, n);
         }
-        answer!(calls::recv(fd, iov, n as usize, 0), real::readv(fd, iov, n))
+        slowly(move || answer!(calls::recv(fd, iov, n as usize, 0), real::readv(fd, iov, n)))
     }
 
     fn recv(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> ssize_t {
         if !calls::is_tracked(fd) {
             return real::recv(fd, buf, n, flags);
         }
-        receive(fd, buf, n, flags, || real::recv(fd, buf, n, flags))
+        receive(fd, buf, n, flags, move || real::recv(fd, buf, n, flags))
     }
 
     fn __recv(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> ssize_t {
         if !calls::is_tracked(fd) {
             return real::recv(fd, buf, n, flags);
         }
-        receive(fd, buf, n, flags, || real::recv(fd, buf, n, flags))
+        receive(fd, buf, n, flags, move || real::recv(fd, buf, n, flags))
     }
 
     fn __recv_chk(
@@ -106,7 +107,7 @@ hooks! {
         if !calls::is_tracked(fd) || n > room {
             return real::__recv_chk(fd, buf, n, room, flags);
         }
-        receive(fd, buf, n, flags, || real::__recv_chk(fd, buf, n, room, flags))
+        receive(fd, buf, n, flags, move || real::__recv_chk(fd, buf, n, room, flags))
     }
 
     fn recvfrom(
@@ -116,7 +117,7 @@ hooks! {
         if !calls::is_tracked(fd) {
             return real::recvfrom(fd, buf, n, flags, addr, len);
         }
-        receive_from(fd, buf, n, flags, addr, len, || {
+        receive_from(fd, buf, n, flags, addr, len, move || {
             real::recvfrom(fd, buf, n, flags, addr, len)
         })
     }
@@ -128,7 +129,7 @@ hooks! {
         if !calls::is_tracked(fd) || n > room {
             return real::__recvfrom_chk(fd, buf, n, room, flags, addr, len);
         }
-        receive_from(fd, buf, n, flags, addr, len, || {
+        receive_from(fd, buf, n, flags, addr, len, move || {
             real::__recvfrom_chk(fd, buf, n, room, flags, addr, len)
         })
     }
@@ -137,35 +138,35 @@ hooks! {
         if !calls::is_tracked(fd) {
             return real::write(fd, buf, n);
         }
-        transmit(fd, buf, n, 0, || real::write(fd, buf, n))
+        transmit(fd, buf, n, 0, move || real::write(fd, buf, n))
     }
 
     fn __write(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t {
         if !calls::is_tracked(fd) {
             return real::write(fd, buf, n);
         }
-        transmit(fd, buf, n, 0, || real::write(fd, buf, n))
+        transmit(fd, buf, n, 0, move || real::write(fd, buf, n))
     }
 
     fn writev(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
         if !calls::is_tracked(fd) || !counts(n) {
             return real::writev(fd, iov, n);
         }
-        answer!(calls::send(fd, iov, n as usize, 0), real::writev(fd, iov, n))
+        slowly(move || answer!(calls::send(fd, iov, n as usize, 0), real::writev(fd, iov, n)))
     }
 
     fn send(fd: c_int, buf: *const c_void, n: size_t, flags: c_int) -> ssize_t {
         if !calls::is_tracked(fd) {
             return real::send(fd, buf, n, flags);
         }
-        transmit(fd, buf, n, flags, || real::send(fd, buf, n, flags))
+        transmit(fd, buf, n, flags, move || real::send(fd, buf, n, flags))
     }
 
     fn __send(fd: c_int, buf: *const c_void, n: size_t, flags: c_int) -> ssize_t {
         if !calls::is_tracked(fd) {
             return real::send(fd, buf, n, flags);
         }
-        transmit(fd, buf, n, flags, || real::send(fd, buf, n, flags))
+        transmit(fd, buf, n, flags, move || real::send(fd, buf, n, flags))
     }
 
     /// On a connected stream the address is ignored, as in the kernel; with `MSG_FASTOPEN` the call
@@ -177,21 +178,25 @@ hooks! {
         if !calls::is_tracked(fd) || flags & libc::MSG_FASTOPEN != 0 {
             return real::sendto(fd, buf, n, flags, addr, len);
         }
-        transmit(fd, buf, n, flags, || real::sendto(fd, buf, n, flags, addr, len))
+        transmit(fd, buf, n, flags, move || real::sendto(fd, buf, n, flags, addr, len))
     }
 
     fn sendfile(out: c_int, input: c_int, offset: *mut off_t, n: size_t) -> ssize_t {
         if !calls::is_tracked(out) {
             return real::sendfile(out, input, offset, n);
         }
-        answer!(calls::sendfile(out, input, offset, n), real::sendfile(out, input, offset, n))
+        slowly(move || {
+            answer!(calls::sendfile(out, input, offset, n), real::sendfile(out, input, offset, n))
+        })
     }
 
     fn sendfile64(out: c_int, input: c_int, offset: *mut off_t, n: size_t) -> ssize_t {
         if !calls::is_tracked(out) {
             return real::sendfile(out, input, offset, n);
         }
-        answer!(calls::sendfile(out, input, offset, n), real::sendfile(out, input, offset, n))
+        slowly(move || {
+            answer!(calls::sendfile(out, input, offset, n), real::sendfile(out, input, offset, n))
+        })
     }
 
     fn splice(
@@ -200,10 +205,12 @@ hooks! {
         if !calls::is_tracked(input) && !calls::is_tracked(out) {
             return real::splice(input, off_in, out, off_out, n, flags);
         }
-        answer!(
-            calls::splice(input, off_in, out, off_out, n, flags),
-            real::splice(input, off_in, out, off_out, n, flags)
-        )
+        slowly(move || {
+            answer!(
+                calls::splice(input, off_in, out, off_out, n, flags),
+                real::splice(input, off_in, out, off_out, n, flags)
+            )
+        })
     }
 }
 

@@ -5,6 +5,7 @@ use libc::{c_int, c_uint, mmsghdr, msghdr, ssize_t, timespec};
 use sdp_socket::calls;
 use sdp_sys::time;
 
+use super::slowly;
 use crate::{errno, real};
 
 /// Most messages that the kernel takes in one `recvmmsg` or `sendmmsg` (`UIO_MAXIOV`).
@@ -46,7 +47,9 @@ unsafe fn send_one(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
         if !calls::is_tracked(fd) && !has_control(msg) || flags & libc::MSG_FASTOPEN != 0 {
             return real::sendmsg(fd, msg, flags);
         }
-        answer!(calls::sendmsg(fd, msg, flags), flags, real::sendmsg(fd, msg, flags))
+        slowly(move || {
+            answer!(calls::sendmsg(fd, msg, flags), flags, real::sendmsg(fd, msg, flags))
+        })
     }
 }
 

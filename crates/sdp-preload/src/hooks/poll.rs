@@ -37,6 +37,7 @@ pub(super) unsafe fn is_valid(timeout: *const timespec) -> bool {
         || unsafe { (*timeout).tv_sec >= 0 && (0..NANOSECONDS).contains(&(*timeout).tv_nsec) }
 }
 
+#[inline(never)]
 unsafe fn poll_ms(fds: *mut pollfd, n: nfds_t, timeout: c_int, real: impl Fn() -> c_int) -> c_int {
     let limit = milliseconds(timeout);
     // SAFETY: the program's array; the timeout lives on this stack.
@@ -46,6 +47,7 @@ unsafe fn poll_ms(fds: *mut pollfd, n: nfds_t, timeout: c_int, real: impl Fn() -
     }
 }
 
+#[inline(never)]
 unsafe fn poll_until(
     fds: *mut pollfd,
     n: nfds_t,
@@ -70,6 +72,7 @@ fn fits(n: nfds_t, room: size_t) -> bool {
 }
 
 /// `select`. Linux writes the time that is left into `timeout`, whatever the outcome.
+#[inline(never)]
 unsafe fn select_us(
     n: c_int,
     r: *mut fd_set,
@@ -79,9 +82,6 @@ unsafe fn select_us(
 ) -> c_int {
     // SAFETY: the program's arguments.
     let real = || unsafe { real::select(n, r, w, e, timeout) };
-    if !calls::involved() {
-        return real();
-    }
     let mut limit = None;
     if !timeout.is_null() {
         // SAFETY: the program's, not null.
@@ -116,21 +116,21 @@ hooks! {
         if !calls::involved() {
             return real::poll(fds, n, timeout);
         }
-        poll_ms(fds, n, timeout, || real::poll(fds, n, timeout))
+        poll_ms(fds, n, timeout, move || real::poll(fds, n, timeout))
     }
 
     fn __poll(fds: *mut pollfd, n: nfds_t, timeout: c_int) -> c_int {
         if !calls::involved() {
             return real::poll(fds, n, timeout);
         }
-        poll_ms(fds, n, timeout, || real::poll(fds, n, timeout))
+        poll_ms(fds, n, timeout, move || real::poll(fds, n, timeout))
     }
 
     fn __poll_chk(fds: *mut pollfd, n: nfds_t, timeout: c_int, room: size_t) -> c_int {
         if !calls::involved() || !fits(n, room) {
             return real::__poll_chk(fds, n, timeout, room);
         }
-        poll_ms(fds, n, timeout, || real::__poll_chk(fds, n, timeout, room))
+        poll_ms(fds, n, timeout, move || real::__poll_chk(fds, n, timeout, room))
     }
 
     fn ppoll(
@@ -139,7 +139,7 @@ hooks! {
         if !calls::involved() {
             return real::ppoll(fds, n, timeout, mask);
         }
-        poll_until(fds, n, timeout, mask, || real::ppoll(fds, n, timeout, mask))
+        poll_until(fds, n, timeout, mask, move || real::ppoll(fds, n, timeout, mask))
     }
 
     fn __ppoll_chk(
@@ -148,18 +148,24 @@ hooks! {
         if !calls::involved() || !fits(n, room) {
             return real::__ppoll_chk(fds, n, timeout, mask, room);
         }
-        poll_until(fds, n, timeout, mask, || real::__ppoll_chk(fds, n, timeout, mask, room))
+        poll_until(fds, n, timeout, mask, move || real::__ppoll_chk(fds, n, timeout, mask, room))
     }
 
     fn select(
         n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, timeout: *mut timeval,
     ) -> c_int {
+        if !calls::involved() {
+            return real::select(n, r, w, e, timeout);
+        }
         select_us(n, r, w, e, timeout)
     }
 
     fn __select(
         n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, timeout: *mut timeval,
     ) -> c_int {
+        if !calls::involved() {
+            return real::select(n, r, w, e, timeout);
+        }
         select_us(n, r, w, e, timeout)
     }
 

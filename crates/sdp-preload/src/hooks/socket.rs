@@ -4,6 +4,7 @@ use core::ffi::c_void;
 use libc::{c_int, c_ulong, sockaddr, socklen_t};
 use sdp_socket::calls::{self, Call};
 
+use super::slowly;
 use crate::{errno, real};
 
 /// Whether the next byte is the urgent one; not named by the libc bindings.
@@ -76,7 +77,7 @@ hooks! {
         if !calls::is_tracked(fd) {
             return real::shutdown(fd, how);
         }
-        answer!(calls::shutdown(fd, how), real::shutdown(fd, how))
+        slowly(move || answer!(calls::shutdown(fd, how), real::shutdown(fd, how)))
     }
 
     fn setsockopt(
@@ -85,17 +86,19 @@ hooks! {
         if !calls::is_tracked(fd) {
             return real::setsockopt(fd, level, name, value, len);
         }
-        answer!(
-            calls::setsockopt(fd, level, name, value, len),
-            real::setsockopt(fd, level, name, value, len)
-        )
+        slowly(move || {
+            answer!(
+                calls::setsockopt(fd, level, name, value, len),
+                real::setsockopt(fd, level, name, value, len)
+            )
+        })
     }
 
     fn ioctl(fd: c_int, request: c_ulong, arg: usize) -> c_int {
         if !calls::is_tracked(fd) {
             return real::ioctl(fd, request, arg);
         }
-        answer!(calls::ioctl(fd, request, arg), real::ioctl(fd, request, arg))
+        slowly(move || answer!(calls::ioctl(fd, request, arg), real::ioctl(fd, request, arg)))
     }
 
     /// libc asks with an `ioctl` of its own, which no hook would see.
