@@ -57,23 +57,22 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// Starts listening. Signals should be blocked before, so that the thread gets none.
+    /// Starts listening; with `everywhere` also on a path, for processes in other network
+    /// namespaces. Signals should be blocked before, so that the thread gets none.
     ///
     /// # Errors
     /// The abstract name could not be had.
-    pub fn start() -> io::Result<Self> {
+    pub fn start(everywhere: bool) -> io::Result<Self> {
         let token = random_hex()?;
         let name = format!("sdp-run/{}/{}", std::process::id(), &random_hex()?[..16]);
         let mut listeners = vec![sys::seqpacket_listen(LocalName::Abstract(name.as_bytes()))?];
-        // For processes in other network namespaces. Without a writable directory they go
-        // unreported, everything else works.
-        let (directory, path) = match listen_on_path() {
-            Ok((directory, path, listener)) => {
-                listeners.push(listener);
-                (Some(directory), path)
-            }
-            Err(_) => (None, String::new()),
-        };
+        let (mut directory, mut path) = (None, String::new());
+        // Without a writable directory other namespaces go unreported, everything else works.
+        if everywhere && let Ok(found) = listen_on_path() {
+            directory = Some(found.0);
+            path = found.1;
+            listeners.push(found.2);
+        }
         let stop = Arc::new(AtomicBool::new(false));
         let address = format!("{name};{path};{token}");
         let state = State {

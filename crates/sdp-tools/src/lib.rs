@@ -5,6 +5,7 @@
 //! otherwise, so a tool of one version works beside processes of another.
 
 pub mod collect;
+pub mod perf;
 pub mod report;
 pub mod run;
 pub mod sys;

@@ -1,7 +1,7 @@
 //! The `sdp` command.
 
 use clap::{Parser, Subcommand};
-use sdp_tools::run;
+use sdp_tools::{perf, run};
 
 /// Sockets Direct Protocol for unmodified programs.
 #[derive(Parser)]
@@ -15,6 +15,26 @@ struct Cli {
 enum Cmd {
     /// Run a program with the library
     Run(run::Options),
+    /// Measure TCP and SDP side by side
+    #[command(subcommand)]
+    Perf(perf::Test),
+    /// One process of a measurement
+    #[command(hide = true)]
+    PerfPeer(perf::peer::Options),
+}
+
+/// Exit status of a sub-command other than `run` that failed.
+const FAILED: i32 = 1;
+
+/// Prints why a sub-command failed, if it did.
+fn finish(name: &str, result: Result<(), impl std::fmt::Display>) -> i32 {
+    match result {
+        Ok(()) => 0,
+        Err(why) => {
+            eprintln!("sdp {name}: {why}");
+            FAILED
+        }
+    }
 }
 
 fn main() {
@@ -29,6 +49,8 @@ fn main() {
     };
     let status = match &cli.command {
         Cmd::Run(options) => run::main(options),
+        Cmd::Perf(test) => finish("perf", perf::main(test)),
+        Cmd::PerfPeer(options) => finish("perf-peer", perf::peer::main(options)),
     };
     std::process::exit(status);
 }

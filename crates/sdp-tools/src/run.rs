@@ -98,6 +98,21 @@ impl Environment {
         Ok(env)
     }
 
+    /// For `sdp perf`: the library, no rule file, and these tunables.
+    ///
+    /// # Errors
+    /// A tunable is unusable; the library is missing.
+    pub fn for_measuring(settings: &[String]) -> Result<Self, Failure> {
+        let mut env = Self::default();
+        env.put("LD_PRELOAD", find_library()?.into_os_string());
+        env.put("LIBSDP_CONFIG_FILE", OsString::new());
+        for setting in settings {
+            let (name, value) = tunable(setting)?;
+            env.put(name, value.into());
+        }
+        Ok(env)
+    }
+
     fn put(&mut self, name: &str, value: OsString) {
         self.set.push((name.into(), value));
     }
@@ -302,7 +317,7 @@ pub fn run_collected(
     let failed = |what: &str, e: io::Error| Start::Failed(Failure::new(what, e));
     // Before any thread exists: only this one takes the signals.
     let mask = sys::block_forwarded();
-    let collector = wanted.then(Collector::start).transpose();
+    let collector = wanted.then(|| Collector::start(true)).transpose();
     let collector = collector.map_err(|e| failed("cannot listen for counters", e))?;
     let Some((program, arguments)) = command.split_first() else {
         return Err(Start::Failed(Failure("no command".into())));

@@ -392,3 +392,83 @@ pub fn pin_to(cpus: &[usize]) -> io::Result<()> {
     check(unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) })?;
     Ok(())
 }
+
+/// CPU nanoseconds that a process of ours has used, all threads, to the nanosecond.
+pub fn cpu_ns_of(pid: u32) -> io::Result<u64> {
+    let mut clock: libc::clockid_t = 0;
+    let pid = libc::pid_t::try_from(pid).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: clock is valid for writing.
+    let error = unsafe { libc::clock_getcpuclockid(pid, &raw mut clock) };
+    if error != 0 {
+        return Err(io::Error::from_raw_os_error(error));
+    }
+    read_clock(clock)
+}
+
+/// CPU nanoseconds that this process has used.
+pub fn own_cpu_ns() -> u64 {
+    read_clock(libc::CLOCK_PROCESS_CPUTIME_ID).unwrap_or(0)
+}
+
+fn read_clock(clock: libc::clockid_t) -> io::Result<u64> {
+    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: ts is valid for writing.
+    check(unsafe { libc::clock_gettime(clock, &raw mut ts) })?;
+    Ok(ts.tv_sec.unsigned_abs() * 1_000_000_000 + ts.tv_nsec.unsigned_abs())
+}
+
+/// Makes this thread's sleeps as exact as the kernel can (the default rounds up by 50 µs).
+pub fn exact_sleeps() {
+    // SAFETY: no pointers.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
+}
+
+/// A level-triggered epoll set of descriptors to read, with a number for each.
+#[derive(Debug)]
+pub struct Epoll(OwnedFd);
+
+impl Epoll {
+    /// An empty set.
+    pub fn new() -> io::Result<Self> {
+        // SAFETY: no pointers.
+        Ok(Self(owned(check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?)))
+    }
+
+    /// Adds `fd`, to be reported as `number` when it is readable (or writable).
+    pub fn add(&self, fd: BorrowedFd<'_>, number: u64, writable: bool) -> io::Result<()> {
+        let events = if writable { libc::EPOLLOUT } else { libc::EPOLLIN };
+        let mut event = libc::epoll_event { events: events as u32, u64: number };
+        let (set, op) = (self.0.as_raw_fd(), libc::EPOLL_CTL_ADD);
+        // SAFETY: event is valid for the call.
+        check(unsafe { libc::epoll_ctl(set, op, fd.as_raw_fd(), &raw mut event) }).map(drop)
+    }
+
+    /// Removes `fd`.
+    pub fn remove(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let (set, op) = (self.0.as_raw_fd(), libc::EPOLL_CTL_DEL);
+        let event = std::ptr::null_mut();
+        // SAFETY: the event may be null for this operation.
+        check(unsafe { libc::epoll_ctl(set, op, fd.as_raw_fd(), event) }).map(drop)
+    }
+
+    /// Waits without limit; the numbers of what is ready go into `ready`.
+    pub fn wait(&self, ready: &mut Vec<u64>) -> io::Result<()> {
+        const MAX: usize = 64;
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; MAX];
+        ready.clear();
+        loop {
+            // SAFETY: events is valid for MAX entries.
+            let n = unsafe {
+                libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), MAX as libc::c_int, -1)
+            };
+            match check(n) {
+                Ok(n) => {
+                    ready.extend(events.iter().take(n.unsigned_abs() as usize).map(|e| e.u64));
+                    return Ok(());
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+}
