@@ -50,12 +50,6 @@ impl Json {
     pub(crate) fn list(&self) -> &[Self] {
         if let Self::List(list) = self { list } else { &[] }
     }
-
-    /// The members of an object; nothing for any other value.
-    pub(crate) fn members(&self) -> impl Iterator<Item = (&str, &Self)> {
-        let map = if let Self::Map(map) = self { Some(map) } else { None };
-        map.into_iter().flatten().map(|(key, value)| (key.as_str(), value))
-    }
 }
 
 struct Reader<'a> {
@@ -215,7 +209,6 @@ mod tests {
         assert_eq!(numbers, [1.0, -25.0]);
         assert_eq!(json.get("b").get("c").text(), Some("x\"é\n"));
         assert_eq!(json.get("absent"), &Json::Null);
-        assert_eq!(json.members().map(|(key, _)| key).collect::<Vec<_>>(), ["a", "b"]);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::process::{End, cargo, is_present, output_of, root, run_bounded, target_dir};
+use crate::process::{cargo, is_present, output_of, root, run_bounded, target_dir};
 use results::Results;
 use skips::AllowedSkips;
 use suites::{Kind, SUITES, Suite};
