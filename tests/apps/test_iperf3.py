@@ -23,10 +23,8 @@ def transfers(stage):
         argv = ["iperf3", "-c", "127.0.0.1", "-p", port, "-n", str(VOLUME), "-J", *options]
         end = json.loads(stage.client(name, argv).out)["end"]
         sums = {key: end[key]["bytes"] for key in end if key.startswith("sum_")}
-        # The client stops counting when it has sent the volume; with several streams and in both
-        # directions a little more or less is on its way then.
-        assert sums["sum_sent"] >= VOLUME * 0.8, sums
-        assert all(moved > VOLUME * 0.5 for moved in sums.values()), sums
+        # The client stops when one direction has had the volume; the other may have had less.
+        assert max(sums.values()) >= VOLUME and min(sums.values()) > 0, sums
         result[name] = sorted(sums)
     stage.stop(server)
     return result

@@ -30,11 +30,11 @@ def integrity(stage):
 
 
 def streams(stage):
-    """The measuring mode, and streaming in one direction."""
-    both, _ = run(stage)
-    one_way, _ = run(stage, "-s")
-    assert len(both) > 60 and len(one_way) > 60
-    return both, one_way
+    """The measuring mode, and with offsets that make every copy unaligned."""
+    aligned, _ = run(stage)
+    unaligned, _ = run(stage, "-O", "1,3")
+    assert len(aligned) > 60 and len(unaligned) > 60
+    return aligned, unaligned
 
 
 @pytest.mark.quick

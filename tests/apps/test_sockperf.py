@@ -5,9 +5,9 @@ import re
 from support import check, placements
 
 RUNS = {
-    "ping-pong": ["-m", "1000", "-t", "2", "--data-integrity"],
+    "ping-pong": ["-m", "1000", "-t", "1", "--data-integrity"],
     "throughput": ["-m", "8000", "-t", "1"],
-    "under-load": ["-m", "2000", "-t", "2", "--mps", "20000"],
+    "under-load": ["-m", "2000", "-t", "1", "--mps", "20000"],
 }
 
 

@@ -22,8 +22,7 @@ service {name}
  protocol = tcp
  wait = no
  user = {user}
- server = {program}
- server_args = {arguments}
+ server = {program}{arguments}
  cps = 1000 1
 }}
 """
@@ -55,8 +54,9 @@ def start(stage, *services):
     for name, program, arguments in services:
         ports[name] = stage.port()
         form = SERVICE if program else INTERNAL
+        given = f"\n server_args = {arguments}" if arguments else ""
         text += form.format(name=name, port=ports[name], user=user, program=program,
-                            arguments=arguments)
+                            arguments=given)
     conf = stage.dir / "xinetd.conf"
     conf.write_text(text)
     argv = ["xinetd", "-dontfork", "-f", conf, "-pidfile", stage.dir / "pid"]
