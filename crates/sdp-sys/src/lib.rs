@@ -11,7 +11,17 @@
 
 pub mod errno;
 pub mod fd;
+pub mod pid;
 pub mod raw;
+pub mod section;
 pub mod time;
+pub mod tls;
+pub mod memfd;
+pub mod netlink;
+pub mod owned;
+pub mod procfs;
+pub mod stat;
+pub mod unix;
 
 pub use errno::Errno;
+pub use owned::OwnedFd;
