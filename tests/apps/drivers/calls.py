@@ -50,6 +50,7 @@ def server(port):
     """Follows."""
     with socket.create_server(("127.0.0.1", port)) as listener:
         s, _ = listener.accept()
+        control, _ = listener.accept()
     warm(s, False)
     print("poll", ready(s))
     first = s.recv(4, socket.MSG_PEEK)
@@ -93,6 +94,7 @@ def server(port):
             sent += s.send(page(65536))
         except BlockingIOError:
             break
+    control.sendall(b"full")
     s.setblocking(True)
     rest = -sent % 65536
     s.sendall(page(65536)[65536 - rest:] if rest else b"")
@@ -115,6 +117,7 @@ def readv(s):
 def client(port):
     """Leads."""
     s = socket.create_connection(("127.0.0.1", port))
+    control = socket.create_connection(("127.0.0.1", port))
     warm(s, True)
     s.sendall(b"peeked")
     assert exactly(s, 1) == b"a"
@@ -133,6 +136,7 @@ def client(port):
         file.seek(0)
         print("sendfile", s.sendfile(file))
     assert exactly(s, 1) == b"g"
+    assert exactly(control, 4) == b"full"
     total = 0
     good = True
     pattern = page(65536)

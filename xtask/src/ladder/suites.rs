@@ -187,15 +187,8 @@ pub(super) const SUITES: &[Suite] = &[
     app("app-bash", "bash /dev/tcp", "tests/apps/test_bash.py", &["bash"], 120),
     app(
         "cpython",
-        "CPython's own socket tests, test by test against plain",
+        "CPython's own socket tests: as they are, and with lanes that flip at random",
         "tests/cpython/test_cpython.py",
-        &[],
-        1100,
-    ),
-    app(
-        "cpython-flip",
-        "the same with lanes that flip at random on every call",
-        "tests/cpython/test_flip.py",
         &[],
         1100,
     ),
