@@ -162,7 +162,7 @@ pub(crate) fn leaving(reason: Reason, for_good: bool) {
         }
     });
     if for_good {
-        section::stop_deferring();
+        section::set_deferring(false);
         process::retire();
         table::walk(|fd, entry| {
             if matches!(entry, Entry::Conn(_) | Entry::Set(_)) {

@@ -25,7 +25,7 @@ mod conn;
 mod demote;
 mod epoll;
 mod handover;
-mod host;
+pub mod host;
 mod inherit;
 mod iovec;
 mod lane;
@@ -40,5 +40,3 @@ mod spin;
 mod splice;
 mod table;
 mod wait;
-
-pub use host::{EpollPwait, Ppoll, install};
