@@ -15,10 +15,13 @@ pub mod hidden;
 pub mod memfd;
 pub mod netlink;
 pub mod owned;
+pub mod pid;
 pub mod procfs;
 pub mod raw;
+pub mod section;
 pub mod stat;
 pub mod time;
+pub mod tls;
 pub mod unix;
 
 pub use errno::Errno;
