@@ -11,7 +11,9 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use sdp_sys::{
     Errno, fd,
     netlink::{Diag, Pair},
-    procfs, sys,
+    procfs,
+    stat::{self, Identity},
+    sys,
 };
 
 use crate::{procnet, refusal::Refusal};
@@ -325,8 +327,8 @@ pub enum Examined {
     Open {
         /// The other end.
         peer: PeerSocket,
-        /// Inode number of our own end.
-        own_inode: u64,
+        /// Our own end.
+        own: Identity,
     },
     /// The other end is on this host, but nobody has accepted it yet.
     NotAccepted,
@@ -340,7 +342,7 @@ pub enum Examined {
 /// [`Refusal::UidUnmapped`]; [`Refusal::PeerNotListening`]: the other end is closed; what the
 /// sources lack otherwise.
 pub fn examine(carrier: i32, tuple: &Tuple) -> Result<Examined, Refusal> {
-    let inode = fd::inode(carrier).map_err(|_| Refusal::RemotePeer)?;
+    let id = stat::stat(carrier).map_err(|_| Refusal::RemotePeer)?.id;
     let mut source = Source::open()?;
     // Our own end must be where we look: the pair 127.0.0.1:a, 127.0.0.1:b of another network
     // namespace can exist here as well, as somebody else's connection.
@@ -353,7 +355,7 @@ pub fn examine(carrier: i32, tuple: &Tuple) -> Result<Examined, Refusal> {
         }
         _ => {}
     }
-    let own = own.filter(|own| own.inode == inode).ok_or(Refusal::RemotePeer)?;
+    let own = own.filter(|own| own.inode == id.ino).ok_or(Refusal::RemotePeer)?;
     if own.uid != effective_uid() {
         return Err(Refusal::UidDiffers);
     }
@@ -362,9 +364,7 @@ pub fn examine(carrier: i32, tuple: &Tuple) -> Result<Examined, Refusal> {
     match peer.presence() {
         Presence::NotAccepted => Ok(Examined::NotAccepted),
         Presence::Closed => Err(Refusal::PeerNotListening),
-        Presence::Open => {
-            check_mapped(peer.uid).map(|()| Examined::Open { peer, own_inode: inode })
-        }
+        Presence::Open => check_mapped(peer.uid).map(|()| Examined::Open { peer, own: id }),
     }
 }
 

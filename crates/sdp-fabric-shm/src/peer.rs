@@ -16,7 +16,11 @@ use core::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-use sdp_sys::{Errno, Hidden, sys};
+use sdp_sys::{
+    Errno, Hidden, OwnedFd,
+    procfs::{self, Kind},
+    sys,
+};
 
 use crate::{
     refusal::Refusal,
@@ -62,6 +66,11 @@ impl Entry {
         bell: None,
         page: None,
     };
+}
+
+/// A peer's eventfd; `None` when it is something else.
+fn adopt(fd: OwnedFd) -> Option<Hidden> {
+    (procfs::kind(fd.raw()) == Ok(Kind::EventFd)).then(|| Hidden::new(fd, 0).ok())?
 }
 
 /// The table; one `static` per process.
@@ -157,7 +166,7 @@ impl PeerTable {
             entry.page = Some(segment::map_bell_page(file.raw())?);
         }
         if entry.users == 0 || entry.bell.is_none() {
-            entry.bell = info.bell.take().and_then(|fd| Hidden::new(fd, 0).ok());
+            entry.bell = info.bell.take().and_then(adopt);
         }
         entry.key = key;
         entry.users = entry.users.saturating_add(1);

@@ -206,7 +206,7 @@ fn a_long_table_of_sockets() {
     isolated(|| {
         refuse_netlink();
         let pairs: Vec<_> = (0..100).map(|_| loopback()).collect();
-        for (client, server) in &pairs {
+        for (client, server) in pairs.iter().step_by(11) {
             let tuple = End::new(client).tuple;
             for (of, stream) in [(tuple, client), (tuple.reversed(), server)] {
                 use std::os::fd::AsRawFd;
