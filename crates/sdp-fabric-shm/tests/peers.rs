@@ -109,6 +109,18 @@ fn without_bell_and_when_it_comes_later() {
 }
 
 #[test]
+fn another_anonymous_inode_is_no_bell() {
+    isolated(|| {
+        let before = footprint();
+        // SAFETY: no pointers.
+        let epoll = OwnedFd::new(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) });
+        let id = TABLE.attach(PeerInfo { bell: Some(epoll), ..info(7, 1, None) }).unwrap();
+        assert!(!TABLE.ring(id));
+        assert_eq!(footprint(), before, "closed");
+    });
+}
+
+#[test]
 fn a_full_eventfd_counts_as_rung() {
     isolated(|| {
         let bells = Bells::new();
