@@ -1,3 +1,16 @@
 //! The one-host fabric: shared rings and rendezvous.
+//!
+//! [`endpoint`] implements the fabric traits on a mapped segment; the other modules bring two
+//! processes that hold the two ends of a TCP connection to share one. A fabric knows nothing of SDP.
 
 #![cfg_attr(not(test), no_std)]
+
+pub mod endpoint;
+pub mod identity;
+pub mod name;
+pub mod packet;
+pub mod peer;
+pub mod procnet;
+pub mod refusal;
+pub mod rendezvous;
+pub mod segment;

@@ -13,9 +13,11 @@
 //! * **One-sided work** needs no receive buffer, is ordered before the SENDs posted after it, and
 //!   fails without touching memory when key, range or right do not fit.
 
+use core::cell::Cell;
+
 use crate::{
     cm::{PrivateData, Reject},
-    key::{Access, LocalSlice, Lkey, RemoteSlice, Rkey},
+    key::{Access, Lkey, LocalSlice, RemoteSlice, Rkey},
     work::{Completion, WorkId},
 };
 
@@ -28,15 +30,19 @@ pub trait Gather {
         self.len() == 0
     }
     /// Copies `dst.len()` bytes starting at `offset` into `dst`. The fabric asks only within `len`.
-    fn copy_to(&mut self, offset: usize, dst: &mut [u8]);
+    ///
+    /// `dst` is a slice of cells because it may be memory that another process can write: no
+    /// ordinary reference may point there.
+    fn copy_to(&mut self, offset: usize, dst: &[Cell<u8>]);
 }
 
 /// Where a message's payload goes: the program's buffers, seen as one byte range.
 pub trait Scatter {
     /// Room in bytes.
     fn room(&self) -> usize;
-    /// Accepts the next bytes. The fabric offers at most `room` in total.
-    fn accept(&mut self, src: &[u8]);
+    /// Accepts the next bytes. The fabric offers at most `room` in total. `src` may change while it
+    /// is read (see [`Gather::copy_to`]): take each byte once.
+    fn accept(&mut self, src: &[Cell<u8>]);
 }
 
 /// Why a post was refused.
@@ -89,11 +95,19 @@ pub trait SendQueue {
         options: SendOptions,
     ) -> Result<(), PostError>;
     /// Posts a one-sided READ of `remote` into `local`.
-    fn post_read(&mut self, id: WorkId, local: LocalSlice, remote: RemoteSlice)
-    -> Result<(), PostError>;
+    fn post_read(
+        &mut self,
+        id: WorkId,
+        local: LocalSlice,
+        remote: RemoteSlice,
+    ) -> Result<(), PostError>;
     /// Posts a one-sided WRITE of `local` into `remote`.
-    fn post_write(&mut self, id: WorkId, local: LocalSlice, remote: RemoteSlice)
-    -> Result<(), PostError>;
+    fn post_write(
+        &mut self,
+        id: WorkId,
+        local: LocalSlice,
+        remote: RemoteSlice,
+    ) -> Result<(), PostError>;
     /// Next completion of a signalled or one-sided request.
     fn poll_completion(&mut self) -> Option<Completion>;
 }

@@ -1,3 +1,21 @@
 //! Structures that live in memory shared between processes.
+//!
+//! Two kinds of memory, with two kinds of trust:
+//!
+//! * the **peer segment** ([`layout`], [`ring`], [`arm`], [`bell`]) is written by the other end of the
+//!   connection, which may be hostile. Every index is copied once, checked, and only the copy is
+//!   used. What must not be touched by the peer is not in it.
+//! * **family memory** ([`family`], [`lock`]) is shared by processes related by fork with unchanged
+//!   privileges. A relative may die in the middle of anything, but is not malicious.
+//!
+//! References into either kind point at atomics only; payload moves through raw pointers or cells.
+//! The crate refuses policy: it knows no descriptor, no rule and no SDP message.
 
 #![cfg_attr(not(test), no_std)]
+
+pub mod arm;
+pub mod bell;
+pub mod family;
+pub mod layout;
+pub mod lock;
+pub mod ring;

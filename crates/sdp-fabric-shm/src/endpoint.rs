@@ -1,0 +1,243 @@
+//! Queue pair halves on a shared segment.
+//!
+//! A [`ShmTx`] or [`ShmRx`] is a view: private cursors plus the segment. The socket layer builds one
+//! under the half's lock, works, and stores the cursors back ([`ShmTx::cursors`]), so that any process
+//! of the family can go on where another stopped. Nothing is published until the caller says so, so
+//! that several messages of one call cost one store and one look at the arm word.
+//!
+//! One-sided work through `process_vm_readv` comes with zero copy; until then it is
+//! [`PostError::Unsupported`], which callers must expect of any fabric.
+
+use core::cell::Cell;
+
+use sdp_rdma::{
+    fabric::{Gather, PostError, QpError, ReceiveQueue, Received, Scatter, SendOptions, SendQueue},
+    key::{LocalSlice, RemoteSlice},
+    work::{Completion, Opcode, Status, WorkId},
+};
+use sdp_shm::{
+    layout::Segment,
+    ring::{CONTROL_RESERVE, Consumer, HEADER_MAX, Producer, PushError, Record},
+};
+
+/// Longest message: 16 KiB of payload behind the longest header. Longer sends are cut, so that the
+/// reader starts while the writer still copies.
+pub const MESSAGE_MAX: usize = 16 * 1024 + HEADER_MAX;
+/// Completions kept for the caller; signalled posts beyond answer `Full`.
+const COMPLETIONS: usize = 16;
+/// Messages that may be released before an older one is.
+const DEFERRED: usize = 16;
+
+/// Sending half.
+#[derive(Debug, Clone, Copy)]
+pub struct ShmTx {
+    producer: Producer,
+    completed: [Option<Completion>; COMPLETIONS],
+    failed: Option<QpError>,
+}
+
+impl ShmTx {
+    /// Resumes at private cursors (tail, consumer's head as last seen).
+    #[inline]
+    pub fn new(segment: Segment, half: usize, tail: u64, head: u64) -> Self {
+        let producer = Producer::new(segment, half, tail, head);
+        Self { producer, completed: [None; COMPLETIONS], failed: None }
+    }
+
+    /// (tail, consumer's head as last seen), to be stored.
+    #[inline]
+    pub fn cursors(&self) -> (u64, u64) {
+        (self.producer.tail(), self.producer.seen_head())
+    }
+
+    /// Makes everything posted visible to the peer: one store.
+    #[inline]
+    pub fn publish(&self) {
+        self.producer.publish();
+    }
+
+    /// Reads the consumer's cursor again.
+    #[inline]
+    pub fn refresh(&mut self) -> Result<(), QpError> {
+        self.producer.refresh().map_err(|_| self.fail(QpError::Framing))
+    }
+
+    /// Whether the peer has taken everything (by the cursor last seen).
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.producer.is_empty()
+    }
+
+    fn fail(&mut self, error: QpError) -> QpError {
+        *self.failed.get_or_insert(error)
+    }
+}
+
+impl SendQueue for ShmTx {
+    fn max_message(&self) -> usize {
+        MESSAGE_MAX
+    }
+
+    #[inline]
+    fn room(&self) -> usize {
+        self.producer.room()
+    }
+
+    #[inline]
+    fn post_send(
+        &mut self,
+        id: WorkId,
+        header: &[u8],
+        payload: &mut impl Gather,
+        options: SendOptions,
+    ) -> Result<(), PostError> {
+        if let Some(error) = self.failed {
+            return Err(PostError::Failed(error));
+        }
+        let len = payload.len();
+        if header.len() > HEADER_MAX || header.len() + len > MESSAGE_MAX {
+            return Err(PostError::TooLong);
+        }
+        let free_entry = if options.signalled {
+            Some(self.completed.iter().position(Option::is_none).ok_or(PostError::Full)?)
+        } else {
+            None
+        };
+        let pushed = self.producer.push(header, len, options.control, |offset, cells| {
+            payload.copy_to(offset, cells);
+        });
+        match pushed {
+            Ok(()) => {}
+            Err(PushError::Full) => return Err(PostError::Full),
+            Err(PushError::TooLong) => return Err(PostError::TooLong),
+            Err(PushError::Corrupt(_)) => {
+                return Err(PostError::Failed(self.fail(QpError::Framing)));
+            }
+        }
+        // The bytes are in the ring: nothing further can go wrong with them on this side.
+        if let Some(entry) = free_entry.and_then(|i| self.completed.get_mut(i)) {
+            *entry = Some(Completion { id, opcode: Opcode::Send, status: Status::Success });
+        }
+        Ok(())
+    }
+
+    fn post_read(&mut self, _: WorkId, _: LocalSlice, _: RemoteSlice) -> Result<(), PostError> {
+        Err(PostError::Unsupported)
+    }
+
+    fn post_write(&mut self, _: WorkId, _: LocalSlice, _: RemoteSlice) -> Result<(), PostError> {
+        Err(PostError::Unsupported)
+    }
+
+    fn poll_completion(&mut self) -> Option<Completion> {
+        let oldest = self.completed.iter_mut().find(|entry| entry.is_some())?;
+        oldest.take()
+    }
+}
+
+/// Receiving half.
+#[derive(Debug, Clone, Copy)]
+pub struct ShmRx {
+    consumer: Consumer,
+    limit: u64,
+    /// Released before their turn: (start, length).
+    deferred: [Option<Received>; DEFERRED],
+    failed: Option<QpError>,
+}
+
+impl ShmRx {
+    /// Resumes at private cursors (scan, head).
+    #[inline]
+    pub fn new(segment: Segment, half: usize, scan: u64, head: u64) -> Self {
+        let consumer = Consumer::new(segment, half, scan, head);
+        Self { consumer, limit: u64::MAX, deferred: [None; DEFERRED], failed: None }
+    }
+
+    /// (scan, head), to be stored.
+    #[inline]
+    pub fn cursors(&self) -> (u64, u64) {
+        (self.consumer.scan(), self.consumer.head())
+    }
+
+    /// Reports no message that begins at or behind this ring cursor (the lane ends there).
+    #[inline]
+    pub fn set_limit(&mut self, limit: u64) {
+        self.limit = limit;
+    }
+
+    /// Reports an already reported, unreleased message again: where a receive left off inside it.
+    #[inline]
+    pub fn resume(&self, token: u64, len: u32) -> Received {
+        Received { token, len }
+    }
+
+    /// Contiguous ring bytes of a message from `offset`, for a system call that writes them elsewhere.
+    pub fn piece(&self, message: Received, offset: u32) -> (*const u8, usize) {
+        self.consumer.piece(record(message), offset)
+    }
+}
+
+#[inline]
+fn record(message: Received) -> Record {
+    Record { start: message.token, len: message.len }
+}
+
+impl ReceiveQueue for ShmRx {
+    fn posted(&self) -> u16 {
+        u16::MAX
+    }
+
+    #[inline]
+    fn poll_receive(&mut self) -> Result<Option<Received>, QpError> {
+        if let Some(error) = self.failed {
+            return Err(error);
+        }
+        match self.consumer.next(self.limit) {
+            Ok(found) => Ok(found.map(|r| Received { token: r.start, len: r.len })),
+            Err(_) => Err(*self.failed.get_or_insert(QpError::Framing)),
+        }
+    }
+
+    #[inline]
+    fn copy_header(&self, message: Received, dst: &mut [u8]) -> usize {
+        let len = dst.len().min(message.len as usize);
+        let mut done = 0;
+        self.consumer.read(record(message), 0, len as u32, |cells| {
+            for (byte, cell) in dst.iter_mut().skip(done).zip(cells) {
+                *byte = cell.get();
+            }
+            done += cells.len();
+        });
+        len
+    }
+
+    #[inline]
+    fn copy_out(&self, message: Received, offset: u32, len: u32, sink: &mut impl Scatter) {
+        self.consumer.read(record(message), offset, len, |cells: &[Cell<u8>]| sink.accept(cells));
+    }
+
+    #[inline]
+    fn release(&mut self, message: Received) {
+        if message.token != self.consumer.head() {
+            if let Some(entry) = self.deferred.iter_mut().find(|entry| entry.is_none()) {
+                *entry = Some(message);
+            }
+            return;
+        }
+        self.consumer.free_to(record(message).end());
+        while let Some(entry) = self
+            .deferred
+            .iter_mut()
+            .find(|entry| entry.is_some_and(|m| m.token == self.consumer.head()))
+        {
+            if let Some(next) = entry.take() {
+                self.consumer.free_to(record(next).end());
+            }
+        }
+    }
+}
+
+/// Ring bytes that data may fill in a ring of `ring_bytes`.
+pub const fn data_window(ring_bytes: u32) -> u64 {
+    ring_bytes as u64 - CONTROL_RESERVE
+}

@@ -1,0 +1,482 @@
+//! Family memory: what processes related by fork share about their connections.
+//!
+//! One anonymous shared mapping per trust domain, made before the first connection, inherited by
+//! fork, gone at exec, and unmapped when privileges change. (It has no descriptor, so nothing is left
+//! that could be mapped again.)
+//!
+//! # Layout
+//! A header, [`PROCESSES`] process slots and [`ROWS`] connection rows. A row describes one end of a
+//! connection. A process slot has a bitmap over the rows: *this process holds a descriptor of that
+//! connection*. Pages are touched as they are used.
+//!
+//! # Who may touch what
+//! The header lock guards allocation of slots and the bitmap copy of a fork. A process clears and sets
+//! bits only in its own slot. A row's halves are guarded by the row's own locks ([`crate::lock`]).
+//!
+//! # When a process dies
+//! Its slot still names its pid. Whoever finds the slot's bit in its way asks the kernel, and empties
+//! the slot of a dead process. A fork reserves the child's slot, with a copy of the parent's bits,
+//! before the child exists; until the child's id is filled in the slot counts as alive.
+
+use core::{
+    mem::size_of,
+    ptr::NonNull,
+    sync::atomic::{AtomicU32, AtomicU64, Ordering, fence},
+};
+
+use sdp_sys::pid::is_dead;
+
+use crate::lock;
+
+/// Connections (ends) that a family can have at once; those beyond stay on the kernel lane.
+pub const ROWS: usize = 16_384;
+/// Living processes of one family; connections held across a fork beyond stay on the kernel lane.
+pub const PROCESSES: usize = 1024;
+/// 64-bit words of private state per half.
+pub const HALF_WORDS: usize = 20;
+const BITMAP_WORDS: usize = ROWS / 64;
+
+/// The row is in use.
+const LIVE: u32 = 1;
+/// Slot states beside a pid: free, and reserved for a child that does not exist yet.
+const SLOT_FREE: u32 = 0;
+const SLOT_RESERVED: u32 = u32::MAX;
+
+/// One half's private state: a lock and plain words, loaded and validated under the lock.
+#[repr(C, align(64))]
+pub struct HalfSlot {
+    /// Guards the words and this end's use of the half's ring. See [`crate::lock`].
+    pub lock: AtomicU32,
+    pad: AtomicU32,
+    /// Meaning is the socket layer's.
+    pub words: [AtomicU64; HALF_WORDS],
+}
+
+/// One end of one connection.
+#[repr(C, align(128))]
+pub struct Row {
+    state: AtomicU32,
+    /// Counts the row's uses.
+    pub generation: AtomicU32,
+    /// Process that uses the SDP lanes of this end; 0 nobody.
+    pub user: AtomicU32,
+    /// Bits are the socket layer's.
+    pub flags: AtomicU32,
+    /// Reason code, the socket layer's.
+    pub reason: AtomicU32,
+    pad: AtomicU32,
+    /// Unique name of this end of the connection within the family.
+    pub carrier_id: AtomicU64,
+    /// What headers that we send must say about what we received (receiving half to sending half).
+    pub ack: AtomicU64,
+    /// What the peer's headers said (receiving half to sending half).
+    pub credit: AtomicU64,
+    /// Control messages that the receiving half owes (receiving half to sending half).
+    pub owed: AtomicU64,
+    pad2: AtomicU64,
+    /// Sending half.
+    pub source: HalfSlot,
+    /// Receiving half.
+    pub sink: HalfSlot,
+}
+
+const _: () = assert!(size_of::<HalfSlot>() == 192);
+const _: () = assert!(size_of::<Row>() == 512);
+
+#[repr(C, align(128))]
+struct ProcessSlot {
+    pid: AtomicU32,
+    pad: AtomicU32,
+    holds: [AtomicU64; BITMAP_WORDS],
+}
+
+#[repr(C, align(128))]
+struct Header {
+    lock: AtomicU32,
+    /// Rows ever used: scans stop here.
+    rows: AtomicU32,
+    /// Slots ever used.
+    processes: AtomicU32,
+    /// Where the next search for a free row begins.
+    row_hint: AtomicU32,
+    next_carrier: AtomicU64,
+    nonce: AtomicU64,
+}
+
+#[repr(C)]
+struct Memory {
+    header: Header,
+    processes: [ProcessSlot; PROCESSES],
+    rows: [Row; ROWS],
+}
+
+/// Bytes to map for [`Family::new`].
+pub const FAMILY_BYTES: usize = size_of::<Memory>();
+
+/// Index of a process slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slot(pub u32);
+
+/// Mapped family memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Family(NonNull<Memory>);
+
+// SAFETY: the memory consists of atomics.
+unsafe impl Send for Family {}
+// SAFETY: as above.
+unsafe impl Sync for Family {}
+
+impl Family {
+    /// Describes a zeroed shared mapping of [`FAMILY_BYTES`]; `nonce` makes carrier names of different
+    /// families differ.
+    ///
+    /// # Safety
+    /// The mapping is readable, writable, page aligned and stays mapped for as long as any copy of the
+    /// value is used; only relatives by fork can write it.
+    pub unsafe fn new(base: NonNull<u8>, nonce: u64) -> Self {
+        let family = Self(base.cast());
+        family.memory().header.nonce.store(nonce, Ordering::Relaxed);
+        family
+    }
+
+    /// The same memory again, from its address.
+    ///
+    /// # Safety
+    /// `base` is [`Family::base`] of a family that is still mapped, for as long as the value is used.
+    #[inline]
+    pub const unsafe fn resume(base: NonNull<u8>) -> Self {
+        Self(base.cast())
+    }
+
+    /// First byte of the mapping.
+    pub fn base(self) -> NonNull<u8> {
+        self.0.cast()
+    }
+
+    fn memory(&self) -> &Memory {
+        // SAFETY: `new`'s contract; atomics only.
+        unsafe { self.0.as_ref() }
+    }
+
+    /// The row with this index.
+    #[inline]
+    pub fn row(&self, index: u32) -> Option<&Row> {
+        self.memory().rows.get(index as usize)
+    }
+
+    /// [`Family::row`] for a caller that keeps the mapping for as long as it uses rows.
+    #[inline]
+    pub fn static_row(self, index: u32) -> Option<&'static Row> {
+        // SAFETY: `resume`'s and `new`'s contract.
+        unsafe { self.0.as_ref() }.rows.get(index as usize)
+    }
+
+    fn slot(&self, slot: Slot) -> Option<&ProcessSlot> {
+        self.memory().processes.get(slot.0 as usize)
+    }
+
+    /// Takes a slot for the process `pid`.
+    pub fn join(&self, pid: u32) -> Option<Slot> {
+        self.locked(pid, || self.free_slot(pid))
+    }
+
+    fn locked<R>(&self, pid: u32, body: impl FnOnce() -> R) -> R {
+        // A dead owner leaves at worst a reserved slot or row that nobody uses: nothing to repair.
+        let _ = lock::lock(&self.memory().header.lock, pid);
+        let result = body();
+        lock::unlock(&self.memory().header.lock);
+        result
+    }
+
+    fn free_slot(&self, pid: u32) -> Option<Slot> {
+        let memory = self.memory();
+        let used = memory.header.processes.load(Ordering::Relaxed);
+        let mut found = None;
+        for (i, slot) in memory.processes.iter().enumerate().take(used as usize) {
+            if slot.pid.load(Ordering::Relaxed) == SLOT_FREE {
+                found = Some(i);
+                break;
+            }
+        }
+        if found.is_none() && (used as usize) < PROCESSES {
+            found = Some(used as usize);
+        }
+        if found.is_none() {
+            // Full: look for the dead. Rare, and worth the system calls.
+            found = memory.processes.iter().position(|slot| {
+                let owner = slot.pid.load(Ordering::Relaxed);
+                owner != SLOT_RESERVED && is_dead(owner as i32)
+            });
+        }
+        let index = found?;
+        let slot = memory.processes.get(index)?;
+        for word in &slot.holds {
+            if word.load(Ordering::Relaxed) != 0 {
+                word.store(0, Ordering::Relaxed);
+            }
+        }
+        slot.pid.store(pid, Ordering::Release);
+        if index as u32 >= used {
+            memory.header.processes.store(index as u32 + 1, Ordering::Release);
+        }
+        Some(Slot(index as u32))
+    }
+
+    /// Before a fork: reserves the child's slot with a copy of the parent's bits. Keeps the table lock
+    /// until [`Family::forked`], so that no relative sees the copy and the truth differ.
+    pub fn fork(&self, parent: Slot, pid: u32) -> Option<Slot> {
+        let memory = self.memory();
+        let _ = lock::lock(&memory.header.lock, pid);
+        let child = self.free_slot(SLOT_RESERVED)?;
+        let words = (memory.header.rows.load(Ordering::Relaxed) as usize).div_ceil(64);
+        if let (Some(from), Some(to)) = (self.slot(parent), self.slot(child)) {
+            for (from, to) in from.holds.iter().zip(&to.holds).take(words) {
+                let bits = from.load(Ordering::Relaxed);
+                if bits != 0 {
+                    to.store(bits, Ordering::Relaxed);
+                }
+            }
+        }
+        Some(child)
+    }
+
+    /// After a fork, in the parent: fills in the child's id (or gives the slot back when `child_pid`
+    /// is not positive) and releases the table lock. Also to be called when [`Family::fork`] found no
+    /// slot.
+    pub fn forked(&self, child: Option<Slot>, child_pid: i32) {
+        if let Some(slot) = child.and_then(|child| self.slot(child)) {
+            if child_pid > 0 {
+                // The child may have been faster.
+                let _ = slot.pid.compare_exchange(
+                    SLOT_RESERVED,
+                    child_pid as u32,
+                    Ordering::Release,
+                    Ordering::Relaxed,
+                );
+            } else {
+                slot.pid.store(SLOT_FREE, Ordering::Release);
+            }
+        }
+        lock::unlock(&self.memory().header.lock);
+    }
+
+    /// After a fork, in the child: claims the slot that the parent reserved.
+    pub fn claim(&self, child: Slot, pid: u32) {
+        if let Some(slot) = self.slot(child) {
+            slot.pid.store(pid, Ordering::Release);
+        }
+    }
+
+    /// A row for a new connection, held by `slot`. `None`: all in use.
+    pub fn open_row(&self, slot: Slot) -> Option<u32> {
+        let memory = self.memory();
+        let used = memory.header.rows.load(Ordering::Relaxed) as usize;
+        let hint = memory.header.row_hint.load(Ordering::Relaxed) as usize;
+        // Reuse low rows first (few pages, short bitmaps), but do not search for long.
+        let index = (hint..used)
+            .chain(0..hint.min(used))
+            .take(64)
+            .find(|i| self.take_row(*i))
+            .or_else(|| self.fresh_row())
+            .or_else(|| (0..ROWS).find(|i| self.take_row(*i)))?;
+        memory.header.row_hint.store(index as u32 + 1, Ordering::Relaxed);
+        let row = memory.rows.get(index)?;
+        row.generation.fetch_add(1, Ordering::Relaxed);
+        row.user.store(0, Ordering::Relaxed);
+        row.flags.store(0, Ordering::Relaxed);
+        row.reason.store(0, Ordering::Relaxed);
+        for word in [&row.ack, &row.credit, &row.owed] {
+            word.store(0, Ordering::Relaxed);
+        }
+        let serial = memory.header.next_carrier.fetch_add(1, Ordering::Relaxed);
+        let nonce = memory.header.nonce.load(Ordering::Relaxed);
+        row.carrier_id.store(nonce.wrapping_add(serial).max(1), Ordering::Relaxed);
+        for half in [&row.source, &row.sink] {
+            half.lock.store(0, Ordering::Relaxed);
+        }
+        self.hold(slot, index as u32);
+        Some(index as u32)
+    }
+
+    fn take_row(&self, index: usize) -> bool {
+        self.memory().rows.get(index).is_some_and(|row| {
+            row.state.load(Ordering::Relaxed) == 0
+                && row.state.compare_exchange(0, LIVE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        })
+    }
+
+    fn fresh_row(&self) -> Option<usize> {
+        let rows = &self.memory().header.rows;
+        loop {
+            let used = rows.load(Ordering::Relaxed);
+            if used as usize >= ROWS {
+                return None;
+            }
+            if rows.compare_exchange(used, used + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+                && self.take_row(used as usize)
+            {
+                return Some(used as usize);
+            }
+        }
+    }
+
+    fn bit(&self, slot: Slot, row: u32) -> Option<(&AtomicU64, u64)> {
+        let word = self.slot(slot)?.holds.get(row as usize / 64)?;
+        Some((word, 1 << (row % 64)))
+    }
+
+    /// This process holds a descriptor of `row`.
+    pub fn hold(&self, slot: Slot, row: u32) {
+        if let Some((word, bit)) = self.bit(slot, row) {
+            word.fetch_or(bit, Ordering::SeqCst);
+        }
+    }
+
+    /// This process holds no descriptor of `row` any more. True when nobody of the family does: the
+    /// row is free and the caller was the last.
+    pub fn let_go(&self, slot: Slot, row: u32) -> bool {
+        if let Some((word, bit)) = self.bit(slot, row) {
+            word.fetch_and(!bit, Ordering::SeqCst);
+        }
+        fence(Ordering::SeqCst);
+        if self.is_held_by_others(slot, row) {
+            return false;
+        }
+        // Two last holders may race here; the swap decides which one was last.
+        self.memory()
+            .rows
+            .get(row as usize)
+            .is_some_and(|row| row.state.swap(0, Ordering::AcqRel) == LIVE)
+    }
+
+    /// Whether a living relative other than `slot` holds a descriptor of `row`. Empties the slots of
+    /// dead processes that it meets.
+    pub fn is_held_by_others(&self, slot: Slot, row: u32) -> bool {
+        let memory = self.memory();
+        let used = memory.header.processes.load(Ordering::Acquire) as usize;
+        let (word, bit) = (row as usize / 64, 1u64 << (row % 64));
+        for (i, other) in memory.processes.iter().enumerate().take(used) {
+            let Some(holds) = other.holds.get(word) else { continue };
+            if i == slot.0 as usize || holds.load(Ordering::SeqCst) & bit == 0 {
+                continue;
+            }
+            let pid = other.pid.load(Ordering::Acquire);
+            if pid == SLOT_FREE {
+                continue;
+            }
+            if pid == SLOT_RESERVED || !is_dead(pid as i32) {
+                return true;
+            }
+            if other
+                .pid
+                .compare_exchange(pid, SLOT_FREE, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+            {
+                // Bits of a free slot do not count; whoever takes it clears them.
+            }
+        }
+        false
+    }
+
+    /// Before the process leaves the family or ends in an orderly way: it holds nothing any more.
+    pub fn leave(&self, slot: Slot) {
+        if let Some(slot) = self.slot(slot) {
+            slot.pid.store(SLOT_FREE, Ordering::Release);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn family() -> Family {
+        // SAFETY: a fresh anonymous mapping, never unmapped.
+        unsafe {
+            let base = libc::mmap(
+                core::ptr::null_mut(),
+                FAMILY_BYTES,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            );
+            assert_ne!(base, libc::MAP_FAILED);
+            Family::new(NonNull::new(base.cast()).unwrap(), 1 << 32)
+        }
+    }
+
+    fn dead_pid() -> u32 {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = child.id();
+        child.wait().unwrap();
+        pid
+    }
+
+    #[test]
+    fn accept_fork_close_makes_the_child_sole_holder() {
+        let f = family();
+        let pid = std::process::id();
+        let parent = f.join(pid).unwrap();
+        let row = f.open_row(parent).unwrap();
+        assert!(!f.is_held_by_others(parent, row));
+        let child = f.fork(parent, pid);
+        f.forked(child, 1); // process 1 always lives
+        let child = child.unwrap();
+        assert!(f.is_held_by_others(parent, row));
+        assert!(f.is_held_by_others(child, row));
+        assert!(!f.let_go(parent, row), "the child still holds it");
+        assert!(!f.is_held_by_others(child, row));
+        assert!(f.let_go(child, row), "last");
+    }
+
+    #[test]
+    fn a_reserved_slot_counts_until_fork_fails() {
+        let f = family();
+        let pid = std::process::id();
+        let parent = f.join(pid).unwrap();
+        let row = f.open_row(parent).unwrap();
+        let child = f.fork(parent, pid);
+        assert!(f.is_held_by_others(parent, row));
+        f.forked(child, -1);
+        assert!(!f.is_held_by_others(parent, row));
+    }
+
+    #[test]
+    fn the_dead_hold_nothing_and_their_slots_are_reused() {
+        let f = family();
+        let pid = std::process::id();
+        let parent = f.join(pid).unwrap();
+        let row = f.open_row(parent).unwrap();
+        let child = f.fork(parent, pid);
+        f.forked(child, dead_pid() as i32);
+        assert!(!f.is_held_by_others(parent, row));
+        assert_eq!(f.join(pid), child, "emptied");
+        assert!(!f.is_held_by_others(parent, row), "cleared at reuse");
+    }
+
+    #[test]
+    fn rows_are_reused_and_named_apart() {
+        let f = family();
+        let slot = f.join(std::process::id()).unwrap();
+        let mut names = std::collections::HashSet::new();
+        for _ in 0..10_000 {
+            let row = f.open_row(slot).unwrap();
+            assert!(names.insert(f.row(row).unwrap().carrier_id.load(Ordering::Relaxed)));
+            assert!(f.let_go(slot, row));
+        }
+        assert!(f.memory().header.rows.load(Ordering::Relaxed) < 100);
+    }
+
+    #[test]
+    fn a_full_family_says_so() {
+        let f = family();
+        let slot = f.join(std::process::id()).unwrap();
+        for _ in 0..ROWS {
+            assert!(f.open_row(slot).is_some());
+        }
+        assert_eq!(f.open_row(slot), None);
+        assert!(f.let_go(slot, 77));
+        assert_eq!(f.open_row(slot), Some(77));
+    }
+}

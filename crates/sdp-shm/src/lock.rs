@@ -1,0 +1,143 @@
+//! Pointer-free locks for family memory.
+//!
+//! A lock is one word: the owner's process id, and a bit that says somebody sleeps. It is taken by
+//! compare-and-swap (about 10 ns) and survives its owner: a waiter that has slept a while asks the
+//! kernel whether the owner lives and otherwise takes over; the caller is told and repairs what the
+//! dead owner may have left half done.
+//!
+//! Owners are processes, not threads: threads of one process exclude each other (the word is not
+//! zero), a thread never dies alone inside (critical sections are neither cancellable nor interrupted
+//! by handlers), and a fork child sees a word owned by its parent, which is the truth.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use sdp_sys::{pid::is_dead, sys};
+
+const WAITERS: u32 = 1 << 31;
+/// Rounds of spinning before the first sleep.
+const SPIN_ROUNDS: u32 = 200;
+/// Length of one sleep; after each the owner's life is checked.
+const SLEEP_NS: i64 = 5_000_000;
+
+/// How a lock was obtained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Acquired {
+    /// The last owner released it.
+    Clean,
+    /// The last owner died inside.
+    TakenOver,
+}
+
+/// Takes the lock in the name of process `pid` (positive).
+#[inline]
+pub fn lock(word: &AtomicU32, pid: u32) -> Acquired {
+    match word.compare_exchange(0, pid, Ordering::Acquire, Ordering::Relaxed) {
+        Ok(_) => Acquired::Clean,
+        Err(_) => contended(word, pid),
+    }
+}
+
+/// Takes the lock if it is free.
+#[inline]
+pub fn try_lock(word: &AtomicU32, pid: u32) -> bool {
+    word.compare_exchange(0, pid, Ordering::Acquire, Ordering::Relaxed).is_ok()
+}
+
+/// Releases the lock.
+#[inline]
+pub fn unlock(word: &AtomicU32) {
+    if word.swap(0, Ordering::Release) & WAITERS != 0 {
+        // SAFETY: the address is a live word; FUTEX_WAKE reads nothing through the other arguments.
+        let _ = unsafe { sys!(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, 1) };
+    }
+}
+
+#[cold]
+fn contended(word: &AtomicU32, pid: u32) -> Acquired {
+    for _ in 0..SPIN_ROUNDS {
+        if word.load(Ordering::Relaxed) == 0
+            && word.compare_exchange(0, pid, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        {
+            return Acquired::Clean;
+        }
+        core::hint::spin_loop();
+    }
+    loop {
+        let seen = word.load(Ordering::Relaxed);
+        if seen == 0 {
+            // Others may still sleep: keep the bit, at the price of one needless wake.
+            if word.compare_exchange(0, pid | WAITERS, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            {
+                return Acquired::Clean;
+            }
+            continue;
+        }
+        let armed = seen | WAITERS;
+        if seen != armed
+            && word.compare_exchange(seen, armed, Ordering::Relaxed, Ordering::Relaxed).is_err()
+        {
+            continue;
+        }
+        let timeout = libc::timespec { tv_sec: 0, tv_nsec: SLEEP_NS };
+        // SAFETY: word and timeout outlive the call. Not FUTEX_PRIVATE: the word is shared.
+        let woken = unsafe {
+            sys!(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, armed, &raw const timeout)
+        };
+        let owner = armed & !WAITERS;
+        if woken.is_err()
+            && owner != pid
+            && is_dead(owner as i32)
+            && word
+                .compare_exchange(armed, pid | WAITERS, Ordering::Acquire, Ordering::Relaxed)
+                .is_ok()
+        {
+            return Acquired::TakenOver;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, thread};
+
+    use super::*;
+
+    #[test]
+    fn excludes_threads() {
+        let word = Arc::new(AtomicU32::new(0));
+        let inside = Arc::new(AtomicU32::new(0));
+        let total = Arc::new(AtomicU32::new(0));
+        let pid = std::process::id();
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                let (word, inside, total) = (word.clone(), inside.clone(), total.clone());
+                thread::spawn(move || {
+                    for _ in 0..2000 {
+                        assert_eq!(lock(&word, pid), Acquired::Clean);
+                        assert_eq!(inside.fetch_add(1, Ordering::Relaxed), 0);
+                        let n = total.load(Ordering::Relaxed);
+                        total.store(n + 1, Ordering::Relaxed);
+                        inside.fetch_sub(1, Ordering::Relaxed);
+                        unlock(&word);
+                    }
+                })
+            })
+            .collect();
+        for t in threads {
+            t.join().unwrap();
+        }
+        assert_eq!(total.load(Ordering::Relaxed), 8000);
+        assert_eq!(word.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_dead_owner_is_succeeded() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let dead = child.id();
+        child.wait().unwrap();
+        let word = AtomicU32::new(dead);
+        assert_eq!(lock(&word, std::process::id()), Acquired::TakenOver);
+        unlock(&word);
+        assert_eq!(word.load(Ordering::Relaxed), 0);
+    }
+}

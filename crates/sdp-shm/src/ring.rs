@@ -1,0 +1,407 @@
+//! The ring of records of one half.
+//!
+//! A record is `{u32 length, u32 kind}` followed by `length` bytes of message, padded to 16. Kinds are
+//! MSG and PAD; a PAD fills the rest of the lap. The 8-byte header and the first 56 bytes of a message
+//! never wrap; the rest may. `tail` and `head` are monotonic counts of ring bytes, index = count modulo
+//! size. One store of the tail publishes a record: a producer killed before it has sent nothing.
+//!
+//! # Restart in the first pages
+//! A producer that finds the ring empty well into the lap writes one PAD to the end of the lap, so
+//! that a connection with small messages lives in the first page of its ring and never touches the
+//! others.
+//!
+//! # Hostile peer
+//! The consumer copies `tail` once and demands `head <= tail <= head + size` and alignment; it copies
+//! each record header once and demands a known kind and a length within what is published. The producer
+//! demands `head <= tail` and `tail - head <= size` of what the consumer publishes. Anything else is
+//! [`Corrupt`]; the caller resets the connection. Payload is copied out exactly once.
+
+use core::{
+    cell::Cell,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use crate::layout::Segment;
+
+/// Bytes before each message.
+pub const RECORD_HEADER: usize = 8;
+/// Alignment of records.
+pub const ALIGN: usize = 16;
+/// Room that only control records may use. Bounds what an end can owe while data fills the ring.
+pub const CONTROL_RESERVE: u64 = 1024;
+/// Bytes of a record that never wrap.
+pub const CONTIGUOUS: usize = 64;
+/// Longest message header handed to [`Producer::push`].
+pub const HEADER_MAX: usize = CONTIGUOUS - RECORD_HEADER;
+/// An empty ring restarts at its first page from this index on. Below one page, so that small
+/// traffic keeps to one page per ring.
+pub const RESTART_INDEX: u64 = 3072;
+
+const KIND_MESSAGE: u32 = 1;
+const KIND_PAD: u32 = 2;
+
+/// The other end wrote something impossible.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Corrupt {
+    /// A cursor moved backwards, too far, or off alignment.
+    Cursor,
+    /// A record header with an unknown kind or an impossible length.
+    Record,
+}
+
+/// Why a push did not happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PushError {
+    /// No room now.
+    Full,
+    /// Longer than the ring can ever take.
+    TooLong,
+    /// The consumer's cursor is impossible.
+    Corrupt(Corrupt),
+}
+
+const fn align_up(n: usize) -> usize {
+    (n + ALIGN - 1) & !(ALIGN - 1)
+}
+
+/// Ring bytes that a message of `len` bytes takes.
+pub const fn record_bytes(len: usize) -> usize {
+    align_up(RECORD_HEADER + len)
+}
+
+/// The producer's view: private cursors over a half of a segment.
+#[derive(Debug, Clone, Copy)]
+pub struct Producer {
+    segment: Segment,
+    half: usize,
+    tail: u64,
+    /// Consumer's head as last seen and checked.
+    head: u64,
+}
+
+impl Producer {
+    /// Resumes at private cursors (`0, 0` for a new ring).
+    #[inline]
+    pub fn new(segment: Segment, half: usize, tail: u64, head: u64) -> Self {
+        Self { segment, half, tail, head }
+    }
+
+    /// Count of ring bytes published.
+    #[inline]
+    pub fn tail(&self) -> u64 {
+        self.tail
+    }
+
+    /// Consumer's head as last seen.
+    #[inline]
+    pub fn seen_head(&self) -> u64 {
+        self.head
+    }
+
+    #[inline]
+    fn size(&self) -> u64 {
+        u64::from(self.segment.ring_bytes())
+    }
+
+    /// Reads and checks the consumer's head.
+    #[inline]
+    pub fn refresh(&mut self) -> Result<(), Corrupt> {
+        let head = self.segment.half(self.half).consumer.head.load(Ordering::Acquire);
+        if head % ALIGN as u64 != 0 || head < self.head || head > self.tail {
+            return Err(Corrupt::Cursor);
+        }
+        self.head = head;
+        Ok(())
+    }
+
+    /// Whether everything published has been freed (after [`Producer::refresh`]).
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.head == self.tail
+    }
+
+    /// Free bytes by the cursor last seen.
+    #[inline]
+    pub fn free(&self) -> u64 {
+        self.size().wrapping_sub(self.tail.wrapping_sub(self.head))
+    }
+
+    /// Message bytes that fit now by the cursor last seen, for data.
+    #[inline]
+    pub fn room(&self) -> usize {
+        let index = self.tail & (self.size() - 1);
+        let lap_left = self.size() - index;
+        let pad = if lap_left < CONTIGUOUS as u64 { lap_left } else { 0 };
+        let free = self.free().saturating_sub(CONTROL_RESERVE + pad);
+        (free as usize & !(ALIGN - 1)).saturating_sub(RECORD_HEADER)
+    }
+
+    /// Writes one record, without publishing it: `header`, then `payload_len` bytes that `fill` copies
+    /// (called with the ring's memory in one or two pieces and the payload offset of each). Returns the
+    /// bytes that `fill` said it wrote; a short count shortens the record.
+    ///
+    /// `control`: may use the reserve. Publish with [`Producer::publish`].
+    #[inline]
+    pub fn push<F>(
+        &mut self,
+        header: &[u8],
+        payload_len: usize,
+        control: bool,
+        mut fill: F,
+    ) -> Result<(), PushError>
+    where
+        F: FnMut(usize, &[Cell<u8>]),
+    {
+        let size = self.size();
+        let total = RECORD_HEADER + header.len() + payload_len;
+        let need = align_up(total) as u64;
+        let reserve = if control { 0 } else { CONTROL_RESERVE };
+        if header.len() > HEADER_MAX || need + CONTROL_RESERVE + CONTIGUOUS as u64 > size {
+            return Err(PushError::TooLong);
+        }
+        let mut index = self.tail & (size - 1);
+        let mut lap_left = size - index;
+        let mut pad = if lap_left < CONTIGUOUS as u64 { lap_left } else { 0 };
+        if index >= RESTART_INDEX && need + CONTROL_RESERVE <= index {
+            if self.head != self.tail {
+                self.refresh().map_err(PushError::Corrupt)?;
+            }
+            if self.head == self.tail {
+                pad = lap_left;
+            }
+        }
+        if self.free() < need + pad + reserve {
+            self.refresh().map_err(PushError::Corrupt)?;
+            if self.free() < need + pad + reserve {
+                return Err(PushError::Full);
+            }
+        }
+        if pad != 0 {
+            self.write_record_header(index, (lap_left as usize - RECORD_HEADER) as u32, KIND_PAD);
+            self.tail = self.tail.wrapping_add(pad);
+            index = 0;
+            lap_left = size;
+        }
+        self.write_record_header(index, (header.len() + payload_len) as u32, KIND_MESSAGE);
+        let at = index as usize + RECORD_HEADER;
+        for (cell, byte) in self.cells(at, header.len()).iter().zip(header) {
+            cell.set(*byte);
+        }
+        let at = at + header.len();
+        let first = payload_len.min(lap_left as usize - RECORD_HEADER - header.len());
+        if first != 0 {
+            fill(0, self.cells(at, first));
+        }
+        if first < payload_len {
+            fill(first, self.cells(0, payload_len - first));
+        }
+        self.tail = self.tail.wrapping_add(need);
+        Ok(())
+    }
+
+    /// Publishes everything pushed since the last call: one store.
+    #[inline]
+    pub fn publish(&self) {
+        // Pairs with the acquire load in `Consumer::refresh`: the record's bytes are visible first.
+        self.segment.half(self.half).producer.tail.store(self.tail, Ordering::Release);
+    }
+
+    #[inline]
+    fn write_record_header(&self, index: u64, len: u32, kind: u32) {
+        // SAFETY: index is a multiple of 16 below the ring size, so eight bytes fit there; the memory
+        // is mapped by `Segment::new`'s contract and accessed as atomics.
+        unsafe {
+            let at = self.segment.ring(self.half).as_ptr().add(index as usize).cast::<AtomicU64>();
+            (*at).store(u64::from(len) | u64::from(kind) << 32, Ordering::Relaxed);
+        }
+    }
+
+    #[inline]
+    fn cells(&self, at: usize, len: usize) -> &[Cell<u8>] {
+        cells(self.segment, self.half, at, len)
+    }
+}
+
+/// Ring bytes `at .. at + len` of a half, clamped to the ring.
+#[inline]
+fn cells(segment: Segment, half: usize, at: usize, len: usize) -> &'static [Cell<u8>] {
+    let size = segment.ring_bytes() as usize;
+    let at = at.min(size);
+    let len = len.min(size - at);
+    // SAFETY: clamped to the mapped ring. `Cell<u8>` has the layout of `u8` and promises nothing about
+    // who else writes. The lifetime is bounded by `Segment::new`'s contract: callers of this private
+    // function hand the slice on only for the length of one call.
+    unsafe {
+        core::slice::from_raw_parts(segment.ring(half).as_ptr().cast::<Cell<u8>>().add(at), len)
+    }
+}
+
+/// A record found by the consumer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Record {
+    /// Ring cursor of its header.
+    pub start: u64,
+    /// Message length in bytes.
+    pub len: u32,
+}
+
+impl Record {
+    /// Cursor behind the record.
+    #[inline]
+    pub fn end(self) -> u64 {
+        self.start.wrapping_add(record_bytes(self.len as usize) as u64)
+    }
+}
+
+/// The consumer's view: private cursors over a half of a segment.
+#[derive(Debug, Clone, Copy)]
+pub struct Consumer {
+    segment: Segment,
+    half: usize,
+    /// Next record to report.
+    scan: u64,
+    /// Freed up to here.
+    head: u64,
+    /// Producer's tail as last seen and checked.
+    tail: u64,
+    /// A PAD (from, to) that was skipped while something older was still borrowed. One is enough: a
+    /// second one would end a whole lap later, beyond what `head` allows to be published.
+    skipped: (u64, u64),
+}
+
+impl Consumer {
+    /// Resumes at private cursors (`0, 0` for a new ring); `scan` is `head`, or the end of the one
+    /// record that begins at `head` and is still borrowed.
+    #[inline]
+    pub fn new(segment: Segment, half: usize, scan: u64, head: u64) -> Self {
+        Self { segment, half, scan, head, tail: scan, skipped: (0, 0) }
+    }
+
+    /// Cursor of the next record to report.
+    #[inline]
+    pub fn scan(&self) -> u64 {
+        self.scan
+    }
+
+    /// Freed up to here.
+    #[inline]
+    pub fn head(&self) -> u64 {
+        self.head
+    }
+
+    /// Reads and checks the producer's tail.
+    #[inline]
+    pub fn refresh(&mut self) -> Result<(), Corrupt> {
+        // Pairs with the release store in `Producer::publish`.
+        let tail = self.segment.half(self.half).producer.tail.load(Ordering::Acquire);
+        if tail % ALIGN as u64 != 0
+            || tail < self.tail
+            || tail.wrapping_sub(self.head) > u64::from(self.segment.ring_bytes())
+        {
+            return Err(Corrupt::Cursor);
+        }
+        self.tail = tail;
+        Ok(())
+    }
+
+    /// Whether the producer has published beyond what was reported; one load, nothing checked.
+    #[inline]
+    pub fn has_news(&self) -> bool {
+        self.segment.half(self.half).producer.tail.load(Ordering::Acquire) != self.scan
+    }
+
+    /// The next record before ring cursor `limit`, if one is published. PADs are skipped, and freed at
+    /// once when nothing older is still borrowed.
+    #[inline]
+    pub fn next(&mut self, limit: u64) -> Result<Option<Record>, Corrupt> {
+        let size = u64::from(self.segment.ring_bytes());
+        for _ in 0..2 {
+            if self.scan == self.tail {
+                self.refresh()?;
+            }
+            if self.scan >= limit || self.scan == self.tail {
+                return Ok(None);
+            }
+            let index = self.scan & (size - 1);
+            let header = self.record_header(index);
+            let (len, kind) = (header as u32, (header >> 32) as u32);
+            let available = self.tail.wrapping_sub(self.scan);
+            let record = Record { start: self.scan, len };
+            let end = record.end();
+            if end.wrapping_sub(self.scan) > available {
+                return Err(Corrupt::Record);
+            }
+            match kind {
+                KIND_MESSAGE if size - index >= CONTIGUOUS as u64 => {
+                    self.scan = end;
+                    return Ok(Some(record));
+                }
+                KIND_PAD if end & (size - 1) == 0 && end.wrapping_sub(self.scan) <= size => {
+                    let start = self.scan;
+                    self.scan = end;
+                    if self.head == start {
+                        self.free_to(end);
+                    } else {
+                        self.skipped = (start, end);
+                    }
+                }
+                _ => return Err(Corrupt::Record),
+            }
+        }
+        // Two PADs in a row: no producer of ours does that.
+        Err(Corrupt::Record)
+    }
+
+    /// Hands message bytes `offset .. offset + len` to `take`, in one or two pieces. Clamped to the
+    /// record.
+    #[inline]
+    pub fn read(&self, record: Record, offset: u32, len: u32, mut take: impl FnMut(&[Cell<u8>])) {
+        let size = self.segment.ring_bytes() as usize;
+        let offset = offset.min(record.len) as usize;
+        let len = (len as usize).min(record.len as usize - offset);
+        let at = (record.start as usize & (size - 1)) + RECORD_HEADER + offset;
+        let at = at & (size - 1);
+        let first = len.min(size - at);
+        if first != 0 {
+            take(cells(self.segment, self.half, at, first));
+        }
+        if first < len {
+            take(cells(self.segment, self.half, 0, len - first));
+        }
+    }
+
+    /// Address of message byte `offset` and the bytes that follow it without a wrap, for a system call
+    /// that writes ring bytes into a file descriptor.
+    pub fn piece(&self, record: Record, offset: u32) -> (*const u8, usize) {
+        let size = self.segment.ring_bytes() as usize;
+        let offset = offset.min(record.len) as usize;
+        let at = ((record.start as usize & (size - 1)) + RECORD_HEADER + offset) & (size - 1);
+        let len = (record.len as usize - offset).min(size - at);
+        (cells(self.segment, self.half, at, len).as_ptr().cast(), len)
+    }
+
+    /// Frees everything before ring cursor `to` and publishes the head.
+    #[inline]
+    pub fn free_to(&mut self, to: u64) {
+        if to <= self.head || to > self.scan {
+            return;
+        }
+        let to = if to == self.skipped.0 { self.skipped.1.max(to) } else { to };
+        self.head = to;
+        let line = &self.segment.half(self.half).consumer;
+        // Pairs with the acquire load in `Producer::refresh`: our reads of the freed bytes come first.
+        line.head.store(to, Ordering::Release);
+    }
+
+    #[inline]
+    fn record_header(&self, index: u64) -> u64 {
+        // SAFETY: index is a multiple of 16 below the ring size; mapped by `Segment::new`'s contract.
+        unsafe {
+            let at = self.segment.ring(self.half).as_ptr().add(index as usize).cast::<AtomicU64>();
+            (*at).load(Ordering::Relaxed)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,185 @@
+//! One small block of words per thread, reachable from a signal handler.
+//!
+//! Critical sections ([`crate::section`]) and the socket layer's per-thread hints need thread-local
+//! words that cost a nanosecond, are valid from the first instruction of a thread and never
+//! allocate. `thread_local!` in a shared object gives none of that (its first touch may call
+//! `malloc`), so the block is declared in assembly and addressed with the *initial-exec* model: one
+//! load of the offset, no call. That marks the library `STATIC_TLS`, which suits a library that is
+//! loaded with the program; a program (or a test binary) links the same code.
+//!
+//! The block starts as zeros in every thread, is copied by `fork` and is shared by a vfork child
+//! with the thread that waits for it. Nothing here has a destructor.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
+
+/// Size of the block in bytes. A preloaded library's share of static TLS is not scarce, one that is
+/// opened late has about 500 bytes.
+const SIZE: usize = 256;
+
+/// The words of one thread. Atomics because a signal handler may look between any two instructions;
+/// relaxed access is enough, no other thread ever sees them.
+#[repr(C, align(64))]
+pub struct Block {
+    /// Depth of nested critical sections.
+    pub(crate) depth: AtomicU32,
+    /// Whether a signal was put off in the outermost section.
+    pub(crate) pending: AtomicU32,
+    /// Signals that were *not* blocked when the first one was put off (bit n−1 for signal n).
+    pub(crate) unblocked: AtomicU64,
+    /// Handlers that ran in this thread, wrapping.
+    pub(crate) handlers: AtomicU32,
+    /// Those of them that were installed without `SA_RESTART`, wrapping.
+    pub(crate) no_restart: AtomicU32,
+    /// Kernel id of the thread if known (cleared in a fork child), see [`thread_id`].
+    tid: AtomicU32,
+    _reserved: AtomicU32,
+    /// Words for the layers above; who uses which is fixed in [`Slot`].
+    slots: [AtomicUsize; SLOTS],
+}
+
+/// Number of words for the layers above.
+pub const SLOTS: usize = 16;
+
+/// Who uses which of the free words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Slot {
+    /// Socket layer: the thread's private wait set (descriptor + 1).
+    WaitSet = 0,
+    /// Socket layer: learnt spin budget in nanoseconds.
+    SpinBudget = 1,
+    /// Socket layer: calls since the last look at foreign descriptors.
+    Fairness = 2,
+    /// Statistics: the thread's stripe of counters.
+    Stripe = 3,
+    /// Preload: the thread is inside a constructor or resolver.
+    Resolving = 4,
+    /// Free for the socket layer.
+    Socket0 = 8,
+    /// Free for the socket layer.
+    Socket1 = 9,
+    /// Free for the socket layer.
+    Socket2 = 10,
+    /// Free for the socket layer.
+    Socket3 = 11,
+}
+
+const _: () = assert!(size_of::<Block>() <= SIZE);
+
+core::arch::global_asm!(
+    ".pushsection .tbss.sdp_thread_block,\"awT\",%nobits",
+    ".p2align 6",
+    ".globl sdp_thread_block",
+    ".hidden sdp_thread_block",
+    ".type sdp_thread_block, %object",
+    ".size sdp_thread_block, {size}",
+    "sdp_thread_block:",
+    ".zero {size}",
+    ".popsection",
+    size = const SIZE,
+);
+
+/// The calling thread's block.
+#[inline(always)]
+pub fn block() -> &'static Block {
+    let p: *const Block;
+    // SAFETY: initial-exec access as the x86-64 TLS ABI gives it: the thread pointer is at fs:0, the
+    // offset of the symbol in the GOT. Reads memory that never changes for a thread; no stack.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        core::arch::asm!(
+            "mov {p}, qword ptr fs:[0]",
+            "add {p}, qword ptr [rip + sdp_thread_block@GOTTPOFF]",
+            p = out(reg) p, options(pure, nomem, nostack));
+    }
+    // SAFETY: initial-exec access as the AArch64 TLS ABI gives it.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        core::arch::asm!(
+            "mrs {p}, tpidr_el0",
+            "adrp {o}, :gottprel:sdp_thread_block",
+            "ldr {o}, [{o}, :gottprel_lo12:sdp_thread_block]",
+            "add {p}, {p}, {o}",
+            p = out(reg) p, o = out(reg) _, options(pure, nomem, nostack, preserves_flags));
+    }
+    // SAFETY: the block is SIZE zero-initialised bytes with alignment 64 and lives as long as the
+    // thread; `&'static` does not leave it (Block is not handed to other threads by this crate).
+    unsafe { &*p }
+}
+
+/// The word of `slot` in the calling thread.
+#[inline(always)]
+pub fn slot(slot: Slot) -> &'static AtomicUsize {
+    // The discriminants are below SLOTS by construction; `first` cannot be needed, but costs nothing.
+    let slots = &block().slots;
+    slots.get(slot as usize).unwrap_or(&slots[0])
+}
+
+/// Kernel id of the calling thread; one system call per thread and process.
+pub fn thread_id() -> i32 {
+    use core::sync::atomic::Ordering::Relaxed;
+    let cell = &block().tid;
+    let known = cell.load(Relaxed);
+    if known != 0 {
+        return known as i32;
+    }
+    // SAFETY: gettid has no arguments and cannot fail.
+    let tid = unsafe { crate::sys!(libc::SYS_gettid) }.unwrap_or(0);
+    cell.store(tid as u32, Relaxed);
+    tid as i32
+}
+
+/// In a fork child: the cached id belongs to the parent.
+pub fn forked() {
+    block().tid.store(0, core::sync::atomic::Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::sync::atomic::Ordering::Relaxed;
+
+    #[test]
+    fn a_block_per_thread() {
+        let here = core::ptr::from_ref(block()) as usize;
+        assert_eq!(here % 64, 0);
+        slot(Slot::Socket0).store(7, Relaxed);
+        let (there, word) = std::thread::spawn(|| {
+            (core::ptr::from_ref(block()) as usize, slot(Slot::Socket0).load(Relaxed))
+        })
+        .join()
+        .unwrap();
+        assert_ne!(here, there);
+        assert_eq!(word, 0, "a new thread starts with zeros");
+        assert_eq!(slot(Slot::Socket0).load(Relaxed), 7);
+        slot(Slot::Socket0).store(0, Relaxed);
+    }
+
+    #[test]
+    fn slots_do_not_overlap() {
+        let all = [
+            Slot::WaitSet,
+            Slot::SpinBudget,
+            Slot::Fairness,
+            Slot::Stripe,
+            Slot::Resolving,
+            Slot::Socket0,
+            Slot::Socket1,
+            Slot::Socket2,
+            Slot::Socket3,
+        ];
+        for (i, a) in all.iter().enumerate() {
+            assert!((*a as usize) < SLOTS);
+            for b in all.iter().skip(i + 1) {
+                assert!(!core::ptr::eq(slot(*a), slot(*b)));
+            }
+        }
+    }
+
+    #[test]
+    fn thread_ids_are_the_kernels() {
+        // SAFETY: no arguments.
+        assert_eq!(i64::from(thread_id()), unsafe { libc::syscall(libc::SYS_gettid) });
+        assert_eq!(thread_id(), thread_id());
+    }
+}
