@@ -1,7 +1,7 @@
 //! The `sdp` command.
 
 use clap::{Parser, Subcommand};
-use sdp_tools::{perf, run};
+use sdp_tools::{perf, run, stat};
 
 /// Sockets Direct Protocol for unmodified programs.
 #[derive(Parser)]
@@ -15,6 +15,8 @@ struct Cli {
 enum Cmd {
     /// Run a program with the library
     Run(run::Options),
+    /// Show the processes that have the library, and their connections
+    Stat(stat::Options),
     /// Measure TCP and SDP side by side
     #[command(subcommand)]
     Perf(perf::Test),
@@ -49,6 +51,7 @@ fn main() {
     };
     let status = match &cli.command {
         Cmd::Run(options) => run::main(options),
+        Cmd::Stat(options) => finish("stat", stat::main(options)),
         Cmd::Perf(test) => finish("perf", perf::main(test)),
         Cmd::PerfPeer(options) => finish("perf-peer", perf::peer::main(options)),
     };
