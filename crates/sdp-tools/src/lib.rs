@@ -10,6 +10,7 @@ pub mod netstat;
 pub mod perf;
 pub mod procs;
 pub mod report;
+pub mod rules;
 pub mod run;
 pub mod stat;
 pub mod sys;
