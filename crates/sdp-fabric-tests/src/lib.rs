@@ -1,3 +1,1 @@
-//! Conformance suite, generic over fabrics.
-
-#![cfg_attr(not(test), no_std)]
+//! x
