@@ -13,7 +13,10 @@ use std::collections::VecDeque;
 
 use sdp_rdma::{
     cm::PrivateData,
-    fabric::{Gather, PostError, QpError, ReceiveQueue, Received, Scatter, SendOptions, SendQueue},
+    fabric::{
+        Gather, PostError, QpError, RELEASED_AHEAD_MAX, ReceiveQueue, Received, Scatter,
+        SendOptions, SendQueue,
+    },
     key::{LocalSlice, RemoteSlice},
     work::{Completion, Opcode, Status, WorkId},
 };
@@ -446,6 +449,11 @@ impl State {
             receive.freed_bytes += window_bytes(done.bytes.len());
             returned += 1;
         }
+        let ahead = receive.arrived.iter().filter(|message| message.is_released).count();
+        assert!(
+            ahead <= RELEASED_AHEAD_MAX,
+            "{ahead} messages of qp{number} released ahead of an older one"
+        );
         self.log(format_args!("qp{number} release {} returned {returned}", message.token));
         if returned > 0 {
             self.announce_room(number);

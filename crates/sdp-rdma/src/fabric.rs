@@ -12,7 +12,8 @@
 //!   never dropped: no room for a completion is `Full` at the post. A request that failed completes
 //!   whether it was signalled or not.
 //! * **Borrowing.** A received message stays readable, at the same token, until it is released;
-//!   messages are released in any order within the window but the room returns in arrival order.
+//!   messages are released in any order, at most [`RELEASED_AHEAD_MAX`] ahead of an older one that
+//!   is kept, and the room returns in arrival order.
 //! * **Errors are for ever.** After [`QpError`] the queue pair accepts no work; requests posted
 //!   before and not done complete as [`crate::work::Status::Flushed`] (the one that found the peer
 //!   gone may say [`crate::work::Status::RetryExceeded`]). What had arrived before stays readable:
@@ -31,6 +32,10 @@ use crate::{
     key::{Access, Lkey, LocalSlice, RemoteSlice, Rkey},
     work::{Completion, WorkId},
 };
+
+/// Messages that may have been released while an older one is still borrowed. Callers keep to it: a
+/// fabric has so many places to remember them, and no more.
+pub const RELEASED_AHEAD_MAX: usize = 16;
 
 /// Where a message's payload comes from: the program's buffers, seen as one byte range.
 pub trait Gather {
