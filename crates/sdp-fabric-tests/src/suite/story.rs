@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Stories told; each has a seed of its own, derived from the run's.
-const STORIES: usize = 16;
+const STORIES: usize = 8;
 /// Steps of one.
 const STEPS: usize = 3000;
 
