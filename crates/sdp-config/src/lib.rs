@@ -1,3 +1,31 @@
-//! libsdp.conf rules and tunables.
+//! `libsdp.conf`: rules and tunables.
+//!
+//! The library loads the rule file of a process into a [`Config`], a fixed-size structure without
+//! allocation, and asks it at `listen` and `connect` which family a socket gets. `sdp explain` and
+//! `sdp config check` use the same code, so that they cannot disagree with the library. The crate
+//! reads no file, no environment and no clock, and refuses to stop a program: a bad line is a
+//! [`Diagnostic`], everything else in the file stays in force.
+//!
+//! The language, its tolerance and its two dialects are described in `docs/spec/libsdp-conf.md`.
 
 #![cfg_attr(not(test), no_std)]
+#![forbid(unsafe_code)]
+
+mod addr;
+mod config;
+mod diag;
+mod eval;
+mod glob;
+mod line;
+mod parse;
+pub mod tunables;
+
+pub use addr::{AddressMatch, PortRange};
+pub use config::{
+    Config, Dialect, Family, LogDestination, LogSettings, MAX_DIAGNOSTICS, MAX_RULES, POOL_LEN,
+    Place, Role, Rule, Source, Text,
+};
+pub use diag::{Diagnostic, Problem, Severity};
+pub use eval::{Match, Verdict};
+pub use glob::glob_match;
+pub use tunables::Tunables;

@@ -6,3 +6,11 @@
 #![cfg_attr(not(test), no_std)]
 
 pub mod endpoint;
+pub mod identity;
+pub mod name;
+pub mod packet;
+pub mod peer;
+pub mod procnet;
+pub mod refusal;
+pub mod rendezvous;
+pub mod segment;

@@ -1,3 +1,54 @@
-//! The SDP engine: wire formats and the sans-IO half-connections.
+//! The SDP engine: wire formats, the two half-connections and the life cycle of a connection.
+//!
+//! Used by the socket layer and by the simulator. The engine is sans-IO: it knows no clock, no
+//! descriptor, no thread, no allocator and no atomic. It is given parsed headers and plain integers
+//! and answers with encoded headers and commands; payload bytes never pass through it. Everything a
+//! peer says is checked here; what breaks a rule is a [`Violation`] that names the rule.
+//!
+//! `spec 2.3` in a comment means section 2.3 of `docs/spec/sdp.md`.
+//!
+//! # How a connection is driven
+//!
+//! An end has a [`Source`] (its sending half) and a [`Sink`] (its receiving half). Each is plain
+//! `Copy` state under its own lock, so that a reader and a writer never wait for each other. What
+//! one half needs to know of the other travels by value in three small words: [`Ack`] (sink to
+//! source: what our headers must say), [`PeerCredit`] (sink to source: what the peer's headers
+//! said) and [`Owed`] (sink to source: which control messages we have to send).
+//!
+//! Sending, under the source's lock:
+//!
+//! ```
+//! # use sdp_proto::{Ack, Credits, Hold, Source, SourceConfig};
+//! # let mut source = Source::new(&SourceConfig::implicit(65_536));
+//! # let ack = Ack::implicit(0);
+//! # let mut post = |_header: &[u8], _payload: u32| true;
+//! match source.next_data(ack, 1000) {
+//!     // Nothing has changed yet: when the fabric is full, drop `message` and try again later.
+//!     Ok(message) => {
+//!         if post(message.header(), message.payload_len()) {
+//!             source.commit(&message);
+//!         }
+//!     }
+//!     Err(Hold::NoCredit) => { /* wait for a message of the peer */ }
+//!     Err(_) => {}
+//! }
+//! ```
+//!
+//! Receiving, under the sink's lock: [`wire::Message::parse`], then [`Sink::handle`], then do what
+//! the [`SinkAction`] says.
 
 #![cfg_attr(not(test), no_std)]
+#![forbid(unsafe_code)]
+
+pub mod connection;
+mod violation;
+pub mod wire;
+
+pub use connection::{
+    mode::Mode,
+    owed::Owed,
+    sink::{Payload, Sink, SinkAction, SinkConfig, SourceInput},
+    source::{Hold, Outgoing, Source, SourceConfig, SourceEvent},
+    words::{Ack, Corrupt, Credits, PeerCredit},
+};
+pub use violation::Violation;

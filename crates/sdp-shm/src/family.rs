@@ -67,7 +67,13 @@ pub struct Row {
     pad: AtomicU32,
     /// Unique name of this end of the connection within the family.
     pub carrier_id: AtomicU64,
-    pad2: [AtomicU64; 4],
+    /// What headers that we send must say about what we received (receiving half to sending half).
+    pub ack: AtomicU64,
+    /// What the peer's headers said (receiving half to sending half).
+    pub credit: AtomicU64,
+    /// Control messages that the receiving half owes (receiving half to sending half).
+    pub owed: AtomicU64,
+    pad2: AtomicU64,
     /// Sending half.
     pub source: HalfSlot,
     /// Receiving half.
@@ -263,6 +269,9 @@ impl Family {
         row.user.store(0, Ordering::Relaxed);
         row.flags.store(0, Ordering::Relaxed);
         row.reason.store(0, Ordering::Relaxed);
+        for word in [&row.ack, &row.credit, &row.owed] {
+            word.store(0, Ordering::Relaxed);
+        }
         let serial = memory.header.next_carrier.fetch_add(1, Ordering::Relaxed);
         let nonce = memory.header.nonce.load(Ordering::Relaxed);
         row.carrier_id.store(nonce.wrapping_add(serial).max(1), Ordering::Relaxed);

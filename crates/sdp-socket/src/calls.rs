@@ -35,6 +35,14 @@ pub fn is_tracked(_fd: c_int) -> bool {
     false
 }
 
+/// Whether the process has anything to lose: a tracked descriptor, a hidden one or family memory, now
+/// or ever. While false, the hooks of poll, exec and changes of identity do nothing of their own. A
+/// load, nothing else; never false while a descriptor is tracked.
+#[inline(always)]
+pub fn involved() -> bool {
+    true
+}
+
 /// `recv`, `read`, `readv`, `recvfrom` (with no address wanted, or on a connected stream).
 ///
 /// # Safety
@@ -176,6 +184,11 @@ pub fn replacing(_old: c_int, _new: c_int) {}
 /// A table load when there is none.
 #[inline(always)]
 pub fn new_descriptor(_fd: c_int) {}
+/// Before `fcntl` on a tracked descriptor, any command: `Done(-EBADF)` for one that we hide. A
+/// successful duplication is reported with [`duplicated`], anything else with [`controlled`].
+pub fn controlling(_fd: c_int, _command: c_int, _arg: usize) -> Call {
+    Call::Pass
+}
 /// After a successful `fcntl` that is neither duplication nor locking (F_SETFL, F_SETFD, F_SETOWN…).
 pub fn controlled(_fd: c_int, _command: c_int, _arg: usize) {}
 

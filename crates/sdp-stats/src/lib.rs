@@ -1,3 +1,27 @@
-//! What a process publishes and what tools read.
+//! What a process publishes about its connections, and what tools read.
+//!
+//! Each process that uses the library owns one *page*: a sealed memfd named `sdp-stats` of a fixed,
+//! versioned layout ([`page`]). The library writes counters into it through `&Page`
+//! ([`writer`]); `sdp run`, `sdp stat` and `sdpnetstat` read it through `/proc` or through a
+//! descriptor that the process hands in (module `reader`, feature `reader`). The page refuses to be
+//! a control channel: nothing that a tool does to it changes what the library does.
+//!
+//! Writers are wait-free but for a bounded row allocation, use no allocator, make no system call and
+//! never panic. Readers treat every word as hostile.
 
-#![cfg_attr(not(test), no_std)]
+#![cfg_attr(not(any(test, feature = "reader")), no_std)]
+
+pub mod map;
+pub mod page;
+pub mod reason;
+pub mod writer;
+
+#[cfg(feature = "reader")]
+pub mod reader;
+
+pub use page::{Page, SIZE};
+pub use reason::Reason;
+pub use writer::{
+    ConnState, Counter, Direction, Endpoint, Fabric, Identity, Lane, Mode, NewRow, Role, RowId,
+    Verdict,
+};

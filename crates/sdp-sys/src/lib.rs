@@ -16,5 +16,12 @@ pub mod raw;
 pub mod section;
 pub mod time;
 pub mod tls;
+pub mod memfd;
+pub mod netlink;
+pub mod owned;
+pub mod procfs;
+pub mod stat;
+pub mod unix;
 
 pub use errno::Errno;
+pub use owned::OwnedFd;

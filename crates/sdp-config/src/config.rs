@@ -1,0 +1,256 @@
+//! The rules of one process: fixed-size storage and the public types.
+
+use crate::addr::{AddressMatch, PortRange};
+use crate::diag::{Diagnostic, Problem};
+use crate::tunables::Tunables;
+
+/// Rules that are kept; further ones are a diagnostic.
+pub const MAX_RULES: usize = 256;
+/// Bytes for program patterns and the log file name.
+pub const POOL_LEN: usize = 8192;
+/// Diagnostics that are kept; further ones are only counted.
+pub const MAX_DIAGNOSTICS: usize = 64;
+
+/// What a rule gives to a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Family {
+    /// SDP or nothing.
+    Sdp,
+    /// TCP only.
+    Tcp,
+    /// SDP where the peer can, else TCP.
+    Both,
+}
+
+impl Family {
+    /// The word in the rule file.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Sdp => "sdp",
+            Self::Tcp => "tcp",
+            Self::Both => "both",
+        }
+    }
+}
+
+/// Which sockets a rule is for. The two roles are separate ordered lists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Sockets that listen: the local address is compared.
+    Server,
+    /// Sockets that connect: the remote address is compared.
+    Client,
+}
+
+impl Role {
+    /// The word in the rule file.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Server => "server",
+            Self::Client => "client",
+        }
+    }
+}
+
+/// The language a rule was written in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dialect {
+    /// `use …`
+    Ofed,
+    /// `match …`: names what gets SDP; everything else stays TCP.
+    Topspin,
+}
+
+/// Which text a place is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// Rules put in front of the file's (`sdp run --rule`).
+    Front,
+    /// The rule file.
+    File,
+}
+
+/// A piece of a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// Which text.
+    pub source: Source,
+    /// Line, from 1.
+    pub line: u32,
+    /// Byte column, from 1.
+    pub column: u16,
+    /// Bytes; 0 when something is missing there.
+    pub len: u16,
+}
+
+/// A piece of the pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Text {
+    pub(crate) at: u16,
+    pub(crate) len: u16,
+}
+
+/// One rule for one role.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rule {
+    /// The language it was written in.
+    pub dialect: Dialect,
+    /// What it gives.
+    pub family: Family,
+    /// Which sockets.
+    pub role: Role,
+    /// Shell pattern for the program's short name; read it with [`Config::text`].
+    pub program: Text,
+    /// Which addresses.
+    pub address: AddressMatch,
+    /// Which ports.
+    pub ports: PortRange,
+    /// Where it was written.
+    pub place: Place,
+}
+
+/// Where log lines go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogDestination {
+    /// Descriptor 2.
+    Stderr,
+    /// The system log.
+    Syslog,
+    /// A file; its place depends on the user (see the manual). Read with [`Config::text`].
+    File(Text),
+}
+
+/// The log statements' result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogSettings {
+    /// A message is written when its level is at least this; 1 all, 9 errors only.
+    pub min_level: u8,
+    /// Where to.
+    pub destination: LogDestination,
+}
+
+impl LogSettings {
+    /// Before any statement.
+    pub const DEFAULT: Self = Self { min_level: 9, destination: LogDestination::Stderr };
+}
+
+const NO_PLACE: Place = Place { source: Source::File, line: 0, column: 0, len: 0 };
+const NO_RULE: Rule = Rule {
+    dialect: Dialect::Ofed,
+    family: Family::Both,
+    role: Role::Server,
+    program: Text { at: 0, len: 0 },
+    address: AddressMatch::Any,
+    ports: PortRange::ANY,
+    place: NO_PLACE,
+};
+const NO_DIAGNOSTIC: Diagnostic =
+    Diagnostic { problem: Problem::UnknownStatement, place: NO_PLACE };
+
+/// Rules, log settings and tunables of one process. About 30 KiB; meant for a static or an arena.
+#[derive(Debug, Clone)]
+pub struct Config {
+    rules: [Rule; MAX_RULES],
+    rule_count: usize,
+    pool: [u8; POOL_LEN],
+    pool_len: usize,
+    diagnostics: [Diagnostic; MAX_DIAGNOSTICS],
+    diagnostic_count: usize,
+    pub(crate) default: Family,
+    pub(crate) log: LogSettings,
+    /// Log settings fixed by the front rules, which the file does not override.
+    pub(crate) log_level_fixed: bool,
+    pub(crate) log_destination_fixed: bool,
+    pub(crate) tunables: Tunables,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Config {
+    /// No rules: everything gets `both`.
+    pub const fn new() -> Self {
+        Self {
+            rules: [NO_RULE; MAX_RULES],
+            rule_count: 0,
+            pool: [0; POOL_LEN],
+            pool_len: 0,
+            diagnostics: [NO_DIAGNOSTIC; MAX_DIAGNOSTICS],
+            diagnostic_count: 0,
+            default: Family::Both,
+            log: LogSettings::DEFAULT,
+            log_level_fixed: false,
+            log_destination_fixed: false,
+            tunables: Tunables::DEFAULT,
+        }
+    }
+
+    /// The historic simple mode (`SIMPLE_LIBSDP`): no rules, every stream socket is SDP only.
+    pub const fn set_simple(&mut self) {
+        self.default = Family::Sdp;
+    }
+
+    /// The rules in force, in order, both roles mixed.
+    pub fn rules(&self) -> &[Rule] {
+        self.rules.get(..self.rule_count).unwrap_or(&[])
+    }
+
+    /// What was wrong, in order of the texts; at most [`MAX_DIAGNOSTICS`].
+    pub fn diagnostics(&self) -> &[Diagnostic] {
+        self.diagnostics.get(..self.diagnostic_count).unwrap_or(&self.diagnostics)
+    }
+
+    /// Diagnostics beyond [`MAX_DIAGNOSTICS`].
+    pub const fn dropped_diagnostics(&self) -> usize {
+        self.diagnostic_count.saturating_sub(MAX_DIAGNOSTICS)
+    }
+
+    /// Log settings.
+    pub const fn log(&self) -> LogSettings {
+        self.log
+    }
+
+    /// Tunables as the `option` statements left them.
+    pub const fn tunables(&self) -> &Tunables {
+        &self.tunables
+    }
+
+    /// What a socket gets that no rule matches.
+    pub const fn default_family(&self) -> Family {
+        self.default
+    }
+
+    /// The bytes of a piece of text.
+    pub fn text(&self, text: Text) -> &[u8] {
+        let at = usize::from(text.at);
+        self.pool.get(at..at.wrapping_add(usize::from(text.len))).unwrap_or(b"")
+    }
+
+    pub(crate) fn report(&mut self, problem: Problem, place: Place) {
+        if let Some(slot) = self.diagnostics.get_mut(self.diagnostic_count) {
+            *slot = Diagnostic { problem, place };
+        }
+        self.diagnostic_count = self.diagnostic_count.saturating_add(1);
+    }
+
+    pub(crate) fn push_rule(&mut self, rule: Rule) -> Result<(), Problem> {
+        let slot = self.rules.get_mut(self.rule_count).ok_or(Problem::TooManyRules)?;
+        *slot = rule;
+        self.rule_count = self.rule_count.wrapping_add(1);
+        Ok(())
+    }
+
+    pub(crate) fn intern(&mut self, bytes: &[u8]) -> Result<Text, Problem> {
+        let at = self.pool_len;
+        let end = at.checked_add(bytes.len()).ok_or(Problem::TooMuchText)?;
+        self.pool.get_mut(at..end).ok_or(Problem::TooMuchText)?.copy_from_slice(bytes);
+        self.pool_len = end;
+        Ok(Text { at: at as u16, len: bytes.len() as u16 })
+    }
+}
+
+// Offsets in the pool fit the 16 bits of `Text`.
+const _: () = assert!(POOL_LEN <= u16::MAX as usize);

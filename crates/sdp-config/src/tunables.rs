@@ -1,0 +1,363 @@
+//! Tunables: names, ranges, defaults, and how a value is read.
+//!
+//! One name everywhere: `option KEY VALUE` in the rule file, `SDP_KEY` in the environment (a key
+//! that begins with `sdp_` is not doubled: `SDP_ZCOPY_THRESH`), `sdp run --set KEY=VALUE`. A bad
+//! value changes nothing.
+
+/// From how many bytes a transfer may be zero copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ZcopyThreshold {
+    /// Learnt per connection, beginning with the fabric's own start value.
+    Learnt,
+    /// Never.
+    Never,
+    /// From this many bytes, at least [`MIN_ZCOPY`].
+    Bytes(u32),
+}
+
+/// How long a receiver polls before it sleeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RecvPoll {
+    /// Learnt, at most 20 µs.
+    Adaptive,
+    /// Learnt, at most this many microseconds; 0 = sleep at once.
+    AtMost(u32),
+}
+
+impl RecvPoll {
+    /// Upper bound of a poll in microseconds.
+    pub const fn limit_us(self) -> u32 {
+        match self {
+            Self::Adaptive => 20,
+            Self::AtMost(us) => us,
+        }
+    }
+}
+
+/// What happens to a program that wants io_uring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IoUring {
+    /// ENOSYS where the program is known to fall back cleanly, else as `Allow`.
+    Auto,
+    /// ENOSYS.
+    Deny,
+    /// Passed through.
+    Allow,
+}
+
+/// A way to reach the peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FabricName {
+    /// Shared memory on one host.
+    Shm,
+    /// RDMA through verbs.
+    Verbs,
+}
+
+/// Which fabrics may be used, in order of preference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fabrics(pub [Option<FabricName>; 2]);
+
+impl Fabrics {
+    /// Whether `fabric` may be used.
+    pub fn has(&self, fabric: FabricName) -> bool {
+        self.0.contains(&Some(fabric))
+    }
+}
+
+/// Smallest zero-copy threshold: a page.
+pub const MIN_ZCOPY: u32 = 4096;
+/// Largest zero-copy threshold.
+pub const MAX_ZCOPY: u32 = 1 << 30;
+/// Longest poll, µs.
+pub const MAX_RECV_POLL_US: u32 = 1_000_000;
+/// Smallest ring, bytes.
+pub const MIN_RING: u32 = 65_536;
+/// Largest ring, bytes.
+pub const MAX_RING: u32 = 4_194_304;
+
+/// The values in force.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tunables {
+    /// `sdp_zcopy_thresh`: `learnt`, 0, or bytes from [`MIN_ZCOPY`] to [`MAX_ZCOPY`].
+    pub zcopy_thresh: ZcopyThreshold,
+    /// `recv_poll`: `adaptive`, or µs from 0 to [`MAX_RECV_POLL_US`].
+    pub recv_poll: RecvPoll,
+    /// `io_uring`: `auto`, `deny`, `allow`.
+    pub io_uring: IoUring,
+    /// `sdp_debug_level`: traces of control.
+    pub debug_level: u32,
+    /// `sdp_data_debug_level`: traces of data.
+    pub data_debug_level: u32,
+    /// `promote_calls`: successful data calls of a half that earn it an SDP lane.
+    pub promote_calls: u32,
+    /// `promote_bytes`: bytes of a half that earn it an SDP lane.
+    pub promote_bytes: u32,
+    /// `test_lane_flip`: seed for tests, 0 = off.
+    pub test_lane_flip: u32,
+    /// `ring_bytes`: per direction, a power of two from [`MIN_RING`] to [`MAX_RING`].
+    pub ring_bytes: u32,
+    /// `fabrics`: comma-separated `shm`, `verbs`; or `none`.
+    pub fabrics: Fabrics,
+}
+
+/// Why a value was not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetError {
+    /// No tunable has this name.
+    UnknownKey,
+    /// The tunable with this key does not take this value.
+    BadValue(&'static Key),
+}
+
+/// One tunable, for listings.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Key {
+    /// Name in the rule file.
+    pub name: &'static str,
+    /// Name in the environment.
+    pub env: &'static str,
+    /// Default, as it would be written.
+    pub default: &'static str,
+    /// What values it takes.
+    pub range: &'static str,
+    /// One line of meaning.
+    pub meaning: &'static str,
+}
+
+/// Every tunable.
+pub static KEYS: [Key; 10] = [
+    Key {
+        name: "sdp_zcopy_thresh",
+        env: "SDP_ZCOPY_THRESH",
+        default: "learnt",
+        range: "learnt, 0 (never), or 4096 to 1073741824 bytes",
+        meaning: "bytes from which a transfer may be zero copy",
+    },
+    Key {
+        name: "recv_poll",
+        env: "SDP_RECV_POLL",
+        default: "adaptive",
+        range: "adaptive (at most 20), or 0 to 1000000 microseconds",
+        meaning: "longest poll of a receiver before it sleeps",
+    },
+    Key {
+        name: "io_uring",
+        env: "SDP_IO_URING",
+        default: "auto",
+        range: "auto, deny, allow",
+        meaning: "what a program that asks for io_uring gets",
+    },
+    Key {
+        name: "sdp_debug_level",
+        env: "SDP_DEBUG_LEVEL",
+        default: "0",
+        range: "0 to 9",
+        meaning: "engine traces of control",
+    },
+    Key {
+        name: "sdp_data_debug_level",
+        env: "SDP_DATA_DEBUG_LEVEL",
+        default: "0",
+        range: "0 to 9",
+        meaning: "engine traces of data",
+    },
+    Key {
+        name: "promote_calls",
+        env: "SDP_PROMOTE_CALLS",
+        default: "16",
+        range: "0 to 4294967295",
+        meaning: "data calls after which a young connection is worth an SDP lane",
+    },
+    Key {
+        name: "promote_bytes",
+        env: "SDP_PROMOTE_BYTES",
+        default: "65536",
+        range: "0 to 4294967295",
+        meaning: "bytes after which a young connection is worth an SDP lane",
+    },
+    Key {
+        name: "test_lane_flip",
+        env: "SDP_TEST_LANE_FLIP",
+        default: "0",
+        range: "0 (off) to 4294967295",
+        meaning: "for tests: seed for switching lanes at random positions",
+    },
+    Key {
+        name: "ring_bytes",
+        env: "SDP_RING_BYTES",
+        default: "262144",
+        range: "a power of two from 65536 to 4194304",
+        meaning: "bytes of a shared-memory ring, per direction",
+    },
+    Key {
+        name: "fabrics",
+        env: "SDP_FABRICS",
+        default: "shm,verbs",
+        range: "shm, verbs, both with a comma in order of preference, or none",
+        meaning: "fabrics that may be used",
+    },
+];
+
+impl Tunables {
+    /// Before any statement.
+    pub const DEFAULT: Self = Self {
+        zcopy_thresh: ZcopyThreshold::Learnt,
+        recv_poll: RecvPoll::Adaptive,
+        io_uring: IoUring::Auto,
+        debug_level: 0,
+        data_debug_level: 0,
+        promote_calls: 16,
+        promote_bytes: 65_536,
+        test_lane_flip: 0,
+        ring_bytes: 262_144,
+        fabrics: Fabrics([Some(FabricName::Shm), Some(FabricName::Verbs)]),
+    };
+
+    /// Sets the tunable `key` (as in the rule file) from text.
+    ///
+    /// # Errors
+    /// The value stays as it was.
+    pub fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), SetError> {
+        let key = KEYS.iter().find(|k| k.name.as_bytes() == key).ok_or(SetError::UnknownKey)?;
+        self.assign(key, value).ok_or(SetError::BadValue(key))
+    }
+
+    /// Takes one environment entry `NAME=VALUE`. `None` when it is not a tunable's.
+    pub fn set_from_env(&mut self, entry: &[u8]) -> Option<Result<(), SetError>> {
+        if !entry.starts_with(b"SDP_") {
+            return None;
+        }
+        let equals = entry.iter().position(|b| *b == b'=')?;
+        let name = entry.get(..equals)?;
+        let key = KEYS.iter().find(|k| k.env.as_bytes() == name)?;
+        let value = entry.get(equals.wrapping_add(1)..)?;
+        Some(self.assign(key, value).ok_or(SetError::BadValue(key)))
+    }
+
+    fn assign(&mut self, key: &Key, value: &[u8]) -> Option<()> {
+        let number = |low: u32, high: u32| {
+            crate::addr::parse_int(value).filter(|n| (low..=high).contains(n))
+        };
+        match key.name {
+            "sdp_zcopy_thresh" => {
+                self.zcopy_thresh = match value {
+                    b"learnt" => ZcopyThreshold::Learnt,
+                    b"0" => ZcopyThreshold::Never,
+                    _ => ZcopyThreshold::Bytes(number(MIN_ZCOPY, MAX_ZCOPY)?),
+                }
+            }
+            "recv_poll" => {
+                self.recv_poll = match value {
+                    b"adaptive" => RecvPoll::Adaptive,
+                    _ => RecvPoll::AtMost(number(0, MAX_RECV_POLL_US)?),
+                }
+            }
+            "io_uring" => {
+                self.io_uring = match value {
+                    b"auto" => IoUring::Auto,
+                    b"deny" => IoUring::Deny,
+                    b"allow" => IoUring::Allow,
+                    _ => return None,
+                }
+            }
+            "sdp_debug_level" => self.debug_level = number(0, 9)?,
+            "sdp_data_debug_level" => self.data_debug_level = number(0, 9)?,
+            "promote_calls" => self.promote_calls = number(0, u32::MAX)?,
+            "promote_bytes" => self.promote_bytes = number(0, u32::MAX)?,
+            "test_lane_flip" => self.test_lane_flip = number(0, u32::MAX)?,
+            "ring_bytes" => {
+                self.ring_bytes = number(MIN_RING, MAX_RING).filter(|n| n.is_power_of_two())?;
+            }
+            "fabrics" => self.fabrics = parse_fabrics(value)?,
+            _ => return None,
+        }
+        Some(())
+    }
+}
+
+fn parse_fabrics(value: &[u8]) -> Option<Fabrics> {
+    let mut fabrics = Fabrics([None; 2]);
+    if value == b"none" {
+        return Some(fabrics);
+    }
+    for name in value.split(|b| *b == b',') {
+        let fabric = match name.trim_ascii() {
+            b"shm" => FabricName::Shm,
+            b"verbs" => FabricName::Verbs,
+            _ => return None,
+        };
+        if fabrics.has(fabric) {
+            return None;
+        }
+        *fabrics.0.iter_mut().find(|f| f.is_none())? = Some(fabric);
+    }
+    Some(fabrics)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listed_defaults_are_the_defaults() {
+        for key in &KEYS {
+            let mut t = Tunables::DEFAULT;
+            t.set(key.name.as_bytes(), key.default.as_bytes()).expect(key.name);
+            assert_eq!(t, Tunables::DEFAULT, "{}", key.name);
+            let upper = key.name.to_uppercase();
+            let env = if upper.starts_with("SDP_") { upper } else { format!("SDP_{upper}") };
+            assert_eq!(key.env, env);
+            let entry = format!("{env}={}", key.default);
+            assert_eq!(t.set_from_env(entry.as_bytes()), Some(Ok(())));
+        }
+    }
+
+    #[test]
+    fn bad_values_change_nothing() {
+        for (key, value) in [
+            ("sdp_zcopy_thresh", "4095"),
+            ("sdp_zcopy_thresh", "1073741825"),
+            ("recv_poll", "-1"),
+            ("recv_poll", "1000001"),
+            ("io_uring", "maybe"),
+            ("sdp_debug_level", "10"),
+            ("promote_calls", ""),
+            ("promote_bytes", "4294967296"),
+            ("test_lane_flip", "0x1"),
+            ("ring_bytes", "65537"),
+            ("ring_bytes", "32768"),
+            ("ring_bytes", "8388608"),
+            ("fabrics", "shm,shm"),
+            ("fabrics", "tcp"),
+            ("fabrics", ""),
+        ] {
+            let mut t = Tunables::DEFAULT;
+            let result = t.set(key.as_bytes(), value.as_bytes());
+            assert!(matches!(result, Err(SetError::BadValue(k)) if k.name == key), "{key} {value}");
+            assert_eq!(t, Tunables::DEFAULT);
+        }
+        let mut t = Tunables::DEFAULT;
+        assert_eq!(t.set(b"zcopy", b"1"), Err(SetError::UnknownKey));
+        assert_eq!(t.set_from_env(b"SDP_REPORT=x"), None);
+        assert_eq!(t.set_from_env(b"SDP_RING_BYTES"), None);
+        assert_eq!(t.set_from_env(b"HOME=/"), None);
+    }
+
+    #[test]
+    fn values_are_taken() {
+        let mut t = Tunables::DEFAULT;
+        t.set(b"sdp_zcopy_thresh", b"0").unwrap();
+        assert_eq!(t.zcopy_thresh, ZcopyThreshold::Never);
+        t.set(b"sdp_zcopy_thresh", b"65536").unwrap();
+        assert_eq!(t.zcopy_thresh, ZcopyThreshold::Bytes(65_536));
+        t.set(b"recv_poll", b"700").unwrap();
+        assert_eq!(t.recv_poll.limit_us(), 700);
+        t.set(b"fabrics", b"verbs").unwrap();
+        assert!(!t.fabrics.has(FabricName::Shm));
+        t.set(b"fabrics", b"none").unwrap();
+        assert!(!t.fabrics.has(FabricName::Verbs));
+        assert!(t.set_from_env(b"SDP_IO_URING=deny").unwrap().is_ok());
+        assert_eq!(t.io_uring, IoUring::Deny);
+    }
+}

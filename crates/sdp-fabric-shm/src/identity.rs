@@ -1,0 +1,419 @@
+//! Who is at the other end of a TCP connection, as the kernel knows it.
+//!
+//! The rendezvous asks here three things about a carrier: its addresses ([`Tuple`]), whether the
+//! socket at the other end is on this host and whose it is ([`examine`]), and whether a user id is
+//! good enough to be believed ([`check_uid`]). Nothing is taken from the peer itself. It refuses
+//! to guess: a socket in another network namespace, a connection to itself or an ambiguous user id
+//! is an answer of its own.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use sdp_sys::{
+    Errno, fd,
+    netlink::{Diag, Pair},
+    procfs, sys,
+};
+
+use crate::{procnet, refusal::Refusal};
+
+/// Address family of an [`Addr`] after normalisation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Family {
+    /// IPv4, also when the socket is an IPv6 one with a v4-mapped address.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+/// An address and port. IPv4 is kept in its v4-mapped form, so that both ends of a connection agree
+/// whatever kind of socket they hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Addr {
+    bytes: [u8; 16],
+    port: u16,
+}
+
+/// What a v4-mapped address begins with.
+const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
+
+impl Addr {
+    /// From an IPv4 address in network order.
+    pub const fn v4(ip: [u8; 4], port: u16) -> Self {
+        let mut bytes = [0; 16];
+        let ([head @ .., a, b, c, d], [e, f, g, h]) = (&mut bytes, ip);
+        *head = MAPPED;
+        (*a, *b, *c, *d) = (e, f, g, h);
+        Self { bytes, port }
+    }
+
+    /// From an IPv6 address in network order; a v4-mapped one is an IPv4 address from here on.
+    pub const fn v6(bytes: [u8; 16], port: u16) -> Self {
+        Self { bytes, port }
+    }
+
+    /// The 16 bytes, network order, IPv4 as v4-mapped.
+    pub const fn bytes(&self) -> &[u8; 16] {
+        &self.bytes
+    }
+
+    /// The port, host order.
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The family.
+    pub fn family(&self) -> Family {
+        if self.bytes.starts_with(&MAPPED) { Family::V4 } else { Family::V6 }
+    }
+
+    /// In the form of sock_diag: IPv4 in the first four bytes.
+    fn diag_bytes(&self) -> [u8; 16] {
+        match self.family() {
+            Family::V6 => self.bytes,
+            Family::V4 => {
+                let mut bytes = [0; 16];
+                let [.., a, b, c, d] = self.bytes;
+                [bytes[0], bytes[1], bytes[2], bytes[3]] = [a, b, c, d];
+                bytes
+            }
+        }
+    }
+}
+
+/// Both addresses of a connection, from one end's point of view.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tuple {
+    /// The end's own address.
+    pub local: Addr,
+    /// The other end's address.
+    pub remote: Addr,
+    /// Interface index of a link-local IPv6 connection, otherwise 0. Needed to find its socket; no
+    /// part of the rendezvous name.
+    pub interface: u32,
+}
+
+/// Why a descriptor has no [`Tuple`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TupleError {
+    /// Not a TCP socket over IPv4 or IPv6.
+    NotTcp,
+    /// Not connected (any more).
+    NotConnected,
+    /// Another error of the kernel.
+    Kernel(Errno),
+}
+
+impl Tuple {
+    /// The tuple of a connected TCP socket.
+    pub fn of(carrier: i32) -> Result<Self, TupleError> {
+        // MPTCP and SCTP sockets have inet addresses too.
+        match fd::getsockopt_int(carrier, libc::SOL_SOCKET, libc::SO_PROTOCOL) {
+            Ok(libc::IPPROTO_TCP) => {}
+            Ok(_) | Err(Errno(libc::ENOTSOCK)) => return Err(TupleError::NotTcp),
+            Err(error) => return Err(TupleError::Kernel(error)),
+        }
+        let (local, interface) = address(carrier, libc::SYS_getsockname)?;
+        let (remote, _) = address(carrier, libc::SYS_getpeername)?;
+        Ok(Self { local, remote, interface })
+    }
+
+    /// The same connection seen from the other end.
+    pub const fn reversed(&self) -> Self {
+        Self { local: self.remote, remote: self.local, interface: self.interface }
+    }
+
+    /// Which of the two ends this one is: 0 has the smaller (address, port). `None`: one socket
+    /// connected to itself.
+    pub fn side(&self) -> Option<u8> {
+        match self.local.cmp(&self.remote) {
+            core::cmp::Ordering::Less => Some(0),
+            core::cmp::Ordering::Equal => None,
+            core::cmp::Ordering::Greater => Some(1),
+        }
+    }
+
+    fn same_addresses(&self, other: &Self) -> bool {
+        self.local == other.local && self.remote == other.remote
+    }
+
+    fn to_pair(self) -> Pair {
+        let v4 = self.local.family() == Family::V4 && self.remote.family() == Family::V4;
+        let raw = |addr: &Addr| if v4 { addr.diag_bytes() } else { addr.bytes };
+        Pair {
+            // For a mapped pair the kernel looks in the same table whichever family asks, and finds
+            // sockets of both.
+            family: if v4 { libc::AF_INET } else { libc::AF_INET6 } as u8,
+            local: raw(&self.local),
+            local_port: self.local.port,
+            remote: raw(&self.remote),
+            remote_port: self.remote.port,
+            interface: self.interface,
+        }
+    }
+
+    fn from_pair(pair: &Pair) -> Self {
+        let addr = |bytes: [u8; 16], port| {
+            if i32::from(pair.family) == libc::AF_INET {
+                let [a, b, c, d, ..] = bytes;
+                Addr::v4([a, b, c, d], port)
+            } else {
+                Addr::v6(bytes, port)
+            }
+        };
+        Self {
+            local: addr(pair.local, pair.local_port),
+            remote: addr(pair.remote, pair.remote_port),
+            interface: pair.interface,
+        }
+    }
+}
+
+/// `getsockname` or `getpeername`: the address, and the interface if it is link-local.
+fn address(carrier: i32, call: libc::c_long) -> Result<(Addr, u32), TupleError> {
+    // SAFETY: sockaddr_storage is plain data; zero is a valid value.
+    let mut raw: libc::sockaddr_storage = unsafe { core::mem::zeroed() };
+    let mut len = size_of::<libc::sockaddr_storage>() as u32;
+    // SAFETY: raw and len are valid for writing, len tells raw's size.
+    match unsafe { sys!(call, carrier, &raw mut raw, &raw mut len) } {
+        Ok(_) => {}
+        Err(Errno(libc::ENOTCONN)) => return Err(TupleError::NotConnected),
+        Err(error) => return Err(TupleError::Kernel(error)),
+    }
+    match i32::from(raw.ss_family) {
+        libc::AF_INET => {
+            // SAFETY: sockaddr_storage is at least as long and as aligned as any address.
+            let addr = unsafe { (&raw const raw).cast::<libc::sockaddr_in>().read() };
+            let ip = addr.sin_addr.s_addr.to_ne_bytes();
+            Ok((Addr::v4(ip, u16::from_be(addr.sin_port)), 0))
+        }
+        libc::AF_INET6 => {
+            // SAFETY: as above.
+            let addr = unsafe { (&raw const raw).cast::<libc::sockaddr_in6>().read() };
+            let ip = addr.sin6_addr.s6_addr;
+            Ok((Addr::v6(ip, u16::from_be(addr.sin6_port)), addr.sin6_scope_id))
+        }
+        _ => Err(TupleError::NotTcp),
+    }
+}
+
+/// A TCP socket of this network namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PeerSocket {
+    /// Inode number; 0 when no descriptor names the socket.
+    pub inode: u64,
+    /// Owner's user id.
+    pub uid: u32,
+    /// TCP state number (1 is ESTABLISHED).
+    pub state: u8,
+}
+
+/// What a [`PeerSocket`]'s inode and state say together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Presence {
+    /// A process holds it.
+    Open,
+    /// Still in a listener's queue: nobody has accepted it.
+    NotAccepted,
+    /// Closed by its last holder; the kernel is only finishing the protocol.
+    Closed,
+}
+
+impl PeerSocket {
+    /// See [`Presence`].
+    pub const fn presence(&self) -> Presence {
+        const ESTABLISHED: u8 = 1;
+        const CLOSE_WAIT: u8 = 8;
+        match (self.inode, self.state) {
+            // Closing takes a socket out of both states at once, so without an inode it was never
+            // accepted (our FIN may already have reached it).
+            (0, ESTABLISHED | CLOSE_WAIT) => Presence::NotAccepted,
+            (0, _) => Presence::Closed,
+            _ => Presence::Open,
+        }
+    }
+}
+
+/// Why the kernel's socket tables could not be asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DiagError {
+    /// sock_diag is refused, and /proc/net is missing, unreadable or too long.
+    NoProc,
+    /// No free descriptor.
+    NoDescriptors,
+    /// No kernel memory.
+    NoMemory,
+}
+
+impl From<DiagError> for Refusal {
+    fn from(error: DiagError) -> Self {
+        match error {
+            DiagError::NoProc => Self::NoProc,
+            DiagError::NoDescriptors => Self::NoDescriptors,
+            DiagError::NoMemory => Self::NoMemory,
+        }
+    }
+}
+
+impl DiagError {
+    /// Errors that mean "not now" rather than "not this way".
+    pub(crate) const fn of_shortage(error: Errno) -> Option<Self> {
+        match error.0 {
+            libc::EMFILE | libc::ENFILE => Some(Self::NoDescriptors),
+            libc::ENOMEM | libc::ENOBUFS => Some(Self::NoMemory),
+            _ => None,
+        }
+    }
+}
+
+/// Where to look sockets up.
+enum Source {
+    Netlink(Diag),
+    Proc,
+}
+
+impl Source {
+    fn open() -> Result<Self, DiagError> {
+        match Diag::open() {
+            Ok(diag) => Ok(Self::Netlink(diag)),
+            Err(error) => DiagError::of_shortage(error).map_or(Ok(Self::Proc), Err),
+        }
+    }
+
+    fn find(&mut self, tuple: &Tuple) -> Result<Option<PeerSocket>, DiagError> {
+        let Self::Netlink(diag) = self else { return procnet::find(tuple) };
+        match diag.find(&tuple.to_pair()) {
+            // A lookup that finds no connection may end at a listener for the address.
+            Ok(entry) => Ok(entry
+                .filter(|e| Tuple::from_pair(&e.pair).same_addresses(tuple))
+                .map(|e| PeerSocket { inode: u64::from(e.inode), uid: e.uid, state: e.state })),
+            Err(error) => match DiagError::of_shortage(error) {
+                Some(shortage) => Err(shortage),
+                None => {
+                    *self = Self::Proc;
+                    procnet::find(tuple)
+                }
+            },
+        }
+    }
+}
+
+/// The socket whose own view of a connection is `tuple`. For the other end of a connection of ours
+/// ask with [`Tuple::reversed`]. `None`: no such socket in this network namespace.
+///
+/// Cost: about 2 µs by sock_diag; without it, /proc/net/tcp is read through.
+pub fn diag(tuple: &Tuple) -> Result<Option<PeerSocket>, DiagError> {
+    let mut source = Source::open()?;
+    match (source.find(tuple)?, source) {
+        // ENOENT also is the answer of a kernel whose sock_diag knows no TCP; our caller can tell
+        // only by asking for a socket that must exist, so ask the other source.
+        (None, Source::Netlink(_)) if !knows_tcp() => procnet::find(tuple),
+        (found, _) => Ok(found),
+    }
+}
+
+/// Whether sock_diag has ever found a TCP socket for this process; set by [`examine`].
+static KNOWS_TCP: AtomicU32 = AtomicU32::new(0);
+
+fn knows_tcp() -> bool {
+    KNOWS_TCP.load(Ordering::Relaxed) != 0
+}
+
+/// Both ends of a connection, examined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Examined {
+    /// The other end is on this host and held by a process.
+    Open(PeerSocket),
+    /// The other end is on this host, but nobody has accepted it yet.
+    NotAccepted,
+}
+
+/// Looks at both ends of the connection `tuple` that descriptor `carrier` holds.
+///
+/// # Errors
+/// [`Refusal::RemotePeer`]: the other end is not in our network namespace, or the carrier is not;
+/// [`Refusal::UidDiffers`]: the carrier's owner is not our effective user (a dropped privilege);
+/// [`Refusal::UidUnmapped`]; [`Refusal::PeerNotListening`]: the other end is closed; what the
+/// sources lack otherwise.
+pub fn examine(carrier: i32, tuple: &Tuple) -> Result<Examined, Refusal> {
+    let inode = fd::inode(carrier).map_err(|_| Refusal::RemotePeer)?;
+    let mut source = Source::open()?;
+    // Our own end must be where we look: the pair 127.0.0.1:a, 127.0.0.1:b of another network
+    // namespace can exist here as well, as somebody else's connection.
+    let mut own = source.find(tuple)?;
+    match (own, &source) {
+        (Some(_), Source::Netlink(_)) => KNOWS_TCP.store(1, Ordering::Relaxed),
+        (None, Source::Netlink(_)) => {
+            source = Source::Proc;
+            own = source.find(tuple)?;
+        }
+        _ => {}
+    }
+    let own = own.filter(|own| own.inode == inode).ok_or(Refusal::RemotePeer)?;
+    if own.uid != effective_uid() {
+        return Err(Refusal::UidDiffers);
+    }
+    check_mapped(own.uid)?;
+    let peer = source.find(&tuple.reversed())?.ok_or(Refusal::RemotePeer)?;
+    match peer.presence() {
+        Presence::NotAccepted => Ok(Examined::NotAccepted),
+        Presence::Closed => Err(Refusal::PeerNotListening),
+        Presence::Open => check_mapped(peer.uid).map(|()| Examined::Open(peer)),
+    }
+}
+
+/// The calling thread's effective user id.
+pub fn effective_uid() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { sys!(libc::SYS_geteuid) }.map_or(u32::MAX, |uid| uid as u32)
+}
+
+/// Whether credentials with user `uid` may speak for a socket owned by `owner`: the same user or
+/// root, and neither of them unmapped.
+pub fn check_uid(uid: u32, owner: u32) -> Result<(), Refusal> {
+    check_mapped(uid)?;
+    check_mapped(owner)?;
+    if uid == owner || uid == 0 { Ok(()) } else { Err(Refusal::Untrusted) }
+}
+
+/// Refuses the overflow uid wherever it can stand for an unmapped user: all unmapped users look
+/// alike. Where every uid is mapped (the initial user namespace) it is a real user, usually
+/// `nobody`.
+fn check_mapped(uid: u32) -> Result<(), Refusal> {
+    if uid == overflow_uid() && !maps_every_uid() { Err(Refusal::UidUnmapped) } else { Ok(()) }
+}
+
+/// The system's overflow uid, read once.
+fn overflow_uid() -> u32 {
+    const UNKNOWN: u32 = u32::MAX;
+    /// The kernel's default.
+    const DEFAULT: u32 = 65534;
+    static CACHED: AtomicU32 = AtomicU32::new(UNKNOWN);
+    let cached = CACHED.load(Ordering::Relaxed);
+    if cached != UNKNOWN {
+        return cached;
+    }
+    let mut buf = [0; 16];
+    let text = read_small(c"/proc/sys/kernel/overflowuid", &mut buf);
+    let text = text.and_then(|text| text.strip_suffix(b"\n"));
+    let Some(uid) = text.and_then(procfs::decimal).and_then(|uid| u32::try_from(uid).ok()) else {
+        return DEFAULT;
+    };
+    CACHED.store(uid, Ordering::Relaxed);
+    uid
+}
+
+/// Whether this user namespace maps all uids, as the initial one does. A namespace can map all only
+/// if its parent does, so then no unmapped user exists anywhere above.
+fn maps_every_uid() -> bool {
+    let mut buf = [0; 64];
+    let Some(text) = read_small(c"/proc/thread-self/uid_map", &mut buf) else { return false };
+    let mut fields = text.split(|byte| byte.is_ascii_whitespace()).filter(|f| !f.is_empty());
+    let first = [fields.next(), fields.next(), fields.next()];
+    first == [Some(&b"0"[..]), Some(b"0"), Some(b"4294967295")] && fields.next().is_none()
+}
+
+fn read_small<'a>(path: &core::ffi::CStr, buf: &'a mut [u8]) -> Option<&'a [u8]> {
+    let file = procfs::open(path).ok()?;
+    let len = procfs::read(file.raw(), buf).ok()?;
+    buf.get(..len)
+}

@@ -1,0 +1,72 @@
+//! The abstract name at which the two ends of a connection meet.
+//!
+//! `sdp/<version>/` followed by 36 binary bytes: both ends' 16-byte address and 2-byte port, the
+//! smaller end first, so that both compute the same name. Abstract names belong to the network
+//! namespace, like the addresses they are made of. The name proves nothing: anybody can take it.
+
+use crate::identity::{Addr, Tuple};
+
+/// Version of the rendezvous; the name carries it, so that versions never meet by accident.
+pub const VERSION: u16 = 1;
+
+const PREFIX: &[u8; 6] = b"sdp/1/";
+/// Length of every name.
+pub const NAME_LEN: usize = PREFIX.len() + 36;
+
+/// A rendezvous name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Name([u8; NAME_LEN]);
+
+impl Name {
+    /// The name of a connection; equal from both ends.
+    pub fn new(tuple: &Tuple) -> Self {
+        let (low, high) = if tuple.local <= tuple.remote {
+            (&tuple.local, &tuple.remote)
+        } else {
+            (&tuple.remote, &tuple.local)
+        };
+        let mut bytes = [0; NAME_LEN];
+        let mut to = bytes.iter_mut();
+        let mut put = |from: &[u8]| {
+            for byte in from {
+                if let Some(place) = to.next() {
+                    *place = *byte;
+                }
+            }
+        };
+        put(PREFIX);
+        for addr in [low, high] {
+            put(Addr::bytes(addr));
+            put(&addr.port().to_be_bytes());
+        }
+        Self(bytes)
+    }
+
+    /// The bytes after the leading NUL of an abstract address.
+    pub const fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ends_agree_and_others_differ() {
+        let a = Addr::v4([127, 0, 0, 1], 0x1234);
+        let b = Addr::v4([127, 0, 0, 1], 0x4321);
+        let tuple = Tuple { local: b, remote: a, interface: 3 };
+        let name = Name::new(&tuple);
+        assert_eq!(name, Name::new(&tuple.reversed()));
+        let mut expected = b"sdp/1/".to_vec();
+        for port in [[0x12, 0x34], [0x43, 0x21]] {
+            expected.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1]);
+            expected.extend(port);
+        }
+        assert_eq!(name.as_bytes(), expected);
+        let other = Tuple { remote: Addr::v4([127, 0, 0, 1], 0x1235), ..tuple };
+        assert_ne!(name, Name::new(&other));
+        assert_eq!(PREFIX, format!("sdp/{VERSION}/").as_bytes());
+    }
+}

@@ -1,0 +1,274 @@
+//! The peer processes of this process: one eventfd and one mapped bell page for each.
+//!
+//! Every rendezvous brings duplicates of the other process's eventfd and bell page. The table keeps
+//! the first of each and counts their users, so that a thousand connections to one process hold one
+//! descriptor and one mapping. A process is known by what the kernel says (pid, user) *and* the
+//! nonce it claims: a pid alone is reused by fork and exec, and a nonce alone could be somebody
+//! else's. The table is private to our process; a fork child inherits a working copy.
+//!
+//! Slow path only: attach, release, and ringing a sleeper. All functions must be called with
+//! signals deferred (a handler that came back here would wait for the interrupted holder).
+
+use core::{
+    cell::UnsafeCell,
+    hint,
+    ptr::NonNull,
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use sdp_sys::{
+    Errno, OwnedFd, fd,
+    stat::{self, Identity},
+    sys,
+};
+
+use crate::{
+    refusal::Refusal,
+    rendezvous::PeerInfo,
+    segment::{self, Mapped},
+};
+
+/// Peer processes that one process can know at a time.
+pub const MAX_PEERS: usize = 1024;
+/// Looks at the lock before the processor is given away.
+const SPINS: u32 = 64;
+
+/// Names an entry of the table. Copies do not count as users.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PeerId {
+    index: u16,
+    /// Tells successive users of one place apart.
+    generation: u32,
+}
+
+/// What the kernel and the process itself say about who it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Key {
+    pid: i32,
+    uid: u32,
+    nonce: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    key: Key,
+    users: u32,
+    generation: u32,
+    bell: Option<Bell>,
+    page: Option<Mapped>,
+}
+
+impl Entry {
+    const EMPTY: Self = Self {
+        key: Key { pid: 0, uid: 0, nonce: 0 },
+        users: 0,
+        generation: 0,
+        bell: None,
+        page: None,
+    };
+}
+
+/// An eventfd number in the program's reach: the program may have closed it and put a file of its
+/// own there, which must not get our eight bytes.
+#[derive(Debug, Clone, Copy)]
+struct Bell {
+    fd: i32,
+    id: Identity,
+}
+
+impl Bell {
+    fn new(fd: OwnedFd) -> Option<Self> {
+        let id = stat::stat(fd.raw()).ok()?.id;
+        Some(Self { fd: fd.into_raw(), id })
+    }
+
+    /// All eventfds have one inode, so another eventfd at our number goes unnoticed; it would be
+    /// rung, which its readers take for a spurious wake-up.
+    fn is_ours(self) -> bool {
+        stat::stat(self.fd).is_ok_and(|stat| stat.id == self.id)
+    }
+}
+
+/// The table; one `static` per process.
+pub struct PeerTable {
+    lock: AtomicU32,
+    entries: UnsafeCell<Entries>,
+}
+
+struct Entries {
+    list: [Entry; MAX_PEERS],
+    /// Places below this one have been used.
+    high: usize,
+}
+
+// SAFETY: `entries` is reached only through a Guard, which holds the lock.
+unsafe impl Sync for PeerTable {}
+
+/// The locked table. Hold it over `fork`, so that parent and child both get a whole table: each
+/// drops its own copy.
+pub struct Guard<'a>(&'a PeerTable);
+
+impl Guard<'_> {
+    fn entries(&mut self) -> &mut Entries {
+        // SAFETY: the lock is held, and `&mut self` makes this the only reference.
+        unsafe { &mut *self.0.entries.get() }
+    }
+
+    fn entry(&mut self, id: PeerId) -> Option<&mut Entry> {
+        let entry = self.entries().list.get_mut(usize::from(id.index))?;
+        (entry.users > 0 && entry.generation == id.generation).then_some(entry)
+    }
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        self.0.lock.store(0, Ordering::Release);
+    }
+}
+
+impl Default for PeerTable {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl PeerTable {
+    /// An empty table.
+    pub const fn new() -> Self {
+        let list = [const { Entry::EMPTY }; MAX_PEERS];
+        Self { lock: AtomicU32::new(0), entries: UnsafeCell::new(Entries { list, high: 0 }) }
+    }
+
+    /// Locks the table. Its holders are threads of this process that run with signals deferred and
+    /// make a few system calls at most, so the wait is short.
+    pub fn lock(&self) -> Guard<'_> {
+        let mut spins = 0;
+        while self.lock.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            spins += 1;
+            if spins < SPINS {
+                hint::spin_loop();
+            } else {
+                // SAFETY: no arguments.
+                let _ = unsafe { sys!(libc::SYS_sched_yield) };
+            }
+        }
+        Guard(self)
+    }
+
+    /// Adds a user of a peer process, which gets an entry if it has none. Descriptors that are not
+    /// needed are closed.
+    ///
+    /// # Errors
+    /// [`Refusal::NoMemory`]: the table is full, or the bell page cannot be mapped.
+    pub fn attach(&self, mut info: PeerInfo) -> Result<PeerId, Refusal> {
+        // Closing is left to the end of `info`, after the lock: the last close of a descriptor from
+        // elsewhere may take time.
+        let mut guard = self.lock();
+        let key = Key { pid: info.pid, uid: info.uid, nonce: info.nonce };
+        let entries = guard.entries();
+        let used = entries.list.get(..entries.high).unwrap_or(&[]);
+        let known = used.iter().position(|entry| entry.users > 0 && entry.key == key);
+        let index = match known {
+            Some(index) => index,
+            None => used
+                .iter()
+                .position(|entry| entry.users == 0)
+                .or((entries.high < MAX_PEERS).then_some(entries.high))
+                .ok_or(Refusal::NoMemory)?,
+        };
+        let entry = entries.list.get_mut(index).ok_or(Refusal::NoMemory)?;
+        let lacks_page = entry.users == 0 || entry.page.is_none();
+        if lacks_page && let Some(file) = &info.bell_page {
+            entry.page = Some(segment::map_bell_page(file.raw())?);
+        }
+        if entry.users == 0 || entry.bell.is_none() {
+            entry.bell = info.bell.take().and_then(Bell::new);
+        }
+        entry.key = key;
+        entry.users = entry.users.saturating_add(1);
+        let id = PeerId { index: index as u16, generation: entry.generation };
+        entries.high = entries.high.max(index + 1);
+        drop(guard);
+        Ok(id)
+    }
+
+    /// Adds a user to an entry that has one; `false` for an id out of date.
+    pub fn retain(&self, id: PeerId) -> bool {
+        self.lock().entry(id).map(|entry| entry.users = entry.users.saturating_add(1)).is_some()
+    }
+
+    /// Takes a user away; with the last one the eventfd is closed and the page unmapped.
+    ///
+    /// # Safety
+    /// The user that goes does not use the page's address any more.
+    pub unsafe fn release(&self, id: PeerId) {
+        let mut guard = self.lock();
+        let Some(entry) = guard.entry(id) else { return };
+        entry.users -= 1;
+        if entry.users > 0 {
+            return;
+        }
+        entry.generation = entry.generation.wrapping_add(1);
+        let (bell, page) = (entry.bell.take(), entry.page.take());
+        drop(guard);
+        if let Some(bell) = bell.filter(|bell| bell.is_ours()) {
+            fd::close(bell.fd);
+        }
+        if let Some(page) = page {
+            // SAFETY: its users promised not to use it any more, and the entry no longer names it.
+            unsafe { page.unmap() };
+        }
+    }
+
+    /// Users of an entry, for tools and tests; 0 for an id out of date.
+    pub fn users(&self, id: PeerId) -> u32 {
+        self.lock().entry(id).map_or(0, |entry| entry.users)
+    }
+
+    /// The peer's bell page, of [`segment::BELL_PAGE_BYTES`]; valid while the caller is a user. Its
+    /// content is shared with other processes of the same user.
+    pub fn bell_page(&self, id: PeerId) -> Option<NonNull<u8>> {
+        self.lock().entry(id)?.page.as_ref().map(Mapped::base)
+    }
+
+    /// The peer's eventfd number, if it granted one. Prefer [`PeerTable::ring`].
+    pub fn bell(&self, id: PeerId) -> Option<i32> {
+        self.lock().entry(id)?.bell.map(|bell| bell.fd)
+    }
+
+    /// Rings a peer process. `false`: it has no bell here (none granted, or the program closed our
+    /// number): ring by the carrier. The caller must be a user of the entry.
+    pub fn ring(&self, id: PeerId) -> bool {
+        let Some(bell) = self.lock().entry(id).and_then(|entry| entry.bell) else { return false };
+        if !bell.is_ours() {
+            if let Some(entry) = self.lock().entry(id) {
+                entry.bell = None;
+            }
+            return false;
+        }
+        let one = 1u64;
+        // SAFETY: one is valid for reading eight bytes.
+        let written = unsafe { sys!(libc::SYS_write, bell.fd, &raw const one, 8) };
+        // Full: it is readable as it is.
+        matches!(written, Ok(8) | Err(Errno::EAGAIN))
+    }
+
+    /// Moves all eventfds below `min` up to it, out of the program's way.
+    pub fn move_up(&self, min: i32) {
+        let mut guard = self.lock();
+        for entry in &mut guard.entries().list {
+            if let Some(bell) = &mut entry.bell
+                && bell.fd < min
+                && bell.is_ours()
+            {
+                bell.fd = fd::move_up(bell.fd, min);
+            }
+        }
+    }
+
+    /// Calls `f` with every eventfd number in the table. `f` must not use the table.
+    pub fn for_each_descriptor(&self, mut f: impl FnMut(i32)) {
+        let mut guard = self.lock();
+        guard.entries().list.iter().filter_map(|entry| entry.bell).for_each(|bell| f(bell.fd));
+    }
+}

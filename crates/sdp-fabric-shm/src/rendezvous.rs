@@ -1,0 +1,700 @@
+//! The meeting of a connection's two ends on one host.
+//!
+//! Both ends hold a TCP socket, the carrier. Each drives a [`Rendezvous`] with one
+//! [`Rendezvous::step`] per library call, until both have the connection's segment mapped or one
+//! of them gives up. No step waits, and nothing is told to anybody whose credentials have not
+//! passed. The object refuses policy: when to start, how often to step and when to stop is the
+//! caller's decision ([`Rendezvous::abandon`]).
+//!
+//! ```text
+//! connect to the name: accepted -> joiner;  refused -> bind and listen, offerer;  taken -> later
+//!
+//! joiner                                          offerer
+//! uid of the listener passes?
+//! make the segment
+//!   ---- Hello, segment, handle, bell, page ---->  uid of the connector passes?
+//!                                                  handle = the carrier's other end?
+//!                                                  map the segment
+//!   <--- HelloAck, handle, bell, page, or no ----
+//! handle = the carrier's other end?
+//! ```
+//!
+//! *Uid passes*: SO_PEERCRED names the user who owns the carrier's other end, or root, and that
+//! user is mapped here. *Handle*: an O_PATH descriptor of the sender's carrier; its inode must be
+//! the one that sock_diag tells for the other end. Who merely takes the name, or holds an old
+//! handle, therefore gets nothing but a delay.
+//!
+//! *Bell and page* belong to a whole process: whoever has them can empty them, and take the wake-ups
+//! of its other connections away, or fill the eventfd, clear its O_NONBLOCK and make a writer wait
+//! for ever. So they are sent only to, and taken only from, our own user or root; between other
+//! users the carrier has to serve as bell.
+//!
+//! Credentials are those of `listen` and `connect`: the sockets here are closed in a fork child and
+//! before any change of ids.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use sdp_sys::{
+    Errno, OwnedFd, fd,
+    procfs::{self, Kind},
+    stat::{self, Identity},
+    unix::{self, Credentials, Packet},
+};
+
+use crate::{
+    identity::{self, DiagError, Examined, PeerSocket, Tuple},
+    name::Name,
+    packet::{self, Body, HELLO_ACK_LEN, HELLO_LEN, RejectCode, Sender},
+    refusal::Refusal,
+    segment::{self, MappedSegment},
+};
+
+/// Offers that one process keeps open at most.
+pub const MAX_OFFERS: u32 = 16;
+/// Connections that an offerer takes from its backlog in one step.
+const ACCEPTS_PER_STEP: u32 = 4;
+/// Connections with the wrong user that an offerer turns away before it gives up.
+const MAX_STRANGERS: u32 = 16;
+/// Times the other end may break off before we give up.
+const MAX_RESTARTS: u32 = 8;
+/// Listener's backlog: one is expected, strangers must not fill it at once.
+const BACKLOG: i32 = 8;
+
+/// What the caller knows and the other end is told; the same values at every step.
+#[derive(Debug, Clone, Copy)]
+pub struct Local<'a> {
+    /// The program's TCP socket.
+    pub carrier: i32,
+    /// Its addresses.
+    pub tuple: Tuple,
+    /// This process's eventfd (must be non-blocking), −1 for none.
+    pub bell_fd: i32,
+    /// This process's bell page file, −1 for none.
+    pub bell_page_fd: i32,
+    /// This end's place in the bell page.
+    pub slot: u32,
+    /// This process's identity: random, new after fork and exec.
+    pub nonce: u64,
+    /// Bytes per ring if we make the segment ([`segment::segment_len`] tells which values are possible).
+    pub ring_bytes: u32,
+    /// Where hidden descriptors start.
+    pub hidden_min: i32,
+    /// What we say as joiner.
+    pub hello: &'a [u8; HELLO_LEN],
+    /// What we say as offerer.
+    pub hello_ack: &'a [u8; HELLO_ACK_LEN],
+}
+
+/// The other end's process, as far as the kernel vouches for it, and what it sent.
+#[derive(Debug)]
+pub struct PeerInfo {
+    /// Process id as seen from here, told by the kernel; 0 when its pid namespace is hidden.
+    pub pid: i32,
+    /// Effective user at its `listen` or `connect`, told by the kernel.
+    pub uid: u32,
+    /// Whether that is our own effective user or root; only then bell and bell page are exchanged.
+    pub trusted: bool,
+    /// The identity it claims; meaningful only together with pid and uid.
+    pub nonce: u64,
+    /// The place it claims in its bell page; not checked.
+    pub slot: u32,
+    /// Its eventfd, if granted: verified to be one, non-blocking when it arrived.
+    pub bell: Option<OwnedFd>,
+    /// Its bell page, if granted: seals and size verified.
+    pub bell_page: Option<OwnedFd>,
+}
+
+/// What the other end said; hostile bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PeerHello {
+    /// We are the offerer; the joiner's Hello.
+    Hello([u8; HELLO_LEN]),
+    /// We are the joiner; the offerer's HelloAck.
+    HelloAck([u8; HELLO_ACK_LEN]),
+}
+
+/// A rendezvous that succeeded. The segment has no destructor.
+#[derive(Debug)]
+#[must_use = "the segment stays mapped until it is unmapped"]
+pub struct Attachment {
+    /// The connection's segment.
+    pub segment: MappedSegment,
+    /// Which end we are: 0 has the smaller address and port.
+    pub side: u8,
+    /// The other end's process.
+    pub peer: PeerInfo,
+    /// What it said.
+    pub hello: PeerHello,
+}
+
+/// How far a step got.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "matched at once; there is no allocator")]
+pub enum Step {
+    /// Not there yet; step again at another call.
+    Pending,
+    /// Done. The object is idle again.
+    Attached(Attachment),
+    /// Given up; nothing is left open. The object is idle again.
+    Failed(Refusal),
+}
+
+/// One end's state: private to a process, at most two descriptors. Dropping it abandons it.
+#[derive(Debug, Default)]
+pub struct Rendezvous {
+    state: State,
+    restarts: u32,
+    strangers: u32,
+}
+
+#[derive(Debug, Default)]
+enum State {
+    #[default]
+    Idle,
+    Offering {
+        listener: Hidden,
+        /// The connection whose user passed, and that user.
+        accepted: Option<(Hidden, Credentials)>,
+        permit: Permit,
+    },
+    Joining {
+        socket: Hidden,
+        /// Who listened.
+        listener: Credentials,
+        segment: Draft,
+    },
+}
+
+impl Rendezvous {
+    /// An idle one.
+    pub const fn new() -> Self {
+        Self { state: State::Idle, restarts: 0, strangers: 0 }
+    }
+
+    /// Whether it holds no descriptor.
+    pub const fn is_idle(&self) -> bool {
+        matches!(self.state, State::Idle)
+    }
+
+    /// Whether it is listening for the other end.
+    pub const fn is_offering(&self) -> bool {
+        matches!(self.state, State::Offering { .. })
+    }
+
+    /// Its hidden descriptors; −1 where there is none.
+    pub const fn descriptors(&self) -> [i32; 2] {
+        match &self.state {
+            State::Idle => [-1, -1],
+            State::Offering { listener, accepted: Some((socket, _)), .. } => {
+                [listener.fd, socket.fd]
+            }
+            State::Offering { listener, .. } => [listener.fd, -1],
+            State::Joining { socket, .. } => [socket.fd, -1],
+        }
+    }
+
+    /// Moves its hidden descriptors to `min` or above, out of the program's way.
+    pub fn move_up(&mut self, min: i32) {
+        match &mut self.state {
+            State::Idle => {}
+            State::Offering { listener, accepted, .. } => {
+                listener.move_up(min);
+                if let Some((socket, _)) = accepted {
+                    socket.move_up(min);
+                }
+            }
+            State::Joining { socket, .. } => socket.move_up(min),
+        }
+    }
+
+    /// Gives up: closes and unmaps everything. A later step starts from the beginning.
+    pub fn abandon(&mut self) {
+        *self = Self::new();
+    }
+
+    /// In a fork child: closes its copies. The parent's rendezvous goes on. Not for a child that
+    /// shares our memory.
+    pub fn abandon_in_child(&mut self) {
+        // The count of offers is a copy like the descriptors, so giving back is right here too.
+        self.abandon();
+    }
+
+    /// Goes as far as possible without waiting: at most some 30 system calls.
+    pub fn step(&mut self, local: &Local<'_>) -> Step {
+        let result = match core::mem::take(&mut self.state) {
+            State::Idle => self.start(local),
+            State::Offering { listener, accepted, permit } => {
+                self.offer(local, listener, accepted, permit)
+            }
+            State::Joining { socket, listener, segment } => {
+                self.await_answer(local, socket, listener, segment)
+            }
+        };
+        match result {
+            Ok(None) => Step::Pending,
+            Ok(Some(attachment)) => {
+                self.abandon();
+                Step::Attached(attachment)
+            }
+            Err(refusal) => {
+                self.abandon();
+                Step::Failed(refusal)
+            }
+        }
+    }
+
+    /// The other end broke off: from the beginning, but not for ever.
+    fn restart(&mut self) -> Result<Option<Attachment>, Refusal> {
+        self.restarts += 1;
+        if self.restarts > MAX_RESTARTS { Err(Refusal::PeerRefused) } else { Ok(None) }
+    }
+
+    fn start(&mut self, local: &Local<'_>) -> Result<Option<Attachment>, Refusal> {
+        local.tuple.side().ok_or(Refusal::SelfConnection)?;
+        let Examined::Open(peer) = identity::examine(local.carrier, &local.tuple)? else {
+            return Ok(None);
+        };
+        let name = Name::new(&local.tuple);
+        let socket = unix::socket().map_err(Refusal::of_resource)?;
+        let socket = Hidden::new(socket, local.hidden_min)?;
+        match unix::connect(socket.fd, name.as_bytes()) {
+            Ok(()) => self.join(local, socket, &peer),
+            Err(Errno::ECONNREFUSED) => self.open_offer(socket, &name),
+            // Backlog full: the listener is there, but busy with others.
+            Err(Errno::EAGAIN) => Ok(None),
+            Err(error) => Err(of_local_socket(error)),
+        }
+    }
+
+    fn join(
+        &mut self,
+        local: &Local<'_>,
+        socket: Hidden,
+        peer: &PeerSocket,
+    ) -> Result<Option<Attachment>, Refusal> {
+        let Ok(listener) = unix::peer_credentials(socket.fd) else { return self.restart() };
+        identity::check_uid(listener.uid, peer.uid)?;
+        let (segment, file) = MappedSegment::create(local.ring_bytes)?;
+        let segment = Draft(Some(segment));
+        let hello = Body::Join { ring_bytes: local.ring_bytes, hello: *local.hello };
+        match send(local, &socket, &hello, Some(&file), is_trusted(listener.uid)) {
+            Ok(()) => {}
+            Err(SendError::Refused(refusal)) => return Err(refusal),
+            Err(SendError::Gone) => return self.restart(),
+        }
+        // Only now: sending would have given this socket a name of its own.
+        unix::pass_credentials(socket.fd).map_err(Refusal::of_resource)?;
+        self.state = State::Joining { socket, listener, segment };
+        Ok(None)
+    }
+
+    fn open_offer(&mut self, socket: Hidden, name: &Name) -> Result<Option<Attachment>, Refusal> {
+        let permit = Permit::take().ok_or(Refusal::RendezvousBusy)?;
+        match unix::bind(socket.fd, name.as_bytes()) {
+            Ok(()) => {}
+            // The other end was faster; it will listen in a moment.
+            Err(Errno::EADDRINUSE) => return Ok(None),
+            Err(error) => return Err(of_local_socket(error)),
+        }
+        unix::listen(socket.fd, BACKLOG).map_err(of_local_socket)?;
+        self.state = State::Offering { listener: socket, accepted: None, permit };
+        Ok(None)
+    }
+
+    fn offer(
+        &mut self,
+        local: &Local<'_>,
+        listener: Hidden,
+        accepted: Option<(Hidden, Credentials)>,
+        permit: Permit,
+    ) -> Result<Option<Attachment>, Refusal> {
+        let mut accepted = accepted;
+        for _ in 0..ACCEPTS_PER_STEP {
+            let current = match accepted.take() {
+                Some(current) => Some(current),
+                None => self.accept(local, &listener)?,
+            };
+            let Some((socket, joiner)) = current else { break };
+            match serve(local, &socket, joiner) {
+                Served::Attached(attachment) => return Ok(Some(attachment)),
+                Served::Refused(refusal) => return Err(refusal),
+                Served::Nothing => {
+                    accepted = Some((socket, joiner));
+                    break;
+                }
+                Served::Gone => {
+                    self.restart()?;
+                }
+            }
+        }
+        self.state = State::Offering { listener, accepted, permit };
+        Ok(None)
+    }
+
+    /// Takes the next connection whose user passes; `None`: there is none now.
+    fn accept(
+        &mut self,
+        local: &Local<'_>,
+        listener: &Hidden,
+    ) -> Result<Option<(Hidden, Credentials)>, Refusal> {
+        if !listener.is_ours() {
+            return Err(Refusal::NoDescriptors);
+        }
+        for _ in 0..ACCEPTS_PER_STEP {
+            let socket = match unix::accept(listener.fd) {
+                Ok(socket) => Hidden::new(socket, local.hidden_min)?,
+                Err(Errno::EAGAIN) => return Ok(None),
+                Err(error) => return Err(Refusal::of_resource(error)),
+            };
+            let Examined::Open(peer) = identity::examine(local.carrier, &local.tuple)? else {
+                return Err(Refusal::Untrusted);
+            };
+            if let Ok(joiner) = unix::peer_credentials(socket.fd)
+                && identity::check_uid(joiner.uid, peer.uid).is_ok()
+            {
+                return Ok(Some((socket, joiner)));
+            }
+            self.strangers += 1;
+            if self.strangers > MAX_STRANGERS {
+                return Err(Refusal::Untrusted);
+            }
+        }
+        Ok(None)
+    }
+
+    fn await_answer(
+        &mut self,
+        local: &Local<'_>,
+        socket: Hidden,
+        listener: Credentials,
+        mut segment: Draft,
+    ) -> Result<Option<Attachment>, Refusal> {
+        let mut buf = [0; packet::MAX_LEN];
+        let packet = match receive(&socket, &mut buf) {
+            Received::Packet(packet) => packet,
+            Received::Nothing => {
+                self.state = State::Joining { socket, listener, segment };
+                return Ok(None);
+            }
+            Received::Gone => return self.restart(),
+        };
+        let (sender, body) = packet::decode(buf.get(..packet.len).unwrap_or(&[]))?;
+        let ack = match body {
+            Body::Accept { ack } => ack,
+            Body::Reject { code } if code == RejectCode::Version as u32 => {
+                return Err(Refusal::Version);
+            }
+            Body::Reject { .. } => return Err(Refusal::PeerRefused),
+            Body::Join { .. } => return Err(Refusal::Untrusted),
+        };
+        // The listener's credentials tell who called listen(), perhaps before a fork; this packet's
+        // tell who sent it. (Its user is the *real* one, so it is not compared.)
+        let pid = packet.credentials.ok_or(Refusal::Untrusted)?.pid;
+        let peer = check_packet(local, packet, &sender, None, Credentials { pid, ..listener })?;
+        let segment = segment.take().ok_or(Refusal::NoMemory)?;
+        Ok(Some(Attachment { segment, side: side(local)?, peer, hello: PeerHello::HelloAck(ack) }))
+    }
+}
+
+fn side(local: &Local<'_>) -> Result<u8, Refusal> {
+    local.tuple.side().ok_or(Refusal::SelfConnection)
+}
+
+/// Errors of `connect`, `bind` and `listen`. Another type of socket at the name, or a security
+/// module in the way: no trust can be had.
+const fn of_local_socket(error: Errno) -> Refusal {
+    match error.0 {
+        libc::EPROTOTYPE | libc::EPERM | libc::EACCES => Refusal::Untrusted,
+        _ => Refusal::of_resource(error),
+    }
+}
+
+/// What came of an accepted connection.
+#[expect(clippy::large_enum_variant, reason = "lives for one match; there is no allocator")]
+enum Served {
+    Attached(Attachment),
+    Refused(Refusal),
+    /// Its packet is not there yet.
+    Nothing,
+    /// It broke off.
+    Gone,
+}
+
+/// Offerer: takes the joiner's packet, if it is there, and answers it.
+fn serve(local: &Local<'_>, socket: &Hidden, joiner: Credentials) -> Served {
+    let mut buf = [0; packet::MAX_LEN];
+    let packet = match receive(socket, &mut buf) {
+        Received::Packet(packet) => packet,
+        Received::Nothing => return Served::Nothing,
+        Received::Gone => return Served::Gone,
+    };
+    let bytes = buf.get(..packet.len).unwrap_or(&[]);
+    match take_join(local, packet, bytes, joiner) {
+        Ok((mut segment, peer, hello)) => {
+            let yes = Body::Accept { ack: *local.hello_ack };
+            match send(local, socket, &yes, None, peer.trusted) {
+                Ok(()) => {}
+                Err(SendError::Refused(refusal)) => {
+                    reject(local, socket, refusal);
+                    return Served::Refused(refusal);
+                }
+                Err(SendError::Gone) => return Served::Gone,
+            }
+            match (segment.take(), local.tuple.side()) {
+                (Some(segment), Some(side)) => Served::Attached(Attachment {
+                    segment,
+                    side,
+                    peer,
+                    hello: PeerHello::Hello(hello),
+                }),
+                _ => Served::Refused(Refusal::SelfConnection),
+            }
+        }
+        Err(refusal) => {
+            reject(local, socket, refusal);
+            Served::Refused(refusal)
+        }
+    }
+}
+
+/// Offerer: judges the joiner's packet and maps its segment.
+fn take_join(
+    local: &Local<'_>,
+    mut packet: Packet,
+    bytes: &[u8],
+    joiner: Credentials,
+) -> Result<(Draft, PeerInfo, [u8; HELLO_LEN]), Refusal> {
+    let (sender, Body::Join { ring_bytes, hello }) = packet::decode(bytes)? else {
+        return Err(Refusal::Untrusted);
+    };
+    let file = packet.take(0);
+    let peer = check_packet(local, packet, &sender, file.as_ref(), joiner)?;
+    let file = file.ok_or(Refusal::Untrusted)?;
+    let segment = Draft(Some(MappedSegment::from_peer(file.raw(), ring_bytes)?));
+    Ok((segment, peer, hello))
+}
+
+/// Judges what both packets have in common: truncation, number and kind of descriptors, and the
+/// proof that the sender holds the other end *now*.
+fn check_packet(
+    local: &Local<'_>,
+    mut packet: Packet,
+    sender: &Sender,
+    segment: Option<&OwnedFd>,
+    credentials: Credentials,
+) -> Result<PeerInfo, Refusal> {
+    if packet.data_truncated {
+        return Err(Refusal::Untrusted);
+    }
+    let first = usize::from(segment.is_some());
+    if packet.control_truncated && packet.descriptors() < unix::MAX_FDS {
+        return Err(Refusal::NoDescriptors);
+    }
+    let expected = first + 1 + usize::from(sender.has_bell) + usize::from(sender.has_bell_page);
+    if packet.control_truncated || packet.descriptors() != expected {
+        return Err(Refusal::Untrusted);
+    }
+    let Examined::Open(socket) = identity::examine(local.carrier, &local.tuple)? else {
+        return Err(Refusal::Untrusted);
+    };
+    identity::check_uid(credentials.uid, socket.uid)?;
+    let handle = packet.take(first).ok_or(Refusal::Untrusted)?;
+    if kind(handle.raw())? != Kind::Socket(socket.inode) {
+        return Err(Refusal::Untrusted);
+    }
+    drop(handle);
+    let trusted = is_trusted(credentials.uid);
+    let (mut bell, mut bell_page) = (None, None);
+    if trusted {
+        let next = first + 1;
+        if sender.has_bell {
+            bell = Some(packet.take(next).ok_or(Refusal::Untrusted)?);
+        }
+        if sender.has_bell_page {
+            let next = next + usize::from(sender.has_bell);
+            bell_page = Some(packet.take(next).ok_or(Refusal::Untrusted)?);
+        }
+    }
+    if let Some(fd) = &bell
+        && (kind(fd.raw())? != Kind::EventFd || !fd::is_nonblocking(fd.raw()))
+    {
+        return Err(Refusal::Untrusted);
+    }
+    if let Some(fd) = &bell_page {
+        segment::verify_bell_page(fd.raw())?;
+    }
+    Ok(PeerInfo {
+        pid: credentials.pid,
+        uid: credentials.uid,
+        trusted,
+        nonce: sender.nonce,
+        slot: sender.slot,
+        bell: bell.map(|fd| fd.move_up(local.hidden_min)),
+        bell_page: bell_page.map(|fd| fd.move_up(local.hidden_min)),
+    })
+}
+
+/// Whether a user may have, and give, what belongs to a whole process.
+fn is_trusted(uid: u32) -> bool {
+    uid == 0 || uid == identity::effective_uid()
+}
+
+fn kind(fd: i32) -> Result<Kind, Refusal> {
+    procfs::kind(fd).map_err(of_proc)
+}
+
+fn of_proc(error: Errno) -> Refusal {
+    DiagError::of_shortage(error).map_or(Refusal::NoProc, Refusal::from)
+}
+
+enum SendError {
+    /// Something of ours was missing.
+    Refused(Refusal),
+    /// The other end has closed.
+    Gone,
+}
+
+/// Sends a packet with our proof, with bell and bell page if granted, and the segment if given.
+fn send(
+    local: &Local<'_>,
+    socket: &Hidden,
+    body: &Body,
+    segment: Option<&OwnedFd>,
+    grant_bell: bool,
+) -> Result<(), SendError> {
+    if !socket.is_ours() {
+        return Err(SendError::Refused(Refusal::NoDescriptors));
+    }
+    let handle = procfs::path_handle(local.carrier).map_err(|e| SendError::Refused(of_proc(e)))?;
+    let (bell, page) = if grant_bell { (local.bell_fd, local.bell_page_fd) } else { (-1, -1) };
+    let sender = Sender {
+        nonce: local.nonce,
+        slot: local.slot,
+        has_bell: bell >= 0,
+        has_bell_page: page >= 0,
+    };
+    let mut fds = [0; 4];
+    let mut count = 0;
+    let segment = segment.map_or(-1, OwnedFd::raw);
+    for fd in [segment, handle.raw(), bell, page] {
+        if fd >= 0
+            && let Some(place) = fds.get_mut(count)
+        {
+            *place = fd;
+            count += 1;
+        }
+    }
+    // The answer carries our credentials, so that the joiner learns our pid. (The kernel adds them
+    // at this end's wish or the receiver's; the receiver may not have had time to wish.)
+    if matches!(body, Body::Accept { .. }) {
+        unix::pass_credentials(socket.fd)
+            .map_err(|error| SendError::Refused(Refusal::of_resource(error)))?;
+    }
+    let encoded = packet::encode(&sender, body);
+    match unix::send(socket.fd, encoded.as_bytes(), fds.get(..count).unwrap_or(&[])) {
+        Ok(()) => Ok(()),
+        Err(Errno::EPIPE | Errno::ECONNRESET) => Err(SendError::Gone),
+        Err(error) => Err(SendError::Refused(Refusal::of_resource(error))),
+    }
+}
+
+/// Tells a joiner whose user passed that nothing comes of it. Best effort.
+fn reject(local: &Local<'_>, socket: &Hidden, refusal: Refusal) {
+    if socket.is_ours() {
+        let sender = Sender { nonce: local.nonce, slot: 0, has_bell: false, has_bell_page: false };
+        let no = Body::Reject { code: RejectCode::from(refusal) as u32 };
+        let _ = unix::send(socket.fd, packet::encode(&sender, &no).as_bytes(), &[]);
+    }
+}
+
+enum Received {
+    Packet(Packet),
+    Nothing,
+    Gone,
+}
+
+fn receive(socket: &Hidden, buf: &mut [u8]) -> Received {
+    if !socket.is_ours() {
+        return Received::Gone;
+    }
+    match unix::receive(socket.fd, buf) {
+        Ok(packet) if packet.len > 0 => Received::Packet(packet),
+        Err(Errno::EAGAIN) => Received::Nothing,
+        Ok(_) | Err(_) => Received::Gone,
+    }
+}
+
+/// A descriptor that stays between two steps, while the program runs: it may close our number or
+/// put something of its own there, so the number is checked before every use and at the end.
+#[derive(Debug)]
+struct Hidden {
+    fd: i32,
+    id: Identity,
+}
+
+impl Hidden {
+    fn new(fd: OwnedFd, min: i32) -> Result<Self, Refusal> {
+        let id = stat::stat(fd.raw()).map_err(Refusal::of_resource)?.id;
+        Ok(Self { fd: fd.move_up(min).into_raw(), id })
+    }
+
+    fn is_ours(&self) -> bool {
+        stat::stat(self.fd).is_ok_and(|stat| stat.id == self.id)
+    }
+
+    fn move_up(&mut self, min: i32) {
+        if self.fd < min && self.is_ours() {
+            self.fd = fd::move_up(self.fd, min);
+        }
+    }
+}
+
+impl Drop for Hidden {
+    fn drop(&mut self) {
+        if self.is_ours() {
+            fd::close(self.fd);
+        }
+    }
+}
+
+/// A mapped segment that nobody uses yet.
+#[derive(Debug)]
+struct Draft(Option<MappedSegment>);
+
+impl Draft {
+    fn take(&mut self) -> Option<MappedSegment> {
+        self.0.take()
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        if let Some(segment) = self.0.take() {
+            // SAFETY: its address has never left this module.
+            unsafe { segment.unmap() };
+        }
+    }
+}
+
+/// One of the process's [`MAX_OFFERS`].
+#[derive(Debug)]
+struct Permit(());
+
+static OFFERS: AtomicU32 = AtomicU32::new(0);
+
+impl Permit {
+    fn take() -> Option<Self> {
+        OFFERS
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |open| {
+                (open < MAX_OFFERS).then_some(open + 1)
+            })
+            .ok()
+            .map(|_| Self(()))
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        OFFERS.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,244 @@
+//! Helpers of the rendezvous tests: processes of their own, TCP pairs, ends to step.
+#![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
+
+use std::{
+    io::Write,
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
+    os::fd::AsRawFd,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
+
+use sdp_fabric_shm::{
+    identity::Tuple,
+    packet::{HELLO_ACK_LEN, HELLO_LEN},
+    refusal::Refusal,
+    rendezvous::{Attachment, Local, Rendezvous, Step},
+    segment,
+};
+use sdp_sys::OwnedFd;
+
+pub const RING: u32 = 64 << 10;
+/// Where the tests put hidden descriptors.
+pub const HIDDEN_MIN: i32 = 100;
+pub const HELLO: [u8; HELLO_LEN] = [0x5a; HELLO_LEN];
+pub const ACK: [u8; HELLO_ACK_LEN] = [0xa5; HELLO_ACK_LEN];
+
+/// Runs a test in a process of its own: offers, descriptors, limits and user ids are the process's,
+/// and other tests run beside this one.
+pub fn isolated(test: impl FnOnce()) {
+    assert_eq!(wait(spawn(test)), 0, "see the message above");
+}
+
+/// Forks; the child runs `body` and exits with 0, or 101 after a panic.
+pub fn spawn(body: impl FnOnce()) -> i32 {
+    // SAFETY: the child runs test code only; glibc makes its allocator usable after fork.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0);
+    if pid > 0 {
+        return pid;
+    }
+    // The test harness captures output into memory that dies with the child.
+    std::panic::set_hook(Box::new(|info| {
+        let _ = std::fs::File::options()
+            .write(true)
+            .open("/proc/self/fd/2")
+            .and_then(|mut stderr| writeln!(stderr, "{info}"));
+    }));
+    let ok = catch_unwind(AssertUnwindSafe(body)).is_ok();
+    // SAFETY: ends the child without the parent's exit handlers.
+    unsafe { libc::_exit(if ok { 0 } else { 101 }) }
+}
+
+/// Waits for a child; its exit status, or 1000 and the signal.
+pub fn wait(pid: i32) -> i32 {
+    let mut status = 0;
+    // SAFETY: status is valid for writing.
+    assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+    if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { 1000 + libc::WTERMSIG(status) }
+}
+
+/// Whether the tests may change users.
+pub fn is_root() -> bool {
+    // SAFETY: no arguments.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// Becomes another user for good.
+pub fn become_user(uid: u32) {
+    // SAFETY: no pointers.
+    unsafe {
+        assert_eq!(libc::setgroups(0, std::ptr::null()), 0);
+        assert_eq!(libc::setresgid(uid, uid, uid), 0);
+        assert_eq!(libc::setresuid(uid, uid, uid), 0);
+    }
+}
+
+/// Both ends of a connection, the client's first.
+pub fn tcp_pair(ip: IpAddr) -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind((ip, 0)).unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (client, listener.accept().unwrap().0)
+}
+
+pub fn loopback() -> (TcpStream, TcpStream) {
+    tcp_pair("127.0.0.1".parse().unwrap())
+}
+
+/// An IPv4 client of a dual-stack listener.
+pub fn mapped_pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("[::]:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let client = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let server = listener.accept().unwrap().0;
+    let SocketAddr::V6(seen) = server.peer_addr().unwrap() else { panic!("not an IPv6 socket") };
+    assert!(seen.ip().to_ipv4_mapped().is_some());
+    (client, server)
+}
+
+/// Numbers of the open descriptors.
+pub fn descriptors() -> Vec<i32> {
+    let own: Vec<i32> = std::fs::read_dir("/proc/self/fd")
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_str().unwrap().parse().unwrap())
+        .collect();
+    // SAFETY: no pointers. The directory's own descriptor is closed by now.
+    own.into_iter().filter(|fd| unsafe { libc::fcntl(*fd, libc::F_GETFD) } >= 0).collect()
+}
+
+/// Mappings of memory files called `name`.
+pub fn mappings(name: &str) -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().filter(|line| line.contains(&format!("/memfd:{name} "))).count()
+}
+
+/// What must not grow: descriptors and mapped segments and pages.
+pub fn footprint() -> (Vec<i32>, usize, usize) {
+    let mut fds = descriptors();
+    fds.sort_unstable();
+    (fds, mappings("sdp-conn"), mappings("sdp-bell"))
+}
+
+/// A process's own eventfd and bell page.
+pub struct Bells {
+    pub bell: OwnedFd,
+    pub page: OwnedFd,
+}
+
+impl Bells {
+    pub fn new() -> Self {
+        // SAFETY: no pointers.
+        let bell = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
+        Self { bell: OwnedFd::new(bell), page: segment::create_bell_page().unwrap() }
+    }
+}
+
+/// One end of a connection and its rendezvous.
+pub struct End {
+    pub rendezvous: Rendezvous,
+    pub carrier: i32,
+    pub tuple: Tuple,
+    pub bell: i32,
+    pub page: i32,
+    pub slot: u32,
+    pub nonce: u64,
+    pub ring: u32,
+}
+
+impl End {
+    pub fn new(stream: &TcpStream) -> Self {
+        let carrier = stream.as_raw_fd();
+        Self {
+            rendezvous: Rendezvous::new(),
+            carrier,
+            tuple: Tuple::of(carrier).unwrap(),
+            bell: -1,
+            page: -1,
+            slot: 0,
+            nonce: u64::from(std::process::id()),
+            ring: RING,
+        }
+    }
+
+    pub fn with_bells(mut self, bells: &Bells, slot: u32) -> Self {
+        (self.bell, self.page, self.slot) = (bells.bell.raw(), bells.page.raw(), slot);
+        self
+    }
+
+    pub fn step(&mut self) -> Step {
+        self.rendezvous.step(&Local {
+            carrier: self.carrier,
+            tuple: self.tuple,
+            bell_fd: self.bell,
+            bell_page_fd: self.page,
+            slot: self.slot,
+            nonce: self.nonce,
+            ring_bytes: self.ring,
+            hidden_min: HIDDEN_MIN,
+            hello: &HELLO,
+            hello_ack: &ACK,
+        })
+    }
+
+    /// Steps that must not finish.
+    #[track_caller]
+    pub fn pending(&mut self, steps: u32) {
+        for _ in 0..steps {
+            match self.step() {
+                Step::Pending => {}
+                other => panic!("not pending: {other:?}"),
+            }
+        }
+    }
+
+    /// Steps until the end, with a pause for the other process in between.
+    pub fn finish(&mut self) -> Result<Attachment, Refusal> {
+        for _ in 0..5000 {
+            match self.step() {
+                Step::Pending => std::thread::sleep(std::time::Duration::from_millis(1)),
+                Step::Attached(attachment) => return Ok(attachment),
+                Step::Failed(refusal) => return Err(refusal),
+            }
+        }
+        panic!("neither attached nor refused");
+    }
+}
+
+/// Steps both ends by turns until both are attached.
+#[track_caller]
+pub fn meet(one: &mut End, two: &mut End) -> (Attachment, Attachment) {
+    let (mut first, mut second) = (None, None);
+    for _ in 0..8 {
+        for (end, result) in [(&mut *one, &mut first), (&mut *two, &mut second)] {
+            if result.is_none() {
+                match end.step() {
+                    Step::Pending => {}
+                    Step::Attached(attachment) => *result = Some(attachment),
+                    Step::Failed(refusal) => panic!("{refusal:?}"),
+                }
+            }
+        }
+        if first.is_some() && second.is_some() {
+            break;
+        }
+    }
+    (first.expect("first end"), second.expect("second end"))
+}
+
+/// Whether two attachments share one segment, tried by writing.
+pub fn share_memory(one: &Attachment, two: &Attachment) -> bool {
+    assert_eq!(one.segment.len(), two.segment.len());
+    let (a, b) = (one.segment.base().as_ptr(), two.segment.base().as_ptr());
+    let last = one.segment.len() - 1;
+    // SAFETY: both mappings are alive and `last` lies within them.
+    unsafe {
+        a.write_volatile(7);
+        b.add(last).write_volatile(9);
+        b.read_volatile() == 7 && a.add(last).read_volatile() == 9 && a != b
+    }
+}
+
+/// Unmaps an attachment's segment and closes what came with it.
+pub fn discard(attachment: Attachment) {
+    // SAFETY: the tests keep no pointer into it.
+    unsafe { attachment.segment.unmap() };
+}

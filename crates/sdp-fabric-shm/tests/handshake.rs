@@ -1,0 +1,300 @@
+//! Two honest ends meet: every address family, one process and two, same users and different ones.
+
+mod common;
+
+use std::{
+    net::{TcpListener, TcpStream},
+    os::fd::AsRawFd,
+};
+
+use common::*;
+use sdp_fabric_shm::{
+    identity::{self, Presence, Tuple, TupleError},
+    refusal::Refusal,
+    rendezvous::{PeerHello, Step},
+};
+
+#[test]
+fn both_ends_in_one_process() {
+    isolated(|| {
+        for (client, server) in
+            [loopback(), tcp_pair("::1".parse().unwrap()), mapped_pair(), mapped_pair()]
+        {
+            let before = footprint();
+            let bells = Bells::new();
+            let mut one = End::new(&client).with_bells(&bells, 3);
+            let mut two = End::new(&server).with_bells(&bells, 4);
+            assert_eq!(one.tuple, Tuple { interface: one.tuple.interface, ..two.tuple.reversed() });
+            let (a, b) = meet(&mut one, &mut two);
+            assert!(share_memory(&a, &b));
+            assert_eq!([a.side, b.side], [one.tuple.side().unwrap(), two.tuple.side().unwrap()]);
+            assert_eq!(a.side + b.side, 1);
+            assert_eq!(a.segment.ring_bytes(), RING);
+            // The first to step offered, so the second joined.
+            assert_eq!(a.hello, PeerHello::Hello(HELLO));
+            assert_eq!(b.hello, PeerHello::HelloAck(ACK));
+            assert_eq!([a.peer.slot, b.peer.slot], [4, 3]);
+            for peer in [&a.peer, &b.peer] {
+                assert_eq!(peer.pid as u32, std::process::id());
+                assert_eq!(peer.nonce, one.nonce);
+                assert!(peer.trusted);
+                assert!(peer.bell.as_ref().unwrap().raw() >= HIDDEN_MIN);
+                assert!(peer.bell_page.as_ref().unwrap().raw() >= HIDDEN_MIN);
+            }
+            assert!(one.rendezvous.is_idle() && two.rendezvous.is_idle());
+            discard(a);
+            discard(b);
+            drop(bells);
+            assert_eq!(footprint(), before);
+        }
+    });
+}
+
+#[test]
+fn without_eventfd_and_page() {
+    isolated(|| {
+        let (client, server) = loopback();
+        let before = footprint();
+        let bells = Bells::new();
+        let (mut one, mut two) = (End::new(&client), End::new(&server));
+        two.bell = bells.bell.raw();
+        let (a, b) = meet(&mut one, &mut two);
+        assert!(a.peer.bell.is_some() && a.peer.bell_page.is_none());
+        assert!(b.peer.bell.is_none() && b.peer.bell_page.is_none());
+        discard(a);
+        discard(b);
+        drop(bells);
+        assert_eq!(footprint(), before);
+    });
+}
+
+#[test]
+fn link_local_addresses() {
+    let Some(address) = link_local() else {
+        eprintln!("skipped: no interface with a link-local address");
+        return;
+    };
+    isolated(move || {
+        let listener = TcpListener::bind(address).unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let server = listener.accept().unwrap().0;
+        let (mut one, mut two) = (End::new(&client), End::new(&server));
+        assert_ne!(one.tuple.interface, 0);
+        let (a, b) = meet(&mut one, &mut two);
+        assert!(share_memory(&a, &b));
+    });
+}
+
+/// A link-local address of this machine, with its interface.
+fn link_local() -> Option<std::net::SocketAddrV6> {
+    let text = std::fs::read_to_string("/proc/net/if_inet6").ok()?;
+    text.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let bits = u128::from_str_radix(fields[0], 16).ok()?;
+        let index = u32::from_str_radix(fields[1], 16).ok()?;
+        (bits >> 118 == 0xfe80 >> 6).then(|| std::net::SocketAddrV6::new(bits.into(), 0, 0, index))
+    })
+}
+
+#[test]
+fn the_joiner_chooses_the_ring() {
+    isolated(|| {
+        let (client, server) = loopback();
+        let (mut one, mut two) = (End::new(&client), End::new(&server));
+        (one.ring, two.ring) = (4 << 10, 16 << 20);
+        let (a, b) = meet(&mut one, &mut two);
+        assert_eq!(a.segment.ring_bytes(), 16 << 20);
+        assert_eq!(a.segment.len(), 4096 + (32 << 20));
+        assert!(share_memory(&a, &b));
+    });
+}
+
+#[test]
+fn waits_until_the_connection_is_accepted() {
+    isolated(|| {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut one = End::new(&client);
+        let peer = identity::diag(&one.tuple.reversed()).unwrap().unwrap();
+        assert_eq!(peer.presence(), Presence::NotAccepted);
+        one.pending(20);
+        assert!(one.rendezvous.is_idle(), "nothing is offered to nobody");
+        let server = listener.accept().unwrap().0;
+        let peer = identity::diag(&one.tuple.reversed()).unwrap().unwrap();
+        assert_eq!(peer.presence(), Presence::Open);
+        assert_eq!(peer.inode, sdp_sys::fd::inode(server.as_raw_fd()).unwrap());
+        let mut two = End::new(&server);
+        let (a, b) = meet(&mut one, &mut two);
+        assert!(share_memory(&a, &b));
+    });
+}
+
+#[test]
+fn no_other_end_here() {
+    isolated(|| {
+        // Closed: the kernel keeps the socket for the protocol's sake only.
+        let (client, server) = loopback();
+        let mut one = End::new(&client);
+        drop(server);
+        assert!(matches!(one.step(), Step::Failed(Refusal::PeerNotListening)));
+
+        // Reset: no socket at all.
+        let (client, server) = loopback();
+        let mut one = End::new(&client);
+        let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+        let (level, name) = (libc::SOL_SOCKET, libc::SO_LINGER);
+        // SAFETY: linger outlives the call.
+        let set = unsafe {
+            libc::setsockopt(server.as_raw_fd(), level, name, (&raw const linger).cast(), 8)
+        };
+        assert_eq!(set, 0);
+        drop(server);
+        assert!(matches!(one.step(), Step::Failed(Refusal::RemotePeer)));
+
+        // Addresses of another connection than the carrier's: as if it lived elsewhere.
+        let (client, _server) = loopback();
+        let (other, _other_server) = loopback();
+        let mut one = End::new(&client);
+        one.tuple = Tuple::of(other.as_raw_fd()).unwrap();
+        assert!(matches!(one.step(), Step::Failed(Refusal::RemotePeer)));
+    });
+}
+
+#[test]
+fn a_connection_to_itself_is_refused() {
+    isolated(|| {
+        // SAFETY: plain socket calls on valid memory.
+        let fd = unsafe {
+            let fd = libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
+            let mut addr: libc::sockaddr_in = std::mem::zeroed();
+            addr.sin_family = libc::AF_INET as u16;
+            addr.sin_addr.s_addr = u32::from_ne_bytes([127, 0, 0, 1]);
+            let mut len = size_of_val(&addr) as u32;
+            assert_eq!(libc::bind(fd, (&raw const addr).cast(), len), 0);
+            assert_eq!(libc::getsockname(fd, (&raw mut addr).cast(), &raw mut len), 0);
+            assert_eq!(libc::connect(fd, (&raw const addr).cast(), len), 0);
+            fd
+        };
+        use std::os::fd::FromRawFd;
+        // SAFETY: fd is ours.
+        let mut end = End::new(&unsafe { TcpStream::from_raw_fd(fd) });
+        assert!(end.tuple.side().is_none());
+        assert!(matches!(end.step(), Step::Failed(Refusal::SelfConnection)));
+    });
+}
+
+#[test]
+fn tuples_are_for_tcp() {
+    let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    assert_eq!(Tuple::of(udp.as_raw_fd()), Err(TupleError::NotTcp));
+    let (local, _) = std::os::unix::net::UnixStream::pair().unwrap();
+    assert_eq!(Tuple::of(local.as_raw_fd()), Err(TupleError::NotTcp));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    assert_eq!(Tuple::of(listener.as_raw_fd()), Err(TupleError::NotConnected));
+    let file = std::fs::File::open("/proc/self/exe").unwrap();
+    assert_eq!(Tuple::of(file.as_raw_fd()), Err(TupleError::NotTcp));
+    assert!(matches!(Tuple::of(-1), Err(TupleError::Kernel(sdp_sys::Errno::EBADF))));
+}
+
+/// Both ends in processes of their own, as the users given; whether they met.
+fn between(client_uid: u32, server_uid: u32) -> [i32; 2] {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut results = [0; 2];
+    let body = |stream: TcpStream, uid: u32, other: u32| {
+        if is_root() {
+            become_user(uid);
+        }
+        let bells = Bells::new();
+        let mut end = End::new(&stream).with_bells(&bells, 0);
+        match end.finish() {
+            Ok(attachment) => {
+                let peer = &attachment.peer;
+                assert_ne!(peer.pid as u32, std::process::id());
+                assert_eq!(u64::from(peer.pid as u32), peer.nonce, "the kernel's pid");
+                assert_eq!(peer.uid, other);
+                let same = uid == other || other == 0;
+                assert_eq!(peer.trusted, same);
+                // Granted by the other end if it trusts us, taken if we trust it.
+                assert_eq!(peer.bell.is_some(), uid == other);
+                assert_eq!(peer.bell_page.is_some(), uid == other);
+                // Each end writes its mark and waits for the other's.
+                let base = attachment.segment.base().as_ptr();
+                let at = usize::from(attachment.side);
+                // SAFETY: the mapping is alive.
+                unsafe {
+                    base.add(at).write_volatile(1);
+                    for _ in 0..5000 {
+                        if base.add(1 - at).read_volatile() == 1 {
+                            return;
+                        }
+                        std::thread::sleep(std::time::Duration::from_millis(1));
+                    }
+                }
+                panic!("the other end does not share the segment");
+            }
+            Err(refusal) => {
+                // SAFETY: ends this child with a status that names the refusal.
+                unsafe { libc::_exit(1 + refusal as i32) }
+            }
+        }
+    };
+    let client = spawn(move || {
+        let as_user = |uid| {
+            // SAFETY: no pointers. The owner of a socket is the effective user who made it.
+            is_root().then(|| unsafe { assert_eq!(libc::seteuid(uid), 0) })
+        };
+        as_user(client_uid);
+        let stream = TcpStream::connect(address).unwrap();
+        as_user(0);
+        body(stream, client_uid, server_uid);
+    });
+    let server = spawn(move || {
+        // SAFETY: as above.
+        is_root().then(|| unsafe { assert_eq!(libc::seteuid(server_uid), 0) });
+        let stream = listener.accept().unwrap().0;
+        // SAFETY: as above.
+        is_root().then(|| unsafe { assert_eq!(libc::seteuid(0), 0) });
+        body(stream, server_uid, client_uid);
+    });
+    for (result, pid) in results.iter_mut().zip([client, server]) {
+        *result = wait(pid);
+    }
+    results
+}
+
+#[test]
+fn between_processes_of_one_user() {
+    // SAFETY: no arguments.
+    let uid = unsafe { libc::geteuid() };
+    assert_eq!(between(uid, uid), [0, 0]);
+}
+
+#[test]
+fn between_processes_of_different_users() {
+    if !is_root() {
+        eprintln!("skipped: needs root to change users");
+        return;
+    }
+    // 65534 is the overflow uid, but here a user like any other: every uid is mapped.
+    for (client, server) in [(1001, 1001), (1001, 1002), (0, 1001), (1001, 0), (65534, 65534)] {
+        assert_eq!(between(client, server), [0, 0], "{client} and {server}");
+    }
+}
+
+#[test]
+fn a_dropped_privilege_is_refused() {
+    if !is_root() {
+        eprintln!("skipped: needs root to change users");
+        return;
+    }
+    // The server's socket is root's, the process is not any more; the client waits in vain.
+    let (client, server) = loopback();
+    let child = spawn(move || {
+        drop(client);
+        become_user(1001);
+        assert_eq!(End::new(&server).finish().unwrap_err(), Refusal::UidDiffers);
+    });
+    assert_eq!(wait(child), 0);
+    assert_eq!(Refusal::UidDiffers.word(), "uid-differs");
+}

@@ -1,0 +1,435 @@
+//! The receiving half of an end: order, end of stream, and what each message calls for.
+//!
+//! Used under the sink's lock by whoever receives. It sees headers only: where payload lies is its
+//! answer, moving it is the fabric's work. It answers source advertisements with SendSm; it sends
+//! nothing itself.
+
+use super::{
+    mode::{Mode, Side},
+    owed::{MAX_ADVERTS, Owed},
+    words::{Ack, Corrupt, Credits, high, low, pack},
+};
+use crate::{
+    Violation,
+    wire::{
+        Body, Flags, HEADER, LaneRequest, LaneSwitch, Message, ModeChange, SinkAvail,
+        hello::RECEIVE_SIZE_MIN,
+    },
+};
+
+/// Low 32 bits of the service IDs that belong to SDP are the port; this is the rest (spec 5.6).
+const SERVICE_BASE: u64 = 0x0001_0000;
+
+/// How a sink begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SinkConfig {
+    /// How receive buffers are counted.
+    pub credits: Credits,
+    /// Longest message that the peer may send to us, header included; at least 37 bytes.
+    pub receive_size: u32,
+    /// Whether the ends agreed at set-up to switch lanes by messages (spec 2.11).
+    pub lane_messages: bool,
+}
+
+impl SinkConfig {
+    /// A fabric with implicit credits and messages of at most `receive_size` bytes.
+    pub const fn implicit(receive_size: u32) -> Self {
+        Self { credits: Credits::Implicit, receive_size, lane_messages: false }
+    }
+}
+
+/// Where the payload of the message just handled lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Payload {
+    /// Offset in bytes from the start of the message.
+    pub offset: u32,
+    /// Length in bytes, never 0.
+    pub len: u32,
+}
+
+/// What the peer's sink says to our source; input of [`crate::Source::handle`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SourceInput {
+    /// SendSm, with the acknowledgement that its header carried.
+    SendSm {
+        /// MSeqAck of the message.
+        mseq_ack: u32,
+    },
+    /// RdmaRdCompl.
+    RdmaRdCompl {
+        /// Bytes read since the last report.
+        bytes: u32,
+        /// Whether the peer asked for Pipelined mode.
+        wants_pipelined: bool,
+    },
+    /// ModeChange for our sending half.
+    ModeChange(ModeChange),
+    /// SinkAvail.
+    SinkAvail(SinkAvail),
+    /// SinkAvailCancel.
+    SinkAvailCancel,
+    /// ChRcvBufAck.
+    ChRcvBufAck {
+        /// Size in bytes of the peer's receive buffers.
+        size: u32,
+    },
+    /// SuspCommAck.
+    SuspCommAck,
+}
+
+/// What a received message calls for. An urgent announcement may ride on any message: look at
+/// `message.header.flags` for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SinkAction {
+    /// Nothing: release the message.
+    Nothing,
+    /// Payload for the program; release the message when it has been copied.
+    Deliver(Payload),
+    /// Payload for the program, and a control message to send.
+    DeliverAndOwe(Payload, Owed),
+    /// A control message to send: add it to the end's [`Owed`].
+    Owe(Owed),
+    /// Give this to the source.
+    ForSource(SourceInput),
+    /// Give this to the source, then deliver the payload.
+    DeliverForSource(Payload, SourceInput),
+    /// The peer will send no more payload.
+    EndOfStream,
+    /// The peer reset the connection.
+    Reset,
+    /// The peer's source changed the mode.
+    ModeChanged(Mode),
+    /// The peer will send nothing more here. Either owe [`Owed::SUSPEND_ACK`] and reconnect to the
+    /// service, or reset.
+    Suspend {
+        /// Service ID to reconnect to.
+        service: u64,
+    },
+    /// The peer's payload changes lanes here.
+    LaneSwitch(LaneSwitch),
+    /// The peer asks our payload to change lanes.
+    LaneRequest(LaneRequest),
+}
+
+/// The receiving half.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sink {
+    credits: Credits,
+    mode: Mode,
+    gates: u8,
+    lane_messages: bool,
+    /// Empty Data messages received, modulo 2^16.
+    empty: u16,
+    /// Last message received.
+    last_mseq: u32,
+    /// MSeqAck of the advertisement that is to be answered, while `ADVERT` is set.
+    advert_ack: u32,
+    receive_size: u32,
+    /// Payload bytes received so far.
+    position: u64,
+}
+
+/// DisConn was received.
+const ENDED: u8 = 1 << 0;
+/// AbortConn was received.
+const RESET: u8 = 1 << 1;
+/// SuspComm or SuspCommAck was received.
+const SUSPENDED: u8 = 1 << 2;
+/// A SrcAvail was received, and the peer cannot have seen our answer yet for all we know.
+const ADVERT: u8 = 1 << 3;
+const GATES: u8 = ENDED | RESET | SUSPENDED | ADVERT;
+
+const _: () = assert!(size_of::<Sink>() <= 256);
+
+impl Sink {
+    /// Words of the packed form.
+    pub const WORDS: usize = 4;
+
+    /// A sink of a new connection: Combined mode, message 1 is due.
+    pub const fn new(config: &SinkConfig) -> Self {
+        Self {
+            credits: config.credits,
+            mode: Mode::Combined,
+            gates: 0,
+            lane_messages: config.lane_messages,
+            empty: 0,
+            last_mseq: 0,
+            advert_ack: 0,
+            receive_size: config.receive_size,
+            position: 0,
+        }
+    }
+
+    /// Takes the next message, in order of arrival. Give the source the message's
+    /// [`crate::wire::Header::credit`] first: credit counts for every message (spec 2.8).
+    ///
+    /// # Errors
+    ///
+    /// The rule that the peer broke; the sink is unchanged and the connection is to be reset.
+    #[inline]
+    pub fn handle(&mut self, message: &Message) -> Result<SinkAction, Violation> {
+        let header = &message.header;
+        let expected = self.last_mseq.wrapping_add(1);
+        if header.mseq != expected {
+            return Err(Violation::MseqGap { expected, found: header.mseq });
+        }
+        if header.len > self.receive_size {
+            return Err(Violation::MessageTooLong { len: header.len, limit: self.receive_size });
+        }
+        if self.gates != 0 {
+            self.check_gates(message)?;
+        }
+        let Body::Data = message.body else {
+            let action = self.handle_control(message)?;
+            self.last_mseq = expected;
+            return Ok(action);
+        };
+        self.last_mseq = expected;
+        let len = header.len.wrapping_sub(HEADER);
+        if len == 0 {
+            self.empty = self.empty.wrapping_add(1);
+            return Ok(SinkAction::Nothing);
+        }
+        self.position = self.position.wrapping_add(u64::from(len));
+        Ok(SinkAction::Deliver(Payload { offset: HEADER, len }))
+    }
+
+    /// What our headers are to say, with `posted` receive buffers posted at this instant (ignored
+    /// where credits are implicit).
+    #[inline]
+    pub const fn ack(&self, posted: u16) -> Ack {
+        match self.credits {
+            Credits::Implicit => Ack::implicit(self.last_mseq),
+            Credits::Explicit => Ack { bufs: posted, mseq_ack: self.last_mseq, empty: self.empty },
+        }
+    }
+
+    /// Leaves Buffered mode: the sink is its master. Answers with the ModeChange to send.
+    pub fn leave_buffered(&mut self) -> Option<Owed> {
+        if !self.mode.may_change(Side::Sink, Mode::Combined) {
+            return None;
+        }
+        self.mode = Mode::Combined;
+        Some(Owed::COMBINED)
+    }
+
+    /// Sequence number of the last message taken.
+    pub const fn last_mseq(&self) -> u32 {
+        self.last_mseq
+    }
+
+    /// Payload bytes taken so far.
+    pub const fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// The mode of this half-connection.
+    pub const fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Whether the peer has ended its stream.
+    pub const fn has_ended(&self) -> bool {
+        self.gates & ENDED != 0
+    }
+
+    /// Continues after the death of a holder: `last_mseq` is the last message whose payload was
+    /// given to the program, `position` counts the bytes up to there.
+    pub const fn recover_at(&mut self, last_mseq: u32, position: u64) {
+        self.last_mseq = last_mseq;
+        self.position = position;
+    }
+
+    /// Packs the state.
+    #[inline]
+    pub const fn to_words(&self) -> [u64; Self::WORDS] {
+        let bits = self.credits.to_bits()
+            | ((self.mode as u64) << 1)
+            | ((self.lane_messages as u64) << 3)
+            | ((self.gates as u64) << 8)
+            | ((self.empty as u64) << 16)
+            | ((self.receive_size as u64) << 32);
+        [bits, pack(self.last_mseq, self.advert_ack), self.position, 0]
+    }
+
+    /// Unpacks and checks the state.
+    ///
+    /// # Errors
+    ///
+    /// [`Corrupt`] names the first word that cannot be.
+    #[inline]
+    pub fn from_words(words: &[u64; Self::WORDS]) -> Result<Self, Corrupt> {
+        let [bits, sequence, position, spare] = *words;
+        let (Some(credits), Some(mode)) =
+            (Credits::from_bits(bits & 1), Mode::from_bits((bits >> 1) & 3))
+        else {
+            return Err(Corrupt { word: 0 });
+        };
+        let gates = (bits >> 8) as u8;
+        let receive_size = high(bits);
+        if bits & 0xf0 != 0 || gates & !GATES != 0 || receive_size < RECEIVE_SIZE_MIN {
+            return Err(Corrupt { word: 0 });
+        }
+        if gates & ADVERT == 0 && high(sequence) != 0 {
+            return Err(Corrupt { word: 1 });
+        }
+        if spare != 0 {
+            return Err(Corrupt { word: 3 });
+        }
+        Ok(Self {
+            credits,
+            mode,
+            gates,
+            lane_messages: bits & 8 != 0,
+            empty: (bits >> 16) as u16,
+            last_mseq: low(sequence),
+            advert_ack: high(sequence),
+            receive_size,
+            position,
+        })
+    }
+
+    /// The uncommon states: something ended, or an advertisement is open.
+    #[cold]
+    fn check_gates(&mut self, message: &Message) -> Result<(), Violation> {
+        let mid = message.header.mid.byte();
+        if self.gates & RESET != 0 {
+            return Err(Violation::AfterAbortConn { mid });
+        }
+        if self.gates & SUSPENDED != 0
+            && !matches!(message.body, Body::SuspCommAck | Body::AbortConn)
+        {
+            return Err(Violation::AfterSuspComm { mid });
+        }
+        let is_payload =
+            message.payload_len() != 0 && !matches!(message.body, Body::Experimental { .. });
+        if self.gates & ENDED != 0 && (is_payload || matches!(message.body, Body::SrcAvail(_))) {
+            return Err(Violation::AfterDisConn { mid });
+        }
+        if self.gates & ADVERT != 0 {
+            // Our SendSm was sent after the advertisement came, so whoever has seen it acknowledges
+            // more than the advertisement did (spec 3.5).
+            if message.header.mseq_ack != self.advert_ack {
+                self.gates &= !ADVERT;
+                self.advert_ack = 0;
+            } else if matches!(message.body, Body::SrcAvail(_)) {
+                return Err(Violation::TooManyAdverts { limit: u32::from(MAX_ADVERTS) });
+            } else if is_payload {
+                return Err(Violation::PayloadBesideAdvert { len: message.payload_len() });
+            }
+        }
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn handle_control(&mut self, message: &Message) -> Result<SinkAction, Violation> {
+        let for_source = |input| Ok(SinkAction::ForSource(input));
+        match message.body {
+            Body::Data => Ok(SinkAction::Nothing),
+            Body::DisConn => {
+                if self.gates & ENDED != 0 {
+                    return Err(Violation::DisConnTwice);
+                }
+                self.gates |= ENDED;
+                Ok(SinkAction::EndOfStream)
+            }
+            Body::AbortConn => {
+                self.gates |= RESET;
+                Ok(SinkAction::Reset)
+            }
+            Body::SrcAvail(advert) => self.handle_src_avail(message, advert.buffer.len),
+            // The SendSm that answers the advertisement is owed or sent already, and answers the
+            // cancellation too (spec 7.4).
+            Body::SrcAvailCancel => Ok(SinkAction::Nothing),
+            Body::ModeChange(change) if change.for_source => {
+                for_source(SourceInput::ModeChange(change))
+            }
+            Body::ModeChange(change) => self.handle_mode_change(change),
+            // We advertise no sink buffers.
+            Body::RdmaWrCompl { bytes } => Err(Violation::WriteComplUnasked { bytes }),
+            Body::SinkCancelAck => Err(Violation::SinkCancelAckUnasked),
+            Body::ChRcvBuf { size } if size < RECEIVE_SIZE_MIN => {
+                Err(Violation::ResizeTooSmall { size })
+            }
+            Body::ChRcvBuf { .. } => Ok(SinkAction::Owe(Owed::RESIZE_ACK)),
+            Body::SuspComm { service } => {
+                if service & !0xffff != SERVICE_BASE {
+                    return Err(Violation::SuspCommService { service });
+                }
+                self.gates |= SUSPENDED;
+                Ok(SinkAction::Suspend { service })
+            }
+            Body::SuspCommAck => {
+                self.gates |= SUSPENDED;
+                for_source(SourceInput::SuspCommAck)
+            }
+            Body::SendSm => for_source(SourceInput::SendSm { mseq_ack: message.header.mseq_ack }),
+            Body::RdmaRdCompl { bytes } => for_source(SourceInput::RdmaRdCompl {
+                bytes,
+                wants_pipelined: message.header.flags.has(Flags::REQ_PIPE),
+            }),
+            Body::SinkAvail(advert) => {
+                let input = SourceInput::SinkAvail(advert);
+                match self.take_payload(message) {
+                    Some(payload) => Ok(SinkAction::DeliverForSource(payload, input)),
+                    None => for_source(input),
+                }
+            }
+            Body::SinkAvailCancel => for_source(SourceInput::SinkAvailCancel),
+            Body::ChRcvBufAck { size } => for_source(SourceInput::ChRcvBufAck { size }),
+            Body::LaneSwitch(switch) if self.lane_messages => Ok(SinkAction::LaneSwitch(switch)),
+            Body::LaneRequest(request) if self.lane_messages => {
+                Ok(SinkAction::LaneRequest(request))
+            }
+            Body::Experimental { mid } if self.lane_messages && is_lane_mid(mid) => {
+                Err(Violation::LaneMalformed { mid })
+            }
+            Body::LaneSwitch(_) | Body::LaneRequest(_) | Body::Experimental { .. } => {
+                Ok(SinkAction::Nothing)
+            }
+        }
+    }
+
+    fn handle_src_avail(&mut self, message: &Message, len: u32) -> Result<SinkAction, Violation> {
+        let inline = message.payload_len();
+        match self.mode {
+            Mode::Buffered => return Err(Violation::AdvertInBuffered),
+            Mode::Combined if inline == 0 => return Err(Violation::InlineMissing),
+            Mode::Pipelined if inline != 0 => return Err(Violation::InlineUnexpected { inline }),
+            Mode::Combined | Mode::Pipelined => {}
+        }
+        if inline >= len {
+            return Err(Violation::InlineTooLong { inline, len });
+        }
+        self.gates |= ADVERT;
+        self.advert_ack = message.header.mseq_ack;
+        Ok(match self.take_payload(message) {
+            Some(payload) => SinkAction::DeliverAndOwe(payload, Owed::SEND_SM),
+            None => SinkAction::Owe(Owed::SEND_SM),
+        })
+    }
+
+    fn handle_mode_change(&mut self, change: ModeChange) -> Result<SinkAction, Violation> {
+        if !self.mode.may_change(Side::Source, change.mode) {
+            return Err(Violation::ModeIllegal { byte: change.byte() });
+        }
+        if change.mode == Mode::Buffered && self.gates & ADVERT != 0 {
+            return Err(Violation::ModeWithAdvert);
+        }
+        self.mode = change.mode;
+        Ok(SinkAction::ModeChanged(change.mode))
+    }
+
+    fn take_payload(&mut self, message: &Message) -> Option<Payload> {
+        let len = message.payload_len();
+        if len == 0 {
+            return None;
+        }
+        self.position = self.position.wrapping_add(u64::from(len));
+        Some(Payload { offset: message.body.header_len(), len })
+    }
+}
+
+const fn is_lane_mid(mid: u8) -> bool {
+    matches!(mid, crate::wire::lane::LANE_SWITCH | crate::wire::lane::LANE_REQUEST)
+}

@@ -1,0 +1,212 @@
+//! What the kernel knows about a carrier, and the few bytes that we put there ourselves.
+//!
+//! Every call here is non-blocking and goes straight to the kernel.
+//!
+//! # Counters
+//! Total handed to the kernel = `bytes_sent − bytes_retrans + notsent_bytes`: one atomic snapshot,
+//! exact. Total consumed = `bytes_received − FIONREAD` is two calls, so it is repeated until
+//! `bytes_received` is stable; a FIN that has arrived is counted by the kernel as one byte.
+
+use libc::{c_int, iovec, msghdr};
+use sdp_sys::{errno::Errno, sys};
+
+use crate::iovec::Buffers;
+
+/// Bytes of `struct tcp_info` that we read.
+const INFO_BYTES: usize = 232;
+const INFO_STATE: usize = 0;
+const INFO_BYTES_RECEIVED: usize = 128;
+const INFO_NOTSENT_BYTES: usize = 144;
+const INFO_BYTES_SENT: usize = 200;
+const INFO_BYTES_RETRANS: usize = 208;
+/// Elements of one system call; longer vectors take several.
+const IOV: usize = 64;
+/// Repetitions until `bytes_received` must have been stable once.
+const STABLE_TRIES: usize = 64;
+
+/// States in which the peer's FIN has been counted in `bytes_received`.
+const FIN_COUNTED: [u8; 4] = [6, 8, 9, 11]; // TIME_WAIT, CLOSE_WAIT, LAST_ACK, CLOSING
+/// TCP_CLOSE: reset, or never connected.
+pub(crate) const TCP_CLOSE: u8 = 7;
+
+struct Info([u8; INFO_BYTES]);
+
+impl Info {
+    fn get(fd: c_int) -> Result<Self, Errno> {
+        let mut info = Self([0; INFO_BYTES]);
+        let mut len = INFO_BYTES as u32;
+        // SAFETY: buffer and length outlive the call.
+        unsafe {
+            sys!(
+                libc::SYS_getsockopt,
+                fd,
+                libc::IPPROTO_TCP,
+                libc::TCP_INFO,
+                info.0.as_mut_ptr(),
+                &raw mut len
+            )?;
+        }
+        Ok(info)
+    }
+
+    fn u64(&self, at: usize) -> u64 {
+        self.0.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_ne_bytes)
+    }
+
+    fn u32(&self, at: usize) -> u32 {
+        self.0.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_ne_bytes)
+    }
+
+    fn state(&self) -> u8 {
+        self.0.get(INFO_STATE).copied().unwrap_or(0)
+    }
+}
+
+/// State of the TCP connection, as in `/proc/net/tcp`.
+pub(crate) fn tcp_state(fd: c_int) -> u8 {
+    Info::get(fd).map_or(TCP_CLOSE, |info| info.state())
+}
+
+/// Bytes that the kernel has taken from this end so far.
+pub(crate) fn sent(fd: c_int) -> Result<u64, Errno> {
+    let info = Info::get(fd)?;
+    Ok(info
+        .u64(INFO_BYTES_SENT)
+        .wrapping_sub(info.u64(INFO_BYTES_RETRANS))
+        .wrapping_add(u64::from(info.u32(INFO_NOTSENT_BYTES))))
+}
+
+/// Bytes waiting in the receive queue.
+pub(crate) fn queued(fd: c_int) -> Result<u64, Errno> {
+    let mut queued: c_int = 0;
+    // SAFETY: the int outlives the call.
+    unsafe { sys!(libc::SYS_ioctl, fd, libc::FIONREAD, &raw mut queued)? };
+    Ok(queued.max(0) as u64)
+}
+
+/// Bytes that this end has read from the kernel so far. The caller excludes other readers.
+pub(crate) fn consumed(fd: c_int) -> Result<u64, Errno> {
+    let mut before = Info::get(fd)?;
+    for _ in 0..STABLE_TRIES {
+        let queued = queued(fd)?;
+        let after = Info::get(fd)?;
+        let received = after.u64(INFO_BYTES_RECEIVED);
+        if received == before.u64(INFO_BYTES_RECEIVED) && after.state() == before.state() {
+            let fin = u64::from(FIN_COUNTED.contains(&after.state()));
+            return Ok(received.wrapping_sub(fin).wrapping_sub(queued));
+        }
+        before = after;
+    }
+    Err(Errno::EAGAIN)
+}
+
+/// Receives at most `cap` bytes into the buffers, without using them up, never blocking.
+pub(crate) fn receive(
+    fd: c_int,
+    buffers: &Buffers,
+    cap: usize,
+    flags: c_int,
+) -> Result<usize, Errno> {
+    let mut iov = [const { iovec { iov_base: core::ptr::null_mut(), iov_len: 0 } }; IOV];
+    let used = buffers.fill(cap, &mut iov);
+    // SAFETY: zero is a valid msghdr.
+    let mut msg: msghdr = unsafe { core::mem::zeroed() };
+    msg.msg_iov = iov.as_mut_ptr();
+    msg.msg_iovlen = used;
+    let flags = (flags & !libc::MSG_WAITALL) | libc::MSG_DONTWAIT;
+    // SAFETY: msg and its vector outlive the call; the elements are the program's own.
+    unsafe { sys!(libc::SYS_recvmsg, fd, &raw mut msg, flags) }
+}
+
+/// Sends from the buffers, without using them up, never blocking.
+pub(crate) fn send(fd: c_int, buffers: &Buffers, flags: c_int) -> Result<usize, Errno> {
+    let mut iov = [const { iovec { iov_base: core::ptr::null_mut(), iov_len: 0 } }; IOV];
+    let used = buffers.fill(usize::MAX, &mut iov);
+    // SAFETY: zero is a valid msghdr.
+    let mut msg: msghdr = unsafe { core::mem::zeroed() };
+    msg.msg_iov = iov.as_mut_ptr();
+    msg.msg_iovlen = used;
+    // SAFETY: msg and its vector outlive the call; the elements are the program's own.
+    unsafe { sys!(libc::SYS_sendmsg, fd, &raw const msg, flags | libc::MSG_DONTWAIT) }
+}
+
+/// Puts one bell byte on the carrier. True when the kernel took it: only then may it be counted.
+pub(crate) fn ring(fd: c_int) -> bool {
+    let byte = 0u8;
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: one readable byte.
+    unsafe { sys!(libc::SYS_sendto, fd, &raw const byte, 1, flags, 0, 0) == Ok(1) }
+}
+
+/// Takes at most `n` bytes off the carrier and throws them away; how many.
+pub(crate) fn eat(fd: c_int, n: u64) -> u64 {
+    let mut scratch = [0u8; 256];
+    let mut eaten = 0;
+    while eaten < n {
+        let want = (n - eaten).min(scratch.len() as u64) as usize;
+        // SAFETY: scratch is writable for `want` bytes.
+        let got = unsafe {
+            sys!(libc::SYS_recvfrom, fd, scratch.as_mut_ptr(), want, libc::MSG_DONTWAIT, 0, 0)
+        };
+        match got {
+            Ok(got) if got > 0 => eaten += got as u64,
+            _ => break,
+        }
+    }
+    eaten
+}
+
+/// Looks at the receive queue: `Ok(0)` FIN, `Ok(1)` there is a byte, EAGAIN nothing, other errors as
+/// the kernel reports them.
+pub(crate) fn peek(fd: c_int) -> Result<usize, Errno> {
+    let mut byte = 0u8;
+    let flags = libc::MSG_DONTWAIT | libc::MSG_PEEK;
+    // SAFETY: one writable byte.
+    unsafe { sys!(libc::SYS_recvfrom, fd, &raw mut byte, 1, flags, 0, 0) }
+}
+
+/// Readiness of the carrier now.
+pub(crate) fn readiness(fd: c_int, events: i16) -> i16 {
+    let mut poll = libc::pollfd { fd, events, revents: 0 };
+    let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: both structures outlive the call; no signal mask.
+    let n = unsafe { sys!(libc::SYS_ppoll, &raw mut poll, 1, &raw const zero, 0, 8) };
+    if n.is_ok() { poll.revents } else { 0 }
+}
+
+/// Whether the peer's FIN, or an error, has arrived.
+pub(crate) fn is_over(fd: c_int) -> bool {
+    let over = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
+    readiness(fd, libc::POLLRDHUP) & over != 0
+}
+
+/// A socket timeout in nanoseconds (`SO_RCVTIMEO`, `SO_SNDTIMEO`); `None` for ever. Asked of the
+/// kernel each time a call is about to sleep: the option belongs to the socket, not to us.
+pub(crate) fn timeout_ns(fd: c_int, option: c_int) -> Option<u64> {
+    let mut value = libc::timeval { tv_sec: 0, tv_usec: 0 };
+    let mut len = size_of::<libc::timeval>() as u32;
+    // SAFETY: value and length outlive the call.
+    let got = unsafe {
+        sys!(libc::SYS_getsockopt, fd, libc::SOL_SOCKET, option, &raw mut value, &raw mut len)
+    };
+    let ns = (value.tv_sec as u64)
+        .saturating_mul(1_000_000_000)
+        .saturating_add(value.tv_usec as u64 * 1000);
+    (got.is_ok() && ns != 0).then_some(ns)
+}
+
+/// Makes the next close send a reset instead of a FIN.
+pub(crate) fn reset_on_close(fd: c_int) {
+    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+    // SAFETY: the structure outlives the call.
+    let _ = unsafe {
+        sys!(
+            libc::SYS_setsockopt,
+            fd,
+            libc::SOL_SOCKET,
+            libc::SO_LINGER,
+            &raw const linger,
+            size_of::<libc::linger>()
+        )
+    };
+}

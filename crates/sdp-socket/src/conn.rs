@@ -1,0 +1,392 @@
+//! A connection as this process sees it: one slot of a fixed arena.
+//!
+//! Everything here is private to the process (copied by fork, never shared): which segment is mapped,
+//! who the peer process is, how many calls have been seen. What relatives share about a connection is
+//! in its row of family memory; what both ends share is in the segment.
+//!
+//! # Life of a slot
+//! FREE → LIVE (first descriptor) → CLOSING (last descriptor gone) → FREE (last pinned call gone).
+//! Whoever makes the last step tears down.
+
+use core::{
+    cell::UnsafeCell,
+    ptr::{NonNull, null_mut},
+    sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering},
+};
+
+use sdp_fabric_shm::rendezvous::Rendezvous;
+use sdp_shm::{bell::BELL_SLOTS, family::Row, layout::Segment};
+use sdp_stats::{reason::Reason, writer::RowId};
+
+use crate::process;
+
+/// Connections that one process can have on its mind at once; those beyond are plain TCP. Equal to the
+/// number of bell slots: a connection's index is its slot.
+pub(crate) const CONNS: usize = BELL_SLOTS as usize;
+
+/// A half, from the program's point of view.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Half {
+    /// What the program receives.
+    Receive = 0,
+    /// What the program sends.
+    Send = 1,
+}
+
+/// How far a connection has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Stage {
+    /// A stream socket that is not connected.
+    Fresh = 0,
+    /// A listener.
+    Listener = 1,
+    /// Connected, and TCP for good.
+    Kernel = 2,
+    /// Connected, may earn an SDP lane.
+    Young = 3,
+    /// Meeting the other end.
+    Meeting = 4,
+    /// Has a segment.
+    Attached = 5,
+}
+
+impl Stage {
+    fn from_u32(n: u32) -> Self {
+        match n {
+            1 => Self::Listener,
+            2 => Self::Kernel,
+            3 => Self::Young,
+            4 => Self::Meeting,
+            5 => Self::Attached,
+            _ => Self::Fresh,
+        }
+    }
+}
+
+/// Bits of `Conn::flags`.
+pub(crate) mod flag {
+    /// The descriptor has been seen in an intercepted wait.
+    pub(crate) const WAITED: u32 = 1;
+    /// A listener whose rules say TCP.
+    pub(crate) const RULE_TCP: u32 = 2;
+    /// A fork was in progress when the connection appeared: its holders are not known for certain.
+    pub(crate) const UNCERTAIN: u32 = 4;
+    /// Never promote again.
+    pub(crate) const PINNED: u32 = 8;
+    /// The carrier showed FIN or an error to a sender: outbound stays on the kernel lane (E4).
+    pub(crate) const PEER_GONE: u32 = 16;
+    /// The program shut down its sending side.
+    pub(crate) const SHUT: u32 = 32;
+    /// Counted and rowed in the statistics.
+    pub(crate) const ROWED: u32 = 64;
+    /// The peer broke the protocol: every call answers ECONNRESET.
+    pub(crate) const HOSTILE: u32 = 128;
+    /// The peer was given this process's bell, so arms may ask for it.
+    pub(crate) const PEER_HAS_BELL: u32 = 256;
+}
+
+const FREE: u32 = 0;
+const LIVE: u32 = 1;
+const CLOSING: u32 = 2;
+const TEARING: u32 = 3;
+
+/// A connection slot.
+#[repr(C, align(128))]
+pub(crate) struct Conn {
+    state: AtomicU32,
+    refs: AtomicU32,
+    pins: [AtomicU32; 2],
+    stage: AtomicU32,
+    pub(crate) flags: AtomicU32,
+    /// Family row + 1; 0: none.
+    row: AtomicU32,
+    stats: AtomicU32,
+    segment: AtomicPtr<u8>,
+    ring_bytes: AtomicU32,
+    /// This end's side.
+    pub(crate) side: AtomicU32,
+    /// Index in the table of peer processes + 1; 0: no bell, use the carrier.
+    pub(crate) peer: AtomicU32,
+    /// Our bit in the peer's bell page.
+    pub(crate) peer_slot: AtomicU32,
+    /// Successful calls by half.
+    pub(crate) calls: [AtomicU32; 2],
+    /// Calls inside the kernel without a lock, by half: no lane switch meanwhile.
+    pub(crate) raw: [AtomicU32; 2],
+    /// Bytes by half while young.
+    pub(crate) bytes: [AtomicU64; 2],
+    /// Calls since the meeting began.
+    pub(crate) ticks: AtomicU32,
+    /// Lock of `meeting`: 0 free.
+    meeting_lock: AtomicU32,
+    meeting: UnsafeCell<Rendezvous>,
+    /// First registration in an epoll set + 1 (guarded by the epoll lock).
+    pub(crate) registrations: AtomicU32,
+    /// Last time a sender looked at the carrier, and the consumer's head then.
+    pub(crate) looked_ns: AtomicU64,
+    pub(crate) looked_head: AtomicU64,
+    /// Learnt receive spin in nanoseconds, failures in a row, and what the peer's pattern is.
+    pub(crate) spin_ns: AtomicU32,
+    pub(crate) spin_failures: AtomicU32,
+    /// Bytes received since the program last sent: a stream does not spin.
+    pub(crate) one_way: AtomicU64,
+    next_free: AtomicU32,
+}
+
+// SAFETY: everything is atomic but `meeting`, which is only touched by the holder of `meeting_lock`.
+unsafe impl Sync for Conn {}
+
+struct Arena(AtomicPtr<Conn>);
+
+static ARENA: Arena = Arena(AtomicPtr::new(null_mut()));
+/// Lowest slot that may be free.
+static HINT: AtomicU32 = AtomicU32::new(0);
+
+/// The slot with this index, if the arena exists.
+#[inline]
+pub(crate) fn get(index: u32) -> Option<&'static Conn> {
+    let base = ARENA.0.load(Ordering::Acquire);
+    if base.is_null() || index as usize >= CONNS {
+        return None;
+    }
+    // SAFETY: the arena is a mapping of CONNS slots that is never unmapped; an all-zero slot is a
+    // valid value (zero atomics; the meeting cell is written before it is read).
+    Some(unsafe { &*base.add(index as usize) })
+}
+
+/// A fresh slot with one reference, and its index. `None`: all in use, or no memory.
+pub(crate) fn create(stage: Stage) -> Option<(u32, &'static Conn)> {
+    if ARENA.0.load(Ordering::Acquire).is_null() {
+        let fresh = process::map_private(CONNS * size_of::<Conn>())?.cast::<Conn>();
+        if let Err(_other) = ARENA.0.compare_exchange(
+            null_mut(),
+            fresh.as_ptr(),
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        ) {
+            process::unmap(fresh.cast(), CONNS * size_of::<Conn>());
+        }
+    }
+    let hint = HINT.load(Ordering::Relaxed) as usize;
+    let index = (hint..CONNS).chain(0..hint).find(|i| {
+        get(*i as u32).is_some_and(|c| {
+            c.state.load(Ordering::Relaxed) == FREE
+                && c.state
+                    .compare_exchange(FREE, TEARING, Ordering::Acquire, Ordering::Relaxed)
+                    .is_ok()
+        })
+    })?;
+    HINT.store(index as u32 + 1, Ordering::Relaxed);
+    let conn = get(index as u32)?;
+    conn.reset(stage);
+    conn.state.store(LIVE, Ordering::Release);
+    Some((index as u32, conn))
+}
+
+impl Conn {
+    fn reset(&self, stage: Stage) {
+        for word in [
+            &self.flags,
+            &self.row,
+            &self.ring_bytes,
+            &self.side,
+            &self.peer,
+            &self.peer_slot,
+            &self.ticks,
+            &self.meeting_lock,
+            &self.registrations,
+            &self.spin_failures,
+        ] {
+            word.store(0, Ordering::Relaxed);
+        }
+        for pair in [&self.calls, &self.raw] {
+            pair.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        }
+        for word in &self.bytes {
+            word.store(0, Ordering::Relaxed);
+        }
+        for word in [&self.looked_ns, &self.looked_head, &self.one_way] {
+            word.store(0, Ordering::Relaxed);
+        }
+        self.spin_ns.store(crate::spin::INITIAL_NS, Ordering::Relaxed);
+        self.stats.store(RowId::NONE.raw(), Ordering::Relaxed);
+        self.segment.store(null_mut(), Ordering::Relaxed);
+        // SAFETY: the slot is TEARING: nobody else touches it.
+        unsafe { *self.meeting.get() = Rendezvous::new() };
+        self.stage.store(stage as u32, Ordering::Relaxed);
+        self.refs.store(1, Ordering::Relaxed);
+    }
+
+    /// Index of the slot, also the connection's bell slot.
+    pub(crate) fn index(&self) -> u32 {
+        let base = ARENA.0.load(Ordering::Relaxed) as usize;
+        ((&raw const *self as usize - base) / size_of::<Self>()) as u32
+    }
+
+    #[inline]
+    pub(crate) fn stage(&self) -> Stage {
+        Stage::from_u32(self.stage.load(Ordering::Acquire))
+    }
+
+    #[inline]
+    pub(crate) fn set_stage(&self, stage: Stage) {
+        self.stage.store(stage as u32, Ordering::Release);
+    }
+
+    /// Moves from one stage to another, if it is still there.
+    pub(crate) fn change_stage(&self, from: Stage, to: Stage) -> bool {
+        self.stage
+            .compare_exchange(from as u32, to as u32, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    #[inline]
+    pub(crate) fn has(&self, flag: u32) -> bool {
+        self.flags.load(Ordering::Relaxed) & flag != 0
+    }
+
+    #[inline]
+    pub(crate) fn set(&self, flag: u32) {
+        self.flags.fetch_or(flag, Ordering::SeqCst);
+    }
+
+    /// Side of this end: 0 or 1.
+    #[inline]
+    pub(crate) fn side(&self) -> usize {
+        (self.side.load(Ordering::Relaxed) & 1) as usize
+    }
+
+    /// The half of the segment that carries this direction.
+    #[inline]
+    pub(crate) fn half_index(&self, half: Half) -> usize {
+        match half {
+            Half::Send => self.side(),
+            Half::Receive => self.side() ^ 1,
+        }
+    }
+
+    /// The mapped segment, once attached.
+    #[inline]
+    pub(crate) fn segment(&self) -> Option<Segment> {
+        let base = NonNull::new(self.segment.load(Ordering::Acquire))?;
+        // SAFETY: set from a verified mapping by `attach`; unmapped only when the slot is torn down,
+        // which waits for all pins.
+        Some(unsafe { Segment::new(base, self.ring_bytes.load(Ordering::Relaxed)) })
+    }
+
+    /// Installs the segment. Once per life.
+    pub(crate) fn attach(&self, segment: Segment, side: u8, peer: u32, peer_slot: u32) {
+        self.side.store(u32::from(side), Ordering::Relaxed);
+        self.peer.store(peer, Ordering::Relaxed);
+        self.peer_slot.store(peer_slot, Ordering::Relaxed);
+        self.ring_bytes.store(segment.ring_bytes(), Ordering::Relaxed);
+        self.segment.store(segment.base().as_ptr(), Ordering::Release);
+        self.set_stage(Stage::Attached);
+    }
+
+    /// Row index in family memory.
+    #[inline]
+    pub(crate) fn row_index(&self) -> Option<u32> {
+        self.row.load(Ordering::Relaxed).checked_sub(1)
+    }
+
+    pub(crate) fn set_row(&self, row: Option<u32>) {
+        self.row.store(row.map_or(0, |r| r + 1), Ordering::Relaxed);
+    }
+
+    /// The row in family memory.
+    #[inline]
+    pub(crate) fn row(&self) -> Option<&'static Row> {
+        process::family_row(self.row_index()?)
+    }
+
+    #[inline]
+    pub(crate) fn stats_row(&self) -> RowId {
+        RowId::from_raw(self.stats.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_stats_row(&self, id: RowId) {
+        self.stats.store(id.raw(), Ordering::Relaxed);
+    }
+
+    /// Why the connection is on the kernel lane, for the statistics.
+    pub(crate) fn note_reason(&self, reason: Reason) {
+        crate::process::note_reason(self, reason);
+    }
+
+    /// Runs `body` on the meeting, unless another thread is at it.
+    pub(crate) fn try_meeting<R>(&self, body: impl FnOnce(&mut Rendezvous) -> R) -> Option<R> {
+        self.meeting_lock.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).ok()?;
+        // SAFETY: the lock word is ours.
+        let result = body(unsafe { &mut *self.meeting.get() });
+        self.meeting_lock.store(0, Ordering::Release);
+        Some(result)
+    }
+
+    #[inline]
+    pub(crate) fn pin(&self, half: Half) {
+        self.pins[half as usize].fetch_add(1, Ordering::SeqCst);
+    }
+
+    #[inline]
+    pub(crate) fn unpin(&self, half: Half) {
+        if self.pins[half as usize].fetch_sub(1, Ordering::SeqCst) == 1
+            && self.state.load(Ordering::SeqCst) == CLOSING
+        {
+            self.tear_down_if_unused();
+        }
+    }
+
+    /// Pins by index, for walks that start from a bell bit. False when the slot is not in use.
+    pub(crate) fn pin_live(&self, half: Half) -> bool {
+        self.pin(half);
+        if self.state.load(Ordering::SeqCst) == LIVE {
+            return true;
+        }
+        self.unpin(half);
+        false
+    }
+
+    /// One more descriptor names the connection.
+    pub(crate) fn reference(&self) {
+        self.refs.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many descriptors name the connection.
+    pub(crate) fn references(&self) -> u32 {
+        self.refs.load(Ordering::Relaxed)
+    }
+
+    /// One descriptor less; its table word has been cleared already.
+    pub(crate) fn unreference(&self) {
+        if self.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.state.store(CLOSING, Ordering::SeqCst);
+            self.tear_down_if_unused();
+        }
+    }
+
+    fn tear_down_if_unused(&self) {
+        if self.pins.iter().any(|p| p.load(Ordering::SeqCst) != 0)
+            || self
+                .state
+                .compare_exchange(CLOSING, TEARING, Ordering::AcqRel, Ordering::Relaxed)
+                .is_err()
+        {
+            return;
+        }
+        self.try_meeting(Rendezvous::abandon);
+        let base = self.segment.swap(null_mut(), Ordering::AcqRel);
+        if let Some(base) = NonNull::new(base) {
+            let len = sdp_shm::layout::segment_bytes(self.ring_bytes.load(Ordering::Relaxed));
+            process::unmap(base, len);
+        }
+        if let Some(peer) = self.peer.swap(0, Ordering::Relaxed).checked_sub(1) {
+            sdp_fabric_shm::peer::release(peer);
+        }
+        process::close_stats_row(self);
+        let index = self.index();
+        self.state.store(FREE, Ordering::Release);
+        HINT.fetch_min(index, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,180 @@
+//! The program's buffers as one range of bytes.
+//!
+//! # Safety
+//! The vectors come from the program's own call and point where the program says; the types here are
+//! built by `unsafe` constructors whose contract is that of the libc call.
+
+use core::cell::Cell;
+
+use libc::iovec;
+use sdp_rdma::fabric::{Gather, Scatter};
+
+/// Most elements of one call (the kernel's IOV_MAX); more is EINVAL there and here.
+pub(crate) const IOV_MAX: usize = 1024;
+
+/// A walk over an iovec array.
+#[derive(Clone, Copy)]
+pub(crate) struct Buffers {
+    iov: *const iovec,
+    count: usize,
+    /// Bytes of the first element already used.
+    skip: usize,
+    left: usize,
+}
+
+impl Buffers {
+    /// `None` when the lengths are impossible (EINVAL).
+    ///
+    /// # Safety
+    /// `iov` points to `count` elements, each valid for the call, until the value is gone.
+    pub(crate) unsafe fn new(iov: *const iovec, count: usize) -> Option<Self> {
+        if count > IOV_MAX {
+            return None;
+        }
+        let mut left = 0usize;
+        for i in 0..count {
+            // SAFETY: i < count.
+            let len = unsafe { (*iov.add(i)).iov_len };
+            left = left.checked_add(len).filter(|n| *n <= isize::MAX as usize)?;
+        }
+        Some(Self { iov, count, skip: 0, left })
+    }
+
+    /// Bytes not yet used.
+    #[inline]
+    pub(crate) fn left(&self) -> usize {
+        self.left
+    }
+
+    /// Uses up `n` bytes.
+    #[inline]
+    pub(crate) fn advance(&mut self, n: usize) {
+        self.each(n, |_, _| {});
+    }
+
+    /// Walks over the next `n` bytes in pieces, using them up.
+    #[inline]
+    fn each(&mut self, n: usize, mut piece: impl FnMut(*mut u8, usize)) {
+        let mut n = n.min(self.left);
+        self.left -= n;
+        while n > 0 && self.count > 0 {
+            // SAFETY: count > 0 elements remain from iov on.
+            let (base, len) = unsafe { ((*self.iov).iov_base.cast::<u8>(), (*self.iov).iov_len) };
+            let here = len.saturating_sub(self.skip).min(n);
+            if here > 0 {
+                // SAFETY: skip + here <= len: within the element.
+                piece(unsafe { base.add(self.skip) }, here);
+            }
+            n -= here;
+            self.skip += here;
+            if self.skip >= len && self.count > 0 {
+                // SAFETY: moves to the next element or one past the end.
+                self.iov = unsafe { self.iov.add(1) };
+                self.count -= 1;
+                self.skip = 0;
+            }
+        }
+    }
+
+    /// The next at most `cap` bytes as an iovec array for a system call; the number of elements.
+    pub(crate) fn fill(&self, cap: usize, out: &mut [iovec]) -> usize {
+        let mut walk = *self;
+        let mut used = 0;
+        let mut room = cap;
+        while used < out.len() && room > 0 && walk.left > 0 {
+            let mut piece = None;
+            let take = walk.first_piece().min(room);
+            walk.each(take, |base, len| piece = Some((base, len)));
+            room -= take;
+            if let (Some((base, len)), Some(slot)) = (piece, out.get_mut(used)) {
+                *slot = iovec { iov_base: base.cast(), iov_len: len };
+                used += 1;
+            }
+        }
+        used
+    }
+
+    /// Bytes left in the first non-empty element.
+    fn first_piece(&mut self) -> usize {
+        while self.count > 0 {
+            // SAFETY: count > 0.
+            let len = unsafe { (*self.iov).iov_len };
+            if len > self.skip {
+                return len - self.skip;
+            }
+            // SAFETY: as in `each`.
+            self.iov = unsafe { self.iov.add(1) };
+            self.count -= 1;
+            self.skip = 0;
+        }
+        0
+    }
+}
+
+/// The next `len` bytes of the program's buffers as a message payload.
+pub(crate) struct Payload<'a> {
+    buffers: &'a mut Buffers,
+    len: usize,
+}
+
+impl<'a> Payload<'a> {
+    /// At most `len` bytes.
+    #[inline]
+    pub(crate) fn new(buffers: &'a mut Buffers, len: usize) -> Self {
+        let len = len.min(buffers.left());
+        Self { buffers, len }
+    }
+}
+
+impl Gather for Payload<'_> {
+    #[inline]
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The fabric asks in order, so the buffers are simply walked.
+    #[inline]
+    fn copy_to(&mut self, _offset: usize, dst: &[Cell<u8>]) {
+        let mut to = dst.as_ptr().cast_mut().cast::<u8>();
+        self.buffers.each(dst.len(), |from, len| {
+            // SAFETY: `from` is the program's buffer, valid by `Buffers::new`'s contract; the pieces
+            // add up to dst.len(), so `to` stays inside; ring and program memory do not overlap.
+            unsafe {
+                core::ptr::copy_nonoverlapping(from, to, len);
+                to = to.add(len);
+            }
+        });
+    }
+}
+
+/// Receives into the program's buffers, or into nothing (MSG_TRUNC).
+pub(crate) struct Landing<'a> {
+    /// Where bytes go.
+    pub(crate) buffers: &'a mut Buffers,
+    /// Throw the bytes away instead of copying them.
+    pub(crate) discard: bool,
+}
+
+impl Scatter for Landing<'_> {
+    #[inline]
+    fn room(&self) -> usize {
+        self.buffers.left()
+    }
+
+    #[inline]
+    fn accept(&mut self, src: &[Cell<u8>]) {
+        if self.discard {
+            self.buffers.advance(src.len());
+            return;
+        }
+        let mut from = src.as_ptr().cast::<u8>();
+        self.buffers.each(src.len(), |to, len| {
+            // SAFETY: `to` is the program's buffer, valid by `Buffers::new`'s contract; the pieces add
+            // up to at most src.len(). A peer that scribbles meanwhile changes bytes, nothing else.
+            unsafe {
+                core::ptr::copy_nonoverlapping(from, to, len);
+                from = from.add(len);
+            }
+        });
+    }
+}

@@ -1,0 +1,325 @@
+//! The two halves' private state, and the rules for changing lanes.
+//!
+//! State is a handful of words in family memory, loaded under the half's lock, checked, worked on as
+//! plain values and stored back. Nothing here is a reference into shared memory.
+//!
+//! # The log
+//! A switch is an entry in the half's log: *from carrier position c and ring cursor r on, the bytes are
+//! on lane x*. The producer writes entries in order; the consumer follows them in order. The consumer
+//! may write the entry that leaves the SDP lane for the producer (L10), while it holds the gate.
+
+use core::sync::atomic::{AtomicU64, Ordering, fence};
+
+use sdp_fabric_shm::endpoint::{ShmRx, ShmTx};
+use sdp_proto::{Sink, Source};
+use sdp_rdma::fabric::Received;
+use sdp_shm::{
+    layout::{Half as HalfLines, LOG_ENTRIES, Segment},
+    ring::ALIGN,
+};
+
+/// Which way a half's payload goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lane {
+    /// Through the carrier.
+    Kernel,
+    /// Through the ring.
+    Sdp,
+}
+
+/// What stops a half for good: the peer or a dead relative left something impossible. The connection
+/// is reset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Broken;
+
+/// A log entry, copied and checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Switch {
+    /// Carrier position at which it takes effect.
+    pub(crate) carrier: u64,
+    /// Ring cursor at which it takes effect.
+    pub(crate) ring: u64,
+    /// The lane from there on.
+    pub(crate) to: Lane,
+}
+
+fn entry(lines: &HalfLines, number: u32) -> Option<&sdp_shm::layout::LogEntry> {
+    lines.log.entries.get(number as usize % LOG_ENTRIES)
+}
+
+/// Sending half.
+pub(crate) struct SourceState {
+    pub(crate) lane: Lane,
+    /// Log entries that we know of.
+    pub(crate) switches: u32,
+    /// Bytes the kernel has taken from us, valid while on the SDP lane.
+    pub(crate) carrier_sent: u64,
+    pub(crate) tx: ShmTx,
+    pub(crate) engine: Source,
+}
+
+const SDP_BIT: u64 = 1 << 32;
+
+impl SourceState {
+    /// State of a fresh half.
+    pub(crate) fn initialise(words: &[AtomicU64], engine: &Source) {
+        for word in words {
+            word.store(0, Ordering::Relaxed);
+        }
+        store_engine(words, &engine.to_words());
+    }
+
+    /// Loads and checks.
+    #[inline]
+    pub(crate) fn load(
+        words: &[AtomicU64],
+        segment: Segment,
+        half: usize,
+    ) -> Result<Self, Broken> {
+        let [tail, head, sent, bits] = load_first(words)?;
+        let aligned = ALIGN as u64 - 1;
+        let window = u64::from(segment.ring_bytes());
+        if tail & aligned != 0 || head & aligned != 0 || tail.wrapping_sub(head) > window {
+            return Err(Broken);
+        }
+        let engine = Source::from_words(&load_engine(words)?).map_err(|_| Broken)?;
+        Ok(Self {
+            lane: if bits & SDP_BIT != 0 { Lane::Sdp } else { Lane::Kernel },
+            switches: bits as u32,
+            carrier_sent: sent,
+            tx: ShmTx::new(segment, half, tail, head),
+            engine,
+        })
+    }
+
+    /// Stores back.
+    #[inline]
+    pub(crate) fn store(&self, words: &[AtomicU64]) {
+        let (tail, head) = self.tx.cursors();
+        let lane = if self.lane == Lane::Sdp { SDP_BIT } else { 0 };
+        store_first(words, [tail, head, self.carrier_sent, u64::from(self.switches) | lane]);
+        store_engine(words, &self.engine.to_words());
+    }
+
+    /// Follows an entry that the consumer wrote for us (L10). The gate is held. True when it did.
+    #[inline]
+    pub(crate) fn adopt(&mut self, lines: &HalfLines) -> Result<bool, Broken> {
+        let now = lines.producer.switches.load(Ordering::Acquire);
+        if now == self.switches {
+            return Ok(false);
+        }
+        let written = entry(lines, self.switches).ok_or(Broken)?;
+        let (tail, _) = self.tx.cursors();
+        if now != self.switches.wrapping_add(1)
+            || self.lane != Lane::Sdp
+            || written.to.load(Ordering::Relaxed) != 0
+            || written.carrier.load(Ordering::Relaxed) != self.carrier_sent
+            || written.ring.load(Ordering::Relaxed) != tail
+        {
+            return Err(Broken);
+        }
+        self.lane = Lane::Kernel;
+        self.switches = now;
+        Ok(true)
+    }
+
+    /// Writes the next entry. The gate is held.
+    pub(crate) fn switch(&mut self, lines: &HalfLines, to: Lane) {
+        let (tail, _) = self.tx.cursors();
+        write_entry(lines, self.switches, self.carrier_sent, tail, to);
+        self.lane = to;
+        self.switches = self.switches.wrapping_add(1);
+    }
+
+    /// Publishes how many bytes the kernel has taken (bells included). The gate is held.
+    pub(crate) fn publish_sent(&self, lines: &HalfLines) {
+        lines.log.carrier_sent.store(self.carrier_sent, Ordering::Release);
+    }
+}
+
+/// Writes log entry number `at` and publishes it.
+fn write_entry(lines: &HalfLines, at: u32, carrier: u64, ring: u64, to: Lane) {
+    if let Some(slot) = entry(lines, at) {
+        slot.carrier.store(carrier, Ordering::Relaxed);
+        slot.ring.store(ring, Ordering::Relaxed);
+        slot.to.store(u32::from(to == Lane::Sdp), Ordering::Relaxed);
+    }
+    lines.log.carrier_sent.store(carrier, Ordering::Relaxed);
+    lines.log.lane.store(u32::from(to == Lane::Sdp), Ordering::Relaxed);
+    // Release: who sees the number sees the entry. SeqCst: ordered against `kernel_reading` (L2, L4).
+    lines.producer.switches.store(at.wrapping_add(1), Ordering::SeqCst);
+}
+
+/// Consumer, on the producer's behalf (L10): ends the producer's SDP section where the ring ends now.
+/// The gate is held, the sink lock too. `false` when the producer is not on the SDP lane.
+pub(crate) fn switch_for_producer(lines: &HalfLines) -> bool {
+    if lines.log.lane.load(Ordering::Acquire) == 0 {
+        return false;
+    }
+    let at = lines.producer.switches.load(Ordering::Acquire);
+    let carrier = lines.log.carrier_sent.load(Ordering::Acquire);
+    let ring = lines.producer.tail.load(Ordering::Acquire);
+    write_entry(lines, at, carrier, ring, Lane::Kernel);
+    true
+}
+
+/// Whether the producer may leave the SDP lane (L2): its previous switch has been followed, or no
+/// kernel read without bound is in progress at the consumer.
+#[inline]
+pub(crate) fn may_leave(lines: &HalfLines, switches: u32) -> bool {
+    lines.consumer.followed.load(Ordering::SeqCst) == switches
+        || lines.consumer.kernel_reading.load(Ordering::SeqCst) == 0
+}
+
+/// Receiving half.
+pub(crate) struct SinkState {
+    pub(crate) lane: Lane,
+    /// Log entries followed.
+    pub(crate) followed: u32,
+    /// Bytes read from the kernel, valid while on the SDP lane.
+    pub(crate) carrier_read: u64,
+    /// The message at the head of the ring that has been read in part: its length in bytes, and the
+    /// part delivered. Length 0: none.
+    pub(crate) current_len: u32,
+    pub(crate) current_offset: u32,
+    pub(crate) rx: ShmRx,
+    pub(crate) engine: Sink,
+}
+
+impl SinkState {
+    /// State of a fresh half.
+    pub(crate) fn initialise(words: &[AtomicU64], engine: &Sink) {
+        for word in words {
+            word.store(0, Ordering::Relaxed);
+        }
+        store_engine(words, &engine.to_words());
+    }
+
+    /// Loads and checks.
+    #[inline]
+    pub(crate) fn load(
+        words: &[AtomicU64],
+        segment: Segment,
+        half: usize,
+    ) -> Result<Self, Broken> {
+        let [head, current, read, bits] = load_first(words)?;
+        let (current_len, current_offset) = (current as u32, (current >> 32) as u32);
+        if head & (ALIGN as u64 - 1) != 0 || current_offset > current_len {
+            return Err(Broken);
+        }
+        let scan = if current_len == 0 {
+            head
+        } else {
+            sdp_shm::ring::Record { start: head, len: current_len }.end()
+        };
+        if scan.wrapping_sub(head) > u64::from(segment.ring_bytes()) {
+            return Err(Broken);
+        }
+        let engine = Sink::from_words(&load_engine(words)?).map_err(|_| Broken)?;
+        Ok(Self {
+            lane: if bits & SDP_BIT != 0 { Lane::Sdp } else { Lane::Kernel },
+            followed: bits as u32,
+            carrier_read: read,
+            current_len,
+            current_offset,
+            rx: ShmRx::new(segment, half, scan, head),
+            engine,
+        })
+    }
+
+    /// Stores back.
+    #[inline]
+    pub(crate) fn store(&self, words: &[AtomicU64]) {
+        let (_, head) = self.rx.cursors();
+        let lane = if self.lane == Lane::Sdp { SDP_BIT } else { 0 };
+        let current = u64::from(self.current_len) | u64::from(self.current_offset) << 32;
+        store_first(
+            words,
+            [head, current, self.carrier_read, u64::from(self.followed) | lane],
+        );
+        store_engine(words, &self.engine.to_words());
+    }
+
+    /// The partly read message.
+    #[inline]
+    pub(crate) fn current(&self) -> Option<Received> {
+        let (_, head) = self.rx.cursors();
+        (self.current_len != 0).then(|| self.rx.resume(head, self.current_len))
+    }
+
+    /// The next log entry that has not been followed yet, checked.
+    #[inline]
+    pub(crate) fn pending(&self, lines: &HalfLines) -> Result<Option<Switch>, Broken> {
+        let written = lines.producer.switches.load(Ordering::SeqCst);
+        if written == self.followed {
+            return Ok(None);
+        }
+        self.read_entry(lines, written)
+    }
+
+    #[cold]
+    fn read_entry(&self, lines: &HalfLines, written: u32) -> Result<Option<Switch>, Broken> {
+        if written.wrapping_sub(self.followed) > LOG_ENTRIES as u32 {
+            return Err(Broken);
+        }
+        let slot = entry(lines, self.followed).ok_or(Broken)?;
+        let to = match slot.to.load(Ordering::Relaxed) {
+            0 => Lane::Kernel,
+            1 => Lane::Sdp,
+            _ => return Err(Broken),
+        };
+        let ring = slot.ring.load(Ordering::Relaxed);
+        let (_, head) = self.rx.cursors();
+        if to == self.lane || ring < head || ring & (ALIGN as u64 - 1) != 0 {
+            return Err(Broken);
+        }
+        Ok(Some(Switch { carrier: slot.carrier.load(Ordering::Relaxed), ring, to }))
+    }
+
+    /// Follows the pending entry.
+    pub(crate) fn follow(&mut self, lines: &HalfLines, to: Lane) {
+        self.lane = to;
+        self.followed = self.followed.wrapping_add(1);
+        lines.consumer.followed.store(self.followed, Ordering::SeqCst);
+    }
+
+    /// Says that a kernel read without bound begins or ends (L2, L4).
+    pub(crate) fn kernel_reading(lines: &HalfLines, reading: bool) {
+        lines.consumer.kernel_reading.store(u32::from(reading), Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+}
+
+#[inline]
+fn load_first(words: &[AtomicU64]) -> Result<[u64; 4], Broken> {
+    let Some([a, b, c, d]) = words.first_chunk() else { return Err(Broken) };
+    Ok([a, b, c, d].map(|w| w.load(Ordering::Relaxed)))
+}
+
+#[inline]
+fn store_first(words: &[AtomicU64], values: [u64; 4]) {
+    if let Some(first) = words.first_chunk::<4>() {
+        for (word, value) in first.iter().zip(values) {
+            word.store(value, Ordering::Relaxed);
+        }
+    }
+}
+
+#[inline]
+fn load_engine<const N: usize>(words: &[AtomicU64]) -> Result<[u64; N], Broken> {
+    let words = words.get(4..4 + N).ok_or(Broken)?;
+    let mut values = [0; N];
+    for (value, word) in values.iter_mut().zip(words) {
+        *value = word.load(Ordering::Relaxed);
+    }
+    Ok(values)
+}
+
+#[inline]
+fn store_engine<const N: usize>(words: &[AtomicU64], values: &[u64; N]) {
+    if let Some(words) = words.get(4..4 + N) {
+        for (word, value) in words.iter().zip(values) {
+            word.store(*value, Ordering::Relaxed);
+        }
+    }
+}

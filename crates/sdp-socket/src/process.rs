@@ -1,0 +1,543 @@
+//! What the process has once: identity, family memory, bell, statistics page, hidden descriptors.
+//!
+//! Nothing exists until the first connection: a program that never opens one pays nothing. Everything
+//! is made under the start lock, inside a critical section, with raw system calls.
+
+use core::{
+    ptr::{NonNull, null_mut},
+    sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering},
+};
+
+use sdp_fabric_shm::{peer::PeerTable, segment};
+use sdp_shm::{
+    bell::Bell,
+    family::{FAMILY_BYTES, Family, Row, Slot},
+};
+use sdp_stats::{Direction, Endpoint, Identity, NewRow, Page, Reason, Role, Verdict};
+use sdp_sys::{errno::Errno, fd, memfd, pid as sys_pid, section, sys, tls, unix};
+
+use crate::{
+    conn::{Conn, flag},
+    settings::{self, Tuned},
+    table::{self, Entry},
+};
+
+/// Highest number from which hidden descriptors start.
+const HIDDEN_CEILING: i32 = 1024;
+/// Room below the ceiling (or the limit) for hidden descriptors.
+const HIDDEN_ROOM: i32 = 64;
+/// With a soft limit below this there are no hidden descriptors beside the statistics page.
+const LIMIT_FOR_BELLS: i32 = 128;
+
+static PID: AtomicU32 = AtomicU32::new(0);
+static NONCE: AtomicU64 = AtomicU64::new(0);
+static FAMILY: AtomicPtr<u8> = AtomicPtr::new(null_mut());
+static SLOT: AtomicU32 = AtomicU32::new(0);
+static BELL: AtomicPtr<u8> = AtomicPtr::new(null_mut());
+static BELL_FD: AtomicI32 = AtomicI32::new(-1);
+static BELL_PAGE_FD: AtomicI32 = AtomicI32::new(-1);
+static PAGE: AtomicPtr<u8> = AtomicPtr::new(null_mut());
+static PAGE_FD: AtomicI32 = AtomicI32::new(-1);
+static STARTED: AtomicU32 = AtomicU32::new(0);
+static CPUS: AtomicU32 = AtomicU32::new(0);
+static TOP: AtomicI32 = AtomicI32::new(0);
+/// The process left all lanes: it makes no system call of its own any more.
+static RETIRED: AtomicBool = AtomicBool::new(false);
+static REPORT_PENDING: AtomicBool = AtomicBool::new(false);
+/// Counts forks; odd while one is in progress.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+static PEERS: PeerTable = PeerTable::new();
+
+/// The peer processes that we know.
+pub(crate) fn peers() -> &'static PeerTable {
+    &PEERS
+}
+
+/// This process's id as of its last fork.
+#[inline]
+pub(crate) fn pid() -> u32 {
+    PID.load(Ordering::Relaxed)
+}
+
+/// Remembers the process (constructor, fork child).
+pub(crate) fn remember() {
+    PID.store(sys_pid::current() as u32, Ordering::Relaxed);
+}
+
+/// Whether the caller runs in the process that the tables describe, and not in a vfork child that
+/// merely shares its memory. One system call: for paths that change tables.
+pub(crate) fn is_ours() -> bool {
+    RETIRED.load(Ordering::Relaxed) || sys_pid::current() as u32 == pid()
+}
+
+/// Whether the library is out of business here.
+#[inline]
+pub(crate) fn is_retired() -> bool {
+    RETIRED.load(Ordering::Relaxed)
+}
+
+/// Nothing of ours happens in this process any more.
+pub(crate) fn retire() {
+    RETIRED.store(true, Ordering::SeqCst);
+}
+
+/// The values in force.
+#[inline]
+pub(crate) fn tunables() -> &'static Tuned {
+    settings::tunables()
+}
+
+/// Forks so far; odd while one is in progress.
+#[inline]
+pub(crate) fn forks() -> u32 {
+    FORKS.load(Ordering::SeqCst)
+}
+
+pub(crate) fn count_fork() {
+    FORKS.fetch_add(1, Ordering::SeqCst);
+}
+
+/// Random identity of this process.
+pub(crate) fn nonce() -> u64 {
+    NONCE.load(Ordering::Relaxed)
+}
+
+fn draw_nonce() {
+    let mut value = 0u64;
+    // SAFETY: eight writable bytes.
+    let got = unsafe { sys!(libc::SYS_getrandom, &raw mut value, 8, libc::GRND_NONBLOCK) };
+    if got != Ok(8) {
+        value = sdp_sys::time::monotonic_ns().rotate_left(20) ^ u64::from(pid());
+    }
+    NONCE.store(value & 0x7fff_ffff_ffff_ffff, Ordering::Relaxed);
+}
+
+/// Zeroed private memory, touched lazily.
+pub(crate) fn map_private(len: usize) -> Option<NonNull<u8>> {
+    map(len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE)
+}
+
+fn map(len: usize, flags: i32) -> Option<NonNull<u8>> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
+    let at = unsafe { sys!(libc::SYS_mmap, 0, len, protection, flags, -1isize, 0) }.ok()?;
+    NonNull::new(at as *mut u8)
+}
+
+/// Gives a mapping back.
+pub(crate) fn unmap(at: NonNull<u8>, len: usize) {
+    // SAFETY: callers own the mapping and do not use it any more.
+    let _ = unsafe { sys!(libc::SYS_munmap, at.as_ptr(), len) };
+}
+
+/// CPUs that this process may run on, as of its start.
+#[inline]
+pub(crate) fn usable_cpus() -> u32 {
+    CPUS.load(Ordering::Relaxed).max(1)
+}
+
+fn count_cpus() {
+    let mut mask = [0u64; 128];
+    // SAFETY: the mask is writable for its size.
+    let got = unsafe {
+        sys!(libc::SYS_sched_getaffinity, 0, size_of_val(&mask), mask.as_mut_ptr())
+    };
+    let cpus = match got {
+        Ok(_) => mask.iter().map(|w| w.count_ones()).sum(),
+        Err(_) => 1,
+    };
+    CPUS.store(cpus, Ordering::Relaxed);
+}
+
+/// Notes that a descriptor number is in the table.
+pub(crate) fn note_descriptor(fd: i32) {
+    TOP.fetch_max(fd, Ordering::Relaxed);
+}
+
+/// Highest descriptor number that was ever in the table.
+pub(crate) fn highest_descriptor() -> i32 {
+    TOP.load(Ordering::Relaxed)
+}
+
+fn soft_limit() -> i32 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure is writable.
+    let got = unsafe { sys!(libc::SYS_prlimit64, 0, libc::RLIMIT_NOFILE, 0, &raw mut limit) };
+    if got.is_err() { 0 } else { limit.rlim_cur.min(1 << 20) as i32 }
+}
+
+/// Number from which hidden descriptors start.
+pub(crate) fn hidden_min() -> i32 {
+    (soft_limit().min(HIDDEN_CEILING) - HIDDEN_ROOM).max(3)
+}
+
+/// Moves a descriptor of ours out of the program's way and out of its sight.
+pub(crate) fn hide(raw: i32) -> i32 {
+    let moved = fd::move_up(raw, hidden_min());
+    note_descriptor(moved);
+    table::replace(moved, Some(Entry::Hidden));
+    moved
+}
+
+/// Closes a hidden descriptor.
+fn unhide(cell: &AtomicI32) {
+    let raw = cell.swap(-1, Ordering::AcqRel);
+    if raw >= 0 && table::entry(raw) == Some(Entry::Hidden) {
+        table::replace(raw, None);
+        fd::close(raw);
+    }
+}
+
+/// A hidden descriptor was about to be overwritten by the program: it moves.
+pub(crate) fn move_hidden(from: i32) {
+    for cell in [&BELL_FD, &BELL_PAGE_FD, &PAGE_FD] {
+        if cell.load(Ordering::Acquire) == from {
+            // SAFETY: no pointers.
+            let fresh = unsafe {
+                sys!(libc::SYS_fcntl, from, libc::F_DUPFD_CLOEXEC, hidden_min().max(from + 1))
+            };
+            if let Ok(fresh) = fresh {
+                note_descriptor(fresh as i32);
+                table::replace(fresh as i32, Some(Entry::Hidden));
+                cell.store(fresh as i32, Ordering::Release);
+            }
+            if cell as *const AtomicI32 == &raw const BELL_FD {
+                crate::epoll::bell_moved();
+            }
+        }
+    }
+    PEERS.move_up(from + 1);
+    table::replace(from, None);
+}
+
+/// Makes what the first connection needs. False when the process has none (no memory, retired).
+pub(crate) fn start() -> bool {
+    match STARTED.load(Ordering::Acquire) {
+        2 => return !is_retired(),
+        _ if is_retired() => return false,
+        _ => {}
+    }
+    let _section = section::Guard::enter();
+    while let Err(now) = STARTED.compare_exchange(0, 1, Ordering::Acquire, Ordering::Acquire) {
+        if now == 2 {
+            return true;
+        }
+        core::hint::spin_loop();
+    }
+    if pid() == 0 {
+        remember();
+    }
+    draw_nonce();
+    count_cpus();
+    settings::load();
+    let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    if FAMILY.load(Ordering::Acquire).is_null()
+        && let Some(base) = map(FAMILY_BYTES, flags)
+    {
+        // SAFETY: a fresh zeroed mapping, unmapped only when the process leaves its family, after
+        // which nothing of it is used.
+        let family = unsafe { Family::new(base, nonce() & !0xffff_ffff) };
+        if let Some(slot) = family.join(pid()) {
+            SLOT.store(slot.0 + 1, Ordering::Release);
+            FAMILY.store(base.as_ptr(), Ordering::Release);
+        }
+    }
+    make_page();
+    STARTED.store(2, Ordering::Release);
+    true
+}
+
+/// Family memory and this process's slot in it.
+#[inline]
+pub(crate) fn family() -> Option<(Family, Slot)> {
+    let base = NonNull::new(FAMILY.load(Ordering::Acquire))?;
+    let slot = SLOT.load(Ordering::Acquire).checked_sub(1)?;
+    // SAFETY: `Family` is a transparent view; the mapping was made by `start`.
+    Some((unsafe { Family::resume(base) }, Slot(slot)))
+}
+
+/// A row of family memory.
+#[inline]
+pub(crate) fn family_row(index: u32) -> Option<&'static Row> {
+    let base = NonNull::new(FAMILY.load(Ordering::Acquire))?;
+    // SAFETY: as in `family`; the mapping stays for as long as connections are used.
+    unsafe { Family::resume(base) }.static_row(index)
+}
+
+pub(crate) fn set_slot(slot: Option<Slot>) {
+    SLOT.store(slot.map_or(0, |s| s.0 + 1), Ordering::Release);
+}
+
+// ---- bell ------------------------------------------------------------------------------------
+
+/// This process's bell page, once made.
+#[inline]
+pub(crate) fn bell() -> Option<Bell> {
+    let base = NonNull::new(BELL.load(Ordering::Acquire))?;
+    // SAFETY: a mapped page of the right size that stays until the process forks or retires.
+    Some(unsafe { Bell::new(base) })
+}
+
+/// The eventfd and the page's file, made on first use; −1 where there is none.
+pub(crate) fn bell_files() -> (i32, i32) {
+    if BELL.load(Ordering::Acquire).is_null() {
+        make_bell();
+    }
+    (BELL_FD.load(Ordering::Acquire), BELL_PAGE_FD.load(Ordering::Acquire))
+}
+
+/// The hidden eventfd, −1 when there is none.
+pub(crate) fn bell_fd() -> i32 {
+    BELL_FD.load(Ordering::Acquire)
+}
+
+fn make_bell() {
+    static MAKING: AtomicU32 = AtomicU32::new(0);
+    if soft_limit() < LIMIT_FOR_BELLS
+        || MAKING.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err()
+    {
+        return;
+    }
+    let flags = libc::EFD_NONBLOCK | libc::EFD_CLOEXEC;
+    // SAFETY: no pointers.
+    let event = unsafe { sys!(libc::SYS_eventfd2, 0, flags) };
+    if let (Ok(event), Ok(page)) = (event, segment::create_bell_page()) {
+        match segment::map_bell_page(page.raw()) {
+            Ok(mapped) => {
+                BELL_FD.store(hide(event as i32), Ordering::Release);
+                BELL_PAGE_FD.store(hide(page.into_raw()), Ordering::Release);
+                BELL.store(mapped.base().as_ptr(), Ordering::Release);
+            }
+            Err(_) => fd::close(event as i32),
+        }
+    } else if let Ok(event) = event {
+        fd::close(event as i32);
+    }
+    MAKING.store(0, Ordering::Release);
+}
+
+/// The calling thread's private edge view of the eventfd: an epoll descriptor that sees each ring
+/// once, so that threads cannot steal each other's. −1 when it cannot be had.
+pub(crate) fn wait_set() -> i32 {
+    let slot = tls::slot(tls::Slot::WaitSet);
+    let held = slot.load(Ordering::Relaxed);
+    if held != 0 {
+        return held as i32 - 1;
+    }
+    let event = bell_fd();
+    if event < 0 {
+        return -1;
+    }
+    let _section = section::Guard::enter();
+    // SAFETY: no pointers.
+    let Ok(set) = (unsafe { sys!(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC) }) else {
+        return -1;
+    };
+    let set = hide(set as i32);
+    let mut interest =
+        libc::epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: 0 };
+    // SAFETY: the event structure is readable.
+    let added = unsafe {
+        sys!(libc::SYS_epoll_ctl, set, libc::EPOLL_CTL_ADD, event, &raw mut interest)
+    };
+    if added.is_err() {
+        table::replace(set, None);
+        fd::close(set);
+        return -1;
+    }
+    slot.store(set as usize + 1, Ordering::Relaxed);
+    clear_wait_set();
+    set
+}
+
+/// Takes the ring that woke the thread off its wait set.
+pub(crate) fn clear_wait_set() {
+    let held = tls::slot(tls::Slot::WaitSet).load(Ordering::Relaxed);
+    if held == 0 {
+        return;
+    }
+    let mut event = libc::epoll_event { events: 0, u64: 0 };
+    // SAFETY: one writable event; no wait, no mask.
+    let _ = unsafe {
+        sys!(libc::SYS_epoll_pwait, held - 1, &raw mut event, 1, 0, 0, 8)
+    };
+}
+
+// ---- statistics ------------------------------------------------------------------------------
+
+/// The statistics page, once made.
+#[inline]
+pub(crate) fn page() -> Option<&'static Page> {
+    // SAFETY: a mapping of SIZE bytes that is never unmapped in this process image.
+    unsafe { Page::from_ptr(PAGE.load(Ordering::Acquire), sdp_stats::SIZE) }
+}
+
+fn make_page() {
+    let Ok(file) = memfd::create_sealed(sdp_stats::page::MEMFD_NAME, sdp_stats::SIZE as u64)
+    else {
+        return;
+    };
+    let Ok(base) = memfd::map(file.raw(), sdp_stats::SIZE) else { return };
+    // SAFETY: just mapped with that length; atomics only from here on.
+    let Some(page) = (unsafe { Page::from_ptr(base.as_ptr(), sdp_stats::SIZE) }) else { return };
+    // SAFETY: no arguments.
+    let (ppid, uid) = unsafe {
+        (sys!(libc::SYS_getppid).unwrap_or(0) as u32, sys!(libc::SYS_getuid).unwrap_or(0) as u32)
+    };
+    page.init(&Identity {
+        pid: pid(),
+        ppid,
+        uid,
+        now_ns: sdp_sys::time::monotonic_ns(),
+        program: settings::program(),
+        version: env!("CARGO_PKG_VERSION").as_bytes(),
+    });
+    PAGE_FD.store(hide(file.into_raw()), Ordering::Release);
+    PAGE.store(base.as_ptr(), Ordering::Release);
+    REPORT_PENDING.store(!settings::report().is_empty(), Ordering::Release);
+    hand_in();
+}
+
+/// Gives `sdp run` a duplicate of the page; tried again at later connections while its queue is full.
+pub(crate) fn hand_in() {
+    if !REPORT_PENDING.load(Ordering::Relaxed) {
+        return;
+    }
+    let mut parts = settings::report().splitn(3, |b| *b == b';');
+    let (name, path, token) = (parts.next(), parts.next(), parts.next());
+    let page_fd = PAGE_FD.load(Ordering::Acquire);
+    let send = |address: Option<&[u8]>, is_abstract: bool| -> Result<(), Errno> {
+        let address = address.filter(|a| !a.is_empty()).ok_or(Errno::EINVAL)?;
+        let socket = unix::socket()?;
+        if is_abstract {
+            unix::connect(socket.raw(), address)?;
+        } else {
+            unix::connect_path(socket.raw(), address)?;
+        }
+        unix::send(socket.raw(), token.unwrap_or(&[]), &[page_fd])
+    };
+    let result = send(name, true).or_else(|e| match e {
+        Errno::EAGAIN | Errno(libc::ETOOMANYREFS) => Err(e),
+        _ => send(path, false),
+    });
+    if !matches!(result, Err(Errno::EAGAIN | Errno(libc::ETOOMANYREFS))) {
+        REPORT_PENDING.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Gives the connection a row in the statistics page, if it has none in this process's page.
+#[inline]
+pub(crate) fn ensure_row(conn: &Conn) {
+    if !conn.has(flag::ROWED) {
+        open_stats_row(conn);
+    }
+}
+
+#[cold]
+fn open_stats_row(conn: &Conn) {
+    if conn.flags.fetch_or(flag::ROWED, Ordering::SeqCst) & flag::ROWED != 0 {
+        return;
+    }
+    let Some(page) = page() else { return };
+    let fd = conn.fd.load(Ordering::Relaxed);
+    let (local, remote) = conn.addresses();
+    let new = NewRow {
+        carrier: conn.row().map_or(0, |row| row.carrier_id.load(Ordering::Relaxed)),
+        inode: fd::inode(fd).unwrap_or(0),
+        fd,
+        local: Endpoint { addr: local.0, port: local.1 },
+        remote: Endpoint { addr: remote.0, port: remote.1 },
+        is_v6: conn.has(flag::V6),
+        role: if conn.has(flag::ACCEPTED) { Role::Accepted } else { Role::Connected },
+        state: sdp_stats::ConnState::Established,
+    };
+    conn.set_stats_row(page.open_row(&new));
+}
+
+/// Folds the connection's row into the totals.
+pub(crate) fn close_stats_row(conn: &Conn) {
+    if conn.has(flag::ROWED)
+        && let Some(page) = page()
+    {
+        page.close_row(conn.stats_row());
+    }
+}
+
+/// Counts a connection end once per carrier.
+pub(crate) fn count_seen(conn: &Conn, reason: Reason) {
+    if let (Some(page), Some(row)) = (page(), conn.row()) {
+        page.count_seen(Verdict::at(&row.reason), reason);
+    } else if let Some(page) = page() {
+        let word = AtomicU32::new(0);
+        page.count_seen(Verdict::at(&word), reason);
+    }
+}
+
+/// Why a connection is on the kernel lane.
+pub(crate) fn note_reason(conn: &Conn, reason: Reason) {
+    let Some(page) = page() else { return };
+    if let Some(row) = conn.row() {
+        page.count_reason(Verdict::at(&row.reason), reason);
+    }
+    for direction in [Direction::Send, Direction::Receive] {
+        page.show_reason(conn.stats_row(), direction, reason);
+    }
+}
+
+// ---- fork ------------------------------------------------------------------------------------
+
+/// In a fork child: what belonged to the parent alone is made anew on demand.
+pub(crate) fn become_child() {
+    remember();
+    draw_nonce();
+    tls::slot(tls::Slot::WaitSet).store(0, Ordering::Relaxed);
+    // Hidden descriptors were inherited; the parent's are no use here.
+    table::walk(|fd, entry| {
+        if entry == Entry::Hidden {
+            table::replace(fd, None);
+            fd::close(fd);
+        }
+    });
+    for cell in [&BELL_FD, &BELL_PAGE_FD, &PAGE_FD] {
+        cell.store(-1, Ordering::Release);
+    }
+    let bell = NonNull::new(BELL.swap(null_mut(), Ordering::AcqRel));
+    if let Some(base) = bell {
+        unmap(base, segment::BELL_PAGE_BYTES);
+    }
+    let page = NonNull::new(PAGE.swap(null_mut(), Ordering::AcqRel));
+    if let Some(base) = page {
+        unmap(base, sdp_stats::SIZE);
+    }
+}
+
+/// In a fork child, at its first use of a connection: a page of its own.
+pub(crate) fn renew_page() {
+    if PAGE.load(Ordering::Acquire).is_null() && !is_retired() {
+        let _section = section::Guard::enter();
+        make_page();
+    }
+}
+
+/// Before the process ends, or leaves all lanes: gives back what relatives could wait for.
+pub(crate) fn leave_family() {
+    if let Some((family, slot)) = family() {
+        family.leave(slot);
+        SLOT.store(0, Ordering::Release);
+    }
+}
+
+/// Leaves nothing of ours behind that an unprivileged continuation could use (X1).
+pub(crate) fn drop_everything() {
+    for cell in [&BELL_FD, &BELL_PAGE_FD, &PAGE_FD] {
+        unhide(cell);
+    }
+    if let Some(base) = NonNull::new(BELL.swap(null_mut(), Ordering::AcqRel)) {
+        unmap(base, segment::BELL_PAGE_BYTES);
+    }
+    leave_family();
+    if let Some(base) = NonNull::new(FAMILY.swap(null_mut(), Ordering::AcqRel)) {
+        unmap(base, FAMILY_BYTES);
+    }
+}

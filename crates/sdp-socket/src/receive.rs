@@ -1,0 +1,538 @@
+//! One receive call: bytes from whichever lane they are on, in stream order.
+
+use libc::c_int;
+use sdp_proto::{SinkAction, wire::Message};
+use sdp_rdma::fabric::ReceiveQueue;
+use sdp_shm::{
+    family::Row,
+    layout::{Half as HalfLines, Segment},
+    lock,
+};
+use sdp_stats::{Direction, Fabric, Lane as StatsLane, Verdict};
+use sdp_sys::{errno::Errno, fd, section, time::monotonic_ns};
+
+use core::sync::atomic::Ordering;
+
+use crate::{
+    carrier,
+    conn::{Conn, Half, flag},
+    iovec::{Buffers, Landing},
+    lane::{Broken, Lane, SinkState},
+    process,
+    table::Pinned,
+    wait,
+};
+
+/// Bytes of a message's header that are looked at first: a whole header for Data.
+const FIRST_LOOK: usize = 16;
+/// Lane switches followed and bells eaten in one attempt before giving up on a restless peer.
+const TURNS: u32 = 64;
+
+/// What a receive call wants beside bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct Wish {
+    /// The program's flags.
+    pub(crate) flags: c_int,
+}
+
+impl Wish {
+    fn peeks(self) -> bool {
+        self.flags & libc::MSG_PEEK != 0
+    }
+
+    fn discards(self) -> bool {
+        self.flags & libc::MSG_TRUNC != 0
+    }
+
+    fn waits_for_all(self) -> bool {
+        self.flags & libc::MSG_WAITALL != 0 && !self.peeks()
+    }
+}
+
+/// How far an attempt looks when the ring is empty.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Look {
+    /// At the ring and the log only.
+    Ring,
+    /// At the carrier too: bells, FIN, errors.
+    Carrier,
+}
+
+/// A receive call on an attached connection.
+pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Result<usize, Errno> {
+    let mark = section::mark();
+    let wanted = buffers.left();
+    if wanted == 0 {
+        return Ok(0);
+    }
+    let mut got = 0;
+    let mut deadline: Option<Option<u64>> = None;
+    let mut look = Look::Ring;
+    loop {
+        match attempt(conn, buffers, wish, look) {
+            Ok(0) => return Ok(got),
+            Ok(n) => {
+                got += n;
+                if !wish.waits_for_all() || got == wanted {
+                    return Ok(got);
+                }
+                continue;
+            }
+            Err(e) if e != Errno::EAGAIN => {
+                return if got > 0 { Ok(got) } else { Err(e) };
+            }
+            Err(_) if look == Look::Ring => {
+                // Nothing in the ring. Somebody may answer within a moment; only then ask the kernel.
+                let blocking =
+                    wish.flags & libc::MSG_DONTWAIT == 0 && !fd::is_nonblocking(conn.fd());
+                if blocking && wait::spin_for_bytes(conn) {
+                    continue;
+                }
+                look = Look::Carrier;
+                if !blocking {
+                    deadline = Some(Some(0));
+                }
+                continue;
+            }
+            Err(e) => {
+                let until = *deadline.get_or_insert_with(|| {
+                    carrier::timeout_ns(conn.fd(), libc::SO_RCVTIMEO).map(|ns| monotonic_ns() + ns)
+                });
+                if until == Some(0) {
+                    return if got > 0 { Ok(got) } else { Err(e) };
+                }
+                match wait::for_bytes(conn, until, mark) {
+                    wait::Woken::Look => {}
+                    wait::Woken::TimedOut => {
+                        return if got > 0 { Ok(got) } else { Err(Errno::EAGAIN) };
+                    }
+                    wait::Woken::Interrupted => {
+                        return if got > 0 { Ok(got) } else { Err(Errno::EINTR) };
+                    }
+                    wait::Woken::Closed => {
+                        return if got > 0 { Ok(got) } else { Err(Errno::EBADF) };
+                    }
+                }
+                look = Look::Carrier;
+            }
+        }
+    }
+}
+
+/// Runs `body` on the receiving half's state under its lock, inside a critical section.
+pub(crate) fn with_sink<R>(
+    conn: &Conn,
+    body: impl FnOnce(&mut SinkState, &Row, Segment, &HalfLines) -> Result<R, Errno>,
+) -> Result<R, Errno> {
+    let (Some(segment), Some(row)) = (conn.segment(), conn.row()) else {
+        return Err(Errno::ECONNRESET);
+    };
+    let half = conn.half_index(Half::Receive);
+    let _section = section::Guard::enter();
+    let _ = lock::lock(&row.sink.lock, process::pid());
+    let result = match SinkState::load(&row.sink.words, segment, half) {
+        Ok(mut state) => {
+            let result = body(&mut state, row, segment, segment.half(half));
+            state.store(&row.sink.words);
+            result
+        }
+        Err(Broken) => {
+            crate::demote::reset(conn);
+            Err(Errno::ECONNRESET)
+        }
+    };
+    lock::unlock(&row.sink.lock);
+    result
+}
+
+fn attempt(
+    conn: &Pinned,
+    buffers: &mut Buffers,
+    wish: Wish,
+    look: Look,
+) -> Result<usize, Errno> {
+    if conn.has(flag::HOSTILE) {
+        return Err(Errno::ECONNRESET);
+    }
+    with_sink(conn, |sink, row, _, lines| {
+        let result = step(conn, sink, row, lines, buffers, wish, look);
+        if let Ok(n) = result
+            && n > 0
+            && !wish.peeks()
+        {
+            conn.calls[Half::Receive as usize].fetch_add(1, Ordering::Relaxed);
+        }
+        result
+    })
+}
+
+/// Whether this process reads the connection only through the library, so that the peer may use the
+/// ring: enough calls seen, nobody inside the kernel on a young connection, and readiness (if it is
+/// asked for at all) is asked of us.
+fn declare_trust(conn: &Pinned, lines: &HalfLines) {
+    if lines.consumer.trusts_itself.load(Ordering::Relaxed) != 0 {
+        return;
+    }
+    let half = Half::Receive as usize;
+    let tunables = process::tunables();
+    let earned = conn.calls[half].load(Ordering::Relaxed) >= tunables.promote_calls()
+        || conn.bytes[half].load(Ordering::Relaxed) >= tunables.promote_bytes();
+    if earned
+        && conn.raw[half].load(Ordering::SeqCst) == 0
+        && !conn.has(flag::PINNED)
+        && (conn.has(flag::WAITED) || !fd::is_nonblocking(conn.fd()))
+    {
+        lines.consumer.trusts_itself.store(1, Ordering::SeqCst);
+    }
+}
+
+fn step(
+    conn: &Pinned,
+    sink: &mut SinkState,
+    row: &Row,
+    lines: &HalfLines,
+    buffers: &mut Buffers,
+    wish: Wish,
+    look: Look,
+) -> Result<usize, Errno> {
+    let broken = |Broken| {
+        crate::demote::reset(conn);
+        Errno::ECONNRESET
+    };
+    declare_trust(conn, lines);
+    let mut total = 0;
+    for _ in 0..TURNS {
+        if sink.lane == Lane::Kernel {
+            match kernel_read(conn, sink, lines, buffers, wish).map_err(broken)? {
+                KernelRead::Switched => continue,
+                KernelRead::Got(0) => return Ok(total),
+                KernelRead::Got(n) => {
+                    if !wish.peeks() {
+                        count(conn, row, StatsLane::Kernel, n);
+                    }
+                    total += n;
+                    // L7: a short read must mean that there is nothing more in any lane.
+                    if wish.peeks() || buffers.left() == 0 {
+                        return Ok(total);
+                    }
+                    if sink.pending(lines).map_err(broken)?.is_none() {
+                        return Ok(total);
+                    }
+                    continue;
+                }
+                KernelRead::Failed(e) => {
+                    return if total > 0 { Ok(total) } else { Err(e) };
+                }
+            }
+        }
+        let switch = sink.pending(lines).map_err(broken)?;
+        sink.rx.set_limit(switch.map_or(u64::MAX, |s| s.ring));
+        let got = ring_read(conn, sink, row, lines, buffers, wish)?;
+        if got > 0 {
+            if !wish.peeks() {
+                count(conn, row, StatsLane::Sdp, got);
+            }
+            total += got;
+            if buffers.left() == 0 || wish.peeks() {
+                return Ok(total);
+            }
+        }
+        if let Some(switch) = switch {
+            // The ring is drained up to the switch; bells before it are eaten, then the carrier goes on.
+            let bells = switch.carrier.wrapping_sub(sink.carrier_read);
+            if bells > i64::MAX as u64 {
+                return Err(broken(Broken));
+            }
+            let eaten = carrier::eat(conn.fd(), bells);
+            sink.carrier_read += eaten;
+            if eaten == bells {
+                sink.follow(lines, Lane::Kernel);
+                continue;
+            }
+            // The bells are announced but not here yet (or the connection broke).
+            if total > 0 {
+                return Ok(total);
+            }
+            return match carrier::peek(conn.fd()) {
+                Ok(0) => Ok(0),
+                Ok(_) => Err(Errno::EAGAIN),
+                Err(e) => Err(e),
+            };
+        }
+        if total > 0 {
+            return Ok(total);
+        }
+        if sink.engine.has_ended() {
+            return Ok(0);
+        }
+        if look == Look::Ring {
+            return Err(Errno::EAGAIN);
+        }
+        match look_at_carrier(conn, sink, lines)? {
+            Found::Again => {}
+            Found::Nothing => return Err(Errno::EAGAIN),
+            Found::End => return Ok(0),
+        }
+    }
+    Err(Errno::EAGAIN)
+}
+
+enum KernelRead {
+    Got(usize),
+    Switched,
+    Failed(Errno),
+}
+
+/// Reads from the carrier while the half is on the kernel lane (L2, L3, L4, L9).
+fn kernel_read(
+    conn: &Pinned,
+    sink: &mut SinkState,
+    lines: &HalfLines,
+    buffers: &mut Buffers,
+    wish: Wish,
+) -> Result<KernelRead, Broken> {
+    let flags = wish.flags & !libc::MSG_WAITALL;
+    SinkState::kernel_reading(lines, true);
+    if let Some(switch) = sink.pending(lines)? {
+        SinkState::kernel_reading(lines, false);
+        let Ok(consumed) = carrier::consumed(conn.fd()) else {
+            return Ok(KernelRead::Failed(Errno::EAGAIN));
+        };
+        let before = switch.carrier.wrapping_sub(consumed);
+        if before == 0 || before > i64::MAX as u64 {
+            sink.carrier_read = consumed;
+            sink.follow(lines, Lane::Sdp);
+            return Ok(KernelRead::Switched);
+        }
+        let cap = usize::try_from(before).unwrap_or(usize::MAX);
+        return Ok(match carrier::receive(conn.fd(), buffers, cap, flags) {
+            Ok(n) => {
+                take(buffers, n, wish);
+                KernelRead::Got(n)
+            }
+            Err(e) => KernelRead::Failed(e),
+        });
+    }
+    let result = carrier::receive(conn.fd(), buffers, usize::MAX, flags);
+    let switch = match sink.pending(lines) {
+        Ok(switch) => switch,
+        Err(broken) => {
+            SinkState::kernel_reading(lines, false);
+            return Err(broken);
+        }
+    };
+    let done = match (result, switch) {
+        (Ok(0), Some(_)) => KernelRead::Switched, // L9: not the end, there is a switch before it
+        (Ok(n), Some(switch)) => {
+            // L4: what lies behind the switch is bells; cut them from the end of what was read.
+            match carrier::consumed(conn.fd()) {
+                Ok(consumed) => {
+                    let read_to = if wish.peeks() { consumed + n as u64 } else { consumed };
+                    let behind = read_to.wrapping_sub(switch.carrier);
+                    let behind = if behind > i64::MAX as u64 { 0 } else { behind.min(n as u64) };
+                    if read_to >= switch.carrier && !wish.peeks() {
+                        sink.carrier_read = read_to;
+                        sink.follow(lines, Lane::Sdp);
+                    }
+                    let n = n - behind as usize;
+                    take(buffers, n, wish);
+                    if n == 0 && !wish.peeks() {
+                        KernelRead::Switched
+                    } else if n == 0 {
+                        KernelRead::Failed(Errno::EAGAIN)
+                    } else {
+                        KernelRead::Got(n)
+                    }
+                }
+                Err(_) => {
+                    take(buffers, n, wish);
+                    KernelRead::Got(n)
+                }
+            }
+        }
+        (Ok(n), None) => {
+            take(buffers, n, wish);
+            KernelRead::Got(n)
+        }
+        (Err(Errno::EAGAIN), Some(_)) => KernelRead::Switched,
+        (Err(e), _) => KernelRead::Failed(e),
+    };
+    SinkState::kernel_reading(lines, false);
+    Ok(done)
+}
+
+fn take(buffers: &mut Buffers, n: usize, wish: Wish) {
+    if !wish.peeks() {
+        buffers.advance(n);
+    }
+}
+
+/// Reads messages from the ring until the buffers are full or the ring is empty (or its limit is
+/// reached).
+fn ring_read(
+    conn: &Pinned,
+    sink: &mut SinkState,
+    row: &Row,
+    lines: &HalfLines,
+    buffers: &mut Buffers,
+    wish: Wish,
+) -> Result<usize, Errno> {
+    let mut walk = *buffers;
+    let mut got = 0;
+    while walk.left() > 0 {
+        let message = match sink.current() {
+            Some(message) => message,
+            None => match sink.rx.poll_receive() {
+                Ok(Some(message)) => {
+                    if !accept(conn, sink, row, message)? {
+                        continue;
+                    }
+                    message
+                }
+                Ok(None) => break,
+                Err(_) => {
+                    crate::demote::reset(conn);
+                    return Err(Errno::ECONNRESET);
+                }
+            },
+        };
+        let rest = sink.current_len - sink.current_offset;
+        let n = walk.left().min(rest as usize) as u32;
+        let mut landing = Landing { buffers: &mut walk, discard: wish.discards() };
+        sink.rx.copy_out(message, sink.current_offset, n, &mut landing);
+        got += n as usize;
+        if wish.peeks() {
+            // Peeking beyond the first message would need a second cursor; a short peek is legal.
+            break;
+        }
+        sink.current_offset += n;
+        if sink.current_offset == sink.current_len {
+            sink.current_len = 0;
+            sink.current_offset = 0;
+            sink.rx.release(message);
+            wait::room_freed(conn, lines, &sink.rx);
+        }
+    }
+    if !wish.peeks() {
+        *buffers = walk;
+    }
+    Ok(got)
+}
+
+/// Takes a message's header: true when its payload is now the current message.
+#[inline]
+fn accept(
+    conn: &Pinned,
+    sink: &mut SinkState,
+    row: &Row,
+    message: sdp_rdma::fabric::Received,
+) -> Result<bool, Errno> {
+    let mut first = [0u8; sdp_proto::wire::PREFIX_MAX];
+    let look = if message.len as usize <= FIRST_LOOK { message.len as usize } else { FIRST_LOOK };
+    let mut have = 0;
+    if let Some(head) = first.get_mut(..look) {
+        have = sink.rx.copy_header(message, head);
+    }
+    if first[0] != 0xff {
+        have = sink.rx.copy_header(message, &mut first);
+    }
+    let parsed = Message::parse(first.get(..have).unwrap_or(&[]), message.len);
+    let action = parsed.and_then(|parsed| {
+        row.credit.store(0, Ordering::Relaxed);
+        sink.engine.handle(&parsed)
+    });
+    let ack = sink.engine.ack(u16::MAX);
+    row.ack.store(ack.to_word(), Ordering::Release);
+    match action {
+        Ok(SinkAction::Deliver(payload)) => {
+            sink.current_len = message.len;
+            sink.current_offset = payload.offset;
+            Ok(true)
+        }
+        Ok(SinkAction::Nothing | SinkAction::EndOfStream | SinkAction::ModeChanged(_)) => {
+            sink.rx.release(message);
+            Ok(false)
+        }
+        // Nothing of ours sends anything else on this fabric yet; what a stranger sends ends the
+        // connection instead of being half understood.
+        Ok(_) | Err(_) => {
+            crate::demote::reset(conn);
+            Err(Errno::ECONNRESET)
+        }
+    }
+}
+
+enum Found {
+    /// Something changed: look again.
+    Again,
+    Nothing,
+    End,
+}
+
+/// The ring is empty: eats bells, then asks the kernel for FIN and errors (E1, E2, E3, L5).
+fn look_at_carrier(
+    conn: &Pinned,
+    sink: &mut SinkState,
+    lines: &HalfLines,
+) -> Result<Found, Errno> {
+    if eat_bells(conn.fd(), sink, lines) > 0 {
+        return Ok(Found::Again);
+    }
+    let seen = carrier::peek(conn.fd());
+    if has_news(sink, lines) {
+        return Ok(Found::Again);
+    }
+    match seen {
+        Ok(0) => {
+            conn.set(flag::PEER_GONE);
+            // E2: with bytes of ours unread, was it a close (then TCP would have reset) or a half
+            // close? One bell tells: the kernel of a closed peer answers RST.
+            if crate::send::probe_peer(conn) {
+                return Err(Errno::ECONNRESET);
+            }
+            Ok(Found::End)
+        }
+        Ok(_) => {
+            let bells = lines.log.carrier_sent.load(Ordering::Acquire);
+            Ok(if bells != sink.carrier_read { Found::Again } else { Found::Nothing })
+        }
+        Err(Errno::EAGAIN) => Ok(Found::Nothing),
+        Err(Errno::ECONNRESET) => {
+            conn.set(flag::PEER_GONE);
+            // E3: a reset whose only cause can have been unread bells is an ordinary end.
+            if crate::send::everything_was_read(conn) {
+                Ok(Found::End)
+            } else {
+                Err(Errno::ECONNRESET)
+            }
+        }
+        Err(e) => Err(e),
+    }
+}
+
+/// Takes bells off the carrier, never more than were counted (L5); how many.
+pub(crate) fn eat_bells(fd: c_int, sink: &mut SinkState, lines: &HalfLines) -> u64 {
+    let bells = lines.log.carrier_sent.load(Ordering::Acquire).wrapping_sub(sink.carrier_read);
+    if bells == 0 || bells > i64::MAX as u64 {
+        return 0;
+    }
+    let eaten = carrier::eat(fd, bells);
+    sink.carrier_read += eaten;
+    eaten
+}
+
+/// Whether the ring or the log has something new for this half.
+pub(crate) fn has_news(sink: &SinkState, lines: &HalfLines) -> bool {
+    let (scan, _) = sink.rx.cursors();
+    lines.producer.tail.load(Ordering::Acquire) != scan
+        || lines.producer.switches.load(Ordering::Acquire) != sink.followed
+}
+
+fn count(conn: &Conn, row: &Row, lane: StatsLane, n: usize) {
+    let Some(page) = process::page() else { return };
+    process::ensure_row(conn);
+    page.moved(conn.stats_row(), Direction::Receive, lane, n as u64);
+    if lane == StatsLane::Sdp {
+        page.count_sdp(Verdict::at(&row.reason), Fabric::Shm);
+    }
+}

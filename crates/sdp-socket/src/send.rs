@@ -1,0 +1,522 @@
+//! One send call: bytes onto whichever lane the half is on, in stream order.
+
+use core::sync::atomic::Ordering;
+
+use libc::c_int;
+use sdp_proto::Ack;
+use sdp_rdma::{
+    fabric::{PostError, SendOptions, SendQueue},
+    work::WorkId,
+};
+use sdp_shm::{
+    family::Row,
+    layout::{Half as HalfLines, Segment},
+    lock,
+};
+use sdp_stats::{Direction, Fabric, Lane as StatsLane, Reason, Verdict};
+use sdp_sys::{errno::Errno, fd, section, time::monotonic_ns};
+
+use crate::{
+    carrier,
+    conn::{Conn, Half, Stage, flag},
+    iovec::{Buffers, Payload},
+    lane::{self, Broken, Lane, SourceState},
+    process,
+    table::Pinned,
+    wait,
+};
+
+/// Most payload of one message: the reader starts while the writer still copies.
+const PIECE: usize = 16 * 1024;
+/// A sender whose reader does not move looks at the carrier this often.
+const LOOK_EVERY_NS: u64 = 1_000_000;
+/// How long the gate of a half may be held against us before the peer counts as hostile.
+const GATE_PATIENCE_NS: u64 = 2_000_000_000;
+
+/// How one attempt under the lock ended.
+enum Attempt {
+    /// Everything is gone.
+    Done,
+    /// The kernel lane is full: wait until the carrier is writable.
+    CarrierFull,
+    /// The ring is full: wait for room.
+    RingFull,
+    /// The call ends with this error (if nothing was sent).
+    Failed(Errno),
+}
+
+/// A send call on an attached connection.
+pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result<usize, Errno> {
+    let mark = section::mark();
+    let wanted = buffers.left();
+    let mut deadline: Option<Option<u64>> = None;
+    loop {
+        let ended = with_source(conn, |source, row, segment, lines| {
+            Ok(attempt(conn, source, row, segment, lines, buffers, flags))
+        })?;
+        let done = wanted - buffers.left();
+        let partial = |e| if done > 0 { Ok(done) } else { Err(e) };
+        let ring_full = match ended {
+            Attempt::Done => {
+                conn.calls[Half::Send as usize].fetch_add(1, Ordering::Relaxed);
+                conn.one_way.store(0, Ordering::Relaxed);
+                return Ok(done);
+            }
+            Attempt::Failed(Errno::EPIPE) => {
+                if done == 0 {
+                    return raise_pipe(conn, flags);
+                }
+                return Ok(done);
+            }
+            Attempt::Failed(e) => return partial(e),
+            Attempt::CarrierFull => false,
+            Attempt::RingFull => true,
+        };
+        if flags & libc::MSG_DONTWAIT != 0 || fd::is_nonblocking(conn.fd()) {
+            return partial(Errno::EAGAIN);
+        }
+        let until = *deadline.get_or_insert_with(|| {
+            carrier::timeout_ns(conn.fd(), libc::SO_SNDTIMEO).map(|ns| monotonic_ns() + ns)
+        });
+        let woken = if ring_full {
+            wait::for_room(conn, until, mark)
+        } else {
+            wait::for_carrier_room(conn, until, mark)
+        };
+        match woken {
+            wait::Woken::Look => {}
+            wait::Woken::TimedOut => return partial(Errno::EAGAIN),
+            wait::Woken::Interrupted => return partial(Errno::EINTR),
+            wait::Woken::Closed => return partial(Errno::EBADF),
+        }
+    }
+}
+
+/// EPIPE comes with a signal that only the kernel can raise as the kernel does (E4): one empty call on
+/// the dead carrier does it.
+fn raise_pipe(conn: &Pinned, flags: c_int) -> Result<usize, Errno> {
+    let byte = 0u8;
+    // SAFETY: one readable byte; the carrier is past its end, so nothing is sent.
+    let sent = unsafe {
+        sdp_sys::sys!(
+            libc::SYS_sendto,
+            conn.fd(),
+            &raw const byte,
+            1,
+            flags & (libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT),
+            0,
+            0
+        )
+    };
+    match sent {
+        Ok(_) => Err(Errno::EPIPE),
+        Err(e) => Err(e),
+    }
+}
+
+/// Runs `body` on the sending half's state under its lock, inside a critical section.
+pub(crate) fn with_source<R>(
+    conn: &Conn,
+    body: impl FnOnce(&mut SourceState, &Row, Segment, &HalfLines) -> Result<R, Errno>,
+) -> Result<R, Errno> {
+    let (Some(segment), Some(row)) = (conn.segment(), conn.row()) else {
+        return Err(Errno::ECONNRESET);
+    };
+    let half = conn.half_index(Half::Send);
+    let _section = section::Guard::enter();
+    let _ = lock::lock(&row.source.lock, process::pid());
+    let result = match SourceState::load(&row.source.words, segment, half) {
+        Ok(mut state) => {
+            let result = body(&mut state, row, segment, segment.half(half));
+            state.store(&row.source.words);
+            result
+        }
+        Err(Broken) => {
+            crate::demote::reset(conn);
+            Err(Errno::ECONNRESET)
+        }
+    };
+    lock::unlock(&row.source.lock);
+    result
+}
+
+/// Holds the gate of a half while `body` runs. `None`: the peer kept it too long.
+pub(crate) fn gated<R>(lines: &HalfLines, side: usize, body: impl FnOnce() -> R) -> Option<R> {
+    let mine = side as u32 + 1;
+    let gate = &lines.log.gate;
+    if gate.compare_exchange(0, mine, Ordering::Acquire, Ordering::Relaxed).is_err()
+        && !gate_contended(lines, mine)
+    {
+        return None;
+    }
+    let result = body();
+    gate.store(0, Ordering::Release);
+    Some(result)
+}
+
+#[cold]
+fn gate_contended(lines: &HalfLines, mine: u32) -> bool {
+    let gate = &lines.log.gate;
+    let end = monotonic_ns() + GATE_PATIENCE_NS;
+    loop {
+        for _ in 0..200 {
+            if gate.compare_exchange(0, mine, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                return true;
+            }
+            core::hint::spin_loop();
+        }
+        // SAFETY: no arguments.
+        let _ = unsafe { sdp_sys::sys!(libc::SYS_sched_yield) };
+        if monotonic_ns() > end {
+            return false;
+        }
+    }
+}
+
+fn attempt(
+    conn: &Pinned,
+    source: &mut SourceState,
+    row: &Row,
+    segment: Segment,
+    lines: &HalfLines,
+    buffers: &mut Buffers,
+    flags: c_int,
+) -> Attempt {
+    if conn.has(flag::HOSTILE) {
+        return Attempt::Failed(Errno::ECONNRESET);
+    }
+    if conn.has(flag::SHUT) {
+        return Attempt::Failed(Errno::EPIPE);
+    }
+    if process::tunables().lane_flip() != 0 {
+        flip(conn, source, segment, lines);
+    }
+    let mut first_on_lane = false;
+    loop {
+        if source.lane == Lane::Kernel {
+            if !may_promote(conn, source, segment, lines, flags) {
+                return kernel_send(conn, source, row, buffers, flags);
+            }
+            match enter_sdp(conn, source, lines) {
+                Some(()) => first_on_lane = true,
+                None => return kernel_send(conn, source, row, buffers, flags),
+            }
+        }
+        if must_leave(conn, segment, flags) && leave_sdp(conn, source, lines, reason_to_leave(conn))
+        {
+            continue;
+        }
+        match ring_send(conn, source, row, segment, lines, buffers, first_on_lane) {
+            RingSend::Done => return Attempt::Done,
+            RingSend::Left => continue,
+            RingSend::Broken => {
+                crate::demote::reset(conn);
+                return Attempt::Failed(Errno::ECONNRESET);
+            }
+            RingSend::Full => {
+                let blocking =
+                    flags & libc::MSG_DONTWAIT == 0 && !fd::is_nonblocking(conn.fd());
+                // X18, first stage: a non-blocking sender that finds the ring full goes on on the
+                // carrier, whose readiness every poller understands.
+                if blocking || !leave_sdp(conn, source, lines, Reason::RingFull) {
+                    return Attempt::RingFull;
+                }
+            }
+        }
+    }
+}
+
+/// L1: whether the half may move to the SDP lane now.
+fn may_promote(
+    conn: &Pinned,
+    source: &SourceState,
+    segment: Segment,
+    lines: &HalfLines,
+    flags: c_int,
+) -> bool {
+    let half = Half::Send as usize;
+    let tunables = process::tunables();
+    flags & libc::MSG_OOB == 0
+        && !conn.has(flag::PINNED | flag::PEER_GONE)
+        && lines.consumer.trusts_itself.load(Ordering::SeqCst) != 0
+        && lines.consumer.followed.load(Ordering::SeqCst) == source.switches
+        && segment.end(conn.side() ^ 1).pinned.load(Ordering::Relaxed) == 0
+        && segment.end(conn.side() ^ 1).attached.load(Ordering::Acquire) != 0
+        && conn.raw[half].load(Ordering::SeqCst) == 0
+        && (conn.calls[half].load(Ordering::Relaxed) >= tunables.promote_calls()
+            || conn.bytes[half].load(Ordering::Relaxed) >= tunables.promote_bytes())
+        && conn.stage() == Stage::Attached
+}
+
+fn enter_sdp(conn: &Pinned, source: &mut SourceState, lines: &HalfLines) -> Option<()> {
+    let sent = carrier::sent(conn.fd()).ok()?;
+    source.carrier_sent = sent;
+    gated(lines, conn.side(), || source.switch(lines, Lane::Sdp))?;
+    if let Some(page) = process::page() {
+        process::ensure_row(conn);
+        page.promoted(conn.stats_row(), Direction::Send, Fabric::Shm);
+    }
+    Some(())
+}
+
+fn must_leave(conn: &Pinned, segment: Segment, flags: c_int) -> bool {
+    flags & libc::MSG_OOB != 0
+        || conn.has(flag::PINNED | flag::PEER_GONE)
+        || segment.end(conn.side() ^ 1).pinned.load(Ordering::Relaxed) != 0
+}
+
+fn reason_to_leave(conn: &Conn) -> Reason {
+    if conn.has(flag::PEER_GONE) { Reason::PeerGone } else { Reason::HandedOver }
+}
+
+/// L2: writes the entry that leaves the SDP lane. False when that must wait for the consumer.
+pub(crate) fn leave_sdp(
+    conn: &Conn,
+    source: &mut SourceState,
+    lines: &HalfLines,
+    reason: Reason,
+) -> bool {
+    if source.lane != Lane::Sdp {
+        return true;
+    }
+    let patient = wait::briefly(|| lane::may_leave(lines, source.switches));
+    if !patient {
+        return false;
+    }
+    let left = gated(lines, conn.side(), || match source.adopt(lines) {
+        Ok(true) => Some(()),
+        Ok(false) => {
+            source.switch(lines, Lane::Kernel);
+            Some(())
+        }
+        Err(Broken) => None,
+    });
+    match left {
+        Some(Some(())) => {
+            if let Some(page) = process::page() {
+                page.demoted(conn.stats_row(), Direction::Send, reason);
+            }
+            true
+        }
+        _ => {
+            crate::demote::reset(conn);
+            false
+        }
+    }
+}
+
+fn kernel_send(
+    conn: &Pinned,
+    source: &mut SourceState,
+    row: &Row,
+    buffers: &mut Buffers,
+    flags: c_int,
+) -> Attempt {
+    // L6: carrier bytes of an attached connection move only under the half's lock, so that a switch
+    // never overtakes them.
+    let _ = source;
+    if buffers.left() == 0 {
+        return Attempt::Done;
+    }
+    loop {
+        match carrier::send(conn.fd(), buffers, flags) {
+            Ok(n) => {
+                buffers.advance(n);
+                count(conn, row, StatsLane::Kernel, n);
+                if buffers.left() == 0 {
+                    return Attempt::Done;
+                }
+            }
+            Err(Errno::EAGAIN) => return Attempt::CarrierFull,
+            Err(e) => return Attempt::Failed(e),
+        }
+    }
+}
+
+enum RingSend {
+    Done,
+    Full,
+    /// The peer took the half off the lane, or it left by itself.
+    Left,
+    Broken,
+}
+
+fn ring_send(
+    conn: &Pinned,
+    source: &mut SourceState,
+    row: &Row,
+    segment: Segment,
+    lines: &HalfLines,
+    buffers: &mut Buffers,
+    mut first_on_lane: bool,
+) -> RingSend {
+    let cpu = crate::spin::this_cpu();
+    let end = segment.end(conn.side());
+    if end.cpu.load(Ordering::Relaxed) != cpu {
+        end.cpu.store(cpu, Ordering::Relaxed);
+    }
+    let (tail_before, _) = source.tx.cursors();
+    let ack = Ack::from_word(row.ack.load(Ordering::Acquire));
+    let mut moved = 0;
+    let ended = loop {
+        let want = buffers.left().min(PIECE);
+        if want == 0 {
+            break RingSend::Done;
+        }
+        let Ok(message) = source.engine.next_data(ack, want as u32) else {
+            break RingSend::Broken;
+        };
+        let mut piece = message.payload_len() as usize;
+        let posted = gated(lines, conn.side(), || match source.adopt(lines) {
+            Ok(true) => Err(RingSend::Left),
+            Err(Broken) => Err(RingSend::Broken),
+            Ok(false) => {
+                let mut message = message;
+                // A large send takes what room there is rather than waiting for a whole piece.
+                let room = source.tx.room().saturating_sub(message.header().len());
+                if room < piece && source.tx.refresh().is_err() {
+                    return Err(RingSend::Broken);
+                }
+                let room = source.tx.room().saturating_sub(message.header().len());
+                if room < piece {
+                    if room < 4096.min(piece) {
+                        return Err(RingSend::Full);
+                    }
+                    piece = room;
+                    match source.engine.next_data(ack, piece as u32) {
+                        Ok(shorter) => message = shorter,
+                        Err(_) => return Err(RingSend::Broken),
+                    }
+                }
+                let mut payload = Payload::new(buffers, piece);
+                let options = SendOptions::default();
+                match source.tx.post_send(WorkId(0), message.header(), &mut payload, options) {
+                    Ok(()) => {
+                        source.engine.commit(&message);
+                        source.tx.publish();
+                        Ok(())
+                    }
+                    Err(PostError::Full) => Err(RingSend::Full),
+                    Err(_) => Err(RingSend::Broken),
+                }
+            }
+        });
+        match posted {
+            None => break RingSend::Broken,
+            Some(Err(ended)) => break ended,
+            Some(Ok(())) => {
+                moved += piece;
+                ring_bells(conn, source, lines, first_on_lane);
+                first_on_lane = false;
+            }
+        }
+    };
+    if moved > 0 {
+        count_ring(conn, row, moved);
+        if watch_peer(conn, source, lines, tail_before) && !matches!(ended, RingSend::Broken) {
+            return if matches!(ended, RingSend::Done) { RingSend::Done } else { RingSend::Left };
+        }
+    } else if matches!(ended, RingSend::Full)
+        && watch_peer(conn, source, lines, tail_before)
+        && leave_sdp(conn, source, lines, Reason::PeerGone)
+    {
+        return RingSend::Left;
+    }
+    ended
+}
+
+/// Wakes the consumer if it sleeps. The first message on the lane rings the carrier, because the
+/// consumer may sleep there without having armed anything.
+#[inline]
+fn ring_bells(conn: &Pinned, source: &mut SourceState, lines: &HalfLines, first: bool) {
+    use sdp_shm::arm::{self, Mode};
+    let armed = arm::check(&lines.receive_arm.word);
+    if first && lines.consumer.followed.load(Ordering::SeqCst) != source.switches {
+        ring_carrier(conn, source, lines);
+    } else if let Some((mode, _)) = armed {
+        if mode == Mode::Carrier || !wait::ring_peer(conn) {
+            ring_carrier(conn, source, lines);
+        }
+    }
+    if let Some((_, seen)) = armed {
+        arm::disarm(&lines.receive_arm.word, seen);
+    }
+}
+
+fn ring_carrier(conn: &Pinned, source: &mut SourceState, lines: &HalfLines) {
+    // L5: counted only after the kernel took it. L10: the count changes under the gate.
+    let _ = gated(lines, conn.side(), || {
+        if source.switches == lines.producer.switches.load(Ordering::Acquire)
+            && carrier::ring(conn.fd())
+        {
+            source.carrier_sent += 1;
+            source.publish_sent(lines);
+        }
+    });
+}
+
+/// E4: a sender whose reader has not moved since its last look asks the carrier once per millisecond
+/// whether the reader still lives. True: it does not; the half must leave the lane.
+fn watch_peer(conn: &Pinned, source: &SourceState, lines: &HalfLines, tail_before: u64) -> bool {
+    let head = lines.consumer.head.load(Ordering::Relaxed);
+    if head == tail_before || conn.looked_head.swap(head, Ordering::Relaxed) != head {
+        return false; // the ring was empty before this call, or the reader moves
+    }
+    let now = monotonic_ns();
+    if now.saturating_sub(conn.looked_ns.load(Ordering::Relaxed)) < LOOK_EVERY_NS {
+        return false;
+    }
+    conn.looked_ns.store(now, Ordering::Relaxed);
+    let _ = source;
+    if carrier::is_over(conn.fd()) {
+        conn.set(flag::PEER_GONE);
+        return true;
+    }
+    false
+}
+
+/// E2: FIN has been seen. With bytes of ours unread in the ring, one bell asks the peer's kernel: true
+/// when it answered with a reset.
+pub(crate) fn probe_peer(conn: &Pinned) -> bool {
+    with_source(conn, |source, _, _, lines| {
+        if source.lane != Lane::Sdp || source.tx.refresh().is_err() || source.tx.is_empty() {
+            return Ok(false);
+        }
+        ring_carrier(conn, source, lines);
+        leave_sdp(conn, source, lines, Reason::PeerGone);
+        Ok(carrier::tcp_state(conn.fd()) == carrier::TCP_CLOSE)
+    })
+    .unwrap_or(false)
+}
+
+/// E3: whether the peer had read all that we sent over the ring.
+pub(crate) fn everything_was_read(conn: &Pinned) -> bool {
+    with_source(conn, |source, _, _, _| {
+        Ok(source.lane == Lane::Sdp && source.tx.refresh().is_ok() && source.tx.is_empty())
+    })
+    .unwrap_or(false)
+}
+
+/// `test_lane_flip`: changes lanes at pseudo-random calls.
+#[cold]
+fn flip(conn: &Pinned, source: &mut SourceState, _segment: Segment, lines: &HalfLines) {
+    if source.lane == Lane::Sdp && process::tunables().next_flip() % 4 == 0 {
+        leave_sdp(conn, source, lines, Reason::TestFlip);
+    }
+}
+
+fn count(conn: &Conn, row: &Row, lane: StatsLane, n: usize) {
+    let _ = row;
+    let Some(page) = process::page() else { return };
+    process::ensure_row(conn);
+    page.moved(conn.stats_row(), Direction::Send, lane, n as u64);
+}
+
+#[inline]
+fn count_ring(conn: &Conn, row: &Row, n: usize) {
+    let Some(page) = process::page() else { return };
+    process::ensure_row(conn);
+    page.moved(conn.stats_row(), Direction::Send, StatsLane::Sdp, n as u64);
+    page.add(conn.stats_row(), Direction::Send, sdp_stats::Counter::Bcopy, 1);
+    page.count_sdp(Verdict::at(&row.reason), Fabric::Shm);
+}

@@ -1,0 +1,303 @@
+//! Rules and tunables: read once, at the first connection, from environment and rule file.
+
+use core::{
+    cell::UnsafeCell,
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use sdp_config::{Config, Family, FabricName, RecvPoll, Role, Tunables};
+use sdp_sys::{fd, sys};
+
+use crate::process;
+
+/// Longest rule file that is read; what lies beyond is ignored.
+const FILE_MAX: usize = 256 * 1024;
+/// Longest program name that rules are matched against.
+const NAME_MAX: usize = 64;
+/// Longest path in `LIBSDP_CONFIG_FILE`.
+const PATH_MAX: usize = 4096;
+/// Longest `SDP_RULES`.
+const RULES_MAX: usize = 16 * 1024;
+/// Environment entries looked at.
+const ENVIRONMENT_MAX: usize = 65_536;
+/// Rule file when the environment names none.
+const DEFAULT_FILE: &[u8] = b"/etc/libsdp.conf\0";
+
+/// What the constructor copied from the environment: the program may change it later.
+struct Captured {
+    config: UnsafeCell<Config>,
+    tunables: UnsafeCell<Tunables>,
+    name: UnsafeCell<([u8; NAME_MAX], usize)>,
+    path: UnsafeCell<([u8; PATH_MAX], usize)>,
+    rules: UnsafeCell<([u8; RULES_MAX], usize)>,
+    report: UnsafeCell<([u8; 512], usize)>,
+    /// 0 nothing, 1 environment captured, 2 being loaded, 3 loaded.
+    state: AtomicU32,
+    /// Whether `LIBSDP_CONFIG_FILE` was set.
+    has_path: AtomicU32,
+}
+
+// SAFETY: written by the constructor (state 0 → 1, one thread) and by the loader (state 2, one
+// thread, under the process's start lock); read only in state 3.
+unsafe impl Sync for Captured {}
+
+static CAPTURED: Captured = Captured {
+    config: UnsafeCell::new(Config::new()),
+    tunables: UnsafeCell::new(Tunables::DEFAULT),
+    name: UnsafeCell::new(([0; NAME_MAX], 0)),
+    path: UnsafeCell::new(([0; PATH_MAX], 0)),
+    rules: UnsafeCell::new(([0; RULES_MAX], 0)),
+    report: UnsafeCell::new(([0; 512], 0)),
+    state: AtomicU32::new(0),
+    has_path: AtomicU32::new(0),
+};
+
+const LOADED: u32 = 3;
+
+fn copy<const N: usize>(cell: &UnsafeCell<([u8; N], usize)>, from: &[u8]) {
+    let len = from.len().min(N - 1); // keeps a NUL behind the text
+    // SAFETY: called by the constructor only, before other threads can read.
+    let to = unsafe { &mut *cell.get() };
+    to.0 = [0; N];
+    if let (Some(to), Some(from)) = (to.0.get_mut(..len), from.get(..len)) {
+        to.copy_from_slice(from);
+    }
+    to.1 = len;
+}
+
+fn text<const N: usize>(cell: &UnsafeCell<([u8; N], usize)>) -> &[u8] {
+    // SAFETY: not written any more once other threads can read (see `Captured`).
+    let held = unsafe { &*cell.get() };
+    held.0.get(..held.1).unwrap_or(&[])
+}
+
+/// Copies a C string's bytes up to `max`.
+///
+/// # Safety
+/// `at` is null or a NUL-terminated string that lives as long as the process.
+unsafe fn c_bytes(at: *const u8, max: usize) -> &'static [u8] {
+    if at.is_null() {
+        return &[];
+    }
+    let mut len = 0;
+    // SAFETY: by the contract, bytes up to and including the NUL are readable.
+    unsafe {
+        while len < max && *at.add(len) != 0 {
+            len += 1;
+        }
+        core::slice::from_raw_parts(at, len)
+    }
+}
+
+/// The constructor's part: copies what will be needed.
+///
+/// # Safety
+/// As for [`crate::calls::constructed`].
+pub(crate) unsafe fn capture(argc: i32, argv: *const *const u8, envp: *const *const u8) {
+    if argc > 0 && !argv.is_null() {
+        // SAFETY: argc > 0: argv[0] exists.
+        let whole = unsafe { c_bytes(*argv, PATH_MAX) };
+        let short = whole.rsplit(|b| *b == b'/').next().unwrap_or(whole);
+        copy(&CAPTURED.name, short);
+    }
+    // SAFETY: getauxval has no preconditions.
+    let secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
+    if !envp.is_null() && !secure {
+        for i in 0..ENVIRONMENT_MAX {
+            // SAFETY: envp is null-terminated, and the walk stops there.
+            let entry = unsafe {
+                let at = *envp.add(i);
+                if at.is_null() {
+                    break;
+                }
+                c_bytes(at, RULES_MAX + 64)
+            };
+            capture_entry(entry);
+        }
+    }
+    CAPTURED.state.store(1, Ordering::Release);
+}
+
+fn capture_entry(entry: &[u8]) {
+    if let Some(path) = entry.strip_prefix(b"LIBSDP_CONFIG_FILE=") {
+        CAPTURED.has_path.store(1, Ordering::Relaxed);
+        copy(&CAPTURED.path, path);
+    } else if let Some(rules) = entry.strip_prefix(b"SDP_RULES=") {
+        copy(&CAPTURED.rules, rules);
+    } else if let Some(report) = entry.strip_prefix(b"SDP_REPORT=") {
+        copy(&CAPTURED.report, report);
+    } else if entry.starts_with(b"SDP_") {
+        // Kept apart from the file's options, which the environment overrides; a bad value leaves
+        // the previous one (the tools tell the user, a library in a stranger's process does not).
+        // SAFETY: constructor, see `Captured`.
+        let _ = unsafe { &mut *CAPTURED.tunables.get() }.set_from_env(entry);
+    }
+}
+
+/// Where to hand in the statistics page: the value of `SDP_REPORT`, or nothing.
+pub(crate) fn report() -> &'static [u8] {
+    text(&CAPTURED.report)
+}
+
+/// Short name of the program.
+pub(crate) fn program() -> &'static [u8] {
+    text(&CAPTURED.name)
+}
+
+/// Reads the rule file and puts the values in force. Once per process image, under the start lock.
+pub(crate) fn load() {
+    if CAPTURED.state.load(Ordering::Acquire) == LOADED {
+        return;
+    }
+    let path = if CAPTURED.has_path.load(Ordering::Relaxed) != 0 {
+        // SAFETY: not written any more.
+        let held = unsafe { &*CAPTURED.path.get() };
+        held.0.get(..=held.1).unwrap_or(&[])
+    } else {
+        DEFAULT_FILE
+    };
+    // SAFETY: under the start lock and before LOADED: nobody else touches it.
+    let config = unsafe { &mut *CAPTURED.config.get() };
+    with_file(path, |file| config.load_text(text(&CAPTURED.rules), file));
+    // SAFETY: as above.
+    let environment = unsafe { &*CAPTURED.tunables.get() };
+    TUNED.fill(config.tunables(), environment);
+    CAPTURED.state.store(LOADED, Ordering::Release);
+}
+
+/// Hands the file's text on, or nothing when it cannot be read.
+fn with_file(path: &[u8], body: impl FnOnce(&[u8])) {
+    if path.first().is_none_or(|b| *b == 0) {
+        return body(&[]);
+    }
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
+    // SAFETY: path ends with NUL.
+    let opened = unsafe { sys!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, 0) };
+    let Ok(file) = opened else { return body(&[]) };
+    let Some(buffer) = process::map_private(FILE_MAX) else {
+        fd::close(file as i32);
+        return body(&[]);
+    };
+    let mut len = 0;
+    while len < FILE_MAX {
+        // SAFETY: the buffer has FILE_MAX bytes, len of them used.
+        let got =
+            unsafe { sys!(libc::SYS_read, file, buffer.as_ptr().add(len), FILE_MAX - len) };
+        match got {
+            Ok(n) if n > 0 => len += n,
+            _ => break,
+        }
+    }
+    fd::close(file as i32);
+    // SAFETY: len bytes were written by the kernel.
+    body(unsafe { core::slice::from_raw_parts(buffer.as_ptr(), len) });
+    process::unmap(buffer, FILE_MAX);
+}
+
+/// Whether a socket of this role and address may get an SDP lane.
+pub(crate) fn family(role: Role, address: [u8; 16], port: u16) -> Family {
+    if CAPTURED.state.load(Ordering::Acquire) != LOADED {
+        return Family::Both;
+    }
+    // SAFETY: LOADED: read only from here on.
+    let config = unsafe { &*CAPTURED.config.get() };
+    config.evaluate(role, program(), address, port).family
+}
+
+/// Tunables in a form that hot paths read with one load.
+pub(crate) struct Tuned {
+    promote_calls: AtomicU32,
+    promote_bytes: AtomicU32,
+    /// Microseconds + 1; 0 adaptive.
+    receive_poll: AtomicU32,
+    ring_bytes: AtomicU32,
+    flip_seed: AtomicU32,
+    flip_state: AtomicU32,
+    has_shm: AtomicU32,
+}
+
+static TUNED: Tuned = Tuned {
+    promote_calls: AtomicU32::new(16),
+    promote_bytes: AtomicU32::new(65_536),
+    receive_poll: AtomicU32::new(0),
+    ring_bytes: AtomicU32::new(262_144),
+    flip_seed: AtomicU32::new(0),
+    flip_state: AtomicU32::new(0),
+    has_shm: AtomicU32::new(1),
+};
+
+/// The values in force.
+#[inline]
+pub(crate) fn tunables() -> &'static Tuned {
+    &TUNED
+}
+
+impl Tuned {
+    /// The file's values, overridden where the environment said otherwise.
+    fn fill(&self, file: &Tunables, environment: &Tunables) {
+        fn pick<T: PartialEq + Copy>(file: T, environment: T, default: T) -> T {
+            if environment != default { environment } else { file }
+        }
+        let d = Tunables::DEFAULT;
+        let calls = pick(file.promote_calls, environment.promote_calls, d.promote_calls);
+        let bytes = pick(file.promote_bytes, environment.promote_bytes, d.promote_bytes);
+        let ring = pick(file.ring_bytes, environment.ring_bytes, d.ring_bytes);
+        let flip = pick(file.test_lane_flip, environment.test_lane_flip, d.test_lane_flip);
+        let fabrics = pick(file.fabrics, environment.fabrics, d.fabrics);
+        self.promote_calls.store(calls, Ordering::Relaxed);
+        self.promote_bytes.store(bytes, Ordering::Relaxed);
+        self.ring_bytes.store(ring, Ordering::Relaxed);
+        self.flip_seed.store(flip, Ordering::Relaxed);
+        self.flip_state.store(flip, Ordering::Relaxed);
+        self.has_shm.store(u32::from(fabrics.has(FabricName::Shm)), Ordering::Relaxed);
+        let poll = match pick(file.recv_poll, environment.recv_poll, d.recv_poll) {
+            RecvPoll::Adaptive => 0,
+            RecvPoll::AtMost(us) => us.saturating_add(1),
+        };
+        self.receive_poll.store(poll, Ordering::Relaxed);
+    }
+
+    /// Successful calls of a half that earn it an SDP lane.
+    #[inline]
+    pub(crate) fn promote_calls(&self) -> u32 {
+        self.promote_calls.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of a half that earn it an SDP lane.
+    #[inline]
+    pub(crate) fn promote_bytes(&self) -> u64 {
+        u64::from(self.promote_bytes.load(Ordering::Relaxed))
+    }
+
+    /// Upper bound of a receive spin in microseconds; `None` adaptive.
+    #[inline]
+    pub(crate) fn receive_poll_us(&self) -> Option<u32> {
+        self.receive_poll.load(Ordering::Relaxed).checked_sub(1)
+    }
+
+    /// Ring size per direction.
+    pub(crate) fn ring_bytes(&self) -> u32 {
+        self.ring_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Whether the shared-memory fabric may be used.
+    pub(crate) fn has_shm(&self) -> bool {
+        self.has_shm.load(Ordering::Relaxed) != 0
+    }
+
+    /// Seed of the lane flips; 0 off.
+    #[inline]
+    pub(crate) fn lane_flip(&self) -> u32 {
+        self.flip_seed.load(Ordering::Relaxed)
+    }
+
+    /// Next pseudo-random number of the lane flips.
+    pub(crate) fn next_flip(&self) -> u32 {
+        let mut x = self.flip_state.load(Ordering::Relaxed).max(1);
+        x ^= x << 13;
+        x ^= x >> 17;
+        x ^= x << 5;
+        self.flip_state.store(x, Ordering::Relaxed);
+        x
+    }
+}

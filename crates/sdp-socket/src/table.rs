@@ -1,0 +1,141 @@
+//! The descriptor table: what each number is to us, and keeping what it names alive.
+//!
+//! Private to the process, copied by fork. One word per descriptor, zero for everything that is not
+//! ours, read without a lock by every hook. Connections live in a fixed arena that is never unmapped,
+//! so a stale index is harmless: a call first *pins* the connection's half, then looks at the table
+//! word again; a close first clears the word, then looks at the pins. One of the two sees the other.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use crate::conn::{self, Conn, Half};
+
+/// Descriptors at and above this number are never ours.
+pub(crate) const DESCRIPTORS: usize = 1 << 20;
+
+static TABLE: [AtomicU32; DESCRIPTORS] = [const { AtomicU32::new(0) }; DESCRIPTORS];
+
+const KIND_SHIFT: u32 = 28;
+const KIND_CONN: u32 = 1;
+const KIND_SET: u32 = 2;
+const KIND_HIDDEN: u32 = 3;
+
+/// What a descriptor is to us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Entry {
+    /// A stream socket, by index in the connection arena.
+    Conn(u32),
+    /// An epoll set, by index in the set arena.
+    Set(u32),
+    /// One of our own, which the program must not see.
+    Hidden,
+}
+
+impl Entry {
+    fn encode(self) -> u32 {
+        match self {
+            Self::Conn(index) => KIND_CONN << KIND_SHIFT | index,
+            Self::Set(index) => KIND_SET << KIND_SHIFT | index,
+            Self::Hidden => KIND_HIDDEN << KIND_SHIFT,
+        }
+    }
+
+    fn decode(word: u32) -> Option<Self> {
+        let index = word & ((1 << KIND_SHIFT) - 1);
+        match word >> KIND_SHIFT {
+            KIND_CONN => Some(Self::Conn(index)),
+            KIND_SET => Some(Self::Set(index)),
+            KIND_HIDDEN => Some(Self::Hidden),
+            _ => None,
+        }
+    }
+}
+
+#[inline(always)]
+fn word(fd: i32) -> Option<&'static AtomicU32> {
+    TABLE.get(fd as usize)
+}
+
+/// Whether the descriptor is more than a pass-through.
+#[inline(always)]
+pub(crate) fn is_tracked(fd: i32) -> bool {
+    // Relaxed: a program that uses a descriptor got its number by some synchronisation of its own.
+    word(fd).is_some_and(|w| w.load(Ordering::Relaxed) != 0)
+}
+
+/// What the descriptor is to us.
+#[inline]
+pub(crate) fn entry(fd: i32) -> Option<Entry> {
+    Entry::decode(word(fd)?.load(Ordering::Acquire))
+}
+
+/// Makes `fd` name `entry` (or nothing); what it named before.
+pub(crate) fn replace(fd: i32, entry: Option<Entry>) -> Option<Entry> {
+    Entry::decode(word(fd)?.swap(entry.map_or(0, Entry::encode), Ordering::SeqCst))
+}
+
+/// Highest descriptor that can be ours, for walks over the table.
+pub(crate) fn walk(mut each: impl FnMut(i32, Entry)) {
+    let top = crate::process::highest_descriptor();
+    for (fd, word) in TABLE.iter().enumerate().take(top as usize + 1) {
+        if let Some(entry) = Entry::decode(word.load(Ordering::Acquire)) {
+            each(fd as i32, entry);
+        }
+    }
+}
+
+/// A connection in use by the calling thread: it is not freed, nor its segment unmapped, while this
+/// lives. Not held across anything that may cancel the thread except in [`crate::wait`], which says
+/// why that is harmless.
+pub(crate) struct Pinned {
+    conn: &'static Conn,
+    fd: i32,
+    entry: u32,
+    half: Half,
+}
+
+impl Pinned {
+    /// Pins the connection that `fd` names, for a call on `half`.
+    #[inline]
+    pub(crate) fn new(fd: i32, half: Half) -> Option<Self> {
+        let word = word(fd)?;
+        let entry = word.load(Ordering::Acquire);
+        let Some(Entry::Conn(index)) = Entry::decode(entry) else { return None };
+        let conn = conn::get(index)?;
+        conn.pin(half);
+        // Pairs with `replace` and the look at the pins in `Conn::unreferenced`.
+        if word.load(Ordering::SeqCst) == entry {
+            Some(Self { conn, fd, entry, half })
+        } else {
+            conn.unpin(half);
+            None
+        }
+    }
+
+    /// The descriptor that the call was made on.
+    #[inline]
+    pub(crate) fn fd(&self) -> i32 {
+        self.fd
+    }
+
+    /// Whether the descriptor still names the connection: to be asked after every sleep, before the
+    /// number is used again.
+    #[inline]
+    pub(crate) fn is_current(&self) -> bool {
+        word(self.fd).is_some_and(|w| w.load(Ordering::SeqCst) == self.entry)
+    }
+}
+
+impl core::ops::Deref for Pinned {
+    type Target = Conn;
+    #[inline]
+    fn deref(&self) -> &Conn {
+        self.conn
+    }
+}
+
+impl Drop for Pinned {
+    #[inline]
+    fn drop(&mut self) {
+        self.conn.unpin(self.half);
+    }
+}

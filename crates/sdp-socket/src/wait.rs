@@ -1,0 +1,300 @@
+//! How one call sleeps until the other side moves, and how sleepers are woken.
+//!
+//! Nothing is locked and no critical section is open while a thread sleeps: signals and cancellation
+//! reach it in libc's own `ppoll`. A thread cancelled there leaves its pin behind, so that the slot and
+//! the mapping of that one connection are kept until the process ends: a bounded leak, and the only
+//! alternative to unmapping memory under a living thread.
+
+use core::sync::atomic::Ordering;
+
+use libc::{c_int, pollfd, timespec};
+use sdp_fabric_shm::endpoint::ShmRx;
+use sdp_shm::{
+    arm::{self, Mode},
+    layout::Half as HalfLines,
+};
+use sdp_stats::{Counter, Direction};
+use sdp_sys::{section::Mark, time::monotonic_ns};
+
+use crate::{
+    conn::{Conn, Half, flag},
+    host, process, spin,
+    table::Pinned,
+};
+
+/// First sleep after bulk traffic, and every sleep of a connection with several holders: bounded, so
+/// that a waker killed at the wrong moment costs time, not the connection.
+const ROOM_SLEEP_NS: u64 = 100_000_000;
+/// More threads than this asleep on the process's eventfd at once would all wake for each bell; the
+/// next ones sleep on carrier bells, which are theirs alone.
+const BELL_SLEEPERS_MAX: u32 = 4;
+/// Rounds of [`briefly`].
+const BRIEF_ROUNDS: u32 = 2000;
+
+/// Why a sleep ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Woken {
+    /// Something may have happened.
+    Look,
+    /// The deadline passed.
+    TimedOut,
+    /// A signal handler ran, and the call does not restart.
+    Interrupted,
+    /// The descriptor was closed or re-used meanwhile.
+    Closed,
+}
+
+/// Waits a few microseconds for something that the other side does at once unless it was preempted.
+pub(crate) fn briefly(mut done: impl FnMut() -> bool) -> bool {
+    for i in 0..BRIEF_ROUNDS {
+        if done() {
+            return true;
+        }
+        core::hint::spin_loop();
+        if i % 128 == 127 {
+            // SAFETY: no arguments.
+            let _ = unsafe { sdp_sys::sys!(libc::SYS_sched_yield) };
+        }
+    }
+    false
+}
+
+fn news(conn: &Conn) -> Option<(sdp_shm::layout::Segment, u64, u32)> {
+    let segment = conn.segment()?;
+    let row = conn.row()?;
+    // Written under the sink's lock by this process; a stale value only causes another look.
+    let head = row.sink.words.first()?.load(Ordering::Relaxed);
+    let followed = row.sink.words.get(3)?.load(Ordering::Relaxed) as u32;
+    Some((segment, head, followed))
+}
+
+/// Looks at the ring for a moment. True when there is something.
+pub(crate) fn spin_for_bytes(conn: &Pinned) -> bool {
+    let Some((segment, head, followed)) = news(conn) else { return false };
+    let lines = segment.half(conn.half_index(Half::Receive));
+    if lines.log.lane.load(Ordering::Relaxed) == 0 {
+        return false; // on the kernel lane only the kernel knows
+    }
+    conn.one_way.fetch_add(1, Ordering::Relaxed);
+    let this = spin::this_cpu();
+    let mine = segment.end(conn.side());
+    if mine.cpu.load(Ordering::Relaxed) != this {
+        mine.cpu.store(this, Ordering::Relaxed);
+    }
+    let peer_cpu = segment.end(conn.side() ^ 1).cpu.load(Ordering::Relaxed);
+    let success = spin::spin(conn, peer_cpu, || is_news(lines, head, followed));
+    if success {
+        count(conn, Direction::Receive, Counter::Spun);
+    }
+    success
+}
+
+#[inline]
+fn is_news(lines: &HalfLines, head: u64, followed: u32) -> bool {
+    lines.producer.tail.load(Ordering::Acquire) != head
+        || lines.producer.switches.load(Ordering::Acquire) != followed
+}
+
+/// How this thread wants to be woken for `conn`.
+pub(crate) fn mode(conn: &Conn) -> Mode {
+    if conn.has(flag::PEER_HAS_BELL)
+        && process::bell().is_some_and(|bell| bell.sleepers() < BELL_SLEEPERS_MAX)
+    {
+        Mode::Bell
+    } else {
+        Mode::Carrier
+    }
+}
+
+/// Sleeps until bytes, a lane switch or the end of the connection.
+pub(crate) fn for_bytes(conn: &Pinned, until: Option<u64>, mark: Mark) -> Woken {
+    let Some((segment, head, followed)) = news(conn) else { return Woken::Look };
+    let lines = segment.half(conn.half_index(Half::Receive));
+    let mut wait_set = -1;
+    let mut bell = None;
+    if lines.log.lane.load(Ordering::Acquire) != 0
+        || lines.producer.switches.load(Ordering::Acquire) != followed
+    {
+        let mode = mode(conn);
+        if mode == Mode::Bell {
+            wait_set = process::wait_set();
+            bell = process::bell();
+        }
+        let mode = if wait_set >= 0 { Mode::Bell } else { Mode::Carrier };
+        if mode == Mode::Bell
+            && let Some(bell) = bell
+        {
+            bell.fall_asleep();
+        }
+        arm::arm(&lines.receive_arm.word, mode);
+        if is_news(lines, head, followed) {
+            if mode == Mode::Bell
+                && let Some(bell) = bell
+            {
+                bell.wake_up();
+            }
+            return Woken::Look;
+        }
+    }
+    count(conn, Direction::Receive, Counter::Slept);
+    let woken = sleep(conn, libc::POLLIN | libc::POLLRDHUP, wait_set, until, mark);
+    if wait_set >= 0
+        && let Some(bell) = bell
+    {
+        bell.wake_up();
+    }
+    woken
+}
+
+/// Sleeps until the consumer has freed a quarter of the ring, or the connection ends.
+pub(crate) fn for_room(conn: &Pinned, until: Option<u64>, mark: Mark) -> Woken {
+    let Some(segment) = conn.segment() else { return Woken::Look };
+    let lines = segment.half(conn.half_index(Half::Send));
+    let Some(row) = conn.row() else { return Woken::Look };
+    let tail = row.source.words.first().map_or(0, |w| w.load(Ordering::Relaxed));
+    let quarter = u64::from(segment.ring_bytes()) / 4;
+    let has_room = || {
+        let head = lines.consumer.head.load(Ordering::Acquire);
+        tail.wrapping_sub(head) <= u64::from(segment.ring_bytes()) - quarter
+            || segment.end(conn.side() ^ 1).pinned.load(Ordering::Relaxed) != 0
+    };
+    let peer_cpu = segment.end(conn.side() ^ 1).cpu.load(Ordering::Relaxed);
+    if peer_cpu != spin::this_cpu()
+        && process::usable_cpus() > 1
+        && spin::pause_for(1_000, &mut { has_room })
+    {
+        return Woken::Look;
+    }
+    let mode = mode(conn);
+    let wait_set = if mode == Mode::Bell { process::wait_set() } else { -1 };
+    // Without an eventfd nobody can wake a waiter for room: a carrier byte would be data for the
+    // peer to send, which it may not do for us. Such waiters look again every millisecond.
+    let bell = if wait_set >= 0 { process::bell() } else { None };
+    if let Some(bell) = bell {
+        bell.fall_asleep();
+        arm::arm(&lines.space_arm.word, Mode::Bell);
+        if has_room() {
+            bell.wake_up();
+            return Woken::Look;
+        }
+    }
+    count(conn, Direction::Send, Counter::Slept);
+    let nap = if bell.is_some() { ROOM_SLEEP_NS } else { 1_000_000 };
+    let now = monotonic_ns();
+    let nap_end = now + nap;
+    let end = until.map_or(nap_end, |u| u.min(nap_end));
+    let woken = sleep(conn, libc::POLLRDHUP, wait_set, Some(end), mark);
+    if let Some(bell) = bell {
+        bell.wake_up();
+    }
+    match woken {
+        Woken::TimedOut if until.is_none_or(|u| monotonic_ns() < u) => {
+            if crate::carrier::is_over(conn.fd()) {
+                conn.set(flag::PEER_GONE);
+            }
+            Woken::Look
+        }
+        Woken::Look => {
+            if crate::carrier::is_over(conn.fd()) {
+                conn.set(flag::PEER_GONE);
+            }
+            Woken::Look
+        }
+        other => other,
+    }
+}
+
+/// Sleeps until the carrier is writable.
+pub(crate) fn for_carrier_room(conn: &Pinned, until: Option<u64>, mark: Mark) -> Woken {
+    count(conn, Direction::Send, Counter::Slept);
+    sleep(conn, libc::POLLOUT, -1, until, mark)
+}
+
+/// libc's `ppoll` on the carrier and the thread's wait set: the one place where a call blocks.
+fn sleep(
+    conn: &Pinned,
+    events: i16,
+    wait_set: c_int,
+    until: Option<u64>,
+    mark: Mark,
+) -> Woken {
+    let mut fds = [
+        pollfd { fd: conn.fd(), events, revents: 0 },
+        pollfd { fd: wait_set, events: libc::POLLIN, revents: 0 },
+    ];
+    let timeout = match until {
+        None => None,
+        Some(until) => {
+            let now = monotonic_ns();
+            if now >= until {
+                return Woken::TimedOut;
+            }
+            Some(to_timespec(until - now))
+        }
+    };
+    // A handler that was put off while the call looked around counts as interrupting it.
+    if mark.interrupted_without_restart() {
+        return Woken::Interrupted;
+    }
+    let n = host::ppoll(&mut fds, timeout.as_ref(), None);
+    if wait_set >= 0 && fds[1].revents != 0 {
+        process::clear_wait_set();
+    }
+    if !conn.is_current() {
+        return Woken::Closed;
+    }
+    match n {
+        0 => Woken::TimedOut,
+        n if n > 0 => Woken::Look,
+        _ => {
+            // With a timeout set on the socket the kernel never restarts.
+            let restarts = match mark.interrupted() {
+                sdp_sys::section::Interrupted::Return => false,
+                _ => until.is_none(),
+            };
+            if restarts { Woken::Look } else { Woken::Interrupted }
+        }
+    }
+}
+
+/// Nanoseconds as the kernel wants them.
+pub(crate) fn to_timespec(ns: u64) -> timespec {
+    timespec {
+        tv_sec: (ns / 1_000_000_000) as libc::time_t,
+        tv_nsec: (ns % 1_000_000_000) as libc::c_long,
+    }
+}
+
+/// Wakes the peer's sleepers for this connection through its bell page and eventfd. False when the
+/// peer has given us none: use the carrier.
+#[inline]
+pub(crate) fn ring_peer(conn: &Conn) -> bool {
+    let Some(peer) = conn.peer.load(Ordering::Relaxed).checked_sub(1) else { return false };
+    sdp_fabric_shm::peer::ring(peer, conn.peer_slot.load(Ordering::Relaxed))
+}
+
+/// After ring bytes were freed: wakes a producer that waits for room, once a quarter is free or the
+/// ring is empty.
+#[inline]
+pub(crate) fn room_freed(conn: &Conn, lines: &HalfLines, rx: &ShmRx) {
+    let (_, head) = rx.cursors();
+    let tail = lines.producer.tail.load(Ordering::Relaxed);
+    let Some(segment) = conn.segment() else { return };
+    let size = u64::from(segment.ring_bytes());
+    let used = tail.wrapping_sub(head);
+    // Look at the arm word when the ring runs empty and once per eighth of the ring, not per record.
+    let crossed = head & (size / 8 - 1) < 16 * 1024 + 64;
+    if used != 0 && !(crossed && used <= size - size / 4) {
+        return;
+    }
+    if let Some((_, seen)) = arm::check(&lines.space_arm.word) {
+        ring_peer(conn);
+        arm::disarm(&lines.space_arm.word, seen);
+    }
+}
+
+fn count(conn: &Conn, direction: Direction, counter: Counter) {
+    if let Some(page) = process::page() {
+        page.add(conn.stats_row(), direction, counter, 1);
+    }
+}

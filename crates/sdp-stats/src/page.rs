@@ -1,0 +1,163 @@
+//! The layout of a page: header, totals, rows.
+//!
+//! Used by the library (which writes) and by tools (which read a copy word by word). Everything is
+//! an atomic, so that a `&Page` may exist while other processes read, and every bit pattern is a
+//! valid page. The layout refuses references, enums and lengths that a reader would have to trust.
+//!
+//! ```text
+//! 0     Header   who writes: pid, start, program name, layout sizes
+//! 512   Totals   counters of the whole process; closed rows are folded into them
+//! 4096  Row[4096] one per open connection end or listener, 256 B each
+//! ```
+//!
+//! Sums, not snapshots: a reader adds totals and open rows; a row that is being folded at that
+//! moment may be counted twice or not at all, once. Reports are made when the processes are quiet.
+
+use core::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64};
+
+use crate::reason::MAX_REASONS;
+
+/// `"sdpstats"` read as a little-endian word.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"sdpstats");
+/// Version of the layout; a reader refuses others.
+pub const LAYOUT: u32 = 1;
+/// Bytes from the start of a page to its first row.
+pub const HEADER_SIZE: usize = 4096;
+/// Rows of a page: connection ends beyond this are counted in the totals only.
+pub const ROWS: usize = 4096;
+/// Bytes of a page, which is also the size of the memfd.
+pub const SIZE: usize = HEADER_SIZE + ROWS * size_of::<Row>();
+/// Bytes of a program name kept, zero padded.
+pub const PROGRAM_LEN: usize = 64;
+/// Name of the memfd; `/proc/PID/fd/N` reads `/memfd:sdp-stats (deleted)`.
+pub const MEMFD_NAME: &core::ffi::CStr = c"sdp-stats";
+
+/// Who writes the page.
+#[repr(C)]
+pub struct Header {
+    /// [`MAGIC`]; stored last when a page is made.
+    pub magic: AtomicU64,
+    /// [`LAYOUT`].
+    pub layout: AtomicU32,
+    /// [`HEADER_SIZE`].
+    pub header_size: AtomicU32,
+    /// Bytes per row.
+    pub row_size: AtomicU32,
+    /// [`ROWS`].
+    pub rows: AtomicU32,
+    /// Process id as the process itself sees it.
+    pub pid: AtomicU32,
+    /// Parent's process id when the page was made.
+    pub ppid: AtomicU32,
+    /// Real user id.
+    pub uid: AtomicU32,
+    /// Rows that were ever used: readers need not look further.
+    pub rows_used: AtomicU32,
+    /// `CLOCK_BOOTTIME` nanoseconds when the page was made.
+    pub born_ns: AtomicU64,
+    /// 1 once the process left in an orderly way.
+    pub exited: AtomicU32,
+    /// Bit 0: the page holds counters of children born inside a sandbox too.
+    pub flags: AtomicU32,
+    /// Short name of the program, zero padded.
+    pub program: [AtomicU64; PROGRAM_LEN / 8],
+    /// Version of the library, zero padded text.
+    pub version: [AtomicU64; 4],
+    /// Free list of rows: tag in the upper half, row number + 1 in the lower (0 = empty).
+    pub free: AtomicU64,
+    reserved: [AtomicU64; 44],
+}
+
+/// Counters of the process that are not in an open row.
+#[repr(C)]
+pub struct Totals {
+    /// Sums of closed rows, by half (0 = sent, 1 = received), then by [`crate::Counter`].
+    pub counters: [[AtomicU64; COUNTERS]; 2],
+    /// Connection ends seen (established), each counted by the process that saw it first.
+    pub seen: AtomicI64,
+    /// Connection ends that moved at least one payload byte on an SDP lane.
+    pub sdp: AtomicI64,
+    /// Connection ends by fabric of their first SDP byte: shared memory, verbs.
+    pub fabrics: [AtomicI64; 2],
+    /// Halves promoted to an SDP lane.
+    pub promoted: AtomicU64,
+    /// Halves demoted to the kernel lane.
+    pub demoted: AtomicU64,
+    /// Pages of children that could not be handed in.
+    pub unreported: AtomicU64,
+    /// Connection ends that found no free row.
+    pub rowless: AtomicU64,
+    /// Bytes that the program moved on sockets that the library does not follow; reserved.
+    reserved: [AtomicU64; 8],
+    /// Connection ends that never moved a byte on an SDP lane, by reason code. One process may count
+    /// down what another counted up: only the sum over a run's pages is never negative.
+    pub reasons: [AtomicI64; MAX_REASONS],
+    /// Demotions by reason code.
+    pub demotions: [AtomicU64; MAX_REASONS],
+}
+
+/// Number of counters per half; see [`crate::Counter`].
+pub const COUNTERS: usize = 8;
+
+/// One open connection end (or listener) of the process.
+#[repr(C, align(64))]
+pub struct Row {
+    /// Generation in the upper 16 bits, 0 = free, 1 = being written, 2 = open in the lower.
+    pub state: AtomicU32,
+    /// Descriptor number by which the process knows it.
+    pub fd: AtomicI32,
+    /// Identity of the carrier end: the socket's cookie. Equal in all processes that hold it.
+    pub carrier: AtomicU64,
+    /// Local address, 16 bytes in network order, IPv4 as v4-mapped.
+    pub local: [AtomicU64; 2],
+    /// Remote address, likewise.
+    pub remote: [AtomicU64; 2],
+    /// Local port in the upper 16 bits, remote port in the lower.
+    pub ports: AtomicU32,
+    /// TCP state number in bits 0–7, role in 8–15, bit 16 IPv6 socket, bit 17 adopted.
+    pub kind: AtomicU32,
+    /// Next free row + 1 while the row is free.
+    pub next: AtomicU32,
+    /// Inode of the carrier socket, lower 32 bits.
+    pub inode: AtomicU32,
+    /// Counters by half, then by [`crate::Counter`]: each half has its own cache line.
+    pub counters: [[AtomicU64; COUNTERS]; 2],
+    /// What changes rarely, by half.
+    pub slow: [RowHalf; 2],
+}
+
+/// The slowly changing part of one direction of a row.
+#[repr(C)]
+pub struct RowHalf {
+    /// Lane in bits 0–7, fabric in 8–15, mode in 16–23.
+    pub lane: AtomicU32,
+    /// Reason code + 1 for the kernel lane, 0 = none.
+    pub reason: AtomicU32,
+    /// Times promoted.
+    pub promoted: AtomicU32,
+    /// Times demoted.
+    pub demoted: AtomicU32,
+    /// Credits left (`Bufs` minus what is in flight).
+    pub credits: AtomicU32,
+    /// Zero-copy threshold in force, bytes; 0 = never.
+    pub threshold: AtomicU32,
+    /// Bytes in the ring not yet read.
+    pub queued: AtomicU32,
+    reserved: AtomicU32,
+}
+
+/// A page: the content of one `sdp-stats` memfd.
+#[repr(C, align(64))]
+pub struct Page {
+    pub(crate) header: Header,
+    pub(crate) totals: Totals,
+    pad: [AtomicU64; (HEADER_SIZE - size_of::<Header>() - size_of::<Totals>()) / 8],
+    pub(crate) rows: [Row; ROWS],
+}
+
+const _: () = assert!(size_of::<Header>() == 512);
+const _: () = assert!(core::mem::offset_of!(Page, totals) == 512);
+const _: () = assert!(core::mem::offset_of!(Page, rows) == HEADER_SIZE);
+const _: () = assert!(size_of::<Row>() == 256 && core::mem::offset_of!(Row, counters) == 64);
+const _: () = assert!(core::mem::offset_of!(Row, slow) == 192);
+const _: () = assert!(size_of::<Page>() == SIZE && SIZE.is_multiple_of(4096));

@@ -1,0 +1,216 @@
+//! The one table of reason codes: why a connection stays on, or goes back to, the kernel lane.
+//!
+//! Log lines, reports, `sdp stat` and the documentation (`docs/reason-codes.md`, checked against
+//! this table by a test) all take their words from here. Codes are stable: a new reason gets a new
+//! number, a retired one keeps its own. Readers must tolerate codes that they do not know.
+
+/// Upper bound of reason codes, exclusive; pages have this many counters.
+pub const MAX_REASONS: usize = 64;
+
+macro_rules! reasons {
+    ($($code:literal $variant:ident $word:literal $what:literal $advice:literal;)*) => {
+        /// Why a connection is not on an SDP lane.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u16)]
+        pub enum Reason {
+            $(#[doc = $what] $variant = $code,)*
+        }
+
+        impl Reason {
+            /// Every reason, in the order of the codes.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+
+            /// The reason with this code, if this version knows it.
+            pub const fn from_code(code: u32) -> Option<Self> {
+                match code {
+                    $($code => Some(Self::$variant),)*
+                    _ => None,
+                }
+            }
+
+            /// The kebab-case word that users see.
+            pub const fn word(self) -> &'static str {
+                match self { $(Self::$variant => $word,)* }
+            }
+
+            /// One sentence: what happened.
+            pub const fn what(self) -> &'static str {
+                match self { $(Self::$variant => $what,)* }
+            }
+
+            /// One sentence: what the user can do about it, if anything.
+            pub const fn advice(self) -> &'static str {
+                match self { $(Self::$variant => $advice,)* }
+            }
+        }
+
+        // A code beyond the table would have no counter.
+        $(const _: () = assert!($code < MAX_REASONS);)*
+    };
+}
+
+impl Reason {
+    /// The number of the code.
+    pub const fn code(self) -> u16 {
+        self as u16
+    }
+
+    /// The reason that users write as `word`.
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|r| r.word() == word)
+    }
+}
+
+reasons! {
+    0 TooYoung "too-young"
+        "The connection has not carried enough yet to be worth an SDP lane."
+        "Nothing; or lower promote_calls and promote_bytes.";
+    1 PeerNotListening "peer-not-listening"
+        "The other end has no library, or its library was not ready to attach a lane."
+        "Start the other program with the library too, on the same host.";
+    2 RuleTcp "rule-tcp"
+        "A rule of libsdp.conf says tcp for this connection."
+        "See which one with: sdp explain PROGRAM ADDRESS:PORT.";
+    3 RemotePeer "remote-peer"
+        "The other end is on another host, and no fabric of this version reaches it."
+        "Nothing; the connection works over TCP.";
+    4 Shared "shared"
+        "Several processes hold the connection, so none may have its lane alone."
+        "Nothing; when all but one have closed it, it may get a lane again.";
+    5 Exec "exec"
+        "The connection was handed to a program image by exec."
+        "Nothing.";
+    6 Passed "passed"
+        "The descriptor was passed to another process (SCM_RIGHTS)."
+        "Nothing.";
+    7 StandardDescriptor "standard-descriptor"
+        "The connection was put on descriptor 0, 1 or 2, where stdio and children use it unseen."
+        "Nothing.";
+    8 Stdio "stdio"
+        "fdopen made a stdio stream of the descriptor; its reads and writes cannot be seen."
+        "Use read and write, or send and recv, in the program.";
+    9 UrgentData "urgent-data"
+        "Urgent (out-of-band) data is in use."
+        "Nothing.";
+    10 Sandbox "sandbox"
+        "The process installed a seccomp filter that may forbid what a lane needs."
+        "Nothing.";
+    11 Privilege "privilege"
+        "The process changed its ids, groups, capabilities, root directory or user namespace."
+        "Nothing; connections opened afterwards may use SDP.";
+    12 UidDiffers "uid-differs"
+        "The two ends, or a process and its socket, belong to different users."
+        "Run both ends under one user id.";
+    13 UidUnmapped "uid-unmapped"
+        "A user id has no mapping in this user namespace, so it proves nothing."
+        "Map the user ids of both containers.";
+    14 NoProc "no-proc"
+        "Neither sock_diag nor /proc can name the other end's socket."
+        "Mount /proc in the container or jail.";
+    15 NoMemory "no-memory"
+        "Memory for a lane could not be had."
+        "Raise the memory limit, or lower ring_bytes.";
+    16 NoDescriptors "no-descriptors"
+        "No descriptor number was free for the lane."
+        "Raise the limit of open files (ulimit -n).";
+    17 RendezvousBusy "rendezvous-busy"
+        "Too many lanes were being set up at the same time."
+        "Nothing; it is tried again.";
+    18 PeerRefused "peer-refused"
+        "The other end declined the lane."
+        "Look at the reasons that the other process reports.";
+    19 Inherited "inherited"
+        "The process got the connection from somebody else and has not seen its whole life."
+        "Nothing.";
+    20 Splice "splice"
+        "splice moves pages inside the kernel; a lane has none to move."
+        "Nothing.";
+    21 SignalDriven "signal-driven"
+        "The descriptor asks for signals (O_ASYNC, F_SETOWN, F_SETSIG)."
+        "Nothing.";
+    22 ZeroCopyOption "zerocopy-option"
+        "SO_ZEROCOPY with its notifications in the error queue is in use."
+        "Nothing.";
+    23 Aio "aio"
+        "POSIX asynchronous I/O uses the descriptor from threads inside libc."
+        "Nothing.";
+    24 IoUring "io-uring"
+        "The program uses io_uring, which goes past the library."
+        "See the tunable io_uring.";
+    25 NotSole "not-sole"
+        "Another process still holds the connection, so it may not be promoted."
+        "Nothing; when the others close it, it may be promoted.";
+    26 RingFull "ring-full"
+        "The ring was full and the socket is non-blocking: the bytes went over the kernel lane."
+        "Raise ring_bytes if it happens often.";
+    27 ProtocolViolation "protocol-violation"
+        "The other end broke the protocol."
+        "Update the library at both ends; report it if it persists.";
+    28 PeerGone "peer-gone"
+        "The other end died or left without saying so."
+        "Nothing.";
+    29 Forked "forked"
+        "A forked child uses the connection beside its parent."
+        "Nothing.";
+    30 Limit "limit"
+        "A fixed bound of the library was reached (connections, offers, rows)."
+        "Nothing; connections beyond the bound use TCP.";
+    31 HandoverStuck "handover-stuck"
+        "The other end did not take over the last bytes in time, so a relay process does."
+        "Nothing.";
+    32 Orphaned "orphaned"
+        "The other end was gone at a hand-over; its last bytes were kept for the new holder."
+        "Nothing.";
+    33 LowWatermark "low-watermark"
+        "SO_RCVLOWAT is above one byte."
+        "Nothing.";
+    34 Namespace "namespace"
+        "The network namespace of the process changed, or the two ends live in different ones."
+        "Nothing.";
+    35 VersionMismatch "version-mismatch"
+        "The two ends run versions of the library that do not understand each other."
+        "Use one version of libsdp.so on the host; restart old processes.";
+    36 UnsuitableSocket "unsuitable-socket"
+        "The socket is of a kind that lanes do not serve (not a plain stream, MPTCP, TLS offload, repair mode)."
+        "Nothing.";
+    37 PeerTcp "peer-tcp"
+        "The other end's rules say tcp for this connection."
+        "Look at the rule file that the other process uses.";
+    38 TestFlip "test-flip"
+        "The tunable test_lane_flip switched the lane."
+        "Unset test_lane_flip.";
+    39 ShortLived "short-lived"
+        "The connection ended before a lane was attached, although it had earned one."
+        "Nothing.";
+    40 Disabled "disabled"
+        "No fabric is enabled, or the library switched itself off in this process."
+        "Look at the tunable fabrics and at the log.";
+    41 NotTracked "not-tracked"
+        "The connection was made before the library could see it."
+        "Nothing.";
+    42 HandedOver "handed-over"
+        "Another process of the family became the connection's user."
+        "Nothing.";
+    43 InternalError "internal-error"
+        "The library found its own state damaged and gave the connection back to the kernel."
+        "Please report it.";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_unique_kebab_case_and_found_again() {
+        for (i, r) in Reason::ALL.iter().enumerate() {
+            assert_eq!(Reason::from_code(u32::from(r.code())), Some(*r));
+            assert_eq!(Reason::from_word(r.word()), Some(*r));
+            assert!(r.word().bytes().all(|b| b.is_ascii_lowercase() || b == b'-'), "{}", r.word());
+            assert!(!r.word().starts_with('-') && !r.word().ends_with('-'));
+            assert!(r.what().ends_with('.') && r.advice().ends_with('.'), "{}", r.word());
+            assert!(Reason::ALL[..i].iter().all(|o| o.word() != r.word() && o.code() < r.code()));
+        }
+        assert_eq!(Reason::from_code(MAX_REASONS as u32), None);
+        assert_eq!(Reason::from_word("no-such-reason"), None);
+    }
+}

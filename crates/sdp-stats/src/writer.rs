@@ -1,0 +1,681 @@
+//! The writing side, used inside `libsdp.so`.
+//!
+//! Two kinds of counters. *Row counters* belong to one half of one connection end in one process;
+//! their writer holds that half's lock, so a relaxed load and store is enough (about 1 ns, no locked
+//! instruction). *Totals* are shared by all threads and are changed with `fetch_add`; they are only
+//! touched when a connection opens, changes lane or closes.
+//!
+//! Connection ends are counted through a [`Verdict`], one word per carrier end that all its holders
+//! share: whoever sees the connection first counts it, every later change moves the one count. So
+//! `sdp + tcp == seen` and `sum(reasons) == tcp` hold over the pages of a run at any quiet moment,
+//! also when processes are killed, without reading each connection's history.
+
+use core::sync::atomic::{
+    AtomicU32, AtomicU64,
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
+};
+
+use crate::page::{COUNTERS, HEADER_SIZE, LAYOUT, MAGIC, PROGRAM_LEN, Page, ROWS, Row};
+use crate::reason::Reason;
+
+/// Attempts to take a row from, or give it back to, the free list before the row is done without
+/// (or left unused): another thread interfered each time.
+const ALLOCATION_ATTEMPTS: usize = 64;
+
+/// Direction of a half, from the program's point of view.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Direction {
+    /// What the program sends.
+    Send = 0,
+    /// What the program receives.
+    Receive = 1,
+}
+
+/// A counter that each half has. Bytes are payload bytes that the program's calls moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Counter {
+    /// Bytes on an SDP lane.
+    SdpBytes = 0,
+    /// Bytes on the kernel lane.
+    TcpBytes = 1,
+    /// Messages by buffer copy. Counted by the data source (sending half) only.
+    BCopy = 2,
+    /// Transfers by Read ZCopy, counted by the data source only.
+    ReadZCopy = 3,
+    /// Transfers by Write ZCopy, counted by the data source only.
+    WriteZCopy = 4,
+    /// Bytes moved by either zero copy, counted by the data source only; also in `SdpBytes`.
+    ZCopyBytes = 5,
+    /// Waits that ended while spinning.
+    Spun = 6,
+    /// Waits that slept in the kernel.
+    Slept = 7,
+}
+
+const _: () = assert!(Counter::Slept as usize + 1 == COUNTERS);
+
+/// Which way a half's payload goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Lane {
+    /// The TCP socket itself.
+    Kernel = 0,
+    /// An SDP lane.
+    Sdp = 1,
+}
+
+/// How an SDP lane reaches the peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Fabric {
+    /// Shared memory on one host.
+    Shm = 1,
+    /// RDMA through verbs.
+    Verbs = 2,
+}
+
+/// Flow-control mode of a half.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Mode {
+    /// Not known, or no SDP lane.
+    None = 0,
+    /// Buffered.
+    Buffered = 1,
+    /// Combined.
+    Combined = 2,
+    /// Pipelined.
+    Pipelined = 3,
+}
+
+/// State as sockets users know it; numbers as in `/proc/net/tcp`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+#[allow(missing_docs)]
+pub enum ConnState {
+    Established = 1,
+    SynSent = 2,
+    SynRecv = 3,
+    FinWait1 = 4,
+    FinWait2 = 5,
+    TimeWait = 6,
+    Close = 7,
+    CloseWait = 8,
+    LastAck = 9,
+    Listen = 10,
+    Closing = 11,
+}
+
+/// How the process came to the socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Role {
+    /// By `connect`.
+    Client = 1,
+    /// By `accept`.
+    Server = 2,
+    /// By `listen`: the row is a listener.
+    Listener = 3,
+    /// By fork, exec or SCM_RIGHTS.
+    Inherited = 4,
+}
+
+/// One address and port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Endpoint {
+    /// Address in network order; IPv4 as v4-mapped (`::ffff:a.b.c.d`).
+    pub addr: [u8; 16],
+    /// Port, host order.
+    pub port: u16,
+}
+
+impl Endpoint {
+    /// From an IPv4 address.
+    pub const fn v4(a: [u8; 4], port: u16) -> Self {
+        let addr = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a[0], a[1], a[2], a[3]];
+        Self { addr, port }
+    }
+
+    /// From an IPv6 address.
+    pub const fn v6(addr: [u8; 16], port: u16) -> Self {
+        Self { addr, port }
+    }
+
+    fn words(&self) -> [u64; 2] {
+        let n = u128::from_le_bytes(self.addr);
+        [n as u64, (n >> 64) as u64]
+    }
+
+    /// Back from the two words of a row.
+    #[cfg(any(test, feature = "reader"))]
+    pub(crate) fn from_words(low: u64, high: u64, port: u16) -> Self {
+        Self { addr: (u128::from(high) << 64 | u128::from(low)).to_le_bytes(), port }
+    }
+}
+
+/// Who the process is, for [`Page::init`].
+#[derive(Debug, Clone, Copy)]
+pub struct Identity<'a> {
+    /// Process id in its own pid namespace.
+    pub pid: u32,
+    /// Parent's.
+    pub ppid: u32,
+    /// Real user id.
+    pub uid: u32,
+    /// `CLOCK_BOOTTIME` nanoseconds.
+    pub now_ns: u64,
+    /// Short name (what rules are matched against); cut after [`PROGRAM_LEN`] bytes.
+    pub program: &'a [u8],
+    /// Version of the library; cut after 32 bytes.
+    pub version: &'a [u8],
+}
+
+/// What a new row shows.
+#[derive(Debug, Clone, Copy)]
+pub struct NewRow {
+    /// Cookie of the carrier socket (`SO_COOKIE`).
+    pub carrier: u64,
+    /// Inode of the carrier socket.
+    pub inode: u64,
+    /// Descriptor number.
+    pub fd: i32,
+    /// Local end.
+    pub local: Endpoint,
+    /// Remote end; all zero for a listener.
+    pub remote: Endpoint,
+    /// Whether the socket is an AF_INET6 one.
+    pub is_v6: bool,
+    /// How the process came to it.
+    pub role: Role,
+    /// State to begin with.
+    pub state: ConnState,
+}
+
+/// Names an open row of this process's page; [`RowId::NONE`] counts into the totals only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct RowId(u32);
+
+impl RowId {
+    /// No row: counters go to the totals directly (with locked instructions).
+    pub const NONE: Self = Self(u32::MAX);
+
+    /// The raw number, for storing in a table.
+    pub const fn raw(self) -> u32 {
+        self.0
+    }
+
+    /// From [`RowId::raw`]; a number that is no row behaves as [`RowId::NONE`].
+    pub const fn from_raw(raw: u32) -> Self {
+        Self(raw)
+    }
+}
+
+/// How one carrier end is counted: a view of one word, zero when new, that all holders of the end
+/// share (family memory). 0 = not counted, 1 = SDP, 2 + code = kernel lane with that reason. Any
+/// other value in the word is harmless: it is counted nowhere.
+#[derive(Debug, Clone, Copy)]
+pub struct Verdict<'a>(&'a AtomicU32);
+
+const VERDICT_NEW: u32 = 0;
+const VERDICT_SDP: u32 = 1;
+const VERDICT_TCP: u32 = 2;
+
+impl<'a> Verdict<'a> {
+    /// The verdict kept in `word`.
+    pub const fn at(word: &'a AtomicU32) -> Self {
+        Self(word)
+    }
+
+    /// Forgets everything, for a slot that is used again.
+    pub fn reset(self) {
+        self.0.store(VERDICT_NEW, Relaxed);
+    }
+
+    /// Whether a byte was moved on an SDP lane.
+    #[inline]
+    pub fn is_sdp(self) -> bool {
+        self.0.load(Relaxed) == VERDICT_SDP
+    }
+}
+
+/// `add` for a counter with a single writer at a time: no locked instruction.
+#[inline(always)]
+fn bump(counter: &AtomicU64, n: u64) {
+    counter.store(counter.load(Relaxed).wrapping_add(n), Relaxed);
+}
+
+fn store_text(words: &[AtomicU64], text: &[u8]) {
+    for (i, word) in words.iter().enumerate() {
+        let mut bytes = [0u8; 8];
+        for (j, b) in bytes.iter_mut().enumerate() {
+            *b = text.get(i * 8 + j).copied().unwrap_or(0);
+        }
+        word.store(u64::from_ne_bytes(bytes), Relaxed);
+    }
+}
+
+impl Page {
+    /// Makes a fresh (all-zero) memfd a page. Once per page, before any other thread sees it.
+    pub fn init(&self, who: &Identity<'_>) {
+        let h = &self.header;
+        h.layout.store(LAYOUT, Relaxed);
+        h.header_size.store(HEADER_SIZE as u32, Relaxed);
+        h.row_size.store(size_of::<Row>() as u32, Relaxed);
+        h.rows.store(ROWS as u32, Relaxed);
+        h.pid.store(who.pid, Relaxed);
+        h.ppid.store(who.ppid, Relaxed);
+        h.uid.store(who.uid, Relaxed);
+        h.born_ns.store(who.now_ns, Relaxed);
+        store_text(&h.program, who.program.get(..PROGRAM_LEN - 1).unwrap_or(who.program));
+        store_text(&h.version, who.version.get(..31).unwrap_or(who.version));
+        // Pairs with the reader's acquire load: who sees the magic sees the sizes.
+        h.magic.store(MAGIC, Release);
+    }
+
+    /// The process is about to end in an orderly way.
+    pub fn mark_exited(&self) {
+        self.header.exited.store(1, Relaxed);
+    }
+
+    /// A child of this process could not hand in its page.
+    pub fn count_unreported(&self) {
+        self.totals.unreported.fetch_add(1, Relaxed);
+    }
+
+    // ---- connection ends -------------------------------------------------------------------
+
+    /// A connection end was established (after `connect` or `accept`): counts it once per carrier.
+    pub fn count_seen(&self, verdict: Verdict<'_>, reason: Reason) {
+        let new = VERDICT_TCP + u32::from(reason.code());
+        if verdict.0.compare_exchange(VERDICT_NEW, new, Relaxed, Relaxed).is_ok() {
+            self.totals.seen.fetch_add(1, Relaxed);
+            self.add_reason(new, 1);
+        }
+    }
+
+    /// The reason for which the carrier end has not moved an SDP byte changed. Without effect once
+    /// it has, or when it was never counted.
+    pub fn count_reason(&self, verdict: Verdict<'_>, reason: Reason) {
+        let new = VERDICT_TCP + u32::from(reason.code());
+        let change = |old| (old >= VERDICT_TCP && old != new).then_some(new);
+        if let Ok(old) = verdict.0.fetch_update(Relaxed, Relaxed, change) {
+            self.add_reason(old, -1);
+            self.add_reason(new, 1);
+        }
+    }
+
+    /// The carrier end moved payload on an SDP lane. Cheap when it did so before: one load.
+    #[inline]
+    pub fn count_sdp(&self, verdict: Verdict<'_>, fabric: Fabric) {
+        if !verdict.is_sdp() {
+            self.count_first_sdp(verdict, fabric);
+        }
+    }
+
+    #[cold]
+    fn count_first_sdp(&self, verdict: Verdict<'_>, fabric: Fabric) {
+        match verdict.0.swap(VERDICT_SDP, Relaxed) {
+            VERDICT_SDP => return,
+            VERDICT_NEW => {
+                self.totals.seen.fetch_add(1, Relaxed);
+            }
+            old => self.add_reason(old, -1),
+        }
+        self.totals.sdp.fetch_add(1, Relaxed);
+        if let Some(n) = self.totals.fabrics.get(fabric as usize - 1) {
+            n.fetch_add(1, Relaxed);
+        }
+    }
+
+    fn add_reason(&self, verdict: u32, n: i64) {
+        if let Some(counter) = self.totals.reasons.get((verdict - VERDICT_TCP) as usize) {
+            counter.fetch_add(n, Relaxed);
+        }
+    }
+
+    // ---- rows ------------------------------------------------------------------------------
+
+    /// Opens a row. [`RowId::NONE`] when the table is full: everything then counts in the totals.
+    pub fn open_row(&self, new: &NewRow) -> RowId {
+        let Some((id, row)) = self.allocate() else {
+            self.totals.rowless.fetch_add(1, Relaxed);
+            return RowId::NONE;
+        };
+        row.carrier.store(new.carrier, Relaxed);
+        row.inode.store(new.inode as u32, Relaxed);
+        row.fd.store(new.fd, Relaxed);
+        for (word, value) in row.local.iter().zip(new.local.words()) {
+            word.store(value, Relaxed);
+        }
+        for (word, value) in row.remote.iter().zip(new.remote.words()) {
+            word.store(value, Relaxed);
+        }
+        let ports = u32::from(new.local.port) << 16 | u32::from(new.remote.port);
+        row.ports.store(ports, Relaxed);
+        let kind = new.state as u32 | (new.role as u32) << 8 | u32::from(new.is_v6) << 16;
+        row.kind.store(kind, Relaxed);
+        // Release: a reader that sees the row open sees its identity.
+        row.state.store(row.state.load(Relaxed) & !0xffff | ROW_OPEN, Release);
+        id
+    }
+
+    /// Closes a row: its counters are folded into the totals. The caller holds both halves' locks
+    /// or is otherwise the only user. Without effect for [`RowId::NONE`].
+    pub fn close_row(&self, id: RowId) {
+        let Some(row) = self.row(id) else { return };
+        let state = row.state.load(Relaxed);
+        if state & 0xffff != ROW_OPEN {
+            return;
+        }
+        // Out of readers' sight first, so that nothing is counted twice for long.
+        row.state.store(state.wrapping_add(1 << 16) & !0xffff | ROW_BUSY, Release);
+        for (from, to) in row.counters.iter().zip(&self.totals.counters) {
+            for (from, to) in from.iter().zip(to) {
+                let n = from.load(Relaxed);
+                if n != 0 {
+                    to.fetch_add(n, Relaxed);
+                    from.store(0, Relaxed);
+                }
+            }
+        }
+        for half in &row.slow {
+            for word in [
+                &half.lane,
+                &half.reason,
+                &half.promoted,
+                &half.demoted,
+                &half.credits,
+                &half.threshold,
+                &half.queued,
+            ] {
+                word.store(0, Relaxed);
+            }
+        }
+        self.release(id, row);
+    }
+
+    /// Adds to a counter of a half. The caller holds that half's lock.
+    #[inline(always)]
+    pub fn add(&self, id: RowId, direction: Direction, counter: Counter, n: u64) {
+        match self.rows.get(id.0 as usize) {
+            Some(row) => bump(&row.counters[direction as usize][counter as usize], n),
+            None => {
+                self.totals.counters[direction as usize][counter as usize].fetch_add(n, Relaxed);
+            }
+        }
+    }
+
+    /// Payload bytes that one call moved. The caller holds that half's lock.
+    #[inline(always)]
+    pub fn moved(&self, id: RowId, direction: Direction, lane: Lane, bytes: u64) {
+        let counter = match lane {
+            Lane::Kernel => Counter::TcpBytes,
+            Lane::Sdp => Counter::SdpBytes,
+        };
+        self.add(id, direction, counter, bytes);
+    }
+
+    /// A half was promoted to an SDP lane.
+    pub fn promoted(&self, id: RowId, direction: Direction, fabric: Fabric) {
+        self.totals.promoted.fetch_add(1, Relaxed);
+        if let Some(half) = self.half(id, direction) {
+            half.promoted.fetch_add(1, Relaxed);
+            half.lane.store(
+                Lane::Sdp as u32 | (fabric as u32) << 8 | (Mode::Buffered as u32) << 16,
+                Relaxed,
+            );
+            half.reason.store(0, Relaxed);
+        }
+    }
+
+    /// A half was demoted to the kernel lane.
+    pub fn demoted(&self, id: RowId, direction: Direction, reason: Reason) {
+        self.totals.demoted.fetch_add(1, Relaxed);
+        if let Some(n) = self.totals.demotions.get(reason as usize) {
+            n.fetch_add(1, Relaxed);
+        }
+        if let Some(half) = self.half(id, direction) {
+            half.demoted.fetch_add(1, Relaxed);
+            half.lane.store(Lane::Kernel as u32, Relaxed);
+        }
+        self.show_reason(id, direction, reason);
+    }
+
+    /// Why the half is on the kernel lane, as `sdp stat` shows it.
+    pub fn show_reason(&self, id: RowId, direction: Direction, reason: Reason) {
+        if let Some(half) = self.half(id, direction) {
+            half.reason.store(u32::from(reason.code()) + 1, Relaxed);
+        }
+    }
+
+    /// Flow-control mode of a half that is on an SDP lane.
+    pub fn show_mode(&self, id: RowId, direction: Direction, mode: Mode) {
+        if let Some(half) = self.half(id, direction) {
+            half.lane.store(half.lane.load(Relaxed) & 0xffff | (mode as u32) << 16, Relaxed);
+        }
+    }
+
+    /// Credits, zero-copy threshold (bytes) and bytes queued of a half. A gauge: whenever convenient.
+    #[inline]
+    pub fn show_flow(
+        &self,
+        id: RowId,
+        direction: Direction,
+        credits: u32,
+        threshold: u32,
+        queued: u32,
+    ) {
+        if let Some(half) = self.half(id, direction) {
+            half.credits.store(credits, Relaxed);
+            half.threshold.store(threshold, Relaxed);
+            half.queued.store(queued, Relaxed);
+        }
+    }
+
+    /// The state that tools show.
+    pub fn show_state(&self, id: RowId, state: ConnState) {
+        if let Some(row) = self.row(id) {
+            row.kind.store(row.kind.load(Relaxed) & !0xff | state as u32, Relaxed);
+        }
+    }
+
+    /// The descriptor number changed (the program closed one of several).
+    pub fn show_fd(&self, id: RowId, fd: i32) {
+        if let Some(row) = self.row(id) {
+            row.fd.store(fd, Relaxed);
+        }
+    }
+
+    fn row(&self, id: RowId) -> Option<&Row> {
+        self.rows.get(id.0 as usize)
+    }
+
+    fn half(&self, id: RowId, direction: Direction) -> Option<&crate::page::RowHalf> {
+        self.row(id).and_then(|row| row.slow.get(direction as usize))
+    }
+
+    /// A free row, marked as being written. Lock-free, bounded.
+    fn allocate(&self) -> Option<(RowId, &Row)> {
+        let h = &self.header;
+        for _ in 0..ALLOCATION_ATTEMPTS {
+            // Acquire pairs with `release`: the row's `next` is seen as it was when pushed.
+            let free = h.free.load(Acquire);
+            let index = (free as u32).wrapping_sub(1);
+            let Some(row) = self.rows.get(index as usize) else { break };
+            // The tag changes with every push and pop, so a stale `next` cannot be installed.
+            let new = tagged(free, row.next.load(Relaxed));
+            if h.free.compare_exchange(free, new, AcqRel, Relaxed).is_ok() {
+                row.state.store(row.state.load(Relaxed) & !0xffff | ROW_BUSY, Relaxed);
+                return Some((RowId(index), row));
+            }
+        }
+        let next = |n: u32| ((n as usize) < ROWS).then_some(n.wrapping_add(1));
+        let index = h.rows_used.fetch_update(Relaxed, Relaxed, next).ok()?;
+        let row = self.rows.get(index as usize)?;
+        row.state.store(ROW_BUSY, Relaxed);
+        Some((RowId(index), row))
+    }
+
+    fn release(&self, id: RowId, row: &Row) {
+        row.state.store(row.state.load(Relaxed) & !0xffff | ROW_FREE, Release);
+        let free = &self.header.free;
+        for _ in 0..ALLOCATION_ATTEMPTS {
+            let old = free.load(Relaxed);
+            row.next.store(old as u32, Relaxed);
+            // Release pairs with the acquire in `allocate`.
+            if free.compare_exchange(old, tagged(old, id.0 + 1), AcqRel, Relaxed).is_ok() {
+                return;
+            }
+        }
+        // Lost 64 races in a row: the row stays unused until the process ends.
+    }
+}
+
+/// The lower half of a row's state word.
+pub(crate) const ROW_FREE: u32 = 0;
+pub(crate) const ROW_BUSY: u32 = 1;
+pub(crate) const ROW_OPEN: u32 = 2;
+
+fn tagged(old: u64, index_plus_one: u32) -> u64 {
+    ((old >> 32).wrapping_add(1) << 32) | u64::from(index_plus_one)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::sync::atomic::AtomicU32;
+
+    fn page() -> Box<Page> {
+        crate::map::zeroed_page()
+    }
+
+    fn new_row(carrier: u64) -> NewRow {
+        NewRow {
+            carrier,
+            inode: 7,
+            fd: 5,
+            local: Endpoint::v4([127, 0, 0, 1], 80),
+            remote: Endpoint::v4([127, 0, 0, 1], 4000),
+            is_v6: false,
+            role: Role::Server,
+            state: ConnState::Established,
+        }
+    }
+
+    fn sum_of_reasons(p: &Page) -> i64 {
+        p.totals.reasons.iter().map(|r| r.load(Relaxed)).sum()
+    }
+
+    #[test]
+    fn each_end_is_counted_once_whatever_happens_to_it() {
+        let (p, q) = (page(), page());
+        let word = AtomicU32::new(0);
+        let v = Verdict::at(&word);
+        p.count_seen(v, Reason::TooYoung);
+        q.count_seen(v, Reason::Forked);
+        assert_eq!(p.totals.seen.load(Relaxed), 1);
+        assert_eq!(q.totals.seen.load(Relaxed), 0);
+        q.count_reason(v, Reason::Shared);
+        assert_eq!(sum_of_reasons(&p) + sum_of_reasons(&q), 1);
+        assert_eq!(q.totals.reasons[Reason::Shared as usize].load(Relaxed), 1);
+        q.count_sdp(v, Fabric::Shm);
+        q.count_sdp(v, Fabric::Shm);
+        q.count_reason(v, Reason::Exec);
+        p.count_seen(v, Reason::Exec);
+        assert!(v.is_sdp());
+        assert_eq!(sum_of_reasons(&p) + sum_of_reasons(&q), 0);
+        assert_eq!(q.totals.sdp.load(Relaxed), 1);
+        assert_eq!(q.totals.fabrics[0].load(Relaxed), 1);
+    }
+
+    #[test]
+    fn sdp_before_seen_counts_both() {
+        let p = page();
+        let word = AtomicU32::new(0);
+        p.count_sdp(Verdict::at(&word), Fabric::Verbs);
+        assert_eq!(p.totals.seen.load(Relaxed), 1);
+        assert_eq!(p.totals.fabrics[1].load(Relaxed), 1);
+    }
+
+    #[test]
+    fn damaged_verdict_words_do_no_harm() {
+        let p = page();
+        for value in [2 + 64, 1000, u32::MAX] {
+            let word = AtomicU32::new(value);
+            p.count_reason(Verdict::at(&word), Reason::Exec);
+            p.count_sdp(Verdict::at(&word), Fabric::Shm);
+        }
+        assert_eq!(p.totals.sdp.load(Relaxed), 3);
+    }
+
+    #[test]
+    fn closed_rows_are_folded_and_reused() {
+        let p = page();
+        let a = p.open_row(&new_row(1));
+        p.moved(a, Direction::Send, Lane::Sdp, 100);
+        p.moved(a, Direction::Receive, Lane::Kernel, 7);
+        p.add(a, Direction::Send, Counter::BCopy, 2);
+        p.promoted(a, Direction::Send, Fabric::Shm);
+        p.demoted(a, Direction::Send, Reason::Shared);
+        p.close_row(a);
+        p.close_row(a);
+        assert_eq!(p.totals.counters[0][Counter::SdpBytes as usize].load(Relaxed), 100);
+        assert_eq!(p.totals.counters[1][Counter::TcpBytes as usize].load(Relaxed), 7);
+        assert_eq!(p.totals.counters[0][Counter::BCopy as usize].load(Relaxed), 2);
+        assert_eq!(p.totals.demotions[Reason::Shared as usize].load(Relaxed), 1);
+        let b = p.open_row(&new_row(2));
+        assert_eq!(a, b);
+        assert_eq!(p.rows[0].counters[0][0].load(Relaxed), 0);
+        assert_eq!(p.rows[0].slow[0].promoted.load(Relaxed), 0);
+        assert_eq!(p.header.rows_used.load(Relaxed), 1);
+    }
+
+    #[test]
+    fn a_full_table_counts_in_the_totals() {
+        let p = page();
+        let ids: Vec<_> = (0..ROWS as u64).map(|i| p.open_row(&new_row(i))).collect();
+        assert!(ids.iter().all(|id| *id != RowId::NONE));
+        let none = p.open_row(&new_row(9));
+        assert_eq!(none, RowId::NONE);
+        p.moved(none, Direction::Send, Lane::Kernel, 5);
+        p.close_row(none);
+        p.promoted(none, Direction::Send, Fabric::Shm);
+        p.demoted(none, Direction::Send, Reason::Exec);
+        assert_eq!(p.totals.counters[0][1].load(Relaxed), 5);
+        assert_eq!(p.totals.rowless.load(Relaxed), 1);
+        p.close_row(ids[17]);
+        assert_eq!(p.open_row(&new_row(10)), ids[17]);
+    }
+
+    #[test]
+    fn threads_never_share_a_row() {
+        let p = page();
+        std::thread::scope(|s| {
+            for t in 0..4u64 {
+                let p = &p;
+                s.spawn(move || {
+                    for i in 0..2000 {
+                        let id = p.open_row(&new_row(t << 32 | i));
+                        p.moved(id, Direction::Send, Lane::Sdp, 1);
+                        let row = p.row(id).expect("the table is large enough");
+                        assert_eq!(row.carrier.load(Relaxed), t << 32 | i);
+                        p.close_row(id);
+                    }
+                });
+            }
+        });
+        assert_eq!(p.totals.counters[0][0].load(Relaxed), 8000);
+    }
+
+    #[test]
+    fn damaged_free_list_ends_in_fresh_rows() {
+        let p = page();
+        p.header.free.store(u64::MAX, Relaxed);
+        assert_eq!(p.open_row(&new_row(1)).raw(), 0);
+        p.header.rows_used.store(u32::MAX, Relaxed);
+        assert_eq!(p.open_row(&new_row(1)), RowId::NONE);
+    }
+}

@@ -1,0 +1,77 @@
+//! Memory files: made, sealed, examined, mapped.
+//!
+//! Shared memory between processes that do not trust each other must be unable to shrink under a
+//! reader (it would be killed by SIGBUS), so every memory file we make or accept carries the seals
+//! of [`REQUIRED_SEALS`]. Nothing here touches the memory: pages appear when they are used.
+
+use core::{ffi::CStr, ptr::NonNull};
+
+use crate::{errno::Errno, owned::OwnedFd, sys};
+
+/// Seals that fix a memory file's size for ever.
+pub const REQUIRED_SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+/// Seals that a file which both ends write must not carry.
+pub const FORBIDDEN_SEALS: i32 = libc::F_SEAL_WRITE | libc::F_SEAL_FUTURE_WRITE;
+
+/// No execution, ever; implies that seals are allowed. Kernels before 6.3 do not know it.
+const MFD_NOEXEC_SEAL: u32 = 8;
+
+/// Makes a memory file of `size` bytes with [`REQUIRED_SEALS`], close-on-exec.
+///
+/// # Errors
+/// EFBIG when RLIMIT_FSIZE is below `size` (asked first: the kernel would send SIGXFSZ to the
+/// program); EMFILE, ENFILE, ENOMEM, ENOSYS, EPERM from the kernel.
+pub fn create_sealed(name: &CStr, size: u64) -> Result<OwnedFd, Errno> {
+    if file_size_limit()? < size {
+        return Err(Errno(libc::EFBIG));
+    }
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    let fd = match create(name, libc::MFD_CLOEXEC | MFD_NOEXEC_SEAL) {
+        Err(Errno::EINVAL) => create(name, flags)?,
+        other => other?,
+    };
+    // SAFETY: no pointers.
+    unsafe {
+        sys!(libc::SYS_ftruncate, fd.raw(), size)?;
+        sys!(libc::SYS_fcntl, fd.raw(), libc::F_ADD_SEALS, REQUIRED_SEALS)?;
+    }
+    Ok(fd)
+}
+
+fn create(name: &CStr, flags: u32) -> Result<OwnedFd, Errno> {
+    // SAFETY: name is a NUL-terminated string that outlives the call.
+    let fd = unsafe { sys!(libc::SYS_memfd_create, name.as_ptr(), flags)? };
+    Ok(OwnedFd::new(fd as i32))
+}
+
+/// Soft RLIMIT_FSIZE in bytes.
+fn file_size_limit() -> Result<u64, Errno> {
+    let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: limit is valid for writing; process 0 is the caller, the null pointer asks only.
+    unsafe { sys!(libc::SYS_prlimit64, 0, libc::RLIMIT_FSIZE, 0, &raw mut limit)? };
+    Ok(limit.rlim_cur)
+}
+
+/// The seals of a memory file; EINVAL when the descriptor names something else. Safe on any
+/// descriptor: the kernel answers by itself.
+pub fn seals(fd: i32) -> Result<i32, Errno> {
+    // SAFETY: no pointers.
+    unsafe { sys!(libc::SYS_fcntl, fd, libc::F_GET_SEALS) }.map(|seals| seals as i32)
+}
+
+/// Maps the first `len` bytes, shared, readable and writable.
+pub fn map(fd: i32, len: usize) -> Result<NonNull<u8>, Errno> {
+    let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+    // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
+    let addr = unsafe { sys!(libc::SYS_mmap, 0, len, prot, flags, fd, 0)? };
+    NonNull::new(addr as *mut u8).ok_or(Errno::ENOMEM)
+}
+
+/// Ends a mapping made by [`map`].
+///
+/// # Safety
+/// `addr` and `len` are those of one mapping of ours that nobody uses any more.
+pub unsafe fn unmap(addr: NonNull<u8>, len: usize) {
+    // SAFETY: the caller's promise.
+    let _ = unsafe { sys!(libc::SYS_munmap, addr.as_ptr(), len) };
+}

@@ -1,0 +1,202 @@
+//! sock_diag: asks the kernel which socket of this network namespace has a given TCP address pair.
+//!
+//! Used to find out whether the other end of a connection lives on this host, whose it is, and to
+//! check a proof of possession against it. Only exact questions about one pair are asked, never
+//! dumps. An answer is taken only from the kernel, only for the pair asked for.
+
+use crate::{errno::Errno, owned::OwnedFd, sys};
+
+/// Request length: netlink header and `inet_diag_req_v2`.
+const REQUEST_LEN: usize = 16 + 56;
+/// Shortest answer: netlink header and `inet_diag_msg`.
+const ANSWER_LEN: usize = 16 + 72;
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
+const NLMSG_ERROR: u16 = 2;
+const NLM_F_REQUEST: u16 = 1;
+/// "Any incarnation of the socket".
+const NO_COOKIE: [u8; 8] = [0xff; 8];
+
+/// A pair of addresses from one socket's point of view. IPv4 addresses are in the first four bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pair {
+    /// `AF_INET` or `AF_INET6`.
+    pub family: u8,
+    /// The socket's own address.
+    pub local: [u8; 16],
+    /// The socket's own port.
+    pub local_port: u16,
+    /// Its peer's address.
+    pub remote: [u8; 16],
+    /// Its peer's port.
+    pub remote_port: u16,
+    /// Interface index of a link-local connection, 0 otherwise. Not looked at in answers.
+    pub interface: u32,
+}
+
+/// A socket as sock_diag describes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry {
+    /// Addresses of the socket found; a lookup may end at a listener, which has no remote side.
+    pub pair: Pair,
+    /// TCP state number.
+    pub state: u8,
+    /// Owner's user id in our user namespace.
+    pub uid: u32,
+    /// Inode number; 0 when no descriptor names the socket.
+    pub inode: u32,
+}
+
+/// A sock_diag socket, closed when dropped.
+#[derive(Debug)]
+pub struct Diag {
+    fd: OwnedFd,
+    sequence: u32,
+}
+
+impl Diag {
+    /// Opens one. Sandboxes refuse with EPERM, EACCES, EAFNOSUPPORT or EPROTONOSUPPORT.
+    pub fn open() -> Result<Self, Errno> {
+        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        let (family, protocol) = (libc::AF_NETLINK, libc::NETLINK_SOCK_DIAG);
+        // SAFETY: no pointers.
+        let fd = unsafe { sys!(libc::SYS_socket, family, kind, protocol)? };
+        Ok(Self { fd: OwnedFd::new(fd as i32), sequence: 0 })
+    }
+
+    /// The socket the kernel would give a segment of `pair`; `None` when there is none (or when the
+    /// kernel has no TCP support in sock_diag: it answers ENOENT to both).
+    ///
+    /// # Errors
+    /// The kernel's refusal, or EBADMSG for an answer that makes no sense.
+    pub fn find(&mut self, pair: &Pair) -> Result<Option<Entry>, Errno> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let request = request(pair, self.sequence);
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        // An unconnected netlink socket sends to the kernel, which answers before sendto returns.
+        // SAFETY: request is valid for reading; no address is given.
+        unsafe {
+            sys!(libc::SYS_sendto, self.fd.raw(), request.as_ptr(), REQUEST_LEN, flags, 0, 0)?;
+        }
+        let mut answer = [0u8; 512];
+        // SAFETY: sockaddr_nl is plain data; zero is a valid value.
+        let mut from: libc::sockaddr_nl = unsafe { core::mem::zeroed() };
+        let mut from_len = size_of::<libc::sockaddr_nl>() as u32;
+        // SAFETY: all pointers are valid for writing the lengths told.
+        let len = unsafe {
+            let (buf, from, from_len) = (answer.as_mut_ptr(), &raw mut from, &raw mut from_len);
+            sys!(libc::SYS_recvfrom, self.fd.raw(), buf, answer.len(), flags, from, from_len)?
+        };
+        if from.nl_pid != 0 {
+            return Err(Errno(libc::EBADMSG));
+        }
+        parse(answer.get(..len).unwrap_or(&[]), self.sequence)
+    }
+}
+
+fn request(pair: &Pair, sequence: u32) -> [u8; REQUEST_LEN] {
+    let length = (REQUEST_LEN as u32).to_ne_bytes();
+    let kind = SOCK_DIAG_BY_FAMILY.to_ne_bytes();
+    let flags = NLM_F_REQUEST.to_ne_bytes();
+    let protocol = [pair.family, libc::IPPROTO_TCP as u8, 0, 0];
+    let parts: [&[u8]; 13] = [
+        &length,
+        &kind,
+        &flags,
+        &sequence.to_ne_bytes(),
+        &[0; 4],
+        &protocol,
+        &u32::MAX.to_ne_bytes(),
+        &pair.local_port.to_be_bytes(),
+        &pair.remote_port.to_be_bytes(),
+        &pair.local,
+        &pair.remote,
+        &pair.interface.to_ne_bytes(),
+        &NO_COOKIE,
+    ];
+    let mut bytes = [0; REQUEST_LEN];
+    for (to, from) in bytes.iter_mut().zip(parts.into_iter().flatten()) {
+        *to = *from;
+    }
+    bytes
+}
+
+/// The `N` bytes at `offset`.
+fn field<const N: usize>(bytes: &[u8], offset: usize) -> Option<[u8; N]> {
+    bytes.get(offset..)?.first_chunk().copied()
+}
+
+fn parse(bytes: &[u8], sequence: u32) -> Result<Option<Entry>, Errno> {
+    let bad = Errno(libc::EBADMSG);
+    let length = u32::from_ne_bytes(field(bytes, 0).ok_or(bad)?) as usize;
+    let kind = u16::from_ne_bytes(field(bytes, 4).ok_or(bad)?);
+    if u32::from_ne_bytes(field(bytes, 8).ok_or(bad)?) != sequence {
+        return Err(bad);
+    }
+    match kind {
+        NLMSG_ERROR => match i32::from_ne_bytes(field(bytes, 16).ok_or(bad)?).wrapping_neg() {
+            libc::ENOENT => Ok(None),
+            error if error > 0 => Err(Errno(error)),
+            _ => Err(bad),
+        },
+        SOCK_DIAG_BY_FAMILY if length >= ANSWER_LEN => entry(bytes).map(Some).ok_or(bad),
+        _ => Err(bad),
+    }
+}
+
+fn entry(bytes: &[u8]) -> Option<Entry> {
+    Some(Entry {
+        pair: Pair {
+            family: *bytes.get(16)?,
+            local: field(bytes, 24)?,
+            local_port: u16::from_be_bytes(field(bytes, 20)?),
+            remote: field(bytes, 40)?,
+            remote_port: u16::from_be_bytes(field(bytes, 22)?),
+            interface: u32::from_ne_bytes(field(bytes, 56)?),
+        },
+        state: *bytes.get(17)?,
+        uid: u32::from_ne_bytes(field(bytes, 80)?),
+        inode: u32::from_ne_bytes(field(bytes, 84)?),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair() -> Pair {
+        let mut local = [0; 16];
+        local[..4].copy_from_slice(&[127, 0, 0, 1]);
+        Pair { family: 2, local, local_port: 80, remote: local, remote_port: 81, interface: 0 }
+    }
+
+    #[test]
+    fn short_and_foreign_answers_are_refused() {
+        let mut answer = vec![0u8; ANSWER_LEN];
+        answer[..4].copy_from_slice(&(ANSWER_LEN as u32).to_ne_bytes());
+        answer[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+        answer[8..12].copy_from_slice(&7u32.to_ne_bytes());
+        assert!(parse(&answer, 7).unwrap().is_some());
+        assert!(parse(&answer, 8).is_err(), "answer to another question");
+        for len in 0..ANSWER_LEN {
+            assert!(parse(&answer[..len], 7).is_err(), "{len} bytes");
+        }
+        answer[..4].copy_from_slice(&20u32.to_ne_bytes());
+        assert!(parse(&answer, 7).is_err(), "header claims less than an entry");
+        answer[4..6].copy_from_slice(&NLMSG_ERROR.to_ne_bytes());
+        assert!(parse(&answer, 7).is_err(), "an acknowledgement is not an answer");
+        answer[16..20].copy_from_slice(&(-libc::ENOENT).to_ne_bytes());
+        assert_eq!(parse(&answer, 7), Ok(None));
+        answer[16..20].copy_from_slice(&i32::MIN.to_ne_bytes());
+        assert!(parse(&answer, 7).is_err());
+    }
+
+    #[test]
+    fn unused_pair_is_not_found() {
+        let mut diag = Diag::open().unwrap();
+        // Ports below the ephemeral range on an address nobody binds.
+        let mut pair = pair();
+        pair.local[..4].copy_from_slice(&[127, 213, 9, 77]);
+        assert_eq!(diag.find(&pair).unwrap(), None);
+        assert_eq!(diag.find(&pair).unwrap(), None, "the same socket answers again");
+    }
+}

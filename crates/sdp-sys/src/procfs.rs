@@ -1,0 +1,147 @@
+//! The few things that only /proc can tell.
+//!
+//! Paths go through `/proc/thread-self`: `/proc/self` shows the descriptors of the thread-group
+//! leader, which may have exited or have a table of its own.
+
+use core::ffi::CStr;
+
+use crate::{errno::Errno, owned::OwnedFd, sys};
+
+/// Longest path built here, with its terminating NUL.
+const PATH_MAX: usize = 48;
+
+/// `/proc/thread-self/fd/<fd>` as a C string.
+struct FdPath([u8; PATH_MAX]);
+
+impl FdPath {
+    fn new(fd: i32) -> Result<Self, Errno> {
+        const PREFIX: &[u8] = b"/proc/thread-self/fd/";
+        let mut digits = [0u8; 10];
+        let mut rest = u32::try_from(fd).map_err(|_| Errno::EBADF)?;
+        let mut used = 0;
+        for digit in digits.iter_mut().rev() {
+            *digit = b'0' + (rest % 10) as u8;
+            rest /= 10;
+            used += 1;
+            if rest == 0 {
+                break;
+            }
+        }
+        let mut path = [0u8; PATH_MAX];
+        let digits = digits.iter().skip(10 - used);
+        // 21 + 10 bytes: the array's last bytes stay NUL.
+        for (to, from) in path.iter_mut().zip(PREFIX.iter().chain(digits)) {
+            *to = *from;
+        }
+        Ok(Self(path))
+    }
+}
+
+/// An O_PATH handle of what `fd` names: shows which socket we hold, allows nothing with it, and
+/// does not keep a connection open.
+///
+/// # Errors
+/// EBADF for a negative number; ENOENT for a closed one or without /proc; EMFILE, ENFILE.
+pub fn path_handle(fd: i32) -> Result<OwnedFd, Errno> {
+    let path = FdPath::new(fd)?;
+    let flags = libc::O_PATH | libc::O_CLOEXEC;
+    // SAFETY: path is NUL-terminated and outlives the call.
+    let fd = unsafe { sys!(libc::SYS_openat, libc::AT_FDCWD, path.0.as_ptr(), flags)? };
+    Ok(OwnedFd::new(fd as i32))
+}
+
+/// What kind of thing a descriptor names, told by the kernel without asking the thing itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A socket, with its inode number.
+    Socket(u64),
+    /// An eventfd.
+    EventFd,
+    /// Anything else.
+    Other,
+}
+
+/// The kind of `fd`, from its link in /proc. Unlike `fstat` this never reaches a file system in
+/// user space and cannot be forged by one: such names begin with a slash.
+pub fn kind(fd: i32) -> Result<Kind, Errno> {
+    let path = FdPath::new(fd)?;
+    let mut link = [0u8; 64];
+    // SAFETY: path is NUL-terminated; link is valid for writing its length.
+    let len = unsafe {
+        let (path, buf) = (path.0.as_ptr(), link.as_mut_ptr());
+        sys!(libc::SYS_readlinkat, libc::AT_FDCWD, path, buf, link.len())?
+    };
+    let link = link.get(..len).unwrap_or(&[]);
+    if link == b"anon_inode:[eventfd]" {
+        return Ok(Kind::EventFd);
+    }
+    let inode = link.strip_prefix(b"socket:[").and_then(|rest| rest.strip_suffix(b"]"));
+    Ok(inode.and_then(decimal).map_or(Kind::Other, Kind::Socket))
+}
+
+/// A decimal number of at most 20 digits, nothing else around it.
+pub fn decimal(text: &[u8]) -> Option<u64> {
+    if text.is_empty() {
+        return None;
+    }
+    text.iter().try_fold(0u64, |sum, byte| {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            return None;
+        }
+        sum.checked_mul(10)?.checked_add(u64::from(digit))
+    })
+}
+
+/// Opens a file of /proc for reading.
+pub fn open(path: &CStr) -> Result<OwnedFd, Errno> {
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+    // SAFETY: path is NUL-terminated and outlives the call.
+    let fd = unsafe { sys!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags)? };
+    Ok(OwnedFd::new(fd as i32))
+}
+
+/// Reads into `buf`; the number of bytes, 0 at the end.
+pub fn read(fd: i32, buf: &mut [u8]) -> Result<usize, Errno> {
+    // SAFETY: buf is valid for writing its length.
+    unsafe { sys!(libc::SYS_read, fd, buf.as_mut_ptr(), buf.len()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn path_names_the_descriptor() {
+        let path = FdPath::new(i32::MAX).unwrap();
+        let path = CStr::from_bytes_until_nul(&path.0).unwrap();
+        assert_eq!(path, c"/proc/thread-self/fd/2147483647");
+        let path = FdPath::new(0).unwrap();
+        assert_eq!(CStr::from_bytes_until_nul(&path.0).unwrap(), c"/proc/thread-self/fd/0");
+    }
+
+    #[test]
+    fn kinds_are_told_apart() {
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let inode = crate::fd::inode(socket.as_raw_fd()).unwrap();
+        assert_eq!(kind(socket.as_raw_fd()), Ok(Kind::Socket(inode)));
+        let handle = path_handle(socket.as_raw_fd()).unwrap();
+        assert_eq!(kind(handle.raw()), Ok(Kind::Socket(inode)));
+        // SAFETY: no pointers.
+        let eventfd = unsafe { sys!(libc::SYS_eventfd2, 0, libc::EFD_CLOEXEC) }.unwrap();
+        assert_eq!(kind(OwnedFd::new(eventfd as i32).raw()), Ok(Kind::EventFd));
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        assert_eq!(kind(file.as_raw_fd()), Ok(Kind::Other));
+        assert_eq!(kind(-1), Err(Errno::EBADF));
+        assert_eq!(kind(i32::MAX), Err(Errno::ENOENT));
+    }
+
+    #[test]
+    fn decimal_takes_digits_only() {
+        assert_eq!(decimal(b"18446744073709551615"), Some(u64::MAX));
+        for bad in [&b""[..], b"18446744073709551616", b"+1", b"1 ", b"-1", b"0x1"] {
+            assert_eq!(decimal(bad), None);
+        }
+    }
+}

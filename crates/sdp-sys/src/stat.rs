@@ -1,0 +1,35 @@
+//! What a descriptor names, as the kernel tells it.
+//!
+//! The library's own descriptors live in the program's number space: a raw `close` or `dup2` can
+//! reach them. Whoever comes back to a number after the program ran compares [`Identity`] first.
+
+use crate::{errno::Errno, sys};
+
+/// Device and inode: two descriptors with equal identities name the same file (all eventfds and
+/// other anonymous inodes look alike).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identity {
+    /// Device number.
+    pub dev: u64,
+    /// Inode number.
+    pub ino: u64,
+}
+
+/// The part of `fstat` that we use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stat {
+    /// Device and inode.
+    pub id: Identity,
+    /// Size in bytes; negative never.
+    pub size: u64,
+}
+
+/// `fstat`. Do not call it on a descriptor of unknown kind that a stranger passed: a file system in
+/// user space answers when it likes.
+pub fn stat(fd: i32) -> Result<Stat, Errno> {
+    // SAFETY: stat is plain data; zero is a valid value.
+    let mut st: libc::stat = unsafe { core::mem::zeroed() };
+    // SAFETY: st is valid for writing.
+    unsafe { sys!(libc::SYS_fstat, fd, &raw mut st)? };
+    Ok(Stat { id: Identity { dev: st.st_dev, ino: st.st_ino }, size: st.st_size.max(0) as u64 })
+}

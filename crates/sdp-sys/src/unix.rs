@@ -1,0 +1,220 @@
+//! Local sockets that carry packets, descriptors and credentials.
+//!
+//! Serves the rendezvous between two processes of one host: SEQPACKET sockets at abstract names.
+//! All calls are non-blocking and raise no SIGPIPE. What arrives is hostile: lengths, the number of
+//! descriptors and truncation are reported for the caller to judge, and descriptors nobody takes
+//! are closed.
+
+use crate::{errno::Errno, owned::OwnedFd, sys};
+
+/// Descriptors that [`receive`] can take in one packet. The kernel closes the rest and reports
+/// truncation.
+pub const MAX_FDS: usize = 8;
+/// Longest abstract name in bytes, without the leading NUL.
+pub const NAME_MAX: usize = 107;
+
+/// Who is at the other end, in the terms of our own namespaces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Credentials {
+    /// Process; 0 when it is in a pid namespace that we cannot see.
+    pub pid: i32,
+    /// Effective user; the overflow uid when ours does not map it.
+    pub uid: u32,
+}
+
+/// A fresh SEQPACKET socket: non-blocking, close-on-exec.
+pub fn socket() -> Result<OwnedFd, Errno> {
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: no pointers.
+    let fd = unsafe { sys!(libc::SYS_socket, libc::AF_UNIX, kind, 0)? };
+    Ok(OwnedFd::new(fd as i32))
+}
+
+/// An abstract address and its length; EINVAL when the name is too long.
+fn address(name: &[u8]) -> Result<(libc::sockaddr_un, usize), Errno> {
+    let mut addr = libc::sockaddr_un { sun_family: libc::AF_UNIX as u16, sun_path: [0; 108] };
+    let path = addr.sun_path.get_mut(1..=name.len()).ok_or(Errno::EINVAL)?;
+    for (to, from) in path.iter_mut().zip(name) {
+        *to = *from as libc::c_char;
+    }
+    Ok((addr, core::mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len()))
+}
+
+/// Connects to an abstract name. ECONNREFUSED: nobody listens; EAGAIN: the backlog is full.
+pub fn connect(fd: i32, name: &[u8]) -> Result<(), Errno> {
+    let (addr, len) = address(name)?;
+    // SAFETY: addr outlives the call and has at least len bytes.
+    unsafe { sys!(libc::SYS_connect, fd, &raw const addr, len) }.map(drop)
+}
+
+/// Binds to an abstract name. EADDRINUSE: somebody has it.
+pub fn bind(fd: i32, name: &[u8]) -> Result<(), Errno> {
+    let (addr, len) = address(name)?;
+    // SAFETY: addr outlives the call and has at least len bytes.
+    unsafe { sys!(libc::SYS_bind, fd, &raw const addr, len) }.map(drop)
+}
+
+/// Starts listening. The caller's credentials of this moment are what connectors will see.
+pub fn listen(fd: i32, backlog: i32) -> Result<(), Errno> {
+    // SAFETY: no pointers.
+    unsafe { sys!(libc::SYS_listen, fd, backlog) }.map(drop)
+}
+
+/// Accepts a connection: non-blocking, close-on-exec. EAGAIN: nobody is waiting.
+pub fn accept(fd: i32) -> Result<OwnedFd, Errno> {
+    let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: null pointers: the address is not wanted.
+    let fd = unsafe { sys!(libc::SYS_accept4, fd, 0, 0, flags)? };
+    Ok(OwnedFd::new(fd as i32))
+}
+
+/// Credentials of the other end at the time of its `connect` or `listen`.
+pub fn peer_credentials(fd: i32) -> Result<Credentials, Errno> {
+    let mut cred = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let size = size_of::<libc::ucred>();
+    let mut len = size as u32;
+    let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
+    // SAFETY: cred and len are valid for writing, len tells cred's size.
+    unsafe { sys!(libc::SYS_getsockopt, fd, level, name, &raw mut cred, &raw mut len)? };
+    if len as usize != size {
+        return Err(Errno::EINVAL);
+    }
+    Ok(Credentials { pid: cred.pid, uid: cred.uid })
+}
+
+/// Has the kernel add credentials to the packets sent and received on this socket. On a socket that
+/// has no name, set it after the last send: sending would give it one.
+pub fn pass_credentials(fd: i32) -> Result<(), Errno> {
+    let on = 1i32;
+    let (level, name) = (libc::SOL_SOCKET, libc::SO_PASSCRED);
+    // SAFETY: on outlives the call and has four bytes.
+    unsafe { sys!(libc::SYS_setsockopt, fd, level, name, &raw const on, 4) }.map(drop)
+}
+
+/// Room for control data, aligned as the kernel's headers need it: MAX_FDS descriptors and
+/// credentials.
+#[repr(C, align(8))]
+struct Control([u8; CONTROL_LEN]);
+
+const HEADER: usize = size_of::<libc::cmsghdr>();
+const RIGHTS_LEN: usize = (HEADER + 4 * MAX_FDS).next_multiple_of(8);
+const CONTROL_LEN: usize = RIGHTS_LEN + (HEADER + size_of::<libc::ucred>()).next_multiple_of(8);
+
+/// Sends one packet with descriptors.
+///
+/// # Errors
+/// EINVAL for more than [`MAX_FDS`]; EAGAIN: no room; EPIPE, ECONNRESET: the other end is gone;
+/// ETOOMANYREFS: too many descriptors of this user are in flight.
+pub fn send(fd: i32, bytes: &[u8], fds: &[i32]) -> Result<(), Errno> {
+    let mut control = Control([0; CONTROL_LEN]);
+    let data = 4 * fds.len();
+    let len = HEADER + data;
+    let room = control.0.get_mut(HEADER..len).filter(|_| fds.len() <= MAX_FDS);
+    for (to, from) in room.ok_or(Errno::EINVAL)?.chunks_exact_mut(4).zip(fds) {
+        to.copy_from_slice(&from.to_ne_bytes());
+    }
+    let header =
+        libc::cmsghdr { cmsg_len: len, cmsg_level: libc::SOL_SOCKET, cmsg_type: libc::SCM_RIGHTS };
+    // SAFETY: control is aligned for a header and longer than one.
+    unsafe { control.0.as_mut_ptr().cast::<libc::cmsghdr>().write(header) };
+    let mut iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    // SAFETY: msghdr is plain data; zero is a valid value.
+    let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
+    msg.msg_iov = &raw mut iov;
+    msg.msg_iovlen = 1;
+    if !fds.is_empty() {
+        msg.msg_control = control.0.as_mut_ptr().cast();
+        msg.msg_controllen = len;
+    }
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    // SAFETY: msg and all it points to outlive the call; the kernel only reads the buffers.
+    let sent = unsafe { sys!(libc::SYS_sendmsg, fd, &raw const msg, flags)? };
+    if sent == bytes.len() { Ok(()) } else { Err(Errno(libc::EMSGSIZE)) }
+}
+
+/// A received packet. Descriptors still in it are closed with it.
+#[derive(Debug)]
+pub struct Packet {
+    /// Bytes written to the buffer; 0: the other end has closed (we never send empty packets).
+    pub len: usize,
+    /// The packet was longer than the buffer.
+    pub data_truncated: bool,
+    /// Descriptors were lost: more than [`MAX_FDS`], or no free numbers.
+    pub control_truncated: bool,
+    /// Credentials, when the kernel added them.
+    pub credentials: Option<Credentials>,
+    fds: [Option<OwnedFd>; MAX_FDS],
+    count: usize,
+}
+
+impl Packet {
+    /// How many descriptors came with the packet (taken ones included).
+    pub const fn descriptors(&self) -> usize {
+        self.count
+    }
+
+    /// Takes the descriptor at `index`, once.
+    pub fn take(&mut self, index: usize) -> Option<OwnedFd> {
+        self.fds.get_mut(index)?.take()
+    }
+}
+
+/// Receives one packet into `buf`; descriptors arrive close-on-exec. EAGAIN: nothing there yet.
+pub fn receive(fd: i32, buf: &mut [u8]) -> Result<Packet, Errno> {
+    let mut control = Control([0; CONTROL_LEN]);
+    let mut iov = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
+    // SAFETY: msghdr is plain data; zero is a valid value.
+    let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
+    msg.msg_iov = &raw mut iov;
+    msg.msg_iovlen = 1;
+    msg.msg_control = control.0.as_mut_ptr().cast();
+    msg.msg_controllen = CONTROL_LEN;
+    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    // SAFETY: msg and all it points to outlive the call and are valid for writing.
+    let len = unsafe { sys!(libc::SYS_recvmsg, fd, &raw mut msg, flags)? };
+    let mut packet = Packet {
+        len: len.min(buf.len()),
+        data_truncated: msg.msg_flags & libc::MSG_TRUNC != 0,
+        control_truncated: msg.msg_flags & libc::MSG_CTRUNC != 0,
+        credentials: None,
+        fds: [const { None }; MAX_FDS],
+        count: 0,
+    };
+    let used = msg.msg_controllen.min(CONTROL_LEN);
+    packet.take_control(control.0.get(..used).unwrap_or(&[]));
+    Ok(packet)
+}
+
+impl Packet {
+    /// Walks the control messages that the kernel wrote.
+    fn take_control(&mut self, mut control: &[u8]) {
+        while let Some(header) = control.get(..HEADER) {
+            // SAFETY: HEADER bytes are there, and any bytes are a valid header.
+            let header = unsafe { header.as_ptr().cast::<libc::cmsghdr>().read_unaligned() };
+            let Some(data) = control.get(HEADER..header.cmsg_len) else { return };
+            match (header.cmsg_level, header.cmsg_type) {
+                (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
+                    for number in data.as_chunks::<4>().0 {
+                        self.push(OwnedFd::new(i32::from_ne_bytes(*number)));
+                    }
+                }
+                (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) => {
+                    if let Some([pid, uid, ..]) = data.as_chunks::<4>().0.get(..3) {
+                        let (pid, uid) = (i32::from_ne_bytes(*pid), u32::from_ne_bytes(*uid));
+                        self.credentials = Some(Credentials { pid, uid });
+                    }
+                }
+                _ => {}
+            }
+            control = control.get(header.cmsg_len.next_multiple_of(8)..).unwrap_or(&[]);
+        }
+    }
+
+    fn push(&mut self, fd: OwnedFd) {
+        // More than the control buffer can name cannot arrive; if it did, the drop closes it.
+        if let Some(free) = self.fds.get_mut(self.count) {
+            *free = Some(fd);
+            self.count += 1;
+        }
+    }
+}
