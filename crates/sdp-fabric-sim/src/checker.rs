@@ -20,8 +20,8 @@ pub(crate) enum Broken {
     ReceiveOverrun(usize),
     /// More bytes under way or unread than the window has, or more freed than posted.
     Window { posted: u64, freed: u64 },
-    /// More messages reported than arrived.
-    Reported(usize),
+    /// Messages reported are not those borrowed, released ahead and freed.
+    Reported { reported: u64, known: u64 },
     /// Arrivals or completions are not in order of time.
     Order,
     /// A failed queue pair still has requests under way.
@@ -34,7 +34,9 @@ impl Display for Broken {
             Self::SendQueueOverrun(depth) => write!(f, "{depth} requests in the send queue"),
             Self::ReceiveOverrun(count) => write!(f, "{count} messages arrived"),
             Self::Window { posted, freed } => write!(f, "window: {posted} posted, {freed} freed"),
-            Self::Reported(count) => write!(f, "{count} messages reported"),
+            Self::Reported { reported, known } => {
+                write!(f, "{reported} messages reported, {known} accounted for")
+            }
             Self::Order => write!(f, "requests out of order"),
             Self::NotFlushed => write!(f, "requests under way on a failed queue pair"),
         }
@@ -56,13 +58,15 @@ fn check_one(state: &State, queue_pair: &QueuePair) -> Result<(), Broken> {
     if send.depth() > state.options.send_depth {
         return Err(Broken::SendQueueOverrun(send.depth()));
     }
-    if receive.reported > receive.arrived.len() {
-        return Err(Broken::Reported(receive.reported));
+    let known = receive.freed_to + (receive.borrowed.len() + receive.ahead.len()) as u64;
+    let is_implicit = matches!(state.options.credits, Credits::Implicit { .. });
+    if is_implicit && known != receive.reported {
+        return Err(Broken::Reported { reported: receive.reported, known });
     }
     match state.options.credits {
         Credits::Explicit { buffers, .. } => {
-            if receive.arrived.len() > usize::from(buffers) {
-                return Err(Broken::ReceiveOverrun(receive.arrived.len()));
+            if receive.held() > usize::from(buffers) {
+                return Err(Broken::ReceiveOverrun(receive.held()));
             }
         }
         Credits::Implicit { window_bytes, .. } => {

@@ -9,7 +9,7 @@
 //! window, as the sender last heard of it.
 
 use core::cell::Cell;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use sdp_rdma::{
     cm::PrivateData,
@@ -134,18 +134,28 @@ impl SendSide {
 pub(crate) struct Message {
     pub(crate) bytes: Vec<u8>,
     pub(crate) hash: u64,
-    pub(crate) is_released: bool,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct ReceiveSide {
-    /// In order of arrival; the first `reported` are known to the user.
+    /// Not reported yet, in order of arrival.
     pub(crate) arrived: VecDeque<Message>,
-    pub(crate) reported: usize,
-    /// Token of the first entry.
-    pub(crate) first_token: u64,
-    /// Window bytes ever freed, in arrival order.
+    /// Reported and not released, by token.
+    pub(crate) borrowed: BTreeMap<u64, Message>,
+    /// Messages ever reported: the next token.
+    pub(crate) reported: u64,
+    /// Implicit credits: window bytes of messages released ahead of an older one, by token.
+    pub(crate) ahead: BTreeMap<u64, u64>,
+    /// Implicit credits: the oldest token not released, and window bytes ever freed before it.
+    pub(crate) freed_to: u64,
     pub(crate) freed_bytes: u64,
+}
+
+impl ReceiveSide {
+    /// Messages that hold a receive buffer.
+    pub(crate) fn held(&self) -> usize {
+        self.arrived.len() + self.borrowed.len()
+    }
 }
 
 #[derive(Debug)]
@@ -266,7 +276,8 @@ impl ReceiveQueue for SimRx {
         match state.options.credits {
             Credits::Implicit { .. } => u16::MAX,
             Credits::Explicit { buffers, .. } => {
-                buffers.saturating_sub(state.queue_pair(self.number).receive.reported as u16)
+                let borrowed = state.queue_pair(self.number).receive.borrowed.len();
+                buffers.saturating_sub(borrowed as u16)
             }
         }
     }
@@ -275,15 +286,16 @@ impl ReceiveQueue for SimRx {
         let mut state = self.world.state();
         let queue_pair = state.queue_pair_mut(self.number);
         let receive = &mut queue_pair.receive;
-        let Some(message) = receive.arrived.get(receive.reported) else {
+        let Some(message) = receive.arrived.pop_front() else {
             return match queue_pair.phase {
                 Phase::Failed(error) => Err(error),
                 _ => Ok(None),
             };
         };
-        let token = receive.first_token + receive.reported as u64;
+        let token = receive.reported;
         let received = Received { token, len: message.bytes.len() as u32 };
         receive.reported += 1;
+        receive.borrowed.insert(token, message);
         state.log(format_args!("qp{} received {token} len {}", self.number, received.len));
         Ok(Some(received))
     }
@@ -324,12 +336,9 @@ impl ReceiveQueue for SimRx {
 impl State {
     /// The bytes of a message that was reported and not released.
     fn borrowed(&self, number: u32, message: Received) -> &[u8] {
-        let receive = &self.queue_pair(number).receive;
-        let index = message.token.wrapping_sub(receive.first_token);
-        let entry = usize::try_from(index).ok().filter(|index| *index < receive.reported);
-        match entry.and_then(|index| receive.arrived.get(index)) {
-            Some(found) if !found.is_released => &found.bytes,
-            _ => panic!("use of message {} of qp{number}, which is not borrowed", message.token),
+        match self.queue_pair(number).receive.borrowed.get(&message.token) {
+            Some(found) => &found.bytes,
+            None => panic!("use of message {} of qp{number}, which is not borrowed", message.token),
         }
     }
 
@@ -433,30 +442,28 @@ impl State {
         Ok(())
     }
 
-    /// Ends a borrow; what is released from the front returns its room to the sender.
+    /// Ends a borrow. A receive buffer is posted again at once; window bytes are free when every
+    /// older message is released too.
     fn release(&mut self, number: u32, message: Received) {
-        // Panics where the message is not borrowed.
-        let _ = self.borrowed(number, message);
+        let credits = self.options.credits;
         let receive = &mut self.queue_pair_mut(number).receive;
-        let index = (message.token - receive.first_token) as usize;
-        receive.arrived[index].is_released = true;
-        let mut returned = 0;
-        while receive.arrived.front().is_some_and(|message| message.is_released) {
-            let Some(done) = receive.arrived.pop_front() else { break };
-            assert_eq!(fnv(FNV_START, &done.bytes), done.hash, "a borrowed message changed");
-            receive.first_token += 1;
-            receive.reported -= 1;
-            receive.freed_bytes += window_bytes(done.bytes.len());
-            returned += 1;
+        let Some(done) = receive.borrowed.remove(&message.token) else {
+            panic!("release of message {} of qp{number}, which is not borrowed", message.token);
+        };
+        assert_eq!(fnv(FNV_START, &done.bytes), done.hash, "a borrowed message changed");
+        if let Credits::Implicit { .. } = credits {
+            receive.ahead.insert(message.token, window_bytes(done.bytes.len()));
+            while let Some(bytes) = receive.ahead.remove(&receive.freed_to) {
+                receive.freed_to += 1;
+                receive.freed_bytes += bytes;
+            }
         }
-        let ahead = receive.arrived.iter().filter(|message| message.is_released).count();
+        let ahead = receive.ahead.len();
         assert!(
             ahead <= RELEASED_AHEAD_MAX,
             "{ahead} messages of qp{number} released ahead of an older one"
         );
-        self.log(format_args!("qp{number} release {} returned {returned}", message.token));
-        if returned > 0 {
-            self.announce_room(number);
-        }
+        self.log(format_args!("qp{number} release {} ahead {ahead}", message.token));
+        self.announce_room(number);
     }
 }

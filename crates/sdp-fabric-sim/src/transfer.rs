@@ -140,7 +140,7 @@ impl State {
 
     fn arrive_send(&mut self, number: u32, peer: u32) -> bool {
         if let Credits::Explicit { buffers, buffer_bytes, rnr } = self.options.credits {
-            let is_empty = self.queue_pair(peer).receive.arrived.len() >= usize::from(buffers);
+            let is_empty = self.queue_pair(peer).receive.held() >= usize::from(buffers);
             let is_fault = self.random.chance(self.options.faults.receiver_not_ready);
             if is_empty || is_fault {
                 self.refuse_send(number, rnr, is_empty);
@@ -160,7 +160,7 @@ impl State {
             return false;
         };
         let Work::Send { bytes, hash } = &mut front.work else { return false };
-        let message = Message { bytes: core::mem::take(bytes), hash: *hash, is_released: false };
+        let message = Message { bytes: core::mem::take(bytes), hash: *hash };
         self.log(format_args!(
             "qp{peer} arrive len {} hash {:016x}",
             message.bytes.len(),
@@ -342,6 +342,10 @@ impl State {
                 self.schedule_arrival(peer);
             }
             Credits::Implicit { .. } => {
+                let last = send.window_updates.back();
+                if last.map_or(send.freed_bytes, |(_, freed)| *freed) == freed_bytes {
+                    return;
+                }
                 let last_ns = send.window_updates.back().map_or(0, |(last_ns, _)| *last_ns);
                 send.window_updates.push_back((at_ns.max(last_ns), freed_bytes));
                 self.schedule_window(peer);

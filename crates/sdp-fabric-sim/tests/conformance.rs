@@ -48,9 +48,9 @@ const SLOW_FAULTS: FaultOptions = FaultOptions {
 };
 
 conformance!(explicit, SimHarness<0>, skipped = 1);
-conformance!(implicit, SimHarness<1>, skipped = 1);
+conformance!(implicit, SimHarness<1>, skipped = 2);
 conformance!(explicit_slow, SimHarness<2>, skipped = 1);
-conformance!(implicit_slow, SimHarness<3>, skipped = 1);
+conformance!(implicit_slow, SimHarness<3>, skipped = 2);
 conformance!(narrow, SimHarness<4>, skipped = 1);
 
 const OPTIONS: [WorldOptions; 5] = [
@@ -100,6 +100,9 @@ impl<const OPTION: usize> Harness for SimHarness<OPTION> {
     fn missing(&self, feature: Feature) -> Option<&'static str> {
         match feature {
             Feature::NoOneSided => Some("one-sided work is supported"),
+            Feature::ExplicitCredits if !self.a.has_explicit_credits() => {
+                Some("credits are implicit")
+            }
             _ => None,
         }
     }

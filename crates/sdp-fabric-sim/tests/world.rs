@@ -349,7 +349,8 @@ fn reading_beyond_a_message_is_a_bug_of_the_caller() {
 #[test]
 #[should_panic(expected = "released ahead of an older one")]
 fn releasing_too_far_ahead_is_a_bug_of_the_caller() {
-    let mut ends = connected(1, WorldOptions::default());
+    let credits = Credits::Implicit { window_bytes: 10_000, message_bytes: 1000 };
+    let mut ends = connected(1, WorldOptions { credits, ..WorldOptions::default() });
     for number in 0..20 {
         assert_eq!(Message::new(number, 10).post(&mut ends.a.0, DATA), Ok(()));
     }

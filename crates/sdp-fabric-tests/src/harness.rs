@@ -21,6 +21,8 @@ pub enum Feature {
     OneSided,
     /// The other way round, for the test that unsupported work is refused.
     NoOneSided,
+    /// `Bufs` counts receive buffers.
+    ExplicitCredits,
     /// Local keys and ranges are checked.
     LocalKeys,
     /// Remote keys, ranges and rights are checked.

@@ -12,8 +12,10 @@
 //!   never dropped: no room for a completion is `Full` at the post. A request that failed completes
 //!   whether it was signalled or not.
 //! * **Borrowing.** A received message stays readable, at the same token, until it is released;
-//!   messages are released in any order, at most [`RELEASED_AHEAD_MAX`] ahead of an older one that
-//!   is kept, and the room returns in arrival order.
+//!   messages are released in any order. Where credits are explicit, a release posts that buffer
+//!   again at once, or control messages could not pass a program that does not read (spec 4.5).
+//!   Where they are implicit, room returns in arrival order, and at most [`RELEASED_AHEAD_MAX`] are
+//!   released ahead of an older one that is kept.
 //! * **Errors are for ever.** After [`QpError`] the queue pair accepts no work; requests posted
 //!   before and not done complete as [`crate::work::Status::Flushed`] (the one that found the peer
 //!   gone may say [`crate::work::Status::RetryExceeded`]). What had arrived before stays readable:
@@ -33,8 +35,8 @@ use crate::{
     work::{Completion, WorkId},
 };
 
-/// Messages that may have been released while an older one is still borrowed. Callers keep to it: a
-/// fabric has so many places to remember them, and no more.
+/// Messages that may have been released while an older one is still borrowed, where credits are
+/// implicit. Callers keep to it: a fabric has so many places to remember them, and no more.
 pub const RELEASED_AHEAD_MAX: usize = 16;
 
 /// Where a message's payload comes from: the program's buffers, seen as one byte range.

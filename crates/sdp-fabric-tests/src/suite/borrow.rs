@@ -69,9 +69,11 @@ pub fn messages_may_be_released_in_any_order<H: Harness>(harness: &mut H, random
     assert!(again.len().abs_diff(posted.len()) <= 1, "{} then {}", posted.len(), again.len());
 }
 
-/// With the oldest kept, releasing the others makes no room; releasing it makes all of it.
-pub fn room_returns_in_arrival_order<H: Harness>(harness: &mut H, _: &mut Random) {
+/// Implicit credits: with the oldest kept, releasing the others makes no room; releasing it makes
+/// all of it. Explicit credits: each release makes room, whatever is kept.
+pub fn room_returns_as_the_credits_say<H: Harness>(harness: &mut H, _: &mut Random) {
     let mut pair = harness.pair();
+    let is_explicit = pair.b.rx.posted() != u16::MAX;
     let longest = pair.a.tx.max_message() - HEADER_LEN;
     let posted = fill(harness, &mut pair.a.tx, 0, longest);
     let first = receive(harness, &mut pair.b.rx);
@@ -82,16 +84,48 @@ pub fn room_returns_in_arrival_order<H: Harness>(harness: &mut H, _: &mut Random
         pair.b.rx.release(received);
         reported += 1;
     }
+    assert!(reported > 1, "the window holds one message");
     settle(harness);
     let next = Message::new(1_000_000, longest);
-    assert_eq!(next.post(&mut pair.a.tx, DATA), Err(PostError::Full), "the oldest is still kept");
-    posted[0].check(&pair.b.rx, first);
-    pair.b.rx.release(first);
-    settle(harness);
-    assert_eq!(next.post(&mut pair.a.tx, DATA), Ok(()), "all before it are released");
+    if !is_explicit {
+        let early = next.post(&mut pair.a.tx, DATA);
+        assert_eq!(early, Err(PostError::Full), "the oldest is still kept");
+        posted[0].check(&pair.b.rx, first);
+        pair.b.rx.release(first);
+        settle(harness);
+    }
+    assert_eq!(next.post(&mut pair.a.tx, DATA), Ok(()));
     let mut rest = posted[reported..].to_vec();
     rest.push(next);
     drain(harness, &mut pair.b.rx, &rest);
+    if is_explicit {
+        posted[0].check(&pair.b.rx, first);
+        pair.b.rx.release(first);
+    }
+}
+
+/// Explicit credits: one buffer is enough for any number of messages behind one that is kept.
+pub fn a_kept_message_does_not_stop_the_others<H: Harness>(harness: &mut H, _: &mut Random) {
+    let mut pair = harness.pair();
+    assert_ne!(pair.b.rx.posted(), u16::MAX, "credits are implicit");
+    let mut kept = Vec::new();
+    let mut number = 0;
+    while pair.b.rx.posted() > 1 {
+        let message = Message::new(number, 100);
+        number += 1;
+        assert_eq!(message.post(&mut pair.a.tx, DATA), Ok(()));
+        kept.push((message, receive(harness, &mut pair.b.rx)));
+    }
+    for number in 10_000..10_100 {
+        let message = Message::new(number, 0);
+        assert_eq!(message.post(&mut pair.a.tx, DATA), Ok(()));
+        drain(harness, &mut pair.b.rx, &[message]);
+        assert_eq!(pair.b.rx.posted(), 1);
+    }
+    for (message, received) in kept.into_iter().rev() {
+        message.check(&pair.b.rx, received);
+        pair.b.rx.release(received);
+    }
 }
 
 /// Every part of a message can be copied, in any order, as often as wanted.
