@@ -13,8 +13,8 @@ use crate::{
 pub fn full_ends_when_messages_are_released<H: Harness>(harness: &mut H, random: &mut Random) {
     let mut pair = harness.pair();
     let mut number = 0;
-    for _ in 0..12 {
-        let payload_len = random.below(3000);
+    for _ in 0..8 {
+        let payload_len = 200 + random.below(3000);
         let posted = fill(harness, &mut pair.a.tx, number, payload_len);
         assert!(!posted.is_empty(), "no room at all after everything was released");
         number += posted.len() as u64 + 1;

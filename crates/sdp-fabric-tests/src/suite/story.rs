@@ -20,6 +20,8 @@ use crate::{
 const STORIES: usize = 8;
 /// Steps of one.
 const STEPS: usize = 3000;
+/// Messages that a reader holds at once.
+const BORROWED_MAX: usize = 40;
 
 /// Many seeds.
 pub fn random_stories_match_the_model<H: Harness>(harness: &mut H, random: &mut Random) {
@@ -113,6 +115,9 @@ impl Model {
     }
 
     fn receive(&mut self, rx: &mut impl ReceiveQueue) {
+        if self.borrowed.len() >= BORROWED_MAX {
+            return;
+        }
         let Some(received) = rx.poll_receive().expect("the connection lives") else { return };
         let message = self.posted.pop_front().expect("a message that nobody sent");
         assert!(
@@ -176,7 +181,7 @@ impl Model {
             settle(harness);
             self.complete(&mut from.tx);
             self.receive(&mut to.rx);
-            if !self.borrowed.is_empty() {
+            while !self.borrowed.is_empty() {
                 self.release_entry(0, &mut to.rx);
             }
             let after = (self.posted.len(), self.borrowed.len(), self.owed.len());
