@@ -400,11 +400,10 @@ fn side(local: &Local<'_>) -> Result<u8, Refusal> {
     local.tuple.side().ok_or(Refusal::SelfConnection)
 }
 
-/// Errors of `connect`, `bind` and `listen`. Another type of socket at the name, or a security
-/// module in the way: no trust can be had.
+/// Errors of `connect`, `bind` and `listen` that say something: a security module may forbid them.
 const fn of_local_socket(error: Errno) -> Refusal {
     match error.0 {
-        libc::EPROTOTYPE | libc::EPERM | libc::EACCES => Refusal::Untrusted,
+        libc::EPERM | libc::EACCES => Refusal::Untrusted,
         _ => Refusal::of_resource(error),
     }
 }

@@ -46,7 +46,9 @@ pub mod wire;
 
 pub use connection::{
     mode::Mode,
-    owed::Owed,
+    owed::{MAX_ADVERTS, Owed},
+    scan::Scan,
+    setup::{Local, Remote},
     sink::{Payload, Sink, SinkAction, SinkConfig, SourceInput},
     source::{Hold, Outgoing, Source, SourceConfig, SourceEvent},
     words::{Ack, Corrupt, Credits, PeerCredit},

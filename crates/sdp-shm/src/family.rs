@@ -139,6 +139,15 @@ impl Family {
         family
     }
 
+    /// The same memory again, from its address.
+    ///
+    /// # Safety
+    /// `base` is [`Family::base`] of a family that is still mapped, for as long as the value is used.
+    #[inline]
+    pub const unsafe fn resume(base: NonNull<u8>) -> Self {
+        Self(base.cast())
+    }
+
     /// First byte of the mapping.
     pub fn base(self) -> NonNull<u8> {
         self.0.cast()
@@ -153,6 +162,13 @@ impl Family {
     #[inline]
     pub fn row(&self, index: u32) -> Option<&Row> {
         self.memory().rows.get(index as usize)
+    }
+
+    /// [`Family::row`] for a caller that keeps the mapping for as long as it uses rows.
+    #[inline]
+    pub fn static_row(self, index: u32) -> Option<&'static Row> {
+        // SAFETY: `resume`'s and `new`'s contract.
+        unsafe { self.0.as_ref() }.rows.get(index as usize)
     }
 
     fn slot(&self, slot: Slot) -> Option<&ProcessSlot> {

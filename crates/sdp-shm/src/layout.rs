@@ -56,6 +56,9 @@ pub struct EndLine {
     pub cpu: AtomicU32,
     /// This end wants its inbound half on the kernel lane, for good.
     pub pinned: AtomicU32,
+    /// Number of the carrier in the process that uses this end, plus one. A hint, verified by who
+    /// uses it.
+    pub descriptor: AtomicU32,
 }
 
 /// Written by the producer of a half.

@@ -8,7 +8,21 @@
 //! Functions with pointer arguments are `unsafe`: the pointers are the program's own, with the
 //! validity that the corresponding libc call demands.
 
+use core::sync::atomic::Ordering;
+
 use libc::{c_int, epoll_event, iovec, msghdr, pollfd, sigset_t, sockaddr, socklen_t, timespec};
+use sdp_stats::{Direction, Lane as StatsLane, Reason};
+use sdp_sys::{errno::Errno, section};
+
+use crate::{
+    conn::{self, Conn, Half, Stage},
+    demote, epoll, handover, inherit,
+    iovec::Buffers,
+    lifecycle, process, promote, readiness,
+    receive::{self, Wish},
+    send, settings, splice,
+    table::{self, Entry, Pinned},
+};
 
 /// What a hook is to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,14 +39,32 @@ pub enum Call {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ticket {
     conn: u32,
-    generation: u32,
+    fd: c_int,
     receive: bool,
+}
+
+fn done(result: Result<usize, Errno>) -> Call {
+    match result {
+        Ok(n) => Call::Done(n as isize),
+        Err(e) => Call::Done(-(e.0 as isize)),
+    }
+}
+
+fn timeout_ns(timeout: *const timespec) -> Option<u64> {
+    if timeout.is_null() {
+        return None;
+    }
+    // SAFETY: the program's own timeout, valid by the libc call's contract.
+    let timeout = unsafe { *timeout };
+    let seconds = u64::try_from(timeout.tv_sec).unwrap_or(0);
+    let ns = u64::try_from(timeout.tv_nsec).unwrap_or(0);
+    Some(seconds.saturating_mul(1_000_000_000).saturating_add(ns))
 }
 
 /// Whether the descriptor is more than a pass-through: a table load, nothing else.
 #[inline(always)]
-pub fn is_tracked(_fd: c_int) -> bool {
-    false
+pub fn is_tracked(fd: c_int) -> bool {
+    table::is_tracked(fd)
 }
 
 /// Whether the process has anything to lose: a tracked descriptor, a hidden one or family memory, now
@@ -40,31 +72,122 @@ pub fn is_tracked(_fd: c_int) -> bool {
 /// load, nothing else; never false while a descriptor is tracked.
 #[inline(always)]
 pub fn involved() -> bool {
-    true
+    process::highest_descriptor() != 0
+}
+
+/// What stands between a data call and its lane.
+enum Road {
+    /// Not ours.
+    Pass,
+    /// On the kernel lane, counted.
+    Kernel(Ticket),
+    /// Attached: through the library.
+    Library(Pinned),
+}
+
+fn road(fd: c_int, half: Half) -> Road {
+    let Some(pinned) = Pinned::new(fd, half) else { return Road::Pass };
+    match pinned.stage() {
+        Stage::Fresh | Stage::Listener => Road::Pass,
+        Stage::Attached => attached_road(pinned, half),
+        Stage::Kernel | Stage::Young | Stage::Meeting => {
+            // SeqCst, before the stage is looked at again: whoever attaches meanwhile either sees the
+            // count or is seen (the half is not promoted while somebody is in the kernel).
+            pinned.raw[half as usize].fetch_add(1, Ordering::SeqCst);
+            if pinned.stage() == Stage::Attached {
+                pinned.raw[half as usize].fetch_sub(1, Ordering::SeqCst);
+                return attached_road(pinned, half);
+            }
+            let ticket = Ticket { conn: pinned.index(), fd, receive: half == Half::Receive };
+            pinned.pin(half); // until `finish`
+            Road::Kernel(ticket)
+        }
+    }
+}
+
+fn attached_road(pinned: Pinned, half: Half) -> Road {
+    if demote::is_used_by_another(&pinned) {
+        demote::share(&pinned, pinned.fd(), half);
+    }
+    Road::Library(pinned)
 }
 
 /// `recv`, `read`, `readv`, `recvfrom` (with no address wanted, or on a connected stream).
 ///
 /// # Safety
 /// See the module.
-pub unsafe fn recv(_fd: c_int, _iov: *const iovec, _count: usize, _flags: c_int) -> Call {
-    Call::Pass
+pub unsafe fn recv(fd: c_int, iov: *const iovec, count: usize, flags: c_int) -> Call {
+    match road(fd, Half::Receive) {
+        Road::Pass => Call::Pass,
+        Road::Kernel(ticket) => Call::Counted(ticket),
+        Road::Library(conn) => {
+            if flags & libc::MSG_OOB != 0 {
+                return Call::Pass;
+            }
+            if flags & libc::MSG_ERRQUEUE != 0 {
+                return Call::Pass;
+            }
+            // SAFETY: the program's vector, valid for the call.
+            let Some(mut buffers) = (unsafe { Buffers::new(iov, count) }) else {
+                return done(Err(Errno::EINVAL));
+            };
+            done(receive::receive(&conn, &mut buffers, Wish { flags }))
+        }
+    }
 }
 
 /// `recvmsg`: also sets `msg_namelen`, `msg_controllen` and `msg_flags`.
 ///
 /// # Safety
 /// See the module.
-pub unsafe fn recvmsg(_fd: c_int, _msg: *mut msghdr, _flags: c_int) -> Call {
-    Call::Pass
+pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> Call {
+    if msg.is_null() {
+        return Call::Pass;
+    }
+    // SAFETY: the program's header.
+    let (iov, count) = unsafe { ((*msg).msg_iov, (*msg).msg_iovlen) };
+    // SAFETY: the header's own vector.
+    let call = unsafe { recv(fd, iov, count, flags) };
+    if let Call::Done(n) = call
+        && n >= 0
+    {
+        // SAFETY: the program's header.
+        unsafe {
+            (*msg).msg_namelen = 0;
+            (*msg).msg_controllen = 0;
+            (*msg).msg_flags = 0;
+        }
+    }
+    call
 }
 
 /// `send`, `write`, `writev`, `sendto`.
 ///
 /// # Safety
 /// See the module.
-pub unsafe fn send(_fd: c_int, _iov: *const iovec, _count: usize, _flags: c_int) -> Call {
-    Call::Pass
+pub unsafe fn send(fd: c_int, iov: *const iovec, count: usize, flags: c_int) -> Call {
+    match road(fd, Half::Send) {
+        Road::Pass => Call::Pass,
+        Road::Kernel(ticket) => Call::Counted(ticket),
+        Road::Library(conn) => {
+            if flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY) != 0 {
+                let why = if flags & libc::MSG_OOB != 0 {
+                    Reason::UrgentData
+                } else {
+                    Reason::ZeroCopyOption
+                };
+                demote::leave(&conn, fd, why);
+            }
+            // SAFETY: the program's vector, valid for the call.
+            let Some(mut buffers) = (unsafe { Buffers::new(iov, count) }) else {
+                return done(Err(Errno::EINVAL));
+            };
+            if buffers.left() == 0 {
+                return Call::Pass;
+            }
+            done(send::send(&conn, &mut buffers, flags))
+        }
+    }
 }
 
 /// `sendmsg` on any descriptor: descriptors passed with SCM_RIGHTS leave their lanes first. Call it
@@ -72,26 +195,96 @@ pub unsafe fn send(_fd: c_int, _iov: *const iovec, _count: usize, _flags: c_int)
 ///
 /// # Safety
 /// See the module.
-pub unsafe fn sendmsg(_fd: c_int, _msg: *const msghdr, _flags: c_int) -> Call {
-    Call::Pass
+pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Call {
+    if msg.is_null() {
+        return Call::Pass;
+    }
+    if !is_tracked(fd) {
+        // SAFETY: the program's header.
+        unsafe {
+            each_right(msg, |passed| {
+                let _section = section::Guard::enter();
+                if let Some(Entry::Conn(index)) = table::entry(passed)
+                    && let Some(conn) = conn::get(index)
+                    && conn.stage() != Stage::Listener
+                    && conn.stage() != Stage::Fresh
+                {
+                    demote::leave(conn, passed, Reason::Passed);
+                    handover::push(conn, passed);
+                }
+            });
+        }
+        return Call::Pass;
+    }
+    // SAFETY: the program's header.
+    let (iov, count) = unsafe { ((*msg).msg_iov, (*msg).msg_iovlen) };
+    // SAFETY: the header's own vector.
+    unsafe { send(fd, iov, count, flags) }
+}
+
+/// Calls `each` with every descriptor in the message's SCM_RIGHTS.
+///
+/// # Safety
+/// `msg` is a valid header whose control data is readable.
+unsafe fn each_right(msg: *const msghdr, mut each: impl FnMut(c_int)) {
+    // SAFETY: the caller's header; the macros stay within msg_controllen.
+    unsafe {
+        if (*msg).msg_control.is_null() {
+            return;
+        }
+        let mut at = libc::CMSG_FIRSTHDR(msg);
+        while !at.is_null() {
+            if (*at).cmsg_level == libc::SOL_SOCKET && (*at).cmsg_type == libc::SCM_RIGHTS {
+                let bytes = (*at).cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
+                let data = libc::CMSG_DATA(at).cast::<c_int>();
+                for i in 0..bytes / size_of::<c_int>() {
+                    each(data.add(i).read_unaligned());
+                }
+            }
+            at = libc::CMSG_NXTHDR(msg, at);
+        }
+    }
 }
 
 /// Reports the result of a call that was answered with [`Call::Counted`] (result or −1).
-pub fn finish(_ticket: Ticket, _result: isize, _flags: c_int) {}
+pub fn finish(ticket: Ticket, result: isize, flags: c_int) {
+    let Some(conn) = conn::get(ticket.conn) else { return };
+    let half = if ticket.receive { Half::Receive } else { Half::Send };
+    conn.raw[half as usize].fetch_sub(1, Ordering::SeqCst);
+    if result > 0 && flags & libc::MSG_PEEK == 0 && !process::is_retired() {
+        lifecycle::see(conn);
+        promote::count_call(conn, half, result as usize);
+        if let Some(page) = process::page() {
+            let direction = if ticket.receive { Direction::Receive } else { Direction::Send };
+            // Without the half's lock: straight into the totals, which add atomically.
+            page.moved(sdp_stats::RowId::NONE, direction, StatsLane::Kernel, result as u64);
+        }
+        promote::after_call(conn, ticket.fd);
+    }
+    conn.unpin(half);
+}
 
 /// After a successful `recvmsg` that is not ours and carried control data: numbers that arrived with
 /// SCM_RIGHTS are new descriptors.
 ///
 /// # Safety
 /// See the module.
-pub unsafe fn received_descriptors(_msg: *const msghdr) {}
+pub unsafe fn received_descriptors(msg: *const msghdr) {
+    // SAFETY: the caller's.
+    unsafe { each_right(msg, lifecycle::forget) };
+}
 
 /// `sendfile` to `out`.
 ///
 /// # Safety
 /// See the module.
-pub unsafe fn sendfile(_out: c_int, _input: c_int, _offset: *mut i64, _count: usize) -> Call {
-    Call::Pass
+pub unsafe fn sendfile(out: c_int, input: c_int, offset: *mut i64, count: usize) -> Call {
+    match road(out, Half::Send) {
+        Road::Pass => Call::Pass,
+        Road::Kernel(ticket) => Call::Counted(ticket),
+        // SAFETY: the caller's.
+        Road::Library(conn) => done(unsafe { splice::sendfile(&conn, input, offset, count) }),
+    }
 }
 
 /// `splice`, with a tracked descriptor at either end.
@@ -99,41 +292,124 @@ pub unsafe fn sendfile(_out: c_int, _input: c_int, _offset: *mut i64, _count: us
 /// # Safety
 /// See the module.
 pub unsafe fn splice(
-    _input: c_int,
+    input: c_int,
     _off_in: *mut i64,
-    _output: c_int,
+    output: c_int,
     _off_out: *mut i64,
     _len: usize,
     _flags: u32,
 ) -> Call {
+    for (fd, half) in [(input, Half::Receive), (output, Half::Send)] {
+        if let Some(conn) = Pinned::new(fd, half) {
+            splice::prepare_splice(&conn);
+        }
+    }
     Call::Pass
 }
 
 /// `shutdown`.
-pub fn shutdown(_fd: c_int, _how: c_int) -> Call {
+pub fn shutdown(fd: c_int, how: c_int) -> Call {
+    let Some(conn) = Pinned::new(fd, Half::Send) else { return Call::Pass };
+    if conn.stage() == Stage::Attached && how != libc::SHUT_RD {
+        lifecycle::disconnect(&conn);
+        conn.set(conn::flag::SHUT);
+    }
     Call::Pass
 }
 
-/// `ioctl` (FIONREAD, SIOCOUTQ, SIOCATMARK, FIOASYNC … on tracked descriptors).
+/// `ioctl` (FIONREAD, SIOCOUTQ, FIOASYNC … on tracked descriptors).
 ///
 /// # Safety
 /// See the module.
-pub unsafe fn ioctl(_fd: c_int, _request: libc::c_ulong, _arg: usize) -> Call {
-    Call::Pass
+pub unsafe fn ioctl(fd: c_int, request: libc::c_ulong, arg: usize) -> Call {
+    let Some(conn) = Pinned::new(fd, Half::Receive) else { return Call::Pass };
+    if conn.stage() != Stage::Attached {
+        return Call::Pass;
+    }
+    let store = |n: u64| {
+        if arg == 0 {
+            return done(Err(Errno::EFAULT));
+        }
+        // SAFETY: the ioctl's contract: `arg` points to an int.
+        unsafe { (arg as *mut c_int).write_unaligned(n.min(c_int::MAX as u64) as c_int) };
+        Call::Done(0)
+    };
+    match request {
+        libc::FIONREAD => match splice::readable_bytes(&conn) {
+            Ok(n) => store(n),
+            Err(_) => Call::Pass,
+        },
+        libc::TIOCOUTQ => {
+            let mut kernel: c_int = 0;
+            // SAFETY: a writable int.
+            let asked =
+                unsafe { sdp_sys::sys!(libc::SYS_ioctl, fd, libc::TIOCOUTQ, &raw mut kernel) };
+            match asked {
+                Ok(_) => store(kernel.max(0) as u64 + splice::unsent_bytes(&conn)),
+                Err(e) => done(Err(e)),
+            }
+        }
+        FIOASYNC | FIOSETOWN | SIOCSPGRP => {
+            demote::leave(&conn, fd, Reason::SignalDriven);
+            Call::Pass
+        }
+        _ => Call::Pass,
+    }
 }
+
+const FIOASYNC: libc::c_ulong = 0x5452;
+const FIOSETOWN: libc::c_ulong = 0x8901;
+const SIOCSPGRP: libc::c_ulong = 0x8902;
 
 /// `setsockopt`: options that the SDP lane cannot keep pin the connection to the kernel lane first.
 ///
 /// # Safety
 /// See the module.
 pub unsafe fn setsockopt(
-    _fd: c_int,
-    _level: c_int,
-    _name: c_int,
-    _value: *const libc::c_void,
-    _len: socklen_t,
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const libc::c_void,
+    len: socklen_t,
 ) -> Call {
+    let why = match (level, name) {
+        (libc::SOL_SOCKET, libc::SO_OOBINLINE) => Reason::UrgentData,
+        (libc::SOL_SOCKET, libc::SO_ZEROCOPY) => Reason::ZeroCopyOption,
+        (
+            libc::SOL_SOCKET,
+            libc::SO_TIMESTAMPING | libc::SO_ATTACH_FILTER | libc::SO_ATTACH_BPF,
+        ) => Reason::UnsuitableSocket,
+        (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => {
+            let wanted = if value.is_null() || (len as usize) < size_of::<c_int>() {
+                1
+            } else {
+                // SAFETY: the call's contract: readable for `len` bytes.
+                unsafe { value.cast::<c_int>().read_unaligned() }
+            };
+            if wanted <= 1 {
+                return Call::Pass;
+            }
+            Reason::LowWatermark
+        }
+        (libc::IPPROTO_TCP, libc::TCP_ULP | libc::TCP_REPAIR) => Reason::UnsuitableSocket,
+        _ => return Call::Pass,
+    };
+    leave_number(fd, why);
     Call::Pass
+}
+
+/// Moves what `fd` names to the kernel lane for good, whatever stage it is in.
+fn leave_number(fd: c_int, why: Reason) {
+    let _section = section::Guard::enter();
+    if let Some(conn) = Pinned::new(fd, Half::Receive) {
+        leave_conn(&conn, fd, why);
+    }
+}
+
+fn leave_conn(conn: &Conn, fd: c_int, why: Reason) {
+    conn.set(conn::flag::PINNED);
+    demote::leave(conn, fd, why);
+    handover::push(conn, fd);
 }
 
 /// Why a program's own use of a descriptor keeps it on the kernel lane.
@@ -150,46 +426,87 @@ pub enum Pin {
 }
 
 /// Moves a connection to the kernel lane for good.
-pub fn pin(_fd: c_int, _why: Pin) {}
+pub fn pin(fd: c_int, why: Pin) {
+    let reason = match why {
+        Pin::Stdio => Reason::Stdio,
+        Pin::StandardDescriptor => Reason::StandardDescriptor,
+        Pin::Aio => Reason::Aio,
+        Pin::SignalDriven => Reason::SignalDriven,
+    };
+    leave_number(fd, reason);
+}
 
 /// After a successful `socket`.
-pub fn opened(_fd: c_int, _domain: c_int, _kind: c_int, _protocol: c_int) {}
+pub fn opened(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
+    lifecycle::opened(fd, domain, kind, protocol);
+}
 /// After a successful `listen`: the server rules are consulted.
-pub fn listening(_fd: c_int) {}
+pub fn listening(fd: c_int) {
+    lifecycle::listening(fd);
+}
 /// After `connect` that succeeded or answered EINPROGRESS: the client rules are consulted.
 ///
 /// # Safety
 /// See the module.
-pub unsafe fn connected(_fd: c_int, _addr: *const sockaddr, _len: socklen_t) {}
+pub unsafe fn connected(fd: c_int, addr: *const sockaddr, len: socklen_t) {
+    // SAFETY: the caller's.
+    unsafe { lifecycle::connected(fd, addr, len) };
+}
 /// Before `accept`/`accept4`: the value to give to [`accepted`] (fork generation).
-pub fn accepting(_listener: c_int) -> u32 {
-    0
+pub fn accepting(listener: c_int) -> u32 {
+    lifecycle::accepting(listener)
 }
 /// After a successful `accept`/`accept4`.
-pub fn accepted(_listener: c_int, _fd: c_int, _generation: u32) {}
+pub fn accepted(listener: c_int, fd: c_int, generation: u32) {
+    lifecycle::accepted(listener, fd, generation);
+}
 /// Before `close`: flush, DisConn, forget. `Done(-EBADF)` for a descriptor that we hide.
-pub fn closing(_fd: c_int) -> Call {
-    Call::Pass
+pub fn closing(fd: c_int) -> Call {
+    if lifecycle::closing(fd) { done(Err(Errno::EBADF)) } else { Call::Pass }
 }
 /// `close_range` and `closefrom` (with `last` = `u32::MAX`). `Done` when it was carried out here,
 /// around our hidden descriptors.
-pub fn closing_range(_first: u32, _last: u32, _flags: c_int) -> Call {
-    Call::Pass
+pub fn closing_range(first: u32, last: u32, flags: c_int) -> Call {
+    lifecycle::closing_range(first, last, flags).map_or(Call::Pass, Call::Done)
 }
 /// After a successful `dup`, `F_DUPFD`: `new` names what `old` names.
-pub fn duplicated(_old: c_int, _new: c_int) {}
+pub fn duplicated(old: c_int, new: c_int) {
+    lifecycle::duplicated(old, new);
+}
 /// Before `dup2`/`dup3` onto `new`: what `new` names is closed; a hidden descriptor moves away.
-pub fn replacing(_old: c_int, _new: c_int) {}
+pub fn replacing(old: c_int, new: c_int) {
+    lifecycle::replacing(old, new);
+}
 /// A number that the kernel just returned for something that is not a socket: forget a stale entry.
 /// A table load when there is none.
 #[inline(always)]
-pub fn new_descriptor(_fd: c_int) {}
+pub fn new_descriptor(fd: c_int) {
+    if is_tracked(fd) {
+        lifecycle::forget(fd);
+    }
+}
 /// Before `fcntl` on a tracked descriptor, any command: `Done(-EBADF)` for one that we hide. A
 /// successful duplication is reported with [`duplicated`], anything else with [`controlled`].
-pub fn controlling(_fd: c_int, _command: c_int, _arg: usize) -> Call {
+pub fn controlling(fd: c_int, command: c_int, arg: usize) -> Call {
+    if table::entry(fd) == Some(Entry::Hidden) {
+        return done(Err(Errno::EBADF));
+    }
+    let signal_driven = match command {
+        libc::F_SETFL => arg as c_int & libc::O_ASYNC != 0,
+        F_SETSIG | libc::F_SETOWN | F_SETOWN_EX => true,
+        _ => false,
+    };
+    if signal_driven {
+        leave_number(fd, Reason::SignalDriven);
+    }
     Call::Pass
 }
+
+const F_SETSIG: c_int = 10;
+const F_SETOWN_EX: c_int = 15;
+
 /// After a successful `fcntl` that is neither duplication nor locking (F_SETFL, F_SETFD, F_SETOWN…).
+/// Nothing is remembered: flags are asked of the kernel where they matter.
 pub fn controlled(_fd: c_int, _command: c_int, _arg: usize) {}
 
 /// `poll`, `ppoll`: `timeout` null for ever. `Pass` when no descriptor in the set is on a lane.
@@ -197,12 +514,13 @@ pub fn controlled(_fd: c_int, _command: c_int, _arg: usize) {}
 /// # Safety
 /// See the module.
 pub unsafe fn poll(
-    _fds: *mut pollfd,
-    _count: usize,
-    _timeout: *const timespec,
-    _mask: *const sigset_t,
+    fds: *mut pollfd,
+    count: usize,
+    timeout: *const timespec,
+    mask: *const sigset_t,
 ) -> Call {
-    Call::Pass
+    // SAFETY: the caller's.
+    unsafe { readiness::poll(fds, count, timeout_ns(timeout), mask) }.map_or(Call::Pass, done)
 }
 
 /// `select`, `pselect`; leaves the remaining time to the hook.
@@ -210,50 +528,70 @@ pub unsafe fn poll(
 /// # Safety
 /// See the module.
 pub unsafe fn select(
-    _count: c_int,
-    _read: *mut libc::fd_set,
-    _write: *mut libc::fd_set,
-    _except: *mut libc::fd_set,
-    _timeout: *const timespec,
-    _mask: *const sigset_t,
+    count: c_int,
+    read: *mut libc::fd_set,
+    write: *mut libc::fd_set,
+    except: *mut libc::fd_set,
+    timeout: *const timespec,
+    mask: *const sigset_t,
 ) -> Call {
-    Call::Pass
+    // SAFETY: the caller's.
+    unsafe { readiness::select(count, read, write, except, timeout_ns(timeout), mask) }
+        .map_or(Call::Pass, done)
 }
 
 /// After a successful `epoll_create`.
-pub fn epoll_created(_set: c_int) {}
+pub fn epoll_created(set: c_int) {
+    epoll::created(set);
+}
 /// `epoll_ctl`.
 ///
 /// # Safety
 /// See the module.
-pub unsafe fn epoll_ctl(_set: c_int, _op: c_int, _fd: c_int, _event: *mut epoll_event) -> Call {
-    Call::Pass
+pub unsafe fn epoll_ctl(set: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> Call {
+    // SAFETY: the caller's.
+    unsafe { epoll::control(set, op, fd, event) }.map_or(Call::Pass, done)
 }
 /// `epoll_wait`, `epoll_pwait`, `epoll_pwait2`: `timeout` null for ever.
 ///
 /// # Safety
 /// See the module.
 pub unsafe fn epoll_wait(
-    _set: c_int,
-    _events: *mut epoll_event,
-    _max: c_int,
-    _timeout: *const timespec,
-    _mask: *const sigset_t,
+    set: c_int,
+    events: *mut epoll_event,
+    max: c_int,
+    timeout: *const timespec,
+    mask: *const sigset_t,
 ) -> Call {
-    Call::Pass
+    // SAFETY: the caller's.
+    unsafe { epoll::wait(set, events, max, timeout_ns(timeout), mask) }.map_or(Call::Pass, done)
 }
 
 /// Before `fork` (not vfork): takes the locks that must not be copied in a locked state.
-pub fn fork_prepare() {}
+pub fn fork_prepare() {
+    inherit::fork_prepare();
+}
 /// After `fork` in the parent; `child` is −1 when it failed.
-pub fn fork_parent(_child: c_int) {}
+pub fn fork_parent(child: c_int) {
+    inherit::fork_parent(child);
+}
 /// After `fork` in the child.
-pub fn fork_child() {}
+pub fn fork_child() {
+    inherit::fork_child();
+}
 /// Before any `exec` in a process that is not a vfork child: connections that the new image will
 /// hold leave their lanes. Nothing is torn down: exec may fail.
-pub fn executing() {}
+pub fn executing() {
+    inherit::executing();
+}
 /// Before a seccomp filter is installed, and before any change of privilege or root: leave all lanes.
-pub fn leaving(_why: Leave) {}
+pub fn leaving(why: Leave) {
+    match why {
+        Leave::Sandbox => inherit::leaving(Reason::Sandbox, true),
+        Leave::Privilege => inherit::leaving(Reason::Privilege, true),
+        Leave::Namespace => inherit::leaving(Reason::Namespace, true),
+    }
+}
 /// Why the process leaves all lanes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leave {
@@ -265,9 +603,15 @@ pub enum Leave {
     Namespace,
 }
 /// Before the process exits in an orderly way (`exit`, `_exit`, `quick_exit`).
-pub fn exiting() {}
+pub fn exiting() {
+    inherit::exiting();
+}
 /// The library's constructor: remembers the process, reads tunables from `envp`.
 ///
 /// # Safety
 /// `argv` and `envp` are the null-terminated vectors that the loader hands to constructors.
-pub unsafe fn constructed(_argc: c_int, _argv: *const *const u8, _envp: *const *const u8) {}
+pub unsafe fn constructed(argc: c_int, argv: *const *const u8, envp: *const *const u8) {
+    process::remember();
+    // SAFETY: the caller's.
+    unsafe { settings::capture(argc, argv, envp) };
+}

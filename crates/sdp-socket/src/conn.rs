@@ -11,12 +11,16 @@
 use core::{
     cell::UnsafeCell,
     ptr::{NonNull, null_mut},
-    sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering},
+    sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering},
 };
 
-use sdp_fabric_shm::rendezvous::Rendezvous;
-use sdp_shm::{bell::BELL_SLOTS, family::Row, layout::Segment};
-use sdp_stats::{reason::Reason, writer::RowId};
+use sdp_fabric_shm::{identity::Tuple, peer::PeerId, rendezvous::Rendezvous};
+use sdp_shm::{
+    bell::{BELL_SLOTS, Bell},
+    family::Row,
+    layout::Segment,
+};
+use sdp_stats::{Reason, RowId};
 
 use crate::process;
 
@@ -84,6 +88,14 @@ pub(crate) mod flag {
     pub(crate) const HOSTILE: u32 = 128;
     /// The peer was given this process's bell, so arms may ask for it.
     pub(crate) const PEER_HAS_BELL: u32 = 256;
+    /// An AF_INET6 socket.
+    pub(crate) const V6: u32 = 512;
+    /// By accept.
+    pub(crate) const ACCEPTED: u32 = 1024;
+    /// Counted as an established connection.
+    pub(crate) const SEEN: u32 = 2048;
+    /// `tuple` is valid.
+    pub(crate) const NAMED: u32 = 4096;
 }
 
 const FREE: u32 = 0;
@@ -106,10 +118,18 @@ pub(crate) struct Conn {
     ring_bytes: AtomicU32,
     /// This end's side.
     pub(crate) side: AtomicU32,
-    /// Index in the table of peer processes + 1; 0: no bell, use the carrier.
-    pub(crate) peer: AtomicU32,
+    /// The peer process; written before `segment`, never after.
+    peer: UnsafeCell<Option<PeerId>>,
+    /// Its bell page; null: no bell, use the carrier.
+    peer_page: AtomicPtr<u8>,
     /// Our bit in the peer's bell page.
-    pub(crate) peer_slot: AtomicU32,
+    peer_slot: AtomicU32,
+    /// The peer process's id as the kernel told it at the meeting; 0 unknown.
+    pub(crate) peer_pid: AtomicU32,
+    /// The descriptor that the connection was made with: a hint for tools.
+    pub(crate) fd: AtomicI32,
+    /// Addresses; written under the meeting's lock before NAMED is set.
+    tuple: UnsafeCell<Tuple>,
     /// Successful calls by half.
     pub(crate) calls: [AtomicU32; 2],
     /// Calls inside the kernel without a lock, by half: no lane switch meanwhile.
@@ -134,7 +154,8 @@ pub(crate) struct Conn {
     next_free: AtomicU32,
 }
 
-// SAFETY: everything is atomic but `meeting`, which is only touched by the holder of `meeting_lock`.
+// SAFETY: everything is atomic but `meeting`, which is only touched by the holder of `meeting_lock`,
+// and `peer` and `tuple`, which are written under it before a flag or pointer says that they may be read.
 unsafe impl Sync for Conn {}
 
 struct Arena(AtomicPtr<Conn>);
@@ -191,8 +212,8 @@ impl Conn {
             &self.row,
             &self.ring_bytes,
             &self.side,
-            &self.peer,
             &self.peer_slot,
+            &self.peer_pid,
             &self.ticks,
             &self.meeting_lock,
             &self.registrations,
@@ -212,8 +233,13 @@ impl Conn {
         self.spin_ns.store(crate::spin::INITIAL_NS, Ordering::Relaxed);
         self.stats.store(RowId::NONE.raw(), Ordering::Relaxed);
         self.segment.store(null_mut(), Ordering::Relaxed);
-        // SAFETY: the slot is TEARING: nobody else touches it.
-        unsafe { *self.meeting.get() = Rendezvous::new() };
+        // SAFETY: the slot is TEARING: nobody else touches it. `write`, not assignment: a slot that was
+        // never used holds zeros, not a value to be dropped.
+        unsafe {
+            self.meeting.get().write(Rendezvous::new());
+            self.peer.get().write(None);
+        }
+        self.peer_page.store(null_mut(), Ordering::Relaxed);
         self.stage.store(stage as u32, Ordering::Relaxed);
         self.refs.store(1, Ordering::Relaxed);
     }
@@ -275,14 +301,60 @@ impl Conn {
         Some(unsafe { Segment::new(base, self.ring_bytes.load(Ordering::Relaxed)) })
     }
 
-    /// Installs the segment. Once per life.
-    pub(crate) fn attach(&self, segment: Segment, side: u8, peer: u32, peer_slot: u32) {
+    /// Installs the segment. Once per life, under the meeting's lock.
+    pub(crate) fn attach(&self, segment: Segment, side: u8, peer: Option<(PeerId, u32)>) {
         self.side.store(u32::from(side), Ordering::Relaxed);
-        self.peer.store(peer, Ordering::Relaxed);
-        self.peer_slot.store(peer_slot, Ordering::Relaxed);
+        if let Some((id, slot)) = peer {
+            // SAFETY: under the meeting's lock, before `segment` is set.
+            unsafe { *self.peer.get() = Some(id) };
+            self.peer_slot.store(slot, Ordering::Relaxed);
+            let page = process::peers().bell_page(id).map_or(null_mut(), NonNull::as_ptr);
+            self.peer_page.store(page, Ordering::Relaxed);
+        }
         self.ring_bytes.store(segment.ring_bytes(), Ordering::Relaxed);
         self.segment.store(segment.base().as_ptr(), Ordering::Release);
         self.set_stage(Stage::Attached);
+    }
+
+    /// Wakes the peer's sleepers for this connection through its bell page and eventfd. False when it
+    /// has given us none: use the carrier.
+    #[inline]
+    pub(crate) fn ring_peer(&self) -> bool {
+        let Some(page) = NonNull::new(self.peer_page.load(Ordering::Acquire)) else {
+            return false;
+        };
+        // SAFETY: the page is mapped for as long as we are a user of the peer's entry.
+        let bell = unsafe { Bell::new(page) };
+        if !bell.ring(self.peer_slot.load(Ordering::Relaxed)) {
+            return true; // nobody sleeps there: the bit is enough
+        }
+        // SAFETY: set before `segment`, not written since.
+        match unsafe { *self.peer.get() } {
+            Some(id) => process::peers().ring(id),
+            None => false,
+        }
+    }
+
+    /// The peer process's id, if known.
+    pub(crate) fn peer_pid(&self) -> Option<i32> {
+        let pid = self.peer_pid.load(Ordering::Relaxed);
+        (pid != 0).then_some(pid as i32)
+    }
+
+    /// Learns the addresses, once. Two system calls.
+    pub(crate) fn name(&self, fd: i32) -> Option<Tuple> {
+        if !self.has(flag::NAMED) {
+            let tuple = Tuple::of(fd).ok()?;
+            self.try_meeting(|_| {
+                if !self.has(flag::NAMED) {
+                    // SAFETY: under the meeting's lock, before NAMED.
+                    unsafe { *self.tuple.get() = tuple };
+                    self.set(flag::NAMED);
+                }
+            })?;
+        }
+        // SAFETY: NAMED: not written any more.
+        Some(unsafe { *self.tuple.get() })
     }
 
     /// Row index in family memory.
@@ -338,6 +410,14 @@ impl Conn {
         }
     }
 
+    /// In a fork child: the parent's other threads do not exist here.
+    pub(crate) fn forget_threads(&self) {
+        for word in self.pins.iter().chain(&self.raw) {
+            word.store(0, Ordering::Relaxed);
+        }
+        self.meeting_lock.store(0, Ordering::Relaxed);
+    }
+
     /// Pins by index, for walks that start from a bell bit. False when the slot is not in use.
     pub(crate) fn pin_live(&self, half: Half) -> bool {
         self.pin(half);
@@ -381,8 +461,11 @@ impl Conn {
             let len = sdp_shm::layout::segment_bytes(self.ring_bytes.load(Ordering::Relaxed));
             process::unmap(base, len);
         }
-        if let Some(peer) = self.peer.swap(0, Ordering::Relaxed).checked_sub(1) {
-            sdp_fabric_shm::peer::release(peer);
+        self.peer_page.store(null_mut(), Ordering::Release);
+        // SAFETY: TEARING: nobody else touches the slot.
+        if let Some(id) = unsafe { (*self.peer.get()).take() } {
+            // SAFETY: the page's address was forgotten above.
+            unsafe { process::peers().release(id) };
         }
         process::close_stats_row(self);
         let index = self.index();

@@ -71,11 +71,7 @@ impl SourceState {
 
     /// Loads and checks.
     #[inline]
-    pub(crate) fn load(
-        words: &[AtomicU64],
-        segment: Segment,
-        half: usize,
-    ) -> Result<Self, Broken> {
+    pub(crate) fn load(words: &[AtomicU64], segment: Segment, half: usize) -> Result<Self, Broken> {
         let [tail, head, sent, bits] = load_first(words)?;
         let aligned = ALIGN as u64 - 1;
         let window = u64::from(segment.ring_bytes());
@@ -172,6 +168,7 @@ pub(crate) fn may_leave(lines: &HalfLines, switches: u32) -> bool {
 }
 
 /// Receiving half.
+#[derive(Clone, Copy)]
 pub(crate) struct SinkState {
     pub(crate) lane: Lane,
     /// Log entries followed.
@@ -197,11 +194,7 @@ impl SinkState {
 
     /// Loads and checks.
     #[inline]
-    pub(crate) fn load(
-        words: &[AtomicU64],
-        segment: Segment,
-        half: usize,
-    ) -> Result<Self, Broken> {
+    pub(crate) fn load(words: &[AtomicU64], segment: Segment, half: usize) -> Result<Self, Broken> {
         let [head, current, read, bits] = load_first(words)?;
         let (current_len, current_offset) = (current as u32, (current >> 32) as u32);
         if head & (ALIGN as u64 - 1) != 0 || current_offset > current_len {
@@ -233,10 +226,7 @@ impl SinkState {
         let (_, head) = self.rx.cursors();
         let lane = if self.lane == Lane::Sdp { SDP_BIT } else { 0 };
         let current = u64::from(self.current_len) | u64::from(self.current_offset) << 32;
-        store_first(
-            words,
-            [head, current, self.carrier_read, u64::from(self.followed) | lane],
-        );
+        store_first(words, [head, current, self.carrier_read, u64::from(self.followed) | lane]);
         store_engine(words, &self.engine.to_words());
     }
 

@@ -8,7 +8,7 @@ use core::{
     sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering},
 };
 
-use sdp_fabric_shm::{peer::PeerTable, segment};
+use sdp_fabric_shm::{identity::Addr, peer::PeerTable, segment};
 use sdp_shm::{
     bell::Bell,
     family::{FAMILY_BYTES, Family, Row, Slot},
@@ -140,9 +140,8 @@ pub(crate) fn usable_cpus() -> u32 {
 fn count_cpus() {
     let mut mask = [0u64; 128];
     // SAFETY: the mask is writable for its size.
-    let got = unsafe {
-        sys!(libc::SYS_sched_getaffinity, 0, size_of_val(&mask), mask.as_mut_ptr())
-    };
+    let got =
+        unsafe { sys!(libc::SYS_sched_getaffinity, 0, size_of_val(&mask), mask.as_mut_ptr()) };
     let cpus = match got {
         Ok(_) => mask.iter().map(|w| w.count_ones()).sum(),
         Err(_) => 1,
@@ -335,12 +334,10 @@ pub(crate) fn wait_set() -> i32 {
         return -1;
     };
     let set = hide(set as i32);
-    let mut interest =
-        libc::epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: 0 };
+    let mut interest = libc::epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: 0 };
     // SAFETY: the event structure is readable.
-    let added = unsafe {
-        sys!(libc::SYS_epoll_ctl, set, libc::EPOLL_CTL_ADD, event, &raw mut interest)
-    };
+    let added =
+        unsafe { sys!(libc::SYS_epoll_ctl, set, libc::EPOLL_CTL_ADD, event, &raw mut interest) };
     if added.is_err() {
         table::replace(set, None);
         fd::close(set);
@@ -359,9 +356,7 @@ pub(crate) fn clear_wait_set() {
     }
     let mut event = libc::epoll_event { events: 0, u64: 0 };
     // SAFETY: one writable event; no wait, no mask.
-    let _ = unsafe {
-        sys!(libc::SYS_epoll_pwait, held - 1, &raw mut event, 1, 0, 0, 8)
-    };
+    let _ = unsafe { sys!(libc::SYS_epoll_pwait, held - 1, &raw mut event, 1, 0, 0, 8) };
 }
 
 // ---- statistics ------------------------------------------------------------------------------
@@ -374,8 +369,7 @@ pub(crate) fn page() -> Option<&'static Page> {
 }
 
 fn make_page() {
-    let Ok(file) = memfd::create_sealed(sdp_stats::page::MEMFD_NAME, sdp_stats::SIZE as u64)
-    else {
+    let Ok(file) = memfd::create_sealed(sdp_stats::page::MEMFD_NAME, sdp_stats::SIZE as u64) else {
         return;
     };
     let Ok(base) = memfd::map(file.raw(), sdp_stats::SIZE) else { return };
@@ -441,15 +435,17 @@ fn open_stats_row(conn: &Conn) {
     }
     let Some(page) = page() else { return };
     let fd = conn.fd.load(Ordering::Relaxed);
-    let (local, remote) = conn.addresses();
+    let end = |addr: &Addr| Endpoint { addr: *addr.bytes(), port: addr.port() };
+    let tuple = conn.name(fd);
+    let nowhere = Endpoint { addr: [0; 16], port: 0 };
     let new = NewRow {
         carrier: conn.row().map_or(0, |row| row.carrier_id.load(Ordering::Relaxed)),
         inode: fd::inode(fd).unwrap_or(0),
         fd,
-        local: Endpoint { addr: local.0, port: local.1 },
-        remote: Endpoint { addr: remote.0, port: remote.1 },
+        local: tuple.as_ref().map_or(nowhere, |t| end(&t.local)),
+        remote: tuple.as_ref().map_or(nowhere, |t| end(&t.remote)),
         is_v6: conn.has(flag::V6),
-        role: if conn.has(flag::ACCEPTED) { Role::Accepted } else { Role::Connected },
+        role: if conn.has(flag::ACCEPTED) { Role::Server } else { Role::Client },
         state: sdp_stats::ConnState::Established,
     };
     conn.set_stats_row(page.open_row(&new));

@@ -145,12 +145,7 @@ pub(crate) fn with_sink<R>(
     result
 }
 
-fn attempt(
-    conn: &Pinned,
-    buffers: &mut Buffers,
-    wish: Wish,
-    look: Look,
-) -> Result<usize, Errno> {
+fn attempt(conn: &Pinned, buffers: &mut Buffers, wish: Wish, look: Look) -> Result<usize, Errno> {
     if conn.has(flag::HOSTILE) {
         return Err(Errno::ECONNRESET);
     }
@@ -421,8 +416,8 @@ fn ring_read(
 
 /// Takes a message's header: true when its payload is now the current message.
 #[inline]
-fn accept(
-    conn: &Pinned,
+pub(crate) fn accept(
+    conn: &Conn,
     sink: &mut SinkState,
     row: &Row,
     message: sdp_rdma::fabric::Received,
@@ -470,11 +465,7 @@ enum Found {
 }
 
 /// The ring is empty: eats bells, then asks the kernel for FIN and errors (E1, E2, E3, L5).
-fn look_at_carrier(
-    conn: &Pinned,
-    sink: &mut SinkState,
-    lines: &HalfLines,
-) -> Result<Found, Errno> {
+fn look_at_carrier(conn: &Pinned, sink: &mut SinkState, lines: &HalfLines) -> Result<Found, Errno> {
     if eat_bells(conn.fd(), sink, lines) > 0 {
         return Ok(Found::Again);
     }
@@ -535,4 +526,26 @@ fn count(conn: &Conn, row: &Row, lane: StatsLane, n: usize) {
     if lane == StatsLane::Sdp {
         page.count_sdp(Verdict::at(&row.reason), Fabric::Shm);
     }
+}
+
+/// Whether the ring holds something that was not taken, whatever lane the half is on.
+pub(crate) fn ring_has_news(sink: &SinkState, lines: &HalfLines) -> bool {
+    let (scan, _) = sink.rx.cursors();
+    lines.producer.tail.load(Ordering::Acquire) != scan
+}
+
+/// Payload bytes in the ring up to its limit, the rest of the current message included. For a copy of
+/// the state: moves its cursors.
+pub(crate) fn payload_ahead(walk: &mut SinkState) -> u64 {
+    let mut total = u64::from(walk.current_len - walk.current_offset);
+    walk.current_len = 0;
+    walk.current_offset = 0;
+    while let Ok(Some(message)) = walk.rx.poll_receive() {
+        let mut first = [0u8; 1];
+        walk.rx.copy_header(message, &mut first);
+        if first[0] == 0xff {
+            total += u64::from(message.len.saturating_sub(FIRST_LOOK as u32));
+        }
+    }
+    total
 }

@@ -214,8 +214,7 @@ fn attempt(
                 return Attempt::Failed(Errno::ECONNRESET);
             }
             RingSend::Full => {
-                let blocking =
-                    flags & libc::MSG_DONTWAIT == 0 && !fd::is_nonblocking(conn.fd());
+                let blocking = flags & libc::MSG_DONTWAIT == 0 && !fd::is_nonblocking(conn.fd());
                 // X18, first stage: a non-blocking sender that finds the ring full goes on on the
                 // carrier, whose readiness every poller understands.
                 if blocking || !leave_sdp(conn, source, lines, Reason::RingFull) {
@@ -434,7 +433,7 @@ fn ring_bells(conn: &Pinned, source: &mut SourceState, lines: &HalfLines, first:
     if first && lines.consumer.followed.load(Ordering::SeqCst) != source.switches {
         ring_carrier(conn, source, lines);
     } else if let Some((mode, _)) = armed {
-        if mode == Mode::Carrier || !wait::ring_peer(conn) {
+        if mode == Mode::Carrier || !conn.ring_peer() {
             ring_carrier(conn, source, lines);
         }
     }
@@ -517,6 +516,6 @@ fn count_ring(conn: &Conn, row: &Row, n: usize) {
     let Some(page) = process::page() else { return };
     process::ensure_row(conn);
     page.moved(conn.stats_row(), Direction::Send, StatsLane::Sdp, n as u64);
-    page.add(conn.stats_row(), Direction::Send, sdp_stats::Counter::Bcopy, 1);
+    page.add(conn.stats_row(), Direction::Send, sdp_stats::Counter::BCopy, 1);
     page.count_sdp(Verdict::at(&row.reason), Fabric::Shm);
 }

@@ -5,7 +5,10 @@ use core::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-use sdp_config::{Config, Family, FabricName, RecvPoll, Role, Tunables};
+use sdp_config::{
+    Config, Family, Role, Tunables,
+    tunables::{FabricName, RecvPoll},
+};
 use sdp_sys::{fd, sys};
 
 use crate::process;
@@ -181,8 +184,7 @@ fn with_file(path: &[u8], body: impl FnOnce(&[u8])) {
     let mut len = 0;
     while len < FILE_MAX {
         // SAFETY: the buffer has FILE_MAX bytes, len of them used.
-        let got =
-            unsafe { sys!(libc::SYS_read, file, buffer.as_ptr().add(len), FILE_MAX - len) };
+        let got = unsafe { sys!(libc::SYS_read, file, buffer.as_ptr().add(len), FILE_MAX - len) };
         match got {
             Ok(n) if n > 0 => len += n,
             _ => break,

@@ -118,6 +118,14 @@ pub(crate) fn spin(conn: &Conn, peer_cpu: u32, mut ready: impl FnMut() -> bool) 
     }
 }
 
+/// Pauses for somebody who waits for several connections, if the process may have one more spinner.
+pub(crate) fn shared_pause(budget: u64, mut ready: impl FnMut() -> bool) -> bool {
+    let others = SPINNERS.fetch_add(1, Ordering::Relaxed);
+    let success = others + 1 < process::usable_cpus().max(2) && pause_for(budget, &mut ready);
+    SPINNERS.fetch_sub(1, Ordering::Relaxed);
+    success
+}
+
 /// Pauses at most `budget` nanoseconds. True when ready.
 pub(crate) fn pause_for(budget: u64, ready: &mut impl FnMut() -> bool) -> bool {
     // The first looks cost no clock reading: answers often come within a few cache lines' time.

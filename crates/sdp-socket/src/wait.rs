@@ -211,13 +211,7 @@ pub(crate) fn for_carrier_room(conn: &Pinned, until: Option<u64>, mark: Mark) ->
 }
 
 /// libc's `ppoll` on the carrier and the thread's wait set: the one place where a call blocks.
-fn sleep(
-    conn: &Pinned,
-    events: i16,
-    wait_set: c_int,
-    until: Option<u64>,
-    mark: Mark,
-) -> Woken {
+fn sleep(conn: &Pinned, events: i16, wait_set: c_int, until: Option<u64>, mark: Mark) -> Woken {
     let mut fds = [
         pollfd { fd: conn.fd(), events, revents: 0 },
         pollfd { fd: wait_set, events: libc::POLLIN, revents: 0 },
@@ -236,7 +230,7 @@ fn sleep(
     if mark.interrupted_without_restart() {
         return Woken::Interrupted;
     }
-    let n = host::ppoll(&mut fds, timeout.as_ref(), None);
+    let n = host::ppoll(&mut fds, timeout.as_ref(), core::ptr::null());
     if wait_set >= 0 && fds[1].revents != 0 {
         process::clear_wait_set();
     }
@@ -244,9 +238,9 @@ fn sleep(
         return Woken::Closed;
     }
     match n {
-        0 => Woken::TimedOut,
-        n if n > 0 => Woken::Look,
-        _ => {
+        Ok(0) => Woken::TimedOut,
+        Ok(_) => Woken::Look,
+        Err(_) => {
             // With a timeout set on the socket the kernel never restarts.
             let restarts = match mark.interrupted() {
                 sdp_sys::section::Interrupted::Return => false,
@@ -265,14 +259,6 @@ pub(crate) fn to_timespec(ns: u64) -> timespec {
     }
 }
 
-/// Wakes the peer's sleepers for this connection through its bell page and eventfd. False when the
-/// peer has given us none: use the carrier.
-#[inline]
-pub(crate) fn ring_peer(conn: &Conn) -> bool {
-    let Some(peer) = conn.peer.load(Ordering::Relaxed).checked_sub(1) else { return false };
-    sdp_fabric_shm::peer::ring(peer, conn.peer_slot.load(Ordering::Relaxed))
-}
-
 /// After ring bytes were freed: wakes a producer that waits for room, once a quarter is free or the
 /// ring is empty.
 #[inline]
@@ -288,7 +274,7 @@ pub(crate) fn room_freed(conn: &Conn, lines: &HalfLines, rx: &ShmRx) {
         return;
     }
     if let Some((_, seen)) = arm::check(&lines.space_arm.word) {
-        ring_peer(conn);
+        conn.ring_peer();
         arm::disarm(&lines.space_arm.word, seen);
     }
 }

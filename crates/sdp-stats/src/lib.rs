@@ -10,6 +10,7 @@
 //! never panic. Readers treat every word as hostile.
 
 #![cfg_attr(not(any(test, feature = "reader")), no_std)]
+#![deny(unsafe_code)]
 
 pub mod map;
 pub mod page;

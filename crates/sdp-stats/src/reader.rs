@@ -1,1 +1,517 @@
-//! The reading side, used by tools: copies a page word by word, believes nothing, then computes.
+//! The reading side, used by tools: takes a copy of a page word by word, believes nothing in it,
+//! then computes on the copy. A page is written by another process, possibly a hostile one: any
+//! content gives some [`ProcessView`] or a [`PageError`], never a panic and never a large allocation.
+
+use std::fmt;
+
+use crate::page::{
+    COUNTERS, HEADER_SIZE, Header, LAYOUT, MAGIC, PROGRAM_LEN, Page, ROWS, Row, RowHalf, Totals,
+};
+use crate::reason::{MAX_REASONS, Reason};
+use crate::writer::{Counter, Direction, Endpoint, ROW_OPEN};
+
+pub use crate::map::{MapError, Mapping};
+
+/// Words from the start of a page to its first row.
+pub const HEADER_WORDS: usize = HEADER_SIZE / 8;
+/// Words of a row.
+pub const ROW_WORDS: usize = size_of::<Row>() / 8;
+
+/// Why a copy is no page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PageError {
+    /// Shorter than a header.
+    Short,
+    /// Not a page, or one that is not initialised yet.
+    Magic,
+    /// A page of a version with another layout.
+    Layout(u32),
+}
+
+impl fmt::Display for PageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Short => f.write_str("too short for a page of counters"),
+            Self::Magic => f.write_str("not a page of counters"),
+            Self::Layout(n) => write!(f, "layout {n} of another version (this is {LAYOUT})"),
+        }
+    }
+}
+
+impl std::error::Error for PageError {}
+
+/// A reason code as read: known or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReasonCode(pub u32);
+
+impl fmt::Display for ReasonCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match Reason::from_code(self.0) {
+            Some(reason) => f.write_str(reason.word()),
+            None => write!(f, "reason-{}", self.0),
+        }
+    }
+}
+
+/// Counters of one half.
+pub type HalfCounters = [u64; COUNTERS];
+
+/// One open connection end or listener.
+#[derive(Debug, Clone)]
+pub struct RowView {
+    /// Descriptor number in its process.
+    pub fd: i32,
+    /// Identity of the carrier end.
+    pub carrier: u64,
+    /// Inode of the carrier socket (32 bits).
+    pub inode: u32,
+    /// Local end.
+    pub local: Endpoint,
+    /// Remote end.
+    pub remote: Endpoint,
+    /// TCP state number.
+    pub state: u8,
+    /// Number of [`crate::Role`].
+    pub role: u8,
+    /// AF_INET6 socket.
+    pub is_v6: bool,
+    /// Sent, received.
+    pub counters: [HalfCounters; 2],
+    /// Sent, received.
+    pub halves: [HalfView; 2],
+}
+
+/// What changes rarely in one direction.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct HalfView {
+    /// Number of [`crate::Lane`].
+    pub lane: u8,
+    /// Number of [`crate::Fabric`], 0 = none.
+    pub fabric: u8,
+    /// Number of [`crate::Mode`].
+    pub mode: u8,
+    /// Why the kernel lane.
+    pub reason: Option<u32>,
+    /// Times promoted.
+    pub promoted: u32,
+    /// Times demoted.
+    pub demoted: u32,
+    /// Credits left.
+    pub credits: u32,
+    /// Zero-copy threshold, bytes.
+    pub threshold: u32,
+    /// Bytes in the ring.
+    pub queued: u32,
+}
+
+impl HalfView {
+    /// Whether payload goes over SDP now.
+    pub const fn is_sdp(&self) -> bool {
+        self.lane == 1
+    }
+}
+
+impl RowView {
+    /// One counter.
+    pub fn counter(&self, direction: Direction, counter: Counter) -> u64 {
+        self.counters[direction as usize][counter as usize]
+    }
+
+    /// Whether either half is on an SDP lane.
+    pub fn has_live_lane(&self) -> bool {
+        self.halves.iter().any(HalfView::is_sdp)
+    }
+}
+
+/// One process's page.
+#[derive(Debug, Clone)]
+pub struct ProcessView {
+    /// Process id as the process sees it.
+    pub pid: u32,
+    /// Parent's.
+    pub ppid: u32,
+    /// Real user id.
+    pub uid: u32,
+    /// Left in an orderly way.
+    pub has_exited: bool,
+    /// Counters of sandboxed children are in here too.
+    pub is_shared: bool,
+    /// Short name of the program; anything but printable ASCII is replaced by `?`.
+    pub program: String,
+    /// Version of the library, likewise.
+    pub version: String,
+    /// Totals and open rows.
+    pub sums: Sums,
+    /// Open rows.
+    pub rows: Vec<RowView>,
+}
+
+/// Sums over pages.
+#[derive(Debug, Clone)]
+pub struct Sums {
+    /// Connection ends seen.
+    pub seen: i64,
+    /// Of these, those that moved bytes on an SDP lane.
+    pub sdp: i64,
+    /// By fabric: shm, verbs.
+    pub fabrics: [i64; 2],
+    /// Halves promoted.
+    pub promoted: u64,
+    /// Halves demoted.
+    pub demoted: u64,
+    /// Pages that could not be handed in.
+    pub unreported: u64,
+    /// Connection ends without a row.
+    pub rowless: u64,
+    /// Sent, received.
+    pub counters: [HalfCounters; 2],
+    /// By reason code.
+    pub reasons: [i64; MAX_REASONS],
+    /// By reason code.
+    pub demotions: [u64; MAX_REASONS],
+}
+
+impl Default for Sums {
+    fn default() -> Self {
+        Self {
+            seen: 0,
+            sdp: 0,
+            fabrics: [0; 2],
+            promoted: 0,
+            demoted: 0,
+            unreported: 0,
+            rowless: 0,
+            counters: [[0; COUNTERS]; 2],
+            reasons: [0; MAX_REASONS],
+            demotions: [0; MAX_REASONS],
+        }
+    }
+}
+
+impl Sums {
+    /// Adds another page's. Wraps: hostile figures give wrong sums, nothing worse.
+    pub fn add(&mut self, other: &Self) {
+        self.seen = self.seen.wrapping_add(other.seen);
+        self.sdp = self.sdp.wrapping_add(other.sdp);
+        self.promoted = self.promoted.wrapping_add(other.promoted);
+        self.demoted = self.demoted.wrapping_add(other.demoted);
+        self.unreported = self.unreported.wrapping_add(other.unreported);
+        self.rowless = self.rowless.wrapping_add(other.rowless);
+        for (a, b) in self.fabrics.iter_mut().zip(other.fabrics) {
+            *a = a.wrapping_add(b);
+        }
+        for (a, b) in self.reasons.iter_mut().zip(other.reasons) {
+            *a = a.wrapping_add(b);
+        }
+        for (a, b) in self.demotions.iter_mut().zip(other.demotions) {
+            *a = a.wrapping_add(b);
+        }
+        self.add_counters(&other.counters);
+    }
+
+    fn add_counters(&mut self, counters: &[HalfCounters; 2]) {
+        for (a, b) in self.counters.iter_mut().flatten().zip(counters.iter().flatten()) {
+            *a = a.wrapping_add(*b);
+        }
+    }
+
+    /// One counter.
+    pub fn counter(&self, direction: Direction, counter: Counter) -> u64 {
+        self.counters[direction as usize][counter as usize]
+    }
+
+    /// One counter, both halves.
+    pub fn both(&self, counter: Counter) -> u64 {
+        self.counter(Direction::Send, counter)
+            .wrapping_add(self.counter(Direction::Receive, counter))
+    }
+}
+
+/// Loads from a copy by byte offset; 0 beyond its end.
+#[derive(Clone, Copy)]
+struct Words<'a>(&'a [u64]);
+
+impl Words<'_> {
+    fn u64(self, at: usize) -> u64 {
+        self.0.get(at / 8).copied().unwrap_or(0)
+    }
+
+    fn i64(self, at: usize) -> i64 {
+        self.u64(at).cast_signed()
+    }
+
+    fn u32(self, at: usize) -> u32 {
+        let bytes = self.u64(at).to_ne_bytes();
+        let half = if at % 8 == 4 { &bytes[4..] } else { &bytes[..4] };
+        u32::from_ne_bytes([half[0], half[1], half[2], half[3]])
+    }
+
+    fn text(self, at: usize, len: usize) -> String {
+        let bytes = (at / 8..(at + len) / 8).flat_map(|i| self.u64(i * 8).to_ne_bytes());
+        let printable = |b: u8| if (0x20..0x7f).contains(&b) { char::from(b) } else { '?' };
+        bytes.take_while(|b| *b != 0).map(printable).collect()
+    }
+}
+
+macro_rules! header {
+    ($field:ident) => {
+        core::mem::offset_of!(Page, header) + core::mem::offset_of!(Header, $field)
+    };
+}
+macro_rules! totals {
+    ($field:ident) => {
+        core::mem::offset_of!(Page, totals) + core::mem::offset_of!(Totals, $field)
+    };
+}
+macro_rules! row {
+    ($field:ident) => {
+        core::mem::offset_of!(Row, $field)
+    };
+}
+macro_rules! half {
+    ($field:ident) => {
+        core::mem::offset_of!(RowHalf, $field)
+    };
+}
+
+/// How many rows a reader looks at, given a copy of the header: at most [`ROWS`].
+pub fn rows_used(header: &[u64]) -> usize {
+    (Words(header).u32(header!(rows_used)) as usize).min(ROWS)
+}
+
+/// Interprets a copy of a page (or of its first part).
+///
+/// # Errors
+/// The copy is no page of this layout.
+pub fn parse(words: &[u64]) -> Result<ProcessView, PageError> {
+    let w = Words(words);
+    if words.len() < HEADER_WORDS {
+        return Err(PageError::Short);
+    }
+    if w.u64(header!(magic)) != MAGIC {
+        return Err(PageError::Magic);
+    }
+    let layout = w.u32(header!(layout));
+    let sizes = (w.u32(header!(header_size)) as usize, w.u32(header!(row_size)) as usize);
+    if layout != LAYOUT || sizes != (HEADER_SIZE, size_of::<Row>()) {
+        return Err(PageError::Layout(layout));
+    }
+    let mut sums = parse_totals(w);
+    let rows: Vec<_> = words[HEADER_WORDS..]
+        .chunks_exact(ROW_WORDS)
+        .take(rows_used(words))
+        .filter_map(|row| parse_row(Words(row)))
+        .collect();
+    for row in &rows {
+        sums.add_counters(&row.counters);
+    }
+    Ok(ProcessView {
+        pid: w.u32(header!(pid)),
+        ppid: w.u32(header!(ppid)),
+        uid: w.u32(header!(uid)),
+        has_exited: w.u32(header!(exited)) == 1,
+        is_shared: w.u32(header!(flags)) & 1 != 0,
+        program: w.text(header!(program), PROGRAM_LEN),
+        version: w.text(header!(version), 32),
+        sums,
+        rows,
+    })
+}
+
+fn parse_totals(w: Words<'_>) -> Sums {
+    let counter = |half: usize, i: usize| w.u64(totals!(counters) + (half * COUNTERS + i) * 8);
+    Sums {
+        seen: w.i64(totals!(seen)),
+        sdp: w.i64(totals!(sdp)),
+        fabrics: std::array::from_fn(|i| w.i64(totals!(fabrics) + i * 8)),
+        promoted: w.u64(totals!(promoted)),
+        demoted: w.u64(totals!(demoted)),
+        unreported: w.u64(totals!(unreported)),
+        rowless: w.u64(totals!(rowless)),
+        counters: std::array::from_fn(|half| std::array::from_fn(|i| counter(half, i))),
+        reasons: std::array::from_fn(|i| w.i64(totals!(reasons) + i * 8)),
+        demotions: std::array::from_fn(|i| w.u64(totals!(demotions) + i * 8)),
+    }
+}
+
+fn parse_row(w: Words<'_>) -> Option<RowView> {
+    if w.u32(row!(state)) & 0xffff != ROW_OPEN {
+        return None;
+    }
+    let ports = w.u32(row!(ports));
+    let kind = w.u32(row!(kind));
+    let endpoint = |at: usize, port: u32| {
+        Endpoint::from_words(w.u64(at), w.u64(at + 8), (port & 0xffff) as u16)
+    };
+    let counter = |half: usize, i: usize| w.u64(row!(counters) + (half * COUNTERS + i) * 8);
+    let half = |i: usize| {
+        let at = row!(slow) + i * size_of::<RowHalf>();
+        let lane = w.u32(at + half!(lane)).to_le_bytes();
+        HalfView {
+            lane: lane[0],
+            fabric: lane[1],
+            mode: lane[2],
+            reason: w.u32(at + half!(reason)).checked_sub(1),
+            promoted: w.u32(at + half!(promoted)),
+            demoted: w.u32(at + half!(demoted)),
+            credits: w.u32(at + half!(credits)),
+            threshold: w.u32(at + half!(threshold)),
+            queued: w.u32(at + half!(queued)),
+        }
+    };
+    Some(RowView {
+        fd: w.u32(row!(fd)).cast_signed(),
+        carrier: w.u64(row!(carrier)),
+        inode: w.u32(row!(inode)),
+        local: endpoint(row!(local), ports >> 16),
+        remote: endpoint(row!(remote), ports),
+        state: kind as u8,
+        role: (kind >> 8) as u8,
+        is_v6: kind & 1 << 16 != 0,
+        counters: std::array::from_fn(|h| std::array::from_fn(|i| counter(h, i))),
+        halves: std::array::from_fn(half),
+    })
+}
+
+/// Copies what is used of a page from a file, without mapping it (a file of a hostile process may
+/// shrink at any time).
+///
+/// # Errors
+/// Reading failed. A file that ends early gives a short copy, which [`parse`] judges.
+pub fn read_file(file: &std::fs::File) -> std::io::Result<Vec<u64>> {
+    use std::os::unix::fs::FileExt;
+    let read = |words: usize, at: usize| -> std::io::Result<Vec<u64>> {
+        let mut bytes = vec![0u8; words * 8];
+        let mut done = 0;
+        while done < bytes.len() {
+            match file.read_at(&mut bytes[done..], (at + done) as u64) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        let word = |chunk: &[u8]| u64::from_ne_bytes(chunk.try_into().unwrap_or_default());
+        Ok(bytes[..done].chunks_exact(8).map(word).collect())
+    };
+    let mut words = read(HEADER_WORDS, 0)?;
+    if words.len() == HEADER_WORDS {
+        let rows = rows_used(&words);
+        words.extend(read(rows * ROW_WORDS, HEADER_SIZE)?);
+    }
+    Ok(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::writer::{ConnState, Fabric, Identity, Lane, Mode, NewRow, Role, Verdict};
+    use core::sync::atomic::AtomicU32;
+
+    fn filled() -> Vec<u64> {
+        let page = crate::map::zeroed_page();
+        page.init(&Identity {
+            pid: 42,
+            ppid: 41,
+            uid: 1000,
+            now_ns: 5,
+            program: b"redis\x1bserver",
+            version: b"0.1.0",
+        });
+        let word = AtomicU32::new(0);
+        page.count_seen(Verdict::at(&word), Reason::TooYoung);
+        let row = NewRow {
+            carrier: 99,
+            inode: 1 << 33 | 7,
+            fd: 5,
+            local: Endpoint::v4([127, 0, 0, 1], 6379),
+            remote: Endpoint::v6([9; 16], 40_000),
+            is_v6: true,
+            role: Role::Client,
+            state: ConnState::Established,
+        };
+        let gone = page.open_row(&row);
+        let id = page.open_row(&row);
+        page.moved(gone, Direction::Send, Lane::Kernel, 3);
+        page.close_row(gone);
+        page.promoted(id, Direction::Send, Fabric::Shm);
+        page.show_mode(id, Direction::Send, Mode::Combined);
+        page.demoted(id, Direction::Receive, Reason::Shared);
+        page.show_flow(id, Direction::Receive, 1, 2, 3);
+        page.moved(id, Direction::Send, Lane::Sdp, 1000);
+        page.count_sdp(Verdict::at(&word), Fabric::Shm);
+        page.show_state(id, ConnState::CloseWait);
+        page.show_fd(id, 6);
+        crate::map::words_of(&page)
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let view = parse(&filled()).unwrap();
+        assert_eq!((view.pid, view.ppid, view.uid), (42, 41, 1000));
+        assert_eq!(view.program, "redis?server");
+        assert_eq!(view.version, "0.1.0");
+        assert_eq!((view.sums.seen, view.sums.sdp, view.sums.fabrics), (1, 1, [1, 0]));
+        assert_eq!(view.sums.reasons.iter().sum::<i64>(), 0);
+        assert_eq!(view.sums.counter(Direction::Send, Counter::SdpBytes), 1000);
+        assert_eq!(view.sums.counter(Direction::Send, Counter::TcpBytes), 3);
+        assert_eq!(view.sums.both(Counter::TcpBytes), 3);
+        assert_eq!(view.rows.len(), 1);
+        let row = &view.rows[0];
+        assert_eq!((row.fd, row.carrier, row.inode), (6, 99, 7));
+        assert_eq!(row.local, Endpoint::v4([127, 0, 0, 1], 6379));
+        assert_eq!(row.remote, Endpoint::v6([9; 16], 40_000));
+        assert_eq!((row.state, row.role, row.is_v6), (8, 1, true));
+        assert!(row.halves[0].is_sdp() && row.has_live_lane());
+        assert_eq!((row.halves[0].fabric, row.halves[0].mode), (1, 2));
+        assert_eq!(row.halves[1].reason, Some(u32::from(Reason::Shared.code())));
+        assert_eq!(row.halves[1].queued, 3);
+        assert_eq!(ReasonCode(4).to_string(), "shared");
+        assert_eq!(ReasonCode(63).to_string(), "reason-63");
+    }
+
+    #[test]
+    fn other_layouts_and_rubbish_are_refused() {
+        let good = filled();
+        assert_eq!(parse(&[]).unwrap_err(), PageError::Short);
+        assert_eq!(parse(&good[..HEADER_WORDS - 1]).unwrap_err(), PageError::Short);
+        assert!(parse(&good[..HEADER_WORDS]).unwrap().rows.is_empty());
+        let mut other = good.clone();
+        other[0] ^= 1;
+        assert_eq!(parse(&other).unwrap_err(), PageError::Magic);
+        let mut other = good.clone();
+        other[1] = 2;
+        assert_eq!(parse(&other).unwrap_err(), PageError::Layout(2));
+    }
+
+    #[test]
+    fn hostile_content_never_panics() {
+        let good = filled();
+        let mut seed = 1u64;
+        let mut next = move || {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            seed >> 20
+        };
+        for round in 0..3000 {
+            let mut words = good.clone();
+            for _ in 0..next() % 64 {
+                let len = words.len();
+                // Keep the two words that would end the parse at once.
+                let at = 2 + next() as usize % (len.min(HEADER_WORDS + 4 * ROW_WORDS) - 2);
+                words[at] = match next() % 4 {
+                    0 => u64::MAX,
+                    1 => 0,
+                    2 => 1 << 63,
+                    _ => next().wrapping_mul(next()),
+                };
+            }
+            words.truncate(HEADER_WORDS + next() as usize % (words.len() - HEADER_WORDS));
+            if let Ok(view) = parse(&words) {
+                assert!(view.rows.len() <= ROWS, "round {round}");
+                let mut sums = view.sums.clone();
+                sums.add(&view.sums);
+                assert!(view.program.len() <= PROGRAM_LEN && view.program.is_ascii());
+            }
+        }
+    }
+}

@@ -149,7 +149,7 @@ impl Endpoint {
     }
 
     /// Back from the two words of a row.
-    #[cfg(any(test, feature = "reader"))]
+    #[cfg(feature = "reader")]
     pub(crate) fn from_words(low: u64, high: u64, port: u16) -> Self {
         Self { addr: (u128::from(high) << 64 | u128::from(low)).to_le_bytes(), port }
     }

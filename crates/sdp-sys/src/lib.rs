@@ -11,16 +11,16 @@
 
 pub mod errno;
 pub mod fd;
-pub mod pid;
-pub mod raw;
-pub mod section;
-pub mod time;
-pub mod tls;
 pub mod memfd;
 pub mod netlink;
 pub mod owned;
+pub mod pid;
 pub mod procfs;
+pub mod raw;
+pub mod section;
 pub mod stat;
+pub mod time;
+pub mod tls;
 pub mod unix;
 
 pub use errno::Errno;

@@ -123,14 +123,14 @@ const FAULTS: u64 = bit(libc::SIGSEGV)
 /// that libc keeps for itself (cancellation, set-id in all threads).
 const PUT_OFF: u64 = !(FAULTS | bit(32) | bit(33));
 
-/// Set when the process is about to enter a sandbox: from then on nothing is put off, because that
-/// takes system calls that the sandbox may not allow.
+/// Set while the process is in a sandbox: nothing is put off then, because that takes system calls
+/// that the sandbox may not allow.
 static OFF: AtomicBool = AtomicBool::new(false);
 
-/// Lets every signal run at once from now on, in the whole process and for good. The caller has left
-/// all lanes, so that no section is worth protecting.
-pub fn stop_deferring() {
-    OFF.store(true, Relaxed);
+/// Whether signals are put off in this process. Switched off before a seccomp filter is installed,
+/// when all lanes have been left and no section is worth protecting; on again if that failed.
+pub fn set_deferring(on: bool) {
+    OFF.store(!on, Relaxed);
 }
 
 /// Whether a signal is a fault of the interrupted code.

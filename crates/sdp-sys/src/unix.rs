@@ -47,6 +47,20 @@ pub fn connect(fd: i32, name: &[u8]) -> Result<(), Errno> {
     unsafe { sys!(libc::SYS_connect, fd, &raw const addr, len) }.map(drop)
 }
 
+/// Connects to a path name, for listeners in other network namespaces.
+pub fn connect_path(fd: i32, path: &[u8]) -> Result<(), Errno> {
+    let mut addr = libc::sockaddr_un { sun_family: libc::AF_UNIX as u16, sun_path: [0; 108] };
+    // Keeps a NUL behind the path.
+    let room = addr.sun_path.get_mut(..path.len()).filter(|_| path.len() < 108);
+    for (to, from) in room.ok_or(Errno::EINVAL)?.iter_mut().zip(path) {
+        *to = *from as libc::c_char;
+    }
+    // SAFETY: addr outlives the call.
+    unsafe {
+        sys!(libc::SYS_connect, fd, &raw const addr, size_of::<libc::sockaddr_un>()).map(drop)
+    }
+}
+
 /// Binds to an abstract name. EADDRINUSE: somebody has it.
 pub fn bind(fd: i32, name: &[u8]) -> Result<(), Errno> {
     let (addr, len) = address(name)?;

@@ -2,10 +2,10 @@
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
 use std::{
-    io::Write,
     net::{IpAddr, SocketAddr, TcpListener, TcpStream},
     os::fd::AsRawFd,
     panic::{AssertUnwindSafe, catch_unwind},
+    sync::Once,
 };
 
 use sdp_fabric_shm::{
@@ -26,24 +26,33 @@ pub const ACK: [u8; HELLO_ACK_LEN] = [0xa5; HELLO_ACK_LEN];
 /// Runs a test in a process of its own: offers, descriptors, limits and user ids are the process's,
 /// and other tests run beside this one.
 pub fn isolated(test: impl FnOnce()) {
-    assert_eq!(wait(spawn(test)), 0, "see the message above");
+    let pid = spawn(|| {
+        // What we or other tests were started with would blur numbers and counts.
+        // SAFETY: nothing in this process uses descriptors yet.
+        assert_eq!(unsafe { libc::close_range(3, u32::MAX, 0) }, 0);
+        test();
+    });
+    assert_eq!(wait(pid), 0, "see the message above");
 }
 
 /// Forks; the child runs `body` and exits with 0, or 101 after a panic.
 pub fn spawn(body: impl FnOnce()) -> i32 {
+    // The test harness captures output into memory that dies with the child. (Set before the fork:
+    // another thread may hold the hook's lock at that moment.)
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        std::panic::set_hook(Box::new(|info| {
+            let text = format!("{info}\n");
+            // SAFETY: text is valid for reading.
+            unsafe { libc::write(2, text.as_ptr().cast(), text.len()) };
+        }));
+    });
     // SAFETY: the child runs test code only; glibc makes its allocator usable after fork.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0);
     if pid > 0 {
         return pid;
     }
-    // The test harness captures output into memory that dies with the child.
-    std::panic::set_hook(Box::new(|info| {
-        let _ = std::fs::File::options()
-            .write(true)
-            .open("/proc/self/fd/2")
-            .and_then(|mut stderr| writeln!(stderr, "{info}"));
-    }));
     let ok = catch_unwind(AssertUnwindSafe(body)).is_ok();
     // SAFETY: ends the child without the parent's exit handlers.
     unsafe { libc::_exit(if ok { 0 } else { 101 }) }

@@ -85,7 +85,7 @@ pub enum Hold {
     ModeForbids,
     /// The last change of mode is not acknowledged yet (spec 3.3).
     ModePending,
-    /// A resize request is unanswered, or the peer refused one in this direction (spec 4.7).
+    /// A resize request is unanswered, or the size is not legal or not new (spec 4.7).
     ResizeRefused,
 }
 

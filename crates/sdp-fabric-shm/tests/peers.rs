@@ -1,0 +1,217 @@
+//! The table of peer processes: one eventfd and one page each, however many connections.
+
+mod common;
+
+use common::*;
+use sdp_fabric_shm::{
+    peer::{MAX_PEERS, PeerTable},
+    refusal::Refusal,
+    rendezvous::PeerInfo,
+    segment,
+};
+use sdp_sys::{OwnedFd, fd};
+
+static TABLE: PeerTable = PeerTable::new();
+
+fn duplicate(of: &OwnedFd) -> OwnedFd {
+    // SAFETY: no pointers.
+    OwnedFd::new(unsafe { libc::fcntl(of.raw(), libc::F_DUPFD_CLOEXEC, HIDDEN_MIN) })
+}
+
+/// What a rendezvous with process `pid` brings.
+fn info(pid: i32, nonce: u64, bells: Option<&Bells>) -> PeerInfo {
+    PeerInfo {
+        pid,
+        uid: 1000,
+        trusted: true,
+        nonce,
+        slot: 0,
+        bell: bells.map(|bells| duplicate(&bells.bell)),
+        bell_page: bells.map(|bells| duplicate(&bells.page)),
+    }
+}
+
+/// What has been rung, and is reset by asking.
+fn rung(bells: &Bells) -> u64 {
+    let mut count = 0u64;
+    // SAFETY: count is valid for writing eight bytes.
+    match unsafe { libc::read(bells.bell.raw(), (&raw mut count).cast(), 8) } {
+        8 => count,
+        _ => 0,
+    }
+}
+
+#[test]
+fn a_thousand_connections_hold_one_eventfd() {
+    isolated(|| {
+        let bells = Bells::new();
+        let before = footprint();
+        let first = TABLE.attach(info(7, 1, Some(&bells))).unwrap();
+        let with_one = footprint();
+        for _ in 1..1000 {
+            assert_eq!(TABLE.attach(info(7, 1, Some(&bells))).unwrap(), first);
+        }
+        assert!(TABLE.retain(first));
+        assert_eq!(footprint(), with_one);
+        assert_eq!(TABLE.users(first), 1001);
+        assert!(TABLE.ring(first) && TABLE.ring(first));
+        assert_eq!(rung(&bells), 2);
+        let page = TABLE.bell_page(first).unwrap();
+        // SAFETY: the page is mapped while it has users.
+        unsafe { page.add(segment::BELL_PAGE_BYTES - 1).write_volatile(1) };
+        for left in (0..1001).rev() {
+            // SAFETY: the page is not used after the last one.
+            unsafe { TABLE.release(first) };
+            assert_eq!(TABLE.users(first), left);
+        }
+        assert_eq!(footprint(), before);
+        // The id is out of date for ever, also when its place has a new user.
+        let next = TABLE.attach(info(7, 1, Some(&bells))).unwrap();
+        assert_ne!(next, first);
+        assert!(!TABLE.retain(first) && !TABLE.ring(first) && TABLE.bell_page(first).is_none());
+        // SAFETY: nothing is released.
+        unsafe { TABLE.release(first) };
+        assert_eq!(TABLE.users(next), 1);
+    });
+}
+
+#[test]
+fn pid_user_and_nonce_make_a_process() {
+    isolated(|| {
+        let [one, two, three, four] = [(); 4].map(|()| Bells::new());
+        let a = TABLE.attach(info(7, 1, Some(&one))).unwrap();
+        // The nonce is only a claim: under another pid it is another process.
+        let b = TABLE.attach(info(8, 1, Some(&two))).unwrap();
+        // The same pid after exec.
+        let c = TABLE.attach(info(7, 2, Some(&three))).unwrap();
+        // Hidden pids are all 0.
+        let d = TABLE.attach(PeerInfo { uid: 1001, ..info(7, 1, Some(&four)) }).unwrap();
+        for (id, bells) in [(a, &one), (b, &two), (c, &three), (d, &four)] {
+            assert_eq!(TABLE.users(id), 1);
+            assert!(TABLE.ring(id));
+            assert_eq!(rung(bells), 1);
+        }
+        let pages = [a, b, c, d].map(|id| TABLE.bell_page(id).unwrap());
+        assert!((1..4).all(|i| !pages[..i].contains(&pages[i])));
+    });
+}
+
+#[test]
+fn without_bell_and_when_it_comes_later() {
+    isolated(|| {
+        let bells = Bells::new();
+        let id = TABLE.attach(info(7, 1, None)).unwrap();
+        assert!(!TABLE.ring(id) && TABLE.bell(id).is_none() && TABLE.bell_page(id).is_none());
+        assert_eq!(TABLE.attach(info(7, 1, Some(&bells))).unwrap(), id);
+        assert!(TABLE.ring(id) && TABLE.bell_page(id).is_some());
+    });
+}
+
+#[test]
+fn a_full_eventfd_counts_as_rung() {
+    isolated(|| {
+        let bells = Bells::new();
+        let id = TABLE.attach(info(7, 1, Some(&bells))).unwrap();
+        let full = u64::MAX - 1;
+        // SAFETY: full is valid for reading eight bytes.
+        assert_eq!(unsafe { libc::write(bells.bell.raw(), (&raw const full).cast(), 8) }, 8);
+        assert!(TABLE.ring(id));
+    });
+}
+
+#[test]
+fn a_bad_page_leaves_nothing() {
+    isolated(|| {
+        let bells = Bells::new();
+        let before = footprint();
+        let mut bad = info(7, 1, Some(&bells));
+        bad.bell_page = Some(duplicate(&bells.bell));
+        assert_eq!(TABLE.attach(bad), Err(Refusal::Untrusted));
+        assert_eq!(footprint(), before);
+        let id = TABLE.attach(info(7, 1, Some(&bells))).unwrap();
+        assert_eq!(TABLE.users(id), 1);
+    });
+}
+
+#[test]
+fn the_program_s_file_at_our_number_is_not_rung() {
+    isolated(|| {
+        let bells = Bells::new();
+        let id = TABLE.attach(info(7, 1, Some(&bells))).unwrap();
+        let number = TABLE.bell(id).unwrap();
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        use std::{io::Read, os::fd::AsRawFd};
+        // SAFETY: no pointers.
+        assert_eq!(unsafe { libc::dup2(writer.as_raw_fd(), number) }, number);
+        drop(writer);
+        assert!(!TABLE.ring(id));
+        assert!(TABLE.bell(id).is_none());
+        // SAFETY: the page is not used any more.
+        unsafe { TABLE.release(id) };
+        assert!(descriptors().contains(&number), "not ours to close");
+        fd::close(number);
+        assert_eq!(reader.read(&mut [0; 8]).unwrap(), 0, "nothing was written to it");
+    });
+}
+
+#[test]
+fn moving_up() {
+    isolated(|| {
+        let bells = Bells::new();
+        let id = TABLE.attach(info(7, 1, Some(&bells))).unwrap();
+        TABLE.move_up(HIDDEN_MIN + 100);
+        assert!(TABLE.bell(id).unwrap() >= HIDDEN_MIN + 100);
+        let mut numbers = vec![];
+        TABLE.for_each_descriptor(|fd| numbers.push(fd));
+        assert_eq!(numbers, [TABLE.bell(id).unwrap()]);
+        assert!(TABLE.ring(id));
+        assert_eq!(rung(&bells), 1);
+    });
+}
+
+#[test]
+fn the_table_has_an_end() {
+    isolated(|| {
+        let ids: Vec<_> = (0..MAX_PEERS as u64)
+            .map(|nonce| TABLE.attach(info(7, nonce, None)).unwrap())
+            .collect();
+        assert_eq!(TABLE.attach(info(8, 0, None)), Err(Refusal::NoMemory));
+        assert_eq!(TABLE.attach(info(7, 5, None)).unwrap(), ids[5], "known ones still count");
+        // SAFETY: there is no page.
+        unsafe { TABLE.release(ids[77]) };
+        assert!(TABLE.attach(info(8, 0, None)).is_ok());
+    });
+}
+
+#[test]
+fn threads_and_fork() {
+    isolated(|| {
+        let bells = Bells::new();
+        let before = footprint();
+        let child = std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let bells = &bells;
+                scope.spawn(move || {
+                    for round in 0..500 {
+                        let id = TABLE.attach(info(7, (thread + round) % 3, Some(bells))).unwrap();
+                        assert!(TABLE.ring(id));
+                        // SAFETY: the page is not used.
+                        unsafe { TABLE.release(id) };
+                    }
+                });
+            }
+            // Held over fork, the table is whole and free on both sides.
+            let guard = TABLE.lock();
+            spawn(move || {
+                drop(guard);
+                for nonce in 0..3 {
+                    let id = TABLE.attach(info(7, nonce, None)).unwrap();
+                    assert!(TABLE.users(id) >= 1);
+                }
+            })
+        });
+        assert_eq!(wait(child), 0);
+        assert_eq!(footprint(), before);
+        assert!(rung(&bells) == 2000);
+    });
+}

@@ -1,0 +1,19 @@
+//! Link options of the shared object. They belong here and not into `RUSTFLAGS`, which would reach
+//! build scripts and tools too.
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    for argument in [
+        // The name that `DT_NEEDED` entries and the loader's bookkeeping show.
+        "-Wl,-soname,libsdp.so.1",
+        // Handlers and per-thread words point into the library: it is never unloaded.
+        "-Wl,-z,nodelete",
+        // All references are bound before the first hook runs: nothing is looked up lazily in a
+        // signal handler or in a vfork child.
+        "-Wl,-z,now",
+        "-Wl,-z,relro",
+        "-nostartfiles",
+    ] {
+        println!("cargo::rustc-cdylib-link-arg={argument}");
+    }
+}

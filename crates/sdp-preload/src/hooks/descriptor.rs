@@ -1,0 +1,350 @@
+//! Descriptor numbers: closed, duplicated, controlled, and used again for something new.
+
+use libc::{c_char, c_int, c_uint, clockid_t, mode_t, sigset_t};
+use sdp_socket::calls::{self, Call, Pin};
+use sdp_sys::sys;
+
+use super::slowly;
+use crate::{errno, real};
+
+/// A number that the kernel returned for something that is no socket.
+#[inline(always)]
+fn fresh(fd: c_int) -> c_int {
+    if fd >= 0 {
+        calls::new_descriptor(fd);
+    }
+    fd
+}
+
+/// Two of them.
+#[inline(always)]
+unsafe fn fresh_pair(result: c_int, fds: *const c_int) -> c_int {
+    if result == 0 {
+        // SAFETY: the kernel filled the program's array of two.
+        unsafe {
+            calls::new_descriptor(*fds);
+            calls::new_descriptor(*fds.add(1));
+        }
+    }
+    result
+}
+
+/// `new` names what `old` names, if the call succeeded.
+fn duplicated(old: c_int, new: c_int) -> c_int {
+    if new < 0 {
+        return new;
+    }
+    if calls::is_tracked(old) && old != new {
+        calls::duplicated(old, new);
+        if new <= libc::STDERR_FILENO {
+            // What becomes standard input or output is used by stdio or by the next image. Named by
+            // its old number: in a vfork child the table does not learn the new one.
+            calls::pin(old, Pin::StandardDescriptor);
+        }
+    } else if old != new {
+        calls::new_descriptor(new);
+    }
+    new
+}
+
+/// Whether a descriptor is open: asked only before a tracked one is replaced.
+fn is_open(fd: c_int) -> bool {
+    // SAFETY: no pointers.
+    unsafe { sys!(libc::SYS_fcntl, fd, libc::F_GETFD, 0) }.is_ok()
+}
+
+/// `dup2` and `dup3` after the arguments have been found good: what `new` names is closed first.
+#[cold]
+#[inline(never)]
+fn replace(old: c_int, new: c_int, real: impl Fn() -> c_int) -> c_int {
+    if old == new || !is_open(old) {
+        return real();
+    }
+    calls::replacing(old, new);
+    duplicated(old, real())
+}
+
+/// Whether an `fcntl` command returns a new number.
+#[inline(always)]
+fn duplicates(command: c_int) -> bool {
+    matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC)
+}
+
+/// `fcntl` on a tracked descriptor, or one that duplicates any.
+///
+/// # Safety
+/// `arg` is what the command demands.
+#[cold]
+#[inline(never)]
+unsafe fn control(fd: c_int, command: c_int, arg: usize, real: impl Fn() -> c_int) -> c_int {
+    if !calls::is_tracked(fd) {
+        return fresh(real());
+    }
+    if let Call::Done(result) = calls::controlling(fd, command, arg) {
+        return errno::settle(result) as c_int;
+    }
+    let signals = match command {
+        libc::F_SETOWN | F_SETOWN_EX | F_SETSIG => true,
+        libc::F_SETFL => arg as c_int & libc::O_ASYNC != 0,
+        _ => false,
+    };
+    if signals {
+        calls::pin(fd, Pin::SignalDriven);
+    }
+    let result = real();
+    if duplicates(command) {
+        return duplicated(fd, result);
+    }
+    let locks = matches!(
+        command,
+        libc::F_GETLK
+            | libc::F_SETLK
+            | libc::F_SETLKW
+            | libc::F_OFD_GETLK
+            | libc::F_OFD_SETLK
+            | libc::F_OFD_SETLKW
+    );
+    if result >= 0 && !locks {
+        calls::controlled(fd, command, arg);
+    }
+    result
+}
+
+/// `fcntl` commands of the kernel's interface that the libc bindings do not name.
+const F_SETSIG: c_int = 10;
+const F_SETOWN_EX: c_int = 15;
+
+hooks! {
+    fn close(fd: c_int) -> c_int {
+        if !calls::is_tracked(fd) {
+            return real::close(fd);
+        }
+        slowly(move || answer!(calls::closing(fd), real::close(fd)))
+    }
+
+    fn __close(fd: c_int) -> c_int {
+        if !calls::is_tracked(fd) {
+            return real::close(fd);
+        }
+        slowly(move || answer!(calls::closing(fd), real::close(fd)))
+    }
+
+    fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+        if !calls::involved() || first > last {
+            return real::close_range(first, last, flags);
+        }
+        answer!(calls::closing_range(first, last, flags), real::close_range(first, last, flags))
+    }
+
+    fn closefrom(first: c_int) {
+        if calls::involved() {
+            let from = c_uint::try_from(first).unwrap_or(0);
+            if let Call::Done(_) = calls::closing_range(from, c_uint::MAX, 0) {
+                return;
+            }
+        }
+        real::closefrom(first);
+    }
+
+    fn dup(fd: c_int) -> c_int {
+        duplicated(fd, real::dup(fd))
+    }
+
+    fn dup2(old: c_int, new: c_int) -> c_int {
+        if !calls::is_tracked(old) && !calls::is_tracked(new) {
+            return real::dup2(old, new);
+        }
+        replace(old, new, move || real::dup2(old, new))
+    }
+
+    fn __dup2(old: c_int, new: c_int) -> c_int {
+        if !calls::is_tracked(old) && !calls::is_tracked(new) {
+            return real::dup2(old, new);
+        }
+        replace(old, new, move || real::dup2(old, new))
+    }
+
+    fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+        let tracked = calls::is_tracked(old) || calls::is_tracked(new);
+        if !tracked || flags & !libc::O_CLOEXEC != 0 {
+            return real::dup3(old, new, flags);
+        }
+        replace(old, new, move || real::dup3(old, new, flags))
+    }
+
+    fn fcntl(fd: c_int, command: c_int, arg: usize) -> c_int {
+        if !calls::is_tracked(fd) && !duplicates(command) {
+            return real::fcntl(fd, command, arg);
+        }
+        control(fd, command, arg, move || real::fcntl(fd, command, arg))
+    }
+
+    fn fcntl64(fd: c_int, command: c_int, arg: usize) -> c_int {
+        if !calls::is_tracked(fd) && !duplicates(command) {
+            return real::fcntl64(fd, command, arg);
+        }
+        control(fd, command, arg, move || real::fcntl64(fd, command, arg))
+    }
+
+    fn __fcntl(fd: c_int, command: c_int, arg: usize) -> c_int {
+        if !calls::is_tracked(fd) && !duplicates(command) {
+            return real::fcntl(fd, command, arg);
+        }
+        control(fd, command, arg, move || real::fcntl(fd, command, arg))
+    }
+
+    fn open(path: *const c_char, flags: c_int, mode: usize) -> c_int {
+        fresh(real::open(path, flags, mode))
+    }
+
+    fn __open(path: *const c_char, flags: c_int, mode: usize) -> c_int {
+        fresh(real::open(path, flags, mode))
+    }
+
+    fn open64(path: *const c_char, flags: c_int, mode: usize) -> c_int {
+        fresh(real::open64(path, flags, mode))
+    }
+
+    fn __open64(path: *const c_char, flags: c_int, mode: usize) -> c_int {
+        fresh(real::open64(path, flags, mode))
+    }
+
+    fn openat(dir: c_int, path: *const c_char, flags: c_int, mode: usize) -> c_int {
+        fresh(real::openat(dir, path, flags, mode))
+    }
+
+    fn openat64(dir: c_int, path: *const c_char, flags: c_int, mode: usize) -> c_int {
+        fresh(real::openat64(dir, path, flags, mode))
+    }
+
+    fn __open_2(path: *const c_char, flags: c_int) -> c_int {
+        fresh(real::__open_2(path, flags))
+    }
+
+    fn __open64_2(path: *const c_char, flags: c_int) -> c_int {
+        fresh(real::__open64_2(path, flags))
+    }
+
+    fn __openat_2(dir: c_int, path: *const c_char, flags: c_int) -> c_int {
+        fresh(real::__openat_2(dir, path, flags))
+    }
+
+    fn __openat64_2(dir: c_int, path: *const c_char, flags: c_int) -> c_int {
+        fresh(real::__openat64_2(dir, path, flags))
+    }
+
+    fn creat(path: *const c_char, mode: mode_t) -> c_int {
+        fresh(real::creat(path, mode))
+    }
+
+    fn creat64(path: *const c_char, mode: mode_t) -> c_int {
+        fresh(real::creat64(path, mode))
+    }
+
+    fn pipe(fds: *mut c_int) -> c_int {
+        fresh_pair(real::pipe(fds), fds)
+    }
+
+    fn __pipe(fds: *mut c_int) -> c_int {
+        fresh_pair(real::pipe(fds), fds)
+    }
+
+    fn pipe2(fds: *mut c_int, flags: c_int) -> c_int {
+        fresh_pair(real::pipe2(fds, flags), fds)
+    }
+
+    fn eventfd(count: c_uint, flags: c_int) -> c_int {
+        fresh(real::eventfd(count, flags))
+    }
+
+    fn timerfd_create(clock: clockid_t, flags: c_int) -> c_int {
+        fresh(real::timerfd_create(clock, flags))
+    }
+
+    /// With a descriptor given, changes that one and returns it.
+    fn signalfd(fd: c_int, mask: *const sigset_t, flags: c_int) -> c_int {
+        fresh(real::signalfd(fd, mask, flags))
+    }
+
+    fn inotify_init() -> c_int {
+        fresh(real::inotify_init())
+    }
+
+    fn inotify_init1(flags: c_int) -> c_int {
+        fresh(real::inotify_init1(flags))
+    }
+
+    fn memfd_create(name: *const c_char, flags: c_uint) -> c_int {
+        fresh(real::memfd_create(name, flags))
+    }
+}
+
+hooks! {
+    /// libc duplicates the descriptor in the spawned child, where no hook sees it: the new image gets
+    /// the connection, so it is on the kernel lane by then.
+    fn posix_spawn_file_actions_adddup2(
+        actions: *mut libc::posix_spawn_file_actions_t, old: c_int, new: c_int,
+    ) -> c_int {
+        if calls::is_tracked(old) {
+            calls::pin(old, Pin::StandardDescriptor);
+        }
+        real::posix_spawn_file_actions_adddup2(actions, old, new)
+    }
+}
+
+/// POSIX asynchronous I/O reads and writes in threads of libc, which no hook sees.
+#[inline]
+unsafe fn asynchronous(job: *const libc::aiocb) {
+    // SAFETY: null or the program's job.
+    if let Some(job) = unsafe { job.as_ref() }
+        && calls::is_tracked(job.aio_fildes)
+    {
+        calls::pin(job.aio_fildes, Pin::Aio);
+    }
+}
+
+unsafe fn list(jobs: *const *mut libc::aiocb, n: c_int) {
+    if jobs.is_null() {
+        return;
+    }
+    for i in 0..usize::try_from(n).unwrap_or(0) {
+        // SAFETY: the program's list of n jobs, null entries are skipped.
+        unsafe { asynchronous(*jobs.add(i)) };
+    }
+}
+
+hooks! {
+    fn aio_read(job: *mut libc::aiocb) -> c_int {
+        asynchronous(job);
+        real::aio_read(job)
+    }
+
+    fn aio_read64(job: *mut libc::aiocb) -> c_int {
+        asynchronous(job);
+        real::aio_read64(job)
+    }
+
+    fn aio_write(job: *mut libc::aiocb) -> c_int {
+        asynchronous(job);
+        real::aio_write(job)
+    }
+
+    fn aio_write64(job: *mut libc::aiocb) -> c_int {
+        asynchronous(job);
+        real::aio_write64(job)
+    }
+
+    fn lio_listio(
+        mode: c_int, jobs: *const *mut libc::aiocb, n: c_int, event: *mut libc::sigevent,
+    ) -> c_int {
+        list(jobs, n);
+        real::lio_listio(mode, jobs, n, event)
+    }
+
+    fn lio_listio64(
+        mode: c_int, jobs: *const *mut libc::aiocb, n: c_int, event: *mut libc::sigevent,
+    ) -> c_int {
+        list(jobs, n);
+        real::lio_listio64(mode, jobs, n, event)
+    }
+}

@@ -1,0 +1,517 @@
+//! Ways around the hooks: `syscall`, `prctl`, plug-ins with names of their own, io_uring.
+//!
+//! `syscall` may fork on the caller's stack or return twice, so numbers that mean nothing to the
+//! library are passed on by a jump with everything in place. For the others a function looks at the
+//! descriptor; on one that is not tracked the call is made as it came, all six arguments.
+
+use core::arch::naked_asm;
+use core::ffi::{CStr, c_void};
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
+use libc::{c_int, c_long, c_uint, size_t};
+use sdp_socket::calls::{self, Call};
+
+use super::{descriptor, epoll, execute, io, message, poll, privilege, process, socket};
+use crate::{errno, real};
+
+/// What to answer to a program that wants io_uring, whose use of descriptors no hook sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum IoUring {
+    /// `ENOSYS` for programs built on libuv, which then use what the hooks see.
+    Auto = 0,
+    /// `ENOSYS` for all.
+    Deny = 1,
+    /// Passed on.
+    Allow = 2,
+}
+
+static IO_URING: AtomicU8 = AtomicU8::new(IoUring::Auto as u8);
+
+/// Sets the answer; the constructor does, from the environment.
+pub(crate) fn set_io_uring(policy: IoUring) {
+    IO_URING.store(policy as u8, Ordering::Relaxed);
+}
+
+/// Whether the process (not a plug-in of it) is built on libuv.
+fn has_libuv() -> bool {
+    const UNKNOWN: u8 = 0;
+    const NO: u8 = 1;
+    const YES: u8 = 2;
+    static KNOWN: AtomicU8 = AtomicU8::new(UNKNOWN);
+    match KNOWN.load(Ordering::Relaxed) {
+        NO => false,
+        YES => true,
+        _ => {
+            // SAFETY: a null-terminated name.
+            let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"uv_version".as_ptr()) };
+            if found.is_null() {
+                // SAFETY: no arguments. The program must not find our failure in its dlerror().
+                unsafe { libc::dlerror() };
+            }
+            KNOWN.store(if found.is_null() { NO } else { YES }, Ordering::Relaxed);
+            !found.is_null()
+        }
+    }
+}
+
+fn denies_io_uring() -> bool {
+    match IO_URING.load(Ordering::Relaxed) {
+        p if p == IoUring::Deny as u8 => true,
+        p if p == IoUring::Allow as u8 => false,
+        _ => has_libuv(),
+    }
+}
+
+/// Whether `prctl` or `seccomp` arguments can install a filter. Programs probe with a null filter.
+fn installs_filter(strict: bool, filter: bool, program: usize) -> bool {
+    strict || (filter && program != 0)
+}
+
+const SECCOMP_SET_MODE_STRICT: usize = 0;
+const SECCOMP_SET_MODE_FILTER: usize = 1;
+const SECCOMP_MODE_STRICT: usize = 1;
+const SECCOMP_MODE_FILTER: usize = 2;
+
+/// Numbers that are looked at. Those of the first group only where the architecture has them.
+const SEEN: &[c_long] = &[
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_poll,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_select,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_dup2,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_epoll_wait,
+    libc::SYS_read,
+    libc::SYS_readv,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_recvmmsg,
+    libc::SYS_write,
+    libc::SYS_writev,
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
+    libc::SYS_sendmmsg,
+    libc::SYS_sendfile,
+    libc::SYS_splice,
+    libc::SYS_ppoll,
+    libc::SYS_pselect6,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_close,
+    libc::SYS_close_range,
+    libc::SYS_dup,
+    libc::SYS_dup3,
+    libc::SYS_fcntl,
+    libc::SYS_ioctl,
+    libc::SYS_shutdown,
+    libc::SYS_setsockopt,
+    libc::SYS_socket,
+    libc::SYS_connect,
+    libc::SYS_listen,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_seccomp,
+    libc::SYS_prctl,
+    libc::SYS_io_uring_setup,
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    libc::SYS_exit_group,
+    libc::SYS_setuid,
+    libc::SYS_setreuid,
+    libc::SYS_setresuid,
+    libc::SYS_setgid,
+    libc::SYS_setregid,
+    libc::SYS_setresgid,
+    libc::SYS_setgroups,
+    libc::SYS_capset,
+    libc::SYS_chroot,
+    libc::SYS_unshare,
+    libc::SYS_setns,
+];
+
+/// Bound of the numbers that can be looked at.
+const NUMBERS: usize = 512;
+
+/// One byte per number: whether it is in [`SEEN`].
+static LOOKED_AT: [u8; NUMBERS] = {
+    let mut table = [0; NUMBERS];
+    let mut i = 0;
+    while i < SEEN.len() {
+        table[SEEN[i] as usize] = 1;
+        i += 1;
+    }
+    table
+};
+
+/// `syscall`: nothing of the library for numbers it does not look at.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+unsafe extern "C" fn syscall(number: c_long) -> c_long {
+    #[cfg(target_arch = "x86_64")]
+    naked_asm!(
+        "cmp rdi, {numbers}",
+        "jae 2f",
+        "lea rax, [rip + {table}]",
+        "cmp byte ptr [rax + rdi], 0",
+        "jne {seen}",
+        "2:",
+        "jmp qword ptr [rip + {next}]",
+        numbers = const NUMBERS,
+        table = sym LOOKED_AT,
+        seen = sym seen,
+        next = sym real::syscall::NEXT,
+    );
+    #[cfg(target_arch = "aarch64")]
+    naked_asm!(
+        "cmp x0, #{numbers}",
+        "b.hs 2f",
+        "adrp x16, {table}",
+        "add x16, x16, #:lo12:{table}",
+        "ldrb w16, [x16, x0]",
+        "cbnz w16, {seen}",
+        "2:",
+        "adrp x16, {next}",
+        "ldr x16, [x16, #:lo12:{next}]",
+        "br x16",
+        numbers = const NUMBERS,
+        table = sym LOOKED_AT,
+        seen = sym seen,
+        next = sym real::syscall::NEXT,
+    );
+}
+
+/// A call with a number from [`SEEN`]. The parameters are where `syscall`'s variable arguments are,
+/// all of them in registers or, the last one on x86-64, in the caller's argument area (read even if
+/// the caller passed fewer: whatever is there is passed on unchanged).
+unsafe extern "C" fn seen(
+    number: c_long,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> c_long {
+    // SAFETY: the program's own arguments, unchanged.
+    let real = || unsafe { real::syscall(number, a, b, c, d, e, f) };
+    let fd = a as c_int;
+    // SAFETY: each function gets the arguments that the program gave to the system call of its name.
+    unsafe {
+        match number {
+            libc::SYS_close_range => {
+                descriptor::close_range(a as c_uint, b as c_uint, c as c_int).into()
+            }
+            libc::SYS_dup => descriptor::dup(fd).into(),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_dup2 => descriptor::dup2(fd, b as c_int).into(),
+            libc::SYS_dup3 => descriptor::dup3(fd, b as c_int, c as c_int).into(),
+            libc::SYS_sendmsg => message::sendmsg(fd, b as _, c as c_int) as c_long,
+            libc::SYS_recvmsg => message::recvmsg(fd, b as _, c as c_int) as c_long,
+            libc::SYS_sendmmsg => message::sendmmsg(fd, b as _, c as c_uint, d as c_int).into(),
+            libc::SYS_socket => socket::socket(fd, b as c_int, c as c_int).into(),
+            libc::SYS_connect => socket::connect(fd, b as _, c as _).into(),
+            libc::SYS_listen => socket::listen(fd, b as c_int).into(),
+            libc::SYS_accept => socket::accept(fd, b as _, c as _).into(),
+            libc::SYS_accept4 => socket::accept4(fd, b as _, c as _, d as c_int).into(),
+            libc::SYS_splice if calls::is_tracked(fd) || calls::is_tracked(c as c_int) => {
+                io::splice(fd, b as _, c as c_int, d as _, e, f as c_uint) as c_long
+            }
+            libc::SYS_epoll_ctl if calls::is_tracked(fd) || calls::is_tracked(c as c_int) => {
+                epoll::epoll_ctl(fd, b as c_int, c as c_int, d as _).into()
+            }
+            libc::SYS_seccomp => {
+                let strict = a == SECCOMP_SET_MODE_STRICT;
+                if installs_filter(strict, a == SECCOMP_SET_MODE_FILTER, c) {
+                    privilege::enter_sandbox(-1, real)
+                } else {
+                    real()
+                }
+            }
+            libc::SYS_prctl => prctl(fd, b, c, d, e).into(),
+            libc::SYS_io_uring_setup if denies_io_uring() => {
+                errno::set(libc::ENOSYS);
+                -1
+            }
+            libc::SYS_execve | libc::SYS_execveat => {
+                execute::replaced();
+                real()
+            }
+            libc::SYS_exit_group => {
+                process::ending();
+                real()
+            }
+            n if waits(n) => wait(n, a, b, c, d, e, f).unwrap_or_else(real),
+            n if moves(n) && calls::is_tracked(fd) => moved(n, a, b, c, d, e, f, real),
+            n => {
+                changes(n, a, b, c);
+                real()
+            }
+        }
+    }
+}
+
+/// Calls whose only question is whether their first argument is tracked.
+fn moves(number: c_long) -> bool {
+    matches!(
+        number,
+        libc::SYS_read
+            | libc::SYS_readv
+            | libc::SYS_recvfrom
+            | libc::SYS_recvmmsg
+            | libc::SYS_write
+            | libc::SYS_writev
+            | libc::SYS_sendto
+            | libc::SYS_sendfile
+            | libc::SYS_close
+            | libc::SYS_fcntl
+            | libc::SYS_ioctl
+            | libc::SYS_shutdown
+            | libc::SYS_setsockopt
+    )
+}
+
+/// Those calls, made by the hooks of their names.
+#[allow(clippy::too_many_arguments)]
+unsafe fn moved(
+    number: c_long,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+    real: impl Fn() -> c_long,
+) -> c_long {
+    let fd = a as c_int;
+    // SAFETY: as in `seen`.
+    unsafe {
+        match number {
+            libc::SYS_read => io::read(fd, b as _, c) as c_long,
+            libc::SYS_readv => io::readv(fd, b as _, c as c_int) as c_long,
+            libc::SYS_recvfrom => io::recvfrom(fd, b as _, c, d as c_int, e as _, f as _) as c_long,
+            libc::SYS_recvmmsg => {
+                message::recvmmsg(fd, b as _, c as c_uint, d as c_int, e as _).into()
+            }
+            libc::SYS_write => io::write(fd, b as _, c) as c_long,
+            libc::SYS_writev => io::writev(fd, b as _, c as c_int) as c_long,
+            libc::SYS_sendto => io::sendto(fd, b as _, c, d as c_int, e as _, f as _) as c_long,
+            libc::SYS_sendfile => io::sendfile(fd, b as c_int, c as _, d) as c_long,
+            libc::SYS_close => descriptor::close(fd).into(),
+            libc::SYS_fcntl => descriptor::fcntl(fd, b as c_int, c).into(),
+            libc::SYS_ioctl => socket::ioctl(fd, b as _, c).into(),
+            libc::SYS_shutdown => socket::shutdown(fd, b as c_int).into(),
+            libc::SYS_setsockopt => {
+                socket::setsockopt(fd, b as c_int, c as c_int, d as _, e as _).into()
+            }
+            _ => real(),
+        }
+    }
+}
+
+fn waits(number: c_long) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if matches!(number, libc::SYS_poll | libc::SYS_select | libc::SYS_epoll_wait) {
+        return true;
+    }
+    matches!(
+        number,
+        libc::SYS_ppoll | libc::SYS_pselect6 | libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2
+    )
+}
+
+/// Waits: the socket layer's answer, if it has one. The kernel's own rules for the time that is left
+/// (`ppoll`, `pselect6` write it back) hold when it has none.
+unsafe fn wait(
+    number: c_long,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> Option<c_long> {
+    let fd = a as c_int;
+    if !calls::involved() {
+        return None;
+    }
+    // SAFETY: as in `seen`.
+    let call = unsafe {
+        match number {
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_poll => {
+                let limit = poll::milliseconds(c as c_int);
+                calls::poll(
+                    a as _,
+                    b as u32 as usize,
+                    poll::pointer(limit.as_ref()),
+                    core::ptr::null(),
+                )
+            }
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_select => {
+                return Some(poll::select(fd, b as _, c as _, d as _, e as _).into());
+            }
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_epoll_wait if calls::is_tracked(fd) => {
+                let limit = poll::milliseconds(d as c_int);
+                calls::epoll_wait(
+                    fd,
+                    b as _,
+                    c as c_int,
+                    poll::pointer(limit.as_ref()),
+                    core::ptr::null(),
+                )
+            }
+            libc::SYS_ppoll if poll::is_valid(c as _) => {
+                calls::poll(a as _, b as u32 as usize, c as _, d as _)
+            }
+            libc::SYS_pselect6 if poll::is_valid(e as _) => {
+                // The last argument points to {mask, size of the mask}.
+                let mask = (f as *const usize).as_ref().copied().unwrap_or(0);
+                calls::select(fd, b as _, c as _, d as _, e as _, mask as _)
+            }
+            libc::SYS_epoll_pwait if calls::is_tracked(fd) => {
+                let limit = poll::milliseconds(d as c_int);
+                calls::epoll_wait(fd, b as _, c as c_int, poll::pointer(limit.as_ref()), e as _)
+            }
+            libc::SYS_epoll_pwait2 if calls::is_tracked(fd) && poll::is_valid(d as _) => {
+                calls::epoll_wait(fd, b as _, c as c_int, d as _, e as _)
+            }
+            _ => Call::Pass,
+        }
+    };
+    match call {
+        Call::Done(result) => Some(errno::settle(result) as c_long),
+        Call::Pass | Call::Counted(_) => None,
+    }
+}
+
+/// Changes of identity and surroundings.
+unsafe fn changes(number: c_long, a: usize, b: usize, c: usize) {
+    let (a32, b32, c32) = (a as u32, b as u32, c as u32);
+    match number {
+        libc::SYS_setuid => privilege::before_setuid(a32),
+        libc::SYS_setreuid => privilege::before_setreuid(a32, b32),
+        libc::SYS_setresuid => privilege::before_setresuid(a32, b32, c32),
+        libc::SYS_setgid => privilege::before_setgid(a32),
+        libc::SYS_setregid => privilege::before_setregid(a32, b32),
+        libc::SYS_setresgid => privilege::before_setresgid(a32, b32, c32),
+        // SAFETY: as in `seen`.
+        libc::SYS_setgroups => unsafe { privilege::before_setgroups(a, b as _) },
+        // SAFETY: as in `seen`.
+        libc::SYS_capset => unsafe { privilege::before_capset(a as _, b as _) },
+        libc::SYS_chroot => privilege::before_chroot(),
+        libc::SYS_unshare => privilege::before_unshare(a as c_int),
+        libc::SYS_setns => privilege::before_setns(b as c_int),
+        _ => {}
+    }
+}
+
+hooks! {
+    fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
+        if option == libc::PR_SET_SECCOMP
+            && installs_filter(a == SECCOMP_MODE_STRICT, a == SECCOMP_MODE_FILTER, b)
+        {
+            return privilege::enter_sandbox(-1, || real::prctl(option, a, b, c, d));
+        }
+        real::prctl(option, a, b, c, d)
+    }
+
+    /// liburing makes its system calls itself; this is the place to refuse.
+    fn io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int {
+        if denies_io_uring() {
+            return -libc::ENOSYS;
+        }
+        real::io_uring_queue_init(entries, ring, flags)
+    }
+
+    fn io_uring_queue_init_params(
+        entries: c_uint, ring: *mut c_void, params: *mut c_void,
+    ) -> c_int {
+        if denies_io_uring() {
+            return -libc::ENOSYS;
+        }
+        real::io_uring_queue_init_params(entries, ring, params)
+    }
+
+    fn io_uring_queue_init_mem(
+        entries: c_uint, ring: *mut c_void, params: *mut c_void, buf: *mut c_void, size: size_t,
+    ) -> c_int {
+        if denies_io_uring() {
+            return -libc::ENOSYS;
+        }
+        real::io_uring_queue_init_mem(entries, ring, params, buf, size)
+    }
+}
+
+/// Flags that are taken away from `dlopen`: none, or `RTLD_DEEPBIND`, with which a plug-in's calls go
+/// past the hooks.
+static DLOPEN_KEEPS: AtomicU32 = AtomicU32::new(u32::MAX);
+
+/// Makes plug-ins that ask for names of their own first use the hooks all the same.
+pub(crate) fn drop_deepbind() {
+    DLOPEN_KEEPS.store(!(libc::RTLD_DEEPBIND as u32), Ordering::Relaxed);
+}
+
+static DLOPEN: AtomicPtr<c_void> = AtomicPtr::new(resolve_dlopen as *const () as *mut c_void);
+
+/// Resolves `dlopen`; before the constructor by the first caller.
+pub(crate) extern "C" fn bind_dlopen() -> *mut c_void {
+    const NAME: &CStr = c"dlopen";
+    let next = real::find(NAME);
+    DLOPEN.store(next, Ordering::Release);
+    next
+}
+
+#[unsafe(naked)]
+unsafe extern "C" fn resolve_dlopen() {
+    #[cfg(target_arch = "x86_64")]
+    naked_asm!(
+        "push rdi",
+        "push rsi",
+        "sub rsp, 8",
+        "call {bind}",
+        "add rsp, 8",
+        "pop rsi",
+        "pop rdi",
+        "jmp rax",
+        bind = sym bind_dlopen,
+    );
+    #[cfg(target_arch = "aarch64")]
+    naked_asm!(
+        "stp x29, x30, [sp, #-32]!",
+        "stp x0, x1, [sp, #16]",
+        "bl {bind}",
+        "mov x16, x0",
+        "ldp x0, x1, [sp, #16]",
+        "ldp x29, x30, [sp], #32",
+        "br x16",
+        bind = sym bind_dlopen,
+    );
+}
+
+/// `dlopen` searches relative to the object that calls it, told by the return address: a jump.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+unsafe extern "C" fn dlopen(path: *const libc::c_char, flags: c_int) -> *mut c_void {
+    #[cfg(target_arch = "x86_64")]
+    naked_asm!(
+        "and esi, dword ptr [rip + {keeps}]",
+        "jmp qword ptr [rip + {next}]",
+        keeps = sym DLOPEN_KEEPS,
+        next = sym DLOPEN,
+    );
+    #[cfg(target_arch = "aarch64")]
+    naked_asm!(
+        "adrp x16, {keeps}",
+        "ldr w16, [x16, #:lo12:{keeps}]",
+        "and w1, w1, w16",
+        "adrp x16, {next}",
+        "ldr x16, [x16, #:lo12:{next}]",
+        "br x16",
+        keeps = sym DLOPEN_KEEPS,
+        next = sym DLOPEN,
+    );
+}

@@ -1,0 +1,177 @@
+//! New images: the exec family, and vfork.
+//!
+//! Each member is hooked, because libc's own do not pass through `execve`. `execl` and its relatives
+//! take any number of arguments: their trampolines lay the argument registers next to the arguments
+//! on the stack, which is the vector that `execv` wants. `vfork` returns twice on one stack, so
+//! nothing may be between the program and libc: a jump.
+
+use core::arch::naked_asm;
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicPtr, Ordering};
+use libc::{c_char, c_int};
+use sdp_socket::calls;
+
+use super::{privilege, process};
+use crate::real;
+
+/// Connections that the new image will hold leave their lanes. Not in a vfork child: the parent's
+/// memory is not its to change.
+pub(super) fn replaced() {
+    if calls::involved() && !privilege::is_sandboxed() && !process::is_borrowed() {
+        calls::executing();
+    }
+}
+
+hooks! {
+    fn execve(
+        path: *const c_char, argv: *const *const c_char, envp: *const *const c_char,
+    ) -> c_int {
+        replaced();
+        real::execve(path, argv, envp)
+    }
+
+    fn execv(path: *const c_char, argv: *const *const c_char) -> c_int {
+        replaced();
+        real::execv(path, argv)
+    }
+
+    fn execvp(file: *const c_char, argv: *const *const c_char) -> c_int {
+        replaced();
+        real::execvp(file, argv)
+    }
+
+    fn execvpe(
+        file: *const c_char, argv: *const *const c_char, envp: *const *const c_char,
+    ) -> c_int {
+        replaced();
+        real::execvpe(file, argv, envp)
+    }
+
+    fn fexecve(fd: c_int, argv: *const *const c_char, envp: *const *const c_char) -> c_int {
+        replaced();
+        real::fexecve(fd, argv, envp)
+    }
+
+    fn execveat(
+        dir: c_int, path: *const c_char, argv: *const *const c_char, envp: *const *const c_char,
+        flags: c_int,
+    ) -> c_int {
+        replaced();
+        real::execveat(dir, path, argv, envp, flags)
+    }
+}
+
+/// `execle`: the environment follows the null that ends the arguments.
+unsafe extern "C" fn with_environment(path: *const c_char, argv: *const *const c_char) -> c_int {
+    let mut end = argv;
+    // SAFETY: the program ended its arguments with a null pointer, followed by the environment; the
+    // trampoline made one array of them.
+    unsafe {
+        while !(*end).is_null() {
+            end = end.add(1);
+        }
+        execve(path, argv, (*end.add(1)).cast())
+    }
+}
+
+/// A function `name(path, arg0, …, NULL)` that calls `inner(path, argv)`.
+macro_rules! listed {
+    ($($(#[$meta:meta])* $name:ident => $inner:path;)*) => {$(
+        $(#[$meta])*
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name(path: *const c_char, first: *const c_char) -> c_int {
+            // Where the return address was, the fifth register argument ends up; what the caller put
+            // on the stack follows it. The return address waits below and goes back at the end.
+            #[cfg(target_arch = "x86_64")]
+            naked_asm!(
+                "pop r11",
+                "push r9",
+                "push r8",
+                "push rcx",
+                "push rdx",
+                "push rsi",
+                "mov rsi, rsp",
+                "push r11",
+                "call {inner}",
+                "pop r11",
+                "add rsp, 40",
+                "push r11",
+                "ret",
+                inner = sym $inner,
+            );
+            // Seven register arguments right below what the caller put on the stack.
+            #[cfg(target_arch = "aarch64")]
+            naked_asm!(
+                "stp x29, x30, [sp, #-80]!",
+                "mov x29, sp",
+                "stp x1, x2, [sp, #24]",
+                "stp x3, x4, [sp, #40]",
+                "stp x5, x6, [sp, #56]",
+                "str x7, [sp, #72]",
+                "add x1, sp, #24",
+                "bl {inner}",
+                "ldp x29, x30, [sp], #80",
+                "ret",
+                inner = sym $inner,
+            );
+        }
+    )*};
+}
+
+listed! {
+    execl => execv;
+    execlp => execvp;
+    execle => with_environment;
+}
+
+/// Where `vfork` leads.
+static VFORK: AtomicPtr<c_void> = AtomicPtr::new(resolve_vfork as *const () as *mut c_void);
+
+/// Resolves `vfork`; before the constructor by the first caller.
+pub(crate) extern "C" fn bind_vfork() -> *mut c_void {
+    let next = real::find(c"vfork");
+    VFORK.store(next, Ordering::Release);
+    next
+}
+
+/// Looks the function up with the caller's frame untouched, then goes there.
+#[unsafe(naked)]
+unsafe extern "C" fn resolve_vfork() {
+    #[cfg(target_arch = "x86_64")]
+    naked_asm!(
+        "sub rsp, 8",
+        "call {bind}",
+        "add rsp, 8",
+        "jmp rax",
+        bind = sym bind_vfork,
+    );
+    #[cfg(target_arch = "aarch64")]
+    naked_asm!(
+        "stp x29, x30, [sp, #-16]!",
+        "bl {bind}",
+        "ldp x29, x30, [sp], #16",
+        "br x0",
+        bind = sym bind_vfork,
+    );
+}
+
+macro_rules! jump {
+    ($($name:ident)*) => {$(
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name() -> libc::pid_t {
+            #[cfg(target_arch = "x86_64")]
+            naked_asm!("jmp qword ptr [rip + {next}]", next = sym VFORK);
+            #[cfg(target_arch = "aarch64")]
+            naked_asm!(
+                "adrp x16, {next}",
+                "ldr x16, [x16, #:lo12:{next}]",
+                "br x16",
+                next = sym VFORK,
+            );
+        }
+    )*};
+}
+
+jump! { vfork __vfork }

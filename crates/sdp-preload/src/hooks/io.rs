@@ -1,0 +1,242 @@
+//! Plain receiving and sending: one buffer or a vector of them, and the bulk calls.
+//!
+//! The functions that programs call most. Each is a table load and a jump for a descriptor that is
+//! not tracked; what a tracked one needs is kept out of line, so that the common way has no stack
+//! frame.
+
+use core::ffi::c_void;
+use libc::{c_int, c_uint, iovec, off_t, size_t, sockaddr, socklen_t, ssize_t};
+use sdp_socket::calls;
+
+use super::slowly;
+use crate::real;
+
+/// The kernel moves at most this many bytes in one call (`INT_MAX` rounded down to a page).
+const MOST: size_t = 0x7fff_f000;
+/// Longest vector that the kernel takes (`UIO_MAXIOV`).
+const VECTOR: c_int = 1024;
+
+/// One buffer as a vector, with the kernel's limit applied. None: longer than any object, for the
+/// kernel to refuse.
+#[inline]
+fn single(buf: *const c_void, n: size_t) -> Option<iovec> {
+    isize::try_from(n).ok()?;
+    Some(iovec { iov_base: buf.cast_mut(), iov_len: n.min(MOST) })
+}
+
+#[cold]
+#[inline(never)]
+unsafe fn receive(
+    fd: c_int,
+    buf: *mut c_void,
+    n: size_t,
+    flags: c_int,
+    real: impl Fn() -> ssize_t,
+) -> ssize_t {
+    let Some(iov) = single(buf, n) else { return real() };
+    // SAFETY: one vector entry that lives on this stack; the buffer is the program's.
+    answer!(unsafe { calls::recv(fd, &raw const iov, 1, flags) }, flags, real())
+}
+
+#[cold]
+#[inline(never)]
+unsafe fn transmit(
+    fd: c_int,
+    buf: *const c_void,
+    n: size_t,
+    flags: c_int,
+    real: impl Fn() -> ssize_t,
+) -> ssize_t {
+    let Some(iov) = single(buf, n) else { return real() };
+    // SAFETY: one vector entry that lives on this stack; the buffer is the program's.
+    answer!(unsafe { calls::send(fd, &raw const iov, 1, flags) }, flags, real())
+}
+
+#[inline]
+fn counts(n: c_int) -> bool {
+    (0..=VECTOR).contains(&n)
+}
+
+hooks! {
+    fn read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t {
+        if !calls::is_tracked(fd) {
+            return real::read(fd, buf, n);
+        }
+        receive(fd, buf, n, 0, move || real::read(fd, buf, n))
+    }
+
+    fn __read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t {
+        if !calls::is_tracked(fd) {
+            return real::read(fd, buf, n);
+        }
+        receive(fd, buf, n, 0, move || real::read(fd, buf, n))
+    }
+
+    /// Fortified: more than the buffer holds is for libc, which ends the program.
+    fn __read_chk(fd: c_int, buf: *mut c_void, n: size_t, room: size_t) -> ssize_t {
+        if !calls::is_tracked(fd) || n > room {
+            return real::__read_chk(fd, buf, n, room);
+        }
+        receive(fd, buf, n, 0, move || real::__read_chk(fd, buf, n, room))
+    }
+
+    fn readv(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
+        if !calls::is_tracked(fd) || !counts(n) {
+            return real::readv(fd, iov, n);
+        }
+        slowly(move || answer!(calls::recv(fd, iov, n as usize, 0), real::readv(fd, iov, n)))
+    }
+
+    fn recv(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> ssize_t {
+        if !calls::is_tracked(fd) {
+            return real::recv(fd, buf, n, flags);
+        }
+        receive(fd, buf, n, flags, move || real::recv(fd, buf, n, flags))
+    }
+
+    fn __recv(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> ssize_t {
+        if !calls::is_tracked(fd) {
+            return real::recv(fd, buf, n, flags);
+        }
+        receive(fd, buf, n, flags, move || real::recv(fd, buf, n, flags))
+    }
+
+    fn __recv_chk(
+        fd: c_int, buf: *mut c_void, n: size_t, room: size_t, flags: c_int,
+    ) -> ssize_t {
+        if !calls::is_tracked(fd) || n > room {
+            return real::__recv_chk(fd, buf, n, room, flags);
+        }
+        receive(fd, buf, n, flags, move || real::__recv_chk(fd, buf, n, room, flags))
+    }
+
+    fn recvfrom(
+        fd: c_int, buf: *mut c_void, n: size_t, flags: c_int,
+        addr: *mut sockaddr, len: *mut socklen_t,
+    ) -> ssize_t {
+        if !calls::is_tracked(fd) {
+            return real::recvfrom(fd, buf, n, flags, addr, len);
+        }
+        receive_from(fd, buf, n, flags, addr, len, move || {
+            real::recvfrom(fd, buf, n, flags, addr, len)
+        })
+    }
+
+    fn __recvfrom_chk(
+        fd: c_int, buf: *mut c_void, n: size_t, room: size_t, flags: c_int,
+        addr: *mut sockaddr, len: *mut socklen_t,
+    ) -> ssize_t {
+        if !calls::is_tracked(fd) || n > room {
+            return real::__recvfrom_chk(fd, buf, n, room, flags, addr, len);
+        }
+        receive_from(fd, buf, n, flags, addr, len, move || {
+            real::__recvfrom_chk(fd, buf, n, room, flags, addr, len)
+        })
+    }
+
+    fn write(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t {
+        if !calls::is_tracked(fd) {
+            return real::write(fd, buf, n);
+        }
+        transmit(fd, buf, n, 0, move || real::write(fd, buf, n))
+    }
+
+    fn __write(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t {
+        if !calls::is_tracked(fd) {
+            return real::write(fd, buf, n);
+        }
+        transmit(fd, buf, n, 0, move || real::write(fd, buf, n))
+    }
+
+    fn writev(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
+        if !calls::is_tracked(fd) || !counts(n) {
+            return real::writev(fd, iov, n);
+        }
+        slowly(move || answer!(calls::send(fd, iov, n as usize, 0), real::writev(fd, iov, n)))
+    }
+
+    fn send(fd: c_int, buf: *const c_void, n: size_t, flags: c_int) -> ssize_t {
+        if !calls::is_tracked(fd) {
+            return real::send(fd, buf, n, flags);
+        }
+        transmit(fd, buf, n, flags, move || real::send(fd, buf, n, flags))
+    }
+
+    fn __send(fd: c_int, buf: *const c_void, n: size_t, flags: c_int) -> ssize_t {
+        if !calls::is_tracked(fd) {
+            return real::send(fd, buf, n, flags);
+        }
+        transmit(fd, buf, n, flags, move || real::send(fd, buf, n, flags))
+    }
+
+    /// On a connected stream the address is ignored, as in the kernel; with `MSG_FASTOPEN` the call
+    /// is a connect and the kernel's.
+    fn sendto(
+        fd: c_int, buf: *const c_void, n: size_t, flags: c_int,
+        addr: *const sockaddr, len: socklen_t,
+    ) -> ssize_t {
+        if !calls::is_tracked(fd) || flags & libc::MSG_FASTOPEN != 0 {
+            return real::sendto(fd, buf, n, flags, addr, len);
+        }
+        transmit(fd, buf, n, flags, move || real::sendto(fd, buf, n, flags, addr, len))
+    }
+
+    fn sendfile(out: c_int, input: c_int, offset: *mut off_t, n: size_t) -> ssize_t {
+        if !calls::is_tracked(out) {
+            return real::sendfile(out, input, offset, n);
+        }
+        slowly(move || {
+            answer!(calls::sendfile(out, input, offset, n), real::sendfile(out, input, offset, n))
+        })
+    }
+
+    fn sendfile64(out: c_int, input: c_int, offset: *mut off_t, n: size_t) -> ssize_t {
+        if !calls::is_tracked(out) {
+            return real::sendfile(out, input, offset, n);
+        }
+        slowly(move || {
+            answer!(calls::sendfile(out, input, offset, n), real::sendfile(out, input, offset, n))
+        })
+    }
+
+    fn splice(
+        input: c_int, off_in: *mut i64, out: c_int, off_out: *mut i64, n: size_t, flags: c_uint,
+    ) -> ssize_t {
+        if !calls::is_tracked(input) && !calls::is_tracked(out) {
+            return real::splice(input, off_in, out, off_out, n, flags);
+        }
+        slowly(move || {
+            answer!(
+                calls::splice(input, off_in, out, off_out, n, flags),
+                real::splice(input, off_in, out, off_out, n, flags)
+            )
+        })
+    }
+}
+
+/// A connected stream has no source address to report: the kernel leaves `addr` alone and says that
+/// its length is 0.
+#[cold]
+#[inline(never)]
+unsafe fn receive_from(
+    fd: c_int,
+    buf: *mut c_void,
+    n: size_t,
+    flags: c_int,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+    real: impl Fn() -> ssize_t,
+) -> ssize_t {
+    let Some(iov) = single(buf, n) else { return real() };
+    // SAFETY: one vector entry that lives on this stack; the buffer is the program's.
+    match unsafe { calls::recv(fd, &raw const iov, 1, flags) } {
+        calls::Call::Done(result) => {
+            if result >= 0 && !addr.is_null() && !len.is_null() {
+                // SAFETY: the program's, valid because it asks for an address.
+                unsafe { *len = 0 };
+            }
+            crate::errno::settle(result)
+        }
+        other => answer!(other, flags, real()),
+    }
+}

@@ -1,0 +1,184 @@
+//! Messages with vectors and control data, one or many per call.
+
+use core::ptr;
+use libc::{c_int, c_uint, mmsghdr, msghdr, ssize_t, timespec};
+use sdp_socket::calls;
+use sdp_sys::time;
+
+use super::slowly;
+use crate::{errno, real};
+
+/// Most messages that the kernel takes in one `recvmmsg` or `sendmmsg` (`UIO_MAXIOV`).
+const MESSAGES: c_uint = 1024;
+const NANOSECONDS: i64 = 1_000_000_000;
+
+/// After a receive that the socket layer did not make: descriptors may have arrived. The header is
+/// looked into only now, when the kernel has accepted it: a bad pointer is `EFAULT`, not a fault.
+#[inline]
+unsafe fn arrived(msg: *const msghdr, result: ssize_t) -> ssize_t {
+    // SAFETY: the kernel accepted the header, so it is readable.
+    if result >= 0 && unsafe { (*msg).msg_controllen } != 0 {
+        // SAFETY: as above; the control data is what the kernel wrote.
+        unsafe { calls::received_descriptors(msg) };
+    }
+    result
+}
+
+/// Whether a message to be sent has control data that matters.
+#[inline]
+unsafe fn has_control(msg: *const msghdr) -> bool {
+    // SAFETY: the program's header, not null.
+    calls::involved() && !msg.is_null() && unsafe { (*msg).msg_controllen } != 0
+}
+
+unsafe fn receive_one(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
+    // SAFETY: the program's header.
+    unsafe {
+        if !calls::is_tracked(fd) {
+            return arrived(msg, real::recvmsg(fd, msg, flags));
+        }
+        answer!(calls::recvmsg(fd, msg, flags), flags, arrived(msg, real::recvmsg(fd, msg, flags)))
+    }
+}
+
+unsafe fn send_one(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
+    // SAFETY: the program's header.
+    unsafe {
+        if !calls::is_tracked(fd) && !has_control(msg) || flags & libc::MSG_FASTOPEN != 0 {
+            return real::sendmsg(fd, msg, flags);
+        }
+        slowly(move || {
+            answer!(calls::sendmsg(fd, msg, flags), flags, real::sendmsg(fd, msg, flags))
+        })
+    }
+}
+
+/// `recvmmsg` on a stream of ours, with the kernel's rules: the time limit is looked at after each
+/// message, `MSG_WAITFORONE` makes the rest non-blocking, an error is reported only when nothing was
+/// received before it.
+#[cold]
+unsafe fn receive_many(
+    fd: c_int,
+    msgs: *mut mmsghdr,
+    n: c_uint,
+    flags: c_int,
+    timeout: *mut timespec,
+) -> c_int {
+    let mut flags = flags;
+    let mut limit = None;
+    if !timeout.is_null() {
+        // SAFETY: the program's, not null.
+        let t = unsafe { *timeout };
+        if t.tv_sec < 0 || !(0..NANOSECONDS).contains(&t.tv_nsec) {
+            errno::set(libc::EINVAL);
+            return -1;
+        }
+        let ns = t.tv_sec.saturating_mul(NANOSECONDS).saturating_add(t.tv_nsec);
+        limit = Some(time::monotonic_ns().saturating_add(ns as u64));
+    }
+    let mut done: c_uint = 0;
+    while done < n.min(MESSAGES) {
+        // SAFETY: the program's array has n entries.
+        let entry = unsafe { msgs.add(done as usize) };
+        // SAFETY: as above.
+        let result =
+            unsafe { receive_one(fd, &raw mut (*entry).msg_hdr, flags & !libc::MSG_WAITFORONE) };
+        if result < 0 {
+            if done == 0 {
+                return -1;
+            }
+            break;
+        }
+        // SAFETY: as above.
+        let out_of_band = unsafe {
+            (*entry).msg_len = result as c_uint;
+            (*entry).msg_hdr.msg_flags & libc::MSG_OOB != 0
+        };
+        done = done.wrapping_add(1);
+        if flags & libc::MSG_WAITFORONE != 0 {
+            flags |= libc::MSG_DONTWAIT;
+        }
+        if let Some(limit) = limit {
+            let left = limit.saturating_sub(time::monotonic_ns()) as i64;
+            // SAFETY: the program's, not null.
+            unsafe {
+                (*timeout).tv_sec = left / NANOSECONDS;
+                (*timeout).tv_nsec = left % NANOSECONDS;
+            }
+            if left == 0 {
+                break;
+            }
+        }
+        if out_of_band {
+            break;
+        }
+    }
+    done as c_int
+}
+
+#[cold]
+unsafe fn send_many(fd: c_int, msgs: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int {
+    let mut done: c_uint = 0;
+    while done < n.min(MESSAGES) {
+        // SAFETY: the program's array has n entries.
+        let result = unsafe {
+            let entry = msgs.add(done as usize);
+            let result = send_one(fd, &raw const (*entry).msg_hdr, flags);
+            if result >= 0 {
+                (*entry).msg_len = result as c_uint;
+            }
+            result
+        };
+        if result < 0 {
+            if done == 0 {
+                return -1;
+            }
+            break;
+        }
+        done = done.wrapping_add(1);
+    }
+    done as c_int
+}
+
+hooks! {
+    fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
+        receive_one(fd, msg, flags)
+    }
+
+    fn recvmmsg(
+        fd: c_int, msgs: *mut mmsghdr, n: c_uint, flags: c_int, timeout: *mut timespec,
+    ) -> c_int {
+        if calls::is_tracked(fd) {
+            return receive_many(fd, msgs, n, flags, timeout);
+        }
+        let result = real::recvmmsg(fd, msgs, n, flags, timeout);
+        for i in 0..usize::try_from(result).unwrap_or(0) {
+            arrived(ptr::from_ref(&(*msgs.add(i)).msg_hdr), 0);
+        }
+        result
+    }
+
+    fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
+        send_one(fd, msg, flags)
+    }
+
+    fn __sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
+        send_one(fd, msg, flags)
+    }
+
+    /// Also taken apart for an untracked socket when any message has control data: descriptors that
+    /// are passed on leave their lanes before.
+    fn sendmmsg(fd: c_int, msgs: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int {
+        if calls::is_tracked(fd) {
+            return send_many(fd, msgs, n, flags);
+        }
+        if !msgs.is_null() {
+            for i in 0..n.min(MESSAGES) as usize {
+                if has_control(ptr::from_ref(&(*msgs.add(i)).msg_hdr)) {
+                    return send_many(fd, msgs, n, flags);
+                }
+            }
+        }
+        real::sendmmsg(fd, msgs, n, flags)
+    }
+}

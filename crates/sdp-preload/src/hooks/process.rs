@@ -1,0 +1,185 @@
+//! Processes: fork in its spellings, terminals that fork or replace descriptors, and the end.
+//!
+//! A vfork child runs on its parent's memory: whatever it does here must leave no trace. The socket
+//! layer's functions see to that themselves; what is decided here (the orderly end) asks
+//! [`is_borrowed`]. `pthread_atfork` is not used, because libc runs its handlers where no process with
+//! memory of its own appears.
+
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicI32, Ordering};
+use libc::{c_char, c_int, pid_t, termios, winsize};
+use sdp_socket::calls;
+use sdp_sys::{pid, sys, tls};
+
+use super::privilege;
+use crate::real;
+
+/// The process that this memory belongs to; 0 before the constructor.
+static OWNER: AtomicI32 = AtomicI32::new(0);
+
+/// Remembers the process: in the constructor and in a fork child.
+pub(crate) fn own() {
+    OWNER.store(pid::current(), Ordering::Relaxed);
+}
+
+/// Whether the caller is a vfork child (or a raw clone of the process), so that nothing here is its
+/// to change. One system call.
+pub(super) fn is_borrowed() -> bool {
+    let owner = OWNER.load(Ordering::Relaxed);
+    owner != 0 && owner != pid::current()
+}
+
+/// A child with its own copy of the memory starts.
+fn child() {
+    tls::forked();
+    own();
+    calls::fork_child();
+}
+
+/// The two sides of a fork, told apart by what it returned.
+fn forked(result: pid_t) -> pid_t {
+    if result == 0 {
+        child();
+    } else {
+        calls::fork_parent(result);
+    }
+    result
+}
+
+/// A terminal or the null device has taken the places of the standard descriptors.
+fn standard_descriptors_replaced() {
+    for fd in libc::STDIN_FILENO..=libc::STDERR_FILENO {
+        calls::new_descriptor(fd);
+    }
+}
+
+/// What a new process of `clone` has to do first: on the stack of the caller, of which a process with
+/// memory of its own has a copy.
+#[repr(C)]
+struct Start {
+    child: unsafe extern "C" fn(*mut c_void) -> c_int,
+    arg: *mut c_void,
+}
+
+unsafe extern "C" fn start(arg: *mut c_void) -> c_int {
+    // SAFETY: the caller's `Start`, in this process's copy of its stack.
+    unsafe {
+        let Start { child: run, arg } = arg.cast::<Start>().read();
+        child();
+        run(arg)
+    }
+}
+
+/// Before a process ends without running its exit handlers.
+pub(crate) fn ending() {
+    if calls::involved() && !privilege::is_sandboxed() && !is_borrowed() {
+        calls::exiting();
+    }
+}
+
+/// Should `_exit` ever come back.
+fn gone(status: c_int) -> ! {
+    loop {
+        // SAFETY: no pointers.
+        let _ = unsafe { sys!(libc::SYS_exit_group, status) };
+    }
+}
+
+hooks! {
+    fn fork() -> pid_t {
+        calls::fork_prepare();
+        forked(real::fork())
+    }
+
+    fn __fork() -> pid_t {
+        calls::fork_prepare();
+        forked(real::fork())
+    }
+
+    fn __libc_fork() -> pid_t {
+        calls::fork_prepare();
+        forked(real::fork())
+    }
+
+    fn _Fork() -> pid_t {
+        calls::fork_prepare();
+        forked(real::_Fork())
+    }
+
+    /// Threads and vfork-like children pass; a process with memory of its own is a fork.
+    fn clone(
+        run: Option<unsafe extern "C" fn(*mut c_void) -> c_int>, stack: *mut c_void, flags: c_int,
+        arg: *mut c_void, ptid: usize, tls: usize, ctid: usize,
+    ) -> c_int {
+        let Some(run) = run else {
+            return real::clone(core::ptr::null(), stack, flags, arg, ptid, tls, ctid);
+        };
+        if flags & libc::CLONE_VM != 0 || stack.is_null() {
+            return real::clone(run as *const c_void, stack, flags, arg, ptid, tls, ctid);
+        }
+        let mut first = Start { child: run, arg };
+        calls::fork_prepare();
+        let pid = real::clone(
+            start as *const c_void, stack, flags, (&raw mut first).cast(), ptid, tls, ctid,
+        );
+        calls::fork_parent(pid);
+        pid
+    }
+
+    /// Forks inside libc: the parent never returns, the caller goes on as its child.
+    fn daemon(nochdir: c_int, noclose: c_int) -> c_int {
+        calls::fork_prepare();
+        let result = real::daemon(nochdir, noclose);
+        if is_borrowed() {
+            child();
+            if noclose == 0 {
+                standard_descriptors_replaced();
+            }
+        } else {
+            calls::fork_parent(-1);
+        }
+        result
+    }
+
+    fn login_tty(fd: c_int) -> c_int {
+        let result = real::login_tty(fd);
+        if result == 0 {
+            standard_descriptors_replaced();
+            if fd > libc::STDERR_FILENO {
+                calls::new_descriptor(fd);
+            }
+        }
+        result
+    }
+
+    fn forkpty(
+        master: *mut c_int, name: *mut c_char, term: *const termios, size: *const winsize,
+    ) -> pid_t {
+        calls::fork_prepare();
+        let pid = forked(real::forkpty(master, name, term, size));
+        match pid {
+            0 => standard_descriptors_replaced(),
+            1.. => calls::new_descriptor(*master),
+            _ => {}
+        }
+        pid
+    }
+
+    fn _exit(status: c_int) -> ! {
+        ending();
+        real::_exit(status);
+        gone(status)
+    }
+
+    fn _Exit(status: c_int) -> ! {
+        ending();
+        real::_Exit(status);
+        gone(status)
+    }
+
+    fn quick_exit(status: c_int) -> ! {
+        ending();
+        real::quick_exit(status);
+        gone(status)
+    }
+}

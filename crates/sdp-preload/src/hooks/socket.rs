@@ -1,0 +1,116 @@
+//! Sockets: made, connected, accepted, shut down, controlled.
+
+use core::ffi::c_void;
+use libc::{c_int, c_ulong, sockaddr, socklen_t};
+use sdp_socket::calls::{self, Call};
+
+use super::slowly;
+use crate::{errno, real};
+
+/// Whether the next byte is the urgent one; not named by the libc bindings.
+const SIOCATMARK: c_ulong = 0x8905;
+
+unsafe fn connect_to(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
+    // SAFETY: the program's arguments.
+    let result = unsafe { real::connect(fd, addr, len) };
+    // An interrupted connect goes on in the kernel, like one that is in progress.
+    if result == 0 || matches!(errno::get(), libc::EINPROGRESS | libc::EINTR) {
+        // SAFETY: the kernel accepted the address.
+        unsafe { calls::connected(fd, addr, len) };
+    }
+    result
+}
+
+hooks! {
+    fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+        let fd = real::socket(domain, kind, protocol);
+        if fd >= 0 {
+            calls::opened(fd, domain, kind, protocol);
+        }
+        fd
+    }
+
+    fn socketpair(domain: c_int, kind: c_int, protocol: c_int, fds: *mut c_int) -> c_int {
+        let result = real::socketpair(domain, kind, protocol, fds);
+        if result == 0 {
+            calls::new_descriptor(*fds);
+            calls::new_descriptor(*fds.add(1));
+        }
+        result
+    }
+
+    fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
+        connect_to(fd, addr, len)
+    }
+
+    fn __connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
+        connect_to(fd, addr, len)
+    }
+
+    fn listen(fd: c_int, backlog: c_int) -> c_int {
+        let result = real::listen(fd, backlog);
+        if result == 0 {
+            calls::listening(fd);
+        }
+        result
+    }
+
+    fn accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
+        let generation = calls::accepting(fd);
+        let new = real::accept(fd, addr, len);
+        if new >= 0 {
+            calls::accepted(fd, new, generation);
+        }
+        new
+    }
+
+    fn accept4(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
+        let generation = calls::accepting(fd);
+        let new = real::accept4(fd, addr, len, flags);
+        if new >= 0 {
+            calls::accepted(fd, new, generation);
+        }
+        new
+    }
+
+    fn shutdown(fd: c_int, how: c_int) -> c_int {
+        if !calls::is_tracked(fd) {
+            return real::shutdown(fd, how);
+        }
+        slowly(move || answer!(calls::shutdown(fd, how), real::shutdown(fd, how)))
+    }
+
+    fn setsockopt(
+        fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t,
+    ) -> c_int {
+        if !calls::is_tracked(fd) {
+            return real::setsockopt(fd, level, name, value, len);
+        }
+        slowly(move || {
+            answer!(
+                calls::setsockopt(fd, level, name, value, len),
+                real::setsockopt(fd, level, name, value, len)
+            )
+        })
+    }
+
+    fn ioctl(fd: c_int, request: c_ulong, arg: usize) -> c_int {
+        if !calls::is_tracked(fd) {
+            return real::ioctl(fd, request, arg);
+        }
+        slowly(move || answer!(calls::ioctl(fd, request, arg), real::ioctl(fd, request, arg)))
+    }
+
+    /// libc asks with an `ioctl` of its own, which no hook would see.
+    fn sockatmark(fd: c_int) -> c_int {
+        if !calls::is_tracked(fd) {
+            return real::sockatmark(fd);
+        }
+        let mut mark: c_int = 0;
+        match calls::ioctl(fd, SIOCATMARK, (&raw mut mark).addr()) {
+            Call::Done(0) => mark,
+            Call::Done(result) => errno::settle(result) as c_int,
+            Call::Pass | Call::Counted(_) => real::sockatmark(fd),
+        }
+    }
+}

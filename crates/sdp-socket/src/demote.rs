@@ -1,0 +1,139 @@
+//! Getting off the SDP lane: because the program is about to do something that only the kernel can
+//! carry, because a relative uses the connection too, or because the peer broke the protocol.
+
+use core::sync::atomic::Ordering;
+
+use sdp_stats::{Direction, Reason};
+use sdp_sys::{errno::Errno, sys};
+
+use crate::{
+    carrier,
+    conn::{Conn, Half, Stage, flag},
+    lane::{self, Lane, SinkState},
+    process, receive, send,
+};
+
+/// The connection is lost: every call answers ECONNRESET from here on, and the peer sees the end of
+/// the carrier.
+pub(crate) fn reset(conn: &Conn) {
+    if conn.has(flag::HOSTILE) {
+        return;
+    }
+    conn.set(flag::HOSTILE | flag::PINNED);
+    conn.note_reason(Reason::ProtocolViolation);
+    let fd = conn.fd.load(Ordering::Relaxed);
+    if crate::table::entry(fd) == Some(crate::table::Entry::Conn(conn.index())) {
+        carrier::reset_on_close(fd);
+        // SAFETY: no pointers.
+        let _ = unsafe { sys!(libc::SYS_shutdown, fd, libc::SHUT_RDWR) };
+    }
+}
+
+/// Moves a connection to the kernel lane in both directions, for good. Answers with the bytes that
+/// are left unread in the inbound ring: calls of the library still deliver them first.
+pub(crate) fn leave(conn: &Conn, fd: i32, reason: Reason) -> u64 {
+    conn.set(flag::PINNED);
+    match conn.stage() {
+        Stage::Attached => {}
+        Stage::Young | Stage::Meeting => {
+            conn.try_meeting(|meeting| meeting.abandon());
+            conn.set_stage(Stage::Kernel);
+            conn.note_reason(reason);
+            return 0;
+        }
+        _ => return 0,
+    }
+    leave_outbound(conn, reason);
+    leave_inbound(conn, fd, reason)
+}
+
+/// The sending half: local and immediate, unless the consumer must catch up first.
+fn leave_outbound(conn: &Conn, reason: Reason) {
+    let _ = send::with_source(conn, |source, _, _, lines| {
+        send::leave_sdp(conn, source, lines, reason);
+        Ok(())
+    });
+}
+
+/// The receiving half: tells the producer, and ends its section where the ring ends now (L10).
+fn leave_inbound(conn: &Conn, fd: i32, reason: Reason) -> u64 {
+    let side = conn.side();
+    receive::with_sink(conn, |sink, _, segment, lines| {
+        segment.end(side).pinned.store(1, Ordering::SeqCst);
+        lines.consumer.trusts_itself.store(0, Ordering::SeqCst);
+        let was_on_sdp = sink.lane == Lane::Sdp;
+        let switched = send::gated(lines, side, || lane::switch_for_producer(lines));
+        if switched.is_none() {
+            reset(conn);
+            return Err(Errno::ECONNRESET);
+        }
+        if was_on_sdp && let Some(page) = process::page() {
+            page.demoted(conn.stats_row(), Direction::Receive, reason);
+        }
+        Ok(settle(fd, sink, lines))
+    })
+    .unwrap_or(0)
+}
+
+/// Follows the log as far as that is possible without delivering bytes; how many ring bytes (headers
+/// included) are in the way.
+fn settle(fd: i32, sink: &mut SinkState, lines: &sdp_shm::layout::Half) -> u64 {
+    for _ in 0..sdp_shm::layout::LOG_ENTRIES {
+        let Ok(Some(switch)) = sink.pending(lines) else { break };
+        match switch.to {
+            Lane::Sdp => {
+                let Ok(consumed) = carrier::consumed(fd) else { break };
+                if consumed != switch.carrier {
+                    break; // carrier bytes come first, then the ring
+                }
+                sink.carrier_read = consumed;
+                sink.follow(lines, Lane::Sdp);
+            }
+            Lane::Kernel => {
+                let (_, head) = sink.rx.cursors();
+                if head != switch.ring || sink.current_len != 0 {
+                    break;
+                }
+                let bells = switch.carrier.wrapping_sub(sink.carrier_read);
+                if bells > i64::MAX as u64 {
+                    break;
+                }
+                sink.carrier_read += carrier::eat(fd, bells);
+                if sink.carrier_read != switch.carrier {
+                    break;
+                }
+                sink.follow(lines, Lane::Kernel);
+            }
+        }
+    }
+    let (_, head) = sink.rx.cursors();
+    lines.producer.tail.load(Ordering::Acquire).wrapping_sub(head)
+}
+
+/// Whether another process than this one uses the lanes of this end. Such a connection continues on
+/// the kernel lane (reason `shared`), unless the other user is gone.
+pub(crate) fn is_used_by_another(conn: &Conn) -> bool {
+    let Some(row) = conn.row() else { return false };
+    let user = row.user.load(Ordering::Acquire);
+    if user == process::pid() || user == 0 {
+        return false;
+    }
+    let Some((index, (family, slot))) = conn.row_index().zip(process::family()) else {
+        return true;
+    };
+    if family.is_held_by_others(slot, index) {
+        return true;
+    }
+    // Sole holder now: the lanes are ours. Bells went to the other process: none for us.
+    row.user.store(process::pid(), Ordering::Release);
+    conn.flags.fetch_and(!flag::PEER_HAS_BELL, Ordering::SeqCst);
+    false
+}
+
+/// A connection that several processes really use goes on on the kernel lane.
+pub(crate) fn share(conn: &Conn, fd: i32, half: Half) {
+    let _ = half;
+    if !conn.has(flag::PINNED) {
+        leave(conn, fd, Reason::Shared);
+    }
+}

@@ -1,0 +1,203 @@
+//! Processes that come and go: fork, exec, sandboxes, changes of privilege, exit.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use sdp_shm::family::Slot;
+use sdp_stats::Reason;
+use sdp_sys::{section, sys};
+
+use crate::{
+    conn::{self, Half, Stage, flag},
+    demote, handover, process, receive,
+    table::{self, Entry},
+};
+
+/// The slot reserved for the child, + 1; 0 none. One fork at a time per process: the family's table
+/// lock is held from prepare to parent/child.
+static RESERVED: AtomicU32 = AtomicU32::new(0);
+/// Whether `fork_prepare` did anything.
+static PREPARED: AtomicU32 = AtomicU32::new(0);
+
+/// Before `fork`.
+pub(crate) fn fork_prepare() {
+    if process::is_retired() || !process::is_ours() {
+        return;
+    }
+    section::enter();
+    crate::epoll::fork_prepare();
+    process::count_fork();
+    if let Some((family, slot)) = process::family() {
+        // A meeting in progress would go on in two processes.
+        table::walk(|_, entry| {
+            if let Entry::Conn(index) = entry
+                && let Some(conn) = conn::get(index)
+                && conn.stage() == Stage::Meeting
+                && conn.try_meeting(|meeting| meeting.abandon()).is_some()
+            {
+                conn.ticks.store(1, Ordering::Relaxed);
+                conn.change_stage(Stage::Meeting, Stage::Young);
+            }
+        });
+        let child = family.fork(slot, process::pid());
+        RESERVED.store(child.map_or(0, |s| s.0 + 1), Ordering::Relaxed);
+        PREPARED.store(2, Ordering::Relaxed);
+    } else {
+        PREPARED.store(1, Ordering::Relaxed);
+    }
+}
+
+/// After `fork` in the parent.
+pub(crate) fn fork_parent(child: i32) {
+    match PREPARED.swap(0, Ordering::Relaxed) {
+        0 => return,
+        2 => {
+            if let Some((family, _)) = process::family() {
+                let reserved = RESERVED.swap(0, Ordering::Relaxed).checked_sub(1).map(Slot);
+                if reserved.is_none() && child > 0 {
+                    // The child's holdings are not recorded: nothing that it holds may be promoted.
+                    mark_uncertain();
+                }
+                family.forked(reserved, child);
+            }
+        }
+        _ => {}
+    }
+    process::count_fork();
+    crate::epoll::fork_parent();
+    section::leave();
+}
+
+fn mark_uncertain() {
+    table::walk(|_, entry| {
+        if let Entry::Conn(index) = entry
+            && let Some(conn) = conn::get(index)
+        {
+            conn.set(flag::UNCERTAIN);
+        }
+    });
+}
+
+/// After `fork` in the child.
+pub(crate) fn fork_child() {
+    let prepared = PREPARED.swap(0, Ordering::Relaxed);
+    if process::is_retired() {
+        return;
+    }
+    process::become_child();
+    if prepared == 2
+        && let Some((family, _)) = process::family()
+    {
+        let slot = RESERVED.swap(0, Ordering::Relaxed).checked_sub(1).map(Slot);
+        if let Some(slot) = slot {
+            family.claim(slot, process::pid());
+        } else {
+            mark_uncertain();
+        }
+        process::set_slot(slot);
+    }
+    table::walk(|_, entry| {
+        if let Entry::Conn(index) = entry
+            && let Some(conn) = conn::get(index)
+        {
+            // Rows and bells are the parent's; descriptors that the parent opened count for it.
+            conn.flags.fetch_and(!(flag::ROWED | flag::PEER_HAS_BELL), Ordering::SeqCst);
+            conn.set_stats_row(sdp_stats::RowId::NONE);
+            conn.forget_threads();
+        }
+    });
+    if prepared != 0 {
+        crate::epoll::fork_child();
+    }
+    if process::family().is_some() {
+        process::renew_page();
+    }
+    if prepared != 0 {
+        process::count_fork();
+        section::leave();
+    }
+}
+
+/// Before exec: connections that the new image will hold leave their lanes.
+pub(crate) fn executing() {
+    if process::is_retired() || process::family().is_none() {
+        return;
+    }
+    let _section = section::Guard::enter();
+    handover::push_all(|fd| {
+        // SAFETY: no pointers.
+        unsafe { sys!(libc::SYS_fcntl, fd, libc::F_GETFD) }
+            .is_ok_and(|flags| flags as i32 & libc::FD_CLOEXEC == 0)
+            && is_inherited_on_purpose(fd)
+    });
+}
+
+/// Descriptors that merely leak into a helper are left alone, or every `system("true")` would demote a
+/// server's clients: in a process that forked, only 0, 1, 2 and what it duplicated since.
+fn is_inherited_on_purpose(fd: i32) -> bool {
+    if process::forks() == 0 || (0..=2).contains(&fd) {
+        return true;
+    }
+    match table::entry(fd) {
+        Some(Entry::Conn(index)) => {
+            conn::get(index).is_some_and(|conn| !demote::is_used_by_another(conn))
+        }
+        _ => false,
+    }
+}
+
+/// Before a sandbox or a change of privilege: the process leaves all lanes and unmaps everything.
+pub(crate) fn leaving(reason: Reason, for_good: bool) {
+    if process::is_retired() || !process::is_ours() || process::highest_descriptor() == 0 {
+        return;
+    }
+    let _section = section::Guard::enter();
+    table::walk(|fd, entry| {
+        if let Entry::Conn(index) = entry
+            && let Some(conn) = conn::get(index)
+        {
+            demote::leave(conn, fd, reason);
+            if conn.stage() == Stage::Attached && handover::push(conn, fd) {
+                conn.set_stage(Stage::Kernel);
+            }
+        }
+    });
+    if for_good {
+        section::set_deferring(false);
+        process::retire();
+        table::walk(|fd, entry| {
+            if matches!(entry, Entry::Conn(_) | Entry::Set(_)) {
+                table::replace(fd, None);
+            }
+        });
+        process::drop_everything();
+    }
+}
+
+/// Before an orderly exit: bells that nobody ate must not turn the kernel's FIN into a reset (E5).
+pub(crate) fn exiting() {
+    if process::is_retired() || process::family().is_none() || !process::is_ours() {
+        return;
+    }
+    let _section = section::Guard::enter();
+    table::walk(|fd, entry| {
+        if let Entry::Conn(index) = entry
+            && let Some(conn) = conn::get(index)
+            && conn.stage() == Stage::Attached
+            && conn.pin_live(Half::Receive)
+        {
+            if !demote::is_used_by_another(conn) {
+                let _ = receive::with_sink(conn, |sink, _, _, lines| {
+                    if sink.lane == crate::lane::Lane::Sdp {
+                        receive::eat_bells(fd, sink, lines);
+                    }
+                    Ok(())
+                });
+            }
+            conn.unpin(Half::Receive);
+        }
+    });
+    if let Some(page) = process::page() {
+        page.mark_exited();
+    }
+    process::leave_family();
+}

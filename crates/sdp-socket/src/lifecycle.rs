@@ -1,0 +1,420 @@
+//! Descriptors that come and go: socket, connect, accept, dup, close.
+
+use core::sync::atomic::Ordering;
+
+use libc::{c_int, sockaddr, socklen_t};
+use sdp_config::{Family, Role};
+use sdp_proto::Ack;
+use sdp_rdma::{
+    fabric::{Gather, SendOptions, SendQueue},
+    work::WorkId,
+};
+use sdp_stats::Reason;
+use sdp_sys::{fd, section, sys};
+
+use crate::{
+    carrier,
+    conn::{self, Conn, Stage, flag},
+    demote,
+    lane::Lane,
+    process, receive, send, settings,
+    table::{self, Entry},
+};
+
+/// Bytes of a socket address that we look at.
+const ADDRESS_MAX: usize = 28;
+
+/// Puts a connection into the table; what the number named before is forgotten.
+fn install(fd: i32, stage: Stage, flags: u32) -> Option<&'static Conn> {
+    let (index, conn) = conn::create(stage)?;
+    conn.fd.store(fd, Ordering::Relaxed);
+    conn.flags.store(flags, Ordering::Relaxed);
+    process::note_descriptor(fd);
+    if let Some(stale) = table::replace(fd, Some(Entry::Conn(index))) {
+        release(stale);
+    }
+    Some(conn)
+}
+
+/// What a table word named is not named by it any more.
+fn release(entry: Entry) {
+    match entry {
+        Entry::Conn(index) => {
+            if let Some(conn) = conn::get(index) {
+                let is_last = conn.references() == 1;
+                if is_last {
+                    crate::epoll::forget_conn(conn);
+                    let_go(conn);
+                }
+                conn.unreference();
+            }
+        }
+        Entry::Set(index) => crate::epoll::closed(index),
+        Entry::Hidden => {}
+    }
+}
+
+/// This process holds the connection no more.
+fn let_go(conn: &Conn) {
+    if let (Some(row), Some((family, slot))) = (conn.row_index(), process::family()) {
+        family.let_go(slot, row);
+    }
+}
+
+/// After `socket`.
+pub(crate) fn opened(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
+    let kind = kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC);
+    let is_tcp = (domain == libc::AF_INET || domain == libc::AF_INET6)
+        && kind == libc::SOCK_STREAM
+        && (protocol == 0 || protocol == libc::IPPROTO_TCP);
+    if !is_tcp || process::is_retired() || !process::is_ours() {
+        return forget(fd);
+    }
+    let _section = section::Guard::enter();
+    let v6 = if domain == libc::AF_INET6 { flag::V6 } else { 0 };
+    if install(fd, Stage::Fresh, v6).is_none() {
+        forget(fd);
+    }
+}
+
+/// A socket address as rules see it: 16 bytes (IPv4 as v4-mapped) and a port.
+fn parse_address(bytes: &[u8]) -> Option<([u8; 16], u16)> {
+    let family = u16::from_ne_bytes(*bytes.first_chunk()?);
+    let port = u16::from_be_bytes(*bytes.get(2..)?.first_chunk()?);
+    match i32::from(family) {
+        libc::AF_INET => {
+            let [a, b, c, d] = *bytes.get(4..)?.first_chunk()?;
+            Some(([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d], port))
+        }
+        libc::AF_INET6 => Some((*bytes.get(8..)?.first_chunk()?, port)),
+        _ => None,
+    }
+}
+
+fn local_address(fd: c_int) -> Option<([u8; 16], u16)> {
+    let mut bytes = [0u8; ADDRESS_MAX];
+    let mut len = ADDRESS_MAX as socklen_t;
+    // SAFETY: buffer and length outlive the call.
+    unsafe { sys!(libc::SYS_getsockname, fd, bytes.as_mut_ptr(), &raw mut len) }.ok()?;
+    parse_address(&bytes)
+}
+
+/// After `listen`: server rules are consulted with the local address.
+pub(crate) fn listening(fd: c_int) {
+    let Some(Entry::Conn(index)) = table::entry(fd) else { return };
+    let Some(conn) = conn::get(index) else { return };
+    if !process::start() {
+        return;
+    }
+    let _section = section::Guard::enter();
+    conn.set_stage(Stage::Listener);
+    let (address, port) = local_address(fd).unwrap_or(([0; 16], 0));
+    if settings::family(Role::Server, address, port) == Family::Tcp {
+        conn.set(flag::RULE_TCP);
+    }
+}
+
+/// After `connect` succeeded or began.
+///
+/// # Safety
+/// `addr` is readable for `len` bytes, as `connect` demands.
+pub(crate) unsafe fn connected(fd: c_int, addr: *const sockaddr, len: socklen_t) {
+    let Some(Entry::Conn(index)) = table::entry(fd) else { return };
+    let Some(conn) = conn::get(index) else { return };
+    if conn.stage() != Stage::Fresh || !process::start() || !process::is_ours() {
+        return;
+    }
+    let _section = section::Guard::enter();
+    let mut bytes = [0u8; ADDRESS_MAX];
+    let n = (len as usize).min(ADDRESS_MAX);
+    if !addr.is_null() {
+        // SAFETY: n <= len readable bytes; n <= ADDRESS_MAX.
+        unsafe { core::ptr::copy_nonoverlapping(addr.cast::<u8>(), bytes.as_mut_ptr(), n) };
+    }
+    let Some((address, port)) = parse_address(&bytes) else { return };
+    let verdict = settings::family(Role::Client, address, port);
+    establish(conn, fd, verdict == Family::Tcp, process::forks());
+}
+
+/// Before `accept`.
+pub(crate) fn accepting(_listener: c_int) -> u32 {
+    process::forks()
+}
+
+/// After `accept`.
+pub(crate) fn accepted(listener: c_int, fd: c_int, generation: u32) {
+    if process::is_retired() || !process::is_ours() {
+        return forget(fd);
+    }
+    let rule_tcp = match table::entry(listener) {
+        Some(Entry::Conn(index)) => conn::get(index).is_some_and(|c| c.has(flag::RULE_TCP)),
+        _ => match adopt_listener(listener) {
+            Some(rule_tcp) => rule_tcp,
+            None => return forget(fd),
+        },
+    };
+    if !process::start() {
+        return forget(fd);
+    }
+    let _section = section::Guard::enter();
+    let Some(conn) = install(fd, Stage::Fresh, flag::ACCEPTED) else { return forget(fd) };
+    establish(conn, fd, rule_tcp, generation);
+    see(conn);
+}
+
+/// A listener that came by exec or activation. `None`: not a TCP listener.
+fn adopt_listener(fd: c_int) -> Option<bool> {
+    if fd::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL).ok()? != libc::IPPROTO_TCP {
+        return None;
+    }
+    {
+        let _section = section::Guard::enter();
+        install(fd, Stage::Listener, 0)?;
+    }
+    listening(fd);
+    match table::entry(fd) {
+        Some(Entry::Conn(index)) => conn::get(index).map(|c| c.has(flag::RULE_TCP)),
+        _ => Some(false),
+    }
+}
+
+/// A connection exists from here on (or is being made).
+fn establish(conn: &Conn, fd: c_int, rule_tcp: bool, generation: u32) {
+    conn.fd.store(fd, Ordering::Relaxed);
+    let row = process::family().and_then(|(family, slot)| family.open_row(slot));
+    conn.set_row(row);
+    let forks = process::forks();
+    if generation != forks || forks % 2 != 0 {
+        conn.set(flag::UNCERTAIN);
+    }
+    conn.set_stage(if rule_tcp || row.is_none() { Stage::Kernel } else { Stage::Young });
+    if rule_tcp {
+        conn.set(flag::RULE_TCP);
+    }
+}
+
+/// Counts an established connection, once.
+#[inline]
+pub(crate) fn see(conn: &Conn) {
+    if !conn.has(flag::SEEN) {
+        see_first(conn);
+    }
+}
+
+#[cold]
+fn see_first(conn: &Conn) {
+    if conn.flags.fetch_or(flag::SEEN, Ordering::SeqCst) & flag::SEEN != 0 {
+        return;
+    }
+    process::hand_in();
+    let reason = if conn.has(flag::RULE_TCP) {
+        Reason::RuleTcp
+    } else if conn.row_index().is_none() {
+        Reason::NoMemory
+    } else {
+        Reason::TooYoung
+    };
+    process::count_seen(conn, reason);
+}
+
+/// A number that names something else now.
+pub(crate) fn forget(fd: c_int) {
+    if table::is_tracked(fd) && process::is_ours() {
+        let _section = section::Guard::enter();
+        if let Some(stale) = table::replace(fd, None) {
+            release(stale);
+        }
+    }
+}
+
+/// Before `close`. True: the descriptor is one that we hide.
+pub(crate) fn closing(fd: c_int) -> bool {
+    match table::entry(fd) {
+        Some(Entry::Hidden) => return true,
+        None => return false,
+        _ => {}
+    }
+    if process::is_ours() {
+        let _section = section::Guard::enter();
+        if let Some(Entry::Conn(index)) = table::entry(fd)
+            && let Some(conn) = conn::get(index)
+        {
+            crate::epoll::forget_number(conn, fd);
+            if conn.references() == 1 {
+                last_close(conn, fd);
+            }
+        }
+        if let Some(entry) = table::replace(fd, None) {
+            release(entry);
+        }
+    }
+    false
+}
+
+/// This process is about to close its last descriptor of a connection.
+fn last_close(conn: &Conn, fd: c_int) {
+    if conn.stage() != Stage::Attached
+        || conn.has(flag::HOSTILE)
+        || demote::is_used_by_another(conn)
+    {
+        return;
+    }
+    let is_sole = match (conn.row_index(), process::family()) {
+        (Some(row), Some((family, slot))) => !family.is_held_by_others(slot, row),
+        _ => false,
+    };
+    if !is_sole {
+        return;
+    }
+    // X22: with bytes of the program unread TCP answers with a reset; without, E5: bells that were
+    // never eaten must not turn our FIN into one.
+    let unread = receive::with_sink(conn, |sink, _, _, lines| {
+        let on_sdp = sink.lane == Lane::Sdp;
+        let unread = on_sdp && (sink.current_len != 0 || has_data(sink));
+        if on_sdp && !unread {
+            receive::eat_bells(fd, sink, lines);
+        }
+        Ok(unread)
+    })
+    .unwrap_or(false);
+    if unread {
+        carrier::reset_on_close(fd);
+    } else {
+        disconnect(conn);
+    }
+}
+
+/// Whether the ring holds payload that the program has not read.
+fn has_data(sink: &mut crate::lane::SinkState) -> bool {
+    use sdp_rdma::fabric::ReceiveQueue;
+    // On a copy: what is found stays where it is.
+    let mut rx = sink.rx;
+    while let Ok(Some(message)) = rx.poll_receive() {
+        let mut first = [0u8; 1];
+        rx.copy_header(message, &mut first);
+        if first[0] == 0xff && message.len > 16 {
+            return true;
+        }
+    }
+    false
+}
+
+struct NoPayload;
+
+impl Gather for NoPayload {
+    fn len(&self) -> usize {
+        0
+    }
+    fn copy_to(&mut self, _: usize, _: &[core::cell::Cell<u8>]) {}
+}
+
+/// Sends DisConn behind all data, if the sending half is on the SDP lane (X22), and wakes the reader
+/// for it through the carrier's own FIN.
+pub(crate) fn disconnect(conn: &Conn) {
+    let _ = send::with_source(conn, |source, row, _, lines| {
+        if source.lane != Lane::Sdp {
+            return Ok(());
+        }
+        let ack = Ack::from_word(row.ack.load(Ordering::Acquire));
+        if let Ok(message) = source.engine.disconnect(ack) {
+            let options = SendOptions { control: true, ..SendOptions::default() };
+            send::gated(lines, conn.side(), || {
+                if source.adopt(lines) == Ok(false)
+                    && source
+                        .tx
+                        .post_send(WorkId(0), message.header(), &mut NoPayload, options)
+                        .is_ok()
+                {
+                    source.engine.commit(&message);
+                    source.tx.publish();
+                }
+            });
+        }
+        Ok(())
+    });
+}
+
+/// `close_range` around what is ours. `None`: nothing of ours is in the range.
+pub(crate) fn closing_range(first: u32, last: u32, flags: c_int) -> Option<isize> {
+    if !process::is_ours() || first > last {
+        return None;
+    }
+    let cloexec = flags & 4 != 0; // CLOSE_RANGE_CLOEXEC
+    let mut from = first;
+    let mut touched = false;
+    let top = process::highest_descriptor();
+    let mut result = 0;
+    for fd in first..=last.min(top.max(0) as u32) {
+        match table::entry(fd as i32) {
+            None => {}
+            Some(Entry::Hidden) => {
+                touched = true;
+                if from < fd {
+                    result = close_range(from, fd - 1, flags);
+                }
+                from = fd + 1;
+            }
+            Some(_) if !cloexec => {
+                closing(fd as i32);
+            }
+            Some(_) => {}
+        }
+    }
+    if !touched {
+        return None;
+    }
+    if from <= last {
+        result = close_range(from, last, flags);
+    }
+    Some(result)
+}
+
+fn close_range(first: u32, last: u32, flags: c_int) -> isize {
+    // SAFETY: no pointers; the program asked for it.
+    match unsafe { sys!(libc::SYS_close_range, first, last, flags) } {
+        Ok(n) => n as isize,
+        Err(e) => -(e.0 as isize),
+    }
+}
+
+/// After `dup`: `new` names what `old` names.
+pub(crate) fn duplicated(old: c_int, new: c_int) {
+    if !(table::is_tracked(old) || table::is_tracked(new)) || !process::is_ours() {
+        return;
+    }
+    let _section = section::Guard::enter();
+    let entry = match table::entry(old) {
+        Some(Entry::Conn(index)) => conn::get(index).map(|conn| {
+            conn.reference();
+            Entry::Conn(index)
+        }),
+        Some(Entry::Set(index)) => {
+            crate::epoll::duplicated(index);
+            Some(Entry::Set(index))
+        }
+        _ => None,
+    };
+    process::note_descriptor(new);
+    if let Some(stale) = table::replace(new, entry) {
+        release(stale);
+    }
+    if (0..=2).contains(&new)
+        && let Some(Entry::Conn(index)) = entry
+        && let Some(conn) = conn::get(index)
+    {
+        // stdio, shells and what they start use these numbers without asking us.
+        demote::leave(conn, new, Reason::StandardDescriptor);
+        crate::handover::push(conn, new);
+    }
+}
+
+/// Before `dup2` onto `new`.
+pub(crate) fn replacing(_old: c_int, new: c_int) {
+    match table::entry(new) {
+        Some(Entry::Hidden) if process::is_ours() => process::move_hidden(new),
+        Some(_) => {
+            closing(new);
+        }
+        None => {}
+    }
+}

@@ -1,0 +1,243 @@
+//! Earning the SDP lane: when a connection is worth it, and meeting the other end.
+//!
+//! A connection starts on the kernel lane and stays there unless enough of its use was seen. Then each
+//! call takes at most one non-blocking step of the rendezvous; no call ever waits for it.
+
+use core::sync::atomic::Ordering;
+
+use sdp_fabric_shm::{
+    packet::{HELLO_ACK_LEN, HELLO_LEN},
+    refusal::Refusal,
+    rendezvous::{Attachment, Local, PeerHello, Step},
+};
+use sdp_proto::{
+    Sink, SinkConfig, Source, SourceConfig,
+    wire::hello::{Address, Hello, HelloAck, Names, VERSION},
+};
+use sdp_shm::layout::{Segment, is_ring_size};
+use sdp_stats::Reason;
+use sdp_sys::section;
+
+use crate::{
+    conn::{Conn, Half, Stage, flag},
+    lane::{SinkState, SourceState},
+    process,
+};
+
+/// Calls at which every one takes a step of the meeting.
+const EAGER_TICKS: u32 = 64;
+/// Later only one in so many.
+const PATIENT_EVERY: u32 = 16;
+/// After so many calls the other end is taken to have no library.
+const GIVE_UP_TICKS: u32 = 2048;
+/// Calls between two attempts when something transient stood in the way.
+const RETRY_TICKS: u32 = 256;
+/// Longest message either way, header included.
+const MESSAGE_SIZE: u32 = sdp_fabric_shm::endpoint::MESSAGE_MAX as u32;
+
+/// After a successful call on a connection that is not attached yet.
+#[inline]
+pub(crate) fn after_call(conn: &Conn, fd: i32) {
+    match conn.stage() {
+        Stage::Young if has_earned(conn) => begin(conn, fd),
+        Stage::Meeting => tick(conn, fd),
+        _ => {}
+    }
+}
+
+fn has_earned(conn: &Conn) -> bool {
+    let tunables = process::tunables();
+    let (calls, bytes) = (tunables.promote_calls(), tunables.promote_bytes());
+    conn.calls.iter().any(|n| n.load(Ordering::Relaxed) >= calls)
+        || conn.bytes.iter().any(|n| n.load(Ordering::Relaxed) >= bytes)
+}
+
+#[cold]
+fn begin(conn: &Conn, fd: i32) {
+    let tick = conn.ticks.fetch_add(1, Ordering::Relaxed);
+    if !tick.is_multiple_of(RETRY_TICKS) {
+        return;
+    }
+    if !process::tunables().has_shm() {
+        return stay(conn, Reason::Disabled);
+    }
+    if conn.has(flag::PINNED | flag::UNCERTAIN) {
+        return conn.note_reason(Reason::NotSole);
+    }
+    let (Some(row), Some((family, slot))) = (conn.row_index(), process::family()) else {
+        return stay(conn, Reason::NoMemory);
+    };
+    if family.is_held_by_others(slot, row) {
+        return conn.note_reason(Reason::NotSole);
+    }
+    if conn.change_stage(Stage::Young, Stage::Meeting) {
+        conn.ticks.store(0, Ordering::Relaxed);
+        tick_now(conn, fd);
+    }
+}
+
+fn tick(conn: &Conn, fd: i32) {
+    let tick = conn.ticks.fetch_add(1, Ordering::Relaxed);
+    if tick > GIVE_UP_TICKS {
+        conn.try_meeting(|meeting| meeting.abandon());
+        return stay(conn, Reason::PeerNotListening);
+    }
+    if tick < EAGER_TICKS || tick.is_multiple_of(PATIENT_EVERY) {
+        tick_now(conn, fd);
+    }
+}
+
+fn stay(conn: &Conn, reason: Reason) {
+    conn.set_stage(Stage::Kernel);
+    conn.note_reason(reason);
+}
+
+#[cold]
+fn tick_now(conn: &Conn, fd: i32) {
+    let _section = section::Guard::enter();
+    let Some(tuple) = conn.name(fd) else { return stay(conn, Reason::UnsuitableSocket) };
+    process::ensure_row(conn);
+    let (bell_fd, bell_page_fd) = process::bell_files();
+    let hello = hello(&tuple);
+    let hello_ack =
+        HelloAck { bufs: u16::MAX, version: VERSION, max_adverts: 1, receive_size: MESSAGE_SIZE }
+            .encode();
+    let local = Local {
+        carrier: fd,
+        tuple,
+        bell_fd,
+        bell_page_fd,
+        slot: conn.index(),
+        nonce: process::nonce(),
+        ring_bytes: process::tunables().ring_bytes(),
+        hidden_min: process::hidden_min(),
+        hello: &hello,
+        hello_ack: &hello_ack,
+    };
+    let Some(step) = conn.try_meeting(|meeting| {
+        if conn.stage() != Stage::Meeting {
+            return Step::Pending;
+        }
+        let step = meeting.step(&local);
+        match step {
+            Step::Attached(attachment) => {
+                if attach(conn, fd, attachment) {
+                    Step::Pending
+                } else {
+                    Step::Failed(Refusal::Untrusted)
+                }
+            }
+            other => other,
+        }
+    }) else {
+        return;
+    };
+    if let Step::Failed(refusal) = step {
+        let reason = reason(refusal);
+        if refusal.is_transient() {
+            conn.note_reason(reason);
+            conn.ticks.store(1, Ordering::Relaxed);
+            conn.change_stage(Stage::Meeting, Stage::Young);
+        } else {
+            stay(conn, reason);
+        }
+    }
+}
+
+fn hello(tuple: &sdp_fabric_shm::identity::Tuple) -> [u8; HELLO_LEN] {
+    let address = |addr: &sdp_fabric_shm::identity::Addr| match addr.family() {
+        sdp_fabric_shm::identity::Family::V4 => {
+            let [.., a, b, c, d] = *addr.bytes();
+            Address::V4([a, b, c, d])
+        }
+        sdp_fabric_shm::identity::Family::V6 => Address::V6(*addr.bytes()),
+    };
+    let hello = Hello {
+        bufs: u16::MAX,
+        version: VERSION,
+        max_adverts: 1,
+        capabilities: 0,
+        desired_receive_size: MESSAGE_SIZE,
+        receive_size: MESSAGE_SIZE,
+        names: Some(Names {
+            source: address(&tuple.local),
+            port: tuple.local.port(),
+            destination: address(&tuple.remote),
+        }),
+    };
+    let mut bytes = [0; HELLO_LEN];
+    for (to, from) in bytes.iter_mut().zip(hello.encode().as_slice()) {
+        *to = *from;
+    }
+    bytes
+}
+
+/// Takes what the meeting brought, if the other end's Hello makes sense. Under the meeting's lock.
+fn attach(conn: &Conn, fd: i32, attachment: Attachment) -> bool {
+    let receive_size = match &attachment.hello {
+        PeerHello::Hello(bytes) => Hello::parse(bytes).map(|h| h.receive_size),
+        PeerHello::HelloAck(bytes) => HelloAck::parse(bytes).map(|h| h.receive_size),
+    };
+    let (Ok(receive_size), Some(row)) = (receive_size, conn.row()) else {
+        return refuse(attachment);
+    };
+    let (base, ring_bytes) = (attachment.segment.base(), attachment.segment.ring_bytes());
+    if !is_ring_size(ring_bytes) {
+        return refuse(attachment);
+    }
+    // SAFETY: the attachment's mapping has segment_bytes(ring_bytes) bytes, is sealed against
+    // shrinking, and is unmapped only by the connection's tear-down.
+    let segment = unsafe { Segment::new(base, ring_bytes) };
+    segment.initialise();
+    SourceState::initialise(
+        &row.source.words,
+        &Source::new(&SourceConfig::implicit(receive_size.min(MESSAGE_SIZE))),
+    );
+    let sink = Sink::new(&SinkConfig::implicit(MESSAGE_SIZE));
+    row.ack.store(sink.ack(u16::MAX).to_word(), Ordering::Relaxed);
+    SinkState::initialise(&row.sink.words, &sink);
+    row.user.store(process::pid(), Ordering::Release);
+    conn.peer_pid.store(attachment.peer.pid.max(0) as u32, Ordering::Relaxed);
+    let (peer_slot, has_bell) = (attachment.peer.slot, attachment.peer.trusted);
+    if has_bell && process::bell().is_some() {
+        conn.set(flag::PEER_HAS_BELL);
+    }
+    let peer = process::peers().attach(attachment.peer).ok().map(|id| (id, peer_slot));
+    conn.attach(segment, attachment.side, peer);
+    let end = segment.end(conn.side());
+    end.descriptor.store(fd as u32 + 1, Ordering::Relaxed);
+    end.attached.store(1, Ordering::Release);
+    crate::epoll::attached(conn);
+    true
+}
+
+fn refuse(attachment: Attachment) -> bool {
+    // SAFETY: nobody else has seen the mapping.
+    unsafe { attachment.segment.unmap() };
+    false
+}
+
+/// The word that users see for a refusal.
+fn reason(refusal: Refusal) -> Reason {
+    match refusal {
+        Refusal::PeerNotListening => Reason::PeerNotListening,
+        Refusal::RemotePeer => Reason::RemotePeer,
+        Refusal::UidDiffers => Reason::UidDiffers,
+        Refusal::UidUnmapped => Reason::UidUnmapped,
+        Refusal::NoProc => Reason::NoProc,
+        Refusal::NoMemory => Reason::NoMemory,
+        Refusal::NoDescriptors => Reason::NoDescriptors,
+        Refusal::RendezvousBusy => Reason::RendezvousBusy,
+        Refusal::PeerRefused | Refusal::Untrusted => Reason::PeerRefused,
+        Refusal::Version => Reason::VersionMismatch,
+        Refusal::SelfConnection => Reason::UnsuitableSocket,
+    }
+}
+
+/// Marks a half as used by this call.
+pub(crate) fn count_call(conn: &Conn, half: Half, bytes: usize) {
+    conn.calls[half as usize].fetch_add(1, Ordering::Relaxed);
+    conn.bytes[half as usize].fetch_add(bytes as u64, Ordering::Relaxed);
+}
+
+const _: () = assert!(HELLO_ACK_LEN == sdp_proto::wire::hello::HELLO_ACK_LEN);

@@ -1,0 +1,428 @@
+//! Is there something to read? For one connection (asked by epoll), and for `poll` and `select`.
+
+use core::sync::atomic::Ordering;
+
+use libc::{c_int, fd_set, pollfd, sigset_t};
+use sdp_shm::{arm, layout::Half as HalfLines};
+use sdp_sys::{errno::Errno, time::monotonic_ns};
+
+use crate::{
+    carrier,
+    conn::{self, Conn, Half, Stage, flag},
+    host,
+    lane::Lane,
+    process, receive, spin,
+    table::{self, Entry},
+    wait,
+};
+
+/// Descriptors in one `poll` whose copy fits on the stack; longer ones use carrier bells and the
+/// program's own array.
+const STACK_FDS: usize = 512;
+const READ_KIND: i16 = libc::POLLIN | libc::POLLRDNORM;
+const OVER: i16 = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
+
+struct View {
+    tail: u64,
+    head: u64,
+    switches: u32,
+    followed: u32,
+    on_sdp: bool,
+}
+
+fn lines(conn: &Conn) -> Option<(sdp_shm::layout::Segment, usize)> {
+    Some((conn.segment()?, conn.half_index(Half::Receive)))
+}
+
+/// The receiving half at a glance, without its lock. A stale value only causes another look.
+fn view(conn: &Conn, lines: &HalfLines) -> Option<View> {
+    let words = &conn.row()?.sink.words;
+    let head = words.first()?.load(Ordering::Relaxed);
+    let bits = words.get(3)?.load(Ordering::Relaxed);
+    Some(View {
+        tail: lines.producer.tail.load(Ordering::Acquire),
+        head,
+        switches: lines.producer.switches.load(Ordering::Acquire),
+        followed: bits as u32,
+        on_sdp: bits & (1 << 32) != 0,
+    })
+}
+
+impl View {
+    /// Something that a receive call would act on without asking the kernel.
+    fn has_something(&self) -> bool {
+        (self.on_sdp && self.tail != self.head) || (self.on_sdp && self.switches != self.followed)
+    }
+}
+
+/// Ring cursor that changes with everything new.
+pub(crate) fn cursor(conn: &Conn) -> u64 {
+    lines(conn)
+        .and_then(|(segment, half)| view(conn, segment.half(half)))
+        .map_or(0, |v| v.tail.wrapping_add(u64::from(v.switches) << 1) | 1)
+}
+
+/// Whether a receive call would find something in the ring: its cursor; otherwise the half is armed and
+/// looked at once more.
+pub(crate) fn readable_or_arm(conn: &Conn) -> Option<u64> {
+    let (segment, half) = lines(conn)?;
+    let lines = segment.half(half);
+    if view(conn, lines)?.has_something() {
+        return Some(cursor(conn));
+    }
+    arm::arm(&lines.receive_arm.word, wait_mode(conn));
+    view(conn, lines)?.has_something().then(|| cursor(conn))
+}
+
+/// Arms the receiving half.
+pub(crate) fn arm(conn: &Conn) {
+    if let Some((segment, half)) = lines(conn) {
+        arm::arm(&segment.half(half).receive_arm.word, wait_mode(conn));
+    }
+}
+
+/// For waits that cover many connections the bell page tells which one: any number of sleepers.
+fn wait_mode(conn: &Conn) -> arm::Mode {
+    if conn.has(flag::PEER_HAS_BELL) && process::bell().is_some() {
+        arm::Mode::Bell
+    } else {
+        arm::Mode::Carrier
+    }
+}
+
+/// Whether the sending half is on the SDP lane with room, so that "writable" needs no kernel.
+pub(crate) fn has_room(conn: &Conn) -> bool {
+    let Some(segment) = conn.segment() else { return false };
+    let lines = segment.half(conn.half_index(Half::Send));
+    let used = lines
+        .producer
+        .tail
+        .load(Ordering::Relaxed)
+        .wrapping_sub(lines.consumer.head.load(Ordering::Relaxed));
+    lines.log.lane.load(Ordering::Relaxed) != 0 && used < u64::from(segment.ring_bytes()) / 2
+}
+
+/// What is behind a kernel event that says "readable".
+pub(crate) struct Truth {
+    pub(crate) readable: bool,
+    pub(crate) ate_bells: bool,
+    pub(crate) on_kernel_lane: bool,
+    pub(crate) cursor: Option<u64>,
+}
+
+/// Judges a "readable" of the kernel (X16 b): eats bells, then looks at ring, log and carrier.
+pub(crate) fn judge(conn: &Conn, fd: c_int) -> Truth {
+    let judged = receive::with_sink(conn, |sink, _, _, lines| {
+        if sink.lane == Lane::Kernel {
+            // Bytes of the program, or bells behind a switch: the next receive sorts it out. Nothing
+            // at all when the log says that only bells are here.
+            let readable = match sink.pending(lines) {
+                Ok(Some(switch)) => {
+                    carrier::consumed(fd).is_ok_and(|c| c < switch.carrier)
+                        || receive::ring_has_news(sink, lines)
+                }
+                _ => carrier::readiness(fd, libc::POLLIN) & (READ_KIND | OVER) != 0,
+            };
+            return Ok((readable, 0, true));
+        }
+        if sink.current_len != 0 || receive::has_news(sink, lines) {
+            return Ok((true, 0, false));
+        }
+        let eaten = receive::eat_bells(fd, sink, lines);
+        let readable = receive::has_news(sink, lines)
+            || sink.engine.has_ended()
+            || carrier::readiness(fd, libc::POLLIN) & (READ_KIND | OVER) != 0;
+        Ok((readable, eaten, false))
+    });
+    match judged {
+        Ok((readable, eaten, on_kernel_lane)) => {
+            if !readable && !on_kernel_lane {
+                // The bell that was eaten disarmed the half.
+                if readable_or_arm(conn).is_some() {
+                    return Truth {
+                        readable: true,
+                        ate_bells: eaten > 0,
+                        on_kernel_lane,
+                        cursor: Some(cursor(conn)),
+                    };
+                }
+            }
+            Truth { readable, ate_bells: eaten > 0, on_kernel_lane, cursor: Some(cursor(conn)) }
+        }
+        Err(_) => Truth { readable: true, ate_bells: false, on_kernel_lane: true, cursor: None },
+    }
+}
+
+fn attached(fd: c_int) -> Option<&'static Conn> {
+    if fd < 0 {
+        return None;
+    }
+    let Some(Entry::Conn(index)) = table::entry(fd) else { return None };
+    let conn = conn::get(index)?;
+    if !conn.has(flag::WAITED) {
+        conn.set(flag::WAITED);
+    }
+    (conn.stage() == Stage::Attached).then_some(conn)
+}
+
+/// `poll`. `None`: nothing in it is on a lane.
+///
+/// # Safety
+/// `fds` is readable and writable for `count` entries; `mask` is null or a signal set.
+pub(crate) unsafe fn poll(
+    fds: *mut pollfd,
+    count: usize,
+    timeout_ns: Option<u64>,
+    mask: *const sigset_t,
+) -> Option<Result<usize, Errno>> {
+    if count == 0 || fds.is_null() || process::is_retired() {
+        return None;
+    }
+    // SAFETY: the caller's.
+    let fds = unsafe { core::slice::from_raw_parts_mut(fds, count) };
+    let mut any = false;
+    for entry in fds.iter() {
+        any |= attached(entry.fd).is_some();
+    }
+    if !any {
+        return None;
+    }
+    let until = timeout_ns.map(|ns| monotonic_ns().saturating_add(ns));
+    let mut has_spun = timeout_ns == Some(0);
+    loop {
+        let mut ready = ring_ready(fds);
+        if ready == 0 && !has_spun {
+            has_spun = true;
+            let budget = match process::tunables().receive_poll_us() {
+                None => POLL_SPIN_NS,
+                Some(us) => u64::from(us) * 1000,
+            };
+            if budget != 0 && process::usable_cpus() > 1 && worth_spinning(fds) {
+                let success = spin::shared_pause(budget, || ring_ready(fds) > 0);
+                learn_spin(fds, success);
+            }
+            ready = ring_ready(fds);
+        }
+        let left = until.map(|u| u.saturating_sub(monotonic_ns()));
+        let must_not_sleep = ready > 0 || left == Some(0);
+        // SAFETY: `mask` is the caller's.
+        let polled = unsafe { sleep(fds, if must_not_sleep { Some(0) } else { left }, mask) };
+        if let Err(e) = polled {
+            return Some(Err(e));
+        }
+        let mut total = 0;
+        for entry in fds.iter_mut() {
+            if let Some(conn) = attached(entry.fd)
+                && conn.pin_live(Half::Receive)
+            {
+                correct(conn, entry);
+                conn.unpin(Half::Receive);
+            }
+            total += usize::from(entry.revents != 0);
+        }
+        if total > 0 || must_not_sleep {
+            return Some(Ok(total));
+        }
+    }
+}
+
+/// Spin of `poll` when the last ones were answered.
+const POLL_SPIN_NS: u64 = 10_000;
+
+fn worth_spinning(fds: &[pollfd]) -> bool {
+    fds.iter().any(|entry| {
+        attached(entry.fd).is_some_and(|conn| {
+            conn.spin_ns.load(Ordering::Relaxed) != 0
+                || conn.spin_failures.fetch_add(1, Ordering::Relaxed) % 16 == 0
+        })
+    })
+}
+
+fn learn_spin(fds: &[pollfd], success: bool) {
+    for entry in fds.iter().take(8) {
+        if let Some(conn) = attached(entry.fd) {
+            let budget = conn.spin_ns.load(Ordering::Relaxed);
+            let next = if success { (budget * 2).clamp(1000, 20_000) } else { budget / 2 };
+            conn.spin_ns.store(if next < 300 { 0 } else { next }, Ordering::Relaxed);
+        }
+    }
+}
+
+fn wants_bytes(entry: &pollfd) -> bool {
+    entry.events & READ_KIND != 0
+}
+
+/// How many entries have something in their ring.
+fn ring_ready(fds: &[pollfd]) -> usize {
+    fds.iter()
+        .filter(|entry| {
+            wants_bytes(entry)
+                && attached(entry.fd).is_some_and(|conn| {
+                    if !conn.pin_live(Half::Receive) {
+                        return false;
+                    }
+                    let ready = lines(conn)
+                        .and_then(|(segment, half)| view(conn, segment.half(half)))
+                        .is_some_and(|v| v.has_something());
+                    conn.unpin(Half::Receive);
+                    ready
+                })
+        })
+        .count()
+}
+
+/// Arms what can be armed, looks again, and polls the kernel.
+unsafe fn sleep(fds: &mut [pollfd], left: Option<u64>, mask: *const sigset_t) -> Result<(), Errno> {
+    let mut wait_set = -1;
+    let mut bell = None;
+    let mut left = left;
+    if left != Some(0) {
+        if fds.len() < STACK_FDS {
+            wait_set = process::wait_set();
+        }
+        if wait_set >= 0 {
+            bell = process::bell();
+        }
+        if let Some(bell) = bell {
+            bell.fall_asleep();
+        }
+        for entry in fds.iter().filter(|e| wants_bytes(e)) {
+            if let Some(conn) = attached(entry.fd)
+                && conn.pin_live(Half::Receive)
+            {
+                if let Some((segment, half)) = lines(conn) {
+                    let lines = segment.half(half);
+                    let mode = if wait_set >= 0 { wait_mode(conn) } else { arm::Mode::Carrier };
+                    arm::arm(&lines.receive_arm.word, mode);
+                }
+                conn.unpin(Half::Receive);
+            }
+        }
+        if ring_ready(fds) > 0 {
+            left = Some(0);
+        }
+    }
+    let timeout = left.map(wait::to_timespec);
+    let result = if wait_set >= 0 {
+        let mut copy = [pollfd { fd: -1, events: 0, revents: 0 }; STACK_FDS];
+        let n = fds.len();
+        for (to, from) in copy.iter_mut().zip(fds.iter()) {
+            *to = *from;
+        }
+        if let Some(last) = copy.get_mut(n) {
+            *last = pollfd { fd: wait_set, events: libc::POLLIN, revents: 0 };
+        }
+        let polled = match copy.get_mut(..=n) {
+            Some(all) => host::ppoll(all, timeout.as_ref(), mask),
+            None => Err(Errno::EINVAL),
+        };
+        if copy.get(n).is_some_and(|last| last.revents != 0) {
+            process::clear_wait_set();
+        }
+        for (to, from) in fds.iter_mut().zip(copy.iter()) {
+            to.revents = from.revents;
+        }
+        polled
+    } else {
+        host::ppoll(fds, timeout.as_ref(), mask)
+    };
+    if let Some(bell) = bell {
+        bell.wake_up();
+    }
+    result.map(|_| ())
+}
+
+/// Makes an entry's result what the program must see.
+fn correct(conn: &Conn, entry: &mut pollfd) {
+    if !wants_bytes(entry) {
+        return;
+    }
+    let in_ring = lines(conn)
+        .and_then(|(segment, half)| view(conn, segment.half(half)))
+        .is_some_and(|v| v.has_something());
+    if in_ring {
+        entry.revents |= entry.events & READ_KIND;
+    } else if entry.revents & READ_KIND != 0 && entry.revents & (OVER | libc::POLLRDHUP) == 0 {
+        let truth = judge(conn, entry.fd);
+        if !truth.readable {
+            entry.revents &= !READ_KIND;
+        }
+    }
+}
+
+/// Entries of one `select` that are looked at together; the rest of a sparse set is empty anyway.
+const SELECT_MAX: usize = 1024;
+
+fn bit(set: *mut fd_set, fd: usize) -> bool {
+    // SAFETY: fd < FD_SETSIZE, checked by the caller; the set is null or readable.
+    !set.is_null() && unsafe { libc::FD_ISSET(fd as c_int, set) }
+}
+
+/// `select`. `None`: nothing in it is on a lane.
+///
+/// # Safety
+/// The sets are null or readable and writable for `count` bits; `mask` is null or a signal set.
+pub(crate) unsafe fn select(
+    count: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    timeout_ns: Option<u64>,
+    mask: *const sigset_t,
+) -> Option<Result<usize, Errno>> {
+    let count = usize::try_from(count).ok()?;
+    if count > SELECT_MAX || process::is_retired() {
+        return None;
+    }
+    let mut fds = [pollfd { fd: -1, events: 0, revents: 0 }; SELECT_MAX];
+    let mut used = 0;
+    let mut any = false;
+    for fd in 0..count {
+        let mut events = 0;
+        for (set, event) in [(read, libc::POLLIN), (write, libc::POLLOUT), (except, libc::POLLPRI)]
+        {
+            if bit(set, fd) {
+                events |= event;
+            }
+        }
+        if events != 0 {
+            if let Some(entry) = fds.get_mut(used) {
+                *entry = pollfd { fd: fd as c_int, events, revents: 0 };
+                used += 1;
+            }
+            any |= attached(fd as c_int).is_some();
+        }
+    }
+    if !any {
+        return None;
+    }
+    // SAFETY: the first `used` entries of our own array; the caller's mask.
+    let polled = unsafe { poll(fds.as_mut_ptr(), used, timeout_ns, mask) }?;
+    if let Err(e) = polled {
+        return Some(Err(e));
+    }
+    let fds = fds.get(..used).unwrap_or(&[]);
+    if fds.iter().any(|entry| entry.revents & libc::POLLNVAL != 0) {
+        return Some(Err(Errno::EBADF));
+    }
+    let mut total = 0;
+    for entry in fds {
+        let shown = [
+            (read, libc::POLLIN, libc::POLLIN | libc::POLLHUP | libc::POLLERR),
+            (write, libc::POLLOUT, libc::POLLOUT | libc::POLLERR),
+            (except, libc::POLLPRI, libc::POLLPRI),
+        ];
+        for (set, asked, means) in shown {
+            if entry.events & asked == 0 {
+                continue;
+            }
+            if entry.revents & means != 0 {
+                total += 1;
+            } else {
+                // SAFETY: the descriptor's bit was set above: within the set.
+                unsafe { libc::FD_CLR(entry.fd, set) };
+            }
+        }
+    }
+    Some(Ok(total))
+}

@@ -1,0 +1,137 @@
+//! `sendfile`, `splice` and FIONREAD: calls that move or count bytes without the program's buffers.
+
+use libc::c_int;
+use sdp_shm::layout::LOG_ENTRIES;
+use sdp_stats::Reason;
+use sdp_sys::{errno::Errno, sys};
+
+use crate::{
+    carrier,
+    conn::{Half, Stage},
+    demote, handover,
+    iovec::Buffers,
+    lane::Lane,
+    receive, send,
+    table::Pinned,
+};
+
+/// Bytes of a file read at once; one message's payload.
+const CHUNK: usize = 16 * 1024;
+
+/// `sendfile` from `input` to a connection on the SDP lane: through a buffer on the stack, one message
+/// at a time.
+///
+/// # Safety
+/// `offset` is null or readable and writable.
+pub(crate) unsafe fn sendfile(
+    conn: &Pinned,
+    input: c_int,
+    offset: *mut i64,
+    count: usize,
+) -> Result<usize, Errno> {
+    let mut chunk = [0u8; CHUNK];
+    let mut done = 0;
+    let partial = |done: usize, e: Errno| if done > 0 { Ok(done) } else { Err(e) };
+    while done < count {
+        let want = (count - done).min(CHUNK);
+        // SAFETY: the chunk is writable for `want` bytes; offset is the caller's.
+        let got = unsafe {
+            if offset.is_null() {
+                sys!(libc::SYS_read, input, chunk.as_mut_ptr(), want)
+            } else {
+                sys!(libc::SYS_pread64, input, chunk.as_mut_ptr(), want, *offset)
+            }
+        };
+        let got = match got {
+            Ok(0) => break,
+            Ok(got) => got,
+            Err(e) => return partial(done, e),
+        };
+        let iov = libc::iovec { iov_base: chunk.as_mut_ptr().cast(), iov_len: got };
+        // SAFETY: one element over our own chunk.
+        let Some(mut buffers) = (unsafe { Buffers::new(&raw const iov, 1) }) else { break };
+        let sent = send::send(conn, &mut buffers, 0);
+        let taken = *sent.as_ref().unwrap_or(&0);
+        if offset.is_null() {
+            if taken < got {
+                // SAFETY: no pointers. Gives back what was read and not sent.
+                let _ = unsafe {
+                    sys!(
+                        libc::SYS_lseek,
+                        input,
+                        (taken as isize - got as isize) as usize,
+                        libc::SEEK_CUR
+                    )
+                };
+            }
+        } else {
+            // SAFETY: the caller's.
+            unsafe { *offset += taken as i64 };
+        }
+        done += taken;
+        match sent {
+            Ok(taken) if taken == got => {}
+            Ok(_) => break,
+            Err(e) => return partial(done, e),
+        }
+    }
+    Ok(done)
+}
+
+/// `splice` with a connection at one end: the kernel can only move carrier bytes, so the connection
+/// leaves its lanes; ring bytes that are still unread are handed over first.
+pub(crate) fn prepare_splice(conn: &Pinned) {
+    if matches!(conn.stage(), Stage::Attached | Stage::Meeting | Stage::Young) {
+        demote::leave(conn, conn.fd(), Reason::Splice);
+        handover::push(conn, conn.fd());
+    }
+}
+
+/// Bytes that a receive call could deliver now, across lanes (L8): never too few.
+pub(crate) fn readable_bytes(conn: &Pinned) -> Result<u64, Errno> {
+    receive::with_sink(conn, |sink, _, _, lines| {
+        let mut total = 0u64;
+        let mut lane = sink.lane;
+        let queued = carrier::queued(conn.fd())?;
+        let mut carrier_at = match lane {
+            Lane::Kernel => carrier::consumed(conn.fd())?,
+            Lane::Sdp => sink.carrier_read,
+        };
+        let carrier_end = match lane {
+            Lane::Kernel => carrier_at + queued,
+            Lane::Sdp => sink.carrier_read + queued,
+        };
+        let mut walk = *sink;
+        for _ in 0..=LOG_ENTRIES {
+            let switch = walk.pending(lines).ok().flatten();
+            match lane {
+                Lane::Kernel => {
+                    let end = switch.map_or(carrier_end, |s| s.carrier.min(carrier_end));
+                    total += end.saturating_sub(carrier_at);
+                    carrier_at = carrier_at.max(end);
+                }
+                Lane::Sdp => {
+                    walk.rx.set_limit(switch.map_or(u64::MAX, |s| s.ring));
+                    total += receive::payload_ahead(&mut walk);
+                    if let Some(switch) = switch {
+                        carrier_at = switch.carrier;
+                    }
+                }
+            }
+            let Some(switch) = switch else { break };
+            lane = switch.to;
+            walk.lane = lane;
+            walk.followed = walk.followed.wrapping_add(1);
+        }
+        Ok(total)
+    })
+}
+
+/// Bytes that the peer has not taken yet: the ring's share is added to the kernel's.
+pub(crate) fn unsent_bytes(conn: &Pinned) -> u64 {
+    let Some(segment) = conn.segment() else { return 0 };
+    let lines = segment.half(conn.half_index(Half::Send));
+    let head = lines.consumer.head.load(core::sync::atomic::Ordering::Acquire);
+    let tail = lines.producer.tail.load(core::sync::atomic::Ordering::Acquire);
+    tail.wrapping_sub(head).min(u64::from(segment.ring_bytes()))
+}

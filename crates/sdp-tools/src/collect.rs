@@ -1,0 +1,256 @@
+//! Takes in the pages of the processes under `sdp run`.
+//!
+//! Each process that counts something connects to the name in `SDP_REPORT` and sends one packet: the
+//! token, with its page's descriptor. The collector accepts at all times in a thread of its own,
+//! maps the page and closes the descriptor; so a killed process loses nothing, and nothing remains
+//! when `sdp run` ends. What arrives is checked (token, size, seals), and what cannot be taken is
+//! counted. The collector sends nothing and refuses everything else.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use sdp_stats::reader::{Mapping, ProcessView, Sums, parse};
+
+use crate::sys::{self, LocalName};
+
+/// Name of the environment variable that tells processes where to hand in their pages.
+pub const VARIABLE: &str = "SDP_REPORT";
+/// Connections that may be open without having sent their packet.
+const MAX_PENDING: usize = 64;
+/// How long one of them may take.
+const PENDING_LIMIT: Duration = Duration::from_secs(1);
+/// Pages kept mapped before those of ended processes are folded; doubles when all are alive.
+const FIRST_FOLD: usize = 256;
+/// Mappings kept at most: the kernel allows 65530 for everything.
+const MAX_MAPPINGS: usize = 60_000;
+/// How often the thread looks whether it should stop.
+const TICK: Duration = Duration::from_millis(50);
+/// Pause after accept failed for want of descriptors or memory.
+const RETRY_PAUSE: Duration = Duration::from_millis(10);
+/// How long the last packets are waited for once the command has ended.
+const DRAIN_LIMIT: Duration = Duration::from_millis(500);
+
+/// What was collected.
+#[derive(Debug, Clone, Default)]
+pub struct Collected {
+    /// Processes that handed in a page.
+    pub processes: u64,
+    /// Sums over their pages.
+    pub sums: Sums,
+    /// Packets and pages that could not be taken.
+    pub refused: u64,
+}
+
+/// The running collector.
+pub struct Collector {
+    address: String,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Collected>>,
+    directory: Option<PathBuf>,
+}
+
+impl Collector {
+    /// Starts listening; with `everywhere` also on a path, for processes in other network
+    /// namespaces. Signals should be blocked before, so that the thread gets none.
+    ///
+    /// # Errors
+    /// The abstract name could not be had.
+    pub fn start(everywhere: bool) -> io::Result<Self> {
+        let token = random_hex()?;
+        let name = format!("sdp-run/{}/{}", std::process::id(), &random_hex()?[..16]);
+        let mut listeners = vec![sys::seqpacket_listen(LocalName::Abstract(name.as_bytes()))?];
+        let (mut directory, mut path) = (None, String::new());
+        // Without a writable directory other namespaces go unreported, everything else works.
+        if everywhere && let Ok(found) = listen_on_path() {
+            directory = Some(found.0);
+            path = found.1;
+            listeners.push(found.2);
+        }
+        let stop = Arc::new(AtomicBool::new(false));
+        let address = format!("{name};{path};{token}");
+        let state = State {
+            token: token.into_bytes(),
+            pages: Vec::new(),
+            fold_at: FIRST_FOLD,
+            done: Collected::default(),
+        };
+        let thread = std::thread::Builder::new().name("collect".into()).spawn({
+            let stop = Arc::clone(&stop);
+            move || state.serve(&listeners, &stop)
+        })?;
+        Ok(Self { address, stop, thread: Some(thread), directory })
+    }
+
+    /// The value for [`VARIABLE`].
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Takes what is still waiting, then adds everything up.
+    pub fn finish(mut self) -> Collected {
+        self.stop.store(true, Ordering::Release);
+        let joined = self.thread.take().map(JoinHandle::join);
+        joined.and_then(Result::ok).unwrap_or_default()
+    }
+}
+
+impl Drop for Collector {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        if let Some(directory) = &self.directory {
+            let _ = std::fs::remove_dir_all(directory);
+        }
+    }
+}
+
+fn random_hex() -> io::Result<String> {
+    let mut bytes = [0u8; 16];
+    sys::random(&mut bytes)?;
+    Ok(bytes.iter().map(|b| format!("{b:02x}")).collect())
+}
+
+/// A listener in a directory of our own. The directory may be entered by other users (a child may
+/// have become one), the token keeps strangers out.
+fn listen_on_path() -> io::Result<(PathBuf, String, OwnedFd)> {
+    use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+    let directory = std::env::temp_dir().join(format!("sdp-run-{}", &random_hex()?[..16]));
+    std::fs::DirBuilder::new().mode(0o711).create(&directory)?;
+    let socket = directory.join("s");
+    let listen = || {
+        let path = socket
+            .to_str()
+            .filter(|p| !p.contains([';', '\n']))
+            .ok_or(io::ErrorKind::InvalidInput)?;
+        let listener = sys::seqpacket_listen(LocalName::Path(path.as_bytes()))?;
+        std::fs::set_permissions(&socket, std::fs::Permissions::from_mode(0o666))?;
+        Ok((path.to_string(), listener))
+    };
+    match listen() {
+        Ok((path, listener)) => Ok((directory, path, listener)),
+        Err(e) => {
+            let _ = std::fs::remove_dir_all(&directory);
+            Err(e)
+        }
+    }
+}
+
+struct State {
+    token: Vec<u8>,
+    /// Pages of processes not known to have ended, with the pid as we see it (0 = unknown).
+    pages: Vec<(u32, Mapping)>,
+    fold_at: usize,
+    done: Collected,
+}
+
+impl State {
+    fn serve(mut self, listeners: &[OwnedFd], stop: &AtomicBool) -> Collected {
+        let mut pending: Vec<(OwnedFd, Instant)> = Vec::new();
+        let mut drain_until: Option<Instant> = None;
+        loop {
+            let mut fds: Vec<_> = pending.iter().map(|(fd, _)| fd.as_fd()).collect();
+            if pending.len() < MAX_PENDING {
+                fds.extend(listeners.iter().map(AsFd::as_fd));
+            }
+            let wait = if drain_until.is_some() { Duration::ZERO } else { TICK };
+            let ready = sys::poll_readable(&fds, wait).unwrap_or_default();
+            let is_ready = |i: usize| ready.get(i).copied().unwrap_or(false);
+            let any_ready = ready.iter().any(|r| *r);
+
+            let now = Instant::now();
+            let mut kept = Vec::new();
+            for (i, (fd, since)) in pending.drain(..).enumerate() {
+                if is_ready(i) {
+                    self.take(&fd);
+                } else if now.duration_since(since) < PENDING_LIMIT {
+                    kept.push((fd, since));
+                } else {
+                    self.done.refused += 1;
+                }
+            }
+            pending = kept;
+            for listener in listeners {
+                while pending.len() < MAX_PENDING {
+                    match sys::accept(listener.as_fd()) {
+                        Ok(Some(fd)) => pending.push((fd, now)),
+                        Ok(None) => break,
+                        Err(_) => {
+                            // Out of descriptors or memory: the connection keeps waiting.
+                            std::thread::sleep(RETRY_PAUSE);
+                            break;
+                        }
+                    }
+                }
+            }
+            if self.pages.len() >= self.fold_at {
+                self.fold_ended();
+            }
+            if stop.load(Ordering::Acquire) {
+                let until = *drain_until.get_or_insert(now + DRAIN_LIMIT);
+                let is_quiet = !any_ready && pending.is_empty();
+                if is_quiet || now >= until {
+                    break;
+                }
+                if !any_ready {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+        }
+        for (_, mapping) in std::mem::take(&mut self.pages) {
+            self.fold(&mapping);
+        }
+        self.done
+    }
+
+    /// One packet of a connection: token and descriptor, or nothing to do with us.
+    fn take(&mut self, from: &OwnedFd) {
+        let mut buf = [0u8; 128];
+        let received = sys::receive_with_fds(from.as_fd(), &mut buf);
+        let Ok((len, fds)) = received else {
+            self.done.refused += 1;
+            return;
+        };
+        let is_ours = buf[..len] == self.token[..];
+        match fds.as_slice() {
+            [page] if is_ours => match Mapping::new(page.as_fd()) {
+                Ok(mapping) if self.pages.len() < MAX_MAPPINGS => {
+                    self.pages.push((sys::peer_pid(from.as_fd()), mapping));
+                }
+                _ => self.done.refused += 1,
+            },
+            _ => self.done.refused += 1,
+        }
+    }
+
+    fn fold_ended(&mut self) {
+        for (pid, mapping) in std::mem::take(&mut self.pages) {
+            // An unknown pid or one in use again counts as alive: the page just stays mapped.
+            let may_count = pid == 0 || sys::is_alive(pid);
+            if may_count || parse(&mapping.words()).is_ok_and(|view| view.is_shared) {
+                self.pages.push((pid, mapping));
+            } else {
+                self.fold(&mapping);
+            }
+        }
+        self.fold_at = (self.pages.len() * 2).max(FIRST_FOLD);
+    }
+
+    fn fold(&mut self, mapping: &Mapping) {
+        match parse(&mapping.words()) {
+            Ok(ProcessView { sums, .. }) => {
+                self.done.processes += 1;
+                self.done.sums.add(&sums);
+            }
+            Err(_) => self.done.refused += 1,
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! What the commands `sdp` and `sdpnetstat` are made of.
+//!
+//! Each sub-command is a module with its options, and one function that runs it. They only read what
+//! processes publish and start programs with an environment; nothing here talks to the library
+//! otherwise, so a tool of one version works beside processes of another.
+
+pub mod collect;
+pub mod perf;
+pub mod report;
+pub mod run;
+pub mod sys;
+
+use std::fmt;
+
+/// Why a sub-command failed, as one line for the user.
+#[derive(Debug)]
+pub struct Failure(pub String);
+
+impl Failure {
+    /// From what was attempted and why it did not work.
+    pub fn new(what: impl fmt::Display, why: impl fmt::Display) -> Self {
+        Self(format!("{what}: {why}"))
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Failure {}

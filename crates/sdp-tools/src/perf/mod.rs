@@ -1,0 +1,596 @@
+//! `sdp perf`: the same program over TCP and over SDP, side by side.
+//!
+//! Two pairs of processes run the same code ([`peer`]); one pair has the library, the other has
+//! nothing preloaded at all. Their rounds alternate within one run, so that what else happens on the
+//! machine meets both. Which lane the bytes took is not assumed but read from the counters that the
+//! processes hand in. Figures are medians over rounds with their range; times never decide anything.
+
+pub mod matrix;
+pub mod peer;
+pub mod show;
+pub mod stats;
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use clap::{Args, Subcommand, ValueEnum};
+use serde::Serialize;
+
+use crate::Failure;
+use crate::collect::{self, Collector};
+use crate::report::Report;
+use crate::run::{Environment, RULES_VARIABLE};
+use crate::sys::{self, Ended};
+use peer::{Kind, Order, Round};
+use stats::{Ratio, Spread};
+
+/// Version of the JSON form.
+pub const SCHEMA: u32 = 1;
+/// Pairs that a paired comparison needs at least.
+pub const MIN_PAIRS: usize = 200;
+/// Longest round of a paired comparison.
+const MAX_PAIRED_NS: u64 = 20_000_000;
+/// How long each transport is warmed up before the first round counts.
+const WARM_UP_NS: u64 = 100_000_000;
+/// One-way rounds are calibrated until they take this long.
+const CALIBRATION_NS: u64 = 20_000_000;
+
+/// Which CPUs the two processes of a pair may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Pin {
+    /// One CPU for each of the two processes.
+    Two,
+    /// One CPU for both.
+    One,
+    /// Wherever the scheduler puts them.
+    None,
+}
+
+impl Pin {
+    /// The word on the command line.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Two => "two",
+            Self::One => "one",
+            Self::None => "none",
+        }
+    }
+}
+
+/// Options that all tests share.
+#[derive(Debug, Clone, Args)]
+pub struct Common {
+    /// Bytes of a message (default: 64 for latency and rate, 16384 for stream)
+    #[arg(long)]
+    pub size: Option<usize>,
+    /// Rounds of each transport (default 9; 200 with --paired)
+    #[arg(long)]
+    pub rounds: Option<usize>,
+    /// Connections at the same time
+    #[arg(long, default_value_t = 1)]
+    pub connections: usize,
+    /// Non-blocking sockets and epoll on both sides
+    #[arg(long)]
+    pub epoll: bool,
+    /// Pause before each round trip, µs (latency only)
+    #[arg(long, default_value_t = 0)]
+    pub gap_us: u64,
+    /// Which CPUs the two processes may use
+    #[arg(long, value_enum, default_value_t = Pin::Two)]
+    pub pin: Pin,
+    /// Measuring time of both transports together
+    #[arg(long, default_value_t = 4.0)]
+    pub seconds: f64,
+    /// Many short alternating pairs: median ratio with its 95 % interval
+    #[arg(long)]
+    pub paired: bool,
+    /// Set a tunable for the SDP pair; repeatable
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `sdp perf …`
+#[derive(Debug, Clone, Subcommand)]
+pub enum Test {
+    /// Round trips of one message
+    Latency(Common),
+    /// Bytes one way
+    Stream(Common),
+    /// Small messages one way
+    Rate(Common),
+    /// Connect, one byte each way, close
+    Connect(Common),
+    /// The table of tests that the README shows
+    Matrix(matrix::Options),
+}
+
+/// One test with all its parameters.
+#[derive(Debug, Clone, Serialize)]
+#[allow(missing_docs)]
+pub struct Plan {
+    pub kind: Kind,
+    pub size: usize,
+    pub connections: usize,
+    pub epoll: bool,
+    pub gap_us: u64,
+    pub pin: Pin,
+    pub rounds: usize,
+    pub paired: bool,
+    pub seconds: f64,
+    #[serde(skip)]
+    pub set: Vec<String>,
+}
+
+impl Plan {
+    /// From the options.
+    ///
+    /// # Errors
+    /// A value is out of range.
+    pub fn new(kind: Kind, common: &Common) -> Result<Self, Failure> {
+        let usual_size = match kind {
+            Kind::Latency | Kind::Rate => 64,
+            Kind::Stream => 16_384,
+            Kind::Connect => 1,
+        };
+        let plan = Self {
+            kind,
+            size: common.size.unwrap_or(usual_size),
+            connections: common.connections,
+            epoll: common.epoll,
+            gap_us: common.gap_us,
+            pin: common.pin,
+            rounds: common.rounds.unwrap_or(if common.paired { MIN_PAIRS } else { 9 }),
+            paired: common.paired,
+            seconds: common.seconds,
+            set: common.set.clone(),
+        };
+        let bad = |what: &str| Err(Failure(what.to_string()));
+        if !(1..=1 << 28).contains(&plan.size) {
+            return bad("--size: from 1 to 268435456 bytes");
+        }
+        if !(1..=4000).contains(&plan.connections) {
+            return bad("--connections: from 1 to 4000");
+        }
+        if !(1..=100_000).contains(&plan.rounds) {
+            return bad("--rounds: from 1 to 100000");
+        }
+        if plan.paired && plan.rounds < MIN_PAIRS {
+            return bad("--paired: a comparison takes at least 200 pairs");
+        }
+        if !(plan.seconds > 0.0 && plan.seconds <= 3600.0) {
+            return bad("--seconds: more than 0, at most 3600");
+        }
+        Ok(plan)
+    }
+
+    /// Length of one round of one transport.
+    fn round_ns(&self) -> u64 {
+        let nanos = (self.seconds * 1e9 / (2.0 * self.rounds as f64)) as u64;
+        let nanos = nanos.max(100_000);
+        if self.paired { nanos.min(MAX_PAIRED_NS) } else { nanos }
+    }
+
+    const fn is_one_way(&self) -> bool {
+        matches!(self.kind, Kind::Stream | Kind::Rate)
+    }
+
+    /// The test in a few words.
+    pub fn title(&self) -> String {
+        let what = match self.kind {
+            Kind::Latency => format!("latency, {} B round trips", self.size),
+            Kind::Stream => format!("stream, {} B writes", self.size),
+            Kind::Rate => format!("rate, {} B messages", self.size),
+            Kind::Connect => "connect, 1 byte each way, close".to_string(),
+        };
+        let mut title = what;
+        if self.connections > 1 {
+            title += &format!(", {} connections", self.connections);
+        }
+        if self.epoll {
+            title += ", epoll";
+        }
+        if self.gap_us > 0 {
+            title += &format!(", {} µs gaps", self.gap_us);
+        }
+        title
+            + match self.pin {
+                Pin::Two => ", two CPUs",
+                Pin::One => ", one CPU",
+                Pin::None => ", unpinned",
+            }
+    }
+}
+
+/// Which pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Transport {
+    /// Nothing preloaded.
+    Tcp,
+    /// With the library.
+    Sdp,
+}
+
+/// What one transport gave.
+#[derive(Debug, Clone, Serialize)]
+pub struct Side {
+    /// µs per round trip or connection (median operation of a round), GB/s or million messages/s.
+    pub value: Spread,
+    /// µs, latency and connect only.
+    pub p99_us: Option<Spread>,
+    /// CPU of both processes: µs per operation, for streams s per GB.
+    pub cpu: Spread,
+}
+
+/// The result of one test.
+#[derive(Debug, Clone, Serialize)]
+pub struct Outcome {
+    /// Version of the JSON form.
+    pub schema: u32,
+    /// Version of the tool.
+    pub version: &'static str,
+    /// What was run.
+    pub test: Plan,
+    /// Unit of `value`.
+    pub unit: &'static str,
+    /// Unit of `cpu`.
+    pub cpu_unit: &'static str,
+    /// Plain TCP.
+    pub tcp: Side,
+    /// With the library.
+    pub sdp: Side,
+    /// How many times better SDP is (above 1: faster), from alternating pairs.
+    pub ratio: Ratio,
+    /// CPU of SDP over CPU of TCP (below 1: cheaper), of the medians.
+    pub cpu_ratio: f64,
+    /// Share of the SDP pair's payload bytes that went over SDP, warm-up included.
+    pub sdp_share: Option<f64>,
+    /// Reasons of the SDP pair's connections that stayed on TCP.
+    pub reasons: std::collections::BTreeMap<String, i64>,
+    /// Share of all CPU time that other processes used meanwhile.
+    pub foreign_cpu: f64,
+}
+
+/// Two processes of one transport.
+struct Pair {
+    server: Guard,
+    client: Guard,
+    orders: Option<ChildStdin>,
+    rounds: BufReader<ChildStdout>,
+    messages: u64,
+}
+
+/// How the processes of a pair find (or do not find) the library.
+struct Setting<'a> {
+    transport: Transport,
+    /// Environment with the library, for SDP.
+    env: &'a Environment,
+    /// Where to hand in pages.
+    report_to: &'a str,
+}
+
+fn start_peer(
+    plan: &Plan,
+    side: peer::Side,
+    port: u16,
+    setting: &Setting<'_>,
+) -> Result<Child, Failure> {
+    let exe = std::env::current_exe().map_err(|e| Failure::new("cannot find my own file", e))?;
+    let mut command = Command::new(exe);
+    let (name, number) = match side {
+        peer::Side::Server => ("server", 0),
+        peer::Side::Client => ("client", 1),
+    };
+    let kind = plan.kind.to_possible_value().map(|v| v.get_name().to_string());
+    command.args(["perf-peer", name, "--kind", &kind.unwrap_or_default()]);
+    command.args(["--size", &plan.size.to_string(), "--port", &port.to_string()]);
+    command.args(["--connections", &plan.connections.to_string()]);
+    command.args(["--gap-us", &plan.gap_us.to_string()]);
+    if plan.epoll {
+        command.arg("--epoll");
+    }
+    command.env_remove(RULES_VARIABLE);
+    match setting.transport {
+        Transport::Tcp => {
+            command.env_remove("LD_PRELOAD").env_remove(collect::VARIABLE);
+        }
+        Transport::Sdp => {
+            command.envs(setting.env.set.iter().map(|(k, v)| (k, v)));
+            command.env(collect::VARIABLE, setting.report_to);
+        }
+    }
+    let allowed = sys::allowed_cpus();
+    let cpus: Vec<usize> = match (plan.pin, allowed.as_slice()) {
+        (Pin::None, _) | (_, []) => Vec::new(),
+        (Pin::One, [first, ..]) => vec![*first],
+        (Pin::Two, all) => vec![all[number % all.len()]],
+    };
+    if !cpus.is_empty() {
+        sys::before_exec(&mut command, move || sys::pin_to(&cpus));
+    }
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    command.spawn().map_err(|e| Failure::new("cannot start a measuring process", e))
+}
+
+impl Pair {
+    fn start(plan: &Plan, setting: &Setting<'_>) -> Result<Self, Failure> {
+        let mut server = Guard(start_peer(plan, peer::Side::Server, 0, setting)?);
+        let mut line = String::new();
+        let output = server.0.stdout.take().ok_or_else(|| Failure("no pipe".into()))?;
+        BufReader::new(output).read_line(&mut line).map_err(|e| Failure::new("server", e))?;
+        let port = line.trim().parse().map_err(|e| Failure::new("the server gave no port", e))?;
+        let mut client = Guard(start_peer(plan, peer::Side::Client, port, setting)?);
+        let output = client.0.stdout.take().ok_or_else(|| Failure("no pipe".into()))?;
+        let orders = client.0.stdin.take();
+        let mut rounds = BufReader::new(output);
+        line.clear();
+        rounds.read_line(&mut line).map_err(|e| Failure::new("client", e))?;
+        if line.trim() != "ready" {
+            return Err(Failure("the client did not get its connections".into()));
+        }
+        Ok(Self { server, client, orders, rounds, messages: 1 })
+    }
+
+    /// One round; its CPU time is that of both processes.
+    fn round(&mut self, order: Order) -> Result<Round, Failure> {
+        let broken = |e: &dyn std::fmt::Display| Failure::new("a measuring process failed", e);
+        let before = sys::cpu_ns_of(self.server.0.id()).map_err(|e| broken(&e))?;
+        let mut text = serde_json::to_string(&order).map_err(|e| broken(&e))?;
+        text.push('\n');
+        let orders = self.orders.as_mut().ok_or_else(|| broken(&"its pipe is closed"))?;
+        orders.write_all(text.as_bytes()).map_err(|e| broken(&e))?;
+        let mut line = String::new();
+        self.rounds.read_line(&mut line).map_err(|e| broken(&e))?;
+        let mut round: Round = serde_json::from_str(&line).map_err(|e| broken(&e))?;
+        let after = sys::cpu_ns_of(self.server.0.id()).map_err(|e| broken(&e))?;
+        round.cpu_ns += after.saturating_sub(before);
+        Ok(round)
+    }
+
+    fn timed(&mut self, plan: &Plan, nanos: u64) -> Result<Round, Failure> {
+        self.round(Order { nanos, messages: if plan.is_one_way() { self.messages } else { 0 } })
+    }
+
+    /// Promotes, fills caches, and for one-way tests finds how many messages fit a round.
+    fn warm_up(&mut self, plan: &Plan) -> Result<(), Failure> {
+        let mut spent = 0;
+        let mut last = Round::default();
+        while spent < WARM_UP_NS {
+            last = self.timed(plan, WARM_UP_NS / 4)?;
+            spent += last.wall_ns.max(1);
+            if plan.is_one_way() && last.wall_ns < CALIBRATION_NS {
+                self.messages = self.messages.saturating_mul(2).min(1 << 32);
+                spent = spent.min(WARM_UP_NS - 1);
+            }
+        }
+        if plan.is_one_way() {
+            let per_message = last.wall_ns as f64 / self.messages as f64;
+            self.messages = ((plan.round_ns() as f64 / per_message) as u64).max(1);
+        }
+        Ok(())
+    }
+
+    /// Lets both processes end by themselves, so that they hand in what they have.
+    fn end(mut self) -> Result<(), Failure> {
+        drop(self.orders.take());
+        for child in [&mut self.client, &mut self.server] {
+            let status = child.0.wait().map_err(|e| Failure::new("a measuring process", e))?;
+            if !status.success() {
+                return Err(Failure(format!("a measuring process ended with {status}")));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A child that does not outlive us, whatever happens.
+struct Guard(Child);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        // Without effect on one that has ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// CPU time of the whole machine, in ticks: busy, all.
+fn machine_ticks() -> (u64, u64) {
+    let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let line = text.lines().next().unwrap_or_default();
+    let ticks: Vec<u64> = line.split_whitespace().skip(1).filter_map(|w| w.parse().ok()).collect();
+    // user nice system idle iowait irq softirq steal; guest time is in user already.
+    let all: u64 = ticks.iter().take(8).sum();
+    let idle: u64 = ticks.iter().skip(3).take(2).sum();
+    (all - idle, all)
+}
+
+/// Share of all CPU time since `before` that was not ours.
+fn foreign_share(before: (u64, u64), ours_ns: u64) -> f64 {
+    const TICK_NS: f64 = 1e7;
+    let after = machine_ticks();
+    let all = after.1.saturating_sub(before.1) as f64;
+    let busy = after.0.saturating_sub(before.0) as f64;
+    if all <= 0.0 {
+        return 0.0;
+    }
+    ((busy - ours_ns as f64 / TICK_NS) / all).clamp(0.0, 1.0)
+}
+
+/// Runs one test.
+///
+/// # Errors
+/// The library is missing, a process failed, or what arrived was not what was sent.
+pub fn measure(plan: &Plan) -> Result<Outcome, Failure> {
+    let env = Environment::for_measuring(&plan.set)?;
+    let collector =
+        Collector::start(false).map_err(|e| Failure::new("cannot listen for counters", e))?;
+    let address = collector.address().to_string();
+    let setting = |transport| Setting { transport, env: &env, report_to: &address };
+    let mut tcp = Pair::start(plan, &setting(Transport::Tcp))?;
+    let mut sdp = Pair::start(plan, &setting(Transport::Sdp))?;
+    tcp.warm_up(plan)?;
+    sdp.warm_up(plan)?;
+
+    let ticks = machine_ticks();
+    let mut rounds: [Vec<Round>; 2] = [Vec::new(), Vec::new()];
+    for number in 0..plan.rounds {
+        // Who comes first changes, so that neither gains by the other's traces.
+        let order = if number % 2 == 0 { [0, 1] } else { [1, 0] };
+        for which in order {
+            let pair = if which == 0 { &mut tcp } else { &mut sdp };
+            rounds[which].push(pair.timed(plan, plan.round_ns())?);
+        }
+    }
+    let ours: u64 = rounds.iter().flatten().map(|r| r.cpu_ns).sum();
+    let foreign_cpu = foreign_share(ticks, ours);
+    tcp.end()?;
+    sdp.end()?;
+    let collected = collector.finish();
+    let nobody = Ended { how: Ok(0), user_s: 0.0, system_s: 0.0 };
+    let report = Report::new(Vec::new(), &nobody, 0.0, &collected);
+
+    let [tcp, sdp] = rounds;
+    let ratios: Vec<f64> = tcp.iter().zip(&sdp).map(|(t, s)| better(plan, t, s)).collect();
+    let (tcp, sdp) = (side(plan, &tcp), side(plan, &sdp));
+    Ok(Outcome {
+        schema: SCHEMA,
+        version: env!("CARGO_PKG_VERSION"),
+        test: plan.clone(),
+        unit: unit(plan.kind),
+        cpu_unit: if plan.kind == Kind::Stream { "s/GB" } else { "us/op" },
+        ratio: Ratio::of_pairs(&ratios),
+        cpu_ratio: if tcp.cpu.median > 0.0 { sdp.cpu.median / tcp.cpu.median } else { 0.0 },
+        tcp,
+        sdp,
+        sdp_share: report.sdp_share(),
+        reasons: report.reasons,
+        foreign_cpu,
+    })
+}
+
+const fn unit(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Latency | Kind::Connect => "us",
+        Kind::Stream => "GB/s",
+        Kind::Rate => "Mmsg/s",
+    }
+}
+
+/// The figure of a round in the test's unit.
+fn value(plan: &Plan, round: &Round) -> f64 {
+    let wall = round.wall_ns.max(1) as f64;
+    match plan.kind {
+        Kind::Latency | Kind::Connect => f64::from(round.p50_ns) / 1e3,
+        Kind::Stream => round.bytes as f64 / wall,
+        Kind::Rate => round.ops as f64 * 1e3 / wall,
+    }
+}
+
+/// How many times better the second round is.
+fn better(plan: &Plan, tcp: &Round, sdp: &Round) -> f64 {
+    let (tcp, sdp) = (value(plan, tcp), value(plan, sdp));
+    let (above, below) = if plan.is_one_way() { (sdp, tcp) } else { (tcp, sdp) };
+    if below > 0.0 { above / below } else { 0.0 }
+}
+
+fn side(plan: &Plan, rounds: &[Round]) -> Side {
+    let all = |f: &dyn Fn(&Round) -> f64| Spread::of(&rounds.iter().map(f).collect::<Vec<_>>());
+    let cpu = |r: &Round| match plan.kind {
+        // ns per byte are s per GB.
+        Kind::Stream => r.cpu_ns as f64 / r.bytes.max(1) as f64,
+        _ => r.cpu_ns as f64 / 1e3 / r.ops.max(1) as f64,
+    };
+    Side {
+        value: all(&|r| value(plan, r)),
+        p99_us: (!plan.is_one_way()).then(|| all(&|r| f64::from(r.p99_ns) / 1e3)),
+        cpu: all(&cpu),
+    }
+}
+
+/// Runs the sub-command; the result is the exit status.
+///
+/// # Errors
+/// See [`measure`].
+pub fn main(test: &Test) -> Result<(), Failure> {
+    let (kind, common) = match test {
+        Test::Latency(common) => (Kind::Latency, common),
+        Test::Stream(common) => (Kind::Stream, common),
+        Test::Rate(common) => (Kind::Rate, common),
+        Test::Connect(common) => (Kind::Connect, common),
+        Test::Matrix(options) => return matrix::main(options),
+    };
+    let outcome = measure(&Plan::new(kind, common)?)?;
+    if common.json {
+        let json = serde_json::to_string_pretty(&outcome);
+        println!("{}", json.map_err(|e| Failure::new("the result has no JSON form", e))?);
+    } else {
+        print!("{}", show::one(&outcome));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn common() -> Common {
+        Common {
+            size: None,
+            rounds: None,
+            connections: 1,
+            epoll: false,
+            gap_us: 0,
+            pin: Pin::Two,
+            seconds: 4.0,
+            paired: false,
+            set: Vec::new(),
+            json: false,
+        }
+    }
+
+    #[test]
+    fn plans_are_checked() {
+        let plan = Plan::new(Kind::Latency, &common()).unwrap();
+        assert_eq!((plan.size, plan.rounds), (64, 9));
+        assert_eq!(Plan::new(Kind::Stream, &common()).unwrap().size, 16_384);
+        let paired = Common { paired: true, ..common() };
+        let plan = Plan::new(Kind::Rate, &paired).unwrap();
+        assert_eq!(plan.rounds, MIN_PAIRS);
+        assert!(plan.round_ns() <= MAX_PAIRED_NS);
+        for bad in [
+            Common { size: Some(0), ..common() },
+            Common { connections: 0, ..common() },
+            Common { rounds: Some(0), ..common() },
+            Common { rounds: Some(199), paired: true, ..common() },
+            Common { seconds: 0.0, ..common() },
+            Common { seconds: f64::NAN, ..common() },
+        ] {
+            assert!(Plan::new(Kind::Latency, &bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn better_means_faster_whatever_the_unit() {
+        let slow = Round { ops: 10, bytes: 1000, wall_ns: 2000, p50_ns: 200, ..Round::default() };
+        let fast = Round { wall_ns: 1000, p50_ns: 100, ..slow };
+        for kind in [Kind::Latency, Kind::Stream, Kind::Rate, Kind::Connect] {
+            let plan = Plan::new(kind, &common()).unwrap();
+            assert_eq!(better(&plan, &slow, &fast), 2.0, "{kind:?}");
+            assert_eq!(better(&plan, &fast, &fast), 1.0);
+        }
+    }
+
+    #[test]
+    fn cpu_is_per_operation_or_per_gigabyte() {
+        let round = Round { ops: 4, bytes: 1000, wall_ns: 1, cpu_ns: 8000, ..Round::default() };
+        let plan = Plan::new(Kind::Stream, &common()).unwrap();
+        assert_eq!(side(&plan, &[round]).cpu.median, 8.0);
+        let plan = Plan::new(Kind::Latency, &common()).unwrap();
+        assert_eq!(side(&plan, &[round]).cpu.median, 2.0);
+    }
+}

@@ -1,0 +1,447 @@
+//! The two processes of a measurement: plain sockets of the standard library, nothing else.
+//!
+//! `sdp perf` starts this module twice per transport, as server and as client, once without and once
+//! with the library; what runs is the same code. The client is told over stdin when to run a round
+//! and answers with one JSON line; between rounds both processes sleep in the kernel.
+//!
+//! Buffers are written before they are sent and read after they arrive, as programs do: re-used,
+//! untouched buffers flatter every transport, and zero copy most of all.
+
+use std::io::{self, BufRead, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
+
+use super::stats::percentile;
+use crate::sys::{self, Epoll};
+
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// Round trips of one message.
+    Latency,
+    /// Bytes one way, big messages.
+    Stream,
+    /// Messages one way, small messages.
+    Rate,
+    /// Connect, one byte each way, close.
+    Connect,
+}
+
+/// Which process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Side {
+    /// Accepts.
+    Server,
+    /// Connects and measures.
+    Client,
+}
+
+/// Options of one process.
+#[derive(Debug, Clone, Args)]
+pub struct Options {
+    /// Which process
+    pub side: Side,
+    /// What is measured
+    #[arg(long)]
+    pub kind: Kind,
+    /// Bytes of a message
+    #[arg(long)]
+    pub size: usize,
+    /// Connections
+    #[arg(long)]
+    pub connections: usize,
+    /// Non-blocking sockets and epoll
+    #[arg(long)]
+    pub epoll: bool,
+    /// Pause before each round trip, µs
+    #[arg(long, default_value_t = 0)]
+    pub gap_us: u64,
+    /// Where the server listens (client only)
+    #[arg(long, default_value_t = 0)]
+    pub port: u16,
+}
+
+/// Orders to a client, one JSON line each.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Order {
+    /// Run for this long…
+    pub nanos: u64,
+    /// … or, one way, this many messages per connection.
+    pub messages: u64,
+}
+
+/// What one round gave, one JSON line each.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub struct Round {
+    /// Round trips, messages or connections.
+    pub ops: u64,
+    /// Payload bytes, one direction.
+    pub bytes: u64,
+    /// Wall time.
+    pub wall_ns: u64,
+    /// CPU time of the client.
+    pub cpu_ns: u64,
+    /// Half of the operations took at most this (latency and connect).
+    pub p50_ns: u32,
+    /// 99 of 100 operations took at most this.
+    pub p99_ns: u32,
+}
+
+/// Samples kept per round; a longer round keeps its first ones.
+const MAX_SAMPLES: usize = 1 << 20;
+/// Connections that one round may open: ports stay in TIME_WAIT for a minute.
+const MAX_CONNECTS: u64 = 700;
+/// First byte on a connection that ends the server of [`Kind::Connect`].
+const QUIT: u8 = b'q';
+
+/// Runs one process until it is told to end.
+///
+/// # Errors
+/// A socket call failed, or what arrived is not what was sent.
+pub fn main(options: &Options) -> io::Result<()> {
+    match options.side {
+        Side::Server => serve(options),
+        Side::Client => drive(options),
+    }
+}
+
+// ---- a connection ----------------------------------------------------------------------------
+
+/// One connection, blocking or with an epoll set of its own for each direction.
+struct Conn {
+    stream: TcpStream,
+    waits: Option<(Epoll, Epoll)>,
+    ready: Vec<u64>,
+}
+
+impl Conn {
+    fn new(stream: TcpStream, options: &Options) -> io::Result<Self> {
+        // As programs that wait for answers do.
+        stream.set_nodelay(true)?;
+        let mut waits = None;
+        if options.epoll {
+            stream.set_nonblocking(true)?;
+            let (readable, writable) = (Epoll::new()?, Epoll::new()?);
+            readable.add(stream.as_fd(), 0, false)?;
+            writable.add(stream.as_fd(), 0, true)?;
+            waits = Some((readable, writable));
+        }
+        Ok(Self { stream, waits, ready: Vec::new() })
+    }
+
+    /// Fills `buf`; `false` at the end of the stream before its first byte.
+    fn receive(&mut self, buf: &mut [u8]) -> io::Result<bool> {
+        let mut done = 0;
+        while done < buf.len() {
+            match (&self.stream).read(&mut buf[done..]) {
+                Ok(0) if done == 0 => return Ok(false),
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(n) => done += n,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => self.wait(false)?,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(true)
+    }
+
+    fn receive_all(&mut self, buf: &mut [u8]) -> io::Result<()> {
+        if self.receive(buf)? { Ok(()) } else { Err(ErrorKind::UnexpectedEof.into()) }
+    }
+
+    fn send(&mut self, mut buf: &[u8]) -> io::Result<()> {
+        while !buf.is_empty() {
+            match (&self.stream).write(buf) {
+                Ok(n) => buf = &buf[n..],
+                Err(e) if e.kind() == ErrorKind::WouldBlock => self.wait(true)?,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self, writable: bool) -> io::Result<()> {
+        match &self.waits {
+            Some((_, set)) if writable => set.wait(&mut self.ready),
+            Some((set, _)) => set.wait(&mut self.ready),
+            None => Err(ErrorKind::WouldBlock.into()),
+        }
+    }
+}
+
+/// Writes every byte of a message: its words count from `number`.
+fn fill(message: &mut [u8], number: u64) {
+    for word in message.chunks_exact_mut(8) {
+        word.copy_from_slice(&number.to_ne_bytes());
+    }
+}
+
+/// Reads every byte of a message.
+fn sum(message: &[u8]) -> u64 {
+    let word = |w: &[u8]| u64::from_ne_bytes(w.try_into().unwrap_or_default());
+    message.chunks_exact(8).fold(0u64, |sum, w| sum.wrapping_add(word(w)))
+}
+
+fn wrong(what: &str) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, what.to_string())
+}
+
+// ---- server ----------------------------------------------------------------------------------
+
+fn serve(options: &Options) -> io::Result<()> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    println!("{}", listener.local_addr()?.port());
+    io::stdout().flush()?;
+    if options.kind == Kind::Connect {
+        return serve_connects(&listener, options);
+    }
+    let accept = || Conn::new(listener.accept()?.0, options);
+    let mut conns: Vec<Conn> =
+        (0..options.connections).map(|_| accept()).collect::<Result<_, _>>()?;
+    if options.epoll && options.kind == Kind::Latency {
+        return echo_all(&mut conns, options);
+    }
+    let serve_one = |conn: &mut Conn| match options.kind {
+        Kind::Latency => echo(conn, options.size),
+        _ => swallow(conn, options.size),
+    };
+    if let [only] = conns.as_mut_slice() {
+        return serve_one(only);
+    }
+    in_threads(&mut conns, |_, conn| serve_one(conn)).map(drop)
+}
+
+/// One thread per connection; the first error wins.
+fn in_threads<T: Send>(
+    conns: &mut [Conn],
+    work: impl Fn(usize, &mut Conn) -> io::Result<T> + Sync,
+) -> io::Result<Vec<T>> {
+    std::thread::scope(|scope| {
+        let start = |(i, conn)| {
+            scope.spawn({
+                let work = &work;
+                move || work(i, conn)
+            })
+        };
+        let threads: Vec<_> = conns.iter_mut().enumerate().map(start).collect();
+        threads
+            .into_iter()
+            .map(|t| t.join().unwrap_or_else(|_| Err(wrong("a thread died"))))
+            .collect()
+    })
+}
+
+fn echo(conn: &mut Conn, size: usize) -> io::Result<()> {
+    let mut message = vec![0; size];
+    while conn.receive(&mut message)? {
+        let number = sum(&message);
+        fill(&mut message, number);
+        conn.send(&message)?;
+    }
+    Ok(())
+}
+
+/// One thread, one epoll set over all connections, as event-driven servers are built.
+fn echo_all(conns: &mut [Conn], options: &Options) -> io::Result<()> {
+    let set = Epoll::new()?;
+    for (i, conn) in conns.iter().enumerate() {
+        set.add(conn.stream.as_fd(), i as u64, false)?;
+    }
+    let mut message = vec![0; options.size];
+    let mut open = conns.len();
+    let mut ready = Vec::new();
+    while open > 0 {
+        set.wait(&mut ready)?;
+        for i in &ready {
+            let Some(conn) = conns.get_mut(*i as usize) else { continue };
+            if conn.receive(&mut message)? {
+                let number = sum(&message);
+                fill(&mut message, number);
+                conn.send(&message)?;
+            } else {
+                set.remove(conn.stream.as_fd())?;
+                open -= 1;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Reads rounds of messages; answers each round with the sum of all its words.
+fn swallow(conn: &mut Conn, size: usize) -> io::Result<()> {
+    let mut message = vec![0; size];
+    let mut header = [0; 8];
+    while conn.receive(&mut header)? {
+        let mut total = 0u64;
+        for _ in 0..u64::from_ne_bytes(header) {
+            conn.receive_all(&mut message)?;
+            total = total.wrapping_add(sum(&message));
+        }
+        conn.send(&total.to_ne_bytes())?;
+    }
+    Ok(())
+}
+
+fn serve_connects(listener: &TcpListener, options: &Options) -> io::Result<()> {
+    loop {
+        let mut conn = Conn::new(listener.accept()?.0, options)?;
+        let mut byte = [0; 1];
+        conn.receive_all(&mut byte)?;
+        if byte == [QUIT] {
+            return Ok(());
+        }
+        conn.send(&byte)?;
+        // The client closes first: its port is the one that waits.
+        conn.receive(&mut byte)?;
+    }
+}
+
+// ---- client ----------------------------------------------------------------------------------
+
+fn drive(options: &Options) -> io::Result<()> {
+    sys::exact_sleeps();
+    let connect = || Conn::new(TcpStream::connect((Ipv4Addr::LOCALHOST, options.port))?, options);
+    let count = if options.kind == Kind::Connect { 0 } else { options.connections };
+    let mut conns: Vec<Conn> = (0..count).map(|_| connect()).collect::<Result<_, _>>()?;
+    println!("ready");
+    io::stdout().flush()?;
+    let mut samples: Vec<u32> = Vec::with_capacity(MAX_SAMPLES);
+    for line in io::stdin().lock().lines() {
+        let order: Order = serde_json::from_str(&line?).map_err(|e| wrong(&e.to_string()))?;
+        samples.clear();
+        let cpu = sys::own_cpu_ns();
+        let started = Instant::now();
+        let (ops, bytes) = match options.kind {
+            Kind::Latency => round_trips(&mut conns, options, order, &mut samples)?,
+            Kind::Connect => connects(&connect, order, &mut samples)?,
+            Kind::Stream | Kind::Rate => one_way(&mut conns, options, order)?,
+        };
+        let wall = started.elapsed();
+        let cpu_ns = sys::own_cpu_ns().saturating_sub(cpu);
+        let round = Round {
+            ops,
+            bytes,
+            wall_ns: wall.as_nanos() as u64,
+            cpu_ns,
+            p50_ns: percentile(&mut samples, 0.5),
+            p99_ns: percentile(&mut samples, 0.99),
+        };
+        println!("{}", serde_json::to_string(&round).map_err(|e| wrong(&e.to_string()))?);
+        io::stdout().flush()?;
+    }
+    if options.kind == Kind::Connect {
+        connect()?.send(&[QUIT])?;
+    }
+    Ok(())
+}
+
+fn sample(samples: &mut Vec<u32>, since: Instant, now: Instant) {
+    if samples.len() < MAX_SAMPLES {
+        let nanos = now.duration_since(since).as_nanos();
+        samples.push(u32::try_from(nanos).unwrap_or(u32::MAX));
+    }
+}
+
+/// Round trips over the connections in turn, for the time ordered.
+fn round_trips(
+    conns: &mut [Conn],
+    options: &Options,
+    order: Order,
+    samples: &mut Vec<u32>,
+) -> io::Result<(u64, u64)> {
+    let mut message = vec![0; options.size];
+    let words = (options.size / 8) as u64;
+    let gap = Duration::from_micros(options.gap_us);
+    let limit = Duration::from_nanos(order.nanos);
+    let count = conns.len().max(1);
+    let started = Instant::now();
+    let mut begin = started;
+    let mut ops = 0u64;
+    loop {
+        let turn = (ops % count as u64) as usize;
+        let conn = conns.get_mut(turn).ok_or_else(|| wrong("no connection"))?;
+        if !gap.is_zero() {
+            std::thread::sleep(gap);
+            begin = Instant::now();
+        }
+        fill(&mut message, ops);
+        conn.send(&message)?;
+        conn.receive_all(&mut message)?;
+        // The answer's words are each the sum of ours.
+        let expected = ops.wrapping_mul(words).wrapping_mul(words);
+        if sum(&message) != expected {
+            return Err(wrong("an answer differs from what was sent"));
+        }
+        let now = Instant::now();
+        sample(samples, begin, now);
+        begin = now;
+        ops += 1;
+        if now.duration_since(started) >= limit {
+            return Ok((ops, ops * options.size as u64));
+        }
+    }
+}
+
+/// Messages one way, then the answer that all have been read; one thread per connection.
+fn one_way(conns: &mut [Conn], options: &Options, order: Order) -> io::Result<(u64, u64)> {
+    let words = (options.size / 8) as u64;
+    let one = |_: usize, conn: &mut Conn| -> io::Result<()> {
+        let mut message = vec![0; options.size];
+        let mut expected = 0u64;
+        conn.send(&order.messages.to_ne_bytes())?;
+        // TCP may gather small messages while they stream, as it does by default. Before waiting for
+        // the answer the rest is pushed out: otherwise it would lie there until a delayed
+        // acknowledgement, and the round would measure that timer.
+        conn.stream.set_nodelay(false)?;
+        for number in 0..order.messages {
+            fill(&mut message, number);
+            expected = expected.wrapping_add(number.wrapping_mul(words));
+            conn.send(&message)?;
+        }
+        conn.stream.set_nodelay(true)?;
+        let mut answer = [0; 8];
+        conn.receive_all(&mut answer)?;
+        if u64::from_ne_bytes(answer) != expected {
+            return Err(wrong("what was read differs from what was sent"));
+        }
+        Ok(())
+    };
+    let ops = order.messages * conns.len() as u64;
+    if let [only] = conns {
+        one(0, only)?;
+    } else {
+        in_threads(conns, one)?;
+    }
+    Ok((ops, ops * options.size as u64))
+}
+
+fn connects(
+    connect: &dyn Fn() -> io::Result<Conn>,
+    order: Order,
+    samples: &mut Vec<u32>,
+) -> io::Result<(u64, u64)> {
+    let limit = Duration::from_nanos(order.nanos);
+    let started = Instant::now();
+    let mut begin = started;
+    let mut ops = 0;
+    loop {
+        let mut conn = connect()?;
+        let mut byte = [b'x'];
+        conn.send(&byte)?;
+        conn.receive_all(&mut byte)?;
+        drop(conn);
+        let now = Instant::now();
+        sample(samples, begin, now);
+        begin = now;
+        ops += 1;
+        if now.duration_since(started) >= limit || ops >= MAX_CONNECTS {
+            return Ok((ops, ops));
+        }
+    }
+}

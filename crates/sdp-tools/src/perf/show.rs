@@ -1,0 +1,107 @@
+//! Results as text.
+
+use std::fmt::Write;
+
+use super::stats::Spread;
+use super::{Outcome, Side};
+
+/// Three significant digits.
+pub fn figure(value: f64) -> String {
+    let digits = match value.abs() {
+        v if v >= 100.0 => 0,
+        v if v >= 10.0 => 1,
+        v if v >= 1.0 => 2,
+        _ => 3,
+    };
+    format!("{value:.digits$}")
+}
+
+fn spread(s: &Spread) -> String {
+    format!("{} [{} - {}]", figure(s.median), figure(s.min), figure(s.max))
+}
+
+/// Share above which other processes make figures doubtful.
+const DOUBTFUL_LOAD: f64 = 0.06;
+
+/// One test: both transports, ratio, lane.
+pub fn one(outcome: &Outcome) -> String {
+    let mut text = String::new();
+    let o = outcome;
+    let mut line = |s: String| {
+        let _ = writeln!(text, "{s}");
+    };
+    line(o.test.title());
+    line(format!("{:<6}{:>28}{:>28}{:>28}", "", o.unit, "p99 us", format!("CPU {}", o.cpu_unit)));
+    for (name, side) in [("TCP", &o.tcp), ("SDP", &o.sdp)] {
+        let Side { value, p99_us, cpu } = side;
+        let p99 = p99_us.as_ref().map_or_else(|| "-".to_string(), spread);
+        line(format!("{name:<6}{:>28}{p99:>28}{:>28}", spread(value), spread(cpu)));
+    }
+    line(format!(
+        "SDP is {} times as fast (95 % of {} pairs' medians: {} - {}), CPU {} of TCP's",
+        figure(o.ratio.median),
+        o.ratio.pairs,
+        figure(o.ratio.low),
+        figure(o.ratio.high),
+        figure(o.cpu_ratio)
+    ));
+    line(lane(o));
+    if o.foreign_cpu > DOUBTFUL_LOAD {
+        line(format!(
+            "note: other processes used {:.0} % of the CPUs meanwhile",
+            o.foreign_cpu * 100.0
+        ));
+    }
+    text
+}
+
+/// Which way the bytes of the SDP pair went.
+pub fn lane(outcome: &Outcome) -> String {
+    let share = match outcome.sdp_share {
+        Some(share) => format!("{:.2} % of the SDP pair's bytes went over SDP", share * 100.0),
+        None => "the SDP pair handed in no counters: nothing proves that it used SDP".to_string(),
+    };
+    if outcome.reasons.is_empty() {
+        return share;
+    }
+    let reasons: Vec<_> = outcome.reasons.iter().map(|(word, n)| format!("{word} {n}")).collect();
+    format!("{share} (TCP: {})", reasons.join(", "))
+}
+
+/// Column widths of [`row`].
+const HEAD: [(&str, usize); 6] =
+    [("TCP", 10), ("SDP", 10), ("unit", 7), ("faster", 8), ("CPU", 7), ("on SDP", 9)];
+const NAME_WIDTH: usize = 52;
+
+/// Title line of a table of tests.
+pub fn head() -> String {
+    let columns: String = HEAD.iter().map(|(name, width)| format!("{name:>width$}")).collect();
+    format!("{:<NAME_WIDTH$}{columns}", "test")
+}
+
+/// One test as a line of a table.
+pub fn row(o: &Outcome) -> String {
+    let share = o.sdp_share.map_or_else(|| "?".to_string(), |s| format!("{:.1} %", s * 100.0));
+    let cells = [
+        figure(o.tcp.value.median),
+        figure(o.sdp.value.median),
+        o.unit.to_string(),
+        format!("{}x", figure(o.ratio.median)),
+        format!("{}x", figure(o.cpu_ratio)),
+        share,
+    ];
+    let columns: String =
+        cells.iter().zip(HEAD).map(|(cell, (_, width))| format!("{cell:>width$}")).collect();
+    format!("{:<NAME_WIDTH$}{columns}", o.test.title())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_have_three_digits() {
+        let shown: Vec<_> = [1234.0, 123.4, 12.34, 1.234, 0.1234].into_iter().map(figure).collect();
+        assert_eq!(shown, ["1234", "123", "12.3", "1.23", "0.123"]);
+    }
+}

@@ -1,0 +1,474 @@
+//! System calls that std does not offer. The only unsafe file of the tools.
+
+use std::io;
+use std::mem::{size_of, zeroed};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+fn check(ret: libc::c_int) -> io::Result<libc::c_int> {
+    if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(ret) }
+}
+
+fn owned(fd: RawFd) -> OwnedFd {
+    // SAFETY: the kernel just returned this number to us; nobody else owns it.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+// ---- SEQPACKET sockets and descriptors over them ---------------------------------------------
+
+/// A local address: an abstract name or a path.
+#[derive(Debug, Clone, Copy)]
+pub enum LocalName<'a> {
+    /// Name in the network namespace's abstract table.
+    Abstract(&'a [u8]),
+    /// A file.
+    Path(&'a [u8]),
+}
+
+fn local_address(name: LocalName<'_>) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
+    // SAFETY: sockaddr_un is plain data; zero is valid.
+    let mut addr: libc::sockaddr_un = unsafe { zeroed() };
+    addr.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    let (start, bytes) = match name {
+        LocalName::Abstract(bytes) => (1, bytes),
+        LocalName::Path(bytes) => (0, bytes),
+    };
+    let room = addr.sun_path.len() - 1 - start;
+    if bytes.is_empty() || bytes.len() > room || bytes.contains(&0) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    for (to, from) in addr.sun_path[start..].iter_mut().zip(bytes) {
+        *to = *from as libc::c_char;
+    }
+    let zero = usize::from(start == 0);
+    let len = size_of::<libc::sa_family_t>() + start + bytes.len() + zero;
+    Ok((addr, len as libc::socklen_t))
+}
+
+fn seqpacket(flags: libc::c_int) -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | flags;
+    // SAFETY: no pointers.
+    Ok(owned(check(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })?))
+}
+
+/// A non-blocking SEQPACKET listener.
+pub fn seqpacket_listen(name: LocalName<'_>) -> io::Result<OwnedFd> {
+    let fd = seqpacket(libc::SOCK_NONBLOCK)?;
+    let (addr, len) = local_address(name)?;
+    // SAFETY: addr is valid for len bytes.
+    check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const addr).cast(), len) })?;
+    // SAFETY: no pointers.
+    check(unsafe { libc::listen(fd.as_raw_fd(), 4096) })?;
+    Ok(fd)
+}
+
+/// A blocking SEQPACKET connection.
+pub fn seqpacket_connect(name: LocalName<'_>) -> io::Result<OwnedFd> {
+    let fd = seqpacket(0)?;
+    let (addr, len) = local_address(name)?;
+    // SAFETY: addr is valid for len bytes.
+    check(unsafe { libc::connect(fd.as_raw_fd(), (&raw const addr).cast(), len) })?;
+    Ok(fd)
+}
+
+/// A non-blocking connection of a listener; `None` when none is waiting.
+pub fn accept(listener: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
+    let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    let (addr, len) = (std::ptr::null_mut(), std::ptr::null_mut());
+    // SAFETY: null addresses are allowed.
+    let fd = unsafe { libc::accept4(listener.as_raw_fd(), addr, len, flags) };
+    match check(fd) {
+        Ok(fd) => Ok(Some(owned(fd))),
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        Err(e) if e.raw_os_error() == Some(libc::ECONNABORTED) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+/// Process id of who connected; 0 when it lives in a pid namespace that we cannot see.
+pub fn peer_pid(fd: BorrowedFd<'_>) -> u32 {
+    let mut cred = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: cred and len are valid for writing and agree.
+    let ret = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut cred).cast(),
+            &raw mut len,
+        )
+    };
+    if ret == 0 { cred.pid.unsigned_abs() } else { 0 }
+}
+
+/// Descriptors that one message may carry before the kernel cuts the rest off.
+const MAX_RECEIVED: usize = 4;
+
+/// A control message buffer for [`MAX_RECEIVED`] descriptors, aligned as `cmsghdr` wants it.
+#[repr(C, align(8))]
+struct Control([u8; 64]);
+
+const _: () = assert!(16 + MAX_RECEIVED * 4 <= 64);
+
+/// Sends one packet with one descriptor.
+pub fn send_with_fd(to: BorrowedFd<'_>, bytes: &[u8], fd: BorrowedFd<'_>) -> io::Result<()> {
+    let mut control = Control([0; 64]);
+    let mut iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    // SAFETY: msghdr is plain data; zero is valid.
+    let mut msg: libc::msghdr = unsafe { zeroed() };
+    msg.msg_iov = &raw mut iov;
+    msg.msg_iovlen = 1;
+    msg.msg_control = (&raw mut control).cast();
+    // SAFETY: CMSG_SPACE and CMSG_LEN only compute.
+    let (space, len) = unsafe { (libc::CMSG_SPACE(4), libc::CMSG_LEN(4)) };
+    msg.msg_controllen = space as usize;
+    // SAFETY: the control buffer has room for one header and one descriptor (space <= 64), so the
+    // first header exists and its data may be written.
+    unsafe {
+        let header = libc::CMSG_FIRSTHDR(&raw const msg);
+        (*header).cmsg_level = libc::SOL_SOCKET;
+        (*header).cmsg_type = libc::SCM_RIGHTS;
+        (*header).cmsg_len = len as usize;
+        libc::CMSG_DATA(header).cast::<RawFd>().write_unaligned(fd.as_raw_fd());
+    }
+    // SAFETY: msg points to live buffers of the lengths given.
+    let sent = unsafe { libc::sendmsg(to.as_raw_fd(), &raw const msg, libc::MSG_NOSIGNAL) };
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Receives one packet and the descriptors with it. `WouldBlock` when there is none yet.
+pub fn receive_with_fds(from: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+    let mut control = Control([0; 64]);
+    let mut iov = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
+    // SAFETY: msghdr is plain data; zero is valid.
+    let mut msg: libc::msghdr = unsafe { zeroed() };
+    msg.msg_iov = &raw mut iov;
+    msg.msg_iovlen = 1;
+    msg.msg_control = (&raw mut control).cast();
+    // SAFETY: CMSG_SPACE only computes.
+    msg.msg_controllen = unsafe { libc::CMSG_SPACE((MAX_RECEIVED * 4) as u32) } as usize;
+    // SAFETY: msg points to live buffers of the lengths given.
+    let n = unsafe { libc::recvmsg(from.as_raw_fd(), &raw mut msg, libc::MSG_CMSG_CLOEXEC) };
+    if n < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let mut fds = Vec::new();
+    // SAFETY: the kernel filled msg_control and msg_controllen; the macros walk inside them.
+    let mut header = unsafe { libc::CMSG_FIRSTHDR(&raw const msg) };
+    while !header.is_null() {
+        // SAFETY: non-null headers of this walk are inside the control buffer.
+        let (level, kind, len) =
+            unsafe { ((*header).cmsg_level, (*header).cmsg_type, (*header).cmsg_len) };
+        if level == libc::SOL_SOCKET && kind == libc::SCM_RIGHTS {
+            // SAFETY: CMSG_LEN only computes.
+            let data_len = len.saturating_sub(unsafe { libc::CMSG_LEN(0) } as usize);
+            for i in 0..(data_len / 4).min(MAX_RECEIVED) {
+                // SAFETY: i is inside the data that the kernel wrote; each number is a new
+                // descriptor that belongs to us alone.
+                let fd = unsafe { libc::CMSG_DATA(header).cast::<RawFd>().add(i).read_unaligned() };
+                fds.push(owned(fd));
+            }
+        }
+        // SAFETY: as above.
+        header = unsafe { libc::CMSG_NXTHDR(&raw const msg, header) };
+    }
+    Ok((n as usize, fds))
+}
+
+/// Waits until one of `fds` is readable; true for each that is. An interruption is a time-out.
+pub fn poll_readable(fds: &[BorrowedFd<'_>], timeout: Duration) -> io::Result<Vec<bool>> {
+    let entry =
+        |fd: &BorrowedFd<'_>| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let mut set: Vec<_> = fds.iter().map(entry).collect();
+    let ms = libc::c_int::try_from(timeout.as_millis()).unwrap_or(libc::c_int::MAX);
+    // SAFETY: set is valid for its length.
+    match check(unsafe { libc::poll(set.as_mut_ptr(), set.len() as libc::nfds_t, ms) }) {
+        Err(e) if e.kind() != io::ErrorKind::Interrupted => Err(e),
+        _ => Ok(set.iter().map(|p| p.revents != 0).collect()),
+    }
+}
+
+/// A memfd with its size sealed, as the library makes it for a page.
+pub fn sealed_memfd(name: &std::ffi::CStr, size: u64) -> io::Result<OwnedFd> {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // SAFETY: name is a C string.
+    let fd = owned(check(unsafe { libc::memfd_create(name.as_ptr(), flags) })?);
+    // SAFETY: no pointers.
+    check(unsafe { libc::ftruncate(fd.as_raw_fd(), size.cast_signed()) })?;
+    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+    // SAFETY: no pointers.
+    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) })?;
+    Ok(fd)
+}
+
+// ---- processes and signals -------------------------------------------------------------------
+
+/// Whether a process id is in use.
+pub fn is_alive(pid: u32) -> bool {
+    let Ok(pid) = libc::pid_t::try_from(pid) else { return false };
+    // SAFETY: no pointers; signal 0 only checks.
+    pid > 0
+        && (unsafe { libc::kill(pid, 0) } == 0
+            || io::Error::last_os_error().raw_os_error() == Some(libc::EPERM))
+}
+
+/// Signals that `sdp run` hands on.
+pub const FORWARDED: [libc::c_int; 12] = [
+    libc::SIGHUP,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGTERM,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGALRM,
+    libc::SIGWINCH,
+    libc::SIGCONT,
+    libc::SIGTSTP,
+    libc::SIGIO,
+    libc::SIGPWR,
+];
+
+/// Signal mask and disposition of SIGCHLD before [`block_forwarded`].
+#[derive(Clone, Copy)]
+pub struct SavedMask(libc::sigset_t, libc::sighandler_t);
+
+fn forwarded_set() -> libc::sigset_t {
+    // SAFETY: sigset_t is plain data; the calls only write it.
+    unsafe {
+        let mut set: libc::sigset_t = zeroed();
+        libc::sigemptyset(&raw mut set);
+        for signal in FORWARDED {
+            libc::sigaddset(&raw mut set, signal);
+        }
+        libc::sigaddset(&raw mut set, libc::SIGCHLD);
+        set
+    }
+}
+
+/// Blocks what [`wait_signal`] waits for, in this thread and those it starts.
+pub fn block_forwarded() -> SavedMask {
+    let set = forwarded_set();
+    // SAFETY: old is valid for writing.
+    unsafe {
+        let mut old: libc::sigset_t = zeroed();
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, &raw mut old);
+        // Where SIGCHLD is ignored, children reap themselves and nobody is told.
+        SavedMask(old, libc::signal(libc::SIGCHLD, libc::SIG_DFL))
+    }
+}
+
+/// Puts both back; async-signal-safe, for use between fork and exec.
+pub fn restore_mask(mask: &SavedMask) {
+    // SAFETY: set and disposition are what the kernel gave us.
+    unsafe {
+        libc::signal(libc::SIGCHLD, mask.1);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask.0, std::ptr::null_mut());
+    }
+}
+
+/// Runs `action` in the child between fork and exec.
+pub fn before_exec(
+    command: &mut std::process::Command,
+    action: impl FnMut() -> io::Result<()> + Send + Sync + 'static,
+) {
+    use std::os::unix::process::CommandExt;
+    // SAFETY: the callers' actions are async-signal-safe calls without allocation.
+    unsafe { command.pre_exec(action) };
+}
+
+/// A signal that arrived.
+#[derive(Debug, Clone, Copy)]
+pub struct Signal {
+    /// Its number.
+    pub number: libc::c_int,
+    /// Sent by a process, not by a terminal or by the kernel.
+    pub is_from_user: bool,
+}
+
+/// Waits for a signal that [`block_forwarded`] blocked.
+pub fn wait_signal() -> Signal {
+    let set = forwarded_set();
+    loop {
+        // SAFETY: siginfo_t is plain data.
+        let mut info: libc::siginfo_t = unsafe { zeroed() };
+        // SAFETY: both are valid.
+        let number = unsafe { libc::sigwaitinfo(&raw const set, &raw mut info) };
+        if number > 0 {
+            return Signal { number, is_from_user: info.si_code <= 0 };
+        }
+    }
+}
+
+/// Sends a signal. Errors (the process just ended) have no consequence.
+pub fn kill(pid: u32, signal: libc::c_int) {
+    if let Ok(pid) = libc::pid_t::try_from(pid) {
+        // SAFETY: no pointers.
+        unsafe { libc::kill(pid, signal) };
+    }
+}
+
+/// How a child ended and what it and its waited-for descendants used.
+#[derive(Debug, Clone, Copy)]
+pub struct Ended {
+    /// Exit code, or the signal that ended it.
+    pub how: Result<i32, i32>,
+    /// User seconds.
+    pub user_s: f64,
+    /// System seconds.
+    pub system_s: f64,
+}
+
+fn seconds(t: libc::timeval) -> f64 {
+    t.tv_sec as f64 + t.tv_usec as f64 / 1e6
+}
+
+/// Reaps `pid` if it has ended, without waiting.
+pub fn reap(pid: u32) -> io::Result<Option<Ended>> {
+    let mut status = 0;
+    // SAFETY: rusage is plain data.
+    let mut usage: libc::rusage = unsafe { zeroed() };
+    let pid = libc::pid_t::try_from(pid).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: status and usage are valid for writing.
+    let ret = check(unsafe { libc::wait4(pid, &raw mut status, libc::WNOHANG, &raw mut usage) })?;
+    if ret == 0 {
+        return Ok(None);
+    }
+    let how = if libc::WIFSIGNALED(status) {
+        Err(libc::WTERMSIG(status))
+    } else {
+        Ok(libc::WEXITSTATUS(status))
+    };
+    Ok(Some(Ended { how, user_s: seconds(usage.ru_utime), system_s: seconds(usage.ru_stime) }))
+}
+
+/// CPU seconds (user, system) of this process so far.
+pub fn own_cpu() -> (f64, f64) {
+    // SAFETY: rusage is plain data; the call writes it.
+    let usage = unsafe {
+        let mut usage: libc::rusage = zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &raw mut usage);
+        usage
+    };
+    (seconds(usage.ru_utime), seconds(usage.ru_stime))
+}
+
+/// Real user id.
+pub fn own_uid() -> u32 {
+    // SAFETY: no pointers, cannot fail.
+    unsafe { libc::getuid() }
+}
+
+/// Fills `buf` with random bytes.
+pub fn random(buf: &mut [u8]) -> io::Result<()> {
+    // SAFETY: buf is valid for its length.
+    let n = unsafe { libc::getrandom(buf.as_mut_ptr().cast(), buf.len(), 0) };
+    if n == buf.len().cast_signed() { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// CPUs this thread may run on.
+pub fn allowed_cpus() -> Vec<usize> {
+    // SAFETY: cpu_set_t is plain data; the call writes it; CPU_ISSET reads inside it.
+    unsafe {
+        let mut set: libc::cpu_set_t = zeroed();
+        if libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) != 0 {
+            return Vec::new();
+        }
+        (0..libc::CPU_SETSIZE as usize).filter(|cpu| libc::CPU_ISSET(*cpu, &set)).collect()
+    }
+}
+
+/// Restricts this process to `cpus`; async-signal-safe.
+pub fn pin_to(cpus: &[usize]) -> io::Result<()> {
+    // SAFETY: cpu_set_t is plain data; CPU_SET writes inside it (the numbers are below its size).
+    let set = unsafe {
+        let mut set: libc::cpu_set_t = zeroed();
+        for cpu in cpus.iter().filter(|cpu| **cpu < libc::CPU_SETSIZE as usize) {
+            libc::CPU_SET(*cpu, &mut set);
+        }
+        set
+    };
+    // SAFETY: set is valid for the size given.
+    check(unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) })?;
+    Ok(())
+}
+
+/// CPU nanoseconds that a process of ours has used, all threads, to the nanosecond.
+pub fn cpu_ns_of(pid: u32) -> io::Result<u64> {
+    let mut clock: libc::clockid_t = 0;
+    let pid = libc::pid_t::try_from(pid).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: clock is valid for writing.
+    let error = unsafe { libc::clock_getcpuclockid(pid, &raw mut clock) };
+    if error != 0 {
+        return Err(io::Error::from_raw_os_error(error));
+    }
+    read_clock(clock)
+}
+
+/// CPU nanoseconds that this process has used.
+pub fn own_cpu_ns() -> u64 {
+    read_clock(libc::CLOCK_PROCESS_CPUTIME_ID).unwrap_or(0)
+}
+
+fn read_clock(clock: libc::clockid_t) -> io::Result<u64> {
+    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: ts is valid for writing.
+    check(unsafe { libc::clock_gettime(clock, &raw mut ts) })?;
+    Ok(ts.tv_sec.unsigned_abs() * 1_000_000_000 + ts.tv_nsec.unsigned_abs())
+}
+
+/// Makes this thread's sleeps as exact as the kernel can (the default rounds up by 50 µs).
+pub fn exact_sleeps() {
+    // SAFETY: no pointers.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
+}
+
+/// A level-triggered epoll set of descriptors to read, with a number for each.
+#[derive(Debug)]
+pub struct Epoll(OwnedFd);
+
+impl Epoll {
+    /// An empty set.
+    pub fn new() -> io::Result<Self> {
+        // SAFETY: no pointers.
+        Ok(Self(owned(check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?)))
+    }
+
+    /// Adds `fd`, to be reported as `number` when it is readable (or writable).
+    pub fn add(&self, fd: BorrowedFd<'_>, number: u64, writable: bool) -> io::Result<()> {
+        let events = if writable { libc::EPOLLOUT } else { libc::EPOLLIN };
+        let mut event = libc::epoll_event { events: events as u32, u64: number };
+        let (set, op) = (self.0.as_raw_fd(), libc::EPOLL_CTL_ADD);
+        // SAFETY: event is valid for the call.
+        check(unsafe { libc::epoll_ctl(set, op, fd.as_raw_fd(), &raw mut event) }).map(drop)
+    }
+
+    /// Removes `fd`.
+    pub fn remove(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let (set, op) = (self.0.as_raw_fd(), libc::EPOLL_CTL_DEL);
+        let event = std::ptr::null_mut();
+        // SAFETY: the event may be null for this operation.
+        check(unsafe { libc::epoll_ctl(set, op, fd.as_raw_fd(), event) }).map(drop)
+    }
+
+    /// Waits without limit; the numbers of what is ready go into `ready`.
+    pub fn wait(&self, ready: &mut Vec<u64>) -> io::Result<()> {
+        const MAX: usize = 64;
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; MAX];
+        ready.clear();
+        loop {
+            // SAFETY: events is valid for MAX entries.
+            let n = unsafe {
+                libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), MAX as libc::c_int, -1)
+            };
+            match check(n) {
+                Ok(n) => {
+                    ready.extend(events.iter().take(n.unsigned_abs() as usize).map(|e| e.u64));
+                    return Ok(());
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+}

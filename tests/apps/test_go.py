@@ -1,0 +1,44 @@
+"""A static Go client, which no preload library reaches, against a preloaded server."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from support import Placement, placements
+from support.report import assert_fell_back
+from support.stage import python
+
+SOURCE = Path(__file__).parent / "go"
+SERVER = Path(__file__).parent / "drivers" / "echo_server.py"
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    """The compiled client, without cgo: static, no dynamic loader."""
+    folder = tmp_path_factory.mktemp("go")
+    env = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=mod", "GOCACHE": str(folder / "cache")}
+    subprocess.run(["go", "build", "-o", folder / "echo", "."], cwd=SOURCE, env=env, check=True)
+    return folder / "echo"
+
+
+@pytest.mark.parametrize("kind", ["blocking", "asyncio"])
+@placements(Placement.PLAIN, Placement.SERVER, Placement.BOTH)
+def test_static_client(ladder, program, placement, kind):
+    """Every byte comes back over TCP, and the server's report says that it was TCP."""
+
+    def scenario(stage):
+        port = stage.port()
+        server = stage.server("server", [python(), SERVER, kind, str(port)], port=port)
+        text = stage.client("go", [program, f"127.0.0.1:{port}"]).text
+        stage.stop(server)
+        return text
+
+    expected = ladder.plain(f"go-{kind}", scenario)
+    if placement is Placement.PLAIN:
+        return
+    result, stage = ladder.play(f"go-{kind}", scenario, placement)
+    assert result == expected
+    assert len(stage.server_reports) == 1
+    assert_fell_back(stage.server_reports[0])

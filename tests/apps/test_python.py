@@ -1,0 +1,86 @@
+"""Python: sockets in every style, asyncio, multiprocessing with connections that are passed on."""
+
+from pathlib import Path
+
+import pytest
+
+from support import Placement, check, placements
+from support.stage import python
+
+DRIVERS = Path(__file__).parent / "drivers"
+BULK = "6000000"
+ALL = (Placement.PLAIN, Placement.BOTH, Placement.SERVER, Placement.CLIENT, Placement.FLIP)
+
+
+def echo(kind):
+    """Three clients, one after the other, talk to one kind of server."""
+
+    def scenario(stage):
+        port = stage.port()
+        argv = [python(), DRIVERS / "echo_server.py", kind, str(port)]
+        server = stage.server(kind, argv, port=port)
+        client = [python(), DRIVERS / "echo_client.py", str(port), BULK]
+        texts = [stage.client("client", client).text for _ in range(3)]
+        stage.stop(server)
+        return texts
+
+    return scenario
+
+
+def asyncio_clients(stage):
+    """Eight clients in one loop against an asyncio server."""
+    port = stage.port()
+    argv = [python(), DRIVERS / "echo_server.py", "asyncio", str(port)]
+    server = stage.server("asyncio", argv, port=port)
+    text = stage.client("clients", [python(), DRIVERS / "asyncio_clients.py", str(port)]).text
+    stage.stop(server)
+    return text
+
+
+def passed(stage):
+    """Managers, queues and a live connection that a parent passes to a child."""
+    port = stage.port()
+    argv = [python(), DRIVERS / "passing.py", "server", str(port)]
+    server = stage.server("server", argv, port=port)
+    text = stage.client("client", [python(), DRIVERS / "passing.py", "client", str(port)]).text
+    code = server.wait(60)
+    stage.stop(server)
+    return text, code
+
+
+def calls(stage):
+    """Every call of the socket module that moves payload, and what each returns."""
+    port = stage.port()
+    server = stage.server("server", [python(), DRIVERS / "calls.py", "server", str(port)], port=port)
+    text = stage.client("client", [python(), DRIVERS / "calls.py", "client", str(port)]).text
+    code = server.wait(60)
+    stage.stop(server)
+    return text, code, server.output()
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("kind", ["blocking", "selectors", "poll", "asyncio", "fork", "pool"])
+@placements(*ALL)
+def test_echo(ladder, placement, kind):
+    """Every byte comes back, whatever way the server waits."""
+    check(ladder, f"python-{kind}", echo(kind), placement, bulk=True)
+
+
+@pytest.mark.quick
+@placements(*ALL)
+def test_asyncio(ladder, placement):
+    """Streams of eight clients at once stay apart and whole."""
+    check(ladder, "python-asyncio-clients", asyncio_clients, placement)
+
+
+@placements(*ALL)
+def test_passing(ladder, placement):
+    """A connection goes on in the process it was passed to, unread bytes and all."""
+    check(ladder, "python-passing", passed, placement)
+
+
+@pytest.mark.quick
+@placements(*ALL)
+def test_calls(ladder, placement):
+    """Peeking, waiting for all, scattering, timeouts, half close: as over TCP."""
+    check(ladder, "python-calls", calls, placement)

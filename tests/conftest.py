@@ -1,0 +1,38 @@
+"""Shared set-up of the end-to-end tests: one ladder per session, results recorded for xtask."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from support.check import Ladder
+from support.procs import become_subreaper
+
+RECORD = os.environ.get("SDP_TEST_RESULTS")
+TARGET = os.environ.get("SDP_TEST_TARGET", Path(__file__).resolve().parent.parent / "target")
+
+
+def pytest_configure(config):
+    """Registers the marker of the tests that `--quick` runs."""
+    config.addinivalue_line("markers", "quick: part of `cargo xtask test --quick`")
+
+
+@pytest.fixture(scope="session")
+def ladder():
+    """What all tests of the session share."""
+    become_subreaper()
+    shared = Ladder(TARGET)
+    yield shared
+    shared.close()
+
+
+def pytest_runtest_logreport(report):
+    """Appends one line per test for xtask: outcome, name, reason."""
+    if not RECORD or (report.when != "call" and report.passed):
+        return
+    reason = ""
+    if report.skipped:
+        reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
+    line = "\t".join([report.outcome, report.nodeid, reason.replace("\n", " ").replace("\t", " ")])
+    with open(RECORD, "a", encoding="utf-8") as record:
+        record.write(line + "\n")

@@ -1,0 +1,133 @@
+"""Running a scenario under a placement and comparing it with plain TCP."""
+
+import os
+
+import pytest
+
+from exceptions import EXCEPTIONS
+
+from .report import YOUNG_BYTES, assert_accelerated, assert_fell_back, check_sums
+from .space import Space
+from .stage import Artifacts, Placement, Stage
+
+# Packet headers of the first calls and of wake-ups, per connection.
+HEADER_ALLOWANCE = 64 * 1024
+
+ALL = (Placement.PLAIN, Placement.BOTH, Placement.SERVER, Placement.CLIENT)
+
+
+def placements(*chosen):
+    """Decorator: the test runs once under each placement (all four unless some are named)."""
+    chosen = chosen or ALL
+    return pytest.mark.parametrize("placement", chosen, ids=[p.value for p in chosen])
+
+
+class Ladder:
+    """What the tests of one session share: artifacts, plain results, whether spaces are private."""
+
+    def __init__(self, target):
+        self.artifacts = Artifacts(target)
+        self.private = Space.may_be_private()
+        self.flip_seed = int(os.environ.get("SDP_TEST_SEED", "20260101"))
+        self._plain = {}
+
+    def play(self, name, scenario, placement):
+        """Runs a scenario once; (its result, the closed stage)."""
+        space = Space(self.private)
+        stage = None
+        try:
+            stage = Stage(placement, space, self.artifacts, self.flip_seed)
+            try:
+                result = scenario(stage)
+                stage.close()
+                return result, stage
+            except BaseException:
+                stage.abandon()
+                print(f"==== {name}, placement {placement.value}\n{stage.logs()}")
+                for report in stage.server_reports + stage.client_reports:
+                    print(report.describe())
+                raise
+        finally:
+            if stage:
+                stage.loopback = stage.loopback_delta()
+                stage.remove()
+            space.close()
+
+    def plain(self, name, scenario):
+        """The scenario's result over plain TCP, from one run per session."""
+        if name not in self._plain:
+            self._plain[name] = self.play(name, scenario, Placement.PLAIN)[0]
+        return self._plain[name]
+
+    def close(self):
+        """Removes what the session made."""
+        self.artifacts.close()
+
+
+def check(ladder, name, scenario, placement, *, bulk=False):
+    """The scenario's result is that of plain TCP, and the lanes are those that should carry it.
+
+    `bulk`: the payload is large against the number of wake-ups, so that the loopback device's
+    counter must show that it did not cross TCP.
+    """
+    expected = ladder.plain(name, scenario)
+    if placement is Placement.PLAIN:
+        return
+    result, stage = ladder.play(name, scenario, placement)
+    assert result == expected, f"differs from plain TCP: {result!r}, expected {expected!r}"
+    reports = stage.server_reports + stage.client_reports
+    assert reports, "no report"
+    if placement is Placement.BOTH:
+        check_volume(name, reports)
+        if bulk and stage.space.is_private:
+            check_device(name, stage)
+    elif placement is Placement.FLIP:
+        for report in reports:
+            check_sums(report)
+        assert any(report.sdp_bytes for report in reports), "no byte went over SDP"
+    else:
+        for report in reports:
+            if report.seen:
+                assert_fell_back(report)
+        assert any(report.seen for report in reports), "the library saw no connection"
+
+
+def merged(reports):
+    """One report that is the sum of several: a client that makes one request has little volume."""
+    total = {"schema": 1}
+    for report in reports:
+        for group in ("connections", "bytes", "reasons", "demotions", "switches"):
+            into = total.setdefault(group, {})
+            for key, value in report.raw.get(group, {}).items():
+                into[key] = into.get(key, 0) + value
+    return type(reports[0])("+".join(r.name for r in reports), total)
+
+
+def side(stage_reports):
+    """Reports of one side, or nothing."""
+    return [merged(stage_reports)] if stage_reports else []
+
+
+def check_volume(name, reports):
+    """Acceleration by volume, or a listed exception with its share."""
+    share, _ = EXCEPTIONS.get(name, (0.95, None))
+    total = merged(reports)
+    if share > 0:
+        assert_accelerated(total, share)
+    else:
+        check_sums(total)
+
+
+def check_device(name, stage):
+    """The kernel's witness: the loopback device did not carry what the report says SDP carried."""
+    share, _ = EXCEPTIONS.get(name, (0.95, None))
+    total = merged(stage.server_reports + stage.client_reports)
+    # Both ends counted each byte.
+    payload = (total.sdp_bytes + total.tcp_bytes) / 2
+    ends = total.seen / 2
+    bound = (1 - share) * payload * 1.1 + ends * (2 * YOUNG_BYTES + HEADER_ALLOWANCE)
+    assert bound < payload / 2 or share < 0.5, f"too little payload for this witness: {payload}"
+    assert stage.loopback <= bound, (
+        f"lo carried {stage.loopback} bytes, payload {payload}, at most {bound:.0f} expected\n"
+        f"{total.describe()}"
+    )

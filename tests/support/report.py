@@ -1,0 +1,106 @@
+"""The library's own report (`sdp run --report`) and what is demanded of it."""
+
+import json
+
+# What a young connection may send over TCP before it earns a lane, per connection and direction.
+YOUNG_BYTES = 64 * 1024
+
+# A direction with less payload after the young bytes says nothing about acceleration.
+MIN_VOLUME = 1_000_000
+
+
+class Report:
+    """One report, schema 1."""
+
+    def __init__(self, name, raw):
+        self.name = name
+        self.raw = raw
+        assert raw.get("schema") == 1, f"{name}: schema {raw.get('schema')}"
+
+    @classmethod
+    def read(cls, name, path):
+        """Reads a report file; a failure with its content if it is not one."""
+        text = path.read_text(encoding="utf-8")
+        try:
+            return cls(name, json.loads(text))
+        except ValueError as e:
+            raise AssertionError(f"{name}: report is not JSON ({e}): {text!r}") from e
+
+    def count(self, group, key):
+        """A figure, 0 if absent."""
+        return self.raw.get(group, {}).get(key, 0)
+
+    @property
+    def seen(self):
+        """Ends of established connections."""
+        return self.count("connections", "seen")
+
+    @property
+    def sdp_bytes(self):
+        """Payload on the SDP lane, both directions."""
+        return self.count("bytes", "sdp_sent") + self.count("bytes", "sdp_received")
+
+    @property
+    def tcp_bytes(self):
+        """Payload on the TCP lane, both directions."""
+        return self.count("bytes", "tcp_sent") + self.count("bytes", "tcp_received")
+
+    def volume(self, direction):
+        """(payload on SDP, payload on TCP, payload that may be on TCP) of `sent` or `received`."""
+        sdp = self.count("bytes", f"sdp_{direction}")
+        tcp = self.count("bytes", f"tcp_{direction}")
+        return sdp, tcp, min(sdp + tcp, self.seen * YOUNG_BYTES)
+
+    def share(self, direction):
+        """Share of the payload after the young bytes that went over SDP; None if too little."""
+        sdp, tcp, young = self.volume(direction)
+        after = sdp + tcp - young
+        if after < MIN_VOLUME:
+            return None
+        return min(1.0, max(0.0, 1.0 - max(0, tcp - young) / after))
+
+    def describe(self):
+        """The whole report for a failure message."""
+        return f"{self.name}: {json.dumps(self.raw, indent=1)}"
+
+
+def check_sums(report):
+    """What must hold in every report: each end is either sdp or tcp, and each tcp has a reason."""
+    seen, sdp, tcp = (report.count("connections", key) for key in ("seen", "sdp", "tcp"))
+    assert seen == sdp + tcp, f"seen is not sdp + tcp\n{report.describe()}"
+    reasons = sum(report.raw.get("reasons", {}).values())
+    assert reasons == tcp, f"{tcp} ends on tcp, {reasons} reasons\n{report.describe()}"
+
+
+def assert_accelerated(report, min_share=0.95, directions=("sent", "received")):
+    """At least `min_share` of the payload after the first 64 KiB of each direction went over SDP.
+
+    A direction with too little payload to judge is left out, but not every one may be.
+    """
+    check_sums(report)
+    shares = {direction: report.share(direction) for direction in directions}
+    judged = {direction: share for direction, share in shares.items() if share is not None}
+    assert judged, f"too little payload to judge acceleration\n{report.describe()}"
+    for direction, share in judged.items():
+        assert share >= min_share, (
+            f"{direction}: {share:.1%} on SDP, at least {min_share:.1%} demanded\n"
+            f"{report.describe()}"
+        )
+
+
+def assert_fell_back(report):
+    """Everything went over TCP, and the report says why."""
+    check_sums(report)
+    assert report.sdp_bytes == 0, f"SDP without a partner\n{report.describe()}"
+    assert report.seen > 0, f"the library saw no connection\n{report.describe()}"
+    assert report.tcp_bytes > 0, f"no payload was counted\n{report.describe()}"
+
+
+def assert_balanced(ends, others):
+    """What one end sent on a lane the other received, exactly; only after a quiet close."""
+    for lane in ("sdp", "tcp"):
+        for out, into in ((ends, others), (others, ends)):
+            sent = sum(r.count("bytes", f"{lane}_sent") for r in out)
+            received = sum(r.count("bytes", f"{lane}_received") for r in into)
+            described = "\n".join(r.describe() for r in ends + others)
+            assert sent == received, f"{lane}: {sent} sent, {received} received\n{described}"

@@ -1,0 +1,221 @@
+"""A stage: one scenario's processes under one placement of the library."""
+
+import enum
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+
+from .procs import Program, end_leftovers
+from .report import Report
+
+LOG_TAIL = 4000
+
+
+class Placement(enum.Enum):
+    """Where the library is loaded."""
+
+    PLAIN = "plain"
+    BOTH = "both"
+    SERVER = "server"
+    CLIENT = "client"
+    FLIP = "flip"
+
+    @property
+    def at_server(self):
+        """True if servers are preloaded."""
+        return self in (Placement.BOTH, Placement.SERVER, Placement.FLIP)
+
+    @property
+    def at_client(self):
+        """True if clients are preloaded."""
+        return self in (Placement.BOTH, Placement.CLIENT, Placement.FLIP)
+
+
+class Artifacts:
+    """Copies of library and tools where every user can read them."""
+
+    FILES = ("sdp", "libsdp.so")
+
+    def __init__(self, target):
+        self.dir = Path(tempfile.mkdtemp(prefix="sdp-ladder-"))
+        self.dir.chmod(0o755)
+        self.missing = []
+        for name in self.FILES:
+            source = Path(target) / "release" / name
+            if source.is_file():
+                shutil.copy2(source, self.dir / name)
+            else:
+                self.missing.append(str(source))
+
+    @property
+    def sdp(self):
+        """Path of the tool."""
+        assert not self.missing, f"not built: {self.missing}; cargo xtask build"
+        return self.dir / "sdp"
+
+    def close(self):
+        """Removes the copies."""
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+
+def python():
+    """The interpreter that drivers run under: the distribution's, if there is one."""
+    return "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else shutil.which("python3")
+
+
+class Completed:
+    """What a client that has ended wrote."""
+
+    def __init__(self, name, code, out, err):
+        self.name, self.code, self.out, self.err = name, code, out, err
+
+    @property
+    def text(self):
+        """Standard output as text."""
+        return self.out.decode(errors="replace")
+
+
+class Stage:
+    """Starts servers and clients of a scenario, ends them, and keeps their reports and logs."""
+
+    def __init__(self, placement, space, artifacts, flip_seed=1):
+        self.placement = placement
+        self.space = space
+        self.artifacts = artifacts
+        self.dir = Path(tempfile.mkdtemp(prefix="sdp-stage-"))
+        # Programs of other users (postgres) write here too.
+        self.dir.chmod(0o1777)
+        self.env = {key: value for key, value in os.environ.items() if not key.startswith("SDP_")}
+        self.env.update(LC_ALL="C.UTF-8", PYTHONUNBUFFERED="1", HOME=str(self.dir))
+        self.env.pop("LD_PRELOAD", None)
+        if placement is Placement.FLIP:
+            self.env.update(
+                SDP_TEST_LANE_FLIP=str(flip_seed), SDP_PROMOTE_CALLS="0", SDP_PROMOTE_BYTES="0"
+            )
+        self.server_reports = []
+        self.client_reports = []
+        self._servers = []
+        self._pending = []
+        self._programs = 0
+        self._loopback = space.loopback_bytes()
+        self._before = set(Program.running)
+
+    def port(self):
+        """A free port."""
+        return self.space.port()
+
+    def _command(self, name, argv, preload, user, tunables):
+        command = self.space.prefix()
+        if user:
+            command += ["setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups"]
+        report = None
+        if preload:
+            report = self.dir / f"{name}.report.json"
+            command += [self.artifacts.sdp, "run", "--no-config", "--report", report]
+            for key, value in (tunables or {}).items():
+                command += ["--set", f"{key}={value}"]
+            command.append("--")
+        return command + list(argv), report
+
+    def _unique(self, name):
+        self._programs += 1
+        return f"{self._programs:02}-{name}"
+
+    def server(self, name, argv, *, port=None, user=None, cwd=None, env=None, stop=signal.SIGTERM,
+               tunables=None):
+        """Starts a server and waits until it listens on `port` (if given)."""
+        name = self._unique(name)
+        command, report = self._command(name, argv, self.placement.at_server, user, tunables)
+        program = Program(
+            command, self.dir / f"{name}.log", cwd=cwd or self.dir, env={**self.env, **(env or {})}
+        )
+        program.stop_signal = stop
+        self._servers.append((name, program, report))
+        if port:
+            self.space.wait_listening(port, program)
+        return program
+
+    def stop(self, server):
+        """Ends a server and collects its report; its exit status."""
+        entry = next(entry for entry in self._servers if entry[1] is server)
+        self._servers.remove(entry)
+        name, program, report = entry
+        code = program.stop(program.stop_signal)
+        if report:
+            self.server_reports.append(Report.read(name, report))
+        return code
+
+    def start(self, name, argv, *, stdin=None, user=None, cwd=None, env=None, plain=False,
+              tunables=None):
+        """Starts a client that runs beside the scenario; `finish` waits for it."""
+        name = self._unique(name)
+        preload = self.placement.at_client and not plain
+        command, report = self._command(name, argv, preload, user, tunables)
+        if isinstance(stdin, bytes):
+            source = self.dir / f"{name}.in"
+            source.write_bytes(stdin)
+            stdin = open(source, "rb")
+        program = Program(
+            command,
+            self.dir / f"{name}.out",
+            stdin=stdin if stdin is not None else subprocess.DEVNULL,
+            cwd=cwd or self.dir,
+            env={**self.env, **(env or {})},
+            merge=False,
+        )
+        if hasattr(stdin, "close"):
+            stdin.close()
+        self._pending.append((name, program, report))
+        return program
+
+    def finish(self, program, limit_s=90, ok=(0,)):
+        """Waits for a client; a failure if its exit status is none of `ok`."""
+        entry = next(entry for entry in self._pending if entry[1] is program)
+        code = program.wait(limit_s)
+        self._pending.remove(entry)
+        name, _, report = entry
+        if report:
+            self.client_reports.append(Report.read(name, report))
+        done = Completed(name, code, program.output(), program.errors.read_bytes())
+        assert code in ok, f"{name}: exit status {code}\n{self.logs()}"
+        return done
+
+    def client(self, name, argv, *, limit_s=90, ok=(0,), **options):
+        """Runs a client to its end."""
+        return self.finish(self.start(name, argv, **options), limit_s, ok)
+
+    def loopback_delta(self):
+        """Bytes that the loopback device carried since the stage was made."""
+        return self.space.loopback_bytes() - self._loopback
+
+    def logs(self):
+        """The end of every program's output."""
+        parts = []
+        for path in sorted(self.dir.glob("*.log")) + sorted(self.dir.glob("*.err")):
+            text = path.read_bytes()[-LOG_TAIL:].decode(errors="replace")
+            if text.strip():
+                parts.append(f"---- {path.name}\n{text}")
+        return "\n".join(parts)
+
+    def close(self):
+        """Ends the servers, collects their reports, and makes sure that nothing is left."""
+        for _, program, _ in list(self._servers):
+            self.stop(program)
+        left = end_leftovers(keep=self._before)
+        assert not left, f"left running: {left}\n{self.logs()}"
+
+    def abandon(self):
+        """Ends everything after a failure."""
+        for _, program, _ in self._servers + self._pending:
+            try:
+                program.stop(signal.SIGTERM, 5)
+            except AssertionError:
+                program.kill()
+        end_leftovers(keep=self._before)
+
+    def remove(self):
+        """Removes the scratch directory."""
+        shutil.rmtree(self.dir, ignore_errors=True)

@@ -1,0 +1,279 @@
+//! What the preload library looks like from outside.
+//!
+//! A library that is loaded into every program must export exactly the names it means to, need
+//! nothing but libc, and never call itself by way of the names it interposes. `readelf` and
+//! `objdump` are asked; the expectations are lists in `tests/abi/`, edited by hand.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use crate::artifacts::library;
+use crate::process::{output_of, root};
+use crate::tidy::report;
+
+/// Shared objects the library may need.
+const NEEDED: &[&str] = &["libc.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"];
+
+/// The library's soname.
+const SONAME: &str = "libsdp.so.1";
+
+/// Newest version of glibc whose symbols may be imported: (major, minor).
+const NEWEST_GLIBC: (u32, u32) = (2, 34);
+
+/// Runs every check of the library; it must have been built (`cargo xtask build`).
+pub(crate) fn check_all() -> Result<(), String> {
+    let elf = Elf::read()?;
+    let checks = [
+        ("soname", elf.soname()),
+        ("needed", elf.needed()),
+        ("exports", elf.exported()),
+        ("imports", elf.imported()),
+        ("glibc", elf.versions()),
+        ("own-names", elf.own_names()),
+        ("tls", elf.thread_locals()),
+        ("size", elf.size()),
+        ("panics", elf.panics()),
+    ];
+    report("abi", checks.into_iter())
+}
+
+type Findings = Result<Vec<String>, String>;
+
+/// What binutils say about the library, as text.
+struct Elf {
+    dynamic: String,
+    symbols: String,
+    relocations: String,
+    segments: String,
+    code: String,
+}
+
+impl Elf {
+    fn read() -> Result<Self, String> {
+        let path = library();
+        if !path.is_file() {
+            return Err(format!("{}: not built; cargo xtask build", path.display()));
+        }
+        let ask = |program: &str, option: &str| {
+            output_of(Command::new(program).env("LC_ALL", "C").args([option, "--wide"]).arg(&path))
+        };
+        Ok(Self {
+            dynamic: ask("readelf", "--dynamic")?,
+            symbols: ask("readelf", "--dyn-syms")?,
+            relocations: ask("readelf", "--relocs")?,
+            segments: ask("readelf", "--program-headers")?,
+            code: ask("objdump", "--disassemble")?,
+        })
+    }
+
+    /// The bracketed values of a tag of the dynamic section.
+    fn tags(&self, tag: &str) -> Vec<&str> {
+        let tagged = self.dynamic.lines().filter(|line| line.contains(tag));
+        tagged.filter_map(|line| Some(line.split_once('[')?.1.split_once(']')?.0)).collect()
+    }
+
+    fn soname(&self) -> Findings {
+        let found = self.tags("(SONAME)");
+        Ok(expect(found == [SONAME], || format!("{found:?}, expected {SONAME:?}")))
+    }
+
+    fn needed(&self) -> Findings {
+        let found = self.tags("(NEEDED)").into_iter();
+        Ok(found.filter(|n| !NEEDED.contains(n)).map(|n| format!("needs {n}")).collect())
+    }
+
+    /// Dynamic symbols: defined ones if `defined`, else imported ones, each with its version.
+    fn names(&self, defined: bool) -> BTreeSet<&str> {
+        let lines = self.symbols.lines().map(|l| l.split_whitespace().collect::<Vec<_>>());
+        let symbols = lines.filter(|f| f.len() >= 8 && f[0].ends_with(':') && f[0] != "Num:");
+        symbols
+            .filter(|f| (f[6] != "UND") == defined && matches!(f[4], "GLOBAL" | "WEAK"))
+            .map(|f| f[7])
+            .collect()
+    }
+
+    fn exports(&self) -> BTreeSet<&str> {
+        self.names(true).into_iter().map(bare).collect()
+    }
+
+    fn exported(&self) -> Findings {
+        let listed = list("exports.txt")?;
+        let found = self.exports();
+        let listed: BTreeSet<&str> = listed.iter().map(String::as_str).collect();
+        let extra = found.difference(&listed).map(|name| format!("{name} is not in the list"));
+        let missing = listed.difference(&found).map(|name| format!("{name} is not exported"));
+        Ok(extra.chain(missing).collect())
+    }
+
+    fn imported(&self) -> Findings {
+        let listed = list("imports.txt")?;
+        let names = self.names(false).into_iter().map(bare);
+        let extra = names.filter(|name| !listed.contains(*name));
+        Ok(extra.map(|name| format!("imports {name}, which is not in the list")).collect())
+    }
+
+    fn versions(&self) -> Findings {
+        let names = self.names(false).into_iter();
+        Ok(names.filter(|n| is_newer(n)).map(|n| format!("{n} is too new")).collect())
+    }
+
+    /// A relocation against an own export is a call that another preload library could take over,
+    /// or that re-enters our own hook.
+    fn own_names(&self) -> Findings {
+        let own = self.exports();
+        let lines = self.relocations.lines().map(|l| l.split_whitespace().collect::<Vec<_>>());
+        let named = lines.filter(|f| f.len() >= 5 && f[2].starts_with("R_"));
+        Ok(named
+            .filter(|f| own.contains(bare(f[4])))
+            .map(|f| format!("relocation {} against own name {}", f[2], f[4]))
+            .collect())
+    }
+
+    /// Dynamic thread-local storage may allocate at first touch, perhaps in a signal handler.
+    fn thread_locals(&self) -> Findings {
+        let kinds = ["DTPMOD", "DTPOFF", "DTPREL", "TLSDESC"];
+        let lines = self.relocations.lines();
+        let bad = lines.filter(|line| kinds.iter().any(|kind| line.contains(kind)));
+        let mut findings: Vec<String> = bad.map(|line| line.trim().to_owned()).collect();
+        if self.names(false).into_iter().map(bare).any(|name| name == "__tls_get_addr") {
+            findings.push("calls __tls_get_addr".to_owned());
+        }
+        Ok(findings)
+    }
+
+    fn size(&self) -> Findings {
+        let lines = self.segments.lines().map(|l| l.split_whitespace().collect::<Vec<_>>());
+        let loads = lines.filter(|f| f.len() >= 6 && f[0] == "LOAD");
+        let sizes =
+            loads.filter_map(|f| u64::from_str_radix(f[5].trim_start_matches("0x"), 16).ok());
+        let loaded: u64 = sizes.sum();
+        within("loaded-bytes", loaded)
+    }
+
+    fn panics(&self) -> Findings {
+        let calls: Vec<&str> = self.code.lines().filter(|line| is_panic_call(line)).collect();
+        let mut findings = within("panic-calls", calls.len() as u64)?;
+        if !findings.is_empty() {
+            findings.extend(panic_places(&self.code));
+        }
+        Ok(findings)
+    }
+}
+
+/// True for a call or jump into core's panic machinery.
+fn is_panic_call(line: &str) -> bool {
+    let is_jump = ["call", "jmp", "\tbl", "\tb\t"].iter().any(|op| line.contains(op));
+    is_jump
+        && ["panicking", "panic_", "unwrap_failed", "expect_failed", "slice_index_fail"]
+            .iter()
+            .any(|name| line.split_once('<').is_some_and(|(_, target)| target.contains(name)))
+}
+
+/// The functions that hold panic calls, each once.
+fn panic_places(code: &str) -> Vec<String> {
+    let mut places = BTreeSet::new();
+    let mut function = "";
+    for line in code.lines() {
+        if line.ends_with(">:") {
+            function = line.split_once('<').map_or(line, |(_, name)| name.trim_end_matches(">:"));
+        } else if is_panic_call(line) && !function.contains("panicking") {
+            places.insert(format!("in {function}"));
+        }
+    }
+    places.into_iter().collect()
+}
+
+fn expect(holds: bool, otherwise: impl FnOnce() -> String) -> Vec<String> {
+    if holds { Vec::new() } else { vec![otherwise()] }
+}
+
+/// Compares a figure of the library with its bound in `tests/abi/limits.txt`.
+fn within(name: &str, found: u64) -> Findings {
+    let path = root().join("tests/abi/limits.txt");
+    let text = std::fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+    let bound = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+    let bound: u64 = bound.ok_or_else(|| format!("{}: no {name}", path.display()))?;
+    println!("{name}: {found}, at most {bound}");
+    Ok(expect(found <= bound, || format!("{found}, at most {bound}")))
+}
+
+/// A symbol without its version.
+fn bare(name: &str) -> &str {
+    name.split('@').next().unwrap_or(name)
+}
+
+fn is_newer(name: &str) -> bool {
+    let Some((_, version)) = name.split_once("@GLIBC_") else { return false };
+    let mut numbers = version.trim_start_matches('@').split('.').map_while(|n| n.parse().ok());
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) > NEWEST_GLIBC
+}
+
+/// The entries of a list in `tests/abi`: one name a line, `#` begins a comment.
+fn list(file: &str) -> Result<BTreeSet<String>, String> {
+    let path = root().join("tests/abi").join(file);
+    let text = std::fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+    let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
+    Ok(lines.flat_map(str::split_whitespace).map(str::to_owned).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn elf(symbols: &str, relocations: &str) -> Elf {
+        Elf {
+            dynamic: " 0x1 (NEEDED)  Shared library: [libc.so.6]\n 0x1 (NEEDED) Shared library: \
+                      [libm.so.6]\n 0xe (SONAME) Library soname: [libsdp.so.1]\n"
+                .to_owned(),
+            symbols: symbols.to_owned(),
+            relocations: relocations.to_owned(),
+            segments: "  LOAD 0x0 0x0 0x0 0x001000 0x002000 R 0x1000\n".to_owned(),
+            code: String::new(),
+        }
+    }
+
+    const SYMBOLS: &str = "   Num:    Value  Size Type    Bind   Vis      Ndx Name
+     1: 0000000000000000     0 FUNC    GLOBAL DEFAULT  UND close@GLIBC_2.2.5 (2)
+     2: 0000000000000000     0 FUNC    GLOBAL DEFAULT  UND epoll_pwait2@GLIBC_2.35 (3)
+     3: 0000000000001000    10 FUNC    GLOBAL DEFAULT   12 read
+     4: 0000000000001000    10 FUNC    LOCAL  DEFAULT   12 hidden
+";
+
+    #[test]
+    fn tells_exports_from_imports() {
+        let elf = elf(SYMBOLS, "");
+        assert_eq!(elf.exports().into_iter().collect::<Vec<_>>(), ["read"]);
+        assert_eq!(elf.names(false).len(), 2);
+        assert_eq!(elf.versions(), Ok(vec!["epoll_pwait2@GLIBC_2.35 is too new".to_owned()]));
+    }
+
+    #[test]
+    fn finds_what_it_should_not_need() {
+        assert_eq!(elf("", "").needed(), Ok(vec!["needs libm.so.6".to_owned()]));
+        assert_eq!(elf("", "").soname(), Ok(Vec::new()));
+        assert_eq!(elf("", "").size(), Ok(Vec::new()));
+        let mut large = elf("", "");
+        large.segments = "  LOAD 0x0 0x0 0x0 0x001000 0xf0000000 R 0x1000\n".to_owned();
+        assert_eq!(large.size().map(|findings| findings.len()), Ok(1));
+    }
+
+    #[test]
+    fn finds_relocations_against_own_names() {
+        let text = "00003fd8 000500000006 R_X86_64_GLOB_DAT 0000000000001000 read + 0
+00003fe0 000500000006 R_X86_64_GLOB_DAT 0000000000000000 close@GLIBC_2.2.5 + 0
+00003fe8 000000000012 R_X86_64_TPOFF64 0
+00003ff0 000000000010 R_X86_64_DTPMOD64 0
+";
+        let elf = elf(SYMBOLS, text);
+        assert_eq!(elf.own_names().map(|f| f.len()), Ok(1));
+        assert_eq!(elf.thread_locals().map(|f| f.len()), Ok(1));
+    }
+
+    #[test]
+    fn finds_panic_calls() {
+        assert!(is_panic_call("  12: e8 00 call   10 <core::panicking::panic_fmt>"));
+        assert!(!is_panic_call("  12: e8 00 call   10 <sdp_proto::wire::parse>"));
+        let code = "0010 <sdp_x>:\n  12: call 99 <_ZN4core9panicking5panicE>\n";
+        assert_eq!(panic_places(code), ["in sdp_x"]);
+    }
+}

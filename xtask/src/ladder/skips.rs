@@ -1,0 +1,59 @@
+//! The short list of skips that even `--strict` accepts.
+//!
+//! `tests/allowed-skips.txt`: one skip a line, `NAME -- REASON`; a name that ends in `*` covers all
+//! that begin with it. A line without a reason is an error.
+
+use crate::process::root;
+
+/// The list.
+#[derive(Debug, Default)]
+pub(super) struct AllowedSkips {
+    entries: Vec<(String, String)>,
+}
+
+impl AllowedSkips {
+    /// Reads the repository's list.
+    pub(super) fn read() -> Result<Self, String> {
+        let path = root().join("tests/allowed-skips.txt");
+        let text =
+            std::fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+        Self::parse(&text).map_err(|e| format!("{}: {e}", path.display()))
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let mut entries = Vec::new();
+        for line in text.lines().filter(|l| !l.trim().is_empty() && !l.starts_with('#')) {
+            match line.split_once(" -- ").map(|(name, reason)| (name.trim(), reason.trim())) {
+                Some((name, reason)) if !reason.is_empty() => {
+                    entries.push((name.to_owned(), reason.to_owned()));
+                }
+                _ => return Err(format!("no reason: {line}")),
+            }
+        }
+        Ok(Self { entries })
+    }
+
+    /// Why a skip of `name` is acceptable; `None` if it is not.
+    pub(super) fn reason(&self, name: &str) -> Option<&str> {
+        let matches = |pattern: &str| match pattern.strip_suffix('*') {
+            Some(stem) => name.starts_with(stem),
+            None => name == pattern,
+        };
+        let entry = self.entries.iter().find(|(pattern, _)| matches(pattern));
+        entry.map(|(_, reason)| reason.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_skip_needs_a_reason() {
+        let list = AllowedSkips::parse("# why\na::b -- slow\nverbs* -- no device\n").expect("ok");
+        assert_eq!(list.reason("a::b"), Some("slow"));
+        assert_eq!(list.reason("verbs::x"), Some("no device"));
+        assert_eq!(list.reason("a::bc"), None);
+        assert!(AllowedSkips::parse("a::b\n").is_err());
+    }
+}

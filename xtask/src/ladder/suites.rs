@@ -1,0 +1,195 @@
+//! The table of suites, cheapest first.
+
+/// How a suite is run and how its results are read.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Kind {
+    /// `cargo ARGS`; libtest's lines are counted.
+    Cargo(&'static [&'static str]),
+    /// `xtask NAME`; its closing lines are counted.
+    Checks(&'static str),
+    /// pytest on one file; `tests/conftest.py` records the results.
+    Pytest(&'static str),
+}
+
+/// One row of the ladder.
+#[derive(Debug)]
+pub(super) struct Suite {
+    /// What `--only` takes.
+    pub(super) name: &'static str,
+    /// One line for people.
+    pub(super) about: &'static str,
+    /// Part of `--quick`; of a pytest suite then only the tests marked `quick`.
+    pub(super) quick: bool,
+    /// How to run it.
+    pub(super) kind: Kind,
+    /// Programs that must be installed; without them the suite is skipped.
+    pub(super) programs: &'static [&'static str],
+    /// Seconds after which the suite has failed, on two cores.
+    pub(super) limit_s: u64,
+}
+
+impl Suite {
+    /// True if the built library and tools are tested, not the sources.
+    pub(super) fn needs_library(&self) -> bool {
+        match self.kind {
+            Kind::Cargo(_) => false,
+            Kind::Checks(name) => name == "abi",
+            Kind::Pytest(_) => true,
+        }
+    }
+}
+
+const fn app(
+    name: &'static str,
+    about: &'static str,
+    path: &'static str,
+    programs: &'static [&'static str],
+    limit_s: u64,
+) -> Suite {
+    Suite { name, about, quick: false, kind: Kind::Pytest(path), programs, limit_s }
+}
+
+const fn quick(suite: Suite) -> Suite {
+    Suite { quick: true, ..suite }
+}
+
+/// Every suite. `xtask tidy` fails if a test file under `tests/` is in none of them.
+pub(super) const SUITES: &[Suite] = &[
+    Suite {
+        name: "tidy",
+        about: "formatting, lints, crate directions, words, unsafe, module docs",
+        quick: true,
+        kind: Kind::Checks("tidy"),
+        programs: &["git"],
+        limit_s: 400,
+    },
+    Suite {
+        name: "unit",
+        about: "unit tests, pair stories, simulation and fabric conformance of all crates",
+        quick: true,
+        kind: Kind::Cargo(&["test", "--no-fail-fast"]),
+        programs: &[],
+        limit_s: 900,
+    },
+    Suite {
+        name: "abi",
+        about: "what libsdp.so exports, imports and relocates",
+        quick: true,
+        kind: Kind::Checks("abi"),
+        programs: &["readelf", "objdump"],
+        limit_s: 60,
+    },
+    quick(app(
+        "app-redis",
+        "redis-server, redis-benchmark, redis-cli, BGSAVE under load",
+        "tests/apps/test_redis.py",
+        &["redis-server", "redis-benchmark", "redis-cli"],
+        300,
+    )),
+    app(
+        "app-postgres",
+        "PostgreSQL: psql, COPY, pgbench, cancel, restart of workers",
+        "tests/apps/test_postgres.py",
+        &["psql"],
+        420,
+    ),
+    app(
+        "app-nginx",
+        "nginx: workers, sendfile, keep-alive, reload; curl and wrk",
+        "tests/apps/test_nginx.py",
+        &["nginx", "curl", "wrk"],
+        300,
+    ),
+    app(
+        "app-memcached",
+        "memcached with its threads, Python client",
+        "tests/apps/test_memcached.py",
+        &["memcached"],
+        200,
+    ),
+    app(
+        "app-haproxy",
+        "haproxy in front of a Python server",
+        "tests/apps/test_haproxy.py",
+        &["haproxy", "curl"],
+        200,
+    ),
+    app(
+        "app-xinetd",
+        "xinetd: internal echo, cat, static cat, shell; telnet",
+        "tests/apps/test_xinetd.py",
+        &["xinetd", "telnet", "busybox"],
+        200,
+    ),
+    app(
+        "app-sshd",
+        "sshd with its sandbox, scp of 20 MB, ssh with a pipe",
+        "tests/apps/test_sshd.py",
+        &["sshd", "scp", "ssh-keygen"],
+        300,
+    ),
+    quick(app(
+        "app-netpipe",
+        "NetPIPE with integrity mode",
+        "tests/apps/test_netpipe.py",
+        &["NPtcp"],
+        200,
+    )),
+    app(
+        "app-iperf3",
+        "iperf3: forward, reverse, parallel, both ways",
+        "tests/apps/test_iperf3.py",
+        &["iperf3"],
+        200,
+    ),
+    app(
+        "app-iperf2",
+        "iperf 2: 1, 2, 4 and 8 connections",
+        "tests/apps/test_iperf2.py",
+        &["iperf"],
+        200,
+    ),
+    app(
+        "app-sockperf",
+        "sockperf: ping-pong and throughput with data integrity",
+        "tests/apps/test_sockperf.py",
+        &["sockperf"],
+        200,
+    ),
+    app(
+        "app-java",
+        "Java: NIO selector and blocking echo",
+        "tests/apps/test_java.py",
+        &["java", "javac"],
+        300,
+    ),
+    app(
+        "app-node",
+        "Node: streams, io_uring on and off",
+        "tests/apps/test_node.py",
+        &["node"],
+        200,
+    ),
+    quick(app(
+        "app-python",
+        "Python: sockets, asyncio, multiprocessing",
+        "tests/apps/test_python.py",
+        &[],
+        300,
+    )),
+    app(
+        "app-go",
+        "a static Go client against a preloaded server",
+        "tests/apps/test_go.py",
+        &["go"],
+        300,
+    ),
+    app("app-bash", "bash /dev/tcp", "tests/apps/test_bash.py", &["bash"], 120),
+    app(
+        "cpython",
+        "CPython's own socket tests: as they are, and with lanes that flip at random",
+        "tests/cpython/test_cpython.py",
+        &[],
+        1100,
+    ),
+];
