@@ -5,7 +5,7 @@
 //! reach are visited; where no step is left, everything must have been delivered.
 
 use sdp_proto::{
-    Credits, Outgoing, PeerCredit, Sink, SinkAction, Source,
+    Credits, Outgoing, Owed, PeerCredit, Sink, SinkAction, Source,
     connection::setup::{Local, Remote},
     wire::Message,
 };
@@ -24,17 +24,31 @@ struct End {
     unread: u16,
     to_write: u32,
     to_read: u32,
+    /// Control messages that the end has to send, at any time.
+    to_answer: u32,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct World {
     ends: [End; 2],
+    /// Whether the programs read. If not, payload may wait for ever, but control must not.
+    has_readers: bool,
+}
+
+/// What the programs are going to do.
+#[derive(Debug, Clone, Copy)]
+struct Plan {
+    bufs: u16,
+    writes: [u32; 2],
+    answers: [u32; 2],
+    has_readers: bool,
 }
 
 const PAYLOAD: u32 = 21;
 
 impl World {
-    fn new(bufs: u16, writes: [u32; 2]) -> Self {
+    fn new(plan: &Plan) -> Self {
+        let bufs = plan.bufs;
         let receive_size = 16 + PAYLOAD;
         let local = Local { credits: Credits::Explicit, bufs, receive_size, lane_messages: false };
         let remote = Remote { bufs, receive_size, max_adverts: 1, lane_messages: false };
@@ -47,25 +61,24 @@ impl World {
                 wire: VecDeque::new(),
                 arrived: 0,
                 unread: 0,
-                to_write: writes[side],
-                to_read: writes[1 - side],
+                to_write: plan.writes[side],
+                to_read: plan.writes[1 - side],
+                to_answer: plan.answers[side],
             }
         };
-        Self { ends: [end(0), end(1)] }
+        Self { ends: [end(0), end(1)], has_readers: plan.has_readers }
     }
 
-    /// What an end would send now.
-    fn outgoing(&self, side: usize) -> Option<Outgoing> {
+    /// Everything that an end may send now: programs write and answer when they like.
+    fn outgoing(&self, side: usize) -> [Option<Outgoing>; 3] {
         let end = &self.ends[side];
         let source = Source::from_words(&end.source).unwrap();
         let sink = Sink::from_words(&end.sink).unwrap();
         let ack = sink.ack(end.free + end.arrived);
-        if end.to_write != 0
-            && let Ok(message) = source.next_data(ack, PAYLOAD)
-        {
-            return Some(message);
-        }
-        source.credit_update(ack).ok()
+        let owed = if end.to_answer == 0 { Owed::NOTHING } else { Owed::SEND_SM };
+        let want = if end.to_write == 0 { 0 } else { PAYLOAD };
+        let answer = source.next_control(ack, owed).ok().filter(|_| end.to_answer != 0);
+        [answer, source.next_data(ack, want).ok(), source.credit_update(ack).ok()]
     }
 
     /// What an end sends when it is left in peace for a while.
@@ -84,6 +97,9 @@ impl World {
         next.ends[side].source = source.to_words();
         if message.payload_len() != 0 {
             next.ends[side].to_write -= 1;
+        }
+        if !message.settles().is_nothing() {
+            next.ends[side].to_answer -= 1;
         }
         next.ends[1 - side].wire.push_back((message.header().to_vec(), message.payload_len()));
         Some(next)
@@ -116,7 +132,7 @@ impl World {
         end.arrived -= 1;
         match sink.handle(&message).unwrap() {
             SinkAction::Deliver(_) => end.unread += 1,
-            SinkAction::Nothing => end.free += 1,
+            SinkAction::Nothing | SinkAction::ForSource(_) => end.free += 1,
             other => panic!("{other:?}"),
         }
         end.source = source.to_words();
@@ -125,7 +141,7 @@ impl World {
     }
 
     fn read(&self, side: usize) -> Option<Self> {
-        if self.ends[side].unread == 0 {
+        if self.ends[side].unread == 0 || !self.has_readers {
             return None;
         }
         let mut next = self.clone();
@@ -145,25 +161,34 @@ const LATE_ROUNDS: u32 = 6;
 const MESSAGES_MAX: u32 = 40;
 
 impl World {
-    fn steps(&self, side: usize) -> [(Option<Self>, &'static str); 4] {
-        [
-            (self.transmit(side, self.outgoing(side)), "sends"),
+    fn steps(&self, side: usize) -> Vec<(Self, String)> {
+        let mut steps = Vec::new();
+        for message in self.outgoing(side).into_iter().flatten() {
+            let next = self.transmit(side, Some(message)).unwrap();
+            steps.push((next, format!("{side} sends {}", message.message())));
+        }
+        let others = [
             (self.arrive(side), "gets"),
             (self.handle(side), "handles"),
             (self.read(side), "reads"),
-        ]
+        ];
+        for (next, what) in others {
+            steps.extend(next.map(|next| (next, format!("{side} {what}"))));
+        }
+        steps
     }
 
     fn is_complete(&self) -> bool {
-        self.ends.iter().all(|end| end.to_write == 0 && end.to_read == 0)
+        self.ends.iter().all(|end| {
+            let has_payload = end.to_write != 0 || end.to_read != 0;
+            end.to_answer == 0 && !(self.has_readers && has_payload)
+        })
     }
 
     /// Lets everything happen that needs no time.
     fn settle(mut self) -> Self {
         let mut bound = 1000;
-        while let Some((Some(next), _)) =
-            (0..2).flat_map(|side| self.steps(side)).find(|(next, _)| next.is_some())
-        {
+        while let Some((next, _)) = (0..2).find_map(|side| self.steps(side).into_iter().next()) {
             self = next;
             bound -= 1;
             assert_ne!(bound, 0, "no end to updates");
@@ -207,8 +232,8 @@ fn story(visits: &[Visit], mut at: usize) -> String {
 }
 
 /// Visits everything; the number of states and the highest sequence number seen.
-fn explore(bufs: u16, writes: [u32; 2]) -> (usize, u32) {
-    let first = World::new(bufs, writes);
+fn explore(plan: &Plan) -> (usize, u32) {
+    let first = World::new(plan);
     let mut seen = HashSet::from([first.clone()]);
     let mut visits = vec![Visit { world: first, from: 0, what: String::new(), lates: 0 }];
     let mut highest = 0;
@@ -219,25 +244,14 @@ fn explore(bufs: u16, writes: [u32; 2]) -> (usize, u32) {
         for side in 0..2 {
             let mseq = Source::from_words(&world.ends[side].source).unwrap().last_mseq();
             highest = highest.max(mseq);
-            assert!(
-                mseq <= MESSAGES_MAX,
-                "bufs {bufs} writes {writes:?}: no end to updates\n{}",
-                story(&visits, at)
-            );
-            for (next, what) in world.steps(side) {
-                let Some(next) = next else { continue };
-                let detail = match what {
-                    "sends" => world.outgoing(side).unwrap().message().to_string(),
-                    _ => String::new(),
-                };
-                nexts.push((next, format!("{side} {what} {detail}"), lates));
-            }
+            assert!(mseq <= MESSAGES_MAX, "{plan:?}: no end to updates\n{}", story(&visits, at));
+            nexts.extend(world.steps(side).into_iter().map(|(next, what)| (next, what, lates)));
         }
         if nexts.is_empty() {
             for side in 0..2 {
                 assert!(
                     world.completes_from(side),
-                    "bufs {bufs} writes {writes:?}: somebody waits for ever\n{}",
+                    "{plan:?}: somebody waits for ever\n{}",
                     story(&visits, at)
                 );
                 if lates < LATE_MAX
@@ -257,22 +271,38 @@ fn explore(bufs: u16, writes: [u32; 2]) -> (usize, u32) {
     (seen.len(), highest)
 }
 
+fn explore_all(bufs: u16, has_readers: bool, cases: &[([u32; 2], [u32; 2])]) {
+    for (writes, answers) in cases {
+        let plan = Plan { bufs, writes: *writes, answers: *answers, has_readers };
+        let (states, highest) = explore(&plan);
+        println!("{plan:?}: {states} states, messages up to {highest}");
+        assert!(highest > 0);
+    }
+}
+
 #[test]
 fn three_buffers_are_enough_in_every_schedule() {
-    for writes in [[1, 0], [3, 0], [1, 1], [2, 1], [2, 2]] {
-        let (states, highest) = explore(3, writes);
-        println!("3 buffers, {writes:?}: {states} states, messages up to {highest}");
-        assert!(highest >= writes[0]);
-    }
+    let writes = [[1, 0], [3, 0], [1, 1], [2, 1], [2, 2]];
+    explore_all(3, true, &writes.map(|writes| (writes, [0, 0])));
 }
 
 #[test]
 fn four_and_five_buffers_too() {
     for bufs in [4, 5] {
-        for writes in [[4, 0], [2, 2]] {
-            let (states, highest) = explore(bufs, writes);
-            println!("{bufs} buffers, {writes:?}: {states} states, messages up to {highest}");
-            assert!(highest >= writes[0]);
-        }
+        explore_all(bufs, true, &[([4, 0], [0, 0]), ([2, 2], [0, 0])]);
     }
+}
+
+#[test]
+fn control_never_waits_for_a_program_that_does_not_read() {
+    for bufs in [3, 4] {
+        let cases = [([1, 1], [1, 0]), ([1, 1], [1, 1]), ([2, 2], [1, 1]), ([2, 0], [2, 1])];
+        explore_all(bufs, false, &cases);
+    }
+}
+
+#[test]
+fn control_beside_payload_blocks_nothing() {
+    explore_all(3, true, &[([1, 1], [1, 1]), ([2, 1], [1, 1]), ([1, 0], [2, 2])]);
+    explore_all(4, true, &[([1, 1], [1, 1])]);
 }

@@ -184,7 +184,7 @@ impl Sink {
     ///
     /// # Errors
     ///
-    /// The rule that the peer broke; the sink is unchanged and the connection is to be reset.
+    /// The rule that the peer broke; the connection is to be reset.
     #[inline]
     pub fn handle(&mut self, message: &Message) -> Result<SinkAction, Violation> {
         let header = &message.header;
