@@ -83,14 +83,6 @@ unsafe fn control(fd: c_int, command: c_int, arg: usize, real: impl Fn() -> c_in
     if let Call::Done(result) = calls::controlling(fd, command, arg) {
         return errno::settle(result) as c_int;
     }
-    let signals = match command {
-        libc::F_SETOWN | F_SETOWN_EX | F_SETSIG => true,
-        libc::F_SETFL => arg as c_int & libc::O_ASYNC != 0,
-        _ => false,
-    };
-    if signals {
-        calls::pin(fd, Pin::SignalDriven);
-    }
     let result = real();
     if duplicates(command) {
         return duplicated(fd, result);
@@ -109,10 +101,6 @@ unsafe fn control(fd: c_int, command: c_int, arg: usize, real: impl Fn() -> c_in
     }
     result
 }
-
-/// `fcntl` commands of the kernel's interface that the libc bindings do not name.
-const F_SETSIG: c_int = 10;
-const F_SETOWN_EX: c_int = 15;
 
 hooks! {
     fn close(fd: c_int) -> c_int {
