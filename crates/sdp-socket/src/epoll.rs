@@ -694,12 +694,21 @@ pub(crate) unsafe fn wait(
         let Some(bell) = process::bell() else { return None };
         bell.fall_asleep();
         with(|m| m.set(set).map(|s| s.sleepers += 1));
+        let asleep = monotonic_ns();
         let ready = bell.any() || with(|m| m.set(set).is_some_and(|s| s.ready_first != NONE))?;
         let timeout_ms = if ready { 0 } else { milliseconds(left) };
         // SAFETY: as the caller's.
         let result = unsafe { kernel_events(set_fd, set, &mut out, timeout_ms, mask) };
-        with(|m| m.set(set).map(|s| s.sleepers = s.sleepers.saturating_sub(1)));
         bell.wake_up();
+        let slept = monotonic_ns() - asleep;
+        with(|m| {
+            m.set(set).map(|s| {
+                s.sleepers = s.sleepers.saturating_sub(1);
+                if out.used > 0 {
+                    s.spin_ns = spin::budget_after_sleep(slept, s.spin_ns);
+                }
+            })
+        });
         match result {
             Err(e) => return Some(Err(e)),
             Ok(()) if out.used > 0 => return Some(Ok(out.used)),

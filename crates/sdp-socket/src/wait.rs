@@ -137,7 +137,11 @@ pub(crate) fn for_bytes(conn: &Pinned, until: Option<u64>, mark: Mark) -> Woken 
         }
     }
     count(conn, Direction::Receive, Counter::Slept);
+    let asleep = monotonic_ns();
     let woken = sleep(conn, libc::POLLIN | libc::POLLRDHUP, wait_set, until, mark);
+    if woken == Woken::Look {
+        spin::learn_from_sleep(conn, monotonic_ns() - asleep);
+    }
     if wait_set >= 0
         && let Some(bell) = bell
     {
