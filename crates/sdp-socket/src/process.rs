@@ -66,9 +66,9 @@ pub(crate) fn remember() {
 }
 
 /// Whether the caller runs in the process that the tables describe, and not in a vfork child that
-/// merely shares its memory. One system call: for paths that change tables.
+/// merely shares its memory. For paths that change tables.
 pub(crate) fn is_ours() -> bool {
-    RETIRED.load(Ordering::Relaxed) || sys_pid::current() as u32 == pid()
+    RETIRED.load(Ordering::Relaxed) || !sys_pid::is_borrowed(pid())
 }
 
 /// Whether the library is out of business here.

@@ -115,6 +115,7 @@ hooks! {
             return real::clone(core::ptr::null(), stack, flags, arg, ptid, tls, ctid);
         };
         if flags & libc::CLONE_VM != 0 || stack.is_null() {
+            sdp_sys::pid::lend();
             return real::clone(run as *const c_void, stack, flags, arg, ptid, tls, ctid);
         }
         let mut first = Start { child: run, arg };
