@@ -77,6 +77,7 @@ def check(ladder, name, scenario, placement, *, bulk=False):
     assert result == expected, f"differs from plain TCP: {result!r}, expected {expected!r}"
     reports = stage.server_reports + stage.client_reports
     assert reports, "no report"
+    note_shares(name, placement, reports)
     if placement is Placement.BOTH:
         check_volume(name, reports)
         if bulk and stage.space.is_private:
@@ -103,9 +104,12 @@ def merged(reports):
     return type(reports[0])("+".join(r.name for r in reports), total)
 
 
-def side(stage_reports):
-    """Reports of one side, or nothing."""
-    return [merged(stage_reports)] if stage_reports else []
+def note_shares(name, placement, reports):
+    """Appends one line about the lanes to the file that `SDP_TEST_SHARES` names."""
+    path = os.environ.get("SDP_TEST_SHARES")
+    if path:
+        with open(path, "a", encoding="utf-8") as f:
+            f.write(f"{name}\t{placement.value}\t{merged(reports).summary()}\n")
 
 
 def check_volume(name, reports):

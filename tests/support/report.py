@@ -59,9 +59,22 @@ class Report:
             return None
         return min(1.0, max(0.0, 1.0 - max(0, tcp - young) / after))
 
+    def summary(self):
+        """The figures in one line."""
+        parts = [f"{self.count('connections', 'sdp')} of {self.seen} ends on sdp"]
+        for direction in ("sent", "received"):
+            sdp, tcp, _ = self.volume(direction)
+            share = self.share(direction)
+            judged = "too little" if share is None else f"{share:.1%}"
+            parts.append(f"{direction}: {sdp} sdp, {tcp} tcp, {judged}")
+        for group in ("reasons", "demotions"):
+            named = {key: value for key, value in self.raw.get(group, {}).items() if value}
+            parts.append(f"{group} {named}")
+        return "; ".join(parts)
+
     def describe(self):
-        """The whole report for a failure message."""
-        return f"{self.name}: {json.dumps(self.raw, indent=1)}"
+        """The figures, and the whole report, for a failure message."""
+        return f"{self.name}: {self.summary()}\n{self.name}: {json.dumps(self.raw)}"
 
 
 def check_sums(report):

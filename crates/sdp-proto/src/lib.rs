@@ -35,7 +35,11 @@
 //! ```
 //!
 //! Receiving, under the sink's lock: [`wire::Message::parse`], then [`Sink::handle`], then do what
-//! the [`SinkAction`] says.
+//! the [`SinkAction`] says. Where messages rest in a ring until they are read, a [`Scan`] looks ahead
+//! for answers that the source waits for.
+//!
+//! Parsing looks at no more than the first 40 bytes of a message ([`wire::PREFIX_MAX`]); for Data, 16
+//! do.
 
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
@@ -46,7 +50,9 @@ pub mod wire;
 
 pub use connection::{
     mode::Mode,
-    owed::Owed,
+    owed::{MAX_ADVERTS, Owed},
+    scan::Scan,
+    setup::{Local, Remote},
     sink::{Payload, Sink, SinkAction, SinkConfig, SourceInput},
     source::{Hold, Outgoing, Source, SourceConfig, SourceEvent},
     words::{Ack, Corrupt, Credits, PeerCredit},

@@ -210,7 +210,8 @@ fn hello_without_names() {
 
 #[test]
 fn hello_ack() {
-    let ack = HelloAck { bufs: 64, version: 0x22, max_adverts: 1, receive_size: 32_784 };
+    let ack =
+        HelloAck { bufs: 64, version: 0x22, max_adverts: 1, capabilities: 0, receive_size: 32_784 };
     let mut expected = hex("01000040 000000c4 00000000 00000000 22000001 00008010");
     expected.resize(HELLO_ACK_LEN, 0);
     assert_eq!(ack.encode().as_slice(), expected);

@@ -99,9 +99,14 @@ fn tick_now(conn: &Conn, fd: i32) {
     process::ensure_row(conn);
     let (bell_fd, bell_page_fd) = process::bell_files();
     let hello = hello(&tuple);
-    let hello_ack =
-        HelloAck { bufs: u16::MAX, version: VERSION, max_adverts: 1, receive_size: MESSAGE_SIZE }
-            .encode();
+    let hello_ack = HelloAck {
+        bufs: u16::MAX,
+        version: VERSION,
+        max_adverts: 1,
+        capabilities: 0,
+        receive_size: MESSAGE_SIZE,
+    }
+    .encode();
     let local = Local {
         carrier: fd,
         tuple,

@@ -126,6 +126,7 @@ fn attempt(
     }
     let record = log.with_extension("results");
     let _ = std::fs::remove_file(&record);
+    let _ = std::fs::remove_file(log.with_extension("shares"));
     let mut command = match suite.kind {
         Kind::Cargo(args) => {
             let mut command = cargo();
@@ -148,6 +149,7 @@ fn attempt(
                 command.args(["-m", "quick"]);
             }
             command.env("SDP_TEST_RESULTS", &record).env("SDP_TEST_TARGET", target_dir());
+            command.env("SDP_TEST_SHARES", log.with_extension("shares"));
             command
         }
     };

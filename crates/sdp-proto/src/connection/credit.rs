@@ -29,23 +29,44 @@ pub(super) const fn may_send(credits: u32, raises: bool, class: Class) -> Result
     }
 }
 
-/// Whether the peer has to be told of its credits by a message of its own, `told` being what our
-/// last message said.
-pub(super) const fn is_update_due(ack: Ack, told: Ack) -> bool {
+/// Whether the peer has to be told of its credits by a message of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Due {
+    /// No: it knows enough, or there is nothing to tell.
+    No,
+    /// Unless something else is sent for a while.
+    Late,
+    /// Now.
+    Now,
+}
+
+/// Judges what the peer was `told` by our last message against what is true now.
+///
+/// An update uses up a buffer of the peer, so that the peer has something to tell, too. With few
+/// buffers posted at both ends each update takes the other end to the reserve, and ends that answer
+/// at once answer for ever; ends that do not answer leave each other in the reserve. So what only
+/// empty messages used up is told late: slowly, whoever waits gets on.
+pub(super) const fn update_due(ack: Ack, told: Ack) -> Due {
     let raise = ack.raise_over(told);
     if raise <= 0 {
-        return false;
+        return Due::No;
     }
     let left = ack.left_of(told);
-    if left <= 1 {
-        // The peer may be unable to send anything at all.
-        return true;
-    }
-    // What only empty messages used up is not worth a message, or updates would answer updates.
     let empties = ack.empty.wrapping_sub(told.empty) as i32;
-    if raise <= empties {
-        return false;
+    if left <= RESERVE as i32 {
+        // The peer cannot send payload, or nothing at all.
+        return if raise > empties {
+            Due::Now
+        } else if left < RESERVE as i32 || ack.bufs as u32 > RESERVE {
+            Due::Late
+        } else {
+            Due::No
+        };
     }
-    // The peer cannot send payload; or it soon will not, and there is half as much again to offer.
-    left <= RESERVE as i32 || 2 * ack.bufs as i32 >= left.saturating_mul(3).saturating_add(2)
+    // It soon will not be able to, and there is half as much again to offer.
+    if raise > empties && 2 * ack.bufs as i32 >= left.saturating_mul(3).saturating_add(2) {
+        Due::Now
+    } else {
+        Due::No
+    }
 }

@@ -1,8 +1,16 @@
-//! The two half-connections of an end and what they share.
+//! One end of a connection: its two half-connections, its life cycle, and both together.
+//!
+//! [`crate::Source`] and [`crate::Sink`] are what a threaded user drives, each under its own lock.
+//! [`end::Connection`] joins them with the life cycle for whoever drives an end from one place: the
+//! simulator, the tests, and programs that know only whole connections.
 
 pub mod credit;
+pub mod end;
 pub mod mode;
 pub mod owed;
+pub mod scan;
+pub mod setup;
 pub mod sink;
 pub mod source;
+pub mod state;
 pub mod words;

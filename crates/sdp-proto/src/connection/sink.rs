@@ -77,6 +77,25 @@ pub enum SourceInput {
     SuspCommAck,
 }
 
+impl SourceInput {
+    /// What a message says to the source of the end that receives it, if anything.
+    pub(super) const fn of(message: &Message) -> Option<Self> {
+        Some(match message.body {
+            Body::SendSm => Self::SendSm { mseq_ack: message.header.mseq_ack },
+            Body::RdmaRdCompl { bytes } => Self::RdmaRdCompl {
+                bytes,
+                wants_pipelined: message.header.flags.has(Flags::REQ_PIPE),
+            },
+            Body::ModeChange(change) if change.for_source => Self::ModeChange(change),
+            Body::SinkAvail(advert) => Self::SinkAvail(advert),
+            Body::SinkAvailCancel => Self::SinkAvailCancel,
+            Body::ChRcvBufAck { size } => Self::ChRcvBufAck { size },
+            Body::SuspCommAck => Self::SuspCommAck,
+            _ => return None,
+        })
+    }
+}
+
 /// What a received message calls for. An urgent announcement may ride on any message: look at
 /// `message.header.flags` for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -165,7 +184,7 @@ impl Sink {
     ///
     /// # Errors
     ///
-    /// The rule that the peer broke; the sink is unchanged and the connection is to be reset.
+    /// The rule that the peer broke; the connection is to be reset.
     #[inline]
     pub fn handle(&mut self, message: &Message) -> Result<SinkAction, Violation> {
         let header = &message.header;
@@ -323,9 +342,16 @@ impl Sink {
 
     #[inline(never)]
     fn handle_control(&mut self, message: &Message) -> Result<SinkAction, Violation> {
-        let for_source = |input| Ok(SinkAction::ForSource(input));
+        if let Some(input) = SourceInput::of(message) {
+            if message.body == Body::SuspCommAck {
+                self.gates |= SUSPENDED;
+            }
+            return Ok(match self.take_payload(message) {
+                Some(payload) => SinkAction::DeliverForSource(payload, input),
+                None => SinkAction::ForSource(input),
+            });
+        }
         match message.body {
-            Body::Data => Ok(SinkAction::Nothing),
             Body::DisConn => {
                 if self.gates & ENDED != 0 {
                     return Err(Violation::DisConnTwice);
@@ -341,9 +367,6 @@ impl Sink {
             // The SendSm that answers the advertisement is owed or sent already, and answers the
             // cancellation too (spec 7.4).
             Body::SrcAvailCancel => Ok(SinkAction::Nothing),
-            Body::ModeChange(change) if change.for_source => {
-                for_source(SourceInput::ModeChange(change))
-            }
             Body::ModeChange(change) => self.handle_mode_change(change),
             // We advertise no sink buffers.
             Body::RdmaWrCompl { bytes } => Err(Violation::WriteComplUnasked { bytes }),
@@ -359,24 +382,6 @@ impl Sink {
                 self.gates |= SUSPENDED;
                 Ok(SinkAction::Suspend { service })
             }
-            Body::SuspCommAck => {
-                self.gates |= SUSPENDED;
-                for_source(SourceInput::SuspCommAck)
-            }
-            Body::SendSm => for_source(SourceInput::SendSm { mseq_ack: message.header.mseq_ack }),
-            Body::RdmaRdCompl { bytes } => for_source(SourceInput::RdmaRdCompl {
-                bytes,
-                wants_pipelined: message.header.flags.has(Flags::REQ_PIPE),
-            }),
-            Body::SinkAvail(advert) => {
-                let input = SourceInput::SinkAvail(advert);
-                match self.take_payload(message) {
-                    Some(payload) => Ok(SinkAction::DeliverForSource(payload, input)),
-                    None => for_source(input),
-                }
-            }
-            Body::SinkAvailCancel => for_source(SourceInput::SinkAvailCancel),
-            Body::ChRcvBufAck { size } => for_source(SourceInput::ChRcvBufAck { size }),
             Body::LaneSwitch(switch) if self.lane_messages => Ok(SinkAction::LaneSwitch(switch)),
             Body::LaneRequest(request) if self.lane_messages => {
                 Ok(SinkAction::LaneRequest(request))
@@ -384,9 +389,8 @@ impl Sink {
             Body::Experimental { mid } if self.lane_messages && is_lane_mid(mid) => {
                 Err(Violation::LaneMalformed { mid })
             }
-            Body::LaneSwitch(_) | Body::LaneRequest(_) | Body::Experimental { .. } => {
-                Ok(SinkAction::Nothing)
-            }
+            // Experimental messages of others, and what was said to the source above.
+            _ => Ok(SinkAction::Nothing),
         }
     }
 

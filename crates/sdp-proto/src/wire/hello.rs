@@ -25,6 +25,9 @@ pub const VERSION: u8 = 0x22;
 /// The major version that we accept.
 pub const VERSION_MAJOR: u8 = 2;
 
+/// Capability nibble: the sender knows our lane messages (spec 2.11).
+pub const CAPABILITY_LANES: u8 = 0x8;
+
 /// Fewest receive buffers with which the credit rules are free of deadlock (spec 4.3).
 pub const BUFS_MIN: u16 = 3;
 /// Smallest receive buffer: the largest standard header and one byte (spec 4.3).
@@ -81,7 +84,7 @@ pub struct Hello {
     pub version: u8,
     /// Advertisements that the sender accepts outstanding towards it; at least 1.
     pub max_adverts: u8,
-    /// Capability nibble; 0 in what we send.
+    /// Capability nibble, 0 to 15.
     pub capabilities: u8,
     /// Size in bytes that the sender would like the peer's receive buffers to have; a hint.
     pub desired_receive_size: u32,
@@ -200,6 +203,8 @@ pub struct HelloAck {
     pub version: u8,
     /// Advertisements that the sender accepts outstanding towards it; at least 1.
     pub max_adverts: u8,
+    /// Capability nibble, 0 to 15. Others send 0.
+    pub capabilities: u8,
     /// Size in bytes of the sender's receive buffers, header included.
     pub receive_size: u32,
 }
@@ -209,7 +214,7 @@ impl HelloAck {
     pub fn encode(&self) -> [u8; HELLO_ACK_LEN] {
         let mut out = Writer::<HELLO_ACK_LEN>::new();
         out.put(&setup_header(Mid::HelloAck, self.bufs, HELLO_ACK_LEN).encode());
-        out.put(&[self.version, 0, 0, self.max_adverts]);
+        out.put(&[self.version, self.capabilities & 0xf, 0, self.max_adverts]);
         out.put(&self.receive_size.to_be_bytes());
         out.bytes
     }
@@ -226,7 +231,7 @@ impl HelloAck {
         if len > data.len() || !(HELLO_ACK_USED..=HELLO_ACK_LEN).contains(&len) {
             return Err(length_error);
         }
-        let Some([version, _, _, max_adverts, r0, r1, r2, r3]) = field::<8>(data, HEADER_LEN)
+        let Some([version, family, _, max_adverts, r0, r1, r2, r3]) = field::<8>(data, HEADER_LEN)
         else {
             return Err(length_error);
         };
@@ -235,6 +240,7 @@ impl HelloAck {
             bufs: header.bufs,
             version,
             max_adverts,
+            capabilities: family & 0xf,
             receive_size: u32::from_be_bytes([r0, r1, r2, r3]),
         };
         check_limits(ack.bufs, ack.max_adverts, ack.receive_size)?;

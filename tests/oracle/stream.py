@@ -1,0 +1,241 @@
+"""Byte-stream oracle: both directions of one TCP connection, calls and sizes chosen by a seed.
+
+Run with a seed: connects two processes over loopback, sends seeded random bytes both ways with a
+seeded mix of calls (send, sendall, sendmsg, os.write, os.writev, sendfile; recv, recv_into, recvmsg,
+read, peek first, wait-all; blocking, with timeout, non-blocking behind poll, select or epoll in its
+trigger modes), ends each direction by shutdown or close at a random place, and compares hashes with
+what was meant to be sent. Exits 0 when every byte arrived, once, in order.
+
+    stream.py SEED [TOTAL_BYTES]
+"""
+
+import hashlib
+import os
+import random
+import select
+import socket
+import sys
+import tempfile
+import threading
+import time
+
+DEADLINE_S = 60
+
+
+def payload(seed, total):
+    """The bytes that a seed stands for."""
+    return random.Random(seed).randbytes(total)
+
+
+class Waiter:
+    """Waits for readiness in the way chosen; remembers what epoll wants remembered."""
+
+    def __init__(self, rng, sock, events):
+        self.sock = sock
+        self.want = events
+        self.kind = rng.choice(["poll", "select", "epoll-lt", "epoll-et", "epoll-oneshot"])
+        if self.kind == "poll":
+            self.poll = select.poll()
+            self.poll.register(sock, select.POLLIN if events == "r" else select.POLLOUT)
+        elif self.kind.startswith("epoll"):
+            self.epoll = select.epoll()
+            self.mask = select.EPOLLIN | select.EPOLLRDHUP if events == "r" else select.EPOLLOUT
+            if self.kind == "epoll-et":
+                self.mask |= select.EPOLLET
+            if self.kind == "epoll-oneshot":
+                self.mask |= select.EPOLLONESHOT
+            self.epoll.register(sock, self.mask)
+            self.is_first = True
+
+    def wait(self):
+        """Blocks until ready, or fails after the deadline."""
+        if self.kind == "poll":
+            ready = self.poll.poll(DEADLINE_S * 1000)
+        elif self.kind == "select":
+            r, w = ([self.sock], []) if self.want == "r" else ([], [self.sock])
+            ready = any(select.select(r, w, [], DEADLINE_S))
+        else:
+            if self.kind == "epoll-oneshot" and not self.is_first:
+                self.epoll.modify(self.sock, self.mask)
+            self.is_first = False
+            ready = self.epoll.poll(DEADLINE_S)
+        if not ready:
+            raise TimeoutError(f"{self.kind} for {self.want} never became ready")
+
+    def close(self):
+        if self.kind.startswith("epoll"):
+            self.epoll.close()
+
+
+def size(rng, top):
+    """Sizes that like the edges of records, pages and rings."""
+    shape = rng.random()
+    if shape < 0.4:
+        return rng.randint(1, 200)
+    if shape < 0.6:
+        return rng.choice([4095, 4096, 16383, 16384, 16385, 65536])
+    return rng.randint(1, top)
+
+
+def sender(sock, data, seed, mode, failures, who):
+    rng = random.Random(seed * 7 + 1)
+    try:
+        waiter = Waiter(rng, sock, "w") if mode != "blocking" else None
+        at = 0
+        view = memoryview(data)
+        while at < len(data):
+            n = min(size(rng, 200_000 if rng.random() < 0.2 else 9000), len(data) - at)
+            kind = rng.choice(["send", "sendmsg", "write", "writev", "sendfile", "sendall"])
+            if rng.random() < 0.02:
+                time.sleep(rng.random() * 0.003)
+            try:
+                if kind == "send":
+                    sent = sock.send(view[at : at + n])
+                elif kind == "sendall" and mode == "blocking":
+                    sock.sendall(view[at : at + n])
+                    sent = n
+                elif kind == "sendmsg":
+                    cut = rng.randint(0, n)
+                    sent = sock.sendmsg([view[at : at + cut], view[at + cut : at + n]])
+                elif kind == "writev":
+                    cut = rng.randint(0, n)
+                    sent = os.writev(sock.fileno(), [view[at : at + cut], view[at + cut : at + n]])
+                elif kind == "sendfile" and n > 1000 and rng.random() < 0.3:
+                    with tempfile.TemporaryFile() as file:
+                        file.write(view[at : at + n])
+                        file.flush()
+                        sent = os.sendfile(sock.fileno(), file.fileno(), 0, n)
+                else:
+                    sent = os.write(sock.fileno(), view[at : at + n])
+            except (BlockingIOError, TimeoutError):
+                if waiter is None:
+                    raise
+                waiter.wait()
+                continue
+            at += sent
+        if waiter:
+            waiter.close()
+        sock.shutdown(socket.SHUT_WR)
+    except Exception as error:  # reported by the parent with the seed
+        failures.append(f"{who} sender ({mode}): {error!r}")
+
+
+def receiver(sock, seed, mode, digest, failures, who, theirs):
+    rng = random.Random(seed * 11 + 5)
+    got = 0
+    try:
+        waiter = Waiter(rng, sock, "r") if mode != "blocking" else None
+        while True:
+            n = size(rng, 100_000 if rng.random() < 0.2 else 9000)
+            kind = rng.choice(["recv", "into", "msg", "read", "peek", "all", "readv"])
+            if rng.random() < 0.02:
+                time.sleep(rng.random() * 0.003)
+            try:
+                if kind == "recv":
+                    data = sock.recv(n)
+                elif kind == "into":
+                    room = bytearray(n)
+                    data = bytes(room[: sock.recv_into(room)])
+                elif kind == "msg":
+                    cut = rng.randint(0, n)
+                    parts = [bytearray(cut), bytearray(n - cut)]
+                    count = sock.recvmsg_into(parts)[0]
+                    data = (bytes(parts[0]) + bytes(parts[1]))[:count]
+                elif kind == "readv":
+                    cut = rng.randint(0, n)
+                    parts = [bytearray(cut), bytearray(n - cut)]
+                    count = os.readv(sock.fileno(), parts)
+                    data = (bytes(parts[0]) + bytes(parts[1]))[:count]
+                elif kind == "peek":
+                    seen = sock.recv(n, socket.MSG_PEEK)
+                    data = sock.recv(len(seen)) if seen else b""
+                    if data != seen[: len(data)]:
+                        raise AssertionError("peek and recv differ")
+                elif kind == "all":
+                    n = min(n, len(theirs) - got) or 1
+                    data = sock.recv(n, socket.MSG_WAITALL)
+                    if mode == "blocking" and len(data) != n and got + len(data) != len(theirs):
+                        raise AssertionError(f"MSG_WAITALL {len(data)} of {n}")
+                else:
+                    data = os.read(sock.fileno(), n)
+            except (BlockingIOError, TimeoutError):
+                if waiter is None:
+                    raise
+                waiter.wait()
+                continue
+            if not data:
+                break
+            if theirs[got : got + len(data)] != data:
+                where = next(i for i, b in enumerate(data) if theirs[got + i : got + i + 1] != bytes([b]))
+                again = theirs.find(data[where : where + 16])
+                raise AssertionError(
+                    f"{kind} of {n} gave {len(data)} bytes at {got}; wrong from {got + where}, "
+                    f"that is position {again}"
+                )
+            digest.update(data)
+            got += len(data)
+            # An edge-triggered reader goes on until EAGAIN: the loop does.
+        if waiter:
+            waiter.close()
+    except Exception as error:  # reported by the parent with the seed
+        failures.append(f"{who} receiver ({mode}) after {got}: {error!r}")
+
+
+def run_end(sock, who, seed, mine, theirs):
+    """Sends `mine`, receives what should be `theirs`; the failures found."""
+    rng = random.Random(seed * 3 + (who == "server"))
+    failures = []
+    mode = rng.choice(["blocking", "blocking", "timeout", "nonblocking"])
+    if mode == "timeout":
+        sock.settimeout(DEADLINE_S)
+    elif mode == "nonblocking":
+        sock.setblocking(False)
+    digest = hashlib.sha256()
+    threads = [
+        threading.Thread(target=sender, args=(sock, mine, seed, mode, failures, who), daemon=True),
+        threading.Thread(
+            target=receiver,
+            args=(sock, seed, mode, digest, failures, who, theirs),
+            daemon=True,
+        ),
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+        if thread.is_alive():
+            failures.append(f"{who}: a {mode} thread did not end")
+    if not failures and digest.digest() != hashlib.sha256(theirs).digest():
+        failures.append(f"{who}: the bytes differ")
+    return failures
+
+
+def main():
+    seed = int(sys.argv[1])
+    total = int(sys.argv[2]) if len(sys.argv) > 2 else 2_000_000
+    rng = random.Random(seed)
+    sizes = [rng.randint(1, total), rng.randint(1, total)]
+    up, down = payload(seed, sizes[0]), payload(seed + 1_000_003, sizes[1])
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    child = os.fork()
+    if child == 0:
+        listener_address = listener.getsockname()
+        listener.close()
+        sock = socket.create_connection(listener_address)
+        failures = run_end(sock, "client", seed, up, down)
+        for failure in failures:
+            print(f"seed {seed}: {failure}", file=sys.stderr, flush=True)
+        os._exit(1 if failures else 0)
+    sock, _ = listener.accept()
+    failures = run_end(sock, "server", seed, down, up)
+    for failure in failures:
+        print(f"seed {seed}: {failure}", file=sys.stderr, flush=True)
+    _, status = os.waitpid(child, 0)
+    sys.stdout.flush()
+    os._exit(1 if failures or status else 0)
+
+
+if __name__ == "__main__":
+    main()
