@@ -32,7 +32,9 @@ pub(super) fn is_borrowed() -> bool {
 /// A child with its own copy of the memory starts.
 fn child() {
     tls::forked();
-    own();
+    if !privilege::is_sandboxed() {
+        own();
+    }
     calls::fork_child();
 }
 
