@@ -26,7 +26,7 @@ use core::{
 
 use libc::{c_int, epoll_event, sigset_t};
 use sdp_shm::bell::Bell;
-use sdp_sys::{errno::Errno, section, sys, time::monotonic_ns};
+use sdp_sys::{errno::Errno, section, sys, time::monotonic_ns, tls};
 
 use crate::{
     conn::{self, Conn, Half, Stage, flag},
@@ -76,8 +76,6 @@ struct Registration {
     is_disabled: bool,
     /// Edge: the ring cursor last reported.
     reported: u64,
-    /// Judged empty by kernel events in a row without a bell.
-    empties: u8,
 }
 
 struct Set {
@@ -106,6 +104,9 @@ struct Mirror {
 }
 
 static LOCK: AtomicU32 = AtomicU32::new(0);
+/// Thread that holds the lock across a fork: libc runs the program's `pthread_atfork` handlers meanwhile,
+/// which may use sets.
+static FORKING: AtomicU32 = AtomicU32::new(0);
 static MIRROR: AtomicPtr<Mirror> = AtomicPtr::new(null_mut());
 
 fn lock() {
@@ -131,10 +132,17 @@ fn with<R>(body: impl FnOnce(&mut Mirror) -> R) -> Option<R> {
         return None;
     }
     let _section = section::Guard::enter();
-    lock();
-    // SAFETY: the mapping is never unmapped and the lock is ours; the reference ends with `body`.
+    let held = FORKING.load(Ordering::Acquire);
+    let is_mine = held != 0 && held == tls::thread_id() as u32;
+    if !is_mine {
+        lock();
+    }
+    // SAFETY: the mapping is never unmapped and the lock is ours (no `body` runs another one); the
+    // reference ends with `body`.
     let result = body(unsafe { &mut *mirror });
-    unlock();
+    if !is_mine {
+        unlock();
+    }
     Some(result)
 }
 
@@ -234,7 +242,6 @@ impl Mirror {
             is_ready: false,
             is_disabled: false,
             reported: 0,
-            empties: 0,
         };
         *self.buckets.get_mut(bucket)? = index;
         conn.registrations.store(index.wrapping_add(1), Ordering::Relaxed);
@@ -422,9 +429,8 @@ impl Mirror {
             }
             None
         });
-        let host = kept.or_else(|| {
-            self.registrations.iter().take(self.used as usize).position(candidate)
-        });
+        let host =
+            kept.or_else(|| self.registrations.iter().take(self.used as usize).position(candidate));
         let data = host.and_then(|h| self.registrations.get(h)).map(|r| r.data);
         let op = match (hidden, data) {
             (None, None) => return,
@@ -550,16 +556,19 @@ pub(crate) fn bell_moved() {
 /// Before a fork: nobody is in the middle of a change.
 pub(crate) fn fork_prepare() {
     lock();
+    FORKING.store(tls::thread_id() as u32, Ordering::Release);
 }
 
 /// After a fork, in the parent.
 pub(crate) fn fork_parent() {
+    FORKING.store(0, Ordering::Release);
     unlock();
 }
 
 /// After a fork, in the child: sets are shared with the parent by the kernel, the hidden eventfd in them
 /// is the parent's.
 pub(crate) fn fork_child() {
+    FORKING.store(0, Ordering::Release);
     unlock();
     with(|m| {
         for set in m.sets.iter_mut().filter(|s| s.is_used) {
@@ -621,7 +630,6 @@ pub(crate) unsafe fn control(
                     reg.events = events;
                     reg.is_disabled = false;
                     reg.reported = 0;
-                    reg.empties = 0;
                 }
                 m.push_ready(at);
             }
@@ -850,7 +858,6 @@ fn judge(m: &mut Mirror, at: u32, out: &mut Output) {
             if let Some(reg) = m.reg(at) {
                 reg.reported = cursor;
                 reg.is_disabled = reg.events & ONESHOT != 0;
-                reg.empties = 0;
             }
             if reg.events & ONESHOT != 0 {
                 disable_in_kernel(m, &reg);
@@ -981,7 +988,6 @@ fn translate(m: &mut Mirror, set: u32, events: u32, data: u64, out: &mut Output)
 /// Which bits of a kernel event are for the program.
 fn judge_kernel(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u32 {
     let Some(conn) = conn::get(reg.conn) else { return events };
-    let is_host = m.set(reg.set).is_some_and(|s| s.host == at);
     if conn.stage() != Stage::Attached || !conn.pin_live(Half::Receive) {
         return events;
     }
@@ -990,17 +996,12 @@ fn judge_kernel(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u32
     if events & IN_KIND != 0 && events & over == 0 {
         let truth = readiness::judge(conn, reg.fd);
         if !truth.readable {
-            let drop = truth.ate_bells || (is_host && reg.empties < 2);
-            if let Some(reg) = m.reg(at) {
-                reg.empties = if truth.ate_bells { 0 } else { reg.empties.saturating_add(1) };
-            }
-            if drop {
-                pass &= !IN_KIND;
-            }
+            // A bell, the hidden eventfd under this data, or bytes that another thread took meanwhile.
+            // Nothing is lost: what comes later makes a new event.
+            pass &= !IN_KIND;
         } else if let Some(cursor) = truth.cursor {
             let is_edge = reg.events & ET != 0;
             if let Some(reg) = m.reg(at) {
-                reg.empties = 0;
                 if is_edge && reg.reported == cursor && !truth.on_kernel_lane {
                     pass &= !IN_KIND;
                 }

@@ -40,7 +40,7 @@ static PAGE: AtomicPtr<u8> = AtomicPtr::new(null_mut());
 static PAGE_FD: AtomicI32 = AtomicI32::new(-1);
 static STARTED: AtomicU32 = AtomicU32::new(0);
 static CPUS: AtomicU32 = AtomicU32::new(0);
-static TOP: AtomicI32 = AtomicI32::new(0);
+static TOP: AtomicI32 = AtomicI32::new(-1);
 /// The process left all lanes: it makes no system call of its own any more.
 static RETIRED: AtomicBool = AtomicBool::new(false);
 static REPORT_PENDING: AtomicBool = AtomicBool::new(false);
