@@ -46,7 +46,7 @@ const MERGE_EVERY: u32 = 8;
 /// … and whenever so much time has passed.
 const MERGE_AFTER_NS: u64 = 50_000;
 /// Most events handled in one go.
-const BATCH: usize = 64;
+const BATCH: usize = 256;
 /// Spin of a set that has been answering quickly.
 const SPIN_CEILING_NS: u64 = 20_000;
 
@@ -734,31 +734,33 @@ struct Output {
     events: *mut epoll_event,
     max: usize,
     used: usize,
+    /// Registration of each of the first events, so that ring and kernel make one event of one.
+    from: [u32; BATCH],
 }
 
 impl Output {
-    fn push(&mut self, events: u32, data: u64) {
+    /// Reports events of a registration ([`NONE`]: not one of ours).
+    fn push(&mut self, events: u32, data: u64, from: u32) {
+        if from != NONE
+            && let Some(at) = self.from.iter().take(self.used).position(|f| *f == from)
+        {
+            // SAFETY: at < used events were written below.
+            let mut held = unsafe { self.events.add(at).read_unaligned() };
+            held.events |= events;
+            // SAFETY: as above.
+            unsafe { self.events.add(at).write_unaligned(held) };
+            return;
+        }
         if self.used < self.max {
             // SAFETY: used < max writable events; packed, so an unaligned write.
             unsafe {
                 self.events.add(self.used).write_unaligned(epoll_event { events, u64: data });
             }
+            if let Some(slot) = self.from.get_mut(self.used) {
+                *slot = from;
+            }
             self.used += 1;
         }
-    }
-
-    fn merge(&mut self, events: u32, data: u64) -> bool {
-        for i in 0..self.used {
-            // SAFETY: i < used events were written by `push`.
-            let mut held = unsafe { self.events.add(i).read_unaligned() };
-            if held.u64 == data {
-                held.events |= events;
-                // SAFETY: as above.
-                unsafe { self.events.add(i).write_unaligned(held) };
-                return true;
-            }
-        }
-        false
     }
 }
 
@@ -781,7 +783,9 @@ pub(crate) unsafe fn wait(
     }
     let start = if timeout_ns == Some(0) { 0 } else { monotonic_ns() };
     let until = timeout_ns.map(|ns| start.saturating_add(ns));
-    let mut out = Output { events, max: max as usize, used: 0 };
+    // Events beyond the batch could not be told apart; a program that asks for more gets them next time.
+    let max = (max as usize).min(BATCH);
+    let mut out = Output { events, max, used: 0, from: [NONE; BATCH] };
     let mut has_spun = false;
     loop {
         collect_bits();
@@ -953,7 +957,7 @@ fn judge(m: &mut Mirror, at: u32, out: &mut Output) {
         }
     }
     if events != 0 {
-        out.push(events, reg.data);
+        out.push(events, reg.data, at);
         if reg.events & ONESHOT != 0 {
             if let Some(reg) = m.reg(at) {
                 reg.is_disabled = true;
@@ -1055,22 +1059,19 @@ impl Sleeper {
 fn translate(m: &mut Mirror, set: u32, events: u32, data: u64, out: &mut Output) {
     let mut matches = 0;
     let mut at = m.buckets.get(bucket(set, data)).copied().unwrap_or(NONE);
-    let mut pass = 0u32;
     while let Some(reg) = m.registrations.get(at as usize).copied() {
-        let next = reg.next_hash;
         if reg.is_used && reg.set == set && reg.data == data {
             matches += 1;
-            pass |= judge_kernel(m, at, &reg, events);
+            let pass = judge_kernel(m, at, &reg, events);
+            if pass != 0 {
+                out.push(pass, data, at);
+            }
         }
-        at = next;
+        at = reg.next_hash;
     }
     if matches == 0 {
         // Not ours, or just deleted: as the kernel says.
-        out.push(events, data);
-        return;
-    }
-    if pass != 0 && !out.merge(pass, data) {
-        out.push(pass, data);
+        out.push(events, data, NONE);
     }
 }
 

@@ -137,9 +137,9 @@ pub(crate) fn judge(conn: &Conn, fd: c_int) -> Truth {
         let on_carrier = || carrier::readiness(fd, libc::POLLIN) & (READ_KIND | OVER) != 0;
         let readable = match (sink.lane, pending) {
             (Lane::Sdp, _) if sink.current_len != 0 || receive::ring_has_news(sink, lines) => true,
-            // Bells before the switch are on their way; what follows them will be seen then.
-            (Lane::Sdp, Some(_)) => carrier::is_over(fd),
-            (Lane::Sdp, None) => sink.engine.has_ended() || on_carrier(),
+            // A byte on the carrier is a bell, perhaps one that is not counted yet, or it lies behind a
+            // switch whose bells are still on their way: only an end is something to read.
+            (Lane::Sdp, _) => sink.engine.has_ended() || carrier::is_over(fd),
             (Lane::Kernel, Some(switch)) => {
                 carrier::consumed(fd).is_ok_and(|consumed| consumed < switch.carrier)
                     && on_carrier()
