@@ -94,14 +94,7 @@ def run(ladder, placement, module, names=()):
 
 def listed(stage, module):
     """All tests of a module, from a run that is not preloaded."""
-    script = (
-        "import sys, unittest\n"
-        "def ids(suite):\n"
-        "    for t in suite:\n"
-        "        yield from ids(t) if isinstance(t, unittest.TestSuite) else [t.id()]\n"
-        "print(*ids(unittest.defaultTestLoader.loadTestsFromName('test.' + sys.argv[1])), sep='\\n')\n"
-    )
-    return stage.client("list", [PYTHON, "-c", script, module], plain=True).text.split()
+    return stage.client("list", [PYTHON, RUNNER, module, "-"], plain=True).text.split()
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +126,7 @@ def test_module(ladder, plain, module, placement):
     ]
     if suspects:
         again = run(ladder, Placement.PLAIN, module, suspects)[0]
-        weak = [name for name in suspects if again.get(name) in BAD]
+        weak = [name for name in suspects if again[name] in BAD]
         if weak:
             print("fail without the library too:", *weak, sep="\n  ")
         suspects = [name for name in suspects if name not in weak]
