@@ -246,7 +246,10 @@ impl Config {
     pub(crate) fn intern(&mut self, bytes: &[u8]) -> Result<Text, Problem> {
         let at = self.pool_len;
         let end = at.checked_add(bytes.len()).ok_or(Problem::TooMuchText)?;
-        self.pool.get_mut(at..end).ok_or(Problem::TooMuchText)?.copy_from_slice(bytes);
+        let room = self.pool.get_mut(at..end).ok_or(Problem::TooMuchText)?;
+        for (to, from) in room.iter_mut().zip(bytes) {
+            *to = *from;
+        }
         self.pool_len = end;
         Ok(Text { at: at as u16, len: bytes.len() as u16 })
     }

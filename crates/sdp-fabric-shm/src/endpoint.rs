@@ -23,6 +23,8 @@ use sdp_shm::{
 /// Longest message: 16 KiB of payload behind the longest header. Longer sends are cut, so that the
 /// reader starts while the writer still copies.
 pub const MESSAGE_MAX: usize = 16 * 1024 + HEADER_MAX;
+/// Header that [`SendQueue::room`] leaves room for.
+const BASE_HEADER: usize = 16;
 /// Completions kept for the caller; signalled posts beyond answer `Full`.
 const COMPLETIONS: usize = 16;
 /// Messages that may be released before an older one is.
@@ -80,7 +82,7 @@ impl SendQueue for ShmTx {
 
     #[inline]
     fn room(&self) -> usize {
-        self.producer.room()
+        self.producer.room().min(MESSAGE_MAX).saturating_sub(BASE_HEADER)
     }
 
     #[inline]
@@ -130,8 +132,10 @@ impl SendQueue for ShmTx {
     }
 
     fn poll_completion(&mut self) -> Option<Completion> {
-        let oldest = self.completed.iter_mut().find(|entry| entry.is_some())?;
-        oldest.take()
+        // Kept without gaps, oldest first: completions come in the order of the posts.
+        let oldest = self.completed.first_mut()?.take()?;
+        self.completed.rotate_left(1);
+        Some(oldest)
     }
 }
 

@@ -11,7 +11,9 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use sdp_sys::{
     Errno, fd,
     netlink::{Diag, Pair},
-    procfs, sys,
+    procfs,
+    stat::{self, Identity},
+    sys,
 };
 
 use crate::{procnet, refusal::Refusal};
@@ -322,7 +324,12 @@ fn knows_tcp() -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Examined {
     /// The other end is on this host and held by a process.
-    Open(PeerSocket),
+    Open {
+        /// The other end.
+        peer: PeerSocket,
+        /// Our own end.
+        own: Identity,
+    },
     /// The other end is on this host, but nobody has accepted it yet.
     NotAccepted,
 }
@@ -335,7 +342,7 @@ pub enum Examined {
 /// [`Refusal::UidUnmapped`]; [`Refusal::PeerNotListening`]: the other end is closed; what the
 /// sources lack otherwise.
 pub fn examine(carrier: i32, tuple: &Tuple) -> Result<Examined, Refusal> {
-    let inode = fd::inode(carrier).map_err(|_| Refusal::RemotePeer)?;
+    let id = stat::stat(carrier).map_err(|_| Refusal::RemotePeer)?.id;
     let mut source = Source::open()?;
     // Our own end must be where we look: the pair 127.0.0.1:a, 127.0.0.1:b of another network
     // namespace can exist here as well, as somebody else's connection.
@@ -348,7 +355,7 @@ pub fn examine(carrier: i32, tuple: &Tuple) -> Result<Examined, Refusal> {
         }
         _ => {}
     }
-    let own = own.filter(|own| own.inode == inode).ok_or(Refusal::RemotePeer)?;
+    let own = own.filter(|own| own.inode == id.ino).ok_or(Refusal::RemotePeer)?;
     if own.uid != effective_uid() {
         return Err(Refusal::UidDiffers);
     }
@@ -357,7 +364,7 @@ pub fn examine(carrier: i32, tuple: &Tuple) -> Result<Examined, Refusal> {
     match peer.presence() {
         Presence::NotAccepted => Ok(Examined::NotAccepted),
         Presence::Closed => Err(Refusal::PeerNotListening),
-        Presence::Open => check_mapped(peer.uid).map(|()| Examined::Open(peer)),
+        Presence::Open => check_mapped(peer.uid).map(|()| Examined::Open { peer, own: id }),
     }
 }
 

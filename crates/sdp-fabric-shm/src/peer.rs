@@ -17,8 +17,8 @@ use core::{
 };
 
 use sdp_sys::{
-    Errno, OwnedFd, fd,
-    stat::{self, Identity},
+    Errno, Hidden, OwnedFd,
+    procfs::{self, Kind},
     sys,
 };
 
@@ -54,7 +54,7 @@ struct Entry {
     key: Key,
     users: u32,
     generation: u32,
-    bell: Option<Bell>,
+    bell: Option<Hidden>,
     page: Option<Mapped>,
 }
 
@@ -68,25 +68,9 @@ impl Entry {
     };
 }
 
-/// An eventfd number in the program's reach: the program may have closed it and put a file of its
-/// own there, which must not get our eight bytes.
-#[derive(Debug, Clone, Copy)]
-struct Bell {
-    fd: i32,
-    id: Identity,
-}
-
-impl Bell {
-    fn new(fd: OwnedFd) -> Option<Self> {
-        let id = stat::stat(fd.raw()).ok()?.id;
-        Some(Self { fd: fd.into_raw(), id })
-    }
-
-    /// All eventfds have one inode, so another eventfd at our number goes unnoticed; it would be
-    /// rung, which its readers take for a spurious wake-up.
-    fn is_ours(self) -> bool {
-        stat::stat(self.fd).is_ok_and(|stat| stat.id == self.id)
-    }
+/// A peer's eventfd; `None` when it is something else.
+fn adopt(fd: OwnedFd) -> Option<Hidden> {
+    (procfs::kind(fd.raw()) == Ok(Kind::EventFd)).then(|| Hidden::new(fd, 0).ok())?
 }
 
 /// The table; one `static` per process.
@@ -182,7 +166,7 @@ impl PeerTable {
             entry.page = Some(segment::map_bell_page(file.raw())?);
         }
         if entry.users == 0 || entry.bell.is_none() {
-            entry.bell = info.bell.take().and_then(Bell::new);
+            entry.bell = info.bell.take().and_then(adopt);
         }
         entry.key = key;
         entry.users = entry.users.saturating_add(1);
@@ -211,9 +195,7 @@ impl PeerTable {
         entry.generation = entry.generation.wrapping_add(1);
         let (bell, page) = (entry.bell.take(), entry.page.take());
         drop(guard);
-        if let Some(bell) = bell.filter(|bell| bell.is_ours()) {
-            fd::close(bell.fd);
-        }
+        drop(bell);
         if let Some(page) = page {
             // SAFETY: its users promised not to use it any more, and the entry no longer names it.
             unsafe { page.unmap() };
@@ -233,22 +215,21 @@ impl PeerTable {
 
     /// The peer's eventfd number, if it granted one. Prefer [`PeerTable::ring`].
     pub fn bell(&self, id: PeerId) -> Option<i32> {
-        self.lock().entry(id)?.bell.map(|bell| bell.fd)
+        self.lock().entry(id)?.bell.as_ref().map(Hidden::raw)
     }
 
     /// Rings a peer process. `false`: it has no bell here (none granted, or the program closed our
     /// number): ring by the carrier. The caller must be a user of the entry.
     pub fn ring(&self, id: PeerId) -> bool {
-        let Some(bell) = self.lock().entry(id).and_then(|entry| entry.bell) else { return false };
-        if !bell.is_ours() {
-            if let Some(entry) = self.lock().entry(id) {
-                entry.bell = None;
-            }
-            return false;
-        }
+        let mut guard = self.lock();
+        let Some(entry) = guard.entry(id) else { return false };
+        // What is not ours any more must not get our eight bytes.
+        entry.bell.take_if(|bell| !bell.is_ours());
+        let Some(bell) = entry.bell.as_ref().map(Hidden::raw) else { return false };
+        drop(guard);
         let one = 1u64;
         // SAFETY: one is valid for reading eight bytes.
-        let written = unsafe { sys!(libc::SYS_write, bell.fd, &raw const one, 8) };
+        let written = unsafe { sys!(libc::SYS_write, bell, &raw const one, 8) };
         // Full: it is readable as it is.
         matches!(written, Ok(8) | Err(Errno::EAGAIN))
     }
@@ -256,19 +237,14 @@ impl PeerTable {
     /// Moves all eventfds below `min` up to it, out of the program's way.
     pub fn move_up(&self, min: i32) {
         let mut guard = self.lock();
-        for entry in &mut guard.entries().list {
-            if let Some(bell) = &mut entry.bell
-                && bell.fd < min
-                && bell.is_ours()
-            {
-                bell.fd = fd::move_up(bell.fd, min);
-            }
-        }
+        let bells = guard.entries().list.iter_mut().filter_map(|entry| entry.bell.as_mut());
+        bells.for_each(|bell| bell.move_up(min));
     }
 
     /// Calls `f` with every eventfd number in the table. `f` must not use the table.
     pub fn for_each_descriptor(&self, mut f: impl FnMut(i32)) {
         let mut guard = self.lock();
-        guard.entries().list.iter().filter_map(|entry| entry.bell).for_each(|bell| f(bell.fd));
+        let bells = guard.entries().list.iter().filter_map(|entry| entry.bell.as_ref());
+        bells.for_each(|bell| f(bell.raw()));
     }
 }

@@ -35,8 +35,7 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use sdp_sys::{
-    Errno, OwnedFd, fd,
-    procfs::{self, Kind},
+    Errno, Hidden, OwnedFd, fd, procfs,
     stat::{self, Identity},
     unix::{self, Credentials, Packet},
 };
@@ -98,7 +97,7 @@ pub struct PeerInfo {
     pub nonce: u64,
     /// The place it claims in its bell page; not checked.
     pub slot: u32,
-    /// Its eventfd, if granted: verified to be one, non-blocking when it arrived.
+    /// Its eventfd, if granted: an anonymous inode, non-blocking when it arrived.
     pub bell: Option<OwnedFd>,
     /// Its bell page, if granted: seals and size verified.
     pub bell_page: Option<OwnedFd>,
@@ -156,13 +155,23 @@ enum State {
         /// The connection whose user passed, and that user.
         accepted: Option<(Hidden, Credentials)>,
         permit: Permit,
+        ends: Ends,
     },
     Joining {
         socket: Hidden,
+        ends: Ends,
         /// Who listened.
         listener: Credentials,
         segment: Draft,
     },
+}
+
+/// The connection's two sockets, as the kernel told them when this attempt began. They stay what
+/// they are as long as the connection lives; a proof for a dead one would be worth nothing.
+#[derive(Debug, Clone, Copy)]
+struct Ends {
+    own: Identity,
+    peer: PeerSocket,
 }
 
 impl Rendezvous {
@@ -186,10 +195,10 @@ impl Rendezvous {
         match &self.state {
             State::Idle => [-1, -1],
             State::Offering { listener, accepted: Some((socket, _)), .. } => {
-                [listener.fd, socket.fd]
+                [listener.raw(), socket.raw()]
             }
-            State::Offering { listener, .. } => [listener.fd, -1],
-            State::Joining { socket, .. } => [socket.fd, -1],
+            State::Offering { listener, .. } => [listener.raw(), -1],
+            State::Joining { socket, .. } => [socket.raw(), -1],
         }
     }
 
@@ -223,11 +232,11 @@ impl Rendezvous {
     pub fn step(&mut self, local: &Local<'_>) -> Step {
         let result = match core::mem::take(&mut self.state) {
             State::Idle => self.start(local),
-            State::Offering { listener, accepted, permit } => {
-                self.offer(local, listener, accepted, permit)
+            State::Offering { listener, accepted, permit, ends } => {
+                self.offer(local, ends, listener, accepted, permit)
             }
-            State::Joining { socket, listener, segment } => {
-                self.await_answer(local, socket, listener, segment)
+            State::Joining { socket, ends, listener, segment } => {
+                self.await_answer(local, ends, socket, listener, segment)
             }
         };
         match result {
@@ -251,15 +260,16 @@ impl Rendezvous {
 
     fn start(&mut self, local: &Local<'_>) -> Result<Option<Attachment>, Refusal> {
         local.tuple.side().ok_or(Refusal::SelfConnection)?;
-        let Examined::Open(peer) = identity::examine(local.carrier, &local.tuple)? else {
-            return Ok(None);
+        let ends = match identity::examine(local.carrier, &local.tuple)? {
+            Examined::Open { peer, own } => Ends { own, peer },
+            Examined::NotAccepted => return Ok(None),
         };
         let name = Name::new(&local.tuple);
         let socket = unix::socket().map_err(Refusal::of_resource)?;
-        let socket = Hidden::new(socket, local.hidden_min)?;
-        match unix::connect(socket.fd, name.as_bytes()) {
-            Ok(()) => self.join(local, socket, &peer),
-            Err(Errno::ECONNREFUSED) => self.open_offer(socket, &name),
+        let socket = hide(local, socket)?;
+        match unix::connect(socket.raw(), name.as_bytes()) {
+            Ok(()) => self.join(local, ends, socket),
+            Err(Errno::ECONNREFUSED) => self.open_offer(ends, socket, &name),
             // Backlog full: the listener is there, but busy with others.
             Err(Errno::EAGAIN) => Ok(None),
             Err(error) => Err(of_local_socket(error)),
@@ -269,41 +279,48 @@ impl Rendezvous {
     fn join(
         &mut self,
         local: &Local<'_>,
+        ends: Ends,
         socket: Hidden,
-        peer: &PeerSocket,
     ) -> Result<Option<Attachment>, Refusal> {
-        let Ok(listener) = unix::peer_credentials(socket.fd) else { return self.restart() };
-        identity::check_uid(listener.uid, peer.uid)?;
+        let Ok(listener) = unix::peer_credentials(socket.raw()) else { return self.restart() };
+        identity::check_uid(listener.uid, ends.peer.uid)?;
         let (segment, file) = MappedSegment::create(local.ring_bytes)?;
         let segment = Draft(Some(segment));
         let hello = Body::Join { ring_bytes: local.ring_bytes, hello: *local.hello };
-        match send(local, &socket, &hello, Some(&file), is_trusted(listener.uid)) {
+        let grant_bell = is_trusted(listener.uid);
+        match send(local, ends, &socket, &hello, Some(&file), grant_bell) {
             Ok(()) => {}
             Err(SendError::Refused(refusal)) => return Err(refusal),
             Err(SendError::Gone) => return self.restart(),
         }
         // Only now: sending would have given this socket a name of its own.
-        unix::pass_credentials(socket.fd).map_err(Refusal::of_resource)?;
-        self.state = State::Joining { socket, listener, segment };
+        unix::pass_credentials(socket.raw()).map_err(Refusal::of_resource)?;
+        self.state = State::Joining { socket, ends, listener, segment };
         Ok(None)
     }
 
-    fn open_offer(&mut self, socket: Hidden, name: &Name) -> Result<Option<Attachment>, Refusal> {
+    fn open_offer(
+        &mut self,
+        ends: Ends,
+        socket: Hidden,
+        name: &Name,
+    ) -> Result<Option<Attachment>, Refusal> {
         let permit = Permit::take().ok_or(Refusal::RendezvousBusy)?;
-        match unix::bind(socket.fd, name.as_bytes()) {
+        match unix::bind(socket.raw(), name.as_bytes()) {
             Ok(()) => {}
             // The other end was faster; it will listen in a moment.
             Err(Errno::EADDRINUSE) => return Ok(None),
             Err(error) => return Err(of_local_socket(error)),
         }
-        unix::listen(socket.fd, BACKLOG).map_err(of_local_socket)?;
-        self.state = State::Offering { listener: socket, accepted: None, permit };
+        unix::listen(socket.raw(), BACKLOG).map_err(of_local_socket)?;
+        self.state = State::Offering { listener: socket, accepted: None, permit, ends };
         Ok(None)
     }
 
     fn offer(
         &mut self,
         local: &Local<'_>,
+        ends: Ends,
         listener: Hidden,
         accepted: Option<(Hidden, Credentials)>,
         permit: Permit,
@@ -312,10 +329,10 @@ impl Rendezvous {
         for _ in 0..ACCEPTS_PER_STEP {
             let current = match accepted.take() {
                 Some(current) => Some(current),
-                None => self.accept(local, &listener)?,
+                None => self.accept(local, ends, &listener)?,
             };
             let Some((socket, joiner)) = current else { break };
-            match serve(local, &socket, joiner) {
+            match serve(local, ends, &socket, joiner) {
                 Served::Attached(attachment) => return Ok(Some(attachment)),
                 Served::Refused(refusal) => return Err(refusal),
                 Served::Nothing => {
@@ -327,7 +344,7 @@ impl Rendezvous {
                 }
             }
         }
-        self.state = State::Offering { listener, accepted, permit };
+        self.state = State::Offering { listener, accepted, permit, ends };
         Ok(None)
     }
 
@@ -335,22 +352,23 @@ impl Rendezvous {
     fn accept(
         &mut self,
         local: &Local<'_>,
+        ends: Ends,
         listener: &Hidden,
     ) -> Result<Option<(Hidden, Credentials)>, Refusal> {
         if !listener.is_ours() {
             return Err(Refusal::NoDescriptors);
         }
         for _ in 0..ACCEPTS_PER_STEP {
-            let socket = match unix::accept(listener.fd) {
-                Ok(socket) => Hidden::new(socket, local.hidden_min)?,
+            if !unix::is_acceptable(listener.raw()) {
+                return Ok(None);
+            }
+            let socket = match unix::accept(listener.raw()) {
+                Ok(socket) => hide(local, socket)?,
                 Err(Errno::EAGAIN) => return Ok(None),
                 Err(error) => return Err(Refusal::of_resource(error)),
             };
-            let Examined::Open(peer) = identity::examine(local.carrier, &local.tuple)? else {
-                return Err(Refusal::Untrusted);
-            };
-            if let Ok(joiner) = unix::peer_credentials(socket.fd)
-                && identity::check_uid(joiner.uid, peer.uid).is_ok()
+            if let Ok(joiner) = unix::peer_credentials(socket.raw())
+                && identity::check_uid(joiner.uid, ends.peer.uid).is_ok()
             {
                 return Ok(Some((socket, joiner)));
             }
@@ -365,6 +383,7 @@ impl Rendezvous {
     fn await_answer(
         &mut self,
         local: &Local<'_>,
+        ends: Ends,
         socket: Hidden,
         listener: Credentials,
         mut segment: Draft,
@@ -373,7 +392,7 @@ impl Rendezvous {
         let packet = match receive(&socket, &mut buf) {
             Received::Packet(packet) => packet,
             Received::Nothing => {
-                self.state = State::Joining { socket, listener, segment };
+                self.state = State::Joining { socket, ends, listener, segment };
                 return Ok(None);
             }
             Received::Gone => return self.restart(),
@@ -390,7 +409,8 @@ impl Rendezvous {
         // The listener's credentials tell who called listen(), perhaps before a fork; this packet's
         // tell who sent it. (Its user is the *real* one, so it is not compared.)
         let pid = packet.credentials.ok_or(Refusal::Untrusted)?.pid;
-        let peer = check_packet(local, packet, &sender, None, Credentials { pid, ..listener })?;
+        let credentials = Credentials { pid, ..listener };
+        let peer = check_packet(local, ends, packet, &sender, None, credentials)?;
         let segment = segment.take().ok_or(Refusal::NoMemory)?;
         Ok(Some(Attachment { segment, side: side(local)?, peer, hello: PeerHello::HelloAck(ack) }))
     }
@@ -420,7 +440,7 @@ enum Served {
 }
 
 /// Offerer: takes the joiner's packet, if it is there, and answers it.
-fn serve(local: &Local<'_>, socket: &Hidden, joiner: Credentials) -> Served {
+fn serve(local: &Local<'_>, ends: Ends, socket: &Hidden, joiner: Credentials) -> Served {
     let mut buf = [0; packet::MAX_LEN];
     let packet = match receive(socket, &mut buf) {
         Received::Packet(packet) => packet,
@@ -428,10 +448,10 @@ fn serve(local: &Local<'_>, socket: &Hidden, joiner: Credentials) -> Served {
         Received::Gone => return Served::Gone,
     };
     let bytes = buf.get(..packet.len).unwrap_or(&[]);
-    match take_join(local, packet, bytes, joiner) {
-        Ok((mut segment, peer, hello)) => {
+    match take_join(local, ends, packet, bytes, joiner) {
+        Ok(Join { mut segment, peer, hello }) => {
             let yes = Body::Accept { ack: *local.hello_ack };
-            match send(local, socket, &yes, None, peer.trusted) {
+            match send(local, ends, socket, &yes, None, peer.trusted) {
                 Ok(()) => {}
                 Err(SendError::Refused(refusal)) => {
                     reject(local, socket, refusal);
@@ -456,27 +476,36 @@ fn serve(local: &Local<'_>, socket: &Hidden, joiner: Credentials) -> Served {
     }
 }
 
+/// A joiner's packet that passed.
+struct Join {
+    segment: Draft,
+    peer: PeerInfo,
+    hello: [u8; HELLO_LEN],
+}
+
 /// Offerer: judges the joiner's packet and maps its segment.
 fn take_join(
     local: &Local<'_>,
+    ends: Ends,
     mut packet: Packet,
     bytes: &[u8],
     joiner: Credentials,
-) -> Result<(Draft, PeerInfo, [u8; HELLO_LEN]), Refusal> {
+) -> Result<Join, Refusal> {
     let (sender, Body::Join { ring_bytes, hello }) = packet::decode(bytes)? else {
         return Err(Refusal::Untrusted);
     };
     let file = packet.take(0);
-    let peer = check_packet(local, packet, &sender, file.as_ref(), joiner)?;
+    let peer = check_packet(local, ends, packet, &sender, file.as_ref(), joiner)?;
     let file = file.ok_or(Refusal::Untrusted)?;
     let segment = Draft(Some(MappedSegment::from_peer(file.raw(), ring_bytes)?));
-    Ok((segment, peer, hello))
+    Ok(Join { segment, peer, hello })
 }
 
 /// Judges what both packets have in common: truncation, number and kind of descriptors, and the
-/// proof that the sender holds the other end *now*.
+/// proof that the sender holds the other end.
 fn check_packet(
     local: &Local<'_>,
+    ends: Ends,
     mut packet: Packet,
     sender: &Sender,
     segment: Option<&OwnedFd>,
@@ -493,12 +522,10 @@ fn check_packet(
     if packet.control_truncated || packet.descriptors() != expected {
         return Err(Refusal::Untrusted);
     }
-    let Examined::Open(socket) = identity::examine(local.carrier, &local.tuple)? else {
-        return Err(Refusal::Untrusted);
-    };
-    identity::check_uid(credentials.uid, socket.uid)?;
     let handle = packet.take(first).ok_or(Refusal::Untrusted)?;
-    if kind(handle.raw())? != Kind::Socket(socket.inode) {
+    // With the device: a file system can give a file of its own any inode number.
+    let other_end = Identity { dev: ends.own.dev, ino: ends.peer.inode };
+    if !stat::stat(handle.raw()).is_ok_and(|stat| stat.id == other_end) {
         return Err(Refusal::Untrusted);
     }
     drop(handle);
@@ -515,7 +542,7 @@ fn check_packet(
         }
     }
     if let Some(fd) = &bell
-        && (kind(fd.raw())? != Kind::EventFd || !fd::is_nonblocking(fd.raw()))
+        && !is_bell(fd.raw())
     {
         return Err(Refusal::Untrusted);
     }
@@ -538,8 +565,10 @@ fn is_trusted(uid: u32) -> bool {
     uid == 0 || uid == identity::effective_uid()
 }
 
-fn kind(fd: i32) -> Result<Kind, Refusal> {
-    procfs::kind(fd).map_err(of_proc)
+/// Whether a descriptor can be an eventfd that does not block its writer: not a file, pipe or socket
+/// in any case. (Other anonymous inodes refuse the write; the peer table looks closer, once.)
+fn is_bell(fd: i32) -> bool {
+    stat::stat(fd).is_ok_and(|stat| stat.is_anonymous()) && fd::is_nonblocking(fd)
 }
 
 fn of_proc(error: Errno) -> Refusal {
@@ -554,8 +583,12 @@ enum SendError {
 }
 
 /// Sends a packet with our proof, with bell and bell page if granted, and the segment if given.
+///
+/// All numbers are in the program's reach, so each is looked at once more: none of the program's
+/// own files may travel in place of ours.
 fn send(
     local: &Local<'_>,
+    ends: Ends,
     socket: &Hidden,
     body: &Body,
     segment: Option<&OwnedFd>,
@@ -565,13 +598,14 @@ fn send(
         return Err(SendError::Refused(Refusal::NoDescriptors));
     }
     let handle = procfs::path_handle(local.carrier).map_err(|e| SendError::Refused(of_proc(e)))?;
-    let (bell, page) = if grant_bell { (local.bell_fd, local.bell_page_fd) } else { (-1, -1) };
-    let sender = Sender {
-        nonce: local.nonce,
-        slot: local.slot,
-        has_bell: bell >= 0,
-        has_bell_page: page >= 0,
-    };
+    if !stat::stat(handle.raw()).is_ok_and(|stat| stat.id == ends.own) {
+        return Err(SendError::Refused(Refusal::RemotePeer));
+    }
+    let has_bell = grant_bell && is_bell(local.bell_fd);
+    let has_bell_page = grant_bell && segment::verify_bell_page(local.bell_page_fd).is_ok();
+    let sender = Sender { nonce: local.nonce, slot: local.slot, has_bell, has_bell_page };
+    let bell = if has_bell { local.bell_fd } else { -1 };
+    let page = if has_bell_page { local.bell_page_fd } else { -1 };
     let mut fds = [0; 4];
     let mut count = 0;
     let segment = segment.map_or(-1, OwnedFd::raw);
@@ -586,11 +620,11 @@ fn send(
     // The answer carries our credentials, so that the joiner learns our pid. (The kernel adds them
     // at this end's wish or the receiver's; the receiver may not have had time to wish.)
     if matches!(body, Body::Accept { .. }) {
-        unix::pass_credentials(socket.fd)
+        unix::pass_credentials(socket.raw())
             .map_err(|error| SendError::Refused(Refusal::of_resource(error)))?;
     }
     let encoded = packet::encode(&sender, body);
-    match unix::send(socket.fd, encoded.as_bytes(), fds.get(..count).unwrap_or(&[])) {
+    match unix::send(socket.raw(), encoded.as_bytes(), fds.get(..count).unwrap_or(&[])) {
         Ok(()) => Ok(()),
         Err(Errno::EPIPE | Errno::ECONNRESET) => Err(SendError::Gone),
         Err(error) => Err(SendError::Refused(Refusal::of_resource(error))),
@@ -602,7 +636,7 @@ fn reject(local: &Local<'_>, socket: &Hidden, refusal: Refusal) {
     if socket.is_ours() {
         let sender = Sender { nonce: local.nonce, slot: 0, has_bell: false, has_bell_page: false };
         let no = Body::Reject { code: RejectCode::from(refusal) as u32 };
-        let _ = unix::send(socket.fd, packet::encode(&sender, &no).as_bytes(), &[]);
+        let _ = unix::send(socket.raw(), packet::encode(&sender, &no).as_bytes(), &[]);
     }
 }
 
@@ -616,44 +650,15 @@ fn receive(socket: &Hidden, buf: &mut [u8]) -> Received {
     if !socket.is_ours() {
         return Received::Gone;
     }
-    match unix::receive(socket.fd, buf) {
+    match unix::receive(socket.raw(), buf) {
         Ok(packet) if packet.len > 0 => Received::Packet(packet),
         Err(Errno::EAGAIN) => Received::Nothing,
         Ok(_) | Err(_) => Received::Gone,
     }
 }
 
-/// A descriptor that stays between two steps, while the program runs: it may close our number or
-/// put something of its own there, so the number is checked before every use and at the end.
-#[derive(Debug)]
-struct Hidden {
-    fd: i32,
-    id: Identity,
-}
-
-impl Hidden {
-    fn new(fd: OwnedFd, min: i32) -> Result<Self, Refusal> {
-        let id = stat::stat(fd.raw()).map_err(Refusal::of_resource)?.id;
-        Ok(Self { fd: fd.move_up(min).into_raw(), id })
-    }
-
-    fn is_ours(&self) -> bool {
-        stat::stat(self.fd).is_ok_and(|stat| stat.id == self.id)
-    }
-
-    fn move_up(&mut self, min: i32) {
-        if self.fd < min && self.is_ours() {
-            self.fd = fd::move_up(self.fd, min);
-        }
-    }
-}
-
-impl Drop for Hidden {
-    fn drop(&mut self) {
-        if self.is_ours() {
-            fd::close(self.fd);
-        }
-    }
+fn hide(local: &Local<'_>, fd: OwnedFd) -> Result<Hidden, Refusal> {
+    Hidden::new(fd, local.hidden_min).map_err(Refusal::of_resource)
 }
 
 /// A mapped segment that nobody uses yet.

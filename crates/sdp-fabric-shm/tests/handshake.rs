@@ -10,6 +10,7 @@ use std::{
 use common::*;
 use sdp_fabric_shm::{
     identity::{self, Presence, Tuple, TupleError},
+    name::Name,
     refusal::Refusal,
     rendezvous::{PeerHello, Step},
 };
@@ -65,6 +66,38 @@ fn without_eventfd_and_page() {
         discard(b);
         drop(bells);
         assert_eq!(footprint(), before);
+    });
+}
+
+#[test]
+fn a_bell_that_is_none_stays_here() {
+    isolated(|| {
+        let (client, server) = loopback();
+        let (mut one, mut two) = (End::new(&client), End::new(&server));
+        // The program has put its own file where our eventfd and page were.
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        (one.bell, one.page) = (file.as_raw_fd(), file.as_raw_fd());
+        (two.bell, two.page) = (77, 77);
+        let (a, b) = meet(&mut one, &mut two);
+        for peer in [&a.peer, &b.peer] {
+            assert!(peer.bell.is_none() && peer.bell_page.is_none());
+        }
+    });
+}
+
+#[test]
+fn the_name_is_the_documented_one() {
+    isolated(|| {
+        let (client, _server) = tcp_pair("127.0.0.9".parse().unwrap());
+        let mut end = End::new(&client);
+        end.pending(1);
+        // The table shows NUL as @.
+        let mut name = b"@sdp/1/".to_vec();
+        name.extend(&Name::new(&end.tuple).as_bytes()[6..]);
+        name.iter_mut().filter(|byte| **byte == 0).for_each(|byte| *byte = b'@');
+        let table = std::fs::read("/proc/net/unix").unwrap();
+        assert!(table.windows(name.len()).any(|part| part == name));
+        assert_eq!(name.len(), 1 + 6 + 36);
     });
 }
 

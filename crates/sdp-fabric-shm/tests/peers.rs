@@ -47,6 +47,7 @@ fn a_thousand_connections_hold_one_eventfd() {
         let bells = Bells::new();
         let before = footprint();
         let first = TABLE.attach(info(7, 1, Some(&bells))).unwrap();
+        assert!(TABLE.bell(first).unwrap() >= HIDDEN_MIN, "not moved down");
         let with_one = footprint();
         for _ in 1..1000 {
             assert_eq!(TABLE.attach(info(7, 1, Some(&bells))).unwrap(), first);
@@ -104,6 +105,18 @@ fn without_bell_and_when_it_comes_later() {
         assert!(!TABLE.ring(id) && TABLE.bell(id).is_none() && TABLE.bell_page(id).is_none());
         assert_eq!(TABLE.attach(info(7, 1, Some(&bells))).unwrap(), id);
         assert!(TABLE.ring(id) && TABLE.bell_page(id).is_some());
+    });
+}
+
+#[test]
+fn another_anonymous_inode_is_no_bell() {
+    isolated(|| {
+        let before = footprint();
+        // SAFETY: no pointers.
+        let epoll = OwnedFd::new(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) });
+        let id = TABLE.attach(PeerInfo { bell: Some(epoll), ..info(7, 1, None) }).unwrap();
+        assert!(!TABLE.ring(id));
+        assert_eq!(footprint(), before, "closed");
     });
 }
 

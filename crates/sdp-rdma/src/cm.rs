@@ -34,8 +34,12 @@ pub enum Reject {
     InvalidService,
     /// The listener's consumer refused; its code.
     Consumer(u8),
-    /// The listener's backlog is full.
+    /// The listener's backlog, a table or the service name is taken.
     Busy,
     /// The peer's identity could not be proven.
     Untrusted,
+    /// Private data longer than the message that carries it.
+    PrivateDataTooLong,
+    /// The request is no longer there: answered, withdrawn or timed out.
+    Stale,
 }

@@ -2,16 +2,30 @@
 //!
 //! Contract, checked by the conformance suite:
 //!
-//! * **Order.** Messages arrive in the order posted, each exactly once, whole, unchanged.
+//! * **Order.** Messages arrive in the order posted, each exactly once, whole, unchanged. The two
+//!   directions of a connection do not wait for each other.
 //! * **Back-pressure.** [`SendQueue::post_send`] answers [`PostError::Full`] when the queue or the
-//!   peer's receive window has no room; posting again after the peer released messages succeeds.
-//!   Nothing is half sent.
+//!   peer's receive window has no room; posting again after the peer released messages and the
+//!   completions were polled succeeds. Nothing is half sent. Data leaves a reserve that only
+//!   [`SendOptions::control`] may use.
+//! * **Completions.** One for each signalled SEND and each one-sided request, in the order posted,
+//!   never dropped: no room for a completion is `Full` at the post. A request that failed completes
+//!   whether it was signalled or not.
 //! * **Borrowing.** A received message stays readable, at the same token, until it is released;
-//!   messages are released in any order within the window but the room returns in arrival order.
+//!   messages are released in any order. Where credits are explicit, a release posts that buffer
+//!   again at once, or control messages could not pass a program that does not read (spec 4.5).
+//!   Where they are implicit, room returns in arrival order, and at most [`RELEASED_AHEAD_MAX`] are
+//!   released ahead of an older one that is kept.
 //! * **Errors are for ever.** After [`QpError`] the queue pair accepts no work; requests posted
-//!   before complete as [`crate::work::Status::Flushed`].
+//!   before and not done complete as [`crate::work::Status::Flushed`] (the one that found the peer
+//!   gone may say [`crate::work::Status::RetryExceeded`]). What had arrived before stays readable:
+//!   [`ReceiveQueue::poll_receive`] reports it first and the error afterwards.
 //! * **One-sided work** needs no receive buffer, is ordered before the SENDs posted after it, and
-//!   fails without touching memory when key, range or right do not fit.
+//!   fails without touching memory when key, range or right do not fit. Whether such a failure ends
+//!   the queue pair is the fabric's choice.
+//! * **Set-up.** Private data arrives unchanged; every connect ends in exactly one of `Established`,
+//!   `Rejected`, `Unreachable`. The accepting side may take its queues as soon as it has accepted.
+//!   `Disconnected` is reported to the side that did not ask for it, once.
 
 use core::cell::Cell;
 
@@ -20,6 +34,10 @@ use crate::{
     key::{Access, Lkey, LocalSlice, RemoteSlice, Rkey},
     work::{Completion, WorkId},
 };
+
+/// Messages that may have been released while an older one is still borrowed, where credits are
+/// implicit. Callers keep to it: a fabric has so many places to remember them, and no more.
+pub const RELEASED_AHEAD_MAX: usize = 16;
 
 /// Where a message's payload comes from: the program's buffers, seen as one byte range.
 pub trait Gather {
@@ -123,8 +141,8 @@ pub struct Received {
 
 /// Receiving half of a queue pair. One thread at a time.
 pub trait ReceiveQueue {
-    /// Receive buffers now posted, as the protocol's `Bufs` wants it; 65535 where credits are
-    /// implicit.
+    /// Receive buffers now posted, as the protocol's `Bufs` wants it: those ever posted minus the
+    /// messages reported so far; 65535 where credits are implicit.
     fn posted(&self) -> u16;
     /// The next message that has arrived and has not been reported, if any.
     fn poll_receive(&mut self) -> Result<Option<Received>, QpError>;
@@ -180,9 +198,10 @@ pub trait Fabric {
     fn has_explicit_credits(&self) -> bool;
     /// Starts listening on a service.
     fn listen(&mut self, service: Self::Service) -> Result<(), Reject>;
-    /// Starts connecting; progress comes from [`Fabric::poll_cm`].
+    /// Starts connecting; progress comes from [`Fabric::poll_cm`]. `data` is at most
+    /// [`crate::cm::REQUEST_DATA_MAX`] bytes.
     fn connect(&mut self, service: Self::Service, data: PrivateData) -> Result<Self::Id, Reject>;
-    /// Accepts a request.
+    /// Accepts a request. [`Reject::Stale`] when it is no longer there.
     fn accept(&mut self, id: Self::Id, data: PrivateData) -> Result<(), Reject>;
     /// Refuses a request.
     fn reject(&mut self, id: Self::Id, code: u8);
@@ -192,7 +211,8 @@ pub trait Fabric {
     fn take_queues(&mut self, id: Self::Id) -> Option<(Self::Tx, Self::Rx)>;
     /// Disconnects.
     fn disconnect(&mut self, id: Self::Id);
-    /// Registers memory for one-sided work.
+    /// Registers memory for one-sided work. [`PostError::Full`]: the table of regions is full;
+    /// [`PostError::Unsupported`]: the range is not the caller's, or no one-sided work here.
     fn register(&mut self, addr: u64, len: u64, access: Access) -> Result<MemoryRegion, PostError>;
     /// Ends a registration; keys are invalid from here on.
     fn deregister(&mut self, region: MemoryRegion);

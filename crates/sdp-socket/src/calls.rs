@@ -72,7 +72,7 @@ pub fn is_tracked(fd: c_int) -> bool {
 /// load, nothing else; never false while a descriptor is tracked.
 #[inline(always)]
 pub fn involved() -> bool {
-    process::highest_descriptor() != 0
+    process::highest_descriptor() >= 0
 }
 
 /// What stands between a data call and its lane.

@@ -94,8 +94,8 @@ pub(crate) fn consumed(fd: c_int) -> Result<u64, Errno> {
         if received == before.u64(INFO_BYTES_RECEIVED) && after.state() == before.state() {
             // A socket that sent its own FIN before the peer's came is handed to TIME_WAIT and shows
             // CLOSE; so does one that was reset, whose error is still there.
-            let closed_cleanly = after.state() == TCP_CLOSE
-                && readiness(fd, libc::POLLIN) & libc::POLLERR == 0;
+            let closed_cleanly =
+                after.state() == TCP_CLOSE && readiness(fd, libc::POLLIN) & libc::POLLERR == 0;
             let fin = u64::from(closed_cleanly || FIN_COUNTED.contains(&after.state()));
             return Ok(received.wrapping_sub(fin).wrapping_sub(queued));
         }

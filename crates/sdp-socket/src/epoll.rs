@@ -25,7 +25,8 @@ use core::{
 };
 
 use libc::{c_int, epoll_event, sigset_t};
-use sdp_sys::{errno::Errno, section, sys, time::monotonic_ns};
+use sdp_shm::bell::Bell;
+use sdp_sys::{errno::Errno, section, sys, time::monotonic_ns, tls};
 
 use crate::{
     conn::{self, Conn, Half, Stage, flag},
@@ -75,8 +76,6 @@ struct Registration {
     is_disabled: bool,
     /// Edge: the ring cursor last reported.
     reported: u64,
-    /// Judged empty by kernel events in a row without a bell.
-    empties: u8,
 }
 
 struct Set {
@@ -87,6 +86,8 @@ struct Set {
     ready_last: u32,
     /// Registration under whose data the hidden eventfd is in the set.
     host: u32,
+    /// The hidden eventfd is in the kernel's set, under this data (also while `host` is none).
+    hidden: Option<u64>,
     sleepers: u32,
     members: u32,
     waits: u32,
@@ -103,6 +104,9 @@ struct Mirror {
 }
 
 static LOCK: AtomicU32 = AtomicU32::new(0);
+/// Thread that holds the lock across a fork: libc runs the program's `pthread_atfork` handlers meanwhile,
+/// which may use sets.
+static FORKING: AtomicU32 = AtomicU32::new(0);
 static MIRROR: AtomicPtr<Mirror> = AtomicPtr::new(null_mut());
 
 fn lock() {
@@ -128,10 +132,17 @@ fn with<R>(body: impl FnOnce(&mut Mirror) -> R) -> Option<R> {
         return None;
     }
     let _section = section::Guard::enter();
-    lock();
-    // SAFETY: the mapping is never unmapped and the lock is ours; the reference ends with `body`.
+    let held = FORKING.load(Ordering::Acquire);
+    let is_mine = held != 0 && held == tls::thread_id() as u32;
+    if !is_mine {
+        lock();
+    }
+    // SAFETY: the mapping is never unmapped and the lock is ours (no `body` runs another one); the
+    // reference ends with `body`.
     let result = body(unsafe { &mut *mirror });
-    unlock();
+    if !is_mine {
+        unlock();
+    }
     Some(result)
 }
 
@@ -178,6 +189,7 @@ impl Mirror {
             ready_first: NONE,
             ready_last: NONE,
             host: NONE,
+            hidden: None,
             sleepers: 0,
             members: 0,
             waits: 0,
@@ -230,7 +242,6 @@ impl Mirror {
             is_ready: false,
             is_disabled: false,
             reported: 0,
-            empties: 0,
         };
         *self.buckets.get_mut(bucket)? = index;
         conn.registrations.store(index.wrapping_add(1), Ordering::Relaxed);
@@ -303,7 +314,7 @@ impl Mirror {
             lost_host = set.host == index;
         }
         if lost_host {
-            self.rehost(reg.set);
+            self.lose_host(reg.set);
         }
     }
 
@@ -382,36 +393,71 @@ impl Mirror {
         others_sleep
     }
 
-    /// Puts the hidden eventfd into a set under the data of a living registration, or takes it out.
+    /// The host of a set is gone. A program with one thread cannot wait before it calls us again, so the
+    /// eventfd stays where it is until then; with several it leaves the set now, because a wait that we
+    /// do not see must not get data that the program has deleted (X16 a).
+    fn lose_host(&mut self, set_index: u32) {
+        let Some(set) = self.set(set_index) else { return };
+        set.host = NONE;
+        if !is_single_threaded() {
+            self.rehost(set_index);
+        }
+    }
+
+    /// Sees to it that the hidden eventfd is in the set under the data of a living registration of an
+    /// attached connection, and out of it when there is none.
     fn rehost(&mut self, set_index: u32) {
         let event = process::bell_fd();
         let Some(set) = self.set(set_index) else { return };
-        let (epfd, old) = (set.epfd, set.host);
-        set.host = NONE;
-        if event < 0 {
+        let (epfd, hidden) = (set.epfd, set.hidden);
+        if set.host != NONE || event < 0 {
             return;
         }
-        let host = self.registrations.iter().take(self.used as usize).position(|r| {
+        let candidate = |r: &Registration| {
             r.is_used
                 && r.set == set_index
                 && conn::get(r.conn).is_some_and(|c| c.stage() == Stage::Attached)
-        });
-        let op = match (old, host) {
-            (NONE, None) => return,
-            (NONE, Some(_)) => libc::EPOLL_CTL_ADD,
-            (_, Some(_)) => libc::EPOLL_CTL_MOD,
-            (_, None) => libc::EPOLL_CTL_DEL,
         };
-        let data = host.and_then(|h| self.registrations.get(h)).map_or(0, |r| r.data);
-        let mut interest = epoll_event { events: IN | ET, u64: data };
-        // SAFETY: the event structure is readable.
-        let done = unsafe { sys!(libc::SYS_epoll_ctl, epfd, op, event, &raw mut interest) };
-        if let (Some(host), true) = (host, done.is_ok() || done == Err(Errno(libc::EEXIST)))
-            && let Some(set) = self.set(set_index)
-        {
-            set.host = host as u32;
+        // One that has the data already costs nothing.
+        let kept = hidden.and_then(|data| {
+            let mut at = self.buckets.get(bucket(set_index, data)).copied()?;
+            while let Some(reg) = self.registrations.get(at as usize) {
+                if candidate(reg) && reg.data == data {
+                    return Some(at as usize);
+                }
+                at = reg.next_hash;
+            }
+            None
+        });
+        let host =
+            kept.or_else(|| self.registrations.iter().take(self.used as usize).position(candidate));
+        let data = host.and_then(|h| self.registrations.get(h)).map(|r| r.data);
+        let op = match (hidden, data) {
+            (None, None) => return,
+            (Some(old), Some(new)) if old == new => 0,
+            (None, Some(_)) => libc::EPOLL_CTL_ADD,
+            (Some(_), Some(_)) => libc::EPOLL_CTL_MOD,
+            (Some(_), None) => libc::EPOLL_CTL_DEL,
+        };
+        let mut interest = epoll_event { events: IN | ET, u64: data.unwrap_or(0) };
+        let done = op == 0
+            // SAFETY: the event structure is readable.
+            || unsafe { sys!(libc::SYS_epoll_ctl, epfd, op, event, &raw mut interest) }.is_ok();
+        if let Some(set) = self.set(set_index) {
+            set.hidden = if done { data } else { None };
+            set.host = if done { host.map_or(NONE, |h| h as u32) } else { NONE };
         }
     }
+}
+
+unsafe extern "C" {
+    /// libc's own knowledge of whether the process ever had a second thread.
+    static __libc_single_threaded: core::ffi::c_char;
+}
+
+fn is_single_threaded() -> bool {
+    // SAFETY: a byte of libc that only libc writes; read like any other flag.
+    unsafe { (&raw const __libc_single_threaded).read_volatile() != 0 }
 }
 
 // ---- what the other modules tell -------------------------------------------------------------
@@ -450,7 +496,8 @@ pub(crate) fn closed(index: u32) {
             for i in 0..m.used {
                 if m.registrations.get(i as usize).is_some_and(|r| r.is_used && r.set == index) {
                     if let Some(set) = m.set(index) {
-                        set.host = NONE; // the kernel's set goes with its last number
+                        // The kernel's set goes with its last number.
+                        (set.host, set.hidden) = (NONE, None);
                     }
                     m.remove(i);
                 }
@@ -486,9 +533,6 @@ pub(crate) fn attached(conn: &Conn) {
     with(|m| {
         let mut at = conn.registrations.load(Ordering::Relaxed).wrapping_sub(1);
         while let Some(reg) = m.registrations.get(at as usize).copied() {
-            if m.set(reg.set).is_some_and(|s| s.host == NONE) {
-                m.rehost(reg.set);
-            }
             m.push_ready(at);
             at = reg.next_conn;
         }
@@ -499,9 +543,9 @@ pub(crate) fn attached(conn: &Conn) {
 pub(crate) fn bell_moved() {
     with(|m| {
         for i in 0..SETS as u32 {
-            if m.set(i).is_some_and(|s| s.host != NONE) {
+            if m.set(i).is_some_and(|s| s.hidden.is_some()) {
                 if let Some(set) = m.set(i) {
-                    set.host = NONE;
+                    (set.host, set.hidden) = (NONE, None);
                 }
                 m.rehost(i);
             }
@@ -512,20 +556,23 @@ pub(crate) fn bell_moved() {
 /// Before a fork: nobody is in the middle of a change.
 pub(crate) fn fork_prepare() {
     lock();
+    FORKING.store(tls::thread_id() as u32, Ordering::Release);
 }
 
 /// After a fork, in the parent.
 pub(crate) fn fork_parent() {
+    FORKING.store(0, Ordering::Release);
     unlock();
 }
 
 /// After a fork, in the child: sets are shared with the parent by the kernel, the hidden eventfd in them
 /// is the parent's.
 pub(crate) fn fork_child() {
+    FORKING.store(0, Ordering::Release);
     unlock();
     with(|m| {
         for set in m.sets.iter_mut().filter(|s| s.is_used) {
-            set.host = NONE;
+            (set.host, set.hidden) = (NONE, None);
             set.sleepers = 0;
         }
     });
@@ -576,14 +623,13 @@ pub(crate) unsafe fn control(
                 if m.registrations.get(at as usize).is_some_and(|r| r.data != data) {
                     m.rehash(at, data);
                     if m.set(set).is_some_and(|s| s.host == at) {
-                        m.rehost(set);
+                        m.lose_host(set);
                     }
                 }
                 if let Some(reg) = m.reg(at) {
                     reg.events = events;
                     reg.is_disabled = false;
                     reg.reported = 0;
-                    reg.empties = 0;
                 }
                 m.push_ready(at);
             }
@@ -591,11 +637,6 @@ pub(crate) unsafe fn control(
                 let added = m.add(set, conn, fd, events, data);
                 match added {
                     Some(at) => {
-                        if conn.stage() == Stage::Attached
-                            && m.set(set).is_some_and(|s| s.host == NONE)
-                        {
-                            m.rehost(set);
-                        }
                         m.push_ready(at);
                     }
                     // No room: whoever waits here cannot be woken by a bell.
@@ -691,15 +732,9 @@ pub(crate) unsafe fn wait(
                 continue;
             }
         }
-        let Some(bell) = process::bell() else { return None };
-        bell.fall_asleep();
-        with(|m| m.set(set).map(|s| s.sleepers += 1));
-        let ready = bell.any() || with(|m| m.set(set).is_some_and(|s| s.ready_first != NONE))?;
-        let timeout_ms = if ready { 0 } else { milliseconds(left) };
+        let timeout_ms = milliseconds(left);
         // SAFETY: as the caller's.
         let result = unsafe { kernel_events(set_fd, set, &mut out, timeout_ms, mask) };
-        with(|m| m.set(set).map(|s| s.sleepers = s.sleepers.saturating_sub(1)));
-        bell.wake_up();
         match result {
             Err(e) => return Some(Err(e)),
             Ok(()) if out.used > 0 => return Some(Ok(out.used)),
@@ -713,6 +748,12 @@ pub(crate) unsafe fn wait(
 
 /// Whether anything in the set is on a lane.
 fn concerns_us(m: &mut Mirror, set: u32) -> bool {
+    if m.set(set).is_some_and(|s| s.host != NONE) {
+        return true;
+    }
+    if m.set(set).is_some_and(|s| s.hidden.is_some()) || has_attached(m, set) {
+        m.rehost(set);
+    }
     m.set(set).is_some_and(|s| s.host != NONE) || has_attached(m, set)
 }
 
@@ -817,7 +858,6 @@ fn judge(m: &mut Mirror, at: u32, out: &mut Output) {
             if let Some(reg) = m.reg(at) {
                 reg.reported = cursor;
                 reg.is_disabled = reg.events & ONESHOT != 0;
-                reg.empties = 0;
             }
             if reg.events & ONESHOT != 0 {
                 disable_in_kernel(m, &reg);
@@ -858,14 +898,21 @@ unsafe fn kernel_events(
 ) -> Result<(), Errno> {
     let mut batch = [epoll_event { events: 0, u64: 0 }; BATCH];
     let want = (out.max - out.used).min(BATCH);
-    // SAFETY: the batch is writable for `want` events.
+    let sleeper = if timeout_ms == 0 { None } else { Sleeper::new(set) };
+    // Looked at again only now: whoever rings from here on finds a sleeper.
+    let timeout_ms = if sleeper.as_ref().is_some_and(Sleeper::has_news) { 0 } else { timeout_ms };
     let got = if timeout_ms == 0 && mask.is_null() {
-        // SAFETY: as above; does not block.
-        unsafe { sys!(libc::SYS_epoll_pwait, set_fd, batch.as_mut_ptr(), want, 0, 0, 8)? }
+        // SAFETY: the batch is writable for `want` events; does not block.
+        unsafe { sys!(libc::SYS_epoll_pwait, set_fd, batch.as_mut_ptr(), want, 0, 0, 8) }
     } else {
         // SAFETY: as above.
-        unsafe { host::epoll_pwait(set_fd, batch.as_mut_ptr(), want as c_int, timeout_ms, mask)? }
+        unsafe { host::epoll_pwait(set_fd, batch.as_mut_ptr(), want as c_int, timeout_ms, mask) }
     };
+    // Awake before anything is looked at: what this thread finds it need not be rung for.
+    if let Some(sleeper) = sleeper {
+        sleeper.wake(got.is_ok_and(|n| n > 0));
+    }
+    let got = got?;
     if got == 0 {
         return Ok(());
     }
@@ -879,6 +926,40 @@ unsafe fn kernel_events(
         }
     });
     Ok(())
+}
+
+/// A thread that sleeps on a set, as the bell page and the set know it.
+struct Sleeper {
+    set: u32,
+    bell: Bell,
+    since: u64,
+}
+
+impl Sleeper {
+    fn new(set: u32) -> Option<Self> {
+        let bell = process::bell()?;
+        bell.fall_asleep();
+        with(|m| m.set(set).map(|s| s.sleepers += 1));
+        Some(Self { set, bell, since: monotonic_ns() })
+    }
+
+    fn has_news(&self) -> bool {
+        self.bell.any()
+            || with(|m| m.set(self.set).is_some_and(|s| s.ready_first != NONE)) == Some(true)
+    }
+
+    fn wake(self, by_event: bool) {
+        self.bell.wake_up();
+        let slept = monotonic_ns() - self.since;
+        with(|m| {
+            m.set(self.set).map(|s| {
+                s.sleepers = s.sleepers.saturating_sub(1);
+                if by_event {
+                    s.spin_ns = spin::budget_after_sleep(slept, s.spin_ns);
+                }
+            })
+        });
+    }
 }
 
 /// One kernel event (X16): passes it on, changed where a bell was taken for data.
@@ -907,7 +988,6 @@ fn translate(m: &mut Mirror, set: u32, events: u32, data: u64, out: &mut Output)
 /// Which bits of a kernel event are for the program.
 fn judge_kernel(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u32 {
     let Some(conn) = conn::get(reg.conn) else { return events };
-    let is_host = m.set(reg.set).is_some_and(|s| s.host == at);
     if conn.stage() != Stage::Attached || !conn.pin_live(Half::Receive) {
         return events;
     }
@@ -916,17 +996,12 @@ fn judge_kernel(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u32
     if events & IN_KIND != 0 && events & over == 0 {
         let truth = readiness::judge(conn, reg.fd);
         if !truth.readable {
-            let drop = truth.ate_bells || (is_host && reg.empties < 2);
-            if let Some(reg) = m.reg(at) {
-                reg.empties = if truth.ate_bells { 0 } else { reg.empties.saturating_add(1) };
-            }
-            if drop {
-                pass &= !IN_KIND;
-            }
+            // A bell, the hidden eventfd under this data, or bytes that another thread took meanwhile.
+            // Nothing is lost: what comes later makes a new event.
+            pass &= !IN_KIND;
         } else if let Some(cursor) = truth.cursor {
             let is_edge = reg.events & ET != 0;
             if let Some(reg) = m.reg(at) {
-                reg.empties = 0;
                 if is_edge && reg.reported == cursor && !truth.on_kernel_lane {
                     pass &= !IN_KIND;
                 }

@@ -147,7 +147,7 @@ fn is_inherited_on_purpose(fd: i32) -> bool {
 
 /// Before a sandbox or a change of privilege: the process leaves all lanes and unmaps everything.
 pub(crate) fn leaving(reason: Reason, for_good: bool) {
-    if process::is_retired() || !process::is_ours() || process::highest_descriptor() == 0 {
+    if process::is_retired() || !process::is_ours() || process::highest_descriptor() < 0 {
         return;
     }
     let _section = section::Guard::enter();

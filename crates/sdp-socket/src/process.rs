@@ -40,7 +40,7 @@ static PAGE: AtomicPtr<u8> = AtomicPtr::new(null_mut());
 static PAGE_FD: AtomicI32 = AtomicI32::new(-1);
 static STARTED: AtomicU32 = AtomicU32::new(0);
 static CPUS: AtomicU32 = AtomicU32::new(0);
-static TOP: AtomicI32 = AtomicI32::new(0);
+static TOP: AtomicI32 = AtomicI32::new(-1);
 /// The process left all lanes: it makes no system call of its own any more.
 static RETIRED: AtomicBool = AtomicBool::new(false);
 static REPORT_PENDING: AtomicBool = AtomicBool::new(false);
@@ -66,9 +66,9 @@ pub(crate) fn remember() {
 }
 
 /// Whether the caller runs in the process that the tables describe, and not in a vfork child that
-/// merely shares its memory. One system call: for paths that change tables.
+/// merely shares its memory. For paths that change tables.
 pub(crate) fn is_ours() -> bool {
-    RETIRED.load(Ordering::Relaxed) || sys_pid::current() as u32 == pid()
+    RETIRED.load(Ordering::Relaxed) || !sys_pid::is_borrowed(pid())
 }
 
 /// Whether the library is out of business here.

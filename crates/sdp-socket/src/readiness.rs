@@ -105,7 +105,6 @@ pub(crate) fn has_room(conn: &Conn) -> bool {
 /// What is behind a kernel event that says "readable".
 pub(crate) struct Truth {
     pub(crate) readable: bool,
-    pub(crate) ate_bells: bool,
     pub(crate) on_kernel_lane: bool,
     pub(crate) cursor: Option<u64>,
 }
@@ -123,33 +122,28 @@ pub(crate) fn judge(conn: &Conn, fd: c_int) -> Truth {
                 }
                 _ => carrier::readiness(fd, libc::POLLIN) & (READ_KIND | OVER) != 0,
             };
-            return Ok((readable, 0, true));
+            return Ok((readable, true));
         }
         if sink.current_len != 0 || receive::has_news(sink, lines) {
-            return Ok((true, 0, false));
+            return Ok((true, false));
         }
-        let eaten = receive::eat_bells(fd, sink, lines);
+        receive::eat_bells(fd, sink, lines);
         let readable = receive::has_news(sink, lines)
             || sink.engine.has_ended()
             || carrier::readiness(fd, libc::POLLIN) & (READ_KIND | OVER) != 0;
-        Ok((readable, eaten, false))
+        Ok((readable, false))
     });
     match judged {
-        Ok((readable, eaten, on_kernel_lane)) => {
+        Ok((readable, on_kernel_lane)) => {
             if !readable && !on_kernel_lane {
                 // The bell that was eaten disarmed the half.
                 if readable_or_arm(conn).is_some() {
-                    return Truth {
-                        readable: true,
-                        ate_bells: eaten > 0,
-                        on_kernel_lane,
-                        cursor: Some(cursor(conn)),
-                    };
+                    return Truth { readable: true, on_kernel_lane, cursor: Some(cursor(conn)) };
                 }
             }
-            Truth { readable, ate_bells: eaten > 0, on_kernel_lane, cursor: Some(cursor(conn)) }
+            Truth { readable, on_kernel_lane, cursor: Some(cursor(conn)) }
         }
-        Err(_) => Truth { readable: true, ate_bells: false, on_kernel_lane: true, cursor: None },
+        Err(_) => Truth { readable: true, on_kernel_lane: true, cursor: None },
     }
 }
 

@@ -215,6 +215,9 @@ fn attempt(
             }
             RingSend::Full => {
                 let blocking = flags & libc::MSG_DONTWAIT == 0 && !fd::is_nonblocking(conn.fd());
+                if !blocking && wait::briefly_for_room(conn, segment, lines, source) {
+                    continue;
+                }
                 // X18, first stage: a non-blocking sender that finds the ring full goes on on the
                 // carrier, whose readiness every poller understands.
                 if blocking || !leave_sdp(conn, source, lines, Reason::RingFull) {
@@ -372,11 +375,11 @@ fn ring_send(
             Ok(false) => {
                 let mut message = message;
                 // A large send takes what room there is rather than waiting for a whole piece.
-                let room = source.tx.room().saturating_sub(message.header().len());
+                let room = source.tx.room();
                 if room < piece && source.tx.refresh().is_err() {
                     return Err(RingSend::Broken);
                 }
-                let room = source.tx.room().saturating_sub(message.header().len());
+                let room = source.tx.room();
                 if room < piece {
                     if room < 4096.min(piece) {
                         return Err(RingSend::Full);

@@ -100,6 +100,24 @@ fn learn(conn: &Conn, success: bool) {
     conn.spin_ns.store(next, Ordering::Relaxed);
 }
 
+/// A sleep that was answered this soon was mostly the other side's own wake-up.
+const ANSWERED_SOON_NS: u64 = 80_000;
+
+/// After a sleep of `slept_ns`. Two ends that both sleep answer each other too late for any short spin
+/// to succeed, for ever; what tells them from an idle connection is that the answer came about one
+/// wake-up later. Then both are better off looking again.
+pub(crate) fn learn_from_sleep(conn: &Conn, slept_ns: u64) {
+    if slept_ns < ANSWERED_SOON_NS {
+        conn.spin_ns.store(ceiling_ns(), Ordering::Relaxed);
+        conn.spin_failures.store(0, Ordering::Relaxed);
+    }
+}
+
+/// The same for a set that waits for many connections: its next budget.
+pub(crate) fn budget_after_sleep(slept_ns: u64, budget: u64) -> u64 {
+    if slept_ns < ANSWERED_SOON_NS { u64::from(ceiling_ns()) } else { budget }
+}
+
 /// Looks until `ready` or until it is not worth it. True when ready.
 pub(crate) fn spin(conn: &Conn, peer_cpu: u32, mut ready: impl FnMut() -> bool) -> bool {
     match plan(conn, peer_cpu) {

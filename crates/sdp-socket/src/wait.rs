@@ -11,14 +11,16 @@ use libc::{c_int, pollfd, timespec};
 use sdp_fabric_shm::endpoint::ShmRx;
 use sdp_shm::{
     arm::{self, Mode},
-    layout::Half as HalfLines,
+    layout::{Half as HalfLines, Segment},
 };
 use sdp_stats::{Counter, Direction};
 use sdp_sys::{section::Mark, time::monotonic_ns};
 
 use crate::{
     conn::{Conn, Half, flag},
-    host, process, spin,
+    host,
+    lane::SourceState,
+    process, spin,
     table::Pinned,
 };
 
@@ -137,7 +139,11 @@ pub(crate) fn for_bytes(conn: &Pinned, until: Option<u64>, mark: Mark) -> Woken 
         }
     }
     count(conn, Direction::Receive, Counter::Slept);
+    let asleep = monotonic_ns();
     let woken = sleep(conn, libc::POLLIN | libc::POLLRDHUP, wait_set, until, mark);
+    if woken == Woken::Look {
+        spin::learn_from_sleep(conn, monotonic_ns() - asleep);
+    }
     if wait_set >= 0
         && let Some(bell) = bell
     {
@@ -203,6 +209,26 @@ pub(crate) fn for_room(conn: &Pinned, until: Option<u64>, mark: Mark) -> Woken {
         other => other,
     }
 }
+
+/// A non-blocking sender found the ring full. A reader on another CPU frees a piece in about the time
+/// that a system call takes: shorter than what sending it through the kernel would cost.
+pub(crate) fn briefly_for_room(
+    conn: &Conn,
+    segment: Segment,
+    lines: &HalfLines,
+    source: &mut SourceState,
+) -> bool {
+    let peer_cpu = segment.end(conn.side() ^ 1).cpu.load(Ordering::Relaxed);
+    if process::usable_cpus() <= 1 || peer_cpu == spin::this_cpu() {
+        return false;
+    }
+    let (_, seen) = source.tx.cursors();
+    let mut moved = || lines.consumer.head.load(Ordering::Acquire) != seen;
+    spin::pause_for(BRIEF_ROOM_NS, &mut moved) && source.tx.refresh().is_ok()
+}
+
+/// Longest pause of a non-blocking sender.
+const BRIEF_ROOM_NS: u64 = 5_000;
 
 /// Sleeps until the carrier is writable.
 pub(crate) fn for_carrier_room(conn: &Pinned, until: Option<u64>, mark: Mark) -> Woken {

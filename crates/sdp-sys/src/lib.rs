@@ -11,6 +11,7 @@
 
 pub mod errno;
 pub mod fd;
+pub mod hidden;
 pub mod memfd;
 pub mod netlink;
 pub mod owned;
@@ -24,4 +25,5 @@ pub mod tls;
 pub mod unix;
 
 pub use errno::Errno;
+pub use hidden::Hidden;
 pub use owned::OwnedFd;

@@ -27,9 +27,12 @@ impl OwnedFd {
         fd
     }
 
-    /// The same descriptor at the lowest free number at or above `min`; unchanged when none is
-    /// free there ([`fd::move_up`]).
+    /// The same descriptor at the lowest free number at or above `min`; unchanged when it is there
+    /// already, or when none is free ([`fd::move_up`]).
     pub fn move_up(self, min: i32) -> Self {
+        if self.0 >= min {
+            return self;
+        }
         Self(fd::move_up(self.into_raw(), min))
     }
 }

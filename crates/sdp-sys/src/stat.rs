@@ -20,16 +20,29 @@ pub struct Identity {
 pub struct Stat {
     /// Device and inode.
     pub id: Identity,
-    /// Size in bytes; negative never.
+    /// Size in bytes.
     pub size: u64,
+    /// Type and permission bits.
+    mode: u32,
 }
 
-/// `fstat`. Do not call it on a descriptor of unknown kind that a stranger passed: a file system in
-/// user space answers when it likes.
+impl Stat {
+    /// Whether it is an anonymous inode (eventfd, epoll, timerfd, …): those alone have no type.
+    pub const fn is_anonymous(&self) -> bool {
+        self.mode & libc::S_IFMT == 0
+    }
+}
+
+/// `fstat`. On a descriptor that a stranger passed it can take any time: a file system in user space
+/// answers when it likes.
 pub fn stat(fd: i32) -> Result<Stat, Errno> {
     // SAFETY: stat is plain data; zero is a valid value.
     let mut st: libc::stat = unsafe { core::mem::zeroed() };
     // SAFETY: st is valid for writing.
     unsafe { sys!(libc::SYS_fstat, fd, &raw mut st)? };
-    Ok(Stat { id: Identity { dev: st.st_dev, ino: st.st_ino }, size: st.st_size.max(0) as u64 })
+    Ok(Stat {
+        id: Identity { dev: st.st_dev, ino: st.st_ino },
+        size: st.st_size.max(0) as u64,
+        mode: st.st_mode,
+    })
 }

@@ -74,6 +74,16 @@ pub fn listen(fd: i32, backlog: i32) -> Result<(), Errno> {
     unsafe { sys!(libc::SYS_listen, fd, backlog) }.map(drop)
 }
 
+/// Whether somebody waits to be accepted. Three times cheaper than an `accept` in vain, which makes
+/// a socket first.
+pub fn is_acceptable(fd: i32) -> bool {
+    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let timeout = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: both outlive the call; poll is valid for writing; no signal mask.
+    let ready = unsafe { sys!(libc::SYS_ppoll, &raw mut poll, 1, &raw const timeout, 0, 8) };
+    ready.is_ok_and(|count| count > 0)
+}
+
 /// Accepts a connection: non-blocking, close-on-exec. EAGAIN: nobody is waiting.
 pub fn accept(fd: i32) -> Result<OwnedFd, Errno> {
     let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;

@@ -5,9 +5,14 @@
 //! otherwise, so a tool of one version works beside processes of another.
 
 pub mod collect;
+pub mod names;
+pub mod netstat;
 pub mod perf;
+pub mod procs;
 pub mod report;
+pub mod rules;
 pub mod run;
+pub mod stat;
 pub mod sys;
 
 use std::fmt;
@@ -30,3 +35,9 @@ impl fmt::Display for Failure {
 }
 
 impl std::error::Error for Failure {}
+
+/// Writes to stdout; a reader that has gone away (`| head`) is no error.
+pub fn print(text: &str) {
+    use std::io::Write;
+    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+}

@@ -1,7 +1,7 @@
 //! The `sdp` command.
 
 use clap::{Parser, Subcommand};
-use sdp_tools::{perf, run};
+use sdp_tools::{perf, rules, run, stat};
 
 /// Sockets Direct Protocol for unmodified programs.
 #[derive(Parser)]
@@ -15,6 +15,13 @@ struct Cli {
 enum Cmd {
     /// Run a program with the library
     Run(run::Options),
+    /// Show the processes that have the library, and their connections
+    Stat(stat::Options),
+    /// Say which rule decides for a program and an address, and why
+    Explain(rules::ExplainOptions),
+    /// Look after the rule file
+    #[command(subcommand)]
+    Config(rules::ConfigCommand),
     /// Measure TCP and SDP side by side
     #[command(subcommand)]
     Perf(perf::Test),
@@ -49,6 +56,13 @@ fn main() {
     };
     let status = match &cli.command {
         Cmd::Run(options) => run::main(options),
+        Cmd::Stat(options) => finish("stat", stat::main(options)),
+        Cmd::Explain(options) => finish("explain", rules::explain(options)),
+        Cmd::Config(rules::ConfigCommand::Check { file }) => match rules::check(file.as_deref()) {
+            Ok(true) => 0,
+            Ok(false) => FAILED,
+            Err(why) => finish("config check", Err(why)),
+        },
         Cmd::Perf(test) => finish("perf", perf::main(test)),
         Cmd::PerfPeer(options) => finish("perf-peer", perf::peer::main(options)),
     };

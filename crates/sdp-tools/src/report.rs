@@ -125,7 +125,7 @@ impl Report {
                 sdp: sums.sdp,
                 tcp: sums.seen.wrapping_sub(sums.sdp),
             },
-            bytes: bytes_of(sums),
+            bytes: Bytes::of(sums),
             transfers: Transfers {
                 bcopy: both(Counter::BCopy),
                 read_zcopy: both(Counter::ReadZCopy),
@@ -150,17 +150,20 @@ impl Report {
     }
 }
 
-fn bytes_of(sums: &Sums) -> Bytes {
-    Bytes {
-        sdp_sent: sums.counter(Direction::Send, Counter::SdpBytes),
-        sdp_received: sums.counter(Direction::Receive, Counter::SdpBytes),
-        tcp_sent: sums.counter(Direction::Send, Counter::TcpBytes),
-        tcp_received: sums.counter(Direction::Receive, Counter::TcpBytes),
+impl Bytes {
+    /// Out of sums.
+    pub fn of(sums: &Sums) -> Self {
+        Self {
+            sdp_sent: sums.counter(Direction::Send, Counter::SdpBytes),
+            sdp_received: sums.counter(Direction::Receive, Counter::SdpBytes),
+            tcp_sent: sums.counter(Direction::Send, Counter::TcpBytes),
+            tcp_received: sums.counter(Direction::Receive, Counter::TcpBytes),
+        }
     }
 }
 
 /// Non-zero entries by their word.
-fn words<N: Copy + PartialEq + Default>(by_code: &[N]) -> BTreeMap<String, N> {
+pub fn words<N: Copy + PartialEq + Default>(by_code: &[N]) -> BTreeMap<String, N> {
     let named = |(code, n): (usize, &N)| (ReasonCode(code as u32).to_string(), *n);
     by_code.iter().enumerate().filter(|(_, n)| **n != N::default()).map(named).collect()
 }

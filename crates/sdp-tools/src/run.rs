@@ -25,6 +25,8 @@ use crate::sys::{self, Ended};
 pub const RULES_VARIABLE: &str = "SDP_RULES";
 /// Name of the environment variable that overrides where the library is.
 pub const LIBRARY_VARIABLE: &str = "SDP_LIBRARY";
+/// Bytes of rules in front of the file's that the library takes over.
+const MAX_RULES_TEXT: usize = 16_384 - 1;
 /// Name of the library's file.
 const LIBRARY: &str = "libsdp.so";
 
@@ -197,7 +199,11 @@ fn rules(options: &Options) -> Result<Option<String>, Failure> {
     if let Some(outer) = std::env::var(RULES_VARIABLE).ok().filter(|v| !v.is_empty()) {
         lines.push(outer);
     }
-    Ok(Some(lines.join("\n")))
+    let text = lines.join("\n");
+    if text.len() > MAX_RULES_TEXT {
+        return Err(Failure(format!("--rule: more than {MAX_RULES_TEXT} bytes; use --config")));
+    }
+    Ok(Some(text))
 }
 
 fn check_rule(rule: &str) -> Result<(), Failure> {

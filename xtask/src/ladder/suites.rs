@@ -80,6 +80,13 @@ pub(super) const SUITES: &[Suite] = &[
         limit_s: 60,
     },
     quick(app(
+        "abi-hooks",
+        "what libc promises, call by call, with and without the library",
+        "tests/abi/test_hooks.py",
+        &["cc"],
+        600,
+    )),
+    quick(app(
         "app-redis",
         "redis-server, redis-benchmark, redis-cli, BGSAVE under load",
         "tests/apps/test_redis.py",

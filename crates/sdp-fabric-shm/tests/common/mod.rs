@@ -26,17 +26,33 @@ pub const ACK: [u8; HELLO_ACK_LEN] = [0xa5; HELLO_ACK_LEN];
 /// Runs a test in a process of its own: offers, descriptors, limits and user ids are the process's,
 /// and other tests run beside this one.
 pub fn isolated(test: impl FnOnce()) {
-    let pid = spawn(|| {
+    let child = spawn(|| {
         // What we or other tests were started with would blur numbers and counts.
         // SAFETY: nothing in this process uses descriptors yet.
         assert_eq!(unsafe { libc::close_range(3, u32::MAX, 0) }, 0);
         test();
     });
-    assert_eq!(wait(pid), 0, "see the message above");
+    assert_eq!(wait(child), 0, "see the message above");
+}
+
+/// A child process; killed when a failing test drops it.
+#[must_use = "wait for it"]
+pub struct Child {
+    pub pid: i32,
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        // SAFETY: our own child, not waited for yet; the null pointer wants no status.
+        unsafe {
+            libc::kill(self.pid, libc::SIGKILL);
+            libc::waitpid(self.pid, std::ptr::null_mut(), 0);
+        }
+    }
 }
 
 /// Forks; the child runs `body` and exits with 0, or 101 after a panic.
-pub fn spawn(body: impl FnOnce()) -> i32 {
+pub fn spawn(body: impl FnOnce()) -> Child {
     // The test harness captures output into memory that dies with the child. (Set before the fork:
     // another thread may hold the hook's lock at that moment.)
     static HOOK: Once = Once::new();
@@ -51,7 +67,7 @@ pub fn spawn(body: impl FnOnce()) -> i32 {
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0);
     if pid > 0 {
-        return pid;
+        return Child { pid };
     }
     let ok = catch_unwind(AssertUnwindSafe(body)).is_ok();
     // SAFETY: ends the child without the parent's exit handlers.
@@ -59,8 +75,9 @@ pub fn spawn(body: impl FnOnce()) -> i32 {
 }
 
 /// Waits for a child; its exit status, or 1000 and the signal.
-pub fn wait(pid: i32) -> i32 {
-    let mut status = 0;
+pub fn wait(child: Child) -> i32 {
+    let (pid, mut status) = (child.pid, 0);
+    std::mem::forget(child);
     // SAFETY: status is valid for writing.
     assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
     if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { 1000 + libc::WTERMSIG(status) }

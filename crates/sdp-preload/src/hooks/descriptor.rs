@@ -4,7 +4,7 @@ use libc::{c_char, c_int, c_uint, clockid_t, mode_t, sigset_t};
 use sdp_socket::calls::{self, Call, Pin};
 use sdp_sys::sys;
 
-use super::slowly;
+use super::{privilege, slowly};
 use crate::{errno, real};
 
 /// A number that the kernel returned for something that is no socket.
@@ -47,7 +47,7 @@ fn duplicated(old: c_int, new: c_int) -> c_int {
     new
 }
 
-/// Whether a descriptor is open: asked only before a tracked one is replaced.
+/// Whether a descriptor is open: asked only before a tracked one is replaced, and not in a sandbox.
 fn is_open(fd: c_int) -> bool {
     // SAFETY: no pointers.
     unsafe { sys!(libc::SYS_fcntl, fd, libc::F_GETFD, 0) }.is_ok()
@@ -57,7 +57,7 @@ fn is_open(fd: c_int) -> bool {
 #[cold]
 #[inline(never)]
 fn replace(old: c_int, new: c_int, real: impl Fn() -> c_int) -> c_int {
-    if old == new || !is_open(old) {
+    if old == new || !(privilege::is_sandboxed() || is_open(old)) {
         return real();
     }
     calls::replacing(old, new);
@@ -83,14 +83,6 @@ unsafe fn control(fd: c_int, command: c_int, arg: usize, real: impl Fn() -> c_in
     if let Call::Done(result) = calls::controlling(fd, command, arg) {
         return errno::settle(result) as c_int;
     }
-    let signals = match command {
-        libc::F_SETOWN | F_SETOWN_EX | F_SETSIG => true,
-        libc::F_SETFL => arg as c_int & libc::O_ASYNC != 0,
-        _ => false,
-    };
-    if signals {
-        calls::pin(fd, Pin::SignalDriven);
-    }
     let result = real();
     if duplicates(command) {
         return duplicated(fd, result);
@@ -109,10 +101,6 @@ unsafe fn control(fd: c_int, command: c_int, arg: usize, real: impl Fn() -> c_in
     }
     result
 }
-
-/// `fcntl` commands of the kernel's interface that the libc bindings do not name.
-const F_SETSIG: c_int = 10;
-const F_SETOWN_EX: c_int = 15;
 
 hooks! {
     fn close(fd: c_int) -> c_int {

@@ -34,7 +34,9 @@ const INFO: usize = 1 << 63;
 const RESTART: usize = 1 << 62;
 /// `SA_RESETHAND`.
 const ONCE: usize = 1 << 61;
-const ADDRESS: usize = !(INFO | RESTART | ONCE);
+/// The program has installed `SIG_DFL` or `SIG_IGN` since.
+const PLAIN: usize = 1 << 60;
+const ADDRESS: usize = !(INFO | RESTART | ONCE | PLAIN);
 
 /// Addresses below are codes (`SIG_DFL`, `SIG_IGN`, `SIG_HOLD`), not functions.
 const FIRST_ADDRESS: usize = 4096;
@@ -185,12 +187,18 @@ unsafe fn change(signal: c_int, new: *const libc::sigaction, old: *mut libc::sig
         }
         return result;
     }
+    if !new.is_null() && stored.is_none() {
+        cell.fetch_or(PLAIN, Ordering::AcqRel);
+    }
     // SAFETY: null or filled by libc.
-    if let Some(action) = unsafe { old.as_mut() }
-        && action.sa_sigaction == wrapper_address()
-    {
-        action.sa_sigaction = before & ADDRESS;
-        if before & INFO == 0 {
+    if let Some(action) = unsafe { old.as_mut() } {
+        let ours = action.sa_sigaction == wrapper_address();
+        // After SA_RESETHAND the kernel says SIG_DFL, with the flags that the wrapper came with.
+        let spent = action.sa_sigaction == libc::SIG_DFL && before & (ONCE | PLAIN) == ONCE;
+        if ours {
+            action.sa_sigaction = before & ADDRESS;
+        }
+        if (ours || spent) && before & INFO == 0 {
             action.sa_flags &= !libc::SA_SIGINFO;
         }
     }

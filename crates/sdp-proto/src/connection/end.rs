@@ -427,6 +427,8 @@ impl Connection {
             return message;
         }
         if !self.state.is_connected() || self.state == State::SynReceived {
+            // No update is due any more: its time, once past, would wake the caller for ever.
+            self.late_ms = None;
             return None;
         }
         if !self.owed.is_nothing() {

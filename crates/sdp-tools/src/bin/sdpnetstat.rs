@@ -1,2 +1,8 @@
-//! `sdpnetstat`.
-fn main() {}
+//! The `sdpnetstat` command.
+
+use clap::Parser;
+use sdp_tools::netstat;
+
+fn main() {
+    netstat::main(&netstat::Options::parse());
+}

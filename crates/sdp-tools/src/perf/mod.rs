@@ -30,10 +30,10 @@ pub const SCHEMA: u32 = 1;
 pub const MIN_PAIRS: usize = 200;
 /// Longest round of a paired comparison.
 const MAX_PAIRED_NS: u64 = 20_000_000;
-/// How long each transport is warmed up before the first round counts.
-const WARM_UP_NS: u64 = 100_000_000;
-/// One-way rounds are calibrated until they take this long.
-const CALIBRATION_NS: u64 = 20_000_000;
+/// Rounds of each transport before the first one that counts.
+const WARM_UP_ROUNDS: usize = 4;
+/// Length of such a round.
+const WARM_UP_NS: u64 = 25_000_000;
 
 /// Which CPUs the two processes of a pair may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
@@ -261,7 +261,6 @@ struct Pair {
     client: Guard,
     orders: Option<ChildStdin>,
     rounds: BufReader<ChildStdout>,
-    messages: u64,
 }
 
 /// How the processes of a pair find (or do not find) the library.
@@ -332,7 +331,7 @@ impl Pair {
         if line.trim() != "ready" {
             return Err(Failure("the client did not get its connections".into()));
         }
-        Ok(Self { server, client, orders, rounds, messages: 1 })
+        Ok(Self { server, client, orders, rounds })
     }
 
     /// One round; its CPU time is that of both processes.
@@ -351,25 +350,10 @@ impl Pair {
         Ok(round)
     }
 
-    fn timed(&mut self, plan: &Plan, nanos: u64) -> Result<Round, Failure> {
-        self.round(Order { nanos, messages: if plan.is_one_way() { self.messages } else { 0 } })
-    }
-
-    /// Promotes, fills caches, and for one-way tests finds how many messages fit a round.
-    fn warm_up(&mut self, plan: &Plan) -> Result<(), Failure> {
-        let mut spent = 0;
-        let mut last = Round::default();
-        while spent < WARM_UP_NS {
-            last = self.timed(plan, WARM_UP_NS / 4)?;
-            spent += last.wall_ns.max(1);
-            if plan.is_one_way() && last.wall_ns < CALIBRATION_NS {
-                self.messages = self.messages.saturating_mul(2).min(1 << 32);
-                spent = spent.min(WARM_UP_NS - 1);
-            }
-        }
-        if plan.is_one_way() {
-            let per_message = last.wall_ns as f64 / self.messages as f64;
-            self.messages = ((plan.round_ns() as f64 / per_message) as u64).max(1);
+    /// Promotes and fills caches.
+    fn warm_up(&mut self) -> Result<(), Failure> {
+        for _ in 0..WARM_UP_ROUNDS {
+            self.round(Order { nanos: WARM_UP_NS })?;
         }
         Ok(())
     }
@@ -433,8 +417,8 @@ pub fn measure(plan: &Plan) -> Result<Outcome, Failure> {
     let setting = |transport| Setting { transport, env: &env, report_to: &address };
     let mut tcp = Pair::start(plan, &setting(Transport::Tcp))?;
     let mut sdp = Pair::start(plan, &setting(Transport::Sdp))?;
-    tcp.warm_up(plan)?;
-    sdp.warm_up(plan)?;
+    tcp.warm_up()?;
+    sdp.warm_up()?;
 
     let ticks = machine_ticks();
     let mut rounds: [Vec<Round>; 2] = [Vec::new(), Vec::new()];
@@ -443,7 +427,7 @@ pub fn measure(plan: &Plan) -> Result<Outcome, Failure> {
         let order = if number % 2 == 0 { [0, 1] } else { [1, 0] };
         for which in order {
             let pair = if which == 0 { &mut tcp } else { &mut sdp };
-            rounds[which].push(pair.timed(plan, plan.round_ns())?);
+            rounds[which].push(pair.round(Order { nanos: plan.round_ns() })?);
         }
     }
     let ours: u64 = rounds.iter().flatten().map(|r| r.cpu_ns).sum();

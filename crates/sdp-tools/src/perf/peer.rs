@@ -69,10 +69,8 @@ pub struct Options {
 /// Orders to a client, one JSON line each.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Order {
-    /// Run for this long…
+    /// Run for this long.
     pub nanos: u64,
-    /// … or, one way, this many messages per connection.
-    pub messages: u64,
 }
 
 /// What one round gave, one JSON line each.
@@ -175,7 +173,7 @@ impl Conn {
     }
 }
 
-/// Writes every byte of a message: its words count from `number`.
+/// Writes every byte of a message: `number` in each word.
 fn fill(message: &mut [u8], number: u64) {
     for word in message.chunks_exact_mut(8) {
         word.copy_from_slice(&number.to_ne_bytes());
@@ -273,17 +271,23 @@ fn echo_all(conns: &mut [Conn], options: &Options) -> io::Result<()> {
     Ok(())
 }
 
+/// First byte of the last message of a one-way round; of the others it is 0.
+const LAST: u8 = 1;
+
 /// Reads rounds of messages; answers each round with the sum of all its words.
 fn swallow(conn: &mut Conn, size: usize) -> io::Result<()> {
     let mut message = vec![0; size];
-    let mut header = [0; 8];
-    while conn.receive(&mut header)? {
-        let mut total = 0u64;
-        for _ in 0..u64::from_ne_bytes(header) {
-            conn.receive_all(&mut message)?;
-            total = total.wrapping_add(sum(&message));
+    let mut total = 0u64;
+    while conn.receive(&mut message)? {
+        let is_last = message.first() == Some(&LAST);
+        if let Some(first) = message.first_mut() {
+            *first = 0;
         }
-        conn.send(&total.to_ne_bytes())?;
+        total = total.wrapping_add(sum(&message));
+        if is_last {
+            conn.send(&total.to_ne_bytes())?;
+            total = 0;
+        }
     }
     Ok(())
 }
@@ -388,37 +392,58 @@ fn round_trips(
     }
 }
 
-/// Messages one way, then the answer that all have been read; one thread per connection.
+/// Messages of up to this many bytes do not look at the clock each time: it would cost as much as
+/// sending them.
+const SMALL: usize = 1024;
+/// How many of them are sent between two looks.
+const SMALL_BATCH: u64 = 16;
+
+/// Messages one way for the time ordered, then the answer that all have been read; one thread per
+/// connection.
 fn one_way(conns: &mut [Conn], options: &Options, order: Order) -> io::Result<(u64, u64)> {
-    let words = (options.size / 8) as u64;
-    let one = |_: usize, conn: &mut Conn| -> io::Result<()> {
-        let mut message = vec![0; options.size];
-        let mut expected = 0u64;
-        conn.send(&order.messages.to_ne_bytes())?;
-        // TCP may gather small messages while they stream, as it does by default. Before waiting for
-        // the answer the rest is pushed out: otherwise it would lie there until a delayed
-        // acknowledgement, and the round would measure that timer.
-        conn.stream.set_nodelay(false)?;
-        for number in 0..order.messages {
-            fill(&mut message, number);
-            expected = expected.wrapping_add(number.wrapping_mul(words));
-            conn.send(&message)?;
-        }
-        conn.stream.set_nodelay(true)?;
-        let mut answer = [0; 8];
-        conn.receive_all(&mut answer)?;
-        if u64::from_ne_bytes(answer) != expected {
-            return Err(wrong("what was read differs from what was sent"));
-        }
-        Ok(())
+    let one = |conn: &mut Conn| one_way_on(conn, options.size, Duration::from_nanos(order.nanos));
+    let ops = match conns {
+        [only] => one(only)?,
+        _ => in_threads(conns, |_, conn| one(conn))?.iter().sum(),
     };
-    let ops = order.messages * conns.len() as u64;
-    if let [only] = conns {
-        one(0, only)?;
-    } else {
-        in_threads(conns, one)?;
-    }
     Ok((ops, ops * options.size as u64))
+}
+
+fn one_way_on(conn: &mut Conn, size: usize, limit: Duration) -> io::Result<u64> {
+    let words = (size / 8) as u64;
+    let batch = if size <= SMALL { SMALL_BATCH } else { 1 };
+    let mut message = vec![0; size];
+    let mut expected = 0u64;
+    let mut count = 0u64;
+    // TCP may gather small messages while they stream, as it does by default. Before waiting for the
+    // answer the rest is pushed out: otherwise it would lie there until a delayed acknowledgement,
+    // and the round would measure that timer.
+    conn.stream.set_nodelay(false)?;
+    let started = Instant::now();
+    loop {
+        let is_last = count % batch == batch - 1 && started.elapsed() >= limit;
+        // The first byte (the number's lowest) is the mark.
+        let number = (count << 8).to_le();
+        fill(&mut message, number);
+        if let (true, Some(first)) = (is_last, message.first_mut()) {
+            *first = LAST;
+        }
+        expected = expected.wrapping_add(number.wrapping_mul(words));
+        count += 1;
+        if is_last {
+            conn.stream.set_nodelay(true)?;
+        }
+        conn.send(&message)?;
+        if is_last {
+            break;
+        }
+    }
+    let mut answer = [0; 8];
+    conn.receive_all(&mut answer)?;
+    if u64::from_ne_bytes(answer) != expected {
+        return Err(wrong("what was read differs from what was sent"));
+    }
+    Ok(count)
 }
 
 fn connects(

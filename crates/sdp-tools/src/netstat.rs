@@ -1,0 +1,264 @@
+//! `sdpnetstat`: connections in netstat's columns.
+//!
+//! `sdp` are connections with a live SDP lane, out of the pages of processes; with neither `-S` nor
+//! `-t`, the kernel's TCP connections follow, without the carriers of those. Modes of the historic
+//! tool that the system's own netstat, ss and ip answer (routes, interfaces, statistics) do not
+//! exist here.
+
+use std::collections::HashSet;
+use std::fmt::Write;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use clap::Parser;
+use sdp_stats::Role;
+
+use crate::names::{self, Names};
+use crate::procs::{self, Process};
+
+/// Connections over the Sockets Direct Protocol, in netstat's columns
+#[derive(Debug, Clone, Parser)]
+#[command(
+    name = "sdpnetstat",
+    version,
+    about,
+    disable_help_flag = true,
+    disable_version_flag = true
+)]
+pub struct Options {
+    /// SDP connections only
+    #[arg(short = 'S', long)]
+    pub sdp: bool,
+    /// TCP connections only
+    #[arg(short = 't', long)]
+    pub tcp: bool,
+    /// Numbers instead of names
+    #[arg(short = 'n', long)]
+    pub numeric: bool,
+    /// Listening sockets too
+    #[arg(short = 'a', long)]
+    pub all: bool,
+    /// Listening sockets only
+    #[arg(short = 'l', long)]
+    pub listening: bool,
+    /// Process id and name of the program
+    #[arg(short = 'p', long)]
+    pub program: bool,
+    /// User and inode
+    #[arg(short = 'e', long, action = clap::ArgAction::Count)]
+    pub extend: u8,
+    /// Help
+    #[arg(short = 'h', long, action = clap::ArgAction::Help)]
+    pub help: Option<bool>,
+    /// Version
+    #[arg(short = 'V', long, action = clap::ArgAction::Version)]
+    pub version: Option<bool>,
+}
+
+/// One line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Socket {
+    proto: &'static str,
+    receive_queue: u64,
+    send_queue: u64,
+    local: (IpAddr, u16),
+    remote: (IpAddr, u16),
+    state: u8,
+    uid: u32,
+    inode: u64,
+    owner: Option<(u32, String)>,
+}
+
+const LISTEN: u8 = 10;
+
+impl Options {
+    fn wants(&self, state: u8) -> bool {
+        match state {
+            LISTEN => self.all || self.listening,
+            _ => self.all || !self.listening,
+        }
+    }
+}
+
+/// SDP connections and listeners of all pages. A connection that several processes hold is listed
+/// once, with the process that uses its lane.
+fn sdp_sockets(processes: &[Process]) -> Vec<Socket> {
+    let mut seen = HashSet::new();
+    let mut sockets = Vec::new();
+    for process in processes {
+        for row in &process.view.rows {
+            let is_listener = row.role == Role::Listener as u8;
+            if !(is_listener || row.has_live_lane()) || !seen.insert((row.carrier, row.inode)) {
+                continue;
+            }
+            sockets.push(Socket {
+                proto: "sdp",
+                receive_queue: row.halves[1].queued.into(),
+                send_queue: row.halves[0].queued.into(),
+                local: (names::address(&row.local), row.local.port),
+                remote: (names::address(&row.remote), row.remote.port),
+                state: if is_listener { LISTEN } else { row.state },
+                uid: process.uid,
+                inode: row.inode.into(),
+                owner: Some((process.pid, process.view.program.clone())),
+            });
+        }
+    }
+    sockets
+}
+
+/// The kernel's TCP sockets out of the text of `/proc/net/tcp` or `tcp6`.
+fn tcp_sockets(text: &str, proto: &'static str) -> Vec<Socket> {
+    text.lines().skip(1).filter_map(|line| tcp_socket(line, proto)).collect()
+}
+
+fn tcp_socket(line: &str, proto: &'static str) -> Option<Socket> {
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    let [_, local, remote, state, queues, _, _, uid, _, inode, ..] = fields.as_slice() else {
+        return None;
+    };
+    let (send, receive) = queues.split_once(':')?;
+    Some(Socket {
+        proto,
+        receive_queue: u64::from_str_radix(receive, 16).ok()?,
+        send_queue: u64::from_str_radix(send, 16).ok()?,
+        local: hex_end(local)?,
+        remote: hex_end(remote)?,
+        state: u8::from_str_radix(state, 16).ok()?,
+        uid: uid.parse().ok()?,
+        inode: inode.parse().ok()?,
+        owner: None,
+    })
+}
+
+/// `0100007F:0050`: words of the address in network order, printed as host numbers.
+fn hex_end(text: &str) -> Option<(IpAddr, u16)> {
+    let (address, port) = text.split_once(':')?;
+    let word = |at: usize| u32::from_str_radix(address.get(at..at + 8)?, 16).ok();
+    let address = match address.len() {
+        8 => IpAddr::V4(Ipv4Addr::from(word(0)?.to_ne_bytes())),
+        32 => {
+            let mut bytes = [0; 16];
+            for (i, chunk) in bytes.chunks_exact_mut(4).enumerate() {
+                chunk.copy_from_slice(&word(i * 8)?.to_ne_bytes());
+            }
+            IpAddr::V6(Ipv6Addr::from(bytes))
+        }
+        _ => return None,
+    };
+    Some((address, u16::from_str_radix(port, 16).ok()?))
+}
+
+fn table(options: &Options, names: &Names, sockets: &[Socket]) -> String {
+    let mut out = String::new();
+    let which = match (options.all, options.listening) {
+        (true, _) => "(servers and established)",
+        (_, true) => "(only servers)",
+        _ => "(w/o servers)",
+    };
+    let _ = writeln!(out, "Active Internet connections {which}");
+    let mut head = format!(
+        "{:<5} {:>6} {:>6} {:<23} {:<23} {:<11}",
+        "Proto", "Recv-Q", "Send-Q", "Local Address", "Foreign Address", "State"
+    );
+    if options.extend > 0 {
+        let _ = write!(head, " {:<10} {:<10}", "User", "Inode");
+    }
+    if options.program {
+        let _ = write!(head, " {:<19}", "PID/Program name");
+    }
+    let _ = writeln!(out, "{}", head.trim_end());
+    for socket in sockets.iter().filter(|s| options.wants(s.state)) {
+        let mut line = format!(
+            "{:<5} {:>6} {:>6} {:<23} {:<23} {:<11}",
+            socket.proto,
+            socket.receive_queue,
+            socket.send_queue,
+            names.netstat_end(socket.local.0, socket.local.1),
+            names.netstat_end(socket.remote.0, socket.remote.1),
+            names::state(socket.state),
+        );
+        if options.extend > 0 {
+            let _ = write!(line, " {:<10} {:<10}", names.user(socket.uid), socket.inode);
+        }
+        if options.program {
+            let owner = socket.owner.as_ref();
+            let owner = owner.map_or("-".to_string(), |(pid, name)| format!("{pid}/{name}"));
+            let _ = write!(line, " {owner:<19}");
+        }
+        let _ = writeln!(out, "{}", line.trim_end());
+    }
+    out
+}
+
+/// Runs the command.
+pub fn main(options: &Options) {
+    let names = if options.numeric { Names::none() } else { Names::load() };
+    let sdp = sdp_sockets(&procs::find(None));
+    let both = options.sdp == options.tcp;
+    let carriers: HashSet<u64> =
+        sdp.iter().filter(|s| s.state != LISTEN).map(|s| s.inode).collect();
+    let mut sockets = if both || options.sdp { sdp } else { Vec::new() };
+    if both || options.tcp {
+        for (file, proto) in [("/proc/net/tcp", "tcp"), ("/proc/net/tcp6", "tcp6")] {
+            let text = std::fs::read_to_string(file).unwrap_or_default();
+            // A page keeps 32 bits of the inode.
+            let is_carrier = |s: &Socket| carriers.contains(&(s.inode & 0xffff_ffff));
+            sockets.extend(tcp_sockets(&text, proto).into_iter().filter(|s| !is_carrier(s)));
+        }
+    }
+    crate::print(&table(options, &names, &sockets));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TCP: &str = "\
+  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 0100007F:1389 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 4242 1 0
+   1: 0100007F:1389 0100007F:A0E6 01 00000010:00000020 00:00000000 00000000     0        0 77 1 0
+rubbish
+";
+
+    fn options(arguments: &[&str]) -> Options {
+        Options::try_parse_from([&["sdpnetstat"], arguments].concat()).unwrap()
+    }
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn the_kernels_table_is_read() {
+        let sockets = tcp_sockets(TCP, "tcp");
+        assert_eq!(sockets.len(), 2);
+        assert_eq!(sockets[0].local, ("127.0.0.1".parse().unwrap(), 5001));
+        assert_eq!((sockets[1].send_queue, sockets[1].receive_queue), (16, 32));
+        assert_eq!((sockets[1].inode, sockets[0].uid), (77, 1000));
+        let v6 = "00000000000000000000000001000000:0016";
+        assert_eq!(hex_end(v6).unwrap(), ("::1".parse().unwrap(), 22));
+        assert_eq!(hex_end("0100007F"), None);
+        assert_eq!(hex_end("01:1"), None);
+    }
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn columns_are_those_of_netstat() {
+        let sockets = tcp_sockets(TCP, "sdp");
+        let text = table(&options(&["-Sn"]), &Names::none(), &sockets);
+        let expected = "\
+Active Internet connections (w/o servers)
+Proto Recv-Q Send-Q Local Address           Foreign Address         State
+sdp       32     16 127.0.0.1:5001          127.0.0.1:41190         ESTABLISHED
+";
+        assert_eq!(text, expected);
+        let text = table(&options(&["-S", "-a", "-n", "-p", "-e"]), &Names::none(), &sockets);
+        let expected = "\
+Active Internet connections (servers and established)
+Proto Recv-Q Send-Q Local Address           Foreign Address         State       User       Inode      PID/Program name
+sdp        0      0 127.0.0.1:5001          0.0.0.0:*               LISTEN      1000       4242       -
+sdp       32     16 127.0.0.1:5001          127.0.0.1:41190         ESTABLISHED 0          77         -
+";
+        assert_eq!(text, expected);
+        let text = table(&options(&["-Sln"]), &Names::none(), &sockets);
+        assert_eq!(text.lines().count(), 3);
+        assert!(text.contains("(only servers)") && text.contains("LISTEN"));
+    }
+}

@@ -1,0 +1,356 @@
+//! `sdp config check` and `sdp explain`: what a rule file says, in the library's own words.
+//!
+//! Both load the texts exactly as the library does and ask the same code, so that an explanation
+//! cannot differ from behaviour.
+
+use std::fmt::Write;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use sdp_config::{Config, Match, Place, Role, Severity, Source};
+use serde::Serialize;
+
+use crate::Failure;
+use crate::run::RULES_VARIABLE;
+
+/// Where the rule file is when nothing else is said.
+pub const DEFAULT_FILE: &str = "/etc/libsdp.conf";
+/// Name of the environment variable that names another; empty: no rule file.
+pub const FILE_VARIABLE: &str = "LIBSDP_CONFIG_FILE";
+
+/// `sdp config …`
+#[derive(Debug, Clone, Subcommand)]
+pub enum ConfigCommand {
+    /// Show every error and warning of a rule file, with place and hint; fails on errors
+    Check {
+        /// The file (default: the one that programs would use)
+        file: Option<PathBuf>,
+    },
+}
+
+/// `sdp explain …`
+#[derive(Debug, Clone, Args)]
+pub struct ExplainOptions {
+    /// The program listens on the address, instead of connecting to it
+    #[arg(long)]
+    pub server: bool,
+    /// This rule file (default: the one that programs would use)
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// One more rule in front of the file's; repeatable
+    #[arg(long, value_name = "RULE")]
+    pub rule: Vec<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Short name of the program
+    pub program: String,
+    /// Address and port, as in 10.0.0.1:5432 or [::1]:5432
+    #[arg(value_name = "ADDR:PORT")]
+    pub address: String,
+}
+
+/// The texts that make a configuration.
+struct Texts {
+    front: Vec<u8>,
+    path: Option<PathBuf>,
+    file: Vec<u8>,
+    is_simple: bool,
+}
+
+/// The rule file that programs started here would use.
+fn usual_file() -> Option<PathBuf> {
+    match std::env::var_os(FILE_VARIABLE) {
+        Some(name) if name.is_empty() => None,
+        Some(name) => Some(name.into()),
+        None => Some(PathBuf::from(DEFAULT_FILE)).filter(|p| p.exists()),
+    }
+}
+
+impl Texts {
+    fn load(front: Vec<u8>, file: Option<&Path>) -> Result<Self, Failure> {
+        let path = file.map(Path::to_path_buf).or_else(usual_file);
+        let file = match &path {
+            Some(path) => std::fs::read(path).map_err(|e| Failure::new(path.display(), e))?,
+            None => Vec::new(),
+        };
+        let is_simple =
+            ["SIMPLE_LIBSDP", "ALWAYS_USE_SDP"].iter().any(|name| std::env::var_os(name).is_some());
+        Ok(Self { front, path, file, is_simple })
+    }
+
+    fn config(&self) -> Box<Config> {
+        let mut config = Box::new(Config::new());
+        if self.is_simple {
+            config.set_simple();
+        } else {
+            config.load_text(&self.front, &self.file);
+        }
+        config
+    }
+
+    /// The line of a place, without its end.
+    fn line(&self, place: Place) -> String {
+        let text = match place.source {
+            Source::Front => &self.front,
+            Source::File => &self.file,
+        };
+        let at = (place.line as usize).saturating_sub(1);
+        let line = text.split(|b| *b == b'\n').nth(at).unwrap_or_default();
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        // Terminals must not be driven by a file's content.
+        let clean = |c: char| if c.is_control() && c != '\t' { '\u{fffd}' } else { c };
+        String::from_utf8_lossy(line).chars().map(clean).collect()
+    }
+
+    /// `FILE` or `rules in front`.
+    fn name(&self, source: Source) -> String {
+        match (source, &self.path) {
+            (Source::Front, _) => "rules in front".to_string(),
+            (Source::File, Some(path)) => path.display().to_string(),
+            (Source::File, None) => "no rule file".to_string(),
+        }
+    }
+}
+
+// ---- config check ------------------------------------------------------------------------------
+
+/// Longest piece of a line that is shown.
+const SHOWN: usize = 160;
+
+fn render(texts: &Texts, config: &Config) -> (String, usize, usize) {
+    let mut out = String::new();
+    let (mut errors, mut warnings) = (0, 0);
+    for d in config.diagnostics() {
+        let kind = match d.severity() {
+            Severity::Error => {
+                errors += 1;
+                "error"
+            }
+            Severity::Warning => {
+                warnings += 1;
+                "warning"
+            }
+        };
+        let Place { source, line, column, len } = d.place;
+        let _ = writeln!(
+            out,
+            "{}:{line}:{column}: {kind}: {} [{}]",
+            texts.name(source),
+            d.problem.message(),
+            d.problem.code()
+        );
+        let shown: String = texts.line(d.place).chars().take(SHOWN).collect();
+        let at = usize::from(column).saturating_sub(1).min(SHOWN);
+        // Tabs stay tabs, so that the mark stands under its place.
+        let lead: String = shown
+            .chars()
+            .chain(std::iter::repeat(' '))
+            .take(at)
+            .map(|c| if c == '\t' { '\t' } else { ' ' })
+            .collect();
+        let mark = "^".repeat(usize::from(len).clamp(1, SHOWN.saturating_sub(at).max(1)));
+        let _ = writeln!(out, "  | {shown}\n  | {lead}{mark}\n  = {}", d.problem.help());
+    }
+    if config.dropped_diagnostics() > 0 {
+        let _ = writeln!(out, "… and {} more", config.dropped_diagnostics());
+    }
+    (out, errors, warnings)
+}
+
+/// Runs `sdp config check`; the result is whether there are no errors.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn check(file: Option<&Path>) -> Result<bool, Failure> {
+    let mut texts = Texts::load(Vec::new(), file)?;
+    texts.is_simple = false;
+    let Some(path) = &texts.path else {
+        crate::print(&format!("no {DEFAULT_FILE}: both for everything\n"));
+        return Ok(true);
+    };
+    let mut config = texts.config();
+    config.check_reachability();
+    let (mut out, errors, warnings) = render(&texts, &config);
+    let rules = config.rules().len();
+    let plural = |n: usize, word: &str| format!("{n} {word}{}", if n == 1 { "" } else { "s" });
+    let _ = writeln!(
+        out,
+        "{}: {}, {}, {}; what no rule matches gets {}",
+        path.display(),
+        plural(rules, "rule"),
+        plural(errors, "error"),
+        plural(warnings, "warning"),
+        config.default_family().word()
+    );
+    crate::print(&out);
+    Ok(errors == 0)
+}
+
+// ---- explain -----------------------------------------------------------------------------------
+
+/// One rule that was looked at.
+#[derive(Debug, Serialize)]
+struct Step {
+    file: String,
+    line: u32,
+    rule: String,
+    result: &'static str,
+}
+
+/// The JSON form of an explanation.
+#[derive(Debug, Serialize)]
+struct Explanation {
+    /// `sdp`, `tcp` or `both`.
+    verdict: &'static str,
+    /// File of the deciding rule; null when none decided or it came from the command line.
+    file: Option<String>,
+    line: Option<u32>,
+    rule: Option<String>,
+    /// Rules of the role in the order in which they were tried.
+    trace: Vec<Step>,
+}
+
+const fn result_word(result: Match) -> &'static str {
+    match result {
+        Match::Yes => "matches",
+        Match::Role => "other role",
+        Match::Program => "other program",
+        Match::Port => "other port",
+        Match::Address => "other address",
+    }
+}
+
+fn parse_address(text: &str) -> Result<SocketAddr, Failure> {
+    let bare_v6 = || {
+        let (host, port) = text.rsplit_once(':')?;
+        Some(SocketAddr::new(IpAddr::V6(host.parse().ok()?), port.parse().ok()?))
+    };
+    text.parse().ok().or_else(bare_v6).ok_or_else(|| {
+        Failure::new(text, "not an address and port; write 10.0.0.1:5432 or [::1]:5432")
+    })
+}
+
+fn explanation(texts: &Texts, program: &str, role: Role, address: SocketAddr) -> Explanation {
+    let config = texts.config();
+    let octets = match address.ip() {
+        IpAddr::V4(a) => a.to_ipv6_mapped().octets(),
+        IpAddr::V6(a) => a.octets(),
+    };
+    let verdict = config.evaluate(role, program.as_bytes(), octets, address.port());
+    let mut trace = Vec::new();
+    for (number, rule) in config.rules().iter().enumerate() {
+        let result = config.judge(rule, role, program.as_bytes(), octets, address.port());
+        if result != Match::Role {
+            trace.push(Step {
+                file: texts.name(rule.place.source),
+                line: rule.place.line,
+                rule: texts.line(rule.place).trim().to_string(),
+                result: result_word(result),
+            });
+        }
+        if verdict.rule == Some(number) {
+            break;
+        }
+    }
+    Explanation {
+        verdict: verdict.family.word(),
+        file: verdict.place.map(|p| texts.name(p.source)),
+        line: verdict.place.map(|p| p.line),
+        rule: verdict.place.map(|p| texts.line(p).trim().to_string()),
+        trace,
+    }
+}
+
+/// Runs `sdp explain`.
+///
+/// # Errors
+/// The address or the file is unusable.
+pub fn explain(options: &ExplainOptions) -> Result<(), Failure> {
+    let address = parse_address(&options.address)?;
+    let mut front = options.rule.join("\n");
+    if let Some(outer) = std::env::var(RULES_VARIABLE).ok().filter(|v| !v.is_empty()) {
+        front = if front.is_empty() { outer } else { front + "\n" + &outer };
+    }
+    let texts = Texts::load(front.into_bytes(), options.config.as_deref())?;
+    let role = if options.server { Role::Server } else { Role::Client };
+    let e = explanation(&texts, &options.program, role, address);
+    if options.json {
+        let json = serde_json::to_string_pretty(&e);
+        crate::print(&(json.map_err(|e| Failure::new("no JSON form", e))? + "\n"));
+        return Ok(());
+    }
+    let does = if options.server { "listening on" } else { "connecting to" };
+    let mut out = format!("{} {does} {address}: {}\n", options.program, e.verdict);
+    for step in &e.trace {
+        let _ = writeln!(out, "  {}:{}: {:<14} {}", step.file, step.line, step.result, step.rule);
+    }
+    if e.rule.is_none() {
+        let why = if texts.is_simple {
+            "SIMPLE_LIBSDP is set: no rules are read"
+        } else {
+            "no rule matches"
+        };
+        let _ = writeln!(out, "  {}: {why}", texts.name(Source::File));
+    }
+    crate::print(&out);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(front: &str, file: &str) -> Texts {
+        Texts {
+            front: front.into(),
+            path: Some("/etc/x.conf".into()),
+            file: file.into(),
+            is_simple: false,
+        }
+    }
+
+    #[test]
+    fn explanations_name_the_rule() {
+        let texts = texts(
+            "use tcp client * *:389",
+            "# head\nuse sdp server * *:*\n  use sdp client java 10.0.0.0/8:*\n",
+        );
+        let at = |text: &str| parse_address(text).unwrap();
+        let e = explanation(&texts, "java", Role::Client, at("10.1.2.3:1521"));
+        assert_eq!((e.verdict, e.line), ("sdp", Some(3)));
+        assert_eq!(e.file.as_deref(), Some("/etc/x.conf"));
+        assert_eq!(e.rule.as_deref(), Some("use sdp client java 10.0.0.0/8:*"));
+        assert_eq!(e.trace.len(), 2);
+        assert_eq!(e.trace[0].result, "other port");
+        assert_eq!(e.trace[1].result, "matches");
+        let e = explanation(&texts, "java", Role::Client, at("[fe80::1]:1"));
+        assert_eq!((e.verdict, e.line, e.trace.len()), ("both", None, 2));
+        assert_eq!(e.trace[1].result, "other address");
+        let e = explanation(&texts, "x", Role::Client, at("1.2.3.4:389"));
+        assert_eq!((e.verdict, e.file.as_deref()), ("tcp", Some("rules in front")));
+    }
+
+    #[test]
+    fn addresses_are_written_either_way() {
+        assert!(parse_address("[::1]:80").is_ok());
+        assert_eq!(parse_address("::1:80").unwrap(), parse_address("[::1]:80").unwrap());
+        for bad in ["", "host:80", "10.0.0.1", "10.0.0.1:99999"] {
+            assert!(parse_address(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn marks_stand_under_their_place() {
+        let texts = texts("", "\tuse sdp client * *:70000\n\x1b[2J\n");
+        let config = texts.config();
+        let (out, errors, warnings) = render(&texts, &config);
+        assert_eq!((errors, warnings), (2, 0));
+        let lines: Vec<_> = out.lines().collect();
+        assert_eq!(lines[0], "/etc/x.conf:1:21: error: a port above 65535 [port-too-big]");
+        assert_eq!(lines[1], "  | \tuse sdp client * *:70000");
+        assert_eq!(lines[2], "  | \t                   ^^^^^");
+        assert!(!out.contains('\x1b'));
+    }
+}

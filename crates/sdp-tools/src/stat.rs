@@ -1,0 +1,335 @@
+//! `sdp stat`: the processes that have the library, and their connections.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use clap::Args;
+use sdp_stats::reader::{HalfView, ReasonCode, RowView};
+use sdp_stats::{Counter, Direction};
+use serde::Serialize;
+
+use crate::procs::{self, Process};
+use crate::report::{Bytes, human_bytes, words};
+use crate::{Failure, names};
+
+/// Version of the JSON form.
+pub const SCHEMA: u32 = 1;
+
+/// Options of `sdp stat`.
+#[derive(Debug, Clone, Args)]
+pub struct Options {
+    /// Only this process
+    #[arg(long)]
+    pub pid: Option<u32>,
+    /// Print JSON
+    #[arg(long, conflicts_with = "prometheus")]
+    pub json: bool,
+    /// Print counters in the text format of Prometheus
+    #[arg(long)]
+    pub prometheus: bool,
+}
+
+/// The JSON form of one direction of a connection.
+#[derive(Debug, Serialize)]
+struct Half {
+    lane: &'static str,
+    fabric: &'static str,
+    mode: &'static str,
+    reason: Option<String>,
+    sdp_bytes: u64,
+    tcp_bytes: u64,
+    queued: u32,
+    credits: u32,
+    threshold: u32,
+    promoted: u32,
+    demoted: u32,
+}
+
+/// The JSON form of a connection.
+#[derive(Debug, Serialize)]
+struct Connection {
+    fd: i32,
+    role: &'static str,
+    local: String,
+    remote: String,
+    state: &'static str,
+    carrier: u64,
+    inode: u32,
+    send: Half,
+    receive: Half,
+}
+
+/// The JSON form of a process.
+#[derive(Debug, Serialize)]
+struct ProcessForm<'a> {
+    pid: u32,
+    program: &'a str,
+    uid: u32,
+    version: &'a str,
+    seen: i64,
+    sdp: i64,
+    tcp: i64,
+    bytes: Bytes,
+    reasons: BTreeMap<String, i64>,
+    demotions: BTreeMap<String, u64>,
+    rowless: u64,
+    connections: Vec<Connection>,
+}
+
+fn lane(half: &HalfView) -> &'static str {
+    if half.is_sdp() { "sdp" } else { "tcp" }
+}
+
+fn half(row: &RowView, direction: Direction) -> Half {
+    let half = &row.halves[direction as usize];
+    Half {
+        lane: lane(half),
+        fabric: names::fabric(half.fabric),
+        mode: names::mode(half.mode),
+        reason: half.reason.map(|code| ReasonCode(code).to_string()),
+        sdp_bytes: row.counter(direction, Counter::SdpBytes),
+        tcp_bytes: row.counter(direction, Counter::TcpBytes),
+        queued: half.queued,
+        credits: half.credits,
+        threshold: half.threshold,
+        promoted: half.promoted,
+        demoted: half.demoted,
+    }
+}
+
+fn connection(row: &RowView) -> Connection {
+    Connection {
+        fd: row.fd,
+        role: names::role(row.role),
+        local: names::end(&row.local),
+        remote: names::end(&row.remote),
+        state: names::state(row.state),
+        carrier: row.carrier,
+        inode: row.inode,
+        send: half(row, Direction::Send),
+        receive: half(row, Direction::Receive),
+    }
+}
+
+fn form(process: &Process) -> ProcessForm<'_> {
+    let view = &process.view;
+    let sums = &view.sums;
+    ProcessForm {
+        pid: process.pid,
+        program: &view.program,
+        uid: process.uid,
+        version: &view.version,
+        seen: sums.seen,
+        sdp: sums.sdp,
+        tcp: sums.seen.wrapping_sub(sums.sdp),
+        bytes: Bytes::of(sums),
+        reasons: words(&sums.reasons),
+        demotions: words(&sums.demotions),
+        rowless: sums.rowless,
+        connections: view.rows.iter().map(connection).collect(),
+    }
+}
+
+fn json(processes: &[Process]) -> Result<String, Failure> {
+    let form = serde_json::json!({
+        "schema": SCHEMA,
+        "processes": processes.iter().map(form).collect::<Vec<_>>(),
+    });
+    let text = serde_json::to_string_pretty(&form);
+    text.map(|t| t + "\n").map_err(|e| Failure::new("no JSON form", e))
+}
+
+/// `shm/buffered` or why not.
+fn way(half: &HalfView) -> String {
+    if half.is_sdp() {
+        return format!("{}/{}", names::fabric(half.fabric), names::mode(half.mode));
+    }
+    match half.reason {
+        Some(code) => format!("tcp:{}", ReasonCode(code)),
+        None => "tcp".to_string(),
+    }
+}
+
+fn text(processes: &[Process]) -> String {
+    let mut out = String::new();
+    for process in processes {
+        let sums = &process.view.sums;
+        let bytes = Bytes::of(sums);
+        let _ = writeln!(
+            out,
+            "{} {} (uid {}, library {}): {} seen, {} SDP; SDP {} sent, {} received; TCP {} sent, {} received",
+            process.pid,
+            process.view.program,
+            process.uid,
+            process.view.version,
+            sums.seen,
+            sums.sdp,
+            human_bytes(bytes.sdp_sent),
+            human_bytes(bytes.sdp_received),
+            human_bytes(bytes.tcp_sent),
+            human_bytes(bytes.tcp_received),
+        );
+        if process.view.rows.is_empty() {
+            continue;
+        }
+        let _ = writeln!(
+            out,
+            "  {:>5} {:<22} {:<22} {:<11} {:<24} {:>10} {:<24} {:>10} {:>7} {:>9}",
+            "fd",
+            "local",
+            "remote",
+            "state",
+            "sending by",
+            "sent",
+            "receiving by",
+            "received",
+            "credits",
+            "threshold"
+        );
+        for row in &process.view.rows {
+            let moved = |d| {
+                row.counter(d, Counter::SdpBytes).wrapping_add(row.counter(d, Counter::TcpBytes))
+            };
+            let [send, receive] = &row.halves;
+            let _ = writeln!(
+                out,
+                "  {:>5} {:<22} {:<22} {:<11} {:<24} {:>10} {:<24} {:>10} {:>7} {:>9}",
+                row.fd,
+                names::end(&row.local),
+                names::end(&row.remote),
+                names::state(row.state),
+                way(send),
+                human_bytes(moved(Direction::Send)),
+                way(receive),
+                human_bytes(moved(Direction::Receive)),
+                send.credits,
+                send.threshold,
+            );
+        }
+    }
+    out
+}
+
+/// Label values: backslash, quote and newline are escaped. (Names hold printable ASCII only.)
+fn label(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"")
+}
+
+fn prometheus(processes: &[Process]) -> String {
+    let mut out = String::new();
+    let mut metric = |name: &str, kind: &str, help: &str, samples: Vec<(String, String)>| {
+        let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        for (labels, value) in samples {
+            let _ = writeln!(out, "{name}{{{labels}}} {value}");
+        }
+    };
+    let base = |p: &Process| format!("pid=\"{}\",program=\"{}\"", p.pid, label(&p.view.program));
+    let each = |of: &dyn Fn(&Process) -> Vec<(String, String)>| -> Vec<(String, String)> {
+        let with_base = |p: &Process| {
+            let extend = |(extra, value): (String, String)| {
+                let comma = if extra.is_empty() { "" } else { "," };
+                (format!("{}{comma}{extra}", base(p)), value)
+            };
+            of(p).into_iter().map(extend).collect::<Vec<_>>()
+        };
+        processes.iter().flat_map(with_base).collect()
+    };
+    metric(
+        "sdp_connections_seen_total",
+        "counter",
+        "Ends of established stream connections.",
+        each(&|p| vec![(String::new(), p.view.sums.seen.to_string())]),
+    );
+    metric(
+        "sdp_connections_sdp_total",
+        "counter",
+        "Of these, those that moved payload over SDP.",
+        each(&|p| vec![(String::new(), p.view.sums.sdp.to_string())]),
+    );
+    metric(
+        "sdp_connections_open",
+        "gauge",
+        "Open connection ends and listeners that the library follows.",
+        each(&|p| vec![(String::new(), p.view.rows.len().to_string())]),
+    );
+    metric(
+        "sdp_bytes_total",
+        "counter",
+        "Payload bytes that the program's calls moved.",
+        each(&|p| {
+            let Bytes { sdp_sent, sdp_received, tcp_sent, tcp_received } = Bytes::of(&p.view.sums);
+            let one = |lane: &str, direction: &str, n: u64| {
+                (format!("lane=\"{lane}\",direction=\"{direction}\""), n.to_string())
+            };
+            vec![
+                one("sdp", "sent", sdp_sent),
+                one("sdp", "received", sdp_received),
+                one("tcp", "sent", tcp_sent),
+                one("tcp", "received", tcp_received),
+            ]
+        }),
+    );
+    metric(
+        "sdp_connections_tcp",
+        "gauge",
+        "Ends that moved nothing over SDP, by reason.",
+        each(&|p| {
+            let one = |(word, n): (String, i64)| (format!("reason=\"{word}\""), n.to_string());
+            words(&p.view.sums.reasons).into_iter().map(one).collect()
+        }),
+    );
+    metric(
+        "sdp_demotions_total",
+        "counter",
+        "Halves that went back to TCP, by reason.",
+        each(&|p| {
+            let one = |(word, n): (String, u64)| (format!("reason=\"{word}\""), n.to_string());
+            words(&p.view.sums.demotions).into_iter().map(one).collect()
+        }),
+    );
+    metric(
+        "sdp_waits_total",
+        "counter",
+        "Waits by how they ended.",
+        each(&|p| {
+            let one = |how: &str, c| (format!("how=\"{how}\""), p.view.sums.both(c).to_string());
+            vec![one("spun", Counter::Spun), one("slept", Counter::Slept)]
+        }),
+    );
+    out
+}
+
+/// Runs the sub-command.
+///
+/// # Errors
+/// `--pid` names a process without a page, or one that may not be looked at.
+pub fn main(options: &Options) -> Result<(), Failure> {
+    let processes = procs::find(options.pid);
+    if let (Some(pid), []) = (options.pid, processes.as_slice()) {
+        let why = if std::path::Path::new("/proc").join(pid.to_string()).exists() {
+            "no counters: not started with the library, no stream connection yet, or another user's"
+        } else {
+            "no such process"
+        };
+        return Err(Failure::new(format_args!("process {pid}"), why));
+    }
+    let out = if options.json {
+        json(&processes)?
+    } else if options.prometheus {
+        prometheus(&processes)
+    } else {
+        text(&processes)
+    };
+    crate::print(&out);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_escaped() {
+        assert_eq!(label(r#"a"b\c"#), r#"a\"b\\c"#);
+    }
+}

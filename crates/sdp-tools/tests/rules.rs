@@ -1,0 +1,58 @@
+//! `sdp config check` and `sdp explain` as commands.
+
+mod common;
+
+use common::{Scratch, sdp};
+use serde_json::{Value, json};
+
+#[test]
+fn errors_fail_the_check_and_warnings_do_not() {
+    let scratch = Scratch::new("rules");
+    let file = scratch.file("a.conf");
+    let check = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        let output = sdp().args(["config", "check"]).arg(&file).output().unwrap();
+        (output.status.code().unwrap(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (code, out) = check("use both server * *:*\nuse both client * *:*\n");
+    assert_eq!(code, 0);
+    assert!(
+        out.ends_with("2 rules, 0 errors, 0 warnings; what no rule matches gets both\n"),
+        "{out}"
+    );
+    let (code, out) = check("use sdp client java\nuse tcp client java *:389\n");
+    assert_eq!(code, 0);
+    assert!(out.contains("[never-reached]") && out.contains("2 warnings"), "{out}");
+    let (code, out) = check("use sdp client java *:x\n");
+    assert_eq!(code, 1);
+    assert!(out.contains(":1:23: error: ") && out.contains("1 error,"), "{out}");
+    let missing = sdp().args(["config", "check", "/no/such/file"]).output().unwrap();
+    assert_eq!(missing.status.code(), Some(1));
+    // Without a name it is the file that programs would use.
+    let output = sdp().env("LIBSDP_CONFIG_FILE", &file).args(["config", "check"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn explanations_for_scripts() {
+    let scratch = Scratch::new("explain");
+    let file = scratch.file("a.conf");
+    std::fs::write(&file, "use tcp server sshd *:*\nuse sdp server * *:5432\n").unwrap();
+    let mut command = sdp();
+    command.args(["explain", "--server", "--json", "--config"]).arg(&file);
+    let output = command.args(["postgres", "0.0.0.0:5432"]).output().unwrap();
+    let value: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let name = file.to_str().unwrap();
+    assert_eq!(
+        value,
+        json!({
+            "verdict": "sdp", "file": name, "line": 2, "rule": "use sdp server * *:5432",
+            "trace": [
+                {"file": name, "line": 1, "rule": "use tcp server sshd *:*", "result": "other program"},
+                {"file": name, "line": 2, "rule": "use sdp server * *:5432", "result": "matches"},
+            ]
+        })
+    );
+    let output = sdp().args(["explain", "x", "nowhere"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+}
