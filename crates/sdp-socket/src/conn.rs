@@ -94,6 +94,9 @@ pub(crate) mod flag {
     pub(crate) const ACCEPTED: u32 = 1024;
     /// Counted as an established connection.
     pub(crate) const SEEN: u32 = 2048;
+    /// A non-blocking sender was answered EAGAIN because the ring is full: "writable" means room in the
+    /// ring until it is seen again.
+    pub(crate) const WANTS_ROOM: u32 = 8192;
     /// `tuple` is valid.
     pub(crate) const NAMED: u32 = 4096;
 }

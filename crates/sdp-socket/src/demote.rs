@@ -9,7 +9,7 @@ use sdp_sys::{errno::Errno, sys};
 use crate::{
     carrier,
     conn::{Conn, Half, Stage, flag},
-    lane::{self, Lane, SinkState},
+    lane::{self, Lane},
     process, receive, send,
 };
 
@@ -70,44 +70,9 @@ fn leave_inbound(conn: &Conn, fd: i32, reason: Reason) -> u64 {
         if was_on_sdp && let Some(page) = process::page() {
             page.demoted(conn.stats_row(), Direction::Receive, reason);
         }
-        Ok(settle(fd, sink, lines))
+        Ok(receive::settle(fd, sink, lines))
     })
     .unwrap_or(0)
-}
-
-/// Follows the log as far as that is possible without delivering bytes; how many ring bytes (headers
-/// included) are in the way.
-fn settle(fd: i32, sink: &mut SinkState, lines: &sdp_shm::layout::Half) -> u64 {
-    for _ in 0..sdp_shm::layout::LOG_ENTRIES {
-        let Ok(Some(switch)) = sink.pending(lines) else { break };
-        match switch.to {
-            Lane::Sdp => {
-                let Ok(consumed) = carrier::consumed(fd) else { break };
-                if consumed != switch.carrier {
-                    break; // carrier bytes come first, then the ring
-                }
-                sink.carrier_read = consumed;
-                sink.follow(lines, Lane::Sdp);
-            }
-            Lane::Kernel => {
-                let (_, head) = sink.rx.cursors();
-                if head != switch.ring || sink.current_len != 0 {
-                    break;
-                }
-                let bells = switch.carrier.wrapping_sub(sink.carrier_read);
-                if bells > i64::MAX as u64 {
-                    break;
-                }
-                sink.carrier_read += carrier::eat(fd, bells);
-                if sink.carrier_read != switch.carrier {
-                    break;
-                }
-                sink.follow(lines, Lane::Kernel);
-            }
-        }
-    }
-    let (_, head) = sink.rx.cursors();
-    lines.producer.tail.load(Ordering::Acquire).wrapping_sub(head)
 }
 
 /// Whether another process than this one uses the lanes of this end. Such a connection continues on

@@ -32,6 +32,7 @@ use crate::{
     conn::{self, Conn, Half, Stage, flag},
     host, process, readiness, spin,
     table::{self, Entry},
+    wait,
 };
 
 /// Epoll sets that one process can have mirrored; those beyond keep their connections on the kernel
@@ -74,6 +75,8 @@ struct Registration {
     is_ready: bool,
     /// ONESHOT has fired.
     is_disabled: bool,
+    /// EPOLLOUT was taken out of the kernel's registration while the ring is full.
+    is_stripped: bool,
     /// Edge: the ring cursor last reported.
     reported: u64,
 }
@@ -241,6 +244,7 @@ impl Mirror {
             is_used: true,
             is_ready: false,
             is_disabled: false,
+            is_stripped: false,
             reported: 0,
         };
         *self.buckets.get_mut(bucket)? = index;
@@ -391,6 +395,24 @@ impl Mirror {
             at = reg.next_conn;
         }
         others_sleep
+    }
+
+    /// Takes EPOLLOUT out of the kernel's registration, or puts it back (which also makes the kernel
+    /// report it to anybody who waits).
+    fn strip(&mut self, at: u32, strip: bool) {
+        let Some(reg) = self.reg(at).map(|r| *r) else { return };
+        let Some(epfd) = self.set(reg.set).map(|s| s.epfd) else { return };
+        let events = if strip { reg.events & !OUT } else { reg.events };
+        let mut interest = epoll_event { events, u64: reg.data };
+        // SAFETY: the event structure is readable.
+        let done = unsafe {
+            sys!(libc::SYS_epoll_ctl, epfd, libc::EPOLL_CTL_MOD, reg.fd, &raw mut interest)
+        };
+        if done.is_ok()
+            && let Some(reg) = self.reg(at)
+        {
+            reg.is_stripped = strip;
+        }
     }
 
     /// The host of a set is gone. A program with one thread cannot wait before it calls us again, so the
@@ -553,6 +575,47 @@ pub(crate) fn bell_moved() {
     });
 }
 
+/// X18: whether a non-blocking sender of this connection can be told EAGAIN when the ring is full: it
+/// waits where we see it, in sets whose registrations we understand, and can be rung.
+pub(crate) fn may_ask_for_patience(conn: &Conn) -> bool {
+    if !conn.has(flag::WAITED) || !conn.has(flag::PEER_HAS_BELL) || process::bell().is_none() {
+        return false;
+    }
+    if conn.registrations.load(Ordering::Relaxed) == 0 {
+        return true; // waits with poll or select
+    }
+    with(|m| {
+        let mut at = conn.registrations.load(Ordering::Relaxed).wrapping_sub(1);
+        while let Some(reg) = m.registrations.get(at as usize) {
+            if reg.events & (ONESHOT | EXCLUSIVE) != 0 {
+                return false;
+            }
+            at = reg.next_conn;
+        }
+        true
+    })
+    .unwrap_or(false)
+}
+
+/// A sender was told EAGAIN: level-triggered registrations must not see the carrier's "writable" until
+/// there is room in the ring.
+pub(crate) fn sender_waits(conn: &Conn) {
+    if conn.registrations.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    with(|m| {
+        let mut at = conn.registrations.load(Ordering::Relaxed).wrapping_sub(1);
+        while let Some(reg) = m.registrations.get(at as usize).copied() {
+            if reg.events & OUT != 0 && reg.events & ET == 0 && !reg.is_stripped {
+                m.strip(at, true);
+            }
+            // Room that came meanwhile is found by the next wait.
+            m.push_ready(at);
+            at = reg.next_conn;
+        }
+    });
+}
+
 /// Before a fork: nobody is in the middle of a change.
 pub(crate) fn fork_prepare() {
     lock();
@@ -608,8 +671,16 @@ pub(crate) unsafe fn control(
         // SAFETY: the caller's; epoll_event is packed, so an unaligned read.
         unsafe { event.read_unaligned() }
     };
+    // While the ring is full, "writable" is not the carrier's to say.
+    let strips = wanted.events & OUT != 0
+        && wanted.events & (ET | ONESHOT | EXCLUSIVE) == 0
+        && conn.has(flag::WANTS_ROOM)
+        && !wait::sender_may_go_on(conn);
     with(|m| {
-        // SAFETY: the caller's event.
+        let mut passed =
+            epoll_event { events: wanted.events & !if strips { OUT } else { 0 }, ..wanted };
+        let event = if event.is_null() { event } else { &raw mut passed };
+        // SAFETY: null or our copy of the caller's event.
         let done = unsafe { sys!(libc::SYS_epoll_ctl, set_fd, op, fd, event) };
         if done.is_err() {
             return done;
@@ -629,6 +700,7 @@ pub(crate) unsafe fn control(
                 if let Some(reg) = m.reg(at) {
                     reg.events = events;
                     reg.is_disabled = false;
+                    reg.is_stripped = strips;
                     reg.reported = 0;
                 }
                 m.push_ready(at);
@@ -637,6 +709,9 @@ pub(crate) unsafe fn control(
                 let added = m.add(set, conn, fd, events, data);
                 match added {
                     Some(at) => {
+                        if let Some(reg) = m.reg(at) {
+                            reg.is_stripped = strips;
+                        }
                         m.push_ready(at);
                     }
                     // No room: whoever waits here cannot be woken by a bell.
@@ -841,26 +916,31 @@ fn collect(m: &mut Mirror, set: u32, out: &mut Output) -> bool {
 /// Looks at one ready registration: an event, armed and off the list, or still on it.
 fn judge(m: &mut Mirror, at: u32, out: &mut Output) {
     let Some(reg) = m.reg(at).map(|r| *r) else { return };
-    if reg.is_disabled || reg.events & IN_KIND == 0 {
+    if reg.is_disabled || reg.events & (IN_KIND | OUT) == 0 {
         return;
     }
     let Some(conn) = conn::get(reg.conn) else { return };
     if conn.stage() != Stage::Attached || !conn.pin_live(Half::Receive) {
         return;
     }
-    if let Some(cursor) = readiness::readable_or_arm(conn) {
-        let is_edge = reg.events & ET != 0;
+    let is_edge = reg.events & ET != 0;
+    let mut events = 0;
+    if reg.events & OUT != 0 && conn.has(flag::WANTS_ROOM) && wait::sender_may_go_on_or_arm(conn) {
+        conn.flags.fetch_and(!flag::WANTS_ROOM, Ordering::SeqCst);
+        events |= OUT;
+    }
+    if reg.is_stripped && !conn.has(flag::WANTS_ROOM) {
+        m.strip(at, false);
+    }
+    if reg.events & IN_KIND != 0
+        && let Some(cursor) = readiness::readable_or_arm(conn)
+    {
         if !(is_edge && reg.reported == cursor) {
             // The carrier is nearly always writable; a full one is the kernel's to report.
             let writable = reg.events & OUT != 0 && !is_edge && readiness::has_room(conn);
-            let events = (reg.events & IN_KIND) | if writable { OUT } else { 0 };
-            out.push(events, reg.data);
+            events |= (reg.events & IN_KIND) | if writable { OUT } else { 0 };
             if let Some(reg) = m.reg(at) {
                 reg.reported = cursor;
-                reg.is_disabled = reg.events & ONESHOT != 0;
-            }
-            if reg.events & ONESHOT != 0 {
-                disable_in_kernel(m, &reg);
             }
         }
         if !is_edge {
@@ -870,6 +950,15 @@ fn judge(m: &mut Mirror, at: u32, out: &mut Output) {
             if readiness::cursor(conn) != cursor {
                 m.push_ready(at);
             }
+        }
+    }
+    if events != 0 {
+        out.push(events, reg.data);
+        if reg.events & ONESHOT != 0 {
+            if let Some(reg) = m.reg(at) {
+                reg.is_disabled = true;
+            }
+            disable_in_kernel(m, &reg);
         }
     }
     conn.unpin(Half::Receive);
@@ -992,6 +1081,13 @@ fn judge_kernel(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u32
         return events;
     }
     let mut pass = events;
+    if events & OUT != 0 && conn.has(flag::WANTS_ROOM) {
+        if wait::sender_may_go_on_or_arm(conn) {
+            conn.flags.fetch_and(!flag::WANTS_ROOM, Ordering::SeqCst);
+        } else {
+            pass &= !OUT;
+        }
+    }
     let over = ALWAYS | libc::EPOLLRDHUP as u32;
     if events & IN_KIND != 0 && events & over == 0 {
         let truth = readiness::judge(conn, reg.fd);

@@ -316,6 +316,19 @@ fn make_bell() {
     MAKING.store(0, Ordering::Release);
 }
 
+/// Rings this process's own bell for one of its connections.
+pub(crate) fn ring_own(slot: u32) {
+    let event = bell_fd();
+    if let Some(bell) = bell()
+        && bell.ring(slot)
+        && event >= 0
+    {
+        let one = 1u64;
+        // SAFETY: eight readable bytes.
+        let _ = unsafe { sys!(libc::SYS_write, event, &raw const one, 8) };
+    }
+}
+
 /// The calling thread's private edge view of the eventfd: an epoll descriptor that sees each ring
 /// once, so that threads cannot steal each other's. −1 when it cannot be had.
 pub(crate) fn wait_set() -> i32 {

@@ -49,10 +49,26 @@ fn view(conn: &Conn, lines: &HalfLines) -> Option<View> {
 }
 
 impl View {
-    /// Something that a receive call would act on without asking the kernel.
-    fn has_something(&self) -> bool {
-        (self.on_sdp && self.tail != self.head) || (self.on_sdp && self.switches != self.followed)
+    /// A message is in the ring: a receive call would act on it without asking the kernel.
+    fn has_bytes(&self) -> bool {
+        self.on_sdp && self.tail != self.head
     }
+
+    /// The lane changes, and nobody has followed yet.
+    fn has_switch(&self) -> bool {
+        self.switches != self.followed
+    }
+}
+
+/// Whether a receive call would find something: in the ring at a glance, behind a lane switch by
+/// following it.
+fn is_readable(conn: &Conn, lines: &HalfLines) -> bool {
+    let Some(view) = view(conn, lines) else { return false };
+    view.has_bytes()
+        || (view.on_sdp && view.has_switch() && {
+            let fd = conn.fd.load(Ordering::Relaxed);
+            judge(conn, fd).readable
+        })
 }
 
 /// Ring cursor that changes with everything new.
@@ -62,16 +78,16 @@ pub(crate) fn cursor(conn: &Conn) -> u64 {
         .map_or(0, |v| v.tail.wrapping_add(u64::from(v.switches) << 1) | 1)
 }
 
-/// Whether a receive call would find something in the ring: its cursor; otherwise the half is armed and
-/// looked at once more.
+/// Whether a receive call would find something: its cursor; otherwise the half is armed and looked at
+/// once more.
 pub(crate) fn readable_or_arm(conn: &Conn) -> Option<u64> {
     let (segment, half) = lines(conn)?;
     let lines = segment.half(half);
-    if view(conn, lines)?.has_something() {
+    if is_readable(conn, lines) {
         return Some(cursor(conn));
     }
     arm::arm(&lines.receive_arm.word, wait_mode(conn));
-    view(conn, lines)?.has_something().then(|| cursor(conn))
+    is_readable(conn, lines).then(|| cursor(conn))
 }
 
 /// Arms the receiving half.
@@ -109,42 +125,44 @@ pub(crate) struct Truth {
     pub(crate) cursor: Option<u64>,
 }
 
-/// Judges a "readable" of the kernel (X16 b): eats bells, then looks at ring, log and carrier.
+/// Judges a "readable" of the kernel (X16 b): follows lane switches, eats bells, then looks at ring, log
+/// and carrier. The half is left armed when there is nothing.
 pub(crate) fn judge(conn: &Conn, fd: c_int) -> Truth {
     let judged = receive::with_sink(conn, |sink, _, _, lines| {
-        if sink.lane == Lane::Kernel {
-            // Bytes of the program, or bells behind a switch: the next receive sorts it out. Nothing
-            // at all when the log says that only bells are here.
-            let readable = match sink.pending(lines) {
-                Ok(Some(switch)) => {
-                    carrier::consumed(fd).is_ok_and(|c| c < switch.carrier)
-                        || receive::ring_has_news(sink, lines)
-                }
-                _ => carrier::readiness(fd, libc::POLLIN) & (READ_KIND | OVER) != 0,
-            };
-            return Ok((readable, true));
+        receive::settle(fd, sink, lines);
+        if sink.lane == Lane::Sdp {
+            receive::eat_bells(fd, sink, lines);
         }
-        if sink.current_len != 0 || receive::has_news(sink, lines) {
-            return Ok((true, false));
-        }
-        receive::eat_bells(fd, sink, lines);
-        let readable = receive::has_news(sink, lines)
-            || sink.engine.has_ended()
-            || carrier::readiness(fd, libc::POLLIN) & (READ_KIND | OVER) != 0;
-        Ok((readable, false))
-    });
-    match judged {
-        Ok((readable, on_kernel_lane)) => {
-            if !readable && !on_kernel_lane {
-                // The bell that was eaten disarmed the half.
-                if readable_or_arm(conn).is_some() {
-                    return Truth { readable: true, on_kernel_lane, cursor: Some(cursor(conn)) };
-                }
+        let pending = sink.pending(lines).ok().flatten();
+        let on_carrier = || carrier::readiness(fd, libc::POLLIN) & (READ_KIND | OVER) != 0;
+        let readable = match (sink.lane, pending) {
+            (Lane::Sdp, _) if sink.current_len != 0 || receive::ring_has_news(sink, lines) => true,
+            // Bells before the switch are on their way; what follows them will be seen then.
+            (Lane::Sdp, Some(_)) => carrier::is_over(fd),
+            (Lane::Sdp, None) => sink.engine.has_ended() || on_carrier(),
+            (Lane::Kernel, Some(switch)) => {
+                carrier::consumed(fd).is_ok_and(|consumed| consumed < switch.carrier)
+                    && on_carrier()
             }
-            Truth { readable, on_kernel_lane, cursor: Some(cursor(conn)) }
-        }
-        Err(_) => Truth { readable: true, on_kernel_lane: true, cursor: None },
+            (Lane::Kernel, None) => on_carrier(),
+        };
+        Ok((readable, sink.lane == Lane::Kernel))
+    });
+    let Ok((readable, on_kernel_lane)) = judged else {
+        // A broken connection is readable: the receive call says why.
+        return Truth { readable: true, on_kernel_lane: true, cursor: None };
+    };
+    if !readable
+        && !on_kernel_lane
+        && let Some((segment, half)) = lines(conn)
+    {
+        // The bell that was eaten disarmed the half.
+        let lines = segment.half(half);
+        arm::arm(&lines.receive_arm.word, wait_mode(conn));
+        let readable = view(conn, lines).is_some_and(|v| v.has_bytes() || v.has_switch());
+        return Truth { readable, on_kernel_lane, cursor: Some(cursor(conn)) };
     }
+    Truth { readable, on_kernel_lane, cursor: Some(cursor(conn)) }
 }
 
 fn attached(fd: c_int) -> Option<&'static Conn> {
@@ -176,7 +194,13 @@ pub(crate) unsafe fn poll(
     let fds = unsafe { core::slice::from_raw_parts_mut(fds, count) };
     let mut any = false;
     for entry in fds.iter() {
-        any |= attached(entry.fd).is_some();
+        if let Some(conn) = attached(entry.fd) {
+            any = true;
+            if count >= STACK_FDS {
+                // Too many to hide "writable" from the kernel in a copy: the sender tries again.
+                conn.flags.fetch_and(!flag::WANTS_ROOM, Ordering::SeqCst);
+            }
+        }
     }
     if !any {
         return None;
@@ -242,6 +266,14 @@ fn learn_spin(fds: &[pollfd], success: bool) {
     }
 }
 
+/// Whether "writable" of this entry is the ring's to say: a sender was told EAGAIN.
+fn waits_for_room(entry: &pollfd) -> Option<&'static Conn> {
+    if entry.events & libc::POLLOUT == 0 {
+        return None;
+    }
+    attached(entry.fd).filter(|conn| conn.has(flag::WANTS_ROOM))
+}
+
 fn wants_bytes(entry: &pollfd) -> bool {
     entry.events & READ_KIND != 0
 }
@@ -250,14 +282,22 @@ fn wants_bytes(entry: &pollfd) -> bool {
 fn ring_ready(fds: &[pollfd]) -> usize {
     fds.iter()
         .filter(|entry| {
+            if let Some(conn) = waits_for_room(entry)
+                && conn.pin_live(Half::Send)
+            {
+                let roomy = wait::sender_may_go_on_or_arm(conn);
+                conn.unpin(Half::Send);
+                if roomy {
+                    return true;
+                }
+            }
             wants_bytes(entry)
                 && attached(entry.fd).is_some_and(|conn| {
                     if !conn.pin_live(Half::Receive) {
                         return false;
                     }
                     let ready = lines(conn)
-                        .and_then(|(segment, half)| view(conn, segment.half(half)))
-                        .is_some_and(|v| v.has_something());
+                        .is_some_and(|(segment, half)| is_readable(conn, segment.half(half)));
                     conn.unpin(Half::Receive);
                     ready
                 })
@@ -302,6 +342,9 @@ unsafe fn sleep(fds: &mut [pollfd], left: Option<u64>, mask: *const sigset_t) ->
         let n = fds.len();
         for (to, from) in copy.iter_mut().zip(fds.iter()) {
             *to = *from;
+            if waits_for_room(from).is_some() {
+                to.events &= !libc::POLLOUT; // X18: the carrier would say yes for ever
+            }
         }
         if let Some(last) = copy.get_mut(n) {
             *last = pollfd { fd: wait_set, events: libc::POLLIN, revents: 0 };
@@ -328,12 +371,18 @@ unsafe fn sleep(fds: &mut [pollfd], left: Option<u64>, mask: *const sigset_t) ->
 
 /// Makes an entry's result what the program must see.
 fn correct(conn: &Conn, entry: &mut pollfd) {
+    if entry.events & libc::POLLOUT != 0 && conn.has(flag::WANTS_ROOM) {
+        if wait::sender_may_go_on_or_arm(conn) {
+            conn.flags.fetch_and(!flag::WANTS_ROOM, Ordering::SeqCst);
+            entry.revents |= libc::POLLOUT;
+        } else {
+            entry.revents &= !libc::POLLOUT;
+        }
+    }
     if !wants_bytes(entry) {
         return;
     }
-    let in_ring = lines(conn)
-        .and_then(|(segment, half)| view(conn, segment.half(half)))
-        .is_some_and(|v| v.has_something());
+    let in_ring = lines(conn).is_some_and(|(segment, half)| is_readable(conn, segment.half(half)));
     if in_ring {
         entry.revents |= entry.events & READ_KIND;
     } else if entry.revents & READ_KIND != 0 && entry.revents & (OVER | libc::POLLRDHUP) == 0 {

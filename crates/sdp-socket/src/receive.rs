@@ -5,7 +5,7 @@ use sdp_proto::{SinkAction, wire::Message};
 use sdp_rdma::fabric::ReceiveQueue;
 use sdp_shm::{
     family::Row,
-    layout::{Half as HalfLines, Segment},
+    layout::{Half as HalfLines, LOG_ENTRIES, Segment},
     lock,
 };
 use sdp_stats::{Direction, Fabric, Lane as StatsLane, Verdict};
@@ -548,4 +548,39 @@ pub(crate) fn payload_ahead(walk: &mut SinkState) -> u64 {
         }
     }
     total
+}
+
+/// Follows the log as far as that is possible without delivering bytes; how many ring bytes (headers
+/// included) are in the way.
+pub(crate) fn settle(fd: c_int, sink: &mut SinkState, lines: &HalfLines) -> u64 {
+    for _ in 0..LOG_ENTRIES {
+        let Ok(Some(switch)) = sink.pending(lines) else { break };
+        match switch.to {
+            Lane::Sdp => {
+                let Ok(consumed) = carrier::consumed(fd) else { break };
+                if consumed != switch.carrier {
+                    break; // carrier bytes come first, then the ring
+                }
+                sink.carrier_read = consumed;
+                sink.follow(lines, Lane::Sdp);
+            }
+            Lane::Kernel => {
+                let (_, head) = sink.rx.cursors();
+                if head != switch.ring || sink.current_len != 0 {
+                    break;
+                }
+                let bells = switch.carrier.wrapping_sub(sink.carrier_read);
+                if bells > i64::MAX as u64 {
+                    break;
+                }
+                sink.carrier_read += carrier::eat(fd, bells);
+                if sink.carrier_read != switch.carrier {
+                    break;
+                }
+                sink.follow(lines, Lane::Kernel);
+            }
+        }
+    }
+    let (_, head) = sink.rx.cursors();
+    lines.producer.tail.load(Ordering::Acquire).wrapping_sub(head)
 }

@@ -41,6 +41,8 @@ enum Attempt {
     CarrierFull,
     /// The ring is full: wait for room.
     RingFull,
+    /// The ring is full, and the program waits for room in a way that we see (X18).
+    Again,
     /// The call ends with this error (if nothing was sent).
     Failed(Errno),
 }
@@ -69,6 +71,10 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
                 return Ok(done);
             }
             Attempt::Failed(e) => return partial(e),
+            Attempt::Again => {
+                crate::epoll::sender_waits(conn);
+                return partial(Errno::EAGAIN);
+            }
             Attempt::CarrierFull => false,
             Attempt::RingFull => true,
         };
@@ -218,8 +224,17 @@ fn attempt(
                 if !blocking && wait::briefly_for_room(conn, segment, lines, source) {
                     continue;
                 }
-                // X18, first stage: a non-blocking sender that finds the ring full goes on on the
-                // carrier, whose readiness every poller understands.
+                // X18: where we see how the program waits, "writable" can mean the ring. Otherwise the
+                // sender goes on on the carrier, whose readiness every poller understands.
+                if !blocking && crate::epoll::may_ask_for_patience(conn) {
+                    conn.set(flag::WANTS_ROOM);
+                    if !wait::arm_for_room(segment, lines) {
+                        return Attempt::Again;
+                    }
+                    if source.tx.refresh().is_ok() {
+                        continue;
+                    }
+                }
                 if blocking || !leave_sdp(conn, source, lines, Reason::RingFull) {
                     return Attempt::RingFull;
                 }
@@ -297,6 +312,10 @@ pub(crate) fn leave_sdp(
         Some(Some(())) => {
             if let Some(page) = process::page() {
                 page.demoted(conn.stats_row(), Direction::Send, reason);
+            }
+            // Whoever waits for room in the ring is writable by the carrier now.
+            if conn.has(flag::WANTS_ROOM) {
+                process::ring_own(conn.index());
             }
             true
         }

@@ -210,6 +210,41 @@ pub(crate) fn for_room(conn: &Pinned, until: Option<u64>, mark: Mark) -> Woken {
     }
 }
 
+/// Ring bytes that must be free before a waiter for room is worth waking.
+fn is_roomy(segment: Segment, lines: &HalfLines) -> bool {
+    let head = lines.consumer.head.load(Ordering::Acquire);
+    let tail = lines.producer.tail.load(Ordering::Acquire);
+    let size = u64::from(segment.ring_bytes());
+    tail.wrapping_sub(head) <= size - size / 4
+}
+
+/// Asks the consumer to ring when a quarter of the ring is free. True when it is free already.
+pub(crate) fn arm_for_room(segment: Segment, lines: &HalfLines) -> bool {
+    arm::arm(&lines.space_arm.word, Mode::Bell);
+    is_roomy(segment, lines)
+}
+
+/// Whether a sender that was told EAGAIN may go on: room in the ring, or off the SDP lane.
+pub(crate) fn sender_may_go_on(conn: &Conn) -> bool {
+    let Some(segment) = conn.segment() else { return true };
+    let lines = segment.half(conn.half_index(Half::Send));
+    lines.log.lane.load(Ordering::Acquire) == 0
+        || segment.end(conn.side() ^ 1).pinned.load(Ordering::Relaxed) != 0
+        || conn.has(flag::PEER_GONE | flag::PINNED | flag::HOSTILE)
+        || is_roomy(segment, lines)
+}
+
+/// As [`sender_may_go_on`]; arms the half when not.
+pub(crate) fn sender_may_go_on_or_arm(conn: &Conn) -> bool {
+    if sender_may_go_on(conn) {
+        return true;
+    }
+    if let Some(segment) = conn.segment() {
+        arm::arm(&segment.half(conn.half_index(Half::Send)).space_arm.word, Mode::Bell);
+    }
+    sender_may_go_on(conn)
+}
+
 /// A non-blocking sender found the ring full. A reader on another CPU frees a piece in about the time
 /// that a system call takes: shorter than what sending it through the kernel would cost.
 pub(crate) fn briefly_for_room(
