@@ -1,8 +1,9 @@
-"""Is what epoll says true? A level-triggered server that counts reads that had nothing to read.
+"""Is what epoll says true? A level-triggered server that counts reads that had nothing to read, and
+waits that named one descriptor twice.
 
 usage: readiness.py server|client PORT
 
-TCP on one machine never reports a connection readable that is not; a program may rely on it.
+TCP on one machine does neither; a program may rely on it.
 """
 
 import select
@@ -19,8 +20,9 @@ def server(port):
     poll = select.epoll()
     poll.register(listener, select.EPOLLIN)
     connection = None
-    messages = vain = 0
+    messages = vain = doubled = 0
     while events := poll.poll(WAIT_S, 2):
+        doubled += len(events) != len({number for number, _ in events})
         if connection is None:
             connection, _ = listener.accept()
             connection.setblocking(False)
@@ -35,7 +37,7 @@ def server(port):
             break
         messages += data.count(b"\n")
         connection.sendall(data)
-    print(f"messages {messages}, readable but empty {vain}, last events {len(events)}")
+    print(f"messages {messages}, readable but empty {vain}, twice in one wait {doubled}")
 
 
 def client(port):
