@@ -15,6 +15,13 @@ UNREAD = ["nothing_unread", "our_bytes_unread", "its_bytes_unread", "both_unread
 @pytest.mark.parametrize("how", ["kill", "exit", "close"])
 @pytest.mark.parametrize("unread", UNREAD)
 def test_peer_gone(unread, how, calls):
+    if how == "kill" and calls == "write":
+        # A killed peer's kernel cannot tell what was unread in the ring, and unread wake-ups may make
+        # its FIN a reset: the word differs, that there is one within a few calls does not.
+        seen = scenario("ending", unread, how, calls).seen
+        assert seen["write"] in (["EPIPE", True], ["ECONNRESET", True]), seen
+        assert seen["read"] == [3000 if unread in UNREAD[2:] else 0, "EOF", True], seen
+        return
     both("ending", unread, how, calls)
 
 
@@ -46,4 +53,6 @@ def test_exit_with_bells_unread():
 @pytest.mark.parametrize("call", ["recv", "poll"])
 def test_closed_while_another_sleeps(call, related):
     outcome = scenario("ending", "closed_while_another_sleeps", call, related)
-    assert not outcome.seen["hangs"] and outcome.seen["back"] == "other", outcome.describe()
+    seen = outcome.seen
+    assert not seen["hangs"] and seen["back"] == "other" and seen["codes"] == [0, 0], seen
+    assert seen["slept"][0] in ("late", "EBADF", True), seen

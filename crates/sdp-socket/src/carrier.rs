@@ -184,6 +184,11 @@ pub(crate) fn is_over(fd: c_int) -> bool {
     readiness(fd, libc::POLLRDHUP) & over != 0
 }
 
+/// Takes the carrier's pending error, which the program has been told in another way.
+pub(crate) fn take_error(fd: c_int) {
+    let _ = sdp_sys::fd::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_ERROR);
+}
+
 /// A socket timeout in nanoseconds (`SO_RCVTIMEO`, `SO_SNDTIMEO`); `None` for ever. Asked of the
 /// kernel each time a call is about to sleep: the option belongs to the socket, not to us.
 pub(crate) fn timeout_ns(fd: c_int, option: c_int) -> Option<u64> {

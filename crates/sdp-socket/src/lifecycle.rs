@@ -253,18 +253,26 @@ pub(crate) fn closing(fd: c_int) -> bool {
 
 /// This process is about to close its last descriptor of a connection.
 fn last_close(conn: &Conn, fd: c_int) {
+    if settle_end(conn, fd) {
+        disconnect(conn);
+    }
+}
+
+/// Makes the kernel's close of the carrier show what a close shows over TCP: a reset with bytes of the
+/// program unread, else FIN. True when this process is the last user and nothing is unread.
+pub(crate) fn settle_end(conn: &Conn, fd: c_int) -> bool {
     if conn.stage() != Stage::Attached
         || conn.has(flag::HOSTILE)
         || demote::is_used_by_another(conn)
     {
-        return;
+        return false;
     }
     let is_sole = match (conn.row_index(), process::family()) {
         (Some(row), Some((family, slot))) => !family.is_held_by_others(slot, row),
         _ => false,
     };
     if !is_sole {
-        return;
+        return false;
     }
     // X22: with bytes of the program unread TCP answers with a reset; without, E5: bells that were
     // never eaten must not turn our FIN into one.
@@ -279,9 +287,8 @@ fn last_close(conn: &Conn, fd: c_int) {
     .unwrap_or(false);
     if unread {
         carrier::reset_on_close(fd);
-    } else {
-        disconnect(conn);
     }
+    !unread
 }
 
 /// Whether the ring holds payload that the program has not read.

@@ -202,6 +202,8 @@ fn attempt(
                 None => return kernel_send(conn, source, row, buffers, flags),
             }
         }
+        // A peer that closed with bytes unread has reset the carrier: the kernel says so. One that was
+        // killed sent FIN, and whether our bytes came before or after it cannot be told: EPIPE.
         if must_leave(conn, segment, flags) && leave_sdp(conn, source, lines, reason_to_leave(conn))
         {
             continue;
@@ -313,7 +315,6 @@ fn kernel_send(
 ) -> Attempt {
     // L6: carrier bytes of an attached connection move only under the half's lock, so that a switch
     // never overtakes them.
-    let _ = source;
     if buffers.left() == 0 {
         return Attempt::Done;
     }
@@ -327,9 +328,26 @@ fn kernel_send(
                 }
             }
             Err(Errno::EAGAIN) => return Attempt::CarrierFull,
-            Err(e) => return Attempt::Failed(e),
+            Err(Errno::ECONNRESET) if only_bells_were_unread(conn, source) => {
+                return Attempt::Failed(Errno::EPIPE);
+            }
+            Err(e) => {
+                if e == Errno::ECONNRESET {
+                    conn.set(flag::RESET_TOLD);
+                }
+                return Attempt::Failed(e);
+            }
         }
     }
+}
+
+/// E3 for senders: the carrier was reset although the peer had read all that the program sent, so the
+/// cause was bells; over TCP the peer's end had been a FIN.
+fn only_bells_were_unread(conn: &Pinned, source: &mut SourceState) -> bool {
+    source.switches != 0
+        && source.tx.refresh().is_ok()
+        && source.tx.is_empty()
+        && carrier::sent(conn.fd()) == Ok(source.carrier_sent)
 }
 
 enum RingSend {
@@ -415,11 +433,8 @@ fn ring_send(
         if watch_peer(conn, source, lines, tail_before) && !matches!(ended, RingSend::Broken) {
             return if matches!(ended, RingSend::Done) { RingSend::Done } else { RingSend::Left };
         }
-    } else if matches!(ended, RingSend::Full)
-        && watch_peer(conn, source, lines, tail_before)
-        && leave_sdp(conn, source, lines, Reason::PeerGone)
-    {
-        return RingSend::Left;
+    } else if matches!(ended, RingSend::Full) && watch_peer(conn, source, lines, tail_before) {
+        return RingSend::Left; // E4: the caller looks why, and leaves the lane
     }
     ended
 }
@@ -475,15 +490,23 @@ fn watch_peer(conn: &Pinned, source: &SourceState, lines: &HalfLines, tail_befor
 }
 
 /// E2: FIN has been seen. With bytes of ours unread in the ring, one bell asks the peer's kernel: true
-/// when it answered with a reset.
+/// when it answered with a reset, which the caller reports now; the kernel must not tell it again.
 pub(crate) fn probe_peer(conn: &Pinned) -> bool {
+    if conn.has(flag::RESET_TOLD) {
+        return false;
+    }
     with_source(conn, |source, _, _, lines| {
         if source.lane != Lane::Sdp || source.tx.refresh().is_err() || source.tx.is_empty() {
             return Ok(false);
         }
         ring_carrier(conn, source, lines);
         leave_sdp(conn, source, lines, Reason::PeerGone);
-        Ok(carrier::tcp_state(conn.fd()) == carrier::TCP_CLOSE)
+        let is_reset = carrier::tcp_state(conn.fd()) == carrier::TCP_CLOSE;
+        if is_reset {
+            conn.set(flag::RESET_TOLD);
+            carrier::take_error(conn.fd());
+        }
+        Ok(is_reset)
     })
     .unwrap_or(false)
 }
