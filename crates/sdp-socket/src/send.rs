@@ -281,7 +281,7 @@ pub(crate) fn leave_sdp(
         return true;
     }
     let patient = wait::briefly(|| lane::may_leave(lines, source.switches));
-    if !patient {
+    if !patient && !is_reader_dead(conn, source, lines) {
         return false;
     }
     let left = gated(lines, conn.side(), || match source.adopt(lines) {
@@ -304,6 +304,20 @@ pub(crate) fn leave_sdp(
             false
         }
     }
+}
+
+/// Whether nobody can read this half any more: a reader that was killed in the middle of following a
+/// switch would keep us on the lane for ever. FIN alone proves nothing; its kernel's answer to a bell
+/// does.
+fn is_reader_dead(conn: &Conn, source: &mut SourceState, lines: &HalfLines) -> bool {
+    if !conn.has(flag::PEER_GONE) {
+        return false;
+    }
+    let Some(fd) = crate::table::number_of(conn) else { return false };
+    if carrier::tcp_state(fd) != carrier::TCP_CLOSE {
+        ring_carrier(conn, fd, source, lines);
+    }
+    carrier::tcp_state(fd) == carrier::TCP_CLOSE
 }
 
 fn kernel_send(
@@ -446,10 +460,10 @@ fn ring_bells(conn: &Pinned, source: &mut SourceState, lines: &HalfLines, first:
     use sdp_shm::arm::{self, Mode};
     let armed = arm::check(&lines.receive_arm.word);
     if first && lines.consumer.followed.load(Ordering::SeqCst) != source.switches {
-        ring_carrier(conn, source, lines);
+        ring_carrier(conn, conn.fd(), source, lines);
     } else if let Some((mode, _)) = armed {
         if mode == Mode::Carrier || !conn.ring_peer() {
-            ring_carrier(conn, source, lines);
+            ring_carrier(conn, conn.fd(), source, lines);
         }
     }
     if let Some((_, seen)) = armed {
@@ -457,11 +471,11 @@ fn ring_bells(conn: &Pinned, source: &mut SourceState, lines: &HalfLines, first:
     }
 }
 
-fn ring_carrier(conn: &Pinned, source: &mut SourceState, lines: &HalfLines) {
+fn ring_carrier(conn: &Conn, fd: c_int, source: &mut SourceState, lines: &HalfLines) {
     // L5: counted only after the kernel took it. L10: the count changes under the gate.
     let _ = gated(lines, conn.side(), || {
         if source.switches == lines.producer.switches.load(Ordering::Acquire)
-            && carrier::ring(conn.fd())
+            && carrier::ring(fd)
         {
             source.carrier_sent += 1;
             source.publish_sent(lines);
@@ -499,7 +513,7 @@ pub(crate) fn probe_peer(conn: &Pinned) -> bool {
         if source.lane != Lane::Sdp || source.tx.refresh().is_err() || source.tx.is_empty() {
             return Ok(false);
         }
-        ring_carrier(conn, source, lines);
+        ring_carrier(conn, conn.fd(), source, lines);
         leave_sdp(conn, source, lines, Reason::PeerGone);
         let is_reset = carrier::tcp_state(conn.fd()) == carrier::TCP_CLOSE;
         if is_reset {
