@@ -90,6 +90,8 @@ struct Set {
     sleepers: u32,
     members: u32,
     waits: u32,
+    /// [`RINGS`] when the host was last found empty.
+    rings: u32,
     merged_ns: u64,
     spin_ns: u64,
 }
@@ -103,6 +105,8 @@ struct Mirror {
 }
 
 static LOCK: AtomicU32 = AtomicU32::new(0);
+/// Counts what explains an event of the hidden eventfd: bells taken, and our own rings.
+static RINGS: AtomicU32 = AtomicU32::new(0);
 static MIRROR: AtomicPtr<Mirror> = AtomicPtr::new(null_mut());
 
 fn lock() {
@@ -181,6 +185,7 @@ impl Mirror {
             sleepers: 0,
             members: 0,
             waits: 0,
+            rings: 0,
             merged_ns: 0,
             spin_ns: u64::from(spin::INITIAL_NS),
         };
@@ -741,6 +746,7 @@ fn collect_bits() {
     if !bell.any() {
         return;
     }
+    RINGS.fetch_add(1, Ordering::Relaxed);
     let others_sleep = with(|m| {
         let mut others = false;
         bell.take(|slot| {
@@ -756,6 +762,7 @@ fn collect_bits() {
 }
 
 fn ring_myself() {
+    RINGS.fetch_add(1, Ordering::Relaxed);
     let one = 1u64;
     let event = process::bell_fd();
     if event >= 0 {
@@ -907,7 +914,14 @@ fn translate(m: &mut Mirror, set: u32, events: u32, data: u64, out: &mut Output)
 /// Which bits of a kernel event are for the program.
 fn judge_kernel(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u32 {
     let Some(conn) = conn::get(reg.conn) else { return events };
-    let is_host = m.set(reg.set).is_some_and(|s| s.host == at);
+    let rings = RINGS.load(Ordering::Relaxed);
+    let mut is_host = false;
+    // The eventfd rings for sleepers in receive calls and for other sets, too: an event that a bell
+    // explains says nothing about the host.
+    let is_explained = m.set(reg.set).is_some_and(|s| {
+        is_host = s.host == at;
+        is_host && core::mem::replace(&mut s.rings, rings) != rings
+    });
     if conn.stage() != Stage::Attached || !conn.pin_live(Half::Receive) {
         return events;
     }
@@ -916,9 +930,10 @@ fn judge_kernel(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u32
     if events & IN_KIND != 0 && events & over == 0 {
         let truth = readiness::judge(conn, reg.fd);
         if !truth.readable {
-            let drop = truth.ate_bells || (is_host && reg.empties < 2);
+            let drop = truth.ate_bells || is_explained || (is_host && reg.empties < 2);
             if let Some(reg) = m.reg(at) {
-                reg.empties = if truth.ate_bells { 0 } else { reg.empties.saturating_add(1) };
+                let is_known = truth.ate_bells || is_explained;
+                reg.empties = if is_known { 0 } else { reg.empties.saturating_add(1) };
             }
             if drop {
                 pass &= !IN_KIND;
