@@ -204,6 +204,24 @@ pub(crate) fn timeout_ns(fd: c_int, option: c_int) -> Option<u64> {
     (got.is_ok() && ns != 0).then_some(ns)
 }
 
+/// Whether the next close sends a reset, because the program asked for it (`SO_LINGER` {1, 0}).
+pub(crate) fn will_reset(fd: c_int) -> bool {
+    let mut linger = libc::linger { l_onoff: 0, l_linger: 0 };
+    let mut len = size_of::<libc::linger>() as u32;
+    // SAFETY: structure and length outlive the call.
+    let got = unsafe {
+        sys!(
+            libc::SYS_getsockopt,
+            fd,
+            libc::SOL_SOCKET,
+            libc::SO_LINGER,
+            &raw mut linger,
+            &raw mut len
+        )
+    };
+    got.is_ok() && linger.l_onoff != 0 && linger.l_linger == 0
+}
+
 /// Makes the next close send a reset instead of a FIN.
 pub(crate) fn reset_on_close(fd: c_int) {
     let linger = libc::linger { l_onoff: 1, l_linger: 0 };

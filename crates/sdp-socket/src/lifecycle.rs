@@ -259,7 +259,8 @@ fn last_close(conn: &Conn, fd: c_int) {
 }
 
 /// Makes the kernel's close of the carrier show what a close shows over TCP: a reset with bytes of the
-/// program unread, else FIN. True when this process is the last user and nothing is unread.
+/// program unread or when the program asked for one, else FIN. True when this process is the last user
+/// and FIN it is.
 pub(crate) fn settle_end(conn: &Conn, fd: c_int) -> bool {
     if conn.stage() != Stage::Attached
         || conn.has(flag::HOSTILE)
@@ -285,10 +286,14 @@ pub(crate) fn settle_end(conn: &Conn, fd: c_int) -> bool {
         Ok(unread)
     })
     .unwrap_or(false);
-    if unread {
+    let resets = unread || carrier::will_reset(fd);
+    if resets {
+        if let Some(segment) = conn.segment() {
+            segment.end(conn.side()).reset.store(1, Ordering::SeqCst);
+        }
         carrier::reset_on_close(fd);
     }
-    !unread
+    !resets
 }
 
 /// Whether the ring holds payload that the program has not read.

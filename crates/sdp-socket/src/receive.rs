@@ -246,6 +246,10 @@ fn step(
             sink.carrier_read += eaten;
             if eaten == bells {
                 sink.follow(lines, Lane::Kernel);
+                if total > 0 && carrier::readiness(conn.fd(), libc::POLLPRI) & libc::POLLPRI != 0 {
+                    // A receive call never passes the urgent mark once it has bytes.
+                    return Ok(total);
+                }
                 continue;
             }
             // The bells are announced but not here yet (or the connection broke).

@@ -362,6 +362,7 @@ fn only_bells_were_unread(conn: &Pinned, source: &mut SourceState) -> bool {
         && source.tx.refresh().is_ok()
         && source.tx.is_empty()
         && carrier::sent(conn.fd()) == Ok(source.carrier_sent)
+        && !conn.segment().is_some_and(|segment| has_reset(conn, segment))
 }
 
 enum RingSend {
@@ -525,12 +526,20 @@ pub(crate) fn probe_peer(conn: &Pinned) -> bool {
     .unwrap_or(false)
 }
 
-/// E3: whether the peer had read all that we sent over the ring.
+/// E3: whether the peer had read all that we sent over the ring, and did not mean to reset.
 pub(crate) fn everything_was_read(conn: &Pinned) -> bool {
-    with_source(conn, |source, _, _, _| {
-        Ok(source.lane == Lane::Sdp && source.tx.refresh().is_ok() && source.tx.is_empty())
+    with_source(conn, |source, _, segment, _| {
+        Ok(source.lane == Lane::Sdp
+            && source.tx.refresh().is_ok()
+            && source.tx.is_empty()
+            && !has_reset(conn, segment))
     })
     .unwrap_or(false)
+}
+
+/// Whether the peer says that it reset the connection on purpose.
+fn has_reset(conn: &Conn, segment: Segment) -> bool {
+    segment.end(conn.side() ^ 1).reset.load(Ordering::SeqCst) != 0
 }
 
 /// `test_lane_flip`: changes lanes at pseudo-random calls.
