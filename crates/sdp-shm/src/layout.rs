@@ -59,6 +59,8 @@ pub struct EndLine {
     /// Number of the carrier in the process that uses this end, plus one. A hint, verified by who
     /// uses it.
     pub descriptor: AtomicU32,
+    /// 1 once this end resets the carrier on purpose: the reset is the program's, not that of bells.
+    pub reset: AtomicU32,
 }
 
 /// Written by the producer of a half.

@@ -349,6 +349,8 @@ pub unsafe fn ioctl(fd: c_int, request: libc::c_ulong, arg: usize) -> Call {
                 Err(e) => done(Err(e)),
             }
         }
+        // The kernel knows nothing of ring bytes in front of the mark.
+        SIOCATMARK if splice::has_ring_bytes(&conn) => store(0),
         FIOASYNC | FIOSETOWN | SIOCSPGRP => {
             demote::leave(&conn, fd, Reason::SignalDriven);
             Call::Pass
@@ -360,6 +362,7 @@ pub unsafe fn ioctl(fd: c_int, request: libc::c_ulong, arg: usize) -> Call {
 const FIOASYNC: libc::c_ulong = 0x5452;
 const FIOSETOWN: libc::c_ulong = 0x8901;
 const SIOCSPGRP: libc::c_ulong = 0x8902;
+const SIOCATMARK: libc::c_ulong = 0x8905;
 
 /// `setsockopt`: options that the SDP lane cannot keep pin the connection to the kernel lane first.
 ///

@@ -184,6 +184,11 @@ pub(crate) fn is_over(fd: c_int) -> bool {
     readiness(fd, libc::POLLRDHUP) & over != 0
 }
 
+/// Takes the carrier's pending error, which the program has been told in another way.
+pub(crate) fn take_error(fd: c_int) {
+    let _ = sdp_sys::fd::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_ERROR);
+}
+
 /// A socket timeout in nanoseconds (`SO_RCVTIMEO`, `SO_SNDTIMEO`); `None` for ever. Asked of the
 /// kernel each time a call is about to sleep: the option belongs to the socket, not to us.
 pub(crate) fn timeout_ns(fd: c_int, option: c_int) -> Option<u64> {
@@ -197,6 +202,24 @@ pub(crate) fn timeout_ns(fd: c_int, option: c_int) -> Option<u64> {
         .saturating_mul(1_000_000_000)
         .saturating_add(value.tv_usec as u64 * 1000);
     (got.is_ok() && ns != 0).then_some(ns)
+}
+
+/// Whether the next close sends a reset, because the program asked for it (`SO_LINGER` {1, 0}).
+pub(crate) fn will_reset(fd: c_int) -> bool {
+    let mut linger = libc::linger { l_onoff: 0, l_linger: 0 };
+    let mut len = size_of::<libc::linger>() as u32;
+    // SAFETY: structure and length outlive the call.
+    let got = unsafe {
+        sys!(
+            libc::SYS_getsockopt,
+            fd,
+            libc::SOL_SOCKET,
+            libc::SO_LINGER,
+            &raw mut linger,
+            &raw mut len
+        )
+    };
+    got.is_ok() && linger.l_onoff != 0 && linger.l_linger == 0
 }
 
 /// Makes the next close send a reset instead of a FIN.

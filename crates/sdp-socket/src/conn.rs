@@ -99,6 +99,8 @@ pub(crate) mod flag {
     pub(crate) const WANTS_ROOM: u32 = 8192;
     /// `tuple` is valid.
     pub(crate) const NAMED: u32 = 4096;
+    /// A reset by the peer has been reported: like the kernel, once.
+    pub(crate) const RESET_TOLD: u32 = 8192;
 }
 
 const FREE: u32 = 0;

@@ -21,8 +21,7 @@ pub(crate) fn reset(conn: &Conn) {
     }
     conn.set(flag::HOSTILE | flag::PINNED);
     conn.note_reason(Reason::ProtocolViolation);
-    let fd = conn.fd.load(Ordering::Relaxed);
-    if crate::table::entry(fd) == Some(crate::table::Entry::Conn(conn.index())) {
+    if let Some(fd) = crate::table::number_of(conn) {
         carrier::reset_on_close(fd);
         // SAFETY: no pointers.
         let _ = unsafe { sys!(libc::SYS_shutdown, fd, libc::SHUT_RDWR) };

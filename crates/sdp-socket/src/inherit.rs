@@ -8,7 +8,7 @@ use sdp_sys::{section, sys};
 
 use crate::{
     conn::{self, Half, Stage, flag},
-    demote, handover, process, receive,
+    demote, handover, process,
     table::{self, Entry},
 };
 
@@ -173,7 +173,8 @@ pub(crate) fn leaving(reason: Reason, for_good: bool) {
     }
 }
 
-/// Before an orderly exit: bells that nobody ate must not turn the kernel's FIN into a reset (E5).
+/// Before an orderly exit, which closes everything: as before a close, bells that nobody ate must not
+/// turn the kernel's FIN into a reset (E5), and unread bytes must (X22).
 pub(crate) fn exiting() {
     if process::is_retired() || process::family().is_none() || !process::is_ours() {
         return;
@@ -185,14 +186,8 @@ pub(crate) fn exiting() {
             && conn.stage() == Stage::Attached
             && conn.pin_live(Half::Receive)
         {
-            if !demote::is_used_by_another(conn) {
-                let _ = receive::with_sink(conn, |sink, _, _, lines| {
-                    if sink.lane == crate::lane::Lane::Sdp {
-                        receive::eat_bells(fd, sink, lines);
-                    }
-                    Ok(())
-                });
-            }
+            // No DisConn: other threads may still send, and the kernel's FIN follows in a moment.
+            crate::lifecycle::settle_end(conn, fd);
             conn.unpin(Half::Receive);
         }
     });

@@ -253,18 +253,27 @@ pub(crate) fn closing(fd: c_int) -> bool {
 
 /// This process is about to close its last descriptor of a connection.
 fn last_close(conn: &Conn, fd: c_int) {
+    if settle_end(conn, fd) {
+        disconnect(conn);
+    }
+}
+
+/// Makes the kernel's close of the carrier show what a close shows over TCP: a reset with bytes of the
+/// program unread or when the program asked for one, else FIN. True when this process is the last user
+/// and FIN it is.
+pub(crate) fn settle_end(conn: &Conn, fd: c_int) -> bool {
     if conn.stage() != Stage::Attached
         || conn.has(flag::HOSTILE)
         || demote::is_used_by_another(conn)
     {
-        return;
+        return false;
     }
     let is_sole = match (conn.row_index(), process::family()) {
         (Some(row), Some((family, slot))) => !family.is_held_by_others(slot, row),
         _ => false,
     };
     if !is_sole {
-        return;
+        return false;
     }
     // X22: with bytes of the program unread TCP answers with a reset; without, E5: bells that were
     // never eaten must not turn our FIN into one.
@@ -277,11 +286,14 @@ fn last_close(conn: &Conn, fd: c_int) {
         Ok(unread)
     })
     .unwrap_or(false);
-    if unread {
+    let resets = unread || carrier::will_reset(fd);
+    if resets {
+        if let Some(segment) = conn.segment() {
+            segment.end(conn.side()).reset.store(1, Ordering::SeqCst);
+        }
         carrier::reset_on_close(fd);
-    } else {
-        disconnect(conn);
     }
+    !resets
 }
 
 /// Whether the ring holds payload that the program has not read.

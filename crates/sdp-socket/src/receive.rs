@@ -220,6 +220,10 @@ fn step(
                 }
             }
         }
+        if look == Look::Carrier {
+            // Bells that woke the caller go at once: unread ones make a killed process's FIN a reset.
+            eat_bells(conn.fd(), sink, lines);
+        }
         let switch = sink.pending(lines).map_err(broken)?;
         sink.rx.set_limit(switch.map_or(u64::MAX, |s| s.ring));
         let got = ring_read(conn, sink, row, lines, buffers, wish)?;
@@ -242,6 +246,10 @@ fn step(
             sink.carrier_read += eaten;
             if eaten == bells {
                 sink.follow(lines, Lane::Kernel);
+                if total > 0 && carrier::readiness(conn.fd(), libc::POLLPRI) & libc::POLLPRI != 0 {
+                    // A receive call never passes the urgent mark once it has bytes.
+                    return Ok(total);
+                }
                 continue;
             }
             // The bells are announced but not here yet (or the connection broke).
@@ -494,6 +502,7 @@ fn look_at_carrier(conn: &Pinned, sink: &mut SinkState, lines: &HalfLines) -> Re
             if crate::send::everything_was_read(conn) {
                 Ok(Found::End)
             } else {
+                conn.set(flag::RESET_TOLD);
                 Err(Errno::ECONNRESET)
             }
         }

@@ -208,6 +208,8 @@ fn attempt(
                 None => return kernel_send(conn, source, row, buffers, flags),
             }
         }
+        // A peer that closed with bytes unread has reset the carrier: the kernel says so. One that was
+        // killed sent FIN, and whether our bytes came before or after it cannot be told: EPIPE.
         if must_leave(conn, segment, flags) && leave_sdp(conn, source, lines, reason_to_leave(conn))
         {
             continue;
@@ -297,7 +299,7 @@ pub(crate) fn leave_sdp(
         return true;
     }
     let patient = wait::briefly(|| lane::may_leave(lines, source.switches));
-    if !patient {
+    if !patient && !is_reader_dead(conn, source, lines) {
         return false;
     }
     let left = gated(lines, conn.side(), || match source.adopt(lines) {
@@ -326,6 +328,20 @@ pub(crate) fn leave_sdp(
     }
 }
 
+/// Whether nobody can read this half any more: a reader that was killed in the middle of following a
+/// switch would keep us on the lane for ever. FIN alone proves nothing; its kernel's answer to a bell
+/// does.
+fn is_reader_dead(conn: &Conn, source: &mut SourceState, lines: &HalfLines) -> bool {
+    if !conn.has(flag::PEER_GONE) {
+        return false;
+    }
+    let Some(fd) = crate::table::number_of(conn) else { return false };
+    if carrier::tcp_state(fd) != carrier::TCP_CLOSE {
+        ring_carrier(conn, fd, source, lines);
+    }
+    carrier::tcp_state(fd) == carrier::TCP_CLOSE
+}
+
 fn kernel_send(
     conn: &Pinned,
     source: &mut SourceState,
@@ -335,7 +351,6 @@ fn kernel_send(
 ) -> Attempt {
     // L6: carrier bytes of an attached connection move only under the half's lock, so that a switch
     // never overtakes them.
-    let _ = source;
     if buffers.left() == 0 {
         return Attempt::Done;
     }
@@ -349,9 +364,27 @@ fn kernel_send(
                 }
             }
             Err(Errno::EAGAIN) => return Attempt::CarrierFull,
-            Err(e) => return Attempt::Failed(e),
+            Err(Errno::ECONNRESET) if only_bells_were_unread(conn, source) => {
+                return Attempt::Failed(Errno::EPIPE);
+            }
+            Err(e) => {
+                if e == Errno::ECONNRESET {
+                    conn.set(flag::RESET_TOLD);
+                }
+                return Attempt::Failed(e);
+            }
         }
     }
+}
+
+/// E3 for senders: the carrier was reset although the peer had read all that the program sent, so the
+/// cause was bells; over TCP the peer's end had been a FIN.
+fn only_bells_were_unread(conn: &Pinned, source: &mut SourceState) -> bool {
+    source.switches != 0
+        && source.tx.refresh().is_ok()
+        && source.tx.is_empty()
+        && carrier::sent(conn.fd()) == Ok(source.carrier_sent)
+        && !conn.segment().is_some_and(|segment| has_reset(conn, segment))
 }
 
 enum RingSend {
@@ -437,11 +470,8 @@ fn ring_send(
         if watch_peer(conn, source, lines, tail_before) && !matches!(ended, RingSend::Broken) {
             return if matches!(ended, RingSend::Done) { RingSend::Done } else { RingSend::Left };
         }
-    } else if matches!(ended, RingSend::Full)
-        && watch_peer(conn, source, lines, tail_before)
-        && leave_sdp(conn, source, lines, Reason::PeerGone)
-    {
-        return RingSend::Left;
+    } else if matches!(ended, RingSend::Full) && watch_peer(conn, source, lines, tail_before) {
+        return RingSend::Left; // E4: the caller looks why, and leaves the lane
     }
     ended
 }
@@ -453,10 +483,10 @@ fn ring_bells(conn: &Pinned, source: &mut SourceState, lines: &HalfLines, first:
     use sdp_shm::arm::{self, Mode};
     let armed = arm::check(&lines.receive_arm.word);
     if first && lines.consumer.followed.load(Ordering::SeqCst) != source.switches {
-        ring_carrier(conn, source, lines);
+        ring_carrier(conn, conn.fd(), source, lines);
     } else if let Some((mode, _)) = armed {
         if mode == Mode::Carrier || !conn.ring_peer() {
-            ring_carrier(conn, source, lines);
+            ring_carrier(conn, conn.fd(), source, lines);
         }
     }
     if let Some((_, seen)) = armed {
@@ -464,12 +494,10 @@ fn ring_bells(conn: &Pinned, source: &mut SourceState, lines: &HalfLines, first:
     }
 }
 
-fn ring_carrier(conn: &Pinned, source: &mut SourceState, lines: &HalfLines) {
+fn ring_carrier(conn: &Conn, fd: c_int, source: &mut SourceState, lines: &HalfLines) {
     // L5: counted only after the kernel took it. L10: the count changes under the gate.
     let _ = gated(lines, conn.side(), || {
-        if source.switches == lines.producer.switches.load(Ordering::Acquire)
-            && carrier::ring(conn.fd())
-        {
+        if source.switches == lines.producer.switches.load(Ordering::Acquire) && carrier::ring(fd) {
             source.carrier_sent += 1;
             source.publish_sent(lines);
         }
@@ -497,25 +525,41 @@ fn watch_peer(conn: &Pinned, source: &SourceState, lines: &HalfLines, tail_befor
 }
 
 /// E2: FIN has been seen. With bytes of ours unread in the ring, one bell asks the peer's kernel: true
-/// when it answered with a reset.
+/// when it answered with a reset, which the caller reports now; the kernel must not tell it again.
 pub(crate) fn probe_peer(conn: &Pinned) -> bool {
+    if conn.has(flag::RESET_TOLD) {
+        return false;
+    }
     with_source(conn, |source, _, _, lines| {
         if source.lane != Lane::Sdp || source.tx.refresh().is_err() || source.tx.is_empty() {
             return Ok(false);
         }
-        ring_carrier(conn, source, lines);
+        ring_carrier(conn, conn.fd(), source, lines);
         leave_sdp(conn, source, lines, Reason::PeerGone);
-        Ok(carrier::tcp_state(conn.fd()) == carrier::TCP_CLOSE)
+        let is_reset = carrier::tcp_state(conn.fd()) == carrier::TCP_CLOSE;
+        if is_reset {
+            conn.set(flag::RESET_TOLD);
+            carrier::take_error(conn.fd());
+        }
+        Ok(is_reset)
     })
     .unwrap_or(false)
 }
 
-/// E3: whether the peer had read all that we sent over the ring.
+/// E3: whether the peer had read all that we sent over the ring, and did not mean to reset.
 pub(crate) fn everything_was_read(conn: &Pinned) -> bool {
-    with_source(conn, |source, _, _, _| {
-        Ok(source.lane == Lane::Sdp && source.tx.refresh().is_ok() && source.tx.is_empty())
+    with_source(conn, |source, _, segment, _| {
+        Ok(source.lane == Lane::Sdp
+            && source.tx.refresh().is_ok()
+            && source.tx.is_empty()
+            && !has_reset(conn, segment))
     })
     .unwrap_or(false)
+}
+
+/// Whether the peer says that it reset the connection on purpose.
+fn has_reset(conn: &Conn, segment: Segment) -> bool {
+    segment.end(conn.side() ^ 1).reset.load(Ordering::SeqCst) != 0
 }
 
 /// `test_lane_flip`: changes lanes at pseudo-random calls.

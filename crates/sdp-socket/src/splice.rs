@@ -127,6 +127,17 @@ pub(crate) fn readable_bytes(conn: &Pinned) -> Result<u64, Errno> {
     })
 }
 
+/// Whether bytes in the ring come before anything that the kernel holds.
+pub(crate) fn has_ring_bytes(conn: &Pinned) -> bool {
+    receive::with_sink(conn, |sink, _, _, lines| {
+        let mut walk = *sink;
+        let switch = walk.pending(lines).ok().flatten();
+        walk.rx.set_limit(switch.map_or(u64::MAX, |s| s.ring));
+        Ok(walk.lane == Lane::Sdp && receive::payload_ahead(&mut walk) > 0)
+    })
+    .unwrap_or(false)
+}
+
 /// Bytes that the peer has not taken yet: the ring's share is added to the kernel's.
 pub(crate) fn unsent_bytes(conn: &Pinned) -> u64 {
     let Some(segment) = conn.segment() else { return 0 };

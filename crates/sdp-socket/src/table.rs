@@ -83,6 +83,23 @@ pub(crate) fn walk(mut each: impl FnMut(i32, Entry)) {
     }
 }
 
+/// A descriptor that names the connection now. Walks the table when the number that it was made with
+/// is gone: for rare uses.
+pub(crate) fn number_of(conn: &Conn) -> Option<i32> {
+    let wanted = Some(Entry::Conn(conn.index()));
+    let hint = conn.fd.load(Ordering::Relaxed);
+    if entry(hint) == wanted {
+        return Some(hint);
+    }
+    let mut found = None;
+    walk(|fd, entry| {
+        if Some(entry) == wanted {
+            found = Some(fd);
+        }
+    });
+    found
+}
+
 /// A connection in use by the calling thread: it is not freed, nor its segment unmapped, while this
 /// lives. Not held across anything that may cancel the thread except in [`crate::wait`], which says
 /// why that is harmless.

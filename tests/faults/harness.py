@@ -1,0 +1,118 @@
+"""Runs a scenario program over plain TCP and over SDP, and compares what the program saw.
+
+A scenario is one command that makes its own processes, connects them over loopback and prints one
+line of JSON: what the program got from its calls. Everything a run starts is in a process group of
+its own, is bounded in time, and is ended with it.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from support.report import Report
+
+HERE = Path(__file__).resolve().parent
+PROGRAMS = HERE / "programs"
+TARGET = Path(os.environ.get("SDP_TEST_TARGET", HERE.parent.parent / "target")).resolve()
+LIBRARY = TARGET / "release" / "libsdp.so"
+SDP = TARGET / "release" / "sdp"
+LIMIT_S = 30
+# Lanes from the first byte on: for scenarios that are not about being young.
+EAGER = {"SDP_PROMOTE_CALLS": "0", "SDP_PROMOTE_BYTES": "0"}
+
+
+class Outcome:
+    """What a run left: exit status, JSON line, report."""
+
+    def __init__(self, code, out, err, report):
+        self.code, self.out, self.err, self.report = code, out, err, report
+
+    @property
+    def seen(self):
+        """The scenario's last line of output, as JSON."""
+        lines = [line for line in self.out.splitlines() if line.startswith("{")]
+        assert lines, f"no result: {self.describe()}"
+        return json.loads(lines[-1])
+
+    def describe(self):
+        """Everything, for a failure message."""
+        report = self.report.describe() if self.report else "no report"
+        return f"exit {self.code}\n--- out\n{self.out}\n--- err\n{self.err}\n--- {report}"
+
+
+def run(argv, *, sdp=True, env=None, limit_s=LIMIT_S, options=(), before=None):
+    """Runs `argv` to its end; a failure if it does not end in time or leaves processes behind."""
+    argv = [str(word) for word in argv]
+    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **(env or {})}
+    env.pop("LD_PRELOAD", None)
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / "report"
+        if sdp:
+            argv = [str(SDP), "run", "--no-config", *options, "--report", str(path), "--", *argv]
+        with open(Path(scratch) / "out", "w+b") as out, open(Path(scratch) / "err", "w+b") as err:
+            process = subprocess.Popen(
+                argv,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+                preexec_fn=before,
+            )
+            is_late = False
+            try:
+                code = process.wait(limit_s)
+            except subprocess.TimeoutExpired:
+                is_late, code = True, None
+            finally:
+                try:
+                    os.killpg(process.pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+                process.wait()
+            out.seek(0)
+            err.seek(0)
+            texts = [f.read().decode(errors="replace") for f in (out, err)]
+        report = Report.read("report", path) if sdp and path.exists() else None
+    outcome = Outcome(code, *texts, report)
+    assert not is_late, f"not ended after {limit_s} s: {argv}\n{outcome.describe()}"
+    return outcome
+
+
+def scenario(module, name, *args, **options):
+    """Runs one scenario of `programs/<module>.py`; it must succeed."""
+    argv = [sys.executable, PROGRAMS / f"{module}.py", name, *args]
+    outcome = run(argv, **options)
+    assert outcome.code == 0, outcome.describe()
+    return outcome
+
+
+def both(module, name, *args, env=None, **options):
+    """Runs a scenario over TCP and over SDP: the same result, and payload on the SDP lane."""
+    plain = scenario(module, name, *args, sdp=False, **options)
+    outcome = scenario(module, name, *args, env=env, **options)
+    assert outcome.seen == plain.seen, (
+        f"differs from plain TCP: {plain.seen}\n{outcome.describe()}"
+    )
+    assert outcome.report and outcome.report.sdp_bytes > 0, outcome.describe()
+    return outcome
+
+
+def compiled(source, *flags):
+    """Compiles a C program of `programs/`; the path of the binary."""
+    directory = TARGET / "faults"
+    directory.mkdir(parents=True, exist_ok=True)
+    source = PROGRAMS / source
+    binary = directory / source.stem
+    if not binary.exists() or binary.stat().st_mtime < source.stat().st_mtime:
+        fresh = binary.with_suffix(f".{os.getpid()}")
+        subprocess.run(
+            ["gcc", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", source, "-o", fresh, *flags],
+            check=True,
+        )
+        fresh.rename(binary)
+    return binary

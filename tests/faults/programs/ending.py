@@ -1,0 +1,296 @@
+"""Ends that are killed, stopped, or exit: what does the other end see?"""
+
+import functools
+import os
+import random
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+
+import ends
+from ends import drain, kill, main, pair, readiness, settle, writes_until_error
+
+TABLE = {}
+scenario = functools.partial(ends.scenario, TABLE)
+UNREAD = 3000
+
+
+def after_the_end(sock, expected):
+    """What the survivor sees of a peer that is gone, in a fixed order of calls."""
+    settle()
+    seen = {"poll": readiness(sock)}
+    seen["read"] = drain(sock, expected)
+    seen["again"] = drain(sock, b"")
+    seen["write"] = writes_until_error(sock)
+    seen["after"] = drain(sock, b"")
+    seen["error option"] = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    return seen
+
+
+def gone(how, ours, theirs, calls="recv"):
+    """The peer goes (`kill`, `exit`, `close`) with bytes of ours and of its own unread, or not."""
+    said = ends.stream(1, UNREAD)
+
+    def peer(sock):
+        if theirs:
+            sock.sendall(said)
+        sock.recv(1)  # a round trip, so that the survivor knows where the peer is
+        if how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if how == "close":
+            sock.close()
+            time.sleep(1)
+        os._exit(0)
+
+    sock, child = pair(peer)
+    sock.sendall(b"g" + (b"u" * UNREAD if ours else b""))
+    os.waitpid(child, 0) if how != "close" else time.sleep(0.2)
+    if calls == "write":
+        settle()
+        seen = {"write": writes_until_error(sock), "read": drain(sock, said)}
+    else:
+        seen = after_the_end(sock, said)
+    if how == "kill":
+        # A killed process cannot eat its wake-up bytes, so its kernel may end the carrier with a reset
+        # where TCP had sent FIN. Reads and writes are put right; poll shows one bit more.
+        seen.pop("poll", None)
+    return seen
+
+
+@scenario
+def nothing_unread(how, calls):
+    return gone(how, False, False, calls)
+
+
+@scenario
+def our_bytes_unread(how, calls):
+    return gone(how, True, False, calls)
+
+
+@scenario
+def its_bytes_unread(how, calls):
+    return gone(how, False, True, calls)
+
+
+@scenario
+def both_unread(how, calls):
+    return gone(how, True, True, calls)
+
+
+@scenario
+def while_asleep(how, wait):
+    """The survivor sleeps in a call when the peer goes."""
+
+    def peer(sock):
+        time.sleep(0.3)
+        if how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        os._exit(0)
+
+    sock, _ = pair(peer)
+    began = time.monotonic()
+    if wait == "recv":
+        seen = ends.outcome(lambda: len(sock.recv(10)))
+    elif wait == "send":
+        sock.settimeout(None)
+        seen = ends.outcome(lambda: [sock.sendall(b"x" * 65536) for _ in range(1000)] and 0)
+        # Which of the two words comes first is a matter of time over TCP, too.
+        seen = seen in ("ECONNRESET", "EPIPE")
+    elif wait == "poll":
+        poll = select.poll()
+        poll.register(sock, select.POLLIN)
+        seen = [bits for _, bits in poll.poll(8000)]
+    else:
+        epoll = select.epoll()
+        epoll.register(sock, select.EPOLLIN | (select.EPOLLET if wait == "epoll-et" else 0))
+        seen = [bits for _, bits in epoll.poll(8)]
+    return {"seen": seen, "soon": time.monotonic() - began < 5}
+
+
+def echo(sock):
+    """Sends back what it gets until the end."""
+    try:
+        while data := sock.recv(65536):
+            sock.sendall(data)
+    except OSError:
+        pass
+
+
+@scenario
+def killed_under_load(seed):
+    """Traffic both ways; the peer is killed at a random moment. Not compared call by call: what
+    must hold over TCP, too, is checked here."""
+    rng = random.Random(int(seed))
+    total = 64 << 20
+    said = random.Random(7).randbytes(1 << 20) * 64
+
+    def peer(sock):
+        thread = threading.Thread(target=drain, args=(sock, b""), daemon=True)
+        if rng.random() < 0.7:
+            thread.start()
+        view, at = memoryview(said), 0
+        step = random.Random(int(seed))
+        while at < total:
+            n = step.choice([100, 5000, 16384, 70000])
+            at += sock.send(view[at : at + n])
+        time.sleep(60)
+
+    reads_slowly = rng.random() < 0.3
+    writes = rng.random() < 0.7
+    sock, child = pair(peer)
+    killer = threading.Timer(rng.random() * 0.06, os.kill, (child, signal.SIGKILL))
+    killer.start()
+    errors = []
+
+    def writer():
+        try:
+            while True:
+                sock.send(b"w" * rng.choice([10, 1000, 30000]))
+        except OSError as error:
+            errors.append(ends.name(error))
+
+    thread = threading.Thread(target=writer)
+    if writes:
+        thread.start()
+    if reads_slowly:
+        time.sleep(0.1)
+    sock.settimeout(8)
+    got, end = 0, None
+    try:
+        while data := sock.recv(rng.choice([1, 100, 65536, 200000])):
+            if said[got : got + len(data)] != data:
+                return {"wrong": f"byte after {got}"}
+            got += len(data)
+        end = "EOF"
+    except OSError as error:
+        end = ends.name(error)
+    os.waitpid(child, 0)
+    if writes:
+        thread.join(8)
+        if thread.is_alive():
+            return {"wrong": "the writer hangs"}
+    late = writes_until_error(sock)
+    fine = end in ("EOF", "ECONNRESET", "EPIPE") and late[1] and late[0] in ("EPIPE", "ECONNRESET")
+    if writes:
+        fine = fine and errors[0] in ("EPIPE", "ECONNRESET")
+    return {"fine": fine} if fine else {"wrong": [end, errors, late, got]}
+
+
+@scenario
+def stopped_under_load(seed):
+    """The peer is stopped and continued at random moments; every byte comes back."""
+    rng = random.Random(int(seed))
+    total = 6 << 20
+    said = random.Random(9).randbytes(total)
+    sock, child = pair(echo)
+    finished = threading.Event()
+
+    def stopper():
+        while not finished.wait(rng.random() * 0.02):
+            os.kill(child, signal.SIGSTOP)
+            time.sleep(rng.random() * 0.05)
+            os.kill(child, signal.SIGCONT)
+
+    def writer():
+        view, at = memoryview(said), 0
+        while at < total:
+            n = rng.choice([10, 1000, 16384, 100000])
+            at += sock.send(view[at : at + n])
+        sock.shutdown(socket.SHUT_WR)
+
+    threads = [threading.Thread(target=stopper), threading.Thread(target=writer)]
+    for thread in threads:
+        thread.start()
+    seen = drain(sock, said, limit_s=20)
+    finished.set()
+    for thread in threads:
+        thread.join(5)
+    return {"seen": seen, "child": ends.reap(child)}
+
+
+@scenario
+def stopped_peer_is_left_alone():
+    """With the peer stopped, calls that would block over TCP block, the others return, and closing
+    does not wait."""
+    sock, child = pair(echo)
+    os.kill(child, signal.SIGSTOP)
+    sock.settimeout(0.3)
+    seen = [ends.outcome(lambda: len(sock.recv(10)))]
+    sock.setblocking(False)
+    seen.append(ends.outcome(sock.recv, 10))
+    seen.append(ends.outcome(sock.send, b"hello"))
+    sock.setblocking(True)
+    sock.shutdown(socket.SHUT_WR)
+    os.kill(child, signal.SIGCONT)
+    seen.append(drain(sock, b"hello"))
+    return {"seen": seen, "child": ends.reap(child)}
+
+
+@scenario
+def exit_with_bells():
+    """A peer that ends with wake-ups unread, but no bytes, ends with FIN, not with a reset."""
+
+    def peer(sock):
+        assert sock.recv(1) == b"1"
+        # The survivor rings while this end does not look.
+        time.sleep(0.2)
+        got = ends.exactly(sock, 100 * 10)
+        sock.sendall(b"z" * len(got))
+        os._exit(0)
+
+    seen = []
+    for _ in range(5):
+        sock, child = pair(peer)
+        sock.sendall(b"1")
+        for _ in range(100):
+            sock.sendall(b"0123456789")
+        ends.reap(child)
+        seen.append([readiness(sock), drain(sock, b"z" * 1000), drain(sock, b"")])
+        sock.close()
+    return {"seen": seen}
+
+
+@scenario
+def closed_while_another_sleeps(call, related):
+    """A thread sleeps in recv or poll while another closes the descriptor; then the number is used
+    again. Over TCP a sleeper in recv keeps the socket and gets its bytes; here it may be told EBADF.
+    What must not happen is a hang, a crash, or another socket's bytes."""
+
+    def late(sock):
+        time.sleep(0.6)
+        try:
+            sock.sendall(b"late")
+        except OSError:
+            pass
+
+    sock, child = pair(late, related=related == "related")
+    results = []
+
+    def sleeper():
+        if call == "recv":
+            results.append(ends.outcome(lambda: os.read(number, 10).decode()))
+        else:
+            poll = select.poll()
+            poll.register(number, select.POLLIN)
+            results.append(len(poll.poll(1500)) >= 0)
+
+    number = sock.fileno()
+    thread = threading.Thread(target=sleeper)
+    thread.start()
+    time.sleep(0.2)
+    os.close(sock.detach())
+    # The number again, now another connection.
+    other, other_child = pair(echo)
+    other.sendall(b"other")
+    back = ends.exactly(other, 5).decode()
+    other.close()
+    codes = [ends.reap(child), ends.reap(other_child)]
+    thread.join(4)
+    return {"hangs": thread.is_alive(), "back": back, "codes": codes, "slept": results}
+
+
+if __name__ == "__main__":
+    main(TABLE)

@@ -1,0 +1,183 @@
+"""What scenario programs share: connected processes, warm-up, and telling what a call gave."""
+
+import errno
+import json
+import os
+import random
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+
+WARM_ROUNDS = 40
+PATIENCE_S = 8
+
+
+def scenario(table, function):
+    """Decorator body: enters a function in a module's table."""
+    table[function.__name__] = function
+    return function
+
+
+def main(table):
+    """Runs the scenario named on the command line and prints its result."""
+    signal.alarm(60)
+    result = table[sys.argv[1]](*sys.argv[2:])
+    print(json.dumps(result), flush=True)
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def listener():
+    """A loopback listener."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.bind(("127.0.0.1", 0))
+    sock.listen(64)
+    return sock
+
+
+def pair(child_body, *, warm=True, related=False):
+    """Connects to a fork child that runs `child_body(sock)` and exits; (socket, child's pid).
+
+    Unless `related`, the fork comes before any socket: the two are strangers to each other.
+    """
+    lst = listener() if related else None
+    hear, tell = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            signal.alarm(60)
+            os.close(tell)
+            port = struct.unpack("!H", os.read(hear, 2))[0]
+            os.close(hear)
+            if lst:
+                lst.close()
+            sock = socket.create_connection(("127.0.0.1", port))
+            if warm:
+                warm_up(sock, True)
+            child_body(sock)
+        except BaseException as error:
+            print(f"child: {error!r}", file=sys.stderr, flush=True)
+            os._exit(1)
+        os._exit(0)
+    lst = lst or listener()
+    os.write(tell, struct.pack("!H", lst.getsockname()[1]))
+    os.close(tell)
+    os.close(hear)
+    sock, _ = lst.accept()
+    lst.close()
+    if warm:
+        warm_up(sock, False)
+    return sock, child
+
+
+def exactly(sock, n):
+    """Receives n bytes, or fewer at the end of the stream."""
+    parts = []
+    while n:
+        data = sock.recv(min(n, 65536))
+        if not data:
+            break
+        parts.append(data)
+        n -= len(data)
+    return b"".join(parts)
+
+
+def warm_up(sock, first, rounds=WARM_ROUNDS):
+    """Small messages to and fro, by which a connection earns its lane."""
+    for i in range(rounds):
+        message = struct.pack("!I", i) * 8
+        if first:
+            sock.sendall(message)
+            assert exactly(sock, 32) == message
+        else:
+            assert exactly(sock, 32) == message
+            sock.sendall(message)
+
+
+def is_attached():
+    """Whether this process has mapped a connection's segment."""
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        return "memfd:sdp-conn" in maps.read()
+
+
+def stream(seed, total):
+    """The bytes that a seed stands for."""
+    return random.Random(seed).randbytes(total)
+
+
+def name(error):
+    """An OSError's word."""
+    return errno.errorcode.get(error.errno, str(error)) if error.errno else type(error).__name__
+
+
+def outcome(call, *args):
+    """What a call gave: its value, or the word of its error."""
+    try:
+        value = call(*args)
+    except OSError as error:
+        return name(error)
+    return value
+
+
+def drain(sock, expected, *, limit_s=PATIENCE_S):
+    """Reads to the end; (bytes, how it ended, whether they are a prefix of what was meant)."""
+    sock.settimeout(limit_s)
+    got = bytearray()
+    try:
+        while True:
+            data = sock.recv(65536)
+            if not data:
+                end = "EOF"
+                break
+            got += data
+    except OSError as error:
+        end = name(error)
+    return len(got), end, bytes(got) == expected[: len(got)]
+
+
+def writes_until_error(sock, limit=20):
+    """Writes small messages with pauses until an error; (the error, whether it came soon)."""
+    sock.settimeout(PATIENCE_S)
+    for i in range(limit):
+        try:
+            sock.send(b"w" * 10)
+        except OSError as error:
+            return name(error), i <= 5
+        time.sleep(0.02)
+    return "none", False
+
+
+def readiness(sock, timeout_ms=0):
+    """poll's bits for everything, as words."""
+    poll = select.poll()
+    words = {
+        select.POLLIN: "IN",
+        select.POLLOUT: "OUT",
+        select.POLLRDHUP: "RDHUP",
+        select.POLLHUP: "HUP",
+        select.POLLERR: "ERR",
+    }
+    poll.register(sock, select.POLLIN | select.POLLOUT | select.POLLRDHUP)
+    events = poll.poll(timeout_ms)
+    bits = events[0][1] if events else 0
+    return [word for bit, word in words.items() if bits & bit]
+
+
+def kill(pid):
+    """Ends a child with SIGKILL and waits until it is gone."""
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+def reap(pid):
+    """Waits for a child; its exit status."""
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def settle():
+    """Lets the loopback deliver what was sent."""
+    time.sleep(0.05)

@@ -1,0 +1,58 @@
+"""Peers that are killed, stopped, exit or close: the survivor sees what TCP shows."""
+
+import os
+
+import pytest
+
+from .harness import both, scenario
+
+# Seeds of each random suite; more for a long run.
+SEEDS = int(os.environ.get("FAULT_SEEDS", "6"))
+UNREAD = ["nothing_unread", "our_bytes_unread", "its_bytes_unread", "both_unread"]
+
+
+@pytest.mark.parametrize("calls", ["recv", "write"])
+@pytest.mark.parametrize("how", ["kill", "exit", "close"])
+@pytest.mark.parametrize("unread", UNREAD)
+def test_peer_gone(unread, how, calls):
+    if how == "kill" and calls == "write":
+        # A killed peer's kernel cannot tell what was unread in the ring, and unread wake-ups may make
+        # its FIN a reset: the word differs, that there is one within a few calls does not.
+        seen = scenario("ending", unread, how, calls).seen
+        assert seen["write"] in (["EPIPE", True], ["ECONNRESET", True]), seen
+        assert seen["read"] == [3000 if unread in UNREAD[2:] else 0, "EOF", True], seen
+        return
+    both("ending", unread, how, calls)
+
+
+@pytest.mark.parametrize("wait", ["recv", "send", "poll", "epoll", "epoll-et"])
+@pytest.mark.parametrize("how", ["kill", "exit"])
+def test_peer_gone_while_asleep(how, wait):
+    both("ending", "while_asleep", how, wait)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_killed_under_load(seed):
+    assert scenario("ending", "killed_under_load", seed).seen == {"fine": True}
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_stopped_under_load(seed):
+    both("ending", "stopped_under_load", seed)
+
+
+def test_stopped_peer_is_left_alone():
+    both("ending", "stopped_peer_is_left_alone")
+
+
+def test_exit_with_bells_unread():
+    both("ending", "exit_with_bells")
+
+
+@pytest.mark.parametrize("related", ["related", "strangers"])
+@pytest.mark.parametrize("call", ["recv", "poll"])
+def test_closed_while_another_sleeps(call, related):
+    outcome = scenario("ending", "closed_while_another_sleeps", call, related)
+    seen = outcome.seen
+    assert not seen["hangs"] and seen["back"] == "other" and seen["codes"] == [0, 0], seen
+    assert seen["slept"][0] in ("late", "EBADF", True), seen

@@ -1,0 +1,67 @@
+"""Connections that change hands by fork, exec and SCM_RIGHTS, with bytes unread in the ring."""
+
+import pytest
+
+from .harness import both, compiled
+
+IMAGES = ["unaware", "python"]
+
+
+@pytest.fixture(scope="module")
+def images():
+    """Programs that get a connection: without and with the library."""
+    return {"unaware": compiled("unaware.c", "-static"), "python": "python"}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_used_by_both(seed):
+    outcome = both("handing", "used_by_both", seed)
+    assert outcome.report.count("demotions", "shared") > 0, outcome.describe()
+
+
+def test_parent_writes_child_reads():
+    both("handing", "parent_writes_child_reads")
+
+
+@pytest.mark.parametrize("unread", ["unread", "read"])
+def test_child_goes_on(unread):
+    both("handing", "child_goes_on", unread)
+
+
+@pytest.mark.parametrize("how", ["close", "exit", "kill", "exec"])
+def test_parent_goes_on(how):
+    outcome = both("handing", "parent_goes_on", how)
+    # Children that merely hold the connection cost it nothing.
+    assert outcome.report.raw["demotions"] == {}, outcome.describe()
+
+
+@pytest.mark.parametrize("place", ["", "part"])
+@pytest.mark.parametrize("image", IMAGES)
+@pytest.mark.parametrize("style", ["asleep", "busy"])
+def test_executed(images, style, image, place):
+    both("handing", "executed", style, images[image], place)
+
+
+@pytest.mark.parametrize("style", ["asleep", "busy"])
+def test_executed_in_place(images, style):
+    both("handing", "executed_here", style, images["unaware"])
+
+
+@pytest.mark.parametrize("style", ["asleep", "busy"])
+def test_inherited_by_popen(images, style):
+    both("handing", "inherited_by_popen", style, images["unaware"])
+
+
+@pytest.mark.parametrize("image", IMAGES)
+@pytest.mark.parametrize("style", ["asleep", "busy"])
+def test_passed(images, style, image):
+    outcome = both("handing", "passed", style, images[image])
+    assert outcome.report.count("demotions", "passed") > 0, outcome.describe()
+
+
+def test_passed_and_kept():
+    both("handing", "passed_and_kept")
+
+
+def test_leaked_into_helpers():
+    both("handing", "leaked_into_helpers")
