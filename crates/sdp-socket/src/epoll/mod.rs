@@ -28,7 +28,7 @@ mod wait;
 use core::sync::atomic::Ordering;
 
 use libc::{c_int, epoll_event};
-use mirror::{FORKING, SETS, lock, make_mirror, unlock, with};
+use mirror::{FORKING, NONE, SETS, lock, make_mirror, unlock, with};
 use sdp_sys::{errno::Errno, sys, tls};
 pub(crate) use wait::wait;
 
