@@ -104,6 +104,12 @@ pub(crate) unsafe fn wait(
         }
         if !has_spun {
             has_spun = true;
+            // What the kernel has must not wait for a spin on what it cannot have.
+            // SAFETY: as the caller's.
+            let asked = unsafe { kernel_events(set_fd, set, &mut out, 0, core::ptr::null()) };
+            if out.used > 0 || asked.is_err() {
+                return Some(asked.map(|()| out.used));
+            }
             if spin_on_bell(set) {
                 continue;
             }
