@@ -152,9 +152,8 @@ pub(crate) struct Conn {
     /// consumer's head then.
     pub(crate) looked_ns: AtomicU64,
     pub(crate) looked_head: AtomicU64,
-    /// Learnt receive spin in nanoseconds, failures in a row, and what the peer's pattern is.
-    pub(crate) spin_ns: AtomicU32,
-    pub(crate) spin_failures: AtomicU32,
+    /// What waits have learnt ([`crate::spin::Learnt`]).
+    pub(crate) spin: AtomicU64,
     /// Bytes received since the program last sent: a stream does not spin.
     pub(crate) one_way: AtomicU64,
     next_free: AtomicU32,
@@ -223,7 +222,6 @@ impl Conn {
             &self.ticks,
             &self.meeting_lock,
             &self.registrations,
-            &self.spin_failures,
         ] {
             word.store(0, Ordering::Relaxed);
         }
@@ -236,7 +234,7 @@ impl Conn {
         for word in [&self.looked_ns, &self.looked_head, &self.one_way] {
             word.store(0, Ordering::Relaxed);
         }
-        self.spin_ns.store(crate::spin::INITIAL_NS, Ordering::Relaxed);
+        self.spin.store(crate::spin::Learnt::NEW.to_word(), Ordering::Relaxed);
         self.stats.store(RowId::NONE.raw(), Ordering::Relaxed);
         self.segment.store(null_mut(), Ordering::Relaxed);
         // SAFETY: the slot is TEARING: nobody else touches it. `write`, not assignment: a slot that was

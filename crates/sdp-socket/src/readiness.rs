@@ -211,20 +211,30 @@ pub(crate) unsafe fn poll(
         let mut ready = ring_ready(fds);
         if ready == 0 && !has_spun {
             has_spun = true;
-            let budget = match process::tunables().receive_poll_us() {
-                None => POLL_SPIN_NS,
-                Some(us) => u64::from(us) * 1000,
-            };
-            if budget != 0 && process::usable_cpus() > 1 && worth_spinning(fds) {
-                let success = spin::shared_pause(budget, || ring_ready(fds) > 0);
-                learn_spin(fds, success);
+            if process::usable_cpus() > 1
+                && let Some(conn) = fds.iter().find_map(|entry| attached(entry.fd))
+            {
+                // The first connection learns for the whole array.
+                let budget = spin::budget(conn);
+                if budget != 0 {
+                    let success = spin::shared_pause(budget, || ring_ready(fds) > 0);
+                    spin::learn(conn, success);
+                    ready = ring_ready(fds);
+                }
             }
-            ready = ring_ready(fds);
         }
         let left = until.map(|u| u.saturating_sub(monotonic_ns()));
         let must_not_sleep = ready > 0 || left == Some(0);
         // SAFETY: `mask` is the caller's.
+        let asleep = if must_not_sleep { 0 } else { monotonic_ns() };
+        // SAFETY: as above.
         let polled = unsafe { sleep(fds, if must_not_sleep { Some(0) } else { left }, mask) };
+        if !must_not_sleep
+            && polled.is_ok()
+            && let Some(conn) = fds.iter().find_map(|entry| attached(entry.fd))
+        {
+            spin::learn_from_sleep(conn, monotonic_ns() - asleep);
+        }
         if let Err(e) = polled {
             return Some(Err(e));
         }
@@ -240,28 +250,6 @@ pub(crate) unsafe fn poll(
         }
         if total > 0 || must_not_sleep {
             return Some(Ok(total));
-        }
-    }
-}
-
-/// Spin of `poll` when the last ones were answered.
-const POLL_SPIN_NS: u64 = 10_000;
-
-fn worth_spinning(fds: &[pollfd]) -> bool {
-    fds.iter().any(|entry| {
-        attached(entry.fd).is_some_and(|conn| {
-            conn.spin_ns.load(Ordering::Relaxed) != 0
-                || conn.spin_failures.fetch_add(1, Ordering::Relaxed) % 16 == 0
-        })
-    })
-}
-
-fn learn_spin(fds: &[pollfd], success: bool) {
-    for entry in fds.iter().take(8) {
-        if let Some(conn) = attached(entry.fd) {
-            let budget = conn.spin_ns.load(Ordering::Relaxed);
-            let next = if success { (budget * 2).clamp(1000, 20_000) } else { budget / 2 };
-            conn.spin_ns.store(if next < 300 { 0 } else { next }, Ordering::Relaxed);
         }
     }
 }

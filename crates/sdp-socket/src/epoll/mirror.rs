@@ -61,7 +61,7 @@ pub(super) struct Set {
     pub(super) members: u32,
     pub(super) waits: u32,
     pub(super) merged_ns: u64,
-    pub(super) spin_ns: u64,
+    pub(super) spin: spin::Learnt,
 }
 
 pub(super) struct Mirror {
@@ -163,7 +163,7 @@ impl Mirror {
             members: 0,
             waits: 0,
             merged_ns: 0,
-            spin_ns: u64::from(spin::INITIAL_NS),
+            spin: spin::Learnt::NEW,
         };
         Some(index as u32)
     }

@@ -23,8 +23,6 @@ const MERGE_EVERY: u32 = 8;
 const MERGE_AFTER_NS: u64 = 50_000;
 /// Most events handled in one go.
 const BATCH: usize = 256;
-/// Spin of a set that has been answering quickly.
-const SPIN_CEILING_NS: u64 = 20_000;
 
 /// What a wait fills.
 struct Output {
@@ -351,7 +349,7 @@ impl Sleeper {
             m.set(self.set).map(|s| {
                 s.sleepers = s.sleepers.saturating_sub(1);
                 if by_event {
-                    s.spin_ns = spin::budget_after_sleep(slept, s.spin_ns);
+                    s.spin.slept(slept);
                 }
             })
         });
@@ -419,36 +417,14 @@ fn judge_kernel(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u32
 /// Looks at the bell page for a moment before sleeping. True: look again.
 fn spin_on_bell(set: u32) -> bool {
     let Some(bell) = process::bell() else { return false };
-    let ceiling = match process::tunables().receive_poll_us() {
-        None => SPIN_CEILING_NS,
-        Some(us) => u64::from(us) * 1000,
-    };
-    let budget = with(|m| m.set(set).map_or(0, |s| s.spin_ns)).unwrap_or(0).min(ceiling);
-    if budget == 0 || process::usable_cpus() <= 1 {
-        // Try again now and then: a busy moment teaches more than an idle hour.
-        let retry = with(|m| {
-            m.set(set).is_some_and(|s| {
-                s.waits = s.waits.wrapping_add(1);
-                s.waits.is_multiple_of(16)
-            })
-        });
-        if ceiling != 0 && retry == Some(true) && process::usable_cpus() > 1 {
-            with(|m| m.set(set).map(|s| s.spin_ns = ceiling / 4));
-        }
+    if process::usable_cpus() <= 1 {
+        return false;
+    }
+    let budget = with(|m| m.set(set).map_or(0, |s| s.spin.next())).unwrap_or(0);
+    if budget == 0 {
         return false;
     }
     let success = spin::shared_pause(budget, || bell.any());
-    with(|m| {
-        m.set(set).map(|s| {
-            s.spin_ns = if success {
-                (s.spin_ns * 2).clamp(1000, ceiling.max(1000))
-            } else {
-                s.spin_ns / 2
-            };
-            if !success && s.spin_ns < 300 {
-                s.spin_ns = 0;
-            }
-        })
-    });
+    with(|m| m.set(set).map(|s| s.spin.spun(success)));
     success
 }
