@@ -107,7 +107,7 @@ impl Producer {
     #[inline]
     pub fn refresh(&mut self) -> Result<(), Corrupt> {
         let head = self.segment.half(self.half).consumer.head.load(Ordering::Acquire);
-        if head % ALIGN as u64 != 0 || head < self.head || head > self.tail {
+        if !head.is_multiple_of(ALIGN as u64) || head < self.head || head > self.tail {
             return Err(Corrupt::Cursor);
         }
         self.head = head;
@@ -294,7 +294,7 @@ impl Consumer {
     pub fn refresh(&mut self) -> Result<(), Corrupt> {
         // Pairs with the release store in `Producer::publish`.
         let tail = self.segment.half(self.half).producer.tail.load(Ordering::Acquire);
-        if tail % ALIGN as u64 != 0
+        if !tail.is_multiple_of(ALIGN as u64)
             || tail < self.tail
             || tail.wrapping_sub(self.head) > u64::from(self.segment.ring_bytes())
         {

@@ -148,7 +148,8 @@ pub(crate) struct Conn {
     meeting: UnsafeCell<Rendezvous>,
     /// First registration in an epoll set + 1 (guarded by the epoll lock).
     pub(crate) registrations: AtomicU32,
-    /// Last time a sender looked at the carrier, and the consumer's head then.
+    /// When the meeting began; once attached, the last time a sender looked at the carrier, and the
+    /// consumer's head then.
     pub(crate) looked_ns: AtomicU64,
     pub(crate) looked_head: AtomicU64,
     /// Learnt receive spin in nanoseconds, failures in a row, and what the peer's pattern is.

@@ -16,7 +16,7 @@ use sdp_proto::{
 };
 use sdp_shm::layout::{Segment, is_ring_size};
 use sdp_stats::Reason;
-use sdp_sys::section;
+use sdp_sys::{section, time::monotonic_ns};
 
 use crate::{
     conn::{Conn, Half, Stage, flag},
@@ -28,8 +28,12 @@ use crate::{
 const EAGER_TICKS: u32 = 64;
 /// Later only one in so many.
 const PATIENT_EVERY: u32 = 16;
-/// After so many calls the other end is taken to have no library.
+/// After so many calls, and so much time, the other end is taken to have no library. Calls alone would
+/// not do: a sender of small messages makes thousands before its reader has run once.
 const GIVE_UP_TICKS: u32 = 2048;
+const GIVE_UP_NS: u64 = 2_000_000_000;
+/// Beyond that many calls only one in so many looks at the clock and takes a step.
+const LATE_EVERY: u32 = 128;
 /// Calls between two attempts when something transient stood in the way.
 const RETRY_TICKS: u32 = 256;
 /// Longest message either way, header included.
@@ -72,6 +76,7 @@ fn begin(conn: &Conn, fd: i32) {
     }
     if conn.change_stage(Stage::Young, Stage::Meeting) {
         conn.ticks.store(0, Ordering::Relaxed);
+        conn.looked_ns.store(monotonic_ns(), Ordering::Relaxed);
         tick_now(conn, fd);
     }
 }
@@ -79,8 +84,15 @@ fn begin(conn: &Conn, fd: i32) {
 fn tick(conn: &Conn, fd: i32) {
     let tick = conn.ticks.fetch_add(1, Ordering::Relaxed);
     if tick > GIVE_UP_TICKS {
-        conn.try_meeting(|meeting| meeting.abandon());
-        return stay(conn, Reason::PeerNotListening);
+        if !tick.is_multiple_of(LATE_EVERY) {
+            return;
+        }
+        let since = conn.looked_ns.load(Ordering::Relaxed);
+        if monotonic_ns().saturating_sub(since) > GIVE_UP_NS {
+            conn.try_meeting(|meeting| meeting.abandon());
+            return stay(conn, Reason::PeerNotListening);
+        }
+        return tick_now(conn, fd);
     }
     if tick < EAGER_TICKS || tick.is_multiple_of(PATIENT_EVERY) {
         tick_now(conn, fd);

@@ -81,7 +81,7 @@ fn plan(conn: &Conn, peer_cpu: u32) -> Plan {
     if budget != 0 {
         return Plan::Pause(u64::from(budget));
     }
-    if conn.spin_failures.fetch_add(1, Ordering::Relaxed) % PROBE_EVERY == 0 {
+    if conn.spin_failures.fetch_add(1, Ordering::Relaxed).is_multiple_of(PROBE_EVERY) {
         return Plan::Pause(u64::from(ceiling / 2));
     }
     Plan::Sleep
