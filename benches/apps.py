@@ -110,7 +110,7 @@ def pgbench(run):
     binaries = pathlib.Path("/usr/lib/postgresql/15/bin")
     data = run.folder / "pg"
     user = "postgres" if os.geteuid() == 0 else None
-    os.chmod(run.folder, 0o755)
+    os.chmod(run.folder, 0o777)  # the report is written by the server's user
     data.mkdir()
     if user:
         shutil.chown(data, user)
@@ -126,7 +126,10 @@ def pgbench(run):
         cwd="/", **options,
     )
     try:
-        wait_for(port)
+        try:
+            wait_for(port)
+        except TimeoutError as error:
+            raise TimeoutError((run.folder / "log").read_text()) from error
         client = ["-h", "127.0.0.1", "-p", str(port), "-U", "postgres"]
         subprocess.run(
             [binaries / "pgbench", *client, "-i", "-s", "2", "-q", "postgres"],
