@@ -181,7 +181,7 @@ fn adopt_listener(fd: c_int) -> Option<bool> {
 /// A connection exists from here on (or is being made).
 fn establish(conn: &Conn, fd: c_int, rule_tcp: bool, generation: u32) {
     conn.fd.store(fd, Ordering::Relaxed);
-    let row = process::family().and_then(|(family, slot)| family.open_row(slot));
+    let row = process::family().and_then(|(family, slot)| family.open_row(slot, process::pid()));
     conn.set_row(row);
     let forks = process::forks();
     if generation != forks || forks % 2 != 0 {
