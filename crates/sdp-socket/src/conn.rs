@@ -433,22 +433,24 @@ impl Conn {
         false
     }
 
-    /// One more descriptor names the connection.
-    pub(crate) fn reference(&self) {
-        self.refs.fetch_add(1, Ordering::Relaxed);
+    /// One more descriptor names the connection. False when the last one has just been closed.
+    pub(crate) fn reference(&self) -> bool {
+        self.refs
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n != 0).then_some(n + 1))
+            .is_ok()
     }
 
-    /// How many descriptors name the connection.
-    pub(crate) fn references(&self) -> u32 {
-        self.refs.load(Ordering::Relaxed)
+    /// One descriptor less. True for exactly one caller: the connection has none any more, and the
+    /// caller ends it ([`Conn::closed`]).
+    pub(crate) fn unreference(&self) -> bool {
+        self.refs.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
-    /// One descriptor less; its table word has been cleared already.
-    pub(crate) fn unreference(&self) {
-        if self.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.state.store(CLOSING, Ordering::SeqCst);
-            self.tear_down_if_unused();
-        }
+    /// The last descriptor is gone from the table, and what goes before the end has been done: the slot
+    /// is freed as soon as nobody uses it.
+    pub(crate) fn closed(&self) {
+        self.state.store(CLOSING, Ordering::SeqCst);
+        self.tear_down_if_unused();
     }
 
     fn tear_down_if_unused(&self) {
