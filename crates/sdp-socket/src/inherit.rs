@@ -9,7 +9,7 @@ use sdp_sys::{section, sys};
 use crate::{
     conn::{self, Half, Stage, flag},
     demote, handover, process,
-    table::{self, Entry},
+    table::{self, Entry, Pinned},
 };
 
 /// The slot reserved for the child, + 1; 0 none. One fork at a time per process: the family's table
@@ -152,11 +152,11 @@ pub(crate) fn leaving(reason: Reason, for_good: bool) {
     }
     let _section = section::Guard::enter();
     table::walk(|fd, entry| {
-        if let Entry::Conn(index) = entry
-            && let Some(conn) = conn::get(index)
+        if matches!(entry, Entry::Conn(_))
+            && let Some(conn) = Pinned::new(fd, Half::Receive)
         {
-            demote::leave(conn, fd, reason);
-            if conn.stage() == Stage::Attached && handover::push(conn, fd) {
+            demote::leave(&conn, fd, reason);
+            if conn.stage() == Stage::Attached && handover::push(&conn, fd) {
                 conn.set_stage(Stage::Kernel);
             }
         }
@@ -181,14 +181,12 @@ pub(crate) fn exiting() {
     }
     let _section = section::Guard::enter();
     table::walk(|fd, entry| {
-        if let Entry::Conn(index) = entry
-            && let Some(conn) = conn::get(index)
+        if matches!(entry, Entry::Conn(_))
+            && let Some(conn) = Pinned::new(fd, Half::Receive)
             && conn.stage() == Stage::Attached
-            && conn.pin_live(Half::Receive)
         {
             // No DisConn: other threads may still send, and the kernel's FIN follows in a moment.
-            crate::lifecycle::settle_end(conn, fd);
-            conn.unpin(Half::Receive);
+            crate::lifecycle::settle_end(&conn, fd);
         }
     });
     if let Some(page) = process::page() {
