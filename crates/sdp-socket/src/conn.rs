@@ -305,8 +305,9 @@ impl Conn {
         Some(unsafe { Segment::new(base, self.ring_bytes.load(Ordering::Relaxed)) })
     }
 
-    /// Installs the segment. Once per life, under the meeting's lock.
-    pub(crate) fn attach(&self, segment: Segment, side: u8, peer: Option<(PeerId, u32)>) {
+    /// Installs the segment. Once per life, under the meeting's lock. False when the meeting was called
+    /// off meanwhile: the segment goes with the connection, and is not used.
+    pub(crate) fn attach(&self, segment: Segment, side: u8, peer: Option<(PeerId, u32)>) -> bool {
         self.side.store(u32::from(side), Ordering::Relaxed);
         if let Some((id, slot)) = peer {
             // SAFETY: under the meeting's lock, before `segment` is set.
@@ -317,7 +318,7 @@ impl Conn {
         }
         self.ring_bytes.store(segment.ring_bytes(), Ordering::Relaxed);
         self.segment.store(segment.base().as_ptr(), Ordering::Release);
-        self.set_stage(Stage::Attached);
+        self.change_stage(Stage::Meeting, Stage::Attached)
     }
 
     /// Wakes the peer's sleepers for this connection through its bell page and eventfd. False when it
@@ -349,13 +350,15 @@ impl Conn {
     pub(crate) fn name(&self, fd: i32) -> Option<Tuple> {
         if !self.has(flag::NAMED) {
             let tuple = Tuple::of(fd).ok()?;
+            // A meeting that another thread is busy with: the next call keeps the answer.
             self.try_meeting(|_| {
                 if !self.has(flag::NAMED) {
                     // SAFETY: under the meeting's lock, before NAMED.
                     unsafe { *self.tuple.get() = tuple };
                     self.set(flag::NAMED);
                 }
-            })?;
+            });
+            return Some(tuple);
         }
         // SAFETY: NAMED: not written any more.
         Some(unsafe { *self.tuple.get() })
@@ -419,7 +422,13 @@ impl Conn {
         for word in self.pins.iter().chain(&self.raw) {
             word.store(0, Ordering::Relaxed);
         }
-        self.meeting_lock.store(0, Ordering::Relaxed);
+        if self.meeting_lock.load(Ordering::Relaxed) != 0 {
+            // Another thread of the parent was in the middle of a step: what it left is not to be
+            // trusted, not even its descriptors, which are closed by exec or exit.
+            // SAFETY: the only thread of the child; `write`, so that nothing half done is dropped.
+            unsafe { self.meeting.get().write(Rendezvous::new()) };
+            self.meeting_lock.store(0, Ordering::Relaxed);
+        }
     }
 
     /// Pins by index, for walks that start from a bell bit. False when the slot is not in use.
@@ -432,22 +441,24 @@ impl Conn {
         false
     }
 
-    /// One more descriptor names the connection.
-    pub(crate) fn reference(&self) {
-        self.refs.fetch_add(1, Ordering::Relaxed);
+    /// One more descriptor names the connection. False when the last one has just been closed.
+    pub(crate) fn reference(&self) -> bool {
+        self.refs
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n != 0).then_some(n + 1))
+            .is_ok()
     }
 
-    /// How many descriptors name the connection.
-    pub(crate) fn references(&self) -> u32 {
-        self.refs.load(Ordering::Relaxed)
+    /// One descriptor less. True for exactly one caller: the connection has none any more, and the
+    /// caller ends it ([`Conn::closed`]).
+    pub(crate) fn unreference(&self) -> bool {
+        self.refs.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
-    /// One descriptor less; its table word has been cleared already.
-    pub(crate) fn unreference(&self) {
-        if self.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.state.store(CLOSING, Ordering::SeqCst);
-            self.tear_down_if_unused();
-        }
+    /// The last descriptor is gone from the table, and what goes before the end has been done: the slot
+    /// is freed as soon as nobody uses it.
+    pub(crate) fn closed(&self) {
+        self.state.store(CLOSING, Ordering::SeqCst);
+        self.tear_down_if_unused();
     }
 
     fn tear_down_if_unused(&self) {

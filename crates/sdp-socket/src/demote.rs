@@ -36,9 +36,16 @@ pub(crate) fn leave(conn: &Conn, fd: i32, reason: Reason) -> u64 {
         Stage::Attached => {}
         Stage::Young | Stage::Meeting => {
             conn.try_meeting(|meeting| meeting.abandon());
-            conn.set_stage(Stage::Kernel);
-            conn.note_reason(reason);
-            return 0;
+            if conn.change_stage(Stage::Young, Stage::Kernel)
+                || conn.change_stage(Stage::Meeting, Stage::Kernel)
+            {
+                conn.note_reason(reason);
+                return 0;
+            }
+            // Another thread has attached it meanwhile.
+            if conn.stage() != Stage::Attached {
+                return 0;
+            }
         }
         _ => return 0,
     }

@@ -98,13 +98,13 @@ fn peer_socket(conn: &Conn, fd: i32) -> Option<OwnedFd> {
 /// Pushes for every attached connection that the process holds, before an exec.
 pub(crate) fn push_all(mut wanted: impl FnMut(i32) -> bool) {
     crate::table::walk(|fd, entry| {
-        if let crate::table::Entry::Conn(index) = entry
-            && let Some(conn) = crate::conn::get(index)
+        if matches!(entry, crate::table::Entry::Conn(_))
+            && let Some(conn) = crate::table::Pinned::new(fd, crate::conn::Half::Receive)
             && matches!(conn.stage(), Stage::Attached | Stage::Meeting)
             && wanted(fd)
         {
-            crate::demote::leave(conn, fd, sdp_stats::Reason::Exec);
-            push(conn, fd);
+            crate::demote::leave(&conn, fd, sdp_stats::Reason::Exec);
+            push(&conn, fd);
         }
     });
 }

@@ -242,7 +242,9 @@ pub(crate) fn start() -> bool {
             FAMILY.store(base.as_ptr(), Ordering::Release);
         }
     }
-    make_page();
+    if PAGE.load(Ordering::Acquire).is_null() {
+        make_page();
+    }
     STARTED.store(2, Ordering::Release);
     true
 }
@@ -291,8 +293,10 @@ pub(crate) fn bell_fd() -> i32 {
     BELL_FD.load(Ordering::Acquire)
 }
 
+/// A thread is making the bell.
+static MAKING: AtomicU32 = AtomicU32::new(0);
+
 fn make_bell() {
-    static MAKING: AtomicU32 = AtomicU32::new(0);
     if soft_limit() < LIMIT_FOR_BELLS
         || MAKING.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err()
     {
@@ -500,6 +504,9 @@ pub(crate) fn note_reason(conn: &Conn, reason: Reason) {
 pub(crate) fn become_child() {
     remember();
     draw_nonce();
+    // Threads that were at it do not exist here: whoever needs it begins anew.
+    let _ = STARTED.compare_exchange(1, 0, Ordering::AcqRel, Ordering::Relaxed);
+    MAKING.store(0, Ordering::Relaxed);
     tls::slot(tls::Slot::WaitSet).store(0, Ordering::Relaxed);
     // Hidden descriptors were inherited; the parent's are no use here.
     table::walk(|fd, entry| {
@@ -519,6 +526,18 @@ pub(crate) fn become_child() {
     if let Some(base) = page {
         unmap(base, sdp_stats::SIZE);
     }
+}
+
+/// In a fork child for which no slot was reserved: the slot that it knows is its parent's. True when
+/// there is a family at all.
+pub(crate) fn rejoin_family() -> bool {
+    let Some(base) = NonNull::new(FAMILY.load(Ordering::Acquire)) else {
+        SLOT.store(0, Ordering::Release);
+        return false;
+    };
+    // SAFETY: as in `family`.
+    set_slot(unsafe { Family::resume(base) }.join(pid()));
+    true
 }
 
 /// In a fork child, at its first use of a connection: a page of its own.
