@@ -91,7 +91,7 @@ def server(port):
     sent = 0
     while True:
         try:
-            sent += s.send(page(65536))
+            sent += s.send(page(65536)[sent % 65536:])
         except BlockingIOError:
             break
     control.sendall(b"full")
