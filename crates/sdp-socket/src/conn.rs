@@ -100,7 +100,7 @@ pub(crate) mod flag {
     /// `tuple` is valid.
     pub(crate) const NAMED: u32 = 4096;
     /// A reset by the peer has been reported: like the kernel, once.
-    pub(crate) const RESET_TOLD: u32 = 8192;
+    pub(crate) const RESET_TOLD: u32 = 16384;
 }
 
 const FREE: u32 = 0;
