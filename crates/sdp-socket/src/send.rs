@@ -98,9 +98,12 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
     }
 }
 
-/// EPIPE comes with a signal that only the kernel can raise as the kernel does (E4): one empty call on
-/// the dead carrier does it.
+/// EPIPE comes with a signal that only the kernel can raise as the kernel does (E4): one more call on the
+/// dead carrier does it, once per call of the program, and only when nothing else was sent.
 fn raise_pipe(conn: &Pinned, flags: c_int) -> Result<usize, Errno> {
+    if flags & libc::MSG_NOSIGNAL != 0 {
+        return Err(Errno::EPIPE);
+    }
     let byte = 0u8;
     // SAFETY: one readable byte; the carrier is past its end, so nothing is sent.
     let sent = unsafe {
@@ -109,7 +112,7 @@ fn raise_pipe(conn: &Pinned, flags: c_int) -> Result<usize, Errno> {
             conn.fd(),
             &raw const byte,
             1,
-            flags & (libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT),
+            libc::MSG_DONTWAIT,
             0,
             0
         )
