@@ -155,8 +155,7 @@ pub(crate) fn leaving(reason: Reason, for_good: bool) {
         if let Entry::Conn(index) = entry
             && let Some(conn) = conn::get(index)
         {
-            demote::leave(conn, fd, reason);
-            if conn.stage() == Stage::Attached && handover::push(conn, fd) {
+            if handover::leave(conn, fd, reason) && conn.stage() == Stage::Attached {
                 conn.set_stage(Stage::Kernel);
             }
         }

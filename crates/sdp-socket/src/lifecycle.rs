@@ -415,8 +415,7 @@ pub(crate) fn duplicated(old: c_int, new: c_int) {
         && let Some(conn) = conn::get(index)
     {
         // stdio, shells and what they start use these numbers without asking us.
-        demote::leave(conn, new, Reason::StandardDescriptor);
-        crate::handover::push(conn, new);
+        crate::handover::leave(conn, new, Reason::StandardDescriptor);
     }
 }
 
