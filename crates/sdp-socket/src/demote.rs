@@ -3,13 +3,14 @@
 
 use core::sync::atomic::Ordering;
 
+use sdp_shm::{family::Row, layout::Half as HalfLines};
 use sdp_stats::{Direction, Reason};
 use sdp_sys::{errno::Errno, sys};
 
 use crate::{
     carrier,
     conn::{Conn, Half, Stage, flag},
-    lane::{self, Lane},
+    lane::{self, Lane, SinkState},
     process, receive, send,
 };
 
@@ -30,55 +31,70 @@ pub(crate) fn reset(conn: &Conn) {
 
 /// Moves a connection to the kernel lane in both directions, for good. Answers with the bytes that
 /// are left unread in the inbound ring: calls of the library still deliver them first.
+///
+/// For readers that go on through the library. Where a reader follows that does not know of us, see
+/// [`crate::handover::leave`].
 pub(crate) fn leave(conn: &Conn, fd: i32, reason: Reason) -> u64 {
+    if !begin(conn, reason) {
+        return 0;
+    }
+    leave_outbound(conn, reason);
+    leave_inbound(conn, reason, |sink, _, lines| receive::settle(fd, sink, lines)).unwrap_or(0)
+}
+
+/// Pins the connection and gives up a meeting. True when it is attached: both halves must leave.
+pub(crate) fn begin(conn: &Conn, reason: Reason) -> bool {
     conn.set(flag::PINNED);
     match conn.stage() {
-        Stage::Attached => {}
+        Stage::Attached => true,
         Stage::Young | Stage::Meeting => {
             conn.try_meeting(|meeting| meeting.abandon());
             if conn.change_stage(Stage::Young, Stage::Kernel)
                 || conn.change_stage(Stage::Meeting, Stage::Kernel)
             {
                 conn.note_reason(reason);
-                return 0;
+                return false;
             }
-            // Another thread has attached it meanwhile.
-            if conn.stage() != Stage::Attached {
-                return 0;
-            }
+            // Another thread may have attached it meanwhile.
+            conn.stage() == Stage::Attached
         }
-        _ => return 0,
+        _ => false,
     }
-    leave_outbound(conn, reason);
-    leave_inbound(conn, fd, reason)
 }
 
 /// The sending half: local and immediate, unless the consumer must catch up first.
-fn leave_outbound(conn: &Conn, reason: Reason) {
+pub(crate) fn leave_outbound(conn: &Conn, reason: Reason) {
     let _ = send::with_source(conn, |source, _, _, lines| {
         send::leave_sdp(conn, source, lines, reason);
         Ok(())
     });
 }
 
-/// The receiving half: tells the producer, and ends its section where the ring ends now (L10).
-fn leave_inbound(conn: &Conn, fd: i32, reason: Reason) -> u64 {
+/// The receiving half: tells the producer, and ends its section where the ring ends now (L10). `rest`
+/// runs before the gate is given back: until then the producer sends nothing, on no lane.
+pub(crate) fn leave_inbound<R>(
+    conn: &Conn,
+    reason: Reason,
+    rest: impl FnOnce(&mut SinkState, &Row, &HalfLines) -> R,
+) -> Result<R, Errno> {
     let side = conn.side();
-    receive::with_sink(conn, |sink, _, segment, lines| {
+    receive::with_sink(conn, |sink, row, segment, lines| {
         segment.end(side).pinned.store(1, Ordering::SeqCst);
         lines.consumer.trusts_itself.store(0, Ordering::SeqCst);
         let was_on_sdp = sink.lane == Lane::Sdp;
-        let switched = send::gated(lines, side, || lane::switch_for_producer(lines));
-        if switched.is_none() {
+        let ended = send::gated(lines, side, || {
+            lane::switch_for_producer(lines);
+            rest(sink, row, lines)
+        });
+        let Some(ended) = ended else {
             reset(conn);
             return Err(Errno::ECONNRESET);
-        }
+        };
         if was_on_sdp && let Some(page) = process::page() {
             page.demoted(conn.stats_row(), Direction::Receive, reason);
         }
-        Ok(receive::settle(fd, sink, lines))
+        Ok(ended)
     })
-    .unwrap_or(0)
 }
 
 /// Whether another process than this one uses the lanes of this end. Such a connection continues on

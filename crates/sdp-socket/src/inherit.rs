@@ -195,8 +195,7 @@ pub(crate) fn leaving(reason: Reason, for_good: bool) {
         if matches!(entry, Entry::Conn(_))
             && let Some(conn) = Pinned::new(fd, Half::Receive)
         {
-            demote::leave(&conn, fd, reason);
-            if conn.stage() == Stage::Attached && handover::push(&conn, fd) {
+            if handover::leave(&conn, fd, reason) && conn.stage() == Stage::Attached {
                 conn.set_stage(Stage::Kernel);
             }
         }

@@ -425,8 +425,7 @@ pub(crate) fn duplicated(old: c_int, new: c_int) {
         && let Some(conn) = Pinned::new(new, Half::Receive)
     {
         // stdio, shells and what they start use these numbers without asking us.
-        demote::leave(&conn, new, Reason::StandardDescriptor);
-        crate::handover::push(&conn, new);
+        crate::handover::leave(&conn, new, Reason::StandardDescriptor);
     }
 }
 

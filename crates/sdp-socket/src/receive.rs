@@ -2,7 +2,7 @@
 
 use libc::c_int;
 use sdp_proto::{SinkAction, wire::Message};
-use sdp_rdma::fabric::ReceiveQueue;
+use sdp_rdma::fabric::{ReceiveQueue, Received};
 use sdp_shm::{
     family::Row,
     layout::{Half as HalfLines, LOG_ENTRIES, Segment},
@@ -428,7 +428,7 @@ pub(crate) fn accept(
     conn: &Conn,
     sink: &mut SinkState,
     row: &Row,
-    message: sdp_rdma::fabric::Received,
+    message: Received,
 ) -> Result<bool, Errno> {
     let mut first = [0u8; sdp_proto::wire::PREFIX_MAX];
     let look = if message.len as usize <= FIRST_LOOK { message.len as usize } else { FIRST_LOOK };
@@ -543,18 +543,34 @@ pub(crate) fn ring_has_news(sink: &SinkState, lines: &HalfLines) -> bool {
     lines.producer.tail.load(Ordering::Acquire) != scan
 }
 
-/// Payload bytes in the ring up to its limit, the rest of the current message included. For a copy of
-/// the state: moves its cursors.
-pub(crate) fn payload_ahead(walk: &mut SinkState) -> u64 {
-    let mut total = u64::from(walk.current_len - walk.current_offset);
-    walk.current_len = 0;
-    walk.current_offset = 0;
+/// The next message with payload and where that begins or goes on, for a copy of the state that only
+/// looks ([`sdp_fabric_shm::endpoint::ShmRx::onlooker`]).
+pub(crate) fn next_payload(walk: &mut SinkState) -> Option<(Received, u32)> {
+    if let Some(message) = walk.current() {
+        let offset = walk.current_offset;
+        walk.current_len = 0;
+        walk.current_offset = 0;
+        walk.rx.release(message);
+        return Some((message, offset));
+    }
     while let Ok(Some(message)) = walk.rx.poll_receive() {
         let mut first = [0u8; 1];
         walk.rx.copy_header(message, &mut first);
-        if first[0] == 0xff {
-            total += u64::from(message.len.saturating_sub(FIRST_LOOK as u32));
+        walk.rx.release(message);
+        if first[0] == 0xff && message.len > FIRST_LOOK as u32 {
+            return Some((message, FIRST_LOOK as u32));
         }
+    }
+    None
+}
+
+/// Payload bytes in the ring up to its limit, the rest of the current message included. For a copy of
+/// the state: moves its cursors.
+pub(crate) fn payload_ahead(walk: &mut SinkState) -> u64 {
+    walk.rx = walk.rx.onlooker();
+    let mut total = 0;
+    while let Some((message, offset)) = next_payload(walk) {
+        total += u64::from(message.len.saturating_sub(offset));
     }
     total
 }

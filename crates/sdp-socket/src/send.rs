@@ -30,8 +30,12 @@ use crate::{
 const PIECE: usize = 16 * 1024;
 /// A sender whose reader does not move looks at the carrier this often.
 const LOOK_EVERY_NS: u64 = 1_000_000;
-/// How long the gate of a half may be held against us before the peer counts as hostile.
-const GATE_PATIENCE_NS: u64 = 2_000_000_000;
+/// How long the gate of a half may be held against us before the peer counts as hostile. More than a
+/// hand-over takes at most, which holds it throughout.
+const GATE_PATIENCE_NS: u64 = 5_000_000_000;
+/// From then on a wait for the gate naps instead of yielding.
+const GATE_SPIN_NS: u64 = 1_000_000;
+const GATE_NAP_NS: i64 = 200_000;
 
 /// How one attempt under the lock ended.
 enum Attempt {
@@ -98,21 +102,16 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
     }
 }
 
-/// EPIPE comes with a signal that only the kernel can raise as the kernel does (E4): one empty call on
-/// the dead carrier does it.
+/// EPIPE comes with a signal that only the kernel can raise as the kernel does (E4): one more call on the
+/// dead carrier does it, once per call of the program, and only when nothing else was sent.
 fn raise_pipe(conn: &Pinned, flags: c_int) -> Result<usize, Errno> {
+    if flags & libc::MSG_NOSIGNAL != 0 {
+        return Err(Errno::EPIPE);
+    }
     let byte = 0u8;
     // SAFETY: one readable byte; the carrier is past its end, so nothing is sent.
     let sent = unsafe {
-        sdp_sys::sys!(
-            libc::SYS_sendto,
-            conn.fd(),
-            &raw const byte,
-            1,
-            flags & (libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT),
-            0,
-            0
-        )
+        sdp_sys::sys!(libc::SYS_sendto, conn.fd(), &raw const byte, 1, libc::MSG_DONTWAIT, 0, 0)
     };
     match sent {
         Ok(_) => Err(Errno::EPIPE),
@@ -163,7 +162,7 @@ pub(crate) fn gated<R>(lines: &HalfLines, side: usize, body: impl FnOnce() -> R)
 #[cold]
 fn gate_contended(lines: &HalfLines, mine: u32) -> bool {
     let gate = &lines.log.gate;
-    let end = monotonic_ns() + GATE_PATIENCE_NS;
+    let start = monotonic_ns();
     loop {
         for _ in 0..200 {
             if gate.compare_exchange(0, mine, Ordering::Acquire, Ordering::Relaxed).is_ok() {
@@ -171,10 +170,17 @@ fn gate_contended(lines: &HalfLines, mine: u32) -> bool {
             }
             core::hint::spin_loop();
         }
-        // SAFETY: no arguments.
-        let _ = unsafe { sdp_sys::sys!(libc::SYS_sched_yield) };
-        if monotonic_ns() > end {
+        let waited = monotonic_ns().saturating_sub(start);
+        if waited > GATE_PATIENCE_NS {
             return false;
+        }
+        if waited < GATE_SPIN_NS {
+            // SAFETY: no arguments.
+            let _ = unsafe { sdp_sys::sys!(libc::SYS_sched_yield) };
+        } else {
+            let nap = libc::timespec { tv_sec: 0, tv_nsec: GATE_NAP_NS };
+            // SAFETY: the time outlives the call; what is left of it is not asked for.
+            let _ = unsafe { sdp_sys::sys!(libc::SYS_nanosleep, &raw const nap, 0) };
         }
     }
 }
@@ -201,11 +207,11 @@ fn attempt(
     loop {
         if source.lane == Lane::Kernel {
             if !may_promote(conn, source, segment, lines, flags) {
-                return kernel_send(conn, source, row, buffers, flags);
+                return kernel_send(conn, source, row, lines, buffers, flags);
             }
             match enter_sdp(conn, source, lines) {
                 Some(()) => first_on_lane = true,
-                None => return kernel_send(conn, source, row, buffers, flags),
+                None => return kernel_send(conn, source, row, lines, buffers, flags),
             }
         }
         // A peer that closed with bytes unread has reset the carrier: the kernel says so. One that was
@@ -346,16 +352,22 @@ fn kernel_send(
     conn: &Pinned,
     source: &mut SourceState,
     row: &Row,
+    lines: &HalfLines,
     buffers: &mut Buffers,
     flags: c_int,
 ) -> Attempt {
     // L6: carrier bytes of an attached connection move only under the half's lock, so that a switch
-    // never overtakes them.
+    // never overtakes them; and under the gate, so that they never overtake a hand-over by the consumer.
     if buffers.left() == 0 {
         return Attempt::Done;
     }
     loop {
-        match carrier::send(conn.fd(), buffers, flags) {
+        let sent = gated(lines, conn.side(), || carrier::send(conn.fd(), buffers, flags));
+        let Some(sent) = sent else {
+            crate::demote::reset(conn);
+            return Attempt::Failed(Errno::ECONNRESET);
+        };
+        match sent {
             Ok(n) => {
                 buffers.advance(n);
                 count(conn, row, StatsLane::Kernel, n);
