@@ -37,6 +37,9 @@ pub(super) struct Registration {
     pub(super) next_hash: u32,
     pub(super) next_conn: u32,
     pub(super) next_ready: u32,
+    /// The set's members, both ways.
+    pub(super) next_member: u32,
+    pub(super) last_member: u32,
     pub(super) is_used: bool,
     pub(super) is_ready: bool,
     /// ONESHOT has fired.
@@ -57,8 +60,19 @@ pub(super) struct Set {
     pub(super) host: u32,
     /// The hidden eventfd is in the kernel's set, under this data (also while `host` is none).
     pub(super) hidden: Option<u64>,
+    /// Threads asleep on the set …
     pub(super) sleepers: u32,
+    /// … of them those that fell asleep before there was a bell page, and are not counted in it.
+    pub(super) unbelled: u32,
     pub(super) members: u32,
+    pub(super) first_member: u32,
+    /// Somebody waits where we do not see it (the set is in another set, or is polled), or the hidden
+    /// eventfd cannot be in the set: members arm on the carrier, which the kernel passes on.
+    pub(super) by_carrier: bool,
+    /// Inherited by fork: nothing was armed for this process yet.
+    pub(super) is_inherited: bool,
+    /// A registration with ONESHOT has been seen.
+    pub(super) has_oneshots: bool,
     pub(super) waits: u32,
     pub(super) merged_ns: u64,
     pub(super) spin: spin::Learnt,
@@ -160,7 +174,12 @@ impl Mirror {
             host: NONE,
             hidden: None,
             sleepers: 0,
+            unbelled: 0,
             members: 0,
+            first_member: NONE,
+            by_carrier: false,
+            is_inherited: false,
+            has_oneshots: false,
             waits: 0,
             merged_ns: 0,
             spin: spin::Learnt::NEW,
@@ -214,6 +233,8 @@ impl Mirror {
             next_hash: *self.buckets.get(bucket)?,
             next_conn: head,
             next_ready: NONE,
+            next_member: NONE,
+            last_member: NONE,
             is_used: true,
             is_ready: false,
             is_disabled: false,
@@ -222,10 +243,48 @@ impl Mirror {
         };
         *self.buckets.get_mut(bucket)? = index;
         conn.registrations.store(index.wrapping_add(1), Ordering::Relaxed);
-        if let Some(s) = self.set(set) {
-            s.members += 1;
-        }
+        self.join(set, index);
         Some(index)
+    }
+
+    /// Puts a registration on its set's member list.
+    fn join(&mut self, set: u32, index: u32) {
+        let Some(s) = self.set(set) else { return };
+        s.members += 1;
+        let next = s.first_member;
+        s.first_member = index;
+        if let Some(next) = self.registrations.get_mut(next as usize) {
+            next.last_member = index;
+        }
+        if let Some(reg) = self.registrations.get_mut(index as usize) {
+            reg.next_member = next;
+        }
+    }
+
+    /// Takes a registration off its set's member list.
+    fn part(&mut self, index: u32) {
+        let Some(reg) = self.registrations.get(index as usize).copied() else { return };
+        if let Some(next) = self.registrations.get_mut(reg.next_member as usize) {
+            next.last_member = reg.last_member;
+        }
+        if let Some(last) = self.registrations.get_mut(reg.last_member as usize) {
+            last.next_member = reg.next_member;
+        }
+        if let Some(set) = self.set(reg.set) {
+            set.members = set.members.saturating_sub(1);
+            if set.first_member == index {
+                set.first_member = reg.next_member;
+            }
+        }
+    }
+
+    /// Calls `each` with the registrations of a set.
+    pub(super) fn each_member(&mut self, set: u32, mut each: impl FnMut(&mut Self, u32)) {
+        let Some(mut at) = self.set(set).map(|s| s.first_member) else { return };
+        while let Some(next) = self.registrations.get(at as usize).map(|r| r.next_member) {
+            each(self, at);
+            at = next;
+        }
     }
 
     pub(super) fn unhash(&mut self, index: u32) {
@@ -280,17 +339,13 @@ impl Mirror {
             }
         }
         self.unready(index);
+        self.part(index);
         if let Some(slot) = self.registrations.get_mut(index as usize) {
             slot.is_used = false;
             slot.next_hash = self.free;
             self.free = index;
         }
-        let mut lost_host = false;
-        if let Some(set) = self.set(reg.set) {
-            set.members = set.members.saturating_sub(1);
-            lost_host = set.host == index;
-        }
-        if lost_host {
+        if self.set(reg.set).is_some_and(|set| set.host == index) {
             self.lose_host(reg.set);
         }
     }
@@ -355,7 +410,8 @@ impl Mirror {
         }
     }
 
-    /// All registrations of a connection become ready to be looked at.
+    /// All registrations of a connection become ready to be looked at. True when somebody may sleep on one
+    /// of their sets.
     pub(super) fn ready_conn(&mut self, conn: &Conn) -> bool {
         let mut at = conn.registrations.load(Ordering::Relaxed).wrapping_sub(1);
         let mut others_sleep = false;
@@ -364,7 +420,7 @@ impl Mirror {
                 break;
             }
             self.push_ready(at);
-            others_sleep |= self.set(reg.set).is_some_and(|s| s.sleepers > 0);
+            others_sleep |= self.set(reg.set).is_some_and(|s| s.sleepers > 0 || s.by_carrier);
             at = reg.next_conn;
         }
         others_sleep
@@ -404,11 +460,11 @@ impl Mirror {
     pub(super) fn rehost(&mut self, set_index: u32) {
         let event = process::bell_fd();
         let Some(set) = self.set(set_index) else { return };
-        let (epfd, hidden) = (set.epfd, set.hidden);
+        let (epfd, hidden, first) = (set.epfd, set.hidden, set.first_member);
         if set.host != NONE || event < 0 {
             return;
         }
-        let candidate = |r: &Registration| {
+        let is_candidate = |r: &Registration| {
             r.is_used
                 && r.set == set_index
                 && conn::get(r.conn).is_some_and(|c| c.stage() == Stage::Attached)
@@ -417,16 +473,24 @@ impl Mirror {
         let kept = hidden.and_then(|data| {
             let mut at = self.buckets.get(bucket(set_index, data)).copied()?;
             while let Some(reg) = self.registrations.get(at as usize) {
-                if candidate(reg) && reg.data == data {
-                    return Some(at as usize);
+                if is_candidate(reg) && reg.data == data {
+                    return Some(at);
                 }
                 at = reg.next_hash;
             }
             None
         });
-        let host =
-            kept.or_else(|| self.registrations.iter().take(self.used as usize).position(candidate));
-        let data = host.and_then(|h| self.registrations.get(h)).map(|r| r.data);
+        let host = kept.or_else(|| {
+            let mut at = first;
+            while let Some(reg) = self.registrations.get(at as usize) {
+                if is_candidate(reg) {
+                    return Some(at);
+                }
+                at = reg.next_member;
+            }
+            None
+        });
+        let data = host.and_then(|h| self.registrations.get(h as usize)).map(|r| r.data);
         let op = match (hidden, data) {
             (None, None) => return,
             (Some(old), Some(new)) if old == new => 0,
@@ -440,7 +504,7 @@ impl Mirror {
             || unsafe { sys!(libc::SYS_epoll_ctl, epfd, op, event, &raw mut interest) }.is_ok();
         if let Some(set) = self.set(set_index) {
             set.hidden = if done { data } else { None };
-            set.host = if done { host.map_or(NONE, |h| h as u32) } else { NONE };
+            set.host = if done { host.unwrap_or(NONE) } else { NONE };
         }
     }
 }

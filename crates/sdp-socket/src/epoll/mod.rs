@@ -80,17 +80,14 @@ pub(crate) fn closed(index: u32) {
         if set.refs > 0 {
             return;
         }
-        if set.members > 0 {
-            for i in 0..m.used {
-                if m.registrations.get(i as usize).is_some_and(|r| r.is_used && r.set == index) {
-                    if let Some(set) = m.set(index) {
-                        // The kernel's set goes with its last number.
-                        (set.host, set.hidden) = (NONE, None);
-                    }
-                    m.remove(i);
-                }
+        // The kernel's set goes with its last number.
+        (set.host, set.hidden) = (NONE, None);
+        m.each_member(index, |m, at| {
+            if let Some(set) = m.set(index) {
+                set.host = NONE;
             }
-        }
+            m.remove(at);
+        });
         if let Some(set) = m.set(index) {
             set.is_used = false;
         }
