@@ -44,7 +44,7 @@ class Outcome:
         return f"exit {self.code}\n--- out\n{self.out}\n--- err\n{self.err}\n--- {report}"
 
 
-def run(argv, *, sdp=True, env=None, limit_s=LIMIT_S, options=(), before=None):
+def run(argv, *, sdp=True, env=None, limit_s=LIMIT_S, options=(), config=None):
     """Runs `argv` to its end; a failure if it does not end in time or leaves processes behind."""
     argv = [str(word) for word in argv]
     env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **(env or {})}
@@ -52,7 +52,8 @@ def run(argv, *, sdp=True, env=None, limit_s=LIMIT_S, options=(), before=None):
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "report"
         if sdp:
-            argv = [str(SDP), "run", "--no-config", *options, "--report", str(path), "--", *argv]
+            rules = ["--config", str(config)] if config else ["--no-config"]
+            argv = [str(SDP), "run", *rules, *options, "--report", str(path), "--", *argv]
         with open(Path(scratch) / "out", "w+b") as out, open(Path(scratch) / "err", "w+b") as err:
             process = subprocess.Popen(
                 argv,
@@ -61,7 +62,6 @@ def run(argv, *, sdp=True, env=None, limit_s=LIMIT_S, options=(), before=None):
                 stdout=out,
                 stderr=err,
                 start_new_session=True,
-                preexec_fn=before,
             )
             is_late = False
             try:

@@ -92,8 +92,35 @@ struct Set {
     waits: u32,
     /// [`RINGS`] when the host was last found empty.
     rings: u32,
+    /// Which data the program gave to descriptors that are not mirrored, by hash.
+    foreign: [u64; FOREIGN_WORDS],
     merged_ns: u64,
     spin_ns: u64,
+}
+
+/// Words of the bit set of foreign data.
+const FOREIGN_WORDS: usize = 4;
+
+impl Set {
+    fn foreign_bit(data: u64) -> (usize, u64) {
+        let mixed = data.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        ((mixed >> 62) as usize, 1 << (mixed >> 56 & 63))
+    }
+
+    /// Remembers data of a descriptor that is not mirrored.
+    fn note_foreign(&mut self, data: u64) {
+        let (word, bit) = Self::foreign_bit(data);
+        if let Some(word) = self.foreign.get_mut(word) {
+            *word |= bit;
+        }
+    }
+
+    /// Whether an event with this data can be a foreign descriptor's. Never wrongly false for what was
+    /// registered by this process.
+    fn may_be_foreign(&self, data: u64) -> bool {
+        let (word, bit) = Self::foreign_bit(data);
+        self.foreign.get(word).is_some_and(|word| word & bit != 0)
+    }
 }
 
 struct Mirror {
@@ -186,6 +213,7 @@ impl Mirror {
             members: 0,
             waits: 0,
             rings: 0,
+            foreign: [0; FOREIGN_WORDS],
             merged_ns: 0,
             spin_ns: u64::from(spin::INITIAL_NS),
         };
@@ -555,7 +583,14 @@ pub(crate) unsafe fn control(
     let conn = match table::entry(fd) {
         Some(Entry::Conn(index)) => conn::get(index)?,
         Some(Entry::Hidden) => return Some(Err(Errno::EBADF)),
-        _ => return None,
+        _ => {
+            if op != libc::EPOLL_CTL_DEL && !event.is_null() {
+                // SAFETY: the caller's; packed, so an unaligned read.
+                let data = unsafe { event.read_unaligned() }.u64;
+                with(|m| m.set(set).map(|s| s.note_foreign(data)));
+            }
+            return None;
+        }
     };
     if event.is_null() && op != libc::EPOLL_CTL_DEL {
         return None;
@@ -623,6 +658,8 @@ struct Output {
     events: *mut epoll_event,
     max: usize,
     used: usize,
+    /// Events from here on may be of registrations whose ring is yet to be looked at.
+    merge_from: usize,
 }
 
 impl Output {
@@ -636,8 +673,10 @@ impl Output {
         }
     }
 
-    fn merge(&mut self, events: u32, data: u64) -> bool {
-        for i in 0..self.used {
+    /// Adds to an event that was pushed at or behind place `from`: a registration is reported once,
+    /// or a program that reads once per event blocks at the second.
+    fn merge(&mut self, from: usize, events: u32, data: u64) -> bool {
+        for i in from..self.used {
             // SAFETY: i < used events were written by `push`.
             let mut held = unsafe { self.events.add(i).read_unaligned() };
             if held.u64 == data {
@@ -670,10 +709,11 @@ pub(crate) unsafe fn wait(
     }
     let start = if timeout_ns == Some(0) { 0 } else { monotonic_ns() };
     let until = timeout_ns.map(|ns| start.saturating_add(ns));
-    let mut out = Output { events, max: max as usize, used: 0 };
+    let mut out = Output { events, max: max as usize, used: 0, merge_from: 0 };
     let mut has_spun = false;
     loop {
         collect_bits();
+        out.merge_from = usize::MAX; // the ready list names each registration once
         let merge = with(|m| collect(m, set, &mut out))?;
         if out.used > 0 {
             if merge && out.used < out.max {
@@ -820,7 +860,9 @@ fn judge(m: &mut Mirror, at: u32, out: &mut Output) {
             // The carrier is nearly always writable; a full one is the kernel's to report.
             let writable = reg.events & OUT != 0 && !is_edge && readiness::has_room(conn);
             let events = (reg.events & IN_KIND) | if writable { OUT } else { 0 };
-            out.push(events, reg.data);
+            if !out.merge(out.merge_from, events, reg.data) {
+                out.push(events, reg.data);
+            }
             if let Some(reg) = m.reg(at) {
                 reg.reported = cursor;
                 reg.is_disabled = reg.events & ONESHOT != 0;
@@ -878,6 +920,7 @@ unsafe fn kernel_events(
     }
     collect_bits();
     with(|m| {
+        out.merge_from = 0;
         for event in batch.iter().take(got) {
             translate(m, set, event.events, event.u64, out);
         }
@@ -906,7 +949,7 @@ fn translate(m: &mut Mirror, set: u32, events: u32, data: u64, out: &mut Output)
         out.push(events, data);
         return;
     }
-    if pass != 0 && !out.merge(pass, data) {
+    if pass != 0 && !out.merge(0, pass, data) {
         out.push(pass, data);
     }
 }
@@ -930,7 +973,11 @@ fn judge_kernel(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u32
     if events & IN_KIND != 0 && events & over == 0 {
         let truth = readiness::judge(conn, reg.fd);
         if !truth.readable {
-            let drop = truth.ate_bells || is_explained || (is_host && reg.empties < 2);
+            // A blocking reader behind a wrong "readable" would sleep. Only where another descriptor
+            // may have the same data is a host that was twice judged empty believed (X16 b).
+            let is_alone = m.set(reg.set).is_some_and(|s| !s.may_be_foreign(reg.data));
+            let is_hosts = is_host && (is_alone || reg.empties < 2);
+            let drop = truth.ate_bells || is_explained || is_hosts;
             if let Some(reg) = m.reg(at) {
                 let is_known = truth.ate_bells || is_explained;
                 reg.empties = if is_known { 0 } else { reg.empties.saturating_add(1) };
