@@ -76,7 +76,7 @@ fn leave_inbound(conn: &Conn, fd: i32, reason: Reason) -> u64 {
 
 /// Follows the log as far as that is possible without delivering bytes; how many ring bytes (headers
 /// included) are in the way.
-fn settle(fd: i32, sink: &mut SinkState, lines: &sdp_shm::layout::Half) -> u64 {
+pub(crate) fn settle(fd: i32, sink: &mut SinkState, lines: &sdp_shm::layout::Half) -> u64 {
     for _ in 0..sdp_shm::layout::LOG_ENTRIES {
         let Ok(Some(switch)) = sink.pending(lines) else { break };
         match switch.to {

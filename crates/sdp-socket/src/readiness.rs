@@ -9,8 +9,8 @@ use sdp_sys::{errno::Errno, time::monotonic_ns};
 use crate::{
     carrier,
     conn::{self, Conn, Half, Stage, flag},
-    host,
-    lane::Lane,
+    demote, host,
+    lane::{Lane, SinkState},
     process, receive, spin,
     table::{self, Entry},
     wait,
@@ -48,10 +48,53 @@ fn view(conn: &Conn, lines: &HalfLines) -> Option<View> {
     })
 }
 
-impl View {
-    /// Something that a receive call would act on without asking the kernel.
-    fn has_something(&self) -> bool {
-        (self.on_sdp && self.tail != self.head) || (self.on_sdp && self.switches != self.followed)
+/// Whether a receive call would find bytes in the ring, or whatever comes behind a lane switch. A switch
+/// alone is nothing to the program: one that calls on a blocking socket would sleep.
+fn has_something(conn: &Conn, lines: &HalfLines) -> bool {
+    let Some(view) = view(conn, lines) else { return false };
+    view.on_sdp
+        && (view.tail != view.head || (view.switches != view.followed && is_behind_switch(conn)))
+}
+
+/// The ring is drained up to a switch: follows it, and looks there.
+#[cold]
+fn is_behind_switch(conn: &Conn) -> bool {
+    let Some(fd) = table::number_of(conn) else { return false };
+    receive::with_sink(conn, |sink, _, _, lines| {
+        demote::settle(fd, sink, lines);
+        Ok(find(fd, sink, lines) != Found::Nothing)
+    })
+    .unwrap_or(true)
+}
+
+/// What a receive call would return with.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Found {
+    Nothing,
+    Bytes,
+    /// The end of the stream, or an error.
+    End,
+}
+
+/// What a receive call would find, once the log has been followed as far as that goes.
+fn find(fd: c_int, sink: &SinkState, lines: &HalfLines) -> Found {
+    if sink.current_len != 0 || (sink.lane == Lane::Sdp && receive::ring_has_news(sink, lines)) {
+        return Found::Bytes;
+    }
+    let seen = carrier::readiness(fd, libc::POLLIN | libc::POLLRDHUP);
+    if sink.engine.has_ended() || seen & (OVER | libc::POLLRDHUP) != 0 {
+        return Found::End;
+    }
+    let found = match sink.lane {
+        Lane::Kernel => seen & READ_KIND != 0,
+        // What is on the carrier without FIN are bells, or bytes behind a switch that is here by now.
+        Lane::Sdp => receive::has_news(sink, lines) && seen & READ_KIND != 0,
+    };
+    // A message may have come after the first look.
+    if found || (sink.lane == Lane::Sdp && receive::ring_has_news(sink, lines)) {
+        Found::Bytes
+    } else {
+        Found::Nothing
     }
 }
 
@@ -67,11 +110,11 @@ pub(crate) fn cursor(conn: &Conn) -> u64 {
 pub(crate) fn readable_or_arm(conn: &Conn) -> Option<u64> {
     let (segment, half) = lines(conn)?;
     let lines = segment.half(half);
-    if view(conn, lines)?.has_something() {
+    if has_something(conn, lines) {
         return Some(cursor(conn));
     }
     arm::arm(&lines.receive_arm.word, wait_mode(conn));
-    view(conn, lines)?.has_something().then(|| cursor(conn))
+    has_something(conn, lines).then(|| cursor(conn))
 }
 
 /// Arms the receiving half.
@@ -106,50 +149,33 @@ pub(crate) fn has_room(conn: &Conn) -> bool {
 pub(crate) struct Truth {
     pub(crate) readable: bool,
     pub(crate) ate_bells: bool,
-    pub(crate) on_kernel_lane: bool,
+    /// The ring's cursor says nothing about what is new: kernel lane, end of stream, error.
+    pub(crate) is_kernels: bool,
     pub(crate) cursor: Option<u64>,
 }
 
 /// Judges a "readable" of the kernel (X16 b): eats bells, then looks at ring, log and carrier.
 pub(crate) fn judge(conn: &Conn, fd: c_int) -> Truth {
     let judged = receive::with_sink(conn, |sink, _, _, lines| {
-        if sink.lane == Lane::Kernel {
-            // Bytes of the program, or bells behind a switch: the next receive sorts it out. Nothing
-            // at all when the log says that only bells are here.
-            let readable = match sink.pending(lines) {
-                Ok(Some(switch)) => {
-                    carrier::consumed(fd).is_ok_and(|c| c < switch.carrier)
-                        || receive::ring_has_news(sink, lines)
-                }
-                _ => carrier::readiness(fd, libc::POLLIN) & (READ_KIND | OVER) != 0,
-            };
-            return Ok((readable, 0, true));
+        demote::settle(fd, sink, lines);
+        let on_kernel_lane = sink.lane == Lane::Kernel;
+        let has_bytes = sink.current_len != 0 || receive::ring_has_news(sink, lines);
+        if !on_kernel_lane && has_bytes {
+            return Ok((Found::Bytes, 0, false));
         }
-        if sink.current_len != 0 || receive::has_news(sink, lines) {
-            return Ok((true, 0, false));
-        }
-        let eaten = receive::eat_bells(fd, sink, lines);
-        let readable = receive::has_news(sink, lines)
-            || sink.engine.has_ended()
-            || carrier::readiness(fd, libc::POLLIN) & (READ_KIND | OVER) != 0;
-        Ok((readable, eaten, false))
+        let eaten = if on_kernel_lane { 0 } else { receive::eat_bells(fd, sink, lines) };
+        Ok((find(fd, sink, lines), eaten, on_kernel_lane))
     });
-    match judged {
-        Ok((readable, eaten, on_kernel_lane)) => {
-            if !readable && !on_kernel_lane {
-                // The bell that was eaten disarmed the half.
-                if readable_or_arm(conn).is_some() {
-                    return Truth {
-                        readable: true,
-                        ate_bells: eaten > 0,
-                        on_kernel_lane,
-                        cursor: Some(cursor(conn)),
-                    };
-                }
-            }
-            Truth { readable, ate_bells: eaten > 0, on_kernel_lane, cursor: Some(cursor(conn)) }
-        }
-        Err(_) => Truth { readable: true, ate_bells: false, on_kernel_lane: true, cursor: None },
+    let Ok((found, eaten, on_kernel_lane)) = judged else {
+        return Truth { readable: true, ate_bells: false, is_kernels: true, cursor: None };
+    };
+    // The bell that was eaten disarmed the half.
+    let readable = found != Found::Nothing || (!on_kernel_lane && readable_or_arm(conn).is_some());
+    Truth {
+        readable,
+        ate_bells: eaten > 0,
+        is_kernels: on_kernel_lane || found == Found::End,
+        cursor: Some(cursor(conn)),
     }
 }
 
@@ -262,8 +288,7 @@ fn ring_ready(fds: &[pollfd]) -> usize {
                         return false;
                     }
                     let ready = lines(conn)
-                        .and_then(|(segment, half)| view(conn, segment.half(half)))
-                        .is_some_and(|v| v.has_something());
+                        .is_some_and(|(segment, half)| has_something(conn, segment.half(half)));
                     conn.unpin(Half::Receive);
                     ready
                 })
@@ -337,9 +362,8 @@ fn correct(conn: &Conn, entry: &mut pollfd) {
     if !wants_bytes(entry) {
         return;
     }
-    let in_ring = lines(conn)
-        .and_then(|(segment, half)| view(conn, segment.half(half)))
-        .is_some_and(|v| v.has_something());
+    let in_ring =
+        lines(conn).is_some_and(|(segment, half)| has_something(conn, segment.half(half)));
     if in_ring {
         entry.revents |= entry.events & READ_KIND;
     } else if entry.revents & READ_KIND != 0 && entry.revents & (OVER | libc::POLLRDHUP) == 0 {

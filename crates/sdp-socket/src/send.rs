@@ -475,9 +475,7 @@ fn ring_bells(conn: &Pinned, source: &mut SourceState, lines: &HalfLines, first:
 fn ring_carrier(conn: &Conn, fd: c_int, source: &mut SourceState, lines: &HalfLines) {
     // L5: counted only after the kernel took it. L10: the count changes under the gate.
     let _ = gated(lines, conn.side(), || {
-        if source.switches == lines.producer.switches.load(Ordering::Acquire)
-            && carrier::ring(fd)
-        {
+        if source.switches == lines.producer.switches.load(Ordering::Acquire) && carrier::ring(fd) {
             source.carrier_sent += 1;
             source.publish_sent(lines);
         }
