@@ -18,7 +18,6 @@ from support.report import Report
 HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE / "programs"
 TARGET = Path(os.environ.get("SDP_TEST_TARGET", HERE.parent.parent / "target")).resolve()
-LIBRARY = TARGET / "release" / "libsdp.so"
 SDP = TARGET / "release" / "sdp"
 LIMIT_S = 30
 # Lanes from the first byte on: for scenarios that are not about being young.

@@ -40,6 +40,7 @@ pub(crate) fn fork_prepare() {
         });
         let child = family.fork(slot, process::pid());
         RESERVED.store(child.map_or(0, |s| s.0 + 1), Ordering::Relaxed);
+        process::hold_peers();
         PREPARED.store(2, Ordering::Relaxed);
     } else {
         PREPARED.store(1, Ordering::Relaxed);
@@ -51,6 +52,7 @@ pub(crate) fn fork_parent(child: i32) {
     match PREPARED.swap(0, Ordering::Relaxed) {
         0 => return,
         2 => {
+            process::release_peers();
             if let Some((family, _)) = process::family() {
                 let reserved = RESERVED.swap(0, Ordering::Relaxed).checked_sub(1).map(Slot);
                 if reserved.is_none() && child > 0 {
@@ -80,6 +82,9 @@ fn mark_uncertain() {
 /// After `fork` in the child.
 pub(crate) fn fork_child() {
     let prepared = PREPARED.swap(0, Ordering::Relaxed);
+    if prepared == 2 {
+        process::release_peers();
+    }
     if process::is_retired() {
         return;
     }
