@@ -7,6 +7,7 @@ its own, is bounded in time, and is ended with it.
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import tempfile
 from pathlib import Path
 
 from support.report import Report
+from support.stage import Artifacts, python
 
 HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE / "programs"
@@ -43,7 +45,7 @@ class Outcome:
         return f"exit {self.code}\n--- out\n{self.out}\n--- err\n{self.err}\n--- {report}"
 
 
-def run(argv, *, sdp=True, env=None, limit_s=LIMIT_S, options=(), config=None):
+def run(argv, *, tool=SDP, sdp=True, env=None, limit_s=LIMIT_S, options=(), rules=None):
     """Runs `argv` to its end; a failure if it does not end in time or leaves processes behind."""
     argv = [str(word) for word in argv]
     env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **(env or {})}
@@ -51,8 +53,9 @@ def run(argv, *, sdp=True, env=None, limit_s=LIMIT_S, options=(), config=None):
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "report"
         if sdp:
-            rules = ["--config", str(config)] if config else ["--no-config"]
-            argv = [str(SDP), "run", *rules, *options, "--report", str(path), "--", *argv]
+            # A broken rule file is refused by the tool; here the library itself must cope with it.
+            sink = ["env", f"LIBSDP_CONFIG_FILE={rules}"] if rules else []
+            argv = [str(tool), "run", "--no-config", *options, "--report", str(path), "--", *sink, *argv]
         with open(Path(scratch) / "out", "w+b") as out, open(Path(scratch) / "err", "w+b") as err:
             process = subprocess.Popen(
                 argv,
@@ -82,10 +85,21 @@ def run(argv, *, sdp=True, env=None, limit_s=LIMIT_S, options=(), config=None):
     return outcome
 
 
-def scenario(module, name, *args, **options):
-    """Runs one scenario of `programs/<module>.py`; it must succeed."""
-    argv = [sys.executable, PROGRAMS / f"{module}.py", name, *args]
-    outcome = run(argv, **options)
+def scenario(module, name, *args, public=False, **options):
+    """Runs one scenario of `programs/<module>.py`; it must succeed.
+
+    `public`: from copies that every user can read, under the distribution's interpreter.
+    """
+    if public:
+        artifacts = Artifacts(TARGET)
+        try:
+            programs = Path(shutil.copytree(PROGRAMS, artifacts.dir / "programs"))
+            argv = [python(), programs / f"{module}.py", name, *args]
+            outcome = run(argv, tool=artifacts.sdp, **options)
+        finally:
+            artifacts.close()
+    else:
+        outcome = run([sys.executable, PROGRAMS / f"{module}.py", name, *args], **options)
     assert outcome.code == 0, outcome.describe()
     return outcome
 

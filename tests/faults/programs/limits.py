@@ -14,6 +14,8 @@ import time
 import ends
 from ends import drain, exactly, main, pair
 
+# Clients that a server with few descriptors serves.
+SERVED = 5
 TABLE = {}
 scenario = functools.partial(ends.scenario, TABLE)
 
@@ -61,6 +63,7 @@ def few_descriptors(limit):
         os.close(told), os.close(port_to)
         port = struct.unpack("!H", os.read(port_from, 2))[0]
         for _ in range(3):
+            os.read(go_on, 1)
             socks = [socket.create_connection(("127.0.0.1", port)) for _ in range(limit + 8)]
             done = []
             for i, sock in enumerate(socks):
@@ -75,7 +78,7 @@ def few_descriptors(limit):
                         done.append(i)
                 except OSError:
                     break
-                if len(done) == int(SERVED):
+                if len(done) == SERVED:
                     break
             for sock in socks:
                 sock.close()
@@ -87,6 +90,7 @@ def few_descriptors(limit):
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     os.write(port_to, struct.pack("!H", lst.getsockname()[1]))
     for _ in range(3):
+        os.write(told, b"n")
         socks, word = [], None
         while word is None:
             try:
@@ -95,7 +99,7 @@ def few_descriptors(limit):
                 word = ends.name(error)
         os.write(told, b"g")
         served = 0
-        for sock in socks[: int(SERVED)]:
+        for sock in socks[: SERVED]:
             for _ in range(40):
                 sock.sendall(exactly(sock, 100))
             served += 1
@@ -112,9 +116,6 @@ def few_descriptors(limit):
         lst.setblocking(True)
         rounds.append([len(socks), word, served])
     return {"rounds": rounds, "child": ends.reap(child)}
-
-
-SERVED = 5
 
 
 @scenario
@@ -199,11 +200,6 @@ def held():
         lines = [line.split(None, 5) for line in maps]
     segments = sum("memfd:sdp-conn" in line[-1] for line in lines if len(line) > 5)
     return {"fds": len(os.listdir("/proc/self/fd")), "segments": segments, "maps": len(lines)}
-
-
-def count_held():
-    """What is held besides the directory that is being listed."""
-    return held()
 
 
 @scenario
