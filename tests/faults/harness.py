@@ -7,6 +7,7 @@ its own, is bounded in time, and is ended with it.
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,11 +15,11 @@ import tempfile
 from pathlib import Path
 
 from support.report import Report
+from support.stage import Artifacts, python
 
 HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE / "programs"
 TARGET = Path(os.environ.get("SDP_TEST_TARGET", HERE.parent.parent / "target")).resolve()
-LIBRARY = TARGET / "release" / "libsdp.so"
 SDP = TARGET / "release" / "sdp"
 LIMIT_S = 30
 # Lanes from the first byte on: for scenarios that are not about being young.
@@ -44,7 +45,7 @@ class Outcome:
         return f"exit {self.code}\n--- out\n{self.out}\n--- err\n{self.err}\n--- {report}"
 
 
-def run(argv, *, sdp=True, env=None, limit_s=LIMIT_S, options=(), before=None):
+def run(argv, *, tool=SDP, sdp=True, env=None, limit_s=LIMIT_S, options=(), rules=None):
     """Runs `argv` to its end; a failure if it does not end in time or leaves processes behind."""
     argv = [str(word) for word in argv]
     env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **(env or {})}
@@ -52,7 +53,9 @@ def run(argv, *, sdp=True, env=None, limit_s=LIMIT_S, options=(), before=None):
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "report"
         if sdp:
-            argv = [str(SDP), "run", "--no-config", *options, "--report", str(path), "--", *argv]
+            # A broken rule file is refused by the tool; here the library itself must cope with it.
+            sink = ["env", f"LIBSDP_CONFIG_FILE={rules}"] if rules else []
+            argv = [str(tool), "run", "--no-config", *options, "--report", str(path), "--", *sink, *argv]
         with open(Path(scratch) / "out", "w+b") as out, open(Path(scratch) / "err", "w+b") as err:
             process = subprocess.Popen(
                 argv,
@@ -61,7 +64,6 @@ def run(argv, *, sdp=True, env=None, limit_s=LIMIT_S, options=(), before=None):
                 stdout=out,
                 stderr=err,
                 start_new_session=True,
-                preexec_fn=before,
             )
             is_late = False
             try:
@@ -83,10 +85,21 @@ def run(argv, *, sdp=True, env=None, limit_s=LIMIT_S, options=(), before=None):
     return outcome
 
 
-def scenario(module, name, *args, **options):
-    """Runs one scenario of `programs/<module>.py`; it must succeed."""
-    argv = [sys.executable, PROGRAMS / f"{module}.py", name, *args]
-    outcome = run(argv, **options)
+def scenario(module, name, *args, public=False, **options):
+    """Runs one scenario of `programs/<module>.py`; it must succeed.
+
+    `public`: from copies that every user can read, under the distribution's interpreter.
+    """
+    if public:
+        artifacts = Artifacts(TARGET)
+        try:
+            programs = Path(shutil.copytree(PROGRAMS, artifacts.dir / "programs"))
+            argv = [python(), programs / f"{module}.py", name, *args]
+            outcome = run(argv, tool=artifacts.sdp, **options)
+        finally:
+            artifacts.close()
+    else:
+        outcome = run([sys.executable, PROGRAMS / f"{module}.py", name, *args], **options)
     assert outcome.code == 0, outcome.describe()
     return outcome
 

@@ -1,6 +1,7 @@
 """Peers that are killed, stopped, exit or close: the survivor sees what TCP shows."""
 
 import os
+import select
 
 import pytest
 
@@ -28,6 +29,11 @@ def test_peer_gone(unread, how, calls):
 @pytest.mark.parametrize("wait", ["recv", "send", "poll", "epoll", "epoll-et"])
 @pytest.mark.parametrize("how", ["kill", "exit"])
 def test_peer_gone_while_asleep(how, wait):
+    if how == "kill" and "poll" in wait:
+        # As above: wake-ups that a killed process left unread may make its FIN a reset.
+        seen = scenario("ending", "while_asleep", how, wait).seen
+        assert seen["soon"] and len(seen["seen"]) == 1 and seen["seen"][0] & select.POLLIN, seen
+        return
     both("ending", "while_asleep", how, wait)
 
 

@@ -17,6 +17,10 @@ CASES = [
     "urgent_from_us",
     "half_close",
     "queue_sizes",
+    "quiet_switch poll",
+    "quiet_switch select",
+    "quiet_switch epoll",
+    "quiet_switch epoll-et",
 ]
 
 

@@ -121,7 +121,8 @@ pub(crate) fn has_room(conn: &Conn) -> bool {
 /// What is behind a kernel event that says "readable".
 pub(crate) struct Truth {
     pub(crate) readable: bool,
-    pub(crate) on_kernel_lane: bool,
+    /// The ring's cursor says nothing about what is new: kernel lane, end of stream, error.
+    pub(crate) is_kernels: bool,
     pub(crate) cursor: Option<u64>,
 }
 
@@ -135,34 +136,38 @@ pub(crate) fn judge(conn: &Conn, fd: c_int) -> Truth {
         }
         let pending = sink.pending(lines).ok().flatten();
         let on_carrier = || carrier::readiness(fd, libc::POLLIN) & (READ_KIND | OVER) != 0;
+        let mut is_over = false;
         let readable = match (sink.lane, pending) {
             (Lane::Sdp, _) if sink.current_len != 0 || receive::ring_has_news(sink, lines) => true,
             // A byte on the carrier is a bell, perhaps one that is not counted yet, or it lies behind a
             // switch whose bells are still on their way: only an end is something to read.
-            (Lane::Sdp, _) => sink.engine.has_ended() || carrier::is_over(fd),
+            (Lane::Sdp, _) => {
+                is_over = sink.engine.has_ended() || carrier::is_over(fd);
+                is_over
+            }
             (Lane::Kernel, Some(switch)) => {
                 carrier::consumed(fd).is_ok_and(|consumed| consumed < switch.carrier)
                     && on_carrier()
             }
             (Lane::Kernel, None) => on_carrier(),
         };
-        Ok((readable, sink.lane == Lane::Kernel))
+        Ok((readable, is_over || sink.lane == Lane::Kernel))
     });
-    let Ok((readable, on_kernel_lane)) = judged else {
+    let Ok((readable, is_kernels)) = judged else {
         // A broken connection is readable: the receive call says why.
-        return Truth { readable: true, on_kernel_lane: true, cursor: None };
+        return Truth { readable: true, is_kernels: true, cursor: None };
     };
     if !readable
-        && !on_kernel_lane
+        && !is_kernels
         && let Some((segment, half)) = lines(conn)
     {
         // The bell that was eaten disarmed the half.
         let lines = segment.half(half);
         arm::arm(&lines.receive_arm.word, wait_mode(conn));
         let readable = view(conn, lines).is_some_and(|v| v.has_bytes() || v.has_switch());
-        return Truth { readable, on_kernel_lane, cursor: Some(cursor(conn)) };
+        return Truth { readable, is_kernels, cursor: Some(cursor(conn)) };
     }
-    Truth { readable, on_kernel_lane, cursor: Some(cursor(conn)) }
+    Truth { readable, is_kernels, cursor: Some(cursor(conn)) }
 }
 
 fn attached(fd: c_int) -> Option<&'static Conn> {

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import select
 import signal
 import socket
 import struct
@@ -208,6 +209,49 @@ def queue_sizes():
 
     seen = [unread(), len(sock.recv(300)), unread(), len(sock.recv(500)), unread()]
     return finish(sock, child, seen=seen)
+
+
+@scenario
+def quiet_switch(wait):
+    """A peer leaves its lane without a word. The server, which makes one blocking recv per readiness
+    event, must go on serving the other connection."""
+
+    def leaver(sock):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 2)
+        time.sleep(1.2)
+        sock.sendall(b"aa")
+        assert exactly(sock, 2) == b"aa"
+
+    def talker(sock):
+        time.sleep(0.4)
+        for _ in range(20):
+            began = time.monotonic()
+            sock.sendall(b"bb")
+            assert exactly(sock, 2) == b"bb"
+            assert time.monotonic() - began < 0.5, "the server slept in another recv"
+
+    ends_ = [pair(leaver), pair(talker)]
+    socks = {sock.fileno(): sock for sock, _ in ends_}
+    waiter = select.epoll() if wait.startswith("epoll") else select.poll()
+    extra = select.EPOLLET if wait == "epoll-et" else 0
+    for number in socks:
+        if wait != "select":
+            waiter.register(number, select.POLLIN | extra)
+    while socks:
+        if wait == "select":
+            ready = select.select(list(socks), [], [], 5)[0]
+        else:
+            ready = [number for number, _ in waiter.poll(5 if wait != "poll" else 5000)]
+        assert ready
+        for number in ready:
+            data = socks[number].recv(100)
+            if data:
+                socks[number].sendall(data)
+            else:
+                if wait != "select":
+                    waiter.unregister(number)
+                del socks[number]
+    return {"children": [ends.reap(child) for _, child in ends_]}
 
 
 if __name__ == "__main__":

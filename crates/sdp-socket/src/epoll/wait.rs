@@ -400,7 +400,7 @@ fn judge_kernel(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u32
         } else if let Some(cursor) = truth.cursor {
             let is_edge = reg.events & ET != 0;
             if let Some(reg) = m.reg(at) {
-                if is_edge && reg.reported == cursor && !truth.on_kernel_lane {
+                if is_edge && reg.reported == cursor && !truth.is_kernels {
                     pass &= !IN_KIND;
                 }
                 reg.reported = cursor;
