@@ -14,12 +14,13 @@ use sdp_shm::{
     family::{FAMILY_BYTES, Family, Row, Slot},
 };
 use sdp_stats::{Direction, Endpoint, Identity, NewRow, Page, Reason, Role, Verdict};
-use sdp_sys::{errno::Errno, fd, memfd, pid as sys_pid, section, sys, tls, unix};
+use sdp_sys::{errno::Errno, fd, memfd, pid as sys_pid, section, sys, unix};
 
 use crate::{
     conn::{Conn, flag},
     settings::{self, Tuned},
     table::{self, Entry},
+    wait_set,
 };
 
 /// Highest number from which hidden descriptors start.
@@ -206,6 +207,7 @@ pub(crate) fn move_hidden(from: i32) {
             }
         }
     }
+    wait_set::lose(from);
     PEERS.move_up(from + 1);
     table::replace(from, None);
 }
@@ -331,49 +333,6 @@ pub(crate) fn ring_own(slot: u32) {
         // SAFETY: eight readable bytes.
         let _ = unsafe { sys!(libc::SYS_write, event, &raw const one, 8) };
     }
-}
-
-/// The calling thread's private edge view of the eventfd: an epoll descriptor that sees each ring
-/// once, so that threads cannot steal each other's. −1 when it cannot be had.
-pub(crate) fn wait_set() -> i32 {
-    let slot = tls::slot(tls::Slot::WaitSet);
-    let held = slot.load(Ordering::Relaxed);
-    if held != 0 {
-        return held as i32 - 1;
-    }
-    let event = bell_fd();
-    if event < 0 {
-        return -1;
-    }
-    let _section = section::Guard::enter();
-    // SAFETY: no pointers.
-    let Ok(set) = (unsafe { sys!(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC) }) else {
-        return -1;
-    };
-    let set = hide(set as i32);
-    let mut interest = libc::epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: 0 };
-    // SAFETY: the event structure is readable.
-    let added =
-        unsafe { sys!(libc::SYS_epoll_ctl, set, libc::EPOLL_CTL_ADD, event, &raw mut interest) };
-    if added.is_err() {
-        table::replace(set, None);
-        fd::close(set);
-        return -1;
-    }
-    slot.store(set as usize + 1, Ordering::Relaxed);
-    clear_wait_set();
-    set
-}
-
-/// Takes the ring that woke the thread off its wait set.
-pub(crate) fn clear_wait_set() {
-    let held = tls::slot(tls::Slot::WaitSet).load(Ordering::Relaxed);
-    if held == 0 {
-        return;
-    }
-    let mut event = libc::epoll_event { events: 0, u64: 0 };
-    // SAFETY: one writable event; no wait, no mask.
-    let _ = unsafe { sys!(libc::SYS_epoll_pwait, held - 1, &raw mut event, 1, 0, 0, 8) };
 }
 
 // ---- statistics ------------------------------------------------------------------------------
@@ -507,7 +466,7 @@ pub(crate) fn become_child() {
     // Threads that were at it do not exist here: whoever needs it begins anew.
     let _ = STARTED.compare_exchange(1, 0, Ordering::AcqRel, Ordering::Relaxed);
     MAKING.store(0, Ordering::Relaxed);
-    tls::slot(tls::Slot::WaitSet).store(0, Ordering::Relaxed);
+    wait_set::drop_all(true);
     // Hidden descriptors were inherited; the parent's are no use here.
     table::walk(|fd, entry| {
         if entry == Entry::Hidden {
@@ -558,6 +517,7 @@ pub(crate) fn leave_family() {
 
 /// Leaves nothing of ours behind that an unprivileged continuation could use (X1).
 pub(crate) fn drop_everything() {
+    wait_set::drop_all(false);
     for cell in [&BELL_FD, &BELL_PAGE_FD, &PAGE_FD] {
         unhide(cell);
     }

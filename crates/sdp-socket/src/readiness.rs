@@ -14,6 +14,7 @@ use crate::{
     process, receive, spin,
     table::{self, Entry},
     wait,
+    wait_set::WaitSet,
 };
 
 /// Descriptors in one `poll` whose copy fits on the stack; longer ones use carrier bells and the
@@ -300,14 +301,14 @@ fn ring_ready(fds: &[pollfd]) -> usize {
 
 /// Arms what can be armed, looks again, and polls the kernel.
 unsafe fn sleep(fds: &mut [pollfd], left: Option<u64>, mask: *const sigset_t) -> Result<(), Errno> {
-    let mut wait_set = -1;
+    let mut wait_set = WaitSet::NONE;
     let mut bell = None;
     let mut left = left;
     if left != Some(0) {
         if fds.len() < STACK_FDS {
-            wait_set = process::wait_set();
+            wait_set = WaitSet::take();
         }
-        if wait_set >= 0 {
+        if wait_set.exists() {
             bell = process::bell();
         }
         if let Some(bell) = bell {
@@ -319,7 +320,7 @@ unsafe fn sleep(fds: &mut [pollfd], left: Option<u64>, mask: *const sigset_t) ->
             {
                 if let Some((segment, half)) = lines(conn) {
                     let lines = segment.half(half);
-                    let mode = if wait_set >= 0 { wait_mode(conn) } else { arm::Mode::Carrier };
+                    let mode = if wait_set.exists() { wait_mode(conn) } else { arm::Mode::Carrier };
                     arm::arm(&lines.receive_arm.word, mode);
                 }
                 conn.unpin(Half::Receive);
@@ -330,7 +331,7 @@ unsafe fn sleep(fds: &mut [pollfd], left: Option<u64>, mask: *const sigset_t) ->
         }
     }
     let timeout = left.map(wait::to_timespec);
-    let result = if wait_set >= 0 {
+    let result = if wait_set.exists() {
         let mut copy = [pollfd { fd: -1, events: 0, revents: 0 }; STACK_FDS];
         let n = fds.len();
         for (to, from) in copy.iter_mut().zip(fds.iter()) {
@@ -340,14 +341,14 @@ unsafe fn sleep(fds: &mut [pollfd], left: Option<u64>, mask: *const sigset_t) ->
             }
         }
         if let Some(last) = copy.get_mut(n) {
-            *last = pollfd { fd: wait_set, events: libc::POLLIN, revents: 0 };
+            *last = pollfd { fd: wait_set.raw(), events: libc::POLLIN, revents: 0 };
         }
         let polled = match copy.get_mut(..=n) {
             Some(all) => host::ppoll(all, timeout.as_ref(), mask),
             None => Err(Errno::EINVAL),
         };
         if copy.get(n).is_some_and(|last| last.revents != 0) {
-            process::clear_wait_set();
+            wait_set.clear();
         }
         for (to, from) in fds.iter_mut().zip(copy.iter()) {
             to.revents = from.revents;

@@ -7,7 +7,7 @@
 
 use core::sync::atomic::Ordering;
 
-use libc::{c_int, pollfd, timespec};
+use libc::{pollfd, timespec};
 use sdp_fabric_shm::endpoint::ShmRx;
 use sdp_shm::{
     arm::{self, Mode},
@@ -22,6 +22,7 @@ use crate::{
     lane::SourceState,
     process, spin,
     table::Pinned,
+    wait_set::WaitSet,
 };
 
 /// First sleep after bulk traffic, and every sleep of a connection with several holders: bounded, so
@@ -112,17 +113,17 @@ pub(crate) fn mode(conn: &Conn) -> Mode {
 pub(crate) fn for_bytes(conn: &Pinned, until: Option<u64>, mark: Mark) -> Woken {
     let Some((segment, head, followed)) = news(conn) else { return Woken::Look };
     let lines = segment.half(conn.half_index(Half::Receive));
-    let mut wait_set = -1;
+    let mut wait_set = WaitSet::NONE;
     let mut bell = None;
     if lines.log.lane.load(Ordering::Acquire) != 0
         || lines.producer.switches.load(Ordering::Acquire) != followed
     {
         let mode = mode(conn);
         if mode == Mode::Bell {
-            wait_set = process::wait_set();
+            wait_set = WaitSet::take();
             bell = process::bell();
         }
-        let mode = if wait_set >= 0 { Mode::Bell } else { Mode::Carrier };
+        let mode = if wait_set.exists() { Mode::Bell } else { Mode::Carrier };
         if mode == Mode::Bell
             && let Some(bell) = bell
         {
@@ -140,11 +141,11 @@ pub(crate) fn for_bytes(conn: &Pinned, until: Option<u64>, mark: Mark) -> Woken 
     }
     count(conn, Direction::Receive, Counter::Slept);
     let asleep = monotonic_ns();
-    let woken = sleep(conn, libc::POLLIN | libc::POLLRDHUP, wait_set, until, mark);
+    let woken = sleep(conn, libc::POLLIN | libc::POLLRDHUP, &wait_set, until, mark);
     if woken == Woken::Look {
         spin::learn_from_sleep(conn, monotonic_ns() - asleep);
     }
-    if wait_set >= 0
+    if wait_set.exists()
         && let Some(bell) = bell
     {
         bell.wake_up();
@@ -172,10 +173,10 @@ pub(crate) fn for_room(conn: &Pinned, until: Option<u64>, mark: Mark) -> Woken {
         return Woken::Look;
     }
     let mode = mode(conn);
-    let wait_set = if mode == Mode::Bell { process::wait_set() } else { -1 };
+    let wait_set = if mode == Mode::Bell { WaitSet::take() } else { WaitSet::NONE };
     // Without an eventfd nobody can wake a waiter for room: a carrier byte would be data for the
     // peer to send, which it may not do for us. Such waiters look again every millisecond.
-    let bell = if wait_set >= 0 { process::bell() } else { None };
+    let bell = if wait_set.exists() { process::bell() } else { None };
     if let Some(bell) = bell {
         bell.fall_asleep();
         arm::arm(&lines.space_arm.word, Mode::Bell);
@@ -189,7 +190,7 @@ pub(crate) fn for_room(conn: &Pinned, until: Option<u64>, mark: Mark) -> Woken {
     let now = monotonic_ns();
     let nap_end = now + nap;
     let end = until.map_or(nap_end, |u| u.min(nap_end));
-    let woken = sleep(conn, libc::POLLRDHUP, wait_set, Some(end), mark);
+    let woken = sleep(conn, libc::POLLRDHUP, &wait_set, Some(end), mark);
     if let Some(bell) = bell {
         bell.wake_up();
     }
@@ -268,14 +269,14 @@ const BRIEF_ROOM_NS: u64 = 5_000;
 /// Sleeps until the carrier is writable.
 pub(crate) fn for_carrier_room(conn: &Pinned, until: Option<u64>, mark: Mark) -> Woken {
     count(conn, Direction::Send, Counter::Slept);
-    sleep(conn, libc::POLLOUT, -1, until, mark)
+    sleep(conn, libc::POLLOUT, &WaitSet::NONE, until, mark)
 }
 
-/// libc's `ppoll` on the carrier and the thread's wait set: the one place where a call blocks.
-fn sleep(conn: &Pinned, events: i16, wait_set: c_int, until: Option<u64>, mark: Mark) -> Woken {
+/// libc's `ppoll` on the carrier and the call's wait set: the one place where a call blocks.
+fn sleep(conn: &Pinned, events: i16, wait_set: &WaitSet, until: Option<u64>, mark: Mark) -> Woken {
     let mut fds = [
         pollfd { fd: conn.fd(), events, revents: 0 },
-        pollfd { fd: wait_set, events: libc::POLLIN, revents: 0 },
+        pollfd { fd: wait_set.raw(), events: libc::POLLIN, revents: 0 },
     ];
     let timeout = match until {
         None => None,
@@ -292,8 +293,8 @@ fn sleep(conn: &Pinned, events: i16, wait_set: c_int, until: Option<u64>, mark: 
         return Woken::Interrupted;
     }
     let n = host::ppoll(&mut fds, timeout.as_ref(), core::ptr::null());
-    if wait_set >= 0 && fds[1].revents != 0 {
-        process::clear_wait_set();
+    if fds[1].revents != 0 {
+        wait_set.clear();
     }
     if !conn.is_current() {
         return Woken::Closed;
