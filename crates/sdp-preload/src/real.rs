@@ -177,6 +177,8 @@ next! {
     fn splice(
         input: c_int, off_in: *mut i64, out: c_int, off_out: *mut i64, n: size_t, flags: c_uint
     ) -> ssize_t;
+    fn preadv2(fd: c_int, iov: *const iovec, n: c_int, offset: off_t, flags: c_int) -> ssize_t;
+    fn pwritev2(fd: c_int, iov: *const iovec, n: c_int, offset: off_t, flags: c_int) -> ssize_t;
     // Wait.
     fn poll(fds: *mut pollfd, n: nfds_t, timeout: c_int) -> c_int;
     fn __poll_chk(fds: *mut pollfd, n: nfds_t, timeout: c_int, room: size_t) -> c_int;
@@ -247,6 +249,12 @@ next! {
     fn fclose(file: *mut FILE) -> c_int;
     fn freopen(path: *const c_char, mode: *const c_char, file: *mut FILE) -> *mut FILE;
     fn freopen64(path: *const c_char, mode: *const c_char, file: *mut FILE) -> *mut FILE;
+    fn vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int;
+    fn __vdprintf_chk(
+        fd: c_int, flag: c_int, format: *const c_char, arguments: *mut c_void
+    ) -> c_int;
+    fn dprintf(fd: c_int, format: *const c_char) -> c_int;
+    fn __dprintf_chk(fd: c_int, flag: c_int, format: *const c_char) -> c_int;
     // Processes.
     fn fork() -> pid_t;
     fn _Fork() -> pid_t;

@@ -127,10 +127,16 @@ pub unsafe fn recv(fd: c_int, iov: *const iovec, count: usize, flags: c_int) -> 
             if flags & libc::MSG_ERRQUEUE != 0 {
                 return Call::Pass;
             }
+            if iov.is_null() && count != 0 {
+                return Call::Pass; // EFAULT, by the kernel
+            }
             // SAFETY: the program's vector, valid for the call.
             let Some(mut buffers) = (unsafe { Buffers::new(iov, count) }) else {
                 return done(Err(Errno::EINVAL));
             };
+            if flags & libc::MSG_TRUNC == 0 && buffers.has_null() {
+                return done(Err(Errno::EFAULT));
+            }
             done(receive::receive(&conn, &mut buffers, Wish { flags }))
         }
     }
@@ -178,12 +184,18 @@ pub unsafe fn send(fd: c_int, iov: *const iovec, count: usize, flags: c_int) -> 
                 };
                 demote::leave(&conn, fd, why);
             }
+            if iov.is_null() && count != 0 {
+                return Call::Pass; // EFAULT, by the kernel
+            }
             // SAFETY: the program's vector, valid for the call.
             let Some(mut buffers) = (unsafe { Buffers::new(iov, count) }) else {
                 return done(Err(Errno::EINVAL));
             };
             if buffers.left() == 0 {
                 return Call::Pass;
+            }
+            if buffers.has_null() {
+                return done(Err(Errno::EFAULT));
             }
             done(send::send(&conn, &mut buffers, flags))
         }

@@ -21,6 +21,7 @@ use sdp_shm::{
     layout::Segment,
 };
 use sdp_stats::{Reason, RowId};
+use sdp_sys::errno::Errno;
 
 use crate::process;
 
@@ -156,6 +157,11 @@ pub(crate) struct Conn {
     pub(crate) spin: AtomicU64,
     /// Bytes received since the program last sent: a stream does not spin.
     pub(crate) one_way: AtomicU64,
+    /// An error number that the kernel told us while a call had bytes to answer with; 0 none. The next
+    /// call reports it, as if the kernel still held it.
+    owed: AtomicU32,
+    /// Code of the reason that pinned the connection first, plus one; 0 none.
+    pin_reason: AtomicU32,
     next_free: AtomicU32,
 }
 
@@ -222,6 +228,8 @@ impl Conn {
             &self.ticks,
             &self.meeting_lock,
             &self.registrations,
+            &self.owed,
+            &self.pin_reason,
         ] {
             word.store(0, Ordering::Relaxed);
         }
@@ -392,6 +400,33 @@ impl Conn {
     /// Why the connection is on the kernel lane, for the statistics.
     pub(crate) fn note_reason(&self, reason: Reason) {
         crate::process::note_reason(self, reason);
+    }
+
+    /// Never on the SDP lane again, because of `reason`, unless there was a reason already.
+    pub(crate) fn pin_to_kernel(&self, reason: Reason) {
+        let code = u32::from(reason.code()) + 1;
+        let _ = self.pin_reason.compare_exchange(0, code, Ordering::Relaxed, Ordering::Relaxed);
+        self.set(flag::PINNED);
+    }
+
+    /// Why [`Conn::pin_to_kernel`] was called first.
+    pub(crate) fn pin_reason(&self) -> Option<Reason> {
+        Reason::from_code(self.pin_reason.load(Ordering::Relaxed).checked_sub(1)?)
+    }
+
+    /// Keeps an error for the next call.
+    pub(crate) fn owe(&self, error: Errno) {
+        self.owed.store(error.0.unsigned_abs(), Ordering::Relaxed);
+    }
+
+    /// Takes the error that is owed to the program.
+    #[inline]
+    pub(crate) fn take_owed(&self) -> Option<Errno> {
+        if self.owed.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let owed = self.owed.swap(0, Ordering::Relaxed);
+        (owed != 0).then_some(Errno(owed as i32))
     }
 
     /// Runs `body` on the meeting, unless another thread is at it.

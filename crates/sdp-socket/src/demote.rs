@@ -20,7 +20,8 @@ pub(crate) fn reset(conn: &Conn) {
     if conn.has(flag::HOSTILE) {
         return;
     }
-    conn.set(flag::HOSTILE | flag::PINNED);
+    conn.set(flag::HOSTILE);
+    conn.pin_to_kernel(Reason::ProtocolViolation);
     conn.note_reason(Reason::ProtocolViolation);
     if let Some(fd) = crate::table::number_of(conn) {
         carrier::reset_on_close(fd);
@@ -44,7 +45,7 @@ pub(crate) fn leave(conn: &Conn, fd: i32, reason: Reason) -> u64 {
 
 /// Pins the connection and gives up a meeting. True when it is attached: both halves must leave.
 pub(crate) fn begin(conn: &Conn, reason: Reason) -> bool {
-    conn.set(flag::PINNED);
+    conn.pin_to_kernel(reason);
     match conn.stage() {
         Stage::Attached => true,
         Stage::Young | Stage::Meeting => {

@@ -70,6 +70,9 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
             }
             Attempt::Failed(Errno::EPIPE) => {
                 if done == 0 {
+                    if let Some(e) = conn.take_owed() {
+                        return Err(e); // an error of the socket comes before its end
+                    }
                     return raise_pipe(conn, flags);
                 }
                 return Ok(done);
@@ -216,7 +219,8 @@ fn attempt(
         }
         // A peer that closed with bytes unread has reset the carrier: the kernel says so. One that was
         // killed sent FIN, and whether our bytes came before or after it cannot be told: EPIPE.
-        if must_leave(conn, segment, flags) && leave_sdp(conn, source, lines, reason_to_leave(conn))
+        if must_leave(conn, segment, flags)
+            && leave_sdp(conn, source, lines, reason_to_leave(conn, flags))
         {
             continue;
         }
@@ -290,8 +294,15 @@ fn must_leave(conn: &Pinned, segment: Segment, flags: c_int) -> bool {
         || segment.end(conn.side() ^ 1).pinned.load(Ordering::Relaxed) != 0
 }
 
-fn reason_to_leave(conn: &Conn) -> Reason {
-    if conn.has(flag::PEER_GONE) { Reason::PeerGone } else { Reason::HandedOver }
+fn reason_to_leave(conn: &Conn, flags: c_int) -> Reason {
+    if conn.has(flag::PEER_GONE) {
+        Reason::PeerGone
+    } else if flags & libc::MSG_OOB != 0 {
+        Reason::UrgentData
+    } else {
+        // Without a reason of our own, the peer has pinned its end.
+        conn.pin_reason().unwrap_or(Reason::HandedOver)
+    }
 }
 
 /// L2: writes the entry that leaves the SDP lane. False when that must wait for the consumer.

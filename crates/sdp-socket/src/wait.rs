@@ -28,6 +28,8 @@ use crate::{
 /// First sleep after bulk traffic, and every sleep of a connection with several holders: bounded, so
 /// that a waker killed at the wrong moment costs time, not the connection.
 const ROOM_SLEEP_NS: u64 = 100_000_000;
+/// One sleep of a call that waits for more than there is.
+const MORE_SLEEP_NS: u64 = 1_000_000;
 /// More threads than this asleep on the process's eventfd at once would all wake for each bell; the
 /// next ones sleep on carrier bells, which are theirs alone.
 const BELL_SLEEPERS_MAX: u32 = 4;
@@ -141,7 +143,7 @@ pub(crate) fn for_bytes(conn: &Pinned, until: Option<u64>, mark: Mark) -> Woken 
     }
     count(conn, Direction::Receive, Counter::Slept);
     let asleep = monotonic_ns();
-    let woken = sleep(conn, libc::POLLIN | libc::POLLRDHUP, &wait_set, until, mark);
+    let woken = sleep(conn, libc::POLLIN | libc::POLLRDHUP, &wait_set, until, None, mark);
     if woken == Woken::Look {
         spin::learn_from_sleep(conn, monotonic_ns() - asleep);
     }
@@ -187,10 +189,7 @@ pub(crate) fn for_room(conn: &Pinned, until: Option<u64>, mark: Mark) -> Woken {
     }
     count(conn, Direction::Send, Counter::Slept);
     let nap = if bell.is_some() { ROOM_SLEEP_NS } else { 1_000_000 };
-    let now = monotonic_ns();
-    let nap_end = now + nap;
-    let end = until.map_or(nap_end, |u| u.min(nap_end));
-    let woken = sleep(conn, libc::POLLRDHUP, &wait_set, Some(end), mark);
+    let woken = sleep(conn, libc::POLLRDHUP, &wait_set, until, Some(nap), mark);
     if let Some(bell) = bell {
         bell.wake_up();
     }
@@ -269,11 +268,28 @@ const BRIEF_ROOM_NS: u64 = 5_000;
 /// Sleeps until the carrier is writable.
 pub(crate) fn for_carrier_room(conn: &Pinned, until: Option<u64>, mark: Mark) -> Woken {
     count(conn, Direction::Send, Counter::Slept);
-    sleep(conn, libc::POLLOUT, &WaitSet::NONE, until, mark)
+    sleep(conn, libc::POLLOUT, &WaitSet::NONE, until, None, mark)
 }
 
-/// libc's `ppoll` on the carrier and the call's wait set: the one place where a call blocks.
-fn sleep(conn: &Pinned, events: i16, wait_set: &WaitSet, until: Option<u64>, mark: Mark) -> Woken {
+/// Sleeps a moment, or until the connection ends: for a call that waits for more than there is, which
+/// no bell announces.
+pub(crate) fn for_more(conn: &Pinned, until: Option<u64>, mark: Mark) -> Woken {
+    match sleep(conn, 0, &WaitSet::NONE, until, Some(MORE_SLEEP_NS), mark) {
+        Woken::TimedOut if until.is_none_or(|u| monotonic_ns() < u) => Woken::Look,
+        other => other,
+    }
+}
+
+/// libc's `ppoll` on the carrier and the call's wait set: the one place where a call blocks. `until` is
+/// the program's limit; `nap` nanoseconds is ours, and says nothing about restarting.
+fn sleep(
+    conn: &Pinned,
+    events: i16,
+    wait_set: &WaitSet,
+    until: Option<u64>,
+    nap: Option<u64>,
+    mark: Mark,
+) -> Woken {
     let mut fds = [
         pollfd { fd: conn.fd(), events, revents: 0 },
         pollfd { fd: wait_set.raw(), events: libc::POLLIN, revents: 0 },
@@ -285,9 +301,14 @@ fn sleep(conn: &Pinned, events: i16, wait_set: &WaitSet, until: Option<u64>, mar
             if now >= until {
                 return Woken::TimedOut;
             }
-            Some(to_timespec(until - now))
+            Some(until - now)
         }
     };
+    let timeout = match (timeout, nap) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    };
+    let timeout = timeout.map(to_timespec);
     // A handler that was put off while the call looked around counts as interrupting it.
     if mark.interrupted_without_restart() {
         return Woken::Interrupted;
