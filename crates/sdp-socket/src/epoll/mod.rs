@@ -25,7 +25,7 @@
 mod mirror;
 mod wait;
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{c_int, epoll_event};
 use mirror::{FORKING, Mirror, NONE, SETS, lock, make_mirror, unlock, with};
@@ -50,6 +50,10 @@ const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 const IN_KIND: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 
 // ---- what the other modules tell -------------------------------------------------------------
+
+/// A connection has been added to a set: the program waits where we see it, also for connections that it
+/// adds only after its first EAGAIN.
+static SEES_WAITS: AtomicBool = AtomicBool::new(false);
 
 /// After `epoll_create`.
 pub(crate) fn created(epfd: i32) {
@@ -188,7 +192,7 @@ pub(crate) fn may_ask_for_patience(conn: &Conn) -> bool {
 
 /// Whether all who wait for this connection wait where we see it, and can be rung.
 pub(crate) fn can_be_rung(conn: &Conn) -> bool {
-    conn.has(flag::WAITED)
+    (conn.has(flag::WAITED) || SEES_WAITS.load(Ordering::Relaxed))
         && conn.has(flag::PEER_HAS_BELL)
         && !conn.has(flag::BY_CARRIER)
         && process::bell().is_some()
@@ -348,6 +352,9 @@ pub(crate) unsafe fn control(
             set.has_oneshots = true;
         }
         conn.set(flag::WAITED);
+        if !SEES_WAITS.load(Ordering::Relaxed) {
+            SEES_WAITS.store(true, Ordering::Relaxed);
+        }
         done
     });
     if sleeps {
