@@ -102,6 +102,8 @@ pub(crate) mod flag {
     pub(crate) const NAMED: u32 = 4096;
     /// A reset by the peer has been reported: like the kernel, once.
     pub(crate) const RESET_TOLD: u32 = 16384;
+    /// Somebody waits for the connection where no bell reaches: it arms on the carrier.
+    pub(crate) const BY_CARRIER: u32 = 32768;
 }
 
 const FREE: u32 = 0;

@@ -313,6 +313,7 @@ fn make_bell() {
                 BELL_FD.store(hide(event as i32), Ordering::Release);
                 BELL_PAGE_FD.store(hide(page.into_raw()), Ordering::Release);
                 BELL.store(mapped.base().as_ptr(), Ordering::Release);
+                crate::epoll::bell_made();
             }
             Err(_) => fd::close(event as i32),
         }

@@ -4,12 +4,13 @@ use core::sync::atomic::Ordering;
 
 use libc::{c_int, fd_set, pollfd, sigset_t};
 use sdp_shm::{arm, layout::Half as HalfLines};
+use sdp_stats::Reason;
 use sdp_sys::{errno::Errno, time::monotonic_ns};
 
 use crate::{
     carrier,
     conn::{self, Conn, Half, Stage, flag},
-    host,
+    epoll, handover, host,
     lane::Lane,
     process, receive, spin,
     table::{self, Entry},
@@ -21,6 +22,7 @@ use crate::{
 /// program's own array.
 const STACK_FDS: usize = 512;
 const READ_KIND: i16 = libc::POLLIN | libc::POLLRDNORM;
+const WRITE_KIND: i16 = libc::POLLOUT | libc::POLLWRNORM;
 const OVER: i16 = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
 
 struct View {
@@ -100,7 +102,7 @@ pub(crate) fn arm(conn: &Conn) {
 
 /// For waits that cover many connections the bell page tells which one: any number of sleepers.
 fn wait_mode(conn: &Conn) -> arm::Mode {
-    if conn.has(flag::PEER_HAS_BELL) && process::bell().is_some() {
+    if conn.has(flag::PEER_HAS_BELL) && !conn.has(flag::BY_CARRIER) && process::bell().is_some() {
         arm::Mode::Bell
     } else {
         arm::Mode::Carrier
@@ -200,21 +202,24 @@ pub(crate) unsafe fn poll(
     let fds = unsafe { core::slice::from_raw_parts_mut(fds, count) };
     let mut any = false;
     for entry in fds.iter() {
-        if let Some(conn) = attached(entry.fd) {
-            any = true;
-            if count >= STACK_FDS {
-                // Too many to hide "writable" from the kernel in a copy: the sender tries again.
-                conn.flags.fetch_and(!flag::WANTS_ROOM, Ordering::SeqCst);
-            }
-        }
+        any |= attached(entry.fd).is_some();
+        watch(entry.fd);
     }
     if !any {
         return None;
     }
+    // Too many to hide "writable" from the kernel in a copy, or no way to be rung for room: the sender
+    // tries again.
+    let hides = count < STACK_FDS && (timeout_ns == Some(0) || process::bell_fd() >= 0);
+    if !hides {
+        for conn in fds.iter().filter_map(|entry| attached(entry.fd)) {
+            conn.flags.fetch_and(!flag::WANTS_ROOM, Ordering::SeqCst);
+        }
+    }
     let until = timeout_ns.map(|ns| monotonic_ns().saturating_add(ns));
     let mut has_spun = timeout_ns == Some(0);
     loop {
-        let mut ready = ring_ready(fds);
+        let mut ready = ring_ready(fds, hides);
         if ready == 0 && !has_spun {
             has_spun = true;
             if process::usable_cpus() > 1
@@ -223,9 +228,9 @@ pub(crate) unsafe fn poll(
                 // The first connection learns for the whole array.
                 let budget = spin::budget(conn);
                 if budget != 0 {
-                    let success = spin::shared_pause(budget, || ring_ready(fds) > 0);
+                    let success = spin::shared_pause(budget, || ring_ready(fds, hides) > 0);
                     spin::learn(conn, success);
-                    ready = ring_ready(fds);
+                    ready = ring_ready(fds, hides);
                 }
             }
         }
@@ -234,7 +239,8 @@ pub(crate) unsafe fn poll(
         // SAFETY: `mask` is the caller's.
         let asleep = if must_not_sleep { 0 } else { monotonic_ns() };
         // SAFETY: as above.
-        let polled = unsafe { sleep(fds, if must_not_sleep { Some(0) } else { left }, mask) };
+        let polled =
+            unsafe { sleep(fds, if must_not_sleep { Some(0) } else { left }, mask, hides) };
         if !must_not_sleep
             && polled.is_ok()
             && let Some(conn) = fds.iter().find_map(|entry| attached(entry.fd))
@@ -249,7 +255,7 @@ pub(crate) unsafe fn poll(
             if let Some(conn) = attached(entry.fd)
                 && conn.pin_live(Half::Receive)
             {
-                correct(conn, entry);
+                correct(conn, entry, hides);
                 conn.unpin(Half::Receive);
             }
             total += usize::from(entry.revents != 0);
@@ -260,12 +266,23 @@ pub(crate) unsafe fn poll(
     }
 }
 
-/// Whether "writable" of this entry is the ring's to say: a sender was told EAGAIN.
-fn waits_for_room(entry: &pollfd) -> Option<&'static Conn> {
-    if entry.events & libc::POLLOUT == 0 {
+/// Whether "writable" of this entry is the ring's to say: a sender was told EAGAIN, or would be told now,
+/// or would block.
+fn waits_for_room(entry: &pollfd, hides: bool) -> Option<&'static Conn> {
+    if entry.events & WRITE_KIND == 0 {
         return None;
     }
-    attached(entry.fd).filter(|conn| conn.has(flag::WANTS_ROOM))
+    attached(entry.fd).filter(|conn| {
+        conn.has(flag::WANTS_ROOM)
+            || (hides && epoll::can_be_rung(conn) && !wait::sender_may_go_on(conn))
+    })
+}
+
+/// A set that is polled itself must be seen by the kernel's eyes.
+fn watch(fd: c_int) {
+    if let Some(Entry::Set(index)) = table::entry(fd) {
+        epoll::watched(index);
+    }
 }
 
 fn wants_bytes(entry: &pollfd) -> bool {
@@ -273,10 +290,10 @@ fn wants_bytes(entry: &pollfd) -> bool {
 }
 
 /// How many entries have something in their ring.
-fn ring_ready(fds: &[pollfd]) -> usize {
+fn ring_ready(fds: &[pollfd], hides: bool) -> usize {
     fds.iter()
         .filter(|entry| {
-            if let Some(conn) = waits_for_room(entry)
+            if let Some(conn) = waits_for_room(entry, hides)
                 && conn.pin_live(Half::Send)
             {
                 let roomy = wait::sender_may_go_on_or_arm(conn);
@@ -300,13 +317,23 @@ fn ring_ready(fds: &[pollfd]) -> usize {
 }
 
 /// Arms what can be armed, looks again, and polls the kernel.
-unsafe fn sleep(fds: &mut [pollfd], left: Option<u64>, mask: *const sigset_t) -> Result<(), Errno> {
+unsafe fn sleep(
+    fds: &mut [pollfd],
+    left: Option<u64>,
+    mask: *const sigset_t,
+    hides: bool,
+) -> Result<(), Errno> {
     let mut wait_set = WaitSet::NONE;
     let mut bell = None;
     let mut left = left;
+    let mut hides = hides;
     if left != Some(0) {
-        if fds.len() < STACK_FDS {
+        if hides {
             wait_set = WaitSet::take();
+        }
+        if hides && !wait_set.exists() {
+            // Nobody could wake us for room: what the kernel says has to do.
+            hides = false;
         }
         if wait_set.exists() {
             bell = process::bell();
@@ -326,18 +353,19 @@ unsafe fn sleep(fds: &mut [pollfd], left: Option<u64>, mask: *const sigset_t) ->
                 conn.unpin(Half::Receive);
             }
         }
-        if ring_ready(fds) > 0 {
+        if ring_ready(fds, hides) > 0 {
             left = Some(0);
         }
     }
     let timeout = left.map(wait::to_timespec);
-    let result = if wait_set.exists() {
+    let result = if hides {
         let mut copy = [pollfd { fd: -1, events: 0, revents: 0 }; STACK_FDS];
         let n = fds.len();
         for (to, from) in copy.iter_mut().zip(fds.iter()) {
             *to = *from;
-            if waits_for_room(from).is_some() {
-                to.events &= !libc::POLLOUT; // X18: the carrier would say yes for ever
+            if waits_for_room(from, hides).is_some() {
+                // X18: the carrier would say yes for ever. A reader that goes away frees no room.
+                to.events = (to.events & !WRITE_KIND) | libc::POLLRDHUP;
             }
         }
         if let Some(last) = copy.get_mut(n) {
@@ -364,15 +392,19 @@ unsafe fn sleep(fds: &mut [pollfd], left: Option<u64>, mask: *const sigset_t) ->
 }
 
 /// Makes an entry's result what the program must see.
-fn correct(conn: &Conn, entry: &mut pollfd) {
-    if entry.events & libc::POLLOUT != 0 && conn.has(flag::WANTS_ROOM) {
+fn correct(conn: &Conn, entry: &mut pollfd, hides: bool) {
+    if waits_for_room(entry, hides).is_some() {
+        if entry.revents & (libc::POLLRDHUP | OVER) != 0 {
+            conn.set(flag::PEER_GONE); // E4: the carrier takes what is sent from here on
+        }
         if wait::sender_may_go_on_or_arm(conn) {
             conn.flags.fetch_and(!flag::WANTS_ROOM, Ordering::SeqCst);
-            entry.revents |= libc::POLLOUT;
+            entry.revents |= entry.events & WRITE_KIND;
         } else {
-            entry.revents &= !libc::POLLOUT;
+            entry.revents &= !WRITE_KIND;
         }
     }
+    entry.revents &= entry.events | OVER;
     if !wants_bytes(entry) {
         return;
     }
@@ -390,9 +422,18 @@ fn correct(conn: &Conn, entry: &mut pollfd) {
 /// Entries of one `select` that are looked at together; the rest of a sparse set is empty anyway.
 const SELECT_MAX: usize = 1024;
 
+/// Highest descriptor number that is looked for in a set: no process has more.
+const SELECT_BITS: usize = 1 << 20;
+
+/// Programs make sets larger than `fd_set`: an array of words, as the kernel reads it.
 fn bit(set: *mut fd_set, fd: usize) -> bool {
-    // SAFETY: fd < FD_SETSIZE, checked by the caller; the set is null or readable.
-    !set.is_null() && unsafe { libc::FD_ISSET(fd as c_int, set) }
+    // SAFETY: the set is null or readable for more than `fd` bits, the caller says.
+    !set.is_null() && unsafe { *set.cast::<u64>().add(fd / 64) } & (1 << (fd % 64)) != 0
+}
+
+fn clear_bit(set: *mut fd_set, fd: usize) {
+    // SAFETY: as for `bit`, and writable; the bit was set, so the set is not null.
+    unsafe { *set.cast::<u64>().add(fd / 64) &= !(1 << (fd % 64)) };
 }
 
 /// `select`. `None`: nothing in it is on a lane.
@@ -408,12 +449,13 @@ pub(crate) unsafe fn select(
     mask: *const sigset_t,
 ) -> Option<Result<usize, Errno>> {
     let count = usize::try_from(count).ok()?;
-    if count > SELECT_MAX || process::is_retired() {
+    if count > SELECT_BITS || process::is_retired() {
         return None;
     }
     let mut fds = [pollfd { fd: -1, events: 0, revents: 0 }; SELECT_MAX];
     let mut used = 0;
     let mut any = false;
+    let mut overflows = false;
     for fd in 0..count {
         let mut events = 0;
         for (set, event) in [(read, libc::POLLIN), (write, libc::POLLOUT), (except, libc::POLLPRI)]
@@ -423,12 +465,26 @@ pub(crate) unsafe fn select(
             }
         }
         if events != 0 {
-            if let Some(entry) = fds.get_mut(used) {
-                *entry = pollfd { fd: fd as c_int, events, revents: 0 };
-                used += 1;
+            watch(fd as c_int);
+            let conn = attached(fd as c_int);
+            any |= conn.is_some();
+            match fds.get_mut(used) {
+                Some(entry) => {
+                    *entry = pollfd { fd: fd as c_int, events, revents: 0 };
+                    used += 1;
+                }
+                None => overflows = true,
             }
-            any |= attached(fd as c_int).is_some();
         }
+    }
+    if any && overflows {
+        // More than we can look at together: these connections are the kernel's from now on.
+        for fd in (0..count).filter(|fd| bit(read, *fd) || bit(write, *fd)) {
+            if let Some(conn) = attached(fd as c_int) {
+                handover::leave(conn, fd as c_int, Reason::HandedOver);
+            }
+        }
+        return None;
     }
     if !any {
         return None;
@@ -456,8 +512,7 @@ pub(crate) unsafe fn select(
             if entry.revents & means != 0 {
                 total += 1;
             } else {
-                // SAFETY: the descriptor's bit was set above: within the set.
-                unsafe { libc::FD_CLR(entry.fd, set) };
+                clear_bit(set, entry.fd as usize);
             }
         }
     }

@@ -234,6 +234,16 @@ pub(crate) fn sender_may_go_on(conn: &Conn) -> bool {
         || is_roomy(segment, lines)
 }
 
+/// Whether the half is on the SDP lane and its ring has nearly no room.
+pub(crate) fn is_full(conn: &Conn) -> bool {
+    let Some(segment) = conn.segment() else { return false };
+    let lines = segment.half(conn.half_index(Half::Send));
+    let head = lines.consumer.head.load(Ordering::Acquire);
+    let tail = lines.producer.tail.load(Ordering::Acquire);
+    let size = u64::from(segment.ring_bytes());
+    lines.log.lane.load(Ordering::Acquire) != 0 && tail.wrapping_sub(head) > size - size / 8
+}
+
 /// As [`sender_may_go_on`]; arms the half when not.
 pub(crate) fn sender_may_go_on_or_arm(conn: &Conn) -> bool {
     if sender_may_go_on(conn) {

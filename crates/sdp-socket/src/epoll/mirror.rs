@@ -1,7 +1,7 @@
 //! The mirror: sets, registrations of tracked sockets, ready lists, and the hidden eventfd's host.
 //!
-//! Used by the calls and by the wait, under one lock. It knows nothing of rings: whoever puts a
-//! registration on a ready list or takes it off says why.
+//! Used by the calls and by the wait, under one lock. It looks into no ring: whoever puts a registration
+//! on a ready list or takes it off says why.
 
 use core::{
     ptr::null_mut,
@@ -13,8 +13,8 @@ use sdp_sys::{section, sys, tls};
 
 use super::{ET, IN, OUT};
 use crate::{
-    conn::{self, Conn, Stage},
-    process, spin,
+    conn::{self, Conn, Half, Stage, flag},
+    process, readiness, spin,
 };
 
 /// Epoll sets that one process can have mirrored; those beyond keep their connections on the kernel
@@ -71,6 +71,10 @@ pub(super) struct Set {
     pub(super) by_carrier: bool,
     /// Inherited by fork: nothing was armed for this process yet.
     pub(super) is_inherited: bool,
+    /// A member has come onto a lane; until none is left.
+    pub(super) has_lane: bool,
+    /// The kernel refused the hidden eventfd.
+    pub(super) is_deaf: bool,
     /// A registration with ONESHOT has been seen.
     pub(super) has_oneshots: bool,
     pub(super) waits: u32,
@@ -96,7 +100,7 @@ pub(super) fn lock() {
     let mut spins = 0u32;
     while LOCK.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
         spins += 1;
-        if spins % 64 == 0 {
+        if spins.is_multiple_of(64) {
             // SAFETY: no arguments.
             let _ = unsafe { sys!(libc::SYS_sched_yield) };
         }
@@ -179,6 +183,8 @@ impl Mirror {
             first_member: NONE,
             by_carrier: false,
             is_inherited: false,
+            has_lane: false,
+            is_deaf: false,
             has_oneshots: false,
             waits: 0,
             merged_ns: 0,
@@ -250,6 +256,7 @@ impl Mirror {
     /// Puts a registration on its set's member list.
     fn join(&mut self, set: u32, index: u32) {
         let Some(s) = self.set(set) else { return };
+        let by_carrier = s.by_carrier;
         s.members += 1;
         let next = s.first_member;
         s.first_member = index;
@@ -258,6 +265,9 @@ impl Mirror {
         }
         if let Some(reg) = self.registrations.get_mut(index as usize) {
             reg.next_member = next;
+            if by_carrier && let Some(conn) = conn::get(reg.conn) {
+                conn.set(flag::BY_CARRIER);
+            }
         }
     }
 
@@ -461,7 +471,7 @@ impl Mirror {
         let event = process::bell_fd();
         let Some(set) = self.set(set_index) else { return };
         let (epfd, hidden, first) = (set.epfd, set.hidden, set.first_member);
-        if set.host != NONE || event < 0 {
+        if set.host != NONE || set.is_deaf || event < 0 {
             return;
         }
         let is_candidate = |r: &Registration| {
@@ -491,6 +501,11 @@ impl Mirror {
             None
         });
         let data = host.and_then(|h| self.registrations.get(h as usize)).map(|r| r.data);
+        if data.is_none()
+            && let Some(set) = self.set(set_index)
+        {
+            set.has_lane = false;
+        }
         let op = match (hidden, data) {
             (None, None) => return,
             (Some(old), Some(new)) if old == new => 0,
@@ -506,6 +521,29 @@ impl Mirror {
             set.hidden = if done { data } else { None };
             set.host = if done { host.unwrap_or(NONE) } else { NONE };
         }
+        if !done && data.is_some() {
+            if let Some(set) = self.set(set_index) {
+                set.is_deaf = true;
+            }
+            self.use_carrier(set_index);
+        }
+    }
+
+    /// From now on the set's members arm on the carrier; what was armed otherwise is armed again.
+    pub(super) fn use_carrier(&mut self, set_index: u32) {
+        let Some(set) = self.set(set_index) else { return };
+        if set.by_carrier {
+            return;
+        }
+        set.by_carrier = true;
+        self.each_member(set_index, |m, at| {
+            let Some(conn) = m.reg(at).and_then(|r| conn::get(r.conn)) else { return };
+            conn.set(flag::BY_CARRIER);
+            if conn.stage() == Stage::Attached {
+                arm(conn);
+                m.push_ready(at);
+            }
+        });
     }
 }
 
@@ -514,7 +552,15 @@ unsafe extern "C" {
     static __libc_single_threaded: core::ffi::c_char;
 }
 
-pub(super) fn is_single_threaded() -> bool {
+/// Arms the receiving half of a connection that is on a lane.
+pub(super) fn arm(conn: &Conn) {
+    if conn.stage() == Stage::Attached && conn.pin_live(Half::Receive) {
+        readiness::arm(conn);
+        conn.unpin(Half::Receive);
+    }
+}
+
+fn is_single_threaded() -> bool {
     // SAFETY: a byte of libc that only libc writes; read like any other flag.
     unsafe { (&raw const __libc_single_threaded).read_volatile() != 0 }
 }

@@ -25,15 +25,16 @@
 mod mirror;
 mod wait;
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{c_int, epoll_event};
-use mirror::{FORKING, NONE, SETS, lock, make_mirror, unlock, with};
+use mirror::{FORKING, Mirror, NONE, SETS, lock, make_mirror, unlock, with};
 use sdp_sys::{errno::Errno, sys, tls};
+use wait::ring_myself;
 pub(crate) use wait::wait;
 
 use crate::{
-    conn::{self, Conn, flag},
+    conn::{self, Conn, Stage, flag},
     process,
     table::{self, Entry},
     wait as sleeping,
@@ -49,6 +50,10 @@ const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 const IN_KIND: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 
 // ---- what the other modules tell -------------------------------------------------------------
+
+/// A connection has been added to a set: the program waits where we see it, also for connections that it
+/// adds only after its first EAGAIN.
+static SEES_WAITS: AtomicBool = AtomicBool::new(false);
 
 /// After `epoll_create`.
 pub(crate) fn created(epfd: i32) {
@@ -110,18 +115,56 @@ pub(crate) fn forget_conn(conn: &Conn) {
 /// socket itself goes, and so do we.
 pub(crate) fn forget_number(_conn: &Conn, _fd: i32) {}
 
-/// The connection has got a segment: its sets need the hidden eventfd, and a first look arms it.
+/// The connection has got a segment: its sets need the hidden eventfd, its half must be armed for threads
+/// that sleep on them already, and somebody must look.
 pub(crate) fn attached(conn: &Conn) {
     if conn.registrations.load(Ordering::Relaxed) == 0 {
         return;
     }
-    with(|m| {
+    let sleeps = with(|m| {
+        let mut sleeps = false;
         let mut at = conn.registrations.load(Ordering::Relaxed).wrapping_sub(1);
         while let Some(reg) = m.registrations.get(at as usize).copied() {
-            m.push_ready(at);
+            sleeps |= welcome(m, at, conn);
             at = reg.next_conn;
         }
+        sleeps
     });
+    if sleeps == Some(true) {
+        ring_myself();
+    }
+}
+
+/// A registration of an attached connection that is new, or new to its lane. True: sleepers must look.
+fn welcome(m: &mut Mirror, at: u32, conn: &Conn) -> bool {
+    let Some(set) = m.reg(at).map(|r| r.set) else { return false };
+    m.push_ready(at);
+    if let Some(set) = m.set(set) {
+        set.has_lane = true;
+    }
+    m.rehost(set);
+    let sleeps = m.set(set).is_some_and(|s| s.sleepers > 0 || s.by_carrier);
+    if sleeps {
+        mirror::arm(conn);
+    }
+    sleeps
+}
+
+/// The bell page has been made.
+pub(crate) fn bell_made() {
+    wait::count_sleepers();
+}
+
+/// Somebody waits for the set itself: with `poll` or `select`, or by another set that it is in.
+pub(crate) fn watched(index: u32) {
+    let is_ready = with(|m| {
+        let is_new = m.set(index).is_some_and(|s| !s.by_carrier);
+        m.use_carrier(index);
+        is_new && m.set(index).is_some_and(|s| s.ready_first != NONE)
+    });
+    if is_ready == Some(true) {
+        ring_myself();
+    }
 }
 
 /// The hidden eventfd has another number now.
@@ -141,23 +184,33 @@ pub(crate) fn bell_moved() {
 /// X18: whether a non-blocking sender of this connection can be told EAGAIN when the ring is full: it
 /// waits where we see it, in sets whose registrations we understand, and can be rung.
 pub(crate) fn may_ask_for_patience(conn: &Conn) -> bool {
-    if !conn.has(flag::WAITED) || !conn.has(flag::PEER_HAS_BELL) || process::bell().is_none() {
+    if conn.registrations.load(Ordering::Relaxed) == 0 {
+        return can_be_rung(conn); // waits with poll or select
+    }
+    with(|m| may_wait_for_room(m, conn)).unwrap_or(false)
+}
+
+/// Whether all who wait for this connection wait where we see it, and can be rung.
+pub(crate) fn can_be_rung(conn: &Conn) -> bool {
+    (conn.has(flag::WAITED) || SEES_WAITS.load(Ordering::Relaxed))
+        && conn.has(flag::PEER_HAS_BELL)
+        && !conn.has(flag::BY_CARRIER)
+        && process::bell().is_some()
+}
+
+/// As [`may_ask_for_patience`], under the lock.
+fn may_wait_for_room(m: &Mirror, conn: &Conn) -> bool {
+    if !can_be_rung(conn) {
         return false;
     }
-    if conn.registrations.load(Ordering::Relaxed) == 0 {
-        return true; // waits with poll or select
-    }
-    with(|m| {
-        let mut at = conn.registrations.load(Ordering::Relaxed).wrapping_sub(1);
-        while let Some(reg) = m.registrations.get(at as usize) {
-            if reg.events & (ONESHOT | EXCLUSIVE) != 0 {
-                return false;
-            }
-            at = reg.next_conn;
+    let mut at = conn.registrations.load(Ordering::Relaxed).wrapping_sub(1);
+    while let Some(reg) = m.registrations.get(at as usize) {
+        if reg.events & (ONESHOT | EXCLUSIVE) != 0 {
+            return false;
         }
-        true
-    })
-    .unwrap_or(false)
+        at = reg.next_conn;
+    }
+    true
 }
 
 /// A sender was told EAGAIN: level-triggered registrations must not see the carrier's "writable" until
@@ -199,7 +252,8 @@ pub(crate) fn fork_child() {
     with(|m| {
         for set in m.sets.iter_mut().filter(|s| s.is_used) {
             (set.host, set.hidden) = (NONE, None);
-            set.sleepers = 0;
+            (set.sleepers, set.unbelled) = (0, 0);
+            set.is_inherited = set.members > 0;
         }
     });
 }
@@ -216,6 +270,12 @@ pub(crate) unsafe fn control(
     fd: c_int,
     event: *mut epoll_event,
 ) -> Option<Result<usize, Errno>> {
+    if op == libc::EPOLL_CTL_ADD
+        && let Some(Entry::Set(inner)) = table::entry(fd)
+        && process::is_ours()
+    {
+        watched(inner);
+    }
     let Some(Entry::Set(set)) = table::entry(set_fd) else { return None };
     if !process::is_ours() {
         return None;
@@ -239,7 +299,8 @@ pub(crate) unsafe fn control(
         && wanted.events & (ET | ONESHOT | EXCLUSIVE) == 0
         && conn.has(flag::WANTS_ROOM)
         && !sleeping::sender_may_go_on(conn);
-    with(|m| {
+    let mut sleeps = false;
+    let done = with(|m| {
         let mut passed =
             epoll_event { events: wanted.events & !if strips { OUT } else { 0 }, ..wanted };
         let event = if event.is_null() { event } else { &raw mut passed };
@@ -266,7 +327,7 @@ pub(crate) unsafe fn control(
                     reg.is_stripped = strips;
                     reg.reported = 0;
                 }
-                m.push_ready(at);
+                sleeps = enter(m, at, conn);
             }
             (_, None) => {
                 let added = m.add(set, conn, fd, events, data);
@@ -275,7 +336,7 @@ pub(crate) unsafe fn control(
                         if let Some(reg) = m.reg(at) {
                             reg.is_stripped = strips;
                         }
-                        m.push_ready(at);
+                        sleeps = enter(m, at, conn);
                     }
                     // No room: whoever waits here cannot be woken by a bell.
                     None => conn.set(flag::PINNED),
@@ -285,7 +346,27 @@ pub(crate) unsafe fn control(
         if events & EXCLUSIVE != 0 {
             conn.set(flag::PINNED);
         }
+        if events & ONESHOT != 0
+            && let Some(set) = m.set(set)
+        {
+            set.has_oneshots = true;
+        }
         conn.set(flag::WAITED);
+        if !SEES_WAITS.load(Ordering::Relaxed) {
+            SEES_WAITS.store(true, Ordering::Relaxed);
+        }
         done
-    })
+    });
+    if sleeps {
+        ring_myself();
+    }
+    done
+}
+
+/// A registration was made or changed. True: sleepers must look.
+fn enter(m: &mut Mirror, at: u32, conn: &Conn) -> bool {
+    if conn.stage() == Stage::Attached {
+        return welcome(m, at, conn);
+    }
+    false
 }

@@ -7,7 +7,7 @@ use sdp_shm::bell::Bell;
 use sdp_sys::{errno::Errno, sys, time::monotonic_ns};
 
 use super::{
-    ALWAYS, ET, IN_KIND, ONESHOT, OUT,
+    ALWAYS, ET, EXCLUSIVE, IN_KIND, ONESHOT, OUT,
     mirror::{Mirror, NONE, REGISTRATIONS, Registration, bucket, with},
 };
 use crate::{
@@ -23,6 +23,9 @@ const MERGE_EVERY: u32 = 8;
 const MERGE_AFTER_NS: u64 = 50_000;
 /// Most events handled in one go.
 const BATCH: usize = 256;
+/// Shorter waits of sets without a lane are the kernel's alone, which also keeps their precision: one that
+/// misses a lane coming up is late by no more.
+const PASSED_BELOW_NS: u64 = 1_000_000;
 
 /// What a wait fills.
 struct Output {
@@ -71,18 +74,58 @@ pub(crate) unsafe fn wait(
     mask: *const sigset_t,
 ) -> Option<Result<usize, Errno>> {
     let Some(Entry::Set(set)) = table::entry(set_fd) else { return None };
-    // Nothing of this set is on a lane: the kernel's call, unchanged. (A set with connections that
-    // are still young has no host.)
-    if max <= 0 || events.is_null() || process::is_retired() || !with(|m| concerns_us(m, set))? {
+    if max <= 0 || events.is_null() || process::is_retired() {
         return None;
     }
-    let start = if timeout_ns == Some(0) { 0 } else { monotonic_ns() };
-    let until = timeout_ns.map(|ns| start.saturating_add(ns));
+    // Nothing in it is on a lane, and the call is over before a lane could be missed.
+    if timeout_ns.is_some_and(|ns| ns < PASSED_BELOW_NS)
+        && with(|m| !concerns_us(m, set) && m.set(set).is_none_or(|s| !s.has_oneshots))?
+    {
+        return None;
+    }
     // Events beyond the batch could not be told apart; a program that asks for more gets them next time.
     let max = (max as usize).min(BATCH);
+    // SAFETY: as the caller's.
+    let done = unsafe { wait_on(set_fd, set, events, max, timeout_ns, mask) };
+    // Who waits for the set itself must see that there is more.
+    if with(|m| m.set(set).is_some_and(|s| s.by_carrier && s.ready_first != NONE)) == Some(true) {
+        ring_myself();
+    }
+    done
+}
+
+/// [`wait`] on a set whose members may come to be on a lane at any time, by another thread's hand: every
+/// sleeper is counted, whatever is in the set when it falls asleep.
+///
+/// # Safety
+/// As for [`wait`].
+unsafe fn wait_on(
+    set_fd: c_int,
+    set: u32,
+    events: *mut epoll_event,
+    max: usize,
+    timeout_ns: Option<u64>,
+    mask: *const sigset_t,
+) -> Option<Result<usize, Errno>> {
+    let start = if timeout_ns == Some(0) { 0 } else { monotonic_ns() };
+    let until = timeout_ns.map(|ns| start.saturating_add(ns));
     let mut out = Output { events, max, used: 0, from: [NONE; BATCH] };
     let mut has_spun = false;
     loop {
+        if !with(|m| concerns_us(m, set))? {
+            let now = if timeout_ns == Some(0) { 0 } else { monotonic_ns() };
+            let left = until.map(|u| u.saturating_sub(now));
+            // SAFETY: as the caller's.
+            match unsafe { kernel_only(set_fd, set, &mut out, milliseconds(left), mask) } {
+                Err(e) => return Some(Err(e)),
+                Ok(true) => return Some(Ok(out.used)),
+                Ok(false) if left == Some(0) => return Some(Ok(out.used)),
+                Ok(false) if table::entry(set_fd) != Some(Entry::Set(set)) => {
+                    return Some(Err(Errno::EBADF));
+                }
+                Ok(false) => continue,
+            }
+        }
         collect_bits();
         let merge = with(|m| collect(m, set, &mut out))?;
         if out.used > 0 {
@@ -128,24 +171,88 @@ pub(crate) unsafe fn wait(
 
 /// Whether anything in the set is on a lane.
 fn concerns_us(m: &mut Mirror, set: u32) -> bool {
-    if m.set(set).is_some_and(|s| s.host != NONE) {
-        return true;
+    let Some(s) = m.set(set) else { return false };
+    if s.is_inherited {
+        // What was armed, was for the parent: everything is looked at once.
+        s.is_inherited = false;
+        m.each_member(set, Mirror::push_ready);
     }
-    if m.set(set).is_some_and(|s| s.hidden.is_some()) || has_attached(m, set) {
+    let Some(s) = m.set(set) else { return false };
+    if s.host == NONE && s.has_lane {
         m.rehost(set);
     }
-    m.set(set).is_some_and(|s| s.host != NONE) || has_attached(m, set)
+    m.set(set).is_some_and(|s| s.has_lane)
 }
 
-fn has_attached(m: &mut Mirror, set: u32) -> bool {
-    let Some(mut at) = m.set(set).map(|s| s.ready_first) else { return false };
-    while let Some(reg) = m.registrations.get(at as usize) {
-        if conn::get(reg.conn).is_some_and(|c| c.stage() == Stage::Attached) {
+/// The kernel's wait, into the program's own array, while nothing of the set is on a lane. False: nothing
+/// to report yet; look again.
+///
+/// # Safety
+/// As for [`wait`].
+unsafe fn kernel_only(
+    set_fd: c_int,
+    set: u32,
+    out: &mut Output,
+    timeout_ms: c_int,
+    mask: *const sigset_t,
+) -> Result<bool, Errno> {
+    let sleeper = if timeout_ms == 0 { None } else { Sleeper::new(set) };
+    // Looked at again only now: whoever attaches from here on finds a sleeper.
+    if sleeper.is_some() && with(|m| concerns_us(m, set)) == Some(true) {
+        if let Some(sleeper) = sleeper {
+            sleeper.wake(false);
+        }
+        return Ok(false);
+    }
+    // SAFETY: the program's array is writable for `max` events; the caller's mask.
+    let got = unsafe { host::epoll_pwait(set_fd, out.events, out.max as c_int, timeout_ms, mask) };
+    if let Some(sleeper) = sleeper {
+        sleeper.wake(got.is_ok_and(|n| n > 0));
+    }
+    let got = got?;
+    if got == 0 {
+        return Ok(timeout_ms >= 0);
+    }
+    let is_judged = with(|m| {
+        if concerns_us(m, set) {
             return true;
         }
-        at = reg.next_ready;
+        if m.set(set).is_some_and(|s| s.has_oneshots) {
+            for i in 0..got {
+                // SAFETY: i < got events were written by the kernel.
+                let event = unsafe { out.events.add(i).read_unaligned() };
+                disable(m, set, event.u64);
+            }
+        }
+        false
+    });
+    if is_judged != Some(true) {
+        out.used = got;
+        return Ok(true);
     }
-    false
+    // Something came onto a lane meanwhile: its events are judged like any other.
+    let mut batch = [epoll_event { events: 0, u64: 0 }; BATCH];
+    for (i, event) in batch.iter_mut().take(got).enumerate() {
+        // SAFETY: as above.
+        *event = unsafe { out.events.add(i).read_unaligned() };
+    }
+    with(|m| {
+        for event in batch.iter().take(got) {
+            translate(m, set, event.events, event.u64, out);
+        }
+    });
+    Ok(out.used > 0)
+}
+
+/// The kernel has reported these ONESHOT registrations, and disabled them.
+fn disable(m: &mut Mirror, set: u32, data: u64) {
+    let mut at = m.buckets.get(bucket(set, data)).copied().unwrap_or(NONE);
+    while let Some(reg) = m.registrations.get_mut(at as usize) {
+        if reg.is_used && reg.set == set && reg.data == data && reg.events & ONESHOT != 0 {
+            reg.is_disabled = true;
+        }
+        at = reg.next_hash;
+    }
 }
 
 /// Rounded up, as the kernel does.
@@ -176,7 +283,7 @@ fn collect_bits() {
     }
 }
 
-fn ring_myself() {
+pub(super) fn ring_myself() {
     let one = 1u64;
     let event = process::bell_fd();
     if event >= 0 {
@@ -272,8 +379,17 @@ fn judge(m: &mut Mirror, at: u32, out: &mut Output) {
 /// The kernel disables a ONESHOT registration when it reports it; one that we reported must be disabled
 /// there too.
 fn disable_in_kernel(m: &mut Mirror, reg: &Registration) {
+    modify(m, reg, reg.events & (ET | ONESHOT));
+}
+
+/// Enables a ONESHOT registration again whose event was not for the program.
+fn enable_in_kernel(m: &mut Mirror, reg: &Registration) {
+    modify(m, reg, reg.events);
+}
+
+fn modify(m: &mut Mirror, reg: &Registration, events: u32) {
     let Some(epfd) = m.set(reg.set).map(|s| s.epfd) else { return };
-    let mut interest = epoll_event { events: reg.events & (ET | ONESHOT), u64: reg.data };
+    let mut interest = epoll_event { events, u64: reg.data };
     // SAFETY: the event structure is readable.
     let _ =
         unsafe { sys!(libc::SYS_epoll_ctl, epfd, libc::EPOLL_CTL_MOD, reg.fd, &raw mut interest) };
@@ -325,35 +441,60 @@ unsafe fn kernel_events(
 /// A thread that sleeps on a set, as the bell page and the set know it.
 struct Sleeper {
     set: u32,
-    bell: Bell,
+    bell: Option<Bell>,
     since: u64,
 }
 
 impl Sleeper {
+    /// `None`: the set is gone.
     fn new(set: u32) -> Option<Self> {
-        let bell = process::bell()?;
-        bell.fall_asleep();
-        with(|m| m.set(set).map(|s| s.sleepers += 1));
+        // Under the lock, so that a bell page that is being made counts each sleeper once.
+        let bell = with(|m| {
+            let bell = process::bell();
+            let s = m.set(set)?;
+            s.sleepers += 1;
+            match bell {
+                Some(bell) => bell.fall_asleep(),
+                None => s.unbelled += 1,
+            }
+            Some(bell)
+        })??;
         Some(Self { set, bell, since: monotonic_ns() })
     }
 
     fn has_news(&self) -> bool {
-        self.bell.any()
+        self.bell.is_some_and(Bell::any)
             || with(|m| m.set(self.set).is_some_and(|s| s.ready_first != NONE)) == Some(true)
     }
 
     fn wake(self, by_event: bool) {
-        self.bell.wake_up();
         let slept = monotonic_ns() - self.since;
         with(|m| {
-            m.set(self.set).map(|s| {
-                s.sleepers = s.sleepers.saturating_sub(1);
-                if by_event {
-                    s.spin.slept(slept);
-                }
-            })
+            let Some(s) = m.set(self.set) else { return };
+            s.sleepers = s.sleepers.saturating_sub(1);
+            match self.bell.or_else(process::bell) {
+                // Fell asleep without a bell, and nobody has counted it since.
+                _ if self.bell.is_none() && s.unbelled > 0 => s.unbelled -= 1,
+                Some(bell) => bell.wake_up(),
+                None => {}
+            }
+            if by_event {
+                s.spin.slept(slept);
+            }
         });
     }
+}
+
+/// The bell page exists from now on: who sleeps already counts in it.
+pub(super) fn count_sleepers() {
+    let Some(bell) = process::bell() else { return };
+    with(|m| {
+        for set in m.sets.iter_mut().filter(|s| s.is_used) {
+            for _ in 0..core::mem::take(&mut set.unbelled) {
+                bell.fall_asleep();
+            }
+        }
+    });
 }
 
 /// One kernel event (X16): passes it on, changed where a bell was taken for data.
@@ -378,6 +519,31 @@ fn translate(m: &mut Mirror, set: u32, events: u32, data: u64, out: &mut Output)
 
 /// Which bits of a kernel event are for the program.
 fn judge_kernel(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u32 {
+    if reg.events & ONESHOT == 0 {
+        return judge_enabled(m, at, reg, events);
+    }
+    // We have reported it, or another thread has: nothing more until the program enables it again, which
+    // makes the kernel look again.
+    if reg.is_disabled {
+        return 0;
+    }
+    let pass = judge_enabled(m, at, reg, events);
+    if pass == 0 {
+        // Nothing for the program, but the kernel has disabled the registration.
+        enable_in_kernel(m, reg);
+        return 0;
+    }
+    if let Some(reg) = m.reg(at) {
+        reg.is_disabled = true;
+    }
+    if m.set(reg.set).is_some_and(|s| s.host == at) {
+        // The event may have been the hidden eventfd's, which disables nothing.
+        disable_in_kernel(m, reg);
+    }
+    pass
+}
+
+fn judge_enabled(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u32 {
     let Some(conn) = conn::get(reg.conn) else { return events };
     if conn.stage() != Stage::Attached || !conn.pin_live(Half::Receive) {
         return events;
@@ -387,6 +553,20 @@ fn judge_kernel(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u32
         if wait::sender_may_go_on_or_arm(conn) {
             conn.flags.fetch_and(!flag::WANTS_ROOM, Ordering::SeqCst);
         } else {
+            pass &= !OUT;
+        }
+    } else if events & OUT != 0
+        && reg.events & (ET | ONESHOT | EXCLUSIVE) == 0
+        && wait::is_full(conn)
+        && super::may_wait_for_room(m, conn)
+    {
+        // A sender would block, or be told EAGAIN: as if it had been.
+        conn.set(flag::WANTS_ROOM);
+        if wait::sender_may_go_on_or_arm(conn) {
+            conn.flags.fetch_and(!flag::WANTS_ROOM, Ordering::SeqCst);
+        } else {
+            m.strip(at, true);
+            m.push_ready(at);
             pass &= !OUT;
         }
     }
@@ -405,9 +585,8 @@ fn judge_kernel(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u32
                 }
                 reg.reported = cursor;
             }
-            if !is_edge {
-                m.push_ready(at);
-            }
+            // Looked at again by the next wait, which arms it when all has been taken.
+            m.push_ready(at);
         }
     }
     conn.unpin(Half::Receive);
