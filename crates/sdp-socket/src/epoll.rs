@@ -477,7 +477,7 @@ unsafe extern "C" {
     static __libc_single_threaded: core::ffi::c_char;
 }
 
-fn is_single_threaded() -> bool {
+pub(crate) fn is_single_threaded() -> bool {
     // SAFETY: a byte of libc that only libc writes; read like any other flag.
     unsafe { (&raw const __libc_single_threaded).read_volatile() != 0 }
 }
@@ -571,6 +571,22 @@ pub(crate) fn bell_moved() {
                 }
                 m.rehost(i);
             }
+        }
+    });
+}
+
+/// The hidden eventfd is about to be closed for good. Others hold duplicates, so that closing alone would
+/// leave it in the sets.
+pub(crate) fn bell_leaves() {
+    let event = process::bell_fd();
+    with(|m| {
+        for set in m.sets.iter_mut().filter(|s| s.is_used && s.hidden.is_some()) {
+            (set.host, set.hidden) = (NONE, None);
+            let mut unused = epoll_event { events: 0, u64: 0 };
+            // SAFETY: the event structure is readable.
+            let _ = unsafe {
+                sys!(libc::SYS_epoll_ctl, set.epfd, libc::EPOLL_CTL_DEL, event, &raw mut unused)
+            };
         }
     });
 }
