@@ -614,12 +614,13 @@ pub fn fork_child() {
 pub fn executing() {
     inherit::executing();
 }
-/// Before a seccomp filter is installed, and before any change of privilege or root: leave all lanes.
+/// Before a seccomp filter is installed, and before any change of privilege or root: leave all lanes;
+/// for good only for the filter.
 pub fn leaving(why: Leave) {
     match why {
         Leave::Sandbox => inherit::leaving(Reason::Sandbox, true),
-        Leave::Privilege => inherit::leaving(Reason::Privilege, true),
-        Leave::Namespace => inherit::leaving(Reason::Namespace, true),
+        Leave::Privilege => inherit::leaving(Reason::Privilege, false),
+        Leave::Namespace => inherit::leaving(Reason::Namespace, false),
     }
 }
 /// Why the process leaves all lanes.

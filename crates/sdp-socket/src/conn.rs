@@ -17,7 +17,7 @@ use core::{
 use sdp_fabric_shm::{identity::Tuple, peer::PeerId, rendezvous::Rendezvous};
 use sdp_shm::{
     bell::{BELL_SLOTS, Bell},
-    family::Row,
+    family::{Family, Row},
     layout::Segment,
 };
 use sdp_stats::{Reason, RowId};
@@ -106,6 +106,12 @@ pub(crate) mod flag {
     pub(crate) const BY_CARRIER: u32 = 32768;
 }
 
+/// Bits of a family row's flags.
+pub(crate) mod row_flag {
+    /// A holder left the family and kept its descriptor: who holds the connection is not known any more.
+    pub(crate) const OUT_OF_SIGHT: u32 = 1;
+}
+
 const FREE: u32 = 0;
 const LIVE: u32 = 1;
 const CLOSING: u32 = 2;
@@ -121,6 +127,8 @@ pub(crate) struct Conn {
     pub(crate) flags: AtomicU32,
     /// Family row + 1; 0: none.
     row: AtomicU32,
+    /// The family memory that the row is in: not the process's any more after a change of privilege.
+    family: AtomicPtr<u8>,
     stats: AtomicU32,
     segment: AtomicPtr<u8>,
     ring_bytes: AtomicU32,
@@ -247,6 +255,7 @@ impl Conn {
         self.spin.store(crate::spin::Learnt::NEW.to_word(), Ordering::Relaxed);
         self.stats.store(RowId::NONE.raw(), Ordering::Relaxed);
         self.segment.store(null_mut(), Ordering::Relaxed);
+        self.family.store(null_mut(), Ordering::Relaxed);
         // SAFETY: the slot is TEARING: nobody else touches it. `write`, not assignment: a slot that was
         // never used holds zeros, not a value to be dropped.
         unsafe {
@@ -374,20 +383,55 @@ impl Conn {
         Some(unsafe { *self.tuple.get() })
     }
 
-    /// Row index in family memory.
+    /// Row index in the process's family memory.
     #[inline]
     pub(crate) fn row_index(&self) -> Option<u32> {
-        self.row.load(Ordering::Relaxed).checked_sub(1)
+        let is_current = self.family.load(Ordering::Relaxed) == process::family_base();
+        self.row.load(Ordering::Relaxed).checked_sub(1).filter(|_| is_current)
     }
 
+    /// Gives the connection a row of the process's family memory, or none.
     pub(crate) fn set_row(&self, row: Option<u32>) {
+        self.family.store(process::family_base(), Ordering::Relaxed);
         self.row.store(row.map_or(0, |r| r + 1), Ordering::Relaxed);
     }
 
-    /// The row in family memory.
+    /// The row in family memory, also that of an earlier family.
     #[inline]
     pub(crate) fn row(&self) -> Option<&'static Row> {
-        process::family_row(self.row_index()?)
+        let index = self.row.load(Ordering::Relaxed).checked_sub(1)?;
+        let base = NonNull::new(self.family.load(Ordering::Relaxed))?;
+        // SAFETY: set by `set_row` to mapped family memory, which stays mapped while a connection has a
+        // row in it.
+        unsafe { Family::resume(base) }.static_row(index)
+    }
+
+    /// Gives the segment, the peer and the row back before the connection ends, when it is on the kernel
+    /// lane for good and nobody but the caller, who has it pinned once, is in the middle of a call. For
+    /// processes with a single thread. False when it must wait for the end.
+    pub(crate) fn drop_lanes(&self) -> bool {
+        let pins: u32 = self.pins.iter().map(|p| p.load(Ordering::SeqCst)).sum();
+        if pins > 1 || self.stage() != Stage::Kernel {
+            return false;
+        }
+        self.unmap();
+        self.set_row(None);
+        true
+    }
+
+    /// Unmaps the segment and leaves the peer. Nobody else uses them.
+    fn unmap(&self) {
+        let base = self.segment.swap(null_mut(), Ordering::AcqRel);
+        if let Some(base) = NonNull::new(base) {
+            let len = sdp_shm::layout::segment_bytes(self.ring_bytes.load(Ordering::Relaxed));
+            process::unmap(base, len);
+        }
+        self.peer_page.store(null_mut(), Ordering::Release);
+        // SAFETY: the caller's: nobody else uses the peer.
+        if let Some(id) = unsafe { (*self.peer.get()).take() } {
+            // SAFETY: the page's address was forgotten above.
+            unsafe { process::peers().release(id) };
+        }
     }
 
     #[inline]
@@ -508,17 +552,7 @@ impl Conn {
             return;
         }
         self.try_meeting(Rendezvous::abandon);
-        let base = self.segment.swap(null_mut(), Ordering::AcqRel);
-        if let Some(base) = NonNull::new(base) {
-            let len = sdp_shm::layout::segment_bytes(self.ring_bytes.load(Ordering::Relaxed));
-            process::unmap(base, len);
-        }
-        self.peer_page.store(null_mut(), Ordering::Release);
-        // SAFETY: TEARING: nobody else touches the slot.
-        if let Some(id) = unsafe { (*self.peer.get()).take() } {
-            // SAFETY: the page's address was forgotten above.
-            unsafe { process::peers().release(id) };
-        }
+        self.unmap();
         process::close_stats_row(self);
         let index = self.index();
         self.state.store(FREE, Ordering::Release);

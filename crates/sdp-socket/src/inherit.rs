@@ -7,8 +7,10 @@ use sdp_stats::Reason;
 use sdp_sys::{section, sys};
 
 use crate::{
-    conn::{self, Half, Stage, flag},
-    demote, handover, process,
+    conn::{self, Conn, Half, Stage, flag, row_flag},
+    demote, handover,
+    lane::Lane,
+    process::{self, Remains},
     table::{self, Entry, Pinned},
 };
 
@@ -185,19 +187,25 @@ fn is_inherited_on_purpose(fd: i32) -> bool {
     }
 }
 
-/// Before a sandbox or a change of privilege: the process leaves all lanes and unmaps everything.
+/// Before a sandbox (`for_good`) or a change of privilege: the process leaves all lanes. Connections
+/// that it has stay on the kernel lane; after a change of privilege it makes family and bell anew for
+/// later ones.
+///
+/// What the old trust domain shares with us is unmapped unless another thread may be in the middle of
+/// using it (the process has others, or a handler interrupted a sleeping call), or bytes are unread in a
+/// ring that cannot be pushed into the carrier. Then it stays mapped until the connection is closed,
+/// family memory until the process ends; nothing new refers to it.
 pub(crate) fn leaving(reason: Reason, for_good: bool) {
     if process::is_retired() || !process::is_ours() || process::highest_descriptor() < 0 {
         return;
     }
     let _section = section::Guard::enter();
+    let mut remains = Remains { held: false, used: false };
     table::walk(|fd, entry| {
         if matches!(entry, Entry::Conn(_))
             && let Some(conn) = Pinned::new(fd, Half::Receive)
         {
-            if handover::leave(&conn, fd, reason) && conn.stage() == Stage::Attached {
-                conn.set_stage(Stage::Kernel);
-            }
+            leave_trust(&conn, fd, reason, &mut remains);
         }
     });
     if for_good {
@@ -209,7 +217,32 @@ pub(crate) fn leaving(reason: Reason, for_good: bool) {
             }
         });
         process::drop_everything();
+    } else {
+        process::change_trust(remains);
     }
+}
+
+fn leave_trust(conn: &Pinned, fd: i32, reason: Reason, remains: &mut Remains) {
+    if let Some(row) = conn.row() {
+        remains.held |= conn.row_index().is_some();
+        row.flags.fetch_or(row_flag::OUT_OF_SIGHT, Ordering::SeqCst);
+    }
+    if matches!(conn.stage(), Stage::Young | Stage::Meeting | Stage::Attached) {
+        let handed_over = handover::leave(conn, fd, reason);
+        if conn.stage() == Stage::Attached {
+            conn.flags.fetch_and(!flag::PEER_HAS_BELL, Ordering::SeqCst);
+            if handed_over && sends_through_kernel(conn) {
+                conn.set_stage(Stage::Kernel);
+            }
+        }
+    }
+    let gone = process::is_single_threaded() && conn.drop_lanes();
+    remains.used |= !gone && conn.row_index().is_some();
+}
+
+fn sends_through_kernel(conn: &Conn) -> bool {
+    crate::send::with_source(conn, |source, _, _, _| Ok(source.lane == Lane::Kernel))
+        .unwrap_or(false)
 }
 
 /// Before an orderly exit, which closes everything: as before a close, bells that nobody ate must not

@@ -38,6 +38,7 @@ mod send;
 mod settings;
 mod spin;
 mod splice;
+mod succeed;
 mod table;
 mod wait;
 mod wait_set;

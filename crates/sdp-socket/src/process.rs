@@ -11,7 +11,7 @@ use core::{
 use sdp_fabric_shm::{identity::Addr, peer::PeerTable, segment};
 use sdp_shm::{
     bell::Bell,
-    family::{FAMILY_BYTES, Family, Row, Slot},
+    family::{FAMILY_BYTES, Family, Slot},
 };
 use sdp_stats::{Direction, Endpoint, Identity, NewRow, Page, Reason, Role, Verdict};
 use sdp_sys::{errno::Errno, fd, memfd, pid as sys_pid, section, sys, unix};
@@ -97,6 +97,17 @@ pub(crate) fn forks() -> u32 {
 
 pub(crate) fn count_fork() {
     FORKS.fetch_add(1, Ordering::SeqCst);
+}
+
+unsafe extern "C" {
+    /// libc's own knowledge of whether the process ever had a second thread.
+    static __libc_single_threaded: core::ffi::c_char;
+}
+
+/// Whether the process never had a second thread.
+pub(crate) fn is_single_threaded() -> bool {
+    // SAFETY: a byte of libc that only libc writes; read like any other flag.
+    unsafe { (&raw const __libc_single_threaded).read_volatile() != 0 }
 }
 
 /// Random identity of this process.
@@ -260,12 +271,10 @@ pub(crate) fn family() -> Option<(Family, Slot)> {
     Some((unsafe { Family::resume(base) }, Slot(slot)))
 }
 
-/// A row of family memory.
+/// Where the process's family memory is mapped, null before there is any.
 #[inline]
-pub(crate) fn family_row(index: u32) -> Option<&'static Row> {
-    let base = NonNull::new(FAMILY.load(Ordering::Acquire))?;
-    // SAFETY: as in `family`; the mapping stays for as long as connections are used.
-    unsafe { Family::resume(base) }.static_row(index)
+pub(crate) fn family_base() -> *mut u8 {
+    FAMILY.load(Ordering::Acquire)
 }
 
 pub(crate) fn set_slot(slot: Option<Slot>) {
@@ -516,6 +525,51 @@ pub(crate) fn leave_family() {
     }
 }
 
+/// Puts private zeros in the place of a shared mapping: a thread in the middle of a look at it finds
+/// memory, though not the old one.
+fn blank(at: NonNull<u8>, len: usize) {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    // SAFETY: replaces a mapping of ours, of this length, with one that can be used as it could.
+    let _ = unsafe { sys!(libc::SYS_mmap, at.as_ptr(), len, protection, flags, -1isize, 0) };
+}
+
+/// What of the old trust domain cannot be given up yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Remains {
+    /// Connections that relatives may hold too: they must go on to see that we do.
+    pub(crate) held: bool,
+    /// Connections whose rows are still looked at.
+    pub(crate) used: bool,
+}
+
+/// Before a change of privilege, after all lanes have been left: bell, family and nonce belong to the
+/// old trust domain. The next connection makes new ones, under new descriptors. The statistics page
+/// stays: nobody but this process and the tools trusts it.
+pub(crate) fn change_trust(remains: Remains) {
+    crate::epoll::bell_leaves();
+    for cell in [&BELL_FD, &BELL_PAGE_FD] {
+        unhide(cell);
+    }
+    wait_set::drop_all(false);
+    if let Some(base) = NonNull::new(BELL.swap(null_mut(), Ordering::AcqRel)) {
+        blank(base, segment::BELL_PAGE_BYTES);
+    }
+    if remains.held {
+        // Our bits stay until the process ends.
+        SLOT.store(0, Ordering::Release);
+    } else {
+        leave_family();
+    }
+    if let Some(base) = NonNull::new(FAMILY.swap(null_mut(), Ordering::AcqRel))
+        && !remains.used
+    {
+        unmap(base, FAMILY_BYTES);
+    }
+    draw_nonce();
+    let _ = STARTED.compare_exchange(2, 0, Ordering::AcqRel, Ordering::Relaxed);
+}
+
 /// Leaves nothing of ours behind that an unprivileged continuation could use (X1).
 pub(crate) fn drop_everything() {
     wait_set::drop_all(false);
@@ -523,10 +577,12 @@ pub(crate) fn drop_everything() {
         unhide(cell);
     }
     if let Some(base) = NonNull::new(BELL.swap(null_mut(), Ordering::AcqRel)) {
-        unmap(base, segment::BELL_PAGE_BYTES);
+        blank(base, segment::BELL_PAGE_BYTES);
     }
     leave_family();
-    if let Some(base) = NonNull::new(FAMILY.swap(null_mut(), Ordering::AcqRel)) {
+    if let Some(base) = NonNull::new(FAMILY.swap(null_mut(), Ordering::AcqRel))
+        && is_single_threaded()
+    {
         unmap(base, FAMILY_BYTES);
     }
 }

@@ -19,7 +19,7 @@ use sdp_stats::Reason;
 use sdp_sys::{section, time::monotonic_ns};
 
 use crate::{
-    conn::{Conn, Half, Stage, flag},
+    conn::{Conn, Half, Stage, flag, row_flag},
     lane::{SinkState, SourceState},
     process,
 };
@@ -71,7 +71,7 @@ fn begin(conn: &Conn, fd: i32) {
     let (Some(row), Some((family, slot))) = (conn.row_index(), process::family()) else {
         return stay(conn, Reason::NoMemory);
     };
-    if family.is_held_by_others(slot, row) {
+    if family.is_held_by_others(slot, row) || is_out_of_sight(conn) {
         return conn.note_reason(Reason::NotSole);
     }
     if conn.change_stage(Stage::Young, Stage::Meeting) {
@@ -247,7 +247,14 @@ fn is_sole_holder(conn: &Conn) -> bool {
     let (Some(row), Some((family, slot))) = (conn.row_index(), process::family()) else {
         return false;
     };
-    !conn.has(flag::PINNED | flag::UNCERTAIN) && !family.is_held_by_others(slot, row)
+    !conn.has(flag::PINNED | flag::UNCERTAIN)
+        && !is_out_of_sight(conn)
+        && !family.is_held_by_others(slot, row)
+}
+
+/// Whether a relative that left the family may hold the connection, itself or by its children.
+fn is_out_of_sight(conn: &Conn) -> bool {
+    conn.row().is_none_or(|row| row.flags.load(Ordering::Acquire) & row_flag::OUT_OF_SIGHT != 0)
 }
 
 fn refuse(attachment: Attachment) -> bool {

@@ -18,7 +18,7 @@ use crate::{
     conn::{Conn, Half, flag},
     iovec::{Buffers, Landing},
     lane::{Broken, Lane, SinkState, Switch},
-    process,
+    process, succeed,
     table::Pinned,
     wait,
 };
@@ -157,7 +157,13 @@ pub(crate) fn with_sink<R>(
     };
     let half = conn.half_index(Half::Receive);
     let _section = section::Guard::enter();
-    let _ = lock::lock(&row.sink.lock, process::pid());
+    if lock::lock(&row.sink.lock, process::pid()) == lock::Acquired::TakenOver
+        && !succeed::is_sink_sound(&row.sink.words, segment.half(half), conn.side())
+    {
+        lock::unlock(&row.sink.lock);
+        crate::demote::reset(conn);
+        return Err(Errno::ECONNRESET);
+    }
     let result = match SinkState::load(&row.sink.words, segment, half) {
         Ok(mut state) => {
             let result = body(&mut state, row, segment, segment.half(half));

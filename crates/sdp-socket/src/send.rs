@@ -21,7 +21,7 @@ use crate::{
     conn::{Conn, Half, Stage, flag},
     iovec::{Buffers, Payload},
     lane::{self, Broken, Lane, SourceState},
-    process,
+    process, succeed,
     table::Pinned,
     wait,
 };
@@ -132,7 +132,13 @@ pub(crate) fn with_source<R>(
     };
     let half = conn.half_index(Half::Send);
     let _section = section::Guard::enter();
-    let _ = lock::lock(&row.source.lock, process::pid());
+    if lock::lock(&row.source.lock, process::pid()) == lock::Acquired::TakenOver
+        && !succeed::is_source_sound(&row.source.words, segment.half(half), conn.side())
+    {
+        lock::unlock(&row.source.lock);
+        crate::demote::reset(conn);
+        return Err(Errno::ECONNRESET);
+    }
     let result = match SourceState::load(&row.source.words, segment, half) {
         Ok(mut state) => {
             let result = body(&mut state, row, segment, segment.half(half));

@@ -7,7 +7,7 @@ use core::{
 
 use sdp_config::{
     Config, Family, Role, Tunables,
-    tunables::{FabricName, RecvPoll},
+    tunables::{FabricName, KEYS, Key, RecvPoll},
 };
 use sdp_sys::{fd, sys};
 
@@ -30,6 +30,8 @@ const DEFAULT_FILE: &[u8] = b"/etc/libsdp.conf\0";
 struct Captured {
     config: UnsafeCell<Config>,
     tunables: UnsafeCell<Tunables>,
+    /// Which of [`KEYS`] the environment set, a bit each.
+    chosen: AtomicU32,
     name: UnsafeCell<([u8; NAME_MAX], usize)>,
     path: UnsafeCell<([u8; PATH_MAX], usize)>,
     rules: UnsafeCell<([u8; RULES_MAX], usize)>,
@@ -47,6 +49,7 @@ unsafe impl Sync for Captured {}
 static CAPTURED: Captured = Captured {
     config: UnsafeCell::new(Config::new()),
     tunables: UnsafeCell::new(Tunables::DEFAULT),
+    chosen: AtomicU32::new(0),
     name: UnsafeCell::new(([0; NAME_MAX], 0)),
     path: UnsafeCell::new(([0; PATH_MAX], 0)),
     rules: UnsafeCell::new(([0; RULES_MAX], 0)),
@@ -121,6 +124,11 @@ pub(crate) unsafe fn capture(argc: i32, argv: *const *const u8, envp: *const *co
     CAPTURED.state.store(1, Ordering::Release);
 }
 
+/// The bit of the first tunable that `is` names, 0 none.
+fn bit(is: impl Fn(&Key) -> bool) -> u32 {
+    KEYS.iter().position(is).map_or(0, |i| 1 << i)
+}
+
 fn capture_entry(entry: &[u8]) {
     if let Some(path) = entry.strip_prefix(b"LIBSDP_CONFIG_FILE=") {
         CAPTURED.has_path.store(1, Ordering::Relaxed);
@@ -133,7 +141,11 @@ fn capture_entry(entry: &[u8]) {
         // Kept apart from the file's options, which the environment overrides; a bad value leaves
         // the previous one (the tools tell the user, a library in a stranger's process does not).
         // SAFETY: constructor, see `Captured`.
-        let _ = unsafe { &mut *CAPTURED.tunables.get() }.set_from_env(entry);
+        let done = unsafe { &mut *CAPTURED.tunables.get() }.set_from_env(entry);
+        if matches!(done, Some(Ok(()))) {
+            let name = entry.split(|b| *b == b'=').next().unwrap_or(entry);
+            CAPTURED.chosen.fetch_or(bit(|key| key.env.as_bytes() == name), Ordering::Relaxed);
+        }
     }
 }
 
@@ -166,7 +178,7 @@ pub(crate) fn load() {
     with_file(path, |file| config.load_text(text(&CAPTURED.rules), file));
     // SAFETY: as above.
     let environment = unsafe { &*CAPTURED.tunables.get() };
-    TUNED.fill(config.tunables(), environment);
+    TUNED.fill(config.tunables(), environment, CAPTURED.chosen.load(Ordering::Relaxed));
     CAPTURED.state.store(LOADED, Ordering::Release);
 }
 
@@ -237,24 +249,24 @@ pub(crate) fn tunables() -> &'static Tuned {
 }
 
 impl Tuned {
-    /// The file's values, overridden where the environment said otherwise.
-    fn fill(&self, file: &Tunables, environment: &Tunables) {
-        fn pick<T: PartialEq + Copy>(file: T, environment: T, default: T) -> T {
-            if environment != default { environment } else { file }
-        }
-        let d = Tunables::DEFAULT;
-        let calls = pick(file.promote_calls, environment.promote_calls, d.promote_calls);
-        let bytes = pick(file.promote_bytes, environment.promote_bytes, d.promote_bytes);
-        let ring = pick(file.ring_bytes, environment.ring_bytes, d.ring_bytes);
-        let flip = pick(file.test_lane_flip, environment.test_lane_flip, d.test_lane_flip);
-        let fabrics = pick(file.fabrics, environment.fabrics, d.fabrics);
+    /// The file's values, overridden where the environment said otherwise: `chosen` has a bit for each
+    /// of [`KEYS`], so that it may also say "the default".
+    fn fill(&self, file: &Tunables, environment: &Tunables, chosen: u32) {
+        let from = |name: &str| {
+            if chosen & bit(|key| key.name == name) != 0 { environment } else { file }
+        };
+        let calls = from("promote_calls").promote_calls;
+        let bytes = from("promote_bytes").promote_bytes;
+        let ring = from("ring_bytes").ring_bytes;
+        let flip = from("test_lane_flip").test_lane_flip;
+        let fabrics = from("fabrics").fabrics;
         self.promote_calls.store(calls, Ordering::Relaxed);
         self.promote_bytes.store(bytes, Ordering::Relaxed);
         self.ring_bytes.store(ring, Ordering::Relaxed);
         self.flip_seed.store(flip, Ordering::Relaxed);
         self.flip_state.store(flip, Ordering::Relaxed);
         self.has_shm.store(u32::from(fabrics.has(FabricName::Shm)), Ordering::Relaxed);
-        let poll = match pick(file.recv_poll, environment.recv_poll, d.recv_poll) {
+        let poll = match from("recv_poll").recv_poll {
             RecvPoll::Adaptive => 0,
             RecvPoll::AtMost(us) => us.saturating_add(1),
         };
@@ -303,5 +315,39 @@ impl Tuned {
         x ^= x << 5;
         self.flip_state.store(x, Ordering::Relaxed);
         x
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_environment_wins_also_with_the_default() {
+        let mut file = Tunables::DEFAULT;
+        file.set(b"promote_calls", b"7").unwrap();
+        file.set(b"ring_bytes", b"65536").unwrap();
+        let tuned = &TUNED;
+        tuned.fill(&file, &Tunables::DEFAULT, 0);
+        assert_eq!(tuned.promote_calls(), 7);
+        let chosen = bit(|key| key.env == "SDP_PROMOTE_CALLS");
+        assert_ne!(chosen, 0);
+        tuned.fill(&file, &Tunables::DEFAULT, chosen);
+        assert_eq!(tuned.promote_calls(), Tunables::DEFAULT.promote_calls);
+        assert_eq!(tuned.ring_bytes(), 65_536, "not said by the environment");
+    }
+
+    #[test]
+    fn every_tunable_in_use_has_a_key() {
+        for name in [
+            "promote_calls",
+            "promote_bytes",
+            "ring_bytes",
+            "test_lane_flip",
+            "fabrics",
+            "recv_poll",
+        ] {
+            assert_ne!(bit(|key| key.name == name), 0, "{name}");
+        }
     }
 }

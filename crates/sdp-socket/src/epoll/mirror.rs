@@ -460,7 +460,7 @@ impl Mirror {
     pub(super) fn lose_host(&mut self, set_index: u32) {
         let Some(set) = self.set(set_index) else { return };
         set.host = NONE;
-        if !is_single_threaded() {
+        if !process::is_single_threaded() {
             self.rehost(set_index);
         }
     }
@@ -547,20 +547,10 @@ impl Mirror {
     }
 }
 
-unsafe extern "C" {
-    /// libc's own knowledge of whether the process ever had a second thread.
-    static __libc_single_threaded: core::ffi::c_char;
-}
-
 /// Arms the receiving half of a connection that is on a lane.
 pub(super) fn arm(conn: &Conn) {
     if conn.stage() == Stage::Attached && conn.pin_live(Half::Receive) {
         readiness::arm(conn);
         conn.unpin(Half::Receive);
     }
-}
-
-fn is_single_threaded() -> bool {
-    // SAFETY: a byte of libc that only libc writes; read like any other flag.
-    unsafe { (&raw const __libc_single_threaded).read_volatile() != 0 }
 }

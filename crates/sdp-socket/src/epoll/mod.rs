@@ -181,6 +181,22 @@ pub(crate) fn bell_moved() {
     });
 }
 
+/// The hidden eventfd is about to be closed for good. Others hold duplicates, so that closing alone would
+/// leave it in the sets.
+pub(crate) fn bell_leaves() {
+    let event = process::bell_fd();
+    with(|m| {
+        for set in m.sets.iter_mut().filter(|s| s.is_used && s.hidden.is_some()) {
+            (set.host, set.hidden) = (NONE, None);
+            let mut unused = epoll_event { events: 0, u64: 0 };
+            // SAFETY: the event structure is readable.
+            let _ = unsafe {
+                sys!(libc::SYS_epoll_ctl, set.epfd, libc::EPOLL_CTL_DEL, event, &raw mut unused)
+            };
+        }
+    });
+}
+
 /// X18: whether a non-blocking sender of this connection can be told EAGAIN when the ring is full: it
 /// waits where we see it, in sets whose registrations we understand, and can be rung.
 pub(crate) fn may_ask_for_patience(conn: &Conn) -> bool {
