@@ -154,10 +154,10 @@ pub(crate) fn leaving(reason: Reason, for_good: bool) {
     table::walk(|fd, entry| {
         if let Entry::Conn(index) = entry
             && let Some(conn) = conn::get(index)
+            && handover::leave(conn, fd, reason)
+            && conn.stage() == Stage::Attached
         {
-            if handover::leave(conn, fd, reason) && conn.stage() == Stage::Attached {
-                conn.set_stage(Stage::Kernel);
-            }
+            conn.set_stage(Stage::Kernel);
         }
     });
     if for_good {
