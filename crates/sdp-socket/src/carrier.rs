@@ -136,6 +136,33 @@ pub(crate) fn send(fd: c_int, buffers: &Buffers, flags: c_int) -> Result<usize, 
     unsafe { sys!(libc::SYS_sendmsg, fd, &raw const msg, flags) }
 }
 
+/// Memory that a socket's send queue may still take, in bytes as the kernel accounts them (payload and
+/// overhead); 0 when it cannot be told.
+pub(crate) fn send_memory(fd: c_int) -> u64 {
+    let mut info = [0u32; MEMINFO_WORDS];
+    let mut len = size_of_val(&info) as u32;
+    // SAFETY: array and length outlive the call.
+    let got = unsafe {
+        sys!(
+            libc::SYS_getsockopt,
+            fd,
+            libc::SOL_SOCKET,
+            SO_MEMINFO,
+            info.as_mut_ptr(),
+            &raw mut len
+        )
+    };
+    if got.is_err() || (len as usize) < size_of_val(&info) {
+        return 0;
+    }
+    let [_, _, _, limit, _, queued] = info;
+    u64::from(limit.saturating_sub(queued))
+}
+
+/// Asks for the kernel's `SK_MEMINFO_*` words, of which the first six are read.
+const SO_MEMINFO: c_int = 55;
+const MEMINFO_WORDS: usize = 6;
+
 /// Puts one bell byte on the carrier. True when the kernel took it: only then may it be counted.
 pub(crate) fn ring(fd: c_int) -> bool {
     let byte = 0u8;

@@ -14,10 +14,11 @@
 //!   nothing: if the kernel does not take everything within [`PATIENCE_NS`], what it took is read back
 //!   and thrown away, and the ring still has it all.
 //! * Where unread carrier bytes lie before or behind the ring's, everything that is unread is collected
-//!   in memory and sent again in order. If the kernel does not take that, the connection is reset: an
-//!   error that the program sees, instead of bytes out of order.
+//!   in memory and sent again in order, if the peer's send queue has memory for it. If the kernel does
+//!   not take it all the same, the connection is reset: an error that the program sees, instead of
+//!   bytes out of order.
 //!
-//! Without the peer's socket nothing is pushed (reason `handover-stuck`): the bytes stay readable for
+//! Without the peer's socket, or without memory there, nothing is pushed (reason `handover-stuck`): the bytes stay readable for
 //! every reader that has the library.
 
 use core::{ptr::NonNull, sync::atomic::Ordering};
@@ -34,7 +35,7 @@ use sdp_sys::{OwnedFd, fd, sys, time::monotonic_ns};
 
 use crate::{
     carrier,
-    conn::{Conn, Stage},
+    conn::{Conn, Half, Stage},
     demote,
     lane::{Lane, SinkState, Switch},
     process, receive,
@@ -173,6 +174,16 @@ fn collect(
     let ring = conn.segment().map_or(0, |segment| u64::from(segment.ring_bytes()));
     let room = consumed.and_then(|c| sent.checked_sub(c)).map(|unread| unread + ring);
     let Some(room) = room.filter(|room| *room <= COLLECT_MAX) else { return Outcome::Stuck };
+    // What the carrier holds fits in there again; the ring's bytes come on top, with the kernel's
+    // overhead. Once bytes have been taken out there is no way back, so this is asked before.
+    let ringed = conn.segment().map_or(0, |segment| {
+        let half = segment.half(conn.half_index(Half::Receive));
+        let (_, head) = sink.rx.cursors();
+        half.producer.tail.load(Ordering::Acquire).wrapping_sub(head)
+    });
+    if carrier::send_memory(peer.raw()) < ringed.saturating_mul(2) {
+        return Outcome::Stuck;
+    }
     let Some(mut heap) = Heap::new(room as usize) else { return Outcome::Stuck };
     for _ in 0..=LOG_ENTRIES {
         let Ok(pending) = sink.pending(lines) else { return Outcome::Lost };
