@@ -12,6 +12,8 @@ fn main() {
         // signal handler or in a vfork child.
         "-Wl,-z,now",
         "-Wl,-z,relro",
+        // One hook that uses another means its own, whatever else is preloaded.
+        "-Wl,-Bsymbolic-functions",
         "-nostartfiles",
     ] {
         println!("cargo::rustc-cdylib-link-arg={argument}");

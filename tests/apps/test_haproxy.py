@@ -47,4 +47,4 @@ def proxied(stage):
 @placements()
 def test_proxy(ladder, placement):
     """Pages through the proxy are those of plain TCP."""
-    check(ladder, "haproxy", proxied, placement)
+    check(ladder, "haproxy", proxied, placement, chain=True)

@@ -33,4 +33,4 @@ def transfers(stage):
 @placements()
 def test_transfers(ladder, placement):
     """Every transfer moves its volume."""
-    check(ladder, "iperf3", transfers, placement, bulk=True)
+    check(ladder, "iperf3", transfers, placement, bulk=True, quiet=False)

@@ -107,16 +107,16 @@ def load(stage):
 @placements()
 def test_pages(ladder, placement):
     """Every page is that of plain TCP."""
-    check(ladder, "nginx-pages", pages, placement, bulk=True)
+    check(ladder, "nginx-pages", pages, placement, bulk=True, chain=True)
 
 
 @placements()
 def test_reload(ladder, placement):
     """A reload under load loses no byte."""
-    check(ladder, "nginx-reload", reload, placement)
+    check(ladder, "nginx-reload", reload, placement, quiet=False)
 
 
 @placements()
 def test_wrk(ladder, placement):
     """No error under load."""
-    check(ladder, "nginx-wrk", load, placement)
+    check(ladder, "nginx-wrk", load, placement, quiet=False)

@@ -115,4 +115,4 @@ def last_line(err):
 @placements()
 def test_queries_copy_and_pgbench(ladder, cluster, placement):
     """Results, row by row, are those of plain TCP; no transaction fails."""
-    check(ladder, "postgres", scenario(cluster), placement)
+    check(ladder, "postgres", scenario(cluster), placement, quiet=False)

@@ -1,5 +1,6 @@
 """Python: sockets in every style, asyncio, multiprocessing with connections that are passed on."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,22 @@ def passed(stage):
     return text, code
 
 
+def readiness(prefix):
+    """A server that trusts epoll."""
+
+    def scenario(stage):
+        port = stage.port()
+        driver = [*prefix, python(), DRIVERS / "readiness.py"]
+        server = stage.server("server", [*driver, "server", str(port)], port=port)
+        stage.client("client", [*driver, "client", str(port)])
+        code = server.wait(60)
+        said = server.output()
+        stage.stop(server)
+        return code, said
+
+    return scenario
+
+
 def calls(stage):
     """Every call of the socket module that moves payload, and what each returns."""
     port = stage.port()
@@ -84,3 +101,20 @@ def test_passing(ladder, placement):
 def test_calls(ladder, placement):
     """Peeking, waiting for all, scattering, timeouts, half close: as over TCP."""
     check(ladder, "python-calls", calls, placement)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("cpus", ["one", "any"])
+@placements(*ALL)
+def test_readiness(ladder, placement, cpus):
+    """epoll never says readable when a read finds nothing, with one processor and with all."""
+    first = min(os.sched_getaffinity(0))
+    prefix = ["taskset", "-c", str(first)] if cpus == "one" else []
+    check(ladder, f"python-readiness-{cpus}", readiness(prefix), placement)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may set its groups")
+@placements(*ALL)
+def test_groups(ladder, placement):
+    """Workers that set their groups after the fork, as servers that are started by root do."""
+    check(ladder, "python-groups", echo("groups"), placement, bulk=True)

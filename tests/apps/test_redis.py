@@ -81,4 +81,4 @@ def load(stage):
 @placements()
 def test_benchmark_with_bgsave(ladder, placement):
     """Every reply is that of plain TCP; a fork in the middle costs nothing."""
-    check(ladder, "redis", load, placement, bulk=True)
+    check(ladder, "redis", load, placement, bulk=True, quiet=False)

@@ -31,4 +31,4 @@ def runs(stage):
 @placements()
 def test_runs(ladder, placement):
     """No message is lost, doubled or out of order."""
-    check(ladder, "sockperf", runs, placement)
+    check(ladder, "sockperf", runs, placement, quiet=False)

@@ -144,10 +144,14 @@ impl Elf {
     fn size(&self) -> Findings {
         let lines = self.segments.lines().map(|l| l.split_whitespace().collect::<Vec<_>>());
         let loads = lines.filter(|f| f.len() >= 6 && f[0] == "LOAD");
-        let sizes =
-            loads.filter_map(|f| u64::from_str_radix(f[5].trim_start_matches("0x"), 16).ok());
-        let loaded: u64 = sizes.sum();
-        within("loaded-bytes", loaded)
+        let (mut file, mut memory) = (0, 0);
+        for fields in loads {
+            file += hexadecimal(fields[4]);
+            memory += hexadecimal(fields[5]);
+        }
+        let mut findings = within("file-bytes", file)?;
+        findings.extend(within("memory-bytes", memory)?);
+        Ok(findings)
     }
 
     fn panics(&self) -> Findings {
@@ -181,6 +185,11 @@ fn panic_places(code: &str) -> Vec<String> {
         }
     }
     places.into_iter().collect()
+}
+
+/// A figure of `readelf`; one that cannot be read is over every bound.
+fn hexadecimal(field: &str) -> u64 {
+    u64::from_str_radix(field.trim_start_matches("0x"), 16).unwrap_or(u64::from(u32::MAX))
 }
 
 fn expect(holds: bool, otherwise: impl FnOnce() -> String) -> Vec<String> {

@@ -175,6 +175,12 @@ impl ShmRx {
         Received { token, len }
     }
 
+    /// A copy for looking ahead: it releases nothing, whatever it passes.
+    #[inline]
+    pub fn onlooker(&self) -> Self {
+        Self { consumer: self.consumer.onlooker(), ..*self }
+    }
+
     /// Contiguous ring bytes of a message from `offset`, for a system call that writes them elsewhere.
     pub fn piece(&self, message: Received, offset: u32) -> (*const u8, usize) {
         self.consumer.piece(record(message), offset)

@@ -19,7 +19,7 @@ use core::{
 use sdp_sys::{
     Errno, Hidden, OwnedFd,
     procfs::{self, Kind},
-    sys,
+    sys, tls,
 };
 
 use crate::{
@@ -76,6 +76,9 @@ fn adopt(fd: OwnedFd) -> Option<Hidden> {
 /// The table; one `static` per process.
 pub struct PeerTable {
     lock: AtomicU32,
+    /// Thread that holds the lock across a fork, 0 none: libc runs the program's `pthread_atfork`
+    /// handlers meanwhile, which may use connections.
+    forking: AtomicU32,
     entries: UnsafeCell<Entries>,
 }
 
@@ -88,14 +91,17 @@ struct Entries {
 // SAFETY: `entries` is reached only through a Guard, which holds the lock.
 unsafe impl Sync for PeerTable {}
 
-/// The locked table. Hold it over `fork`, so that parent and child both get a whole table: each
-/// drops its own copy.
-pub struct Guard<'a>(&'a PeerTable);
+/// The locked table.
+pub struct Guard<'a> {
+    table: &'a PeerTable,
+    /// The thread holds the lock over a fork, and keeps it.
+    is_nested: bool,
+}
 
 impl Guard<'_> {
     fn entries(&mut self) -> &mut Entries {
         // SAFETY: the lock is held, and `&mut self` makes this the only reference.
-        unsafe { &mut *self.0.entries.get() }
+        unsafe { &mut *self.table.entries.get() }
     }
 
     fn entry(&mut self, id: PeerId) -> Option<&mut Entry> {
@@ -106,7 +112,9 @@ impl Guard<'_> {
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        self.0.lock.store(0, Ordering::Release);
+        if !self.is_nested {
+            self.table.lock.store(0, Ordering::Release);
+        }
     }
 }
 
@@ -120,12 +128,38 @@ impl PeerTable {
     /// An empty table.
     pub const fn new() -> Self {
         let list = [const { Entry::EMPTY }; MAX_PEERS];
-        Self { lock: AtomicU32::new(0), entries: UnsafeCell::new(Entries { list, high: 0 }) }
+        Self {
+            lock: AtomicU32::new(0),
+            forking: AtomicU32::new(0),
+            entries: UnsafeCell::new(Entries { list, high: 0 }),
+        }
     }
 
     /// Locks the table. Its holders are threads of this process that run with signals deferred and
     /// make a few system calls at most, so the wait is short.
     pub fn lock(&self) -> Guard<'_> {
+        let forking = self.forking.load(Ordering::Acquire);
+        if forking != 0 && forking == tls::thread_id() as u32 {
+            return Guard { table: self, is_nested: true };
+        }
+        self.acquire();
+        Guard { table: self, is_nested: false }
+    }
+
+    /// Before a fork: takes the lock, so that parent and child both get a whole table. The calling
+    /// thread can use the table meanwhile.
+    pub fn fork_prepare(&self) {
+        self.acquire();
+        self.forking.store(tls::thread_id() as u32, Ordering::Release);
+    }
+
+    /// After a fork, in the parent and in the child: each gives its own copy of the lock back.
+    pub fn forked(&self) {
+        self.forking.store(0, Ordering::Release);
+        self.lock.store(0, Ordering::Release);
+    }
+
+    fn acquire(&self) {
         let mut spins = 0;
         while self.lock.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
             spins += 1;
@@ -136,7 +170,6 @@ impl PeerTable {
                 let _ = unsafe { sys!(libc::SYS_sched_yield) };
             }
         }
-        Guard(self)
     }
 
     /// Adds a user of a peer process, which gets an entry if it has none. Descriptors that are not

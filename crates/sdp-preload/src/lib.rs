@@ -23,7 +23,7 @@
 //! the orderly end is taken in this library's destructor instead. `seteuid`, `setegid` and `setfsuid`
 //! change effective ids only, which is no change of privilege (it can be undone).
 //!
-//! The complete list of exported names is `exports.txt` next to the manifest.
+//! The complete list of exported names is `tests/abi/exports.txt`.
 
 #![no_std]
 

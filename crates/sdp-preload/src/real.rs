@@ -74,6 +74,16 @@ fn look_up(name: &CStr, missing: *mut c_void) -> *mut c_void {
 }
 
 macro_rules! next {
+    // A list with a function that resolves all of it.
+    (all = $all:ident; $(fn $name:ident($($a:ident: $t:ty),*) -> $r:ty $(, ...($($v:ident: $vt:ty),+))?;)*) => {
+        next! { $(fn $name($($a: $t),*) -> $r $(, ...($($v: $vt),+))?;)* }
+
+        /// Resolves every name of libc. Not those of other libraries: to look for a name in vain costs
+        /// an allocation, for the text of `dlerror`.
+        pub(crate) fn $all() {
+            $($name::bind();)*
+        }
+    };
     ($(fn $name:ident($($a:ident: $t:ty),*) -> $r:ty $(, ...($($v:ident: $vt:ty),+))?;)*) => {
         $(
             #[allow(non_snake_case, reason = "the name is libc's")]
@@ -116,11 +126,6 @@ macro_rules! next {
                 next!(@call next, ($($a: $t),*) -> $r $(, ($($v),+))?)
             }
         )*
-
-        /// Resolves every name.
-        pub(crate) fn bind_all() {
-            $($name::bind();)*
-        }
     };
     (@call $next:ident, ($($a:ident: $t:ty),*) -> $r:ty) => {{
         // SAFETY: the pointer leads to a function of this signature (see the list).
@@ -137,6 +142,8 @@ macro_rules! next {
 }
 
 next! {
+    all = bind_all;
+
     // Receive.
     fn read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t;
     fn __read_chk(fd: c_int, buf: *mut c_void, n: size_t, room: size_t) -> ssize_t;
@@ -170,6 +177,8 @@ next! {
     fn splice(
         input: c_int, off_in: *mut i64, out: c_int, off_out: *mut i64, n: size_t, flags: c_uint
     ) -> ssize_t;
+    fn preadv2(fd: c_int, iov: *const iovec, n: c_int, offset: off_t, flags: c_int) -> ssize_t;
+    fn pwritev2(fd: c_int, iov: *const iovec, n: c_int, offset: off_t, flags: c_int) -> ssize_t;
     // Wait.
     fn poll(fds: *mut pollfd, n: nfds_t, timeout: c_int) -> c_int;
     fn __poll_chk(fds: *mut pollfd, n: nfds_t, timeout: c_int, room: size_t) -> c_int;
@@ -240,6 +249,12 @@ next! {
     fn fclose(file: *mut FILE) -> c_int;
     fn freopen(path: *const c_char, mode: *const c_char, file: *mut FILE) -> *mut FILE;
     fn freopen64(path: *const c_char, mode: *const c_char, file: *mut FILE) -> *mut FILE;
+    fn vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int;
+    fn __vdprintf_chk(
+        fd: c_int, flag: c_int, format: *const c_char, arguments: *mut c_void
+    ) -> c_int;
+    fn dprintf(fd: c_int, format: *const c_char) -> c_int;
+    fn __dprintf_chk(fd: c_int, flag: c_int, format: *const c_char) -> c_int;
     // Processes.
     fn fork() -> pid_t;
     fn _Fork() -> pid_t;
@@ -289,11 +304,6 @@ next! {
     fn syscall(
         number: c_long
     ) -> c_long, ...(a: usize, b: usize, c: usize, d: usize, e: usize, f: usize);
-    fn io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int;
-    fn io_uring_queue_init_params(entries: c_uint, ring: *mut c_void, params: *mut c_void) -> c_int;
-    fn io_uring_queue_init_mem(
-        entries: c_uint, ring: *mut c_void, params: *mut c_void, buf: *mut c_void, size: size_t
-    ) -> c_int;
     // Asynchronous i/o.
     fn aio_read(job: *mut aiocb) -> c_int;
     fn aio_read64(job: *mut aiocb) -> c_int;
@@ -304,5 +314,14 @@ next! {
     ) -> c_int;
     fn lio_listio64(
         mode: c_int, jobs: *const *mut aiocb, n: c_int, event: *mut libc::sigevent
+    ) -> c_int;
+}
+
+next! {
+    // liburing.
+    fn io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int;
+    fn io_uring_queue_init_params(entries: c_uint, ring: *mut c_void, params: *mut c_void) -> c_int;
+    fn io_uring_queue_init_mem(
+        entries: c_uint, ring: *mut c_void, params: *mut c_void, buf: *mut c_void, size: size_t
     ) -> c_int;
 }

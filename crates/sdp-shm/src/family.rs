@@ -15,7 +15,9 @@
 //!
 //! # When a process dies
 //! Its slot still names its pid. Whoever finds the slot's bit in its way asks the kernel, and empties
-//! the slot of a dead process. A fork reserves the child's slot, with a copy of the parent's bits,
+//! the slot of a dead process. Rows that only dead processes held are found when no other is left
+//! ([`Family::open_row`]). (A process killed between taking a row and setting its bit, a few
+//! instructions, takes that row with it.) A fork reserves the child's slot, with a copy of the parent's bits,
 //! before the child exists; until the child's id is filled in the slot counts as alive.
 
 use core::{
@@ -36,8 +38,15 @@ pub const PROCESSES: usize = 1024;
 pub const HALF_WORDS: usize = 20;
 const BITMAP_WORDS: usize = ROWS / 64;
 
-/// The row is in use.
-const LIVE: u32 = 1;
+/// Row states, in the low bits of a row's state word: free, being opened (nobody's bit says so yet),
+/// in use. The bits above count the row's uses, so that whoever frees a row frees the use that it saw.
+const FREE: u32 = 0;
+const OPENING: u32 = 1;
+const LIVE: u32 = 2;
+const STATE_MASK: u32 = 3;
+const USE_ONE: u32 = 4;
+/// With all rows taken, one failing search in so many looks for rows that only the dead hold.
+const SWEEP_EVERY: u32 = 64;
 /// Slot states beside a pid: free, and reserved for a child that does not exist yet.
 const SLOT_FREE: u32 = 0;
 const SLOT_RESERVED: u32 = u32::MAX;
@@ -55,9 +64,9 @@ pub struct HalfSlot {
 /// One end of one connection.
 #[repr(C, align(128))]
 pub struct Row {
+    /// State and count of uses.
     state: AtomicU32,
-    /// Counts the row's uses.
-    pub generation: AtomicU32,
+    pad0: AtomicU32,
     /// Process that uses the SDP lanes of this end; 0 nobody.
     pub user: AtomicU32,
     /// Bits are the socket layer's.
@@ -101,6 +110,9 @@ struct Header {
     row_hint: AtomicU32,
     next_carrier: AtomicU64,
     nonce: AtomicU64,
+    /// Searches that found no row since a sweep last helped.
+    misses: AtomicU32,
+    pad: AtomicU32,
 }
 
 #[repr(C)]
@@ -267,8 +279,8 @@ impl Family {
         }
     }
 
-    /// A row for a new connection, held by `slot`. `None`: all in use.
-    pub fn open_row(&self, slot: Slot) -> Option<u32> {
+    /// A row for a new connection, held by `slot`, the slot of process `pid`. `None`: all in use.
+    pub fn open_row(&self, slot: Slot, pid: u32) -> Option<u32> {
         let memory = self.memory();
         let used = memory.header.rows.load(Ordering::Relaxed) as usize;
         let hint = memory.header.row_hint.load(Ordering::Relaxed) as usize;
@@ -278,10 +290,10 @@ impl Family {
             .take(64)
             .find(|i| self.take_row(*i))
             .or_else(|| self.fresh_row())
-            .or_else(|| (0..ROWS).find(|i| self.take_row(*i)))?;
+            .or_else(|| (0..ROWS).find(|i| self.take_row(*i)))
+            .or_else(|| self.sweep(pid).then(|| (0..ROWS).find(|i| self.take_row(*i))).flatten())?;
         memory.header.row_hint.store(index as u32 + 1, Ordering::Relaxed);
         let row = memory.rows.get(index)?;
-        row.generation.fetch_add(1, Ordering::Relaxed);
         row.user.store(0, Ordering::Relaxed);
         row.flags.store(0, Ordering::Relaxed);
         row.reason.store(0, Ordering::Relaxed);
@@ -294,15 +306,85 @@ impl Family {
         for half in [&row.source, &row.sink] {
             half.lock.store(0, Ordering::Relaxed);
         }
+        // The bit first: a row in use that nobody holds is free for the taking.
         self.hold(slot, index as u32);
+        row.state.fetch_add(LIVE - OPENING, Ordering::SeqCst);
         Some(index as u32)
     }
 
     fn take_row(&self, index: usize) -> bool {
         self.memory().rows.get(index).is_some_and(|row| {
-            row.state.load(Ordering::Relaxed) == 0
-                && row.state.compare_exchange(0, LIVE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            let seen = row.state.load(Ordering::Relaxed);
+            seen & STATE_MASK == FREE
+                && row
+                    .state
+                    .compare_exchange(
+                        seen,
+                        seen.wrapping_add(USE_ONE) | OPENING,
+                        Ordering::AcqRel,
+                        Ordering::Relaxed,
+                    )
+                    .is_ok()
         })
+    }
+
+    /// Frees the use of the row that `seen` tells of. False when somebody else has done so (and may
+    /// have opened the row again).
+    fn free_row(&self, row: u32, seen: u32) -> bool {
+        seen & STATE_MASK == LIVE
+            && self.memory().rows.get(row as usize).is_some_and(|row| {
+                row.state
+                    .compare_exchange(seen, seen & !STATE_MASK, Ordering::SeqCst, Ordering::Relaxed)
+                    .is_ok()
+            })
+    }
+
+    /// Frees rows that only dead processes held. True when there were any. Does nothing while a fork
+    /// is in progress (its holder may be the caller), and most of the times when it did not help last.
+    fn sweep(&self, pid: u32) -> bool {
+        let header = &self.memory().header;
+        if !header.misses.fetch_add(1, Ordering::Relaxed).is_multiple_of(SWEEP_EVERY)
+            || !lock::try_lock(&header.lock, pid)
+        {
+            return false;
+        }
+        self.empty_dead_slots();
+        let mut freed = false;
+        for word in 0..BITMAP_WORDS {
+            freed |= self.free_unheld(word);
+        }
+        if freed {
+            header.misses.store(0, Ordering::Relaxed);
+        }
+        lock::unlock(&header.lock);
+        freed
+    }
+
+    /// Frees the rows in a word of the bitmaps that nobody holds. True when there were any.
+    fn free_unheld(&self, word: usize) -> bool {
+        let mut seen = [0u32; 64];
+        let mut candidates = 0u64;
+        let first = word * 64;
+        let rows = self.memory().rows.iter().skip(first);
+        for ((i, state), row) in seen.iter_mut().enumerate().zip(rows) {
+            // The state before the bits: a use that begins later is another use.
+            *state = row.state.load(Ordering::SeqCst);
+            if *state & STATE_MASK == LIVE {
+                candidates |= 1 << i;
+            }
+        }
+        if candidates == 0 {
+            return false;
+        }
+        fence(Ordering::SeqCst);
+        let unheld = candidates & !self.held(None, word, candidates);
+        let mut freed = false;
+        for (i, state) in seen.iter().enumerate() {
+            if unheld & 1 << i != 0 {
+                freed |= self.free_row((first + i) as u32, *state);
+            }
+        }
+        freed
     }
 
     fn fresh_row(&self) -> Option<usize> {
@@ -335,55 +417,96 @@ impl Family {
     /// This process holds no descriptor of `row` any more. True when nobody of the family does: the
     /// row is free and the caller was the last.
     pub fn let_go(&self, slot: Slot, row: u32) -> bool {
-        if let Some((word, bit)) = self.bit(slot, row) {
-            word.fetch_and(!bit, Ordering::SeqCst);
+        // While the bit is set the row cannot be freed: this is the use that ends.
+        let seen = self.row(row).map_or(FREE, |row| row.state.load(Ordering::SeqCst));
+        if let Some((word, bit)) = self.bit(slot, row)
+            && word.fetch_and(!bit, Ordering::SeqCst) & bit == 0
+        {
+            return false; // not held: not ours to give back
         }
         fence(Ordering::SeqCst);
-        if self.is_held_by_others(slot, row) {
-            return false;
-        }
         // Two last holders may race here; the swap decides which one was last.
-        self.memory()
-            .rows
-            .get(row as usize)
-            .is_some_and(|row| row.state.swap(0, Ordering::AcqRel) == LIVE)
+        !self.is_held_by_others(slot, row) && self.free_row(row, seen)
     }
 
     /// Whether a living relative other than `slot` holds a descriptor of `row`. Empties the slots of
     /// dead processes that it meets.
     pub fn is_held_by_others(&self, slot: Slot, row: u32) -> bool {
+        self.held(Some(slot), row as usize / 64, 1 << (row % 64)) != 0
+    }
+
+    /// Which of the rows that `wanted` names in a word of the bitmaps are held by living relatives
+    /// other than `except`. Empties the slots of dead processes that it meets.
+    fn held(&self, except: Option<Slot>, word: usize, wanted: u64) -> u64 {
         let memory = self.memory();
         let used = memory.header.processes.load(Ordering::Acquire) as usize;
-        let (word, bit) = (row as usize / 64, 1u64 << (row % 64));
+        let mut found = 0;
         for (i, other) in memory.processes.iter().enumerate().take(used) {
             let Some(holds) = other.holds.get(word) else { continue };
-            if i == slot.0 as usize || holds.load(Ordering::SeqCst) & bit == 0 {
+            let bits = holds.load(Ordering::SeqCst) & wanted & !found;
+            if bits == 0 || except.is_some_and(|slot| i == slot.0 as usize) {
                 continue;
             }
-            let pid = other.pid.load(Ordering::Acquire);
-            if pid == SLOT_FREE {
+            if is_emptied_if_dead(other) {
                 continue;
             }
-            if pid == SLOT_RESERVED || !is_dead(pid as i32) {
-                return true;
-            }
-            if other
-                .pid
-                .compare_exchange(pid, SLOT_FREE, Ordering::AcqRel, Ordering::Relaxed)
-                .is_ok()
-            {
-                // Bits of a free slot do not count; whoever takes it clears them.
+            found |= bits;
+            if found == wanted {
+                break;
             }
         }
-        false
+        found
+    }
+
+    fn empty_dead_slots(&self) {
+        let used = self.memory().header.processes.load(Ordering::Acquire) as usize;
+        for slot in self.memory().processes.iter().take(used) {
+            is_emptied_if_dead(slot);
+        }
     }
 
     /// Before the process leaves the family or ends in an orderly way: it holds nothing any more.
     pub fn leave(&self, slot: Slot) {
-        if let Some(slot) = self.slot(slot) {
-            slot.pid.store(SLOT_FREE, Ordering::Release);
+        let Some(mine) = self.slot(slot) else { return };
+        for (word, holds) in mine.holds.iter().enumerate() {
+            // As in `let_go`: the uses are noted, then the bits go, then others are asked.
+            let bits = holds.load(Ordering::SeqCst);
+            if bits != 0 {
+                self.let_go_word(slot, word, holds, bits);
+            }
+        }
+        mine.pid.store(SLOT_FREE, Ordering::Release);
+    }
+
+    fn let_go_word(&self, slot: Slot, word: usize, holds: &AtomicU64, bits: u64) {
+        let mut seen = [0u32; 64];
+        let first = word * 64;
+        for (state, row) in seen.iter_mut().zip(self.memory().rows.iter().skip(first)) {
+            *state = row.state.load(Ordering::SeqCst);
+        }
+        let bits = holds.fetch_and(!bits, Ordering::SeqCst) & bits;
+        fence(Ordering::SeqCst);
+        let unheld = bits & !self.held(Some(slot), word, bits);
+        for (i, state) in seen.iter().enumerate() {
+            if unheld & 1 << i != 0 {
+                self.free_row((first + i) as u32, *state);
+            }
         }
     }
+}
+
+/// Whether a slot belongs to nobody living; empties that of a dead process.
+fn is_emptied_if_dead(slot: &ProcessSlot) -> bool {
+    let pid = slot.pid.load(Ordering::Acquire);
+    if pid == SLOT_FREE {
+        return true;
+    }
+    if pid == SLOT_RESERVED || !is_dead(pid as i32) {
+        return false;
+    }
+    // Bits of a free slot do not count; whoever takes it clears them.
+    let _ = slot.pid.compare_exchange(pid, SLOT_FREE, Ordering::AcqRel, Ordering::Relaxed);
+    true
 }
 
 #[cfg(test)]
@@ -418,7 +541,7 @@ mod tests {
         let f = family();
         let pid = std::process::id();
         let parent = f.join(pid).unwrap();
-        let row = f.open_row(parent).unwrap();
+        let row = f.open_row(parent, pid).unwrap();
         assert!(!f.is_held_by_others(parent, row));
         let child = f.fork(parent, pid);
         f.forked(child, 1); // process 1 always lives
@@ -435,7 +558,7 @@ mod tests {
         let f = family();
         let pid = std::process::id();
         let parent = f.join(pid).unwrap();
-        let row = f.open_row(parent).unwrap();
+        let row = f.open_row(parent, pid).unwrap();
         let child = f.fork(parent, pid);
         assert!(f.is_held_by_others(parent, row));
         f.forked(child, -1);
@@ -447,7 +570,7 @@ mod tests {
         let f = family();
         let pid = std::process::id();
         let parent = f.join(pid).unwrap();
-        let row = f.open_row(parent).unwrap();
+        let row = f.open_row(parent, pid).unwrap();
         let child = f.fork(parent, pid);
         f.forked(child, dead_pid() as i32);
         assert!(!f.is_held_by_others(parent, row));
@@ -461,7 +584,7 @@ mod tests {
         let slot = f.join(std::process::id()).unwrap();
         let mut names = std::collections::HashSet::new();
         for _ in 0..10_000 {
-            let row = f.open_row(slot).unwrap();
+            let row = f.open_row(slot, std::process::id()).unwrap();
             assert!(names.insert(f.row(row).unwrap().carrier_id.load(Ordering::Relaxed)));
             assert!(f.let_go(slot, row));
         }
@@ -473,10 +596,71 @@ mod tests {
         let f = family();
         let slot = f.join(std::process::id()).unwrap();
         for _ in 0..ROWS {
-            assert!(f.open_row(slot).is_some());
+            assert!(f.open_row(slot, std::process::id()).is_some());
         }
-        assert_eq!(f.open_row(slot), None);
+        assert_eq!(f.open_row(slot, std::process::id()), None);
         assert!(f.let_go(slot, 77));
-        assert_eq!(f.open_row(slot), Some(77));
+        assert!(!f.let_go(slot, 77), "given back once");
+        assert_eq!(f.open_row(slot, std::process::id()), Some(77));
+    }
+
+    #[test]
+    fn who_leaves_last_frees_the_rows() {
+        let f = family();
+        let pid = std::process::id();
+        let parent = f.join(pid).unwrap();
+        // Accept, fork, close in the parent, orderly end of the child: more often than there are rows.
+        for _ in 0..ROWS + 10 {
+            let row = f.open_row(parent, pid).unwrap();
+            let child = f.fork(parent, pid);
+            f.forked(child, pid as i32);
+            assert!(!f.let_go(parent, row));
+            f.leave(child.unwrap());
+        }
+        assert!(f.memory().header.rows.load(Ordering::Relaxed) < 100);
+    }
+
+    #[test]
+    fn leaving_keeps_what_others_hold() {
+        let f = family();
+        let pid = std::process::id();
+        let parent = f.join(pid).unwrap();
+        let row = f.open_row(parent, pid).unwrap();
+        let child = f.fork(parent, pid);
+        f.forked(child, pid as i32);
+        f.leave(child.unwrap());
+        assert!(f.let_go(parent, row), "not freed by the child");
+    }
+
+    #[test]
+    fn rows_of_the_killed_are_swept_when_no_other_is_left() {
+        let f = family();
+        let pid = std::process::id();
+        let parent = f.join(pid).unwrap();
+        let first = f.open_row(parent, pid).unwrap();
+        let rows: Vec<_> = (1..ROWS).map(|_| f.open_row(parent, pid).unwrap()).collect();
+        let child = f.fork(parent, pid);
+        f.forked(child, dead_pid() as i32);
+        for row in &rows {
+            // As when the parent closed while the child lived.
+            let (word, bit) = f.bit(parent, *row).unwrap();
+            word.fetch_and(!bit, Ordering::SeqCst);
+        }
+        for _ in &rows {
+            assert_ne!(f.open_row(parent, pid).unwrap(), first, "held by the living");
+        }
+        assert_eq!(f.open_row(parent, pid), None);
+    }
+
+    #[test]
+    fn a_row_that_was_opened_again_is_not_freed() {
+        let f = family();
+        let pid = std::process::id();
+        let slot = f.join(pid).unwrap();
+        let row = f.open_row(slot, pid).unwrap();
+        let seen = f.row(row).unwrap().state.load(Ordering::Relaxed);
+        assert!(f.let_go(slot, row));
+        while f.open_row(slot, pid) != Some(row) {}
+        assert!(!f.free_row(row, seen), "another use");
     }
 }

@@ -107,7 +107,7 @@ impl Producer {
     #[inline]
     pub fn refresh(&mut self) -> Result<(), Corrupt> {
         let head = self.segment.half(self.half).consumer.head.load(Ordering::Acquire);
-        if head % ALIGN as u64 != 0 || head < self.head || head > self.tail {
+        if !head.is_multiple_of(ALIGN as u64) || head < self.head || head > self.tail {
             return Err(Corrupt::Cursor);
         }
         self.head = head;
@@ -267,6 +267,8 @@ pub struct Consumer {
     /// A PAD (from, to) that was skipped while something older was still borrowed. One is enough: a
     /// second one would end a whole lap later, beyond what `head` allows to be published.
     skipped: (u64, u64),
+    /// Never publishes what it frees.
+    only_looks: bool,
 }
 
 impl Consumer {
@@ -274,7 +276,14 @@ impl Consumer {
     /// record that begins at `head` and is still borrowed.
     #[inline]
     pub fn new(segment: Segment, half: usize, scan: u64, head: u64) -> Self {
-        Self { segment, half, scan, head, tail: scan, skipped: (0, 0) }
+        Self { segment, half, scan, head, tail: scan, skipped: (0, 0), only_looks: false }
+    }
+
+    /// A copy that walks on without freeing anything for the producer, not even a PAD: what it passes
+    /// stays as it is for the cursors that it was copied from.
+    #[inline]
+    pub fn onlooker(&self) -> Self {
+        Self { only_looks: true, ..*self }
     }
 
     /// Cursor of the next record to report.
@@ -294,7 +303,7 @@ impl Consumer {
     pub fn refresh(&mut self) -> Result<(), Corrupt> {
         // Pairs with the release store in `Producer::publish`.
         let tail = self.segment.half(self.half).producer.tail.load(Ordering::Acquire);
-        if tail % ALIGN as u64 != 0
+        if !tail.is_multiple_of(ALIGN as u64)
             || tail < self.tail
             || tail.wrapping_sub(self.head) > u64::from(self.segment.ring_bytes())
         {
@@ -388,6 +397,9 @@ impl Consumer {
         }
         let to = if to == self.skipped.0 { self.skipped.1.max(to) } else { to };
         self.head = to;
+        if self.only_looks {
+            return;
+        }
         let line = &self.segment.half(self.half).consumer;
         // Pairs with the acquire load in `Producer::refresh`: our reads of the freed bytes come first.
         line.head.store(to, Ordering::Release);

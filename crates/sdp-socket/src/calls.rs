@@ -15,7 +15,7 @@ use sdp_stats::{Direction, Lane as StatsLane, Reason};
 use sdp_sys::{errno::Errno, section};
 
 use crate::{
-    conn::{self, Conn, Half, Stage},
+    conn::{self, Half, Stage},
     demote, epoll, handover, inherit,
     iovec::Buffers,
     lifecycle, process, promote, readiness,
@@ -72,7 +72,7 @@ pub fn is_tracked(fd: c_int) -> bool {
 /// load, nothing else; never false while a descriptor is tracked.
 #[inline(always)]
 pub fn involved() -> bool {
-    process::highest_descriptor() != 0
+    process::highest_descriptor() >= 0
 }
 
 /// What stands between a data call and its lane.
@@ -127,10 +127,16 @@ pub unsafe fn recv(fd: c_int, iov: *const iovec, count: usize, flags: c_int) -> 
             if flags & libc::MSG_ERRQUEUE != 0 {
                 return Call::Pass;
             }
+            if iov.is_null() && count != 0 {
+                return Call::Pass; // EFAULT, by the kernel
+            }
             // SAFETY: the program's vector, valid for the call.
             let Some(mut buffers) = (unsafe { Buffers::new(iov, count) }) else {
                 return done(Err(Errno::EINVAL));
             };
+            if flags & libc::MSG_TRUNC == 0 && buffers.has_null() {
+                return done(Err(Errno::EFAULT));
+            }
             done(receive::receive(&conn, &mut buffers, Wish { flags }))
         }
     }
@@ -178,12 +184,18 @@ pub unsafe fn send(fd: c_int, iov: *const iovec, count: usize, flags: c_int) -> 
                 };
                 demote::leave(&conn, fd, why);
             }
+            if iov.is_null() && count != 0 {
+                return Call::Pass; // EFAULT, by the kernel
+            }
             // SAFETY: the program's vector, valid for the call.
             let Some(mut buffers) = (unsafe { Buffers::new(iov, count) }) else {
                 return done(Err(Errno::EINVAL));
             };
             if buffers.left() == 0 {
                 return Call::Pass;
+            }
+            if buffers.has_null() {
+                return done(Err(Errno::EFAULT));
             }
             done(send::send(&conn, &mut buffers, flags))
         }
@@ -209,8 +221,7 @@ pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Call {
                     && conn.stage() != Stage::Listener
                     && conn.stage() != Stage::Fresh
                 {
-                    demote::leave(conn, passed, Reason::Passed);
-                    handover::push(conn, passed);
+                    handover::leave(conn, passed, Reason::Passed);
                 }
             });
         }
@@ -301,7 +312,7 @@ pub unsafe fn splice(
 ) -> Call {
     for (fd, half) in [(input, Half::Receive), (output, Half::Send)] {
         if let Some(conn) = Pinned::new(fd, half) {
-            splice::prepare_splice(&conn);
+            splice::prepare_splice(&conn, half);
         }
     }
     Call::Pass
@@ -397,22 +408,38 @@ pub unsafe fn setsockopt(
         (libc::IPPROTO_TCP, libc::TCP_ULP | libc::TCP_REPAIR) => Reason::UnsuitableSocket,
         _ => return Call::Pass,
     };
-    leave_number(fd, why);
+    // With these two it is the kernel that makes sense of the bytes; with the others, our own receive
+    // calls go on to deliver what is left in the ring.
+    let reader = match (level, name) {
+        (libc::IPPROTO_TCP, libc::TCP_ULP | libc::TCP_REPAIR) => Reader::Kernel,
+        _ => Reader::Library,
+    };
+    leave_number(fd, why, reader);
     Call::Pass
 }
 
-/// Moves what `fd` names to the kernel lane for good, whatever stage it is in.
-fn leave_number(fd: c_int, why: Reason) {
-    let _section = section::Guard::enter();
-    if let Some(conn) = Pinned::new(fd, Half::Receive) {
-        leave_conn(&conn, fd, why);
-    }
+/// Who reads a connection after it left the SDP lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reader {
+    /// Our own calls, which deliver ring bytes first.
+    Library,
+    /// Somebody who knows only the kernel's stream: ring bytes must go back there.
+    Kernel,
 }
 
-fn leave_conn(conn: &Conn, fd: c_int, why: Reason) {
-    conn.set(conn::flag::PINNED);
-    demote::leave(conn, fd, why);
-    handover::push(conn, fd);
+/// Moves what `fd` names to the kernel lane for good, whatever stage it is in.
+fn leave_number(fd: c_int, why: Reason, reader: Reader) {
+    let _section = section::Guard::enter();
+    if let Some(conn) = Pinned::new(fd, Half::Receive) {
+        match reader {
+            Reader::Library => {
+                demote::leave(&conn, fd, why);
+            }
+            Reader::Kernel => {
+                handover::leave(&conn, fd, why);
+            }
+        }
+    }
 }
 
 /// Why a program's own use of a descriptor keeps it on the kernel lane.
@@ -430,13 +457,13 @@ pub enum Pin {
 
 /// Moves a connection to the kernel lane for good.
 pub fn pin(fd: c_int, why: Pin) {
-    let reason = match why {
-        Pin::Stdio => Reason::Stdio,
-        Pin::StandardDescriptor => Reason::StandardDescriptor,
-        Pin::Aio => Reason::Aio,
-        Pin::SignalDriven => Reason::SignalDriven,
+    let (reason, reader) = match why {
+        Pin::Stdio => (Reason::Stdio, Reader::Kernel),
+        Pin::StandardDescriptor => (Reason::StandardDescriptor, Reader::Kernel),
+        Pin::Aio => (Reason::Aio, Reader::Kernel),
+        Pin::SignalDriven => (Reason::SignalDriven, Reader::Library),
     };
-    leave_number(fd, reason);
+    leave_number(fd, reason, reader);
 }
 
 /// After a successful `socket`.
@@ -500,7 +527,7 @@ pub fn controlling(fd: c_int, command: c_int, arg: usize) -> Call {
         _ => false,
     };
     if signal_driven {
-        leave_number(fd, Reason::SignalDriven);
+        leave_number(fd, Reason::SignalDriven, Reader::Library);
     }
     Call::Pass
 }

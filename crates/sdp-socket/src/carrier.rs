@@ -122,7 +122,8 @@ pub(crate) fn receive(
     unsafe { sys!(libc::SYS_recvmsg, fd, &raw mut msg, flags) }
 }
 
-/// Sends from the buffers, without using them up, never blocking.
+/// Sends from the buffers, without using them up, never blocking. Never raises SIGPIPE: whether a call
+/// of the program ends in EPIPE is known only to its caller.
 pub(crate) fn send(fd: c_int, buffers: &Buffers, flags: c_int) -> Result<usize, Errno> {
     let mut iov = [const { iovec { iov_base: core::ptr::null_mut(), iov_len: 0 } }; IOV];
     let used = buffers.fill(usize::MAX, &mut iov);
@@ -130,8 +131,9 @@ pub(crate) fn send(fd: c_int, buffers: &Buffers, flags: c_int) -> Result<usize, 
     let mut msg: msghdr = unsafe { core::mem::zeroed() };
     msg.msg_iov = iov.as_mut_ptr();
     msg.msg_iovlen = used;
+    let flags = flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: msg and its vector outlive the call; the elements are the program's own.
-    unsafe { sys!(libc::SYS_sendmsg, fd, &raw const msg, flags | libc::MSG_DONTWAIT) }
+    unsafe { sys!(libc::SYS_sendmsg, fd, &raw const msg, flags) }
 }
 
 /// Puts one bell byte on the carrier. True when the kernel took it: only then may it be counted.

@@ -21,6 +21,7 @@ use sdp_shm::{
     layout::Segment,
 };
 use sdp_stats::{Reason, RowId};
+use sdp_sys::errno::Errno;
 
 use crate::process;
 
@@ -94,10 +95,13 @@ pub(crate) mod flag {
     pub(crate) const ACCEPTED: u32 = 1024;
     /// Counted as an established connection.
     pub(crate) const SEEN: u32 = 2048;
+    /// A non-blocking sender was answered EAGAIN because the ring is full: "writable" means room in the
+    /// ring until it is seen again.
+    pub(crate) const WANTS_ROOM: u32 = 8192;
     /// `tuple` is valid.
     pub(crate) const NAMED: u32 = 4096;
     /// A reset by the peer has been reported: like the kernel, once.
-    pub(crate) const RESET_TOLD: u32 = 8192;
+    pub(crate) const RESET_TOLD: u32 = 16384;
 }
 
 const FREE: u32 = 0;
@@ -145,14 +149,19 @@ pub(crate) struct Conn {
     meeting: UnsafeCell<Rendezvous>,
     /// First registration in an epoll set + 1 (guarded by the epoll lock).
     pub(crate) registrations: AtomicU32,
-    /// Last time a sender looked at the carrier, and the consumer's head then.
+    /// When the meeting began; once attached, the last time a sender looked at the carrier, and the
+    /// consumer's head then.
     pub(crate) looked_ns: AtomicU64,
     pub(crate) looked_head: AtomicU64,
-    /// Learnt receive spin in nanoseconds, failures in a row, and what the peer's pattern is.
-    pub(crate) spin_ns: AtomicU32,
-    pub(crate) spin_failures: AtomicU32,
+    /// What waits have learnt ([`crate::spin::Learnt`]).
+    pub(crate) spin: AtomicU64,
     /// Bytes received since the program last sent: a stream does not spin.
     pub(crate) one_way: AtomicU64,
+    /// An error number that the kernel told us while a call had bytes to answer with; 0 none. The next
+    /// call reports it, as if the kernel still held it.
+    owed: AtomicU32,
+    /// Code of the reason that pinned the connection first, plus one; 0 none.
+    pin_reason: AtomicU32,
     next_free: AtomicU32,
 }
 
@@ -219,7 +228,8 @@ impl Conn {
             &self.ticks,
             &self.meeting_lock,
             &self.registrations,
-            &self.spin_failures,
+            &self.owed,
+            &self.pin_reason,
         ] {
             word.store(0, Ordering::Relaxed);
         }
@@ -232,7 +242,7 @@ impl Conn {
         for word in [&self.looked_ns, &self.looked_head, &self.one_way] {
             word.store(0, Ordering::Relaxed);
         }
-        self.spin_ns.store(crate::spin::INITIAL_NS, Ordering::Relaxed);
+        self.spin.store(crate::spin::Learnt::NEW.to_word(), Ordering::Relaxed);
         self.stats.store(RowId::NONE.raw(), Ordering::Relaxed);
         self.segment.store(null_mut(), Ordering::Relaxed);
         // SAFETY: the slot is TEARING: nobody else touches it. `write`, not assignment: a slot that was
@@ -303,8 +313,9 @@ impl Conn {
         Some(unsafe { Segment::new(base, self.ring_bytes.load(Ordering::Relaxed)) })
     }
 
-    /// Installs the segment. Once per life, under the meeting's lock.
-    pub(crate) fn attach(&self, segment: Segment, side: u8, peer: Option<(PeerId, u32)>) {
+    /// Installs the segment. Once per life, under the meeting's lock. False when the meeting was called
+    /// off meanwhile: the segment goes with the connection, and is not used.
+    pub(crate) fn attach(&self, segment: Segment, side: u8, peer: Option<(PeerId, u32)>) -> bool {
         self.side.store(u32::from(side), Ordering::Relaxed);
         if let Some((id, slot)) = peer {
             // SAFETY: under the meeting's lock, before `segment` is set.
@@ -315,7 +326,7 @@ impl Conn {
         }
         self.ring_bytes.store(segment.ring_bytes(), Ordering::Relaxed);
         self.segment.store(segment.base().as_ptr(), Ordering::Release);
-        self.set_stage(Stage::Attached);
+        self.change_stage(Stage::Meeting, Stage::Attached)
     }
 
     /// Wakes the peer's sleepers for this connection through its bell page and eventfd. False when it
@@ -347,13 +358,15 @@ impl Conn {
     pub(crate) fn name(&self, fd: i32) -> Option<Tuple> {
         if !self.has(flag::NAMED) {
             let tuple = Tuple::of(fd).ok()?;
+            // A meeting that another thread is busy with: the next call keeps the answer.
             self.try_meeting(|_| {
                 if !self.has(flag::NAMED) {
                     // SAFETY: under the meeting's lock, before NAMED.
                     unsafe { *self.tuple.get() = tuple };
                     self.set(flag::NAMED);
                 }
-            })?;
+            });
+            return Some(tuple);
         }
         // SAFETY: NAMED: not written any more.
         Some(unsafe { *self.tuple.get() })
@@ -389,6 +402,33 @@ impl Conn {
         crate::process::note_reason(self, reason);
     }
 
+    /// Never on the SDP lane again, because of `reason`, unless there was a reason already.
+    pub(crate) fn pin_to_kernel(&self, reason: Reason) {
+        let code = u32::from(reason.code()) + 1;
+        let _ = self.pin_reason.compare_exchange(0, code, Ordering::Relaxed, Ordering::Relaxed);
+        self.set(flag::PINNED);
+    }
+
+    /// Why [`Conn::pin_to_kernel`] was called first.
+    pub(crate) fn pin_reason(&self) -> Option<Reason> {
+        Reason::from_code(self.pin_reason.load(Ordering::Relaxed).checked_sub(1)?)
+    }
+
+    /// Keeps an error for the next call.
+    pub(crate) fn owe(&self, error: Errno) {
+        self.owed.store(error.0.unsigned_abs(), Ordering::Relaxed);
+    }
+
+    /// Takes the error that is owed to the program.
+    #[inline]
+    pub(crate) fn take_owed(&self) -> Option<Errno> {
+        if self.owed.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let owed = self.owed.swap(0, Ordering::Relaxed);
+        (owed != 0).then_some(Errno(owed as i32))
+    }
+
     /// Runs `body` on the meeting, unless another thread is at it.
     pub(crate) fn try_meeting<R>(&self, body: impl FnOnce(&mut Rendezvous) -> R) -> Option<R> {
         self.meeting_lock.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).ok()?;
@@ -417,7 +457,13 @@ impl Conn {
         for word in self.pins.iter().chain(&self.raw) {
             word.store(0, Ordering::Relaxed);
         }
-        self.meeting_lock.store(0, Ordering::Relaxed);
+        if self.meeting_lock.load(Ordering::Relaxed) != 0 {
+            // Another thread of the parent was in the middle of a step: what it left is not to be
+            // trusted, not even its descriptors, which are closed by exec or exit.
+            // SAFETY: the only thread of the child; `write`, so that nothing half done is dropped.
+            unsafe { self.meeting.get().write(Rendezvous::new()) };
+            self.meeting_lock.store(0, Ordering::Relaxed);
+        }
     }
 
     /// Pins by index, for walks that start from a bell bit. False when the slot is not in use.
@@ -430,22 +476,24 @@ impl Conn {
         false
     }
 
-    /// One more descriptor names the connection.
-    pub(crate) fn reference(&self) {
-        self.refs.fetch_add(1, Ordering::Relaxed);
+    /// One more descriptor names the connection. False when the last one has just been closed.
+    pub(crate) fn reference(&self) -> bool {
+        self.refs
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n != 0).then_some(n + 1))
+            .is_ok()
     }
 
-    /// How many descriptors name the connection.
-    pub(crate) fn references(&self) -> u32 {
-        self.refs.load(Ordering::Relaxed)
+    /// One descriptor less. True for exactly one caller: the connection has none any more, and the
+    /// caller ends it ([`Conn::closed`]).
+    pub(crate) fn unreference(&self) -> bool {
+        self.refs.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
-    /// One descriptor less; its table word has been cleared already.
-    pub(crate) fn unreference(&self) {
-        if self.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.state.store(CLOSING, Ordering::SeqCst);
-            self.tear_down_if_unused();
-        }
+    /// The last descriptor is gone from the table, and what goes before the end has been done: the slot
+    /// is freed as soon as nobody uses it.
+    pub(crate) fn closed(&self) {
+        self.state.store(CLOSING, Ordering::SeqCst);
+        self.tear_down_if_unused();
     }
 
     fn tear_down_if_unused(&self) {

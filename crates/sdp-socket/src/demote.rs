@@ -3,6 +3,7 @@
 
 use core::sync::atomic::Ordering;
 
+use sdp_shm::{family::Row, layout::Half as HalfLines};
 use sdp_stats::{Direction, Reason};
 use sdp_sys::{errno::Errno, sys};
 
@@ -19,7 +20,8 @@ pub(crate) fn reset(conn: &Conn) {
     if conn.has(flag::HOSTILE) {
         return;
     }
-    conn.set(flag::HOSTILE | flag::PINNED);
+    conn.set(flag::HOSTILE);
+    conn.pin_to_kernel(Reason::ProtocolViolation);
     conn.note_reason(Reason::ProtocolViolation);
     if let Some(page) = process::page() {
         for direction in [Direction::Send, Direction::Receive] {
@@ -35,83 +37,70 @@ pub(crate) fn reset(conn: &Conn) {
 
 /// Moves a connection to the kernel lane in both directions, for good. Answers with the bytes that
 /// are left unread in the inbound ring: calls of the library still deliver them first.
+///
+/// For readers that go on through the library. Where a reader follows that does not know of us, see
+/// [`crate::handover::leave`].
 pub(crate) fn leave(conn: &Conn, fd: i32, reason: Reason) -> u64 {
-    conn.set(flag::PINNED);
-    match conn.stage() {
-        Stage::Attached => {}
-        Stage::Young | Stage::Meeting => {
-            conn.try_meeting(|meeting| meeting.abandon());
-            conn.set_stage(Stage::Kernel);
-            conn.note_reason(reason);
-            return 0;
-        }
-        _ => return 0,
+    if !begin(conn, reason) {
+        return 0;
     }
     leave_outbound(conn, reason);
-    leave_inbound(conn, fd, reason)
+    leave_inbound(conn, reason, |sink, _, lines| receive::settle(fd, sink, lines)).unwrap_or(0)
+}
+
+/// Pins the connection and gives up a meeting. True when it is attached: both halves must leave.
+pub(crate) fn begin(conn: &Conn, reason: Reason) -> bool {
+    conn.pin_to_kernel(reason);
+    match conn.stage() {
+        Stage::Attached => true,
+        Stage::Young | Stage::Meeting => {
+            conn.try_meeting(|meeting| meeting.abandon());
+            if conn.change_stage(Stage::Young, Stage::Kernel)
+                || conn.change_stage(Stage::Meeting, Stage::Kernel)
+            {
+                conn.note_reason(reason);
+                return false;
+            }
+            // Another thread may have attached it meanwhile.
+            conn.stage() == Stage::Attached
+        }
+        _ => false,
+    }
 }
 
 /// The sending half: local and immediate, unless the consumer must catch up first.
-fn leave_outbound(conn: &Conn, reason: Reason) {
+pub(crate) fn leave_outbound(conn: &Conn, reason: Reason) {
     let _ = send::with_source(conn, |source, _, _, lines| {
         send::leave_sdp(conn, source, lines, reason);
         Ok(())
     });
 }
 
-/// The receiving half: tells the producer, and ends its section where the ring ends now (L10).
-fn leave_inbound(conn: &Conn, fd: i32, reason: Reason) -> u64 {
+/// The receiving half: tells the producer, and ends its section where the ring ends now (L10). `rest`
+/// runs before the gate is given back: until then the producer sends nothing, on no lane.
+pub(crate) fn leave_inbound<R>(
+    conn: &Conn,
+    reason: Reason,
+    rest: impl FnOnce(&mut SinkState, &Row, &HalfLines) -> R,
+) -> Result<R, Errno> {
     let side = conn.side();
-    receive::with_sink(conn, |sink, _, segment, lines| {
+    receive::with_sink(conn, |sink, row, segment, lines| {
         segment.end(side).pinned.store(1, Ordering::SeqCst);
         lines.consumer.trusts_itself.store(0, Ordering::SeqCst);
         let was_on_sdp = sink.lane == Lane::Sdp;
-        let switched = send::gated(lines, side, || lane::switch_for_producer(lines));
-        if switched.is_none() {
+        let ended = send::gated(lines, side, || {
+            lane::switch_for_producer(lines);
+            rest(sink, row, lines)
+        });
+        let Some(ended) = ended else {
             reset(conn);
             return Err(Errno::ECONNRESET);
-        }
+        };
         if was_on_sdp && let Some(page) = process::page() {
             page.demoted(conn.stats_row(), Direction::Receive, reason);
         }
-        Ok(settle(fd, sink, lines))
+        Ok(ended)
     })
-    .unwrap_or(0)
-}
-
-/// Follows the log as far as that is possible without delivering bytes; how many ring bytes (headers
-/// included) are in the way.
-pub(crate) fn settle(fd: i32, sink: &mut SinkState, lines: &sdp_shm::layout::Half) -> u64 {
-    for _ in 0..sdp_shm::layout::LOG_ENTRIES {
-        let Ok(Some(switch)) = sink.pending(lines) else { break };
-        match switch.to {
-            Lane::Sdp => {
-                let Ok(consumed) = carrier::consumed(fd) else { break };
-                if consumed != switch.carrier {
-                    break; // carrier bytes come first, then the ring
-                }
-                sink.carrier_read = consumed;
-                sink.follow(lines, Lane::Sdp);
-            }
-            Lane::Kernel => {
-                let (_, head) = sink.rx.cursors();
-                if head != switch.ring || sink.current_len != 0 {
-                    break;
-                }
-                let bells = switch.carrier.wrapping_sub(sink.carrier_read);
-                if bells > i64::MAX as u64 {
-                    break;
-                }
-                sink.carrier_read += carrier::eat(fd, bells);
-                if sink.carrier_read != switch.carrier {
-                    break;
-                }
-                sink.follow(lines, Lane::Kernel);
-            }
-        }
-    }
-    let (_, head) = sink.rx.cursors();
-    lines.producer.tail.load(Ordering::Acquire).wrapping_sub(head)
 }
 
 /// Whether another process than this one uses the lanes of this end. Such a connection continues on

@@ -3,52 +3,216 @@
 //! After a connection left the SDP lane, its inbound ring may still hold bytes. Our own receive calls
 //! deliver them first; stdio, an executed image or a process that gets the descriptor would miss them.
 //! Where the peer's socket can be had (`pidfd_getfd`, its inode proven by the kernel's own tables) the
-//! bytes are sent once more, through that socket, and arrive in ours in stream order. Otherwise the
-//! peer is rung, and the bytes stay readable for every aware reader.
+//! bytes are sent once more, through that socket, and arrive in ours in stream order.
+//!
+//! # Order
+//! The half's gate is held from the switch to the end of the push. The producer adopts switches and
+//! sends on the carrier only under the gate, so that nothing newer gets in between, and what the kernel
+//! has taken from the peer's socket is a fixed number meanwhile.
+//!
+//! * Usually the ring holds the oldest unread bytes and the carrier nothing. Then the push is all or
+//!   nothing: if the kernel does not take everything within [`PATIENCE_NS`], what it took is read back
+//!   and thrown away, and the ring still has it all.
+//! * Where unread carrier bytes lie before or behind the ring's, everything that is unread is collected
+//!   in memory and sent again in order. If the kernel does not take that, the connection is reset: an
+//!   error that the program sees, instead of bytes out of order.
+//!
+//! Without the peer's socket nothing is pushed (reason `handover-stuck`): the bytes stay readable for
+//! every reader that has the library.
 
-use core::sync::atomic::Ordering;
+use core::{ptr::NonNull, sync::atomic::Ordering};
 
+use libc::c_int;
 use sdp_fabric_shm::identity;
-use sdp_rdma::fabric::ReceiveQueue;
-use sdp_sys::{OwnedFd, fd, sys};
+use sdp_rdma::fabric::{ReceiveQueue, Received, Scatter};
+use sdp_shm::{
+    family::Row,
+    layout::{Half as HalfLines, LOG_ENTRIES},
+};
+use sdp_stats::Reason;
+use sdp_sys::{OwnedFd, fd, sys, time::monotonic_ns};
 
 use crate::{
+    carrier,
     conn::{Conn, Stage},
-    lane::{Lane, SinkState},
-    receive,
+    demote,
+    lane::{Lane, SinkState, Switch},
+    process, receive,
 };
 
-/// Pushes what is left in the inbound ring into the carrier. True when nothing is left.
-pub(crate) fn push(conn: &Conn, fd: i32) -> bool {
-    if conn.stage() != Stage::Attached {
-        return true;
-    }
-    receive::with_sink(conn, |sink, row, _, lines| {
-        let Ok(Some(switch)) = sink.pending(lines) else {
-            return Ok(sink.lane == Lane::Kernel);
-        };
-        if sink.lane != Lane::Sdp || switch.to != Lane::Kernel {
-            return Ok(false);
-        }
-        // Bells first, so that only data follows them.
-        receive::eat_bells(fd, sink, lines);
-        let Some(peer) = peer_socket(conn, fd) else { return Ok(false) };
-        sink.rx.set_limit(switch.ring);
-        let pushed = push_messages(conn, sink, row, &peer);
-        if pushed && sink.carrier_read == switch.carrier {
-            sink.follow(lines, Lane::Kernel);
-            return Ok(true);
-        }
-        Ok(false)
-    })
-    .unwrap_or(false)
+/// How long one hand-over waits in all for the kernel to take or to deliver bytes. The producer stands
+/// still meanwhile, and waits longer than that.
+const PATIENCE_NS: u64 = 2_000_000_000;
+/// One wait for the carrier.
+const NAP_NS: i64 = 10_000_000;
+/// Most unread bytes that are collected in memory.
+const COLLECT_MAX: u64 = 64 << 20;
+
+/// How a hand-over ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    /// Everything unread is in the kernel's stream.
+    Done,
+    /// Nothing has changed: the ring still has its bytes.
+    Stuck,
+    /// Bytes were taken out that can be put nowhere.
+    Lost,
 }
 
-fn push_messages(
+/// Moves a connection to the kernel lane for good, for a reader that knows only the kernel's stream.
+/// True when that stream has all unread bytes.
+pub(crate) fn leave(conn: &Conn, fd: c_int, reason: Reason) -> bool {
+    if !demote::begin(conn, reason) {
+        return true;
+    }
+    demote::leave_outbound(conn, reason);
+    let outcome = demote::leave_inbound(conn, reason, |sink, row, lines| {
+        hand_over(conn, fd, sink, row, lines)
+    });
+    // Whoever waits for room in the ring finds the carrier now.
+    conn.ring_peer();
+    match outcome {
+        Ok(Outcome::Done) => true,
+        Ok(Outcome::Stuck) => {
+            conn.note_reason(Reason::HandoverStuck);
+            false
+        }
+        Ok(Outcome::Lost) => {
+            demote::reset(conn);
+            false
+        }
+        Err(_) => false,
+    }
+}
+
+/// Under the sink's lock and the half's gate.
+fn hand_over(
+    conn: &Conn,
+    fd: c_int,
+    sink: &mut SinkState,
+    row: &Row,
+    lines: &HalfLines,
+) -> Outcome {
+    let end = monotonic_ns() + PATIENCE_NS;
+    receive::settle(fd, sink, lines);
+    let switch = match sink.pending(lines) {
+        Ok(None) if sink.lane == Lane::Kernel => return Outcome::Done,
+        Ok(Some(switch)) => switch,
+        _ => return Outcome::Stuck,
+    };
+    let Some(peer) = peer_socket(conn, fd) else { return Outcome::Stuck };
+    let Ok(sent) = carrier::sent(peer.raw()) else { return Outcome::Stuck };
+    if switch.to == Lane::Kernel && sent == switch.carrier {
+        push(conn, fd, sink, row, lines, switch, &peer, end)
+    } else {
+        collect(conn, fd, sink, row, lines, sent, &peer, end)
+    }
+}
+
+/// The ring has all that is unread: bells are eaten, then its bytes are sent through the peer's socket.
+#[allow(clippy::too_many_arguments, reason = "one call, from where all of it is at hand")]
+fn push(
+    conn: &Conn,
+    fd: c_int,
+    sink: &mut SinkState,
+    row: &Row,
+    lines: &HalfLines,
+    switch: Switch,
+    peer: &OwnedFd,
+    end: u64,
+) -> Outcome {
+    if !eat_bells(fd, sink, switch, end) {
+        return Outcome::Stuck;
+    }
+    sink.rx.set_limit(switch.ring);
+    // A walk that frees nothing: until all of it has been sent, all of it stays in the ring.
+    let mut walk = *sink;
+    walk.rx = sink.rx.onlooker();
+    let mut pushed = 0;
+    let mut all = true;
+    while let Some((message, offset)) = receive::next_payload(&mut walk) {
+        let mut offset = offset;
+        while all && offset < message.len {
+            let (at, len) = walk.rx.piece(message, offset);
+            let n = send(peer, at, len, end);
+            offset = offset.saturating_add(n as u32);
+            pushed += n as u64;
+            all = n == len;
+        }
+        if !all {
+            break;
+        }
+    }
+    if !all {
+        return if eat(fd, pushed, end) == pushed { Outcome::Stuck } else { Outcome::Lost };
+    }
+    if !take_messages(conn, sink, row, |_, _, _| true) {
+        return Outcome::Lost;
+    }
+    sink.follow(lines, Lane::Kernel);
+    Outcome::Done
+}
+
+/// Takes everything unread, in stream order, into memory, and sends it through the peer's socket.
+/// `sent`: all that the kernel has taken from there.
+#[allow(clippy::too_many_arguments, reason = "one call, from where all of it is at hand")]
+fn collect(
+    conn: &Conn,
+    fd: c_int,
+    sink: &mut SinkState,
+    row: &Row,
+    lines: &HalfLines,
+    sent: u64,
+    peer: &OwnedFd,
+    end: u64,
+) -> Outcome {
+    let consumed = match sink.lane {
+        Lane::Kernel => carrier::consumed(fd).ok(),
+        Lane::Sdp => Some(sink.carrier_read),
+    };
+    let ring = conn.segment().map_or(0, |segment| u64::from(segment.ring_bytes()));
+    let room = consumed.and_then(|c| sent.checked_sub(c)).map(|unread| unread + ring);
+    let Some(room) = room.filter(|room| *room <= COLLECT_MAX) else { return Outcome::Stuck };
+    let Some(mut heap) = Heap::new(room as usize) else { return Outcome::Stuck };
+    for _ in 0..=LOG_ENTRIES {
+        let Ok(pending) = sink.pending(lines) else { return Outcome::Lost };
+        match (sink.lane, pending) {
+            (Lane::Kernel, pending) => {
+                let Ok(consumed) = carrier::consumed(fd) else { return Outcome::Lost };
+                let upto = pending.map_or(sent, |switch| switch.carrier);
+                let Some(wanted) = upto.checked_sub(consumed) else { return Outcome::Lost };
+                if !heap.read(fd, wanted, end) {
+                    return Outcome::Lost;
+                }
+                if pending.is_none() {
+                    return if heap.send(peer, end) { Outcome::Done } else { Outcome::Lost };
+                }
+                sink.carrier_read = upto;
+                sink.follow(lines, Lane::Sdp);
+            }
+            (Lane::Sdp, Some(switch)) => {
+                sink.rx.set_limit(switch.ring);
+                let taken = take_messages(conn, sink, row, |sink, message, offset| {
+                    sink.rx.copy_out(message, offset, message.len - offset, &mut heap);
+                    !heap.overflowed
+                });
+                if !taken || !eat_bells(fd, sink, switch, end) {
+                    return Outcome::Lost;
+                }
+                sink.follow(lines, Lane::Kernel);
+            }
+            (Lane::Sdp, None) => return Outcome::Lost,
+        }
+    }
+    Outcome::Lost
+}
+
+/// Takes all messages up to the limit out of the ring; `each` gets payload and may say no.
+fn take_messages(
     conn: &Conn,
     sink: &mut SinkState,
-    row: &sdp_shm::family::Row,
-    peer: &OwnedFd,
+    row: &Row,
+    mut each: impl FnMut(&SinkState, Received, u32) -> bool,
 ) -> bool {
     loop {
         let message = match sink.current() {
@@ -63,19 +227,131 @@ fn push_messages(
                 Err(_) => return false,
             },
         };
-        while sink.current_offset < sink.current_len {
-            let (at, len) = sink.rx.piece(message, sink.current_offset);
-            let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-            // SAFETY: `piece` answers with mapped ring bytes; the kernel only reads them.
-            let sent = unsafe { sys!(libc::SYS_sendto, peer.raw(), at, len, flags, 0, 0) };
-            match sent {
-                Ok(n) if n > 0 => sink.current_offset += n as u32,
-                _ => return false,
-            }
+        if !each(sink, message, sink.current_offset) {
+            return false;
         }
         sink.current_len = 0;
         sink.current_offset = 0;
         sink.rx.release(message);
+    }
+}
+
+/// Takes the bells before a switch to the kernel lane; waits for those that are still on their way.
+fn eat_bells(fd: c_int, sink: &mut SinkState, switch: Switch, end: u64) -> bool {
+    let bells = switch.carrier.wrapping_sub(sink.carrier_read);
+    if bells > i64::MAX as u64 {
+        return false;
+    }
+    let eaten = eat(fd, bells, end);
+    sink.carrier_read = sink.carrier_read.wrapping_add(eaten);
+    eaten == bells
+}
+
+/// Takes `n` bytes off the carrier and throws them away; how many, until `end`.
+fn eat(fd: c_int, n: u64, end: u64) -> u64 {
+    let mut eaten = carrier::eat(fd, n);
+    while eaten < n && wait(fd, libc::POLLIN, end) {
+        eaten += carrier::eat(fd, n - eaten);
+    }
+    eaten
+}
+
+/// Sends through the peer's socket; how many bytes the kernel took until `end`.
+fn send(peer: &OwnedFd, at: *const u8, len: usize, end: u64) -> usize {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    let mut done = 0;
+    while done < len {
+        // SAFETY: the caller's bytes are mapped; the kernel only reads them.
+        let sent = unsafe {
+            sys!(libc::SYS_sendto, peer.raw(), at.wrapping_add(done), len - done, flags, 0, 0)
+        };
+        match sent {
+            Ok(n) if n > 0 => done += n,
+            Err(sdp_sys::errno::Errno::EAGAIN) if wait(peer.raw(), libc::POLLOUT, end) => {}
+            _ => break,
+        }
+    }
+    done
+}
+
+/// Waits a little for a descriptor. False when there is no time left, or nothing to wait for.
+fn wait(fd: c_int, events: i16, end: u64) -> bool {
+    if monotonic_ns() >= end {
+        return false;
+    }
+    let mut poll = libc::pollfd { fd, events, revents: 0 };
+    let nap = libc::timespec { tv_sec: 0, tv_nsec: NAP_NS };
+    // SAFETY: both structures outlive the call; no signal mask. A handler that interrupts it is ours.
+    let _ = unsafe { sys!(libc::SYS_ppoll, &raw mut poll, 1, &raw const nap, 0, 8) };
+    poll.revents & (libc::POLLERR | libc::POLLHUP) == 0
+}
+
+/// Memory for the bytes of one [`collect`].
+struct Heap {
+    base: NonNull<u8>,
+    size: usize,
+    used: usize,
+    overflowed: bool,
+}
+
+impl Heap {
+    fn new(size: usize) -> Option<Self> {
+        let size = size.max(1);
+        let base = process::map_private(size)?;
+        Some(Self { base, size, used: 0, overflowed: false })
+    }
+
+    /// Reads `n` bytes of the carrier. False when they did not come until `end`, or do not fit.
+    fn read(&mut self, fd: c_int, n: u64, end: u64) -> bool {
+        let mut left = match usize::try_from(n) {
+            Ok(n) if n <= self.size - self.used => n,
+            _ => return false,
+        };
+        while left > 0 {
+            // SAFETY: used + left <= size, checked above.
+            let got = unsafe {
+                let at = self.base.as_ptr().add(self.used);
+                sys!(libc::SYS_recvfrom, fd, at, left, libc::MSG_DONTWAIT, 0, 0)
+            };
+            match got {
+                Ok(n) if n > 0 => {
+                    self.used += n;
+                    left -= n;
+                }
+                Err(sdp_sys::errno::Errno::EAGAIN) if wait(fd, libc::POLLIN, end) => {}
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    fn send(&self, peer: &OwnedFd, end: u64) -> bool {
+        send(peer, self.base.as_ptr(), self.used, end) == self.used
+    }
+}
+
+impl Drop for Heap {
+    fn drop(&mut self) {
+        process::unmap(self.base, self.size);
+    }
+}
+
+impl Scatter for Heap {
+    fn room(&self) -> usize {
+        self.size - self.used
+    }
+
+    fn accept(&mut self, src: &[core::cell::Cell<u8>]) {
+        if src.len() > self.room() {
+            self.overflowed = true;
+            return;
+        }
+        // SAFETY: fits, checked above; ring memory and this mapping do not overlap.
+        unsafe {
+            let to = self.base.as_ptr().add(self.used);
+            core::ptr::copy_nonoverlapping(src.as_ptr().cast::<u8>(), to, src.len());
+        }
+        self.used += src.len();
     }
 }
 
@@ -95,16 +371,15 @@ fn peer_socket(conn: &Conn, fd: i32) -> Option<OwnedFd> {
     (peer.inode != 0 && fd::inode(socket.raw()).ok()? == peer.inode).then_some(socket)
 }
 
-/// Pushes for every attached connection that the process holds, before an exec.
+/// Hands over every connection that the process holds and `wanted` names, before an exec.
 pub(crate) fn push_all(mut wanted: impl FnMut(i32) -> bool) {
     crate::table::walk(|fd, entry| {
-        if let crate::table::Entry::Conn(index) = entry
-            && let Some(conn) = crate::conn::get(index)
+        if matches!(entry, crate::table::Entry::Conn(_))
+            && let Some(conn) = crate::table::Pinned::new(fd, crate::conn::Half::Receive)
             && matches!(conn.stage(), Stage::Attached | Stage::Meeting)
             && wanted(fd)
         {
-            crate::demote::leave(conn, fd, sdp_stats::Reason::Exec);
-            push(conn, fd);
+            leave(&conn, fd, Reason::Exec);
         }
     });
 }

@@ -1,6 +1,6 @@
 //! Processes that come and go: fork, exec, sandboxes, changes of privilege, exit.
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering, fence};
 
 use sdp_shm::family::Slot;
 use sdp_stats::Reason;
@@ -9,7 +9,7 @@ use sdp_sys::{section, sys};
 use crate::{
     conn::{self, Half, Stage, flag},
     demote, handover, process,
-    table::{self, Entry},
+    table::{self, Entry, Pinned},
 };
 
 /// The slot reserved for the child, + 1; 0 none. One fork at a time per process: the family's table
@@ -18,41 +18,70 @@ static RESERVED: AtomicU32 = AtomicU32::new(0);
 /// Whether `fork_prepare` did anything.
 static PREPARED: AtomicU32 = AtomicU32::new(0);
 
+/// Held by the thread that forks, from prepare to parent/child: forks of several threads take turns.
+static FORKING: AtomicU32 = AtomicU32::new(0);
+/// Looks at a meeting that another thread is busy with, each followed by giving the processor away. Its
+/// steps do not block; what is not over by then is begun anew in the child.
+const MEETING_LOOKS: u32 = 10_000;
+
+fn yield_now() {
+    // SAFETY: no arguments.
+    let _ = unsafe { sys!(libc::SYS_sched_yield) };
+}
+
+/// A meeting in progress would go on in two processes. Forks are counted already, so that no other
+/// thread takes a step after this.
+fn abandon_meetings() {
+    fence(Ordering::SeqCst);
+    table::walk(|_, entry| {
+        let Entry::Conn(index) = entry else { return };
+        let Some(conn) = conn::get(index) else { return };
+        for _ in 0..MEETING_LOOKS {
+            if conn.stage() != Stage::Meeting {
+                break;
+            }
+            if conn.try_meeting(|meeting| meeting.abandon()).is_some() {
+                conn.ticks.store(1, Ordering::Relaxed);
+                conn.change_stage(Stage::Meeting, Stage::Young);
+                break;
+            }
+            yield_now();
+        }
+    });
+}
+
 /// Before `fork`.
 pub(crate) fn fork_prepare() {
     if process::is_retired() || !process::is_ours() {
         return;
     }
     section::enter();
-    crate::epoll::fork_prepare();
+    while FORKING.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        yield_now();
+    }
     process::count_fork();
+    // Before the locks: a step of a meeting may want them.
+    abandon_meetings();
+    crate::epoll::fork_prepare();
     if let Some((family, slot)) = process::family() {
-        // A meeting in progress would go on in two processes.
-        table::walk(|_, entry| {
-            if let Entry::Conn(index) = entry
-                && let Some(conn) = conn::get(index)
-                && conn.stage() == Stage::Meeting
-                && conn.try_meeting(|meeting| meeting.abandon()).is_some()
-            {
-                conn.ticks.store(1, Ordering::Relaxed);
-                conn.change_stage(Stage::Meeting, Stage::Young);
-            }
-        });
         let child = family.fork(slot, process::pid());
         RESERVED.store(child.map_or(0, |s| s.0 + 1), Ordering::Relaxed);
-        process::hold_peers();
         PREPARED.store(2, Ordering::Relaxed);
     } else {
         PREPARED.store(1, Ordering::Relaxed);
     }
+    process::peers().fork_prepare();
 }
 
 /// After `fork` in the parent.
 pub(crate) fn fork_parent(child: i32) {
-    match PREPARED.swap(0, Ordering::Relaxed) {
+    let prepared = PREPARED.swap(0, Ordering::Relaxed);
+    if prepared != 0 {
+        process::peers().forked();
+    }
+    match prepared {
         0 => return,
         2 => {
-            process::release_peers();
             if let Some((family, _)) = process::family() {
                 let reserved = RESERVED.swap(0, Ordering::Relaxed).checked_sub(1).map(Slot);
                 if reserved.is_none() && child > 0 {
@@ -66,6 +95,7 @@ pub(crate) fn fork_parent(child: i32) {
     }
     process::count_fork();
     crate::epoll::fork_parent();
+    FORKING.store(0, Ordering::Release);
     section::leave();
 }
 
@@ -82,8 +112,8 @@ fn mark_uncertain() {
 /// After `fork` in the child.
 pub(crate) fn fork_child() {
     let prepared = PREPARED.swap(0, Ordering::Relaxed);
-    if prepared == 2 {
-        process::release_peers();
+    if prepared != 0 {
+        process::peers().forked();
     }
     if process::is_retired() {
         return;
@@ -99,6 +129,9 @@ pub(crate) fn fork_child() {
             mark_uncertain();
         }
         process::set_slot(slot);
+    } else if process::rejoin_family() {
+        // A fork that nobody prepared, or that ran into the start of the library.
+        mark_uncertain();
     }
     table::walk(|_, entry| {
         if let Entry::Conn(index) = entry
@@ -108,6 +141,7 @@ pub(crate) fn fork_child() {
             conn.flags.fetch_and(!(flag::ROWED | flag::PEER_HAS_BELL), Ordering::SeqCst);
             conn.set_stats_row(sdp_stats::RowId::NONE);
             conn.forget_threads();
+            conn.change_stage(Stage::Meeting, Stage::Young);
         }
     });
     if prepared != 0 {
@@ -116,6 +150,7 @@ pub(crate) fn fork_child() {
     if process::family().is_some() {
         process::renew_page();
     }
+    FORKING.store(0, Ordering::Release);
     if prepared != 0 {
         process::count_fork();
         section::leave();
@@ -152,16 +187,15 @@ fn is_inherited_on_purpose(fd: i32) -> bool {
 
 /// Before a sandbox or a change of privilege: the process leaves all lanes and unmaps everything.
 pub(crate) fn leaving(reason: Reason, for_good: bool) {
-    if process::is_retired() || !process::is_ours() || process::highest_descriptor() == 0 {
+    if process::is_retired() || !process::is_ours() || process::highest_descriptor() < 0 {
         return;
     }
     let _section = section::Guard::enter();
     table::walk(|fd, entry| {
-        if let Entry::Conn(index) = entry
-            && let Some(conn) = conn::get(index)
+        if matches!(entry, Entry::Conn(_))
+            && let Some(conn) = Pinned::new(fd, Half::Receive)
         {
-            demote::leave(conn, fd, reason);
-            if conn.stage() == Stage::Attached && handover::push(conn, fd) {
+            if handover::leave(&conn, fd, reason) && conn.stage() == Stage::Attached {
                 conn.set_stage(Stage::Kernel);
             }
         }
@@ -186,14 +220,12 @@ pub(crate) fn exiting() {
     }
     let _section = section::Guard::enter();
     table::walk(|fd, entry| {
-        if let Entry::Conn(index) = entry
-            && let Some(conn) = conn::get(index)
+        if matches!(entry, Entry::Conn(_))
+            && let Some(conn) = Pinned::new(fd, Half::Receive)
             && conn.stage() == Stage::Attached
-            && conn.pin_live(Half::Receive)
         {
             // No DisConn: other threads may still send, and the kernel's FIN follows in a moment.
-            crate::lifecycle::settle_end(conn, fd);
-            conn.unpin(Half::Receive);
+            crate::lifecycle::settle_end(&conn, fd);
         }
     });
     if let Some(page) = process::page() {

@@ -40,6 +40,16 @@ impl Buffers {
         Some(Self { iov, count, skip: 0, left })
     }
 
+    /// Whether an element is a null pointer with a length: EFAULT in the kernel, a fault here.
+    #[inline]
+    pub(crate) fn has_null(&self) -> bool {
+        (0..self.count).any(|i| {
+            // SAFETY: i < count.
+            let element = unsafe { *self.iov.add(i) };
+            element.iov_base.is_null() && element.iov_len != 0
+        })
+    }
+
     /// Bytes not yet used.
     #[inline]
     pub(crate) fn left(&self) -> usize {

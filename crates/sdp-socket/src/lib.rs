@@ -40,3 +40,4 @@ mod spin;
 mod splice;
 mod table;
 mod wait;
+mod wait_set;

@@ -14,11 +14,11 @@ use sdp_sys::{fd, section, sys};
 
 use crate::{
     carrier,
-    conn::{self, Conn, Stage, flag},
+    conn::{self, Conn, Half, Stage, flag},
     demote,
     lane::Lane,
     process, receive, send, settings,
-    table::{self, Entry},
+    table::{self, Entry, Pinned},
 };
 
 /// Bytes of a socket address that we look at.
@@ -36,22 +36,26 @@ fn install(fd: i32, stage: Stage, flags: u32) -> Option<&'static Conn> {
     Some(conn)
 }
 
-/// What a table word named is not named by it any more.
+/// What a table word named is not named by it any more: the number names something else now.
 fn release(entry: Entry) {
     match entry {
         Entry::Conn(index) => {
-            if let Some(conn) = conn::get(index) {
-                let is_last = conn.references() == 1;
-                if is_last {
-                    crate::epoll::forget_conn(conn);
-                    let_go(conn);
-                }
-                conn.unreference();
+            if let Some(conn) = conn::get(index)
+                && conn.unreference()
+            {
+                end(conn);
             }
         }
         Entry::Set(index) => crate::epoll::closed(index),
         Entry::Hidden => {}
     }
+}
+
+/// No descriptor of this process names the connection any more; for whoever took the last one away.
+fn end(conn: &Conn) {
+    crate::epoll::forget_conn(conn);
+    let_go(conn);
+    conn.closed();
 }
 
 /// This process holds the connection no more.
@@ -181,7 +185,7 @@ fn adopt_listener(fd: c_int) -> Option<bool> {
 /// A connection exists from here on (or is being made).
 fn establish(conn: &Conn, fd: c_int, rule_tcp: bool, generation: u32) {
     conn.fd.store(fd, Ordering::Relaxed);
-    let row = process::family().and_then(|(family, slot)| family.open_row(slot));
+    let row = process::family().and_then(|(family, slot)| family.open_row(slot, process::pid()));
     conn.set_row(row);
     let forks = process::forks();
     if generation != forks || forks % 2 != 0 {
@@ -236,25 +240,33 @@ pub(crate) fn closing(fd: c_int) -> bool {
     }
     if process::is_ours() {
         let _section = section::Guard::enter();
-        if let Some(Entry::Conn(index)) = table::entry(fd)
-            && let Some(conn) = conn::get(index)
-        {
-            crate::epoll::forget_number(conn, fd);
-            if conn.references() == 1 {
-                last_close(conn, fd);
+        // Whoever clears the word closes this number, whoever takes the last reference away ends the
+        // connection: each once, also when several threads close at a time.
+        match table::replace(fd, None) {
+            Some(Entry::Conn(index)) => {
+                if let Some(conn) = conn::get(index) {
+                    crate::epoll::forget_number(conn, fd);
+                    if conn.unreference() {
+                        last_close(conn, fd);
+                        end(conn);
+                    }
+                }
             }
-        }
-        if let Some(entry) = table::replace(fd, None) {
-            release(entry);
+            Some(other) => release(other),
+            None => {}
         }
     }
     false
 }
 
-/// This process is about to close its last descriptor of a connection.
+/// This process is about to close its last descriptor of a connection, which is in the table no more.
 fn last_close(conn: &Conn, fd: c_int) {
+    let was_broken = conn.has(flag::HOSTILE);
     if settle_end(conn, fd) {
         disconnect(conn);
+    }
+    if !was_broken && conn.has(flag::HOSTILE) {
+        carrier::reset_on_close(fd); // found only now, when no number leads to the carrier
     }
 }
 
@@ -396,10 +408,9 @@ pub(crate) fn duplicated(old: c_int, new: c_int) {
     }
     let _section = section::Guard::enter();
     let entry = match table::entry(old) {
-        Some(Entry::Conn(index)) => conn::get(index).map(|conn| {
-            conn.reference();
-            Entry::Conn(index)
-        }),
+        Some(Entry::Conn(index)) => {
+            conn::get(index).is_some_and(Conn::reference).then_some(Entry::Conn(index))
+        }
         Some(Entry::Set(index)) => {
             crate::epoll::duplicated(index);
             Some(Entry::Set(index))
@@ -411,12 +422,10 @@ pub(crate) fn duplicated(old: c_int, new: c_int) {
         release(stale);
     }
     if (0..=2).contains(&new)
-        && let Some(Entry::Conn(index)) = entry
-        && let Some(conn) = conn::get(index)
+        && let Some(conn) = Pinned::new(new, Half::Receive)
     {
         // stdio, shells and what they start use these numbers without asking us.
-        demote::leave(conn, new, Reason::StandardDescriptor);
-        crate::handover::push(conn, new);
+        crate::handover::leave(&conn, new, Reason::StandardDescriptor);
     }
 }
 

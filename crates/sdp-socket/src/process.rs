@@ -4,7 +4,6 @@
 //! is made under the start lock, inside a critical section, with raw system calls.
 
 use core::{
-    cell::UnsafeCell,
     ptr::{NonNull, null_mut},
     sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering},
 };
@@ -15,12 +14,13 @@ use sdp_shm::{
     family::{FAMILY_BYTES, Family, Row, Slot},
 };
 use sdp_stats::{Direction, Endpoint, Identity, NewRow, Page, Reason, Role, Verdict};
-use sdp_sys::{errno::Errno, fd, memfd, pid as sys_pid, section, sys, tls, unix};
+use sdp_sys::{errno::Errno, fd, memfd, pid as sys_pid, section, sys, unix};
 
 use crate::{
     conn::{Conn, flag},
     settings::{self, Tuned},
     table::{self, Entry},
+    wait_set,
 };
 
 /// Highest number from which hidden descriptors start.
@@ -41,7 +41,7 @@ static PAGE: AtomicPtr<u8> = AtomicPtr::new(null_mut());
 static PAGE_FD: AtomicI32 = AtomicI32::new(-1);
 static STARTED: AtomicU32 = AtomicU32::new(0);
 static CPUS: AtomicU32 = AtomicU32::new(0);
-static TOP: AtomicI32 = AtomicI32::new(0);
+static TOP: AtomicI32 = AtomicI32::new(-1);
 /// The process left all lanes: it makes no system call of its own any more.
 static RETIRED: AtomicBool = AtomicBool::new(false);
 static REPORT_PENDING: AtomicBool = AtomicBool::new(false);
@@ -49,31 +49,6 @@ static REPORT_PENDING: AtomicBool = AtomicBool::new(false);
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 static PEERS: PeerTable = PeerTable::new();
-
-/// Threads that can sleep on the eventfd at the same time, each by a wait set of its own; those beyond
-/// sleep on carrier bells.
-const WAIT_SETS: usize = 64;
-/// A thread's word in TLS when it got none.
-const NO_WAIT_SET: usize = usize::MAX;
-
-/// One thread's wait set. Threads end without telling us: their sets are given to the next.
-struct WaitSet {
-    /// Kernel id of the owner; 0 never owned.
-    owner: AtomicI32,
-    /// The epoll descriptor, + 1; 0 none.
-    set: AtomicI32,
-}
-
-static SETS: [WaitSet; WAIT_SETS] =
-    [const { WaitSet { owner: AtomicI32::new(0), set: AtomicI32::new(0) } }; WAIT_SETS];
-
-/// The guard of [`PEERS`] over a fork.
-struct HeldPeers(UnsafeCell<Option<sdp_fabric_shm::peer::Guard<'static>>>);
-
-// SAFETY: written only by the thread that forks, between taking and dropping the guard.
-unsafe impl Sync for HeldPeers {}
-
-static HELD_PEERS: HeldPeers = HeldPeers(UnsafeCell::new(None));
 
 /// The peer processes that we know.
 pub(crate) fn peers() -> &'static PeerTable {
@@ -92,9 +67,9 @@ pub(crate) fn remember() {
 }
 
 /// Whether the caller runs in the process that the tables describe, and not in a vfork child that
-/// merely shares its memory. One system call: for paths that change tables.
+/// merely shares its memory. For paths that change tables.
 pub(crate) fn is_ours() -> bool {
-    RETIRED.load(Ordering::Relaxed) || sys_pid::current() as u32 == pid()
+    RETIRED.load(Ordering::Relaxed) || !sys_pid::is_borrowed(pid())
 }
 
 /// Whether the library is out of business here.
@@ -218,34 +193,23 @@ fn unhide(cell: &AtomicI32) {
 pub(crate) fn move_hidden(from: i32) {
     for cell in [&BELL_FD, &BELL_PAGE_FD, &PAGE_FD] {
         if cell.load(Ordering::Acquire) == from {
-            if let Some(fresh) = duplicate_hidden(from) {
-                cell.store(fresh, Ordering::Release);
+            // SAFETY: no pointers.
+            let fresh = unsafe {
+                sys!(libc::SYS_fcntl, from, libc::F_DUPFD_CLOEXEC, hidden_min().max(from + 1))
+            };
+            if let Ok(fresh) = fresh {
+                note_descriptor(fresh as i32);
+                table::replace(fresh as i32, Some(Entry::Hidden));
+                cell.store(fresh as i32, Ordering::Release);
             }
             if cell as *const AtomicI32 == &raw const BELL_FD {
                 crate::epoll::bell_moved();
             }
         }
     }
-    for held in &SETS {
-        if held.set.load(Ordering::Acquire) == from + 1 {
-            let fresh = duplicate_hidden(from);
-            // Without a number the owner makes a new set when it next sleeps.
-            held.set.store(fresh.map_or(0, |fresh| fresh + 1), Ordering::Release);
-        }
-    }
+    wait_set::lose(from);
     PEERS.move_up(from + 1);
     table::replace(from, None);
-}
-
-/// Another hidden number for a descriptor of ours, above it.
-fn duplicate_hidden(from: i32) -> Option<i32> {
-    // SAFETY: no pointers.
-    let fresh =
-        unsafe { sys!(libc::SYS_fcntl, from, libc::F_DUPFD_CLOEXEC, hidden_min().max(from + 1)) };
-    let fresh = fresh.ok()? as i32;
-    note_descriptor(fresh);
-    table::replace(fresh, Some(Entry::Hidden));
-    Some(fresh)
 }
 
 /// Makes what the first connection needs. False when the process has none (no memory, retired).
@@ -280,7 +244,9 @@ pub(crate) fn start() -> bool {
             FAMILY.store(base.as_ptr(), Ordering::Release);
         }
     }
-    make_page();
+    if PAGE.load(Ordering::Acquire).is_null() {
+        make_page();
+    }
     STARTED.store(2, Ordering::Release);
     true
 }
@@ -329,12 +295,12 @@ pub(crate) fn bell_fd() -> i32 {
     BELL_FD.load(Ordering::Acquire)
 }
 
-/// 1 while a thread makes the bell.
-static MAKING_BELL: AtomicU32 = AtomicU32::new(0);
+/// A thread is making the bell.
+static MAKING: AtomicU32 = AtomicU32::new(0);
 
 fn make_bell() {
     if soft_limit() < LIMIT_FOR_BELLS
-        || MAKING_BELL.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err()
+        || MAKING.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err()
     {
         return;
     }
@@ -353,84 +319,20 @@ fn make_bell() {
     } else if let Ok(event) = event {
         fd::close(event as i32);
     }
-    MAKING_BELL.store(0, Ordering::Release);
+    MAKING.store(0, Ordering::Release);
 }
 
-/// The calling thread's private edge view of the eventfd: an epoll descriptor that sees each ring
-/// once, so that threads cannot steal each other's. −1 when it cannot be had.
-pub(crate) fn wait_set() -> i32 {
-    if let Some(held) = held_wait_set() {
-        return held.set.load(Ordering::Relaxed) - 1;
-    }
-    let slot = tls::slot(tls::Slot::WaitSet);
+/// Rings this process's own bell for one of its connections.
+pub(crate) fn ring_own(slot: u32) {
     let event = bell_fd();
-    if event < 0 || slot.load(Ordering::Relaxed) == NO_WAIT_SET {
-        return -1;
+    if let Some(bell) = bell()
+        && bell.ring(slot)
+        && event >= 0
+    {
+        let one = 1u64;
+        // SAFETY: eight readable bytes.
+        let _ = unsafe { sys!(libc::SYS_write, event, &raw const one, 8) };
     }
-    let _section = section::Guard::enter();
-    let Some(index) = claim_wait_set() else {
-        slot.store(NO_WAIT_SET, Ordering::Relaxed);
-        return -1;
-    };
-    let Some(held) = SETS.get(index) else { return -1 };
-    if held.set.load(Ordering::Relaxed) == 0 && !make_wait_set(held, event) {
-        held.owner.store(0, Ordering::Release);
-        return -1;
-    }
-    slot.store(index + 1, Ordering::Relaxed);
-    clear_wait_set();
-    held.set.load(Ordering::Relaxed) - 1
-}
-
-fn held_wait_set() -> Option<&'static WaitSet> {
-    let index = tls::slot(tls::Slot::WaitSet).load(Ordering::Relaxed).checked_sub(1)?;
-    SETS.get(index).filter(|held| held.set.load(Ordering::Relaxed) != 0)
-}
-
-/// A place in [`SETS`]: of a thread that is gone, or a fresh one.
-fn claim_wait_set() -> Option<usize> {
-    let me = tls::thread_id();
-    SETS.iter().position(|held| {
-        let owner = held.owner.load(Ordering::Relaxed);
-        // A dead owner's id may be ours by now.
-        let is_free = owner == 0 || owner == me || is_thread_gone(owner);
-        is_free
-            && held.owner.compare_exchange(owner, me, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-    })
-}
-
-fn is_thread_gone(tid: i32) -> bool {
-    // SAFETY: no pointers; signal 0 only asks.
-    let asked = unsafe { sys!(libc::SYS_tgkill, pid(), tid, 0) };
-    asked == Err(Errno::ESRCH)
-}
-
-fn make_wait_set(held: &WaitSet, event: i32) -> bool {
-    // SAFETY: no pointers.
-    let Ok(set) = (unsafe { sys!(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC) }) else {
-        return false;
-    };
-    let set = hide(set as i32);
-    let mut interest = libc::epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: 0 };
-    // SAFETY: the event structure is readable.
-    let added =
-        unsafe { sys!(libc::SYS_epoll_ctl, set, libc::EPOLL_CTL_ADD, event, &raw mut interest) };
-    if added.is_err() {
-        table::replace(set, None);
-        fd::close(set);
-        return false;
-    }
-    held.set.store(set + 1, Ordering::Release);
-    true
-}
-
-/// Takes the ring that woke the thread off its wait set.
-pub(crate) fn clear_wait_set() {
-    let Some(held) = held_wait_set() else { return };
-    let set = held.set.load(Ordering::Relaxed) - 1;
-    let mut event = libc::epoll_event { events: 0, u64: 0 };
-    // SAFETY: one writable event; no wait, no mask.
-    let _ = unsafe { sys!(libc::SYS_epoll_pwait, set, &raw mut event, 1, 0, 0, 8) };
 }
 
 // ---- statistics ------------------------------------------------------------------------------
@@ -557,31 +459,14 @@ pub(crate) fn note_reason(conn: &Conn, reason: Reason) {
 
 // ---- fork ------------------------------------------------------------------------------------
 
-/// Before a fork: no other thread is in the middle of changing the table of peers, which the child
-/// could never finish.
-pub(crate) fn hold_peers() {
-    // SAFETY: one thread forks at a time (see `inherit`).
-    unsafe { *HELD_PEERS.0.get() = Some(PEERS.lock()) };
-}
-
-/// After a fork, at both sides.
-pub(crate) fn release_peers() {
-    // SAFETY: the thread that forked, or its copy.
-    drop(unsafe { (*HELD_PEERS.0.get()).take() });
-}
-
 /// In a fork child: what belonged to the parent alone is made anew on demand.
 pub(crate) fn become_child() {
     remember();
     draw_nonce();
-    // Another thread of the parent may have been in the middle of these; here it does not exist.
+    // Threads that were at it do not exist here: whoever needs it begins anew.
     let _ = STARTED.compare_exchange(1, 0, Ordering::AcqRel, Ordering::Relaxed);
-    MAKING_BELL.store(0, Ordering::Release);
-    tls::slot(tls::Slot::WaitSet).store(0, Ordering::Relaxed);
-    for held in &SETS {
-        held.owner.store(0, Ordering::Relaxed);
-        held.set.store(0, Ordering::Relaxed);
-    }
+    MAKING.store(0, Ordering::Relaxed);
+    wait_set::drop_all(true);
     // Hidden descriptors were inherited; the parent's are no use here.
     table::walk(|fd, entry| {
         if entry == Entry::Hidden {
@@ -602,6 +487,18 @@ pub(crate) fn become_child() {
     }
 }
 
+/// In a fork child for which no slot was reserved: the slot that it knows is its parent's. True when
+/// there is a family at all.
+pub(crate) fn rejoin_family() -> bool {
+    let Some(base) = NonNull::new(FAMILY.load(Ordering::Acquire)) else {
+        SLOT.store(0, Ordering::Release);
+        return false;
+    };
+    // SAFETY: as in `family`.
+    set_slot(unsafe { Family::resume(base) }.join(pid()));
+    true
+}
+
 /// In a fork child, at its first use of a connection: a page of its own.
 pub(crate) fn renew_page() {
     if PAGE.load(Ordering::Acquire).is_null() && !is_retired() {
@@ -620,6 +517,7 @@ pub(crate) fn leave_family() {
 
 /// Leaves nothing of ours behind that an unprivileged continuation could use (X1).
 pub(crate) fn drop_everything() {
+    wait_set::drop_all(false);
     for cell in [&BELL_FD, &BELL_PAGE_FD, &PAGE_FD] {
         unhide(cell);
     }

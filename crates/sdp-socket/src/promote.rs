@@ -3,7 +3,7 @@
 //! A connection starts on the kernel lane and stays there unless enough of its use was seen. Then each
 //! call takes at most one non-blocking step of the rendezvous; no call ever waits for it.
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{Ordering, fence};
 
 use sdp_fabric_shm::{
     packet::{HELLO_ACK_LEN, HELLO_LEN},
@@ -16,7 +16,7 @@ use sdp_proto::{
 };
 use sdp_shm::layout::{Segment, is_ring_size};
 use sdp_stats::Reason;
-use sdp_sys::section;
+use sdp_sys::{section, time::monotonic_ns};
 
 use crate::{
     conn::{Conn, Half, Stage, flag},
@@ -28,8 +28,12 @@ use crate::{
 const EAGER_TICKS: u32 = 64;
 /// Later only one in so many.
 const PATIENT_EVERY: u32 = 16;
-/// After so many calls the other end is taken to have no library.
+/// After so many calls, and so much time, the other end is taken to have no library. Calls alone would
+/// not do: a sender of small messages makes thousands before its reader has run once.
 const GIVE_UP_TICKS: u32 = 2048;
+const GIVE_UP_NS: u64 = 2_000_000_000;
+/// Beyond that many calls only one in so many looks at the clock and takes a step.
+const LATE_EVERY: u32 = 128;
 /// Calls between two attempts when something transient stood in the way.
 const RETRY_TICKS: u32 = 256;
 /// Longest message either way, header included.
@@ -72,6 +76,7 @@ fn begin(conn: &Conn, fd: i32) {
     }
     if conn.change_stage(Stage::Young, Stage::Meeting) {
         conn.ticks.store(0, Ordering::Relaxed);
+        conn.looked_ns.store(monotonic_ns(), Ordering::Relaxed);
         tick_now(conn, fd);
     }
 }
@@ -79,8 +84,17 @@ fn begin(conn: &Conn, fd: i32) {
 fn tick(conn: &Conn, fd: i32) {
     let tick = conn.ticks.fetch_add(1, Ordering::Relaxed);
     if tick > GIVE_UP_TICKS {
-        conn.try_meeting(|meeting| meeting.abandon());
-        return stay(conn, Reason::PeerNotListening);
+        if !tick.is_multiple_of(LATE_EVERY) {
+            return;
+        }
+        let since = conn.looked_ns.load(Ordering::Relaxed);
+        if monotonic_ns().saturating_sub(since) <= GIVE_UP_NS {
+            return tick_now(conn, fd);
+        }
+        if conn.try_meeting(|meeting| meeting.abandon()).is_some() {
+            stay(conn, Reason::PeerNotListening);
+        }
+        return;
     }
     if tick < EAGER_TICKS || tick.is_multiple_of(PATIENT_EVERY) {
         tick_now(conn, fd);
@@ -88,8 +102,12 @@ fn tick(conn: &Conn, fd: i32) {
 }
 
 fn stay(conn: &Conn, reason: Reason) {
-    conn.set_stage(Stage::Kernel);
-    conn.note_reason(reason);
+    // Another thread may have attached it meanwhile.
+    if conn.change_stage(Stage::Young, Stage::Kernel)
+        || conn.change_stage(Stage::Meeting, Stage::Kernel)
+    {
+        conn.note_reason(reason);
+    }
 }
 
 #[cold]
@@ -120,17 +138,23 @@ fn tick_now(conn: &Conn, fd: i32) {
         hello_ack: &hello_ack,
     };
     let Some(step) = conn.try_meeting(|meeting| {
-        if conn.stage() != Stage::Meeting {
+        // Pairs with `inherit::abandon_meetings`: a fork sees the lock, or we see the fork.
+        fence(Ordering::SeqCst);
+        if conn.stage() != Stage::Meeting || !process::forks().is_multiple_of(2) {
             return Step::Pending;
         }
         let step = meeting.step(&local);
         match step {
-            Step::Attached(attachment) => {
+            Step::Attached(attachment) if is_sole_holder(conn) => {
                 if attach(conn, fd, attachment) {
                     Step::Pending
                 } else {
                     Step::Failed(Refusal::Untrusted)
                 }
+            }
+            Step::Attached(attachment) => {
+                refuse(attachment);
+                Step::Failed(Refusal::RendezvousBusy)
             }
             other => other,
         }
@@ -208,12 +232,22 @@ fn attach(conn: &Conn, fd: i32, attachment: Attachment) -> bool {
         conn.set(flag::PEER_HAS_BELL);
     }
     let peer = process::peers().attach(attachment.peer).ok().map(|id| (id, peer_slot));
-    conn.attach(segment, attachment.side, peer);
+    if !conn.attach(segment, attachment.side, peer) {
+        return true; // called off: the segment goes with the connection
+    }
     let end = segment.end(conn.side());
     end.descriptor.store(fd as u32 + 1, Ordering::Relaxed);
     end.attached.store(1, Ordering::Release);
     crate::epoll::attached(conn);
     true
+}
+
+/// Whether no relative got a descriptor of the connection since the meeting began.
+fn is_sole_holder(conn: &Conn) -> bool {
+    let (Some(row), Some((family, slot))) = (conn.row_index(), process::family()) else {
+        return false;
+    };
+    !conn.has(flag::PINNED | flag::UNCERTAIN) && !family.is_held_by_others(slot, row)
 }
 
 fn refuse(attachment: Attachment) -> bool {

@@ -9,11 +9,12 @@ use sdp_sys::{errno::Errno, time::monotonic_ns};
 use crate::{
     carrier,
     conn::{self, Conn, Half, Stage, flag},
-    demote, host,
-    lane::{Lane, SinkState},
+    host,
+    lane::Lane,
     process, receive, spin,
     table::{self, Entry},
     wait,
+    wait_set::WaitSet,
 };
 
 /// Descriptors in one `poll` whose copy fits on the stack; longer ones use carrier bells and the
@@ -48,54 +49,27 @@ fn view(conn: &Conn, lines: &HalfLines) -> Option<View> {
     })
 }
 
-/// Whether a receive call would find bytes in the ring, or whatever comes behind a lane switch. A switch
-/// alone is nothing to the program: one that calls on a blocking socket would sleep.
-fn has_something(conn: &Conn, lines: &HalfLines) -> bool {
+impl View {
+    /// A message is in the ring: a receive call would act on it without asking the kernel.
+    fn has_bytes(&self) -> bool {
+        self.on_sdp && self.tail != self.head
+    }
+
+    /// The lane changes, and nobody has followed yet.
+    fn has_switch(&self) -> bool {
+        self.switches != self.followed
+    }
+}
+
+/// Whether a receive call would find something: in the ring at a glance, behind a lane switch by
+/// following it.
+fn is_readable(conn: &Conn, lines: &HalfLines) -> bool {
     let Some(view) = view(conn, lines) else { return false };
-    view.on_sdp
-        && (view.tail != view.head || (view.switches != view.followed && is_behind_switch(conn)))
-}
-
-/// The ring is drained up to a switch: follows it, and looks there.
-#[cold]
-fn is_behind_switch(conn: &Conn) -> bool {
-    let Some(fd) = table::number_of(conn) else { return false };
-    receive::with_sink(conn, |sink, _, _, lines| {
-        demote::settle(fd, sink, lines);
-        Ok(find(fd, sink, lines) != Found::Nothing)
-    })
-    .unwrap_or(true)
-}
-
-/// What a receive call would return with.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Found {
-    Nothing,
-    Bytes,
-    /// The end of the stream, or an error.
-    End,
-}
-
-/// What a receive call would find, once the log has been followed as far as that goes.
-fn find(fd: c_int, sink: &SinkState, lines: &HalfLines) -> Found {
-    if sink.current_len != 0 || (sink.lane == Lane::Sdp && receive::ring_has_news(sink, lines)) {
-        return Found::Bytes;
-    }
-    let seen = carrier::readiness(fd, libc::POLLIN | libc::POLLRDHUP);
-    if sink.engine.has_ended() || seen & (OVER | libc::POLLRDHUP) != 0 {
-        return Found::End;
-    }
-    let found = match sink.lane {
-        Lane::Kernel => seen & READ_KIND != 0,
-        // What is on the carrier without FIN are bells, or bytes behind a switch that is here by now.
-        Lane::Sdp => receive::has_news(sink, lines) && seen & READ_KIND != 0,
-    };
-    // A message may have come after the first look.
-    if found || (sink.lane == Lane::Sdp && receive::ring_has_news(sink, lines)) {
-        Found::Bytes
-    } else {
-        Found::Nothing
-    }
+    view.has_bytes()
+        || (view.on_sdp && view.has_switch() && {
+            let fd = conn.fd.load(Ordering::Relaxed);
+            judge(conn, fd).readable
+        })
 }
 
 /// Ring cursor that changes with everything new.
@@ -105,16 +79,16 @@ pub(crate) fn cursor(conn: &Conn) -> u64 {
         .map_or(0, |v| v.tail.wrapping_add(u64::from(v.switches) << 1) | 1)
 }
 
-/// Whether a receive call would find something in the ring: its cursor; otherwise the half is armed and
-/// looked at once more.
+/// Whether a receive call would find something: its cursor; otherwise the half is armed and looked at
+/// once more.
 pub(crate) fn readable_or_arm(conn: &Conn) -> Option<u64> {
     let (segment, half) = lines(conn)?;
     let lines = segment.half(half);
-    if has_something(conn, lines) {
+    if is_readable(conn, lines) {
         return Some(cursor(conn));
     }
     arm::arm(&lines.receive_arm.word, wait_mode(conn));
-    has_something(conn, lines).then(|| cursor(conn))
+    is_readable(conn, lines).then(|| cursor(conn))
 }
 
 /// Arms the receiving half.
@@ -148,35 +122,53 @@ pub(crate) fn has_room(conn: &Conn) -> bool {
 /// What is behind a kernel event that says "readable".
 pub(crate) struct Truth {
     pub(crate) readable: bool,
-    pub(crate) ate_bells: bool,
     /// The ring's cursor says nothing about what is new: kernel lane, end of stream, error.
     pub(crate) is_kernels: bool,
     pub(crate) cursor: Option<u64>,
 }
 
-/// Judges a "readable" of the kernel (X16 b): eats bells, then looks at ring, log and carrier.
+/// Judges a "readable" of the kernel (X16 b): follows lane switches, eats bells, then looks at ring, log
+/// and carrier. The half is left armed when there is nothing.
 pub(crate) fn judge(conn: &Conn, fd: c_int) -> Truth {
     let judged = receive::with_sink(conn, |sink, _, _, lines| {
-        demote::settle(fd, sink, lines);
-        let on_kernel_lane = sink.lane == Lane::Kernel;
-        let has_bytes = sink.current_len != 0 || receive::ring_has_news(sink, lines);
-        if !on_kernel_lane && has_bytes {
-            return Ok((Found::Bytes, 0, false));
+        receive::settle(fd, sink, lines);
+        if sink.lane == Lane::Sdp {
+            receive::eat_bells(fd, sink, lines);
         }
-        let eaten = if on_kernel_lane { 0 } else { receive::eat_bells(fd, sink, lines) };
-        Ok((find(fd, sink, lines), eaten, on_kernel_lane))
+        let pending = sink.pending(lines).ok().flatten();
+        let on_carrier = || carrier::readiness(fd, libc::POLLIN) & (READ_KIND | OVER) != 0;
+        let mut is_over = false;
+        let readable = match (sink.lane, pending) {
+            (Lane::Sdp, _) if sink.current_len != 0 || receive::ring_has_news(sink, lines) => true,
+            // A byte on the carrier is a bell, perhaps one that is not counted yet, or it lies behind a
+            // switch whose bells are still on their way: only an end is something to read.
+            (Lane::Sdp, _) => {
+                is_over = sink.engine.has_ended() || carrier::is_over(fd);
+                is_over
+            }
+            (Lane::Kernel, Some(switch)) => {
+                carrier::consumed(fd).is_ok_and(|consumed| consumed < switch.carrier)
+                    && on_carrier()
+            }
+            (Lane::Kernel, None) => on_carrier(),
+        };
+        Ok((readable, is_over || sink.lane == Lane::Kernel))
     });
-    let Ok((found, eaten, on_kernel_lane)) = judged else {
-        return Truth { readable: true, ate_bells: false, is_kernels: true, cursor: None };
+    let Ok((readable, is_kernels)) = judged else {
+        // A broken connection is readable: the receive call says why.
+        return Truth { readable: true, is_kernels: true, cursor: None };
     };
-    // The bell that was eaten disarmed the half.
-    let readable = found != Found::Nothing || (!on_kernel_lane && readable_or_arm(conn).is_some());
-    Truth {
-        readable,
-        ate_bells: eaten > 0,
-        is_kernels: on_kernel_lane || found == Found::End,
-        cursor: Some(cursor(conn)),
+    if !readable
+        && !is_kernels
+        && let Some((segment, half)) = lines(conn)
+    {
+        // The bell that was eaten disarmed the half.
+        let lines = segment.half(half);
+        arm::arm(&lines.receive_arm.word, wait_mode(conn));
+        let readable = view(conn, lines).is_some_and(|v| v.has_bytes() || v.has_switch());
+        return Truth { readable, is_kernels, cursor: Some(cursor(conn)) };
     }
+    Truth { readable, is_kernels, cursor: Some(cursor(conn)) }
 }
 
 fn attached(fd: c_int) -> Option<&'static Conn> {
@@ -208,7 +200,13 @@ pub(crate) unsafe fn poll(
     let fds = unsafe { core::slice::from_raw_parts_mut(fds, count) };
     let mut any = false;
     for entry in fds.iter() {
-        any |= attached(entry.fd).is_some();
+        if let Some(conn) = attached(entry.fd) {
+            any = true;
+            if count >= STACK_FDS {
+                // Too many to hide "writable" from the kernel in a copy: the sender tries again.
+                conn.flags.fetch_and(!flag::WANTS_ROOM, Ordering::SeqCst);
+            }
+        }
     }
     if !any {
         return None;
@@ -219,20 +217,30 @@ pub(crate) unsafe fn poll(
         let mut ready = ring_ready(fds);
         if ready == 0 && !has_spun {
             has_spun = true;
-            let budget = match process::tunables().receive_poll_us() {
-                None => POLL_SPIN_NS,
-                Some(us) => u64::from(us) * 1000,
-            };
-            if budget != 0 && process::usable_cpus() > 1 && worth_spinning(fds) {
-                let success = spin::shared_pause(budget, || ring_ready(fds) > 0);
-                learn_spin(fds, success);
+            if process::usable_cpus() > 1
+                && let Some(conn) = fds.iter().find_map(|entry| attached(entry.fd))
+            {
+                // The first connection learns for the whole array.
+                let budget = spin::budget(conn);
+                if budget != 0 {
+                    let success = spin::shared_pause(budget, || ring_ready(fds) > 0);
+                    spin::learn(conn, success);
+                    ready = ring_ready(fds);
+                }
             }
-            ready = ring_ready(fds);
         }
         let left = until.map(|u| u.saturating_sub(monotonic_ns()));
         let must_not_sleep = ready > 0 || left == Some(0);
         // SAFETY: `mask` is the caller's.
+        let asleep = if must_not_sleep { 0 } else { monotonic_ns() };
+        // SAFETY: as above.
         let polled = unsafe { sleep(fds, if must_not_sleep { Some(0) } else { left }, mask) };
+        if !must_not_sleep
+            && polled.is_ok()
+            && let Some(conn) = fds.iter().find_map(|entry| attached(entry.fd))
+        {
+            spin::learn_from_sleep(conn, monotonic_ns() - asleep);
+        }
         if let Err(e) = polled {
             return Some(Err(e));
         }
@@ -252,26 +260,12 @@ pub(crate) unsafe fn poll(
     }
 }
 
-/// Spin of `poll` when the last ones were answered.
-const POLL_SPIN_NS: u64 = 10_000;
-
-fn worth_spinning(fds: &[pollfd]) -> bool {
-    fds.iter().any(|entry| {
-        attached(entry.fd).is_some_and(|conn| {
-            conn.spin_ns.load(Ordering::Relaxed) != 0
-                || conn.spin_failures.fetch_add(1, Ordering::Relaxed) % 16 == 0
-        })
-    })
-}
-
-fn learn_spin(fds: &[pollfd], success: bool) {
-    for entry in fds.iter().take(8) {
-        if let Some(conn) = attached(entry.fd) {
-            let budget = conn.spin_ns.load(Ordering::Relaxed);
-            let next = if success { (budget * 2).clamp(1000, 20_000) } else { budget / 2 };
-            conn.spin_ns.store(if next < 300 { 0 } else { next }, Ordering::Relaxed);
-        }
+/// Whether "writable" of this entry is the ring's to say: a sender was told EAGAIN.
+fn waits_for_room(entry: &pollfd) -> Option<&'static Conn> {
+    if entry.events & libc::POLLOUT == 0 {
+        return None;
     }
+    attached(entry.fd).filter(|conn| conn.has(flag::WANTS_ROOM))
 }
 
 fn wants_bytes(entry: &pollfd) -> bool {
@@ -282,13 +276,22 @@ fn wants_bytes(entry: &pollfd) -> bool {
 fn ring_ready(fds: &[pollfd]) -> usize {
     fds.iter()
         .filter(|entry| {
+            if let Some(conn) = waits_for_room(entry)
+                && conn.pin_live(Half::Send)
+            {
+                let roomy = wait::sender_may_go_on_or_arm(conn);
+                conn.unpin(Half::Send);
+                if roomy {
+                    return true;
+                }
+            }
             wants_bytes(entry)
                 && attached(entry.fd).is_some_and(|conn| {
                     if !conn.pin_live(Half::Receive) {
                         return false;
                     }
                     let ready = lines(conn)
-                        .is_some_and(|(segment, half)| has_something(conn, segment.half(half)));
+                        .is_some_and(|(segment, half)| is_readable(conn, segment.half(half)));
                     conn.unpin(Half::Receive);
                     ready
                 })
@@ -298,14 +301,14 @@ fn ring_ready(fds: &[pollfd]) -> usize {
 
 /// Arms what can be armed, looks again, and polls the kernel.
 unsafe fn sleep(fds: &mut [pollfd], left: Option<u64>, mask: *const sigset_t) -> Result<(), Errno> {
-    let mut wait_set = -1;
+    let mut wait_set = WaitSet::NONE;
     let mut bell = None;
     let mut left = left;
     if left != Some(0) {
         if fds.len() < STACK_FDS {
-            wait_set = process::wait_set();
+            wait_set = WaitSet::take();
         }
-        if wait_set >= 0 {
+        if wait_set.exists() {
             bell = process::bell();
         }
         if let Some(bell) = bell {
@@ -317,7 +320,7 @@ unsafe fn sleep(fds: &mut [pollfd], left: Option<u64>, mask: *const sigset_t) ->
             {
                 if let Some((segment, half)) = lines(conn) {
                     let lines = segment.half(half);
-                    let mode = if wait_set >= 0 { wait_mode(conn) } else { arm::Mode::Carrier };
+                    let mode = if wait_set.exists() { wait_mode(conn) } else { arm::Mode::Carrier };
                     arm::arm(&lines.receive_arm.word, mode);
                 }
                 conn.unpin(Half::Receive);
@@ -328,21 +331,24 @@ unsafe fn sleep(fds: &mut [pollfd], left: Option<u64>, mask: *const sigset_t) ->
         }
     }
     let timeout = left.map(wait::to_timespec);
-    let result = if wait_set >= 0 {
+    let result = if wait_set.exists() {
         let mut copy = [pollfd { fd: -1, events: 0, revents: 0 }; STACK_FDS];
         let n = fds.len();
         for (to, from) in copy.iter_mut().zip(fds.iter()) {
             *to = *from;
+            if waits_for_room(from).is_some() {
+                to.events &= !libc::POLLOUT; // X18: the carrier would say yes for ever
+            }
         }
         if let Some(last) = copy.get_mut(n) {
-            *last = pollfd { fd: wait_set, events: libc::POLLIN, revents: 0 };
+            *last = pollfd { fd: wait_set.raw(), events: libc::POLLIN, revents: 0 };
         }
         let polled = match copy.get_mut(..=n) {
             Some(all) => host::ppoll(all, timeout.as_ref(), mask),
             None => Err(Errno::EINVAL),
         };
         if copy.get(n).is_some_and(|last| last.revents != 0) {
-            process::clear_wait_set();
+            wait_set.clear();
         }
         for (to, from) in fds.iter_mut().zip(copy.iter()) {
             to.revents = from.revents;
@@ -359,11 +365,18 @@ unsafe fn sleep(fds: &mut [pollfd], left: Option<u64>, mask: *const sigset_t) ->
 
 /// Makes an entry's result what the program must see.
 fn correct(conn: &Conn, entry: &mut pollfd) {
+    if entry.events & libc::POLLOUT != 0 && conn.has(flag::WANTS_ROOM) {
+        if wait::sender_may_go_on_or_arm(conn) {
+            conn.flags.fetch_and(!flag::WANTS_ROOM, Ordering::SeqCst);
+            entry.revents |= libc::POLLOUT;
+        } else {
+            entry.revents &= !libc::POLLOUT;
+        }
+    }
     if !wants_bytes(entry) {
         return;
     }
-    let in_ring =
-        lines(conn).is_some_and(|(segment, half)| has_something(conn, segment.half(half)));
+    let in_ring = lines(conn).is_some_and(|(segment, half)| is_readable(conn, segment.half(half)));
     if in_ring {
         entry.revents |= entry.events & READ_KIND;
     } else if entry.revents & READ_KIND != 0 && entry.revents & (OVER | libc::POLLRDHUP) == 0 {

@@ -2,10 +2,10 @@
 
 use libc::c_int;
 use sdp_proto::{SinkAction, wire::Message};
-use sdp_rdma::fabric::ReceiveQueue;
+use sdp_rdma::fabric::{ReceiveQueue, Received};
 use sdp_shm::{
     family::Row,
-    layout::{Half as HalfLines, Segment},
+    layout::{Half as HalfLines, LOG_ENTRIES, Segment},
     lock,
 };
 use sdp_stats::{Direction, Fabric, Lane as StatsLane, Verdict};
@@ -17,7 +17,7 @@ use crate::{
     carrier,
     conn::{Conn, Half, flag},
     iovec::{Buffers, Landing},
-    lane::{Broken, Lane, SinkState},
+    lane::{Broken, Lane, SinkState, Switch},
     process,
     table::Pinned,
     wait,
@@ -45,7 +45,7 @@ impl Wish {
     }
 
     fn waits_for_all(self) -> bool {
-        self.flags & libc::MSG_WAITALL != 0 && !self.peeks()
+        self.flags & libc::MSG_WAITALL != 0
     }
 }
 
@@ -65,12 +65,35 @@ pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Resul
     if wanted == 0 {
         return Ok(0);
     }
+    if let Some(e) = conn.take_owed() {
+        return Err(e);
+    }
     let mut got = 0;
     let mut deadline: Option<Option<u64>> = None;
     let mut look = Look::Ring;
+    let mut is_over = false;
     loop {
         match attempt(conn, buffers, wish, look) {
             Ok(0) => return Ok(got),
+            Ok(n) if wish.peeks() => {
+                // Each attempt sees the same bytes again, and those that came since.
+                got = n;
+                let blocking =
+                    wish.flags & libc::MSG_DONTWAIT == 0 && !fd::is_nonblocking(conn.fd());
+                if !wish.waits_for_all() || got >= wanted || is_over || !blocking {
+                    return Ok(got);
+                }
+                is_over = carrier::is_over(conn.fd());
+                if is_over {
+                    continue; // what came before the end has come by now
+                }
+                let until = *deadline.get_or_insert_with(|| {
+                    carrier::timeout_ns(conn.fd(), libc::SO_RCVTIMEO).map(|ns| monotonic_ns() + ns)
+                });
+                if wait::for_more(conn, until, mark) != wait::Woken::Look {
+                    return Ok(got);
+                }
+            }
             Ok(n) => {
                 got += n;
                 if !wish.waits_for_all() || got == wanted {
@@ -79,7 +102,12 @@ pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Resul
                 continue;
             }
             Err(e) if e != Errno::EAGAIN => {
-                return if got > 0 { Ok(got) } else { Err(e) };
+                if got == 0 {
+                    return Err(e);
+                }
+                // The kernel keeps an error while a call has bytes to answer with; it has told us.
+                conn.owe(e);
+                return Ok(got);
             }
             Err(_) if look == Look::Ring => {
                 // Nothing in the ring. Somebody may answer within a moment; only then ask the kernel.
@@ -201,13 +229,15 @@ fn step(
             match kernel_read(conn, sink, lines, buffers, wish).map_err(broken)? {
                 KernelRead::Switched => continue,
                 KernelRead::Got(0) => return Ok(total),
+                KernelRead::Got(n) if wish.peeks() => {
+                    let more = peek_behind_carrier(conn, sink, lines, buffers, n, wish);
+                    return more.map(|more| n + more).map_err(broken);
+                }
                 KernelRead::Got(n) => {
-                    if !wish.peeks() {
-                        count(conn, row, StatsLane::Kernel, n);
-                    }
+                    count(conn, row, StatsLane::Kernel, n);
                     total += n;
                     // L7: a short read must mean that there is nothing more in any lane.
-                    if wish.peeks() || buffers.left() == 0 {
+                    if buffers.left() == 0 {
                         return Ok(total);
                     }
                     if sink.pending(lines).map_err(broken)?.is_none() {
@@ -216,7 +246,13 @@ fn step(
                     continue;
                 }
                 KernelRead::Failed(e) => {
-                    return if total > 0 { Ok(total) } else { Err(e) };
+                    if total == 0 {
+                        return Err(e);
+                    }
+                    if e != Errno::EAGAIN {
+                        conn.owe(e);
+                    }
+                    return Ok(total);
                 }
             }
         }
@@ -227,12 +263,13 @@ fn step(
         let switch = sink.pending(lines).map_err(broken)?;
         sink.rx.set_limit(switch.map_or(u64::MAX, |s| s.ring));
         let got = ring_read(conn, sink, row, lines, buffers, wish)?;
+        if got > 0 && wish.peeks() {
+            return Ok(got + peek_behind_ring(conn, sink, switch, buffers, got, wish));
+        }
         if got > 0 {
-            if !wish.peeks() {
-                count(conn, row, StatsLane::Sdp, got);
-            }
+            count(conn, row, StatsLane::Sdp, got);
             total += got;
-            if buffers.left() == 0 || wish.peeks() {
+            if buffers.left() == 0 {
                 return Ok(total);
             }
         }
@@ -382,32 +419,19 @@ fn ring_read(
 ) -> Result<usize, Errno> {
     let mut walk = *buffers;
     let mut got = 0;
+    if wish.peeks() {
+        return Ok(match next_message(conn, sink, row)? {
+            Some(_) => peek_ring(&mut onlooker(sink), walk, wish),
+            None => 0,
+        });
+    }
     while walk.left() > 0 {
-        let message = match sink.current() {
-            Some(message) => message,
-            None => match sink.rx.poll_receive() {
-                Ok(Some(message)) => {
-                    if !accept(conn, sink, row, message)? {
-                        continue;
-                    }
-                    message
-                }
-                Ok(None) => break,
-                Err(_) => {
-                    crate::demote::reset(conn);
-                    return Err(Errno::ECONNRESET);
-                }
-            },
-        };
+        let Some(message) = next_message(conn, sink, row)? else { break };
         let rest = sink.current_len - sink.current_offset;
         let n = walk.left().min(rest as usize) as u32;
         let mut landing = Landing { buffers: &mut walk, discard: wish.discards() };
         sink.rx.copy_out(message, sink.current_offset, n, &mut landing);
         got += n as usize;
-        if wish.peeks() {
-            // Peeking beyond the first message would need a second cursor; a short peek is legal.
-            break;
-        }
         sink.current_offset += n;
         if sink.current_offset == sink.current_len {
             sink.current_len = 0;
@@ -416,10 +440,103 @@ fn ring_read(
             wait::room_freed(conn, lines, &sink.rx);
         }
     }
-    if !wish.peeks() {
-        *buffers = walk;
-    }
+    *buffers = walk;
     Ok(got)
+}
+
+/// The message at the head of the ring, its header taken: what is not payload is dealt with on the way.
+#[inline]
+fn next_message(conn: &Conn, sink: &mut SinkState, row: &Row) -> Result<Option<Received>, Errno> {
+    if let Some(message) = sink.current() {
+        return Ok(Some(message));
+    }
+    loop {
+        match sink.rx.poll_receive() {
+            Ok(Some(message)) => {
+                if accept(conn, sink, row, message)? {
+                    return Ok(Some(message));
+                }
+            }
+            Ok(None) => return Ok(None),
+            Err(_) => {
+                crate::demote::reset(conn);
+                return Err(Errno::ECONNRESET);
+            }
+        }
+    }
+}
+
+/// A copy of the state that may walk on without changing anything.
+fn onlooker(sink: &SinkState) -> SinkState {
+    let mut walk = *sink;
+    walk.rx = sink.rx.onlooker();
+    walk
+}
+
+/// Copies payload out of the ring, up to its limit, for MSG_PEEK.
+fn peek_ring(walk: &mut SinkState, mut buffers: Buffers, wish: Wish) -> usize {
+    let mut got = 0;
+    while buffers.left() > 0 {
+        let Some((message, offset)) = next_payload(walk) else { break };
+        let n = buffers.left().min(message.len.saturating_sub(offset) as usize) as u32;
+        let mut landing = Landing { buffers: &mut buffers, discard: wish.discards() };
+        walk.rx.copy_out(message, offset, n, &mut landing);
+        got += n as usize;
+    }
+    got
+}
+
+/// MSG_PEEK saw `seen` carrier bytes: those in the ring, if it comes next. A program that peeks until it
+/// sees enough must get there without reading.
+fn peek_behind_carrier(
+    conn: &Pinned,
+    sink: &SinkState,
+    lines: &HalfLines,
+    buffers: &Buffers,
+    seen: usize,
+    wish: Wish,
+) -> Result<usize, Broken> {
+    let Some(switch) = sink.pending(lines)? else { return Ok(0) };
+    let Ok(consumed) = carrier::consumed(conn.fd()) else { return Ok(0) };
+    if buffers.left() <= seen || consumed.wrapping_add(seen as u64) != switch.carrier {
+        return Ok(0);
+    }
+    let mut walk = onlooker(sink);
+    walk.lane = Lane::Sdp;
+    walk.followed = walk.followed.wrapping_add(1);
+    walk.rx.set_limit(walk.pending(lines)?.map_or(u64::MAX, |next| next.ring));
+    let mut rest = *buffers;
+    rest.advance(seen);
+    Ok(peek_ring(&mut walk, rest, wish))
+}
+
+/// MSG_PEEK saw `seen` ring bytes: those on the carrier, if the ring ends there. The bells before them
+/// are taken off; beyond the next switch nothing is seen.
+fn peek_behind_ring(
+    conn: &Pinned,
+    sink: &mut SinkState,
+    switch: Option<Switch>,
+    buffers: &Buffers,
+    seen: usize,
+    wish: Wish,
+) -> usize {
+    let Some(switch) = switch else { return 0 };
+    if buffers.left() <= seen {
+        return 0;
+    }
+    let bells = switch.carrier.wrapping_sub(sink.carrier_read);
+    if bells > i64::MAX as u64 {
+        return 0;
+    }
+    let eaten = carrier::eat(conn.fd(), bells);
+    sink.carrier_read += eaten;
+    if eaten != bells {
+        return 0;
+    }
+    let mut rest = *buffers;
+    rest.advance(seen);
+    let flags = wish.flags & (libc::MSG_PEEK | libc::MSG_TRUNC);
+    carrier::receive(conn.fd(), &rest, usize::MAX, flags).unwrap_or(0)
 }
 
 /// Takes a message's header: true when its payload is now the current message.
@@ -428,7 +545,7 @@ pub(crate) fn accept(
     conn: &Conn,
     sink: &mut SinkState,
     row: &Row,
-    message: sdp_rdma::fabric::Received,
+    message: Received,
 ) -> Result<bool, Errno> {
     let mut first = [0u8; sdp_proto::wire::PREFIX_MAX];
     let look = if message.len as usize <= FIRST_LOOK { message.len as usize } else { FIRST_LOOK };
@@ -543,18 +660,69 @@ pub(crate) fn ring_has_news(sink: &SinkState, lines: &HalfLines) -> bool {
     lines.producer.tail.load(Ordering::Acquire) != scan
 }
 
-/// Payload bytes in the ring up to its limit, the rest of the current message included. For a copy of
-/// the state: moves its cursors.
-pub(crate) fn payload_ahead(walk: &mut SinkState) -> u64 {
-    let mut total = u64::from(walk.current_len - walk.current_offset);
-    walk.current_len = 0;
-    walk.current_offset = 0;
+/// The next message with payload and where that begins or goes on, for a copy of the state that only
+/// looks ([`sdp_fabric_shm::endpoint::ShmRx::onlooker`]).
+pub(crate) fn next_payload(walk: &mut SinkState) -> Option<(Received, u32)> {
+    if let Some(message) = walk.current() {
+        let offset = walk.current_offset;
+        walk.current_len = 0;
+        walk.current_offset = 0;
+        walk.rx.release(message);
+        return Some((message, offset));
+    }
     while let Ok(Some(message)) = walk.rx.poll_receive() {
         let mut first = [0u8; 1];
         walk.rx.copy_header(message, &mut first);
-        if first[0] == 0xff {
-            total += u64::from(message.len.saturating_sub(FIRST_LOOK as u32));
+        walk.rx.release(message);
+        if first[0] == 0xff && message.len > FIRST_LOOK as u32 {
+            return Some((message, FIRST_LOOK as u32));
         }
     }
+    None
+}
+
+/// Payload bytes in the ring up to its limit, the rest of the current message included. For a copy of
+/// the state: moves its cursors.
+pub(crate) fn payload_ahead(walk: &mut SinkState) -> u64 {
+    *walk = onlooker(walk);
+    let mut total = 0;
+    while let Some((message, offset)) = next_payload(walk) {
+        total += u64::from(message.len.saturating_sub(offset));
+    }
     total
+}
+
+/// Follows the log as far as that is possible without delivering bytes; how many ring bytes (headers
+/// included) are in the way.
+pub(crate) fn settle(fd: c_int, sink: &mut SinkState, lines: &HalfLines) -> u64 {
+    for _ in 0..LOG_ENTRIES {
+        let Ok(Some(switch)) = sink.pending(lines) else { break };
+        match switch.to {
+            Lane::Sdp => {
+                let Ok(consumed) = carrier::consumed(fd) else { break };
+                if consumed != switch.carrier {
+                    break; // carrier bytes come first, then the ring
+                }
+                sink.carrier_read = consumed;
+                sink.follow(lines, Lane::Sdp);
+            }
+            Lane::Kernel => {
+                let (_, head) = sink.rx.cursors();
+                if head != switch.ring || sink.current_len != 0 {
+                    break;
+                }
+                let bells = switch.carrier.wrapping_sub(sink.carrier_read);
+                if bells > i64::MAX as u64 {
+                    break;
+                }
+                sink.carrier_read += carrier::eat(fd, bells);
+                if sink.carrier_read != switch.carrier {
+                    break;
+                }
+                sink.follow(lines, Lane::Kernel);
+            }
+        }
+    }
+    let (_, head) = sink.rx.cursors();
+    lines.producer.tail.load(Ordering::Acquire).wrapping_sub(head)
 }

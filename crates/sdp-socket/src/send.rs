@@ -30,8 +30,12 @@ use crate::{
 const PIECE: usize = 16 * 1024;
 /// A sender whose reader does not move looks at the carrier this often.
 const LOOK_EVERY_NS: u64 = 1_000_000;
-/// How long the gate of a half may be held against us before the peer counts as hostile.
-const GATE_PATIENCE_NS: u64 = 2_000_000_000;
+/// How long the gate of a half may be held against us before the peer counts as hostile. More than a
+/// hand-over takes at most, which holds it throughout.
+const GATE_PATIENCE_NS: u64 = 5_000_000_000;
+/// From then on a wait for the gate naps instead of yielding.
+const GATE_SPIN_NS: u64 = 1_000_000;
+const GATE_NAP_NS: i64 = 200_000;
 
 /// How one attempt under the lock ended.
 enum Attempt {
@@ -41,6 +45,8 @@ enum Attempt {
     CarrierFull,
     /// The ring is full: wait for room.
     RingFull,
+    /// The ring is full, and the program waits for room in a way that we see (X18).
+    Again,
     /// The call ends with this error (if nothing was sent).
     Failed(Errno),
 }
@@ -64,11 +70,18 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
             }
             Attempt::Failed(Errno::EPIPE) => {
                 if done == 0 {
+                    if let Some(e) = conn.take_owed() {
+                        return Err(e); // an error of the socket comes before its end
+                    }
                     return raise_pipe(conn, flags);
                 }
                 return Ok(done);
             }
             Attempt::Failed(e) => return partial(e),
+            Attempt::Again => {
+                crate::epoll::sender_waits(conn);
+                return partial(Errno::EAGAIN);
+            }
             Attempt::CarrierFull => false,
             Attempt::RingFull => true,
         };
@@ -92,21 +105,16 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
     }
 }
 
-/// EPIPE comes with a signal that only the kernel can raise as the kernel does (E4): one empty call on
-/// the dead carrier does it.
+/// EPIPE comes with a signal that only the kernel can raise as the kernel does (E4): one more call on the
+/// dead carrier does it, once per call of the program, and only when nothing else was sent.
 fn raise_pipe(conn: &Pinned, flags: c_int) -> Result<usize, Errno> {
+    if flags & libc::MSG_NOSIGNAL != 0 {
+        return Err(Errno::EPIPE);
+    }
     let byte = 0u8;
     // SAFETY: one readable byte; the carrier is past its end, so nothing is sent.
     let sent = unsafe {
-        sdp_sys::sys!(
-            libc::SYS_sendto,
-            conn.fd(),
-            &raw const byte,
-            1,
-            flags & (libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT),
-            0,
-            0
-        )
+        sdp_sys::sys!(libc::SYS_sendto, conn.fd(), &raw const byte, 1, libc::MSG_DONTWAIT, 0, 0)
     };
     match sent {
         Ok(_) => Err(Errno::EPIPE),
@@ -157,7 +165,7 @@ pub(crate) fn gated<R>(lines: &HalfLines, side: usize, body: impl FnOnce() -> R)
 #[cold]
 fn gate_contended(lines: &HalfLines, mine: u32) -> bool {
     let gate = &lines.log.gate;
-    let end = monotonic_ns() + GATE_PATIENCE_NS;
+    let start = monotonic_ns();
     loop {
         for _ in 0..200 {
             if gate.compare_exchange(0, mine, Ordering::Acquire, Ordering::Relaxed).is_ok() {
@@ -165,10 +173,17 @@ fn gate_contended(lines: &HalfLines, mine: u32) -> bool {
             }
             core::hint::spin_loop();
         }
-        // SAFETY: no arguments.
-        let _ = unsafe { sdp_sys::sys!(libc::SYS_sched_yield) };
-        if monotonic_ns() > end {
+        let waited = monotonic_ns().saturating_sub(start);
+        if waited > GATE_PATIENCE_NS {
             return false;
+        }
+        if waited < GATE_SPIN_NS {
+            // SAFETY: no arguments.
+            let _ = unsafe { sdp_sys::sys!(libc::SYS_sched_yield) };
+        } else {
+            let nap = libc::timespec { tv_sec: 0, tv_nsec: GATE_NAP_NS };
+            // SAFETY: the time outlives the call; what is left of it is not asked for.
+            let _ = unsafe { sdp_sys::sys!(libc::SYS_nanosleep, &raw const nap, 0) };
         }
     }
 }
@@ -195,16 +210,17 @@ fn attempt(
     loop {
         if source.lane == Lane::Kernel {
             if !may_promote(conn, source, segment, lines, flags) {
-                return kernel_send(conn, source, row, buffers, flags);
+                return kernel_send(conn, source, row, lines, buffers, flags);
             }
             match enter_sdp(conn, source, lines) {
                 Some(()) => first_on_lane = true,
-                None => return kernel_send(conn, source, row, buffers, flags),
+                None => return kernel_send(conn, source, row, lines, buffers, flags),
             }
         }
         // A peer that closed with bytes unread has reset the carrier: the kernel says so. One that was
         // killed sent FIN, and whether our bytes came before or after it cannot be told: EPIPE.
-        if must_leave(conn, segment, flags) && leave_sdp(conn, source, lines, reason_to_leave(conn))
+        if must_leave(conn, segment, flags)
+            && leave_sdp(conn, source, lines, reason_to_leave(conn, flags))
         {
             continue;
         }
@@ -217,8 +233,20 @@ fn attempt(
             }
             RingSend::Full => {
                 let blocking = flags & libc::MSG_DONTWAIT == 0 && !fd::is_nonblocking(conn.fd());
-                // X18, first stage: a non-blocking sender that finds the ring full goes on on the
-                // carrier, whose readiness every poller understands.
+                if !blocking && wait::briefly_for_room(conn, segment, lines, source) {
+                    continue;
+                }
+                // X18: where we see how the program waits, "writable" can mean the ring. Otherwise the
+                // sender goes on on the carrier, whose readiness every poller understands.
+                if !blocking && crate::epoll::may_ask_for_patience(conn) {
+                    conn.set(flag::WANTS_ROOM);
+                    if !wait::arm_for_room(segment, lines) {
+                        return Attempt::Again;
+                    }
+                    if source.tx.refresh().is_ok() {
+                        continue;
+                    }
+                }
                 if blocking || !leave_sdp(conn, source, lines, Reason::RingFull) {
                     return Attempt::RingFull;
                 }
@@ -266,8 +294,15 @@ fn must_leave(conn: &Pinned, segment: Segment, flags: c_int) -> bool {
         || segment.end(conn.side() ^ 1).pinned.load(Ordering::Relaxed) != 0
 }
 
-fn reason_to_leave(conn: &Conn) -> Reason {
-    if conn.has(flag::PEER_GONE) { Reason::PeerGone } else { Reason::HandedOver }
+fn reason_to_leave(conn: &Conn, flags: c_int) -> Reason {
+    if conn.has(flag::PEER_GONE) {
+        Reason::PeerGone
+    } else if flags & libc::MSG_OOB != 0 {
+        Reason::UrgentData
+    } else {
+        // Without a reason of our own, the peer has pinned its end.
+        conn.pin_reason().unwrap_or(Reason::HandedOver)
+    }
 }
 
 /// L2: writes the entry that leaves the SDP lane. False when that must wait for the consumer.
@@ -297,6 +332,10 @@ pub(crate) fn leave_sdp(
             if let Some(page) = process::page() {
                 page.demoted(conn.stats_row(), Direction::Send, reason);
             }
+            // Whoever waits for room in the ring is writable by the carrier now.
+            if conn.has(flag::WANTS_ROOM) {
+                process::ring_own(conn.index());
+            }
             true
         }
         _ => {
@@ -324,16 +363,22 @@ fn kernel_send(
     conn: &Pinned,
     source: &mut SourceState,
     row: &Row,
+    lines: &HalfLines,
     buffers: &mut Buffers,
     flags: c_int,
 ) -> Attempt {
     // L6: carrier bytes of an attached connection move only under the half's lock, so that a switch
-    // never overtakes them.
+    // never overtakes them; and under the gate, so that they never overtake a hand-over by the consumer.
     if buffers.left() == 0 {
         return Attempt::Done;
     }
     loop {
-        match carrier::send(conn.fd(), buffers, flags) {
+        let sent = gated(lines, conn.side(), || carrier::send(conn.fd(), buffers, flags));
+        let Some(sent) = sent else {
+            crate::demote::reset(conn);
+            return Attempt::Failed(Errno::ECONNRESET);
+        };
+        match sent {
             Ok(n) => {
                 buffers.advance(n);
                 count(conn, row, StatsLane::Kernel, n);
@@ -405,11 +450,11 @@ fn ring_send(
             Ok(false) => {
                 let mut message = message;
                 // A large send takes what room there is rather than waiting for a whole piece.
-                let room = source.tx.room().saturating_sub(message.header().len());
+                let room = source.tx.room();
                 if room < piece && source.tx.refresh().is_err() {
                     return Err(RingSend::Broken);
                 }
-                let room = source.tx.room().saturating_sub(message.header().len());
+                let room = source.tx.room();
                 if room < piece {
                     if room < 4096.min(piece) {
                         return Err(RingSend::Full);

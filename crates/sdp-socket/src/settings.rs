@@ -161,6 +161,8 @@ pub(crate) fn load() {
     };
     // SAFETY: under the start lock and before LOADED: nobody else touches it.
     let config = unsafe { &mut *CAPTURED.config.get() };
+    // A child of a fork that ran into another thread's load loads again, behind what is there: the first
+    // rule that matches wins, so that repeating them changes nothing.
     with_file(path, |file| config.load_text(text(&CAPTURED.rules), file));
     // SAFETY: as above.
     let environment = unsafe { &*CAPTURED.tunables.get() };

@@ -13,15 +13,19 @@ use sdp_sys::{sys, time::monotonic_ns};
 use crate::{conn::Conn, process};
 
 /// First budget of a connection.
-pub(crate) const INITIAL_NS: u32 = 10_000;
+const INITIAL_NS: u32 = 10_000;
 /// Budget after a success that found it at zero.
 const RESTART_NS: u32 = 1_000;
 /// Ceiling unless `recv_poll` sets another.
 const CEILING_NS: u32 = 20_000;
 /// Failures in a row after which the budget is zero.
-const FAILURES_TO_REST: u32 = 3;
-/// A resting connection tries again once in so many waits.
-const PROBE_EVERY: u32 = 16;
+const FAILURES_TO_REST: u16 = 3;
+/// Who rests tries again once in so many waits.
+const PROBE_EVERY: u16 = 16;
+/// A sleep that was answered this soon was mostly the other side's own wake-up.
+const ANSWERED_SOON_NS: u64 = 80_000;
+/// A probe that outlasts that wake-up.
+const LONG_PROBE_NS: u64 = 120_000;
 /// Receive waits without a send in between from which the traffic is a stream.
 const STREAM_WAITS: u64 = 8;
 /// Pause of a stream.
@@ -53,15 +57,87 @@ enum Plan {
     Yield(u64),
 }
 
-fn ceiling_ns() -> u32 {
+/// What a waiter has learnt about how soon it is answered.
+///
+/// The budget doubles with a success and halves with a failure; after three failures it rests at zero
+/// and is tried again once in sixteen waits. Two ends that both sleep would answer each other one
+/// wake-up too late for any short spin, for ever: when sleeps are answered that soon, the probe is long
+/// enough to catch the other side awake, and from then on short spins succeed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Learnt {
+    budget_ns: u32,
+    failures: u16,
+    answered_soon: bool,
+}
+
+impl Learnt {
+    /// Before the first wait.
+    pub(crate) const NEW: Self = Self { budget_ns: INITIAL_NS, failures: 0, answered_soon: false };
+
+    /// Packed, for an atomic word.
+    pub(crate) const fn to_word(self) -> u64 {
+        self.budget_ns as u64 | (self.failures as u64) << 32 | (self.answered_soon as u64) << 48
+    }
+
+    /// Unpacked; every word is a legal value.
+    pub(crate) const fn from_word(word: u64) -> Self {
+        Self {
+            budget_ns: word as u32,
+            failures: (word >> 32) as u16,
+            answered_soon: word >> 48 != 0,
+        }
+    }
+
+    /// Nanoseconds that the next spin may take; 0: sleep at once.
+    pub(crate) fn next(&mut self) -> u64 {
+        let (ceiling, may_probe_long) = ceiling_ns();
+        let budget = self.budget_ns.min(ceiling);
+        if budget != 0 || ceiling == 0 {
+            return u64::from(budget);
+        }
+        self.failures = self.failures.wrapping_add(1);
+        if !self.failures.is_multiple_of(PROBE_EVERY) {
+            0
+        } else if self.answered_soon && may_probe_long {
+            LONG_PROBE_NS
+        } else {
+            u64::from(ceiling / 2)
+        }
+    }
+
+    /// How a spin ended.
+    pub(crate) fn spun(&mut self, success: bool) {
+        let ceiling = ceiling_ns().0.max(RESTART_NS);
+        if success {
+            self.budget_ns = if self.answered_soon {
+                ceiling
+            } else {
+                self.budget_ns.saturating_mul(2).clamp(RESTART_NS, ceiling)
+            };
+            self.failures = 0;
+            return;
+        }
+        self.failures = self.failures.wrapping_add(1);
+        let rests = self.failures >= FAILURES_TO_REST || self.budget_ns == 0;
+        self.budget_ns = if rests { 0 } else { self.budget_ns / 2 };
+    }
+
+    /// How long a sleep took that something ended.
+    pub(crate) fn slept(&mut self, ns: u64) {
+        self.answered_soon = ns < ANSWERED_SOON_NS;
+    }
+}
+
+/// Upper bound of a spin in nanoseconds, and whether a probe may exceed it (not when the user set it).
+fn ceiling_ns() -> (u32, bool) {
     match process::tunables().receive_poll_us() {
-        None => CEILING_NS,
-        Some(us) => us.saturating_mul(1000),
+        None => (CEILING_NS, true),
+        Some(us) => (us.saturating_mul(1000), false),
     }
 }
 
 fn plan(conn: &Conn, peer_cpu: u32) -> Plan {
-    let ceiling = ceiling_ns();
+    let (ceiling, _) = ceiling_ns();
     if ceiling == 0 {
         return Plan::Sleep;
     }
@@ -77,27 +153,34 @@ fn plan(conn: &Conn, peer_cpu: u32) -> Plan {
     if conn.one_way.load(Ordering::Relaxed) >= STREAM_WAITS {
         return Plan::Pause(STREAM_NS.min(u64::from(ceiling)));
     }
-    let budget = conn.spin_ns.load(Ordering::Relaxed).min(ceiling);
-    if budget != 0 {
-        return Plan::Pause(u64::from(budget));
+    match update(conn, Learnt::next) {
+        0 => Plan::Sleep,
+        budget => Plan::Pause(budget),
     }
-    if conn.spin_failures.fetch_add(1, Ordering::Relaxed) % PROBE_EVERY == 0 {
-        return Plan::Pause(u64::from(ceiling / 2));
-    }
-    Plan::Sleep
 }
 
-fn learn(conn: &Conn, success: bool) {
-    let budget = conn.spin_ns.load(Ordering::Relaxed);
-    if success {
-        let next = budget.saturating_mul(2).clamp(RESTART_NS, ceiling_ns().max(RESTART_NS));
-        conn.spin_ns.store(next, Ordering::Relaxed);
-        conn.spin_failures.store(0, Ordering::Relaxed);
-        return;
-    }
-    let failures = conn.spin_failures.fetch_add(1, Ordering::Relaxed) + 1;
-    let next = if failures >= FAILURES_TO_REST { 0 } else { budget / 2 };
-    conn.spin_ns.store(next, Ordering::Relaxed);
+/// Changes what a connection has learnt. Two threads that wait for one connection may lose one another's
+/// lesson, which costs nothing.
+fn update<R>(conn: &Conn, body: impl FnOnce(&mut Learnt) -> R) -> R {
+    let mut learnt = Learnt::from_word(conn.spin.load(Ordering::Relaxed));
+    let result = body(&mut learnt);
+    conn.spin.store(learnt.to_word(), Ordering::Relaxed);
+    result
+}
+
+/// After a sleep that something ended.
+pub(crate) fn learn_from_sleep(conn: &Conn, slept_ns: u64) {
+    update(conn, |learnt| learnt.slept(slept_ns));
+}
+
+/// Budget of a spin for several connections, by what this one has learnt.
+pub(crate) fn budget(conn: &Conn) -> u64 {
+    update(conn, Learnt::next)
+}
+
+/// How a spin for several connections ended for this one.
+pub(crate) fn learn(conn: &Conn, success: bool) {
+    update(conn, |learnt| learnt.spun(success));
 }
 
 /// Looks until `ready` or until it is not worth it. True when ready.

@@ -79,11 +79,18 @@ pub(crate) unsafe fn sendfile(
 }
 
 /// `splice` with a connection at one end: the kernel can only move carrier bytes, so the connection
-/// leaves its lanes; ring bytes that are still unread are handed over first.
-pub(crate) fn prepare_splice(conn: &Pinned) {
-    if matches!(conn.stage(), Stage::Attached | Stage::Meeting | Stage::Young) {
-        demote::leave(conn, conn.fd(), Reason::Splice);
-        handover::push(conn, conn.fd());
+/// leaves its lanes; where the kernel is to read, ring bytes that are still unread are handed over first.
+pub(crate) fn prepare_splice(conn: &Pinned, half: Half) {
+    if !matches!(conn.stage(), Stage::Attached | Stage::Meeting | Stage::Young) {
+        return;
+    }
+    match half {
+        Half::Receive => {
+            handover::leave(conn, conn.fd(), Reason::Splice);
+        }
+        Half::Send => {
+            demote::leave(conn, conn.fd(), Reason::Splice);
+        }
     }
 }
 

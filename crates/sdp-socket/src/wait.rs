@@ -7,24 +7,29 @@
 
 use core::sync::atomic::Ordering;
 
-use libc::{c_int, pollfd, timespec};
+use libc::{pollfd, timespec};
 use sdp_fabric_shm::endpoint::ShmRx;
 use sdp_shm::{
     arm::{self, Mode},
-    layout::Half as HalfLines,
+    layout::{Half as HalfLines, Segment},
 };
 use sdp_stats::{Counter, Direction};
 use sdp_sys::{section::Mark, time::monotonic_ns};
 
 use crate::{
     conn::{Conn, Half, flag},
-    host, process, spin,
+    host,
+    lane::SourceState,
+    process, spin,
     table::Pinned,
+    wait_set::WaitSet,
 };
 
 /// First sleep after bulk traffic, and every sleep of a connection with several holders: bounded, so
 /// that a waker killed at the wrong moment costs time, not the connection.
 const ROOM_SLEEP_NS: u64 = 100_000_000;
+/// One sleep of a call that waits for more than there is.
+const MORE_SLEEP_NS: u64 = 1_000_000;
 /// More threads than this asleep on the process's eventfd at once would all wake for each bell; the
 /// next ones sleep on carrier bells, which are theirs alone.
 const BELL_SLEEPERS_MAX: u32 = 4;
@@ -110,17 +115,17 @@ pub(crate) fn mode(conn: &Conn) -> Mode {
 pub(crate) fn for_bytes(conn: &Pinned, until: Option<u64>, mark: Mark) -> Woken {
     let Some((segment, head, followed)) = news(conn) else { return Woken::Look };
     let lines = segment.half(conn.half_index(Half::Receive));
-    let mut wait_set = -1;
+    let mut wait_set = WaitSet::NONE;
     let mut bell = None;
     if lines.log.lane.load(Ordering::Acquire) != 0
         || lines.producer.switches.load(Ordering::Acquire) != followed
     {
         let mode = mode(conn);
         if mode == Mode::Bell {
-            wait_set = process::wait_set();
+            wait_set = WaitSet::take();
             bell = process::bell();
         }
-        let mode = if wait_set >= 0 { Mode::Bell } else { Mode::Carrier };
+        let mode = if wait_set.exists() { Mode::Bell } else { Mode::Carrier };
         if mode == Mode::Bell
             && let Some(bell) = bell
         {
@@ -137,8 +142,12 @@ pub(crate) fn for_bytes(conn: &Pinned, until: Option<u64>, mark: Mark) -> Woken 
         }
     }
     count(conn, Direction::Receive, Counter::Slept);
-    let woken = sleep(conn, libc::POLLIN | libc::POLLRDHUP, wait_set, until, mark);
-    if wait_set >= 0
+    let asleep = monotonic_ns();
+    let woken = sleep(conn, libc::POLLIN | libc::POLLRDHUP, &wait_set, until, None, mark);
+    if woken == Woken::Look {
+        spin::learn_from_sleep(conn, monotonic_ns() - asleep);
+    }
+    if wait_set.exists()
         && let Some(bell) = bell
     {
         bell.wake_up();
@@ -166,10 +175,10 @@ pub(crate) fn for_room(conn: &Pinned, until: Option<u64>, mark: Mark) -> Woken {
         return Woken::Look;
     }
     let mode = mode(conn);
-    let wait_set = if mode == Mode::Bell { process::wait_set() } else { -1 };
+    let wait_set = if mode == Mode::Bell { WaitSet::take() } else { WaitSet::NONE };
     // Without an eventfd nobody can wake a waiter for room: a carrier byte would be data for the
     // peer to send, which it may not do for us. Such waiters look again every millisecond.
-    let bell = if wait_set >= 0 { process::bell() } else { None };
+    let bell = if wait_set.exists() { process::bell() } else { None };
     if let Some(bell) = bell {
         bell.fall_asleep();
         arm::arm(&lines.space_arm.word, Mode::Bell);
@@ -180,10 +189,7 @@ pub(crate) fn for_room(conn: &Pinned, until: Option<u64>, mark: Mark) -> Woken {
     }
     count(conn, Direction::Send, Counter::Slept);
     let nap = if bell.is_some() { ROOM_SLEEP_NS } else { 1_000_000 };
-    let now = monotonic_ns();
-    let nap_end = now + nap;
-    let end = until.map_or(nap_end, |u| u.min(nap_end));
-    let woken = sleep(conn, libc::POLLRDHUP, wait_set, Some(end), mark);
+    let woken = sleep(conn, libc::POLLRDHUP, &wait_set, until, Some(nap), mark);
     if let Some(bell) = bell {
         bell.wake_up();
     }
@@ -204,17 +210,89 @@ pub(crate) fn for_room(conn: &Pinned, until: Option<u64>, mark: Mark) -> Woken {
     }
 }
 
+/// Ring bytes that must be free before a waiter for room is worth waking.
+fn is_roomy(segment: Segment, lines: &HalfLines) -> bool {
+    let head = lines.consumer.head.load(Ordering::Acquire);
+    let tail = lines.producer.tail.load(Ordering::Acquire);
+    let size = u64::from(segment.ring_bytes());
+    tail.wrapping_sub(head) <= size - size / 4
+}
+
+/// Asks the consumer to ring when a quarter of the ring is free. True when it is free already.
+pub(crate) fn arm_for_room(segment: Segment, lines: &HalfLines) -> bool {
+    arm::arm(&lines.space_arm.word, Mode::Bell);
+    is_roomy(segment, lines)
+}
+
+/// Whether a sender that was told EAGAIN may go on: room in the ring, or off the SDP lane.
+pub(crate) fn sender_may_go_on(conn: &Conn) -> bool {
+    let Some(segment) = conn.segment() else { return true };
+    let lines = segment.half(conn.half_index(Half::Send));
+    lines.log.lane.load(Ordering::Acquire) == 0
+        || segment.end(conn.side() ^ 1).pinned.load(Ordering::Relaxed) != 0
+        || conn.has(flag::PEER_GONE | flag::PINNED | flag::HOSTILE)
+        || is_roomy(segment, lines)
+}
+
+/// As [`sender_may_go_on`]; arms the half when not.
+pub(crate) fn sender_may_go_on_or_arm(conn: &Conn) -> bool {
+    if sender_may_go_on(conn) {
+        return true;
+    }
+    if let Some(segment) = conn.segment() {
+        arm::arm(&segment.half(conn.half_index(Half::Send)).space_arm.word, Mode::Bell);
+    }
+    sender_may_go_on(conn)
+}
+
+/// A non-blocking sender found the ring full. A reader on another CPU frees a piece in about the time
+/// that a system call takes: shorter than what sending it through the kernel would cost.
+pub(crate) fn briefly_for_room(
+    conn: &Conn,
+    segment: Segment,
+    lines: &HalfLines,
+    source: &mut SourceState,
+) -> bool {
+    let peer_cpu = segment.end(conn.side() ^ 1).cpu.load(Ordering::Relaxed);
+    if process::usable_cpus() <= 1 || peer_cpu == spin::this_cpu() {
+        return false;
+    }
+    let (_, seen) = source.tx.cursors();
+    let mut moved = || lines.consumer.head.load(Ordering::Acquire) != seen;
+    spin::pause_for(BRIEF_ROOM_NS, &mut moved) && source.tx.refresh().is_ok()
+}
+
+/// Longest pause of a non-blocking sender.
+const BRIEF_ROOM_NS: u64 = 5_000;
+
 /// Sleeps until the carrier is writable.
 pub(crate) fn for_carrier_room(conn: &Pinned, until: Option<u64>, mark: Mark) -> Woken {
     count(conn, Direction::Send, Counter::Slept);
-    sleep(conn, libc::POLLOUT, -1, until, mark)
+    sleep(conn, libc::POLLOUT, &WaitSet::NONE, until, None, mark)
 }
 
-/// libc's `ppoll` on the carrier and the thread's wait set: the one place where a call blocks.
-fn sleep(conn: &Pinned, events: i16, wait_set: c_int, until: Option<u64>, mark: Mark) -> Woken {
+/// Sleeps a moment, or until the connection ends: for a call that waits for more than there is, which
+/// no bell announces.
+pub(crate) fn for_more(conn: &Pinned, until: Option<u64>, mark: Mark) -> Woken {
+    match sleep(conn, 0, &WaitSet::NONE, until, Some(MORE_SLEEP_NS), mark) {
+        Woken::TimedOut if until.is_none_or(|u| monotonic_ns() < u) => Woken::Look,
+        other => other,
+    }
+}
+
+/// libc's `ppoll` on the carrier and the call's wait set: the one place where a call blocks. `until` is
+/// the program's limit; `nap` nanoseconds is ours, and says nothing about restarting.
+fn sleep(
+    conn: &Pinned,
+    events: i16,
+    wait_set: &WaitSet,
+    until: Option<u64>,
+    nap: Option<u64>,
+    mark: Mark,
+) -> Woken {
     let mut fds = [
         pollfd { fd: conn.fd(), events, revents: 0 },
-        pollfd { fd: wait_set, events: libc::POLLIN, revents: 0 },
+        pollfd { fd: wait_set.raw(), events: libc::POLLIN, revents: 0 },
     ];
     let timeout = match until {
         None => None,
@@ -223,16 +301,21 @@ fn sleep(conn: &Pinned, events: i16, wait_set: c_int, until: Option<u64>, mark: 
             if now >= until {
                 return Woken::TimedOut;
             }
-            Some(to_timespec(until - now))
+            Some(until - now)
         }
     };
+    let timeout = match (timeout, nap) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    };
+    let timeout = timeout.map(to_timespec);
     // A handler that was put off while the call looked around counts as interrupting it.
     if mark.interrupted_without_restart() {
         return Woken::Interrupted;
     }
     let n = host::ppoll(&mut fds, timeout.as_ref(), core::ptr::null());
-    if wait_set >= 0 && fds[1].revents != 0 {
-        process::clear_wait_set();
+    if fds[1].revents != 0 {
+        wait_set.clear();
     }
     if !conn.is_current() {
         return Woken::Closed;

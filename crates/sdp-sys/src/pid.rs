@@ -9,6 +9,28 @@ pub fn current() -> i32 {
     unsafe { sys!(libc::SYS_getpid) }.map_or(0, |pid| pid as i32)
 }
 
+/// Whether the caller may be a vfork child of process `owner`, running on its memory: free unless this
+/// thread called vfork before; then one system call tells.
+#[inline]
+pub fn is_borrowed(owner: u32) -> bool {
+    let slot = crate::tls::slot(crate::tls::Slot::Borrowed);
+    if slot.load(core::sync::atomic::Ordering::Relaxed) == 0 {
+        return false;
+    }
+    if current() as u32 != owner {
+        return true;
+    }
+    // The parent runs again only when its vfork child is gone.
+    slot.store(0, core::sync::atomic::Ordering::Relaxed);
+    false
+}
+
+/// The calling thread is about to give its memory to a child.
+#[inline]
+pub fn lend() {
+    crate::tls::slot(crate::tls::Slot::Borrowed).store(1, core::sync::atomic::Ordering::Relaxed);
+}
+
 /// Whether process `pid` has ended: `pidfd_open` says ESRCH, or the descriptor polls readable (a
 /// zombie has ended too, which `kill(pid, 0)` would not tell). A reused id counts as alive, and so
 /// does anything that cannot be found out: safe, merely slow.

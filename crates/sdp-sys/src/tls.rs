@@ -54,6 +54,9 @@ pub enum Slot {
     Stripe = 3,
     /// Preload: the thread is inside a constructor or resolver.
     Resolving = 4,
+    /// Non-zero after the thread called vfork (or a raw clone that shares memory): whoever runs on this
+    /// block may be the child, see [`crate::pid::is_borrowed`].
+    Borrowed = 5,
     /// Free for the socket layer.
     Socket0 = 8,
     /// Free for the socket layer.
@@ -65,6 +68,10 @@ pub enum Slot {
 }
 
 const _: () = assert!(size_of::<Block>() <= SIZE);
+
+/// Where [`Slot::Borrowed`] lies in the block, for assembly.
+pub const BORROWED_OFFSET: usize =
+    core::mem::offset_of!(Block, slots) + Slot::Borrowed as usize * size_of::<AtomicUsize>();
 
 core::arch::global_asm!(
     ".pushsection .tbss.sdp_thread_block,\"awT\",%nobits",

@@ -89,15 +89,16 @@ def server(port):
     # The client now sends without reading: fill what fits, then let it read.
     s.setblocking(False)
     sent = 0
+    pattern = page(65536)
     while True:
         try:
-            sent += s.send(page(65536))
+            sent += s.send(pattern[sent % 65536:])
         except BlockingIOError:
             break
     control.sendall(b"full")
     s.setblocking(True)
     rest = -sent % 65536
-    s.sendall(page(65536)[65536 - rest:] if rest else b"")
+    s.sendall(pattern[65536 - rest:] if rest else b"")
     s.shutdown(socket.SHUT_WR)
     print("end", s.recv(10), ready(s, select.POLLIN | select.POLLRDHUP) != [])
     s.close()

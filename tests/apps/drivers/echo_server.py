@@ -1,6 +1,6 @@
 """Echo servers in the ways Python programs are written.
 
-usage: echo_server.py blocking|selectors|poll|asyncio|fork|pool PORT
+usage: echo_server.py blocking|selectors|poll|asyncio|fork|pool|groups PORT
 """
 
 import asyncio
@@ -127,11 +127,17 @@ def accept_and_echo(server):
         echo(server.accept()[0])
 
 
-def pool(port):
+def with_groups(server):
+    """A worker that sets its groups first."""
+    os.initgroups("root", 0)
+    accept_and_echo(server)
+
+
+def pool(port, worker=accept_and_echo):
     """Workers that accept from one listener (multiprocessing)."""
     server = listener(port)
     context = multiprocessing.get_context("fork")
-    workers = [context.Process(target=accept_and_echo, args=(server,)) for _ in range(3)]
+    workers = [context.Process(target=worker, args=(server,)) for _ in range(3)]
     for worker in workers:
         worker.start()
 
@@ -154,6 +160,7 @@ KINDS = {
     "asyncio": with_asyncio,
     "fork": forking,
     "pool": pool,
+    "groups": lambda port: pool(port, with_groups),
 }
 
 KINDS[sys.argv[1]](int(sys.argv[2]))

@@ -12,7 +12,7 @@ for i in range(60):
     while not answer.endswith(b"\n"):
         answer += s.recv(100)
     assert answer == b"ack line %d\n" % i, answer
-s.sendall(b"".join(b"tail %d of many\n" % i for i in range(20_000)))
+s.sendall(b"".join(b"tail %d of many\n" % i for i in range(100_000)))
 s.shutdown(socket.SHUT_WR)
 rest = b""
 while part := s.recv(10_000):

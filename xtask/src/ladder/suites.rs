@@ -80,6 +80,13 @@ pub(super) const SUITES: &[Suite] = &[
         limit_s: 60,
     },
     quick(app(
+        "abi-hooks",
+        "what libc promises, call by call, with and without the library",
+        "tests/abi/test_hooks.py",
+        &["cc"],
+        600,
+    )),
+    quick(app(
         "app-redis",
         "redis-server, redis-benchmark, redis-cli, BGSAVE under load",
         "tests/apps/test_redis.py",
@@ -185,6 +192,20 @@ pub(super) const SUITES: &[Suite] = &[
         300,
     ),
     app("app-bash", "bash /dev/tcp", "tests/apps/test_bash.py", &["bash"], 120),
+    quick(app(
+        "oracle",
+        "a byte-stream oracle: calls and sizes by seed, with lanes that flip and without",
+        "tests/oracle/test_oracle.py",
+        &[],
+        400,
+    )),
+    app(
+        "faults",
+        "peers that die, descriptors that change hands, forged memory, limits, hostile users",
+        "tests/faults",
+        &["cc"],
+        500,
+    ),
     app(
         "cpython",
         "CPython's own socket tests: as they are, and with lanes that flip at random",

@@ -134,12 +134,27 @@ const SEEN: &[c_long] = &[
 /// Bound of the numbers that can be looked at.
 const NUMBERS: usize = 512;
 
-/// One byte per number: whether it is in [`SEEN`].
+/// Numbers that may leave the caller's memory to a child (see `sdp_sys::pid::is_borrowed`).
+const LENDING: &[c_long] = &[
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_fork,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_vfork,
+    libc::SYS_clone,
+    libc::SYS_clone3,
+];
+
+/// One byte per number: 1 in [`SEEN`], 2 in [`LENDING`].
 static LOOKED_AT: [u8; NUMBERS] = {
     let mut table = [0; NUMBERS];
     let mut i = 0;
     while i < SEEN.len() {
         table[SEEN[i] as usize] = 1;
+        i += 1;
+    }
+    i = 0;
+    while i < LENDING.len() {
+        table[LENDING[i] as usize] = 2;
         i += 1;
     }
     table
@@ -154,11 +169,17 @@ unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "cmp rdi, {numbers}",
         "jae 2f",
         "lea rax, [rip + {table}]",
-        "cmp byte ptr [rax + rdi], 0",
-        "jne {seen}",
+        "movzx eax, byte ptr [rax + rdi]",
+        "cmp eax, 1",
+        "je {seen}",
+        "cmp eax, 2",
+        "jne 2f",
+        "mov rax, qword ptr [rip + sdp_thread_block@GOTTPOFF]",
+        "mov qword ptr fs:[rax + {borrowed}], 1",
         "2:",
         "jmp qword ptr [rip + {next}]",
         numbers = const NUMBERS,
+        borrowed = const sdp_sys::tls::BORROWED_OFFSET,
         table = sym LOOKED_AT,
         seen = sym seen,
         next = sym real::syscall::NEXT,
@@ -170,12 +191,21 @@ unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "adrp x16, {table}",
         "add x16, x16, #:lo12:{table}",
         "ldrb w16, [x16, x0]",
-        "cbnz w16, {seen}",
+        "cmp w16, #1",
+        "b.eq {seen}",
+        "cmp w16, #2",
+        "b.ne 2f",
+        "mrs x16, tpidr_el0",
+        "adrp x17, :gottprel:sdp_thread_block",
+        "ldr x17, [x17, :gottprel_lo12:sdp_thread_block]",
+        "add x16, x16, x17",
+        "str x16, [x16, #{borrowed}]",
         "2:",
         "adrp x16, {next}",
         "ldr x16, [x16, #:lo12:{next}]",
         "br x16",
         numbers = const NUMBERS,
+        borrowed = const sdp_sys::tls::BORROWED_OFFSET,
         table = sym LOOKED_AT,
         seen = sym seen,
         next = sym real::syscall::NEXT,

@@ -162,12 +162,25 @@ macro_rules! jump {
         #[unsafe(naked)]
         unsafe extern "C" fn $name() -> libc::pid_t {
             #[cfg(target_arch = "x86_64")]
-            naked_asm!("jmp qword ptr [rip + {next}]", next = sym VFORK);
+            naked_asm!(
+                // From here on this thread's block may be its child's (`sdp_sys::pid::is_borrowed`).
+                "mov rax, qword ptr [rip + sdp_thread_block@GOTTPOFF]",
+                "mov qword ptr fs:[rax + {borrowed}], 1",
+                "jmp qword ptr [rip + {next}]",
+                borrowed = const sdp_sys::tls::BORROWED_OFFSET,
+                next = sym VFORK,
+            );
             #[cfg(target_arch = "aarch64")]
             naked_asm!(
+                "mrs x16, tpidr_el0",
+                "adrp x17, :gottprel:sdp_thread_block",
+                "ldr x17, [x17, :gottprel_lo12:sdp_thread_block]",
+                "add x16, x16, x17",
+                "str x16, [x16, #{borrowed}]",
                 "adrp x16, {next}",
                 "ldr x16, [x16, #:lo12:{next}]",
                 "br x16",
+                borrowed = const sdp_sys::tls::BORROWED_OFFSET,
                 next = sym VFORK,
             );
         }

@@ -199,6 +199,30 @@ hooks! {
         })
     }
 
+    fn preadv2(
+        fd: c_int, iov: *const iovec, n: c_int, offset: off_t, flags: c_int,
+    ) -> ssize_t {
+        receive_at(fd, iov, n, offset, flags)
+    }
+
+    fn preadv64v2(
+        fd: c_int, iov: *const iovec, n: c_int, offset: off_t, flags: c_int,
+    ) -> ssize_t {
+        receive_at(fd, iov, n, offset, flags)
+    }
+
+    fn pwritev2(
+        fd: c_int, iov: *const iovec, n: c_int, offset: off_t, flags: c_int,
+    ) -> ssize_t {
+        transmit_at(fd, iov, n, offset, flags)
+    }
+
+    fn pwritev64v2(
+        fd: c_int, iov: *const iovec, n: c_int, offset: off_t, flags: c_int,
+    ) -> ssize_t {
+        transmit_at(fd, iov, n, offset, flags)
+    }
+
     fn splice(
         input: c_int, off_in: *mut i64, out: c_int, off_out: *mut i64, n: size_t, flags: c_uint,
     ) -> ssize_t {
@@ -212,6 +236,61 @@ hooks! {
             )
         })
     }
+}
+
+/// The offset with which `preadv2` and `pwritev2` are `readv` and `writev`; others are errors on a socket.
+const HERE: off_t = -1;
+/// Says nothing on a socket.
+const RWF_HIPRI: c_int = 1;
+const RWF_NOWAIT: c_int = 8;
+
+/// The flags of a socket call that mean what `RWF_*` flags mean. None: for the kernel to refuse.
+fn waiting(flags: c_int) -> Option<c_int> {
+    match flags & !RWF_HIPRI {
+        0 => Some(0),
+        RWF_NOWAIT => Some(libc::MSG_DONTWAIT),
+        _ => None,
+    }
+}
+
+unsafe fn receive_at(
+    fd: c_int,
+    iov: *const iovec,
+    n: c_int,
+    offset: off_t,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: the program's vector.
+    let real = move || unsafe { real::preadv2(fd, iov, n, offset, flags) };
+    if calls::is_tracked(fd)
+        && offset == HERE
+        && counts(n)
+        && let Some(wait) = waiting(flags)
+    {
+        // SAFETY: as above.
+        return slowly(move || answer!(unsafe { calls::recv(fd, iov, n as usize, wait) }, real()));
+    }
+    real()
+}
+
+unsafe fn transmit_at(
+    fd: c_int,
+    iov: *const iovec,
+    n: c_int,
+    offset: off_t,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: the program's vector.
+    let real = move || unsafe { real::pwritev2(fd, iov, n, offset, flags) };
+    if calls::is_tracked(fd)
+        && offset == HERE
+        && counts(n)
+        && let Some(wait) = waiting(flags)
+    {
+        // SAFETY: as above.
+        return slowly(move || answer!(unsafe { calls::send(fd, iov, n as usize, wait) }, real()));
+    }
+    real()
 }
 
 /// A connected stream has no source address to report: the kernel leaves `addr` alone and says that

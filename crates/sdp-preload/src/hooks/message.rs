@@ -148,7 +148,7 @@ hooks! {
     fn recvmmsg(
         fd: c_int, msgs: *mut mmsghdr, n: c_uint, flags: c_int, timeout: *mut timespec,
     ) -> c_int {
-        if calls::is_tracked(fd) {
+        if calls::is_tracked(fd) && !msgs.is_null() {
             return receive_many(fd, msgs, n, flags, timeout);
         }
         let result = real::recvmmsg(fd, msgs, n, flags, timeout);
@@ -169,7 +169,7 @@ hooks! {
     /// Also taken apart for an untracked socket when any message has control data: descriptors that
     /// are passed on leave their lanes before.
     fn sendmmsg(fd: c_int, msgs: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int {
-        if calls::is_tracked(fd) {
+        if calls::is_tracked(fd) && !msgs.is_null() {
             return send_many(fd, msgs, n, flags);
         }
         if !msgs.is_null() {

@@ -32,7 +32,9 @@ pub(super) fn is_borrowed() -> bool {
 /// A child with its own copy of the memory starts.
 fn child() {
     tls::forked();
-    own();
+    if !privilege::is_sandboxed() {
+        own();
+    }
     calls::fork_child();
 }
 
@@ -115,6 +117,7 @@ hooks! {
             return real::clone(core::ptr::null(), stack, flags, arg, ptid, tls, ctid);
         };
         if flags & libc::CLONE_VM != 0 || stack.is_null() {
+            sdp_sys::pid::lend();
             return real::clone(run as *const c_void, stack, flags, arg, ptid, tls, ctid);
         }
         let mut first = Start { child: run, arg };

@@ -1,3 +1,5 @@
+//! What a producer and a consumer promise each other, and what a forger can do.
+
 use core::{cell::Cell, ptr::NonNull, sync::atomic::Ordering};
 use std::{collections::VecDeque, vec, vec::Vec};
 

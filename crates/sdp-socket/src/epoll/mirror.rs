@@ -1,0 +1,520 @@
+//! The mirror: sets, registrations of tracked sockets, ready lists, and the hidden eventfd's host.
+//!
+//! Used by the calls and by the wait, under one lock. It knows nothing of rings: whoever puts a
+//! registration on a ready list or takes it off says why.
+
+use core::{
+    ptr::null_mut,
+    sync::atomic::{AtomicPtr, AtomicU32, Ordering},
+};
+
+use libc::epoll_event;
+use sdp_sys::{section, sys, tls};
+
+use super::{ET, IN, OUT};
+use crate::{
+    conn::{self, Conn, Stage},
+    process, spin,
+};
+
+/// Epoll sets that one process can have mirrored; those beyond keep their connections on the kernel
+/// lane (they are never marked as waited for).
+pub(super) const SETS: usize = 4096;
+/// Mirrored registrations.
+pub(super) const REGISTRATIONS: usize = 65_536;
+pub(super) const BUCKETS: usize = 16_384;
+
+pub(super) const NONE: u32 = u32::MAX;
+
+#[derive(Clone, Copy)]
+pub(super) struct Registration {
+    pub(super) set: u32,
+    pub(super) conn: u32,
+    pub(super) fd: i32,
+    pub(super) events: u32,
+    pub(super) data: u64,
+    /// Chains: by (set, data), by connection, by ready list; also the free list through `next_hash`.
+    pub(super) next_hash: u32,
+    pub(super) next_conn: u32,
+    pub(super) next_ready: u32,
+    /// The set's members, both ways.
+    pub(super) next_member: u32,
+    pub(super) last_member: u32,
+    pub(super) is_used: bool,
+    pub(super) is_ready: bool,
+    /// ONESHOT has fired.
+    pub(super) is_disabled: bool,
+    /// EPOLLOUT was taken out of the kernel's registration while the ring is full.
+    pub(super) is_stripped: bool,
+    /// Edge: the ring cursor last reported.
+    pub(super) reported: u64,
+}
+
+pub(super) struct Set {
+    pub(super) epfd: i32,
+    pub(super) refs: u32,
+    pub(super) is_used: bool,
+    pub(super) ready_first: u32,
+    pub(super) ready_last: u32,
+    /// Registration under whose data the hidden eventfd is in the set.
+    pub(super) host: u32,
+    /// The hidden eventfd is in the kernel's set, under this data (also while `host` is none).
+    pub(super) hidden: Option<u64>,
+    /// Threads asleep on the set …
+    pub(super) sleepers: u32,
+    /// … of them those that fell asleep before there was a bell page, and are not counted in it.
+    pub(super) unbelled: u32,
+    pub(super) members: u32,
+    pub(super) first_member: u32,
+    /// Somebody waits where we do not see it (the set is in another set, or is polled), or the hidden
+    /// eventfd cannot be in the set: members arm on the carrier, which the kernel passes on.
+    pub(super) by_carrier: bool,
+    /// Inherited by fork: nothing was armed for this process yet.
+    pub(super) is_inherited: bool,
+    /// A registration with ONESHOT has been seen.
+    pub(super) has_oneshots: bool,
+    pub(super) waits: u32,
+    pub(super) merged_ns: u64,
+    pub(super) spin: spin::Learnt,
+}
+
+pub(super) struct Mirror {
+    pub(super) sets: [Set; SETS],
+    pub(super) registrations: [Registration; REGISTRATIONS],
+    pub(super) buckets: [u32; BUCKETS],
+    pub(super) free: u32,
+    pub(super) used: u32,
+}
+
+pub(super) static LOCK: AtomicU32 = AtomicU32::new(0);
+/// Thread that holds the lock across a fork: libc runs the program's `pthread_atfork` handlers meanwhile,
+/// which may use sets.
+pub(super) static FORKING: AtomicU32 = AtomicU32::new(0);
+pub(super) static MIRROR: AtomicPtr<Mirror> = AtomicPtr::new(null_mut());
+
+pub(super) fn lock() {
+    let mut spins = 0u32;
+    while LOCK.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        spins += 1;
+        if spins % 64 == 0 {
+            // SAFETY: no arguments.
+            let _ = unsafe { sys!(libc::SYS_sched_yield) };
+        }
+        core::hint::spin_loop();
+    }
+}
+
+pub(super) fn unlock() {
+    LOCK.store(0, Ordering::Release);
+}
+
+/// Runs `body` on the mirror under its lock, inside a critical section. `None` when there is none.
+pub(super) fn with<R>(body: impl FnOnce(&mut Mirror) -> R) -> Option<R> {
+    let mirror = MIRROR.load(Ordering::Acquire);
+    if mirror.is_null() {
+        return None;
+    }
+    let _section = section::Guard::enter();
+    let held = FORKING.load(Ordering::Acquire);
+    let is_mine = held != 0 && held == tls::thread_id() as u32;
+    if !is_mine {
+        lock();
+    }
+    // SAFETY: the mapping is never unmapped and the lock is ours (no `body` runs another one); the
+    // reference ends with `body`.
+    let result = body(unsafe { &mut *mirror });
+    if !is_mine {
+        unlock();
+    }
+    Some(result)
+}
+
+pub(super) fn make_mirror() -> bool {
+    if !MIRROR.load(Ordering::Acquire).is_null() {
+        return true;
+    }
+    let Some(fresh) = process::map_private(size_of::<Mirror>()) else { return false };
+    let fresh = fresh.cast::<Mirror>();
+    // SAFETY: zeroed memory of the right size, seen by nobody else: plain integers and booleans, for
+    // which zero is valid. The links whose "none" is not zero are set here.
+    unsafe {
+        (&raw mut (*fresh.as_ptr()).buckets).write([NONE; BUCKETS]);
+        (&raw mut (*fresh.as_ptr()).free).write(NONE);
+    }
+    let made =
+        MIRROR.compare_exchange(null_mut(), fresh.as_ptr(), Ordering::AcqRel, Ordering::Acquire);
+    if made.is_err() {
+        process::unmap(fresh.cast(), size_of::<Mirror>());
+    }
+    true
+}
+
+pub(super) fn bucket(set: u32, data: u64) -> usize {
+    let mixed = (data ^ u64::from(set).rotate_left(32)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (mixed >> 48) as usize % BUCKETS
+}
+
+impl Mirror {
+    pub(super) fn set(&mut self, index: u32) -> Option<&mut Set> {
+        self.sets.get_mut(index as usize).filter(|s| s.is_used)
+    }
+
+    pub(super) fn reg(&mut self, index: u32) -> Option<&mut Registration> {
+        self.registrations.get_mut(index as usize).filter(|r| r.is_used)
+    }
+
+    pub(super) fn open_set(&mut self, epfd: i32) -> Option<u32> {
+        let index = self.sets.iter().position(|s| !s.is_used)?;
+        *self.sets.get_mut(index)? = Set {
+            epfd,
+            refs: 1,
+            is_used: true,
+            ready_first: NONE,
+            ready_last: NONE,
+            host: NONE,
+            hidden: None,
+            sleepers: 0,
+            unbelled: 0,
+            members: 0,
+            first_member: NONE,
+            by_carrier: false,
+            is_inherited: false,
+            has_oneshots: false,
+            waits: 0,
+            merged_ns: 0,
+            spin: spin::Learnt::NEW,
+        };
+        Some(index as u32)
+    }
+
+    pub(super) fn allocate(&mut self) -> Option<u32> {
+        if self.free != NONE {
+            let index = self.free;
+            self.free = self.registrations.get(index as usize)?.next_hash;
+            return Some(index);
+        }
+        if (self.used as usize) < REGISTRATIONS {
+            self.used += 1;
+            return Some(self.used - 1);
+        }
+        None
+    }
+
+    /// The registration of number `fd` of this connection in this set.
+    pub(super) fn find(&self, set: u32, conn: &Conn, fd: i32) -> Option<u32> {
+        let mut at = conn.registrations.load(Ordering::Relaxed).wrapping_sub(1);
+        for _ in 0..REGISTRATIONS {
+            let reg = self.registrations.get(at as usize)?;
+            if reg.set == set && reg.fd == fd {
+                return Some(at);
+            }
+            at = reg.next_conn;
+        }
+        None
+    }
+
+    pub(super) fn add(
+        &mut self,
+        set: u32,
+        conn: &Conn,
+        fd: i32,
+        events: u32,
+        data: u64,
+    ) -> Option<u32> {
+        let index = self.allocate()?;
+        let bucket = bucket(set, data);
+        let head = conn.registrations.load(Ordering::Relaxed).wrapping_sub(1);
+        *self.registrations.get_mut(index as usize)? = Registration {
+            set,
+            conn: conn.index(),
+            fd,
+            events,
+            data,
+            next_hash: *self.buckets.get(bucket)?,
+            next_conn: head,
+            next_ready: NONE,
+            next_member: NONE,
+            last_member: NONE,
+            is_used: true,
+            is_ready: false,
+            is_disabled: false,
+            is_stripped: false,
+            reported: 0,
+        };
+        *self.buckets.get_mut(bucket)? = index;
+        conn.registrations.store(index.wrapping_add(1), Ordering::Relaxed);
+        self.join(set, index);
+        Some(index)
+    }
+
+    /// Puts a registration on its set's member list.
+    fn join(&mut self, set: u32, index: u32) {
+        let Some(s) = self.set(set) else { return };
+        s.members += 1;
+        let next = s.first_member;
+        s.first_member = index;
+        if let Some(next) = self.registrations.get_mut(next as usize) {
+            next.last_member = index;
+        }
+        if let Some(reg) = self.registrations.get_mut(index as usize) {
+            reg.next_member = next;
+        }
+    }
+
+    /// Takes a registration off its set's member list.
+    fn part(&mut self, index: u32) {
+        let Some(reg) = self.registrations.get(index as usize).copied() else { return };
+        if let Some(next) = self.registrations.get_mut(reg.next_member as usize) {
+            next.last_member = reg.last_member;
+        }
+        if let Some(last) = self.registrations.get_mut(reg.last_member as usize) {
+            last.next_member = reg.next_member;
+        }
+        if let Some(set) = self.set(reg.set) {
+            set.members = set.members.saturating_sub(1);
+            if set.first_member == index {
+                set.first_member = reg.next_member;
+            }
+        }
+    }
+
+    /// Calls `each` with the registrations of a set.
+    pub(super) fn each_member(&mut self, set: u32, mut each: impl FnMut(&mut Self, u32)) {
+        let Some(mut at) = self.set(set).map(|s| s.first_member) else { return };
+        while let Some(next) = self.registrations.get(at as usize).map(|r| r.next_member) {
+            each(self, at);
+            at = next;
+        }
+    }
+
+    pub(super) fn unhash(&mut self, index: u32) {
+        let Some(reg) = self.registrations.get(index as usize).copied() else { return };
+        let bucket = bucket(reg.set, reg.data);
+        let Some(mut at) = self.buckets.get(bucket).copied() else { return };
+        if at == index {
+            if let Some(head) = self.buckets.get_mut(bucket) {
+                *head = reg.next_hash;
+            }
+            return;
+        }
+        while let Some(other) = self.registrations.get_mut(at as usize) {
+            if other.next_hash == index {
+                other.next_hash = reg.next_hash;
+                return;
+            }
+            at = other.next_hash;
+        }
+    }
+
+    pub(super) fn rehash(&mut self, index: u32, data: u64) {
+        self.unhash(index);
+        let Some(reg) = self.registrations.get_mut(index as usize) else { return };
+        reg.data = data;
+        let bucket = bucket(reg.set, data);
+        if let Some(head) = self.buckets.get_mut(bucket) {
+            reg.next_hash = *head;
+            *head = index;
+        }
+    }
+
+    pub(super) fn remove(&mut self, index: u32) {
+        let Some(reg) = self.registrations.get(index as usize).copied() else { return };
+        if !reg.is_used {
+            return;
+        }
+        self.unhash(index);
+        if let Some(conn) = conn::get(reg.conn) {
+            let head = conn.registrations.load(Ordering::Relaxed).wrapping_sub(1);
+            if head == index {
+                conn.registrations.store(reg.next_conn.wrapping_add(1), Ordering::Relaxed);
+            } else {
+                let mut at = head;
+                while let Some(other) = self.registrations.get_mut(at as usize) {
+                    if other.next_conn == index {
+                        other.next_conn = reg.next_conn;
+                        break;
+                    }
+                    at = other.next_conn;
+                }
+            }
+        }
+        self.unready(index);
+        self.part(index);
+        if let Some(slot) = self.registrations.get_mut(index as usize) {
+            slot.is_used = false;
+            slot.next_hash = self.free;
+            self.free = index;
+        }
+        if self.set(reg.set).is_some_and(|set| set.host == index) {
+            self.lose_host(reg.set);
+        }
+    }
+
+    pub(super) fn push_ready(&mut self, index: u32) {
+        let Some(reg) = self.reg(index) else { return };
+        if reg.is_ready {
+            return;
+        }
+        reg.is_ready = true;
+        reg.next_ready = NONE;
+        let set = reg.set;
+        let Some(set) = self.set(set) else { return };
+        let last = set.ready_last;
+        set.ready_last = index;
+        if last == NONE {
+            set.ready_first = index;
+        } else if let Some(last) = self.registrations.get_mut(last as usize) {
+            last.next_ready = index;
+        }
+    }
+
+    pub(super) fn pop_ready(&mut self, set: u32) -> Option<u32> {
+        let first = self.set(set)?.ready_first;
+        let reg = self.registrations.get_mut(first as usize)?;
+        reg.is_ready = false;
+        let next = reg.next_ready;
+        let set = self.set(set)?;
+        set.ready_first = next;
+        if next == NONE {
+            set.ready_last = NONE;
+        }
+        Some(first)
+    }
+
+    pub(super) fn unready(&mut self, index: u32) {
+        let Some(reg) = self.registrations.get(index as usize).copied() else { return };
+        if !reg.is_ready {
+            return;
+        }
+        let mut kept = (NONE, NONE);
+        let Some(mut at) = self.set(reg.set).map(|s| s.ready_first) else { return };
+        // Rebuild without it: removal of a ready registration is rare.
+        while at != NONE {
+            let Some(other) = self.registrations.get_mut(at as usize) else { break };
+            let next = other.next_ready;
+            if at == index {
+                other.is_ready = false;
+            } else {
+                other.next_ready = NONE;
+                if kept.0 == NONE {
+                    kept.0 = at;
+                } else if let Some(last) = self.registrations.get_mut(kept.1 as usize) {
+                    last.next_ready = at;
+                }
+                kept.1 = at;
+            }
+            at = next;
+        }
+        if let Some(set) = self.set(reg.set) {
+            (set.ready_first, set.ready_last) = kept;
+        }
+    }
+
+    /// All registrations of a connection become ready to be looked at. True when somebody may sleep on one
+    /// of their sets.
+    pub(super) fn ready_conn(&mut self, conn: &Conn) -> bool {
+        let mut at = conn.registrations.load(Ordering::Relaxed).wrapping_sub(1);
+        let mut others_sleep = false;
+        while let Some(reg) = self.registrations.get(at as usize).copied() {
+            if !reg.is_used {
+                break;
+            }
+            self.push_ready(at);
+            others_sleep |= self.set(reg.set).is_some_and(|s| s.sleepers > 0 || s.by_carrier);
+            at = reg.next_conn;
+        }
+        others_sleep
+    }
+
+    /// Takes EPOLLOUT out of the kernel's registration, or puts it back (which also makes the kernel
+    /// report it to anybody who waits).
+    pub(super) fn strip(&mut self, at: u32, strip: bool) {
+        let Some(reg) = self.reg(at).map(|r| *r) else { return };
+        let Some(epfd) = self.set(reg.set).map(|s| s.epfd) else { return };
+        let events = if strip { reg.events & !OUT } else { reg.events };
+        let mut interest = epoll_event { events, u64: reg.data };
+        // SAFETY: the event structure is readable.
+        let done = unsafe {
+            sys!(libc::SYS_epoll_ctl, epfd, libc::EPOLL_CTL_MOD, reg.fd, &raw mut interest)
+        };
+        if done.is_ok()
+            && let Some(reg) = self.reg(at)
+        {
+            reg.is_stripped = strip;
+        }
+    }
+
+    /// The host of a set is gone. A program with one thread cannot wait before it calls us again, so the
+    /// eventfd stays where it is until then; with several it leaves the set now, because a wait that we
+    /// do not see must not get data that the program has deleted (X16 a).
+    pub(super) fn lose_host(&mut self, set_index: u32) {
+        let Some(set) = self.set(set_index) else { return };
+        set.host = NONE;
+        if !is_single_threaded() {
+            self.rehost(set_index);
+        }
+    }
+
+    /// Sees to it that the hidden eventfd is in the set under the data of a living registration of an
+    /// attached connection, and out of it when there is none.
+    pub(super) fn rehost(&mut self, set_index: u32) {
+        let event = process::bell_fd();
+        let Some(set) = self.set(set_index) else { return };
+        let (epfd, hidden, first) = (set.epfd, set.hidden, set.first_member);
+        if set.host != NONE || event < 0 {
+            return;
+        }
+        let is_candidate = |r: &Registration| {
+            r.is_used
+                && r.set == set_index
+                && conn::get(r.conn).is_some_and(|c| c.stage() == Stage::Attached)
+        };
+        // One that has the data already costs nothing.
+        let kept = hidden.and_then(|data| {
+            let mut at = self.buckets.get(bucket(set_index, data)).copied()?;
+            while let Some(reg) = self.registrations.get(at as usize) {
+                if is_candidate(reg) && reg.data == data {
+                    return Some(at);
+                }
+                at = reg.next_hash;
+            }
+            None
+        });
+        let host = kept.or_else(|| {
+            let mut at = first;
+            while let Some(reg) = self.registrations.get(at as usize) {
+                if is_candidate(reg) {
+                    return Some(at);
+                }
+                at = reg.next_member;
+            }
+            None
+        });
+        let data = host.and_then(|h| self.registrations.get(h as usize)).map(|r| r.data);
+        let op = match (hidden, data) {
+            (None, None) => return,
+            (Some(old), Some(new)) if old == new => 0,
+            (None, Some(_)) => libc::EPOLL_CTL_ADD,
+            (Some(_), Some(_)) => libc::EPOLL_CTL_MOD,
+            (Some(_), None) => libc::EPOLL_CTL_DEL,
+        };
+        let mut interest = epoll_event { events: IN | ET, u64: data.unwrap_or(0) };
+        let done = op == 0
+            // SAFETY: the event structure is readable.
+            || unsafe { sys!(libc::SYS_epoll_ctl, epfd, op, event, &raw mut interest) }.is_ok();
+        if let Some(set) = self.set(set_index) {
+            set.hidden = if done { data } else { None };
+            set.host = if done { host.unwrap_or(NONE) } else { NONE };
+        }
+    }
+}
+
+unsafe extern "C" {
+    /// libc's own knowledge of whether the process ever had a second thread.
+    static __libc_single_threaded: core::ffi::c_char;
+}
+
+pub(super) fn is_single_threaded() -> bool {
+    // SAFETY: a byte of libc that only libc writes; read like any other flag.
+    unsafe { (&raw const __libc_single_threaded).read_volatile() != 0 }
+}

@@ -1,0 +1,291 @@
+//! epoll sets: the kernel stays the sleeping truth, rings are looked at first.
+//!
+//! The kernel's registrations are the program's own, with the program's own data. Beside them we keep a
+//! mirror of the registrations of tracked stream sockets, keyed by (set, socket, number), so that
+//!
+//! * a producer's bell (a bit in our bell page) finds the registrations that it concerns,
+//! * a kernel event can be judged: was it a bell byte, or something for the program?
+//!
+//! A set that contains a connection on a lane also contains the process's hidden eventfd, edge-triggered
+//! and never read, under the data of one such registration (its *host*), so that a wait that we do not
+//! see gets nothing that is not the program's.
+//!
+//! # Ready list
+//! A registration with something in its ring is on its set's ready list: put there by a bell bit, taken
+//! off when a wait finds its ring empty and has armed it again. A wait therefore costs what is ready,
+//! not what is registered.
+//!
+//! # Files
+//! `mirror`: what is registered where. `wait`: `epoll_wait`. Here: what the other modules and the program
+//! tell.
+//!
+//! # Locking
+//! One lock for all sets of the process (in-process, spinning; held for nanoseconds to microseconds,
+//! never across a sleep or a fork).
+mod mirror;
+mod wait;
+
+use core::sync::atomic::Ordering;
+
+use libc::{c_int, epoll_event};
+use mirror::{FORKING, NONE, SETS, lock, make_mirror, unlock, with};
+use sdp_sys::{errno::Errno, sys, tls};
+pub(crate) use wait::wait;
+
+use crate::{
+    conn::{self, Conn, flag},
+    process,
+    table::{self, Entry},
+    wait as sleeping,
+};
+
+const IN: u32 = libc::EPOLLIN as u32;
+const OUT: u32 = libc::EPOLLOUT as u32;
+const ET: u32 = libc::EPOLLET as u32;
+const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
+const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
+/// Events that pass whatever the ring says.
+const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+const IN_KIND: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
+
+// ---- what the other modules tell -------------------------------------------------------------
+
+/// After `epoll_create`.
+pub(crate) fn created(epfd: i32) {
+    if process::is_retired() || !process::is_ours() || !make_mirror() {
+        return crate::lifecycle::forget(epfd);
+    }
+    crate::lifecycle::forget(epfd);
+    let index = with(|m| m.open_set(epfd)).flatten();
+    if let Some(index) = index {
+        process::note_descriptor(epfd);
+        table::replace(epfd, Some(Entry::Set(index)));
+    }
+}
+
+/// One more number names the set.
+pub(crate) fn duplicated(index: u32) {
+    with(|m| {
+        if let Some(set) = m.set(index) {
+            set.refs += 1;
+        }
+    });
+}
+
+/// One number less names the set.
+pub(crate) fn closed(index: u32) {
+    with(|m| {
+        let Some(set) = m.set(index) else { return };
+        set.refs -= 1;
+        if set.refs > 0 {
+            return;
+        }
+        // The kernel's set goes with its last number.
+        (set.host, set.hidden) = (NONE, None);
+        m.each_member(index, |m, at| {
+            if let Some(set) = m.set(index) {
+                set.host = NONE;
+            }
+            m.remove(at);
+        });
+        if let Some(set) = m.set(index) {
+            set.is_used = false;
+        }
+    });
+}
+
+/// The connection's last number in this process is about to be closed.
+pub(crate) fn forget_conn(conn: &Conn) {
+    if conn.registrations.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    with(|m| {
+        while let Some(at) = conn.registrations.load(Ordering::Relaxed).checked_sub(1) {
+            m.remove(at);
+        }
+    });
+}
+
+/// One of several numbers of a connection is closed. The kernel keeps its registration until the
+/// socket itself goes, and so do we.
+pub(crate) fn forget_number(_conn: &Conn, _fd: i32) {}
+
+/// The connection has got a segment: its sets need the hidden eventfd, and a first look arms it.
+pub(crate) fn attached(conn: &Conn) {
+    if conn.registrations.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    with(|m| {
+        let mut at = conn.registrations.load(Ordering::Relaxed).wrapping_sub(1);
+        while let Some(reg) = m.registrations.get(at as usize).copied() {
+            m.push_ready(at);
+            at = reg.next_conn;
+        }
+    });
+}
+
+/// The hidden eventfd has another number now.
+pub(crate) fn bell_moved() {
+    with(|m| {
+        for i in 0..SETS as u32 {
+            if m.set(i).is_some_and(|s| s.hidden.is_some()) {
+                if let Some(set) = m.set(i) {
+                    (set.host, set.hidden) = (NONE, None);
+                }
+                m.rehost(i);
+            }
+        }
+    });
+}
+
+/// X18: whether a non-blocking sender of this connection can be told EAGAIN when the ring is full: it
+/// waits where we see it, in sets whose registrations we understand, and can be rung.
+pub(crate) fn may_ask_for_patience(conn: &Conn) -> bool {
+    if !conn.has(flag::WAITED) || !conn.has(flag::PEER_HAS_BELL) || process::bell().is_none() {
+        return false;
+    }
+    if conn.registrations.load(Ordering::Relaxed) == 0 {
+        return true; // waits with poll or select
+    }
+    with(|m| {
+        let mut at = conn.registrations.load(Ordering::Relaxed).wrapping_sub(1);
+        while let Some(reg) = m.registrations.get(at as usize) {
+            if reg.events & (ONESHOT | EXCLUSIVE) != 0 {
+                return false;
+            }
+            at = reg.next_conn;
+        }
+        true
+    })
+    .unwrap_or(false)
+}
+
+/// A sender was told EAGAIN: level-triggered registrations must not see the carrier's "writable" until
+/// there is room in the ring.
+pub(crate) fn sender_waits(conn: &Conn) {
+    if conn.registrations.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    with(|m| {
+        let mut at = conn.registrations.load(Ordering::Relaxed).wrapping_sub(1);
+        while let Some(reg) = m.registrations.get(at as usize).copied() {
+            if reg.events & OUT != 0 && reg.events & ET == 0 && !reg.is_stripped {
+                m.strip(at, true);
+            }
+            // Room that came meanwhile is found by the next wait.
+            m.push_ready(at);
+            at = reg.next_conn;
+        }
+    });
+}
+
+/// Before a fork: nobody is in the middle of a change.
+pub(crate) fn fork_prepare() {
+    lock();
+    FORKING.store(tls::thread_id() as u32, Ordering::Release);
+}
+
+/// After a fork, in the parent.
+pub(crate) fn fork_parent() {
+    FORKING.store(0, Ordering::Release);
+    unlock();
+}
+
+/// After a fork, in the child: sets are shared with the parent by the kernel, the hidden eventfd in them
+/// is the parent's.
+pub(crate) fn fork_child() {
+    FORKING.store(0, Ordering::Release);
+    unlock();
+    with(|m| {
+        for set in m.sets.iter_mut().filter(|s| s.is_used) {
+            (set.host, set.hidden) = (NONE, None);
+            set.sleepers = 0;
+        }
+    });
+}
+
+// ---- epoll_ctl -------------------------------------------------------------------------------
+
+/// `epoll_ctl` on a set of ours. `None`: pass the call on.
+///
+/// # Safety
+/// `event` is null or a readable event.
+pub(crate) unsafe fn control(
+    set_fd: c_int,
+    op: c_int,
+    fd: c_int,
+    event: *mut epoll_event,
+) -> Option<Result<usize, Errno>> {
+    let Some(Entry::Set(set)) = table::entry(set_fd) else { return None };
+    if !process::is_ours() {
+        return None;
+    }
+    let conn = match table::entry(fd) {
+        Some(Entry::Conn(index)) => conn::get(index)?,
+        Some(Entry::Hidden) => return Some(Err(Errno::EBADF)),
+        _ => return None,
+    };
+    if event.is_null() && op != libc::EPOLL_CTL_DEL {
+        return None;
+    }
+    let wanted = if event.is_null() {
+        epoll_event { events: 0, u64: 0 }
+    } else {
+        // SAFETY: the caller's; epoll_event is packed, so an unaligned read.
+        unsafe { event.read_unaligned() }
+    };
+    // While the ring is full, "writable" is not the carrier's to say.
+    let strips = wanted.events & OUT != 0
+        && wanted.events & (ET | ONESHOT | EXCLUSIVE) == 0
+        && conn.has(flag::WANTS_ROOM)
+        && !sleeping::sender_may_go_on(conn);
+    with(|m| {
+        let mut passed =
+            epoll_event { events: wanted.events & !if strips { OUT } else { 0 }, ..wanted };
+        let event = if event.is_null() { event } else { &raw mut passed };
+        // SAFETY: null or our copy of the caller's event.
+        let done = unsafe { sys!(libc::SYS_epoll_ctl, set_fd, op, fd, event) };
+        if done.is_err() {
+            return done;
+        }
+        let known = m.find(set, conn, fd);
+        let (events, data) = (wanted.events, wanted.u64);
+        match (op, known) {
+            (libc::EPOLL_CTL_DEL, Some(at)) => m.remove(at),
+            (libc::EPOLL_CTL_DEL, None) => {}
+            (_, Some(at)) => {
+                if m.registrations.get(at as usize).is_some_and(|r| r.data != data) {
+                    m.rehash(at, data);
+                    if m.set(set).is_some_and(|s| s.host == at) {
+                        m.lose_host(set);
+                    }
+                }
+                if let Some(reg) = m.reg(at) {
+                    reg.events = events;
+                    reg.is_disabled = false;
+                    reg.is_stripped = strips;
+                    reg.reported = 0;
+                }
+                m.push_ready(at);
+            }
+            (_, None) => {
+                let added = m.add(set, conn, fd, events, data);
+                match added {
+                    Some(at) => {
+                        if let Some(reg) = m.reg(at) {
+                            reg.is_stripped = strips;
+                        }
+                        m.push_ready(at);
+                    }
+                    // No room: whoever waits here cannot be woken by a bell.
+                    None => conn.set(flag::PINNED),
+                }
+            }
+        }
+        if events & EXCLUSIVE != 0 {
+            conn.set(flag::PINNED);
+        }
+        conn.set(flag::WAITED);
+        done
+    })
+}

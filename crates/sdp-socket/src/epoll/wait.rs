@@ -1,0 +1,430 @@
+//! `epoll_wait` on a set of ours: rings first, the kernel beside them, one event of both.
+
+use core::sync::atomic::Ordering;
+
+use libc::{c_int, epoll_event, sigset_t};
+use sdp_shm::bell::Bell;
+use sdp_sys::{errno::Errno, sys, time::monotonic_ns};
+
+use super::{
+    ALWAYS, ET, IN_KIND, ONESHOT, OUT,
+    mirror::{Mirror, NONE, REGISTRATIONS, Registration, bucket, with},
+};
+use crate::{
+    conn::{self, Half, Stage, flag},
+    host, process, readiness, spin,
+    table::{self, Entry},
+    wait,
+};
+
+/// Kernel events are fetched beside ring events at least once in so many waits …
+const MERGE_EVERY: u32 = 8;
+/// … and whenever so much time has passed.
+const MERGE_AFTER_NS: u64 = 50_000;
+/// Most events handled in one go.
+const BATCH: usize = 256;
+
+/// What a wait fills.
+struct Output {
+    events: *mut epoll_event,
+    max: usize,
+    used: usize,
+    /// Registration of each of the first events, so that ring and kernel make one event of one.
+    from: [u32; BATCH],
+}
+
+impl Output {
+    /// Reports events of a registration ([`NONE`]: not one of ours).
+    fn push(&mut self, events: u32, data: u64, from: u32) {
+        if from != NONE
+            && let Some(at) = self.from.iter().take(self.used).position(|f| *f == from)
+        {
+            // SAFETY: at < used events were written below.
+            let mut held = unsafe { self.events.add(at).read_unaligned() };
+            held.events |= events;
+            // SAFETY: as above.
+            unsafe { self.events.add(at).write_unaligned(held) };
+            return;
+        }
+        if self.used < self.max {
+            // SAFETY: used < max writable events; packed, so an unaligned write.
+            unsafe {
+                self.events.add(self.used).write_unaligned(epoll_event { events, u64: data });
+            }
+            if let Some(slot) = self.from.get_mut(self.used) {
+                *slot = from;
+            }
+            self.used += 1;
+        }
+    }
+}
+
+/// `epoll_wait` on a set of ours. `None`: pass the call on.
+///
+/// # Safety
+/// `events` is writable for `max` events; `mask` is null or a signal set.
+pub(crate) unsafe fn wait(
+    set_fd: c_int,
+    events: *mut epoll_event,
+    max: c_int,
+    timeout_ns: Option<u64>,
+    mask: *const sigset_t,
+) -> Option<Result<usize, Errno>> {
+    let Some(Entry::Set(set)) = table::entry(set_fd) else { return None };
+    // Nothing of this set is on a lane: the kernel's call, unchanged. (A set with connections that
+    // are still young has no host.)
+    if max <= 0 || events.is_null() || process::is_retired() || !with(|m| concerns_us(m, set))? {
+        return None;
+    }
+    let start = if timeout_ns == Some(0) { 0 } else { monotonic_ns() };
+    let until = timeout_ns.map(|ns| start.saturating_add(ns));
+    // Events beyond the batch could not be told apart; a program that asks for more gets them next time.
+    let max = (max as usize).min(BATCH);
+    let mut out = Output { events, max, used: 0, from: [NONE; BATCH] };
+    let mut has_spun = false;
+    loop {
+        collect_bits();
+        let merge = with(|m| collect(m, set, &mut out))?;
+        if out.used > 0 {
+            if merge && out.used < out.max {
+                // SAFETY: as the caller's.
+                unsafe { kernel_events(set_fd, set, &mut out, 0, core::ptr::null()) }.ok();
+            }
+            return Some(Ok(out.used));
+        }
+        let now = if timeout_ns == Some(0) { 0 } else { monotonic_ns() };
+        let left = until.map(|u| u.saturating_sub(now));
+        if left == Some(0) {
+            // SAFETY: as the caller's.
+            return Some(
+                unsafe { kernel_events(set_fd, set, &mut out, 0, mask) }.map(|()| out.used),
+            );
+        }
+        if !has_spun {
+            has_spun = true;
+            // What the kernel has must not wait for a spin on what it cannot have.
+            // SAFETY: as the caller's.
+            let asked = unsafe { kernel_events(set_fd, set, &mut out, 0, core::ptr::null()) };
+            if out.used > 0 || asked.is_err() {
+                return Some(asked.map(|()| out.used));
+            }
+            if spin_on_bell(set) {
+                continue;
+            }
+        }
+        let timeout_ms = milliseconds(left);
+        // SAFETY: as the caller's.
+        let result = unsafe { kernel_events(set_fd, set, &mut out, timeout_ms, mask) };
+        match result {
+            Err(e) => return Some(Err(e)),
+            Ok(()) if out.used > 0 => return Some(Ok(out.used)),
+            Ok(()) => {}
+        }
+        if table::entry(set_fd) != Some(Entry::Set(set)) {
+            return Some(Err(Errno::EBADF));
+        }
+    }
+}
+
+/// Whether anything in the set is on a lane.
+fn concerns_us(m: &mut Mirror, set: u32) -> bool {
+    if m.set(set).is_some_and(|s| s.host != NONE) {
+        return true;
+    }
+    if m.set(set).is_some_and(|s| s.hidden.is_some()) || has_attached(m, set) {
+        m.rehost(set);
+    }
+    m.set(set).is_some_and(|s| s.host != NONE) || has_attached(m, set)
+}
+
+fn has_attached(m: &mut Mirror, set: u32) -> bool {
+    let Some(mut at) = m.set(set).map(|s| s.ready_first) else { return false };
+    while let Some(reg) = m.registrations.get(at as usize) {
+        if conn::get(reg.conn).is_some_and(|c| c.stage() == Stage::Attached) {
+            return true;
+        }
+        at = reg.next_ready;
+    }
+    false
+}
+
+/// Rounded up, as the kernel does.
+fn milliseconds(left: Option<u64>) -> c_int {
+    match left {
+        None => -1,
+        Some(ns) => ns.div_ceil(1_000_000).min(c_int::MAX as u64) as c_int,
+    }
+}
+
+/// Moves the bell page's bits to the ready lists of the sets that they concern.
+fn collect_bits() {
+    let Some(bell) = process::bell() else { return };
+    if !bell.any() {
+        return;
+    }
+    let others_sleep = with(|m| {
+        let mut others = false;
+        bell.take(|slot| {
+            if let Some(conn) = conn::get(slot) {
+                others |= m.ready_conn(conn);
+            }
+        });
+        others
+    });
+    if others_sleep == Some(true) {
+        ring_myself();
+    }
+}
+
+fn ring_myself() {
+    let one = 1u64;
+    let event = process::bell_fd();
+    if event >= 0 {
+        // SAFETY: eight readable bytes.
+        let _ = unsafe { sys!(libc::SYS_write, event, &raw const one, 8) };
+    }
+}
+
+/// Turns the ready list into events. True: kernel events are due as well.
+fn collect(m: &mut Mirror, set: u32, out: &mut Output) -> bool {
+    let Some(s) = m.set(set) else { return true };
+    let last = s.ready_last;
+    if s.ready_first == NONE {
+        return true;
+    }
+    // One pass over what is on the list now; what stays ready is appended behind `last`.
+    for _ in 0..REGISTRATIONS {
+        if out.used == out.max {
+            break;
+        }
+        let Some(at) = m.pop_ready(set) else { break };
+        judge(m, at, out);
+        if at == last {
+            break;
+        }
+    }
+    let leftover = m.set(set).is_some_and(|s| s.ready_first != NONE && s.sleepers > 0);
+    if leftover {
+        ring_myself(); // the kernel chain-wakes too
+    }
+    let now = monotonic_ns();
+    let Some(s) = m.set(set) else { return true };
+    s.waits = s.waits.wrapping_add(1);
+    let merge =
+        s.waits.is_multiple_of(MERGE_EVERY) || now.saturating_sub(s.merged_ns) > MERGE_AFTER_NS;
+    if merge {
+        s.merged_ns = now;
+    }
+    merge
+}
+
+/// Looks at one ready registration: an event, armed and off the list, or still on it.
+fn judge(m: &mut Mirror, at: u32, out: &mut Output) {
+    let Some(reg) = m.reg(at).map(|r| *r) else { return };
+    if reg.is_disabled || reg.events & (IN_KIND | OUT) == 0 {
+        return;
+    }
+    let Some(conn) = conn::get(reg.conn) else { return };
+    if conn.stage() != Stage::Attached || !conn.pin_live(Half::Receive) {
+        return;
+    }
+    let is_edge = reg.events & ET != 0;
+    let mut events = 0;
+    if reg.events & OUT != 0 && conn.has(flag::WANTS_ROOM) && wait::sender_may_go_on_or_arm(conn) {
+        conn.flags.fetch_and(!flag::WANTS_ROOM, Ordering::SeqCst);
+        events |= OUT;
+    }
+    if reg.is_stripped && !conn.has(flag::WANTS_ROOM) {
+        m.strip(at, false);
+    }
+    if reg.events & IN_KIND != 0
+        && let Some(cursor) = readiness::readable_or_arm(conn)
+    {
+        if !(is_edge && reg.reported == cursor) {
+            // The carrier is nearly always writable; a full one is the kernel's to report.
+            let writable = reg.events & OUT != 0 && !is_edge && readiness::has_room(conn);
+            events |= (reg.events & IN_KIND) | if writable { OUT } else { 0 };
+            if let Some(reg) = m.reg(at) {
+                reg.reported = cursor;
+            }
+        }
+        if !is_edge {
+            m.push_ready(at);
+        } else {
+            readiness::arm(conn);
+            if readiness::cursor(conn) != cursor {
+                m.push_ready(at);
+            }
+        }
+    }
+    if events != 0 {
+        out.push(events, reg.data, at);
+        if reg.events & ONESHOT != 0 {
+            if let Some(reg) = m.reg(at) {
+                reg.is_disabled = true;
+            }
+            disable_in_kernel(m, &reg);
+        }
+    }
+    conn.unpin(Half::Receive);
+}
+
+/// The kernel disables a ONESHOT registration when it reports it; one that we reported must be disabled
+/// there too.
+fn disable_in_kernel(m: &mut Mirror, reg: &Registration) {
+    let Some(epfd) = m.set(reg.set).map(|s| s.epfd) else { return };
+    let mut interest = epoll_event { events: reg.events & (ET | ONESHOT), u64: reg.data };
+    // SAFETY: the event structure is readable.
+    let _ =
+        unsafe { sys!(libc::SYS_epoll_ctl, epfd, libc::EPOLL_CTL_MOD, reg.fd, &raw mut interest) };
+}
+
+/// Fetches kernel events and passes on what is the program's.
+///
+/// # Safety
+/// As for [`wait`].
+unsafe fn kernel_events(
+    set_fd: c_int,
+    set: u32,
+    out: &mut Output,
+    timeout_ms: c_int,
+    mask: *const sigset_t,
+) -> Result<(), Errno> {
+    let mut batch = [epoll_event { events: 0, u64: 0 }; BATCH];
+    let want = (out.max - out.used).min(BATCH);
+    let sleeper = if timeout_ms == 0 { None } else { Sleeper::new(set) };
+    // Looked at again only now: whoever rings from here on finds a sleeper.
+    let timeout_ms = if sleeper.as_ref().is_some_and(Sleeper::has_news) { 0 } else { timeout_ms };
+    let got = if timeout_ms == 0 && mask.is_null() {
+        // SAFETY: the batch is writable for `want` events; does not block.
+        unsafe { sys!(libc::SYS_epoll_pwait, set_fd, batch.as_mut_ptr(), want, 0, 0, 8) }
+    } else {
+        // SAFETY: as above.
+        unsafe { host::epoll_pwait(set_fd, batch.as_mut_ptr(), want as c_int, timeout_ms, mask) }
+    };
+    // Awake before anything is looked at: what this thread finds it need not be rung for.
+    if let Some(sleeper) = sleeper {
+        sleeper.wake(got.is_ok_and(|n| n > 0));
+    }
+    let got = got?;
+    if got == 0 {
+        return Ok(());
+    }
+    collect_bits();
+    with(|m| {
+        for event in batch.iter().take(got) {
+            translate(m, set, event.events, event.u64, out);
+        }
+        if out.used < out.max {
+            collect(m, set, out);
+        }
+    });
+    Ok(())
+}
+
+/// A thread that sleeps on a set, as the bell page and the set know it.
+struct Sleeper {
+    set: u32,
+    bell: Bell,
+    since: u64,
+}
+
+impl Sleeper {
+    fn new(set: u32) -> Option<Self> {
+        let bell = process::bell()?;
+        bell.fall_asleep();
+        with(|m| m.set(set).map(|s| s.sleepers += 1));
+        Some(Self { set, bell, since: monotonic_ns() })
+    }
+
+    fn has_news(&self) -> bool {
+        self.bell.any()
+            || with(|m| m.set(self.set).is_some_and(|s| s.ready_first != NONE)) == Some(true)
+    }
+
+    fn wake(self, by_event: bool) {
+        self.bell.wake_up();
+        let slept = monotonic_ns() - self.since;
+        with(|m| {
+            m.set(self.set).map(|s| {
+                s.sleepers = s.sleepers.saturating_sub(1);
+                if by_event {
+                    s.spin.slept(slept);
+                }
+            })
+        });
+    }
+}
+
+/// One kernel event (X16): passes it on, changed where a bell was taken for data.
+fn translate(m: &mut Mirror, set: u32, events: u32, data: u64, out: &mut Output) {
+    let mut matches = 0;
+    let mut at = m.buckets.get(bucket(set, data)).copied().unwrap_or(NONE);
+    while let Some(reg) = m.registrations.get(at as usize).copied() {
+        if reg.is_used && reg.set == set && reg.data == data {
+            matches += 1;
+            let pass = judge_kernel(m, at, &reg, events);
+            if pass != 0 {
+                out.push(pass, data, at);
+            }
+        }
+        at = reg.next_hash;
+    }
+    if matches == 0 {
+        // Not ours, or just deleted: as the kernel says.
+        out.push(events, data, NONE);
+    }
+}
+
+/// Which bits of a kernel event are for the program.
+fn judge_kernel(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u32 {
+    let Some(conn) = conn::get(reg.conn) else { return events };
+    if conn.stage() != Stage::Attached || !conn.pin_live(Half::Receive) {
+        return events;
+    }
+    let mut pass = events;
+    if events & OUT != 0 && conn.has(flag::WANTS_ROOM) {
+        if wait::sender_may_go_on_or_arm(conn) {
+            conn.flags.fetch_and(!flag::WANTS_ROOM, Ordering::SeqCst);
+        } else {
+            pass &= !OUT;
+        }
+    }
+    let over = ALWAYS | libc::EPOLLRDHUP as u32;
+    if events & IN_KIND != 0 && events & over == 0 {
+        let truth = readiness::judge(conn, reg.fd);
+        if !truth.readable {
+            // A bell, the hidden eventfd under this data, or bytes that another thread took meanwhile.
+            // Nothing is lost: what comes later makes a new event.
+            pass &= !IN_KIND;
+        } else if let Some(cursor) = truth.cursor {
+            let is_edge = reg.events & ET != 0;
+            if let Some(reg) = m.reg(at) {
+                if is_edge && reg.reported == cursor && !truth.is_kernels {
+                    pass &= !IN_KIND;
+                }
+                reg.reported = cursor;
+            }
+            if !is_edge {
+                m.push_ready(at);
+            }
+        }
+    }
+    conn.unpin(Half::Receive);
+    pass & (reg.events | ALWAYS)
+}
+
+/// Looks at the bell page for a moment before sleeping. True: look again.
+fn spin_on_bell(set: u32) -> bool {
+    let Some(bell) = process::bell() else { return false };
+    if process::usable_cpus() <= 1 {
+        return false;
+    }
+    let budget = with(|m| m.set(set).map_or(0, |s| s.spin.next())).unwrap_or(0);
+    if budget == 0 {
+        return false;
+    }
+    let success = spin::shared_pause(budget, || bell.any());
+    with(|m| m.set(set).map(|s| s.spin.spun(success)));
+    success
+}

@@ -1,0 +1,141 @@
+//! Wait sets: a sleeping call's private edge view of the process's eventfd.
+//!
+//! Each is an epoll descriptor that sees every ring of the bell once, so that threads cannot steal each
+//! other's. A call takes one for the length of its sleep and gives it back; a bounded pool keeps those
+//! that are not in use, so that their number follows the sleepers, not the threads that ever slept. A
+//! thread that is cancelled in its sleep takes its set with it.
+
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+
+use sdp_sys::{fd, section, sys};
+
+use crate::{
+    process,
+    table::{self, Entry},
+};
+
+/// Sets that are kept while nobody sleeps on them; those beyond are closed.
+const KEPT: usize = 64;
+
+/// Descriptor + 1; 0 none.
+static POOL: [AtomicI32; KEPT] = [const { AtomicI32::new(0) }; KEPT];
+/// Counts the process's bells: a set of an earlier one is not kept.
+static BELLS: AtomicU32 = AtomicU32::new(0);
+
+/// A set in use by the calling thread, or none. Goes back to the pool when dropped.
+pub(crate) struct WaitSet {
+    raw: i32,
+    bells: u32,
+}
+
+impl WaitSet {
+    /// No set: the call sleeps on the carrier alone.
+    pub(crate) const NONE: Self = Self { raw: -1, bells: 0 };
+
+    /// A set without old rings in it. To be had before anything is armed. [`WaitSet::NONE`] when the
+    /// process has no bell, or no descriptor can be had.
+    pub(crate) fn take() -> Self {
+        let bells = BELLS.load(Ordering::Acquire);
+        let event = process::bell_fd();
+        if event < 0 {
+            return Self::NONE;
+        }
+        for place in &POOL {
+            if place.load(Ordering::Relaxed) != 0 {
+                let held = place.swap(0, Ordering::AcqRel);
+                if held != 0 {
+                    let set = Self { raw: held - 1, bells };
+                    // A ring that was another sleeper's would only wake this one for nothing.
+                    set.clear();
+                    return set;
+                }
+            }
+        }
+        let set = Self { raw: create(event), bells };
+        set.clear();
+        set
+    }
+
+    /// The descriptor, −1 none.
+    pub(crate) fn raw(&self) -> i32 {
+        self.raw
+    }
+
+    /// Whether there is a set.
+    pub(crate) fn exists(&self) -> bool {
+        self.raw >= 0
+    }
+
+    /// Takes the rings off that have come so far.
+    pub(crate) fn clear(&self) {
+        if self.raw < 0 {
+            return;
+        }
+        let mut event = libc::epoll_event { events: 0, u64: 0 };
+        // SAFETY: one writable event; no wait, no mask.
+        let _ = unsafe { sys!(libc::SYS_epoll_pwait, self.raw, &raw mut event, 1, 0, 0, 8) };
+    }
+}
+
+impl Drop for WaitSet {
+    fn drop(&mut self) {
+        // A number that is not hidden any more was taken over by the program while we slept.
+        if self.raw < 0 || table::entry(self.raw) != Some(Entry::Hidden) {
+            return;
+        }
+        if self.bells == BELLS.load(Ordering::Acquire) {
+            for place in &POOL {
+                if place
+                    .compare_exchange(0, self.raw + 1, Ordering::AcqRel, Ordering::Relaxed)
+                    .is_ok()
+                {
+                    return;
+                }
+            }
+        }
+        close(self.raw);
+    }
+}
+
+fn create(event: i32) -> i32 {
+    let _section = section::Guard::enter();
+    // SAFETY: no pointers.
+    let Ok(set) = (unsafe { sys!(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC) }) else {
+        return -1;
+    };
+    let set = process::hide(set as i32);
+    let mut interest = libc::epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: 0 };
+    // SAFETY: the event structure is readable.
+    let added =
+        unsafe { sys!(libc::SYS_epoll_ctl, set, libc::EPOLL_CTL_ADD, event, &raw mut interest) };
+    if added.is_err() {
+        close(set);
+        return -1;
+    }
+    set
+}
+
+fn close(raw: i32) {
+    let _section = section::Guard::enter();
+    table::replace(raw, None);
+    fd::close(raw);
+}
+
+/// The program is about to overwrite a hidden descriptor: if it is a set in the pool, it goes.
+pub(crate) fn lose(raw: i32) {
+    for place in &POOL {
+        let _ = place.compare_exchange(raw + 1, 0, Ordering::AcqRel, Ordering::Relaxed);
+    }
+}
+
+/// The process's bell goes, or has gone: sets of it are closed, now or when they are given back. In a
+/// fork child, where hidden descriptors are closed already, they are only forgotten.
+pub(crate) fn drop_all(forked: bool) {
+    BELLS.fetch_add(1, Ordering::AcqRel);
+    for place in &POOL {
+        let held = place.swap(0, Ordering::AcqRel);
+        if held != 0 && !forked {
+            close(held - 1);
+        }
+    }
+}

@@ -1,0 +1,126 @@
+"""The names that libsdp.so interposes keep what libc promises.
+
+`calls/*.c` is a program that prints what each kind of call does, on descriptors that mean nothing to
+the library, on young connections and on promoted ones. It runs over plain libc first and with the
+library then; both must print the same.
+"""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from support.stage import Artifacts
+
+HERE = Path(__file__).resolve().parent
+RUN_LIMIT_S = 90
+
+KINDS = ("unix", "tcp", "warm")
+WAITS = ("read", "readv", "recv", "recvfrom", "recvmsg", "poll", "ppoll", "select", "pselect",
+         "epoll_wait", "epoll_pwait", "write")
+EXECS = ("execl", "execlp", "execle")
+PER_KIND = ("vfork", "storm", "jump", "interrupts", "times", "many", "syscall", "forks", "numbers",
+            "identity")
+# Ways into a sandbox: prctl and seccomp with a filter, strict mode.
+SANDBOXES = ("0", "1", "2")
+
+CASES = (
+    [("errors",), ("actions",), ("handlers",), ("io_uring",)]
+    + [("exec", name, str(n)) for name in EXECS for n in range(1, 8)]
+    + [(name, kind) for name in PER_KIND for kind in KINDS]
+    + [("cancel", wait, kind) for wait in WAITS for kind in KINDS]
+    + [("sandbox", kind, how) for kind in KINDS for how in SANDBOXES]
+)
+
+# Instructions that a hook may add to a call on a descriptor that is not ours.
+ADDED_INSTRUCTIONS = 12
+
+pytestmark = pytest.mark.quick
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    """The compiled program."""
+    compiler = shutil.which("cc") or pytest.skip("not installed: cc")
+    binary = tmp_path_factory.mktemp("calls") / "calls"
+    sources = sorted(str(p) for p in (HERE / "calls").glob("*.c"))
+    subprocess.run([compiler, "-std=gnu11", "-O2", "-o", binary, *sources, "-lutil", "-pthread"],
+                   check=True, timeout=RUN_LIMIT_S)
+    return str(binary)
+
+
+@pytest.fixture(scope="module")
+def library(ladder):
+    """The library, where every user can read it."""
+    artifacts: Artifacts = ladder.artifacts
+    return str(artifacts.sdp.parent / "libsdp.so")
+
+
+def environment(library=None, **extra):
+    """The environment of a run; without anything that configures the library."""
+    env = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD" and not k.startswith("SDP_")}
+    env.update(extra)
+    if library:
+        env["LD_PRELOAD"] = library
+    return env
+
+
+def run(command, env):
+    """Exit status and output of a run that is bounded in time."""
+    done = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, timeout=RUN_LIMIT_S, check=False)
+    return done.returncode, done.stdout.decode(errors="replace").splitlines()
+
+
+@pytest.mark.parametrize("case", CASES, ids=["-".join(case) for case in CASES])
+def test_call_is_the_same(program, library, case):
+    """With the library a program observes what it observes without."""
+    plain = run([program, *case], environment())
+    assert plain[0] == 0, plain
+    assert run([program, *case], environment(library)) == plain
+
+
+@pytest.mark.parametrize("policy, answer", [("deny", "not here"), ("allow", None), ("auto", None)])
+def test_io_uring_policy(program, library, policy, answer):
+    """`deny` answers ENOSYS; otherwise a program that is not built on libuv gets the kernel's answer."""
+    expected = (0, [answer]) if answer else run([program, "io_uring"], environment())
+    assert run([program, "io_uring"], environment(library, SDP_IO_URING=policy)) == expected
+
+
+def test_fast_path_length(program, library, tmp_path):
+    """A read of a foreign descriptor costs a handful of instructions more, counted exactly."""
+    if not shutil.which("valgrind"):
+        pytest.skip("not installed: valgrind")
+
+    def instructions(calls, preload):
+        out = tmp_path / "callgrind.out"
+        code, _ = run(["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", program,
+                       "reads", str(calls)], environment(preload))
+        assert code == 0
+        totals = [line for line in out.read_text().splitlines() if line.startswith("summary:")]
+        return int(totals[0].split()[1])
+
+    def per_call(preload):
+        return (instructions(21000, preload) - instructions(1000, preload)) / 20000
+
+    added = per_call(library) - per_call(None)
+    assert 0 < added <= ADDED_INSTRUCTIONS
+
+
+def test_no_system_call_added(program, library, tmp_path):
+    """A program that uses no socket makes the same system calls, but for the start."""
+    if not shutil.which("strace"):
+        pytest.skip("not installed: strace")
+
+    def calls(preload):
+        trace = tmp_path / "trace"
+        given = ["-E", f"LD_PRELOAD={preload}"] if preload else []
+        code, _ = run(["strace", "-o", str(trace), *given, program, "reads", "50"], environment())
+        assert code == 0
+        lines = trace.read_text().splitlines()
+        first = next(i for i, line in enumerate(lines) if line.startswith("pipe"))
+        return [line.split("(")[0] for line in lines[first:]]
+
+    assert calls(library) == calls(None)
