@@ -115,6 +115,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become 
 def test_two_users():
     outcome = scenario("limits", "two_users", public=True)
     assert outcome.seen == {"child": 0}, outcome.describe()
+    assert outcome.report.sdp_bytes > 500_000, outcome.describe()
 
 
 @needs_root

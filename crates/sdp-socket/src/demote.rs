@@ -23,6 +23,11 @@ pub(crate) fn reset(conn: &Conn) {
     conn.set(flag::HOSTILE);
     conn.pin_to_kernel(Reason::ProtocolViolation);
     conn.note_reason(Reason::ProtocolViolation);
+    if let Some(page) = process::page() {
+        for direction in [Direction::Send, Direction::Receive] {
+            page.demoted(conn.stats_row(), direction, Reason::ProtocolViolation);
+        }
+    }
     if let Some(fd) = crate::table::number_of(conn) {
         carrier::reset_on_close(fd);
         // SAFETY: no pointers.

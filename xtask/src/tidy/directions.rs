@@ -33,6 +33,7 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     ),
     ("sdp-preload", &["sdp-config", "sdp-socket", "sdp-stats", "sdp-sys"]),
     ("sdp-tools", &["sdp-config", "sdp-stats", "sdp-sys"]),
+    ("sdp-fuzz", &["sdp-config", "sdp-fabric-shm", "sdp-proto", "sdp-rdma", "sdp-shm"]),
     ("xtask", &[]),
 ];
 
