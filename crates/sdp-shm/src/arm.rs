@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn sequence_wraps() {
-        let word = AtomicU32::new(u32::MAX & !MODE_MASK);
+        let word = AtomicU32::new(!MODE_MASK);
         arm(&word, Mode::Bell);
         assert_eq!(word.load(Ordering::Relaxed), BELL);
     }

@@ -188,7 +188,7 @@ fn establish(conn: &Conn, fd: c_int, rule_tcp: bool, generation: u32) {
     let row = process::family().and_then(|(family, slot)| family.open_row(slot, process::pid()));
     conn.set_row(row);
     let forks = process::forks();
-    if generation != forks || forks % 2 != 0 {
+    if generation != forks || !forks.is_multiple_of(2) {
         conn.set(flag::UNCERTAIN);
     }
     conn.set_stage(if rule_tcp || row.is_none() { Stage::Kernel } else { Stage::Young });

@@ -213,7 +213,7 @@ pub(crate) fn move_hidden(from: i32) {
                 table::replace(fresh as i32, Some(Entry::Hidden));
                 cell.store(fresh as i32, Ordering::Release);
             }
-            if cell as *const AtomicI32 == &raw const BELL_FD {
+            if core::ptr::eq(cell, &raw const BELL_FD) {
                 crate::epoll::bell_moved();
             }
         }

@@ -513,10 +513,10 @@ fn ring_bells(conn: &Pinned, source: &mut SourceState, lines: &HalfLines, first:
     let armed = arm::check(&lines.receive_arm.word);
     if first && lines.consumer.followed.load(Ordering::SeqCst) != source.switches {
         ring_carrier(conn, conn.fd(), source, lines);
-    } else if let Some((mode, _)) = armed {
-        if mode == Mode::Carrier || !conn.ring_peer() {
-            ring_carrier(conn, conn.fd(), source, lines);
-        }
+    } else if let Some((mode, _)) = armed
+        && (mode == Mode::Carrier || !conn.ring_peer())
+    {
+        ring_carrier(conn, conn.fd(), source, lines);
     }
     if let Some((_, seen)) = armed {
         arm::disarm(&lines.receive_arm.word, seen);
@@ -594,7 +594,7 @@ fn has_reset(conn: &Conn, segment: Segment) -> bool {
 /// `test_lane_flip`: changes lanes at pseudo-random calls.
 #[cold]
 fn flip(conn: &Pinned, source: &mut SourceState, _segment: Segment, lines: &HalfLines) {
-    if source.lane == Lane::Sdp && process::tunables().next_flip() % 4 == 0 {
+    if source.lane == Lane::Sdp && process::tunables().next_flip().is_multiple_of(4) {
         leave_sdp(conn, source, lines, Reason::TestFlip);
     }
 }

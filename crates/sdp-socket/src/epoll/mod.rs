@@ -322,9 +322,7 @@ pub(crate) unsafe fn control(
         let event = if event.is_null() { event } else { &raw mut passed };
         // SAFETY: null or our copy of the caller's event.
         let done = unsafe { sys!(libc::SYS_epoll_ctl, set_fd, op, fd, event) };
-        if done.is_err() {
-            return done;
-        }
+        done?;
         let known = m.find(set, conn, fd);
         let (events, data) = (wanted.events, wanted.u64);
         match (op, known) {
