@@ -234,12 +234,13 @@ pub(crate) fn unlisted_tests() -> Result<Vec<String>, String> {
         let text = name.to_string_lossy();
         let file = name.file_name().unwrap_or_default().to_string_lossy();
         let is_test = text.starts_with("tests/") && file.starts_with("test_");
-        if is_test && file.ends_with(".py") && !listed.contains(text.as_ref()) {
+        let is_listed = name.ancestors().any(|a| listed.contains(a.to_string_lossy().as_ref()));
+        if is_test && file.ends_with(".py") && !is_listed {
             findings.push(format!("{text} is in no suite"));
         }
     }
     for path in listed {
-        if !root().join(path).is_file() {
+        if !root().join(path).exists() {
             findings.push(format!("suite names {path}, which does not exist"));
         }
     }

@@ -18,6 +18,8 @@ const UNSAFE_CRATES: &[&str] = &[
     "crates/sdp-preload",
     "crates/sdp-stats",
     "crates/sdp-tools",
+    // Maps memory for the shared ring, as its users do.
+    "fuzz",
 ];
 
 /// Lines above an unsafe block in which its `SAFETY:` comment must begin.
