@@ -4,7 +4,7 @@
 //! a [`Harness`] (how to make a connected pair, how time passes, what is missing) and one line for
 //! each variant:
 //!
-//! ```ignore
+//! ```text
 //! sdp_fabric_tests::conformance!(explicit_credits, ExplicitHarness, skipped = 0);
 //! ```
 //!
