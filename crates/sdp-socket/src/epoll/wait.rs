@@ -87,9 +87,17 @@ pub(crate) unsafe fn wait(
     let max = (max as usize).min(BATCH);
     // SAFETY: as the caller's.
     let done = unsafe { wait_on(set_fd, set, events, max, timeout_ns, mask) };
-    // Who waits for the set itself must see that there is more.
-    if with(|m| m.set(set).is_some_and(|s| s.by_carrier && s.ready_first != NONE)) == Some(true) {
-        ring_myself();
+    let left = with(|m| m.set(set).filter(|s| s.by_carrier).map(|s| s.ready_first != NONE))?;
+    match left {
+        // Who waits for the set itself must see that there is more.
+        Some(true) => ring_myself(),
+        // A producer that was preempted between a bell on the carrier and its count: until it runs again,
+        // the kernel calls the set readable, and who waits for it comes back at once.
+        Some(false) if timeout_ns == Some(0) && matches!(done, Some(Ok(0))) => {
+            // SAFETY: no arguments.
+            let _ = unsafe { sys!(libc::SYS_sched_yield) };
+        }
+        _ => {}
     }
     done
 }
