@@ -239,8 +239,14 @@ pub(crate) unsafe fn poll(
         // SAFETY: `mask` is the caller's.
         let asleep = if must_not_sleep { 0 } else { monotonic_ns() };
         // SAFETY: as above.
-        let polled =
-            unsafe { sleep(fds, if must_not_sleep { Some(0) } else { left }, mask, hides) };
+        // O8: whoever waits for room looks again now and then, should the reader die before it rings.
+        let nap = if fds.iter().any(|entry| waits_for_room(entry, hides).is_some()) {
+            Some(left.unwrap_or(u64::MAX).min(wait::ROOM_SLEEP_NS))
+        } else {
+            left
+        };
+        // SAFETY: as above.
+        let polled = unsafe { sleep(fds, if must_not_sleep { Some(0) } else { nap }, mask, hides) };
         if !must_not_sleep
             && polled.is_ok()
             && let Some(conn) = fds.iter().find_map(|entry| attached(entry.fd))

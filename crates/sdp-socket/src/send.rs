@@ -511,11 +511,12 @@ fn ring_send(
 fn ring_bells(conn: &Pinned, source: &mut SourceState, lines: &HalfLines, first: bool) {
     use sdp_shm::arm::{self, Mode};
     let armed = arm::check(&lines.receive_arm.word);
-    if first && lines.consumer.followed.load(Ordering::SeqCst) != source.switches {
-        ring_carrier(conn, conn.fd(), source, lines);
-    } else if let Some((mode, _)) = armed
-        && (mode == Mode::Carrier || !conn.ring_peer())
-    {
+    let mut by_carrier = first && lines.consumer.followed.load(Ordering::SeqCst) != source.switches;
+    if let Some((mode, _)) = armed {
+        // A sleeper that armed must be rung as it asked: another thread may eat the carrier's byte.
+        by_carrier |= mode == Mode::Carrier || !conn.ring_peer();
+    }
+    if by_carrier {
         ring_carrier(conn, conn.fd(), source, lines);
     }
     if let Some((_, seen)) = armed {

@@ -27,7 +27,7 @@ use crate::{
 
 /// First sleep after bulk traffic, and every sleep of a connection with several holders: bounded, so
 /// that a waker killed at the wrong moment costs time, not the connection.
-const ROOM_SLEEP_NS: u64 = 100_000_000;
+pub(crate) const ROOM_SLEEP_NS: u64 = 100_000_000;
 /// One sleep of a call that waits for more than there is.
 const MORE_SLEEP_NS: u64 = 1_000_000;
 /// More threads than this asleep on the process's eventfd at once would all wake for each bell; the
@@ -117,29 +117,26 @@ pub(crate) fn for_bytes(conn: &Pinned, until: Option<u64>, mark: Mark) -> Woken 
     let lines = segment.half(conn.half_index(Half::Receive));
     let mut wait_set = WaitSet::NONE;
     let mut bell = None;
-    if lines.log.lane.load(Ordering::Acquire) != 0
-        || lines.producer.switches.load(Ordering::Acquire) != followed
+    // Also on the kernel lane: the bell of a lane switch may be eaten by a thread that polls.
+    let mode = mode(conn);
+    if mode == Mode::Bell {
+        wait_set = WaitSet::take();
+        bell = process::bell();
+    }
+    let mode = if wait_set.exists() { Mode::Bell } else { Mode::Carrier };
+    if mode == Mode::Bell
+        && let Some(bell) = bell
     {
-        let mode = mode(conn);
-        if mode == Mode::Bell {
-            wait_set = WaitSet::take();
-            bell = process::bell();
-        }
-        let mode = if wait_set.exists() { Mode::Bell } else { Mode::Carrier };
+        bell.fall_asleep();
+    }
+    arm::arm(&lines.receive_arm.word, mode);
+    if is_news(lines, head, followed) {
         if mode == Mode::Bell
             && let Some(bell) = bell
         {
-            bell.fall_asleep();
+            bell.wake_up();
         }
-        arm::arm(&lines.receive_arm.word, mode);
-        if is_news(lines, head, followed) {
-            if mode == Mode::Bell
-                && let Some(bell) = bell
-            {
-                bell.wake_up();
-            }
-            return Woken::Look;
-        }
+        return Woken::Look;
     }
     count(conn, Direction::Receive, Counter::Slept);
     let asleep = monotonic_ns();

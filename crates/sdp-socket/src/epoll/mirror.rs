@@ -80,6 +80,8 @@ pub(super) struct Set {
     pub(super) waits: u32,
     pub(super) merged_ns: u64,
     pub(super) spin: spin::Learnt,
+    /// A sender of the set was told EAGAIN: sleeps are bounded (O8).
+    pub(super) has_room_waiters: bool,
 }
 
 pub(super) struct Mirror {
@@ -189,6 +191,7 @@ impl Mirror {
             waits: 0,
             merged_ns: 0,
             spin: spin::Learnt::NEW,
+            has_room_waiters: false,
         };
         Some(index as u32)
     }
@@ -289,6 +292,24 @@ impl Mirror {
     }
 
     /// Calls `each` with the registrations of a set.
+    /// Has senders that wait for room looked at again.
+    pub(super) fn recheck_room(&mut self, set: u32) {
+        let mut any = false;
+        self.each_member(set, |m, at| {
+            let waits = m
+                .reg(at)
+                .and_then(|r| conn::get(r.conn))
+                .is_some_and(|conn| conn.has(flag::WANTS_ROOM));
+            if waits {
+                any = true;
+                m.push_ready(at);
+            }
+        });
+        if let Some(set) = self.set(set) {
+            set.has_room_waiters = any;
+        }
+    }
+
     pub(super) fn each_member(&mut self, set: u32, mut each: impl FnMut(&mut Self, u32)) {
         let Some(mut at) = self.set(set).map(|s| s.first_member) else { return };
         while let Some(next) = self.registrations.get(at as usize).map(|r| r.next_member) {

@@ -243,6 +243,9 @@ pub(crate) fn sender_waits(conn: &Conn) {
             }
             // Room that came meanwhile is found by the next wait.
             m.push_ready(at);
+            if let Some(set) = m.set(reg.set) {
+                set.has_room_waiters = true;
+            }
             at = reg.next_conn;
         }
     });

@@ -163,9 +163,14 @@ unsafe fn wait_on(
                 continue;
             }
         }
-        let timeout_ms = milliseconds(left);
+        let is_bounded = with(|m| m.set(set).is_some_and(|s| s.has_room_waiters)) == Some(true);
+        let nap =
+            if is_bounded { Some(left.unwrap_or(u64::MAX).min(wait::ROOM_SLEEP_NS)) } else { left };
         // SAFETY: as the caller's.
-        let result = unsafe { kernel_events(set_fd, set, &mut out, timeout_ms, mask) };
+        let result = unsafe { kernel_events(set_fd, set, &mut out, milliseconds(nap), mask) };
+        if is_bounded && out.used == 0 {
+            with(|m| m.recheck_room(set));
+        }
         match result {
             Err(e) => return Some(Err(e)),
             Ok(()) if out.used > 0 => return Some(Ok(out.used)),
