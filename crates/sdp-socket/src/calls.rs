@@ -408,10 +408,11 @@ pub unsafe fn setsockopt(
         (libc::IPPROTO_TCP, libc::TCP_ULP | libc::TCP_REPAIR) => Reason::UnsuitableSocket,
         _ => return Call::Pass,
     };
-    // With these two it is the kernel that makes sense of the bytes; with the others, our own receive
-    // calls go on to deliver what is left in the ring.
+    // With these it is the kernel that makes sense of the bytes, or counts them; with the others, our
+    // own receive calls go on to deliver what is left in the ring.
     let reader = match (level, name) {
-        (libc::IPPROTO_TCP, libc::TCP_ULP | libc::TCP_REPAIR) => Reader::Kernel,
+        (libc::IPPROTO_TCP, libc::TCP_ULP | libc::TCP_REPAIR)
+        | (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => Reader::Kernel,
         _ => Reader::Library,
     };
     leave_number(fd, why, reader);
