@@ -63,5 +63,9 @@ def test_passed_and_kept():
     both("handing", "passed_and_kept")
 
 
+def test_renumbered():
+    both("handing", "renumbered")
+
+
 def test_leaked_into_helpers():
     both("handing", "leaked_into_helpers")

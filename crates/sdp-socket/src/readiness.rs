@@ -68,10 +68,10 @@ impl View {
 fn is_readable(conn: &Conn, lines: &HalfLines) -> bool {
     let Some(view) = view(conn, lines) else { return false };
     view.has_bytes()
-        || (view.on_sdp && view.has_switch() && {
-            let fd = conn.fd.load(Ordering::Relaxed);
-            judge(conn, fd).readable
-        })
+        || (view.on_sdp
+            && view.has_switch()
+            // Never by the number that it was made with: that may name somebody else's bytes by now.
+            && table::number_of(conn).is_some_and(|fd| judge(conn, fd).readable))
 }
 
 /// Ring cursor that changes with everything new.

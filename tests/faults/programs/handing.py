@@ -286,6 +286,42 @@ def passed_and_kept():
 
 
 @scenario
+def renumbered():
+    """The number that the connection was made with names another connection by now, whose bytes are
+    its own: poll looks behind a lane switch of the first without touching the second."""
+
+    def quiet(sock):
+        sock.sendall(b"first")
+        time.sleep(0.1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 2)  # leaves the lane without a word
+        time.sleep(0.6)
+        sock.sendall(b"more")
+        assert exactly(sock, 2) == b"ok"
+
+    def talker(sock):
+        time.sleep(0.2)
+        sock.sendall(b"0123456789")
+        assert exactly(sock, 2) == b"ok"
+
+    # The second is a young connection: its bytes lie in its kernel queue.
+    second, second_child = pair(talker, warm=False)
+    first, first_child = pair(quiet)
+    moved = socket.socket(fileno=os.dup(first.fileno()))
+    number = first.fileno()
+    first.close()
+    os.dup2(second.fileno(), number)
+    second.close()
+    second = socket.socket(fileno=number)
+    got = [exactly(moved, 5).decode()]
+    time.sleep(0.3)
+    ready = [ends.readiness(moved), ends.readiness(second)]
+    got += [exactly(second, 10).decode(), exactly(moved, 4).decode()]
+    for sock in (second, moved):
+        sock.sendall(b"ok")
+    return {"got": got, "ready": ready, "codes": [ends.reap(first_child), ends.reap(second_child)]}
+
+
+@scenario
 def leaked_into_helpers():
     """Helpers that are started while connections are in use change nothing."""
     sock, child = pair(sender("asleep"))
