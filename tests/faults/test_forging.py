@@ -26,3 +26,9 @@ def test_forged(kind, use, seed):
         # The cause is visible.
         named = outcome.report.raw["reasons"].keys() | outcome.report.raw["demotions"].keys()
         assert "protocol-violation" in named, outcome.describe()
+
+
+@pytest.mark.parametrize("holder", [1, 2])
+def test_orphaned_gate(holder):
+    seen = scenario("forging", "orphaned_gate", holder).seen
+    assert seen["got"] == [50_000, "EOF", True] and seen["late"] and seen["soon"], seen

@@ -88,7 +88,7 @@ pub(crate) fn leave_inbound<R>(
         segment.end(side).pinned.store(1, Ordering::SeqCst);
         lines.consumer.trusts_itself.store(0, Ordering::SeqCst);
         let was_on_sdp = sink.lane == Lane::Sdp;
-        let ended = send::gated(lines, side, || {
+        let ended = send::gated(conn, lines, side, || {
             lane::switch_for_producer(lines);
             rest(sink, row, lines)
         });

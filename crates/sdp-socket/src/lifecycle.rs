@@ -342,7 +342,7 @@ pub(crate) fn disconnect(conn: &Conn) {
         let ack = Ack::from_word(row.ack.load(Ordering::Acquire));
         if let Ok(message) = source.engine.disconnect(ack) {
             let options = SendOptions { control: true, ..SendOptions::default() };
-            send::gated(lines, conn.side(), || {
+            send::gated(conn, lines, conn.side(), || {
                 if source.adopt(lines) == Ok(false)
                     && source
                         .tx

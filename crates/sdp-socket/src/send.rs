@@ -36,6 +36,8 @@ const GATE_PATIENCE_NS: u64 = 5_000_000_000;
 /// From then on a wait for the gate naps instead of yielding.
 const GATE_SPIN_NS: u64 = 1_000_000;
 const GATE_NAP_NS: i64 = 200_000;
+/// … and asks this often whether the holder still lives.
+const GATE_LOOK_NS: u64 = 10_000_000;
 
 /// How one attempt under the lock ended.
 enum Attempt {
@@ -154,12 +156,18 @@ pub(crate) fn with_source<R>(
     result
 }
 
-/// Holds the gate of a half while `body` runs. `None`: the peer kept it too long.
-pub(crate) fn gated<R>(lines: &HalfLines, side: usize, body: impl FnOnce() -> R) -> Option<R> {
+/// Holds the gate of a half while `body` runs. `None`: the peer kept it too long. The caller holds this
+/// end's lock of the half.
+pub(crate) fn gated<R>(
+    conn: &Conn,
+    lines: &HalfLines,
+    side: usize,
+    body: impl FnOnce() -> R,
+) -> Option<R> {
     let mine = side as u32 + 1;
     let gate = &lines.log.gate;
     if gate.compare_exchange(0, mine, Ordering::Acquire, Ordering::Relaxed).is_err()
-        && !gate_contended(lines, mine)
+        && !gate_contended(conn, lines, mine)
     {
         return None;
     }
@@ -169,29 +177,48 @@ pub(crate) fn gated<R>(lines: &HalfLines, side: usize, body: impl FnOnce() -> R)
 }
 
 #[cold]
-fn gate_contended(lines: &HalfLines, mine: u32) -> bool {
+fn gate_contended(conn: &Conn, lines: &HalfLines, mine: u32) -> bool {
     let gate = &lines.log.gate;
     let start = monotonic_ns();
+    let mut looked = start;
     loop {
         for _ in 0..200 {
-            if gate.compare_exchange(0, mine, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                return true;
+            match gate.compare_exchange(0, mine, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return true,
+                // The half's lock is ours: a relative of ours died inside.
+                Err(held) if held == mine => return true,
+                Err(_) => core::hint::spin_loop(),
             }
-            core::hint::spin_loop();
         }
-        let waited = monotonic_ns().saturating_sub(start);
-        if waited > GATE_PATIENCE_NS {
+        let now = monotonic_ns();
+        let waited = now.saturating_sub(start);
+        if waited > GATE_PATIENCE_NS || conn.has(flag::HOSTILE) {
             return false;
         }
         if waited < GATE_SPIN_NS {
             // SAFETY: no arguments.
             let _ = unsafe { sdp_sys::sys!(libc::SYS_sched_yield) };
-        } else {
-            let nap = libc::timespec { tv_sec: 0, tv_nsec: GATE_NAP_NS };
-            // SAFETY: the time outlives the call; what is left of it is not asked for.
-            let _ = unsafe { sdp_sys::sys!(libc::SYS_nanosleep, &raw const nap, 0) };
+            continue;
         }
+        if now.saturating_sub(looked) > GATE_LOOK_NS {
+            looked = now;
+            if is_peer_dead(conn) {
+                // It was killed inside, and what it was about to publish it has not sent.
+                gate.store(mine, Ordering::Release);
+                return true;
+            }
+        }
+        let nap = libc::timespec { tv_sec: 0, tv_nsec: GATE_NAP_NS };
+        // SAFETY: the time outlives the call; what is left of it is not asked for.
+        let _ = unsafe { sdp_sys::sys!(libc::SYS_nanosleep, &raw const nap, 0) };
     }
+}
+
+/// Whether the process that the connection was met with has ended and nobody else has its socket open
+/// for sending. One that cannot be found out lives.
+fn is_peer_dead(conn: &Conn) -> bool {
+    crate::table::number_of(conn).is_some_and(carrier::is_over)
+        && conn.peer_pid().is_some_and(sdp_sys::pid::is_dead)
 }
 
 fn attempt(
@@ -286,7 +313,7 @@ fn may_promote(
 fn enter_sdp(conn: &Pinned, source: &mut SourceState, lines: &HalfLines) -> Option<()> {
     let sent = carrier::sent(conn.fd()).ok()?;
     source.carrier_sent = sent;
-    gated(lines, conn.side(), || source.switch(lines, Lane::Sdp))?;
+    gated(conn, lines, conn.side(), || source.switch(lines, Lane::Sdp))?;
     if let Some(page) = process::page() {
         process::ensure_row(conn);
         page.promoted(conn.stats_row(), Direction::Send, Fabric::Shm);
@@ -325,7 +352,7 @@ pub(crate) fn leave_sdp(
     if !patient && !is_reader_dead(conn, source, lines) {
         return false;
     }
-    let left = gated(lines, conn.side(), || match source.adopt(lines) {
+    let left = gated(conn, lines, conn.side(), || match source.adopt(lines) {
         Ok(true) => Some(()),
         Ok(false) => {
             source.switch(lines, Lane::Kernel);
@@ -379,7 +406,7 @@ fn kernel_send(
         return Attempt::Done;
     }
     loop {
-        let sent = gated(lines, conn.side(), || carrier::send(conn.fd(), buffers, flags));
+        let sent = gated(conn, lines, conn.side(), || carrier::send(conn.fd(), buffers, flags));
         let Some(sent) = sent else {
             crate::demote::reset(conn);
             return Attempt::Failed(Errno::ECONNRESET);
@@ -450,7 +477,7 @@ fn ring_send(
             break RingSend::Broken;
         };
         let mut piece = message.payload_len() as usize;
-        let posted = gated(lines, conn.side(), || match source.adopt(lines) {
+        let posted = gated(conn, lines, conn.side(), || match source.adopt(lines) {
             Ok(true) => Err(RingSend::Left),
             Err(Broken) => Err(RingSend::Broken),
             Ok(false) => {
@@ -526,7 +553,7 @@ fn ring_bells(conn: &Pinned, source: &mut SourceState, lines: &HalfLines, first:
 
 fn ring_carrier(conn: &Conn, fd: c_int, source: &mut SourceState, lines: &HalfLines) {
     // L5: counted only after the kernel took it. L10: the count changes under the gate.
-    let _ = gated(lines, conn.side(), || {
+    let _ = gated(conn, lines, conn.side(), || {
         if source.switches == lines.producer.switches.load(Ordering::Acquire) && carrier::ring(fd) {
             source.carrier_sent += 1;
             source.publish_sent(lines);

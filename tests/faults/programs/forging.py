@@ -281,5 +281,29 @@ def forge(kind, use, seed):
     return {"codes": codes}
 
 
+@scenario
+def orphaned_gate(holder):
+    """A process was killed while it held the gates: who goes on neither waits for it nor loses bytes."""
+    text = ends.stream(21, 50_000)
+
+    def peer(sock):
+        sock.sendall(text)
+        sock.recv(1)
+        time.sleep(20)
+
+    sock, child = ends.pair(peer)
+    ends.settle()
+    sock.sendall(b"g")
+    segment = Segment("self")
+    ends.kill(child)
+    for half in (HALVES, HALVES + HALF_BYTES):
+        segment.write(half + GATE, struct.pack("I", int(holder)))
+    began = time.monotonic()
+    os.dup2(sock.fileno(), 0)
+    got = ends.drain(socket.socket(fileno=0), text)
+    late = ends.writes_until_error(sock)
+    return {"got": got, "late": late[1], "soon": time.monotonic() - began < 3}
+
+
 if __name__ == "__main__":
     main(TABLE)
