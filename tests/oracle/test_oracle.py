@@ -50,4 +50,4 @@ def test_stream_with_flips(seeds):
     reports = play_all(seeds, lambda seed: {**EAGER, "SDP_TEST_LANE_FLIP": str(seed)})
     assert sum(report.sdp_bytes for report in reports) > 0
     flips = sum(report.count("demotions", "test-flip") for report in reports)
-    assert flips > 0, [report.describe() for report in reports]
+    assert flips > len(seeds) // 2, [report.describe() for report in reports]

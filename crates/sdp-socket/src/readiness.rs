@@ -167,7 +167,8 @@ pub(crate) fn judge(conn: &Conn, fd: c_int) -> Truth {
         // The bell that was eaten disarmed the half.
         let lines = segment.half(half);
         arm::arm(&lines.receive_arm.word, wait_mode(conn));
-        let readable = view(conn, lines).is_some_and(|v| v.has_bytes() || v.has_switch());
+        // A switch whose bells are still on their way is nothing to read; they wake us by the carrier.
+        let readable = view(conn, lines).is_some_and(|v| v.has_bytes());
         return Truth { readable, is_kernels, cursor: Some(cursor(conn)) };
     }
     Truth { readable, is_kernels, cursor: Some(cursor(conn)) }

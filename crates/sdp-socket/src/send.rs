@@ -622,7 +622,7 @@ fn has_reset(conn: &Conn, segment: Segment) -> bool {
 /// `test_lane_flip`: changes lanes at pseudo-random calls.
 #[cold]
 fn flip(conn: &Pinned, source: &mut SourceState, _segment: Segment, lines: &HalfLines) {
-    if source.lane == Lane::Sdp && process::tunables().next_flip().is_multiple_of(4) {
+    if source.lane == Lane::Sdp && process::tunables().next_flip().is_multiple_of(2) {
         leave_sdp(conn, source, lines, Reason::TestFlip);
     }
 }
