@@ -165,7 +165,9 @@ fn tick_now(conn: &Conn, fd: i32) {
         let reason = reason(refusal);
         if refusal.is_transient() {
             conn.note_reason(reason);
-            conn.ticks.store(1, Ordering::Relaxed);
+            // Offers of other connections are over within a few calls; other obstacles last longer.
+            let soon = if refusal == Refusal::RendezvousBusy { RETRY_TICKS - 15 } else { 1 };
+            conn.ticks.store(soon, Ordering::Relaxed);
             conn.change_stage(Stage::Meeting, Stage::Young);
         } else {
             stay(conn, reason);

@@ -83,10 +83,8 @@ pub(crate) unsafe fn wait(
     {
         return None;
     }
-    // Events beyond the batch could not be told apart; a program that asks for more gets them next time.
-    let max = (max as usize).min(BATCH);
     // SAFETY: as the caller's.
-    let done = unsafe { wait_on(set_fd, set, events, max, timeout_ns, mask) };
+    let done = unsafe { wait_on(set_fd, set, events, max as usize, timeout_ns, mask) };
     let left = with(|m| m.set(set).filter(|s| s.by_carrier).map(|s| s.ready_first != NONE))?;
     match left {
         // Who waits for the set itself must see that there is more.
@@ -117,14 +115,15 @@ unsafe fn wait_on(
 ) -> Option<Result<usize, Errno>> {
     let start = if timeout_ns == Some(0) { 0 } else { monotonic_ns() };
     let until = timeout_ns.map(|ns| start.saturating_add(ns));
-    let mut out = Output { events, max, used: 0, from: [NONE; BATCH] };
+    // Events beyond the batch could not be told apart; a program that asks for more gets them next time.
+    let mut out = Output { events, max: max.min(BATCH), used: 0, from: [NONE; BATCH] };
     let mut has_spun = false;
     loop {
         if !with(|m| concerns_us(m, set))? {
             let now = if timeout_ns == Some(0) { 0 } else { monotonic_ns() };
             let left = until.map(|u| u.saturating_sub(now));
             // SAFETY: as the caller's.
-            match unsafe { kernel_only(set_fd, set, &mut out, milliseconds(left), mask) } {
+            match unsafe { kernel_only(set_fd, set, &mut out, max, milliseconds(left), mask) } {
                 Err(e) => return Some(Err(e)),
                 Ok(true) => return Some(Ok(out.used)),
                 Ok(false) if left == Some(0) => return Some(Ok(out.used)),
@@ -206,6 +205,7 @@ unsafe fn kernel_only(
     set_fd: c_int,
     set: u32,
     out: &mut Output,
+    max: usize,
     timeout_ms: c_int,
     mask: *const sigset_t,
 ) -> Result<bool, Errno> {
@@ -218,7 +218,7 @@ unsafe fn kernel_only(
         return Ok(false);
     }
     // SAFETY: the program's array is writable for `max` events; the caller's mask.
-    let got = unsafe { host::epoll_pwait(set_fd, out.events, out.max as c_int, timeout_ms, mask) };
+    let got = unsafe { host::epoll_pwait(set_fd, out.events, max as c_int, timeout_ms, mask) };
     if let Some(sleeper) = sleeper {
         sleeper.wake(got.is_ok_and(|n| n > 0));
     }
@@ -239,7 +239,8 @@ unsafe fn kernel_only(
         }
         false
     });
-    if is_judged != Some(true) {
+    if is_judged != Some(true) || got > BATCH {
+        // More than a batch is passed on as it is: at worst a connection with nothing but a bell.
         out.used = got;
         return Ok(true);
     }
