@@ -54,7 +54,8 @@ def test_leaves_nothing(threads):
     assert seen["after"]["segments"] == 0 and seen["theirs"] <= 1, seen
     # Hidden descriptors are made when first needed: the pool of wait sets may still grow by a few.
     assert seen["after"]["fds"] <= seen["before"]["fds"] + 4, seen
-    assert seen["after"]["maps"] <= seen["before"]["maps"] + 3, seen
+    # libc keeps stacks and arenas of ended threads; a mapping per connection would be hundreds.
+    assert seen["after"]["maps"] <= seen["before"]["maps"] + 20, seen
 
 
 def test_idle_costs_nothing():
