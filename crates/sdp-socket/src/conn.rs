@@ -498,6 +498,13 @@ impl Conn {
         }
     }
 
+    /// Whether another thread of this process may wait for the same half: it is in a call, or the
+    /// connection is in an epoll set. The caller has it pinned.
+    pub(crate) fn is_waited_for_elsewhere(&self, half: Half) -> bool {
+        self.pins[half as usize].load(Ordering::Relaxed) > 1
+            || self.registrations.load(Ordering::Relaxed) != 0
+    }
+
     /// In a fork child: the parent's other threads do not exist here.
     pub(crate) fn forget_threads(&self) {
         for word in self.pins.iter().chain(&self.raw) {
