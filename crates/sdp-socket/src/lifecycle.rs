@@ -289,7 +289,9 @@ pub(crate) fn settle_end(conn: &Conn, fd: c_int) -> bool {
     }
     // X22: with bytes of the program unread TCP answers with a reset; without, E5: bells that were
     // never eaten must not turn our FIN into one.
-    let unread = receive::with_sink(conn, |sink, _, _, lines| {
+    let unread = receive::with_sink(conn, |sink, _, segment, lines| {
+        // Nobody reads the ring any more: what the peer sends from here on is the kernel's to refuse.
+        segment.end(conn.side()).pinned.store(1, Ordering::SeqCst);
         let on_sdp = sink.lane == Lane::Sdp;
         let unread = on_sdp && (sink.current_len != 0 || has_data(sink));
         if on_sdp && !unread {
