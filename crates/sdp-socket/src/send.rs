@@ -10,7 +10,7 @@ use sdp_rdma::{
 };
 use sdp_shm::{
     family::Row,
-    layout::{Half as HalfLines, Segment},
+    layout::{CLOSED, Half as HalfLines, Segment},
     lock,
 };
 use sdp_stats::{Direction, Fabric, Lane as StatsLane, Reason, Verdict};
@@ -392,7 +392,7 @@ fn is_reader_dead(conn: &Conn, source: &mut SourceState, lines: &HalfLines) -> b
     }
     let Some(fd) = crate::table::number_of(conn) else { return false };
     if carrier::tcp_state(fd) != carrier::TCP_CLOSE {
-        ring_carrier(conn, fd, source, lines);
+        probe_carrier(conn, fd, source, lines);
     }
     carrier::tcp_state(fd) == carrier::TCP_CLOSE
 }
@@ -550,14 +550,32 @@ fn ring_bells(conn: &Pinned, source: &mut SourceState, lines: &HalfLines, first:
     }
 }
 
+/// Puts a bell byte on the carrier, unless the peer has closed its end: a byte that nobody reads would
+/// turn its FIN into a reset.
 fn ring_carrier(conn: &Conn, fd: c_int, source: &mut SourceState, lines: &HalfLines) {
+    let is_closed = || {
+        conn.segment().is_none_or(|segment| {
+            segment.end(conn.side() ^ 1).pinned.load(Ordering::SeqCst) == CLOSED
+        })
+    };
     // L5: counted only after the kernel took it. L10: the count changes under the gate.
     let _ = gated(conn, lines, conn.side(), || {
-        if source.switches == lines.producer.switches.load(Ordering::Acquire) && carrier::ring(fd) {
-            source.carrier_sent += 1;
-            source.publish_sent(lines);
+        if !is_closed() {
+            ring_gated(fd, source, lines);
         }
     });
+}
+
+/// The same to find out whether the peer's kernel answers with a reset.
+fn probe_carrier(conn: &Conn, fd: c_int, source: &mut SourceState, lines: &HalfLines) {
+    let _ = gated(conn, lines, conn.side(), || ring_gated(fd, source, lines));
+}
+
+fn ring_gated(fd: c_int, source: &mut SourceState, lines: &HalfLines) {
+    if source.switches == lines.producer.switches.load(Ordering::Acquire) && carrier::ring(fd) {
+        source.carrier_sent += 1;
+        source.publish_sent(lines);
+    }
 }
 
 /// E4: a sender whose reader has left bytes unread and not moved since the last call asks the carrier,
@@ -582,7 +600,7 @@ fn watch_peer(conn: &Pinned, source: &mut SourceState, lines: &HalfLines) {
     }
     if carrier::is_over(conn.fd()) {
         conn.set(flag::PEER_GONE);
-        ring_carrier(conn, conn.fd(), source, lines);
+        probe_carrier(conn, conn.fd(), source, lines);
     }
 }
 
@@ -596,7 +614,7 @@ pub(crate) fn probe_peer(conn: &Pinned) -> bool {
         if source.lane != Lane::Sdp || source.tx.refresh().is_err() || source.tx.is_empty() {
             return Ok(false);
         }
-        ring_carrier(conn, conn.fd(), source, lines);
+        probe_carrier(conn, conn.fd(), source, lines);
         leave_sdp(conn, source, lines, Reason::PeerGone);
         let is_reset = carrier::tcp_state(conn.fd()) == carrier::TCP_CLOSE;
         if is_reset {
