@@ -267,8 +267,7 @@ pub fn finish(ticket: Ticket, result: isize, flags: c_int) {
         promote::count_call(conn, half, result as usize);
         if let Some(page) = process::page() {
             let direction = if ticket.receive { Direction::Receive } else { Direction::Send };
-            // Without the half's lock: straight into the totals, which add atomically.
-            page.moved(sdp_stats::RowId::NONE, direction, StatsLane::Kernel, result as u64);
+            page.moved(conn.stats_row(), direction, StatsLane::Kernel, result as u64);
         }
         promote::after_call(conn, ticket.fd);
     }

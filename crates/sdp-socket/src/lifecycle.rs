@@ -95,7 +95,7 @@ fn parse_address(bytes: &[u8]) -> Option<([u8; 16], u16)> {
     }
 }
 
-fn local_address(fd: c_int) -> Option<([u8; 16], u16)> {
+pub(crate) fn local_address(fd: c_int) -> Option<([u8; 16], u16)> {
     let mut bytes = [0u8; ADDRESS_MAX];
     let mut len = ADDRESS_MAX as socklen_t;
     // SAFETY: buffer and length outlive the call.
@@ -116,6 +116,7 @@ pub(crate) fn listening(fd: c_int) {
     if settings::family(Role::Server, address, port) == Family::Tcp {
         conn.set(flag::RULE_TCP);
     }
+    process::ensure_listener_row(conn);
 }
 
 /// After `connect` succeeded or began.
@@ -151,7 +152,10 @@ pub(crate) fn accepted(listener: c_int, fd: c_int, generation: u32) {
         return forget(fd);
     }
     let rule_tcp = match table::entry(listener) {
-        Some(Entry::Conn(index)) => conn::get(index).is_some_and(|c| c.has(flag::RULE_TCP)),
+        Some(Entry::Conn(index)) => conn::get(index).is_some_and(|conn| {
+            show_listener(conn);
+            conn.has(flag::RULE_TCP)
+        }),
         _ => match adopt_listener(listener) {
             Some(rule_tcp) => rule_tcp,
             None => return forget(fd),
@@ -164,6 +168,14 @@ pub(crate) fn accepted(listener: c_int, fd: c_int, generation: u32) {
     let Some(conn) = install(fd, Stage::Fresh, flag::ACCEPTED) else { return forget(fd) };
     establish(conn, fd, rule_tcp, generation);
     see(conn);
+}
+
+/// In a process that got a listener by fork: tools are to see it here too.
+#[inline]
+pub(crate) fn show_listener(conn: &Conn) {
+    if conn.stage() == Stage::Listener {
+        process::ensure_listener_row(conn);
+    }
 }
 
 /// A listener that came by exec or activation. `None`: not a TCP listener.
@@ -195,18 +207,21 @@ fn establish(conn: &Conn, fd: c_int, rule_tcp: bool, generation: u32) {
     if rule_tcp {
         conn.set(flag::RULE_TCP);
     }
+    process::ensure_row(conn);
 }
 
-/// Counts an established connection, once.
+/// Counts an established connection, once, and sees to it that tools can see it.
 #[inline]
 pub(crate) fn see(conn: &Conn) {
-    if !conn.has(flag::SEEN) {
+    const BOTH: u32 = flag::SEEN | flag::ROWED;
+    if conn.flags.load(Ordering::Relaxed) & BOTH != BOTH {
         see_first(conn);
     }
 }
 
 #[cold]
 fn see_first(conn: &Conn) {
+    process::ensure_row(conn);
     if conn.flags.fetch_or(flag::SEEN, Ordering::SeqCst) & flag::SEEN != 0 {
         return;
     }

@@ -115,6 +115,7 @@ fn tick_now(conn: &Conn, fd: i32) {
     let _section = section::Guard::enter();
     let Some(tuple) = conn.name(fd) else { return stay(conn, Reason::UnsuitableSocket) };
     process::ensure_row(conn);
+    process::name_row(conn, fd, tuple);
     let (bell_fd, bell_page_fd) = process::bell_files();
     let hello = hello(&tuple);
     let hello_ack = HelloAck {

@@ -213,6 +213,7 @@ fn row(carrier: u64) -> NewRow {
         local: Endpoint::v4([127, 0, 0, 1], 80),
         remote: Endpoint::v4([127, 0, 0, 1], 4000),
         is_v6: false,
+        is_adopted: false,
         role: Role::Server,
         state: ConnState::Established,
     }
