@@ -637,6 +637,28 @@ pub enum Leave {
 pub fn exiting() {
     inherit::exiting();
 }
+/// What a program gets that asks for io_uring, whose use of descriptors no hook sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IoUring {
+    /// `ENOSYS` for programs that are known to fall back to what the hooks see, else passed on.
+    Auto,
+    /// `ENOSYS` for all.
+    Deny,
+    /// Passed on.
+    Allow,
+}
+
+/// The tunable `io_uring`. Reads the rule file if that has not happened yet.
+pub fn io_uring() -> IoUring {
+    use sdp_config::tunables::IoUring as Setting;
+    settings::load();
+    match process::tunables().io_uring() {
+        Setting::Auto => IoUring::Auto,
+        Setting::Deny => IoUring::Deny,
+        Setting::Allow => IoUring::Allow,
+    }
+}
+
 /// The library's constructor: remembers the process, reads tunables from `envp`.
 ///
 /// # Safety
