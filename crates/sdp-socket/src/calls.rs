@@ -275,13 +275,13 @@ pub fn finish(ticket: Ticket, result: isize, flags: c_int) {
 }
 
 /// After a successful `recvmsg` that is not ours and carried control data: numbers that arrived with
-/// SCM_RIGHTS are new descriptors.
+/// SCM_RIGHTS are new descriptors; connected TCP sockets among them are counted from here on.
 ///
 /// # Safety
 /// See the module.
 pub unsafe fn received_descriptors(msg: *const msghdr) {
     // SAFETY: the caller's.
-    unsafe { each_right(msg, lifecycle::forget) };
+    unsafe { each_right(msg, lifecycle::received) };
 }
 
 /// `sendfile` to `out`.
@@ -667,4 +667,5 @@ pub unsafe fn constructed(argc: c_int, argv: *const *const u8, envp: *const *con
     process::remember();
     // SAFETY: the caller's.
     unsafe { settings::capture(argc, argv, envp) };
+    lifecycle::adopt_standard();
 }

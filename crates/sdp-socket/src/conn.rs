@@ -106,8 +106,8 @@ pub(crate) mod flag {
     pub(crate) const BY_CARRIER: u32 = 32768;
     /// The statistics row shows the addresses.
     pub(crate) const SHOWN: u32 = 65536;
-    /// Found on a standard descriptor when the process began: only counted.
-    pub(crate) const STANDARD: u32 = 131_072;
+    /// Begun by somebody else and come by exec or SCM_RIGHTS: TCP, and only its bytes are counted.
+    pub(crate) const ADOPTED: u32 = 131_072;
 }
 
 /// Bits of a family row's flags.

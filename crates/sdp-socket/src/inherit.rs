@@ -256,10 +256,15 @@ pub(crate) fn exiting() {
     table::walk(|fd, entry| {
         if matches!(entry, Entry::Conn(_))
             && let Some(conn) = Pinned::new(fd, Half::Receive)
-            && conn.stage() == Stage::Attached
         {
-            // No DisConn: other threads may still send, and the kernel's FIN follows in a moment.
-            crate::lifecycle::settle_end(&conn, fd);
+            match conn.stage() {
+                // No DisConn: other threads may still send, and the kernel's FIN follows in a moment.
+                Stage::Attached => {
+                    crate::lifecycle::settle_end(&conn, fd);
+                }
+                Stage::Meeting => conn.note_reason(Reason::ShortLived),
+                _ => {}
+            }
         }
     });
     if let Some(page) = process::page() {

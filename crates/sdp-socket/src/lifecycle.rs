@@ -10,7 +10,11 @@ use sdp_rdma::{
     work::WorkId,
 };
 use sdp_stats::Reason;
-use sdp_sys::{fd, section, sys};
+use sdp_sys::{
+    fd, section,
+    stat::{self, Identity},
+    sys,
+};
 
 use crate::{
     carrier,
@@ -53,6 +57,9 @@ fn release(entry: Entry) {
 
 /// No descriptor of this process names the connection any more; for whoever took the last one away.
 fn end(conn: &Conn) {
+    if conn.stage() == Stage::Meeting {
+        conn.note_reason(Reason::ShortLived);
+    }
     crate::epoll::forget_conn(conn);
     let_go(conn);
     conn.closed();
@@ -221,6 +228,13 @@ pub(crate) fn see(conn: &Conn) {
 
 #[cold]
 fn see_first(conn: &Conn) {
+    if conn.has(flag::ADOPTED) {
+        // Counted as an end by whoever saw it begin; here its bytes are, if there is a page for them.
+        process::start();
+        conn.set(flag::SEEN);
+        process::hand_in();
+        return process::ensure_row(conn);
+    }
     process::ensure_row(conn);
     if conn.flags.fetch_or(flag::SEEN, Ordering::SeqCst) & flag::SEEN != 0 {
         return;
@@ -234,6 +248,53 @@ fn see_first(conn: &Conn) {
         Reason::TooYoung
     };
     process::count_seen(conn, reason);
+}
+
+/// When the process begins: connections on the standard descriptors, which inetd services, sshd's
+/// sessions and shells get from whoever executed them. The kernel is asked about sockets only.
+pub(crate) fn adopt_standard() {
+    let mut adopted: [Option<Identity>; 3] = [None; 3];
+    for fd in 0..=2 {
+        let Ok(stat) = stat::stat(fd) else { continue };
+        if !stat.is_socket() {
+            continue;
+        }
+        if let Some(first) = adopted.iter().position(|known| *known == Some(stat.id)) {
+            duplicated(first as c_int, fd);
+        } else if adopt(fd, Reason::StandardDescriptor)
+            && let Some(slot) = adopted.get_mut(fd as usize)
+        {
+            *slot = Some(stat.id);
+        }
+    }
+}
+
+/// A number that arrived with SCM_RIGHTS.
+pub(crate) fn received(fd: c_int) {
+    forget(fd);
+    adopt(fd, Reason::Inherited);
+}
+
+/// Follows a connection that somebody else began: TCP for good, its bytes are counted. False when `fd`
+/// is no connected TCP socket.
+fn adopt(fd: c_int, reason: Reason) -> bool {
+    if process::is_retired()
+        || !process::is_ours()
+        || fd::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) != Ok(libc::IPPROTO_TCP)
+    {
+        return false;
+    }
+    let mut name = [0u8; ADDRESS_MAX];
+    let mut len = ADDRESS_MAX as socklen_t;
+    // SAFETY: buffer and length outlive the call.
+    let peer = unsafe { sys!(libc::SYS_getpeername, fd, name.as_mut_ptr(), &raw mut len) };
+    if peer.is_err() {
+        return false; // a listener, or not connected yet
+    }
+    let _section = section::Guard::enter();
+    let Some(conn) = install(fd, Stage::Kernel, flag::ADOPTED) else { return false };
+    conn.pin_to_kernel(reason);
+    true
 }
 
 /// A number that names something else now.

@@ -421,10 +421,10 @@ pub(crate) fn ensure_row(conn: &Conn) {
 
 #[cold]
 fn open_stats_row(conn: &Conn) {
+    let Some(page) = page() else { return };
     if conn.flags.fetch_or(flag::ROWED, Ordering::SeqCst) & flag::ROWED != 0 {
         return;
     }
-    let Some(page) = page() else { return };
     // Without a system call: most connections are short. Who the row is about follows when the addresses
     // are needed anyway ([`name_row`]); until then readers find it by the descriptor.
     let (local, remote) = conn.known_name().map_or((Endpoint::NONE, Endpoint::NONE), ends);
@@ -440,7 +440,7 @@ fn open_stats_row(conn: &Conn) {
         remote,
         is_v6: conn.has(flag::V6),
         is_adopted: conn.segment().is_some(),
-        role: if conn.has(flag::STANDARD) {
+        role: if conn.has(flag::ADOPTED) {
             Role::Inherited
         } else if conn.has(flag::ACCEPTED) {
             Role::Server
@@ -449,7 +449,8 @@ fn open_stats_row(conn: &Conn) {
         },
         state: sdp_stats::ConnState::Established,
     });
-    let reason = words.and_then(|row| Verdict::at(&row.reason).reason());
+    let counted = words.and_then(|row| Verdict::at(&row.reason).reason());
+    let reason = counted.or_else(|| conn.pin_reason());
     for (direction, on_sdp) in [Direction::Send, Direction::Receive].into_iter().zip(lanes) {
         if on_sdp {
             page.show_lane(id, direction, Fabric::Shm);

@@ -32,6 +32,11 @@ impl Stat {
         self.mode & libc::S_IFMT == 0
     }
 
+    /// Whether it is a socket.
+    pub const fn is_socket(&self) -> bool {
+        self.mode & libc::S_IFMT == libc::S_IFSOCK
+    }
+
     /// Whether it is a regular file: reading one never waits for another process.
     pub const fn is_regular(&self) -> bool {
         self.mode & libc::S_IFMT == libc::S_IFREG

@@ -359,6 +359,13 @@ pub fn own_uid() -> u32 {
     unsafe { libc::getuid() }
 }
 
+/// When a process began, in ticks since boot; `None` when it has gone.
+pub fn start_time(pid: u32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name, in parentheses, may hold anything.
+    text.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+}
+
 /// Nanoseconds of `CLOCK_BOOTTIME`, the clock of pages.
 pub fn boottime_ns() -> u64 {
     // SAFETY: timespec is plain data; zero is valid.
