@@ -262,8 +262,7 @@ pub(crate) fn exiting() {
                 Stage::Attached => {
                     crate::lifecycle::settle_end(&conn, fd);
                 }
-                Stage::Meeting => conn.note_reason(Reason::ShortLived),
-                _ => {}
+                _ => crate::promote::ended(&conn),
             }
         }
     });

@@ -57,9 +57,7 @@ fn release(entry: Entry) {
 
 /// No descriptor of this process names the connection any more; for whoever took the last one away.
 fn end(conn: &Conn) {
-    if conn.stage() == Stage::Meeting {
-        conn.note_reason(Reason::ShortLived);
-    }
+    crate::promote::ended(conn);
     crate::epoll::forget_conn(conn);
     let_go(conn);
     conn.closed();
@@ -242,6 +240,8 @@ fn see_first(conn: &Conn) {
     process::hand_in();
     let reason = if conn.has(flag::RULE_TCP) {
         Reason::RuleTcp
+    } else if let Some(reason) = conn.pin_reason() {
+        reason // an option that was set before the first byte
     } else if conn.row_index().is_none() {
         Reason::NoMemory
     } else {

@@ -66,7 +66,7 @@ fn begin(conn: &Conn, fd: i32) {
         return stay(conn, Reason::Disabled);
     }
     if conn.has(flag::PINNED | flag::UNCERTAIN) {
-        return conn.note_reason(Reason::NotSole);
+        return conn.note_reason(conn.pin_reason().unwrap_or(Reason::NotSole));
     }
     let (Some(row), Some((family, slot))) = (conn.row_index(), process::family()) else {
         return stay(conn, Reason::NoMemory);
@@ -98,6 +98,14 @@ fn tick(conn: &Conn, fd: i32) {
     }
     if tick < EAGER_TICKS || tick.is_multiple_of(PATIENT_EVERY) {
         tick_now(conn, fd);
+    }
+}
+
+/// The connection ends: one that its other end never came to meet says so.
+pub(crate) fn ended(conn: &Conn) {
+    if conn.stage() == Stage::Meeting {
+        let is_early = conn.ticks.load(Ordering::Relaxed) < EAGER_TICKS;
+        conn.note_reason(if is_early { Reason::ShortLived } else { Reason::PeerNotListening });
     }
 }
 
