@@ -11,6 +11,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
+use sdp_config::tunables::{SetError, Tunables};
 use sdp_config::{Config, Family, Match, Place, Role, Severity, Source};
 use serde::Serialize;
 
@@ -202,12 +203,14 @@ fn render(texts: &Texts, config: &Config) -> (String, usize, usize) {
 /// The file cannot be read.
 pub fn check(file: Option<&Path>) -> Result<bool, Failure> {
     let texts = Texts::load(Vec::new(), file)?;
+    let (environment, bad_values) = environment(std::env::vars_os());
+    crate::print(&environment);
     let Some(path) = &texts.path else {
         crate::print(&match texts.is_simple {
             true => format!("{SIMPLE}; sdp for everything\n{}", strict_note("sdp")),
-            false => format!("no {DEFAULT_FILE}: both for everything\n"),
+            false => "no rule file: both for everything\n".to_string(),
         });
-        return Ok(true);
+        return Ok(bad_values == 0);
     };
     let mut config = texts.config();
     config.check_reachability();
@@ -230,7 +233,38 @@ pub fn check(file: Option<&Path>) -> Result<bool, Failure> {
         out += &strict_note(&what);
     }
     crate::print(&out);
-    Ok(errors == 0)
+    Ok(errors + bad_values == 0)
+}
+
+/// Variables of ours that are no tunables.
+const OTHER_VARIABLES: [&str; 4] =
+    [RULES_VARIABLE, crate::run::LIBRARY_VARIABLE, crate::collect::VARIABLE, "SDP_DLOPEN_DEEPBIND"];
+
+/// What is wrong with tunables in the environment, of which the library says nothing: it runs in
+/// strangers' processes. The number is that of values without effect.
+fn environment(
+    variables: impl Iterator<Item = (std::ffi::OsString, std::ffi::OsString)>,
+) -> (String, usize) {
+    let (mut out, mut bad) = (String::new(), 0);
+    for (name, value) in variables {
+        let (name, value) = (name.to_string_lossy(), value.to_string_lossy());
+        if !name.starts_with("SDP_") || OTHER_VARIABLES.contains(&&*name) {
+            continue;
+        }
+        let entry = format!("{name}={value}");
+        match Tunables::DEFAULT.clone().set_from_env(entry.as_bytes()) {
+            Some(Ok(())) => {}
+            Some(Err(SetError::BadValue(key))) => {
+                bad += 1;
+                let _ =
+                    writeln!(out, "environment: error: {entry:?}: {} takes {}", name, key.range);
+            }
+            Some(Err(SetError::UnknownKey)) | None => {
+                let _ = writeln!(out, "environment: warning: {name}: no tunable has this name");
+            }
+        }
+    }
+    (out, bad)
 }
 
 // ---- explain -----------------------------------------------------------------------------------
@@ -389,6 +423,22 @@ mod tests {
         for bad in ["", "host:80", "10.0.0.1", "10.0.0.1:99999"] {
             assert!(parse_address(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn bad_values_in_the_environment_are_told() {
+        let entry = |name: &str, value: &str| (name.into(), value.into());
+        let entries = [
+            entry("SDP_RECV_POLL", "soon"),
+            entry("SDP_RING_BYTES", "65536"),
+            entry("SDP_POLL_RECV", "1"),
+            entry("SDP_REPORT", "a;b;c"),
+            entry("HOME", "/"),
+        ];
+        let (out, bad) = environment(entries.into_iter());
+        assert_eq!((out.lines().count(), bad), (2, 1), "{out}");
+        assert!(out.contains("SDP_RECV_POLL takes adaptive"), "{out}");
+        assert!(out.contains("SDP_POLL_RECV: no tunable"), "{out}");
     }
 
     #[test]

@@ -99,3 +99,17 @@ fn simple_mode_reads_no_file() {
     assert_eq!(explain(true, &[])["verdict"], "sdp");
     assert_eq!(explain(true, &["--rule", "use tcp client * *:1"])["verdict"], "tcp");
 }
+
+#[test]
+fn what_does_not_exist_yet_says_so() {
+    for name in ["top", "devices", "doctor", "tune"] {
+        for arguments in [vec![name], vec![name, "--json", "x=1"]] {
+            let output = sdp().args(arguments).output().unwrap();
+            assert_eq!(output.status.code(), Some(1), "{name}");
+            let text = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(text.contains("not available in this version"), "{text}");
+        }
+    }
+    assert_eq!(sdp().args(["stat", "--no-such"]).output().unwrap().status.code(), Some(2));
+    assert_eq!(sdp().args(["run", "--no-such"]).output().unwrap().status.code(), Some(125));
+}
