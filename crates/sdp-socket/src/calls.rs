@@ -267,8 +267,7 @@ pub fn finish(ticket: Ticket, result: isize, flags: c_int) {
         promote::count_call(conn, half, result as usize);
         if let Some(page) = process::page() {
             let direction = if ticket.receive { Direction::Receive } else { Direction::Send };
-            // Without the half's lock: straight into the totals, which add atomically.
-            page.moved(sdp_stats::RowId::NONE, direction, StatsLane::Kernel, result as u64);
+            page.moved(conn.stats_row(), direction, StatsLane::Kernel, result as u64);
         }
         promote::after_call(conn, ticket.fd);
     }
@@ -276,13 +275,13 @@ pub fn finish(ticket: Ticket, result: isize, flags: c_int) {
 }
 
 /// After a successful `recvmsg` that is not ours and carried control data: numbers that arrived with
-/// SCM_RIGHTS are new descriptors.
+/// SCM_RIGHTS are new descriptors; connected TCP sockets among them are counted from here on.
 ///
 /// # Safety
 /// See the module.
 pub unsafe fn received_descriptors(msg: *const msghdr) {
     // SAFETY: the caller's.
-    unsafe { each_right(msg, lifecycle::forget) };
+    unsafe { each_right(msg, lifecycle::received) };
 }
 
 /// `sendfile` to `out`.
@@ -638,6 +637,28 @@ pub enum Leave {
 pub fn exiting() {
     inherit::exiting();
 }
+/// What a program gets that asks for io_uring, whose use of descriptors no hook sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IoUring {
+    /// `ENOSYS` for programs that are known to fall back to what the hooks see, else passed on.
+    Auto,
+    /// `ENOSYS` for all.
+    Deny,
+    /// Passed on.
+    Allow,
+}
+
+/// The tunable `io_uring`. Reads the rule file if that has not happened yet.
+pub fn io_uring() -> IoUring {
+    use sdp_config::tunables::IoUring as Setting;
+    settings::load();
+    match process::tunables().io_uring() {
+        Setting::Auto => IoUring::Auto,
+        Setting::Deny => IoUring::Deny,
+        Setting::Allow => IoUring::Allow,
+    }
+}
+
 /// The library's constructor: remembers the process, reads tunables from `envp`.
 ///
 /// # Safety
@@ -646,4 +667,5 @@ pub unsafe fn constructed(argc: c_int, argv: *const *const u8, envp: *const *con
     process::remember();
     // SAFETY: the caller's.
     unsafe { settings::capture(argc, argv, envp) };
+    lifecycle::adopt_standard();
 }

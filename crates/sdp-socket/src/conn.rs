@@ -104,6 +104,10 @@ pub(crate) mod flag {
     pub(crate) const RESET_TOLD: u32 = 16384;
     /// Somebody waits for the connection where no bell reaches: it arms on the carrier.
     pub(crate) const BY_CARRIER: u32 = 32768;
+    /// The statistics row shows the addresses.
+    pub(crate) const SHOWN: u32 = 65536;
+    /// Begun by somebody else and come by exec or SCM_RIGHTS: TCP, and only its bytes are counted.
+    pub(crate) const ADOPTED: u32 = 131_072;
 }
 
 /// Bits of a family row's flags.
@@ -381,6 +385,12 @@ impl Conn {
         }
         // SAFETY: NAMED: not written any more.
         Some(unsafe { *self.tuple.get() })
+    }
+
+    /// The addresses, if they have been learnt.
+    pub(crate) fn known_name(&self) -> Option<Tuple> {
+        // SAFETY: NAMED: not written any more.
+        self.has(flag::NAMED).then(|| unsafe { *self.tuple.get() })
     }
 
     /// Row index in the process's family memory.

@@ -11,7 +11,11 @@ use sdp_rdma::{
 };
 use sdp_shm::layout;
 use sdp_stats::Reason;
-use sdp_sys::{fd, section, sys};
+use sdp_sys::{
+    fd, section,
+    stat::{self, Identity},
+    sys,
+};
 
 use crate::{
     carrier,
@@ -54,6 +58,7 @@ fn release(entry: Entry) {
 
 /// No descriptor of this process names the connection any more; for whoever took the last one away.
 fn end(conn: &Conn) {
+    crate::promote::ended(conn);
     crate::epoll::forget_conn(conn);
     let_go(conn);
     conn.closed();
@@ -96,7 +101,7 @@ fn parse_address(bytes: &[u8]) -> Option<([u8; 16], u16)> {
     }
 }
 
-fn local_address(fd: c_int) -> Option<([u8; 16], u16)> {
+pub(crate) fn local_address(fd: c_int) -> Option<([u8; 16], u16)> {
     let mut bytes = [0u8; ADDRESS_MAX];
     let mut len = ADDRESS_MAX as socklen_t;
     // SAFETY: buffer and length outlive the call.
@@ -117,6 +122,7 @@ pub(crate) fn listening(fd: c_int) {
     if settings::family(Role::Server, address, port) == Family::Tcp {
         conn.set(flag::RULE_TCP);
     }
+    process::ensure_listener_row(conn);
 }
 
 /// After `connect` succeeded or began.
@@ -152,7 +158,10 @@ pub(crate) fn accepted(listener: c_int, fd: c_int, generation: u32) {
         return forget(fd);
     }
     let rule_tcp = match table::entry(listener) {
-        Some(Entry::Conn(index)) => conn::get(index).is_some_and(|c| c.has(flag::RULE_TCP)),
+        Some(Entry::Conn(index)) => conn::get(index).is_some_and(|conn| {
+            show_listener(conn);
+            conn.has(flag::RULE_TCP)
+        }),
         _ => match adopt_listener(listener) {
             Some(rule_tcp) => rule_tcp,
             None => return forget(fd),
@@ -165,6 +174,14 @@ pub(crate) fn accepted(listener: c_int, fd: c_int, generation: u32) {
     let Some(conn) = install(fd, Stage::Fresh, flag::ACCEPTED) else { return forget(fd) };
     establish(conn, fd, rule_tcp, generation);
     see(conn);
+}
+
+/// In a process that got a listener by fork: tools are to see it here too.
+#[inline]
+pub(crate) fn show_listener(conn: &Conn) {
+    if conn.stage() == Stage::Listener {
+        process::ensure_listener_row(conn);
+    }
 }
 
 /// A listener that came by exec or activation. `None`: not a TCP listener.
@@ -196,30 +213,89 @@ fn establish(conn: &Conn, fd: c_int, rule_tcp: bool, generation: u32) {
     if rule_tcp {
         conn.set(flag::RULE_TCP);
     }
+    process::ensure_row(conn);
 }
 
-/// Counts an established connection, once.
+/// Counts an established connection, once, and sees to it that tools can see it.
 #[inline]
 pub(crate) fn see(conn: &Conn) {
-    if !conn.has(flag::SEEN) {
+    const BOTH: u32 = flag::SEEN | flag::ROWED;
+    if conn.flags.load(Ordering::Relaxed) & BOTH != BOTH {
         see_first(conn);
     }
 }
 
 #[cold]
 fn see_first(conn: &Conn) {
+    if conn.has(flag::ADOPTED) {
+        // Counted as an end by whoever saw it begin; here its bytes are, if there is a page for them.
+        process::start();
+        conn.set(flag::SEEN);
+        process::hand_in();
+        return process::ensure_row(conn);
+    }
+    process::ensure_row(conn);
     if conn.flags.fetch_or(flag::SEEN, Ordering::SeqCst) & flag::SEEN != 0 {
         return;
     }
     process::hand_in();
     let reason = if conn.has(flag::RULE_TCP) {
         Reason::RuleTcp
+    } else if let Some(reason) = conn.pin_reason() {
+        reason // an option that was set before the first byte
     } else if conn.row_index().is_none() {
         Reason::NoMemory
     } else {
         Reason::TooYoung
     };
     process::count_seen(conn, reason);
+}
+
+/// When the process begins: connections on the standard descriptors, which inetd services, sshd's
+/// sessions and shells get from whoever executed them. The kernel is asked about sockets only.
+pub(crate) fn adopt_standard() {
+    let mut adopted: [Option<Identity>; 3] = [None; 3];
+    for fd in 0..=2 {
+        let Ok(stat) = stat::stat(fd) else { continue };
+        if !stat.is_socket() {
+            continue;
+        }
+        if let Some(first) = adopted.iter().position(|known| *known == Some(stat.id)) {
+            duplicated(first as c_int, fd);
+        } else if adopt(fd, Reason::StandardDescriptor)
+            && let Some(slot) = adopted.get_mut(fd as usize)
+        {
+            *slot = Some(stat.id);
+        }
+    }
+}
+
+/// A number that arrived with SCM_RIGHTS.
+pub(crate) fn received(fd: c_int) {
+    forget(fd);
+    adopt(fd, Reason::Inherited);
+}
+
+/// Follows a connection that somebody else began: TCP for good, its bytes are counted. False when `fd`
+/// is no connected TCP socket.
+fn adopt(fd: c_int, reason: Reason) -> bool {
+    if process::is_retired()
+        || !process::is_ours()
+        || fd::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) != Ok(libc::IPPROTO_TCP)
+    {
+        return false;
+    }
+    let mut name = [0u8; ADDRESS_MAX];
+    let mut len = ADDRESS_MAX as socklen_t;
+    // SAFETY: buffer and length outlive the call.
+    let peer = unsafe { sys!(libc::SYS_getpeername, fd, name.as_mut_ptr(), &raw mut len) };
+    if peer.is_err() {
+        return false; // a listener, or not connected yet
+    }
+    let _section = section::Guard::enter();
+    let Some(conn) = install(fd, Stage::Kernel, flag::ADOPTED) else { return false };
+    conn.pin_to_kernel(reason);
+    true
 }
 
 /// A number that names something else now.

@@ -66,7 +66,7 @@ fn begin(conn: &Conn, fd: i32) {
         return stay(conn, Reason::Disabled);
     }
     if conn.has(flag::PINNED | flag::UNCERTAIN) {
-        return conn.note_reason(Reason::NotSole);
+        return conn.note_reason(conn.pin_reason().unwrap_or(Reason::NotSole));
     }
     let (Some(row), Some((family, slot))) = (conn.row_index(), process::family()) else {
         return stay(conn, Reason::NoMemory);
@@ -101,6 +101,14 @@ fn tick(conn: &Conn, fd: i32) {
     }
 }
 
+/// The connection ends: one that its other end never came to meet says so.
+pub(crate) fn ended(conn: &Conn) {
+    if conn.stage() == Stage::Meeting {
+        let is_early = conn.ticks.load(Ordering::Relaxed) < EAGER_TICKS;
+        conn.note_reason(if is_early { Reason::ShortLived } else { Reason::PeerNotListening });
+    }
+}
+
 fn stay(conn: &Conn, reason: Reason) {
     // Another thread may have attached it meanwhile.
     if conn.change_stage(Stage::Young, Stage::Kernel)
@@ -115,6 +123,7 @@ fn tick_now(conn: &Conn, fd: i32) {
     let _section = section::Guard::enter();
     let Some(tuple) = conn.name(fd) else { return stay(conn, Reason::UnsuitableSocket) };
     process::ensure_row(conn);
+    process::name_row(conn, fd, tuple);
     let (bell_fd, bell_page_fd) = process::bell_files();
     let hello = hello(&tuple);
     let hello_ack = HelloAck {

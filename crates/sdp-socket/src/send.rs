@@ -264,7 +264,10 @@ fn attempt(
         }
         match ring_send(conn, source, row, segment, lines, buffers, first_on_lane) {
             RingSend::Done => return Attempt::Done,
-            RingSend::Left => continue,
+            RingSend::Left => {
+                process::half_demoted(conn, Direction::Send, reason_to_leave(conn, flags));
+                continue;
+            }
             RingSend::Broken => {
                 crate::demote::reset(conn);
                 return Attempt::Failed(Errno::ECONNRESET);
@@ -319,10 +322,7 @@ fn enter_sdp(conn: &Pinned, source: &mut SourceState, lines: &HalfLines) -> Opti
     let sent = carrier::sent(conn.fd()).ok()?;
     source.carrier_sent = sent;
     gated(conn, lines, conn.side(), || source.switch(lines, Lane::Sdp))?;
-    if let Some(page) = process::page() {
-        process::ensure_row(conn);
-        page.promoted(conn.stats_row(), Direction::Send, Fabric::Shm);
-    }
+    process::half_promoted(conn, Direction::Send);
     Some(())
 }
 
@@ -339,7 +339,7 @@ fn reason_to_leave(conn: &Conn, flags: c_int) -> Reason {
         Reason::UrgentData
     } else {
         // Without a reason of our own, the peer has pinned its end.
-        conn.pin_reason().unwrap_or(Reason::HandedOver)
+        conn.pin_reason().unwrap_or(Reason::PeerSwitched)
     }
 }
 
@@ -367,9 +367,7 @@ pub(crate) fn leave_sdp(
     });
     match left {
         Some(Some(())) => {
-            if let Some(page) = process::page() {
-                page.demoted(conn.stats_row(), Direction::Send, reason);
-            }
+            process::half_demoted(conn, Direction::Send, reason);
             // Whoever waits for room in the ring is writable by the carrier now.
             if conn.has(flag::WANTS_ROOM) {
                 process::ring_own(conn.index());
