@@ -45,6 +45,7 @@ pub(crate) fn after_call(conn: &Conn, fd: i32) {
     match conn.stage() {
         Stage::Young if has_earned(conn) => begin(conn, fd),
         Stage::Meeting => tick(conn, fd),
+        Stage::Kernel if conn.has(flag::ADOPTED) => crate::adopt::after_call(conn, fd),
         _ => {}
     }
 }
@@ -62,6 +63,10 @@ fn begin(conn: &Conn, fd: i32) {
     if !tick.is_multiple_of(RETRY_TICKS) {
         return;
     }
+    let is_adopted = conn.has(flag::ADOPTED);
+    if is_adopted && tick != 0 && !tick.is_power_of_two() {
+        return; // whoever else may have it open is dear to find out
+    }
     if !process::tunables().has_shm() {
         return stay(conn, Reason::Disabled);
     }
@@ -72,6 +77,9 @@ fn begin(conn: &Conn, fd: i32) {
         return stay(conn, Reason::NoMemory);
     };
     if family.is_held_by_others(slot, row) || is_out_of_sight(conn) {
+        return conn.note_reason(Reason::NotSole);
+    }
+    if is_adopted && crate::adopt::is_held_outside(conn, fd) {
         return conn.note_reason(Reason::NotSole);
     }
     if conn.change_stage(Stage::Young, Stage::Meeting) {
