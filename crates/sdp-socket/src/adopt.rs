@@ -19,7 +19,7 @@ use sdp_sys::{
 };
 
 use crate::{
-    conn::{Conn, Stage, flag},
+    conn::{Conn, Stage, flag, row_flag},
     lifecycle::{self, ADDRESS_MAX},
     process, settings,
     table::{self, Entry},
@@ -183,15 +183,25 @@ fn is_on_standard(conn: &Conn) -> bool {
     (0..=2).any(|fd| table::entry(fd) == Some(Entry::Conn(conn.index())))
 }
 
-/// Whether somebody outside the family may still use an adopted connection: an ancestor, or who gave it
-/// to us. Asked when the connection has earned a meeting.
+/// Whether somebody outside the family may still use a connection: an ancestor of the process, or who
+/// gave it to us; for one that a relative took out of the family's sight, anybody. Asked when the
+/// connection has earned a meeting.
 #[cold]
 pub(crate) fn is_held_outside(conn: &Conn, fd: c_int) -> bool {
-    let Ok(inode) = fd::inode(fd) else { return true };
+    let (Ok(inode), Some(row)) = (fd::inode(fd), conn.row()) else { return true };
     let mut search = Search::new(inode);
-    let giver = conn.giver.load(Ordering::Relaxed);
+    // Cleared first: a relative that leaves from now on sets it again, and whoever attaches looks again.
+    let flags = row.flags.fetch_and(!row_flag::OUT_OF_SIGHT, Ordering::SeqCst);
+    if flags & row_flag::OUT_OF_SIGHT != 0 {
+        let is_held = search.everybody() != Held::No;
+        if is_held {
+            row.flags.fetch_or(row_flag::OUT_OF_SIGHT, Ordering::SeqCst);
+        }
+        return is_held;
+    }
     if is_announced(fd) || search.ancestors() != Held::No {
         return true;
     }
+    let giver = conn.giver.load(Ordering::Relaxed);
     giver != 0 && giver != process::pid() && search.process(giver as i32) != Held::No
 }

@@ -37,7 +37,11 @@ unsafe fn receive_one(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
         if !calls::is_tracked(fd) {
             return arrived(fd, msg, real::recvmsg(fd, msg, flags));
         }
-        answer!(calls::recvmsg(fd, msg, flags), flags, arrived(fd, msg, real::recvmsg(fd, msg, flags)))
+        answer!(
+            calls::recvmsg(fd, msg, flags),
+            flags,
+            arrived(fd, msg, real::recvmsg(fd, msg, flags))
+        )
     }
 }
 
