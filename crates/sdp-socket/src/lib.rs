@@ -35,6 +35,7 @@ mod process;
 mod promote;
 mod readiness;
 mod receive;
+mod renew;
 mod send;
 mod settings;
 mod spin;

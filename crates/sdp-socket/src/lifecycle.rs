@@ -313,9 +313,12 @@ pub(crate) fn settle_end(conn: &Conn, fd: c_int) -> bool {
     // never eaten must not turn our FIN into one.
     let unread = receive::with_sink(conn, |sink, _, segment, lines| {
         // Nobody reads the ring any more: what the peer sends from here on is the kernel's to refuse. Under
-        // the gate, so that every bell has come by now, or is never rung.
+        // the gate, so that every bell has come by now, or is never rung. An end that has left the lanes
+        // before gets no bells, and somebody else may have the connection now.
         let _ = send::gated(conn, lines, conn.side(), || {
-            segment.end(conn.side()).pinned.store(layout::CLOSED, Ordering::SeqCst);
+            let pinned = &segment.end(conn.side()).pinned;
+            let order = (Ordering::SeqCst, Ordering::Relaxed);
+            let _ = pinned.compare_exchange(0, layout::CLOSED, order.0, order.1);
         });
         let on_sdp = sink.lane == Lane::Sdp;
         let unread = on_sdp && (sink.current_len != 0 || has_data(sink));
