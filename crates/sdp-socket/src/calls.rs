@@ -172,18 +172,18 @@ pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> Call {
 /// # Safety
 /// See the module.
 pub unsafe fn send(fd: c_int, iov: *const iovec, count: usize, flags: c_int) -> Call {
+    // Young connections too: an urgent byte counts as sent, but not as read.
+    if flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY) != 0
+        && let Some(conn) = Pinned::new(fd, Half::Send)
+    {
+        let is_urgent = flags & libc::MSG_OOB != 0;
+        let why = if is_urgent { Reason::UrgentData } else { Reason::ZeroCopyOption };
+        demote::leave(&conn, fd, why);
+    }
     match road(fd, Half::Send) {
         Road::Pass => Call::Pass,
         Road::Kernel(ticket) => Call::Counted(ticket),
         Road::Library(conn) => {
-            if flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY) != 0 {
-                let why = if flags & libc::MSG_OOB != 0 {
-                    Reason::UrgentData
-                } else {
-                    Reason::ZeroCopyOption
-                };
-                demote::leave(&conn, fd, why);
-            }
             if iov.is_null() && count != 0 {
                 return Call::Pass; // EFAULT, by the kernel
             }

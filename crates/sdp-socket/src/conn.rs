@@ -163,9 +163,9 @@ pub(crate) struct Conn {
     meeting: UnsafeCell<Rendezvous>,
     /// First registration in an epoll set + 1 (guarded by the epoll lock).
     pub(crate) registrations: AtomicU32,
-    /// When the meeting began; once attached, the last time a sender looked at the carrier, and the
-    /// consumer's head then.
-    pub(crate) looked_ns: AtomicU64,
+    /// When the meeting began, in nanoseconds; once attached, the last time a sender looked whether its
+    /// reader lives, in ticks, and the consumer's head then.
+    pub(crate) looked: AtomicU64,
     pub(crate) looked_head: AtomicU64,
     /// What waits have learnt ([`crate::spin::Learnt`]).
     pub(crate) spin: AtomicU64,
@@ -253,7 +253,7 @@ impl Conn {
         for word in &self.bytes {
             word.store(0, Ordering::Relaxed);
         }
-        for word in [&self.looked_ns, &self.looked_head, &self.one_way] {
+        for word in [&self.looked, &self.looked_head, &self.one_way] {
             word.store(0, Ordering::Relaxed);
         }
         self.spin.store(crate::spin::Learnt::NEW.to_word(), Ordering::Relaxed);
@@ -506,6 +506,13 @@ impl Conn {
         {
             self.tear_down_if_unused();
         }
+    }
+
+    /// Whether another thread of this process may wait for the same half: it is in a call, or the
+    /// connection is in an epoll set. The caller has it pinned.
+    pub(crate) fn is_waited_for_elsewhere(&self, half: Half) -> bool {
+        self.pins[half as usize].load(Ordering::Relaxed) > 1
+            || self.registrations.load(Ordering::Relaxed) != 0
     }
 
     /// In a fork child: the parent's other threads do not exist here.

@@ -166,10 +166,7 @@ fn collect(
     peer: &OwnedFd,
     end: u64,
 ) -> Outcome {
-    let consumed = match sink.lane {
-        Lane::Kernel => carrier::consumed(fd).ok(),
-        Lane::Sdp => Some(sink.carrier_read),
-    };
+    let consumed = sink.consumed(fd).ok();
     let ring = conn.segment().map_or(0, |segment| u64::from(segment.ring_bytes()));
     let room = consumed.and_then(|c| sent.checked_sub(c)).map(|unread| unread + ring);
     let Some(room) = room.filter(|room| *room <= COLLECT_MAX) else { return Outcome::Stuck };
@@ -188,7 +185,7 @@ fn collect(
         let Ok(pending) = sink.pending(lines) else { return Outcome::Lost };
         match (sink.lane, pending) {
             (Lane::Kernel, pending) => {
-                let Ok(consumed) = carrier::consumed(fd) else { return Outcome::Lost };
+                let Ok(consumed) = sink.consumed(fd) else { return Outcome::Lost };
                 let upto = pending.map_or(sent, |switch| switch.carrier);
                 let Some(wanted) = upto.checked_sub(consumed) else { return Outcome::Lost };
                 if !heap.read(fd, wanted, end) {

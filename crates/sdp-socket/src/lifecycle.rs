@@ -9,6 +9,7 @@ use sdp_rdma::{
     fabric::{Gather, SendOptions, SendQueue},
     work::WorkId,
 };
+use sdp_shm::layout;
 use sdp_stats::Reason;
 use sdp_sys::{
     fd, section,
@@ -377,7 +378,12 @@ pub(crate) fn settle_end(conn: &Conn, fd: c_int) -> bool {
     }
     // X22: with bytes of the program unread TCP answers with a reset; without, E5: bells that were
     // never eaten must not turn our FIN into one.
-    let unread = receive::with_sink(conn, |sink, _, _, lines| {
+    let unread = receive::with_sink(conn, |sink, _, segment, lines| {
+        // Nobody reads the ring any more: what the peer sends from here on is the kernel's to refuse. Under
+        // the gate, so that every bell has come by now, or is never rung.
+        let _ = send::gated(conn, lines, conn.side(), || {
+            segment.end(conn.side()).pinned.store(layout::CLOSED, Ordering::SeqCst);
+        });
         let on_sdp = sink.lane == Lane::Sdp;
         let unread = on_sdp && (sink.current_len != 0 || has_data(sink));
         if on_sdp && !unread {

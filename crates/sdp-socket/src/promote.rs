@@ -76,7 +76,7 @@ fn begin(conn: &Conn, fd: i32) {
     }
     if conn.change_stage(Stage::Young, Stage::Meeting) {
         conn.ticks.store(0, Ordering::Relaxed);
-        conn.looked_ns.store(monotonic_ns(), Ordering::Relaxed);
+        conn.looked.store(monotonic_ns(), Ordering::Relaxed);
         tick_now(conn, fd);
     }
 }
@@ -87,7 +87,7 @@ fn tick(conn: &Conn, fd: i32) {
         if !tick.is_multiple_of(LATE_EVERY) {
             return;
         }
-        let since = conn.looked_ns.load(Ordering::Relaxed);
+        let since = conn.looked.load(Ordering::Relaxed);
         if monotonic_ns().saturating_sub(since) <= GIVE_UP_NS {
             return tick_now(conn, fd);
         }

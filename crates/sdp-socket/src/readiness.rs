@@ -149,8 +149,7 @@ pub(crate) fn judge(conn: &Conn, fd: c_int) -> Truth {
                 is_over
             }
             (Lane::Kernel, Some(switch)) => {
-                carrier::consumed(fd).is_ok_and(|consumed| consumed < switch.carrier)
-                    && on_carrier()
+                sink.consumed(fd).is_ok_and(|consumed| consumed < switch.carrier) && on_carrier()
             }
             (Lane::Kernel, None) => on_carrier(),
         };
@@ -242,7 +241,7 @@ pub(crate) unsafe fn poll(
         // SAFETY: as above.
         // O8: whoever waits for room looks again now and then, should the reader die before it rings.
         let nap = if fds.iter().any(|entry| waits_for_room(entry, hides).is_some()) {
-            Some(left.unwrap_or(u64::MAX).min(wait::ROOM_SLEEP_NS))
+            Some(left.unwrap_or(u64::MAX).min(wait::BOUNDED_SLEEP_NS))
         } else {
             left
         };

@@ -163,8 +163,11 @@ unsafe fn wait_on(
             }
         }
         let is_bounded = with(|m| m.set(set).is_some_and(|s| s.has_room_waiters)) == Some(true);
-        let nap =
-            if is_bounded { Some(left.unwrap_or(u64::MAX).min(wait::ROOM_SLEEP_NS)) } else { left };
+        let nap = if is_bounded {
+            Some(left.unwrap_or(u64::MAX).min(wait::BOUNDED_SLEEP_NS))
+        } else {
+            left
+        };
         // SAFETY: as the caller's.
         let result = unsafe { kernel_events(set_fd, set, &mut out, milliseconds(nap), mask) };
         if is_bounded && out.used == 0 {
