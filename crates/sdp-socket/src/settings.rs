@@ -12,7 +12,7 @@ use sdp_config::{
     Config, Family, Role, Tunables,
     tunables::{FabricName, IoUring, KEYS, Key, RecvPoll},
 };
-use sdp_sys::{fd, stat, sys};
+use sdp_sys::{fd, section, stat, sys};
 
 use crate::{log, process};
 
@@ -71,6 +71,9 @@ const NOTHING: u32 = 0;
 const CAPTURED_ONLY: u32 = 1;
 const LOADING: u32 = 2;
 const LOADED: u32 = 3;
+
+/// Looks at settings that another thread is reading, each followed by giving the processor away.
+const LOADING_LOOKS: u32 = 1 << 20;
 
 fn copy<const N: usize>(cell: &UnsafeCell<([u8; N], usize)>, from: &[u8]) {
     let len = from.len().min(N - 1); // keeps a NUL behind the text
@@ -175,9 +178,14 @@ pub(crate) fn program() -> &'static [u8] {
 }
 
 /// Reads the rule file and puts the values in force. Once per process image; a thread that comes while
-/// another is at it waits for it, which is no longer than reading a file takes.
+/// another is at it waits for it, within bounds: the defaults hold if that takes absurdly long.
 pub(crate) fn load() {
-    loop {
+    if CAPTURED.state.load(Ordering::Acquire) == LOADED {
+        return;
+    }
+    // A handler that interrupted the loading must not wait for it.
+    let _section = section::Guard::enter();
+    for _ in 0..LOADING_LOOKS {
         match CAPTURED.state.load(Ordering::Acquire) {
             LOADED => return,
             LOADING => {
