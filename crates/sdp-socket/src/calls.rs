@@ -222,6 +222,7 @@ pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Call {
                     && conn.stage() != Stage::Fresh
                 {
                     handover::leave(conn, passed, Reason::Passed);
+                    crate::adopt::announce(passed);
                 }
             });
         }
@@ -263,7 +264,7 @@ pub fn finish(ticket: Ticket, result: isize, flags: c_int) {
     let half = if ticket.receive { Half::Receive } else { Half::Send };
     conn.raw[half as usize].fetch_sub(1, Ordering::SeqCst);
     if result > 0 && flags & libc::MSG_PEEK == 0 && !process::is_retired() {
-        lifecycle::see(conn);
+        lifecycle::see(conn, ticket.fd);
         promote::count_call(conn, half, result as usize);
         if let Some(page) = process::page() {
             let direction = if ticket.receive { Direction::Receive } else { Direction::Send };
@@ -279,9 +280,9 @@ pub fn finish(ticket: Ticket, result: isize, flags: c_int) {
 ///
 /// # Safety
 /// See the module.
-pub unsafe fn received_descriptors(msg: *const msghdr) {
+pub unsafe fn received_descriptors(through: c_int, msg: *const msghdr) {
     // SAFETY: the caller's.
-    unsafe { each_right(msg, lifecycle::received) };
+    unsafe { each_right(msg, |fd| crate::adopt::received(through, fd)) };
 }
 
 /// `sendfile` to `out`.
@@ -667,5 +668,5 @@ pub unsafe fn constructed(argc: c_int, argv: *const *const u8, envp: *const *con
     process::remember();
     // SAFETY: the caller's.
     unsafe { settings::capture(argc, argv, envp) };
-    lifecycle::adopt_standard();
+    crate::adopt::begin();
 }

@@ -106,7 +106,7 @@ pub(crate) mod flag {
     pub(crate) const BY_CARRIER: u32 = 32768;
     /// The statistics row shows the addresses.
     pub(crate) const SHOWN: u32 = 65536;
-    /// Begun by somebody else and come by exec or SCM_RIGHTS: TCP, and only its bytes are counted.
+    /// Begun by somebody else and come by exec or SCM_RIGHTS ([`crate::adopt`]).
     pub(crate) const ADOPTED: u32 = 131_072;
 }
 
@@ -146,6 +146,8 @@ pub(crate) struct Conn {
     peer_slot: AtomicU32,
     /// The peer process's id as the kernel told it at the meeting; 0 unknown.
     pub(crate) peer_pid: AtomicU32,
+    /// The process that passed an adopted connection on; 0 unknown.
+    pub(crate) giver: AtomicU32,
     /// The descriptor that the connection was made with: a hint for tools.
     pub(crate) fd: AtomicI32,
     /// Addresses; written under the meeting's lock before NAMED is set.
@@ -239,6 +241,7 @@ impl Conn {
             &self.side,
             &self.peer_slot,
             &self.peer_pid,
+            &self.giver,
             &self.ticks,
             &self.meeting_lock,
             &self.registrations,

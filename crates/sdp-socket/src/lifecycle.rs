@@ -11,11 +11,7 @@ use sdp_rdma::{
 };
 use sdp_shm::layout;
 use sdp_stats::Reason;
-use sdp_sys::{
-    fd, section,
-    stat::{self, Identity},
-    sys,
-};
+use sdp_sys::{fd, section, sys};
 
 use crate::{
     carrier,
@@ -27,10 +23,10 @@ use crate::{
 };
 
 /// Bytes of a socket address that we look at.
-const ADDRESS_MAX: usize = 28;
+pub(crate) const ADDRESS_MAX: usize = 28;
 
 /// Puts a connection into the table; what the number named before is forgotten.
-fn install(fd: i32, stage: Stage, flags: u32) -> Option<&'static Conn> {
+pub(crate) fn install(fd: i32, stage: Stage, flags: u32) -> Option<&'static Conn> {
     let (index, conn) = conn::create(stage)?;
     conn.fd.store(fd, Ordering::Relaxed);
     conn.flags.store(flags, Ordering::Relaxed);
@@ -88,7 +84,7 @@ pub(crate) fn opened(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
 }
 
 /// A socket address as rules see it: 16 bytes (IPv4 as v4-mapped) and a port.
-fn parse_address(bytes: &[u8]) -> Option<([u8; 16], u16)> {
+pub(crate) fn parse_address(bytes: &[u8]) -> Option<([u8; 16], u16)> {
     let family = u16::from_ne_bytes(*bytes.first_chunk()?);
     let port = u16::from_be_bytes(*bytes.get(2..)?.first_chunk()?);
     match i32::from(family) {
@@ -179,7 +175,7 @@ pub(crate) fn accepted(listener: c_int, fd: c_int, generation: u32) {
     let _section = section::Guard::enter();
     let Some(conn) = install(fd, Stage::Fresh, flag::ACCEPTED) else { return forget(fd) };
     establish(conn, fd, rule_tcp, generation);
-    see(conn);
+    see(conn, fd);
     if log::wants(log::Level::Summary) {
         log::accepted(fd);
     }
@@ -227,21 +223,17 @@ fn establish(conn: &Conn, fd: c_int, rule_tcp: bool, generation: u32) {
 
 /// Counts an established connection, once, and sees to it that tools can see it.
 #[inline]
-pub(crate) fn see(conn: &Conn) {
+pub(crate) fn see(conn: &Conn, fd: c_int) {
     const BOTH: u32 = flag::SEEN | flag::ROWED;
     if conn.flags.load(Ordering::Relaxed) & BOTH != BOTH {
-        see_first(conn);
+        see_first(conn, fd);
     }
 }
 
 #[cold]
-fn see_first(conn: &Conn) {
+fn see_first(conn: &Conn, fd: c_int) {
     if conn.has(flag::ADOPTED) {
-        // Counted as an end by whoever saw it begin; here its bytes are, if there is a page for them.
-        process::start();
-        conn.set(flag::SEEN);
-        process::hand_in();
-        return process::ensure_row(conn);
+        return crate::adopt::see_first(conn, fd);
     }
     process::ensure_row(conn);
     if conn.flags.fetch_or(flag::SEEN, Ordering::SeqCst) & flag::SEEN != 0 {
@@ -258,56 +250,6 @@ fn see_first(conn: &Conn) {
         Reason::TooYoung
     };
     process::count_seen(conn, reason);
-}
-
-/// When the process begins: connections on the standard descriptors, which inetd services, sshd's
-/// sessions and shells get from whoever executed them. The kernel is asked about sockets only.
-pub(crate) fn adopt_standard() {
-    let mut adopted: [Option<Identity>; 3] = [None; 3];
-    for fd in 0..=2 {
-        let Ok(stat) = stat::stat(fd) else { continue };
-        if fd == 2 {
-            log::remember_stderr(stat.id);
-        }
-        if !stat.is_socket() {
-            continue;
-        }
-        if let Some(first) = adopted.iter().position(|known| *known == Some(stat.id)) {
-            duplicated(first as c_int, fd);
-        } else if adopt(fd, Reason::StandardDescriptor)
-            && let Some(slot) = adopted.get_mut(fd as usize)
-        {
-            *slot = Some(stat.id);
-        }
-    }
-}
-
-/// A number that arrived with SCM_RIGHTS.
-pub(crate) fn received(fd: c_int) {
-    forget(fd);
-    adopt(fd, Reason::Inherited);
-}
-
-/// Follows a connection that somebody else began: TCP for good, its bytes are counted. False when `fd`
-/// is no connected TCP socket.
-fn adopt(fd: c_int, reason: Reason) -> bool {
-    if process::is_retired()
-        || !process::is_ours()
-        || fd::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) != Ok(libc::IPPROTO_TCP)
-    {
-        return false;
-    }
-    let mut name = [0u8; ADDRESS_MAX];
-    let mut len = ADDRESS_MAX as socklen_t;
-    // SAFETY: buffer and length outlive the call.
-    let peer = unsafe { sys!(libc::SYS_getpeername, fd, name.as_mut_ptr(), &raw mut len) };
-    if peer.is_err() {
-        return false; // a listener, or not connected yet
-    }
-    let _section = section::Guard::enter();
-    let Some(conn) = install(fd, Stage::Kernel, flag::ADOPTED) else { return false };
-    conn.pin_to_kernel(reason);
-    true
 }
 
 /// A number that names something else now.
@@ -517,6 +459,7 @@ pub(crate) fn duplicated(old: c_int, new: c_int) {
     }
     if (0..=2).contains(&new)
         && let Some(conn) = Pinned::new(new, Half::Receive)
+        && !(conn.has(flag::ADOPTED) && conn.stage() == Stage::Kernel)
     {
         // stdio, shells and what they start use these numbers without asking us.
         crate::handover::leave(&conn, new, Reason::StandardDescriptor);

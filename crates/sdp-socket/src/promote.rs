@@ -45,6 +45,7 @@ pub(crate) fn after_call(conn: &Conn, fd: i32) {
     match conn.stage() {
         Stage::Young if has_earned(conn) => begin(conn, fd),
         Stage::Meeting => tick(conn, fd),
+        Stage::Kernel if conn.has(flag::ADOPTED) => crate::adopt::after_call(conn, fd),
         _ => {}
     }
 }
@@ -62,6 +63,11 @@ fn begin(conn: &Conn, fd: i32) {
     if !tick.is_multiple_of(RETRY_TICKS) {
         return;
     }
+    // Whoever else may have it open is dear to find out.
+    let is_dear = conn.has(flag::ADOPTED) || is_out_of_sight(conn);
+    if is_dear && tick != 0 && !tick.is_power_of_two() {
+        return;
+    }
     if !process::tunables().has_shm() {
         return stay(conn, Reason::Disabled);
     }
@@ -71,7 +77,7 @@ fn begin(conn: &Conn, fd: i32) {
     let (Some(row), Some((family, slot))) = (conn.row_index(), process::family()) else {
         return stay(conn, Reason::NoMemory);
     };
-    if family.is_held_by_others(slot, row) || is_out_of_sight(conn) {
+    if family.is_held_by_others(slot, row) || (is_dear && crate::adopt::is_held_outside(conn, fd)) {
         return conn.note_reason(Reason::NotSole);
     }
     if conn.change_stage(Stage::Young, Stage::Meeting) {

@@ -1,8 +1,8 @@
 //! Whether an ancestor, or another process that one knows of, has a socket open too, as far as /proc
 //! tells.
 //!
-//! For connections that a process did not begin itself but got by exec or SCM_RIGHTS: who gave them away
-//! may still use them, with or without this library. Nothing here is cheap (a link is read per descriptor
+//! For connections that a process did not begin itself but got by exec or SCM_RIGHTS, and for those that
+//! a relative took along into a sandbox: somebody may still use them, with or without this library. Nothing here is cheap (a link is read per descriptor
 //! of each process asked); it is for decisions made once per connection.
 
 use crate::{errno::Errno, owned::OwnedFd, procfs, sys};
@@ -10,7 +10,7 @@ use crate::{errno::Errno, owned::OwnedFd, procfs, sys};
 /// Generations looked at. Those above are service managers and shells that keep nothing they started
 /// something with.
 const GENERATIONS: usize = 6;
-/// Descriptors looked at in all; a process with more is not worth the time.
+/// Descriptors, or processes, looked at in all; a system with more is not worth the time.
 const LINKS_MAX: u32 = 4096;
 /// Bytes of directory entries fetched at a time.
 const ENTRIES: usize = 1024;
@@ -60,43 +60,39 @@ impl Search {
         Held::No
     }
 
+    /// Asks every process but the calling one. As a user without privileges, [`Held::Unknown`] as soon
+    /// as anybody else runs something.
+    pub fn everybody(&mut self) -> Held {
+        let me = crate::pid::current();
+        each_entry(c"/proc".to_bytes_with_nul(), &mut |_, name| {
+            let pid = name.split_last().and_then(|(_, digits)| procfs::decimal(digits));
+            let Some(pid) = pid.and_then(|pid| i32::try_from(pid).ok()) else { return Held::No };
+            if !self.count() {
+                return Held::Unknown;
+            }
+            if pid == me { Held::No } else { self.process(pid) }
+        })
+    }
+
     /// Asks one process. One that has ended holds nothing.
     pub fn process(&mut self, pid: i32) -> Held {
         let Some(path) = Path::new(pid, b"/fd") else { return Held::Unknown };
-        let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
-        // SAFETY: the path is NUL-terminated and outlives the call.
-        let opened = unsafe { sys!(libc::SYS_openat, libc::AT_FDCWD, path.0.as_ptr(), flags) };
-        let directory = match opened {
-            Ok(fd) => OwnedFd::new(fd as i32),
-            Err(Errno::ENOENT) => return Held::No,
-            Err(_) => return Held::Unknown,
-        };
-        let mut entries = [0u8; ENTRIES];
-        loop {
-            // SAFETY: the buffer is writable for its length.
-            let got = unsafe {
-                sys!(libc::SYS_getdents64, directory.raw(), entries.as_mut_ptr(), entries.len())
-            };
-            let used = match got {
-                Ok(0) => return Held::No,
-                Ok(used) => used,
-                Err(Errno::ENOENT | Errno::ESRCH) => return Held::No,
-                Err(_) => return Held::Unknown,
-            };
-            let mut rest = entries.get(..used).unwrap_or(&[]);
-            while let Some((name, next)) = split_entry(rest) {
-                rest = next;
-                self.links += 1;
-                if self.links > LINKS_MAX {
-                    return Held::Unknown;
-                }
-                match self.is_link_ours(directory.raw(), name) {
-                    Ok(true) => return Held::Yes,
-                    Ok(false) | Err(Errno::ENOENT | Errno::EINVAL) => {}
-                    Err(_) => return Held::Unknown,
-                }
+        each_entry(&path.0, &mut |directory, name| {
+            if !self.count() {
+                return Held::Unknown;
             }
-        }
+            match self.is_link_ours(directory, name) {
+                Ok(true) => Held::Yes,
+                Ok(false) | Err(Errno::ENOENT | Errno::EINVAL) => Held::No,
+                Err(_) => Held::Unknown,
+            }
+        })
+    }
+
+    /// Counts one more thing looked at. False: that is enough.
+    fn count(&mut self) -> bool {
+        self.links += 1;
+        self.links <= LINKS_MAX
     }
 
     /// `name` is NUL-terminated.
@@ -108,6 +104,39 @@ impl Search {
             sys!(libc::SYS_readlinkat, directory, name, buffer, link.len())?
         };
         Ok(procfs::socket_inode(link.get(..len).unwrap_or(&[])) == Some(self.inode))
+    }
+}
+
+/// Calls `each` with every entry of a directory of /proc until it says something else than no. The path
+/// and the names are NUL-terminated.
+fn each_entry(path: &[u8], each: &mut dyn FnMut(i32, &[u8]) -> Held) -> Held {
+    let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
+    // SAFETY: the path is NUL-terminated and outlives the call.
+    let opened = unsafe { sys!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags) };
+    let directory = match opened {
+        Ok(fd) => OwnedFd::new(fd as i32),
+        Err(Errno::ENOENT) => return Held::No,
+        Err(_) => return Held::Unknown,
+    };
+    let mut entries = [0u8; ENTRIES];
+    loop {
+        // SAFETY: the buffer is writable for its length.
+        let got = unsafe {
+            sys!(libc::SYS_getdents64, directory.raw(), entries.as_mut_ptr(), entries.len())
+        };
+        let used = match got {
+            Ok(0) | Err(Errno::ENOENT | Errno::ESRCH) => return Held::No,
+            Ok(used) => used,
+            Err(_) => return Held::Unknown,
+        };
+        let mut rest = entries.get(..used).unwrap_or(&[]);
+        while let Some((name, next)) = split_entry(rest) {
+            rest = next;
+            match each(directory.raw(), name) {
+                Held::No => {}
+                other => return other,
+            }
+        }
     }
 }
 
@@ -181,6 +210,25 @@ mod tests {
         let number = inode(&socket);
         drop(socket);
         assert_eq!(Search::new(number).process(me), Held::No);
+    }
+
+    #[test]
+    fn a_child_that_inherited_a_socket_is_found_among_everybody() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let number = inode(&socket);
+        let mut child =
+            Command::new("sleep").arg("20").stdin(socket_as_input(socket)).spawn().unwrap();
+        // As a user without privileges, other users' processes may be met first.
+        assert_ne!(Search::new(number).everybody(), Held::No);
+        assert_eq!(Search::new(number).process(child.id() as i32), Held::Yes);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_ne!(Search::new(number).everybody(), Held::Yes);
+    }
+
+    fn socket_as_input(socket: TcpStream) -> Stdio {
+        Stdio::from(std::os::fd::OwnedFd::from(socket))
     }
 
     #[test]
