@@ -49,7 +49,7 @@ use crate::{
 };
 
 /// Offers that one process keeps open at most.
-pub const MAX_OFFERS: u32 = 16;
+pub const MAX_OFFERS: u32 = 256;
 /// Connections that an offerer takes from its backlog in one step.
 const ACCEPTS_PER_STEP: u32 = 4;
 /// Connections with the wrong user that an offerer turns away before it gives up.
