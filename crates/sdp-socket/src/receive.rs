@@ -198,7 +198,7 @@ fn attempt(conn: &Pinned, buffers: &mut Buffers, wish: Wish, look: Look) -> Resu
 /// Whether this process reads the connection only through the library, so that the peer may use the
 /// ring: enough calls seen, nobody inside the kernel on a young connection, and readiness (if it is
 /// asked for at all) is asked of us.
-fn declare_trust(conn: &Pinned, lines: &HalfLines) {
+pub(crate) fn declare_trust(conn: &Conn, fd: c_int, lines: &HalfLines) {
     if lines.consumer.trusts_itself.load(Ordering::Relaxed) != 0 {
         return;
     }
@@ -209,7 +209,7 @@ fn declare_trust(conn: &Pinned, lines: &HalfLines) {
     if earned
         && conn.raw[half].load(Ordering::SeqCst) == 0
         && !conn.has(flag::PINNED)
-        && (conn.has(flag::WAITED) || !fd::is_nonblocking(conn.fd()))
+        && (conn.has(flag::WAITED) || !fd::is_nonblocking(fd))
     {
         lines.consumer.trusts_itself.store(1, Ordering::SeqCst);
     }
@@ -228,7 +228,7 @@ fn step(
         crate::demote::reset(conn);
         Errno::ECONNRESET
     };
-    declare_trust(conn, lines);
+    declare_trust(conn, conn.fd(), lines);
     let mut total = 0;
     for _ in 0..TURNS {
         if sink.lane == Lane::Kernel {

@@ -200,6 +200,7 @@ impl End {
             nonce: self.nonce,
             ring_bytes: self.ring,
             hidden_min: HIDDEN_MIN,
+            max_offers: MAX_OFFERS,
             hello: &HELLO,
             hello_ack: &ACK,
         })
