@@ -4,7 +4,7 @@
 //! A sender fills the kernel's buffers, megabytes, within the time in which a reader wakes up, and all of
 //! that is on the wrong lane. So a large send of a connection that may still be promoted is made here,
 //! piece by piece, and what is left of it moves to the SDP lane as soon as that exists; the program sees
-//! one call. Between pieces the meeting goes on, and once per connection, for [`PAUSE_NS`] in all, a
+//! one call. Between pieces the meeting goes on, and for a bounded time per connection ([`PAUSE_NS`]), a
 //! call waits until the other end has taken its step. This is the only place where a call waits for the
 //! other end of a meeting. It refuses to do so for small traffic, for calls that nearly are over, and for
 //! peers of a kind that did not answer before.
@@ -26,10 +26,18 @@ use crate::{
 
 /// Bytes of one piece, and what counts as bulk.
 pub(crate) const PIECE: usize = 64 * 1024;
-/// Longest that all calls of a connection together pause for the other end.
+/// Longest that all calls of a connection together pause for the other end …
 const PAUSE_NS: u32 = 100_000;
+/// … with one nanosecond more for so many bytes that the same call is still to send: little beside the
+/// time that they take on the kernel lane …
+const PAUSE_BYTES_PER_NS: usize = 10;
+/// … up to this; a sender that the program lets block may use all of it, if the last pause in this
+/// process was answered.
+const PAUSE_MAX_NS: u32 = 500_000;
 /// Shortest pause that is worth a system call.
 const PAUSE_MIN_NS: u32 = 10_000;
+/// Between two looks at a connection that the other end has not accepted.
+const NAP_NS: u64 = 30_000;
 /// A reader with nothing to read pauses no longer than this: perhaps its sender is done.
 const READER_PAUSE_NS: u32 = 50_000;
 /// Calls since the meeting began after which a sender of smaller pieces counts as a stream.
@@ -164,7 +172,7 @@ pub(crate) fn let_catch_up(conn: &Conn, number: c_int, half: Half, more: usize) 
     let most = match half {
         Half::Send if moved < bulk + PIECE as u64 => 0,
         Half::Send if more < PIECE && ticks < STREAM_CALLS => 0,
-        Half::Send => PAUSE_NS,
+        Half::Send => patience(number, more),
         Half::Receive if moved < bulk || !is_joining(conn) => 0,
         Half::Receive if carrier::queued(number).unwrap_or(0) < PIECE as u64 => READER_PAUSE_NS,
         Half::Receive => PAUSE_NS,
@@ -181,6 +189,20 @@ pub(crate) fn let_catch_up(conn: &Conn, number: c_int, half: Half, more: usize) 
     }
 }
 
+/// A meeting has succeeded: the processes that this one talks to have the library.
+pub(crate) fn met() {
+    UNANSWERED.store(0, Ordering::Relaxed);
+}
+
+/// How long a sender's calls may pause in all, `more` bytes before the end of one of them.
+fn patience(number: c_int, more: usize) -> u32 {
+    if UNANSWERED.load(Ordering::Relaxed) == 0 && !fd::is_nonblocking(number) {
+        return PAUSE_MAX_NS;
+    }
+    let extra = u32::try_from(more / PAUSE_BYTES_PER_NS).unwrap_or(u32::MAX);
+    PAUSE_NS.saturating_add(extra).min(PAUSE_MAX_NS)
+}
+
 /// Whether this end waits for the other end's answer: then that end has the library.
 fn is_joining(conn: &Conn) -> bool {
     let _section = section::Guard::enter();
@@ -194,7 +216,7 @@ fn pause(conn: &Conn, number: c_int, half: Half, left: u32) {
     if unanswered != 0 {
         let asked = ASKED.fetch_add(1, Ordering::Relaxed);
         if !asked.is_multiple_of(1 << unanswered.min(BACKOFF_MAX)) {
-            return conn.paused_ns.store(PAUSE_NS, Ordering::Relaxed);
+            return conn.paused_ns.store(PAUSE_MAX_NS, Ordering::Relaxed);
         }
     }
     let begun = monotonic_ns();
@@ -203,9 +225,12 @@ fn pause(conn: &Conn, number: c_int, half: Half, left: u32) {
     let mut has_waited = false;
     while conn.stage() == Stage::Meeting {
         let meeting = expects(conn);
-        let rest = left.saturating_sub(passed());
-        if meeting < 0 || rest < u64::from(PAUSE_MIN_NS) {
+        let mut rest = left.saturating_sub(passed());
+        if rest < u64::from(PAUSE_MIN_NS) {
             break;
+        }
+        if meeting < 0 {
+            rest = rest.min(NAP_NS); // nobody has accepted the connection yet
         }
         has_waited = true;
         let mut fds = [pollfd { fd: meeting, events: libc::POLLIN, revents: 0 }];
@@ -213,13 +238,12 @@ fn pause(conn: &Conn, number: c_int, half: Half, left: u32) {
         // SAFETY: both outlive the call; no signal mask.
         let ready =
             unsafe { sys!(libc::SYS_ppoll, fds.as_mut_ptr(), 1, &raw mut timeout, 0, 8) };
-        if ready != Ok(1) {
-            break; // time is up, or a signal
+        if ready.is_err() || (ready == Ok(0) && meeting >= 0) {
+            break; // a signal, or time is up
         }
         promote::advance(conn, number);
     }
     if conn.stage() == Stage::Attached {
-        UNANSWERED.store(0, Ordering::Relaxed);
         if half == Half::Send {
             while passed() < left && !send::is_trusted(conn) {
                 // SAFETY: no arguments.
@@ -229,6 +253,6 @@ fn pause(conn: &Conn, number: c_int, half: Half, left: u32) {
     } else if has_waited {
         UNANSWERED.fetch_add(1, Ordering::Relaxed);
     }
-    let passed = passed().min(u64::from(PAUSE_NS)) as u32;
+    let passed = passed().min(u64::from(PAUSE_MAX_NS)) as u32;
     conn.paused_ns.fetch_add(passed, Ordering::Relaxed);
 }

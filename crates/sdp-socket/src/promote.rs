@@ -196,6 +196,7 @@ fn tick_now(conn: &Conn, fd: i32) {
         // At once, not at the next call: the sender may be waiting for it. Whoever enters the kernel from
         // here on sees the stage; who did before is seen.
         fence(Ordering::SeqCst);
+        bulk::met();
         let _ = receive::with_sink(conn, |_, _, _, lines| {
             receive::declare_trust(conn, fd, lines);
             Ok(())
