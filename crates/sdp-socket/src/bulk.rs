@@ -236,8 +236,7 @@ fn pause(conn: &Conn, number: c_int, half: Half, left: u32) {
         let mut fds = [pollfd { fd: meeting, events: libc::POLLIN, revents: 0 }];
         let mut timeout = timespec { tv_sec: 0, tv_nsec: rest as i64 };
         // SAFETY: both outlive the call; no signal mask.
-        let ready =
-            unsafe { sys!(libc::SYS_ppoll, fds.as_mut_ptr(), 1, &raw mut timeout, 0, 8) };
+        let ready = unsafe { sys!(libc::SYS_ppoll, fds.as_mut_ptr(), 1, &raw mut timeout, 0, 8) };
         if ready.is_err() || (ready == Ok(0) && meeting >= 0) {
             break; // a signal, or time is up
         }

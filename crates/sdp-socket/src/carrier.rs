@@ -124,12 +124,7 @@ pub(crate) fn receive(
 
 /// Sends at most `cap` bytes from the buffers, without using them up, never blocking. Never raises SIGPIPE: whether a call
 /// of the program ends in EPIPE is known only to its caller.
-pub(crate) fn send(
-    fd: c_int,
-    buffers: &Buffers,
-    cap: usize,
-    flags: c_int,
-) -> Result<usize, Errno> {
+pub(crate) fn send(fd: c_int, buffers: &Buffers, cap: usize, flags: c_int) -> Result<usize, Errno> {
     let mut iov = [const { iovec { iov_base: core::ptr::null_mut(), iov_len: 0 } }; IOV];
     let used = buffers.fill(cap, &mut iov);
     // SAFETY: zero is a valid msghdr.
