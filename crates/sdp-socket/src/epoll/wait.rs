@@ -611,9 +611,6 @@ fn judge_enabled(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u3
 /// Looks at the bell page for a moment before sleeping. True: look again.
 fn spin_on_bell(set: u32) -> bool {
     let Some(bell) = process::bell() else { return false };
-    if process::usable_cpus() <= 1 {
-        return false;
-    }
     // A set that rests may be one of many that are waited for in turn: then all of them know better.
     let budget = with(|m| match m.set(set).map_or(0, |s| s.spin.next()) {
         0 => m.spin.next(),
