@@ -31,9 +31,11 @@ const PAUSE_NS: u32 = 100_000;
 /// … with one nanosecond more for so many bytes that the same call is still to send: little beside the
 /// time that they take on the kernel lane …
 const PAUSE_BYTES_PER_NS: usize = 10;
-/// … up to this; a sender that the program lets block may use all of it, if the last pause in this
-/// process was answered.
-const PAUSE_MAX_NS: u32 = 500_000;
+/// … up to this.
+const PAUSE_BULK_NS: u32 = 400_000;
+/// The same for a sender that the program lets block, as long as no pause of this process was in vain: a
+/// reader may be about to get a CPU, and nothing that is sent before reaches it sooner.
+const PAUSE_MAX_NS: u32 = 1_000_000;
 /// Shortest pause that is worth a system call.
 const PAUSE_MIN_NS: u32 = 10_000;
 /// Between two looks at a connection that the other end has not accepted.
@@ -200,7 +202,7 @@ fn patience(number: c_int, more: usize) -> u32 {
         return PAUSE_MAX_NS;
     }
     let extra = u32::try_from(more / PAUSE_BYTES_PER_NS).unwrap_or(u32::MAX);
-    PAUSE_NS.saturating_add(extra).min(PAUSE_MAX_NS)
+    PAUSE_NS.saturating_add(extra).min(PAUSE_BULK_NS)
 }
 
 /// Whether this end waits for the other end's answer: then that end has the library.
@@ -216,7 +218,7 @@ fn pause(conn: &Conn, number: c_int, half: Half, left: u32) {
     if unanswered != 0 {
         let asked = ASKED.fetch_add(1, Ordering::Relaxed);
         if !asked.is_multiple_of(1 << unanswered.min(BACKOFF_MAX)) {
-            return conn.paused_ns.store(PAUSE_MAX_NS, Ordering::Relaxed);
+            return;
         }
     }
     let begun = monotonic_ns();
