@@ -164,6 +164,8 @@ pub(crate) struct Conn {
     pub(crate) bytes: [AtomicU64; 2],
     /// Calls since the meeting began.
     pub(crate) ticks: AtomicU32,
+    /// Nanoseconds that calls have paused for the other end of the meeting.
+    pub(crate) paused_ns: AtomicU32,
     /// Lock of `meeting`: 0 free.
     meeting_lock: AtomicU32,
     meeting: UnsafeCell<Rendezvous>,
@@ -247,6 +249,7 @@ impl Conn {
             &self.peer_pid,
             &self.giver,
             &self.ticks,
+            &self.paused_ns,
             &self.meeting_lock,
             &self.registrations,
             &self.owed,

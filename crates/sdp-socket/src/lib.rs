@@ -20,6 +20,7 @@
 #![cfg_attr(not(test), no_std)]
 
 mod adopt;
+mod bulk;
 pub mod calls;
 mod carrier;
 mod conn;

@@ -247,7 +247,8 @@ fn see_first(conn: &Conn, fd: c_int) {
     } else if conn.row_index().is_none() {
         Reason::NoMemory
     } else {
-        Reason::TooYoung
+        // An option that was set before the first byte has told already.
+        conn.pin_reason().unwrap_or(Reason::TooYoung)
     };
     process::count_seen(conn, reason);
 }

@@ -184,7 +184,15 @@ fn soft_limit() -> i32 {
 
 /// Number from which hidden descriptors start.
 pub(crate) fn hidden_min() -> i32 {
-    (soft_limit().min(HIDDEN_CEILING) - HIDDEN_ROOM).max(3)
+    hidden_range().0
+}
+
+/// Number from which hidden descriptors start, and how many offers of a meeting may be open at a time:
+/// half of the numbers from there on, because a meeting takes two for a moment. One system call.
+pub(crate) fn hidden_range() -> (i32, u32) {
+    let limit = soft_limit();
+    let min = (limit.min(HIDDEN_CEILING) - HIDDEN_ROOM).max(3);
+    (min, (limit.saturating_sub(min).max(0) / 2) as u32)
 }
 
 /// Moves a descriptor of ours out of the program's way and out of its sight.

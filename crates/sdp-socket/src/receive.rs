@@ -218,7 +218,7 @@ fn attempt(conn: &Pinned, buffers: &mut Buffers, wish: Wish, look: Look) -> Resu
 /// Whether this process reads the connection only through the library, so that the peer may use the
 /// ring: enough calls seen, nobody inside the kernel on a young connection, and readiness (if it is
 /// asked for at all) is asked of us.
-fn declare_trust(conn: &Pinned, sink: &mut SinkState, lines: &HalfLines) {
+pub(crate) fn declare_trust(conn: &Conn, fd: c_int, sink: &mut SinkState, lines: &HalfLines) {
     if lines.consumer.trusts_itself.load(Ordering::Relaxed) != 0 {
         return;
     }
@@ -229,8 +229,8 @@ fn declare_trust(conn: &Pinned, sink: &mut SinkState, lines: &HalfLines) {
     if earned
         && conn.raw[half].load(Ordering::SeqCst) == 0
         && !conn.has(flag::PINNED)
-        && (conn.has(flag::WAITED) || !fd::is_nonblocking(conn.fd()))
-        && sink.begin_counting(conn.fd())
+        && (conn.has(flag::WAITED) || !fd::is_nonblocking(fd))
+        && sink.begin_counting(fd)
     {
         lines.consumer.trusts_itself.store(1, Ordering::SeqCst);
     }
@@ -249,7 +249,7 @@ fn step(
         crate::demote::reset(conn);
         Errno::ECONNRESET
     };
-    declare_trust(conn, sink, lines);
+    declare_trust(conn, conn.fd(), sink, lines);
     let mut total = 0;
     for _ in 0..TURNS {
         if sink.lane == Lane::Kernel {

@@ -32,6 +32,8 @@ use crate::{
 
 /// Most payload of one message: the reader starts while the writer still copies.
 const PIECE: usize = 16 * 1024;
+/// Most that one look at the lane before its first use sends on the carrier.
+const PIECE_YOUNG: usize = crate::bulk::PIECE;
 /// A sender whose reader does not move looks at the carrier this often.
 const LOOK_EVERY_TICKS: u64 = TICKS_PER_MS;
 /// How long the gate of a half may be held against us before the peer counts as hostile. More than a
@@ -79,7 +81,7 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
                     if let Some(e) = conn.take_owed() {
                         return Err(e); // an error of the socket comes before its end
                     }
-                    return raise_pipe(conn, flags);
+                    return raise_pipe(conn.fd(), flags);
                 }
                 return Ok(done);
             }
@@ -113,14 +115,14 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
 
 /// EPIPE comes with a signal that only the kernel can raise as the kernel does (E4): one more call on the
 /// dead carrier does it, once per call of the program, and only when nothing else was sent.
-fn raise_pipe(conn: &Pinned, flags: c_int) -> Result<usize, Errno> {
+pub(crate) fn raise_pipe(fd: c_int, flags: c_int) -> Result<usize, Errno> {
     if flags & libc::MSG_NOSIGNAL != 0 {
         return Err(Errno::EPIPE);
     }
     let byte = 0u8;
     // SAFETY: one readable byte; the carrier is past its end, so nothing is sent.
     let sent = unsafe {
-        sdp_sys::sys!(libc::SYS_sendto, conn.fd(), &raw const byte, 1, libc::MSG_DONTWAIT, 0, 0)
+        sdp_sys::sys!(libc::SYS_sendto, fd, &raw const byte, 1, libc::MSG_DONTWAIT, 0, 0)
     };
     match sent {
         Ok(_) => Err(Errno::EPIPE),
@@ -246,12 +248,15 @@ fn attempt(
     let mut first_on_lane = false;
     loop {
         if source.lane == Lane::Kernel {
-            if !may_promote(conn, source, segment, lines, flags) {
-                return kernel_send(conn, source, row, lines, buffers, flags);
-            }
-            match enter_sdp(conn, source, lines) {
-                Some(()) => first_on_lane = true,
-                None => return kernel_send(conn, source, row, lines, buffers, flags),
+            if may_promote(conn, source, segment, lines, flags)
+                && enter_sdp(conn, source, lines).is_some()
+            {
+                first_on_lane = true;
+            } else {
+                match kernel_send(conn, source, row, lines, buffers, flags) {
+                    Some(attempt) => return attempt,
+                    None => continue,
+                }
             }
         }
         watch_peer(conn, source, lines);
@@ -294,6 +299,14 @@ fn attempt(
             }
         }
     }
+}
+
+/// Whether the consumer of what this end sends is ready for the SDP lane.
+pub(crate) fn is_trusted(conn: &Conn) -> bool {
+    conn.segment().is_some_and(|segment| {
+        let lines = segment.half(conn.half_index(Half::Send));
+        lines.consumer.trusts_itself.load(Ordering::SeqCst) != 0
+    })
 }
 
 /// L1: whether the half may move to the SDP lane now.
@@ -398,6 +411,7 @@ fn is_reader_dead(conn: &Conn, source: &mut SourceState, lines: &HalfLines) -> b
     carrier::tcp_state(fd) == carrier::TCP_CLOSE
 }
 
+/// Sends on the carrier. `None`: there is more, and the half may have earned the SDP lane meanwhile.
 fn kernel_send(
     conn: &Pinned,
     source: &mut SourceState,
@@ -405,35 +419,42 @@ fn kernel_send(
     lines: &HalfLines,
     buffers: &mut Buffers,
     flags: c_int,
-) -> Attempt {
+) -> Option<Attempt> {
     // L6: carrier bytes of an attached connection move only under the half's lock, so that a switch
     // never overtakes them; and under the gate, so that they never overtake a hand-over by the consumer.
     if buffers.left() == 0 {
-        return Attempt::Done;
+        return Some(Attempt::Done);
     }
+    // Before the first switch the consumer is about to make it possible: look after each piece.
+    let is_young = source.switches == 0;
+    let cap = if is_young { PIECE_YOUNG } else { usize::MAX };
     loop {
-        let sent = gated(conn, lines, conn.side(), || carrier::send(conn.fd(), buffers, flags));
+        let sent =
+            gated(conn, lines, conn.side(), || carrier::send(conn.fd(), buffers, cap, flags));
         let Some(sent) = sent else {
             crate::demote::reset(conn);
-            return Attempt::Failed(Errno::ECONNRESET);
+            return Some(Attempt::Failed(Errno::ECONNRESET));
         };
         match sent {
             Ok(n) => {
                 buffers.advance(n);
                 count(conn, row, StatsLane::Kernel, n);
                 if buffers.left() == 0 {
-                    return Attempt::Done;
+                    return Some(Attempt::Done);
+                }
+                if is_young {
+                    return None;
                 }
             }
-            Err(Errno::EAGAIN) => return Attempt::CarrierFull,
+            Err(Errno::EAGAIN) => return Some(Attempt::CarrierFull),
             Err(Errno::ECONNRESET) if only_bells_were_unread(conn, source) => {
-                return Attempt::Failed(Errno::EPIPE);
+                return Some(Attempt::Failed(Errno::EPIPE));
             }
             Err(e) => {
                 if e == Errno::ECONNRESET {
                     conn.set(flag::RESET_TOLD);
                 }
-                return Attempt::Failed(e);
+                return Some(Attempt::Failed(e));
             }
         }
     }
