@@ -25,6 +25,8 @@ use crate::{
     table::{self, Entry},
 };
 
+/// [`Conn::giver`] of a connection that processes out of sight may hold.
+const ANYBODY: u32 = u32::MAX;
 /// Calls between two looks whether an adopted connection has left the standard descriptors.
 const LOOK_EVERY: u32 = 16;
 /// Number of the first descriptor that a service manager passes, and most of them that are looked at.
@@ -163,8 +165,16 @@ pub(crate) fn after_call(conn: &Conn, fd: c_int) {
     }
 }
 
+/// The process leaves its trust domain, with its family memory, while the connection is not on a lane: in
+/// the next family it is a connection that came from elsewhere and that any old relative may hold.
+pub(crate) fn start_over(conn: &Conn) {
+    conn.set_row(None);
+    conn.giver.store(ANYBODY, Ordering::Relaxed);
+    conn.set(flag::ADOPTED);
+}
+
 fn reconsider(conn: &Conn, fd: c_int) {
-    if conn.has(flag::PINNED) || is_on_standard(conn) {
+    if conn.has(flag::PINNED) || is_on_standard(conn) || !process::start() {
         return;
     }
     if conn.row_index().is_none() {
@@ -178,6 +188,11 @@ fn reconsider(conn: &Conn, fd: c_int) {
             return conn.pin_to_kernel(Reason::NoMemory);
         }
         conn.set_row(row);
+        if conn.giver.load(Ordering::Relaxed) == ANYBODY
+            && let Some(row) = conn.row()
+        {
+            row.flags.fetch_or(row_flag::OUT_OF_SIGHT, Ordering::SeqCst);
+        }
     }
     conn.change_stage(Stage::Kernel, Stage::Young);
 }
@@ -206,5 +221,8 @@ pub(crate) fn is_held_outside(conn: &Conn, fd: c_int) -> bool {
         return true;
     }
     let giver = conn.giver.load(Ordering::Relaxed);
-    giver != 0 && giver != process::pid() && search.process(giver as i32) != Held::No
+    giver != 0
+        && giver != ANYBODY
+        && giver != process::pid()
+        && search.process(giver as i32) != Held::No
 }

@@ -49,21 +49,22 @@ pub(crate) fn leave(conn: &Conn, fd: i32, reason: Reason) -> u64 {
 /// Pins the connection and gives up a meeting. True when it is attached: both halves must leave.
 pub(crate) fn begin(conn: &Conn, reason: Reason) -> bool {
     conn.pin_to_kernel(reason);
-    match conn.stage() {
-        Stage::Attached => true,
-        Stage::Young | Stage::Meeting => {
-            conn.try_meeting(|meeting| meeting.abandon());
-            if conn.change_stage(Stage::Young, Stage::Kernel)
-                || conn.change_stage(Stage::Meeting, Stage::Kernel)
-            {
-                conn.note_reason(reason);
-                return false;
-            }
-            // Another thread may have attached it meanwhile.
-            conn.stage() == Stage::Attached
-        }
-        _ => false,
+    if call_off(conn) {
+        conn.note_reason(reason);
+        return false;
     }
+    conn.stage() == Stage::Attached
+}
+
+/// Gives up a meeting, or the hope for one. False when there is none, also because another thread has
+/// attached the connection meanwhile.
+pub(crate) fn call_off(conn: &Conn) -> bool {
+    if !matches!(conn.stage(), Stage::Young | Stage::Meeting) {
+        return false;
+    }
+    conn.try_meeting(|meeting| meeting.abandon());
+    conn.change_stage(Stage::Young, Stage::Kernel)
+        || conn.change_stage(Stage::Meeting, Stage::Kernel)
 }
 
 /// The sending half: local and immediate, unless the consumer must catch up first.

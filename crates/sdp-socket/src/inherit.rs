@@ -206,7 +206,7 @@ pub(crate) fn leaving(reason: Reason, for_good: bool) {
         if matches!(entry, Entry::Conn(_))
             && let Some(conn) = Pinned::new(fd, Half::Receive)
         {
-            leave_trust(&conn, fd, reason, &mut remains);
+            leave_trust(&conn, fd, reason, for_good, &mut remains);
         }
     });
     if for_good {
@@ -223,12 +223,15 @@ pub(crate) fn leaving(reason: Reason, for_good: bool) {
     }
 }
 
-fn leave_trust(conn: &Pinned, fd: i32, reason: Reason, remains: &mut Remains) {
+fn leave_trust(conn: &Pinned, fd: i32, reason: Reason, for_good: bool, remains: &mut Remains) {
     if let Some(row) = conn.row() {
         remains.held |= conn.row_index().is_some();
         row.flags.fetch_or(row_flag::OUT_OF_SIGHT, Ordering::SeqCst);
     }
-    if matches!(conn.stage(), Stage::Young | Stage::Meeting | Stage::Attached) {
+    if !for_good && demote::call_off(conn) {
+        conn.note_reason(reason);
+        crate::adopt::start_over(conn);
+    } else if matches!(conn.stage(), Stage::Young | Stage::Meeting | Stage::Attached) {
         let handed_over = handover::leave(conn, fd, reason);
         if conn.stage() == Stage::Attached {
             conn.flags.fetch_and(!flag::PEER_HAS_BELL, Ordering::SeqCst);

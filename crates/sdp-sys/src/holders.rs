@@ -70,7 +70,8 @@ impl Search {
             if !self.count() {
                 return Held::Unknown;
             }
-            if pid == me { Held::No } else { self.process(pid) }
+            // Process 1 inherits orphans, not their connections, and is often out of bounds.
+            if pid == me || pid == 1 { Held::No } else { self.process(pid) }
         })
     }
 
