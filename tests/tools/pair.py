@@ -39,12 +39,13 @@ def client(port, mode, done):
     for _ in range(ROUNDS):
         s.sendall(b"x" * LENGTH)
         exactly(s, LENGTH)
-    if mode != "cat":
+    if mode == "cat":
+        s.shutdown(socket.SHUT_WR)
+        while s.recv(1000):
+            pass
+    else:
         s.sendall(b"q" * UNREAD)
         os.read(done, 1)
-    s.shutdown(socket.SHUT_WR)
-    while s.recv(1000):
-        pass
     s.close()
 
 
