@@ -104,6 +104,10 @@ pub(crate) mod flag {
     pub(crate) const RESET_TOLD: u32 = 16384;
     /// Somebody waits for the connection where no bell reaches: it arms on the carrier.
     pub(crate) const BY_CARRIER: u32 = 32768;
+    /// A sender wrote beyond its ring's first page since [`crate::give_back`] looked last.
+    pub(crate) const BULKY: u32 = 65536;
+    /// The kernel refuses to take the ring's pages back.
+    pub(crate) const KEEPS_PAGES: u32 = 131_072;
 }
 
 /// Bits of a family row's flags.

@@ -477,6 +477,7 @@ pub(crate) fn become_child() {
     let _ = STARTED.compare_exchange(1, 0, Ordering::AcqRel, Ordering::Relaxed);
     MAKING.store(0, Ordering::Relaxed);
     wait_set::drop_all(true);
+    crate::give_back::forget();
     // Hidden descriptors were inherited; the parent's are no use here.
     table::walk(|fd, entry| {
         if entry == Entry::Hidden {

@@ -523,6 +523,13 @@ fn ring_send(
     };
     if moved > 0 {
         count_ring(conn, row, moved);
+        crate::give_back::sent(
+            conn,
+            segment.ring_bytes(),
+            tail_before,
+            source.tx.cursors().0,
+            moved,
+        );
         if watch_peer(conn, source, lines, tail_before) && !matches!(ended, RingSend::Broken) {
             return if matches!(ended, RingSend::Done) { RingSend::Done } else { RingSend::Left };
         }

@@ -230,6 +230,7 @@ pub(crate) struct Tuned {
     flip_seed: AtomicU32,
     flip_state: AtomicU32,
     has_shm: AtomicU32,
+    give_back_s: AtomicU32,
 }
 
 static TUNED: Tuned = Tuned {
@@ -240,6 +241,7 @@ static TUNED: Tuned = Tuned {
     flip_seed: AtomicU32::new(0),
     flip_state: AtomicU32::new(0),
     has_shm: AtomicU32::new(1),
+    give_back_s: AtomicU32::new(60),
 };
 
 /// The values in force.
@@ -260,6 +262,7 @@ impl Tuned {
         let ring = from("ring_bytes").ring_bytes;
         let flip = from("test_lane_flip").test_lane_flip;
         let fabrics = from("fabrics").fabrics;
+        self.give_back_s.store(from("give_back").give_back, Ordering::Relaxed);
         self.promote_calls.store(calls, Ordering::Relaxed);
         self.promote_bytes.store(bytes, Ordering::Relaxed);
         self.ring_bytes.store(ring, Ordering::Relaxed);
@@ -299,6 +302,11 @@ impl Tuned {
     /// Whether the shared-memory fabric may be used.
     pub(crate) fn has_shm(&self) -> bool {
         self.has_shm.load(Ordering::Relaxed) != 0
+    }
+
+    /// Silence in seconds after which touched pages are given back; 0 never.
+    pub(crate) fn give_back_s(&self) -> u32 {
+        self.give_back_s.load(Ordering::Relaxed)
     }
 
     /// Seed of the lane flips; 0 off.
@@ -346,6 +354,7 @@ mod tests {
             "test_lane_flip",
             "fabrics",
             "recv_poll",
+            "give_back",
         ] {
             assert_ne!(bit(|key| key.name == name), 0, "{name}");
         }

@@ -18,15 +18,14 @@ use sdp_sys::{section::Mark, time::monotonic_ns};
 
 use crate::{
     conn::{Conn, Half, flag},
-    host,
+    give_back, host,
     lane::SourceState,
     process, spin,
     table::Pinned,
     wait_set::WaitSet,
 };
 
-/// First sleep after bulk traffic, and every sleep of a connection with several holders: bounded, so
-/// that a waker killed at the wrong moment costs time, not the connection.
+/// A wait for room: bounded, so that a waker killed at the wrong moment costs time, not the connection.
 pub(crate) const ROOM_SLEEP_NS: u64 = 100_000_000;
 /// One sleep of a call that waits for more than there is.
 const MORE_SLEEP_NS: u64 = 1_000_000;
@@ -114,6 +113,7 @@ pub(crate) fn mode(conn: &Conn) -> Mode {
 /// Sleeps until bytes, a lane switch or the end of the connection.
 pub(crate) fn for_bytes(conn: &Pinned, until: Option<u64>, mark: Mark) -> Woken {
     let Some((segment, head, followed)) = news(conn) else { return Woken::Look };
+    let nap = give_back::before_sleep();
     let lines = segment.half(conn.half_index(Half::Receive));
     let mut wait_set = WaitSet::NONE;
     let mut bell = None;
@@ -140,7 +140,7 @@ pub(crate) fn for_bytes(conn: &Pinned, until: Option<u64>, mark: Mark) -> Woken 
     }
     count(conn, Direction::Receive, Counter::Slept);
     let asleep = monotonic_ns();
-    let woken = sleep(conn, libc::POLLIN | libc::POLLRDHUP, &wait_set, until, None, mark);
+    let woken = sleep(conn, libc::POLLIN | libc::POLLRDHUP, &wait_set, until, nap, mark);
     if woken == Woken::Look {
         spin::learn_from_sleep(conn, monotonic_ns() - asleep);
     }
@@ -149,7 +149,10 @@ pub(crate) fn for_bytes(conn: &Pinned, until: Option<u64>, mark: Mark) -> Woken 
     {
         bell.wake_up();
     }
-    woken
+    match woken {
+        Woken::TimedOut if until.is_none_or(|u| monotonic_ns() < u) => Woken::Look,
+        other => other,
+    }
 }
 
 /// Sleeps until the consumer has freed a quarter of the ring, or the connection ends.

@@ -12,7 +12,10 @@ use super::{
 };
 use crate::{
     conn::{self, Half, Stage, flag},
-    host, process, readiness, spin,
+    give_back::before_sleep,
+    host, process,
+    readiness::{self, shorter},
+    spin,
     table::{self, Entry},
     wait,
 };
@@ -122,9 +125,11 @@ unsafe fn wait_on(
         if !with(|m| concerns_us(m, set))? {
             let now = if timeout_ns == Some(0) { 0 } else { monotonic_ns() };
             let left = until.map(|u| u.saturating_sub(now));
+            let nap = if left == Some(0) { left } else { shorter(left, before_sleep()) };
             // SAFETY: as the caller's.
-            match unsafe { kernel_only(set_fd, set, &mut out, max, milliseconds(left), mask) } {
+            match unsafe { kernel_only(set_fd, set, &mut out, max, milliseconds(nap), mask) } {
                 Err(e) => return Some(Err(e)),
+                Ok(true) if out.used == 0 && nap != left => continue,
                 Ok(true) => return Some(Ok(out.used)),
                 Ok(false) if left == Some(0) => return Some(Ok(out.used)),
                 Ok(false) if table::entry(set_fd) != Some(Entry::Set(set)) => {
@@ -163,8 +168,8 @@ unsafe fn wait_on(
             }
         }
         let is_bounded = with(|m| m.set(set).is_some_and(|s| s.has_room_waiters)) == Some(true);
-        let nap =
-            if is_bounded { Some(left.unwrap_or(u64::MAX).min(wait::ROOM_SLEEP_NS)) } else { left };
+        let nap = if is_bounded { Some(wait::ROOM_SLEEP_NS) } else { before_sleep() };
+        let nap = shorter(left, nap);
         // SAFETY: as the caller's.
         let result = unsafe { kernel_events(set_fd, set, &mut out, milliseconds(nap), mask) };
         if is_bounded && out.used == 0 {
