@@ -28,6 +28,12 @@ enum Cmd {
     /// One process of a measurement
     #[command(hide = true)]
     PerfPeer(perf::peer::Options),
+    /// A process that only uses CPU time
+    #[command(hide = true)]
+    PerfHog,
+    /// One process of a measurement of quiet connections
+    #[command(hide = true)]
+    PerfIdlePeer(perf::idle_peer::Options),
 }
 
 /// Exit status of a sub-command other than `run` that failed.
@@ -65,6 +71,8 @@ fn main() {
         },
         Cmd::Perf(test) => finish("perf", perf::main(test)),
         Cmd::PerfPeer(options) => finish("perf-peer", perf::peer::main(options)),
+        Cmd::PerfHog => finish("perf-hog", perf::hog::main()),
+        Cmd::PerfIdlePeer(options) => finish("perf-peer", perf::idle_peer::main(options)),
     };
     std::process::exit(status);
 }
