@@ -190,7 +190,7 @@ pub static KEYS: [Key; 11] = [
     Key {
         name: "ring_bytes",
         env: "SDP_RING_BYTES",
-        default: "262144",
+        default: "524288",
         range: "a power of two from 65536 to 4194304",
         meaning: "bytes of a shared-memory ring, per direction",
     },
@@ -221,7 +221,7 @@ impl Tunables {
         promote_calls: 16,
         promote_bytes: 65_536,
         test_lane_flip: 0,
-        ring_bytes: 262_144,
+        ring_bytes: 524_288,
         fabrics: Fabrics([Some(FabricName::Shm), Some(FabricName::Verbs)]),
         give_back: 60,
     };

@@ -167,6 +167,8 @@ pub(crate) struct Conn {
     /// consumer's head then.
     pub(crate) looked_ns: AtomicU64,
     pub(crate) looked_head: AtomicU64,
+    /// 1: the peer had to be woken for what was sent since the last wait.
+    pub(crate) peer_slept: AtomicU32,
     /// What waits have learnt ([`crate::spin::Learnt`]).
     pub(crate) spin: AtomicU64,
     /// Bytes received since the program last sent: a stream does not spin.
@@ -244,6 +246,7 @@ impl Conn {
             &self.registrations,
             &self.owed,
             &self.pin_reason,
+            &self.peer_slept,
         ] {
             word.store(0, Ordering::Relaxed);
         }
@@ -361,6 +364,17 @@ impl Conn {
             Some(id) => process::peers().ring(id),
             None => false,
         }
+    }
+
+    /// CPU on which the peer last used the connection, plus one; 0 unknown. A hint.
+    pub(crate) fn peer_cpu(&self) -> u32 {
+        if !self.pin_live(Half::Receive) {
+            return 0;
+        }
+        let line = |segment: Segment| segment.end(self.side() ^ 1).cpu.load(Ordering::Relaxed);
+        let cpu = self.segment().map_or(0, line);
+        self.unpin(Half::Receive);
+        cpu
     }
 
     /// The peer process's id, if known.

@@ -223,8 +223,8 @@ pub(crate) unsafe fn poll(
         let mut ready = ring_ready(fds, hides);
         if ready == 0 && !has_spun {
             has_spun = true;
-            if process::usable_cpus() > 1
-                && let Some(conn) = fds.iter().find_map(|entry| attached(entry.fd))
+            if let Some(conn) = fds.iter().find_map(|entry| attached(entry.fd))
+                && !spin::needs_this_cpu(conn.peer_cpu())
             {
                 // The first connection learns for the whole array.
                 let budget = spin::budget(conn);

@@ -547,6 +547,7 @@ fn ring_bells(conn: &Pinned, source: &mut SourceState, lines: &HalfLines, first:
     let armed = arm::check(&lines.receive_arm.word);
     let mut by_carrier = first && lines.consumer.followed.load(Ordering::SeqCst) != source.switches;
     if let Some((mode, _)) = armed {
+        conn.peer_slept.store(1, Ordering::Relaxed);
         // A sleeper that armed must be rung as it asked: another thread may eat the carrier's byte.
         by_carrier |= mode == Mode::Carrier || !conn.ring_peer();
     }

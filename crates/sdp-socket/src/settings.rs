@@ -237,7 +237,7 @@ static TUNED: Tuned = Tuned {
     promote_calls: AtomicU32::new(16),
     promote_bytes: AtomicU32::new(65_536),
     receive_poll: AtomicU32::new(0),
-    ring_bytes: AtomicU32::new(262_144),
+    ring_bytes: AtomicU32::new(524_288),
     flip_seed: AtomicU32::new(0),
     flip_state: AtomicU32::new(0),
     has_shm: AtomicU32::new(1),

@@ -168,10 +168,7 @@ pub(crate) fn for_room(conn: &Pinned, until: Option<u64>, mark: Mark) -> Woken {
             || segment.end(conn.side() ^ 1).pinned.load(Ordering::Relaxed) != 0
     };
     let peer_cpu = segment.end(conn.side() ^ 1).cpu.load(Ordering::Relaxed);
-    if peer_cpu != spin::this_cpu()
-        && process::usable_cpus() > 1
-        && spin::pause_for(1_000, &mut { has_room })
-    {
+    if !spin::needs_this_cpu(peer_cpu) && spin::pause_for(1_000, &mut { has_room }) {
         return Woken::Look;
     }
     let mode = mode(conn);
@@ -264,7 +261,7 @@ pub(crate) fn briefly_for_room(
     source: &mut SourceState,
 ) -> bool {
     let peer_cpu = segment.end(conn.side() ^ 1).cpu.load(Ordering::Relaxed);
-    if process::usable_cpus() <= 1 || peer_cpu == spin::this_cpu() {
+    if spin::needs_this_cpu(peer_cpu) {
         return false;
     }
     let (_, seen) = source.tx.cursors();

@@ -11,7 +11,7 @@ use super::{
     mirror::{Mirror, NONE, REGISTRATIONS, Registration, bucket, with},
 };
 use crate::{
-    conn::{self, Half, Stage, flag},
+    conn::{self, Conn, Half, Stage, flag},
     give_back::before_sleep,
     host, process,
     readiness::{self, shorter},
@@ -615,10 +615,16 @@ fn judge_enabled(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u3
 /// Looks at the bell page for a moment before sleeping. True: look again.
 fn spin_on_bell(set: u32) -> bool {
     let Some(bell) = process::bell() else { return false };
-    if process::usable_cpus() <= 1 {
-        return false;
-    }
-    let budget = with(|m| m.set(set).map_or(0, |s| s.spin.next())).unwrap_or(0);
+    let budget = with(|m| {
+        // One of the peers stands for all.
+        let host = m.set(set).map_or(NONE, |s| s.host);
+        let peer_cpu = m.reg(host).and_then(|reg| conn::get(reg.conn)).map_or(0, Conn::peer_cpu);
+        if spin::needs_this_cpu(peer_cpu) {
+            return 0;
+        }
+        m.set(set).map_or(0, |s| s.spin.next(spin::Peer::Awake))
+    })
+    .unwrap_or(0);
     if budget == 0 {
         return false;
     }
