@@ -215,3 +215,22 @@ pub fn main(options: &Options, table: &Table) -> Result<(), Failure> {
     );
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_line_can_be_planned_and_no_two_are_the_same() {
+        let options = Options { seconds: 4.0, only: None, set: Vec::new(), json: false };
+        for table in [&WAITING, &WITHOUT] {
+            let mut titles: Vec<String> =
+                table.cases.iter().map(|case| case.plan(&options).unwrap().title()).collect();
+            let all = titles.len();
+            titles.sort();
+            titles.dedup();
+            assert_eq!(titles.len(), all);
+        }
+        assert_eq!((WAITING.cases.len(), WITHOUT.cases.len()), (30, 4));
+    }
+}
