@@ -132,14 +132,6 @@ def test_module(ladder, plain, module, placement):
         if weak:
             print("fail without the library too:", *weak, sep="\n  ")
         suspects = [name for name in suspects if name not in weak]
-    if suspects and placement is Placement.FLIP:
-        # Known defect (docs/compatibility.md 9): a connection that is reset while it changes lanes may
-        # show one wake-up byte too many. It is rare; what fails twice is something else.
-        again = run(ladder, placement, module, suspects)[0]
-        once = [name for name in suspects if again.get(name, "crash") not in BAD]
-        if once:
-            print("fail now and then with lane flips:", *once, sep="\n  ")
-        suspects = [name for name in suspects if name not in once]
     described = [f"{name}: {expected[name]} plain, {found.get(name, 'not run')}" for name in suspects]
     if suspects:
         print(logs)

@@ -172,18 +172,18 @@ pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> Call {
 /// # Safety
 /// See the module.
 pub unsafe fn send(fd: c_int, iov: *const iovec, count: usize, flags: c_int) -> Call {
+    // Young connections too: an urgent byte counts as sent, but not as read.
+    if flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY) != 0
+        && let Some(conn) = Pinned::new(fd, Half::Send)
+    {
+        let is_urgent = flags & libc::MSG_OOB != 0;
+        let why = if is_urgent { Reason::UrgentData } else { Reason::ZeroCopyOption };
+        demote::leave(&conn, fd, why);
+    }
     match road(fd, Half::Send) {
         Road::Pass => Call::Pass,
         Road::Kernel(ticket) => Call::Counted(ticket),
         Road::Library(conn) => {
-            if flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY) != 0 {
-                let why = if flags & libc::MSG_OOB != 0 {
-                    Reason::UrgentData
-                } else {
-                    Reason::ZeroCopyOption
-                };
-                demote::leave(&conn, fd, why);
-            }
             if iov.is_null() && count != 0 {
                 return Call::Pass; // EFAULT, by the kernel
             }
@@ -222,6 +222,7 @@ pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Call {
                     && conn.stage() != Stage::Fresh
                 {
                     handover::leave(conn, passed, Reason::Passed);
+                    crate::adopt::announce(passed);
                 }
             });
         }
@@ -263,12 +264,11 @@ pub fn finish(ticket: Ticket, result: isize, flags: c_int) {
     let half = if ticket.receive { Half::Receive } else { Half::Send };
     conn.raw[half as usize].fetch_sub(1, Ordering::SeqCst);
     if result > 0 && flags & libc::MSG_PEEK == 0 && !process::is_retired() {
-        lifecycle::see(conn);
+        lifecycle::see(conn, ticket.fd);
         promote::count_call(conn, half, result as usize);
         if let Some(page) = process::page() {
             let direction = if ticket.receive { Direction::Receive } else { Direction::Send };
-            // Without the half's lock: straight into the totals, which add atomically.
-            page.moved(sdp_stats::RowId::NONE, direction, StatsLane::Kernel, result as u64);
+            page.moved(conn.stats_row(), direction, StatsLane::Kernel, result as u64);
         }
         promote::after_call(conn, ticket.fd);
     }
@@ -276,13 +276,13 @@ pub fn finish(ticket: Ticket, result: isize, flags: c_int) {
 }
 
 /// After a successful `recvmsg` that is not ours and carried control data: numbers that arrived with
-/// SCM_RIGHTS are new descriptors.
+/// SCM_RIGHTS are new descriptors; connected TCP sockets among them are counted from here on.
 ///
 /// # Safety
 /// See the module.
-pub unsafe fn received_descriptors(msg: *const msghdr) {
+pub unsafe fn received_descriptors(through: c_int, msg: *const msghdr) {
     // SAFETY: the caller's.
-    unsafe { each_right(msg, lifecycle::forget) };
+    unsafe { each_right(msg, |fd| crate::adopt::received(through, fd)) };
 }
 
 /// `sendfile` to `out`.
@@ -638,6 +638,28 @@ pub enum Leave {
 pub fn exiting() {
     inherit::exiting();
 }
+/// What a program gets that asks for io_uring, whose use of descriptors no hook sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IoUring {
+    /// `ENOSYS` for programs that are known to fall back to what the hooks see, else passed on.
+    Auto,
+    /// `ENOSYS` for all.
+    Deny,
+    /// Passed on.
+    Allow,
+}
+
+/// The tunable `io_uring`. Reads the rule file if that has not happened yet.
+pub fn io_uring() -> IoUring {
+    use sdp_config::tunables::IoUring as Setting;
+    settings::load();
+    match process::tunables().io_uring() {
+        Setting::Auto => IoUring::Auto,
+        Setting::Deny => IoUring::Deny,
+        Setting::Allow => IoUring::Allow,
+    }
+}
+
 /// The library's constructor: remembers the process, reads tunables from `envp`.
 ///
 /// # Safety
@@ -646,4 +668,5 @@ pub unsafe fn constructed(argc: c_int, argv: *const *const u8, envp: *const *con
     process::remember();
     // SAFETY: the caller's.
     unsafe { settings::capture(argc, argv, envp) };
+    crate::adopt::begin();
 }

@@ -26,6 +26,8 @@ const STABLE_TRIES: usize = 64;
 
 /// States in which the peer's FIN has been counted in `bytes_received`.
 const FIN_COUNTED: [u8; 4] = [6, 8, 9, 11]; // TIME_WAIT, CLOSE_WAIT, LAST_ACK, CLOSING
+/// States in which nothing but payload was counted: ESTABLISHED, FIN_WAIT1, FIN_WAIT2.
+const OPEN: [u8; 3] = [1, 4, 5];
 /// TCP_CLOSE: reset, or never connected.
 pub(crate) const TCP_CLOSE: u8 = 7;
 
@@ -102,6 +104,14 @@ pub(crate) fn consumed(fd: c_int) -> Result<u64, Errno> {
         before = after;
     }
     Err(Errno::EAGAIN)
+}
+
+/// [`consumed`], and only while the peer's end has not come: from then on the answer may be wrong by
+/// one, where a reset came and its error was taken.
+pub(crate) fn consumed_while_open(fd: c_int) -> Result<u64, Errno> {
+    let consumed = consumed(fd)?;
+    // What came after the count has not been read: the position is still right.
+    if OPEN.contains(&tcp_state(fd)) { Ok(consumed) } else { Err(Errno::ECONNRESET) }
 }
 
 /// Receives at most `cap` bytes into the buffers, without using them up, never blocking.

@@ -67,9 +67,8 @@ pub(crate) fn leave(conn: &Conn, fd: c_int, reason: Reason) -> bool {
         return true;
     }
     demote::leave_outbound(conn, reason);
-    let outcome = demote::leave_inbound(conn, reason, |sink, row, lines| {
-        hand_over(conn, fd, sink, row, lines)
-    });
+    let outcome =
+        demote::leave_inbound(conn, |sink, row, lines| hand_over(conn, fd, sink, row, lines));
     // Whoever waits for room in the ring finds the carrier now.
     conn.ring_peer();
     match outcome {
@@ -167,10 +166,7 @@ fn collect(
     peer: &OwnedFd,
     end: u64,
 ) -> Outcome {
-    let consumed = match sink.lane {
-        Lane::Kernel => carrier::consumed(fd).ok(),
-        Lane::Sdp => Some(sink.carrier_read),
-    };
+    let consumed = sink.consumed(fd).ok();
     let ring = conn.segment().map_or(0, |segment| u64::from(segment.ring_bytes()));
     let room = consumed.and_then(|c| sent.checked_sub(c)).map(|unread| unread + ring);
     let Some(room) = room.filter(|room| *room <= COLLECT_MAX) else { return Outcome::Stuck };
@@ -189,7 +185,7 @@ fn collect(
         let Ok(pending) = sink.pending(lines) else { return Outcome::Lost };
         match (sink.lane, pending) {
             (Lane::Kernel, pending) => {
-                let Ok(consumed) = carrier::consumed(fd) else { return Outcome::Lost };
+                let Ok(consumed) = sink.consumed(fd) else { return Outcome::Lost };
                 let upto = pending.map_or(sent, |switch| switch.carrier);
                 let Some(wanted) = upto.checked_sub(consumed) else { return Outcome::Lost };
                 if !heap.read(fd, wanted, end) {

@@ -10,6 +10,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
+use libc::c_int;
 use sdp_fabric_shm::endpoint::{ShmRx, ShmTx};
 use sdp_proto::{Sink, Source};
 use sdp_rdma::fabric::Received;
@@ -17,6 +18,9 @@ use sdp_shm::{
     layout::{Half as HalfLines, LOG_ENTRIES, Segment},
     ring::ALIGN,
 };
+use sdp_sys::errno::Errno;
+
+use crate::carrier;
 
 /// Which way a half's payload goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,6 +63,12 @@ pub(crate) struct SourceState {
 }
 
 const SDP_BIT: u64 = 1 << 32;
+const COUNTED_BIT: u64 = 1 << 33;
+
+/// Whether a half's stored words say that it is on the SDP lane. Without the lock: for tools.
+pub(crate) fn is_on_sdp(words: &[AtomicU64]) -> bool {
+    words.get(3).is_some_and(|word| word.load(Ordering::Relaxed) & SDP_BIT != 0)
+}
 
 impl SourceState {
     /// State of a fresh half.
@@ -173,8 +183,12 @@ pub(crate) struct SinkState {
     pub(crate) lane: Lane,
     /// Log entries followed.
     pub(crate) followed: u32,
-    /// Bytes read from the kernel, valid while on the SDP lane.
+    /// Bytes read from the kernel: valid on the SDP lane, and everywhere once `is_counted`.
     pub(crate) carrier_read: u64,
+    /// Every byte read from the kernel is counted, because all readers come through the library. It is
+    /// so from before the first switch to the SDP lane: asking the kernel is wrong by one where a
+    /// connection ended in a way that does not tell whether its FIN was counted.
+    pub(crate) is_counted: bool,
     /// The message at the head of the ring that has been read in part: its length in bytes, and the
     /// part delivered. Length 0: none.
     pub(crate) current_len: u32,
@@ -213,6 +227,7 @@ impl SinkState {
             lane: if bits & SDP_BIT != 0 { Lane::Sdp } else { Lane::Kernel },
             followed: bits as u32,
             carrier_read: read,
+            is_counted: bits & COUNTED_BIT != 0,
             current_len,
             current_offset,
             rx: ShmRx::new(segment, half, scan, head),
@@ -225,9 +240,31 @@ impl SinkState {
     pub(crate) fn store(&self, words: &[AtomicU64]) {
         let (_, head) = self.rx.cursors();
         let lane = if self.lane == Lane::Sdp { SDP_BIT } else { 0 };
+        let counted = if self.is_counted { COUNTED_BIT } else { 0 };
         let current = u64::from(self.current_len) | u64::from(self.current_offset) << 32;
-        store_first(words, [head, current, self.carrier_read, u64::from(self.followed) | lane]);
+        let bits = u64::from(self.followed) | lane | counted;
+        store_first(words, [head, current, self.carrier_read, bits]);
         store_engine(words, &self.engine.to_words());
+    }
+
+    /// Begins to count what is read from the kernel. The caller excludes readers that bypass the library
+    /// from here on. `false` when the position cannot be told any more.
+    pub(crate) fn begin_counting(&mut self, fd: c_int) -> bool {
+        if self.is_counted || self.lane == Lane::Sdp {
+            return true;
+        }
+        let Ok(read) = carrier::consumed_while_open(fd) else { return false };
+        self.carrier_read = read;
+        self.is_counted = true;
+        true
+    }
+
+    /// Bytes that were read from the kernel so far.
+    pub(crate) fn consumed(&self, fd: c_int) -> Result<u64, Errno> {
+        if self.is_counted || self.lane == Lane::Sdp {
+            return Ok(self.carrier_read);
+        }
+        carrier::consumed(fd)
     }
 
     /// The partly read message.

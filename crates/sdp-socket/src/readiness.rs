@@ -149,8 +149,7 @@ pub(crate) fn judge(conn: &Conn, fd: c_int) -> Truth {
                 is_over
             }
             (Lane::Kernel, Some(switch)) => {
-                carrier::consumed(fd).is_ok_and(|consumed| consumed < switch.carrier)
-                    && on_carrier()
+                sink.consumed(fd).is_ok_and(|consumed| consumed < switch.carrier) && on_carrier()
             }
             (Lane::Kernel, None) => on_carrier(),
         };
@@ -243,7 +242,7 @@ pub(crate) unsafe fn poll(
         // SAFETY: as above.
         // O8: whoever waits for room looks again now and then, should the reader die before it rings.
         let nap = if fds.iter().any(|entry| waits_for_room(entry, hides).is_some()) {
-            Some(wait::ROOM_SLEEP_NS)
+            Some(wait::BOUNDED_SLEEP_NS)
         } else {
             nap
         };
@@ -495,7 +494,7 @@ pub(crate) unsafe fn select(
         // More than we can look at together: these connections are the kernel's from now on.
         for fd in (0..count).filter(|fd| bit(read, *fd) || bit(write, *fd)) {
             if let Some(conn) = attached(fd as c_int) {
-                handover::leave(conn, fd as c_int, Reason::HandedOver);
+                handover::leave(conn, fd as c_int, Reason::Limit);
             }
         }
         return None;

@@ -8,7 +8,7 @@ use sdp_shm::{
     layout::{Half as HalfLines, LOG_ENTRIES, Segment},
     lock,
 };
-use sdp_stats::{Direction, Fabric, Lane as StatsLane, Verdict};
+use sdp_stats::{Direction, Fabric, Lane as StatsLane, Reason, Verdict};
 use sdp_sys::{errno::Errno, fd, section, time::monotonic_ns};
 
 use core::sync::atomic::Ordering;
@@ -166,8 +166,12 @@ pub(crate) fn with_sink<R>(
     }
     let result = match SinkState::load(&row.sink.words, segment, half) {
         Ok(mut state) => {
+            let before = (state.lane, state.followed);
             let result = body(&mut state, row, segment, segment.half(half));
             state.store(&row.sink.words);
+            if state.followed != before.1 {
+                count_switches(conn, before.0, state.followed.wrapping_sub(before.1));
+            }
             result
         }
         Err(Broken) => {
@@ -177,6 +181,22 @@ pub(crate) fn with_sink<R>(
     };
     lock::unlock(&row.sink.lock);
     result
+}
+
+/// The half followed `n` switches, beginning on `lane`.
+#[cold]
+fn count_switches(conn: &Conn, lane: Lane, n: u32) {
+    let mut lane = lane;
+    for _ in 0..n.min(TURNS) {
+        match lane {
+            Lane::Kernel => process::half_promoted(conn, Direction::Receive),
+            Lane::Sdp => {
+                let reason = conn.pin_reason().unwrap_or(Reason::PeerSwitched);
+                process::half_demoted(conn, Direction::Receive, reason);
+            }
+        }
+        lane = if lane == Lane::Sdp { Lane::Kernel } else { Lane::Sdp };
+    }
 }
 
 fn attempt(conn: &Pinned, buffers: &mut Buffers, wish: Wish, look: Look) -> Result<usize, Errno> {
@@ -198,7 +218,7 @@ fn attempt(conn: &Pinned, buffers: &mut Buffers, wish: Wish, look: Look) -> Resu
 /// Whether this process reads the connection only through the library, so that the peer may use the
 /// ring: enough calls seen, nobody inside the kernel on a young connection, and readiness (if it is
 /// asked for at all) is asked of us.
-fn declare_trust(conn: &Pinned, lines: &HalfLines) {
+fn declare_trust(conn: &Pinned, sink: &mut SinkState, lines: &HalfLines) {
     if lines.consumer.trusts_itself.load(Ordering::Relaxed) != 0 {
         return;
     }
@@ -210,6 +230,7 @@ fn declare_trust(conn: &Pinned, lines: &HalfLines) {
         && conn.raw[half].load(Ordering::SeqCst) == 0
         && !conn.has(flag::PINNED)
         && (conn.has(flag::WAITED) || !fd::is_nonblocking(conn.fd()))
+        && sink.begin_counting(conn.fd())
     {
         lines.consumer.trusts_itself.store(1, Ordering::SeqCst);
     }
@@ -228,7 +249,7 @@ fn step(
         crate::demote::reset(conn);
         Errno::ECONNRESET
     };
-    declare_trust(conn, lines);
+    declare_trust(conn, sink, lines);
     let mut total = 0;
     for _ in 0..TURNS {
         if sink.lane == Lane::Kernel {
@@ -341,7 +362,7 @@ fn kernel_read(
     SinkState::kernel_reading(lines, true);
     if let Some(switch) = sink.pending(lines)? {
         SinkState::kernel_reading(lines, false);
-        let Ok(consumed) = carrier::consumed(conn.fd()) else {
+        let Ok(consumed) = sink.consumed(conn.fd()) else {
             return Ok(KernelRead::Failed(Errno::EAGAIN));
         };
         let before = switch.carrier.wrapping_sub(consumed);
@@ -353,6 +374,7 @@ fn kernel_read(
         let cap = usize::try_from(before).unwrap_or(usize::MAX);
         return Ok(match carrier::receive(conn.fd(), buffers, cap, flags) {
             Ok(n) => {
+                took(sink, n, wish);
                 take(buffers, n, wish);
                 KernelRead::Got(n)
             }
@@ -360,6 +382,9 @@ fn kernel_read(
         });
     }
     let result = carrier::receive(conn.fd(), buffers, usize::MAX, flags);
+    if let Ok(n) = result {
+        took(sink, n, wish);
+    }
     let switch = match sink.pending(lines) {
         Ok(switch) => switch,
         Err(broken) => {
@@ -371,7 +396,7 @@ fn kernel_read(
         (Ok(0), Some(_)) => KernelRead::Switched, // L9: not the end, there is a switch before it
         (Ok(n), Some(switch)) => {
             // L4: what lies behind the switch is bells; cut them from the end of what was read.
-            match carrier::consumed(conn.fd()) {
+            match sink.consumed(conn.fd()) {
                 Ok(consumed) => {
                     let read_to = if wish.peeks() { consumed + n as u64 } else { consumed };
                     let behind = read_to.wrapping_sub(switch.carrier);
@@ -405,6 +430,13 @@ fn kernel_read(
     };
     SinkState::kernel_reading(lines, false);
     Ok(done)
+}
+
+/// Counts what a read took off the carrier.
+fn took(sink: &mut SinkState, n: usize, wish: Wish) {
+    if !wish.peeks() {
+        sink.carrier_read = sink.carrier_read.wrapping_add(n as u64);
+    }
 }
 
 fn take(buffers: &mut Buffers, n: usize, wish: Wish) {
@@ -503,7 +535,7 @@ fn peek_behind_carrier(
     wish: Wish,
 ) -> Result<usize, Broken> {
     let Some(switch) = sink.pending(lines)? else { return Ok(0) };
-    let Ok(consumed) = carrier::consumed(conn.fd()) else { return Ok(0) };
+    let Ok(consumed) = sink.consumed(conn.fd()) else { return Ok(0) };
     if buffers.left() <= seen || consumed.wrapping_add(seen as u64) != switch.carrier {
         return Ok(0);
     }
@@ -705,7 +737,7 @@ pub(crate) fn settle(fd: c_int, sink: &mut SinkState, lines: &HalfLines) -> u64 
         let Ok(Some(switch)) = sink.pending(lines) else { break };
         match switch.to {
             Lane::Sdp => {
-                let Ok(consumed) = carrier::consumed(fd) else { break };
+                let Ok(consumed) = sink.consumed(fd) else { break };
                 if consumed != switch.carrier {
                     break; // carrier bytes come first, then the ring
                 }

@@ -100,14 +100,8 @@ pub(crate) fn readable_bytes(conn: &Pinned) -> Result<u64, Errno> {
         let mut total = 0u64;
         let mut lane = sink.lane;
         let queued = carrier::queued(conn.fd())?;
-        let mut carrier_at = match lane {
-            Lane::Kernel => carrier::consumed(conn.fd())?,
-            Lane::Sdp => sink.carrier_read,
-        };
-        let carrier_end = match lane {
-            Lane::Kernel => carrier_at + queued,
-            Lane::Sdp => sink.carrier_read + queued,
-        };
+        let mut carrier_at = sink.consumed(conn.fd())?;
+        let carrier_end = carrier_at + queued;
         let mut walk = *sink;
         for _ in 0..=LOG_ENTRIES {
             let switch = walk.pending(lines).ok().flatten();

@@ -25,8 +25,9 @@ use crate::{
     wait_set::WaitSet,
 };
 
-/// A wait for room: bounded, so that a waker killed at the wrong moment costs time, not the connection.
-pub(crate) const ROOM_SLEEP_NS: u64 = 100_000_000;
+/// Sleeps that somebody else's death or haste could make endless are bounded by this, so that it costs
+/// time, not the connection.
+pub(crate) const BOUNDED_SLEEP_NS: u64 = 100_000_000;
 /// One sleep of a call that waits for more than there is.
 const MORE_SLEEP_NS: u64 = 1_000_000;
 /// More threads than this asleep on the process's eventfd at once would all wake for each bell; the
@@ -140,19 +141,24 @@ pub(crate) fn for_bytes(conn: &Pinned, until: Option<u64>, mark: Mark) -> Woken 
     }
     count(conn, Direction::Receive, Counter::Slept);
     let asleep = monotonic_ns();
-    let woken = sleep(conn, libc::POLLIN | libc::POLLRDHUP, &wait_set, until, nap, mark);
+    // A carrier bell is one byte: where another thread of ours waits for the same connection, it may eat
+    // the one that was meant to wake this one, and the kernel then lets a poller sleep on.
+    let may_be_robbed = conn.is_waited_for_elsewhere(Half::Receive)
+        || mode == Mode::Carrier && conn.has(flag::WAITED);
+    let nap = if may_be_robbed { Some(BOUNDED_SLEEP_NS) } else { nap };
+    let mut woken = sleep(conn, libc::POLLIN | libc::POLLRDHUP, &wait_set, until, nap, mark);
     if woken == Woken::Look {
         spin::learn_from_sleep(conn, monotonic_ns() - asleep);
+    }
+    if woken == Woken::TimedOut && nap.is_some() && until.is_none_or(|u| monotonic_ns() < u) {
+        woken = Woken::Look;
     }
     if wait_set.exists()
         && let Some(bell) = bell
     {
         bell.wake_up();
     }
-    match woken {
-        Woken::TimedOut if until.is_none_or(|u| monotonic_ns() < u) => Woken::Look,
-        other => other,
-    }
+    woken
 }
 
 /// Sleeps until the consumer has freed a quarter of the ring, or the connection ends.
@@ -185,7 +191,7 @@ pub(crate) fn for_room(conn: &Pinned, until: Option<u64>, mark: Mark) -> Woken {
         }
     }
     count(conn, Direction::Send, Counter::Slept);
-    let nap = if bell.is_some() { ROOM_SLEEP_NS } else { 1_000_000 };
+    let nap = if bell.is_some() { BOUNDED_SLEEP_NS } else { 1_000_000 };
     let woken = sleep(conn, libc::POLLRDHUP, &wait_set, until, Some(nap), mark);
     if let Some(bell) = bell {
         bell.wake_up();

@@ -168,7 +168,7 @@ unsafe fn wait_on(
             }
         }
         let is_bounded = with(|m| m.set(set).is_some_and(|s| s.has_room_waiters)) == Some(true);
-        let nap = if is_bounded { Some(wait::ROOM_SLEEP_NS) } else { before_sleep() };
+        let nap = if is_bounded { Some(wait::BOUNDED_SLEEP_NS) } else { before_sleep() };
         let nap = shorter(left, nap);
         // SAFETY: as the caller's.
         let result = unsafe { kernel_events(set_fd, set, &mut out, milliseconds(nap), mask) };
