@@ -173,6 +173,8 @@ pub(crate) struct Conn {
     /// reader lives, in ticks, and the consumer's head then.
     pub(crate) looked: AtomicU64,
     pub(crate) looked_head: AtomicU64,
+    /// Wake-ups for nothing since the last for something.
+    pub(crate) idle_wakes: AtomicU32,
     /// 1: the peer had to be woken for what was sent since the last wait.
     pub(crate) peer_slept: AtomicU32,
     /// What waits have learnt ([`crate::spin::Learnt`]).
@@ -254,6 +256,7 @@ impl Conn {
             &self.owed,
             &self.pin_reason,
             &self.peer_slept,
+            &self.idle_wakes,
         ] {
             word.store(0, Ordering::Relaxed);
         }
