@@ -21,7 +21,7 @@ use sdp_sys::{
 use crate::{
     conn::{Conn, Stage, flag, row_flag},
     lifecycle::{self, ADDRESS_MAX},
-    process, settings,
+    log, process, settings,
     table::{self, Entry},
 };
 
@@ -43,6 +43,9 @@ fn standard_descriptors() {
     let mut adopted: [Option<Identity>; 3] = [None; 3];
     for fd in 0..=2 {
         let Ok(stat) = stat::stat(fd) else { continue };
+        if fd == 2 {
+            log::remember_stderr(stat.id);
+        }
         if !stat.is_socket() {
             continue;
         }

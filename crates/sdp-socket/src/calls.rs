@@ -20,7 +20,7 @@ use crate::{
     iovec::Buffers,
     lifecycle, process, promote, readiness,
     receive::{self, Wish},
-    send, settings, splice,
+    renew, send, settings, splice,
     table::{self, Entry, Pinned},
 };
 
@@ -137,7 +137,9 @@ pub unsafe fn recv(fd: c_int, iov: *const iovec, count: usize, flags: c_int) -> 
             if flags & libc::MSG_TRUNC == 0 && buffers.has_null() {
                 return done(Err(Errno::EFAULT));
             }
-            done(receive::receive(&conn, &mut buffers, Wish { flags }))
+            let result = receive::receive(&conn, &mut buffers, Wish { flags });
+            renew::after_call(&conn);
+            done(result)
         }
     }
 }
@@ -197,7 +199,9 @@ pub unsafe fn send(fd: c_int, iov: *const iovec, count: usize, flags: c_int) -> 
             if buffers.has_null() {
                 return done(Err(Errno::EFAULT));
             }
-            done(send::send(&conn, &mut buffers, flags))
+            let result = send::send(&conn, &mut buffers, flags);
+            renew::after_call(&conn);
+            done(result)
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::{
     conn::{self, Conn, Half, Stage, flag},
     demote,
     lane::Lane,
-    process, receive, send, settings,
+    log, process, receive, send, settings,
     table::{self, Entry, Pinned},
 };
 
@@ -118,6 +118,9 @@ pub(crate) fn listening(fd: c_int) {
     if settings::family(Role::Server, address, port) == Family::Tcp {
         conn.set(flag::RULE_TCP);
     }
+    if log::wants(log::Level::Summary) {
+        log::listening(fd, conn.has(flag::RULE_TCP), address, port);
+    }
     process::ensure_listener_row(conn);
 }
 
@@ -140,6 +143,9 @@ pub(crate) unsafe fn connected(fd: c_int, addr: *const sockaddr, len: socklen_t)
     }
     let Some((address, port)) = parse_address(&bytes) else { return };
     let verdict = settings::family(Role::Client, address, port);
+    if log::wants(log::Level::Summary) {
+        log::connected(fd, address, port);
+    }
     establish(conn, fd, verdict == Family::Tcp, process::forks());
 }
 
@@ -170,6 +176,9 @@ pub(crate) fn accepted(listener: c_int, fd: c_int, generation: u32) {
     let Some(conn) = install(fd, Stage::Fresh, flag::ACCEPTED) else { return forget(fd) };
     establish(conn, fd, rule_tcp, generation);
     see(conn, fd);
+    if log::wants(log::Level::Summary) {
+        log::accepted(fd);
+    }
 }
 
 /// In a process that got a listener by fork: tools are to see it here too.
@@ -313,9 +322,12 @@ pub(crate) fn settle_end(conn: &Conn, fd: c_int) -> bool {
     // never eaten must not turn our FIN into one.
     let unread = receive::with_sink(conn, |sink, _, segment, lines| {
         // Nobody reads the ring any more: what the peer sends from here on is the kernel's to refuse. Under
-        // the gate, so that every bell has come by now, or is never rung.
+        // the gate, so that every bell has come by now, or is never rung. An end that has left the lanes
+        // before gets no bells, and somebody else may have the connection now.
         let _ = send::gated(conn, lines, conn.side(), || {
-            segment.end(conn.side()).pinned.store(layout::CLOSED, Ordering::SeqCst);
+            let pinned = &segment.end(conn.side()).pinned;
+            let order = (Ordering::SeqCst, Ordering::Relaxed);
+            let _ = pinned.compare_exchange(0, layout::CLOSED, order.0, order.1);
         });
         let on_sdp = sink.lane == Lane::Sdp;
         let unread = on_sdp && (sink.current_len != 0 || has_data(sink));

@@ -311,6 +311,8 @@ fn may_promote(
         && lines.consumer.trusts_itself.load(Ordering::SeqCst) != 0
         && lines.consumer.followed.load(Ordering::SeqCst) == source.switches
         && segment.end(conn.side() ^ 1).pinned.load(Ordering::Relaxed) == 0
+        // A relative that shares this end may have passed the connection on.
+        && segment.end(conn.side()).pinned.load(Ordering::SeqCst) == 0
         && segment.end(conn.side() ^ 1).attached.load(Ordering::Acquire) != 0
         && conn.raw[half].load(Ordering::SeqCst) == 0
         && (conn.calls[half].load(Ordering::Relaxed) >= tunables.promote_calls()
@@ -330,6 +332,7 @@ fn must_leave(conn: &Pinned, segment: Segment, flags: c_int) -> bool {
     flags & libc::MSG_OOB != 0
         || conn.has(flag::PINNED | flag::PEER_GONE)
         || segment.end(conn.side() ^ 1).pinned.load(Ordering::Relaxed) != 0
+        || segment.end(conn.side()).pinned.load(Ordering::Relaxed) != 0
 }
 
 fn reason_to_leave(conn: &Conn, flags: c_int) -> Reason {

@@ -12,9 +12,9 @@ use sdp_config::{
     Config, Family, Role, Tunables,
     tunables::{FabricName, IoUring, KEYS, Key, RecvPoll},
 };
-use sdp_sys::{fd, procfs::decimal, stat, sys};
+use sdp_sys::{fd, procfs::decimal, section, stat, sys};
 
-use crate::process;
+use crate::{log, process};
 
 /// Longest rule file that is read; what lies beyond is ignored.
 const FILE_MAX: usize = 256 * 1024;
@@ -41,6 +41,8 @@ struct Captured {
     report: UnsafeCell<([u8; 512], usize)>,
     /// [`NOTHING`], [`CAPTURED_ONLY`], [`LOADING`], [`LOADED`].
     state: AtomicU32,
+    /// Which of [`KEYS`] had a value in the environment that they cannot have.
+    bad: AtomicU32,
     /// Whether `LIBSDP_CONFIG_FILE` was set.
     has_path: AtomicU32,
     /// Whether `SIMPLE_LIBSDP` or `ALWAYS_USE_SDP` was set.
@@ -62,6 +64,7 @@ static CAPTURED: Captured = Captured {
     rules: UnsafeCell::new(([0; RULES_MAX], 0)),
     report: UnsafeCell::new(([0; 512], 0)),
     state: AtomicU32::new(NOTHING),
+    bad: AtomicU32::new(0),
     has_path: AtomicU32::new(0),
     is_simple: AtomicU32::new(0),
     listen_fds: AtomicU32::new(0),
@@ -71,6 +74,9 @@ const NOTHING: u32 = 0;
 const CAPTURED_ONLY: u32 = 1;
 const LOADING: u32 = 2;
 const LOADED: u32 = 3;
+
+/// Looks at settings that another thread is reading, each followed by giving the processor away.
+const LOADING_LOOKS: u32 = 1 << 20;
 
 fn copy<const N: usize>(cell: &UnsafeCell<([u8; N], usize)>, from: &[u8]) {
     let len = from.len().min(N - 1); // keeps a NUL behind the text
@@ -156,12 +162,13 @@ fn capture_entry(entry: &[u8]) {
         CAPTURED.listen_fds.store(count, Ordering::Relaxed);
     } else if entry.starts_with(b"SDP_") {
         // Kept apart from the file's options, which the environment overrides; a bad value leaves
-        // the previous one (the tools tell the user, a library in a stranger's process does not).
+        // the previous one (the tools tell the user; the library, if it was asked for a log).
         // SAFETY: constructor, see `Captured`.
         let done = unsafe { &mut *CAPTURED.tunables.get() }.set_from_env(entry);
-        if matches!(done, Some(Ok(()))) {
+        if let Some(done) = done {
             let name = entry.split(|b| *b == b'=').next().unwrap_or(entry);
-            CAPTURED.chosen.fetch_or(bit(|key| key.env.as_bytes() == name), Ordering::Relaxed);
+            let set = if done.is_ok() { &CAPTURED.chosen } else { &CAPTURED.bad };
+            set.fetch_or(bit(|key| key.env.as_bytes() == name), Ordering::Relaxed);
         }
     }
 }
@@ -183,9 +190,14 @@ pub(crate) fn program() -> &'static [u8] {
 }
 
 /// Reads the rule file and puts the values in force. Once per process image; a thread that comes while
-/// another is at it waits for it, which is no longer than reading a file takes.
+/// another is at it waits for it, within bounds: the defaults hold if that takes absurdly long.
 pub(crate) fn load() {
-    loop {
+    if CAPTURED.state.load(Ordering::Acquire) == LOADED {
+        return;
+    }
+    // A handler that interrupted the loading must not wait for it.
+    let _section = section::Guard::enter();
+    for _ in 0..LOADING_LOOKS {
         match CAPTURED.state.load(Ordering::Acquire) {
             LOADED => return,
             LOADING => {
@@ -224,10 +236,23 @@ fn load_once() {
     let config = unsafe { &mut *CAPTURED.config.get() };
     // A child of a fork that ran into another thread's load loads again, behind what is there: the first
     // rule that matches wins, so that repeating them changes nothing.
-    with_file(path, |file| config.load_text(text(&CAPTURED.rules), file));
+    let mut is_read = false;
+    with_file(path, |file| {
+        is_read = file.is_some();
+        config.load_text(text(&CAPTURED.rules), file.unwrap_or(&[]));
+    });
     if is_simple {
         config.set_simple();
     }
+    log::start(config);
+    // The default file need not be there, and `/dev/null` is a way to say that none is wanted.
+    let is_named = ![&b"\0"[..], DEFAULT_FILE, b"/dev/null\0", b""].contains(&path);
+    if is_named && !is_read {
+        log::no_file(path.strip_suffix(&[0]).unwrap_or(path));
+    }
+    let bad = CAPTURED.bad.load(Ordering::Relaxed);
+    let is_bad = |(i, _): &(usize, &Key)| bad & 1 << *i != 0;
+    log::settings(config, KEYS.iter().enumerate().filter(is_bad).map(|(_, key)| key.env));
     // SAFETY: as above.
     let environment = unsafe { &*CAPTURED.tunables.get() };
     TUNED.fill(config.tunables(), environment, CAPTURED.chosen.load(Ordering::Relaxed));
@@ -235,22 +260,22 @@ fn load_once() {
 }
 
 /// Hands the file's text on, or nothing when it cannot be read.
-fn with_file(path: &[u8], body: impl FnOnce(&[u8])) {
+fn with_file(path: &[u8], body: impl FnOnce(Option<&[u8]>)) {
     if path.first().is_none_or(|b| *b == 0) {
-        return body(&[]);
+        return body(None);
     }
     let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
     // SAFETY: path ends with NUL.
     let opened = unsafe { sys!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, 0) };
-    let Ok(file) = opened else { return body(&[]) };
+    let Ok(file) = opened else { return body(None) };
     // A pipe or a device could make the program wait.
     if !stat::stat(file as i32).is_ok_and(|stat| stat.is_regular()) {
         fd::close(file as i32);
-        return body(&[]);
+        return body(None);
     }
     let Some(buffer) = process::map_private(FILE_MAX) else {
         fd::close(file as i32);
-        return body(&[]);
+        return body(None);
     };
     let mut len = 0;
     while len < FILE_MAX {
@@ -263,7 +288,7 @@ fn with_file(path: &[u8], body: impl FnOnce(&[u8])) {
     }
     fd::close(file as i32);
     // SAFETY: len bytes were written by the kernel.
-    body(unsafe { core::slice::from_raw_parts(buffer.as_ptr(), len) });
+    body(Some(unsafe { core::slice::from_raw_parts(buffer.as_ptr(), len) }));
     process::unmap(buffer, FILE_MAX);
 }
 
@@ -274,7 +299,18 @@ pub(crate) fn family(role: Role, address: [u8; 16], port: u16) -> Family {
     }
     // SAFETY: LOADED: read only from here on.
     let config = unsafe { &*CAPTURED.config.get() };
-    config.evaluate(role, program(), address, port).family
+    let verdict = config.evaluate(role, program(), address, port);
+    log::lookup(config, role, address, port, &verdict);
+    verdict.family
+}
+
+/// Path of the rule file, for log lines.
+pub(crate) fn file_name() -> &'static [u8] {
+    if CAPTURED.has_path.load(Ordering::Relaxed) != 0 {
+        text(&CAPTURED.path)
+    } else {
+        DEFAULT_FILE.strip_suffix(&[0]).unwrap_or(DEFAULT_FILE)
+    }
 }
 
 /// Tunables in a form that hot paths read with one load.

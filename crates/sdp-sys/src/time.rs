@@ -14,6 +14,11 @@ pub fn boottime_ns() -> u64 {
     now_ns(libc::CLOCK_BOOTTIME)
 }
 
+/// Seconds since 1970 (`CLOCK_REALTIME`).
+pub fn unix_s() -> u64 {
+    now_ns(libc::CLOCK_REALTIME) / 1_000_000_000
+}
+
 #[inline(always)]
 fn now_ns(clock: libc::clockid_t) -> u64 {
     let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
