@@ -18,6 +18,7 @@
 
 use core::{
     cell::Cell,
+    ptr::NonNull,
     sync::atomic::{AtomicU64, Ordering},
 };
 
@@ -36,6 +37,9 @@ pub const HEADER_MAX: usize = CONTIGUOUS - RECORD_HEADER;
 /// An empty ring restarts at its first page from this index on. Below one page, so that small
 /// traffic keeps to one page per ring.
 pub const RESTART_INDEX: u64 = 3072;
+
+/// Grain in which memory is given back. The first page of a ring is kept: small traffic lives there.
+pub const PAGE: u64 = 4096;
 
 const KIND_MESSAGE: u32 = 1;
 const KIND_PAD: u32 = 2;
@@ -124,6 +128,34 @@ impl Producer {
     #[inline]
     pub fn free(&self) -> u64 {
         self.size().wrapping_sub(self.tail.wrapping_sub(self.head))
+    }
+
+    /// Parts of the ring, (offset, bytes) in whole pages, that hold nothing which the consumer still has
+    /// to read, by the cursor last seen: only the producer writes there, so its owner may give them back.
+    /// The first page is never among them. Empty parts have no bytes.
+    pub fn idle_pages(&self) -> [(u64, u64); 2] {
+        let size = self.size();
+        let mask = size - 1;
+        let inward = |from: u64, to: u64| {
+            // Rounded inwards: the pages at both ends may hold live bytes.
+            let from = from.next_multiple_of(PAGE).max(PAGE);
+            let to = to & !(PAGE - 1);
+            (from, to.saturating_sub(from))
+        };
+        let (from, to) = (self.tail & mask, self.head & mask);
+        match self.free() {
+            0 => [(0, 0); 2],
+            free if free == size => [inward(0, size), (0, 0)],
+            _ if from < to => [inward(from, to), (0, 0)],
+            _ => [inward(from, size), inward(0, to)],
+        }
+    }
+
+    /// First byte of an offset in this ring; `None` beyond it.
+    pub fn at(&self, offset: u64) -> Option<NonNull<u8>> {
+        let ring = self.segment.ring(self.half).cast::<u8>();
+        // SAFETY: below the ring size, so within the mapping.
+        (offset < self.size()).then(|| unsafe { ring.add(offset as usize) })
     }
 
     /// Message bytes that fit now by the cursor last seen, for data.

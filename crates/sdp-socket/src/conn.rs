@@ -110,6 +110,10 @@ pub(crate) mod flag {
     pub(crate) const SHOWN: u32 = 65536;
     /// Begun by somebody else and come by exec or SCM_RIGHTS ([`crate::adopt`]).
     pub(crate) const ADOPTED: u32 = 131_072;
+    /// A sender wrote beyond its ring's first page since [`crate::give_back`] looked last.
+    pub(crate) const BULKY: u32 = 262_144;
+    /// The kernel refuses to take the ring's pages back.
+    pub(crate) const KEEPS_PAGES: u32 = 524_288;
 }
 
 /// Bits of a family row's flags.
@@ -175,6 +179,10 @@ pub(crate) struct Conn {
     /// reader lives, in ticks, and the consumer's head then.
     pub(crate) looked: AtomicU64,
     pub(crate) looked_head: AtomicU64,
+    /// Wake-ups for nothing since the last for something.
+    pub(crate) idle_wakes: AtomicU32,
+    /// 1: the peer had to be woken for what was sent since the last wait.
+    pub(crate) peer_slept: AtomicU32,
     /// What waits have learnt ([`crate::spin::Learnt`]).
     pub(crate) spin: AtomicU64,
     /// Bytes received since the program last sent: a stream does not spin.
@@ -254,6 +262,8 @@ impl Conn {
             &self.registrations,
             &self.owed,
             &self.pin_reason,
+            &self.peer_slept,
+            &self.idle_wakes,
         ] {
             word.store(0, Ordering::Relaxed);
         }
@@ -371,6 +381,17 @@ impl Conn {
             Some(id) => process::peers().ring(id),
             None => false,
         }
+    }
+
+    /// CPU on which the peer last used the connection, plus one; 0 unknown. A hint.
+    pub(crate) fn peer_cpu(&self) -> u32 {
+        if !self.pin_live(Half::Receive) {
+            return 0;
+        }
+        let line = |segment: Segment| segment.end(self.side() ^ 1).cpu.load(Ordering::Relaxed);
+        let cpu = self.segment().map_or(0, line);
+        self.unpin(Half::Receive);
+        cpu
     }
 
     /// The peer process's id, if known.

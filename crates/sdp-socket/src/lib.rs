@@ -26,6 +26,7 @@ mod carrier;
 mod conn;
 mod demote;
 mod epoll;
+mod give_back;
 mod handover;
 pub mod host;
 mod inherit;

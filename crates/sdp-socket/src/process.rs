@@ -429,6 +429,7 @@ pub(crate) fn become_child() {
     MAKING.store(0, Ordering::Relaxed);
     settings::become_child();
     wait_set::drop_all(true);
+    crate::give_back::forget();
     // Hidden descriptors were inherited; the parent's are no use here.
     table::walk(|fd, entry| {
         if entry == Entry::Hidden {

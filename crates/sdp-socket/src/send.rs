@@ -492,6 +492,7 @@ fn ring_send(
     if end.cpu.load(Ordering::Relaxed) != cpu {
         end.cpu.store(cpu, Ordering::Relaxed);
     }
+    let (tail_before, _) = source.tx.cursors();
     let ack = Ack::from_word(row.ack.load(Ordering::Acquire));
     let mut moved = 0;
     let ended = loop {
@@ -549,6 +550,13 @@ fn ring_send(
     };
     if moved > 0 {
         count_ring(conn, row, moved);
+        crate::give_back::sent(
+            conn,
+            segment.ring_bytes(),
+            tail_before,
+            source.tx.cursors().0,
+            moved,
+        );
     }
     ended
 }
@@ -561,6 +569,7 @@ fn ring_bells(conn: &Pinned, source: &mut SourceState, lines: &HalfLines, first:
     let armed = arm::check(&lines.receive_arm.word);
     let mut by_carrier = first && lines.consumer.followed.load(Ordering::SeqCst) != source.switches;
     if let Some((mode, _)) = armed {
+        conn.peer_slept.store(1, Ordering::Relaxed);
         // A sleeper that armed must be rung as it asked: another thread may eat the carrier's byte.
         by_carrier |= mode == Mode::Carrier || !conn.ring_peer();
     }

@@ -243,3 +243,44 @@ fn a_pad_skipped_under_a_borrowed_record_is_freed_with_it() {
     c.free_to(next.end());
     assert_eq!(c.head(), p.tail());
 }
+
+#[test]
+fn idle_pages_hold_no_live_byte() {
+    let s = segment();
+    let size = u64::from(RING);
+    let mut rng = Rng(7);
+    for _ in 0..20_000 {
+        let used = match rng.below(4) {
+            0 => 0,
+            1 => size,
+            2 => rng.below(200) * 16,
+            _ => rng.below(size / 16) * 16,
+        };
+        let head = rng.below(1 << 20) * 16;
+        let tail = head + used;
+        let p = Producer::new(s, 0, tail, head);
+        let mut idle = vec![false; (size / PAGE) as usize];
+        for (from, len) in p.idle_pages() {
+            assert!(from % PAGE == 0 && len % PAGE == 0 && from + len <= size);
+            for page in from / PAGE..(from + len) / PAGE {
+                assert!(!idle[page as usize], "twice");
+                idle[page as usize] = true;
+            }
+        }
+        assert!(!idle[0], "the first page is kept");
+        let mut live = vec![false; idle.len()];
+        for at in (head..tail).step_by(16) {
+            live[((at & (size - 1)) / PAGE) as usize] = true;
+        }
+        for page in 1..idle.len() {
+            // A page beside the live part may be kept, all others go; none that is live.
+            assert!(!(idle[page] && live[page]), "head {head} tail {tail} page {page}");
+        }
+        let kept = idle.iter().zip(&live).filter(|(idle, live)| !**idle && !**live).count();
+        assert!(kept <= 1, "head {head} tail {tail}: {kept} free pages kept");
+        if used == 0 {
+            assert_eq!(idle.iter().filter(|i| **i).count(), idle.len() - 1);
+        }
+    }
+    assert_eq!(Producer::new(s, 0, 0, 0).at(size), None);
+}
