@@ -18,7 +18,7 @@ use crate::{
     conn::{self, Half, Stage},
     demote, epoll, handover, inherit,
     iovec::Buffers,
-    lifecycle, process, promote, readiness,
+    lifecycle, plain, process, promote, readiness,
     receive::{self, Wish},
     send, settings, splice,
     table::{self, Entry, Pinned},
@@ -186,6 +186,14 @@ pub unsafe fn send(fd: c_int, iov: *const iovec, count: usize, flags: c_int) -> 
         Road::Library(conn) => {
             if iov.is_null() && count != 0 {
                 return Call::Pass; // EFAULT, by the kernel
+            }
+            if count == 1 && plain::is_simple(flags) {
+                // SAFETY: the program's vector and its one buffer, valid for the call.
+                let (base, len) = unsafe { ((*iov).iov_base, (*iov).iov_len) };
+                // SAFETY: as above.
+                if unsafe { plain::send(&conn, base.cast(), len) } {
+                    return Call::Done(len as isize);
+                }
             }
             // SAFETY: the program's vector, valid for the call.
             let Some(mut buffers) = (unsafe { Buffers::new(iov, count) }) else {

@@ -486,14 +486,26 @@ impl Conn {
 
     #[inline]
     pub(crate) fn pin(&self, half: Half) {
-        self.pins[half as usize].fetch_add(1, Ordering::SeqCst);
+        let pins = &self.pins[half as usize];
+        if sdp_sys::pid::is_single_threaded() {
+            // Nobody else counts, and signal handlers leave the count as they found it.
+            pins.store(pins.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+            return;
+        }
+        pins.fetch_add(1, Ordering::SeqCst);
     }
 
     #[inline]
     pub(crate) fn unpin(&self, half: Half) {
-        if self.pins[half as usize].fetch_sub(1, Ordering::SeqCst) == 1
-            && self.state.load(Ordering::SeqCst) == CLOSING
-        {
+        let pins = &self.pins[half as usize];
+        let before = if sdp_sys::pid::is_single_threaded() {
+            let before = pins.load(Ordering::Relaxed);
+            pins.store(before.wrapping_sub(1), Ordering::Relaxed);
+            before
+        } else {
+            pins.fetch_sub(1, Ordering::SeqCst)
+        };
+        if before == 1 && self.state.load(Ordering::SeqCst) == CLOSING {
             self.tear_down_if_unused();
         }
     }

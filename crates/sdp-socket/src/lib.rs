@@ -30,6 +30,7 @@ mod inherit;
 mod iovec;
 mod lane;
 mod lifecycle;
+mod plain;
 mod process;
 mod promote;
 mod readiness;

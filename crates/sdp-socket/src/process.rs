@@ -99,15 +99,12 @@ pub(crate) fn count_fork() {
     FORKS.fetch_add(1, Ordering::SeqCst);
 }
 
-unsafe extern "C" {
-    /// libc's own knowledge of whether the process ever had a second thread.
-    static __libc_single_threaded: core::ffi::c_char;
-}
-
-/// Whether the process never had a second thread.
-pub(crate) fn is_single_threaded() -> bool {
-    // SAFETY: a byte of libc that only libc writes; read like any other flag.
-    unsafe { (&raw const __libc_single_threaded).read_volatile() != 0 }
+/// Whether nobody but the calling thread can be at this process's connections: no other thread, and
+/// no relative with which family memory is shared, because the process neither forked nor was forked.
+/// Stays true until this very thread changes it, so never changes within a section.
+#[inline(always)]
+pub(crate) fn is_alone() -> bool {
+    sys_pid::is_single_threaded() && FORKS.load(Ordering::Relaxed) == 0
 }
 
 /// Random identity of this process.
@@ -581,7 +578,7 @@ pub(crate) fn drop_everything() {
     }
     leave_family();
     if let Some(base) = NonNull::new(FAMILY.swap(null_mut(), Ordering::AcqRel))
-        && is_single_threaded()
+        && sys_pid::is_single_threaded()
     {
         unmap(base, FAMILY_BYTES);
     }

@@ -18,7 +18,7 @@ use crate::{
     conn::{Conn, Half, flag},
     iovec::{Buffers, Landing},
     lane::{Broken, Lane, SinkState, Switch},
-    process, succeed,
+    plain, process, succeed,
     table::Pinned,
     wait,
 };
@@ -72,8 +72,29 @@ pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Resul
     let mut deadline: Option<Option<u64>> = None;
     let mut look = Look::Ring;
     let mut is_over = false;
+    let is_simple = plain::is_simple(wish.flags);
     loop {
-        match attempt(conn, buffers, wish, look) {
+        let simple = if is_simple && look == Look::Ring { buffers.only() } else { None };
+        // SAFETY: the program's buffer, valid by `Buffers::new`'s contract.
+        let plainly = simple.and_then(|(to, len)| unsafe { plain::receive(conn, to, len) });
+        let attempted = match plainly {
+            Some(plain::Received::Done(n)) => return Ok(n),
+            Some(plain::Received::Partly(n)) => {
+                buffers.advance(n);
+                return match attempt(conn, buffers, wish, Look::Ring) {
+                    Ok(more) => Ok(n + more),
+                    Err(e) => {
+                        if e != Errno::EAGAIN {
+                            conn.owe(e);
+                        }
+                        Ok(n)
+                    }
+                };
+            }
+            Some(plain::Received::Empty) => Err(Errno::EAGAIN),
+            None => attempt(conn, buffers, wish, look),
+        };
+        match attempted {
             Ok(0) => return Ok(got),
             Ok(n) if wish.peeks() => {
                 // Each attempt sees the same bytes again, and those that came since.
@@ -437,6 +458,7 @@ fn ring_read(
 ) -> Result<usize, Errno> {
     let mut walk = *buffers;
     let mut got = 0;
+    let size = conn.segment().map_or(0, |segment| u64::from(segment.ring_bytes()));
     if wish.peeks() {
         return Ok(match next_message(conn, sink, row)? {
             Some(_) => peek_ring(&mut onlooker(sink), walk, wish),
@@ -455,7 +477,10 @@ fn ring_read(
             sink.current_len = 0;
             sink.current_offset = 0;
             sink.rx.release(message);
-            wait::room_freed(conn, lines, &sink.rx);
+            let (_, head) = sink.rx.cursors();
+            if wait::crosses_eighth(size, message.token, head) {
+                wait::room_freed(conn, lines, size, head);
+            }
         }
     }
     *buffers = walk;
@@ -663,7 +688,7 @@ pub(crate) fn has_news(sink: &SinkState, lines: &HalfLines) -> bool {
         || lines.producer.switches.load(Ordering::Acquire) != sink.followed
 }
 
-fn count(conn: &Conn, row: &Row, lane: StatsLane, n: usize) {
+pub(crate) fn count(conn: &Conn, row: &Row, lane: StatsLane, n: usize) {
     let Some(page) = process::page() else { return };
     process::ensure_row(conn);
     page.moved(conn.stats_row(), Direction::Receive, lane, n as u64);

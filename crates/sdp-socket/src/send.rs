@@ -14,7 +14,11 @@ use sdp_shm::{
     lock,
 };
 use sdp_stats::{Direction, Fabric, Lane as StatsLane, Reason, Verdict};
-use sdp_sys::{errno::Errno, fd, section, time::monotonic_ns};
+use sdp_sys::{
+    errno::Errno,
+    fd, section,
+    time::{coarse_ns, monotonic_ns},
+};
 
 use crate::{
     carrier,
@@ -28,7 +32,8 @@ use crate::{
 
 /// Most payload of one message: the reader starts while the writer still copies.
 const PIECE: usize = 16 * 1024;
-/// A sender whose reader does not move looks at the carrier this often.
+/// A sender whose reader does not move looks at the carrier at most this often (as far as the kernel's
+/// tick can tell).
 const LOOK_EVERY_NS: u64 = 1_000_000;
 /// How long the gate of a half may be held against us before the peer counts as hostile. More than a
 /// hand-over takes at most, which holds it throughout.
@@ -523,13 +528,25 @@ fn ring_send(
     };
     if moved > 0 {
         count_ring(conn, row, moved);
-        if watch_peer(conn, source, lines, tail_before) && !matches!(ended, RingSend::Broken) {
+        if watch_peer(conn, lines, tail_before) && !matches!(ended, RingSend::Broken) {
             return if matches!(ended, RingSend::Done) { RingSend::Done } else { RingSend::Left };
         }
-    } else if matches!(ended, RingSend::Full) && watch_peer(conn, source, lines, tail_before) {
+    } else if matches!(ended, RingSend::Full) && watch_peer(conn, lines, tail_before) {
         return RingSend::Left; // E4: the caller looks why, and leaves the lane
     }
     ended
+}
+
+/// After a message that went past the ordinary way: wakes the consumer, which sleeps.
+#[cold]
+pub(crate) fn ring_sleeper(conn: &Pinned, row: &Row, segment: Segment, lines: &HalfLines) {
+    match SourceState::load(&row.source.words, segment, conn.half_index(Half::Send)) {
+        Ok(mut source) => {
+            ring_bells(conn, &mut source, lines, false);
+            source.store(&row.source.words);
+        }
+        Err(Broken) => crate::demote::reset(conn),
+    }
 }
 
 /// Wakes the consumer if it sleeps. The first message on the lane rings the carrier, because the
@@ -561,19 +578,30 @@ fn ring_carrier(conn: &Conn, fd: c_int, source: &mut SourceState, lines: &HalfLi
     });
 }
 
-/// E4: a sender whose reader has not moved since its last look asks the carrier once per millisecond
-/// whether the reader still lives. True: it does not; the half must leave the lane.
-fn watch_peer(conn: &Pinned, source: &SourceState, lines: &HalfLines, tail_before: u64) -> bool {
-    let head = lines.consumer.head.load(Ordering::Relaxed);
-    if head == tail_before || conn.looked_head.swap(head, Ordering::Relaxed) != head {
-        return false; // the ring was empty before this call, or the reader moves
-    }
-    let now = monotonic_ns();
+/// E4: a sender whose reader has not moved since its last look asks the carrier, once per tick of the
+/// kernel's clock, whether the reader still lives. True: it does not; the half must leave the lane.
+#[inline]
+pub(crate) fn watch_peer(conn: &Pinned, lines: &HalfLines, tail_before: u64) -> bool {
+    // The kernel's tick is as fine as it needs to be. The reader's cursor is asked no more often than
+    // that: its cache line is on the reader's CPU.
+    let now = coarse_ns();
     if now.saturating_sub(conn.looked_ns.load(Ordering::Relaxed)) < LOOK_EVERY_NS {
         return false;
     }
+    watch_peer_now(conn, lines, tail_before, now)
+}
+
+#[cold]
+fn watch_peer_now(conn: &Pinned, lines: &HalfLines, tail_before: u64, now: u64) -> bool {
+    let head = lines.consumer.head.load(Ordering::Relaxed);
     conn.looked_ns.store(now, Ordering::Relaxed);
-    let _ = source;
+    if head == tail_before {
+        return false; // the ring was empty before this call
+    }
+    if conn.looked_head.load(Ordering::Relaxed) != head {
+        conn.looked_head.store(head, Ordering::Relaxed);
+        return false; // the reader moves
+    }
     if carrier::is_over(conn.fd()) {
         conn.set(flag::PEER_GONE);
         return true;
@@ -635,7 +663,7 @@ fn count(conn: &Conn, row: &Row, lane: StatsLane, n: usize) {
 }
 
 #[inline]
-fn count_ring(conn: &Conn, row: &Row, n: usize) {
+pub(crate) fn count_ring(conn: &Conn, row: &Row, n: usize) {
     let Some(page) = process::page() else { return };
     process::ensure_row(conn);
     page.moved(conn.stats_row(), Direction::Send, StatsLane::Sdp, n as u64);

@@ -9,6 +9,7 @@
 
 #![cfg_attr(not(test), no_std)]
 
+pub mod cache;
 pub mod errno;
 pub mod fd;
 pub mod hidden;

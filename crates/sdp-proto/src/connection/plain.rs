@@ -81,6 +81,12 @@ pub struct Taken {
 }
 
 impl Sink {
+    /// Whether [`Sink::plain`] may be asked at all, by word 0 of the state.
+    #[inline]
+    pub const fn is_plain(bits: u64) -> bool {
+        bits & (EXPLICIT | SINK_SPECIAL) == 0 && bits & MODE != MODE
+    }
+
     /// A Data message of `len` bytes that begins with `header`, for the sink whose words 0 to 2 are
     /// given: what parsing and [`Sink::handle`] would do. `None`: not plain; unpack the state and see.
     #[inline]
@@ -89,8 +95,7 @@ impl Sink {
         let [mid, flags, _, _, l0, l1, l2, l3, s0, s1, s2, s3, _, _, _, _] = *header;
         let mseq = low(sequence).wrapping_add(1);
         let limit = high(bits);
-        if bits & (EXPLICIT | SINK_SPECIAL) != 0
-            || bits & MODE == MODE
+        if !Self::is_plain(bits)
             || limit < RECEIVE_SIZE_MIN
             || mid != Mid::Data.byte()
             || Flags::from_byte(flags).byte() != 0
