@@ -502,8 +502,11 @@ pub fn plain_record(segment: Segment, half: usize, at: u64, end: u64) -> Option<
     }
     let [low, high] = [word(1).to_ne_bytes(), word(2).to_ne_bytes()];
     let mut header = [0; PLAIN_HEADER];
-    for (to, from) in header.iter_mut().zip(low.into_iter().chain(high)) {
-        *to = from;
+    if let Some(first) = header.first_chunk_mut() {
+        *first = low;
+    }
+    if let Some(last) = header.last_chunk_mut() {
+        *last = high;
     }
     Some(PlainRecord { record, header })
 }

@@ -142,6 +142,32 @@ pub unsafe fn recv(fd: c_int, iov: *const iovec, count: usize, flags: c_int) -> 
     }
 }
 
+/// `recv` and `read` into one buffer: the common way first.
+///
+/// # Safety
+/// See the module.
+#[inline]
+pub unsafe fn recv_one(fd: c_int, iov: &iovec, flags: c_int) -> Call {
+    if plain::is_simple(flags) {
+        let (to, len) = (iov.iov_base.cast::<u8>(), iov.iov_len);
+        // SAFETY: the program's buffer.
+        match unsafe { plain::receive(fd, to, len) } {
+            Some(plain::Received::Done(n)) => return Call::Done(n as isize),
+            Some(plain::Received::Partly(n)) => {
+                // SAFETY: n bytes of the buffer are used.
+                let rest = iovec { iov_base: unsafe { to.add(n) }.cast(), iov_len: len - n };
+                // SAFETY: the rest of the program's buffer.
+                let buffers = unsafe { Buffers::new(&raw const rest, 1) };
+                let more = buffers.map_or(0, |mut rest| receive::rest_of(fd, &mut rest));
+                return Call::Done((n + more) as isize);
+            }
+            Some(plain::Received::Empty) | None => {}
+        }
+    }
+    // SAFETY: the caller's.
+    unsafe { recv(fd, iov, 1, flags) }
+}
+
 /// `recvmsg`: also sets `msg_namelen`, `msg_controllen` and `msg_flags`.
 ///
 /// # Safety
@@ -187,14 +213,6 @@ pub unsafe fn send(fd: c_int, iov: *const iovec, count: usize, flags: c_int) -> 
             if iov.is_null() && count != 0 {
                 return Call::Pass; // EFAULT, by the kernel
             }
-            if count == 1 && plain::is_simple(flags) {
-                // SAFETY: the program's vector and its one buffer, valid for the call.
-                let (base, len) = unsafe { ((*iov).iov_base, (*iov).iov_len) };
-                // SAFETY: as above.
-                if unsafe { plain::send(&conn, base.cast(), len) } {
-                    return Call::Done(len as isize);
-                }
-            }
             // SAFETY: the program's vector, valid for the call.
             let Some(mut buffers) = (unsafe { Buffers::new(iov, count) }) else {
                 return done(Err(Errno::EINVAL));
@@ -208,6 +226,20 @@ pub unsafe fn send(fd: c_int, iov: *const iovec, count: usize, flags: c_int) -> 
             done(send::send(&conn, &mut buffers, flags))
         }
     }
+}
+
+/// `send` and `write` from one buffer: the common way first.
+///
+/// # Safety
+/// See the module.
+#[inline]
+pub unsafe fn send_one(fd: c_int, iov: &iovec, flags: c_int) -> Call {
+    // SAFETY: the program's buffer.
+    if plain::is_simple(flags) && unsafe { plain::send(fd, iov.iov_base.cast(), iov.iov_len) } {
+        return Call::Done(iov.iov_len as isize);
+    }
+    // SAFETY: the caller's.
+    unsafe { send(fd, iov, 1, flags) }
 }
 
 /// `sendmsg` on any descriptor: descriptors passed with SCM_RIGHTS leave their lanes first. Call it

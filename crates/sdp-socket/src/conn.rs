@@ -465,6 +465,12 @@ impl Conn {
         self.owed.store(error.0.unsigned_abs(), Ordering::Relaxed);
     }
 
+    /// Whether an error is owed to the program.
+    #[inline]
+    pub(crate) fn owes(&self) -> bool {
+        self.owed.load(Ordering::Relaxed) != 0
+    }
+
     /// Takes the error that is owed to the program.
     #[inline]
     pub(crate) fn take_owed(&self) -> Option<Errno> {

@@ -18,6 +18,7 @@ use core::{
     sync::atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
+use libc::c_int;
 use sdp_proto::{Ack, Sink, Source};
 use sdp_shm::{
     arm,
@@ -30,10 +31,10 @@ use sdp_stats::Lane as StatsLane;
 use sdp_sys::section;
 
 use crate::{
-    conn::{Half, flag},
+    conn::{self, Conn, Half, Stage, flag},
     lane::SDP_BIT,
     process, receive, send,
-    table::Pinned,
+    table::{self, Entry, Pinned},
     wait,
 };
 
@@ -41,6 +42,9 @@ use crate::{
 const LONGEST: usize = 16 * 1024;
 /// Ring bytes that the consumer frees at most before it publishes them.
 const PUBLISH_EVERY: u64 = 4096;
+/// With so many ring bytes unread as far as is known, or more, a sender looks at its CPU's number and at the
+/// clock (E4) once per twice as many. A power of two.
+const LOOK_AROUND: u64 = 512;
 const MISALIGNED: u64 = ALIGN as u64 - 1;
 
 /// Words of the receiving half beside those of the ordinary way (shm.md section 5): the end of the window,
@@ -56,8 +60,7 @@ struct Held<'a> {
 
 impl<'a> Held<'a> {
     #[inline(always)]
-    fn take(word: &'a AtomicU32) -> Option<Self> {
-        let alone = process::is_alone();
+    fn take(word: &'a AtomicU32, alone: bool) -> Option<Self> {
         let pid = process::pid();
         let taken = if alone { lock::try_lock_alone(word, pid) } else { lock::try_lock(word, pid) };
         taken.then_some(Self { word, alone })
@@ -72,6 +75,39 @@ impl Drop for Held<'_> {
         } else {
             lock::unlock(self.word);
         }
+    }
+}
+
+/// An attached connection, for the length of one section.
+struct InUse {
+    conn: &'static Conn,
+    /// Keeps it alive; none where only this thread could end it, which is in a section.
+    _pinned: Option<Pinned>,
+    segment: Segment,
+    row: &'static Row,
+    /// Nobody can be a rival for its locks.
+    alone: bool,
+}
+
+impl InUse {
+    /// The connection that `fd` names, if its lanes are this process's to use. In a section.
+    #[inline(always)]
+    fn get(fd: c_int, half: Half) -> Option<Self> {
+        let Some(Entry::Conn(index)) = table::entry(fd) else { return None };
+        let conn = conn::get(index)?;
+        if conn.stage() != Stage::Attached {
+            return None;
+        }
+        let single = sdp_sys::pid::is_single_threaded();
+        let pinned = if single { None } else { Some(Pinned::new(fd, half)?) };
+        let conn = match &pinned {
+            Some(pinned) => pinned.conn(),
+            None => conn,
+        };
+        let (segment, row) = (conn.segment()?, conn.row()?);
+        let is_ours = row.user.load(Ordering::Acquire) == process::pid();
+        let alone = single && !process::has_relatives();
+        is_ours.then_some(Self { conn, _pinned: pinned, segment, row, alone })
     }
 }
 
@@ -90,41 +126,33 @@ pub(crate) enum Received {
 /// # Safety
 /// `from` is readable for `len` bytes (the program's own promise).
 #[inline]
-pub(crate) unsafe fn send(conn: &Pinned, from: *const u8, len: usize) -> bool {
+pub(crate) unsafe fn send(fd: c_int, from: *const u8, len: usize) -> bool {
     const SPECIAL: u32 = flag::HOSTILE | flag::SHUT | flag::PINNED | flag::PEER_GONE;
-    if len == 0
-        || len > LONGEST
-        || from.is_null()
-        || conn.has(SPECIAL)
-        || process::tunables().lane_flip() != 0
-    {
-        return false;
-    }
-    let (Some(segment), Some(row)) = (conn.segment(), conn.row()) else { return false };
-    let side = conn.side();
-    if segment.end(side ^ 1).pinned.load(Ordering::Relaxed) != 0 {
+    if len == 0 || len > LONGEST || from.is_null() {
         return false;
     }
     let _section = section::Guard::enter();
-    let Some(_held) = Held::take(&row.source.lock) else { return false };
+    let Some(used) = InUse::get(fd, Half::Send) else { return false };
+    let side = used.conn.side();
+    if used.conn.has(SPECIAL)
+        || process::tunables().lane_flip() != 0
+        || used.segment.end(side ^ 1).pinned.load(Ordering::Relaxed) != 0
+    {
+        return false;
+    }
+    let Some(_held) = Held::take(&used.row.source.lock, used.alone) else { return false };
     let copy = |to: &[Cell<u8>]| {
         // SAFETY: `to` has `len` cells; the program's buffer is readable for as many bytes, and no part of
         // the ring.
         unsafe { core::ptr::copy_nonoverlapping(from, to.as_ptr().cast_mut().cast(), len) };
     };
-    push(conn, row, segment, side, len, copy)
+    push(&used, fd, side, len, copy)
 }
 
 /// Under the lock.
 #[inline(always)]
-fn push(
-    conn: &Pinned,
-    row: &Row,
-    segment: Segment,
-    side: usize,
-    len: usize,
-    copy: impl FnOnce(&[Cell<u8>]),
-) -> bool {
+fn push(used: &InUse, fd: c_int, side: usize, len: usize, copy: impl FnOnce(&[Cell<u8>])) -> bool {
+    let InUse { conn, row, segment, .. } = *used;
     let Some([tail, head, _, bits, e0, e1, e2, e3, e4, ..]) = row.source.words.first_chunk::<9>()
     else {
         return false;
@@ -165,18 +193,22 @@ fn push(
     if conn.one_way.load(Ordering::Relaxed) != 0 {
         conn.one_way.store(0, Ordering::Relaxed);
     }
-    let cpu = crate::spin::this_cpu();
-    let end = segment.end(side);
-    if end.cpu.load(Ordering::Relaxed) != cpu {
-        end.cpu.store(cpu, Ordering::Relaxed);
-    }
     send::count_ring(conn, row, len);
     if arm::check(&lines.receive_arm.word).is_some() {
-        send::ring_sleeper(conn, row, segment, lines);
+        send::ring_sleeper(conn, fd, row, segment);
     }
-    if tail_before != ring.seen_head() {
-        // What it finds out is for the next call.
-        send::watch_peer(conn, lines, tail_before);
+    // A slow sender looks around at every message, a fast one now and then.
+    let unread = tail_before.wrapping_sub(ring.seen_head());
+    if unread < LOOK_AROUND || (tail_before ^ ring.tail()) & !(2 * LOOK_AROUND - 1) != 0 {
+        let cpu = crate::spin::this_cpu();
+        let end = segment.end(side);
+        if end.cpu.load(Ordering::Relaxed) != cpu {
+            end.cpu.store(cpu, Ordering::Relaxed);
+        }
+        if unread != 0 {
+            // What it finds out is for the next call.
+            send::watch_peer(conn, fd, lines, tail_before);
+        }
     }
     true
 }
@@ -186,14 +218,16 @@ fn push(
 /// # Safety
 /// `to` is writable for `len` bytes (the program's own promise).
 #[inline]
-pub(crate) unsafe fn receive(conn: &Pinned, to: *mut u8, len: usize) -> Option<Received> {
-    if conn.has(flag::HOSTILE) || len == 0 {
+pub(crate) unsafe fn receive(fd: c_int, to: *mut u8, len: usize) -> Option<Received> {
+    if len == 0 || to.is_null() {
         return None;
     }
-    let (segment, row) = (conn.segment()?, conn.row()?);
-    let half = conn.half_index(Half::Receive);
     let _section = section::Guard::enter();
-    let _held = Held::take(&row.sink.lock)?;
+    let used = InUse::get(fd, Half::Receive)?;
+    if used.conn.has(flag::HOSTILE) || used.conn.owes() {
+        return None;
+    }
+    let _held = Held::take(&used.row.sink.lock, used.alone)?;
     let mut to = to;
     let copy = |from: &[Cell<u8>]| {
         // SAFETY: all pieces together are at most `len` bytes, for which the program's buffer is writable;
@@ -203,20 +237,15 @@ pub(crate) unsafe fn receive(conn: &Pinned, to: *mut u8, len: usize) -> Option<R
             to = to.add(from.len());
         }
     };
-    pull(conn, row, segment, segment.half(half), half, len, copy)
+    pull(&used, len, copy)
 }
 
 /// Under the lock.
 #[inline(always)]
-fn pull(
-    conn: &Pinned,
-    row: &Row,
-    segment: Segment,
-    lines: &HalfLines,
-    half: usize,
-    wanted: usize,
-    mut copy: impl FnMut(&[Cell<u8>]),
-) -> Option<Received> {
+fn pull(used: &InUse, wanted: usize, mut copy: impl FnMut(&[Cell<u8>])) -> Option<Received> {
+    let InUse { conn, row, segment, .. } = *used;
+    let half = conn.half_index(Half::Receive);
+    let lines = segment.half(half);
     let words = row.sink.words.first_chunk::<10>()?;
     let [w_head, w_current, _, w_bits, e0, e1, e2, _, w_window, w_published] = words;
     let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
@@ -321,8 +350,8 @@ pub(crate) fn restart_window(words: &[AtomicU64], head: u64) {
 }
 
 /// Whether a call with these flags may try this way: they change nothing for a call that need not wait.
-pub(crate) const fn is_simple(flags: libc::c_int) -> bool {
-    const HARMLESS: libc::c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE;
+pub(crate) const fn is_simple(flags: c_int) -> bool {
+    const HARMLESS: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE;
     flags & !HARMLESS == 0
 }
 

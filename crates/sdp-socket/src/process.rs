@@ -99,12 +99,10 @@ pub(crate) fn count_fork() {
     FORKS.fetch_add(1, Ordering::SeqCst);
 }
 
-/// Whether nobody but the calling thread can be at this process's connections: no other thread, and
-/// no relative with which family memory is shared, because the process neither forked nor was forked.
-/// Stays true until this very thread changes it, so never changes within a section.
+/// Whether the process may share family memory with relatives: it forked, or was forked.
 #[inline(always)]
-pub(crate) fn is_alone() -> bool {
-    sys_pid::is_single_threaded() && FORKS.load(Ordering::Relaxed) == 0
+pub(crate) fn has_relatives() -> bool {
+    FORKS.load(Ordering::Relaxed) != 0
 }
 
 /// Random identity of this process.

@@ -15,7 +15,7 @@ use core::sync::atomic::Ordering;
 
 use crate::{
     carrier,
-    conn::{Conn, Half, flag},
+    conn::{Conn, Half, Stage, flag},
     iovec::{Buffers, Landing},
     lane::{Broken, Lane, SinkState, Switch},
     plain, process, succeed,
@@ -76,20 +76,12 @@ pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Resul
     loop {
         let simple = if is_simple && look == Look::Ring { buffers.only() } else { None };
         // SAFETY: the program's buffer, valid by `Buffers::new`'s contract.
-        let plainly = simple.and_then(|(to, len)| unsafe { plain::receive(conn, to, len) });
+        let plainly = simple.and_then(|(to, len)| unsafe { plain::receive(conn.fd(), to, len) });
         let attempted = match plainly {
             Some(plain::Received::Done(n)) => return Ok(n),
             Some(plain::Received::Partly(n)) => {
                 buffers.advance(n);
-                return match attempt(conn, buffers, wish, Look::Ring) {
-                    Ok(more) => Ok(n + more),
-                    Err(e) => {
-                        if e != Errno::EAGAIN {
-                            conn.owe(e);
-                        }
-                        Ok(n)
-                    }
-                };
+                return Ok(n + rest(conn, buffers, wish));
             }
             Some(plain::Received::Empty) => Err(Errno::EAGAIN),
             None => attempt(conn, buffers, wish, look),
@@ -165,6 +157,29 @@ pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Resul
                 look = Look::Carrier;
             }
         }
+    }
+}
+
+/// L7: what there is beside bytes that the call has got already; how much.
+fn rest(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> usize {
+    match attempt(conn, buffers, wish, Look::Ring) {
+        Ok(n) => n,
+        Err(e) => {
+            if e != Errno::EAGAIN {
+                conn.owe(e);
+            }
+            0
+        }
+    }
+}
+
+/// As [`rest`], for a call that has not pinned the connection: one that names another by now, or none, has
+/// no rest.
+#[cold]
+pub(crate) fn rest_of(fd: c_int, buffers: &mut Buffers) -> usize {
+    match Pinned::new(fd, Half::Receive) {
+        Some(conn) if conn.stage() == Stage::Attached => rest(&conn, buffers, Wish { flags: 0 }),
+        _ => 0,
     }
 }
 

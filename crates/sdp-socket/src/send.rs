@@ -521,17 +521,17 @@ fn ring_send(
             Some(Err(ended)) => break ended,
             Some(Ok(())) => {
                 moved += piece;
-                ring_bells(conn, source, lines, first_on_lane);
+                ring_bells(conn, conn.fd(), source, lines, first_on_lane);
                 first_on_lane = false;
             }
         }
     };
     if moved > 0 {
         count_ring(conn, row, moved);
-        if watch_peer(conn, lines, tail_before) && !matches!(ended, RingSend::Broken) {
+        if watch_peer(conn, conn.fd(), lines, tail_before) && !matches!(ended, RingSend::Broken) {
             return if matches!(ended, RingSend::Done) { RingSend::Done } else { RingSend::Left };
         }
-    } else if matches!(ended, RingSend::Full) && watch_peer(conn, lines, tail_before) {
+    } else if matches!(ended, RingSend::Full) && watch_peer(conn, conn.fd(), lines, tail_before) {
         return RingSend::Left; // E4: the caller looks why, and leaves the lane
     }
     ended
@@ -539,10 +539,11 @@ fn ring_send(
 
 /// After a message that went past the ordinary way: wakes the consumer, which sleeps.
 #[cold]
-pub(crate) fn ring_sleeper(conn: &Pinned, row: &Row, segment: Segment, lines: &HalfLines) {
+pub(crate) fn ring_sleeper(conn: &Conn, fd: c_int, row: &Row, segment: Segment) {
+    let lines = segment.half(conn.half_index(Half::Send));
     match SourceState::load(&row.source.words, segment, conn.half_index(Half::Send)) {
         Ok(mut source) => {
-            ring_bells(conn, &mut source, lines, false);
+            ring_bells(conn, fd, &mut source, lines, false);
             source.store(&row.source.words);
         }
         Err(Broken) => crate::demote::reset(conn),
@@ -552,7 +553,7 @@ pub(crate) fn ring_sleeper(conn: &Pinned, row: &Row, segment: Segment, lines: &H
 /// Wakes the consumer if it sleeps. The first message on the lane rings the carrier, because the
 /// consumer may sleep there without having armed anything.
 #[inline]
-fn ring_bells(conn: &Pinned, source: &mut SourceState, lines: &HalfLines, first: bool) {
+fn ring_bells(conn: &Conn, fd: c_int, source: &mut SourceState, lines: &HalfLines, first: bool) {
     use sdp_shm::arm::{self, Mode};
     let armed = arm::check(&lines.receive_arm.word);
     let mut by_carrier = first && lines.consumer.followed.load(Ordering::SeqCst) != source.switches;
@@ -561,7 +562,7 @@ fn ring_bells(conn: &Pinned, source: &mut SourceState, lines: &HalfLines, first:
         by_carrier |= mode == Mode::Carrier || !conn.ring_peer();
     }
     if by_carrier {
-        ring_carrier(conn, conn.fd(), source, lines);
+        ring_carrier(conn, fd, source, lines);
     }
     if let Some((_, seen)) = armed {
         arm::disarm(&lines.receive_arm.word, seen);
@@ -581,18 +582,18 @@ fn ring_carrier(conn: &Conn, fd: c_int, source: &mut SourceState, lines: &HalfLi
 /// E4: a sender whose reader has not moved since its last look asks the carrier, once per tick of the
 /// kernel's clock, whether the reader still lives. True: it does not; the half must leave the lane.
 #[inline]
-pub(crate) fn watch_peer(conn: &Pinned, lines: &HalfLines, tail_before: u64) -> bool {
+pub(crate) fn watch_peer(conn: &Conn, fd: c_int, lines: &HalfLines, tail_before: u64) -> bool {
     // The kernel's tick is as fine as it needs to be. The reader's cursor is asked no more often than
     // that: its cache line is on the reader's CPU.
     let now = coarse_ns();
     if now.saturating_sub(conn.looked_ns.load(Ordering::Relaxed)) < LOOK_EVERY_NS {
         return false;
     }
-    watch_peer_now(conn, lines, tail_before, now)
+    watch_peer_now(conn, fd, lines, tail_before, now)
 }
 
 #[cold]
-fn watch_peer_now(conn: &Pinned, lines: &HalfLines, tail_before: u64, now: u64) -> bool {
+fn watch_peer_now(conn: &Conn, fd: c_int, lines: &HalfLines, tail_before: u64, now: u64) -> bool {
     let head = lines.consumer.head.load(Ordering::Relaxed);
     conn.looked_ns.store(now, Ordering::Relaxed);
     if head == tail_before {
@@ -602,7 +603,7 @@ fn watch_peer_now(conn: &Pinned, lines: &HalfLines, tail_before: u64, now: u64) 
         conn.looked_head.store(head, Ordering::Relaxed);
         return false; // the reader moves
     }
-    if carrier::is_over(conn.fd()) {
+    if carrier::is_over(fd) {
         conn.set(flag::PEER_GONE);
         return true;
     }
