@@ -51,7 +51,7 @@ pub mod wire;
 pub use connection::{
     mode::Mode,
     owed::{MAX_ADVERTS, Owed},
-    plain::{PLAIN_HEADER, Sent, Taken},
+    plain::{PlainHeader, Sent, Taken},
     scan::Scan,
     setup::{Local, Remote},
     sink::{Payload, Sink, SinkAction, SinkConfig, SourceInput},

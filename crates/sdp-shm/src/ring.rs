@@ -43,7 +43,7 @@ pub const RESTART_INDEX: u64 = 3072;
 /// Beyond [`RESTART_INDEX`] the consumer's cursor is read again once per so many bytes of the ring; a
 /// power of two.
 pub const RESTART_EVERY: u64 = 1024;
-/// How far ahead of the tail a producer asks for its next cache lines, in bytes.
+/// How far ahead of what they are at both ends ask for their next cache lines, in bytes.
 const AHEAD: u64 = 256;
 
 const KIND_MESSAGE: u32 = 1;
@@ -215,13 +215,14 @@ impl Producer {
         Ok(())
     }
 
-    /// [`Producer::push`] for the common case: a header of 16 bytes and a payload that `fill` writes to one
+    /// [`Producer::push`] for the common case: a header of 16 bytes, given as two words in the order of
+    /// memory on a little-endian host, and a payload that `fill` writes to one
     /// place, with neither padding nor wrap. False when it is not that simple, or when there is no room;
     /// nothing was written then.
     #[inline(always)]
     pub fn push_plain(
         &mut self,
-        header: &[u8; PLAIN_HEADER],
+        header: [u64; 2],
         payload_len: usize,
         fill: impl FnOnce(&[Cell<u8>]),
     ) -> bool {
@@ -248,13 +249,16 @@ impl Producer {
             sdp_sys::cache::will_write(byte.as_ptr());
         }
         self.write_record_header(index, (PLAIN_HEADER + payload_len) as u32, KIND_MESSAGE);
-        let at = index as usize + RECORD_HEADER;
-        if let Some(cells) = self.cells(at, PLAIN_HEADER).first_chunk::<PLAIN_HEADER>() {
-            for (cell, byte) in cells.iter().zip(header) {
-                cell.set(*byte);
-            }
+        let [first, second] = header;
+        // SAFETY: index is a multiple of 16 and at least 64 bytes of the lap follow; mapped by
+        // `Segment::new`'s contract and accessed as atomics.
+        unsafe {
+            let words =
+                self.segment.ring(self.half).as_ptr().add(index as usize).cast::<AtomicU64>();
+            (*words.add(1)).store(first.to_le(), Ordering::Relaxed);
+            (*words.add(2)).store(second.to_le(), Ordering::Relaxed);
         }
-        fill(self.cells(at + PLAIN_HEADER, payload_len));
+        fill(self.cells(index as usize + RECORD_HEADER + PLAIN_HEADER, payload_len));
         self.tail = self.tail.wrapping_add(need);
         true
     }
@@ -469,8 +473,8 @@ impl Consumer {
 pub struct PlainRecord {
     /// Where it is.
     pub record: Record,
-    /// Its first bytes, copied once.
-    pub header: [u8; PLAIN_HEADER],
+    /// Its first 16 bytes, copied once: words in the order of memory on a little-endian host.
+    pub header: [u64; 2],
 }
 
 /// The message at cursor `at` of a half's ring that is published up to `end`, for a caller that walks over
@@ -500,14 +504,14 @@ pub fn plain_record(segment: Segment, half: usize, at: u64, end: u64) -> Option<
     {
         return None;
     }
-    let [low, high] = [word(1).to_ne_bytes(), word(2).to_ne_bytes()];
-    let mut header = [0; PLAIN_HEADER];
-    if let Some(first) = header.first_chunk_mut() {
-        *first = low;
+    if end.wrapping_sub(at) > AHEAD {
+        // Complete, so that the producer does not want it any more.
+        let ahead = (index + AHEAD) & (size - 1);
+        if let Some(byte) = cells(segment, half, ahead as usize, 1).first() {
+            sdp_sys::cache::will_read(byte.as_ptr());
+        }
     }
-    if let Some(last) = header.last_chunk_mut() {
-        *last = high;
-    }
+    let header = [u64::from_le(word(1)), u64::from_le(word(2))];
     Some(PlainRecord { record, header })
 }
 

@@ -42,9 +42,11 @@ use crate::{
 const LONGEST: usize = 16 * 1024;
 /// Ring bytes that the consumer frees at most before it publishes them.
 const PUBLISH_EVERY: u64 = 4096;
-/// With so many ring bytes unread as far as is known, or more, a sender looks at its CPU's number and at the
-/// clock (E4) once per twice as many. A power of two.
-const LOOK_AROUND: u64 = 512;
+/// A sender looks at its CPU's number and at the clock (E4) while less than so many ring bytes are unread as
+/// far as it knows …
+const LOOK_BELOW: u64 = 256;
+/// … and else once per so many; a power of two.
+const LOOK_EVERY: u64 = 1024;
 const MISALIGNED: u64 = ALIGN as u64 - 1;
 
 /// Words of the receiving half beside those of the ordinary way (shm.md section 5): the end of the window,
@@ -177,7 +179,7 @@ fn push(used: &InUse, fd: c_int, side: usize, len: usize, copy: impl FnOnce(&[Ce
         return false;
     }
     let pushed = lines.producer.switches.load(Ordering::Acquire) == lane as u32
-        && ring.push_plain(&message.header, len, copy);
+        && ring.push_plain(message.header, len, copy);
     if pushed {
         ring.publish();
     }
@@ -199,15 +201,20 @@ fn push(used: &InUse, fd: c_int, side: usize, len: usize, copy: impl FnOnce(&[Ce
     }
     // A slow sender looks around at every message, a fast one now and then.
     let unread = tail_before.wrapping_sub(ring.seen_head());
-    if unread < LOOK_AROUND || (tail_before ^ ring.tail()) & !(2 * LOOK_AROUND - 1) != 0 {
+    if unread < LOOK_BELOW || (tail_before ^ ring.tail()) & !(LOOK_EVERY - 1) != 0 {
         let cpu = crate::spin::this_cpu();
         let end = segment.end(side);
         if end.cpu.load(Ordering::Relaxed) != cpu {
             end.cpu.store(cpu, Ordering::Relaxed);
         }
-        if unread != 0 {
-            // What it finds out is for the next call.
-            send::watch_peer(conn, fd, lines, tail_before);
+        if unread != 0
+            && send::is_time_to_watch(conn).is_some_and(|now| {
+                // What it finds out is for the next call.
+                send::watch_peer_now(conn, fd, lines, tail_before, now);
+                ring.refresh().is_ok()
+            })
+        {
+            head.store(ring.seen_head(), Ordering::Relaxed);
         }
     }
     true
@@ -281,7 +288,7 @@ fn pull(used: &InUse, wanted: usize, mut copy: impl FnMut(&[Cell<u8>])) -> Optio
             }
             let Some(found) = ring::plain_record(segment, half, at, window) else { break false };
             let len = found.record.len;
-            let Some(taken) = Sink::plain(engine, &found.header, len) else { break false };
+            let Some(taken) = Sink::plain(engine, found.header, len) else { break false };
             [engine[1], engine[2]] = taken.words;
             message = len;
             offset = PLAIN_HEADER as u32;

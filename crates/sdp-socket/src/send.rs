@@ -585,15 +585,26 @@ fn ring_carrier(conn: &Conn, fd: c_int, source: &mut SourceState, lines: &HalfLi
 pub(crate) fn watch_peer(conn: &Conn, fd: c_int, lines: &HalfLines, tail_before: u64) -> bool {
     // The kernel's tick is as fine as it needs to be. The reader's cursor is asked no more often than
     // that: its cache line is on the reader's CPU.
-    let now = coarse_ns();
-    if now.saturating_sub(conn.looked_ns.load(Ordering::Relaxed)) < LOOK_EVERY_NS {
-        return false;
-    }
-    watch_peer_now(conn, fd, lines, tail_before, now)
+    is_time_to_watch(conn).is_some_and(|now| watch_peer_now(conn, fd, lines, tail_before, now))
 }
 
+/// The kernel's tick, if the last look ([`watch_peer_now`]) is one ago.
+#[inline]
+pub(crate) fn is_time_to_watch(conn: &Conn) -> Option<u64> {
+    let now = coarse_ns();
+    let since = now.saturating_sub(conn.looked_ns.load(Ordering::Relaxed));
+    (since >= LOOK_EVERY_NS).then_some(now)
+}
+
+/// [`watch_peer`], whatever the time is.
 #[cold]
-fn watch_peer_now(conn: &Conn, fd: c_int, lines: &HalfLines, tail_before: u64, now: u64) -> bool {
+pub(crate) fn watch_peer_now(
+    conn: &Conn,
+    fd: c_int,
+    lines: &HalfLines,
+    tail_before: u64,
+    now: u64,
+) -> bool {
     let head = lines.consumer.head.load(Ordering::Relaxed);
     conn.looked_ns.store(now, Ordering::Relaxed);
     if head == tail_before {

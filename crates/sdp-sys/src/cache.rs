@@ -1,5 +1,22 @@
 //! Hints to the CPU's cache.
 
+/// Asks for the cache line of `at`, which will be read soon. A hint: it never faults and changes nothing.
+#[inline(always)]
+pub fn will_read(at: *const u8) {
+    // SAFETY: prefetches access nothing.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        core::arch::asm!("prefetcht0 byte ptr [{at}]", at = in(reg) at,
+            options(nostack, preserves_flags, readonly));
+    }
+    // SAFETY: as above.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        core::arch::asm!("prfm pldl1keep, [{at}]", at = in(reg) at,
+            options(nostack, preserves_flags, readonly));
+    }
+}
+
 /// Asks for the cache line of `at` to be written soon: another CPU's copy is fetched and given up while
 /// this one goes on. A hint: it never faults and changes nothing.
 #[inline(always)]

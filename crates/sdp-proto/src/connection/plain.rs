@@ -11,10 +11,19 @@ use super::{
     source::Source,
     words::{Ack, high, low, pack},
 };
-use crate::wire::{Flags, HEADER, Header, Mid, hello::RECEIVE_SIZE_MIN};
+use crate::wire::{Flags, HEADER, Mid, hello::RECEIVE_SIZE_MIN};
 
-/// Bytes of a plain message's header.
-pub const PLAIN_HEADER: usize = crate::wire::HEADER_LEN;
+/// A plain message's header: its 16 bytes as two little-endian words, whatever the host's order is. So
+/// it stays in registers on its way between ring and engine.
+pub type PlainHeader = [u64; 2];
+
+const _: () = assert!(size_of::<PlainHeader>() == crate::wire::HEADER_LEN);
+
+/// Low 16 bits of the first word: message identifier, and the flags that are looked at.
+const KIND: u64 = 0x07ff;
+const DATA: u64 = Mid::Data.byte() as u64;
+
+const _: () = assert!(Flags::from_byte(0xff).byte() as u64 == KIND >> 8);
 
 /// Bits of the first word of either half: credits are explicit.
 const EXPLICIT: u64 = 1;
@@ -29,7 +38,7 @@ const SINK_SPECIAL: u64 = 0xfff0;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sent {
     /// The message's header.
-    pub header: [u8; PLAIN_HEADER],
+    pub header: PlainHeader,
     /// Words 1 and 2 of the state from now on.
     pub words: [u64; 2],
     /// Word 4 of the state from now on.
@@ -40,7 +49,7 @@ impl Source {
     /// A Data message of `payload` bytes, for the source whose words 0 to 4 are given: what
     /// [`Source::next_data`] and [`Source::commit`] would do. Store the new words once the fabric has the
     /// message. `None`: not plain; unpack the state and see.
-    #[inline]
+    #[inline(always)]
     pub const fn plain(words: [u64; 5], ack: Ack, payload: u32) -> Option<Sent> {
         let [bits, sequence, _, sizes, position] = words;
         let limit = low(sizes);
@@ -53,16 +62,13 @@ impl Source {
             return None;
         }
         let mseq = low(sequence).wrapping_add(1);
-        let header = Header {
-            mid: Mid::Data,
-            flags: Flags::NONE,
-            bufs: ack.bufs,
-            len: HEADER.wrapping_add(payload),
-            mseq,
-            mseq_ack: ack.mseq_ack,
-        };
+        let len = HEADER.wrapping_add(payload).swap_bytes() as u64;
+        let bufs = ack.bufs.swap_bytes() as u64;
         Some(Sent {
-            header: header.encode(),
+            header: [
+                DATA | bufs << 16 | len << 32,
+                pack(mseq.swap_bytes(), ack.mseq_ack.swap_bytes()),
+            ],
             words: [pack(mseq, high(sequence)), ack.to_word()],
             position: position.wrapping_add(payload as u64),
         })
@@ -82,27 +88,26 @@ pub struct Taken {
 
 impl Sink {
     /// Whether [`Sink::plain`] may be asked at all, by word 0 of the state.
-    #[inline]
+    #[inline(always)]
     pub const fn is_plain(bits: u64) -> bool {
         bits & (EXPLICIT | SINK_SPECIAL) == 0 && bits & MODE != MODE
     }
 
     /// A Data message of `len` bytes that begins with `header`, for the sink whose words 0 to 2 are
     /// given: what parsing and [`Sink::handle`] would do. `None`: not plain; unpack the state and see.
-    #[inline]
-    pub const fn plain(words: [u64; 3], header: &[u8; PLAIN_HEADER], len: u32) -> Option<Taken> {
+    #[inline(always)]
+    pub const fn plain(words: [u64; 3], header: PlainHeader, len: u32) -> Option<Taken> {
         let [bits, sequence, position] = words;
-        let [mid, flags, _, _, l0, l1, l2, l3, s0, s1, s2, s3, _, _, _, _] = *header;
+        let [first, second] = header;
         let mseq = low(sequence).wrapping_add(1);
         let limit = high(bits);
         if !Self::is_plain(bits)
             || limit < RECEIVE_SIZE_MIN
-            || mid != Mid::Data.byte()
-            || Flags::from_byte(flags).byte() != 0
+            || first & KIND != DATA
             || len <= HEADER
             || len > limit
-            || u32::from_be_bytes([l0, l1, l2, l3]) != len
-            || u32::from_be_bytes([s0, s1, s2, s3]) != mseq
+            || high(first).swap_bytes() != len
+            || low(second).swap_bytes() != mseq
             || high(sequence) != 0
         {
             return None;
@@ -127,6 +132,16 @@ mod tests {
         *words.first_chunk().expect("enough words")
     }
 
+    fn bytes(header: PlainHeader) -> [u8; 16] {
+        let [first, second] = header;
+        (u128::from(second) << 64 | u128::from(first)).to_le_bytes()
+    }
+
+    fn words_of(header: [u8; 16]) -> PlainHeader {
+        let n = u128::from_le_bytes(header);
+        [n as u64, (n >> 64) as u64]
+    }
+
     fn after(mut words: [u64; Source::WORDS], sent: Sent) -> [u64; Source::WORDS] {
         words[1..3].copy_from_slice(&sent.words);
         words[4] = sent.position;
@@ -141,16 +156,16 @@ mod tests {
             let (ack, payload) = (Ack::implicit(n * 3), n * 71);
             let message = source.next_data(ack, payload).expect("may be sent");
             let sent = Source::plain(first(&source.to_words()), ack, payload).expect("is plain");
-            assert_eq!(message.header(), sent.header);
+            assert_eq!(message.header(), bytes(sent.header));
             let words = after(source.to_words(), sent);
             source.commit(&message);
             assert_eq!(source.to_words(), words);
 
             let len = HEADER + payload;
-            let taken = Sink::plain(first(&sink.to_words()), &sent.header, len).expect("is plain");
+            let taken = Sink::plain(first(&sink.to_words()), sent.header, len).expect("is plain");
             let mut words = sink.to_words();
             words[1..3].copy_from_slice(&taken.words);
-            let parsed = Message::parse(&sent.header, len).expect("well-formed");
+            let parsed = Message::parse(&bytes(sent.header), len).expect("well-formed");
             let SinkAction::Deliver(found) = sink.handle(&parsed).expect("legal") else {
                 panic!("a Data message is delivered");
             };
@@ -185,22 +200,23 @@ mod tests {
         let words = first(&sink.to_words());
         let source = Source::new(&SourceConfig::implicit(SIZE));
         let good = source.next_data(Ack::implicit(0), 100).expect("may be sent");
-        let good: [u8; PLAIN_HEADER] = good.header().try_into().expect("16 bytes");
-        assert!(Sink::plain(words, &good, 116).is_some());
-        assert!(Sink::plain(words, &good, 117).is_none(), "length of the record");
-        assert!(Sink::plain(words, &good, 16).is_none(), "no payload");
+        let bytes: [u8; 16] = good.header().try_into().expect("16 bytes");
+        let good = words_of(bytes);
+        assert!(Sink::plain(words, good, 116).is_some());
+        assert!(Sink::plain(words, good, 117).is_none(), "length of the record");
+        assert!(Sink::plain(words, good, 16).is_none(), "no payload");
         for byte in [0, 1, 4, 7, 8, 11] {
-            let mut bad = good;
+            let mut bad = bytes;
             bad[byte] ^= 1;
-            assert!(Sink::plain(words, &bad, 116).is_none(), "byte {byte}");
+            assert!(Sink::plain(words, words_of(bad), 116).is_none(), "byte {byte}");
         }
         for bit in [0, 4, 7, 8, 9, 10, 11, 15] {
             let mut other = words;
             other[0] ^= 1 << bit;
-            assert!(Sink::plain(other, &good, 116).is_none(), "bit {bit}");
+            assert!(Sink::plain(other, good, 116).is_none(), "bit {bit}");
         }
         let mut later = sink;
         later.recover_at(7, 0);
-        assert!(Sink::plain(first(&later.to_words()), &good, 116).is_none(), "gap");
+        assert!(Sink::plain(first(&later.to_words()), good, 116).is_none(), "gap");
     }
 }
