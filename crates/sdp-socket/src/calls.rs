@@ -8,11 +8,9 @@
 //! Functions with pointer arguments are `unsafe`: the pointers are the program's own, with the
 //! validity that the corresponding libc call demands.
 
-use core::sync::atomic::Ordering;
-
 use libc::{c_int, epoll_event, iovec, msghdr, pollfd, sigset_t, sockaddr, socklen_t, timespec};
 use sdp_stats::{Direction, Lane as StatsLane, Reason};
-use sdp_sys::{errno::Errno, section};
+use sdp_sys::{count::Way, errno::Errno, section};
 
 use crate::{
     conn::{self, Half, Stage},
@@ -91,15 +89,16 @@ fn road(fd: c_int, half: Half) -> Road {
         Stage::Fresh | Stage::Listener => Road::Pass,
         Stage::Attached => attached_road(pinned, half),
         Stage::Kernel | Stage::Young | Stage::Meeting => {
-            // SeqCst, before the stage is looked at again: whoever attaches meanwhile either sees the
+            // In order, before the stage is looked at again: whoever attaches meanwhile either sees the
             // count or is seen (the half is not promoted while somebody is in the kernel).
-            pinned.raw[half as usize].fetch_add(1, Ordering::SeqCst);
+            let way = Way::now();
+            way.add(&pinned.raw[half as usize], 1);
             if pinned.stage() == Stage::Attached {
-                pinned.raw[half as usize].fetch_sub(1, Ordering::SeqCst);
+                way.sub(&pinned.raw[half as usize], 1);
                 return attached_road(pinned, half);
             }
             let ticket = Ticket { conn: pinned.index(), fd, receive: half == Half::Receive };
-            pinned.pin(half); // until `finish`
+            core::mem::forget(pinned); // until `finish`
             Road::Kernel(ticket)
         }
     }
@@ -148,7 +147,7 @@ pub unsafe fn recv(fd: c_int, iov: *const iovec, count: usize, flags: c_int) -> 
 /// See the module.
 #[inline]
 pub unsafe fn recv_one(fd: c_int, iov: &iovec, flags: c_int) -> Call {
-    if plain::is_simple(flags) {
+    if plain::is_simple(flags) && plain::may_apply(fd) {
         let (to, len) = (iov.iov_base.cast::<u8>(), iov.iov_len);
         // SAFETY: the program's buffer.
         match unsafe { plain::receive(fd, to, len) } {
@@ -235,7 +234,10 @@ pub unsafe fn send(fd: c_int, iov: *const iovec, count: usize, flags: c_int) -> 
 #[inline]
 pub unsafe fn send_one(fd: c_int, iov: &iovec, flags: c_int) -> Call {
     // SAFETY: the program's buffer.
-    if plain::is_simple(flags) && unsafe { plain::send(fd, iov.iov_base.cast(), iov.iov_len) } {
+    if plain::is_simple(flags)
+        && plain::may_apply(fd)
+        && unsafe { plain::send(fd, iov.iov_base.cast(), iov.iov_len) }
+    {
         return Call::Done(iov.iov_len as isize);
     }
     // SAFETY: the caller's.
@@ -301,14 +303,17 @@ unsafe fn each_right(msg: *const msghdr, mut each: impl FnMut(c_int)) {
 pub fn finish(ticket: Ticket, result: isize, flags: c_int) {
     let Some(conn) = conn::get(ticket.conn) else { return };
     let half = if ticket.receive { Half::Receive } else { Half::Send };
-    conn.raw[half as usize].fetch_sub(1, Ordering::SeqCst);
+    // No handler of the program breaks into the counting.
+    let _section = section::Guard::enter();
+    let way = Way::now();
+    way.sub(&conn.raw[half as usize], 1);
     if result > 0 && flags & libc::MSG_PEEK == 0 && !process::is_retired() {
         lifecycle::see(conn);
-        promote::count_call(conn, half, result as usize);
+        promote::count_call(conn, half, result as usize, way);
         if let Some(page) = process::page() {
             let direction = if ticket.receive { Direction::Receive } else { Direction::Send };
-            // Without the half's lock: straight into the totals, which add atomically.
-            page.moved(sdp_stats::RowId::NONE, direction, StatsLane::Kernel, result as u64);
+            // Without the half's lock: straight into the totals.
+            page.moved_rowless(direction, StatsLane::Kernel, result as u64, way.is_single());
         }
         promote::after_call(conn, ticket.fd);
     }

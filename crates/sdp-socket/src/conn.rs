@@ -21,7 +21,7 @@ use sdp_shm::{
     layout::Segment,
 };
 use sdp_stats::{Reason, RowId};
-use sdp_sys::errno::Errno;
+use sdp_sys::{count::Way, errno::Errno};
 
 use crate::process;
 
@@ -421,6 +421,9 @@ impl Conn {
 
     /// Unmaps the segment and leaves the peer. Nobody else uses them.
     fn unmap(&self) {
+        if self.segment.load(Ordering::Relaxed).is_null() {
+            return; // never attached
+        }
         let base = self.segment.swap(null_mut(), Ordering::AcqRel);
         if let Some(base) = NonNull::new(base) {
             let len = sdp_shm::layout::segment_bytes(self.ring_bytes.load(Ordering::Relaxed));
@@ -492,26 +495,14 @@ impl Conn {
 
     #[inline]
     pub(crate) fn pin(&self, half: Half) {
-        let pins = &self.pins[half as usize];
-        if sdp_sys::pid::is_single_threaded() {
-            // Nobody else counts, and signal handlers leave the count as they found it.
-            pins.store(pins.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-            return;
-        }
-        pins.fetch_add(1, Ordering::SeqCst);
+        Way::now().add(&self.pins[half as usize], 1);
     }
 
     #[inline]
     pub(crate) fn unpin(&self, half: Half) {
-        let pins = &self.pins[half as usize];
-        let before = if sdp_sys::pid::is_single_threaded() {
-            let before = pins.load(Ordering::Relaxed);
-            pins.store(before.wrapping_sub(1), Ordering::Relaxed);
-            before
-        } else {
-            pins.fetch_sub(1, Ordering::SeqCst)
-        };
-        if before == 1 && self.state.load(Ordering::SeqCst) == CLOSING {
+        if Way::now().sub(&self.pins[half as usize], 1) == 1
+            && self.state.load(Ordering::SeqCst) == CLOSING
+        {
             self.tear_down_if_unused();
         }
     }
@@ -581,6 +572,8 @@ impl Conn {
         process::close_stats_row(self);
         let index = self.index();
         self.state.store(FREE, Ordering::Release);
-        HINT.fetch_min(index, Ordering::Relaxed);
+        if HINT.load(Ordering::Relaxed) > index {
+            HINT.fetch_min(index, Ordering::Relaxed);
+        }
     }
 }

@@ -113,6 +113,18 @@ impl InUse {
     }
 }
 
+/// Whether the descriptor names a connection that has lanes; for callers that shall not pay for more when it
+/// has none.
+#[inline(always)]
+pub(crate) fn may_apply(fd: c_int) -> bool {
+    match table::entry(fd) {
+        Some(Entry::Conn(index)) => {
+            conn::get(index).is_some_and(|conn| conn.stage() == Stage::Attached)
+        }
+        _ => false,
+    }
+}
+
 /// What became of a receive.
 pub(crate) enum Received {
     /// This many bytes; nothing more is to be had, or wanted.
@@ -127,7 +139,7 @@ pub(crate) enum Received {
 ///
 /// # Safety
 /// `from` is readable for `len` bytes (the program's own promise).
-#[inline]
+#[inline(never)]
 pub(crate) unsafe fn send(fd: c_int, from: *const u8, len: usize) -> bool {
     const SPECIAL: u32 = flag::HOSTILE | flag::SHUT | flag::PINNED | flag::PEER_GONE;
     if len == 0 || len > LONGEST || from.is_null() {
@@ -224,7 +236,7 @@ fn push(used: &InUse, fd: c_int, side: usize, len: usize, copy: impl FnOnce(&[Ce
 ///
 /// # Safety
 /// `to` is writable for `len` bytes (the program's own promise).
-#[inline]
+#[inline(never)]
 pub(crate) unsafe fn receive(fd: c_int, to: *mut u8, len: usize) -> Option<Received> {
     if len == 0 || to.is_null() {
         return None;

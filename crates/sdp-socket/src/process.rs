@@ -158,7 +158,9 @@ fn count_cpus() {
 
 /// Notes that a descriptor number is in the table.
 pub(crate) fn note_descriptor(fd: i32) {
-    TOP.fetch_max(fd, Ordering::Relaxed);
+    if TOP.load(Ordering::Relaxed) < fd {
+        TOP.fetch_max(fd, Ordering::Relaxed);
+    }
 }
 
 /// Highest descriptor number that was ever in the table.

@@ -408,6 +408,22 @@ impl Page {
         }
     }
 
+    /// Payload bytes that one call moved on a connection without a row. `alone`: no other thread can be at the
+    /// page, nor a signal handler; then there is no locked instruction.
+    #[inline(always)]
+    pub fn moved_rowless(&self, direction: Direction, lane: Lane, bytes: u64, alone: bool) {
+        let counter = match lane {
+            Lane::Kernel => Counter::TcpBytes,
+            Lane::Sdp => Counter::SdpBytes,
+        };
+        let total = &self.totals.counters[direction as usize][counter as usize];
+        if alone {
+            bump(total, bytes);
+        } else {
+            total.fetch_add(bytes, Relaxed);
+        }
+    }
+
     /// Payload bytes that one call moved. The caller holds that half's lock.
     #[inline(always)]
     pub fn moved(&self, id: RowId, direction: Direction, lane: Lane, bytes: u64) {

@@ -10,6 +10,7 @@
 #![cfg_attr(not(test), no_std)]
 
 pub mod cache;
+pub mod count;
 pub mod errno;
 pub mod fd;
 pub mod hidden;

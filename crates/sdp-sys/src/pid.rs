@@ -4,9 +4,9 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::{errno::Errno, fd, sys, tls};
 
-/// A process was made on this memory by other means than libc's: it may be a thread that libc does not
-/// know.
-static SHARED: AtomicBool = AtomicBool::new(false);
+/// Something was made to run on this process's memory by other means than libc's: it may be a thread that
+/// libc does not know. Set before, never cleared. (Public for the assembly of the hooks.)
+pub static SHARED: AtomicBool = AtomicBool::new(false);
 
 unsafe extern "C" {
     /// libc's own knowledge of whether the process has a second thread.
@@ -14,13 +14,14 @@ unsafe extern "C" {
 }
 
 /// Whether the calling thread is the only one that can touch this process's memory: libc knows of no
-/// other, and neither `clone` nor a raw system call made one behind its back. Stays true until this very
+/// other, and neither `clone` nor a raw system call made one behind its back. (A
+/// vfork child runs alone, while its parent waits.) Stays true until this very
 /// thread makes another one, so never changes within a section ([`crate::section`]).
 #[inline(always)]
 pub fn is_single_threaded() -> bool {
     // SAFETY: a byte of libc that only libc writes; read like any other flag.
     let known = unsafe { (&raw const __libc_single_threaded).read_volatile() } != 0;
-    known && !SHARED.load(Relaxed) && tls::slot(tls::Slot::Borrowed).load(Relaxed) == 0
+    known && !SHARED.load(Relaxed)
 }
 
 /// This process's id, from the kernel each time (a cached copy would be wrong after a raw clone).
@@ -41,15 +42,15 @@ pub fn is_borrowed(owner: u32) -> bool {
     if current() as u32 != owner {
         return true;
     }
-    // The parent runs again only when its vfork child is gone; but was it one, or a thread?
-    SHARED.store(true, Relaxed);
+    // The parent runs again only when its vfork child is gone.
     slot.store(0, Relaxed);
     false
 }
 
-/// The calling thread is about to give its memory to a child.
+/// The calling thread is about to give its memory to a child, or to a thread that libc does not know.
 #[inline]
 pub fn lend() {
+    SHARED.store(true, Relaxed);
     tls::slot(tls::Slot::Borrowed).store(1, Relaxed);
 }
 
