@@ -73,6 +73,20 @@ pub fn involved() -> bool {
     process::highest_descriptor() >= 0
 }
 
+/// Whether a descriptor in the array is more than a pass-through. A load for each, none while the process has
+/// nothing to lose.
+///
+/// # Safety
+/// See the module.
+#[inline]
+pub unsafe fn concerns(fds: *const pollfd, count: usize) -> bool {
+    if !involved() || fds.is_null() {
+        return false;
+    }
+    // SAFETY: the program's array.
+    (0..count).any(|i| is_tracked(unsafe { (*fds.add(i)).fd }))
+}
+
 /// What stands between a data call and its lane.
 enum Road {
     /// Not ours.
