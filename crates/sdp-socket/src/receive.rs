@@ -202,8 +202,16 @@ pub(crate) fn with_sink<R>(
     }
     let result = match SinkState::load(&row.sink.words, segment, half) {
         Ok(mut state) => {
-            let result = body(&mut state, row, segment, segment.half(half));
+            let lines = segment.half(half);
+            let (_, before) = state.rx.cursors();
+            let result = body(&mut state, row, segment, lines);
             state.store(&row.sink.words);
+            // Whatever it was that freed room, padding without a message included.
+            let (_, head) = state.rx.cursors();
+            let size = u64::from(segment.ring_bytes());
+            if wait::crosses_eighth(size, before, head) {
+                wait::room_freed(conn, lines, size, head);
+            }
             result
         }
         Err(Broken) => {
@@ -474,6 +482,7 @@ fn ring_read(
     let mut walk = *buffers;
     let mut got = 0;
     let size = conn.segment().map_or(0, |segment| u64::from(segment.ring_bytes()));
+    let (_, mut looked) = sink.rx.cursors();
     if wish.peeks() {
         return Ok(match next_message(conn, sink, row)? {
             Some(_) => peek_ring(&mut onlooker(sink), walk, wish),
@@ -492,8 +501,10 @@ fn ring_read(
             sink.current_len = 0;
             sink.current_offset = 0;
             sink.rx.release(message);
+            // Padding before the message counts too: it can be most of the ring.
             let (_, head) = sink.rx.cursors();
-            if wait::crosses_eighth(size, message.token, head) {
+            if wait::crosses_eighth(size, looked, head) {
+                looked = head;
                 wait::room_freed(conn, lines, size, head);
             }
         }
