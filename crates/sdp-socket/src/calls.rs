@@ -9,7 +9,7 @@
 //! validity that the corresponding libc call demands.
 
 use libc::{c_int, epoll_event, iovec, msghdr, pollfd, sigset_t, sockaddr, socklen_t, timespec};
-use sdp_stats::{Direction, Lane as StatsLane, Reason};
+use sdp_stats::{Direction, Reason};
 use sdp_sys::{count::Way, errno::Errno, section};
 
 use crate::{
@@ -278,6 +278,7 @@ pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Call {
                     && conn.stage() != Stage::Fresh
                 {
                     handover::leave(conn, passed, Reason::Passed);
+                    crate::adopt::announce(passed);
                 }
             });
         }
@@ -322,12 +323,11 @@ pub fn finish(ticket: Ticket, result: isize, flags: c_int) {
     let way = Way::now();
     way.sub(&conn.raw[half as usize], 1);
     if result > 0 && flags & libc::MSG_PEEK == 0 && !process::is_retired() {
-        lifecycle::see(conn);
+        lifecycle::see(conn, ticket.fd);
         promote::count_call(conn, half, result as usize, way);
         if let Some(page) = process::page() {
             let direction = if ticket.receive { Direction::Receive } else { Direction::Send };
-            // Without the half's lock: straight into the totals.
-            page.moved_rowless(direction, StatsLane::Kernel, result as u64, way.is_single());
+            page.moved_kernel(conn.stats_row(), direction, result as u64, way.is_single());
         }
         promote::after_call(conn, ticket.fd);
     }
@@ -335,13 +335,13 @@ pub fn finish(ticket: Ticket, result: isize, flags: c_int) {
 }
 
 /// After a successful `recvmsg` that is not ours and carried control data: numbers that arrived with
-/// SCM_RIGHTS are new descriptors.
+/// SCM_RIGHTS are new descriptors; connected TCP sockets among them are counted from here on.
 ///
 /// # Safety
 /// See the module.
-pub unsafe fn received_descriptors(msg: *const msghdr) {
+pub unsafe fn received_descriptors(through: c_int, msg: *const msghdr) {
     // SAFETY: the caller's.
-    unsafe { each_right(msg, lifecycle::forget) };
+    unsafe { each_right(msg, |fd| crate::adopt::received(through, fd)) };
 }
 
 /// `sendfile` to `out`.
@@ -697,6 +697,28 @@ pub enum Leave {
 pub fn exiting() {
     inherit::exiting();
 }
+/// What a program gets that asks for io_uring, whose use of descriptors no hook sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IoUring {
+    /// `ENOSYS` for programs that are known to fall back to what the hooks see, else passed on.
+    Auto,
+    /// `ENOSYS` for all.
+    Deny,
+    /// Passed on.
+    Allow,
+}
+
+/// The tunable `io_uring`. Reads the rule file if that has not happened yet.
+pub fn io_uring() -> IoUring {
+    use sdp_config::tunables::IoUring as Setting;
+    settings::load();
+    match process::tunables().io_uring() {
+        Setting::Auto => IoUring::Auto,
+        Setting::Deny => IoUring::Deny,
+        Setting::Allow => IoUring::Allow,
+    }
+}
+
 /// The library's constructor: remembers the process, reads tunables from `envp`.
 ///
 /// # Safety
@@ -705,4 +727,5 @@ pub unsafe fn constructed(argc: c_int, argv: *const *const u8, envp: *const *con
     process::remember();
     // SAFETY: the caller's.
     unsafe { settings::capture(argc, argv, envp) };
+    crate::adopt::begin();
 }

@@ -104,6 +104,10 @@ pub(crate) mod flag {
     pub(crate) const RESET_TOLD: u32 = 16384;
     /// Somebody waits for the connection where no bell reaches: it arms on the carrier.
     pub(crate) const BY_CARRIER: u32 = 32768;
+    /// The statistics row shows the addresses.
+    pub(crate) const SHOWN: u32 = 65536;
+    /// Begun by somebody else and come by exec or SCM_RIGHTS ([`crate::adopt`]).
+    pub(crate) const ADOPTED: u32 = 131_072;
 }
 
 /// Bits of a family row's flags.
@@ -142,6 +146,8 @@ pub(crate) struct Conn {
     peer_slot: AtomicU32,
     /// The peer process's id as the kernel told it at the meeting; 0 unknown.
     pub(crate) peer_pid: AtomicU32,
+    /// The process that passed an adopted connection on; 0 unknown.
+    pub(crate) giver: AtomicU32,
     /// The descriptor that the connection was made with: a hint for tools.
     pub(crate) fd: AtomicI32,
     /// Addresses; written under the meeting's lock before NAMED is set.
@@ -159,9 +165,9 @@ pub(crate) struct Conn {
     meeting: UnsafeCell<Rendezvous>,
     /// First registration in an epoll set + 1 (guarded by the epoll lock).
     pub(crate) registrations: AtomicU32,
-    /// When the meeting began; once attached, the last time a sender looked at the carrier, and the
-    /// consumer's head then.
-    pub(crate) looked_ns: AtomicU64,
+    /// When the meeting began, in nanoseconds; once attached, the last time a sender looked whether its
+    /// reader lives, in ticks, and the consumer's head then.
+    pub(crate) looked: AtomicU64,
     pub(crate) looked_head: AtomicU64,
     /// What waits have learnt ([`crate::spin::Learnt`]).
     pub(crate) spin: AtomicU64,
@@ -235,6 +241,7 @@ impl Conn {
             &self.side,
             &self.peer_slot,
             &self.peer_pid,
+            &self.giver,
             &self.ticks,
             &self.meeting_lock,
             &self.registrations,
@@ -249,7 +256,7 @@ impl Conn {
         for word in &self.bytes {
             word.store(0, Ordering::Relaxed);
         }
-        for word in [&self.looked_ns, &self.looked_head, &self.one_way] {
+        for word in [&self.looked, &self.looked_head, &self.one_way] {
             word.store(0, Ordering::Relaxed);
         }
         self.spin.store(crate::spin::Learnt::NEW.to_word(), Ordering::Relaxed);
@@ -381,6 +388,12 @@ impl Conn {
         }
         // SAFETY: NAMED: not written any more.
         Some(unsafe { *self.tuple.get() })
+    }
+
+    /// The addresses, if they have been learnt.
+    pub(crate) fn known_name(&self) -> Option<Tuple> {
+        // SAFETY: NAMED: not written any more.
+        self.has(flag::NAMED).then(|| unsafe { *self.tuple.get() })
     }
 
     /// Row index in the process's family memory.

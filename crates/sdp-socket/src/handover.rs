@@ -67,9 +67,8 @@ pub(crate) fn leave(conn: &Conn, fd: c_int, reason: Reason) -> bool {
         return true;
     }
     demote::leave_outbound(conn, reason);
-    let outcome = demote::leave_inbound(conn, reason, |sink, row, lines| {
-        hand_over(conn, fd, sink, row, lines)
-    });
+    let outcome =
+        demote::leave_inbound(conn, |sink, row, lines| hand_over(conn, fd, sink, row, lines));
     // Whoever waits for room in the ring finds the carrier now.
     conn.ring_peer();
     match outcome {

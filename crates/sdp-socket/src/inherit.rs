@@ -140,7 +140,8 @@ pub(crate) fn fork_child() {
             && let Some(conn) = conn::get(index)
         {
             // Rows and bells are the parent's; descriptors that the parent opened count for it.
-            conn.flags.fetch_and(!(flag::ROWED | flag::PEER_HAS_BELL), Ordering::SeqCst);
+            let parents = flag::ROWED | flag::SHOWN | flag::PEER_HAS_BELL;
+            conn.flags.fetch_and(!parents, Ordering::SeqCst);
             conn.set_stats_row(sdp_stats::RowId::NONE);
             conn.forget_threads();
             conn.change_stage(Stage::Meeting, Stage::Young);
@@ -255,10 +256,14 @@ pub(crate) fn exiting() {
     table::walk(|fd, entry| {
         if matches!(entry, Entry::Conn(_))
             && let Some(conn) = Pinned::new(fd, Half::Receive)
-            && conn.stage() == Stage::Attached
         {
-            // No DisConn: other threads may still send, and the kernel's FIN follows in a moment.
-            crate::lifecycle::settle_end(&conn, fd);
+            match conn.stage() {
+                // No DisConn: other threads may still send, and the kernel's FIN follows in a moment.
+                Stage::Attached => {
+                    crate::lifecycle::settle_end(&conn, fd);
+                }
+                _ => crate::promote::ended(&conn),
+            }
         }
     });
     if let Some(page) = process::page() {

@@ -19,6 +19,7 @@
 
 #![cfg_attr(not(test), no_std)]
 
+mod adopt;
 pub mod calls;
 mod carrier;
 mod conn;

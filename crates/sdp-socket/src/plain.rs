@@ -42,8 +42,7 @@ use crate::{
 const LONGEST: usize = 16 * 1024;
 /// Ring bytes that the consumer frees at most before it publishes them.
 const PUBLISH_EVERY: u64 = 4096;
-/// A sender looks at its CPU's number and at the clock (E4) while less than so many ring bytes are unread as
-/// far as it knows …
+/// A sender looks at its CPU's number while less than so many ring bytes are unread as far as it knows …
 const LOOK_BELOW: u64 = 256;
 /// … and else once per so many; a power of two.
 const LOOK_EVERY: u64 = 1024;
@@ -179,6 +178,11 @@ fn push(used: &InUse, fd: c_int, side: usize, len: usize, copy: impl FnOnce(&[Ce
     {
         return false;
     }
+    let unread = tail_before.wrapping_sub(head_seen);
+    let looks_around = unread < LOOK_BELOW || tail_before & (LOOK_EVERY - 1) < len as u64;
+    if unread != 0 && send::is_time_to_watch(conn).is_some() {
+        return false; // E4: the ordinary way looks whether the reader lives
+    }
     let ack = Ack::from_word(row.ack.load(Ordering::Acquire));
     let engine = [load(e0), load(e1), load(e2), load(e3), load(e4)];
     let Some(message) = Source::plain(engine, ack, len as u32) else { return false };
@@ -211,22 +215,12 @@ fn push(used: &InUse, fd: c_int, side: usize, len: usize, copy: impl FnOnce(&[Ce
     if arm::check(&lines.receive_arm.word).is_some() {
         send::ring_sleeper(conn, fd, row, segment);
     }
-    // A slow sender looks around at every message, a fast one now and then.
-    let unread = tail_before.wrapping_sub(ring.seen_head());
-    if unread < LOOK_BELOW || (tail_before ^ ring.tail()) & !(LOOK_EVERY - 1) != 0 {
+    // A slow sender tells at every message where it runs, a fast one now and then.
+    if looks_around {
         let cpu = crate::spin::this_cpu();
         let end = segment.end(side);
         if end.cpu.load(Ordering::Relaxed) != cpu {
             end.cpu.store(cpu, Ordering::Relaxed);
-        }
-        if unread != 0
-            && send::is_time_to_watch(conn).is_some_and(|now| {
-                // What it finds out is for the next call.
-                send::watch_peer_now(conn, fd, lines, tail_before, now);
-                ring.refresh().is_ok()
-            })
-        {
-            head.store(ring.seen_head(), Ordering::Relaxed);
         }
     }
     true

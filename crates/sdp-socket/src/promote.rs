@@ -45,6 +45,7 @@ pub(crate) fn after_call(conn: &Conn, fd: i32) {
     match conn.stage() {
         Stage::Young if has_earned(conn) => begin(conn, fd),
         Stage::Meeting => tick(conn, fd),
+        Stage::Kernel if conn.has(flag::ADOPTED) => crate::adopt::after_call(conn, fd),
         _ => {}
     }
 }
@@ -62,21 +63,26 @@ fn begin(conn: &Conn, fd: i32) {
     if !tick.is_multiple_of(RETRY_TICKS) {
         return;
     }
+    // Whoever else may have it open is dear to find out.
+    let is_dear = conn.has(flag::ADOPTED) || is_out_of_sight(conn);
+    if is_dear && tick != 0 && !tick.is_power_of_two() {
+        return;
+    }
     if !process::tunables().has_shm() {
         return stay(conn, Reason::Disabled);
     }
     if conn.has(flag::PINNED | flag::UNCERTAIN) {
-        return conn.note_reason(Reason::NotSole);
+        return conn.note_reason(conn.pin_reason().unwrap_or(Reason::NotSole));
     }
     let (Some(row), Some((family, slot))) = (conn.row_index(), process::family()) else {
         return stay(conn, Reason::NoMemory);
     };
-    if family.is_held_by_others(slot, row) || is_out_of_sight(conn) {
+    if family.is_held_by_others(slot, row) || (is_dear && crate::adopt::is_held_outside(conn, fd)) {
         return conn.note_reason(Reason::NotSole);
     }
     if conn.change_stage(Stage::Young, Stage::Meeting) {
         conn.ticks.store(0, Ordering::Relaxed);
-        conn.looked_ns.store(monotonic_ns(), Ordering::Relaxed);
+        conn.looked.store(monotonic_ns(), Ordering::Relaxed);
         tick_now(conn, fd);
     }
 }
@@ -87,7 +93,7 @@ fn tick(conn: &Conn, fd: i32) {
         if !tick.is_multiple_of(LATE_EVERY) {
             return;
         }
-        let since = conn.looked_ns.load(Ordering::Relaxed);
+        let since = conn.looked.load(Ordering::Relaxed);
         if monotonic_ns().saturating_sub(since) <= GIVE_UP_NS {
             return tick_now(conn, fd);
         }
@@ -98,6 +104,14 @@ fn tick(conn: &Conn, fd: i32) {
     }
     if tick < EAGER_TICKS || tick.is_multiple_of(PATIENT_EVERY) {
         tick_now(conn, fd);
+    }
+}
+
+/// The connection ends: one that its other end never came to meet says so.
+pub(crate) fn ended(conn: &Conn) {
+    if conn.stage() == Stage::Meeting {
+        let is_early = conn.ticks.load(Ordering::Relaxed) < EAGER_TICKS;
+        conn.note_reason(if is_early { Reason::ShortLived } else { Reason::PeerNotListening });
     }
 }
 
@@ -115,6 +129,7 @@ fn tick_now(conn: &Conn, fd: i32) {
     let _section = section::Guard::enter();
     let Some(tuple) = conn.name(fd) else { return stay(conn, Reason::UnsuitableSocket) };
     process::ensure_row(conn);
+    process::name_row(conn, fd, tuple);
     let (bell_fd, bell_page_fd) = process::bell_files();
     let hello = hello(&tuple);
     let hello_ack = HelloAck {

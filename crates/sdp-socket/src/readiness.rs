@@ -487,7 +487,7 @@ pub(crate) unsafe fn select(
         // More than we can look at together: these connections are the kernel's from now on.
         for fd in (0..count).filter(|fd| bit(read, *fd) || bit(write, *fd)) {
             if let Some(conn) = attached(fd as c_int) {
-                handover::leave(conn, fd as c_int, Reason::HandedOver);
+                handover::leave(conn, fd as c_int, Reason::Limit);
             }
         }
         return None;

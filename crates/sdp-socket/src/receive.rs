@@ -8,7 +8,7 @@ use sdp_shm::{
     layout::{Half as HalfLines, LOG_ENTRIES, Segment},
     lock,
 };
-use sdp_stats::{Direction, Fabric, Lane as StatsLane, Verdict};
+use sdp_stats::{Direction, Fabric, Lane as StatsLane, Reason, Verdict};
 use sdp_sys::{errno::Errno, fd, section, time::monotonic_ns};
 
 use core::sync::atomic::Ordering;
@@ -203,9 +203,13 @@ pub(crate) fn with_sink<R>(
     let result = match SinkState::load(&row.sink.words, segment, half) {
         Ok(mut state) => {
             let lines = segment.half(half);
+            let (lane, followed) = (state.lane, state.followed);
             let (_, before) = state.rx.cursors();
             let result = body(&mut state, row, segment, lines);
             state.store(&row.sink.words);
+            if state.followed != followed {
+                count_switches(conn, lane, state.followed.wrapping_sub(followed));
+            }
             // Whatever it was that freed room, padding without a message included.
             let (_, head) = state.rx.cursors();
             let size = u64::from(segment.ring_bytes());
@@ -221,6 +225,22 @@ pub(crate) fn with_sink<R>(
     };
     lock::unlock(&row.sink.lock);
     result
+}
+
+/// The half followed `n` switches, beginning on `lane`.
+#[cold]
+fn count_switches(conn: &Conn, lane: Lane, n: u32) {
+    let mut lane = lane;
+    for _ in 0..n.min(TURNS) {
+        match lane {
+            Lane::Kernel => process::half_promoted(conn, Direction::Receive),
+            Lane::Sdp => {
+                let reason = conn.pin_reason().unwrap_or(Reason::PeerSwitched);
+                process::half_demoted(conn, Direction::Receive, reason);
+            }
+        }
+        lane = if lane == Lane::Sdp { Lane::Kernel } else { Lane::Sdp };
+    }
 }
 
 fn attempt(conn: &Pinned, buffers: &mut Buffers, wish: Wish, look: Look) -> Result<usize, Errno> {

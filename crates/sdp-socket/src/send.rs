@@ -10,14 +10,14 @@ use sdp_rdma::{
 };
 use sdp_shm::{
     family::Row,
-    layout::{Half as HalfLines, Segment},
+    layout::{CLOSED, Half as HalfLines, Segment},
     lock,
 };
 use sdp_stats::{Direction, Fabric, Lane as StatsLane, Reason, Verdict};
 use sdp_sys::{
     errno::Errno,
     fd, section,
-    time::{coarse_ns, monotonic_ns},
+    time::{TICKS_PER_MS, monotonic_ns, ticks},
 };
 
 use crate::{
@@ -32,9 +32,8 @@ use crate::{
 
 /// Most payload of one message: the reader starts while the writer still copies.
 const PIECE: usize = 16 * 1024;
-/// A sender whose reader does not move looks at the carrier at most this often (as far as the kernel's
-/// tick can tell).
-const LOOK_EVERY_NS: u64 = 1_000_000;
+/// A sender whose reader does not move looks at the carrier this often.
+const LOOK_EVERY_TICKS: u64 = TICKS_PER_MS;
 /// How long the gate of a half may be held against us before the peer counts as hostile. More than a
 /// hand-over takes at most, which holds it throughout.
 const GATE_PATIENCE_NS: u64 = 5_000_000_000;
@@ -255,6 +254,7 @@ fn attempt(
                 None => return kernel_send(conn, source, row, lines, buffers, flags),
             }
         }
+        watch_peer(conn, source, lines);
         // A peer that closed with bytes unread has reset the carrier: the kernel says so. One that was
         // killed sent FIN, and whether our bytes came before or after it cannot be told: EPIPE.
         if must_leave(conn, segment, flags)
@@ -264,7 +264,10 @@ fn attempt(
         }
         match ring_send(conn, source, row, segment, lines, buffers, first_on_lane) {
             RingSend::Done => return Attempt::Done,
-            RingSend::Left => continue,
+            RingSend::Left => {
+                process::half_demoted(conn, Direction::Send, reason_to_leave(conn, flags));
+                continue;
+            }
             RingSend::Broken => {
                 crate::demote::reset(conn);
                 return Attempt::Failed(Errno::ECONNRESET);
@@ -319,10 +322,7 @@ fn enter_sdp(conn: &Pinned, source: &mut SourceState, lines: &HalfLines) -> Opti
     let sent = carrier::sent(conn.fd()).ok()?;
     source.carrier_sent = sent;
     gated(conn, lines, conn.side(), || source.switch(lines, Lane::Sdp))?;
-    if let Some(page) = process::page() {
-        process::ensure_row(conn);
-        page.promoted(conn.stats_row(), Direction::Send, Fabric::Shm);
-    }
+    process::half_promoted(conn, Direction::Send);
     Some(())
 }
 
@@ -339,7 +339,7 @@ fn reason_to_leave(conn: &Conn, flags: c_int) -> Reason {
         Reason::UrgentData
     } else {
         // Without a reason of our own, the peer has pinned its end.
-        conn.pin_reason().unwrap_or(Reason::HandedOver)
+        conn.pin_reason().unwrap_or(Reason::PeerSwitched)
     }
 }
 
@@ -367,9 +367,7 @@ pub(crate) fn leave_sdp(
     });
     match left {
         Some(Some(())) => {
-            if let Some(page) = process::page() {
-                page.demoted(conn.stats_row(), Direction::Send, reason);
-            }
+            process::half_demoted(conn, Direction::Send, reason);
             // Whoever waits for room in the ring is writable by the carrier now.
             if conn.has(flag::WANTS_ROOM) {
                 process::ring_own(conn.index());
@@ -392,7 +390,7 @@ fn is_reader_dead(conn: &Conn, source: &mut SourceState, lines: &HalfLines) -> b
     }
     let Some(fd) = crate::table::number_of(conn) else { return false };
     if carrier::tcp_state(fd) != carrier::TCP_CLOSE {
-        ring_carrier(conn, fd, source, lines);
+        probe_carrier(conn, fd, source, lines);
     }
     carrier::tcp_state(fd) == carrier::TCP_CLOSE
 }
@@ -470,7 +468,6 @@ fn ring_send(
     if end.cpu.load(Ordering::Relaxed) != cpu {
         end.cpu.store(cpu, Ordering::Relaxed);
     }
-    let (tail_before, _) = source.tx.cursors();
     let ack = Ack::from_word(row.ack.load(Ordering::Acquire));
     let mut moved = 0;
     let ended = loop {
@@ -528,11 +525,6 @@ fn ring_send(
     };
     if moved > 0 {
         count_ring(conn, row, moved);
-        if watch_peer(conn, conn.fd(), lines, tail_before) && !matches!(ended, RingSend::Broken) {
-            return if matches!(ended, RingSend::Done) { RingSend::Done } else { RingSend::Left };
-        }
-    } else if matches!(ended, RingSend::Full) && watch_peer(conn, conn.fd(), lines, tail_before) {
-        return RingSend::Left; // E4: the caller looks why, and leaves the lane
     }
     ended
 }
@@ -569,56 +561,63 @@ fn ring_bells(conn: &Conn, fd: c_int, source: &mut SourceState, lines: &HalfLine
     }
 }
 
+/// Puts a bell byte on the carrier, unless the peer has closed its end: a byte that nobody reads would
+/// turn its FIN into a reset.
 fn ring_carrier(conn: &Conn, fd: c_int, source: &mut SourceState, lines: &HalfLines) {
+    let is_closed = || {
+        conn.segment().is_none_or(|segment| {
+            segment.end(conn.side() ^ 1).pinned.load(Ordering::SeqCst) == CLOSED
+        })
+    };
     // L5: counted only after the kernel took it. L10: the count changes under the gate.
     let _ = gated(conn, lines, conn.side(), || {
-        if source.switches == lines.producer.switches.load(Ordering::Acquire) && carrier::ring(fd) {
-            source.carrier_sent += 1;
-            source.publish_sent(lines);
+        if !is_closed() {
+            ring_gated(fd, source, lines);
         }
     });
 }
 
-/// E4: a sender whose reader has not moved since its last look asks the carrier, once per tick of the
-/// kernel's clock, whether the reader still lives. True: it does not; the half must leave the lane.
-#[inline]
-pub(crate) fn watch_peer(conn: &Conn, fd: c_int, lines: &HalfLines, tail_before: u64) -> bool {
-    // The kernel's tick is as fine as it needs to be. The reader's cursor is asked no more often than
-    // that: its cache line is on the reader's CPU.
-    is_time_to_watch(conn).is_some_and(|now| watch_peer_now(conn, fd, lines, tail_before, now))
+/// The same to find out whether the peer's kernel answers with a reset.
+fn probe_carrier(conn: &Conn, fd: c_int, source: &mut SourceState, lines: &HalfLines) {
+    let _ = gated(conn, lines, conn.side(), || ring_gated(fd, source, lines));
 }
 
-/// The kernel's tick, if the last look ([`watch_peer_now`]) is one ago.
+fn ring_gated(fd: c_int, source: &mut SourceState, lines: &HalfLines) {
+    if source.switches == lines.producer.switches.load(Ordering::Acquire) && carrier::ring(fd) {
+        source.carrier_sent += 1;
+        source.publish_sent(lines);
+    }
+}
+
+/// E4: a sender whose reader has left bytes unread and not moved since the last call asks the carrier,
+/// once per millisecond, whether the reader still lives. FIN alone may be half a close: one bell asks the
+/// peer's kernel, whose answer the call then meets on the carrier, as it would over TCP.
+#[inline]
+fn watch_peer(conn: &Pinned, source: &mut SourceState, lines: &HalfLines) {
+    let (tail, seen) = source.tx.cursors();
+    if source.lane != Lane::Sdp || seen == tail {
+        return; // the ring was empty when we last looked
+    }
+    // The consumer's line is not touched before time has passed: that would cost more than the rest.
+    let Some(now) = is_time_to_watch(conn) else { return };
+    conn.looked.store(now, Ordering::Relaxed);
+    let head = lines.consumer.head.load(Ordering::Relaxed);
+    let looked = conn.looked_head.swap(head, Ordering::Relaxed);
+    if head == tail || head != looked && head != seen {
+        return; // all was read, or the reader moves
+    }
+    if carrier::is_over(conn.fd()) {
+        conn.set(flag::PEER_GONE);
+        probe_carrier(conn, conn.fd(), source, lines);
+    }
+}
+
+/// Now, if the last look ([`watch_peer`]) is long ago.
 #[inline]
 pub(crate) fn is_time_to_watch(conn: &Conn) -> Option<u64> {
-    let now = coarse_ns();
-    let since = now.saturating_sub(conn.looked_ns.load(Ordering::Relaxed));
-    (since >= LOOK_EVERY_NS).then_some(now)
-}
-
-/// [`watch_peer`], whatever the time is.
-#[cold]
-pub(crate) fn watch_peer_now(
-    conn: &Conn,
-    fd: c_int,
-    lines: &HalfLines,
-    tail_before: u64,
-    now: u64,
-) -> bool {
-    let head = lines.consumer.head.load(Ordering::Relaxed);
-    conn.looked_ns.store(now, Ordering::Relaxed);
-    if head == tail_before {
-        return false; // the ring was empty before this call
-    }
-    if conn.looked_head.load(Ordering::Relaxed) != head {
-        conn.looked_head.store(head, Ordering::Relaxed);
-        return false; // the reader moves
-    }
-    if carrier::is_over(fd) {
-        conn.set(flag::PEER_GONE);
-        return true;
-    }
-    false
+    let now = ticks();
+    let since = now.wrapping_sub(conn.looked.load(Ordering::Relaxed));
+    (since >= LOOK_EVERY_TICKS).then_some(now)
 }
 
 /// E2: FIN has been seen. With bytes of ours unread in the ring, one bell asks the peer's kernel: true
@@ -631,7 +630,7 @@ pub(crate) fn probe_peer(conn: &Pinned) -> bool {
         if source.lane != Lane::Sdp || source.tx.refresh().is_err() || source.tx.is_empty() {
             return Ok(false);
         }
-        ring_carrier(conn, conn.fd(), source, lines);
+        probe_carrier(conn, conn.fd(), source, lines);
         leave_sdp(conn, source, lines, Reason::PeerGone);
         let is_reset = carrier::tcp_state(conn.fd()) == carrier::TCP_CLOSE;
         if is_reset {

@@ -14,6 +14,7 @@ pub mod count;
 pub mod errno;
 pub mod fd;
 pub mod hidden;
+pub mod holders;
 pub mod memfd;
 pub mod netlink;
 pub mod owned;

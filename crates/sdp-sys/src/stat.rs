@@ -31,6 +31,16 @@ impl Stat {
     pub const fn is_anonymous(&self) -> bool {
         self.mode & libc::S_IFMT == 0
     }
+
+    /// Whether it is a socket.
+    pub const fn is_socket(&self) -> bool {
+        self.mode & libc::S_IFMT == libc::S_IFSOCK
+    }
+
+    /// Whether it is a regular file: reading one never waits for another process.
+    pub const fn is_regular(&self) -> bool {
+        self.mode & libc::S_IFMT == libc::S_IFREG
+    }
 }
 
 /// `fstat`. On a descriptor that a stranger passed it can take any time: a file system in user space
