@@ -247,12 +247,12 @@ pub unsafe fn send(fd: c_int, iov: *const iovec, count: usize, flags: c_int) -> 
 /// See the module.
 #[inline]
 pub unsafe fn send_one(fd: c_int, iov: &iovec, flags: c_int) -> Call {
-    // SAFETY: the program's buffer.
-    if plain::is_simple(flags)
-        && plain::may_apply(fd)
-        && unsafe { plain::send(fd, iov.iov_base.cast(), iov.iov_len) }
-    {
-        return Call::Done(iov.iov_len as isize);
+    if plain::is_simple(flags) && plain::may_apply(fd) {
+        // SAFETY: the program's buffer.
+        let sent = unsafe { plain::send(fd, iov.iov_base.cast(), iov.iov_len) };
+        if sent {
+            return Call::Done(iov.iov_len as isize);
+        }
     }
     // SAFETY: the caller's.
     unsafe { send(fd, iov, 1, flags) }
