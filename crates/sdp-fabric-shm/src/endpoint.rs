@@ -8,7 +8,7 @@
 //! One-sided work through `process_vm_readv` comes with zero copy; until then it is
 //! [`PostError::Unsupported`], which callers must expect of any fabric.
 
-use core::cell::Cell;
+use core::{cell::Cell, mem::MaybeUninit};
 
 use sdp_rdma::{
     fabric::{Gather, PostError, QpError, ReceiveQueue, Received, Scatter, SendOptions, SendQueue},
@@ -38,7 +38,9 @@ const DEFERRED: usize = 16;
 #[derive(Debug, Clone, Copy)]
 pub struct ShmTx {
     producer: Producer,
-    completed: [Option<Completion>; COMPLETIONS],
+    /// The first `completions` are valid, oldest first. Not initialised: a view is made for each call.
+    completed: [MaybeUninit<Completion>; COMPLETIONS],
+    completions: usize,
     failed: Option<QpError>,
 }
 
@@ -47,7 +49,12 @@ impl ShmTx {
     #[inline]
     pub fn new(segment: Segment, half: usize, tail: u64, head: u64) -> Self {
         let producer = Producer::new(segment, half, tail, head);
-        Self { producer, completed: [None; COMPLETIONS], failed: None }
+        Self {
+            producer,
+            completed: [const { MaybeUninit::uninit() }; COMPLETIONS],
+            completions: 0,
+            failed: None,
+        }
     }
 
     /// (tail, consumer's head as last seen), to be stored.
@@ -139,11 +146,9 @@ impl SendQueue for ShmTx {
         if header.len() > HEADER_MAX || header.len() + len > MESSAGE_MAX {
             return Err(PostError::TooLong);
         }
-        let free_entry = if options.signalled {
-            Some(self.completed.iter().position(Option::is_none).ok_or(PostError::Full)?)
-        } else {
-            None
-        };
+        if options.signalled && self.completions >= COMPLETIONS {
+            return Err(PostError::Full);
+        }
         let pushed = self.producer.push(header, len, options.control, |offset, cells| {
             payload.copy_to(offset, cells);
         });
@@ -156,8 +161,11 @@ impl SendQueue for ShmTx {
             }
         }
         // The bytes are in the ring: nothing further can go wrong with them on this side.
-        if let Some(entry) = free_entry.and_then(|i| self.completed.get_mut(i)) {
-            *entry = Some(Completion { id, opcode: Opcode::Send, status: Status::Success });
+        if options.signalled
+            && let Some(entry) = self.completed.get_mut(self.completions)
+        {
+            entry.write(Completion { id, opcode: Opcode::Send, status: Status::Success });
+            self.completions += 1;
         }
         Ok(())
     }
@@ -171,8 +179,10 @@ impl SendQueue for ShmTx {
     }
 
     fn poll_completion(&mut self) -> Option<Completion> {
-        // Kept without gaps, oldest first: completions come in the order of the posts.
-        let oldest = self.completed.first_mut()?.take()?;
+        // Oldest first: completions come in the order of the posts.
+        self.completions = self.completions.checked_sub(1)?;
+        // SAFETY: there was at least one, so the first is initialised; it is rotated out of the valid part.
+        let oldest = unsafe { self.completed.first()?.assume_init() };
         self.completed.rotate_left(1);
         Some(oldest)
     }
@@ -183,8 +193,10 @@ impl SendQueue for ShmTx {
 pub struct ShmRx {
     consumer: Consumer,
     limit: u64,
-    /// Released before their turn: (start, length).
-    deferred: [Option<Received>; DEFERRED],
+    /// The first `waiting` were released before their turn. The rest is not initialised: a view is made
+    /// for each call.
+    deferred: [MaybeUninit<Received>; DEFERRED],
+    waiting: usize,
     failed: Option<QpError>,
 }
 
@@ -193,7 +205,13 @@ impl ShmRx {
     #[inline]
     pub fn new(segment: Segment, half: usize, scan: u64, head: u64) -> Self {
         let consumer = Consumer::new(segment, half, scan, head);
-        Self { consumer, limit: u64::MAX, deferred: [None; DEFERRED], failed: None }
+        Self {
+            consumer,
+            limit: u64::MAX,
+            deferred: [const { MaybeUninit::uninit() }; DEFERRED],
+            waiting: 0,
+            failed: None,
+        }
     }
 
     /// (scan, head), to be stored.
@@ -218,6 +236,19 @@ impl ShmRx {
     #[inline]
     pub fn onlooker(&self) -> Self {
         Self { consumer: self.consumer.onlooker(), ..*self }
+    }
+
+    /// The message at the head, if it was released before its turn.
+    #[inline]
+    fn take_deferred(&mut self) -> Option<Received> {
+        let head = self.consumer.head();
+        let valid = self.deferred.get_mut(..self.waiting)?;
+        // SAFETY: the first `waiting` are initialised.
+        let at = valid.iter().position(|entry| unsafe { entry.assume_init() }.token == head)?;
+        valid.swap(at, self.waiting - 1);
+        self.waiting -= 1;
+        // SAFETY: as above; it was the last of the valid part and is not part of it any more.
+        Some(unsafe { self.deferred.get(self.waiting)?.assume_init() })
     }
 
     /// Contiguous ring bytes of a message from `offset`, for a system call that writes them elsewhere.
@@ -268,20 +299,15 @@ impl ReceiveQueue for ShmRx {
     #[inline]
     fn release(&mut self, message: Received) {
         if message.token != self.consumer.head() {
-            if let Some(entry) = self.deferred.iter_mut().find(|entry| entry.is_none()) {
-                *entry = Some(message);
+            if let Some(entry) = self.deferred.get_mut(self.waiting) {
+                entry.write(message);
+                self.waiting += 1;
             }
             return;
         }
         self.consumer.free_to(record(message).end());
-        while let Some(entry) = self
-            .deferred
-            .iter_mut()
-            .find(|entry| entry.is_some_and(|m| m.token == self.consumer.head()))
-        {
-            if let Some(next) = entry.take() {
-                self.consumer.free_to(record(next).end());
-            }
+        while let Some(next) = self.take_deferred() {
+            self.consumer.free_to(record(next).end());
         }
     }
 }

@@ -21,7 +21,7 @@ use sdp_shm::{
     layout::Segment,
 };
 use sdp_stats::{Reason, RowId};
-use sdp_sys::errno::Errno;
+use sdp_sys::{count::Way, errno::Errno};
 
 use crate::process;
 
@@ -490,10 +490,16 @@ impl Conn {
     /// Unmaps the segments and leaves the peer. Nobody else uses them.
     fn unmap(&self) {
         for (place, bytes) in &self.aside {
+            if place.load(Ordering::Relaxed).is_null() {
+                break; // they are filled in order
+            }
             if let Some(base) = NonNull::new(place.swap(null_mut(), Ordering::AcqRel)) {
                 let len = sdp_shm::layout::segment_bytes(bytes.load(Ordering::Relaxed));
                 process::unmap(base, len);
             }
+        }
+        if self.segment.load(Ordering::Relaxed).is_null() {
+            return;
         }
         let base = self.segment.swap(null_mut(), Ordering::AcqRel);
         if let Some(base) = NonNull::new(base) {
@@ -543,6 +549,12 @@ impl Conn {
         self.owed.store(error.0.unsigned_abs(), Ordering::Relaxed);
     }
 
+    /// Whether an error is owed to the program.
+    #[inline]
+    pub(crate) fn owes(&self) -> bool {
+        self.owed.load(Ordering::Relaxed) != 0
+    }
+
     /// Takes the error that is owed to the program.
     #[inline]
     pub(crate) fn take_owed(&self) -> Option<Errno> {
@@ -564,12 +576,12 @@ impl Conn {
 
     #[inline]
     pub(crate) fn pin(&self, half: Half) {
-        self.pins[half as usize].fetch_add(1, Ordering::SeqCst);
+        Way::now().add(&self.pins[half as usize], 1);
     }
 
     #[inline]
     pub(crate) fn unpin(&self, half: Half) {
-        if self.pins[half as usize].fetch_sub(1, Ordering::SeqCst) == 1
+        if Way::now().sub(&self.pins[half as usize], 1) == 1
             && self.state.load(Ordering::SeqCst) == CLOSING
         {
             self.tear_down_if_unused();
@@ -641,6 +653,8 @@ impl Conn {
         process::close_stats_row(self);
         let index = self.index();
         self.state.store(FREE, Ordering::Release);
-        HINT.fetch_min(index, Ordering::Relaxed);
+        if HINT.load(Ordering::Relaxed) > index {
+            HINT.fetch_min(index, Ordering::Relaxed);
+        }
     }
 }

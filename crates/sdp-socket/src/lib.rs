@@ -34,6 +34,7 @@ mod iovec;
 mod lane;
 mod lifecycle;
 mod log;
+mod plain;
 mod process;
 mod promote;
 mod publish;

@@ -8,7 +8,6 @@
 use core::sync::atomic::Ordering;
 
 use libc::{pollfd, timespec};
-use sdp_fabric_shm::endpoint::ShmRx;
 use sdp_shm::{
     arm::{self, Mode},
     layout::{Half as HalfLines, Segment},
@@ -388,18 +387,19 @@ pub(crate) fn to_timespec(ns: u64) -> timespec {
     }
 }
 
-/// After ring bytes were freed: wakes a producer that waits for room, once a quarter is free or the
-/// ring is empty.
+/// Whether a head that moves from one ring cursor to another enters another eighth of the ring: then a
+/// producer may have to be woken. Not at every record, because that takes a fence. A producer waits only
+/// while less than a quarter is free, so on the way from there to an empty ring one of these looks sees it.
 #[inline]
-pub(crate) fn room_freed(conn: &Conn, lines: &HalfLines, rx: &ShmRx) {
-    let (_, head) = rx.cursors();
+pub(crate) const fn crosses_eighth(ring_bytes: u64, from: u64, to: u64) -> bool {
+    (from ^ to) & !(ring_bytes / 8).wrapping_sub(1) != 0
+}
+
+/// After the head was published at `head`, in another eighth of the ring than before: wakes a producer
+/// that waits for room, once a quarter is free.
+pub(crate) fn room_freed(conn: &Conn, lines: &HalfLines, ring_bytes: u64, head: u64) {
     let tail = lines.producer.tail.load(Ordering::Relaxed);
-    let Some(segment) = conn.segment() else { return };
-    let size = u64::from(segment.ring_bytes());
-    let used = tail.wrapping_sub(head);
-    // Look at the arm word when the ring runs empty and once per eighth of the ring, not per record.
-    let crossed = head & (size / 8 - 1) < 16 * 1024 + 64;
-    if used != 0 && !(crossed && used <= size - size / 4) {
+    if tail.wrapping_sub(head) > ring_bytes - ring_bytes / 4 {
         return;
     }
     if let Some((_, seen)) = arm::check(&lines.space_arm.word) {
