@@ -12,6 +12,8 @@
 //! # Ordering
 //! * word bit, then summary bit (producer) against summary swap, then word swap (owner): a bit set
 //!   after the owner's word swap finds the word zero and sets the summary again. No bit is lost.
+//!   A producer that finds other bits in the word looks whether the summary has its bit, and sets it
+//!   otherwise: who set the others may have been killed between the two steps.
 //! * bit, fence, `sleepers` (producer) against `sleepers`, fence, bits (owner): store buffering again,
 //!   either the producer sees the sleeper or the owner sees the bit.
 
@@ -87,10 +89,14 @@ impl Bell {
         let page = self.page();
         let word = slot as usize / 64;
         let Some(bits) = page.bits.get(word) else { return true };
-        if bits.fetch_or(1 << (slot % 64), Ordering::SeqCst) == 0
-            && let Some(summary) = page.summary.get(word / 64)
-        {
-            summary.fetch_or(1 << (word % 64), Ordering::SeqCst);
+        let before = bits.fetch_or(1 << (slot % 64), Ordering::SeqCst);
+        if let Some(summary) = page.summary.get(word / 64) {
+            let bit = 1 << (word % 64);
+            // Others' bits do not mean that the summary is set: who set them may have been stopped or
+            // killed right here.
+            if before == 0 || summary.load(Ordering::Relaxed) & bit == 0 {
+                summary.fetch_or(bit, Ordering::SeqCst);
+            }
         }
         fence(Ordering::SeqCst);
         page.sleepers.load(Ordering::Relaxed) != 0
