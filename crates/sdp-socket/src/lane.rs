@@ -124,6 +124,19 @@ impl SourceState {
         Ok(true)
     }
 
+    /// Writes the entry that enters the SDP lane, unless the consumer has ended that for good (L10). The
+    /// gate is held: the consumer takes its trust back before it takes the gate, so that either it finds
+    /// the section and ends it, or we find that there is no trust any more. What was seen before the gate
+    /// was ours says nothing.
+    #[must_use]
+    pub(crate) fn enter(&mut self, lines: &HalfLines) -> bool {
+        let is_trusted = lines.consumer.trusts_itself.load(Ordering::Acquire) != 0;
+        if is_trusted {
+            self.switch(lines, Lane::Sdp);
+        }
+        is_trusted
+    }
+
     /// Writes the next entry. The gate is held.
     pub(crate) fn switch(&mut self, lines: &HalfLines, to: Lane) {
         let (tail, _) = self.tx.cursors();
@@ -345,3 +358,4 @@ fn store_engine<const N: usize>(words: &[AtomicU64], values: &[u64; N]) {
         }
     }
 }
+

@@ -318,7 +318,9 @@ fn may_promote(
 fn enter_sdp(conn: &Pinned, source: &mut SourceState, lines: &HalfLines) -> Option<()> {
     let sent = carrier::sent(conn.fd()).ok()?;
     source.carrier_sent = sent;
-    gated(conn, lines, conn.side(), || source.switch(lines, Lane::Sdp))?;
+    if !gated(conn, lines, conn.side(), || source.enter(lines))? {
+        return None;
+    }
     if let Some(page) = process::page() {
         process::ensure_row(conn);
         page.promoted(conn.stats_row(), Direction::Send, Fabric::Shm);
