@@ -359,3 +359,5 @@ fn store_engine<const N: usize>(words: &[AtomicU64], values: &[u64; N]) {
     }
 }
 
+#[cfg(test)]
+mod model;
