@@ -2,13 +2,15 @@
 //!
 //! For the protocols of this workspace that no memory model checker can run, because they talk to the
 //! kernel or span processes: a test describes the participants as a state with steps, calls the real
-//! functions inside the steps where it can, and asks for every interleaving. States are told apart by
+//! functions inside the steps where it can, and asks for every interleaving. A state in which nobody can
+//! go on must be one where everybody may rest, and such a state must stay within reach: deadlocks and
+//! endless circles are both violations. States are told apart by
 //! a 128-bit fingerprint. The checker refuses to be vague: it reports how much it saw, or the shortest
 //! way to a violation, and a search that hit its bound is neither a success nor a failure but an error
 //! of the test.
 
 use std::{
-    collections::{HashSet, VecDeque, hash_map::DefaultHasher},
+    collections::{HashMap, VecDeque, hash_map::DefaultHasher},
     fmt::Debug,
     hash::{Hash, Hasher},
 };
@@ -84,7 +86,7 @@ fn fingerprint<S: Hash>(state: &S) -> u128 {
 
 /// Searches breadth first, at most `limit` states.
 pub fn explore<M: Model>(model: &M, limit: usize) -> Verdict {
-    let mut seen = HashSet::new();
+    let mut seen: HashMap<u128, u32> = HashMap::new();
     // By number of the state: how it was reached (number of the one before, step).
     let mut reached: Vec<(usize, &'static str, usize)> = Vec::new();
     let mut queue = VecDeque::new();
@@ -99,10 +101,13 @@ pub fn explore<M: Model>(model: &M, limit: usize) -> Verdict {
         way
     };
     let start = model.start();
-    seen.insert(fingerprint(&start));
+    seen.insert(fingerprint(&start), 0);
     reached.push((0, "start", 0));
     queue.push_back((start, 0));
     let mut steps = Vec::new();
+    // For the question who can come to rest: steps by number (to, from), and where somebody rests.
+    let mut ways_back: Vec<(u32, u32)> = Vec::new();
+    let mut rests = Vec::new();
     while let Some((state, number)) = queue.pop_front() {
         explored.states += 1;
         let depth = reached[number].2;
@@ -112,6 +117,9 @@ pub fn explore<M: Model>(model: &M, limit: usize) -> Verdict {
         model.steps(&state, &mut steps);
         if steps.is_empty() && fail.is_none() {
             fail = model.may_rest(&state).err();
+        }
+        if steps.is_empty() {
+            rests.push(number as u32);
         }
         if let Some(what) = fail {
             let what = format!("{what}; {state:?}");
@@ -127,9 +135,12 @@ pub fn explore<M: Model>(model: &M, limit: usize) -> Verdict {
                     return Verdict::Fails(Violation { what, way }, explored);
                 }
                 Ok(next) => {
-                    if seen.insert(fingerprint(&next)) {
+                    let fresh = reached.len();
+                    let to = *seen.entry(fingerprint(&next)).or_insert(fresh as u32);
+                    ways_back.push((to, number as u32));
+                    if to as usize == fresh {
                         reached.push((number, name, depth + 1));
-                        queue.push_back((next, reached.len() - 1));
+                        queue.push_back((next, fresh));
                     }
                 }
             }
@@ -138,7 +149,31 @@ pub fn explore<M: Model>(model: &M, limit: usize) -> Verdict {
             return Verdict::TooMany(explored);
         }
     }
-    Verdict::Holds(explored)
+    match restless(reached.len(), ways_back, rests) {
+        Some(number) => {
+            let what = "from here nobody ever comes to rest".to_owned();
+            Verdict::Fails(Violation { what, way: way_to(&reached, number) }, explored)
+        }
+        None => Verdict::Holds(explored),
+    }
+}
+
+/// The first state from which no rest can be reached: everybody runs in circles for ever.
+fn restless(states: usize, mut ways_back: Vec<(u32, u32)>, mut rests: Vec<u32>) -> Option<usize> {
+    ways_back.sort_unstable();
+    let mut can_rest = vec![false; states];
+    for rest in &rests {
+        can_rest[*rest as usize] = true;
+    }
+    while let Some(to) = rests.pop() {
+        let first = ways_back.partition_point(|(t, _)| *t < to);
+        for (_, from) in ways_back[first..].iter().take_while(|(t, _)| *t == to) {
+            if !std::mem::replace(&mut can_rest[*from as usize], true) {
+                rests.push(*from);
+            }
+        }
+    }
+    can_rest.iter().position(|can| !can)
 }
 
 /// The model holds. Prints what was seen.
@@ -240,6 +275,42 @@ mod tests {
         fn may_rest(&self, state: &Self::State) -> Result<(), String> {
             if state.0 == 2 { Ok(()) } else { Err("one was lost".to_owned()) }
         }
+    }
+
+    /// Goes round for ever, or may leave the circle.
+    struct Circle {
+        has_exit: bool,
+    }
+
+    impl Model for Circle {
+        type State = u8;
+
+        fn start(&self) -> u8 {
+            0
+        }
+
+        fn steps(&self, state: &u8, to: &mut Vec<Step<u8>>) {
+            if *state < 3 {
+                to.push(("on", Ok((state + 1) % 3)));
+            }
+            if *state == 2 && self.has_exit {
+                to.push(("out", Ok(3)));
+            }
+        }
+
+        fn check(&self, _: &u8) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn may_rest(&self, _: &u8) -> Result<(), String> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn finds_circles_without_an_exit() {
+        assert!(matches!(explore(&Circle { has_exit: true }, 10), Verdict::Holds(_)));
+        assert!(matches!(explore(&Circle { has_exit: false }, 10), Verdict::Fails(..)));
     }
 
     #[test]

@@ -89,7 +89,8 @@ pub(crate) fn leave_inbound<R>(
         lines.consumer.trusts_itself.store(0, Ordering::SeqCst);
         let was_on_sdp = sink.lane == Lane::Sdp;
         let ended = send::gated(conn, lines, side, || {
-            lane::switch_for_producer(lines);
+            let queued = crate::table::number_of(conn).and_then(|fd| carrier::queued(fd).ok());
+            lane::switch_for_producer(lines, sink.carrier_read.wrapping_add(queued.unwrap_or(0)));
             rest(sink, row, lines)
         });
         let Some(ended) = ended else {

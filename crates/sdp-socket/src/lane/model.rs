@@ -27,6 +27,12 @@ use sdp_shm::{
 
 use super::*;
 
+mod consumer;
+mod producer;
+
+use consumer::consumer_step;
+use producer::producer_step;
+
 const RING: u32 = 64 * 1024;
 const BELL: u8 = 0;
 const PRODUCER: u32 = 1;
@@ -55,6 +61,14 @@ enum Twin {
     EatsEverything,
     /// L5: a bell is counted whether the kernel took it or not.
     CountsRefused,
+    /// L9: a read of zero bytes is the end, whatever the log says.
+    ZeroIsTheEnd,
+    /// E1: looks for news before it looks for the end, not after.
+    EndAfterNews,
+    /// E1: waits until a bell is counted, though its producer is dead.
+    WaitsForTheDead,
+    /// L10: takes the producer's count as it is, though it was killed before it counted.
+    TrustsTheCount,
     /// L10: the consumer writes the producer's entry without the gate.
     NoGate,
     /// L10: a bell is sent without looking whether the consumer has ended the section.
@@ -97,6 +111,7 @@ enum P {
     Reading,
     Leave,
     Kernel,
+    Closed,
 }
 
 /// What `arm::check` saw, kept as the word so that it can be part of a state.
@@ -112,6 +127,7 @@ enum C {
     Read,
     Second {
         got: Vec<u8>,
+        over: bool,
         retracted: bool,
     },
     Retract(After),
@@ -121,8 +137,12 @@ enum C {
     SdpLook,
     SdpRing(Option<Entry>),
     Carrier,
-    Carrier2,
-    Nothing,
+    Peek {
+        news: Option<bool>,
+    },
+    News(Peeked),
+    Nothing(Peeked),
+    Uncounted,
     Arm,
     LookAgain,
     Sleep,
@@ -140,6 +160,16 @@ enum C {
     /// The limit of what is handed over.
     Push(u64),
     Release,
+    /// The end of the stream was reported.
+    Ended,
+}
+
+/// What a peek at the carrier says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Peeked {
+    Over,
+    Byte,
+    Empty,
 }
 
 /// Where a kernel read goes on.
@@ -148,6 +178,7 @@ enum After {
     Got,
     Switched,
     Failed,
+    Ended,
     Bounded(Entry),
 }
 
@@ -174,6 +205,7 @@ struct S {
     // The kernel's.
     carrier: Vec<u8>,
     taken: u64,
+    fin: bool,
     // Producer.
     p: P,
     sent: u8,
@@ -204,6 +236,8 @@ struct Lanes {
     leaves: bool,
     hands_over: bool,
     sleeps_plainly: bool,
+    closes: bool,
+    dies: bool,
     segment: Segment,
 }
 
@@ -238,6 +272,8 @@ impl Lanes {
             leaves: false,
             hands_over: false,
             sleeps_plainly: false,
+            closes: false,
+            dies: false,
             segment,
         }
     }
@@ -251,6 +287,18 @@ impl Lanes {
     /// On the kernel lane the consumer sleeps in a plain system call, without having armed anything.
     fn sleeping_plainly(mut self) -> Self {
         self.sleeps_plainly = true;
+        self
+    }
+
+    /// The producer closes the connection when it has sent everything.
+    fn closing(mut self) -> Self {
+        self.closes = true;
+        self
+    }
+
+    /// The producer may be killed anywhere, also with the gate in its hands.
+    fn dying(mut self) -> Self {
+        self.dies = true;
         self
     }
 
@@ -413,515 +461,6 @@ impl At<'_> {
         }
         Ok(())
     }
-
-    // ---- the producer ----
-
-    fn produce(mut self) -> Option<Result<S, String>> {
-        let broken = |Broken| "the producer finds the log broken".to_owned();
-        let needs_gate = match self.s.p {
-            P::Kernel => self.m.twin != Twin::SendsPastTheGate,
-            P::Enter | P::Ring { .. } | P::Leave => true,
-            P::Bells { first, armed } => {
-                let late =
-                    first && self.lines.consumer.followed.load(Ordering::SeqCst) != self.s.switches;
-                if !late && armed.is_none() {
-                    self.s.p = P::Idle;
-                    return Some(self.done());
-                }
-                true
-            }
-            _ => false,
-        };
-        if needs_gate && !self.gate_is_free() {
-            return None;
-        }
-        let twin = self.m.twin;
-        match self.s.p.clone() {
-            P::Idle => return None, // its choices are made in `steps`
-            P::Trusted => {
-                let trusts = self.lines.consumer.trusts_itself.load(Ordering::SeqCst) != 0;
-                self.s.p = if trusts { P::Followed } else { P::Kernel };
-            }
-            P::Followed => {
-                let followed = self.lines.consumer.followed.load(Ordering::SeqCst);
-                let may = followed == self.s.switches || twin == Twin::EarlyEntry;
-                self.s.p = if may && !self.s.pinned { P::Enter } else { P::Kernel };
-            }
-            P::Enter => {
-                let mut source = self.source();
-                source.carrier_sent = self.s.taken;
-                let has_entered = if twin == Twin::EntersUnasked {
-                    source.switch(self.lines, Lane::Sdp);
-                    true
-                } else {
-                    source.enter(self.lines)
-                };
-                self.put_source(&source);
-                self.s.p = if has_entered { P::Ring { first: true } } else { P::Kernel };
-            }
-            P::Ring { first } => {
-                let mut source = self.source();
-                let adopted = twin != Twin::NeverAdopts
-                    && match source.adopt(self.lines).map_err(broken) {
-                        Ok(adopted) => adopted,
-                        Err(e) => return Some(Err(e)),
-                    };
-                if adopted {
-                    self.s.p = P::Kernel;
-                } else {
-                    let next = self.s.sent + 1;
-                    let options = SendOptions::default();
-                    let posted = source.tx.post_send(WorkId(0), &[next], &mut Nothing, options);
-                    if posted.is_err() {
-                        return Some(Err(format!("post: {posted:?}")));
-                    }
-                    source.tx.publish();
-                    self.s.sent = next;
-                    self.s.p = P::Check { first };
-                }
-                self.put_source(&source);
-            }
-            P::Check { first } => {
-                let word = self.lines.receive_arm.word.load(Ordering::Relaxed);
-                let armed = arm::check(&self.lines.receive_arm.word).map(|_| word);
-                let armed = armed.filter(|_| twin != Twin::NeverRings);
-                self.s.p = P::Bells { first: first && twin != Twin::SilentEntry, armed };
-            }
-            P::Bells { armed, .. } => {
-                // Under the gate: the section may have been ended by the consumer.
-                let written = self.lines.producer.switches.load(Ordering::Acquire);
-                if written == self.s.switches || twin == Twin::RingsAnyway {
-                    self.carrier_push(BELL);
-                    self.gate(PRODUCER);
-                    self.s.p = P::Counted { armed };
-                } else {
-                    self.s.p = P::Disarm { armed };
-                }
-            }
-            P::Counted { armed } => {
-                self.count();
-                // Without a gate nobody else's hold is given back.
-                self.gate(0);
-                self.s.p = P::Disarm { armed };
-            }
-            P::Disarm { armed } => {
-                if let Some(word) = armed {
-                    disarm(self.lines, word);
-                }
-                self.s.p = P::Idle;
-            }
-            P::MayLeave => {
-                let followed = self.lines.consumer.followed.load(Ordering::SeqCst);
-                let may = followed == self.s.switches || twin == Twin::LeavesAtOnce;
-                self.s.p = if may { P::Leave } else { P::Reading };
-            }
-            P::Reading => {
-                let reading = self.lines.consumer.kernel_reading.load(Ordering::SeqCst);
-                // The two looks are those of `may_leave`; it must agree with them here.
-                if reading == 0 && !may_leave(self.lines, self.s.switches) {
-                    return Some(Err("may_leave disagrees".to_owned()));
-                }
-                self.s.p = if reading == 0 { P::Leave } else { P::Ring { first: false } };
-            }
-            P::Leave => {
-                let mut source = self.source();
-                match source.adopt(self.lines).map_err(broken) {
-                    Ok(true) => {}
-                    Ok(false) => source.switch(self.lines, Lane::Kernel),
-                    Err(e) => return Some(Err(e)),
-                }
-                self.put_source(&source);
-                self.s.p = P::Kernel;
-            }
-            P::Kernel => {
-                let next = self.s.sent + 1;
-                self.carrier_push(next);
-                self.s.sent = next;
-                self.s.p = P::Idle;
-            }
-        }
-        Some(self.done())
-    }
-
-    /// The kernel takes no bell, because the carrier is full: possible only where bytes are unread.
-    fn refuses(mut self) -> Option<Result<S, String>> {
-        let P::Bells { first, armed } = self.s.p else { return None };
-        let late = first && self.lines.consumer.followed.load(Ordering::SeqCst) != self.s.switches;
-        let rings = (late || armed.is_some())
-            && self.gate_is_free()
-            && self.lines.producer.switches.load(Ordering::Acquire) == self.s.switches;
-        if !rings || self.s.carrier.is_empty() {
-            return None;
-        }
-        if self.m.twin == Twin::CountsRefused {
-            self.count();
-        }
-        self.s.p = P::Disarm { armed };
-        Some(self.done())
-    }
-
-    fn count(&mut self) {
-        let mut source = self.source();
-        source.carrier_sent += 1;
-        source.publish_sent(self.lines);
-        self.put_source(&source);
-    }
-
-    // ---- the consumer ----
-
-    fn consume(mut self) -> Option<Result<S, String>> {
-        let result = self.consume_step();
-        match result {
-            None => None,
-            Some(Ok(())) => Some(self.done()),
-            Some(Err(e)) => Some(Err(e)),
-        }
-    }
-
-    fn pending(&self) -> Result<Option<Entry>, String> {
-        let found = self.sink().pending(self.lines);
-        Ok(found.map_err(|Broken| "the consumer finds the log broken".to_owned())?.map(Entry::from))
-    }
-
-    fn follow(&mut self, to: Lane) {
-        let mut sink = self.sink();
-        sink.follow(self.lines, to);
-        self.put_sink(&sink);
-    }
-
-    /// The end of an attempt, as `receive` and `step` see it.
-    fn ends(&mut self, with_nothing: bool) {
-        let sleeps = if self.m.sleeps_plainly && !self.s.c_sdp { C::Sleep } else { C::Arm };
-        let s = &mut self.s;
-        s.c = if !with_nothing || s.total > 0 {
-            (s.room, s.total, s.look_carrier) = (0, 0, false);
-            C::Idle
-        } else if s.look_carrier {
-            sleeps
-        } else {
-            s.look_carrier = true;
-            C::Top
-        };
-    }
-
-    fn took(&mut self, bytes: &[u8]) -> Result<(), String> {
-        self.deliver(bytes)?;
-        self.s.total += bytes.len() as u8;
-        self.s.room -= bytes.len() as u8;
-        Ok(())
-    }
-
-    fn consume_step(&mut self) -> Option<Result<(), String>> {
-        let twin = self.m.twin;
-        match self.s.c.clone() {
-            C::Idle if self.s.reader == Reader::Unaware => {
-                let bytes = self.carrier_read(1);
-                if bytes.is_empty() {
-                    return None;
-                }
-                return Some(self.deliver(&bytes));
-            }
-            C::Idle => return None,
-            C::Sleep if self.s.carrier.is_empty() => return None,
-            C::Gate { .. } if twin != Twin::NoGate && !self.gate_is_free() => return None,
-            _ => {}
-        }
-        Some(self.consume_now(twin))
-    }
-
-    fn consume_now(&mut self, twin: Twin) -> Result<(), String> {
-        self.s.c = match self.s.c.clone() {
-            C::Idle => C::Idle,
-            C::Top if self.s.c_sdp => {
-                if self.s.look_carrier {
-                    C::Eat
-                } else {
-                    C::SdpLook
-                }
-            }
-            C::Top => {
-                if twin != Twin::LateAnnouncement {
-                    SinkState::kernel_reading(self.lines, true);
-                }
-                C::Look
-            }
-            C::Look => match self.pending()? {
-                Some(entry) => C::Retract(After::Bounded(entry)),
-                None if twin == Twin::LateAnnouncement => C::Announce,
-                None => C::Read,
-            },
-            C::Announce => {
-                SinkState::kernel_reading(self.lines, true);
-                C::Read
-            }
-            C::Bounded(entry) => {
-                let before = entry.carrier.wrapping_sub(self.s.carrier_read);
-                if before == 0 || before > i64::MAX as u64 {
-                    self.follow(Lane::Sdp);
-                    C::Top
-                } else {
-                    let room = u64::from(self.s.room);
-                    let cap = if twin == Twin::Unbounded { room } else { room.min(before) };
-                    let bytes = self.carrier_read(cap as usize);
-                    self.s.carrier_read += bytes.len() as u64;
-                    self.took(&bytes)?;
-                    return self.after_kernel_read(if bytes.is_empty() {
-                        After::Failed
-                    } else {
-                        After::Got
-                    });
-                }
-            }
-            C::Read => {
-                let got = self.carrier_read(self.s.room.into());
-                self.s.carrier_read += got.len() as u64;
-                C::Second { got, retracted: false }
-            }
-            C::Second { got, retracted: false } if twin == Twin::EarlyRetraction => {
-                SinkState::kernel_reading(self.lines, false);
-                C::Second { got, retracted: true }
-            }
-            C::Second { got, .. } => {
-                let entry = self.pending()?.filter(|_| twin != Twin::LooksOnce);
-                let after = match entry {
-                    None if got.is_empty() => After::Failed,
-                    None => {
-                        self.took(&got)?;
-                        After::Got
-                    }
-                    Some(_) if got.is_empty() => After::Switched,
-                    Some(entry) => {
-                        let behind = self.s.carrier_read.wrapping_sub(entry.carrier);
-                        let behind = if behind > i64::MAX as u64 { 0 } else { behind };
-                        let n = got.len() - (behind as usize).min(got.len());
-                        if self.s.carrier_read >= entry.carrier {
-                            self.follow(Lane::Sdp);
-                        }
-                        self.took(&got[..n])?;
-                        if n == 0 { After::Switched } else { After::Got }
-                    }
-                };
-                C::Retract(after)
-            }
-            C::Retract(after) => {
-                SinkState::kernel_reading(self.lines, false);
-                return self.after_kernel_read(after);
-            }
-            C::More => match self.pending()? {
-                Some(_) => C::Top,
-                None => {
-                    self.ends(false);
-                    return Ok(());
-                }
-            },
-            C::Eat => {
-                let announced = self.lines.log.carrier_sent.load(Ordering::Acquire);
-                C::Eat2(announced.wrapping_sub(self.s.carrier_read))
-            }
-            C::Eat2(bells) => {
-                self.eat_bells(bells)?;
-                C::SdpLook
-            }
-            C::SdpLook => C::SdpRing(self.pending()?),
-            C::SdpRing(switch) => return self.ring_read(switch),
-            C::Carrier => {
-                let announced = self.lines.log.carrier_sent.load(Ordering::Acquire);
-                if self.eat_bells(announced.wrapping_sub(self.s.carrier_read))? > 0 {
-                    C::Top
-                } else {
-                    C::Carrier2
-                }
-            }
-            C::Carrier2 => {
-                let sink = self.sink();
-                if crate::receive::has_news(&sink, self.lines) { C::Top } else { C::Nothing }
-            }
-            C::Nothing => {
-                let announced = self.lines.log.carrier_sent.load(Ordering::Acquire);
-                if !self.s.carrier.is_empty() && announced != self.s.carrier_read {
-                    C::Top
-                } else {
-                    self.ends(true);
-                    return Ok(());
-                }
-            }
-            C::Arm => {
-                arm::arm(&self.lines.receive_arm.word, Mode::Carrier);
-                if twin == Twin::SleepsBlindly { C::Sleep } else { C::LookAgain }
-            }
-            C::LookAgain => {
-                let is_news = self.lines.producer.tail.load(Ordering::Acquire) != self.s.head
-                    || self.lines.producer.switches.load(Ordering::Acquire) != self.s.followed;
-                if is_news { C::Top } else { C::Sleep }
-            }
-            C::Sleep => C::Top, // the carrier is readable
-            C::Pin => {
-                self.s.pinned = true;
-                self.lines.consumer.trusts_itself.store(0, Ordering::SeqCst);
-                C::Gate { push: self.m.hands_over }
-            }
-            C::Gate { push } => {
-                let unlocked = twin == Twin::NoGate;
-                if !unlocked {
-                    self.gate(CONSUMER);
-                }
-                C::End { push, unlocked }
-            }
-            C::End { push, .. } => {
-                switch_for_producer(self.lines);
-                C::Settle { push }
-            }
-            C::Settle { push } => {
-                self.settle()?;
-                self.s.reader = Reader::Left;
-                if push { self.begin_to_hand_over()? } else { C::Release }
-            }
-            C::Push(limit) => self.hand_over_one(limit)?,
-            C::Release => {
-                if twin != Twin::NoGate {
-                    self.gate(0);
-                }
-                C::Idle
-            }
-        };
-        Ok(())
-    }
-
-    fn after_kernel_read(&mut self, after: After) -> Result<(), String> {
-        self.s.c = match after {
-            After::Bounded(entry) => C::Bounded(entry),
-            After::Switched => C::Top,
-            After::Got if self.s.room > 0 => C::More,
-            After::Got => {
-                self.ends(false);
-                return Ok(());
-            }
-            After::Failed => {
-                self.ends(true);
-                return Ok(());
-            }
-        };
-        Ok(())
-    }
-
-    /// L5: no more than were announced.
-    fn eat_bells(&mut self, bells: u64) -> Result<u64, String> {
-        let bells = if self.m.twin == Twin::EatsEverything { u64::MAX >> 1 } else { bells };
-        if bells > i64::MAX as u64 {
-            return Ok(0);
-        }
-        let eaten = self.eat(bells)?;
-        self.s.carrier_read += eaten;
-        Ok(eaten)
-    }
-
-    fn ring_read(&mut self, switch: Option<Entry>) -> Result<(), String> {
-        let mut sink = self.sink();
-        sink.rx.set_limit(switch.map_or(u64::MAX, |s| s.ring));
-        let record = sink.rx.poll_receive().map_err(|e| format!("ring: {e:?}"))?;
-        if let Some(message) = record {
-            let mut byte = [0u8];
-            sink.rx.copy_header(message, &mut byte);
-            sink.rx.release(message);
-            self.put_sink(&sink);
-            self.took(&byte)?;
-            if self.s.room == 0 {
-                self.ends(false);
-            } else {
-                self.s.c = C::SdpRing(switch);
-            }
-            return Ok(());
-        }
-        if let Some(entry) = switch {
-            let bells = entry.carrier.wrapping_sub(self.s.carrier_read);
-            if bells > i64::MAX as u64 {
-                return Err("more bells eaten than there were".to_owned());
-            }
-            let eaten = self.eat(bells)?;
-            self.s.carrier_read += eaten;
-            if eaten == bells {
-                self.follow(Lane::Kernel);
-                self.s.c = C::Top;
-            } else {
-                self.ends(true);
-            }
-        } else if self.s.total > 0 || !self.s.look_carrier {
-            self.ends(true);
-        } else {
-            self.s.c = C::Carrier;
-        }
-        Ok(())
-    }
-
-    /// As `receive::settle`: follows what can be followed without delivering anything.
-    fn settle(&mut self) -> Result<(), String> {
-        for _ in 0..LOG_ENTRIES {
-            let Some(entry) = self.pending()? else { break };
-            if entry.to_sdp {
-                if self.s.carrier_read != entry.carrier {
-                    break;
-                }
-                self.follow(Lane::Sdp);
-            } else {
-                let bells = entry.carrier.wrapping_sub(self.s.carrier_read);
-                if self.s.head != entry.ring || bells > i64::MAX as u64 {
-                    break;
-                }
-                let eaten = self.eat(bells)?;
-                self.s.carrier_read += eaten;
-                if eaten != bells {
-                    break;
-                }
-                self.follow(Lane::Kernel);
-            }
-        }
-        Ok(())
-    }
-
-    /// As `handover::hand_over`, where the ring has all that is unread; otherwise nothing changes.
-    fn begin_to_hand_over(&mut self) -> Result<C, String> {
-        match self.pending()? {
-            None if !self.s.c_sdp => {
-                self.s.reader = Reader::Unaware;
-                Ok(C::Release)
-            }
-            Some(entry) if !entry.to_sdp && self.s.taken == entry.carrier => {
-                let bells = entry.carrier - self.s.carrier_read;
-                self.s.carrier_read += self.eat(bells)?;
-                Ok(C::Push(entry.ring))
-            }
-            _ => Ok(C::Release),
-        }
-    }
-
-    /// One message is sent again through the producer's socket.
-    fn hand_over_one(&mut self, limit: u64) -> Result<C, String> {
-        let mut sink = self.sink();
-        sink.rx.set_limit(limit);
-        if let Some(message) = sink.rx.poll_receive().map_err(|e| format!("ring: {e:?}"))? {
-            let mut byte = [0u8];
-            sink.rx.copy_header(message, &mut byte);
-            sink.rx.release(message);
-            self.carrier_push(byte[0]);
-            self.put_sink(&sink);
-            return Ok(C::Push(limit));
-        }
-        self.put_sink(&sink);
-        self.follow(Lane::Kernel);
-        self.s.reader = Reader::Unaware;
-        Ok(C::Release)
-    }
-}
-
-/// W5 with what was seen: `arm::Seen` is not to be had from a word, so the word is put back in its place.
-fn disarm(lines: &HalfLines, seen: Armed) {
-    let word = &lines.receive_arm.word;
-    let now = word.load(Ordering::Relaxed);
-    if now == seen
-        && let Some((_, seen)) = arm::check(word)
-    {
-        arm::disarm(word, seen);
-    }
 }
 
 impl Model for Lanes {
@@ -936,6 +475,7 @@ impl Model for Lanes {
             pinned: false,
             carrier: Vec::new(),
             taken: 0,
+            fin: false,
             p: P::Idle,
             sent: 0,
             p_sdp: false,
@@ -976,6 +516,9 @@ impl Model for Lanes {
                 to.push(("producer: the kernel takes no bell", next));
             }
         }
+        if self.dies && s.p != P::Closed {
+            to.push(("producer: killed", Ok(S { p: P::Closed, fin: true, ..s.clone() })));
+        }
         if s.c == C::Idle && s.reader != Reader::Unaware {
             for (name, room) in [("receive 1", 1), ("receive all", self.bytes + 2)] {
                 let state = S { c: C::Top, room, total: 0, look_carrier: false, ..s.clone() };
@@ -994,7 +537,11 @@ impl Model for Lanes {
     }
 
     fn may_rest(&self, s: &S) -> Result<(), String> {
-        if s.p == P::Idle && s.sent == self.bytes && s.delivered == self.bytes {
+        if matches!(s.p, P::Idle | P::Closed)
+            && (s.sent == self.bytes || self.dies && s.fin)
+            && s.delivered == s.sent
+            && (!s.fin || matches!(s.c, C::Ended | C::Idle))
+        {
             Ok(())
         } else {
             Err(format!("everybody rests with {} sent, {} delivered", s.sent, s.delivered))
@@ -1002,60 +549,12 @@ impl Model for Lanes {
     }
 }
 
-fn producer_step(p: &P) -> &'static str {
-    match p {
-        P::Idle => "producer: done",
-        P::Trusted => "producer: does the consumer trust itself?",
-        P::Followed => "producer: was every entry followed?",
-        P::Enter => "producer: writes entry -> SDP",
-        P::Ring { .. } => "producer: sends on the ring",
-        P::Check { .. } => "producer: looks at the arm word",
-        P::Bells { .. } => "producer: rings the carrier, or need not",
-        P::Counted { .. } => "producer: counts the bell",
-        P::Disarm { .. } => "producer: disarms",
-        P::MayLeave => "producer: was the last entry followed?",
-        P::Reading => "producer: is there an unbounded read?",
-        P::Leave => "producer: writes entry -> kernel, or adopts",
-        P::Kernel => "producer: sends on the carrier",
-    }
-}
-
-fn consumer_step(c: &C) -> &'static str {
-    match c {
-        C::Idle => "consumer: reads, unaware",
-        C::Top => "consumer: begins",
-        C::Look => "consumer: looks at the log",
-        C::Announce => "consumer: announces late",
-        C::Bounded(_) => "consumer: bounded read, or follows -> SDP",
-        C::Read => "consumer: unbounded read",
-        C::Second { .. } => "consumer: looks again",
-        C::Retract(_) => "consumer: takes the announcement back",
-        C::More => "consumer: is there more?",
-        C::Eat => "consumer: how many bells?",
-        C::Eat2(_) => "consumer: eats bells",
-        C::SdpLook => "consumer: looks at the log, on the SDP lane",
-        C::SdpRing(_) => "consumer: reads the ring, or follows -> kernel",
-        C::Carrier => "consumer: looks at the carrier",
-        C::Carrier2 => "consumer: has it news?",
-        C::Nothing => "consumer: bells on their way?",
-        C::Arm => "consumer: arms",
-        C::LookAgain => "consumer: looks once more",
-        C::Sleep => "consumer: wakes",
-        C::Pin => "consumer: pins its half",
-        C::Gate { .. } => "consumer: takes the gate",
-        C::End { .. } => "consumer: writes the producer's entry",
-        C::Settle { .. } => "consumer: settles",
-        C::Push(_) => "consumer: sends a message again",
-        C::Release => "consumer: gives the gate back",
-    }
-}
-
 /// Bytes and switches of the faithful models; states that they may have.
 fn bounds() -> (u8, u32, usize) {
     match size() {
         Size::Unit => (2, 2, 400_000),
-        Size::Ci => (3, 3, 3_000_000),
-        Size::Long => (4, 4, 60_000_000),
+        Size::Ci => (4, 4, 3_000_000),
+        Size::Long => (6, 6, 60_000_000),
     }
 }
 
@@ -1064,6 +563,8 @@ fn bytes_come_once_and_in_order() {
     let (bytes, switches, limit) = bounds();
     let model = || Lanes::new(Twin::Faithful, bytes, switches);
     holds("lanes", &model(), limit);
+    holds("lanes, closed", &model().closing(), limit);
+    holds("lanes, killed", &model().dying(), limit);
     holds("lanes, plain sleeps", &model().sleeping_plainly(), limit);
 }
 
@@ -1073,6 +574,17 @@ fn a_consumer_may_end_the_section() {
     let model = || Lanes::new(Twin::Faithful, bytes, switches);
     holds("lanes, ended by the consumer", &model().leaving(false), limit);
     holds("lanes, handed over", &model().leaving(true), limit);
+    holds("lanes, ended by the consumer, killed", &model().leaving(false).dying(), limit);
+    holds("lanes, handed over, killed", &model().leaving(true).dying(), limit);
+    holds("lanes, handed over, closed", &model().leaving(true).closing(), limit);
+}
+
+/// L4 says more than is needed: the read is over when the consumer looks again, and a next section that
+/// begins then is not swallowed any more.
+#[test]
+fn the_announcement_may_end_before_the_second_look() {
+    let (bytes, switches, limit) = bounds();
+    holds("lanes, early retraction", &Lanes::new(Twin::EarlyRetraction, bytes, switches), limit);
 }
 
 #[test]
@@ -1091,6 +603,14 @@ fn every_rule_is_needed() {
     ] {
         fails(&format!("lanes, {twin:?}"), &Lanes::new(twin, 4, 3), limit);
     }
+    let end = Lanes::new(Twin::ZeroIsTheEnd, 3, 2).dying();
+    fails("lanes, ZeroIsTheEnd", &end, limit);
+    let end = Lanes::new(Twin::WaitsForTheDead, 2, 2).dying();
+    fails("lanes, WaitsForTheDead", &end, limit);
+    let end = Lanes::new(Twin::TrustsTheCount, 2, 2).leaving(false).dying();
+    fails("lanes, TrustsTheCount", &end, limit);
+    let end = Lanes::new(Twin::EndAfterNews, 3, 2).closing();
+    fails("lanes, EndAfterNews", &end, limit);
     let silent = Lanes::new(Twin::SilentEntry, 3, 2).sleeping_plainly();
     fails("lanes, SilentEntry", &silent, limit);
     for twin in [
