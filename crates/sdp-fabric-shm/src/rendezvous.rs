@@ -702,3 +702,6 @@ impl Drop for Permit {
         OFFERS.fetch_sub(1, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod model;
