@@ -65,6 +65,11 @@ pub(crate) struct SourceState {
 const SDP_BIT: u64 = 1 << 32;
 const COUNTED_BIT: u64 = 1 << 33;
 
+/// Whether a half's stored words say that it is on the SDP lane. Without the lock: for tools.
+pub(crate) fn is_on_sdp(words: &[AtomicU64]) -> bool {
+    words.get(3).is_some_and(|word| word.load(Ordering::Relaxed) & SDP_BIT != 0)
+}
+
 impl SourceState {
     /// State of a fresh half.
     pub(crate) fn initialise(words: &[AtomicU64], engine: &Source) {

@@ -19,6 +19,8 @@
 
 #![cfg_attr(not(test), no_std)]
 
+mod adopt;
+mod bulk;
 pub mod calls;
 mod carrier;
 mod conn;
@@ -30,10 +32,13 @@ mod inherit;
 mod iovec;
 mod lane;
 mod lifecycle;
+mod log;
 mod process;
 mod promote;
+mod publish;
 mod readiness;
 mod receive;
+mod renew;
 mod send;
 mod settings;
 mod spin;

@@ -222,9 +222,7 @@ pub(crate) unsafe fn poll(
         let mut ready = ring_ready(fds, hides);
         if ready == 0 && !has_spun {
             has_spun = true;
-            if process::usable_cpus() > 1
-                && let Some(conn) = fds.iter().find_map(|entry| attached(entry.fd))
-            {
+            if let Some(conn) = fds.iter().find_map(|entry| attached(entry.fd)) {
                 // The first connection learns for the whole array.
                 let budget = spin::budget(conn);
                 if budget != 0 {
@@ -487,7 +485,7 @@ pub(crate) unsafe fn select(
         // More than we can look at together: these connections are the kernel's from now on.
         for fd in (0..count).filter(|fd| bit(read, *fd) || bit(write, *fd)) {
             if let Some(conn) = attached(fd as c_int) {
-                handover::leave(conn, fd as c_int, Reason::HandedOver);
+                handover::leave(conn, fd as c_int, Reason::Limit);
             }
         }
         return None;

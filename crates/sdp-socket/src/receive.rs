@@ -8,7 +8,7 @@ use sdp_shm::{
     layout::{Half as HalfLines, LOG_ENTRIES, Segment},
     lock,
 };
-use sdp_stats::{Direction, Fabric, Lane as StatsLane, Verdict};
+use sdp_stats::{Direction, Fabric, Lane as StatsLane, Reason, Verdict};
 use sdp_sys::{errno::Errno, fd, section, time::monotonic_ns};
 
 use core::sync::atomic::Ordering;
@@ -166,8 +166,12 @@ pub(crate) fn with_sink<R>(
     }
     let result = match SinkState::load(&row.sink.words, segment, half) {
         Ok(mut state) => {
+            let before = (state.lane, state.followed);
             let result = body(&mut state, row, segment, segment.half(half));
             state.store(&row.sink.words);
+            if state.followed != before.1 {
+                count_switches(conn, before.0, state.followed.wrapping_sub(before.1));
+            }
             result
         }
         Err(Broken) => {
@@ -177,6 +181,22 @@ pub(crate) fn with_sink<R>(
     };
     lock::unlock(&row.sink.lock);
     result
+}
+
+/// The half followed `n` switches, beginning on `lane`.
+#[cold]
+fn count_switches(conn: &Conn, lane: Lane, n: u32) {
+    let mut lane = lane;
+    for _ in 0..n.min(TURNS) {
+        match lane {
+            Lane::Kernel => process::half_promoted(conn, Direction::Receive),
+            Lane::Sdp => {
+                let reason = conn.pin_reason().unwrap_or(Reason::PeerSwitched);
+                process::half_demoted(conn, Direction::Receive, reason);
+            }
+        }
+        lane = if lane == Lane::Sdp { Lane::Kernel } else { Lane::Sdp };
+    }
 }
 
 fn attempt(conn: &Pinned, buffers: &mut Buffers, wish: Wish, look: Look) -> Result<usize, Errno> {
@@ -198,7 +218,7 @@ fn attempt(conn: &Pinned, buffers: &mut Buffers, wish: Wish, look: Look) -> Resu
 /// Whether this process reads the connection only through the library, so that the peer may use the
 /// ring: enough calls seen, nobody inside the kernel on a young connection, and readiness (if it is
 /// asked for at all) is asked of us.
-fn declare_trust(conn: &Pinned, sink: &mut SinkState, lines: &HalfLines) {
+pub(crate) fn declare_trust(conn: &Conn, fd: c_int, sink: &mut SinkState, lines: &HalfLines) {
     if lines.consumer.trusts_itself.load(Ordering::Relaxed) != 0 {
         return;
     }
@@ -209,8 +229,8 @@ fn declare_trust(conn: &Pinned, sink: &mut SinkState, lines: &HalfLines) {
     if earned
         && conn.raw[half].load(Ordering::SeqCst) == 0
         && !conn.has(flag::PINNED)
-        && (conn.has(flag::WAITED) || !fd::is_nonblocking(conn.fd()))
-        && sink.begin_counting(conn.fd())
+        && (conn.has(flag::WAITED) || !fd::is_nonblocking(fd))
+        && sink.begin_counting(fd)
     {
         lines.consumer.trusts_itself.store(1, Ordering::SeqCst);
     }
@@ -229,7 +249,7 @@ fn step(
         crate::demote::reset(conn);
         Errno::ECONNRESET
     };
-    declare_trust(conn, sink, lines);
+    declare_trust(conn, conn.fd(), sink, lines);
     let mut total = 0;
     for _ in 0..TURNS {
         if sink.lane == Lane::Kernel {

@@ -187,7 +187,7 @@ pub(crate) fn learn(conn: &Conn, success: bool) {
 pub(crate) fn spin(conn: &Conn, peer_cpu: u32, mut ready: impl FnMut() -> bool) -> bool {
     match plan(conn, peer_cpu) {
         Plan::Sleep => false,
-        Plan::Yield(started) => yield_for(started, ready),
+        Plan::Yield(started) => yield_for(started, YIELD_NS, &mut ready),
         Plan::Pause(budget) => {
             let others = SPINNERS.fetch_add(1, Ordering::Relaxed);
             let allowed = others + 1 < process::usable_cpus().max(2);
@@ -201,8 +201,14 @@ pub(crate) fn spin(conn: &Conn, peer_cpu: u32, mut ready: impl FnMut() -> bool) 
     }
 }
 
-/// Pauses for somebody who waits for several connections, if the process may have one more spinner.
+/// Pauses for somebody who waits for several connections, if the process may have one more spinner. With
+/// one CPU it is offered instead: who is waited for may need it.
 pub(crate) fn shared_pause(budget: u64, mut ready: impl FnMut() -> bool) -> bool {
+    if process::usable_cpus() <= 1 {
+        let now = monotonic_ns();
+        return now >= YIELDS_OFF_UNTIL.load(Ordering::Relaxed)
+            && yield_for(now, budget, &mut ready);
+    }
     let others = SPINNERS.fetch_add(1, Ordering::Relaxed);
     let success = others + 1 < process::usable_cpus().max(2) && pause_for(budget, &mut ready);
     SPINNERS.fetch_sub(1, Ordering::Relaxed);
@@ -233,7 +239,7 @@ pub(crate) fn pause_for(budget: u64, ready: &mut impl FnMut() -> bool) -> bool {
 }
 
 /// Gives the CPU to whoever wants it, as long as that comes back soon.
-fn yield_for(started: u64, mut ready: impl FnMut() -> bool) -> bool {
+fn yield_for(started: u64, budget: u64, ready: &mut impl FnMut() -> bool) -> bool {
     let mut before = started;
     loop {
         if ready() {
@@ -248,7 +254,7 @@ fn yield_for(started: u64, mut ready: impl FnMut() -> bool) -> bool {
             YIELDS_OFF_FOR.store((off * 2).min(YIELD_OFF_MAX_NS), Ordering::Relaxed);
             return ready();
         }
-        if now - started > YIELD_NS {
+        if now - started > budget {
             return ready();
         }
         before = now;

@@ -282,8 +282,18 @@ const BRIEF_ROOM_NS: u64 = 5_000;
 
 /// Sleeps until the carrier is writable.
 pub(crate) fn for_carrier_room(conn: &Pinned, until: Option<u64>, mark: Mark) -> Woken {
+    for_carrier_room_or(conn, -1, until, mark)
+}
+
+/// Sleeps until the carrier is writable or `other` (−1 none) is readable.
+pub(crate) fn for_carrier_room_or(
+    conn: &Pinned,
+    other: i32,
+    until: Option<u64>,
+    mark: Mark,
+) -> Woken {
     count(conn, Direction::Send, Counter::Slept);
-    sleep(conn, libc::POLLOUT, &WaitSet::NONE, until, None, mark)
+    sleep_beside(conn, libc::POLLOUT, other, until, None, mark).0
 }
 
 /// Sleeps a moment, or until the connection ends: for a call that waits for more than there is, which
@@ -305,16 +315,32 @@ fn sleep(
     nap: Option<u64>,
     mark: Mark,
 ) -> Woken {
+    let (woken, has_rung) = sleep_beside(conn, events, wait_set.raw(), until, nap, mark);
+    if has_rung {
+        wait_set.clear();
+    }
+    woken
+}
+
+/// [`sleep`] beside any descriptor (−1 none); whether that one was ready.
+fn sleep_beside(
+    conn: &Pinned,
+    events: i16,
+    other: i32,
+    until: Option<u64>,
+    nap: Option<u64>,
+    mark: Mark,
+) -> (Woken, bool) {
     let mut fds = [
         pollfd { fd: conn.fd(), events, revents: 0 },
-        pollfd { fd: wait_set.raw(), events: libc::POLLIN, revents: 0 },
+        pollfd { fd: other, events: libc::POLLIN, revents: 0 },
     ];
     let timeout = match until {
         None => None,
         Some(until) => {
             let now = monotonic_ns();
             if now >= until {
-                return Woken::TimedOut;
+                return (Woken::TimedOut, false);
             }
             Some(until - now)
         }
@@ -326,16 +352,14 @@ fn sleep(
     let timeout = timeout.map(to_timespec);
     // A handler that was put off while the call looked around counts as interrupting it.
     if mark.interrupted_without_restart() {
-        return Woken::Interrupted;
+        return (Woken::Interrupted, false);
     }
     let n = host::ppoll(&mut fds, timeout.as_ref(), core::ptr::null());
-    if fds[1].revents != 0 {
-        wait_set.clear();
-    }
+    let is_other_ready = fds[1].revents != 0;
     if !conn.is_current() {
-        return Woken::Closed;
+        return (Woken::Closed, is_other_ready);
     }
-    match n {
+    let woken = match n {
         Ok(0) => Woken::TimedOut,
         Ok(_) => Woken::Look,
         Err(_) => {
@@ -346,7 +370,8 @@ fn sleep(
             };
             if restarts { Woken::Look } else { Woken::Interrupted }
         }
-    }
+    };
+    (woken, is_other_ready)
 }
 
 /// Nanoseconds as the kernel wants them.

@@ -12,6 +12,7 @@
 pub mod errno;
 pub mod fd;
 pub mod hidden;
+pub mod holders;
 pub mod memfd;
 pub mod netlink;
 pub mod owned;

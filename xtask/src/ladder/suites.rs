@@ -105,6 +105,13 @@ pub(super) const SUITES: &[Suite] = &[
         600,
     )),
     quick(app(
+        "tools",
+        "sdp and sdpnetstat, rule file, log and environment, against the real library",
+        "tests/tools/test_tools.py",
+        &[],
+        200,
+    )),
+    quick(app(
         "app-redis",
         "redis-server, redis-benchmark, redis-cli, BGSAVE under load",
         "tests/apps/test_redis.py",

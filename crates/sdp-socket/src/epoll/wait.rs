@@ -497,6 +497,7 @@ impl Sleeper {
             }
             if by_event {
                 s.spin.slept(slept);
+                m.spin.slept(slept);
             }
         });
     }
@@ -613,14 +614,16 @@ fn judge_enabled(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u3
 /// Looks at the bell page for a moment before sleeping. True: look again.
 fn spin_on_bell(set: u32) -> bool {
     let Some(bell) = process::bell() else { return false };
-    if process::usable_cpus() <= 1 {
-        return false;
-    }
-    let budget = with(|m| m.set(set).map_or(0, |s| s.spin.next())).unwrap_or(0);
-    if budget == 0 {
-        return false;
-    }
+    // A set that rests may be one of many that are waited for in turn: then all of them know better.
+    let budget = with(|m| match m.set(set).map_or(0, |s| s.spin.next()) {
+        0 => m.spin.next(),
+        budget => budget,
+    });
+    let Some(budget) = budget.filter(|ns| *ns != 0) else { return false };
     let success = spin::shared_pause(budget, || bell.any());
-    with(|m| m.set(set).map(|s| s.spin.spun(success)));
+    with(|m| {
+        m.spin.spun(success);
+        m.set(set).map(|s| s.spin.spun(success))
+    });
     success
 }
