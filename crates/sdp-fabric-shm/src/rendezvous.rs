@@ -724,3 +724,6 @@ impl Drop for Permit {
         OFFERS.fetch_sub(1, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod model;

@@ -15,14 +15,12 @@
 //! writes the consumer line, and whoever holds the half's gate writes the log. Nothing an end reads
 //! here is believed: cursors are validated against private copies, log entries are range-checked.
 
-use core::{
-    mem::size_of,
-    ptr::NonNull,
-    sync::atomic::{AtomicU8, AtomicU32, AtomicU64},
-};
+use core::{mem::size_of, ptr::NonNull, sync::atomic::AtomicU8};
+
+use crate::sync::{AtomicU32, AtomicU64, MODELLED};
 
 /// Bytes of the control page.
-pub const CONTROL_BYTES: usize = 4096;
+pub const CONTROL_BYTES: usize = if MODELLED { 16 * 1024 } else { 4096 };
 /// First word of a segment.
 pub const MAGIC: u32 = 0x5344_5053;
 /// Layout version; also part of the rendezvous name.
@@ -169,8 +167,8 @@ pub struct Control {
 }
 
 const _: () = assert!(size_of::<Control>() <= CONTROL_BYTES);
-const _: () = assert!(size_of::<LogLine>() == 256);
-const _: () = assert!(size_of::<Half>() == 128 * 6);
+const _: () = assert!(MODELLED || size_of::<LogLine>() == 256);
+const _: () = assert!(MODELLED || size_of::<Half>() == 128 * 6);
 
 /// A mapped segment: base address and ring size, both private copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

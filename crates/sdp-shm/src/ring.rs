@@ -23,7 +23,7 @@ use core::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use crate::layout::Segment;
+use crate::{layout::Segment, sync};
 
 /// Bytes before each message.
 pub const RECORD_HEADER: usize = 8;
@@ -309,10 +309,12 @@ impl Producer {
             let at = self.segment.ring(self.half).as_ptr().add(index as usize).cast::<AtomicU64>();
             (*at).store(u64::from(len) | u64::from(kind) << 32, Ordering::Relaxed);
         }
+        sync::ring_write(self.segment, index as usize, RECORD_HEADER);
     }
 
     #[inline]
     fn cells(&self, at: usize, len: usize) -> &[Cell<u8>] {
+        sync::ring_write(self.segment, at, len);
         cells(self.segment, self.half, at, len)
     }
 }
@@ -491,6 +493,7 @@ impl Consumer {
 
     #[inline]
     fn record_header(&self, index: u64) -> u64 {
+        sync::ring_read(self.segment, index as usize, RECORD_HEADER);
         // SAFETY: index is a multiple of 16 below the ring size; mapped by `Segment::new`'s contract.
         unsafe {
             let at = self.segment.ring(self.half).as_ptr().add(index as usize).cast::<AtomicU64>();
@@ -563,6 +566,8 @@ pub fn read_record(
     let at = (record.start as usize & (size - 1)) + RECORD_HEADER + offset;
     let at = at & (size - 1);
     let first = len.min(size - at);
+    sync::ring_read(segment, at, first);
+    sync::ring_read(segment, 0, len - first);
     if first != 0 {
         take(cells(segment, half, at, first));
     }
@@ -571,5 +576,5 @@ pub fn read_record(
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;

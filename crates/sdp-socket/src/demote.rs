@@ -87,7 +87,8 @@ pub(crate) fn leave_inbound<R>(
         segment.end(side).pinned.store(1, Ordering::SeqCst);
         lines.consumer.trusts_itself.store(0, Ordering::SeqCst);
         let ended = send::gated(conn, lines, side, || {
-            lane::switch_for_producer(lines);
+            let queued = crate::table::number_of(conn).and_then(|fd| carrier::queued(fd).ok());
+            lane::switch_for_producer(lines, sink.carrier_read.wrapping_add(queued.unwrap_or(0)));
             rest(sink, row, lines)
         });
         let Some(ended) = ended else {

@@ -130,6 +130,19 @@ impl SourceState {
         Ok(true)
     }
 
+    /// Writes the entry that enters the SDP lane, unless the consumer has ended that for good (L10). The
+    /// gate is held: the consumer takes its trust back before it takes the gate, so that either it finds
+    /// the section and ends it, or we find that there is no trust any more. What was seen before the gate
+    /// was ours says nothing.
+    #[must_use]
+    pub(crate) fn enter(&mut self, lines: &HalfLines) -> bool {
+        let is_trusted = lines.consumer.trusts_itself.load(Ordering::Acquire) != 0;
+        if is_trusted {
+            self.switch(lines, Lane::Sdp);
+        }
+        is_trusted
+    }
+
     /// Writes the next entry. The gate is held.
     pub(crate) fn switch(&mut self, lines: &HalfLines, to: Lane) {
         let (tail, _) = self.tx.cursors();
@@ -157,14 +170,24 @@ fn write_entry(lines: &HalfLines, at: u32, carrier: u64, ring: u64, to: Lane) {
     lines.producer.switches.store(at.wrapping_add(1), Ordering::SeqCst);
 }
 
+/// Consumer: whether bells were counted that it has not read.
+#[inline]
+pub(crate) fn has_counted_bells(carrier_read: u64, lines: &HalfLines) -> bool {
+    lines.log.carrier_sent.load(Ordering::Acquire) != carrier_read
+}
+
 /// Consumer, on the producer's behalf (L10): ends the producer's SDP section where the ring ends now.
-/// The gate is held, the sink lock too. `false` when the producer is not on the SDP lane.
-pub(crate) fn switch_for_producer(lines: &HalfLines) -> bool {
+/// The gate is held, the sink lock too; `received` is how many carrier bytes have come in all. `false`
+/// when the producer is not on the SDP lane.
+pub(crate) fn switch_for_producer(lines: &HalfLines, received: u64) -> bool {
     if lines.log.lane.load(Ordering::Acquire) == 0 {
         return false;
     }
     let at = lines.producer.switches.load(Ordering::Acquire);
-    let carrier = lines.log.carrier_sent.load(Ordering::Acquire);
+    let counted = lines.log.carrier_sent.load(Ordering::Acquire);
+    // Bells are rung and counted under the gate, which is ours: one that is not counted is the last of a
+    // producer that was killed in between.
+    let carrier = if received == counted.wrapping_add(1) { received } else { counted };
     let ring = lines.producer.tail.load(Ordering::Acquire);
     write_entry(lines, at, carrier, ring, Lane::Kernel);
     true
@@ -353,3 +376,6 @@ fn store_engine<const N: usize>(words: &[AtomicU64], values: &[u64; N]) {
         }
     }
 }
+
+#[cfg(test)]
+mod model;

@@ -17,7 +17,7 @@ use crate::{
     carrier,
     conn::{Conn, Half, Stage, flag},
     iovec::{Buffers, Landing},
-    lane::{Broken, Lane, SinkState, Switch},
+    lane::{self, Broken, Lane, SinkState, Switch},
     plain, process, succeed,
     table::Pinned,
     wait,
@@ -698,8 +698,16 @@ fn look_at_carrier(conn: &Pinned, sink: &mut SinkState, lines: &HalfLines) -> Re
             Ok(Found::End)
         }
         Ok(_) => {
-            let bells = lines.log.carrier_sent.load(Ordering::Acquire);
-            Ok(if bells != sink.carrier_read { Found::Again } else { Found::Nothing })
+            let is_counted = lane::has_counted_bells(sink.carrier_read, lines);
+            if is_counted || !carrier::is_over(conn.fd()) {
+                return Ok(if is_counted { Found::Again } else { Found::Nothing });
+            }
+            // The peer's end has come: what it had to say it has said. A bell that is not counted now is
+            // that of a process killed between ringing and counting, and hides the end behind it.
+            if !has_news(sink, lines) && !lane::has_counted_bells(sink.carrier_read, lines) {
+                sink.carrier_read += carrier::eat(conn.fd(), 1);
+            }
+            Ok(Found::Again)
         }
         Err(Errno::EAGAIN) => Ok(Found::Nothing),
         Err(Errno::ECONNRESET) => {

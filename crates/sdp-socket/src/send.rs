@@ -140,15 +140,17 @@ pub(crate) fn with_source<R>(
     };
     let half = conn.half_index(Half::Send);
     let _section = section::Guard::enter();
-    if lock::lock(&row.source.lock, process::pid()) == lock::Acquired::TakenOver
-        && !succeed::is_source_sound(&row.source.words, segment.half(half), conn.side())
-    {
+    let taken_over = lock::lock(&row.source.lock, process::pid()) == lock::Acquired::TakenOver;
+    if taken_over && !succeed::is_source_sound(&row.source.words, segment.half(half), conn.side()) {
         lock::unlock(&row.source.lock);
         crate::demote::reset(conn);
         return Err(Errno::ECONNRESET);
     }
     let result = match SourceState::load(&row.source.words, segment, half) {
         Ok(mut state) => {
+            if taken_over {
+                recount(conn, &mut state, segment.half(half));
+            }
             let result = body(&mut state, row, segment, segment.half(half));
             state.store(&row.source.words);
             result
@@ -160,6 +162,18 @@ pub(crate) fn with_source<R>(
     };
     lock::unlock(&row.source.lock);
     result
+}
+
+/// A relative was killed in the middle of something: it may have rung the carrier without counting.
+#[cold]
+fn recount(conn: &Conn, source: &mut SourceState, lines: &HalfLines) {
+    if source.lane == Lane::Sdp
+        && let Some(fd) = crate::table::number_of(conn)
+        && let Ok(sent) = carrier::sent(fd)
+    {
+        source.carrier_sent = sent;
+        let _ = gated(conn, lines, conn.side(), || source.publish_sent(lines));
+    }
 }
 
 /// Holds the gate of a half while `body` runs. `None`: the peer kept it too long. The caller holds this
@@ -336,7 +350,9 @@ fn may_promote(
 fn enter_sdp(conn: &Pinned, source: &mut SourceState, lines: &HalfLines) -> Option<()> {
     let sent = carrier::sent(conn.fd()).ok()?;
     source.carrier_sent = sent;
-    gated(conn, lines, conn.side(), || source.switch(lines, Lane::Sdp))?;
+    if !gated(conn, lines, conn.side(), || source.enter(lines))? {
+        return None;
+    }
     process::half_promoted(conn, Direction::Send);
     Some(())
 }

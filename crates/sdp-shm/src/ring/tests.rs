@@ -7,6 +7,8 @@ use super::*;
 use crate::layout::{CONTROL_BYTES, segment_bytes};
 
 const RING: u32 = 64 * 1024;
+/// Miri takes a thousand times as long.
+const LESS: u64 = if cfg!(miri) { 40 } else { 1 };
 
 fn segment() -> Segment {
     let layout = std::alloc::Layout::from_size_align(segment_bytes(RING), 4096).unwrap();
@@ -45,13 +47,13 @@ impl Rng {
 
 #[test]
 fn random_traffic_against_an_oracle() {
-    for seed in 1..40u64 {
+    for seed in 1..=(40 / LESS) {
         let s = segment();
         let (mut p, mut c) = (Producer::new(s, 0, 0, 0), Consumer::new(s, 0, 0, 0));
         let mut oracle: VecDeque<Vec<u8>> = VecDeque::new();
         let mut rng = Rng(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
         let mut counter = 0u8;
-        for _ in 0..4000 {
+        for _ in 0..4000 / LESS {
             if rng.below(2) == 0 {
                 let len = match rng.below(4) {
                     0 => 0,
@@ -88,7 +90,7 @@ fn random_traffic_against_an_oracle() {
 fn small_traffic_stays_in_the_first_page() {
     let s = segment();
     let (mut p, mut c) = (Producer::new(s, 1, 0, 0), Consumer::new(s, 1, 0, 0));
-    for _ in 0..5000 {
+    for _ in 0..5000 / LESS {
         push(&mut p, &[7; 16], &[1; 64], false).unwrap();
         p.publish();
         let r = c.next(u64::MAX).unwrap().unwrap();
@@ -122,7 +124,7 @@ fn room_is_what_push_accepts() {
     let s = segment();
     let (mut p, mut c) = (Producer::new(s, 0, 0, 0), Consumer::new(s, 0, 0, 0));
     let mut rng = Rng(99);
-    for _ in 0..2000 {
+    for _ in 0..2000 / LESS {
         let room = p.room();
         let len = room.saturating_sub(16).min(16_384);
         if room >= 16 {
@@ -194,7 +196,7 @@ fn forged_record_headers_are_corrupt() {
 #[test]
 fn random_garbage_never_escapes_the_ring() {
     let mut rng = Rng(4711);
-    for _ in 0..300 {
+    for _ in 0..300 / LESS {
         let s = segment();
         for i in 0..segment_bytes(RING) / 8 {
             if rng.below(3) == 0 {
