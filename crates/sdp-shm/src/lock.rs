@@ -9,7 +9,7 @@
 //! zero), a thread never dies alone inside (critical sections are neither cancellable nor interrupted
 //! by handlers), and a fork child sees a word owned by its parent, which is the truth.
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{Ordering, compiler_fence};
 
 use crate::sync::{AtomicU32, MODELLED, futex_wait, futex_wake, is_dead};
 
@@ -41,6 +41,24 @@ pub fn lock(word: &AtomicU32, pid: u32) -> Acquired {
 #[inline]
 pub fn try_lock(word: &AtomicU32, pid: u32) -> bool {
     word.compare_exchange(0, pid, Ordering::Acquire, Ordering::Relaxed).is_ok()
+}
+
+/// [`try_lock`] for a caller to whom nobody can be a rival: the only thread of a process that shares the
+/// word with no other. No locked instruction.
+#[inline(always)]
+pub fn try_lock_alone(word: &AtomicU32, pid: u32) -> bool {
+    if word.load(Ordering::Relaxed) != 0 {
+        return false; // taken further up in this thread's own stack, or by a damaged word
+    }
+    word.store(pid, Ordering::Relaxed);
+    compiler_fence(Ordering::SeqCst);
+    true
+}
+
+/// Releases what [`try_lock_alone`] took.
+#[inline(always)]
+pub fn unlock_alone(word: &AtomicU32) {
+    word.store(0, Ordering::Release);
 }
 
 /// Releases the lock.

@@ -8,18 +8,16 @@
 //! Functions with pointer arguments are `unsafe`: the pointers are the program's own, with the
 //! validity that the corresponding libc call demands.
 
-use core::sync::atomic::Ordering;
-
 use libc::{c_int, epoll_event, iovec, msghdr, pollfd, sigset_t, sockaddr, socklen_t, timespec};
-use sdp_stats::{Direction, Lane as StatsLane, Reason};
-use sdp_sys::{errno::Errno, section};
+use sdp_stats::{Direction, Reason};
+use sdp_sys::{count::Way, errno::Errno, section};
 
 use crate::{
     bulk,
     conn::{self, Half, Stage},
     demote, epoll, handover, inherit,
     iovec::Buffers,
-    lifecycle, process, promote, readiness,
+    lifecycle, plain, process, promote, readiness,
     receive::{self, Wish},
     renew, send, settings, splice,
     table::{self, Entry, Pinned},
@@ -88,6 +86,20 @@ pub fn involved() -> bool {
     process::highest_descriptor() >= 0
 }
 
+/// Whether a descriptor in the array is more than a pass-through. A load for each, none while the process has
+/// nothing to lose.
+///
+/// # Safety
+/// See the module.
+#[inline]
+pub unsafe fn concerns(fds: *const pollfd, count: usize) -> bool {
+    if !involved() || fds.is_null() {
+        return false;
+    }
+    // SAFETY: the program's array.
+    (0..count).any(|i| is_tracked(unsafe { (*fds.add(i)).fd }))
+}
+
 /// What stands between a data call and its lane.
 pub(crate) enum Road {
     /// Not ours.
@@ -104,15 +116,16 @@ pub(crate) fn road(fd: c_int, half: Half) -> Road {
         Stage::Fresh | Stage::Listener => Road::Pass,
         Stage::Attached => attached_road(pinned, half),
         Stage::Kernel | Stage::Young | Stage::Meeting => {
-            // SeqCst, before the stage is looked at again: whoever attaches meanwhile either sees the
+            // In order, before the stage is looked at again: whoever attaches meanwhile either sees the
             // count or is seen (the half is not promoted while somebody is in the kernel).
-            pinned.raw[half as usize].fetch_add(1, Ordering::SeqCst);
+            let way = Way::now();
+            way.add(&pinned.raw[half as usize], 1);
             if pinned.stage() == Stage::Attached {
-                pinned.raw[half as usize].fetch_sub(1, Ordering::SeqCst);
+                way.sub(&pinned.raw[half as usize], 1);
                 return attached_road(pinned, half);
             }
             let ticket = Ticket { conn: pinned.index(), fd, receive: half == Half::Receive };
-            pinned.pin(half); // until `finish`
+            core::mem::forget(pinned); // until `finish`
             Road::Kernel(ticket)
         }
     }
@@ -155,6 +168,32 @@ pub unsafe fn recv(fd: c_int, iov: *const iovec, count: usize, flags: c_int) -> 
             done(result)
         }
     }
+}
+
+/// `recv` and `read` into one buffer: the common way first.
+///
+/// # Safety
+/// See the module.
+#[inline]
+pub unsafe fn recv_one(fd: c_int, iov: &iovec, flags: c_int) -> Call {
+    if plain::is_simple(flags) && plain::may_apply(fd) {
+        let (to, len) = (iov.iov_base.cast::<u8>(), iov.iov_len);
+        // SAFETY: the program's buffer.
+        match unsafe { plain::receive(fd, to, len) } {
+            Some(plain::Received::Done(n)) => return Call::Done(n as isize),
+            Some(plain::Received::Partly(n)) => {
+                // SAFETY: n bytes of the buffer are used.
+                let rest = iovec { iov_base: unsafe { to.add(n) }.cast(), iov_len: len - n };
+                // SAFETY: the rest of the program's buffer.
+                let buffers = unsafe { Buffers::new(&raw const rest, 1) };
+                let more = buffers.map_or(0, |mut rest| receive::rest_of(fd, &mut rest));
+                return Call::Done((n + more) as isize);
+            }
+            Some(plain::Received::Empty) | None => {}
+        }
+    }
+    // SAFETY: the caller's.
+    unsafe { recv(fd, iov, 1, flags) }
 }
 
 /// `recvmsg`: also sets `msg_namelen`, `msg_controllen` and `msg_flags`.
@@ -242,6 +281,23 @@ unsafe fn send_with(
     }
 }
 
+/// `send` and `write` from one buffer: the common way first.
+///
+/// # Safety
+/// See the module.
+#[inline]
+pub unsafe fn send_one(fd: c_int, iov: &iovec, flags: c_int) -> Call {
+    if plain::is_simple(flags) && plain::may_apply(fd) {
+        // SAFETY: the program's buffer.
+        let sent = unsafe { plain::send(fd, iov.iov_base.cast(), iov.iov_len) };
+        if sent {
+            return Call::Done(iov.iov_len as isize);
+        }
+    }
+    // SAFETY: the caller's.
+    unsafe { send(fd, iov, 1, flags) }
+}
+
 /// `sendmsg` on any descriptor: descriptors passed with SCM_RIGHTS leave their lanes first. Call it
 /// for an untracked descriptor only when the message has control data.
 ///
@@ -307,13 +363,16 @@ pub fn finish(ticket: Ticket, result: isize, flags: c_int) {
 pub(crate) fn finish_more(ticket: Ticket, result: isize, flags: c_int, more: usize) {
     let Some(conn) = conn::get(ticket.conn) else { return };
     let half = if ticket.receive { Half::Receive } else { Half::Send };
-    conn.raw[half as usize].fetch_sub(1, Ordering::SeqCst);
+    // No handler of the program breaks into the counting.
+    let _section = section::Guard::enter();
+    let way = Way::now();
+    way.sub(&conn.raw[half as usize], 1);
     if result > 0 && flags & libc::MSG_PEEK == 0 && !process::is_retired() {
         lifecycle::see(conn, ticket.fd);
-        promote::count_call(conn, half, result as usize);
+        promote::count_call(conn, half, result as usize, way);
         if let Some(page) = process::page() {
             let direction = if ticket.receive { Direction::Receive } else { Direction::Send };
-            page.moved(conn.stats_row(), direction, StatsLane::Kernel, result as u64);
+            page.moved_kernel(conn.stats_row(), direction, result as u64, way.is_single());
         }
         promote::after_call(conn, ticket.fd, half, result as usize, more);
     }

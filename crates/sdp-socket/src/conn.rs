@@ -21,7 +21,7 @@ use sdp_shm::{
     layout::Segment,
 };
 use sdp_stats::{Reason, RowId};
-use sdp_sys::errno::Errno;
+use sdp_sys::{count::Way, errno::Errno};
 
 use crate::process;
 
@@ -110,6 +110,10 @@ pub(crate) mod flag {
     pub(crate) const SHOWN: u32 = 65536;
     /// Begun by somebody else and come by exec or SCM_RIGHTS ([`crate::adopt`]).
     pub(crate) const ADOPTED: u32 = 131_072;
+    /// A sender wrote beyond its ring's first page since [`crate::give_back`] looked last.
+    pub(crate) const BULKY: u32 = 262_144;
+    /// The kernel refuses to take the ring's pages back.
+    pub(crate) const KEEPS_PAGES: u32 = 524_288;
 }
 
 /// Bits of a family row's flags.
@@ -175,6 +179,10 @@ pub(crate) struct Conn {
     /// reader lives, in ticks, and the consumer's head then.
     pub(crate) looked: AtomicU64,
     pub(crate) looked_head: AtomicU64,
+    /// Wake-ups for nothing since the last for something.
+    pub(crate) idle_wakes: AtomicU32,
+    /// 1: the peer had to be woken for what was sent since the last wait.
+    pub(crate) peer_slept: AtomicU32,
     /// What waits have learnt ([`crate::spin::Learnt`]).
     pub(crate) spin: AtomicU64,
     /// Bytes received since the program last sent: a stream does not spin.
@@ -254,6 +262,8 @@ impl Conn {
             &self.registrations,
             &self.owed,
             &self.pin_reason,
+            &self.peer_slept,
+            &self.idle_wakes,
         ] {
             word.store(0, Ordering::Relaxed);
         }
@@ -373,6 +383,17 @@ impl Conn {
         }
     }
 
+    /// CPU on which the peer last used the connection, plus one; 0 unknown. A hint.
+    pub(crate) fn peer_cpu(&self) -> u32 {
+        if !self.pin_live(Half::Receive) {
+            return 0;
+        }
+        let line = |segment: Segment| segment.end(self.side() ^ 1).cpu.load(Ordering::Relaxed);
+        let cpu = self.segment().map_or(0, line);
+        self.unpin(Half::Receive);
+        cpu
+    }
+
     /// The peer process's id, if known.
     pub(crate) fn peer_pid(&self) -> Option<i32> {
         let pid = self.peer_pid.load(Ordering::Relaxed);
@@ -469,10 +490,16 @@ impl Conn {
     /// Unmaps the segments and leaves the peer. Nobody else uses them.
     fn unmap(&self) {
         for (place, bytes) in &self.aside {
+            if place.load(Ordering::Relaxed).is_null() {
+                break; // they are filled in order
+            }
             if let Some(base) = NonNull::new(place.swap(null_mut(), Ordering::AcqRel)) {
                 let len = sdp_shm::layout::segment_bytes(bytes.load(Ordering::Relaxed));
                 process::unmap(base, len);
             }
+        }
+        if self.segment.load(Ordering::Relaxed).is_null() {
+            return;
         }
         let base = self.segment.swap(null_mut(), Ordering::AcqRel);
         if let Some(base) = NonNull::new(base) {
@@ -522,6 +549,12 @@ impl Conn {
         self.owed.store(error.0.unsigned_abs(), Ordering::Relaxed);
     }
 
+    /// Whether an error is owed to the program.
+    #[inline]
+    pub(crate) fn owes(&self) -> bool {
+        self.owed.load(Ordering::Relaxed) != 0
+    }
+
     /// Takes the error that is owed to the program.
     #[inline]
     pub(crate) fn take_owed(&self) -> Option<Errno> {
@@ -543,12 +576,12 @@ impl Conn {
 
     #[inline]
     pub(crate) fn pin(&self, half: Half) {
-        self.pins[half as usize].fetch_add(1, Ordering::SeqCst);
+        Way::now().add(&self.pins[half as usize], 1);
     }
 
     #[inline]
     pub(crate) fn unpin(&self, half: Half) {
-        if self.pins[half as usize].fetch_sub(1, Ordering::SeqCst) == 1
+        if Way::now().sub(&self.pins[half as usize], 1) == 1
             && self.state.load(Ordering::SeqCst) == CLOSING
         {
             self.tear_down_if_unused();
@@ -620,6 +653,8 @@ impl Conn {
         process::close_stats_row(self);
         let index = self.index();
         self.state.store(FREE, Ordering::Release);
-        HINT.fetch_min(index, Ordering::Relaxed);
+        if HINT.load(Ordering::Relaxed) > index {
+            HINT.fetch_min(index, Ordering::Relaxed);
+        }
     }
 }

@@ -240,7 +240,7 @@ fn leave_trust(conn: &Pinned, fd: i32, reason: Reason, for_good: bool, remains: 
             }
         }
     }
-    let gone = process::is_single_threaded() && conn.drop_lanes();
+    let gone = sdp_sys::pid::is_single_threaded() && conn.drop_lanes();
     remains.used |= !gone && conn.row_index().is_some();
 }
 

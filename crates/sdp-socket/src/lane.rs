@@ -20,7 +20,7 @@ use sdp_shm::{
 };
 use sdp_sys::errno::Errno;
 
-use crate::carrier;
+use crate::{carrier, plain};
 
 /// Which way a half's payload goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,7 +62,8 @@ pub(crate) struct SourceState {
     pub(crate) engine: Source,
 }
 
-const SDP_BIT: u64 = 1 << 32;
+/// In word 3 of either half: on the SDP lane.
+pub(crate) const SDP_BIT: u64 = 1 << 32;
 const COUNTED_BIT: u64 = 1 << 33;
 
 /// Whether a half's stored words say that it is on the SDP lane. Without the lock: for tools.
@@ -245,6 +246,7 @@ impl SinkState {
         if scan.wrapping_sub(head) > u64::from(segment.ring_bytes()) {
             return Err(Broken);
         }
+        plain::close_window(words, segment.half(half));
         let engine = Sink::from_words(&load_engine(words)?).map_err(|_| Broken)?;
         Ok(Self {
             lane: if bits & SDP_BIT != 0 { Lane::Sdp } else { Lane::Kernel },
@@ -268,6 +270,7 @@ impl SinkState {
         let bits = u64::from(self.followed) | lane | counted;
         store_first(words, [head, current, self.carrier_read, bits]);
         store_engine(words, &self.engine.to_words());
+        plain::restart_window(words, head);
     }
 
     /// Begins to count what is read from the kernel. The caller excludes readers that bypass the library

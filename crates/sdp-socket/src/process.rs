@@ -103,15 +103,10 @@ pub(crate) fn count_fork() {
     FORKS.fetch_add(1, Ordering::SeqCst);
 }
 
-unsafe extern "C" {
-    /// libc's own knowledge of whether the process ever had a second thread.
-    static __libc_single_threaded: core::ffi::c_char;
-}
-
-/// Whether the process never had a second thread.
-pub(crate) fn is_single_threaded() -> bool {
-    // SAFETY: a byte of libc that only libc writes; read like any other flag.
-    unsafe { (&raw const __libc_single_threaded).read_volatile() != 0 }
+/// Whether the process may share family memory with relatives: it forked, or was forked.
+#[inline(always)]
+pub(crate) fn has_relatives() -> bool {
+    FORKS.load(Ordering::Relaxed) != 0
 }
 
 /// Random identity of this process.
@@ -167,7 +162,9 @@ fn count_cpus() {
 
 /// Notes that a descriptor number is in the table.
 pub(crate) fn note_descriptor(fd: i32) {
-    TOP.fetch_max(fd, Ordering::Relaxed);
+    if TOP.load(Ordering::Relaxed) < fd {
+        TOP.fetch_max(fd, Ordering::Relaxed);
+    }
 }
 
 /// Highest descriptor number that was ever in the table.
@@ -429,6 +426,7 @@ pub(crate) fn become_child() {
     MAKING.store(0, Ordering::Relaxed);
     settings::become_child();
     wait_set::drop_all(true);
+    crate::give_back::forget();
     // Hidden descriptors were inherited; the parent's are no use here.
     table::walk(|fd, entry| {
         if entry == Entry::Hidden {
@@ -533,7 +531,7 @@ pub(crate) fn drop_everything() {
     }
     leave_family();
     if let Some(base) = NonNull::new(FAMILY.swap(null_mut(), Ordering::AcqRel))
-        && is_single_threaded()
+        && sys_pid::is_single_threaded()
     {
         unmap(base, FAMILY_BYTES);
     }

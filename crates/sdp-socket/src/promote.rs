@@ -16,7 +16,7 @@ use sdp_proto::{
 };
 use sdp_shm::layout::{Segment, is_ring_size};
 use sdp_stats::Reason;
-use sdp_sys::{section, time::monotonic_ns};
+use sdp_sys::{count::Way, section, time::monotonic_ns};
 
 use crate::{
     bulk, carrier,
@@ -345,9 +345,10 @@ fn reason(refusal: Refusal) -> Reason {
 }
 
 /// Marks a half as used by this call.
-pub(crate) fn count_call(conn: &Conn, half: Half, bytes: usize) {
-    conn.calls[half as usize].fetch_add(1, Ordering::Relaxed);
-    conn.bytes[half as usize].fetch_add(bytes as u64, Ordering::Relaxed);
+#[inline]
+pub(crate) fn count_call(conn: &Conn, half: Half, bytes: usize, way: Way) {
+    way.add(&conn.calls[half as usize], 1);
+    way.add_wide(&conn.bytes[half as usize], bytes as u64);
 }
 
 const _: () = assert!(HELLO_ACK_LEN == sdp_proto::wire::hello::HELLO_ACK_LEN);

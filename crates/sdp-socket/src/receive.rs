@@ -15,10 +15,10 @@ use core::sync::atomic::Ordering;
 
 use crate::{
     carrier,
-    conn::{Conn, Half, flag},
+    conn::{Conn, Half, Stage, flag},
     iovec::{Buffers, Landing},
     lane::{self, Broken, Lane, SinkState, Switch},
-    process, succeed,
+    plain, process, succeed,
     table::Pinned,
     wait,
 };
@@ -72,8 +72,21 @@ pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Resul
     let mut deadline: Option<Option<u64>> = None;
     let mut look = Look::Ring;
     let mut is_over = false;
+    let is_simple = plain::is_simple(wish.flags);
     loop {
-        match attempt(conn, buffers, wish, look) {
+        let simple = if is_simple && look == Look::Ring { buffers.only() } else { None };
+        // SAFETY: the program's buffer, valid by `Buffers::new`'s contract.
+        let plainly = simple.and_then(|(to, len)| unsafe { plain::receive(conn.fd(), to, len) });
+        let attempted = match plainly {
+            Some(plain::Received::Done(n)) => return Ok(n),
+            Some(plain::Received::Partly(n)) => {
+                buffers.advance(n);
+                return Ok(n + rest(conn, buffers, wish));
+            }
+            Some(plain::Received::Empty) => Err(Errno::EAGAIN),
+            None => attempt(conn, buffers, wish, look),
+        };
+        match attempted {
             Ok(0) => return Ok(got),
             Ok(n) if wish.peeks() => {
                 // Each attempt sees the same bytes again, and those that came since.
@@ -147,6 +160,29 @@ pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Resul
     }
 }
 
+/// L7: what there is beside bytes that the call has got already; how much.
+fn rest(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> usize {
+    match attempt(conn, buffers, wish, Look::Ring) {
+        Ok(n) => n,
+        Err(e) => {
+            if e != Errno::EAGAIN {
+                conn.owe(e);
+            }
+            0
+        }
+    }
+}
+
+/// As [`rest`], for a call that has not pinned the connection: one that names another by now, or none, has
+/// no rest.
+#[cold]
+pub(crate) fn rest_of(fd: c_int, buffers: &mut Buffers) -> usize {
+    match Pinned::new(fd, Half::Receive) {
+        Some(conn) if conn.stage() == Stage::Attached => rest(&conn, buffers, Wish { flags: 0 }),
+        _ => 0,
+    }
+}
+
 /// Runs `body` on the receiving half's state under its lock, inside a critical section.
 pub(crate) fn with_sink<R>(
     conn: &Conn,
@@ -166,11 +202,19 @@ pub(crate) fn with_sink<R>(
     }
     let result = match SinkState::load(&row.sink.words, segment, half) {
         Ok(mut state) => {
-            let before = (state.lane, state.followed);
-            let result = body(&mut state, row, segment, segment.half(half));
+            let lines = segment.half(half);
+            let (lane, followed) = (state.lane, state.followed);
+            let (_, before) = state.rx.cursors();
+            let result = body(&mut state, row, segment, lines);
             state.store(&row.sink.words);
-            if state.followed != before.1 {
-                count_switches(conn, before.0, state.followed.wrapping_sub(before.1));
+            if state.followed != followed {
+                count_switches(conn, lane, state.followed.wrapping_sub(followed));
+            }
+            // Whatever it was that freed room, padding without a message included.
+            let (_, head) = state.rx.cursors();
+            let size = u64::from(segment.ring_bytes());
+            if wait::crosses_eighth(size, before, head) {
+                wait::room_freed(conn, lines, size, head);
             }
             result
         }
@@ -457,6 +501,8 @@ fn ring_read(
 ) -> Result<usize, Errno> {
     let mut walk = *buffers;
     let mut got = 0;
+    let size = conn.segment().map_or(0, |segment| u64::from(segment.ring_bytes()));
+    let (_, mut looked) = sink.rx.cursors();
     if wish.peeks() {
         return Ok(match next_message(conn, sink, row)? {
             Some(_) => peek_ring(&mut onlooker(sink), walk, wish),
@@ -475,7 +521,12 @@ fn ring_read(
             sink.current_len = 0;
             sink.current_offset = 0;
             sink.rx.release(message);
-            wait::room_freed(conn, lines, &sink.rx);
+            // Padding before the message counts too: it can be most of the ring.
+            let (_, head) = sink.rx.cursors();
+            if wait::crosses_eighth(size, looked, head) {
+                looked = head;
+                wait::room_freed(conn, lines, size, head);
+            }
         }
     }
     *buffers = walk;
@@ -691,7 +742,7 @@ pub(crate) fn has_news(sink: &SinkState, lines: &HalfLines) -> bool {
         || lines.producer.switches.load(Ordering::Acquire) != sink.followed
 }
 
-fn count(conn: &Conn, row: &Row, lane: StatsLane, n: usize) {
+pub(crate) fn count(conn: &Conn, row: &Row, lane: StatsLane, n: usize) {
     let Some(page) = process::page() else { return };
     process::ensure_row(conn);
     page.moved(conn.stats_row(), Direction::Receive, lane, n as u64);

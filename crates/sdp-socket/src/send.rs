@@ -508,6 +508,7 @@ fn ring_send(
     if end.cpu.load(Ordering::Relaxed) != cpu {
         end.cpu.store(cpu, Ordering::Relaxed);
     }
+    let (tail_before, _) = source.tx.cursors();
     let ack = Ack::from_word(row.ack.load(Ordering::Acquire));
     let mut moved = 0;
     let ended = loop {
@@ -558,30 +559,51 @@ fn ring_send(
             Some(Err(ended)) => break ended,
             Some(Ok(())) => {
                 moved += piece;
-                ring_bells(conn, source, lines, first_on_lane);
+                ring_bells(conn, conn.fd(), source, lines, first_on_lane);
                 first_on_lane = false;
             }
         }
     };
     if moved > 0 {
         count_ring(conn, row, moved);
+        crate::give_back::sent(
+            conn,
+            segment.ring_bytes(),
+            tail_before,
+            source.tx.cursors().0,
+            moved,
+        );
     }
     ended
+}
+
+/// After a message that went past the ordinary way: wakes the consumer, which sleeps.
+#[cold]
+pub(crate) fn ring_sleeper(conn: &Conn, fd: c_int, row: &Row, segment: Segment) {
+    let lines = segment.half(conn.half_index(Half::Send));
+    match SourceState::load(&row.source.words, segment, conn.half_index(Half::Send)) {
+        Ok(mut source) => {
+            ring_bells(conn, fd, &mut source, lines, false);
+            source.store(&row.source.words);
+        }
+        Err(Broken) => crate::demote::reset(conn),
+    }
 }
 
 /// Wakes the consumer if it sleeps. The first message on the lane rings the carrier, because the
 /// consumer may sleep there without having armed anything.
 #[inline]
-fn ring_bells(conn: &Pinned, source: &mut SourceState, lines: &HalfLines, first: bool) {
+fn ring_bells(conn: &Conn, fd: c_int, source: &mut SourceState, lines: &HalfLines, first: bool) {
     use sdp_shm::arm::{self, Mode};
     let armed = arm::check(&lines.receive_arm.word);
     let mut by_carrier = first && lines.consumer.followed.load(Ordering::SeqCst) != source.switches;
     if let Some((mode, _)) = armed {
+        conn.peer_slept.store(1, Ordering::Relaxed);
         // A sleeper that armed must be rung as it asked: another thread may eat the carrier's byte.
         by_carrier |= mode == Mode::Carrier || !conn.ring_peer();
     }
     if by_carrier {
-        ring_carrier(conn, conn.fd(), source, lines);
+        ring_carrier(conn, fd, source, lines);
     }
     if let Some((_, seen)) = armed {
         arm::disarm(&lines.receive_arm.word, seen);
@@ -626,10 +648,7 @@ fn watch_peer(conn: &Pinned, source: &mut SourceState, lines: &HalfLines) {
         return; // the ring was empty when we last looked
     }
     // The consumer's line is not touched before time has passed: that would cost more than the rest.
-    let now = ticks();
-    if now.wrapping_sub(conn.looked.load(Ordering::Relaxed)) < LOOK_EVERY_TICKS {
-        return;
-    }
+    let Some(now) = is_time_to_watch(conn) else { return };
     conn.looked.store(now, Ordering::Relaxed);
     let head = lines.consumer.head.load(Ordering::Relaxed);
     let looked = conn.looked_head.swap(head, Ordering::Relaxed);
@@ -640,6 +659,14 @@ fn watch_peer(conn: &Pinned, source: &mut SourceState, lines: &HalfLines) {
         conn.set(flag::PEER_GONE);
         probe_carrier(conn, conn.fd(), source, lines);
     }
+}
+
+/// Now, if the last look ([`watch_peer`]) is long ago.
+#[inline]
+pub(crate) fn is_time_to_watch(conn: &Conn) -> Option<u64> {
+    let now = ticks();
+    let since = now.wrapping_sub(conn.looked.load(Ordering::Relaxed));
+    (since >= LOOK_EVERY_TICKS).then_some(now)
 }
 
 /// E2: FIN has been seen. With bytes of ours unread in the ring, one bell asks the peer's kernel: true
@@ -696,7 +723,7 @@ fn count(conn: &Conn, row: &Row, lane: StatsLane, n: usize) {
 }
 
 #[inline]
-fn count_ring(conn: &Conn, row: &Row, n: usize) {
+pub(crate) fn count_ring(conn: &Conn, row: &Row, n: usize) {
     let Some(page) = process::page() else { return };
     process::ensure_row(conn);
     page.moved(conn.stats_row(), Direction::Send, StatsLane::Sdp, n as u64);

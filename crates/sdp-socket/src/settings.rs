@@ -323,6 +323,7 @@ pub(crate) struct Tuned {
     flip_seed: AtomicU32,
     flip_state: AtomicU32,
     has_shm: AtomicU32,
+    give_back_s: AtomicU32,
     /// 0 as the program needs it, 1 deny, 2 allow.
     io_uring: AtomicU32,
 }
@@ -331,10 +332,11 @@ static TUNED: Tuned = Tuned {
     promote_calls: AtomicU32::new(16),
     promote_bytes: AtomicU32::new(65_536),
     receive_poll: AtomicU32::new(0),
-    ring_bytes: AtomicU32::new(262_144),
+    ring_bytes: AtomicU32::new(524_288),
     flip_seed: AtomicU32::new(0),
     flip_state: AtomicU32::new(0),
     has_shm: AtomicU32::new(1),
+    give_back_s: AtomicU32::new(60),
     io_uring: AtomicU32::new(0),
 };
 
@@ -356,6 +358,7 @@ impl Tuned {
         let ring = from("ring_bytes").ring_bytes;
         let flip = from("test_lane_flip").test_lane_flip;
         let fabrics = from("fabrics").fabrics;
+        self.give_back_s.store(from("give_back").give_back, Ordering::Relaxed);
         self.promote_calls.store(calls, Ordering::Relaxed);
         self.promote_bytes.store(bytes, Ordering::Relaxed);
         self.ring_bytes.store(ring, Ordering::Relaxed);
@@ -401,6 +404,11 @@ impl Tuned {
     /// Whether the shared-memory fabric may be used.
     pub(crate) fn has_shm(&self) -> bool {
         self.has_shm.load(Ordering::Relaxed) != 0
+    }
+
+    /// Silence in seconds after which touched pages are given back; 0 never.
+    pub(crate) fn give_back_s(&self) -> u32 {
+        self.give_back_s.load(Ordering::Relaxed)
     }
 
     /// What a program gets that asks for io_uring.
@@ -459,6 +467,7 @@ mod tests {
             "test_lane_flip",
             "fabrics",
             "recv_poll",
+            "give_back",
             "io_uring",
         ] {
             assert_ne!(bit(|key| key.name == name), 0, "{name}");

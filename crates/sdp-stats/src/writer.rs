@@ -427,19 +427,29 @@ impl Page {
         }
     }
 
+    /// Payload bytes that one call moved on the kernel lane. `alone`: no other thread can be at the page, nor
+    /// a signal handler; then there is no locked instruction.
+    #[inline(always)]
+    pub fn moved_kernel(&self, id: RowId, direction: Direction, bytes: u64, alone: bool) {
+        let counters = match self.rows.get(id.0 as usize) {
+            Some(row) => &row.counters,
+            None => &self.totals.counters,
+        };
+        let counter = &counters[direction as usize][Counter::TcpBytes as usize];
+        if alone {
+            bump(counter, bytes);
+        } else {
+            counter.fetch_add(bytes, Relaxed);
+        }
+    }
+
     /// Payload bytes that one call moved. On an SDP lane the caller holds that half's lock; calls on
     /// the kernel lane, which cost a system call anyway, may run side by side.
     #[inline(always)]
     pub fn moved(&self, id: RowId, direction: Direction, lane: Lane, bytes: u64) {
         match lane {
             Lane::Sdp => self.add(id, direction, Counter::SdpBytes, bytes),
-            Lane::Kernel => {
-                let counters = match self.rows.get(id.0 as usize) {
-                    Some(row) => &row.counters,
-                    None => &self.totals.counters,
-                };
-                counters[direction as usize][Counter::TcpBytes as usize].fetch_add(bytes, Relaxed);
-            }
+            Lane::Kernel => self.moved_kernel(id, direction, bytes, false),
         }
     }
 

@@ -9,6 +9,8 @@
 
 #![cfg_attr(not(test), no_std)]
 
+pub mod cache;
+pub mod count;
 pub mod errno;
 pub mod fd;
 pub mod hidden;

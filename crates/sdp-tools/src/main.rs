@@ -40,6 +40,12 @@ enum Cmd {
     /// One process of a measurement
     #[command(hide = true)]
     PerfPeer(perf::peer::Options),
+    /// A process that only uses CPU time
+    #[command(hide = true)]
+    PerfHog,
+    /// One process of a measurement of quiet connections
+    #[command(hide = true)]
+    PerfIdlePeer(perf::idle_peer::Options),
 }
 
 /// A sub-command that the interface names and this version lacks takes any arguments and refuses.
@@ -106,6 +112,8 @@ fn main() {
             later("tune", "see sdp run --set KEY=VALUE, and option KEY VALUE in libsdp.conf")
         }
         Cmd::PerfPeer(options) => finish("perf-peer", perf::peer::main(options)),
+        Cmd::PerfHog => finish("perf-hog", perf::hog::main()),
+        Cmd::PerfIdlePeer(options) => finish("perf-peer", perf::idle_peer::main(options)),
     };
     std::process::exit(status);
 }

@@ -485,7 +485,7 @@ impl Mirror {
     pub(super) fn lose_host(&mut self, set_index: u32) {
         let Some(set) = self.set(set_index) else { return };
         set.host = NONE;
-        if !process::is_single_threaded() {
+        if !sdp_sys::pid::is_single_threaded() {
             self.rehost(set_index);
         }
     }
