@@ -10,7 +10,6 @@ of tests that may fail.
 import os
 import random
 import re
-import time
 
 from .procs import Timeout
 from .report import check_sums
