@@ -43,6 +43,20 @@ def wait_for(port, seconds=20):
     raise TimeoutError(f"nobody listens on {port}")
 
 
+def wait_for_listener(port, server, seconds=20):
+    """Until a listener exists, without connecting: a server of one session would serve the probe."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if server.poll() is not None:
+            raise RuntimeError(f"the server ended with {server.returncode}")
+        for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and int(fields[1].split(":")[1], 16) == port:
+                return
+        time.sleep(0.02)
+    raise TimeoutError(f"nobody listens on {port}")
+
+
 class Run:
     """Commands with or without the library, and where their bytes went."""
 
@@ -71,10 +85,14 @@ class Run:
         """Part of all payload bytes that went over SDP."""
         sdp = tcp = 0
         for report in self.reports:
-            if report.exists():
-                counted = json.loads(report.read_text())["bytes"]
-                sdp += counted["sdp_sent"] + counted["sdp_received"]
-                tcp += counted["tcp_sent"] + counted["tcp_received"]
+            # Written when the command has ended; every command has been waited for.
+            text = report.read_text() if report.exists() else ""
+            if not text:
+                log = (self.folder / "log").read_text(errors="replace")
+                raise RuntimeError(f"`sdp run` left no report; its log:\n{log}")
+            counted = json.loads(text)["bytes"]
+            sdp += counted["sdp_sent"] + counted["sdp_received"]
+            tcp += counted["tcp_sent"] + counted["tcp_received"]
         return sdp / (sdp + tcp) if sdp + tcp else 0.0
 
 
@@ -145,15 +163,24 @@ def pgbench(run):
 
 
 def iperf3(run):
+    """Bandwidth; and the CPU time of both ends per byte, as iperf3 counts it."""
     port = free_port()
+    # One session, then the server ends by itself.
     server = run.start(["iperf3", "-s", "-1", "-B", "127.0.0.1", "-p", str(port)])
     try:
-        # A probe would use up the only session; the client itself waits for the server.
-        time.sleep(0.3)
-        out = run.output(["iperf3", "-c", "127.0.0.1", "-p", str(port), "-t", "2", "-J"])
+        wait_for_listener(port, server)
+        out = run.output(
+            ["iperf3", "-c", "127.0.0.1", "-p", str(port), "-t", "2", "-l", "131072", "-J"]
+        )
+        server.wait(20)
     finally:
-        stop(server)
-    return json.loads(out)["end"]["sum_received"]["bits_per_second"] / 8e9
+        if server.poll() is None:
+            stop(server)
+    end = json.loads(out)["end"]
+    used = end["cpu_utilization_percent"]
+    seconds = end["sum_sent"]["seconds"]
+    cpu_s = (used["host_total"] + used["remote_total"]) / 100 * seconds
+    return end["sum_received"]["bits_per_second"] / 8e9, cpu_s / (end["sum_sent"]["bytes"] / 1e9)
 
 
 ROWS = {
@@ -177,12 +204,17 @@ def main():
             print(f"{title}: {program} is not installed")
             continue
         figures = {False: [], True: []}
+        cpus = {False: [], True: []}
         shares = []
         for i in range(options.rounds):
             for sdp in (False, True) if i % 2 == 0 else (True, False):
                 with tempfile.TemporaryDirectory(prefix="sdp-bench-") as folder:
                     run = Run(sdp, pathlib.Path(folder))
-                    figures[sdp].append(measure(run))
+                    measured = measure(run)
+                    if isinstance(measured, tuple):
+                        measured, cpu = measured
+                        cpus[sdp].append(cpu)
+                    figures[sdp].append(measured)
                     if sdp:
                         shares.append(run.share())
         ratios = [b / a for a, b in zip(figures[False], figures[True])]
@@ -193,6 +225,14 @@ def main():
             f"{statistics.median(shares):.1%} of the bytes on SDP, {options.rounds} rounds",
             flush=True,
         )
+        if cpus[True]:
+            ratios = [b / a for a, b in zip(cpus[False], cpus[True])]
+            print(
+                f"{title}, CPU of both ends: TCP {statistics.median(cpus[False]):.3g} s/GB, "
+                f"SDP {statistics.median(cpus[True]):.3g} s/GB, "
+                f"ratio {statistics.median(ratios):.2f} [{min(ratios):.2f} - {max(ratios):.2f}]",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@ the library.
 
 Each module runs plain, under the library, and under the library with lanes that flip at random
 positions on every call; `support.foreign` compares the outcomes test by test. What is closest to the
-library runs always and whole. Of the rest a part runs each day, chosen by the rotation seed: some short
+library runs always and whole. Of the rest a part runs, chosen by the rotation seed: some short
 modules whole, of some long ones a few tests. `SDP_TEST_WHOLE=1` runs everything.
 """
 
@@ -78,8 +78,8 @@ LONG = [
     "test_asyncio.test_sslproto",
     "test_asyncio.test_subprocess",
 ]
-SHORT_A_DAY = 7
-LONG_A_DAY = 7
+SHORT_A_RUN = 7
+LONG_A_RUN = 7
 # Tests of each long module.
 SAMPLE = 10
 BOTH_WAYS = pytest.mark.parametrize(
@@ -107,14 +107,14 @@ def comparison(ladder):
 
 
 @BOTH_WAYS
-@pytest.mark.parametrize("module", CORE + rotated(SHORT, SHORT_A_DAY))
+@pytest.mark.parametrize("module", CORE + rotated(SHORT, SHORT_A_RUN))
 def test_module(comparison, module, placement):
     """A whole module."""
     comparison.check(Module(module), placement)
 
 
 @BOTH_WAYS
-@pytest.mark.parametrize("module", rotated(LONG, LONG_A_DAY))
+@pytest.mark.parametrize("module", rotated(LONG, LONG_A_RUN))
 def test_sample(comparison, module, placement):
     """Some tests of a long module, by the rotation seed."""
     print(f"rotation seed {ROTATION}")

@@ -38,7 +38,7 @@ class Placement(enum.Enum):
 class Artifacts:
     """Copies of library and tools where every user can read them."""
 
-    FILES = ("sdp", "libsdp.so")
+    FILES = ("sdp", "sdpnetstat", "libsdp.so")
 
     def __init__(self, target):
         self.dir = Path(tempfile.mkdtemp(prefix="sdp-ladder-"))

@@ -69,7 +69,7 @@ TURNS = [
     "gevent.tests.test__ssl",
     "gevent.tests.test__subprocess",
 ]
-TURNS_A_DAY = 6
+TURNS_A_RUN = 6
 # Of trio, those with sockets, descriptors or processes.
 TRIO = [
     "test_dtls",
@@ -83,14 +83,14 @@ TRIO = [
     "test_unix_pipes",
     "test_wait_for_object",
 ]
-TRIO_A_DAY = 4
+TRIO_A_RUN = 4
 # Of libuv and libevent, groups of tests by the beginning of their names.
 LIBUV = re.compile(
     r"tcp|poll|shutdown|ipc|connection|delayed|close|fork|callback|pipe|watcher|loop"
 )
-LIBUV_A_DAY = 70
+LIBUV_A_RUN = 70
 LIBEVENT = re.compile(r"(main|bufferevent|http|listener|evbuffer|et|thread)/")
-LIBEVENT_A_DAY = 90
+LIBEVENT_A_RUN = 90
 # Tests that hold times of a tenth of a second against each other: they fail on a busy machine.
 TIMED = re.compile("timeout|close_detection|ratelim|_slow|active_later|persistent|common_timeout")
 
@@ -234,14 +234,14 @@ def comparison(ladder):
 
 
 @BOTH_WAYS
-@pytest.mark.parametrize("module", ALWAYS + rotated(TURNS, TURNS_A_DAY))
+@pytest.mark.parametrize("module", ALWAYS + rotated(TURNS, TURNS_A_RUN))
 def test_python(comparison, cache, module, placement):
     """A module of Twisted, tornado or gevent."""
     comparison.check(Package(cache, module), placement)
 
 
 @BOTH_WAYS
-@pytest.mark.parametrize("module", rotated(TRIO, TRIO_A_DAY))
+@pytest.mark.parametrize("module", rotated(TRIO, TRIO_A_RUN))
 def test_trio(comparison, cache, module, placement):
     """A file of trio's."""
     comparison.check(Trio(cache, module), placement)
@@ -262,10 +262,10 @@ def test_libuv(comparison, cache, ladder, placement):
     readable = ladder.artifacts.dir / program.name
     if not readable.exists():
         shutil.copy2(program, readable)
-    comparison.check(Libuv(readable), placement, sample=LIBUV_A_DAY)
+    comparison.check(Libuv(readable), placement, sample=LIBUV_A_RUN)
 
 
 @BOTH_WAYS
 def test_libevent(comparison, cache, placement):
     """libevent's tests of sockets, buffers and HTTP."""
-    comparison.check(Libevent(cache.libevent()), placement, sample=LIBEVENT_A_DAY)
+    comparison.check(Libevent(cache.libevent()), placement, sample=LIBEVENT_A_RUN)

@@ -1,4 +1,4 @@
-//! The workspace's own tool: build, demo, test ladder, tidiness and ABI checks.
+//! The workspace's own tool: build, demo, test ladder, models, tidiness and ABI checks.
 //!
 //! Developers and the continuous integration script call it as `cargo xtask COMMAND`. It drives
 //! other programs (cargo, pytest, binutils, git) and judges what they answer; it holds no code of
@@ -10,6 +10,7 @@ mod artifacts;
 mod demo;
 mod json;
 mod ladder;
+mod models;
 mod process;
 mod tidy;
 
@@ -26,6 +27,8 @@ usage: cargo xtask COMMAND
                              whose name starts with NAME
   tidy                       formatting, lints, crate directions, words, unsafe, module docs
   abi                        what libsdp.so exports, imports and relocates
+  models [--long]            models of the shared-memory protocols, and their weakened twins
+  miri                       the shared-memory crates under Miri (needs the nightly toolchain)
 ";
 
 fn main() -> ExitCode {
@@ -36,6 +39,8 @@ fn main() -> ExitCode {
         Some("demo") => no_arguments(rest).and_then(|()| demo::run_demo()),
         Some("test") => ladder::Options::parse(rest).and_then(|options| ladder::run(&options)),
         Some("tidy") => no_arguments(rest).and_then(|()| tidy::check_all()),
+        Some("models") => models::check_all(rest),
+        Some("miri") => no_arguments(rest).and_then(|()| models::interpret()),
         Some("abi") => no_arguments(rest).and_then(|()| abi::check_all()),
         Some("help" | "--help" | "-h") => {
             print!("{USAGE}");

@@ -161,6 +161,7 @@ pub struct Config {
     /// Log settings fixed by the front rules, which the file does not override.
     pub(crate) log_level_fixed: bool,
     pub(crate) log_destination_fixed: bool,
+    pub(crate) has_log: bool,
     pub(crate) tunables: Tunables,
 }
 
@@ -184,6 +185,7 @@ impl Config {
             log: LogSettings::DEFAULT,
             log_level_fixed: false,
             log_destination_fixed: false,
+            has_log: false,
             tunables: Tunables::DEFAULT,
         }
     }
@@ -206,6 +208,11 @@ impl Config {
     /// Diagnostics beyond [`MAX_DIAGNOSTICS`].
     pub const fn dropped_diagnostics(&self) -> usize {
         self.diagnostic_count.saturating_sub(MAX_DIAGNOSTICS)
+    }
+
+    /// Whether a `log` statement says anything: the library writes no log unasked.
+    pub const fn asks_for_log(&self) -> bool {
+        self.has_log
     }
 
     /// Log settings.

@@ -158,6 +158,7 @@ impl Config {
         while !line.is_done() {
             if self.keyword(&mut line, "destination") {
                 let destination = self.log_destination(&mut line)?;
+                self.has_log = true;
                 if source == Source::Front || !self.log_destination_fixed {
                     self.log.destination = destination;
                     self.log_destination_fixed |= source == Source::Front;
@@ -165,6 +166,7 @@ impl Config {
             } else if self.keyword(&mut line, "min-level") {
                 let (word, place) = line.word();
                 let level = parse_int(word).ok_or((Problem::BadLogLevel, place))?;
+                self.has_log = true;
                 if !(1..=9).contains(&level) {
                     self.report(Problem::LevelRange, place);
                 }

@@ -71,6 +71,8 @@ pub const MIN_ZCOPY: u32 = 4096;
 pub const MAX_ZCOPY: u32 = 1 << 30;
 /// Longest poll, µs.
 pub const MAX_RECV_POLL_US: u32 = 1_000_000;
+/// Longest silence before touched memory is given back, s.
+pub const MAX_GIVE_BACK_S: u32 = 86_400;
 /// Smallest ring, bytes.
 pub const MIN_RING: u32 = 65_536;
 /// Largest ring, bytes.
@@ -99,6 +101,8 @@ pub struct Tunables {
     pub ring_bytes: u32,
     /// `fabrics`: comma-separated `shm`, `verbs`; or `none`.
     pub fabrics: Fabrics,
+    /// `give_back`: seconds of silence, 0 = never, at most [`MAX_GIVE_BACK_S`].
+    pub give_back: u32,
 }
 
 /// Why a value was not taken.
@@ -126,7 +130,7 @@ pub struct Key {
 }
 
 /// Every tunable.
-pub static KEYS: [Key; 10] = [
+pub static KEYS: [Key; 11] = [
     Key {
         name: "sdp_zcopy_thresh",
         env: "SDP_ZCOPY_THRESH",
@@ -186,7 +190,7 @@ pub static KEYS: [Key; 10] = [
     Key {
         name: "ring_bytes",
         env: "SDP_RING_BYTES",
-        default: "262144",
+        default: "524288",
         range: "a power of two from 65536 to 4194304",
         meaning: "bytes of a shared-memory ring, per direction",
     },
@@ -196,6 +200,13 @@ pub static KEYS: [Key; 10] = [
         default: "shm,verbs",
         range: "shm, verbs, both with a comma in order of preference, or none",
         meaning: "fabrics that may be used",
+    },
+    Key {
+        name: "give_back",
+        env: "SDP_GIVE_BACK",
+        default: "60",
+        range: "0 (never) to 86400 seconds",
+        meaning: "silence after which memory that bulk traffic touched is given back",
     },
 ];
 
@@ -210,8 +221,9 @@ impl Tunables {
         promote_calls: 16,
         promote_bytes: 65_536,
         test_lane_flip: 0,
-        ring_bytes: 262_144,
+        ring_bytes: 524_288,
         fabrics: Fabrics([Some(FabricName::Shm), Some(FabricName::Verbs)]),
+        give_back: 60,
     };
 
     /// Sets the tunable `key` (as in the rule file) from text.
@@ -270,6 +282,7 @@ impl Tunables {
                 self.ring_bytes = number(MIN_RING, MAX_RING).filter(|n| n.is_power_of_two())?;
             }
             "fabrics" => self.fabrics = parse_fabrics(value)?,
+            "give_back" => self.give_back = number(0, MAX_GIVE_BACK_S)?,
             _ => return None,
         }
         Some(())
@@ -331,6 +344,7 @@ mod tests {
             ("fabrics", "shm,shm"),
             ("fabrics", "tcp"),
             ("fabrics", ""),
+            ("give_back", "86401"),
         ] {
             let mut t = Tunables::DEFAULT;
             let result = t.set(key.as_bytes(), value.as_bytes());

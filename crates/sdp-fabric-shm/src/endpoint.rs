@@ -8,7 +8,7 @@
 //! One-sided work through `process_vm_readv` comes with zero copy; until then it is
 //! [`PostError::Unsupported`], which callers must expect of any fabric.
 
-use core::cell::Cell;
+use core::{cell::Cell, mem::MaybeUninit};
 
 use sdp_rdma::{
     fabric::{Gather, PostError, QpError, ReceiveQueue, Received, Scatter, SendOptions, SendQueue},
@@ -19,12 +19,16 @@ use sdp_shm::{
     layout::Segment,
     ring::{CONTROL_RESERVE, Consumer, HEADER_MAX, Producer, PushError, Record},
 };
+use sdp_sys::memfd;
 
 /// Longest message: 16 KiB of payload behind the longest header. Longer sends are cut, so that the
 /// reader starts while the writer still copies.
 pub const MESSAGE_MAX: usize = 16 * 1024 + HEADER_MAX;
 /// Header that [`SendQueue::room`] leaves room for.
 const BASE_HEADER: usize = 16;
+/// Most ring bytes that one [`ShmTx::give_back`] looks at: the half's lock is held meanwhile. A multiple
+/// of the page size.
+pub const GIVE_BACK_MAX: u64 = 256 * 1024;
 /// Completions kept for the caller; signalled posts beyond answer `Full`.
 const COMPLETIONS: usize = 16;
 /// Messages that may be released before an older one is.
@@ -34,7 +38,9 @@ const DEFERRED: usize = 16;
 #[derive(Debug, Clone, Copy)]
 pub struct ShmTx {
     producer: Producer,
-    completed: [Option<Completion>; COMPLETIONS],
+    /// The first `completions` are valid, oldest first. Not initialised: a view is made for each call.
+    completed: [MaybeUninit<Completion>; COMPLETIONS],
+    completions: usize,
     failed: Option<QpError>,
 }
 
@@ -43,7 +49,12 @@ impl ShmTx {
     #[inline]
     pub fn new(segment: Segment, half: usize, tail: u64, head: u64) -> Self {
         let producer = Producer::new(segment, half, tail, head);
-        Self { producer, completed: [None; COMPLETIONS], failed: None }
+        Self {
+            producer,
+            completed: [const { MaybeUninit::uninit() }; COMPLETIONS],
+            completions: 0,
+            failed: None,
+        }
     }
 
     /// (tail, consumer's head as last seen), to be stored.
@@ -70,9 +81,44 @@ impl ShmTx {
         self.producer.is_empty()
     }
 
+    /// Gives memory of this ring back to the kernel that holds nothing for the peer: what lies in the
+    /// [`GIVE_BACK_MAX`] bytes from `offset` on. Returns how many bytes of the ring that were. The caller
+    /// holds the half's lock: nobody else writes there. The peer reads only what is published; one that
+    /// reads elsewhere finds zeros.
+    ///
+    /// # Errors
+    /// [`QpError::Framing`] for an impossible cursor of the peer.
+    pub fn give_back(&mut self, offset: u64) -> Result<GivenBack, QpError> {
+        self.refresh()?;
+        let end = offset.saturating_add(GIVE_BACK_MAX);
+        let mut bytes = 0;
+        for (from, len) in self.producer.idle_pages() {
+            let to = from.saturating_add(len).min(end);
+            let from = from.max(offset);
+            let len = to.saturating_sub(from) as usize;
+            if let (Some(at), 1..) = (self.producer.at(from), len) {
+                // SAFETY: whole pages inside the ring, which nobody has anything left to read in.
+                if unsafe { memfd::give_back(at, len) }.is_err() {
+                    return Ok(GivenBack::Refused);
+                }
+                bytes += len;
+            }
+        }
+        Ok(GivenBack::Bytes(bytes))
+    }
+
     fn fail(&mut self, error: QpError) -> QpError {
         *self.failed.get_or_insert(error)
     }
+}
+
+/// How [`ShmTx::give_back`] ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GivenBack {
+    /// So many bytes of the ring hold no memory any more.
+    Bytes(usize),
+    /// The kernel refuses (memory locked by the program, an old kernel): it would again.
+    Refused,
 }
 
 impl SendQueue for ShmTx {
@@ -100,11 +146,9 @@ impl SendQueue for ShmTx {
         if header.len() > HEADER_MAX || header.len() + len > MESSAGE_MAX {
             return Err(PostError::TooLong);
         }
-        let free_entry = if options.signalled {
-            Some(self.completed.iter().position(Option::is_none).ok_or(PostError::Full)?)
-        } else {
-            None
-        };
+        if options.signalled && self.completions >= COMPLETIONS {
+            return Err(PostError::Full);
+        }
         let pushed = self.producer.push(header, len, options.control, |offset, cells| {
             payload.copy_to(offset, cells);
         });
@@ -117,8 +161,11 @@ impl SendQueue for ShmTx {
             }
         }
         // The bytes are in the ring: nothing further can go wrong with them on this side.
-        if let Some(entry) = free_entry.and_then(|i| self.completed.get_mut(i)) {
-            *entry = Some(Completion { id, opcode: Opcode::Send, status: Status::Success });
+        if options.signalled
+            && let Some(entry) = self.completed.get_mut(self.completions)
+        {
+            entry.write(Completion { id, opcode: Opcode::Send, status: Status::Success });
+            self.completions += 1;
         }
         Ok(())
     }
@@ -132,8 +179,10 @@ impl SendQueue for ShmTx {
     }
 
     fn poll_completion(&mut self) -> Option<Completion> {
-        // Kept without gaps, oldest first: completions come in the order of the posts.
-        let oldest = self.completed.first_mut()?.take()?;
+        // Oldest first: completions come in the order of the posts.
+        self.completions = self.completions.checked_sub(1)?;
+        // SAFETY: there was at least one, so the first is initialised; it is rotated out of the valid part.
+        let oldest = unsafe { self.completed.first()?.assume_init() };
         self.completed.rotate_left(1);
         Some(oldest)
     }
@@ -144,8 +193,10 @@ impl SendQueue for ShmTx {
 pub struct ShmRx {
     consumer: Consumer,
     limit: u64,
-    /// Released before their turn: (start, length).
-    deferred: [Option<Received>; DEFERRED],
+    /// The first `waiting` were released before their turn. The rest is not initialised: a view is made
+    /// for each call.
+    deferred: [MaybeUninit<Received>; DEFERRED],
+    waiting: usize,
     failed: Option<QpError>,
 }
 
@@ -154,7 +205,13 @@ impl ShmRx {
     #[inline]
     pub fn new(segment: Segment, half: usize, scan: u64, head: u64) -> Self {
         let consumer = Consumer::new(segment, half, scan, head);
-        Self { consumer, limit: u64::MAX, deferred: [None; DEFERRED], failed: None }
+        Self {
+            consumer,
+            limit: u64::MAX,
+            deferred: [const { MaybeUninit::uninit() }; DEFERRED],
+            waiting: 0,
+            failed: None,
+        }
     }
 
     /// (scan, head), to be stored.
@@ -179,6 +236,19 @@ impl ShmRx {
     #[inline]
     pub fn onlooker(&self) -> Self {
         Self { consumer: self.consumer.onlooker(), ..*self }
+    }
+
+    /// The message at the head, if it was released before its turn.
+    #[inline]
+    fn take_deferred(&mut self) -> Option<Received> {
+        let head = self.consumer.head();
+        let valid = self.deferred.get_mut(..self.waiting)?;
+        // SAFETY: the first `waiting` are initialised.
+        let at = valid.iter().position(|entry| unsafe { entry.assume_init() }.token == head)?;
+        valid.swap(at, self.waiting - 1);
+        self.waiting -= 1;
+        // SAFETY: as above; it was the last of the valid part and is not part of it any more.
+        Some(unsafe { self.deferred.get(self.waiting)?.assume_init() })
     }
 
     /// Contiguous ring bytes of a message from `offset`, for a system call that writes them elsewhere.
@@ -229,20 +299,15 @@ impl ReceiveQueue for ShmRx {
     #[inline]
     fn release(&mut self, message: Received) {
         if message.token != self.consumer.head() {
-            if let Some(entry) = self.deferred.iter_mut().find(|entry| entry.is_none()) {
-                *entry = Some(message);
+            if let Some(entry) = self.deferred.get_mut(self.waiting) {
+                entry.write(message);
+                self.waiting += 1;
             }
             return;
         }
         self.consumer.free_to(record(message).end());
-        while let Some(entry) = self
-            .deferred
-            .iter_mut()
-            .find(|entry| entry.is_some_and(|m| m.token == self.consumer.head()))
-        {
-            if let Some(next) = entry.take() {
-                self.consumer.free_to(record(next).end());
-            }
+        while let Some(next) = self.take_deferred() {
+            self.consumer.free_to(record(next).end());
         }
     }
 }

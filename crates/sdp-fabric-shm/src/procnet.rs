@@ -58,8 +58,14 @@ fn scan(path: &CStr, tuple: &Tuple) -> Result<Option<PeerSocket>, DiagError> {
         if start == 0 && filled >= BUFFER {
             return Err(DiagError::NoProc); // no line is that long: not the file we know
         }
-        buf.copy_within(start..filled, 0);
-        kept = filled - start;
+        // Byte by byte: `copy_within` would bring a panic along.
+        kept = filled.saturating_sub(start);
+        for i in 0..kept {
+            let byte = buf.get(start + i).copied().unwrap_or(0);
+            if let Some(to) = buf.get_mut(i) {
+                *to = byte;
+            }
+        }
     }
     Err(DiagError::NoProc)
 }

@@ -48,8 +48,8 @@ use crate::{
     segment::{self, MappedSegment},
 };
 
-/// Offers that one process keeps open at most.
-pub const MAX_OFFERS: u32 = 16;
+/// Offers that one process keeps open at most, whatever [`Local::max_offers`] says.
+pub const MAX_OFFERS: u32 = 256;
 /// Connections that an offerer takes from its backlog in one step.
 const ACCEPTS_PER_STEP: u32 = 4;
 /// Connections with the wrong user that an offerer turns away before it gives up.
@@ -78,6 +78,9 @@ pub struct Local<'a> {
     pub ring_bytes: u32,
     /// Where hidden descriptors start.
     pub hidden_min: i32,
+    /// Offers that this process may have open at a time. Each takes a descriptor, for a moment two:
+    /// the caller knows how many it can spare. [`MAX_OFFERS`] is the end in any case.
+    pub max_offers: u32,
     /// What we say as joiner.
     pub hello: &'a [u8; HELLO_LEN],
     /// What we say as offerer.
@@ -190,6 +193,23 @@ impl Rendezvous {
         matches!(self.state, State::Offering { .. })
     }
 
+    /// Whether it has told the other end, whose user passed, and waits for the answer.
+    pub const fn is_joining(&self) -> bool {
+        matches!(self.state, State::Joining { .. })
+    }
+
+    /// The descriptor that becomes readable when the other end has moved and a step will get
+    /// further; −1 when there is none. For a short wait only: the number is in the program's reach.
+    pub const fn expects(&self) -> i32 {
+        match &self.state {
+            State::Idle => -1,
+            State::Offering { accepted: Some((socket, _)), .. } | State::Joining { socket, .. } => {
+                socket.raw()
+            }
+            State::Offering { listener, .. } => listener.raw(),
+        }
+    }
+
     /// Its hidden descriptors; −1 where there is none.
     pub const fn descriptors(&self) -> [i32; 2] {
         match &self.state {
@@ -269,7 +289,7 @@ impl Rendezvous {
         let socket = hide(local, socket)?;
         match unix::connect(socket.raw(), name.as_bytes()) {
             Ok(()) => self.join(local, ends, socket),
-            Err(Errno::ECONNREFUSED) => self.open_offer(ends, socket, &name),
+            Err(Errno::ECONNREFUSED) => self.open_offer(local, ends, socket, &name),
             // Backlog full: the listener is there, but busy with others.
             Err(Errno::EAGAIN) => Ok(None),
             Err(error) => Err(of_local_socket(error)),
@@ -301,11 +321,12 @@ impl Rendezvous {
 
     fn open_offer(
         &mut self,
+        local: &Local<'_>,
         ends: Ends,
         socket: Hidden,
         name: &Name,
     ) -> Result<Option<Attachment>, Refusal> {
-        let permit = Permit::take().ok_or(Refusal::RendezvousBusy)?;
+        let permit = Permit::take(local.max_offers).ok_or(Refusal::RendezvousBusy)?;
         match unix::bind(socket.raw(), name.as_bytes()) {
             Ok(()) => {}
             // The other end was faster; it will listen in a moment.
@@ -680,17 +701,18 @@ impl Drop for Draft {
     }
 }
 
-/// One of the process's [`MAX_OFFERS`].
+/// One of the offers that the process may have open.
 #[derive(Debug)]
 struct Permit(());
 
 static OFFERS: AtomicU32 = AtomicU32::new(0);
 
 impl Permit {
-    fn take() -> Option<Self> {
+    fn take(most: u32) -> Option<Self> {
+        let most = most.min(MAX_OFFERS);
         OFFERS
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |open| {
-                (open < MAX_OFFERS).then_some(open + 1)
+                (open < most).then_some(open + 1)
             })
             .ok()
             .map(|_| Self(()))
@@ -702,3 +724,6 @@ impl Drop for Permit {
         OFFERS.fetch_sub(1, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod model;

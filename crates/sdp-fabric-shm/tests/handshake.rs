@@ -52,6 +52,36 @@ fn both_ends_in_one_process() {
 }
 
 #[test]
+fn who_waits_can_be_told_of_the_next_step() {
+    isolated(|| {
+        let (client, server) = loopback();
+        let (mut one, mut two) = (End::new(&client), End::new(&server));
+        assert_eq!([one.rendezvous.expects(), two.rendezvous.expects()], [-1, -1]);
+        one.pending(1);
+        let offer = one.rendezvous.expects();
+        assert!(one.rendezvous.is_offering() && !one.rendezvous.is_joining());
+        assert!(!is_readable(offer), "nobody has come yet");
+        two.pending(1);
+        let join = two.rendezvous.expects();
+        assert!(two.rendezvous.is_joining() && !two.rendezvous.is_offering());
+        assert!(is_readable(offer), "the joiner has come");
+        assert!(!is_readable(join), "no answer yet");
+        let Step::Attached(first) = one.step() else { panic!("the joiner's packet is there") };
+        assert!(is_readable(join), "the answer has come");
+        let Step::Attached(second) = two.step() else { panic!("the answer is there") };
+        assert_eq!([one.rendezvous.expects(), two.rendezvous.expects()], [-1, -1]);
+        discard(first);
+        discard(second);
+    });
+}
+
+fn is_readable(fd: i32) -> bool {
+    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one element, valid for writing; does not wait.
+    unsafe { libc::poll(&raw mut poll, 1, 0) == 1 }
+}
+
+#[test]
 fn without_eventfd_and_page() {
     isolated(|| {
         let (client, server) = loopback();

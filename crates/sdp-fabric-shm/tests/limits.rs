@@ -11,7 +11,7 @@ use common::*;
 use sdp_fabric_shm::{
     identity::{self, Addr, Tuple},
     refusal::Refusal,
-    rendezvous::{MAX_OFFERS, Step},
+    rendezvous::Step,
 };
 
 fn limit(resource: libc::__rlimit_resource_t, soft: u64) {
@@ -82,7 +82,7 @@ fn every_number_of_free_descriptors() {
 #[test]
 fn sixteen_offers() {
     isolated(|| {
-        let pairs: Vec<(TcpStream, TcpStream)> = (0..=MAX_OFFERS).map(|_| loopback()).collect();
+        let pairs: Vec<(TcpStream, TcpStream)> = (0..=OFFERS).map(|_| loopback()).collect();
         let mut ends: Vec<End> = pairs.iter().map(|(client, _)| End::new(client)).collect();
         let (last, offering) = ends.split_last_mut().unwrap();
         offering.iter_mut().for_each(|end| end.pending(1));
@@ -102,7 +102,7 @@ fn sixteen_offers() {
         // A fork child that abandons has all of them again; the parent's stay.
         let child = spawn(|| {
             ends.iter_mut().for_each(|end| end.rendezvous.abandon_in_child());
-            let pairs: Vec<(TcpStream, TcpStream)> = (0..=MAX_OFFERS).map(|_| loopback()).collect();
+            let pairs: Vec<(TcpStream, TcpStream)> = (0..=OFFERS).map(|_| loopback()).collect();
             let mut ends: Vec<End> = pairs.iter().map(|(client, _)| End::new(client)).collect();
             let (last, offering) = ends.split_last_mut().unwrap();
             offering.iter_mut().for_each(|end| end.pending(1));

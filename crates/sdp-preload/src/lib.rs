@@ -57,7 +57,7 @@ mod hooks {
         what()
     }
 
-    pub(crate) use escape::{IoUring, drop_deepbind, set_io_uring};
+    pub(crate) use escape::drop_deepbind;
     pub(crate) use process::{ending, own};
 
     /// Resolves the names that are jumps and keep a pointer of their own.

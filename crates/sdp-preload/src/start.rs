@@ -8,11 +8,10 @@ use core::ffi::CStr;
 use libc::{c_char, c_int};
 use sdp_socket::{calls, host};
 
-use crate::hooks::{IoUring, bind_trampolines, drop_deepbind, ending, own, set_io_uring};
+use crate::hooks::{bind_trampolines, drop_deepbind, ending, own};
 use crate::{errno, real};
 
-/// Environment of tunables that the hooks themselves obey. An unusable value leaves the default.
-const IO_URING: &CStr = c"SDP_IO_URING=";
+/// Environment that the hooks themselves obey. An unusable value leaves the default.
 const DLOPEN_DEEPBIND: &CStr = c"SDP_DLOPEN_DEEPBIND=";
 
 /// Most environment entries that are looked at.
@@ -35,12 +34,6 @@ unsafe fn read_environment(envp: *const *const c_char) {
         }
         // SAFETY: entries are null-terminated strings.
         let entry = unsafe { CStr::from_ptr(entry) };
-        match value(entry, IO_URING) {
-            Some(b"auto") => set_io_uring(IoUring::Auto),
-            Some(b"deny") => set_io_uring(IoUring::Deny),
-            Some(b"allow") => set_io_uring(IoUring::Allow),
-            _ => {}
-        }
         if value(entry, DLOPEN_DEEPBIND) == Some(b"drop") {
             drop_deepbind();
         }

@@ -51,6 +51,7 @@ pub mod wire;
 pub use connection::{
     mode::Mode,
     owed::{MAX_ADVERTS, Owed},
+    plain::{PlainHeader, Sent, Taken},
     scan::Scan,
     setup::{Local, Remote},
     sink::{Payload, Sink, SinkAction, SinkConfig, SourceInput},

@@ -15,14 +15,12 @@
 //! writes the consumer line, and whoever holds the half's gate writes the log. Nothing an end reads
 //! here is believed: cursors are validated against private copies, log entries are range-checked.
 
-use core::{
-    mem::size_of,
-    ptr::NonNull,
-    sync::atomic::{AtomicU8, AtomicU32, AtomicU64},
-};
+use core::{mem::size_of, ptr::NonNull, sync::atomic::AtomicU8};
+
+use crate::sync::{AtomicU32, AtomicU64, MODELLED};
 
 /// Bytes of the control page.
-pub const CONTROL_BYTES: usize = 4096;
+pub const CONTROL_BYTES: usize = if MODELLED { 16 * 1024 } else { 4096 };
 /// First word of a segment.
 pub const MAGIC: u32 = 0x5344_5053;
 /// Layout version; also part of the rendezvous name.
@@ -46,6 +44,15 @@ pub const fn segment_bytes(ring_bytes: u32) -> usize {
     CONTROL_BYTES + 2 * ring_bytes as usize
 }
 
+/// [`EndLine::pinned`] of an end whose last descriptor is being closed. Written under the gate of its
+/// inbound half: a producer that holds the gate and does not see it rings before the close.
+pub const CLOSED: u32 = 2;
+
+/// [`EndLine::pinned`] of an end that has put everything unread back into the kernel's stream and never
+/// uses the segment again: the other end may forget it. Written under the lock of its outbound half, so
+/// that no holder of this end is about to change lanes.
+pub const PASSED_ON: u32 = 3;
+
 /// Written by its end when it has mapped the segment.
 #[repr(C, align(128))]
 #[derive(Default)]
@@ -54,7 +61,8 @@ pub struct EndLine {
     pub attached: AtomicU32,
     /// CPU on which this end last ran, plus one; 0 unknown. A hint for spinning.
     pub cpu: AtomicU32,
-    /// This end wants its inbound half on the kernel lane, for good.
+    /// Not 0: this end wants its inbound half on the kernel lane, for good. [`CLOSED`]: because nobody
+    /// reads it any more; [`PASSED_ON`]: because somebody who does not know the segment may.
     pub pinned: AtomicU32,
     /// Number of the carrier in the process that uses this end, plus one. A hint, verified by who
     /// uses it.
@@ -159,8 +167,8 @@ pub struct Control {
 }
 
 const _: () = assert!(size_of::<Control>() <= CONTROL_BYTES);
-const _: () = assert!(size_of::<LogLine>() == 256);
-const _: () = assert!(size_of::<Half>() == 128 * 6);
+const _: () = assert!(MODELLED || size_of::<LogLine>() == 256);
+const _: () = assert!(MODELLED || size_of::<Half>() == 128 * 6);
 
 /// A mapped segment: base address and ring size, both private copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

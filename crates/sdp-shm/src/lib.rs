@@ -15,7 +15,11 @@
 
 pub mod arm;
 pub mod bell;
+#[cfg(not(all(test, loom)))]
 pub mod family;
 pub mod layout;
 pub mod lock;
+#[cfg(all(test, loom))]
+mod model;
 pub mod ring;
+mod sync;

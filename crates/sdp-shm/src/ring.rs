@@ -8,7 +8,8 @@
 //! # Restart in the first pages
 //! A producer that finds the ring empty well into the lap writes one PAD to the end of the lap, so
 //! that a connection with small messages lives in the first page of its ring and never touches the
-//! others.
+//! others. Whether it is empty is asked once per [`RESTART_EVERY`] bytes of the ring only: the
+//! consumer's cursor is in a cache line of the consumer's CPU.
 //!
 //! # Hostile peer
 //! The consumer copies `tail` once and demands `head <= tail <= head + size` and alignment; it copies
@@ -18,10 +19,11 @@
 
 use core::{
     cell::Cell,
+    ptr::NonNull,
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use crate::layout::Segment;
+use crate::{layout::Segment, sync};
 
 /// Bytes before each message.
 pub const RECORD_HEADER: usize = 8;
@@ -31,11 +33,21 @@ pub const ALIGN: usize = 16;
 pub const CONTROL_RESERVE: u64 = 1024;
 /// Bytes of a record that never wrap.
 pub const CONTIGUOUS: usize = 64;
+/// Header of the messages that have a shorter way through the ring.
+pub const PLAIN_HEADER: usize = 16;
 /// Longest message header handed to [`Producer::push`].
 pub const HEADER_MAX: usize = CONTIGUOUS - RECORD_HEADER;
 /// An empty ring restarts at its first page from this index on. Below one page, so that small
 /// traffic keeps to one page per ring.
 pub const RESTART_INDEX: u64 = 3072;
+
+/// Grain in which memory is given back. The first page of a ring is kept: small traffic lives there.
+pub const PAGE: u64 = 4096;
+/// Beyond [`RESTART_INDEX`] the consumer's cursor is read again once per so many bytes of the ring; a
+/// power of two.
+pub const RESTART_EVERY: u64 = 1024;
+/// How far ahead of what they are at both ends ask for their next cache lines, in bytes.
+const AHEAD: u64 = 256;
 
 const KIND_MESSAGE: u32 = 1;
 const KIND_PAD: u32 = 2;
@@ -58,6 +70,13 @@ pub enum PushError {
     TooLong,
     /// The consumer's cursor is impossible.
     Corrupt(Corrupt),
+}
+
+/// Whether a record of `need` bytes at `index` is the first one in its [`RESTART_EVERY`] bytes, as far as
+/// records are of about one size.
+#[inline]
+const fn is_time_to_ask(index: u64, need: u64) -> bool {
+    index & (RESTART_EVERY - 1) < need
 }
 
 const fn align_up(n: usize) -> usize {
@@ -126,6 +145,34 @@ impl Producer {
         self.size().wrapping_sub(self.tail.wrapping_sub(self.head))
     }
 
+    /// Parts of the ring, (offset, bytes) in whole pages, that hold nothing which the consumer still has
+    /// to read, by the cursor last seen: only the producer writes there, so its owner may give them back.
+    /// The first page is never among them. Empty parts have no bytes.
+    pub fn idle_pages(&self) -> [(u64, u64); 2] {
+        let size = self.size();
+        let mask = size - 1;
+        let inward = |from: u64, to: u64| {
+            // Rounded inwards: the pages at both ends may hold live bytes.
+            let from = from.next_multiple_of(PAGE).max(PAGE);
+            let to = to & !(PAGE - 1);
+            (from, to.saturating_sub(from))
+        };
+        let (from, to) = (self.tail & mask, self.head & mask);
+        match self.free() {
+            0 => [(0, 0); 2],
+            free if free == size => [inward(0, size), (0, 0)],
+            _ if from < to => [inward(from, to), (0, 0)],
+            _ => [inward(from, size), inward(0, to)],
+        }
+    }
+
+    /// First byte of an offset in this ring; `None` beyond it.
+    pub fn at(&self, offset: u64) -> Option<NonNull<u8>> {
+        let ring = self.segment.ring(self.half).cast::<u8>();
+        // SAFETY: below the ring size, so within the mapping.
+        (offset < self.size()).then(|| unsafe { ring.add(offset as usize) })
+    }
+
     /// Message bytes that fit now by the cursor last seen, for data.
     #[inline]
     pub fn room(&self) -> usize {
@@ -163,7 +210,7 @@ impl Producer {
         let mut lap_left = size - index;
         let mut pad = if lap_left < CONTIGUOUS as u64 { lap_left } else { 0 };
         if index >= RESTART_INDEX && need + CONTROL_RESERVE <= index {
-            if self.head != self.tail {
+            if self.head != self.tail && is_time_to_ask(index, need) {
                 self.refresh().map_err(PushError::Corrupt)?;
             }
             if self.head == self.tail {
@@ -199,6 +246,55 @@ impl Producer {
         Ok(())
     }
 
+    /// [`Producer::push`] for the common case: a header of 16 bytes, given as two words in the order of
+    /// memory on a little-endian host, and a payload that `fill` writes to one
+    /// place, with neither padding nor wrap. False when it is not that simple, or when there is no room;
+    /// nothing was written then.
+    #[inline(always)]
+    pub fn push_plain(
+        &mut self,
+        header: [u64; 2],
+        payload_len: usize,
+        fill: impl FnOnce(&[Cell<u8>]),
+    ) -> bool {
+        let size = self.size();
+        let total = RECORD_HEADER + PLAIN_HEADER + payload_len;
+        let need = align_up(total) as u64;
+        let index = self.tail & (size - 1);
+        let lap_left = size - index;
+        if lap_left < need || lap_left < CONTIGUOUS as u64 {
+            return false;
+        }
+        let may_restart = index >= RESTART_INDEX && is_time_to_ask(index, need);
+        if (may_restart || self.free() < need + CONTROL_RESERVE) && self.refresh().is_err() {
+            return false;
+        }
+        if (index >= RESTART_INDEX && self.head == self.tail)
+            || self.free() < need + CONTROL_RESERVE
+        {
+            return false;
+        }
+        // The bytes behind were read by the consumer a lap ago: their cache lines are on its CPU.
+        let ahead = self.tail.wrapping_add(need).wrapping_add(AHEAD) & (size - 1);
+        if let Some(byte) = cells(self.segment, self.half, ahead as usize, 1).first() {
+            sdp_sys::cache::will_write(byte.as_ptr());
+        }
+        self.write_record_header(index, (PLAIN_HEADER + payload_len) as u32, KIND_MESSAGE);
+        let [first, second] = header;
+        // SAFETY: index is a multiple of 16 and at least 64 bytes of the lap follow; mapped by
+        // `Segment::new`'s contract and accessed as atomics.
+        unsafe {
+            let words =
+                self.segment.ring(self.half).as_ptr().add(index as usize).cast::<AtomicU64>();
+            (*words.add(1)).store(first.to_le(), Ordering::Relaxed);
+            (*words.add(2)).store(second.to_le(), Ordering::Relaxed);
+        }
+        sync::ring_write(self.segment, index as usize + RECORD_HEADER, PLAIN_HEADER);
+        fill(self.cells(index as usize + RECORD_HEADER + PLAIN_HEADER, payload_len));
+        self.tail = self.tail.wrapping_add(need);
+        true
+    }
+
     /// Publishes everything pushed since the last call: one store.
     #[inline]
     pub fn publish(&self) {
@@ -214,10 +310,12 @@ impl Producer {
             let at = self.segment.ring(self.half).as_ptr().add(index as usize).cast::<AtomicU64>();
             (*at).store(u64::from(len) | u64::from(kind) << 32, Ordering::Relaxed);
         }
+        sync::ring_write(self.segment, index as usize, RECORD_HEADER);
     }
 
     #[inline]
     fn cells(&self, at: usize, len: usize) -> &[Cell<u8>] {
+        sync::ring_write(self.segment, at, len);
         cells(self.segment, self.half, at, len)
     }
 }
@@ -364,19 +462,8 @@ impl Consumer {
     /// Hands message bytes `offset .. offset + len` to `take`, in one or two pieces. Clamped to the
     /// record.
     #[inline]
-    pub fn read(&self, record: Record, offset: u32, len: u32, mut take: impl FnMut(&[Cell<u8>])) {
-        let size = self.segment.ring_bytes() as usize;
-        let offset = offset.min(record.len) as usize;
-        let len = (len as usize).min(record.len as usize - offset);
-        let at = (record.start as usize & (size - 1)) + RECORD_HEADER + offset;
-        let at = at & (size - 1);
-        let first = len.min(size - at);
-        if first != 0 {
-            take(cells(self.segment, self.half, at, first));
-        }
-        if first < len {
-            take(cells(self.segment, self.half, 0, len - first));
-        }
+    pub fn read(&self, record: Record, offset: u32, len: u32, take: impl FnMut(&[Cell<u8>])) {
+        read_record(self.segment, self.half, record, offset, len, take);
     }
 
     /// Address of message byte `offset` and the bytes that follow it without a wrap, for a system call
@@ -407,6 +494,7 @@ impl Consumer {
 
     #[inline]
     fn record_header(&self, index: u64) -> u64 {
+        sync::ring_read(self.segment, index as usize, RECORD_HEADER);
         // SAFETY: index is a multiple of 16 below the ring size; mapped by `Segment::new`'s contract.
         unsafe {
             let at = self.segment.ring(self.half).as_ptr().add(index as usize).cast::<AtomicU64>();
@@ -415,5 +503,80 @@ impl Consumer {
     }
 }
 
-#[cfg(test)]
+/// A message found by [`plain_record`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PlainRecord {
+    /// Where it is.
+    pub record: Record,
+    /// Its first 16 bytes, copied once: words in the order of memory on a little-endian host.
+    pub header: [u64; 2],
+}
+
+/// The message at cursor `at` of a half's ring that is published up to `end`, for a caller that walks over
+/// records that need no more than that. `None`: no whole message of at least a header there, be it padding
+/// or damage: [`Consumer::next`] tells which.
+#[inline(always)]
+pub fn plain_record(segment: Segment, half: usize, at: u64, end: u64) -> Option<PlainRecord> {
+    let size = u64::from(segment.ring_bytes());
+    let index = at & (size - 1) & !(ALIGN as u64 - 1);
+    if size - index < CONTIGUOUS as u64 {
+        return None;
+    }
+    let word = |i: usize| {
+        sync::ring_read(segment, index as usize + 8 * i, 8);
+        // SAFETY: index is a multiple of 16 at least 64 below the ring size, i below 3; mapped by
+        // `Segment::new`'s contract.
+        unsafe {
+            let words = segment.ring(half).as_ptr().add(index as usize).cast::<AtomicU64>();
+            (*words.add(i)).load(Ordering::Relaxed)
+        }
+    };
+    let first = word(0);
+    let (len, kind) = (first as u32, (first >> 32) as u32);
+    let record = Record { start: at, len };
+    if kind != KIND_MESSAGE
+        || (len as usize) < PLAIN_HEADER
+        || record.end().wrapping_sub(at) > end.wrapping_sub(at)
+    {
+        return None;
+    }
+    if end.wrapping_sub(at) > AHEAD {
+        // Complete, so that the producer does not want it any more.
+        let ahead = (index + AHEAD) & (size - 1);
+        if let Some(byte) = cells(segment, half, ahead as usize, 1).first() {
+            sdp_sys::cache::will_read(byte.as_ptr());
+        }
+    }
+    let header = [u64::from_le(word(1)), u64::from_le(word(2))];
+    Some(PlainRecord { record, header })
+}
+
+/// Hands bytes `offset .. offset + len` of a message to `take`, in one or two pieces. Clamped to the
+/// record.
+#[inline(always)]
+pub fn read_record(
+    segment: Segment,
+    half: usize,
+    record: Record,
+    offset: u32,
+    len: u32,
+    mut take: impl FnMut(&[Cell<u8>]),
+) {
+    let size = segment.ring_bytes() as usize;
+    let offset = offset.min(record.len) as usize;
+    let len = (len as usize).min(record.len as usize - offset);
+    let at = (record.start as usize & (size - 1)) + RECORD_HEADER + offset;
+    let at = at & (size - 1);
+    let first = len.min(size - at);
+    sync::ring_read(segment, at, first);
+    sync::ring_read(segment, 0, len - first);
+    if first != 0 {
+        take(cells(segment, half, at, first));
+    }
+    if first < len {
+        take(cells(segment, half, 0, len - first));
+    }
+}
+
+#[cfg(all(test, not(loom)))]
 mod tests;

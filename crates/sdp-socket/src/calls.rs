@@ -8,19 +8,18 @@
 //! Functions with pointer arguments are `unsafe`: the pointers are the program's own, with the
 //! validity that the corresponding libc call demands.
 
-use core::sync::atomic::Ordering;
-
 use libc::{c_int, epoll_event, iovec, msghdr, pollfd, sigset_t, sockaddr, socklen_t, timespec};
-use sdp_stats::{Direction, Lane as StatsLane, Reason};
-use sdp_sys::{errno::Errno, section};
+use sdp_stats::{Direction, Reason};
+use sdp_sys::{count::Way, errno::Errno, section};
 
 use crate::{
+    bulk,
     conn::{self, Half, Stage},
     demote, epoll, handover, inherit,
     iovec::Buffers,
-    lifecycle, process, promote, readiness,
+    lifecycle, plain, process, promote, readiness,
     receive::{self, Wish},
-    send, settings, splice,
+    renew, send, settings, splice,
     table::{self, Entry, Pinned},
 };
 
@@ -41,6 +40,18 @@ pub struct Ticket {
     conn: u32,
     fd: c_int,
     receive: bool,
+}
+
+impl Ticket {
+    /// The connection's slot.
+    pub(crate) fn conn(&self) -> u32 {
+        self.conn
+    }
+
+    /// The descriptor.
+    pub(crate) fn number(&self) -> c_int {
+        self.fd
+    }
 }
 
 fn done(result: Result<usize, Errno>) -> Call {
@@ -75,8 +86,22 @@ pub fn involved() -> bool {
     process::highest_descriptor() >= 0
 }
 
+/// Whether a descriptor in the array is more than a pass-through. A load for each, none while the process has
+/// nothing to lose.
+///
+/// # Safety
+/// See the module.
+#[inline]
+pub unsafe fn concerns(fds: *const pollfd, count: usize) -> bool {
+    if !involved() || fds.is_null() {
+        return false;
+    }
+    // SAFETY: the program's array.
+    (0..count).any(|i| is_tracked(unsafe { (*fds.add(i)).fd }))
+}
+
 /// What stands between a data call and its lane.
-enum Road {
+pub(crate) enum Road {
     /// Not ours.
     Pass,
     /// On the kernel lane, counted.
@@ -85,21 +110,22 @@ enum Road {
     Library(Pinned),
 }
 
-fn road(fd: c_int, half: Half) -> Road {
+pub(crate) fn road(fd: c_int, half: Half) -> Road {
     let Some(pinned) = Pinned::new(fd, half) else { return Road::Pass };
     match pinned.stage() {
         Stage::Fresh | Stage::Listener => Road::Pass,
         Stage::Attached => attached_road(pinned, half),
         Stage::Kernel | Stage::Young | Stage::Meeting => {
-            // SeqCst, before the stage is looked at again: whoever attaches meanwhile either sees the
+            // In order, before the stage is looked at again: whoever attaches meanwhile either sees the
             // count or is seen (the half is not promoted while somebody is in the kernel).
-            pinned.raw[half as usize].fetch_add(1, Ordering::SeqCst);
+            let way = Way::now();
+            way.add(&pinned.raw[half as usize], 1);
             if pinned.stage() == Stage::Attached {
-                pinned.raw[half as usize].fetch_sub(1, Ordering::SeqCst);
+                way.sub(&pinned.raw[half as usize], 1);
                 return attached_road(pinned, half);
             }
             let ticket = Ticket { conn: pinned.index(), fd, receive: half == Half::Receive };
-            pinned.pin(half); // until `finish`
+            core::mem::forget(pinned); // until `finish`
             Road::Kernel(ticket)
         }
     }
@@ -137,9 +163,37 @@ pub unsafe fn recv(fd: c_int, iov: *const iovec, count: usize, flags: c_int) -> 
             if flags & libc::MSG_TRUNC == 0 && buffers.has_null() {
                 return done(Err(Errno::EFAULT));
             }
-            done(receive::receive(&conn, &mut buffers, Wish { flags }))
+            let result = receive::receive(&conn, &mut buffers, Wish { flags });
+            renew::after_call(&conn);
+            done(result)
         }
     }
+}
+
+/// `recv` and `read` into one buffer: the common way first.
+///
+/// # Safety
+/// See the module.
+#[inline]
+pub unsafe fn recv_one(fd: c_int, iov: &iovec, flags: c_int) -> Call {
+    if plain::is_simple(flags) && plain::may_apply(fd) {
+        let (to, len) = (iov.iov_base.cast::<u8>(), iov.iov_len);
+        // SAFETY: the program's buffer.
+        match unsafe { plain::receive(fd, to, len) } {
+            Some(plain::Received::Done(n)) => return Call::Done(n as isize),
+            Some(plain::Received::Partly(n)) => {
+                // SAFETY: n bytes of the buffer are used.
+                let rest = iovec { iov_base: unsafe { to.add(n) }.cast(), iov_len: len - n };
+                // SAFETY: the rest of the program's buffer.
+                let buffers = unsafe { Buffers::new(&raw const rest, 1) };
+                let more = buffers.map_or(0, |mut rest| receive::rest_of(fd, &mut rest));
+                return Call::Done((n + more) as isize);
+            }
+            Some(plain::Received::Empty) | None => {}
+        }
+    }
+    // SAFETY: the caller's.
+    unsafe { recv(fd, iov, 1, flags) }
 }
 
 /// `recvmsg`: also sets `msg_namelen`, `msg_controllen` and `msg_flags`.
@@ -172,6 +226,18 @@ pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> Call {
 /// # Safety
 /// See the module.
 pub unsafe fn send(fd: c_int, iov: *const iovec, count: usize, flags: c_int) -> Call {
+    // SAFETY: the caller's.
+    unsafe { send_with(fd, iov, count, flags, false) }
+}
+
+/// [`send`]; a message with control data is the kernel's as long as there is no lane.
+unsafe fn send_with(
+    fd: c_int,
+    iov: *const iovec,
+    count: usize,
+    flags: c_int,
+    has_control: bool,
+) -> Call {
     // Young connections too: an urgent byte counts as sent, but not as read.
     if flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY) != 0
         && let Some(conn) = Pinned::new(fd, Half::Send)
@@ -182,7 +248,18 @@ pub unsafe fn send(fd: c_int, iov: *const iovec, count: usize, flags: c_int) -> 
     }
     match road(fd, Half::Send) {
         Road::Pass => Call::Pass,
-        Road::Kernel(ticket) => Call::Counted(ticket),
+        Road::Kernel(ticket) => {
+            if iov.is_null() || has_control || !bulk::concerns(&ticket, flags) {
+                return Call::Counted(ticket);
+            }
+            // SAFETY: the program's vector, valid for the call.
+            match unsafe { Buffers::new(iov, count) } {
+                Some(mut buffers) if buffers.left() > bulk::PIECE => {
+                    done(bulk::send(ticket, &mut buffers, flags))
+                }
+                _ => Call::Counted(ticket),
+            }
+        }
         Road::Library(conn) => {
             if iov.is_null() && count != 0 {
                 return Call::Pass; // EFAULT, by the kernel
@@ -197,9 +274,28 @@ pub unsafe fn send(fd: c_int, iov: *const iovec, count: usize, flags: c_int) -> 
             if buffers.has_null() {
                 return done(Err(Errno::EFAULT));
             }
-            done(send::send(&conn, &mut buffers, flags))
+            let result = send::send(&conn, &mut buffers, flags);
+            renew::after_call(&conn);
+            done(result)
         }
     }
+}
+
+/// `send` and `write` from one buffer: the common way first.
+///
+/// # Safety
+/// See the module.
+#[inline]
+pub unsafe fn send_one(fd: c_int, iov: &iovec, flags: c_int) -> Call {
+    if plain::is_simple(flags) && plain::may_apply(fd) {
+        // SAFETY: the program's buffer.
+        let sent = unsafe { plain::send(fd, iov.iov_base.cast(), iov.iov_len) };
+        if sent {
+            return Call::Done(iov.iov_len as isize);
+        }
+    }
+    // SAFETY: the caller's.
+    unsafe { send(fd, iov, 1, flags) }
 }
 
 /// `sendmsg` on any descriptor: descriptors passed with SCM_RIGHTS leave their lanes first. Call it
@@ -222,6 +318,7 @@ pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Call {
                     && conn.stage() != Stage::Fresh
                 {
                     handover::leave(conn, passed, Reason::Passed);
+                    crate::adopt::announce(passed);
                 }
             });
         }
@@ -230,7 +327,7 @@ pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Call {
     // SAFETY: the program's header.
     let (iov, count) = unsafe { ((*msg).msg_iov, (*msg).msg_iovlen) };
     // SAFETY: the header's own vector.
-    unsafe { send(fd, iov, count, flags) }
+    unsafe { send_with(fd, iov, count, flags, (*msg).msg_controllen != 0) }
 }
 
 /// Calls `each` with every descriptor in the message's SCM_RIGHTS.
@@ -259,30 +356,37 @@ unsafe fn each_right(msg: *const msghdr, mut each: impl FnMut(c_int)) {
 
 /// Reports the result of a call that was answered with [`Call::Counted`] (result or −1).
 pub fn finish(ticket: Ticket, result: isize, flags: c_int) {
+    finish_more(ticket, result, flags, 0);
+}
+
+/// [`finish`] for a piece of a call that has `more` bytes to send.
+pub(crate) fn finish_more(ticket: Ticket, result: isize, flags: c_int, more: usize) {
     let Some(conn) = conn::get(ticket.conn) else { return };
     let half = if ticket.receive { Half::Receive } else { Half::Send };
-    conn.raw[half as usize].fetch_sub(1, Ordering::SeqCst);
+    // No handler of the program breaks into the counting.
+    let _section = section::Guard::enter();
+    let way = Way::now();
+    way.sub(&conn.raw[half as usize], 1);
     if result > 0 && flags & libc::MSG_PEEK == 0 && !process::is_retired() {
-        lifecycle::see(conn);
-        promote::count_call(conn, half, result as usize);
+        lifecycle::see(conn, ticket.fd);
+        promote::count_call(conn, half, result as usize, way);
         if let Some(page) = process::page() {
             let direction = if ticket.receive { Direction::Receive } else { Direction::Send };
-            // Without the half's lock: straight into the totals, which add atomically.
-            page.moved(sdp_stats::RowId::NONE, direction, StatsLane::Kernel, result as u64);
+            page.moved_kernel(conn.stats_row(), direction, result as u64, way.is_single());
         }
-        promote::after_call(conn, ticket.fd);
+        promote::after_call(conn, ticket.fd, half, result as usize, more);
     }
     conn.unpin(half);
 }
 
 /// After a successful `recvmsg` that is not ours and carried control data: numbers that arrived with
-/// SCM_RIGHTS are new descriptors.
+/// SCM_RIGHTS are new descriptors; connected TCP sockets among them are counted from here on.
 ///
 /// # Safety
 /// See the module.
-pub unsafe fn received_descriptors(msg: *const msghdr) {
+pub unsafe fn received_descriptors(through: c_int, msg: *const msghdr) {
     // SAFETY: the caller's.
-    unsafe { each_right(msg, lifecycle::forget) };
+    unsafe { each_right(msg, |fd| crate::adopt::received(through, fd)) };
 }
 
 /// `sendfile` to `out`.
@@ -292,6 +396,10 @@ pub unsafe fn received_descriptors(msg: *const msghdr) {
 pub unsafe fn sendfile(out: c_int, input: c_int, offset: *mut i64, count: usize) -> Call {
     match road(out, Half::Send) {
         Road::Pass => Call::Pass,
+        Road::Kernel(ticket) if count > bulk::PIECE && bulk::concerns(&ticket, 0) => {
+            // SAFETY: the caller's.
+            done(unsafe { bulk::sendfile(ticket, input, offset, count) })
+        }
         Road::Kernel(ticket) => Call::Counted(ticket),
         // SAFETY: the caller's.
         Road::Library(conn) => done(unsafe { splice::sendfile(&conn, input, offset, count) }),
@@ -638,6 +746,28 @@ pub enum Leave {
 pub fn exiting() {
     inherit::exiting();
 }
+/// What a program gets that asks for io_uring, whose use of descriptors no hook sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IoUring {
+    /// `ENOSYS` for programs that are known to fall back to what the hooks see, else passed on.
+    Auto,
+    /// `ENOSYS` for all.
+    Deny,
+    /// Passed on.
+    Allow,
+}
+
+/// The tunable `io_uring`. Reads the rule file if that has not happened yet.
+pub fn io_uring() -> IoUring {
+    use sdp_config::tunables::IoUring as Setting;
+    settings::load();
+    match process::tunables().io_uring() {
+        Setting::Auto => IoUring::Auto,
+        Setting::Deny => IoUring::Deny,
+        Setting::Allow => IoUring::Allow,
+    }
+}
+
 /// The library's constructor: remembers the process, reads tunables from `envp`.
 ///
 /// # Safety
@@ -646,4 +776,5 @@ pub unsafe fn constructed(argc: c_int, argv: *const *const u8, envp: *const *con
     process::remember();
     // SAFETY: the caller's.
     unsafe { settings::capture(argc, argv, envp) };
+    crate::adopt::begin();
 }

@@ -132,11 +132,11 @@ pub(crate) fn receive(
     unsafe { sys!(libc::SYS_recvmsg, fd, &raw mut msg, flags) }
 }
 
-/// Sends from the buffers, without using them up, never blocking. Never raises SIGPIPE: whether a call
+/// Sends at most `cap` bytes from the buffers, without using them up, never blocking. Never raises SIGPIPE: whether a call
 /// of the program ends in EPIPE is known only to its caller.
-pub(crate) fn send(fd: c_int, buffers: &Buffers, flags: c_int) -> Result<usize, Errno> {
+pub(crate) fn send(fd: c_int, buffers: &Buffers, cap: usize, flags: c_int) -> Result<usize, Errno> {
     let mut iov = [const { iovec { iov_base: core::ptr::null_mut(), iov_len: 0 } }; IOV];
-    let used = buffers.fill(usize::MAX, &mut iov);
+    let used = buffers.fill(cap, &mut iov);
     // SAFETY: zero is a valid msghdr.
     let mut msg: msghdr = unsafe { core::mem::zeroed() };
     msg.msg_iov = iov.as_mut_ptr();

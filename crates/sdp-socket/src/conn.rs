@@ -21,13 +21,15 @@ use sdp_shm::{
     layout::Segment,
 };
 use sdp_stats::{Reason, RowId};
-use sdp_sys::errno::Errno;
+use sdp_sys::{count::Way, errno::Errno};
 
 use crate::process;
 
 /// Connections that one process can have on its mind at once; those beyond are plain TCP. Equal to the
 /// number of bell slots: a connection's index is its slot.
 pub(crate) const CONNS: usize = BELL_SLOTS as usize;
+/// Segments that one connection can have had in this process: it is not worth more.
+const LIVES: usize = 4;
 
 /// A half, from the program's point of view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,6 +106,14 @@ pub(crate) mod flag {
     pub(crate) const RESET_TOLD: u32 = 16384;
     /// Somebody waits for the connection where no bell reaches: it arms on the carrier.
     pub(crate) const BY_CARRIER: u32 = 32768;
+    /// The statistics row shows the addresses.
+    pub(crate) const SHOWN: u32 = 65536;
+    /// Begun by somebody else and come by exec or SCM_RIGHTS ([`crate::adopt`]).
+    pub(crate) const ADOPTED: u32 = 131_072;
+    /// A sender wrote beyond its ring's first page since [`crate::give_back`] looked last.
+    pub(crate) const BULKY: u32 = 262_144;
+    /// The kernel refuses to take the ring's pages back.
+    pub(crate) const KEEPS_PAGES: u32 = 524_288;
 }
 
 /// Bits of a family row's flags.
@@ -142,6 +152,10 @@ pub(crate) struct Conn {
     peer_slot: AtomicU32,
     /// The peer process's id as the kernel told it at the meeting; 0 unknown.
     pub(crate) peer_pid: AtomicU32,
+    /// Segments of lanes that the other end left, and the sizes of their rings in bytes.
+    aside: [(AtomicPtr<u8>, AtomicU32); LIVES - 1],
+    /// The process that passed an adopted connection on; 0 unknown.
+    pub(crate) giver: AtomicU32,
     /// The descriptor that the connection was made with: a hint for tools.
     pub(crate) fd: AtomicI32,
     /// Addresses; written under the meeting's lock before NAMED is set.
@@ -154,6 +168,8 @@ pub(crate) struct Conn {
     pub(crate) bytes: [AtomicU64; 2],
     /// Calls since the meeting began.
     pub(crate) ticks: AtomicU32,
+    /// Nanoseconds that calls have paused for the other end of the meeting.
+    pub(crate) paused_ns: AtomicU32,
     /// Lock of `meeting`: 0 free.
     meeting_lock: AtomicU32,
     meeting: UnsafeCell<Rendezvous>,
@@ -163,6 +179,10 @@ pub(crate) struct Conn {
     /// reader lives, in ticks, and the consumer's head then.
     pub(crate) looked: AtomicU64,
     pub(crate) looked_head: AtomicU64,
+    /// Wake-ups for nothing since the last for something.
+    pub(crate) idle_wakes: AtomicU32,
+    /// 1: the peer had to be woken for what was sent since the last wait.
+    pub(crate) peer_slept: AtomicU32,
     /// What waits have learnt ([`crate::spin::Learnt`]).
     pub(crate) spin: AtomicU64,
     /// Bytes received since the program last sent: a stream does not spin.
@@ -235,11 +255,15 @@ impl Conn {
             &self.side,
             &self.peer_slot,
             &self.peer_pid,
+            &self.giver,
             &self.ticks,
+            &self.paused_ns,
             &self.meeting_lock,
             &self.registrations,
             &self.owed,
             &self.pin_reason,
+            &self.peer_slept,
+            &self.idle_wakes,
         ] {
             word.store(0, Ordering::Relaxed);
         }
@@ -324,7 +348,7 @@ impl Conn {
         Some(unsafe { Segment::new(base, self.ring_bytes.load(Ordering::Relaxed)) })
     }
 
-    /// Installs the segment. Once per life, under the meeting's lock. False when the meeting was called
+    /// Installs the segment. While there is none, under the meeting's lock. False when the meeting was called
     /// off meanwhile: the segment goes with the connection, and is not used.
     pub(crate) fn attach(&self, segment: Segment, side: u8, peer: Option<(PeerId, u32)>) -> bool {
         self.side.store(u32::from(side), Ordering::Relaxed);
@@ -352,11 +376,22 @@ impl Conn {
         if !bell.ring(self.peer_slot.load(Ordering::Relaxed)) {
             return true; // nobody sleeps there: the bit is enough
         }
-        // SAFETY: set before `segment`, not written since.
+        // SAFETY: set before `segment`, and not written while anybody has the connection pinned.
         match unsafe { *self.peer.get() } {
             Some(id) => process::peers().ring(id),
             None => false,
         }
+    }
+
+    /// CPU on which the peer last used the connection, plus one; 0 unknown. A hint.
+    pub(crate) fn peer_cpu(&self) -> u32 {
+        if !self.pin_live(Half::Receive) {
+            return 0;
+        }
+        let line = |segment: Segment| segment.end(self.side() ^ 1).cpu.load(Ordering::Relaxed);
+        let cpu = self.segment().map_or(0, line);
+        self.unpin(Half::Receive);
+        cpu
     }
 
     /// The peer process's id, if known.
@@ -381,6 +416,12 @@ impl Conn {
         }
         // SAFETY: NAMED: not written any more.
         Some(unsafe { *self.tuple.get() })
+    }
+
+    /// The addresses, if they have been learnt.
+    pub(crate) fn known_name(&self) -> Option<Tuple> {
+        // SAFETY: NAMED: not written any more.
+        self.has(flag::NAMED).then(|| unsafe { *self.tuple.get() })
     }
 
     /// Row index in the process's family memory.
@@ -419,13 +460,56 @@ impl Conn {
         true
     }
 
-    /// Unmaps the segment and leaves the peer. Nobody else uses them.
+    /// Forgets segment and peer while the connection lives on, if nobody but the caller, who has it pinned
+    /// once, is in the middle of a call. The segment stays mapped until the end. False when it cannot be.
+    pub(crate) fn put_segment_aside(&self) -> bool {
+        let pins: u32 = self.pins.iter().map(|p| p.load(Ordering::SeqCst)).sum();
+        if pins > 1 {
+            return false;
+        }
+        let base = self.segment.load(Ordering::Acquire);
+        let Some((place, bytes)) =
+            self.aside.iter().find(|(place, _)| place.load(Ordering::Relaxed).is_null())
+        else {
+            return false;
+        };
+        bytes.store(self.ring_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
+        place.store(base, Ordering::Release);
+        self.segment.store(null_mut(), Ordering::Release);
+        self.leave_peer();
+        self.flags.fetch_and(!(flag::PEER_HAS_BELL | flag::WANTS_ROOM), Ordering::SeqCst);
+        for word in &self.calls {
+            word.store(0, Ordering::Relaxed);
+        }
+        for word in &self.bytes {
+            word.store(0, Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// Unmaps the segments and leaves the peer. Nobody else uses them.
     fn unmap(&self) {
+        for (place, bytes) in &self.aside {
+            if place.load(Ordering::Relaxed).is_null() {
+                break; // they are filled in order
+            }
+            if let Some(base) = NonNull::new(place.swap(null_mut(), Ordering::AcqRel)) {
+                let len = sdp_shm::layout::segment_bytes(bytes.load(Ordering::Relaxed));
+                process::unmap(base, len);
+            }
+        }
+        if self.segment.load(Ordering::Relaxed).is_null() {
+            return;
+        }
         let base = self.segment.swap(null_mut(), Ordering::AcqRel);
         if let Some(base) = NonNull::new(base) {
             let len = sdp_shm::layout::segment_bytes(self.ring_bytes.load(Ordering::Relaxed));
             process::unmap(base, len);
         }
+        self.leave_peer();
+    }
+
+    fn leave_peer(&self) {
         self.peer_page.store(null_mut(), Ordering::Release);
         // SAFETY: the caller's: nobody else uses the peer.
         if let Some(id) = unsafe { (*self.peer.get()).take() } {
@@ -465,6 +549,12 @@ impl Conn {
         self.owed.store(error.0.unsigned_abs(), Ordering::Relaxed);
     }
 
+    /// Whether an error is owed to the program.
+    #[inline]
+    pub(crate) fn owes(&self) -> bool {
+        self.owed.load(Ordering::Relaxed) != 0
+    }
+
     /// Takes the error that is owed to the program.
     #[inline]
     pub(crate) fn take_owed(&self) -> Option<Errno> {
@@ -486,12 +576,12 @@ impl Conn {
 
     #[inline]
     pub(crate) fn pin(&self, half: Half) {
-        self.pins[half as usize].fetch_add(1, Ordering::SeqCst);
+        Way::now().add(&self.pins[half as usize], 1);
     }
 
     #[inline]
     pub(crate) fn unpin(&self, half: Half) {
-        if self.pins[half as usize].fetch_sub(1, Ordering::SeqCst) == 1
+        if Way::now().sub(&self.pins[half as usize], 1) == 1
             && self.state.load(Ordering::SeqCst) == CLOSING
         {
             self.tear_down_if_unused();
@@ -563,6 +653,8 @@ impl Conn {
         process::close_stats_row(self);
         let index = self.index();
         self.state.store(FREE, Ordering::Release);
-        HINT.fetch_min(index, Ordering::Relaxed);
+        if HINT.load(Ordering::Relaxed) > index {
+            HINT.fetch_min(index, Ordering::Relaxed);
+        }
     }
 }

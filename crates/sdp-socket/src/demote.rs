@@ -10,7 +10,7 @@ use sdp_sys::{errno::Errno, sys};
 use crate::{
     carrier,
     conn::{Conn, Half, Stage, flag},
-    lane::{self, Lane, SinkState},
+    lane::{self, SinkState},
     process, receive, send,
 };
 
@@ -23,10 +23,8 @@ pub(crate) fn reset(conn: &Conn) {
     conn.set(flag::HOSTILE);
     conn.pin_to_kernel(Reason::ProtocolViolation);
     conn.note_reason(Reason::ProtocolViolation);
-    if let Some(page) = process::page() {
-        for direction in [Direction::Send, Direction::Receive] {
-            page.demoted(conn.stats_row(), direction, Reason::ProtocolViolation);
-        }
+    for direction in [Direction::Send, Direction::Receive] {
+        process::half_demoted(conn, direction, Reason::ProtocolViolation);
     }
     if let Some(fd) = crate::table::number_of(conn) {
         carrier::reset_on_close(fd);
@@ -45,27 +43,28 @@ pub(crate) fn leave(conn: &Conn, fd: i32, reason: Reason) -> u64 {
         return 0;
     }
     leave_outbound(conn, reason);
-    leave_inbound(conn, reason, |sink, _, lines| receive::settle(fd, sink, lines)).unwrap_or(0)
+    leave_inbound(conn, |sink, _, lines| receive::settle(fd, sink, lines)).unwrap_or(0)
 }
 
 /// Pins the connection and gives up a meeting. True when it is attached: both halves must leave.
 pub(crate) fn begin(conn: &Conn, reason: Reason) -> bool {
     conn.pin_to_kernel(reason);
-    match conn.stage() {
-        Stage::Attached => true,
-        Stage::Young | Stage::Meeting => {
-            conn.try_meeting(|meeting| meeting.abandon());
-            if conn.change_stage(Stage::Young, Stage::Kernel)
-                || conn.change_stage(Stage::Meeting, Stage::Kernel)
-            {
-                conn.note_reason(reason);
-                return false;
-            }
-            // Another thread may have attached it meanwhile.
-            conn.stage() == Stage::Attached
-        }
-        _ => false,
+    if call_off(conn) {
+        conn.note_reason(reason);
+        return false;
     }
+    conn.stage() == Stage::Attached
+}
+
+/// Gives up a meeting, or the hope for one. False when there is none, also because another thread has
+/// attached the connection meanwhile.
+pub(crate) fn call_off(conn: &Conn) -> bool {
+    if !matches!(conn.stage(), Stage::Young | Stage::Meeting) {
+        return false;
+    }
+    conn.try_meeting(|meeting| meeting.abandon());
+    conn.change_stage(Stage::Young, Stage::Kernel)
+        || conn.change_stage(Stage::Meeting, Stage::Kernel)
 }
 
 /// The sending half: local and immediate, unless the consumer must catch up first.
@@ -77,28 +76,25 @@ pub(crate) fn leave_outbound(conn: &Conn, reason: Reason) {
 }
 
 /// The receiving half: tells the producer, and ends its section where the ring ends now (L10). `rest`
-/// runs before the gate is given back: until then the producer sends nothing, on no lane.
+/// runs before the gate is given back: until then the producer sends nothing, on no lane. Counted as
+/// demoted when it has followed, which unread ring bytes delay.
 pub(crate) fn leave_inbound<R>(
     conn: &Conn,
-    reason: Reason,
     rest: impl FnOnce(&mut SinkState, &Row, &HalfLines) -> R,
 ) -> Result<R, Errno> {
     let side = conn.side();
     receive::with_sink(conn, |sink, row, segment, lines| {
         segment.end(side).pinned.store(1, Ordering::SeqCst);
         lines.consumer.trusts_itself.store(0, Ordering::SeqCst);
-        let was_on_sdp = sink.lane == Lane::Sdp;
         let ended = send::gated(conn, lines, side, || {
-            lane::switch_for_producer(lines);
+            let queued = crate::table::number_of(conn).and_then(|fd| carrier::queued(fd).ok());
+            lane::switch_for_producer(lines, sink.carrier_read.wrapping_add(queued.unwrap_or(0)));
             rest(sink, row, lines)
         });
         let Some(ended) = ended else {
             reset(conn);
             return Err(Errno::ECONNRESET);
         };
-        if was_on_sdp && let Some(page) = process::page() {
-            page.demoted(conn.stats_row(), Direction::Receive, reason);
-        }
         Ok(ended)
     })
 }

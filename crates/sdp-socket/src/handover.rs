@@ -28,7 +28,7 @@ use sdp_fabric_shm::identity;
 use sdp_rdma::fabric::{ReceiveQueue, Received, Scatter};
 use sdp_shm::{
     family::Row,
-    layout::{Half as HalfLines, LOG_ENTRIES},
+    layout::{Half as HalfLines, LOG_ENTRIES, PASSED_ON},
 };
 use sdp_stats::Reason;
 use sdp_sys::{OwnedFd, fd, sys, time::monotonic_ns};
@@ -67,13 +67,17 @@ pub(crate) fn leave(conn: &Conn, fd: c_int, reason: Reason) -> bool {
         return true;
     }
     demote::leave_outbound(conn, reason);
-    let outcome = demote::leave_inbound(conn, reason, |sink, row, lines| {
-        hand_over(conn, fd, sink, row, lines)
-    });
+    let outcome =
+        demote::leave_inbound(conn, |sink, row, lines| hand_over(conn, fd, sink, row, lines));
     // Whoever waits for room in the ring finds the carrier now.
     conn.ring_peer();
     match outcome {
-        Ok(Outcome::Done) => true,
+        Ok(Outcome::Done) => {
+            if matches!(reason, Reason::Exec | Reason::Passed | Reason::StandardDescriptor) {
+                offer_new_life(conn);
+            }
+            true
+        }
         Ok(Outcome::Stuck) => {
             conn.note_reason(Reason::HandoverStuck);
             false
@@ -84,6 +88,16 @@ pub(crate) fn leave(conn: &Conn, fd: c_int, reason: Reason) -> bool {
         }
         Err(_) => false,
     }
+}
+
+/// Whoever has the connection next may earn lanes of its own ([`crate::renew`]).
+fn offer_new_life(conn: &Conn) {
+    let _ = crate::send::with_source(conn, |source, _, segment, _| {
+        if source.lane == Lane::Kernel {
+            segment.end(conn.side()).pinned.store(PASSED_ON, Ordering::SeqCst);
+        }
+        Ok(())
+    });
 }
 
 /// Under the sink's lock and the half's gate.

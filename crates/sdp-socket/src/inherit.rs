@@ -140,7 +140,8 @@ pub(crate) fn fork_child() {
             && let Some(conn) = conn::get(index)
         {
             // Rows and bells are the parent's; descriptors that the parent opened count for it.
-            conn.flags.fetch_and(!(flag::ROWED | flag::PEER_HAS_BELL), Ordering::SeqCst);
+            let parents = flag::ROWED | flag::SHOWN | flag::PEER_HAS_BELL;
+            conn.flags.fetch_and(!parents, Ordering::SeqCst);
             conn.set_stats_row(sdp_stats::RowId::NONE);
             conn.forget_threads();
             conn.change_stage(Stage::Meeting, Stage::Young);
@@ -205,7 +206,7 @@ pub(crate) fn leaving(reason: Reason, for_good: bool) {
         if matches!(entry, Entry::Conn(_))
             && let Some(conn) = Pinned::new(fd, Half::Receive)
         {
-            leave_trust(&conn, fd, reason, &mut remains);
+            leave_trust(&conn, fd, reason, for_good, &mut remains);
         }
     });
     if for_good {
@@ -222,12 +223,15 @@ pub(crate) fn leaving(reason: Reason, for_good: bool) {
     }
 }
 
-fn leave_trust(conn: &Pinned, fd: i32, reason: Reason, remains: &mut Remains) {
+fn leave_trust(conn: &Pinned, fd: i32, reason: Reason, for_good: bool, remains: &mut Remains) {
     if let Some(row) = conn.row() {
         remains.held |= conn.row_index().is_some();
         row.flags.fetch_or(row_flag::OUT_OF_SIGHT, Ordering::SeqCst);
     }
-    if matches!(conn.stage(), Stage::Young | Stage::Meeting | Stage::Attached) {
+    if !for_good && demote::call_off(conn) {
+        conn.note_reason(reason);
+        crate::adopt::start_over(conn);
+    } else if matches!(conn.stage(), Stage::Young | Stage::Meeting | Stage::Attached) {
         let handed_over = handover::leave(conn, fd, reason);
         if conn.stage() == Stage::Attached {
             conn.flags.fetch_and(!flag::PEER_HAS_BELL, Ordering::SeqCst);
@@ -236,7 +240,7 @@ fn leave_trust(conn: &Pinned, fd: i32, reason: Reason, remains: &mut Remains) {
             }
         }
     }
-    let gone = process::is_single_threaded() && conn.drop_lanes();
+    let gone = sdp_sys::pid::is_single_threaded() && conn.drop_lanes();
     remains.used |= !gone && conn.row_index().is_some();
 }
 
@@ -255,10 +259,14 @@ pub(crate) fn exiting() {
     table::walk(|fd, entry| {
         if matches!(entry, Entry::Conn(_))
             && let Some(conn) = Pinned::new(fd, Half::Receive)
-            && conn.stage() == Stage::Attached
         {
-            // No DisConn: other threads may still send, and the kernel's FIN follows in a moment.
-            crate::lifecycle::settle_end(&conn, fd);
+            match conn.stage() {
+                // No DisConn: other threads may still send, and the kernel's FIN follows in a moment.
+                Stage::Attached => {
+                    crate::lifecycle::settle_end(&conn, fd);
+                }
+                _ => crate::promote::ended(&conn),
+            }
         }
     });
     if let Some(page) = process::page() {

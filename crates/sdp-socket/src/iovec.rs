@@ -40,6 +40,17 @@ impl Buffers {
         Some(Self { iov, count, skip: 0, left })
     }
 
+    /// The one buffer, if there is only one and it is untouched and not null.
+    #[inline]
+    pub(crate) fn only(&self) -> Option<(*mut u8, usize)> {
+        if self.count != 1 || self.skip != 0 {
+            return None;
+        }
+        // SAFETY: one element.
+        let base = unsafe { (*self.iov).iov_base };
+        (!base.is_null()).then_some((base.cast(), self.left))
+    }
+
     /// Whether an element is a null pointer with a length: EFAULT in the kernel, a fault here.
     #[inline]
     pub(crate) fn has_null(&self) -> bool {

@@ -20,7 +20,7 @@ use sdp_shm::{
 };
 use sdp_sys::errno::Errno;
 
-use crate::carrier;
+use crate::{carrier, plain};
 
 /// Which way a half's payload goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,8 +62,14 @@ pub(crate) struct SourceState {
     pub(crate) engine: Source,
 }
 
-const SDP_BIT: u64 = 1 << 32;
+/// In word 3 of either half: on the SDP lane.
+pub(crate) const SDP_BIT: u64 = 1 << 32;
 const COUNTED_BIT: u64 = 1 << 33;
+
+/// Whether a half's stored words say that it is on the SDP lane. Without the lock: for tools.
+pub(crate) fn is_on_sdp(words: &[AtomicU64]) -> bool {
+    words.get(3).is_some_and(|word| word.load(Ordering::Relaxed) & SDP_BIT != 0)
+}
 
 impl SourceState {
     /// State of a fresh half.
@@ -124,6 +130,19 @@ impl SourceState {
         Ok(true)
     }
 
+    /// Writes the entry that enters the SDP lane, unless the consumer has ended that for good (L10). The
+    /// gate is held: the consumer takes its trust back before it takes the gate, so that either it finds
+    /// the section and ends it, or we find that there is no trust any more. What was seen before the gate
+    /// was ours says nothing.
+    #[must_use]
+    pub(crate) fn enter(&mut self, lines: &HalfLines) -> bool {
+        let is_trusted = lines.consumer.trusts_itself.load(Ordering::Acquire) != 0;
+        if is_trusted {
+            self.switch(lines, Lane::Sdp);
+        }
+        is_trusted
+    }
+
     /// Writes the next entry. The gate is held.
     pub(crate) fn switch(&mut self, lines: &HalfLines, to: Lane) {
         let (tail, _) = self.tx.cursors();
@@ -151,14 +170,24 @@ fn write_entry(lines: &HalfLines, at: u32, carrier: u64, ring: u64, to: Lane) {
     lines.producer.switches.store(at.wrapping_add(1), Ordering::SeqCst);
 }
 
+/// Consumer: whether bells were counted that it has not read.
+#[inline]
+pub(crate) fn has_counted_bells(carrier_read: u64, lines: &HalfLines) -> bool {
+    lines.log.carrier_sent.load(Ordering::Acquire) != carrier_read
+}
+
 /// Consumer, on the producer's behalf (L10): ends the producer's SDP section where the ring ends now.
-/// The gate is held, the sink lock too. `false` when the producer is not on the SDP lane.
-pub(crate) fn switch_for_producer(lines: &HalfLines) -> bool {
+/// The gate is held, the sink lock too; `received` is how many carrier bytes have come in all. `false`
+/// when the producer is not on the SDP lane.
+pub(crate) fn switch_for_producer(lines: &HalfLines, received: u64) -> bool {
     if lines.log.lane.load(Ordering::Acquire) == 0 {
         return false;
     }
     let at = lines.producer.switches.load(Ordering::Acquire);
-    let carrier = lines.log.carrier_sent.load(Ordering::Acquire);
+    let counted = lines.log.carrier_sent.load(Ordering::Acquire);
+    // Bells are rung and counted under the gate, which is ours: one that is not counted is the last of a
+    // producer that was killed in between.
+    let carrier = if received == counted.wrapping_add(1) { received } else { counted };
     let ring = lines.producer.tail.load(Ordering::Acquire);
     write_entry(lines, at, carrier, ring, Lane::Kernel);
     true
@@ -217,6 +246,7 @@ impl SinkState {
         if scan.wrapping_sub(head) > u64::from(segment.ring_bytes()) {
             return Err(Broken);
         }
+        plain::close_window(words, segment.half(half));
         let engine = Sink::from_words(&load_engine(words)?).map_err(|_| Broken)?;
         Ok(Self {
             lane: if bits & SDP_BIT != 0 { Lane::Sdp } else { Lane::Kernel },
@@ -240,6 +270,7 @@ impl SinkState {
         let bits = u64::from(self.followed) | lane | counted;
         store_first(words, [head, current, self.carrier_read, bits]);
         store_engine(words, &self.engine.to_words());
+        plain::restart_window(words, head);
     }
 
     /// Begins to count what is read from the kernel. The caller excludes readers that bypass the library
@@ -345,3 +376,6 @@ fn store_engine<const N: usize>(words: &[AtomicU64], values: &[u64; N]) {
         }
     }
 }
+
+#[cfg(test)]
+mod model;

@@ -19,21 +19,28 @@
 
 #![cfg_attr(not(test), no_std)]
 
+mod adopt;
+mod bulk;
 pub mod calls;
 mod carrier;
 mod conn;
 mod demote;
 mod epoll;
+mod give_back;
 mod handover;
 pub mod host;
 mod inherit;
 mod iovec;
 mod lane;
 mod lifecycle;
+mod log;
+mod plain;
 mod process;
 mod promote;
+mod publish;
 mod readiness;
 mod receive;
+mod renew;
 mod send;
 mod settings;
 mod spin;

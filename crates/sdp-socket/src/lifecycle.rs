@@ -9,6 +9,7 @@ use sdp_rdma::{
     fabric::{Gather, SendOptions, SendQueue},
     work::WorkId,
 };
+use sdp_shm::layout;
 use sdp_stats::Reason;
 use sdp_sys::{fd, section, sys};
 
@@ -17,15 +18,15 @@ use crate::{
     conn::{self, Conn, Half, Stage, flag},
     demote,
     lane::Lane,
-    process, receive, send, settings,
+    log, process, receive, send, settings,
     table::{self, Entry, Pinned},
 };
 
 /// Bytes of a socket address that we look at.
-const ADDRESS_MAX: usize = 28;
+pub(crate) const ADDRESS_MAX: usize = 28;
 
 /// Puts a connection into the table; what the number named before is forgotten.
-fn install(fd: i32, stage: Stage, flags: u32) -> Option<&'static Conn> {
+pub(crate) fn install(fd: i32, stage: Stage, flags: u32) -> Option<&'static Conn> {
     let (index, conn) = conn::create(stage)?;
     conn.fd.store(fd, Ordering::Relaxed);
     conn.flags.store(flags, Ordering::Relaxed);
@@ -53,6 +54,7 @@ fn release(entry: Entry) {
 
 /// No descriptor of this process names the connection any more; for whoever took the last one away.
 fn end(conn: &Conn) {
+    crate::promote::ended(conn);
     crate::epoll::forget_conn(conn);
     let_go(conn);
     conn.closed();
@@ -82,7 +84,7 @@ pub(crate) fn opened(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
 }
 
 /// A socket address as rules see it: 16 bytes (IPv4 as v4-mapped) and a port.
-fn parse_address(bytes: &[u8]) -> Option<([u8; 16], u16)> {
+pub(crate) fn parse_address(bytes: &[u8]) -> Option<([u8; 16], u16)> {
     let family = u16::from_ne_bytes(*bytes.first_chunk()?);
     let port = u16::from_be_bytes(*bytes.get(2..)?.first_chunk()?);
     match i32::from(family) {
@@ -95,7 +97,7 @@ fn parse_address(bytes: &[u8]) -> Option<([u8; 16], u16)> {
     }
 }
 
-fn local_address(fd: c_int) -> Option<([u8; 16], u16)> {
+pub(crate) fn local_address(fd: c_int) -> Option<([u8; 16], u16)> {
     let mut bytes = [0u8; ADDRESS_MAX];
     let mut len = ADDRESS_MAX as socklen_t;
     // SAFETY: buffer and length outlive the call.
@@ -116,6 +118,10 @@ pub(crate) fn listening(fd: c_int) {
     if settings::family(Role::Server, address, port) == Family::Tcp {
         conn.set(flag::RULE_TCP);
     }
+    if log::wants(log::Level::Summary) {
+        log::listening(fd, conn.has(flag::RULE_TCP), address, port);
+    }
+    process::ensure_listener_row(conn);
 }
 
 /// After `connect` succeeded or began.
@@ -137,6 +143,9 @@ pub(crate) unsafe fn connected(fd: c_int, addr: *const sockaddr, len: socklen_t)
     }
     let Some((address, port)) = parse_address(&bytes) else { return };
     let verdict = settings::family(Role::Client, address, port);
+    if log::wants(log::Level::Summary) {
+        log::connected(fd, address, port);
+    }
     establish(conn, fd, verdict == Family::Tcp, process::forks());
 }
 
@@ -151,7 +160,10 @@ pub(crate) fn accepted(listener: c_int, fd: c_int, generation: u32) {
         return forget(fd);
     }
     let rule_tcp = match table::entry(listener) {
-        Some(Entry::Conn(index)) => conn::get(index).is_some_and(|c| c.has(flag::RULE_TCP)),
+        Some(Entry::Conn(index)) => conn::get(index).is_some_and(|conn| {
+            show_listener(conn);
+            conn.has(flag::RULE_TCP)
+        }),
         _ => match adopt_listener(listener) {
             Some(rule_tcp) => rule_tcp,
             None => return forget(fd),
@@ -163,7 +175,18 @@ pub(crate) fn accepted(listener: c_int, fd: c_int, generation: u32) {
     let _section = section::Guard::enter();
     let Some(conn) = install(fd, Stage::Fresh, flag::ACCEPTED) else { return forget(fd) };
     establish(conn, fd, rule_tcp, generation);
-    see(conn);
+    see(conn, fd);
+    if log::wants(log::Level::Summary) {
+        log::accepted(fd);
+    }
+}
+
+/// In a process that got a listener by fork: tools are to see it here too.
+#[inline]
+pub(crate) fn show_listener(conn: &Conn) {
+    if conn.stage() == Stage::Listener {
+        process::ensure_listener_row(conn);
+    }
 }
 
 /// A listener that came by exec or activation. `None`: not a TCP listener.
@@ -195,28 +218,37 @@ fn establish(conn: &Conn, fd: c_int, rule_tcp: bool, generation: u32) {
     if rule_tcp {
         conn.set(flag::RULE_TCP);
     }
+    process::ensure_row(conn);
 }
 
-/// Counts an established connection, once.
+/// Counts an established connection, once, and sees to it that tools can see it.
 #[inline]
-pub(crate) fn see(conn: &Conn) {
-    if !conn.has(flag::SEEN) {
-        see_first(conn);
+pub(crate) fn see(conn: &Conn, fd: c_int) {
+    const BOTH: u32 = flag::SEEN | flag::ROWED;
+    if conn.flags.load(Ordering::Relaxed) & BOTH != BOTH {
+        see_first(conn, fd);
     }
 }
 
 #[cold]
-fn see_first(conn: &Conn) {
+fn see_first(conn: &Conn, fd: c_int) {
+    if conn.has(flag::ADOPTED) {
+        return crate::adopt::see_first(conn, fd);
+    }
+    process::ensure_row(conn);
     if conn.flags.fetch_or(flag::SEEN, Ordering::SeqCst) & flag::SEEN != 0 {
         return;
     }
     process::hand_in();
     let reason = if conn.has(flag::RULE_TCP) {
         Reason::RuleTcp
+    } else if let Some(reason) = conn.pin_reason() {
+        reason // an option that was set before the first byte
     } else if conn.row_index().is_none() {
         Reason::NoMemory
     } else {
-        Reason::TooYoung
+        // An option that was set before the first byte has told already.
+        conn.pin_reason().unwrap_or(Reason::TooYoung)
     };
     process::count_seen(conn, reason);
 }
@@ -290,8 +322,14 @@ pub(crate) fn settle_end(conn: &Conn, fd: c_int) -> bool {
     // X22: with bytes of the program unread TCP answers with a reset; without, E5: bells that were
     // never eaten must not turn our FIN into one.
     let unread = receive::with_sink(conn, |sink, _, segment, lines| {
-        // Nobody reads the ring any more: what the peer sends from here on is the kernel's to refuse.
-        segment.end(conn.side()).pinned.store(1, Ordering::SeqCst);
+        // Nobody reads the ring any more: what the peer sends from here on is the kernel's to refuse. Under
+        // the gate, so that every bell has come by now, or is never rung. An end that has left the lanes
+        // before gets no bells, and somebody else may have the connection now.
+        let _ = send::gated(conn, lines, conn.side(), || {
+            let pinned = &segment.end(conn.side()).pinned;
+            let order = (Ordering::SeqCst, Ordering::Relaxed);
+            let _ = pinned.compare_exchange(0, layout::CLOSED, order.0, order.1);
+        });
         let on_sdp = sink.lane == Lane::Sdp;
         let unread = on_sdp && (sink.current_len != 0 || has_data(sink));
         if on_sdp && !unread {
@@ -426,6 +464,7 @@ pub(crate) fn duplicated(old: c_int, new: c_int) {
     }
     if (0..=2).contains(&new)
         && let Some(conn) = Pinned::new(new, Half::Receive)
+        && !(conn.has(flag::ADOPTED) && conn.stage() == Stage::Kernel)
     {
         // stdio, shells and what they start use these numbers without asking us.
         crate::handover::leave(&conn, new, Reason::StandardDescriptor);

@@ -8,16 +8,15 @@ use core::{
     sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering},
 };
 
-use sdp_fabric_shm::{identity::Addr, peer::PeerTable, segment};
+use sdp_fabric_shm::{peer::PeerTable, segment};
 use sdp_shm::{
     bell::Bell,
     family::{FAMILY_BYTES, Family, Slot},
 };
-use sdp_stats::{Direction, Endpoint, Identity, NewRow, Page, Reason, Role, Verdict};
+use sdp_stats::{Identity, Page};
 use sdp_sys::{errno::Errno, fd, memfd, pid as sys_pid, section, sys, unix};
 
 use crate::{
-    conn::{Conn, flag},
     settings::{self, Tuned},
     table::{self, Entry},
     wait_set,
@@ -29,6 +28,11 @@ const HIDDEN_CEILING: i32 = 1024;
 const HIDDEN_ROOM: i32 = 64;
 /// With a soft limit below this there are no hidden descriptors beside the statistics page.
 const LIMIT_FOR_BELLS: i32 = 128;
+
+pub(crate) use crate::publish::{
+    close_stats_row, count_seen, ensure_listener_row, ensure_row, half_demoted, half_promoted,
+    name_row, note_reason,
+};
 
 static PID: AtomicU32 = AtomicU32::new(0);
 static NONCE: AtomicU64 = AtomicU64::new(0);
@@ -99,15 +103,10 @@ pub(crate) fn count_fork() {
     FORKS.fetch_add(1, Ordering::SeqCst);
 }
 
-unsafe extern "C" {
-    /// libc's own knowledge of whether the process ever had a second thread.
-    static __libc_single_threaded: core::ffi::c_char;
-}
-
-/// Whether the process never had a second thread.
-pub(crate) fn is_single_threaded() -> bool {
-    // SAFETY: a byte of libc that only libc writes; read like any other flag.
-    unsafe { (&raw const __libc_single_threaded).read_volatile() != 0 }
+/// Whether the process may share family memory with relatives: it forked, or was forked.
+#[inline(always)]
+pub(crate) fn has_relatives() -> bool {
+    FORKS.load(Ordering::Relaxed) != 0
 }
 
 /// Random identity of this process.
@@ -163,7 +162,9 @@ fn count_cpus() {
 
 /// Notes that a descriptor number is in the table.
 pub(crate) fn note_descriptor(fd: i32) {
-    TOP.fetch_max(fd, Ordering::Relaxed);
+    if TOP.load(Ordering::Relaxed) < fd {
+        TOP.fetch_max(fd, Ordering::Relaxed);
+    }
 }
 
 /// Highest descriptor number that was ever in the table.
@@ -180,7 +181,15 @@ fn soft_limit() -> i32 {
 
 /// Number from which hidden descriptors start.
 pub(crate) fn hidden_min() -> i32 {
-    (soft_limit().min(HIDDEN_CEILING) - HIDDEN_ROOM).max(3)
+    hidden_range().0
+}
+
+/// Number from which hidden descriptors start, and how many offers of a meeting may be open at a time:
+/// half of the numbers from there on, because a meeting takes two for a moment. One system call.
+pub(crate) fn hidden_range() -> (i32, u32) {
+    let limit = soft_limit();
+    let min = (limit.min(HIDDEN_CEILING) - HIDDEN_ROOM).max(3);
+    (min, (limit.saturating_sub(min).max(0) / 2) as u32)
 }
 
 /// Moves a descriptor of ours out of the program's way and out of its sight.
@@ -369,7 +378,7 @@ fn make_page() {
         pid: pid(),
         ppid,
         uid,
-        now_ns: sdp_sys::time::monotonic_ns(),
+        now_ns: sdp_sys::time::boottime_ns(),
         program: settings::program(),
         version: env!("CARGO_PKG_VERSION").as_bytes(),
     });
@@ -406,67 +415,6 @@ pub(crate) fn hand_in() {
     }
 }
 
-/// Gives the connection a row in the statistics page, if it has none in this process's page.
-#[inline]
-pub(crate) fn ensure_row(conn: &Conn) {
-    if !conn.has(flag::ROWED) {
-        open_stats_row(conn);
-    }
-}
-
-#[cold]
-fn open_stats_row(conn: &Conn) {
-    if conn.flags.fetch_or(flag::ROWED, Ordering::SeqCst) & flag::ROWED != 0 {
-        return;
-    }
-    let Some(page) = page() else { return };
-    let fd = conn.fd.load(Ordering::Relaxed);
-    let end = |addr: &Addr| Endpoint { addr: *addr.bytes(), port: addr.port() };
-    let tuple = conn.name(fd);
-    let nowhere = Endpoint { addr: [0; 16], port: 0 };
-    let new = NewRow {
-        carrier: conn.row().map_or(0, |row| row.carrier_id.load(Ordering::Relaxed)),
-        inode: fd::inode(fd).unwrap_or(0),
-        fd,
-        local: tuple.as_ref().map_or(nowhere, |t| end(&t.local)),
-        remote: tuple.as_ref().map_or(nowhere, |t| end(&t.remote)),
-        is_v6: conn.has(flag::V6),
-        role: if conn.has(flag::ACCEPTED) { Role::Server } else { Role::Client },
-        state: sdp_stats::ConnState::Established,
-    };
-    conn.set_stats_row(page.open_row(&new));
-}
-
-/// Folds the connection's row into the totals.
-pub(crate) fn close_stats_row(conn: &Conn) {
-    if conn.has(flag::ROWED)
-        && let Some(page) = page()
-    {
-        page.close_row(conn.stats_row());
-    }
-}
-
-/// Counts a connection end once per carrier.
-pub(crate) fn count_seen(conn: &Conn, reason: Reason) {
-    if let (Some(page), Some(row)) = (page(), conn.row()) {
-        page.count_seen(Verdict::at(&row.reason), reason);
-    } else if let Some(page) = page() {
-        let word = AtomicU32::new(0);
-        page.count_seen(Verdict::at(&word), reason);
-    }
-}
-
-/// Why a connection is on the kernel lane.
-pub(crate) fn note_reason(conn: &Conn, reason: Reason) {
-    let Some(page) = page() else { return };
-    if let Some(row) = conn.row() {
-        page.count_reason(Verdict::at(&row.reason), reason);
-    }
-    for direction in [Direction::Send, Direction::Receive] {
-        page.show_reason(conn.stats_row(), direction, reason);
-    }
-}
-
 // ---- fork ------------------------------------------------------------------------------------
 
 /// In a fork child: what belonged to the parent alone is made anew on demand.
@@ -476,7 +424,9 @@ pub(crate) fn become_child() {
     // Threads that were at it do not exist here: whoever needs it begins anew.
     let _ = STARTED.compare_exchange(1, 0, Ordering::AcqRel, Ordering::Relaxed);
     MAKING.store(0, Ordering::Relaxed);
+    settings::become_child();
     wait_set::drop_all(true);
+    crate::give_back::forget();
     // Hidden descriptors were inherited; the parent's are no use here.
     table::walk(|fd, entry| {
         if entry == Entry::Hidden {
@@ -581,7 +531,7 @@ pub(crate) fn drop_everything() {
     }
     leave_family();
     if let Some(base) = NonNull::new(FAMILY.swap(null_mut(), Ordering::AcqRel))
-        && is_single_threaded()
+        && sys_pid::is_single_threaded()
     {
         unmap(base, FAMILY_BYTES);
     }

@@ -16,12 +16,13 @@ use sdp_proto::{
 };
 use sdp_shm::layout::{Segment, is_ring_size};
 use sdp_stats::Reason;
-use sdp_sys::{section, time::monotonic_ns};
+use sdp_sys::{count::Way, section, time::monotonic_ns};
 
 use crate::{
+    bulk, carrier,
     conn::{Conn, Half, Stage, flag, row_flag},
     lane::{SinkState, SourceState},
-    process,
+    process, receive,
 };
 
 /// Calls at which every one takes a step of the meeting.
@@ -34,19 +35,52 @@ const GIVE_UP_TICKS: u32 = 2048;
 const GIVE_UP_NS: u64 = 2_000_000_000;
 /// Beyond that many calls only one in so many looks at the clock and takes a step.
 const LATE_EVERY: u32 = 128;
-/// Calls between two attempts when something transient stood in the way.
+/// Calls between two attempts when something transient stood in the way; calls that move much count for
+/// one more per so many bytes.
 const RETRY_TICKS: u32 = 256;
+const RETRY_BYTES: usize = 512;
+/// Bytes of a read after which it is worth asking how much more there is.
+const LARGE_READ: usize = 4096;
 /// Longest message either way, header included.
 const MESSAGE_SIZE: u32 = sdp_fabric_shm::endpoint::MESSAGE_MAX as u32;
 
-/// After a successful call on a connection that is not attached yet.
+/// After a successful call of `moved` bytes on a connection that is not attached yet; `more` bytes of the
+/// same call are still to be sent.
 #[inline]
-pub(crate) fn after_call(conn: &Conn, fd: i32) {
+pub(crate) fn after_call(conn: &Conn, fd: i32, half: Half, moved: usize, more: usize) {
     match conn.stage() {
-        Stage::Young if has_earned(conn) => begin(conn, fd),
+        Stage::Young if has_earned(conn) || is_behind(conn, fd, half, moved) => {
+            begin(conn, fd, moved);
+        }
         Stage::Meeting => tick(conn, fd),
-        _ => {}
+        Stage::Kernel if conn.has(flag::ADOPTED) => crate::adopt::after_call(conn, fd),
+        _ => return,
     }
+    if conn.stage() == Stage::Meeting {
+        bulk::let_catch_up(conn, fd, half, more);
+    }
+}
+
+/// One more step, if the ends are meeting.
+pub(crate) fn advance(conn: &Conn, fd: i32) {
+    if conn.stage() == Stage::Meeting {
+        tick_now(conn, fd);
+    }
+}
+
+/// Whether a reader of large pieces has so much more to read that its bytes are earned already. A slow
+/// reader would otherwise come to the meeting when the sender has long filled the kernel's buffers.
+fn is_behind(conn: &Conn, fd: i32, half: Half, moved: usize) -> bool {
+    if half != Half::Receive || moved < LARGE_READ {
+        return false;
+    }
+    let bytes = process::tunables().promote_bytes();
+    let seen = conn.bytes[Half::Receive as usize].load(Ordering::Relaxed);
+    if seen + carrier::queued(fd).unwrap_or(0) < bytes {
+        return false;
+    }
+    conn.bytes[Half::Receive as usize].fetch_max(bytes, Ordering::Relaxed);
+    true
 }
 
 fn has_earned(conn: &Conn) -> bool {
@@ -57,21 +91,28 @@ fn has_earned(conn: &Conn) -> bool {
 }
 
 #[cold]
-fn begin(conn: &Conn, fd: i32) {
-    let tick = conn.ticks.fetch_add(1, Ordering::Relaxed);
-    if !tick.is_multiple_of(RETRY_TICKS) {
+fn begin(conn: &Conn, fd: i32, moved: usize) {
+    let weight = 1 + (moved / RETRY_BYTES).min(RETRY_TICKS as usize / 4) as u32;
+    let before = conn.ticks.fetch_add(weight, Ordering::Relaxed);
+    let round = before.wrapping_add(weight) / RETRY_TICKS;
+    if before != 0 && round == before / RETRY_TICKS {
+        return;
+    }
+    // Whoever else may have it open is dear to find out.
+    let is_dear = conn.has(flag::ADOPTED) || is_out_of_sight(conn);
+    if is_dear && before != 0 && !round.is_power_of_two() {
         return;
     }
     if !process::tunables().has_shm() {
         return stay(conn, Reason::Disabled);
     }
     if conn.has(flag::PINNED | flag::UNCERTAIN) {
-        return conn.note_reason(Reason::NotSole);
+        return conn.note_reason(conn.pin_reason().unwrap_or(Reason::NotSole));
     }
     let (Some(row), Some((family, slot))) = (conn.row_index(), process::family()) else {
         return stay(conn, Reason::NoMemory);
     };
-    if family.is_held_by_others(slot, row) || is_out_of_sight(conn) {
+    if family.is_held_by_others(slot, row) || (is_dear && crate::adopt::is_held_outside(conn, fd)) {
         return conn.note_reason(Reason::NotSole);
     }
     if conn.change_stage(Stage::Young, Stage::Meeting) {
@@ -101,6 +142,14 @@ fn tick(conn: &Conn, fd: i32) {
     }
 }
 
+/// The connection ends: one that its other end never came to meet says so.
+pub(crate) fn ended(conn: &Conn) {
+    if conn.stage() == Stage::Meeting {
+        let is_early = conn.ticks.load(Ordering::Relaxed) < EAGER_TICKS;
+        conn.note_reason(if is_early { Reason::ShortLived } else { Reason::PeerNotListening });
+    }
+}
+
 fn stay(conn: &Conn, reason: Reason) {
     // Another thread may have attached it meanwhile.
     if conn.change_stage(Stage::Young, Stage::Kernel)
@@ -115,7 +164,9 @@ fn tick_now(conn: &Conn, fd: i32) {
     let _section = section::Guard::enter();
     let Some(tuple) = conn.name(fd) else { return stay(conn, Reason::UnsuitableSocket) };
     process::ensure_row(conn);
+    process::name_row(conn, fd, tuple);
     let (bell_fd, bell_page_fd) = process::bell_files();
+    let (hidden_min, max_offers) = process::hidden_range();
     let hello = hello(&tuple);
     let hello_ack = HelloAck {
         bufs: u16::MAX,
@@ -133,7 +184,8 @@ fn tick_now(conn: &Conn, fd: i32) {
         slot: conn.index(),
         nonce: process::nonce(),
         ring_bytes: process::tunables().ring_bytes(),
-        hidden_min: process::hidden_min(),
+        hidden_min,
+        max_offers,
         hello: &hello,
         hello_ack: &hello_ack,
     };
@@ -161,6 +213,16 @@ fn tick_now(conn: &Conn, fd: i32) {
     }) else {
         return;
     };
+    if conn.stage() == Stage::Attached {
+        // At once, not at the next call: the sender may be waiting for it. Whoever enters the kernel from
+        // here on sees the stage; who did before is seen.
+        fence(Ordering::SeqCst);
+        bulk::met();
+        let _ = receive::with_sink(conn, |sink, _, _, lines| {
+            receive::declare_trust(conn, fd, sink, lines);
+            Ok(())
+        });
+    }
     if let Step::Failed(refusal) = step {
         let reason = reason(refusal);
         if refusal.is_transient() {
@@ -283,9 +345,10 @@ fn reason(refusal: Refusal) -> Reason {
 }
 
 /// Marks a half as used by this call.
-pub(crate) fn count_call(conn: &Conn, half: Half, bytes: usize) {
-    conn.calls[half as usize].fetch_add(1, Ordering::Relaxed);
-    conn.bytes[half as usize].fetch_add(bytes as u64, Ordering::Relaxed);
+#[inline]
+pub(crate) fn count_call(conn: &Conn, half: Half, bytes: usize, way: Way) {
+    way.add(&conn.calls[half as usize], 1);
+    way.add_wide(&conn.bytes[half as usize], bytes as u64);
 }
 
 const _: () = assert!(HELLO_ACK_LEN == sdp_proto::wire::hello::HELLO_ACK_LEN);

@@ -10,7 +10,7 @@ use sdp_sys::{errno::Errno, time::monotonic_ns};
 use crate::{
     carrier,
     conn::{self, Conn, Half, Stage, flag},
-    epoll, handover, host,
+    epoll, give_back, handover, host,
     lane::Lane,
     process, receive, spin,
     table::{self, Entry},
@@ -222,18 +222,18 @@ pub(crate) unsafe fn poll(
         let mut ready = ring_ready(fds, hides);
         if ready == 0 && !has_spun {
             has_spun = true;
-            if process::usable_cpus() > 1
-                && let Some(conn) = fds.iter().find_map(|entry| attached(entry.fd))
-            {
+            if let Some(conn) = fds.iter().find_map(|entry| attached(entry.fd)) {
                 // The first connection learns for the whole array.
                 let budget = spin::budget(conn);
                 if budget != 0 {
-                    let success = spin::shared_pause(budget, || ring_ready(fds, hides) > 0);
+                    let is_ready = || ring_ready(fds, hides) > 0;
+                    let success = spin::shared_pause(conn.peer_cpu(), budget, is_ready);
                     spin::learn(conn, success);
                     ready = ring_ready(fds, hides);
                 }
             }
         }
+        let nap = if ready > 0 { None } else { give_back::before_sleep() };
         let left = until.map(|u| u.saturating_sub(monotonic_ns()));
         let must_not_sleep = ready > 0 || left == Some(0);
         // SAFETY: `mask` is the caller's.
@@ -241,10 +241,11 @@ pub(crate) unsafe fn poll(
         // SAFETY: as above.
         // O8: whoever waits for room looks again now and then, should the reader die before it rings.
         let nap = if fds.iter().any(|entry| waits_for_room(entry, hides).is_some()) {
-            Some(left.unwrap_or(u64::MAX).min(wait::BOUNDED_SLEEP_NS))
+            Some(wait::BOUNDED_SLEEP_NS)
         } else {
-            left
+            nap
         };
+        let nap = shorter(left, nap);
         // SAFETY: as above.
         let polled = unsafe { sleep(fds, if must_not_sleep { Some(0) } else { nap }, mask, hides) };
         if !must_not_sleep
@@ -270,6 +271,11 @@ pub(crate) unsafe fn poll(
             return Some(Ok(total));
         }
     }
+}
+
+/// The shorter of two limits.
+pub(crate) fn shorter(a: Option<u64>, b: Option<u64>) -> Option<u64> {
+    a.into_iter().chain(b).min()
 }
 
 /// Whether "writable" of this entry is the ring's to say: a sender was told EAGAIN, or would be told now,
@@ -487,7 +493,7 @@ pub(crate) unsafe fn select(
         // More than we can look at together: these connections are the kernel's from now on.
         for fd in (0..count).filter(|fd| bit(read, *fd) || bit(write, *fd)) {
             if let Some(conn) = attached(fd as c_int) {
-                handover::leave(conn, fd as c_int, Reason::HandedOver);
+                handover::leave(conn, fd as c_int, Reason::Limit);
             }
         }
         return None;

@@ -8,17 +8,17 @@ use sdp_shm::{
     layout::{Half as HalfLines, LOG_ENTRIES, Segment},
     lock,
 };
-use sdp_stats::{Direction, Fabric, Lane as StatsLane, Verdict};
+use sdp_stats::{Direction, Fabric, Lane as StatsLane, Reason, Verdict};
 use sdp_sys::{errno::Errno, fd, section, time::monotonic_ns};
 
 use core::sync::atomic::Ordering;
 
 use crate::{
     carrier,
-    conn::{Conn, Half, flag},
+    conn::{Conn, Half, Stage, flag},
     iovec::{Buffers, Landing},
-    lane::{Broken, Lane, SinkState, Switch},
-    process, succeed,
+    lane::{self, Broken, Lane, SinkState, Switch},
+    plain, process, succeed,
     table::Pinned,
     wait,
 };
@@ -72,8 +72,21 @@ pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Resul
     let mut deadline: Option<Option<u64>> = None;
     let mut look = Look::Ring;
     let mut is_over = false;
+    let is_simple = plain::is_simple(wish.flags);
     loop {
-        match attempt(conn, buffers, wish, look) {
+        let simple = if is_simple && look == Look::Ring { buffers.only() } else { None };
+        // SAFETY: the program's buffer, valid by `Buffers::new`'s contract.
+        let plainly = simple.and_then(|(to, len)| unsafe { plain::receive(conn.fd(), to, len) });
+        let attempted = match plainly {
+            Some(plain::Received::Done(n)) => return Ok(n),
+            Some(plain::Received::Partly(n)) => {
+                buffers.advance(n);
+                return Ok(n + rest(conn, buffers, wish));
+            }
+            Some(plain::Received::Empty) => Err(Errno::EAGAIN),
+            None => attempt(conn, buffers, wish, look),
+        };
+        match attempted {
             Ok(0) => return Ok(got),
             Ok(n) if wish.peeks() => {
                 // Each attempt sees the same bytes again, and those that came since.
@@ -109,20 +122,21 @@ pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Resul
                 conn.owe(e);
                 return Ok(got);
             }
-            Err(_) if look == Look::Ring => {
-                // Nothing in the ring. Somebody may answer within a moment; only then ask the kernel.
-                let blocking =
-                    wish.flags & libc::MSG_DONTWAIT == 0 && !fd::is_nonblocking(conn.fd());
-                if blocking && wait::spin_for_bytes(conn) {
-                    continue;
-                }
-                look = Look::Carrier;
-                if !blocking {
-                    deadline = Some(Some(0));
-                }
-                continue;
-            }
             Err(e) => {
+                if look == Look::Ring {
+                    // Nothing in the ring. Somebody may answer within a moment; only then ask the kernel,
+                    // which a sleep does in the same call.
+                    let blocking =
+                        wish.flags & libc::MSG_DONTWAIT == 0 && !fd::is_nonblocking(conn.fd());
+                    if !blocking {
+                        deadline = Some(Some(0));
+                        look = Look::Carrier;
+                        continue;
+                    }
+                    if wait::spin_for_bytes(conn) {
+                        continue;
+                    }
+                }
                 let until = *deadline.get_or_insert_with(|| {
                     carrier::timeout_ns(conn.fd(), libc::SO_RCVTIMEO).map(|ns| monotonic_ns() + ns)
                 });
@@ -147,6 +161,29 @@ pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Resul
     }
 }
 
+/// L7: what there is beside bytes that the call has got already; how much.
+fn rest(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> usize {
+    match attempt(conn, buffers, wish, Look::Ring) {
+        Ok(n) => n,
+        Err(e) => {
+            if e != Errno::EAGAIN {
+                conn.owe(e);
+            }
+            0
+        }
+    }
+}
+
+/// As [`rest`], for a call that has not pinned the connection: one that names another by now, or none, has
+/// no rest.
+#[cold]
+pub(crate) fn rest_of(fd: c_int, buffers: &mut Buffers) -> usize {
+    match Pinned::new(fd, Half::Receive) {
+        Some(conn) if conn.stage() == Stage::Attached => rest(&conn, buffers, Wish { flags: 0 }),
+        _ => 0,
+    }
+}
+
 /// Runs `body` on the receiving half's state under its lock, inside a critical section.
 pub(crate) fn with_sink<R>(
     conn: &Conn,
@@ -166,8 +203,20 @@ pub(crate) fn with_sink<R>(
     }
     let result = match SinkState::load(&row.sink.words, segment, half) {
         Ok(mut state) => {
-            let result = body(&mut state, row, segment, segment.half(half));
+            let lines = segment.half(half);
+            let (lane, followed) = (state.lane, state.followed);
+            let (_, before) = state.rx.cursors();
+            let result = body(&mut state, row, segment, lines);
             state.store(&row.sink.words);
+            if state.followed != followed {
+                count_switches(conn, lane, state.followed.wrapping_sub(followed));
+            }
+            // Whatever it was that freed room, padding without a message included.
+            let (_, head) = state.rx.cursors();
+            let size = u64::from(segment.ring_bytes());
+            if wait::crosses_eighth(size, before, head) {
+                wait::room_freed(conn, lines, size, head);
+            }
             result
         }
         Err(Broken) => {
@@ -177,6 +226,22 @@ pub(crate) fn with_sink<R>(
     };
     lock::unlock(&row.sink.lock);
     result
+}
+
+/// The half followed `n` switches, beginning on `lane`.
+#[cold]
+fn count_switches(conn: &Conn, lane: Lane, n: u32) {
+    let mut lane = lane;
+    for _ in 0..n.min(TURNS) {
+        match lane {
+            Lane::Kernel => process::half_promoted(conn, Direction::Receive),
+            Lane::Sdp => {
+                let reason = conn.pin_reason().unwrap_or(Reason::PeerSwitched);
+                process::half_demoted(conn, Direction::Receive, reason);
+            }
+        }
+        lane = if lane == Lane::Sdp { Lane::Kernel } else { Lane::Sdp };
+    }
 }
 
 fn attempt(conn: &Pinned, buffers: &mut Buffers, wish: Wish, look: Look) -> Result<usize, Errno> {
@@ -198,7 +263,7 @@ fn attempt(conn: &Pinned, buffers: &mut Buffers, wish: Wish, look: Look) -> Resu
 /// Whether this process reads the connection only through the library, so that the peer may use the
 /// ring: enough calls seen, nobody inside the kernel on a young connection, and readiness (if it is
 /// asked for at all) is asked of us.
-fn declare_trust(conn: &Pinned, sink: &mut SinkState, lines: &HalfLines) {
+pub(crate) fn declare_trust(conn: &Conn, fd: c_int, sink: &mut SinkState, lines: &HalfLines) {
     if lines.consumer.trusts_itself.load(Ordering::Relaxed) != 0 {
         return;
     }
@@ -209,8 +274,8 @@ fn declare_trust(conn: &Pinned, sink: &mut SinkState, lines: &HalfLines) {
     if earned
         && conn.raw[half].load(Ordering::SeqCst) == 0
         && !conn.has(flag::PINNED)
-        && (conn.has(flag::WAITED) || !fd::is_nonblocking(conn.fd()))
-        && sink.begin_counting(conn.fd())
+        && (conn.has(flag::WAITED) || !fd::is_nonblocking(fd))
+        && sink.begin_counting(fd)
     {
         lines.consumer.trusts_itself.store(1, Ordering::SeqCst);
     }
@@ -229,7 +294,7 @@ fn step(
         crate::demote::reset(conn);
         Errno::ECONNRESET
     };
-    declare_trust(conn, sink, lines);
+    declare_trust(conn, conn.fd(), sink, lines);
     let mut total = 0;
     for _ in 0..TURNS {
         if sink.lane == Lane::Kernel {
@@ -437,6 +502,8 @@ fn ring_read(
 ) -> Result<usize, Errno> {
     let mut walk = *buffers;
     let mut got = 0;
+    let size = conn.segment().map_or(0, |segment| u64::from(segment.ring_bytes()));
+    let (_, mut looked) = sink.rx.cursors();
     if wish.peeks() {
         return Ok(match next_message(conn, sink, row)? {
             Some(_) => peek_ring(&mut onlooker(sink), walk, wish),
@@ -455,7 +522,12 @@ fn ring_read(
             sink.current_len = 0;
             sink.current_offset = 0;
             sink.rx.release(message);
-            wait::room_freed(conn, lines, &sink.rx);
+            // Padding before the message counts too: it can be most of the ring.
+            let (_, head) = sink.rx.cursors();
+            if wait::crosses_eighth(size, looked, head) {
+                looked = head;
+                wait::room_freed(conn, lines, size, head);
+            }
         }
     }
     *buffers = walk;
@@ -627,8 +699,16 @@ fn look_at_carrier(conn: &Pinned, sink: &mut SinkState, lines: &HalfLines) -> Re
             Ok(Found::End)
         }
         Ok(_) => {
-            let bells = lines.log.carrier_sent.load(Ordering::Acquire);
-            Ok(if bells != sink.carrier_read { Found::Again } else { Found::Nothing })
+            let is_counted = lane::has_counted_bells(sink.carrier_read, lines);
+            if is_counted || !carrier::is_over(conn.fd()) {
+                return Ok(if is_counted { Found::Again } else { Found::Nothing });
+            }
+            // The peer's end has come: what it had to say it has said. A bell that is not counted now is
+            // that of a process killed between ringing and counting, and hides the end behind it.
+            if !has_news(sink, lines) && !lane::has_counted_bells(sink.carrier_read, lines) {
+                sink.carrier_read += carrier::eat(conn.fd(), 1);
+            }
+            Ok(Found::Again)
         }
         Err(Errno::EAGAIN) => Ok(Found::Nothing),
         Err(Errno::ECONNRESET) => {
@@ -663,7 +743,7 @@ pub(crate) fn has_news(sink: &SinkState, lines: &HalfLines) -> bool {
         || lines.producer.switches.load(Ordering::Acquire) != sink.followed
 }
 
-fn count(conn: &Conn, row: &Row, lane: StatsLane, n: usize) {
+pub(crate) fn count(conn: &Conn, row: &Row, lane: StatsLane, n: usize) {
     let Some(page) = process::page() else { return };
     process::ensure_row(conn);
     page.moved(conn.stats_row(), Direction::Receive, lane, n as u64);

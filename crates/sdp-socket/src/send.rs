@@ -10,7 +10,7 @@ use sdp_rdma::{
 };
 use sdp_shm::{
     family::Row,
-    layout::{Half as HalfLines, Segment},
+    layout::{CLOSED, Half as HalfLines, Segment},
     lock,
 };
 use sdp_stats::{Direction, Fabric, Lane as StatsLane, Reason, Verdict};
@@ -32,6 +32,8 @@ use crate::{
 
 /// Most payload of one message: the reader starts while the writer still copies.
 const PIECE: usize = 16 * 1024;
+/// Most that one look at the lane before its first use sends on the carrier.
+const PIECE_YOUNG: usize = crate::bulk::PIECE;
 /// A sender whose reader does not move looks at the carrier this often.
 const LOOK_EVERY_TICKS: u64 = TICKS_PER_MS;
 /// How long the gate of a half may be held against us before the peer counts as hostile. More than a
@@ -79,7 +81,7 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
                     if let Some(e) = conn.take_owed() {
                         return Err(e); // an error of the socket comes before its end
                     }
-                    return raise_pipe(conn, flags);
+                    return raise_pipe(conn.fd(), flags);
                 }
                 return Ok(done);
             }
@@ -113,14 +115,14 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
 
 /// EPIPE comes with a signal that only the kernel can raise as the kernel does (E4): one more call on the
 /// dead carrier does it, once per call of the program, and only when nothing else was sent.
-fn raise_pipe(conn: &Pinned, flags: c_int) -> Result<usize, Errno> {
+pub(crate) fn raise_pipe(fd: c_int, flags: c_int) -> Result<usize, Errno> {
     if flags & libc::MSG_NOSIGNAL != 0 {
         return Err(Errno::EPIPE);
     }
     let byte = 0u8;
     // SAFETY: one readable byte; the carrier is past its end, so nothing is sent.
     let sent = unsafe {
-        sdp_sys::sys!(libc::SYS_sendto, conn.fd(), &raw const byte, 1, libc::MSG_DONTWAIT, 0, 0)
+        sdp_sys::sys!(libc::SYS_sendto, fd, &raw const byte, 1, libc::MSG_DONTWAIT, 0, 0)
     };
     match sent {
         Ok(_) => Err(Errno::EPIPE),
@@ -138,15 +140,17 @@ pub(crate) fn with_source<R>(
     };
     let half = conn.half_index(Half::Send);
     let _section = section::Guard::enter();
-    if lock::lock(&row.source.lock, process::pid()) == lock::Acquired::TakenOver
-        && !succeed::is_source_sound(&row.source.words, segment.half(half), conn.side())
-    {
+    let taken_over = lock::lock(&row.source.lock, process::pid()) == lock::Acquired::TakenOver;
+    if taken_over && !succeed::is_source_sound(&row.source.words, segment.half(half), conn.side()) {
         lock::unlock(&row.source.lock);
         crate::demote::reset(conn);
         return Err(Errno::ECONNRESET);
     }
     let result = match SourceState::load(&row.source.words, segment, half) {
         Ok(mut state) => {
+            if taken_over {
+                recount(conn, &mut state, segment.half(half));
+            }
             let result = body(&mut state, row, segment, segment.half(half));
             state.store(&row.source.words);
             result
@@ -158,6 +162,18 @@ pub(crate) fn with_source<R>(
     };
     lock::unlock(&row.source.lock);
     result
+}
+
+/// A relative was killed in the middle of something: it may have rung the carrier without counting.
+#[cold]
+fn recount(conn: &Conn, source: &mut SourceState, lines: &HalfLines) {
+    if source.lane == Lane::Sdp
+        && let Some(fd) = crate::table::number_of(conn)
+        && let Ok(sent) = carrier::sent(fd)
+    {
+        source.carrier_sent = sent;
+        let _ = gated(conn, lines, conn.side(), || source.publish_sent(lines));
+    }
 }
 
 /// Holds the gate of a half while `body` runs. `None`: the peer kept it too long. The caller holds this
@@ -246,12 +262,15 @@ fn attempt(
     let mut first_on_lane = false;
     loop {
         if source.lane == Lane::Kernel {
-            if !may_promote(conn, source, segment, lines, flags) {
-                return kernel_send(conn, source, row, lines, buffers, flags);
-            }
-            match enter_sdp(conn, source, lines) {
-                Some(()) => first_on_lane = true,
-                None => return kernel_send(conn, source, row, lines, buffers, flags),
+            if may_promote(conn, source, segment, lines, flags)
+                && enter_sdp(conn, source, lines).is_some()
+            {
+                first_on_lane = true;
+            } else {
+                match kernel_send(conn, source, row, lines, buffers, flags) {
+                    Some(attempt) => return attempt,
+                    None => continue,
+                }
             }
         }
         watch_peer(conn, source, lines);
@@ -264,7 +283,10 @@ fn attempt(
         }
         match ring_send(conn, source, row, segment, lines, buffers, first_on_lane) {
             RingSend::Done => return Attempt::Done,
-            RingSend::Left => continue,
+            RingSend::Left => {
+                process::half_demoted(conn, Direction::Send, reason_to_leave(conn, flags));
+                continue;
+            }
             RingSend::Broken => {
                 crate::demote::reset(conn);
                 return Attempt::Failed(Errno::ECONNRESET);
@@ -293,6 +315,14 @@ fn attempt(
     }
 }
 
+/// Whether the consumer of what this end sends is ready for the SDP lane.
+pub(crate) fn is_trusted(conn: &Conn) -> bool {
+    conn.segment().is_some_and(|segment| {
+        let lines = segment.half(conn.half_index(Half::Send));
+        lines.consumer.trusts_itself.load(Ordering::SeqCst) != 0
+    })
+}
+
 /// L1: whether the half may move to the SDP lane now.
 fn may_promote(
     conn: &Pinned,
@@ -308,6 +338,8 @@ fn may_promote(
         && lines.consumer.trusts_itself.load(Ordering::SeqCst) != 0
         && lines.consumer.followed.load(Ordering::SeqCst) == source.switches
         && segment.end(conn.side() ^ 1).pinned.load(Ordering::Relaxed) == 0
+        // A relative that shares this end may have passed the connection on.
+        && segment.end(conn.side()).pinned.load(Ordering::SeqCst) == 0
         && segment.end(conn.side() ^ 1).attached.load(Ordering::Acquire) != 0
         && conn.raw[half].load(Ordering::SeqCst) == 0
         && (conn.calls[half].load(Ordering::Relaxed) >= tunables.promote_calls()
@@ -318,11 +350,10 @@ fn may_promote(
 fn enter_sdp(conn: &Pinned, source: &mut SourceState, lines: &HalfLines) -> Option<()> {
     let sent = carrier::sent(conn.fd()).ok()?;
     source.carrier_sent = sent;
-    gated(conn, lines, conn.side(), || source.switch(lines, Lane::Sdp))?;
-    if let Some(page) = process::page() {
-        process::ensure_row(conn);
-        page.promoted(conn.stats_row(), Direction::Send, Fabric::Shm);
+    if !gated(conn, lines, conn.side(), || source.enter(lines))? {
+        return None;
     }
+    process::half_promoted(conn, Direction::Send);
     Some(())
 }
 
@@ -330,6 +361,7 @@ fn must_leave(conn: &Pinned, segment: Segment, flags: c_int) -> bool {
     flags & libc::MSG_OOB != 0
         || conn.has(flag::PINNED | flag::PEER_GONE)
         || segment.end(conn.side() ^ 1).pinned.load(Ordering::Relaxed) != 0
+        || segment.end(conn.side()).pinned.load(Ordering::Relaxed) != 0
 }
 
 fn reason_to_leave(conn: &Conn, flags: c_int) -> Reason {
@@ -339,7 +371,7 @@ fn reason_to_leave(conn: &Conn, flags: c_int) -> Reason {
         Reason::UrgentData
     } else {
         // Without a reason of our own, the peer has pinned its end.
-        conn.pin_reason().unwrap_or(Reason::HandedOver)
+        conn.pin_reason().unwrap_or(Reason::PeerSwitched)
     }
 }
 
@@ -367,9 +399,7 @@ pub(crate) fn leave_sdp(
     });
     match left {
         Some(Some(())) => {
-            if let Some(page) = process::page() {
-                page.demoted(conn.stats_row(), Direction::Send, reason);
-            }
+            process::half_demoted(conn, Direction::Send, reason);
             // Whoever waits for room in the ring is writable by the carrier now.
             if conn.has(flag::WANTS_ROOM) {
                 process::ring_own(conn.index());
@@ -392,11 +422,12 @@ fn is_reader_dead(conn: &Conn, source: &mut SourceState, lines: &HalfLines) -> b
     }
     let Some(fd) = crate::table::number_of(conn) else { return false };
     if carrier::tcp_state(fd) != carrier::TCP_CLOSE {
-        ring_carrier(conn, fd, source, lines);
+        probe_carrier(conn, fd, source, lines);
     }
     carrier::tcp_state(fd) == carrier::TCP_CLOSE
 }
 
+/// Sends on the carrier. `None`: there is more, and the half may have earned the SDP lane meanwhile.
 fn kernel_send(
     conn: &Pinned,
     source: &mut SourceState,
@@ -404,35 +435,42 @@ fn kernel_send(
     lines: &HalfLines,
     buffers: &mut Buffers,
     flags: c_int,
-) -> Attempt {
+) -> Option<Attempt> {
     // L6: carrier bytes of an attached connection move only under the half's lock, so that a switch
     // never overtakes them; and under the gate, so that they never overtake a hand-over by the consumer.
     if buffers.left() == 0 {
-        return Attempt::Done;
+        return Some(Attempt::Done);
     }
+    // Before the first switch the consumer is about to make it possible: look after each piece.
+    let is_young = source.switches == 0;
+    let cap = if is_young { PIECE_YOUNG } else { usize::MAX };
     loop {
-        let sent = gated(conn, lines, conn.side(), || carrier::send(conn.fd(), buffers, flags));
+        let sent =
+            gated(conn, lines, conn.side(), || carrier::send(conn.fd(), buffers, cap, flags));
         let Some(sent) = sent else {
             crate::demote::reset(conn);
-            return Attempt::Failed(Errno::ECONNRESET);
+            return Some(Attempt::Failed(Errno::ECONNRESET));
         };
         match sent {
             Ok(n) => {
                 buffers.advance(n);
                 count(conn, row, StatsLane::Kernel, n);
                 if buffers.left() == 0 {
-                    return Attempt::Done;
+                    return Some(Attempt::Done);
+                }
+                if is_young {
+                    return None;
                 }
             }
-            Err(Errno::EAGAIN) => return Attempt::CarrierFull,
+            Err(Errno::EAGAIN) => return Some(Attempt::CarrierFull),
             Err(Errno::ECONNRESET) if only_bells_were_unread(conn, source) => {
-                return Attempt::Failed(Errno::EPIPE);
+                return Some(Attempt::Failed(Errno::EPIPE));
             }
             Err(e) => {
                 if e == Errno::ECONNRESET {
                     conn.set(flag::RESET_TOLD);
                 }
-                return Attempt::Failed(e);
+                return Some(Attempt::Failed(e));
             }
         }
     }
@@ -470,6 +508,7 @@ fn ring_send(
     if end.cpu.load(Ordering::Relaxed) != cpu {
         end.cpu.store(cpu, Ordering::Relaxed);
     }
+    let (tail_before, _) = source.tx.cursors();
     let ack = Ack::from_word(row.ack.load(Ordering::Acquire));
     let mut moved = 0;
     let ended = loop {
@@ -520,44 +559,83 @@ fn ring_send(
             Some(Err(ended)) => break ended,
             Some(Ok(())) => {
                 moved += piece;
-                ring_bells(conn, source, lines, first_on_lane);
+                ring_bells(conn, conn.fd(), source, lines, first_on_lane);
                 first_on_lane = false;
             }
         }
     };
     if moved > 0 {
         count_ring(conn, row, moved);
+        crate::give_back::sent(
+            conn,
+            segment.ring_bytes(),
+            tail_before,
+            source.tx.cursors().0,
+            moved,
+        );
     }
     ended
+}
+
+/// After a message that went past the ordinary way: wakes the consumer, which sleeps.
+#[cold]
+pub(crate) fn ring_sleeper(conn: &Conn, fd: c_int, row: &Row, segment: Segment) {
+    let lines = segment.half(conn.half_index(Half::Send));
+    match SourceState::load(&row.source.words, segment, conn.half_index(Half::Send)) {
+        Ok(mut source) => {
+            ring_bells(conn, fd, &mut source, lines, false);
+            source.store(&row.source.words);
+        }
+        Err(Broken) => crate::demote::reset(conn),
+    }
 }
 
 /// Wakes the consumer if it sleeps. The first message on the lane rings the carrier, because the
 /// consumer may sleep there without having armed anything.
 #[inline]
-fn ring_bells(conn: &Pinned, source: &mut SourceState, lines: &HalfLines, first: bool) {
+fn ring_bells(conn: &Conn, fd: c_int, source: &mut SourceState, lines: &HalfLines, first: bool) {
     use sdp_shm::arm::{self, Mode};
     let armed = arm::check(&lines.receive_arm.word);
     let mut by_carrier = first && lines.consumer.followed.load(Ordering::SeqCst) != source.switches;
     if let Some((mode, _)) = armed {
+        conn.peer_slept.store(1, Ordering::Relaxed);
         // A sleeper that armed must be rung as it asked: another thread may eat the carrier's byte.
         by_carrier |= mode == Mode::Carrier || !conn.ring_peer();
     }
     if by_carrier {
-        ring_carrier(conn, conn.fd(), source, lines);
+        ring_carrier(conn, fd, source, lines);
     }
     if let Some((_, seen)) = armed {
         arm::disarm(&lines.receive_arm.word, seen);
     }
 }
 
+/// Puts a bell byte on the carrier, unless the peer has closed its end: a byte that nobody reads would
+/// turn its FIN into a reset.
 fn ring_carrier(conn: &Conn, fd: c_int, source: &mut SourceState, lines: &HalfLines) {
+    let is_closed = || {
+        conn.segment().is_none_or(|segment| {
+            segment.end(conn.side() ^ 1).pinned.load(Ordering::SeqCst) == CLOSED
+        })
+    };
     // L5: counted only after the kernel took it. L10: the count changes under the gate.
     let _ = gated(conn, lines, conn.side(), || {
-        if source.switches == lines.producer.switches.load(Ordering::Acquire) && carrier::ring(fd) {
-            source.carrier_sent += 1;
-            source.publish_sent(lines);
+        if !is_closed() {
+            ring_gated(fd, source, lines);
         }
     });
+}
+
+/// The same to find out whether the peer's kernel answers with a reset.
+fn probe_carrier(conn: &Conn, fd: c_int, source: &mut SourceState, lines: &HalfLines) {
+    let _ = gated(conn, lines, conn.side(), || ring_gated(fd, source, lines));
+}
+
+fn ring_gated(fd: c_int, source: &mut SourceState, lines: &HalfLines) {
+    if source.switches == lines.producer.switches.load(Ordering::Acquire) && carrier::ring(fd) {
+        source.carrier_sent += 1;
+        source.publish_sent(lines);
+    }
 }
 
 /// E4: a sender whose reader has left bytes unread and not moved since the last call asks the carrier,
@@ -570,10 +648,7 @@ fn watch_peer(conn: &Pinned, source: &mut SourceState, lines: &HalfLines) {
         return; // the ring was empty when we last looked
     }
     // The consumer's line is not touched before time has passed: that would cost more than the rest.
-    let now = ticks();
-    if now.wrapping_sub(conn.looked.load(Ordering::Relaxed)) < LOOK_EVERY_TICKS {
-        return;
-    }
+    let Some(now) = is_time_to_watch(conn) else { return };
     conn.looked.store(now, Ordering::Relaxed);
     let head = lines.consumer.head.load(Ordering::Relaxed);
     let looked = conn.looked_head.swap(head, Ordering::Relaxed);
@@ -582,8 +657,16 @@ fn watch_peer(conn: &Pinned, source: &mut SourceState, lines: &HalfLines) {
     }
     if carrier::is_over(conn.fd()) {
         conn.set(flag::PEER_GONE);
-        ring_carrier(conn, conn.fd(), source, lines);
+        probe_carrier(conn, conn.fd(), source, lines);
     }
+}
+
+/// Now, if the last look ([`watch_peer`]) is long ago.
+#[inline]
+pub(crate) fn is_time_to_watch(conn: &Conn) -> Option<u64> {
+    let now = ticks();
+    let since = now.wrapping_sub(conn.looked.load(Ordering::Relaxed));
+    (since >= LOOK_EVERY_TICKS).then_some(now)
 }
 
 /// E2: FIN has been seen. With bytes of ours unread in the ring, one bell asks the peer's kernel: true
@@ -596,7 +679,7 @@ pub(crate) fn probe_peer(conn: &Pinned) -> bool {
         if source.lane != Lane::Sdp || source.tx.refresh().is_err() || source.tx.is_empty() {
             return Ok(false);
         }
-        ring_carrier(conn, conn.fd(), source, lines);
+        probe_carrier(conn, conn.fd(), source, lines);
         leave_sdp(conn, source, lines, Reason::PeerGone);
         let is_reset = carrier::tcp_state(conn.fd()) == carrier::TCP_CLOSE;
         if is_reset {
@@ -640,7 +723,7 @@ fn count(conn: &Conn, row: &Row, lane: StatsLane, n: usize) {
 }
 
 #[inline]
-fn count_ring(conn: &Conn, row: &Row, n: usize) {
+pub(crate) fn count_ring(conn: &Conn, row: &Row, n: usize) {
     let Some(page) = process::page() else { return };
     process::ensure_row(conn);
     page.moved(conn.stats_row(), Direction::Send, StatsLane::Sdp, n as u64);

@@ -1,4 +1,7 @@
 //! Rules and tunables: read once, at the first connection, from environment and rule file.
+//!
+//! Used by whatever asks for a verdict or a tunable. Never waits for anybody: only a regular file is
+//! read, and what cannot be read means `both` for everything.
 
 use core::{
     cell::UnsafeCell,
@@ -7,11 +10,11 @@ use core::{
 
 use sdp_config::{
     Config, Family, Role, Tunables,
-    tunables::{FabricName, KEYS, Key, RecvPoll},
+    tunables::{FabricName, IoUring, KEYS, Key, RecvPoll},
 };
-use sdp_sys::{fd, sys};
+use sdp_sys::{fd, procfs::decimal, section, stat, sys};
 
-use crate::process;
+use crate::{log, process};
 
 /// Longest rule file that is read; what lies beyond is ignored.
 const FILE_MAX: usize = 256 * 1024;
@@ -36,14 +39,20 @@ struct Captured {
     path: UnsafeCell<([u8; PATH_MAX], usize)>,
     rules: UnsafeCell<([u8; RULES_MAX], usize)>,
     report: UnsafeCell<([u8; 512], usize)>,
-    /// 0 nothing, 1 environment captured, 2 being loaded, 3 loaded.
+    /// [`NOTHING`], [`CAPTURED_ONLY`], [`LOADING`], [`LOADED`].
     state: AtomicU32,
+    /// Which of [`KEYS`] had a value in the environment that they cannot have.
+    bad: AtomicU32,
     /// Whether `LIBSDP_CONFIG_FILE` was set.
     has_path: AtomicU32,
+    /// Whether `SIMPLE_LIBSDP` or `ALWAYS_USE_SDP` was set.
+    is_simple: AtomicU32,
+    /// `LISTEN_FDS`: descriptors that a service manager passed.
+    listen_fds: AtomicU32,
 }
 
-// SAFETY: written by the constructor (state 0 → 1, one thread) and by the loader (state 2, one
-// thread, under the process's start lock); read only in state 3.
+// SAFETY: written by the constructor (state NOTHING, one thread) and by the loader (state LOADING, the
+// one thread that moved it there); read only in state LOADED.
 unsafe impl Sync for Captured {}
 
 static CAPTURED: Captured = Captured {
@@ -54,11 +63,20 @@ static CAPTURED: Captured = Captured {
     path: UnsafeCell::new(([0; PATH_MAX], 0)),
     rules: UnsafeCell::new(([0; RULES_MAX], 0)),
     report: UnsafeCell::new(([0; 512], 0)),
-    state: AtomicU32::new(0),
+    state: AtomicU32::new(NOTHING),
+    bad: AtomicU32::new(0),
     has_path: AtomicU32::new(0),
+    is_simple: AtomicU32::new(0),
+    listen_fds: AtomicU32::new(0),
 };
 
+const NOTHING: u32 = 0;
+const CAPTURED_ONLY: u32 = 1;
+const LOADING: u32 = 2;
 const LOADED: u32 = 3;
+
+/// Looks at settings that another thread is reading, each followed by giving the processor away.
+const LOADING_LOOKS: u32 = 1 << 20;
 
 fn copy<const N: usize>(cell: &UnsafeCell<([u8; N], usize)>, from: &[u8]) {
     let len = from.len().min(N - 1); // keeps a NUL behind the text
@@ -121,7 +139,7 @@ pub(crate) unsafe fn capture(argc: i32, argv: *const *const u8, envp: *const *co
             capture_entry(entry);
         }
     }
-    CAPTURED.state.store(1, Ordering::Release);
+    CAPTURED.state.store(CAPTURED_ONLY, Ordering::Release);
 }
 
 /// The bit of the first tunable that `is` names, 0 none.
@@ -137,14 +155,20 @@ fn capture_entry(entry: &[u8]) {
         copy(&CAPTURED.rules, rules);
     } else if let Some(report) = entry.strip_prefix(b"SDP_REPORT=") {
         copy(&CAPTURED.report, report);
+    } else if entry.starts_with(b"SIMPLE_LIBSDP=") || entry.starts_with(b"ALWAYS_USE_SDP=") {
+        CAPTURED.is_simple.store(1, Ordering::Relaxed);
+    } else if let Some(count) = entry.strip_prefix(b"LISTEN_FDS=") {
+        let count = decimal(count).and_then(|n| u32::try_from(n).ok()).unwrap_or(0);
+        CAPTURED.listen_fds.store(count, Ordering::Relaxed);
     } else if entry.starts_with(b"SDP_") {
         // Kept apart from the file's options, which the environment overrides; a bad value leaves
-        // the previous one (the tools tell the user, a library in a stranger's process does not).
+        // the previous one (the tools tell the user; the library, if it was asked for a log).
         // SAFETY: constructor, see `Captured`.
         let done = unsafe { &mut *CAPTURED.tunables.get() }.set_from_env(entry);
-        if matches!(done, Some(Ok(()))) {
+        if let Some(done) = done {
             let name = entry.split(|b| *b == b'=').next().unwrap_or(entry);
-            CAPTURED.chosen.fetch_or(bit(|key| key.env.as_bytes() == name), Ordering::Relaxed);
+            let set = if done.is_ok() { &CAPTURED.chosen } else { &CAPTURED.bad };
+            set.fetch_or(bit(|key| key.env.as_bytes() == name), Ordering::Relaxed);
         }
     }
 }
@@ -154,28 +178,81 @@ pub(crate) fn report() -> &'static [u8] {
     text(&CAPTURED.report)
 }
 
+/// How many descriptors a service manager says that it passed, from 3 on. Whether they were meant for
+/// this very process does not matter: they are only looked at.
+pub(crate) fn listen_fds() -> u32 {
+    CAPTURED.listen_fds.load(Ordering::Relaxed)
+}
+
 /// Short name of the program.
 pub(crate) fn program() -> &'static [u8] {
     text(&CAPTURED.name)
 }
 
-/// Reads the rule file and puts the values in force. Once per process image, under the start lock.
+/// Reads the rule file and puts the values in force. Once per process image; a thread that comes while
+/// another is at it waits for it, within bounds: the defaults hold if that takes absurdly long.
 pub(crate) fn load() {
     if CAPTURED.state.load(Ordering::Acquire) == LOADED {
         return;
     }
-    let path = if CAPTURED.has_path.load(Ordering::Relaxed) != 0 {
+    // A handler that interrupted the loading must not wait for it.
+    let _section = section::Guard::enter();
+    for _ in 0..LOADING_LOOKS {
+        match CAPTURED.state.load(Ordering::Acquire) {
+            LOADED => return,
+            LOADING => {
+                // SAFETY: no arguments.
+                let _ = unsafe { sys!(libc::SYS_sched_yield) };
+            }
+            before => {
+                let state = &CAPTURED.state;
+                let order = (Ordering::Acquire, Ordering::Relaxed);
+                if state.compare_exchange(before, LOADING, order.0, order.1).is_ok() {
+                    return load_once();
+                }
+            }
+        }
+    }
+}
+
+/// In a fork child: a thread of the parent that was loading does not exist here.
+pub(crate) fn become_child() {
+    let state = &CAPTURED.state;
+    let _ = state.compare_exchange(LOADING, CAPTURED_ONLY, Ordering::AcqRel, Ordering::Relaxed);
+}
+
+fn load_once() {
+    let is_simple = CAPTURED.is_simple.load(Ordering::Relaxed) != 0;
+    let path: &[u8] = if is_simple {
+        &[] // the historic simple mode reads no file
+    } else if CAPTURED.has_path.load(Ordering::Relaxed) != 0 {
         // SAFETY: not written any more.
         let held = unsafe { &*CAPTURED.path.get() };
         held.0.get(..=held.1).unwrap_or(&[])
     } else {
         DEFAULT_FILE
     };
-    // SAFETY: under the start lock and before LOADED: nobody else touches it.
+    // SAFETY: LOADING is ours: nobody else touches it.
     let config = unsafe { &mut *CAPTURED.config.get() };
     // A child of a fork that ran into another thread's load loads again, behind what is there: the first
     // rule that matches wins, so that repeating them changes nothing.
-    with_file(path, |file| config.load_text(text(&CAPTURED.rules), file));
+    let mut is_read = false;
+    with_file(path, |file| {
+        is_read = file.is_some();
+        config.load_text(text(&CAPTURED.rules), file.unwrap_or(&[]));
+    });
+    if is_simple {
+        config.set_simple();
+    }
+    log::start(config);
+    // The default file need not be there, and `/dev/null` is a way to say that none is wanted.
+    let is_named = ![&b"\0"[..], DEFAULT_FILE, b"/dev/null\0", b""].contains(&path);
+    if is_named && !is_read {
+        log::no_file(path.strip_suffix(&[0]).unwrap_or(path));
+    }
+    let bad = CAPTURED.bad.load(Ordering::Relaxed);
+    let is_bad = |(i, _): &(usize, &Key)| bad & 1 << *i != 0;
+    log::settings(config, KEYS.iter().enumerate().filter(is_bad).map(|(_, key)| key.env));
     // SAFETY: as above.
     let environment = unsafe { &*CAPTURED.tunables.get() };
     TUNED.fill(config.tunables(), environment, CAPTURED.chosen.load(Ordering::Relaxed));
@@ -183,17 +260,22 @@ pub(crate) fn load() {
 }
 
 /// Hands the file's text on, or nothing when it cannot be read.
-fn with_file(path: &[u8], body: impl FnOnce(&[u8])) {
+fn with_file(path: &[u8], body: impl FnOnce(Option<&[u8]>)) {
     if path.first().is_none_or(|b| *b == 0) {
-        return body(&[]);
+        return body(None);
     }
     let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
     // SAFETY: path ends with NUL.
     let opened = unsafe { sys!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, 0) };
-    let Ok(file) = opened else { return body(&[]) };
+    let Ok(file) = opened else { return body(None) };
+    // A pipe or a device could make the program wait.
+    if !stat::stat(file as i32).is_ok_and(|stat| stat.is_regular()) {
+        fd::close(file as i32);
+        return body(None);
+    }
     let Some(buffer) = process::map_private(FILE_MAX) else {
         fd::close(file as i32);
-        return body(&[]);
+        return body(None);
     };
     let mut len = 0;
     while len < FILE_MAX {
@@ -206,7 +288,7 @@ fn with_file(path: &[u8], body: impl FnOnce(&[u8])) {
     }
     fd::close(file as i32);
     // SAFETY: len bytes were written by the kernel.
-    body(unsafe { core::slice::from_raw_parts(buffer.as_ptr(), len) });
+    body(Some(unsafe { core::slice::from_raw_parts(buffer.as_ptr(), len) }));
     process::unmap(buffer, FILE_MAX);
 }
 
@@ -217,7 +299,18 @@ pub(crate) fn family(role: Role, address: [u8; 16], port: u16) -> Family {
     }
     // SAFETY: LOADED: read only from here on.
     let config = unsafe { &*CAPTURED.config.get() };
-    config.evaluate(role, program(), address, port).family
+    let verdict = config.evaluate(role, program(), address, port);
+    log::lookup(config, role, address, port, &verdict);
+    verdict.family
+}
+
+/// Path of the rule file, for log lines.
+pub(crate) fn file_name() -> &'static [u8] {
+    if CAPTURED.has_path.load(Ordering::Relaxed) != 0 {
+        text(&CAPTURED.path)
+    } else {
+        DEFAULT_FILE.strip_suffix(&[0]).unwrap_or(DEFAULT_FILE)
+    }
 }
 
 /// Tunables in a form that hot paths read with one load.
@@ -230,16 +323,21 @@ pub(crate) struct Tuned {
     flip_seed: AtomicU32,
     flip_state: AtomicU32,
     has_shm: AtomicU32,
+    give_back_s: AtomicU32,
+    /// 0 as the program needs it, 1 deny, 2 allow.
+    io_uring: AtomicU32,
 }
 
 static TUNED: Tuned = Tuned {
     promote_calls: AtomicU32::new(16),
     promote_bytes: AtomicU32::new(65_536),
     receive_poll: AtomicU32::new(0),
-    ring_bytes: AtomicU32::new(262_144),
+    ring_bytes: AtomicU32::new(524_288),
     flip_seed: AtomicU32::new(0),
     flip_state: AtomicU32::new(0),
     has_shm: AtomicU32::new(1),
+    give_back_s: AtomicU32::new(60),
+    io_uring: AtomicU32::new(0),
 };
 
 /// The values in force.
@@ -260,12 +358,19 @@ impl Tuned {
         let ring = from("ring_bytes").ring_bytes;
         let flip = from("test_lane_flip").test_lane_flip;
         let fabrics = from("fabrics").fabrics;
+        self.give_back_s.store(from("give_back").give_back, Ordering::Relaxed);
         self.promote_calls.store(calls, Ordering::Relaxed);
         self.promote_bytes.store(bytes, Ordering::Relaxed);
         self.ring_bytes.store(ring, Ordering::Relaxed);
         self.flip_seed.store(flip, Ordering::Relaxed);
         self.flip_state.store(flip, Ordering::Relaxed);
         self.has_shm.store(u32::from(fabrics.has(FabricName::Shm)), Ordering::Relaxed);
+        let uring = match from("io_uring").io_uring {
+            IoUring::Auto => 0,
+            IoUring::Deny => 1,
+            IoUring::Allow => 2,
+        };
+        self.io_uring.store(uring, Ordering::Relaxed);
         let poll = match from("recv_poll").recv_poll {
             RecvPoll::Adaptive => 0,
             RecvPoll::AtMost(us) => us.saturating_add(1),
@@ -301,6 +406,20 @@ impl Tuned {
         self.has_shm.load(Ordering::Relaxed) != 0
     }
 
+    /// Silence in seconds after which touched pages are given back; 0 never.
+    pub(crate) fn give_back_s(&self) -> u32 {
+        self.give_back_s.load(Ordering::Relaxed)
+    }
+
+    /// What a program gets that asks for io_uring.
+    pub(crate) fn io_uring(&self) -> IoUring {
+        match self.io_uring.load(Ordering::Relaxed) {
+            1 => IoUring::Deny,
+            2 => IoUring::Allow,
+            _ => IoUring::Auto,
+        }
+    }
+
     /// Seed of the lane flips; 0 off.
     #[inline]
     pub(crate) fn lane_flip(&self) -> u32 {
@@ -327,9 +446,11 @@ mod tests {
         let mut file = Tunables::DEFAULT;
         file.set(b"promote_calls", b"7").unwrap();
         file.set(b"ring_bytes", b"65536").unwrap();
+        file.set(b"io_uring", b"deny").unwrap();
         let tuned = &TUNED;
         tuned.fill(&file, &Tunables::DEFAULT, 0);
         assert_eq!(tuned.promote_calls(), 7);
+        assert_eq!(tuned.io_uring(), IoUring::Deny);
         let chosen = bit(|key| key.env == "SDP_PROMOTE_CALLS");
         assert_ne!(chosen, 0);
         tuned.fill(&file, &Tunables::DEFAULT, chosen);
@@ -346,6 +467,8 @@ mod tests {
             "test_lane_flip",
             "fabrics",
             "recv_poll",
+            "give_back",
+            "io_uring",
         ] {
             assert_ne!(bit(|key| key.name == name), 0, "{name}");
         }

@@ -22,10 +22,12 @@ const CEILING_NS: u32 = 20_000;
 const FAILURES_TO_REST: u16 = 3;
 /// Who rests tries again once in so many waits.
 const PROBE_EVERY: u16 = 16;
-/// A sleep that was answered this soon was mostly the other side's own wake-up.
-const ANSWERED_SOON_NS: u64 = 80_000;
-/// A probe that outlasts that wake-up.
+/// A probe that outlasts the other side's wake-up.
 const LONG_PROBE_NS: u64 = 120_000;
+/// A sleep that was answered this soon was mostly that wake-up: a probe would have seen the answer.
+const ANSWERED_SOON_NS: u64 = LONG_PROBE_NS;
+/// Such probes are made at least once in 2 to the power of this many waits for a peer that sleeps.
+const RARITY_MAX: u8 = 6;
 /// Receive waits without a send in between from which the traffic is a stream.
 const STREAM_WAITS: u64 = 8;
 /// Pause of a stream.
@@ -49,6 +51,12 @@ pub(crate) fn this_cpu() -> u32 {
     (cpu + 1).max(0) as u32
 }
 
+/// Whether the peer can only go on when this thread lets it: it last ran here, or nothing is known and
+/// this process has no other CPU. A pinned process whose peer runs elsewhere may well look.
+pub(crate) fn needs_this_cpu(peer_cpu: u32) -> bool {
+    if peer_cpu == 0 { process::usable_cpus() <= 1 } else { peer_cpu == this_cpu() }
+}
+
 /// What a wait may spend before it sleeps.
 #[derive(Clone, Copy)]
 enum Plan {
@@ -57,42 +65,98 @@ enum Plan {
     Yield(u64),
 }
 
+/// What the sender of the last message found at the other end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Peer {
+    /// It asked to be woken: its answer comes a wake-up later, which no short spin lasts.
+    Asleep,
+    /// It did not, or nobody looked.
+    Awake,
+}
+
 /// What a waiter has learnt about how soon it is answered.
 ///
 /// The budget doubles with a success and halves with a failure; after three failures it rests at zero
-/// and is tried again once in sixteen waits. Two ends that both sleep would answer each other one
-/// wake-up too late for any short spin, for ever: when sleeps are answered that soon, the probe is long
-/// enough to catch the other side awake, and from then on short spins succeed.
+/// and is tried again once in sixteen waits. Behind a message that had to wake the peer no short spin is
+/// tried: two ends that both sleep answer each other one wake-up too late for it, for ever. Instead
+/// a probe is made that outlasts a wake-up, at the first such wait and then ever more seldom. Whoever finds the peer
+/// awake after that spins at once, so that one probe is enough to keep both ends awake; a peer that
+/// pauses between requests costs one probe in sixty-four.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Learnt {
     budget_ns: u32,
+    /// Failures in a row; while the peer sleeps, or the budget rests: waits.
     failures: u16,
+    /// Long probes are made once in 2 to the power of this.
+    rarity: u8,
+    /// The last sleep was mostly the other side's own wake-up.
     answered_soon: bool,
+    /// The peer slept when it was last sent something.
+    peer_slept: bool,
+    /// The spin in progress is a long probe.
+    probing: bool,
 }
 
 impl Learnt {
     /// Before the first wait.
-    pub(crate) const NEW: Self = Self { budget_ns: INITIAL_NS, failures: 0, answered_soon: false };
+    pub(crate) const NEW: Self = Self {
+        budget_ns: INITIAL_NS,
+        failures: 0,
+        rarity: 0,
+        answered_soon: false,
+        peer_slept: false,
+        probing: false,
+    };
 
     /// Packed, for an atomic word.
     pub(crate) const fn to_word(self) -> u64 {
-        self.budget_ns as u64 | (self.failures as u64) << 32 | (self.answered_soon as u64) << 48
+        let flags =
+            self.answered_soon as u64 | (self.peer_slept as u64) << 1 | (self.probing as u64) << 2;
+        self.budget_ns as u64
+            | (self.failures as u64) << 32
+            | (self.rarity as u64) << 48
+            | flags << 56
     }
 
     /// Unpacked; every word is a legal value.
     pub(crate) const fn from_word(word: u64) -> Self {
+        let (rarity, flags) = ((word >> 48) as u8, word >> 56);
         Self {
             budget_ns: word as u32,
             failures: (word >> 32) as u16,
-            answered_soon: word >> 48 != 0,
+            rarity: if rarity > RARITY_MAX { RARITY_MAX } else { rarity },
+            answered_soon: flags & 1 != 0,
+            peer_slept: flags & 2 != 0,
+            probing: flags & 4 != 0,
         }
     }
 
     /// Nanoseconds that the next spin may take; 0: sleep at once.
-    pub(crate) fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self, peer: Peer) -> u64 {
         let (ceiling, may_probe_long) = ceiling_ns();
+        self.probing = false;
+        if ceiling == 0 {
+            return 0;
+        }
+        if peer == Peer::Asleep && may_probe_long {
+            self.peer_slept = true;
+            self.failures = self.failures.wrapping_add(1);
+            let is_turn = self.failures.is_multiple_of(1 << self.rarity);
+            // Without a measured sleep the first one finds out.
+            if !is_turn || !(self.answered_soon || self.rarity == 0) {
+                return 0;
+            }
+            self.rarity = (self.rarity + 1).min(RARITY_MAX);
+            self.probing = true;
+            return LONG_PROBE_NS;
+        }
+        if core::mem::take(&mut self.peer_slept) {
+            // Awake for the first time since: it has answered a probe, or makes one.
+            self.failures = 0;
+            return u64::from(ceiling);
+        }
         let budget = self.budget_ns.min(ceiling);
-        if budget != 0 || ceiling == 0 {
+        if budget != 0 {
             return u64::from(budget);
         }
         self.failures = self.failures.wrapping_add(1);
@@ -107,6 +171,9 @@ impl Learnt {
 
     /// How a spin ended.
     pub(crate) fn spun(&mut self, success: bool) {
+        if core::mem::take(&mut self.probing) {
+            return; // whether it pays, the next message shows
+        }
         let ceiling = ceiling_ns().0.max(RESTART_NS);
         if success {
             self.budget_ns = if self.answered_soon {
@@ -115,6 +182,7 @@ impl Learnt {
                 self.budget_ns.saturating_mul(2).clamp(RESTART_NS, ceiling)
             };
             self.failures = 0;
+            self.rarity = 0;
             return;
         }
         self.failures = self.failures.wrapping_add(1);
@@ -141,8 +209,7 @@ fn plan(conn: &Conn, peer_cpu: u32) -> Plan {
     if ceiling == 0 {
         return Plan::Sleep;
     }
-    let cpus = process::usable_cpus();
-    if cpus <= 1 || (peer_cpu != 0 && peer_cpu == this_cpu()) {
+    if needs_this_cpu(peer_cpu) {
         let now = monotonic_ns();
         return if now < YIELDS_OFF_UNTIL.load(Ordering::Relaxed) {
             Plan::Sleep
@@ -153,7 +220,7 @@ fn plan(conn: &Conn, peer_cpu: u32) -> Plan {
     if conn.one_way.load(Ordering::Relaxed) >= STREAM_WAITS {
         return Plan::Pause(STREAM_NS.min(u64::from(ceiling)));
     }
-    match update(conn, Learnt::next) {
+    match budget(conn) {
         0 => Plan::Sleep,
         budget => Plan::Pause(budget),
     }
@@ -173,9 +240,15 @@ pub(crate) fn learn_from_sleep(conn: &Conn, slept_ns: u64) {
     update(conn, |learnt| learnt.slept(slept_ns));
 }
 
-/// Budget of a spin for several connections, by what this one has learnt.
+/// Budget of a spin, also for several connections, by what this one has learnt.
 pub(crate) fn budget(conn: &Conn) -> u64 {
-    update(conn, Learnt::next)
+    let peer = if conn.peer_slept.load(Ordering::Relaxed) == 0 {
+        Peer::Awake
+    } else {
+        conn.peer_slept.store(0, Ordering::Relaxed);
+        Peer::Asleep
+    };
+    update(conn, |learnt| learnt.next(peer))
 }
 
 /// How a spin for several connections ended for this one.
@@ -187,7 +260,7 @@ pub(crate) fn learn(conn: &Conn, success: bool) {
 pub(crate) fn spin(conn: &Conn, peer_cpu: u32, mut ready: impl FnMut() -> bool) -> bool {
     match plan(conn, peer_cpu) {
         Plan::Sleep => false,
-        Plan::Yield(started) => yield_for(started, ready),
+        Plan::Yield(started) => yield_for(started, YIELD_NS, &mut ready),
         Plan::Pause(budget) => {
             let others = SPINNERS.fetch_add(1, Ordering::Relaxed);
             let allowed = others + 1 < process::usable_cpus().max(2);
@@ -201,8 +274,14 @@ pub(crate) fn spin(conn: &Conn, peer_cpu: u32, mut ready: impl FnMut() -> bool) 
     }
 }
 
-/// Pauses for somebody who waits for several connections, if the process may have one more spinner.
-pub(crate) fn shared_pause(budget: u64, mut ready: impl FnMut() -> bool) -> bool {
+/// Pauses for somebody who waits for several connections, if the process may have one more spinner. With
+/// one CPU it is offered instead: who is waited for may need it.
+pub(crate) fn shared_pause(peer_cpu: u32, budget: u64, mut ready: impl FnMut() -> bool) -> bool {
+    if needs_this_cpu(peer_cpu) {
+        let now = monotonic_ns();
+        return now >= YIELDS_OFF_UNTIL.load(Ordering::Relaxed)
+            && yield_for(now, budget, &mut ready);
+    }
     let others = SPINNERS.fetch_add(1, Ordering::Relaxed);
     let success = others + 1 < process::usable_cpus().max(2) && pause_for(budget, &mut ready);
     SPINNERS.fetch_sub(1, Ordering::Relaxed);
@@ -233,7 +312,7 @@ pub(crate) fn pause_for(budget: u64, ready: &mut impl FnMut() -> bool) -> bool {
 }
 
 /// Gives the CPU to whoever wants it, as long as that comes back soon.
-fn yield_for(started: u64, mut ready: impl FnMut() -> bool) -> bool {
+fn yield_for(started: u64, budget: u64, ready: &mut impl FnMut() -> bool) -> bool {
     let mut before = started;
     loop {
         if ready() {
@@ -248,9 +327,119 @@ fn yield_for(started: u64, mut ready: impl FnMut() -> bool) -> bool {
             YIELDS_OFF_FOR.store((off * 2).min(YIELD_OFF_MAX_NS), Ordering::Relaxed);
             return ready();
         }
-        if now - started > YIELD_NS {
+        if now - started > budget {
             return ready();
         }
         before = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WAKE_UP_NS: u64 = 40_000;
+    const HOP_NS: u64 = 300;
+
+    /// Two ends that send each other one message in turn; time passes only here.
+    struct Model {
+        now: u64,
+        client: Learnt,
+        server: Learnt,
+        /// When the server began to wait, and how long it looks.
+        server_waits: (u64, u64),
+        spun_ns: u64,
+    }
+
+    impl Model {
+        fn new() -> Self {
+            let (client, server) = (Learnt::NEW, Learnt::NEW);
+            Self { now: 0, client, server, server_waits: (0, 0), spun_ns: 0 }
+        }
+
+        /// One end's wait from `since` until `until`: true when it was awake, and when it goes on.
+        fn wait(learnt: &mut Learnt, budget: u64, since: u64, until: u64) -> (bool, u64, u64) {
+            let awake = until - since <= budget;
+            if budget != 0 {
+                *learnt = Learnt::from_word(learnt.to_word());
+                learnt.spun(awake);
+            }
+            if awake {
+                return (true, until, until - since);
+            }
+            let up = until.max(since + budget) + WAKE_UP_NS;
+            learnt.slept(up - since - budget);
+            (false, up, budget)
+        }
+
+        /// A request after a pause; whether both ends were awake, as seen by the other.
+        fn round(&mut self, pause_ns: u64) -> bool {
+            self.now += pause_ns;
+            let sent = self.now;
+            let (since, budget) = self.server_waits;
+            let (server_awake, up, spun) =
+                Self::wait(&mut self.server, budget, since, sent + HOP_NS);
+            self.spun_ns += spun;
+            let peer = |awake| if awake { Peer::Awake } else { Peer::Asleep };
+            let budget = self.client.next(peer(server_awake));
+            let (client_awake, up_client, spun) =
+                Self::wait(&mut self.client, budget, sent, up + HOP_NS);
+            self.spun_ns += spun;
+            self.server_waits = (up, self.server.next(peer(client_awake)));
+            self.now = up_client;
+            server_awake && client_awake
+        }
+
+        /// Rounds without pause until both have been awake ten times running.
+        fn rounds_to_converge(&mut self) -> usize {
+            let mut awake = 0;
+            for round in 0..10_000 {
+                awake = if self.round(0) { awake + 1 } else { 0 };
+                if awake == 10 {
+                    return round - 9;
+                }
+            }
+            usize::MAX
+        }
+    }
+
+    #[test]
+    fn request_and_response_stay_awake_soon() {
+        let mut model = Model::new();
+        assert!(model.rounds_to_converge() <= 4);
+        for _ in 0..1000 {
+            assert!(model.round(0));
+        }
+        // After a pause, too, however often.
+        for _ in 0..50 {
+            model.round(10_000_000);
+            assert!(model.rounds_to_converge() <= 4);
+        }
+    }
+
+    #[test]
+    fn pauses_cost_nearly_nothing() {
+        for pause in [200_000, 500_000, 2_000_000] {
+            let mut model = Model::new();
+            for _ in 0..1000 {
+                model.round(pause);
+            }
+            model.spun_ns = 0;
+            for _ in 0..10_000 {
+                model.round(pause);
+            }
+            assert!(model.spun_ns < 10_000 * 2_000, "{pause}: {} ns", model.spun_ns / 10_000);
+            // And it is not for ever.
+            assert!(model.rounds_to_converge() <= 140, "{pause}");
+        }
+    }
+
+    #[test]
+    fn words_keep_everything() {
+        for word in [0, u64::MAX, 0x0102_0304_0506_0708] {
+            let learnt = Learnt::from_word(word);
+            assert_eq!(Learnt::from_word(learnt.to_word()), learnt);
+            assert!(learnt.rarity <= RARITY_MAX);
+        }
     }
 }

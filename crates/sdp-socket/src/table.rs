@@ -128,6 +128,12 @@ impl Pinned {
         }
     }
 
+    /// The connection.
+    #[inline]
+    pub(crate) fn conn(&self) -> &'static Conn {
+        self.conn
+    }
+
     /// The descriptor that the call was made on.
     #[inline]
     pub(crate) fn fd(&self) -> i32 {

@@ -8,7 +8,6 @@
 use core::sync::atomic::Ordering;
 
 use libc::{pollfd, timespec};
-use sdp_fabric_shm::endpoint::ShmRx;
 use sdp_shm::{
     arm::{self, Mode},
     layout::{Half as HalfLines, Segment},
@@ -18,7 +17,7 @@ use sdp_sys::{section::Mark, time::monotonic_ns};
 
 use crate::{
     conn::{Conn, Half, flag},
-    host,
+    give_back, host,
     lane::SourceState,
     process, spin,
     table::Pinned,
@@ -30,9 +29,14 @@ use crate::{
 pub(crate) const BOUNDED_SLEEP_NS: u64 = 100_000_000;
 /// One sleep of a call that waits for more than there is.
 const MORE_SLEEP_NS: u64 = 1_000_000;
-/// More threads than this asleep on the process's eventfd at once would all wake for each bell; the
-/// next ones sleep on carrier bells, which are theirs alone.
+/// Threads asleep on the process's eventfd all wake for each bell. So many may do so whatever they wait
+/// for …
 const BELL_SLEEPERS_MAX: u32 = 4;
+/// … so many, if their connections are busy: waking for nothing now and then costs less than a byte on the
+/// carrier per wake-up. The next ones sleep on carrier bells, which are theirs alone.
+const BUSY_SLEEPERS_MAX: u32 = 16;
+/// From so many wake-ups for nothing in a row a connection is idle.
+const IDLE_WAKES: u32 = 16;
 /// Rounds of [`briefly`].
 const BRIEF_ROUNDS: u32 = 2000;
 
@@ -101,10 +105,9 @@ fn is_news(lines: &HalfLines, head: u64, followed: u32) -> bool {
 }
 
 /// How this thread wants to be woken for `conn`.
-pub(crate) fn mode(conn: &Conn) -> Mode {
-    if conn.has(flag::PEER_HAS_BELL)
-        && process::bell().is_some_and(|bell| bell.sleepers() < BELL_SLEEPERS_MAX)
-    {
+fn mode(conn: &Conn, is_busy: bool) -> Mode {
+    let most = if is_busy { BUSY_SLEEPERS_MAX } else { BELL_SLEEPERS_MAX };
+    if conn.has(flag::PEER_HAS_BELL) && process::bell().is_some_and(|bell| bell.sleepers() < most) {
         Mode::Bell
     } else {
         Mode::Carrier
@@ -114,11 +117,12 @@ pub(crate) fn mode(conn: &Conn) -> Mode {
 /// Sleeps until bytes, a lane switch or the end of the connection.
 pub(crate) fn for_bytes(conn: &Pinned, until: Option<u64>, mark: Mark) -> Woken {
     let Some((segment, head, followed)) = news(conn) else { return Woken::Look };
+    let nap = give_back::before_sleep();
     let lines = segment.half(conn.half_index(Half::Receive));
     let mut wait_set = WaitSet::NONE;
     let mut bell = None;
     // Also on the kernel lane: the bell of a lane switch may be eaten by a thread that polls.
-    let mode = mode(conn);
+    let mode = mode(conn, conn.idle_wakes.load(Ordering::Relaxed) < IDLE_WAKES);
     if mode == Mode::Bell {
         wait_set = WaitSet::take();
         bell = process::bell();
@@ -144,10 +148,13 @@ pub(crate) fn for_bytes(conn: &Pinned, until: Option<u64>, mark: Mark) -> Woken 
     // the one that was meant to wake this one, and the kernel then lets a poller sleep on.
     let may_be_robbed = conn.is_waited_for_elsewhere(Half::Receive)
         || mode == Mode::Carrier && conn.has(flag::WAITED);
-    let nap = may_be_robbed.then_some(BOUNDED_SLEEP_NS);
+    let nap = if may_be_robbed { Some(BOUNDED_SLEEP_NS) } else { nap };
     let mut woken = sleep(conn, libc::POLLIN | libc::POLLRDHUP, &wait_set, until, nap, mark);
-    if woken == Woken::Look {
+    if woken == Woken::Look && is_news(lines, head, followed) {
+        conn.idle_wakes.store(0, Ordering::Relaxed);
         spin::learn_from_sleep(conn, monotonic_ns() - asleep);
+    } else {
+        conn.idle_wakes.fetch_add(1, Ordering::Relaxed);
     }
     if woken == Woken::TimedOut && nap.is_some() && until.is_none_or(|u| monotonic_ns() < u) {
         woken = Woken::Look;
@@ -173,13 +180,11 @@ pub(crate) fn for_room(conn: &Pinned, until: Option<u64>, mark: Mark) -> Woken {
             || segment.end(conn.side() ^ 1).pinned.load(Ordering::Relaxed) != 0
     };
     let peer_cpu = segment.end(conn.side() ^ 1).cpu.load(Ordering::Relaxed);
-    if peer_cpu != spin::this_cpu()
-        && process::usable_cpus() > 1
-        && spin::pause_for(1_000, &mut { has_room })
-    {
+    if !spin::needs_this_cpu(peer_cpu) && spin::pause_for(1_000, &mut { has_room }) {
         return Woken::Look;
     }
-    let mode = mode(conn);
+    // Whoever waits for room is busy.
+    let mode = mode(conn, true);
     let wait_set = if mode == Mode::Bell { WaitSet::take() } else { WaitSet::NONE };
     // Without an eventfd nobody can wake a waiter for room: a carrier byte would be data for the
     // peer to send, which it may not do for us. Such waiters look again every millisecond.
@@ -269,7 +274,7 @@ pub(crate) fn briefly_for_room(
     source: &mut SourceState,
 ) -> bool {
     let peer_cpu = segment.end(conn.side() ^ 1).cpu.load(Ordering::Relaxed);
-    if process::usable_cpus() <= 1 || peer_cpu == spin::this_cpu() {
+    if spin::needs_this_cpu(peer_cpu) {
         return false;
     }
     let (_, seen) = source.tx.cursors();
@@ -282,8 +287,18 @@ const BRIEF_ROOM_NS: u64 = 5_000;
 
 /// Sleeps until the carrier is writable.
 pub(crate) fn for_carrier_room(conn: &Pinned, until: Option<u64>, mark: Mark) -> Woken {
+    for_carrier_room_or(conn, -1, until, mark)
+}
+
+/// Sleeps until the carrier is writable or `other` (−1 none) is readable.
+pub(crate) fn for_carrier_room_or(
+    conn: &Pinned,
+    other: i32,
+    until: Option<u64>,
+    mark: Mark,
+) -> Woken {
     count(conn, Direction::Send, Counter::Slept);
-    sleep(conn, libc::POLLOUT, &WaitSet::NONE, until, None, mark)
+    sleep_beside(conn, libc::POLLOUT, other, until, None, mark).0
 }
 
 /// Sleeps a moment, or until the connection ends: for a call that waits for more than there is, which
@@ -305,16 +320,32 @@ fn sleep(
     nap: Option<u64>,
     mark: Mark,
 ) -> Woken {
+    let (woken, has_rung) = sleep_beside(conn, events, wait_set.raw(), until, nap, mark);
+    if has_rung {
+        wait_set.clear();
+    }
+    woken
+}
+
+/// [`sleep`] beside any descriptor (−1 none); whether that one was ready.
+fn sleep_beside(
+    conn: &Pinned,
+    events: i16,
+    other: i32,
+    until: Option<u64>,
+    nap: Option<u64>,
+    mark: Mark,
+) -> (Woken, bool) {
     let mut fds = [
         pollfd { fd: conn.fd(), events, revents: 0 },
-        pollfd { fd: wait_set.raw(), events: libc::POLLIN, revents: 0 },
+        pollfd { fd: other, events: libc::POLLIN, revents: 0 },
     ];
     let timeout = match until {
         None => None,
         Some(until) => {
             let now = monotonic_ns();
             if now >= until {
-                return Woken::TimedOut;
+                return (Woken::TimedOut, false);
             }
             Some(until - now)
         }
@@ -326,16 +357,14 @@ fn sleep(
     let timeout = timeout.map(to_timespec);
     // A handler that was put off while the call looked around counts as interrupting it.
     if mark.interrupted_without_restart() {
-        return Woken::Interrupted;
+        return (Woken::Interrupted, false);
     }
     let n = host::ppoll(&mut fds, timeout.as_ref(), core::ptr::null());
-    if fds[1].revents != 0 {
-        wait_set.clear();
-    }
+    let is_other_ready = fds[1].revents != 0;
     if !conn.is_current() {
-        return Woken::Closed;
+        return (Woken::Closed, is_other_ready);
     }
-    match n {
+    let woken = match n {
         Ok(0) => Woken::TimedOut,
         Ok(_) => Woken::Look,
         Err(_) => {
@@ -346,7 +375,8 @@ fn sleep(
             };
             if restarts { Woken::Look } else { Woken::Interrupted }
         }
-    }
+    };
+    (woken, is_other_ready)
 }
 
 /// Nanoseconds as the kernel wants them.
@@ -357,18 +387,19 @@ pub(crate) fn to_timespec(ns: u64) -> timespec {
     }
 }
 
-/// After ring bytes were freed: wakes a producer that waits for room, once a quarter is free or the
-/// ring is empty.
+/// Whether a head that moves from one ring cursor to another enters another eighth of the ring: then a
+/// producer may have to be woken. Not at every record, because that takes a fence. A producer waits only
+/// while less than a quarter is free, so on the way from there to an empty ring one of these looks sees it.
 #[inline]
-pub(crate) fn room_freed(conn: &Conn, lines: &HalfLines, rx: &ShmRx) {
-    let (_, head) = rx.cursors();
+pub(crate) const fn crosses_eighth(ring_bytes: u64, from: u64, to: u64) -> bool {
+    (from ^ to) & !(ring_bytes / 8).wrapping_sub(1) != 0
+}
+
+/// After the head was published at `head`, in another eighth of the ring than before: wakes a producer
+/// that waits for room, once a quarter is free.
+pub(crate) fn room_freed(conn: &Conn, lines: &HalfLines, ring_bytes: u64, head: u64) {
     let tail = lines.producer.tail.load(Ordering::Relaxed);
-    let Some(segment) = conn.segment() else { return };
-    let size = u64::from(segment.ring_bytes());
-    let used = tail.wrapping_sub(head);
-    // Look at the arm word when the ring runs empty and once per eighth of the ring, not per record.
-    let crossed = head & (size / 8 - 1) < 16 * 1024 + 64;
-    if used != 0 && !(crossed && used <= size - size / 4) {
+    if tail.wrapping_sub(head) > ring_bytes - ring_bytes / 4 {
         return;
     }
     if let Some((_, seen)) = arm::check(&lines.space_arm.word) {
@@ -382,3 +413,6 @@ fn count(conn: &Conn, direction: Direction, counter: Counter) {
         page.add(conn.stats_row(), direction, counter, 1);
     }
 }
+
+#[cfg(test)]
+mod model;

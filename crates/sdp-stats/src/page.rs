@@ -114,7 +114,8 @@ pub struct Row {
     pub remote: [AtomicU64; 2],
     /// Local port in the upper 16 bits, remote port in the lower.
     pub ports: AtomicU32,
-    /// TCP state number in bits 0–7, role in 8–15, bit 16 IPv6 socket, bit 17 adopted.
+    /// TCP state number in bits 0–7 (as of the row's opening: the kernel's tables have it now), role in
+    /// 8–15, bit 16 IPv6 socket, bit 17 adopted.
     pub kind: AtomicU32,
     /// Next free row + 1 while the row is free.
     pub next: AtomicU32,
@@ -141,7 +142,8 @@ pub struct RowHalf {
     pub credits: AtomicU32,
     /// Zero-copy threshold in force, bytes; 0 = never.
     pub threshold: AtomicU32,
-    /// Bytes in the ring not yet read.
+    /// Bytes on the SDP lane not yet read, where the writer knows. On shared memory it does not: readers
+    /// take the difference of what the two ends have counted.
     pub queued: AtomicU32,
     reserved: AtomicU32,
 }

@@ -75,6 +75,8 @@ pub struct RowView {
     pub role: u8,
     /// AF_INET6 socket.
     pub is_v6: bool,
+    /// Another process used the connection's SDP lanes before: counters are not its whole story.
+    pub is_adopted: bool,
     /// Sent, received.
     pub counters: [HalfCounters; 2],
     /// Sent, received.
@@ -132,6 +134,8 @@ pub struct ProcessView {
     pub ppid: u32,
     /// Real user id.
     pub uid: u32,
+    /// `CLOCK_BOOTTIME` nanoseconds when the page was made: at the first stream connection.
+    pub born_ns: u64,
     /// Left in an orderly way.
     pub has_exited: bool,
     /// Counters of sandboxed children are in here too.
@@ -309,6 +313,7 @@ pub fn parse(words: &[u64]) -> Result<ProcessView, PageError> {
         pid: w.u32(header!(pid)),
         ppid: w.u32(header!(ppid)),
         uid: w.u32(header!(uid)),
+        born_ns: w.u64(header!(born_ns)),
         has_exited: w.u32(header!(exited)) == 1,
         is_shared: w.u32(header!(flags)) & 1 != 0,
         program: w.text(header!(program), PROGRAM_LEN),
@@ -368,6 +373,7 @@ fn parse_row(w: Words<'_>) -> Option<RowView> {
         state: kind as u8,
         role: (kind >> 8) as u8,
         is_v6: kind & 1 << 16 != 0,
+        is_adopted: kind & 1 << 17 != 0,
         counters: std::array::from_fn(|h| std::array::from_fn(|i| counter(h, i))),
         halves: std::array::from_fn(half),
     })
@@ -427,6 +433,7 @@ mod tests {
             local: Endpoint::v4([127, 0, 0, 1], 6379),
             remote: Endpoint::v6([9; 16], 40_000),
             is_v6: true,
+            is_adopted: true,
             role: Role::Client,
             state: ConnState::Established,
         };
@@ -436,6 +443,7 @@ mod tests {
         page.close_row(gone);
         page.promoted(id, Direction::Send, Fabric::Shm);
         page.show_mode(id, Direction::Send, Mode::Combined);
+        page.promoted(id, Direction::Receive, Fabric::Shm);
         page.demoted(id, Direction::Receive, Reason::Shared);
         page.show_flow(id, Direction::Receive, 1, 2, 3);
         page.moved(id, Direction::Send, Lane::Sdp, 1000);
@@ -462,6 +470,8 @@ mod tests {
         assert_eq!(row.local, Endpoint::v4([127, 0, 0, 1], 6379));
         assert_eq!(row.remote, Endpoint::v6([9; 16], 40_000));
         assert_eq!((row.state, row.role, row.is_v6), (8, 1, true));
+        assert!(row.is_adopted);
+        assert_eq!(view.born_ns, 5);
         assert!(row.halves[0].is_sdp() && row.has_live_lane());
         assert_eq!((row.halves[0].fabric, row.halves[0].mode), (1, 2));
         assert_eq!(row.halves[1].reason, Some(u32::from(Reason::Shared.code())));

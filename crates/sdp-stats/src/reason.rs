@@ -194,6 +194,9 @@ reasons! {
     43 InternalError "internal-error"
         "The library found its own state damaged and gave the connection back to the kernel."
         "Please report it.";
+    44 PeerSwitched "peer-switched"
+        "The other end took its direction, or ours, off the SDP lane, for a reason of its own."
+        "Look at the reasons that the other process reports.";
 }
 
 #[cfg(test)]

@@ -2,7 +2,8 @@
 //!
 //! Two kinds of counters. *Row counters* belong to one half of one connection end in one process;
 //! their writer holds that half's lock, so a relaxed load and store is enough (about 1 ns, no locked
-//! instruction). *Totals* are shared by all threads and are changed with `fetch_add`; they are only
+//! instruction). Bytes on the kernel lane are the exception: they are added, because calls there hold
+//! no lock. *Totals* are shared by all threads and are changed with `fetch_add`; they are only
 //! touched when a connection opens, changes lane or closes.
 //!
 //! Connection ends are counted through a [`Verdict`], one word per carrier end that all its holders
@@ -15,7 +16,7 @@ use core::sync::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
-use crate::page::{COUNTERS, HEADER_SIZE, LAYOUT, MAGIC, PROGRAM_LEN, Page, ROWS, Row};
+use crate::page::{COUNTERS, HEADER_SIZE, LAYOUT, MAGIC, PROGRAM_LEN, Page, ROWS, Row, RowHalf};
 use crate::reason::Reason;
 
 /// Attempts to take a row from, or give it back to, the free list before the row is done without
@@ -123,7 +124,7 @@ pub enum Role {
 }
 
 /// One address and port.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Endpoint {
     /// Address in network order; IPv4 as v4-mapped (`::ffff:a.b.c.d`).
     pub addr: [u8; 16],
@@ -142,6 +143,9 @@ impl Endpoint {
     pub const fn v6(addr: [u8; 16], port: u16) -> Self {
         Self { addr, port }
     }
+
+    /// Not known, or no end at all.
+    pub const NONE: Self = Self { addr: [0; 16], port: 0 };
 
     fn words(&self) -> [u64; 2] {
         let n = u128::from_le_bytes(self.addr);
@@ -177,16 +181,19 @@ pub struct Identity<'a> {
 pub struct NewRow {
     /// Cookie of the carrier socket (`SO_COOKIE`).
     pub carrier: u64,
-    /// Inode of the carrier socket.
+    /// Inode of the carrier socket; 0: readers find it by the descriptor.
     pub inode: u64,
     /// Descriptor number.
     pub fd: i32,
-    /// Local end.
+    /// Local end; all zero when not known yet, as the remote end.
     pub local: Endpoint,
     /// Remote end; all zero for a listener.
     pub remote: Endpoint,
     /// Whether the socket is an AF_INET6 one.
     pub is_v6: bool,
+    /// Whether another process used the connection's SDP lanes before: the row's counters are not the
+    /// whole story of the connection.
+    pub is_adopted: bool,
     /// How the process came to it.
     pub role: Role,
     /// State to begin with.
@@ -234,6 +241,11 @@ impl<'a> Verdict<'a> {
         self.0.store(VERDICT_NEW, Relaxed);
     }
 
+    /// Why the end is on the kernel lane, if it is counted so.
+    pub fn reason(self) -> Option<Reason> {
+        Reason::from_code(self.0.load(Relaxed).checked_sub(VERDICT_TCP)?)
+    }
+
     /// Whether a byte was moved on an SDP lane.
     #[inline]
     pub fn is_sdp(self) -> bool {
@@ -245,6 +257,19 @@ impl<'a> Verdict<'a> {
 #[inline(always)]
 fn bump(counter: &AtomicU64, n: u64) {
     counter.store(counter.load(Relaxed).wrapping_add(n), Relaxed);
+}
+
+fn store_ends(row: &Row, local: Endpoint, remote: Endpoint) {
+    for (words, end) in [(&row.local, local), (&row.remote, remote)] {
+        for (word, value) in words.iter().zip(end.words()) {
+            word.store(value, Relaxed);
+        }
+    }
+    row.ports.store(u32::from(local.port) << 16 | u32::from(remote.port), Relaxed);
+}
+
+fn is_sdp(half: &RowHalf) -> bool {
+    half.lane.load(Relaxed) & 0xff == Lane::Sdp as u32
 }
 
 fn store_text(words: &[AtomicU64], text: &[u8]) {
@@ -347,15 +372,9 @@ impl Page {
         row.carrier.store(new.carrier, Relaxed);
         row.inode.store(new.inode as u32, Relaxed);
         row.fd.store(new.fd, Relaxed);
-        for (word, value) in row.local.iter().zip(new.local.words()) {
-            word.store(value, Relaxed);
-        }
-        for (word, value) in row.remote.iter().zip(new.remote.words()) {
-            word.store(value, Relaxed);
-        }
-        let ports = u32::from(new.local.port) << 16 | u32::from(new.remote.port);
-        row.ports.store(ports, Relaxed);
-        let kind = new.state as u32 | (new.role as u32) << 8 | u32::from(new.is_v6) << 16;
+        store_ends(row, new.local, new.remote);
+        let flags = u32::from(new.is_v6) | u32::from(new.is_adopted) << 1;
+        let kind = new.state as u32 | (new.role as u32) << 8 | flags << 16;
         row.kind.store(kind, Relaxed);
         // Release: a reader that sees the row open sees its identity.
         row.state.store(row.state.load(Relaxed) & !0xffff | ROW_OPEN, Release);
@@ -408,46 +427,92 @@ impl Page {
         }
     }
 
-    /// Payload bytes that one call moved. The caller holds that half's lock.
+    /// Payload bytes that one call moved on the kernel lane. `alone`: no other thread can be at the page, nor
+    /// a signal handler; then there is no locked instruction.
     #[inline(always)]
-    pub fn moved(&self, id: RowId, direction: Direction, lane: Lane, bytes: u64) {
-        let counter = match lane {
-            Lane::Kernel => Counter::TcpBytes,
-            Lane::Sdp => Counter::SdpBytes,
+    pub fn moved_kernel(&self, id: RowId, direction: Direction, bytes: u64, alone: bool) {
+        let counters = match self.rows.get(id.0 as usize) {
+            Some(row) => &row.counters,
+            None => &self.totals.counters,
         };
-        self.add(id, direction, counter, bytes);
-    }
-
-    /// A half was promoted to an SDP lane.
-    pub fn promoted(&self, id: RowId, direction: Direction, fabric: Fabric) {
-        self.totals.promoted.fetch_add(1, Relaxed);
-        if let Some(half) = self.half(id, direction) {
-            half.promoted.fetch_add(1, Relaxed);
-            half.lane.store(
-                Lane::Sdp as u32 | (fabric as u32) << 8 | (Mode::Buffered as u32) << 16,
-                Relaxed,
-            );
-            half.reason.store(0, Relaxed);
+        let counter = &counters[direction as usize][Counter::TcpBytes as usize];
+        if alone {
+            bump(counter, bytes);
+        } else {
+            counter.fetch_add(bytes, Relaxed);
         }
     }
 
-    /// A half was demoted to the kernel lane.
+    /// Payload bytes that one call moved. On an SDP lane the caller holds that half's lock; calls on
+    /// the kernel lane, which cost a system call anyway, may run side by side.
+    #[inline(always)]
+    pub fn moved(&self, id: RowId, direction: Direction, lane: Lane, bytes: u64) {
+        match lane {
+            Lane::Sdp => self.add(id, direction, Counter::SdpBytes, bytes),
+            Lane::Kernel => self.moved_kernel(id, direction, bytes, false),
+        }
+    }
+
+    /// A half was promoted to an SDP lane. Without effect on a row whose half is on one already.
+    pub fn promoted(&self, id: RowId, direction: Direction, fabric: Fabric) {
+        if let Some(half) = self.half(id, direction) {
+            if is_sdp(half) {
+                return;
+            }
+            half.promoted.fetch_add(1, Relaxed);
+            self.show_lane(id, direction, fabric);
+        }
+        self.totals.promoted.fetch_add(1, Relaxed);
+    }
+
+    /// A half was demoted to the kernel lane. On a row whose half is not on an SDP lane only the
+    /// reason changes.
     pub fn demoted(&self, id: RowId, direction: Direction, reason: Reason) {
+        if let Some(half) = self.half(id, direction) {
+            let was_sdp = is_sdp(half);
+            half.lane.store(Lane::Kernel as u32, Relaxed);
+            half.credits.store(0, Relaxed);
+            self.show_reason(id, direction, reason);
+            if !was_sdp {
+                return;
+            }
+            half.demoted.fetch_add(1, Relaxed);
+        }
         self.totals.demoted.fetch_add(1, Relaxed);
         if let Some(n) = self.totals.demotions.get(reason as usize) {
             n.fetch_add(1, Relaxed);
         }
-        if let Some(half) = self.half(id, direction) {
-            half.demoted.fetch_add(1, Relaxed);
-            half.lane.store(Lane::Kernel as u32, Relaxed);
-        }
-        self.show_reason(id, direction, reason);
     }
 
-    /// Why the half is on the kernel lane, as `sdp stat` shows it.
-    pub fn show_reason(&self, id: RowId, direction: Direction, reason: Reason) {
+    /// The half is on an SDP lane, to which another process promoted it: shown, not counted.
+    pub fn show_lane(&self, id: RowId, direction: Direction, fabric: Fabric) {
         if let Some(half) = self.half(id, direction) {
+            half.lane.store(
+                Lane::Sdp as u32 | (fabric as u32) << 8 | (Mode::Buffered as u32) << 16,
+                Relaxed,
+            );
+            if fabric == Fabric::Shm {
+                // Implicit: whatever fits into the ring may be sent (protocol credits never run out).
+                half.credits.store(u16::MAX.into(), Relaxed);
+            }
+            half.reason.store(0, Relaxed);
+        }
+    }
+
+    /// Why the half is on the kernel lane, as `sdp stat` shows it; of no effect while it is not.
+    pub fn show_reason(&self, id: RowId, direction: Direction, reason: Reason) {
+        if let Some(half) = self.half(id, direction)
+            && !is_sdp(half)
+        {
             half.reason.store(u32::from(reason.code()) + 1, Relaxed);
+        }
+    }
+
+    /// Who the row is about, learnt after it was opened.
+    pub fn show_identity(&self, id: RowId, local: Endpoint, remote: Endpoint, inode: u64) {
+        if let Some(row) = self.row(id) {
+            store_ends(row, local, remote);
+            row.inode.store(inode as u32, Relaxed);
         }
     }
 
@@ -493,7 +558,7 @@ impl Page {
         self.rows.get(id.0 as usize)
     }
 
-    fn half(&self, id: RowId, direction: Direction) -> Option<&crate::page::RowHalf> {
+    fn half(&self, id: RowId, direction: Direction) -> Option<&RowHalf> {
         self.row(id).and_then(|row| row.slow.get(direction as usize))
     }
 
@@ -560,6 +625,7 @@ mod tests {
             local: Endpoint::v4([127, 0, 0, 1], 80),
             remote: Endpoint::v4([127, 0, 0, 1], 4000),
             is_v6: false,
+            is_adopted: false,
             role: Role::Server,
             state: ConnState::Established,
         }
@@ -631,6 +697,27 @@ mod tests {
         assert_eq!(p.rows[0].counters[0][0].load(Relaxed), 0);
         assert_eq!(p.rows[0].slow[0].promoted.load(Relaxed), 0);
         assert_eq!(p.header.rows_used.load(Relaxed), 1);
+    }
+
+    #[test]
+    fn a_half_is_promoted_and_demoted_in_turn() {
+        let p = page();
+        let a = p.open_row(&new_row(1));
+        p.demoted(a, Direction::Receive, Reason::Exec);
+        assert_eq!(p.totals.demoted.load(Relaxed), 0, "it was not on an SDP lane");
+        assert_eq!(p.rows[0].slow[1].reason.load(Relaxed), u32::from(Reason::Exec.code()) + 1);
+        for _ in 0..3 {
+            p.promoted(a, Direction::Receive, Fabric::Shm);
+        }
+        p.show_reason(a, Direction::Receive, Reason::TooYoung);
+        assert_eq!(p.totals.promoted.load(Relaxed), 1);
+        assert_eq!(p.rows[0].slow[1].reason.load(Relaxed), 0);
+        assert_eq!(p.rows[0].slow[1].credits.load(Relaxed), 65_535);
+        p.demoted(a, Direction::Receive, Reason::Shared);
+        p.demoted(a, Direction::Receive, Reason::Shared);
+        assert_eq!(p.totals.demoted.load(Relaxed), 1);
+        p.show_lane(a, Direction::Send, Fabric::Shm);
+        assert_eq!(p.totals.promoted.load(Relaxed), 1, "shown, not counted");
     }
 
     #[test]

@@ -9,9 +9,12 @@
 
 #![cfg_attr(not(test), no_std)]
 
+pub mod cache;
+pub mod count;
 pub mod errno;
 pub mod fd;
 pub mod hidden;
+pub mod holders;
 pub mod memfd;
 pub mod netlink;
 pub mod owned;

@@ -75,3 +75,18 @@ pub unsafe fn unmap(addr: NonNull<u8>, len: usize) {
     // SAFETY: the caller's promise.
     let _ = unsafe { sys!(libc::SYS_munmap, addr.as_ptr(), len) };
 }
+
+/// Gives the pages of a part of a shared mapping of a memory file back to the kernel: for everybody who
+/// maps the file it reads as zero from then on. Needs no descriptor; a file with [`FORBIDDEN_SEALS`]
+/// refuses.
+///
+/// # Errors
+/// EINVAL when the mapping is locked in memory; EPERM, EACCES, ENOSYS.
+///
+/// # Safety
+/// `addr` is page aligned, `len` a multiple of the page size within one mapping of [`map`], and nobody
+/// needs what the bytes hold.
+pub unsafe fn give_back(addr: NonNull<u8>, len: usize) -> Result<(), Errno> {
+    // SAFETY: the caller's promise; the mapping stays.
+    unsafe { sys!(libc::SYS_madvise, addr.as_ptr(), len, libc::MADV_REMOVE) }.map(drop)
+}

@@ -1,6 +1,28 @@
 //! Process identity and death.
 
-use crate::{errno::Errno, fd, sys};
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use crate::{errno::Errno, fd, sys, tls};
+
+/// Something was made to run on this process's memory by other means than libc's: it may be a thread that
+/// libc does not know. Set before, never cleared. (Public for the assembly of the hooks.)
+pub static SHARED: AtomicBool = AtomicBool::new(false);
+
+unsafe extern "C" {
+    /// libc's own knowledge of whether the process has a second thread.
+    static __libc_single_threaded: core::ffi::c_char;
+}
+
+/// Whether the calling thread is the only one that can touch this process's memory: libc knows of no
+/// other, and neither `clone` nor a raw system call made one behind its back. (A
+/// vfork child runs alone, while its parent waits.) Stays true until this very
+/// thread makes another one, so never changes within a section ([`crate::section`]).
+#[inline(always)]
+pub fn is_single_threaded() -> bool {
+    // SAFETY: a byte of libc that only libc writes; read like any other flag.
+    let known = unsafe { (&raw const __libc_single_threaded).read_volatile() } != 0;
+    known && !SHARED.load(Relaxed)
+}
 
 /// This process's id, from the kernel each time (a cached copy would be wrong after a raw clone).
 #[inline]
@@ -13,22 +35,23 @@ pub fn current() -> i32 {
 /// thread called vfork before; then one system call tells.
 #[inline]
 pub fn is_borrowed(owner: u32) -> bool {
-    let slot = crate::tls::slot(crate::tls::Slot::Borrowed);
-    if slot.load(core::sync::atomic::Ordering::Relaxed) == 0 {
+    let slot = tls::slot(tls::Slot::Borrowed);
+    if slot.load(Relaxed) == 0 {
         return false;
     }
     if current() as u32 != owner {
         return true;
     }
     // The parent runs again only when its vfork child is gone.
-    slot.store(0, core::sync::atomic::Ordering::Relaxed);
+    slot.store(0, Relaxed);
     false
 }
 
-/// The calling thread is about to give its memory to a child.
+/// The calling thread is about to give its memory to a child, or to a thread that libc does not know.
 #[inline]
 pub fn lend() {
-    crate::tls::slot(crate::tls::Slot::Borrowed).store(1, core::sync::atomic::Ordering::Relaxed);
+    SHARED.store(true, Relaxed);
+    tls::slot(tls::Slot::Borrowed).store(1, Relaxed);
 }
 
 /// Whether process `pid` has ended: `pidfd_open` says ESRCH, or the descriptor polls readable (a

@@ -75,8 +75,12 @@ pub fn kind(fd: i32) -> Result<Kind, Errno> {
     if link == b"anon_inode:[eventfd]" {
         return Ok(Kind::EventFd);
     }
-    let inode = link.strip_prefix(b"socket:[").and_then(|rest| rest.strip_suffix(b"]"));
-    Ok(inode.and_then(decimal).map_or(Kind::Other, Kind::Socket))
+    Ok(socket_inode(link).map_or(Kind::Other, Kind::Socket))
+}
+
+/// The inode number in a link of /proc that names a socket.
+pub fn socket_inode(link: &[u8]) -> Option<u64> {
+    decimal(link.strip_prefix(b"socket:[")?.strip_suffix(b"]")?)
 }
 
 /// A decimal number of at most 20 digits, nothing else around it.

@@ -22,6 +22,8 @@ pub struct Stat {
     pub id: Identity,
     /// Size in bytes.
     pub size: u64,
+    /// Owner.
+    pub uid: u32,
     /// Type and permission bits.
     mode: u32,
 }
@@ -30,6 +32,21 @@ impl Stat {
     /// Whether it is an anonymous inode (eventfd, epoll, timerfd, …): those alone have no type.
     pub const fn is_anonymous(&self) -> bool {
         self.mode & libc::S_IFMT == 0
+    }
+
+    /// Permission bits.
+    pub const fn permissions(&self) -> u32 {
+        self.mode & 0o7777
+    }
+
+    /// Whether it is a socket.
+    pub const fn is_socket(&self) -> bool {
+        self.mode & libc::S_IFMT == libc::S_IFSOCK
+    }
+
+    /// Whether it is a regular file: reading one never waits for another process.
+    pub const fn is_regular(&self) -> bool {
+        self.mode & libc::S_IFMT == libc::S_IFREG
     }
 }
 
@@ -43,6 +60,7 @@ pub fn stat(fd: i32) -> Result<Stat, Errno> {
     Ok(Stat {
         id: Identity { dev: st.st_dev, ino: st.st_ino },
         size: st.st_size.max(0) as u64,
+        uid: st.st_uid,
         mode: st.st_mode,
     })
 }

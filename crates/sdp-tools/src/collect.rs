@@ -6,6 +6,7 @@
 //! when `sdp run` ends. What arrives is checked (token, size, seals), and what cannot be taken is
 //! counted. The collector sends nothing and refuses everything else.
 
+use std::collections::HashSet;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -40,7 +41,7 @@ const DRAIN_LIMIT: Duration = Duration::from_millis(500);
 /// What was collected.
 #[derive(Debug, Clone, Default)]
 pub struct Collected {
-    /// Processes that handed in a page.
+    /// Processes that handed in a page; one that executed another program has several.
     pub processes: u64,
     /// Sums over their pages.
     pub sums: Sums,
@@ -78,6 +79,7 @@ impl Collector {
         let state = State {
             token: token.into_bytes(),
             pages: Vec::new(),
+            known: HashSet::new(),
             fold_at: FIRST_FOLD,
             done: Collected::default(),
         };
@@ -144,10 +146,25 @@ fn listen_on_path() -> io::Result<(PathBuf, String, OwnedFd)> {
     }
 }
 
+/// A process: its id as we see it (0 = unknown), and when it began, which exec leaves as it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Owner {
+    pid: u32,
+    began: Option<u64>,
+}
+
+impl Owner {
+    fn of(pid: u32) -> Self {
+        Self { pid, began: sys::start_time(pid) }
+    }
+}
+
 struct State {
     token: Vec<u8>,
-    /// Pages of processes not known to have ended, with the pid as we see it (0 = unknown).
-    pages: Vec<(u32, Mapping)>,
+    /// Pages of processes not known to have ended.
+    pages: Vec<(Owner, Mapping)>,
+    /// Processes that have been counted.
+    known: HashSet<Owner>,
     fold_at: usize,
     done: Collected,
 }
@@ -205,8 +222,8 @@ impl State {
                 }
             }
         }
-        for (_, mapping) in std::mem::take(&mut self.pages) {
-            self.fold(&mapping);
+        for (owner, mapping) in std::mem::take(&mut self.pages) {
+            self.fold(owner, &mapping);
         }
         self.done
     }
@@ -223,7 +240,7 @@ impl State {
         match fds.as_slice() {
             [page] if is_ours => match Mapping::new(page.as_fd()) {
                 Ok(mapping) if self.pages.len() < MAX_MAPPINGS => {
-                    self.pages.push((sys::peer_pid(from.as_fd()), mapping));
+                    self.pages.push((Owner::of(sys::peer_pid(from.as_fd())), mapping));
                 }
                 _ => self.done.refused += 1,
             },
@@ -232,22 +249,23 @@ impl State {
     }
 
     fn fold_ended(&mut self) {
-        for (pid, mapping) in std::mem::take(&mut self.pages) {
+        for (owner, mapping) in std::mem::take(&mut self.pages) {
             // An unknown pid or one in use again counts as alive: the page just stays mapped.
-            let may_count = pid == 0 || sys::is_alive(pid);
+            let may_count = owner.pid == 0 || sys::is_alive(owner.pid);
             if may_count || parse(&mapping.words()).is_ok_and(|view| view.is_shared) {
-                self.pages.push((pid, mapping));
+                self.pages.push((owner, mapping));
             } else {
-                self.fold(&mapping);
+                self.fold(owner, &mapping);
             }
         }
         self.fold_at = (self.pages.len() * 2).max(FIRST_FOLD);
     }
 
-    fn fold(&mut self, mapping: &Mapping) {
+    fn fold(&mut self, owner: Owner, mapping: &Mapping) {
         match parse(&mapping.words()) {
             Ok(ProcessView { sums, .. }) => {
-                self.done.processes += 1;
+                let is_new = owner.began.is_none() || self.known.insert(owner);
+                self.done.processes += u64::from(is_new);
                 self.done.sums.add(&sums);
             }
             Err(_) => self.done.refused += 1,

@@ -25,9 +25,43 @@ enum Cmd {
     /// Measure TCP and SDP side by side
     #[command(subcommand)]
     Perf(perf::Test),
+    /// Live view (not in this version)
+    #[command(hide = true)]
+    Top(Later),
+    /// RDMA devices (not in this version)
+    #[command(hide = true)]
+    Devices(Later),
+    /// What would stop or slow SDP here (not in this version)
+    #[command(hide = true)]
+    Doctor(Later),
+    /// Read or change tunables of running processes (not in this version)
+    #[command(hide = true)]
+    Tune(Later),
     /// One process of a measurement
     #[command(hide = true)]
     PerfPeer(perf::peer::Options),
+    /// A process that only uses CPU time
+    #[command(hide = true)]
+    PerfHog,
+    /// One process of a measurement of quiet connections
+    #[command(hide = true)]
+    PerfIdlePeer(perf::idle_peer::Options),
+}
+
+/// A sub-command that the interface names and this version lacks takes any arguments and refuses.
+#[derive(clap::Args)]
+struct Later {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    _arguments: Vec<std::ffi::OsString>,
+}
+
+/// Exit status when the arguments of a sub-command other than `run` make no sense.
+const USAGE: i32 = 2;
+
+/// Says that a sub-command does not exist yet, and what does.
+fn later(name: &str, instead: &str) -> i32 {
+    let version = env!("CARGO_PKG_VERSION");
+    finish(name, Err(format!("not available in this version ({version}) yet; {instead}")))
 }
 
 /// Exit status of a sub-command other than `run` that failed.
@@ -49,9 +83,14 @@ fn main() {
         Ok(cli) => cli,
         Err(e) => {
             let _ = e.print();
-            // Help and version are no error; everything else is our own failure, never to be
-            // taken for the status of a command.
-            std::process::exit(if e.use_stderr() { run::FAILED } else { 0 });
+            // Help and version are no error. A failure of `sdp run` itself is never to be taken for
+            // the status of a command.
+            let is_run = std::env::args_os().nth(1).is_some_and(|name| name == "run");
+            std::process::exit(match (e.use_stderr(), is_run) {
+                (false, _) => 0,
+                (true, true) => run::FAILED,
+                (true, false) => USAGE,
+            });
         }
     };
     let status = match &cli.command {
@@ -64,7 +103,17 @@ fn main() {
             Err(why) => finish("config check", Err(why)),
         },
         Cmd::Perf(test) => finish("perf", perf::main(test)),
+        Cmd::Top(_) => later("top", "see: watch -n 1 sdp stat"),
+        Cmd::Devices(_) => later("devices", "no fabric of this version needs an RDMA device"),
+        Cmd::Doctor(_) => {
+            later("doctor", "see the reasons in sdp stat, sdp run --summary and sdp config check")
+        }
+        Cmd::Tune(_) => {
+            later("tune", "see sdp run --set KEY=VALUE, and option KEY VALUE in libsdp.conf")
+        }
         Cmd::PerfPeer(options) => finish("perf-peer", perf::peer::main(options)),
+        Cmd::PerfHog => finish("perf-hog", perf::hog::main()),
+        Cmd::PerfIdlePeer(options) => finish("perf-peer", perf::idle_peer::main(options)),
     };
     std::process::exit(status);
 }

@@ -60,6 +60,14 @@ pub fn address(end: &Endpoint) -> IpAddr {
     Ipv6Addr::from(end.addr).to_canonical()
 }
 
+/// An end out of an address and a port.
+pub fn endpoint((address, port): (IpAddr, u16)) -> Endpoint {
+    match address {
+        IpAddr::V4(a) => Endpoint::v4(a.octets(), port),
+        IpAddr::V6(a) => Endpoint::v6(a.octets(), port),
+    }
+}
+
 /// `address:port`, with brackets around IPv6.
 pub fn end(end: &Endpoint) -> String {
     match address(end) {

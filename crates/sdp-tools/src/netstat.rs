@@ -7,11 +7,12 @@
 
 use std::collections::HashSet;
 use std::fmt::Write;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use clap::Parser;
-use sdp_stats::Role;
+use sdp_stats::{Reason, Role};
 
+use crate::kernel::{self, Entry};
 use crate::names::{self, Names};
 use crate::procs::{self, Process};
 
@@ -87,7 +88,12 @@ fn sdp_sockets(processes: &[Process]) -> Vec<Socket> {
     for process in processes {
         for row in &process.view.rows {
             let is_listener = row.role == Role::Listener as u8;
-            if !(is_listener || row.has_live_lane()) || !seen.insert((row.carrier, row.inode)) {
+            // A listener whose rules say tcp is the kernel's own.
+            let is_sdp = match is_listener {
+                true => row.halves[0].reason != Some(Reason::RuleTcp.code().into()),
+                false => row.has_live_lane(),
+            };
+            if !is_sdp || !seen.insert((row.carrier, row.inode)) {
                 continue;
             }
             sockets.push(Socket {
@@ -106,46 +112,20 @@ fn sdp_sockets(processes: &[Process]) -> Vec<Socket> {
     sockets
 }
 
-/// The kernel's TCP sockets out of the text of `/proc/net/tcp` or `tcp6`.
+/// The kernel's TCP sockets as lines.
 fn tcp_sockets(text: &str, proto: &'static str) -> Vec<Socket> {
-    text.lines().skip(1).filter_map(|line| tcp_socket(line, proto)).collect()
-}
-
-fn tcp_socket(line: &str, proto: &'static str) -> Option<Socket> {
-    let fields: Vec<&str> = line.split_whitespace().collect();
-    let [_, local, remote, state, queues, _, _, uid, _, inode, ..] = fields.as_slice() else {
-        return None;
-    };
-    let (send, receive) = queues.split_once(':')?;
-    Some(Socket {
+    let line = |s: Entry| Socket {
         proto,
-        receive_queue: u64::from_str_radix(receive, 16).ok()?,
-        send_queue: u64::from_str_radix(send, 16).ok()?,
-        local: hex_end(local)?,
-        remote: hex_end(remote)?,
-        state: u8::from_str_radix(state, 16).ok()?,
-        uid: uid.parse().ok()?,
-        inode: inode.parse().ok()?,
+        receive_queue: s.receive_queue,
+        send_queue: s.send_queue,
+        local: s.local,
+        remote: s.remote,
+        state: s.state,
+        uid: s.uid,
+        inode: s.inode,
         owner: None,
-    })
-}
-
-/// `0100007F:0050`: words of the address in network order, printed as host numbers.
-fn hex_end(text: &str) -> Option<(IpAddr, u16)> {
-    let (address, port) = text.split_once(':')?;
-    let word = |at: usize| u32::from_str_radix(address.get(at..at + 8)?, 16).ok();
-    let address = match address.len() {
-        8 => IpAddr::V4(Ipv4Addr::from(word(0)?.to_ne_bytes())),
-        32 => {
-            let mut bytes = [0; 16];
-            for (i, chunk) in bytes.chunks_exact_mut(4).enumerate() {
-                chunk.copy_from_slice(&word(i * 8)?.to_ne_bytes());
-            }
-            IpAddr::V6(Ipv6Addr::from(bytes))
-        }
-        _ => return None,
     };
-    Some((address, u16::from_str_radix(port, 16).ok()?))
+    kernel::entries(text).map(line).collect()
 }
 
 fn table(options: &Options, names: &Names, sockets: &[Socket]) -> String {
@@ -232,10 +212,6 @@ rubbish
         assert_eq!(sockets[0].local, ("127.0.0.1".parse().unwrap(), 5001));
         assert_eq!((sockets[1].send_queue, sockets[1].receive_queue), (16, 32));
         assert_eq!((sockets[1].inode, sockets[0].uid), (77, 1000));
-        let v6 = "00000000000000000000000001000000:0016";
-        assert_eq!(hex_end(v6).unwrap(), ("::1".parse().unwrap(), 22));
-        assert_eq!(hex_end("0100007F"), None);
-        assert_eq!(hex_end("01:1"), None);
     }
 
     #[test]

@@ -3,13 +3,21 @@
 //! Each process with the library keeps its page open on some descriptor. Nothing is stopped, mapped
 //! or written: the page is read like a file. Processes of other users are seen by root only, as the
 //! kernel has it.
+//!
+//! What costs the library something to publish is not in the page but found out here: states and
+//! addresses are the carrier's, so the kernel's tables tell them; the bytes in a ring are what one end
+//! has sent and the other has not yet received.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use sdp_stats::reader::{ProcessView, parse, read_file};
+use sdp_stats::{Counter, Direction, Endpoint, Role};
+
+use crate::kernel::{self, Entry, Sockets};
+use crate::names;
 
 /// Where a descriptor of a page points to.
 const LINK: &str = "/memfd:sdp-stats (deleted)";
@@ -28,14 +36,19 @@ pub struct Process {
 /// Processes with a page, by pid; only `only` if given. A page that several processes hold (a child
 /// that has not made its own yet) is listed with the one that made it.
 pub fn find(only: Option<u32>) -> Vec<Process> {
-    find_in(Path::new("/proc"), only)
+    let proc = Path::new("/proc");
+    // All of them: what is queued shows in the difference between two processes.
+    let mut processes = find_in(proc);
+    complete(proc, &mut processes);
+    processes.retain(|p| only.is_none_or(|only| only == p.pid));
+    processes
 }
 
-fn find_in(proc: &Path, only: Option<u32>) -> Vec<Process> {
+fn find_in(proc: &Path) -> Vec<Process> {
     let mut found: HashMap<u64, Process> = HashMap::new();
     let entries = fs::read_dir(proc).into_iter().flatten().flatten();
     let pids = entries.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
-    for pid in pids.filter(|pid| only.is_none_or(|only| only == *pid)) {
+    for pid in pids {
         let directory = proc.join(pid.to_string());
         let Ok(uid) = fs::metadata(&directory).map(|m| m.uid()) else { continue };
         let descriptors = fs::read_dir(directory.join("fd")).into_iter().flatten().flatten();
@@ -57,6 +70,72 @@ fn find_in(proc: &Path, only: Option<u32>) -> Vec<Process> {
     let mut processes: Vec<_> = found.into_values().collect();
     processes.sort_by_key(|p| p.pid);
     processes
+}
+
+/// What the processes that hold one connection end have moved over SDP.
+#[derive(Debug, Default, Clone, Copy)]
+struct Moved {
+    sent: u64,
+    received: u64,
+    /// Some of it was counted in a page that is not there any more.
+    is_partial: bool,
+}
+
+/// Adds what the kernel's tables and the other ends' pages tell.
+fn complete(proc: &Path, processes: &mut [Process]) {
+    let mut spaces: HashMap<PathBuf, Sockets> = HashMap::new();
+    let mut ends: HashMap<(PathBuf, Endpoint, Endpoint), Moved> = HashMap::new();
+    let mut carriers: Vec<Vec<Option<Entry>>> = Vec::new();
+    let space_of = |pid: u32| fs::read_link(proc.join(pid.to_string()).join("ns/net"));
+    for process in &mut *processes {
+        let directory = proc.join(process.pid.to_string());
+        let space = space_of(process.pid).unwrap_or_default();
+        let sockets = spaces.entry(space.clone()).or_insert_with(|| Sockets::of(&directory));
+        let mut found = Vec::new();
+        for row in &mut process.view.rows {
+            if row.inode == 0 {
+                row.inode = kernel::inode_of(&directory, row.fd);
+            }
+            let entry = sockets.get(row.inode).copied();
+            if let Some(entry) = entry {
+                row.state = entry.state;
+                if (row.local, row.remote) == (Endpoint::NONE, Endpoint::NONE) {
+                    row.local = names::endpoint(entry.local);
+                    row.remote = names::endpoint(entry.remote);
+                }
+            }
+            found.push(entry);
+            let moved = ends.entry((space.clone(), row.local, row.remote)).or_default();
+            let sdp = |direction| row.counter(direction, Counter::SdpBytes);
+            moved.sent = moved.sent.wrapping_add(sdp(Direction::Send));
+            moved.received = moved.received.wrapping_add(sdp(Direction::Receive));
+            moved.is_partial |= row.is_adopted;
+        }
+        carriers.push(found);
+    }
+    for (process, carriers) in processes.iter_mut().zip(carriers) {
+        let space = space_of(process.pid).unwrap_or_default();
+        for (row, entry) in process.view.rows.iter_mut().zip(carriers) {
+            if row.role == Role::Listener as u8 {
+                continue;
+            }
+            let end = |from, to| ends.get(&(space.clone(), from, to)).filter(|m| !m.is_partial);
+            let pair = end(row.local, row.remote).zip(end(row.remote, row.local));
+            let queues = [
+                (pair.map(|(own, peer)| own.sent.saturating_sub(peer.received)), true),
+                (pair.map(|(own, peer)| peer.sent.saturating_sub(own.received)), false),
+            ];
+            for (half, (in_ring, is_send)) in row.halves.iter_mut().zip(queues) {
+                let in_kernel = entry
+                    .filter(|_| !half.is_sdp())
+                    .map(|e| if is_send { e.send_queue } else { e.receive_queue });
+                if in_ring.is_some() || in_kernel.is_some() {
+                    let all = in_ring.unwrap_or(0).saturating_add(in_kernel.unwrap_or(0));
+                    half.queued = u32::try_from(all).unwrap_or(u32::MAX);
+                }
+            }
+        }
+    }
 }
 
 /// Reads one page; `None` when it is none, or of another version, or gone meanwhile.

@@ -4,11 +4,15 @@
 //! cannot differ from behaviour.
 
 use std::fmt::Write;
+use std::fs::File;
+use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use sdp_config::{Config, Match, Place, Role, Severity, Source};
+use sdp_config::tunables::{SetError, Tunables};
+use sdp_config::{Config, Family, Match, Place, Role, Severity, Source};
 use serde::Serialize;
 
 use crate::Failure;
@@ -68,24 +72,47 @@ fn usual_file() -> Option<PathBuf> {
     }
 }
 
+/// A rule file's content. Like the library, reads regular files only: a pipe would hang, in every
+/// process that opens it.
+fn read(path: &Path) -> Result<Vec<u8>, Failure> {
+    regular(path).and_then(|mut file| {
+        let mut text = Vec::new();
+        let end = file.read_to_end(&mut text);
+        end.map(|_| text).map_err(|e| Failure::new(path.display(), e))
+    })
+}
+
+/// Opens a rule file that the library would read too.
+///
+/// # Errors
+/// It cannot be opened, or is not a regular file (`/dev/null` passes for an empty one).
+pub fn regular(path: &Path) -> Result<File, Failure> {
+    let failed = |e: std::io::Error| Failure::new(path.display(), e);
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+    let file = file.map_err(failed)?;
+    let is_usable = file.metadata().map_err(failed)?.is_file() || path == Path::new("/dev/null");
+    if is_usable { Ok(file) } else { Err(Failure::new(path.display(), "not a regular file")) }
+}
+
 impl Texts {
     fn load(front: Vec<u8>, file: Option<&Path>) -> Result<Self, Failure> {
-        let path = file.map(Path::to_path_buf).or_else(usual_file);
+        let is_simple = file.is_none()
+            && ["SIMPLE_LIBSDP", "ALWAYS_USE_SDP"]
+                .iter()
+                .any(|name| std::env::var_os(name).is_some());
+        let path = file.map(Path::to_path_buf).or_else(|| usual_file().filter(|_| !is_simple));
         let file = match &path {
-            Some(path) => std::fs::read(path).map_err(|e| Failure::new(path.display(), e))?,
+            Some(path) => read(path)?,
             None => Vec::new(),
         };
-        let is_simple =
-            ["SIMPLE_LIBSDP", "ALWAYS_USE_SDP"].iter().any(|name| std::env::var_os(name).is_some());
         Ok(Self { front, path, file, is_simple })
     }
 
     fn config(&self) -> Box<Config> {
         let mut config = Box::new(Config::new());
+        config.load_text(&self.front, &self.file);
         if self.is_simple {
             config.set_simple();
-        } else {
-            config.load_text(&self.front, &self.file);
         }
         config
     }
@@ -112,6 +139,17 @@ impl Texts {
             (Source::File, None) => "no rule file".to_string(),
         }
     }
+}
+
+/// Why no rule file counts.
+const SIMPLE: &str = "SIMPLE_LIBSDP is set: no rule file is read";
+
+/// What `sdp` does not do yet; `what` says it.
+fn strict_note(what: &str) -> String {
+    format!(
+        "note: {what}: read as both by this version. Where no SDP lane can be had, TCP carries the \
+         bytes; the report and `sdp stat` say why [strict-as-both]\n"
+    )
 }
 
 // ---- config check ------------------------------------------------------------------------------
@@ -164,11 +202,15 @@ fn render(texts: &Texts, config: &Config) -> (String, usize, usize) {
 /// # Errors
 /// The file cannot be read.
 pub fn check(file: Option<&Path>) -> Result<bool, Failure> {
-    let mut texts = Texts::load(Vec::new(), file)?;
-    texts.is_simple = false;
+    let texts = Texts::load(Vec::new(), file)?;
+    let (environment, bad_values) = environment(std::env::vars_os());
+    crate::print(&environment);
     let Some(path) = &texts.path else {
-        crate::print(&format!("no {DEFAULT_FILE}: both for everything\n"));
-        return Ok(true);
+        crate::print(&match texts.is_simple {
+            true => format!("{SIMPLE}; sdp for everything\n{}", strict_note("sdp")),
+            false => "no rule file: both for everything\n".to_string(),
+        });
+        return Ok(bad_values == 0);
     };
     let mut config = texts.config();
     config.check_reachability();
@@ -184,8 +226,45 @@ pub fn check(file: Option<&Path>) -> Result<bool, Failure> {
         plural(warnings, "warning"),
         config.default_family().word()
     );
+    let strict: Vec<_> = config.rules().iter().filter(|r| r.family == Family::Sdp).collect();
+    if let Some(first) = strict.first() {
+        let name = texts.name(first.place.source);
+        let what = format!("{} (first {name}:{})", plural(strict.len(), "rule"), first.place.line);
+        out += &strict_note(&what);
+    }
     crate::print(&out);
-    Ok(errors == 0)
+    Ok(errors + bad_values == 0)
+}
+
+/// Variables of ours that are no tunables.
+const OTHER_VARIABLES: [&str; 4] =
+    [RULES_VARIABLE, crate::run::LIBRARY_VARIABLE, crate::collect::VARIABLE, "SDP_DLOPEN_DEEPBIND"];
+
+/// What is wrong with tunables in the environment, of which the library says nothing: it runs in
+/// strangers' processes. The number is that of values without effect.
+fn environment(
+    variables: impl Iterator<Item = (std::ffi::OsString, std::ffi::OsString)>,
+) -> (String, usize) {
+    let (mut out, mut bad) = (String::new(), 0);
+    for (name, value) in variables {
+        let (name, value) = (name.to_string_lossy(), value.to_string_lossy());
+        if !name.starts_with("SDP_") || OTHER_VARIABLES.contains(&&*name) {
+            continue;
+        }
+        let entry = format!("{name}={value}");
+        match Tunables::DEFAULT.clone().set_from_env(entry.as_bytes()) {
+            Some(Ok(())) => {}
+            Some(Err(SetError::BadValue(key))) => {
+                bad += 1;
+                let _ =
+                    writeln!(out, "environment: error: {entry:?}: {} takes {}", name, key.range);
+            }
+            Some(Err(SetError::UnknownKey)) | None => {
+                let _ = writeln!(out, "environment: warning: {name}: no tunable has this name");
+            }
+        }
+    }
+    (out, bad)
 }
 
 // ---- explain -----------------------------------------------------------------------------------
@@ -204,6 +283,8 @@ struct Step {
 struct Explanation {
     /// `sdp`, `tcp` or `both`.
     verdict: &'static str,
+    /// What the library of this version makes of it: `tcp` or `both`.
+    effective: &'static str,
     /// File of the deciding rule; null when none decided or it came from the command line.
     file: Option<String>,
     line: Option<u32>,
@@ -256,6 +337,10 @@ fn explanation(texts: &Texts, program: &str, role: Role, address: SocketAddr) ->
     }
     Explanation {
         verdict: verdict.family.word(),
+        effective: match verdict.family {
+            Family::Tcp => Family::Tcp.word(),
+            Family::Sdp | Family::Both => Family::Both.word(),
+        },
         file: verdict.place.map(|p| texts.name(p.source)),
         line: verdict.place.map(|p| p.line),
         rule: verdict.place.map(|p| texts.line(p).trim().to_string()),
@@ -287,12 +372,11 @@ pub fn explain(options: &ExplainOptions) -> Result<(), Failure> {
         let _ = writeln!(out, "  {}:{}: {:<14} {}", step.file, step.line, step.result, step.rule);
     }
     if e.rule.is_none() {
-        let why = if texts.is_simple {
-            "SIMPLE_LIBSDP is set: no rules are read"
-        } else {
-            "no rule matches"
-        };
+        let why = if texts.is_simple { SIMPLE } else { "no rule matches" };
         let _ = writeln!(out, "  {}: {why}", texts.name(Source::File));
+    }
+    if e.verdict != e.effective {
+        out += &strict_note("sdp");
     }
     crate::print(&out);
     Ok(())
@@ -319,7 +403,7 @@ mod tests {
         );
         let at = |text: &str| parse_address(text).unwrap();
         let e = explanation(&texts, "java", Role::Client, at("10.1.2.3:1521"));
-        assert_eq!((e.verdict, e.line), ("sdp", Some(3)));
+        assert_eq!((e.verdict, e.effective, e.line), ("sdp", "both", Some(3)));
         assert_eq!(e.file.as_deref(), Some("/etc/x.conf"));
         assert_eq!(e.rule.as_deref(), Some("use sdp client java 10.0.0.0/8:*"));
         assert_eq!(e.trace.len(), 2);
@@ -339,6 +423,22 @@ mod tests {
         for bad in ["", "host:80", "10.0.0.1", "10.0.0.1:99999"] {
             assert!(parse_address(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn bad_values_in_the_environment_are_told() {
+        let entry = |name: &str, value: &str| (name.into(), value.into());
+        let entries = [
+            entry("SDP_RECV_POLL", "soon"),
+            entry("SDP_RING_BYTES", "65536"),
+            entry("SDP_POLL_RECV", "1"),
+            entry("SDP_REPORT", "a;b;c"),
+            entry("HOME", "/"),
+        ];
+        let (out, bad) = environment(entries.into_iter());
+        assert_eq!((out.lines().count(), bad), (2, 1), "{out}");
+        assert!(out.contains("SDP_RECV_POLL takes adaptive"), "{out}");
+        assert!(out.contains("SDP_POLL_RECV: no tunable"), "{out}");
     }
 
     #[test]

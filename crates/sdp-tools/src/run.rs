@@ -263,7 +263,7 @@ fn tunable(setting: &str) -> Result<(&'static str, String), Failure> {
 /// An absolute path of a file that can be read now.
 fn readable(file: &Path) -> Result<PathBuf, Failure> {
     let what = || format!("--config {}", file.display());
-    File::open(file).map_err(|e| Failure::new(what(), e))?;
+    crate::rules::regular(file).map_err(|Failure(why)| Failure(format!("--config {why}")))?;
     std::path::absolute(file).map_err(|e| Failure::new(what(), e))
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use clap::Args;
-use sdp_stats::reader::{HalfView, ReasonCode, RowView};
+use sdp_stats::reader::{HalfView, ProcessView, ReasonCode, RowView};
 use sdp_stats::{Counter, Direction};
 use serde::Serialize;
 
@@ -66,6 +66,8 @@ struct ProcessForm<'a> {
     program: &'a str,
     uid: u32,
     version: &'a str,
+    /// Seconds since its first stream connection.
+    age_s: f64,
     seen: i64,
     sdp: i64,
     tcp: i64,
@@ -111,6 +113,11 @@ fn connection(row: &RowView) -> Connection {
     }
 }
 
+/// Seconds since the process made its page: at its first stream connection.
+fn age_s(view: &ProcessView) -> f64 {
+    crate::sys::boottime_ns().saturating_sub(view.born_ns) as f64 / 1e9
+}
+
 fn form(process: &Process) -> ProcessForm<'_> {
     let view = &process.view;
     let sums = &view.sums;
@@ -119,6 +126,7 @@ fn form(process: &Process) -> ProcessForm<'_> {
         program: &view.program,
         uid: process.uid,
         version: &view.version,
+        age_s: age_s(view),
         seen: sums.seen,
         sdp: sums.sdp,
         tcp: sums.seen.wrapping_sub(sums.sdp),
@@ -157,11 +165,12 @@ fn text(processes: &[Process]) -> String {
         let bytes = Bytes::of(sums);
         let _ = writeln!(
             out,
-            "{} {} (uid {}, library {}): {} seen, {} SDP; SDP {} sent, {} received; TCP {} sent, {} received",
+            "{} {} (uid {}, library {}, {:.0} s): {} seen, {} SDP; SDP {} sent, {} received; TCP {} sent, {} received",
             process.pid,
             process.view.program,
             process.uid,
             process.view.version,
+            age_s(&process.view),
             sums.seen,
             sums.sdp,
             human_bytes(bytes.sdp_sent),
@@ -174,15 +183,17 @@ fn text(processes: &[Process]) -> String {
         }
         let _ = writeln!(
             out,
-            "  {:>5} {:<22} {:<22} {:<11} {:<24} {:>10} {:<24} {:>10} {:>7} {:>9}",
+            "  {:>5} {:<22} {:<22} {:<11} {:<24} {:>10} {:>8} {:<24} {:>10} {:>8} {:>7} {:>9}",
             "fd",
             "local",
             "remote",
             "state",
             "sending by",
             "sent",
+            "queued",
             "receiving by",
             "received",
+            "queued",
             "credits",
             "threshold"
         );
@@ -193,15 +204,17 @@ fn text(processes: &[Process]) -> String {
             let [send, receive] = &row.halves;
             let _ = writeln!(
                 out,
-                "  {:>5} {:<22} {:<22} {:<11} {:<24} {:>10} {:<24} {:>10} {:>7} {:>9}",
+                "  {:>5} {:<22} {:<22} {:<11} {:<24} {:>10} {:>8} {:<24} {:>10} {:>8} {:>7} {:>9}",
                 row.fd,
                 names::end(&row.local),
                 names::end(&row.remote),
                 names::state(row.state),
                 way(send),
                 human_bytes(moved(Direction::Send)),
+                send.queued,
                 way(receive),
                 human_bytes(moved(Direction::Receive)),
+                receive.queued,
                 send.credits,
                 send.threshold,
             );

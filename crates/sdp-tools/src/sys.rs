@@ -359,6 +359,22 @@ pub fn own_uid() -> u32 {
     unsafe { libc::getuid() }
 }
 
+/// When a process began, in ticks since boot; `None` when it has gone.
+pub fn start_time(pid: u32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name, in parentheses, may hold anything.
+    text.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+}
+
+/// Nanoseconds of `CLOCK_BOOTTIME`, the clock of pages.
+pub fn boottime_ns() -> u64 {
+    // SAFETY: timespec is plain data; zero is valid.
+    let mut now: libc::timespec = unsafe { std::mem::zeroed() };
+    // SAFETY: `now` is valid for writing.
+    unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
 /// Fills `buf` with random bytes.
 pub fn random(buf: &mut [u8]) -> io::Result<()> {
     // SAFETY: buf is valid for its length.
@@ -469,6 +485,18 @@ impl Epoll {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(e),
             }
+        }
+    }
+}
+
+/// As many descriptors as the hard limit allows; without effect where that cannot be.
+pub fn raise_descriptor_limit() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: limit is valid for writing, then for reading.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
         }
     }
 }

@@ -42,6 +42,42 @@ fn each_test_runs() {
     check(&perf(&["stream", "--rounds", "1", "--size", "3"]), "GB/s");
     check(&perf(&["rate", "--rounds", "2"]), "Mmsg/s");
     check(&perf(&["connect", "--rounds", "2"]), "us");
+    check(&perf(&["call", "--rounds", "2"]), "us");
+    check(&perf(&["latency", "--rounds", "2", "--connections", "3", "--concurrent"]), "us");
+    check(&perf(&["latency", "--rounds", "2", "--hogs", "1", "--without", "server"]), "us");
+}
+
+#[test]
+fn tables_have_a_verdict_per_line() {
+    let lines = perf(&["without", "--only", "64 B"]);
+    let lines = lines.as_array().unwrap();
+    assert_eq!(lines.len(), 2, "one end each");
+    for line in lines {
+        check(line, "us");
+        assert_eq!(line["ratio"]["pairs"], 200);
+        let verdict = line["verdict"].as_str().unwrap();
+        assert!(["won", "drawn", "lost"].contains(&verdict));
+    }
+    assert_eq!(perf(&["matrix", "--only", "no such line"]).as_array().unwrap().len(), 0);
+}
+
+#[test]
+fn quiet_connections_are_counted() {
+    let mut command = common::sdp();
+    command.args(["perf", "idle", "--connections", "5", "--bulk", "2", "--bulk-mib", "1"]);
+    command.args(["--silence", "0.1", "--give-back", "0", "--json"]);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let value: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((value["schema"].as_u64(), value["connections"].as_u64()), (Some(1), Some(5)));
+    for run in ["tcp", "sdp"] {
+        for moment in ["after_small", "after_bulk", "after_silence"] {
+            let held = &value[run][moment];
+            assert!(held["pss_kib"].as_f64().unwrap() > 0.0, "{value}");
+            assert!(held["descriptors"].as_u64().unwrap() > 10, "{value}");
+        }
+    }
+    assert_eq!(value["sdp_share"], Value::Null, "no counters, no claim");
 }
 
 #[test]
@@ -66,6 +102,8 @@ fn bad_options_are_one_line() {
         &["latency", "--paired", "--rounds", "10"][..],
         &["stream", "--size", "0"],
         &["rate", "--set", "recv_poll=soon"],
+        &["idle", "--connections", "3", "--bulk", "4"],
+        &["matrix", "--seconds", "0"],
     ] {
         let output = common::sdp().arg("perf").args(arguments).output().unwrap();
         assert_eq!(output.status.code(), Some(1));

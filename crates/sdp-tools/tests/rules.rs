@@ -23,6 +23,9 @@ fn errors_fail_the_check_and_warnings_do_not() {
     let (code, out) = check("use sdp client java\nuse tcp client java *:389\n");
     assert_eq!(code, 0);
     assert!(out.contains("[never-reached]") && out.contains("2 warnings"), "{out}");
+    let (code, out) = check("use sdp client * *:*\nmatch listen *:80\n");
+    assert_eq!(code, 0);
+    assert!(out.contains("note: 2 rules (first ") && out.contains("[strict-as-both]"), "{out}");
     let (code, out) = check("use sdp client java *:x\n");
     assert_eq!(code, 1);
     assert!(out.contains(":1:23: error: ") && out.contains("1 error,"), "{out}");
@@ -46,7 +49,7 @@ fn explanations_for_scripts() {
     assert_eq!(
         value,
         json!({
-            "verdict": "sdp", "file": name, "line": 2, "rule": "use sdp server * *:5432",
+            "verdict": "sdp", "effective": "both", "file": name, "line": 2, "rule": "use sdp server * *:5432",
             "trace": [
                 {"file": name, "line": 1, "rule": "use tcp server sshd *:*", "result": "other program"},
                 {"file": name, "line": 2, "rule": "use sdp server * *:5432", "result": "matches"},
@@ -55,4 +58,58 @@ fn explanations_for_scripts() {
     );
     let output = sdp().args(["explain", "x", "nowhere"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn only_regular_files_are_read() {
+    let scratch = Scratch::new("fifo");
+    let pipe = scratch.file("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    for arguments in [vec!["config", "check"], vec!["run", "--config"]] {
+        let mut command = sdp();
+        command.args(&arguments).arg(&pipe);
+        if arguments[0] == "run" {
+            command.arg("true");
+        }
+        let output = command.output().unwrap();
+        assert!(!output.status.success());
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(text.contains("not a regular file"), "{text}");
+    }
+}
+
+#[test]
+fn simple_mode_reads_no_file() {
+    let explain = |simple: bool, arguments: &[&str]| -> Value {
+        let mut command = sdp();
+        if simple {
+            command.env("SIMPLE_LIBSDP", "").env("LIBSDP_CONFIG_FILE", "/no/such/file");
+        } else {
+            command.env("LIBSDP_CONFIG_FILE", "");
+        }
+        let output = command
+            .args(["explain", "--json", "x", "10.0.0.1:1"])
+            .args(arguments)
+            .output()
+            .unwrap();
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    assert_eq!(explain(false, &[])["verdict"], "both");
+    assert_eq!(explain(true, &[])["verdict"], "sdp");
+    assert_eq!(explain(true, &["--rule", "use tcp client * *:1"])["verdict"], "tcp");
+}
+
+#[test]
+fn what_does_not_exist_yet_says_so() {
+    for name in ["top", "devices", "doctor", "tune"] {
+        for arguments in [vec![name], vec![name, "--json", "x=1"]] {
+            let output = sdp().args(arguments).output().unwrap();
+            assert_eq!(output.status.code(), Some(1), "{name}");
+            let text = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(text.contains("not available in this version"), "{text}");
+        }
+    }
+    assert_eq!(sdp().args(["stat", "--no-such"]).output().unwrap().status.code(), Some(2));
+    assert_eq!(sdp().args(["run", "--no-such"]).output().unwrap().status.code(), Some(125));
 }

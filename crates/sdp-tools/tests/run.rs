@@ -192,6 +192,7 @@ fn role() {
         "many" => many(),
         "hostile" => hostile(),
         "survivor" => survivor(),
+        "executing" => executing(),
         other => panic!("no role {other}"),
     }
     std::process::exit(0);
@@ -213,6 +214,7 @@ fn row(carrier: u64) -> NewRow {
         local: Endpoint::v4([127, 0, 0, 1], 80),
         remote: Endpoint::v4([127, 0, 0, 1], 4000),
         is_v6: false,
+        is_adopted: false,
         role: Role::Server,
         state: ConnState::Established,
     }
@@ -367,6 +369,27 @@ fn page_sent(page: &sdp_stats::Page) -> u64 {
         words.iter().map(|w| w.load(std::sync::atomic::Ordering::Relaxed)).collect();
     let view = sdp_stats::reader::parse(&words).unwrap();
     view.sums.counter(Direction::Send, Counter::TcpBytes)
+}
+
+/// Hands in a page, then becomes a program that hands in another.
+fn executing() {
+    use std::os::unix::process::CommandExt;
+    let (fd, page) = make_page(b"before");
+    hand_in(&fd, Way::Abstract);
+    let id = page.open_row(&row(1));
+    page.moved(id, Direction::Send, Lane::Kernel, 5);
+    let me = std::env::current_exe().unwrap();
+    let failed =
+        Command::new(me).args(["--exact", "role"]).env("SDP_TEST_ROLE", "one-of-each").exec();
+    panic!("{failed}");
+}
+
+#[test]
+fn a_process_that_executes_is_one_process() {
+    let (report, code) = run_role("executing");
+    assert_eq!(code, 0);
+    assert_eq!(report["processes"], 1);
+    assert_eq!(report["bytes"]["tcp_sent"], 35);
 }
 
 #[test]

@@ -26,6 +26,7 @@ fn role() {
         local: Endpoint::v4([127, 0, 0, 1], 6379),
         remote: Endpoint::v4([127, 0, 0, 1], 40_001),
         is_v6: false,
+        is_adopted: false,
         role: Role::Server,
         state: ConnState::Established,
     };

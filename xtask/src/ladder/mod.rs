@@ -133,7 +133,7 @@ fn attempt(
             command.args(args);
             command
         }
-        Kind::Checks(name) => {
+        Kind::Checks(name) | Kind::Tests(name) => {
             let this = std::env::current_exe().map_err(|e| format!("own executable: {e}"))?;
             let mut command = Command::new(this);
             command.arg(name);
@@ -158,7 +158,7 @@ fn attempt(
     let text = |path: &Path| std::fs::read(path).map(|b| String::from_utf8_lossy(&b).into_owned());
     let output = text(log).map_err(|e| format!("{}: {e}", log.display()))?;
     let mut results = match suite.kind {
-        Kind::Cargo(_) => Results::from_cargo(&output),
+        Kind::Cargo(_) | Kind::Tests(_) => Results::from_cargo(&output),
         Kind::Checks(_) => Results::from_checks(&output),
         Kind::Pytest(_) => Results::from_record(&text(&record).unwrap_or_default()),
     };

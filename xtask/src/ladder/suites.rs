@@ -7,6 +7,8 @@ pub(super) enum Kind {
     Cargo(&'static [&'static str]),
     /// `xtask NAME`; its closing lines are counted.
     Checks(&'static str),
+    /// `xtask NAME`, which runs cargo tests; libtest's lines are counted.
+    Tests(&'static str),
     /// pytest on one file; `tests/conftest.py` records the results.
     Pytest(&'static str),
 }
@@ -32,7 +34,7 @@ impl Suite {
     /// True if the built library and tools are tested, not the sources.
     pub(super) fn needs_library(&self) -> bool {
         match self.kind {
-            Kind::Cargo(_) => false,
+            Kind::Cargo(_) | Kind::Tests(_) => false,
             Kind::Checks(name) => name == "abi",
             Kind::Pytest(_) => true,
         }
@@ -72,6 +74,22 @@ pub(super) const SUITES: &[Suite] = &[
         limit_s: 900,
     },
     Suite {
+        name: "models",
+        about: "models of arm words, bell page, ring, lock, lanes and rendezvous, and weakened twins",
+        quick: false,
+        kind: Kind::Tests("models"),
+        programs: &[],
+        limit_s: 400,
+    },
+    Suite {
+        name: "miri",
+        about: "the shared-memory crates under Miri",
+        quick: false,
+        kind: Kind::Tests("miri"),
+        programs: &["rustup"],
+        limit_s: 600,
+    },
+    Suite {
         name: "abi",
         about: "what libsdp.so exports, imports and relocates",
         quick: true,
@@ -85,6 +103,13 @@ pub(super) const SUITES: &[Suite] = &[
         "tests/abi/test_hooks.py",
         &["cc"],
         600,
+    )),
+    quick(app(
+        "tools",
+        "sdp and sdpnetstat, rule file, log and environment, against the real library",
+        "tests/tools/test_tools.py",
+        &[],
+        200,
     )),
     quick(app(
         "app-redis",

@@ -20,6 +20,8 @@ use sdp_sys::OwnedFd;
 pub const RING: u32 = 64 << 10;
 /// Where the tests put hidden descriptors.
 pub const HIDDEN_MIN: i32 = 100;
+/// Offers that a test process may have open.
+pub const OFFERS: u32 = 16;
 pub const HELLO: [u8; HELLO_LEN] = [0x5a; HELLO_LEN];
 pub const ACK: [u8; HELLO_ACK_LEN] = [0xa5; HELLO_ACK_LEN];
 
@@ -200,6 +202,7 @@ impl End {
             nonce: self.nonce,
             ring_bytes: self.ring,
             hidden_min: HIDDEN_MIN,
+            max_offers: OFFERS,
             hello: &HELLO,
             hello_ack: &ACK,
         })

@@ -30,10 +30,17 @@ unsafe fn fresh_pair(result: c_int, fds: *const c_int) -> c_int {
 }
 
 /// `new` names what `old` names, if the call succeeded.
+#[inline(always)]
 fn duplicated(old: c_int, new: c_int) -> c_int {
-    if new < 0 {
-        return new;
+    if new >= 0 && (calls::is_tracked(old) || calls::is_tracked(new)) {
+        note_duplicate(old, new);
     }
+    new
+}
+
+#[cold]
+#[inline(never)]
+fn note_duplicate(old: c_int, new: c_int) {
     if calls::is_tracked(old) && old != new {
         calls::duplicated(old, new);
         if new <= libc::STDERR_FILENO {
@@ -44,7 +51,6 @@ fn duplicated(old: c_int, new: c_int) -> c_int {
     } else if old != new {
         calls::new_descriptor(new);
     }
-    new
 }
 
 /// Whether a descriptor is open: asked only before a tracked one is replaced, and not in a sandbox.

@@ -8,29 +8,10 @@ use core::arch::naked_asm;
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
 use libc::{c_int, c_long, c_uint, size_t};
-use sdp_socket::calls::{self, Call};
+use sdp_socket::calls::{self, Call, IoUring};
 
 use super::{descriptor, epoll, execute, io, message, poll, privilege, process, socket};
 use crate::{errno, real};
-
-/// What to answer to a program that wants io_uring, whose use of descriptors no hook sees.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum IoUring {
-    /// `ENOSYS` for programs built on libuv, which then use what the hooks see.
-    Auto = 0,
-    /// `ENOSYS` for all.
-    Deny = 1,
-    /// Passed on.
-    Allow = 2,
-}
-
-static IO_URING: AtomicU8 = AtomicU8::new(IoUring::Auto as u8);
-
-/// Sets the answer; the constructor does, from the environment.
-pub(crate) fn set_io_uring(policy: IoUring) {
-    IO_URING.store(policy as u8, Ordering::Relaxed);
-}
 
 /// Whether the process (not a plug-in of it) is built on libuv.
 fn has_libuv() -> bool {
@@ -55,10 +36,10 @@ fn has_libuv() -> bool {
 }
 
 fn denies_io_uring() -> bool {
-    match IO_URING.load(Ordering::Relaxed) {
-        p if p == IoUring::Deny as u8 => true,
-        p if p == IoUring::Allow as u8 => false,
-        _ => has_libuv(),
+    match calls::io_uring() {
+        IoUring::Deny => true,
+        IoUring::Allow => false,
+        IoUring::Auto => has_libuv(),
     }
 }
 
@@ -176,8 +157,10 @@ unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "jne 2f",
         "mov rax, qword ptr [rip + sdp_thread_block@GOTTPOFF]",
         "mov qword ptr fs:[rax + {borrowed}], 1",
+        "mov byte ptr [rip + {shared}], 1",
         "2:",
         "jmp qword ptr [rip + {next}]",
+        shared = sym sdp_sys::pid::SHARED,
         numbers = const NUMBERS,
         borrowed = const sdp_sys::tls::BORROWED_OFFSET,
         table = sym LOOKED_AT,
@@ -200,10 +183,14 @@ unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "ldr x17, [x17, :gottprel_lo12:sdp_thread_block]",
         "add x16, x16, x17",
         "str x16, [x16, #{borrowed}]",
+        "adrp x16, {shared}",
+        "mov w17, #1",
+        "strb w17, [x16, #:lo12:{shared}]",
         "2:",
         "adrp x16, {next}",
         "ldr x16, [x16, #:lo12:{next}]",
         "br x16",
+        shared = sym sdp_sys::pid::SHARED,
         numbers = const NUMBERS,
         borrowed = const sdp_sys::tls::BORROWED_OFFSET,
         table = sym LOOKED_AT,

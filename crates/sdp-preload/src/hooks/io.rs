@@ -35,7 +35,7 @@ unsafe fn receive(
 ) -> ssize_t {
     let Some(iov) = single(buf, n) else { return real() };
     // SAFETY: one vector entry that lives on this stack; the buffer is the program's.
-    answer!(unsafe { calls::recv(fd, &raw const iov, 1, flags) }, flags, real())
+    answer!(unsafe { calls::recv_one(fd, &iov, flags) }, flags, real())
 }
 
 #[cold]
@@ -49,7 +49,7 @@ unsafe fn transmit(
 ) -> ssize_t {
     let Some(iov) = single(buf, n) else { return real() };
     // SAFETY: one vector entry that lives on this stack; the buffer is the program's.
-    answer!(unsafe { calls::send(fd, &raw const iov, 1, flags) }, flags, real())
+    answer!(unsafe { calls::send_one(fd, &iov, flags) }, flags, real())
 }
 
 #[inline]

@@ -15,11 +15,11 @@ const NANOSECONDS: i64 = 1_000_000_000;
 /// After a receive that the socket layer did not make: descriptors may have arrived. The header is
 /// looked into only now, when the kernel has accepted it: a bad pointer is `EFAULT`, not a fault.
 #[inline]
-unsafe fn arrived(msg: *const msghdr, result: ssize_t) -> ssize_t {
+unsafe fn arrived(fd: c_int, msg: *const msghdr, result: ssize_t) -> ssize_t {
     // SAFETY: the kernel accepted the header, so it is readable.
     if result >= 0 && unsafe { (*msg).msg_controllen } != 0 {
         // SAFETY: as above; the control data is what the kernel wrote.
-        unsafe { calls::received_descriptors(msg) };
+        unsafe { calls::received_descriptors(fd, msg) };
     }
     result
 }
@@ -35,9 +35,13 @@ unsafe fn receive_one(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the program's header.
     unsafe {
         if !calls::is_tracked(fd) {
-            return arrived(msg, real::recvmsg(fd, msg, flags));
+            return arrived(fd, msg, real::recvmsg(fd, msg, flags));
         }
-        answer!(calls::recvmsg(fd, msg, flags), flags, arrived(msg, real::recvmsg(fd, msg, flags)))
+        answer!(
+            calls::recvmsg(fd, msg, flags),
+            flags,
+            arrived(fd, msg, real::recvmsg(fd, msg, flags))
+        )
     }
 }
 
@@ -153,7 +157,7 @@ hooks! {
         }
         let result = real::recvmmsg(fd, msgs, n, flags, timeout);
         for i in 0..usize::try_from(result).unwrap_or(0) {
-            arrived(ptr::from_ref(&(*msgs.add(i)).msg_hdr), 0);
+            arrived(fd, ptr::from_ref(&(*msgs.add(i)).msg_hdr), 0);
         }
         result
     }

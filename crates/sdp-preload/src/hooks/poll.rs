@@ -113,21 +113,21 @@ unsafe fn select_us(
 
 hooks! {
     fn poll(fds: *mut pollfd, n: nfds_t, timeout: c_int) -> c_int {
-        if !calls::involved() {
+        if !calls::concerns(fds, n as usize) {
             return real::poll(fds, n, timeout);
         }
         poll_ms(fds, n, timeout, move || real::poll(fds, n, timeout))
     }
 
     fn __poll(fds: *mut pollfd, n: nfds_t, timeout: c_int) -> c_int {
-        if !calls::involved() {
+        if !calls::concerns(fds, n as usize) {
             return real::poll(fds, n, timeout);
         }
         poll_ms(fds, n, timeout, move || real::poll(fds, n, timeout))
     }
 
     fn __poll_chk(fds: *mut pollfd, n: nfds_t, timeout: c_int, room: size_t) -> c_int {
-        if !calls::involved() || !fits(n, room) {
+        if !calls::concerns(fds, n as usize) || !fits(n, room) {
             return real::__poll_chk(fds, n, timeout, room);
         }
         poll_ms(fds, n, timeout, move || real::__poll_chk(fds, n, timeout, room))
@@ -136,7 +136,7 @@ hooks! {
     fn ppoll(
         fds: *mut pollfd, n: nfds_t, timeout: *const timespec, mask: *const sigset_t,
     ) -> c_int {
-        if !calls::involved() {
+        if !calls::concerns(fds, n as usize) {
             return real::ppoll(fds, n, timeout, mask);
         }
         poll_until(fds, n, timeout, mask, move || real::ppoll(fds, n, timeout, mask))
@@ -145,7 +145,7 @@ hooks! {
     fn __ppoll_chk(
         fds: *mut pollfd, n: nfds_t, timeout: *const timespec, mask: *const sigset_t, room: size_t,
     ) -> c_int {
-        if !calls::involved() || !fits(n, room) {
+        if !calls::concerns(fds, n as usize) || !fits(n, room) {
             return real::__ppoll_chk(fds, n, timeout, mask, room);
         }
         poll_until(fds, n, timeout, mask, move || real::__ppoll_chk(fds, n, timeout, mask, room))

@@ -8,6 +8,7 @@ pub mod credit;
 pub mod end;
 pub mod mode;
 pub mod owed;
+pub mod plain;
 pub mod scan;
 pub mod setup;
 pub mod sink;

@@ -7,6 +7,8 @@ use super::*;
 use crate::layout::{CONTROL_BYTES, segment_bytes};
 
 const RING: u32 = 64 * 1024;
+/// Miri takes a thousand times as long.
+const LESS: u64 = if cfg!(miri) { 40 } else { 1 };
 
 fn segment() -> Segment {
     let layout = std::alloc::Layout::from_size_align(segment_bytes(RING), 4096).unwrap();
@@ -45,13 +47,13 @@ impl Rng {
 
 #[test]
 fn random_traffic_against_an_oracle() {
-    for seed in 1..40u64 {
+    for seed in 1..=(40 / LESS) {
         let s = segment();
         let (mut p, mut c) = (Producer::new(s, 0, 0, 0), Consumer::new(s, 0, 0, 0));
         let mut oracle: VecDeque<Vec<u8>> = VecDeque::new();
         let mut rng = Rng(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
         let mut counter = 0u8;
-        for _ in 0..4000 {
+        for _ in 0..4000 / LESS {
             if rng.below(2) == 0 {
                 let len = match rng.below(4) {
                     0 => 0,
@@ -88,7 +90,7 @@ fn random_traffic_against_an_oracle() {
 fn small_traffic_stays_in_the_first_page() {
     let s = segment();
     let (mut p, mut c) = (Producer::new(s, 1, 0, 0), Consumer::new(s, 1, 0, 0));
-    for _ in 0..5000 {
+    for _ in 0..5000 / LESS {
         push(&mut p, &[7; 16], &[1; 64], false).unwrap();
         p.publish();
         let r = c.next(u64::MAX).unwrap().unwrap();
@@ -122,7 +124,7 @@ fn room_is_what_push_accepts() {
     let s = segment();
     let (mut p, mut c) = (Producer::new(s, 0, 0, 0), Consumer::new(s, 0, 0, 0));
     let mut rng = Rng(99);
-    for _ in 0..2000 {
+    for _ in 0..2000 / LESS {
         let room = p.room();
         let len = room.saturating_sub(16).min(16_384);
         if room >= 16 {
@@ -194,7 +196,7 @@ fn forged_record_headers_are_corrupt() {
 #[test]
 fn random_garbage_never_escapes_the_ring() {
     let mut rng = Rng(4711);
-    for _ in 0..300 {
+    for _ in 0..300 / LESS {
         let s = segment();
         for i in 0..segment_bytes(RING) / 8 {
             if rng.below(3) == 0 {
@@ -242,4 +244,139 @@ fn a_pad_skipped_under_a_borrowed_record_is_freed_with_it() {
     assert_eq!(c.head(), next.start);
     c.free_to(next.end());
     assert_eq!(c.head(), p.tail());
+}
+
+#[test]
+fn idle_pages_hold_no_live_byte() {
+    let s = segment();
+    let size = u64::from(RING);
+    let mut rng = Rng(7);
+    for _ in 0..20_000 {
+        let used = match rng.below(4) {
+            0 => 0,
+            1 => size,
+            2 => rng.below(200) * 16,
+            _ => rng.below(size / 16) * 16,
+        };
+        let head = rng.below(1 << 20) * 16;
+        let tail = head + used;
+        let p = Producer::new(s, 0, tail, head);
+        let mut idle = vec![false; (size / PAGE) as usize];
+        for (from, len) in p.idle_pages() {
+            assert!(from % PAGE == 0 && len % PAGE == 0 && from + len <= size);
+            for page in from / PAGE..(from + len) / PAGE {
+                assert!(!idle[page as usize], "twice");
+                idle[page as usize] = true;
+            }
+        }
+        assert!(!idle[0], "the first page is kept");
+        let mut live = vec![false; idle.len()];
+        for at in (head..tail).step_by(16) {
+            live[((at & (size - 1)) / PAGE) as usize] = true;
+        }
+        for page in 1..idle.len() {
+            // A page beside the live part may be kept, all others go; none that is live.
+            assert!(!(idle[page] && live[page]), "head {head} tail {tail} page {page}");
+        }
+        let kept = idle.iter().zip(&live).filter(|(idle, live)| !**idle && !**live).count();
+        assert!(kept <= 1, "head {head} tail {tail}: {kept} free pages kept");
+        if used == 0 {
+            assert_eq!(idle.iter().filter(|i| **i).count(), idle.len() - 1);
+        }
+    }
+    assert_eq!(Producer::new(s, 0, 0, 0).at(size), None);
+}
+
+#[test]
+fn plain_records_are_records() {
+    for seed in 1..30u64 {
+        let s = segment();
+        let mut p = Producer::new(s, 0, 0, 0);
+        let mut head = 0u64;
+        let mut oracle: VecDeque<([u64; 2], Vec<u8>)> = VecDeque::new();
+        let mut rng = Rng(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        let (mut plainly, mut found_plainly) = (0, 0);
+        for n in 0..4000u64 {
+            if rng.below(2) == 0 {
+                let len = if rng.below(4) == 0 { rng.below(9000) } else { rng.below(200) } as usize;
+                let payload: Vec<u8> = (0..len).map(|i| (i as u64 ^ n) as u8).collect();
+                let header = [n, !n];
+                let [low, high] = header.map(u64::to_le_bytes);
+                let bytes = [low, high].concat();
+                let before = (p.tail(), p.free());
+                let pushed = p.push_plain(header, len, |cells| {
+                    assert_eq!(cells.len(), len);
+                    for (cell, byte) in cells.iter().zip(&payload) {
+                        cell.set(*byte);
+                    }
+                });
+                if pushed {
+                    plainly += 1;
+                } else {
+                    assert_eq!(p.tail(), before.0, "nothing was written");
+                    if push(&mut p, &bytes, &payload, false) == Err(PushError::Full) {
+                        continue;
+                    }
+                }
+                p.publish();
+                oracle.push_back((header, payload));
+            } else {
+                let tail = s.half(0).producer.tail.load(Ordering::Relaxed);
+                let mut c = Consumer::new(s, 0, head, head);
+                let record = c.next(u64::MAX).expect("sound");
+                assert_eq!(record.is_none(), oracle.is_empty());
+                let plain = if head == tail { None } else { plain_record(s, 0, head, tail) };
+                let Some(record) = record else { continue };
+                let (header, payload) = oracle.pop_front().expect("published");
+                if let Some(plain) = plain {
+                    found_plainly += 1;
+                    assert_eq!((plain.record, plain.header), (record, header));
+                }
+                let mut read = Vec::new();
+                let (first, rest) = (record.len.min(20), record.len.saturating_sub(20));
+                read_record(s, 0, record, 0, first, |cells| {
+                    read.extend(cells.iter().map(Cell::get))
+                });
+                read_record(s, 0, record, 20, rest, |cells| {
+                    read.extend(cells.iter().map(Cell::get))
+                });
+                let [low, high] = header.map(u64::to_le_bytes);
+                assert_eq!(read, [&low[..], &high[..], &payload[..]].concat());
+                c.free_to(record.end());
+                head = c.head();
+            }
+        }
+        assert!(plainly > 500 && found_plainly > 500, "{plainly} {found_plainly}");
+    }
+}
+
+#[test]
+fn what_is_not_a_whole_message_is_no_plain_record() {
+    let s = segment();
+    let mut p = Producer::new(s, 0, 0, 0);
+    assert!(p.push_plain([1, 2], 100, |_| {}));
+    let end = p.tail();
+    assert!(plain_record(s, 0, 0, end).is_some());
+    assert!(plain_record(s, 0, 0, end - 16).is_none(), "not published to its end");
+    for (len, kind) in [(116u64, 0u64), (116, KIND_PAD.into()), (116, 3), (15, 1), (1 << 31, 1)] {
+        let word = s.ring(0).cast::<AtomicU64>();
+        // SAFETY: the ring is mapped and aligned.
+        unsafe { word.as_ref() }.store(len | kind << 32, Ordering::Relaxed);
+        assert!(plain_record(s, 0, 0, end).is_none(), "length {len}, kind {kind}");
+    }
+    let near_the_end = u64::from(RING) - 48;
+    assert!(plain_record(s, 0, near_the_end, near_the_end + 1000).is_none());
+}
+
+#[test]
+fn a_plain_push_leaves_padding_and_restarts_to_the_ordinary_way() {
+    let s = segment();
+    let mut p = Producer::new(s, 0, RESTART_INDEX, RESTART_INDEX);
+    s.half(0).consumer.head.store(RESTART_INDEX, Ordering::Relaxed);
+    assert!(!p.push_plain([0; 2], 100, |_| {}), "an empty ring restarts");
+    let late = u64::from(RING) - 64;
+    s.half(0).consumer.head.store(late - 128, Ordering::Relaxed);
+    let mut p = Producer::new(s, 0, late, late - 128);
+    assert!(!p.push_plain([0; 2], 100, |_| {}), "a message that wraps");
+    assert!(p.push_plain([0; 2], 40, |_| {}), "one that just fits");
 }

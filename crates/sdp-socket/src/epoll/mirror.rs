@@ -90,6 +90,9 @@ pub(super) struct Mirror {
     pub(super) buckets: [u32; BUCKETS],
     pub(super) free: u32,
     pub(super) used: u32,
+    /// What all sets' waits have learnt together. A program with a set for each connection waits too
+    /// rarely on each of them for one to learn anything by itself.
+    pub(super) spin: spin::Learnt,
 }
 
 pub(super) static LOCK: AtomicU32 = AtomicU32::new(0);
@@ -146,6 +149,7 @@ pub(super) fn make_mirror() -> bool {
     unsafe {
         (&raw mut (*fresh.as_ptr()).buckets).write([NONE; BUCKETS]);
         (&raw mut (*fresh.as_ptr()).free).write(NONE);
+        (&raw mut (*fresh.as_ptr()).spin).write(spin::Learnt::NEW);
     }
     let made =
         MIRROR.compare_exchange(null_mut(), fresh.as_ptr(), Ordering::AcqRel, Ordering::Acquire);
@@ -481,7 +485,7 @@ impl Mirror {
     pub(super) fn lose_host(&mut self, set_index: u32) {
         let Some(set) = self.set(set_index) else { return };
         set.host = NONE;
-        if !process::is_single_threaded() {
+        if !sdp_sys::pid::is_single_threaded() {
             self.rehost(set_index);
         }
     }

@@ -304,6 +304,7 @@ pub(crate) unsafe fn control(
         Some(Entry::Hidden) => return Some(Err(Errno::EBADF)),
         _ => return None,
     };
+    crate::lifecycle::show_listener(conn);
     if event.is_null() && op != libc::EPOLL_CTL_DEL {
         return None;
     }

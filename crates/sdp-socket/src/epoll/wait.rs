@@ -11,8 +11,11 @@ use super::{
     mirror::{Mirror, NONE, REGISTRATIONS, Registration, bucket, with},
 };
 use crate::{
-    conn::{self, Half, Stage, flag},
-    host, process, readiness, spin,
+    conn::{self, Conn, Half, Stage, flag},
+    give_back::before_sleep,
+    host, process,
+    readiness::{self, shorter},
+    spin,
     table::{self, Entry},
     wait,
 };
@@ -122,9 +125,11 @@ unsafe fn wait_on(
         if !with(|m| concerns_us(m, set))? {
             let now = if timeout_ns == Some(0) { 0 } else { monotonic_ns() };
             let left = until.map(|u| u.saturating_sub(now));
+            let nap = if left == Some(0) { left } else { shorter(left, before_sleep()) };
             // SAFETY: as the caller's.
-            match unsafe { kernel_only(set_fd, set, &mut out, max, milliseconds(left), mask) } {
+            match unsafe { kernel_only(set_fd, set, &mut out, max, milliseconds(nap), mask) } {
                 Err(e) => return Some(Err(e)),
+                Ok(true) if out.used == 0 && nap != left => continue,
                 Ok(true) => return Some(Ok(out.used)),
                 Ok(false) if left == Some(0) => return Some(Ok(out.used)),
                 Ok(false) if table::entry(set_fd) != Some(Entry::Set(set)) => {
@@ -163,11 +168,8 @@ unsafe fn wait_on(
             }
         }
         let is_bounded = with(|m| m.set(set).is_some_and(|s| s.has_room_waiters)) == Some(true);
-        let nap = if is_bounded {
-            Some(left.unwrap_or(u64::MAX).min(wait::BOUNDED_SLEEP_NS))
-        } else {
-            left
-        };
+        let nap = if is_bounded { Some(wait::BOUNDED_SLEEP_NS) } else { before_sleep() };
+        let nap = shorter(left, nap);
         // SAFETY: as the caller's.
         let result = unsafe { kernel_events(set_fd, set, &mut out, milliseconds(nap), mask) };
         if is_bounded && out.used == 0 {
@@ -497,6 +499,7 @@ impl Sleeper {
             }
             if by_event {
                 s.spin.slept(slept);
+                m.spin.slept(slept);
             }
         });
     }
@@ -613,14 +616,22 @@ fn judge_enabled(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u3
 /// Looks at the bell page for a moment before sleeping. True: look again.
 fn spin_on_bell(set: u32) -> bool {
     let Some(bell) = process::bell() else { return false };
-    if process::usable_cpus() <= 1 {
-        return false;
-    }
-    let budget = with(|m| m.set(set).map_or(0, |s| s.spin.next())).unwrap_or(0);
-    if budget == 0 {
-        return false;
-    }
-    let success = spin::shared_pause(budget, || bell.any());
-    with(|m| m.set(set).map(|s| s.spin.spun(success)));
+    let asked = with(|m| {
+        // One of the peers stands for all.
+        let host = m.set(set).map_or(NONE, |s| s.host);
+        let peer_cpu = m.reg(host).and_then(|reg| conn::get(reg.conn)).map_or(0, Conn::peer_cpu);
+        // A set that rests may be one of many that are waited for in turn: then all of them know better.
+        let budget = match m.set(set).map_or(0, |s| s.spin.next(spin::Peer::Awake)) {
+            0 => m.spin.next(spin::Peer::Awake),
+            budget => budget,
+        };
+        (peer_cpu, budget)
+    });
+    let Some((peer_cpu, budget)) = asked.filter(|asked| asked.1 != 0) else { return false };
+    let success = spin::shared_pause(peer_cpu, budget, || bell.any());
+    with(|m| {
+        m.spin.spun(success);
+        m.set(set).map(|s| s.spin.spun(success))
+    });
     success
 }

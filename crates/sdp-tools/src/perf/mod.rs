@@ -5,6 +5,9 @@
 //! machine meets both. Which lane the bytes took is not assumed but read from the counters that the
 //! processes hand in. Figures are medians over rounds with their range; times never decide anything.
 
+pub mod hog;
+pub mod idle;
+pub mod idle_peer;
 pub mod matrix;
 pub mod peer;
 pub mod show;
@@ -48,6 +51,15 @@ pub enum Pin {
 }
 
 impl Pin {
+    /// CPUs of process `number`, of those allowed; none: wherever.
+    fn cpus(self, allowed: &[usize], number: usize) -> Vec<usize> {
+        match (self, allowed) {
+            (Self::None, _) | (_, []) => Vec::new(),
+            (Self::One, [first, ..]) => vec![*first],
+            (Self::Two, all) => all.get(number % all.len()).copied().into_iter().collect(),
+        }
+    }
+
     /// The word on the command line.
     pub const fn word(self) -> &'static str {
         match self {
@@ -76,6 +88,15 @@ pub struct Common {
     /// Pause before each round trip, µs (latency only)
     #[arg(long, default_value_t = 0)]
     pub gap_us: u64,
+    /// Round trips on all connections at the same time, a thread each (latency only)
+    #[arg(long)]
+    pub concurrent: bool,
+    /// Other processes that use as much CPU time as they get, on the same CPUs
+    #[arg(long, default_value_t = 0)]
+    pub hogs: usize,
+    /// Which process of the SDP pair has no library
+    #[arg(long, value_enum)]
+    pub without: Option<peer::Side>,
     /// Which CPUs the two processes may use
     #[arg(long, value_enum, default_value_t = Pin::Two)]
     pub pin: Pin,
@@ -104,8 +125,14 @@ pub enum Test {
     Rate(Common),
     /// Connect, one byte each way, close
     Connect(Common),
-    /// The table of tests that the README shows
+    /// Writes to /dev/null: what the library costs a call that is none of its business
+    Call(Common),
+    /// Who waits how, and where: every case in which looking instead of sleeping could lose to TCP
     Matrix(matrix::Options),
+    /// One end without the library, against neither with it
+    Without(matrix::Options),
+    /// Many quiet connections: memory, descriptors, CPU time
+    Idle(idle::Options),
 }
 
 /// One test with all its parameters.
@@ -117,6 +144,9 @@ pub struct Plan {
     pub connections: usize,
     pub epoll: bool,
     pub gap_us: u64,
+    pub concurrent: bool,
+    pub hogs: usize,
+    pub without: Option<peer::Side>,
     pub pin: Pin,
     pub rounds: usize,
     pub paired: bool,
@@ -134,7 +164,7 @@ impl Plan {
         let usual_size = match kind {
             Kind::Latency | Kind::Rate => 64,
             Kind::Stream => 16_384,
-            Kind::Connect => 1,
+            Kind::Connect | Kind::Call => 1,
         };
         let plan = Self {
             kind,
@@ -142,6 +172,9 @@ impl Plan {
             connections: common.connections,
             epoll: common.epoll,
             gap_us: common.gap_us,
+            concurrent: common.concurrent,
+            hogs: common.hogs,
+            without: common.without,
             pin: common.pin,
             rounds: common.rounds.unwrap_or(if common.paired { MIN_PAIRS } else { 9 }),
             paired: common.paired,
@@ -154,6 +187,9 @@ impl Plan {
         }
         if !(1..=4000).contains(&plan.connections) {
             return bad("--connections: from 1 to 4000");
+        }
+        if plan.hogs > 64 {
+            return bad("--hogs: at most 64");
         }
         if !(1..=100_000).contains(&plan.rounds) {
             return bad("--rounds: from 1 to 100000");
@@ -185,6 +221,7 @@ impl Plan {
             Kind::Stream => format!("stream, {} B writes", self.size),
             Kind::Rate => format!("rate, {} B messages", self.size),
             Kind::Connect => "connect, 1 byte each way, close".to_string(),
+            Kind::Call => format!("call, {} B to /dev/null", self.size),
         };
         let mut title = what;
         if self.connections > 1 {
@@ -195,6 +232,16 @@ impl Plan {
         }
         if self.gap_us > 0 {
             title += &format!(", {} µs gaps", self.gap_us);
+        }
+        match self.hogs {
+            0 => {}
+            1 => title += ", 1 hog",
+            hogs => title += &format!(", {hogs} hogs"),
+        }
+        match self.without {
+            None => {}
+            Some(peer::Side::Server) => title += ", server without",
+            Some(peer::Side::Client) => title += ", client without",
         }
         title
             + match self.pin {
@@ -292,22 +339,21 @@ fn start_peer(
     if plan.epoll {
         command.arg("--epoll");
     }
+    if plan.concurrent {
+        command.arg("--concurrent");
+    }
     command.env_remove(RULES_VARIABLE);
     match setting.transport {
-        Transport::Tcp => {
-            command.env_remove("LD_PRELOAD").env_remove(collect::VARIABLE);
-        }
-        Transport::Sdp => {
+        Transport::Sdp if plan.without != Some(side) => {
             command.envs(setting.env.set.iter().map(|(k, v)| (k, v)));
             command.env(collect::VARIABLE, setting.report_to);
         }
+        _ => {
+            command.env_remove("LD_PRELOAD").env_remove(collect::VARIABLE);
+        }
     }
     let allowed = sys::allowed_cpus();
-    let cpus: Vec<usize> = match (plan.pin, allowed.as_slice()) {
-        (Pin::None, _) | (_, []) => Vec::new(),
-        (Pin::One, [first, ..]) => vec![*first],
-        (Pin::Two, all) => vec![all[number % all.len()]],
-    };
+    let cpus = plan.pin.cpus(&allowed, number);
     if !cpus.is_empty() {
         sys::before_exec(&mut command, move || sys::pin_to(&cpus));
     }
@@ -419,6 +465,7 @@ pub fn measure(plan: &Plan) -> Result<Outcome, Failure> {
     let mut sdp = Pair::start(plan, &setting(Transport::Sdp))?;
     tcp.warm_up()?;
     sdp.warm_up()?;
+    let hogs = hog::start(plan.hogs, plan.pin)?;
 
     let ticks = machine_ticks();
     let mut rounds: [Vec<Round>; 2] = [Vec::new(), Vec::new()];
@@ -430,7 +477,8 @@ pub fn measure(plan: &Plan) -> Result<Outcome, Failure> {
             rounds[which].push(pair.round(Order { nanos: plan.round_ns() })?);
         }
     }
-    let ours: u64 = rounds.iter().flatten().map(|r| r.cpu_ns).sum();
+    let ours: u64 = rounds.iter().flatten().map(|r| r.cpu_ns).sum::<u64>() + hogs.cpu_ns();
+    drop(hogs);
     let foreign_cpu = foreign_share(ticks, ours);
     tcp.end()?;
     sdp.end()?;
@@ -459,7 +507,7 @@ pub fn measure(plan: &Plan) -> Result<Outcome, Failure> {
 
 const fn unit(kind: Kind) -> &'static str {
     match kind {
-        Kind::Latency | Kind::Connect => "us",
+        Kind::Latency | Kind::Connect | Kind::Call => "us",
         Kind::Stream => "GB/s",
         Kind::Rate => "Mmsg/s",
     }
@@ -469,6 +517,11 @@ const fn unit(kind: Kind) -> &'static str {
 fn value(plan: &Plan, round: &Round) -> f64 {
     let wall = round.wall_ns.max(1) as f64;
     match plan.kind {
+        // Threads that get the CPU in turn: what matters is how many round trips they make together.
+        Kind::Latency if plan.concurrent => {
+            wall * plan.connections as f64 / 1e3 / round.ops.max(1) as f64
+        }
+        Kind::Call => wall / 1e3 / round.ops.max(1) as f64,
         Kind::Latency | Kind::Connect => f64::from(round.p50_ns) / 1e3,
         Kind::Stream => round.bytes as f64 / wall,
         Kind::Rate => round.ops as f64 * 1e3 / wall,
@@ -491,7 +544,8 @@ fn side(plan: &Plan, rounds: &[Round]) -> Side {
     };
     Side {
         value: all(&|r| value(plan, r)),
-        p99_us: (!plan.is_one_way()).then(|| all(&|r| f64::from(r.p99_ns) / 1e3)),
+        p99_us: matches!(plan.kind, Kind::Latency | Kind::Connect)
+            .then(|| all(&|r| f64::from(r.p99_ns) / 1e3)),
         cpu: all(&cpu),
     }
 }
@@ -506,7 +560,10 @@ pub fn main(test: &Test) -> Result<(), Failure> {
         Test::Stream(common) => (Kind::Stream, common),
         Test::Rate(common) => (Kind::Rate, common),
         Test::Connect(common) => (Kind::Connect, common),
-        Test::Matrix(options) => return matrix::main(options),
+        Test::Call(common) => (Kind::Call, common),
+        Test::Matrix(options) => return matrix::main(options, &matrix::WAITING),
+        Test::Without(options) => return matrix::main(options, &matrix::WITHOUT),
+        Test::Idle(options) => return idle::main(options),
     };
     let outcome = measure(&Plan::new(kind, common)?)?;
     if common.json {
@@ -529,6 +586,9 @@ mod tests {
             connections: 1,
             epoll: false,
             gap_us: 0,
+            concurrent: false,
+            hogs: 0,
+            without: None,
             pin: Pin::Two,
             seconds: 4.0,
             paired: false,

@@ -30,10 +30,13 @@ pub enum Kind {
     Rate,
     /// Connect, one byte each way, close.
     Connect,
+    /// Writes to a descriptor that is no socket.
+    Call,
 }
 
 /// Which process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Side {
     /// Accepts.
     Server,
@@ -61,6 +64,9 @@ pub struct Options {
     /// Pause before each round trip, µs
     #[arg(long, default_value_t = 0)]
     pub gap_us: u64,
+    /// Round trips on all connections at the same time, a thread each
+    #[arg(long)]
+    pub concurrent: bool,
     /// Where the server listens (client only)
     #[arg(long, default_value_t = 0)]
     pub port: u16,
@@ -94,6 +100,12 @@ pub struct Round {
 const MAX_SAMPLES: usize = 1 << 20;
 /// Connections that one round may open: ports stay in TIME_WAIT for a minute.
 const MAX_CONNECTS: u64 = 700;
+/// The same for a short round, of which there are hundreds.
+const MAX_CONNECTS_SHORT: u64 = 60;
+/// Longest short round.
+const SHORT_NS: u64 = 25_000_000;
+/// Calls between two looks at the clock.
+const CALL_BATCH: u64 = 256;
 /// First byte on a connection that ends the server of [`Kind::Connect`].
 const QUIT: u8 = b'q';
 
@@ -206,7 +218,7 @@ fn serve(options: &Options) -> io::Result<()> {
         return echo_all(&mut conns, options);
     }
     let serve_one = |conn: &mut Conn| match options.kind {
-        Kind::Latency => echo(conn, options.size),
+        Kind::Latency | Kind::Call => echo(conn, options.size),
         _ => swallow(conn, options.size),
     };
     if let [only] = conns.as_mut_slice() {
@@ -322,7 +334,22 @@ fn drive(options: &Options) -> io::Result<()> {
         let cpu = sys::own_cpu_ns();
         let started = Instant::now();
         let (ops, bytes) = match options.kind {
+            Kind::Latency if options.concurrent => {
+                let each = |_, conn: &mut Conn| {
+                    let mut own = Vec::new();
+                    let (ops, bytes) =
+                        round_trips(std::slice::from_mut(conn), options, order, &mut own)?;
+                    Ok((ops, bytes, own))
+                };
+                let mut sum = (0, 0);
+                for (ops, bytes, own) in in_threads(&mut conns, each)? {
+                    sum = (sum.0 + ops, sum.1 + bytes);
+                    samples.extend(own.into_iter().take(MAX_SAMPLES - samples.len()));
+                }
+                sum
+            }
             Kind::Latency => round_trips(&mut conns, options, order, &mut samples)?,
+            Kind::Call => calls(order, options.size)?,
             Kind::Connect => connects(&connect, order, &mut samples)?,
             Kind::Stream | Kind::Rate => one_way(&mut conns, options, order)?,
         };
@@ -415,13 +442,20 @@ fn one_way_on(conn: &mut Conn, size: usize, limit: Duration) -> io::Result<u64> 
     let mut message = vec![0; size];
     let mut expected = 0u64;
     let mut count = 0u64;
+    let mut left = batch;
     // TCP may gather small messages while they stream, as it does by default. Before waiting for the
     // answer the rest is pushed out: otherwise it would lie there until a delayed acknowledgement,
     // and the round would measure that timer.
     conn.stream.set_nodelay(false)?;
     let started = Instant::now();
     loop {
-        let is_last = count % batch == batch - 1 && started.elapsed() >= limit;
+        // Counted down, not divided: a division would be a good part of a small message's time.
+        left -= 1;
+        let mut is_last = false;
+        if left == 0 {
+            left = batch;
+            is_last = started.elapsed() >= limit;
+        }
         // The first byte (the number's lowest) is the mark.
         let number = (count << 8).to_le();
         fill(&mut message, number);
@@ -452,6 +486,7 @@ fn connects(
     samples: &mut Vec<u32>,
 ) -> io::Result<(u64, u64)> {
     let limit = Duration::from_nanos(order.nanos);
+    let most = if order.nanos <= SHORT_NS { MAX_CONNECTS_SHORT } else { MAX_CONNECTS };
     let started = Instant::now();
     let mut begin = started;
     let mut ops = 0;
@@ -465,8 +500,28 @@ fn connects(
         sample(samples, begin, now);
         begin = now;
         ops += 1;
-        if now.duration_since(started) >= limit || ops >= MAX_CONNECTS {
+        if now.duration_since(started) >= limit || ops >= most {
             return Ok((ops, ops));
+        }
+    }
+}
+
+/// Writes to a descriptor that the library has nothing to do with.
+fn calls(order: Order, size: usize) -> io::Result<(u64, u64)> {
+    let mut nowhere = std::fs::OpenOptions::new().write(true).open("/dev/null")?;
+    let message = vec![0; size];
+    let limit = Duration::from_nanos(order.nanos);
+    let started = Instant::now();
+    let mut ops = 0;
+    loop {
+        for _ in 0..CALL_BATCH {
+            if nowhere.write(&message)? != size {
+                return Err(wrong("a short write"));
+            }
+        }
+        ops += CALL_BATCH;
+        if started.elapsed() >= limit {
+            return Ok((ops, ops * size as u64));
         }
     }
 }

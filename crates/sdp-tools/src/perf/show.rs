@@ -69,9 +69,9 @@ pub fn lane(outcome: &Outcome) -> String {
 }
 
 /// Column widths of [`row`].
-const HEAD: [(&str, usize); 6] =
-    [("TCP", 10), ("SDP", 10), ("unit", 7), ("faster", 8), ("CPU", 7), ("on SDP", 9)];
-const NAME_WIDTH: usize = 52;
+const HEAD: [(&str, usize); 7] =
+    [("TCP", 8), ("SDP", 8), ("unit", 7), ("faster", 8), ("95 %", 15), ("CPU", 7), ("on SDP", 9)];
+const NAME_WIDTH: usize = 56;
 
 /// Title line of a table of tests.
 pub fn head() -> String {
@@ -87,6 +87,7 @@ pub fn row(o: &Outcome) -> String {
         figure(o.sdp.value.median),
         o.unit.to_string(),
         format!("{}x", figure(o.ratio.median)),
+        format!("[{} - {}]", figure(o.ratio.low), figure(o.ratio.high)),
         format!("{}x", figure(o.cpu_ratio)),
         share,
     ];

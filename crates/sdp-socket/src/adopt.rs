@@ -1,0 +1,228 @@
+//! Connections that somebody else began, and that came to this process by exec or SCM_RIGHTS (X13).
+//!
+//! No segment travels. Such a connection starts over: on the kernel lane, counted, and once it has earned
+//! it here, and nobody else has its socket open, it meets the other end afresh. On a standard descriptor
+//! it stays on the kernel lane, because stdio and shells use those numbers without asking; a program that
+//! moves it to another number (sshd does) frees it.
+
+use core::sync::atomic::Ordering;
+
+use libc::{c_int, socklen_t};
+use sdp_config::{Family, Role};
+use sdp_stats::Reason;
+use sdp_sys::{
+    fd,
+    holders::{Held, Search},
+    section,
+    stat::{self, Identity},
+    sys, unix,
+};
+
+use crate::{
+    conn::{Conn, Stage, flag, row_flag},
+    lifecycle::{self, ADDRESS_MAX},
+    log, process, settings,
+    table::{self, Entry},
+};
+
+/// [`Conn::giver`] of a connection that processes out of sight may hold.
+const ANYBODY: u32 = u32::MAX;
+/// Calls between two looks whether an adopted connection has left the standard descriptors.
+const LOOK_EVERY: u32 = 16;
+/// Number of the first descriptor that a service manager passes, and most of them that are looked at.
+const FIRST_PASSED: i32 = 3;
+const PASSED_MAX: u32 = 64;
+
+/// When the process begins: what it was given.
+pub(crate) fn begin() {
+    standard_descriptors();
+    activated();
+}
+
+/// Connections on the standard descriptors, which inetd services, sshd's
+/// sessions and shells get from whoever executed them. The kernel is asked about sockets only.
+fn standard_descriptors() {
+    let mut adopted: [Option<Identity>; 3] = [None; 3];
+    for fd in 0..=2 {
+        let Ok(stat) = stat::stat(fd) else { continue };
+        if fd == 2 {
+            log::remember_stderr(stat.id);
+        }
+        if !stat.is_socket() {
+            continue;
+        }
+        if let Some(first) = adopted.iter().position(|known| *known == Some(stat.id)) {
+            lifecycle::duplicated(first as c_int, fd);
+        } else if adopt(fd, 0)
+            && let Some(slot) = adopted.get_mut(fd as usize)
+        {
+            *slot = Some(stat.id);
+        }
+    }
+}
+
+/// Descriptors that a service manager passed.
+fn activated() {
+    for fd in (FIRST_PASSED..).take(settings::listen_fds().min(PASSED_MAX) as usize) {
+        if table::entry(fd).is_none() && stat::stat(fd).is_ok_and(|stat| stat.is_socket()) {
+            adopt(fd, 0);
+        }
+    }
+}
+
+/// A number that arrived with SCM_RIGHTS over the Unix socket `through`.
+pub(crate) fn received(through: c_int, fd: c_int) {
+    lifecycle::forget(fd);
+    let giver = unix::peer_credentials(through).map_or(0, |peer| peer.pid);
+    adopt(fd, giver);
+}
+
+/// Follows a connection that somebody else began. `giver`: a process that may still have it open; 0:
+/// only ancestors may. False when `fd` is no connected TCP socket.
+fn adopt(fd: c_int, giver: i32) -> bool {
+    if process::is_retired()
+        || !process::is_ours()
+        || fd::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) != Ok(libc::IPPROTO_TCP)
+    {
+        return false;
+    }
+    if remote_address(fd).is_none() {
+        return false; // a listener, or not connected yet
+    }
+    let _section = section::Guard::enter();
+    let flags = flag::ADOPTED | if is_v6(fd) { flag::V6 } else { 0 };
+    let Some(conn) = lifecycle::install(fd, Stage::Kernel, flags) else { return false };
+    conn.giver.store(giver.max(0) as u32, Ordering::Relaxed);
+    true
+}
+
+/// This process passes a connection on and may go on using it: a read lock on the carrier's first byte,
+/// which the kernel drops when the process closes the connection or ends, tells who gets it.
+pub(crate) fn announce(fd: c_int) {
+    let lock = byte_lock(libc::F_RDLCK);
+    // SAFETY: the structure outlives the call.
+    let _ = unsafe { sys!(libc::SYS_fcntl, fd, libc::F_SETLK, &raw const lock) };
+}
+
+/// Whether another process has [`announce`]d that it holds the connection.
+fn is_announced(fd: c_int) -> bool {
+    let mut lock = byte_lock(libc::F_WRLCK);
+    // SAFETY: the structure outlives the call.
+    let asked = unsafe { sys!(libc::SYS_fcntl, fd, libc::F_GETLK, &raw mut lock) };
+    asked.is_err() || lock.l_type != libc::F_UNLCK as i16
+}
+
+fn byte_lock(kind: c_int) -> libc::flock {
+    libc::flock {
+        l_type: kind as i16,
+        l_whence: libc::SEEK_SET as i16,
+        l_start: 0,
+        l_len: 1,
+        l_pid: 0,
+    }
+}
+
+fn remote_address(fd: c_int) -> Option<([u8; 16], u16)> {
+    let mut name = [0u8; ADDRESS_MAX];
+    let mut len = ADDRESS_MAX as socklen_t;
+    // SAFETY: buffer and length outlive the call.
+    unsafe { sys!(libc::SYS_getpeername, fd, name.as_mut_ptr(), &raw mut len) }.ok()?;
+    lifecycle::parse_address(&name)
+}
+
+/// Who began it is not known: a rule for either side keeps it on TCP.
+fn is_tcp_by_rule(fd: c_int) -> bool {
+    [(Role::Client, remote_address(fd)), (Role::Server, lifecycle::local_address(fd))]
+        .into_iter()
+        .any(|(role, end)| {
+            end.is_none_or(|(address, port)| settings::family(role, address, port) == Family::Tcp)
+        })
+}
+
+fn is_v6(fd: c_int) -> bool {
+    fd::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_DOMAIN) == Ok(libc::AF_INET6)
+}
+
+/// The first call on an adopted connection. Counted as an end by whoever saw it begin; here its bytes
+/// are, if there is a page for them.
+pub(crate) fn see_first(conn: &Conn, fd: c_int) {
+    process::start();
+    conn.set(flag::SEEN);
+    process::hand_in();
+    process::ensure_row(conn);
+    let reason = if is_on_standard(conn) { Reason::StandardDescriptor } else { Reason::Inherited };
+    conn.note_reason(conn.pin_reason().unwrap_or(reason));
+    reconsider(conn, fd);
+}
+
+/// After a call on an adopted connection that is on the kernel lane: lets it begin to earn better as
+/// soon as no standard descriptor names it.
+#[cold]
+pub(crate) fn after_call(conn: &Conn, fd: c_int) {
+    let tick = conn.ticks.fetch_add(1, Ordering::Relaxed);
+    if tick.is_multiple_of(LOOK_EVERY) {
+        reconsider(conn, fd);
+    }
+}
+
+/// The process leaves its trust domain, with its family memory, while the connection is not on a lane: in
+/// the next family it is a connection that came from elsewhere and that any old relative may hold.
+pub(crate) fn start_over(conn: &Conn) {
+    conn.set_row(None);
+    conn.giver.store(ANYBODY, Ordering::Relaxed);
+    conn.set(flag::ADOPTED);
+}
+
+fn reconsider(conn: &Conn, fd: c_int) {
+    if conn.has(flag::PINNED) || is_on_standard(conn) || !process::start() {
+        return;
+    }
+    if conn.row_index().is_none() {
+        if is_tcp_by_rule(fd) {
+            conn.set(flag::RULE_TCP);
+            conn.note_reason(Reason::RuleTcp);
+            return conn.pin_to_kernel(Reason::RuleTcp);
+        }
+        let row = process::family().and_then(|(f, slot)| f.open_row(slot, process::pid()));
+        if row.is_none() {
+            return conn.pin_to_kernel(Reason::NoMemory);
+        }
+        conn.set_row(row);
+        if conn.giver.load(Ordering::Relaxed) == ANYBODY
+            && let Some(row) = conn.row()
+        {
+            row.flags.fetch_or(row_flag::OUT_OF_SIGHT, Ordering::SeqCst);
+        }
+    }
+    conn.change_stage(Stage::Kernel, Stage::Young);
+}
+
+fn is_on_standard(conn: &Conn) -> bool {
+    (0..=2).any(|fd| table::entry(fd) == Some(Entry::Conn(conn.index())))
+}
+
+/// Whether somebody outside the family may still use a connection: an ancestor of the process, or who
+/// gave it to us; for one that a relative took out of the family's sight, anybody. Asked when the
+/// connection has earned a meeting.
+#[cold]
+pub(crate) fn is_held_outside(conn: &Conn, fd: c_int) -> bool {
+    let (Ok(inode), Some(row)) = (fd::inode(fd), conn.row()) else { return true };
+    let mut search = Search::new(inode);
+    // Cleared first: a relative that leaves from now on sets it again, and whoever attaches looks again.
+    let flags = row.flags.fetch_and(!row_flag::OUT_OF_SIGHT, Ordering::SeqCst);
+    if flags & row_flag::OUT_OF_SIGHT != 0 {
+        let is_held = search.everybody() != Held::No;
+        if is_held {
+            row.flags.fetch_or(row_flag::OUT_OF_SIGHT, Ordering::SeqCst);
+        }
+        return is_held;
+    }
+    if is_announced(fd) || search.ancestors() != Held::No {
+        return true;
+    }
+    let giver = conn.giver.load(Ordering::Relaxed);
+    giver != 0
+        && giver != ANYBODY
+        && giver != process::pid()
+        && search.process(giver as i32) != Held::No
+}

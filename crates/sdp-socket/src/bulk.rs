@@ -1,0 +1,259 @@
+//! Bulk on a connection whose ends are still meeting: large sends in pieces, and the pauses that let the
+//! other end catch up.
+//!
+//! A sender fills the kernel's buffers, megabytes, within the time in which a reader wakes up, and all of
+//! that is on the wrong lane. So a large send of a connection that may still be promoted is made here,
+//! piece by piece, and what is left of it moves to the SDP lane as soon as that exists; the program sees
+//! one call. Between pieces the meeting goes on, and for a bounded time per connection ([`PAUSE_NS`]), a
+//! call waits until the other end has taken its step. This is the only place where a call waits for the
+//! other end of a meeting. It refuses to do so for small traffic, for calls that nearly are over, and for
+//! peers of a kind that did not answer before.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use libc::{c_int, pollfd, timespec};
+use sdp_sys::{errno::Errno, fd, section, sys, time::monotonic_ns};
+
+use crate::{
+    calls::{self, Road, Ticket},
+    carrier,
+    conn::{self, Conn, Half, Stage},
+    iovec::Buffers,
+    process, promote, send, splice,
+    table::Pinned,
+    wait,
+};
+
+/// Bytes of one piece, and what counts as bulk.
+pub(crate) const PIECE: usize = 64 * 1024;
+/// Longest that all calls of a connection together pause for the other end …
+const PAUSE_NS: u32 = 100_000;
+/// … with one nanosecond more for so many bytes that the same call is still to send: little beside the
+/// time that they take on the kernel lane …
+const PAUSE_BYTES_PER_NS: usize = 10;
+/// … up to this.
+const PAUSE_BULK_NS: u32 = 400_000;
+/// The same for a sender that the program lets block, as long as no pause of this process was in vain: a
+/// reader may be about to get a CPU, and nothing that is sent before reaches it sooner.
+const PAUSE_MAX_NS: u32 = 1_000_000;
+/// Shortest pause that is worth a system call.
+const PAUSE_MIN_NS: u32 = 10_000;
+/// Between two looks at a connection that the other end has not accepted.
+const NAP_NS: u64 = 30_000;
+/// A reader with nothing to read pauses no longer than this: perhaps its sender is done.
+const READER_PAUSE_NS: u32 = 50_000;
+/// Calls since the meeting began after which a sender of smaller pieces counts as a stream.
+const STREAM_CALLS: u32 = 3;
+/// Sends of a connection that give the CPU away while the meeting goes on.
+const YIELDS: u32 = 64;
+/// Doublings of the distance between pauses that nobody answered.
+const BACKOFF_MAX: u32 = 10;
+/// Times that one sleeping send wakes up for the meeting's sake.
+const WAKES: u32 = 8;
+/// Flags of a send that can be made in pieces.
+const PLAIN_FLAGS: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE;
+
+/// Pauses in a row that were for nothing, and pauses that were asked for meanwhile.
+static UNANSWERED: AtomicU32 = AtomicU32::new(0);
+static ASKED: AtomicU32 = AtomicU32::new(0);
+
+/// Whether a call with these flags is for [`send`] or [`sendfile`] if it is to send more than [`PIECE`].
+#[inline]
+pub(crate) fn concerns(ticket: &Ticket, flags: c_int) -> bool {
+    flags & !PLAIN_FLAGS == 0
+        && conn::get(ticket.conn())
+            .is_some_and(|conn| matches!(conn.stage(), Stage::Young | Stage::Meeting))
+        && !process::is_retired()
+}
+
+/// A large send on a connection that is not attached yet.
+pub(crate) fn send(first: Ticket, buffers: &mut Buffers, flags: c_int) -> Result<usize, Errno> {
+    let mark = section::mark();
+    let number = first.number();
+    let wanted = buffers.left();
+    let mut ticket = first;
+    let mut deadline: Option<Option<u64>> = None;
+    let mut wakes = 0;
+    loop {
+        let sent = carrier::send(number, buffers, PIECE, flags);
+        let moved = *sent.as_ref().unwrap_or(&0);
+        buffers.advance(moved);
+        calls::finish_more(ticket, moved as isize, flags, buffers.left());
+        let done = wanted - buffers.left();
+        let partial = |e| if done > 0 { Ok(done) } else { Err(e) };
+        match sent {
+            Ok(_) if buffers.left() == 0 => return Ok(done),
+            Ok(_) => {}
+            Err(Errno::EPIPE) if done == 0 => return send::raise_pipe(number, flags),
+            Err(Errno::EAGAIN) => {
+                if flags & libc::MSG_DONTWAIT != 0 || fd::is_nonblocking(number) {
+                    return partial(Errno::EAGAIN);
+                }
+                let until = *deadline.get_or_insert_with(|| {
+                    carrier::timeout_ns(number, libc::SO_SNDTIMEO).map(|ns| monotonic_ns() + ns)
+                });
+                let Some(conn) = Pinned::new(number, Half::Send) else {
+                    return partial(Errno::EBADF);
+                };
+                let meeting = if wakes < WAKES { expects(&conn) } else { -1 };
+                wakes += 1;
+                match wait::for_carrier_room_or(&conn, meeting, until, mark) {
+                    wait::Woken::Look => promote::advance(&conn, number),
+                    wait::Woken::TimedOut => return partial(Errno::EAGAIN),
+                    wait::Woken::Interrupted => return partial(Errno::EINTR),
+                    wait::Woken::Closed => return partial(Errno::EBADF),
+                }
+            }
+            Err(e) => return partial(e),
+        }
+        ticket = match calls::road(number, Half::Send) {
+            Road::Kernel(ticket) => ticket,
+            Road::Library(conn) => {
+                return match send::send(&conn, buffers, flags) {
+                    Ok(n) => Ok(done + n),
+                    Err(e) => partial(e),
+                };
+            }
+            Road::Pass => return partial(Errno::EBADF),
+        };
+    }
+}
+
+/// A large `sendfile` on a connection that is not attached yet.
+///
+/// # Safety
+/// `offset` is null or readable and writable.
+pub(crate) unsafe fn sendfile(
+    first: Ticket,
+    input: c_int,
+    offset: *mut i64,
+    count: usize,
+) -> Result<usize, Errno> {
+    let number = first.number();
+    let mut ticket = first;
+    let mut done = 0;
+    loop {
+        let want = (count - done).min(PIECE);
+        // SAFETY: the caller's offset.
+        let sent = unsafe { sys!(libc::SYS_sendfile, number, input, offset, want) };
+        let moved = *sent.as_ref().unwrap_or(&0);
+        done += moved;
+        calls::finish_more(ticket, moved as isize, 0, count - done);
+        match sent {
+            Ok(n) if n == want && done < count => {}
+            Ok(_) => return Ok(done),
+            Err(e) => return if done > 0 { Ok(done) } else { Err(e) },
+        }
+        ticket = match calls::road(number, Half::Send) {
+            Road::Kernel(ticket) => ticket,
+            Road::Library(conn) => {
+                // SAFETY: the caller's offset.
+                let rest = unsafe { splice::sendfile(&conn, input, offset, count - done) };
+                return Ok(done + rest.unwrap_or(0));
+            }
+            Road::Pass => return Ok(done),
+        };
+    }
+}
+
+/// The descriptor that tells of the other end's next step; −1 none.
+fn expects(conn: &Conn) -> i32 {
+    if conn.stage() != Stage::Meeting {
+        return -1;
+    }
+    let _section = section::Guard::enter();
+    conn.try_meeting(|meeting| meeting.expects()).unwrap_or(-1)
+}
+
+/// After a call that moved bytes of `half` while the ends were meeting; `more` bytes of the same call
+/// are still to be sent. Pauses where that saves more than it costs.
+pub(crate) fn let_catch_up(conn: &Conn, number: c_int, half: Half, more: usize) {
+    let bulk = process::tunables().promote_bytes();
+    let moved = conn.bytes[half as usize].load(Ordering::Relaxed);
+    let ticks = conn.ticks.load(Ordering::Relaxed);
+    let most = match half {
+        Half::Send if moved < bulk + PIECE as u64 => 0,
+        Half::Send if more < PIECE && ticks < STREAM_CALLS => 0,
+        Half::Send => patience(number, more),
+        Half::Receive if moved < bulk || !is_joining(conn) => 0,
+        Half::Receive if carrier::queued(number).unwrap_or(0) < PIECE as u64 => READER_PAUSE_NS,
+        Half::Receive => PAUSE_NS,
+    };
+    let left = most.saturating_sub(conn.paused_ns.load(Ordering::Relaxed));
+    if left >= PAUSE_MIN_NS {
+        return pause(conn, number, half, left);
+    }
+    if half == Half::Send && most != 0 && ticks < YIELDS {
+        // Whoever else wants this CPU may be the reader.
+        // SAFETY: no arguments.
+        let _ = unsafe { sys!(libc::SYS_sched_yield) };
+        promote::advance(conn, number);
+    }
+}
+
+/// A meeting has succeeded: the processes that this one talks to have the library.
+pub(crate) fn met() {
+    UNANSWERED.store(0, Ordering::Relaxed);
+}
+
+/// How long a sender's calls may pause in all, `more` bytes before the end of one of them.
+fn patience(number: c_int, more: usize) -> u32 {
+    if UNANSWERED.load(Ordering::Relaxed) == 0 && !fd::is_nonblocking(number) {
+        return PAUSE_MAX_NS;
+    }
+    let extra = u32::try_from(more / PAUSE_BYTES_PER_NS).unwrap_or(u32::MAX);
+    PAUSE_NS.saturating_add(extra).min(PAUSE_BULK_NS)
+}
+
+/// Whether this end waits for the other end's answer: then that end has the library.
+fn is_joining(conn: &Conn) -> bool {
+    let _section = section::Guard::enter();
+    conn.try_meeting(|meeting| meeting.is_joining()) == Some(true)
+}
+
+/// Waits for the other end's next step, and then for its reader to be ready.
+#[cold]
+fn pause(conn: &Conn, number: c_int, half: Half, left: u32) {
+    let unanswered = UNANSWERED.load(Ordering::Relaxed);
+    if unanswered != 0 {
+        let asked = ASKED.fetch_add(1, Ordering::Relaxed);
+        if !asked.is_multiple_of(1 << unanswered.min(BACKOFF_MAX)) {
+            return;
+        }
+    }
+    let begun = monotonic_ns();
+    let passed = || monotonic_ns().saturating_sub(begun);
+    let left = u64::from(left);
+    let mut has_waited = false;
+    while conn.stage() == Stage::Meeting {
+        let meeting = expects(conn);
+        let mut rest = left.saturating_sub(passed());
+        if rest < u64::from(PAUSE_MIN_NS) {
+            break;
+        }
+        if meeting < 0 {
+            rest = rest.min(NAP_NS); // nobody has accepted the connection yet
+        }
+        has_waited = true;
+        let mut fds = [pollfd { fd: meeting, events: libc::POLLIN, revents: 0 }];
+        let mut timeout = timespec { tv_sec: 0, tv_nsec: rest as i64 };
+        // SAFETY: both outlive the call; no signal mask.
+        let ready = unsafe { sys!(libc::SYS_ppoll, fds.as_mut_ptr(), 1, &raw mut timeout, 0, 8) };
+        if ready.is_err() || (ready == Ok(0) && meeting >= 0) {
+            break; // a signal, or time is up
+        }
+        promote::advance(conn, number);
+    }
+    if conn.stage() == Stage::Attached {
+        if half == Half::Send {
+            while passed() < left && !send::is_trusted(conn) {
+                // SAFETY: no arguments.
+                let _ = unsafe { sys!(libc::SYS_sched_yield) };
+            }
+        }
+    } else if has_waited {
+        UNANSWERED.fetch_add(1, Ordering::Relaxed);
+    }
+    let passed = passed().min(u64::from(PAUSE_MAX_NS)) as u32;
+    conn.paused_ns.fetch_add(passed, Ordering::Relaxed);
+}

@@ -1,0 +1,191 @@
+//! The producer's steps.
+
+use super::*;
+
+impl At<'_> {
+    pub(super) fn produce(mut self) -> Option<Result<S, String>> {
+        let broken = |Broken| "the producer finds the log broken".to_owned();
+        let needs_gate = match self.s.p {
+            P::Kernel => self.m.twin != Twin::SendsPastTheGate,
+            P::Enter | P::Ring { .. } | P::Leave => true,
+            P::Bells { first, armed } => {
+                let late =
+                    first && self.lines.consumer.followed.load(Ordering::SeqCst) != self.s.switches;
+                if !late && armed.is_none() {
+                    self.s.p = P::Idle;
+                    return Some(self.done());
+                }
+                true
+            }
+            _ => false,
+        };
+        if needs_gate && !self.gate_is_free() {
+            return None;
+        }
+        let twin = self.m.twin;
+        match self.s.p.clone() {
+            P::Idle if self.s.sent == self.m.bytes && self.m.closes => {
+                self.s.fin = true;
+                self.s.p = P::Closed;
+            }
+            P::Idle | P::Closed => return None, // its choices are made in `steps`
+            P::Trusted => {
+                let trusts = self.lines.consumer.trusts_itself.load(Ordering::SeqCst) != 0;
+                self.s.p = if trusts { P::Followed } else { P::Kernel };
+            }
+            P::Followed => {
+                let followed = self.lines.consumer.followed.load(Ordering::SeqCst);
+                let may = followed == self.s.switches || twin == Twin::EarlyEntry;
+                self.s.p = if may && !self.s.pinned { P::Enter } else { P::Kernel };
+            }
+            P::Enter => {
+                let mut source = self.source();
+                source.carrier_sent = self.s.taken;
+                let has_entered = if twin == Twin::EntersUnasked {
+                    source.switch(self.lines, Lane::Sdp);
+                    true
+                } else {
+                    source.enter(self.lines)
+                };
+                self.put_source(&source);
+                self.s.p = if has_entered { P::Ring { first: true } } else { P::Kernel };
+            }
+            P::Ring { first } => {
+                let mut source = self.source();
+                let adopted = twin != Twin::NeverAdopts
+                    && match source.adopt(self.lines).map_err(broken) {
+                        Ok(adopted) => adopted,
+                        Err(e) => return Some(Err(e)),
+                    };
+                if adopted {
+                    self.s.p = P::Kernel;
+                } else {
+                    let next = self.s.sent + 1;
+                    let options = SendOptions::default();
+                    let posted = source.tx.post_send(WorkId(0), &[next], &mut Nothing, options);
+                    if posted.is_err() {
+                        return Some(Err(format!("post: {posted:?}")));
+                    }
+                    source.tx.publish();
+                    self.s.sent = next;
+                    self.s.p = P::Check { first };
+                }
+                self.put_source(&source);
+            }
+            P::Check { first } => {
+                let word = self.lines.receive_arm.word.load(Ordering::Relaxed);
+                let armed = arm::check(&self.lines.receive_arm.word).map(|_| word);
+                let armed = armed.filter(|_| twin != Twin::NeverRings);
+                self.s.p = P::Bells { first: first && twin != Twin::SilentEntry, armed };
+            }
+            P::Bells { armed, .. } => {
+                // Under the gate: the section may have been ended by the consumer.
+                let written = self.lines.producer.switches.load(Ordering::Acquire);
+                if written == self.s.switches || twin == Twin::RingsAnyway {
+                    self.carrier_push(BELL);
+                    self.gate(PRODUCER);
+                    self.s.p = P::Counted { armed };
+                } else {
+                    self.s.p = P::Disarm { armed };
+                }
+            }
+            P::Counted { armed } => {
+                self.count();
+                // Without a gate nobody else's hold is given back.
+                self.gate(0);
+                self.s.p = P::Disarm { armed };
+            }
+            P::Disarm { armed } => {
+                if let Some(word) = armed {
+                    disarm(self.lines, word);
+                }
+                self.s.p = P::Idle;
+            }
+            P::MayLeave => {
+                let followed = self.lines.consumer.followed.load(Ordering::SeqCst);
+                let may = followed == self.s.switches || twin == Twin::LeavesAtOnce;
+                self.s.p = if may { P::Leave } else { P::Reading };
+            }
+            P::Reading => {
+                let reading = self.lines.consumer.kernel_reading.load(Ordering::SeqCst);
+                // The two looks are those of `may_leave`; it must agree with them here.
+                if reading == 0 && !may_leave(self.lines, self.s.switches) {
+                    return Some(Err("may_leave disagrees".to_owned()));
+                }
+                self.s.p = if reading == 0 { P::Leave } else { P::Ring { first: false } };
+            }
+            P::Leave => {
+                let mut source = self.source();
+                match source.adopt(self.lines).map_err(broken) {
+                    Ok(true) => {}
+                    Ok(false) => source.switch(self.lines, Lane::Kernel),
+                    Err(e) => return Some(Err(e)),
+                }
+                self.put_source(&source);
+                self.s.p = P::Kernel;
+            }
+            P::Kernel => {
+                let next = self.s.sent + 1;
+                self.carrier_push(next);
+                self.s.sent = next;
+                self.s.p = P::Idle;
+            }
+        }
+        Some(self.done())
+    }
+
+    /// The kernel takes no bell, because the carrier is full: possible only where bytes are unread.
+    pub(super) fn refuses(mut self) -> Option<Result<S, String>> {
+        let P::Bells { first, armed } = self.s.p else { return None };
+        let late = first && self.lines.consumer.followed.load(Ordering::SeqCst) != self.s.switches;
+        let rings = (late || armed.is_some())
+            && self.gate_is_free()
+            && self.lines.producer.switches.load(Ordering::Acquire) == self.s.switches;
+        if !rings || self.s.carrier.is_empty() {
+            return None;
+        }
+        if self.m.twin == Twin::CountsRefused {
+            self.count();
+        }
+        self.s.p = P::Disarm { armed };
+        Some(self.done())
+    }
+
+    fn count(&mut self) {
+        let mut source = self.source();
+        source.carrier_sent += 1;
+        source.publish_sent(self.lines);
+        self.put_source(&source);
+    }
+}
+
+/// W5 with what was seen: `arm::Seen` is not to be had from a word, so the word is put back in its place.
+fn disarm(lines: &HalfLines, seen: Armed) {
+    let word = &lines.receive_arm.word;
+    let now = word.load(Ordering::Relaxed);
+    if now == seen
+        && let Some((_, seen)) = arm::check(word)
+    {
+        arm::disarm(word, seen);
+    }
+}
+
+/// What the step from here on is called.
+pub(super) fn producer_step(p: &P) -> &'static str {
+    match p {
+        P::Idle => "producer: closes",
+        P::Trusted => "producer: does the consumer trust itself?",
+        P::Followed => "producer: was every entry followed?",
+        P::Enter => "producer: writes entry -> SDP",
+        P::Ring { .. } => "producer: sends on the ring",
+        P::Check { .. } => "producer: looks at the arm word",
+        P::Bells { .. } => "producer: rings the carrier, or need not",
+        P::Counted { .. } => "producer: counts the bell",
+        P::Disarm { .. } => "producer: disarms",
+        P::MayLeave => "producer: was the last entry followed?",
+        P::Reading => "producer: is there an unbounded read?",
+        P::Leave => "producer: writes entry -> kernel, or adopts",
+        P::Kernel => "producer: sends on the carrier",
+        P::Closed => "producer: gone",
+    }
+}

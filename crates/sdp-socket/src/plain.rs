@@ -1,0 +1,373 @@
+//! The common case of a send and of a receive, without the machinery of the others.
+//!
+//! One buffer, a half that is on the SDP lane with no switch pending, plain Data messages that lie in the
+//! ring in one piece, nobody asleep: then a call is a lock, a few words of state, a copy and a store.
+//! [`crate::send`] and [`crate::receive`] try this first. Whatever is not that simple, or does not look
+//! right, is refused here *before* anything has changed, and left to them; nothing is judged here.
+//!
+//! What differs from the ordinary way is only how often the other end's cache lines are touched:
+//!
+//! * The consumer remembers how far the ring was published and no switch was pending when it last looked
+//!   (its *window*), and looks again when it has read that far. An entry written later takes effect
+//!   behind the window, because the producer's tail only grows.
+//! * It publishes the bytes that it frees when the window is used up, or [`PUBLISH_EVERY`] bytes were
+//!   freed. So the published head is exact whenever everything has been read.
+
+use core::{
+    cell::Cell,
+    sync::atomic::{AtomicU32, AtomicU64, Ordering},
+};
+
+use libc::c_int;
+use sdp_proto::{Ack, Sink, Source};
+use sdp_shm::{
+    arm,
+    family::Row,
+    layout::{Half as HalfLines, Segment},
+    lock,
+    ring::{self, ALIGN, PLAIN_HEADER, Producer, Record},
+};
+use sdp_stats::Lane as StatsLane;
+use sdp_sys::section;
+
+use crate::{
+    conn::{self, Conn, Half, Stage, flag},
+    give_back,
+    lane::SDP_BIT,
+    process, receive, send,
+    table::{self, Entry, Pinned},
+    wait,
+};
+
+/// Longest message that is sent this way; longer ones are cut into pieces.
+const LONGEST: usize = 16 * 1024;
+/// Ring bytes that the consumer frees at most before it publishes them.
+const PUBLISH_EVERY: u64 = 4096;
+/// A sender looks at its CPU's number while less than so many ring bytes are unread as far as it knows …
+const LOOK_BELOW: u64 = 256;
+/// … and else once per so many; a power of two.
+const LOOK_EVERY: u64 = 1024;
+const MISALIGNED: u64 = ALIGN as u64 - 1;
+
+/// Words of the receiving half beside those of the ordinary way (shm.md section 5): the end of the window,
+/// and the head as published.
+pub(crate) const WINDOW: usize = 8;
+pub(crate) const PUBLISHED: usize = 9;
+
+/// A half's lock, held. Without a locked instruction where nobody could be a rival.
+struct Held<'a> {
+    word: &'a AtomicU32,
+    alone: bool,
+}
+
+impl<'a> Held<'a> {
+    #[inline(always)]
+    fn take(word: &'a AtomicU32, alone: bool) -> Option<Self> {
+        let pid = process::pid();
+        let taken = if alone { lock::try_lock_alone(word, pid) } else { lock::try_lock(word, pid) };
+        taken.then_some(Self { word, alone })
+    }
+}
+
+impl Drop for Held<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.alone {
+            lock::unlock_alone(self.word);
+        } else {
+            lock::unlock(self.word);
+        }
+    }
+}
+
+/// An attached connection, for the length of one section.
+struct InUse {
+    conn: &'static Conn,
+    /// Keeps it alive; none where only this thread could end it, which is in a section.
+    _pinned: Option<Pinned>,
+    segment: Segment,
+    row: &'static Row,
+    /// Nobody can be a rival for its locks.
+    alone: bool,
+}
+
+impl InUse {
+    /// The connection that `fd` names, if its lanes are this process's to use. In a section.
+    #[inline(always)]
+    fn get(fd: c_int, half: Half) -> Option<Self> {
+        let Some(Entry::Conn(index)) = table::entry(fd) else { return None };
+        let conn = conn::get(index)?;
+        if conn.stage() != Stage::Attached {
+            return None;
+        }
+        let single = sdp_sys::pid::is_single_threaded();
+        let pinned = if single { None } else { Some(Pinned::new(fd, half)?) };
+        let conn = match &pinned {
+            Some(pinned) => pinned.conn(),
+            None => conn,
+        };
+        let (segment, row) = (conn.segment()?, conn.row()?);
+        let is_ours = row.user.load(Ordering::Acquire) == process::pid();
+        let alone = single && !process::has_relatives();
+        is_ours.then_some(Self { conn, _pinned: pinned, segment, row, alone })
+    }
+}
+
+/// Whether the descriptor names a connection that has lanes; for callers that shall not pay for more when it
+/// has none.
+#[inline(always)]
+pub(crate) fn may_apply(fd: c_int) -> bool {
+    match table::entry(fd) {
+        Some(Entry::Conn(index)) => {
+            conn::get(index).is_some_and(|conn| conn.stage() == Stage::Attached)
+        }
+        _ => false,
+    }
+}
+
+/// What became of a receive.
+pub(crate) enum Received {
+    /// This many bytes; nothing more is to be had, or wanted.
+    Done(usize),
+    /// This many bytes so far; the ordinary way goes on.
+    Partly(usize),
+    /// Nothing: the ring is empty.
+    Empty,
+}
+
+/// Sends `len` bytes as one message. False: nothing was done.
+///
+/// # Safety
+/// `from` is readable for `len` bytes (the program's own promise).
+#[inline(never)]
+pub(crate) unsafe fn send(fd: c_int, from: *const u8, len: usize) -> bool {
+    const SPECIAL: u32 = flag::HOSTILE | flag::SHUT | flag::PINNED | flag::PEER_GONE;
+    if len == 0 || len > LONGEST || from.is_null() {
+        return false;
+    }
+    let _section = section::Guard::enter();
+    let Some(used) = InUse::get(fd, Half::Send) else { return false };
+    let side = used.conn.side();
+    if used.conn.has(SPECIAL)
+        || process::tunables().lane_flip() != 0
+        || used.segment.end(side ^ 1).pinned.load(Ordering::Relaxed) != 0
+    {
+        return false;
+    }
+    let Some(_held) = Held::take(&used.row.source.lock, used.alone) else { return false };
+    let copy = |to: &[Cell<u8>]| {
+        // SAFETY: `to` has `len` cells; the program's buffer is readable for as many bytes, and no part of
+        // the ring.
+        unsafe { core::ptr::copy_nonoverlapping(from, to.as_ptr().cast_mut().cast(), len) };
+    };
+    push(&used, fd, side, len, copy)
+}
+
+/// Under the lock.
+#[inline(always)]
+fn push(used: &InUse, fd: c_int, side: usize, len: usize, copy: impl FnOnce(&[Cell<u8>])) -> bool {
+    let InUse { conn, row, segment, .. } = *used;
+    let Some([tail, head, _, bits, e0, e1, e2, e3, e4, ..]) = row.source.words.first_chunk::<9>()
+    else {
+        return false;
+    };
+    let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
+    let (tail_before, head_seen, lane) = (load(tail), load(head), load(bits));
+    if (tail_before | head_seen) & MISALIGNED != 0
+        || tail_before.wrapping_sub(head_seen) > u64::from(segment.ring_bytes())
+        || lane & SDP_BIT == 0
+    {
+        return false;
+    }
+    let unread = tail_before.wrapping_sub(head_seen);
+    let looks_around = unread < LOOK_BELOW || tail_before & (LOOK_EVERY - 1) < len as u64;
+    if unread != 0 && send::is_time_to_watch(conn).is_some() {
+        return false; // E4: the ordinary way looks whether the reader lives
+    }
+    let ack = Ack::from_word(row.ack.load(Ordering::Acquire));
+    let engine = [load(e0), load(e1), load(e2), load(e3), load(e4)];
+    let Some(message) = Source::plain(engine, ack, len as u32) else { return false };
+    let lines = segment.half(side);
+    let mut ring = Producer::new(segment, side, tail_before, head_seen);
+    // L10: the consumer ends a section under the gate, so from here on it has not, or waits.
+    let gate = &lines.log.gate;
+    let mine = side as u32 + 1;
+    if gate.compare_exchange(0, mine, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        return false;
+    }
+    let pushed = lines.producer.switches.load(Ordering::Acquire) == lane as u32
+        && ring.push_plain(message.header, len, copy);
+    if pushed {
+        ring.publish();
+    }
+    gate.store(0, Ordering::Release);
+    head.store(ring.seen_head(), Ordering::Relaxed);
+    if !pushed {
+        return false;
+    }
+    tail.store(ring.tail(), Ordering::Relaxed);
+    e1.store(message.words[0], Ordering::Relaxed);
+    e2.store(message.words[1], Ordering::Relaxed);
+    e4.store(message.position, Ordering::Relaxed);
+    if conn.one_way.load(Ordering::Relaxed) != 0 {
+        conn.one_way.store(0, Ordering::Relaxed);
+    }
+    send::count_ring(conn, row, len);
+    give_back::sent(conn, segment.ring_bytes(), tail_before, ring.tail(), len);
+    if arm::check(&lines.receive_arm.word).is_some() {
+        send::ring_sleeper(conn, fd, row, segment);
+    }
+    // A slow sender tells at every message where it runs, a fast one now and then.
+    if looks_around {
+        let cpu = crate::spin::this_cpu();
+        let end = segment.end(side);
+        if end.cpu.load(Ordering::Relaxed) != cpu {
+            end.cpu.store(cpu, Ordering::Relaxed);
+        }
+    }
+    true
+}
+
+/// Receives into one buffer. `None`: nothing was done.
+///
+/// # Safety
+/// `to` is writable for `len` bytes (the program's own promise).
+#[inline(never)]
+pub(crate) unsafe fn receive(fd: c_int, to: *mut u8, len: usize) -> Option<Received> {
+    if len == 0 || to.is_null() {
+        return None;
+    }
+    let _section = section::Guard::enter();
+    let used = InUse::get(fd, Half::Receive)?;
+    if used.conn.has(flag::HOSTILE) || used.conn.owes() {
+        return None;
+    }
+    let _held = Held::take(&used.row.sink.lock, used.alone)?;
+    let mut to = to;
+    let copy = |from: &[Cell<u8>]| {
+        // SAFETY: all pieces together are at most `len` bytes, for which the program's buffer is writable;
+        // it is no part of the ring. A peer that scribbles meanwhile changes bytes, nothing else.
+        unsafe {
+            core::ptr::copy_nonoverlapping(from.as_ptr().cast(), to, from.len());
+            to = to.add(from.len());
+        }
+    };
+    pull(&used, len, copy)
+}
+
+/// Under the lock.
+#[inline(always)]
+fn pull(used: &InUse, wanted: usize, mut copy: impl FnMut(&[Cell<u8>])) -> Option<Received> {
+    let InUse { conn, row, segment, .. } = *used;
+    let half = conn.half_index(Half::Receive);
+    let lines = segment.half(half);
+    let words = row.sink.words.first_chunk::<10>()?;
+    let [w_head, w_current, _, w_bits, e0, e1, e2, _, w_window, w_published] = words;
+    let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
+    let size = u64::from(segment.ring_bytes());
+    let (head, current, bits) = (load(w_head), load(w_current), load(w_bits));
+    let mut engine = [load(e0), load(e1), load(e2)];
+    if head & MISALIGNED != 0 || bits & SDP_BIT == 0 || !Sink::is_plain(engine[0]) {
+        return None;
+    }
+    let (mut message, mut offset) = (current as u32, (current >> 32) as u32);
+    let is_within = u64::from(message) <= size && offset <= message;
+    let mut window = load(w_window);
+    if !is_within || window & MISALIGNED != 0 || window.wrapping_sub(head) > size {
+        return None;
+    }
+    let mut at = head;
+    let mut got = 0;
+    let is_done = loop {
+        if message == 0 {
+            if at == window {
+                // The tail first: an entry that is not there after it takes effect behind it.
+                let tail = lines.producer.tail.load(Ordering::Acquire);
+                if lines.producer.switches.load(Ordering::SeqCst) != bits as u32
+                    || tail & MISALIGNED != 0
+                    || tail.wrapping_sub(at) > size
+                {
+                    break false;
+                }
+                if tail == at {
+                    break true;
+                }
+                window = tail;
+            }
+            let Some(found) = ring::plain_record(segment, half, at, window) else { break false };
+            let len = found.record.len;
+            let Some(taken) = Sink::plain(engine, found.header, len) else { break false };
+            [engine[1], engine[2]] = taken.words;
+            message = len;
+            offset = PLAIN_HEADER as u32;
+            row.ack.store(taken.ack.to_word(), Ordering::Release);
+        }
+        let rest = message.wrapping_sub(offset);
+        let n = rest.min(u32::try_from(wanted - got).unwrap_or(u32::MAX));
+        let record = Record { start: at, len: message };
+        ring::read_record(segment, half, record, offset, n, &mut copy);
+        got += n as usize;
+        if n == rest {
+            at = record.end();
+            if window.wrapping_sub(at) > size {
+                window = at; // begun in the ordinary way, which leaves no window
+            }
+            message = 0;
+            offset = 0;
+        } else {
+            offset += n;
+        }
+        if got == wanted {
+            break true;
+        }
+    };
+    if got == 0 {
+        return is_done.then_some(Received::Empty);
+    }
+    w_head.store(at, Ordering::Relaxed);
+    w_current.store(u64::from(message) | u64::from(offset) << 32, Ordering::Relaxed);
+    e1.store(engine[1], Ordering::Relaxed);
+    e2.store(engine[2], Ordering::Relaxed);
+    w_window.store(window, Ordering::Relaxed);
+    let crossed = wait::crosses_eighth(size, head, at);
+    let published = load(w_published);
+    if at != published && (at == window || crossed || at.wrapping_sub(published) >= PUBLISH_EVERY) {
+        w_published.store(at, Ordering::Relaxed);
+        // Pairs with the acquire load in `Producer::refresh`: our reads of the freed bytes come first.
+        lines.consumer.head.store(at, Ordering::Release);
+        if crossed {
+            wait::room_freed(conn, lines, size, at);
+        }
+    }
+    receive::count(conn, row, StatsLane::Sdp, got);
+    Some(if is_done { Received::Done(got) } else { Received::Partly(got) })
+}
+
+/// The ordinary way begins on the receiving half: what was freed is published, and there is no window.
+#[inline]
+pub(crate) fn close_window(words: &[AtomicU64], lines: &HalfLines) {
+    let Some([head, .., window, published]) = words.first_chunk::<10>() else { return };
+    let at = head.load(Ordering::Relaxed);
+    if published.load(Ordering::Relaxed) != at {
+        published.store(at, Ordering::Relaxed);
+        lines.consumer.head.store(at, Ordering::Release);
+    }
+    window.store(at, Ordering::Relaxed);
+}
+
+/// The ordinary way ends on the receiving half, having published what it freed.
+#[inline]
+pub(crate) fn restart_window(words: &[AtomicU64], head: u64) {
+    if let (Some(window), Some(published)) = (words.get(WINDOW), words.get(PUBLISHED)) {
+        window.store(head, Ordering::Relaxed);
+        published.store(head, Ordering::Relaxed);
+    }
+}
+
+/// Whether a call with these flags may try this way: they change nothing for a call that need not wait.
+pub(crate) const fn is_simple(flags: c_int) -> bool {
+    const HARMLESS: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE;
+    flags & !HARMLESS == 0
+}
+
+const _: () = assert!(PUBLISHED < sdp_shm::family::HALF_WORDS);

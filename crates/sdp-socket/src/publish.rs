@@ -1,0 +1,180 @@
+//! What the statistics page says of this process's connections: rows, lanes, reasons.
+//!
+//! Used wherever a connection appears, changes lane or is refused one. Rows are opened without a system
+//! call; what the kernel's own tables can tell (state, addresses of young connections) is left to the
+//! readers. Nothing here decides anything.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use sdp_fabric_shm::identity::{Addr, Tuple};
+use sdp_stats::{Direction, Endpoint, Fabric, NewRow, Reason, Role, Verdict};
+use sdp_sys::fd;
+
+use crate::{
+    conn::{Conn, flag},
+    lane, log,
+    process::page,
+};
+
+/// Gives the connection a row in the statistics page, if it has none in this process's page.
+#[inline]
+pub(crate) fn ensure_row(conn: &Conn) {
+    if !conn.has(flag::ROWED) {
+        open_stats_row(conn);
+    }
+}
+
+#[cold]
+fn open_stats_row(conn: &Conn) {
+    let Some(page) = page() else { return };
+    if conn.flags.fetch_or(flag::ROWED, Ordering::SeqCst) & flag::ROWED != 0 {
+        return;
+    }
+    // Without a system call: most connections are short. Who the row is about follows when the addresses
+    // are needed anyway ([`name_row`]); until then readers find it by the descriptor.
+    let (local, remote) = conn.known_name().map_or((Endpoint::NONE, Endpoint::NONE), ends);
+    let words = conn.row();
+    let lanes = conn.segment().and(words).map_or([false; 2], |row| {
+        [lane::is_on_sdp(&row.source.words), lane::is_on_sdp(&row.sink.words)]
+    });
+    let id = page.open_row(&NewRow {
+        carrier: words.map_or(0, |row| row.carrier_id.load(Ordering::Relaxed)),
+        inode: 0,
+        fd: conn.fd.load(Ordering::Relaxed),
+        local,
+        remote,
+        is_v6: conn.has(flag::V6),
+        is_adopted: conn.segment().is_some(),
+        role: if conn.has(flag::ADOPTED) {
+            Role::Inherited
+        } else if conn.has(flag::ACCEPTED) {
+            Role::Server
+        } else {
+            Role::Client
+        },
+        state: sdp_stats::ConnState::Established,
+    });
+    let counted = words.and_then(|row| Verdict::at(&row.reason).reason());
+    let reason = counted.or_else(|| conn.pin_reason());
+    for (direction, on_sdp) in [Direction::Send, Direction::Receive].into_iter().zip(lanes) {
+        if on_sdp {
+            page.show_lane(id, direction, Fabric::Shm);
+        } else if let Some(reason) = reason {
+            page.show_reason(id, direction, reason);
+        }
+    }
+    conn.set_stats_row(id);
+}
+
+fn ends(tuple: Tuple) -> (Endpoint, Endpoint) {
+    let end = |addr: &Addr| Endpoint { addr: *addr.bytes(), port: addr.port() };
+    (end(&tuple.local), end(&tuple.remote))
+}
+
+/// Shows the connection's addresses and inode, once they have been asked for.
+pub(crate) fn name_row(conn: &Conn, fd: i32, tuple: Tuple) {
+    if conn.flags.fetch_or(flag::SHOWN, Ordering::Relaxed) & flag::SHOWN == 0
+        && let Some(page) = page()
+    {
+        let (local, remote) = ends(tuple);
+        let inode = fd::inode(fd).unwrap_or(0);
+        page.show_identity(conn.stats_row(), local, remote, inode);
+    }
+}
+
+/// Gives a listener a row, if it has none in this process's page.
+#[inline]
+pub(crate) fn ensure_listener_row(conn: &Conn) {
+    if !conn.has(flag::ROWED) {
+        open_listener_row(conn);
+    }
+}
+
+#[cold]
+fn open_listener_row(conn: &Conn) {
+    let Some(page) = page() else { return };
+    if conn.flags.fetch_or(flag::ROWED, Ordering::SeqCst) & flag::ROWED != 0 {
+        return;
+    }
+    let fd = conn.fd.load(Ordering::Relaxed);
+    // A listener's remote end cannot be asked for, so that this is not a connection's name.
+    let (addr, port) = crate::lifecycle::local_address(fd).unwrap_or(([0; 16], 0));
+    let id = page.open_row(&NewRow {
+        carrier: 0,
+        inode: fd::inode(fd).unwrap_or(0),
+        fd,
+        local: Endpoint { addr, port },
+        remote: match addr.first_chunk::<12>() {
+            Some([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff]) => Endpoint::v4([0; 4], 0),
+            _ => Endpoint::NONE,
+        },
+        is_v6: conn.has(flag::V6),
+        is_adopted: false,
+        role: Role::Listener,
+        state: sdp_stats::ConnState::Listen,
+    });
+    if conn.has(flag::RULE_TCP) {
+        for direction in [Direction::Send, Direction::Receive] {
+            page.show_reason(id, direction, Reason::RuleTcp);
+        }
+    }
+    conn.set_stats_row(id);
+}
+
+/// A half has moved to the SDP lane.
+#[cold]
+pub(crate) fn half_promoted(conn: &Conn, direction: Direction) {
+    if let Some(page) = page() {
+        ensure_row(conn);
+        page.promoted(conn.stats_row(), direction, Fabric::Shm);
+    }
+    log::moved(conn.fd.load(Ordering::Relaxed), direction, None);
+}
+
+/// A half has left the SDP lane.
+#[cold]
+pub(crate) fn half_demoted(conn: &Conn, direction: Direction, reason: Reason) {
+    if let Some(page) = page() {
+        ensure_row(conn);
+        page.demoted(conn.stats_row(), direction, reason);
+    }
+    log::moved(conn.fd.load(Ordering::Relaxed), direction, Some(reason));
+}
+
+/// Folds the connection's row into the totals.
+pub(crate) fn close_stats_row(conn: &Conn) {
+    if conn.has(flag::ROWED)
+        && let Some(page) = page()
+    {
+        page.close_row(conn.stats_row());
+    }
+}
+
+/// Counts a connection end once per carrier.
+pub(crate) fn count_seen(conn: &Conn, reason: Reason) {
+    let Some(page) = page() else { return };
+    if let Some(row) = conn.row() {
+        page.count_seen(Verdict::at(&row.reason), reason);
+    } else {
+        let word = AtomicU32::new(0);
+        page.count_seen(Verdict::at(&word), reason);
+    }
+    for direction in [Direction::Send, Direction::Receive] {
+        page.show_reason(conn.stats_row(), direction, reason);
+    }
+}
+
+/// Why a connection is on the kernel lane.
+pub(crate) fn note_reason(conn: &Conn, reason: Reason) {
+    let Some(page) = page() else { return };
+    if let Some(row) = conn.row() {
+        let verdict = Verdict::at(&row.reason);
+        if verdict.reason().is_some_and(|before| before != reason) {
+            log::stays(conn.fd.load(Ordering::Relaxed), reason);
+        }
+        page.count_reason(verdict, reason);
+    }
+    for direction in [Direction::Send, Direction::Receive] {
+        page.show_reason(conn.stats_row(), direction, reason);
+    }
+}

@@ -1,0 +1,36 @@
+//! Hints to the CPU's cache.
+
+/// Asks for the cache line of `at`, which will be read soon. A hint: it never faults and changes nothing.
+#[inline(always)]
+pub fn will_read(at: *const u8) {
+    // SAFETY: prefetches access nothing.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        core::arch::asm!("prefetcht0 byte ptr [{at}]", at = in(reg) at,
+            options(nostack, preserves_flags, readonly));
+    }
+    // SAFETY: as above.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        core::arch::asm!("prfm pldl1keep, [{at}]", at = in(reg) at,
+            options(nostack, preserves_flags, readonly));
+    }
+}
+
+/// Asks for the cache line of `at` to be written soon: another CPU's copy is fetched and given up while
+/// this one goes on. A hint: it never faults and changes nothing.
+#[inline(always)]
+pub fn will_write(at: *const u8) {
+    // SAFETY: prefetches access nothing; a processor without the instruction takes it for no operation.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        core::arch::asm!("prefetchw byte ptr [{at}]", at = in(reg) at,
+            options(nostack, preserves_flags, readonly));
+    }
+    // SAFETY: as above.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        core::arch::asm!("prfm pstl1keep, [{at}]", at = in(reg) at,
+            options(nostack, preserves_flags, readonly));
+    }
+}

@@ -1,0 +1,274 @@
+//! Whether an ancestor, or another process that one knows of, has a socket open too, as far as /proc
+//! tells.
+//!
+//! For connections that a process did not begin itself but got by exec or SCM_RIGHTS, and for those that
+//! a relative took along into a sandbox: somebody may still use them, with or without this library. Nothing here is cheap (a link is read per descriptor
+//! of each process asked); it is for decisions made once per connection.
+
+use crate::{errno::Errno, owned::OwnedFd, procfs, sys};
+
+/// Generations looked at. Those above are service managers and shells that keep nothing they started
+/// something with.
+const GENERATIONS: usize = 6;
+/// Descriptors, or processes, looked at in all; a system with more is not worth the time.
+const LINKS_MAX: u32 = 4096;
+/// Bytes of directory entries fetched at a time.
+const ENTRIES: usize = 1024;
+/// Offsets in `struct linux_dirent64`.
+const RECORD_LEN: usize = 16;
+const NAME: usize = 19;
+
+/// What could be found out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Held {
+    /// None of the processes has it open.
+    No,
+    /// One of them has.
+    Yes,
+    /// One could not be looked at: another user's, no /proc, or too many descriptors.
+    Unknown,
+}
+
+/// A search for other holders of one socket.
+pub struct Search {
+    inode: u64,
+    links: u32,
+}
+
+impl Search {
+    /// Begins a search for the socket with this inode number.
+    pub const fn new(inode: u64) -> Self {
+        Self { inode, links: 0 }
+    }
+
+    /// Asks the ancestors of the calling process, the nearest first, as far as process 1, which is not
+    /// asked: it inherits orphans, not their connections.
+    pub fn ancestors(&mut self) -> Held {
+        // SAFETY: no arguments; never fails.
+        let parent = unsafe { sys!(libc::SYS_getppid) };
+        let mut pid = parent.map_or(0, |pid| pid as i32);
+        for _ in 0..GENERATIONS {
+            if pid <= 1 {
+                break;
+            }
+            match self.process(pid) {
+                Held::No => {}
+                other => return other,
+            }
+            pid = parent_of(pid).unwrap_or(0);
+        }
+        Held::No
+    }
+
+    /// Asks every process but the calling one. As a user without privileges, [`Held::Unknown`] as soon
+    /// as anybody else runs something.
+    pub fn everybody(&mut self) -> Held {
+        let me = crate::pid::current();
+        each_entry(c"/proc".to_bytes_with_nul(), &mut |_, name| {
+            let pid = name.split_last().and_then(|(_, digits)| procfs::decimal(digits));
+            let Some(pid) = pid.and_then(|pid| i32::try_from(pid).ok()) else { return Held::No };
+            if !self.count() {
+                return Held::Unknown;
+            }
+            // Process 1 inherits orphans, not their connections, and is often out of bounds.
+            if pid == me || pid == 1 { Held::No } else { self.process(pid) }
+        })
+    }
+
+    /// Asks one process. One that has ended holds nothing.
+    pub fn process(&mut self, pid: i32) -> Held {
+        let Some(path) = Path::new(pid, b"/fd") else { return Held::Unknown };
+        each_entry(&path.0, &mut |directory, name| {
+            if !self.count() {
+                return Held::Unknown;
+            }
+            match self.is_link_ours(directory, name) {
+                Ok(true) => Held::Yes,
+                Ok(false) | Err(Errno::ENOENT | Errno::EINVAL) => Held::No,
+                Err(_) => Held::Unknown,
+            }
+        })
+    }
+
+    /// Counts one more thing looked at. False: that is enough.
+    fn count(&mut self) -> bool {
+        self.links += 1;
+        self.links <= LINKS_MAX
+    }
+
+    /// `name` is NUL-terminated.
+    fn is_link_ours(&self, directory: i32, name: &[u8]) -> Result<bool, Errno> {
+        let mut link = [0u8; 64];
+        // SAFETY: `split_entry` found the terminating NUL; link is writable for its length.
+        let len = unsafe {
+            let (name, buffer) = (name.as_ptr(), link.as_mut_ptr());
+            sys!(libc::SYS_readlinkat, directory, name, buffer, link.len())?
+        };
+        Ok(procfs::socket_inode(link.get(..len).unwrap_or(&[])) == Some(self.inode))
+    }
+}
+
+/// Calls `each` with every entry of a directory of /proc until it says something else than no. The path
+/// and the names are NUL-terminated.
+fn each_entry(path: &[u8], each: &mut dyn FnMut(i32, &[u8]) -> Held) -> Held {
+    let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
+    // SAFETY: the path is NUL-terminated and outlives the call.
+    let opened = unsafe { sys!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags) };
+    let directory = match opened {
+        Ok(fd) => OwnedFd::new(fd as i32),
+        Err(Errno::ENOENT) => return Held::No,
+        Err(_) => return Held::Unknown,
+    };
+    let mut entries = [0u8; ENTRIES];
+    loop {
+        // SAFETY: the buffer is writable for its length.
+        let got = unsafe {
+            sys!(libc::SYS_getdents64, directory.raw(), entries.as_mut_ptr(), entries.len())
+        };
+        let used = match got {
+            Ok(0) | Err(Errno::ENOENT | Errno::ESRCH) => return Held::No,
+            Ok(used) => used,
+            Err(_) => return Held::Unknown,
+        };
+        let mut rest = entries.get(..used).unwrap_or(&[]);
+        while let Some((name, next)) = split_entry(rest) {
+            rest = next;
+            match each(directory.raw(), name) {
+                Held::No => {}
+                other => return other,
+            }
+        }
+    }
+}
+
+/// The first entry's name, its NUL included, and what follows the entry.
+fn split_entry(entries: &[u8]) -> Option<(&[u8], &[u8])> {
+    let length: [u8; 2] = entries.get(RECORD_LEN..RECORD_LEN + 2)?.try_into().ok()?;
+    let length = usize::from(u16::from_ne_bytes(length));
+    let name = entries.get(NAME..length)?;
+    let end = name.iter().position(|byte| *byte == 0)?;
+    Some((name.get(..=end)?, entries.get(length..)?))
+}
+
+fn parent_of(pid: i32) -> Option<i32> {
+    let path = Path::new(pid, b"/stat")?;
+    let path = core::ffi::CStr::from_bytes_until_nul(&path.0).ok()?;
+    let file = procfs::open(path).ok()?;
+    let mut text = [0u8; 256];
+    let len = procfs::read(file.raw(), &mut text).ok()?;
+    // The command's name stands in parentheses and may hold anything, parentheses too.
+    let text = text.get(..len)?;
+    let after = text.get(text.iter().rposition(|byte| *byte == b')')? + 1..)?;
+    let parent = after.split(|byte| *byte == b' ').nth(2)?;
+    procfs::decimal(parent).and_then(|pid| i32::try_from(pid).ok())
+}
+
+/// `/proc/<pid><rest>`, NUL-terminated.
+struct Path([u8; 32]);
+
+impl Path {
+    fn new(pid: i32, rest: &[u8]) -> Option<Self> {
+        let mut digits = [0u8; 10];
+        let mut left = u32::try_from(pid).ok()?;
+        let mut used = 0;
+        for digit in digits.iter_mut().rev() {
+            *digit = b'0' + (left % 10) as u8;
+            left /= 10;
+            used += 1;
+            if left == 0 {
+                break;
+            }
+        }
+        let mut path = [0u8; 32];
+        let pieces = b"/proc/".iter().chain(digits.iter().skip(10 - used)).chain(rest);
+        // At most 6 + 10 + 5 bytes: the array's last bytes stay NUL.
+        for (to, from) in path.iter_mut().zip(pieces) {
+            *to = *from;
+        }
+        Some(Self(path))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{
+        net::{TcpListener, TcpStream},
+        os::fd::AsRawFd,
+        process::{Command, Stdio},
+    };
+
+    fn inode(socket: &impl AsRawFd) -> u64 {
+        crate::fd::inode(socket.as_raw_fd()).unwrap()
+    }
+
+    #[test]
+    fn a_process_with_the_socket_is_found() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let me = std::process::id() as i32;
+        assert_eq!(Search::new(inode(&socket)).process(me), Held::Yes);
+        let number = inode(&socket);
+        drop(socket);
+        assert_eq!(Search::new(number).process(me), Held::No);
+    }
+
+    #[test]
+    fn a_child_that_inherited_a_socket_is_found_among_everybody() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let number = inode(&socket);
+        let mut child =
+            Command::new("sleep").arg("20").stdin(socket_as_input(socket)).spawn().unwrap();
+        // As a user without privileges, other users' processes may be met first.
+        assert_ne!(Search::new(number).everybody(), Held::No);
+        assert_eq!(Search::new(number).process(child.id() as i32), Held::Yes);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_ne!(Search::new(number).everybody(), Held::Yes);
+    }
+
+    fn socket_as_input(socket: TcpStream) -> Stdio {
+        Stdio::from(std::os::fd::OwnedFd::from(socket))
+    }
+
+    #[test]
+    fn an_ended_process_holds_nothing() {
+        let mut child = Command::new("true").stdin(Stdio::null()).spawn().unwrap();
+        child.wait().unwrap();
+        assert_eq!(Search::new(1).process(child.id() as i32), Held::No);
+    }
+
+    #[test]
+    fn ancestors_do_not_have_a_socket_made_here() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        assert_ne!(Search::new(inode(&listener)).ancestors(), Held::Yes);
+    }
+
+    #[test]
+    fn the_parent_of_a_child_is_this_process() {
+        let mut child = Command::new("sleep").arg("5").spawn().unwrap();
+        assert_eq!(parent_of(child.id() as i32), Some(std::process::id() as i32));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn too_many_links_are_unknown() {
+        let mut search = Search { inode: 1, links: LINKS_MAX };
+        assert_eq!(search.process(std::process::id() as i32), Held::Unknown);
+    }
+
+    #[test]
+    fn a_cut_entry_ends_the_walk() {
+        assert!(split_entry(&[0; 10]).is_none());
+        let mut entry = [0u8; 24];
+        entry[16] = 24;
+        entry[19..22].copy_from_slice(b"17\0");
+        let (name, rest) = split_entry(&entry).unwrap();
+        assert_eq!(name, b"17\0");
+        assert!(rest.is_empty());
+        entry[16] = 200; // longer than what is there
+        assert!(split_entry(&entry).is_none());
+    }
+}

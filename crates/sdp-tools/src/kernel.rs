@@ -1,0 +1,124 @@
+//! The kernel's own tables of TCP sockets: what a connection's carrier looks like from there.
+//!
+//! Used to complete what processes publish (state, addresses, queues) and to list what is not SDP.
+//! Reads `/proc/PID/net/tcp` and `tcp6`, so that each process is looked up in its own network
+//! namespace; sends no query and changes nothing.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::Path;
+
+/// One socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry {
+    /// Local address and port.
+    pub local: (IpAddr, u16),
+    /// Remote address and port; zeros for a listener.
+    pub remote: (IpAddr, u16),
+    /// TCP state number.
+    pub state: u8,
+    /// Bytes sent and not acknowledged.
+    pub send_queue: u64,
+    /// Bytes received and not read; for a listener, connections not accepted.
+    pub receive_queue: u64,
+    /// Owner.
+    pub uid: u32,
+    /// Inode of the socket; 0 when no descriptor names it.
+    pub inode: u64,
+}
+
+/// The sockets in the text of `/proc/net/tcp` or `tcp6`. Lines that make no sense are left out.
+pub fn entries(text: &str) -> impl Iterator<Item = Entry> {
+    text.lines().skip(1).filter_map(entry)
+}
+
+fn entry(line: &str) -> Option<Entry> {
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    let [_, local, remote, state, queues, _, _, uid, _, inode, ..] = fields.as_slice() else {
+        return None;
+    };
+    let (send, receive) = queues.split_once(':')?;
+    Some(Entry {
+        local: hex_end(local)?,
+        remote: hex_end(remote)?,
+        state: u8::from_str_radix(state, 16).ok()?,
+        send_queue: u64::from_str_radix(send, 16).ok()?,
+        receive_queue: u64::from_str_radix(receive, 16).ok()?,
+        uid: uid.parse().ok()?,
+        inode: inode.parse().ok()?,
+    })
+}
+
+/// `0100007F:0050`: words of the address in network order, printed as host numbers.
+fn hex_end(text: &str) -> Option<(IpAddr, u16)> {
+    let (address, port) = text.split_once(':')?;
+    let word = |at: usize| u32::from_str_radix(address.get(at..at + 8)?, 16).ok();
+    let address = match address.len() {
+        8 => IpAddr::V4(Ipv4Addr::from(word(0)?.to_ne_bytes())),
+        32 => {
+            let mut bytes = [0; 16];
+            for (i, chunk) in bytes.chunks_exact_mut(4).enumerate() {
+                chunk.copy_from_slice(&word(i * 8)?.to_ne_bytes());
+            }
+            IpAddr::V6(Ipv6Addr::from(bytes))
+        }
+        _ => return None,
+    };
+    Some((address, u16::from_str_radix(port, 16).ok()?))
+}
+
+/// The sockets of one network namespace, by the lower 32 bits of the inode (all that a page keeps).
+#[derive(Debug, Default)]
+pub struct Sockets(HashMap<u32, Entry>);
+
+impl Sockets {
+    /// Those that the process in `directory` (of `/proc`) sees; none when it has gone.
+    pub fn of(directory: &Path) -> Self {
+        let mut all = HashMap::new();
+        for name in ["net/tcp", "net/tcp6"] {
+            let text = std::fs::read_to_string(directory.join(name)).unwrap_or_default();
+            all.extend(entries(&text).filter(|e| e.inode != 0).map(|e| (e.inode as u32, e)));
+        }
+        Self(all)
+    }
+
+    /// The socket with this inode.
+    pub fn get(&self, inode: u32) -> Option<&Entry> {
+        self.0.get(&inode)
+    }
+}
+
+/// The inode of the socket that a process's descriptor names; 0 when it names none.
+pub fn inode_of(directory: &Path, fd: i32) -> u32 {
+    let link = std::fs::read_link(directory.join("fd").join(fd.to_string())).unwrap_or_default();
+    let text = link.to_string_lossy();
+    let inode = text.strip_prefix("socket:[").and_then(|rest| rest.strip_suffix(']'));
+    inode.and_then(|n| n.parse::<u64>().ok()).map_or(0, |n| n as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn ends_are_read() {
+        let v6 = "00000000000000000000000001000000:0016";
+        assert_eq!(hex_end(v6).unwrap(), ("::1".parse().unwrap(), 22));
+        assert_eq!(hex_end("0100007F"), None);
+        assert_eq!(hex_end("01:1"), None);
+    }
+
+    #[test]
+    fn a_socket_is_found_by_its_descriptor() {
+        use std::os::fd::AsRawFd;
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let own = Path::new("/proc/self");
+        let inode = inode_of(own, listener.as_raw_fd());
+        let sockets = Sockets::of(own);
+        let entry = sockets.get(inode).expect("the kernel lists it");
+        assert_eq!(entry.local.1, listener.local_addr().unwrap().port());
+        assert_eq!(entry.state, 10);
+        assert_eq!(inode_of(own, -1), 0);
+    }
+}

@@ -1,0 +1,76 @@
+//! Models of the shared-memory protocols, and the shared-memory crates under Miri.
+//!
+//! Both are cargo tests that need another build than the ordinary one: loom's atomics in place of the
+//! processor's, optimisation for what explores many states, an interpreter for Miri. The test ladder
+//! calls them as suites and reads libtest's lines. They refuse to pass for nothing: what cannot run here
+//! says so in a line of its own, which the ladder counts as a skip.
+
+use std::process::{Command, Stdio};
+
+use crate::process::{cargo, root, run, target_dir};
+
+/// Crates with explicit-state models, beside the checker itself.
+const EXPLICIT: &[&str] = &["sdp-model", "sdp-socket", "sdp-fabric-shm"];
+
+/// What Miri runs: arguments of `cargo miri test`, and how many schedules of each. It takes a thousand
+/// times as long as the processor, so tests that fill rings and tables are left out.
+const INTERPRETED: &[(&[&str], u32)] = &[
+    (&["-p", "sdp-shm", "--lib", "--", "arm::", "bell::", "lock::", "forged", "limit", "a_pad"], 1),
+    (&["-p", "sdp-shm", "--test", "threads"], 8),
+    (&["-p", "sdp-fabric-shm", "--lib", "--", "--skip", "model"], 1),
+];
+
+/// Every model, in a bounded size or (`--long`) as far as is useful.
+pub(crate) fn check_all(args: &[String]) -> Result<(), String> {
+    let long = match args {
+        [] => false,
+        [only] if only == "--long" => true,
+        _ => return Err(format!("models: unexpected arguments: {}", args.join(" "))),
+    };
+    let mut loom = cargo();
+    loom.args(["test", "--profile", "model", "-p", "sdp-shm", "--lib", "--target-dir"]);
+    loom.arg(target_dir().join("loom")).args(["model::", "--", "--show-output"]);
+    let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
+    loom.env("RUSTFLAGS", format!("{flags} --cfg loom")).env("RUST_BACKTRACE", "0");
+    if long {
+        loom.env("SDP_MODELS_LONG", "1");
+    }
+    let mut explicit = cargo();
+    explicit.args(["test", "--profile", "model", "--lib"]);
+    explicit.args(EXPLICIT.iter().flat_map(|name| ["-p", name]));
+    explicit.args(["--", "--show-output"]).env("SDP_MODELS", if long { "long" } else { "ci" });
+    // Both, whatever the first one says.
+    let ended = [run(&mut loom), run(&mut explicit)];
+    ended.into_iter().collect()
+}
+
+/// Shared memory under Miri: undefined behaviour, data races, and a weak memory of its own.
+pub(crate) fn interpret() -> Result<(), String> {
+    let mut probe = rustup();
+    probe.args(["miri", "--version"]).stdout(Stdio::null()).stderr(Stdio::null());
+    if !probe.status().is_ok_and(|status| status.success()) {
+        println!("test miri ... ignored, the nightly toolchain with its component miri is missing");
+        return Ok(());
+    }
+    let mut ended = Vec::new();
+    for (arguments, schedules) in INTERPRETED {
+        let mut miri = rustup();
+        miri.args(["miri", "test", "--target-dir"]).arg(target_dir().join("miri")).args(*arguments);
+        let mut flags = "-Zmiri-disable-isolation -Zmiri-ignore-leaks".to_owned();
+        if *schedules > 1 {
+            flags += &format!(" -Zmiri-many-seeds=0..{schedules}");
+        }
+        ended.push(run(miri.env("MIRIFLAGS", flags)));
+    }
+    ended.into_iter().collect()
+}
+
+/// The nightly toolchain's cargo. (Cargo sets variables that would lead back to ours.)
+fn rustup() -> Command {
+    let mut command = Command::new("rustup");
+    command.current_dir(root()).args(["run", "nightly", "cargo"]);
+    for name in ["CARGO", "RUSTC", "RUSTUP_TOOLCHAIN", "RUSTFLAGS"] {
+        command.env_remove(name);
+    }
+    command
+}
