@@ -20,7 +20,7 @@ from .stage import Placement, Stage
 MAX_RESUMES = 8
 # Repetitions without the library that a suspect must survive to count against the library.
 PLAIN_REPEATS = 3
-# Payload, both ends, below which a suite need not have moved any of it over SDP.
+# The usual bound for `Suite.little`, in bytes.
 LITTLE = 100_000
 # Bytes of each log that are shown after a failure.
 LOG_SHOWN = 20_000
@@ -39,6 +39,8 @@ class Suite:
 
     # Seconds after which a run is ended and what it had begun has crashed.
     limit_s = 300
+    # Payload, both ends, below which it need not have moved any over SDP.
+    little = LITTLE
     # User to run as, where the tests refuse to be root's.
     user = None
 
@@ -167,7 +169,7 @@ class Comparison:
         for report in reports:
             check_sums(report)
         if placement is Placement.FLIP:
-            assert_moved(suite.name, reports)
+            assert_moved(suite, reports)
 
 
 def is_worse(plain, found):
@@ -175,13 +177,13 @@ def is_worse(plain, found):
     return plain not in BAD and (found is None or found in BAD or (plain == "ok" and found == "skip"))
 
 
-def assert_moved(name, reports):
+def assert_moved(suite, reports):
     """A suite that moves payload over TCP moved some of it over SDP."""
     seen = sum(report.seen for report in reports)
     moved = sum(report.sdp_bytes for report in reports)
     total = moved + sum(report.tcp_bytes for report in reports)
-    if total > LITTLE:
-        assert moved, f"{name}: {seen} ends of connections, not one byte over SDP"
+    if total > suite.little:
+        assert moved, f"{suite.name}: {seen} ends of connections, not one byte over SDP"
 
 
 def rotated(items, count):
