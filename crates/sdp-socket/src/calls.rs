@@ -318,7 +318,7 @@ pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Call {
                     && conn.stage() != Stage::Fresh
                 {
                     handover::leave(conn, passed, Reason::Passed);
-                    crate::adopt::announce(passed);
+                    crate::adopt::passed_on(conn, passed);
                 }
             });
         }

@@ -114,11 +114,14 @@ pub(crate) mod flag {
     pub(crate) const BULKY: u32 = 262_144;
     /// The kernel refuses to take the ring's pages back.
     pub(crate) const KEEPS_PAGES: u32 = 524_288;
+    /// Passed on with SCM_RIGHTS: a stranger to the family may have it open.
+    pub(crate) const PASSED: u32 = 1_048_576;
 }
 
 /// Bits of a family row's flags.
 pub(crate) mod row_flag {
-    /// A holder left the family and kept its descriptor: who holds the connection is not known any more.
+    /// A holder left the family and kept its descriptor, or gave a stranger one: who holds the connection is
+    /// not known any more.
     pub(crate) const OUT_OF_SIGHT: u32 = 1;
 }
 
