@@ -19,10 +19,10 @@ use sdp_sys::{
 };
 
 use crate::{
-    conn::{Conn, Stage, flag, row_flag},
+    conn::{Conn, Half, Stage, flag, row_flag},
     lifecycle::{self, ADDRESS_MAX},
     log, process, settings,
-    table::{self, Entry},
+    table::{self, Entry, Pinned},
 };
 
 /// [`Conn::giver`] of a connection that processes out of sight may hold.
@@ -74,7 +74,12 @@ fn activated() {
 pub(crate) fn received(through: c_int, fd: c_int) {
     lifecycle::forget(fd);
     let giver = unix::peer_credentials(through).map_or(0, |peer| peer.pid);
-    adopt(fd, giver);
+    if adopt(fd, giver)
+        && giver <= 0
+        && let Some(conn) = Pinned::new(fd, Half::Receive)
+    {
+        conn.set(flag::UNCERTAIN); // out of another process namespace: it cannot be looked at
+    }
 }
 
 /// Follows a connection that somebody else began. `giver`: a process that may still have it open; 0:
