@@ -172,7 +172,8 @@ pub(crate) fn highest_descriptor() -> i32 {
     TOP.load(Ordering::Relaxed)
 }
 
-fn soft_limit() -> i32 {
+/// Descriptors that the process may have open, as far as the table reaches.
+pub(crate) fn soft_limit() -> i32 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the structure is writable.
     let got = unsafe { sys!(libc::SYS_prlimit64, 0, libc::RLIMIT_NOFILE, 0, &raw mut limit) };

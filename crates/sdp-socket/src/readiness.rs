@@ -219,6 +219,11 @@ pub(crate) unsafe fn poll(
     let until = timeout_ns.map(|ns| monotonic_ns().saturating_add(ns));
     let mut has_spun = timeout_ns == Some(0);
     loop {
+        if process::is_retired() {
+            // Another thread entered a sandbox while this one slept: the rest of the wait is the kernel's.
+            let left = until.map(|u| wait::to_timespec(u.saturating_sub(monotonic_ns())));
+            return Some(host::ppoll(fds, left.as_ref(), mask));
+        }
         let mut ready = ring_ready(fds, hides);
         if ready == 0 && !has_spun {
             has_spun = true;

@@ -122,6 +122,15 @@ unsafe fn wait_on(
     let mut out = Output { events, max: max.min(BATCH), used: 0, from: [NONE; BATCH] };
     let mut has_spun = false;
     loop {
+        if process::is_retired() {
+            // Another thread entered a sandbox while this one slept: the rest of the wait is the kernel's.
+            let left = until.map(|u| u.saturating_sub(monotonic_ns()));
+            // SAFETY: as the caller's.
+            let got = unsafe {
+                host::epoll_pwait(set_fd, events, max as c_int, milliseconds(left), mask)
+            };
+            return Some(got);
+        }
         if !with(|m| concerns_us(m, set))? {
             let now = if timeout_ns == Some(0) { 0 } else { monotonic_ns() };
             let left = until.map(|u| u.saturating_sub(now));
@@ -132,9 +141,7 @@ unsafe fn wait_on(
                 Ok(true) if out.used == 0 && nap != left => continue,
                 Ok(true) => return Some(Ok(out.used)),
                 Ok(false) if left == Some(0) => return Some(Ok(out.used)),
-                Ok(false) if table::entry(set_fd) != Some(Entry::Set(set)) => {
-                    return Some(Err(Errno::EBADF));
-                }
+                Ok(false) if is_closed(set_fd, set) => return Some(Err(Errno::EBADF)),
                 Ok(false) => continue,
             }
         }
@@ -180,10 +187,15 @@ unsafe fn wait_on(
             Ok(()) if out.used > 0 => return Some(Ok(out.used)),
             Ok(()) => {}
         }
-        if table::entry(set_fd) != Some(Entry::Set(set)) {
+        if is_closed(set_fd, set) {
             return Some(Err(Errno::EBADF));
         }
     }
+}
+
+/// Whether the set's number was closed, or names something else now.
+fn is_closed(set_fd: c_int, set: u32) -> bool {
+    table::entry(set_fd) != Some(Entry::Set(set)) && !process::is_retired()
 }
 
 /// Whether anything in the set is on a lane.
