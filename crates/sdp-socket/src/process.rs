@@ -245,7 +245,9 @@ pub(crate) fn start() -> bool {
         if now == 2 {
             return true;
         }
-        core::hint::spin_loop();
+        // The other thread reads a file and maps memory; it may need this CPU for that.
+        // SAFETY: no arguments.
+        let _ = unsafe { sys!(libc::SYS_sched_yield) };
     }
     if pid() == 0 {
         remember();

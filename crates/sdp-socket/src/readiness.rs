@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering;
 
 use libc::{c_int, fd_set, pollfd, sigset_t};
 use sdp_shm::{arm, layout::Half as HalfLines};
-use sdp_stats::Reason;
+use sdp_stats::{Counter, Reason};
 use sdp_sys::{errno::Errno, time::monotonic_ns};
 
 use crate::{
@@ -232,9 +232,13 @@ pub(crate) unsafe fn poll(
                 let budget = spin::budget(conn);
                 if budget != 0 {
                     let is_ready = || ring_ready(fds, hides) > 0;
-                    let success = spin::shared_pause(conn.peer_cpu(), budget, is_ready);
-                    spin::learn(conn, success);
-                    ready = ring_ready(fds, hides);
+                    if let Some(success) = spin::shared_pause(conn.peer_cpu(), budget, is_ready) {
+                        spin::learn(conn, success);
+                        if success {
+                            wait::count_shared(Counter::Spun);
+                        }
+                        ready = ring_ready(fds, hides);
+                    }
                 }
             }
         }
@@ -372,6 +376,8 @@ unsafe fn sleep(
         }
         if ring_ready(fds, hides) > 0 {
             left = Some(0);
+        } else {
+            wait::count_shared(Counter::Slept);
         }
     }
     let timeout = left.map(wait::to_timespec);

@@ -4,6 +4,7 @@ use core::sync::atomic::Ordering;
 
 use libc::{c_int, epoll_event, sigset_t};
 use sdp_shm::bell::Bell;
+use sdp_stats::Counter;
 use sdp_sys::{errno::Errno, sys, time::monotonic_ns};
 
 use super::{
@@ -442,6 +443,9 @@ unsafe fn kernel_events(
     let sleeper = if timeout_ms == 0 { None } else { Sleeper::new(set) };
     // Looked at again only now: whoever rings from here on finds a sleeper.
     let timeout_ms = if sleeper.as_ref().is_some_and(Sleeper::has_news) { 0 } else { timeout_ms };
+    if timeout_ms != 0 {
+        wait::count_shared(Counter::Slept);
+    }
     let got = if timeout_ms == 0 && mask.is_null() {
         // SAFETY: the batch is writable for `want` events; does not block.
         unsafe { sys!(libc::SYS_epoll_pwait, set_fd, batch.as_mut_ptr(), want, 0, 0, 8) }
@@ -640,7 +644,10 @@ fn spin_on_bell(set: u32) -> bool {
         (peer_cpu, budget)
     });
     let Some((peer_cpu, budget)) = asked.filter(|asked| asked.1 != 0) else { return false };
-    let success = spin::shared_pause(peer_cpu, budget, || bell.any());
+    let Some(success) = spin::shared_pause(peer_cpu, budget, || bell.any()) else { return false };
+    if success {
+        wait::count_shared(Counter::Spun);
+    }
     with(|m| {
         m.spin.spun(success);
         m.set(set).map(|s| s.spin.spun(success))
