@@ -427,6 +427,7 @@ pub(crate) fn become_child() {
     // Threads that were at it do not exist here: whoever needs it begins anew.
     let _ = STARTED.compare_exchange(1, 0, Ordering::AcqRel, Ordering::Relaxed);
     MAKING.store(0, Ordering::Relaxed);
+    crate::spin::forget_threads();
     settings::become_child();
     wait_set::drop_all(true);
     crate::give_back::forget();

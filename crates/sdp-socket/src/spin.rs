@@ -43,6 +43,11 @@ static SPINNERS: AtomicU32 = AtomicU32::new(0);
 static YIELDS_OFF_UNTIL: AtomicU64 = AtomicU64::new(0);
 static YIELDS_OFF_FOR: AtomicU64 = AtomicU64::new(YIELD_OFF_MIN_NS);
 
+/// In a fork child: the parent's other threads do not pause here.
+pub(crate) fn forget_threads() {
+    SPINNERS.store(0, Ordering::Relaxed);
+}
+
 /// CPU on which the calling thread runs, plus one; 0 unknown.
 #[inline]
 pub(crate) fn this_cpu() -> u32 {
