@@ -6,10 +6,16 @@ from pathlib import Path
 import pytest
 
 from support.check import Ladder
+from support.foreign import ROTATION
 from support.procs import become_subreaper
 
 RECORD = os.environ.get("SDP_TEST_RESULTS")
 TARGET = os.environ.get("SDP_TEST_TARGET", Path(__file__).resolve().parent.parent / "target")
+
+
+def pytest_report_header():
+    """Names what chooses the parts that take turns."""
+    return f"rotation seed {ROTATION} (SDP_TEST_ROTATION)"
 
 
 def pytest_configure(config):

@@ -1,8 +1,10 @@
-"""CPython's own tests of sockets and waiting: not one fails that passes without the library.
+"""CPython's own tests of sockets, waiting, processes and protocols: not one fails that passes without
+the library.
 
 Each module runs plain, under the library, and under the library with lanes that flip at random
-positions on every call. Outcomes are compared test by test. A test that fails under the library is
-run once more by itself without it: what fails there too is the test's own weakness.
+positions on every call; `support.foreign` compares the outcomes test by test. What is closest to the
+library runs always and whole. Of the rest a part runs, chosen by the rotation seed: some short
+modules whole, of some long ones a few tests. `SDP_TEST_WHOLE=1` runs everything.
 """
 
 import os
@@ -10,14 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from support import Placement, Stage
-from support.procs import Timeout
-from support.report import Report
-from support.space import Space
+from support import Placement
+from support.foreign import ROTATION, Comparison, Suite, rotated
 
 PYTHON = "/usr/bin/python3.11"
 RUNNER = Path(__file__).parent / "runner.py"
-MODULES = [
+
+CORE = [
     "test_socket",
     "test_selectors",
     "test_epoll",
@@ -30,128 +31,91 @@ MODULES = [
     "test_httplib",
     "test_socketserver",
 ]
-
-# A hung or crashed test ends the process; the rest goes on in a new one, at most so often.
-MAX_RESUMES = 8
-MODULE_LIMIT_S = 400
-# Payload, both ends, below which a module need not have moved any of it over SDP.
-LITTLE = 100_000
-BAD = ("fail", "error", "xpass", "crash")
-# Outcomes from good to bad: a test with subtests may have several.
-RANK = {"ok": 0, "skip": 1, "xfail": 2, "xpass": 3, "fail": 4, "error": 5, "crash": 6}
-
-
-def parse(record):
-    """(outcome by test, whether the end was reached) of a record."""
-    outcomes = {}
-    begun = []
-    lines = record.read_text().splitlines() if record.exists() else []
-    for line in lines:
-        what, _, name = line.partition(" ")
-        if what == "start":
-            begun.append(name)
-        elif what != "end" and RANK[what] >= RANK[outcomes.get(name, "ok")]:
-            outcomes[name] = what
-    for name in begun:
-        outcomes.setdefault(name, "crash")
-    return outcomes, bool(lines) and lines[-1] == "end"
-
-
-def run(ladder, placement, module, names=()):
-    """Outcome of each test of a module, log and reports; resumed after a crash."""
-    space = Space(ladder.private)
-    stage = Stage(placement, space, ladder.artifacts, ladder.flip_seed)
-    try:
-        outcomes, names = {}, list(names)
-        for attempt in range(MAX_RESUMES):
-            record = stage.dir / f"record{attempt}"
-            argv = [PYTHON, RUNNER, module, record, *names]
-            program = stage.start(module, argv)
-            try:
-                stage.finish(program, MODULE_LIMIT_S, ok=range(-64, 256))
-            except Timeout:
-                pass
-            done, whole = parse(record)
-            outcomes.update(done)
-            if whole:
-                break
-            everything = names or listed(stage, module)
-            names = [name for name in everything if name not in outcomes]
-            if not names:
-                break
-        stage.close()
-        logs = "\n".join(
-            path.read_bytes()[-20000:].decode(errors="replace")
-            for pattern in ("*.out", "*.err")
-            for path in sorted(stage.dir.glob(pattern))
-        )
-        return outcomes, logs, stage.client_reports
-    except BaseException:
-        stage.abandon()
-        raise
-    finally:
-        stage.remove()
-        space.close()
+# A few seconds each.
+SHORT = [
+    "test_asyncore",
+    "test_asynchat",
+    "test_smtplib",
+    "test_smtpd",
+    "test_nntplib",
+    "test_telnetlib",
+    "test_docxmlrpc",
+    "test_urllib2_localnet",
+    "test_httpservers",
+    "test_wsgiref",
+    "test_os",
+    "test_posix",
+    "test_pty",
+    "test_fcntl",
+    "test_file_eintr",
+    "test_fork1",
+    "test_asyncio.test_unix_events",
+    "test_asyncio.test_base_events",
+    "test_asyncio.test_buffered_proto",
+    "test_asyncio.test_server",
+    "test_asyncio.test_selector_events",
+    "test_asyncio.test_transports",
+    "test_asyncio.test_runners",
+]
+# From ten seconds to minutes.
+LONG = [
+    "test_subprocess",
+    "test_signal",
+    "test_ftplib",
+    "test_imaplib",
+    "test_poplib",
+    "test_xmlrpc",
+    "test_logging",
+    "test_threading",
+    "test_faulthandler",
+    "test_concurrent_futures",
+    "test_multiprocessing_fork",
+    "test_multiprocessing_forkserver",
+    "test_multiprocessing_spawn",
+    "test_multiprocessing_main_handling",
+    "test_asyncio.test_sendfile",
+    "test_asyncio.test_ssl",
+    "test_asyncio.test_sslproto",
+    "test_asyncio.test_subprocess",
+]
+SHORT_A_RUN = 7
+LONG_A_RUN = 7
+# Tests of each long module.
+SAMPLE = 10
+BOTH_WAYS = pytest.mark.parametrize(
+    "placement", [Placement.BOTH, Placement.FLIP], ids=["normal", "flip"]
+)
+pytestmark = pytest.mark.skipif(not os.path.exists(PYTHON), reason=f"not installed: {PYTHON}")
 
 
-def listed(stage, module):
-    """All tests of a module, from a run that is not preloaded."""
-    return stage.client("list", [PYTHON, RUNNER, module, "-"], plain=True).text.split()
+class Module(Suite):
+    """One module of the distribution's `test` package."""
+
+    limit_s = 400
+
+    def command(self, record, names):
+        return [PYTHON, RUNNER, self.name, record, *names]
+
+    def names(self, stage):
+        return stage.client("list", self.command("-", ()), plain=True).text.split()
 
 
 @pytest.fixture(scope="module")
-def plain(ladder):
-    """Plain outcomes by module, from one run each."""
-    results = {}
-
-    def outcomes(module):
-        if module not in results:
-            results[module] = run(ladder, Placement.PLAIN, module)
-        return results[module]
-
-    return outcomes
+def comparison(ladder):
+    """Plain outcomes, shared by the two ways."""
+    return Comparison(ladder)
 
 
-@pytest.mark.skipif(not os.path.exists(PYTHON), reason=f"not installed: {PYTHON}")
-@pytest.mark.parametrize("placement", [Placement.BOTH, Placement.FLIP], ids=["normal", "flip"])
-@pytest.mark.parametrize("module", MODULES)
-def test_module(ladder, plain, module, placement):
-    """Every test that passes plain passes under the library."""
-    expected, plain_logs, _ = plain(module)
-    assert expected, f"no test ran\n{plain_logs}"
-    found, logs, reports = run(ladder, placement, module)
-    assert reports, "no report"
-    suspects = [
-        name
-        for name, outcome in expected.items()
-        if outcome not in BAD and (found.get(name, "crash") in BAD or worse(outcome, found[name]))
-    ]
-    if suspects:
-        again = run(ladder, Placement.PLAIN, module, suspects)[0]
-        weak = [name for name in suspects if again[name] in BAD]
-        if weak:
-            print("fail without the library too:", *weak, sep="\n  ")
-        suspects = [name for name in suspects if name not in weak]
-    described = [f"{name}: {expected[name]} plain, {found.get(name, 'not run')}" for name in suspects]
-    if suspects:
-        print(logs)
-        print(*described, sep="\n")
-    print(f"{module}: {len(expected)} tests, seed of the flips {ladder.flip_seed}")
-    assert not suspects, described
-    if placement is Placement.FLIP:
-        assert_moved(module, reports)
+@BOTH_WAYS
+@pytest.mark.parametrize("module", CORE + rotated(SHORT, SHORT_A_RUN))
+def test_module(comparison, module, placement):
+    """A whole module."""
+    comparison.check(Module(module), placement)
 
 
-def worse(plain_outcome, found):
-    """A test that passes plain may not be skipped under the library."""
-    return plain_outcome == "ok" and found == "skip"
-
-
-def assert_moved(module, reports):
-    """The modules that move payload over TCP moved some of it over SDP."""
-    assert all(isinstance(report, Report) for report in reports)
-    seen = sum(report.seen for report in reports)
-    moved = sum(report.sdp_bytes for report in reports)
-    total = moved + sum(report.tcp_bytes for report in reports)
-    if total > LITTLE:
-        assert moved, f"{module}: {seen} ends of connections, not one byte over SDP"
+@BOTH_WAYS
+@pytest.mark.parametrize("module", rotated(LONG, LONG_A_RUN))
+def test_sample(comparison, module, placement):
+    """Some tests of a long module, by the rotation seed."""
+    print(f"rotation seed {ROTATION}")
+    comparison.check(Module(module), placement, sample=SAMPLE)

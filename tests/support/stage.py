@@ -2,6 +2,7 @@
 
 import enum
 import os
+import pwd
 import shutil
 import signal
 import subprocess
@@ -110,7 +111,8 @@ class Stage:
     def _command(self, name, argv, preload, user, tunables):
         command = self.space.prefix()
         if user:
-            command += ["setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups"]
+            command += ["setpriv", f"--reuid={user}", f"--regid={pwd.getpwnam(user).pw_gid}",
+                        "--init-groups"]
         report = None
         if preload:
             report = self.dir / f"{name}.report.json"

@@ -276,7 +276,7 @@ impl Producer {
         }
         // The bytes behind were read by the consumer a lap ago: their cache lines are on its CPU.
         let ahead = self.tail.wrapping_add(need).wrapping_add(AHEAD) & (size - 1);
-        if let Some(byte) = self.cells(ahead as usize, 1).first() {
+        if let Some(byte) = cells(self.segment, self.half, ahead as usize, 1).first() {
             sdp_sys::cache::will_write(byte.as_ptr());
         }
         self.write_record_header(index, (PLAIN_HEADER + payload_len) as u32, KIND_MESSAGE);
@@ -289,6 +289,7 @@ impl Producer {
             (*words.add(1)).store(first.to_le(), Ordering::Relaxed);
             (*words.add(2)).store(second.to_le(), Ordering::Relaxed);
         }
+        sync::ring_write(self.segment, index as usize + RECORD_HEADER, PLAIN_HEADER);
         fill(self.cells(index as usize + RECORD_HEADER + PLAIN_HEADER, payload_len));
         self.tail = self.tail.wrapping_add(need);
         true
@@ -522,6 +523,7 @@ pub fn plain_record(segment: Segment, half: usize, at: u64, end: u64) -> Option<
         return None;
     }
     let word = |i: usize| {
+        sync::ring_read(segment, index as usize + 8 * i, 8);
         // SAFETY: index is a multiple of 16 at least 64 below the ring size, i below 3; mapped by
         // `Segment::new`'s contract.
         unsafe {

@@ -261,6 +261,25 @@ pub(crate) fn will_reset(fd: c_int) -> bool {
     got.is_ok() && linger.l_onoff != 0 && linger.l_linger == 0
 }
 
+/// Hands to the network what the kernel still keeps back for a fuller segment: a reset would throw it
+/// away. Over TCP the peer's answers carry the acknowledgement that lets a last small write go; here they
+/// went through the ring, and a bell may be all that the kernel waits to see acknowledged. For a socket
+/// that is about to be closed: the option (`TCP_NODELAY`) stays set.
+pub(crate) fn flush(fd: c_int) {
+    let on: c_int = 1;
+    // SAFETY: the int outlives the call.
+    let _ = unsafe {
+        sys!(
+            libc::SYS_setsockopt,
+            fd,
+            libc::IPPROTO_TCP,
+            libc::TCP_NODELAY,
+            &raw const on,
+            size_of::<c_int>()
+        )
+    };
+}
+
 /// Makes the next close send a reset instead of a FIN.
 pub(crate) fn reset_on_close(fd: c_int) {
     let linger = libc::linger { l_onoff: 1, l_linger: 0 };
@@ -275,4 +294,46 @@ pub(crate) fn reset_on_close(fd: c_int) {
             size_of::<libc::linger>()
         )
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{ErrorKind, Read, Write},
+        net::{TcpListener, TcpStream},
+        os::fd::AsRawFd,
+    };
+
+    use super::*;
+
+    #[test]
+    fn what_was_kept_back_comes_before_the_reset() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        let fd = client.as_raw_fd();
+        let on: c_int = 1;
+        // Nagle's rule keeps bytes back depending on the moment; a cork does so always.
+        // SAFETY: the int outlives the call.
+        let corked = unsafe {
+            sys!(
+                libc::SYS_setsockopt,
+                fd,
+                libc::IPPROTO_TCP,
+                libc::TCP_CORK,
+                &raw const on,
+                size_of::<c_int>()
+            )
+        };
+        corked.unwrap();
+        client.write_all(b"last words").unwrap();
+        assert_eq!(queued(server.as_raw_fd()), Ok(0));
+        flush(fd);
+        reset_on_close(fd);
+        drop(client);
+        let mut bytes = Vec::new();
+        let end = server.read_to_end(&mut bytes).unwrap_err();
+        assert_eq!(end.kind(), ErrorKind::ConnectionReset);
+        assert_eq!(bytes, b"last words");
+    }
 }

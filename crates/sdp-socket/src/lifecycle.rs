@@ -343,6 +343,7 @@ pub(crate) fn settle_end(conn: &Conn, fd: c_int) -> bool {
         if let Some(segment) = conn.segment() {
             segment.end(conn.side()).reset.store(1, Ordering::SeqCst);
         }
+        carrier::flush(fd);
         carrier::reset_on_close(fd);
     }
     !resets

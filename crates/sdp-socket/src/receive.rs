@@ -122,20 +122,21 @@ pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Resul
                 conn.owe(e);
                 return Ok(got);
             }
-            Err(_) if look == Look::Ring => {
-                // Nothing in the ring. Somebody may answer within a moment; only then ask the kernel.
-                let blocking =
-                    wish.flags & libc::MSG_DONTWAIT == 0 && !fd::is_nonblocking(conn.fd());
-                if blocking && wait::spin_for_bytes(conn) {
-                    continue;
-                }
-                look = Look::Carrier;
-                if !blocking {
-                    deadline = Some(Some(0));
-                }
-                continue;
-            }
             Err(e) => {
+                if look == Look::Ring {
+                    // Nothing in the ring. Somebody may answer within a moment; only then ask the kernel,
+                    // which a sleep does in the same call.
+                    let blocking =
+                        wish.flags & libc::MSG_DONTWAIT == 0 && !fd::is_nonblocking(conn.fd());
+                    if !blocking {
+                        deadline = Some(Some(0));
+                        look = Look::Carrier;
+                        continue;
+                    }
+                    if wait::spin_for_bytes(conn) {
+                        continue;
+                    }
+                }
                 let until = *deadline.get_or_insert_with(|| {
                     carrier::timeout_ns(conn.fd(), libc::SO_RCVTIMEO).map(|ns| monotonic_ns() + ns)
                 });

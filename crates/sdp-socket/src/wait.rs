@@ -420,3 +420,6 @@ fn count(conn: &Conn, direction: Direction, counter: Counter) {
         page.add(conn.stats_row(), direction, counter, 1);
     }
 }
+
+#[cfg(test)]
+mod model;

@@ -45,8 +45,11 @@ impl WaitSet {
                 let held = place.swap(0, Ordering::AcqRel);
                 if held != 0 {
                     let set = Self { raw: held - 1, bells };
-                    // A ring that was another sleeper's would only wake this one for nothing.
-                    set.clear();
+                    // A ring that was another sleeper's would only wake this one for nothing. Where nobody
+                    // else sleeps nobody rings.
+                    if process::bell().is_none_or(|bell| bell.sleepers() != 0) {
+                        set.clear();
+                    }
                     return set;
                 }
             }

@@ -233,9 +233,16 @@ pub(super) const SUITES: &[Suite] = &[
     ),
     app(
         "cpython",
-        "CPython's own socket tests: as they are, and with lanes that flip at random",
+        "CPython's own tests of sockets and processes: as they are, and with lanes that flip at random",
         "tests/cpython/test_cpython.py",
         &[],
-        1100,
+        1300,
+    ),
+    app(
+        "thirdparty",
+        "suites of Twisted, tornado, gevent, trio, tokio, libuv and libevent, likewise",
+        "tests/thirdparty/test_thirdparty.py",
+        &["cmake", "make", "cc", "cargo"],
+        1200,
     ),
 ];

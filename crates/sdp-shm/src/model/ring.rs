@@ -7,7 +7,7 @@ use loom::thread;
 use super::{Remembered, twins};
 use crate::{
     layout::{CONTROL_BYTES, Control, Segment},
-    ring::{Consumer, Producer, PushError},
+    ring::{Consumer, Producer, PushError, plain_record, read_record},
 };
 
 const RING: u32 = 4096;
@@ -94,6 +94,57 @@ fn traffic(at: u64, lens: &'static [usize]) {
 #[test]
 fn readers_see_what_was_published() {
     twins("ring", 3, &[("ring.rs", "")], &[], || traffic(0, &[1500, 1400, 1500]));
+}
+
+/// The shorter way of common messages, both ends of it.
+fn plain_traffic(at: u64, lens: &'static [usize]) {
+    let world = World::new(at);
+    let consumer = {
+        let world = world.clone();
+        thread::spawn(move || {
+            let mut consumer = Consumer::new(world.segment, 0, at, at);
+            for (value, len) in lens.iter().enumerate() {
+                let record = loop {
+                    match consumer.next(u64::MAX).expect("sound") {
+                        Some(record) => break record,
+                        None => world.published.sleep(),
+                    }
+                };
+                let plain = plain_record(world.segment, 0, record.start, record.end());
+                let plain = plain.expect("a plain one");
+                assert_eq!((plain.record, plain.header), (record, [value as u64, 7]));
+                read_record(world.segment, 0, record, 16, *len as u32, |cells| {
+                    assert!(cells.iter().map(Cell::get).all(|byte| byte == value as u8));
+                });
+                consumer.free_to(record.end());
+                world.freed.ring();
+            }
+        })
+    };
+    let mut producer = Producer::new(world.segment, 0, at, at);
+    for (value, len) in lens.iter().enumerate() {
+        let fill = |cells: &[Cell<u8>]| cells.iter().for_each(|cell| cell.set(value as u8));
+        while !producer.push_plain([value as u64, 7], *len, fill) {
+            let mut header = [0; 16];
+            header[0] = value as u8;
+            header[8] = 7;
+            // No room, or the end of the lap, of which the longer way knows.
+            match producer.push(&header, *len, false, |_, cells| fill(cells)) {
+                Ok(()) => break,
+                Err(error) => assert_eq!(error, PushError::Full),
+            }
+            world.freed.sleep();
+        }
+        producer.publish();
+        world.published.ring();
+    }
+    consumer.join().expect("all came");
+}
+
+#[test]
+fn plain_records() {
+    super::holds("ring, plain records", || plain_traffic(0, &[1400, 1400, 1400]));
+    super::holds("ring, plain records, restart", || plain_traffic(3072, &[100, 500, 20]));
 }
 
 #[test]

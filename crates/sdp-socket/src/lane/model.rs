@@ -601,7 +601,7 @@ fn every_rule_is_needed() {
         Twin::SleepsBlindly,
         Twin::NeverRings,
     ] {
-        fails(&format!("lanes, {twin:?}"), &Lanes::new(twin, 4, 3), limit);
+        fails(&format!("lanes, {twin:?}"), &Lanes::new(twin, 3, 3), limit);
     }
     let end = Lanes::new(Twin::ZeroIsTheEnd, 3, 2).dying();
     fails("lanes, ZeroIsTheEnd", &end, limit);

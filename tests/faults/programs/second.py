@@ -1,0 +1,153 @@
+"""Connections that go on in another process image, or another process, and earn lanes of their own there."""
+
+import functools
+import os
+import signal
+import socket
+import sys
+
+import ends
+from ends import exactly, listener, main, stream
+
+TABLE = {}
+scenario = functools.partial(ends.scenario, TABLE)
+
+MESSAGE = 1000
+ROUNDS = 400
+
+
+def answer(sock, rounds=None):
+    """Sends back what comes, for some messages or until the end."""
+    while rounds is None or rounds > 0:
+        data = exactly(sock, MESSAGE)
+        if not data:
+            return
+        sock.sendall(data)
+        rounds = rounds and rounds - 1
+
+
+def asker(port):
+    """A child that asks ROUNDS questions and compares the answers; its pid."""
+    child = os.fork()
+    if child == 0:
+        signal.alarm(25)
+        fine = True
+        with socket.create_connection(("127.0.0.1", port)) as sock:
+            for i in range(ROUNDS):
+                question = stream(i, MESSAGE)
+                sock.sendall(question)
+                fine = exactly(sock, MESSAGE) == question and fine
+            sock.shutdown(socket.SHUT_WR)
+            fine = sock.recv(1) == b"" and fine
+        os._exit(0 if fine else 1)
+    return child
+
+
+def accepted():
+    """A connection to an asker, and the asker's pid."""
+    lst = listener()
+    child = asker(lst.getsockname()[1])
+    sock, _ = lst.accept()
+    lst.close()
+    return sock, child
+
+
+@scenario
+def image(number):
+    """What an executed image does with the connection that it finds on `number`."""
+    number = int(number)
+    if number <= 2:
+        moved = os.dup(number)
+        null = os.open("/dev/null", os.O_RDWR)
+        for standard in (0, 1):
+            os.dup2(null, standard)
+        os.close(null)
+        number = moved
+    answer(socket.socket(fileno=number))
+    os._exit(0)
+
+
+def execute(number, environment):
+    os.execve(sys.executable, [sys.executable, __file__, "image", str(number)], environment)
+
+
+@scenario
+def executed(number):
+    """A fork child executes an image with the connection: activation, or inetd."""
+    sock, child = accepted()
+    server = os.fork()
+    if server == 0:
+        signal.alarm(25)
+        number = int(number)
+        for target in (0, 1) if number <= 2 else (number,):
+            os.dup2(sock.fileno(), target)
+        if sock.fileno() not in (0, 1, number):
+            sock.close()
+        os.set_inheritable(number, True)
+        execute(number, {**os.environ, "LISTEN_FDS": "1"})
+    sock.close()
+    return {"asker": ends.reap(child), "server": ends.reap(server)}
+
+
+@scenario
+def executed_late():
+    """The same process serves for a while, on a lane, and then executes another image."""
+    sock, child = accepted()
+    server = os.fork()
+    if server == 0:
+        signal.alarm(25)
+        answer(sock, ROUNDS // 2)
+        os.dup2(sock.fileno(), 3, inheritable=True)
+        execute(3, {**os.environ, "LISTEN_FDS": "1"})
+    sock.close()
+    return {"asker": ends.reap(child), "server": ends.reap(server)}
+
+
+@scenario
+def relayed():
+    """Three processes serve in turn; each passes the connection on and closes it."""
+    sock, child = accepted()
+    servers = []
+    for _ in range(3):
+        here, there = socket.socketpair()
+        server = os.fork()
+        if server == 0:
+            signal.alarm(25)
+            sock.close()
+            here.close()
+            _, numbers, _, _ = socket.recv_fds(there, 1, 1)
+            sock = socket.socket(fileno=numbers[0])
+            # Whoever serves goes on here, as the next giver.
+            answer(sock, ROUNDS // 4)
+            servers = []
+            continue
+        there.close()
+        socket.send_fds(here, [b"x"], [sock.fileno()])
+        sock.close()
+        codes = [ends.reap(server)]
+        if child is None:
+            os._exit(codes[0])
+        return {"asker": ends.reap(child), "servers": codes}
+    answer(sock)
+    os._exit(0)
+
+
+@scenario
+def kept_by_the_parent():
+    """An image gets the connection while its parent keeps and uses it too: it stays on TCP."""
+    sock, child = accepted()
+    go, went = os.pipe()
+    server = os.fork()
+    if server == 0:
+        signal.alarm(25)
+        os.read(go, 1)
+        os.dup2(sock.fileno(), 3, inheritable=True)
+        execute(3, {**os.environ, "LISTEN_FDS": "1"})
+    answer(sock, 4)
+    os.write(went, b"x")
+    served = ends.reap(server)
+    sock.close()
+    return {"asker": ends.reap(child), "server": served}
+
+
+main(TABLE)

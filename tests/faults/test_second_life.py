@@ -1,0 +1,45 @@
+"""Lanes that a connection earns after it came to a process by exec, SCM_RIGHTS or activation."""
+
+import pytest
+
+from .harness import both, scenario
+
+# Of the payload of the scenarios, in percent: each life begins with a few dozen calls on TCP.
+MOST = 80
+
+
+def share(report):
+    """Percent of all counted payload that went over SDP."""
+    return 100 * report.sdp_bytes / (report.sdp_bytes + report.tcp_bytes)
+
+
+@pytest.mark.parametrize("number", [0, 3, 7])
+def test_executed(number):
+    # 7 is neither a standard descriptor nor announced by LISTEN_FDS: nobody knows of it.
+    if number == 7:
+        outcome = scenario("second", "executed", number)
+        assert outcome.seen == scenario("second", "executed", number, sdp=False).seen
+        assert outcome.report.sdp_bytes == 0, outcome.describe()
+        return
+    outcome = both("second", "executed", number)
+    assert share(outcome.report) > MOST, outcome.describe()
+
+
+def test_executed_on_a_lane():
+    outcome = both("second", "executed_late")
+    assert outcome.report.count("demotions", "exec") > 0, outcome.describe()
+    assert outcome.report.raw["switches"]["promoted"] >= 6, outcome.describe()
+    assert share(outcome.report) > MOST, outcome.describe()
+
+
+def test_relayed():
+    outcome = both("second", "relayed")
+    assert outcome.report.count("demotions", "passed") >= 4, outcome.describe()
+    assert share(outcome.report) > MOST / 2, outcome.describe()
+
+
+def test_a_connection_that_the_parent_keeps_stays_on_tcp():
+    outcome = scenario("second", "kept_by_the_parent")
+    assert outcome.seen == {"asker": 0, "server": 0}, outcome.describe()
+    assert outcome.seen == scenario("second", "kept_by_the_parent", sdp=False).seen
+    assert outcome.report.sdp_bytes == 0, outcome.describe()

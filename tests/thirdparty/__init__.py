@@ -1,0 +1,1 @@
+"""Test suites of other projects: see test_thirdparty.py."""

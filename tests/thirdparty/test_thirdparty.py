@@ -1,0 +1,271 @@
+"""Test suites of event loops and network libraries: not one test fails that passes without the library.
+
+Twisted, tornado, trio and gevent from PyPI; tokio from crates.io; libuv and libevent from the
+distribution's sources. Each suite runs plain, under the library, and under the library with lanes that
+flip; `support.foreign` compares test by test. Of what is too long for every run a part takes turns by
+the rotation seed; `SDP_TEST_WHOLE=1` runs everything.
+"""
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from conftest import TARGET
+from support import Placement
+from support.foreign import ROTATION, Comparison, Suite, rotated
+
+from thirdparty.cache import TOKIO_TESTS, Cache
+
+RUNNER = Path(__file__).parent / "runner.py"
+BOTH_WAYS = pytest.mark.parametrize(
+    "placement", [Placement.BOTH, Placement.FLIP], ids=["normal", "flip"]
+)
+
+# Modules of unittest's kind that run always.
+ALWAYS = [
+    "twisted.internet.test.test_tcp",
+    "tornado.test.iostream_test",
+    "gevent.tests.test__socket",
+    "gevent.tests.test__server",
+]
+# … that take turns.
+TURNS = [
+    "twisted.internet.test.test_core",
+    "twisted.internet.test.test_endpoints",
+    "twisted.internet.test.test_fdset",
+    "twisted.internet.test.test_process",
+    "twisted.internet.test.test_stdio",
+    "twisted.internet.test.test_threads",
+    "twisted.internet.test.test_tls",
+    "twisted.internet.test.test_unix",
+    "twisted.test.test_internet",
+    "twisted.test.test_process",
+    "twisted.test.test_ssl",
+    "twisted.test.test_stdio",
+    "twisted.test.test_tcp",
+    "twisted.test.test_unix",
+    "tornado.test.httpclient_test",
+    "tornado.test.httpserver_test",
+    "tornado.test.process_test",
+    "tornado.test.simple_httpclient_test",
+    "tornado.test.tcpclient_test",
+    "tornado.test.tcpserver_test",
+    "tornado.test.web_test",
+    "tornado.test.websocket_test",
+    "gevent.tests.test__backdoor",
+    "gevent.tests.test__core_fork",
+    "gevent.tests.test__fileobject",
+    "gevent.tests.test__greenio",
+    "gevent.tests.test__makefile_ref",
+    "gevent.tests.test__pywsgi",
+    "gevent.tests.test__select",
+    "gevent.tests.test__selectors",
+    "gevent.tests.test__server_pywsgi",
+    "gevent.tests.test__socket_close",
+    "gevent.tests.test__socket_timeout",
+    "gevent.tests.test__ssl",
+    "gevent.tests.test__subprocess",
+]
+TURNS_A_RUN = 6
+# Of trio, those with sockets, descriptors or processes.
+TRIO = [
+    "test_dtls",
+    "test_highlevel_open_tcp_listeners",
+    "test_highlevel_open_tcp_stream",
+    "test_highlevel_serve_listeners",
+    "test_highlevel_socket",
+    "test_socket",
+    "test_ssl",
+    "test_subprocess",
+    "test_unix_pipes",
+    "test_wait_for_object",
+]
+TRIO_A_RUN = 4
+# Of libuv and libevent, groups of tests by the beginning of their names.
+LIBUV = re.compile(
+    r"tcp|poll|shutdown|ipc|connection|delayed|close|fork|callback|pipe|watcher|loop"
+)
+LIBUV_A_RUN = 70
+LIBEVENT = re.compile(r"(main|bufferevent|http|listener|evbuffer|et|thread)/")
+LIBEVENT_A_RUN = 90
+# Tests that hold times of a tenth of a second against each other: they fail on a busy machine.
+TIMED = re.compile("timeout|close_detection|ratelim|_slow|active_later|persistent|common_timeout")
+
+
+class Package(Suite):
+    """One module of a Python package."""
+
+    def __init__(self, cache, name):
+        super().__init__(name)
+        self.python = cache.python()
+        if name == "gevent.tests.test__socket":
+            # Megabytes for peers that accept and never read: no connection gets to meet.
+            self.little = 10_000_000
+
+    def command(self, record, names):
+        return [self.python, RUNNER, self.name, record, *names]
+
+    def names(self, stage):
+        return stage.client("list", self.command("-", ()), plain=True).text.split()
+
+
+class Trio(Suite):
+    """One file of trio's tests, which need pytest."""
+
+    def __init__(self, cache, name):
+        super().__init__(f"trio.{name}")
+        self.python = cache.python()
+        self.module = f"trio._tests.{name}"
+
+    def command(self, record, names):
+        only = [f"ONLY={','.join(names)}"] if names else []
+        return ["env", f"RECORD={record}", *only, *self._pytest()]
+
+    def _pytest(self):
+        return [self.python, "-m", "pytest", "-q", "-p", "outcomes", "-p", "no:cacheprovider",
+                "-p", "trio._tests.pytest_plugin", "--pyargs", self.module]
+
+    def environment(self):
+        return {"PYTHONPATH": str(RUNNER.parent)}
+
+    def names(self, stage):
+        found = stage.client("list", self._pytest(), plain=True, env=self.environment(), ok=(0, 5))
+        return [line for line in found.text.splitlines() if "::" in line]
+
+
+class Tokio(Suite):
+    """One of tokio's test programs; libtest's lines."""
+
+    def __init__(self, name, program):
+        super().__init__(name)
+        self.program = program
+
+    line = re.compile(r"^test (?P<name>\S+)(?: - should panic)? \.\.\. (?P<word>ok|FAILED|ignored)", re.M)
+    words = {"ok": "ok", "FAILED": "fail", "ignored": "skip"}
+
+    def command(self, record, names):
+        return [self.program, "--test-threads=2", *(["--exact", *names] if names else [])]
+
+    def outcomes(self, record, output):
+        found = {match["name"]: self.words[match["word"]] for match in self.line.finditer(output)}
+        return found, "test result:" in output
+
+    def names(self, stage):
+        listed = stage.client("list", [self.program, "--list"], plain=True)
+        return re.findall(r"^(\S+): test$", listed.text, re.M)
+
+
+class Libuv(Suite):
+    """libuv's tests, one process each beside its helpers; lines of TAP."""
+
+    line = re.compile(r"^(?P<word>ok|not ok) \d+ - (?P<name>\w+)(?P<skip> # SKIP)?", re.M)
+    # The suite refuses to be root's.
+    user = "nobody" if os.geteuid() == 0 else None
+
+    def __init__(self, program):
+        super().__init__("libuv")
+        self.program = program
+
+    def environment(self):
+        return {"UV_TEST_TIMEOUT_MULTIPLIER": "3"}
+
+    def command(self, record, names):
+        # The program takes one name; no names means all.
+        return ["sh", "-c", 'program=$1; shift; for t; do "$program" $t; done; true', "sh",
+                self.program, *names]
+
+    def outcomes(self, record, output):
+        found = {}
+        for match in self.line.finditer(output):
+            word = "ok" if match["word"] == "ok" else "fail"
+            found[match["name"]] = "skip" if match["skip"] else word
+        return found, True
+
+    def names(self, stage):
+        listed = stage.client("list", [self.program, "--list"], plain=True, user=self.user)
+        names = re.findall(r"^(\w+)", listed.text, re.M)
+        return [name for name in names if LIBUV.match(name)]
+
+
+class Libevent(Suite):
+    """libevent's tests, a process each."""
+
+    name_line = re.compile(r"^(\w+/\w+): ", re.M)
+
+    def __init__(self, program):
+        super().__init__("libevent")
+        self.program = program
+
+    def command(self, record, names):
+        return [self.program, "--timeout", "60", *names]
+
+    def outcomes(self, record, output):
+        found = {}
+        parts = self.name_line.split(output)
+        for name, text in zip(parts[1::2], parts[2::2]):
+            if "FAILED]" in text:
+                found[name] = "fail"
+            elif "SKIPPED" in text or "DISABLED" in text:
+                found[name] = "skip"
+            else:
+                found[name] = "ok" if "OK" in text else "crash"
+        return found, True
+
+    def names(self, stage):
+        listed = stage.client("list", [self.program, "--list-tests"], plain=True)
+        names = re.findall(r"^ *(\w+/\w+)", listed.text, re.M)
+        return [name for name in names if LIBEVENT.match(name) and not TIMED.search(name)]
+
+
+@pytest.fixture(scope="module")
+def cache():
+    """Fetched and built once."""
+    return Cache(TARGET)
+
+
+@pytest.fixture(scope="module")
+def comparison(ladder):
+    """Plain outcomes, shared by the two ways."""
+    print(f"rotation seed {ROTATION}")
+    return Comparison(ladder)
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("module", ALWAYS + rotated(TURNS, TURNS_A_RUN))
+def test_python(comparison, cache, module, placement):
+    """A module of Twisted, tornado or gevent."""
+    comparison.check(Package(cache, module), placement)
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("module", rotated(TRIO, TRIO_A_RUN))
+def test_trio(comparison, cache, module, placement):
+    """A file of trio's."""
+    comparison.check(Trio(cache, module), placement)
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("program", TOKIO_TESTS)
+def test_tokio(comparison, cache, program, placement):
+    """One of tokio's programs."""
+    comparison.check(Tokio(f"tokio.{program}", cache.tokio()[program]), placement)
+
+
+@BOTH_WAYS
+def test_libuv(comparison, cache, ladder, placement):
+    """libuv's tests of streams, polling and processes."""
+    program = cache.libuv()
+    # Where every user can read it.
+    readable = ladder.artifacts.dir / program.name
+    if not readable.exists():
+        shutil.copy2(program, readable)
+    comparison.check(Libuv(readable), placement, sample=LIBUV_A_RUN)
+
+
+@BOTH_WAYS
+def test_libevent(comparison, cache, placement):
+    """libevent's tests of sockets, buffers and HTTP."""
+    comparison.check(Libevent(cache.libevent()), placement, sample=LIBEVENT_A_RUN)
