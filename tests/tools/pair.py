@@ -6,12 +6,14 @@ The parent listens, a child connects; they exchange messages until both directio
 then the child sends UNREAD bytes that nobody reads. `ready` is printed; at the end of standard input
 the parent reads them, and both leave.
 
-MODE `inline` asks for urgent data in line before the first byte; `cat` answers through an executed
+MODE `poll` or `epoll` waits so before each message; `exclusive` does it with EPOLLEXCLUSIVE;
+`inline` asks for urgent data in line before the first byte; `cat` answers through an executed
 cat that has the connection as its standard input and output; `uring` prints what io_uring_setup says.
 """
 
 import ctypes
 import os
+import select
 import socket
 import sys
 
@@ -28,6 +30,18 @@ def exactly(s, length):
         if not part:
             raise EOFError(length)
         length -= len(part)
+
+
+def waiter(s, mode):
+    """What the parent calls before it reads."""
+    if mode == "poll":
+        waits = select.poll()
+    elif mode in ("epoll", "exclusive"):
+        waits = select.epoll()
+    else:
+        return lambda: None
+    waits.register(s, select.POLLIN | (select.EPOLLEXCLUSIVE if mode == "exclusive" else 0))
+    return waits.poll
 
 
 def client(port, mode, done):
@@ -75,7 +89,9 @@ def main(mode):
         s.close()
         assert os.waitpid(server, 0)[1] == 0
     else:
+        wait = waiter(s, mode)
         for _ in range(ROUNDS):
+            wait()
             exactly(s, LENGTH)
             s.sendall(b"y" * LENGTH)
         print("ready", child, s.getsockname()[1], s.getpeername()[1], flush=True)

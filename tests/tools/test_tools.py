@@ -280,3 +280,21 @@ def test_a_reason_that_comes_before_the_first_byte_is_told(ladder, scratch):
     assert report["connections"]["sdp"] == 0
     assert report["reasons"]["urgent-data"] == 1
     assert sum(report["reasons"].values()) == 2
+
+
+def test_an_exclusive_registration_is_told(ladder, scratch):
+    """EPOLLEXCLUSIVE keeps a connection on TCP, and nobody else is blamed for it."""
+    report, _ = report_of(ladder, scratch, "--no-config", mode="exclusive")
+    assert report["connections"]["sdp"] == 0
+    assert report["reasons"]["unsuitable-socket"] == 1
+    assert sum(report["reasons"].values()) == 2
+
+
+@pytest.mark.parametrize("how", ["poll", "epoll"])
+def test_waits_for_several_connections_are_counted(ladder, how):
+    """The parent waits so before every message; what it then reads is there."""
+    with pair(ladder, "--no-config", mode=how) as (parent, *_):
+        text = sdp(ladder, "stat", "--prometheus", "--pid", parent).stdout
+        waits = [line.split() for line in text.splitlines() if line.startswith("sdp_waits_total")]
+        assert {line[0].split('how="')[1].split('"')[0] for line in waits} == {"spun", "slept"}
+        assert sum(int(line[1]) for line in waits) > 0, text

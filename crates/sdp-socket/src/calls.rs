@@ -61,6 +61,16 @@ fn done(result: Result<usize, Errno>) -> Call {
     }
 }
 
+/// [`done`] of a call that may have slept. When another thread took the process into a sandbox meanwhile,
+/// the table is empty, and the call finds its descriptor missing: it is the kernel's then, like any
+/// later one, unless it has moved something.
+fn done_unless_retired(result: Result<usize, Errno>) -> Call {
+    match result {
+        Err(Errno::EBADF) if process::is_retired() => Call::Pass,
+        result => done(result),
+    }
+}
+
 fn timeout_ns(timeout: *const timespec) -> Option<u64> {
     if timeout.is_null() {
         return None;
@@ -86,6 +96,9 @@ pub fn involved() -> bool {
     process::highest_descriptor() >= 0
 }
 
+/// Entries of a `poll` from which the limit of descriptors is asked for: it is hardly ever lower.
+const POLL_FEW: usize = 256;
+
 /// Whether a descriptor in the array is more than a pass-through. A load for each, none while the process has
 /// nothing to lose.
 ///
@@ -93,8 +106,11 @@ pub fn involved() -> bool {
 /// See the module.
 #[inline]
 pub unsafe fn concerns(fds: *const pollfd, count: usize) -> bool {
-    if !involved() || fds.is_null() {
+    if !involved() || fds.is_null() || process::is_retired() {
         return false;
+    }
+    if count > POLL_FEW && count > process::soft_limit() as usize {
+        return false; // EINVAL, by the kernel, which does not look at the array
     }
     // SAFETY: the program's array.
     (0..count).any(|i| is_tracked(unsafe { (*fds.add(i)).fd }))
@@ -146,28 +162,29 @@ pub unsafe fn recv(fd: c_int, iov: *const iovec, count: usize, flags: c_int) -> 
     match road(fd, Half::Receive) {
         Road::Pass => Call::Pass,
         Road::Kernel(ticket) => Call::Counted(ticket),
-        Road::Library(conn) => {
-            if flags & libc::MSG_OOB != 0 {
-                return Call::Pass;
-            }
-            if flags & libc::MSG_ERRQUEUE != 0 {
-                return Call::Pass;
-            }
-            if iov.is_null() && count != 0 {
-                return Call::Pass; // EFAULT, by the kernel
-            }
-            // SAFETY: the program's vector, valid for the call.
-            let Some(mut buffers) = (unsafe { Buffers::new(iov, count) }) else {
-                return done(Err(Errno::EINVAL));
-            };
-            if flags & libc::MSG_TRUNC == 0 && buffers.has_null() {
-                return done(Err(Errno::EFAULT));
-            }
-            let result = receive::receive(&conn, &mut buffers, Wish { flags });
-            renew::after_call(&conn);
-            done(result)
-        }
+        // SAFETY: the caller's.
+        Road::Library(conn) => unsafe { recv_here(&conn, iov, count, flags) },
     }
+}
+
+/// [`recv`] on an attached connection.
+unsafe fn recv_here(conn: &Pinned, iov: *const iovec, count: usize, flags: c_int) -> Call {
+    if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
+        return Call::Pass;
+    }
+    if iov.is_null() && count != 0 {
+        return Call::Pass; // EFAULT, by the kernel
+    }
+    // SAFETY: the program's vector, valid for the call.
+    let Some(mut buffers) = (unsafe { Buffers::new(iov, count) }) else {
+        return done(Err(Errno::EINVAL));
+    };
+    if flags & libc::MSG_TRUNC == 0 && buffers.has_null() {
+        return done(Err(Errno::EFAULT));
+    }
+    let result = receive::receive(conn, &mut buffers, Wish { flags });
+    renew::after_call(conn);
+    done_unless_retired(result)
 }
 
 /// `recv` and `read` into one buffer: the common way first.
@@ -204,10 +221,13 @@ pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> Call {
     if msg.is_null() {
         return Call::Pass;
     }
-    // SAFETY: the program's header.
-    let (iov, count) = unsafe { ((*msg).msg_iov, (*msg).msg_iovlen) };
-    // SAFETY: the header's own vector.
-    let call = unsafe { recv(fd, iov, count, flags) };
+    let conn = match road(fd, Half::Receive) {
+        Road::Pass => return Call::Pass,
+        Road::Kernel(ticket) => return Call::Counted(ticket), // the header is the kernel's to read
+        Road::Library(conn) => conn,
+    };
+    // SAFETY: the program's header and its own vector.
+    let call = unsafe { recv_here(&conn, (*msg).msg_iov, (*msg).msg_iovlen, flags) };
     if let Call::Done(n) = call
         && n >= 0
     {
@@ -227,17 +247,23 @@ pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> Call {
 /// See the module.
 pub unsafe fn send(fd: c_int, iov: *const iovec, count: usize, flags: c_int) -> Call {
     // SAFETY: the caller's.
-    unsafe { send_with(fd, iov, count, flags, false) }
+    unsafe { send_with(fd, flags, || Vector { iov, count, has_control: false }) }
 }
 
-/// [`send`]; a message with control data is the kernel's as long as there is no lane.
-unsafe fn send_with(
-    fd: c_int,
+/// What a send is to send.
+struct Vector {
     iov: *const iovec,
     count: usize,
-    flags: c_int,
+    /// With control data: the kernel's as long as there is no lane.
     has_control: bool,
-) -> Call {
+}
+
+/// [`send`] of a vector that is looked for only where it is needed: what the kernel sends, the kernel reads.
+///
+/// # Safety
+/// See the module, for the vector.
+#[inline]
+unsafe fn send_with(fd: c_int, flags: c_int, vector: impl FnOnce() -> Vector) -> Call {
     // Young connections too: an urgent byte counts as sent, but not as read.
     if flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY) != 0
         && let Some(conn) = Pinned::new(fd, Half::Send)
@@ -249,18 +275,23 @@ unsafe fn send_with(
     match road(fd, Half::Send) {
         Road::Pass => Call::Pass,
         Road::Kernel(ticket) => {
-            if iov.is_null() || has_control || !bulk::concerns(&ticket, flags) {
+            if !bulk::concerns(&ticket, flags) {
+                return Call::Counted(ticket);
+            }
+            let Vector { iov, count, has_control } = vector();
+            if iov.is_null() || has_control {
                 return Call::Counted(ticket);
             }
             // SAFETY: the program's vector, valid for the call.
             match unsafe { Buffers::new(iov, count) } {
                 Some(mut buffers) if buffers.left() > bulk::PIECE => {
-                    done(bulk::send(ticket, &mut buffers, flags))
+                    done_unless_retired(bulk::send(ticket, &mut buffers, flags))
                 }
                 _ => Call::Counted(ticket),
             }
         }
         Road::Library(conn) => {
+            let Vector { iov, count, .. } = vector();
             if iov.is_null() && count != 0 {
                 return Call::Pass; // EFAULT, by the kernel
             }
@@ -276,7 +307,7 @@ unsafe fn send_with(
             }
             let result = send::send(&conn, &mut buffers, flags);
             renew::after_call(&conn);
-            done(result)
+            done_unless_retired(result)
         }
     }
 }
@@ -324,10 +355,14 @@ pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Call {
         }
         return Call::Pass;
     }
-    // SAFETY: the program's header.
-    let (iov, count) = unsafe { ((*msg).msg_iov, (*msg).msg_iovlen) };
+    let vector = || {
+        // SAFETY: the program's header.
+        let (iov, count, control) =
+            unsafe { ((*msg).msg_iov, (*msg).msg_iovlen, (*msg).msg_controllen) };
+        Vector { iov, count, has_control: control != 0 }
+    };
     // SAFETY: the header's own vector.
-    unsafe { send_with(fd, iov, count, flags, (*msg).msg_controllen != 0) }
+    unsafe { send_with(fd, flags, vector) }
 }
 
 /// Calls `each` with every descriptor in the message's SCM_RIGHTS.
@@ -398,11 +433,13 @@ pub unsafe fn sendfile(out: c_int, input: c_int, offset: *mut i64, count: usize)
         Road::Pass => Call::Pass,
         Road::Kernel(ticket) if count > bulk::PIECE && bulk::concerns(&ticket, 0) => {
             // SAFETY: the caller's.
-            done(unsafe { bulk::sendfile(ticket, input, offset, count) })
+            done_unless_retired(unsafe { bulk::sendfile(ticket, input, offset, count) })
         }
         Road::Kernel(ticket) => Call::Counted(ticket),
-        // SAFETY: the caller's.
-        Road::Library(conn) => done(unsafe { splice::sendfile(&conn, input, offset, count) }),
+        Road::Library(conn) => {
+            // SAFETY: the caller's.
+            done_unless_retired(unsafe { splice::sendfile(&conn, input, offset, count) })
+        }
     }
 }
 

@@ -82,12 +82,13 @@ fn limit(due: u64) -> Option<u64> {
     if now < due {
         return Some(due - now);
     }
+    if process::is_retired() {
+        return None; // nobody looks any more
+    }
     let half = half_silence_ns()?;
     let next = now.saturating_add(half);
     // One thread looks; the others sleep until the next time.
-    if !process::is_retired()
-        && LOOK_AT.compare_exchange(due, next, Ordering::SeqCst, Ordering::Relaxed).is_ok()
-    {
+    if LOOK_AT.compare_exchange(due, next, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
         look(now, next);
     }
     match LOOK_AT.load(Ordering::SeqCst) {

@@ -172,7 +172,8 @@ pub(crate) fn highest_descriptor() -> i32 {
     TOP.load(Ordering::Relaxed)
 }
 
-fn soft_limit() -> i32 {
+/// Descriptors that the process may have open, as far as the table reaches.
+pub(crate) fn soft_limit() -> i32 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the structure is writable.
     let got = unsafe { sys!(libc::SYS_prlimit64, 0, libc::RLIMIT_NOFILE, 0, &raw mut limit) };
@@ -244,7 +245,9 @@ pub(crate) fn start() -> bool {
         if now == 2 {
             return true;
         }
-        core::hint::spin_loop();
+        // The other thread reads a file and maps memory; it may need this CPU for that.
+        // SAFETY: no arguments.
+        let _ = unsafe { sys!(libc::SYS_sched_yield) };
     }
     if pid() == 0 {
         remember();
@@ -424,6 +427,7 @@ pub(crate) fn become_child() {
     // Threads that were at it do not exist here: whoever needs it begins anew.
     let _ = STARTED.compare_exchange(1, 0, Ordering::AcqRel, Ordering::Relaxed);
     MAKING.store(0, Ordering::Relaxed);
+    crate::spin::forget_threads();
     settings::become_child();
     wait_set::drop_all(true);
     crate::give_back::forget();

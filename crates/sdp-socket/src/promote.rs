@@ -15,7 +15,7 @@ use sdp_proto::{
     wire::hello::{Address, Hello, HelloAck, Names, VERSION},
 };
 use sdp_shm::layout::{Segment, is_ring_size};
-use sdp_stats::Reason;
+use sdp_stats::{Reason, Verdict};
 use sdp_sys::{count::Way, section, time::monotonic_ns};
 
 use crate::{
@@ -133,7 +133,7 @@ fn tick(conn: &Conn, fd: i32) {
             return tick_now(conn, fd);
         }
         if conn.try_meeting(|meeting| meeting.abandon()).is_some() {
-            stay(conn, Reason::PeerNotListening);
+            stay(conn, unless_turned_away(conn, Reason::PeerNotListening));
         }
         return;
     }
@@ -146,7 +146,17 @@ fn tick(conn: &Conn, fd: i32) {
 pub(crate) fn ended(conn: &Conn) {
     if conn.stage() == Stage::Meeting {
         let is_early = conn.ticks.load(Ordering::Relaxed) < EAGER_TICKS;
-        conn.note_reason(if is_early { Reason::ShortLived } else { Reason::PeerNotListening });
+        let reason = if is_early { Reason::ShortLived } else { Reason::PeerNotListening };
+        conn.note_reason(unless_turned_away(conn, reason));
+    }
+}
+
+/// Why a meeting to which the other end did not come led to nothing: `reason`, unless this end wanted for
+/// memory or descriptors before and may have turned the other end away. It does not come a second time.
+fn unless_turned_away(conn: &Conn, reason: Reason) -> Reason {
+    match conn.row().and_then(|row| Verdict::at(&row.reason).reason()) {
+        Some(before @ (Reason::NoMemory | Reason::NoDescriptors)) => before,
+        _ => reason,
     }
 }
 

@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering;
 
 use libc::{c_int, fd_set, pollfd, sigset_t};
 use sdp_shm::{arm, layout::Half as HalfLines};
-use sdp_stats::Reason;
+use sdp_stats::{Counter, Reason};
 use sdp_sys::{errno::Errno, time::monotonic_ns};
 
 use crate::{
@@ -219,6 +219,11 @@ pub(crate) unsafe fn poll(
     let until = timeout_ns.map(|ns| monotonic_ns().saturating_add(ns));
     let mut has_spun = timeout_ns == Some(0);
     loop {
+        if process::is_retired() {
+            // Another thread entered a sandbox while this one slept: the rest of the wait is the kernel's.
+            let left = until.map(|u| wait::to_timespec(u.saturating_sub(monotonic_ns())));
+            return Some(host::ppoll(fds, left.as_ref(), mask));
+        }
         let mut ready = ring_ready(fds, hides);
         if ready == 0 && !has_spun {
             has_spun = true;
@@ -227,9 +232,13 @@ pub(crate) unsafe fn poll(
                 let budget = spin::budget(conn);
                 if budget != 0 {
                     let is_ready = || ring_ready(fds, hides) > 0;
-                    let success = spin::shared_pause(conn.peer_cpu(), budget, is_ready);
-                    spin::learn(conn, success);
-                    ready = ring_ready(fds, hides);
+                    if let Some(success) = spin::shared_pause(conn.peer_cpu(), budget, is_ready) {
+                        spin::learn(conn, success);
+                        if success {
+                            wait::count_shared(Counter::Spun);
+                        }
+                        ready = ring_ready(fds, hides);
+                    }
                 }
             }
         }
@@ -367,6 +376,8 @@ unsafe fn sleep(
         }
         if ring_ready(fds, hides) > 0 {
             left = Some(0);
+        } else {
+            wait::count_shared(Counter::Slept);
         }
     }
     let timeout = left.map(wait::to_timespec);

@@ -43,6 +43,11 @@ static SPINNERS: AtomicU32 = AtomicU32::new(0);
 static YIELDS_OFF_UNTIL: AtomicU64 = AtomicU64::new(0);
 static YIELDS_OFF_FOR: AtomicU64 = AtomicU64::new(YIELD_OFF_MIN_NS);
 
+/// In a fork child: the parent's other threads do not pause here.
+pub(crate) fn forget_threads() {
+    SPINNERS.store(0, Ordering::Relaxed);
+}
+
 /// CPU on which the calling thread runs, plus one; 0 unknown.
 #[inline]
 pub(crate) fn this_cpu() -> u32 {
@@ -275,15 +280,21 @@ pub(crate) fn spin(conn: &Conn, peer_cpu: u32, mut ready: impl FnMut() -> bool) 
 }
 
 /// Pauses for somebody who waits for several connections, if the process may have one more spinner. With
-/// one CPU it is offered instead: who is waited for may need it.
-pub(crate) fn shared_pause(peer_cpu: u32, budget: u64, mut ready: impl FnMut() -> bool) -> bool {
+/// one CPU it is offered instead: who is waited for may need it. `None`: it may not, from which there is
+/// nothing to learn.
+pub(crate) fn shared_pause(
+    peer_cpu: u32,
+    budget: u64,
+    mut ready: impl FnMut() -> bool,
+) -> Option<bool> {
     if needs_this_cpu(peer_cpu) {
         let now = monotonic_ns();
-        return now >= YIELDS_OFF_UNTIL.load(Ordering::Relaxed)
-            && yield_for(now, budget, &mut ready);
+        let is_off = now < YIELDS_OFF_UNTIL.load(Ordering::Relaxed);
+        return (!is_off).then(|| yield_for(now, budget, &mut ready));
     }
     let others = SPINNERS.fetch_add(1, Ordering::Relaxed);
-    let success = others + 1 < process::usable_cpus().max(2) && pause_for(budget, &mut ready);
+    let is_allowed = others + 1 < process::usable_cpus().max(2);
+    let success = is_allowed.then(|| pause_for(budget, &mut ready));
     SPINNERS.fetch_sub(1, Ordering::Relaxed);
     success
 }

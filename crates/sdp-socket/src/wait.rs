@@ -12,7 +12,7 @@ use sdp_shm::{
     arm::{self, Mode},
     layout::{Half as HalfLines, Segment},
 };
-use sdp_stats::{Counter, Direction};
+use sdp_stats::{Counter, Direction, RowId};
 use sdp_sys::{section::Mark, time::monotonic_ns};
 
 use crate::{
@@ -405,6 +405,13 @@ pub(crate) fn room_freed(conn: &Conn, lines: &HalfLines, ring_bytes: u64, head: 
     if let Some((_, seen)) = arm::check(&lines.space_arm.word) {
         conn.ring_peer();
         arm::disarm(&lines.space_arm.word, seen);
+    }
+}
+
+/// Counts a wait for several connections at once, among the process's totals: it is none of theirs alone.
+pub(crate) fn count_shared(counter: Counter) {
+    if let Some(page) = process::page() {
+        page.add(RowId::NONE, Direction::Receive, counter, 1);
     }
 }
 

@@ -240,8 +240,8 @@ pub fn check(file: Option<&Path>) -> Result<bool, Failure> {
 const OTHER_VARIABLES: [&str; 4] =
     [RULES_VARIABLE, crate::run::LIBRARY_VARIABLE, crate::collect::VARIABLE, "SDP_DLOPEN_DEEPBIND"];
 
-/// What is wrong with tunables in the environment, of which the library says nothing: it runs in
-/// strangers' processes. The number is that of values without effect.
+/// What is wrong with tunables in the environment, of which the library says nothing unless a log was asked
+/// for. The number is that of values without effect.
 fn environment(
     variables: impl Iterator<Item = (std::ffi::OsString, std::ffi::OsString)>,
 ) -> (String, usize) {

@@ -127,7 +127,7 @@ hooks! {
     }
 
     fn __poll_chk(fds: *mut pollfd, n: nfds_t, timeout: c_int, room: size_t) -> c_int {
-        if !calls::concerns(fds, n as usize) || !fits(n, room) {
+        if !fits(n, room) || !calls::concerns(fds, n as usize) {
             return real::__poll_chk(fds, n, timeout, room);
         }
         poll_ms(fds, n, timeout, move || real::__poll_chk(fds, n, timeout, room))
@@ -145,7 +145,7 @@ hooks! {
     fn __ppoll_chk(
         fds: *mut pollfd, n: nfds_t, timeout: *const timespec, mask: *const sigset_t, room: size_t,
     ) -> c_int {
-        if !calls::concerns(fds, n as usize) || !fits(n, room) {
+        if !fits(n, room) || !calls::concerns(fds, n as usize) {
             return real::__ppoll_chk(fds, n, timeout, mask, room);
         }
         poll_until(fds, n, timeout, mask, move || real::__ppoll_chk(fds, n, timeout, mask, room))

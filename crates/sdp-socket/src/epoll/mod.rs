@@ -29,6 +29,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{c_int, epoll_event};
 use mirror::{FORKING, Mirror, NONE, SETS, lock, make_mirror, unlock, with};
+use sdp_stats::Reason;
 use sdp_sys::{errno::Errno, sys, tls};
 use wait::ring_myself;
 pub(crate) use wait::wait;
@@ -362,12 +363,12 @@ pub(crate) unsafe fn control(
                         sleeps = enter(m, at, conn);
                     }
                     // No room: whoever waits here cannot be woken by a bell.
-                    None => conn.set(flag::PINNED),
+                    None => conn.pin_to_kernel(Reason::Limit),
                 }
             }
         }
         if events & EXCLUSIVE != 0 {
-            conn.set(flag::PINNED);
+            conn.pin_to_kernel(Reason::UnsuitableSocket);
         }
         if events & ONESHOT != 0
             && let Some(set) = m.set(set)

@@ -4,6 +4,7 @@ use core::sync::atomic::Ordering;
 
 use libc::{c_int, epoll_event, sigset_t};
 use sdp_shm::bell::Bell;
+use sdp_stats::Counter;
 use sdp_sys::{errno::Errno, sys, time::monotonic_ns};
 
 use super::{
@@ -122,6 +123,15 @@ unsafe fn wait_on(
     let mut out = Output { events, max: max.min(BATCH), used: 0, from: [NONE; BATCH] };
     let mut has_spun = false;
     loop {
+        if process::is_retired() {
+            // Another thread entered a sandbox while this one slept: the rest of the wait is the kernel's.
+            let left = until.map(|u| u.saturating_sub(monotonic_ns()));
+            // SAFETY: as the caller's.
+            let got = unsafe {
+                host::epoll_pwait(set_fd, events, max as c_int, milliseconds(left), mask)
+            };
+            return Some(got);
+        }
         if !with(|m| concerns_us(m, set))? {
             let now = if timeout_ns == Some(0) { 0 } else { monotonic_ns() };
             let left = until.map(|u| u.saturating_sub(now));
@@ -132,9 +142,7 @@ unsafe fn wait_on(
                 Ok(true) if out.used == 0 && nap != left => continue,
                 Ok(true) => return Some(Ok(out.used)),
                 Ok(false) if left == Some(0) => return Some(Ok(out.used)),
-                Ok(false) if table::entry(set_fd) != Some(Entry::Set(set)) => {
-                    return Some(Err(Errno::EBADF));
-                }
+                Ok(false) if is_closed(set_fd, set) => return Some(Err(Errno::EBADF)),
                 Ok(false) => continue,
             }
         }
@@ -180,10 +188,15 @@ unsafe fn wait_on(
             Ok(()) if out.used > 0 => return Some(Ok(out.used)),
             Ok(()) => {}
         }
-        if table::entry(set_fd) != Some(Entry::Set(set)) {
+        if is_closed(set_fd, set) {
             return Some(Err(Errno::EBADF));
         }
     }
+}
+
+/// Whether the set's number was closed, or names something else now.
+fn is_closed(set_fd: c_int, set: u32) -> bool {
+    table::entry(set_fd) != Some(Entry::Set(set)) && !process::is_retired()
 }
 
 /// Whether anything in the set is on a lane.
@@ -430,6 +443,9 @@ unsafe fn kernel_events(
     let sleeper = if timeout_ms == 0 { None } else { Sleeper::new(set) };
     // Looked at again only now: whoever rings from here on finds a sleeper.
     let timeout_ms = if sleeper.as_ref().is_some_and(Sleeper::has_news) { 0 } else { timeout_ms };
+    if timeout_ms != 0 {
+        wait::count_shared(Counter::Slept);
+    }
     let got = if timeout_ms == 0 && mask.is_null() {
         // SAFETY: the batch is writable for `want` events; does not block.
         unsafe { sys!(libc::SYS_epoll_pwait, set_fd, batch.as_mut_ptr(), want, 0, 0, 8) }
@@ -628,7 +644,10 @@ fn spin_on_bell(set: u32) -> bool {
         (peer_cpu, budget)
     });
     let Some((peer_cpu, budget)) = asked.filter(|asked| asked.1 != 0) else { return false };
-    let success = spin::shared_pause(peer_cpu, budget, || bell.any());
+    let Some(success) = spin::shared_pause(peer_cpu, budget, || bell.any()) else { return false };
+    if success {
+        wait::count_shared(Counter::Spun);
+    }
     with(|m| {
         m.spin.spun(success);
         m.set(set).map(|s| s.spin.spun(success))
