@@ -115,6 +115,7 @@ def relayed():
             signal.alarm(25)
             sock.close()
             here.close()
+            there.sendall(b"c")  # whoever passes on what relatives hold too passes on what stays on TCP
             _, numbers, _, _ = socket.recv_fds(there, 1, 1)
             sock = socket.socket(fileno=numbers[0])
             # Whoever serves goes on here, as the next giver.
@@ -122,6 +123,7 @@ def relayed():
             servers = []
             continue
         there.close()
+        here.recv(1)
         socket.send_fds(here, [b"x"], [sock.fileno()])
         sock.close()
         codes = [ends.reap(server)]
