@@ -56,6 +56,14 @@ def test_stopped_peer_is_left_alone():
     both("ending", "stopped_peer_is_left_alone")
 
 
+@pytest.mark.parametrize("much", [200_000, 2_000_000])
+@pytest.mark.parametrize("peer", ["unaware", "young", "warm"])
+def test_reset_during_a_send(peer, much):
+    seen = scenario("ending", "reset_during_a_send", peer, much).seen
+    assert seen == scenario("ending", "reset_during_a_send", peer, much, sdp=False).seen
+    assert seen["seen"] == ["ECONNRESET", "EPIPE"], seen
+
+
 def test_exit_with_bells_unread():
     both("ending", "exit_with_bells")
 

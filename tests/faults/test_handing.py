@@ -2,7 +2,7 @@
 
 import pytest
 
-from .harness import both, compiled
+from .harness import both, compiled, scenario
 
 IMAGES = ["unaware", "python"]
 
@@ -61,6 +61,12 @@ def test_passed(images, style, image):
 
 def test_passed_and_kept():
     both("handing", "passed_and_kept")
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_passed_while_a_relative_keeps_it(when):
+    seen = scenario("handing", "passed_while_a_relative_keeps_it", when).seen
+    assert seen == {"turns": 600, "codes": [0, 0, 0]}, seen
 
 
 def test_renumbered():

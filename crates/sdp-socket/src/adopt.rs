@@ -5,7 +5,7 @@
 //! it stays on the kernel lane, because stdio and shells use those numbers without asking; a program that
 //! moves it to another number (sshd does) frees it.
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{Ordering, fence};
 
 use libc::{c_int, socklen_t};
 use sdp_config::{Family, Role};
@@ -19,10 +19,10 @@ use sdp_sys::{
 };
 
 use crate::{
-    conn::{Conn, Stage, flag, row_flag},
+    conn::{Conn, Half, Stage, flag, row_flag},
     lifecycle::{self, ADDRESS_MAX},
     log, process, settings,
-    table::{self, Entry},
+    table::{self, Entry, Pinned},
 };
 
 /// [`Conn::giver`] of a connection that processes out of sight may hold.
@@ -74,7 +74,12 @@ fn activated() {
 pub(crate) fn received(through: c_int, fd: c_int) {
     lifecycle::forget(fd);
     let giver = unix::peer_credentials(through).map_or(0, |peer| peer.pid);
-    adopt(fd, giver);
+    if adopt(fd, giver)
+        && giver <= 0
+        && let Some(conn) = Pinned::new(fd, Half::Receive)
+    {
+        conn.set(flag::UNCERTAIN); // out of another process namespace: it cannot be looked at
+    }
 }
 
 /// Follows a connection that somebody else began. `giver`: a process that may still have it open; 0:
@@ -96,15 +101,43 @@ fn adopt(fd: c_int, giver: i32) -> bool {
     true
 }
 
-/// This process passes a connection on and may go on using it: a read lock on the carrier's first byte,
-/// which the kernel drops when the process closes the connection or ends, tells who gets it.
-pub(crate) fn announce(fd: c_int) {
-    let lock = byte_lock(libc::F_RDLCK);
-    // SAFETY: the structure outlives the call.
-    let _ = unsafe { sys!(libc::SYS_fcntl, fd, libc::F_SETLK, &raw const lock) };
+/// This process passes a connection on and may go on using it, or its relatives may: who gets it is told,
+/// and relatives are.
+pub(crate) fn passed_on(conn: &Conn, fd: c_int) {
+    conn.set(flag::PASSED);
+    if let Some(row) = conn.row() {
+        row.flags.fetch_or(row_flag::OUT_OF_SIGHT, Ordering::SeqCst);
+    }
+    // Pairs with the fence in `inherit::prepare_connections`: a fork sees the flag, or we see the fork.
+    fence(Ordering::SeqCst);
+    let is_shared = match (conn.row_index(), process::family()) {
+        (Some(row), Some((family, slot))) => {
+            !process::forks().is_multiple_of(2)
+                || conn.has(flag::UNCERTAIN)
+                || family.is_held_by_others(slot, row)
+        }
+        _ => process::has_relatives(),
+    };
+    announce(fd, if is_shared { libc::F_OFD_SETLK } else { libc::F_SETLK });
 }
 
-/// Whether another process has [`announce`]d that it holds the connection.
+/// Before a fork of a process that has passed the connection on: its child holds it too, for longer
+/// perhaps than this process.
+pub(crate) fn before_fork(conn: &Conn, fd: c_int) {
+    if conn.has(flag::PASSED) {
+        announce(fd, libc::F_OFD_SETLK);
+    }
+}
+
+/// A read lock on the carrier's first byte. The kernel drops one of the process (`F_SETLK`) when the process
+/// closes the connection or ends, one of the open socket (`F_OFD_SETLK`) when nobody has that open any more.
+fn announce(fd: c_int, whose: c_int) {
+    let lock = byte_lock(libc::F_RDLCK);
+    // SAFETY: the structure outlives the call.
+    let _ = unsafe { sys!(libc::SYS_fcntl, fd, whose, &raw const lock) };
+}
+
+/// Whether it was [`announce`]d that another process holds the connection.
 fn is_announced(fd: c_int) -> bool {
     let mut lock = byte_lock(libc::F_WRLCK);
     // SAFETY: the structure outlives the call.

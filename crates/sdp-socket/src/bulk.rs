@@ -70,11 +70,17 @@ pub(crate) fn concerns(ticket: &Ticket, flags: c_int) -> bool {
 pub(crate) fn send(first: Ticket, buffers: &mut Buffers, flags: c_int) -> Result<usize, Errno> {
     let mark = section::mark();
     let number = first.number();
+    let held = hold(&first);
     let wanted = buffers.left();
     let mut ticket = first;
     let mut deadline: Option<Option<u64>> = None;
     let mut wakes = 0;
     loop {
+        if wanted != buffers.left() && carrier::has_error(number) {
+            // Left for the next call, as the kernel leaves it: taken from it here it would be lost.
+            calls::finish(ticket, 0, flags);
+            return Ok(wanted - buffers.left());
+        }
         let sent = carrier::send(number, buffers, PIECE, flags);
         let moved = *sent.as_ref().unwrap_or(&0);
         buffers.advance(moved);
@@ -106,13 +112,18 @@ pub(crate) fn send(first: Ticket, buffers: &mut Buffers, flags: c_int) -> Result
             }
             Err(e) => return partial(e),
         }
-        ticket = match calls::road(number, Half::Send) {
+        ticket = match go_on(held.as_ref(), number) {
             Road::Kernel(ticket) => ticket,
+            Road::Library(conn) if done == 0 => return send::send(&conn, buffers, flags),
             Road::Library(conn) => {
-                return match send::send(&conn, buffers, flags) {
-                    Ok(n) => Ok(done + n),
-                    Err(e) => partial(e),
-                };
+                // A call that has sent something raises no signal, and keeps what is to be told.
+                let rest = send::send(&conn, buffers, flags | libc::MSG_NOSIGNAL);
+                if let Err(e) = rest
+                    && !matches!(e, Errno::EPIPE | Errno::EAGAIN | Errno::EINTR | Errno::EBADF)
+                {
+                    conn.owe(e);
+                }
+                return Ok(done + rest.unwrap_or(0));
             }
             Road::Pass => return partial(Errno::EBADF),
         };
@@ -130,6 +141,7 @@ pub(crate) unsafe fn sendfile(
     count: usize,
 ) -> Result<usize, Errno> {
     let number = first.number();
+    let held = hold(&first);
     let mut ticket = first;
     let mut done = 0;
     loop {
@@ -144,7 +156,7 @@ pub(crate) unsafe fn sendfile(
             Ok(_) => return Ok(done),
             Err(e) => return if done > 0 { Ok(done) } else { Err(e) },
         }
-        ticket = match calls::road(number, Half::Send) {
+        ticket = match go_on(held.as_ref(), number) {
             Road::Kernel(ticket) => ticket,
             Road::Library(conn) => {
                 // SAFETY: the caller's offset.
@@ -153,6 +165,26 @@ pub(crate) unsafe fn sendfile(
             }
             Road::Pass => return Ok(done),
         };
+    }
+}
+
+/// Keeps the ticket's connection from being replaced by another one under the same number and slot.
+/// `None`: that has happened already.
+fn hold(first: &Ticket) -> Option<Pinned> {
+    Pinned::new(first.number(), Half::Send).filter(|conn| conn.index() == first.conn())
+}
+
+/// The way of the next piece. [`Road::Pass`] when the number was closed between two pieces, and perhaps
+/// names another connection by now: the kernel would go on with the one that the call began on.
+fn go_on(held: Option<&Pinned>, number: c_int) -> Road {
+    let is_same = |index| held.is_some_and(|conn| conn.index() == index);
+    match calls::road(number, Half::Send) {
+        Road::Kernel(ticket) if !is_same(ticket.conn()) => {
+            calls::finish(ticket, 0, 0);
+            Road::Pass
+        }
+        Road::Library(conn) if !is_same(conn.index()) => Road::Pass,
+        road => road,
     }
 }
 

@@ -130,7 +130,7 @@ pub(crate) fn road(fd: c_int, half: Half) -> Road {
     let Some(pinned) = Pinned::new(fd, half) else { return Road::Pass };
     match pinned.stage() {
         Stage::Fresh | Stage::Listener => Road::Pass,
-        Stage::Attached => attached_road(pinned, half),
+        Stage::Attached => attached_road(pinned),
         Stage::Kernel | Stage::Young | Stage::Meeting => {
             // In order, before the stage is looked at again: whoever attaches meanwhile either sees the
             // count or is seen (the half is not promoted while somebody is in the kernel).
@@ -138,7 +138,7 @@ pub(crate) fn road(fd: c_int, half: Half) -> Road {
             way.add(&pinned.raw[half as usize], 1);
             if pinned.stage() == Stage::Attached {
                 way.sub(&pinned.raw[half as usize], 1);
-                return attached_road(pinned, half);
+                return attached_road(pinned);
             }
             let ticket = Ticket { conn: pinned.index(), fd, receive: half == Half::Receive };
             core::mem::forget(pinned); // until `finish`
@@ -147,9 +147,9 @@ pub(crate) fn road(fd: c_int, half: Half) -> Road {
     }
 }
 
-fn attached_road(pinned: Pinned, half: Half) -> Road {
+fn attached_road(pinned: Pinned) -> Road {
     if demote::is_used_by_another(&pinned) {
-        demote::share(&pinned, pinned.fd(), half);
+        demote::share(&pinned, pinned.fd());
     }
     Road::Library(pinned)
 }
@@ -349,7 +349,7 @@ pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Call {
                     && conn.stage() != Stage::Fresh
                 {
                     handover::leave(conn, passed, Reason::Passed);
-                    crate::adopt::announce(passed);
+                    crate::adopt::passed_on(conn, passed);
                 }
             });
         }

@@ -223,6 +223,11 @@ pub(crate) fn is_over(fd: c_int) -> bool {
     readiness(fd, libc::POLLRDHUP) & over != 0
 }
 
+/// Whether an error is to be told, without taking it.
+pub(crate) fn has_error(fd: c_int) -> bool {
+    readiness(fd, 0) & libc::POLLERR != 0
+}
+
 /// Takes the carrier's pending error, which the program has been told in another way.
 pub(crate) fn take_error(fd: c_int) {
     let _ = sdp_sys::fd::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_ERROR);

@@ -114,11 +114,14 @@ pub(crate) mod flag {
     pub(crate) const BULKY: u32 = 262_144;
     /// The kernel refuses to take the ring's pages back.
     pub(crate) const KEEPS_PAGES: u32 = 524_288;
+    /// Passed on with SCM_RIGHTS: a stranger to the family may have it open.
+    pub(crate) const PASSED: u32 = 1_048_576;
 }
 
 /// Bits of a family row's flags.
 pub(crate) mod row_flag {
-    /// A holder left the family and kept its descriptor: who holds the connection is not known any more.
+    /// A holder left the family and kept its descriptor, or gave a stranger one: who holds the connection is
+    /// not known any more.
     pub(crate) const OUT_OF_SIGHT: u32 = 1;
 }
 
@@ -462,20 +465,27 @@ impl Conn {
 
     /// Forgets segment and peer while the connection lives on, if nobody but the caller, who has it pinned
     /// once, is in the middle of a call. The segment stays mapped until the end. False when it cannot be.
+    /// The stage is not `Attached` any more.
     pub(crate) fn put_segment_aside(&self) -> bool {
-        let pins: u32 = self.pins.iter().map(|p| p.load(Ordering::SeqCst)).sum();
-        if pins > 1 {
-            return false;
-        }
+        let is_used = || self.pins.iter().map(|p| p.load(Ordering::SeqCst)).sum::<u32>() > 1;
         let base = self.segment.load(Ordering::Acquire);
         let Some((place, bytes)) =
             self.aside.iter().find(|(place, _)| place.load(Ordering::Relaxed).is_null())
         else {
             return false;
         };
+        // Who was in a call before must find the segment.
+        if is_used() {
+            return false;
+        }
+        self.segment.store(null_mut(), Ordering::SeqCst);
+        // Who came since may have found it, and would use it with the state of the next one.
+        if is_used() {
+            self.segment.store(base, Ordering::Release);
+            return false;
+        }
         bytes.store(self.ring_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
         place.store(base, Ordering::Release);
-        self.segment.store(null_mut(), Ordering::Release);
         self.leave_peer();
         self.flags.fetch_and(!(flag::PEER_HAS_BELL | flag::WANTS_ROOM), Ordering::SeqCst);
         for word in &self.calls {

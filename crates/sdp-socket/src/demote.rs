@@ -5,14 +5,19 @@ use core::sync::atomic::Ordering;
 
 use sdp_shm::{family::Row, layout::Half as HalfLines};
 use sdp_stats::{Direction, Reason};
-use sdp_sys::{errno::Errno, sys};
+use sdp_sys::{errno::Errno, sys, time::monotonic_ns};
 
 use crate::{
     carrier,
-    conn::{Conn, Half, Stage, flag},
+    conn::{Conn, Stage, flag},
     lane::{self, SinkState},
     process, receive, send,
 };
+
+/// How long a writer that does not know of us is held back until the consumer lets the half leave its lane,
+/// and how often that is looked at.
+const CATCH_UP_NS: u64 = 2_000_000_000;
+const CATCH_UP_NAP_NS: i64 = 200_000;
 
 /// The connection is lost: every call answers ECONNRESET from here on, and the peer sees the end of
 /// the carrier.
@@ -67,12 +72,27 @@ pub(crate) fn call_off(conn: &Conn) -> bool {
         || conn.change_stage(Stage::Meeting, Stage::Kernel)
 }
 
-/// The sending half: local and immediate, unless the consumer must catch up first.
-pub(crate) fn leave_outbound(conn: &Conn, reason: Reason) {
-    let _ = send::with_source(conn, |source, _, _, lines| {
-        send::leave_sdp(conn, source, lines, reason);
-        Ok(())
-    });
+/// The sending half: local and immediate, unless the consumer must catch up first (L2). False then: later
+/// sends of the library try again.
+fn leave_outbound(conn: &Conn, reason: Reason) -> bool {
+    send::with_source(conn, |source, _, _, lines| Ok(send::leave_sdp(conn, source, lines, reason)))
+        .unwrap_or(true)
+}
+
+/// The sending half, for writers that do not come through the library: what they put on the carrier before
+/// the switch would be lost among bells. Waits for the consumer, which may have been preempted, for a bounded
+/// time. False: it did not move on.
+pub(crate) fn leave_outbound_for_kernel(conn: &Conn, reason: Reason) -> bool {
+    let end = monotonic_ns() + CATCH_UP_NS;
+    while !leave_outbound(conn, reason) {
+        if monotonic_ns() >= end {
+            return false;
+        }
+        let nap = libc::timespec { tv_sec: 0, tv_nsec: CATCH_UP_NAP_NS };
+        // SAFETY: the time outlives the call; what is left of it is not asked for.
+        let _ = unsafe { sys!(libc::SYS_nanosleep, &raw const nap, 0) };
+    }
+    true
 }
 
 /// The receiving half: tells the producer, and ends its section where the ring ends now (L10). `rest`
@@ -120,8 +140,7 @@ pub(crate) fn is_used_by_another(conn: &Conn) -> bool {
 }
 
 /// A connection that several processes really use goes on on the kernel lane.
-pub(crate) fn share(conn: &Conn, fd: i32, half: Half) {
-    let _ = half;
+pub(crate) fn share(conn: &Conn, fd: i32) {
     if !conn.has(flag::PINNED) {
         leave(conn, fd, Reason::Shared);
     }

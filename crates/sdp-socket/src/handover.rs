@@ -66,13 +66,16 @@ pub(crate) fn leave(conn: &Conn, fd: c_int, reason: Reason) -> bool {
     if !demote::begin(conn, reason) {
         return true;
     }
-    demote::leave_outbound(conn, reason);
+    let sends_through_kernel = demote::leave_outbound_for_kernel(conn, reason);
     let outcome =
         demote::leave_inbound(conn, |sink, row, lines| hand_over(conn, fd, sink, row, lines));
     // Whoever waits for room in the ring finds the carrier now.
     conn.ring_peer();
     match outcome {
         Ok(Outcome::Done) => {
+            if !sends_through_kernel {
+                conn.note_reason(Reason::HandoverStuck);
+            }
             if matches!(reason, Reason::Exec | Reason::Passed | Reason::StandardDescriptor) {
                 offer_new_life(conn);
             }

@@ -32,12 +32,13 @@ fn yield_now() {
 }
 
 /// A meeting in progress would go on in two processes. Forks are counted already, so that no other
-/// thread takes a step after this.
-fn abandon_meetings() {
+/// thread takes a step after this. Connections that were passed on get one more holder.
+fn prepare_connections() {
     fence(Ordering::SeqCst);
-    table::walk(|_, entry| {
+    table::walk(|fd, entry| {
         let Entry::Conn(index) = entry else { return };
         let Some(conn) = conn::get(index) else { return };
+        crate::adopt::before_fork(conn, fd);
         for _ in 0..MEETING_LOOKS {
             if conn.stage() != Stage::Meeting {
                 break;
@@ -63,7 +64,7 @@ pub(crate) fn fork_prepare() {
     }
     process::count_fork();
     // Before the locks: a step of a meeting may want them.
-    abandon_meetings();
+    prepare_connections();
     crate::epoll::fork_prepare();
     if let Some((family, slot)) = process::family() {
         let child = family.fork(slot, process::pid());

@@ -151,6 +151,8 @@ pub(crate) unsafe fn send(fd: c_int, from: *const u8, len: usize) -> bool {
     if used.conn.has(SPECIAL)
         || process::tunables().lane_flip() != 0
         || used.segment.end(side ^ 1).pinned.load(Ordering::Relaxed) != 0
+        // A relative may have passed this end on.
+        || !used.alone && used.segment.end(side).pinned.load(Ordering::Relaxed) != 0
     {
         return false;
     }

@@ -200,7 +200,7 @@ fn tick_now(conn: &Conn, fd: i32) {
         hello_ack: &hello_ack,
     };
     let Some(step) = conn.try_meeting(|meeting| {
-        // Pairs with `inherit::abandon_meetings`: a fork sees the lock, or we see the fork.
+        // Pairs with `inherit::prepare_connections`: a fork sees the lock, or we see the fork.
         fence(Ordering::SeqCst);
         if conn.stage() != Stage::Meeting || !process::forks().is_multiple_of(2) {
             return Step::Pending;

@@ -85,7 +85,13 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
                 }
                 return Ok(done);
             }
-            Attempt::Failed(e) => return partial(e),
+            Attempt::Failed(e) => {
+                if done > 0 {
+                    // The kernel keeps an error while a call has bytes to answer with; it has told us.
+                    conn.owe(e);
+                }
+                return partial(e);
+            }
             Attempt::Again => {
                 crate::epoll::sender_waits(conn);
                 return partial(Errno::EAGAIN);
@@ -421,9 +427,7 @@ fn is_reader_dead(conn: &Conn, source: &mut SourceState, lines: &HalfLines) -> b
         return false;
     }
     let Some(fd) = crate::table::number_of(conn) else { return false };
-    if carrier::tcp_state(fd) != carrier::TCP_CLOSE {
-        probe_carrier(conn, fd, source, lines);
-    }
+    probe_carrier(conn, fd, source, lines);
     carrier::tcp_state(fd) == carrier::TCP_CLOSE
 }
 
@@ -626,8 +630,12 @@ fn ring_carrier(conn: &Conn, fd: c_int, source: &mut SourceState, lines: &HalfLi
     });
 }
 
-/// The same to find out whether the peer's kernel answers with a reset.
+/// The same to find out whether the peer's kernel answers with a reset. One that has come already is left
+/// for the program: a bell would take its error.
 fn probe_carrier(conn: &Conn, fd: c_int, source: &mut SourceState, lines: &HalfLines) {
+    if carrier::tcp_state(fd) == carrier::TCP_CLOSE {
+        return;
+    }
     let _ = gated(conn, lines, conn.side(), || ring_gated(fd, source, lines));
 }
 

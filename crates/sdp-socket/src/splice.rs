@@ -90,6 +90,9 @@ pub(crate) fn prepare_splice(conn: &Pinned, half: Half) {
         }
         Half::Send => {
             demote::leave(conn, conn.fd(), Reason::Splice);
+            if conn.stage() == Stage::Attached {
+                demote::leave_outbound_for_kernel(conn, Reason::Splice);
+            }
         }
     }
 }

@@ -5,7 +5,7 @@
 //! a relative took along into a sandbox: somebody may still use them, with or without this library. Nothing here is cheap (a link is read per descriptor
 //! of each process asked); it is for decisions made once per connection.
 
-use crate::{errno::Errno, owned::OwnedFd, procfs, sys};
+use crate::{errno::Errno, owned::OwnedFd, pid, procfs, sys};
 
 /// Generations looked at. Those above are service managers and shells that keep nothing they started
 /// something with.
@@ -61,24 +61,31 @@ impl Search {
     }
 
     /// Asks every process but the calling one. As a user without privileges, [`Held::Unknown`] as soon
-    /// as anybody else runs something.
+    /// as anybody else runs something, or where /proc shows nobody else's (`hidepid`).
     pub fn everybody(&mut self) -> Held {
-        let me = crate::pid::current();
-        each_entry(c"/proc".to_bytes_with_nul(), &mut |_, name| {
+        let me = pid::current();
+        let mut is_complete = false;
+        let found = each_entry(c"/proc".to_bytes_with_nul(), &mut |_, name| {
             let pid = name.split_last().and_then(|(_, digits)| procfs::decimal(digits));
             let Some(pid) = pid.and_then(|pid| i32::try_from(pid).ok()) else { return Held::No };
             if !self.count() {
                 return Held::Unknown;
             }
             // Process 1 inherits orphans, not their connections, and is often out of bounds.
+            is_complete |= pid == 1;
             if pid == me || pid == 1 { Held::No } else { self.process(pid) }
-        })
+        });
+        match found {
+            Some(Held::No) if is_complete => Held::No,
+            Some(Held::Yes) => Held::Yes,
+            _ => Held::Unknown,
+        }
     }
 
     /// Asks one process. One that has ended holds nothing.
     pub fn process(&mut self, pid: i32) -> Held {
         let Some(path) = Path::new(pid, b"/fd") else { return Held::Unknown };
-        each_entry(&path.0, &mut |directory, name| {
+        let found = each_entry(&path.0, &mut |directory, name| {
             if !self.count() {
                 return Held::Unknown;
             }
@@ -87,7 +94,13 @@ impl Search {
                 Ok(false) | Err(Errno::ENOENT | Errno::EINVAL) => Held::No,
                 Err(_) => Held::Unknown,
             }
-        })
+        });
+        match found {
+            Some(found) => found,
+            // A missing directory proves nothing where /proc is not mounted or hides others' processes.
+            None if pid::is_dead(pid) => Held::No,
+            None => Held::Unknown,
+        }
     }
 
     /// Counts one more thing looked at. False: that is enough.
@@ -108,16 +121,16 @@ impl Search {
     }
 }
 
-/// Calls `each` with every entry of a directory of /proc until it says something else than no. The path
-/// and the names are NUL-terminated.
-fn each_entry(path: &[u8], each: &mut dyn FnMut(i32, &[u8]) -> Held) -> Held {
+/// Calls `each` with every entry of a directory of /proc until it says something else than no. `None`: there
+/// is no such directory. The path and the names are NUL-terminated.
+fn each_entry(path: &[u8], each: &mut dyn FnMut(i32, &[u8]) -> Held) -> Option<Held> {
     let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
     // SAFETY: the path is NUL-terminated and outlives the call.
     let opened = unsafe { sys!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags) };
     let directory = match opened {
         Ok(fd) => OwnedFd::new(fd as i32),
-        Err(Errno::ENOENT) => return Held::No,
-        Err(_) => return Held::Unknown,
+        Err(Errno::ENOENT) => return None,
+        Err(_) => return Some(Held::Unknown),
     };
     let mut entries = [0u8; ENTRIES];
     loop {
@@ -126,16 +139,16 @@ fn each_entry(path: &[u8], each: &mut dyn FnMut(i32, &[u8]) -> Held) -> Held {
             sys!(libc::SYS_getdents64, directory.raw(), entries.as_mut_ptr(), entries.len())
         };
         let used = match got {
-            Ok(0) | Err(Errno::ENOENT | Errno::ESRCH) => return Held::No,
+            Ok(0) | Err(Errno::ENOENT | Errno::ESRCH) => return Some(Held::No),
             Ok(used) => used,
-            Err(_) => return Held::Unknown,
+            Err(_) => return Some(Held::Unknown),
         };
         let mut rest = entries.get(..used).unwrap_or(&[]);
         while let Some((name, next)) = split_entry(rest) {
             rest = next;
             match each(directory.raw(), name) {
                 Held::No => {}
-                other => return other,
+                other => return Some(other),
             }
         }
     }
@@ -251,6 +264,29 @@ mod tests {
         assert_eq!(parent_of(child.id() as i32), Some(std::process::id() as i32));
         child.kill().unwrap();
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn without_proc_nothing_is_known() {
+        let empty = std::env::temp_dir().join(std::format!("sdp-holders-{}", std::process::id()));
+        std::fs::create_dir(&empty).unwrap();
+        let path = std::ffi::CString::new(empty.to_str().unwrap()).unwrap();
+        // SAFETY: the child makes system calls only.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: as above; _exit ends the child.
+            unsafe {
+                let is_root = libc::chroot(path.as_ptr()) == 0;
+                let mut search = Search::new(1);
+                let answers = [search.ancestors(), search.everybody()];
+                libc::_exit(if is_root { i32::from(answers != [Held::Unknown; 2]) } else { 0 });
+            }
+        }
+        let mut status = 0;
+        // SAFETY: the status outlives the call.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        std::fs::remove_dir(&empty).unwrap();
+        assert_eq!(status, 0);
     }
 
     #[test]

@@ -230,6 +230,38 @@ def stopped_peer_is_left_alone():
 
 
 @scenario
+def reset_during_a_send(peer, much):
+    """The peer resets in the middle of one long send: that call has a short count, the next one the error,
+    without a signal, and the one after that EPIPE with one."""
+    wanted = int(much)
+    rest = f"""
+import socket, struct, sys, time
+sock, n = socket.socket(fileno=int(sys.argv[1])), 0
+while n < {wanted}:
+    n += len(sock.recv(65536))
+time.sleep(0.1)
+sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+sock.close()
+"""
+
+    def reader(sock):
+        argv = [sys.executable, "-c", rest, str(sock.fileno())]
+        if peer == "unaware":
+            os.set_inheritable(sock.fileno(), True)
+            os.execve(sys.executable, argv, {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"})
+        sys.argv = argv[2:]
+        exec(rest, {})
+
+    signals = []
+    signal.signal(signal.SIGPIPE, lambda *_: signals.append(len(seen)))
+    sock, child = pair(reader, warm=peer == "warm")
+    total, seen = 128 << 20, []
+    sent = sock.send(bytes(total))
+    seen += [ends.outcome(sock.send, b"more") for _ in range(2)]
+    return {"short": wanted <= sent < total, "seen": seen, "signals": len(signals), "code": ends.reap(child)}
+
+
+@scenario
 def exit_with_bells():
     """A peer that ends with wake-ups unread, but no bytes, ends with FIN, not with a reset."""
 

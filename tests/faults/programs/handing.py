@@ -286,6 +286,57 @@ def passed_and_kept():
 
 
 @scenario
+def passed_while_a_relative_keeps_it(when):
+    """Who got the descriptor and a relative of who passed it on both use the connection, in turns. The
+    relative was born before it was passed on, or after."""
+    here, there = socket.socketpair()
+
+    def take_turns(sock, orders, letter):
+        while orders.recv(1):
+            sock.sendall(letter * 100)
+            assert sock.recv(1) == b"."
+            orders.sendall(b"t")
+        os._exit(0)
+
+    def judge(sock):
+        while text := exactly(sock, 100):
+            assert text in (b"R" * 100, b"S" * 100), text
+            sock.sendall(b".")
+
+    stranger = os.fork()
+    if stranger == 0:
+        signal.alarm(30)
+        here.close()
+        _, control, _, _ = there.recvmsg(1, socket.CMSG_SPACE(4))
+        take_turns(socket.socket(fileno=array.array("i", control[0][2])[0]), there, b"S")
+    there.close()
+    sock, child = pair(judge, warm=False)
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [sock.fileno()]))]
+    if when == "after":
+        here.sendmsg([b"x"], rights)
+    hear, tell = socket.socketpair()
+    relative = os.fork()
+    if relative == 0:
+        signal.alarm(30)
+        here.close()
+        tell.close()
+        take_turns(sock, hear, b"R")
+    hear.close()
+    if when == "before":
+        here.sendmsg([b"x"], rights)
+    sock.close()
+    turns = 0
+    for turn in range(600):
+        orders = here if turn // 100 % 2 else tell
+        orders.settimeout(5)
+        orders.sendall(b"t")
+        turns += orders.recv(1) == b"t"
+    for orders in here, tell:
+        orders.shutdown(socket.SHUT_RDWR)  # the peer has one of them open too
+    return {"turns": turns, "codes": [ends.reap(pid) for pid in (stranger, relative, child)]}
+
+
+@scenario
 def renumbered():
     """The number that the connection was made with names another connection by now, whose bytes are
     its own: poll looks behind a lane switch of the first without touching the second."""

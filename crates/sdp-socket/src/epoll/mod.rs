@@ -138,7 +138,12 @@ pub(crate) fn attached(conn: &Conn) {
 
 /// A registration of an attached connection that is new, or new to its lane. True: sleepers must look.
 fn welcome(m: &mut Mirror, at: u32, conn: &Conn) -> bool {
-    let Some(set) = m.reg(at).map(|r| r.set) else { return false };
+    let Some(set) = m.reg(at).map(|reg| {
+        reg.reported = 0; // a cursor of lanes that it had before, perhaps
+        reg.set
+    }) else {
+        return false;
+    };
     m.push_ready(at);
     if let Some(set) = m.set(set) {
         set.has_lane = true;
