@@ -45,7 +45,7 @@ fn create(name: &CStr, flags: u32) -> Result<OwnedFd, Errno> {
 }
 
 /// Soft RLIMIT_FSIZE in bytes.
-fn file_size_limit() -> Result<u64, Errno> {
+pub fn file_size_limit() -> Result<u64, Errno> {
     let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: limit is valid for writing; process 0 is the caller, the null pointer asks only.
     unsafe { sys!(libc::SYS_prlimit64, 0, libc::RLIMIT_FSIZE, 0, &raw mut limit)? };
