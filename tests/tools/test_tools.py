@@ -223,6 +223,29 @@ def test_a_log_file_is_its_owners_alone(ladder, scratch):
     assert (directory / "log").read_text(encoding="utf-8") == text
 
 
+# Each leaves lines in the log. Python ignores the signal, most programs do not.
+MANY_LISTENERS = """
+import signal, socket
+signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+for _ in range(50):
+    socket.create_server(("127.0.0.1", 0)).close()
+"""
+
+
+def test_a_log_never_reaches_the_limit_of_a_file(ladder, scratch):
+    """With a limit of file sizes the kernel would end the program for a line too many."""
+    path = scratch / "err"
+    with path.open("wb") as err:
+        done = subprocess.run(
+            ["bash", "-c", 'ulimit -f 1; exec "$@"', "-", ladder.artifacts.sdp, "run", "--no-config",
+             "--log", "3", "--", python(), "-c", MANY_LISTENERS],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=err, check=False,
+            timeout=LIMIT_S, env=environment(),
+        )
+    assert done.returncode == 0
+    assert path.stat().st_size == 1024, "cut at the limit, and the limit was reached"
+
+
 def test_a_pipe_is_no_rule_file(ladder, scratch):
     """A program never waits for whoever might write its rules."""
     pipe = scratch / "pipe"

@@ -44,8 +44,11 @@ fn create(name: &CStr, flags: u32) -> Result<OwnedFd, Errno> {
     Ok(OwnedFd::new(fd as i32))
 }
 
-/// Soft RLIMIT_FSIZE in bytes.
-fn file_size_limit() -> Result<u64, Errno> {
+/// Soft RLIMIT_FSIZE in bytes: what writes there, or makes a file longer, gets SIGXFSZ.
+///
+/// # Errors
+/// A sandbox forbids the question.
+pub fn file_size_limit() -> Result<u64, Errno> {
     let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: limit is valid for writing; process 0 is the caller, the null pointer asks only.
     unsafe { sys!(libc::SYS_prlimit64, 0, libc::RLIMIT_FSIZE, 0, &raw mut limit)? };

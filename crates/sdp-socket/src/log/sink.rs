@@ -12,7 +12,7 @@ use core::{
 use sdp_sys::{
     OwnedFd,
     errno::Errno,
-    pid,
+    memfd, pid,
     stat::{self, Identity, Stat},
     sys,
     time::unix_s,
@@ -147,7 +147,12 @@ pub(super) fn write(program: &[u8], message: &[u8]) {
     };
 }
 
-fn put(fd: i32, bytes: &[u8]) -> Result<(), Errno> {
+/// Writes to what `stat` tells of `fd`. A file that has reached the process's limit is left alone: the kernel
+/// would end the program with SIGXFSZ for our line.
+fn put(fd: i32, stat: &Stat, bytes: &[u8]) -> Result<(), Errno> {
+    if stat.is_regular() && stat.size >= memfd::file_size_limit()? {
+        return Err(Errno(libc::EFBIG));
+    }
     // SAFETY: readable for its length.
     unsafe { sys!(libc::SYS_write, fd, bytes.as_ptr(), bytes.len()) }.map(drop)
 }
@@ -167,7 +172,7 @@ fn stderr(bytes: &[u8]) -> Result<(), Errno> {
     unsafe { sys!(libc::SYS_ppoll, &raw mut poll, 1, &raw const zero, 0, 8) }?;
     // A full pipe would make us wait; one without a reader would raise a signal.
     if poll.revents & (libc::POLLOUT | libc::POLLERR) == libc::POLLOUT {
-        put(2, bytes)?;
+        put(2, &stat, bytes)?;
     }
     Ok(())
 }
@@ -209,10 +214,11 @@ fn file(bytes: &[u8]) -> Result<(), Errno> {
         }
         open(directory.raw(), c"log".as_ptr().cast(), append)?
     };
-    if !stat::stat(file.raw())?.is_regular() {
+    let stat = stat::stat(file.raw())?;
+    if !stat.is_regular() {
         return Err(Errno(libc::EACCES));
     }
-    put(file.raw(), bytes)
+    put(file.raw(), &stat, bytes)
 }
 
 /// Whether a directory is ours alone: nobody else can have put a log file into it.
