@@ -240,6 +240,10 @@ fn is_on_standard(conn: &Conn) -> bool {
 #[cold]
 pub(crate) fn is_held_outside(conn: &Conn, fd: c_int) -> bool {
     let (Ok(inode), Some(row)) = (fd::inode(fd), conn.row()) else { return true };
+    // Asked also where everybody is: a descriptor on its way in a message is in nobody's table.
+    if is_announced(fd) {
+        return true;
+    }
     let mut search = Search::new(inode);
     // Cleared first: a relative that leaves from now on sets it again, and whoever attaches looks again.
     let flags = row.flags.fetch_and(!row_flag::OUT_OF_SIGHT, Ordering::SeqCst);
@@ -250,7 +254,7 @@ pub(crate) fn is_held_outside(conn: &Conn, fd: c_int) -> bool {
         }
         return is_held;
     }
-    if is_announced(fd) || search.ancestors() != Held::No {
+    if search.ancestors() != Held::No {
         return true;
     }
     let giver = conn.giver.load(Ordering::Relaxed);
