@@ -28,6 +28,12 @@ def test_peer_gone(unread, how, calls):
 
 @pytest.mark.parametrize("how", ["kill", "exit", "close"])
 def test_spaced_writes(how):
+    if how == "kill":
+        # As above: the word may differ, not that the second write gets one.
+        seen = scenario("ending", "spaced_writes", how).seen
+        assert seen["writes"][1] in ("EPIPE", "ECONNRESET"), seen
+        assert seen["writes"][::2] == [2, "EPIPE"], seen
+        return
     both("ending", "spaced_writes", how)
 
 

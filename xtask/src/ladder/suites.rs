@@ -236,7 +236,7 @@ pub(super) const SUITES: &[Suite] = &[
         "CPython's own tests of sockets and processes: as they are, and with lanes that flip at random",
         "tests/cpython/test_cpython.py",
         &[],
-        1300,
+        1200,
     ),
     app(
         "thirdparty",
