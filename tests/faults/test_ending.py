@@ -26,6 +26,11 @@ def test_peer_gone(unread, how, calls):
     both("ending", unread, how, calls)
 
 
+@pytest.mark.parametrize("how", ["kill", "exit", "close"])
+def test_spaced_writes(how):
+    both("ending", "spaced_writes", how)
+
+
 @pytest.mark.parametrize("wait", ["recv", "send", "poll", "epoll", "epoll-et"])
 @pytest.mark.parametrize("how", ["kill", "exit"])
 def test_peer_gone_while_asleep(how, wait):

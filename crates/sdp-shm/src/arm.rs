@@ -71,11 +71,33 @@ pub struct Seen(u32);
 #[inline]
 pub fn check(word: &AtomicU32) -> Option<(Mode, Seen)> {
     fence(Ordering::SeqCst); // W2, pairs with S2 in `arm`
+    look(word)
+}
+
+#[inline(always)]
+fn look(word: &AtomicU32) -> Option<(Mode, Seen)> {
     let seen = word.load(Ordering::Relaxed);
     match seen & MODE_MASK {
         NONE => None,
         BELL => Some((Mode::Bell, Seen(seen))),
         _ => Some((Mode::Carrier, Seen(seen))), // a hostile 3 included: the bell that always works
+    }
+}
+
+/// Gives a gate back (stores 0 there) and then looks at the word (W2, W3), at the price of one barrier where
+/// the processor's exchange is one.
+#[inline(always)]
+pub fn release_and_check(gate: &AtomicU32, word: &AtomicU32) -> Option<(Mode, Seen)> {
+    #[cfg(all(target_arch = "x86_64", not(loom)))]
+    {
+        gate.swap(0, Ordering::SeqCst); // W2: no load passes a locked instruction here
+        core::sync::atomic::compiler_fence(Ordering::SeqCst);
+        look(word)
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(loom))))]
+    {
+        gate.store(0, Ordering::Release);
+        check(word)
     }
 }
 

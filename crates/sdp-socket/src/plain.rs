@@ -197,10 +197,13 @@ fn push(used: &InUse, fd: c_int, side: usize, len: usize, copy: impl FnOnce(&[Ce
     }
     let pushed = lines.producer.switches.load(Ordering::Acquire) == lane as u32
         && ring.push_plain(message.header, len, copy);
-    if pushed {
+    let armed = if pushed {
         ring.publish();
-    }
-    gate.store(0, Ordering::Release);
+        arm::release_and_check(gate, &lines.receive_arm.word)
+    } else {
+        gate.store(0, Ordering::Release);
+        None
+    };
     head.store(ring.seen_head(), Ordering::Relaxed);
     if !pushed {
         return false;
@@ -214,7 +217,7 @@ fn push(used: &InUse, fd: c_int, side: usize, len: usize, copy: impl FnOnce(&[Ce
     }
     send::count_ring(conn, row, len);
     give_back::sent(conn, segment.ring_bytes(), tail_before, ring.tail(), len);
-    if arm::check(&lines.receive_arm.word).is_some() {
+    if armed.is_some() {
         send::ring_sleeper(conn, fd, row, segment);
     }
     // A slow sender tells at every message where it runs, a fast one now and then.

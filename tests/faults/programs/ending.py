@@ -292,5 +292,28 @@ def closed_while_another_sleeps(call, related):
     return {"hangs": thread.is_alive(), "back": back, "codes": codes, "slept": results}
 
 
+@scenario
+def spaced_writes(how):
+    """Writes with pauses to a peer that is gone, everything read: the second one fails."""
+
+    def peer(sock):
+        sock.recv(1)
+        if how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if how == "close":
+            sock.close()
+            time.sleep(1)
+        os._exit(0)
+
+    sock, child = pair(peer)
+    sock.sendall(b"g")
+    os.waitpid(child, 0) if how != "close" else time.sleep(0.2)
+    seen = []
+    for _ in range(4):
+        settle()
+        seen.append(ends.outcome(sock.send, b"zz"))
+    return {"writes": seen, "read": drain(sock, b"")}
+
+
 if __name__ == "__main__":
     main(TABLE)
