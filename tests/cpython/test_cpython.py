@@ -78,10 +78,10 @@ LONG = [
     "test_asyncio.test_sslproto",
     "test_asyncio.test_subprocess",
 ]
-SHORT_A_RUN = 7
-LONG_A_RUN = 7
+SHORT_A_RUN = 5
+LONG_A_RUN = 5
 # Tests of each long module.
-SAMPLE = 10
+SAMPLE = 8
 BOTH_WAYS = pytest.mark.parametrize(
     "placement", [Placement.BOTH, Placement.FLIP], ids=["normal", "flip"]
 )
