@@ -263,7 +263,7 @@ fn attempt(
         return Attempt::Failed(Errno::EPIPE);
     }
     if process::tunables().lane_flip() != 0 {
-        flip(conn, source, segment, lines);
+        flip(conn, source, lines);
     }
     let mut first_on_lane = false;
     loop {
@@ -717,7 +717,7 @@ fn has_reset(conn: &Conn, segment: Segment) -> bool {
 
 /// `test_lane_flip`: changes lanes at pseudo-random calls.
 #[cold]
-fn flip(conn: &Pinned, source: &mut SourceState, _segment: Segment, lines: &HalfLines) {
+fn flip(conn: &Pinned, source: &mut SourceState, lines: &HalfLines) {
     if source.lane == Lane::Sdp && process::tunables().next_flip().is_multiple_of(2) {
         leave_sdp(conn, source, lines, Reason::TestFlip);
     }

@@ -2,8 +2,9 @@
 //! tells.
 //!
 //! For connections that a process did not begin itself but got by exec or SCM_RIGHTS, and for those that
-//! a relative took along into a sandbox: somebody may still use them, with or without this library. Nothing here is cheap (a link is read per descriptor
-//! of each process asked); it is for decisions made once per connection.
+//! a relative took along into a sandbox: somebody may still use them, with or without this library.
+//! Nothing here is cheap (a link is read per descriptor of each process asked); it is for decisions made
+//! once per connection.
 
 use crate::{errno::Errno, owned::OwnedFd, pid, procfs, sys};
 
@@ -181,19 +182,9 @@ struct Path([u8; 32]);
 
 impl Path {
     fn new(pid: i32, rest: &[u8]) -> Option<Self> {
-        let mut digits = [0u8; 10];
-        let mut left = u32::try_from(pid).ok()?;
-        let mut used = 0;
-        for digit in digits.iter_mut().rev() {
-            *digit = b'0' + (left % 10) as u8;
-            left /= 10;
-            used += 1;
-            if left == 0 {
-                break;
-            }
-        }
+        let number = procfs::Digits::new(u32::try_from(pid).ok()?);
         let mut path = [0u8; 32];
-        let pieces = b"/proc/".iter().chain(digits.iter().skip(10 - used)).chain(rest);
+        let pieces = b"/proc/".iter().chain(number.text()).chain(rest);
         // At most 6 + 10 + 5 bytes: the array's last bytes stay NUL.
         for (to, from) in path.iter_mut().zip(pieces) {
             *to = *from;

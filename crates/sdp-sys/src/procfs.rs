@@ -10,14 +10,16 @@ use crate::{errno::Errno, owned::OwnedFd, sys};
 /// Longest path built here, with its terminating NUL.
 const PATH_MAX: usize = 48;
 
-/// `/proc/thread-self/fd/<fd>` as a C string.
-struct FdPath([u8; PATH_MAX]);
+/// A number in decimal.
+pub(crate) struct Digits {
+    digits: [u8; 10],
+    used: usize,
+}
 
-impl FdPath {
-    fn new(fd: i32) -> Result<Self, Errno> {
-        const PREFIX: &[u8] = b"/proc/thread-self/fd/";
+impl Digits {
+    pub(crate) fn new(number: u32) -> Self {
         let mut digits = [0u8; 10];
-        let mut rest = u32::try_from(fd).map_err(|_| Errno::EBADF)?;
+        let mut rest = number;
         let mut used = 0;
         for digit in digits.iter_mut().rev() {
             *digit = b'0' + (rest % 10) as u8;
@@ -27,10 +29,25 @@ impl FdPath {
                 break;
             }
         }
+        Self { digits, used }
+    }
+
+    /// One to ten digits, without leading zeros.
+    pub(crate) fn text(&self) -> impl Iterator<Item = &u8> {
+        self.digits.iter().skip(self.digits.len() - self.used)
+    }
+}
+
+/// `/proc/thread-self/fd/<fd>` as a C string.
+struct FdPath([u8; PATH_MAX]);
+
+impl FdPath {
+    fn new(fd: i32) -> Result<Self, Errno> {
+        const PREFIX: &[u8] = b"/proc/thread-self/fd/";
+        let number = Digits::new(u32::try_from(fd).map_err(|_| Errno::EBADF)?);
         let mut path = [0u8; PATH_MAX];
-        let digits = digits.iter().skip(10 - used);
         // 21 + 10 bytes: the array's last bytes stay NUL.
-        for (to, from) in path.iter_mut().zip(PREFIX.iter().chain(digits)) {
+        for (to, from) in path.iter_mut().zip(PREFIX.iter().chain(number.text())) {
             *to = *from;
         }
         Ok(Self(path))
