@@ -3,12 +3,14 @@
 Run with a seed: connects two processes over loopback, sends seeded random bytes both ways with a
 seeded mix of calls (send, sendall, sendmsg, os.write, os.writev, sendfile; recv, recv_into, recvmsg,
 read, peek first, wait-all; blocking, with timeout, non-blocking behind poll, select or epoll in its
-trigger modes), ends each direction by shutdown or close at a random place, and compares hashes with
+trigger modes), checks that what FIONREAD, poll and select promise can be read, ends each direction by shutdown or close at a random place, and compares hashes with
 what was meant to be sent. Exits 0 when every byte arrived, once, in order.
 
     stream.py SEED [TOTAL_BYTES]
 """
 
+import array
+import fcntl
 import hashlib
 import os
 import random
@@ -16,6 +18,7 @@ import select
 import socket
 import sys
 import tempfile
+import termios
 import threading
 import time
 
@@ -120,9 +123,25 @@ def sender(sock, data, seed, mode, failures, who):
         failures.append(f"{who} sender ({mode}): {error!r}")
 
 
+def promise(rng, sock):
+    """Asks, now and then, whether there is something to read; by which call there is, if there is."""
+    if rng.random() > 0.15:
+        return None
+    if rng.random() < 0.6:
+        count = array.array("i", [0])
+        fcntl.ioctl(sock, termios.FIONREAD, count)
+        return f"FIONREAD of {count[0]}" if count[0] else None
+    if rng.random() < 0.5:
+        return "select" if select.select([sock], [], [], 0)[0] else None
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    return "poll" if poll.poll(0) else None
+
+
 def receiver(sock, seed, mode, digest, failures, who, theirs):
     rng = random.Random(seed * 11 + 5)
     got = 0
+    woken = None
     try:
         waiter = Waiter(rng, sock, "r") if mode != "blocking" else None
         while True:
@@ -130,7 +149,11 @@ def receiver(sock, seed, mode, digest, failures, who, theirs):
             kind = rng.choice(["recv", "into", "msg", "read", "peek", "all", "readv"])
             if rng.random() < 0.02:
                 time.sleep(rng.random() * 0.003)
+            promised = promise(rng, sock) or woken
+            woken = None
             try:
+                if promised:  # nobody else reads
+                    sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
                 if kind == "recv":
                     data = sock.recv(n)
                 elif kind == "into":
@@ -159,9 +182,12 @@ def receiver(sock, seed, mode, digest, failures, who, theirs):
                 else:
                     data = os.read(sock.fileno(), n)
             except (BlockingIOError, TimeoutError):
+                if promised:
+                    raise AssertionError(f"nothing to read after {promised}") from None
                 if waiter is None:
                     raise
                 waiter.wait()
+                woken = waiter.kind
                 continue
             if not data:
                 break

@@ -113,6 +113,9 @@ pub(crate) fn readable_bytes(conn: &Pinned) -> Result<u64, Errno> {
                     let end = switch.map_or(carrier_end, |s| s.carrier.min(carrier_end));
                     total += end.saturating_sub(carrier_at);
                     carrier_at = carrier_at.max(end);
+                    if switch.is_some_and(|s| s.carrier > carrier_end) {
+                        break; // still on its way, and what is in the ring comes after it
+                    }
                 }
                 Lane::Sdp => {
                     walk.rx.set_limit(switch.map_or(u64::MAX, |s| s.ring));
