@@ -2,30 +2,6 @@
 
 Every case runs over plain TCP and with the library, and must print the same (`programs/threads.c`,
 `programs/handlers.c`).
-
-The traps of the design, and the test of each:
-
-| trap | test |
-|---|---|
-| FIONREAD and short reads under edge-triggered epoll | `tests/oracle` (calls with FIONREAD, edges, flips); `test_process_model.py::test_edge_and_fionread` |
-| a young connection is used by parent and child | `test_process_model.py::test_young_across_fork`; `test_handing.py::test_used_by_both` |
-| a waker is killed between publishing and ringing | `test_ending.py::test_killed_under_load`; models of arm words and bell page |
-| lanes flip during a kernel read | `tests/oracle` with flips; `test_ending.py::test_stopped_under_load` |
-| a seccomp filter on a lane | `test_calls.py[seccomp …]`, `test_sandbox.py`; `tests/apps/test_sshd.py` |
-| a handler re-enters, or leaves with siglongjmp | `test_handlers[reenter]`, `[same]`, `[jump …]`; `test_calls.py[signals]` |
-| a vfork child closes everything | `test_calls.py[vfork]`; `test_handing.py::test_leaked_into_helpers`; `test_process_model.py::test_closefrom_in_a_child` |
-| exec and passing with unread ring bytes | `test_handing.py::test_executed`, `::test_passed`; `tests/apps/test_xinetd.py`, `test_bash.py` |
-| a poller that nobody sees | `test_process_model.py::test_unseen_reader`; `tests/apps/test_node.py`, `test_go.py` |
-| hostile or clumsy sharing of memory | `test_forging.py`; `test_ending.py::test_stopped_peer_is_left_alone` |
-| FIN or RST with a bell unread | `test_ending.py::test_peer_gone`, `::test_exit_with_bells_unread` |
-| a number is used again after a close that nobody saw | `test_process_model.py::test_unseen_close` |
-| a program rewrites its environment | `test_process_model.py::test_rewritten_environment` |
-| the eventfd is shared by threads | `test_threads[records …]`, `[storm]` |
-| spinning on one busy CPU | `test_process_model.py::test_one_cpu` |
-| the edge of EPOLLOUT is swallowed with a bell | `test_process_model.py::test_edge_of_room` |
-| writes to a dead peer | `test_ending.py::test_spaced_writes` |
-| hidden descriptors under close_range and few descriptors | `test_limits.py::test_server_with_few_descriptors`; `test_process_model.py::test_closefrom_in_a_child` |
-| nested epoll | `test_process_model.py::test_nested_epoll` |
 """
 
 import os
