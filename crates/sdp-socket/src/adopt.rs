@@ -21,7 +21,9 @@ use sdp_sys::{
 use crate::{
     conn::{Conn, Half, Stage, flag, row_flag},
     lifecycle::{self, ADDRESS_MAX},
-    log, process, settings,
+    log,
+    marks::{self, Whose},
+    process, settings,
     table::{self, Entry, Pinned},
 };
 
@@ -118,40 +120,15 @@ pub(crate) fn passed_on(conn: &Conn, fd: c_int) {
         }
         _ => process::has_relatives(),
     };
-    announce(fd, if is_shared { libc::F_OFD_SETLK } else { libc::F_SETLK });
+    marks::announce(fd, if is_shared { Whose::OpenSocket } else { Whose::Process });
+    process::tell_heirs(conn, fd);
 }
 
 /// Before a fork of a process that has passed the connection on: its child holds it too, for longer
 /// perhaps than this process.
 pub(crate) fn before_fork(conn: &Conn, fd: c_int) {
     if conn.has(flag::PASSED) {
-        announce(fd, libc::F_OFD_SETLK);
-    }
-}
-
-/// A read lock on the carrier's first byte. The kernel drops one of the process (`F_SETLK`) when the process
-/// closes the connection or ends, one of the open socket (`F_OFD_SETLK`) when nobody has that open any more.
-fn announce(fd: c_int, whose: c_int) {
-    let lock = byte_lock(libc::F_RDLCK);
-    // SAFETY: the structure outlives the call.
-    let _ = unsafe { sys!(libc::SYS_fcntl, fd, whose, &raw const lock) };
-}
-
-/// Whether it was [`announce`]d that another process holds the connection.
-fn is_announced(fd: c_int) -> bool {
-    let mut lock = byte_lock(libc::F_WRLCK);
-    // SAFETY: the structure outlives the call.
-    let asked = unsafe { sys!(libc::SYS_fcntl, fd, libc::F_GETLK, &raw mut lock) };
-    asked.is_err() || lock.l_type != libc::F_UNLCK as i16
-}
-
-fn byte_lock(kind: c_int) -> libc::flock {
-    libc::flock {
-        l_type: kind as i16,
-        l_whence: libc::SEEK_SET as i16,
-        l_start: 0,
-        l_len: 1,
-        l_pid: 0,
+        marks::announce(fd, Whose::OpenSocket);
     }
 }
 
@@ -176,15 +153,14 @@ fn is_v6(fd: c_int) -> bool {
     fd::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_DOMAIN) == Ok(libc::AF_INET6)
 }
 
-/// The first call on an adopted connection. Counted as an end by whoever saw it begin; here its bytes
-/// are, if there is a page for them.
+/// The first call on an adopted connection. Counted as an end by whoever saw it begin, or else here.
 pub(crate) fn see_first(conn: &Conn, fd: c_int) {
     process::start();
     conn.set(flag::SEEN);
     process::hand_in();
     process::ensure_row(conn);
     let reason = if is_on_standard(conn) { Reason::StandardDescriptor } else { Reason::Inherited };
-    conn.note_reason(conn.pin_reason().unwrap_or(reason));
+    process::count_heir(conn, fd, conn.pin_reason().unwrap_or(reason));
     reconsider(conn, fd);
 }
 
@@ -200,7 +176,8 @@ pub(crate) fn after_call(conn: &Conn, fd: c_int) {
 
 /// The process leaves its trust domain, with its family memory, while the connection is not on a lane: in
 /// the next family it is a connection that came from elsewhere and that any old relative may hold.
-pub(crate) fn start_over(conn: &Conn) {
+pub(crate) fn start_over(conn: &Conn, fd: c_int) {
+    process::tell_heirs(conn, fd);
     conn.set_row(None);
     conn.giver.store(ANYBODY, Ordering::Relaxed);
     conn.set(flag::ADOPTED);
@@ -221,6 +198,7 @@ fn reconsider(conn: &Conn, fd: c_int) {
             return conn.pin_to_kernel(Reason::NoMemory);
         }
         conn.set_row(row);
+        process::resume_count(conn, fd);
         if conn.giver.load(Ordering::Relaxed) == ANYBODY
             && let Some(row) = conn.row()
         {
@@ -241,7 +219,7 @@ fn is_on_standard(conn: &Conn) -> bool {
 pub(crate) fn is_held_outside(conn: &Conn, fd: c_int) -> bool {
     let (Ok(inode), Some(row)) = (fd::inode(fd), conn.row()) else { return true };
     // Asked also where everybody is: a descriptor on its way in a message is in nobody's table.
-    if is_announced(fd) {
+    if marks::is_announced(fd) {
         return true;
     }
     let mut search = Search::new(inode);

@@ -163,7 +163,7 @@ pub(crate) fn fork_child() {
 
 /// Before exec: connections that the new image will hold leave their lanes.
 pub(crate) fn executing() {
-    if process::is_retired() || process::family().is_none() {
+    if process::is_retired() || process::family().is_none() && process::page().is_none() {
         return;
     }
     let _section = section::Guard::enter();
@@ -229,9 +229,12 @@ fn leave_trust(conn: &Pinned, fd: i32, reason: Reason, for_good: bool, remains: 
         remains.held |= conn.row_index().is_some();
         row.flags.fetch_or(row_flag::OUT_OF_SIGHT, Ordering::SeqCst);
     }
+    if for_good {
+        process::tell_heirs(conn, fd);
+    }
     if !for_good && demote::call_off(conn) {
         conn.note_reason(reason);
-        crate::adopt::start_over(conn);
+        crate::adopt::start_over(conn, fd);
     } else if matches!(conn.stage(), Stage::Young | Stage::Meeting | Stage::Attached) {
         let handed_over = handover::leave(conn, fd, reason);
         if conn.stage() == Stage::Attached {

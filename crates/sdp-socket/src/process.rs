@@ -30,8 +30,8 @@ const HIDDEN_ROOM: i32 = 64;
 const LIMIT_FOR_BELLS: i32 = 128;
 
 pub(crate) use crate::publish::{
-    close_stats_row, count_seen, ensure_listener_row, ensure_row, half_demoted, half_promoted,
-    name_row, note_reason,
+    close_stats_row, count_heir, count_sdp, count_seen, ensure_listener_row, ensure_row,
+    half_demoted, half_promoted, name_row, note_reason, resume_count, tell_heirs,
 };
 
 static PID: AtomicU32 = AtomicU32::new(0);

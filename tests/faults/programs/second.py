@@ -90,6 +90,33 @@ def executed(number):
 
 
 @scenario
+def manager(port, library):
+    """A process without the library: accepts, and executes the image that has it."""
+    signal.alarm(25)
+    lst = socket.socket(fileno=int(port))
+    sock, _ = lst.accept()
+    os.dup2(sock.fileno(), 3)
+    os.set_inheritable(3, True)
+    execute(3, {**os.environ, "LISTEN_FDS": "1", **({"LD_PRELOAD": library} if library else {})})
+
+
+@scenario
+def activated():
+    """Nobody with the library saw this end begin."""
+    lst = listener()
+    child = asker(lst.getsockname()[1])
+    server = os.fork()
+    if server == 0:
+        library = os.environ.pop("LD_PRELOAD", "")
+        number = os.dup(lst.fileno())
+        os.set_inheritable(number, True)
+        words = [sys.executable, __file__, "manager", str(number), library]
+        os.execve(sys.executable, words, os.environ)
+    lst.close()
+    return {"asker": ends.reap(child), "server": ends.reap(server)}
+
+
+@scenario
 def executed_late():
     """The same process serves for a while, on a lane, and then executes another image."""
     sock, child = accepted()
