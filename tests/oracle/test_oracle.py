@@ -59,4 +59,4 @@ def test_stream_with_flips(rows):
     reports = play_all(rows, lambda first: {**EAGER, "SDP_TEST_LANE_FLIP": str(first)})
     assert all(report.sdp_bytes > 0 for report in reports), [r.describe() for r in reports]
     flips = sum(report.count("demotions", "test-flip") for report in reports)
-    assert flips > sum(last - first for first, last in rows), [r.describe() for r in reports]
+    assert flips > 4 * len(rows), [r.describe() for r in reports]
