@@ -23,16 +23,24 @@ def assert_counted_once(outcome, *, sdp):
 
 @pytest.mark.parametrize("number", [0, 3, 7])
 def test_executed(number):
-    # 7 is neither a standard descriptor nor announced by LISTEN_FDS: nobody knows of it.
-    if number == 7:
-        outcome = scenario("second", "executed", number)
-        assert outcome.seen == scenario("second", "executed", number, sdp=False).seen
-        assert outcome.report.sdp_bytes == 0, outcome.describe()
-        assert_counted_once(outcome, sdp=0)
-        return
     outcome = both("second", "executed", number)
     assert share(outcome.report) > MOST, outcome.describe()
     assert_counted_once(outcome, sdp=2)
+
+
+def test_executed_with_two_numbers():
+    outcome = both("second", "aliased", 5, 9)
+    assert share(outcome.report) > MOST, outcome.describe()
+    assert_counted_once(outcome, sdp=2)
+
+
+@pytest.mark.parametrize("numbers", [(0, 9), (9, 1), (9, 200)], ids=str)
+def test_executed_with_a_number_that_is_used_without_us(numbers):
+    """A standard descriptor, or one beyond those that are looked at: every byte by the kernel lane."""
+    outcome = scenario("second", "aliased", *numbers)
+    assert outcome.seen == scenario("second", "aliased", *numbers, sdp=False).seen
+    assert outcome.report.sdp_bytes == 0, outcome.describe()
+    assert_counted_once(outcome, sdp=0)
 
 
 def test_activated_by_a_process_without_the_library():

@@ -57,10 +57,7 @@ impl Refusal {
     pub const fn is_transient(self) -> bool {
         matches!(
             self,
-            Self::NoMemory
-                | Self::NoDescriptors
-                | Self::RendezvousBusy
-                | Self::PeerLacksResources
+            Self::NoMemory | Self::NoDescriptors | Self::RendezvousBusy | Self::PeerLacksResources
         )
     }
 
