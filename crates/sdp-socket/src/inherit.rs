@@ -58,6 +58,11 @@ pub(crate) fn fork_prepare() {
     if process::is_retired() || !process::is_ours() {
         return;
     }
+    if process::are_children_elsewhere() {
+        // Locks and slots of family memory name processes by ids, and the child's are of another namespace:
+        // it shares none with us.
+        leaving(Reason::Namespace, false);
+    }
     section::enter();
     while FORKING.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
         yield_now();
@@ -153,6 +158,11 @@ pub(crate) fn fork_child() {
     }
     if process::family().is_some() {
         process::renew_page();
+    }
+    if process::are_children_elsewhere() {
+        // We cannot find out what the parent still holds: it has no id here.
+        process::set_children_elsewhere(false);
+        mark_uncertain();
     }
     FORKING.store(0, Ordering::Release);
     if prepared != 0 {

@@ -103,6 +103,17 @@ pub(crate) fn count_fork() {
     FORKS.fetch_add(1, Ordering::SeqCst);
 }
 
+/// Children are born into another process namespace: ids mean something else there.
+static CHILDREN_ELSEWHERE: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn set_children_elsewhere(yes: bool) {
+    CHILDREN_ELSEWHERE.store(yes, Ordering::SeqCst);
+}
+
+pub(crate) fn are_children_elsewhere() -> bool {
+    CHILDREN_ELSEWHERE.load(Ordering::SeqCst)
+}
+
 /// Whether the process may share family memory with relatives: it forked, or was forked.
 #[inline(always)]
 pub(crate) fn has_relatives() -> bool {
