@@ -66,9 +66,9 @@ enum Attempt {
 
 /// What a call waits for.
 enum Blocked {
-    OnRing,
-    OnCarrier,
-    OnTurn,
+    Ring,
+    Carrier,
+    Turn,
 }
 
 /// A send call on an attached connection.
@@ -110,9 +110,9 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
                 crate::epoll::sender_waits(conn);
                 return partial(Errno::EAGAIN);
             }
-            Attempt::CarrierFull => Blocked::OnCarrier,
-            Attempt::RingFull => Blocked::OnRing,
-            Attempt::NotOurTurn => Blocked::OnTurn,
+            Attempt::CarrierFull => Blocked::Carrier,
+            Attempt::RingFull => Blocked::Ring,
+            Attempt::NotOurTurn => Blocked::Turn,
         };
         if flags & libc::MSG_DONTWAIT != 0 || fd::is_nonblocking(conn.fd()) {
             return partial(Errno::EAGAIN);
@@ -124,9 +124,9 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
             stay.has_turn();
         }
         let woken = match blocked {
-            Blocked::OnRing => wait::for_room(conn, stay, until, mark),
-            Blocked::OnCarrier => wait::for_carrier_room(conn, stay, until, mark),
-            Blocked::OnTurn => wait::for_turn(conn, stay, until, mark),
+            Blocked::Ring => wait::for_room(conn, stay, until, mark),
+            Blocked::Carrier => wait::for_carrier_room(conn, stay, until, mark),
+            Blocked::Turn => wait::for_turn(conn, stay, until, mark),
         };
         match woken {
             // What is restarted is a call that has done nothing yet.
