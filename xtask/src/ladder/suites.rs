@@ -229,7 +229,7 @@ pub(super) const SUITES: &[Suite] = &[
         "peers that die, descriptors that change hands, forged memory, limits, hostile users",
         "tests/faults",
         &["cc"],
-        500,
+        700,
     ),
     app(
         "cpython",
