@@ -349,7 +349,10 @@ pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Call {
                     && conn.stage() != Stage::Fresh
                 {
                     handover::leave(conn, passed, Reason::Passed);
-                    crate::adopt::passed_on(conn, passed);
+                    // Another connection may be in its place.
+                    if table::entry(passed) == Some(Entry::Conn(index)) {
+                        crate::adopt::passed_on(conn, passed);
+                    }
                 }
             });
         }
