@@ -16,7 +16,7 @@ from support.procs import wait_until
 
 BIG = b"".join(hashlib.sha512(b"%d" % i).digest() for i in range(16_000))
 # Alone on its connection, so that most of it goes its way after the connection has earned a lane.
-HUGE = BIG * 8
+HUGE = BIG * 16
 SMALL = b"hello, world\n" * 80
 MODULES = "/usr/lib/apache2/modules"
 # As root Apache insists on workers of another user.

@@ -7,6 +7,8 @@ import signal
 from support import check, placements
 
 BIG = b"".join(hashlib.sha512(b"%d" % i).digest() for i in range(16_000))
+# Alone on its connection, so that most of it goes its way after the connection has earned a lane.
+HUGE = BIG * 16
 
 POOL = """
 [global]
@@ -19,6 +21,7 @@ listen = 127.0.0.1:{port}
 pm = static
 ; A worker is its connection's for as long as nginx keeps it: more than nginx keeps and clients ask for.
 pm.max_children = 6
+php_admin_value[post_max_size] = 100M
 """
 
 NGINX = """
@@ -54,10 +57,10 @@ case 'word': echo "word\\n"; break;
 """
 
 
-def start(stage, keep):
+def start(stage, keep, data):
     """Starts PHP-FPM and nginx; (programs, base of the addresses)."""
     (stage.dir / "index.php").write_text(SCRIPT)
-    (stage.dir / "big").write_bytes(BIG)
+    (stage.dir / "big").write_bytes(data)
     port, front = stage.port(), stage.port()
     is_root = os.geteuid() == 0
     pool = POOL.format(dir=stage.dir, port=port, user="user = root\ngroup = root" if is_root else "")
@@ -72,23 +75,23 @@ def start(stage, keep):
     return (nginx, php), f"http://127.0.0.1:{front}"
 
 
-def scenario(keep, times):
-    """Answers and uploads, each so many times."""
+def scenario(keep, data, times, few):
+    """Data as answers and, half as often, uploads; small answers `few` times for each of three clients."""
 
     def run(stage):
-        servers, base = start(stage, keep)
+        servers, base = start(stage, keep, data)
         curl = lambda *words, **more: stage.client("curl", ["curl", "-sS", *words], **more).out
         big = curl(f"{base}/?do=big&n=[1-{times}]")
-        upload = ["-H", "Content-Type: text/plain", "-H", "Expect:", "--data-binary", "@-", f"{base}/?do=sum&n=[1-{times // 2}]"]
-        summed = curl(*upload, stdin=BIG)
-        lines = curl(f"{base}/?do=lines&n=[1-20]")
-        argv = ["curl", "-sS", f"{base}/?do=word&n=[1-200]"]
+        post = ["-H", "Content-Type: text/plain", "-H", "Expect:", "--data-binary", "@-"]
+        summed = curl(*post, f"{base}/?do=sum&n=[1-{times // 2}]", stdin=data)
+        lines = curl(f"{base}/?do=lines&n=[1-10]")
+        argv = ["curl", "-sS", f"{base}/?do=word&n=[1-{few}]"]
         running = [stage.start("curl", argv) for _ in range(3)]
         words = b"".join(stage.finish(client).out for client in running)
-        assert big == BIG * times
-        assert summed.decode() == (hashlib.sha256(BIG).hexdigest() + "\n") * (times // 2)
-        assert lines == b"".join(b"line %d\n" % i for i in range(200)) * 20
-        assert words == b"word\n" * 600
+        assert big == data * times
+        assert summed.decode() == (hashlib.sha256(data).hexdigest() + "\n") * (times // 2)
+        assert lines == b"".join(b"line %d\n" % i for i in range(200)) * 10
+        assert words == b"word\n" * 3 * few
         for server in servers:
             stage.stop(server)
         return [hashlib.sha256(part).hexdigest() for part in (big, summed, lines, words)]
@@ -99,10 +102,10 @@ def scenario(keep, times):
 @placements()
 def test_kept_connections(ladder, placement):
     """Every answer is that of plain TCP; nginx keeps its connections to the workers."""
-    check(ladder, "php-fpm", scenario("on", 40), placement, chain=True)
+    check(ladder, "php-fpm", scenario("on", BIG, 40, 200), placement, chain=True)
 
 
 @placements()
 def test_single_requests(ladder, placement):
     """Likewise with a FastCGI connection for each request."""
-    check(ladder, "php-fpm-single", scenario("off", 20), placement, chain=True, quiet=False)
+    check(ladder, "php-fpm-single", scenario("off", HUGE, 4, 30), placement, chain=True, quiet=False)
