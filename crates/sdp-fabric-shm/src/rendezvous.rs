@@ -425,6 +425,9 @@ impl Rendezvous {
             Body::Reject { code } if code == RejectCode::Version as u32 => {
                 return Err(Refusal::Version);
             }
+            Body::Reject { code } if code == RejectCode::Resources as u32 => {
+                return Err(Refusal::PeerLacksResources);
+            }
             Body::Reject { .. } => return Err(Refusal::PeerRefused),
             Body::Join { .. } => return Err(Refusal::Untrusted),
         };
