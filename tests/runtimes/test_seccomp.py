@@ -5,8 +5,10 @@ import ctypes.util
 import pytest
 
 from support import Placement
+from support.check import check_sums
+from support.stage import python
 
-from .cache import WAYS, compiled
+from .cache import HERE, WAYS, compiled
 
 STYLES = ["blocking", "plain", "vectors", "messages", "poll", "select", "epoll", "signals", "fork"]
 # Before its first socket, with a new connection, on a lane, on a lane with much under way.
@@ -73,3 +75,46 @@ def test_installers(ladder, programs, how):
     if how == "libseccomp" and not ctypes.util.find_library("seccomp"):
         pytest.skip("not installed: libseccomp2")
     verify(ladder, programs, Placement.BOTH, "bulk", how, "poll")
+
+
+# One system call that an inherited filter refuses, and whether a lane can do without; None: it depends on
+# which of the ends comes to meet the other first.
+REFUSED = {
+    "eventfd2": True,
+    "pidfd_open": True,
+    "pidfd_getfd": True,
+    "epoll_pwait": True,
+    "sched_getaffinity": True,
+    "memfd_create": None,
+    "other_sockets": False,
+    "prlimit64": None,
+    "getsockopt": False,
+    "sendmsg": False,
+    "recvmsg": False,
+}
+
+
+@pytest.mark.parametrize("role", ["server", "client"])
+@pytest.mark.parametrize("call", REFUSED)
+def test_inherited_filter(ladder, programs, call, role):
+    """A filter from before the program began, as containers have: what it refuses is done without."""
+
+    def command(end, port):
+        confine = [python(), HERE / "programs" / "refuse.py", call] if end == role else []
+        return [*confine, programs["client"], end, "libc", port]
+
+    def scenario(stage):
+        port = stage.port()
+        server = stage.server("server", command("server", port), port=port)
+        text = stage.client("client", command("client", port)).text
+        stage.stop(server)
+        return text
+
+    name = f"seccomp-inherited-{call}-{role}"
+    plain = ladder.plain(name, scenario)
+    result, stage = ladder.play(name, scenario, Placement.BOTH)
+    assert result == plain
+    for report in stage.server_reports + stage.client_reports:
+        check_sums(report)
+        if REFUSED[call] is not None:
+            assert (report.sdp_bytes > 0) == REFUSED[call], report.describe()
