@@ -769,6 +769,12 @@ pub fn leaving(why: Leave) {
         Leave::Namespace => inherit::leaving(Reason::Namespace, false),
     }
 }
+
+/// Children of this process may be born into another process namespace from here on.
+pub fn children_elsewhere() {
+    process::set_children_elsewhere(true);
+}
+
 /// Why the process leaves all lanes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leave {

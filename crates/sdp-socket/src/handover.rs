@@ -401,10 +401,13 @@ pub(crate) fn push_all(mut wanted: impl FnMut(i32) -> bool) {
     crate::table::walk(|fd, entry| {
         if matches!(entry, crate::table::Entry::Conn(_))
             && let Some(conn) = crate::table::Pinned::new(fd, crate::conn::Half::Receive)
-            && matches!(conn.stage(), Stage::Attached | Stage::Meeting)
+            && !matches!(conn.stage(), Stage::Fresh | Stage::Listener)
             && wanted(fd)
         {
-            leave(&conn, fd, Reason::Exec);
+            if matches!(conn.stage(), Stage::Attached | Stage::Meeting) {
+                leave(&conn, fd, Reason::Exec);
+            }
+            crate::process::tell_heirs(&conn, fd);
         }
     });
 }

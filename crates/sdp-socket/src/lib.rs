@@ -34,6 +34,7 @@ mod iovec;
 mod lane;
 mod lifecycle;
 mod log;
+mod marks;
 mod plain;
 mod process;
 mod promote;
