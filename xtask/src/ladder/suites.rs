@@ -267,6 +267,13 @@ pub(super) const SUITES: &[Suite] = &[
         500,
     ),
     app(
+        "runtimes",
+        "other ways to a socket: syscall, plug-ins, io_uring, uvloop, Netty, JNI; sandboxes, dropped privileges",
+        "tests/runtimes",
+        &["cc", "java", "javac", "mvn"],
+        600,
+    ),
+    app(
         "cpython",
         "CPython's own tests of sockets and processes: as they are, and with lanes that flip at random",
         "tests/cpython/test_cpython.py",
