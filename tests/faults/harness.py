@@ -121,7 +121,8 @@ def compiled(source, *flags):
     directory.mkdir(parents=True, exist_ok=True)
     source = PROGRAMS / source
     binary = directory / source.stem
-    if not binary.exists() or binary.stat().st_mtime < source.stat().st_mtime:
+    newest = max(path.stat().st_mtime for path in [source, *PROGRAMS.glob("*.h")])
+    if not binary.exists() or binary.stat().st_mtime < newest:
         fresh = binary.with_suffix(f".{os.getpid()}")
         subprocess.run(
             ["gcc", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", source, "-o", fresh, *flags],

@@ -80,4 +80,4 @@ def test_closed_while_another_sleeps(call, related):
     outcome = scenario("ending", "closed_while_another_sleeps", call, related)
     seen = outcome.seen
     assert not seen["hangs"] and seen["back"] == "other" and seen["codes"] == [0, 0], seen
-    assert seen["slept"][0] in ("late", "EBADF", True), seen
+    assert seen["slept"][0] in ("late", True), seen

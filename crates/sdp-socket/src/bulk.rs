@@ -9,7 +9,10 @@
 //! other end of a meeting. It refuses to do so for small traffic, for calls that nearly are over, and for
 //! peers of a kind that did not answer before.
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::{
+    pin::pin,
+    sync::atomic::{AtomicU32, Ordering},
+};
 
 use libc::{c_int, pollfd, timespec};
 use sdp_sys::{errno::Errno, fd, section, sys, time::monotonic_ns};
@@ -20,6 +23,7 @@ use crate::{
     conn::{self, Conn, Half, Stage},
     iovec::Buffers,
     process, promote, send, splice,
+    stay::Stay,
     table::Pinned,
     wait,
 };
@@ -68,7 +72,7 @@ pub(crate) fn concerns(ticket: &Ticket, flags: c_int) -> bool {
 
 /// A large send on a connection that is not attached yet.
 pub(crate) fn send(first: Ticket, buffers: &mut Buffers, flags: c_int) -> Result<usize, Errno> {
-    let mark = section::mark();
+    let mut mark = section::mark();
     let number = first.number();
     let held = hold(&first);
     let wanted = buffers.left();
@@ -101,9 +105,14 @@ pub(crate) fn send(first: Ticket, buffers: &mut Buffers, flags: c_int) -> Result
                 let Some(conn) = Pinned::new(number, Half::Send) else {
                     return partial(Errno::EBADF);
                 };
+                let stay = pin!(Stay::on(&conn));
+                let stay = stay.as_ref();
                 let meeting = if wakes < WAKES { expects(&conn) } else { -1 };
                 wakes += 1;
-                match wait::for_carrier_room_or(&conn, meeting, until, mark) {
+                match wait::for_carrier_room_or(&conn, stay, meeting, until, mark) {
+                    wait::Woken::Look if wait::was_interrupted(&mut mark) && done > 0 => {
+                        return Ok(done);
+                    }
                     wait::Woken::Look => promote::advance(&conn, number),
                     wait::Woken::TimedOut => return partial(Errno::EAGAIN),
                     wait::Woken::Interrupted => return partial(Errno::EINTR),

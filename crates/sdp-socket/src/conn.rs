@@ -6,7 +6,8 @@
 //!
 //! # Life of a slot
 //! FREE → LIVE (first descriptor) → CLOSING (last descriptor gone) → FREE (last pinned call gone).
-//! Whoever makes the last step tears down.
+//! Whoever makes the last step tears down. Where calls hold the connection when the last descriptor goes
+//! ([`crate::stay`]), LIVE → KEPT, and the last of them makes the step to CLOSING.
 
 use core::{
     cell::UnsafeCell,
@@ -23,7 +24,7 @@ use sdp_shm::{
 use sdp_stats::{Reason, RowId};
 use sdp_sys::{count::Way, errno::Errno};
 
-use crate::process;
+use crate::{process, table};
 
 /// Connections that one process can have on its mind at once; those beyond are plain TCP. Equal to the
 /// number of bell slots: a connection's index is its slot.
@@ -114,6 +115,8 @@ pub(crate) mod flag {
     pub(crate) const BULKY: u32 = 262_144;
     /// The kernel refuses to take the ring's pages back.
     pub(crate) const KEEPS_PAGES: u32 = 524_288;
+    /// A blocking send has sent a part and waits: nobody else's bytes come between ([`Conn::turn_of`]).
+    pub(crate) const TURN: u32 = 2_097_152;
     /// Passed on with SCM_RIGHTS: a stranger to the family may have it open.
     pub(crate) const PASSED: u32 = 1_048_576;
 }
@@ -129,6 +132,8 @@ const FREE: u32 = 0;
 const LIVE: u32 = 1;
 const CLOSING: u32 = 2;
 const TEARING: u32 = 3;
+/// No descriptor of the program's is left, calls that sleep still hold it.
+const KEPT: u32 = 4;
 
 /// A connection slot.
 #[repr(C, align(128))]
@@ -136,6 +141,12 @@ pub(crate) struct Conn {
     state: AtomicU32,
     refs: AtomicU32,
     pins: [AtomicU32; 2],
+    /// Calls that sleep, or have slept, and hold the connection: it is open while there are any.
+    holds: AtomicU32,
+    /// Id of the thread whose turn it is to send; 0 none. Other than 0 with `flag::TURN`.
+    turn: AtomicU32,
+    /// Hidden duplicate for them + 1; 0 none.
+    kept: AtomicI32,
     stage: AtomicU32,
     pub(crate) flags: AtomicU32,
     /// Family row + 1; 0: none.
@@ -208,6 +219,24 @@ static ARENA: Arena = Arena(AtomicPtr::new(null_mut()));
 /// Lowest slot that may be free.
 static HINT: AtomicU32 = AtomicU32::new(0);
 
+/// Connections that only calls hold open.
+static KEPT_ONES: AtomicU32 = AtomicU32::new(0);
+
+/// In a fork child: each connection that only calls of the parent held open.
+pub(crate) fn each_kept(mut each: impl FnMut(&'static Conn)) {
+    if KEPT_ONES.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    for index in 0..CONNS {
+        if let Some(conn) = get(index as u32)
+            && conn.state.load(Ordering::Relaxed) == KEPT
+            && conn.may_end()
+        {
+            each(conn);
+        }
+    }
+}
+
 /// The slot with this index, if the arena exists.
 #[inline]
 pub(crate) fn get(index: u32) -> Option<&'static Conn> {
@@ -267,6 +296,8 @@ impl Conn {
             &self.pin_reason,
             &self.peer_slept,
             &self.idle_wakes,
+            &self.holds,
+            &self.turn,
         ] {
             word.store(0, Ordering::Relaxed);
         }
@@ -289,6 +320,7 @@ impl Conn {
             self.meeting.get().write(Rendezvous::new());
             self.peer.get().write(None);
         }
+        self.kept.store(0, Ordering::Relaxed);
         self.peer_page.store(null_mut(), Ordering::Relaxed);
         self.stage.store(stage as u32, Ordering::Relaxed);
         self.refs.store(1, Ordering::Relaxed);
@@ -610,6 +642,9 @@ impl Conn {
         for word in self.pins.iter().chain(&self.raw) {
             word.store(0, Ordering::Relaxed);
         }
+        self.holds.store(0, Ordering::Relaxed);
+        self.end_turn(self.turn.load(Ordering::Relaxed));
+        self.kept.store(0, Ordering::Relaxed); // hidden descriptors are the parent's
         if self.meeting_lock.load(Ordering::Relaxed) != 0 {
             // Another thread of the parent was in the middle of a step: what it left is not to be
             // trusted, not even its descriptors, which are closed by exec or exit.
@@ -627,6 +662,100 @@ impl Conn {
         }
         self.unpin(half);
         false
+    }
+
+    /// A call is about to sleep.
+    pub(crate) fn hold(&self) {
+        Way::now().add(&self.holds, 1);
+    }
+
+    /// The calling thread's send is about to wait with a part of it sent. Under the half's lock, by whom
+    /// [`Conn::turn_of`] hinders not.
+    pub(crate) fn take_turn(&self, thread: u32) {
+        self.turn.store(thread, Ordering::Relaxed);
+        self.set(flag::TURN);
+    }
+
+    /// The thread that is in the middle of a send, if that is another one than `thread`.
+    #[inline]
+    pub(crate) fn turn_of(&self, thread: impl FnOnce() -> u32) -> Option<u32> {
+        if !self.has(flag::TURN) {
+            return None;
+        }
+        let holder = self.turn.load(Ordering::Relaxed);
+        (holder != 0 && holder != thread()).then_some(holder)
+    }
+
+    /// The turn of `thread` is over. False if it had none, or has lost it.
+    pub(crate) fn end_turn(&self, thread: u32) -> bool {
+        if thread == 0 || self.turn.load(Ordering::Relaxed) != thread {
+            return false;
+        }
+        // The flag first: the next one whose turn it is writes the word before it sets the flag.
+        self.flags.fetch_and(!flag::TURN, Ordering::SeqCst);
+        let order = (Ordering::SeqCst, Ordering::Relaxed);
+        self.turn.compare_exchange(thread, 0, order.0, order.1).is_ok()
+    }
+
+    /// Whether calls hold the connection.
+    pub(crate) fn is_held(&self) -> bool {
+        self.holds.load(Ordering::SeqCst) != 0
+    }
+
+    /// Such a call has ended. True: it was the last one, and something was put off for it.
+    pub(crate) fn leave(&self) -> bool {
+        // Checked: a fork in a handler of the call has forgotten it in the child.
+        let left =
+            self.holds.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
+        left == Ok(1) && self.kept.load(Ordering::SeqCst) != 0
+    }
+
+    /// The descriptor that was kept for calls.
+    pub(crate) fn kept(&self) -> Option<i32> {
+        let raw = self.kept.load(Ordering::SeqCst).checked_sub(1).filter(|raw| *raw >= 0)?;
+        // Not if the program has used the number since.
+        (table::entry(raw) == Some(table::Entry::Hidden)).then_some(raw)
+    }
+
+    /// Keeps what `fd` names for the calls that hold the connection: the number is about to be closed.
+    pub(crate) fn keep(&self, fd: i32) {
+        if self.kept.load(Ordering::SeqCst) != 0 {
+            return;
+        }
+        let Some(raw) = process::hidden_duplicate(fd) else { return };
+        let kept =
+            self.kept.compare_exchange(0, raw + 1, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        if !kept {
+            process::close_hidden(raw);
+        }
+    }
+
+    /// Forgets the descriptor that was kept; for whoever closes it.
+    pub(crate) fn take_kept(&self) -> Option<i32> {
+        let raw = self.kept.swap(0, Ordering::SeqCst);
+        (raw != 0).then_some(raw - 1)
+    }
+
+    /// The last descriptor of the program's is gone. False: the end may be now, by the caller; true: it
+    /// comes when the last call has left.
+    pub(crate) fn ends_later(&self) -> bool {
+        if self.kept().is_none() {
+            return false;
+        }
+        KEPT_ONES.fetch_add(1, Ordering::Relaxed);
+        self.state.store(KEPT, Ordering::SeqCst);
+        // Pairs with `leave`: one of the two sees the other.
+        self.is_held() || !self.may_end()
+    }
+
+    /// Whether it is the caller who ends what [`Conn::ends_later`] put off.
+    pub(crate) fn may_end(&self) -> bool {
+        let ends =
+            self.state.compare_exchange(KEPT, LIVE, Ordering::SeqCst, Ordering::Relaxed).is_ok();
+        if ends {
+            KEPT_ONES.fetch_sub(1, Ordering::Relaxed);
+        }
+        ends
     }
 
     /// One more descriptor names the connection. False when the last one has just been closed.

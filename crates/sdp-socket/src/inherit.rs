@@ -153,6 +153,7 @@ pub(crate) fn fork_child() {
             conn.change_stage(Stage::Meeting, Stage::Young);
         }
     });
+    crate::lifecycle::forget_kept();
     if prepared != 0 {
         crate::epoll::fork_child();
     }

@@ -20,6 +20,7 @@ pub(crate) struct Buffers {
     /// Bytes of the first element already used.
     skip: usize,
     left: usize,
+    total: usize,
 }
 
 impl Buffers {
@@ -37,7 +38,7 @@ impl Buffers {
             let len = unsafe { (*iov.add(i)).iov_len };
             left = left.checked_add(len).filter(|n| *n <= isize::MAX as usize)?;
         }
-        Some(Self { iov, count, skip: 0, left })
+        Some(Self { iov, count, skip: 0, left, total: left })
     }
 
     /// The one buffer, if there is only one and it is untouched and not null.
@@ -65,6 +66,12 @@ impl Buffers {
     #[inline]
     pub(crate) fn left(&self) -> usize {
         self.left
+    }
+
+    /// Whether none has been used yet.
+    #[inline]
+    pub(crate) fn is_whole(&self) -> bool {
+        self.left == self.total
     }
 
     /// Uses up `n` bytes.

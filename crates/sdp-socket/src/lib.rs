@@ -47,6 +47,7 @@ mod send;
 mod settings;
 mod spin;
 mod splice;
+mod stay;
 mod succeed;
 mod table;
 mod wait;

@@ -280,14 +280,12 @@ pub(crate) fn closing(fd: c_int) -> bool {
         let _section = section::Guard::enter();
         // Whoever clears the word closes this number, whoever takes the last reference away ends the
         // connection: each once, also when several threads close at a time.
+        keep_for_calls(fd);
         match table::replace(fd, None) {
             Some(Entry::Conn(index)) => {
                 if let Some(conn) = conn::get(index) {
                     crate::epoll::forget_number(conn, fd);
-                    if conn.unreference() {
-                        last_close(conn, fd);
-                        end(conn);
-                    }
+                    closed_number(conn, fd);
                 }
             }
             Some(other) => release(other),
@@ -295,6 +293,63 @@ pub(crate) fn closing(fd: c_int) -> bool {
         }
     }
     false
+}
+
+/// Calls that sleep on the connection which `fd` names go on when the number is closed.
+fn keep_for_calls(fd: c_int) {
+    if let Some(Entry::Conn(index)) = table::entry(fd)
+        && let Some(conn) = conn::get(index)
+        && conn.is_held()
+    {
+        conn.keep(fd);
+    }
+}
+
+/// The number is in the table no more, and about to be closed.
+fn closed_number(conn: &Conn, fd: c_int) {
+    let is_held = conn.is_held();
+    if is_held {
+        conn.keep(fd); // for one that fell asleep meanwhile
+        // Whoever uses the number uses it under a half's lock: before here, or never more.
+        let _ = receive::with_sink(conn, |_, _, _, _| Ok(()));
+        let _ = send::with_source(conn, |_, _, _, _| Ok(()));
+    }
+    if !conn.unreference() {
+        if is_held {
+            left(conn);
+        }
+    } else if !(is_held && conn.ends_later()) {
+        last_close(conn, fd);
+        let kept = conn.take_kept();
+        end(conn);
+        kept.into_iter().for_each(process::close_hidden);
+    }
+}
+
+/// The last call that held a connection has left, for which something was put off when a number of it was
+/// closed. The caller has it pinned, or a reference to it.
+pub(crate) fn left(conn: &Conn) {
+    if conn.is_held() {
+        return;
+    }
+    if conn.may_end() {
+        if let Some(fd) = conn.kept() {
+            last_close(conn, fd);
+        }
+        let kept = conn.take_kept();
+        end(conn);
+        kept.into_iter().for_each(process::close_hidden);
+    } else {
+        conn.take_kept().into_iter().for_each(process::close_hidden);
+    }
+}
+
+/// In a fork child: what only calls of the parent hold open is no connection of the child's.
+pub(crate) fn forget_kept() {
+    conn::each_kept(|conn| {
+        conn.forget_threads();
+        end(conn);
+    });
 }
 
 /// This process is about to close its last descriptor of a connection, which is in the table no more.

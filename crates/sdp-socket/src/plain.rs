@@ -142,13 +142,14 @@ pub(crate) enum Received {
 /// `from` is readable for `len` bytes (the program's own promise).
 #[inline(never)]
 pub(crate) unsafe fn send(fd: c_int, from: *const u8, len: usize) -> bool {
-    const SPECIAL: u32 = flag::HOSTILE | flag::SHUT | flag::PINNED | flag::PEER_GONE;
+    const SPECIAL: u32 = flag::HOSTILE | flag::SHUT | flag::PINNED | flag::PEER_GONE | flag::TURN;
     if len == 0 || len > LONGEST || from.is_null() {
         return false;
     }
     let _section = section::Guard::enter();
     let Some(used) = InUse::get(fd, Half::Send) else { return false };
     let side = used.conn.side();
+    let Some(_held) = Held::take(&used.row.source.lock, used.alone) else { return false };
     if used.conn.has(SPECIAL)
         || process::tunables().lane_flip() != 0
         || used.segment.end(side ^ 1).pinned.load(Ordering::Relaxed) != 0
@@ -157,7 +158,6 @@ pub(crate) unsafe fn send(fd: c_int, from: *const u8, len: usize) -> bool {
     {
         return false;
     }
-    let Some(_held) = Held::take(&used.row.source.lock, used.alone) else { return false };
     let copy = |to: &[Cell<u8>]| {
         // SAFETY: `to` has `len` cells; the program's buffer is readable for as many bytes, and no part of
         // the ring.

@@ -212,6 +212,24 @@ pub(crate) fn hide(raw: i32) -> i32 {
     moved
 }
 
+/// A hidden descriptor for what `raw` names; none when no number is left.
+pub(crate) fn hidden_duplicate(raw: i32) -> Option<i32> {
+    // SAFETY: no pointers.
+    let fresh = unsafe { sys!(libc::SYS_fcntl, raw, libc::F_DUPFD_CLOEXEC, hidden_min()) };
+    let fresh = fresh.ok()? as i32;
+    note_descriptor(fresh);
+    table::replace(fresh, Some(Entry::Hidden));
+    Some(fresh)
+}
+
+/// Closes a descriptor that [`hidden_duplicate`] made, unless the program has used its number since.
+pub(crate) fn close_hidden(raw: i32) {
+    if table::entry(raw) == Some(Entry::Hidden) {
+        table::replace(raw, None);
+        fd::close(raw);
+    }
+}
+
 /// Closes a hidden descriptor.
 fn unhide(cell: &AtomicI32) {
     let raw = cell.swap(-1, Ordering::AcqRel);

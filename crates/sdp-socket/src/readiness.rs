@@ -1,11 +1,11 @@
 //! Is there something to read? For one connection (asked by epoll), and for `poll` and `select`.
 
-use core::sync::atomic::Ordering;
+use core::{pin::pin, sync::atomic::Ordering};
 
 use libc::{c_int, fd_set, pollfd, sigset_t};
 use sdp_shm::{arm, layout::Half as HalfLines};
 use sdp_stats::{Counter, Reason};
-use sdp_sys::{errno::Errno, time::monotonic_ns};
+use sdp_sys::{errno::Errno, section, time::monotonic_ns};
 
 use crate::{
     carrier,
@@ -13,6 +13,7 @@ use crate::{
     epoll, give_back, handover, host,
     lane::Lane,
     process, receive, spin,
+    stay::Stay,
     table::{self, Entry},
     wait,
     wait_set::WaitSet,
@@ -344,11 +345,15 @@ unsafe fn sleep(
     mask: *const sigset_t,
     hides: bool,
 ) -> Result<(), Errno> {
+    let stay = pin!(Stay::on_several());
+    let stay = stay.as_ref();
     let mut wait_set = WaitSet::NONE;
     let mut bell = None;
     let mut left = left;
     let mut hides = hides;
     if left != Some(0) {
+        stay.begin();
+        let _section = section::Guard::enter();
         if hides {
             wait_set = WaitSet::take();
         }
@@ -359,9 +364,7 @@ unsafe fn sleep(
         if wait_set.exists() {
             bell = process::bell();
         }
-        if let Some(bell) = bell {
-            bell.fall_asleep();
-        }
+        wait::fall_asleep(stay, bell, &wait_set);
         for entry in fds.iter().filter(|e| wants_bytes(e)) {
             if let Some(conn) = attached(entry.fd)
                 && conn.pin_live(Half::Receive)
@@ -408,8 +411,8 @@ unsafe fn sleep(
     } else {
         host::ppoll(fds, timeout.as_ref(), mask)
     };
-    if let Some(bell) = bell {
-        bell.wake_up();
+    if bell.is_some() {
+        wait::wake_up(stay, bell, &wait_set);
     }
     result.map(|_| ())
 }

@@ -11,14 +11,16 @@ use sdp_shm::{
 use sdp_stats::{Direction, Lane as StatsLane, Reason, Verdict};
 use sdp_sys::{errno::Errno, fd, section, time::monotonic_ns};
 
-use core::sync::atomic::Ordering;
+use core::{pin::pin, sync::atomic::Ordering};
 
 use crate::{
     carrier,
     conn::{Conn, Half, Stage, flag},
     iovec::{Buffers, Landing},
     lane::{self, Broken, Lane, SinkState, Switch},
-    plain, process, succeed,
+    plain, process,
+    stay::Stay,
+    succeed,
     table::Pinned,
     wait,
 };
@@ -60,11 +62,13 @@ enum Look {
 
 /// A receive call on an attached connection.
 pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Result<usize, Errno> {
-    let mark = section::mark();
+    let mut mark = section::mark();
     let wanted = buffers.left();
     if wanted == 0 {
         return Ok(0);
     }
+    let stay = pin!(Stay::on(conn));
+    let stay = stay.as_ref();
     if let Some(e) = conn.take_owed() {
         return Err(e);
     }
@@ -103,7 +107,9 @@ pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Resul
                 let until = *deadline.get_or_insert_with(|| {
                     carrier::timeout_ns(conn.fd(), libc::SO_RCVTIMEO).map(|ns| monotonic_ns() + ns)
                 });
-                if wait::for_more(conn, until, mark) != wait::Woken::Look {
+                if wait::for_more(conn, stay, until, mark) != wait::Woken::Look
+                    || wait::was_interrupted(&mut mark)
+                {
                     return Ok(got);
                 }
             }
@@ -133,7 +139,7 @@ pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Resul
                         look = Look::Carrier;
                         continue;
                     }
-                    if wait::spin_for_bytes(conn) {
+                    if wait::spin_for_bytes(conn, stay) {
                         continue;
                     }
                 }
@@ -143,7 +149,11 @@ pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Resul
                 if until == Some(0) {
                     return if got > 0 { Ok(got) } else { Err(e) };
                 }
-                match wait::for_bytes(conn, until, mark) {
+                match wait::for_bytes(conn, stay, until, mark) {
+                    // What is restarted is a call that has done nothing yet.
+                    wait::Woken::Look if wait::was_interrupted(&mut mark) && got > 0 => {
+                        return Ok(got);
+                    }
                     wait::Woken::Look => {}
                     wait::Woken::TimedOut => {
                         return if got > 0 { Ok(got) } else { Err(Errno::EAGAIN) };

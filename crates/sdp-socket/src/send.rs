@@ -1,6 +1,6 @@
 //! One send call: bytes onto whichever lane the half is on, in stream order.
 
-use core::sync::atomic::Ordering;
+use core::{pin::pin, sync::atomic::Ordering};
 
 use libc::c_int;
 use sdp_proto::Ack;
@@ -18,6 +18,7 @@ use sdp_sys::{
     errno::Errno,
     fd, section,
     time::{TICKS_PER_MS, monotonic_ns, ticks},
+    tls,
 };
 
 use crate::{
@@ -25,7 +26,9 @@ use crate::{
     conn::{Conn, Half, Stage, flag},
     iovec::{Buffers, Payload},
     lane::{self, Broken, Lane, SourceState},
-    process, succeed,
+    process,
+    stay::Stay,
+    succeed,
     table::Pinned,
     wait,
 };
@@ -53,15 +56,26 @@ enum Attempt {
     CarrierFull,
     /// The ring is full: wait for room.
     RingFull,
+    /// Another thread is in the middle of a message: wait until it is done.
+    NotOurTurn,
     /// The ring is full, and the program waits for room in a way that we see (X18).
     Again,
     /// The call ends with this error (if nothing was sent).
     Failed(Errno),
 }
 
+/// What a call waits for.
+enum Blocked {
+    Ring,
+    Carrier,
+    Turn,
+}
+
 /// A send call on an attached connection.
 pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result<usize, Errno> {
-    let mark = section::mark();
+    let mut mark = section::mark();
+    let stay = pin!(Stay::on(conn));
+    let stay = stay.as_ref();
     let wanted = buffers.left();
     let mut deadline: Option<Option<u64>> = None;
     loop {
@@ -70,7 +84,7 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
         })?;
         let done = wanted - buffers.left();
         let partial = |e| if done > 0 { Ok(done) } else { Err(e) };
-        let ring_full = match ended {
+        let blocked = match ended {
             Attempt::Done => {
                 conn.calls[Half::Send as usize].fetch_add(1, Ordering::Relaxed);
                 conn.one_way.store(0, Ordering::Relaxed);
@@ -96,8 +110,9 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
                 crate::epoll::sender_waits(conn);
                 return partial(Errno::EAGAIN);
             }
-            Attempt::CarrierFull => false,
-            Attempt::RingFull => true,
+            Attempt::CarrierFull => Blocked::Carrier,
+            Attempt::RingFull => Blocked::Ring,
+            Attempt::NotOurTurn => Blocked::Turn,
         };
         if flags & libc::MSG_DONTWAIT != 0 || fd::is_nonblocking(conn.fd()) {
             return partial(Errno::EAGAIN);
@@ -105,12 +120,17 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
         let until = *deadline.get_or_insert_with(|| {
             carrier::timeout_ns(conn.fd(), libc::SO_SNDTIMEO).map(|ns| monotonic_ns() + ns)
         });
-        let woken = if ring_full {
-            wait::for_room(conn, until, mark)
-        } else {
-            wait::for_carrier_room(conn, until, mark)
+        if done > 0 {
+            stay.has_turn();
+        }
+        let woken = match blocked {
+            Blocked::Ring => wait::for_room(conn, stay, until, mark),
+            Blocked::Carrier => wait::for_carrier_room(conn, stay, until, mark),
+            Blocked::Turn => wait::for_turn(conn, stay, until, mark),
         };
         match woken {
+            // What is restarted is a call that has done nothing yet.
+            wait::Woken::Look if wait::was_interrupted(&mut mark) && done > 0 => return Ok(done),
             wait::Woken::Look => {}
             wait::Woken::TimedOut => return partial(Errno::EAGAIN),
             wait::Woken::Interrupted => return partial(Errno::EINTR),
@@ -262,6 +282,17 @@ fn attempt(
     if conn.has(flag::SHUT) {
         return Attempt::Failed(Errno::EPIPE);
     }
+    let is_blocking = || flags & libc::MSG_DONTWAIT == 0 && !fd::is_nonblocking(conn.fd());
+    if conn.turn_of(|| tls::thread_id() as u32).is_some() && is_blocking() {
+        return Attempt::NotOurTurn;
+    }
+    // The lock is let go in the middle of a message: nobody else's bytes come between.
+    let wait_with = |buffers: &Buffers, why| {
+        if !buffers.is_whole() && is_blocking() {
+            conn.take_turn(tls::thread_id() as u32);
+        }
+        why
+    };
     if process::tunables().lane_flip() != 0 {
         flip(conn, source, lines);
     }
@@ -274,6 +305,9 @@ fn attempt(
                 first_on_lane = true;
             } else {
                 match kernel_send(conn, source, row, lines, buffers, flags) {
+                    Some(Attempt::CarrierFull) => {
+                        return wait_with(buffers, Attempt::CarrierFull);
+                    }
                     Some(attempt) => return attempt,
                     None => continue,
                 }
@@ -298,7 +332,7 @@ fn attempt(
                 return Attempt::Failed(Errno::ECONNRESET);
             }
             RingSend::Full => {
-                let blocking = flags & libc::MSG_DONTWAIT == 0 && !fd::is_nonblocking(conn.fd());
+                let blocking = is_blocking();
                 if !blocking && wait::briefly_for_room(conn, segment, lines, source) {
                     continue;
                 }
@@ -314,7 +348,7 @@ fn attempt(
                     }
                 }
                 if blocking || !leave_sdp(conn, source, lines, Reason::RingFull) {
-                    return Attempt::RingFull;
+                    return wait_with(buffers, Attempt::RingFull);
                 }
             }
         }

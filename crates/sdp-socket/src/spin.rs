@@ -6,11 +6,14 @@
 //! when the traffic is a stream (sleeping batches), learn from each outcome, and let no more threads
 //! of a process pause at once than it has other CPUs.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::{
+    pin::{Pin, pin},
+    sync::atomic::{AtomicU32, AtomicU64, Ordering},
+};
 
-use sdp_sys::{sys, time::monotonic_ns};
+use sdp_sys::{section, sys, time::monotonic_ns};
 
-use crate::{conn::Conn, process};
+use crate::{conn::Conn, process, stay::Stay};
 
 /// First budget of a connection.
 const INITIAL_NS: u32 = 10_000;
@@ -261,19 +264,53 @@ pub(crate) fn learn(conn: &Conn, success: bool) {
     update(conn, |learnt| learnt.spun(success));
 }
 
+/// A thread's turn to pause. Given back also when a handler leaves the pause for good.
+struct Turn<'a>(Pin<&'a Stay>);
+
+impl<'a> Turn<'a> {
+    /// `None`: as many threads pause as may.
+    fn take(stay: Pin<&'a Stay>) -> Option<Self> {
+        stay.begin();
+        // A handler that jumps out finds either both of these done, or none.
+        let _section = section::Guard::enter();
+        let others = SPINNERS.fetch_add(1, Ordering::Relaxed);
+        if others.wrapping_add(1) >= process::usable_cpus().max(2) {
+            stopped();
+            return None;
+        }
+        stay.spins(true);
+        Some(Self(stay))
+    }
+}
+
+impl Drop for Turn<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        let _section = section::Guard::enter();
+        self.0.spins(false);
+        stopped();
+    }
+}
+
+/// One thread less pauses.
+pub(crate) fn stopped() {
+    SPINNERS.fetch_sub(1, Ordering::Relaxed);
+}
+
 /// Looks until `ready` or until it is not worth it. True when ready.
-pub(crate) fn spin(conn: &Conn, peer_cpu: u32, mut ready: impl FnMut() -> bool) -> bool {
+pub(crate) fn spin(
+    conn: &Conn,
+    stay: Pin<&Stay>,
+    peer_cpu: u32,
+    mut ready: impl FnMut() -> bool,
+) -> bool {
     match plan(conn, peer_cpu) {
         Plan::Sleep => false,
         Plan::Yield(started) => yield_for(started, YIELD_NS, &mut ready),
         Plan::Pause(budget) => {
-            let others = SPINNERS.fetch_add(1, Ordering::Relaxed);
-            let allowed = others + 1 < process::usable_cpus().max(2);
-            let success = allowed && pause_for(budget, &mut ready);
-            SPINNERS.fetch_sub(1, Ordering::Relaxed);
-            if allowed {
-                learn(conn, success);
-            }
+            let Some(_turn) = Turn::take(stay) else { return false };
+            let success = pause_for(budget, &mut ready);
+            learn(conn, success);
             success
         }
     }
@@ -292,11 +329,9 @@ pub(crate) fn shared_pause(
         let is_off = now < YIELDS_OFF_UNTIL.load(Ordering::Relaxed);
         return (!is_off).then(|| yield_for(now, budget, &mut ready));
     }
-    let others = SPINNERS.fetch_add(1, Ordering::Relaxed);
-    let is_allowed = others + 1 < process::usable_cpus().max(2);
-    let success = is_allowed.then(|| pause_for(budget, &mut ready));
-    SPINNERS.fetch_sub(1, Ordering::Relaxed);
-    success
+    let stay = pin!(Stay::on_several());
+    let _turn = Turn::take(stay.as_ref())?;
+    Some(pause_for(budget, &mut ready))
 }
 
 /// Pauses at most `budget` nanoseconds. True when ready.

@@ -91,6 +91,9 @@ pub(crate) fn number_of(conn: &Conn) -> Option<i32> {
     if entry(hint) == wanted {
         return Some(hint);
     }
+    if let Some(kept) = conn.kept() {
+        return Some(kept);
+    }
     let mut found = None;
     walk(|fd, entry| {
         if Some(entry) == wanted {
@@ -134,10 +137,22 @@ impl Pinned {
         self.conn
     }
 
-    /// The descriptor that the call was made on.
+    /// The half that the call is on.
+    #[inline]
+    pub(crate) fn half(&self) -> Half {
+        self.half
+    }
+
+    /// The descriptor that the call was made on; when that was closed meanwhile, the one that was kept for
+    /// the call. Good for one system call: under the half's lock the number stays what it is.
     #[inline]
     pub(crate) fn fd(&self) -> i32 {
-        self.fd
+        if self.is_current() { self.fd } else { self.conn.kept().unwrap_or(self.fd) }
+    }
+
+    /// Whether [`Pinned::fd`] names the connection.
+    pub(crate) fn is_open(&self) -> bool {
+        self.is_current() || self.conn.kept().is_some()
     }
 
     /// Whether the descriptor still names the connection: to be asked after every sleep, before the

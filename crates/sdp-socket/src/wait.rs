@@ -1,25 +1,30 @@
 //! How one call sleeps until the other side moves, and how sleepers are woken.
 //!
 //! Nothing is locked and no critical section is open while a thread sleeps: signals and cancellation
-//! reach it in libc's own `ppoll`. A thread cancelled there leaves its pin behind, so that the slot and
-//! the mapping of that one connection are kept until the process ends: a bounded leak, and the only
-//! alternative to unmapping memory under a living thread.
+//! reach it in libc's own `ppoll`. What a thread that does not come back from there had in use is given
+//! back by its [`Stay`].
 
-use core::sync::atomic::Ordering;
+use core::{pin::Pin, sync::atomic::Ordering};
 
 use libc::{pollfd, timespec};
 use sdp_shm::{
     arm::{self, Mode},
+    bell::Bell,
     layout::{Half as HalfLines, Segment},
 };
 use sdp_stats::{Counter, Direction, RowId};
-use sdp_sys::{section::Mark, time::monotonic_ns};
+use sdp_sys::{
+    section::{self, Mark},
+    time::monotonic_ns,
+    tls,
+};
 
 use crate::{
     conn::{Conn, Half, flag},
     give_back, host,
     lane::SourceState,
     process, spin,
+    stay::Stay,
     table::Pinned,
     wait_set::WaitSet,
 };
@@ -49,8 +54,20 @@ pub(crate) enum Woken {
     TimedOut,
     /// A signal handler ran, and the call does not restart.
     Interrupted,
-    /// The descriptor was closed or re-used meanwhile.
+    /// The descriptor was closed or re-used before the call slept, or before it was restarted.
     Closed,
+}
+
+/// Whether a handler ran since `mark`. A call that is restarted begins anew, and so does `mark`.
+pub(crate) fn was_interrupted(mark: &mut Mark) -> bool {
+    match mark.interrupted() {
+        section::Interrupted::No => false,
+        section::Interrupted::Restart => {
+            *mark = section::mark();
+            true
+        }
+        section::Interrupted::Return => true, // the next sleep tells
+    }
 }
 
 /// Waits a few microseconds for something that the other side does at once unless it was preempted.
@@ -78,7 +95,7 @@ fn news(conn: &Conn) -> Option<(sdp_shm::layout::Segment, u64, u32)> {
 }
 
 /// Looks at the ring for a moment. True when there is something.
-pub(crate) fn spin_for_bytes(conn: &Pinned) -> bool {
+pub(crate) fn spin_for_bytes(conn: &Pinned, stay: Pin<&Stay>) -> bool {
     let Some((segment, head, followed)) = news(conn) else { return false };
     let lines = segment.half(conn.half_index(Half::Receive));
     if lines.log.lane.load(Ordering::Relaxed) == 0 {
@@ -91,7 +108,7 @@ pub(crate) fn spin_for_bytes(conn: &Pinned) -> bool {
         mine.cpu.store(this, Ordering::Relaxed);
     }
     let peer_cpu = segment.end(conn.side() ^ 1).cpu.load(Ordering::Relaxed);
-    let success = spin::spin(conn, peer_cpu, || is_news(lines, head, followed));
+    let success = spin::spin(conn, stay, peer_cpu, || is_news(lines, head, followed));
     if success {
         count(conn, Direction::Receive, Counter::Spun);
     }
@@ -115,7 +132,7 @@ fn mode(conn: &Conn, is_busy: bool) -> Mode {
 }
 
 /// Sleeps until bytes, a lane switch or the end of the connection.
-pub(crate) fn for_bytes(conn: &Pinned, until: Option<u64>, mark: Mark) -> Woken {
+pub(crate) fn for_bytes(conn: &Pinned, stay: Pin<&Stay>, until: Option<u64>, mark: Mark) -> Woken {
     let Some((segment, head, followed)) = news(conn) else { return Woken::Look };
     let nap = give_back::before_sleep();
     let lines = segment.half(conn.half_index(Half::Receive));
@@ -123,23 +140,17 @@ pub(crate) fn for_bytes(conn: &Pinned, until: Option<u64>, mark: Mark) -> Woken 
     let mut bell = None;
     // Also on the kernel lane: the bell of a lane switch may be eaten by a thread that polls.
     let mode = mode(conn, conn.idle_wakes.load(Ordering::Relaxed) < IDLE_WAKES);
+    stay.begin();
     if mode == Mode::Bell {
+        let _section = section::Guard::enter();
         wait_set = WaitSet::take();
-        bell = process::bell();
+        bell = if wait_set.exists() { process::bell() } else { None };
+        fall_asleep(stay, bell, &wait_set);
     }
     let mode = if wait_set.exists() { Mode::Bell } else { Mode::Carrier };
-    if mode == Mode::Bell
-        && let Some(bell) = bell
-    {
-        bell.fall_asleep();
-    }
     arm::arm(&lines.receive_arm.word, mode);
     if is_news(lines, head, followed) {
-        if mode == Mode::Bell
-            && let Some(bell) = bell
-        {
-            bell.wake_up();
-        }
+        wake_up(stay, bell, &wait_set);
         return Woken::Look;
     }
     count(conn, Direction::Receive, Counter::Slept);
@@ -149,7 +160,8 @@ pub(crate) fn for_bytes(conn: &Pinned, until: Option<u64>, mark: Mark) -> Woken 
     let may_be_robbed = conn.is_waited_for_elsewhere(Half::Receive)
         || mode == Mode::Carrier && conn.has(flag::WAITED);
     let nap = if may_be_robbed { Some(BOUNDED_SLEEP_NS) } else { nap };
-    let mut woken = sleep(conn, libc::POLLIN | libc::POLLRDHUP, &wait_set, until, nap, mark);
+    let events = libc::POLLIN | libc::POLLRDHUP;
+    let mut woken = sleep(conn, stay, events, &wait_set, until, nap, mark);
     if woken == Woken::Look && is_news(lines, head, followed) {
         conn.idle_wakes.store(0, Ordering::Relaxed);
         spin::learn_from_sleep(conn, monotonic_ns() - asleep);
@@ -159,16 +171,29 @@ pub(crate) fn for_bytes(conn: &Pinned, until: Option<u64>, mark: Mark) -> Woken 
     if woken == Woken::TimedOut && nap.is_some() && until.is_none_or(|u| monotonic_ns() < u) {
         woken = Woken::Look;
     }
-    if wait_set.exists()
-        && let Some(bell) = bell
-    {
-        bell.wake_up();
-    }
+    wake_up(stay, bell, &wait_set);
     woken
 }
 
+/// Counts the calling thread among the sleepers of the process's bell, in a section with what precedes.
+pub(crate) fn fall_asleep(stay: Pin<&Stay>, bell: Option<Bell>, set: &WaitSet) {
+    if let Some(bell) = bell {
+        bell.fall_asleep();
+    }
+    stay.sleeps(bell.is_some(), set);
+}
+
+/// And no more.
+pub(crate) fn wake_up(stay: Pin<&Stay>, bell: Option<Bell>, set: &WaitSet) {
+    let _section = section::Guard::enter();
+    stay.sleeps(false, set);
+    if let Some(bell) = bell {
+        bell.wake_up();
+    }
+}
+
 /// Sleeps until the consumer has freed a quarter of the ring, or the connection ends.
-pub(crate) fn for_room(conn: &Pinned, until: Option<u64>, mark: Mark) -> Woken {
+pub(crate) fn for_room(conn: &Pinned, stay: Pin<&Stay>, until: Option<u64>, mark: Mark) -> Woken {
     let Some(segment) = conn.segment() else { return Woken::Look };
     let lines = segment.half(conn.half_index(Half::Send));
     let Some(row) = conn.row() else { return Woken::Look };
@@ -185,24 +210,27 @@ pub(crate) fn for_room(conn: &Pinned, until: Option<u64>, mark: Mark) -> Woken {
     }
     // Whoever waits for room is busy.
     let mode = mode(conn, true);
-    let wait_set = if mode == Mode::Bell { WaitSet::take() } else { WaitSet::NONE };
     // Without an eventfd nobody can wake a waiter for room: a carrier byte would be data for the
     // peer to send, which it may not do for us. Such waiters look again every millisecond.
-    let bell = if wait_set.exists() { process::bell() } else { None };
-    if let Some(bell) = bell {
-        bell.fall_asleep();
+    let (mut wait_set, mut bell) = (WaitSet::NONE, None);
+    stay.begin();
+    if mode == Mode::Bell {
+        let _section = section::Guard::enter();
+        wait_set = WaitSet::take();
+        bell = if wait_set.exists() { process::bell() } else { None };
+        fall_asleep(stay, bell, &wait_set);
+    }
+    if bell.is_some() {
         arm::arm(&lines.space_arm.word, Mode::Bell);
         if has_room() {
-            bell.wake_up();
+            wake_up(stay, bell, &wait_set);
             return Woken::Look;
         }
     }
     count(conn, Direction::Send, Counter::Slept);
     let nap = if bell.is_some() { BOUNDED_SLEEP_NS } else { 1_000_000 };
-    let woken = sleep(conn, libc::POLLRDHUP, &wait_set, until, Some(nap), mark);
-    if let Some(bell) = bell {
-        bell.wake_up();
-    }
+    let woken = sleep(conn, stay, libc::POLLRDHUP, &wait_set, until, Some(nap), mark);
+    wake_up(stay, bell, &wait_set);
     match woken {
         Woken::TimedOut if until.is_none_or(|u| monotonic_ns() < u) => {
             if crate::carrier::is_over(conn.fd()) {
@@ -218,6 +246,41 @@ pub(crate) fn for_room(conn: &Pinned, until: Option<u64>, mark: Mark) -> Woken {
         }
         other => other,
     }
+}
+
+/// Sleeps until the thread that is in the middle of a message is done with it. One that does not go on
+/// although it could (a handler that never returns, no CPU) loses its turn.
+pub(crate) fn for_turn(conn: &Pinned, stay: Pin<&Stay>, until: Option<u64>, mark: Mark) -> Woken {
+    let holder = || conn.turn_of(|| tls::thread_id() as u32);
+    let Some(before) = holder() else { return Woken::Look };
+    stay.begin();
+    let (wait_set, bell) = {
+        let _section = section::Guard::enter();
+        let wait_set = WaitSet::take();
+        let bell = if wait_set.exists() { process::bell() } else { None };
+        fall_asleep(stay, bell, &wait_set);
+        (wait_set, bell)
+    };
+    let nap = if bell.is_some() { BOUNDED_SLEEP_NS } else { MORE_SLEEP_NS };
+    let woken = match holder() {
+        Some(_) => {
+            count(conn, Direction::Send, Counter::Slept);
+            sleep(conn, stay, 0, &wait_set, until, Some(nap), mark)
+        }
+        None => Woken::Look,
+    };
+    wake_up(stay, bell, &wait_set);
+    if woken != Woken::TimedOut || until.is_some_and(|u| monotonic_ns() >= u) {
+        return woken;
+    }
+    let could_go_on = || {
+        sender_may_go_on(conn)
+            && crate::carrier::readiness(conn.fd(), libc::POLLOUT) & libc::POLLOUT != 0
+    };
+    if holder() == Some(before) && could_go_on() {
+        conn.end_turn(before);
+    }
+    Woken::Look
 }
 
 /// Ring bytes that must be free before a waiter for room is worth waking.
@@ -286,25 +349,31 @@ pub(crate) fn briefly_for_room(
 const BRIEF_ROOM_NS: u64 = 5_000;
 
 /// Sleeps until the carrier is writable.
-pub(crate) fn for_carrier_room(conn: &Pinned, until: Option<u64>, mark: Mark) -> Woken {
-    for_carrier_room_or(conn, -1, until, mark)
+pub(crate) fn for_carrier_room(
+    conn: &Pinned,
+    stay: Pin<&Stay>,
+    until: Option<u64>,
+    mark: Mark,
+) -> Woken {
+    for_carrier_room_or(conn, stay, -1, until, mark)
 }
 
 /// Sleeps until the carrier is writable or `other` (−1 none) is readable.
 pub(crate) fn for_carrier_room_or(
     conn: &Pinned,
+    stay: Pin<&Stay>,
     other: i32,
     until: Option<u64>,
     mark: Mark,
 ) -> Woken {
     count(conn, Direction::Send, Counter::Slept);
-    sleep_beside(conn, libc::POLLOUT, other, until, None, mark).0
+    sleep_beside(conn, stay, libc::POLLOUT, other, until, None, mark).0
 }
 
 /// Sleeps a moment, or until the connection ends: for a call that waits for more than there is, which
 /// no bell announces.
-pub(crate) fn for_more(conn: &Pinned, until: Option<u64>, mark: Mark) -> Woken {
-    match sleep(conn, 0, &WaitSet::NONE, until, Some(MORE_SLEEP_NS), mark) {
+pub(crate) fn for_more(conn: &Pinned, stay: Pin<&Stay>, until: Option<u64>, mark: Mark) -> Woken {
+    match sleep(conn, stay, 0, &WaitSet::NONE, until, Some(MORE_SLEEP_NS), mark) {
         Woken::TimedOut if until.is_none_or(|u| monotonic_ns() < u) => Woken::Look,
         other => other,
     }
@@ -314,13 +383,14 @@ pub(crate) fn for_more(conn: &Pinned, until: Option<u64>, mark: Mark) -> Woken {
 /// the program's limit; `nap` nanoseconds is ours, and says nothing about restarting.
 fn sleep(
     conn: &Pinned,
+    stay: Pin<&Stay>,
     events: i16,
     wait_set: &WaitSet,
     until: Option<u64>,
     nap: Option<u64>,
     mark: Mark,
 ) -> Woken {
-    let (woken, has_rung) = sleep_beside(conn, events, wait_set.raw(), until, nap, mark);
+    let (woken, has_rung) = sleep_beside(conn, stay, events, wait_set.raw(), until, nap, mark);
     if has_rung {
         wait_set.clear();
     }
@@ -330,12 +400,16 @@ fn sleep(
 /// [`sleep`] beside any descriptor (−1 none); whether that one was ready.
 fn sleep_beside(
     conn: &Pinned,
+    stay: Pin<&Stay>,
     events: i16,
     other: i32,
     until: Option<u64>,
     nap: Option<u64>,
     mark: Mark,
 ) -> (Woken, bool) {
+    if !stay.hold(conn) {
+        return (Woken::Closed, false);
+    }
     let mut fds = [
         pollfd { fd: conn.fd(), events, revents: 0 },
         pollfd { fd: other, events: libc::POLLIN, revents: 0 },
@@ -361,7 +435,7 @@ fn sleep_beside(
     }
     let n = host::ppoll(&mut fds, timeout.as_ref(), core::ptr::null());
     let is_other_ready = fds[1].revents != 0;
-    if !conn.is_current() {
+    if !conn.is_open() {
         return (Woken::Closed, is_other_ready);
     }
     let woken = match n {
@@ -370,10 +444,15 @@ fn sleep_beside(
         Err(_) => {
             // With a timeout set on the socket the kernel never restarts.
             let restarts = match mark.interrupted() {
-                sdp_sys::section::Interrupted::Return => false,
+                section::Interrupted::Return => false,
                 _ => until.is_none(),
             };
-            if restarts { Woken::Look } else { Woken::Interrupted }
+            match restarts {
+                false => Woken::Interrupted,
+                // The kernel looks up the number of a call that it restarts.
+                true if !conn.is_current() => Woken::Closed,
+                true => Woken::Look,
+            }
         }
     };
     (woken, is_other_ready)

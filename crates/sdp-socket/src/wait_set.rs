@@ -2,8 +2,7 @@
 //!
 //! Each is an epoll descriptor that sees every ring of the bell once, so that threads cannot steal each
 //! other's. A call takes one for the length of its sleep and gives it back; a bounded pool keeps those
-//! that are not in use, so that their number follows the sleepers, not the threads that ever slept. A
-//! thread that is cancelled in its sleep takes its set with it.
+//! that are not in use, so that their number follows the sleepers, not the threads that ever slept.
 
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
@@ -57,6 +56,16 @@ impl WaitSet {
         let set = Self { raw: create(event), bells };
         set.clear();
         set
+    }
+
+    /// Descriptor and bell, for [`WaitSet::from_parts`].
+    pub(crate) fn parts(&self) -> (i32, u32) {
+        (self.raw, self.bells)
+    }
+
+    /// What a thread that does not come back had in use. −1: none.
+    pub(crate) fn from_parts(raw: i32, bells: u32) -> Self {
+        Self { raw, bells }
     }
 
     /// The descriptor, −1 none.

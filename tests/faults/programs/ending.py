@@ -288,8 +288,7 @@ def exit_with_bells():
 @scenario
 def closed_while_another_sleeps(call, related):
     """A thread sleeps in recv or poll while another closes the descriptor; then the number is used
-    again. Over TCP a sleeper in recv keeps the socket and gets its bytes; here it may be told EBADF.
-    What must not happen is a hang, a crash, or another socket's bytes."""
+    again. A sleeper in recv keeps the socket and gets its bytes, and not another socket's."""
 
     def late(sock):
         time.sleep(0.6)

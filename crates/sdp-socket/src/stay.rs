@@ -1,0 +1,206 @@
+//! What a call that waits holds, and gives back however it ends; and how its socket outlives a close.
+//!
+//! A thread that waits in a call may never come back to it: it is cancelled, or a signal handler leaves
+//! with `siglongjmp`. libc tells of both: what is registered with `_pthread_cleanup_push` is run when
+//! the frame is unwound either way. A [`Stay`] is such a registration for one call. It knows the call's
+//! pin, its turn to spin, its place in the bell page and its wait set.
+//!
+//! A call that sleeps in the kernel keeps its socket: whoever closes the number meanwhile changes nothing
+//! for it, and the connection ends when it returns. Here it sleeps in `ppoll`, between looks at the
+//! connection that need a number. So whoever closes a number on whose connection a call [holds](Stay::hold)
+//! leaves a hidden duplicate behind ([`Conn::keep`]), which the calls go on with; the last one to leave
+//! closes it, and does what a last close does if that was put off.
+//!
+//! What it refuses: calls in the kernel itself, on a connection without lanes, need none of this.
+
+use core::{
+    ffi::c_void,
+    marker::PhantomPinned,
+    pin::Pin,
+    sync::atomic::{
+        AtomicBool, AtomicI32, AtomicU32, Ordering::Relaxed, Ordering::SeqCst, compiler_fence,
+    },
+};
+
+use libc::c_int;
+use sdp_sys::{section, tls};
+
+use crate::{
+    conn::{Conn, Half},
+    lifecycle, process, spin,
+    table::Pinned,
+    wait_set::WaitSet,
+};
+
+/// glibc's `struct _pthread_cleanup_buffer`.
+#[repr(C)]
+struct Registration {
+    routine: Option<extern "C" fn(*mut c_void)>,
+    argument: *mut c_void,
+    cancel_type: c_int,
+    previous: *mut c_void,
+}
+
+unsafe extern "C" {
+    fn _pthread_cleanup_push(
+        registration: *mut Registration,
+        routine: extern "C" fn(*mut c_void),
+        argument: *mut c_void,
+    );
+    fn _pthread_cleanup_pop(registration: *mut Registration, execute: c_int);
+}
+
+/// One call's stay. Words are atomic because a handler of the same thread may end it between any two
+/// instructions; no other thread looks.
+pub(crate) struct Stay {
+    registration: core::cell::UnsafeCell<Registration>,
+    /// The connection that the call has pinned, and which half; none for waits on several.
+    on: Option<(&'static Conn, Half)>,
+    is_registered: AtomicBool,
+    holds: AtomicBool,
+    spins: AtomicBool,
+    /// Thread id, while the call may be in the middle of what it sends; 0 not.
+    turn: AtomicU32,
+    /// Counted in the bell page as a sleeper.
+    sleeps: AtomicBool,
+    /// The wait set in use, and which bell it belongs to.
+    set: AtomicI32,
+    bells: AtomicI32,
+    _pinned: PhantomPinned,
+}
+
+impl Stay {
+    /// Of a call that has pinned one connection.
+    pub(crate) fn on(conn: &Pinned) -> Self {
+        Self::new(Some((conn.conn(), conn.half())))
+    }
+
+    /// Of a wait for several.
+    pub(crate) fn on_several() -> Self {
+        Self::new(None)
+    }
+
+    fn new(on: Option<(&'static Conn, Half)>) -> Self {
+        let registration = Registration {
+            routine: None,
+            argument: core::ptr::null_mut(),
+            cancel_type: 0,
+            previous: core::ptr::null_mut(),
+        };
+        Self {
+            registration: registration.into(),
+            on,
+            is_registered: AtomicBool::new(false),
+            holds: AtomicBool::new(false),
+            spins: AtomicBool::new(false),
+            turn: AtomicU32::new(0),
+            sleeps: AtomicBool::new(false),
+            set: AtomicI32::new(-1),
+            bells: AtomicI32::new(0),
+            _pinned: PhantomPinned,
+        }
+    }
+
+    /// From here on the call may be left without coming back.
+    #[inline]
+    pub(crate) fn begin(self: Pin<&Self>) {
+        if self.is_registered.load(Relaxed) {
+            return;
+        }
+        let this: *const Self = &raw const *self;
+        // SAFETY: the registration is in a pinned value, on this thread's stack, which takes it out again
+        // before it goes; libc runs the routine at most once, when the frame is gone for good.
+        unsafe {
+            _pthread_cleanup_push(self.registration.get(), abandoned, this.cast_mut().cast())
+        };
+        self.is_registered.store(true, Relaxed);
+        compiler_fence(SeqCst);
+    }
+
+    /// The call is about to sleep: its connection stays open until it returns. False when the number was
+    /// closed before, and nobody kept the socket.
+    pub(crate) fn hold(self: Pin<&Self>, conn: &Pinned) -> bool {
+        self.begin();
+        if let Some((held, _)) = self.on
+            && !self.holds.load(Relaxed)
+        {
+            // A handler that jumps out between the two leaves the count behind, hence the section.
+            let _section = section::Guard::enter();
+            held.hold();
+            self.holds.store(true, Relaxed);
+        }
+        conn.is_open()
+    }
+
+    /// While one exists the call counts as spinning.
+    #[inline]
+    pub(crate) fn spins(self: Pin<&Self>, yes: bool) {
+        self.spins.store(yes, Relaxed);
+        compiler_fence(SeqCst);
+    }
+
+    /// The call is counted in the bell page, and sleeps on this set.
+    pub(crate) fn sleeps(self: Pin<&Self>, yes: bool, set: &WaitSet) {
+        let (raw, bells) = set.parts();
+        self.bells.store(bells as i32, Relaxed);
+        self.set.store(if yes { raw } else { -1 }, Relaxed);
+        self.sleeps.store(yes, Relaxed);
+        compiler_fence(SeqCst);
+    }
+
+    /// The call waits with a part of its message sent ([`Conn::take_turn`]).
+    pub(crate) fn has_turn(self: Pin<&Self>) {
+        self.begin();
+        self.turn.store(tls::thread_id() as u32, Relaxed);
+    }
+
+    fn leave(&self) {
+        let thread = self.turn.swap(0, Relaxed);
+        if let Some((conn, _)) = self.on
+            && conn.end_turn(thread)
+        {
+            process::ring_own(conn.index());
+        }
+        if let Some((conn, _)) = self.on
+            && self.holds.swap(false, Relaxed)
+        {
+            let _section = section::Guard::enter();
+            if conn.leave() {
+                lifecycle::left(conn);
+            }
+        }
+    }
+}
+
+impl Drop for Stay {
+    #[inline]
+    fn drop(&mut self) {
+        if !*self.is_registered.get_mut() {
+            return;
+        }
+        // SAFETY: pushed by `begin` on this thread, and not run: then this frame would be gone.
+        unsafe { _pthread_cleanup_pop(self.registration.get(), 0) };
+        self.leave();
+    }
+}
+
+/// The thread never comes back to the call: it was cancelled, has exited in a handler or has jumped out.
+extern "C" fn abandoned(stay: *mut c_void) {
+    // SAFETY: the stay that was registered; its frame is below those that are left, and still intact.
+    let stay = unsafe { &*stay.cast::<Stay>() };
+    let _section = section::Guard::enter();
+    if stay.spins.swap(false, Relaxed) {
+        spin::stopped();
+    }
+    if stay.sleeps.swap(false, Relaxed) {
+        if let Some(bell) = process::bell() {
+            bell.wake_up();
+        }
+        let set = stay.set.swap(-1, Relaxed);
+        drop(WaitSet::from_parts(set, stay.bells.load(Relaxed) as u32));
+    }
+    if let Some((conn, half)) = stay.on {
+        stay.leave();
+        conn.unpin(half);
+    }
+}

@@ -1,0 +1,376 @@
+/* What the C programs share: a connection to a child that does as it is told, and looking at threads.
+ *
+ * The child is told over a socket pair and answers when it is done, so that nothing waits for time.
+ * Payload is a pattern of its position, each way its own, so that every byte is checked.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define check(ok)                                                                       \
+    do {                                                                                \
+        if (!(ok)) {                                                                    \
+            fprintf(stderr, "line %d: %s (errno %d)\n", __LINE__, #ok, errno);          \
+            exit(1);                                                                    \
+        }                                                                               \
+    } while (0)
+
+#define LIMIT_S 50
+
+/* The connection, the child and the way to tell it. */
+static int sock;
+static pid_t child;
+static int line;
+/* Whether the next connection shall have small buffers in the kernel. */
+static int small;
+/* Positions of what each end has sent. */
+static long ours, theirs;
+
+static inline void nap_us(long us)
+{
+    struct timespec left = {us / 1000000, us % 1000000 * 1000};
+
+    while (nanosleep(&left, &left) < 0 && errno == EINTR) {
+    }
+}
+
+static inline char pattern(long at)
+{
+    return (char)(at % 251 + at / 65536 % 7);
+}
+
+static inline void fill(char *to, long at, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        to[i] = pattern(at + (long)i);
+    }
+}
+
+static inline int is_pattern(const char *from, long at, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (from[i] != pattern(at + (long)i)) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* Sends the next n bytes of a direction's pattern. */
+static inline void send_pattern(int fd, long *at, size_t n)
+{
+    static _Thread_local char room[65536];
+
+    while (n) {
+        size_t some = n < sizeof room ? n : sizeof room;
+        ssize_t sent;
+
+        fill(room, *at, some);
+        sent = send(fd, room, some, MSG_NOSIGNAL);
+        if (sent < 0 && errno == EINTR) {
+            continue;
+        }
+        check(sent > 0);
+        *at += sent;
+        n -= sent;
+    }
+}
+
+/* Receives n bytes of it, or what comes before the end; how much. -1: an error. */
+static inline long receive_pattern(int fd, long *at, size_t n)
+{
+    static _Thread_local char room[65536];
+    size_t got = 0;
+
+    while (got < n) {
+        size_t some = n - got < sizeof room ? n - got : sizeof room;
+        ssize_t more = recv(fd, room, some, 0);
+
+        if (more < 0 && errno == EINTR) {
+            continue;
+        }
+        if (more < 0) {
+            return -1;
+        }
+        if (more == 0) {
+            break;
+        }
+        check(is_pattern(room, *at, more));
+        *at += more;
+        got += more;
+    }
+    return got;
+}
+
+struct order {
+    char what;
+    long n;
+};
+
+struct answer {
+    long n;
+    int error;
+};
+
+/* Sends and receives n bytes at the same time, as both can go on. */
+static inline void both_ways(int fd, long n)
+{
+    static char out[65536], in[65536];
+    long left_out = n, left_in = n;
+
+    while (left_out || left_in) {
+        struct pollfd entry = {fd, (left_in ? POLLIN : 0) | (left_out ? POLLOUT : 0), 0};
+        ssize_t moved;
+
+        check(poll(&entry, 1, -1) == 1);
+        if (left_in && entry.revents & POLLIN) {
+            size_t some = left_in < (long)sizeof in ? left_in : (long)sizeof in;
+
+            moved = recv(fd, in, some, MSG_DONTWAIT);
+            check(moved > 0 || (moved < 0 && errno == EAGAIN));
+            if (moved > 0) {
+                check(is_pattern(in, ours, moved));
+                ours += moved;
+                left_in -= moved;
+            }
+        }
+        if (left_out && entry.revents & POLLOUT) {
+            size_t some = left_out < (long)sizeof out ? left_out : (long)sizeof out;
+
+            fill(out, theirs, some);
+            moved = send(fd, out, some, MSG_DONTWAIT | MSG_NOSIGNAL);
+            check(moved > 0 || (moved < 0 && errno == EAGAIN));
+            if (moved > 0) {
+                theirs += moved;
+                left_out -= moved;
+            }
+        }
+    }
+}
+
+/* The child: e echoes, s sends, r receives, b does both, p polls, q reads to the end, c closes, x exits. */
+static inline void obey(int fd, int from)
+{
+    struct order order;
+    char room[100];
+
+    while (recv(from, &order, sizeof order, 0) == sizeof order) {
+        struct answer answer = {0, 0};
+        struct pollfd entry = {fd, POLLIN, 0};
+
+        switch (order.what) {
+        case 'e':
+            for (long i = 0; i < order.n; i++) {
+                check(recv(fd, room, sizeof room, MSG_WAITALL) == sizeof room);
+                check(send(fd, room, sizeof room, MSG_NOSIGNAL) == sizeof room);
+            }
+            break;
+        case 's':
+            send_pattern(fd, &theirs, order.n);
+            break;
+        case 'r':
+            answer.n = receive_pattern(fd, &ours, order.n);
+            answer.error = answer.n < 0 ? errno : 0;
+            break;
+        case 'b':
+            both_ways(fd, order.n);
+            break;
+        case 'p':
+            poll(&entry, 1, 0);
+            answer.n = entry.revents;
+            break;
+        case 'q':
+            answer.n = receive_pattern(fd, &ours, 1L << 40);
+            answer.error = answer.n < 0 ? errno : 0;
+            break;
+        case 'c':
+            close(fd);
+            break;
+        default:
+            exit(0);
+        }
+        check(send(from, &answer, sizeof answer, MSG_NOSIGNAL) == sizeof answer);
+    }
+    exit(0);
+}
+
+/* Gives an order without waiting until it is done. */
+static inline void tell(char what, long n)
+{
+    struct order order = {what, n};
+
+    check(send(line, &order, sizeof order, MSG_NOSIGNAL) == sizeof order);
+}
+
+static inline struct answer answered(void)
+{
+    struct answer answer;
+    ssize_t n;
+
+    while ((n = recv(line, &answer, sizeof answer, 0)) < 0 && errno == EINTR) {
+    }
+    check(n == sizeof answer);
+    return answer;
+}
+
+static inline struct answer ask(char what, long n)
+{
+    tell(what, n);
+    return answered();
+}
+
+/* Round trips, which earn the lanes. */
+static inline void ping(int rounds)
+{
+    char out[100], back[100];
+
+    tell('e', rounds);
+    for (int i = 0; i < rounds; i++) {
+        size_t at = 0;
+
+        memset(out, i, sizeof out);
+        while (at < sizeof out) {
+            ssize_t n = send(sock, out + at, sizeof out - at, MSG_NOSIGNAL);
+
+            check(n > 0 || errno == EINTR);
+            at += n > 0 ? n : 0;
+        }
+        for (at = 0; at < sizeof back;) {
+            ssize_t n = recv(sock, back + at, sizeof back - at, 0);
+
+            check(n > 0 || (n < 0 && errno == EINTR));
+            at += n > 0 ? n : 0;
+        }
+        check(memcmp(out, back, sizeof out) == 0);
+    }
+    answered();
+}
+
+/* A fresh connection to a fresh child, on its lanes if it may have any. */
+static inline void connect_to_child(void)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET};
+    socklen_t len = sizeof address;
+    int hear = socket(AF_INET, SOCK_STREAM, 0), one = 1, lines[2];
+
+    ours = theirs = 0;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    check(bind(hear, (struct sockaddr *)&address, len) == 0 && listen(hear, 1) == 0);
+    check(getsockname(hear, (struct sockaddr *)&address, &len) == 0);
+    check(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, lines) == 0);
+    fflush(stdout);
+    child = fork();
+    check(child >= 0);
+    if (child == 0) {
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+
+        alarm(LIMIT_S);
+        if (small) {
+            check(setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small) == 0);
+        }
+        check(connect(fd, (struct sockaddr *)&address, len) == 0);
+        close(hear);
+        close(lines[0]);
+        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+        obey(fd, lines[1]);
+    }
+    line = lines[0];
+    close(lines[1]);
+    sock = accept(hear, NULL, NULL);
+    check(sock >= 0);
+    close(hear);
+    if (small) {
+        check(setsockopt(sock, SOL_SOCKET, SO_SNDBUF, &small, sizeof small) == 0);
+    }
+    setsockopt(sock, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    ping(50);
+}
+
+/* The child has done its part. */
+static inline void dismiss(void)
+{
+    int status;
+
+    tell('x', 0);
+    close(line);
+    check(waitpid(child, &status, 0) == child && status == 0);
+}
+
+/* The connection's orderly end: everything of ours was read, and the end arrives. */
+static inline void finish(void)
+{
+    struct answer last;
+    char byte;
+
+    check(shutdown(sock, SHUT_WR) == 0);
+    last = ask('q', 0);
+    check(last.n == 0 && last.error == 0);
+    ask('c', 0);
+    check(recv(sock, &byte, 1, 0) == 0);
+    check(close(sock) == 0);
+    dismiss();
+}
+
+/* ---- threads ---- */
+
+static inline int thread_id(void)
+{
+    return (int)syscall(SYS_gettid);
+}
+
+static inline char state_of(int tid)
+{
+    char path[64], text[512], *at;
+    FILE *file;
+    size_t n;
+
+    snprintf(path, sizeof path, "/proc/self/task/%d/stat", tid);
+    file = fopen(path, "r");
+    if (!file) {
+        return 'X';
+    }
+    n = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    text[n] = 0;
+    at = strrchr(text, ')');
+    return at ? at[2] : '?';
+}
+
+/* Until a thread, whose id appears in *tid, sleeps, and for good. */
+static inline void until_asleep(atomic_int *tid)
+{
+    for (int calm = 0; calm < 5;) {
+        nap_us(1000);
+        calm = *tid && state_of(*tid) == 'S' ? calm + 1 : 0;
+    }
+}
+
+/* Open descriptors of this process, the library's among them. */
+static inline int descriptors(void)
+{
+    DIR *all = opendir("/proc/self/fd");
+    int count = 0;
+
+    check(all);
+    while (readdir(all)) {
+        count++;
+    }
+    closedir(all);
+    return count;
+}

@@ -1,0 +1,252 @@
+"""Traps that a design like this one falls into, one scenario each."""
+
+import ctypes
+import fcntl
+import functools
+import mmap
+import os
+import random
+import select
+import signal
+import socket
+import struct
+import sys
+import termios
+
+import ends
+from ends import exactly, main, pair, reap
+
+TABLE = {}
+scenario = functools.partial(ends.scenario, TABLE)
+PATIENCE_S = 40
+
+
+def libc_itself():
+    """libc's own functions: what a program calls that the library does not see."""
+    return ctypes.CDLL("libc.so.6", use_errno=True)
+
+
+def echo(sock):
+    """Sends back what comes, until the end."""
+    while data := sock.recv(65536):
+        sock.sendall(data)
+
+
+def ask(sock, rounds):
+    """Round trips of all sizes up to some kilobytes; whether each came back."""
+    rand = random.Random(rounds)
+    for i in range(rounds):
+        data = bytes([i % 256]) * rand.randrange(1, 5000)
+        sock.sendall(data)
+        if exactly(sock, len(data)) != data:
+            return False
+    return True
+
+
+def finish(sock, child):
+    """The orderly end."""
+    sock.shutdown(socket.SHUT_WR)
+    end = sock.recv(1)
+    sock.close()
+    return {"end": end.decode(), "child": reap(child)}
+
+
+@scenario
+def edge_and_fionread(seed):
+    """A reader that stops at a short read when FIONREAD says that there is no more, and waits for an edge."""
+    stream = ends.stream(int(seed), 1_500_000)
+
+    def peer(sock):
+        rand, at = random.Random(seed), 0
+        while at < len(stream):
+            n = rand.choice([3, 100, 5000, 70_000])
+            sock.sendall(stream[at : at + n])
+            at += n
+
+    sock, child = pair(peer)
+    sock.setblocking(False)
+    epoll = select.epoll()
+    epoll.register(sock, select.EPOLLIN | select.EPOLLET)
+    got, stuck = bytearray(), False
+    while len(got) < len(stream) and not stuck:
+        stuck = not epoll.poll(PATIENCE_S)
+        while True:
+            ready = struct.unpack("i", fcntl.ioctl(sock, termios.FIONREAD, b"\0" * 4))[0]
+            try:
+                data = sock.recv(4096)
+            except BlockingIOError:
+                break
+            got += data
+            if not data or (len(data) < 4096 and ready <= len(data)):
+                break
+    return {"stuck": stuck, "right": got == stream, "child": reap(child)}
+
+
+@scenario
+def young_across_fork(rounds):
+    """Parent and child write on a connection that is about to earn its lane; the child is killed."""
+    rand = random.Random(1)
+    seen = []
+    for _ in range(int(rounds)):
+        result_in, result_out = os.pipe()
+
+        def reader(sock, result_out=result_out):
+            counts = {b: 0 for b in b"pc"}
+            while data := sock.recv(3000):
+                for b in set(data):
+                    counts[b] += data.count(b)
+            os.write(result_out, struct.pack("qq", *counts.values()))
+
+        sock, child = pair(reader, warm=False)
+        page = mmap.mmap(-1, 8)
+        for _ in range(20):
+            sock.sendall(b"ppp")
+        writer = os.fork()
+        if writer == 0:
+            while True:
+                for _ in range(30):
+                    sock.sendall(b"ccc")
+                    page[:] = struct.pack("q", struct.unpack("q", page[:])[0] + 3)
+        for _ in range(rand.randrange(5, 300)):
+            sock.sendall(b"ppp")
+        while struct.unpack("q", page[:])[0] < 30:
+            os.sched_yield()
+        os.kill(writer, signal.SIGKILL)
+        os.waitpid(writer, 0)
+        for _ in range(20):
+            sock.sendall(b"ppp")
+        sock.shutdown(socket.SHUT_WR)
+        parents, childs = struct.unpack("qq", os.read(result_in, 16))
+        counted = struct.unpack("q", page[:])[0]
+        seen.append([reap(child), parents % 3, 0 <= childs - counted <= 3])
+        sock.close()
+    return {"seen": seen}
+
+
+@scenario
+def closefrom_in_a_child():
+    """A child closes everything and starts a program; the parent's connection is none the worse."""
+    sock, child = pair(echo)
+    fine = ask(sock, 20)
+    for how in range(6):
+        helper = os.fork()
+        if helper == 0:
+            if how % 3 == 0:
+                os.closerange(3, 5000)
+            elif how % 3 == 1:
+                ctypes.CDLL(None).closefrom(3)
+            else:
+                ctypes.CDLL(None).close_range(3, ctypes.c_uint(0xFFFFFFFF), 0)
+            if how < 3:
+                os.execv("/bin/true", ["true"])
+            os._exit(0)
+        fine = fine and reap(helper) == 0 and ask(sock, 20)
+    return {"fine": fine, **finish(sock, child)}
+
+
+@scenario
+def unseen_close():
+    """A number is closed where the library does not see it, and names another connection then."""
+    libc, fine, numbers, codes = libc_itself(), True, set(), []
+    for _ in range(5):
+        sock, child = pair(echo)
+        fine = fine and ask(sock, 30)
+        numbers.add(sock.fileno())
+        libc.close(sock.detach())
+        codes.append(reap(child))
+    return {"fine": fine, "one": len(numbers) == 1, "codes": codes}
+
+
+@scenario
+def rewritten_environment():
+    """The program writes its title over its environment, as servers do, before its first connection."""
+    environ = ctypes.POINTER(ctypes.c_void_p).in_dll(ctypes.CDLL(None), "environ")
+    i = 0
+    while environ[i]:
+        length = len(ctypes.string_at(environ[i]))
+        ctypes.memset(environ[i], ord("x"), length)
+        i += 1
+    sock, child = pair(echo)
+    return {"fine": ask(sock, 200), **finish(sock, child)}
+
+
+@scenario
+def one_cpu():
+    """Both ends and a third process share one CPU: who looks instead of sleeping hinders who is looked for."""
+    cpu = min(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cpu})
+    rival = os.fork()
+    if rival == 0:
+        signal.alarm(60)
+        while True:
+            pass
+    try:
+        sock, child = pair(echo)
+        return {"fine": ask(sock, 100), **finish(sock, child)}
+    finally:
+        os.kill(rival, signal.SIGKILL)
+        os.waitpid(rival, 0)
+
+
+@scenario
+def edge_of_room():
+    """A sender that is told EAGAIN waits for the edge of "writable", beside a stream that comes in."""
+    total = 12_000_000
+    stream = ends.stream(5, total)
+
+    def peer(sock):
+        got = bytearray()
+        while len(got) < total:
+            data = sock.recv(20_000)
+            if not data:
+                break
+            got += data
+            sock.sendall(b"y" * 5)
+        assert bytes(got) == stream, "the stream"
+
+    sock, child = pair(peer)
+    sock.setblocking(False)
+    epoll = select.epoll()
+    epoll.register(sock, select.EPOLLIN | select.EPOLLOUT | select.EPOLLET)
+    sent, stuck = 0, False
+    while sent < total and not stuck:
+        stuck = not epoll.poll(PATIENCE_S)
+        try:
+            while sock.recv(1000):
+                pass
+        except BlockingIOError:
+            pass
+        try:
+            while sent < total:
+                sent += sock.send(stream[sent : sent + 60_000])
+        except BlockingIOError:
+            pass
+    sock.setblocking(True)
+    # What the peer still answers is read, or its last sends would fail.
+    sock.shutdown(socket.SHUT_WR)
+    while sock.recv(65536):
+        pass
+    return {"stuck": stuck, "sent": sent, "child": reap(child)}
+
+
+@scenario
+def nested_epoll():
+    """A set in a set, which is waited for."""
+    sock, child = pair(echo)
+    inner, outer = select.epoll(), select.epoll()
+    inner.register(sock, select.EPOLLIN)
+    outer.register(inner, select.EPOLLIN)
+    poll = select.poll()
+    poll.register(outer, select.POLLIN)
+    told = []
+    for i in range(300):
+        sock.sendall(b"x" * 100)
+        told.append(outer.poll(PATIENCE_S) == [(inner.fileno(), select.EPOLLIN)])
+        told.append(bool(poll.poll(PATIENCE_S * 1000)))
+        told.append(inner.poll(PATIENCE_S) == [(sock.fileno(), select.EPOLLIN)])
+        exactly(sock, 100)
+    return {"told": all(told), **finish(sock, child)}
+
+
+if __name__ == "__main__":
+    sys.exit(main(TABLE))

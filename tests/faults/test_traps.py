@@ -1,0 +1,37 @@
+"""Traps that a design like this one falls into: the same as over plain TCP, on the lane.
+
+Which test holds which trap is written down in `docs/testing.md`.
+"""
+
+import pytest
+
+from .harness import EAGER, both, scenario
+
+LIMIT_S = 60
+FLIP = {**EAGER, "SDP_TEST_LANE_FLIP": "7"}
+
+
+@pytest.mark.parametrize("lanes", ["kept", "flipped"])
+def test_edge_and_fionread(lanes):
+    both("traps", "edge_and_fionread", 3, env=FLIP if lanes == "flipped" else None, limit_s=LIMIT_S)
+
+
+def test_young_across_fork():
+    # Whether any of it gets a lane depends on when the child is gone.
+    seen = scenario("traps", "young_across_fork", 6, env=EAGER, limit_s=LIMIT_S).seen
+    assert seen == {"seen": [[0, 0, True]] * 6}, seen
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "closefrom_in_a_child",
+        "unseen_close",
+        "rewritten_environment",
+        "one_cpu",
+        "edge_of_room",
+        "nested_epoll",
+    ],
+)
+def test_trap(name):
+    both("traps", name, limit_s=LIMIT_S)
