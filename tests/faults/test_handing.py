@@ -1,5 +1,7 @@
 """Connections that change hands by fork, exec and SCM_RIGHTS, with bytes unread in the ring."""
 
+import os
+
 import pytest
 
 from .harness import both, compiled, scenario
@@ -17,6 +19,15 @@ def images():
 def test_used_by_both(seed):
     outcome = both("handing", "used_by_both", seed)
     assert outcome.report.count("demotions", "shared") > 0, outcome.describe()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may make process namespaces")
+def test_a_child_in_another_process_namespace():
+    """It shares no lanes with its parent, and has its own."""
+    outcome = both("handing", "born_elsewhere")
+    assert outcome.seen == {"fine": True, "child": 0, "peer": 0}, outcome.describe()
+    assert outcome.report.count("demotions", "namespace") > 0, outcome.describe()
+    assert "child attached: True" in outcome.err, outcome.describe()
 
 
 def test_parent_writes_child_reads():
@@ -57,6 +68,16 @@ def test_inherited_by_popen(images, style):
 def test_passed(images, style, image):
     outcome = both("handing", "passed", style, images[image])
     assert outcome.report.count("demotions", "passed") > 0, outcome.describe()
+
+
+@pytest.mark.parametrize("size", [1, 400_000, 3_500_000])
+@pytest.mark.parametrize("way", ["executed", "passed"])
+@pytest.mark.parametrize("how", ["closed", "half", "forked"])
+def test_left_behind(images, how, way, size):
+    """A connection of our own takes the carrier's place: from one byte to more than a kernel's buffer."""
+    ring = {"SDP_RING_BYTES": "4194304"}
+    outcome = both("handing", "left_behind", how, way, images["unaware"], size, env=ring)
+    assert outcome.seen["fine"], outcome.describe()
 
 
 def test_passed_and_kept():

@@ -48,6 +48,14 @@ def test_little_memory(extra):
         assert outcome.report.count("reasons", "no-memory") == 3, outcome.describe()
 
 
+@pytest.mark.parametrize("squeezed", ["client", "server"])
+def test_memory_that_comes_back(squeezed):
+    """An end that turned the other away for want of memory is asked again."""
+    outcome = both("limits", "memory_comes_back", squeezed)
+    assert outcome.report.sdp_bytes > 300_000, outcome.describe()
+    assert outcome.report.raw["connections"]["sdp"] == 2, outcome.describe()
+
+
 @pytest.mark.parametrize("threads", ["threads", "alone"])
 def test_leaves_nothing(threads):
     seen = scenario("limits", "leaves_nothing", threads).seen

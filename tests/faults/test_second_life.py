@@ -13,16 +13,40 @@ def share(report):
     return 100 * report.sdp_bytes / (report.sdp_bytes + report.tcp_bytes)
 
 
+def assert_counted_once(outcome, *, sdp):
+    """One connection has two ends, however many processes and images used them."""
+    counted = outcome.report.raw["connections"]
+    assert counted == {"seen": 2, "sdp": sdp, "tcp": 2 - sdp}, outcome.describe()
+    assert all(n > 0 for n in outcome.report.raw["reasons"].values()), outcome.describe()
+    assert sum(outcome.report.raw["reasons"].values()) == 2 - sdp, outcome.describe()
+
+
 @pytest.mark.parametrize("number", [0, 3, 7])
 def test_executed(number):
-    # 7 is neither a standard descriptor nor announced by LISTEN_FDS: nobody knows of it.
-    if number == 7:
-        outcome = scenario("second", "executed", number)
-        assert outcome.seen == scenario("second", "executed", number, sdp=False).seen
-        assert outcome.report.sdp_bytes == 0, outcome.describe()
-        return
     outcome = both("second", "executed", number)
     assert share(outcome.report) > MOST, outcome.describe()
+    assert_counted_once(outcome, sdp=2)
+
+
+def test_executed_with_two_numbers():
+    outcome = both("second", "aliased", 5, 9)
+    assert share(outcome.report) > MOST, outcome.describe()
+    assert_counted_once(outcome, sdp=2)
+
+
+@pytest.mark.parametrize("numbers", [(0, 9), (9, 1), (9, 200)], ids=str)
+def test_executed_with_a_number_that_is_used_without_us(numbers):
+    """A standard descriptor, or one beyond those that are looked at: every byte by the kernel lane."""
+    outcome = scenario("second", "aliased", *numbers)
+    assert outcome.seen == scenario("second", "aliased", *numbers, sdp=False).seen
+    assert outcome.report.sdp_bytes == 0, outcome.describe()
+    assert_counted_once(outcome, sdp=0)
+
+
+def test_activated_by_a_process_without_the_library():
+    outcome = both("second", "activated")
+    assert share(outcome.report) > MOST, outcome.describe()
+    assert_counted_once(outcome, sdp=2)
 
 
 def test_executed_on_a_lane():
@@ -30,12 +54,14 @@ def test_executed_on_a_lane():
     assert outcome.report.count("demotions", "exec") > 0, outcome.describe()
     assert outcome.report.raw["switches"]["promoted"] >= 6, outcome.describe()
     assert share(outcome.report) > MOST, outcome.describe()
+    assert_counted_once(outcome, sdp=2)
 
 
 def test_relayed():
     outcome = both("second", "relayed")
     assert outcome.report.count("demotions", "passed") >= 4, outcome.describe()
     assert share(outcome.report) > MOST / 2, outcome.describe()
+    assert_counted_once(outcome, sdp=2)
 
 
 def test_a_connection_that_the_parent_keeps_stays_on_tcp():
@@ -43,3 +69,4 @@ def test_a_connection_that_the_parent_keeps_stays_on_tcp():
     assert outcome.seen == {"asker": 0, "server": 0}, outcome.describe()
     assert outcome.seen == scenario("second", "kept_by_the_parent", sdp=False).seen
     assert outcome.report.sdp_bytes == 0, outcome.describe()
+    assert_counted_once(outcome, sdp=0)

@@ -1,21 +1,23 @@
 """Byte-stream oracle: both directions of one TCP connection, calls and sizes chosen by a seed.
 
-Run with a seed: connects two processes over loopback, sends seeded random bytes both ways with a
+For each seed: connects two processes over loopback and sends seeded random bytes both ways with a
 seeded mix of calls (send, sendall, sendmsg, os.write, os.writev, sendfile; recv, recv_into, recvmsg,
 read, peek first, wait-all; blocking, with timeout, non-blocking behind poll, select or epoll in its
-trigger modes), checks that what FIONREAD, poll and select promise can be read, ends each direction by shutdown or close at a random place, and compares hashes with
-what was meant to be sent. Exits 0 when every byte arrived, once, in order.
+trigger modes), by seeded holders (one process; a fork child; one process that sends and one that
+receives; a parent and then its child; several descriptors). Compares every byte with what was meant to be sent and checks that what
+FIONREAD, poll and select promise can be read. Each direction ends by shutdown, or the connection by a
+reset at a random place. Exits 0 when every byte arrived, once, in order.
 
-    stream.py SEED [TOTAL_BYTES]
+    stream.py SEED|FIRST-LAST [TOTAL_BYTES]
 """
 
 import array
 import fcntl
-import hashlib
 import os
 import random
 import select
 import socket
+import struct
 import sys
 import tempfile
 import termios
@@ -80,14 +82,15 @@ def size(rng, top):
     return rng.randint(1, top)
 
 
-def sender(sock, data, seed, mode, failures, who):
-    rng = random.Random(seed * 7 + 1)
+def sender(sock, data, seed, mode, failures, who, part):
+    """Sends the part (first, last) of `data`; with its end the direction's."""
+    rng = random.Random(seed * 7 + 1 + part[0])
     try:
         waiter = Waiter(rng, sock, "w") if mode != "blocking" else None
-        at = 0
+        at, last = part
         view = memoryview(data)
-        while at < len(data):
-            n = min(size(rng, 200_000 if rng.random() < 0.2 else 9000), len(data) - at)
+        while at < last:
+            n = min(size(rng, 200_000 if rng.random() < 0.2 else 9000), last - at)
             kind = rng.choice(["send", "sendmsg", "write", "writev", "sendfile", "sendall"])
             if rng.random() < 0.02:
                 time.sleep(rng.random() * 0.003)
@@ -118,7 +121,8 @@ def sender(sock, data, seed, mode, failures, who):
             at += sent
         if waiter:
             waiter.close()
-        sock.shutdown(socket.SHUT_WR)
+        if last == len(data):
+            sock.shutdown(socket.SHUT_WR)
     except Exception as error:  # reported by the parent with the seed
         failures.append(f"{who} sender ({mode}): {error!r}")
 
@@ -138,14 +142,17 @@ def promise(rng, sock):
     return "poll" if poll.poll(0) else None
 
 
-def receiver(sock, seed, mode, digest, failures, who, theirs):
-    rng = random.Random(seed * 11 + 5)
-    got = 0
+def receiver(sock, seed, mode, failures, who, theirs, part):
+    """Receives the part (first, last) of `theirs`, and with its end the end of the stream."""
+    rng = random.Random(seed * 11 + 5 + part[0])
+    got, last = part
     woken = None
     try:
         waiter = Waiter(rng, sock, "r") if mode != "blocking" else None
-        while True:
+        while got < last or last == len(theirs):
             n = size(rng, 100_000 if rng.random() < 0.2 else 9000)
+            if last < len(theirs):
+                n = min(n, last - got)
             kind = rng.choice(["recv", "into", "msg", "read", "peek", "all", "readv"])
             if rng.random() < 0.02:
                 time.sleep(rng.random() * 0.003)
@@ -190,6 +197,8 @@ def receiver(sock, seed, mode, digest, failures, who, theirs):
                 woken = waiter.kind
                 continue
             if not data:
+                if got < len(theirs):
+                    raise AssertionError("the end came early")
                 break
             if theirs[got : got + len(data)] != data:
                 where = next(i for i, b in enumerate(data) if theirs[got + i : got + i + 1] != bytes([b]))
@@ -198,7 +207,6 @@ def receiver(sock, seed, mode, digest, failures, who, theirs):
                     f"{kind} of {n} gave {len(data)} bytes at {got}; wrong from {got + where}, "
                     f"that is position {again}"
                 )
-            digest.update(data)
             got += len(data)
             # An edge-triggered reader goes on until EAGAIN: the loop does.
         if waiter:
@@ -207,60 +215,136 @@ def receiver(sock, seed, mode, digest, failures, who, theirs):
         failures.append(f"{who} receiver ({mode}) after {got}: {error!r}")
 
 
-def run_end(sock, who, seed, mine, theirs):
-    """Sends `mine`, receives what should be `theirs`; the failures found."""
-    rng = random.Random(seed * 3 + (who == "server"))
+def run_part(sock, who, seed, mode, mine, theirs, parts):
+    """Sends and receives the parts (either may be None) in a thread each; the failures found."""
     failures = []
-    mode = rng.choice(["blocking", "blocking", "timeout", "nonblocking"])
-    if mode == "timeout":
-        sock.settimeout(DEADLINE_S)
-    elif mode == "nonblocking":
-        sock.setblocking(False)
-    digest = hashlib.sha256()
-    threads = [
-        threading.Thread(target=sender, args=(sock, mine, seed, mode, failures, who), daemon=True),
-        threading.Thread(
-            target=receiver,
-            args=(sock, seed, mode, digest, failures, who, theirs),
-            daemon=True,
-        ),
-    ]
+    threads = []
+    for part, work in zip(parts, (sender, receiver)):
+        if part:
+            data = [mine] if work is sender else []
+            more = [] if work is sender else [theirs]
+            args = (sock, *data, seed, mode, failures, who, *more, part)
+            threads.append(threading.Thread(target=work, args=args, daemon=True))
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(DEADLINE_S)
         if thread.is_alive():
             failures.append(f"{who}: a {mode} thread did not end")
-    if not failures and digest.digest() != hashlib.sha256(theirs).digest():
-        failures.append(f"{who}: the bytes differ")
     return failures
 
 
-def main():
-    seed = int(sys.argv[1])
-    total = int(sys.argv[2]) if len(sys.argv) > 2 else 2_000_000
+def in_child(body, who):
+    """Runs `body` in a fork child: a function that waits for it and gives the failures."""
+    child = os.fork()
+    if child == 0:
+        failures = body()
+        report(who, failures)
+        os._exit(1 if failures else 0)
+    return lambda: [] if os.waitpid(child, 0)[1] == 0 else [f"{who}: its child failed"]
+
+
+def run_end(sock, who, seed, mine, theirs):
+    """Sends `mine`, receives what should be `theirs`; the failures found."""
+    rng = random.Random(seed * 3 + (who == "server"))
+    mode = rng.choice(["blocking", "blocking", "timeout", "nonblocking"])
+    if mode == "timeout":
+        sock.settimeout(DEADLINE_S)
+    elif mode == "nonblocking":
+        sock.setblocking(False)
+    whole = (0, len(mine)), (0, len(theirs))
+    holders = rng.choice(["one", "one", "one", "child", "split", "handed", "numbers"])
+    who = f"{who} ({holders})"
+
+    def run(parts):
+        return run_part(sock, who, seed, mode, mine, theirs, parts)
+
+    if holders == "one":
+        return run(whole)
+    if holders == "child":
+        done = in_child(lambda: run(whole), who)
+        sock.close()
+        return done()
+    if holders == "split":
+        done = in_child(lambda: run((whole[0], None)), who)
+        return run((None, whole[1])) + done()
+    # Both ends agree where a stream is cut, or each could wait for what the other sends in its second part.
+    cuts = [random.Random(seed + len(data)).randrange(len(data)) for data in (mine, theirs)]
+    first, second = zip(*(((0, cut), (cut, part[1])) for cut, part in zip(cuts, whole)))
+    failures = run(first)
+    if failures:
+        return failures
+    if holders == "handed":
+        done = in_child(lambda: run(second), who)
+        if rng.random() < 0.5:
+            sock.close()
+        return done()
+    number = os.dup(sock.fileno())
+    os.dup2(number, sock.fileno())  # the same socket: nothing changes
+    other = socket.socket(fileno=number)
+    other.settimeout(sock.gettimeout())
+    sock.close()
+    return run_part(other, who, seed, mode, mine, theirs, second)
+
+
+def run_reset(sock, who, seed, mine, theirs):
+    """The server sends a part and resets; the client reads a beginning of it, and then the reset."""
+    rng = random.Random(seed)
+    part = mine if who == "server" else theirs
+    part = part[: rng.randrange(len(part) + 1)]
+    if who == "server":
+        failures = run_part(sock, who, seed, "blocking", part + b"-", b"", ((0, len(part)), None))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        sock.close()
+        return failures
+    got = 0
+    try:
+        while data := sock.recv(rng.randint(1, 50_000)):
+            if part[got : got + len(data)] != data:
+                return [f"{who}: wrong bytes before a reset, after {got}"]
+            got += len(data)
+    except ConnectionResetError:
+        return []
+    return [f"{who}: an end where a reset was due, after {got} of {len(part)}"]
+
+
+def report(who, failures):
+    for failure in failures:
+        print(f"{who}: {failure}", file=sys.stderr, flush=True)
+
+
+def play(seed, total):
+    """One seed: true if all is well."""
     rng = random.Random(seed)
     sizes = [rng.randint(1, total), rng.randint(1, total)]
     up, down = payload(seed, sizes[0]), payload(seed + 1_000_003, sizes[1])
+    run = run_reset if rng.random() < 0.08 else run_end
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     listener.listen()
     child = os.fork()
     if child == 0:
-        listener_address = listener.getsockname()
+        address = listener.getsockname()
         listener.close()
-        sock = socket.create_connection(listener_address)
-        failures = run_end(sock, "client", seed, up, down)
-        for failure in failures:
-            print(f"seed {seed}: {failure}", file=sys.stderr, flush=True)
+        sock = socket.create_connection(address)
+        failures = run(sock, "client", seed, up, down)
+        report(f"seed {seed}", failures)
         os._exit(1 if failures else 0)
     sock, _ = listener.accept()
-    failures = run_end(sock, "server", seed, down, up)
-    for failure in failures:
-        print(f"seed {seed}: {failure}", file=sys.stderr, flush=True)
+    listener.close()
+    failures = run(sock, "server", seed, down, up)
+    report(f"seed {seed}", failures)
+    sock.close()
     _, status = os.waitpid(child, 0)
+    return not failures and status == 0
+
+
+def main():
+    first, _, last = sys.argv[1].partition("-")
+    total = int(sys.argv[2]) if len(sys.argv) > 2 else 2_000_000
+    fine = [play(seed, total) for seed in range(int(first), int(last or first) + 1)]
     sys.stdout.flush()
-    os._exit(1 if failures or status else 0)
+    os._exit(0 if all(fine) else 1)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,8 @@ pub enum Refusal {
     RendezvousBusy,
     /// The other end answered no, or kept breaking off.
     PeerRefused,
+    /// The other end answered that it has no memory or descriptors for it. May be tried again.
+    PeerLacksResources,
     /// Whoever answered could not prove to be the other end, or broke the protocol.
     Untrusted,
     /// The other end speaks another version.
@@ -43,7 +45,7 @@ impl Refusal {
             Self::NoMemory => "no-memory",
             Self::NoDescriptors => "no-descriptors",
             Self::RendezvousBusy => "rendezvous-busy",
-            Self::PeerRefused => "peer-refused",
+            Self::PeerRefused | Self::PeerLacksResources => "peer-refused",
             Self::Untrusted => "untrusted",
             Self::Version => "version",
             Self::SelfConnection => "self-connection",
@@ -53,7 +55,10 @@ impl Refusal {
     /// Whether a later attempt on the same connection may end differently without anything having
     /// been repaired: resources only.
     pub const fn is_transient(self) -> bool {
-        matches!(self, Self::NoMemory | Self::NoDescriptors | Self::RendezvousBusy)
+        matches!(
+            self,
+            Self::NoMemory | Self::NoDescriptors | Self::RendezvousBusy | Self::PeerLacksResources
+        )
     }
 
     /// Classifies an error of a call that makes a descriptor, a mapping or a memory file.

@@ -26,8 +26,9 @@
 //!
 //! *Bell and page* belong to a whole process: whoever has them can empty them, and take the wake-ups
 //! of its other connections away, or fill the eventfd, clear its O_NONBLOCK and make a writer wait
-//! for ever. So they are sent only to, and taken only from, our own user or root; between other
-//! users the carrier has to serve as bell.
+//! for ever. So they are sent only to, and taken only from, our own user; between other users the
+//! carrier has to serve as bell. Root is no exception: it would have to take an ordinary user's bell, and
+//! both ends must come to the same answer, or one waits for a bell that the other does not have.
 //!
 //! Credentials are those of `listen` and `connect`: the sockets here are closed in a fork child and
 //! before any change of ids.
@@ -94,7 +95,7 @@ pub struct PeerInfo {
     pub pid: i32,
     /// Effective user at its `listen` or `connect`, told by the kernel.
     pub uid: u32,
-    /// Whether that is our own effective user or root; only then bell and bell page are exchanged.
+    /// Whether that is our own effective user; only then bell and bell page are exchanged, both ways.
     pub trusted: bool,
     /// The identity it claims; meaningful only together with pid and uid.
     pub nonce: u64,
@@ -424,6 +425,9 @@ impl Rendezvous {
             Body::Reject { code } if code == RejectCode::Version as u32 => {
                 return Err(Refusal::Version);
             }
+            Body::Reject { code } if code == RejectCode::Resources as u32 => {
+                return Err(Refusal::PeerLacksResources);
+            }
             Body::Reject { .. } => return Err(Refusal::PeerRefused),
             Body::Join { .. } => return Err(Refusal::Untrusted),
         };
@@ -581,9 +585,9 @@ fn check_packet(
     })
 }
 
-/// Whether a user may have, and give, what belongs to a whole process.
+/// Whether a user may have, and give, what belongs to a whole process. Both ends say the same.
 fn is_trusted(uid: u32) -> bool {
-    uid == 0 || uid == identity::effective_uid()
+    uid == identity::effective_uid()
 }
 
 /// Whether a descriptor can be an eventfd that does not block its writer: not a file, pipe or socket

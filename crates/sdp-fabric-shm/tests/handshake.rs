@@ -276,9 +276,8 @@ fn between(client_uid: u32, server_uid: u32) -> [i32; 2] {
                 assert_ne!(peer.pid as u32, std::process::id());
                 assert_eq!(u64::from(peer.pid as u32), peer.nonce, "the kernel's pid");
                 assert_eq!(peer.uid, other);
-                let same = uid == other || other == 0;
-                assert_eq!(peer.trusted, same);
-                // Granted by the other end if it trusts us, taken if we trust it.
+                // Each end knows whether the other has its bell, without being told.
+                assert_eq!(peer.trusted, uid == other);
                 assert_eq!(peer.bell.is_some(), uid == other);
                 assert_eq!(peer.bell_page.is_some(), uid == other);
                 // Each end writes its mark and waits for the other's.

@@ -66,7 +66,7 @@ fn every_number_of_free_descriptors() {
             for result in results.into_iter().flatten() {
                 match result {
                     Ok(()) => met += 1,
-                    Err(Refusal::NoDescriptors | Refusal::PeerRefused) => refused += 1,
+                    Err(Refusal::NoDescriptors | Refusal::PeerLacksResources) => refused += 1,
                     Err(other) => panic!("{other:?} with {free} free descriptors"),
                 }
             }
@@ -141,7 +141,7 @@ fn no_room_for_mappings() {
         // Room for one mapping of 32 MiB: the joiner's, not the offerer's.
         for (room, joiner, offerer) in [
             (8 << 20, Refusal::NoMemory, None),
-            (48 << 20, Refusal::PeerRefused, Some(Err(Refusal::NoMemory))),
+            (48 << 20, Refusal::PeerLacksResources, Some(Err(Refusal::NoMemory))),
         ] {
             limit(libc::RLIMIT_AS, pages * 4096 + room);
             let results = attempt(&mut one, &mut two);

@@ -21,7 +21,9 @@ use sdp_sys::{
 use crate::{
     conn::{Conn, Half, Stage, flag, row_flag},
     lifecycle::{self, ADDRESS_MAX},
-    log, process, settings,
+    log,
+    marks::{self, Whose},
+    process, settings,
     table::{self, Entry, Pinned},
 };
 
@@ -29,21 +31,18 @@ use crate::{
 const ANYBODY: u32 = u32::MAX;
 /// Calls between two looks whether an adopted connection has left the standard descriptors.
 const LOOK_EVERY: u32 = 16;
-/// Number of the first descriptor that a service manager passes, and most of them that are looked at.
-const FIRST_PASSED: i32 = 3;
-const PASSED_MAX: u32 = 64;
+/// Descriptors that are looked at when the process begins: the standard ones and some behind them.
+const LOOKED_AT: usize = 67;
 
-/// When the process begins: what it was given.
+/// When the process begins: connections that it was given by the image before (inetd, sshd, a shell, a
+/// service manager), or that leaked. Following those that nobody uses costs nothing, and a number that is not
+/// open answers fast: a few microseconds of an exec.
 pub(crate) fn begin() {
-    standard_descriptors();
-    activated();
-}
-
-/// Connections on the standard descriptors, which inetd services, sshd's
-/// sessions and shells get from whoever executed them. The kernel is asked about sockets only.
-fn standard_descriptors() {
-    let mut adopted: [Option<Identity>; 3] = [None; 3];
-    for fd in 0..=2 {
+    let mut adopted: [Option<Identity>; LOOKED_AT] = [None; LOOKED_AT];
+    for fd in 0..LOOKED_AT as c_int {
+        if fd > 2 && table::entry(fd).is_some() {
+            continue;
+        }
         let Ok(stat) = stat::stat(fd) else { continue };
         if fd == 2 {
             log::remember_stderr(stat.id);
@@ -54,18 +53,9 @@ fn standard_descriptors() {
         if let Some(first) = adopted.iter().position(|known| *known == Some(stat.id)) {
             lifecycle::duplicated(first as c_int, fd);
         } else if adopt(fd, 0)
-            && let Some(slot) = adopted.get_mut(fd as usize)
+            && let Some(place) = adopted.get_mut(fd as usize)
         {
-            *slot = Some(stat.id);
-        }
-    }
-}
-
-/// Descriptors that a service manager passed.
-fn activated() {
-    for fd in (FIRST_PASSED..).take(settings::listen_fds().min(PASSED_MAX) as usize) {
-        if table::entry(fd).is_none() && stat::stat(fd).is_ok_and(|stat| stat.is_socket()) {
-            adopt(fd, 0);
+            *place = Some(stat.id);
         }
     }
 }
@@ -118,40 +108,15 @@ pub(crate) fn passed_on(conn: &Conn, fd: c_int) {
         }
         _ => process::has_relatives(),
     };
-    announce(fd, if is_shared { libc::F_OFD_SETLK } else { libc::F_SETLK });
+    marks::announce(fd, if is_shared { Whose::OpenSocket } else { Whose::Process });
+    process::tell_heirs(conn, fd);
 }
 
 /// Before a fork of a process that has passed the connection on: its child holds it too, for longer
 /// perhaps than this process.
 pub(crate) fn before_fork(conn: &Conn, fd: c_int) {
     if conn.has(flag::PASSED) {
-        announce(fd, libc::F_OFD_SETLK);
-    }
-}
-
-/// A read lock on the carrier's first byte. The kernel drops one of the process (`F_SETLK`) when the process
-/// closes the connection or ends, one of the open socket (`F_OFD_SETLK`) when nobody has that open any more.
-fn announce(fd: c_int, whose: c_int) {
-    let lock = byte_lock(libc::F_RDLCK);
-    // SAFETY: the structure outlives the call.
-    let _ = unsafe { sys!(libc::SYS_fcntl, fd, whose, &raw const lock) };
-}
-
-/// Whether it was [`announce`]d that another process holds the connection.
-fn is_announced(fd: c_int) -> bool {
-    let mut lock = byte_lock(libc::F_WRLCK);
-    // SAFETY: the structure outlives the call.
-    let asked = unsafe { sys!(libc::SYS_fcntl, fd, libc::F_GETLK, &raw mut lock) };
-    asked.is_err() || lock.l_type != libc::F_UNLCK as i16
-}
-
-fn byte_lock(kind: c_int) -> libc::flock {
-    libc::flock {
-        l_type: kind as i16,
-        l_whence: libc::SEEK_SET as i16,
-        l_start: 0,
-        l_len: 1,
-        l_pid: 0,
+        marks::announce(fd, Whose::OpenSocket);
     }
 }
 
@@ -176,15 +141,14 @@ fn is_v6(fd: c_int) -> bool {
     fd::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_DOMAIN) == Ok(libc::AF_INET6)
 }
 
-/// The first call on an adopted connection. Counted as an end by whoever saw it begin; here its bytes
-/// are, if there is a page for them.
+/// The first call on an adopted connection. Counted as an end by whoever saw it begin, or else here.
 pub(crate) fn see_first(conn: &Conn, fd: c_int) {
     process::start();
     conn.set(flag::SEEN);
     process::hand_in();
     process::ensure_row(conn);
     let reason = if is_on_standard(conn) { Reason::StandardDescriptor } else { Reason::Inherited };
-    conn.note_reason(conn.pin_reason().unwrap_or(reason));
+    process::count_heir(conn, fd, conn.pin_reason().unwrap_or(reason));
     reconsider(conn, fd);
 }
 
@@ -200,7 +164,8 @@ pub(crate) fn after_call(conn: &Conn, fd: c_int) {
 
 /// The process leaves its trust domain, with its family memory, while the connection is not on a lane: in
 /// the next family it is a connection that came from elsewhere and that any old relative may hold.
-pub(crate) fn start_over(conn: &Conn) {
+pub(crate) fn start_over(conn: &Conn, fd: c_int) {
+    process::tell_heirs(conn, fd);
     conn.set_row(None);
     conn.giver.store(ANYBODY, Ordering::Relaxed);
     conn.set(flag::ADOPTED);
@@ -221,6 +186,7 @@ fn reconsider(conn: &Conn, fd: c_int) {
             return conn.pin_to_kernel(Reason::NoMemory);
         }
         conn.set_row(row);
+        process::resume_count(conn, fd);
         if conn.giver.load(Ordering::Relaxed) == ANYBODY
             && let Some(row) = conn.row()
         {
@@ -241,10 +207,14 @@ fn is_on_standard(conn: &Conn) -> bool {
 pub(crate) fn is_held_outside(conn: &Conn, fd: c_int) -> bool {
     let (Ok(inode), Some(row)) = (fd::inode(fd), conn.row()) else { return true };
     // Asked also where everybody is: a descriptor on its way in a message is in nobody's table.
-    if is_announced(fd) {
+    if marks::is_announced(fd) {
         return true;
     }
     let mut search = Search::new(inode);
+    // By a number of which we know nothing: it came more than once, or lies beyond what is looked at.
+    if search.here(|number| table::entry(number) == Some(Entry::Conn(conn.index()))) != Held::No {
+        return true;
+    }
     // Cleared first: a relative that leaves from now on sets it again, and whoever attaches looks again.
     let flags = row.flags.fetch_and(!row_flag::OUT_OF_SIGHT, Ordering::SeqCst);
     if flags & row_flag::OUT_OF_SIGHT != 0 {

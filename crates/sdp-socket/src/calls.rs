@@ -349,7 +349,10 @@ pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Call {
                     && conn.stage() != Stage::Fresh
                 {
                     handover::leave(conn, passed, Reason::Passed);
-                    crate::adopt::passed_on(conn, passed);
+                    // Another connection may be in its place.
+                    if table::entry(passed) == Some(Entry::Conn(index)) {
+                        crate::adopt::passed_on(conn, passed);
+                    }
                 }
             });
         }
@@ -769,6 +772,12 @@ pub fn leaving(why: Leave) {
         Leave::Namespace => inherit::leaving(Reason::Namespace, false),
     }
 }
+
+/// Children of this process may be born into another process namespace from here on.
+pub fn children_elsewhere() {
+    process::set_children_elsewhere(true);
+}
+
 /// Why the process leaves all lanes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leave {

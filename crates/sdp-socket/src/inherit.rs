@@ -58,6 +58,11 @@ pub(crate) fn fork_prepare() {
     if process::is_retired() || !process::is_ours() {
         return;
     }
+    if process::are_children_elsewhere() {
+        // Locks and slots of family memory name processes by ids, and the child's are of another namespace:
+        // it shares none with us.
+        leaving(Reason::Namespace, false);
+    }
     section::enter();
     while FORKING.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
         yield_now();
@@ -154,6 +159,11 @@ pub(crate) fn fork_child() {
     if process::family().is_some() {
         process::renew_page();
     }
+    if process::are_children_elsewhere() {
+        // We cannot find out what the parent still holds: it has no id here.
+        process::set_children_elsewhere(false);
+        mark_uncertain();
+    }
     FORKING.store(0, Ordering::Release);
     if prepared != 0 {
         process::count_fork();
@@ -163,7 +173,7 @@ pub(crate) fn fork_child() {
 
 /// Before exec: connections that the new image will hold leave their lanes.
 pub(crate) fn executing() {
-    if process::is_retired() || process::family().is_none() {
+    if process::is_retired() || process::family().is_none() && process::page().is_none() {
         return;
     }
     let _section = section::Guard::enter();
@@ -229,9 +239,12 @@ fn leave_trust(conn: &Pinned, fd: i32, reason: Reason, for_good: bool, remains: 
         remains.held |= conn.row_index().is_some();
         row.flags.fetch_or(row_flag::OUT_OF_SIGHT, Ordering::SeqCst);
     }
+    if for_good {
+        process::tell_heirs(conn, fd);
+    }
     if !for_good && demote::call_off(conn) {
         conn.note_reason(reason);
-        crate::adopt::start_over(conn);
+        crate::adopt::start_over(conn, fd);
     } else if matches!(conn.stage(), Stage::Young | Stage::Meeting | Stage::Attached) {
         let handed_over = handover::leave(conn, fd, reason);
         if conn.stage() == Stage::Attached {

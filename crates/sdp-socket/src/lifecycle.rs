@@ -18,7 +18,7 @@ use crate::{
     conn::{self, Conn, Half, Stage, flag},
     demote,
     lane::Lane,
-    log, process, receive, send, settings,
+    log, marks, process, receive, send, settings,
     table::{self, Entry, Pinned},
 };
 
@@ -240,17 +240,23 @@ fn see_first(conn: &Conn, fd: c_int) {
         return;
     }
     process::hand_in();
-    let reason = if conn.has(flag::RULE_TCP) {
+    if conn.has(flag::PASSED) && marks::counted_as(fd).is_some() {
+        return; // by who got it
+    }
+    process::count_seen(conn, first_reason(conn));
+}
+
+/// Why a connection begins on the kernel lane.
+pub(crate) fn first_reason(conn: &Conn) -> Reason {
+    if conn.has(flag::RULE_TCP) {
         Reason::RuleTcp
     } else if let Some(reason) = conn.pin_reason() {
         reason // an option that was set before the first byte
     } else if conn.row_index().is_none() {
         Reason::NoMemory
     } else {
-        // An option that was set before the first byte has told already.
-        conn.pin_reason().unwrap_or(Reason::TooYoung)
-    };
-    process::count_seen(conn, reason);
+        Reason::TooYoung
+    }
 }
 
 /// A number that names something else now.

@@ -65,7 +65,8 @@ impl<'a> Held<'a> {
     fn take(word: &'a AtomicU32, alone: bool) -> Option<Self> {
         let pid = process::pid();
         let taken = if alone { lock::try_lock_alone(word, pid) } else { lock::try_lock(word, pid) };
-        taken.then_some(Self { word, alone })
+        // Not `then_some`: a value that is made and dropped would release what another thread holds.
+        if taken { Some(Self { word, alone }) } else { None }
     }
 }
 

@@ -30,8 +30,8 @@ const HIDDEN_ROOM: i32 = 64;
 const LIMIT_FOR_BELLS: i32 = 128;
 
 pub(crate) use crate::publish::{
-    close_stats_row, count_seen, ensure_listener_row, ensure_row, half_demoted, half_promoted,
-    name_row, note_reason,
+    close_stats_row, count_heir, count_sdp, count_seen, ensure_listener_row, ensure_row,
+    half_demoted, half_promoted, name_row, note_reason, resume_count, tell_heirs,
 };
 
 static PID: AtomicU32 = AtomicU32::new(0);
@@ -101,6 +101,17 @@ pub(crate) fn forks() -> u32 {
 
 pub(crate) fn count_fork() {
     FORKS.fetch_add(1, Ordering::SeqCst);
+}
+
+/// Children are born into another process namespace: ids mean something else there.
+static CHILDREN_ELSEWHERE: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn set_children_elsewhere(yes: bool) {
+    CHILDREN_ELSEWHERE.store(yes, Ordering::SeqCst);
+}
+
+pub(crate) fn are_children_elsewhere() -> bool {
+    CHILDREN_ELSEWHERE.load(Ordering::SeqCst)
 }
 
 /// Whether the process may share family memory with relatives: it forked, or was forked.

@@ -348,7 +348,9 @@ fn reason(refusal: Refusal) -> Reason {
         Refusal::NoMemory => Reason::NoMemory,
         Refusal::NoDescriptors => Reason::NoDescriptors,
         Refusal::RendezvousBusy => Reason::RendezvousBusy,
-        Refusal::PeerRefused | Refusal::Untrusted => Reason::PeerRefused,
+        Refusal::PeerRefused | Refusal::PeerLacksResources | Refusal::Untrusted => {
+            Reason::PeerRefused
+        }
         Refusal::Version => Reason::VersionMismatch,
         Refusal::SelfConnection => Reason::UnsuitableSocket,
     }

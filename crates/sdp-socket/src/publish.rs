@@ -7,13 +7,14 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use sdp_fabric_shm::identity::{Addr, Tuple};
-use sdp_stats::{Direction, Endpoint, Fabric, NewRow, Reason, Role, Verdict};
+use sdp_stats::{Direction, Endpoint, Fabric, NewRow, Page, Reason, Role, Verdict};
 use sdp_sys::fd;
 
 use crate::{
     conn::{Conn, flag},
-    lane, log,
+    lane, log, marks,
     process::page,
+    table,
 };
 
 /// Gives the connection a row in the statistics page, if it has none in this process's page.
@@ -161,6 +162,62 @@ pub(crate) fn count_seen(conn: &Conn, reason: Reason) {
     }
     for direction in [Direction::Send, Direction::Receive] {
         page.show_reason(conn.stats_row(), direction, reason);
+    }
+}
+
+/// A payload byte was moved on an SDP lane.
+#[inline]
+pub(crate) fn count_sdp(conn: &Conn, page: &Page, verdict: Verdict<'_>) {
+    if !verdict.is_sdp() {
+        count_first_sdp(conn, page, verdict);
+    }
+}
+
+#[cold]
+fn count_first_sdp(conn: &Conn, page: &Page, verdict: Verdict<'_>) {
+    let fd = table::number_of(conn).filter(|_| conn.has(flag::ADOPTED | flag::PASSED));
+    if let Some(fd) = fd
+        && marks::counted_as(fd) == Some(Verdict::SDP)
+    {
+        return verdict.resume(Verdict::SDP); // in one of its other lives
+    }
+    page.count_sdp(verdict, Fabric::Shm);
+    if let Some(fd) = fd {
+        marks::count_as(fd, Verdict::SDP);
+    }
+}
+
+/// The connection may go on in a process that knows nothing of it: as what it is counted goes with it.
+pub(crate) fn tell_heirs(conn: &Conn, fd: i32) {
+    if !conn.has(flag::SEEN) || page().is_none() {
+        return;
+    }
+    let verdict = match conn.row() {
+        Some(row) => Verdict::at(&row.reason).raw(),
+        None if conn.has(flag::ADOPTED) => return, // told already
+        None => Verdict::kernel(crate::lifecycle::first_reason(conn)),
+    };
+    if Verdict::is_counted(verdict) {
+        marks::count_as(fd, verdict);
+    }
+}
+
+/// Counts an end that came from elsewhere, unless somebody did in its life before.
+pub(crate) fn count_heir(conn: &Conn, fd: i32, reason: Reason) {
+    if page().is_some() && marks::counted_as(fd).is_none() {
+        count_seen(conn, reason);
+        marks::count_as(fd, Verdict::kernel(reason));
+    } else {
+        note_reason(conn, reason);
+    }
+}
+
+/// A connection that came from elsewhere has a row now: what was counted before is counted there.
+pub(crate) fn resume_count(conn: &Conn, fd: i32) {
+    if let Some(row) = conn.row()
+        && let Some(verdict) = marks::counted_as(fd)
+    {
+        Verdict::at(&row.reason).resume(verdict);
     }
 }
 

@@ -8,7 +8,7 @@ use sdp_shm::{
     layout::{Half as HalfLines, LOG_ENTRIES, Segment},
     lock,
 };
-use sdp_stats::{Direction, Fabric, Lane as StatsLane, Reason, Verdict};
+use sdp_stats::{Direction, Lane as StatsLane, Reason, Verdict};
 use sdp_sys::{errno::Errno, fd, section, time::monotonic_ns};
 
 use core::sync::atomic::Ordering;
@@ -774,7 +774,7 @@ pub(crate) fn count(conn: &Conn, row: &Row, lane: StatsLane, n: usize) {
     process::ensure_row(conn);
     page.moved(conn.stats_row(), Direction::Receive, lane, n as u64);
     if lane == StatsLane::Sdp {
-        page.count_sdp(Verdict::at(&row.reason), Fabric::Shm);
+        process::count_sdp(conn, page, Verdict::at(&row.reason));
     }
 }
 

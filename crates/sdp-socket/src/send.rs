@@ -14,7 +14,7 @@ use sdp_shm::{
     layout::{CLOSED, Half as HalfLines, Segment},
     lock,
 };
-use sdp_stats::{Direction, Fabric, Lane as StatsLane, Reason, Verdict};
+use sdp_stats::{Direction, Lane as StatsLane, Reason, Verdict};
 use sdp_sys::{
     errno::Errno,
     fd, section,
@@ -761,5 +761,5 @@ pub(crate) fn count_ring(conn: &Conn, row: &Row, n: usize) {
     process::ensure_row(conn);
     page.moved(conn.stats_row(), Direction::Send, StatsLane::Sdp, n as u64);
     page.add(conn.stats_row(), Direction::Send, sdp_stats::Counter::BCopy, 1);
-    page.count_sdp(Verdict::at(&row.reason), Fabric::Shm);
+    process::count_sdp(conn, page, Verdict::at(&row.reason));
 }

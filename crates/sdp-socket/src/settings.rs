@@ -12,7 +12,7 @@ use sdp_config::{
     Config, Family, Role, Tunables,
     tunables::{FabricName, IoUring, KEYS, Key, RecvPoll},
 };
-use sdp_sys::{fd, procfs::decimal, section, stat, sys};
+use sdp_sys::{fd, section, stat, sys};
 
 use crate::{log, process};
 
@@ -47,8 +47,6 @@ struct Captured {
     has_path: AtomicU32,
     /// Whether `SIMPLE_LIBSDP` or `ALWAYS_USE_SDP` was set.
     is_simple: AtomicU32,
-    /// `LISTEN_FDS`: descriptors that a service manager passed.
-    listen_fds: AtomicU32,
 }
 
 // SAFETY: written by the constructor (state NOTHING, one thread) and by the loader (state LOADING, the
@@ -67,7 +65,6 @@ static CAPTURED: Captured = Captured {
     bad: AtomicU32::new(0),
     has_path: AtomicU32::new(0),
     is_simple: AtomicU32::new(0),
-    listen_fds: AtomicU32::new(0),
 };
 
 const NOTHING: u32 = 0;
@@ -157,9 +154,6 @@ fn capture_entry(entry: &[u8]) {
         copy(&CAPTURED.report, report);
     } else if entry.starts_with(b"SIMPLE_LIBSDP=") || entry.starts_with(b"ALWAYS_USE_SDP=") {
         CAPTURED.is_simple.store(1, Ordering::Relaxed);
-    } else if let Some(count) = entry.strip_prefix(b"LISTEN_FDS=") {
-        let count = decimal(count).and_then(|n| u32::try_from(n).ok()).unwrap_or(0);
-        CAPTURED.listen_fds.store(count, Ordering::Relaxed);
     } else if entry.starts_with(b"SDP_") {
         // Kept apart from the file's options, which the environment overrides; a bad value leaves
         // the previous one (the tools tell the user; the library, if it was asked for a log).
@@ -176,12 +170,6 @@ fn capture_entry(entry: &[u8]) {
 /// Where to hand in the statistics page: the value of `SDP_REPORT`, or nothing.
 pub(crate) fn report() -> &'static [u8] {
     text(&CAPTURED.report)
-}
-
-/// How many descriptors a service manager says that it passed, from 3 on. Whether they were meant for
-/// this very process does not matter: they are only looked at.
-pub(crate) fn listen_fds() -> u32 {
-    CAPTURED.listen_fds.load(Ordering::Relaxed)
 }
 
 /// Short name of the program.

@@ -17,7 +17,7 @@ use core::sync::atomic::{
 };
 
 use crate::page::{COUNTERS, HEADER_SIZE, LAYOUT, MAGIC, PROGRAM_LEN, Page, ROWS, Row, RowHalf};
-use crate::reason::Reason;
+use crate::reason::{MAX_REASONS, Reason};
 
 /// Attempts to take a row from, or give it back to, the free list before the row is done without
 /// (or left unused): another thread interfered each time.
@@ -234,6 +234,33 @@ impl<'a> Verdict<'a> {
     /// The verdict kept in `word`.
     pub const fn at(word: &'a AtomicU32) -> Self {
         Self(word)
+    }
+
+    /// Raw value of an end that moved payload on an SDP lane.
+    pub const SDP: u32 = VERDICT_SDP;
+
+    /// Raw value of an end that has not, because of `reason`.
+    pub const fn kernel(reason: Reason) -> u32 {
+        VERDICT_TCP + reason.code() as u32
+    }
+
+    /// Whether a raw value says that the end was counted.
+    pub fn is_counted(raw: u32) -> bool {
+        raw == VERDICT_SDP
+            || raw.checked_sub(VERDICT_TCP).is_some_and(|code| (code as usize) < MAX_REASONS)
+    }
+
+    /// The word's value, to go on with elsewhere.
+    pub fn raw(self) -> u32 {
+        self.0.load(Relaxed)
+    }
+
+    /// Goes on from what was counted elsewhere, which is not counted again. Without effect for a value that
+    /// says nothing.
+    pub fn resume(self, raw: u32) {
+        if Self::is_counted(raw) {
+            self.0.store(raw, Relaxed);
+        }
     }
 
     /// Forgets everything, for a slot that is used again.

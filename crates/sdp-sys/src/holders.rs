@@ -83,25 +83,39 @@ impl Search {
         }
     }
 
+    /// Asks the calling process for other numbers of the socket than those that are `known`.
+    pub fn here(&mut self, known: impl Fn(i32) -> bool) -> Held {
+        let found = self.descriptors(c"/proc/self/fd".to_bytes_with_nul(), &|name| {
+            let number = name.split_last().and_then(|(_, digits)| procfs::decimal(digits));
+            number.and_then(|n| i32::try_from(n).ok()).is_some_and(&known)
+        });
+        found.unwrap_or(Held::Unknown)
+    }
+
     /// Asks one process. One that has ended holds nothing.
     pub fn process(&mut self, pid: i32) -> Held {
         let Some(path) = Path::new(pid, b"/fd") else { return Held::Unknown };
-        let found = each_entry(&path.0, &mut |directory, name| {
-            if !self.count() {
-                return Held::Unknown;
-            }
-            match self.is_link_ours(directory, name) {
-                Ok(true) => Held::Yes,
-                Ok(false) | Err(Errno::ENOENT | Errno::EINVAL) => Held::No,
-                Err(_) => Held::Unknown,
-            }
-        });
-        match found {
+        match self.descriptors(&path.0, &|_| false) {
             Some(found) => found,
             // A missing directory proves nothing where /proc is not mounted or hides others' processes.
             None if pid::is_dead(pid) => Held::No,
             None => Held::Unknown,
         }
+    }
+
+    /// Whether the socket is in a directory of descriptors under a name that is not `known`. `None`: there is
+    /// no such directory.
+    fn descriptors(&mut self, path: &[u8], known: &dyn Fn(&[u8]) -> bool) -> Option<Held> {
+        each_entry(path, &mut |directory, name| {
+            if !self.count() {
+                return Held::Unknown;
+            }
+            match self.is_link_ours(directory, name) {
+                Ok(true) if !known(name) => Held::Yes,
+                Ok(_) | Err(Errno::ENOENT | Errno::EINVAL) => Held::No,
+                Err(_) => Held::Unknown,
+            }
+        })
     }
 
     /// Counts one more thing looked at. False: that is enough.
@@ -215,6 +229,20 @@ mod tests {
         let number = inode(&socket);
         drop(socket);
         assert_eq!(Search::new(number).process(me), Held::No);
+    }
+
+    #[test]
+    fn a_second_number_of_the_socket_is_found() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (number, known) = (inode(&socket), socket.as_raw_fd());
+        assert_eq!(Search::new(number).here(|fd| fd == known), Held::No);
+        let other = socket.try_clone().unwrap();
+        assert_eq!(Search::new(number).here(|fd| fd == known), Held::Yes);
+        assert_eq!(
+            Search::new(number).here(|fd| [known, other.as_raw_fd()].contains(&fd)),
+            Held::No
+        );
     }
 
     #[test]

@@ -194,6 +194,41 @@ def little_memory(extra):
     return {"child": ends.reap(child)}
 
 
+def squeeze(who, turn):
+    """Leaves this process no room for a segment in the first turn."""
+    if who == "squeezed":
+        with open("/proc/self/statm", encoding="utf-8") as statm:
+            used = int(statm.read().split()[0]) * 4096
+        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+        limit = used + 300_000 if turn == 0 else hard
+        resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+
+
+@scenario
+def memory_comes_back(squeezed):
+    """An end that has no room for a segment at first, and then has."""
+    lst = ends.listener()
+    whose = {role: "squeezed" if role == squeezed else "" for role in ("client", "server")}
+    child = os.fork()
+    if child == 0:
+        signal.alarm(50)
+        with socket.create_connection(lst.getsockname()) as sock:
+            text = ends.stream(5, 100)
+            for turn, rounds in enumerate((300, 3000)):
+                squeeze(whose["client"], turn)
+                for _ in range(rounds):
+                    sock.sendall(text)
+                    assert exactly(sock, 100) == text
+        os._exit(0)
+    sock, _ = lst.accept()
+    for turn, rounds in enumerate((300, 3000)):
+        squeeze(whose["server"], turn)
+        for _ in range(rounds):
+            sock.sendall(exactly(sock, 100))
+    sock.close()
+    return {"child": ends.reap(child)}
+
+
 def held():
     """Descriptors, mappings and memfds of this process."""
     with open("/proc/self/maps", encoding="utf-8") as maps:

@@ -67,6 +67,35 @@ def image(number):
     os._exit(0)
 
 
+@scenario
+def two_numbers(one, other):
+    """An executed image answers through two numbers of its connection in turn."""
+    ways = [socket.socket(fileno=int(number)) for number in (one, other)]
+    turn = 0
+    while data := exactly(ways[turn % 2], MESSAGE):
+        ways[turn // 2 % 2].sendall(data)
+        turn += 1
+    os._exit(0)
+
+
+@scenario
+def aliased(one, other):
+    """A connection that an executed image has under two numbers."""
+    sock, child = accepted()
+    server = os.fork()
+    if server == 0:
+        signal.alarm(25)
+        for target in (int(one), int(other)):
+            if target != sock.fileno():
+                os.dup2(sock.fileno(), target)
+            os.set_inheritable(target, True)
+        if sock.fileno() not in (int(one), int(other)):
+            sock.close()
+        os.execv(sys.executable, [sys.executable, __file__, "two_numbers", one, other])
+    sock.close()
+    return {"asker": ends.reap(child), "server": ends.reap(server)}
+
+
 def execute(number, environment):
     os.execve(sys.executable, [sys.executable, __file__, "image", str(number)], environment)
 
@@ -84,8 +113,35 @@ def executed(number):
         if sock.fileno() not in (0, 1, number):
             sock.close()
         os.set_inheritable(number, True)
-        execute(number, {**os.environ, "LISTEN_FDS": "1"})
+        execute(number, os.environ)
     sock.close()
+    return {"asker": ends.reap(child), "server": ends.reap(server)}
+
+
+@scenario
+def manager(port, library):
+    """A process without the library: accepts, and executes the image that has it."""
+    signal.alarm(25)
+    lst = socket.socket(fileno=int(port))
+    sock, _ = lst.accept()
+    os.dup2(sock.fileno(), 3)
+    os.set_inheritable(3, True)
+    execute(3, {**os.environ, **({"LD_PRELOAD": library} if library else {})})
+
+
+@scenario
+def activated():
+    """Nobody with the library saw this end begin."""
+    lst = listener()
+    child = asker(lst.getsockname()[1])
+    server = os.fork()
+    if server == 0:
+        library = os.environ.pop("LD_PRELOAD", "")
+        number = os.dup(lst.fileno())
+        os.set_inheritable(number, True)
+        words = [sys.executable, __file__, "manager", str(number), library]
+        os.execve(sys.executable, words, os.environ)
+    lst.close()
     return {"asker": ends.reap(child), "server": ends.reap(server)}
 
 
@@ -98,7 +154,7 @@ def executed_late():
         signal.alarm(25)
         answer(sock, ROUNDS // 2)
         os.dup2(sock.fileno(), 3, inheritable=True)
-        execute(3, {**os.environ, "LISTEN_FDS": "1"})
+        execute(3, os.environ)
     sock.close()
     return {"asker": ends.reap(child), "server": ends.reap(server)}
 
@@ -144,7 +200,7 @@ def kept_by_the_parent():
         signal.alarm(25)
         os.read(go, 1)
         os.dup2(sock.fileno(), 3, inheritable=True)
-        execute(3, {**os.environ, "LISTEN_FDS": "1"})
+        execute(3, os.environ)
     answer(sock, 4)
     os.write(went, b"x")
     served = ends.reap(server)

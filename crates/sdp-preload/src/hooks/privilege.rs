@@ -245,6 +245,9 @@ pub(super) fn before_chroot() {
 /// `unshare`. A descriptor table of its own for one thread is more than the table of this library can
 /// tell apart, so it ends the lanes too.
 pub(super) fn before_unshare(flags: c_int) {
+    if flags & libc::CLONE_NEWPID != 0 {
+        calls::children_elsewhere();
+    }
     if flags & (libc::CLONE_NEWUSER | libc::CLONE_FILES | libc::CLONE_NEWNET) == 0 || !matters() {
         return;
     }
@@ -257,6 +260,9 @@ pub(super) fn before_unshare(flags: c_int) {
 
 /// `setns`: `kind` 0 takes whatever the descriptor names.
 pub(super) fn before_setns(kind: c_int) {
+    if kind == 0 || kind & libc::CLONE_NEWPID != 0 {
+        calls::children_elsewhere();
+    }
     let relevant = kind == 0 || kind & (libc::CLONE_NEWUSER | libc::CLONE_NEWNET) != 0;
     if !relevant || !matters() {
         return;
