@@ -470,7 +470,7 @@ pub unsafe fn splice(
 pub fn shutdown(fd: c_int, how: c_int) -> Call {
     let Some(conn) = Pinned::new(fd, Half::Send) else { return Call::Pass };
     if conn.stage() == Stage::Attached && how != libc::SHUT_RD {
-        lifecycle::disconnect(&conn);
+        lifecycle::disconnect(&conn, conn.fd());
         conn.set(conn::flag::SHUT);
     }
     Call::Pass

@@ -274,6 +274,13 @@ pub(super) const SUITES: &[Suite] = &[
         600,
     ),
     app(
+        "chaos",
+        "random deaths, stops and shortages under load, thousands of connections, by seed",
+        "tests/chaos",
+        &[],
+        600,
+    ),
+    app(
         "cpython",
         "CPython's own tests of sockets and processes: as they are, and with lanes that flip at random",
         "tests/cpython/test_cpython.py",
