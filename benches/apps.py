@@ -5,7 +5,7 @@ Each round runs the pair once without the library and once under `sdp run`, in a
 figure is the median of the rounds, the ratio the median of the paired ratios with the whole spread
 beside it. Servers bind 127.0.0.1 and are ended by pid. Nothing here decides a test.
 
-    benches/apps.py [--rounds N] [redis1] [redis50] [pgbench] [iperf3]
+    benches/apps.py [--rounds N] [ROW …]        (without a row: all; `--help` names them)
 """
 
 import argparse
@@ -19,10 +19,14 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SDP = ROOT / "target" / "release" / "sdp"
+POSTGRES = pathlib.Path("/usr/lib/postgresql/15/bin")
+# Apache's workers are never root's; ends of one user need no carrier bells.
+WEB_USER = {"user": "www-data"} if os.geteuid() == 0 else {}
 
 
 def free_port():
@@ -55,6 +59,15 @@ def wait_for_listener(port, server, seconds=20):
                 return
         time.sleep(0.02)
     raise TimeoutError(f"nobody listens on {port}")
+
+
+def wait_until_ready(command, seconds=30):
+    """Until the command says yes: a server that listens may not answer yet."""
+    end = time.monotonic() + seconds
+    while subprocess.run(command, check=False).returncode != 0:
+        if time.monotonic() > end:
+            raise TimeoutError(f"{command} still says no")
+        time.sleep(0.05)
 
 
 class Run:
@@ -124,8 +137,52 @@ def redis(clients):
     return measure
 
 
-def pgbench(run):
-    binaries = pathlib.Path("/usr/lib/postgresql/15/bin")
+def redis_saving(run):
+    """GET while the server's children save: one BGSAVE after the other."""
+    port = free_port()
+    server = run.start(
+        ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "",
+         "--dir", str(run.folder)]
+    )
+    is_over = threading.Event()
+    saves = []
+
+    def save():
+        with socket.create_connection(("127.0.0.1", port), 20) as s:
+            # A save that is still running is answered with an error, which is as good.
+            while not is_over.wait(0.05):
+                s.sendall(b"BGSAVE\r\n")
+                saves.append(s.recv(200).startswith(b"+"))
+
+    try:
+        wait_for(port)
+        bench = ["redis-benchmark", "-p", str(port), "-q"]
+        fill = ["-t", "set", "-n", "200000", "-r", "200000", "-d", "200", "-P", "32"]
+        run.output([*bench, *fill])
+        saver = threading.Thread(target=save)
+        saver.start()
+        try:
+            get = ["-t", "get", "-n", "120000", "-r", "200000", "-c", "50"]
+            out = run.output([*bench, *get])
+        finally:
+            is_over.set()
+            saver.join()
+    finally:
+        stop(server)
+    if not any(saves):
+        raise RuntimeError("nothing was saved meanwhile")
+    return float(re.findall(r"([0-9.]+) requests per second", out)[-1])
+
+
+def pgbench(*options_of_pgbench):
+    """Select-only transactions per second."""
+    def measure(run):
+        return transactions(run, options_of_pgbench)
+    return measure
+
+
+def transactions(run, options_of_pgbench):
+    binaries = POSTGRES
     data = run.folder / "pg"
     user = "postgres" if os.geteuid() == 0 else None
     os.chmod(run.folder, 0o777)  # the report is written by the server's user
@@ -149,12 +206,14 @@ def pgbench(run):
         except TimeoutError as error:
             raise TimeoutError((run.folder / "log").read_text()) from error
         client = ["-h", "127.0.0.1", "-p", str(port), "-U", "postgres"]
+        wait_until_ready([binaries / "pg_isready", "-q", *client])
         subprocess.run(
             [binaries / "pgbench", *client, "-i", "-s", "2", "-q", "postgres"],
             check=True, capture_output=True, cwd="/", **options,
         )
         out = run.output(
-            [str(binaries / "pgbench"), *client, "-S", "-c", "4", "-T", "4", "-n", "postgres"],
+            [str(binaries / "pgbench"), *client, "-S", "-c", "4", "-T", "4", "-n", *options_of_pgbench,
+             "postgres"],
             cwd="/", **options,
         )
     finally:
@@ -183,10 +242,145 @@ def iperf3(run):
     return end["sum_received"]["bits_per_second"] / 8e9, cpu_s / (end["sum_sent"]["bytes"] / 1e9)
 
 
+NGINX = """
+daemon off; master_process on; worker_processes 2; {user}
+error_log {dir}/error.log; pid {dir}/pid;
+events {{ worker_connections 1024; }}
+http {{
+    sendfile on; tcp_nopush on; access_log off; keepalive_requests 1000000000;
+    client_body_temp_path {dir}/body; proxy_temp_path {dir}/proxy;
+    fastcgi_temp_path {dir}/fastcgi; uwsgi_temp_path {dir}/uwsgi; scgi_temp_path {dir}/scgi;
+    server {{ listen 127.0.0.1:{port} reuseport; root {dir}; }}
+}}
+"""
+
+APACHE = """
+ServerRoot "{dir}"
+ServerName localhost
+PidFile "{dir}/pid"
+ErrorLog "{dir}/error.log"
+Listen 127.0.0.1:{port}
+LoadModule mpm_prefork_module /usr/lib/apache2/modules/mod_mpm_prefork.so
+LoadModule authz_core_module /usr/lib/apache2/modules/mod_authz_core.so
+StartServers 25
+MaxSpareServers 30
+MaxRequestWorkers 30
+KeepAlive On
+MaxKeepAliveRequests 0
+DocumentRoot "{dir}"
+"""
+
+
+def web(name, config, command, load, options):
+    """Requests per second for a file of 1 KiB. `load`: the client, given the address."""
+    def measure(run):
+        port = free_port()
+        os.chmod(run.folder, 0o777)  # workers and reports may be another user's
+        (run.folder / "page").write_bytes(b"x" * 1024)
+        # Both ends of one user: that they differ is a case of its own.
+        user = "user root;" if os.geteuid() == 0 else ""
+        path = run.folder / name
+        path.write_text(config.format(dir=run.folder, port=port, user=user))
+        argv = [str(path) if word == "CONFIG" else word for word in command]
+        server = run.start(argv, cwd="/", **options)
+        try:
+            wait_for_listener(port, server)
+            out = run.output([*load, f"http://127.0.0.1:{port}/page"], cwd="/", **options)
+        finally:
+            stop(server)
+        failed = re.search(r"Socket errors|Non-2xx|Failed requests: +[1-9]", out)
+        if failed:
+            raise RuntimeError(out)
+        return float(re.search(r"Requests(?:/sec| per second): +([0-9.]+)", out).group(1))
+    return measure
+
+
+def nginx(*load):
+    return web("nginx.conf", NGINX, ["nginx", "-c", "CONFIG"], load, {})
+
+
+def apache(*load):
+    # It ends by a signal to its process group, which would be ours.
+    command = ["setsid", "apache2", "-D", "FOREGROUND", "-f", "CONFIG"]
+    return web("apache.conf", APACHE, command, load, WEB_USER)
+
+
+def echo_once(run):
+    """Connections per second of a server in C that forks for each; one message of 64 B at most."""
+    program = run.folder / "forking"
+    source = ROOT / "tests" / "apps" / "drivers" / "forking.c"
+    subprocess.run(["cc", "-O2", "-o", program, source], check=True)
+    port = free_port()
+    connections = 3000
+    server = run.start([str(program), "server", str(port)])
+    try:
+        wait_for_listener(port, server)
+        out = run.output([str(program), "client", str(port), str(connections), "1", "64", "time"])
+    finally:
+        stop(server)
+    return connections / float(re.search(r"([0-9.]+) s$", out.strip()).group(1))
+
+
+def scp(run):
+    """One file of 100 MB up; with the time that connecting takes."""
+    pathlib.Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
+    folder = run.folder / "ssh"
+    folder.mkdir(mode=0o700)
+    for key in ("host", "user"):
+        make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / key]
+        subprocess.run(make, check=True)
+    (folder / "authorized").write_bytes((folder / "user.pub").read_bytes())
+    size = 100_000_000
+    (folder / "file").write_bytes(os.urandom(1_000_000) * (size // 1_000_000))
+    port = free_port()
+    options = [f"AuthorizedKeysFile={folder}/authorized", "PidFile=none", "StrictModes=no",
+               "UsePAM=no", "PermitRootLogin=yes", "ListenAddress=127.0.0.1",
+               "Subsystem=sftp /usr/lib/openssh/sftp-server"]
+    server = run.start(
+        ["/usr/sbin/sshd", "-D", "-e", "-f", "/dev/null", "-p", str(port), "-h", f"{folder}/host",
+         *[f"-o{option}" for option in options]]
+    )
+    try:
+        wait_for_listener(port, server)
+        begin = time.monotonic()
+        run.output(
+            ["scp", "-q", "-i", f"{folder}/user", "-o", "StrictHostKeyChecking=no",
+             "-o", "UserKnownHostsFile=/dev/null", "-o", "BatchMode=yes", "-P", str(port),
+             f"{folder}/file", f"{os.environ.get('USER') or 'root'}@127.0.0.1:{folder}/copy"]
+        )
+        seconds = time.monotonic() - begin
+    finally:
+        stop(server)
+    if (folder / "copy").stat().st_size != size:
+        raise RuntimeError("the copy is not whole")
+    return size / 1e6 / seconds
+
+
 ROWS = {
     "redis1": ("redis GET, 1 client", "requests/s", redis(1), "redis-server"),
     "redis50": ("redis GET, 50 clients", "requests/s", redis(50), "redis-server"),
-    "pgbench": ("pgbench select-only, 4 clients", "transactions/s", pgbench, "psql"),
+    "redis-bgsave": ("redis GET, 50 clients, BGSAVE running", "requests/s", redis_saving, "redis-server"),
+    "pgbench": ("pgbench select-only, 4 clients", "transactions/s", pgbench(), "psql"),
+    "pgbench-connect": (
+        "pgbench select-only, 4 clients, a connection each time", "transactions/s", pgbench("-C"),
+        "psql",
+    ),
+    "nginx": (
+        "nginx, 1 KiB, 50 connections kept", "requests/s",
+        nginx("wrk", "-t", "2", "-c", "50", "-d", "3s"), "nginx",
+    ),
+    "nginx-connect": (
+        "nginx, 1 KiB, a connection for each request", "requests/s",
+        nginx("ab", "-q", "-n", "6000", "-c", "20"), "nginx",
+    ),
+    "apache": (
+        "Apache prefork, 1 KiB, 20 connections kept", "requests/s",
+        apache("ab", "-q", "-k", "-n", "40000", "-c", "20"), "apache2",
+    ),
+    "echo-connect": (
+        "fork for each connection, one message", "connections/s", echo_once, "cc",
+    ),
+    "scp": ("scp of 100 MB", "MB/s", scp, "sshd"),
     "iperf3": ("iperf3, 128 KiB writes", "GB/s", iperf3, "iperf3"),
 }
 

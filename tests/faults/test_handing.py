@@ -70,6 +70,16 @@ def test_passed(images, style, image):
     assert outcome.report.count("demotions", "passed") > 0, outcome.describe()
 
 
+@pytest.mark.parametrize("size", [1, 400_000, 3_500_000])
+@pytest.mark.parametrize("way", ["executed", "passed"])
+@pytest.mark.parametrize("how", ["closed", "half", "forked"])
+def test_left_behind(images, how, way, size):
+    """A connection of our own takes the carrier's place: from one byte to more than a kernel's buffer."""
+    ring = {"SDP_RING_BYTES": "4194304"}
+    outcome = both("handing", "left_behind", how, way, images["unaware"], size, env=ring)
+    assert outcome.seen["fine"], outcome.describe()
+
+
 def test_passed_and_kept():
     both("handing", "passed_and_kept")
 

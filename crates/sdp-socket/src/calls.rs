@@ -349,7 +349,10 @@ pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Call {
                     && conn.stage() != Stage::Fresh
                 {
                     handover::leave(conn, passed, Reason::Passed);
-                    crate::adopt::passed_on(conn, passed);
+                    // Another connection may be in its place.
+                    if table::entry(passed) == Some(Entry::Conn(index)) {
+                        crate::adopt::passed_on(conn, passed);
+                    }
                 }
             });
         }
@@ -467,7 +470,7 @@ pub unsafe fn splice(
 pub fn shutdown(fd: c_int, how: c_int) -> Call {
     let Some(conn) = Pinned::new(fd, Half::Send) else { return Call::Pass };
     if conn.stage() == Stage::Attached && how != libc::SHUT_RD {
-        lifecycle::disconnect(&conn);
+        lifecycle::disconnect(&conn, conn.fd());
         conn.set(conn::flag::SHUT);
     }
     Call::Pass

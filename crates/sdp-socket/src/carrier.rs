@@ -86,6 +86,12 @@ pub(crate) fn queued(fd: c_int) -> Result<u64, Errno> {
     Ok(queued.max(0) as u64)
 }
 
+/// Of a connection that is over: how many bytes came in all, a FIN among them counted as one.
+pub(crate) fn ended_at(fd: c_int) -> Option<u64> {
+    let info = Info::get(fd).ok()?;
+    (info.state() == TCP_CLOSE).then(|| info.u64(INFO_BYTES_RECEIVED))
+}
+
 /// Bytes that this end has read from the kernel so far. The caller excludes other readers.
 pub(crate) fn consumed(fd: c_int) -> Result<u64, Errno> {
     let mut before = Info::get(fd)?;

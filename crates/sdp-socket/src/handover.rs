@@ -18,8 +18,9 @@
 //!   not take it all the same, the connection is reset: an error that the program sees, instead of
 //!   bytes out of order.
 //!
-//! Without the peer's socket, or without memory there, nothing is pushed (reason `handover-stuck`): the bytes stay readable for
-//! every reader that has the library.
+//! Without the peer's socket, or without memory there, nothing is pushed. Where the process goes on itself, the bytes stay
+//! readable through the library (reason `handover-stuck`); where somebody follows who has no way to them, a
+//! connection of our own takes the carrier's place ([`crate::relay`]).
 
 use core::{ptr::NonNull, sync::atomic::Ordering};
 
@@ -39,6 +40,7 @@ use crate::{
     demote,
     lane::{Lane, SinkState, Switch},
     process, receive,
+    relay::Pair,
 };
 
 /// How long one hand-over waits in all for the kernel to take or to deliver bytes. The producer stands
@@ -50,7 +52,6 @@ const NAP_NS: i64 = 10_000_000;
 const COLLECT_MAX: u64 = 64 << 20;
 
 /// How a hand-over ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
     /// Everything unread is in the kernel's stream.
     Done,
@@ -58,6 +59,8 @@ enum Outcome {
     Stuck,
     /// Bytes were taken out that can be put nowhere.
     Lost,
+    /// Everything unread was taken out, for a connection in the carrier's place.
+    Gathered(Pair, Heap),
 }
 
 /// Moves a connection to the kernel lane for good, for a reader that knows only the kernel's stream.
@@ -67,8 +70,14 @@ pub(crate) fn leave(conn: &Conn, fd: c_int, reason: Reason) -> bool {
         return true;
     }
     let sends_through_kernel = demote::leave_outbound_for_kernel(conn, reason);
-    let outcome =
-        demote::leave_inbound(conn, |sink, row, lines| hand_over(conn, fd, sink, row, lines));
+    let outcome = demote::leave_inbound(conn, |sink, row, lines| {
+        match hand_over(conn, fd, sink, row, lines) {
+            Outcome::Stuck if is_for_the_unaware(reason) && is_sole_holder(conn) => {
+                gather(conn, fd, sink, row, lines)
+            }
+            outcome => outcome,
+        }
+    });
     // Whoever waits for room in the ring finds the carrier now.
     conn.ring_peer();
     match outcome {
@@ -85,12 +94,75 @@ pub(crate) fn leave(conn: &Conn, fd: c_int, reason: Reason) -> bool {
             conn.note_reason(Reason::HandoverStuck);
             false
         }
+        Ok(Outcome::Gathered(pair, heap)) => {
+            let is_done = pair.replace(conn, fd, heap.bytes(), is_peer_gone(conn, fd));
+            if !is_done {
+                demote::reset(conn);
+            }
+            is_done
+        }
         Ok(Outcome::Lost) => {
             demote::reset(conn);
             false
         }
         Err(_) => false,
     }
+}
+
+/// Whether who has the connection next knows the kernel's stream only.
+fn is_for_the_unaware(reason: Reason) -> bool {
+    matches!(reason, Reason::Exec | Reason::Passed | Reason::Stdio)
+}
+
+fn is_sole_holder(conn: &Conn) -> bool {
+    match (conn.row_index(), process::family()) {
+        (Some(row), Some((family, slot))) => !family.is_held_by_others(slot, row),
+        _ => false,
+    }
+}
+
+/// Whether no process has the other end open any more.
+fn is_peer_gone(conn: &Conn, fd: c_int) -> bool {
+    let Some(tuple) = conn.name(fd) else { return false };
+    match identity::diag(&tuple.reversed()) {
+        Ok(None) => true,
+        Ok(Some(peer)) => peer.inode == 0 && peer.state != TCP_ESTABLISHED,
+        Err(_) => false,
+    }
+}
+
+const TCP_ESTABLISHED: u8 = 1;
+
+/// Takes what is unread before the kernel lane into memory, for [`Pair::replace`].
+fn gather(conn: &Conn, fd: c_int, sink: &mut SinkState, row: &Row, lines: &HalfLines) -> Outcome {
+    let end = monotonic_ns() + PATIENCE_NS;
+    let Some(room) = ahead(conn, fd, sink, lines).filter(|room| *room <= COLLECT_MAX) else {
+        return Outcome::Stuck;
+    };
+    // Both before the first byte is taken out: from then on there is no way back.
+    let (Some(pair), Some(mut heap)) = (Pair::new(), Heap::new(room as usize)) else {
+        return Outcome::Stuck;
+    };
+    if take_out(conn, fd, sink, row, lines, &mut heap, None, end) {
+        Outcome::Gathered(pair, heap)
+    } else {
+        Outcome::Lost
+    }
+}
+
+/// At most how many bytes lie before the last switch that was not followed yet.
+fn ahead(conn: &Conn, fd: c_int, sink: &SinkState, lines: &HalfLines) -> Option<u64> {
+    let consumed = sink.consumed(fd).ok()?;
+    let mut walk = *sink;
+    let mut last = consumed;
+    for _ in 0..=LOG_ENTRIES {
+        let Some(switch) = walk.pending(lines).ok()? else { break };
+        last = switch.carrier;
+        walk.lane = switch.to;
+        walk.followed = walk.followed.wrapping_add(1);
+    }
+    let ring = u64::from(conn.segment()?.ring_bytes());
+    (walk.lane == Lane::Kernel).then_some(last.checked_sub(consumed)?.checked_add(ring)?)
 }
 
 /// Whoever has the connection next may earn lanes of its own ([`crate::renew`]).
@@ -199,18 +271,39 @@ fn collect(
         return Outcome::Stuck;
     }
     let Some(mut heap) = Heap::new(room as usize) else { return Outcome::Stuck };
+    if take_out(conn, fd, sink, row, lines, &mut heap, Some(sent), end) && heap.send(peer, end) {
+        Outcome::Done
+    } else {
+        Outcome::Lost
+    }
+}
+
+/// Follows the lanes as far as they are written, and takes everything on the way. `sent`: all that the
+/// kernel has taken at the other end, if what is on the kernel lane in the end is to be taken too. False:
+/// bytes are lost.
+#[allow(clippy::too_many_arguments, reason = "one call, from where all of it is at hand")]
+fn take_out(
+    conn: &Conn,
+    fd: c_int,
+    sink: &mut SinkState,
+    row: &Row,
+    lines: &HalfLines,
+    heap: &mut Heap,
+    sent: Option<u64>,
+    end: u64,
+) -> bool {
     for _ in 0..=LOG_ENTRIES {
-        let Ok(pending) = sink.pending(lines) else { return Outcome::Lost };
+        let Ok(pending) = sink.pending(lines) else { return false };
         match (sink.lane, pending) {
             (Lane::Kernel, pending) => {
-                let Ok(consumed) = sink.consumed(fd) else { return Outcome::Lost };
-                let upto = pending.map_or(sent, |switch| switch.carrier);
-                let Some(wanted) = upto.checked_sub(consumed) else { return Outcome::Lost };
+                let Some(upto) = pending.map(|switch| switch.carrier).or(sent) else { return true };
+                let Ok(consumed) = sink.consumed(fd) else { return false };
+                let Some(wanted) = upto.checked_sub(consumed) else { return false };
                 if !heap.read(fd, wanted, end) {
-                    return Outcome::Lost;
+                    return false;
                 }
                 if pending.is_none() {
-                    return if heap.send(peer, end) { Outcome::Done } else { Outcome::Lost };
+                    return true;
                 }
                 sink.carrier_read = upto;
                 sink.follow(lines, Lane::Sdp);
@@ -218,18 +311,18 @@ fn collect(
             (Lane::Sdp, Some(switch)) => {
                 sink.rx.set_limit(switch.ring);
                 let taken = take_messages(conn, sink, row, |sink, message, offset| {
-                    sink.rx.copy_out(message, offset, message.len - offset, &mut heap);
+                    sink.rx.copy_out(message, offset, message.len - offset, heap);
                     !heap.overflowed
                 });
                 if !taken || !eat_bells(fd, sink, switch, end) {
-                    return Outcome::Lost;
+                    return false;
                 }
                 sink.follow(lines, Lane::Kernel);
             }
-            (Lane::Sdp, None) => return Outcome::Lost,
+            (Lane::Sdp, None) => return false,
         }
     }
-    Outcome::Lost
+    false
 }
 
 /// Takes all messages up to the limit out of the ring; `each` gets payload and may say no.
@@ -348,6 +441,11 @@ impl Heap {
             }
         }
         true
+    }
+
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: `used` bytes of the mapping were written; nobody writes while it is borrowed.
+        unsafe { core::slice::from_raw_parts(self.base.as_ptr(), self.used) }
     }
 
     fn send(&self, peer: &OwnedFd, end: u64) -> bool {

@@ -209,7 +209,16 @@ fn is_inherited_on_purpose(fd: i32) -> bool {
 /// ring that cannot be pushed into the carrier. Then it stays mapped until the connection is closed,
 /// family memory until the process ends; nothing new refers to it.
 pub(crate) fn leaving(reason: Reason, for_good: bool) {
-    if process::is_retired() || !process::is_ours() || process::highest_descriptor() < 0 {
+    if process::is_retired() || !process::is_ours() {
+        return;
+    }
+    if process::highest_descriptor() < 0 {
+        // Nothing to leave. But its first socket, which makes what the library needs, may come after the
+        // filter.
+        if for_good {
+            section::set_deferring(false);
+            process::retire();
+        }
         return;
     }
     let _section = section::Guard::enter();

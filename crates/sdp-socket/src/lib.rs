@@ -41,6 +41,7 @@ mod promote;
 mod publish;
 mod readiness;
 mod receive;
+mod relay;
 mod renew;
 mod send;
 mod settings;

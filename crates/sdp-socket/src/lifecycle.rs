@@ -356,7 +356,7 @@ pub(crate) fn forget_kept() {
 fn last_close(conn: &Conn, fd: c_int) {
     let was_broken = conn.has(flag::HOSTILE);
     if settle_end(conn, fd) {
-        disconnect(conn);
+        disconnect(conn, fd);
     }
     if !was_broken && conn.has(flag::HOSTILE) {
         carrier::reset_on_close(fd); // found only now, when no number leads to the carrier
@@ -386,7 +386,7 @@ pub(crate) fn settle_end(conn: &Conn, fd: c_int) -> bool {
         // Nobody reads the ring any more: what the peer sends from here on is the kernel's to refuse. Under
         // the gate, so that every bell has come by now, or is never rung. An end that has left the lanes
         // before gets no bells, and somebody else may have the connection now.
-        let _ = send::gated(conn, lines, conn.side(), || {
+        let _ = send::gated_at(conn, Some(fd), lines, conn.side(), || {
             let pinned = &segment.end(conn.side()).pinned;
             let order = (Ordering::SeqCst, Ordering::Relaxed);
             let _ = pinned.compare_exchange(0, layout::CLOSED, order.0, order.1);
@@ -436,7 +436,7 @@ impl Gather for NoPayload {
 
 /// Sends DisConn behind all data, if the sending half is on the SDP lane (X22), and wakes the reader
 /// for it through the carrier's own FIN.
-pub(crate) fn disconnect(conn: &Conn) {
+pub(crate) fn disconnect(conn: &Conn, fd: c_int) {
     let _ = send::with_source(conn, |source, row, _, lines| {
         if source.lane != Lane::Sdp {
             return Ok(());
@@ -444,7 +444,7 @@ pub(crate) fn disconnect(conn: &Conn) {
         let ack = Ack::from_word(row.ack.load(Ordering::Acquire));
         if let Ok(message) = source.engine.disconnect(ack) {
             let options = SendOptions { control: true, ..SendOptions::default() };
-            send::gated(conn, lines, conn.side(), || {
+            send::gated_at(conn, Some(fd), lines, conn.side(), || {
                 if source.adopt(lines) == Ok(false)
                     && source
                         .tx

@@ -310,7 +310,10 @@ fn step(
         if sink.lane == Lane::Kernel {
             match kernel_read(conn, sink, lines, buffers, wish).map_err(broken)? {
                 KernelRead::Switched => continue,
-                KernelRead::Got(0) => return Ok(total),
+                KernelRead::Got(0) => {
+                    let is_cut = total == 0 && is_end_without_fin(conn, sink);
+                    return if is_cut { told_of_reset(conn) } else { Ok(total) };
+                }
                 KernelRead::Got(n) if wish.peeks() => {
                     let more = peek_behind_carrier(conn, sink, lines, buffers, n, wish);
                     return more.map(|more| n + more).map_err(broken);
@@ -328,6 +331,9 @@ fn step(
                     continue;
                 }
                 KernelRead::Failed(e) => {
+                    if e == Errno::ECONNRESET {
+                        conn.set(flag::RESET_TOLD);
+                    }
                     if total == 0 {
                         return Err(e);
                     }
@@ -376,7 +382,9 @@ fn step(
                 return Ok(total);
             }
             return match carrier::peek(conn.fd()) {
-                Ok(0) => Ok(0),
+                // A FIN comes behind all bells. Without them it was a reset, whose error whoever ate bells
+                // may have taken; what the peer sent after the switch is lost.
+                Ok(0) => told_of_reset(conn),
                 Ok(_) => Err(Errno::EAGAIN),
                 Err(e) => Err(e),
             };
@@ -397,6 +405,24 @@ fn step(
         }
     }
     Err(Errno::EAGAIN)
+}
+
+/// The kernel lane has ended, and no FIN is among what came: it was a reset. The kernel tells of that
+/// once, and bells that are rung or eaten, or a sender who was told EPIPE instead (E3), may have taken
+/// the word. Bytes that the peer had handed to its kernel may be missing, so this is no end of stream.
+fn is_end_without_fin(conn: &Conn, sink: &SinkState) -> bool {
+    sink.is_counted
+        && crate::table::number_of(conn)
+            .is_some_and(|fd| carrier::ended_at(fd) == Some(sink.carrier_read))
+}
+
+/// The reset that a program has to learn of: once, then it is an end of stream.
+fn told_of_reset(conn: &Conn) -> Result<usize, Errno> {
+    if conn.has(flag::RESET_TOLD) {
+        return Ok(0);
+    }
+    conn.set(flag::RESET_TOLD);
+    Err(Errno::ECONNRESET)
 }
 
 enum KernelRead {

@@ -3,6 +3,7 @@
 use core::{pin::pin, sync::atomic::Ordering};
 
 use libc::c_int;
+use sdp_fabric_shm::identity::{self, Presence};
 use sdp_proto::Ack;
 use sdp_rdma::{
     fabric::{PostError, SendOptions, SendQueue},
@@ -210,10 +211,22 @@ pub(crate) fn gated<R>(
     side: usize,
     body: impl FnOnce() -> R,
 ) -> Option<R> {
+    gated_at(conn, None, lines, side, body)
+}
+
+/// As [`gated`], for a connection that may be in the table no more: `fd` is its carrier, if known. Without
+/// it nobody could ask whether the peer still lives.
+pub(crate) fn gated_at<R>(
+    conn: &Conn,
+    fd: Option<c_int>,
+    lines: &HalfLines,
+    side: usize,
+    body: impl FnOnce() -> R,
+) -> Option<R> {
     let mine = side as u32 + 1;
     let gate = &lines.log.gate;
     if gate.compare_exchange(0, mine, Ordering::Acquire, Ordering::Relaxed).is_err()
-        && !gate_contended(conn, lines, mine)
+        && !gate_contended(conn, fd, lines, mine)
     {
         return None;
     }
@@ -223,7 +236,7 @@ pub(crate) fn gated<R>(
 }
 
 #[cold]
-fn gate_contended(conn: &Conn, lines: &HalfLines, mine: u32) -> bool {
+fn gate_contended(conn: &Conn, fd: Option<c_int>, lines: &HalfLines, mine: u32) -> bool {
     let gate = &lines.log.gate;
     let start = monotonic_ns();
     let mut looked = start;
@@ -248,7 +261,7 @@ fn gate_contended(conn: &Conn, lines: &HalfLines, mine: u32) -> bool {
         }
         if now.saturating_sub(looked) > GATE_LOOK_NS {
             looked = now;
-            if is_peer_dead(conn) {
+            if is_peer_dead(conn, fd) {
                 // It was killed inside, and what it was about to publish it has not sent.
                 gate.store(mine, Ordering::Release);
                 return true;
@@ -261,10 +274,22 @@ fn gate_contended(conn: &Conn, lines: &HalfLines, mine: u32) -> bool {
 }
 
 /// Whether the process that the connection was met with has ended and nobody else has its socket open
-/// for sending. One that cannot be found out lives.
-fn is_peer_dead(conn: &Conn) -> bool {
-    crate::table::number_of(conn).is_some_and(carrier::is_over)
-        && conn.peer_pid().is_some_and(sdp_sys::pid::is_dead)
+/// for sending. One that cannot be found out lives. `fd`: the carrier, where the table may not know it.
+fn is_peer_dead(conn: &Conn, fd: Option<c_int>) -> bool {
+    conn.peer_pid().is_some_and(sdp_sys::pid::is_dead)
+        && fd
+            .or_else(|| crate::table::number_of(conn))
+            .is_some_and(|fd| carrier::is_over(fd) || is_orphaned(conn, fd))
+}
+
+/// Whether nobody has the peer's socket open. FIN alone does not tell where it waits behind bytes that
+/// our kernel has no room for.
+fn is_orphaned(conn: &Conn, fd: c_int) -> bool {
+    let Some(tuple) = conn.name(fd) else { return false };
+    match identity::diag(&tuple.reversed()) {
+        Ok(Some(socket)) => socket.presence() == Presence::Closed,
+        Ok(None) | Err(_) => false,
+    }
 }
 
 fn attempt(

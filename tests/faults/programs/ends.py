@@ -178,6 +178,6 @@ def reap(pid):
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def settle():
+def settle(seconds=0.05):
     """Lets the loopback deliver what was sent."""
-    time.sleep(0.05)
+    time.sleep(seconds)

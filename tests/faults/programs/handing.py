@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+import zlib
 
 import ends
 from ends import drain, exactly, main, pair, settle
@@ -297,6 +298,61 @@ def passed(style, image):
     here.sendmsg([b"x"], rights)
     sock.close()
     return {"other": ends.reap(other), **finish(child)}
+
+
+@scenario
+def left_behind(how, way, image, size):
+    """Bytes unread when the connection goes to somebody without the library, and nobody can put them back.
+
+    `closed`: the other end is gone. `half`: it has shut down its sending side, so that its socket takes no
+    more. `forked`: it goes on in a fork child, which is not the process that is known here.
+    """
+    text = ends.stream(int(size), int(size))
+
+    def peer(sock):
+        if how == "forked" and os.fork():
+            sock.close()
+            os._exit(0)
+        sock.sendall(text)
+        if how == "half":
+            sock.shutdown(socket.SHUT_WR)
+        if how == "closed":
+            return
+        settle(0.5)  # silent: nobody here is in a call of the library
+        if how == "forked":
+            sock.shutdown(socket.SHUT_WR)
+        assert exactly(sock, 4) == b"done"
+        assert sock.recv(1) == b""
+        os._exit(0)
+
+    reads, tells = os.pipe()
+    here, there = socket.socketpair()
+    if way == "passed":
+        other = os.fork()
+        if other == 0:
+            os.dup2(tells, 2)
+            os.set_inheritable(there.fileno(), True)
+            os.execv(image, [image, "sum", str(there.fileno())])
+    sock, child = pair(peer)
+    if how != "half":
+        settle(0.2)
+    gone = ends.reap(child) if how == "closed" else None
+    if way == "passed":
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [sock.fileno()]))]
+        here.sendmsg([b"x"], rights)
+    else:
+        other = os.fork()
+        if other == 0:
+            settle(0.1)  # until the parent has closed it
+            os.dup2(tells, 2)
+            os.dup2(sock.fileno(), 0)
+            os.execv(image, [image, "sum"])
+    sock.close()
+    os.close(tells)
+    with os.fdopen(reads) as told:
+        got = told.read().split(None, 2)
+    fine = got[:2] == [str(len(text)), f"{zlib.adler32(text):08x}"]
+    return {"fine": fine, "got": got, "other": ends.reap(other), "peer": gone or 0}
 
 
 @scenario

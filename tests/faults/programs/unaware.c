@@ -3,7 +3,12 @@
  *
  *   unaware cat           copies descriptor 0 to 1 until the end
  *   unaware passed N      takes a descriptor from the socket on descriptor N, copies it to itself
+ *   unaware sum           tells on descriptor 2 what it read from descriptor 0 and how that ended, and
+ *                         answers "done"
+ *   unaware sum N         the same with a descriptor from the socket on descriptor N
  */
+#include <errno.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +30,26 @@ static int copy(int in, int out)
         }
     }
     return n < 0;
+}
+
+/* Bytes, their Adler-32 checksum, and the error at the end. */
+static void sum(int fd)
+{
+    static char room[65536];
+    uint32_t low = 1, high = 0;
+    uint64_t total = 0;
+    ssize_t n;
+
+    while ((n = read(fd, room, sizeof room)) > 0) {
+        total += n;
+        for (ssize_t i = 0; i < n; i++) {
+            low = (low + (unsigned char)room[i]) % 65521;
+            high = (high + low) % 65521;
+        }
+    }
+    dprintf(2, "%llu %08x %s\n", (unsigned long long)total, high << 16 | low,
+            n < 0 ? strerror(errno) : "end");
+    send(fd, "done", 4, MSG_NOSIGNAL);
 }
 
 static int receive(int from)
@@ -51,6 +76,19 @@ int main(int argc, char **argv)
         int fd = receive(atoi(argv[2]));
 
         return fd < 0 ? 3 : copy(fd, fd);
+    }
+    if (argc == 2 && strcmp(argv[1], "sum") == 0) {
+        sum(0);
+        return 0;
+    }
+    if (argc == 3 && strcmp(argv[1], "sum") == 0) {
+        int fd = receive(atoi(argv[2]));
+
+        if (fd < 0) {
+            return 3;
+        }
+        sum(fd);
+        return 0;
     }
     return 4;
 }

@@ -13,7 +13,7 @@ use sdp_socket::calls::{self, Call, IoUring};
 use super::{descriptor, epoll, execute, io, message, poll, privilege, process, socket};
 use crate::{errno, real};
 
-/// Whether the process (not a plug-in of it) is built on libuv.
+/// Whether the process (not a plug-in of it, for that see [`is_in_libuv`]) is built on libuv.
 fn has_libuv() -> bool {
     const UNKNOWN: u8 = 0;
     const NO: u8 = 1;
@@ -35,12 +35,73 @@ fn has_libuv() -> bool {
     }
 }
 
-fn denies_io_uring() -> bool {
+/// Whether the object that `address` lies in is libuv, or has libuv inside: a plug-in that was loaded for
+/// itself, as Python's extension modules are, so that the program's own look-ups do not find its names.
+#[cold]
+fn is_in_libuv(address: *const c_void) -> bool {
+    // SAFETY: null pointers and zeros.
+    let mut object: libc::Dl_info = unsafe { core::mem::zeroed() };
+    // SAFETY: any address may be asked about; the structure is writable.
+    if unsafe { libc::dladdr(address, &raw mut object) } == 0 || object.dli_fname.is_null() {
+        return false;
+    }
+    // SAFETY: the signature of `dlopen`, which the pointer leads to.
+    let open: unsafe extern "C" fn(*const libc::c_char, c_int) -> *mut c_void =
+        unsafe { core::mem::transmute(DLOPEN.load(Ordering::Acquire)) };
+    // SAFETY: the loader's own text; nothing is loaded that is not loaded already.
+    let handle = unsafe { open(object.dli_fname, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    // SAFETY: a handle, if there is one, and a null-terminated name.
+    let found = unsafe {
+        if handle.is_null() {
+            core::ptr::null_mut()
+        } else {
+            libc::dlsym(handle, c"uv_version".as_ptr())
+        }
+    };
+    let mut home = object;
+    // The look-up goes on in what the object depends on: that is not the one who asks.
+    // SAFETY: as above; one handle is given back once.
+    unsafe {
+        let is_inside = !found.is_null()
+            && libc::dladdr(found, &raw mut home) != 0
+            && home.dli_fbase == object.dli_fbase;
+        if found.is_null() {
+            // The program must not find our failure in its dlerror().
+            libc::dlerror();
+        }
+        if !handle.is_null() {
+            libc::dlclose(handle);
+        }
+        is_inside
+    }
+}
+
+/// Whether io_uring is refused to a caller: `caller` is an address in it, null if it is not known.
+fn denies_io_uring(caller: *const c_void) -> bool {
+    if privilege::is_sandboxed() {
+        // All connections stay on TCP, and to look at the rule file or the loader's list is not for us.
+        return false;
+    }
     match calls::io_uring() {
         IoUring::Deny => true,
         IoUring::Allow => false,
-        IoUring::Auto => has_libuv(),
+        IoUring::Auto => has_libuv() || (!caller.is_null() && is_in_libuv(caller)),
     }
+}
+
+/// `io_uring_setup`, made by `syscall` from `caller`.
+unsafe extern "C" fn ring_setup(
+    number: c_long,
+    entries: usize,
+    parameters: usize,
+    caller: *const c_void,
+) -> c_long {
+    if denies_io_uring(caller) {
+        errno::set(libc::ENOSYS);
+        return -1;
+    }
+    // SAFETY: the program's own arguments; the kernel looks at two.
+    unsafe { real::syscall(number, entries, parameters, 0, 0, 0, 0) }
 }
 
 /// Whether `prctl` or `seccomp` arguments can install a filter. Programs probe with a null filter.
@@ -95,7 +156,6 @@ const SEEN: &[c_long] = &[
     libc::SYS_accept4,
     libc::SYS_seccomp,
     libc::SYS_prctl,
-    libc::SYS_io_uring_setup,
     libc::SYS_execve,
     libc::SYS_execveat,
     libc::SYS_exit_group,
@@ -125,7 +185,7 @@ const LENDING: &[c_long] = &[
     libc::SYS_clone3,
 ];
 
-/// One byte per number: 1 in [`SEEN`], 2 in [`LENDING`].
+/// One byte per number: 1 in [`SEEN`], 2 in [`LENDING`], 3 for `io_uring_setup`.
 static LOOKED_AT: [u8; NUMBERS] = {
     let mut table = [0; NUMBERS];
     let mut i = 0;
@@ -138,6 +198,7 @@ static LOOKED_AT: [u8; NUMBERS] = {
         table[LENDING[i] as usize] = 2;
         i += 1;
     }
+    table[libc::SYS_io_uring_setup as usize] = 3;
     table
 };
 
@@ -153,8 +214,13 @@ unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "movzx eax, byte ptr [rax + rdi]",
         "cmp eax, 1",
         "je {seen}",
+        "jb 2f",
         "cmp eax, 2",
-        "jne 2f",
+        "je 3f",
+        // The number and two arguments are in place; the fourth is where this returns to.
+        "mov rcx, qword ptr [rsp]",
+        "jmp {ring_setup}",
+        "3:",
         "mov rax, qword ptr [rip + sdp_thread_block@GOTTPOFF]",
         "mov qword ptr fs:[rax + {borrowed}], 1",
         "mov byte ptr [rip + {shared}], 1",
@@ -165,6 +231,7 @@ unsafe extern "C" fn syscall(number: c_long) -> c_long {
         borrowed = const sdp_sys::tls::BORROWED_OFFSET,
         table = sym LOOKED_AT,
         seen = sym seen,
+        ring_setup = sym ring_setup,
         next = sym real::syscall::NEXT,
     );
     #[cfg(target_arch = "aarch64")]
@@ -176,8 +243,12 @@ unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "ldrb w16, [x16, x0]",
         "cmp w16, #1",
         "b.eq {seen}",
+        "b.lo 2f",
         "cmp w16, #2",
-        "b.ne 2f",
+        "b.eq 3f",
+        "mov x3, x30",
+        "b {ring_setup}",
+        "3:",
         "mrs x16, tpidr_el0",
         "adrp x17, :gottprel:sdp_thread_block",
         "ldr x17, [x17, :gottprel_lo12:sdp_thread_block]",
@@ -195,6 +266,7 @@ unsafe extern "C" fn syscall(number: c_long) -> c_long {
         borrowed = const sdp_sys::tls::BORROWED_OFFSET,
         table = sym LOOKED_AT,
         seen = sym seen,
+        ring_setup = sym ring_setup,
         next = sym real::syscall::NEXT,
     );
 }
@@ -247,10 +319,6 @@ unsafe extern "C" fn seen(
                 }
             }
             libc::SYS_prctl => prctl(fd, b, c, d, e).into(),
-            libc::SYS_io_uring_setup if denies_io_uring() => {
-                errno::set(libc::ENOSYS);
-                -1
-            }
             libc::SYS_execve | libc::SYS_execveat => {
                 execute::replaced();
                 real()
@@ -438,7 +506,7 @@ hooks! {
 
     /// liburing makes its system calls itself; this is the place to refuse.
     fn io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int {
-        if denies_io_uring() {
+        if denies_io_uring(core::ptr::null()) {
             return -libc::ENOSYS;
         }
         real::io_uring_queue_init(entries, ring, flags)
@@ -447,7 +515,7 @@ hooks! {
     fn io_uring_queue_init_params(
         entries: c_uint, ring: *mut c_void, params: *mut c_void,
     ) -> c_int {
-        if denies_io_uring() {
+        if denies_io_uring(core::ptr::null()) {
             return -libc::ENOSYS;
         }
         real::io_uring_queue_init_params(entries, ring, params)
@@ -456,7 +524,7 @@ hooks! {
     fn io_uring_queue_init_mem(
         entries: c_uint, ring: *mut c_void, params: *mut c_void, buf: *mut c_void, size: size_t,
     ) -> c_int {
-        if denies_io_uring() {
+        if denies_io_uring(core::ptr::null()) {
             return -libc::ENOSYS;
         }
         real::io_uring_queue_init_mem(entries, ring, params, buf, size)

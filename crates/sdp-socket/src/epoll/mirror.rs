@@ -13,8 +13,9 @@ use sdp_sys::{section, sys, tls};
 
 use super::{ET, IN, OUT};
 use crate::{
+    carrier,
     conn::{self, Conn, Half, Stage, flag},
-    process, readiness, spin,
+    process, readiness, spin, table,
 };
 
 /// Epoll sets that one process can have mirrored; those beyond keep their connections on the kernel
@@ -295,17 +296,18 @@ impl Mirror {
         }
     }
 
-    /// Calls `each` with the registrations of a set.
-    /// Has senders that wait for room looked at again.
+    /// Has senders that wait for room looked at again. A reader that has gone frees none (O8): what the
+    /// kernel knows of it is asked here, as the program may have read the end of the stream already.
     pub(super) fn recheck_room(&mut self, set: u32) {
         let mut any = false;
         self.each_member(set, |m, at| {
-            let waits = m
-                .reg(at)
-                .and_then(|r| conn::get(r.conn))
-                .is_some_and(|conn| conn.has(flag::WANTS_ROOM));
-            if waits {
+            let waiter =
+                m.reg(at).and_then(|r| conn::get(r.conn)).filter(|conn| conn.has(flag::WANTS_ROOM));
+            if let Some(conn) = waiter {
                 any = true;
+                if table::number_of(conn).is_some_and(carrier::is_over) {
+                    conn.set(flag::PEER_GONE);
+                }
                 m.push_ready(at);
             }
         });
@@ -314,6 +316,7 @@ impl Mirror {
         }
     }
 
+    /// Calls `each` with the registrations of a set.
     pub(super) fn each_member(&mut self, set: u32, mut each: impl FnMut(&mut Self, u32)) {
         let Some(mut at) = self.set(set).map(|s| s.first_member) else { return };
         while let Some(next) = self.registrations.get(at as usize).map(|r| r.next_member) {

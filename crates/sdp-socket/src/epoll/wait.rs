@@ -603,6 +603,9 @@ fn judge_enabled(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u3
         } else {
             m.strip(at, true);
             m.push_ready(at);
+            if let Some(set) = m.set(reg.set) {
+                set.has_room_waiters = true;
+            }
             pass &= !OUT;
         }
     }

@@ -1,0 +1,186 @@
+"""Processes that give up privileges or lack what others have: same results, the right lane, nothing left."""
+
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from faults.harness import PROGRAMS as SHARED
+from faults.harness import run
+from support.check import check_sums
+from support.stage import Artifacts, python
+
+from .cache import HERE, TARGET
+
+LIMIT_S = 90
+# A real change of privilege ends all lanes, for the reason named.
+LEAVE = {
+    "setuid": "privilege",
+    "setgid": "privilege",
+    "setgroups": "privilege",
+    "capset": "privilege",
+    "chroot": "privilege",
+    "newuser": "privilege",
+    "newnet": "namespace",
+}
+# These are none.
+STAY = ["dumpable", "nonewprivs", "toggle"]
+OTHER_USER = 54321
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give it up")
+
+
+@pytest.fixture(scope="module")
+def place():
+    """Copies of programs, library and tools that every user can read."""
+    artifacts = Artifacts(TARGET)
+    shutil.copy(SHARED / "ends.py", artifacts.dir)
+    shutil.copy(HERE / "programs" / "confined.py", artifacts.dir)
+    yield artifacts
+    artifacts.close()
+
+
+def both(place, *call, surroundings=None):
+    """A scenario over TCP and under the library, which must give the same; the run under the library.
+
+    `surroundings`: a shell command that changes a mount namespace of their own first.
+    """
+    argv = [python(), place.dir / "confined.py", *call]
+    if surroundings:
+        words = [str(word) for word in argv]
+        argv = ["unshare", "-m", "--propagation", "private", "sh", "-c", f'{surroundings} && exec "$@"', "sh"]
+        argv += words
+    plain = run(argv, sdp=False, limit_s=LIMIT_S)
+    assert plain.code == 0, plain.describe()
+    outcome = run(argv, tool=place.sdp, limit_s=LIMIT_S)
+    assert outcome.code == 0, outcome.describe()
+    assert outcome.seen == plain.seen, f"differs from plain TCP: {plain.seen}\n{outcome.describe()}"
+    check_sums(outcome.report)
+    return outcome
+
+
+def left_lanes(outcome, reason):
+    """Both directions left the SDP lane for the reason, and all bulk went over TCP."""
+    report = outcome.report
+    assert report.count("demotions", reason) == 2, outcome.describe()
+    assert 0 < report.sdp_bytes < report.tcp_bytes / 10, outcome.describe()
+
+
+def on_lanes(outcome):
+    """No lane was left before the end; what came after the first calls went over SDP."""
+    report = outcome.report
+    at_the_end = {"peer-gone", "peer-switched"}
+    assert report.raw["demotions"].keys() <= at_the_end, outcome.describe()
+    assert report.raw["reasons"] == {}, outcome.describe()
+    assert report.sdp_bytes > 20 * report.tcp_bytes, outcome.describe()
+
+
+@pytest.mark.parametrize("unread", ["unread", "read"])
+@pytest.mark.parametrize("what", LEAVE)
+def test_leaves(place, what, unread):
+    """Nothing is mapped and no descriptor open any more by which relatives or peers could be reached."""
+    outcome = both(place, "changes", what, unread)
+    left_lanes(outcome, LEAVE[what])
+    assert outcome.seen["left"] == [], outcome.describe()
+
+
+@pytest.mark.parametrize("unread", ["unread", "read"])
+@pytest.mark.parametrize("what", LEAVE)
+def test_worker(place, what, unread):
+    """The same in a worker that a privileged parent has made."""
+    left_lanes(both(place, "worker", what, unread), LEAVE[what])
+
+
+# A process with threads may not enter a user namespace.
+@pytest.mark.parametrize("what", [what for what in LEAVE if what != "newuser"])
+def test_threaded(place, what):
+    """Beside another thread nothing is left once the connection is closed."""
+    left_lanes(both(place, "threaded", what), LEAVE[what])
+
+
+@pytest.mark.parametrize("what", STAY)
+def test_stays(place, what):
+    """What changes no privilege ends no lane."""
+    # What the library has mapped is no secret here: only what the program saw counts.
+    argv = [python(), place.dir / "confined.py", "changes", what, "read"]
+    outcome = run(argv, tool=place.sdp, limit_s=LIMIT_S)
+    assert outcome.code == 0 and outcome.seen["fine"], outcome.describe()
+    assert outcome.seen["end"] == [0, "EOF", 0], outcome.describe()
+    on_lanes(outcome)
+
+
+@pytest.mark.parametrize("what", LEAVE)
+def test_young(place, what):
+    """A connection that had earned nothing yet works; with an owner other than its process it stays TCP."""
+    outcome = both(place, "young", what)
+    if what == "setuid":
+        named = outcome.report.raw["reasons"].keys()
+        assert outcome.report.sdp_bytes == 0, outcome.describe()
+        # Who may not look through other processes any more cannot tell that it is the only holder.
+        assert named & {"privilege", "uid-differs", "not-sole"}, outcome.describe()
+
+
+@pytest.mark.parametrize("what", ["setuid", "setgid", "setgroups", "capset", *STAY])
+def test_later(place, what):
+    """Connections that the changed process makes are its own, and earn lanes as any other's."""
+    on_lanes(both(place, "later", what))
+
+
+def test_later_unmapped(place):
+    """Users that this namespace has no names for prove nothing."""
+    outcome = both(place, "later", "newuser")
+    assert outcome.report.sdp_bytes == 0, outcome.describe()
+    assert outcome.report.count("reasons", "uid-unmapped") > 0, outcome.describe()
+
+
+def proved_or_not(outcome):
+    """Without /proc the other end is found by sock_diag; without that too it is TCP, and says why."""
+    if outcome.report.count("reasons", "no-proc"):
+        assert outcome.report.sdp_bytes == 0, outcome.describe()
+    else:
+        on_lanes(outcome)
+
+
+def test_later_in_a_jail(place):
+    """A changed root has no /proc."""
+    proved_or_not(both(place, "later", "chroot"))
+
+
+CASES = {"root": ["one_echo"], "user": ["as_user", OTHER_USER], "two-users": ["two_users"]}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_users(place, case):
+    """Root, any other user, two users who are not root and not each other."""
+    on_lanes(both(place, *CASES[case]))
+
+
+@pytest.fixture(scope="module")
+def may_mount():
+    """Skips where no mount namespace can be made."""
+    probe = ["unshare", "-m", "--propagation", "private", "mount", "-t", "proc", "proc", "/proc"]
+    if subprocess.run(probe, check=False, capture_output=True, timeout=LIMIT_S).returncode:
+        pytest.skip("no mount namespace here")
+
+
+@pytest.mark.usefixtures("may_mount")
+@pytest.mark.parametrize("case", CASES)
+def test_hidepid(place, case):
+    """Other users' processes are not to be seen in /proc."""
+    on_lanes(both(place, *CASES[case], surroundings="mount -t proc -o hidepid=2 proc /proc"))
+
+
+@pytest.mark.usefixtures("may_mount")
+@pytest.mark.parametrize("case", CASES)
+def test_no_proc(place, case):
+    """/proc is an empty directory."""
+    proved_or_not(both(place, *CASES[case], surroundings="mount -t tmpfs none /proc"))
+
+
+@pytest.mark.usefixtures("may_mount")
+@pytest.mark.parametrize("case", CASES)
+def test_no_locked_memory(place, case):
+    """Nothing of ours is locked in memory, nor in a file system that could be full or read-only."""
+    surroundings = "mount -t tmpfs -o ro none /dev/shm && ulimit -l 0"
+    on_lanes(both(place, *CASES[case], surroundings=surroundings))
