@@ -94,7 +94,10 @@ def curl(stage, *words, user=USER, **options):
 
 
 def ab(stage, url, *options, requests, length, user=USER):
-    """ab's answer without its times: every request was answered, with the same length."""
+    """ab's answer without its times: every request was answered, with the same length.
+
+    With `-k` it sends more requests than it waits for, so that not all that is sent is read.
+    """
     argv = ["ab", "-q", "-s", "60", "-n", requests, *options, url]
     text = stage.client("ab", argv, user=user).text
     figures = dict(re.findall(r"^([\w -]+):\s+(\d+)\b", text, re.M))
@@ -180,7 +183,7 @@ def graceful(stage):
 @placements()
 def test_pages(ladder, placement):
     """Every page is that of plain TCP, over connections that are kept."""
-    check(ladder, "apache-pages", pages, placement)
+    check(ladder, "apache-pages", pages, placement, quiet=False)
 
 
 @placements()
@@ -188,7 +191,7 @@ def test_two_users(ladder, placement):
     """Likewise where workers dropped their privileges and clients have not."""
     if not USER:
         pytest.skip("only root can")
-    check(ladder, "apache-users", two_users, placement)
+    check(ladder, "apache-users", two_users, placement, quiet=False)
 
 
 @placements()
@@ -206,7 +209,7 @@ def test_single_large_requests(ladder, placement):
 @placements()
 def test_scripts(ladder, placement):
     """Likewise for what scripts read and write."""
-    check(ladder, "apache-cgi", scripts, placement)
+    check(ladder, "apache-cgi", scripts, placement, quiet=False)
 
 
 @placements()
