@@ -75,11 +75,13 @@ fn is_readable(conn: &Conn, lines: &HalfLines) -> bool {
             && table::number_of(conn).is_some_and(|fd| judge(conn, fd).readable))
 }
 
-/// Ring cursor that changes with everything new.
+/// Ring cursor that changes with everything new. A switch that has been followed is something new, too: what
+/// is behind it was in the ring before, but not to be had while bytes before it were on their way.
 pub(crate) fn cursor(conn: &Conn) -> u64 {
-    lines(conn)
-        .and_then(|(segment, half)| view(conn, segment.half(half)))
-        .map_or(0, |v| v.tail.wrapping_add(u64::from(v.switches) << 1) | 1)
+    lines(conn).and_then(|(segment, half)| view(conn, segment.half(half))).map_or(0, |v| {
+        let turns = u64::from(v.switches).wrapping_add(u64::from(v.followed) << 10);
+        v.tail.wrapping_add(turns << 40) | 1
+    })
 }
 
 /// Whether a receive call would find something: its cursor; otherwise the half is armed and looked at
