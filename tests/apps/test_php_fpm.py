@@ -7,6 +7,8 @@ import signal
 from support import check, placements
 
 BIG = b"".join(hashlib.sha512(b"%d" % i).digest() for i in range(16_000))
+# Alone on its connection, so that most of it goes its way after the connection has earned a lane.
+HUGE = BIG * 16
 
 POOL = """
 [global]
@@ -101,3 +103,9 @@ def scenario(keep, data, times, few):
 def test_kept_connections(ladder, placement):
     """Every answer is that of plain TCP; nginx keeps its connections to the workers."""
     check(ladder, "php-fpm", scenario("on", BIG, 40, 200), placement, chain=True)
+
+
+@placements()
+def test_single_requests(ladder, placement):
+    """Likewise with a FastCGI connection for each request."""
+    check(ladder, "php-fpm-single", scenario("off", HUGE, 4, 30), placement, chain=True, quiet=False)

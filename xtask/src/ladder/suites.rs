@@ -148,7 +148,7 @@ pub(super) const SUITES: &[Suite] = &[
     ),
     app(
         "app-php-fpm",
-        "PHP-FPM behind nginx, FastCGI connections that are kept",
+        "PHP-FPM behind nginx, FastCGI connections kept and not",
         "tests/apps/test_php_fpm.py",
         &["php-fpm8.2", "nginx", "curl"],
         300,
