@@ -85,7 +85,7 @@ class Round:
     def __init__(self, world, plan):
         self.world, self.plan, self.rng = world, plan, plan.rng
         self.dies = plan.fate not in ("stop", "leave", "descriptors", "memory")
-        self.endings = {}
+        self.endings, self.begun, self.told = {}, 0, 0
         if plan.fate == "power":
             self.one = world.victim()
         else:
@@ -100,6 +100,7 @@ class Round:
     def begin(self, first=0, count=None):
         """Load on all connections."""
         plan = self.plan
+        self.begun += 1
         order = {"seed": plan.seed, "count": count or plan.count, "first": first}
         roles = ["accept", "connect"] if plan.accepts else ["connect", "accept"]
         sides = [(self.one, plan.survivor), (self.victim, plan.victim)]
@@ -191,7 +192,10 @@ class Round:
             peer.tell("change", change={"is_finishing": True})
         tales = []
         for peer in (self.one, self.victim):
-            told = [peer.hear() for _ in range(orders)]
+            told = []
+            for _ in range(orders):
+                told.append(peer.hear())
+                self.told += peer is self.one
             assert all(tale["failed"] is None for tale in told), told
             tales.append(sorted((e for t in told for e in t["ended"]), key=lambda e: e["number"]))
         assert len(tales[0]) == self.plan.count + orders - 1, tales
@@ -263,9 +267,9 @@ class Round:
             self.starved()
 
     def starved(self):
-        """The survivor's tale of two rounds with a victim that had no memory for itself."""
+        """The survivor's tales of a victim that had no memory for itself."""
         self.victim.wait()
-        for _ in range(2):
+        for _ in range(self.begun - self.told):
             self.one.tell("change", change={"is_alone": True, "is_finishing": True})
             tale = self.one.hear()
             for end in tale["ended"]:

@@ -513,12 +513,20 @@ class Peer:
         ctypes.CDLL(None).exit(0)
 
 
+def starve_to_death(what):
+    """An exception that a thread did not expect: without memory the program dies, whole."""
+    if issubclass(what.exc_type, (MemoryError, RuntimeError)):
+        os._exit(EXIT_STARVED)
+    threading.__excepthook__(what)
+
+
 def main():
     """Obeys until standard input ends."""
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     with open(int(sys.argv[1]), "r+b", closefd=True) as file:
         page = mmap.mmap(file.fileno(), 4096)
+    threading.excepthook = starve_to_death
     threading.stack_size(STACK_BYTES)
     peer = Peer(page)
     peer.say(pid=os.getpid(), port=peer.listener.getsockname()[1])
