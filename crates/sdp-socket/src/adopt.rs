@@ -31,15 +31,17 @@ use crate::{
 const ANYBODY: u32 = u32::MAX;
 /// Calls between two looks whether an adopted connection has left the standard descriptors.
 const LOOK_EVERY: u32 = 16;
+/// Refusals after which the distance between two looks does not grow any more.
+const REFUSALS_MAX: u32 = 9;
 /// Descriptors that are looked at when the process begins: the standard ones and some behind them.
-const LOOKED_AT: usize = 67;
+pub(crate) const LOOKED_AT: c_int = 67;
 
 /// When the process begins: connections that it was given by the image before (inetd, sshd, a shell, a
 /// service manager), or that leaked. Following those that nobody uses costs nothing, and a number that is not
 /// open answers fast: a few microseconds of an exec.
 pub(crate) fn begin() {
-    let mut adopted: [Option<Identity>; LOOKED_AT] = [None; LOOKED_AT];
-    for fd in 0..LOOKED_AT as c_int {
+    let mut adopted: [Option<Identity>; LOOKED_AT as usize] = [None; LOOKED_AT as usize];
+    for fd in 0..LOOKED_AT {
         if fd > 2 && table::entry(fd).is_some() {
             continue;
         }
@@ -144,9 +146,11 @@ fn is_v6(fd: c_int) -> bool {
 /// The first call on an adopted connection. Counted as an end by whoever saw it begin, or else here.
 pub(crate) fn see_first(conn: &Conn, fd: c_int) {
     process::start();
-    conn.set(flag::SEEN);
-    process::hand_in();
     process::ensure_row(conn);
+    if conn.flags.fetch_or(flag::SEEN, Ordering::SeqCst) & flag::SEEN != 0 {
+        return;
+    }
+    process::hand_in();
     let reason = if is_on_standard(conn) { Reason::StandardDescriptor } else { Reason::Inherited };
     process::count_heir(conn, fd, conn.pin_reason().unwrap_or(reason));
     reconsider(conn, fd);
@@ -157,7 +161,9 @@ pub(crate) fn see_first(conn: &Conn, fd: c_int) {
 #[cold]
 pub(crate) fn after_call(conn: &Conn, fd: c_int) {
     let tick = conn.ticks.fetch_add(1, Ordering::Relaxed);
-    if tick.is_multiple_of(LOOK_EVERY) {
+    // After each refusal four times as long: whoever else has it open is dear to find out.
+    let failed = conn.refusals.load(Ordering::Relaxed).min(REFUSALS_MAX);
+    if tick.is_multiple_of(LOOK_EVERY << (2 * failed)) && (tick != 0 || failed == 0) {
         reconsider(conn, fd);
     }
 }

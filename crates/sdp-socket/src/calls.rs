@@ -343,15 +343,14 @@ pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Call {
         unsafe {
             each_right(msg, |passed| {
                 let _section = section::Guard::enter();
-                if let Some(Entry::Conn(index)) = table::entry(passed)
-                    && let Some(conn) = conn::get(index)
+                if let Some(conn) = Pinned::new(passed, Half::Receive)
                     && conn.stage() != Stage::Listener
                     && conn.stage() != Stage::Fresh
                 {
-                    handover::leave(conn, passed, Reason::Passed);
+                    handover::leave(&conn, passed, Reason::Passed);
                     // Another connection may be in its place.
-                    if table::entry(passed) == Some(Entry::Conn(index)) {
-                        crate::adopt::passed_on(conn, passed);
+                    if table::entry(passed) == Some(Entry::Conn(conn.index())) {
+                        crate::adopt::passed_on(&conn, passed);
                     }
                 }
             });
@@ -773,9 +772,15 @@ pub fn leaving(why: Leave) {
     }
 }
 
-/// Children of this process may be born into another process namespace from here on.
-pub fn children_elsewhere() {
-    process::set_children_elsewhere(true);
+/// Whether children of this process are born into another process namespace from here on; whether they were
+/// before.
+pub fn children_elsewhere(yes: bool) -> bool {
+    process::set_children_elsewhere(yes)
+}
+
+/// The filter was not installed, and there was nothing to leave before.
+pub fn stays_after_all() {
+    process::come_back();
 }
 
 /// Why the process leaves all lanes.

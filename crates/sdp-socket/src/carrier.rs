@@ -293,7 +293,12 @@ pub(crate) fn flush(fd: c_int) {
 
 /// Makes the next close send a reset instead of a FIN.
 pub(crate) fn reset_on_close(fd: c_int) {
-    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+    set_reset_on_close(fd, true);
+}
+
+/// Whether closing the carrier resets it, or ends it in the background.
+pub(crate) fn set_reset_on_close(fd: c_int, yes: bool) {
+    let linger = libc::linger { l_onoff: yes.into(), l_linger: 0 };
     // SAFETY: the structure outlives the call.
     let _ = unsafe {
         sys!(

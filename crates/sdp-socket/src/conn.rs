@@ -189,6 +189,8 @@ pub(crate) struct Conn {
     meeting: UnsafeCell<Rendezvous>,
     /// First registration in an epoll set + 1 (guarded by the epoll lock).
     pub(crate) registrations: AtomicU32,
+    /// Times that an adopted connection was refused lanes.
+    pub(crate) refusals: AtomicU32,
     /// When the meeting began, in nanoseconds; once attached, the last time a sender looked whether its
     /// reader lives, in ticks, and the consumer's head then.
     pub(crate) looked: AtomicU64,
@@ -292,6 +294,7 @@ impl Conn {
             &self.paused_ns,
             &self.meeting_lock,
             &self.registrations,
+            &self.refusals,
             &self.owed,
             &self.pin_reason,
             &self.peer_slept,
@@ -486,8 +489,7 @@ impl Conn {
     /// lane for good and nobody but the caller, who has it pinned once, is in the middle of a call. For
     /// processes with a single thread. False when it must wait for the end.
     pub(crate) fn drop_lanes(&self) -> bool {
-        let pins: u32 = self.pins.iter().map(|p| p.load(Ordering::SeqCst)).sum();
-        if pins > 1 || self.stage() != Stage::Kernel {
+        if self.pinned() > 1 || self.stage() != Stage::Kernel {
             return false;
         }
         self.unmap();
@@ -499,7 +501,7 @@ impl Conn {
     /// once, is in the middle of a call. The segment stays mapped until the end. False when it cannot be.
     /// The stage is not `Attached` any more.
     pub(crate) fn put_segment_aside(&self) -> bool {
-        let is_used = || self.pins.iter().map(|p| p.load(Ordering::SeqCst)).sum::<u32>() > 1;
+        let is_used = || self.pinned() > 1;
         let base = self.segment.load(Ordering::Acquire);
         let Some((place, bytes)) =
             self.aside.iter().find(|(place, _)| place.load(Ordering::Relaxed).is_null())
@@ -614,6 +616,11 @@ impl Conn {
         let result = body(unsafe { &mut *self.meeting.get() });
         self.meeting_lock.store(0, Ordering::Release);
         Some(result)
+    }
+
+    /// Calls that are in the middle of using it.
+    pub(crate) fn pinned(&self) -> u32 {
+        self.pins.iter().fold(0, |sum, pins| sum.wrapping_add(pins.load(Ordering::SeqCst)))
     }
 
     #[inline]

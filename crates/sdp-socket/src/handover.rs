@@ -35,12 +35,12 @@ use sdp_stats::Reason;
 use sdp_sys::{OwnedFd, fd, sys, time::monotonic_ns};
 
 use crate::{
-    carrier,
-    conn::{Conn, Half, Stage},
+    adopt, carrier,
+    conn::{Conn, Half, Stage, flag, row_flag},
     demote,
     lane::{Lane, SinkState, Switch},
     process, receive,
-    relay::Pair,
+    relay::Relay,
 };
 
 /// How long one hand-over waits in all for the kernel to take or to deliver bytes. The producer stands
@@ -59,8 +59,6 @@ enum Outcome {
     Stuck,
     /// Bytes were taken out that can be put nowhere.
     Lost,
-    /// Everything unread was taken out, for a connection in the carrier's place.
-    Gathered(Pair, Heap),
 }
 
 /// Moves a connection to the kernel lane for good, for a reader that knows only the kernel's stream.
@@ -71,17 +69,14 @@ pub(crate) fn leave(conn: &Conn, fd: c_int, reason: Reason) -> bool {
     }
     let sends_through_kernel = demote::leave_outbound_for_kernel(conn, reason);
     let outcome = demote::leave_inbound(conn, |sink, row, lines| {
-        match hand_over(conn, fd, sink, row, lines) {
-            Outcome::Stuck if is_for_the_unaware(reason) && is_sole_holder(conn) => {
-                gather(conn, fd, sink, row, lines)
-            }
-            outcome => outcome,
-        }
+        let outcome = hand_over(conn, fd, sink, row, lines);
+        let room = ahead(conn, fd, sink, lines).filter(|room| *room <= COLLECT_MAX);
+        (outcome, room.filter(|_| may_be_replaced(conn, reason)))
     });
     // Whoever waits for room in the ring finds the carrier now.
     conn.ring_peer();
     match outcome {
-        Ok(Outcome::Done) => {
+        Ok((Outcome::Done, _)) => {
             if !sends_through_kernel {
                 conn.note_reason(Reason::HandoverStuck);
             }
@@ -90,18 +85,12 @@ pub(crate) fn leave(conn: &Conn, fd: c_int, reason: Reason) -> bool {
             }
             true
         }
-        Ok(Outcome::Stuck) => {
-            conn.note_reason(Reason::HandoverStuck);
-            false
+        Ok((Outcome::Stuck, room)) => {
+            let is_gone = is_peer_gone(conn, fd);
+            conn.note_reason(if is_gone { Reason::Orphaned } else { Reason::HandoverStuck });
+            room.is_some_and(|room| relay(conn, fd, room as usize))
         }
-        Ok(Outcome::Gathered(pair, heap)) => {
-            let is_done = pair.replace(conn, fd, heap.bytes(), is_peer_gone(conn, fd));
-            if !is_done {
-                demote::reset(conn);
-            }
-            is_done
-        }
-        Ok(Outcome::Lost) => {
+        Ok((Outcome::Lost, _)) => {
             demote::reset(conn);
             false
         }
@@ -109,16 +98,39 @@ pub(crate) fn leave(conn: &Conn, fd: c_int, reason: Reason) -> bool {
     }
 }
 
-/// Whether who has the connection next knows the kernel's stream only.
-fn is_for_the_unaware(reason: Reason) -> bool {
-    matches!(reason, Reason::Exec | Reason::Passed | Reason::Stdio)
-}
-
-fn is_sole_holder(conn: &Conn) -> bool {
-    match (conn.row_index(), process::family()) {
+/// Whether who has the connection next knows the kernel's stream only, and nobody uses it meanwhile.
+fn may_be_replaced(conn: &Conn, reason: Reason) -> bool {
+    const SHARED: u32 = flag::UNCERTAIN | flag::PASSED | flag::HOSTILE;
+    let is_sole = match (conn.row_index(), process::family()) {
         (Some(row), Some((family, slot))) => !family.is_held_by_others(slot, row),
         _ => false,
+    };
+    let is_out_of_sight =
+        conn.row().is_none_or(|row| row.flags.load(Ordering::SeqCst) & row_flag::OUT_OF_SIGHT != 0);
+    // Threads and registrations end with the image, if it is replaced.
+    let is_in_use = || conn.pinned() > 1 || conn.registrations.load(Ordering::SeqCst) != 0;
+    is_sole
+        && !is_out_of_sight
+        && !conn.has(SHARED)
+        && match reason {
+            Reason::Exec => true,
+            Reason::Passed | Reason::Stdio => !is_in_use(),
+            _ => false,
+        }
+}
+
+/// A private connection takes the carrier's place, with what is unread in the ring. False: not to be had.
+fn relay(conn: &Conn, fd: c_int, room: usize) -> bool {
+    let Some(mut relay) = Relay::new(fd, room) else { return false };
+    let end = monotonic_ns() + PATIENCE_NS;
+    let gathered = demote::leave_inbound(conn, |sink, row, lines| {
+        take_out(conn, fd, sink, row, lines, &mut relay.unread, None, end)
+    });
+    let is_done = gathered == Ok(true) && relay.replace(conn);
+    if !is_done {
+        demote::reset(conn);
     }
+    is_done
 }
 
 /// Whether no process has the other end open any more.
@@ -132,23 +144,6 @@ fn is_peer_gone(conn: &Conn, fd: c_int) -> bool {
 }
 
 const TCP_ESTABLISHED: u8 = 1;
-
-/// Takes what is unread before the kernel lane into memory, for [`Pair::replace`].
-fn gather(conn: &Conn, fd: c_int, sink: &mut SinkState, row: &Row, lines: &HalfLines) -> Outcome {
-    let end = monotonic_ns() + PATIENCE_NS;
-    let Some(room) = ahead(conn, fd, sink, lines).filter(|room| *room <= COLLECT_MAX) else {
-        return Outcome::Stuck;
-    };
-    // Both before the first byte is taken out: from then on there is no way back.
-    let (Some(pair), Some(mut heap)) = (Pair::new(), Heap::new(room as usize)) else {
-        return Outcome::Stuck;
-    };
-    if take_out(conn, fd, sink, row, lines, &mut heap, None, end) {
-        Outcome::Gathered(pair, heap)
-    } else {
-        Outcome::Lost
-    }
-}
 
 /// At most how many bytes lie before the last switch that was not followed yet.
 fn ahead(conn: &Conn, fd: c_int, sink: &SinkState, lines: &HalfLines) -> Option<u64> {
@@ -404,8 +399,8 @@ fn wait(fd: c_int, events: i16, end: u64) -> bool {
     poll.revents & (libc::POLLERR | libc::POLLHUP) == 0
 }
 
-/// Memory for the bytes of one [`collect`].
-struct Heap {
+/// Memory for the bytes of one [`take_out`].
+pub(crate) struct Heap {
     base: NonNull<u8>,
     size: usize,
     used: usize,
@@ -417,6 +412,20 @@ impl Heap {
         let size = size.max(1);
         let base = process::map_private(size)?;
         Some(Self { base, size, used: 0, overflowed: false })
+    }
+
+    /// Memory that a forked process sees, too.
+    pub(crate) fn shared(size: usize) -> Option<Self> {
+        let size = size.max(1);
+        let base = process::map_shared(size)?;
+        Some(Self { base, size, used: 0, overflowed: false })
+    }
+
+    /// The first bytes, written by another process.
+    pub(crate) fn first(&self, count: u64) -> &[u8] {
+        let count = usize::try_from(count).map_or(self.size, |count| count.min(self.size));
+        // SAFETY: within the mapping, which the other process has stopped writing.
+        unsafe { core::slice::from_raw_parts(self.base.as_ptr(), count) }
     }
 
     /// Reads `n` bytes of the carrier. False when they did not come until `end`, or do not fit.
@@ -443,7 +452,7 @@ impl Heap {
         true
     }
 
-    fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: `used` bytes of the mapping were written; nobody writes while it is borrowed.
         unsafe { core::slice::from_raw_parts(self.base.as_ptr(), self.used) }
     }
@@ -500,12 +509,16 @@ pub(crate) fn push_all(mut wanted: impl FnMut(i32) -> bool) {
         if matches!(entry, crate::table::Entry::Conn(_))
             && let Some(conn) = crate::table::Pinned::new(fd, crate::conn::Half::Receive)
             && !matches!(conn.stage(), Stage::Fresh | Stage::Listener)
+            && (fd < adopt::LOOKED_AT || matches!(conn.stage(), Stage::Attached | Stage::Meeting))
             && wanted(fd)
         {
             if matches!(conn.stage(), Stage::Attached | Stage::Meeting) {
                 leave(&conn, fd, Reason::Exec);
             }
-            crate::process::tell_heirs(&conn, fd);
+            // Another connection may be in its place.
+            if crate::table::entry(fd) == Some(entry) {
+                crate::process::tell_heirs(&conn, fd);
+            }
         }
     });
 }

@@ -162,7 +162,7 @@ pub(crate) fn fork_child() {
     }
     if process::are_children_elsewhere() {
         // We cannot find out what the parent still holds: it has no id here.
-        process::set_children_elsewhere(false);
+        let _ = process::set_children_elsewhere(false);
         mark_uncertain();
     }
     FORKING.store(0, Ordering::Release);
@@ -249,9 +249,7 @@ fn leave_trust(conn: &Pinned, fd: i32, reason: Reason, for_good: bool, remains: 
         remains.held |= conn.row_index().is_some();
         row.flags.fetch_or(row_flag::OUT_OF_SIGHT, Ordering::SeqCst);
     }
-    if for_good {
-        process::tell_heirs(conn, fd);
-    }
+    process::tell_heirs(conn, fd);
     if !for_good && demote::call_off(conn) {
         conn.note_reason(reason);
         crate::adopt::start_over(conn, fd);

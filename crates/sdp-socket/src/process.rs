@@ -87,6 +87,11 @@ pub(crate) fn retire() {
     RETIRED.store(true, Ordering::SeqCst);
 }
 
+/// It does, after all: nothing was given up.
+pub(crate) fn come_back() {
+    RETIRED.store(false, Ordering::SeqCst);
+}
+
 /// The values in force.
 #[inline]
 pub(crate) fn tunables() -> &'static Tuned {
@@ -106,8 +111,9 @@ pub(crate) fn count_fork() {
 /// Children are born into another process namespace: ids mean something else there.
 static CHILDREN_ELSEWHERE: AtomicBool = AtomicBool::new(false);
 
-pub(crate) fn set_children_elsewhere(yes: bool) {
-    CHILDREN_ELSEWHERE.store(yes, Ordering::SeqCst);
+/// What it was before.
+pub(crate) fn set_children_elsewhere(yes: bool) -> bool {
+    CHILDREN_ELSEWHERE.swap(yes, Ordering::SeqCst)
 }
 
 pub(crate) fn are_children_elsewhere() -> bool {
@@ -138,6 +144,11 @@ fn draw_nonce() {
 /// Zeroed private memory, touched lazily.
 pub(crate) fn map_private(len: usize) -> Option<NonNull<u8>> {
     map(len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE)
+}
+
+/// Memory that forked processes share; pages that are not touched cost nothing.
+pub(crate) fn map_shared(len: usize) -> Option<NonNull<u8>> {
+    map(len, libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE)
 }
 
 fn map(len: usize, flags: i32) -> Option<NonNull<u8>> {

@@ -165,6 +165,8 @@ fn stay(conn: &Conn, reason: Reason) {
     if conn.change_stage(Stage::Young, Stage::Kernel)
         || conn.change_stage(Stage::Meeting, Stage::Kernel)
     {
+        conn.refusals.fetch_add(1, Ordering::Relaxed);
+        conn.ticks.store(1, Ordering::Relaxed);
         conn.note_reason(reason);
     }
 }

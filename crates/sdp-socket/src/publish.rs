@@ -194,7 +194,7 @@ pub(crate) fn tell_heirs(conn: &Conn, fd: i32) {
     }
     let verdict = match conn.row() {
         Some(row) => Verdict::at(&row.reason).raw(),
-        None if conn.has(flag::ADOPTED) => return, // told already
+        None if conn.has(flag::ADOPTED) || marks::counted_as(fd).is_some() => return, // told already
         None => Verdict::kernel(crate::lifecycle::first_reason(conn)),
     };
     if Verdict::is_counted(verdict) {
@@ -229,7 +229,15 @@ pub(crate) fn note_reason(conn: &Conn, reason: Reason) {
         if verdict.reason().is_some_and(|before| before != reason) {
             log::stays(conn.fd.load(Ordering::Relaxed), reason);
         }
+        let fd = table::number_of(conn).filter(|_| conn.has(flag::ADOPTED | flag::PASSED));
+        // In another of its lives it may have been counted otherwise since.
+        if let Some(counted) = fd.and_then(marks::counted_as) {
+            verdict.resume(counted);
+        }
         page.count_reason(verdict, reason);
+        if let Some(fd) = fd.filter(|_| Verdict::is_counted(verdict.raw())) {
+            marks::count_as(fd, verdict.raw());
+        }
     }
     for direction in [Direction::Send, Direction::Receive] {
         page.show_reason(conn.stats_row(), direction, reason);

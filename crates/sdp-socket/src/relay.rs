@@ -2,92 +2,79 @@
 //!
 //! Where bytes unread in a ring cannot be put back into the carrier's stream (the peer's socket is refused to
 //! us, or its end has closed), somebody who knows only the kernel's stream would miss them. Then the
-//! program's numbers are made to name one end of a private connection over loopback, whose other end
-//! delivers the unread bytes first. If the peer has gone and the kernel takes all that is left, that is all.
-//! Else a forked process, in nobody's way, goes on pumping between that end and the carrier, both ways,
-//! until both have ended.
+//! program's numbers are made to name one end of a private connection over loopback. A forked process, in
+//! nobody's way, sends the unread bytes into its other end, and goes on pumping between that and the
+//! carrier, both ways, until both have ended.
+//!
+//! Everything that can fail is made before the first byte is taken out of the ring ([`Relay::new`]): the
+//! connection, memory for the bytes, and the process, which is told when they are there
+//! ([`Relay::replace`]). Should it be killed, both connections are reset: nobody takes that for an end.
 //!
 //! This is the one exception to the rule that the program's descriptor is its kernel socket for ever: names
-//! that the kernel tells are those of the private connection, and registrations with epoll are gone. It
-//! refuses where relatives hold the connection too: they go on with the carrier.
+//! that the kernel tells are those of the private connection. It refuses where anybody else could use the
+//! connection meanwhile, and where the program waits for it by epoll.
 
-use core::{mem::size_of, ops::Range, ptr::null};
+use core::{mem::size_of, ops::Range, ptr::NonNull, ptr::null};
 
 use libc::{c_int, sockaddr_in, socklen_t};
-use sdp_stats::Reason;
-use sdp_sys::{Errno, OwnedFd, fd, sys};
+use sdp_sys::{Errno, OwnedFd, fd, sys, time::monotonic_ns};
 
 use crate::{
     carrier,
     conn::Conn,
-    lifecycle,
+    handover::Heap,
+    lifecycle, process,
     table::{self, Entry},
 };
 
 /// Strangers that come to the private listener before our own connection does.
 const STRANGERS_MAX: u32 = 16;
+/// How long loopback may take to connect.
+const PATIENCE_NS: u64 = 500_000_000;
 /// Bytes on their way in one direction.
 const BUFFER: usize = 64 * 1024;
 /// Descriptors closed one by one where the kernel knows no `close_range`.
 const CLOSED_BY_HAND: c_int = 4096;
 
-/// A private connection.
-pub(crate) struct Pair {
-    /// For the program.
+/// A relay that waits for what it is to deliver.
+pub(crate) struct Relay {
+    /// The program's end of the private connection.
     ours: OwnedFd,
-    /// For what it is to read; never blocks.
-    other: OwnedFd,
+    /// Tells the process how many bytes there are; closed without, it ends.
+    word: OwnedFd,
+    /// The unread bytes; shared with the process.
+    pub(crate) unread: Heap,
 }
 
-impl Pair {
-    /// Connects to ourselves over loopback. `None`: not to be had here.
-    pub(crate) fn new() -> Option<Self> {
-        let listener = socket()?;
-        // SAFETY: all zeros is a valid address structure.
-        let mut address: sockaddr_in = unsafe { core::mem::zeroed() };
-        address.sin_family = libc::AF_INET as libc::sa_family_t;
-        address.sin_addr.s_addr = u32::from_be_bytes([127, 0, 0, 1]).to_be();
-        let len = size_of::<sockaddr_in>();
-        // SAFETY: the address outlives the calls.
-        unsafe {
-            sys!(libc::SYS_bind, listener.raw(), &raw const address, len).ok()?;
-            sys!(libc::SYS_listen, listener.raw(), 1).ok()?;
-        }
-        let address = name(libc::SYS_getsockname, listener.raw())?;
-        let ours = socket()?;
-        // SAFETY: as above.
-        unsafe { sys!(libc::SYS_connect, ours.raw(), &raw const address, len) }.ok()?;
-        let own = name(libc::SYS_getsockname, ours.raw())?;
-        for _ in 0..STRANGERS_MAX {
-            let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-            // SAFETY: null pointers: the address is asked for below. It has come, or a stranger has.
-            let accepted = unsafe { sys!(libc::SYS_accept4, listener.raw(), 0, 0, flags) };
-            let other = OwnedFd::new(accepted.ok()? as c_int);
-            let peer = name(libc::SYS_getpeername, other.raw())?;
-            if (peer.sin_port, peer.sin_addr.s_addr) == (own.sin_port, own.sin_addr.s_addr) {
-                return Some(Self { ours, other });
-            }
-        }
-        None
+impl Relay {
+    /// For the connection `carrier` with at most `room` unread bytes. `None`: not to be had here.
+    pub(crate) fn new(carrier: c_int, room: usize) -> Option<Self> {
+        let (ours, other) = pair()?;
+        copy_options(carrier, ours.raw());
+        let unread = Heap::shared(room)?;
+        let mut buffers = Buffers::new()?;
+        let mut ends: [c_int; 2] = [-1; 2];
+        // SAFETY: two writable ints.
+        unsafe { sys!(libc::SYS_pipe2, ends.as_mut_ptr(), libc::O_CLOEXEC) }.ok()?;
+        let [told, word] = ends.map(OwnedFd::new);
+        let fds = Fds { carrier, other: other.raw(), told: told.raw() };
+        start_process(fds, &unread, &mut buffers).then_some(Self { ours, word, unread })
     }
 
-    /// Puts the program's end in the place of the carrier, and `unread` in front of what the carrier still
-    /// brings. False: bytes are lost. In a section, with nobody else inside the connection's lanes.
-    pub(crate) fn replace(self, conn: &Conn, fd: c_int, unread: &[u8], is_peer_gone: bool) -> bool {
-        let Self { ours, other } = self;
-        copy_options(fd, ours.raw());
-        let rest = unread.get(send(other.raw(), unread)..).unwrap_or(&[]);
-        let is_all = rest.is_empty() && is_peer_gone && forward_all(fd, other.raw());
-        if !is_all && !start_process(fd, other.raw(), rest) {
+    /// Puts the program's end in the place of the carrier. False: the bytes are lost. The caller has the
+    /// connection pinned, in a section, with nobody else inside its lanes.
+    pub(crate) fn replace(self, conn: &Conn) -> bool {
+        let count = (self.unread.bytes().len() as u64).to_ne_bytes();
+        // SAFETY: eight readable bytes.
+        let told = unsafe { sys!(libc::SYS_write, self.word.raw(), count.as_ptr(), count.len()) };
+        if told != Ok(count.len()) {
             return false;
         }
-        conn.note_reason(if is_all { Reason::Orphaned } else { Reason::HandoverStuck });
-        crate::process::tell_heirs(conn, ours.raw());
+        process::tell_heirs(conn, self.ours.raw());
         let index = conn.index();
-        // The connection may be gone with its last number.
         table::walk(|number, entry| {
             if entry == Entry::Conn(index) {
-                put(ours.raw(), number);
+                put(self.ours.raw(), number);
                 lifecycle::forget(number);
             }
         });
@@ -95,8 +82,63 @@ impl Pair {
     }
 }
 
+/// A connection to ourselves over loopback: the program's end, and the other, which never blocks.
+fn pair() -> Option<(OwnedFd, OwnedFd)> {
+    let end = monotonic_ns().saturating_add(PATIENCE_NS);
+    let listener = socket()?;
+    // SAFETY: all zeros is a valid address structure.
+    let mut address: sockaddr_in = unsafe { core::mem::zeroed() };
+    address.sin_family = libc::AF_INET as libc::sa_family_t;
+    address.sin_addr.s_addr = u32::from_be_bytes([127, 0, 0, 1]).to_be();
+    let len = size_of::<sockaddr_in>();
+    // SAFETY: the address outlives the calls.
+    unsafe {
+        sys!(libc::SYS_bind, listener.raw(), &raw const address, len).ok()?;
+        sys!(libc::SYS_listen, listener.raw(), STRANGERS_MAX).ok()?;
+    }
+    let address = name(libc::SYS_getsockname, listener.raw())?;
+    let ours = socket()?;
+    // SAFETY: as above.
+    match unsafe { sys!(libc::SYS_connect, ours.raw(), &raw const address, len) } {
+        Ok(_) => {}
+        Err(Errno(libc::EINPROGRESS)) if wait(ours.raw(), libc::POLLOUT, end) => {}
+        Err(_) => return None,
+    }
+    let own = name(libc::SYS_getsockname, ours.raw())?;
+    for _ in 0..STRANGERS_MAX {
+        if !wait(listener.raw(), libc::POLLIN, end) {
+            return None;
+        }
+        let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        // SAFETY: null pointers: the address is asked for below.
+        let accepted = unsafe { sys!(libc::SYS_accept4, listener.raw(), 0, 0, flags) };
+        let other = OwnedFd::new(accepted.ok()? as c_int);
+        let peer = name(libc::SYS_getpeername, other.raw())?;
+        if (peer.sin_port, peer.sin_addr.s_addr) == (own.sin_port, own.sin_addr.s_addr) {
+            let one: c_int = 1;
+            let (level, option) = (libc::IPPROTO_TCP, libc::TCP_NODELAY);
+            // SAFETY: the int outlives the call.
+            let _ = unsafe {
+                sys!(libc::SYS_setsockopt, other.raw(), level, option, &raw const one, 4)
+            };
+            return Some((ours, other));
+        }
+    }
+    None
+}
+
+/// Waits for a descriptor until `end`. False when there is no time left.
+fn wait(fd: c_int, events: i16, end: u64) -> bool {
+    let left = end.saturating_sub(monotonic_ns());
+    let mut poll = libc::pollfd { fd, events, revents: 0 };
+    let time = libc::timespec { tv_sec: 0, tv_nsec: left.min(999_999_999) as i64 };
+    // SAFETY: both structures outlive the call; no signal mask. A handler that interrupts it is ours.
+    let ready = unsafe { sys!(libc::SYS_ppoll, &raw mut poll, 1, &raw const time, 0, 8) };
+    ready == Ok(1) && poll.revents & (libc::POLLERR | libc::POLLHUP) == 0
+}
+
 fn socket() -> Option<OwnedFd> {
-    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: no pointers.
     let made = unsafe { sys!(libc::SYS_socket, libc::AF_INET, kind, 0) };
     made.ok().map(|fd| OwnedFd::new(fd as c_int))
@@ -147,18 +189,6 @@ fn put(fd: c_int, number: c_int) {
     let _ = unsafe { sys!(libc::SYS_dup3, fd, number, cloexec) };
 }
 
-/// How many bytes the kernel takes now.
-fn send(to: c_int, bytes: &[u8]) -> usize {
-    let mut done = 0;
-    while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
-        match send_once(to, rest) {
-            Ok(n) => done += n,
-            Err(_) => break,
-        }
-    }
-    done
-}
-
 fn send_once(to: c_int, bytes: &[u8]) -> Result<usize, Errno> {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: the bytes outlive the call.
@@ -171,28 +201,41 @@ fn receive(from: c_int, to: &mut [u8]) -> Result<usize, Errno> {
     unsafe { sys!(libc::SYS_recvfrom, from, to.as_mut_ptr(), to.len(), flags, 0, 0) }
 }
 
-/// Sends what a carrier whose peer has gone still holds, and its end. False: something is left to do.
-fn forward_all(carrier: c_int, to: c_int) -> bool {
-    let mut buffer = [0u8; 4096];
-    loop {
-        match receive(carrier, &mut buffer) {
-            Ok(0) => {
-                // SAFETY: no pointers.
-                return unsafe { sys!(libc::SYS_shutdown, to, libc::SHUT_WR) }.is_ok();
-            }
-            Ok(n) if send(to, buffer.get(..n).unwrap_or(&[])) == n => {}
-            // What was taken and not sent is lost: the reader must not take it for an end.
-            Ok(_) | Err(Errno::ECONNRESET) => {
-                carrier::reset_on_close(to);
-                return true;
-            }
-            Err(_) => return false,
+/// What the relay process keeps of its parent's.
+#[derive(Clone, Copy)]
+struct Fds {
+    carrier: c_int,
+    other: c_int,
+    told: c_int,
+}
+
+/// Memory for both directions: the caller's stack may be a small one.
+struct Buffers(NonNull<u8>);
+
+impl Buffers {
+    fn new() -> Option<Self> {
+        process::map_private(2 * BUFFER).map(Self)
+    }
+
+    fn split(&mut self) -> [&mut [u8]; 2] {
+        // SAFETY: a private mapping of twice that many bytes, borrowed for as long as the halves.
+        unsafe {
+            [
+                core::slice::from_raw_parts_mut(self.0.as_ptr(), BUFFER),
+                core::slice::from_raw_parts_mut(self.0.as_ptr().add(BUFFER), BUFFER),
+            ]
         }
     }
 }
 
+impl Drop for Buffers {
+    fn drop(&mut self) {
+        process::unmap(self.0, 2 * BUFFER);
+    }
+}
+
 /// Starts the process that pumps. Nobody waits for it: it is the child of a child that has ended.
-fn start_process(carrier: c_int, other: c_int, first: &[u8]) -> bool {
+fn start_process(fds: Fds, unread: &Heap, buffers: &mut Buffers) -> bool {
     // SAFETY: a copy of this process without threads, which makes system calls and nothing else.
     let child = unsafe { sys!(libc::SYS_clone, 0, 0, 0, 0, 0) };
     match child {
@@ -200,7 +243,7 @@ fn start_process(carrier: c_int, other: c_int, first: &[u8]) -> bool {
             // SAFETY: as above.
             let pump = unsafe { sys!(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
             if pump == Ok(0) {
-                pump_until_both_end(carrier, other, first);
+                pump_until_both_end(fds, unread, buffers);
             }
             exit(if pump.is_ok() { 0 } else { 1 })
         }
@@ -233,7 +276,7 @@ struct Flow<'a> {
     to: c_int,
     /// Goes before what `from` brings.
     first: &'a [u8],
-    buffer: [u8; BUFFER],
+    buffer: &'a mut [u8],
     /// What of the buffer is still to be sent.
     held: Range<usize>,
     /// `from` has ended, and `to` knows it.
@@ -241,8 +284,8 @@ struct Flow<'a> {
 }
 
 impl<'a> Flow<'a> {
-    fn new(from: c_int, to: c_int, first: &'a [u8]) -> Self {
-        Self { from, to, first, buffer: [0; BUFFER], held: 0..0, is_done: false }
+    fn new(from: c_int, to: c_int, first: &'a [u8], buffer: &'a mut [u8]) -> Self {
+        Self { from, to, first, buffer, held: 0..0, is_done: false }
     }
 
     /// What is still to be sent.
@@ -270,7 +313,7 @@ impl<'a> Flow<'a> {
             return Ok(());
         }
         if self.rest().is_empty() {
-            match receive(self.from, &mut self.buffer) {
+            match receive(self.from, self.buffer) {
                 Ok(0) => {
                     self.is_done = true;
                     // SAFETY: no pointers.
@@ -297,17 +340,30 @@ impl<'a> Flow<'a> {
     }
 }
 
-/// The relay process. `carrier` and `other` are all that it keeps of its parent's.
-fn pump_until_both_end(carrier: c_int, other: c_int, first: &[u8]) -> ! {
+/// The relay process.
+fn pump_until_both_end(fds: Fds, unread: &Heap, buffers: &mut Buffers) -> ! {
     let all = u64::MAX;
     // SAFETY: the mask outlives the call; the texts end with NUL.
     unsafe {
         let _ = sys!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const all, 0, 8);
         let _ = sys!(libc::SYS_prctl, libc::PR_SET_NAME, c"sdp-relay".as_ptr());
+        let _ = sys!(libc::SYS_setsid);
         let _ = sys!(libc::SYS_chdir, c"/".as_ptr());
     }
-    let Ok((carrier, other)) = keep_only(carrier, other) else { exit(1) };
-    let mut flows = [Flow::new(carrier, other, first), Flow::new(other, carrier, &[])];
+    let Ok([carrier, other, told]) = keep_only([fds.carrier, fds.other, fds.told]) else { exit(1) };
+    let mut count = [0u8; 8];
+    // SAFETY: eight writable bytes.
+    let got = unsafe { sys!(libc::SYS_read, told, count.as_mut_ptr(), count.len()) };
+    if got != Ok(count.len()) {
+        exit(1); // called off
+    }
+    let first = unread.first(u64::from_ne_bytes(count));
+    // An end that nobody has spoken is a reset, also when this process is killed.
+    carrier::set_reset_on_close(carrier, true);
+    carrier::set_reset_on_close(other, true);
+    let [inward, outward] = buffers.split();
+    let mut flows =
+        [Flow::new(carrier, other, first, inward), Flow::new(other, carrier, &[], outward)];
     while flows.iter().any(|flow| !flow.is_done) {
         let mut polls = [carrier, other].map(|fd| {
             let events = flows.iter().fold(0, |events, flow| events | flow.wish(fd));
@@ -318,32 +374,29 @@ fn pump_until_both_end(carrier: c_int, other: c_int, first: &[u8]) -> ! {
         let _ =
             unsafe { sys!(libc::SYS_ppoll, polls.as_mut_ptr(), 2, null::<u8>(), null::<u8>(), 8) };
         if flows.iter_mut().any(|flow| flow.step().is_err()) {
-            // Whoever is left shall not take it for an end.
-            carrier::reset_on_close(carrier);
-            carrier::reset_on_close(other);
-            break;
+            exit(1);
         }
     }
+    carrier::set_reset_on_close(carrier, false);
+    carrier::set_reset_on_close(other, false);
     exit(0)
 }
 
-/// Closes every other descriptor; the numbers that the two have then.
-fn keep_only(carrier: c_int, other: c_int) -> Result<(c_int, c_int), Errno> {
-    // First out of the way of 0 and 1.
-    // SAFETY: no pointers.
-    let (carrier, other) = unsafe {
-        (
-            sys!(libc::SYS_fcntl, carrier, libc::F_DUPFD, 2)? as c_int,
-            sys!(libc::SYS_fcntl, other, libc::F_DUPFD, 2)? as c_int,
-        )
-    };
-    for (from, to) in [(carrier, 0), (other, 1)] {
+/// Closes every other descriptor; the numbers that these have then.
+fn keep_only(fds: [c_int; 3]) -> Result<[c_int; 3], Errno> {
+    let mut high = [0; 3];
+    for (high, fd) in high.iter_mut().zip(fds) {
+        // First out of the way of the numbers that they are to have.
+        // SAFETY: no pointers.
+        *high = unsafe { sys!(libc::SYS_fcntl, fd, libc::F_DUPFD, 3)? } as c_int;
+    }
+    for (high, number) in high.into_iter().zip(0..) {
         // SAFETY: as above.
-        unsafe { sys!(libc::SYS_dup3, from, to, 0)? };
+        unsafe { sys!(libc::SYS_dup3, high, number as c_int, 0)? };
     }
     // SAFETY: as above.
-    if unsafe { sys!(libc::SYS_close_range, 2, u32::MAX, 0) }.is_err() {
-        (2..CLOSED_BY_HAND).for_each(fd::close);
+    if unsafe { sys!(libc::SYS_close_range, 3, u32::MAX, 0) }.is_err() {
+        (3..CLOSED_BY_HAND).for_each(fd::close);
     }
-    Ok((0, 1))
+    Ok([0, 1, 2])
 }

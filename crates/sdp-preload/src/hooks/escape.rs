@@ -489,7 +489,7 @@ unsafe fn changes(number: c_long, a: usize, b: usize, c: usize) {
         libc::SYS_capset => unsafe { privilege::before_capset(a as _, b as _) },
         libc::SYS_chroot => privilege::before_chroot(),
         libc::SYS_unshare => privilege::before_unshare(a as c_int),
-        libc::SYS_setns => privilege::before_setns(b as c_int),
+        libc::SYS_setns => privilege::before_setns(a as c_int, b as c_int),
         _ => {}
     }
 }

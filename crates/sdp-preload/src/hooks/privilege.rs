@@ -27,6 +27,7 @@ pub(super) fn enter_sandbox<T: Copy + PartialEq>(failed: T, real: impl Fn() -> T
     if is_sandboxed() || (calls::involved() && process::is_borrowed()) {
         return real();
     }
+    let left_something = calls::involved();
     calls::leaving(Leave::Sandbox);
     SANDBOXED.store(true, Ordering::Relaxed);
     sdp_sys::section::set_deferring(false);
@@ -34,15 +35,25 @@ pub(super) fn enter_sandbox<T: Copy + PartialEq>(failed: T, real: impl Fn() -> T
     if result == failed {
         SANDBOXED.store(false, Ordering::Relaxed);
         sdp_sys::section::set_deferring(true);
+        if !left_something {
+            calls::stays_after_all();
+        }
     }
     result
 }
 
-/// Whether looking at the process's identity is worth anything, and allowed.
-fn matters() -> bool {
-    calls::involved() && !is_sandboxed() && !process::is_borrowed()
+/// Whether looking at the process's identity is allowed, and its state ours to change.
+fn is_ours() -> bool {
+    !is_sandboxed() && !process::is_borrowed()
 }
 
+/// [`is_ours`], and worth anything.
+fn matters() -> bool {
+    calls::involved() && is_ours()
+}
+
+/// Of `linux/nsfs.h`.
+const NS_GET_NSTYPE: libc::c_ulong = 0xb703;
 const CAP_SETGID: u32 = 6;
 const CAP_SETUID: u32 = 7;
 const CAP_SYS_CHROOT: u32 = 18;
@@ -245,8 +256,9 @@ pub(super) fn before_chroot() {
 /// `unshare`. A descriptor table of its own for one thread is more than the table of this library can
 /// tell apart, so it ends the lanes too.
 pub(super) fn before_unshare(flags: c_int) {
-    if flags & libc::CLONE_NEWPID != 0 {
-        calls::children_elsewhere();
+    let may_move = || flags & libc::CLONE_NEWUSER != 0 || may(CAP_SYS_ADMIN);
+    if flags & libc::CLONE_NEWPID != 0 && is_ours() && may_move() {
+        calls::children_elsewhere(true);
     }
     if flags & (libc::CLONE_NEWUSER | libc::CLONE_FILES | libc::CLONE_NEWNET) == 0 || !matters() {
         return;
@@ -258,10 +270,18 @@ pub(super) fn before_unshare(flags: c_int) {
     }
 }
 
-/// `setns`: `kind` 0 takes whatever the descriptor names.
-pub(super) fn before_setns(kind: c_int) {
-    if kind == 0 || kind & libc::CLONE_NEWPID != 0 {
-        calls::children_elsewhere();
+/// `setns`: `kind` 0 takes whatever the descriptor `fd` names.
+pub(super) fn before_setns(fd: c_int, kind: c_int) {
+    // SAFETY: no pointers.
+    let named = || unsafe { sdp_sys::sys!(libc::SYS_ioctl, fd, NS_GET_NSTYPE) };
+    let is_process =
+        || kind & libc::CLONE_NEWPID != 0 || named() == Ok(libc::CLONE_NEWPID as usize);
+    if (kind == 0 || kind & libc::CLONE_NEWPID != 0)
+        && matters()
+        && may(CAP_SYS_ADMIN)
+        && is_process()
+    {
+        calls::children_elsewhere(true);
     }
     let relevant = kind == 0 || kind & (libc::CLONE_NEWUSER | libc::CLONE_NEWNET) != 0;
     if !relevant || !matters() {
@@ -334,7 +354,7 @@ hooks! {
     }
 
     fn setns(fd: c_int, kind: c_int) -> c_int {
-        before_setns(kind);
+        before_setns(fd, kind);
         real::setns(fd, kind)
     }
 }

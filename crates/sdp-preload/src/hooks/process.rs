@@ -121,11 +121,16 @@ hooks! {
             return real::clone(run as *const c_void, stack, flags, arg, ptid, tls, ctid);
         }
         let mut first = Start { child: run, arg };
+        let is_elsewhere = flags & libc::CLONE_NEWPID != 0;
+        let before = is_elsewhere && calls::children_elsewhere(true);
         calls::fork_prepare();
         let pid = real::clone(
             start as *const c_void, stack, flags, (&raw mut first).cast(), ptid, tls, ctid,
         );
         calls::fork_parent(pid);
+        if is_elsewhere {
+            calls::children_elsewhere(before);
+        }
         pid
     }
 
