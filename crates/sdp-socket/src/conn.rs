@@ -236,6 +236,8 @@ static HINT: AtomicU32 = AtomicU32::new(0);
 
 /// Connections that only calls hold open.
 static KEPT_ONES: AtomicU32 = AtomicU32::new(0);
+/// Hidden duplicates that are kept for calls.
+static KEPT_NUMBERS: AtomicU32 = AtomicU32::new(0);
 
 /// In a fork child: each connection that only calls of the parent held open.
 pub(crate) fn each_kept(mut each: impl FnMut(&'static Conn)) {
@@ -248,6 +250,44 @@ pub(crate) fn each_kept(mut each: impl FnMut(&'static Conn)) {
             && conn.may_end()
         {
             each(conn);
+        }
+    }
+}
+
+/// Before the process exits: each connection that only calls hold open, and what was kept for them.
+pub(crate) fn each_kept_number(mut each: impl FnMut(&'static Conn, i32)) {
+    if KEPT_ONES.load(Ordering::SeqCst) == 0 {
+        return;
+    }
+    for conn in (0..CONNS).filter_map(|index| get(index as u32)) {
+        if conn.state.load(Ordering::SeqCst) != KEPT {
+            continue;
+        }
+        conn.pin(Half::Receive);
+        if conn.state.load(Ordering::SeqCst) == KEPT
+            && let Some(fd) = conn.kept()
+        {
+            each(conn, fd);
+        }
+        conn.unpin(Half::Receive);
+    }
+}
+
+/// A hidden descriptor is another one now (−1: gone): calls go on with that.
+pub(crate) fn move_kept(from: i32, to: impl FnOnce() -> i32) {
+    if KEPT_NUMBERS.load(Ordering::SeqCst) == 0 {
+        return;
+    }
+    let order = (Ordering::SeqCst, Ordering::Relaxed);
+    let keeper = (0..CONNS)
+        .filter_map(|index| get(index as u32))
+        .find(|conn| conn.kept.load(Ordering::SeqCst) == from + 1);
+    if let Some(conn) = keeper {
+        let to = to();
+        if conn.kept.compare_exchange(from + 1, to + 1, order.0, order.1).is_err() {
+            process::close_hidden(to); // the last call has left
+        } else if to < 0 {
+            KEPT_NUMBERS.fetch_sub(1, Ordering::SeqCst);
         }
     }
 }
@@ -611,6 +651,21 @@ impl Conn {
         self.owed.load(Ordering::Relaxed) != 0
     }
 
+    /// The kernel has told the program of `error`: of the end of a connection only once, whatever ended it.
+    pub(crate) fn note_told(&self, error: Errno) {
+        const ENDS: [i32; 6] = [
+            libc::ECONNRESET,
+            libc::ETIMEDOUT,
+            libc::EHOSTUNREACH,
+            libc::ENETUNREACH,
+            libc::ECONNREFUSED,
+            libc::ECONNABORTED,
+        ];
+        if ENDS.contains(&error.0) {
+            self.set(flag::RESET_TOLD);
+        }
+    }
+
     /// Takes the error that is owed to the program.
     #[inline]
     pub(crate) fn take_owed(&self) -> Option<Errno> {
@@ -637,11 +692,19 @@ impl Conn {
 
     #[inline]
     pub(crate) fn unpin(&self, half: Half) {
+        if self.pins[half as usize].load(Ordering::Relaxed) == 0 {
+            return; // of a call of the parent's, in whose handler this process was forked
+        }
         if Way::now().sub(&self.pins[half as usize], 1) == 1
             && self.state.load(Ordering::SeqCst) == CLOSING
         {
             self.tear_down_if_unused();
         }
+    }
+
+    /// Whether a call of this process is on the connection.
+    pub(crate) fn is_pinned(&self) -> bool {
+        self.pins.iter().any(|pins| pins.load(Ordering::SeqCst) != 0)
     }
 
     /// Whether another thread of this process may wait for the same half: it is in a call, or the
@@ -659,7 +722,7 @@ impl Conn {
         self.holds.store(0, Ordering::Relaxed);
         self.turn.store(0, Ordering::Relaxed);
         self.flags.fetch_and(!flag::TURN, Ordering::SeqCst);
-        self.kept.store(0, Ordering::Relaxed); // hidden descriptors are the parent's
+        self.take_kept(); // hidden descriptors are the parent's
         if self.meeting_lock.load(Ordering::Relaxed) != 0 {
             // Another thread of the parent was in the middle of a step: what it left is not to be
             // trusted, not even its descriptors, which are closed by exec or exit.
@@ -751,7 +814,8 @@ impl Conn {
         // Checked: a fork in a handler of the call has forgotten it in the child.
         let left =
             self.holds.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
-        left == Ok(1) && self.kept.load(Ordering::SeqCst) != 0
+        left == Ok(1)
+            && (self.kept.load(Ordering::SeqCst) != 0 || self.state.load(Ordering::SeqCst) == KEPT)
     }
 
     /// The descriptor that was kept for calls.
@@ -767,9 +831,15 @@ impl Conn {
             return;
         }
         let Some(raw) = process::hidden_duplicate(fd) else { return };
-        let kept =
-            self.kept.compare_exchange(0, raw + 1, Ordering::SeqCst, Ordering::SeqCst).is_ok();
-        if !kept {
+        self.put_kept_back(raw);
+    }
+
+    /// Keeps a hidden duplicate, unless there is one by now.
+    pub(crate) fn put_kept_back(&self, raw: i32) {
+        let order = (Ordering::SeqCst, Ordering::SeqCst);
+        KEPT_NUMBERS.fetch_add(1, Ordering::SeqCst);
+        if self.kept.compare_exchange(0, raw + 1, order.0, order.1).is_err() {
+            KEPT_NUMBERS.fetch_sub(1, Ordering::SeqCst);
             process::close_hidden(raw);
         }
     }
@@ -777,7 +847,11 @@ impl Conn {
     /// Forgets the descriptor that was kept; for whoever closes it.
     pub(crate) fn take_kept(&self) -> Option<i32> {
         let raw = self.kept.swap(0, Ordering::SeqCst);
-        (raw != 0).then_some(raw - 1)
+        if raw == 0 {
+            return None;
+        }
+        KEPT_NUMBERS.fetch_sub(1, Ordering::SeqCst);
+        Some(raw - 1)
     }
 
     /// The last descriptor of the program's is gone. False: the end may be now, by the caller; true: it
@@ -786,10 +860,15 @@ impl Conn {
         if self.kept().is_none() {
             return false;
         }
-        KEPT_ONES.fetch_add(1, Ordering::Relaxed);
-        self.state.store(KEPT, Ordering::SeqCst);
+        self.put_end_off();
         // Pairs with `leave`: one of the two sees the other.
         self.is_held() || !self.may_end()
+    }
+
+    /// The end comes when the last call has left.
+    pub(crate) fn put_end_off(&self) {
+        KEPT_ONES.fetch_add(1, Ordering::Relaxed);
+        self.state.store(KEPT, Ordering::SeqCst);
     }
 
     /// Whether it is the caller who ends what [`Conn::ends_later`] put off.

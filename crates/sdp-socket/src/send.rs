@@ -262,9 +262,12 @@ fn gate_contended(conn: &Conn, fd: Option<c_int>, lines: &HalfLines, mine: u32) 
         }
         if now.saturating_sub(looked) > GATE_LOOK_NS {
             looked = now;
-            if is_peer_dead(conn, fd) {
-                // It was killed inside, and what it was about to publish it has not sent.
-                gate.store(mine, Ordering::Release);
+            let holder = gate.load(Ordering::Relaxed);
+            // It was killed inside, and what it was about to publish it has not sent.
+            if holder != 0
+                && is_peer_dead(conn, fd)
+                && gate.compare_exchange(holder, mine, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            {
                 return true;
             }
         }
@@ -278,9 +281,10 @@ fn gate_contended(conn: &Conn, fd: Option<c_int>, lines: &HalfLines, mine: u32) 
 /// for sending. One that cannot be found out lives. `fd`: the carrier, where the table may not know it.
 fn is_peer_dead(conn: &Conn, fd: Option<c_int>) -> bool {
     conn.peer_pid().is_some_and(sdp_sys::pid::is_dead)
-        && fd
-            .or_else(|| crate::table::number_of(conn))
-            .is_some_and(|fd| carrier::is_over(fd) || is_orphaned(conn, fd))
+        && fd.or_else(|| crate::table::number_of(conn)).is_some_and(|fd| {
+            // Not FIN: a process that has forked may have ended after a half-close, and its child reads.
+            carrier::tcp_state(fd) == carrier::TCP_CLOSE || is_orphaned(conn, fd)
+        })
 }
 
 /// Whether nobody has the peer's socket open. FIN alone does not tell where it waits behind bytes that
@@ -535,9 +539,7 @@ fn kernel_send(
                 return Some(Attempt::Failed(Errno::EPIPE));
             }
             Err(e) => {
-                if e == Errno::ECONNRESET {
-                    conn.set(flag::RESET_TOLD);
-                }
+                conn.note_told(e);
                 return Some(Attempt::Failed(e));
             }
         }

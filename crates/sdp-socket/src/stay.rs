@@ -200,11 +200,14 @@ extern "C" fn abandoned(stay: *mut c_void) {
         spin::stopped();
     }
     if stay.sleeps.swap(false, Relaxed) {
-        if let Some(bell) = process::bell() {
+        let set = stay.set.swap(-1, Relaxed);
+        let set = WaitSet::from_parts(set, stay.bells.load(Relaxed) as u32);
+        if let Some(bell) = process::bell()
+            && set.is_current()
+        {
             bell.wake_up();
         }
-        let set = stay.set.swap(-1, Relaxed);
-        drop(WaitSet::from_parts(set, stay.bells.load(Relaxed) as u32));
+        drop(set);
     }
     if let Some((conn, half)) = stay.on {
         stay.leave();

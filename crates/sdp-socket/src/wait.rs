@@ -187,7 +187,9 @@ pub(crate) fn fall_asleep(stay: Pin<&Stay>, bell: Option<Bell>, set: &WaitSet) {
 pub(crate) fn wake_up(stay: Pin<&Stay>, bell: Option<Bell>, set: &WaitSet) {
     let _section = section::Guard::enter();
     stay.sleeps(false, set);
-    if let Some(bell) = bell {
+    if let Some(bell) = bell
+        && set.is_current()
+    {
         bell.wake_up();
     }
 }
