@@ -113,6 +113,8 @@ pub(crate) fn send(first: Ticket, buffers: &mut Buffers, flags: c_int) -> Result
                     wait::Woken::Look if wait::was_interrupted(&mut mark) && done > 0 => {
                         return Ok(done);
                     }
+                    // Closed meanwhile, the number may be another connection's.
+                    wait::Woken::Look if !conn.is_current() => {}
                     wait::Woken::Look => promote::advance(&conn, number),
                     wait::Woken::TimedOut => return partial(Errno::EAGAIN),
                     wait::Woken::Interrupted => return partial(Errno::EINTR),

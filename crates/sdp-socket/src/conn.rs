@@ -135,6 +135,20 @@ const TEARING: u32 = 3;
 /// No descriptor of the program's is left, calls that sleep still hold it.
 const KEPT: u32 = 4;
 
+/// Who has the turn, of a connection's turn word.
+const fn holder_in(word: u64) -> u32 {
+    word as u32
+}
+
+/// Who has it next.
+const fn next_in(word: u64) -> u32 {
+    (word >> 32) as u32
+}
+
+const fn turn_word(holder: u32, next: u32) -> u64 {
+    (next as u64) << 32 | holder as u64
+}
+
 /// A connection slot.
 #[repr(C, align(128))]
 pub(crate) struct Conn {
@@ -143,10 +157,11 @@ pub(crate) struct Conn {
     pins: [AtomicU32; 2],
     /// Calls that sleep, or have slept, and hold the connection: it is open while there are any.
     holds: AtomicU32,
-    /// Id of the thread whose turn it is to send; 0 none. Other than 0 with `flag::TURN`.
-    turn: AtomicU32,
     /// Hidden duplicate for them + 1; 0 none.
     kept: AtomicI32,
+    /// Id of the thread whose turn it is to send; 0 none. Other than 0 with `flag::TURN`. In the upper half
+    /// the id of the one whose turn is next; 0 nobody waits.
+    turn: AtomicU64,
     stage: AtomicU32,
     pub(crate) flags: AtomicU32,
     /// Family row + 1; 0: none.
@@ -223,6 +238,8 @@ static HINT: AtomicU32 = AtomicU32::new(0);
 
 /// Connections that only calls hold open.
 static KEPT_ONES: AtomicU32 = AtomicU32::new(0);
+/// Hidden duplicates that are kept for calls.
+static KEPT_NUMBERS: AtomicU32 = AtomicU32::new(0);
 
 /// In a fork child: each connection that only calls of the parent held open.
 pub(crate) fn each_kept(mut each: impl FnMut(&'static Conn)) {
@@ -235,6 +252,44 @@ pub(crate) fn each_kept(mut each: impl FnMut(&'static Conn)) {
             && conn.may_end()
         {
             each(conn);
+        }
+    }
+}
+
+/// Before the process exits: each connection that only calls hold open, and what was kept for them.
+pub(crate) fn each_kept_number(mut each: impl FnMut(&'static Conn, i32)) {
+    if KEPT_ONES.load(Ordering::SeqCst) == 0 {
+        return;
+    }
+    for conn in (0..CONNS).filter_map(|index| get(index as u32)) {
+        if conn.state.load(Ordering::SeqCst) != KEPT {
+            continue;
+        }
+        conn.pin(Half::Receive);
+        if conn.state.load(Ordering::SeqCst) == KEPT
+            && let Some(fd) = conn.kept()
+        {
+            each(conn, fd);
+        }
+        conn.unpin(Half::Receive);
+    }
+}
+
+/// A hidden descriptor is another one now (−1: gone): calls go on with that.
+pub(crate) fn move_kept(from: i32, to: impl FnOnce() -> i32) {
+    if KEPT_NUMBERS.load(Ordering::SeqCst) == 0 {
+        return;
+    }
+    let order = (Ordering::SeqCst, Ordering::Relaxed);
+    let keeper = (0..CONNS)
+        .filter_map(|index| get(index as u32))
+        .find(|conn| conn.kept.load(Ordering::SeqCst) == from + 1);
+    if let Some(conn) = keeper {
+        let to = to();
+        if conn.kept.compare_exchange(from + 1, to + 1, order.0, order.1).is_err() {
+            process::close_hidden(to); // the last call has left
+        } else if to < 0 {
+            KEPT_NUMBERS.fetch_sub(1, Ordering::SeqCst);
         }
     }
 }
@@ -300,7 +355,6 @@ impl Conn {
             &self.peer_slept,
             &self.idle_wakes,
             &self.holds,
-            &self.turn,
         ] {
             word.store(0, Ordering::Relaxed);
         }
@@ -310,7 +364,7 @@ impl Conn {
         for word in &self.bytes {
             word.store(0, Ordering::Relaxed);
         }
-        for word in [&self.looked, &self.looked_head, &self.one_way] {
+        for word in [&self.looked, &self.looked_head, &self.one_way, &self.turn] {
             word.store(0, Ordering::Relaxed);
         }
         self.spin.store(crate::spin::Learnt::NEW.to_word(), Ordering::Relaxed);
@@ -599,6 +653,21 @@ impl Conn {
         self.owed.load(Ordering::Relaxed) != 0
     }
 
+    /// The kernel has told the program of `error`: of the end of a connection only once, whatever ended it.
+    pub(crate) fn note_told(&self, error: Errno) {
+        const ENDS: [i32; 6] = [
+            libc::ECONNRESET,
+            libc::ETIMEDOUT,
+            libc::EHOSTUNREACH,
+            libc::ENETUNREACH,
+            libc::ECONNREFUSED,
+            libc::ECONNABORTED,
+        ];
+        if ENDS.contains(&error.0) {
+            self.set(flag::RESET_TOLD);
+        }
+    }
+
     /// Takes the error that is owed to the program.
     #[inline]
     pub(crate) fn take_owed(&self) -> Option<Errno> {
@@ -630,11 +699,19 @@ impl Conn {
 
     #[inline]
     pub(crate) fn unpin(&self, half: Half) {
+        if self.pins[half as usize].load(Ordering::Relaxed) == 0 {
+            return; // of a call of the parent's, in whose handler this process was forked
+        }
         if Way::now().sub(&self.pins[half as usize], 1) == 1
             && self.state.load(Ordering::SeqCst) == CLOSING
         {
             self.tear_down_if_unused();
         }
+    }
+
+    /// Whether a call of this process is on the connection.
+    pub(crate) fn is_pinned(&self) -> bool {
+        self.pins.iter().any(|pins| pins.load(Ordering::SeqCst) != 0)
     }
 
     /// Whether another thread of this process may wait for the same half: it is in a call, or the
@@ -650,8 +727,9 @@ impl Conn {
             word.store(0, Ordering::Relaxed);
         }
         self.holds.store(0, Ordering::Relaxed);
-        self.end_turn(self.turn.load(Ordering::Relaxed));
-        self.kept.store(0, Ordering::Relaxed); // hidden descriptors are the parent's
+        self.turn.store(0, Ordering::Relaxed);
+        self.flags.fetch_and(!flag::TURN, Ordering::SeqCst);
+        self.take_kept(); // hidden descriptors are the parent's
         if self.meeting_lock.load(Ordering::Relaxed) != 0 {
             // Another thread of the parent was in the middle of a step: what it left is not to be
             // trusted, not even its descriptors, which are closed by exec or exit.
@@ -679,8 +757,21 @@ impl Conn {
     /// The calling thread's send is about to wait with a part of it sent. Under the half's lock, by whom
     /// [`Conn::turn_of`] hinders not.
     pub(crate) fn take_turn(&self, thread: u32) {
-        self.turn.store(thread, Ordering::Relaxed);
+        let _ = self.turn.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |word| {
+            let next = next_in(word);
+            Some(turn_word(thread, if next == thread { 0 } else { next }))
+        });
         self.set(flag::TURN);
+    }
+
+    /// The calling thread waits for its turn: whoever ends one hands it on. Only one thread is next, and
+    /// the others ask again when it is done.
+    pub(crate) fn want_turn(&self, thread: u32) {
+        let _ = self.turn.fetch_update(Ordering::SeqCst, Ordering::Relaxed, |word| {
+            let holder = holder_in(word);
+            (holder != 0 && holder != thread && next_in(word) == 0)
+                .then(|| turn_word(holder, thread))
+        });
     }
 
     /// The thread that is in the middle of a send, if that is another one than `thread`.
@@ -689,19 +780,35 @@ impl Conn {
         if !self.has(flag::TURN) {
             return None;
         }
-        let holder = self.turn.load(Ordering::Relaxed);
+        let holder = holder_in(self.turn.load(Ordering::Relaxed));
         (holder != 0 && holder != thread()).then_some(holder)
     }
 
-    /// The turn of `thread` is over. False if it had none, or has lost it.
+    /// The turn of `thread` is over, and is the next one's. False if it had none, or has lost it.
     pub(crate) fn end_turn(&self, thread: u32) -> bool {
-        if thread == 0 || self.turn.load(Ordering::Relaxed) != thread {
+        if thread == 0 || holder_in(self.turn.load(Ordering::SeqCst)) != thread {
             return false;
         }
         // The flag first: the next one whose turn it is writes the word before it sets the flag.
         self.flags.fetch_and(!flag::TURN, Ordering::SeqCst);
-        let order = (Ordering::SeqCst, Ordering::Relaxed);
-        self.turn.compare_exchange(thread, 0, order.0, order.1).is_ok()
+        let ended = self.turn.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |word| {
+            (holder_in(word) == thread).then(|| turn_word(next_in(word), 0))
+        });
+        // Without the hand-over a thread that sends again and again would find the lock free long before
+        // the one that it woke.
+        if ended.is_ok_and(|word| next_in(word) != 0) {
+            self.set(flag::TURN);
+        }
+        ended.is_ok()
+    }
+
+    /// `thread` neither has the turn any more nor waits for it. As [`Conn::end_turn`].
+    pub(crate) fn give_up_turn(&self, thread: u32) -> bool {
+        // First: after this nobody can hand it the turn.
+        let _ = self.turn.fetch_update(Ordering::SeqCst, Ordering::Relaxed, |word| {
+            (next_in(word) == thread).then(|| turn_word(holder_in(word), 0))
+        });
+        self.end_turn(thread)
     }
 
     /// Whether calls hold the connection.
@@ -714,7 +821,8 @@ impl Conn {
         // Checked: a fork in a handler of the call has forgotten it in the child.
         let left =
             self.holds.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
-        left == Ok(1) && self.kept.load(Ordering::SeqCst) != 0
+        left == Ok(1)
+            && (self.kept.load(Ordering::SeqCst) != 0 || self.state.load(Ordering::SeqCst) == KEPT)
     }
 
     /// The descriptor that was kept for calls.
@@ -730,9 +838,15 @@ impl Conn {
             return;
         }
         let Some(raw) = process::hidden_duplicate(fd) else { return };
-        let kept =
-            self.kept.compare_exchange(0, raw + 1, Ordering::SeqCst, Ordering::SeqCst).is_ok();
-        if !kept {
+        self.put_kept_back(raw);
+    }
+
+    /// Keeps a hidden duplicate, unless there is one by now.
+    pub(crate) fn put_kept_back(&self, raw: i32) {
+        let order = (Ordering::SeqCst, Ordering::SeqCst);
+        KEPT_NUMBERS.fetch_add(1, Ordering::SeqCst);
+        if self.kept.compare_exchange(0, raw + 1, order.0, order.1).is_err() {
+            KEPT_NUMBERS.fetch_sub(1, Ordering::SeqCst);
             process::close_hidden(raw);
         }
     }
@@ -740,7 +854,11 @@ impl Conn {
     /// Forgets the descriptor that was kept; for whoever closes it.
     pub(crate) fn take_kept(&self) -> Option<i32> {
         let raw = self.kept.swap(0, Ordering::SeqCst);
-        (raw != 0).then_some(raw - 1)
+        if raw == 0 {
+            return None;
+        }
+        KEPT_NUMBERS.fetch_sub(1, Ordering::SeqCst);
+        Some(raw - 1)
     }
 
     /// The last descriptor of the program's is gone. False: the end may be now, by the caller; true: it
@@ -749,10 +867,15 @@ impl Conn {
         if self.kept().is_none() {
             return false;
         }
-        KEPT_ONES.fetch_add(1, Ordering::Relaxed);
-        self.state.store(KEPT, Ordering::SeqCst);
+        self.put_end_off();
         // Pairs with `leave`: one of the two sees the other.
         self.is_held() || !self.may_end()
+    }
+
+    /// The end comes when the last call has left.
+    pub(crate) fn put_end_off(&self) {
+        KEPT_ONES.fetch_add(1, Ordering::Relaxed);
+        self.state.store(KEPT, Ordering::SeqCst);
     }
 
     /// Whether it is the caller who ends what [`Conn::ends_later`] put off.

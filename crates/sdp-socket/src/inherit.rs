@@ -291,6 +291,11 @@ pub(crate) fn exiting() {
             }
         }
     });
+    crate::conn::each_kept_number(|conn, fd| {
+        if conn.stage() == Stage::Attached {
+            crate::lifecycle::settle_end(conn, fd);
+        }
+    });
     if let Some(page) = process::page() {
         page.mark_exited();
     }

@@ -310,9 +310,17 @@ fn closed_number(conn: &Conn, fd: c_int) {
     let is_held = conn.is_held();
     if is_held {
         conn.keep(fd); // for one that fell asleep meanwhile
+    }
+    if is_held || conn.is_pinned() {
         // Whoever uses the number uses it under a half's lock: before here, or never more.
         let _ = receive::with_sink(conn, |_, _, _, _| Ok(()));
         let _ = send::with_source(conn, |_, _, _, _| Ok(()));
+    }
+    if is_held {
+        // One that sleeps on a number which means something else by now looks again.
+        process::ring_own(conn.index());
+        // The last call may leave, and end the connection, as soon as the reference is gone.
+        conn.pin(Half::Send);
     }
     if !conn.unreference() {
         if is_held {
@@ -324,23 +332,35 @@ fn closed_number(conn: &Conn, fd: c_int) {
         end(conn);
         kept.into_iter().for_each(process::close_hidden);
     }
+    if is_held {
+        conn.unpin(Half::Send);
+    }
 }
 
 /// The last call that held a connection has left, for which something was put off when a number of it was
-/// closed. The caller has it pinned, or a reference to it.
+/// closed. The caller has it pinned.
 pub(crate) fn left(conn: &Conn) {
-    if conn.is_held() {
-        return;
-    }
-    if conn.may_end() {
-        if let Some(fd) = conn.kept() {
-            last_close(conn, fd);
-        }
+    // Again only if another call came and went between two looks.
+    while !conn.is_held() {
+        let ends = conn.may_end();
         let kept = conn.take_kept();
-        end(conn);
+        if conn.is_held() {
+            // Another call began to sleep meanwhile: either it has found nothing kept, and does not, or it
+            // goes on with what is put back.
+            kept.into_iter().for_each(|raw| conn.put_kept_back(raw));
+            if ends {
+                conn.put_end_off();
+            }
+            continue;
+        }
+        if ends {
+            if let Some(fd) = kept {
+                last_close(conn, fd);
+            }
+            end(conn);
+        }
         kept.into_iter().for_each(process::close_hidden);
-    } else {
-        conn.take_kept().into_iter().for_each(process::close_hidden);
+        return;
     }
 }
 

@@ -331,9 +331,7 @@ fn step(
                     continue;
                 }
                 KernelRead::Failed(e) => {
-                    if e == Errno::ECONNRESET {
-                        conn.set(flag::RESET_TOLD);
-                    }
+                    conn.note_told(e);
                     if total == 0 {
                         return Err(e);
                     }
@@ -383,7 +381,9 @@ fn step(
             }
             return match carrier::peek(conn.fd()) {
                 // A FIN comes behind all bells. Without them it was a reset, whose error whoever ate bells
-                // may have taken; what the peer sent after the switch is lost.
+                // may have taken; what the peer sent after the switch is lost. While the connection stands it
+                // is the program that reads no more (SHUT_RD).
+                Ok(0) if carrier::tcp_state(conn.fd()) != carrier::TCP_CLOSE => Ok(0),
                 Ok(0) => told_of_reset(conn),
                 Ok(_) => Err(Errno::EAGAIN),
                 Err(e) => Err(e),
@@ -410,10 +410,8 @@ fn step(
 /// The kernel lane has ended, and no FIN is among what came: it was a reset. The kernel tells of that
 /// once, and bells that are rung or eaten, or a sender who was told EPIPE instead (E3), may have taken
 /// the word. Bytes that the peer had handed to its kernel may be missing, so this is no end of stream.
-fn is_end_without_fin(conn: &Conn, sink: &SinkState) -> bool {
-    sink.is_counted
-        && crate::table::number_of(conn)
-            .is_some_and(|fd| carrier::ended_at(fd) == Some(sink.carrier_read))
+fn is_end_without_fin(conn: &Pinned, sink: &SinkState) -> bool {
+    sink.is_counted && carrier::ended_at(conn.fd()) == Some(sink.carrier_read)
 }
 
 /// The reset that a program has to learn of: once, then it is an end of stream.

@@ -1,6 +1,9 @@
 //! One send call: bytes onto whichever lane the half is on, in stream order.
 
-use core::{pin::pin, sync::atomic::Ordering};
+use core::{
+    pin::{Pin, pin},
+    sync::atomic::Ordering,
+};
 
 use libc::c_int;
 use sdp_fabric_shm::identity::{self, Presence};
@@ -79,9 +82,10 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
     let stay = stay.as_ref();
     let wanted = buffers.left();
     let mut deadline: Option<Option<u64>> = None;
+    let mut rival = None;
     loop {
         let ended = with_source(conn, |source, row, segment, lines| {
-            Ok(attempt(conn, source, row, segment, lines, buffers, flags))
+            Ok(attempt(conn, stay, source, row, segment, lines, buffers, flags))
         })?;
         let done = wanted - buffers.left();
         let partial = |e| if done > 0 { Ok(done) } else { Err(e) };
@@ -121,13 +125,10 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
         let until = *deadline.get_or_insert_with(|| {
             carrier::timeout_ns(conn.fd(), libc::SO_SNDTIMEO).map(|ns| monotonic_ns() + ns)
         });
-        if done > 0 {
-            stay.has_turn();
-        }
         let woken = match blocked {
             Blocked::Ring => wait::for_room(conn, stay, until, mark),
             Blocked::Carrier => wait::for_carrier_room(conn, stay, until, mark),
-            Blocked::Turn => wait::for_turn(conn, stay, until, mark),
+            Blocked::Turn => wait::for_turn(conn, stay, until, mark, &mut rival),
         };
         match woken {
             // What is restarted is a call that has done nothing yet.
@@ -261,9 +262,12 @@ fn gate_contended(conn: &Conn, fd: Option<c_int>, lines: &HalfLines, mine: u32) 
         }
         if now.saturating_sub(looked) > GATE_LOOK_NS {
             looked = now;
-            if is_peer_dead(conn, fd) {
-                // It was killed inside, and what it was about to publish it has not sent.
-                gate.store(mine, Ordering::Release);
+            let holder = gate.load(Ordering::Relaxed);
+            // It was killed inside, and what it was about to publish it has not sent.
+            if holder != 0
+                && is_peer_dead(conn, fd)
+                && gate.compare_exchange(holder, mine, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            {
                 return true;
             }
         }
@@ -277,9 +281,10 @@ fn gate_contended(conn: &Conn, fd: Option<c_int>, lines: &HalfLines, mine: u32) 
 /// for sending. One that cannot be found out lives. `fd`: the carrier, where the table may not know it.
 fn is_peer_dead(conn: &Conn, fd: Option<c_int>) -> bool {
     conn.peer_pid().is_some_and(sdp_sys::pid::is_dead)
-        && fd
-            .or_else(|| crate::table::number_of(conn))
-            .is_some_and(|fd| carrier::is_over(fd) || is_orphaned(conn, fd))
+        && fd.or_else(|| crate::table::number_of(conn)).is_some_and(|fd| {
+            // Not FIN: a process that has forked may have ended after a half-close, and its child reads.
+            carrier::tcp_state(fd) == carrier::TCP_CLOSE || is_orphaned(conn, fd)
+        })
 }
 
 /// Whether nobody has the peer's socket open. FIN alone does not tell where it waits behind bytes that
@@ -292,8 +297,10 @@ fn is_orphaned(conn: &Conn, fd: c_int) -> bool {
     }
 }
 
+#[allow(clippy::too_many_arguments)]
 fn attempt(
     conn: &Pinned,
+    stay: Pin<&Stay>,
     source: &mut SourceState,
     row: &Row,
     segment: Segment,
@@ -311,9 +318,11 @@ fn attempt(
     if conn.turn_of(|| tls::thread_id() as u32).is_some() && is_blocking() {
         return Attempt::NotOurTurn;
     }
-    // The lock is let go in the middle of a message: nobody else's bytes come between.
+    // The lock is let go in the middle of a message: nobody else's bytes come between. The stay knows of it
+    // before the section ends, which may deliver a signal whose handler never comes back.
     let wait_with = |buffers: &Buffers, why| {
         if !buffers.is_whole() && is_blocking() {
+            stay.has_turn();
             conn.take_turn(tls::thread_id() as u32);
         }
         why
@@ -530,9 +539,7 @@ fn kernel_send(
                 return Some(Attempt::Failed(Errno::EPIPE));
             }
             Err(e) => {
-                if e == Errno::ECONNRESET {
-                    conn.set(flag::RESET_TOLD);
-                }
+                conn.note_told(e);
                 return Some(Attempt::Failed(e));
             }
         }

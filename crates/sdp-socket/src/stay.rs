@@ -148,23 +148,25 @@ impl Stay {
         compiler_fence(SeqCst);
     }
 
-    /// The call waits with a part of its message sent ([`Conn::take_turn`]).
+    /// The call is about to take the turn ([`Conn::take_turn`]), or to ask for it ([`Conn::want_turn`]).
     pub(crate) fn has_turn(self: Pin<&Self>) {
         self.begin();
         self.turn.store(tls::thread_id() as u32, Relaxed);
     }
 
+    /// Gives back what the call has of its connection. In a section; what was given back is not again.
     fn leave(&self) {
-        let thread = self.turn.swap(0, Relaxed);
-        if let Some((conn, _)) = self.on
-            && conn.end_turn(thread)
-        {
-            process::ring_own(conn.index());
+        let Some((conn, _)) = self.on else { return };
+        // Loads and stores: exchanges are locked instructions, and no other thread looks.
+        let thread = self.turn.load(Relaxed);
+        if thread != 0 {
+            self.turn.store(0, Relaxed);
+            if conn.give_up_turn(thread) {
+                process::ring_own(conn.index());
+            }
         }
-        if let Some((conn, _)) = self.on
-            && self.holds.swap(false, Relaxed)
-        {
-            let _section = section::Guard::enter();
+        if self.holds.load(Relaxed) {
+            self.holds.store(false, Relaxed);
             if conn.leave() {
                 lifecycle::left(conn);
             }
@@ -178,9 +180,14 @@ impl Drop for Stay {
         if !*self.is_registered.get_mut() {
             return;
         }
+        {
+            // A handler that was put off here may leave with siglongjmp: still registered, and with nothing
+            // left to give back but the pin.
+            let _section = section::Guard::enter();
+            self.leave();
+        }
         // SAFETY: pushed by `begin` on this thread, and not run: then this frame would be gone.
         unsafe { _pthread_cleanup_pop(self.registration.get(), 0) };
-        self.leave();
     }
 }
 
@@ -193,11 +200,14 @@ extern "C" fn abandoned(stay: *mut c_void) {
         spin::stopped();
     }
     if stay.sleeps.swap(false, Relaxed) {
-        if let Some(bell) = process::bell() {
+        let set = stay.set.swap(-1, Relaxed);
+        let set = WaitSet::from_parts(set, stay.bells.load(Relaxed) as u32);
+        if let Some(bell) = process::bell()
+            && set.is_current()
+        {
             bell.wake_up();
         }
-        let set = stay.set.swap(-1, Relaxed);
-        drop(WaitSet::from_parts(set, stay.bells.load(Relaxed) as u32));
+        drop(set);
     }
     if let Some((conn, half)) = stay.on {
         stay.leave();

@@ -144,10 +144,11 @@ impl Pinned {
     }
 
     /// The descriptor that the call was made on; when that was closed meanwhile, the one that was kept for
-    /// the call. Good for one system call: under the half's lock the number stays what it is.
+    /// the call, −1 without one: the number is somebody else's by now. Good for one system call: under the
+    /// half's lock the number stays what it is.
     #[inline]
     pub(crate) fn fd(&self) -> i32 {
-        if self.is_current() { self.fd } else { self.conn.kept().unwrap_or(self.fd) }
+        if self.is_current() { self.fd } else { self.conn.kept().unwrap_or(-1) }
     }
 
     /// Whether [`Pinned::fd`] names the connection.

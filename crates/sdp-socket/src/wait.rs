@@ -187,7 +187,9 @@ pub(crate) fn fall_asleep(stay: Pin<&Stay>, bell: Option<Bell>, set: &WaitSet) {
 pub(crate) fn wake_up(stay: Pin<&Stay>, bell: Option<Bell>, set: &WaitSet) {
     let _section = section::Guard::enter();
     stay.sleeps(false, set);
-    if let Some(bell) = bell {
+    if let Some(bell) = bell
+        && set.is_current()
+    {
         bell.wake_up();
     }
 }
@@ -248,12 +250,55 @@ pub(crate) fn for_room(conn: &Pinned, stay: Pin<&Stay>, until: Option<u64>, mark
     }
 }
 
+/// What a sender that waits for its turn knows of the one that has it.
+#[derive(PartialEq)]
+pub(crate) struct Rival {
+    thread: u32,
+    /// How far this end's bytes have come, in the ring and on the carrier.
+    tail: u64,
+    sent: u64,
+}
+
+impl Rival {
+    fn now(conn: &Pinned, thread: u32) -> Self {
+        let tail = conn.segment().map_or(0, |segment| {
+            let lines = segment.half(conn.half_index(Half::Send));
+            lines.producer.tail.load(Ordering::Acquire)
+        });
+        Self { thread, tail, sent: crate::carrier::sent(conn.fd()).unwrap_or(0) }
+    }
+}
+
 /// Sleeps until the thread that is in the middle of a message is done with it. One that does not go on
-/// although it could (a handler that never returns, no CPU) loses its turn.
-pub(crate) fn for_turn(conn: &Pinned, stay: Pin<&Stay>, until: Option<u64>, mark: Mark) -> Woken {
-    let holder = || conn.turn_of(|| tls::thread_id() as u32);
+/// although it could (a handler that never returns, no CPU) loses its turn. `rival`: what earlier waits of
+/// the call saw, and since when: wake-ups for other connections do not begin the patience anew.
+pub(crate) fn for_turn(
+    conn: &Pinned,
+    stay: Pin<&Stay>,
+    until: Option<u64>,
+    mark: Mark,
+    rival: &mut Option<(Rival, u64)>,
+) -> Woken {
+    let thread = tls::thread_id() as u32;
+    let holder = || conn.turn_of(|| thread);
     let Some(before) = holder() else { return Woken::Look };
-    stay.begin();
+    // Nobody's message goes on here, and the kernel would not let anybody sleep.
+    let over = libc::POLLHUP | libc::POLLERR;
+    if crate::carrier::readiness(conn.fd(), 0) & over != 0 {
+        conn.end_turn(before);
+        return Woken::Look;
+    }
+    let seen = Rival::now(conn, before);
+    let since = match rival {
+        Some((known, since)) if *known == seen => *since,
+        _ => {
+            let since = monotonic_ns();
+            *rival = Some((seen, since));
+            since
+        }
+    };
+    stay.has_turn();
+    conn.want_turn(thread);
     let (wait_set, bell) = {
         let _section = section::Guard::enter();
         let wait_set = WaitSet::take();
@@ -270,15 +315,22 @@ pub(crate) fn for_turn(conn: &Pinned, stay: Pin<&Stay>, until: Option<u64>, mark
         None => Woken::Look,
     };
     wake_up(stay, bell, &wait_set);
-    if woken != Woken::TimedOut || until.is_some_and(|u| monotonic_ns() >= u) {
-        return woken;
+    match woken {
+        Woken::TimedOut if until.is_none_or(|u| monotonic_ns() < u) => {}
+        Woken::Look => {}
+        other => return other,
     }
     let could_go_on = || {
         sender_may_go_on(conn)
             && crate::carrier::readiness(conn.fd(), libc::POLLOUT) & libc::POLLOUT != 0
     };
-    if holder() == Some(before) && could_go_on() {
-        conn.end_turn(before);
+    if monotonic_ns().saturating_sub(since) >= BOUNDED_SLEEP_NS
+        && holder() == Some(before)
+        && rival.as_ref().is_some_and(|(known, _)| *known == Rival::now(conn, before))
+        && could_go_on()
+        && conn.end_turn(before)
+    {
+        process::ring_own(conn.index()); // it may be another one's now
     }
     Woken::Look
 }

@@ -68,6 +68,12 @@ impl WaitSet {
         Self { raw, bells }
     }
 
+    /// Whether it belongs to the bell that the process has now. A fork child that comes back from a handler
+    /// has another one, and the page of its parent's is unmapped.
+    pub(crate) fn is_current(&self) -> bool {
+        self.bells == generation()
+    }
+
     /// The descriptor, −1 none.
     pub(crate) fn raw(&self) -> i32 {
         self.raw
@@ -87,6 +93,11 @@ impl WaitSet {
         // SAFETY: one writable event; no wait, no mask.
         let _ = unsafe { sys!(libc::SYS_epoll_pwait, self.raw, &raw mut event, 1, 0, 0, 8) };
     }
+}
+
+/// Which of its bells the process has now.
+pub(crate) fn generation() -> u32 {
+    BELLS.load(Ordering::Acquire)
 }
 
 impl Drop for WaitSet {

@@ -5,6 +5,7 @@
  *   handlers jump CALL          siglongjmp out of CALL, many times; nothing is left behind
  *   handlers exit CALL          a thread ends itself in a handler that interrupted CALL
  *   handlers inside CALL        a handler that never returns goes on with the program's work
+ *   handlers held               a handler that never returns, in the middle of a message; then a reset
  *   handlers interrupt CALL     SA_RESTART and not, with and without a timeout on the socket
  *   handlers pipe CALL          SIGPIPE: how many, and to whom
  *   handlers timer KIND         bulk both ways under a timer (setitimer, thread, process)
@@ -330,6 +331,57 @@ static void inside(void)
     every_us(20000);
     blocks();
     check(!"comes back");
+}
+
+static atomic_int is_inside;
+
+static void stays(int signum)
+{
+    (void)signum;
+    is_inside = 1;
+    for (;;) {
+        pause();
+    }
+}
+
+static atomic_int other_tid;
+static int other_error;
+
+static void *sends_too(void *unused)
+{
+    static char room[100];
+    ssize_t n;
+
+    other_tid = thread_id();
+    do {
+        n = send(sock, room, sizeof room, MSG_NOSIGNAL);
+    } while (n > 0);
+    other_error = errno;
+    return unused;
+}
+
+static void held(void)
+{
+    pthread_t holder, other;
+
+    connect_to_child();
+    fill(bulk, 0, BIG);
+    handle(SIGUSR1, stays, 0);
+    check(pthread_create(&holder, NULL, blocks_in_thread, NULL) == 0);
+    until_asleep(&tid);
+    check(pthread_kill(holder, SIGUSR1) == 0);
+    while (!is_inside) {
+        nap_us(1000);
+    }
+    /* There is no room, so this one waits too, whoever's turn it is. */
+    check(pthread_create(&other, NULL, sends_too, NULL) == 0);
+    until_asleep(&other_tid);
+    /* It ends with bytes unread, which is a reset. */
+    tell('x', 0);
+    check(pthread_join(other, NULL) == 0);
+    printf("{\"told\": %s}\n", other_error == ECONNRESET || other_error == EPIPE ? "true" : "false");
+    fflush(stdout);
+    _exit(0);
 }
 
 /* ---- interruptions ---- */
@@ -675,6 +727,9 @@ int main(int argc, char **argv)
         exit_in_handler();
     } else if (!strcmp(what, "inside")) {
         inside();
+    } else if (!strcmp(what, "held")) {
+        call = "send";
+        held();
     } else if (!strcmp(what, "interrupt")) {
         interrupt();
     } else if (!strcmp(what, "pipe") && argc > 2) {

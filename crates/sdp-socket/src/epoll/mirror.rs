@@ -15,7 +15,8 @@ use super::{ET, IN, OUT};
 use crate::{
     carrier,
     conn::{self, Conn, Half, Stage, flag},
-    process, readiness, spin, table,
+    process, readiness, spin,
+    table::{self, Entry},
 };
 
 /// Epoll sets that one process can have mirrored; those beyond keep their connections on the kernel
@@ -301,11 +302,19 @@ impl Mirror {
     pub(super) fn recheck_room(&mut self, set: u32) {
         let mut any = false;
         self.each_member(set, |m, at| {
-            let waiter =
-                m.reg(at).and_then(|r| conn::get(r.conn)).filter(|conn| conn.has(flag::WANTS_ROOM));
-            if let Some(conn) = waiter {
+            let waiter = m
+                .reg(at)
+                .and_then(|r| Some((conn::get(r.conn)?, r.conn, r.fd)))
+                .filter(|(conn, ..)| conn.has(flag::WANTS_ROOM));
+            if let Some((conn, index, fd)) = waiter {
                 any = true;
-                if table::number_of(conn).is_some_and(carrier::is_over) {
+                // The table is walked only where the registered number names something else by now.
+                let fd = if table::entry(fd) == Some(Entry::Conn(index)) {
+                    Some(fd)
+                } else {
+                    table::number_of(conn)
+                };
+                if fd.is_some_and(carrier::is_over) {
                     conn.set(flag::PEER_GONE);
                 }
                 m.push_ready(at);

@@ -18,7 +18,7 @@ use crate::{
     readiness::{self, shorter},
     spin,
     table::{self, Entry},
-    wait,
+    wait, wait_set,
 };
 
 /// Kernel events are fetched beside ring events at least once in so many waits …
@@ -477,12 +477,15 @@ unsafe fn kernel_events(
 struct Sleeper {
     set: u32,
     bell: Option<Bell>,
+    /// Which of the process's bells that is.
+    generation: u32,
     since: u64,
 }
 
 impl Sleeper {
     /// `None`: the set is gone.
     fn new(set: u32) -> Option<Self> {
+        let generation = wait_set::generation();
         // Under the lock, so that a bell page that is being made counts each sleeper once.
         let bell = with(|m| {
             let bell = process::bell();
@@ -494,7 +497,7 @@ impl Sleeper {
             }
             Some(bell)
         })??;
-        Some(Self { set, bell, since: monotonic_ns() })
+        Some(Self { set, bell, generation, since: monotonic_ns() })
     }
 
     fn has_news(&self) -> bool {
@@ -510,8 +513,9 @@ impl Sleeper {
             match self.bell.or_else(process::bell) {
                 // Fell asleep without a bell, and nobody has counted it since.
                 _ if self.bell.is_none() && s.unbelled > 0 => s.unbelled -= 1,
-                Some(bell) => bell.wake_up(),
-                None => {}
+                // In a fork child the page of the parent's bell is unmapped, and nobody sleeps.
+                Some(bell) if self.generation == wait_set::generation() => bell.wake_up(),
+                _ => {}
             }
             if by_event {
                 s.spin.slept(slept);
