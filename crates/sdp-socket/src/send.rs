@@ -551,7 +551,7 @@ fn kernel_send(
 fn only_bells_were_unread(conn: &Pinned, source: &mut SourceState) -> bool {
     source.switches != 0
         && source.tx.refresh().is_ok()
-        && source.tx.is_empty()
+        && is_all_read(source)
         && carrier::sent(conn.fd()) == Ok(source.carrier_sent)
         && !conn.segment().is_some_and(|segment| has_reset(conn, segment))
 }
@@ -750,7 +750,7 @@ pub(crate) fn probe_peer(conn: &Pinned) -> bool {
         return false;
     }
     with_source(conn, |source, _, _, lines| {
-        if source.lane != Lane::Sdp || source.tx.refresh().is_err() || source.tx.is_empty() {
+        if source.lane != Lane::Sdp || source.tx.refresh().is_err() || is_all_read(source) {
             return Ok(false);
         }
         probe_carrier(conn, conn.fd(), source, lines);
@@ -770,10 +770,18 @@ pub(crate) fn everything_was_read(conn: &Pinned) -> bool {
     with_source(conn, |source, _, segment, _| {
         Ok(source.lane == Lane::Sdp
             && source.tx.refresh().is_ok()
-            && source.tx.is_empty()
+            && is_all_read(source)
             && !has_reset(conn, segment))
     })
     .unwrap_or(false)
+}
+
+/// Whether the ring holds no payload that the peer has not taken: nothing, or our DisConn alone, with the padding
+/// before it, which a peer that closes need not have looked at. (One message of payload more is a record more.)
+fn is_all_read(source: &SourceState) -> bool {
+    const DISCONNECT: u64 = sdp_shm::ring::record_bytes(sdp_proto::wire::HEADER_LEN) as u64;
+    let (tail, head) = source.tx.cursors();
+    tail == head || source.engine.has_ended() && tail.wrapping_sub(head) < 2 * DISCONNECT
 }
 
 /// Whether the peer says that it reset the connection on purpose.
