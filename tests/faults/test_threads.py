@@ -37,6 +37,7 @@ HANDLERS = [
     *(f"jump {call}" for call in ("recv", "send", "poll", "select")),
     *(f"exit {call}" for call in ("recv", "poll", "select")),
     *(f"inside {call}" for call in ("recv", "poll", "select")),
+    *(f"fork {call}" for call in ("recv", "poll", "epoll_wait")),
     "held",
     *(f"interrupt {call}" for call in ("recv", "waitall", "send")),
     *(f"pipe {call}" for call in ("send", "quiet", "zero", "write", "writev", "sendmsg", "sendmmsg", "sendfile")),

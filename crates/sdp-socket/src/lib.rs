@@ -50,5 +50,6 @@ mod splice;
 mod stay;
 mod succeed;
 mod table;
+mod turn;
 mod wait;
 mod wait_set;

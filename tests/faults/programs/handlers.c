@@ -5,6 +5,7 @@
  *   handlers jump CALL          siglongjmp out of CALL, many times; nothing is left behind
  *   handlers exit CALL          a thread ends itself in a handler that interrupted CALL
  *   handlers inside CALL        a handler that never returns goes on with the program's work
+ *   handlers fork CALL          a handler forks, and the child returns from it into CALL
  *   handlers held               a handler that never returns, in the middle of a message; then a reset
  *   handlers interrupt CALL     SA_RESTART and not, with and without a timeout on the socket
  *   handlers pipe CALL          SIGPIPE: how many, and to whom
@@ -331,6 +332,49 @@ static void inside(void)
     every_us(20000);
     blocks();
     check(!"comes back");
+}
+
+static pid_t forked;
+
+static void forks(int signum)
+{
+    (void)signum;
+    forked = fork();
+    check(forked >= 0);
+}
+
+static void *shoots(void *target)
+{
+    until_asleep(&tid);
+    check(pthread_kill(*(pthread_t *)target, SIGUSR1) == 0);
+    return NULL;
+}
+
+static void fork_in_handler(void)
+{
+    struct epoll_event event = {.events = EPOLLIN};
+    pthread_t self = pthread_self(), helper;
+    int status;
+
+    connect_to_child();
+    set = epoll_create1(0);
+    check(epoll_ctl(set, EPOLL_CTL_ADD, sock, &event) == 0);
+    handle(SIGUSR1, forks, 0);
+    check(pthread_create(&helper, NULL, shoots, &self) == 0);
+    tid = thread_id();
+    errno = 0;
+    blocks();
+    if (forked == 0) {
+        _exit(errno == EINTR ? 7 : 8);
+    }
+    check(errno == EINTR);
+    check(pthread_join(helper, NULL) == 0);
+    check(waitpid(forked, &status, 0) == forked);
+    check(WIFEXITED(status) && WEXITSTATUS(status) == 7);
+    ping(2);
+    close(set);
+    finish();
+    puts("{\"fine\": true}");
 }
 
 static atomic_int is_inside;
@@ -727,6 +771,8 @@ int main(int argc, char **argv)
         exit_in_handler();
     } else if (!strcmp(what, "inside")) {
         inside();
+    } else if (!strcmp(what, "fork")) {
+        fork_in_handler();
     } else if (!strcmp(what, "held")) {
         call = "send";
         held();
