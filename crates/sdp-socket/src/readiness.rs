@@ -297,8 +297,14 @@ fn waits_for_room(entry: &pollfd, hides: bool) -> Option<&'static Conn> {
         return None;
     }
     attached(entry.fd).filter(|conn| {
-        conn.has(flag::WANTS_ROOM)
-            || (hides && epoll::can_be_rung(conn) && !wait::sender_may_go_on(conn))
+        // Another thread may close it meanwhile.
+        if !conn.pin_live(Half::Send) {
+            return false;
+        }
+        let waits = conn.has(flag::WANTS_ROOM)
+            || (hides && epoll::can_be_rung(conn) && !wait::sender_may_go_on(conn));
+        conn.unpin(Half::Send);
+        waits
     })
 }
 
@@ -508,8 +514,11 @@ pub(crate) unsafe fn select(
     if any && overflows {
         // More than we can look at together: these connections are the kernel's from now on.
         for fd in (0..count).filter(|fd| bit(read, *fd) || bit(write, *fd)) {
-            if let Some(conn) = attached(fd as c_int) {
+            if let Some(conn) = attached(fd as c_int)
+                && conn.pin_live(Half::Receive)
+            {
                 handover::leave(conn, fd as c_int, Reason::Limit);
+                conn.unpin(Half::Receive);
             }
         }
         return None;
