@@ -295,6 +295,9 @@ pub(crate) fn start() -> bool {
     }
     draw_nonce();
     count_cpus();
+    if sys_pid::has_children_elsewhere() {
+        let _ = set_children_elsewhere(true); // the image before this one saw to that
+    }
     settings::load();
     let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     if FAMILY.load(Ordering::Acquire).is_null()
