@@ -242,6 +242,13 @@ pub(crate) fn each_kept(mut each: impl FnMut(&'static Conn)) {
     }
 }
 
+/// Whether a connection of this process has its row in the family memory at `base`.
+pub(crate) fn has_rows_in(base: *mut u8) -> bool {
+    (0..CONNS).filter_map(|index| get(index as u32)).any(|conn| {
+        conn.family.load(Ordering::SeqCst) == base && conn.row.load(Ordering::Relaxed) != 0
+    })
+}
+
 /// Before the process exits: each connection that only calls hold open, and what was kept for them.
 pub(crate) fn each_kept_number(mut each: impl FnMut(&'static Conn, i32)) {
     if KEPT_ONES.load(Ordering::SeqCst) == 0 {
@@ -850,7 +857,12 @@ impl Conn {
         self.unmap();
         process::close_stats_row(self);
         let index = self.index();
+        self.row.store(0, Ordering::Relaxed);
+        let family = self.family.swap(null_mut(), Ordering::SeqCst);
         self.state.store(FREE, Ordering::Release);
+        if !family.is_null() && family != process::family_base() {
+            process::row_of_old_family_freed(family);
+        }
         if HINT.load(Ordering::Relaxed) > index {
             HINT.fetch_min(index, Ordering::Relaxed);
         }

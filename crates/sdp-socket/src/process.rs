@@ -559,10 +559,12 @@ pub(crate) fn change_trust(remains: Remains) {
     } else {
         leave_family();
     }
-    if let Some(base) = NonNull::new(FAMILY.swap(null_mut(), Ordering::AcqRel))
-        && !remains.used
-    {
-        unmap(base, FAMILY_BYTES);
+    if let Some(base) = NonNull::new(FAMILY.swap(null_mut(), Ordering::AcqRel)) {
+        if !remains.used && sys_pid::is_single_threaded() {
+            unmap(base, FAMILY_BYTES);
+        } else {
+            blank_unused_family(base);
+        }
     }
     draw_nonce();
     let _ = STARTED.compare_exchange(2, 0, Ordering::AcqRel, Ordering::Relaxed);
@@ -578,9 +580,29 @@ pub(crate) fn drop_everything() {
         blank(base, segment::BELL_PAGE_BYTES);
     }
     leave_family();
-    if let Some(base) = NonNull::new(FAMILY.swap(null_mut(), Ordering::AcqRel))
-        && sys_pid::is_single_threaded()
+    if let Some(base) = NonNull::new(FAMILY.swap(null_mut(), Ordering::AcqRel)) {
+        if sys_pid::is_single_threaded() {
+            unmap(base, FAMILY_BYTES);
+        } else {
+            blank_unused_family(base);
+        }
+    }
+}
+
+/// Family memory of a trust domain that the process has left, in a process with several threads: private
+/// zeros take its place once no connection has a row in it. Never unmapped, because a thread may have looked
+/// up its address just before; a row that it then opens there is nobody else's.
+fn blank_unused_family(base: NonNull<u8>) {
+    if !crate::conn::has_rows_in(base.as_ptr()) {
+        blank(base, FAMILY_BYTES);
+    }
+}
+
+/// A connection with a row in an earlier family has ended.
+pub(crate) fn row_of_old_family_freed(base: *mut u8) {
+    if let Some(base) = NonNull::new(base)
+        && !is_retired()
     {
-        unmap(base, FAMILY_BYTES);
+        blank_unused_family(base);
     }
 }

@@ -208,7 +208,7 @@ def use_blocking(sock, results):
         except OSError as error:
             results["write"] = ends.name(error)
 
-    return [threading.Thread(target=reader), threading.Thread(target=writer)]
+    return [threading.Thread(target=body, daemon=True) for body in (reader, writer)]
 
 
 def use_polling(kind):
@@ -461,6 +461,8 @@ def relative(kind, seed):
     for thread in threads:
         thread.start()
     code = ends.reap(pid)
+    # A sender before a closed window would wait out the kernel's FIN_WAIT2.
+    ends.outcome(sock.shutdown, socket.SHUT_RDWR)
     for thread in threads:
         thread.join(20)
     hanging = [thread.name for thread in threads if thread.is_alive()]
