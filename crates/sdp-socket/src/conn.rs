@@ -143,6 +143,8 @@ pub(crate) struct Conn {
     pins: [AtomicU32; 2],
     /// Calls that sleep, or have slept, and hold the connection: it is open while there are any.
     holds: AtomicU32,
+    /// Calls that sleep right now.
+    asleep: AtomicU32,
     /// Hidden duplicate for them + 1; 0 none.
     kept: AtomicI32,
     /// Id of the thread whose turn it is to send; 0 none. Other than 0 with `flag::TURN`. In the upper half
@@ -240,6 +242,11 @@ pub(crate) fn each_kept(mut each: impl FnMut(&'static Conn)) {
             each(conn);
         }
     }
+}
+
+/// Whether a thread is in the middle of a call on any connection, and neither asleep there nor in the kernel.
+pub(crate) fn is_any_worked_on() -> bool {
+    (0..CONNS).filter_map(|index| get(index as u32)).any(Conn::is_worked_on)
 }
 
 /// Whether a connection of this process has its row in the family memory at `base`.
@@ -348,6 +355,7 @@ impl Conn {
             &self.peer_slept,
             &self.idle_wakes,
             &self.holds,
+            &self.asleep,
         ] {
             word.store(0, Ordering::Relaxed);
         }
@@ -720,6 +728,7 @@ impl Conn {
             word.store(0, Ordering::Relaxed);
         }
         self.holds.store(0, Ordering::Relaxed);
+        self.asleep.store(0, Ordering::Relaxed);
         self.turn.store(0, Ordering::Relaxed);
         self.flags.fetch_and(!flag::TURN, Ordering::SeqCst);
         self.take_kept(); // hidden descriptors are the parent's
@@ -745,6 +754,25 @@ impl Conn {
     /// A call is about to sleep.
     pub(crate) fn hold(&self) {
         Way::now().add(&self.holds, 1);
+    }
+
+    /// A call goes to sleep, or has woken up.
+    pub(crate) fn sleeps(&self, yes: bool) {
+        if yes {
+            Way::now().add(&self.asleep, 1);
+        } else {
+            let _ = Way::now().sub(&self.asleep, 1);
+        }
+    }
+
+    /// Whether a call is in the middle of something of ours: neither asleep nor the kernel's.
+    fn is_worked_on(&self) -> bool {
+        let sum = |words: &[AtomicU32]| -> u64 {
+            words.iter().map(|word| u64::from(word.load(Ordering::SeqCst))).sum()
+        };
+        // What goes to sleep or into the kernel is pinned before: read last.
+        let idle = sum(&self.raw) + u64::from(self.asleep.load(Ordering::SeqCst));
+        matches!(self.state.load(Ordering::SeqCst), LIVE | KEPT) && sum(&self.pins) > idle
     }
 
     /// Whether calls hold the connection.

@@ -239,6 +239,7 @@ pub(crate) fn leaving(reason: Reason, for_good: bool) {
                 table::replace(fd, None);
             }
         });
+        process::await_others();
         process::drop_everything();
     } else {
         process::change_trust(remains);

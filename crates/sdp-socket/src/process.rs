@@ -79,12 +79,34 @@ pub(crate) fn is_ours() -> bool {
 /// Whether the library is out of business here.
 #[inline]
 pub(crate) fn is_retired() -> bool {
-    RETIRED.load(Ordering::Relaxed)
+    // As strong as the counts that `await_others` reads: one of the two sees the other.
+    RETIRED.load(Ordering::SeqCst)
 }
 
 /// Nothing of ours happens in this process any more.
 pub(crate) fn retire() {
     RETIRED.store(true, Ordering::SeqCst);
+}
+
+/// Longest wait for other threads to come out of the library, and how often it is looked at.
+const OTHERS_NS: u64 = 1_000_000_000;
+const OTHERS_NAP_NS: i64 = 50_000;
+
+/// After [`retire`], before the filter: other threads that are in the middle of a call on a connection go on
+/// until they sleep, are in the kernel or have left, so that none makes a system call of ours under the filter.
+/// Bounded: the caller may itself have interrupted such a call.
+pub(crate) fn await_others() {
+    if sys_pid::is_single_threaded() {
+        return;
+    }
+    let begin = sdp_sys::time::monotonic_ns();
+    while crate::conn::is_any_worked_on()
+        && sdp_sys::time::monotonic_ns().wrapping_sub(begin) < OTHERS_NS
+    {
+        let nap = libc::timespec { tv_sec: 0, tv_nsec: OTHERS_NAP_NS };
+        // SAFETY: the time outlives the call; what is left of it is not asked for.
+        let _ = unsafe { sys!(libc::SYS_nanosleep, &raw const nap, 0) };
+    }
 }
 
 /// It does, after all: nothing was given up.
@@ -235,7 +257,7 @@ pub(crate) fn hidden_duplicate(raw: i32) -> Option<i32> {
 
 /// Closes a descriptor that [`hidden_duplicate`] made, unless the program has used its number since.
 pub(crate) fn close_hidden(raw: i32) {
-    if table::entry(raw) == Some(Entry::Hidden) {
+    if table::entry(raw) == Some(Entry::Hidden) && !is_retired() {
         table::replace(raw, None);
         fd::close(raw);
     }

@@ -485,7 +485,12 @@ fn sleep_beside(
     if mark.interrupted_without_restart() {
         return (Woken::Interrupted, false);
     }
+    stay.is_asleep(true);
     let n = host::ppoll(&mut fds, timeout.as_ref(), core::ptr::null());
+    stay.is_asleep(false);
+    if process::is_retired() {
+        return (Woken::Closed, false); // the call is the kernel's now, and nothing of ours is
+    }
     let is_other_ready = fds[1].revents != 0;
     if !conn.is_open() {
         return (Woken::Closed, is_other_ready);
