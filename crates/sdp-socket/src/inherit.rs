@@ -10,6 +10,7 @@ use crate::{
     conn::{self, Conn, Half, Stage, flag, row_flag},
     demote, handover,
     lane::Lane,
+    page,
     process::{self, Remains},
     table::{self, Entry, Pinned},
 };
@@ -67,6 +68,7 @@ pub(crate) fn fork_prepare() {
     while FORKING.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
         yield_now();
     }
+    page::expect_guests();
     process::count_fork();
     // Before the locks: a step of a meeting may want them.
     prepare_connections();
@@ -157,9 +159,6 @@ pub(crate) fn fork_child() {
     if prepared != 0 {
         crate::epoll::fork_child();
     }
-    if process::family().is_some() {
-        process::renew_page();
-    }
     if process::are_children_elsewhere() {
         // We cannot find out what the parent still holds: it has no id here.
         let _ = process::set_children_elsewhere(false);
@@ -174,10 +173,11 @@ pub(crate) fn fork_child() {
 
 /// Before exec: connections that the new image will hold leave their lanes.
 pub(crate) fn executing() {
-    if process::is_retired() || process::family().is_none() && process::page().is_none() {
+    if process::is_retired() || process::family().is_none() && page::current().is_none() {
         return;
     }
     let _section = section::Guard::enter();
+    page::executing();
     handover::push_all(|fd| {
         // SAFETY: no pointers.
         unsafe { sys!(libc::SYS_fcntl, fd, libc::F_GETFD) }
@@ -222,6 +222,10 @@ pub(crate) fn leaving(reason: Reason, for_good: bool) {
         return;
     }
     let _section = section::Guard::enter();
+    page::leave_host();
+    if for_good {
+        page::expect_guests(); // forks go unseen from here on
+    }
     let mut remains = Remains { held: false, used: false };
     table::walk(|fd, entry| {
         if matches!(entry, Entry::Conn(_))
@@ -296,8 +300,6 @@ pub(crate) fn exiting() {
             crate::lifecycle::settle_end(conn, fd);
         }
     });
-    if let Some(page) = process::page() {
-        page.mark_exited();
-    }
+    page::exiting();
     process::leave_family();
 }

@@ -55,6 +55,9 @@ pub enum Counter {
     Slept = 7,
 }
 
+/// Bit of the header's flags.
+pub(crate) const SHARED: u32 = 1;
+
 const _: () = assert!(Counter::Slept as usize + 1 == COUNTERS);
 
 /// Which way a half's payload goes.
@@ -332,6 +335,18 @@ impl Page {
         self.header.exited.store(1, Relaxed);
     }
 
+    /// From here on fork children may count here, also when the process has ended.
+    pub fn expect_guests(&self) {
+        if self.header.flags.load(Relaxed) & SHARED == 0 {
+            self.header.flags.fetch_or(SHARED, Relaxed);
+        }
+    }
+
+    /// `n` more fork children count here, or fewer: they have pages of their own.
+    pub fn count_guest(&self, n: i64) {
+        self.header.guests.fetch_add(n, Relaxed);
+    }
+
     /// A child of this process could not hand in its page.
     pub fn count_unreported(&self) {
         self.totals.unreported.fetch_add(1, Relaxed);
@@ -463,7 +478,8 @@ impl Page {
             None => &self.totals.counters,
         };
         let counter = &counters[direction as usize][Counter::TcpBytes as usize];
-        if alone {
+        // The totals may be another process's, too.
+        if alone && id != RowId::NONE {
             bump(counter, bytes);
         } else {
             counter.fetch_add(bytes, Relaxed);
