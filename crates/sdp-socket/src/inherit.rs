@@ -148,9 +148,12 @@ pub(crate) fn fork_child() {
             && let Some(conn) = conn::get(index)
         {
             // Rows and bells are the parent's; descriptors that the parent opened count for it.
-            let parents = flag::ROWED | flag::SHOWN | flag::PEER_HAS_BELL;
+            let parents = flag::ROWED | flag::SHOWN | flag::COUNTED | flag::PEER_HAS_BELL;
             conn.flags.fetch_and(!parents, Ordering::SeqCst);
             conn.set_stats_row(sdp_stats::RowId::NONE);
+            for half in [Half::Receive, Half::Send] {
+                conn.take_rowless(half);
+            }
             conn.forget_threads();
             conn.change_stage(Stage::Meeting, Stage::Young);
         }

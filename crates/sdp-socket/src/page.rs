@@ -14,10 +14,14 @@ use core::{
     sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering},
 };
 
-use sdp_stats::{Identity, Page, RowId};
+use sdp_stats::{Direction, Identity, Page, RowId, Verdict};
 use sdp_sys::{errno::Errno, memfd, pid as sys_pid, section, sys, unix};
 
-use crate::{conn::Conn, process, settings};
+use crate::{
+    conn::{self, Conn, Half, flag},
+    process, settings,
+    table::{self, Entry},
+};
 
 /// Calls on connections after which a fork child is worth a page of its own: as many as make a half of a
 /// connection worth a lane.
@@ -168,13 +172,13 @@ pub(crate) fn own() -> bool {
     let former = PAGE.load(Ordering::Acquire);
     make();
     let moved = PAGE.load(Ordering::Acquire) != former;
-    if moved && GUEST.swap(0, Ordering::AcqRel) & LEFT == 0 {
-        // SAFETY: as in `current`; nothing but the following takes it away.
-        if let Some(page) = unsafe { Page::from_ptr(former, sdp_stats::SIZE) } {
-            page.count_guest(-1);
-        }
-    }
     if moved {
+        let is_counted = GUEST.swap(0, Ordering::AcqRel) & LEFT == 0;
+        // SAFETY: as in `current`; nothing but the following takes it away.
+        if let Some(host) = unsafe { Page::from_ptr(former, sdp_stats::SIZE) } {
+            host.count_guest(-i64::from(is_counted));
+            take_along(host);
+        }
         FORMER.store(former, Ordering::Release);
         if sys_pid::is_single_threaded() {
             forget_former();
@@ -184,6 +188,31 @@ pub(crate) fn own() -> bool {
     }
     MOVING.store(false, Ordering::Release);
     moved
+}
+
+/// What this process has counted with `host` for its connections goes to the page in force.
+fn take_along(host: &Page) {
+    table::walk(|fd, entry| {
+        let Entry::Conn(index) = entry else { return };
+        let (Some(conn), Some(page)) = (conn::get(index), current()) else { return };
+        if table::number_of(conn) != Some(fd) {
+            return; // one of several numbers
+        }
+        if conn.has(flag::COUNTED)
+            && let Some(row) = conn.row()
+        {
+            page.adopt_end(host, Verdict::at(&row.reason));
+        }
+        for (direction, half) in
+            [(Direction::Send, Half::Send), (Direction::Receive, Half::Receive)]
+        {
+            let bytes = conn.rowless(half);
+            if bytes != 0 {
+                host.give_bytes(direction, bytes);
+                page.moved_kernel(RowId::NONE, direction, bytes, false);
+            }
+        }
+    });
 }
 
 /// Gives up the page of others in which this process counted once. Only while no other thread can be in the

@@ -11,7 +11,7 @@ use sdp_stats::{Direction, Endpoint, Fabric, NewRow, Page, Reason, Role, Verdict
 use sdp_sys::fd;
 
 use crate::{
-    conn::{Conn, flag},
+    conn::{Conn, Half, flag},
     lane, log, marks, page, table,
 };
 
@@ -56,6 +56,9 @@ fn open_stats_row(conn: &Conn) {
         },
         state: sdp_stats::ConnState::Established,
     });
+    for (direction, half) in [(Direction::Send, Half::Send), (Direction::Receive, Half::Receive)] {
+        page.adopt_bytes(id, direction, conn.take_rowless(half));
+    }
     let counted = words.and_then(|row| Verdict::at(&row.reason).reason());
     let reason = counted.or_else(|| conn.pin_reason());
     for (direction, on_sdp) in [Direction::Send, Direction::Receive].into_iter().zip(lanes) {
@@ -158,7 +161,9 @@ pub(crate) fn close_stats_row(conn: &Conn) {
 pub(crate) fn count_seen(conn: &Conn, reason: Reason) {
     let Some(page) = page::current() else { return };
     if let Some(row) = conn.row() {
-        page.count_seen(Verdict::at(&row.reason), reason);
+        if page.count_seen(Verdict::at(&row.reason), reason) {
+            conn.set(flag::COUNTED);
+        }
     } else {
         let word = AtomicU32::new(0);
         page.count_seen(Verdict::at(&word), reason);
