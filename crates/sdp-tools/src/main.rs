@@ -46,6 +46,9 @@ enum Cmd {
     /// One process of a measurement of quiet connections
     #[command(hide = true)]
     PerfIdlePeer(perf::idle_peer::Options),
+    /// One process of a measurement of single requests among many connections
+    #[command(hide = true)]
+    PerfReadyPeer(perf::ready_peer::Options),
 }
 
 /// A sub-command that the interface names and this version lacks takes any arguments and refuses.
@@ -114,6 +117,7 @@ fn main() {
         Cmd::PerfPeer(options) => finish("perf-peer", perf::peer::main(options)),
         Cmd::PerfHog => finish("perf-hog", perf::hog::main()),
         Cmd::PerfIdlePeer(options) => finish("perf-peer", perf::idle_peer::main(options)),
+        Cmd::PerfReadyPeer(options) => finish("perf-peer", perf::ready_peer::main(options)),
     };
     std::process::exit(status);
 }
