@@ -49,6 +49,9 @@ enum Cmd {
     /// One process of a measurement of single requests among many connections
     #[command(hide = true)]
     PerfReadyPeer(perf::ready_peer::Options),
+    /// One process of a measurement of promotions
+    #[command(hide = true)]
+    PerfPromotePeer(perf::promote::PeerOptions),
 }
 
 /// A sub-command that the interface names and this version lacks takes any arguments and refuses.
@@ -118,6 +121,7 @@ fn main() {
         Cmd::PerfHog => finish("perf-hog", perf::hog::main()),
         Cmd::PerfIdlePeer(options) => finish("perf-peer", perf::idle_peer::main(options)),
         Cmd::PerfReadyPeer(options) => finish("perf-peer", perf::ready_peer::main(options)),
+        Cmd::PerfPromotePeer(options) => finish("perf-peer", perf::promote::peer(options)),
     };
     std::process::exit(status);
 }

@@ -10,6 +10,7 @@ pub mod idle;
 pub mod idle_peer;
 pub mod matrix;
 pub mod peer;
+pub mod promote;
 pub mod ready;
 pub mod ready_peer;
 pub mod show;
@@ -137,6 +138,8 @@ pub enum Test {
     Idle(idle::Options),
     /// One request among many quiet connections: CPU time of the server
     Ready(ready::Options),
+    /// What getting a lane costs a connection: CPU time of both ends
+    Promote(promote::Options),
 }
 
 /// One test with all its parameters.
@@ -569,6 +572,7 @@ pub fn main(test: &Test) -> Result<(), Failure> {
         Test::Without(options) => return matrix::main(options, &matrix::WITHOUT),
         Test::Idle(options) => return idle::main(options),
         Test::Ready(options) => return ready::main(options),
+        Test::Promote(options) => return promote::main(options),
     };
     let outcome = measure(&Plan::new(kind, common)?)?;
     if common.json {
