@@ -251,8 +251,7 @@ pub fn main(options: &Options) -> Result<(), Failure> {
 }
 
 fn measure(options: &Options) -> Result<Outcome, Failure> {
-    let mut settings: Vec<String> =
-        ["recv_poll=0", "promote_calls=0", "promote_bytes=0"].map(String::from).to_vec();
+    let mut settings: Vec<String> = ["recv_poll=0", "promote_calls=0"].map(String::from).to_vec();
     settings.extend(options.set.iter().cloned());
     let env = Environment::for_measuring(&settings)?;
     let collector =
