@@ -178,8 +178,11 @@ fn write_entry(lines: &HalfLines, at: u32, carrier: u64, ring: u64, to: Lane) {
         slot.ring.store(ring, Ordering::Relaxed);
         slot.to.store(u32::from(to == Lane::Sdp), Ordering::Relaxed);
     }
+    words::step();
     lines.log.carrier_sent.store(carrier, Ordering::Relaxed);
+    words::step();
     lines.log.lane.store(u32::from(to == Lane::Sdp), Ordering::Relaxed);
+    words::step();
     // Release: who sees the number sees the entry. SeqCst: ordered against `kernel_reading` (L2, L4).
     lines.producer.switches.store(at.wrapping_add(1), Ordering::SeqCst);
 }
@@ -289,8 +292,9 @@ impl SinkState {
         let lane = if self.lane == Lane::Sdp { SDP_BIT } else { 0 };
         let counted = if self.is_counted { COUNTED_BIT } else { 0 };
         let [gates, sequence, position, spare] = self.engine.to_words();
-        let Some([w_head, w_current, w_read, w_bits, e0, e1, e2, e3, w_window, w_published, base, ..]) =
-            words.first_chunk::<11>()
+        let Some(
+            [w_head, w_current, w_read, w_bits, e0, e1, e2, e3, w_window, w_published, base, ..],
+        ) = words.first_chunk::<11>()
         else {
             return;
         };
@@ -371,7 +375,9 @@ impl SinkState {
     pub(crate) fn follow(&mut self, lines: &HalfLines, to: Lane) {
         self.lane = to;
         self.followed = self.followed.wrapping_add(1);
+        words::step();
         lines.consumer.followed.store(self.followed, Ordering::SeqCst);
+        words::step();
     }
 
     /// Says that a kernel read without bound begins or ends (L2, L4).

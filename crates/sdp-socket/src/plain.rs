@@ -200,6 +200,7 @@ fn push(used: &InUse, fd: c_int, side: usize, len: usize, copy: impl FnOnce(&[Ce
     let armed = if pushed {
         put(base, load(e4));
         ring.publish();
+        words::step();
         arm::release_and_check(gate, &lines.receive_arm.word)
     } else {
         gate.store(0, Ordering::Release);
@@ -340,6 +341,7 @@ fn pull(used: &InUse, wanted: usize, mut copy: impl FnMut(&[Cell<u8>])) -> Optio
     let published = load(w_published);
     if at != published && (at == window || crossed || at.wrapping_sub(published) >= PUBLISH_EVERY) {
         put(w_published, at);
+        words::step();
         // Pairs with the acquire load in `Producer::refresh`: our reads of the freed bytes come first.
         lines.consumer.head.store(at, Ordering::Release);
         if crossed {
@@ -371,3 +373,6 @@ pub(crate) const fn is_simple(flags: c_int) -> bool {
     const HARMLESS: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE;
     flags & !HARMLESS == 0
 }
+
+#[cfg(test)]
+mod killed;

@@ -152,9 +152,7 @@ fn rebuild_source(
             _ => return Err(Broken),
         };
         let ring = entry.ring.load(Ordering::Relaxed);
-        if to == lane
-            || ring & MISALIGNED != 0
-            || ring.wrapping_sub(from) > tail.wrapping_sub(from)
+        if to == lane || ring & MISALIGNED != 0 || ring.wrapping_sub(from) > tail.wrapping_sub(from)
         {
             return Err(Broken);
         }
@@ -255,7 +253,7 @@ fn rebuild_sink(
         return Err(Broken);
     }
     // Each switch that was followed went to the other lane.
-    let lane = if since % 2 == 0 { bits & SDP_BIT } else { !bits & SDP_BIT };
+    let lane = if since.is_multiple_of(2) { bits & SDP_BIT } else { !bits & SDP_BIT };
     let is_trusted = lines.consumer.trusts_itself.load(Ordering::Relaxed) != 0;
     let counted = if is_trusted { COUNTED_BIT } else { bits & COUNTED_BIT };
     if lane | counted != 0

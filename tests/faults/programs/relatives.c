@@ -37,7 +37,7 @@ enum {
 	MOST = 65536,
 	WARM_UP = 40,
 	CALLS = 9,
-	STEPS_SPAN = 1500, /* instructions of the longest calls without much copying, and some more */
+	STEPS_SPAN = 1500, /* instructions of most of the calls, and some more */
 };
 
 static struct shared {
@@ -277,7 +277,10 @@ static int generation(int sock, int g)
 		/* What is stepped through is the call behind the stop. */
 		unsigned which = g % CALLS;
 		pid_t self = getpid();
-		ptrace(PTRACE_TRACEME, 0, 0, 0);
+		if (ptrace(PTRACE_TRACEME, 0, 0, 0)) {
+			fail(g, "ptrace", errno, 0);
+			give_up();
+		}
 		if (write(ready[1], &self, sizeof self) != sizeof self)
 			_exit(0);
 		raise(SIGSTOP);
