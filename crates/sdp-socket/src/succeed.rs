@@ -78,14 +78,17 @@ pub(crate) fn sink_of(conn: &Conn, row: &Row, segment: Segment, half: usize) -> 
     let read = || table::number_of(conn).and_then(|fd| carrier::consumed(fd).ok());
     let sink = sink(words, segment, half, read)?;
     row.ack.store(sink.ack(u16::MAX).to_word(), Ordering::Release);
-    // Each end takes a half's gate only under its own lock of that half: this is the dead user's.
-    let log = &segment.half(half).log;
-    let mine = conn.side() as u32 + 1;
-    if log.gate.load(Ordering::Acquire) == mine {
-        settle_lane(segment.half(half));
-        log.gate.store(0, Ordering::Release);
-    }
+    open_gate(segment.half(half), conn.side());
     Ok(())
+}
+
+/// Gives the receiving half's gate back if the dead user had it: each end takes a half's gate only under its
+/// own lock of that half.
+pub(crate) fn open_gate(lines: &HalfLines, side: usize) {
+    if lines.log.gate.load(Ordering::Acquire) == side as u32 + 1 {
+        settle_lane(lines);
+        lines.log.gate.store(0, Ordering::Release);
+    }
 }
 
 fn poison(words: &[AtomicU64]) -> Broken {
