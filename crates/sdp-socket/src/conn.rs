@@ -637,11 +637,12 @@ impl Conn {
 
     #[inline]
     pub(crate) fn stats_row(&self) -> RowId {
-        RowId::from_raw(self.stats.load(Ordering::Relaxed))
+        // What is read next is which page the number belongs to ([`crate::page`]).
+        RowId::from_raw(self.stats.load(Ordering::Acquire))
     }
 
     pub(crate) fn set_stats_row(&self, id: RowId) {
-        self.stats.store(id.raw(), Ordering::Relaxed);
+        self.stats.store(id.raw(), Ordering::Release);
     }
 
     /// Why the connection is on the kernel lane, for the statistics.

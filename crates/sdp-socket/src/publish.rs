@@ -78,12 +78,13 @@ fn ends(tuple: Tuple) -> (Endpoint, Endpoint) {
 
 /// Shows the connection's addresses and inode, once they have been asked for.
 pub(crate) fn name_row(conn: &Conn, fd: i32, tuple: Tuple) {
-    if conn.flags.fetch_or(flag::SHOWN, Ordering::Relaxed) & flag::SHOWN == 0
-        && let Some(page) = page::current()
-    {
-        let (local, remote) = ends(tuple);
-        let inode = fd::inode(fd).unwrap_or(0);
-        page.show_identity(conn.stats_row(), local, remote, inode);
+    if conn.flags.fetch_or(flag::SHOWN, Ordering::Relaxed) & flag::SHOWN != 0 {
+        return;
+    }
+    let (local, remote) = ends(tuple);
+    let inode = fd::inode(fd).unwrap_or(0);
+    if let Some((page, row)) = page::of_row(conn) {
+        page.show_identity(row, local, remote, inode);
     }
 }
 
@@ -168,8 +169,13 @@ pub(crate) fn count_seen(conn: &Conn, reason: Reason) {
         let word = AtomicU32::new(0);
         page.count_seen(Verdict::at(&word), reason);
     }
+    show_reason(conn, reason);
+}
+
+fn show_reason(conn: &Conn, reason: Reason) {
+    let Some((page, row)) = page::of_row(conn) else { return };
     for direction in [Direction::Send, Direction::Receive] {
-        page.show_reason(conn.stats_row(), direction, reason);
+        page.show_reason(row, direction, reason);
     }
 }
 
@@ -247,7 +253,5 @@ pub(crate) fn note_reason(conn: &Conn, reason: Reason) {
             marks::count_as(fd, verdict.raw());
         }
     }
-    for direction in [Direction::Send, Direction::Receive] {
-        page.show_reason(conn.stats_row(), direction, reason);
-    }
+    show_reason(conn, reason);
 }
