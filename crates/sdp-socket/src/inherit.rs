@@ -226,7 +226,7 @@ pub(crate) fn leaving(reason: Reason, for_good: bool) {
         return;
     }
     let _section = section::Guard::enter();
-    page::leave_host();
+    page::leave_host(for_good);
     if for_good {
         page::expect_guests(); // forks go unseen from here on
     }

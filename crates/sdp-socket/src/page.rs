@@ -11,11 +11,11 @@
 
 use core::{
     ptr::{NonNull, null_mut},
-    sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering},
+    sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering},
 };
 
 use sdp_stats::{Direction, Identity, Page, RowId, Verdict};
-use sdp_sys::{errno::Errno, memfd, pid as sys_pid, section, sys, unix};
+use sdp_sys::{errno::Errno, fd, memfd, pid as sys_pid, section, sys, unix};
 
 use crate::{
     conn::{self, Conn, Half, flag},
@@ -30,6 +30,8 @@ const GUEST_CALLS: u32 = 16;
 static PAGE: AtomicPtr<u8> = AtomicPtr::new(null_mut());
 /// The page's hidden descriptor. A guest keeps its host's: tools find the page there when the host has ended.
 pub(crate) static NUMBER: AtomicI32 = AtomicI32::new(-1);
+/// Inode of the page behind it.
+static INODE: AtomicU64 = AtomicU64::new(0);
 /// The page of others that a process with several threads counted in as a guest: one of them may be in
 /// the middle of it.
 static FORMER: AtomicPtr<u8> = AtomicPtr::new(null_mut());
@@ -40,12 +42,14 @@ static GUEST: AtomicU32 = AtomicU32::new(0);
 const LEFT: u32 = 1 << 31;
 /// A thread is about to make the own page.
 static MOVING: AtomicBool = AtomicBool::new(false);
+/// Looks at another thread's move, each followed by giving the processor away.
+const MOVE_LOOKS: u32 = 10_000;
 
 /// The statistics page, once made.
 #[inline]
 pub(crate) fn current() -> Option<&'static Page> {
     // SAFETY: a mapping of SIZE bytes. It is taken away from a process only while that has one thread
-    // ([`renew`], [`forget_former`]), which is then not in the middle of using it.
+    // ([`forget_former`]), which is then not in the middle of using it.
     unsafe { Page::from_ptr(PAGE.load(Ordering::Acquire), sdp_stats::SIZE) }
 }
 
@@ -82,11 +86,24 @@ fn make() {
         program: settings::program(),
         version: env!("CARGO_PKG_VERSION").as_bytes(),
     });
-    process::unhide(&NUMBER);
+    close_number();
+    INODE.store(fd::inode(file.raw()).unwrap_or(0), Ordering::Relaxed);
     NUMBER.store(process::hide(file.into_raw()), Ordering::Release);
     PAGE.store(base.as_ptr(), Ordering::Release);
     REPORT_PENDING.store(!settings::report().is_empty(), Ordering::Release);
     hand_in();
+}
+
+/// Closes the page's descriptor, unless the program did so by a system call that nobody saw, and has something
+/// else there by now.
+pub(crate) fn close_number() {
+    let raw = NUMBER.swap(-1, Ordering::AcqRel);
+    if raw >= 0 && table::entry(raw) == Some(Entry::Hidden) {
+        table::replace(raw, None);
+        if fd::inode(raw) == Ok(INODE.load(Ordering::Relaxed)) {
+            fd::close(raw);
+        }
+    }
 }
 
 /// Gives `sdp run` a duplicate of the page; tried again at later connections while its queue is full.
@@ -131,6 +148,7 @@ pub(crate) fn become_guest() {
     REPORT_PENDING.store(false, Ordering::Relaxed);
     forget_former();
     if let Some(page) = current() {
+        page.expect_guests(); // the parent may have got this page just before the fork, or have prepared nothing
         page.count_guest(1);
         GUEST.store(GUEST_CALLS, Ordering::Release);
     }
@@ -165,10 +183,10 @@ pub(crate) fn own() -> bool {
     if guest == 0 {
         return true;
     }
+    let _section = section::Guard::enter();
     if process::is_retired() || MOVING.swap(true, Ordering::AcqRel) {
         return false;
     }
-    let _section = section::Guard::enter();
     let former = PAGE.load(Ordering::Acquire);
     make();
     let moved = PAGE.load(Ordering::Acquire) != former;
@@ -184,7 +202,9 @@ pub(crate) fn own() -> bool {
             forget_former();
         }
     } else {
-        GUEST.store(GUEST_CALLS, Ordering::Release); // no memory, no descriptor: later, perhaps
+        // No memory, no descriptor: later, perhaps.
+        let again = |guest: u32| Some(guest & LEFT | GUEST_CALLS);
+        let _ = GUEST.fetch_update(Ordering::AcqRel, Ordering::Acquire, again);
     }
     MOVING.store(false, Ordering::Release);
     moved
@@ -226,11 +246,29 @@ fn forget_former() {
     }
 }
 
-/// Before the process changes its rights: a page of those that it leaves is not for it.
-pub(crate) fn leave_host() {
-    if !own() && GUEST.swap(0, Ordering::AcqRel) != 0 {
-        // No memory or no descriptor for a page of its own: nothing is counted any more.
-        process::unhide(&NUMBER);
+/// Before the process changes its rights: a page of those that it leaves is not for it. `for_good`: it will
+/// not make one later either.
+pub(crate) fn leave_host(for_good: bool) {
+    let _section = section::Guard::enter();
+    // Another thread's move is a few system calls, in a section too: what it leaves must be there to be forgotten.
+    for _ in 0..MOVE_LOOKS {
+        if !MOVING.load(Ordering::Acquire) {
+            break;
+        }
+        // SAFETY: no arguments.
+        let _ = unsafe { sys!(libc::SYS_sched_yield) };
+    }
+    let guest = if own() { 0 } else { GUEST.swap(0, Ordering::AcqRel) };
+    if guest != 0 {
+        // No memory or no descriptor for a page of its own: nothing is counted any more, or not before the next
+        // connection, whose page counts the process.
+        if !for_good
+            && guest & LEFT == 0
+            && let Some(page) = current()
+        {
+            page.count_guest(-1);
+        }
+        close_number();
         FORMER.store(PAGE.swap(null_mut(), Ordering::AcqRel), Ordering::Release);
     }
     forget_former();

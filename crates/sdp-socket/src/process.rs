@@ -286,7 +286,7 @@ pub(crate) fn close_hidden(raw: i32) {
 }
 
 /// Closes a hidden descriptor.
-pub(crate) fn unhide(cell: &AtomicI32) {
+fn unhide(cell: &AtomicI32) {
     let raw = cell.swap(-1, Ordering::AcqRel);
     if raw >= 0 && table::entry(raw) == Some(Entry::Hidden) {
         table::replace(raw, None);
@@ -552,9 +552,10 @@ pub(crate) fn change_trust(remains: Remains) {
 /// Leaves nothing of ours behind that an unprivileged continuation could use (X1).
 pub(crate) fn drop_everything() {
     wait_set::drop_all(false);
-    for cell in [&BELL_FD, &BELL_PAGE_FD, &page::NUMBER] {
+    for cell in [&BELL_FD, &BELL_PAGE_FD] {
         unhide(cell);
     }
+    page::close_number();
     if let Some(base) = NonNull::new(BELL.swap(null_mut(), Ordering::AcqRel)) {
         blank(base, segment::BELL_PAGE_BYTES);
     }
