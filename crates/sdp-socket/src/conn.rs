@@ -26,6 +26,10 @@ use sdp_sys::{count::Way, errno::Errno};
 
 use crate::{process, table};
 
+mod quiet;
+
+pub(crate) use quiet::{has_rows_in, is_any_worked_on};
+
 /// Connections that one process can have on its mind at once; those beyond are plain TCP. Equal to the
 /// number of bell slots: a connection's index is its slot.
 pub(crate) const CONNS: usize = BELL_SLOTS as usize;
@@ -246,18 +250,6 @@ pub(crate) fn each_kept(mut each: impl FnMut(&'static Conn)) {
             each(conn);
         }
     }
-}
-
-/// Whether a thread is in the middle of a call on any connection, and neither asleep there nor in the kernel.
-pub(crate) fn is_any_worked_on() -> bool {
-    (0..CONNS).filter_map(|index| get(index as u32)).any(Conn::is_worked_on)
-}
-
-/// Whether a connection of this process has its row in the family memory at `base`.
-pub(crate) fn has_rows_in(base: *mut u8) -> bool {
-    (0..CONNS).filter_map(|index| get(index as u32)).any(|conn| {
-        conn.family.load(Ordering::SeqCst) == base && conn.row.load(Ordering::Relaxed) != 0
-    })
 }
 
 /// Before the process exits: each connection that only calls hold open, and what was kept for them.
@@ -772,25 +764,6 @@ impl Conn {
     /// A call is about to sleep.
     pub(crate) fn hold(&self) {
         Way::now().add(&self.holds, 1);
-    }
-
-    /// A call goes to sleep, or has woken up.
-    pub(crate) fn sleeps(&self, yes: bool) {
-        if yes {
-            Way::now().add(&self.asleep, 1);
-        } else {
-            let _ = Way::now().sub(&self.asleep, 1);
-        }
-    }
-
-    /// Whether a call is in the middle of something of ours: neither asleep nor the kernel's.
-    fn is_worked_on(&self) -> bool {
-        let sum = |words: &[AtomicU32]| -> u64 {
-            words.iter().map(|word| u64::from(word.load(Ordering::SeqCst))).sum()
-        };
-        // What goes to sleep or into the kernel is pinned before: read last.
-        let idle = sum(&self.raw) + u64::from(self.asleep.load(Ordering::SeqCst));
-        matches!(self.state.load(Ordering::SeqCst), LIVE | KEPT) && sum(&self.pins) > idle
     }
 
     /// Whether calls hold the connection.
