@@ -197,6 +197,7 @@ impl World {
             }
         }
         let mut sink = self.receiving();
+        let mut is_written_down = true;
         while got.len() < wanted {
             let message = match sink.current() {
                 Some(message) => message,
@@ -212,6 +213,10 @@ impl World {
                     }
                 },
             };
+            if !is_written_down {
+                is_written_down = true;
+                sink.store(self.sink());
+            }
             let rest = sink.current_len - sink.current_offset;
             let n = rest.min((wanted - got.len()) as u32);
             sink.rx.copy_out(message, sink.current_offset, n, &mut Into(&mut got));
@@ -219,7 +224,7 @@ impl World {
             if n == rest {
                 (sink.current_len, sink.current_offset) = (0, 0);
                 sink.rx.release(message);
-                sink.store(self.sink());
+                is_written_down = false;
             }
         }
         sink.store(self.sink());
