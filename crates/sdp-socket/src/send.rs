@@ -578,6 +578,11 @@ fn ring_send(
         if want == 0 {
             break RingSend::Done;
         }
+        if moved > 0 {
+            // A successor looks for one message that was not written down, not for more. (Behind the last
+            // one the caller does it.)
+            source.store(&row.source.words);
+        }
         let Ok(message) = source.engine.next_data(ack, want as u32) else {
             break RingSend::Broken;
         };
@@ -621,13 +626,15 @@ fn ring_send(
             Some(Err(ended)) => break ended,
             Some(Ok(())) => {
                 moved += piece;
-                source.store(&row.source.words);
                 ring_bells(conn, conn.fd(), source, lines, first_on_lane);
                 first_on_lane = false;
             }
         }
     };
     if moved > 0 {
+        if !matches!(ended, RingSend::Done) {
+            source.store(&row.source.words); // the call may go on, with more messages
+        }
         count_ring(conn, row, moved);
         crate::give_back::sent(
             conn,
