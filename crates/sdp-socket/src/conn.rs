@@ -24,7 +24,7 @@ use sdp_shm::{
 use sdp_stats::{Reason, RowId};
 use sdp_sys::{count::Way, errno::Errno};
 
-use crate::{process, table};
+use crate::{process, table, turn::Turn};
 
 /// Connections that one process can have on its mind at once; those beyond are plain TCP. Equal to the
 /// number of bell slots: a connection's index is its slot.
@@ -115,8 +115,6 @@ pub(crate) mod flag {
     pub(crate) const BULKY: u32 = 262_144;
     /// The kernel refuses to take the ring's pages back.
     pub(crate) const KEEPS_PAGES: u32 = 524_288;
-    /// A blocking send has sent a part and waits: nobody else's bytes come between ([`Conn::turn_of`]).
-    pub(crate) const TURN: u32 = 2_097_152;
     /// Passed on with SCM_RIGHTS: a stranger to the family may have it open.
     pub(crate) const PASSED: u32 = 1_048_576;
 }
@@ -145,9 +143,8 @@ pub(crate) struct Conn {
     holds: AtomicU32,
     /// Hidden duplicate for them + 1; 0 none.
     kept: AtomicI32,
-    /// Id of the thread whose turn it is to send; 0 none. Other than 0 with `flag::TURN`. In the upper half
-    /// the id of the one whose turn is next; 0 nobody waits.
-    pub(crate) turn: AtomicU64,
+    /// Whose turn it is to send.
+    pub(crate) turn: Turn,
     stage: AtomicU32,
     pub(crate) flags: AtomicU32,
     /// Family row + 1; 0: none.
@@ -350,9 +347,10 @@ impl Conn {
         for word in &self.bytes {
             word.store(0, Ordering::Relaxed);
         }
-        for word in [&self.looked, &self.looked_head, &self.one_way, &self.turn] {
+        for word in [&self.looked, &self.looked_head, &self.one_way] {
             word.store(0, Ordering::Relaxed);
         }
+        self.turn.reset();
         self.spin.store(crate::spin::Learnt::NEW.to_word(), Ordering::Relaxed);
         self.stats.store(RowId::NONE.raw(), Ordering::Relaxed);
         self.segment.store(null_mut(), Ordering::Relaxed);
@@ -713,8 +711,7 @@ impl Conn {
             word.store(0, Ordering::Relaxed);
         }
         self.holds.store(0, Ordering::Relaxed);
-        self.turn.store(0, Ordering::Relaxed);
-        self.flags.fetch_and(!flag::TURN, Ordering::SeqCst);
+        self.turn.reset();
         self.take_kept(); // hidden descriptors are the parent's
         if self.meeting_lock.load(Ordering::Relaxed) != 0 {
             // Another thread of the parent was in the middle of a step: what it left is not to be

@@ -148,7 +148,7 @@ impl Stay {
         compiler_fence(SeqCst);
     }
 
-    /// The call is about to take the turn ([`Conn::take_turn`]), or to ask for it ([`Conn::want_turn`]).
+    /// The call is about to take the turn ([`crate::turn::Turn::take`]), or to ask for it ([`crate::turn::Turn::want`]).
     pub(crate) fn has_turn(self: Pin<&Self>) {
         self.begin();
         self.turn.store(tls::thread_id() as u32, Relaxed);
@@ -161,7 +161,7 @@ impl Stay {
         let thread = self.turn.load(Relaxed);
         if thread != 0 {
             self.turn.store(0, Relaxed);
-            if conn.give_up_turn(thread) {
+            if conn.turn.give_up(thread) {
                 process::ring_own(conn.index());
             }
         }

@@ -280,12 +280,12 @@ pub(crate) fn for_turn(
     rival: &mut Option<(Rival, u64)>,
 ) -> Woken {
     let thread = tls::thread_id() as u32;
-    let holder = || conn.turn_of(|| thread);
+    let holder = || conn.turn.of_another(|| thread);
     let Some(before) = holder() else { return Woken::Look };
     // Nobody's message goes on here, and the kernel would not let anybody sleep.
     let over = libc::POLLHUP | libc::POLLERR;
     if crate::carrier::readiness(conn.fd(), 0) & over != 0 {
-        conn.end_turn(before);
+        conn.turn.end(before);
         return Woken::Look;
     }
     let seen = Rival::now(conn, before);
@@ -298,7 +298,7 @@ pub(crate) fn for_turn(
         }
     };
     stay.has_turn();
-    conn.want_turn(thread);
+    conn.turn.want(thread);
     let (wait_set, bell) = {
         let _section = section::Guard::enter();
         let wait_set = WaitSet::take();
@@ -328,7 +328,7 @@ pub(crate) fn for_turn(
         && holder() == Some(before)
         && rival.as_ref().is_some_and(|(known, _)| *known == Rival::now(conn, before))
         && could_go_on()
-        && conn.end_turn(before)
+        && conn.turn.end(before)
     {
         process::ring_own(conn.index()); // it may be another one's now
     }
