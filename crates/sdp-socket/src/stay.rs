@@ -117,9 +117,9 @@ impl Stay {
         compiler_fence(SeqCst);
     }
 
-    /// The call is about to sleep: its connection stays open until it returns. False when the number was
-    /// closed before, and nobody kept the socket.
-    pub(crate) fn hold(self: Pin<&Self>, conn: &Pinned) -> bool {
+    /// The call is about to sleep: its connection stays open until it returns. The number to sleep on; none when
+    /// the call's was closed before, and nobody kept the socket.
+    pub(crate) fn hold(self: Pin<&Self>, conn: &Pinned) -> Option<i32> {
         self.begin();
         if let Some((held, _)) = self.on
             && !self.holds.load(Relaxed)
@@ -129,7 +129,7 @@ impl Stay {
             held.hold();
             self.holds.store(true, Relaxed);
         }
-        conn.is_open()
+        conn.open_fd()
     }
 
     /// While one exists the call counts as spinning.

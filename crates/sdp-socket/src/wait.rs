@@ -459,13 +459,10 @@ fn sleep_beside(
     nap: Option<u64>,
     mark: Mark,
 ) -> (Woken, bool) {
-    if !stay.hold(conn) {
-        return (Woken::Closed, false);
-    }
-    let mut fds = [
-        pollfd { fd: conn.fd(), events, revents: 0 },
-        pollfd { fd: other, events: libc::POLLIN, revents: 0 },
-    ];
+    // Asked for once: one that is gone a moment later is no reason to sleep on none.
+    let Some(fd) = stay.hold(conn) else { return (Woken::Closed, false) };
+    let mut fds =
+        [pollfd { fd, events, revents: 0 }, pollfd { fd: other, events: libc::POLLIN, revents: 0 }];
     let timeout = match until {
         None => None,
         Some(until) => {
@@ -487,7 +484,7 @@ fn sleep_beside(
     }
     let n = host::ppoll(&mut fds, timeout.as_ref(), core::ptr::null());
     let is_other_ready = fds[1].revents != 0;
-    if !conn.is_open() {
+    if conn.open_fd().is_none() {
         return (Woken::Closed, is_other_ready);
     }
     let woken = match n {
