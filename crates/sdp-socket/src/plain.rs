@@ -378,3 +378,6 @@ pub(crate) const fn is_simple(flags: c_int) -> bool {
 }
 
 const _: () = assert!(PUBLISHED < sdp_shm::family::HALF_WORDS);
+
+#[cfg(test)]
+mod model;
