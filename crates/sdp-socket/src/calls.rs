@@ -9,7 +9,7 @@
 //! validity that the corresponding libc call demands.
 
 use libc::{c_int, epoll_event, iovec, msghdr, pollfd, sigset_t, sockaddr, socklen_t, timespec};
-use sdp_stats::{Direction, Reason};
+use sdp_stats::{Direction, Reason, RowId};
 use sdp_sys::{count::Way, errno::Errno, section};
 
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
     conn::{self, Half, Stage},
     demote, epoll, handover, inherit,
     iovec::Buffers,
-    lifecycle, plain, process, promote, readiness,
+    lifecycle, page, plain, process, promote, readiness,
     receive::{self, Wish},
     renew, send, settings, splice,
     table::{self, Entry, Pinned},
@@ -407,9 +407,12 @@ pub(crate) fn finish_more(ticket: Ticket, result: isize, flags: c_int, more: usi
     if result > 0 && flags & libc::MSG_PEEK == 0 && !process::is_retired() {
         lifecycle::see(conn, ticket.fd);
         promote::count_call(conn, half, result as usize, way);
-        if let Some(page) = process::page() {
+        if let Some((page, row)) = page::of_row(conn) {
             let direction = if ticket.receive { Direction::Receive } else { Direction::Send };
-            page.moved_kernel(conn.stats_row(), direction, result as u64, way.is_single());
+            if row == RowId::NONE {
+                conn.add_rowless(half, result as u64);
+            }
+            page.moved_kernel(row, direction, result as u64, way.is_single());
         }
         promote::after_call(conn, ticket.fd, half, result as usize, more);
     }

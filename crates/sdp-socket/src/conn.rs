@@ -121,6 +121,8 @@ pub(crate) mod flag {
     pub(crate) const KEEPS_PAGES: u32 = 524_288;
     /// Passed on with SCM_RIGHTS: a stranger to the family may have it open.
     pub(crate) const PASSED: u32 = 1_048_576;
+    /// This process counted the end as seen.
+    pub(crate) const COUNTED: u32 = 4_194_304;
 }
 
 /// Bits of a family row's flags.
@@ -180,6 +182,8 @@ pub(crate) struct Conn {
     pub(crate) raw: [AtomicU32; 2],
     /// Bytes by half while young.
     pub(crate) bytes: [AtomicU64; 2],
+    /// Bytes by half that are counted in the page's totals, for want of a row.
+    rowless: [AtomicU64; 2],
     /// Calls since the meeting began.
     pub(crate) ticks: AtomicU32,
     /// Nanoseconds that calls have paused for the other end of the meeting.
@@ -287,7 +291,7 @@ impl Conn {
         for pair in [&self.calls, &self.raw] {
             pair.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         }
-        for word in &self.bytes {
+        for word in self.bytes.iter().chain(&self.rowless) {
             word.store(0, Ordering::Relaxed);
         }
         for word in [&self.looked, &self.looked_head, &self.one_way] {
@@ -541,6 +545,20 @@ impl Conn {
             // SAFETY: the page's address was forgotten above.
             unsafe { process::peers().release(id) };
         }
+    }
+
+    /// Bytes of a half were counted in the totals, for want of a row.
+    pub(crate) fn add_rowless(&self, half: Half, bytes: u64) {
+        self.rowless[half as usize].fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn rowless(&self, half: Half) -> u64 {
+        self.rowless[half as usize].load(Ordering::Relaxed)
+    }
+
+    /// They are in a row from here on, or another process's.
+    pub(crate) fn take_rowless(&self, half: Half) -> u64 {
+        self.rowless[half as usize].swap(0, Ordering::Relaxed)
     }
 
     #[inline]

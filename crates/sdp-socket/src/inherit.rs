@@ -10,6 +10,7 @@ use crate::{
     conn::{self, Conn, Half, Stage, flag, row_flag},
     demote, handover,
     lane::Lane,
+    page,
     process::{self, Remains},
     table::{self, Entry, Pinned},
 };
@@ -67,6 +68,7 @@ pub(crate) fn fork_prepare() {
     while FORKING.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
         yield_now();
     }
+    page::expect_guests();
     process::count_fork();
     // Before the locks: a step of a meeting may want them.
     prepare_connections();
@@ -146,9 +148,12 @@ pub(crate) fn fork_child() {
             && let Some(conn) = conn::get(index)
         {
             // Rows and bells are the parent's; descriptors that the parent opened count for it.
-            let parents = flag::ROWED | flag::SHOWN | flag::PEER_HAS_BELL;
+            let parents = flag::ROWED | flag::SHOWN | flag::COUNTED | flag::PEER_HAS_BELL;
             conn.flags.fetch_and(!parents, Ordering::SeqCst);
             conn.set_stats_row(sdp_stats::RowId::NONE);
+            for half in [Half::Receive, Half::Send] {
+                conn.take_rowless(half);
+            }
             conn.forget_threads();
             conn.change_stage(Stage::Meeting, Stage::Young);
         }
@@ -156,9 +161,6 @@ pub(crate) fn fork_child() {
     crate::lifecycle::forget_kept();
     if prepared != 0 {
         crate::epoll::fork_child();
-    }
-    if process::family().is_some() {
-        process::renew_page();
     }
     if process::are_children_elsewhere() {
         // We cannot find out what the parent still holds: it has no id here.
@@ -174,10 +176,11 @@ pub(crate) fn fork_child() {
 
 /// Before exec: connections that the new image will hold leave their lanes.
 pub(crate) fn executing() {
-    if process::is_retired() || process::family().is_none() && process::page().is_none() {
+    if process::is_retired() || process::family().is_none() && page::current().is_none() {
         return;
     }
     let _section = section::Guard::enter();
+    page::executing();
     handover::push_all(|fd| {
         // SAFETY: no pointers.
         unsafe { sys!(libc::SYS_fcntl, fd, libc::F_GETFD) }
@@ -222,6 +225,10 @@ pub(crate) fn leaving(reason: Reason, for_good: bool) {
         return;
     }
     let _section = section::Guard::enter();
+    page::leave_host();
+    if for_good {
+        page::expect_guests(); // forks go unseen from here on
+    }
     let mut remains = Remains { held: false, used: false };
     table::walk(|fd, entry| {
         if matches!(entry, Entry::Conn(_))
@@ -296,8 +303,6 @@ pub(crate) fn exiting() {
             crate::lifecycle::settle_end(conn, fd);
         }
     });
-    if let Some(page) = process::page() {
-        page.mark_exited();
-    }
+    page::exiting();
     process::leave_family();
 }

@@ -35,6 +35,7 @@ mod lane;
 mod lifecycle;
 mod log;
 mod marks;
+mod page;
 mod plain;
 mod process;
 mod promote;

@@ -18,7 +18,7 @@ use crate::{
     conn::{self, Conn, Half, Stage, flag},
     demote,
     lane::Lane,
-    log, marks, process, receive, send, settings,
+    log, marks, page, process, receive, send, settings,
     table::{self, Entry, Pinned},
 };
 
@@ -231,7 +231,7 @@ fn see_first(conn: &Conn, fd: c_int) {
     if conn.flags.fetch_or(flag::SEEN, Ordering::SeqCst) & flag::SEEN != 0 {
         return;
     }
-    process::hand_in();
+    page::hand_in();
     if conn.has(flag::PASSED) && marks::counted_as(fd).is_some() {
         return; // by who got it
     }

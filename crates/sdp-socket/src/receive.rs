@@ -18,7 +18,7 @@ use crate::{
     conn::{Conn, Half, Stage, flag},
     iovec::{Buffers, Landing},
     lane::{self, Broken, Lane, SinkState, Switch},
-    plain, process,
+    page, plain, process,
     stay::Stay,
     succeed,
     table::Pinned,
@@ -778,9 +778,9 @@ pub(crate) fn has_news(sink: &SinkState, lines: &HalfLines) -> bool {
 }
 
 pub(crate) fn count(conn: &Conn, row: &Row, lane: StatsLane, n: usize) {
-    let Some(page) = process::page() else { return };
     process::ensure_row(conn);
-    page.moved(conn.stats_row(), Direction::Receive, lane, n as u64);
+    let Some((page, id)) = page::of_row(conn) else { return };
+    page.moved(id, Direction::Receive, lane, n as u64);
     if lane == StatsLane::Sdp {
         process::count_sdp(conn, page, Verdict::at(&row.reason));
     }

@@ -30,7 +30,7 @@ use crate::{
     conn::{Conn, Half, Stage, flag},
     iovec::{Buffers, Payload},
     lane::{self, Broken, Lane, SourceState},
-    process,
+    page, process,
     stay::Stay,
     succeed,
     table::Pinned,
@@ -799,16 +799,16 @@ fn flip(conn: &Pinned, source: &mut SourceState, lines: &HalfLines) {
 
 fn count(conn: &Conn, row: &Row, lane: StatsLane, n: usize) {
     let _ = row;
-    let Some(page) = process::page() else { return };
     process::ensure_row(conn);
-    page.moved(conn.stats_row(), Direction::Send, lane, n as u64);
+    let Some((page, id)) = page::of_row(conn) else { return };
+    page.moved(id, Direction::Send, lane, n as u64);
 }
 
 #[inline]
 pub(crate) fn count_ring(conn: &Conn, row: &Row, n: usize) {
-    let Some(page) = process::page() else { return };
     process::ensure_row(conn);
-    page.moved(conn.stats_row(), Direction::Send, StatsLane::Sdp, n as u64);
-    page.add(conn.stats_row(), Direction::Send, sdp_stats::Counter::BCopy, 1);
+    let Some((page, id)) = page::of_row(conn) else { return };
+    page.moved(id, Direction::Send, StatsLane::Sdp, n as u64);
+    page.add(id, Direction::Send, sdp_stats::Counter::BCopy, 1);
     process::count_sdp(conn, page, Verdict::at(&row.reason));
 }
