@@ -57,6 +57,8 @@ const ACCEPTS_PER_STEP: u32 = 4;
 const MAX_STRANGERS: u32 = 16;
 /// Times the other end may break off before we give up.
 const MAX_RESTARTS: u32 = 8;
+/// Looks at a name that the other end has just taken.
+const LATE_JOINS: u32 = 3;
 /// Listener's backlog: one is expected, strangers must not fill it at once.
 const BACKLOG: i32 = 8;
 
@@ -330,12 +332,33 @@ impl Rendezvous {
         let permit = Permit::take(local.max_offers).ok_or(Refusal::RendezvousBusy)?;
         match unix::bind(socket.raw(), name.as_bytes()) {
             Ok(()) => {}
-            // The other end was faster; it will listen in a moment.
-            Err(Errno::EADDRINUSE) => return Ok(None),
+            Err(Errno::EADDRINUSE) => {
+                drop(permit);
+                return self.join_late(local, ends, socket, name);
+            }
             Err(error) => return Err(of_local_socket(error)),
         }
         unix::listen(socket.raw(), BACKLOG).map_err(of_local_socket)?;
         self.state = State::Offering { listener: socket, accepted: None, permit, ends };
+        Ok(None)
+    }
+
+    /// The other end took the name first, and listens in a moment: perhaps it does already. To find out here
+    /// is cheaper than to begin with the examination again at another call.
+    fn join_late(
+        &mut self,
+        local: &Local<'_>,
+        ends: Ends,
+        socket: Hidden,
+        name: &Name,
+    ) -> Result<Option<Attachment>, Refusal> {
+        for _ in 0..LATE_JOINS {
+            match unix::connect(socket.raw(), name.as_bytes()) {
+                Ok(()) => return self.join(local, ends, socket),
+                Err(Errno::ECONNREFUSED) => {}
+                Err(_) => break,
+            }
+        }
         Ok(None)
     }
 

@@ -13,7 +13,7 @@ use sdp_stats::{Direction, Reason, RowId};
 use sdp_sys::{count::Way, errno::Errno, section};
 
 use crate::{
-    bulk,
+    bulk, carrier,
     conn::{self, Half, Stage},
     demote, epoll, handover, inherit,
     iovec::Buffers,
@@ -469,13 +469,27 @@ pub unsafe fn splice(
 }
 
 /// `shutdown`.
+///
+/// Of a sending side on the SDP lane the kernel's part is made here: the peer may answer DisConn with a reset
+/// before our kernel call gets there, which then finds the carrier closed. Over TCP there is no moment between
+/// the two, and the call succeeds.
 pub fn shutdown(fd: c_int, how: c_int) -> Call {
     let Some(conn) = Pinned::new(fd, Half::Send) else { return Call::Pass };
-    if conn.stage() == Stage::Attached && how != libc::SHUT_RD {
-        lifecycle::disconnect(&conn, conn.fd());
-        conn.set(conn::flag::SHUT);
+    if conn.stage() != Stage::Attached || !matches!(how, libc::SHUT_WR | libc::SHUT_RDWR) {
+        return Call::Pass;
     }
-    Call::Pass
+    // What was reset before the call is the kernel's to say.
+    let was_open = carrier::tcp_state(fd) != carrier::TCP_CLOSE;
+    let has_said_so = lifecycle::disconnect(&conn, conn.fd());
+    conn.set(conn::flag::SHUT);
+    if !was_open || !has_said_so {
+        return Call::Pass;
+    }
+    // SAFETY: no pointers; the program's own call.
+    match unsafe { sdp_sys::sys!(libc::SYS_shutdown, fd, how) } {
+        Err(Errno(libc::ENOTCONN)) => Call::Done(0),
+        result => done(result),
+    }
 }
 
 /// `ioctl` (FIONREAD, SIOCOUTQ, FIOASYNC … on tracked descriptors).

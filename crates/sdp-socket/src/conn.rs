@@ -149,6 +149,8 @@ pub(crate) struct Conn {
     keeper: Keeper,
     /// Whose turn it is to send.
     pub(crate) turn: Turn,
+    /// Calls that sleep right now.
+    asleep: AtomicU32,
     stage: AtomicU32,
     pub(crate) flags: AtomicU32,
     /// Family row + 1; 0: none.
@@ -225,6 +227,18 @@ static ARENA: Arena = Arena(AtomicPtr::new(null_mut()));
 /// Lowest slot that may be free.
 static HINT: AtomicU32 = AtomicU32::new(0);
 
+/// Whether a thread is in the middle of a call on any connection, and neither asleep there nor in the kernel.
+pub(crate) fn is_any_worked_on() -> bool {
+    (0..CONNS).filter_map(|index| get(index as u32)).any(Conn::is_worked_on)
+}
+
+/// Whether a connection of this process has its row in the family memory at `base`.
+pub(crate) fn has_rows_in(base: *mut u8) -> bool {
+    (0..CONNS).filter_map(|index| get(index as u32)).any(|conn| {
+        conn.family.load(Ordering::SeqCst) == base && conn.row.load(Ordering::Relaxed) != 0
+    })
+}
+
 /// The slot with this index, if the arena exists.
 #[inline]
 pub(crate) fn get(index: u32) -> Option<&'static Conn> {
@@ -285,6 +299,7 @@ impl Conn {
             &self.pin_reason,
             &self.peer_slept,
             &self.idle_wakes,
+            &self.asleep,
         ] {
             word.store(0, Ordering::Relaxed);
         }
@@ -671,6 +686,7 @@ impl Conn {
         for word in self.pins.iter().chain(&self.raw) {
             word.store(0, Ordering::Relaxed);
         }
+        self.asleep.store(0, Ordering::Relaxed);
         self.turn.reset();
         self.forget_kept();
         if self.meeting_lock.load(Ordering::Relaxed) != 0 {
@@ -690,6 +706,25 @@ impl Conn {
         }
         self.unpin(half);
         false
+    }
+
+    /// A call goes to sleep, or has woken up.
+    pub(crate) fn sleeps(&self, yes: bool) {
+        if yes {
+            Way::now().add(&self.asleep, 1);
+        } else {
+            let _ = Way::now().sub(&self.asleep, 1);
+        }
+    }
+
+    /// Whether a call is in the middle of something of ours: neither asleep nor the kernel's.
+    fn is_worked_on(&self) -> bool {
+        let sum = |words: &[AtomicU32]| -> u64 {
+            words.iter().map(|word| u64::from(word.load(Ordering::SeqCst))).sum()
+        };
+        // What goes to sleep or into the kernel is pinned before: read last.
+        let idle = sum(&self.raw) + u64::from(self.asleep.load(Ordering::SeqCst));
+        matches!(self.state.load(Ordering::SeqCst), LIVE | KEPT) && sum(&self.pins) > idle
     }
 
     /// One more descriptor names the connection. False when the last one has just been closed.
@@ -729,7 +764,12 @@ impl Conn {
         }
         process::close_stats_row(self);
         let index = self.index();
+        self.row.store(0, Ordering::Relaxed);
+        let family = self.family.swap(null_mut(), Ordering::SeqCst);
         self.state.store(FREE, Ordering::Release);
+        if !family.is_null() && family != process::family_base() {
+            process::row_of_old_family_freed(family);
+        }
         if HINT.load(Ordering::Relaxed) > index {
             HINT.fetch_min(index, Ordering::Relaxed);
         }

@@ -209,8 +209,9 @@ fn is_inherited_on_purpose(fd: i32) -> bool {
 ///
 /// What the old trust domain shares with us is unmapped unless another thread may be in the middle of
 /// using it (the process has others, or a handler interrupted a sleeping call), or bytes are unread in a
-/// ring that cannot be pushed into the carrier. Then it stays mapped until the connection is closed,
-/// family memory until the process ends; nothing new refers to it.
+/// ring that cannot be pushed into the carrier. Then it stays mapped until the connection is closed, family
+/// memory until the last such connection is (after a sandbox, which allows no system call of ours, until the
+/// process ends); nothing new refers to it.
 pub(crate) fn leaving(reason: Reason, for_good: bool) {
     if process::is_retired() || !process::is_ours() {
         return;
@@ -245,6 +246,7 @@ pub(crate) fn leaving(reason: Reason, for_good: bool) {
                 table::replace(fd, None);
             }
         });
+        process::await_others();
         process::drop_everything();
     } else {
         process::change_trust(remains);

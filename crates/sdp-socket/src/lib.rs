@@ -54,3 +54,4 @@ mod table;
 mod turn;
 mod wait;
 mod wait_set;
+mod words;

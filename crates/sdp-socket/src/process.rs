@@ -77,12 +77,34 @@ pub(crate) fn is_ours() -> bool {
 /// Whether the library is out of business here.
 #[inline]
 pub(crate) fn is_retired() -> bool {
-    RETIRED.load(Ordering::Relaxed)
+    // As strong as the counts that `await_others` reads: one of the two sees the other.
+    RETIRED.load(Ordering::SeqCst)
 }
 
 /// Nothing of ours happens in this process any more.
 pub(crate) fn retire() {
     RETIRED.store(true, Ordering::SeqCst);
+}
+
+/// Longest wait for other threads to come out of the library, and how often it is looked at.
+const OTHERS_NS: u64 = 1_000_000_000;
+const OTHERS_NAP_NS: i64 = 50_000;
+
+/// After [`retire`], before the filter: other threads that are in the middle of a call on a connection go on
+/// until they sleep, are in the kernel or have left, so that none makes a system call of ours under the filter.
+/// Bounded: the caller may itself have interrupted such a call.
+pub(crate) fn await_others() {
+    if sys_pid::is_single_threaded() {
+        return;
+    }
+    let begin = sdp_sys::time::monotonic_ns();
+    while crate::conn::is_any_worked_on()
+        && sdp_sys::time::monotonic_ns().wrapping_sub(begin) < OTHERS_NS
+    {
+        let nap = libc::timespec { tv_sec: 0, tv_nsec: OTHERS_NAP_NS };
+        // SAFETY: the time outlives the call; what is left of it is not asked for.
+        let _ = unsafe { sys!(libc::SYS_nanosleep, &raw const nap, 0) };
+    }
 }
 
 /// It does, after all: nothing was given up.
@@ -244,7 +266,7 @@ pub(crate) fn hidden_duplicate(raw: i32) -> Option<i32> {
 
 /// Closes a descriptor that [`hidden_duplicate`] made, unless the program has used its number since.
 pub(crate) fn close_hidden(raw: i32) {
-    if table::entry(raw) == Some(Entry::Hidden) {
+    if table::entry(raw) == Some(Entry::Hidden) && !is_retired() {
         table::replace(raw, None);
         fd::close(raw);
     }
@@ -303,6 +325,9 @@ pub(crate) fn start() -> bool {
         remember();
     }
     count_cpus();
+    if sys_pid::has_children_elsewhere() {
+        let _ = set_children_elsewhere(true); // the image before this one saw to that
+    }
     settings::load();
     let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     if FAMILY.load(Ordering::Acquire).is_null()
@@ -497,10 +522,12 @@ pub(crate) fn change_trust(remains: Remains) {
     } else {
         leave_family();
     }
-    if let Some(base) = NonNull::new(FAMILY.swap(null_mut(), Ordering::AcqRel))
-        && !remains.used
-    {
-        unmap(base, FAMILY_BYTES);
+    if let Some(base) = NonNull::new(FAMILY.swap(null_mut(), Ordering::AcqRel)) {
+        if !remains.used && sys_pid::is_single_threaded() {
+            unmap(base, FAMILY_BYTES);
+        } else {
+            blank_unused_family(base);
+        }
     }
     forget_nonce();
     let _ = STARTED.compare_exchange(2, 0, Ordering::AcqRel, Ordering::Relaxed);
@@ -516,9 +543,29 @@ pub(crate) fn drop_everything() {
         blank(base, segment::BELL_PAGE_BYTES);
     }
     leave_family();
-    if let Some(base) = NonNull::new(FAMILY.swap(null_mut(), Ordering::AcqRel))
-        && sys_pid::is_single_threaded()
+    if let Some(base) = NonNull::new(FAMILY.swap(null_mut(), Ordering::AcqRel)) {
+        if sys_pid::is_single_threaded() {
+            unmap(base, FAMILY_BYTES);
+        } else {
+            blank_unused_family(base);
+        }
+    }
+}
+
+/// Family memory of a trust domain that the process has left, in a process with several threads: private
+/// zeros take its place once no connection has a row in it. Never unmapped, because a thread may have looked
+/// up its address just before; a row that it then opens there is nobody else's.
+fn blank_unused_family(base: NonNull<u8>) {
+    if !crate::conn::has_rows_in(base.as_ptr()) {
+        blank(base, FAMILY_BYTES);
+    }
+}
+
+/// A connection with a row in an earlier family has ended.
+pub(crate) fn row_of_old_family_freed(base: *mut u8) {
+    if let Some(base) = NonNull::new(base)
+        && !is_retired()
     {
-        unmap(base, FAMILY_BYTES);
+        blank_unused_family(base);
     }
 }

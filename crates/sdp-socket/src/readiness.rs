@@ -220,7 +220,7 @@ pub(crate) unsafe fn poll(
         }
     }
     let until = timeout_ns.map(|ns| monotonic_ns().saturating_add(ns));
-    let mut has_spun = timeout_ns == Some(0);
+    let (mut has_spun, mut has_slept) = (timeout_ns == Some(0), false);
     loop {
         if process::is_retired() {
             // Another thread entered a sandbox while this one slept: the rest of the wait is the kernel's.
@@ -281,6 +281,9 @@ pub(crate) unsafe fn poll(
         }
         if total > 0 || must_not_sleep {
             return Some(Ok(total));
+        }
+        if core::mem::replace(&mut has_slept, true) {
+            wait::let_ringers_count();
         }
     }
 }

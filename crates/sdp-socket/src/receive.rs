@@ -204,9 +204,8 @@ pub(crate) fn with_sink<R>(
     };
     let half = conn.half_index(Half::Receive);
     let _section = section::Guard::enter();
-    if lock::lock(&row.sink.lock, process::pid()) == lock::Acquired::TakenOver
-        && !succeed::is_sink_sound(&row.sink.words, segment.half(half), conn.side())
-    {
+    let taken_over = lock::lock(&row.sink.lock, process::pid()) == lock::Acquired::TakenOver;
+    if taken_over && succeed::sink_of(conn, row, segment, half).is_err() {
         lock::unlock(&row.sink.lock);
         crate::demote::reset(conn);
         return Err(Errno::ECONNRESET);
@@ -216,8 +215,13 @@ pub(crate) fn with_sink<R>(
             let lines = segment.half(half);
             let (lane, followed) = (state.lane, state.followed);
             let (_, before) = state.rx.cursors();
+            if taken_over {
+                // It may have freed room without telling who waits for it.
+                wait::room_freed(conn, lines, u64::from(segment.ring_bytes()), before);
+            }
             let result = body(&mut state, row, segment, lines);
             state.store(&row.sink.words);
+            succeed::handed(&row.sink.words);
             if state.followed != followed {
                 count_switches(conn, lane, state.followed.wrapping_sub(followed));
             }
@@ -556,6 +560,7 @@ fn ring_read(
             sink.current_len = 0;
             sink.current_offset = 0;
             sink.rx.release(message);
+            sink.store(&row.sink.words);
             // Padding before the message counts too: it can be most of the ring.
             let (_, head) = sink.rx.cursors();
             if wait::crosses_eighth(size, looked, head) {
@@ -580,6 +585,7 @@ fn next_message(conn: &Conn, sink: &mut SinkState, row: &Row) -> Result<Option<R
                 if accept(conn, sink, row, message)? {
                     return Ok(Some(message));
                 }
+                sink.store(&row.sink.words);
             }
             Ok(None) => return Ok(None),
             Err(_) => {

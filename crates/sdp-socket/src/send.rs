@@ -169,15 +169,19 @@ pub(crate) fn with_source<R>(
     let half = conn.half_index(Half::Send);
     let _section = section::Guard::enter();
     let taken_over = lock::lock(&row.source.lock, process::pid()) == lock::Acquired::TakenOver;
-    if taken_over && !succeed::is_source_sound(&row.source.words, segment.half(half), conn.side()) {
+    if taken_over && succeed::source_of(conn, row, segment, half).is_err() {
         lock::unlock(&row.source.lock);
         crate::demote::reset(conn);
         return Err(Errno::ECONNRESET);
     }
     let result = match SourceState::load(&row.source.words, segment, half) {
         Ok(mut state) => {
-            if taken_over {
-                recount(conn, &mut state, segment.half(half));
+            if taken_over
+                && state.lane == Lane::Sdp
+                && let Some(fd) = crate::table::number_of(conn)
+            {
+                // It may have published without waking the reader.
+                ring_bells(conn, fd, &mut state, segment.half(half), true);
             }
             let result = body(&mut state, row, segment, segment.half(half));
             state.store(&row.source.words);
@@ -190,18 +194,6 @@ pub(crate) fn with_source<R>(
     };
     lock::unlock(&row.source.lock);
     result
-}
-
-/// A relative was killed in the middle of something: it may have rung the carrier without counting.
-#[cold]
-fn recount(conn: &Conn, source: &mut SourceState, lines: &HalfLines) {
-    if source.lane == Lane::Sdp
-        && let Some(fd) = crate::table::number_of(conn)
-        && let Ok(sent) = carrier::sent(fd)
-    {
-        source.carrier_sent = sent;
-        let _ = gated(conn, lines, conn.side(), || source.publish_sent(lines));
-    }
 }
 
 /// Holds the gate of a half while `body` runs. `None`: the peer kept it too long. The caller holds this
@@ -629,6 +621,7 @@ fn ring_send(
             Some(Err(ended)) => break ended,
             Some(Ok(())) => {
                 moved += piece;
+                source.store(&row.source.words);
                 ring_bells(conn, conn.fd(), source, lines, first_on_lane);
                 first_on_lane = false;
             }

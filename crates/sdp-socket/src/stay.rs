@@ -63,6 +63,8 @@ pub(crate) struct Stay {
     turn: AtomicU32,
     /// Counted in the bell page as a sleeper.
     sleeps: AtomicBool,
+    /// Counted by the connection as asleep.
+    asleep: AtomicBool,
     /// The wait set in use, and which bell it belongs to.
     set: AtomicI32,
     bells: AtomicI32,
@@ -95,6 +97,7 @@ impl Stay {
             spins: AtomicBool::new(false),
             turn: AtomicU32::new(0),
             sleeps: AtomicBool::new(false),
+            asleep: AtomicBool::new(false),
             set: AtomicI32::new(-1),
             bells: AtomicI32::new(0),
             _pinned: PhantomPinned,
@@ -148,7 +151,17 @@ impl Stay {
         compiler_fence(SeqCst);
     }
 
-    /// The call is about to take the turn ([`crate::turn::Turn::take`]), or to ask for it ([`crate::turn::Turn::want`]).
+    /// The call is about to block, or has come back.
+    pub(crate) fn is_asleep(self: Pin<&Self>, yes: bool) {
+        if let Some((conn, _)) = self.on {
+            let _section = section::Guard::enter();
+            conn.sleeps(yes);
+            self.asleep.store(yes, Relaxed);
+        }
+    }
+
+    /// The call is about to take the turn ([`crate::turn::Turn::take`]), or to ask for it
+    /// ([`crate::turn::Turn::want`]).
     pub(crate) fn has_turn(self: Pin<&Self>) {
         self.begin();
         self.turn.store(tls::thread_id() as u32, Relaxed);
@@ -210,6 +223,9 @@ extern "C" fn abandoned(stay: *mut c_void) {
         drop(set);
     }
     if let Some((conn, half)) = stay.on {
+        if stay.asleep.swap(false, Relaxed) {
+            conn.sleeps(false);
+        }
         stay.leave();
         conn.unpin(half);
     }

@@ -165,14 +165,22 @@ pub(crate) fn for_bytes(conn: &Pinned, stay: Pin<&Stay>, until: Option<u64>, mar
     if woken == Woken::Look && is_news(lines, head, followed) {
         conn.idle_wakes.store(0, Ordering::Relaxed);
         spin::learn_from_sleep(conn, monotonic_ns() - asleep);
-    } else {
-        conn.idle_wakes.fetch_add(1, Ordering::Relaxed);
+    } else if conn.idle_wakes.fetch_add(1, Ordering::Relaxed) != 0 && woken == Woken::Look {
+        let_ringers_count();
     }
     if woken == Woken::TimedOut && nap.is_some() && until.is_none_or(|u| monotonic_ns() < u) {
         woken = Woken::Look;
     }
     wake_up(stay, bell, &wait_set);
     woken
+}
+
+/// Again woken for nothing: perhaps by a bell on the carrier whose sender was preempted before it was counted
+/// (L5), by the very wake-up of this thread. The kernel calls the carrier readable until then, and this
+/// thread would keep the CPU that the sender needs until its time slice ends.
+pub(crate) fn let_ringers_count() {
+    // SAFETY: no arguments.
+    let _ = unsafe { sdp_sys::sys!(libc::SYS_sched_yield) };
 }
 
 /// Counts the calling thread among the sleepers of the process's bell, in a section with what precedes.
@@ -482,7 +490,12 @@ fn sleep_beside(
     if mark.interrupted_without_restart() {
         return (Woken::Interrupted, false);
     }
+    stay.is_asleep(true);
     let n = host::ppoll(&mut fds, timeout.as_ref(), core::ptr::null());
+    stay.is_asleep(false);
+    if process::is_retired() {
+        return (Woken::Closed, false); // the call is the kernel's now, and nothing of ours is
+    }
     let is_other_ready = fds[1].revents != 0;
     if conn.open_fd().is_none() {
         return (Woken::Closed, is_other_ready);

@@ -46,6 +46,12 @@ enum Cmd {
     /// One process of a measurement of quiet connections
     #[command(hide = true)]
     PerfIdlePeer(perf::idle_peer::Options),
+    /// One process of a measurement of single requests among many connections
+    #[command(hide = true)]
+    PerfReadyPeer(perf::ready_peer::Options),
+    /// One process of a measurement of promotions
+    #[command(hide = true)]
+    PerfPromotePeer(perf::promote::PeerOptions),
 }
 
 /// A sub-command that the interface names and this version lacks takes any arguments and refuses.
@@ -114,6 +120,8 @@ fn main() {
         Cmd::PerfPeer(options) => finish("perf-peer", perf::peer::main(options)),
         Cmd::PerfHog => finish("perf-hog", perf::hog::main()),
         Cmd::PerfIdlePeer(options) => finish("perf-peer", perf::idle_peer::main(options)),
+        Cmd::PerfReadyPeer(options) => finish("perf-peer", perf::ready_peer::main(options)),
+        Cmd::PerfPromotePeer(options) => finish("perf-peer", perf::promote::peer(options)),
     };
     std::process::exit(status);
 }

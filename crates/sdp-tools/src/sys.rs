@@ -489,14 +489,17 @@ impl Epoll {
     }
 }
 
-/// As many descriptors as the hard limit allows; without effect where that cannot be.
-pub fn raise_descriptor_limit() {
+/// As many descriptors as the hard limit allows; without effect where that cannot be. How many there
+/// may be now; 0 where the kernel does not say.
+pub fn raise_descriptor_limit() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: limit is valid for writing, then for reading.
     unsafe {
         if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
             limit.rlim_cur = limit.rlim_max;
             libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+            libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
         }
     }
+    limit.rlim_cur
 }

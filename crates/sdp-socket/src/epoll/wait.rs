@@ -1,6 +1,6 @@
 //! `epoll_wait` on a set of ours: rings first, the kernel beside them, one event of both.
 
-use core::sync::atomic::Ordering;
+use core::{mem::MaybeUninit, sync::atomic::Ordering};
 
 use libc::{c_int, epoll_event, sigset_t};
 use sdp_shm::bell::Bell;
@@ -121,7 +121,7 @@ unsafe fn wait_on(
     let until = timeout_ns.map(|ns| start.saturating_add(ns));
     // Events beyond the batch could not be told apart; a program that asks for more gets them next time.
     let mut out = Output { events, max: max.min(BATCH), used: 0, from: [NONE; BATCH] };
-    let mut has_spun = false;
+    let (mut has_spun, mut has_slept) = (false, false);
     loop {
         if process::is_retired() {
             // Another thread entered a sandbox while this one slept: the rest of the wait is the kernel's.
@@ -165,14 +165,17 @@ unsafe fn wait_on(
         }
         if !has_spun {
             has_spun = true;
-            // What the kernel has must not wait for a spin on what it cannot have.
-            // SAFETY: as the caller's.
-            let asked = unsafe { kernel_events(set_fd, set, &mut out, 0, core::ptr::null()) };
-            if out.used > 0 || asked.is_err() {
-                return Some(asked.map(|()| out.used));
-            }
-            if spin_on_bell(set) {
-                continue;
+            // Who goes to sleep at once asks the kernel then.
+            if let Some(plan) = plan_spin(set) {
+                // What the kernel has must not wait for a spin on what it cannot have.
+                // SAFETY: as the caller's.
+                let asked = unsafe { kernel_events(set_fd, set, &mut out, 0, core::ptr::null()) };
+                if out.used > 0 || asked.is_err() {
+                    return Some(asked.map(|()| out.used));
+                }
+                if spin_on_bell(set, &plan) {
+                    continue;
+                }
             }
         }
         let is_bounded = with(|m| m.set(set).is_some_and(|s| s.has_room_waiters)) == Some(true);
@@ -190,6 +193,9 @@ unsafe fn wait_on(
         }
         if is_closed(set_fd, set) {
             return Some(Err(Errno::EBADF));
+        }
+        if core::mem::replace(&mut has_slept, true) {
+            wait::let_ringers_count();
         }
     }
 }
@@ -438,7 +444,9 @@ unsafe fn kernel_events(
     timeout_ms: c_int,
     mask: *const sigset_t,
 ) -> Result<(), Errno> {
-    let mut batch = [epoll_event { events: 0, u64: 0 }; BATCH];
+    // Not cleared: that would cost as much as all the rest of a wait.
+    let mut batch = [const { MaybeUninit::<epoll_event>::uninit() }; BATCH];
+    let first = batch.as_mut_ptr().cast::<epoll_event>();
     let want = (out.max - out.used).min(BATCH);
     let sleeper = if timeout_ms == 0 { None } else { Sleeper::new(set) };
     // Looked at again only now: whoever rings from here on finds a sleeper.
@@ -448,10 +456,10 @@ unsafe fn kernel_events(
     }
     let got = if timeout_ms == 0 && mask.is_null() {
         // SAFETY: the batch is writable for `want` events; does not block.
-        unsafe { sys!(libc::SYS_epoll_pwait, set_fd, batch.as_mut_ptr(), want, 0, 0, 8) }
+        unsafe { sys!(libc::SYS_epoll_pwait, set_fd, first, want, 0, 0, 8) }
     } else {
         // SAFETY: as above.
-        unsafe { host::epoll_pwait(set_fd, batch.as_mut_ptr(), want as c_int, timeout_ms, mask) }
+        unsafe { host::epoll_pwait(set_fd, first, want as c_int, timeout_ms, mask) }
     };
     // Awake before anything is looked at: what this thread finds it need not be rung for.
     if let Some(sleeper) = sleeper {
@@ -464,6 +472,8 @@ unsafe fn kernel_events(
     collect_bits();
     with(|m| {
         for event in batch.iter().take(got) {
+            // SAFETY: the kernel wrote the first `got` events.
+            let event = unsafe { event.assume_init() };
             translate(m, set, event.events, event.u64, out);
         }
         if out.used < out.max {
@@ -636,11 +646,18 @@ fn judge_enabled(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u3
     pass & (reg.events | ALWAYS)
 }
 
-/// Looks at the bell page for a moment before sleeping. True: look again.
-fn spin_on_bell(set: u32) -> bool {
-    let Some(bell) = process::bell() else { return false };
-    let asked = with(|m| {
-        // One of the peers stands for all.
+/// A look at the bell page before sleeping.
+struct SpinPlan {
+    bell: Bell,
+    /// CPU of one of the peers, who stands for all.
+    peer_cpu: u32,
+    budget: u64,
+}
+
+/// What a spin may take. `None`: sleep at once.
+fn plan_spin(set: u32) -> Option<SpinPlan> {
+    let bell = process::bell()?;
+    with(|m| {
         let host = m.set(set).map_or(NONE, |s| s.host);
         let peer_cpu = m.reg(host).and_then(|reg| conn::get(reg.conn)).map_or(0, Conn::peer_cpu);
         // A set that rests may be one of many that are waited for in turn: then all of them know better.
@@ -648,10 +665,17 @@ fn spin_on_bell(set: u32) -> bool {
             0 => m.spin.next(spin::Peer::Awake),
             budget => budget,
         };
-        (peer_cpu, budget)
-    });
-    let Some((peer_cpu, budget)) = asked.filter(|asked| asked.1 != 0) else { return false };
-    let Some(success) = spin::shared_pause(peer_cpu, budget, || bell.any()) else { return false };
+        SpinPlan { bell, peer_cpu, budget }
+    })
+    .filter(|plan| plan.budget != 0)
+}
+
+/// Looks at the bell page for a moment. True: look again.
+fn spin_on_bell(set: u32, plan: &SpinPlan) -> bool {
+    let is_rung = || plan.bell.any();
+    let Some(success) = spin::shared_pause(plan.peer_cpu, plan.budget, is_rung) else {
+        return false;
+    };
     if success {
         wait::count_shared(Counter::Spun);
     }

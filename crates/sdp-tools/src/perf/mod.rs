@@ -10,6 +10,9 @@ pub mod idle;
 pub mod idle_peer;
 pub mod matrix;
 pub mod peer;
+pub mod promote;
+pub mod ready;
+pub mod ready_peer;
 pub mod show;
 pub mod stats;
 
@@ -133,6 +136,10 @@ pub enum Test {
     Without(matrix::Options),
     /// Many quiet connections: memory, descriptors, CPU time
     Idle(idle::Options),
+    /// One request among many quiet connections: CPU time of the server
+    Ready(ready::Options),
+    /// What getting a lane costs a connection: CPU time of both ends
+    Promote(promote::Options),
 }
 
 /// One test with all its parameters.
@@ -564,6 +571,8 @@ pub fn main(test: &Test) -> Result<(), Failure> {
         Test::Matrix(options) => return matrix::main(options, &matrix::WAITING),
         Test::Without(options) => return matrix::main(options, &matrix::WITHOUT),
         Test::Idle(options) => return idle::main(options),
+        Test::Ready(options) => return ready::main(options),
+        Test::Promote(options) => return promote::main(options),
     };
     let outcome = measure(&Plan::new(kind, common)?)?;
     if common.json {

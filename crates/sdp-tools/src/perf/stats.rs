@@ -89,10 +89,17 @@ impl Ratio {
 }
 
 /// A small permuted congruential generator.
-struct Pcg(u64);
+#[derive(Debug)]
+pub struct Pcg(u64);
 
 impl Pcg {
-    fn below(&mut self, n: usize) -> usize {
+    /// Starts at `seed`.
+    pub const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// The next number, below `n`.
+    pub fn below(&mut self, n: usize) -> usize {
         let old = self.0;
         self.0 = old.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         let mixed = (((old >> 18) ^ old) >> 27) as u32;

@@ -1,0 +1,360 @@
+//! `sdp perf ready`: what one request costs a server that holds many other connections.
+//!
+//! A server with one epoll set over N connections, a client that sends a request on one of them at a time,
+//! chosen at random, and waits for the answer. All pairs, of every N and of both transports, exist at the
+//! same time and their rounds alternate, so that N can be compared as fairly as the transports. The figure is
+//! the CPU time of the server process per request, as the scheduler counts it: what a client waits for
+//! includes a wake-up of itself, which is no concern of this test. How many ends were on the SDP lane
+//! is told by their counters.
+
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use clap::Args;
+use serde::Serialize;
+
+use super::stats::{Ratio, Spread};
+use super::{
+    Guard, Pin, SCHEMA, Transport, foreign_share, machine_ticks, ready_peer, show::figure,
+};
+use crate::Failure;
+use crate::collect::{self, Collector};
+use crate::report::Report;
+use crate::run::{Environment, RULES_VARIABLE};
+use crate::sys::{self, Ended};
+
+/// Descriptors that a process needs beside its connections: its own, and the library's while many
+/// connections meet at once.
+const SPARE_DESCRIPTORS: u64 = 600;
+/// Most connections of one pair: ephemeral ports, and rows of the library's memory.
+const MAX_CONNECTIONS: usize = 16_000;
+
+/// Options of the test.
+#[derive(Debug, Clone, Args)]
+pub struct Options {
+    /// Connections of the server, one case for each number
+    #[arg(long, value_delimiter = ',', default_value = "10,1000,10000")]
+    pub connections: Vec<usize>,
+    /// Pause before each request, µs, one case for each
+    #[arg(long, value_delimiter = ',', default_value = "0,200")]
+    pub gap_us: Vec<u64>,
+    /// Rounds of each case and transport
+    #[arg(long, default_value_t = 15)]
+    pub rounds: usize,
+    /// Length of a round, milliseconds
+    #[arg(long, default_value_t = 60)]
+    pub round_ms: u64,
+    /// Which CPUs the two processes of a pair may use
+    #[arg(long, value_enum, default_value_t = Pin::Two)]
+    pub pin: Pin,
+    /// Set a tunable for the SDP pairs; repeatable
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// One number of connections with one pause.
+#[derive(Debug, Clone, Serialize)]
+#[allow(missing_docs)]
+pub struct Case {
+    pub connections: usize,
+    pub gap_us: u64,
+    /// CPU time of the server per request, µs.
+    pub tcp_us: Spread,
+    pub sdp_us: Spread,
+    /// SDP's part of TCP's, of alternating rounds.
+    pub ratio: Ratio,
+    /// What a request costs the server here, of what it costs with the fewest connections and the same
+    /// pause, of alternating rounds.
+    pub tcp_growth: Ratio,
+    pub sdp_growth: Ratio,
+}
+
+/// The result.
+#[derive(Debug, Clone, Serialize)]
+#[allow(missing_docs)]
+pub struct Outcome {
+    pub schema: u32,
+    pub version: &'static str,
+    pub cases: Vec<Case>,
+    /// Numbers of connections that could not be had, and why.
+    pub left_out: Vec<String>,
+    /// Connection ends with payload on SDP, of all of the SDP pairs.
+    pub ends_on_sdp: (i64, i64),
+    pub sdp_share: Option<f64>,
+    /// Share of all CPU time that other processes used meanwhile.
+    pub foreign_cpu: f64,
+}
+
+struct Pair {
+    server: Guard,
+    client: Guard,
+    orders: Option<ChildStdin>,
+    answers: BufReader<ChildStdout>,
+    server_input: Option<ChildStdin>,
+}
+
+fn line_of(from: &mut impl BufRead) -> Result<String, Failure> {
+    let mut line = String::new();
+    from.read_line(&mut line).map_err(|e| Failure::new("a measuring process", e))?;
+    match line.trim() {
+        "" => Err(Failure("a measuring process ended early".into())),
+        word => Ok(word.to_string()),
+    }
+}
+
+impl Pair {
+    fn start(
+        options: &Options,
+        connections: usize,
+        transport: Transport,
+        env: &Environment,
+        report_to: &str,
+    ) -> Result<Self, Failure> {
+        let start = |side: &str, port: &str, number: usize| -> Result<Child, Failure> {
+            let exe =
+                std::env::current_exe().map_err(|e| Failure::new("cannot find my own file", e))?;
+            let mut command = Command::new(exe);
+            command.args(["perf-ready-peer", side, "--port", port]);
+            command.args(["--connections", &connections.to_string()]);
+            command.env_remove(RULES_VARIABLE);
+            match transport {
+                Transport::Tcp => {
+                    command.env_remove("LD_PRELOAD").env_remove(collect::VARIABLE);
+                }
+                Transport::Sdp => {
+                    command.envs(env.set.iter().map(|(k, v)| (k, v)));
+                    command.env(collect::VARIABLE, report_to);
+                }
+            }
+            let cpus = options.pin.cpus(&sys::allowed_cpus(), number);
+            if !cpus.is_empty() {
+                sys::before_exec(&mut command, move || sys::pin_to(&cpus));
+            }
+            command.stdin(Stdio::piped()).stdout(Stdio::piped());
+            command.spawn().map_err(|e| Failure::new("cannot start a measuring process", e))
+        };
+        let no_pipe = || Failure("no pipe".into());
+        let mut server = Guard(start("server", "0", 0)?);
+        let output = server.0.stdout.take().ok_or_else(no_pipe)?;
+        let port = line_of(&mut BufReader::new(output))?;
+        let server_input = server.0.stdin.take();
+        let mut client = Guard(start("client", &port, 1)?);
+        let output = client.0.stdout.take().ok_or_else(no_pipe)?;
+        let orders = client.0.stdin.take();
+        let mut pair =
+            Self { server, client, orders, answers: BufReader::new(output), server_input };
+        if line_of(&mut pair.answers)? != "ready" {
+            return Err(Failure("the client did not get its connections".into()));
+        }
+        Ok(pair)
+    }
+
+    fn order(&mut self, order: &str) -> Result<u64, Failure> {
+        let orders = self.orders.as_mut().ok_or_else(|| Failure("no pipe".into()))?;
+        writeln!(orders, "{order}").map_err(|e| Failure::new("a measuring process", e))?;
+        let answer = line_of(&mut self.answers)?;
+        answer.parse().map_err(|e| Failure::new("a measuring process answers nonsense", e))
+    }
+
+    /// CPU time of the server per request, ns; and of both processes together.
+    fn round(&mut self, gap_us: u64, nanos: u64, seed: u64) -> Result<(f64, u64), Failure> {
+        let cpu =
+            |child: &Guard| sys::cpu_ns_of(child.0.id()).map_err(|e| Failure::new("CPU time", e));
+        let before = (cpu(&self.server)?, cpu(&self.client)?);
+        let ops = self.order(&format!("random {nanos} {gap_us} {seed}"))?;
+        let server = cpu(&self.server)?.saturating_sub(before.0);
+        let client = cpu(&self.client)?.saturating_sub(before.1);
+        Ok((server as f64 / ops.max(1) as f64, server + client))
+    }
+
+    fn end(mut self) -> Result<(), Failure> {
+        // The client closes first: its ports are the ones that wait.
+        drop(self.orders.take());
+        for child in [&mut self.client, &mut self.server] {
+            let status = child.0.wait().map_err(|e| Failure::new("a measuring process", e))?;
+            if !status.success() {
+                return Err(Failure(format!("a measuring process ended with {status}")));
+            }
+            drop(self.server_input.take());
+        }
+        Ok(())
+    }
+}
+
+/// Splits numbers of connections into those that this process' limits allow, and reasons.
+fn possible(wanted: &[usize], limit: u64) -> (Vec<usize>, Vec<String>) {
+    let mut wanted = wanted.to_vec();
+    wanted.sort_unstable();
+    wanted.dedup();
+    let (fit, not): (Vec<_>, Vec<_>) =
+        wanted.into_iter().partition(|n| *n as u64 + SPARE_DESCRIPTORS <= limit);
+    let why = |n: usize| {
+        let needed = n as u64 + SPARE_DESCRIPTORS;
+        format!("{n} connections need {needed} descriptors in each process; the limit is {limit}")
+    };
+    (fit, not.into_iter().map(why).collect())
+}
+
+/// Runs the test.
+///
+/// # Errors
+/// An option is out of range, the library is missing, a process failed.
+pub fn main(options: &Options) -> Result<(), Failure> {
+    let bad = |what: &str| Err(Failure(what.to_string()));
+    if options.connections.iter().any(|n| !(1..=MAX_CONNECTIONS).contains(n)) {
+        return bad("--connections: from 1 to 16000");
+    }
+    if !(1..=10_000).contains(&options.rounds) || !(1..=10_000).contains(&options.round_ms) {
+        return bad("--rounds and --round-ms: from 1 to 10000");
+    }
+    let outcome = measure(options)?;
+    if options.json {
+        let json = serde_json::to_string_pretty(&outcome);
+        println!("{}", json.map_err(|e| Failure::new("the result has no JSON form", e))?);
+    } else {
+        print!("{}", text(&outcome, options));
+    }
+    Ok(())
+}
+
+fn measure(options: &Options) -> Result<Outcome, Failure> {
+    let (numbers, left_out) = possible(&options.connections, sys::raise_descriptor_limit());
+    if numbers.is_empty() {
+        return Err(Failure(left_out.join("; ")));
+    }
+    let env = Environment::for_measuring(&options.set)?;
+    let collector =
+        Collector::start(false).map_err(|e| Failure::new("cannot listen for counters", e))?;
+    let address = collector.address().to_string();
+    let mut pairs = Vec::new();
+    for number in &numbers {
+        for transport in [Transport::Tcp, Transport::Sdp] {
+            let mut pair = Pair::start(options, *number, transport, &env, &address)?;
+            // Earns the lane, connection by connection; for TCP it fills the same caches.
+            pair.order(&format!("each {}", ready_peer::ROUND_TRIPS_TO_EARN))?;
+            pairs.push(pair);
+        }
+    }
+    let count = numbers.len() * options.gap_us.len();
+    // By case: of each round, TCP's and SDP's.
+    let mut cells = vec![Vec::<[f64; 2]>::new(); count];
+    let (ticks, mut ours) = (machine_ticks(), 0);
+    // The first round counts for nothing.
+    for round in 0..=options.rounds {
+        for (g, gap) in options.gap_us.iter().enumerate() {
+            for n in 0..numbers.len() {
+                // Who comes first changes, so that neither gains by the other's traces.
+                let order = if round % 2 == 0 { [0, 1] } else { [1, 0] };
+                let mut cell = [0.0; 2];
+                for which in order {
+                    let Some(pair) = pairs.get_mut(n * 2 + which) else { continue };
+                    let (figure, cpu) =
+                        pair.round(*gap, options.round_ms * 1_000_000, round as u64)?;
+                    cell[which] = figure;
+                    ours += cpu;
+                }
+                if round > 0
+                    && let Some(cells) = cells.get_mut(g * numbers.len() + n)
+                {
+                    cells.push(cell);
+                }
+            }
+        }
+    }
+    let foreign_cpu = foreign_share(ticks, ours);
+    pairs.into_iter().try_for_each(Pair::end)?;
+    let nobody = Ended { how: Ok(0), user_s: 0.0, system_s: 0.0 };
+    let report = Report::new(Vec::new(), &nobody, 0.0, &collector.finish());
+
+    let mut cases = Vec::new();
+    for (g, gap_us) in options.gap_us.iter().enumerate() {
+        let Some(fewest) = cells.get(g * numbers.len()) else { continue };
+        for (n, connections) in numbers.iter().enumerate() {
+            let Some(cells) = cells.get(g * numbers.len() + n) else { continue };
+            let us = |which: usize| {
+                Spread::of(&cells.iter().map(|c| c[which] / 1e3).collect::<Vec<_>>())
+            };
+            let growth = |which: usize| {
+                let pairs = cells.iter().zip(fewest).map(|(c, f)| c[which] / f[which]);
+                Ratio::of_pairs(&pairs.collect::<Vec<_>>())
+            };
+            cases.push(Case {
+                connections: *connections,
+                gap_us: *gap_us,
+                tcp_us: us(0),
+                sdp_us: us(1),
+                ratio: Ratio::of_pairs(&cells.iter().map(|c| c[1] / c[0]).collect::<Vec<_>>()),
+                tcp_growth: growth(0),
+                sdp_growth: growth(1),
+            });
+        }
+    }
+    Ok(Outcome {
+        schema: SCHEMA,
+        version: env!("CARGO_PKG_VERSION"),
+        cases,
+        left_out,
+        ends_on_sdp: (report.connections.sdp, report.connections.seen),
+        sdp_share: report.sdp_share(),
+        foreign_cpu,
+    })
+}
+
+fn text(o: &Outcome, options: &Options) -> String {
+    let mut text = String::new();
+    let mut line = |s: String| {
+        let _ = writeln!(text, "{s}");
+    };
+    line(format!(
+        "CPU time of the server per request on one of its connections, us, {} rounds of {} ms",
+        options.rounds, options.round_ms
+    ));
+    line(format!(
+        "{:>12}{:>9}{:>24}{:>24}{:>24}{:>24}{:>24}",
+        "connections", "pause us", "TCP", "SDP", "SDP / TCP", "TCP, of fewest", "SDP, of fewest"
+    ));
+    let spread =
+        |s: &Spread| format!("{} [{} - {}]", figure(s.median), figure(s.min), figure(s.max));
+    let ratio =
+        |r: &Ratio| format!("{} [{} - {}]", figure(r.median), figure(r.low), figure(r.high));
+    for c in &o.cases {
+        line(format!(
+            "{:>12}{:>9}{:>24}{:>24}{:>24}{:>24}{:>24}",
+            c.connections,
+            c.gap_us,
+            spread(&c.tcp_us),
+            spread(&c.sdp_us),
+            ratio(&c.ratio),
+            ratio(&c.tcp_growth),
+            ratio(&c.sdp_growth)
+        ));
+    }
+    for why in &o.left_out {
+        line(format!("left out: {why}"));
+    }
+    let share = o.sdp_share.unwrap_or(0.0) * 100.0;
+    line(format!(
+        "{} of {} ends were on SDP; {share:.2} % of the SDP pairs' bytes went over it",
+        o.ends_on_sdp.0, o.ends_on_sdp.1
+    ));
+    line(format!("other processes used {:.0} % of the CPUs meanwhile", o.foreign_cpu * 100.0));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_limit_does_not_allow_is_named() {
+        let (fit, not) = possible(&[1000, 10, 1000, 10_000], 2000);
+        assert_eq!(fit, [10, 1000]);
+        assert_eq!(not.len(), 1);
+        assert!(not[0].starts_with("10000 connections need 10600 descriptors"), "{}", not[0]);
+        assert_eq!(possible(&[10_000], 10_600).0, [10_000]);
+    }
+}

@@ -1,0 +1,38 @@
+"""What a wake-up costs is counted in instructions; times decide nothing."""
+
+import resource
+
+import pytest
+
+from .harness import EAGER, compiled, run
+
+FEW, MANY = 50, 2000
+# Descriptors of a process beside its connections.
+SPARE = 600
+WAKES = 24
+# A chain of a hash that is longer by one or two, a clock that had to be read twice.
+TOLERANCE = 200
+
+
+def wake(count):
+    """Instructions of a wake-up with so many connections, all of them on their lanes."""
+    # Nobody spins: what is counted is the same each time.
+    env = {**EAGER, "SDP_RECV_POLL": "0"}
+    outcome = run([compiled("ready.c"), count, WAKES], env=env, limit_s=120)
+    assert outcome.code == 0, outcome.describe()
+    report = outcome.report
+    # Medians are compared: one that did not get its lane in time changes nothing.
+    assert report.seen == 2 * count, outcome.describe()
+    assert report.count("connections", "sdp") >= 0.9 * report.seen, outcome.describe()
+    return outcome.seen
+
+
+def test_a_wake_up_costs_what_is_ready():
+    """Idle connections on their lanes add nothing to a wait of their set, awake or asleep."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if hard != resource.RLIM_INFINITY and hard < MANY + SPARE:
+        pytest.skip(f"{MANY} connections need {MANY + SPARE} descriptors; the limit is {hard}")
+    few, many = wake(FEW), wake(MANY)
+    for how in ("there", "asleep"):
+        # A single instruction per connection would be ten times as much.
+        assert many[how] <= few[how] + TOLERANCE, (few, many)
