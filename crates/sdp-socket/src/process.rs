@@ -86,6 +86,19 @@ pub(crate) fn retire() {
     RETIRED.store(true, Ordering::SeqCst);
 }
 
+/// Threads that make a system call of ours, in a call on no connection in particular.
+static BESIDE: AtomicU32 = AtomicU32::new(0);
+
+/// Makes a system call of ours where no connection is pinned, unless the process has retired. Short.
+pub(crate) fn beside_calls(call: impl FnOnce()) {
+    let _section = section::Guard::enter();
+    BESIDE.fetch_add(1, Ordering::SeqCst);
+    if !is_retired() {
+        call();
+    }
+    BESIDE.fetch_sub(1, Ordering::SeqCst);
+}
+
 /// Longest wait for other threads to come out of the library, and how often it is looked at.
 const OTHERS_NS: u64 = 1_000_000_000;
 const OTHERS_NAP_NS: i64 = 50_000;
@@ -98,7 +111,7 @@ pub(crate) fn await_others() {
         return;
     }
     let begin = sdp_sys::time::monotonic_ns();
-    while crate::conn::is_any_worked_on()
+    while (BESIDE.load(Ordering::SeqCst) != 0 || crate::conn::is_any_worked_on())
         && sdp_sys::time::monotonic_ns().wrapping_sub(begin) < OTHERS_NS
     {
         let nap = libc::timespec { tv_sec: 0, tv_nsec: OTHERS_NAP_NS };
@@ -439,6 +452,9 @@ pub(crate) fn become_child() {
     // What is as it should be is not written: each page that is costs a copy of it.
     if STARTED.load(Ordering::Relaxed) == 1 {
         STARTED.store(0, Ordering::Relaxed);
+    }
+    if BESIDE.load(Ordering::Relaxed) != 0 {
+        BESIDE.store(0, Ordering::Relaxed);
     }
     if MAKING.load(Ordering::Relaxed) != 0 {
         MAKING.store(0, Ordering::Relaxed);

@@ -179,8 +179,10 @@ pub(crate) fn for_bytes(conn: &Pinned, stay: Pin<&Stay>, until: Option<u64>, mar
 /// (L5), by the very wake-up of this thread. The kernel calls the carrier readable until then, and this
 /// thread would keep the CPU that the sender needs until its time slice ends.
 pub(crate) fn let_ringers_count() {
-    // SAFETY: no arguments.
-    let _ = unsafe { sdp_sys::sys!(libc::SYS_sched_yield) };
+    process::beside_calls(|| {
+        // SAFETY: no arguments.
+        let _ = unsafe { sdp_sys::sys!(libc::SYS_sched_yield) };
+    });
 }
 
 /// Counts the calling thread among the sleepers of the process's bell, in a section with what precedes.
