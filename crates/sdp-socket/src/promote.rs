@@ -366,3 +366,6 @@ pub(crate) fn count_call(conn: &Conn, half: Half, bytes: usize, way: Way) {
 }
 
 const _: () = assert!(HELLO_ACK_LEN == sdp_proto::wire::hello::HELLO_ACK_LEN);
+
+#[cfg(test)]
+mod model;

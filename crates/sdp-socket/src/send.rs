@@ -307,7 +307,7 @@ fn attempt(
         return Attempt::Failed(Errno::EPIPE);
     }
     let is_blocking = || flags & libc::MSG_DONTWAIT == 0 && !fd::is_nonblocking(conn.fd());
-    if conn.turn_of(|| tls::thread_id() as u32).is_some() && is_blocking() {
+    if conn.turn.of_another(|| tls::thread_id() as u32).is_some() && is_blocking() {
         return Attempt::NotOurTurn;
     }
     // The lock is let go in the middle of a message: nobody else's bytes come between. The stay knows of it
@@ -315,7 +315,7 @@ fn attempt(
     let wait_with = |buffers: &Buffers, why| {
         if !buffers.is_whole() && is_blocking() {
             stay.has_turn();
-            conn.take_turn(tls::thread_id() as u32);
+            conn.turn.take(tls::thread_id() as u32);
         }
         why
     };
