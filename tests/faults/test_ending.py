@@ -5,7 +5,7 @@ import select
 
 import pytest
 
-from .harness import both, scenario
+from .harness import EAGER, both, compiled, run, scenario
 
 # Seeds of each random suite; more for a long run.
 SEEDS = int(os.environ.get("FAULT_SEEDS", "6"))
@@ -81,3 +81,21 @@ def test_closed_while_another_sleeps(call, related):
     seen = outcome.seen
     assert not seen["hangs"] and seen["back"] == "other" and seen["codes"] == [0, 0], seen
     assert seen["slept"][0] in ("late", True), seen
+
+
+@pytest.mark.parametrize("how", [1, 2])
+def test_reset_answers_a_shutdown(how):
+    """The peer is faster than the kernel's part of our `shutdown`: the call has done its work all the same."""
+    outcome = run([compiled("held.c"), "late", how], env=EAGER)
+    assert outcome.code == 0, outcome.describe()
+    assert outcome.seen == {"result": 0, "error": "", "again": "ENOTCONN"}, outcome.describe()
+    assert outcome.report.sdp_bytes > 0, outcome.describe()
+
+
+@pytest.mark.parametrize("how", [0, 1, 2])
+def test_reset_before_a_shutdown(how):
+    argv = [compiled("held.c"), "early", how]
+    outcome = run(argv, env=EAGER)
+    assert outcome.code == 0, outcome.describe()
+    assert outcome.seen == run(argv, sdp=False).seen, outcome.describe()
+    assert outcome.seen["error"] == "ENOTCONN" and outcome.report.sdp_bytes > 0, outcome.describe()

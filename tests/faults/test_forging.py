@@ -10,7 +10,7 @@ from .harness import PROGRAMS, scenario
 
 sys.path.insert(0, str(PROGRAMS))
 
-from forging import FORGERIES, USES  # noqa: E402
+from forging import FAMILY, FORGERIES, USES  # noqa: E402
 
 SEEDS = int(os.environ.get("FAULT_SEEDS", "6")) // 6 or 1
 FINE = {"peer": -signal.SIGKILL, "innocent": 0, "victim": 0}
@@ -20,15 +20,52 @@ FINE = {"peer": -signal.SIGKILL, "innocent": 0, "victim": 0}
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("kind", FORGERIES)
 def test_forged(kind, use, seed):
+    if kind == "holes" and os.geteuid() != 0:
+        pytest.skip("needs root to reach the file of a mapping")
     outcome = scenario("forging", "forge", kind, use, seed)
     assert outcome.seen["codes"] == FINE, outcome.describe()
+    assert outcome.seen["common"] > 0, outcome.describe()
     if kind in ("tail", "records") and use == "blocking":
         # The cause is visible.
         named = outcome.report.raw["reasons"].keys() | outcome.report.raw["demotions"].keys()
         assert "protocol-violation" in named, outcome.describe()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be two users")
+@pytest.mark.parametrize("kind", sorted(FORGERIES.keys() - {"bells"}))
+def test_forged_by_another_user(kind):
+    """Between users there is less to forge: no bell, no page."""
+    outcome = scenario("forging", "forge", kind, "blocking", 0, "two", public=True)
+    assert outcome.seen == {"codes": FINE, "common": 0}, outcome.describe()
+
+
 @pytest.mark.parametrize("holder", [1, 2])
 def test_orphaned_gate(holder):
     seen = scenario("forging", "orphaned_gate", holder).seen
     assert seen["got"] == [50_000, "EOF", True] and seen["late"] and seen["soon"], seen
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("kind", FAMILY)
+def test_relative(kind, seed):
+    """Who shares family memory can end what it shares, and no more."""
+    outcome = scenario("forging", "relative", kind, seed, limit_s=60)
+    assert outcome.seen == {"victim": 0}, outcome.describe()
+
+
+@pytest.mark.parametrize("how", ["stopped", "busy"])
+def test_held_gate(how):
+    """Who keeps a gate for ever has his own connection reset, after a bounded wait."""
+    outcome = scenario("forging", "held_gate", how, limit_s=60)
+    seen = outcome.seen
+    assert seen["fine"] and seen["innocent"] == 0, outcome.describe()
+    assert seen["results"]["send"] == seen["results"]["receive"] == "ECONNRESET", outcome.describe()
+    assert outcome.report.count("demotions", "protocol-violation") == 2, outcome.describe()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be two users")
+def test_another_user_takes_the_name_first():
+    """It costs speed, and he learns nothing."""
+    outcome = scenario("forging", "taken_name")
+    assert outcome.seen == {"fine": True, "attached": False, "stranger": 0, "peer": 0}, outcome.describe()
+    assert outcome.report.sdp_bytes == 0 and outcome.report.raw["reasons"], outcome.describe()

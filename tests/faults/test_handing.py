@@ -22,9 +22,15 @@ def test_used_by_both(seed):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may make process namespaces")
-def test_a_child_in_another_process_namespace():
-    """It shares no lanes with its parent, and has its own."""
-    outcome = both("handing", "born_elsewhere")
+@pytest.mark.parametrize(
+    ("how", "when"),
+    # Where a new namespace is the first thing, the peer would be its init.
+    [("unshare", "later")]
+    + [(how, when) for how in ("setns", "any", "pidfd") for when in ("first", "later", "before-exec")],
+)
+def test_a_child_in_another_process_namespace(how, when):
+    """It shares no lanes with its parent, and has its own; also if the namespace came before any socket."""
+    outcome = both("elsewhere", "scenario", how, when)
     assert outcome.seen == {"fine": True, "child": 0, "peer": 0}, outcome.describe()
     assert outcome.report.count("demotions", "namespace") > 0, outcome.describe()
     assert "child attached: True" in outcome.err, outcome.describe()

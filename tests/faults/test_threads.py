@@ -60,9 +60,7 @@ def compare(program, case, **options):
     return outcome
 
 
-# Not among them: `threads storm`. Its `shutdown` seldom answers ENOTCONN (docs/compatibility.md, section 9), and
-# it stands still, as it would over TCP, where a close comes before the `shutdown` and a receiver keeps the socket.
-@pytest.mark.parametrize("case", [*CLOSED, *WAITING, *SHUT, *CANCELLED, *MEETING])
+@pytest.mark.parametrize("case", [*CLOSED, *WAITING, *SHUT, "storm", *CANCELLED, *MEETING])
 def test_threads(case):
     compare("threads.c", case)
 

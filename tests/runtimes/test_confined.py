@@ -96,7 +96,9 @@ def test_worker(place, what, unread):
 @pytest.mark.parametrize("what", [what for what in LEAVE if what != "newuser"])
 def test_threaded(place, what):
     """Beside another thread nothing is left once the connection is closed."""
-    left_lanes(both(place, "threaded", what), LEAVE[what])
+    outcome = both(place, "threaded", what)
+    left_lanes(outcome, LEAVE[what])
+    assert outcome.seen["left"] == [], outcome.describe()
 
 
 @pytest.mark.parametrize("what", STAY)

@@ -238,6 +238,13 @@ impl ShmRx {
         Self { consumer: self.consumer.onlooker(), ..*self }
     }
 
+    /// Publishes what was released. For an owner that works on an [`ShmRx::onlooker`], because it writes
+    /// down how far it is before the producer may have the room.
+    #[inline]
+    pub fn publish(&self) {
+        self.consumer.publish();
+    }
+
     /// The message at the head, if it was released before its turn.
     #[inline]
     fn take_deferred(&mut self) -> Option<Received> {

@@ -13,11 +13,11 @@ use core::{
     cell::UnsafeCell,
     hint,
     ptr::NonNull,
-    sync::atomic::{AtomicU32, Ordering},
+    sync::atomic::{AtomicBool, AtomicU32, Ordering},
 };
 
 use sdp_sys::{
-    Errno, Hidden, OwnedFd,
+    Errno, Hidden, OwnedFd, pid as sys_pid,
     procfs::{self, Kind},
     sys, tls,
 };
@@ -79,6 +79,8 @@ pub struct PeerTable {
     /// Thread that holds the lock across a fork, 0 none: libc runs the program's `pthread_atfork`
     /// handlers meanwhile, which may use connections.
     forking: AtomicU32,
+    /// Somebody locked it, some time: before that, nobody knows a peer.
+    is_used: AtomicBool,
     entries: UnsafeCell<Entries>,
 }
 
@@ -131,6 +133,7 @@ impl PeerTable {
         Self {
             lock: AtomicU32::new(0),
             forking: AtomicU32::new(0),
+            is_used: AtomicBool::new(false),
             entries: UnsafeCell::new(Entries { list, high: 0 }),
         }
     }
@@ -149,17 +152,26 @@ impl PeerTable {
     /// Before a fork: takes the lock, so that parent and child both get a whole table. The calling
     /// thread can use the table meanwhile.
     pub fn fork_prepare(&self) {
+        if !self.is_used.load(Ordering::Relaxed) && sys_pid::is_single_threaded() {
+            return; // nobody can be at it, and its pages stay shared with the child
+        }
         self.acquire();
         self.forking.store(tls::thread_id() as u32, Ordering::Release);
     }
 
     /// After a fork, in the parent and in the child: each gives its own copy of the lock back.
     pub fn forked(&self) {
+        if self.forking.load(Ordering::Relaxed) == 0 {
+            return; // it was not needed
+        }
         self.forking.store(0, Ordering::Release);
         self.lock.store(0, Ordering::Release);
     }
 
     fn acquire(&self) {
+        if !self.is_used.load(Ordering::Relaxed) {
+            self.is_used.store(true, Ordering::Relaxed);
+        }
         let mut spins = 0;
         while self.lock.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
             spins += 1;

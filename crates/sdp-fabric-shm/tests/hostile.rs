@@ -383,6 +383,137 @@ fn strangers_knock_at_an_offer() {
 }
 
 #[test]
+fn a_handle_is_worth_nothing_in_other_hands() {
+    if !is_root() {
+        eprintln!("skipped: needs root to change users");
+        return;
+    }
+    isolated(|| {
+        let (victim, mine) = loopback();
+        let (mut end, mut other) = (End::new(&victim), End::new(&mine));
+        let before = footprint();
+        end.pending(1);
+        let name = Name::new(&end.tuple);
+        let (mut knocked, mut say_knocked) = std::io::pipe().unwrap();
+        let (mut go, mut say_go) = std::io::pipe().unwrap();
+        // All that an honest joiner sends, by a user who obtained the proof earlier.
+        let (proof, segment) = (handle(&mine), good_file());
+        let child = as_stranger(move || {
+            let socket = unix::socket().unwrap();
+            unix::connect(socket.raw(), name.as_bytes()).unwrap();
+            Forged::new(PLAIN, JOIN, vec![segment, proof]).send(&socket);
+            say_knocked.write_all(b"x").unwrap();
+            go.read_exact(&mut [0]).unwrap();
+            match unix::receive(socket.raw(), &mut [0; packet::MAX_LEN]) {
+                Ok(packet) => assert_eq!((packet.len, packet.descriptors()), (0, 0)),
+                Err(error) => assert_eq!(error, Errno::ECONNRESET),
+            }
+        });
+        knocked.read_exact(&mut [0]).unwrap();
+        end.pending(2);
+        say_go.write_all(b"x").unwrap();
+        assert_eq!(wait(child), 0);
+        drop((knocked, say_go));
+        let (a, b) = meet(&mut end, &mut other);
+        assert!(share_memory(&a, &b));
+        discard(a);
+        discard(b);
+        assert_eq!(footprint(), before);
+    });
+}
+
+/// Kind of a descriptor that somebody got: the path of its file, and whether it is an O_PATH handle.
+fn kind_of(fd: i32) -> (String, bool) {
+    let path = std::fs::read_link(format!("/proc/self/fd/{fd}")).unwrap();
+    // SAFETY: no pointers.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+    (path.to_str().unwrap().to_owned(), flags & libc::O_PATH != 0)
+}
+
+#[test]
+fn another_user_gets_segment_and_handle_only() {
+    if !is_root() {
+        eprintln!("skipped: needs root to change users");
+        return;
+    }
+    isolated(|| {
+        for joins in [true, false] {
+            // The other end's socket is the stranger's own: his credentials pass.
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = listener.local_addr().unwrap();
+            let (mut ready, mut say_ready) = std::io::pipe().unwrap();
+            let (mut go, mut say_go) = std::io::pipe().unwrap();
+            let child = as_stranger(move || {
+                let mine = TcpStream::connect(address).unwrap();
+                let name = Name::new(&Tuple::of(mine.as_raw_fd()).unwrap());
+                let listener = (!joins).then(|| {
+                    let listener = unix::socket().unwrap();
+                    unix::bind(listener.raw(), name.as_bytes()).unwrap();
+                    unix::listen(listener.raw(), 1).unwrap();
+                    listener
+                });
+                say_ready.write_all(b"x").unwrap();
+                go.read_exact(&mut [0]).unwrap();
+                let socket = match &listener {
+                    Some(listener) => unix::accept(listener.raw()).unwrap(),
+                    None => {
+                        let socket = unix::socket().unwrap();
+                        unix::connect(socket.raw(), name.as_bytes()).unwrap();
+                        Forged::new(PLAIN, JOIN, vec![good_file(), handle(&mine)]).send(&socket);
+                        say_ready.write_all(b"x").unwrap();
+                        go.read_exact(&mut [0]).unwrap();
+                        socket
+                    }
+                };
+                let mut packet = unix::receive(socket.raw(), &mut [0; packet::MAX_LEN]).unwrap();
+                let expected = if joins { 1 } else { 2 };
+                assert_eq!(packet.descriptors(), expected);
+                let got: Vec<OwnedFd> = (0..expected).map(|i| packet.take(i).unwrap()).collect();
+                let kinds: Vec<_> = got.iter().map(|fd| kind_of(fd.raw())).collect();
+                let (path, is_handle) = kinds.last().unwrap();
+                assert!(path.starts_with("socket:") && *is_handle, "{kinds:?}");
+                let memory = kinds.iter().filter(|(path, _)| path.starts_with("/memfd:sdp-conn"));
+                assert_eq!(memory.count(), expected - 1, "{kinds:?}");
+                // A handle is a name: nothing can be read, written or asked through it.
+                let handle = got.last().unwrap().raw();
+                let mut byte = 0u8;
+                // SAFETY: one byte to write to.
+                assert_eq!(unsafe { libc::read(handle, (&raw mut byte).cast(), 1) }, -1);
+                say_ready.write_all(b"x").unwrap();
+                go.read_exact(&mut [0]).unwrap();
+            });
+            let (stream, _) = listener.accept().unwrap();
+            let bells = Bells::new();
+            let mut end = End::new(&stream).with_bells(&bells, 3);
+            ready.read_exact(&mut [0]).unwrap();
+            let mut attached = None;
+            if joins {
+                end.pending(1);
+                assert!(end.rendezvous.is_offering());
+                say_go.write_all(b"x").unwrap();
+                ready.read_exact(&mut [0]).unwrap();
+                match end.step() {
+                    Step::Attached(attachment) => attached = Some(attachment),
+                    other => panic!("{other:?}"),
+                }
+            } else {
+                end.pending(1);
+                assert!(end.rendezvous.is_joining());
+            }
+            say_go.write_all(b"x").unwrap();
+            ready.read_exact(&mut [0]).unwrap();
+            if let Some(attachment) = attached {
+                assert!(!attachment.peer.trusted && attachment.peer.bell.is_none());
+                assert!(attachment.peer.bell_page.is_none());
+                discard(attachment);
+            }
+            say_go.write_all(b"x").unwrap();
+            assert_eq!(wait(child), 0);
+        }
+    });
+}
+
+#[test]
 fn the_other_end_breaks_off() {
     isolated(|| {
         let (one, two) = loopback();

@@ -379,7 +379,7 @@ impl Family {
             return false;
         }
         fence(Ordering::SeqCst);
-        let unheld = candidates & !self.held(None, word, candidates);
+        let unheld = candidates & !self.held(None, word, candidates, counts_unless_free);
         let mut freed = false;
         for (i, state) in seen.iter().enumerate() {
             if unheld & 1 << i != 0 {
@@ -427,19 +427,30 @@ impl Family {
             return false; // not held: not ours to give back
         }
         fence(Ordering::SeqCst);
-        // Two last holders may race here; the swap decides which one was last.
-        !self.is_held_by_others(slot, row) && self.free_row(row, seen)
+        // Two last holders may race here; the swap decides which one was last. Whether other holders live is
+        // not asked: a server that forks for each connection would pay for it each time, and what only the
+        // dead hold is found when rows run out ([`Family::sweep`]).
+        let others = self.held(Some(slot), row as usize / 64, 1 << (row % 64), counts_unless_free);
+        others == 0 && self.free_row(row, seen)
     }
 
     /// Whether a living relative other than `slot` holds a descriptor of `row`. Empties the slots of
     /// dead processes that it meets.
     pub fn is_held_by_others(&self, slot: Slot, row: u32) -> bool {
-        self.held(Some(slot), row as usize / 64, 1 << (row % 64)) != 0
+        self.held(Some(slot), row as usize / 64, 1 << (row % 64), |other| {
+            !is_emptied_if_dead(other)
+        }) != 0
     }
 
-    /// Which of the rows that `wanted` names in a word of the bitmaps are held by living relatives
-    /// other than `except`. Empties the slots of dead processes that it meets.
-    fn held(&self, except: Option<Slot>, word: usize, wanted: u64) -> u64 {
+    /// Which of the rows that `wanted` names in a word of the bitmaps are held by relatives other than
+    /// `except` that `counts`.
+    fn held(
+        &self,
+        except: Option<Slot>,
+        word: usize,
+        wanted: u64,
+        counts: impl Fn(&ProcessSlot) -> bool,
+    ) -> u64 {
         let memory = self.memory();
         let used = memory.header.processes.load(Ordering::Acquire) as usize;
         let mut found = 0;
@@ -449,10 +460,9 @@ impl Family {
             if bits == 0 || except.is_some_and(|slot| i == slot.0 as usize) {
                 continue;
             }
-            if is_emptied_if_dead(other) {
-                continue;
+            if counts(other) {
+                found |= bits;
             }
-            found |= bits;
             if found == wanted {
                 break;
             }
@@ -526,13 +536,18 @@ impl Family {
         }
         let bits = holds.fetch_and(!bits, Ordering::SeqCst) & bits;
         fence(Ordering::SeqCst);
-        let unheld = bits & !self.held(Some(slot), word, bits);
+        let unheld = bits & !self.held(Some(slot), word, bits, counts_unless_free);
         for (i, state) in seen.iter().enumerate() {
             if unheld & 1 << i != 0 {
                 self.free_row((first + i) as u32, *state);
             }
         }
     }
+}
+
+/// Whether a slot belongs to somebody, dead or alive.
+fn counts_unless_free(slot: &ProcessSlot) -> bool {
+    slot.pid.load(Ordering::Acquire) != SLOT_FREE
 }
 
 /// Whether a slot belongs to nobody living; empties that of a dead process.

@@ -365,8 +365,8 @@ pub struct Consumer {
     /// A PAD (from, to) that was skipped while something older was still borrowed. One is enough: a
     /// second one would end a whole lap later, beyond what `head` allows to be published.
     skipped: (u64, u64),
-    /// Never publishes what it frees.
-    only_looks: bool,
+    /// Does not publish what it frees: nobody does, or its owner when it is time ([`Consumer::publish`]).
+    is_quiet: bool,
 }
 
 impl Consumer {
@@ -374,14 +374,22 @@ impl Consumer {
     /// record that begins at `head` and is still borrowed.
     #[inline]
     pub fn new(segment: Segment, half: usize, scan: u64, head: u64) -> Self {
-        Self { segment, half, scan, head, tail: scan, skipped: (0, 0), only_looks: false }
+        Self { segment, half, scan, head, tail: scan, skipped: (0, 0), is_quiet: false }
     }
 
     /// A copy that walks on without freeing anything for the producer, not even a PAD: what it passes
     /// stays as it is for the cursors that it was copied from.
     #[inline]
     pub fn onlooker(&self) -> Self {
-        Self { only_looks: true, ..*self }
+        Self { is_quiet: true, ..*self }
+    }
+
+    /// Publishes what was freed so far. For an owner that walks as an onlooker because something else has to
+    /// be written down first: once published, the bytes are the producer's.
+    #[inline]
+    pub fn publish(&self) {
+        // Pairs with the acquire load in `Producer::refresh`: our reads of the freed bytes come first.
+        self.segment.half(self.half).consumer.head.store(self.head, Ordering::Release);
     }
 
     /// Cursor of the next record to report.
@@ -476,7 +484,7 @@ impl Consumer {
         (cells(self.segment, self.half, at, len).as_ptr().cast(), len)
     }
 
-    /// Frees everything before ring cursor `to` and publishes the head.
+    /// Frees everything before ring cursor `to` and publishes the head, unless the view is an onlooker.
     #[inline]
     pub fn free_to(&mut self, to: u64) {
         if to <= self.head || to > self.scan {
@@ -484,12 +492,9 @@ impl Consumer {
         }
         let to = if to == self.skipped.0 { self.skipped.1.max(to) } else { to };
         self.head = to;
-        if self.only_looks {
-            return;
+        if !self.is_quiet {
+            self.publish();
         }
-        let line = &self.segment.half(self.half).consumer;
-        // Pairs with the acquire load in `Producer::refresh`: our reads of the freed bytes come first.
-        line.head.store(to, Ordering::Release);
     }
 
     #[inline]

@@ -23,7 +23,7 @@ use crate::{
     lifecycle::{self, ADDRESS_MAX},
     log,
     marks::{self, Whose},
-    process, settings,
+    page, process, settings,
     table::{self, Entry, Pinned},
 };
 
@@ -150,7 +150,7 @@ pub(crate) fn see_first(conn: &Conn, fd: c_int) {
     if conn.flags.fetch_or(flag::SEEN, Ordering::SeqCst) & flag::SEEN != 0 {
         return;
     }
-    process::hand_in();
+    page::hand_in();
     let reason = if is_on_standard(conn) { Reason::StandardDescriptor } else { Reason::Inherited };
     process::count_heir(conn, fd, conn.pin_reason().unwrap_or(reason));
     reconsider(conn, fd);

@@ -9,15 +9,15 @@
 //! validity that the corresponding libc call demands.
 
 use libc::{c_int, epoll_event, iovec, msghdr, pollfd, sigset_t, sockaddr, socklen_t, timespec};
-use sdp_stats::{Direction, Reason};
+use sdp_stats::{Direction, Reason, RowId};
 use sdp_sys::{count::Way, errno::Errno, section};
 
 use crate::{
-    bulk,
+    bulk, carrier,
     conn::{self, Half, Stage},
     demote, epoll, handover, inherit,
     iovec::Buffers,
-    lifecycle, plain, process, promote, readiness,
+    lifecycle, page, plain, process, promote, readiness,
     receive::{self, Wish},
     renew, send, settings, splice,
     table::{self, Entry, Pinned},
@@ -407,9 +407,12 @@ pub(crate) fn finish_more(ticket: Ticket, result: isize, flags: c_int, more: usi
     if result > 0 && flags & libc::MSG_PEEK == 0 && !process::is_retired() {
         lifecycle::see(conn, ticket.fd);
         promote::count_call(conn, half, result as usize, way);
-        if let Some(page) = process::page() {
+        if let Some((page, row)) = page::of_row(conn) {
             let direction = if ticket.receive { Direction::Receive } else { Direction::Send };
-            page.moved_kernel(conn.stats_row(), direction, result as u64, way.is_single());
+            if row == RowId::NONE {
+                conn.add_rowless(half, result as u64);
+            }
+            page.moved_kernel(row, direction, result as u64, way.is_single());
         }
         promote::after_call(conn, ticket.fd, half, result as usize, more);
     }
@@ -466,13 +469,27 @@ pub unsafe fn splice(
 }
 
 /// `shutdown`.
+///
+/// Of a sending side on the SDP lane the kernel's part is made here: the peer may answer DisConn with a reset
+/// before our kernel call gets there, which then finds the carrier closed. Over TCP there is no moment between
+/// the two, and the call succeeds.
 pub fn shutdown(fd: c_int, how: c_int) -> Call {
     let Some(conn) = Pinned::new(fd, Half::Send) else { return Call::Pass };
-    if conn.stage() == Stage::Attached && how != libc::SHUT_RD {
-        lifecycle::disconnect(&conn, conn.fd());
-        conn.set(conn::flag::SHUT);
+    if conn.stage() != Stage::Attached || !matches!(how, libc::SHUT_WR | libc::SHUT_RDWR) {
+        return Call::Pass;
     }
-    Call::Pass
+    // What was reset before the call is the kernel's to say.
+    let was_open = carrier::tcp_state(fd) != carrier::TCP_CLOSE;
+    let has_said_so = lifecycle::disconnect(&conn, conn.fd());
+    conn.set(conn::flag::SHUT);
+    if !was_open || !has_said_so {
+        return Call::Pass;
+    }
+    // SAFETY: no pointers; the program's own call.
+    match unsafe { sdp_sys::sys!(libc::SYS_shutdown, fd, how) } {
+        Err(Errno(libc::ENOTCONN)) => Call::Done(0),
+        result => done(result),
+    }
 }
 
 /// `ioctl` (FIONREAD, SIOCOUTQ, FIOASYNC … on tracked descriptors).

@@ -119,6 +119,8 @@ pub(crate) mod flag {
     pub(crate) const TURN: u32 = 2_097_152;
     /// Passed on with SCM_RIGHTS: a stranger to the family may have it open.
     pub(crate) const PASSED: u32 = 1_048_576;
+    /// This process counted the end as seen.
+    pub(crate) const COUNTED: u32 = 4_194_304;
 }
 
 /// Bits of a family row's flags.
@@ -143,6 +145,8 @@ pub(crate) struct Conn {
     pins: [AtomicU32; 2],
     /// Calls that sleep, or have slept, and hold the connection: it is open while there are any.
     holds: AtomicU32,
+    /// Calls that sleep right now.
+    asleep: AtomicU32,
     /// Hidden duplicate for them + 1; 0 none.
     kept: AtomicI32,
     /// Id of the thread whose turn it is to send; 0 none. Other than 0 with `flag::TURN`. In the upper half
@@ -181,6 +185,8 @@ pub(crate) struct Conn {
     pub(crate) raw: [AtomicU32; 2],
     /// Bytes by half while young.
     pub(crate) bytes: [AtomicU64; 2],
+    /// Bytes by half that are counted in the page's totals, for want of a row.
+    rowless: [AtomicU64; 2],
     /// Calls since the meeting began.
     pub(crate) ticks: AtomicU32,
     /// Nanoseconds that calls have paused for the other end of the meeting.
@@ -240,6 +246,18 @@ pub(crate) fn each_kept(mut each: impl FnMut(&'static Conn)) {
             each(conn);
         }
     }
+}
+
+/// Whether a thread is in the middle of a call on any connection, and neither asleep there nor in the kernel.
+pub(crate) fn is_any_worked_on() -> bool {
+    (0..CONNS).filter_map(|index| get(index as u32)).any(Conn::is_worked_on)
+}
+
+/// Whether a connection of this process has its row in the family memory at `base`.
+pub(crate) fn has_rows_in(base: *mut u8) -> bool {
+    (0..CONNS).filter_map(|index| get(index as u32)).any(|conn| {
+        conn.family.load(Ordering::SeqCst) == base && conn.row.load(Ordering::Relaxed) != 0
+    })
 }
 
 /// Before the process exits: each connection that only calls hold open, and what was kept for them.
@@ -341,13 +359,14 @@ impl Conn {
             &self.peer_slept,
             &self.idle_wakes,
             &self.holds,
+            &self.asleep,
         ] {
             word.store(0, Ordering::Relaxed);
         }
         for pair in [&self.calls, &self.raw] {
             pair.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         }
-        for word in &self.bytes {
+        for word in self.bytes.iter().chain(&self.rowless) {
             word.store(0, Ordering::Relaxed);
         }
         for word in [&self.looked, &self.looked_head, &self.one_way, &self.turn] {
@@ -602,6 +621,20 @@ impl Conn {
         }
     }
 
+    /// Bytes of a half were counted in the totals, for want of a row.
+    pub(crate) fn add_rowless(&self, half: Half, bytes: u64) {
+        self.rowless[half as usize].fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn rowless(&self, half: Half) -> u64 {
+        self.rowless[half as usize].load(Ordering::Relaxed)
+    }
+
+    /// They are in a row from here on, or another process's.
+    pub(crate) fn take_rowless(&self, half: Half) -> u64 {
+        self.rowless[half as usize].swap(0, Ordering::Relaxed)
+    }
+
     #[inline]
     pub(crate) fn stats_row(&self) -> RowId {
         RowId::from_raw(self.stats.load(Ordering::Relaxed))
@@ -713,6 +746,7 @@ impl Conn {
             word.store(0, Ordering::Relaxed);
         }
         self.holds.store(0, Ordering::Relaxed);
+        self.asleep.store(0, Ordering::Relaxed);
         self.turn.store(0, Ordering::Relaxed);
         self.flags.fetch_and(!flag::TURN, Ordering::SeqCst);
         self.take_kept(); // hidden descriptors are the parent's
@@ -738,6 +772,25 @@ impl Conn {
     /// A call is about to sleep.
     pub(crate) fn hold(&self) {
         Way::now().add(&self.holds, 1);
+    }
+
+    /// A call goes to sleep, or has woken up.
+    pub(crate) fn sleeps(&self, yes: bool) {
+        if yes {
+            Way::now().add(&self.asleep, 1);
+        } else {
+            let _ = Way::now().sub(&self.asleep, 1);
+        }
+    }
+
+    /// Whether a call is in the middle of something of ours: neither asleep nor the kernel's.
+    fn is_worked_on(&self) -> bool {
+        let sum = |words: &[AtomicU32]| -> u64 {
+            words.iter().map(|word| u64::from(word.load(Ordering::SeqCst))).sum()
+        };
+        // What goes to sleep or into the kernel is pinned before: read last.
+        let idle = sum(&self.raw) + u64::from(self.asleep.load(Ordering::SeqCst));
+        matches!(self.state.load(Ordering::SeqCst), LIVE | KEPT) && sum(&self.pins) > idle
     }
 
     /// Whether calls hold the connection.
@@ -850,7 +903,12 @@ impl Conn {
         self.unmap();
         process::close_stats_row(self);
         let index = self.index();
+        self.row.store(0, Ordering::Relaxed);
+        let family = self.family.swap(null_mut(), Ordering::SeqCst);
         self.state.store(FREE, Ordering::Release);
+        if !family.is_null() && family != process::family_base() {
+            process::row_of_old_family_freed(family);
+        }
         if HINT.load(Ordering::Relaxed) > index {
             HINT.fetch_min(index, Ordering::Relaxed);
         }

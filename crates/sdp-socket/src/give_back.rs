@@ -156,7 +156,11 @@ fn give_back(conn: &Conn) {
 /// In a fork child: what was touched is the parent's to give back.
 pub(crate) fn forget() {
     for (number, word) in TOUCHED.iter().enumerate() {
-        let mut bits = word.swap(0, Ordering::Relaxed);
+        let mut bits = word.load(Ordering::Relaxed);
+        if bits == 0 {
+            continue; // without a write, which would copy the page
+        }
+        word.store(0, Ordering::Relaxed);
         while bits != 0 {
             if let Some(conn) = conn::get((number * 64) as u32 + bits.trailing_zeros()) {
                 conn.flags.fetch_and(!flag::BULKY, Ordering::Relaxed);

@@ -124,6 +124,7 @@ fn relay(conn: &Conn, fd: c_int, room: usize) -> bool {
     let Some(mut relay) = Relay::new(fd, room) else { return false };
     let end = monotonic_ns() + PATIENCE_NS;
     let gathered = demote::leave_inbound(conn, |sink, row, lines| {
+        crate::succeed::handing(&row.sink.words);
         take_out(conn, fd, sink, row, lines, &mut relay.unread, None, end)
     });
     let is_done = gathered == Ok(true) && relay.replace(conn);
@@ -187,6 +188,7 @@ fn hand_over(
     };
     let Some(peer) = peer_socket(conn, fd) else { return Outcome::Stuck };
     let Ok(sent) = carrier::sent(peer.raw()) else { return Outcome::Stuck };
+    crate::succeed::handing(&row.sink.words);
     if switch.to == Lane::Kernel && sent == switch.carrier {
         push(conn, fd, sink, row, lines, switch, &peer, end)
     } else {

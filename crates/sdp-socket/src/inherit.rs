@@ -10,6 +10,7 @@ use crate::{
     conn::{self, Conn, Half, Stage, flag, row_flag},
     demote, handover,
     lane::Lane,
+    page,
     process::{self, Remains},
     promote,
     table::{self, Entry, Pinned},
@@ -82,6 +83,7 @@ pub(crate) fn fork_prepare() {
             promote::advance(conn, fd);
         }
     });
+    page::expect_guests();
     process::count_fork();
     // Before the locks: a step of a meeting may want them.
     prepare_connections();
@@ -161,9 +163,12 @@ pub(crate) fn fork_child() {
             && let Some(conn) = conn::get(index)
         {
             // Rows and bells are the parent's; descriptors that the parent opened count for it.
-            let parents = flag::ROWED | flag::SHOWN | flag::PEER_HAS_BELL;
+            let parents = flag::ROWED | flag::SHOWN | flag::COUNTED | flag::PEER_HAS_BELL;
             conn.flags.fetch_and(!parents, Ordering::SeqCst);
             conn.set_stats_row(sdp_stats::RowId::NONE);
+            for half in [Half::Receive, Half::Send] {
+                conn.take_rowless(half);
+            }
             conn.forget_threads();
             conn.change_stage(Stage::Meeting, Stage::Young);
         }
@@ -171,9 +176,6 @@ pub(crate) fn fork_child() {
     crate::lifecycle::forget_kept();
     if prepared != 0 {
         crate::epoll::fork_child();
-    }
-    if process::family().is_some() {
-        process::renew_page();
     }
     if process::are_children_elsewhere() {
         // We cannot find out what the parent still holds: it has no id here.
@@ -189,10 +191,11 @@ pub(crate) fn fork_child() {
 
 /// Before exec: connections that the new image will hold leave their lanes.
 pub(crate) fn executing() {
-    if process::is_retired() || process::family().is_none() && process::page().is_none() {
+    if process::is_retired() || process::family().is_none() && page::current().is_none() {
         return;
     }
     let _section = section::Guard::enter();
+    page::executing();
     handover::push_all(|fd| stays_open(fd) && is_inherited_on_purpose(fd));
     // What the new image keeps it may pass on to children of its own, whom nobody could find.
     let mut keeps_any = false;
@@ -232,8 +235,9 @@ fn is_inherited_on_purpose(fd: i32) -> bool {
 ///
 /// What the old trust domain shares with us is unmapped unless another thread may be in the middle of
 /// using it (the process has others, or a handler interrupted a sleeping call), or bytes are unread in a
-/// ring that cannot be pushed into the carrier. Then it stays mapped until the connection is closed,
-/// family memory until the process ends; nothing new refers to it.
+/// ring that cannot be pushed into the carrier. Then it stays mapped until the connection is closed, family
+/// memory until the last such connection is (after a sandbox, which allows no system call of ours, until the
+/// process ends); nothing new refers to it.
 pub(crate) fn leaving(reason: Reason, for_good: bool) {
     if process::is_retired() || !process::is_ours() {
         return;
@@ -248,6 +252,10 @@ pub(crate) fn leaving(reason: Reason, for_good: bool) {
         return;
     }
     let _section = section::Guard::enter();
+    page::leave_host();
+    if for_good {
+        page::expect_guests(); // forks go unseen from here on
+    }
     let mut remains = Remains { held: false, used: false };
     table::walk(|fd, entry| {
         if matches!(entry, Entry::Conn(_))
@@ -264,6 +272,7 @@ pub(crate) fn leaving(reason: Reason, for_good: bool) {
                 table::replace(fd, None);
             }
         });
+        process::await_others();
         process::drop_everything();
     } else {
         process::change_trust(remains);
@@ -322,8 +331,6 @@ pub(crate) fn exiting() {
             crate::lifecycle::settle_end(conn, fd);
         }
     });
-    if let Some(page) = process::page() {
-        page.mark_exited();
-    }
+    page::exiting();
     process::leave_family();
 }

@@ -20,7 +20,10 @@ use sdp_shm::{
 };
 use sdp_sys::errno::Errno;
 
-use crate::{carrier, plain};
+use crate::{
+    carrier, plain,
+    words::{self, put},
+};
 
 /// Which way a half's payload goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +50,7 @@ pub(crate) struct Switch {
     pub(crate) to: Lane,
 }
 
-fn entry(lines: &HalfLines, number: u32) -> Option<&sdp_shm::layout::LogEntry> {
+pub(crate) fn entry(lines: &HalfLines, number: u32) -> Option<&sdp_shm::layout::LogEntry> {
     lines.log.entries.get(number as usize % LOG_ENTRIES)
 }
 
@@ -64,11 +67,11 @@ pub(crate) struct SourceState {
 
 /// In word 3 of either half: on the SDP lane.
 pub(crate) const SDP_BIT: u64 = 1 << 32;
-const COUNTED_BIT: u64 = 1 << 33;
+pub(crate) const COUNTED_BIT: u64 = 1 << 33;
 
 /// Whether a half's stored words say that it is on the SDP lane. Without the lock: for tools.
 pub(crate) fn is_on_sdp(words: &[AtomicU64]) -> bool {
-    words.get(3).is_some_and(|word| word.load(Ordering::Relaxed) & SDP_BIT != 0)
+    words.get(words::BITS).is_some_and(|word| word.load(Ordering::Relaxed) & SDP_BIT != 0)
 }
 
 impl SourceState {
@@ -90,6 +93,9 @@ impl SourceState {
             return Err(Broken);
         }
         let engine = Source::from_words(&load_engine(words)?).map_err(|_| Broken)?;
+        if let Some(base) = words.get(words::SOURCE_BASE) {
+            put(base, engine.position());
+        }
         Ok(Self {
             lane: if bits & SDP_BIT != 0 { Lane::Sdp } else { Lane::Kernel },
             switches: bits as u32,
@@ -99,13 +105,21 @@ impl SourceState {
         })
     }
 
-    /// Stores back.
+    /// Stores back: after each message that was published, before the next one is. The order is a
+    /// successor's ([`crate::words`]).
     #[inline]
     pub(crate) fn store(&self, words: &[AtomicU64]) {
         let (tail, head) = self.tx.cursors();
         let lane = if self.lane == Lane::Sdp { SDP_BIT } else { 0 };
-        store_first(words, [tail, head, self.carrier_sent, u64::from(self.switches) | lane]);
+        let Some([w_tail, w_head, w_sent, w_bits, ..]) = words.first_chunk::<4>() else { return };
+        put(w_head, head);
+        put(w_sent, self.carrier_sent);
+        put(w_bits, u64::from(self.switches) | lane);
         store_engine(words, &self.engine.to_words());
+        put(w_tail, tail);
+        if let Some(base) = words.get(words::SOURCE_BASE) {
+            put(base, self.engine.position());
+        }
     }
 
     /// Follows an entry that the consumer wrote for us (L10). The gate is held. True when it did.
@@ -164,8 +178,11 @@ fn write_entry(lines: &HalfLines, at: u32, carrier: u64, ring: u64, to: Lane) {
         slot.ring.store(ring, Ordering::Relaxed);
         slot.to.store(u32::from(to == Lane::Sdp), Ordering::Relaxed);
     }
+    words::step();
     lines.log.carrier_sent.store(carrier, Ordering::Relaxed);
+    words::step();
     lines.log.lane.store(u32::from(to == Lane::Sdp), Ordering::Relaxed);
+    words::step();
     // Release: who sees the number sees the entry. SeqCst: ordered against `kernel_reading` (L2, L4).
     lines.producer.switches.store(at.wrapping_add(1), Ordering::SeqCst);
 }
@@ -234,8 +251,11 @@ impl SinkState {
     #[inline]
     pub(crate) fn load(words: &[AtomicU64], segment: Segment, half: usize) -> Result<Self, Broken> {
         let [head, current, read, bits] = load_first(words)?;
-        let (current_len, current_offset) = (current as u32, (current >> 32) as u32);
-        if head & (ALIGN as u64 - 1) != 0 || current_offset > current_len {
+        let (current_len, current_offset) = words::message_in(current);
+        if head & (ALIGN as u64 - 1) != 0
+            || words::head_in(current) != head as u32
+            || current_offset > current_len
+        {
             return Err(Broken);
         }
         let scan = if current_len == 0 {
@@ -248,6 +268,9 @@ impl SinkState {
         }
         plain::close_window(words, segment.half(half));
         let engine = Sink::from_words(&load_engine(words)?).map_err(|_| Broken)?;
+        if let Some(base) = words.get(words::SINK_BASE) {
+            put(base, engine.position());
+        }
         Ok(Self {
             lane: if bits & SDP_BIT != 0 { Lane::Sdp } else { Lane::Kernel },
             followed: bits as u32,
@@ -255,22 +278,41 @@ impl SinkState {
             is_counted: bits & COUNTED_BIT != 0,
             current_len,
             current_offset,
-            rx: ShmRx::new(segment, half, scan, head),
+            // What it frees it publishes when that is written down.
+            rx: ShmRx::new(segment, half, scan, head).onlooker(),
             engine,
         })
     }
 
-    /// Stores back.
+    /// Stores back, and then publishes what was freed: when a message is done with, before the next one is
+    /// looked at. The order is a successor's ([`crate::words`]).
     #[inline]
     pub(crate) fn store(&self, words: &[AtomicU64]) {
         let (_, head) = self.rx.cursors();
         let lane = if self.lane == Lane::Sdp { SDP_BIT } else { 0 };
         let counted = if self.is_counted { COUNTED_BIT } else { 0 };
-        let current = u64::from(self.current_len) | u64::from(self.current_offset) << 32;
-        let bits = u64::from(self.followed) | lane | counted;
-        store_first(words, [head, current, self.carrier_read, bits]);
-        store_engine(words, &self.engine.to_words());
-        plain::restart_window(words, head);
+        let [gates, sequence, position, spare] = self.engine.to_words();
+        let Some(
+            [w_head, w_current, w_read, w_bits, e0, e1, e2, e3, w_window, w_published, base, ..],
+        ) = words.first_chunk::<11>()
+        else {
+            return;
+        };
+        put(w_current, words::current(self.current_len, self.current_offset, head));
+        put(w_read, self.carrier_read);
+        put(w_bits, u64::from(self.followed) | lane | counted);
+        put(e2, position);
+        put(e0, gates);
+        put(e3, spare);
+        put(e1, sequence);
+        put(w_head, head);
+        put(base, position);
+        put(w_window, head);
+        if w_published.load(Ordering::Relaxed) != head {
+            put(w_published, head);
+            words::step();
+            self.rx.publish();
+        }
     }
 
     /// Begins to count what is read from the kernel. The caller excludes readers that bypass the library
@@ -333,7 +375,9 @@ impl SinkState {
     pub(crate) fn follow(&mut self, lines: &HalfLines, to: Lane) {
         self.lane = to;
         self.followed = self.followed.wrapping_add(1);
+        words::step();
         lines.consumer.followed.store(self.followed, Ordering::SeqCst);
+        words::step();
     }
 
     /// Says that a kernel read without bound begins or ends (L2, L4).
@@ -350,17 +394,8 @@ fn load_first(words: &[AtomicU64]) -> Result<[u64; 4], Broken> {
 }
 
 #[inline]
-fn store_first(words: &[AtomicU64], values: [u64; 4]) {
-    if let Some(first) = words.first_chunk::<4>() {
-        for (word, value) in first.iter().zip(values) {
-            word.store(value, Ordering::Relaxed);
-        }
-    }
-}
-
-#[inline]
-fn load_engine<const N: usize>(words: &[AtomicU64]) -> Result<[u64; N], Broken> {
-    let words = words.get(4..4 + N).ok_or(Broken)?;
+pub(crate) fn load_engine<const N: usize>(words: &[AtomicU64]) -> Result<[u64; N], Broken> {
+    let words = words.get(words::ENGINE..words::ENGINE + N).ok_or(Broken)?;
     let mut values = [0; N];
     for (value, word) in values.iter_mut().zip(words) {
         *value = word.load(Ordering::Relaxed);
@@ -370,9 +405,9 @@ fn load_engine<const N: usize>(words: &[AtomicU64]) -> Result<[u64; N], Broken> 
 
 #[inline]
 fn store_engine<const N: usize>(words: &[AtomicU64], values: &[u64; N]) {
-    if let Some(words) = words.get(4..4 + N) {
+    if let Some(words) = words.get(words::ENGINE..words::ENGINE + N) {
         for (word, value) in words.iter().zip(values) {
-            word.store(*value, Ordering::Relaxed);
+            put(word, *value);
         }
     }
 }

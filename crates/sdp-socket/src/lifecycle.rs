@@ -18,7 +18,7 @@ use crate::{
     conn::{self, Conn, Half, Stage, flag},
     demote,
     lane::Lane,
-    log, marks, process, receive, send, settings,
+    log, marks, page, process, receive, send, settings,
     table::{self, Entry, Pinned},
 };
 
@@ -239,7 +239,7 @@ fn see_first(conn: &Conn, fd: c_int) {
     if conn.flags.fetch_or(flag::SEEN, Ordering::SeqCst) & flag::SEEN != 0 {
         return;
     }
-    process::hand_in();
+    page::hand_in();
     if conn.has(flag::PASSED) && marks::counted_as(fd).is_some() {
         return; // by who got it
     }
@@ -455,29 +455,30 @@ impl Gather for NoPayload {
 }
 
 /// Sends DisConn behind all data, if the sending half is on the SDP lane (X22), and wakes the reader
-/// for it through the carrier's own FIN.
-pub(crate) fn disconnect(conn: &Conn, fd: c_int) {
-    let _ = send::with_source(conn, |source, row, _, lines| {
+/// for it through the carrier's own FIN. True when this call has sent it.
+pub(crate) fn disconnect(conn: &Conn, fd: c_int) -> bool {
+    let sent = send::with_source(conn, |source, row, _, lines| {
         if source.lane != Lane::Sdp {
-            return Ok(());
+            return Ok(false);
         }
         let ack = Ack::from_word(row.ack.load(Ordering::Acquire));
-        if let Ok(message) = source.engine.disconnect(ack) {
-            let options = SendOptions { control: true, ..SendOptions::default() };
-            send::gated_at(conn, Some(fd), lines, conn.side(), || {
-                if source.adopt(lines) == Ok(false)
-                    && source
-                        .tx
-                        .post_send(WorkId(0), message.header(), &mut NoPayload, options)
-                        .is_ok()
-                {
-                    source.engine.commit(&message);
-                    source.tx.publish();
-                }
-            });
-        }
-        Ok(())
+        let Ok(message) = source.engine.disconnect(ack) else { return Ok(false) };
+        let options = SendOptions { control: true, ..SendOptions::default() };
+        let has_sent = send::gated_at(conn, Some(fd), lines, conn.side(), || {
+            let is_sent = source.adopt(lines) == Ok(false)
+                && source
+                    .tx
+                    .post_send(WorkId(0), message.header(), &mut NoPayload, options)
+                    .is_ok();
+            if is_sent {
+                source.engine.commit(&message);
+                source.tx.publish();
+            }
+            is_sent
+        });
+        Ok(has_sent == Some(true))
     });
+    sent == Ok(true)
 }
 
 /// `close_range` around what is ours. `None`: nothing of ours is in the range.

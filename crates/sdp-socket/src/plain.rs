@@ -37,6 +37,7 @@ use crate::{
     process, receive, send,
     table::{self, Entry, Pinned},
     wait,
+    words::{self, SOURCE_BASE, put},
 };
 
 /// Longest message that is sent this way; longer ones are cut into pieces.
@@ -48,11 +49,6 @@ const LOOK_BELOW: u64 = 256;
 /// … and else once per so many; a power of two.
 const LOOK_EVERY: u64 = 1024;
 const MISALIGNED: u64 = ALIGN as u64 - 1;
-
-/// Words of the receiving half beside those of the ordinary way (shm.md section 5): the end of the window,
-/// and the head as published.
-pub(crate) const WINDOW: usize = 8;
-pub(crate) const PUBLISHED: usize = 9;
 
 /// A half's lock, held. Without a locked instruction where nobody could be a rival.
 struct Held<'a> {
@@ -170,7 +166,8 @@ pub(crate) unsafe fn send(fd: c_int, from: *const u8, len: usize) -> bool {
 #[inline(always)]
 fn push(used: &InUse, fd: c_int, side: usize, len: usize, copy: impl FnOnce(&[Cell<u8>])) -> bool {
     let InUse { conn, row, segment, .. } = *used;
-    let Some([tail, head, _, bits, e0, e1, e2, e3, e4, ..]) = row.source.words.first_chunk::<9>()
+    let (Some([tail, head, _, bits, e0, e1, e2, e3, e4, ..]), Some(base)) =
+        (row.source.words.first_chunk::<9>(), row.source.words.get(SOURCE_BASE))
     else {
         return false;
     };
@@ -201,7 +198,9 @@ fn push(used: &InUse, fd: c_int, side: usize, len: usize, copy: impl FnOnce(&[Ce
     let pushed = lines.producer.switches.load(Ordering::Acquire) == lane as u32
         && ring.push_plain(message.header, len, copy);
     let armed = if pushed {
+        put(base, load(e4));
         ring.publish();
+        words::step();
         arm::release_and_check(gate, &lines.receive_arm.word)
     } else {
         gate.store(0, Ordering::Release);
@@ -211,10 +210,11 @@ fn push(used: &InUse, fd: c_int, side: usize, len: usize, copy: impl FnOnce(&[Ce
     if !pushed {
         return false;
     }
-    tail.store(ring.tail(), Ordering::Relaxed);
-    e1.store(message.words[0], Ordering::Relaxed);
-    e2.store(message.words[1], Ordering::Relaxed);
-    e4.store(message.position, Ordering::Relaxed);
+    // In this order, the tail last: crate::words.
+    put(e1, message.words[0]);
+    put(e2, message.words[1]);
+    put(e4, message.position);
+    put(tail, ring.tail());
     if conn.one_way.load(Ordering::Relaxed) != 0 {
         conn.one_way.store(0, Ordering::Relaxed);
     }
@@ -267,8 +267,8 @@ fn pull(used: &InUse, wanted: usize, mut copy: impl FnMut(&[Cell<u8>])) -> Optio
     let InUse { conn, row, segment, .. } = *used;
     let half = conn.half_index(Half::Receive);
     let lines = segment.half(half);
-    let words = row.sink.words.first_chunk::<10>()?;
-    let [w_head, w_current, _, w_bits, e0, e1, e2, _, w_window, w_published] = words;
+    let words = row.sink.words.first_chunk::<11>()?;
+    let [w_head, w_current, _, w_bits, e0, e1, e2, _, w_window, w_published, base] = words;
     let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
     let size = u64::from(segment.ring_bytes());
     let (head, current, bits) = (load(w_head), load(w_current), load(w_bits));
@@ -276,7 +276,7 @@ fn pull(used: &InUse, wanted: usize, mut copy: impl FnMut(&[Cell<u8>])) -> Optio
     if head & MISALIGNED != 0 || bits & SDP_BIT == 0 || !Sink::is_plain(engine[0]) {
         return None;
     }
-    let (mut message, mut offset) = (current as u32, (current >> 32) as u32);
+    let (mut message, mut offset) = words::message_in(current);
     let is_within = u64::from(message) <= size && offset <= message;
     let mut window = load(w_window);
     if !is_within || window & MISALIGNED != 0 || window.wrapping_sub(head) > size {
@@ -330,15 +330,18 @@ fn pull(used: &InUse, wanted: usize, mut copy: impl FnMut(&[Cell<u8>])) -> Optio
     if got == 0 {
         return is_done.then_some(Received::Empty);
     }
-    w_head.store(at, Ordering::Relaxed);
-    w_current.store(u64::from(message) | u64::from(offset) << 32, Ordering::Relaxed);
-    e1.store(engine[1], Ordering::Relaxed);
-    e2.store(engine[2], Ordering::Relaxed);
-    w_window.store(window, Ordering::Relaxed);
+    // In this order: crate::words.
+    put(base, load(e2));
+    put(w_current, words::current(message, offset, at));
+    put(e2, engine[2]);
+    put(e1, engine[1]);
+    put(w_head, at);
+    put(w_window, window);
     let crossed = wait::crosses_eighth(size, head, at);
     let published = load(w_published);
     if at != published && (at == window || crossed || at.wrapping_sub(published) >= PUBLISH_EVERY) {
-        w_published.store(at, Ordering::Relaxed);
+        put(w_published, at);
+        words::step();
         // Pairs with the acquire load in `Producer::refresh`: our reads of the freed bytes come first.
         lines.consumer.head.store(at, Ordering::Release);
         if crossed {
@@ -352,22 +355,17 @@ fn pull(used: &InUse, wanted: usize, mut copy: impl FnMut(&[Cell<u8>])) -> Optio
 /// The ordinary way begins on the receiving half: what was freed is published, and there is no window.
 #[inline]
 pub(crate) fn close_window(words: &[AtomicU64], lines: &HalfLines) {
-    let Some([head, .., window, published]) = words.first_chunk::<10>() else { return };
+    let (Some(head), Some(window), Some(published)) =
+        (words.first(), words.get(words::WINDOW), words.get(words::PUBLISHED))
+    else {
+        return;
+    };
     let at = head.load(Ordering::Relaxed);
     if published.load(Ordering::Relaxed) != at {
-        published.store(at, Ordering::Relaxed);
+        put(published, at);
         lines.consumer.head.store(at, Ordering::Release);
     }
-    window.store(at, Ordering::Relaxed);
-}
-
-/// The ordinary way ends on the receiving half, having published what it freed.
-#[inline]
-pub(crate) fn restart_window(words: &[AtomicU64], head: u64) {
-    if let (Some(window), Some(published)) = (words.get(WINDOW), words.get(PUBLISHED)) {
-        window.store(head, Ordering::Relaxed);
-        published.store(head, Ordering::Relaxed);
-    }
+    put(window, at);
 }
 
 /// Whether a call with these flags may try this way: they change nothing for a call that need not wait.
@@ -376,4 +374,5 @@ pub(crate) const fn is_simple(flags: c_int) -> bool {
     flags & !HARMLESS == 0
 }
 
-const _: () = assert!(PUBLISHED < sdp_shm::family::HALF_WORDS);
+#[cfg(test)]
+mod killed;

@@ -1,4 +1,4 @@
-//! What the process has once: identity, family memory, bell, statistics page, hidden descriptors.
+//! What the process has once: identity, family memory, bell, hidden descriptors.
 //!
 //! Nothing exists until the first connection: a program that never opens one pays nothing. Everything
 //! is made under the start lock, inside a critical section, with raw system calls.
@@ -13,17 +13,18 @@ use sdp_shm::{
     bell::Bell,
     family::{FAMILY_BYTES, Family, Slot},
 };
-use sdp_stats::{Identity, Page};
-use sdp_sys::{errno::Errno, fd, memfd, pid as sys_pid, section, sys, unix};
+use sdp_sys::{fd, pid as sys_pid, section, sys};
 
 use crate::{
+    page,
     settings::{self, Tuned},
     table::{self, Entry},
     wait_set,
 };
 
-/// Highest number from which hidden descriptors start.
-const HIDDEN_CEILING: i32 = 1024;
+/// Highest number from which hidden descriptors start, and their room. No higher, because each fork copies the
+/// kernel's table up to the highest number in use, and each exit goes through it.
+const HIDDEN_CEILING: i32 = 256;
 /// Room below the ceiling (or the limit) for hidden descriptors.
 const HIDDEN_ROOM: i32 = 64;
 /// With a soft limit below this there are no hidden descriptors beside the statistics page.
@@ -41,14 +42,11 @@ static SLOT: AtomicU32 = AtomicU32::new(0);
 static BELL: AtomicPtr<u8> = AtomicPtr::new(null_mut());
 static BELL_FD: AtomicI32 = AtomicI32::new(-1);
 static BELL_PAGE_FD: AtomicI32 = AtomicI32::new(-1);
-static PAGE: AtomicPtr<u8> = AtomicPtr::new(null_mut());
-static PAGE_FD: AtomicI32 = AtomicI32::new(-1);
 static STARTED: AtomicU32 = AtomicU32::new(0);
 static CPUS: AtomicU32 = AtomicU32::new(0);
 static TOP: AtomicI32 = AtomicI32::new(-1);
 /// The process left all lanes: it makes no system call of its own any more.
 static RETIRED: AtomicBool = AtomicBool::new(false);
-static REPORT_PENDING: AtomicBool = AtomicBool::new(false);
 /// Counts forks; odd while one is in progress.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
@@ -79,12 +77,34 @@ pub(crate) fn is_ours() -> bool {
 /// Whether the library is out of business here.
 #[inline]
 pub(crate) fn is_retired() -> bool {
-    RETIRED.load(Ordering::Relaxed)
+    // As strong as the counts that `await_others` reads: one of the two sees the other.
+    RETIRED.load(Ordering::SeqCst)
 }
 
 /// Nothing of ours happens in this process any more.
 pub(crate) fn retire() {
     RETIRED.store(true, Ordering::SeqCst);
+}
+
+/// Longest wait for other threads to come out of the library, and how often it is looked at.
+const OTHERS_NS: u64 = 1_000_000_000;
+const OTHERS_NAP_NS: i64 = 50_000;
+
+/// After [`retire`], before the filter: other threads that are in the middle of a call on a connection go on
+/// until they sleep, are in the kernel or have left, so that none makes a system call of ours under the filter.
+/// Bounded: the caller may itself have interrupted such a call.
+pub(crate) fn await_others() {
+    if sys_pid::is_single_threaded() {
+        return;
+    }
+    let begin = sdp_sys::time::monotonic_ns();
+    while crate::conn::is_any_worked_on()
+        && sdp_sys::time::monotonic_ns().wrapping_sub(begin) < OTHERS_NS
+    {
+        let nap = libc::timespec { tv_sec: 0, tv_nsec: OTHERS_NAP_NS };
+        // SAFETY: the time outlives the call; what is left of it is not asked for.
+        let _ = unsafe { sys!(libc::SYS_nanosleep, &raw const nap, 0) };
+    }
 }
 
 /// It does, after all: nothing was given up.
@@ -126,11 +146,20 @@ pub(crate) fn has_relatives() -> bool {
     FORKS.load(Ordering::Relaxed) != 0
 }
 
-/// Random identity of this process.
+/// Random identity of this process, drawn when it is first asked for; never 0.
 pub(crate) fn nonce() -> u64 {
+    if NONCE.load(Ordering::Relaxed) == 0 {
+        draw_nonce();
+    }
     NONCE.load(Ordering::Relaxed)
 }
 
+/// The next one that is asked for is another.
+fn forget_nonce() {
+    NONCE.store(0, Ordering::Relaxed);
+}
+
+#[cold]
 fn draw_nonce() {
     let mut value = 0u64;
     // SAFETY: eight writable bytes.
@@ -138,7 +167,9 @@ fn draw_nonce() {
     if got != Ok(8) {
         value = sdp_sys::time::monotonic_ns().rotate_left(20) ^ u64::from(pid());
     }
-    NONCE.store(value & 0x7fff_ffff_ffff_ffff, Ordering::Relaxed);
+    let drawn = (value & 0x7fff_ffff_ffff_ffff).max(1);
+    // Another thread may have been faster.
+    let _ = NONCE.compare_exchange(0, drawn, Ordering::Relaxed, Ordering::Relaxed);
 }
 
 /// Zeroed private memory, touched lazily.
@@ -235,14 +266,14 @@ pub(crate) fn hidden_duplicate(raw: i32) -> Option<i32> {
 
 /// Closes a descriptor that [`hidden_duplicate`] made, unless the program has used its number since.
 pub(crate) fn close_hidden(raw: i32) {
-    if table::entry(raw) == Some(Entry::Hidden) {
+    if table::entry(raw) == Some(Entry::Hidden) && !is_retired() {
         table::replace(raw, None);
         fd::close(raw);
     }
 }
 
 /// Closes a hidden descriptor.
-fn unhide(cell: &AtomicI32) {
+pub(crate) fn unhide(cell: &AtomicI32) {
     let raw = cell.swap(-1, Ordering::AcqRel);
     if raw >= 0 && table::entry(raw) == Some(Entry::Hidden) {
         table::replace(raw, None);
@@ -253,7 +284,7 @@ fn unhide(cell: &AtomicI32) {
 /// A hidden descriptor was about to be overwritten by the program: it moves.
 pub(crate) fn move_hidden(from: i32) {
     crate::conn::move_kept(from, || hidden_duplicate(from).unwrap_or(-1));
-    for cell in [&BELL_FD, &BELL_PAGE_FD, &PAGE_FD] {
+    for cell in [&BELL_FD, &BELL_PAGE_FD, &page::NUMBER] {
         if cell.load(Ordering::Acquire) == from {
             // SAFETY: no pointers.
             let fresh = unsafe {
@@ -293,8 +324,10 @@ pub(crate) fn start() -> bool {
     if pid() == 0 {
         remember();
     }
-    draw_nonce();
     count_cpus();
+    if sys_pid::has_children_elsewhere() {
+        let _ = set_children_elsewhere(true); // the image before this one saw to that
+    }
     settings::load();
     let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     if FAMILY.load(Ordering::Acquire).is_null()
@@ -308,9 +341,7 @@ pub(crate) fn start() -> bool {
             FAMILY.store(base.as_ptr(), Ordering::Release);
         }
     }
-    if PAGE.load(Ordering::Acquire).is_null() {
-        make_page();
-    }
+    page::start();
     STARTED.store(2, Ordering::Release);
     true
 }
@@ -398,97 +429,40 @@ pub(crate) fn ring_own(slot: u32) {
     }
 }
 
-// ---- statistics ------------------------------------------------------------------------------
-
-/// The statistics page, once made.
-#[inline]
-pub(crate) fn page() -> Option<&'static Page> {
-    // SAFETY: a mapping of SIZE bytes that is never unmapped in this process image.
-    unsafe { Page::from_ptr(PAGE.load(Ordering::Acquire), sdp_stats::SIZE) }
-}
-
-fn make_page() {
-    let Ok(file) = memfd::create_sealed(sdp_stats::page::MEMFD_NAME, sdp_stats::SIZE as u64) else {
-        return;
-    };
-    let Ok(base) = memfd::map(file.raw(), sdp_stats::SIZE) else { return };
-    // SAFETY: just mapped with that length; atomics only from here on.
-    let Some(page) = (unsafe { Page::from_ptr(base.as_ptr(), sdp_stats::SIZE) }) else { return };
-    // SAFETY: no arguments.
-    let (ppid, uid) = unsafe {
-        (sys!(libc::SYS_getppid).unwrap_or(0) as u32, sys!(libc::SYS_getuid).unwrap_or(0) as u32)
-    };
-    page.init(&Identity {
-        pid: pid(),
-        ppid,
-        uid,
-        now_ns: sdp_sys::time::boottime_ns(),
-        program: settings::program(),
-        version: env!("CARGO_PKG_VERSION").as_bytes(),
-    });
-    PAGE_FD.store(hide(file.into_raw()), Ordering::Release);
-    PAGE.store(base.as_ptr(), Ordering::Release);
-    REPORT_PENDING.store(!settings::report().is_empty(), Ordering::Release);
-    hand_in();
-}
-
-/// Gives `sdp run` a duplicate of the page; tried again at later connections while its queue is full.
-pub(crate) fn hand_in() {
-    if !REPORT_PENDING.load(Ordering::Relaxed) {
-        return;
-    }
-    let mut parts = settings::report().splitn(3, |b| *b == b';');
-    let (name, path, token) = (parts.next(), parts.next(), parts.next());
-    let page_fd = PAGE_FD.load(Ordering::Acquire);
-    let send = |address: Option<&[u8]>, is_abstract: bool| -> Result<(), Errno> {
-        let address = address.filter(|a| !a.is_empty()).ok_or(Errno::EINVAL)?;
-        let socket = unix::socket()?;
-        if is_abstract {
-            unix::connect(socket.raw(), address)?;
-        } else {
-            unix::connect_path(socket.raw(), address)?;
-        }
-        unix::send(socket.raw(), token.unwrap_or(&[]), &[page_fd])
-    };
-    let result = send(name, true).or_else(|e| match e {
-        Errno::EAGAIN | Errno(libc::ETOOMANYREFS) => Err(e),
-        _ => send(path, false),
-    });
-    if !matches!(result, Err(Errno::EAGAIN | Errno(libc::ETOOMANYREFS))) {
-        REPORT_PENDING.store(false, Ordering::Relaxed);
-    }
-}
-
 // ---- fork ------------------------------------------------------------------------------------
 
 /// In a fork child: what belonged to the parent alone is made anew on demand.
 pub(crate) fn become_child() {
     remember();
-    draw_nonce();
+    forget_nonce();
     // Threads that were at it do not exist here: whoever needs it begins anew.
-    let _ = STARTED.compare_exchange(1, 0, Ordering::AcqRel, Ordering::Relaxed);
-    MAKING.store(0, Ordering::Relaxed);
+    // What is as it should be is not written: each page that is costs a copy of it.
+    if STARTED.load(Ordering::Relaxed) == 1 {
+        STARTED.store(0, Ordering::Relaxed);
+    }
+    if MAKING.load(Ordering::Relaxed) != 0 {
+        MAKING.store(0, Ordering::Relaxed);
+    }
     crate::spin::forget_threads();
     settings::become_child();
     wait_set::drop_all(true);
     crate::give_back::forget();
     // Hidden descriptors were inherited; the parent's are no use here.
     table::walk(|fd, entry| {
-        if entry == Entry::Hidden {
+        if entry == Entry::Hidden && fd != page::NUMBER.load(Ordering::Relaxed) {
             table::replace(fd, None);
             fd::close(fd);
         }
     });
-    for cell in [&BELL_FD, &BELL_PAGE_FD, &PAGE_FD] {
-        cell.store(-1, Ordering::Release);
+    for cell in [&BELL_FD, &BELL_PAGE_FD] {
+        if cell.load(Ordering::Relaxed) >= 0 {
+            cell.store(-1, Ordering::Release);
+        }
     }
+    page::become_guest();
     let bell = NonNull::new(BELL.swap(null_mut(), Ordering::AcqRel));
     if let Some(base) = bell {
         unmap(base, segment::BELL_PAGE_BYTES);
-    }
-    let page = NonNull::new(PAGE.swap(null_mut(), Ordering::AcqRel));
-    if let Some(base) = page {
-        unmap(base, sdp_stats::SIZE);
     }
 }
 
@@ -504,14 +478,6 @@ pub(crate) fn rejoin_family() -> bool {
     true
 }
 
-/// In a fork child, at its first use of a connection: a page of its own.
-pub(crate) fn renew_page() {
-    if PAGE.load(Ordering::Acquire).is_null() && !is_retired() {
-        let _section = section::Guard::enter();
-        make_page();
-    }
-}
-
 /// Before the process ends, or leaves all lanes: gives back what relatives could wait for.
 pub(crate) fn leave_family() {
     if let Some((family, slot)) = family() {
@@ -522,7 +488,7 @@ pub(crate) fn leave_family() {
 
 /// Puts private zeros in the place of a shared mapping: a thread in the middle of a look at it finds
 /// memory, though not the old one.
-fn blank(at: NonNull<u8>, len: usize) {
+pub(crate) fn blank(at: NonNull<u8>, len: usize) {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
     // SAFETY: replaces a mapping of ours, of this length, with one that can be used as it could.
@@ -556,28 +522,50 @@ pub(crate) fn change_trust(remains: Remains) {
     } else {
         leave_family();
     }
-    if let Some(base) = NonNull::new(FAMILY.swap(null_mut(), Ordering::AcqRel))
-        && !remains.used
-    {
-        unmap(base, FAMILY_BYTES);
+    if let Some(base) = NonNull::new(FAMILY.swap(null_mut(), Ordering::AcqRel)) {
+        if !remains.used && sys_pid::is_single_threaded() {
+            unmap(base, FAMILY_BYTES);
+        } else {
+            blank_unused_family(base);
+        }
     }
-    draw_nonce();
+    forget_nonce();
     let _ = STARTED.compare_exchange(2, 0, Ordering::AcqRel, Ordering::Relaxed);
 }
 
 /// Leaves nothing of ours behind that an unprivileged continuation could use (X1).
 pub(crate) fn drop_everything() {
     wait_set::drop_all(false);
-    for cell in [&BELL_FD, &BELL_PAGE_FD, &PAGE_FD] {
+    for cell in [&BELL_FD, &BELL_PAGE_FD, &page::NUMBER] {
         unhide(cell);
     }
     if let Some(base) = NonNull::new(BELL.swap(null_mut(), Ordering::AcqRel)) {
         blank(base, segment::BELL_PAGE_BYTES);
     }
     leave_family();
-    if let Some(base) = NonNull::new(FAMILY.swap(null_mut(), Ordering::AcqRel))
-        && sys_pid::is_single_threaded()
+    if let Some(base) = NonNull::new(FAMILY.swap(null_mut(), Ordering::AcqRel)) {
+        if sys_pid::is_single_threaded() {
+            unmap(base, FAMILY_BYTES);
+        } else {
+            blank_unused_family(base);
+        }
+    }
+}
+
+/// Family memory of a trust domain that the process has left, in a process with several threads: private
+/// zeros take its place once no connection has a row in it. Never unmapped, because a thread may have looked
+/// up its address just before; a row that it then opens there is nobody else's.
+fn blank_unused_family(base: NonNull<u8>) {
+    if !crate::conn::has_rows_in(base.as_ptr()) {
+        blank(base, FAMILY_BYTES);
+    }
+}
+
+/// A connection with a row in an earlier family has ended.
+pub(crate) fn row_of_old_family_freed(base: *mut u8) {
+    if let Some(base) = NonNull::new(base)
+        && !is_retired()
     {
-        unmap(base, FAMILY_BYTES);
+        blank_unused_family(base);
     }
 }

@@ -11,10 +11,8 @@ use sdp_stats::{Direction, Endpoint, Fabric, NewRow, Page, Reason, Role, Verdict
 use sdp_sys::fd;
 
 use crate::{
-    conn::{Conn, flag},
-    lane, log, marks,
-    process::page,
-    table,
+    conn::{Conn, Half, flag},
+    lane, log, marks, page, table,
 };
 
 /// Gives the connection a row in the statistics page, if it has none in this process's page.
@@ -27,7 +25,10 @@ pub(crate) fn ensure_row(conn: &Conn) {
 
 #[cold]
 fn open_stats_row(conn: &Conn) {
-    let Some(page) = page() else { return };
+    if !page::is_own(conn.segment().is_some()) {
+        return; // a guest counts in its host's totals
+    }
+    let Some(page) = page::current() else { return };
     if conn.flags.fetch_or(flag::ROWED, Ordering::SeqCst) & flag::ROWED != 0 {
         return;
     }
@@ -55,6 +56,9 @@ fn open_stats_row(conn: &Conn) {
         },
         state: sdp_stats::ConnState::Established,
     });
+    for (direction, half) in [(Direction::Send, Half::Send), (Direction::Receive, Half::Receive)] {
+        page.adopt_bytes(id, direction, conn.take_rowless(half));
+    }
     let counted = words.and_then(|row| Verdict::at(&row.reason).reason());
     let reason = counted.or_else(|| conn.pin_reason());
     for (direction, on_sdp) in [Direction::Send, Direction::Receive].into_iter().zip(lanes) {
@@ -75,7 +79,7 @@ fn ends(tuple: Tuple) -> (Endpoint, Endpoint) {
 /// Shows the connection's addresses and inode, once they have been asked for.
 pub(crate) fn name_row(conn: &Conn, fd: i32, tuple: Tuple) {
     if conn.flags.fetch_or(flag::SHOWN, Ordering::Relaxed) & flag::SHOWN == 0
-        && let Some(page) = page()
+        && let Some(page) = page::current()
     {
         let (local, remote) = ends(tuple);
         let inode = fd::inode(fd).unwrap_or(0);
@@ -93,7 +97,8 @@ pub(crate) fn ensure_listener_row(conn: &Conn) {
 
 #[cold]
 fn open_listener_row(conn: &Conn) {
-    let Some(page) = page() else { return };
+    page::own();
+    let Some(page) = page::current() else { return };
     if conn.flags.fetch_or(flag::ROWED, Ordering::SeqCst) & flag::ROWED != 0 {
         return;
     }
@@ -125,9 +130,10 @@ fn open_listener_row(conn: &Conn) {
 /// A half has moved to the SDP lane.
 #[cold]
 pub(crate) fn half_promoted(conn: &Conn, direction: Direction) {
-    if let Some(page) = page() {
-        ensure_row(conn);
-        page.promoted(conn.stats_row(), direction, Fabric::Shm);
+    page::own();
+    ensure_row(conn);
+    if let Some((page, row)) = page::of_row(conn) {
+        page.promoted(row, direction, Fabric::Shm);
     }
     log::moved(conn.fd.load(Ordering::Relaxed), direction, None);
 }
@@ -135,9 +141,9 @@ pub(crate) fn half_promoted(conn: &Conn, direction: Direction) {
 /// A half has left the SDP lane.
 #[cold]
 pub(crate) fn half_demoted(conn: &Conn, direction: Direction, reason: Reason) {
-    if let Some(page) = page() {
-        ensure_row(conn);
-        page.demoted(conn.stats_row(), direction, reason);
+    ensure_row(conn);
+    if let Some((page, row)) = page::of_row(conn) {
+        page.demoted(row, direction, reason);
     }
     log::moved(conn.fd.load(Ordering::Relaxed), direction, Some(reason));
 }
@@ -145,17 +151,19 @@ pub(crate) fn half_demoted(conn: &Conn, direction: Direction, reason: Reason) {
 /// Folds the connection's row into the totals.
 pub(crate) fn close_stats_row(conn: &Conn) {
     if conn.has(flag::ROWED)
-        && let Some(page) = page()
+        && let Some(page) = page::current()
     {
-        page.close_row(conn.stats_row());
+        page.close_row(conn.stats_row()); // rows are the own page's
     }
 }
 
 /// Counts a connection end once per carrier.
 pub(crate) fn count_seen(conn: &Conn, reason: Reason) {
-    let Some(page) = page() else { return };
+    let Some(page) = page::current() else { return };
     if let Some(row) = conn.row() {
-        page.count_seen(Verdict::at(&row.reason), reason);
+        if page.count_seen(Verdict::at(&row.reason), reason) {
+            conn.set(flag::COUNTED);
+        }
     } else {
         let word = AtomicU32::new(0);
         page.count_seen(Verdict::at(&word), reason);
@@ -189,7 +197,7 @@ fn count_first_sdp(conn: &Conn, page: &Page, verdict: Verdict<'_>) {
 
 /// The connection may go on in a process that knows nothing of it: as what it is counted goes with it.
 pub(crate) fn tell_heirs(conn: &Conn, fd: i32) {
-    if !conn.has(flag::SEEN) || page().is_none() {
+    if !conn.has(flag::SEEN) || page::current().is_none() {
         return;
     }
     let verdict = match conn.row() {
@@ -204,7 +212,7 @@ pub(crate) fn tell_heirs(conn: &Conn, fd: i32) {
 
 /// Counts an end that came from elsewhere, unless somebody did in its life before.
 pub(crate) fn count_heir(conn: &Conn, fd: i32, reason: Reason) {
-    if page().is_some() && marks::counted_as(fd).is_none() {
+    if page::current().is_some() && marks::counted_as(fd).is_none() {
         count_seen(conn, reason);
         marks::count_as(fd, Verdict::kernel(reason));
     } else {
@@ -223,7 +231,7 @@ pub(crate) fn resume_count(conn: &Conn, fd: i32) {
 
 /// Why a connection is on the kernel lane.
 pub(crate) fn note_reason(conn: &Conn, reason: Reason) {
-    let Some(page) = page() else { return };
+    let Some(page) = page::current() else { return };
     if let Some(row) = conn.row() {
         let verdict = Verdict::at(&row.reason);
         if verdict.reason().is_some_and(|before| before != reason) {

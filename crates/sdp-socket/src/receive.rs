@@ -18,7 +18,7 @@ use crate::{
     conn::{Conn, Half, Stage, flag},
     iovec::{Buffers, Landing},
     lane::{self, Broken, Lane, SinkState, Switch},
-    plain, process,
+    page, plain, process,
     stay::Stay,
     succeed,
     table::Pinned,
@@ -204,9 +204,8 @@ pub(crate) fn with_sink<R>(
     };
     let half = conn.half_index(Half::Receive);
     let _section = section::Guard::enter();
-    if lock::lock(&row.sink.lock, process::pid()) == lock::Acquired::TakenOver
-        && !succeed::is_sink_sound(&row.sink.words, segment.half(half), conn.side())
-    {
+    let taken_over = lock::lock(&row.sink.lock, process::pid()) == lock::Acquired::TakenOver;
+    if taken_over && succeed::sink_of(conn, row, segment, half).is_err() {
         lock::unlock(&row.sink.lock);
         crate::demote::reset(conn);
         return Err(Errno::ECONNRESET);
@@ -216,8 +215,13 @@ pub(crate) fn with_sink<R>(
             let lines = segment.half(half);
             let (lane, followed) = (state.lane, state.followed);
             let (_, before) = state.rx.cursors();
+            if taken_over {
+                // It may have freed room without telling who waits for it.
+                wait::room_freed(conn, lines, u64::from(segment.ring_bytes()), before);
+            }
             let result = body(&mut state, row, segment, lines);
             state.store(&row.sink.words);
+            succeed::handed(&row.sink.words);
             if state.followed != followed {
                 count_switches(conn, lane, state.followed.wrapping_sub(followed));
             }
@@ -556,6 +560,7 @@ fn ring_read(
             sink.current_len = 0;
             sink.current_offset = 0;
             sink.rx.release(message);
+            sink.store(&row.sink.words);
             // Padding before the message counts too: it can be most of the ring.
             let (_, head) = sink.rx.cursors();
             if wait::crosses_eighth(size, looked, head) {
@@ -580,6 +585,7 @@ fn next_message(conn: &Conn, sink: &mut SinkState, row: &Row) -> Result<Option<R
                 if accept(conn, sink, row, message)? {
                     return Ok(Some(message));
                 }
+                sink.store(&row.sink.words);
             }
             Ok(None) => return Ok(None),
             Err(_) => {
@@ -778,9 +784,9 @@ pub(crate) fn has_news(sink: &SinkState, lines: &HalfLines) -> bool {
 }
 
 pub(crate) fn count(conn: &Conn, row: &Row, lane: StatsLane, n: usize) {
-    let Some(page) = process::page() else { return };
     process::ensure_row(conn);
-    page.moved(conn.stats_row(), Direction::Receive, lane, n as u64);
+    let Some((page, id)) = page::of_row(conn) else { return };
+    page.moved(id, Direction::Receive, lane, n as u64);
     if lane == StatsLane::Sdp {
         process::count_sdp(conn, page, Verdict::at(&row.reason));
     }

@@ -30,7 +30,7 @@ use crate::{
     conn::{Conn, Half, Stage, flag},
     iovec::{Buffers, Payload},
     lane::{self, Broken, Lane, SourceState},
-    process,
+    page, process,
     stay::Stay,
     succeed,
     table::Pinned,
@@ -169,15 +169,19 @@ pub(crate) fn with_source<R>(
     let half = conn.half_index(Half::Send);
     let _section = section::Guard::enter();
     let taken_over = lock::lock(&row.source.lock, process::pid()) == lock::Acquired::TakenOver;
-    if taken_over && !succeed::is_source_sound(&row.source.words, segment.half(half), conn.side()) {
+    if taken_over && succeed::source_of(conn, row, segment, half).is_err() {
         lock::unlock(&row.source.lock);
         crate::demote::reset(conn);
         return Err(Errno::ECONNRESET);
     }
     let result = match SourceState::load(&row.source.words, segment, half) {
         Ok(mut state) => {
-            if taken_over {
-                recount(conn, &mut state, segment.half(half));
+            if taken_over
+                && state.lane == Lane::Sdp
+                && let Some(fd) = crate::table::number_of(conn)
+            {
+                // It may have published without waking the reader.
+                ring_bells(conn, fd, &mut state, segment.half(half), true);
             }
             let result = body(&mut state, row, segment, segment.half(half));
             state.store(&row.source.words);
@@ -190,18 +194,6 @@ pub(crate) fn with_source<R>(
     };
     lock::unlock(&row.source.lock);
     result
-}
-
-/// A relative was killed in the middle of something: it may have rung the carrier without counting.
-#[cold]
-fn recount(conn: &Conn, source: &mut SourceState, lines: &HalfLines) {
-    if source.lane == Lane::Sdp
-        && let Some(fd) = crate::table::number_of(conn)
-        && let Ok(sent) = carrier::sent(fd)
-    {
-        source.carrier_sent = sent;
-        let _ = gated(conn, lines, conn.side(), || source.publish_sent(lines));
-    }
 }
 
 /// Holds the gate of a half while `body` runs. `None`: the peer kept it too long. The caller holds this
@@ -629,6 +621,7 @@ fn ring_send(
             Some(Err(ended)) => break ended,
             Some(Ok(())) => {
                 moved += piece;
+                source.store(&row.source.words);
                 ring_bells(conn, conn.fd(), source, lines, first_on_lane);
                 first_on_lane = false;
             }
@@ -799,16 +792,16 @@ fn flip(conn: &Pinned, source: &mut SourceState, lines: &HalfLines) {
 
 fn count(conn: &Conn, row: &Row, lane: StatsLane, n: usize) {
     let _ = row;
-    let Some(page) = process::page() else { return };
     process::ensure_row(conn);
-    page.moved(conn.stats_row(), Direction::Send, lane, n as u64);
+    let Some((page, id)) = page::of_row(conn) else { return };
+    page.moved(id, Direction::Send, lane, n as u64);
 }
 
 #[inline]
 pub(crate) fn count_ring(conn: &Conn, row: &Row, n: usize) {
-    let Some(page) = process::page() else { return };
     process::ensure_row(conn);
-    page.moved(conn.stats_row(), Direction::Send, StatsLane::Sdp, n as u64);
-    page.add(conn.stats_row(), Direction::Send, sdp_stats::Counter::BCopy, 1);
+    let Some((page, id)) = page::of_row(conn) else { return };
+    page.moved(id, Direction::Send, StatsLane::Sdp, n as u64);
+    page.add(id, Direction::Send, sdp_stats::Counter::BCopy, 1);
     process::count_sdp(conn, page, Verdict::at(&row.reason));
 }

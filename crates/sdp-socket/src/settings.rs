@@ -206,6 +206,9 @@ pub(crate) fn load() {
 /// In a fork child: a thread of the parent that was loading does not exist here.
 pub(crate) fn become_child() {
     let state = &CAPTURED.state;
+    if state.load(Ordering::Relaxed) != LOADING {
+        return; // not even an exchange that fails: it would copy the page
+    }
     let _ = state.compare_exchange(LOADING, CAPTURED_ONLY, Ordering::AcqRel, Ordering::Relaxed);
 }
 

@@ -63,6 +63,8 @@ pub(crate) struct Stay {
     turn: AtomicU32,
     /// Counted in the bell page as a sleeper.
     sleeps: AtomicBool,
+    /// Counted by the connection as asleep.
+    asleep: AtomicBool,
     /// The wait set in use, and which bell it belongs to.
     set: AtomicI32,
     bells: AtomicI32,
@@ -95,6 +97,7 @@ impl Stay {
             spins: AtomicBool::new(false),
             turn: AtomicU32::new(0),
             sleeps: AtomicBool::new(false),
+            asleep: AtomicBool::new(false),
             set: AtomicI32::new(-1),
             bells: AtomicI32::new(0),
             _pinned: PhantomPinned,
@@ -146,6 +149,15 @@ impl Stay {
         self.set.store(if yes { raw } else { -1 }, Relaxed);
         self.sleeps.store(yes, Relaxed);
         compiler_fence(SeqCst);
+    }
+
+    /// The call is about to block, or has come back.
+    pub(crate) fn is_asleep(self: Pin<&Self>, yes: bool) {
+        if let Some((conn, _)) = self.on {
+            let _section = section::Guard::enter();
+            conn.sleeps(yes);
+            self.asleep.store(yes, Relaxed);
+        }
     }
 
     /// The call is about to take the turn ([`Conn::take_turn`]), or to ask for it ([`Conn::want_turn`]).
@@ -210,6 +222,9 @@ extern "C" fn abandoned(stay: *mut c_void) {
         drop(set);
     }
     if let Some((conn, half)) = stay.on {
+        if stay.asleep.swap(false, Relaxed) {
+            conn.sleeps(false);
+        }
         stay.leave();
         conn.unpin(half);
     }

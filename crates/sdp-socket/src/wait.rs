@@ -23,7 +23,7 @@ use crate::{
     conn::{Conn, Half, flag},
     give_back, host,
     lane::SourceState,
-    process, spin,
+    page, process, spin,
     stay::Stay,
     table::Pinned,
     wait_set::WaitSet,
@@ -493,7 +493,12 @@ fn sleep_beside(
     if mark.interrupted_without_restart() {
         return (Woken::Interrupted, false);
     }
+    stay.is_asleep(true);
     let n = host::ppoll(&mut fds, timeout.as_ref(), core::ptr::null());
+    stay.is_asleep(false);
+    if process::is_retired() {
+        return (Woken::Closed, false); // the call is the kernel's now, and nothing of ours is
+    }
     let is_other_ready = fds[1].revents != 0;
     if !conn.is_open() {
         return (Woken::Closed, is_other_ready);
@@ -549,14 +554,14 @@ pub(crate) fn room_freed(conn: &Conn, lines: &HalfLines, ring_bytes: u64, head: 
 
 /// Counts a wait for several connections at once, among the process's totals: it is none of theirs alone.
 pub(crate) fn count_shared(counter: Counter) {
-    if let Some(page) = process::page() {
+    if let Some(page) = page::current() {
         page.add(RowId::NONE, Direction::Receive, counter, 1);
     }
 }
 
 fn count(conn: &Conn, direction: Direction, counter: Counter) {
-    if let Some(page) = process::page() {
-        page.add(conn.stats_row(), direction, counter, 1);
+    if let Some((page, row)) = page::of_row(conn) {
+        page.add(row, direction, counter, 1);
     }
 }
 

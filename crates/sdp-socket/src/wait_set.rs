@@ -156,6 +156,9 @@ pub(crate) fn lose(raw: i32) {
 pub(crate) fn drop_all(forked: bool) {
     BELLS.fetch_add(1, Ordering::AcqRel);
     for place in &POOL {
+        if place.load(Ordering::Relaxed) == 0 {
+            continue; // without a write, which in a fork child copies the page
+        }
         let held = place.swap(0, Ordering::AcqRel);
         if held != 0 && !forked {
             close(held - 1);

@@ -57,7 +57,7 @@ pub struct Header {
     pub born_ns: AtomicU64,
     /// 1 once the process left in an orderly way.
     pub exited: AtomicU32,
-    /// Bit 0: the page holds counters of children born inside a sandbox too.
+    /// Bit 0: others may count here too: fork children without a page of their own.
     pub flags: AtomicU32,
     /// Short name of the program, zero padded.
     pub program: [AtomicU64; PROGRAM_LEN / 8],
@@ -65,7 +65,9 @@ pub struct Header {
     pub version: [AtomicU64; 4],
     /// Free list of rows: tag in the upper half, row number + 1 in the lower (0 = empty).
     pub free: AtomicU64,
-    reserved: [AtomicU64; 44],
+    /// Fork children, living or not, that have counted here and never had a page of their own.
+    pub guests: AtomicI64,
+    reserved: [AtomicU64; 43],
 }
 
 /// Counters of the process that are not in an open row.

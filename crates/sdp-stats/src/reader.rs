@@ -138,8 +138,10 @@ pub struct ProcessView {
     pub born_ns: u64,
     /// Left in an orderly way.
     pub has_exited: bool,
-    /// Counters of sandboxed children are in here too.
+    /// Counters of fork children may be in here too, or may be yet.
     pub is_shared: bool,
+    /// How many of them there are or were that never had a page of their own.
+    pub guests: u64,
     /// Short name of the program; anything but printable ASCII is replaced by `?`.
     pub program: String,
     /// Version of the library, likewise.
@@ -315,7 +317,8 @@ pub fn parse(words: &[u64]) -> Result<ProcessView, PageError> {
         uid: w.u32(header!(uid)),
         born_ns: w.u64(header!(born_ns)),
         has_exited: w.u32(header!(exited)) == 1,
-        is_shared: w.u32(header!(flags)) & 1 != 0,
+        is_shared: w.u32(header!(flags)) & crate::writer::SHARED != 0,
+        guests: w.i64(header!(guests)).max(0).cast_unsigned(),
         program: w.text(header!(program), PROGRAM_LEN),
         version: w.text(header!(version), 32),
         sums,

@@ -55,6 +55,9 @@ pub enum Counter {
     Slept = 7,
 }
 
+/// Bit of the header's flags.
+pub(crate) const SHARED: u32 = 1;
+
 const _: () = assert!(Counter::Slept as usize + 1 == COUNTERS);
 
 /// Which way a half's payload goes.
@@ -332,6 +335,18 @@ impl Page {
         self.header.exited.store(1, Relaxed);
     }
 
+    /// From here on fork children may count here, also when the process has ended.
+    pub fn expect_guests(&self) {
+        if self.header.flags.load(Relaxed) & SHARED == 0 {
+            self.header.flags.fetch_or(SHARED, Relaxed);
+        }
+    }
+
+    /// `n` more fork children count here, or fewer: they have pages of their own.
+    pub fn count_guest(&self, n: i64) {
+        self.header.guests.fetch_add(n, Relaxed);
+    }
+
     /// A child of this process could not hand in its page.
     pub fn count_unreported(&self) {
         self.totals.unreported.fetch_add(1, Relaxed);
@@ -339,12 +354,28 @@ impl Page {
 
     // ---- connection ends -------------------------------------------------------------------
 
-    /// A connection end was established (after `connect` or `accept`): counts it once per carrier.
-    pub fn count_seen(&self, verdict: Verdict<'_>, reason: Reason) {
+    /// A connection end was established (after `connect` or `accept`): counts it once per carrier. True
+    /// when it was not counted before.
+    pub fn count_seen(&self, verdict: Verdict<'_>, reason: Reason) -> bool {
         let new = VERDICT_TCP + u32::from(reason.code());
-        if verdict.0.compare_exchange(VERDICT_NEW, new, Relaxed, Relaxed).is_ok() {
-            self.totals.seen.fetch_add(1, Relaxed);
-            self.add_reason(new, 1);
+        let is_new = verdict.0.compare_exchange(VERDICT_NEW, new, Relaxed, Relaxed).is_ok();
+        if is_new {
+            self.count_end(verdict, 1);
+        }
+        is_new
+    }
+
+    /// An end that was counted in `host` is counted here from now on.
+    pub fn adopt_end(&self, host: &Page, verdict: Verdict<'_>) {
+        host.count_end(verdict, -1);
+        self.count_end(verdict, 1);
+    }
+
+    /// `n` more ends of this verdict, which is not the one of an SDP lane.
+    fn count_end(&self, verdict: Verdict<'_>, n: i64) {
+        self.totals.seen.fetch_add(n, Relaxed);
+        if let Some(reason) = verdict.reason() {
+            self.add_reason(VERDICT_TCP + u32::from(reason.code()), n);
         }
     }
 
@@ -463,11 +494,26 @@ impl Page {
             None => &self.totals.counters,
         };
         let counter = &counters[direction as usize][Counter::TcpBytes as usize];
-        if alone {
+        // The totals may be another process's, too.
+        if alone && id != RowId::NONE {
             bump(counter, bytes);
         } else {
             counter.fetch_add(bytes, Relaxed);
         }
+    }
+
+    /// A row that was just opened takes over `bytes` on the kernel lane that were counted in the totals.
+    pub fn adopt_bytes(&self, id: RowId, direction: Direction, bytes: u64) {
+        if bytes != 0 && id != RowId::NONE {
+            self.give_bytes(direction, bytes);
+            self.moved_kernel(id, direction, bytes, false);
+        }
+    }
+
+    /// `bytes` on the kernel lane that were counted in the totals are counted elsewhere.
+    pub fn give_bytes(&self, direction: Direction, bytes: u64) {
+        let counter = &self.totals.counters[direction as usize][Counter::TcpBytes as usize];
+        counter.fetch_sub(bytes, Relaxed);
     }
 
     /// Payload bytes that one call moved. On an SDP lane the caller holds that half's lock; calls on

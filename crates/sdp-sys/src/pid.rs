@@ -71,3 +71,17 @@ pub fn is_dead(pid: i32) -> bool {
         }
     }
 }
+
+/// Whether this process's children are born into another process namespace than its own, as the kernel tells
+/// it. False where it cannot be found out (no `/proc`).
+pub fn has_children_elsewhere() -> bool {
+    let inode = |path: &core::ffi::CStr| {
+        // SAFETY: stat is plain data; zero is a valid value.
+        let mut st: libc::stat = unsafe { core::mem::zeroed() };
+        // SAFETY: a terminated name; st is valid for writing.
+        unsafe { sys!(libc::SYS_newfstatat, libc::AT_FDCWD, path.as_ptr(), &raw mut st, 0) }
+            .map(|_| (st.st_dev, st.st_ino))
+    };
+    // A namespace that has no process yet does not show.
+    inode(c"/proc/self/ns/pid").is_ok_and(|own| inode(c"/proc/self/ns/pid_for_children") != Ok(own))
+}

@@ -41,7 +41,8 @@ const DRAIN_LIMIT: Duration = Duration::from_millis(500);
 /// What was collected.
 #[derive(Debug, Clone, Default)]
 pub struct Collected {
-    /// Processes that handed in a page; one that executed another program has several.
+    /// Processes that handed in a page (one that executed another program has several), and fork children
+    /// that counted in the page of another.
     pub processes: u64,
     /// Sums over their pages.
     pub sums: Sums,
@@ -263,9 +264,10 @@ impl State {
 
     fn fold(&mut self, owner: Owner, mapping: &Mapping) {
         match parse(&mapping.words()) {
-            Ok(ProcessView { sums, .. }) => {
+            Ok(ProcessView { sums, guests, .. }) => {
                 let is_new = owner.began.is_none() || self.known.insert(owner);
-                self.done.processes += u64::from(is_new);
+                self.done.processes =
+                    self.done.processes.saturating_add(guests + u64::from(is_new));
                 self.done.sums.add(&sums);
             }
             Err(_) => self.done.refused += 1,

@@ -3,9 +3,13 @@
 Four processes: the *victim* with two connections, its *peer* on the forged one, an *innocent* peer
 on the other, and the forger, who writes into the segment through the peer's memory. Whatever is
 written, the victim does not crash, its innocent connection keeps every byte, and once the peer is
-gone every call on the forged connection ends.
+gone every call on the forged connection ends. Peer and victim may be of different users; then the peer
+has nothing of the victim's but the segment.
+
+In `relative` it is a child of the victim that writes into what the two share as a family.
 """
 
+import ctypes
 import functools
 import os
 import random
@@ -43,14 +47,14 @@ def word(rng, near=None):
     return (rng.choice(choices) if rng.random() < 0.8 else rng.getrandbits(64)) % (1 << 64)
 
 
-class Segment:
-    """A segment, reached through the memory of a process that has mapped it."""
+class Mapping:
+    """A mapping of a process, reached through its memory."""
 
-    def __init__(self, pid):
+    def __init__(self, pid, name, index=0):
         with open(f"/proc/{pid}/maps", encoding="utf-8") as maps:
-            found = [line for line in maps if "memfd:sdp-conn" in line]
-        start, end = (int(x, 16) for x in re.match(r"(\w+)-(\w+)", found[0]).groups())
-        self.base, self.ring = start, (end - start - CONTROL) // 2
+            found = [line for line in maps if name in line][index]
+        self.pid, self.range = pid, found.split()[0]
+        self.base, self.end = (int(x, 16) for x in self.range.split("-"))
         self.memory = open(f"/proc/{pid}/mem", "r+b", buffering=0)
 
     def read(self, at, n):
@@ -64,6 +68,14 @@ class Segment:
 
     def u64(self, at):
         return struct.unpack("Q", self.read(at, 8))[0]
+
+
+class Segment(Mapping):
+    """A connection's segment."""
+
+    def __init__(self, pid):
+        super().__init__(pid, "memfd:sdp-conn")
+        self.ring = (self.end - self.base - CONTROL) // 2
 
     def half(self, rng):
         return HALVES + rng.randrange(2) * HALF_BYTES
@@ -125,6 +137,41 @@ def forge_page(segment, rng):
     segment.write(rng.randrange(CONTROL - n), rng.randbytes(n))
 
 
+libc = ctypes.CDLL(None, use_errno=True)
+KEEP_SIZE, PUNCH_HOLE = 1, 2
+
+
+def forge_holes(segment, rng):
+    """What a peer can still do to the file itself. Its size it cannot change."""
+    fd = os.open(f"/proc/{segment.pid}/map_files/{segment.range}", os.O_RDWR)
+    try:
+        for size in (0, CONTROL, segment.end - segment.base + CONTROL):
+            assert ends.outcome(os.ftruncate, fd, size) == "EPERM", "not sealed"
+        for at, n in ((0, CONTROL), (CONTROL, segment.ring), (CONTROL + segment.ring, segment.ring)):
+            if rng.random() < 0.5:
+                mode = ctypes.c_int(KEEP_SIZE | PUNCH_HOLE)
+                assert libc.fallocate(fd, mode, ctypes.c_long(at), ctypes.c_long(n)) == 0
+    finally:
+        os.close(fd)
+
+
+def forge_bells(segment, rng):
+    """Sleepers, summary and bits of all bell pages that the peer has.
+
+    It does not claim that nobody sleeps, which ends wake-ups as SIGSTOP would, and takes being the same user too.
+    """
+    with open(f"/proc/{segment.pid}/maps", encoding="utf-8") as maps:
+        count = maps.read().count("memfd:sdp-bell")
+    for index in range(count):
+        page = Mapping(segment.pid, "memfd:sdp-bell", index)
+        if rng.random() < 0.3:
+            page.write(0, struct.pack("I", rng.randrange(1 << 16, 1 << 31)))
+        else:
+            at = rng.choice([128 + 8 * rng.randrange(8), 256 + 8 * rng.randrange(512)])
+            page.write(at, struct.pack("Q", word(rng)))
+        page.memory.close()
+
+
 FORGERIES = {
     "tail": forge_cursor(TAIL),
     "head": forge_cursor(HEAD),
@@ -137,6 +184,8 @@ FORGERIES = {
     "records": forge_records,
     "ends": forge_ends,
     "page": forge_page,
+    "holes": forge_holes,
+    "bells": forge_bells,
 }
 
 
@@ -159,7 +208,7 @@ def use_blocking(sock, results):
         except OSError as error:
             results["write"] = ends.name(error)
 
-    return [threading.Thread(target=reader), threading.Thread(target=writer)]
+    return [threading.Thread(target=body, daemon=True) for body in (reader, writer)]
 
 
 def use_polling(kind):
@@ -201,8 +250,29 @@ def attached(pid):
         return "memfd:sdp-conn" in maps.read()
 
 
+VICTIM_USER, PEER_USER = 54321, 54322
+
+
+def become(uid):
+    """Another user, as a login does it."""
+    os.setgroups([])
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
+
+
+def has_of(pid):
+    """Shared memory (by inode) and bells (by the kernel's number) that a process has."""
+    with open(f"/proc/{pid}/maps", encoding="utf-8") as maps:
+        shared = {line.split()[4] for line in maps if "sdp-bell" in line or "sdp-stats" in line or "/dev/zero" in line}
+    bells = set()
+    for number in os.listdir(f"/proc/{pid}/fdinfo"):
+        with open(f"/proc/{pid}/fdinfo/{number}", encoding="utf-8") as info:
+            bells |= {line for line in info if line.startswith("eventfd-id")}
+    return shared | bells
+
+
 @scenario
-def forge(kind, use, seed):
+def forge(kind, use, seed, users="one"):
     rng = random.Random(f"{kind} {use} {seed}")
     ports = [ends.listener(), ends.listener()]
 
@@ -219,6 +289,8 @@ def forge(kind, use, seed):
         return pid
 
     def victim():
+        if users == "two":
+            become(VICTIM_USER)
         forged = socket.create_connection(ports[0].getsockname())
         innocent = socket.create_connection(ports[1].getsockname())
         ends.warm_up(forged, True)
@@ -248,6 +320,8 @@ def forge(kind, use, seed):
             raise AssertionError(f"{results}, hanging: {hanging}, late {late}")
 
     def peer():
+        if users == "two":
+            become(PEER_USER)
         sock, _ = ports[0].accept()
         ends.warm_up(sock, False)
         results = {}
@@ -256,6 +330,8 @@ def forge(kind, use, seed):
         time.sleep(20)
 
     def innocent():
+        if users == "two":
+            become(VICTIM_USER)
         sock, _ = ports[1].accept()
         ends.warm_up(sock, False)
         while data := sock.recv(65536):
@@ -268,6 +344,8 @@ def forge(kind, use, seed):
         time.sleep(0.01)
     segment = Segment(theirs["peer"])
     time.sleep(0.1)
+    # Of one user they have each other's bells, of two nothing.
+    common = has_of(theirs["victim"]) & has_of(theirs["peer"])
     end = time.monotonic() + FORGE_S
     while time.monotonic() < end:
         try:
@@ -278,7 +356,179 @@ def forge(kind, use, seed):
     # The peer goes; a crash of it would have been seen as another status.
     os.kill(theirs["peer"], signal.SIGKILL)
     codes = {name: ends.reap(pid) for name, pid in theirs.items()}
-    return {"codes": codes}
+    return {"codes": codes, "common": len(common)}
+
+
+# Offsets in family memory (crates/sdp-shm/src/family.rs).
+SLOTS, SLOT_BYTES = 128, 2176
+ROWS, ROW_BYTES = SLOTS + 1024 * SLOT_BYTES, 512
+SOURCE, SINK, HALF_WORDS = 64, 256, 20
+# Rows that the victim's few connections may have.
+ROWS_USED = 6
+
+
+def forge_family(what):
+    def forge(memory, rng):
+        row = ROWS + rng.randrange(ROWS_USED) * ROW_BYTES
+        half = row + rng.choice([SOURCE, SINK])
+        if what == "words":
+            at = half + 8 + 8 * rng.randrange(HALF_WORDS)
+            memory.write(at, struct.pack("Q", word(rng, memory.u64(at))))
+        elif what == "locks":
+            # Held by somebody who is dead, or never was.
+            gone = rng.choice([GONE, 0x3FFFFFFF, 0x7FFFFFFF])
+            memory.write(half, struct.pack("I", gone | rng.choice([0, 1 << 31])))
+        elif what == "row":
+            at = row + rng.choice([0, 8, 12, 16, 24, 32, 40, 48])
+            memory.write(at, struct.pack("I", word(rng) & 0xFFFFFFFF))
+        elif what == "bitmap":
+            at = SLOTS + rng.randrange(4) * SLOT_BYTES + 8
+            memory.write(at, struct.pack("Q", word(rng)))
+        else:
+            at = rng.choice([4, 8, 12, 16, 24, 32])
+            memory.write(at, struct.pack("I", word(rng) & 0xFFFFFFFF))
+
+    return forge
+
+
+FAMILY = {what: forge_family(what) for what in ("words", "locks", "row", "bitmap", "header")}
+GONE = 0
+
+
+@scenario
+def relative(kind, seed):
+    """A child of the victim writes into family memory while traffic runs, then dies.
+
+    The victim and the relative share what they know about their connections, so all of them may end; but each
+    call does, and a process of another family notices nothing but an end.
+    """
+    global GONE
+    rng = random.Random(f"{kind} {seed}")
+    lst = ends.listener()
+    hear, tell = os.pipe()
+
+    def victim():
+        global GONE
+        sock = socket.create_connection(lst.getsockname())
+        ends.warm_up(sock, True)
+        assert ends.is_attached(), "not on its lane"
+        GONE = os.fork()
+        if GONE == 0:
+            os._exit(0)
+        assert ends.reap(GONE) == 0
+        forger = os.fork()
+        if forger == 0:
+            signal.alarm(25)
+            memory = Mapping("self", "/dev/zero")
+            os.write(tell, b"b")
+            end = time.monotonic() + FORGE_S
+            while time.monotonic() < end:
+                FAMILY[kind](memory, rng)
+                time.sleep(rng.choice([0, 0.0002, 0.002]))
+            os._exit(0)
+        assert os.read(hear, 1) == b"b"
+        results = {}
+        threads = use_blocking(sock, results)
+        for thread in threads:
+            thread.start()
+        assert ends.reap(forger) == 0
+        # Others of the process work: it makes them anew, or they are TCP.
+        other, child = ends.pair(lambda sock: sock.sendall(exactly(sock, 100)), warm=False)
+        other.sendall(b"o" * 100)
+        assert exactly(other, 100) == b"o" * 100, "a connection made later lost bytes"
+        assert ends.reap(child) == 0
+        # Everything ends once the peer is told to.
+        assert ends.outcome(sock.shutdown, socket.SHUT_RDWR) in (None, "ENOTCONN")
+        for thread in threads:
+            thread.join(20)
+        hanging = [thread.name for thread in threads if thread.is_alive()]
+        if hanging or not set(results.values()) <= {"EOF", "ECONNRESET", "EPIPE"}:
+            raise AssertionError(f"{results}, hanging: {hanging}")
+
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(50)
+        try:
+            victim()
+        except BaseException as error:
+            print(f"victim: {error!r}", file=sys.stderr, flush=True)
+            os._exit(1)
+        os._exit(0)
+    sock, _ = lst.accept()
+    ends.warm_up(sock, False)
+    results = {}
+    threads = use_blocking(sock, results)
+    for thread in threads:
+        thread.start()
+    code = ends.reap(pid)
+    # A sender before a closed window would wait out the kernel's FIN_WAIT2.
+    ends.outcome(sock.shutdown, socket.SHUT_RDWR)
+    for thread in threads:
+        thread.join(20)
+    hanging = [thread.name for thread in threads if thread.is_alive()]
+    assert not hanging and set(results.values()) <= {"EOF", "ECONNRESET", "EPIPE"}, (results, hanging)
+    return {"victim": code}
+
+
+@scenario
+def held_gate(how):
+    """A living peer keeps the gates for ever, stopped or at work: each call ends, and others are not concerned."""
+
+    def echo(sock):
+        while data := sock.recv(65536):
+            sock.sendall(data)
+
+    sock, peer = ends.pair(echo)
+    segment = Segment("self")
+    other, innocent = ends.pair(echo)
+    ends.settle()
+    # Side 0 has the smaller port; the gate names its holder's side + 1.
+    theirs = 1 if sock.getpeername()[1] < sock.getsockname()[1] else 2
+    if how == "stopped":
+        os.kill(peer, signal.SIGSTOP)
+    results = {}
+
+    def use():
+        """Everything that wants a gate: a hand-over, sends on the lane and off it, the end."""
+        os.dup2(sock.fileno(), 0)
+        sock.settimeout(10)
+        for _ in range(3):
+            results["send"] = ends.outcome(sock.send, b"x" * 1000)
+        results["receive"] = ends.outcome(sock.recv, 10)
+        results["shutdown"] = ends.outcome(sock.shutdown, socket.SHUT_RDWR)
+        os.close(0)
+        sock.close()
+
+    def keep():
+        for half in (HALVES, HALVES + HALF_BYTES):
+            segment.write(half + GATE, struct.pack("I", theirs))
+
+    done = threading.Event()
+
+    def hold():
+        while not done.wait(0.0001):
+            keep()
+
+    keep()
+    holder = threading.Thread(target=hold)
+    holder.start()
+    user = threading.Thread(target=use)
+    user.start()
+    fine = True
+    rounds = 0
+    while user.is_alive() and rounds < 1 << 20:
+        text = ends.stream(rounds, 2000)
+        other.sendall(text)
+        fine = exactly(other, 2000) == text and fine
+        rounds += 1
+        time.sleep(0.002)
+    user.join()
+    done.set()
+    holder.join()
+    other.close()
+    os.kill(peer, signal.SIGCONT)
+    os.kill(peer, signal.SIGKILL)
+    return {"fine": fine, "innocent": ends.reap(innocent), "peer": ends.reap(peer), "results": {k: str(v) for k, v in results.items()}}
 
 
 @scenario
@@ -303,6 +553,65 @@ def orphaned_gate(holder):
     got = ends.drain(socket.socket(fileno=0), text)
     late = ends.writes_until_error(sock)
     return {"got": got, "late": late[1], "soon": time.monotonic() - began < 3}
+
+
+def meeting_place(sock):
+    """The abstract name at which a connection's ends meet (docs/spec/shm.md, section 6)."""
+    both = sorted(
+        bytes(10) + b"\xff\xff" + socket.inet_aton(address) + struct.pack("!H", port)
+        for address, port in (sock.getsockname(), sock.getpeername())
+    )
+    return b"\0sdp/1/" + b"".join(both)
+
+
+@scenario
+def taken_name():
+    """Another user sits at the meeting place first: nothing is told or given to him, and all works over TCP."""
+    ours, theirs = socket.socketpair()
+    stranger = os.fork()
+    if stranger == 0:
+        signal.alarm(50)
+        ours.close()
+        become(PEER_USER)
+        taken = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        taken.bind(theirs.recv(100))
+        taken.listen(64)
+        theirs.sendall(b"b")
+        guests = []
+        waiter = select.poll()
+        waiter.register(taken, select.POLLIN)
+        waiter.register(theirs, select.POLLIN)
+        while not any(fd == theirs.fileno() for fd, _ in waiter.poll()):
+            guests.append(taken.accept()[0])
+        got = []
+        for guest in guests:
+            with guest:
+                try:
+                    data, given, _, _ = guest.recvmsg(4096, socket.CMSG_SPACE(64))
+                    got.append((len(data), len(given)))
+                except ConnectionError:
+                    got.append((0, 0))
+        print(f"guests: {got}", file=sys.stderr, flush=True)
+        os._exit(0 if guests and set(got) == {(0, 0)} else 1)
+    theirs.close()
+
+    def echo(sock):
+        while data := sock.recv(65536):
+            sock.sendall(data)
+
+    sock, peer = ends.pair(echo, warm=False)
+    ours.sendall(meeting_place(sock))
+    assert ours.recv(1) == b"b"
+    fine = True
+    for i in range(600):
+        text = ends.stream(i, 1 + i % 2000)
+        sock.sendall(text)
+        fine = exactly(sock, len(text)) == text and fine
+    attached = ends.is_attached()
+    ours.close()
+    sock.shutdown(socket.SHUT_WR)
+    fine = sock.recv(1) == b"" and fine
+    return {"fine": fine, "attached": attached, "stranger": ends.reap(stranger), "peer": ends.reap(peer)}
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ whoever holds our end at the time.
 """
 
 import array
-import ctypes
 import functools
 import os
 import random
@@ -62,51 +61,6 @@ def send_back(sock, n=None):
 def finish(child):
     """How the peer ended."""
     return {"peer": ends.reap(child)}
-
-
-@scenario
-def born_elsewhere():
-    """A child in another process namespace: uses the connection in turn with its parent, and one of its own."""
-    CLONE_NEWPID = 0x20000000
-    sock, peer = pair(send_back)
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.unshare(CLONE_NEWPID) != 0:
-        return {"error": os.strerror(ctypes.get_errno())}
-    text = ends.stream(3, 1000)
-    to_child, to_parent = socket.socketpair()
-
-    def turns(me, first):
-        fine = True
-        if not first:
-            me.recv(1)
-        for _ in range(10):
-            for _ in range(60):
-                sock.sendall(text)
-                fine = exactly(sock, len(text)) == text and fine
-            me.send(b"x")
-            me.recv(1)
-        return fine
-
-    child = os.fork()
-    if child == 0:
-        signal.alarm(30)
-        to_child.close()
-        fine = turns(to_parent, False)
-        own, other = pair(send_back)
-        for _ in range(300):
-            own.sendall(text)
-            fine = exactly(own, len(text)) == text and fine
-        attached = ends.is_attached()
-        own.shutdown(socket.SHUT_WR)
-        fine = ends.reap(other) == 0 and fine
-        print(f"child attached: {attached}", file=sys.stderr, flush=True)
-        os._exit(0 if fine and os.getpid() == 1 else 1)
-    to_parent.close()
-    fine = turns(to_child, True)
-    to_child.send(b"x")
-    served = ends.reap(child)
-    sock.shutdown(socket.SHUT_WR)
-    return {"fine": fine, "child": served, "peer": ends.reap(peer)}
 
 
 @scenario

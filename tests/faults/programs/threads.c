@@ -357,7 +357,7 @@ static void storm(void)
 
     for (int round = 0; round < 12; round++) {
         pthread_t threads[N];
-        int fd, status, closed = 0;
+        int fd, status, closed = 0, is_killed = 0;
         pid_t peer = storm_peer(&fd);
 
         is_over = 0;
@@ -371,7 +371,11 @@ static void storm(void)
             is_over = 1;
         } else {
             is_over = 1;
-            shutdown(fd, SHUT_RDWR);
+            if (shutdown(fd, SHUT_RDWR) < 0) {
+                /* A close was first, and the socket lives on in the receivers' calls: only the peer can end it. */
+                check(errno == EBADF && kill(peer, SIGTERM) == 0);
+                is_killed = 1;
+            }
         }
         for (int i = 0; i < N; i++) {
             void *result;
@@ -380,7 +384,7 @@ static void storm(void)
             closed += bodies[i] == storm_close && result;
         }
         check(closed == 1);
-        check(waitpid(peer, &status, 0) == peer && status == 0);
+        check(waitpid(peer, &status, 0) == peer && (status == 0 || (is_killed && status == SIGTERM)));
     }
     /* And the process is as good as before. */
     connect_to_child();
@@ -483,7 +487,7 @@ static void records(void)
         check(connect(fd, (struct sockaddr *)&address, len) == 0);
         check(exactly(fd, warm, sizeof warm));
         check(send(fd, warm, 1, 0) == 1);
-        torn = count_torn(fd);if(getenv("DBG"))fprintf(stderr,"torn %d\n",torn);
+        torn = count_torn(fd);
         while (torn && recv(fd, warm, sizeof warm, 0) > 0) {
         }
         exit(torn);

@@ -276,8 +276,9 @@ pub(super) fn before_setns(fd: c_int, kind: c_int) {
     let named = || unsafe { sdp_sys::sys!(libc::SYS_ioctl, fd, NS_GET_NSTYPE) };
     let is_process =
         || kind & libc::CLONE_NEWPID != 0 || named() == Ok(libc::CLONE_NEWPID as usize);
+    // Also before the first socket: who is born where outlives it.
     if (kind == 0 || kind & libc::CLONE_NEWPID != 0)
-        && matters()
+        && is_ours()
         && may(CAP_SYS_ADMIN)
         && is_process()
     {

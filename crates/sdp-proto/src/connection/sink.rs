@@ -259,6 +259,11 @@ impl Sink {
         self.position = position;
     }
 
+    /// Notes after the death of a holder that the last message it took was DisConn.
+    pub const fn recover_end(&mut self) {
+        self.gates |= ENDED;
+    }
+
     /// Packs the state.
     #[inline]
     pub const fn to_words(&self) -> [u64; Self::WORDS] {

@@ -9,13 +9,17 @@
 //! byte is delivered once and in order, no bell is delivered, no byte is eaten as a bell, nothing that
 //! an end finds in the log is impossible, and nobody sleeps while there is something to read.
 //!
+//! Either end's process may be killed while it has its half's lock, and be succeeded by a relative
+//! ([`crate::succeed`]): then what was read of the ring and not written down may be read once more, and what
+//! was taken off the carrier is gone.
+//!
 //! [`Twin`] names the rules that are broken on purpose; each must be noticed.
 
 use core::{cell::Cell, ptr::NonNull, sync::atomic::Ordering};
 use std::{format, string::String, vec, vec::Vec};
 
 use sdp_model::{Model, Size, Step, fails, holds, size};
-use sdp_proto::{SinkConfig, SourceConfig};
+use sdp_proto::{Ack, SinkConfig, SourceConfig, wire::Message};
 use sdp_rdma::{
     fabric::{Gather, ReceiveQueue, SendOptions, SendQueue},
     work::WorkId,
@@ -81,6 +85,16 @@ enum Twin {
     SilentEntry,
     /// O1: sleeps without looking again.
     SleepsBlindly,
+    /// Section 7: a successor takes the words as they are stored.
+    TakesTheWords,
+    /// Section 7: a successor does not ask the kernel how many bytes it took.
+    CountsByTheWords,
+    /// Section 7: a successor does not ask the kernel how many bytes were read.
+    ReadsByTheWords,
+    /// Section 7: a successor does not wake the reader for what it finds published.
+    WakesNobody,
+    /// Section 7: room is given back before it is written down that the message was read.
+    FreesFirst,
     /// O2: clears the arm word, then rings only if the consumer did not move.
     NeverRings,
 }
@@ -102,16 +116,33 @@ enum P {
     Trusted,
     Followed,
     Enter,
-    Ring { first: bool },
-    Check { first: bool },
-    Bells { first: bool, armed: Option<Armed> },
-    Counted { armed: Option<Armed> },
-    Disarm { armed: Option<Armed> },
+    Ring {
+        first: bool,
+    },
+    /// Published, not written down.
+    Published {
+        first: bool,
+    },
+    Check {
+        first: bool,
+    },
+    Bells {
+        first: bool,
+        armed: Option<Armed>,
+    },
+    Counted {
+        armed: Option<Armed>,
+    },
+    Disarm {
+        armed: Option<Armed>,
+    },
     MayLeave,
     Reading,
     Leave,
     Kernel,
     Closed,
+    /// Killed with the lock.
+    Succeeded,
 }
 
 /// What `arm::check` saw, kept as the word so that it can be part of a state.
@@ -136,6 +167,8 @@ enum C {
     Eat2(u64),
     SdpLook,
     SdpRing(Option<Entry>),
+    /// Copied, not written down.
+    Copied(Option<Entry>),
     Carrier,
     Peek {
         news: Option<bool>,
@@ -162,6 +195,8 @@ enum C {
     Release,
     /// The end of the stream was reported.
     Ended,
+    /// Killed with the lock.
+    Succeeded,
 }
 
 /// What a peek at the carrier says.
@@ -214,6 +249,9 @@ struct S {
     carrier_sent: u64,
     p_tail: u64,
     p_head: u64,
+    p_mseq: u32,
+    /// What is stored in family memory, where somebody may be succeeded.
+    p_words: Vec<u64>,
     // Consumer.
     c: C,
     reader: Reader,
@@ -226,6 +264,14 @@ struct S {
     room: u8,
     total: u8,
     look_carrier: bool,
+    c_mseq: u32,
+    c_words: Vec<u64>,
+    /// `delivered` when the words were stored.
+    c_stored: u8,
+    /// A successor may read on from behind this byte.
+    floor: Option<u8>,
+    /// Deaths that may still be.
+    kills: u8,
 }
 
 /// The model: real memory that a step is run on.
@@ -238,17 +284,39 @@ struct Lanes {
     sleeps_plainly: bool,
     closes: bool,
     dies: bool,
+    kills_producer: bool,
+    kills_consumer: bool,
     segment: Segment,
 }
 
-struct Nothing;
+/// A message's payload.
+struct Byte(u8);
 
-impl Gather for Nothing {
+impl Gather for Byte {
     fn len(&self) -> usize {
-        0
+        1
     }
 
-    fn copy_to(&mut self, _: usize, _: &[Cell<u8>]) {}
+    fn copy_to(&mut self, _: usize, to: &[Cell<u8>]) {
+        to.iter().for_each(|cell| cell.set(self.0));
+    }
+}
+
+/// Ring words of such a message.
+const RECORD_WORDS: usize = sdp_shm::ring::record_bytes(HEADER + 1) / 8;
+const HEADER: usize = sdp_proto::wire::HEADER_LEN;
+
+/// Words of a half in family memory.
+struct Words(Vec<AtomicU64>);
+
+impl Words {
+    fn new(values: &[u64]) -> Self {
+        Self(values.iter().map(|value| AtomicU64::new(*value)).collect())
+    }
+
+    fn values(&self) -> Vec<u64> {
+        self.0.iter().map(|word| word.load(Ordering::Relaxed)).collect()
+    }
 }
 
 /// A state being worked on: private copies loaded, the segment's words restored.
@@ -274,6 +342,8 @@ impl Lanes {
             sleeps_plainly: false,
             closes: false,
             dies: false,
+            kills_producer: false,
+            kills_consumer: false,
             segment,
         }
     }
@@ -299,6 +369,18 @@ impl Lanes {
     /// The producer may be killed anywhere, also with the gate in its hands.
     fn dying(mut self) -> Self {
         self.dies = true;
+        self
+    }
+
+    /// The producer's process may be killed with its half's lock, and is succeeded.
+    fn succeeding_producer(mut self) -> Self {
+        self.kills_producer = true;
+        self
+    }
+
+    /// The consumer's process may be killed with its half's lock, and is succeeded.
+    fn succeeding_consumer(mut self) -> Self {
+        self.kills_consumer = true;
         self
     }
 
@@ -362,7 +444,8 @@ impl At<'_> {
         // Entries that were followed do not tell two moments apart.
         for n in 0..LOG_ENTRIES as u32 {
             let written = words[1] as u32;
-            let is_pending = (self.s.followed.min(self.s.switches)..written)
+            let stored = self.s.p_words.get(3).map_or(u32::MAX, |bits| *bits as u32);
+            let is_pending = (self.s.followed.min(self.s.switches).min(stored)..written)
                 .any(|e| e as usize % LOG_ENTRIES == n as usize);
             if !is_pending {
                 let at = 10 + 3 * n as usize;
@@ -391,7 +474,11 @@ impl At<'_> {
             switches: s.switches,
             carrier_sent: s.carrier_sent,
             tx: ShmTx::new(self.m.segment, 0, s.p_tail, s.p_head),
-            engine: Source::new(&SourceConfig::implicit(1024)),
+            engine: {
+                let mut engine = Source::new(&SourceConfig::implicit(1024));
+                engine.recover_at(s.p_mseq, s.p_mseq.into());
+                engine
+            },
         }
     }
 
@@ -400,6 +487,27 @@ impl At<'_> {
         self.s.switches = source.switches;
         self.s.carrier_sent = source.carrier_sent;
         (self.s.p_tail, self.s.p_head) = source.tx.cursors();
+        self.s.p_mseq = source.engine.last_mseq();
+    }
+
+    /// Stores the sending half's words, as at the end of a section and behind each message.
+    fn store_source(&mut self) {
+        if self.m.kills_producer {
+            let words = Words::new(&self.s.p_words);
+            let source = self.source();
+            source.store(&words.0);
+            self.s.p_words = words.values();
+        }
+    }
+
+    /// The same of the receiving half.
+    fn store_sink(&mut self) {
+        if self.m.kills_consumer {
+            let words = Words::new(&self.s.c_words);
+            self.sink().store(&words.0);
+            self.s.c_words = words.values();
+            self.s.c_stored = self.s.delivered;
+        }
     }
 
     fn sink(&self) -> SinkState {
@@ -412,7 +520,11 @@ impl At<'_> {
             current_len: 0,
             current_offset: 0,
             rx: ShmRx::new(self.m.segment, 0, s.scan, s.head),
-            engine: Sink::new(&SinkConfig::implicit(1024)),
+            engine: {
+                let mut engine = Sink::new(&SinkConfig::implicit(1024));
+                engine.recover_at(s.c_mseq, s.c_mseq.into());
+                engine
+            },
         }
     }
 
@@ -421,6 +533,7 @@ impl At<'_> {
         self.s.followed = sink.followed;
         self.s.carrier_read = sink.carrier_read;
         (self.s.scan, self.s.head) = sink.rx.cursors();
+        self.s.c_mseq = sink.engine.last_mseq();
     }
 
     fn gate_is_free(&self) -> bool {
@@ -454,12 +567,40 @@ impl At<'_> {
 
     fn deliver(&mut self, bytes: &[u8]) -> Result<(), String> {
         for byte in bytes {
-            self.s.delivered += 1;
+            // Once after a death: what was not written down.
+            match self.s.floor.take() {
+                Some(floor) if floor < *byte && *byte <= self.s.delivered => {
+                    self.s.delivered = *byte;
+                }
+                _ => self.s.delivered += 1,
+            }
             if *byte != self.s.delivered {
                 return Err(format!("byte {} came as {byte} (0 is a bell)", self.s.delivered));
             }
         }
         Ok(())
+    }
+}
+
+/// Words of a new half, where they are needed.
+fn fresh(is_needed: bool, initialise: impl FnOnce(&[AtomicU64])) -> Vec<u64> {
+    let words = Words::new(&[0; sdp_shm::family::HALF_WORDS]);
+    initialise(&words.0);
+    if is_needed { words.values() } else { Vec::new() }
+}
+
+impl P {
+    fn has_lock(&self) -> bool {
+        !matches!(self, Self::Idle | Self::Closed | Self::Succeeded)
+    }
+}
+
+impl C {
+    fn has_lock(&self) -> bool {
+        !matches!(
+            self,
+            Self::Idle | Self::Arm | Self::LookAgain | Self::Sleep | Self::Ended | Self::Succeeded
+        )
     }
 }
 
@@ -471,7 +612,7 @@ impl Model for Lanes {
         words[8] = 1; // the consumer trusts itself
         S {
             words,
-            ring: vec![0; 2 * usize::from(self.bytes)],
+            ring: vec![0; RECORD_WORDS * usize::from(self.bytes)],
             pinned: false,
             carrier: Vec::new(),
             taken: 0,
@@ -483,6 +624,10 @@ impl Model for Lanes {
             carrier_sent: 0,
             p_tail: 0,
             p_head: 0,
+            p_mseq: 0,
+            p_words: fresh(self.kills_producer, |words| {
+                SourceState::initialise(words, &Source::new(&SourceConfig::implicit(1024)));
+            }),
             c: C::Idle,
             reader: Reader::Library,
             delivered: 0,
@@ -494,6 +639,15 @@ impl Model for Lanes {
             room: 0,
             total: 0,
             look_carrier: false,
+            c_mseq: 0,
+            c_words: fresh(self.kills_consumer, |words| {
+                SinkState::initialise(words, &Sink::new(&SinkConfig::implicit(1024)));
+                // As it is since the consumer trusts itself.
+                words[words::BITS].store(COUNTED_BIT, Ordering::Relaxed);
+            }),
+            c_stored: 0,
+            floor: None,
+            kills: 1,
         }
     }
 
@@ -518,6 +672,13 @@ impl Model for Lanes {
         }
         if self.dies && s.p != P::Closed {
             to.push(("producer: killed", Ok(S { p: P::Closed, fin: true, ..s.clone() })));
+        }
+        if self.kills_producer && s.kills > 0 && s.p.has_lock() {
+            let next = S { p: P::Succeeded, kills: s.kills - 1, ..s.clone() };
+            to.push(("producer: killed with the lock", Ok(next)));
+        }
+        if self.kills_consumer && s.kills > 0 && s.c.has_lock() {
+            to.push(("consumer: killed with the lock", Ok(self.at(s).consumer_dies())));
         }
         if s.c == C::Idle && s.reader != Reader::Unaware {
             for (name, room) in [("receive 1", 1), ("receive all", self.bytes + 2)] {
@@ -577,6 +738,39 @@ fn a_consumer_may_end_the_section() {
     holds("lanes, ended by the consumer, killed", &model().leaving(false).dying(), limit);
     holds("lanes, handed over, killed", &model().leaving(true).dying(), limit);
     holds("lanes, handed over, closed", &model().leaving(true).closing(), limit);
+}
+
+/// The same where somebody may be succeeded, which has many more states.
+fn succession_bounds() -> (u8, u32, usize) {
+    match size() {
+        Size::Unit => (2, 1, 400_000),
+        Size::Ci => (3, 3, 3_000_000),
+        Size::Long => (4, 4, 60_000_000),
+    }
+}
+
+#[test]
+fn a_relative_goes_on() {
+    let (bytes, switches, limit) = succession_bounds();
+    let model = || Lanes::new(Twin::Faithful, bytes, switches);
+    holds("lanes, producer succeeded", &model().succeeding_producer(), limit);
+    holds("lanes, consumer succeeded", &model().succeeding_consumer(), limit);
+    let ended = model().leaving(false);
+    holds("lanes, ended by the consumer, producer succeeded", &ended.succeeding_producer(), limit);
+    let ended = model().leaving(false);
+    holds("lanes, ended by the consumer, consumer succeeded", &ended.succeeding_consumer(), limit);
+}
+
+#[test]
+fn a_successor_needs_every_rule() {
+    let limit = 3_000_000;
+    let model = |twin| Lanes::new(twin, 3, 2);
+    for twin in [Twin::TakesTheWords, Twin::CountsByTheWords, Twin::WakesNobody] {
+        fails(&format!("lanes, producer, {twin:?}"), &model(twin).succeeding_producer(), limit);
+    }
+    for twin in [Twin::TakesTheWords, Twin::ReadsByTheWords, Twin::FreesFirst] {
+        fails(&format!("lanes, consumer, {twin:?}"), &model(twin).succeeding_consumer(), limit);
+    }
 }
 
 /// L4 says more than is needed: the read is over when the consumer looks again, and a next section that

@@ -26,6 +26,7 @@ impl At<'_> {
     /// The end of an attempt, as `receive` and `step` see it.
     fn ends(&mut self, with_nothing: bool) {
         let sleeps = if self.m.sleeps_plainly && !self.s.c_sdp { C::Sleep } else { C::Arm };
+        self.store_sink();
         let s = &mut self.s;
         s.c = if !with_nothing || s.total > 0 {
             (s.room, s.total, s.look_carrier) = (0, 0, false);
@@ -166,6 +167,8 @@ impl At<'_> {
             }
             C::SdpLook => C::SdpRing(self.pending()?),
             C::SdpRing(switch) => return self.ring_read(switch),
+            C::Copied(switch) => return self.take_message(switch),
+            C::Succeeded => return self.succeed_consumer(),
             C::Carrier => {
                 let announced = self.lines.log.carrier_sent.load(Ordering::Acquire);
                 if self.eat_bells(announced.wrapping_sub(self.s.carrier_read))? > 0 {
@@ -252,6 +255,7 @@ impl At<'_> {
                 if twin != Twin::NoGate {
                     self.gate(0);
                 }
+                self.store_sink();
                 C::Idle
             }
             C::Ended => C::Ended,
@@ -305,15 +309,17 @@ impl At<'_> {
         sink.rx.set_limit(switch.map_or(u64::MAX, |s| s.ring));
         let record = sink.rx.poll_receive().map_err(|e| format!("ring: {e:?}"))?;
         if let Some(message) = record {
-            let mut byte = [0u8];
-            sink.rx.copy_header(message, &mut byte);
-            sink.rx.release(message);
-            self.put_sink(&sink);
-            self.took(&byte)?;
-            if self.s.room == 0 {
-                self.ends(false);
+            let mut bytes = [0u8; HEADER + 1];
+            sink.rx.copy_header(message, &mut bytes);
+            self.took(&bytes[HEADER..])?;
+            if !self.m.kills_consumer {
+                self.take_message(switch)?;
             } else {
-                self.s.c = C::SdpRing(switch);
+                if self.m.twin == Twin::FreesFirst {
+                    // A view that publishes at once.
+                    sink.rx.release(message);
+                }
+                self.s.c = C::Copied(switch);
             }
             return Ok(());
         }
@@ -335,6 +341,69 @@ impl At<'_> {
         } else {
             self.s.c = C::Carrier;
         }
+        Ok(())
+    }
+
+    /// The message at the head is done with: first that is written down, then its room is given back.
+    fn take_message(&mut self, switch: Option<Entry>) -> Result<(), String> {
+        let mut sink = self.sink();
+        if self.m.kills_consumer {
+            sink.rx = sink.rx.onlooker();
+        }
+        let found = sink.rx.poll_receive().map_err(|e| format!("ring: {e:?}"))?;
+        let message = found.ok_or_else(|| "the message is gone".to_owned())?;
+        let mut bytes = [0u8; HEADER];
+        sink.rx.copy_header(message, &mut bytes);
+        let parsed = Message::parse(&bytes, message.len).map_err(|e| format!("header: {e:?}"))?;
+        sink.engine.handle(&parsed).map_err(|e| format!("engine: {e:?}"))?;
+        sink.rx.release(message);
+        self.put_sink(&sink);
+        self.store_sink();
+        if self.m.kills_consumer {
+            sink.rx.publish();
+        }
+        if self.s.room == 0 {
+            self.ends(false);
+        } else {
+            self.s.c = C::SdpRing(switch);
+        }
+        Ok(())
+    }
+
+    /// Dies with its half's lock. What it had taken off the carrier is gone.
+    pub(super) fn consumer_dies(mut self) -> S {
+        let lost = match &self.s.c {
+            C::Second { got, .. } => got.iter().copied().max().unwrap_or(0),
+            _ => 0,
+        };
+        self.s.delivered = self.s.delivered.max(lost);
+        self.s.floor = Some(self.s.c_stored);
+        self.s.c = C::Succeeded;
+        self.s.kills -= 1;
+        self.s
+    }
+
+    /// As `receive::with_sink` with a lock that was taken over.
+    fn succeed_consumer(&mut self) -> Result<(), String> {
+        let words = Words::new(&self.s.c_words);
+        let read = match self.m.twin {
+            Twin::ReadsByTheWords => self.s.c_words[2],
+            _ => self.s.taken - self.s.carrier.len() as u64,
+        };
+        if self.m.twin != Twin::TakesTheWords {
+            crate::succeed::sink(&words.0, self.m.segment, 0, || Some(read))
+                .map_err(|Broken| "a successor cannot go on".to_owned())?;
+            crate::succeed::open_gate(self.lines, CONSUMER as usize - 1);
+        } else if self.lines.log.gate.load(Ordering::Relaxed) == CONSUMER {
+            self.gate(0);
+        }
+        let sink = SinkState::load(&words.0, self.m.segment, 0)
+            .map_err(|Broken| "a successor finds its words broken".to_owned())?;
+        self.s.c_words = words.values();
+        self.put_sink(&sink);
+        (self.s.followed, self.s.carrier_read) = (sink.followed, sink.carrier_read);
+        (self.s.room, self.s.total, self.s.look_carrier) = (0, 0, false);
+        self.s.c = C::Idle;
         Ok(())
     }
 
@@ -384,10 +453,10 @@ impl At<'_> {
         let mut sink = self.sink();
         sink.rx.set_limit(limit);
         if let Some(message) = sink.rx.poll_receive().map_err(|e| format!("ring: {e:?}"))? {
-            let mut byte = [0u8];
-            sink.rx.copy_header(message, &mut byte);
+            let mut bytes = [0u8; HEADER + 1];
+            sink.rx.copy_header(message, &mut bytes);
             sink.rx.release(message);
-            self.carrier_push(byte[0]);
+            self.carrier_push(bytes[HEADER]);
             self.put_sink(&sink);
             return Ok(C::Push(limit));
         }
@@ -429,5 +498,7 @@ pub(super) fn consumer_step(c: &C) -> &'static str {
         C::Push(_) => "consumer: sends a message again",
         C::Release => "consumer: gives the gate back",
         C::Ended => "consumer: done",
+        C::Copied(_) => "consumer: writes down what it read",
+        C::Succeeded => "consumer: a relative goes on",
     }
 }

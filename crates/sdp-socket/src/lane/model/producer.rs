@@ -8,11 +8,14 @@ impl At<'_> {
         let needs_gate = match self.s.p {
             P::Kernel => self.m.twin != Twin::SendsPastTheGate,
             P::Enter | P::Ring { .. } | P::Leave => true,
+            // What the dead process had is ours.
+            P::Succeeded => self.lines.log.gate.load(Ordering::Relaxed) == CONSUMER,
             P::Bells { first, armed } => {
                 let late =
                     first && self.lines.consumer.followed.load(Ordering::SeqCst) != self.s.switches;
                 if !late && armed.is_none() {
                     self.s.p = P::Idle;
+                    self.store_source();
                     return Some(self.done());
                 }
                 true
@@ -62,15 +65,33 @@ impl At<'_> {
                 } else {
                     let next = self.s.sent + 1;
                     let options = SendOptions::default();
-                    let posted = source.tx.post_send(WorkId(0), &[next], &mut Nothing, options);
+                    let Ok(message) = source.engine.next_data(Ack::implicit(0), 1) else {
+                        return Some(Err("the engine refuses".to_owned()));
+                    };
+                    let header = message.header();
+                    let posted = source.tx.post_send(WorkId(0), header, &mut Byte(next), options);
                     if posted.is_err() {
                         return Some(Err(format!("post: {posted:?}")));
                     }
+                    source.engine.commit(&message);
                     source.tx.publish();
                     self.s.sent = next;
-                    self.s.p = P::Check { first };
+                    self.s.p = if self.m.kills_producer {
+                        P::Published { first }
+                    } else {
+                        P::Check { first }
+                    };
                 }
                 self.put_source(&source);
+            }
+            P::Published { first } => {
+                self.store_source();
+                self.s.p = P::Check { first };
+            }
+            P::Succeeded => {
+                if let Err(e) = self.succeed_producer() {
+                    return Some(Err(e));
+                }
             }
             P::Check { first } => {
                 let word = self.lines.receive_arm.word.load(Ordering::Relaxed);
@@ -131,7 +152,31 @@ impl At<'_> {
                 self.s.p = P::Idle;
             }
         }
+        if self.s.p == P::Idle {
+            self.store_source();
+        }
         Some(self.done())
+    }
+
+    /// As `send::with_source` with a lock that was taken over.
+    fn succeed_producer(&mut self) -> Result<(), String> {
+        let words = Words::new(&self.s.p_words);
+        let (taken, stored) = (self.s.taken, self.s.p_words[2]);
+        let sent = if self.m.twin == Twin::CountsByTheWords { stored } else { taken };
+        if self.m.twin != Twin::TakesTheWords {
+            crate::succeed::source(&words.0, self.m.segment, 0, || Some(sent))
+                .map_err(|Broken| "a successor cannot go on".to_owned())?;
+        }
+        if self.lines.log.gate.load(Ordering::Relaxed) == PRODUCER {
+            self.gate(0);
+        }
+        let source = SourceState::load(&words.0, self.m.segment, 0)
+            .map_err(|Broken| "a successor finds its words broken".to_owned())?;
+        self.s.p_words = words.values();
+        self.put_source(&source);
+        let wakes = source.lane == Lane::Sdp && self.m.twin != Twin::WakesNobody;
+        self.s.p = if wakes { P::Check { first: true } } else { P::Idle };
+        Ok(())
     }
 
     /// The kernel takes no bell, because the carrier is full: possible only where bytes are unread.
@@ -178,6 +223,8 @@ pub(super) fn producer_step(p: &P) -> &'static str {
         P::Followed => "producer: was every entry followed?",
         P::Enter => "producer: writes entry -> SDP",
         P::Ring { .. } => "producer: sends on the ring",
+        P::Published { .. } => "producer: writes down what it published",
+        P::Succeeded => "producer: a relative goes on",
         P::Check { .. } => "producer: looks at the arm word",
         P::Bells { .. } => "producer: rings the carrier, or need not",
         P::Counted { .. } => "producer: counts the bell",

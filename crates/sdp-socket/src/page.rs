@@ -1,0 +1,256 @@
+//! The process's statistics page: making it, handing it in, and whose it is after a fork.
+//!
+//! Used by [`crate::process`] and by whatever counts. A fork child is a *guest* at first: it goes on
+//! counting in the page of the process that forked it, without rows of its own, because most children of
+//! servers that fork for each connection are gone after a few calls, and a page costs more than those.
+//! It gets its own page once it has used connections for a while, uses an SDP lane, listens, or is about
+//! to change its privileges. What a page says is decided in [`crate::publish`].
+//!
+//! **Order.** A row number belongs to one page. A thread that counts must read the number before it reads
+//! which page is in force ([`of_row`]): a number of the own page is stored after that page is.
+
+use core::{
+    ptr::{NonNull, null_mut},
+    sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering},
+};
+
+use sdp_stats::{Direction, Identity, Page, RowId, Verdict};
+use sdp_sys::{errno::Errno, memfd, pid as sys_pid, section, sys, unix};
+
+use crate::{
+    conn::{self, Conn, Half, flag},
+    process, settings,
+    table::{self, Entry},
+};
+
+/// Calls on connections after which a fork child is worth a page of its own: as many as make a half of a
+/// connection worth a lane.
+const GUEST_CALLS: u32 = 16;
+
+static PAGE: AtomicPtr<u8> = AtomicPtr::new(null_mut());
+/// The page's hidden descriptor. A guest keeps its host's: tools find the page there when the host has ended.
+pub(crate) static NUMBER: AtomicI32 = AtomicI32::new(-1);
+/// The page of others that a process with several threads counted in as a guest: one of them may be in
+/// the middle of it.
+static FORMER: AtomicPtr<u8> = AtomicPtr::new(null_mut());
+static REPORT_PENDING: AtomicBool = AtomicBool::new(false);
+/// 0: the page is our own, or there is none. Else calls that a guest still has, and [`LEFT`].
+static GUEST: AtomicU32 = AtomicU32::new(0);
+/// This guest is not counted among the page's guests, because it was about to execute another program.
+const LEFT: u32 = 1 << 31;
+/// A thread is about to make the own page.
+static MOVING: AtomicBool = AtomicBool::new(false);
+
+/// The statistics page, once made.
+#[inline]
+pub(crate) fn current() -> Option<&'static Page> {
+    // SAFETY: a mapping of SIZE bytes. It is taken away from a process only while that has one thread
+    // ([`renew`], [`forget_former`]), which is then not in the middle of using it.
+    unsafe { Page::from_ptr(PAGE.load(Ordering::Acquire), sdp_stats::SIZE) }
+}
+
+/// Where to count for a connection.
+#[inline]
+pub(crate) fn of_row(conn: &Conn) -> Option<(&'static Page, RowId)> {
+    let row = conn.stats_row();
+    Some((current()?, row))
+}
+
+/// Makes the page, unless there is one.
+pub(crate) fn start() {
+    if PAGE.load(Ordering::Acquire).is_null() {
+        make();
+    }
+}
+
+fn make() {
+    let Ok(file) = memfd::create_sealed(sdp_stats::page::MEMFD_NAME, sdp_stats::SIZE as u64) else {
+        return;
+    };
+    let Ok(base) = memfd::map(file.raw(), sdp_stats::SIZE) else { return };
+    // SAFETY: just mapped with that length; atomics only from here on.
+    let Some(page) = (unsafe { Page::from_ptr(base.as_ptr(), sdp_stats::SIZE) }) else { return };
+    // SAFETY: no arguments.
+    let (ppid, uid) = unsafe {
+        (sys!(libc::SYS_getppid).unwrap_or(0) as u32, sys!(libc::SYS_getuid).unwrap_or(0) as u32)
+    };
+    page.init(&Identity {
+        pid: process::pid(),
+        ppid,
+        uid,
+        now_ns: sdp_sys::time::boottime_ns(),
+        program: settings::program(),
+        version: env!("CARGO_PKG_VERSION").as_bytes(),
+    });
+    process::unhide(&NUMBER);
+    NUMBER.store(process::hide(file.into_raw()), Ordering::Release);
+    PAGE.store(base.as_ptr(), Ordering::Release);
+    REPORT_PENDING.store(!settings::report().is_empty(), Ordering::Release);
+    hand_in();
+}
+
+/// Gives `sdp run` a duplicate of the page; tried again at later connections while its queue is full.
+pub(crate) fn hand_in() {
+    if !REPORT_PENDING.load(Ordering::Relaxed) {
+        return;
+    }
+    let mut parts = settings::report().splitn(3, |b| *b == b';');
+    let (name, path, token) = (parts.next(), parts.next(), parts.next());
+    let number = NUMBER.load(Ordering::Acquire);
+    let send = |address: Option<&[u8]>, is_abstract: bool| -> Result<(), Errno> {
+        let address = address.filter(|a| !a.is_empty()).ok_or(Errno::EINVAL)?;
+        let socket = unix::socket()?;
+        if is_abstract {
+            unix::connect(socket.raw(), address)?;
+        } else {
+            unix::connect_path(socket.raw(), address)?;
+        }
+        unix::send(socket.raw(), token.unwrap_or(&[]), &[number])
+    };
+    let result = send(name, true).or_else(|e| match e {
+        Errno::EAGAIN | Errno(libc::ETOOMANYREFS) => Err(e),
+        _ => send(path, false),
+    });
+    if !matches!(result, Err(Errno::EAGAIN | Errno(libc::ETOOMANYREFS))) {
+        REPORT_PENDING.store(false, Ordering::Relaxed);
+    }
+}
+
+// ---- guests ----------------------------------------------------------------------------------
+
+/// Before a fork, or before a sandbox after which forks go unseen: others may count here.
+pub(crate) fn expect_guests() {
+    if let Some(page) = current() {
+        page.expect_guests();
+    }
+}
+
+/// In a fork child: it counts in its parent's page from here on.
+pub(crate) fn become_guest() {
+    MOVING.store(false, Ordering::Relaxed);
+    REPORT_PENDING.store(false, Ordering::Relaxed);
+    forget_former();
+    if let Some(page) = current() {
+        page.count_guest(1);
+        GUEST.store(GUEST_CALLS, Ordering::Release);
+    }
+}
+
+/// Whether the page is this process's own. A guest's call on a connection counts towards that; `at_once`: it
+/// is worth one now.
+pub(crate) fn is_own(at_once: bool) -> bool {
+    GUEST.load(Ordering::Acquire) == 0 || leaves_soon(at_once)
+}
+
+#[cold]
+fn leaves_soon(at_once: bool) -> bool {
+    let count = |guest: u32| (guest & !LEFT).checked_sub(1).filter(|left| *left != 0);
+    match GUEST.fetch_update(Ordering::AcqRel, Ordering::Acquire, count) {
+        Ok(before) if !at_once => {
+            // The other program was not executed, it seems.
+            if before & LEFT != 0
+                && let Some(page) = current()
+            {
+                page.count_guest(1);
+            }
+            false
+        }
+        _ => own(),
+    }
+}
+
+/// A guest gets its own page. False when it cannot, or while another thread is at it.
+pub(crate) fn own() -> bool {
+    let guest = GUEST.load(Ordering::Acquire);
+    if guest == 0 {
+        return true;
+    }
+    if process::is_retired() || MOVING.swap(true, Ordering::AcqRel) {
+        return false;
+    }
+    let _section = section::Guard::enter();
+    let former = PAGE.load(Ordering::Acquire);
+    make();
+    let moved = PAGE.load(Ordering::Acquire) != former;
+    if moved {
+        let is_counted = GUEST.swap(0, Ordering::AcqRel) & LEFT == 0;
+        // SAFETY: as in `current`; nothing but the following takes it away.
+        if let Some(host) = unsafe { Page::from_ptr(former, sdp_stats::SIZE) } {
+            host.count_guest(-i64::from(is_counted));
+            take_along(host);
+        }
+        FORMER.store(former, Ordering::Release);
+        if sys_pid::is_single_threaded() {
+            forget_former();
+        }
+    } else {
+        GUEST.store(GUEST_CALLS, Ordering::Release); // no memory, no descriptor: later, perhaps
+    }
+    MOVING.store(false, Ordering::Release);
+    moved
+}
+
+/// What this process has counted with `host` for its connections goes to the page in force.
+fn take_along(host: &Page) {
+    table::walk(|fd, entry| {
+        let Entry::Conn(index) = entry else { return };
+        let (Some(conn), Some(page)) = (conn::get(index), current()) else { return };
+        if table::number_of(conn) != Some(fd) {
+            return; // one of several numbers
+        }
+        if conn.has(flag::COUNTED)
+            && let Some(row) = conn.row()
+        {
+            page.adopt_end(host, Verdict::at(&row.reason));
+        }
+        for (direction, half) in
+            [(Direction::Send, Half::Send), (Direction::Receive, Half::Receive)]
+        {
+            let bytes = conn.rowless(half);
+            if bytes != 0 {
+                host.give_bytes(direction, bytes);
+                page.moved_kernel(RowId::NONE, direction, bytes, false);
+            }
+        }
+    });
+}
+
+/// Gives up the page of others in which this process counted once. Only while no other thread can be in the
+/// middle of that, or where it may lose what it counts.
+fn forget_former() {
+    let Some(base) = NonNull::new(FORMER.swap(null_mut(), Ordering::AcqRel)) else { return };
+    if sys_pid::is_single_threaded() {
+        process::unmap(base, sdp_stats::SIZE);
+    } else {
+        process::blank(base, sdp_stats::SIZE);
+    }
+}
+
+/// Before the process changes its rights: a page of those that it leaves is not for it.
+pub(crate) fn leave_host() {
+    if !own() && GUEST.swap(0, Ordering::AcqRel) != 0 {
+        // No memory or no descriptor for a page of its own: nothing is counted any more.
+        process::unhide(&NUMBER);
+        FORMER.store(PAGE.swap(null_mut(), Ordering::AcqRel), Ordering::Release);
+    }
+    forget_former();
+}
+
+/// Before the process executes another program, which has a page of its own.
+pub(crate) fn executing() {
+    let leave = |guest: u32| (guest != 0 && guest & LEFT == 0).then_some(guest | LEFT);
+    if GUEST.fetch_update(Ordering::AcqRel, Ordering::Acquire, leave).is_ok()
+        && let Some(page) = current()
+    {
+        page.count_guest(-1);
+    }
+}
+
+/// The process ends in an orderly way.
+pub(crate) fn exiting() {
+    if GUEST.load(Ordering::Acquire) == 0
+        && let Some(page) = current()
+    {
+        page.mark_exited();
+    }
+}
