@@ -470,10 +470,10 @@ impl Family {
         found
     }
 
-    /// Before the process becomes another image, if that keeps nothing of what the slot holds.
-    pub fn executing(&self, slot: Slot) {
+    /// Before the process becomes another image, which keeps some of what the slot holds, or nothing.
+    pub fn executing(&self, slot: Slot, keeps_any: bool) {
         if let Some(slot) = self.slot(slot) {
-            slot.executes.store(1, Ordering::Release);
+            slot.executes.store(u32::from(!keeps_any), Ordering::Release);
         }
     }
 
@@ -596,7 +596,9 @@ mod tests {
         // A relative with the same image is believed.
         family.forget_executed(parent, row, me, |_| panic!("asked"));
         assert!(family.is_held_by_others(parent, row));
-        family.executing(child);
+        family.executing(child, true);
+        family.forget_executed(parent, row, me, |_| panic!("asked"));
+        family.executing(child, false);
         family.forget_executed(parent, row, me, |_| false);
         assert!(family.is_held_by_others(parent, row));
         let mut asked = 0;

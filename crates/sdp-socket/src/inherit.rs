@@ -200,11 +200,10 @@ pub(crate) fn executing() {
     // What the new image keeps it may pass on to children of its own, whom nobody could find.
     let mut keeps_any = false;
     table::walk(|fd, entry| keeps_any |= matches!(entry, Entry::Conn(_)) && stays_open(fd));
-    if !keeps_any
-        && process::is_ours()
+    if process::is_ours()
         && let Some((family, slot)) = process::family()
     {
-        family.executing(slot);
+        family.executing(slot, keeps_any);
     }
 }
 
