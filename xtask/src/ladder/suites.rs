@@ -107,7 +107,7 @@ pub(super) const SUITES: &[Suite] = &[
     quick(app(
         "tools",
         "sdp and sdpnetstat, rule file, log and environment, against the real library",
-        "tests/tools/test_tools.py",
+        "tests/tools",
         &[],
         200,
     )),
