@@ -299,7 +299,7 @@ pub(crate) fn unhide(cell: &AtomicI32) {
 
 /// A hidden descriptor was about to be overwritten by the program: it moves.
 pub(crate) fn move_hidden(from: i32) {
-    crate::conn::move_kept(from, || hidden_duplicate(from).unwrap_or(-1));
+    crate::conn::move_kept(from, || hidden_duplicate(from));
     for cell in [&BELL_FD, &BELL_PAGE_FD, &page::NUMBER] {
         if cell.load(Ordering::Acquire) == from {
             // SAFETY: no pointers.

@@ -16,7 +16,7 @@ import sys
 import threading
 
 import ends
-from ends import exactly, main, pair
+from ends import echo, exactly, main, pair
 
 TABLE = {}
 scenario = functools.partial(ends.scenario, TABLE)
@@ -35,20 +35,9 @@ libc = ctypes.CDLL(None, use_errno=True)
 "localhost".encode("idna")
 
 
-def echo(sock):
-    """Sends back what it gets until the end."""
-    while data := sock.recv(65536):
-        sock.sendall(data)
-
-
-def bulk(sock, n=BULK):
+def bulk(sock):
     """A bulk echo; whether all came back."""
-    text = ends.stream(n, n)
-    thread = threading.Thread(target=sock.sendall, args=(text,))
-    thread.start()
-    fine = exactly(sock, n) == text
-    thread.join()
-    return fine
+    return ends.bulk(sock, BULK)
 
 
 def small(sock, rounds=200):
