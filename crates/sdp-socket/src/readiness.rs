@@ -282,8 +282,10 @@ pub(crate) unsafe fn poll(
         if total > 0 || must_not_sleep {
             return Some(Ok(total));
         }
-        if core::mem::replace(&mut has_slept, true) {
-            wait::let_ringers_count();
+        if core::mem::replace(&mut has_slept, true)
+            && let Some(conn) = fds.iter().find_map(|entry| attached(entry.fd))
+        {
+            wait::let_ringers_count_for(conn);
         }
     }
 }

@@ -178,9 +178,20 @@ pub(crate) fn for_bytes(conn: &Pinned, stay: Pin<&Stay>, until: Option<u64>, mar
 /// Again woken for nothing: perhaps by a bell on the carrier whose sender was preempted before it was counted
 /// (L5), by the very wake-up of this thread. The kernel calls the carrier readable until then, and this
 /// thread would keep the CPU that the sender needs until its time slice ends.
-pub(crate) fn let_ringers_count() {
+fn let_ringers_count() {
     // SAFETY: no arguments.
     let _ = unsafe { sdp_sys::sys!(libc::SYS_sched_yield) };
+}
+
+/// The same in a wait for several connections, of which this is one. Pinned: whoever installs a filter waits
+/// until this is over, or has retired the process before.
+pub(crate) fn let_ringers_count_for(conn: &Conn) {
+    if conn.pin_live(Half::Receive) {
+        if !process::is_retired() {
+            let_ringers_count();
+        }
+        conn.unpin(Half::Receive);
+    }
 }
 
 /// Counts the calling thread among the sleepers of the process's bell, in a section with what precedes.

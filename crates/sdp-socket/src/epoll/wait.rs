@@ -194,8 +194,14 @@ unsafe fn wait_on(
         if is_closed(set_fd, set) {
             return Some(Err(Errno::EBADF));
         }
-        if core::mem::replace(&mut has_slept, true) {
-            wait::let_ringers_count();
+        if core::mem::replace(&mut has_slept, true)
+            && let Some(conn) = with(|m| {
+                let host = m.set(set)?.host;
+                conn::get(m.reg(host)?.conn)
+            })
+            .flatten()
+        {
+            wait::let_ringers_count_for(conn);
         }
     }
 }
