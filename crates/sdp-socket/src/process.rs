@@ -86,6 +86,19 @@ pub(crate) fn retire() {
     RETIRED.store(true, Ordering::SeqCst);
 }
 
+/// Threads that make a system call of ours, in a call on no connection in particular.
+static BESIDE: AtomicU32 = AtomicU32::new(0);
+
+/// Makes a system call of ours where no connection is pinned, unless the process has retired. Short.
+pub(crate) fn beside_calls(call: impl FnOnce()) {
+    let _section = section::Guard::enter();
+    BESIDE.fetch_add(1, Ordering::SeqCst);
+    if !is_retired() {
+        call();
+    }
+    BESIDE.fetch_sub(1, Ordering::SeqCst);
+}
+
 /// Longest wait for other threads to come out of the library, and how often it is looked at.
 const OTHERS_NS: u64 = 1_000_000_000;
 const OTHERS_NAP_NS: i64 = 50_000;
@@ -97,14 +110,17 @@ pub(crate) fn await_others() {
     if sys_pid::is_single_threaded() {
         return;
     }
-    let begin = sdp_sys::time::monotonic_ns();
-    while crate::conn::is_any_worked_on()
-        && sdp_sys::time::monotonic_ns().wrapping_sub(begin) < OTHERS_NS
+    let deadline = sdp_sys::time::monotonic_ns() + OTHERS_NS;
+    while (BESIDE.load(Ordering::SeqCst) != 0 || crate::conn::is_any_worked_on())
+        && sdp_sys::time::monotonic_ns() < deadline
     {
         let nap = libc::timespec { tv_sec: 0, tv_nsec: OTHERS_NAP_NS };
         // SAFETY: the time outlives the call; what is left of it is not asked for.
         let _ = unsafe { sys!(libc::SYS_nanosleep, &raw const nap, 0) };
     }
+    // Between the last look whether the process is retired and a sleep, and in calls that are about no
+    // connection, nobody counts.
+    sdp_sys::threads::await_others(deadline);
 }
 
 /// It does, after all: nothing was given up.
@@ -283,7 +299,7 @@ pub(crate) fn unhide(cell: &AtomicI32) {
 
 /// A hidden descriptor was about to be overwritten by the program: it moves.
 pub(crate) fn move_hidden(from: i32) {
-    crate::conn::move_kept(from, || hidden_duplicate(from).unwrap_or(-1));
+    crate::conn::move_kept(from, || hidden_duplicate(from));
     for cell in [&BELL_FD, &BELL_PAGE_FD, &page::NUMBER] {
         if cell.load(Ordering::Acquire) == from {
             // SAFETY: no pointers.
@@ -439,6 +455,9 @@ pub(crate) fn become_child() {
     // What is as it should be is not written: each page that is costs a copy of it.
     if STARTED.load(Ordering::Relaxed) == 1 {
         STARTED.store(0, Ordering::Relaxed);
+    }
+    if BESIDE.load(Ordering::Relaxed) != 0 {
+        BESIDE.store(0, Ordering::Relaxed);
     }
     if MAKING.load(Ordering::Relaxed) != 0 {
         MAKING.store(0, Ordering::Relaxed);

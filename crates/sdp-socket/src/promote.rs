@@ -387,3 +387,6 @@ pub(crate) fn count_call(conn: &Conn, half: Half, bytes: usize, way: Way) {
 const _: () = assert!(attempts(SOON) == 0 && attempts(2) == 1 && attempts(RETRY_TICKS - 1) == 7);
 const _: () = assert!(attempts(RETRY_TICKS) == 9 && attempts(2 * RETRY_TICKS - 1) == 9);
 const _: () = assert!(HELLO_ACK_LEN == sdp_proto::wire::hello::HELLO_ACK_LEN);
+
+#[cfg(test)]
+mod model;

@@ -178,20 +178,11 @@ pub(crate) fn for_bytes(conn: &Pinned, stay: Pin<&Stay>, until: Option<u64>, mar
 /// Again woken for nothing: perhaps by a bell on the carrier whose sender was preempted before it was counted
 /// (L5), by the very wake-up of this thread. The kernel calls the carrier readable until then, and this
 /// thread would keep the CPU that the sender needs until its time slice ends.
-fn let_ringers_count() {
-    // SAFETY: no arguments.
-    let _ = unsafe { sdp_sys::sys!(libc::SYS_sched_yield) };
-}
-
-/// The same in a wait for several connections, of which this is one. Pinned: whoever installs a filter waits
-/// until this is over, or has retired the process before.
-pub(crate) fn let_ringers_count_for(conn: &Conn) {
-    if conn.pin_live(Half::Receive) {
-        if !process::is_retired() {
-            let_ringers_count();
-        }
-        conn.unpin(Half::Receive);
-    }
+pub(crate) fn let_ringers_count() {
+    process::beside_calls(|| {
+        // SAFETY: no arguments.
+        let _ = unsafe { sdp_sys::sys!(libc::SYS_sched_yield) };
+    });
 }
 
 /// Counts the calling thread among the sleepers of the process's bell, in a section with what precedes.
@@ -299,12 +290,12 @@ pub(crate) fn for_turn(
     rival: &mut Option<(Rival, u64)>,
 ) -> Woken {
     let thread = tls::thread_id() as u32;
-    let holder = || conn.turn_of(|| thread);
+    let holder = || conn.turn.of_another(|| thread);
     let Some(before) = holder() else { return Woken::Look };
     // Nobody's message goes on here, and the kernel would not let anybody sleep.
     let over = libc::POLLHUP | libc::POLLERR;
     if crate::carrier::readiness(conn.fd(), 0) & over != 0 {
-        conn.end_turn(before);
+        conn.turn.end(before);
         return Woken::Look;
     }
     let seen = Rival::now(conn, before);
@@ -317,7 +308,7 @@ pub(crate) fn for_turn(
         }
     };
     stay.has_turn();
-    conn.want_turn(thread);
+    conn.turn.want(thread);
     let (wait_set, bell) = {
         let _section = section::Guard::enter();
         let wait_set = WaitSet::take();
@@ -347,7 +338,7 @@ pub(crate) fn for_turn(
         && holder() == Some(before)
         && rival.as_ref().is_some_and(|(known, _)| *known == Rival::now(conn, before))
         && could_go_on()
-        && conn.end_turn(before)
+        && conn.turn.end(before)
     {
         process::ring_own(conn.index()); // it may be another one's now
     }
@@ -478,13 +469,10 @@ fn sleep_beside(
     nap: Option<u64>,
     mark: Mark,
 ) -> (Woken, bool) {
-    if !stay.hold(conn) {
-        return (Woken::Closed, false);
-    }
-    let mut fds = [
-        pollfd { fd: conn.fd(), events, revents: 0 },
-        pollfd { fd: other, events: libc::POLLIN, revents: 0 },
-    ];
+    // Asked for once: one that is gone a moment later is no reason to sleep on none.
+    let Some(fd) = stay.hold(conn) else { return (Woken::Closed, false) };
+    let mut fds =
+        [pollfd { fd, events, revents: 0 }, pollfd { fd: other, events: libc::POLLIN, revents: 0 }];
     let timeout = match until {
         None => None,
         Some(until) => {
@@ -511,7 +499,7 @@ fn sleep_beside(
         return (Woken::Closed, false); // the call is the kernel's now, and nothing of ours is
     }
     let is_other_ready = fds[1].revents != 0;
-    if !conn.is_open() {
+    if conn.open_fd().is_none() {
         return (Woken::Closed, is_other_ready);
     }
     let woken = match n {

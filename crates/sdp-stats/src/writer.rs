@@ -366,7 +366,7 @@ impl Page {
     }
 
     /// An end that was counted in `host` is counted here from now on.
-    pub fn adopt_end(&self, host: &Page, verdict: Verdict<'_>) {
+    pub fn adopt_end(&self, host: &Self, verdict: Verdict<'_>) {
         host.count_end(verdict, -1);
         self.count_end(verdict, 1);
     }
