@@ -557,6 +557,9 @@ fn every_rule_is_needed() {
     for twin in [Twin::KeepsOnce, Twin::Unpinned, Twin::EndsAnyway] {
         fails(&format!("kept, {twin:?}"), &Closing::new(twin, &[0], 2, 1), LIMIT);
     }
+    if size() == Size::Unit {
+        return; // two calls are seconds of a debug build
+    }
     for twin in [
         Twin::RefersToNothing,
         Twin::SaysSoElsewhere,
