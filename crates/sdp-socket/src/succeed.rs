@@ -139,6 +139,15 @@ fn rebuild_source(
         return Err(Broken);
     }
     let (tail, _) = walk.cursors();
+    // The dead user looked at the consumer's head for this message, and had not written that down either.
+    let seen = head;
+    let head = lines.consumer.head.load(Ordering::Acquire);
+    if head & MISALIGNED != 0
+        || head.wrapping_sub(seen).cast_signed() < 0
+        || tail.wrapping_sub(head) > u64::from(segment.ring_bytes())
+    {
+        return Err(Broken);
+    }
 
     let mut lane = if bits & SDP_BIT != 0 { Lane::Sdp } else { Lane::Kernel };
     let mut switches = bits as u32;
