@@ -187,6 +187,10 @@ pub(crate) fn own() -> bool {
     if process::is_retired() || MOVING.swap(true, Ordering::AcqRel) {
         return false;
     }
+    if GUEST.load(Ordering::Acquire) == 0 {
+        MOVING.store(false, Ordering::Release);
+        return true; // another thread was at it between the two looks
+    }
     let former = PAGE.load(Ordering::Acquire);
     make();
     let moved = PAGE.load(Ordering::Acquire) != former;
