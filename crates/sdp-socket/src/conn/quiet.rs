@@ -34,8 +34,11 @@ impl Conn {
         let sum = |words: &[AtomicU32]| -> u64 {
             words.iter().map(|word| u64::from(word.load(Ordering::SeqCst))).sum()
         };
-        // What goes to sleep or into the kernel is pinned before: read last.
-        let idle = sum(&self.raw) + u64::from(self.asleep.load(Ordering::SeqCst));
-        matches!(self.state.load(Ordering::SeqCst), LIVE | KEPT) && sum(&self.pins) > idle
+        let idle = || sum(&self.raw) + u64::from(self.asleep.load(Ordering::SeqCst));
+        // Whoever goes to sleep or into the kernel is pinned before. One that comes back and leaves between the looks
+        // must not hide one that is at work: the fewer of those before and after.
+        let before = idle();
+        let pins = sum(&self.pins);
+        matches!(self.state.load(Ordering::SeqCst), LIVE | KEPT) && pins > before.min(idle())
     }
 }
