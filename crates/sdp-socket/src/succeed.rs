@@ -173,7 +173,12 @@ fn rebuild_source(
         lines.log.carrier_sent.store(carrier_sent, Ordering::Release);
     }
     lines.log.lane.store(u32::from(lane == Lane::Sdp), Ordering::Relaxed);
-    let tx = ShmTx::new(segment, half, tail, head);
+    // What was published may be in room that the dead user saw freed, and did not write down.
+    let mut tx = ShmTx::new(segment, half, tail, head);
+    if tx.refresh().is_err() || tail.wrapping_sub(tx.cursors().1) > u64::from(segment.ring_bytes())
+    {
+        return Err(Broken);
+    }
     SourceState { lane, switches, carrier_sent, tx, engine }.store(words);
     Ok(())
 }
