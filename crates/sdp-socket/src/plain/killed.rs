@@ -389,6 +389,31 @@ fn a_sender_killed_a_lap_ahead_of_what_it_knew_goes_on() {
 }
 
 #[test]
+fn a_sender_killed_in_room_that_was_just_freed_has_sent_what_it_published() {
+    let world = World::new();
+    for way in [Way::Plain, Way::Ordinary] {
+        at_each_step(
+            &world,
+            || {
+                // A full ring; that all of it was read nobody has looked at yet.
+                (0..4).for_each(|_| world.send(Way::Plain, 15_000));
+                assert_eq!(world.read_rest(0), 60_000);
+            },
+            || world.send(way, 15_000),
+            || world.succeed_source(),
+            |done| {
+                let source = world.sending();
+                let sent = source.engine.position();
+                assert_eq!(u64::from(source.engine.last_mseq()), sent / 15_000);
+                assert!(sent == 75_000 || sent == 60_000 && !done);
+                world.send(way, 300);
+                assert_eq!(world.read_rest(60_000), sent + 300);
+            },
+        );
+    }
+}
+
+#[test]
 fn a_killed_disconnection_was_said_or_not() {
     let world = World::new();
     at_each_step(
@@ -625,6 +650,73 @@ fn what_does_not_add_up_is_refused() {
     assert!(refused(&|| world.sink()[1].store(0, Ordering::Relaxed)), "moved backwards");
     assert!(refused(&|| world.sink()[5].store(9, Ordering::Relaxed)), "message number");
     assert!(refused(&|| world.lines().consumer.followed.store(70, Ordering::Relaxed)));
+}
+
+/// Both ends at work for many laps of the ring, over padding and lane switches, killed at random steps: every
+/// byte once, in order, and both ends agree about numbers in the end.
+#[test]
+fn a_stream_survives_many_deaths() {
+    let world = World::new();
+    let mut random = 0x2545_f491_4f6c_dd1du64;
+    let mut next = move |below: u64| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random % below
+    };
+    let (mut at, mut deaths) = (0, 0);
+    for _ in 0..5000 {
+        let way = if next(2) == 0 { Way::Plain } else { Way::Ordinary };
+        let steps = if next(3) == 0 { next(40) as u32 } else { u32::MAX };
+        let mut source = world.sending();
+        let sink = world.receiving();
+        let pending = sink.pending(world.lines()).expect("sound");
+        let (head, is_begun) = (sink.rx.cursors().1, sink.current_len != 0);
+        let sends = next(2) == 0;
+        let mut got = None;
+        let most = [10, 1000, 40_000][next(3) as usize];
+        let wanted = 1 + next(most) as usize;
+        let is_done = killed_after(steps, || {
+            if sends && source.lane == Lane::Kernel {
+                if sink.followed == source.switches {
+                    world.enter();
+                }
+            } else if sends && next(50) == 0 {
+                world.leave();
+            } else if sends {
+                source.tx.refresh().expect("sound");
+                let room = source.tx.room().saturating_sub(16).min(16 * 1024);
+                let most = [20, 500, 16 * 1024][next(3) as usize].min(room as u64);
+                if most != 0 {
+                    world.send(way, 1 + next(most) as usize);
+                }
+            } else if pending.is_some_and(|switch| switch.ring == head && !is_begun) {
+                world.follow();
+            } else if sink.lane == Lane::Sdp {
+                got = Some(world.receive(way, wanted));
+            }
+        });
+        if !is_done {
+            deaths += 1;
+            while !killed_after(next(30) as u32, || {
+                if sends { world.succeed_source() } else { world.succeed_sink() }
+            }) {}
+        }
+        let now = world.read_to();
+        assert!(now >= at && now - at <= wanted as u64);
+        if is_done && let Some(got) = got {
+            assert_eq!(now - at, got.len() as u64);
+            assert!(got.iter().zip(at..).all(|(read, at)| *read == byte(at)), "at {at}");
+        }
+        at = now;
+    }
+    assert!(deaths > 100, "{deaths}");
+    if world.receiving().pending(world.lines()).expect("sound").is_none() {
+        at = world.read_rest(at);
+        let (source, sink) = (world.sending().engine, world.receiving().engine);
+        assert_eq!((source.last_mseq(), source.position()), (sink.last_mseq(), at));
+    }
+    assert!(at > 20 * u64::from(RING), "{at}");
 }
 
 /// A successor believes nothing: whatever the words and lines say, it ends, and does not panic.
