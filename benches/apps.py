@@ -23,6 +23,10 @@ import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+# By itself: the tests' package asks for pytest.
+sys.path.insert(0, str(ROOT / "tests" / "support"))
+import ssh  # noqa: E402
+
 SDP = ROOT / "target" / "release" / "sdp"
 POSTGRES = pathlib.Path("/usr/lib/postgresql/15/bin")
 # Apache's workers are never root's; ends of one user need no carrier bells.
@@ -323,30 +327,18 @@ def echo_once(run):
 
 def scp(run):
     """One file of 100 MB up; with the time that connecting takes."""
-    pathlib.Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
     folder = run.folder / "ssh"
-    folder.mkdir(mode=0o700)
-    for key in ("host", "user"):
-        make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / key]
-        subprocess.run(make, check=True)
-    (folder / "authorized").write_bytes((folder / "user.pub").read_bytes())
+    ssh.prepare(folder)
     size = 100_000_000
     (folder / "file").write_bytes(os.urandom(1_000_000) * (size // 1_000_000))
     port = free_port()
-    options = [f"AuthorizedKeysFile={folder}/authorized", "PidFile=none", "StrictModes=no",
-               "UsePAM=no", "PermitRootLogin=yes", "ListenAddress=127.0.0.1",
-               "Subsystem=sftp /usr/lib/openssh/sftp-server"]
-    server = run.start(
-        ["/usr/sbin/sshd", "-D", "-e", "-f", "/dev/null", "-p", str(port), "-h", f"{folder}/host",
-         *[f"-o{option}" for option in options]]
-    )
+    options, who = ssh.client(folder)
+    server = run.start(ssh.server(folder, port))
     try:
         wait_for_listener(port, server)
         begin = time.monotonic()
         run.output(
-            ["scp", "-q", "-i", f"{folder}/user", "-o", "StrictHostKeyChecking=no",
-             "-o", "UserKnownHostsFile=/dev/null", "-o", "BatchMode=yes", "-P", str(port),
-             f"{folder}/file", f"{os.environ.get('USER') or 'root'}@127.0.0.1:{folder}/copy"]
+            ["scp", *options, "-P", str(port), f"{folder}/file", f"{who}:{folder}/copy"]
         )
         seconds = time.monotonic() - begin
     finally:

@@ -32,9 +32,9 @@ def test_forged(kind, use, seed):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be two users")
-@pytest.mark.parametrize("kind", sorted(FORGERIES.keys() - {"bells"}))
+@pytest.mark.parametrize("kind", ["tail", "log", "gate", "records", "page", "holes"])
 def test_forged_by_another_user(kind):
-    """Between users there is less to forge: no bell, no page."""
+    """Between users there is less to forge: no bell, no bell page."""
     outcome = scenario("forging", "forge", kind, "blocking", 0, "two", public=True)
     assert outcome.seen == {"codes": FINE, "common": 0}, outcome.describe()
 

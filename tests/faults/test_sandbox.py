@@ -7,7 +7,7 @@ from .harness import EAGER, both, compiled, run
 # Long enough for the limited sleeps of a process with memory to give back to end.
 SILENCE_S = 2.5
 # Moments at which a filter comes.
-ROUNDS = 10
+ROUNDS = 5
 
 
 @pytest.mark.parametrize("how", ["recv", "poll", "epoll", "send"])

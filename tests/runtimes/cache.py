@@ -29,6 +29,12 @@ def compiled(place, name, sources, *flags):
     return binary
 
 
+def compiled_ways(place, name, *flags):
+    """The program of `ways`, server and client, in the directory `place`."""
+    sources = [WAYS / part for part in ("main.c", "ways.c", "uring.c")]
+    return compiled(place, name, sources, *flags, "-luring")
+
+
 class Runtimes(Cache):
     """The part of the cache that these tests add."""
 

@@ -8,7 +8,7 @@ from support import Placement
 from support.check import check_sums
 from support.stage import python
 
-from .cache import HERE, WAYS, compiled
+from .cache import HERE, WAYS, compiled, compiled_ways
 
 STYLES = ["blocking", "plain", "vectors", "messages", "poll", "select", "epoll", "signals", "fork"]
 # Before its first socket, with a new connection, on a lane, on a lane with much under way.
@@ -21,10 +21,9 @@ INSTALLERS = ["seccomp", "tsync", "libseccomp"]
 def programs(tmp_path_factory):
     """The confined server and a client."""
     place = tmp_path_factory.mktemp("filters")
-    sources = [WAYS / name for name in ("main.c", "ways.c", "uring.c")]
     return {
         "server": compiled(place, "filters", [WAYS / "filters.c"], "-pthread", "-ldl"),
-        "client": compiled(place, "ways", sources, "-luring", "-ldl"),
+        "client": compiled_ways(place, "ways", "-ldl"),
     }
 
 

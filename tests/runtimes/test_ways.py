@@ -6,7 +6,7 @@ from support import Placement, check, placements
 from support.check import check_sums
 from support.stage import python
 
-from .cache import HERE, WAYS, compiled
+from .cache import HERE, WAYS, compiled, compiled_ways
 
 # Each goes through names that the library has.
 SEEN = ["libc", "vectors", "syscall", "fortified", "second", "plugin"]
@@ -23,11 +23,10 @@ OTHERS = {"server": "client", "client": "server"}
 def programs(tmp_path_factory):
     """The program, its static twin and the plug-in."""
     place = tmp_path_factory.mktemp("ways")
-    sources = [WAYS / name for name in ("main.c", "ways.c", "uring.c")]
     return {
         "plugin": compiled(place, "plugin.so", [WAYS / "plugin.c"], "-shared", "-fPIC"),
-        "dynamic": compiled(place, "ways", sources, "-luring", "-ldl"),
-        "static": compiled(place, "ways-static", sources, "-static", "-DWAYS_STATIC", "-luring"),
+        "dynamic": compiled_ways(place, "ways", "-ldl"),
+        "static": compiled_ways(place, "ways-static", "-static", "-DWAYS_STATIC"),
     }
 
 

@@ -55,8 +55,9 @@ pub const MAX_OFFERS: u32 = 256;
 const ACCEPTS_PER_STEP: u32 = 4;
 /// Connections with the wrong user that an offerer turns away before it gives up.
 const MAX_STRANGERS: u32 = 16;
-/// Times the other end may break off before we give up.
-const MAX_RESTARTS: u32 = 8;
+/// Times the other end may break off before we give up. A server that forks for each request breaks off each
+/// time.
+const MAX_RESTARTS: u32 = 64;
 /// Looks at a name that the other end has just taken.
 const LATE_JOINS: u32 = 3;
 /// Listener's backlog: one is expected, strangers must not fill it at once.

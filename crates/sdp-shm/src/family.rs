@@ -95,7 +95,8 @@ const _: () = assert!(size_of::<Row>() == 512);
 #[repr(C, align(128))]
 struct ProcessSlot {
     pid: AtomicU32,
-    pad: AtomicU32,
+    /// 1: about to become another image, which keeps none of what is held here, or one already.
+    executes: AtomicU32,
     holds: [AtomicU64; BITMAP_WORDS],
 }
 
@@ -227,6 +228,7 @@ impl Family {
                 word.store(0, Ordering::Relaxed);
             }
         }
+        slot.executes.store(0, Ordering::Relaxed);
         slot.pid.store(pid, Ordering::Release);
         if index as u32 >= used {
             memory.header.processes.store(index as u32 + 1, Ordering::Release);
@@ -468,6 +470,44 @@ impl Family {
         found
     }
 
+    /// Before the process becomes another image, which keeps some of what the slot holds, or nothing.
+    pub fn executing(&self, slot: Slot, keeps_any: bool) {
+        if let Some(slot) = self.slot(slot) {
+            slot.executes.store(u32::from(!keeps_any), Ordering::Release);
+        }
+    }
+
+    /// Takes `row` from the relatives other than `slot`, the slot of process `pid`, that have become other
+    /// images ([`Family::executing`]), which a bit cannot tell by itself: `has_let_go` is asked, with the
+    /// relative's process id, whether it has no descriptor of the row any more. Under the table's lock, so that
+    /// no slot changes hands in between.
+    pub fn forget_executed(
+        &self,
+        slot: Slot,
+        row: u32,
+        pid: u32,
+        mut has_let_go: impl FnMut(u32) -> bool,
+    ) {
+        let (word, bit) = (row as usize / 64, 1 << (row % 64));
+        self.locked(pid, || {
+            let memory = self.memory();
+            let used = memory.header.processes.load(Ordering::Acquire) as usize;
+            for (i, other) in memory.processes.iter().enumerate().take(used) {
+                let Some(holds) = other.holds.get(word) else { continue };
+                if i == slot.0 as usize
+                    || other.executes.load(Ordering::Acquire) == 0
+                    || holds.load(Ordering::SeqCst) & bit == 0
+                {
+                    continue;
+                }
+                let pid = other.pid.load(Ordering::Acquire);
+                if pid != SLOT_FREE && pid != SLOT_RESERVED && has_let_go(pid) {
+                    holds.fetch_and(!bit, Ordering::SeqCst);
+                }
+            }
+        });
+    }
+
     fn empty_dead_slots(&self) {
         let used = self.memory().header.processes.load(Ordering::Acquire) as usize;
         for slot in self.memory().processes.iter().take(used) {
@@ -542,6 +582,39 @@ mod tests {
             assert_ne!(base, libc::MAP_FAILED);
             Family::new(NonNull::new(base.cast()).unwrap(), 1 << 32)
         }
+    }
+
+    #[test]
+    fn who_executed_is_asked_what_it_kept() {
+        let family = family();
+        let me = std::process::id();
+        let parent = family.join(me).unwrap();
+        let row = family.open_row(parent, me).unwrap();
+        let child = family.fork(parent, me).unwrap();
+        family.forked(Some(child), me as i32);
+        family.claim(child, me);
+        // A relative with the same image is believed.
+        family.forget_executed(parent, row, me, |_| panic!("asked"));
+        assert!(family.is_held_by_others(parent, row));
+        family.executing(child, true);
+        family.forget_executed(parent, row, me, |_| panic!("asked"));
+        family.executing(child, false);
+        family.forget_executed(parent, row, me, |_| false);
+        assert!(family.is_held_by_others(parent, row));
+        let mut asked = 0;
+        family.forget_executed(parent, row, me, |pid| {
+            asked = pid;
+            true
+        });
+        assert_eq!(asked, me);
+        assert!(!family.is_held_by_others(parent, row));
+        // The slot's next user is a new process.
+        family.leave(child);
+        let next = family.fork(parent, me).unwrap();
+        family.forked(Some(next), me as i32);
+        family.claim(next, me);
+        family.forget_executed(parent, row, me, |_| panic!("asked"));
+        assert!(family.is_held_by_others(parent, row));
     }
 
     fn dead_pid() -> u32 {

@@ -168,6 +168,12 @@ pub(crate) fn after_call(conn: &Conn, fd: c_int) {
     }
 }
 
+/// Whether a process has no descriptor of the connection.
+#[cold]
+pub(crate) fn has_let_go(fd: c_int, pid: i32) -> bool {
+    fd::inode(fd).is_ok_and(|inode| Search::new(inode).process(pid) == Held::No)
+}
+
 /// The process leaves its trust domain, with its family memory, while the connection is not on a lane: in
 /// the next family it is a connection that came from elsewhere and that any old relative may hold.
 pub(crate) fn start_over(conn: &Conn, fd: c_int) {

@@ -7,7 +7,7 @@
 //! # Life of a slot
 //! FREE → LIVE (first descriptor) → CLOSING (last descriptor gone) → FREE (last pinned call gone).
 //! Whoever makes the last step tears down. Where calls hold the connection when the last descriptor goes
-//! ([`crate::stay`]), LIVE → KEPT, and the last of them makes the step to CLOSING.
+//! ([`keep`]), LIVE → KEPT, and the last of them makes the step to CLOSING.
 
 use core::{
     cell::UnsafeCell,
@@ -24,7 +24,15 @@ use sdp_shm::{
 use sdp_stats::{Reason, RowId};
 use sdp_sys::{count::Way, errno::Errno};
 
-use crate::{process, table};
+use self::keep::Keeper;
+pub(crate) use self::keep::{each_kept, each_kept_number, move_kept};
+use crate::{process, turn::Turn};
+
+mod keep;
+
+mod quiet;
+
+pub(crate) use quiet::{has_rows_in, is_any_worked_on};
 
 /// Connections that one process can have on its mind at once; those beyond are plain TCP. Equal to the
 /// number of bell slots: a connection's index is its slot.
@@ -115,8 +123,6 @@ pub(crate) mod flag {
     pub(crate) const BULKY: u32 = 262_144;
     /// The kernel refuses to take the ring's pages back.
     pub(crate) const KEEPS_PAGES: u32 = 524_288;
-    /// A blocking send has sent a part and waits: nobody else's bytes come between ([`Conn::turn_of`]).
-    pub(crate) const TURN: u32 = 2_097_152;
     /// Passed on with SCM_RIGHTS: a stranger to the family may have it open.
     pub(crate) const PASSED: u32 = 1_048_576;
     /// This process counted the end as seen.
@@ -143,15 +149,12 @@ pub(crate) struct Conn {
     state: AtomicU32,
     refs: AtomicU32,
     pins: [AtomicU32; 2],
-    /// Calls that sleep, or have slept, and hold the connection: it is open while there are any.
-    holds: AtomicU32,
+    /// Calls that sleep, or have slept, and hold the connection, and what is kept for them.
+    keeper: Keeper,
+    /// Whose turn it is to send.
+    pub(crate) turn: Turn,
     /// Calls that sleep right now.
     asleep: AtomicU32,
-    /// Hidden duplicate for them + 1; 0 none.
-    kept: AtomicI32,
-    /// Id of the thread whose turn it is to send; 0 none. Other than 0 with `flag::TURN`. In the upper half
-    /// the id of the one whose turn is next; 0 nobody waits.
-    pub(crate) turn: AtomicU64,
     stage: AtomicU32,
     pub(crate) flags: AtomicU32,
     /// Family row + 1; 0: none.
@@ -228,76 +231,6 @@ static ARENA: Arena = Arena(AtomicPtr::new(null_mut()));
 /// Lowest slot that may be free.
 static HINT: AtomicU32 = AtomicU32::new(0);
 
-/// Connections that only calls hold open.
-static KEPT_ONES: AtomicU32 = AtomicU32::new(0);
-/// Hidden duplicates that are kept for calls.
-static KEPT_NUMBERS: AtomicU32 = AtomicU32::new(0);
-
-/// In a fork child: each connection that only calls of the parent held open.
-pub(crate) fn each_kept(mut each: impl FnMut(&'static Conn)) {
-    if KEPT_ONES.load(Ordering::Relaxed) == 0 {
-        return;
-    }
-    for index in 0..CONNS {
-        if let Some(conn) = get(index as u32)
-            && conn.state.load(Ordering::Relaxed) == KEPT
-            && conn.may_end()
-        {
-            each(conn);
-        }
-    }
-}
-
-/// Whether a thread is in the middle of a call on any connection, and neither asleep there nor in the kernel.
-pub(crate) fn is_any_worked_on() -> bool {
-    (0..CONNS).filter_map(|index| get(index as u32)).any(Conn::is_worked_on)
-}
-
-/// Whether a connection of this process has its row in the family memory at `base`.
-pub(crate) fn has_rows_in(base: *mut u8) -> bool {
-    (0..CONNS).filter_map(|index| get(index as u32)).any(|conn| {
-        conn.family.load(Ordering::SeqCst) == base && conn.row.load(Ordering::Relaxed) != 0
-    })
-}
-
-/// Before the process exits: each connection that only calls hold open, and what was kept for them.
-pub(crate) fn each_kept_number(mut each: impl FnMut(&'static Conn, i32)) {
-    if KEPT_ONES.load(Ordering::SeqCst) == 0 {
-        return;
-    }
-    for conn in (0..CONNS).filter_map(|index| get(index as u32)) {
-        if conn.state.load(Ordering::SeqCst) != KEPT {
-            continue;
-        }
-        conn.pin(Half::Receive);
-        if conn.state.load(Ordering::SeqCst) == KEPT
-            && let Some(fd) = conn.kept()
-        {
-            each(conn, fd);
-        }
-        conn.unpin(Half::Receive);
-    }
-}
-
-/// A hidden descriptor is another one now (−1: gone): calls go on with that.
-pub(crate) fn move_kept(from: i32, to: impl FnOnce() -> i32) {
-    if KEPT_NUMBERS.load(Ordering::SeqCst) == 0 {
-        return;
-    }
-    let order = (Ordering::SeqCst, Ordering::Relaxed);
-    let keeper = (0..CONNS)
-        .filter_map(|index| get(index as u32))
-        .find(|conn| conn.kept.load(Ordering::SeqCst) == from + 1);
-    if let Some(conn) = keeper {
-        let to = to();
-        if conn.kept.compare_exchange(from + 1, to + 1, order.0, order.1).is_err() {
-            process::close_hidden(to); // the last call has left
-        } else if to < 0 {
-            KEPT_NUMBERS.fetch_sub(1, Ordering::SeqCst);
-        }
-    }
-}
-
 /// The slot with this index, if the arena exists.
 #[inline]
 pub(crate) fn get(index: u32) -> Option<&'static Conn> {
@@ -358,7 +291,6 @@ impl Conn {
             &self.pin_reason,
             &self.peer_slept,
             &self.idle_wakes,
-            &self.holds,
             &self.asleep,
         ] {
             word.store(0, Ordering::Relaxed);
@@ -369,9 +301,10 @@ impl Conn {
         for word in self.bytes.iter().chain(&self.rowless) {
             word.store(0, Ordering::Relaxed);
         }
-        for word in [&self.looked, &self.looked_head, &self.one_way, &self.turn] {
+        for word in [&self.looked, &self.looked_head, &self.one_way] {
             word.store(0, Ordering::Relaxed);
         }
+        self.turn.reset();
         self.spin.store(crate::spin::Learnt::NEW.to_word(), Ordering::Relaxed);
         self.stats.store(RowId::NONE.raw(), Ordering::Relaxed);
         self.segment.store(null_mut(), Ordering::Relaxed);
@@ -382,7 +315,7 @@ impl Conn {
             self.meeting.get().write(Rendezvous::new());
             self.peer.get().write(None);
         }
-        self.kept.store(0, Ordering::Relaxed);
+        self.keeper.reset();
         self.peer_page.store(null_mut(), Ordering::Relaxed);
         self.stage.store(stage as u32, Ordering::Relaxed);
         self.refs.store(1, Ordering::Relaxed);
@@ -745,11 +678,9 @@ impl Conn {
         for word in self.pins.iter().chain(&self.raw) {
             word.store(0, Ordering::Relaxed);
         }
-        self.holds.store(0, Ordering::Relaxed);
         self.asleep.store(0, Ordering::Relaxed);
-        self.turn.store(0, Ordering::Relaxed);
-        self.flags.fetch_and(!flag::TURN, Ordering::SeqCst);
-        self.take_kept(); // hidden descriptors are the parent's
+        self.turn.reset();
+        self.forget_kept();
         if self.meeting_lock.load(Ordering::Relaxed) != 0 {
             // Another thread of the parent was in the middle of a step: what it left is not to be
             // trusted, not even its descriptors, which are closed by exec or exit.
@@ -767,107 +698,6 @@ impl Conn {
         }
         self.unpin(half);
         false
-    }
-
-    /// A call is about to sleep.
-    pub(crate) fn hold(&self) {
-        Way::now().add(&self.holds, 1);
-    }
-
-    /// A call goes to sleep, or has woken up.
-    pub(crate) fn sleeps(&self, yes: bool) {
-        if yes {
-            Way::now().add(&self.asleep, 1);
-        } else {
-            let _ = Way::now().sub(&self.asleep, 1);
-        }
-    }
-
-    /// Whether a call is in the middle of something of ours: neither asleep nor the kernel's.
-    fn is_worked_on(&self) -> bool {
-        let sum = |words: &[AtomicU32]| -> u64 {
-            words.iter().map(|word| u64::from(word.load(Ordering::SeqCst))).sum()
-        };
-        // What goes to sleep or into the kernel is pinned before: read last.
-        let idle = sum(&self.raw) + u64::from(self.asleep.load(Ordering::SeqCst));
-        matches!(self.state.load(Ordering::SeqCst), LIVE | KEPT) && sum(&self.pins) > idle
-    }
-
-    /// Whether calls hold the connection.
-    pub(crate) fn is_held(&self) -> bool {
-        self.holds.load(Ordering::SeqCst) != 0
-    }
-
-    /// Such a call has ended. True: it was the last one, and something was put off for it.
-    pub(crate) fn leave(&self) -> bool {
-        // Checked: a fork in a handler of the call has forgotten it in the child.
-        let left =
-            self.holds.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
-        left == Ok(1)
-            && (self.kept.load(Ordering::SeqCst) != 0 || self.state.load(Ordering::SeqCst) == KEPT)
-    }
-
-    /// The descriptor that was kept for calls.
-    pub(crate) fn kept(&self) -> Option<i32> {
-        let raw = self.kept.load(Ordering::SeqCst).checked_sub(1).filter(|raw| *raw >= 0)?;
-        // Not if the program has used the number since.
-        (table::entry(raw) == Some(table::Entry::Hidden)).then_some(raw)
-    }
-
-    /// Keeps what `fd` names for the calls that hold the connection: the number is about to be closed.
-    pub(crate) fn keep(&self, fd: i32) {
-        if self.kept.load(Ordering::SeqCst) != 0 {
-            return;
-        }
-        let Some(raw) = process::hidden_duplicate(fd) else { return };
-        self.put_kept_back(raw);
-    }
-
-    /// Keeps a hidden duplicate, unless there is one by now.
-    pub(crate) fn put_kept_back(&self, raw: i32) {
-        let order = (Ordering::SeqCst, Ordering::SeqCst);
-        KEPT_NUMBERS.fetch_add(1, Ordering::SeqCst);
-        if self.kept.compare_exchange(0, raw + 1, order.0, order.1).is_err() {
-            KEPT_NUMBERS.fetch_sub(1, Ordering::SeqCst);
-            process::close_hidden(raw);
-        }
-    }
-
-    /// Forgets the descriptor that was kept; for whoever closes it.
-    pub(crate) fn take_kept(&self) -> Option<i32> {
-        let raw = self.kept.swap(0, Ordering::SeqCst);
-        if raw == 0 {
-            return None;
-        }
-        KEPT_NUMBERS.fetch_sub(1, Ordering::SeqCst);
-        Some(raw - 1)
-    }
-
-    /// The last descriptor of the program's is gone. False: the end may be now, by the caller; true: it
-    /// comes when the last call has left.
-    pub(crate) fn ends_later(&self) -> bool {
-        if self.kept().is_none() {
-            return false;
-        }
-        self.put_end_off();
-        // Pairs with `leave`: one of the two sees the other.
-        self.is_held() || !self.may_end()
-    }
-
-    /// The end comes when the last call has left.
-    pub(crate) fn put_end_off(&self) {
-        KEPT_ONES.fetch_add(1, Ordering::Relaxed);
-        self.state.store(KEPT, Ordering::SeqCst);
-    }
-
-    /// Whether it is the caller who ends what [`Conn::ends_later`] put off.
-    pub(crate) fn may_end(&self) -> bool {
-        let ends =
-            self.state.compare_exchange(KEPT, LIVE, Ordering::SeqCst, Ordering::Relaxed).is_ok();
-        if ends {
-            KEPT_ONES.fetch_sub(1, Ordering::Relaxed);
-        }
-        ends
     }
 
     /// One more descriptor names the connection. False when the last one has just been closed.
@@ -901,6 +731,10 @@ impl Conn {
         }
         self.try_meeting(Rendezvous::abandon);
         self.unmap();
+        // Not before: a call that began before the close may be looking for bytes, and takes the row's locks.
+        if let (Some(row), Some((family, slot))) = (self.row_index(), process::family()) {
+            family.let_go(slot, row);
+        }
         process::close_stats_row(self);
         let index = self.index();
         self.row.store(0, Ordering::Relaxed);

@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 
 use sdp_shm::family::Slot;
-use sdp_stats::Reason;
+use sdp_stats::{Reason, Verdict};
 use sdp_sys::{section, sys};
 
 use crate::{
@@ -12,6 +12,7 @@ use crate::{
     lane::Lane,
     page,
     process::{self, Remains},
+    promote,
     table::{self, Entry, Pinned},
 };
 
@@ -40,12 +41,18 @@ fn prepare_connections() {
         let Entry::Conn(index) = entry else { return };
         let Some(conn) = conn::get(index) else { return };
         crate::adopt::before_fork(conn, fd);
+        if conn.stage() == Stage::Young
+            && conn.row().and_then(|row| Verdict::at(&row.reason).reason()) == Some(Reason::NotSole)
+        {
+            // Who holds it changes now; helpers that execute something let go of it in a moment.
+            conn.ticks.store(promote::SOON, Ordering::Relaxed);
+        }
         for _ in 0..MEETING_LOOKS {
             if conn.stage() != Stage::Meeting {
                 break;
             }
             if conn.try_meeting(|meeting| meeting.abandon()).is_some() {
-                conn.ticks.store(1, Ordering::Relaxed);
+                conn.ticks.store(promote::SOON, Ordering::Relaxed);
                 conn.change_stage(Stage::Meeting, Stage::Young);
                 break;
             }
@@ -68,6 +75,14 @@ pub(crate) fn fork_prepare() {
     while FORKING.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
         yield_now();
     }
+    // What the other end has answered in the meantime would be thrown away.
+    table::walk(|fd, entry| {
+        if let Entry::Conn(index) = entry
+            && let Some(conn) = conn::get(index)
+        {
+            promote::advance(conn, fd);
+        }
+    });
     page::expect_guests();
     process::count_fork();
     // Before the locks: a step of a meeting may want them.
@@ -181,12 +196,22 @@ pub(crate) fn executing() {
     }
     let _section = section::Guard::enter();
     page::executing();
-    handover::push_all(|fd| {
-        // SAFETY: no pointers.
-        unsafe { sys!(libc::SYS_fcntl, fd, libc::F_GETFD) }
-            .is_ok_and(|flags| flags as i32 & libc::FD_CLOEXEC == 0)
-            && is_inherited_on_purpose(fd)
-    });
+    handover::push_all(|fd| stays_open(fd) && is_inherited_on_purpose(fd));
+    // What the new image keeps it may pass on to children of its own, whom nobody could find.
+    let mut keeps_any = false;
+    table::walk(|fd, entry| keeps_any |= matches!(entry, Entry::Conn(_)) && stays_open(fd));
+    if process::is_ours()
+        && let Some((family, slot)) = process::family()
+    {
+        family.executing(slot, keeps_any);
+    }
+}
+
+/// Whether a new image will have the descriptor.
+fn stays_open(fd: i32) -> bool {
+    // SAFETY: no pointers.
+    unsafe { sys!(libc::SYS_fcntl, fd, libc::F_GETFD) }
+        .is_ok_and(|flags| flags as i32 & libc::FD_CLOEXEC == 0)
 }
 
 /// Descriptors that merely leak into a helper are left alone, or every `system("true")` would demote a

@@ -22,7 +22,7 @@ use sdp_sys::errno::Errno;
 
 use crate::{
     carrier, plain,
-    words::{self, put},
+    words::{self, put, set},
 };
 
 /// Which way a half's payload goes.
@@ -113,8 +113,8 @@ impl SourceState {
         let lane = if self.lane == Lane::Sdp { SDP_BIT } else { 0 };
         let Some([w_tail, w_head, w_sent, w_bits, ..]) = words.first_chunk::<4>() else { return };
         put(w_head, head);
-        put(w_sent, self.carrier_sent);
-        put(w_bits, u64::from(self.switches) | lane);
+        set(w_sent, self.carrier_sent);
+        set(w_bits, u64::from(self.switches) | lane);
         store_engine(words, &self.engine.to_words());
         put(w_tail, tail);
         if let Some(base) = words.get(words::SOURCE_BASE) {
@@ -300,14 +300,14 @@ impl SinkState {
         };
         put(w_current, words::current(self.current_len, self.current_offset, head));
         put(w_read, self.carrier_read);
-        put(w_bits, u64::from(self.followed) | lane | counted);
-        put(e2, position);
-        put(e0, gates);
-        put(e3, spare);
+        set(w_bits, u64::from(self.followed) | lane | counted);
+        set(e2, position);
+        set(e0, gates);
+        set(e3, spare);
         put(e1, sequence);
         put(w_head, head);
         put(base, position);
-        put(w_window, head);
+        set(w_window, head);
         if w_published.load(Ordering::Relaxed) != head {
             put(w_published, head);
             words::step();
@@ -407,7 +407,7 @@ pub(crate) fn load_engine<const N: usize>(words: &[AtomicU64]) -> Result<[u64; N
 fn store_engine<const N: usize>(words: &[AtomicU64], values: &[u64; N]) {
     if let Some(words) = words.get(words::ENGINE..words::ENGINE + N) {
         for (word, value) in words.iter().zip(values) {
-            put(word, *value);
+            set(word, *value);
         }
     }
 }

@@ -56,15 +56,7 @@ fn release(entry: Entry) {
 fn end(conn: &Conn) {
     crate::promote::ended(conn);
     crate::epoll::forget_conn(conn);
-    let_go(conn);
     conn.closed();
-}
-
-/// This process holds the connection no more.
-fn let_go(conn: &Conn) {
-    if let (Some(row), Some((family, slot))) = (conn.row_index(), process::family()) {
-        family.let_go(slot, row);
-    }
 }
 
 /// After `socket`.
@@ -307,61 +299,50 @@ fn keep_for_calls(fd: c_int) {
 
 /// The number is in the table no more, and about to be closed.
 fn closed_number(conn: &Conn, fd: c_int) {
-    let is_held = conn.is_held();
-    if is_held {
+    if conn.is_held() {
         conn.keep(fd); // for one that fell asleep meanwhile
     }
-    if is_held || conn.is_pinned() {
-        // Whoever uses the number uses it under a half's lock: before here, or never more.
-        let _ = receive::with_sink(conn, |_, _, _, _| Ok(()));
-        let _ = send::with_source(conn, |_, _, _, _| Ok(()));
+    let is_kept = conn.is_kept();
+    if is_kept || conn.is_pinned() {
+        await_users(conn);
     }
-    if is_held {
+    if is_kept {
         // One that sleeps on a number which means something else by now looks again.
         process::ring_own(conn.index());
-        // The last call may leave, and end the connection, as soon as the reference is gone.
-        conn.pin(Half::Send);
     }
-    if !conn.unreference() {
-        if is_held {
-            left(conn);
-        }
-    } else if !(is_held && conn.ends_later()) {
+    // Another thread may end the connection as soon as the reference is gone.
+    conn.pin(Half::Send);
+    let was_last = conn.unreference();
+    if was_last && conn.ends_now(fd) {
         last_close(conn, fd);
-        let kept = conn.take_kept();
         end(conn);
-        kept.into_iter().for_each(process::close_hidden);
+    } else if was_last || is_kept {
+        left(conn);
     }
-    if is_held {
-        conn.unpin(Half::Send);
+    conn.unpin(Half::Send);
+}
+
+/// Nobody may hold the connection any more for whom something was kept when a number of it was closed. The
+/// caller has it pinned.
+pub(crate) fn left(conn: &Conn) {
+    let Some(kept) = conn.take_kept() else { return };
+    if kept.ends() {
+        if let Some(fd) = kept.number() {
+            last_close(conn, fd);
+        }
+        end(conn);
+    }
+    if let Some(fd) = kept.number() {
+        await_users(conn);
+        process::close_hidden(fd);
     }
 }
 
-/// The last call that held a connection has left, for which something was put off when a number of it was
-/// closed. The caller has it pinned.
-pub(crate) fn left(conn: &Conn) {
-    // Again only if another call came and went between two looks.
-    while !conn.is_held() {
-        let ends = conn.may_end();
-        let kept = conn.take_kept();
-        if conn.is_held() {
-            // Another call began to sleep meanwhile: either it has found nothing kept, and does not, or it
-            // goes on with what is put back.
-            kept.into_iter().for_each(|raw| conn.put_kept_back(raw));
-            if ends {
-                conn.put_end_off();
-            }
-            continue;
-        }
-        if ends {
-            if let Some(fd) = kept {
-                last_close(conn, fd);
-            }
-            end(conn);
-        }
-        kept.into_iter().for_each(process::close_hidden);
-        return;
-    }
+/// Whoever uses a number of the connection that the table or the keeper has forgotten uses it under a half's
+/// lock: before this, or never more.
+fn await_users(conn: &Conn) {
+    let _ = receive::with_sink(conn, |_, _, _, _| Ok(()));
+    let _ = send::with_source(conn, |_, _, _, _| Ok(()));
 }
 
 /// In a fork child: what only calls of the parent hold open is no connection of the child's.

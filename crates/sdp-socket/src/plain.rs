@@ -138,7 +138,7 @@ pub(crate) enum Received {
 /// `from` is readable for `len` bytes (the program's own promise).
 #[inline(never)]
 pub(crate) unsafe fn send(fd: c_int, from: *const u8, len: usize) -> bool {
-    const SPECIAL: u32 = flag::HOSTILE | flag::SHUT | flag::PINNED | flag::PEER_GONE | flag::TURN;
+    const SPECIAL: u32 = flag::HOSTILE | flag::SHUT | flag::PINNED | flag::PEER_GONE;
     if len == 0 || len > LONGEST || from.is_null() {
         return false;
     }
@@ -147,6 +147,7 @@ pub(crate) unsafe fn send(fd: c_int, from: *const u8, len: usize) -> bool {
     let side = used.conn.side();
     let Some(_held) = Held::take(&used.row.source.lock, used.alone) else { return false };
     if used.conn.has(SPECIAL)
+        || used.conn.turn.is_taken()
         || process::tunables().lane_flip() != 0
         || used.segment.end(side ^ 1).pinned.load(Ordering::Relaxed) != 0
         // A relative may have passed this end on.
@@ -376,3 +377,5 @@ pub(crate) const fn is_simple(flags: c_int) -> bool {
 
 #[cfg(test)]
 mod killed;
+#[cfg(test)]
+mod model;

@@ -110,14 +110,17 @@ pub(crate) fn await_others() {
     if sys_pid::is_single_threaded() {
         return;
     }
-    let begin = sdp_sys::time::monotonic_ns();
+    let deadline = sdp_sys::time::monotonic_ns() + OTHERS_NS;
     while (BESIDE.load(Ordering::SeqCst) != 0 || crate::conn::is_any_worked_on())
-        && sdp_sys::time::monotonic_ns().wrapping_sub(begin) < OTHERS_NS
+        && sdp_sys::time::monotonic_ns() < deadline
     {
         let nap = libc::timespec { tv_sec: 0, tv_nsec: OTHERS_NAP_NS };
         // SAFETY: the time outlives the call; what is left of it is not asked for.
         let _ = unsafe { sys!(libc::SYS_nanosleep, &raw const nap, 0) };
     }
+    // Between the last look whether the process is retired and a sleep, and in calls that are about no
+    // connection, nobody counts.
+    sdp_sys::threads::await_others(deadline);
 }
 
 /// It does, after all: nothing was given up.
@@ -296,7 +299,7 @@ pub(crate) fn unhide(cell: &AtomicI32) {
 
 /// A hidden descriptor was about to be overwritten by the program: it moves.
 pub(crate) fn move_hidden(from: i32) {
-    crate::conn::move_kept(from, || hidden_duplicate(from).unwrap_or(-1));
+    crate::conn::move_kept(from, || hidden_duplicate(from));
     for cell in [&BELL_FD, &BELL_PAGE_FD, &page::NUMBER] {
         if cell.load(Ordering::Acquire) == from {
             // SAFETY: no pointers.

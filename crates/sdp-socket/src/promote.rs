@@ -36,8 +36,11 @@ const GIVE_UP_NS: u64 = 2_000_000_000;
 /// Beyond that many calls only one in so many looks at the clock and takes a step.
 const LATE_EVERY: u32 = 128;
 /// Calls between two attempts when something transient stood in the way; calls that move much count for
-/// one more per so many bytes.
+/// one more per so many bytes. After a fork, which is over sooner, an attempt is made after two calls, four,
+/// eight, and so on up to this.
 const RETRY_TICKS: u32 = 256;
+/// [`Conn::ticks`] of a young connection whose holders have just changed.
+pub(crate) const SOON: u32 = 1;
 const RETRY_BYTES: usize = 512;
 /// Bytes of a read after which it is worth asking how much more there is.
 const LARGE_READ: usize = 4096;
@@ -90,17 +93,26 @@ fn has_earned(conn: &Conn) -> bool {
         || conn.bytes.iter().any(|n| n.load(Ordering::Relaxed) >= bytes)
 }
 
+/// How many attempts there have been after so many ticks.
+const fn attempts(ticks: u32) -> u32 {
+    match ticks.checked_ilog2() {
+        None => 0,
+        Some(log) if ticks < RETRY_TICKS => log,
+        Some(_) => RETRY_TICKS.ilog2() + ticks / RETRY_TICKS,
+    }
+}
+
 #[cold]
 fn begin(conn: &Conn, fd: i32, moved: usize) {
     let weight = 1 + (moved / RETRY_BYTES).min(RETRY_TICKS as usize / 4) as u32;
     let before = conn.ticks.fetch_add(weight, Ordering::Relaxed);
-    let round = before.wrapping_add(weight) / RETRY_TICKS;
-    if before != 0 && round == before / RETRY_TICKS {
+    let after = before.wrapping_add(weight);
+    if before != 0 && attempts(after) == attempts(before) {
         return;
     }
     // Whoever else may have it open is dear to find out.
     let is_dear = conn.has(flag::ADOPTED) || is_out_of_sight(conn);
-    if is_dear && before != 0 && !round.is_power_of_two() {
+    if is_dear && before != 0 && !(after / RETRY_TICKS).is_power_of_two() {
         return;
     }
     if !process::tunables().has_shm() {
@@ -112,6 +124,12 @@ fn begin(conn: &Conn, fd: i32, moved: usize) {
     let (Some(row), Some((family, slot))) = (conn.row_index(), process::family()) else {
         return stay(conn, Reason::NoMemory);
     };
+    if family.is_held_by_others(slot, row) {
+        // A helper that has executed something lives on without the connection.
+        family.forget_executed(slot, row, process::pid(), |pid| {
+            crate::adopt::has_let_go(fd, pid as i32)
+        });
+    }
     if family.is_held_by_others(slot, row) || (is_dear && crate::adopt::is_held_outside(conn, fd)) {
         return conn.note_reason(Reason::NotSole);
     }
@@ -240,7 +258,8 @@ fn tick_now(conn: &Conn, fd: i32) {
         if refusal.is_transient() {
             conn.note_reason(reason);
             // Offers of other connections are over within a few calls; other obstacles last longer.
-            let soon = if refusal == Refusal::RendezvousBusy { RETRY_TICKS - 15 } else { 1 };
+            let soon =
+                if refusal == Refusal::RendezvousBusy { RETRY_TICKS - 15 } else { RETRY_TICKS };
             conn.ticks.store(soon, Ordering::Relaxed);
             conn.change_stage(Stage::Meeting, Stage::Young);
         } else {
@@ -365,4 +384,9 @@ pub(crate) fn count_call(conn: &Conn, half: Half, bytes: usize, way: Way) {
     way.add_wide(&conn.bytes[half as usize], bytes as u64);
 }
 
+const _: () = assert!(attempts(SOON) == 0 && attempts(2) == 1 && attempts(RETRY_TICKS - 1) == 7);
+const _: () = assert!(attempts(RETRY_TICKS) == 9 && attempts(2 * RETRY_TICKS - 1) == 9);
 const _: () = assert!(HELLO_ACK_LEN == sdp_proto::wire::hello::HELLO_ACK_LEN);
+
+#[cfg(test)]
+mod model;

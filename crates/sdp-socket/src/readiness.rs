@@ -223,9 +223,9 @@ pub(crate) unsafe fn poll(
     let (mut has_spun, mut has_slept) = (timeout_ns == Some(0), false);
     loop {
         if process::is_retired() {
-            // Another thread entered a sandbox while this one slept: the rest of the wait is the kernel's.
-            let left = until.map(|u| wait::to_timespec(u.saturating_sub(monotonic_ns())));
-            return Some(host::ppoll(fds, left.as_ref(), mask));
+            // Another thread entered a sandbox while this one slept: the wait is the kernel's, and begins
+            // anew, because the program's own call is the one that the sandbox allows.
+            return None;
         }
         let mut ready = ring_ready(fds, hides);
         if ready == 0 && !has_spun {
@@ -279,7 +279,8 @@ pub(crate) unsafe fn poll(
             }
             total += usize::from(entry.revents != 0);
         }
-        if total > 0 || must_not_sleep {
+        // Nothing, although a ring had something: another thread took it, or entered a sandbox.
+        if total > 0 || left == Some(0) {
             return Some(Ok(total));
         }
         if core::mem::replace(&mut has_slept, true) {

@@ -548,8 +548,21 @@ fn ring_read(
             None => 0,
         });
     }
+    let mut is_written_down = true;
     while walk.left() > 0 {
         let Some(message) = next_message(conn, sink, row)? else { break };
+        if !is_written_down {
+            // The last one's room is the producer's while this one is copied. (Behind the last of all the
+            // caller does it.)
+            is_written_down = true;
+            sink.store(&row.sink.words);
+            // Padding before the message counts too: it can be most of the ring.
+            let (_, head) = sink.rx.cursors();
+            if wait::crosses_eighth(size, looked, head) {
+                looked = head;
+                wait::room_freed(conn, lines, size, head);
+            }
+        }
         let rest = sink.current_len - sink.current_offset;
         let n = walk.left().min(rest as usize) as u32;
         let mut landing = Landing { buffers: &mut walk, discard: wish.discards() };
@@ -560,13 +573,7 @@ fn ring_read(
             sink.current_len = 0;
             sink.current_offset = 0;
             sink.rx.release(message);
-            sink.store(&row.sink.words);
-            // Padding before the message counts too: it can be most of the ring.
-            let (_, head) = sink.rx.cursors();
-            if wait::crosses_eighth(size, looked, head) {
-                looked = head;
-                wait::room_freed(conn, lines, size, head);
-            }
+            is_written_down = false;
         }
     }
     *buffers = walk;

@@ -70,3 +70,6 @@ fn is_drained(conn: &Conn) -> bool {
     });
     sent.unwrap_or(false) && read.unwrap_or(false)
 }
+
+#[cfg(test)]
+mod model;

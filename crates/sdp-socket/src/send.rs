@@ -307,7 +307,7 @@ fn attempt(
         return Attempt::Failed(Errno::EPIPE);
     }
     let is_blocking = || flags & libc::MSG_DONTWAIT == 0 && !fd::is_nonblocking(conn.fd());
-    if conn.turn_of(|| tls::thread_id() as u32).is_some() && is_blocking() {
+    if conn.turn.of_another(|| tls::thread_id() as u32).is_some() && is_blocking() {
         return Attempt::NotOurTurn;
     }
     // The lock is let go in the middle of a message: nobody else's bytes come between. The stay knows of it
@@ -315,7 +315,7 @@ fn attempt(
     let wait_with = |buffers: &Buffers, why| {
         if !buffers.is_whole() && is_blocking() {
             stay.has_turn();
-            conn.take_turn(tls::thread_id() as u32);
+            conn.turn.take(tls::thread_id() as u32);
         }
         why
     };
@@ -578,6 +578,11 @@ fn ring_send(
         if want == 0 {
             break RingSend::Done;
         }
+        if moved > 0 {
+            // A successor looks for one message that was not written down, not for more. (Behind the last
+            // one the caller does it.)
+            source.store(&row.source.words);
+        }
         let Ok(message) = source.engine.next_data(ack, want as u32) else {
             break RingSend::Broken;
         };
@@ -621,13 +626,15 @@ fn ring_send(
             Some(Err(ended)) => break ended,
             Some(Ok(())) => {
                 moved += piece;
-                source.store(&row.source.words);
                 ring_bells(conn, conn.fd(), source, lines, first_on_lane);
                 first_on_lane = false;
             }
         }
     };
     if moved > 0 {
+        if !matches!(ended, RingSend::Done) {
+            source.store(&row.source.words); // the call may go on, with more messages
+        }
         count_ring(conn, row, moved);
         crate::give_back::sent(
             conn,

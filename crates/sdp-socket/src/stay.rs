@@ -120,9 +120,9 @@ impl Stay {
         compiler_fence(SeqCst);
     }
 
-    /// The call is about to sleep: its connection stays open until it returns. False when the number was
-    /// closed before, and nobody kept the socket.
-    pub(crate) fn hold(self: Pin<&Self>, conn: &Pinned) -> bool {
+    /// The call is about to sleep: its connection stays open until it returns. The number to sleep on; none when
+    /// the call's was closed before, and nobody kept the socket.
+    pub(crate) fn hold(self: Pin<&Self>, conn: &Pinned) -> Option<i32> {
         self.begin();
         if let Some((held, _)) = self.on
             && !self.holds.load(Relaxed)
@@ -132,7 +132,7 @@ impl Stay {
             held.hold();
             self.holds.store(true, Relaxed);
         }
-        conn.is_open()
+        conn.open_fd()
     }
 
     /// While one exists the call counts as spinning.
@@ -160,7 +160,8 @@ impl Stay {
         }
     }
 
-    /// The call is about to take the turn ([`Conn::take_turn`]), or to ask for it ([`Conn::want_turn`]).
+    /// The call is about to take the turn ([`crate::turn::Turn::take`]), or to ask for it
+    /// ([`crate::turn::Turn::want`]).
     pub(crate) fn has_turn(self: Pin<&Self>) {
         self.begin();
         self.turn.store(tls::thread_id() as u32, Relaxed);
@@ -173,7 +174,7 @@ impl Stay {
         let thread = self.turn.load(Relaxed);
         if thread != 0 {
             self.turn.store(0, Relaxed);
-            if conn.give_up_turn(thread) {
+            if conn.turn.give_up(thread) {
                 process::ring_own(conn.index());
             }
         }

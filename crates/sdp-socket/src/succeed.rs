@@ -139,6 +139,15 @@ fn rebuild_source(
         return Err(Broken);
     }
     let (tail, _) = walk.cursors();
+    // The dead user looked at the consumer's head for this message, and had not written that down either.
+    let seen = head;
+    let head = lines.consumer.head.load(Ordering::Acquire);
+    if head & MISALIGNED != 0
+        || head.wrapping_sub(seen).cast_signed() < 0
+        || tail.wrapping_sub(head) > u64::from(segment.ring_bytes())
+    {
+        return Err(Broken);
+    }
 
     let mut lane = if bits & SDP_BIT != 0 { Lane::Sdp } else { Lane::Kernel };
     let mut switches = bits as u32;
@@ -173,12 +182,7 @@ fn rebuild_source(
         lines.log.carrier_sent.store(carrier_sent, Ordering::Release);
     }
     lines.log.lane.store(u32::from(lane == Lane::Sdp), Ordering::Relaxed);
-    // What was published may be in room that the dead user saw freed, and did not write down.
-    let mut tx = ShmTx::new(segment, half, tail, head);
-    if tx.refresh().is_err() || tail.wrapping_sub(tx.cursors().1) > u64::from(segment.ring_bytes())
-    {
-        return Err(Broken);
-    }
+    let tx = ShmTx::new(segment, half, tail, head);
     SourceState { lane, switches, carrier_sent, tx, engine }.store(words);
     Ok(())
 }

@@ -148,12 +148,13 @@ impl Pinned {
     /// half's lock the number stays what it is.
     #[inline]
     pub(crate) fn fd(&self) -> i32 {
-        if self.is_current() { self.fd } else { self.conn.kept().unwrap_or(-1) }
+        self.open_fd().unwrap_or(-1)
     }
 
-    /// Whether [`Pinned::fd`] names the connection.
-    pub(crate) fn is_open(&self) -> bool {
-        self.is_current() || self.conn.kept().is_some()
+    /// [`Pinned::fd`], if it names the connection.
+    #[inline]
+    pub(crate) fn open_fd(&self) -> Option<i32> {
+        if self.is_current() { Some(self.fd) } else { self.conn.kept() }
     }
 
     /// Whether the descriptor still names the connection: to be asked after every sleep, before the

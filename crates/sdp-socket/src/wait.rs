@@ -136,17 +136,9 @@ pub(crate) fn for_bytes(conn: &Pinned, stay: Pin<&Stay>, until: Option<u64>, mar
     let Some((segment, head, followed)) = news(conn) else { return Woken::Look };
     let nap = give_back::before_sleep();
     let lines = segment.half(conn.half_index(Half::Receive));
-    let mut wait_set = WaitSet::NONE;
-    let mut bell = None;
     // Also on the kernel lane: the bell of a lane switch may be eaten by a thread that polls.
     let mode = mode(conn, conn.idle_wakes.load(Ordering::Relaxed) < IDLE_WAKES);
-    stay.begin();
-    if mode == Mode::Bell {
-        let _section = section::Guard::enter();
-        wait_set = WaitSet::take();
-        bell = if wait_set.exists() { process::bell() } else { None };
-        fall_asleep(stay, bell, &wait_set);
-    }
+    let (wait_set, bell) = take_wait_set(stay, mode);
     let mode = if wait_set.exists() { Mode::Bell } else { Mode::Carrier };
     arm::arm(&lines.receive_arm.word, mode);
     if is_news(lines, head, followed) {
@@ -183,6 +175,20 @@ pub(crate) fn let_ringers_count() {
         // SAFETY: no arguments.
         let _ = unsafe { sdp_sys::sys!(libc::SYS_sched_yield) };
     });
+}
+
+/// What a call sleeps on beside its carrier: a wait set and the bell that it counts as a sleeper of, if it wants
+/// to be woken by that and there are any.
+fn take_wait_set(stay: Pin<&Stay>, mode: Mode) -> (WaitSet, Option<Bell>) {
+    stay.begin();
+    if mode != Mode::Bell {
+        return (WaitSet::NONE, None);
+    }
+    let _section = section::Guard::enter();
+    let wait_set = WaitSet::take();
+    let bell = if wait_set.exists() { process::bell() } else { None };
+    fall_asleep(stay, bell, &wait_set);
+    (wait_set, bell)
 }
 
 /// Counts the calling thread among the sleepers of the process's bell, in a section with what precedes.
@@ -224,14 +230,7 @@ pub(crate) fn for_room(conn: &Pinned, stay: Pin<&Stay>, until: Option<u64>, mark
     let mode = mode(conn, true);
     // Without an eventfd nobody can wake a waiter for room: a carrier byte would be data for the
     // peer to send, which it may not do for us. Such waiters look again every millisecond.
-    let (mut wait_set, mut bell) = (WaitSet::NONE, None);
-    stay.begin();
-    if mode == Mode::Bell {
-        let _section = section::Guard::enter();
-        wait_set = WaitSet::take();
-        bell = if wait_set.exists() { process::bell() } else { None };
-        fall_asleep(stay, bell, &wait_set);
-    }
+    let (wait_set, bell) = take_wait_set(stay, mode);
     if bell.is_some() {
         arm::arm(&lines.space_arm.word, Mode::Bell);
         if has_room() {
@@ -290,12 +289,12 @@ pub(crate) fn for_turn(
     rival: &mut Option<(Rival, u64)>,
 ) -> Woken {
     let thread = tls::thread_id() as u32;
-    let holder = || conn.turn_of(|| thread);
+    let holder = || conn.turn.of_another(|| thread);
     let Some(before) = holder() else { return Woken::Look };
     // Nobody's message goes on here, and the kernel would not let anybody sleep.
     let over = libc::POLLHUP | libc::POLLERR;
     if crate::carrier::readiness(conn.fd(), 0) & over != 0 {
-        conn.end_turn(before);
+        conn.turn.end(before);
         return Woken::Look;
     }
     let seen = Rival::now(conn, before);
@@ -308,14 +307,8 @@ pub(crate) fn for_turn(
         }
     };
     stay.has_turn();
-    conn.want_turn(thread);
-    let (wait_set, bell) = {
-        let _section = section::Guard::enter();
-        let wait_set = WaitSet::take();
-        let bell = if wait_set.exists() { process::bell() } else { None };
-        fall_asleep(stay, bell, &wait_set);
-        (wait_set, bell)
-    };
+    conn.turn.want(thread);
+    let (wait_set, bell) = take_wait_set(stay, Mode::Bell);
     let nap = if bell.is_some() { BOUNDED_SLEEP_NS } else { MORE_SLEEP_NS };
     let woken = match holder() {
         Some(_) => {
@@ -338,7 +331,7 @@ pub(crate) fn for_turn(
         && holder() == Some(before)
         && rival.as_ref().is_some_and(|(known, _)| *known == Rival::now(conn, before))
         && could_go_on()
-        && conn.end_turn(before)
+        && conn.turn.end(before)
     {
         process::ring_own(conn.index()); // it may be another one's now
     }
@@ -469,13 +462,10 @@ fn sleep_beside(
     nap: Option<u64>,
     mark: Mark,
 ) -> (Woken, bool) {
-    if !stay.hold(conn) {
-        return (Woken::Closed, false);
-    }
-    let mut fds = [
-        pollfd { fd: conn.fd(), events, revents: 0 },
-        pollfd { fd: other, events: libc::POLLIN, revents: 0 },
-    ];
+    // Asked for once: one that is gone a moment later is no reason to sleep on none.
+    let Some(fd) = stay.hold(conn) else { return (Woken::Closed, false) };
+    let mut fds =
+        [pollfd { fd, events, revents: 0 }, pollfd { fd: other, events: libc::POLLIN, revents: 0 }];
     let timeout = match until {
         None => None,
         Some(until) => {
@@ -502,7 +492,7 @@ fn sleep_beside(
         return (Woken::Closed, false); // the call is the kernel's now, and nothing of ours is
     }
     let is_other_ready = fds[1].revents != 0;
-    if !conn.is_open() {
+    if conn.open_fd().is_none() {
         return (Woken::Closed, is_other_ready);
     }
     let woken = match n {

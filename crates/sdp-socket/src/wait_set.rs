@@ -86,7 +86,7 @@ impl WaitSet {
 
     /// Takes the rings off that have come so far.
     pub(crate) fn clear(&self) {
-        if self.raw < 0 {
+        if self.raw < 0 || process::is_retired() {
             return;
         }
         let mut event = libc::epoll_event { events: 0, u64: 0 };
@@ -103,7 +103,7 @@ pub(crate) fn generation() -> u32 {
 impl Drop for WaitSet {
     fn drop(&mut self) {
         // A number that is not hidden any more was taken over by the program while we slept.
-        if self.raw < 0 || table::entry(self.raw) != Some(Entry::Hidden) {
+        if self.raw < 0 || table::entry(self.raw) != Some(Entry::Hidden) || process::is_retired() {
             return;
         }
         if self.bells == BELLS.load(Ordering::Acquire) {

@@ -47,6 +47,13 @@ pub(crate) fn put(word: &AtomicU64, value: u64) {
     word.store(value, Ordering::Relaxed);
 }
 
+/// Stores a word whose turn among its neighbours does not matter.
+#[inline(always)]
+pub(crate) fn set(word: &AtomicU64, value: u64) {
+    step();
+    word.store(value, Ordering::Relaxed);
+}
+
 /// [`CURRENT`]: the message at `head` that was read in part, its length and the part delivered (0, 0: none),
 /// and the low half of the head. Messages are shorter than 64 KiB.
 #[inline(always)]

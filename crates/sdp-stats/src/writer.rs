@@ -360,22 +360,24 @@ impl Page {
         let new = VERDICT_TCP + u32::from(reason.code());
         let is_new = verdict.0.compare_exchange(VERDICT_NEW, new, Relaxed, Relaxed).is_ok();
         if is_new {
-            self.count_end(verdict, 1);
+            self.count_end(new, 1); // whoever changed the word since has taken away what is added here
         }
         is_new
     }
 
     /// An end that was counted in `host` is counted here from now on.
     pub fn adopt_end(&self, host: &Self, verdict: Verdict<'_>) {
-        host.count_end(verdict, -1);
-        self.count_end(verdict, 1);
+        // Read once: a relative may change it meanwhile, and what goes from the one page must come to the other.
+        let counted = verdict.raw();
+        host.count_end(counted, -1);
+        self.count_end(counted, 1);
     }
 
-    /// `n` more ends of this verdict, which is not the one of an SDP lane.
-    fn count_end(&self, verdict: Verdict<'_>, n: i64) {
+    /// `n` more ends that have been seen, with the reason that the raw verdict gives, if any.
+    fn count_end(&self, verdict: u32, n: i64) {
         self.totals.seen.fetch_add(n, Relaxed);
-        if let Some(reason) = verdict.reason() {
-            self.add_reason(VERDICT_TCP + u32::from(reason.code()), n);
+        if verdict >= VERDICT_TCP {
+            self.add_reason(verdict, n);
         }
     }
 

@@ -138,7 +138,7 @@ impl Search {
 
 /// Calls `each` with every entry of a directory of /proc until it says something else than no. `None`: there
 /// is no such directory. The path and the names are NUL-terminated.
-fn each_entry(path: &[u8], each: &mut dyn FnMut(i32, &[u8]) -> Held) -> Option<Held> {
+pub(crate) fn each_entry(path: &[u8], each: &mut dyn FnMut(i32, &[u8]) -> Held) -> Option<Held> {
     let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
     // SAFETY: the path is NUL-terminated and outlives the call.
     let opened = unsafe { sys!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags) };

@@ -23,6 +23,7 @@ pub mod procfs;
 pub mod raw;
 pub mod section;
 pub mod stat;
+pub mod threads;
 pub mod time;
 pub mod tls;
 pub mod unix;

@@ -8,46 +8,16 @@
  *
  * Prints {"fine": true} or says on standard error what was wrong.
  */
-#define _GNU_SOURCE
-#include <arpa/inet.h>
-#include <errno.h>
+#include "base.h"
+
 #include <linux/filter.h>
 #include <linux/seccomp.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/time.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
-
-#define check(ok)                                                                       \
-    do {                                                                                \
-        if (!(ok)) {                                                                    \
-            fprintf(stderr, "line %d: %s (errno %d)\n", __LINE__, #ok, errno);          \
-            exit(1);                                                                    \
-        }                                                                               \
-    } while (0)
 
 static int sock, other;
-
-static void nap(int ms)
-{
-    struct timespec left = {ms / 1000, ms % 1000 * 1000000L};
-
-    while (nanosleep(&left, &left) < 0 && errno == EINTR) {
-    }
-}
 
 static void write_all(int fd, const void *from, size_t n)
 {
@@ -88,13 +58,8 @@ static size_t read_all(int fd, void *to, size_t n)
 /* Connects this process (`sock`) to a fork child, which runs `body` on its end. */
 static pid_t connect_to_child(void (*body)(int))
 {
-    struct sockaddr_in address = {.sin_family = AF_INET};
-    socklen_t len = sizeof address;
-    int hear = socket(AF_INET, SOCK_STREAM, 0), one = 1;
-
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    check(bind(hear, (struct sockaddr *)&address, len) == 0 && listen(hear, 1) == 0);
-    check(getsockname(hear, (struct sockaddr *)&address, &len) == 0);
+    struct sockaddr_in address;
+    int hear = loopback_listener(&address), one = 1;
     pid_t child = fork();
 
     check(child >= 0);
@@ -102,7 +67,7 @@ static pid_t connect_to_child(void (*body)(int))
         alarm(50);
         int fd = socket(AF_INET, SOCK_STREAM, 0);
 
-        check(connect(fd, (struct sockaddr *)&address, len) == 0);
+        check(connect(fd, (struct sockaddr *)&address, sizeof address) == 0);
         close(hear);
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
         body(fd);
@@ -189,7 +154,7 @@ static void drain(int fd)
     for (;;) {
         struct pollfd entry = {fd, POLLIN, 0};
 
-        nap(400);
+        nap_us(400000);
         while (poll(&entry, 1, 100) > 0) {
             ssize_t n = recv(fd, room, sizeof room, 0);
 
@@ -218,7 +183,7 @@ static void cancel(void)
         void *result;
 
         check(pthread_create(&thread, NULL, blocked, NULL) == 0);
-        nap(is_send ? 100 : 20);
+        nap_us(is_send ? 100000 : 20000);
         check(pthread_cancel(thread) == 0);
         check(pthread_join(thread, &result) == 0);
         check(result == PTHREAD_CANCELED);
@@ -300,7 +265,7 @@ static void signals(void)
             record.rest[0] = 'e';
         }
         if (i % 1000 == 0) {
-            nap(2);
+            nap_us(2000);
         }
         ssize_t sent;
         while ((sent = send(sock, &record, sizeof record, MSG_NOSIGNAL)) < 0 && errno == EINTR) {
@@ -338,7 +303,7 @@ static void confined(int fd)
         check(read_all(fd, room, 100) == 100);
         write_all(fd, room, 100);
     }
-    nap(100);
+    nap_us(100000);
     check(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
     if (strcmp(filter_kind, "strict") == 0) {
         check(prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT) == 0);
@@ -366,7 +331,7 @@ static void seccomp(void)
         out[i] = i * 7 % 251;
     }
     write_all(sock, out, sizeof out);
-    nap(300);
+    nap_us(300000);
     for (int i = 0; i < 20; i++) {
         check(read_all(sock, back, sizeof back) == sizeof back);
         check(memcmp(out, back, sizeof out) == 0);

@@ -3,33 +3,11 @@
  * The child is told over a socket pair and answers when it is done, so that nothing waits for time.
  * Payload is a pattern of its position, each way its own, so that every byte is checked.
  */
-#define _GNU_SOURCE
-#include <arpa/inet.h>
-#include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <poll.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
+#include "base.h"
 
-#define check(ok)                                                                       \
-    do {                                                                                \
-        if (!(ok)) {                                                                    \
-            fprintf(stderr, "line %d: %s (errno %d)\n", __LINE__, #ok, errno);          \
-            exit(1);                                                                    \
-        }                                                                               \
-    } while (0)
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdatomic.h>
 
 #define LIMIT_S 50
 
@@ -41,14 +19,6 @@ static int line;
 static int small;
 /* Positions of what each end has sent. */
 static long ours, theirs;
-
-static inline void nap_us(long us)
-{
-    struct timespec left = {us / 1000000, us % 1000000 * 1000};
-
-    while (nanosleep(&left, &left) < 0 && errno == EINTR) {
-    }
-}
 
 static inline char pattern(long at)
 {
@@ -265,14 +235,10 @@ static inline void ping(int rounds)
 /* A fresh connection to a fresh child, on its lanes if it may have any. */
 static inline void connect_to_child(void)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET};
-    socklen_t len = sizeof address;
-    int hear = socket(AF_INET, SOCK_STREAM, 0), one = 1, lines[2];
+    struct sockaddr_in address;
+    int hear = loopback_listener(&address), one = 1, lines[2];
 
     ours = theirs = 0;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    check(bind(hear, (struct sockaddr *)&address, len) == 0 && listen(hear, 1) == 0);
-    check(getsockname(hear, (struct sockaddr *)&address, &len) == 0);
     check(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, lines) == 0);
     fflush(stdout);
     child = fork();
@@ -284,7 +250,7 @@ static inline void connect_to_child(void)
         if (small) {
             check(setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small) == 0);
         }
-        check(connect(fd, (struct sockaddr *)&address, len) == 0);
+        check(connect(fd, (struct sockaddr *)&address, sizeof address) == 0);
         close(hear);
         close(lines[0]);
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);

@@ -9,6 +9,7 @@ import signal
 import socket
 import struct
 import sys
+import threading
 import time
 
 WARM_ROUNDS = 40
@@ -84,6 +85,22 @@ def exactly(sock, n):
         parts.append(data)
         n -= len(data)
     return b"".join(parts)
+
+
+def echo(sock):
+    """Sends back what it gets until the end."""
+    while data := sock.recv(65536):
+        sock.sendall(data)
+
+
+def bulk(sock, n, seed=None):
+    """`n` bytes to a peer that sends as many, both ways at once; whether they came back."""
+    text = stream(n if seed is None else seed, n)
+    thread = threading.Thread(target=sock.sendall, args=(text,))
+    thread.start()
+    fine = exactly(sock, n) == text
+    thread.join()
+    return fine
 
 
 def warm_up(sock, first, rounds=WARM_ROUNDS):

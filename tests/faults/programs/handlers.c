@@ -49,43 +49,42 @@ static void every_us(long us)
 static volatile long by_handler, limit, checksum;
 static volatile int runs;
 
-static void receives(int signum)
+/* Some of what is left of a direction, up to the limit. */
+static void moves(int is_send)
 {
     static char room[4096];
     int saved = errno;
-    long want = limit - theirs;
+    long *at = is_send ? &ours : &theirs, want = limit - *at;
     ssize_t n;
 
-    (void)signum;
     if (want > 0) {
-        n = recv(sock, room, want < (long)sizeof room ? want : (long)sizeof room, MSG_DONTWAIT);
+        want = want < (long)sizeof room ? want : (long)sizeof room;
+        if (is_send) {
+            fill(room, *at, want);
+            n = send(sock, room, want, MSG_DONTWAIT | MSG_NOSIGNAL);
+        } else {
+            n = recv(sock, room, want, MSG_DONTWAIT);
+        }
         check(n > 0 || (n < 0 && errno == EAGAIN));
         if (n > 0) {
-            check(is_pattern(room, theirs, n));
-            theirs += n;
+            check(is_send || is_pattern(room, *at, n));
+            *at += n;
         }
     }
     runs++;
     errno = saved;
 }
 
+static void receives(int signum)
+{
+    (void)signum;
+    moves(0);
+}
+
 static void sends(int signum)
 {
-    static char room[4096];
-    int saved = errno;
-    long want = limit - ours;
-    ssize_t n;
-
     (void)signum;
-    if (want > 0) {
-        want = want < (long)sizeof room ? want : (long)sizeof room;
-        fill(room, ours, want);
-        n = send(sock, room, want, MSG_DONTWAIT | MSG_NOSIGNAL);
-        check(n > 0 || (n < 0 && errno == EAGAIN));
-        ours += n > 0 ? n : 0;
-    }
-    runs++;
-    errno = saved;
+    moves(1);
 }
 
 static void reenter(void)

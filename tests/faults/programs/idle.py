@@ -7,7 +7,6 @@ import resource
 import select
 import signal
 import socket
-import threading
 import time
 
 import ends
@@ -50,11 +49,7 @@ def small(sock, i, first):
 
 def bulk(sock, i):
     """As much as goes round the ring several times, both ways at once."""
-    text = ends.stream(i, BULK_BYTES)
-    thread = threading.Thread(target=sock.sendall, args=(text,))
-    thread.start()
-    assert exactly(sock, BULK_BYTES) == text
-    thread.join()
+    assert ends.bulk(sock, BULK_BYTES, i)
 
 
 def wait_visibly(socks, how, milliseconds):

@@ -12,7 +12,7 @@ import threading
 import time
 
 import ends
-from ends import drain, exactly, main, pair
+from ends import drain, echo, exactly, main, pair
 
 # Clients that a server with few descriptors serves.
 SERVED = 5
@@ -20,20 +20,9 @@ TABLE = {}
 scenario = functools.partial(ends.scenario, TABLE)
 
 
-def echo(sock):
-    """Sends back what it gets until the end."""
-    while data := sock.recv(65536):
-        sock.sendall(data)
-
-
-def bulk(sock, n=300_000):
+def bulk(sock):
     """A bulk echo round trip."""
-    text = ends.stream(n, n)
-    thread = threading.Thread(target=sock.sendall, args=(text,))
-    thread.start()
-    fine = exactly(sock, n) == text
-    thread.join()
-    return fine
+    return ends.bulk(sock, 300_000)
 
 
 def finish(sock, child):

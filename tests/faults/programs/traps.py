@@ -14,7 +14,7 @@ import sys
 import termios
 
 import ends
-from ends import exactly, main, pair, reap
+from ends import echo, exactly, main, pair, reap
 
 TABLE = {}
 scenario = functools.partial(ends.scenario, TABLE)
@@ -24,12 +24,6 @@ PATIENCE_S = 40
 def libc_itself():
     """libc's own functions: what a program calls that the library does not see."""
     return ctypes.CDLL("libc.so.6", use_errno=True)
-
-
-def echo(sock):
-    """Sends back what comes, until the end."""
-    while data := sock.recv(65536):
-        sock.sendall(data)
 
 
 def ask(sock, rounds):

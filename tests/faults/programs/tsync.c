@@ -24,7 +24,7 @@ static atomic_long rounds;
 
 /* What this program asks for from then on: its calls, and what libc needs to end threads and process. */
 static const int ALLOWED[] = {
-    SYS_recvfrom, SYS_sendto, SYS_poll, SYS_ppoll, SYS_epoll_wait, SYS_epoll_pwait, SYS_futex, SYS_exit, SYS_exit_group,
+    SYS_recvfrom, SYS_sendto, SYS_poll, SYS_epoll_wait, SYS_futex, SYS_exit, SYS_exit_group,
     SYS_clock_nanosleep, SYS_madvise, SYS_munmap, SYS_mmap, SYS_mprotect, SYS_rt_sigprocmask, SYS_write, SYS_wait4,
     SYS_fstat, SYS_newfstatat, SYS_shutdown, SYS_close, SYS_brk, SYS_set_robust_list, SYS_rseq,
 };

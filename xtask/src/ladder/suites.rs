@@ -107,7 +107,7 @@ pub(super) const SUITES: &[Suite] = &[
     quick(app(
         "tools",
         "sdp and sdpnetstat, rule file, log and environment, against the real library",
-        "tests/tools/test_tools.py",
+        "tests/tools",
         &[],
         200,
     )),
@@ -264,7 +264,7 @@ pub(super) const SUITES: &[Suite] = &[
         "peers that die, descriptors that change hands, forged memory, limits, hostile users",
         "tests/faults",
         &["cc"],
-        700,
+        900,
     ),
     app(
         "runtimes",

@@ -1,0 +1,572 @@
+//! A model of calls that sleep on a connection while its numbers are closed: `Pinned`, `Stay::hold`,
+//! `lifecycle::closing` and `left`, and the tear-down of the slot.
+//!
+//! The word of holds and what is kept is the real one; table, descriptors, pins, the half's locks and the
+//! order of calls are the model's, one atomic operation or system call a step. Promises: the connection ends
+//! once, when what goes before an end was done with an open number; not while a call sleeps that holds it; a
+//! call that was asleep when the close of its number began finds a number when it wakes; under a half's lock a number is what
+//! it was, and the row is the connection's; nobody uses a slot that was torn down; and what was kept is
+//! closed, once.
+
+use core::sync::atomic::Ordering;
+use std::{format, string::String, vec, vec::Vec};
+
+use sdp_model::{Model, Size, Step, fails, holds, size};
+
+use super::{Keeper, Kept};
+
+/// Which rule is broken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Twin {
+    /// None.
+    Faithful,
+    /// A close keeps nothing before the number leaves the table.
+    KeepsLate,
+    /// It does not look again after that for calls that have fallen asleep.
+    KeepsOnce,
+    /// A close does not wait for those who use the number.
+    ClosesAtOnce,
+    /// Nor does who closes what was kept.
+    ClosesKeptAtOnce,
+    /// The row is given back when the connection ends, not when nobody uses it any more.
+    LetsGoEarly,
+    /// It does not pin the connection.
+    Unpinned,
+    /// Who leaves takes what is kept, looks whether somebody holds, and puts it back then.
+    PutsBack,
+    /// Who leaves last ends what was put off, whoever has what was kept.
+    EndsWithNothing,
+    /// That the end was put off is said elsewhere than with what is kept.
+    SaysSoElsewhere,
+    /// A close that puts the end off relies on what was kept before.
+    RefersToNothing,
+    /// Who takes what was kept ends the connection, put off or not.
+    EndsAnyway,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Life {
+    Live,
+    /// Of twins that put the end off by this.
+    Kept,
+    Closing,
+    Torn,
+}
+
+/// Where a call or a close is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum At {
+    // A call.
+    Load,
+    Pins,
+    LooksAgain,
+    Locks,
+    AsksTable,
+    AsksKeeper,
+    Uses(i32),
+    Holds,
+    HoldsAndAsksTable,
+    HoldsAndAsksKeeper,
+    Asleep,
+    WokenAsksTable,
+    WokenAsksKeeper,
+    Leaves,
+    // A close.
+    Begins,
+    /// Looks whether something is kept, duplicates, stores: before and after the number leaves the table, and
+    /// when the end is put off.
+    Keeps(u8),
+    Duplicates(u8),
+    Stores(u8, i32),
+    Removes,
+    LooksForHolders,
+    LooksForUse,
+    WaitsFor(u8, bool),
+    PinsToo(bool),
+    Unrefers(bool),
+    LooksWhetherNow,
+    PutsOff,
+    PutsOffWith(i32),
+    LooksWhatIsKept,
+    MayEnd,
+    ClosesNumber,
+    // Both.
+    Takes,
+    TakesAtOnce,
+    TakenLooks(Option<Kept>, bool),
+    TakenMayEnd(Option<Kept>),
+    Settles(Option<Kept>, bool),
+    Ends(Option<Kept>),
+    LooksAtPins(Option<Kept>),
+    TearsDown(Option<Kept>),
+    AwaitsUsers(Option<Kept>, u8),
+    ClosesKept(Option<Kept>),
+    Unpins,
+    UnpinnedLooks,
+    UnpinnedLooksAtPins,
+    UnpinnedTearsDown,
+    Done,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Thread {
+    at: At,
+    /// The number of the call, or that is closed.
+    fd: usize,
+    half: usize,
+    holds: bool,
+    promised: bool,
+    sleeps: u8,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct S {
+    keeper: u64,
+    life: Life,
+    refs: u8,
+    pins: [u8; 2],
+    locks: [bool; 2],
+    /// By number: in the table, and open in the kernel.
+    table: Vec<bool>,
+    open: Vec<bool>,
+    /// Hidden duplicates.
+    hidden: Vec<bool>,
+    settled: u8,
+    ended: u8,
+    threads: Vec<Thread>,
+}
+
+struct Closing {
+    twin: Twin,
+    /// The number of each call.
+    calls: Vec<usize>,
+    numbers: usize,
+    sleeps: u8,
+    keeper: Keeper,
+}
+
+/// Hidden numbers begin here.
+const HIDDEN: i32 = 100;
+
+impl Closing {
+    fn new(twin: Twin, calls: &[usize], numbers: usize, sleeps: u8) -> Self {
+        Self { twin, calls: calls.to_vec(), numbers, sleeps, keeper: Keeper::new() }
+    }
+
+    fn is_open(s: &S, fd: i32) -> bool {
+        match usize::try_from(fd - HIDDEN) {
+            Ok(hidden) => s.hidden[hidden],
+            Err(_) => s.open[fd as usize],
+        }
+    }
+
+    fn says_so_elsewhere(&self) -> bool {
+        matches!(self.twin, Twin::SaysSoElsewhere | Twin::PutsBack | Twin::EndsWithNothing)
+    }
+
+    fn kept(&self) -> Option<i32> {
+        self.keeper.kept().and_then(Kept::number)
+    }
+
+    fn close_hidden(s: &mut S, fd: i32) -> Result<(), String> {
+        let open = &mut s.hidden[(fd - HIDDEN) as usize];
+        if core::mem::replace(open, false) { Ok(()) } else { Err("closed twice".into()) }
+    }
+
+    /// After a keep.
+    fn kept_at(place: u8) -> At {
+        match place {
+            0 => At::Removes,
+            1 => At::LooksForUse,
+            _ => At::LooksWhatIsKept,
+        }
+    }
+
+    #[allow(clippy::too_many_lines)]
+    fn step(&self, before: &S, n: usize) -> Option<Result<S, String>> {
+        let mut s = before.clone();
+        self.keeper.0.store(s.keeper, Ordering::Relaxed);
+        let Thread { at, fd, half, holds, promised, .. } = s.threads[n].clone();
+        let is_call = n < self.calls.len();
+        let failed = |what: &str| Some(Err(format!("thread {}: {what}", n + 1)));
+        s.threads[n].at = match at {
+            At::Load if s.table[fd] => At::Pins,
+            At::Load => At::Done,
+            At::Pins => {
+                s.pins[half] += 1;
+                At::LooksAgain
+            }
+            At::LooksAgain if s.table[fd] => At::Locks,
+            At::LooksAgain => At::Unpins,
+            At::Locks if s.locks[half] => return None,
+            At::Locks if s.ended != 0 && self.twin == Twin::LetsGoEarly => {
+                return failed("uses a row that is another connection's");
+            }
+            At::Locks => {
+                s.locks[half] = true;
+                At::AsksTable
+            }
+            At::AsksTable if s.table[fd] => At::Uses(fd as i32),
+            At::AsksTable => At::AsksKeeper,
+            At::AsksKeeper => match self.kept() {
+                Some(raw) => At::Uses(raw),
+                None if promised => return failed("a call that slept has no number to go on with"),
+                None => {
+                    s.locks[half] = false;
+                    At::Leaves
+                }
+            },
+            At::Uses(fd) => {
+                if !Self::is_open(&s, fd) {
+                    return failed("the number means something else by now");
+                }
+                s.locks[half] = false;
+                if s.threads[n].sleeps == 0 { At::Leaves } else { At::Holds }
+            }
+            At::Holds => {
+                if !holds {
+                    self.keeper.hold();
+                    s.threads[n].holds = true;
+                }
+                At::HoldsAndAsksTable
+            }
+            At::HoldsAndAsksTable if s.table[fd] => At::Asleep,
+            At::HoldsAndAsksTable => At::HoldsAndAsksKeeper,
+            At::HoldsAndAsksKeeper if self.kept().is_some() => At::Asleep,
+            At::HoldsAndAsksKeeper => At::Leaves,
+            At::Asleep => {
+                s.threads[n].sleeps -= 1;
+                At::WokenAsksTable
+            }
+            At::WokenAsksTable if s.table[fd] => At::Locks,
+            At::WokenAsksTable => At::WokenAsksKeeper,
+            At::WokenAsksKeeper if self.kept().is_some() => At::Locks,
+            At::WokenAsksKeeper if promised => return failed("a call that slept finds it closed"),
+            At::WokenAsksKeeper => At::Leaves,
+            At::Leaves => {
+                s.threads[n].promised = false;
+                s.threads[n].holds = false;
+                let was_last = holds && self.keeper.leave();
+                let tries = was_last || holds && self.twin == Twin::EndsWithNothing;
+                if tries { At::Takes } else { At::Unpins }
+            }
+            At::Begins => {
+                let asleep = |thread: &&mut Thread| {
+                    thread.at == At::Asleep && thread.holds && thread.fd == fd
+                };
+                s.threads.iter_mut().filter(asleep).for_each(|thread| thread.promised = true);
+                let keeps = self.keeper.is_held() && self.twin != Twin::KeepsLate;
+                if keeps { At::Keeps(0) } else { At::Removes }
+            }
+            At::Keeps(place) if self.keeper.kept().is_some() => Self::kept_at(place),
+            At::Keeps(place) => At::Duplicates(place),
+            At::Duplicates(place) => {
+                if !s.open[fd] {
+                    return failed("keeps a number that is closed");
+                }
+                s.hidden.push(true);
+                At::Stores(place, HIDDEN + s.hidden.len() as i32 - 1)
+            }
+            At::Stores(place, raw) => {
+                if !self.keeper.keep(raw)
+                    && let Err(what) = Self::close_hidden(&mut s, raw)
+                {
+                    return failed(&what);
+                }
+                Self::kept_at(place)
+            }
+            At::Removes => {
+                s.table[fd] = false;
+                At::LooksForHolders
+            }
+            At::LooksForHolders => {
+                let keeps = self.keeper.is_held() && self.twin != Twin::KeepsOnce;
+                if keeps { At::Keeps(1) } else { At::LooksForUse }
+            }
+            At::LooksForUse => {
+                let is_kept = self.keeper.is_in_use();
+                let waits = is_kept || s.pins != [0; 2];
+                if waits && self.twin != Twin::ClosesAtOnce {
+                    At::WaitsFor(0, is_kept)
+                } else {
+                    At::PinsToo(is_kept)
+                }
+            }
+            At::WaitsFor(half, _) if s.locks[usize::from(half)] => return None,
+            At::WaitsFor(0, is_kept) => At::WaitsFor(1, is_kept),
+            At::WaitsFor(_, is_kept) => At::PinsToo(is_kept),
+            At::PinsToo(is_kept) => {
+                s.pins[1] += u8::from(self.twin != Twin::Unpinned);
+                At::Unrefers(is_kept)
+            }
+            At::Unrefers(is_kept) => {
+                s.refs -= 1;
+                match (s.refs, is_kept) {
+                    (0, _) => At::LooksWhetherNow,
+                    (_, true) => At::Takes,
+                    (_, false) => At::Unpins,
+                }
+            }
+            At::LooksWhetherNow if !self.keeper.is_in_use() => At::Settles(None, true),
+            At::LooksWhetherNow => At::PutsOff,
+            At::PutsOff if self.says_so_elsewhere() => {
+                s.life = Life::Kept;
+                At::Keeps(2)
+            }
+            At::PutsOff if self.keeper.put_end_off() || self.twin == Twin::RefersToNothing => {
+                At::Takes
+            }
+            At::PutsOff => {
+                s.hidden.push(true);
+                At::PutsOffWith(HIDDEN + s.hidden.len() as i32 - 1)
+            }
+            At::PutsOffWith(raw) => {
+                self.keeper.put_end_off_with(raw);
+                At::Takes
+            }
+            At::LooksWhatIsKept if self.keeper.kept().is_some() => At::Takes,
+            At::LooksWhatIsKept => At::MayEnd,
+            At::MayEnd if s.life == Life::Kept => {
+                s.life = Life::Live;
+                At::Settles(None, true)
+            }
+            At::MayEnd => At::Takes,
+            At::Takes if self.twin == Twin::PutsBack => {
+                if self.keeper.is_held() {
+                    At::Unpins
+                } else {
+                    At::TakesAtOnce
+                }
+            }
+            At::TakesAtOnce => {
+                let kept = self.keeper.kept();
+                let calls = self.keeper.0.load(Ordering::Relaxed) & u64::from(u32::MAX);
+                self.keeper.0.store(calls, Ordering::Relaxed);
+                let ends = s.life == Life::Kept;
+                if ends {
+                    s.life = Life::Live;
+                }
+                At::TakenLooks(kept, ends)
+            }
+            At::TakenLooks(kept, ends) if self.keeper.is_held() => {
+                if let Some(raw) = kept.and_then(Kept::number)
+                    && !self.keeper.keep(raw)
+                    && let Err(what) = Self::close_hidden(&mut s, raw)
+                {
+                    return failed(&what);
+                }
+                if ends {
+                    s.life = Life::Kept;
+                }
+                At::Takes
+            }
+            At::TakenLooks(kept, true) => At::Settles(kept, false),
+            At::TakenLooks(kept, false) => At::AwaitsUsers(kept, 0),
+            At::Takes => match self.keeper.take() {
+                Some(kept) => At::TakenMayEnd(Some(kept)),
+                None if self.twin == Twin::EndsWithNothing && !self.keeper.is_held() => {
+                    At::TakenMayEnd(None)
+                }
+                None => At::Unpins,
+            },
+            At::TakenMayEnd(kept) => {
+                let was_put_off = match self.says_so_elsewhere() {
+                    true => s.life == Life::Kept,
+                    false => kept.is_some_and(Kept::ends),
+                };
+                if was_put_off || self.twin == Twin::EndsAnyway {
+                    s.life = Life::Live;
+                    At::Settles(kept, false)
+                } else {
+                    At::AwaitsUsers(kept, 0)
+                }
+            }
+            At::Settles(kept, own) => {
+                let number = if own { Some(fd as i32) } else { kept.and_then(Kept::number) };
+                match number {
+                    Some(number) if !Self::is_open(&s, number) => {
+                        return failed("ends a connection with a number that is closed");
+                    }
+                    Some(_) => s.settled += 1,
+                    None => {}
+                }
+                At::Ends(kept)
+            }
+            At::Ends(kept) => {
+                s.ended += 1;
+                if s.ended != 1 || s.settled != 1 {
+                    return failed("ends it once more, or unsettled");
+                }
+                if s.refs != 0 {
+                    return failed("ends it while it has numbers");
+                }
+                if s.threads.iter().any(|thread| thread.at == At::Asleep) {
+                    return failed("ends it under a call that sleeps");
+                }
+                s.life = Life::Closing;
+                At::LooksAtPins(kept)
+            }
+            At::LooksAtPins(kept) if s.pins == [0; 2] => At::TearsDown(kept),
+            At::LooksAtPins(kept) => At::AwaitsUsers(kept, 0),
+            At::TearsDown(kept) => {
+                if s.life == Life::Closing {
+                    s.life = Life::Torn;
+                }
+                At::AwaitsUsers(kept, 0)
+            }
+            At::AwaitsUsers(kept, _) if kept.is_none() || self.twin == Twin::ClosesKeptAtOnce => {
+                At::ClosesKept(kept)
+            }
+            At::AwaitsUsers(_, half) if s.locks[usize::from(half)] => return None,
+            At::AwaitsUsers(kept, 0) => At::AwaitsUsers(kept, 1),
+            At::AwaitsUsers(kept, _) => At::ClosesKept(kept),
+            At::ClosesKept(kept) => {
+                if let Some(raw) = kept.and_then(Kept::number)
+                    && let Err(what) = Self::close_hidden(&mut s, raw)
+                {
+                    return failed(&what);
+                }
+                At::Unpins
+            }
+            At::Unpins if !is_call && self.twin == Twin::Unpinned => At::ClosesNumber,
+            At::Unpins => {
+                s.pins[half] -= 1;
+                match (s.pins[half], is_call) {
+                    (0, _) => At::UnpinnedLooks,
+                    (_, true) => At::Done,
+                    (_, false) => At::ClosesNumber,
+                }
+            }
+            At::UnpinnedLooks if s.life == Life::Closing => At::UnpinnedLooksAtPins,
+            At::UnpinnedLooksAtPins if s.pins == [0; 2] => At::UnpinnedTearsDown,
+            At::UnpinnedLooks | At::UnpinnedLooksAtPins | At::UnpinnedTearsDown => {
+                if at == At::UnpinnedTearsDown && s.life == Life::Closing {
+                    s.life = Life::Torn;
+                }
+                if is_call { At::Done } else { At::ClosesNumber }
+            }
+            At::ClosesNumber => {
+                s.open[fd] = false;
+                let sleeps = |t: &Thread| t.at == At::Asleep && t.fd == fd;
+                if self.kept().is_none() && s.threads.iter().any(sleeps) {
+                    return failed("leaves nothing to a call that sleeps");
+                }
+                At::Done
+            }
+            At::Done => return None,
+        };
+        s.keeper = self.keeper.0.load(Ordering::Relaxed);
+        Some(Ok(s))
+    }
+}
+
+impl Model for Closing {
+    type State = S;
+
+    fn start(&self) -> S {
+        let thread = |at, fd, half| Thread {
+            at,
+            fd,
+            half,
+            holds: false,
+            promised: false,
+            sleeps: self.sleeps,
+        };
+        let calls = self.calls.iter().enumerate().map(|(n, fd)| thread(At::Load, *fd, n % 2));
+        let closes = (0..self.numbers).map(|fd| thread(At::Begins, fd, 1));
+        S {
+            keeper: 0,
+            life: Life::Live,
+            refs: self.numbers as u8,
+            pins: [0; 2],
+            locks: [false; 2],
+            table: vec![true; self.numbers],
+            open: vec![true; self.numbers],
+            hidden: vec![],
+            settled: 0,
+            ended: 0,
+            threads: calls.chain(closes).collect(),
+        }
+    }
+
+    fn steps(&self, s: &S, to: &mut Vec<Step<S>>) {
+        let names = ["thread 1", "thread 2", "thread 3", "thread 4"];
+        for (n, name) in names.into_iter().enumerate().take(s.threads.len()) {
+            to.extend(self.step(s, n).map(|next| (name, next)));
+        }
+    }
+
+    fn check(&self, s: &S) -> Result<(), String> {
+        let uses = |thread: &&Thread| {
+            // A slot is never unmapped: looking at its words is harmless, going on from there is not.
+            !matches!(
+                thread.at,
+                At::Load
+                    | At::Pins
+                    | At::LooksAgain
+                    | At::Begins
+                    | At::AwaitsUsers(None, _)
+                    | At::ClosesKept(_)
+                    | At::TearsDown(_)
+                    | At::Unpins
+                    | At::UnpinnedLooks
+                    | At::UnpinnedLooksAtPins
+                    | At::UnpinnedTearsDown
+                    | At::ClosesNumber
+                    | At::Done
+            )
+        };
+        match s.threads.iter().find(uses) {
+            Some(thread) if s.life == Life::Torn => {
+                Err(format!("used after it was torn down, by {:?}", thread.at))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn may_rest(&self, s: &S) -> Result<(), String> {
+        let is_over = s.life == Life::Torn && s.ended == 1 && s.keeper == 0 && s.pins == [0; 2];
+        if !is_over || s.threads.iter().any(|thread| thread.at != At::Done) {
+            return Err("the connection never ends".into());
+        }
+        if s.hidden.contains(&true) { Err("what was kept stays open".into()) } else { Ok(()) }
+    }
+}
+
+const LIMIT: usize = 30_000_000;
+
+#[test]
+fn a_connection_ends_once_when_nobody_holds_it() {
+    let some: &[(&[usize], usize, u8)] = match size() {
+        Size::Unit => &[(&[0], 1, 1), (&[0], 2, 1)],
+        Size::Ci => &[(&[0, 0], 1, 1), (&[0], 2, 2)],
+        Size::Long => &[(&[0, 0], 1, 2), (&[0, 1], 2, 1)],
+    };
+    for (calls, numbers, sleeps) in some {
+        let model = Closing::new(Twin::Faithful, calls, *numbers, *sleeps);
+        let name = format!("kept, {} calls, {numbers} closes, {sleeps} sleeps", calls.len());
+        holds(&name, &model, LIMIT);
+    }
+}
+
+#[test]
+fn every_rule_is_needed() {
+    for twin in [Twin::KeepsLate, Twin::ClosesAtOnce, Twin::LetsGoEarly] {
+        fails(&format!("kept, {twin:?}"), &Closing::new(twin, &[0], 1, 1), LIMIT);
+    }
+    for twin in [Twin::KeepsOnce, Twin::Unpinned, Twin::EndsAnyway] {
+        fails(&format!("kept, {twin:?}"), &Closing::new(twin, &[0], 2, 1), LIMIT);
+    }
+    if size() == Size::Unit {
+        return; // two calls are seconds of a debug build
+    }
+    for twin in [
+        Twin::RefersToNothing,
+        Twin::SaysSoElsewhere,
+        Twin::PutsBack,
+        Twin::EndsWithNothing,
+        Twin::ClosesKeptAtOnce,
+    ] {
+        fails(&format!("kept, {twin:?}"), &Closing::new(twin, &[0, 0], 1, 1), LIMIT);
+    }
+}

@@ -1,0 +1,259 @@
+//! A model of a thread that drops the lanes (`consider`, `Conn::put_segment_aside`) and then earns new ones,
+//! while another thread makes calls, by the plain way and by the ordinary one.
+//!
+//! All of it is the model's, one atomic operation a step; both directions have drained before, which is
+//! asked under the halves' locks. Promises: a call that finds the connection attached finds a segment, and
+//! the words of the halves that it uses belong to the segment that it uses.
+
+use std::{format, string::String, vec::Vec};
+
+use sdp_model::{Model, Size, Step, fails, holds, size};
+
+use crate::conn::Stage;
+
+/// Which rule is broken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Twin {
+    /// None.
+    Faithful,
+    /// Does not look for other calls before it takes the segment away.
+    LooksAfterwards,
+    /// Does not look for them again when it has.
+    LooksBefore,
+    /// Takes the segment away and then leaves the stage in which others look for it.
+    LeavesTheStageLate,
+    /// A call asks for the stage before it pins the connection, and does not ask again.
+    PinsLate,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Renewer {
+    LeavesTheStage,
+    Looks,
+    TakesAway,
+    LooksAgain,
+    PutsBack,
+    ReturnsToTheStage,
+    PutsAside,
+    IsYoung,
+    Meets,
+    WritesWords,
+    Installs,
+    Attaches,
+    Done,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Call {
+    /// The plain way: asks for the stage, pins, asks for the segment, uses it.
+    AsksPlainly,
+    PinsPlainly,
+    TakesPlainly,
+    UsesPlainly(u8),
+    /// The ordinary way: pins, asks for the stage and for the segment, uses it.
+    Pins,
+    Asks,
+    Takes,
+    Uses(u8),
+    Unpins,
+    Done,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct S {
+    stage: u32,
+    /// Which segment is the connection's; 0 none.
+    segment: u8,
+    /// Which segment the words of the halves belong to.
+    words: u8,
+    pins: u8,
+    renewer: Renewer,
+    calls: Vec<(Call, u8)>,
+}
+
+struct Renewal {
+    twin: Twin,
+    threads: usize,
+    calls: u8,
+}
+
+fn change(s: &mut S, from: Stage, to: Stage) -> bool {
+    let is_there = s.stage == from as u32;
+    if is_there {
+        s.stage = to as u32;
+    }
+    is_there
+}
+
+impl Renewal {
+    fn renew(&self, before: &S) -> Option<S> {
+        let mut s = before.clone();
+        let is_used = s.pins > 1; // the renewer has it pinned itself
+        s.renewer = match s.renewer {
+            Renewer::LeavesTheStage => {
+                if self.twin != Twin::LeavesTheStageLate {
+                    change(&mut s, Stage::Attached, Stage::Kernel);
+                }
+                if self.twin == Twin::LooksAfterwards { Renewer::TakesAway } else { Renewer::Looks }
+            }
+            Renewer::Looks if is_used => Renewer::ReturnsToTheStage,
+            Renewer::Looks => Renewer::TakesAway,
+            Renewer::TakesAway => {
+                s.segment = 0;
+                if self.twin == Twin::LooksBefore {
+                    Renewer::PutsAside
+                } else {
+                    Renewer::LooksAgain
+                }
+            }
+            Renewer::LooksAgain if is_used => Renewer::PutsBack,
+            Renewer::LooksAgain => Renewer::PutsAside,
+            Renewer::PutsBack => {
+                s.segment = 1;
+                Renewer::ReturnsToTheStage
+            }
+            Renewer::ReturnsToTheStage => {
+                change(&mut s, Stage::Kernel, Stage::Attached);
+                Renewer::Done
+            }
+            Renewer::PutsAside => {
+                change(&mut s, Stage::Attached, Stage::Kernel);
+                Renewer::IsYoung
+            }
+            Renewer::IsYoung => {
+                change(&mut s, Stage::Kernel, Stage::Young);
+                Renewer::Meets
+            }
+            Renewer::Meets => {
+                change(&mut s, Stage::Young, Stage::Meeting);
+                Renewer::WritesWords
+            }
+            Renewer::WritesWords => {
+                s.words = 2;
+                Renewer::Installs
+            }
+            Renewer::Installs => {
+                s.segment = 2;
+                Renewer::Attaches
+            }
+            Renewer::Attaches => {
+                change(&mut s, Stage::Meeting, Stage::Attached);
+                s.pins -= 1;
+                Renewer::Done
+            }
+            Renewer::Done => return None,
+        };
+        Some(s)
+    }
+
+    fn call(&self, before: &S, n: usize) -> Option<Result<S, String>> {
+        let mut s = before.clone();
+        let is_attached = s.stage == Stage::Attached as u32;
+        let (at, left) = s.calls[n];
+        let (next, left) = match at {
+            Call::AsksPlainly if is_attached => (Call::PinsPlainly, left),
+            Call::AsksPlainly => (Call::Pins, left),
+            Call::PinsPlainly => {
+                s.pins += 1;
+                (Call::TakesPlainly, left)
+            }
+            Call::TakesPlainly if s.segment == 0 => {
+                s.pins -= 1;
+                (Call::Pins, left)
+            }
+            Call::TakesPlainly => (Call::UsesPlainly(s.segment), left),
+            Call::Pins if self.twin == Twin::PinsLate => {
+                if is_attached {
+                    (Call::Asks, left)
+                } else {
+                    s.pins += 1;
+                    (Call::Unpins, left)
+                }
+            }
+            Call::Pins => {
+                s.pins += 1;
+                (Call::Asks, left)
+            }
+            Call::Asks if self.twin == Twin::PinsLate => {
+                s.pins += 1;
+                (Call::Takes, left)
+            }
+            Call::Asks => (if is_attached { Call::Takes } else { Call::Unpins }, left),
+            Call::Takes if s.segment == 0 => {
+                return Some(Err("an attached connection without a segment".into()));
+            }
+            Call::Takes => (Call::Uses(s.segment), left),
+            Call::UsesPlainly(segment) | Call::Uses(segment) => {
+                if s.words != segment {
+                    let what = format!("segment {segment} with the words of {}", s.words);
+                    return Some(Err(what));
+                }
+                (Call::Unpins, left)
+            }
+            Call::Unpins => {
+                s.pins -= 1;
+                if left == 0 { (Call::Done, 0) } else { (Call::AsksPlainly, left - 1) }
+            }
+            Call::Done => return None,
+        };
+        s.calls[n] = (next, left);
+        Some(Ok(s))
+    }
+}
+
+impl Model for Renewal {
+    type State = S;
+
+    fn start(&self) -> S {
+        S {
+            stage: Stage::Attached as u32,
+            segment: 1,
+            words: 1,
+            pins: 1,
+            renewer: Renewer::LeavesTheStage,
+            calls: std::vec![(Call::AsksPlainly, self.calls - 1); self.threads],
+        }
+    }
+
+    fn steps(&self, s: &S, to: &mut Vec<Step<S>>) {
+        to.extend(self.renew(s).map(|next| ("renewer", Ok(next))));
+        for (n, name) in ["call 1", "call 2"].into_iter().enumerate().take(self.threads) {
+            to.extend(self.call(s, n).map(|next| (name, next)));
+            if let (Call::AsksPlainly, left) = s.calls[n] {
+                let mut next = s.clone();
+                next.calls[n] = (Call::Pins, left);
+                to.push(("a call that is not simple", Ok(next)));
+            }
+        }
+    }
+
+    fn check(&self, _: &S) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn may_rest(&self, s: &S) -> Result<(), String> {
+        let is_whole = s.stage == Stage::Attached as u32 && s.segment == s.words;
+        if is_whole { Ok(()) } else { Err("attached by halves".into()) }
+    }
+}
+
+const LIMIT: usize = 1_000_000;
+
+#[test]
+fn lanes_are_dropped_under_nobody() {
+    let (threads, calls) = match size() {
+        Size::Unit => (1, 2),
+        Size::Ci => (2, 2),
+        Size::Long => (2, 4),
+    };
+    let model = Renewal { twin: Twin::Faithful, threads, calls };
+    holds(&format!("renewal, {threads} threads of {calls} calls"), &model, LIMIT);
+}
+
+#[test]
+fn every_rule_is_needed() {
+    for twin in [Twin::LooksAfterwards, Twin::LooksBefore, Twin::LeavesTheStageLate, Twin::PinsLate]
+    {
+        fails(&format!("renewal, {twin:?}"), &Renewal { twin, threads: 1, calls: 1 }, LIMIT);
+    }
+}
