@@ -389,31 +389,6 @@ fn a_sender_killed_a_lap_ahead_of_what_it_knew_goes_on() {
 }
 
 #[test]
-fn a_sender_killed_in_room_that_was_just_freed_has_sent_what_it_published() {
-    let world = World::new();
-    for way in [Way::Plain, Way::Ordinary] {
-        at_each_step(
-            &world,
-            || {
-                // A full ring; that all of it was read nobody has looked at yet.
-                (0..4).for_each(|_| world.send(Way::Plain, 15_000));
-                assert_eq!(world.read_rest(0), 60_000);
-            },
-            || world.send(way, 15_000),
-            || world.succeed_source(),
-            |done| {
-                let source = world.sending();
-                let sent = source.engine.position();
-                assert_eq!(u64::from(source.engine.last_mseq()), sent / 15_000);
-                assert!(sent == 75_000 || sent == 60_000 && !done);
-                world.send(way, 300);
-                assert_eq!(world.read_rest(60_000), sent + 300);
-            },
-        );
-    }
-}
-
-#[test]
 fn a_killed_disconnection_was_said_or_not() {
     let world = World::new();
     at_each_step(
