@@ -160,9 +160,14 @@ impl PeerTable {
     }
 
     /// After a fork, in the parent and in the child: each gives its own copy of the lock back.
-    pub fn forked(&self) {
+    pub fn forked(&self, in_child: bool) {
         if self.forking.load(Ordering::Relaxed) == 0 {
-            return; // it was not needed
+            // It was not needed. A thread that a handler of the fork started may have it nevertheless, which
+            // does not exist in the child.
+            if in_child && self.lock.load(Ordering::Relaxed) != 0 {
+                self.lock.store(0, Ordering::Release);
+            }
+            return;
         }
         self.forking.store(0, Ordering::Release);
         self.lock.store(0, Ordering::Release);

@@ -416,8 +416,8 @@ impl Family {
         }
     }
 
-    /// This process holds no descriptor of `row` any more. True when nobody of the family does: the
-    /// row is free and the caller was the last.
+    /// This process holds no descriptor of `row` any more. True when nobody of the family does, dead holders
+    /// included: the row is free and the caller was the last.
     pub fn let_go(&self, slot: Slot, row: u32) -> bool {
         // While the bit is set the row cannot be freed: this is the use that ends.
         let seen = self.row(row).map_or(FREE, |row| row.state.load(Ordering::SeqCst));

@@ -102,7 +102,7 @@ pub(crate) fn fork_prepare() {
 pub(crate) fn fork_parent(child: i32) {
     let prepared = PREPARED.swap(0, Ordering::Relaxed);
     if prepared != 0 {
-        process::peers().forked();
+        process::peers().forked(false);
     }
     match prepared {
         0 => return,
@@ -138,7 +138,7 @@ fn mark_uncertain() {
 pub(crate) fn fork_child() {
     let prepared = PREPARED.swap(0, Ordering::Relaxed);
     if prepared != 0 {
-        process::peers().forked();
+        process::peers().forked(true);
     }
     if process::is_retired() {
         return;

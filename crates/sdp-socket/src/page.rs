@@ -32,9 +32,9 @@ static PAGE: AtomicPtr<u8> = AtomicPtr::new(null_mut());
 pub(crate) static NUMBER: AtomicI32 = AtomicI32::new(-1);
 /// Inode of the page behind it.
 static INODE: AtomicU64 = AtomicU64::new(0);
-/// The page of others that a process with several threads counted in as a guest: one of them may be in
-/// the middle of it.
-static FORMER: AtomicPtr<u8> = AtomicPtr::new(null_mut());
+/// The page of others that the process counts in as a guest. Once it is not the one in force any more it is to
+/// be given up, in a process with several threads later: one of them may be in the middle of it.
+static HOST: AtomicPtr<u8> = AtomicPtr::new(null_mut());
 static REPORT_PENDING: AtomicBool = AtomicBool::new(false);
 /// 0: the page is our own, or there is none. Else calls that a guest still has, and [`LEFT`].
 static GUEST: AtomicU32 = AtomicU32::new(0);
@@ -49,7 +49,7 @@ const MOVE_LOOKS: u32 = 10_000;
 #[inline]
 pub(crate) fn current() -> Option<&'static Page> {
     // SAFETY: a mapping of SIZE bytes. It is taken away from a process only while that has one thread
-    // ([`forget_former`]), which is then not in the middle of using it.
+    // ([`forget_host`]), which is then not in the middle of using it.
     unsafe { Page::from_ptr(PAGE.load(Ordering::Acquire), sdp_stats::SIZE) }
 }
 
@@ -146,7 +146,8 @@ pub(crate) fn expect_guests() {
 pub(crate) fn become_guest() {
     MOVING.store(false, Ordering::Relaxed);
     REPORT_PENDING.store(false, Ordering::Relaxed);
-    forget_former();
+    forget_host();
+    HOST.store(PAGE.load(Ordering::Acquire), Ordering::Release);
     if let Some(page) = current() {
         page.expect_guests(); // the parent may have got this page just before the fork, or have prepared nothing
         page.count_guest(1);
@@ -201,9 +202,8 @@ pub(crate) fn own() -> bool {
             host.count_guest(-i64::from(is_counted));
             take_along(host);
         }
-        FORMER.store(former, Ordering::Release);
         if sys_pid::is_single_threaded() {
-            forget_former();
+            forget_host();
         }
     } else {
         // No memory, no descriptor: later, perhaps.
@@ -239,10 +239,14 @@ fn take_along(host: &Page) {
     });
 }
 
-/// Gives up the page of others in which this process counted once. Only while no other thread can be in the
-/// middle of that, or where it may lose what it counts.
-fn forget_former() {
-    let Some(base) = NonNull::new(FORMER.swap(null_mut(), Ordering::AcqRel)) else { return };
+/// Gives up the page of others in which this process counted once, if it is not the one in force. Only while
+/// no other thread can be in the middle of that, or where it may lose what it counts.
+fn forget_host() {
+    let host = HOST.load(Ordering::Acquire);
+    if host == PAGE.load(Ordering::Acquire) || HOST.swap(null_mut(), Ordering::AcqRel) != host {
+        return;
+    }
+    let Some(base) = NonNull::new(host) else { return };
     if sys_pid::is_single_threaded() {
         process::unmap(base, sdp_stats::SIZE);
     } else {
@@ -273,9 +277,9 @@ pub(crate) fn leave_host(for_good: bool) {
             page.count_guest(-1);
         }
         close_number();
-        FORMER.store(PAGE.swap(null_mut(), Ordering::AcqRel), Ordering::Release);
+        PAGE.store(null_mut(), Ordering::Release);
     }
-    forget_former();
+    forget_host();
 }
 
 /// Before the process executes another program, which has a page of its own.

@@ -22,7 +22,7 @@ use crate::{
     wait_set,
 };
 
-/// Highest number from which hidden descriptors start, and their room. No higher, because each fork copies the
+/// End of the numbers among which hidden descriptors start, with their room before it. No higher, because each fork copies the
 /// kernel's table up to the highest number in use, and each exit goes through it.
 const HIDDEN_CEILING: i32 = 256;
 /// Room below the ceiling (or the limit) for hidden descriptors.

@@ -154,16 +154,22 @@ pub(crate) fn for_bytes(conn: &Pinned, stay: Pin<&Stay>, until: Option<u64>, mar
     let nap = if may_be_robbed { Some(BOUNDED_SLEEP_NS) } else { nap };
     let events = libc::POLLIN | libc::POLLRDHUP;
     let mut woken = sleep(conn, stay, events, &wait_set, until, nap, mark);
-    if woken == Woken::Look && is_news(lines, head, followed) {
+    let is_for_nothing = woken != Woken::Look || !is_news(lines, head, followed);
+    let was_for_nothing = if is_for_nothing {
+        conn.idle_wakes.fetch_add(1, Ordering::Relaxed) != 0
+    } else {
         conn.idle_wakes.store(0, Ordering::Relaxed);
         spin::learn_from_sleep(conn, monotonic_ns() - asleep);
-    } else if conn.idle_wakes.fetch_add(1, Ordering::Relaxed) != 0 && woken == Woken::Look {
-        let_ringers_count();
-    }
+        false
+    };
+    let yields = was_for_nothing && woken == Woken::Look;
     if woken == Woken::TimedOut && nap.is_some() && until.is_none_or(|u| monotonic_ns() < u) {
         woken = Woken::Look;
     }
     wake_up(stay, bell, &wait_set);
+    if yields {
+        let_ringers_count();
+    }
     woken
 }
 

@@ -38,7 +38,7 @@
 
 #define SIZE 64
 /* On each connection before anything is counted. */
-#define ROUND_TRIPS 12
+#define ROUND_TRIPS 16
 #define WAKES_MAX 200
 #define BACKLOG 4096
 
