@@ -57,7 +57,7 @@ const ACCEPTS_PER_STEP: u32 = 4;
 const MAX_STRANGERS: u32 = 16;
 /// Times the other end may break off before we give up. A server that forks for each request breaks off each
 /// time.
-const MAX_RESTARTS: u32 = 64;
+pub const MAX_RESTARTS: u32 = 64;
 /// Looks at a name that the other end has just taken.
 const LATE_JOINS: u32 = 3;
 /// Listener's backlog: one is expected, strangers must not fill it at once.

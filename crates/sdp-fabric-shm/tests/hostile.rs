@@ -14,7 +14,7 @@ use sdp_fabric_shm::{
     name::Name,
     packet::{self, Body, RejectCode, Sender},
     refusal::Refusal,
-    rendezvous::Step,
+    rendezvous::{MAX_RESTARTS, Step},
     segment::{self, segment_len},
 };
 use sdp_sys::{Errno, OwnedFd, memfd, procfs, unix};
@@ -546,7 +546,7 @@ fn the_other_end_breaks_off() {
 
         // For ever: there is an end to it.
         let mut refusal = None;
-        for _ in 0..20 {
+        for _ in 0..=MAX_RESTARTS {
             one.pending(1);
             two.pending(1);
             two.rendezvous.abandon();
