@@ -155,12 +155,19 @@ impl World {
         // Not by loading the state, which begins the ordinary way.
         let at = self.source()[words::ENGINE + 4].load(Ordering::Relaxed);
         if way == Way::Plain {
-            // Nobody is to look whether the reader lives.
-            self.tx.conn.looked.store(sdp_sys::time::ticks(), Ordering::Relaxed);
-            let copy = |to: &[Cell<u8>]| From(at, len).copy_to(0, to);
-            if push(&self.tx, -1, 0, len, copy) {
-                self.plainly.set(self.plainly.get() + 1);
-                return;
+            let conn = &self.tx.conn;
+            loop {
+                // Nobody is to look whether the reader lives.
+                conn.looked.store(sdp_sys::time::ticks(), Ordering::Relaxed);
+                let copy = |to: &[Cell<u8>]| From(at, len).copy_to(0, to);
+                if push(&self.tx, -1, 0, len, copy) {
+                    self.plainly.set(self.plainly.get() + 1);
+                    return;
+                }
+                if send::is_time_to_watch(conn).is_none() {
+                    break;
+                }
+                // This thread was kept from its CPU in between.
             }
         }
         let mut source = self.sending();
