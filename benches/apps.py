@@ -325,6 +325,22 @@ def echo_once(run):
     return connections / float(re.search(r"([0-9.]+) s$", out.strip()).group(1))
 
 
+def sharing(run):
+    """Requests per second on one connection that two processes of the server read, whoever comes first."""
+    program = run.folder / "sharing"
+    source = ROOT / "tests" / "apps" / "drivers" / "sharing.c"
+    subprocess.run(["cc", "-O2", "-o", program, source], check=True)
+    port = free_port()
+    requests = 30000
+    server = run.start([str(program), "server", str(port)])
+    try:
+        wait_for_listener(port, server)
+        out = run.output([str(program), "client", str(port), str(requests)])
+    finally:
+        stop(server)
+    return requests / float(re.search(r"([0-9.]+) s,", out).group(1))
+
+
 def scp(run):
     """One file of 100 MB up; with the time that connecting takes."""
     folder = run.folder / "ssh"
@@ -371,6 +387,9 @@ ROWS = {
     ),
     "echo-connect": (
         "fork for each connection, one message", "connections/s", echo_once, "cc",
+    ),
+    "sharing": (
+        "64 B requests, two processes share the server's end", "requests/s", sharing, "cc",
     ),
     "scp": ("scp of 100 MB", "MB/s", scp, "sshd"),
     "iperf3": ("iperf3, 128 KiB writes", "GB/s", iperf3, "iperf3"),
