@@ -309,36 +309,31 @@ def apache(*load):
     return web("apache.conf", APACHE, command, load, WEB_USER)
 
 
-def echo_once(run):
-    """Connections per second of a server in C that forks for each; one message of 64 B at most."""
-    program = run.folder / "forking"
-    source = ROOT / "tests" / "apps" / "drivers" / "forking.c"
+def driver(run, name, *arguments):
+    """Seconds that the client of one of the tests' C programs says it took, with a server of the same program."""
+    program = run.folder / name
+    source = ROOT / "tests" / "apps" / "drivers" / f"{name}.c"
     subprocess.run(["cc", "-O2", "-o", program, source], check=True)
     port = free_port()
-    connections = 3000
     server = run.start([str(program), "server", str(port)])
     try:
         wait_for_listener(port, server)
-        out = run.output([str(program), "client", str(port), str(connections), "1", "64", "time"])
+        out = run.output([str(program), "client", str(port), *map(str, arguments)])
     finally:
         stop(server)
-    return connections / float(re.search(r"([0-9.]+) s$", out.strip()).group(1))
+    return float(re.search(r"([0-9.]+) s\b", out).group(1))
+
+
+def echo_once(run):
+    """Connections per second of a server in C that forks for each; one message of 64 B at most."""
+    connections = 3000
+    return connections / driver(run, "forking", connections, 1, 64, "time")
 
 
 def sharing(run):
     """Requests per second on one connection that two processes of the server read, whoever comes first."""
-    program = run.folder / "sharing"
-    source = ROOT / "tests" / "apps" / "drivers" / "sharing.c"
-    subprocess.run(["cc", "-O2", "-o", program, source], check=True)
-    port = free_port()
     requests = 30000
-    server = run.start([str(program), "server", str(port)])
-    try:
-        wait_for_listener(port, server)
-        out = run.output([str(program), "client", str(port), str(requests)])
-    finally:
-        stop(server)
-    return requests / float(re.search(r"([0-9.]+) s,", out).group(1))
+    return requests / driver(run, "sharing", requests)
 
 
 def scp(run):

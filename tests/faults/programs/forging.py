@@ -271,22 +271,24 @@ def has_of(pid):
     return shared | bells
 
 
+def spawn(body, limit_s=25):
+    """A child process that runs `body` and ends; its failure is told, and makes its exit status."""
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(limit_s)
+        try:
+            body()
+        except BaseException as error:
+            print(f"{body.__name__}: {error!r}", file=sys.stderr, flush=True)
+            os._exit(1)
+        os._exit(0)
+    return pid
+
+
 @scenario
 def forge(kind, use, seed, users="one"):
     rng = random.Random(f"{kind} {use} {seed}")
     ports = [ends.listener(), ends.listener()]
-
-    def spawn(body):
-        pid = os.fork()
-        if pid == 0:
-            signal.alarm(25)
-            try:
-                body()
-            except BaseException as error:
-                print(f"{body.__name__}: {error!r}", file=sys.stderr, flush=True)
-                os._exit(1)
-            os._exit(0)
-        return pid
 
     def victim():
         if users == "two":
@@ -445,15 +447,7 @@ def relative(kind, seed):
         if hanging or not set(results.values()) <= {"EOF", "ECONNRESET", "EPIPE"}:
             raise AssertionError(f"{results}, hanging: {hanging}")
 
-    pid = os.fork()
-    if pid == 0:
-        signal.alarm(50)
-        try:
-            victim()
-        except BaseException as error:
-            print(f"victim: {error!r}", file=sys.stderr, flush=True)
-            os._exit(1)
-        os._exit(0)
+    pid = spawn(victim, 50)
     sock, _ = lst.accept()
     ends.warm_up(sock, False)
     results = {}

@@ -9,32 +9,15 @@
  *
  * Prints one line of JSON: medians and maxima of the instructions.
  */
-#define _GNU_SOURCE
-#include <arpa/inet.h>
-#include <errno.h>
+#include "base.h"
+
 #include <fcntl.h>
-#include <netinet/in.h>
-#include <signal.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#define check(ok)                                                                       \
-    do {                                                                                \
-        if (!(ok)) {                                                                    \
-            fprintf(stderr, "line %d: %s (errno %d)\n", __LINE__, #ok, errno);          \
-            exit(1);                                                                    \
-        }                                                                               \
-    } while (0)
 
 #define SIZE 64
 /* On each connection before anything is counted. */
