@@ -4,7 +4,7 @@ import resource
 
 import pytest
 
-from .harness import EAGER, compiled, run
+from .harness import EAGER, both, compiled, run
 
 FEW, MANY = 50, 2000
 # Descriptors of a process beside its connections.
@@ -36,3 +36,10 @@ def test_a_wake_up_costs_what_is_ready():
     for how in ("there", "asleep"):
         # A single instruction per connection would be ten times as much.
         assert many[how] <= few[how] + TOLERANCE, (few, many)
+
+
+@pytest.mark.parametrize("looks", ["0", "20"])
+@pytest.mark.parametrize("mode", ["level", "edge"])
+def test_the_end_of_one_is_seen_while_another_rings(mode, looks):
+    """A wake-up by the bell is not judged each time; what else came under its name is not lost."""
+    both("rung", "the_end_of_each", mode, env={**EAGER, "SDP_RECV_POLL": looks})

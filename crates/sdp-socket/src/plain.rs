@@ -173,22 +173,31 @@ fn push(used: &InUse, fd: c_int, side: usize, len: usize, copy: impl FnOnce(&[Ce
         return false;
     };
     let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
-    let (tail_before, head_seen, lane) = (load(tail), load(head), load(bits));
+    let (tail_before, mut head_seen, lane) = (load(tail), load(head), load(bits));
     if (tail_before | head_seen) & MISALIGNED != 0
         || tail_before.wrapping_sub(head_seen) > u64::from(segment.ring_bytes())
         || lane & SDP_BIT == 0
     {
         return false;
     }
+    let lines = segment.half(side);
+    if tail_before != head_seen
+        && let Some(now) = send::is_time_to_watch(conn)
+    {
+        // E4. Of a connection that is used now and then the reader has taken all since the last message:
+        // then there is nothing to ask. Otherwise the ordinary way looks whether it lives.
+        if lines.consumer.head.load(Ordering::Acquire) != tail_before {
+            return false;
+        }
+        conn.looked.store(now, Ordering::Relaxed);
+        conn.looked_head.store(tail_before, Ordering::Relaxed);
+        head_seen = tail_before;
+    }
     let unread = tail_before.wrapping_sub(head_seen);
     let looks_around = unread < LOOK_BELOW || tail_before & (LOOK_EVERY - 1) < len as u64;
-    if unread != 0 && send::is_time_to_watch(conn).is_some() {
-        return false; // E4: the ordinary way looks whether the reader lives
-    }
     let ack = Ack::from_word(row.ack.load(Ordering::Acquire));
     let engine = [load(e0), load(e1), load(e2), load(e3), load(e4)];
     let Some(message) = Source::plain(engine, ack, len as u32) else { return false };
-    let lines = segment.half(side);
     let mut ring = Producer::new(segment, side, tail_before, head_seen);
     // L10: the consumer ends a section under the gate, so from here on it has not, or waits.
     let gate = &lines.log.gate;
@@ -221,8 +230,8 @@ fn push(used: &InUse, fd: c_int, side: usize, len: usize, copy: impl FnOnce(&[Ce
     }
     send::count_ring(conn, row, len);
     give_back::sent(conn, segment.ring_bytes(), tail_before, ring.tail(), len);
-    if armed.is_some() {
-        send::ring_sleeper(conn, fd, row, segment);
+    if let Some(armed) = armed {
+        send::ring_sleeper(conn, fd, row, segment, armed);
     }
     // A slow sender tells at every message where it runs, a fast one now and then.
     if looks_around {

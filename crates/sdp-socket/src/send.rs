@@ -13,6 +13,7 @@ use sdp_rdma::{
     work::WorkId,
 };
 use sdp_shm::{
+    arm,
     family::Row,
     layout::{CLOSED, Half as HalfLines, Segment},
     lock,
@@ -647,10 +648,27 @@ fn ring_send(
     ended
 }
 
-/// After a message that went past the ordinary way: wakes the consumer, which sleeps.
-#[cold]
-pub(crate) fn ring_sleeper(conn: &Conn, fd: c_int, row: &Row, segment: Segment) {
+/// After a message that went past the ordinary way: wakes the consumer, which sleeps and has asked for it
+/// with this arm.
+pub(crate) fn ring_sleeper(
+    conn: &Conn,
+    fd: c_int,
+    row: &Row,
+    segment: Segment,
+    (mode, seen): (arm::Mode, arm::Seen),
+) {
     let lines = segment.half(conn.half_index(Half::Send));
+    if mode == arm::Mode::Bell && conn.ring_peer() {
+        conn.peer_slept.store(1, Ordering::Relaxed);
+        arm::disarm(&lines.receive_arm.word, seen);
+        return;
+    }
+    ring_sleeper_by_carrier(conn, fd, row, segment, lines);
+}
+
+/// The same for one who cannot be rung otherwise: that takes this half's state, which counts the bells.
+#[cold]
+fn ring_sleeper_by_carrier(conn: &Conn, fd: c_int, row: &Row, segment: Segment, lines: &HalfLines) {
     match SourceState::load(&row.source.words, segment, conn.half_index(Half::Send)) {
         Ok(mut source) => {
             ring_bells(conn, fd, &mut source, lines, false);
@@ -664,13 +682,12 @@ pub(crate) fn ring_sleeper(conn: &Conn, fd: c_int, row: &Row, segment: Segment) 
 /// consumer may sleep there without having armed anything.
 #[inline]
 fn ring_bells(conn: &Conn, fd: c_int, source: &mut SourceState, lines: &HalfLines, first: bool) {
-    use sdp_shm::arm::{self, Mode};
     let armed = arm::check(&lines.receive_arm.word);
     let mut by_carrier = first && lines.consumer.followed.load(Ordering::SeqCst) != source.switches;
     if let Some((mode, _)) = armed {
         conn.peer_slept.store(1, Ordering::Relaxed);
         // A sleeper that armed must be rung as it asked: another thread may eat the carrier's byte.
-        by_carrier |= mode == Mode::Carrier || !conn.ring_peer();
+        by_carrier |= mode == arm::Mode::Carrier || !conn.ring_peer();
     }
     if by_carrier {
         ring_carrier(conn, fd, source, lines);

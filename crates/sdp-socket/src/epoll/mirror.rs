@@ -5,7 +5,7 @@
 
 use core::{
     ptr::null_mut,
-    sync::atomic::{AtomicPtr, AtomicU32, Ordering},
+    sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering},
 };
 
 use libc::epoll_event;
@@ -80,6 +80,8 @@ pub(super) struct Set {
     /// A registration with ONESHOT has been seen.
     pub(super) has_oneshots: bool,
     pub(super) waits: u32,
+    /// Wake-ups by the bell since one was judged as if it were the host's own event.
+    pub(super) unjudged: u8,
     pub(super) merged_ns: u64,
     pub(super) spin: spin::Learnt,
     /// A sender of the set was told EAGAIN: sleeps are bounded (O8).
@@ -96,6 +98,9 @@ pub(super) struct Mirror {
     /// rarely on each of them for one to learn anything by itself.
     pub(super) spin: spin::Learnt,
 }
+
+/// Some set's members were ever told to arm on the carrier. Changes under the lock.
+pub(super) static ANY_BY_CARRIER: AtomicBool = AtomicBool::new(false);
 
 pub(super) static LOCK: AtomicU32 = AtomicU32::new(0);
 /// Thread that holds the lock across a fork: libc runs the program's `pthread_atfork` handlers meanwhile,
@@ -195,6 +200,7 @@ impl Mirror {
             is_deaf: false,
             has_oneshots: false,
             waits: 0,
+            unjudged: 0,
             merged_ns: 0,
             spin: spin::Learnt::NEW,
             has_room_waiters: false,
@@ -351,6 +357,17 @@ impl Mirror {
             }
             at = other.next_hash;
         }
+    }
+
+    /// Whether one registration of the set at most has this data.
+    pub(super) fn is_alone(&self, set: u32, data: u64) -> bool {
+        let mut matches = 0;
+        let mut at = self.buckets.get(bucket(set, data)).copied().unwrap_or(NONE);
+        while let Some(reg) = self.registrations.get(at as usize) {
+            matches += u32::from(reg.is_used && reg.set == set && reg.data == data);
+            at = reg.next_hash;
+        }
+        matches <= 1
     }
 
     pub(super) fn rehash(&mut self, index: u32, data: u64) {
@@ -573,6 +590,7 @@ impl Mirror {
             return;
         }
         set.by_carrier = true;
+        ANY_BY_CARRIER.store(true, Ordering::Relaxed);
         self.each_member(set_index, |m, at| {
             let Some(conn) = m.reg(at).and_then(|r| conn::get(r.conn)) else { return };
             conn.set(flag::BY_CARRIER);

@@ -8,8 +8,8 @@ use sdp_stats::Counter;
 use sdp_sys::{errno::Errno, sys, time::monotonic_ns};
 
 use super::{
-    ALWAYS, ET, EXCLUSIVE, IN_KIND, ONESHOT, OUT,
-    mirror::{Mirror, NONE, REGISTRATIONS, Registration, bucket, with},
+    ALWAYS, ET, EXCLUSIVE, IN, IN_KIND, ONESHOT, OUT,
+    mirror::{ANY_BY_CARRIER, Mirror, NONE, REGISTRATIONS, Registration, bucket, with},
 };
 use crate::{
     conn::{self, Conn, Half, Stage, flag},
@@ -25,6 +25,8 @@ use crate::{
 const MERGE_EVERY: u32 = 8;
 /// … and whenever so much time has passed.
 const MERGE_AFTER_NS: u64 = 50_000;
+/// Of so many wake-ups by the bell one is judged as if it had come from the host's carrier.
+const JUDGE_EVERY: u8 = 16;
 /// Most events handled in one go.
 const BATCH: usize = 256;
 /// Shorter waits of sets without a lane are the kernel's alone, which also keeps their precision: one that
@@ -89,6 +91,9 @@ pub(crate) unsafe fn wait(
     }
     // SAFETY: as the caller's.
     let done = unsafe { wait_on(set_fd, set, events, max as usize, timeout_ns, mask) };
+    if !ANY_BY_CARRIER.load(Ordering::Relaxed) {
+        return done;
+    }
     let left = with(|m| m.set(set).filter(|s| s.by_carrier).map(|s| s.ready_first != NONE))?;
     match left {
         // Who waits for the set itself must see that there is more.
@@ -117,8 +122,17 @@ unsafe fn wait_on(
     timeout_ns: Option<u64>,
     mask: *const sigset_t,
 ) -> Option<Result<usize, Errno>> {
-    let start = if timeout_ns == Some(0) { 0 } else { monotonic_ns() };
-    let until = timeout_ns.map(|ns| start.saturating_add(ns));
+    // The clock is read where somebody wants to know.
+    let until = timeout_ns.map(|ns| match ns {
+        0 => 0,
+        _ => monotonic_ns().saturating_add(ns),
+    });
+    let still = || {
+        until.map(|until| match until {
+            0 => 0,
+            _ => until.saturating_sub(monotonic_ns()),
+        })
+    };
     // Events beyond the batch could not be told apart; a program that asks for more gets them next time.
     let mut out = Output { events, max: max.min(BATCH), used: 0, from: [NONE; BATCH] };
     let (mut has_spun, mut has_slept) = (false, false);
@@ -128,9 +142,11 @@ unsafe fn wait_on(
             // anew, because the program's own call is the one that the sandbox allows.
             return None;
         }
-        if !with(|m| concerns_us(m, set))? {
-            let now = if timeout_ns == Some(0) { 0 } else { monotonic_ns() };
-            let left = until.map(|u| u.saturating_sub(now));
+        collect_bits();
+        let collected =
+            with(|m| concerns_us(m, set).then(|| collect(m, set, &mut out, Kernel::NotAsked)))?;
+        let Some(merge) = collected else {
+            let left = still();
             let nap = if left == Some(0) { left } else { shorter(left, before_sleep()) };
             // SAFETY: as the caller's.
             match unsafe { kernel_only(set_fd, set, &mut out, max, milliseconds(nap), mask) } {
@@ -141,9 +157,7 @@ unsafe fn wait_on(
                 Ok(false) if is_closed(set_fd, set) => return Some(Err(Errno::EBADF)),
                 Ok(false) => continue,
             }
-        }
-        collect_bits();
-        let merge = with(|m| collect(m, set, &mut out))?;
+        };
         if out.used > 0 {
             if merge && out.used < out.max {
                 // SAFETY: as the caller's.
@@ -151,8 +165,7 @@ unsafe fn wait_on(
             }
             return Some(Ok(out.used));
         }
-        let now = if timeout_ns == Some(0) { 0 } else { monotonic_ns() };
-        let left = until.map(|u| u.saturating_sub(now));
+        let left = still();
         if left == Some(0) {
             // SAFETY: as the caller's.
             return Some(
@@ -233,14 +246,14 @@ unsafe fn kernel_only(
     // Looked at again only now: whoever attaches from here on finds a sleeper.
     if sleeper.is_some() && with(|m| concerns_us(m, set)) == Some(true) {
         if let Some(sleeper) = sleeper {
-            sleeper.wake(false);
+            with(|m| sleeper.wake(m, false));
         }
         return Ok(false);
     }
     // SAFETY: the program's array is writable for `max` events; the caller's mask.
     let got = unsafe { host::epoll_pwait(set_fd, out.events, max as c_int, timeout_ms, mask) };
     if let Some(sleeper) = sleeper {
-        sleeper.wake(got.is_ok_and(|n| n > 0));
+        with(|m| sleeper.wake(m, got.is_ok_and(|n| n > 0)));
     }
     let got = got?;
     if got == 0 {
@@ -303,18 +316,28 @@ fn collect_bits() {
     if !bell.any() {
         return;
     }
-    let others_sleep = with(|m| {
-        let mut others = false;
-        bell.take(|slot| {
-            if let Some(conn) = conn::get(slot) {
-                others |= m.ready_conn(conn);
-            }
-        });
-        others
-    });
-    if others_sleep == Some(true) {
+    if with(|m| take_bits(m, bell)) == Some(Bits { others_sleep: true, any: true }) {
         ring_myself();
     }
+}
+
+/// What [`take_bits`] found.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+struct Bits {
+    any: bool,
+    /// Somebody sleeps on one of the sets that they concern.
+    others_sleep: bool,
+}
+
+fn take_bits(m: &mut Mirror, bell: Bell) -> Bits {
+    let mut bits = Bits::default();
+    bell.take(|slot| {
+        if let Some(conn) = conn::get(slot) {
+            bits.any = true;
+            bits.others_sleep |= m.ready_conn(conn);
+        }
+    });
+    bits
 }
 
 pub(super) fn ring_myself() {
@@ -326,8 +349,15 @@ pub(super) fn ring_myself() {
     }
 }
 
+/// Whether the kernel's events were fetched just now.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kernel {
+    Asked,
+    NotAsked,
+}
+
 /// Turns the ready list into events. True: kernel events are due as well.
-fn collect(m: &mut Mirror, set: u32, out: &mut Output) -> bool {
+fn collect(m: &mut Mirror, set: u32, out: &mut Output, kernel: Kernel) -> bool {
     let Some(s) = m.set(set) else { return true };
     let last = s.ready_last;
     if s.ready_first == NONE {
@@ -347,6 +377,9 @@ fn collect(m: &mut Mirror, set: u32, out: &mut Output) -> bool {
     let leftover = m.set(set).is_some_and(|s| s.ready_first != NONE && s.sleepers > 0);
     if leftover {
         ring_myself(); // the kernel chain-wakes too
+    }
+    if kernel == Kernel::Asked || out.used == 0 {
+        return true; // who finds nothing asks the kernel anyway
     }
     let now = monotonic_ns();
     let Some(s) = m.set(set) else { return true };
@@ -446,7 +479,7 @@ unsafe fn kernel_events(
     let want = (out.max - out.used).min(BATCH);
     let sleeper = if timeout_ms == 0 { None } else { Sleeper::new(set) };
     // Looked at again only now: whoever rings from here on finds a sleeper.
-    let timeout_ms = if sleeper.as_ref().is_some_and(Sleeper::has_news) { 0 } else { timeout_ms };
+    let timeout_ms = if sleeper.as_ref().is_some_and(|s| s.has_news) { 0 } else { timeout_ms };
     if timeout_ms != 0 {
         wait::count_shared(Counter::Slept);
     }
@@ -457,26 +490,54 @@ unsafe fn kernel_events(
         // SAFETY: as above.
         unsafe { host::epoll_pwait(set_fd, first, want as c_int, timeout_ms, mask) }
     };
-    // Awake before anything is looked at: what this thread finds it need not be rung for.
-    if let Some(sleeper) = sleeper {
-        sleeper.wake(got.is_ok_and(|n| n > 0));
-    }
-    let got = got?;
-    if got == 0 {
-        return Ok(());
-    }
-    collect_bits();
-    with(|m| {
-        for event in batch.iter().take(got) {
+    let by_event = got.is_ok_and(|n| n > 0);
+    let others_sleep = with(|m| {
+        // Awake before anything is looked at: what this thread finds it need not be rung for.
+        if let Some(sleeper) = sleeper {
+            sleeper.wake(m, by_event);
+        }
+        let bits = match process::bell().filter(|bell| by_event && bell.any()) {
+            Some(bell) => take_bits(m, bell),
+            None => Bits::default(),
+        };
+        for event in batch.iter().take(got.unwrap_or(0)) {
             // SAFETY: the kernel wrote the first `got` events.
             let event = unsafe { event.assume_init() };
-            translate(m, set, event.events, event.u64, out);
+            if !(bits.any && is_the_bell(m, set, &event)) {
+                translate(m, set, event.events, event.u64, out);
+            }
         }
-        if out.used < out.max {
-            collect(m, set, out);
+        if by_event && out.used < out.max {
+            collect(m, set, out, Kernel::Asked);
         }
+        bits.others_sleep
     });
-    Ok(())
+    if others_sleep == Some(true) {
+        ring_myself();
+    }
+    got.map(|_| ())
+}
+
+/// Whether a kernel event may be taken for the hidden eventfd's without asking its host's carrier (X16 b):
+/// the bell has just rung. Where it was the carrier's after all, the kernel, which is level-triggered,
+/// reports it to the next wait; and not every time is it taken for the other.
+fn is_the_bell(m: &mut Mirror, set: u32, event: &epoll_event) -> bool {
+    let (events, data) = (event.events, event.u64);
+    let Some(s) = m.set(set) else { return false };
+    if events != IN || s.hidden != Some(data) {
+        return false;
+    }
+    let host = s.host;
+    s.unjudged = (s.unjudged + 1) % JUDGE_EVERY;
+    if s.unjudged == 0 {
+        return false;
+    }
+    let Some(is_level) = m.reg(host).map(|r| r.data == data && r.events & (ET | ONESHOT) == 0)
+    else {
+        return false;
+    };
+    // Others may have the same data: their events are not to be told from this one.
+    is_level && m.is_alone(set, data)
 }
 
 /// A thread that sleeps on a set, as the bell page and the set know it.
@@ -486,6 +547,8 @@ struct Sleeper {
     /// Which of the process's bells that is.
     generation: u32,
     since: u64,
+    /// Something was there when it had been counted as a sleeper.
+    has_news: bool,
 }
 
 impl Sleeper {
@@ -493,7 +556,7 @@ impl Sleeper {
     fn new(set: u32) -> Option<Self> {
         let generation = wait_set::generation();
         // Under the lock, so that a bell page that is being made counts each sleeper once.
-        let bell = with(|m| {
+        let (bell, has_news) = with(|m| {
             let bell = process::bell();
             let s = m.set(set)?;
             s.sleepers += 1;
@@ -501,33 +564,29 @@ impl Sleeper {
                 Some(bell) => bell.fall_asleep(),
                 None => s.unbelled += 1,
             }
-            Some(bell)
+            Some((bell, s.ready_first != NONE || bell.is_some_and(Bell::any)))
         })??;
-        Some(Self { set, bell, generation, since: monotonic_ns() })
+        Some(Self { set, bell, generation, since: monotonic_ns(), has_news })
     }
 
-    fn has_news(&self) -> bool {
-        self.bell.is_some_and(Bell::any)
-            || with(|m| m.set(self.set).is_some_and(|s| s.ready_first != NONE)) == Some(true)
-    }
-
-    fn wake(self, by_event: bool) {
-        let slept = monotonic_ns() - self.since;
-        with(|m| {
-            let Some(s) = m.set(self.set) else { return };
-            s.sleepers = s.sleepers.saturating_sub(1);
-            match self.bell.or_else(process::bell) {
-                // Fell asleep without a bell, and nobody has counted it since.
-                _ if self.bell.is_none() && s.unbelled > 0 => s.unbelled -= 1,
-                // In a fork child the page of the parent's bell is unmapped, and nobody sleeps.
-                Some(bell) if self.generation == wait_set::generation() => bell.wake_up(),
-                _ => {}
-            }
-            if by_event {
-                s.spin.slept(slept);
-                m.spin.slept(slept);
-            }
-        });
+    /// Under the lock.
+    fn wake(self, m: &mut Mirror, by_event: bool) {
+        let now = monotonic_ns();
+        let Some(s) = m.set(self.set) else { return };
+        s.sleepers = s.sleepers.saturating_sub(1);
+        match self.bell.or_else(process::bell) {
+            // Fell asleep without a bell, and nobody has counted it since.
+            _ if self.bell.is_none() && s.unbelled > 0 => s.unbelled -= 1,
+            // In a fork child the page of the parent's bell is unmapped, and nobody sleeps.
+            Some(bell) if self.generation == wait_set::generation() => bell.wake_up(),
+            _ => {}
+        }
+        s.merged_ns = now;
+        if by_event {
+            let slept = now.saturating_sub(self.since);
+            s.spin.slept(slept);
+            m.spin.slept(slept);
+        }
     }
 }
 
@@ -654,16 +713,18 @@ struct SpinPlan {
 fn plan_spin(set: u32) -> Option<SpinPlan> {
     let bell = process::bell()?;
     with(|m| {
-        let host = m.set(set).map_or(NONE, |s| s.host);
-        let peer_cpu = m.reg(host).and_then(|reg| conn::get(reg.conn)).map_or(0, Conn::peer_cpu);
         // A set that rests may be one of many that are waited for in turn: then all of them know better.
         let budget = match m.set(set).map_or(0, |s| s.spin.next(spin::Peer::Awake)) {
             0 => m.spin.next(spin::Peer::Awake),
             budget => budget,
         };
-        SpinPlan { bell, peer_cpu, budget }
-    })
-    .filter(|plan| plan.budget != 0)
+        if budget == 0 {
+            return None;
+        }
+        let host = m.set(set).map_or(NONE, |s| s.host);
+        let peer_cpu = m.reg(host).and_then(|reg| conn::get(reg.conn)).map_or(0, Conn::peer_cpu);
+        Some(SpinPlan { bell, peer_cpu, budget })
+    })?
 }
 
 /// Looks at the bell page for a moment. True: look again.
