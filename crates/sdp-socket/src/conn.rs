@@ -207,7 +207,7 @@ pub(crate) struct Conn {
     pub(crate) looked_head: AtomicU64,
     /// Wake-ups for nothing since the last for something.
     pub(crate) idle_wakes: AtomicU32,
-    /// 1: the peer had to be woken for what was sent since the last wait.
+    /// 1: the peer slept, and had to be woken, for what was sent since the last wait.
     pub(crate) peer_slept: AtomicU32,
     /// What waits have learnt ([`crate::spin::Learnt`]).
     pub(crate) spin: AtomicU64,
@@ -270,6 +270,17 @@ pub(crate) fn create(stage: Stage) -> Option<(u32, &'static Conn)> {
     conn.reset(stage);
     conn.state.store(LIVE, Ordering::Release);
     Some((index as u32, conn))
+}
+
+/// What ringing a peer by its bell came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rung {
+    /// Nobody sleeps there: the bit in its page is enough.
+    Awake,
+    /// Somebody slept, and was woken.
+    Asleep,
+    /// It has given us none: use the carrier.
+    NoBell,
 }
 
 impl Conn {
@@ -394,22 +405,21 @@ impl Conn {
         self.change_stage(Stage::Meeting, Stage::Attached)
     }
 
-    /// Wakes the peer's sleepers for this connection through its bell page and eventfd. False when it
-    /// has given us none: use the carrier.
+    /// Wakes the peer's sleepers for this connection through its bell page and eventfd.
     #[inline]
-    pub(crate) fn ring_peer(&self) -> bool {
+    pub(crate) fn ring_peer(&self) -> Rung {
         let Some(page) = NonNull::new(self.peer_page.load(Ordering::Acquire)) else {
-            return false;
+            return Rung::NoBell;
         };
         // SAFETY: the page is mapped for as long as we are a user of the peer's entry.
         let bell = unsafe { Bell::new(page) };
         if !bell.ring(self.peer_slot.load(Ordering::Relaxed)) {
-            return true; // nobody sleeps there: the bit is enough
+            return Rung::Awake;
         }
         // SAFETY: set before `segment`, and not written while anybody has the connection pinned.
         match unsafe { *self.peer.get() } {
-            Some(id) => process::peers().ring(id),
-            None => false,
+            Some(id) if process::peers().ring(id) => Rung::Asleep,
+            _ => Rung::NoBell,
         }
     }
 

@@ -34,7 +34,7 @@ use crate::{
     conn::{self, Conn, Half, Stage, flag},
     give_back,
     lane::SDP_BIT,
-    process, receive, send,
+    process, receive, send, spin,
     table::{self, Entry, Pinned},
     wait,
     words::{self, SOURCE_BASE, put},
@@ -230,8 +230,9 @@ fn push(used: &InUse, fd: c_int, side: usize, len: usize, copy: impl FnOnce(&[Ce
     }
     send::count_ring(conn, row, len);
     give_back::sent(conn, segment.ring_bytes(), tail_before, ring.tail(), len);
-    if let Some(armed) = armed {
-        send::ring_sleeper(conn, fd, row, segment, armed);
+    match armed {
+        Some(armed) => send::ring_sleeper(conn, fd, row, segment, armed),
+        None => spin::reached(conn, false),
     }
     // A slow sender tells at every message where it runs, a fast one now and then.
     if looks_around {

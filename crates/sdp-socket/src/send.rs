@@ -28,10 +28,10 @@ use sdp_sys::{
 
 use crate::{
     carrier,
-    conn::{Conn, Half, Stage, flag},
+    conn::{Conn, Half, Rung, Stage, flag},
     iovec::{Buffers, Payload},
     lane::{self, Broken, Lane, SourceState},
-    page, process,
+    page, process, spin,
     stay::Stay,
     succeed,
     table::Pinned,
@@ -658,10 +658,13 @@ pub(crate) fn ring_sleeper(
     (mode, seen): (arm::Mode, arm::Seen),
 ) {
     let lines = segment.half(conn.half_index(Half::Send));
-    if mode == arm::Mode::Bell && conn.ring_peer() {
-        conn.peer_slept.store(1, Ordering::Relaxed);
-        arm::disarm(&lines.receive_arm.word, seen);
-        return;
+    if mode == arm::Mode::Bell {
+        let rung = conn.ring_peer();
+        if rung != Rung::NoBell {
+            spin::reached(conn, rung == Rung::Asleep);
+            arm::disarm(&lines.receive_arm.word, seen);
+            return;
+        }
     }
     ring_sleeper_by_carrier(conn, fd, row, segment, lines);
 }
@@ -684,10 +687,14 @@ fn ring_sleeper_by_carrier(conn: &Conn, fd: c_int, row: &Row, segment: Segment, 
 fn ring_bells(conn: &Conn, fd: c_int, source: &mut SourceState, lines: &HalfLines, first: bool) {
     let armed = arm::check(&lines.receive_arm.word);
     let mut by_carrier = first && lines.consumer.followed.load(Ordering::SeqCst) != source.switches;
-    if let Some((mode, _)) = armed {
-        conn.peer_slept.store(1, Ordering::Relaxed);
+    match armed {
         // A sleeper that armed must be rung as it asked: another thread may eat the carrier's byte.
-        by_carrier |= mode == arm::Mode::Carrier || !conn.ring_peer();
+        Some((mode, _)) => {
+            let rung = if mode == arm::Mode::Bell { conn.ring_peer() } else { Rung::NoBell };
+            by_carrier |= rung == Rung::NoBell;
+            spin::reached(conn, rung != Rung::Awake);
+        }
+        None => spin::reached(conn, false),
     }
     if by_carrier {
         ring_carrier(conn, fd, source, lines);

@@ -8,10 +8,14 @@
 
 use core::{
     pin::{Pin, pin},
-    sync::atomic::{AtomicU32, AtomicU64, Ordering},
+    sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering},
 };
 
-use sdp_sys::{section, sys, time::monotonic_ns};
+use sdp_sys::{
+    section, sys,
+    time::monotonic_ns,
+    tls::{self, Slot},
+};
 
 use crate::{conn::Conn, process, stay::Stay};
 
@@ -234,9 +238,73 @@ fn plan(conn: &Conn, peer_cpu: u32) -> Plan {
     }
 }
 
-/// Changes what a connection has learnt. Two threads that wait for one connection may lose one another's
-/// lesson, which costs nothing.
-fn update<R>(conn: &Conn, body: impl FnOnce(&mut Learnt) -> R) -> R {
+/// A message was sent: whether its reader slept, and had to be woken.
+#[inline(always)]
+pub(crate) fn reached(conn: &Conn, had_to_wake: bool) {
+    let reached = tls::slot(Slot::Reached);
+    let all = reached.load(Ordering::Relaxed);
+    let now = all | if had_to_wake { REACHED_ASLEEP } else { REACHED_AWAKE };
+    if now != all {
+        reached.store(now, Ordering::Relaxed);
+    }
+    if had_to_wake {
+        conn.peer_slept.store(1, Ordering::Relaxed);
+    }
+}
+
+/// For a wait of the calling thread that is for no connection alone: what it found at the other ends since
+/// the wait before. Its answers come a wake-up later if each of them had to be woken.
+pub(crate) fn reached_since() -> Peer {
+    match tls::slot(Slot::Reached).swap(0, Ordering::Relaxed) {
+        REACHED_ASLEEP => Peer::Asleep,
+        _ => Peer::Awake,
+    }
+}
+
+const REACHED_AWAKE: usize = 1;
+const REACHED_ASLEEP: usize = 2;
+
+/// A thread that has waited for another connection than before waits for many in turn, and goes on to do
+/// so for this many waits for the same one.
+const IN_TURN: usize = 8;
+
+/// Whether the thread, which now waits for this connection, waits for many in turn. Then none of them is
+/// waited for often enough to learn anything by itself.
+fn waits_in_turn(word: &AtomicUsize, index: u32) -> bool {
+    let known = word.load(Ordering::Relaxed);
+    let (last, left) = (known / (IN_TURN + 1), known % (IN_TURN + 1));
+    let this = index as usize + 1;
+    let left = match last {
+        0 => 0,
+        last if last == this => left.saturating_sub(1),
+        _ => IN_TURN,
+    };
+    let next = this * (IN_TURN + 1) + left;
+    if next != known {
+        word.store(next, Ordering::Relaxed);
+    }
+    left != 0
+}
+
+/// Whether the thread's last wait was one of many in turn.
+fn waited_in_turn() -> bool {
+    !tls::slot(Slot::WaitedFor).load(Ordering::Relaxed).is_multiple_of(IN_TURN + 1)
+}
+
+/// Changes what is learnt by a wait for a connection: what the connection's waits have learnt, or, where the
+/// thread waits for many in turn, what the thread's have. Two threads that wait for one connection may lose one
+/// another's lesson, which costs nothing.
+fn update<R>(conn: &Conn, in_turn: bool, body: impl FnOnce(&mut Learnt) -> R) -> R {
+    if in_turn {
+        let word = tls::slot(Slot::SpinBudget);
+        let mut learnt = match word.load(Ordering::Relaxed) {
+            0 => Learnt::NEW,
+            word => Learnt::from_word(word as u64),
+        };
+        let result = body(&mut learnt);
+        word.store(learnt.to_word() as usize, Ordering::Relaxed);
+        return result;
+    }
     let mut learnt = Learnt::from_word(conn.spin.load(Ordering::Relaxed));
     let result = body(&mut learnt);
     conn.spin.store(learnt.to_word(), Ordering::Relaxed);
@@ -245,7 +313,7 @@ fn update<R>(conn: &Conn, body: impl FnOnce(&mut Learnt) -> R) -> R {
 
 /// After a sleep that something ended.
 pub(crate) fn learn_from_sleep(conn: &Conn, slept_ns: u64) {
-    update(conn, |learnt| learnt.slept(slept_ns));
+    update(conn, waited_in_turn(), |learnt| learnt.slept(slept_ns));
 }
 
 /// Budget of a spin, also for several connections, by what this one has learnt.
@@ -256,12 +324,13 @@ pub(crate) fn budget(conn: &Conn) -> u64 {
         conn.peer_slept.store(0, Ordering::Relaxed);
         Peer::Asleep
     };
-    update(conn, |learnt| learnt.next(peer))
+    let in_turn = waits_in_turn(tls::slot(Slot::WaitedFor), conn.index());
+    update(conn, in_turn, |learnt| learnt.next(peer))
 }
 
 /// How a spin for several connections ended for this one.
 pub(crate) fn learn(conn: &Conn, success: bool) {
-    update(conn, |learnt| learnt.spun(success));
+    update(conn, waited_in_turn(), |learnt| learnt.spun(success));
 }
 
 /// A thread's turn to pause. Given back also when a handler leaves the pause for good.
@@ -478,6 +547,20 @@ mod tests {
             // And it is not for ever.
             assert!(model.rounds_to_converge() <= 140, "{pause}");
         }
+    }
+
+    #[test]
+    fn who_waits_for_many_in_turn_is_known() {
+        let word = AtomicUsize::new(0);
+        // For one connection, as often as it likes.
+        assert!((0..100).all(|_| !waits_in_turn(&word, 7)));
+        // For two of them.
+        assert!((0..100).all(|i| waits_in_turn(&word, 8 + i % 2)));
+        // And for one again.
+        let others = (0..100).filter(|_| waits_in_turn(&word, 9)).count();
+        assert!((1..=IN_TURN).contains(&others), "{others}");
+        assert!(!waits_in_turn(&word, 9));
+        assert!(waits_in_turn(&word, 0));
     }
 
     #[test]

@@ -46,7 +46,7 @@ pub const SLOTS: usize = 16;
 pub enum Slot {
     /// Socket layer: the thread's private wait set (descriptor + 1).
     WaitSet = 0,
-    /// Socket layer: learnt spin budget in nanoseconds.
+    /// Socket layer: what the thread's waits for many connections in turn have learnt; 0 nothing yet.
     SpinBudget = 1,
     /// Socket layer: calls since the last look at foreign descriptors.
     Fairness = 2,
@@ -57,6 +57,10 @@ pub enum Slot {
     /// Non-zero after the thread called vfork (or a raw clone that shares memory): whoever runs on this
     /// block may be the child, see [`crate::pid::is_borrowed`].
     Borrowed = 5,
+    /// Socket layer: connection that the thread waited for last, and whether it waits for several in turn.
+    WaitedFor = 6,
+    /// Socket layer: whether the thread's messages since its last wait had to wake somebody.
+    Reached = 7,
     /// Free for the socket layer.
     Socket0 = 8,
     /// Free for the socket layer.

@@ -712,11 +712,12 @@ struct SpinPlan {
 /// What a spin may take. `None`: sleep at once.
 fn plan_spin(set: u32) -> Option<SpinPlan> {
     let bell = process::bell()?;
+    let peer = spin::reached_since();
     with(|m| {
         // A set that rests may be one of many that are waited for in turn: then all of them know better.
-        let budget = match m.set(set).map_or(0, |s| s.spin.next(spin::Peer::Awake)) {
-            0 => m.spin.next(spin::Peer::Awake),
-            budget => budget,
+        let budget = match (m.set(set).map_or(0, |s| s.spin.next(peer)), peer) {
+            (0, spin::Peer::Awake) => m.spin.next(peer),
+            (budget, _) => budget,
         };
         if budget == 0 {
             return None;
