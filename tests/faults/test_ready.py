@@ -43,3 +43,12 @@ def test_a_wake_up_costs_what_is_ready():
 def test_the_end_of_one_is_seen_while_another_rings(mode, looks):
     """A wake-up by the bell is not judged each time; what else came under its name is not lost."""
     both("rung", "the_end_of_each", mode, env={**EAGER, "SDP_RECV_POLL": looks})
+
+
+@pytest.mark.parametrize("count", [2, 511, 512, 700])
+def test_a_full_ring_is_not_writable_in_a_poll_of_many(count):
+    """`poll` hides a carrier's "writable" from arrays of every length, and sees the room that comes."""
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if soft != resource.RLIM_INFINITY and soft < 1024:
+        pytest.skip(f"700 entries need more descriptors than {soft}")
+    both("polling", "room", count, env=EAGER)

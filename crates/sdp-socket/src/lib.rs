@@ -44,6 +44,7 @@ mod readiness;
 mod receive;
 mod relay;
 mod renew;
+mod scratch;
 mod send;
 mod settings;
 mod spin;

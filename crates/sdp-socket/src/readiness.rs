@@ -12,15 +12,16 @@ use crate::{
     conn::{self, Conn, Half, Stage, flag},
     epoll, give_back, handover, host,
     lane::Lane,
-    process, receive, spin,
+    process, receive,
+    scratch::{self, Scratch},
+    spin,
     stay::Stay,
     table::{self, Entry},
     wait,
     wait_set::WaitSet,
 };
 
-/// Descriptors in one `poll` whose copy fits on the stack; longer ones use carrier bells and the
-/// program's own array.
+/// Descriptors in one `poll` whose copy, with one entry more, fits on the stack.
 const STACK_FDS: usize = 512;
 const READ_KIND: i16 = libc::POLLIN | libc::POLLRDNORM;
 const WRITE_KIND: i16 = libc::POLLOUT | libc::POLLWRNORM;
@@ -211,9 +212,12 @@ pub(crate) unsafe fn poll(
     if !any {
         return None;
     }
-    // Too many to hide "writable" from the kernel in a copy, or no way to be rung for room: the sender
+    // No memory to hide "writable" from the kernel in a copy, or no way to be rung for room: the sender
     // tries again.
-    let hides = count < STACK_FDS && (timeout_ns == Some(0) || process::bell_fd() >= 0);
+    let mut scratch =
+        if count < STACK_FDS || count >= scratch::ENTRIES { None } else { Scratch::take() };
+    let is_copied = count < STACK_FDS || scratch.is_some();
+    let hides = is_copied && (timeout_ns == Some(0) || process::bell_fd() >= 0);
     if !hides {
         for conn in fds.iter().filter_map(|entry| attached(entry.fd)) {
             conn.flags.fetch_and(!flag::WANTS_ROOM, Ordering::SeqCst);
@@ -259,7 +263,9 @@ pub(crate) unsafe fn poll(
         };
         let nap = shorter(left, nap);
         // SAFETY: as above.
-        let polled = unsafe { sleep(fds, if must_not_sleep { Some(0) } else { nap }, mask, hides) };
+        let left_now = if must_not_sleep { Some(0) } else { nap };
+        // SAFETY: as above.
+        let polled = unsafe { sleep(fds, left_now, mask, hides, scratch.as_mut()) };
         if !must_not_sleep
             && polled.is_ok()
             && let Some(conn) = fds.iter().find_map(|entry| attached(entry.fd))
@@ -356,6 +362,7 @@ unsafe fn sleep(
     left: Option<u64>,
     mask: *const sigset_t,
     hides: bool,
+    scratch: Option<&mut Scratch>,
 ) -> Result<(), Errno> {
     let stay = pin!(Stay::on_several());
     let stay = stay.as_ref();
@@ -397,8 +404,9 @@ unsafe fn sleep(
     }
     let timeout = left.map(wait::to_timespec);
     let result = if hides {
-        let mut copy = [pollfd { fd: -1, events: 0, revents: 0 }; STACK_FDS];
         let n = fds.len();
+        let mut short = [pollfd { fd: -1, events: 0, revents: 0 }; STACK_FDS];
+        let copy = scratch.map_or(&mut short[..], Scratch::entries);
         for (to, from) in copy.iter_mut().zip(fds.iter()) {
             *to = *from;
             if waits_for_room(from, hides).is_some() {

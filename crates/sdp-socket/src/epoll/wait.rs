@@ -177,10 +177,13 @@ unsafe fn wait_on(
             // Who goes to sleep at once asks the kernel then.
             if let Some(plan) = plan_spin(set) {
                 // What the kernel has must not wait for a spin on what it cannot have.
-                // SAFETY: as the caller's.
-                let asked = unsafe { kernel_events(set_fd, set, &mut out, 0, core::ptr::null()) };
-                if out.used > 0 || asked.is_err() {
-                    return Some(asked.map(|()| out.used));
+                if plan.asks_first {
+                    // SAFETY: as the caller's.
+                    let asked =
+                        unsafe { kernel_events(set_fd, set, &mut out, 0, core::ptr::null()) };
+                    if out.used > 0 || asked.is_err() {
+                        return Some(asked.map(|()| out.used));
+                    }
                 }
                 if spin_on_bell(set, &plan) {
                     continue;
@@ -707,6 +710,8 @@ struct SpinPlan {
     /// CPU of one of the peers, who stands for all.
     peer_cpu: u32,
     budget: u64,
+    /// The kernel was not asked for so long that it must be before the look.
+    asks_first: bool,
 }
 
 /// What a spin may take. `None`: sleep at once.
@@ -722,9 +727,16 @@ fn plan_spin(set: u32) -> Option<SpinPlan> {
         if budget == 0 {
             return None;
         }
+        let now = monotonic_ns();
+        let s = m.set(set)?;
+        let asks_first =
+            budget > MERGE_AFTER_NS || now.saturating_sub(s.merged_ns) > MERGE_AFTER_NS;
+        if asks_first {
+            s.merged_ns = now;
+        }
         let host = m.set(set).map_or(NONE, |s| s.host);
         let peer_cpu = m.reg(host).and_then(|reg| conn::get(reg.conn)).map_or(0, Conn::peer_cpu);
-        Some(SpinPlan { bell, peer_cpu, budget })
+        Some(SpinPlan { bell, peer_cpu, budget, asks_first })
     })?
 }
 
