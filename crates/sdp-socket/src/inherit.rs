@@ -236,11 +236,8 @@ fn is_inherited_on_purpose(fd: i32) -> bool {
         return true;
     }
     match table::entry(fd) {
-        Some(Entry::Conn(index)) => {
-            conn::get(index).is_some_and(|conn| {
-                conn.is_used_by_several() || !demote::is_used_by_another(conn)
-            })
-        }
+        Some(Entry::Conn(index)) => conn::get(index)
+            .is_some_and(|conn| conn.is_used_by_several() || !demote::is_used_by_another(conn)),
         _ => false,
     }
 }

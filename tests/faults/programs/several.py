@@ -271,6 +271,7 @@ def bulk_both_ways():
     while data := sock.recv(65536):
         got += len(data)
     sender.join()
+    sock.shutdown(socket.SHUT_WR)
     with open(hear, "rb") as told:
         while text := told.read(4):
             got += struct.unpack("!I", text)[0]
