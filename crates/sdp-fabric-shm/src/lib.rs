@@ -10,6 +10,7 @@ pub mod identity;
 pub mod name;
 pub mod packet;
 pub mod peer;
+pub mod pool;
 pub mod procnet;
 pub mod refusal;
 pub mod rendezvous;
