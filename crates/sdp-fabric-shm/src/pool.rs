@@ -425,6 +425,18 @@ impl Pool {
         });
     }
 
+    /// Nobody took what was offered in this segment: it is given up, if it still is idle.
+    pub fn distrust_segment(&self, peers: &PeerTable, lease: u32) {
+        self.with(|records| {
+            if let Some(place) = records.get_mut((lease as usize).wrapping_sub(1))
+                && place.is_some_and(|record| record.state == State::Idle)
+                && let Some(old) = place.take()
+            {
+                discard(peers, &old, true);
+            }
+        });
+    }
+
     /// An offer of the other end for the connection `tuple`.
     pub fn look(&self, tuple: &Tuple) -> Option<Met> {
         self.with(|records| {

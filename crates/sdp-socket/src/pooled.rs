@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Calls after which an offer that nobody took is withdrawn.
-const OFFER_TICKS: u32 = 8;
+const OFFER_TICKS: u32 = 16;
 /// Calls for which the end that accepted the connection waits for an offer, if it may expect one.
 const LOOK_TICKS: u32 = 3;
 
@@ -38,10 +38,11 @@ pub(crate) enum Outcome {
     Failed(Refusal),
 }
 
-/// Who we are, and since when nobody else got our mappings. `None`: a fork is in progress.
+/// Who we are, and since when nobody else got our mappings. `None`: a fork is in progress, or nothing is ours any more.
 fn epoch() -> Option<u64> {
     let forks = process::forks();
-    forks.is_multiple_of(2).then(|| process::nonce() ^ u64::from(forks).rotate_left(32))
+    let is_at_work = forks.is_multiple_of(2) && !process::is_retired();
+    is_at_work.then(|| process::nonce() ^ u64::from(forks).rotate_left(32))
 }
 
 /// A connection has met its other end by name: its segment may come back. Under the meeting's lock.
@@ -72,10 +73,7 @@ pub(crate) fn ended(conn: &Conn) -> bool {
             [0, 1].iter().all(|side| segment.end(*side).touched.load(Ordering::Relaxed) == 0)
         })
     };
-    let keep = conn.stage() == Stage::Attached
-        && !process::is_retired()
-        && !conn.has(SPOILT)
-        && is_clean(conn);
+    let keep = conn.stage() == Stage::Attached && !conn.has(SPOILT) && is_clean(conn);
     POOL.ended(process::peers(), lease, conn.index(), epoch(), keep)
 }
 
@@ -144,8 +142,11 @@ fn await_answer(conn: &Conn, fd: i32, tuple: &Tuple, lease: u32) -> Outcome {
             return Outcome::Wait;
         }
         Answer::Waiting | Answer::Lost => {
-            if POOL.withdraw(peers, lease, owner, false) {
+            // Nobody is there any more, or somebody else has the connection: not offered a second time.
+            let is_lost = POOL.withdraw(peers, lease, owner, false);
+            if is_lost {
                 conn.lease.store(0, Ordering::Relaxed);
+                POOL.distrust_segment(peers, lease);
                 return Outcome::None;
             }
             return Outcome::Wait; // taken just now
