@@ -5,6 +5,7 @@
 
 #![cfg_attr(not(test), no_std)]
 
+pub mod asker;
 pub mod endpoint;
 pub mod identity;
 pub mod name;

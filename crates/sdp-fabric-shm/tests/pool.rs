@@ -6,16 +6,18 @@
 mod common;
 
 use std::{
-    net::TcpListener,
+    net::{TcpListener, TcpStream},
     os::fd::AsRawFd,
     sync::atomic::{AtomicU32, Ordering},
 };
 
 use common::*;
 use sdp_fabric_shm::{
-    identity::{Addr, Tuple},
+    asker::Asker,
+    identity::{self, Addr, Examined, Tuple},
     peer::{PeerId, PeerTable},
     pool::{Answer, BOARD_OFFSET, IDLE_PER_PEER, Loan, POOL_MAX, Pool},
+    refusal::Refusal,
     rendezvous::PeerInfo,
     segment::{HEADER_BYTES, MappedSegment},
 };
@@ -274,6 +276,47 @@ fn scribbles_on_a_board_bring_no_connection() {
                 let _ = CLIENT.pool.withdraw(&CLIENT.peers, lease, OWNERS.0, true);
             }
         }
+    });
+}
+
+#[test]
+fn the_socket_that_stays_open_answers_as_a_fresh_one_does() {
+    static ASKER: Asker = Asker::new();
+    isolated(|| {
+        let before = footprint();
+        let ask = |owner, stream: &TcpStream| {
+            let (fd, tuple) = (stream.as_raw_fd(), Tuple::of(stream.as_raw_fd()).unwrap());
+            let answer = ASKER.examine(owner, || HIDDEN_MIN, fd, &tuple);
+            assert_eq!(answer, identity::examine(fd, &tuple));
+            answer
+        };
+        for (client, server) in [loopback(), mapped_pair(), tcp_pair("::1".parse().unwrap())] {
+            let of_server = stat::stat(server.as_raw_fd()).unwrap().id.ino;
+            let Ok(Examined::Open { peer, .. }) = ask(1, &client) else { panic!("open") };
+            assert_eq!(peer.inode, of_server);
+            assert!(ask(1, &server).is_ok());
+            drop(server);
+            assert_eq!(ask(1, &client), Err(Refusal::PeerNotListening));
+        }
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let waiting = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        assert_eq!(ask(1, &waiting), Ok(Examined::NotAccepted));
+        drop((listener, waiting));
+        // One at a time, out of the way; the program may take its number, and keeps what it puts there.
+        let (client, _server) = loopback();
+        assert!(ask(1, &client).is_ok() && ask(2, &client).is_ok());
+        let hidden: Vec<_> = descriptors().into_iter().filter(|fd| *fd >= HIDDEN_MIN).collect();
+        assert_eq!(hidden.len(), 1);
+        // SAFETY: no pointers.
+        assert!(unsafe { libc::dup2(0, hidden[0]) } >= 0);
+        assert!(ask(2, &client).is_ok() && ask(3, &client).is_ok());
+        ASKER.close();
+        let same = |fd| stat::stat(fd).unwrap().id;
+        assert_eq!(same(hidden[0]), same(0));
+        // SAFETY: no pointers.
+        unsafe { libc::close(hidden[0]) };
+        drop((client, _server));
+        assert_eq!(footprint(), before);
     });
 }
 

@@ -8,6 +8,7 @@
 use core::sync::atomic::Ordering;
 
 use sdp_fabric_shm::{
+    asker::Asker,
     identity::{self, Examined, Tuple},
     pool::{Answer, Loan, Met, Pool},
     refusal::Refusal,
@@ -25,6 +26,7 @@ const OFFER_TICKS: u32 = 16;
 const LOOK_TICKS: u32 = 3;
 
 static POOL: Pool = Pool::new();
+static ASKER: Asker = Asker::new();
 
 /// What came of a step.
 pub(crate) enum Outcome {
@@ -90,6 +92,7 @@ pub(crate) fn call_off(conn: &Conn) {
 /// Before a fork, and before the process leaves its trust domain: nothing idle stays mapped.
 pub(crate) fn clear() {
     POOL.clear(process::peers());
+    ASKER.close();
 }
 
 /// In a fork child.
@@ -185,7 +188,8 @@ fn take(conn: &Conn, fd: i32, tuple: &Tuple, met: Met) -> Outcome {
 
 /// Whether the process with which the segment is shared holds the connection's other end.
 fn prove(conn: &Conn, fd: i32, tuple: &Tuple, met: &Met) -> Result<bool, Refusal> {
-    let (peer, own) = match identity::examine(fd, tuple)? {
+    let examined = ASKER.examine(process::nonce(), process::hidden_min, fd, tuple)?;
+    let (peer, own) = match examined {
         Examined::Open { peer, own } => (peer, own),
         Examined::NotAccepted => return Ok(false),
     };
