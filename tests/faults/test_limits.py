@@ -65,6 +65,9 @@ def test_leaves_nothing(threads):
     assert seen["had"] > 0, "no connection was ever on a lane"
     # Both keep a few for the next connection between the two.
     assert seen["after"]["segments"] <= KEPT_PER_PEER and seen["theirs"] <= 1 + KEPT_PER_PEER, seen
+    assert seen["heir"] == seen["left"] == 0, "idle ones are given up before a fork"
+    if seen["again"]:
+        assert seen["files"] < 110, f"of 220 connections most should have used an earlier one's: {seen}"
     # Hidden descriptors are made when first needed: the pool of wait sets may still grow by a few.
     assert seen["after"]["fds"] <= seen["before"]["fds"] + 4, seen
     # libc keeps stacks and arenas of ended threads; a mapping per connection would be hundreds.
