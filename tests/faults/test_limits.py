@@ -7,6 +7,9 @@ import pytest
 
 from .harness import both, scenario
 
+# Segments that a process keeps for the next connection with a peer: `IDLE_PER_PEER`.
+KEPT_PER_PEER = 4
+
 
 def tcp_for(reason, *call, **options):
     """The scenario's result is that of TCP, and the report names the reason."""
@@ -60,7 +63,11 @@ def test_memory_that_comes_back(squeezed):
 def test_leaves_nothing(threads):
     seen = scenario("limits", "leaves_nothing", threads).seen
     assert seen["had"] > 0, "no connection was ever on a lane"
-    assert seen["after"]["segments"] == 0 and seen["theirs"] <= 1, seen
+    # Both keep a few for the next connection between the two.
+    assert seen["after"]["segments"] <= KEPT_PER_PEER and seen["theirs"] <= 1 + KEPT_PER_PEER, seen
+    assert seen["heir"] == seen["left"] == 0, "idle ones are given up before a fork"
+    if seen["again"]:
+        assert seen["files"] < 110, f"of 220 connections most should have used an earlier one's: {seen}"
     # Hidden descriptors are made when first needed: the pool of wait sets may still grow by a few.
     assert seen["after"]["fds"] <= seen["before"]["fds"] + 4, seen
     # libc keeps stacks and arenas of ended threads; a mapping per connection would be hundreds.

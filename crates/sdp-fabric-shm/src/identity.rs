@@ -134,11 +134,11 @@ impl Tuple {
         }
     }
 
-    fn same_addresses(&self, other: &Self) -> bool {
+    pub(crate) fn same_addresses(&self, other: &Self) -> bool {
         self.local == other.local && self.remote == other.remote
     }
 
-    fn to_pair(self) -> Pair {
+    pub(crate) fn to_pair(self) -> Pair {
         let v4 = self.local.family() == Family::V4 && self.remote.family() == Family::V4;
         let raw = |addr: &Addr| if v4 { addr.diag_bytes() } else { addr.bytes };
         Pair {
@@ -153,7 +153,7 @@ impl Tuple {
         }
     }
 
-    fn from_pair(pair: &Pair) -> Self {
+    pub(crate) fn from_pair(pair: &Pair) -> Self {
         let addr = |bytes: [u8; 16], port| {
             if i32::from(pair.family) == libc::AF_INET {
                 let [a, b, c, d, ..] = bytes;
@@ -385,7 +385,7 @@ pub fn check_uid(uid: u32, owner: u32) -> Result<(), Refusal> {
 /// Refuses the overflow uid wherever it can stand for an unmapped user: all unmapped users look
 /// alike. Where every uid is mapped (the initial user namespace) it is a real user, usually
 /// `nobody`.
-fn check_mapped(uid: u32) -> Result<(), Refusal> {
+pub(crate) fn check_mapped(uid: u32) -> Result<(), Refusal> {
     if uid == overflow_uid() && !maps_every_uid() { Err(Refusal::UidUnmapped) } else { Ok(()) }
 }
 

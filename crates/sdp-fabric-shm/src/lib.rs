@@ -5,11 +5,13 @@
 
 #![cfg_attr(not(test), no_std)]
 
+pub mod asker;
 pub mod endpoint;
 pub mod identity;
 pub mod name;
 pub mod packet;
 pub mod peer;
+pub mod pool;
 pub mod procnet;
 pub mod refusal;
 pub mod rendezvous;

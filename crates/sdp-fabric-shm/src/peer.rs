@@ -19,6 +19,7 @@ use core::{
 use sdp_sys::{
     Errno, Hidden, OwnedFd, pid as sys_pid,
     procfs::{self, Kind},
+    stat::Identity,
     sys, tls,
 };
 
@@ -56,6 +57,8 @@ struct Entry {
     generation: u32,
     bell: Option<Hidden>,
     page: Option<Mapped>,
+    /// The directory of its descriptors.
+    files: Option<Hidden>,
 }
 
 impl Entry {
@@ -65,6 +68,7 @@ impl Entry {
         generation: 0,
         bell: None,
         page: None,
+        files: None,
     };
 }
 
@@ -218,6 +222,13 @@ impl PeerTable {
         if entry.users == 0 || entry.bell.is_none() {
             entry.bell = info.bell.take().and_then(adopt);
         }
+        if (entry.users == 0 || entry.files.is_none())
+            && let Some(process) = &info.process
+            && let Some(min) = entry.bell.as_ref().map(Hidden::raw)
+        {
+            entry.files = procfs::descriptors_of(process)
+                .and_then(|directory| Hidden::new(directory, min).ok());
+        }
         entry.key = key;
         entry.users = entry.users.saturating_add(1);
         let id = PeerId { index: index as u16, generation: entry.generation };
@@ -243,9 +254,9 @@ impl PeerTable {
             return;
         }
         entry.generation = entry.generation.wrapping_add(1);
-        let (bell, page) = (entry.bell.take(), entry.page.take());
+        let (bell, page, files) = (entry.bell.take(), entry.page.take(), entry.files.take());
         drop(guard);
-        drop(bell);
+        drop((bell, files));
         if let Some(page) = page {
             // SAFETY: its users promised not to use it any more, and the entry no longer names it.
             unsafe { page.unmap() };
@@ -287,14 +298,33 @@ impl PeerTable {
     /// Moves all eventfds below `min` up to it, out of the program's way.
     pub fn move_up(&self, min: i32) {
         let mut guard = self.lock();
-        let bells = guard.entries().list.iter_mut().filter_map(|entry| entry.bell.as_mut());
-        bells.for_each(|bell| bell.move_up(min));
+        for entry in &mut guard.entries().list {
+            for file in [&mut entry.bell, &mut entry.files].into_iter().flatten() {
+                file.move_up(min);
+            }
+        }
+    }
+
+    /// Whether it can be asked what a peer process holds.
+    pub fn can_tell(&self, id: PeerId) -> bool {
+        self.lock().entry(id).is_some_and(|entry| entry.files.is_some())
+    }
+
+    /// Whether a peer process holds the file `what` as its descriptor `number`, by the kernel's word. Something else
+    /// at our own number answers wrong at worst in the harmless way: no other file has that identity.
+    pub fn holds(&self, id: PeerId, number: u32, what: Identity) -> bool {
+        let mut guard = self.lock();
+        let Some(files) = guard.entry(id).and_then(|entry| entry.files.as_ref()) else {
+            return false;
+        };
+        files.is_ours() && procfs::held_by(files.raw(), number) == Ok(what)
     }
 
     /// Calls `f` with every eventfd number in the table. `f` must not use the table.
     pub fn for_each_descriptor(&self, mut f: impl FnMut(i32)) {
         let mut guard = self.lock();
-        let bells = guard.entries().list.iter().filter_map(|entry| entry.bell.as_ref());
-        bells.for_each(|bell| f(bell.raw()));
+        for entry in &guard.entries().list {
+            [&entry.bell, &entry.files].into_iter().flatten().for_each(|file| f(file.raw()));
+        }
     }
 }

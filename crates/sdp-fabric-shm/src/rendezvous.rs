@@ -108,6 +108,8 @@ pub struct PeerInfo {
     pub bell: Option<OwnedFd>,
     /// Its bell page, if granted: seals and size verified.
     pub bell_page: Option<OwnedFd>,
+    /// A pidfd of the process with that id, if it is trusted and the kernel tells.
+    pub process: Option<OwnedFd>,
 }
 
 /// What the other end said; hostile bytes.
@@ -459,7 +461,10 @@ impl Rendezvous {
         // tell who sent it. (Its user is the *real* one, so it is not compared.)
         let pid = packet.credentials.ok_or(Refusal::Untrusted)?.pid;
         let credentials = Credentials { pid, ..listener };
-        let peer = check_packet(local, ends, packet, &sender, None, credentials)?;
+        let mut peer = check_packet(local, ends, packet, &sender, None, credentials)?;
+        if pid == listener.pid {
+            peer.process = process(&socket, peer.trusted);
+        }
         let segment = segment.take().ok_or(Refusal::NoMemory)?;
         Ok(Some(Attachment { segment, side: side(local)?, peer, hello: PeerHello::HelloAck(ack) }))
     }
@@ -497,7 +502,7 @@ fn serve(local: &Local<'_>, ends: Ends, socket: &Hidden, joiner: Credentials) ->
         Received::Gone => return Served::Gone,
     };
     let bytes = buf.get(..packet.len).unwrap_or(&[]);
-    match take_join(local, ends, packet, bytes, joiner) {
+    match take_join(local, ends, socket, packet, bytes, joiner) {
         Ok(Join { mut segment, peer, hello }) => {
             let yes = Body::Accept { ack: *local.hello_ack };
             match send(local, ends, socket, &yes, None, peer.trusted) {
@@ -536,6 +541,7 @@ struct Join {
 fn take_join(
     local: &Local<'_>,
     ends: Ends,
+    socket: &Hidden,
     mut packet: Packet,
     bytes: &[u8],
     joiner: Credentials,
@@ -544,7 +550,8 @@ fn take_join(
         return Err(Refusal::Untrusted);
     };
     let file = packet.take(0);
-    let peer = check_packet(local, ends, packet, &sender, file.as_ref(), joiner)?;
+    let mut peer = check_packet(local, ends, packet, &sender, file.as_ref(), joiner)?;
+    peer.process = process(socket, peer.trusted);
     let file = file.ok_or(Refusal::Untrusted)?;
     let segment = Draft(Some(MappedSegment::from_peer(file.raw(), ring_bytes)?));
     Ok(Join { segment, peer, hello })
@@ -606,7 +613,13 @@ fn check_packet(
         slot: sender.slot,
         bell: bell.map(|fd| fd.move_up(local.hidden_min)),
         bell_page: bell_page.map(|fd| fd.move_up(local.hidden_min)),
+        process: None,
     })
+}
+
+/// A pidfd of the process that connected, or listens, at the other end.
+fn process(socket: &Hidden, trusted: bool) -> Option<OwnedFd> {
+    (trusted && socket.is_ours()).then(|| unix::peer_process(socket.raw()).ok())?
 }
 
 /// Whether a user may have, and give, what belongs to a whole process. Both ends say the same.

@@ -69,6 +69,8 @@ pub struct EndLine {
     pub descriptor: AtomicU32,
     /// 1 once this end resets the carrier on purpose: the reset is the program's, not that of bells.
     pub reset: AtomicU32,
+    /// 1 once this end has written beyond the first page of its ring.
+    pub touched: AtomicU32,
 }
 
 /// Written by the producer of a half.

@@ -94,6 +94,11 @@ pub(crate) fn ended_at(fd: c_int) -> Option<u64> {
 
 /// Bytes that this end has read from the kernel so far. The caller excludes other readers.
 pub(crate) fn consumed(fd: c_int) -> Result<u64, Errno> {
+    consumed_in(fd).map(|(consumed, _)| consumed)
+}
+
+/// [`consumed`], and the state of the connection when it was so.
+fn consumed_in(fd: c_int) -> Result<(u64, u8), Errno> {
     let mut before = Info::get(fd)?;
     for _ in 0..STABLE_TRIES {
         let queued = queued(fd)?;
@@ -105,7 +110,7 @@ pub(crate) fn consumed(fd: c_int) -> Result<u64, Errno> {
             let closed_cleanly =
                 after.state() == TCP_CLOSE && readiness(fd, libc::POLLIN) & libc::POLLERR == 0;
             let fin = u64::from(closed_cleanly || FIN_COUNTED.contains(&after.state()));
-            return Ok(received.wrapping_sub(fin).wrapping_sub(queued));
+            return Ok((received.wrapping_sub(fin).wrapping_sub(queued), after.state()));
         }
         before = after;
     }
@@ -115,9 +120,9 @@ pub(crate) fn consumed(fd: c_int) -> Result<u64, Errno> {
 /// [`consumed`], and only while the peer's end has not come: from then on the answer may be wrong by
 /// one, where a reset came and its error was taken.
 pub(crate) fn consumed_while_open(fd: c_int) -> Result<u64, Errno> {
-    let consumed = consumed(fd)?;
-    // What came after the count has not been read: the position is still right.
-    if OPEN.contains(&tcp_state(fd)) { Ok(consumed) } else { Err(Errno::ECONNRESET) }
+    // What comes after the count has not been read: the position is still right.
+    let (consumed, state) = consumed_in(fd)?;
+    if OPEN.contains(&state) { Ok(consumed) } else { Err(Errno::ECONNRESET) }
 }
 
 /// Receives at most `cap` bytes into the buffers, without using them up, never blocking.

@@ -198,6 +198,10 @@ pub(crate) struct Conn {
     rowless: [AtomicU64; 2],
     /// Calls since the meeting began.
     pub(crate) ticks: AtomicU32,
+    /// Names the segment in the process's pool ([`crate::pooled`]), offered or in use; 0 none.
+    pub(crate) lease: AtomicU32,
+    /// Calls that waited for a meeting there.
+    pub(crate) pool_ticks: AtomicU32,
     /// Nanoseconds that calls have paused for the other end of the meeting.
     pub(crate) paused_ns: AtomicU32,
     /// Lock of `meeting`: 0 free.
@@ -301,6 +305,8 @@ impl Conn {
             &self.giver,
             &self.ticks,
             &self.paused_ns,
+            &self.lease,
+            &self.pool_ticks,
             &self.meeting_lock,
             &self.registrations,
             &self.refusals,
@@ -526,6 +532,7 @@ impl Conn {
             self.segment.store(base, Ordering::Release);
             return false;
         }
+        let _ = crate::pooled::ended(self); // not kept: the stage is not `Attached`
         bytes.store(self.ring_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
         place.store(base, Ordering::Release);
         self.leave_peer();
@@ -551,6 +558,13 @@ impl Conn {
             }
         }
         if self.segment.load(Ordering::Relaxed).is_null() {
+            return;
+        }
+        if crate::pooled::ended(self) {
+            self.segment.store(null_mut(), Ordering::Release);
+            self.peer_page.store(null_mut(), Ordering::Release);
+            // SAFETY: nobody else uses the peer; its user is the pool's.
+            let _ = unsafe { (*self.peer.get()).take() };
             return;
         }
         let base = self.segment.swap(null_mut(), Ordering::AcqRel);
@@ -656,6 +670,15 @@ impl Conn {
         Some(result)
     }
 
+    /// Gives up a meeting in progress, by name or on a board. False: another thread is at it.
+    pub(crate) fn abandon_meeting(&self) -> bool {
+        self.try_meeting(|meeting| {
+            meeting.abandon();
+            crate::pooled::call_off(self);
+        })
+        .is_some()
+    }
+
     /// Calls that are in the middle of using it.
     pub(crate) fn pinned(&self) -> u32 {
         self.pins.iter().fold(0, |sum, pins| sum.wrapping_add(pins.load(Ordering::SeqCst)))
@@ -755,7 +778,7 @@ impl Conn {
         {
             return;
         }
-        self.try_meeting(Rendezvous::abandon);
+        self.abandon_meeting();
         self.unmap();
         // Not before: a call that began before the close may be looking for bytes, and takes the row's locks.
         if let (Some(row), Some((family, slot))) = (self.row_index(), process::family()) {

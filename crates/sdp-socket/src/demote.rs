@@ -71,7 +71,7 @@ pub(crate) fn call_off(conn: &Conn) -> bool {
     if !matches!(conn.stage(), Stage::Young | Stage::Meeting) {
         return false;
     }
-    conn.try_meeting(|meeting| meeting.abandon());
+    conn.abandon_meeting();
     conn.change_stage(Stage::Young, Stage::Kernel)
         || conn.change_stage(Stage::Meeting, Stage::Kernel)
 }

@@ -53,6 +53,9 @@ pub(crate) fn sent(conn: &Conn, ring_bytes: u32, before: u64, after: u64, bytes:
 
 #[cold]
 fn note(conn: &Conn) {
+    if let Some(segment) = conn.segment() {
+        segment.end(conn.side()).touched.store(1, Ordering::Relaxed);
+    }
     let Some(half) = half_silence_ns() else { return };
     conn.set(flag::BULKY);
     let index = conn.index();

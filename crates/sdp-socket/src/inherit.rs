@@ -51,7 +51,7 @@ fn prepare_connections() {
             if conn.stage() != Stage::Meeting {
                 break;
             }
-            if conn.try_meeting(|meeting| meeting.abandon()).is_some() {
+            if conn.abandon_meeting() {
                 conn.ticks.store(promote::SOON, Ordering::Relaxed);
                 conn.change_stage(Stage::Meeting, Stage::Young);
                 break;
@@ -87,6 +87,7 @@ pub(crate) fn fork_prepare() {
     process::count_fork();
     // Before the locks: a step of a meeting may want them.
     prepare_connections();
+    crate::pooled::clear();
     crate::epoll::fork_prepare();
     if let Some((family, slot)) = process::family() {
         let child = family.fork(slot, process::pid());

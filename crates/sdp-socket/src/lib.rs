@@ -37,6 +37,7 @@ mod log;
 mod marks;
 mod page;
 mod plain;
+mod pooled;
 mod process;
 mod promote;
 mod publish;

@@ -466,6 +466,7 @@ pub(crate) fn become_child() {
     settings::become_child();
     wait_set::drop_all(true);
     crate::give_back::forget();
+    crate::pooled::become_child();
     // Hidden descriptors were inherited; the parent's are no use here.
     table::walk(|fd, entry| {
         if entry == Entry::Hidden && fd != page::NUMBER.load(Ordering::Relaxed) {
@@ -528,6 +529,7 @@ pub(crate) struct Remains {
 /// stays: nobody but this process and the tools trusts it.
 pub(crate) fn change_trust(remains: Remains) {
     crate::epoll::bell_leaves();
+    crate::pooled::clear();
     for cell in [&BELL_FD, &BELL_PAGE_FD] {
         unhide(cell);
     }
@@ -554,6 +556,7 @@ pub(crate) fn change_trust(remains: Remains) {
 
 /// Leaves nothing of ours behind that an unprivileged continuation could use (X1).
 pub(crate) fn drop_everything() {
+    crate::pooled::clear();
     wait_set::drop_all(false);
     for cell in [&BELL_FD, &BELL_PAGE_FD] {
         unhide(cell);

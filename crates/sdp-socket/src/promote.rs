@@ -6,15 +6,21 @@
 use core::sync::atomic::{Ordering, fence};
 
 use sdp_fabric_shm::{
+    identity::Tuple,
     packet::{HELLO_ACK_LEN, HELLO_LEN},
+    peer::PeerId,
+    pool::{Loan, Met},
     refusal::Refusal,
-    rendezvous::{Attachment, Local, PeerHello, Step},
+    rendezvous::{Attachment, Local, PeerHello, Rendezvous, Step},
 };
 use sdp_proto::{
     Sink, SinkConfig, Source, SourceConfig,
     wire::hello::{Address, Hello, HelloAck, Names, VERSION},
 };
-use sdp_shm::layout::{Segment, is_ring_size};
+use sdp_shm::{
+    family::Row,
+    layout::{Segment, is_ring_size},
+};
 use sdp_stats::{Reason, Verdict};
 use sdp_sys::{count::Way, section, time::monotonic_ns};
 
@@ -22,6 +28,7 @@ use crate::{
     bulk, carrier,
     conn::{Conn, Half, Stage, flag, row_flag},
     lane::{SinkState, SourceState},
+    pooled::{self, Outcome},
     process, receive,
 };
 
@@ -150,7 +157,7 @@ fn tick(conn: &Conn, fd: i32) {
         if monotonic_ns().saturating_sub(since) <= GIVE_UP_NS {
             return tick_now(conn, fd);
         }
-        if conn.try_meeting(|meeting| meeting.abandon()).is_some() {
+        if conn.abandon_meeting() {
             stay(conn, unless_turned_away(conn, Reason::PeerNotListening));
         }
         return;
@@ -195,38 +202,25 @@ fn tick_now(conn: &Conn, fd: i32) {
     let Some(tuple) = conn.name(fd) else { return stay(conn, Reason::UnsuitableSocket) };
     process::ensure_row(conn);
     process::name_row(conn, fd, tuple);
-    let (bell_fd, bell_page_fd) = process::bell_files();
-    let (hidden_min, max_offers) = process::hidden_range();
-    let hello = hello(&tuple);
-    let hello_ack = HelloAck {
-        bufs: u16::MAX,
-        version: VERSION,
-        max_adverts: 1,
-        capabilities: 0,
-        receive_size: MESSAGE_SIZE,
-    }
-    .encode();
-    let local = Local {
-        carrier: fd,
-        tuple,
-        bell_fd,
-        bell_page_fd,
-        slot: conn.index(),
-        nonce: process::nonce(),
-        ring_bytes: process::tunables().ring_bytes(),
-        hidden_min,
-        max_offers,
-        hello: &hello,
-        hello_ack: &hello_ack,
-    };
     let Some(step) = conn.try_meeting(|meeting| {
         // Pairs with `inherit::prepare_connections`: a fork sees the lock, or we see the fork.
         fence(Ordering::SeqCst);
         if conn.stage() != Stage::Meeting || !process::forks().is_multiple_of(2) {
             return Step::Pending;
         }
-        let step = meeting.step(&local);
-        match step {
+        if is_sole_holder(conn) && tuple.side().is_some() {
+            match pooled::step(conn, fd, &tuple, meeting.is_idle(), meeting.is_joining()) {
+                Outcome::None => {}
+                Outcome::Wait => return Step::Pending,
+                Outcome::Failed(refusal) => return Step::Failed(refusal),
+                Outcome::Attached(met) => {
+                    meeting.abandon();
+                    attach_again(conn, fd, &tuple, met);
+                    return Step::Pending;
+                }
+            }
+        }
+        match step_by_name(conn, fd, tuple, meeting) {
             Step::Attached(attachment) if is_sole_holder(conn) => {
                 if attach(conn, fd, attachment) {
                     Step::Pending
@@ -268,7 +262,36 @@ fn tick_now(conn: &Conn, fd: i32) {
     }
 }
 
-fn hello(tuple: &sdp_fabric_shm::identity::Tuple) -> [u8; HELLO_LEN] {
+/// One step of the meeting by name.
+fn step_by_name(conn: &Conn, fd: i32, tuple: Tuple, meeting: &mut Rendezvous) -> Step {
+    let (bell_fd, bell_page_fd) = process::bell_files();
+    let (hidden_min, max_offers) = process::hidden_range();
+    let hello = hello(&tuple);
+    let hello_ack = HelloAck {
+        bufs: u16::MAX,
+        version: VERSION,
+        max_adverts: 1,
+        capabilities: 0,
+        receive_size: MESSAGE_SIZE,
+    }
+    .encode();
+    let local = Local {
+        carrier: fd,
+        tuple,
+        bell_fd,
+        bell_page_fd,
+        slot: conn.index(),
+        nonce: process::nonce(),
+        ring_bytes: process::tunables().ring_bytes(),
+        hidden_min,
+        max_offers,
+        hello: &hello,
+        hello_ack: &hello_ack,
+    };
+    meeting.step(&local)
+}
+
+fn hello(tuple: &Tuple) -> [u8; HELLO_LEN] {
     let address = |addr: &sdp_fabric_shm::identity::Addr| match addr.family() {
         sdp_fabric_shm::identity::Family::V4 => {
             let [.., a, b, c, d] = *addr.bytes();
@@ -312,6 +335,45 @@ fn attach(conn: &Conn, fd: i32, attachment: Attachment) -> bool {
     // SAFETY: the attachment's mapping has segment_bytes(ring_bytes) bytes, is sealed against
     // shrinking, and is unmapped only by the connection's tear-down.
     let segment = unsafe { Segment::new(base, ring_bytes) };
+    let (pid, peer_slot) = (attachment.peer.pid, attachment.peer.slot);
+    let has_bell = attachment.peer.trusted;
+    prepare(conn, row, segment, receive_size, pid, has_bell);
+    let peer = process::peers().attach(attachment.peer).ok();
+    if let Some(peer) = peer
+        && has_bell
+        && pid > 0
+        && let Some(tuple) = conn.known_name()
+    {
+        let remote = (!conn.has(flag::ACCEPTED)).then_some(tuple.remote);
+        let (side, owner, epoch) = (attachment.side, conn.index(), pooled::NO_EPOCH);
+        pooled::lend(
+            conn,
+            Loan { base, ring_bytes, peer, pid, side, receive_size, remote, owner, epoch },
+        );
+    }
+    install(conn, fd, segment, attachment.side, peer.map(|id| (id, peer_slot)));
+    true
+}
+
+/// Takes the segment of an earlier connection with the same process. Under the meeting's lock.
+fn attach_again(conn: &Conn, fd: i32, tuple: &Tuple, met: Met) {
+    let (Some(row), Some(side)) = (conn.row(), tuple.side()) else { return };
+    let loan = met.loan;
+    // SAFETY: the pool's mapping of such a segment, the connection's from here on.
+    let segment = unsafe { Segment::new(loan.base, loan.ring_bytes) };
+    prepare(conn, row, segment, loan.receive_size, loan.pid, true);
+    install(conn, fd, segment, side, Some((loan.peer, met.slot)));
+}
+
+/// Both halves as they are at the beginning.
+fn prepare(
+    conn: &Conn,
+    row: &Row,
+    segment: Segment,
+    receive_size: u32,
+    peer_pid: i32,
+    has_bell: bool,
+) {
     segment.initialise();
     SourceState::initialise(
         &row.source.words,
@@ -321,20 +383,20 @@ fn attach(conn: &Conn, fd: i32, attachment: Attachment) -> bool {
     row.ack.store(sink.ack(u16::MAX).to_word(), Ordering::Relaxed);
     SinkState::initialise(&row.sink.words, &sink);
     row.user.store(process::pid(), Ordering::Release);
-    conn.peer_pid.store(attachment.peer.pid.max(0) as u32, Ordering::Relaxed);
-    let (peer_slot, has_bell) = (attachment.peer.slot, attachment.peer.trusted);
+    conn.peer_pid.store(peer_pid.max(0) as u32, Ordering::Relaxed);
     if has_bell && process::bell().is_some() {
         conn.set(flag::PEER_HAS_BELL);
     }
-    let peer = process::peers().attach(attachment.peer).ok().map(|id| (id, peer_slot));
-    if !conn.attach(segment, attachment.side, peer) {
-        return true; // called off: the segment goes with the connection
+}
+
+fn install(conn: &Conn, fd: i32, segment: Segment, side: u8, peer: Option<(PeerId, u32)>) {
+    if !conn.attach(segment, side, peer) {
+        return; // called off: the segment goes with the connection
     }
     let end = segment.end(conn.side());
     end.descriptor.store(fd as u32 + 1, Ordering::Relaxed);
     end.attached.store(1, Ordering::Release);
     crate::epoll::attached(conn);
-    true
 }
 
 /// Whether no relative got a descriptor of the connection since the meeting began.

@@ -30,6 +30,18 @@ pub fn getsockopt_int(fd: i32, level: i32, name: i32) -> Result<i32, Errno> {
     Ok(value)
 }
 
+/// Cookie of the network namespace of a socket. Kernels before 5.14 tell none.
+pub fn netns_cookie(fd: i32) -> Result<u64, Errno> {
+    /// `SO_NETNS_COOKIE`
+    const NETNS_COOKIE: i32 = 71;
+    let mut cookie = 0u64;
+    let mut len = 8u32;
+    let (level, out) = (libc::SOL_SOCKET, &raw mut cookie);
+    // SAFETY: cookie and len outlive the call and have the sizes given.
+    unsafe { sys!(libc::SYS_getsockopt, fd, level, NETNS_COOKIE, out, &raw mut len)? };
+    Ok(cookie)
+}
+
 /// Inode number of the file behind a descriptor.
 pub fn inode(fd: i32) -> Result<u64, Errno> {
     // SAFETY: stat is plain data; zero is a valid value.

@@ -63,6 +63,16 @@ impl Diag {
         Ok(Self { fd: OwnedFd::new(fd as i32), sequence: 0 })
     }
 
+    /// Its descriptor.
+    pub const fn raw(&self) -> i32 {
+        self.fd.raw()
+    }
+
+    /// The same socket at `min` or above ([`OwnedFd::move_up`]).
+    pub fn move_up(self, min: i32) -> Self {
+        Self { fd: self.fd.move_up(min), sequence: self.sequence }
+    }
+
     /// The socket the kernel would give a segment of `pair`; `None` when there is none (or when the
     /// kernel has no TCP support in sock_diag: it answers ENOENT to both).
     ///

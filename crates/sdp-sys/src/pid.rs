@@ -62,14 +62,19 @@ pub fn is_dead(pid: i32) -> bool {
     match unsafe { sys!(libc::SYS_pidfd_open, pid, 0) } {
         Err(e) => e == Errno::ESRCH,
         Ok(pidfd) => {
-            let mut poll = libc::pollfd { fd: pidfd as i32, events: libc::POLLIN, revents: 0 };
-            let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-            // SAFETY: poll and zero outlive the call.
-            let ready = unsafe { sys!(libc::SYS_ppoll, &raw mut poll, 1, &raw const zero, 0, 8) };
+            let has_ended = has_ended(pidfd as i32);
             fd::close(pidfd as i32);
-            ready == Ok(1)
+            has_ended
         }
     }
+}
+
+/// Whether the process that a pidfd names has ended.
+pub fn has_ended(pidfd: i32) -> bool {
+    let mut poll = libc::pollfd { fd: pidfd, events: libc::POLLIN, revents: 0 };
+    let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: poll and zero outlive the call.
+    unsafe { sys!(libc::SYS_ppoll, &raw mut poll, 1, &raw const zero, 0, 8) == Ok(1) }
 }
 
 /// Whether this process's children are born into another process namespace than its own, as the kernel tells

@@ -5,7 +5,7 @@
 
 use core::ffi::CStr;
 
-use crate::{errno::Errno, owned::OwnedFd, sys};
+use crate::{errno::Errno, owned::OwnedFd, stat::Identity, sys};
 
 /// Longest path built here, with its terminating NUL.
 const PATH_MAX: usize = 48;
@@ -93,6 +93,55 @@ pub fn kind(fd: i32) -> Result<Kind, Errno> {
         return Ok(Kind::EventFd);
     }
     Ok(socket_inode(link).map_or(Kind::Other, Kind::Socket))
+}
+
+/// The directory of another process's descriptors, as an O_PATH handle that stays that process's whatever
+/// becomes of its id. `None`: it has ended, we may not look into it, or /proc shows it to nobody.
+pub fn descriptors_of(pidfd: &OwnedFd) -> Option<OwnedFd> {
+    // The id that this /proc knows it by: ours may be of another namespace.
+    let mut path = [0u8; PATH_MAX];
+    let number = Digits::new(u32::try_from(pidfd.raw()).ok()?);
+    let info = b"/proc/thread-self/fdinfo/".iter().chain(number.text());
+    path.iter_mut().zip(info).for_each(|(to, from)| *to = *from);
+    let mut text = [0u8; 256];
+    let len = {
+        let file = open(CStr::from_bytes_until_nul(&path).ok()?).ok()?;
+        read(file.raw(), &mut text).ok()?
+    };
+    let lines = text.get(..len)?.split(|byte| *byte == b'\n');
+    let pid = lines.filter_map(|line| line.strip_prefix(b"Pid:\t")).next().and_then(decimal)?;
+    let number = Digits::new(u32::try_from(pid).ok().filter(|pid| *pid != 0)?);
+    let mut path = [0u8; PATH_MAX];
+    let name = b"/proc/".iter().chain(number.text()).chain(b"/fd");
+    path.iter_mut().zip(name).for_each(|(to, from)| *to = *from);
+    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
+    // SAFETY: path is NUL-terminated and outlives the call.
+    let fd = unsafe { sys!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags).ok()? };
+    let directory = OwnedFd::new(fd as i32);
+    // Whoever may follow this link may follow those of the descriptors.
+    look_up(directory.raw(), c"../cwd").ok()?;
+    // Still the process that the pidfd names: so it was when the directory was opened.
+    (!crate::pid::has_ended(pidfd.raw())).then_some(directory)
+}
+
+/// What descriptor `number` of a process is, by the directory of [`descriptors_of`]: the kernel's word, without
+/// the process's help.
+///
+/// # Errors
+/// ENOENT: it has no such descriptor; ESRCH: it has ended; EACCES: we may not look any more.
+pub fn held_by(directory: i32, number: u32) -> Result<Identity, Errno> {
+    let digits = Digits::new(number);
+    let mut path = [0u8; PATH_MAX];
+    path.iter_mut().zip(digits.text()).for_each(|(to, from)| *to = *from);
+    look_up(directory, CStr::from_bytes_until_nul(&path).map_err(|_| Errno::EINVAL)?)
+}
+
+fn look_up(directory: i32, name: &CStr) -> Result<Identity, Errno> {
+    // SAFETY: stat is plain data; zero is a valid value.
+    let mut st: libc::stat = unsafe { core::mem::zeroed() };
+    // SAFETY: a terminated name; st is valid for writing.
+    unsafe { sys!(libc::SYS_newfstatat, directory, name.as_ptr(), &raw mut st, 0)? };
+    Ok(Identity { dev: st.st_dev, ino: st.st_ino })
 }
 
 /// The inode number in a link of /proc that names a socket.

@@ -5,7 +5,7 @@
 //! descriptors and truncation are reported for the caller to judge, and descriptors nobody takes
 //! are closed.
 
-use crate::{errno::Errno, owned::OwnedFd, sys};
+use crate::{errno::Errno, fd, owned::OwnedFd, sys};
 
 /// Descriptors that [`receive`] can take in one packet. The kernel closes the rest and reports
 /// truncation.
@@ -104,6 +104,13 @@ pub fn peer_credentials(fd: i32) -> Result<Credentials, Errno> {
         return Err(Errno::EINVAL);
     }
     Ok(Credentials { pid: cred.pid, uid: cred.uid })
+}
+
+/// A pidfd of the process whose credentials [`peer_credentials`] tells. Kernels before 6.5 have none.
+pub fn peer_process(fd: i32) -> Result<OwnedFd, Errno> {
+    /// `SO_PEERPIDFD`
+    const PEER_PIDFD: i32 = 77;
+    fd::getsockopt_int(fd, libc::SOL_SOCKET, PEER_PIDFD).map(OwnedFd::new)
 }
 
 /// Has the kernel add credentials to the packets sent and received on this socket. On a socket that

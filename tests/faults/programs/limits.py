@@ -226,9 +226,29 @@ def held():
     return {"fds": len(os.listdir("/proc/self/fd")), "segments": segments, "maps": len(lines)}
 
 
+def files():
+    """Inode numbers of the segments that are mapped."""
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        return {line.split(None, 5)[4] for line in maps if "memfd:sdp-conn" in line}
+
+
+def has_peer_pidfd():
+    """Whether the kernel has what a segment's second use takes."""
+    one, other = socket.socketpair()
+    try:
+        os.close(one.getsockopt(socket.SOL_SOCKET, 77))
+    except OSError:
+        return False
+    finally:
+        one.close()
+        other.close()
+    return True
+
+
 @scenario
 def leaves_nothing(threads):
-    """Two hundred connections come, earn lanes and go; nothing of them stays."""
+    """Two hundred connections come, earn lanes and go; nothing of them stays but a few segments, which later ones
+    use again, and no child of this process gets."""
     lst = ends.listener()
     child = os.fork()
     if child == 0:
@@ -245,6 +265,7 @@ def leaves_nothing(threads):
     address = lst.getsockname()
     lst.close()
     most = 0
+    seen = set()
 
     def once():
         nonlocal most
@@ -253,6 +274,7 @@ def leaves_nothing(threads):
             sock.sendall(b"ab")
             assert exactly(sock, 2) == b"ab"
         most = max(most, held()["segments"])
+        seen.update(files())
         sock.close()
 
     def use():
@@ -274,7 +296,15 @@ def leaves_nothing(threads):
     last.sendall(b"q")
     theirs = int(exactly(last, 10))
     ends.reap(child)
+    last.close()
+    heir = os.fork()
+    if heir == 0:
+        os._exit(held()["segments"])
     return {
+        "heir": ends.reap(heir),
+        "left": held()["segments"],
+        "files": len(seen),
+        "again": has_peer_pidfd(),
         "before": before,
         "after": after,
         "theirs": theirs,

@@ -1,0 +1,143 @@
+//! [`identity::examine`] for processes that ask often: the sock_diag socket stays open between two questions.
+//!
+//! Used where both processes know each other and a question is most of the price. One hidden descriptor, for one
+//! user at a time; who comes meanwhile opens a socket as before. It answers less than `examine` does:
+//! whatever is not as it should be is asked again there.
+
+use core::{
+    cell::UnsafeCell,
+    mem,
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use sdp_sys::{
+    fd,
+    netlink::Diag,
+    stat::{self, Identity},
+};
+
+use crate::{
+    identity::{self, Examined, PeerSocket, Presence, Tuple},
+    refusal::Refusal,
+};
+
+/// An open sock_diag socket.
+struct Open {
+    diag: Diag,
+    id: Identity,
+    /// Its network namespace.
+    cookie: u64,
+    /// Who opened it.
+    owner: u64,
+}
+
+impl Open {
+    fn new(owner: u64, min: i32) -> Option<Self> {
+        let diag = Diag::open().ok()?.move_up(min);
+        let id = stat::stat(diag.raw()).ok()?.id;
+        let cookie = fd::netns_cookie(diag.raw()).ok()?;
+        Some(Self { diag, id, cookie, owner })
+    }
+
+    /// Whether the number still names our socket.
+    fn is_ours(&self) -> bool {
+        stat::stat(self.diag.raw()).is_ok_and(|stat| stat.id == self.id)
+    }
+
+    /// Closes it, unless the number is the program's by now.
+    fn close(self) {
+        if self.is_ours() {
+            drop(self);
+        } else {
+            mem::forget(self);
+        }
+    }
+}
+
+/// The socket; one `static` per process. All functions must be called with signals deferred.
+pub struct Asker {
+    lock: AtomicU32,
+    open: UnsafeCell<Option<Open>>,
+}
+
+// SAFETY: `open` is reached only under the lock.
+unsafe impl Sync for Asker {}
+
+impl Default for Asker {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Asker {
+    /// None is open.
+    pub const fn new() -> Self {
+        Self { lock: AtomicU32::new(0), open: UnsafeCell::new(None) }
+    }
+
+    /// Exchanges the socket. Gives `new` back if another thread is at it.
+    fn swap(&self, new: Option<Open>) -> Option<Open> {
+        if self.lock.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            return new;
+        }
+        // SAFETY: the lock word is ours.
+        let old = mem::replace(unsafe { &mut *self.open.get() }, new);
+        self.lock.store(0, Ordering::Release);
+        old
+    }
+
+    /// As [`identity::examine`]. `owner` is what a process is called until it forks or changes its privileges;
+    /// `min` tells where hidden descriptors start.
+    ///
+    /// # Errors
+    /// Those of [`identity::examine`].
+    pub fn examine(
+        &self,
+        owner: u64,
+        min: impl FnOnce() -> i32,
+        carrier: i32,
+        tuple: &Tuple,
+    ) -> Result<Examined, Refusal> {
+        let mut open = self.swap(None);
+        if let Some(old) = open.take_if(|open| open.owner != owner || !open.is_ours()) {
+            old.close();
+        }
+        let Some(mut open) = open.or_else(|| Open::new(owner, min())) else {
+            return identity::examine(carrier, tuple);
+        };
+        let answer = ask(&mut open, carrier, tuple);
+        if answer.is_none() {
+            open.close();
+            return identity::examine(carrier, tuple);
+        }
+        if let Some(other) = self.swap(Some(open)) {
+            other.close();
+        }
+        answer.ok_or(Refusal::RemotePeer)
+    }
+
+    /// Closes the socket: before a fork, and when the process leaves its trust domain.
+    pub fn close(&self) {
+        if let Some(open) = self.swap(None) {
+            open.close();
+        }
+    }
+}
+
+/// The other end, if it is open and all is well with our own.
+fn ask(open: &mut Open, carrier: i32, tuple: &Tuple) -> Option<Examined> {
+    let own = stat::stat(carrier).ok().filter(|own| own.is_socket())?;
+    // The carrier is where we look, and its owner is who we are.
+    if fd::netns_cookie(carrier) != Ok(open.cookie) || own.uid != identity::effective_uid() {
+        return None;
+    }
+    identity::check_mapped(own.uid).ok()?;
+    let wanted = tuple.reversed();
+    let found = open.diag.find(&wanted.to_pair()).ok()??;
+    if !Tuple::from_pair(&found.pair).same_addresses(&wanted) {
+        return None;
+    }
+    let peer = PeerSocket { inode: u64::from(found.inode), uid: found.uid, state: found.state };
+    identity::check_mapped(peer.uid).ok()?;
+    (peer.presence() == Presence::Open).then_some(Examined::Open { peer, own: own.id })
+}

@@ -1,0 +1,603 @@
+//! Segments that two processes use again: a small pool, and the *board* on which they meet the next time.
+//!
+//! When a connection ends, both ends may keep its segment mapped instead of giving it back. As soon as both have
+//! said so, it belongs to nobody, and its control page has room for a board: the end that made the next
+//! connection between the two processes writes there what it offers, the end that accepted it takes the offer,
+//! and both have a segment whose pages are there already. No descriptor travels, nobody waits, and a step that
+//! finds nothing makes no system call.
+//!
+//! It refuses to decide who may be believed: an offer and its answer are hostile words, and the caller proves
+//! them by the kernel ([`crate::identity::examine`], [`crate::peer::PeerTable::holds`]) before it goes on. Only processes of the same
+//! user come here ([`crate::rendezvous::PeerInfo::trusted`]). Whether a segment may be kept at all is the
+//! caller's to say too: nobody else may have it mapped, no fork since it was attached.
+//!
+//! ```text
+//! board, from byte 2048 of the control page; life: how many connections had the segment before
+//! claim      life * 4 + 0 nobody, 1 + place: offered by it, 3: taken
+//! places[2]  released (life + 1), gone, descriptor, slot, name (36 bytes, as in the rendezvous)
+//! ```
+//!
+//! A *place* is the side that a process had in the segment's first connection, and stays with it.
+
+use core::{
+    cell::UnsafeCell,
+    hint,
+    ptr::NonNull,
+    sync::atomic::{AtomicU32, AtomicU64, Ordering},
+};
+
+use sdp_sys::{memfd, sys};
+
+use crate::{
+    identity::{Addr, Tuple},
+    name::Name,
+    peer::{PeerId, PeerTable},
+    segment,
+};
+
+/// Segments that the pool of a process knows, used ones included: each one not in use keeps three touched pages.
+pub const POOL_MAX: usize = 16;
+/// Of them with one peer process, not in use.
+pub const IDLE_PER_PEER: usize = 4;
+/// Where the board is in the control page.
+pub const BOARD_OFFSET: usize = 2048;
+/// Words of a name without its prefix.
+const NAME_WORDS: usize = 9;
+const PREFIX_LEN: usize = crate::name::NAME_LEN - 4 * NAME_WORDS;
+const TAKEN: u32 = 3;
+/// Looks at the lock before the processor is given away.
+const SPINS: u32 = 64;
+
+#[repr(C, align(128))]
+struct Place {
+    released: AtomicU32,
+    gone: AtomicU32,
+    descriptor: AtomicU32,
+    slot: AtomicU32,
+    name: [AtomicU32; NAME_WORDS],
+}
+
+#[repr(C, align(128))]
+struct Board {
+    claim: AtomicU32,
+    places: [Place; 2],
+}
+
+const _: () = assert!(BOARD_OFFSET + size_of::<Board>() <= segment::HEADER_BYTES);
+
+/// A connection's segment that may come back.
+#[derive(Debug, Clone, Copy)]
+pub struct Loan {
+    /// Its first byte; mapped by the caller, who goes on to use it.
+    pub base: NonNull<u8>,
+    /// Bytes per ring.
+    pub ring_bytes: u32,
+    /// The peer process; the caller is a user of it.
+    pub peer: PeerId,
+    /// Its process id, as the kernel told it.
+    pub pid: i32,
+    /// Our side.
+    pub side: u8,
+    /// Largest message that the peer's Hello allows; holds for later connections too.
+    pub receive_size: u32,
+    /// Where the program connected to; `None`: it accepted.
+    pub remote: Option<Addr>,
+    /// The connection that has it.
+    pub owner: u32,
+    /// When and as whom we are ([`Pool::ended`]).
+    pub epoch: u64,
+}
+
+/// The other end's word about a connection. Hostile.
+#[derive(Debug, Clone, Copy)]
+pub struct Met {
+    /// Its descriptor of the carrier.
+    pub descriptor: u32,
+    /// Its place in its bell page.
+    pub slot: u32,
+    /// The segment, and what is known about the peer process.
+    pub loan: Loan,
+    index: usize,
+}
+
+impl Met {
+    /// Names the segment in the pool.
+    pub const fn lease(&self) -> u32 {
+        self.index as u32 + 1
+    }
+}
+
+/// What became of an offer.
+#[derive(Debug, Clone, Copy)]
+pub enum Answer {
+    /// Nobody has taken it yet.
+    Waiting,
+    /// The other end has taken it, and uses the segment.
+    Taken(Met),
+    /// Nobody will.
+    Lost,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Idle,
+    Offered,
+    Used,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Record {
+    loan: Loan,
+    state: State,
+    life: u32,
+    /// When it was last in use.
+    clock: u32,
+}
+
+impl Record {
+    fn board(&self) -> &Board {
+        // SAFETY: a record's segment is mapped as long as the record exists, at least HEADER_BYTES long and page
+        // aligned; a board consists of atomics only.
+        unsafe { self.loan.base.add(BOARD_OFFSET).cast::<Board>().as_ref() }
+    }
+
+    fn place(&self) -> usize {
+        usize::from(self.loan.side & 1)
+    }
+
+    fn own(&self) -> &Place {
+        let [a, b] = &self.board().places;
+        if self.place() == 0 { a } else { b }
+    }
+
+    fn other(&self) -> &Place {
+        let [a, b] = &self.board().places;
+        if self.place() == 0 { b } else { a }
+    }
+
+    const fn claim(&self, what: u32) -> u32 {
+        self.life.wrapping_shl(2) | what
+    }
+
+    fn is_claimed(&self, what: u32) -> bool {
+        self.board().claim.load(Ordering::Acquire) == self.claim(what)
+    }
+
+    /// Whether both ends have let go of it.
+    fn is_free(&self) -> bool {
+        self.state == State::Idle
+            && self.other().released.load(Ordering::Acquire) == self.life.wrapping_add(1)
+    }
+
+    fn is_gone(&self) -> bool {
+        self.other().gone.load(Ordering::Relaxed) != 0
+    }
+
+    fn is_of(&self, owner: u32, state: State) -> bool {
+        self.loan.owner == owner && self.state == state
+    }
+
+    fn say(&self, descriptor: i32, slot: u32) {
+        let own = self.own();
+        own.descriptor.store(descriptor as u32, Ordering::Relaxed);
+        own.slot.store(slot, Ordering::Relaxed);
+    }
+
+    fn met(&self, index: usize) -> Met {
+        let other = self.other();
+        Met {
+            descriptor: other.descriptor.load(Ordering::Relaxed),
+            slot: other.slot.load(Ordering::Relaxed),
+            loan: self.loan,
+            index,
+        }
+    }
+
+    /// Empties the control page for the next connection. Nobody uses it.
+    fn wipe(&self) {
+        for at in (0..BOARD_OFFSET).step_by(8) {
+            // SAFETY: within the segment's control page, aligned.
+            let word = unsafe { self.loan.base.add(at).cast::<AtomicU64>().as_ref() };
+            word.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The name's words of a connection; equal from both ends.
+fn words(tuple: &Tuple) -> [u32; NAME_WORDS] {
+    let name = Name::new(tuple);
+    let mut words = [0; NAME_WORDS];
+    let bytes = name.as_bytes().get(PREFIX_LEN..).unwrap_or(&[]);
+    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<4>().0) {
+        *word = u32::from_ne_bytes(*bytes);
+    }
+    words
+}
+
+/// The pool; one `static` per process. All functions must be called with signals deferred.
+pub struct Pool {
+    lock: AtomicU32,
+    /// Records that are not in use: before anything else is looked at.
+    idle: AtomicU32,
+    records: UnsafeCell<[Option<Record>; POOL_MAX]>,
+    clock: AtomicU32,
+}
+
+// SAFETY: `records` is reached only through `with`, which holds the lock. The mappings belong to the process.
+unsafe impl Sync for Pool {}
+
+impl Default for Pool {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+type Records = [Option<Record>; POOL_MAX];
+
+impl Pool {
+    /// An empty one.
+    pub const fn new() -> Self {
+        Self {
+            lock: AtomicU32::new(0),
+            idle: AtomicU32::new(0),
+            records: UnsafeCell::new([const { None }; POOL_MAX]),
+            clock: AtomicU32::new(0),
+        }
+    }
+
+    /// Whether no segment waits for another connection.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.idle.load(Ordering::Relaxed) == 0
+    }
+
+    fn with<R>(&self, body: impl FnOnce(&mut Records) -> R) -> R {
+        let mut spins = 0;
+        while self.lock.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            spins += 1;
+            if spins < SPINS {
+                hint::spin_loop();
+            } else {
+                // SAFETY: no arguments.
+                let _ = unsafe { sys!(libc::SYS_sched_yield) };
+            }
+        }
+        // SAFETY: the lock is held, and this is the only reference.
+        let records = unsafe { &mut *self.records.get() };
+        let result = body(records);
+        let idle = records.iter().flatten().filter(|r| r.state == State::Idle).count();
+        self.idle.store(idle as u32, Ordering::Relaxed);
+        self.lock.store(0, Ordering::Release);
+        result
+    }
+
+    /// Notes a segment that a connection has just got. Returns its lease; `None`: no room, it will not come back.
+    pub fn lend(&self, peers: &PeerTable, loan: Loan) -> Option<u32> {
+        self.with(|records| {
+            let oldest = || {
+                let idle = records.iter().enumerate().filter_map(|(index, record)| {
+                    let record = record.as_ref().filter(|r| r.state == State::Idle)?;
+                    Some((record.clock, index))
+                });
+                idle.min().map(|(_, index)| index)
+            };
+            let index = records.iter().position(Option::is_none).or_else(oldest)?;
+            let place = records.get_mut(index)?;
+            if let Some(old) = place.take() {
+                discard(peers, &old, true);
+            }
+            *place = Some(Record { loan, state: State::Used, life: 0, clock: 0 });
+            Some(index as u32 + 1)
+        })
+    }
+
+    /// The connection `owner`, which had the segment, has ended. True: mapping and user of the peer are the pool's
+    /// from here on. False: the caller's, who ends them. Without `keep`, or if `epoch` is not that of the loan, it is always false.
+    pub fn ended(
+        &self,
+        peers: &PeerTable,
+        lease: u32,
+        owner: u32,
+        epoch: Option<u64>,
+        keep: bool,
+    ) -> bool {
+        self.with(|records| {
+            let Some(index) = index_of(records, lease, owner, State::Used) else { return false };
+            let Some(record) = records.get(index).copied().flatten() else { return false };
+            let is_same = epoch == Some(record.loan.epoch);
+            let is_idle_with =
+                |r: &&Record| r.state == State::Idle && r.loan.peer == record.loan.peer;
+            if is_same
+                && keep
+                && records.iter().flatten().filter(is_idle_with).count() >= IDLE_PER_PEER
+            {
+                evict(records, peers, record.loan.peer);
+            }
+            let Some(place) = records.get_mut(index) else { return false };
+            if !is_same || !keep || record.is_gone() {
+                if is_same {
+                    record.own().gone.store(1, Ordering::Relaxed);
+                }
+                *place = None;
+                return false;
+            }
+            let clock = self.clock.fetch_add(1, Ordering::Relaxed);
+            *place = Some(Record { state: State::Idle, clock, ..record });
+            // The last touch of what the connection had here.
+            record.own().released.store(record.life.wrapping_add(1), Ordering::Release);
+            true
+        })
+    }
+
+    /// Offers a segment to the process that the program last met at the address to which `tuple` is connected. The
+    /// lease; `None`: there is none to offer.
+    pub fn offer(
+        &self,
+        peers: &PeerTable,
+        tuple: &Tuple,
+        owner: u32,
+        descriptor: i32,
+        slot: u32,
+    ) -> Option<u32> {
+        self.with(|records| {
+            drop_gone(records, peers);
+            let fits =
+                |r: &Record| r.loan.remote == Some(tuple.remote) && r.is_free() && r.is_claimed(0);
+            let newest = records.iter().enumerate().filter_map(|(index, record)| {
+                let record = record.as_ref().filter(|r| fits(r))?;
+                Some((record.clock, index))
+            });
+            let (_, index) = newest.max()?;
+            let record = records.get_mut(index)?.as_mut()?;
+            record.say(descriptor, slot);
+            for (to, from) in record.own().name.iter().zip(words(tuple)) {
+                to.store(from, Ordering::Relaxed);
+            }
+            let (from, to) = (record.claim(0), record.claim(1 + record.place() as u32));
+            let claim = &record.board().claim;
+            claim.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).ok()?;
+            record.state = State::Offered;
+            record.loan.owner = owner;
+            Some(index as u32 + 1)
+        })
+    }
+
+    /// Whether an offer has been taken.
+    pub fn answer(&self, lease: u32, owner: u32) -> Answer {
+        self.with(|records| {
+            let Some(index) = index_of(records, lease, owner, State::Offered) else {
+                return Answer::Lost;
+            };
+            match records.get(index).and_then(Option::as_ref) {
+                Some(record) if record.is_claimed(TAKEN) => Answer::Taken(record.met(index)),
+                Some(record) if record.is_gone() => Answer::Lost,
+                Some(_) => Answer::Waiting,
+                None => Answer::Lost,
+            }
+        })
+    }
+
+    /// After [`Answer::Taken`], and proof: the segment is the connection's.
+    pub fn confirm(&self, lease: u32, owner: u32, epoch: u64) -> bool {
+        self.with(|records| {
+            let Some(index) = index_of(records, lease, owner, State::Offered) else { return false };
+            let Some(Some(record)) = records.get_mut(index) else { return false };
+            record.life = record.life.wrapping_add(1);
+            record.state = State::Used;
+            record.loan.epoch = epoch;
+            let free = record.claim(0);
+            record.board().claim.store(free, Ordering::Release);
+            true
+        })
+    }
+
+    /// Takes an offer back. False: the other end has taken it meanwhile. With `for_good`, or if it was no use, the
+    /// segment is given up in any case.
+    pub fn withdraw(&self, peers: &PeerTable, lease: u32, owner: u32, for_good: bool) -> bool {
+        self.with(|records| {
+            let Some(index) = index_of(records, lease, owner, State::Offered) else { return true };
+            let Some(place) = records.get_mut(index) else { return true };
+            let Some(record) = place.as_mut() else { return true };
+            let (from, to) = (record.claim(1 + record.place() as u32), record.claim(0));
+            let claim = &record.board().claim;
+            let is_back =
+                claim.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+            if !is_back && !for_good {
+                return false;
+            }
+            record.state = State::Idle;
+            if is_back && !record.is_gone() && !for_good {
+                return true;
+            }
+            if let Some(old) = place.take() {
+                discard(peers, &old, true);
+            }
+            true
+        })
+    }
+
+    /// The process with which the lease's segment is shared did not answer: it is not offered anything any more.
+    pub fn distrust(&self, peer: PeerId) {
+        self.with(|records| {
+            for record in records.iter_mut().flatten().filter(|r| r.loan.peer == peer) {
+                record.loan.remote = None;
+            }
+        });
+    }
+
+    /// Nobody took what was offered in this segment: it is given up, if it still is idle.
+    pub fn distrust_segment(&self, peers: &PeerTable, lease: u32) {
+        self.with(|records| {
+            if let Some(place) = records.get_mut((lease as usize).wrapping_sub(1))
+                && place.is_some_and(|record| record.state == State::Idle)
+                && let Some(old) = place.take()
+            {
+                discard(peers, &old, true);
+            }
+        });
+    }
+
+    /// An offer of the other end for the connection `tuple`.
+    pub fn look(&self, tuple: &Tuple) -> Option<Met> {
+        self.with(|records| {
+            let index = find(records, &words(tuple))?;
+            records.get(index)?.as_ref().map(|record| record.met(index))
+        })
+    }
+
+    /// After proof: takes the offer that [`Pool::look`] found. False: it is not there any more.
+    pub fn take(
+        &self,
+        tuple: &Tuple,
+        met: &Met,
+        owner: u32,
+        descriptor: i32,
+        slot: u32,
+        epoch: u64,
+    ) -> bool {
+        self.with(|records| {
+            if find(records, &words(tuple)) != Some(met.index) {
+                return false;
+            }
+            let Some(Some(record)) = records.get_mut(met.index) else { return false };
+            if record.loan.base != met.loan.base
+                || record.other().descriptor.load(Ordering::Relaxed) != met.descriptor
+            {
+                return false;
+            }
+            record.wipe();
+            record.say(descriptor, slot);
+            let (from, to) = (record.claim(2 - record.place() as u32), record.claim(TAKEN));
+            let claim = &record.board().claim;
+            if claim.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+                return false;
+            }
+            record.life = record.life.wrapping_add(1);
+            record.state = State::Used;
+            record.loan.owner = owner;
+            record.loan.epoch = epoch;
+            true
+        })
+    }
+
+    /// The proof of an offer failed: the segment is given up.
+    pub fn refuse(&self, peers: &PeerTable, met: &Met) {
+        self.with(|records| {
+            if let Some(place) = records.get_mut(met.index)
+                && place.is_some_and(|r| r.state == State::Idle && r.loan.base == met.loan.base)
+                && let Some(old) = place.take()
+            {
+                discard(peers, &old, true);
+            }
+        });
+    }
+
+    /// Whether a process that has connected to us before may offer something.
+    pub fn may_be_offered(&self) -> bool {
+        !self.is_empty()
+            && self.with(|records| {
+                let is_guest = |r: &Record| r.state == State::Idle && r.loan.remote.is_none();
+                records.iter().flatten().any(is_guest)
+            })
+    }
+
+    /// Gives up all that is not in use: before a fork, and when the process leaves its trust domain. No offer is open.
+    pub fn clear(&self, peers: &PeerTable) {
+        if self.is_empty() {
+            return;
+        }
+        self.with(|records| {
+            for place in records.iter_mut() {
+                if place.is_some_and(|record| record.state == State::Idle)
+                    && let Some(old) = place.take()
+                {
+                    discard(peers, &old, true);
+                }
+            }
+        });
+    }
+
+    /// In a fork child: nothing of the parent's is used again. What the parent had left idle is unmapped without a
+    /// word to the other end.
+    pub fn become_child(&self) {
+        if self.idle.load(Ordering::Relaxed) != 0 && self.lock.load(Ordering::Relaxed) == 0 {
+            self.with(|records| {
+                for old in records.iter().flatten().filter(|r| r.state == State::Idle) {
+                    unmap(old);
+                }
+            });
+        }
+        // SAFETY: the only thread of the child. A thread of the parent that was at it may have left anything.
+        let is_used = self.lock.load(Ordering::Relaxed) != 0
+            || unsafe { (*self.records.get()).iter().any(Option::is_some) };
+        if is_used {
+            // SAFETY: as above; records have no destructor.
+            unsafe { self.records.get().write([const { None }; POOL_MAX]) };
+            self.idle.store(0, Ordering::Relaxed);
+            self.lock.store(0, Ordering::Release);
+        }
+    }
+}
+
+/// The record of a lease, if it still is `owner`'s and in that state.
+fn index_of(records: &Records, lease: u32, owner: u32, state: State) -> Option<usize> {
+    let index = lease.checked_sub(1)? as usize;
+    records.get(index)?.as_ref().filter(|record| record.is_of(owner, state)).map(|_| index)
+}
+
+/// A segment in which the other end offers a connection.
+fn find(records: &Records, wanted: &[u32; NAME_WORDS]) -> Option<usize> {
+    records.iter().position(|record| {
+        record.as_ref().is_some_and(|record| {
+            record.is_free()
+                && record.is_claimed(2 - record.place() as u32)
+                && record
+                    .other()
+                    .name
+                    .iter()
+                    .zip(wanted)
+                    .all(|(word, wanted)| word.load(Ordering::Relaxed) == *wanted)
+        })
+    })
+}
+
+/// Gives up what the other end has given up.
+fn drop_gone(records: &mut Records, peers: &PeerTable) {
+    for place in records.iter_mut() {
+        if place.is_some_and(|record| record.state == State::Idle && record.is_gone())
+            && let Some(old) = place.take()
+        {
+            discard(peers, &old, true);
+        }
+    }
+}
+
+/// Gives up the oldest idle segment shared with a process.
+fn evict(records: &mut Records, peers: &PeerTable, peer: PeerId) {
+    let idle = records.iter().enumerate().filter_map(|(index, record)| {
+        let record = record.as_ref()?;
+        (record.state == State::Idle && record.loan.peer == peer).then_some((record.clock, index))
+    });
+    if let Some((_, index)) = idle.min()
+        && let Some(place) = records.get_mut(index)
+        && let Some(old) = place.take()
+    {
+        discard(peers, &old, true);
+    }
+}
+
+fn discard(peers: &PeerTable, record: &Record, tells: bool) {
+    if tells {
+        record.own().gone.store(1, Ordering::Relaxed);
+    }
+    unmap(record);
+    // SAFETY: connections take the page's address from the table when they attach; this user never did.
+    unsafe { peers.release(record.loan.peer) };
+}
+
+fn unmap(record: &Record) {
+    if let Some(len) = segment::segment_len(record.loan.ring_bytes) {
+        // SAFETY: the pool's own mapping of a segment with rings of that size, which nobody uses.
+        unsafe { memfd::unmap(record.loan.base, len) };
+    }
+}

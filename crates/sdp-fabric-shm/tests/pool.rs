@@ -1,0 +1,371 @@
+//! Segments that two processes use again, and the board on which they meet.
+//!
+//! Both ends are pools of one process here, with a mapping each of the same file; only what asks the kernel about
+//! another process has one.
+
+mod common;
+
+use std::{
+    net::{TcpListener, TcpStream},
+    os::fd::AsRawFd,
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use common::*;
+use sdp_fabric_shm::{
+    asker::Asker,
+    identity::{self, Addr, Examined, Tuple},
+    peer::{PeerId, PeerTable},
+    pool::{Answer, BOARD_OFFSET, IDLE_PER_PEER, Loan, POOL_MAX, Pool},
+    refusal::Refusal,
+    rendezvous::PeerInfo,
+    segment::{HEADER_BYTES, MappedSegment},
+};
+use sdp_sys::{
+    OwnedFd,
+    stat::{self, Identity},
+};
+
+struct Side {
+    pool: Pool,
+    peers: PeerTable,
+}
+
+impl Side {
+    fn peer(&self, nonce: u64, bells: &Bells) -> PeerId {
+        let duplicate = |of: &OwnedFd| {
+            // SAFETY: no pointers.
+            OwnedFd::new(unsafe { libc::fcntl(of.raw(), libc::F_DUPFD_CLOEXEC, HIDDEN_MIN) })
+        };
+        let info = PeerInfo {
+            pid: 7,
+            uid: 1000,
+            trusted: true,
+            nonce,
+            slot: 0,
+            bell: Some(duplicate(&bells.bell)),
+            bell_page: Some(duplicate(&bells.page)),
+            process: None,
+        };
+        self.peers.attach(info).unwrap()
+    }
+
+    /// What the end of a connection does with a segment that is not kept.
+    fn throw(&self, loan: Loan) {
+        // SAFETY: nobody uses mapping or page.
+        unsafe {
+            libc::munmap(loan.base.as_ptr().cast(), HEADER_BYTES + 2 * loan.ring_bytes as usize);
+            self.peers.release(loan.peer);
+        }
+    }
+}
+
+static CLIENT: Side = Side { pool: Pool::new(), peers: PeerTable::new() };
+static SERVER: Side = Side { pool: Pool::new(), peers: PeerTable::new() };
+/// Connections that have the segments: client's, server's.
+const OWNERS: (u32, u32) = (5, 9);
+const EPOCH: u64 = 77;
+
+fn tuple(port: u16) -> Tuple {
+    let at = |port| Addr::v4([127, 0, 0, 1], port);
+    Tuple { local: at(port), remote: at(80), interface: 0 }
+}
+
+/// A connection that has met by name: the leases and loans of both ends.
+fn first(nonce: u64, bells: &Bells) -> ((u32, Loan), (u32, Loan)) {
+    let (one, file) = MappedSegment::create(RING).unwrap();
+    let two = MappedSegment::from_peer(file.raw(), RING).unwrap();
+    let lend = |side: &Side, map: &MappedSegment, number, owner, remote| {
+        let loan = Loan {
+            base: map.base(),
+            ring_bytes: RING,
+            peer: side.peer(nonce, bells),
+            pid: 7,
+            side: number,
+            receive_size: 4096,
+            remote,
+            owner,
+            epoch: EPOCH,
+        };
+        (side.pool.lend(&side.peers, loan).unwrap(), loan)
+    };
+    let client = lend(&CLIENT, &one, 1, OWNERS.0, Some(tuple(1).remote));
+    (client, lend(&SERVER, &two, 0, OWNERS.1, None))
+}
+
+fn end(side: &Side, lease: u32, owner: u32) -> bool {
+    side.pool.ended(&side.peers, lease, owner, Some(EPOCH), true)
+}
+
+fn word(loan: &Loan, at: usize) -> &AtomicU32 {
+    // SAFETY: within the control page of a mapping that lasts as long as the test looks.
+    unsafe { loan.base.add(at).cast::<AtomicU32>().as_ref() }
+}
+
+#[test]
+fn a_segment_is_used_again_and_again() {
+    isolated(|| {
+        let bells = Bells::new();
+        let before = footprint();
+        let ((mut client, loan), (mut server, _)) = first(1, &bells);
+        let with_one = footprint();
+        for life in 0..100u16 {
+            let (ours, theirs) = (tuple(1000 + life), tuple(1000 + life).reversed());
+            word(&loan, 128).store(1, Ordering::Relaxed);
+            assert!(end(&CLIENT, client, OWNERS.0));
+            let offer = || CLIENT.pool.offer(&CLIENT.peers, &ours, OWNERS.0, 3, 33);
+            assert_eq!(offer(), None, "the other end still has it");
+            assert!(end(&SERVER, server, OWNERS.1));
+            assert!(SERVER.pool.may_be_offered() && !CLIENT.pool.may_be_offered());
+            let elsewhere = Tuple { remote: Addr::v4([127, 0, 0, 1], 81), ..ours };
+            let miss = CLIENT.pool.offer(&CLIENT.peers, &elsewhere, OWNERS.0, 3, 33);
+            assert_eq!(miss, None, "another server's address");
+            client = offer().unwrap();
+            assert!(matches!(CLIENT.pool.answer(client, OWNERS.0), Answer::Waiting));
+            assert!(matches!(CLIENT.pool.answer(client, 1234), Answer::Lost), "not its");
+            assert!(SERVER.pool.look(&tuple(999).reversed()).is_none(), "another connection's");
+            assert!(CLIENT.pool.look(&ours).is_none(), "one's own");
+            let met = SERVER.pool.look(&theirs).unwrap();
+            assert_eq!((met.descriptor, met.slot), (3, 33));
+            assert_eq!(met.loan.receive_size, 4096);
+            let take = || SERVER.pool.take(&theirs, &met, OWNERS.1, 4, 44, EPOCH);
+            assert!(take() && !take(), "once");
+            server = met.lease();
+            assert_eq!(word(&loan, 128).load(Ordering::Relaxed), 0, "wiped");
+            let Answer::Taken(met) = CLIENT.pool.answer(client, OWNERS.0) else { panic!("taken") };
+            assert_eq!((met.descriptor, met.slot), (4, 44));
+            assert!(!CLIENT.pool.withdraw(&CLIENT.peers, client, OWNERS.0, false), "too late");
+            assert!(CLIENT.pool.confirm(client, OWNERS.0, EPOCH));
+            assert_eq!(footprint(), with_one);
+        }
+        assert!(end(&CLIENT, client, OWNERS.0) && end(&SERVER, server, OWNERS.1));
+        CLIENT.pool.clear(&CLIENT.peers);
+        SERVER.pool.clear(&SERVER.peers);
+        assert!(CLIENT.pool.is_empty() && SERVER.pool.is_empty());
+        assert_eq!(footprint(), before, "nothing is left");
+    });
+}
+
+#[test]
+fn an_offer_that_is_withdrawn_is_not_taken() {
+    isolated(|| {
+        let bells = Bells::new();
+        let ((client, _), (server, _)) = first(1, &bells);
+        assert!(end(&CLIENT, client, OWNERS.0) && end(&SERVER, server, OWNERS.1));
+        let offer = |port| CLIENT.pool.offer(&CLIENT.peers, &tuple(port), OWNERS.0, 3, 33);
+        let lease = offer(1).unwrap();
+        assert_eq!(offer(2), None, "one at a time");
+        let met = SERVER.pool.look(&tuple(1).reversed()).unwrap();
+        assert!(CLIENT.pool.withdraw(&CLIENT.peers, lease, OWNERS.0, false));
+        assert!(!SERVER.pool.take(&tuple(1).reversed(), &met, OWNERS.1, 4, 44, EPOCH));
+        // Another connection's offer in the meantime is not mistaken for it.
+        assert_eq!(offer(2), Some(lease));
+        assert!(!SERVER.pool.take(&tuple(1).reversed(), &met, OWNERS.1, 4, 44, EPOCH));
+        // Given up for good while the other end takes it: that end is alone with it, and hears of it.
+        assert!(SERVER.pool.take(&tuple(2).reversed(), &met, OWNERS.1, 4, 44, EPOCH));
+        assert!(CLIENT.pool.withdraw(&CLIENT.peers, lease, OWNERS.0, true));
+        assert!(matches!(CLIENT.pool.answer(lease, OWNERS.0), Answer::Lost));
+        assert!(!end(&SERVER, met.lease(), OWNERS.1), "of no use any more");
+        SERVER.throw(met.loan);
+        assert_eq!(mappings("sdp-conn"), 0);
+    });
+}
+
+#[test]
+fn what_one_end_gives_up_the_other_does_not_offer() {
+    isolated(|| {
+        let bells = Bells::new();
+        let ((client, _), (server, _)) = first(1, &bells);
+        assert!(end(&CLIENT, client, OWNERS.0) && end(&SERVER, server, OWNERS.1));
+        let lease = CLIENT.pool.offer(&CLIENT.peers, &tuple(1), OWNERS.0, 3, 33).unwrap();
+        let met = SERVER.pool.look(&tuple(1).reversed()).unwrap();
+        SERVER.pool.refuse(&SERVER.peers, &met);
+        assert!(matches!(CLIENT.pool.answer(lease, OWNERS.0), Answer::Lost));
+        assert!(CLIENT.pool.withdraw(&CLIENT.peers, lease, OWNERS.0, false));
+        assert_eq!(mappings("sdp-conn"), 0);
+
+        let ((client, _), (server, _)) = first(1, &bells);
+        assert!(end(&CLIENT, client, OWNERS.0) && end(&SERVER, server, OWNERS.1));
+        CLIENT.pool.distrust({
+            let lease = CLIENT.pool.offer(&CLIENT.peers, &tuple(1), OWNERS.0, 3, 33).unwrap();
+            let met = SERVER.pool.look(&tuple(1).reversed()).unwrap();
+            assert!(SERVER.pool.take(&tuple(1).reversed(), &met, OWNERS.1, 4, 44, EPOCH));
+            let Answer::Taken(met) = CLIENT.pool.answer(lease, OWNERS.0) else { panic!() };
+            assert!(CLIENT.pool.confirm(lease, OWNERS.0, EPOCH));
+            assert!(end(&CLIENT, lease, OWNERS.0) && end(&SERVER, server, OWNERS.1));
+            met.loan.peer
+        });
+        assert_eq!(CLIENT.pool.offer(&CLIENT.peers, &tuple(1), OWNERS.0, 3, 33), None);
+    });
+}
+
+#[test]
+fn forks_spoilt_segments_and_full_pools_keep_nothing() {
+    isolated(|| {
+        let bells = Bells::new();
+        let before = footprint();
+        for (epoch, keep) in [(Some(EPOCH), false), (Some(EPOCH + 1), true), (None, true)] {
+            let ((client, ours), (server, theirs)) = first(1, &bells);
+            let (pool, peers) = (&CLIENT.pool, &CLIENT.peers);
+            assert!(!pool.ended(peers, client, OWNERS.0 + 1, Some(EPOCH), true), "not its");
+            assert!(!pool.ended(peers, client, OWNERS.0, epoch, keep));
+            CLIENT.throw(ours);
+            let is_kept = end(&SERVER, server, OWNERS.1);
+            assert_eq!(is_kept, epoch != Some(EPOCH), "told where nobody else has it");
+            if is_kept {
+                SERVER.pool.clear(&SERVER.peers);
+            } else {
+                SERVER.throw(theirs);
+            }
+        }
+        assert_eq!(footprint(), before);
+        // Of one peer a few are kept, of all together as many as there is room for.
+        let of_one: Vec<_> = (0..POOL_MAX).map(|_| first(1, &bells)).collect();
+        let (_, file) = MappedSegment::create(RING).unwrap();
+        let extra = MappedSegment::from_peer(file.raw(), RING).unwrap();
+        let loan = Loan { base: extra.base(), ..of_one[0].0.1 };
+        assert_eq!(CLIENT.pool.lend(&CLIENT.peers, loan), None, "all in use");
+        for ((client, _), (server, _)) in of_one {
+            assert!(end(&CLIENT, client, OWNERS.0) && end(&SERVER, server, OWNERS.1));
+        }
+        // Two mappings above are the test's own.
+        assert_eq!(mappings("sdp-conn"), 2 + 2 * IDLE_PER_PEER);
+        let of_many: Vec<_> = (2..2 + POOL_MAX as u64).map(|n| first(n, &bells)).collect();
+        for ((client, _), (server, _)) in of_many {
+            assert!(end(&CLIENT, client, OWNERS.0) && end(&SERVER, server, OWNERS.1));
+        }
+        assert_eq!(mappings("sdp-conn"), 2 + 2 * POOL_MAX);
+        // A child uses nothing of it.
+        let child = spawn(|| {
+            CLIENT.pool.become_child();
+            SERVER.pool.become_child();
+            assert_eq!(mappings("sdp-conn"), 2);
+            assert!(CLIENT.pool.is_empty());
+        });
+        assert_eq!(wait(child), 0);
+    });
+}
+
+#[test]
+fn scribbles_on_a_board_bring_no_connection() {
+    isolated(|| {
+        let bells = Bells::new();
+        let ((client, loan), (server, _)) = first(1, &bells);
+        assert!(end(&CLIENT, client, OWNERS.0) && end(&SERVER, server, OWNERS.1));
+        // A mapping of our own: the pools give theirs up when they are told so.
+        // SAFETY: an old size of 0 makes a second mapping of shared memory.
+        let copy = unsafe {
+            libc::mremap(loan.base.as_ptr().cast(), 0, HEADER_BYTES, libc::MREMAP_MAYMOVE)
+        };
+        let loan = Loan { base: std::ptr::NonNull::new(copy.cast()).unwrap(), ..loan };
+        let mut random = 88172645463325252u64;
+        let mut next = || {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random
+        };
+        for _ in 0..20_000 {
+            let at = BOARD_OFFSET + 4 * (next() as usize % 96);
+            word(&loan, at).store(next() as u32 & 7, Ordering::Relaxed);
+            // A name of 36 small words names no connection of ours.
+            assert!(SERVER.pool.look(&tuple(1).reversed()).is_none());
+            if let Some(lease) = CLIENT.pool.offer(&CLIENT.peers, &tuple(1), OWNERS.0, 3, 33) {
+                // Whatever it is said to be: it ends.
+                let _ = CLIENT.pool.answer(lease, OWNERS.0);
+                let _ = CLIENT.pool.withdraw(&CLIENT.peers, lease, OWNERS.0, true);
+            }
+        }
+    });
+}
+
+#[test]
+fn the_socket_that_stays_open_answers_as_a_fresh_one_does() {
+    static ASKER: Asker = Asker::new();
+    isolated(|| {
+        let before = footprint();
+        let ask = |owner, stream: &TcpStream| {
+            let (fd, tuple) = (stream.as_raw_fd(), Tuple::of(stream.as_raw_fd()).unwrap());
+            let answer = ASKER.examine(owner, || HIDDEN_MIN, fd, &tuple);
+            assert_eq!(answer, identity::examine(fd, &tuple));
+            answer
+        };
+        for (client, server) in [loopback(), mapped_pair(), tcp_pair("::1".parse().unwrap())] {
+            let of_server = stat::stat(server.as_raw_fd()).unwrap().id.ino;
+            let Ok(Examined::Open { peer, .. }) = ask(1, &client) else { panic!("open") };
+            assert_eq!(peer.inode, of_server);
+            assert!(ask(1, &server).is_ok());
+            drop(server);
+            assert_eq!(ask(1, &client), Err(Refusal::PeerNotListening));
+        }
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let waiting = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        assert_eq!(ask(1, &waiting), Ok(Examined::NotAccepted));
+        drop((listener, waiting));
+        // One at a time, out of the way; the program may take its number, and keeps what it puts there.
+        let (client, _server) = loopback();
+        assert!(ask(1, &client).is_ok() && ask(2, &client).is_ok());
+        let hidden: Vec<_> = descriptors().into_iter().filter(|fd| *fd >= HIDDEN_MIN).collect();
+        assert_eq!(hidden.len(), 1);
+        // SAFETY: no pointers.
+        assert!(unsafe { libc::dup2(0, hidden[0]) } >= 0);
+        assert!(ask(2, &client).is_ok() && ask(3, &client).is_ok());
+        ASKER.close();
+        let same = |fd| stat::stat(fd).unwrap().id;
+        assert_eq!(same(hidden[0]), same(0));
+        // SAFETY: no pointers.
+        unsafe { libc::close(hidden[0]) };
+        drop((client, _server));
+        assert_eq!(footprint(), before);
+    });
+}
+
+#[test]
+fn the_kernel_tells_what_a_peer_holds() {
+    isolated(|| {
+        let bells = Bells::new();
+        let held = TcpListener::bind("127.0.0.1:0").unwrap();
+        let number = held.as_raw_fd() as u32;
+        let mut gate = [0; 2];
+        // SAFETY: gate has room for both ends.
+        assert_eq!(unsafe { libc::pipe(gate.as_mut_ptr()) }, 0);
+        let child = spawn(|| {
+            let mut byte = 0u8;
+            // SAFETY: the child's copies; one writable byte. Returns when the parent closes its end.
+            unsafe {
+                libc::close(gate[1]);
+                libc::read(gate[0], (&raw mut byte).cast(), 1);
+            }
+        });
+        // SAFETY: no pointers.
+        let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, child.pid, 0) };
+        let side = &CLIENT;
+        let info = PeerInfo {
+            pid: child.pid,
+            uid: 1000,
+            trusted: true,
+            nonce: 1,
+            slot: 0,
+            // SAFETY: no pointers.
+            bell: Some(OwnedFd::new(unsafe {
+                libc::fcntl(bells.bell.raw(), libc::F_DUPFD_CLOEXEC, HIDDEN_MIN)
+            })),
+            bell_page: None,
+            process: Some(OwnedFd::new(pidfd as i32)),
+        };
+        let peer = side.peers.attach(info).unwrap();
+        assert!(side.peers.can_tell(peer));
+        let what = stat::stat(held.as_raw_fd()).unwrap().id;
+        assert!(side.peers.holds(peer, number, what));
+        assert!(!side.peers.holds(peer, number + 500, what), "no such number");
+        assert!(!side.peers.holds(peer, u32::MAX, what));
+        let other = Identity { ino: what.ino + 1, ..what };
+        assert!(!side.peers.holds(peer, number, other), "another socket");
+        // SAFETY: no pointers.
+        unsafe { libc::close(gate[1]) };
+        assert_eq!(wait(child), 0);
+        assert!(!side.peers.holds(peer, number, what), "it has ended");
+        // SAFETY: the page is not used.
+        unsafe { side.peers.release(peer) };
+    });
+}

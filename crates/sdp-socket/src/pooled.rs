@@ -1,0 +1,200 @@
+//! The meeting of two processes that have met before: in shared memory, with a segment that has been used already.
+//!
+//! [`sdp_fabric_shm::pool`] keeps segments of connections that have ended. This module decides which may be
+//! kept, when a connection tries that way first, and proves what the board says by the kernel: the carrier's other end is
+//! the socket that sock_diag tells, and the process with which the segment is shared holds it. It refuses to wait
+//! for long: a step that finds nothing leads to the meeting by name after a few calls.
+
+use core::sync::atomic::Ordering;
+
+use sdp_fabric_shm::{
+    asker::Asker,
+    identity::{self, Examined, Tuple},
+    pool::{Answer, Loan, Met, Pool},
+    refusal::Refusal,
+};
+use sdp_sys::stat::Identity;
+
+use crate::{
+    conn::{Conn, Stage, flag},
+    process,
+};
+
+/// Calls after which an offer that nobody took is withdrawn.
+const OFFER_TICKS: u32 = 16;
+/// Calls for which the end that accepted the connection waits for an offer, if it may expect one.
+const LOOK_TICKS: u32 = 3;
+
+static POOL: Pool = Pool::new();
+static ASKER: Asker = Asker::new();
+
+/// What came of a step.
+pub(crate) enum Outcome {
+    /// Nothing: meet by name.
+    None,
+    /// An offer is out, or may come.
+    Wait,
+    /// The segment of an earlier connection is this one's.
+    Attached(Met),
+    /// The connection can have no lanes.
+    Failed(Refusal),
+}
+
+/// Who we are, and since when nobody else got our mappings. `None`: a fork is in progress, or nothing is ours any more.
+fn epoch() -> Option<u64> {
+    let forks = process::forks();
+    let is_at_work = forks.is_multiple_of(2) && !process::is_retired();
+    is_at_work.then(|| process::nonce() ^ u64::from(forks).rotate_left(32))
+}
+
+/// A connection has met its other end by name: its segment may come back. Under the meeting's lock.
+pub(crate) fn lend(conn: &Conn, loan: Loan) {
+    const EXCLUDED: u32 = flag::ADOPTED | flag::PASSED | flag::UNCERTAIN;
+    if let Some(epoch) = epoch()
+        && !conn.has(EXCLUDED)
+        && process::peers().can_tell(loan.peer)
+    {
+        let lease = POOL.lend(process::peers(), Loan { epoch, ..loan });
+        conn.lease.store(lease.unwrap_or(0), Ordering::Relaxed);
+    }
+}
+
+/// What [`Loan::epoch`] is filled with by [`lend`].
+pub(crate) const NO_EPOCH: u64 = 0;
+
+/// The connection is torn down, or forgets its segment: nobody uses it any more. True: mapping and user of the peer are
+/// the pool's.
+pub(crate) fn ended(conn: &Conn) -> bool {
+    let lease = conn.lease.swap(0, Ordering::Relaxed);
+    if lease == 0 {
+        return false;
+    }
+    const SPOILT: u32 = flag::HOSTILE | flag::PINNED | flag::PASSED | flag::UNCERTAIN;
+    let is_clean = |conn: &Conn| {
+        conn.segment().is_some_and(|segment| {
+            [0, 1].iter().all(|side| segment.end(*side).touched.load(Ordering::Relaxed) == 0)
+        })
+    };
+    let keep = conn.stage() == Stage::Attached && !conn.has(SPOILT) && is_clean(conn);
+    POOL.ended(process::peers(), lease, conn.index(), epoch(), keep)
+}
+
+/// The meeting is called off: an open offer is withdrawn. Under the meeting's lock.
+pub(crate) fn call_off(conn: &Conn) {
+    if conn.segment().is_none() {
+        let lease = conn.lease.swap(0, Ordering::Relaxed);
+        if lease != 0 {
+            let _ = POOL.withdraw(process::peers(), lease, conn.index(), true);
+        }
+    }
+}
+
+/// Before a fork, and before the process leaves its trust domain: nothing idle stays mapped.
+pub(crate) fn clear() {
+    POOL.clear(process::peers());
+    ASKER.close();
+}
+
+/// In a fork child.
+pub(crate) fn become_child() {
+    POOL.become_child();
+}
+
+/// One step of the meeting. Under the meeting's lock, with the connection in [`Stage::Meeting`]; `is_idle`: the
+/// meeting by name has not begun; `is_joining`: the other end is found there already.
+pub(crate) fn step(
+    conn: &Conn,
+    fd: i32,
+    tuple: &Tuple,
+    is_idle: bool,
+    is_joining: bool,
+) -> Outcome {
+    let lease = conn.lease.load(Ordering::Relaxed);
+    if lease != 0 {
+        return await_answer(conn, fd, tuple, lease);
+    }
+    if is_joining || POOL.is_empty() || conn.has(flag::ADOPTED) {
+        return Outcome::None;
+    }
+    let ticks = conn.pool_ticks.load(Ordering::Relaxed);
+    if !conn.has(flag::ACCEPTED) {
+        if !is_idle || ticks != 0 {
+            return Outcome::None;
+        }
+        conn.pool_ticks.store(1, Ordering::Relaxed);
+        let lease = POOL.offer(process::peers(), tuple, conn.index(), fd, conn.index());
+        conn.lease.store(lease.unwrap_or(0), Ordering::Relaxed);
+        return if lease.is_some() { Outcome::Wait } else { Outcome::None };
+    }
+    if let Some(met) = POOL.look(tuple) {
+        return take(conn, fd, tuple, met);
+    }
+    if is_idle && ticks < LOOK_TICKS && POOL.may_be_offered() {
+        conn.pool_ticks.store(ticks + 1, Ordering::Relaxed);
+        return Outcome::Wait;
+    }
+    Outcome::None
+}
+
+/// The end that offered.
+fn await_answer(conn: &Conn, fd: i32, tuple: &Tuple, lease: u32) -> Outcome {
+    let (peers, owner) = (process::peers(), conn.index());
+    let met = match POOL.answer(lease, owner) {
+        Answer::Taken(met) => met,
+        Answer::Waiting if conn.pool_ticks.fetch_add(1, Ordering::Relaxed) < OFFER_TICKS => {
+            return Outcome::Wait;
+        }
+        Answer::Waiting | Answer::Lost => {
+            // Nobody is there any more, or somebody else has the connection: not offered a second time.
+            let is_lost = POOL.withdraw(peers, lease, owner, false);
+            if is_lost {
+                conn.lease.store(0, Ordering::Relaxed);
+                POOL.distrust_segment(peers, lease);
+                return Outcome::None;
+            }
+            return Outcome::Wait; // taken just now
+        }
+    };
+    let proven = prove(conn, fd, tuple, &met);
+    if let Ok(true) = proven
+        && let Some(epoch) = epoch()
+        && POOL.confirm(lease, owner, epoch)
+    {
+        return Outcome::Attached(met);
+    }
+    conn.lease.store(0, Ordering::Relaxed);
+    POOL.distrust(met.loan.peer);
+    let _ = POOL.withdraw(peers, lease, owner, true);
+    proven.map_or_else(Outcome::Failed, |_| Outcome::None)
+}
+
+/// The end that takes what the other one offers.
+fn take(conn: &Conn, fd: i32, tuple: &Tuple, met: Met) -> Outcome {
+    match prove(conn, fd, tuple, &met) {
+        Ok(true) => {}
+        Ok(false) => {
+            POOL.refuse(process::peers(), &met);
+            return Outcome::None;
+        }
+        Err(refusal) => return Outcome::Failed(refusal),
+    }
+    let Some(epoch) = epoch() else { return Outcome::None };
+    if !POOL.take(tuple, &met, conn.index(), fd, conn.index(), epoch) {
+        return Outcome::None;
+    }
+    conn.lease.store(met.lease(), Ordering::Relaxed);
+    Outcome::Attached(met)
+}
+
+/// Whether the process with which the segment is shared holds the connection's other end.
+fn prove(conn: &Conn, fd: i32, tuple: &Tuple, met: &Met) -> Result<bool, Refusal> {
+    let examined = ASKER.examine(process::nonce(), process::hidden_min, fd, tuple)?;
+    let (peer, own) = match examined {
+        Examined::Open { peer, own } => (peer, own),
+        Examined::NotAccepted => return Ok(false),
+    };
+    let other_end = Identity { dev: own.dev, ino: peer.inode };
+    Ok(peer.uid == identity::effective_uid()
+        && !conn.has(flag::PINNED)
+        && process::peers().holds(met.loan.peer, met.descriptor, other_end))
+}
