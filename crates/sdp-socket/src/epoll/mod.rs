@@ -367,6 +367,13 @@ pub(crate) unsafe fn control(
                 }
             }
         }
+        if events & OUT != 0
+            && conn.has(flag::WANTS_ROOM)
+            && let Some(set) = m.set(set)
+        {
+            // Told EAGAIN before it was registered: this set's sleeps are bounded from now on.
+            set.has_room_waiters = true;
+        }
         if events & EXCLUSIVE != 0 {
             conn.pin_to_kernel(Reason::UnsuitableSocket);
         }

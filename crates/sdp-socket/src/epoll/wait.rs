@@ -9,7 +9,7 @@ use sdp_sys::{errno::Errno, sys, time::monotonic_ns};
 
 use super::{
     ALWAYS, ET, EXCLUSIVE, IN_KIND, ONESHOT, OUT,
-    mirror::{Mirror, NONE, REGISTRATIONS, Registration, bucket, with},
+    mirror::{Mirror, NONE, REGISTRATIONS, Registration, bucket, note_end, with},
 };
 use crate::{
     conn::{self, Conn, Half, Stage, flag},
@@ -143,6 +143,10 @@ unsafe fn wait_on(
             }
         }
         collect_bits();
+        if with(|m| m.set(set).is_some_and(|s| s.has_room_waiters))? {
+            let now = monotonic_ns();
+            with(|m| m.recheck_room_in_time(set, now));
+        }
         let merge = with(|m| collect(m, set, &mut out))?;
         if out.used > 0 {
             if merge && out.used < out.max {
@@ -596,7 +600,9 @@ fn judge_enabled(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u3
     }
     let mut pass = events;
     if events & OUT != 0 && conn.has(flag::WANTS_ROOM) {
-        if wait::sender_may_go_on_or_arm(conn) {
+        // This may be the only event that the reader's end makes, which frees no room: an edge that is
+        // kept from the program does not come again.
+        if wait::sender_may_go_on_or_arm(conn) || note_end(conn, reg.conn, reg.fd) {
             conn.flags.fetch_and(!flag::WANTS_ROOM, Ordering::SeqCst);
         } else {
             pass &= !OUT;
