@@ -382,8 +382,12 @@ fn attempt(
                         continue;
                     }
                 }
-                if blocking || !leave_sdp(conn, source, lines, Reason::RingFull) {
+                if blocking {
                     return wait_with(buffers, Attempt::RingFull);
+                }
+                if !leave_sdp(conn, source, lines, Reason::RingFull) {
+                    crate::epoll::sender_comes_back(conn);
+                    return Attempt::RingFull;
                 }
             }
         }
