@@ -297,5 +297,7 @@ def play(world, seed):
         world.fresh()
     except BaseException as error:
         error.add_note(f"round {seed}: {plan}")
+        if isinstance(error, Exception):
+            error.add_note(world.evidence())
         raise
     return plan, entered.endings

@@ -21,8 +21,12 @@ from support.report import Report, check_sums
 from support.space import Space
 from support.stage import Artifacts, python
 
+from . import evidence
+
 TARGET = Path(os.environ.get("SDP_TEST_TARGET", Path(__file__).parents[2] / "target")).resolve()
 PEER = Path(__file__).with_name("programs") / "peer.py"
+# A process whose main thread is well describes itself at once.
+DESCRIBE_S = 5
 # Nothing in a round may take longer; TCP itself needs far less.
 LIMIT_S = 60
 # libc keeps stacks and heaps of threads that have ended, and so does the interpreter.
@@ -134,7 +138,7 @@ class Peer:
         while b"\n" not in self._heard:
             left = deadline - time.monotonic()
             if left <= 0 or not select.select([self.process.stdout], [], [], left)[0]:
-                raise Gone(f"{self.name}: silent for {limit_s} s\n{self.stacks()}")
+                raise Gone(f"{self.name}: silent for {limit_s} s")
             data = os.read(self.process.stdout.fileno(), 65_536)
             if not data:
                 raise Gone(f"{self.name}: ended ({self.process.wait(LIMIT_S)})\n{self.log.read_text()}")
@@ -160,9 +164,22 @@ class Peer:
                 continue
         for number, link in sorted(self.links().items()):
             parts.append(f"{number} {link}")
-        parts += self.world.table("tcp")
+        parts += self.world.table("tcp") + [row for row in self.world.table("unix") if "sdp/" in row]
         parts.append(json.dumps(self.world.stat(self)))
+        parts.append(self.describe())
+        parts.append(evidence.of(self.pid))
         return "\n".join(parts)
+
+    def describe(self):
+        """What the ends of its rounds are about, and their last calls, in its own words."""
+        self.tell("describe")
+        try:
+            while "rounds" not in (told := self.hear(DESCRIBE_S)):
+                pass
+        except Gone as error:
+            return str(error)
+        ends = [json.dumps(end) for entered in told["rounds"] for end in entered]
+        return "\n".join(["what it is about:", *ends])
 
     def progress(self):
         """For each connection and each direction of it (sent, received): bytes."""
@@ -206,7 +223,7 @@ class Peer:
             try:
                 self.code = self.process.wait(LIMIT_S)
             except subprocess.TimeoutExpired:
-                raise Gone(f"{self.name}: does not end\n{self.stacks()}") from None
+                raise Gone(f"{self.name}: does not end") from None
             Program.running.pop(self.process.pid, None)
             for end in (self.process.stdin, self.process.stdout):
                 try:
@@ -313,7 +330,7 @@ class World:
             lambda: all(
                 self.is_attached(p) and self.sdp_bytes(p) > b for p, b in zip(self.survivors, before)
             ),
-            f"acceleration of a fresh connection\n{self.stat(self.server)}\n{self.stat(self.client)}",
+            "acceleration of a fresh connection",
             LIMIT_S,
         )
         for peer in self.survivors:
@@ -324,6 +341,17 @@ class World:
             assert one["read"] == other["read"] == "EOF", (one, other)
             assert one["got"] == other["sent"] and one["sent"] == other["got"], (one, other)
         assert len(ours["ended"]) == count, ours
+
+    def evidence(self):
+        """Of a round that failed: what each process that is still there is doing."""
+        parts = []
+        for peer in (*self.survivors, *self.victims):
+            if peer.code is None and peer.process.poll() is None:
+                try:
+                    parts.append(f"---- {peer.name}\n{peer.stacks()}")
+                except (OSError, ValueError, subprocess.SubprocessError) as error:
+                    parts.append(f"---- {peer.name}: {error!r}")
+        return "\n".join(parts)
 
     def table(self, name):
         """Rows of the namespace's table of sockets."""

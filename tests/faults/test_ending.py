@@ -62,6 +62,14 @@ def test_stopped_peer_is_left_alone():
     both("ending", "stopped_peer_is_left_alone")
 
 
+@pytest.mark.parametrize("wait", ["asleep", "busy"])
+@pytest.mark.parametrize("trigger", ["level", "edge"])
+@pytest.mark.parametrize("registered", ["before", "after"])
+def test_dead_with_a_full_ring(registered, trigger, wait):
+    seen = both("ending", "dead_with_a_full_ring", registered, trigger, wait).seen
+    assert seen == {"full": "EAGAIN", "gone": True}
+
+
 @pytest.mark.parametrize("much", [200_000, 2_000_000])
 @pytest.mark.parametrize("peer", ["unaware", "young", "warm"])
 def test_reset_during_a_send(peer, much):

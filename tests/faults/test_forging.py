@@ -63,6 +63,14 @@ def test_held_gate(how):
     assert outcome.report.count("demotions", "protocol-violation") == 2, outcome.describe()
 
 
+@pytest.mark.parametrize("trigger", ["level", "edge"])
+def test_reader_stuck_in_the_kernel(trigger):
+    """No wake-up is lost for a sender that could neither use the ring nor leave it."""
+    outcome = scenario("forging", "reader_stuck_in_the_kernel", trigger, limit_s=60)
+    wanted = {"full": "EAGAIN", "sent": True, "futile": 0, "told": True, "more": True}
+    assert outcome.seen == wanted, outcome.describe()
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be two users")
 def test_another_user_takes_the_name_first():
     """It costs speed, and he learns nothing."""

@@ -202,41 +202,43 @@ fn tick_now(conn: &Conn, fd: i32) {
     let Some(tuple) = conn.name(fd) else { return stay(conn, Reason::UnsuitableSocket) };
     process::ensure_row(conn);
     process::name_row(conn, fd, tuple);
-    let Some(step) = conn.try_meeting(|meeting| {
+    let stepped = conn.try_meeting(|meeting| {
         // Pairs with `inherit::prepare_connections`: a fork sees the lock, or we see the fork.
         fence(Ordering::SeqCst);
         if conn.stage() != Stage::Meeting || !process::forks().is_multiple_of(2) {
-            return Step::Pending;
+            return;
         }
         if is_sole_holder(conn) && tuple.side().is_some() {
             match pooled::step(conn, fd, &tuple, meeting.is_idle(), meeting.is_joining()) {
                 Outcome::None => {}
-                Outcome::Wait => return Step::Pending,
-                Outcome::Failed(refusal) => return Step::Failed(refusal),
+                Outcome::Wait => return,
+                Outcome::Failed(refusal) => return failed(conn, refusal),
                 Outcome::Attached(met) => {
                     meeting.abandon();
-                    attach_again(conn, fd, &tuple, met);
-                    return Step::Pending;
+                    return attach_again(conn, fd, &tuple, met);
                 }
             }
         }
-        match step_by_name(conn, fd, tuple, meeting) {
+        let refusal = match step_by_name(conn, fd, tuple, meeting) {
             Step::Attached(attachment) if is_sole_holder(conn) => {
-                if attach(conn, fd, attachment) {
-                    Step::Pending
-                } else {
-                    Step::Failed(Refusal::Untrusted)
-                }
+                (!attach(conn, fd, attachment)).then_some(Refusal::Untrusted)
             }
             Step::Attached(attachment) => {
                 refuse(attachment);
-                Step::Failed(Refusal::RendezvousBusy)
+                Some(Refusal::RendezvousBusy)
             }
-            other => other,
+            Step::Failed(refusal) => Some(refusal),
+            Step::Pending => None,
+        };
+        // Before the lock is free: another thread that found the stage as it was would begin anew, and this
+        // one would then call that off, perhaps when the other end has been told yes.
+        if let Some(refusal) = refusal {
+            failed(conn, refusal);
         }
-    }) else {
-        return;
-    };
+    });
+    if stepped.is_none() {
+        return; // another thread is at it
+    }
     if conn.stage() == Stage::Attached {
         // At once, not at the next call: the sender may be waiting for it. Whoever enters the kernel from
         // here on sees the stage; who did before is seen.
@@ -247,19 +249,19 @@ fn tick_now(conn: &Conn, fd: i32) {
             Ok(())
         });
     }
-    if let Step::Failed(refusal) = step {
-        let reason = reason(refusal);
-        if refusal.is_transient() {
-            conn.note_reason(reason);
-            // Offers of other connections are over within a few calls; other obstacles last longer.
-            let soon =
-                if refusal == Refusal::RendezvousBusy { RETRY_TICKS - 15 } else { RETRY_TICKS };
-            conn.ticks.store(soon, Ordering::Relaxed);
-            conn.change_stage(Stage::Meeting, Stage::Young);
-        } else {
-            stay(conn, reason);
-        }
+}
+
+/// The meeting came to nothing: another one later, or none. Under its lock.
+fn failed(conn: &Conn, refusal: Refusal) {
+    let reason = reason(refusal);
+    if !refusal.is_transient() {
+        return stay(conn, reason);
     }
+    conn.note_reason(reason);
+    // Offers of other connections are over within a few calls; other obstacles last longer.
+    let soon = if refusal == Refusal::RendezvousBusy { RETRY_TICKS - 15 } else { RETRY_TICKS };
+    conn.ticks.store(soon, Ordering::Relaxed);
+    conn.change_stage(Stage::Meeting, Stage::Young);
 }
 
 /// One step of the meeting by name.

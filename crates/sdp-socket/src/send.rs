@@ -368,15 +368,28 @@ fn attempt(
                 // sender goes on on the carrier, whose readiness every poller understands.
                 if !blocking && crate::epoll::may_ask_for_patience(conn) {
                     conn.set(flag::WANTS_ROOM);
-                    if !wait::arm_for_room(segment, lines) {
+                    let is_roomy = wait::arm_for_room(segment, lines);
+                    // A reader that has gone frees none, and its end may have been reported before: to a
+                    // sender that is told EAGAIN now nothing more would come. What comes from here on is
+                    // judged with the wish for room set.
+                    if !is_roomy && !conn.has(flag::PEER_GONE) && carrier::is_over(conn.fd()) {
+                        conn.set(flag::PEER_GONE);
+                        probe_carrier(conn, conn.fd(), source, lines);
+                        continue;
+                    }
+                    if !is_roomy {
                         return Attempt::Again;
                     }
                     if source.tx.refresh().is_ok() {
                         continue;
                     }
                 }
-                if blocking || !leave_sdp(conn, source, lines, Reason::RingFull) {
+                if blocking {
                     return wait_with(buffers, Attempt::RingFull);
+                }
+                if !leave_sdp(conn, source, lines, Reason::RingFull) {
+                    crate::epoll::sender_comes_back(conn);
+                    return Attempt::RingFull;
                 }
             }
         }

@@ -5,6 +5,7 @@ against the stream that the round's seed stands for, and says how each end ended
 stopped, starved or replaced at any moment; how far it had come is in a shared page that outlives it.
 """
 
+import collections
 import ctypes
 import errno
 import faulthandler
@@ -31,6 +32,8 @@ READS = [1, 100, 4096, 65_536, 200_000]
 TURN = 4
 STACK_BYTES = 512 << 10
 EXIT_STARVED = 77
+# Last calls of an end that are told where a round hangs.
+REMEMBERED = 24
 # Writes to a peer that has gone until the kernel says so, and the pause between them.
 LATE_WRITES, LATE_PAUSE_S = 200, 0.01
 
@@ -78,18 +81,28 @@ class End:
         self.inward = Stream(order["seed"], number, other, page, 2 * number + 1)
         self.rng = random.Random(f"{order['seed']}/{number}/{mine}/calls")
         self.read = self.wrote = self.late = self.wrong = None
+        self.calls, self.last = 0, collections.deque(maxlen=REMEMBERED)
         if not order["sends"]:
             self.wrote = "-"
 
+    def note(self, *call):
+        """A call, or an answer of a poll, for whoever asks why a round hangs."""
+        self.calls += 1
+        self.last.append(call)
+
     def receive(self, n=None):
         """One call; True if it may be repeated at once."""
+        n = n or self.rng.choice(READS)
         try:
-            data = self.sock.recv(n or self.rng.choice(READS))
+            data = self.sock.recv(n)
         except BlockingIOError:
+            self.note("recv", n, "EAGAIN")
             return False
         except OSError as error:
             self.read = word(error)
+            self.note("recv", n, self.read)
             return False
+        self.note("recv", n, len(data))
         if not data:
             self.read = "EOF"
             return False
@@ -100,13 +113,18 @@ class End:
 
     def send(self, n=None):
         """One call; True if it may be repeated at once."""
+        n = n or self.rng.choice(SIZES)
         try:
-            self.out.advance(self.sock.send(self.out.text(n or self.rng.choice(SIZES))))
+            sent = self.sock.send(self.out.text(n))
         except BlockingIOError:
+            self.note("send", n, "EAGAIN")
             return False
         except OSError as error:
             self.wrote = word(error)
+            self.note("send", n, self.wrote)
             return False
+        self.note("send", n, sent)
+        self.out.advance(sent)
         return True
 
     def stop_sending(self):
@@ -134,6 +152,10 @@ class End:
             else:
                 self.late = "none"
         self.sock.close()
+
+    def describe(self):
+        """What it is about at this moment, and its last calls."""
+        return {**self.result(), "fd": self.sock.fileno(), "calls": self.calls, "last": list(self.last)}
 
     def result(self):
         """For the driver."""
@@ -326,6 +348,7 @@ class Round:
                             fresh.add(end)
                     continue
                 end = numbers[number]
+                end.note("event", hex(bits))
                 if bits & (select.POLLHUP | select.POLLERR):
                     bits |= select.POLLIN | select.POLLOUT
                 if can[end] is not None:
@@ -390,6 +413,10 @@ class Peer:
         """Tells the rounds something."""
         for entered in list(self.rounds):
             entered.tell(**order["change"])
+
+    def describe(self, _):
+        """What all ends are about; asked of a process that has been silent for too long."""
+        self.say(rounds=[[end.describe() for end in entered.ends] for entered in list(self.rounds)])
 
     def exhaust(self, order):
         """Takes all descriptors but `spare`, under a limit that is low."""

@@ -229,6 +229,45 @@ def stopped_peer_is_left_alone():
     return {"seen": seen, "child": ends.reap(child)}
 
 
+def fill(sock):
+    """Sends until that fails; the error's word."""
+    while not isinstance(done := ends.outcome(sock.send, b"u" * 65536), str):
+        pass
+    return done
+
+
+@scenario
+def dead_with_a_full_ring(registered, trigger, wait):
+    """A sender was told EAGAIN by a full ring, and its reader dies without having freed any room: the set tells
+    of it, whether the program sleeps in it or asks again and again without waiting."""
+
+    def peer(_):
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    sock, child = pair(peer)
+    os.waitpid(child, os.WUNTRACED)
+    sock.setblocking(False)
+    poll = select.poll()
+    poll.register(sock, select.POLLOUT)
+    assert poll.poll(0), "full"
+    epoll = select.epoll()
+    mask = select.EPOLLOUT | (select.EPOLLET if trigger == "edge" else 0)
+    if registered == "before":
+        epoll.register(sock, mask)
+        assert epoll.poll(0), "full"
+    full = fill(sock)
+    if registered == "after":
+        epoll.register(sock, mask)
+    epoll.poll(0)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    word, until = "EAGAIN", time.monotonic() + 30
+    while word == "EAGAIN" and time.monotonic() < until:
+        if epoll.poll(0 if wait == "busy" else 30):
+            word = fill(sock)
+    return {"full": full, "gone": word in ("EPIPE", "ECONNRESET") or word}
+
+
 @scenario
 def reset_during_a_send(peer, much):
     """The peer resets in the middle of one long send: that call has a short count, the next one the error,

@@ -14,6 +14,7 @@ import functools
 import os
 import random
 import re
+import resource
 import select
 import signal
 import socket
@@ -523,6 +524,40 @@ def held_gate(how):
     os.kill(peer, signal.SIGCONT)
     os.kill(peer, signal.SIGKILL)
     return {"fine": fine, "innocent": ends.reap(innocent), "peer": ends.reap(peer), "results": {k: str(v) for k, v in results.items()}}
+
+
+@scenario
+def reader_stuck_in_the_kernel(trigger):
+    """A ring is full, and its reader was stopped after it had said that it reads from the kernel and before it had
+    followed the switch: the sender can neither write nor leave the lane. Without a bell nobody can ring for
+    room. Once the reader goes on, a program that waits for "writable" is told, by an edge too."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (100, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    sock, child = ends.pair(lambda _: os.kill(os.getpid(), signal.SIGSTOP))
+    os.waitpid(child, os.WUNTRACED)
+    sock.setblocking(False)
+    epoll = select.epoll()
+    epoll.register(sock, select.EPOLLOUT | (select.EPOLLET if trigger == "edge" else 0))
+    epoll.poll(0)
+    segment = Segment("self")
+    # Side 0 has the smaller port; a half is named by the side of its producer.
+    half = HALVES + (sock.getpeername()[1] < sock.getsockname()[1]) * HALF_BYTES
+    followed = struct.unpack("I", segment.read(half + FOLLOWED, 4))[0]
+    segment.write(half + FOLLOWED, struct.pack("II", followed - 1, 1))
+
+    def fill():
+        sent = 0
+        while not isinstance(done := ends.outcome(sock.send, bytes(65536)), str):
+            sent += done
+        return sent, done
+
+    sent, full = fill()
+    # Nothing changes for now; whatever the program is told, it cannot send.
+    futile = [fill()[0] for _ in range(3) if epoll.poll(0)]
+    segment.write(half + FOLLOWED, struct.pack("II", followed, 0))
+    told = bool(epoll.poll(30))
+    more = fill()[0]
+    ends.kill(child)
+    return {"full": full, "sent": sent > 0, "futile": sum(futile), "told": told, "more": more > 0}
 
 
 @scenario

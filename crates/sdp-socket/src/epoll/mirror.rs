@@ -17,6 +17,7 @@ use crate::{
     conn::{self, Conn, Half, Stage, flag},
     process, readiness, spin,
     table::{self, Entry},
+    wait,
 };
 
 /// Epoll sets that one process can have mirrored; those beyond keep their connections on the kernel
@@ -86,6 +87,8 @@ pub(super) struct Set {
     pub(super) spin: spin::Learnt,
     /// A sender of the set was told EAGAIN: sleeps are bounded (O8).
     pub(super) has_room_waiters: bool,
+    /// When those senders were last looked at.
+    pub(super) room_checked_ns: u64,
 }
 
 pub(super) struct Mirror {
@@ -204,6 +207,7 @@ impl Mirror {
             merged_ns: 0,
             spin: spin::Learnt::NEW,
             has_room_waiters: false,
+            room_checked_ns: 0,
         };
         Some(index as u32)
     }
@@ -303,6 +307,21 @@ impl Mirror {
         }
     }
 
+    /// [`Self::recheck_room`], if that has not been done for as long as a sleep would be bounded. Waits that
+    /// never sleep, because their time is up at once or other connections always have something, come to
+    /// see a reader's death by this alone.
+    pub(super) fn recheck_room_in_time(&mut self, set: u32, now: u64) {
+        let is_due = self
+            .set(set)
+            .is_some_and(|s| now.saturating_sub(s.room_checked_ns) >= wait::BOUNDED_SLEEP_NS);
+        if is_due {
+            if let Some(set) = self.set(set) {
+                set.room_checked_ns = now;
+            }
+            self.recheck_room(set);
+        }
+    }
+
     /// Has senders that wait for room looked at again. A reader that has gone frees none (O8): what the
     /// kernel knows of it is asked here, as the program may have read the end of the stream already.
     pub(super) fn recheck_room(&mut self, set: u32) {
@@ -314,15 +333,7 @@ impl Mirror {
                 .filter(|(conn, ..)| conn.has(flag::WANTS_ROOM));
             if let Some((conn, index, fd)) = waiter {
                 any = true;
-                // The table is walked only where the registered number names something else by now.
-                let fd = if table::entry(fd) == Some(Entry::Conn(index)) {
-                    Some(fd)
-                } else {
-                    table::number_of(conn)
-                };
-                if fd.is_some_and(carrier::is_over) {
-                    conn.set(flag::PEER_GONE);
-                }
+                note_end(conn, index, fd);
                 m.push_ready(at);
             }
         });
@@ -600,6 +611,21 @@ impl Mirror {
             }
         });
     }
+}
+
+/// A sender waits for room: notes if its reader has gone, which frees none. `fd` is the number that it was
+/// registered by; the table is walked only where that names something else by now. True: it has gone.
+pub(super) fn note_end(conn: &Conn, index: u32, fd: i32) -> bool {
+    let fd = if table::entry(fd) == Some(Entry::Conn(index)) {
+        Some(fd)
+    } else {
+        table::number_of(conn)
+    };
+    let is_over = fd.is_some_and(carrier::is_over);
+    if is_over {
+        conn.set(flag::PEER_GONE);
+    }
+    is_over
 }
 
 /// Arms the receiving half of a connection that is on a lane.

@@ -260,6 +260,26 @@ pub(crate) fn sender_waits(conn: &Conn) {
     });
 }
 
+/// A sender was told EAGAIN for something that nobody rings for: a ring that is full and cannot be left for the
+/// carrier at this moment (L2). The carrier's "writable" is true, so a level-triggered program comes back at once;
+/// an edge that was reported does not come again unless the kernel is asked to look anew.
+#[cold]
+pub(crate) fn sender_comes_back(conn: &Conn) {
+    if conn.registrations.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    with(|m| {
+        let mut at = conn.registrations.load(Ordering::Relaxed).wrapping_sub(1);
+        while let Some(reg) = m.registrations.get(at as usize).copied() {
+            // One with ONESHOT is enabled anew by the program, which has the same effect.
+            if reg.events & OUT != 0 && reg.events & (ET | ONESHOT) == ET {
+                m.strip(at, false);
+            }
+            at = reg.next_conn;
+        }
+    });
+}
+
 /// Before a fork: nobody is in the middle of a change.
 pub(crate) fn fork_prepare() {
     lock();
@@ -369,6 +389,13 @@ pub(crate) unsafe fn control(
                     None => conn.pin_to_kernel(Reason::Limit),
                 }
             }
+        }
+        if events & OUT != 0
+            && conn.has(flag::WANTS_ROOM)
+            && let Some(set) = m.set(set)
+        {
+            // Told EAGAIN before it was registered: this set's sleeps are bounded from now on.
+            set.has_room_waiters = true;
         }
         if events & EXCLUSIVE != 0 {
             conn.pin_to_kernel(Reason::UnsuitableSocket);

@@ -9,7 +9,9 @@ use sdp_sys::{errno::Errno, sys, time::monotonic_ns};
 
 use super::{
     ALWAYS, ET, EXCLUSIVE, IN, IN_KIND, ONESHOT, OUT,
-    mirror::{ANY_BY_CARRIER, Mirror, NONE, REGISTRATIONS, Registration, bucket, with},
+    mirror::{
+        ANY_BY_CARRIER, Mirror, NONE, REGISTRATIONS, Registration, bucket, note_end, with,
+    },
 };
 use crate::{
     conn::{self, Conn, Half, Stage, flag},
@@ -143,8 +145,15 @@ unsafe fn wait_on(
             return None;
         }
         collect_bits();
-        let collected =
-            with(|m| concerns_us(m, set).then(|| collect(m, set, &mut out, Kernel::NotAsked)))?;
+        let collected = with(|m| {
+            if !concerns_us(m, set) {
+                return None;
+            }
+            if m.set(set).is_some_and(|s| s.has_room_waiters) {
+                m.recheck_room_in_time(set, monotonic_ns());
+            }
+            Some(collect(m, set, &mut out, Kernel::NotAsked))
+        })?;
         let Some(merge) = collected else {
             let left = still();
             let nap = if left == Some(0) { left } else { shorter(left, before_sleep()) };
@@ -658,7 +667,9 @@ fn judge_enabled(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u3
     }
     let mut pass = events;
     if events & OUT != 0 && conn.has(flag::WANTS_ROOM) {
-        if wait::sender_may_go_on_or_arm(conn) {
+        // This may be the only event that the reader's end makes, which frees no room: an edge that is
+        // kept from the program does not come again.
+        if wait::sender_may_go_on_or_arm(conn) || note_end(conn, reg.conn, reg.fd) {
             conn.flags.fetch_and(!flag::WANTS_ROOM, Ordering::SeqCst);
         } else {
             pass &= !OUT;

@@ -43,7 +43,6 @@ enum Meeter {
     Attaches,
     Unlocks,
     Fails,
-    StartsOver,
     Done,
 }
 
@@ -153,14 +152,10 @@ impl Meeting {
                 Meeter::LooksEarly
             }
             Meeter::Fails => {
-                s.is_locked = false;
-                Meeter::StartsOver
-            }
-            Meeter::StartsOver => {
                 if s.stage == Stage::Meeting as u32 {
                     s.stage = Stage::Young as u32;
                 }
-                Meeter::LooksEarly
+                Meeter::Unlocks
             }
             Meeter::Done => return None,
         };
