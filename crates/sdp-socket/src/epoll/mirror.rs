@@ -15,6 +15,7 @@ use super::{ET, IN, OUT};
 use crate::{
     carrier,
     conn::{self, Conn, Half, Stage, flag},
+    hot::PAGE,
     process, readiness, spin,
     table::{self, Entry},
 };
@@ -97,10 +98,10 @@ pub(super) struct Mirror {
     pub(super) spin: spin::Learnt,
 }
 
-pub(super) static LOCK: AtomicU32 = AtomicU32::new(0);
+pub(super) static LOCK: &AtomicU32 = &PAGE.busy.epoll_lock;
 /// Thread that holds the lock across a fork: libc runs the program's `pthread_atfork` handlers meanwhile,
 /// which may use sets.
-pub(super) static FORKING: AtomicU32 = AtomicU32::new(0);
+pub(super) static FORKING: &AtomicU32 = &PAGE.busy.epoll_forking;
 pub(super) static MIRROR: AtomicPtr<Mirror> = AtomicPtr::new(null_mut());
 
 pub(super) fn lock() {
