@@ -14,6 +14,8 @@ fn main() {
         "-Wl,-z,relro",
         // One hook that uses another means its own, whatever else is preloaded.
         "-Wl,-Bsymbolic-functions",
+        // What a fork child runs lies together: it maps the library's code anew, 16 pages at a time.
+        "-Wl,-z,keep-text-section-prefix",
         "-nostartfiles",
     ] {
         println!("cargo::rustc-cdylib-link-arg={argument}");

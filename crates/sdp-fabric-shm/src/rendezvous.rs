@@ -243,6 +243,7 @@ impl Rendezvous {
     }
 
     /// Gives up: closes and unmaps everything. A later step starts from the beginning.
+    #[unsafe(link_section = ".text.hot")]
     pub fn abandon(&mut self) {
         *self = Self::new();
     }

@@ -5,9 +5,10 @@
 //! that could be mapped again.)
 //!
 //! # Layout
-//! A header, [`PROCESSES`] process slots and [`ROWS`] connection rows. A row describes one end of a
-//! connection. A process slot has a bitmap over the rows: *this process holds a descriptor of that
-//! connection*. Pages are touched as they are used.
+//! A header, [`PROCESSES`] process slots, [`ROWS`] connection rows, bitmaps. A row describes one end of a
+//! connection. A process has a bitmap over the rows: *this process holds a descriptor of that
+//! connection*. Its first word is in the slot, so that what a small family uses lies together: a process that
+//! is forked for one connection meets it all with one page fault. Pages are touched as they are used.
 //!
 //! # Who may touch what
 //! The header lock guards allocation of slots and the bitmap copy of a fork. A process clears and sets
@@ -92,12 +93,14 @@ pub struct Row {
 const _: () = assert!(size_of::<HalfSlot>() == 192);
 const _: () = assert!(size_of::<Row>() == 512);
 
-#[repr(C, align(128))]
+/// A process. The rest of its bitmap is elsewhere ([`Memory::rest`]).
+#[repr(C)]
 struct ProcessSlot {
     pid: AtomicU32,
     /// 1: about to become another image, which keeps none of what is held here, or one already.
     executes: AtomicU32,
-    holds: [AtomicU64; BITMAP_WORDS],
+    /// Bits of the first rows, which are all that most processes use.
+    first: AtomicU64,
 }
 
 #[repr(C, align(128))]
@@ -121,7 +124,16 @@ struct Memory {
     header: Header,
     processes: [ProcessSlot; PROCESSES],
     rows: [Row; ROWS],
+    /// Words of each process's bitmap behind the first.
+    rest: [[AtomicU64; BITMAP_WORDS - 1]; PROCESSES],
 }
+
+/// Bytes at the start, to a multiple of which the mapping is best aligned: the kernel maps as many around a
+/// page that is read for the first time, and a family that is small has everything there.
+pub const FAMILY_WINDOW: usize = 64 * 1024;
+
+const _: () = assert!(size_of::<ProcessSlot>() == 16);
+const _: () = assert!(core::mem::offset_of!(Memory, rows) + 64 * size_of::<Row>() <= FAMILY_WINDOW);
 
 /// Bytes to map for [`Family::new`].
 pub const FAMILY_BYTES: usize = size_of::<Memory>();
@@ -188,6 +200,25 @@ impl Family {
         self.memory().processes.get(slot.0 as usize)
     }
 
+    /// Looks at the memory before it is written: a page that is read for the first time in a process brings those
+    /// around it along.
+    pub fn look(&self) {
+        let _ = self.memory().header.processes.load(Ordering::Relaxed);
+    }
+
+    /// A word of a slot's bitmap.
+    fn holds(&self, slot: usize, word: usize) -> Option<&AtomicU64> {
+        match word.checked_sub(1) {
+            None => self.memory().processes.get(slot).map(|slot| &slot.first),
+            Some(word) => self.memory().rest.get(slot)?.get(word),
+        }
+    }
+
+    /// Words of a bitmap in which there can be a bit.
+    fn words_used(&self) -> usize {
+        (self.memory().header.rows.load(Ordering::Acquire) as usize).min(ROWS).div_ceil(64)
+    }
+
     /// Takes a slot for the process `pid`.
     pub fn join(&self, pid: u32) -> Option<Slot> {
         self.locked(pid, || self.free_slot(pid))
@@ -206,7 +237,8 @@ impl Family {
         let used = memory.header.processes.load(Ordering::Relaxed);
         let mut found = None;
         for (i, slot) in memory.processes.iter().enumerate().take(used as usize) {
-            if slot.pid.load(Ordering::Relaxed) == SLOT_FREE {
+            // Acquire: what rows there were when the slot was given back, and so which bits are to be cleared.
+            if slot.pid.load(Ordering::Acquire) == SLOT_FREE {
                 found = Some(i);
                 break;
             }
@@ -223,7 +255,7 @@ impl Family {
         }
         let index = found?;
         let slot = memory.processes.get(index)?;
-        for word in &slot.holds {
+        for word in (0..self.words_used()).filter_map(|word| self.holds(index, word)) {
             if word.load(Ordering::Relaxed) != 0 {
                 word.store(0, Ordering::Relaxed);
             }
@@ -242,9 +274,10 @@ impl Family {
         let memory = self.memory();
         let _ = lock::lock(&memory.header.lock, pid);
         let child = self.free_slot(SLOT_RESERVED)?;
-        let words = (memory.header.rows.load(Ordering::Relaxed) as usize).div_ceil(64);
-        if let (Some(from), Some(to)) = (self.slot(parent), self.slot(child)) {
-            for (from, to) in from.holds.iter().zip(&to.holds).take(words) {
+        for word in 0..self.words_used() {
+            if let (Some(from), Some(to)) =
+                (self.holds(parent.0 as usize, word), self.holds(child.0 as usize, word))
+            {
                 let bits = from.load(Ordering::Relaxed);
                 if bits != 0 {
                     to.store(bits, Ordering::Relaxed);
@@ -405,7 +438,7 @@ impl Family {
     }
 
     fn bit(&self, slot: Slot, row: u32) -> Option<(&AtomicU64, u64)> {
-        let word = self.slot(slot)?.holds.get(row as usize / 64)?;
+        let word = self.holds(slot.0 as usize, row as usize / 64)?;
         Some((word, 1 << (row % 64)))
     }
 
@@ -418,6 +451,7 @@ impl Family {
 
     /// This process holds no descriptor of `row` any more. True when nobody of the family does, dead holders
     /// included: the row is free and the caller was the last.
+    #[unsafe(link_section = ".text.hot")]
     pub fn let_go(&self, slot: Slot, row: u32) -> bool {
         // While the bit is set the row cannot be freed: this is the use that ends.
         let seen = self.row(row).map_or(FREE, |row| row.state.load(Ordering::SeqCst));
@@ -455,7 +489,7 @@ impl Family {
         let used = memory.header.processes.load(Ordering::Acquire) as usize;
         let mut found = 0;
         for (i, other) in memory.processes.iter().enumerate().take(used) {
-            let Some(holds) = other.holds.get(word) else { continue };
+            let Some(holds) = self.holds(i, word) else { continue };
             let bits = holds.load(Ordering::SeqCst) & wanted & !found;
             if bits == 0 || except.is_some_and(|slot| i == slot.0 as usize) {
                 continue;
@@ -493,7 +527,7 @@ impl Family {
             let memory = self.memory();
             let used = memory.header.processes.load(Ordering::Acquire) as usize;
             for (i, other) in memory.processes.iter().enumerate().take(used) {
-                let Some(holds) = other.holds.get(word) else { continue };
+                let Some(holds) = self.holds(i, word) else { continue };
                 if i == slot.0 as usize
                     || other.executes.load(Ordering::Acquire) == 0
                     || holds.load(Ordering::SeqCst) & bit == 0
@@ -516,9 +550,11 @@ impl Family {
     }
 
     /// Before the process leaves the family or ends in an orderly way: it holds nothing any more.
+    #[unsafe(link_section = ".text.hot")]
     pub fn leave(&self, slot: Slot) {
         let Some(mine) = self.slot(slot) else { return };
-        for (word, holds) in mine.holds.iter().enumerate() {
+        for word in 0..self.words_used() {
+            let Some(holds) = self.holds(slot.0 as usize, word) else { break };
             // As in `let_go`: the uses are noted, then the bits go, then others are asked.
             let bits = holds.load(Ordering::SeqCst);
             if bits != 0 {

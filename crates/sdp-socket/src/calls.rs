@@ -126,6 +126,7 @@ pub(crate) enum Road {
     Library(Pinned),
 }
 
+#[unsafe(link_section = ".text.hot")]
 pub(crate) fn road(fd: c_int, half: Half) -> Road {
     let Some(pinned) = Pinned::new(fd, half) else { return Road::Pass };
     match pinned.stage() {
@@ -190,6 +191,7 @@ unsafe fn recv_here(conn: &Pinned, iov: *const iovec, count: usize, flags: c_int
 /// # Safety
 /// See the module.
 #[inline]
+#[unsafe(link_section = ".text.hot")]
 pub unsafe fn recv_one(fd: c_int, iov: &iovec, flags: c_int) -> Call {
     if plain::is_simple(flags) && plain::may_apply(fd) {
         let (to, len) = (iov.iov_base.cast::<u8>(), iov.iov_len);
@@ -243,6 +245,7 @@ pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> Call {
 ///
 /// # Safety
 /// See the module.
+#[unsafe(link_section = ".text.hot")]
 pub unsafe fn send(fd: c_int, iov: *const iovec, count: usize, flags: c_int) -> Call {
     // SAFETY: the caller's.
     unsafe { send_with(fd, flags, || Vector { iov, count, has_control: false }) }
@@ -395,6 +398,7 @@ pub fn finish(ticket: Ticket, result: isize, flags: c_int) {
 }
 
 /// [`finish`] for a piece of a call that has `more` bytes to send.
+#[unsafe(link_section = ".text.hot")]
 pub(crate) fn finish_more(ticket: Ticket, result: isize, flags: c_int, more: usize) {
     let Some(conn) = conn::get(ticket.conn) else { return };
     let half = if ticket.receive { Half::Receive } else { Half::Send };
@@ -760,15 +764,23 @@ pub unsafe fn epoll_wait(
     unsafe { epoll::wait(set, events, max, timeout_ns(timeout), mask) }.map_or(Call::Pass, done)
 }
 
+/// Words of the hooks, on the page that a fork child writes anyway.
+pub fn hooks() -> &'static crate::hot::Hooks {
+    &crate::hot::PAGE.hooks
+}
+
 /// Before `fork` (not vfork): takes the locks that must not be copied in a locked state.
+#[unsafe(link_section = ".text.hot")]
 pub fn fork_prepare() {
     inherit::fork_prepare();
 }
 /// After `fork` in the parent; `child` is −1 when it failed.
+#[unsafe(link_section = ".text.hot")]
 pub fn fork_parent(child: c_int) {
     inherit::fork_parent(child);
 }
 /// After `fork` in the child.
+#[unsafe(link_section = ".text.hot")]
 pub fn fork_child() {
     inherit::fork_child();
 }
@@ -809,6 +821,7 @@ pub enum Leave {
     Namespace,
 }
 /// Before the process exits in an orderly way (`exit`, `_exit`, `quick_exit`).
+#[unsafe(link_section = ".text.hot")]
 pub fn exiting() {
     inherit::exiting();
 }

@@ -26,7 +26,7 @@ use sdp_sys::{count::Way, errno::Errno};
 
 use self::keep::Keeper;
 pub(crate) use self::keep::{each_kept, each_kept_number, move_kept};
-use crate::{process, turn::Turn};
+use crate::{hot, process, turn::Turn};
 
 mod keep;
 
@@ -235,16 +235,19 @@ pub(crate) struct Conn {
 // and `peer` and `tuple`, which are written under it before a flag or pointer says that they may be read.
 unsafe impl Sync for Conn {}
 
-struct Arena(AtomicPtr<Conn>);
-
-static ARENA: Arena = Arena(AtomicPtr::new(null_mut()));
+/// The slots behind the first ones, which are in [`hot`]: made when those do not suffice. Indices count from the
+/// first slot of all, so that the arena's own first places stay empty, which costs nothing.
+static ARENA: &AtomicPtr<Conn> = &hot::PAGE.arena;
 /// Lowest slot that may be free.
-static HINT: AtomicU32 = AtomicU32::new(0);
+static HINT: &AtomicU32 = &hot::PAGE.busy.hint;
 
-/// The slot with this index, if the arena exists.
+/// The slot with this index, if there is one.
 #[inline]
 pub(crate) fn get(index: u32) -> Option<&'static Conn> {
-    let base = ARENA.0.load(Ordering::Acquire);
+    if let Some(conn) = hot::PAGE.conns.get(index) {
+        return Some(conn);
+    }
+    let base = ARENA.load(Ordering::Acquire);
     if base.is_null() || index as usize >= CONNS {
         return None;
     }
@@ -255,31 +258,45 @@ pub(crate) fn get(index: u32) -> Option<&'static Conn> {
 
 /// A fresh slot with one reference, and its index. `None`: all in use, or no memory.
 pub(crate) fn create(stage: Stage) -> Option<(u32, &'static Conn)> {
-    if ARENA.0.load(Ordering::Acquire).is_null() {
-        let fresh = process::map_private(CONNS * size_of::<Conn>())?.cast::<Conn>();
-        if let Err(_other) = ARENA.0.compare_exchange(
-            null_mut(),
-            fresh.as_ptr(),
-            Ordering::AcqRel,
-            Ordering::Acquire,
-        ) {
-            process::unmap(fresh.cast(), CONNS * size_of::<Conn>());
-        }
-    }
-    let hint = HINT.load(Ordering::Relaxed) as usize;
-    let index = (hint..CONNS).chain(0..hint).find(|i| {
+    let index = take_free().or_else(|| if make_arena() { take_free() } else { None })?;
+    HINT.store(index as u32 + 1, Ordering::Relaxed);
+    let conn = get(index as u32)?;
+    conn.reset(stage);
+    conn.state.store(LIVE, Ordering::Release);
+    Some((index as u32, conn))
+}
+
+/// A free slot, which is the caller's now.
+fn take_free() -> Option<usize> {
+    let there = if ARENA.load(Ordering::Acquire).is_null() { hot::CONNS } else { CONNS };
+    let hint = (HINT.load(Ordering::Relaxed) as usize).min(there);
+    (hint..there).chain(0..hint).find(|i| {
         get(*i as u32).is_some_and(|c| {
             c.state.load(Ordering::Relaxed) == FREE
                 && c.state
                     .compare_exchange(FREE, TEARING, Ordering::Acquire, Ordering::Relaxed)
                     .is_ok()
         })
-    })?;
-    HINT.store(index as u32 + 1, Ordering::Relaxed);
-    let conn = get(index as u32)?;
-    conn.reset(stage);
-    conn.state.store(LIVE, Ordering::Release);
-    Some((index as u32, conn))
+    })
+}
+
+/// Makes the arena, unless another thread was faster. False when there is no memory.
+#[cold]
+fn make_arena() -> bool {
+    if !ARENA.load(Ordering::Acquire).is_null() {
+        return true;
+    }
+    let Some(fresh) = process::map_private(CONNS * size_of::<Conn>()) else { return false };
+    let made = ARENA.compare_exchange(
+        null_mut(),
+        fresh.as_ptr().cast(),
+        Ordering::AcqRel,
+        Ordering::Acquire,
+    );
+    if made.is_err() {
+        process::unmap(fresh, CONNS * size_of::<Conn>());
+    }
+    true
 }
 
 /// What ringing a peer by its bell came to.
@@ -346,8 +363,12 @@ impl Conn {
 
     /// Index of the slot, also the connection's bell slot.
     pub(crate) fn index(&self) -> u32 {
-        let base = ARENA.0.load(Ordering::Relaxed) as usize;
-        ((&raw const *self as usize - base) / size_of::<Self>()) as u32
+        let mut offset = hot::PAGE.conns.offset_of(self);
+        if offset >= hot::CONNS * size_of::<Self>() {
+            let base = ARENA.load(Ordering::Relaxed) as usize;
+            offset = (&raw const *self as usize).wrapping_sub(base);
+        }
+        (offset / size_of::<Self>()) as u32
     }
 
     #[inline]
@@ -547,6 +568,7 @@ impl Conn {
     }
 
     /// Unmaps the segments and leaves the peer. Nobody else uses them.
+    #[unsafe(link_section = ".text.hot")]
     fn unmap(&self) {
         for (place, bytes) in &self.aside {
             if place.load(Ordering::Relaxed).is_null() {
@@ -769,6 +791,7 @@ impl Conn {
         self.tear_down_if_unused();
     }
 
+    #[unsafe(link_section = ".text.hot")]
     fn tear_down_if_unused(&self) {
         if self.pins.iter().any(|p| p.load(Ordering::SeqCst) != 0)
             || self

@@ -171,5 +171,7 @@ pub(crate) fn forget() {
             bits &= bits - 1;
         }
     }
-    LOOK_AT.store(0, Ordering::Relaxed);
+    if LOOK_AT.load(Ordering::Relaxed) != 0 {
+        LOOK_AT.store(0, Ordering::Relaxed);
+    }
 }

@@ -9,6 +9,7 @@ use sdp_sys::{section, sys};
 use crate::{
     conn::{self, Conn, Half, Stage, flag, row_flag},
     demote, handover,
+    hot::PAGE,
     lane::Lane,
     page,
     process::{self, Remains},
@@ -18,12 +19,12 @@ use crate::{
 
 /// The slot reserved for the child, + 1; 0 none. One fork at a time per process: the family's table
 /// lock is held from prepare to parent/child.
-static RESERVED: AtomicU32 = AtomicU32::new(0);
+static RESERVED: &AtomicU32 = &PAGE.reserved;
 /// Whether `fork_prepare` did anything.
-static PREPARED: AtomicU32 = AtomicU32::new(0);
+static PREPARED: &AtomicU32 = &PAGE.prepared;
 
 /// Held by the thread that forks, from prepare to parent/child: forks of several threads take turns.
-static FORKING: AtomicU32 = AtomicU32::new(0);
+static FORKING: &AtomicU32 = &PAGE.preparing;
 /// Looks at a meeting that another thread is busy with, each followed by giving the processor away. Its
 /// steps do not block; what is not over by then is begun anew in the child.
 const MEETING_LOOKS: u32 = 10_000;
@@ -163,6 +164,7 @@ pub(crate) fn fork_child() {
     if prepared == 2
         && let Some((family, _)) = process::family()
     {
+        family.look();
         let slot = RESERVED.swap(0, Ordering::Relaxed).checked_sub(1).map(Slot);
         if let Some(slot) = slot {
             family.claim(slot, process::pid());

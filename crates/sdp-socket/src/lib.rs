@@ -29,6 +29,7 @@ mod epoll;
 mod give_back;
 mod handover;
 pub mod host;
+pub mod hot;
 mod inherit;
 mod iovec;
 mod lane;

@@ -53,6 +53,7 @@ fn release(entry: Entry) {
 }
 
 /// No descriptor of this process names the connection any more; for whoever took the last one away.
+#[unsafe(link_section = ".text.hot")]
 fn end(conn: &Conn) {
     crate::promote::ended(conn);
     crate::epoll::forget_conn(conn);
@@ -262,6 +263,7 @@ pub(crate) fn forget(fd: c_int) {
 }
 
 /// Before `close`. True: the descriptor is one that we hide.
+#[unsafe(link_section = ".text.hot")]
 pub(crate) fn closing(fd: c_int) -> bool {
     match table::entry(fd) {
         Some(Entry::Hidden) => return true,
@@ -367,6 +369,7 @@ fn last_close(conn: &Conn, fd: c_int) {
 /// Makes the kernel's close of the carrier show what a close shows over TCP: a reset with bytes of the
 /// program unread or when the program asked for one, else FIN. True when this process is the last user
 /// and FIN it is.
+#[unsafe(link_section = ".text.hot")]
 pub(crate) fn settle_end(conn: &Conn, fd: c_int) -> bool {
     if conn.stage() != Stage::Attached
         || conn.has(flag::HOSTILE)

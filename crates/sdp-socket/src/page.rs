@@ -19,7 +19,7 @@ use sdp_sys::{errno::Errno, fd, memfd, pid as sys_pid, section, sys, unix};
 
 use crate::{
     conn::{self, Conn, Half, flag},
-    process, settings,
+    hot, process, settings,
     table::{self, Entry},
 };
 
@@ -27,21 +27,21 @@ use crate::{
 /// connection worth a lane.
 const GUEST_CALLS: u32 = 16;
 
-static PAGE: AtomicPtr<u8> = AtomicPtr::new(null_mut());
+static PAGE: &AtomicPtr<u8> = &hot::PAGE.page;
 /// The page's hidden descriptor. A guest keeps its host's: tools find the page there when the host has ended.
 pub(crate) static NUMBER: AtomicI32 = AtomicI32::new(-1);
 /// Inode of the page behind it.
-static INODE: AtomicU64 = AtomicU64::new(0);
+static INODE: &AtomicU64 = &hot::PAGE.inode;
 /// The page of others that the process counts in as a guest. Once it is not the one in force any more it is to
 /// be given up, in a process with several threads later: one of them may be in the middle of it.
-static HOST: AtomicPtr<u8> = AtomicPtr::new(null_mut());
-static REPORT_PENDING: AtomicBool = AtomicBool::new(false);
+static HOST: &AtomicPtr<u8> = &hot::PAGE.host;
+static REPORT_PENDING: &AtomicBool = &hot::PAGE.report_pending;
 /// 0: the page is our own, or there is none. Else calls that a guest still has, and [`LEFT`].
-static GUEST: AtomicU32 = AtomicU32::new(0);
+static GUEST: &AtomicU32 = &hot::PAGE.guest;
 /// This guest is not counted among the page's guests, because it was about to execute another program.
 const LEFT: u32 = 1 << 31;
 /// A thread is about to make the own page.
-static MOVING: AtomicBool = AtomicBool::new(false);
+static MOVING: &AtomicBool = &hot::PAGE.moving;
 /// Looks at another thread's move, each followed by giving the processor away.
 const MOVE_LOOKS: u32 = 10_000;
 
@@ -71,7 +71,9 @@ fn make() {
     let Ok(file) = memfd::create_sealed(sdp_stats::page::MEMFD_NAME, sdp_stats::SIZE as u64) else {
         return;
     };
-    let Ok(base) = memfd::map(file.raw(), sdp_stats::SIZE) else { return };
+    let Ok(base) = memfd::map_at(file.raw(), sdp_stats::SIZE, process::place_of_page()) else {
+        return;
+    };
     // SAFETY: just mapped with that length; atomics only from here on.
     let Some(page) = (unsafe { Page::from_ptr(base.as_ptr(), sdp_stats::SIZE) }) else { return };
     // SAFETY: no arguments.
@@ -162,6 +164,7 @@ pub(crate) fn is_own(at_once: bool) -> bool {
 }
 
 #[cold]
+#[unsafe(link_section = ".text.hot")]
 fn leaves_soon(at_once: bool) -> bool {
     let count = |guest: u32| (guest & !LEFT).checked_sub(1).filter(|left| *left != 0);
     match GUEST.fetch_update(Ordering::AcqRel, Ordering::Acquire, count) {

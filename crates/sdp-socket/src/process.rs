@@ -11,11 +11,12 @@ use core::{
 use sdp_fabric_shm::{peer::PeerTable, segment};
 use sdp_shm::{
     bell::Bell,
-    family::{FAMILY_BYTES, Family, Slot},
+    family::{FAMILY_BYTES, FAMILY_WINDOW, Family, Slot},
 };
 use sdp_sys::{fd, pid as sys_pid, section, sys};
 
 use crate::{
+    hot::PAGE,
     page,
     settings::{self, Tuned},
     table::{self, Entry},
@@ -35,20 +36,20 @@ pub(crate) use crate::publish::{
     half_demoted, half_promoted, name_row, note_reason, resume_count, tell_heirs,
 };
 
-static PID: AtomicU32 = AtomicU32::new(0);
-static NONCE: AtomicU64 = AtomicU64::new(0);
-static FAMILY: AtomicPtr<u8> = AtomicPtr::new(null_mut());
-static SLOT: AtomicU32 = AtomicU32::new(0);
-static BELL: AtomicPtr<u8> = AtomicPtr::new(null_mut());
+static PID: &AtomicU32 = &PAGE.pid;
+static NONCE: &AtomicU64 = &PAGE.nonce;
+static FAMILY: &AtomicPtr<u8> = &PAGE.family;
+static SLOT: &AtomicU32 = &PAGE.slot;
+static BELL: &AtomicPtr<u8> = &PAGE.bell;
 static BELL_FD: AtomicI32 = AtomicI32::new(-1);
 static BELL_PAGE_FD: AtomicI32 = AtomicI32::new(-1);
-static STARTED: AtomicU32 = AtomicU32::new(0);
+static STARTED: &AtomicU32 = &PAGE.started;
 static CPUS: AtomicU32 = AtomicU32::new(0);
 static TOP: AtomicI32 = AtomicI32::new(-1);
 /// The process left all lanes: it makes no system call of its own any more.
-static RETIRED: AtomicBool = AtomicBool::new(false);
+static RETIRED: &AtomicBool = &PAGE.retired;
 /// Counts forks; odd while one is in progress.
-static FORKS: AtomicU32 = AtomicU32::new(0);
+static FORKS: &AtomicU32 = &PAGE.forks;
 
 static PEERS: PeerTable = PeerTable::new();
 
@@ -87,7 +88,7 @@ pub(crate) fn retire() {
 }
 
 /// Threads that make a system call of ours, in a call on no connection in particular.
-static BESIDE: AtomicU32 = AtomicU32::new(0);
+static BESIDE: &AtomicU32 = &PAGE.busy.beside;
 
 /// Makes a system call of ours where no connection is pinned, unless the process has retired. Short.
 pub(crate) fn beside_calls(call: impl FnOnce()) {
@@ -145,7 +146,7 @@ pub(crate) fn count_fork() {
 }
 
 /// Children are born into another process namespace: ids mean something else there.
-static CHILDREN_ELSEWHERE: AtomicBool = AtomicBool::new(false);
+static CHILDREN_ELSEWHERE: &AtomicBool = &PAGE.children_elsewhere;
 
 /// What it was before.
 pub(crate) fn set_children_elsewhere(yes: bool) -> bool {
@@ -321,6 +322,33 @@ pub(crate) fn move_hidden(from: i32) {
     table::replace(from, None);
 }
 
+/// Addresses that one page of the kernel's tables covers.
+const TABLE_SPAN: usize = 2 << 20;
+/// Room before family memory for the statistics page.
+const ROOM_FOR_PAGE: usize = sdp_stats::SIZE.next_multiple_of(FAMILY_WINDOW);
+
+/// Maps family memory so that its beginning and that of the statistics page, which goes in front of it, are
+/// covered by one page of the kernel's tables: each fork child that touches both gets them anew.
+fn map_family() -> Option<NonNull<u8>> {
+    const { assert!(ROOM_FOR_PAGE + FAMILY_WINDOW <= TABLE_SPAN) };
+    let whole = FAMILY_BYTES.next_multiple_of(FAMILY_WINDOW) + TABLE_SPAN + ROOM_FOR_PAGE;
+    let at = map_shared(whole)?;
+    let first = at.as_ptr() as usize;
+    let before = first.next_multiple_of(TABLE_SPAN) + ROOM_FOR_PAGE - first;
+    let Some(base) = NonNull::new(at.as_ptr().wrapping_add(before)) else { return Some(at) };
+    unmap(at, before);
+    let end = before + FAMILY_BYTES.next_multiple_of(FAMILY_WINDOW);
+    if let Some(rest) = NonNull::new(at.as_ptr().wrapping_add(end)).filter(|_| end < whole) {
+        unmap(rest, whole - end);
+    }
+    Some(base)
+}
+
+/// Where a statistics page is best mapped; 0: anywhere.
+pub(crate) fn place_of_page() -> usize {
+    (FAMILY.load(Ordering::Acquire) as usize).saturating_sub(ROOM_FOR_PAGE)
+}
+
 /// Makes what the first connection needs. False when the process has none (no memory, retired).
 pub(crate) fn start() -> bool {
     match STARTED.load(Ordering::Acquire) {
@@ -345,9 +373,8 @@ pub(crate) fn start() -> bool {
         let _ = set_children_elsewhere(true); // the image before this one saw to that
     }
     settings::load();
-    let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     if FAMILY.load(Ordering::Acquire).is_null()
-        && let Some(base) = map(FAMILY_BYTES, flags)
+        && let Some(base) = map_family()
     {
         // SAFETY: a fresh zeroed mapping, unmapped only when the process leaves its family, after
         // which nothing of it is used.
@@ -405,7 +432,7 @@ pub(crate) fn bell_fd() -> i32 {
 }
 
 /// A thread is making the bell.
-static MAKING: AtomicU32 = AtomicU32::new(0);
+static MAKING: &AtomicU32 = &PAGE.making;
 
 fn make_bell() {
     if soft_limit() < LIMIT_FOR_BELLS

@@ -24,6 +24,7 @@ pub(crate) fn ensure_row(conn: &Conn) {
 }
 
 #[cold]
+#[unsafe(link_section = ".text.hot")]
 fn open_stats_row(conn: &Conn) {
     if !page::is_own(conn.segment().is_some()) {
         return; // a guest counts in its host's totals

@@ -35,10 +35,6 @@ struct Captured {
     tunables: UnsafeCell<Tunables>,
     /// Which of [`KEYS`] the environment set, a bit each.
     chosen: AtomicU32,
-    name: UnsafeCell<([u8; NAME_MAX], usize)>,
-    path: UnsafeCell<([u8; PATH_MAX], usize)>,
-    rules: UnsafeCell<([u8; RULES_MAX], usize)>,
-    report: UnsafeCell<([u8; 512], usize)>,
     /// [`NOTHING`], [`CAPTURED_ONLY`], [`LOADING`], [`LOADED`].
     state: AtomicU32,
     /// Which of [`KEYS`] had a value in the environment that they cannot have.
@@ -57,14 +53,29 @@ static CAPTURED: Captured = Captured {
     config: UnsafeCell::new(Config::new()),
     tunables: UnsafeCell::new(Tunables::DEFAULT),
     chosen: AtomicU32::new(0),
-    name: UnsafeCell::new(([0; NAME_MAX], 0)),
-    path: UnsafeCell::new(([0; PATH_MAX], 0)),
-    rules: UnsafeCell::new(([0; RULES_MAX], 0)),
-    report: UnsafeCell::new(([0; 512], 0)),
     state: AtomicU32::new(NOTHING),
     bad: AtomicU32::new(0),
     has_path: AtomicU32::new(0),
     is_simple: AtomicU32::new(0),
+};
+
+/// Texts that were captured with it. By themselves, because they are zeros at first, which the library's file
+/// need not hold.
+struct Texts {
+    name: UnsafeCell<([u8; NAME_MAX], usize)>,
+    path: UnsafeCell<([u8; PATH_MAX], usize)>,
+    rules: UnsafeCell<([u8; RULES_MAX], usize)>,
+    report: UnsafeCell<([u8; 512], usize)>,
+}
+
+// SAFETY: as `Captured`.
+unsafe impl Sync for Texts {}
+
+static TEXTS: Texts = Texts {
+    name: UnsafeCell::new(([0; NAME_MAX], 0)),
+    path: UnsafeCell::new(([0; PATH_MAX], 0)),
+    rules: UnsafeCell::new(([0; RULES_MAX], 0)),
+    report: UnsafeCell::new(([0; 512], 0)),
 };
 
 const NOTHING: u32 = 0;
@@ -119,7 +130,7 @@ pub(crate) unsafe fn capture(argc: i32, argv: *const *const u8, envp: *const *co
         // SAFETY: argc > 0: argv[0] exists.
         let whole = unsafe { c_bytes(*argv, PATH_MAX) };
         let short = whole.rsplit(|b| *b == b'/').next().unwrap_or(whole);
-        copy(&CAPTURED.name, short);
+        copy(&TEXTS.name, short);
     }
     // SAFETY: getauxval has no preconditions.
     let secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
@@ -147,11 +158,11 @@ fn bit(is: impl Fn(&Key) -> bool) -> u32 {
 fn capture_entry(entry: &[u8]) {
     if let Some(path) = entry.strip_prefix(b"LIBSDP_CONFIG_FILE=") {
         CAPTURED.has_path.store(1, Ordering::Relaxed);
-        copy(&CAPTURED.path, path);
+        copy(&TEXTS.path, path);
     } else if let Some(rules) = entry.strip_prefix(b"SDP_RULES=") {
-        copy(&CAPTURED.rules, rules);
+        copy(&TEXTS.rules, rules);
     } else if let Some(report) = entry.strip_prefix(b"SDP_REPORT=") {
-        copy(&CAPTURED.report, report);
+        copy(&TEXTS.report, report);
     } else if entry.starts_with(b"SIMPLE_LIBSDP=") || entry.starts_with(b"ALWAYS_USE_SDP=") {
         CAPTURED.is_simple.store(1, Ordering::Relaxed);
     } else if entry.starts_with(b"SDP_") {
@@ -169,12 +180,12 @@ fn capture_entry(entry: &[u8]) {
 
 /// Where to hand in the statistics page: the value of `SDP_REPORT`, or nothing.
 pub(crate) fn report() -> &'static [u8] {
-    text(&CAPTURED.report)
+    text(&TEXTS.report)
 }
 
 /// Short name of the program.
 pub(crate) fn program() -> &'static [u8] {
-    text(&CAPTURED.name)
+    text(&TEXTS.name)
 }
 
 /// Reads the rule file and puts the values in force. Once per process image; a thread that comes while
@@ -218,7 +229,7 @@ fn load_once() {
         &[] // the historic simple mode reads no file
     } else if CAPTURED.has_path.load(Ordering::Relaxed) != 0 {
         // SAFETY: not written any more.
-        let held = unsafe { &*CAPTURED.path.get() };
+        let held = unsafe { &*TEXTS.path.get() };
         held.0.get(..=held.1).unwrap_or(&[])
     } else {
         DEFAULT_FILE
@@ -230,7 +241,7 @@ fn load_once() {
     let mut is_read = false;
     with_file(path, |file| {
         is_read = file.is_some();
-        config.load_text(text(&CAPTURED.rules), file.unwrap_or(&[]));
+        config.load_text(text(&TEXTS.rules), file.unwrap_or(&[]));
     });
     if is_simple {
         config.set_simple();
@@ -298,7 +309,7 @@ pub(crate) fn family(role: Role, address: [u8; 16], port: u16) -> Family {
 /// Path of the rule file, for log lines.
 pub(crate) fn file_name() -> &'static [u8] {
     if CAPTURED.has_path.load(Ordering::Relaxed) != 0 {
-        text(&CAPTURED.path)
+        text(&TEXTS.path)
     } else {
         DEFAULT_FILE.strip_suffix(&[0]).unwrap_or(DEFAULT_FILE)
     }

@@ -5,14 +5,25 @@
 //! so a stale index is harmless: a call first *pins* the connection's half, then looks at the table
 //! word again; a close first clears the word, then looks at the pins. One of the two sees the other.
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::{
+    mem::size_of,
+    ptr::null_mut,
+    sync::atomic::{AtomicPtr, AtomicU32, Ordering},
+};
 
-use crate::conn::{self, Conn, Half};
+use crate::{
+    conn::{self, Conn, Half},
+    hot,
+};
 
 /// Descriptors at and above this number are never ours.
 pub(crate) const DESCRIPTORS: usize = 1 << 20;
 
-static TABLE: [AtomicU32; DESCRIPTORS] = [const { AtomicU32::new(0) }; DESCRIPTORS];
+/// Places of the first descriptors.
+static NEAR: &[AtomicU32; hot::DESCRIPTORS] = &hot::PAGE.table;
+/// Places of all others, as an array of [`DESCRIPTORS`] whose first ones are not used: made when the first of
+/// them is, then never unmapped.
+static FAR: &AtomicPtr<AtomicU32> = &hot::PAGE.far_table;
 
 const KIND_SHIFT: u32 = 28;
 const KIND_CONN: u32 = 1;
@@ -52,7 +63,39 @@ impl Entry {
 
 #[inline(always)]
 fn word(fd: i32) -> Option<&'static AtomicU32> {
-    TABLE.get(fd as usize)
+    NEAR.get(fd as usize).or_else(|| far(fd))
+}
+
+#[inline(never)]
+fn far(fd: i32) -> Option<&'static AtomicU32> {
+    let base = FAR.load(Ordering::Acquire);
+    if base.is_null() || fd as usize >= DESCRIPTORS {
+        return None; // negative numbers are the highest
+    }
+    // SAFETY: a mapping of DESCRIPTORS zero words that is never unmapped; the number was checked.
+    Some(unsafe { &*base.add(fd as usize) })
+}
+
+/// [`word`], for something that shall stand there. `None`: the number is out of reach, or there is no memory.
+fn place(fd: i32) -> Option<&'static AtomicU32> {
+    if let Some(word) = word(fd) {
+        return Some(word);
+    }
+    if fd as usize >= DESCRIPTORS {
+        return None;
+    }
+    let bytes = DESCRIPTORS * size_of::<AtomicU32>();
+    let fresh = crate::process::map_private(bytes)?;
+    let made = FAR.compare_exchange(
+        null_mut(),
+        fresh.as_ptr().cast(),
+        Ordering::AcqRel,
+        Ordering::Acquire,
+    );
+    if made.is_err() {
+        crate::process::unmap(fresh, bytes);
+    }
+    far(fd)
 }
 
 /// Whether the descriptor is more than a pass-through.
@@ -70,15 +113,17 @@ pub(crate) fn entry(fd: i32) -> Option<Entry> {
 
 /// Makes `fd` name `entry` (or nothing); what it named before.
 pub(crate) fn replace(fd: i32, entry: Option<Entry>) -> Option<Entry> {
-    Entry::decode(word(fd)?.swap(entry.map_or(0, Entry::encode), Ordering::SeqCst))
+    let word = if entry.is_some() { place(fd)? } else { word(fd)? };
+    Entry::decode(word.swap(entry.map_or(0, Entry::encode), Ordering::SeqCst))
 }
 
 /// Highest descriptor that can be ours, for walks over the table.
 pub(crate) fn walk(mut each: impl FnMut(i32, Entry)) {
     let top = crate::process::highest_descriptor();
-    for (fd, word) in TABLE.iter().enumerate().take(top as usize + 1) {
+    for fd in 0..=top {
+        let Some(word) = word(fd) else { break }; // the far ones are not there yet
         if let Some(entry) = Entry::decode(word.load(Ordering::Acquire)) {
-            each(fd as i32, entry);
+            each(fd, entry);
         }
     }
 }

@@ -19,7 +19,7 @@ const KEPT: usize = 64;
 /// Descriptor + 1; 0 none.
 static POOL: [AtomicI32; KEPT] = [const { AtomicI32::new(0) }; KEPT];
 /// Counts the process's bells: a set of an earlier one is not kept.
-static BELLS: AtomicU32 = AtomicU32::new(0);
+static BELLS: &AtomicU32 = &crate::hot::PAGE.bells;
 
 /// A set in use by the calling thread, or none. Goes back to the pool when dropped.
 pub(crate) struct WaitSet {

@@ -64,9 +64,14 @@ pub fn seals(fd: i32) -> Result<i32, Errno> {
 
 /// Maps the first `len` bytes, shared, readable and writable.
 pub fn map(fd: i32, len: usize) -> Result<NonNull<u8>, Errno> {
+    map_at(fd, len, 0)
+}
+
+/// [`map`], at the address `wanted` if nothing is there.
+pub fn map_at(fd: i32, len: usize, wanted: usize) -> Result<NonNull<u8>, Errno> {
     let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-    // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
-    let addr = unsafe { sys!(libc::SYS_mmap, 0, len, prot, flags, fd, 0)? };
+    // SAFETY: a new mapping where the kernel finds nothing disturbs nothing.
+    let addr = unsafe { sys!(libc::SYS_mmap, wanted, len, prot, flags, fd, 0)? };
     NonNull::new(addr as *mut u8).ok_or(Errno::ENOMEM)
 }
 

@@ -7,7 +7,7 @@
 //! counted. The collector sends nothing and refuses everything else.
 
 use std::collections::HashSet;
-use std::io;
+use std::io::{self, PipeReader, PipeWriter};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::{
@@ -31,9 +31,7 @@ const PENDING_LIMIT: Duration = Duration::from_secs(1);
 const FIRST_FOLD: usize = 256;
 /// Mappings kept at most: the kernel allows 65530 for everything.
 const MAX_MAPPINGS: usize = 60_000;
-/// How often the thread looks whether it should stop.
-const TICK: Duration = Duration::from_millis(50);
-/// Pause after accept failed for want of descriptors or memory.
+/// Pause after accept or poll failed for want of descriptors or memory.
 const RETRY_PAUSE: Duration = Duration::from_millis(10);
 /// How long the last packets are waited for once the command has ended.
 const DRAIN_LIMIT: Duration = Duration::from_millis(500);
@@ -53,7 +51,10 @@ pub struct Collected {
 /// The running collector.
 pub struct Collector {
     address: String,
+    /// Told before `wake` is closed, which ends the thread's sleep: the thread looks at no clock while nothing
+    /// happens, and the end of a command waits for nothing.
     stop: Arc<AtomicBool>,
+    wake: Option<PipeWriter>,
     thread: Option<JoinHandle<Collected>>,
     directory: Option<PathBuf>,
 }
@@ -84,11 +85,12 @@ impl Collector {
             fold_at: FIRST_FOLD,
             done: Collected::default(),
         };
+        let (woken, wake) = io::pipe()?;
         let thread = std::thread::Builder::new().name("collect".into()).spawn({
             let stop = Arc::clone(&stop);
-            move || state.serve(&listeners, &stop)
+            move || state.serve(&listeners, &woken, &stop)
         })?;
-        Ok(Self { address, stop, thread: Some(thread), directory })
+        Ok(Self { address, stop, wake: Some(wake), thread: Some(thread), directory })
     }
 
     /// The value for [`VARIABLE`].
@@ -98,18 +100,19 @@ impl Collector {
 
     /// Takes what is still waiting, then adds everything up.
     pub fn finish(mut self) -> Collected {
+        self.end().unwrap_or_default()
+    }
+
+    fn end(&mut self) -> Option<Collected> {
         self.stop.store(true, Ordering::Release);
-        let joined = self.thread.take().map(JoinHandle::join);
-        joined.and_then(Result::ok).unwrap_or_default()
+        self.wake = None;
+        self.thread.take().and_then(|thread| thread.join().ok())
     }
 }
 
 impl Drop for Collector {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Release);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        let _ = self.end();
         if let Some(directory) = &self.directory {
             let _ = std::fs::remove_dir_all(directory);
         }
@@ -171,16 +174,28 @@ struct State {
 }
 
 impl State {
-    fn serve(mut self, listeners: &[OwnedFd], stop: &AtomicBool) -> Collected {
+    fn serve(mut self, listeners: &[OwnedFd], woken: &PipeReader, stop: &AtomicBool) -> Collected {
         let mut pending: Vec<(OwnedFd, Instant)> = Vec::new();
         let mut drain_until: Option<Instant> = None;
         loop {
+            // Before the look at the listeners: what came before the end is seen.
+            let is_ending = stop.load(Ordering::Acquire);
             let mut fds: Vec<_> = pending.iter().map(|(fd, _)| fd.as_fd()).collect();
             if pending.len() < MAX_PENDING {
                 fds.extend(listeners.iter().map(AsFd::as_fd));
             }
-            let wait = if drain_until.is_some() { Duration::ZERO } else { TICK };
-            let ready = sys::poll_readable(&fds, wait).unwrap_or_default();
+            let wait = match pending.is_empty() {
+                _ if is_ending => Duration::ZERO,
+                true => Duration::MAX,
+                false => PENDING_LIMIT,
+            };
+            if !is_ending {
+                fds.push(woken.as_fd());
+            }
+            let ready = sys::poll_readable(&fds, wait).unwrap_or_else(|_| {
+                std::thread::sleep(RETRY_PAUSE);
+                Vec::new()
+            });
             let is_ready = |i: usize| ready.get(i).copied().unwrap_or(false);
             let any_ready = ready.iter().any(|r| *r);
 
@@ -212,7 +227,7 @@ impl State {
             if self.pages.len() >= self.fold_at {
                 self.fold_ended();
             }
-            if stop.load(Ordering::Acquire) {
+            if is_ending {
                 let until = *drain_until.get_or_insert(now + DRAIN_LIMIT);
                 let is_quiet = !any_ready && pending.is_empty();
                 if is_quiet || now >= until {

@@ -399,6 +399,41 @@ fn processes_that_live_on_count_as_they_stand() {
     assert_eq!(report["bytes"]["tcp_sent"], 10);
 }
 
+/// Times that the collector's thread of a running `sdp run` has gone to sleep.
+fn collector_sleeps(pid: u32) -> Option<u64> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten();
+    let mut named = tasks.map(|task| task.path()).filter(|task| {
+        std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name.trim() == "collect")
+    });
+    let status = std::fs::read_to_string(named.next()?.join("status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+    line.trim().parse().ok()
+}
+
+#[test]
+fn the_collector_sleeps_until_something_happens() {
+    let scratch = Scratch::new("asleep");
+    let file = scratch.file("report.json");
+    let mut run = sdp();
+    run.arg("run").arg("--report").arg(&file).arg("cat").stdin(Stdio::piped());
+    let mut run = run.spawn().unwrap();
+    // A thread that looked now and then would go to sleep again between any two looks of ours.
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    let mut before = None;
+    loop {
+        let sleeps = collector_sleeps(run.id());
+        if sleeps.is_some() && sleeps == before {
+            break;
+        }
+        assert!(std::time::Instant::now() < end, "it never stayed asleep");
+        before = sleeps;
+        std::thread::sleep(std::time::Duration::from_millis(200));
+    }
+    drop(run.stdin.take());
+    assert!(run.wait().unwrap().success());
+    assert!(std::fs::read_to_string(&file).unwrap().contains("\"processes\""));
+}
+
 #[test]
 fn nothing_is_left_behind() {
     let scratch = Scratch::new("left");

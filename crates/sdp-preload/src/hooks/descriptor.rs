@@ -4,7 +4,7 @@ use libc::{c_char, c_int, c_uint, clockid_t, mode_t, sigset_t};
 use sdp_socket::calls::{self, Call, Pin};
 use sdp_sys::sys;
 
-use super::{privilege, slowly};
+use super::privilege;
 use crate::{errno, real};
 
 /// A number that the kernel returned for something that is no socket.
@@ -108,19 +108,29 @@ unsafe fn control(fd: c_int, command: c_int, arg: usize, real: impl Fn() -> c_in
     result
 }
 
+/// `close` of what is tracked, with what else a fork child runs.
+#[cold]
+#[inline(never)]
+#[unsafe(link_section = ".text.hot")]
+unsafe fn close_tracked(fd: c_int) -> c_int {
+    // SAFETY: the program's own call.
+    unsafe { answer!(calls::closing(fd), real::close(fd)) }
+}
+
 hooks! {
+    #[unsafe(link_section = ".text.hot")]
     fn close(fd: c_int) -> c_int {
         if !calls::is_tracked(fd) {
             return real::close(fd);
         }
-        slowly(move || answer!(calls::closing(fd), real::close(fd)))
+        close_tracked(fd)
     }
 
     fn __close(fd: c_int) -> c_int {
         if !calls::is_tracked(fd) {
             return real::close(fd);
         }
-        slowly(move || answer!(calls::closing(fd), real::close(fd)))
+        close_tracked(fd)
     }
 
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {

@@ -26,6 +26,7 @@ fn single(buf: *const c_void, n: size_t) -> Option<iovec> {
 
 #[cold]
 #[inline(never)]
+#[unsafe(link_section = ".text.hot")]
 unsafe fn receive(
     fd: c_int,
     buf: *mut c_void,
@@ -40,6 +41,7 @@ unsafe fn receive(
 
 #[cold]
 #[inline(never)]
+#[unsafe(link_section = ".text.hot")]
 unsafe fn transmit(
     fd: c_int,
     buf: *const c_void,
@@ -58,6 +60,7 @@ fn counts(n: c_int) -> bool {
 }
 
 hooks! {
+    #[unsafe(link_section = ".text.hot")]
     fn read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t {
         if !calls::is_tracked(fd) {
             return real::read(fd, buf, n);
@@ -87,6 +90,7 @@ hooks! {
         slowly(move || answer!(calls::recv(fd, iov, n as usize, 0), real::readv(fd, iov, n)))
     }
 
+    #[unsafe(link_section = ".text.hot")]
     fn recv(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> ssize_t {
         if !calls::is_tracked(fd) {
             return real::recv(fd, buf, n, flags);
@@ -134,6 +138,7 @@ hooks! {
         })
     }
 
+    #[unsafe(link_section = ".text.hot")]
     fn write(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t {
         if !calls::is_tracked(fd) {
             return real::write(fd, buf, n);
@@ -155,6 +160,7 @@ hooks! {
         slowly(move || answer!(calls::send(fd, iov, n as usize, 0), real::writev(fd, iov, n)))
     }
 
+    #[unsafe(link_section = ".text.hot")]
     fn send(fd: c_int, buf: *const c_void, n: size_t, flags: c_int) -> ssize_t {
         if !calls::is_tracked(fd) {
             return real::send(fd, buf, n, flags);

@@ -16,10 +16,12 @@ use crate::real;
 
 /// Set once the process is entering a sandbox: from then on no hook makes a system call that the
 /// program did not ask for.
-static SANDBOXED: AtomicBool = AtomicBool::new(false);
+fn sandboxed() -> &'static AtomicBool {
+    &calls::hooks().is_sandboxed
+}
 
 pub(super) fn is_sandboxed() -> bool {
-    SANDBOXED.load(Ordering::Relaxed)
+    sandboxed().load(Ordering::Relaxed)
 }
 
 /// Around the installation of a seccomp filter. `real` makes it and returns −1 when it failed.
@@ -29,11 +31,11 @@ pub(super) fn enter_sandbox<T: Copy + PartialEq>(failed: T, real: impl Fn() -> T
     }
     let left_something = calls::involved();
     calls::leaving(Leave::Sandbox);
-    SANDBOXED.store(true, Ordering::Relaxed);
+    sandboxed().store(true, Ordering::Relaxed);
     sdp_sys::section::set_deferring(false);
     let result = real();
     if result == failed {
-        SANDBOXED.store(false, Ordering::Relaxed);
+        sandboxed().store(false, Ordering::Relaxed);
         sdp_sys::section::set_deferring(true);
         if !left_something {
             calls::stays_after_all();

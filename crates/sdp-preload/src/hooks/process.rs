@@ -6,7 +6,7 @@
 //! memory of its own appears.
 
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicI32, Ordering};
+use core::sync::atomic::Ordering;
 use libc::{c_char, c_int, pid_t, termios, winsize};
 use sdp_socket::calls;
 use sdp_sys::{pid, sys, tls};
@@ -14,18 +14,15 @@ use sdp_sys::{pid, sys, tls};
 use super::privilege;
 use crate::real;
 
-/// The process that this memory belongs to; 0 before the constructor.
-static OWNER: AtomicI32 = AtomicI32::new(0);
-
 /// Remembers the process: in the constructor and in a fork child.
 pub(crate) fn own() {
-    OWNER.store(pid::current(), Ordering::Relaxed);
+    calls::hooks().owner.store(pid::current(), Ordering::Relaxed);
 }
 
 /// Whether the caller is a vfork child (or a raw clone of the process), so that nothing here is its
 /// to change. One system call.
 pub(super) fn is_borrowed() -> bool {
-    let owner = OWNER.load(Ordering::Relaxed);
+    let owner = calls::hooks().owner.load(Ordering::Relaxed);
     owner != 0 && owner != pid::current()
 }
 
@@ -73,6 +70,7 @@ unsafe extern "C" fn start(arg: *mut c_void) -> c_int {
 }
 
 /// Before a process ends without running its exit handlers.
+#[unsafe(link_section = ".text.hot")]
 pub(crate) fn ending() {
     if calls::involved() && !privilege::is_sandboxed() && !is_borrowed() {
         calls::exiting();
@@ -88,6 +86,7 @@ fn gone(status: c_int) -> ! {
 }
 
 hooks! {
+    #[unsafe(link_section = ".text.hot")]
     fn fork() -> pid_t {
         calls::fork_prepare();
         forked(real::fork())
@@ -173,6 +172,7 @@ hooks! {
         pid
     }
 
+    #[unsafe(link_section = ".text.hot")]
     fn _exit(status: c_int) -> ! {
         ending();
         real::_exit(status);

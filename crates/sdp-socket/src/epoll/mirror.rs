@@ -15,6 +15,7 @@ use super::{ET, IN, OUT};
 use crate::{
     carrier,
     conn::{self, Conn, Half, Stage, flag},
+    hot::PAGE,
     process, readiness, spin,
     table::{self, Entry},
     wait,
@@ -105,10 +106,10 @@ pub(super) struct Mirror {
 /// Some set's members were ever told to arm on the carrier. Changes under the lock.
 pub(super) static ANY_BY_CARRIER: AtomicBool = AtomicBool::new(false);
 
-pub(super) static LOCK: AtomicU32 = AtomicU32::new(0);
+pub(super) static LOCK: &AtomicU32 = &PAGE.busy.epoll_lock;
 /// Thread that holds the lock across a fork: libc runs the program's `pthread_atfork` handlers meanwhile,
 /// which may use sets.
-pub(super) static FORKING: AtomicU32 = AtomicU32::new(0);
+pub(super) static FORKING: &AtomicU32 = &PAGE.busy.epoll_forking;
 pub(super) static MIRROR: AtomicPtr<Mirror> = AtomicPtr::new(null_mut());
 
 pub(super) fn lock() {

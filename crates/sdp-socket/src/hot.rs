@@ -1,0 +1,132 @@
+//! What a process that forks, and its children, write: all on one page.
+//!
+//! Whatever a fork child writes the kernel copies first, a page at a time, and what the parent writes
+//! afterwards it has to look at again. Most children of servers that fork for each connection make a few calls
+//! and end; for them these copies were the largest part of what the library cost. So the words that every
+//! fork and every short connection changes, the first places of the descriptor table and the first slots of
+//! connections lie together here. Their meaning belongs to the modules that name them; nothing is decided
+//! here, and what is seldom written stays where it is used.
+
+use core::{
+    mem::{MaybeUninit, size_of},
+    sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64},
+};
+
+use crate::conn::Conn;
+
+/// Bytes of a page.
+const PAGE_BYTES: usize = 4096;
+/// Slots of connections on the page: a listener and what it accepted last.
+pub(crate) const CONNS: usize = 2;
+/// Descriptors whose places in the table are on the page: all numbers of a small server, hidden ones too.
+pub(crate) const DESCRIPTORS: usize = 256;
+
+/// Slots that hold zeros until they are used for the first time.
+pub(crate) struct Slots([MaybeUninit<Conn>; CONNS]);
+
+// SAFETY: slots are handed out as `&Conn`, which may be shared.
+unsafe impl Sync for Slots {}
+
+impl Slots {
+    /// The slot with this index, if it is one of the first.
+    #[inline(always)]
+    pub(crate) fn get(&self, index: u32) -> Option<&Conn> {
+        // SAFETY: an all-zero slot is a valid value (zero atomics; its cells are written before they are read).
+        self.0.get(index as usize).map(|slot| unsafe { slot.assume_init_ref() })
+    }
+
+    /// Bytes from the first slot to `conn`; not below their size when it is none of these.
+    #[inline(always)]
+    pub(crate) fn offset_of(&self, conn: &Conn) -> usize {
+        (&raw const *conn as usize).wrapping_sub(self.0.as_ptr() as usize)
+    }
+}
+
+/// The page.
+#[repr(C, align(4096))]
+pub(crate) struct Page {
+    pub(crate) conns: Slots,
+    // ---- read by each call, written when the process begins, forks or leaves
+    pub(crate) pid: AtomicU32,
+    pub(crate) hooks: Hooks,
+    pub(crate) slot: AtomicU32,
+    pub(crate) started: AtomicU32,
+    pub(crate) forks: AtomicU32,
+    pub(crate) guest: AtomicU32,
+    pub(crate) retired: AtomicBool,
+    pub(crate) children_elsewhere: AtomicBool,
+    pub(crate) report_pending: AtomicBool,
+    pub(crate) moving: AtomicBool,
+    pub(crate) making: AtomicU32,
+    pub(crate) family: AtomicPtr<u8>,
+    pub(crate) bell: AtomicPtr<u8>,
+    pub(crate) arena: AtomicPtr<Conn>,
+    pub(crate) far_table: AtomicPtr<AtomicU32>,
+    pub(crate) nonce: AtomicU64,
+    pub(crate) page: AtomicPtr<u8>,
+    pub(crate) host: AtomicPtr<u8>,
+    pub(crate) inode: AtomicU64,
+    pub(crate) preparing: AtomicU32,
+    pub(crate) prepared: AtomicU32,
+    pub(crate) reserved: AtomicU32,
+    pub(crate) bells: AtomicU32,
+    // ---- written by several threads at a time
+    pub(crate) busy: Busy,
+    pub(crate) table: [AtomicU32; DESCRIPTORS],
+}
+
+/// Words of the hooks, which have them here for the same reason.
+pub struct Hooks {
+    /// The process that this memory belongs to; 0 before it is known.
+    pub owner: AtomicI32,
+    /// The process is under a seccomp filter.
+    pub is_sandboxed: AtomicBool,
+}
+
+/// Words on a cache line of their own: threads change them beside the readers of the others.
+#[repr(C, align(64))]
+pub(crate) struct Busy {
+    pub(crate) beside: AtomicU32,
+    pub(crate) hint: AtomicU32,
+    pub(crate) spinners: AtomicU32,
+    pub(crate) epoll_lock: AtomicU32,
+    pub(crate) epoll_forking: AtomicU32,
+}
+
+const _: () = assert!(size_of::<Page>() == PAGE_BYTES);
+
+/// This process's.
+pub(crate) static PAGE: Page = Page {
+    conns: Slots([const { MaybeUninit::zeroed() }; CONNS]),
+    pid: AtomicU32::new(0),
+    hooks: Hooks { owner: AtomicI32::new(0), is_sandboxed: AtomicBool::new(false) },
+    slot: AtomicU32::new(0),
+    started: AtomicU32::new(0),
+    forks: AtomicU32::new(0),
+    guest: AtomicU32::new(0),
+    retired: AtomicBool::new(false),
+    children_elsewhere: AtomicBool::new(false),
+    report_pending: AtomicBool::new(false),
+    moving: AtomicBool::new(false),
+    making: AtomicU32::new(0),
+    family: AtomicPtr::new(core::ptr::null_mut()),
+    bell: AtomicPtr::new(core::ptr::null_mut()),
+    arena: AtomicPtr::new(core::ptr::null_mut()),
+    far_table: AtomicPtr::new(core::ptr::null_mut()),
+    nonce: AtomicU64::new(0),
+    page: AtomicPtr::new(core::ptr::null_mut()),
+    host: AtomicPtr::new(core::ptr::null_mut()),
+    inode: AtomicU64::new(0),
+    preparing: AtomicU32::new(0),
+    prepared: AtomicU32::new(0),
+    reserved: AtomicU32::new(0),
+    bells: AtomicU32::new(0),
+    busy: Busy {
+        beside: AtomicU32::new(0),
+        hint: AtomicU32::new(0),
+        spinners: AtomicU32::new(0),
+        epoll_lock: AtomicU32::new(0),
+        epoll_forking: AtomicU32::new(0),
+    },
+    table: [const { AtomicU32::new(0) }; DESCRIPTORS],
+};

@@ -1,0 +1,71 @@
+/* What a fork child of a server costs, counted in page faults.
+ *
+ *   forked CHILDREN
+ *
+ * A server that forks for each connection, one after the other; the child echoes one message. Prints one line
+ * of JSON: the fewest faults that a child had (the others met something by chance, such as reclaim).
+ */
+#include "base.h"
+
+#include <limits.h>
+#include <sys/resource.h>
+
+static void ask(struct sockaddr_in *to, int times)
+{
+    char byte = 1;
+
+    for (; times > 0; times--) {
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+
+        check(fd >= 0 && connect(fd, (struct sockaddr *)to, sizeof *to) == 0);
+        check(write(fd, &byte, 1) == 1 && read(fd, &byte, 1) == 1);
+        check(shutdown(fd, SHUT_WR) == 0 && read(fd, &byte, 1) == 0);
+        close(fd);
+    }
+}
+
+static void answer(int listener, int fd)
+{
+    char byte;
+
+    close(listener);
+    while (read(fd, &byte, 1) == 1)
+        check(write(fd, &byte, 1) == 1);
+    close(fd);
+    _exit(0);
+}
+
+int main(int argc, char **argv)
+{
+    struct sockaddr_in to;
+    int listener = loopback_listener(&to), children = argc > 1 ? atoi(argv[1]) : 0;
+    long fewest = LONG_MAX;
+    pid_t client;
+
+    check(children > 0);
+    client = fork();
+    check(client >= 0);
+    if (client == 0) {
+        close(listener);
+        ask(&to, children);
+        _exit(0);
+    }
+    for (int i = 0; i < children; i++) {
+        int status, fd = accept(listener, NULL, NULL);
+        struct rusage used;
+        pid_t child;
+
+        check(fd >= 0);
+        child = fork();
+        check(child >= 0);
+        if (child == 0)
+            answer(listener, fd);
+        close(fd);
+        check(wait4(child, &status, 0, &used) == child && status == 0);
+        if (used.ru_minflt < fewest)
+            fewest = used.ru_minflt;
+    }
+    check(waitpid(client, NULL, 0) == client);
+    printf("{\"faults\": %ld}\n", fewest);
+    return 0;
+}
