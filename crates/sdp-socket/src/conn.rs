@@ -439,7 +439,7 @@ impl Conn {
     }
 
     /// Wakes the peer's sleepers for this connection through its bell page and eventfd.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn ring_peer(&self) -> Rung {
         let Some(page) = NonNull::new(self.peer_page.load(Ordering::Acquire)) else {
             return Rung::NoBell;

@@ -214,8 +214,8 @@ pub(crate) unsafe fn poll(
     }
     // No memory to hide "writable" from the kernel in a copy, or no way to be rung for room: the sender
     // tries again.
-    let mut scratch =
-        if count < STACK_FDS || count >= scratch::ENTRIES { None } else { Scratch::take() };
+    let is_long = (STACK_FDS..scratch::ENTRIES).contains(&count);
+    let mut scratch = if is_long { Scratch::take() } else { None };
     let is_copied = count < STACK_FDS || scratch.is_some();
     let hides = is_copied && (timeout_ns == Some(0) || process::bell_fd() >= 0);
     if !hides {

@@ -295,19 +295,18 @@ fn waited_in_turn() -> bool {
 /// thread waits for many in turn, what the thread's have. Two threads that wait for one connection may lose one
 /// another's lesson, which costs nothing.
 fn update<R>(conn: &Conn, in_turn: bool, body: impl FnOnce(&mut Learnt) -> R) -> R {
-    if in_turn {
-        let word = tls::slot(Slot::SpinBudget);
-        let mut learnt = match word.load(Ordering::Relaxed) {
-            0 => Learnt::NEW,
-            word => Learnt::from_word(word as u64),
-        };
-        let result = body(&mut learnt);
-        word.store(learnt.to_word() as usize, Ordering::Relaxed);
-        return result;
-    }
-    let mut learnt = Learnt::from_word(conn.spin.load(Ordering::Relaxed));
+    let thread = tls::slot(Slot::SpinBudget);
+    let word = match in_turn {
+        true => thread.load(Ordering::Relaxed) as u64,
+        false => conn.spin.load(Ordering::Relaxed),
+    };
+    let mut learnt = if word == 0 { Learnt::NEW } else { Learnt::from_word(word) };
     let result = body(&mut learnt);
-    conn.spin.store(learnt.to_word(), Ordering::Relaxed);
+    let word = learnt.to_word();
+    match in_turn {
+        true => thread.store(word as usize, Ordering::Relaxed),
+        false => conn.spin.store(word, Ordering::Relaxed),
+    }
     result
 }
 
