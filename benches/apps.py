@@ -384,7 +384,7 @@ ROWS = {
         "fork for each connection, one message", "connections/s", echo_once, "cc",
     ),
     "sharing": (
-        "64 B requests, two processes share the server's end", "requests/s", sharing, "cc",
+        "64 B requests, two processes share the server's end after it got its lane", "requests/s", sharing, "cc",
     ),
     "scp": ("scp of 100 MB", "MB/s", scp, "sshd"),
     "iperf3": ("iperf3, 128 KiB writes", "GB/s", iperf3, "iperf3"),

@@ -148,9 +148,7 @@ pub(crate) fn road(fd: c_int, half: Half) -> Road {
 }
 
 fn attached_road(pinned: Pinned) -> Road {
-    if demote::is_used_by_another(&pinned) {
-        demote::share(&pinned, pinned.fd());
-    }
+    demote::join(&pinned, pinned.fd());
     Road::Library(pinned)
 }
 

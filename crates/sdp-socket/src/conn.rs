@@ -127,6 +127,8 @@ pub(crate) mod flag {
     pub(crate) const PASSED: u32 = 1_048_576;
     /// This process counted the end as seen.
     pub(crate) const COUNTED: u32 = 4_194_304;
+    /// A thread of a relative was inside the kernel, without a lock, when this process was forked.
+    pub(crate) const RELATIVE_INSIDE: u32 = 8_388_608;
 }
 
 /// Bits of a family row's flags.
@@ -134,6 +136,10 @@ pub(crate) mod row_flag {
     /// A holder left the family and kept its descriptor, or gave a stranger one: who holds the connection is
     /// not known any more.
     pub(crate) const OUT_OF_SIGHT: u32 = 1;
+    /// Several processes use the lanes of this end (X11).
+    pub(crate) const SEVERAL: u32 = 2;
+    /// Somebody has, or had, the connection in an epoll set.
+    pub(crate) const IN_SET: u32 = 4;
 }
 
 const FREE: u32 = 0;
@@ -667,6 +673,12 @@ impl Conn {
         self.pins.iter().any(|pins| pins.load(Ordering::SeqCst) != 0)
     }
 
+    /// Whether several processes use the lanes of this end.
+    #[inline]
+    pub(crate) fn is_used_by_several(&self) -> bool {
+        self.row().is_some_and(|row| row.flags.load(Ordering::Acquire) & row_flag::SEVERAL != 0)
+    }
+
     /// Whether another thread of this process may wait for the same half: it is in a call, or the
     /// connection is in an epoll set. The caller has it pinned.
     pub(crate) fn is_waited_for_elsewhere(&self, half: Half) -> bool {
@@ -676,6 +688,9 @@ impl Conn {
 
     /// In a fork child: the parent's other threads do not exist here.
     pub(crate) fn forget_threads(&self) {
+        if self.raw.iter().any(|inside| inside.load(Ordering::Relaxed) != 0) {
+            self.set(flag::RELATIVE_INSIDE);
+        }
         for word in self.pins.iter().chain(&self.raw) {
             word.store(0, Ordering::Relaxed);
         }

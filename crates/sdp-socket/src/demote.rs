@@ -9,15 +9,19 @@ use sdp_sys::{errno::Errno, sys, time::monotonic_ns};
 
 use crate::{
     carrier,
-    conn::{Conn, Stage, flag},
+    conn::{Conn, Stage, flag, row_flag},
     lane::{self, SinkState},
-    process, receive, send,
+    process, receive, send, wait,
 };
 
 /// How long a writer that does not know of us is held back until the consumer lets the half leave its lane,
 /// and how often that is looked at.
 const CATCH_UP_NS: u64 = 2_000_000_000;
 const CATCH_UP_NAP_NS: i64 = 200_000;
+/// The shortest sleep on a connection that relatives use as well.
+const SHARED_SLEEP_NS: u64 = 1_000_000;
+/// One sleep on a connection that relatives hold, and have not used so far: they may begin to.
+const LONELY_SLEEP_NS: u64 = 1_000_000_000;
 
 /// The connection is lost: every call answers ECONNRESET from here on, and the peer sees the end of
 /// the carrier.
@@ -119,8 +123,7 @@ pub(crate) fn leave_inbound<R>(
     })
 }
 
-/// Whether another process than this one uses the lanes of this end. Such a connection continues on
-/// the kernel lane (reason `shared`), unless the other user is gone.
+/// Whether another process than this one uses the lanes of this end ([`join`]), unless that is gone.
 pub(crate) fn is_used_by_another(conn: &Conn) -> bool {
     let Some(row) = conn.row() else { return false };
     let user = row.user.load(Ordering::Acquire);
@@ -139,9 +142,67 @@ pub(crate) fn is_used_by_another(conn: &Conn) -> bool {
     false
 }
 
-/// A connection that several processes really use goes on on the kernel lane.
-pub(crate) fn share(conn: &Conn, fd: i32) {
-    if !conn.has(flag::PINNED) {
+/// Before a data call on the lanes. Where another process uses them (X11), from now on both do, in turn, under
+/// the halves' locks.
+#[inline]
+pub(crate) fn join(conn: &Conn, fd: i32) {
+    let is_joined = conn.row().is_none_or(|row| {
+        let user = row.user.load(Ordering::Acquire);
+        user == process::pid()
+            || user == 0
+            || row.flags.load(Ordering::Acquire) & row_flag::SEVERAL != 0
+    });
+    if !is_joined && is_used_by_another(conn) {
+        share(conn, fd);
+    }
+}
+
+/// Not where somebody waits for the connection in epoll sets, which are armed once for many waits and cannot know
+/// that a relative was woken in their place: it goes on on the kernel lane.
+#[cold]
+fn share(conn: &Conn, fd: i32) {
+    let Some(row) = conn.row() else { return };
+    if conn.has(flag::PINNED) {
+        return;
+    }
+    let is_in_set = || row.flags.load(Ordering::SeqCst) & row_flag::IN_SET != 0;
+    if !conn.has(flag::UNCERTAIN | flag::RELATIVE_INSIDE) && !is_in_set() {
+        row.flags.fetch_or(row_flag::SEVERAL, Ordering::SeqCst);
+        if !is_in_set() {
+            return;
+        }
+    }
+    leave(conn, fd, Reason::Shared);
+}
+
+/// The connection is in an epoll set now: no longer one whose lanes several processes use.
+pub(crate) fn entered_set(conn: &Conn, fd: i32) {
+    let Some(row) = conn.row() else { return };
+    if row.flags.load(Ordering::Relaxed) & row_flag::IN_SET == 0 {
+        row.flags.fetch_or(row_flag::IN_SET, Ordering::SeqCst);
+    }
+    if conn.is_used_by_several() && !conn.has(flag::PINNED) {
         leave(conn, fd, Reason::Shared);
     }
+}
+
+/// How long a call may sleep on this connection before it looks again, because a relative that uses it too may
+/// take the bell that was to wake the call (O4). `None`: there is no such relative. `wakes`: how often in a row it has
+/// woken up with nothing moving: who sleeps beside a busy relative looks again soon, in case that is at work on what it
+/// got while more comes.
+pub(crate) fn nap_beside_relatives(conn: &Conn, wakes: u32) -> Option<u64> {
+    if !process::has_relatives() {
+        return None;
+    }
+    let (row, (family, slot)) = conn.row_index().zip(process::family())?;
+    if !family.is_held_by_others(slot, row) {
+        if conn.is_used_by_several() && !is_used_by_another(conn) {
+            conn.row()?.flags.fetch_and(!row_flag::SEVERAL, Ordering::SeqCst);
+        }
+        return None;
+    }
+    Some(match conn.is_used_by_several() {
+        true => (SHARED_SLEEP_NS << wakes.min(16)).min(wait::BOUNDED_SLEEP_NS),
+        false => LONELY_SLEEP_NS,
+    })
 }

@@ -114,6 +114,9 @@ pub(crate) fn fork_parent(child: i32) {
                     mark_uncertain();
                 }
                 family.forked(reserved, child);
+                if child > 0 && !sdp_sys::pid::is_single_threaded() {
+                    wake_sleepers();
+                }
             }
         }
         _ => {}
@@ -122,6 +125,18 @@ pub(crate) fn fork_parent(child: i32) {
     crate::epoll::fork_parent();
     FORKING.store(0, Ordering::Release);
     section::leave();
+}
+
+/// Threads that sleep on connections which the child holds too go to sleep anew, as beside a relative that may take
+/// their bells ([`demote::nap_beside_relatives`]).
+fn wake_sleepers() {
+    table::walk(|_, entry| {
+        if let Entry::Conn(index) = entry
+            && conn::get(index).is_some_and(|c| c.stage() == Stage::Attached && c.is_slept_on())
+        {
+            process::ring_own(index);
+        }
+    });
 }
 
 fn mark_uncertain() {
@@ -221,9 +236,8 @@ fn is_inherited_on_purpose(fd: i32) -> bool {
         return true;
     }
     match table::entry(fd) {
-        Some(Entry::Conn(index)) => {
-            conn::get(index).is_some_and(|conn| !demote::is_used_by_another(conn))
-        }
+        Some(Entry::Conn(index)) => conn::get(index)
+            .is_some_and(|conn| conn.is_used_by_several() || !demote::is_used_by_another(conn)),
         _ => false,
     }
 }

@@ -31,7 +31,7 @@ use sdp_stats::Lane as StatsLane;
 use sdp_sys::section;
 
 use crate::{
-    conn::{self, Conn, Half, Stage, flag},
+    conn::{self, Conn, Half, Stage, flag, row_flag},
     give_back,
     lane::SDP_BIT,
     process, receive, send,
@@ -104,7 +104,8 @@ impl InUse {
             None => conn,
         };
         let (segment, row) = (conn.segment()?, conn.row()?);
-        let is_ours = row.user.load(Ordering::Acquire) == process::pid();
+        let is_ours = row.user.load(Ordering::Acquire) == process::pid()
+            || row.flags.load(Ordering::Acquire) & row_flag::SEVERAL != 0;
         let alone = single && !process::has_relatives();
         is_ours.then_some(Self { conn, _pinned: pinned, segment, row, alone })
     }

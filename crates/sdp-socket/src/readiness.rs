@@ -10,7 +10,7 @@ use sdp_sys::{errno::Errno, section, time::monotonic_ns};
 use crate::{
     carrier,
     conn::{self, Conn, Half, Stage, flag},
-    epoll, give_back, handover, host,
+    demote, epoll, give_back, handover, host,
     lane::Lane,
     process, receive, spin,
     stay::Stay,
@@ -221,6 +221,7 @@ pub(crate) unsafe fn poll(
     }
     let until = timeout_ns.map(|ns| monotonic_ns().saturating_add(ns));
     let (mut has_spun, mut has_slept) = (timeout_ns == Some(0), false);
+    let mut naps = 0;
     loop {
         if process::is_retired() {
             // Another thread entered a sandbox while this one slept: the wait is the kernel's, and begins
@@ -257,7 +258,13 @@ pub(crate) unsafe fn poll(
         } else {
             nap
         };
-        let nap = shorter(left, nap);
+        // O4: relatives may take the bell that was to wake this wait.
+        let beside = fds
+            .iter()
+            .filter_map(|entry| demote::nap_beside_relatives(attached(entry.fd)?, naps))
+            .min();
+        naps = naps.saturating_add(1);
+        let nap = shorter(left, shorter(nap, beside));
         // SAFETY: as above.
         let polled = unsafe { sleep(fds, if must_not_sleep { Some(0) } else { nap }, mask, hides) };
         if !must_not_sleep

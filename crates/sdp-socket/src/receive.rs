@@ -287,7 +287,7 @@ pub(crate) fn declare_trust(conn: &Conn, fd: c_int, sink: &mut SinkState, lines:
         || conn.bytes[half].load(Ordering::Relaxed) >= tunables.promote_bytes();
     if earned
         && conn.raw[half].load(Ordering::SeqCst) == 0
-        && !conn.has(flag::PINNED)
+        && !conn.has(flag::PINNED | flag::RELATIVE_INSIDE)
         && (conn.has(flag::WAITED) || !fd::is_nonblocking(fd))
         && sink.begin_counting(fd)
     {

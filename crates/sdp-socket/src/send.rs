@@ -303,7 +303,8 @@ fn attempt(
     if conn.has(flag::HOSTILE) {
         return Attempt::Failed(Errno::ECONNRESET);
     }
-    if conn.has(flag::SHUT) {
+    // The end was perhaps a relative's to send, before its kernel call.
+    if conn.has(flag::SHUT) || source.lane == Lane::Sdp && source.engine.has_ended() {
         return Attempt::Failed(Errno::EPIPE);
     }
     let is_blocking = || flags & libc::MSG_DONTWAIT == 0 && !fd::is_nonblocking(conn.fd());
@@ -413,7 +414,7 @@ fn may_promote(
     let half = Half::Send as usize;
     let tunables = process::tunables();
     flags & libc::MSG_OOB == 0
-        && !conn.has(flag::PINNED | flag::PEER_GONE)
+        && !conn.has(flag::PINNED | flag::PEER_GONE | flag::RELATIVE_INSIDE)
         && lines.consumer.trusts_itself.load(Ordering::SeqCst) != 0
         && lines.consumer.followed.load(Ordering::SeqCst) == source.switches
         && segment.end(conn.side() ^ 1).pinned.load(Ordering::Relaxed) == 0

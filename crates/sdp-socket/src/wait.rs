@@ -21,7 +21,7 @@ use sdp_sys::{
 
 use crate::{
     conn::{Conn, Half, flag},
-    give_back, host,
+    demote, give_back, host,
     lane::SourceState,
     page, process, spin,
     stay::Stay,
@@ -152,10 +152,16 @@ pub(crate) fn for_bytes(conn: &Pinned, stay: Pin<&Stay>, until: Option<u64>, mar
     let may_be_robbed = conn.is_waited_for_elsewhere(Half::Receive)
         || mode == Mode::Carrier && conn.has(flag::WAITED);
     let nap = if may_be_robbed { Some(BOUNDED_SLEEP_NS) } else { nap };
+    let beside = demote::nap_beside_relatives(conn, conn.idle_wakes.load(Ordering::Relaxed));
+    let nap = nap.into_iter().chain(beside).min();
     let events = libc::POLLIN | libc::POLLRDHUP;
     let mut woken = sleep(conn, stay, events, &wait_set, until, nap, mark);
     let is_for_nothing = woken != Woken::Look || !is_news(lines, head, followed);
-    let was_for_nothing = if is_for_nothing {
+    let has_moved = beside.is_some() && news(conn).is_some_and(|(_, now, _)| now != head);
+    let was_for_nothing = if has_moved {
+        conn.idle_wakes.store(0, Ordering::Relaxed); // a relative took it
+        false
+    } else if is_for_nothing {
         conn.idle_wakes.fetch_add(1, Ordering::Relaxed) != 0
     } else {
         conn.idle_wakes.store(0, Ordering::Relaxed);

@@ -75,8 +75,8 @@ reasons! {
         "The other end is on another host, and no fabric of this version reaches it."
         "Nothing; the connection works over TCP.";
     4 Shared "shared"
-        "Several processes hold the connection, so none may have its lane alone."
-        "Nothing; when all but one have closed it, it may get a lane again.";
+        "Several processes use the connection, and one of them has it in an epoll set."
+        "Nothing; or wait with poll, or by blocking calls, where processes share it.";
     5 Exec "exec"
         "The connection was handed to a program image by exec."
         "Nothing.";

@@ -1,4 +1,5 @@
 // A server whose two processes read requests from one and the same connection, whoever comes first, and its client.
+// The server answers the first requests alone, as one that forks later does.
 //
 // usage: sharing server PORT | sharing client PORT REQUESTS
 //
@@ -7,6 +8,7 @@
 
 #include <arpa/inet.h>
 #include <err.h>
+#include <limits.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
@@ -19,6 +21,7 @@
 
 #define LENGTH 64
 #define WORKERS 2
+#define ALONE 200
 
 static struct sockaddr_in address(const char *port)
 {
@@ -35,19 +38,18 @@ static int stream(void)
     return s;
 }
 
-// A request is in one piece: nothing is sent before it was answered.
-static void work(int s, unsigned char worker)
+// A request is in one piece: nothing is sent before it was answered. At most `most` of them.
+static void work(int s, unsigned char worker, long most)
 {
     unsigned char message[LENGTH];
-    ssize_t n;
-    while ((n = read(s, message, sizeof message)) == LENGTH) {
+    ssize_t n = LENGTH;
+    while (most-- > 0 && (n = read(s, message, sizeof message)) == LENGTH) {
         message[LENGTH - 1] = worker;
         if (write(s, message, sizeof message) != LENGTH)
             err(1, "write");
     }
-    if (n != 0)
+    if (n != 0 && n != LENGTH)
         err(1, "read: %zd", n);
-    _exit(0);
 }
 
 static int serve(const char *port)
@@ -61,12 +63,15 @@ static int serve(const char *port)
         int s = accept(listener, NULL, NULL);
         if (s < 0)
             err(1, "accept");
+        work(s, 0, ALONE);
         for (int i = 0; i < WORKERS; i++) {
             pid_t pid = fork();
             if (pid < 0)
                 err(1, "fork");
-            if (pid == 0)
-                work(s, (unsigned char)i);
+            if (pid == 0) {
+                work(s, (unsigned char)i, LONG_MAX);
+                _exit(0);
+            }
         }
         close(s);
         for (int i = 0; i < WORKERS; i++)

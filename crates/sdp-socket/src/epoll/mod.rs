@@ -35,7 +35,7 @@ use wait::ring_myself;
 pub(crate) use wait::wait;
 
 use crate::{
-    conn::{self, Conn, Stage, flag},
+    conn::{self, Conn, Stage, flag, row_flag},
     process,
     table::{self, Entry},
     wait as sleeping,
@@ -121,6 +121,9 @@ pub(crate) fn forget_number(_conn: &Conn, _fd: i32) {}
 pub(crate) fn attached(conn: &Conn) {
     if conn.registrations.load(Ordering::Relaxed) == 0 {
         return;
+    }
+    if let Some(row) = conn.row() {
+        row.flags.fetch_or(row_flag::IN_SET, Ordering::SeqCst);
     }
     let sleeps = with(|m| {
         let mut sleeps = false;
@@ -410,6 +413,9 @@ pub(crate) unsafe fn control(
     });
     if sleeps {
         ring_myself();
+    }
+    if op != libc::EPOLL_CTL_DEL && matches!(done, Some(Ok(_))) && conn.stage() == Stage::Attached {
+        crate::demote::entered_set(conn, fd);
     }
     done
 }
