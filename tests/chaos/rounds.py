@@ -27,6 +27,9 @@ CLOCKS = [3600, 10 * 365 * 86_400, -(10**9)]
 # The longest that load goes on once it is on its lane, and the longest life of a young connection.
 LOAD_S, YOUNG_S = 0.03, 0.015
 STOPS = 6
+# Whoever leaves with a full receive buffer opens its window no more: TCP's other end learns of it by a probe
+# when the kernel has forgotten the half-closed socket, after a minute, and probes are far apart by then.
+LEFT_LIMIT_S = 4 * LIMIT_S
 DEAD_READ = ("EOF", "ECONNRESET", "EPIPE")
 DEAD_WRITE = ("EPIPE", "ECONNRESET")
 # An end that only answers is done when it reads the end, and then may have nothing to shut any more.
@@ -229,7 +232,7 @@ class Round:
         ours = self.one.hear()
         if is_stopped:
             self.victim.signal(signal.SIGCONT)
-        theirs = self.victim.hear()
+        theirs = self.victim.hear(LEFT_LIMIT_S)
         assert ours["failed"] is None and theirs["failed"] is None, (ours, theirs)
         for one, other in zip(ours["ended"], theirs["ended"], strict=True):
             what = f"left {one}; was left {other}"

@@ -27,7 +27,7 @@ TARGET = Path(os.environ.get("SDP_TEST_TARGET", Path(__file__).parents[2] / "tar
 PEER = Path(__file__).with_name("programs") / "peer.py"
 # A process whose main thread is well describes itself at once.
 DESCRIBE_S = 5
-# Nothing in a round may take longer; TCP itself needs far less.
+# Nothing in a round may take longer; TCP itself needs far less, but for one thing (`LEFT_LIMIT_S`).
 LIMIT_S = 60
 # libc keeps stacks and heaps of threads that have ended, and so does the interpreter.
 SLACK_MAPS = 64
