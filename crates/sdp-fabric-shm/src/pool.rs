@@ -252,6 +252,16 @@ impl Pool {
     }
 
     fn with<R>(&self, body: impl FnOnce(&mut Records) -> R) -> R {
+        self.acquire();
+        // SAFETY: the lock is held, and this is the only reference.
+        let result = body(unsafe { &mut *self.records.get() });
+        self.release();
+        result
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn acquire(&self) {
         let mut spins = 0;
         while self.lock.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
             spins += 1;
@@ -262,16 +272,20 @@ impl Pool {
                 let _ = unsafe { sys!(libc::SYS_sched_yield) };
             }
         }
-        // SAFETY: the lock is held, and this is the only reference.
-        let records = unsafe { &mut *self.records.get() };
-        let result = body(records);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn release(&self) {
+        // SAFETY: the lock is held.
+        let records = unsafe { &*self.records.get() };
         let idle = records.iter().flatten().filter(|r| r.state == State::Idle).count();
         self.idle.store(idle as u32, Ordering::Relaxed);
         self.lock.store(0, Ordering::Release);
-        result
     }
 
     /// Notes a segment that a connection has just got. Returns its lease; `None`: no room, it will not come back.
+    #[cold]
     pub fn lend(&self, peers: &PeerTable, loan: Loan) -> Option<u32> {
         self.with(|records| {
             let oldest = || {
@@ -293,6 +307,7 @@ impl Pool {
 
     /// The connection `owner`, which had the segment, has ended. True: mapping and user of the peer are the pool's
     /// from here on. False: the caller's, who ends them. Without `keep`, or if `epoch` is not that of the loan, it is always false.
+    #[cold]
     pub fn ended(
         &self,
         peers: &PeerTable,
@@ -331,6 +346,7 @@ impl Pool {
 
     /// Offers a segment to the process that the program last met at the address to which `tuple` is connected. The
     /// lease; `None`: there is none to offer.
+    #[cold]
     pub fn offer(
         &self,
         peers: &PeerTable,
@@ -363,6 +379,7 @@ impl Pool {
     }
 
     /// Whether an offer has been taken.
+    #[cold]
     pub fn answer(&self, lease: u32, owner: u32) -> Answer {
         self.with(|records| {
             let Some(index) = index_of(records, lease, owner, State::Offered) else {
@@ -378,6 +395,7 @@ impl Pool {
     }
 
     /// After [`Answer::Taken`], and proof: the segment is the connection's.
+    #[cold]
     pub fn confirm(&self, lease: u32, owner: u32, epoch: u64) -> bool {
         self.with(|records| {
             let Some(index) = index_of(records, lease, owner, State::Offered) else { return false };
@@ -393,6 +411,7 @@ impl Pool {
 
     /// Takes an offer back. False: the other end has taken it meanwhile. With `for_good`, or if it was no use, the
     /// segment is given up in any case.
+    #[cold]
     pub fn withdraw(&self, peers: &PeerTable, lease: u32, owner: u32, for_good: bool) -> bool {
         self.with(|records| {
             let Some(index) = index_of(records, lease, owner, State::Offered) else { return true };
@@ -417,6 +436,7 @@ impl Pool {
     }
 
     /// The process with which the lease's segment is shared did not answer: it is not offered anything any more.
+    #[cold]
     pub fn distrust(&self, peer: PeerId) {
         self.with(|records| {
             for record in records.iter_mut().flatten().filter(|r| r.loan.peer == peer) {
@@ -426,6 +446,7 @@ impl Pool {
     }
 
     /// Nobody took what was offered in this segment: it is given up, if it still is idle.
+    #[cold]
     pub fn distrust_segment(&self, peers: &PeerTable, lease: u32) {
         self.with(|records| {
             if let Some(place) = records.get_mut((lease as usize).wrapping_sub(1))
@@ -438,6 +459,7 @@ impl Pool {
     }
 
     /// An offer of the other end for the connection `tuple`.
+    #[cold]
     pub fn look(&self, tuple: &Tuple) -> Option<Met> {
         self.with(|records| {
             let index = find(records, &words(tuple))?;
@@ -446,6 +468,7 @@ impl Pool {
     }
 
     /// After proof: takes the offer that [`Pool::look`] found. False: it is not there any more.
+    #[cold]
     pub fn take(
         &self,
         tuple: &Tuple,
@@ -481,6 +504,7 @@ impl Pool {
     }
 
     /// The proof of an offer failed: the segment is given up.
+    #[cold]
     pub fn refuse(&self, peers: &PeerTable, met: &Met) {
         self.with(|records| {
             if let Some(place) = records.get_mut(met.index)
@@ -493,6 +517,7 @@ impl Pool {
     }
 
     /// Whether a process that has connected to us before may offer something.
+    #[cold]
     pub fn may_be_offered(&self) -> bool {
         !self.is_empty()
             && self.with(|records| {
@@ -502,6 +527,7 @@ impl Pool {
     }
 
     /// Gives up all that is not in use: before a fork, and when the process leaves its trust domain. No offer is open.
+    #[cold]
     pub fn clear(&self, peers: &PeerTable) {
         if self.is_empty() {
             return;
@@ -519,6 +545,7 @@ impl Pool {
 
     /// In a fork child: nothing of the parent's is used again. What the parent had left idle is unmapped without a
     /// word to the other end.
+    #[cold]
     pub fn become_child(&self) {
         if self.idle.load(Ordering::Relaxed) != 0 && self.lock.load(Ordering::Relaxed) == 0 {
             self.with(|records| {
@@ -540,12 +567,14 @@ impl Pool {
 }
 
 /// The record of a lease, if it still is `owner`'s and in that state.
+#[cold]
 fn index_of(records: &Records, lease: u32, owner: u32, state: State) -> Option<usize> {
     let index = lease.checked_sub(1)? as usize;
     records.get(index)?.as_ref().filter(|record| record.is_of(owner, state)).map(|_| index)
 }
 
 /// A segment in which the other end offers a connection.
+#[cold]
 fn find(records: &Records, wanted: &[u32; NAME_WORDS]) -> Option<usize> {
     records.iter().position(|record| {
         record.as_ref().is_some_and(|record| {
@@ -562,6 +591,7 @@ fn find(records: &Records, wanted: &[u32; NAME_WORDS]) -> Option<usize> {
 }
 
 /// Gives up what the other end has given up.
+#[cold]
 fn drop_gone(records: &mut Records, peers: &PeerTable) {
     for place in records.iter_mut() {
         if place.is_some_and(|record| record.state == State::Idle && record.is_gone())
@@ -573,6 +603,7 @@ fn drop_gone(records: &mut Records, peers: &PeerTable) {
 }
 
 /// Gives up the oldest idle segment shared with a process.
+#[cold]
 fn evict(records: &mut Records, peers: &PeerTable, peer: PeerId) {
     let idle = records.iter().enumerate().filter_map(|(index, record)| {
         let record = record.as_ref()?;
@@ -586,6 +617,7 @@ fn evict(records: &mut Records, peers: &PeerTable, peer: PeerId) {
     }
 }
 
+#[cold]
 fn discard(peers: &PeerTable, record: &Record, tells: bool) {
     if tells {
         record.own().gone.store(1, Ordering::Relaxed);
@@ -595,6 +627,7 @@ fn discard(peers: &PeerTable, record: &Record, tells: bool) {
     unsafe { peers.release(record.loan.peer) };
 }
 
+#[cold]
 fn unmap(record: &Record) {
     if let Some(len) = segment::segment_len(record.loan.ring_bytes) {
         // SAFETY: the pool's own mapping of a segment with rings of that size, which nobody uses.
