@@ -371,13 +371,23 @@ impl SinkState {
         Ok(Some(Switch { carrier: slot.carrier.load(Ordering::Relaxed), ring, to }))
     }
 
-    /// Follows the pending entry.
+    /// Follows the pending entry. What was read from the ring is written down, or this is [`Self::leave_ring`].
     pub(crate) fn follow(&mut self, lines: &HalfLines, to: Lane) {
         self.lane = to;
         self.followed = self.followed.wrapping_add(1);
         words::step();
         lines.consumer.followed.store(self.followed, Ordering::SeqCst);
         words::step();
+    }
+
+    /// Follows the pending entry that ends a section of the ring, in a call that may have read that section's
+    /// last messages just now: they are written down first. A successor takes the number of entries from the
+    /// segment, where it is stored at once, but where the ring has been read to from these words. With messages
+    /// missing there it would find them behind the next entry, a second time and out of order.
+    #[cold]
+    pub(crate) fn leave_ring(&mut self, words: &[AtomicU64], lines: &HalfLines) {
+        self.store(words);
+        self.follow(lines, Lane::Kernel);
     }
 
     /// Says that a kernel read without bound begins or ends (L2, L4).

@@ -372,7 +372,7 @@ fn step(
             let eaten = carrier::eat(conn.fd(), bells);
             sink.carrier_read += eaten;
             if eaten == bells {
-                sink.follow(lines, Lane::Kernel);
+                sink.leave_ring(&row.sink.words, lines);
                 if total > 0 && carrier::readiness(conn.fd(), libc::POLLPRI) & libc::POLLPRI != 0 {
                     // A receive call never passes the urgent mark once it has bytes.
                     return Ok(total);

@@ -95,6 +95,8 @@ enum Twin {
     WakesNobody,
     /// Section 7: room is given back before it is written down that the message was read.
     FreesFirst,
+    /// Section 7: a switch is followed before the ring's last message is written down as read.
+    FollowsFirst,
     /// O2: clears the arm word, then rings only if the consumer did not move.
     NeverRings,
 }
@@ -768,7 +770,8 @@ fn a_successor_needs_every_rule() {
     for twin in [Twin::TakesTheWords, Twin::CountsByTheWords, Twin::WakesNobody] {
         fails(&format!("lanes, producer, {twin:?}"), &model(twin).succeeding_producer(), limit);
     }
-    for twin in [Twin::TakesTheWords, Twin::ReadsByTheWords, Twin::FreesFirst] {
+    let words = [Twin::TakesTheWords, Twin::ReadsByTheWords];
+    for twin in words.into_iter().chain([Twin::FreesFirst, Twin::FollowsFirst]) {
         fails(&format!("lanes, consumer, {twin:?}"), &model(twin).succeeding_consumer(), limit);
     }
 }

@@ -204,6 +204,31 @@ impl World {
             }
         }
         let mut sink = self.receiving();
+        self.read(&mut sink, &mut got, wanted);
+        sink.store(self.sink());
+        got
+    }
+
+    /// Receives at most `wanted` bytes in the ordinary way and, with all of the section read, goes over to the
+    /// kernel lane in the same call.
+    fn receive_and_follow(&self, wanted: usize) -> Vec<u8> {
+        let mut got = Vec::new();
+        let mut sink = self.receiving();
+        let switch = sink.pending(self.lines()).unwrap().expect("there is a switch");
+        assert_eq!(switch.to, Lane::Kernel);
+        sink.rx.set_limit(switch.ring);
+        self.read(&mut sink, &mut got, wanted);
+        if sink.current_len == 0 && sink.rx.cursors().1 == switch.ring {
+            sink.carrier_read = CARRIER;
+            sink.is_counted = true;
+            sink.leave_ring(self.sink(), self.lines());
+        }
+        sink.store(self.sink());
+        got
+    }
+
+    /// Reads in the ordinary way, up to the ring's limit. The last message is not written down yet.
+    fn read(&self, sink: &mut SinkState, got: &mut Vec<u8>, wanted: usize) {
         let mut is_written_down = true;
         while got.len() < wanted {
             let message = match sink.current() {
@@ -211,8 +236,7 @@ impl World {
                 None => match sink.rx.poll_receive().unwrap() {
                     None => break,
                     Some(message) => {
-                        if !receive::accept(self.rx.conn, &mut sink, self.rx.row, message).unwrap()
-                        {
+                        if !receive::accept(self.rx.conn, sink, self.rx.row, message).unwrap() {
                             sink.store(self.sink());
                             continue;
                         }
@@ -226,7 +250,7 @@ impl World {
             }
             let rest = sink.current_len - sink.current_offset;
             let n = rest.min((wanted - got.len()) as u32);
-            sink.rx.copy_out(message, sink.current_offset, n, &mut Into(&mut got));
+            sink.rx.copy_out(message, sink.current_offset, n, &mut Into(got));
             sink.current_offset += n;
             if n == rest {
                 (sink.current_len, sink.current_offset) = (0, 0);
@@ -234,8 +258,6 @@ impl World {
                 is_written_down = false;
             }
         }
-        sink.store(self.sink());
-        got
     }
 
     /// Bytes of the stream that have been read, by the stored state.
@@ -585,6 +607,44 @@ fn a_killed_follower_is_on_the_lane_of_the_log() {
     );
 }
 
+/// The last messages of a section and the switch behind them, in one call: who is on the kernel lane has read the
+/// ring up to there. A message that is still in the words of a successor there would come again behind the
+/// next switch.
+#[test]
+fn a_reader_killed_over_a_switch_has_read_what_was_before_it() {
+    let world = World::new();
+    at_each_step(
+        &world,
+        || {
+            world.send(Way::Plain, 30);
+            world.send(Way::Plain, 300);
+            world.leave();
+        },
+        || {
+            assert_eq!(world.receive_and_follow(1000).len(), 330);
+        },
+        || world.succeed_sink(),
+        |done| {
+            let mut at = world.read_to();
+            if world.receiving().lane == Lane::Sdp {
+                assert!(!done);
+                for byte_read in world.receive_and_follow(1000) {
+                    assert_eq!(byte_read, byte(at));
+                    at += 1;
+                }
+            }
+            assert_eq!((at, world.read_to()), (330, 330));
+            let sink = world.receiving();
+            assert_eq!((sink.lane, sink.followed), (Lane::Kernel, 2));
+            // The next section begins with its own first message.
+            world.enter();
+            world.follow();
+            world.send(Way::Plain, 70);
+            assert_eq!(world.read_rest(330), 400);
+        },
+    );
+}
+
 #[test]
 fn a_hand_over_in_progress_is_not_succeeded() {
     let world = World::new();
@@ -674,6 +734,8 @@ fn a_stream_survives_many_deaths() {
                 }
             } else if pending.is_some_and(|switch| switch.ring == head && !is_begun) {
                 world.follow();
+            } else if pending.is_some() && way == Way::Ordinary {
+                got = Some(world.receive_and_follow(wanted));
             } else if sink.lane == Lane::Sdp {
                 got = Some(world.receive(way, wanted));
             }

@@ -23,6 +23,20 @@ impl At<'_> {
         self.put_sink(&sink);
     }
 
+    /// As `receive::step` at the end of a section, whose last message may not be written down.
+    fn leave_ring(&mut self) {
+        if !self.m.kills_consumer || self.m.twin == Twin::FollowsFirst {
+            self.follow(Lane::Kernel);
+            return;
+        }
+        let words = Words::new(&self.s.c_words);
+        let mut sink = self.sink();
+        sink.leave_ring(&words.0, self.lines);
+        self.s.c_words = words.values();
+        self.s.c_stored = self.s.delivered;
+        self.put_sink(&sink);
+    }
+
     /// The end of an attempt, as `receive` and `step` see it.
     fn ends(&mut self, with_nothing: bool) {
         let sleeps = if self.m.sleeps_plainly && !self.s.c_sdp { C::Sleep } else { C::Arm };
@@ -311,6 +325,8 @@ impl At<'_> {
         if let Some(message) = record {
             let mut bytes = [0u8; HEADER + 1];
             sink.rx.copy_header(message, &mut bytes);
+            // The message before this one.
+            self.store_sink();
             self.took(&bytes[HEADER..])?;
             if !self.m.kills_consumer {
                 self.take_message(switch)?;
@@ -331,7 +347,7 @@ impl At<'_> {
             let eaten = self.eat(bells)?;
             self.s.carrier_read += eaten;
             if eaten == bells {
-                self.follow(Lane::Kernel);
+                self.leave_ring();
                 self.s.c = C::Top;
             } else {
                 self.ends(true);
@@ -344,7 +360,8 @@ impl At<'_> {
         Ok(())
     }
 
-    /// The message at the head is done with: first that is written down, then its room is given back.
+    /// The message at the head is done with. Where somebody may be succeeded that is written down, and its room
+    /// given back, before the next one is read, or behind the last one.
     fn take_message(&mut self, switch: Option<Entry>) -> Result<(), String> {
         let mut sink = self.sink();
         if self.m.kills_consumer {
@@ -358,10 +375,6 @@ impl At<'_> {
         sink.engine.handle(&parsed).map_err(|e| format!("engine: {e:?}"))?;
         sink.rx.release(message);
         self.put_sink(&sink);
-        self.store_sink();
-        if self.m.kills_consumer {
-            sink.rx.publish();
-        }
         if self.s.room == 0 {
             self.ends(false);
         } else {
