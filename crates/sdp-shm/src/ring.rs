@@ -11,6 +11,10 @@
 //! others. Whether it is empty is asked once per [`RESTART_EVERY`] bytes of the ring only: the
 //! consumer's cursor is in a cache line of the consumer's CPU.
 //!
+//! Until the consumer has passed that PAD, the producer has no more room than the bytes before it. Records
+//! beyond [`RESTART_RECORD_MAX`] therefore do not restart: a stream whose reader keeps up would find its ring
+//! full after one or two of them, over and over.
+//!
 //! # Hostile peer
 //! The consumer copies `tail` once and demands `head <= tail <= head + size` and alignment; it copies
 //! each record header once and demands a known kind and a length within what is published. The producer
@@ -40,6 +44,9 @@ pub const HEADER_MAX: usize = CONTIGUOUS - RECORD_HEADER;
 /// An empty ring restarts at its first page from this index on. Below one page, so that small
 /// traffic keeps to one page per ring.
 pub const RESTART_INDEX: u64 = 3072;
+
+/// Ring bytes of the largest record for which an empty ring restarts.
+pub const RESTART_RECORD_MAX: u64 = 2048;
 
 /// Grain in which memory is given back. The first page of a ring is kept: small traffic lives there.
 pub const PAGE: u64 = 4096;
@@ -77,6 +84,12 @@ pub enum PushError {
 #[inline]
 const fn is_time_to_ask(index: u64, need: u64) -> bool {
     index & (RESTART_EVERY - 1) < need
+}
+
+/// Whether an empty ring restarts at `index` for a record of `need` bytes: small ones only.
+#[inline]
+const fn restarts_at(index: u64, need: u64) -> bool {
+    index >= RESTART_INDEX && need <= RESTART_RECORD_MAX
 }
 
 const fn align_up(n: usize) -> usize {
@@ -209,7 +222,7 @@ impl Producer {
         let mut index = self.tail & (size - 1);
         let mut lap_left = size - index;
         let mut pad = if lap_left < CONTIGUOUS as u64 { lap_left } else { 0 };
-        if index >= RESTART_INDEX && need + CONTROL_RESERVE <= index {
+        if restarts_at(index, need) && need + CONTROL_RESERVE <= index {
             if self.head != self.tail && is_time_to_ask(index, need) {
                 self.refresh().map_err(PushError::Corrupt)?;
             }
@@ -265,13 +278,12 @@ impl Producer {
         if lap_left < need || lap_left < CONTIGUOUS as u64 {
             return false;
         }
-        let may_restart = index >= RESTART_INDEX && is_time_to_ask(index, need);
+        let restarts = restarts_at(index, need);
+        let may_restart = restarts && is_time_to_ask(index, need);
         if (may_restart || self.free() < need + CONTROL_RESERVE) && self.refresh().is_err() {
             return false;
         }
-        if (index >= RESTART_INDEX && self.head == self.tail)
-            || self.free() < need + CONTROL_RESERVE
-        {
+        if (restarts && self.head == self.tail) || self.free() < need + CONTROL_RESERVE {
             return false;
         }
         // The bytes behind were read by the consumer a lap ago: their cache lines are on its CPU.

@@ -380,3 +380,27 @@ fn a_plain_push_leaves_padding_and_restarts_to_the_ordinary_way() {
     assert!(!p.push_plain([0; 2], 100, |_| {}), "a message that wraps");
     assert!(p.push_plain([0; 2], 40, |_| {}), "one that just fits");
 }
+
+/// A reader that keeps up, and then does not come back for a while: whoever writes large records has nearly
+/// the whole ring before it, wherever in the lap that is.
+#[test]
+fn large_records_into_an_empty_ring_leave_room_for_more() {
+    let s = segment();
+    let (mut p, mut c) = (Producer::new(s, 0, 0, 0), Consumer::new(s, 0, 0, 0));
+    let len = RESTART_RECORD_MAX as usize;
+    let payload = vec![7u8; len];
+    for _ in 0..100 {
+        push(&mut p, &[0; PLAIN_HEADER], &payload, false).unwrap();
+        p.publish();
+        p.refresh().unwrap();
+        // Padding at the end of the lap is what a record needs in one piece, not more.
+        let least = u64::from(RING) - record_bytes(PLAIN_HEADER + len) as u64 - CONTIGUOUS as u64;
+        assert!(p.free() >= least, "{} of {RING} free at {}", p.free(), p.tail());
+        c.refresh().unwrap();
+        while let Some(record) = c.next(u64::MAX).unwrap() {
+            assert_eq!(record.len as usize, PLAIN_HEADER + len);
+            c.free_to(record.end());
+        }
+        c.publish();
+    }
+}
