@@ -9,9 +9,7 @@ use sdp_sys::{errno::Errno, sys, time::monotonic_ns};
 
 use super::{
     ALWAYS, ET, EXCLUSIVE, IN, IN_KIND, ONESHOT, OUT,
-    mirror::{
-        ANY_BY_CARRIER, Mirror, NONE, REGISTRATIONS, Registration, bucket, note_end, with,
-    },
+    mirror::{ANY_BY_CARRIER, Mirror, NONE, REGISTRATIONS, Registration, bucket, note_end, with},
 };
 use crate::{
     conn::{self, Conn, Half, Stage, flag},
