@@ -193,6 +193,28 @@ impl Record {
         }
     }
 
+    /// Whether the other end offers the connection with that name here.
+    fn offers(&self, wanted: &[u32; NAME_WORDS]) -> bool {
+        let name = || self.other().name.iter().map(|word| word.load(Ordering::Relaxed));
+        self.is_free()
+            && self.is_claimed(2 - self.place() as u32)
+            && name().zip(wanted).all(|(word, wanted)| word == *wanted)
+    }
+
+    /// The last step of taking an offer. False: it was withdrawn.
+    fn seal(&mut self, owner: u32, epoch: u64) -> bool {
+        let (from, to) = (self.claim(2 - self.place() as u32), self.claim(TAKEN));
+        let claim = &self.board().claim;
+        if claim.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            return false;
+        }
+        self.life = self.life.wrapping_add(1);
+        self.state = State::Used;
+        self.loan.owner = owner;
+        self.loan.epoch = epoch;
+        true
+    }
+
     /// Empties the control page for the next connection. Nobody uses it.
     fn wipe(&self) {
         for at in (0..BOARD_OFFSET).step_by(8) {
@@ -409,24 +431,20 @@ impl Pool {
         })
     }
 
-    /// Takes an offer back. False: the other end has taken it meanwhile. With `for_good`, or if it was no use, the
-    /// segment is given up in any case.
+    /// Takes an offer back, and gives the segment up: the other end may be about to take it, and could not tell a second
+    /// offer of the same life from the first. False: it has taken it meanwhile, and without `for_good` keeps it.
     #[cold]
     pub fn withdraw(&self, peers: &PeerTable, lease: u32, owner: u32, for_good: bool) -> bool {
         self.with(|records| {
             let Some(index) = index_of(records, lease, owner, State::Offered) else { return true };
             let Some(place) = records.get_mut(index) else { return true };
-            let Some(record) = place.as_mut() else { return true };
+            let Some(record) = place else { return true };
             let (from, to) = (record.claim(1 + record.place() as u32), record.claim(0));
             let claim = &record.board().claim;
             let is_back =
                 claim.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok();
             if !is_back && !for_good {
                 return false;
-            }
-            record.state = State::Idle;
-            if is_back && !record.is_gone() && !for_good {
-                return true;
             }
             if let Some(old) = place.take() {
                 discard(peers, &old, true);
@@ -441,19 +459,6 @@ impl Pool {
         self.with(|records| {
             for record in records.iter_mut().flatten().filter(|r| r.loan.peer == peer) {
                 record.loan.remote = None;
-            }
-        });
-    }
-
-    /// Nobody took what was offered in this segment: it is given up, if it still is idle.
-    #[cold]
-    pub fn distrust_segment(&self, peers: &PeerTable, lease: u32) {
-        self.with(|records| {
-            if let Some(place) = records.get_mut((lease as usize).wrapping_sub(1))
-                && place.is_some_and(|record| record.state == State::Idle)
-                && let Some(old) = place.take()
-            {
-                discard(peers, &old, true);
             }
         });
     }
@@ -479,27 +484,10 @@ impl Pool {
         epoch: u64,
     ) -> bool {
         self.with(|records| {
-            if find(records, &words(tuple)) != Some(met.index) {
-                return false;
-            }
-            let Some(Some(record)) = records.get_mut(met.index) else { return false };
-            if record.loan.base != met.loan.base
-                || record.other().descriptor.load(Ordering::Relaxed) != met.descriptor
-            {
-                return false;
-            }
+            let Some(record) = still_offered(records, tuple, met) else { return false };
             record.wipe();
             record.say(descriptor, slot);
-            let (from, to) = (record.claim(2 - record.place() as u32), record.claim(TAKEN));
-            let claim = &record.board().claim;
-            if claim.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-                return false;
-            }
-            record.life = record.life.wrapping_add(1);
-            record.state = State::Used;
-            record.loan.owner = owner;
-            record.loan.epoch = epoch;
-            true
+            record.seal(owner, epoch)
         })
     }
 
@@ -576,18 +564,18 @@ fn index_of(records: &Records, lease: u32, owner: u32, state: State) -> Option<u
 /// A segment in which the other end offers a connection.
 #[cold]
 fn find(records: &Records, wanted: &[u32; NAME_WORDS]) -> Option<usize> {
-    records.iter().position(|record| {
-        record.as_ref().is_some_and(|record| {
-            record.is_free()
-                && record.is_claimed(2 - record.place() as u32)
-                && record
-                    .other()
-                    .name
-                    .iter()
-                    .zip(wanted)
-                    .all(|(word, wanted)| word.load(Ordering::Relaxed) == *wanted)
-        })
-    })
+    records.iter().position(|record| record.as_ref().is_some_and(|record| record.offers(wanted)))
+}
+
+/// The segment that was met, if the same is offered in it as then.
+#[cold]
+fn still_offered<'a>(records: &'a mut Records, tuple: &Tuple, met: &Met) -> Option<&'a mut Record> {
+    if find(records, &words(tuple)) != Some(met.index) {
+        return None;
+    }
+    let record = records.get_mut(met.index)?.as_mut()?;
+    let descriptor = record.other().descriptor.load(Ordering::Relaxed);
+    (record.loan.base == met.loan.base && descriptor == met.descriptor).then_some(record)
 }
 
 /// Gives up what the other end has given up.
@@ -634,3 +622,6 @@ fn unmap(record: &Record) {
         unsafe { memfd::unmap(record.loan.base, len) };
     }
 }
+
+#[cfg(test)]
+mod model;

@@ -145,11 +145,10 @@ fn await_answer(conn: &Conn, fd: i32, tuple: &Tuple, lease: u32) -> Outcome {
             return Outcome::Wait;
         }
         Answer::Waiting | Answer::Lost => {
-            // Nobody is there any more, or somebody else has the connection: not offered a second time.
+            // Nobody is there any more, or somebody else has the connection: the segment is given up.
             let is_lost = POOL.withdraw(peers, lease, owner, false);
             if is_lost {
                 conn.lease.store(0, Ordering::Relaxed);
-                POOL.distrust_segment(peers, lease);
                 return Outcome::None;
             }
             return Outcome::Wait; // taken just now
