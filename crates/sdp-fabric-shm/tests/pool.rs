@@ -21,10 +21,7 @@ use sdp_fabric_shm::{
     rendezvous::PeerInfo,
     segment::{HEADER_BYTES, MappedSegment},
 };
-use sdp_sys::{
-    OwnedFd,
-    stat::{self, Identity},
-};
+use sdp_sys::{OwnedFd, stat};
 
 struct Side {
     pool: Pool,
@@ -355,12 +352,14 @@ fn the_kernel_tells_what_a_peer_holds() {
         };
         let peer = side.peers.attach(info).unwrap();
         assert!(side.peers.can_tell(peer));
-        let what = stat::stat(held.as_raw_fd()).unwrap().id;
+        let what = stat::stat(held.as_raw_fd()).unwrap().id.ino;
         assert!(side.peers.holds(peer, number, what));
         assert!(!side.peers.holds(peer, number + 500, what), "no such number");
         assert!(!side.peers.holds(peer, u32::MAX, what));
-        let other = Identity { ino: what.ino + 1, ..what };
-        assert!(!side.peers.holds(peer, number, other), "another socket");
+        assert!(!side.peers.holds(peer, number, what + 1), "another socket");
+        let file = bells.page.raw();
+        let of_file = stat::stat(file).unwrap().id.ino;
+        assert!(!side.peers.holds(peer, file as u32, of_file), "no socket");
         // SAFETY: no pointers.
         unsafe { libc::close(gate[1]) };
         assert_eq!(wait(child), 0);

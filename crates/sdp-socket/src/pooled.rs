@@ -13,7 +13,6 @@ use sdp_fabric_shm::{
     pool::{Answer, Loan, Met, Pool},
     refusal::Refusal,
 };
-use sdp_sys::stat::Identity;
 
 use crate::{
     conn::{Conn, Stage, flag},
@@ -189,12 +188,8 @@ fn take(conn: &Conn, fd: i32, tuple: &Tuple, met: Met) -> Outcome {
 /// Whether the process with which the segment is shared holds the connection's other end.
 fn prove(conn: &Conn, fd: i32, tuple: &Tuple, met: &Met) -> Result<bool, Refusal> {
     let examined = ASKER.examine(process::nonce(), process::hidden_min, fd, tuple)?;
-    let (peer, own) = match examined {
-        Examined::Open { peer, own } => (peer, own),
-        Examined::NotAccepted => return Ok(false),
-    };
-    let other_end = Identity { dev: own.dev, ino: peer.inode };
+    let Examined::Open { peer, .. } = examined else { return Ok(false) };
     Ok(peer.uid == identity::effective_uid()
         && !conn.has(flag::PINNED)
-        && process::peers().holds(met.loan.peer, met.descriptor, other_end))
+        && process::peers().holds(met.loan.peer, met.descriptor, peer.inode))
 }
