@@ -57,6 +57,7 @@ impl Open {
 /// The socket; one `static` per process. All functions must be called with signals deferred.
 pub struct Asker {
     lock: AtomicU32,
+    closes: AtomicU32,
     open: UnsafeCell<Option<Open>>,
 }
 
@@ -72,7 +73,7 @@ impl Default for Asker {
 impl Asker {
     /// None is open.
     pub const fn new() -> Self {
-        Self { lock: AtomicU32::new(0), open: UnsafeCell::new(None) }
+        Self { lock: AtomicU32::new(0), closes: AtomicU32::new(0), open: UnsafeCell::new(None) }
     }
 
     /// Exchanges the socket. Gives `new` back if another thread is at it.
@@ -98,26 +99,30 @@ impl Asker {
         carrier: i32,
         tuple: &Tuple,
     ) -> Result<Examined, Refusal> {
+        let closes = self.closes.load(Ordering::Relaxed);
         let mut open = self.swap(None);
-        if let Some(old) = open.take_if(|open| open.owner != owner || !open.is_ours()) {
+        if let Some(old) = open.take_if(|open| open.owner != owner) {
             old.close();
         }
         let Some(mut open) = open.or_else(|| Open::new(owner, min())) else {
             return identity::examine(carrier, tuple);
         };
-        let answer = ask(&mut open, carrier, tuple);
-        if answer.is_none() {
+        let Some(answer) = ask(&mut open, carrier, tuple) else {
             open.close();
             return identity::examine(carrier, tuple);
-        }
+        };
         if let Some(other) = self.swap(Some(open)) {
             other.close();
         }
-        answer.ok_or(Refusal::RemotePeer)
+        if self.closes.load(Ordering::SeqCst) != closes {
+            self.close(); // it was not there to be closed
+        }
+        Ok(answer)
     }
 
     /// Closes the socket: before a fork, and when the process leaves its trust domain.
     pub fn close(&self) {
+        self.closes.fetch_add(1, Ordering::SeqCst);
         if let Some(open) = self.swap(None) {
             open.close();
         }
@@ -133,6 +138,10 @@ fn ask(open: &mut Open, carrier: i32, tuple: &Tuple) -> Option<Examined> {
     }
     identity::check_mapped(own.uid).ok()?;
     let wanted = tuple.reversed();
+    // At the last moment: the program may put a file of its own at the number.
+    if !open.is_ours() {
+        return None;
+    }
     let found = open.diag.find(&wanted.to_pair()).ok()??;
     if !Tuple::from_pair(&found.pair).same_addresses(&wanted) {
         return None;

@@ -19,7 +19,6 @@ use core::{
 use sdp_sys::{
     Errno, Hidden, OwnedFd, pid as sys_pid,
     procfs::{self, Kind},
-    stat::Identity,
     sys, tls,
 };
 
@@ -201,8 +200,11 @@ impl PeerTable {
     pub fn attach(&self, mut info: PeerInfo) -> Result<PeerId, Refusal> {
         // Closing is left to the end of `info`, after the lock: the last close of a descriptor from
         // elsewhere may take time.
-        let mut guard = self.lock();
         let key = Key { pid: info.pid, uid: info.uid, nonce: info.nonce };
+        // Once per peer, whatever the answer, and not under the lock.
+        let process = info.process.take().filter(|_| !self.knows(key));
+        let files = process.as_ref().and_then(procfs::descriptors_of);
+        let mut guard = self.lock();
         let entries = guard.entries();
         let used = entries.list.get(..entries.high).unwrap_or(&[]);
         let known = used.iter().position(|entry| entry.users > 0 && entry.key == key);
@@ -222,12 +224,10 @@ impl PeerTable {
         if entry.users == 0 || entry.bell.is_none() {
             entry.bell = info.bell.take().and_then(adopt);
         }
-        if (entry.users == 0 || entry.files.is_none())
-            && let Some(process) = &info.process
+        if let Some(files) = files
             && let Some(min) = entry.bell.as_ref().map(Hidden::raw)
         {
-            entry.files = procfs::descriptors_of(process)
-                .and_then(|directory| Hidden::new(directory, min).ok());
+            entry.files = Hidden::new(files, min).ok();
         }
         entry.key = key;
         entry.users = entry.users.saturating_add(1);
@@ -235,6 +235,13 @@ impl PeerTable {
         entries.high = entries.high.max(index + 1);
         drop(guard);
         Ok(id)
+    }
+
+    fn knows(&self, key: Key) -> bool {
+        let mut guard = self.lock();
+        let entries = guard.entries();
+        let used = entries.list.get(..entries.high).unwrap_or(&[]);
+        used.iter().any(|entry| entry.users > 0 && entry.key == key)
     }
 
     /// Adds a user to an entry that has one; `false` for an id out of date.
@@ -310,14 +317,14 @@ impl PeerTable {
         self.lock().entry(id).is_some_and(|entry| entry.files.is_some())
     }
 
-    /// Whether a peer process holds the file `what` as its descriptor `number`, by the kernel's word. Something else
-    /// at our own number answers wrong at worst in the harmless way: no other file has that identity.
-    pub fn holds(&self, id: PeerId, number: u32, what: Identity) -> bool {
+    /// Whether a peer process holds the socket with that inode number as its descriptor `number`, by the kernel's
+    /// word.
+    pub fn holds(&self, id: PeerId, number: u32, inode: u64) -> bool {
         let mut guard = self.lock();
         let Some(files) = guard.entry(id).and_then(|entry| entry.files.as_ref()) else {
             return false;
         };
-        files.is_ours() && procfs::held_by(files.raw(), number) == Ok(what)
+        files.is_ours() && procfs::held_by(files.raw(), number) == Ok(Kind::Socket(inode))
     }
 
     /// Calls `f` with every eventfd number in the table. `f` must not use the table.

@@ -8,8 +8,8 @@
 //!
 //! It refuses to decide who may be believed: an offer and its answer are hostile words, and the caller proves
 //! them by the kernel ([`crate::identity::examine`], [`crate::peer::PeerTable::holds`]) before it goes on. Only processes of the same
-//! user come here ([`crate::rendezvous::PeerInfo::trusted`]). Whether a segment may be kept at all is the
-//! caller's to say too: nobody else may have it mapped, no fork since it was attached.
+//! user come here ([`crate::rendezvous::PeerInfo::trusted`]). Nobody else may have a segment mapped that comes
+//! back: [`Pool::clear`], before and after a fork, sees to it.
 //!
 //! ```text
 //! board, from byte 2048 of the control page; life: how many connections had the segment before
@@ -84,8 +84,6 @@ pub struct Loan {
     pub remote: Option<Addr>,
     /// The connection that has it.
     pub owner: u32,
-    /// When and as whom we are ([`Pool::ended`]).
-    pub epoch: u64,
 }
 
 /// The other end's word about a connection. Hostile.
@@ -132,6 +130,8 @@ struct Record {
     life: u32,
     /// When it was last in use.
     clock: u32,
+    /// That of the pool when its connection got it.
+    generation: u64,
 }
 
 impl Record {
@@ -173,6 +173,15 @@ impl Record {
         self.other().gone.load(Ordering::Relaxed) != 0
     }
 
+    fn is_waiting(&self) -> bool {
+        self.state != State::Used
+    }
+
+    /// The other end must not use it any more.
+    fn say_gone(&self) {
+        self.own().gone.store(1, Ordering::Relaxed);
+    }
+
     fn is_of(&self, owner: u32, state: State) -> bool {
         self.loan.owner == owner && self.state == state
     }
@@ -181,6 +190,13 @@ impl Record {
         let own = self.own();
         own.descriptor.store(descriptor as u32, Ordering::Relaxed);
         own.slot.store(slot, Ordering::Relaxed);
+    }
+
+    /// Ends our offer. False: it is not there any more.
+    fn take_back(&self) -> bool {
+        let (from, to) = (self.claim(1 + self.place() as u32), self.claim(0));
+        let claim = &self.board().claim;
+        claim.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
     fn met(&self, index: usize) -> Met {
@@ -202,7 +218,7 @@ impl Record {
     }
 
     /// The last step of taking an offer. False: it was withdrawn.
-    fn seal(&mut self, owner: u32, epoch: u64) -> bool {
+    fn seal(&mut self, owner: u32, generation: u64) -> bool {
         let (from, to) = (self.claim(2 - self.place() as u32), self.claim(TAKEN));
         let claim = &self.board().claim;
         if claim.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_err() {
@@ -211,7 +227,7 @@ impl Record {
         self.life = self.life.wrapping_add(1);
         self.state = State::Used;
         self.loan.owner = owner;
-        self.loan.epoch = epoch;
+        self.generation = generation;
         true
     }
 
@@ -239,8 +255,10 @@ fn words(tuple: &Tuple) -> [u32; NAME_WORDS] {
 /// The pool; one `static` per process. All functions must be called with signals deferred.
 pub struct Pool {
     lock: AtomicU32,
-    /// Records that are not in use: before anything else is looked at.
+    /// Records that no connection uses: before anything else is looked at.
     idle: AtomicU32,
+    /// Counts what makes segments useless that were lent before; 0: none ever was. Written under the lock.
+    generation: AtomicU64,
     records: UnsafeCell<[Option<Record>; POOL_MAX]>,
     clock: AtomicU32,
 }
@@ -262,12 +280,13 @@ impl Pool {
         Self {
             lock: AtomicU32::new(0),
             idle: AtomicU32::new(0),
+            generation: AtomicU64::new(0),
             records: UnsafeCell::new([const { None }; POOL_MAX]),
             clock: AtomicU32::new(0),
         }
     }
 
-    /// Whether no segment waits for another connection.
+    /// Whether no segment waits for another connection, or for the answer to an offer.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.idle.load(Ordering::Relaxed) == 0
@@ -301,7 +320,7 @@ impl Pool {
     fn release(&self) {
         // SAFETY: the lock is held.
         let records = unsafe { &*self.records.get() };
-        let idle = records.iter().flatten().filter(|r| r.state == State::Idle).count();
+        let idle = records.iter().flatten().filter(|r| r.is_waiting()).count();
         self.idle.store(idle as u32, Ordering::Relaxed);
         self.lock.store(0, Ordering::Release);
     }
@@ -320,41 +339,32 @@ impl Pool {
             let index = records.iter().position(Option::is_none).or_else(oldest)?;
             let place = records.get_mut(index)?;
             if let Some(old) = place.take() {
-                discard(peers, &old, true);
+                discard(peers, &old);
             }
-            *place = Some(Record { loan, state: State::Used, life: 0, clock: 0 });
+            let generation = self.generation.load(Ordering::Relaxed).max(1);
+            self.generation.store(generation, Ordering::Release);
+            *place = Some(Record { loan, state: State::Used, life: 0, clock: 0, generation });
             Some(index as u32 + 1)
         })
     }
 
     /// The connection `owner`, which had the segment, has ended. True: mapping and user of the peer are the pool's
-    /// from here on. False: the caller's, who ends them. Without `keep`, or if `epoch` is not that of the loan, it is always false.
+    /// from here on. False: the caller's, who ends them. Always without `keep`, or if the pool was cleared since.
     #[cold]
-    pub fn ended(
-        &self,
-        peers: &PeerTable,
-        lease: u32,
-        owner: u32,
-        epoch: Option<u64>,
-        keep: bool,
-    ) -> bool {
+    pub fn ended(&self, peers: &PeerTable, lease: u32, owner: u32, keep: bool) -> bool {
         self.with(|records| {
             let Some(index) = index_of(records, lease, owner, State::Used) else { return false };
             let Some(record) = records.get(index).copied().flatten() else { return false };
-            let is_same = epoch == Some(record.loan.epoch);
+            let is_current = record.generation == self.generation.load(Ordering::Relaxed);
+            let is_kept = is_current && keep && !record.is_gone();
             let is_idle_with =
                 |r: &&Record| r.state == State::Idle && r.loan.peer == record.loan.peer;
-            if is_same
-                && keep
-                && records.iter().flatten().filter(is_idle_with).count() >= IDLE_PER_PEER
-            {
+            if is_kept && records.iter().flatten().filter(is_idle_with).count() >= IDLE_PER_PEER {
                 evict(records, peers, record.loan.peer);
             }
             let Some(place) = records.get_mut(index) else { return false };
-            if !is_same || !keep || record.is_gone() {
-                if is_same {
-                    record.own().gone.store(1, Ordering::Relaxed);
-                }
+            if !is_kept {
+                record.say_gone();
                 *place = None;
                 return false;
             }
@@ -418,42 +428,39 @@ impl Pool {
 
     /// After [`Answer::Taken`], and proof: the segment is the connection's.
     #[cold]
-    pub fn confirm(&self, lease: u32, owner: u32, epoch: u64) -> bool {
+    pub fn confirm(&self, lease: u32, owner: u32) -> bool {
         self.with(|records| {
             let Some(index) = index_of(records, lease, owner, State::Offered) else { return false };
             let Some(Some(record)) = records.get_mut(index) else { return false };
             record.life = record.life.wrapping_add(1);
             record.state = State::Used;
-            record.loan.epoch = epoch;
+            record.generation = self.generation.load(Ordering::Relaxed);
             let free = record.claim(0);
             record.board().claim.store(free, Ordering::Release);
             true
         })
     }
 
-    /// Takes an offer back, and gives the segment up: the other end may be about to take it, and could not tell a second
-    /// offer of the same life from the first. False: it has taken it meanwhile, and without `for_good` keeps it.
+    /// Ends an offer, and gives its segment up. False: the other end has taken it meanwhile, and everything is as it
+    /// was. Never with `for_good`.
     #[cold]
     pub fn withdraw(&self, peers: &PeerTable, lease: u32, owner: u32, for_good: bool) -> bool {
         self.with(|records| {
             let Some(index) = index_of(records, lease, owner, State::Offered) else { return true };
             let Some(place) = records.get_mut(index) else { return true };
-            let Some(record) = place else { return true };
-            let (from, to) = (record.claim(1 + record.place() as u32), record.claim(0));
-            let claim = &record.board().claim;
-            let is_back =
-                claim.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-            if !is_back && !for_good {
+            let Some(record) = place.as_ref() else { return true };
+            // Anything else that it may say instead is no word of the protocol.
+            if !record.take_back() && !for_good && record.is_claimed(TAKEN) {
                 return false;
             }
             if let Some(old) = place.take() {
-                discard(peers, &old, true);
+                discard(peers, &old);
             }
             true
         })
     }
 
-    /// The process with which the lease's segment is shared did not answer: it is not offered anything any more.
+    /// A process took an offer and is not the other end: it is not offered anything any more.
     #[cold]
     pub fn distrust(&self, peer: PeerId) {
         self.with(|records| {
@@ -474,20 +481,12 @@ impl Pool {
 
     /// After proof: takes the offer that [`Pool::look`] found. False: it is not there any more.
     #[cold]
-    pub fn take(
-        &self,
-        tuple: &Tuple,
-        met: &Met,
-        owner: u32,
-        descriptor: i32,
-        slot: u32,
-        epoch: u64,
-    ) -> bool {
+    pub fn take(&self, tuple: &Tuple, met: &Met, owner: u32, descriptor: i32, slot: u32) -> bool {
         self.with(|records| {
             let Some(record) = still_offered(records, tuple, met) else { return false };
             record.wipe();
             record.say(descriptor, slot);
-            record.seal(owner, epoch)
+            record.seal(owner, self.generation.load(Ordering::Relaxed))
         })
     }
 
@@ -499,36 +498,48 @@ impl Pool {
                 && place.is_some_and(|r| r.state == State::Idle && r.loan.base == met.loan.base)
                 && let Some(old) = place.take()
             {
-                discard(peers, &old, true);
+                discard(peers, &old);
             }
         });
     }
 
-    /// Whether a process that has connected to us before may offer something.
+    /// Whether a process that has connected to us before may offer something. What is gone is given up.
     #[cold]
-    pub fn may_be_offered(&self) -> bool {
+    pub fn may_be_offered(&self, peers: &PeerTable) -> bool {
         !self.is_empty()
             && self.with(|records| {
-                let is_guest = |r: &Record| r.state == State::Idle && r.loan.remote.is_none();
+                drop_gone(records, peers);
+                let is_guest = |r: &Record| r.is_free() && r.loan.remote.is_none();
                 records.iter().flatten().any(is_guest)
             })
     }
 
-    /// Gives up all that is not in use: before a fork, and when the process leaves its trust domain. No offer is open.
+    /// Gives up all that is not in use, open offers too, and makes what is in use not come back. Before a fork, and
+    /// in the parent after it, since other threads go on meanwhile; and when the process leaves its trust domain.
     #[cold]
     pub fn clear(&self, peers: &PeerTable) {
-        if self.is_empty() {
-            return;
+        if self.generation.load(Ordering::Acquire) == 0 {
+            return; // nothing was lent before, and the page stays shared with a child
         }
         self.with(|records| {
+            let next = self.generation.load(Ordering::Relaxed).wrapping_add(1).max(1);
+            self.generation.store(next, Ordering::Relaxed);
             for place in records.iter_mut() {
-                if place.is_some_and(|record| record.state == State::Idle)
-                    && let Some(old) = place.take()
-                {
-                    discard(peers, &old, true);
+                if let Some(old) = place.take_if(|record| record.is_waiting()) {
+                    // Who has taken it just now is alone with it.
+                    let _ = old.state == State::Offered && old.take_back();
+                    discard(peers, &old);
                 }
             }
         });
+    }
+
+    /// The process is about to end: the other ends give up what they share with it.
+    #[cold]
+    pub fn leave(&self) {
+        if self.generation.load(Ordering::Acquire) != 0 {
+            self.with(|records| records.iter().flatten().for_each(Record::say_gone));
+        }
     }
 
     /// In a fork child: nothing of the parent's is used again. What the parent had left idle is unmapped without a
@@ -537,7 +548,7 @@ impl Pool {
     pub fn become_child(&self) {
         if self.idle.load(Ordering::Relaxed) != 0 && self.lock.load(Ordering::Relaxed) == 0 {
             self.with(|records| {
-                for old in records.iter().flatten().filter(|r| r.state == State::Idle) {
+                for old in records.iter().flatten().filter(|r| r.is_waiting()) {
                     unmap(old);
                 }
             });
@@ -582,10 +593,8 @@ fn still_offered<'a>(records: &'a mut Records, tuple: &Tuple, met: &Met) -> Opti
 #[cold]
 fn drop_gone(records: &mut Records, peers: &PeerTable) {
     for place in records.iter_mut() {
-        if place.is_some_and(|record| record.state == State::Idle && record.is_gone())
-            && let Some(old) = place.take()
-        {
-            discard(peers, &old, true);
+        if let Some(old) = place.take_if(|record| record.state == State::Idle && record.is_gone()) {
+            discard(peers, &old);
         }
     }
 }
@@ -601,15 +610,13 @@ fn evict(records: &mut Records, peers: &PeerTable, peer: PeerId) {
         && let Some(place) = records.get_mut(index)
         && let Some(old) = place.take()
     {
-        discard(peers, &old, true);
+        discard(peers, &old);
     }
 }
 
 #[cold]
-fn discard(peers: &PeerTable, record: &Record, tells: bool) {
-    if tells {
-        record.own().gone.store(1, Ordering::Relaxed);
-    }
+fn discard(peers: &PeerTable, record: &Record) {
+    record.say_gone();
     unmap(record);
     // SAFETY: connections take the page's address from the table when they attach; this user never did.
     unsafe { peers.release(record.loan.peer) };

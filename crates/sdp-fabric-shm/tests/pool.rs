@@ -16,15 +16,12 @@ use sdp_fabric_shm::{
     asker::Asker,
     identity::{self, Addr, Examined, Tuple},
     peer::{PeerId, PeerTable},
-    pool::{Answer, BOARD_OFFSET, IDLE_PER_PEER, Loan, POOL_MAX, Pool},
+    pool::{Answer, BOARD_OFFSET, IDLE_PER_PEER, Loan, Met, POOL_MAX, Pool},
     refusal::Refusal,
     rendezvous::PeerInfo,
     segment::{HEADER_BYTES, MappedSegment},
 };
-use sdp_sys::{
-    OwnedFd,
-    stat::{self, Identity},
-};
+use sdp_sys::{OwnedFd, stat};
 
 struct Side {
     pool: Pool,
@@ -64,7 +61,6 @@ static CLIENT: Side = Side { pool: Pool::new(), peers: PeerTable::new() };
 static SERVER: Side = Side { pool: Pool::new(), peers: PeerTable::new() };
 /// Connections that have the segments: client's, server's.
 const OWNERS: (u32, u32) = (5, 9);
-const EPOCH: u64 = 77;
 
 fn tuple(port: u16) -> Tuple {
     let at = |port| Addr::v4([127, 0, 0, 1], port);
@@ -85,7 +81,6 @@ fn first(nonce: u64, bells: &Bells) -> ((u32, Loan), (u32, Loan)) {
             receive_size: 4096,
             remote,
             owner,
-            epoch: EPOCH,
         };
         (side.pool.lend(&side.peers, loan).unwrap(), loan)
     };
@@ -94,7 +89,11 @@ fn first(nonce: u64, bells: &Bells) -> ((u32, Loan), (u32, Loan)) {
 }
 
 fn end(side: &Side, lease: u32, owner: u32) -> bool {
-    side.pool.ended(&side.peers, lease, owner, Some(EPOCH), true)
+    side.pool.ended(&side.peers, lease, owner, true)
+}
+
+fn may_be_offered(side: &Side) -> bool {
+    side.pool.may_be_offered(&side.peers)
 }
 
 fn word(loan: &Loan, at: usize) -> &AtomicU32 {
@@ -116,7 +115,7 @@ fn a_segment_is_used_again_and_again() {
             let offer = || CLIENT.pool.offer(&CLIENT.peers, &ours, OWNERS.0, 3, 33);
             assert_eq!(offer(), None, "the other end still has it");
             assert!(end(&SERVER, server, OWNERS.1));
-            assert!(SERVER.pool.may_be_offered() && !CLIENT.pool.may_be_offered());
+            assert!(may_be_offered(&SERVER) && !may_be_offered(&CLIENT));
             let elsewhere = Tuple { remote: Addr::v4([127, 0, 0, 1], 81), ..ours };
             let miss = CLIENT.pool.offer(&CLIENT.peers, &elsewhere, OWNERS.0, 3, 33);
             assert_eq!(miss, None, "another server's address");
@@ -128,14 +127,14 @@ fn a_segment_is_used_again_and_again() {
             let met = SERVER.pool.look(&theirs).unwrap();
             assert_eq!((met.descriptor, met.slot), (3, 33));
             assert_eq!(met.loan.receive_size, 4096);
-            let take = || SERVER.pool.take(&theirs, &met, OWNERS.1, 4, 44, EPOCH);
+            let take = || SERVER.pool.take(&theirs, &met, OWNERS.1, 4, 44);
             assert!(take() && !take(), "once");
             server = met.lease();
             assert_eq!(word(&loan, 128).load(Ordering::Relaxed), 0, "wiped");
             let Answer::Taken(met) = CLIENT.pool.answer(client, OWNERS.0) else { panic!("taken") };
             assert_eq!((met.descriptor, met.slot), (4, 44));
             assert!(!CLIENT.pool.withdraw(&CLIENT.peers, client, OWNERS.0, false), "too late");
-            assert!(CLIENT.pool.confirm(client, OWNERS.0, EPOCH));
+            assert!(CLIENT.pool.confirm(client, OWNERS.0));
             assert_eq!(footprint(), with_one);
         }
         assert!(end(&CLIENT, client, OWNERS.0) && end(&SERVER, server, OWNERS.1));
@@ -150,27 +149,27 @@ fn a_segment_is_used_again_and_again() {
 fn an_offer_that_is_withdrawn_is_not_taken() {
     isolated(|| {
         let bells = Bells::new();
-        let ((client, _), (server, _)) = first(1, &bells);
-        assert!(end(&CLIENT, client, OWNERS.0) && end(&SERVER, server, OWNERS.1));
+        let both_end = || {
+            let ((client, _), (server, _)) = first(1, &bells);
+            assert!(end(&CLIENT, client, OWNERS.0) && end(&SERVER, server, OWNERS.1));
+        };
         let offer = |port| CLIENT.pool.offer(&CLIENT.peers, &tuple(port), OWNERS.0, 3, 33);
+        both_end();
         let lease = offer(1).unwrap();
         assert_eq!(offer(2), None, "one at a time");
         let met = SERVER.pool.look(&tuple(1).reversed()).unwrap();
         assert!(CLIENT.pool.withdraw(&CLIENT.peers, lease, OWNERS.0, false));
-        assert!(!SERVER.pool.take(&tuple(1).reversed(), &met, OWNERS.1, 4, 44, EPOCH));
-        // The other end may have been about to take it: nothing else is offered there.
-        assert_eq!(offer(2), None);
-        assert_eq!(mappings("sdp-conn"), 1, "only the other end's");
-        SERVER.pool.clear(&SERVER.peers);
-
-        let ((client, _), (server, _)) = first(1, &bells);
-        assert!(end(&CLIENT, client, OWNERS.0) && end(&SERVER, server, OWNERS.1));
-        let lease = offer(2).unwrap();
+        assert!(!SERVER.pool.take(&tuple(1).reversed(), &met, OWNERS.1, 4, 44));
+        assert_eq!(offer(2), None, "its segment is given up");
+        assert!(!may_be_offered(&SERVER), "at the other end too");
+        assert_eq!(mappings("sdp-conn"), 0);
+        // Another connection's offer in the same place is not mistaken for it.
+        both_end();
+        assert_eq!(offer(2), Some(lease));
+        assert!(!SERVER.pool.take(&tuple(1).reversed(), &met, OWNERS.1, 4, 44));
         let met = SERVER.pool.look(&tuple(2).reversed()).unwrap();
-        // Another connection's name is not mistaken for it.
-        assert!(!SERVER.pool.take(&tuple(1).reversed(), &met, OWNERS.1, 4, 44, EPOCH));
         // Given up for good while the other end takes it: that end is alone with it, and hears of it.
-        assert!(SERVER.pool.take(&tuple(2).reversed(), &met, OWNERS.1, 4, 44, EPOCH));
+        assert!(SERVER.pool.take(&tuple(2).reversed(), &met, OWNERS.1, 4, 44));
         assert!(CLIENT.pool.withdraw(&CLIENT.peers, lease, OWNERS.0, true));
         assert!(matches!(CLIENT.pool.answer(lease, OWNERS.0), Answer::Lost));
         assert!(!end(&SERVER, met.lease(), OWNERS.1), "of no use any more");
@@ -197,9 +196,9 @@ fn what_one_end_gives_up_the_other_does_not_offer() {
         CLIENT.pool.distrust({
             let lease = CLIENT.pool.offer(&CLIENT.peers, &tuple(1), OWNERS.0, 3, 33).unwrap();
             let met = SERVER.pool.look(&tuple(1).reversed()).unwrap();
-            assert!(SERVER.pool.take(&tuple(1).reversed(), &met, OWNERS.1, 4, 44, EPOCH));
+            assert!(SERVER.pool.take(&tuple(1).reversed(), &met, OWNERS.1, 4, 44));
             let Answer::Taken(met) = CLIENT.pool.answer(lease, OWNERS.0) else { panic!() };
-            assert!(CLIENT.pool.confirm(lease, OWNERS.0, EPOCH));
+            assert!(CLIENT.pool.confirm(lease, OWNERS.0));
             assert!(end(&CLIENT, lease, OWNERS.0) && end(&SERVER, server, OWNERS.1));
             met.loan.peer
         });
@@ -212,19 +211,17 @@ fn forks_spoilt_segments_and_full_pools_keep_nothing() {
     isolated(|| {
         let bells = Bells::new();
         let before = footprint();
-        for (epoch, keep) in [(Some(EPOCH), false), (Some(EPOCH + 1), true), (None, true)] {
+        for (is_cleared, keep) in [(false, false), (true, true)] {
             let ((client, ours), (server, theirs)) = first(1, &bells);
             let (pool, peers) = (&CLIENT.pool, &CLIENT.peers);
-            assert!(!pool.ended(peers, client, OWNERS.0 + 1, Some(EPOCH), true), "not its");
-            assert!(!pool.ended(peers, client, OWNERS.0, epoch, keep));
-            CLIENT.throw(ours);
-            let is_kept = end(&SERVER, server, OWNERS.1);
-            assert_eq!(is_kept, epoch != Some(EPOCH), "told where nobody else has it");
-            if is_kept {
-                SERVER.pool.clear(&SERVER.peers);
-            } else {
-                SERVER.throw(theirs);
+            assert!(!pool.ended(peers, client, OWNERS.0 + 1, true), "not its");
+            if is_cleared {
+                pool.clear(peers);
             }
+            assert!(!pool.ended(peers, client, OWNERS.0, keep));
+            CLIENT.throw(ours);
+            assert!(!end(&SERVER, server, OWNERS.1), "told");
+            SERVER.throw(theirs);
         }
         assert_eq!(footprint(), before);
         // Of one peer a few are kept, of all together as many as there is room for.
@@ -251,6 +248,98 @@ fn forks_spoilt_segments_and_full_pools_keep_nothing() {
             assert!(CLIENT.pool.is_empty());
         });
         assert_eq!(wait(child), 0);
+    });
+}
+
+#[test]
+fn no_offer_outlives_a_fork() {
+    isolated(|| {
+        let bells = Bells::new();
+        let ours = tuple(1);
+        let offered = || {
+            let ((client, _), (server, theirs)) = first(1, &bells);
+            assert!(end(&CLIENT, client, OWNERS.0) && end(&SERVER, server, OWNERS.1));
+            let lease = CLIENT.pool.offer(&CLIENT.peers, &ours, OWNERS.0, 3, 33).unwrap();
+            assert!(!CLIENT.pool.is_empty());
+            (lease, theirs, SERVER.pool.look(&ours.reversed()).unwrap())
+        };
+        let take = |met: &Met| SERVER.pool.take(&ours.reversed(), met, OWNERS.1, 4, 44);
+        for is_taken in [false, true] {
+            let (lease, theirs, met) = offered();
+            assert_eq!(is_taken, is_taken && take(&met));
+            CLIENT.pool.clear(&CLIENT.peers);
+            assert!(CLIENT.pool.is_empty());
+            assert!(matches!(CLIENT.pool.answer(lease, OWNERS.0), Answer::Lost));
+            assert!(!CLIENT.pool.confirm(lease, OWNERS.0));
+            assert!(CLIENT.pool.withdraw(&CLIENT.peers, lease, OWNERS.0, false));
+            if is_taken {
+                assert!(!end(&SERVER, met.lease(), OWNERS.1), "its end is alone with it");
+                SERVER.throw(theirs);
+            } else {
+                assert!(SERVER.pool.look(&ours.reversed()).is_none() && !take(&met));
+                assert!(!may_be_offered(&SERVER));
+            }
+            assert_eq!(mappings("sdp-conn"), 0);
+        }
+        let _ = offered();
+        let child = spawn(|| {
+            CLIENT.pool.become_child();
+            SERVER.pool.become_child();
+            assert_eq!(mappings("sdp-conn"), 0);
+        });
+        assert_eq!(wait(child), 0);
+    });
+}
+
+#[test]
+fn who_leaves_is_not_waited_for() {
+    isolated(|| {
+        let bells = Bells::new();
+        let ((client, ours), (server, theirs)) = first(1, &bells);
+        CLIENT.pool.leave();
+        assert!(!end(&SERVER, server, OWNERS.1));
+        SERVER.throw(theirs);
+        assert!(!end(&CLIENT, client, OWNERS.0));
+        CLIENT.throw(ours);
+        let ((client, _), (server, _)) = first(1, &bells);
+        assert!(end(&SERVER, server, OWNERS.1));
+        assert!(!may_be_offered(&SERVER), "the other end still has it");
+        assert!(end(&CLIENT, client, OWNERS.0));
+        assert!(may_be_offered(&SERVER));
+        CLIENT.pool.leave();
+        assert!(!may_be_offered(&SERVER) && SERVER.pool.is_empty());
+    });
+}
+
+#[test]
+fn what_is_gone_pushes_nothing_out() {
+    isolated(|| {
+        let bells = Bells::new();
+        let all: Vec<_> = (0..=IDLE_PER_PEER).map(|_| first(1, &bells)).collect();
+        let (last, kept) = all.split_last().unwrap();
+        for ((client, _), (server, _)) in kept {
+            assert!(end(&CLIENT, *client, OWNERS.0) && end(&SERVER, *server, OWNERS.1));
+        }
+        let ((client, ours), (server, theirs)) = *last;
+        assert!(!SERVER.pool.ended(&SERVER.peers, server, OWNERS.1, false));
+        SERVER.throw(theirs);
+        assert!(!end(&CLIENT, client, OWNERS.0));
+        CLIENT.throw(ours);
+        assert_eq!(mappings("sdp-conn"), 2 * IDLE_PER_PEER);
+    });
+}
+
+#[test]
+fn garbage_in_the_claim_ends_an_offer() {
+    isolated(|| {
+        let bells = Bells::new();
+        let ((client, loan), (server, _)) = first(1, &bells);
+        assert!(end(&CLIENT, client, OWNERS.0) && end(&SERVER, server, OWNERS.1));
+        let lease = CLIENT.pool.offer(&CLIENT.peers, &tuple(1), OWNERS.0, 3, 33).unwrap();
+        word(&loan, BOARD_OFFSET).store(77, Ordering::Relaxed);
+        assert!(matches!(CLIENT.pool.answer(lease, OWNERS.0), Answer::Waiting));
+        assert!(CLIENT.pool.withdraw(&CLIENT.peers, lease, OWNERS.0, false));
+        assert!(CLIENT.pool.is_empty());
     });
 }
 
@@ -363,12 +452,14 @@ fn the_kernel_tells_what_a_peer_holds() {
         };
         let peer = side.peers.attach(info).unwrap();
         assert!(side.peers.can_tell(peer));
-        let what = stat::stat(held.as_raw_fd()).unwrap().id;
+        let what = stat::stat(held.as_raw_fd()).unwrap().id.ino;
         assert!(side.peers.holds(peer, number, what));
         assert!(!side.peers.holds(peer, number + 500, what), "no such number");
         assert!(!side.peers.holds(peer, u32::MAX, what));
-        let other = Identity { ino: what.ino + 1, ..what };
-        assert!(!side.peers.holds(peer, number, other), "another socket");
+        assert!(!side.peers.holds(peer, number, what + 1), "another socket");
+        let file = bells.page.raw();
+        let of_file = stat::stat(file).unwrap().id.ino;
+        assert!(!side.peers.holds(peer, file as u32, of_file), "no socket");
         // SAFETY: no pointers.
         unsafe { libc::close(gate[1]) };
         assert_eq!(wait(child), 0);

@@ -22,7 +22,7 @@ use sdp_shm::{
     layout::Segment,
 };
 use sdp_stats::{Reason, RowId};
-use sdp_sys::{count::Way, errno::Errno};
+use sdp_sys::{count::Way, errno::Errno, section};
 
 use self::keep::Keeper;
 pub(crate) use self::keep::{each_kept, each_kept_number, move_kept};
@@ -536,6 +536,8 @@ impl Conn {
     /// once, is in the middle of a call. The segment stays mapped until the end. False when it cannot be.
     /// The stage is not `Attached` any more.
     pub(crate) fn put_segment_aside(&self) -> bool {
+        // What was said of the segment, or of who shares it.
+        const SPENT: u32 = flag::PEER_HAS_BELL | flag::WANTS_ROOM | flag::BULKY | flag::KEEPS_PAGES;
         let is_used = || self.pinned() > 1;
         let base = self.segment.load(Ordering::Acquire);
         let Some((place, bytes)) =
@@ -557,7 +559,8 @@ impl Conn {
         bytes.store(self.ring_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
         place.store(base, Ordering::Release);
         self.leave_peer();
-        self.flags.fetch_and(!(flag::PEER_HAS_BELL | flag::WANTS_ROOM), Ordering::SeqCst);
+        self.flags.fetch_and(!SPENT, Ordering::SeqCst);
+        self.pool_ticks.store(0, Ordering::Relaxed);
         for word in &self.calls {
             word.store(0, Ordering::Relaxed);
         }
@@ -803,6 +806,8 @@ impl Conn {
         {
             return;
         }
+        // A handler that came in between would wait for a lock of this thread's.
+        let _section = section::Guard::enter();
         self.abandon_meeting();
         self.unmap();
         // Not before: a call that began before the close may be looking for bytes, and takes the row's locks.

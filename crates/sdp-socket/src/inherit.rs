@@ -109,6 +109,8 @@ pub(crate) fn fork_parent(child: i32) {
     match prepared {
         0 => return,
         2 => {
+            // What other threads have put there since the fork was prepared, the child has too.
+            crate::pooled::forked();
             if let Some((family, _)) = process::family() {
                 let reserved = RESERVED.swap(0, Ordering::Relaxed).checked_sub(1).map(Slot);
                 if reserved.is_none() && child > 0 {
@@ -348,5 +350,6 @@ pub(crate) fn exiting() {
         }
     });
     page::exiting();
+    crate::pooled::leave();
     process::leave_family();
 }

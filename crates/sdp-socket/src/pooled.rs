@@ -13,7 +13,6 @@ use sdp_fabric_shm::{
     pool::{Answer, Loan, Met, Pool},
     refusal::Refusal,
 };
-use sdp_sys::stat::Identity;
 
 use crate::{
     conn::{Conn, Stage, flag},
@@ -40,27 +39,20 @@ pub(crate) enum Outcome {
     Failed(Refusal),
 }
 
-/// Who we are, and since when nobody else got our mappings. `None`: a fork is in progress, or nothing is ours any more.
-fn epoch() -> Option<u64> {
-    let forks = process::forks();
-    let is_at_work = forks.is_multiple_of(2) && !process::is_retired();
-    is_at_work.then(|| process::nonce() ^ u64::from(forks).rotate_left(32))
+/// Whether anything is kept: no fork is in progress, and the process has lanes. What slips through is undone by
+/// [`forked`].
+fn is_keeping() -> bool {
+    process::forks().is_multiple_of(2) && !process::is_retired()
 }
 
 /// A connection has met its other end by name: its segment may come back. Under the meeting's lock.
 pub(crate) fn lend(conn: &Conn, loan: Loan) {
     const EXCLUDED: u32 = flag::ADOPTED | flag::PASSED | flag::UNCERTAIN;
-    if let Some(epoch) = epoch()
-        && !conn.has(EXCLUDED)
-        && process::peers().can_tell(loan.peer)
-    {
-        let lease = POOL.lend(process::peers(), Loan { epoch, ..loan });
+    if is_keeping() && !conn.has(EXCLUDED) && process::peers().can_tell(loan.peer) {
+        let lease = POOL.lend(process::peers(), loan);
         conn.lease.store(lease.unwrap_or(0), Ordering::Relaxed);
     }
 }
-
-/// What [`Loan::epoch`] is filled with by [`lend`].
-pub(crate) const NO_EPOCH: u64 = 0;
 
 /// The connection is torn down, or forgets its segment: nobody uses it any more. True: mapping and user of the peer are
 /// the pool's.
@@ -75,8 +67,9 @@ pub(crate) fn ended(conn: &Conn) -> bool {
             [0, 1].iter().all(|side| segment.end(*side).touched.load(Ordering::Relaxed) == 0)
         })
     };
-    let keep = conn.stage() == Stage::Attached && !conn.has(SPOILT) && is_clean(conn);
-    POOL.ended(process::peers(), lease, conn.index(), epoch(), keep)
+    let keep =
+        is_keeping() && conn.stage() == Stage::Attached && !conn.has(SPOILT) && is_clean(conn);
+    POOL.ended(process::peers(), lease, conn.index(), keep)
 }
 
 /// The meeting is called off: an open offer is withdrawn. Under the meeting's lock.
@@ -89,10 +82,21 @@ pub(crate) fn call_off(conn: &Conn) {
     }
 }
 
-/// Before a fork, and before the process leaves its trust domain: nothing idle stays mapped.
+/// Before a fork, and around leaving a trust domain: nothing stays mapped that no connection uses, and what was
+/// attached before does not come back.
 pub(crate) fn clear() {
     POOL.clear(process::peers());
     ASKER.close();
+}
+
+/// In the parent, after a fork.
+pub(crate) fn forked() {
+    POOL.clear(process::peers());
+}
+
+/// The process is about to end.
+pub(crate) fn leave() {
+    POOL.leave();
 }
 
 /// In a fork child.
@@ -129,7 +133,7 @@ pub(crate) fn step(
     if let Some(met) = POOL.look(tuple) {
         return take(conn, fd, tuple, met);
     }
-    if is_idle && ticks < LOOK_TICKS && POOL.may_be_offered() {
+    if is_idle && ticks < LOOK_TICKS && POOL.may_be_offered(process::peers()) {
         conn.pool_ticks.store(ticks + 1, Ordering::Relaxed);
         return Outcome::Wait;
     }
@@ -145,19 +149,17 @@ fn await_answer(conn: &Conn, fd: i32, tuple: &Tuple, lease: u32) -> Outcome {
             return Outcome::Wait;
         }
         Answer::Waiting | Answer::Lost => {
-            // Nobody is there any more, or somebody else has the connection: the segment is given up.
-            let is_lost = POOL.withdraw(peers, lease, owner, false);
-            if is_lost {
-                conn.lease.store(0, Ordering::Relaxed);
-                return Outcome::None;
+            // Nobody is there any more, or somebody else has the connection: not offered a second time.
+            if !POOL.withdraw(peers, lease, owner, false) {
+                return Outcome::Wait; // taken just now
             }
-            return Outcome::Wait; // taken just now
+            conn.lease.store(0, Ordering::Relaxed);
+            return Outcome::None;
         }
     };
     let proven = prove(conn, fd, tuple, &met);
     if let Ok(true) = proven
-        && let Some(epoch) = epoch()
-        && POOL.confirm(lease, owner, epoch)
+        && POOL.confirm(lease, owner)
     {
         return Outcome::Attached(met);
     }
@@ -177,8 +179,7 @@ fn take(conn: &Conn, fd: i32, tuple: &Tuple, met: Met) -> Outcome {
         }
         Err(refusal) => return Outcome::Failed(refusal),
     }
-    let Some(epoch) = epoch() else { return Outcome::None };
-    if !POOL.take(tuple, &met, conn.index(), fd, conn.index(), epoch) {
+    if !POOL.take(tuple, &met, conn.index(), fd, conn.index()) {
         return Outcome::None;
     }
     conn.lease.store(met.lease(), Ordering::Relaxed);
@@ -188,12 +189,8 @@ fn take(conn: &Conn, fd: i32, tuple: &Tuple, met: Met) -> Outcome {
 /// Whether the process with which the segment is shared holds the connection's other end.
 fn prove(conn: &Conn, fd: i32, tuple: &Tuple, met: &Met) -> Result<bool, Refusal> {
     let examined = ASKER.examine(process::nonce(), process::hidden_min, fd, tuple)?;
-    let (peer, own) = match examined {
-        Examined::Open { peer, own } => (peer, own),
-        Examined::NotAccepted => return Ok(false),
-    };
-    let other_end = Identity { dev: own.dev, ino: peer.inode };
+    let Examined::Open { peer, .. } = examined else { return Ok(false) };
     Ok(peer.uid == identity::effective_uid()
         && !conn.has(flag::PINNED)
-        && process::peers().holds(met.loan.peer, met.descriptor, other_end))
+        && process::peers().holds(met.loan.peer, met.descriptor, peer.inode))
 }

@@ -580,6 +580,7 @@ pub(crate) fn change_trust(remains: Remains) {
         }
     }
     forget_nonce();
+    crate::pooled::clear(); // of threads that went on meanwhile
     let _ = STARTED.compare_exchange(2, 0, Ordering::AcqRel, Ordering::Relaxed);
 }
 

@@ -208,7 +208,9 @@ fn tick_now(conn: &Conn, fd: i32) {
         if conn.stage() != Stage::Meeting || !process::forks().is_multiple_of(2) {
             return;
         }
-        if is_sole_holder(conn) && tuple.side().is_some() {
+        if !is_sole_holder(conn) {
+            pooled::call_off(conn);
+        } else if tuple.side().is_some() {
             match pooled::step(conn, fd, &tuple, meeting.is_idle(), meeting.is_joining()) {
                 Outcome::None => {}
                 Outcome::Wait => return,
@@ -342,16 +344,13 @@ fn attach(conn: &Conn, fd: i32, attachment: Attachment) -> bool {
     prepare(conn, row, segment, receive_size, pid, has_bell);
     let peer = process::peers().attach(attachment.peer).ok();
     if let Some(peer) = peer
-        && has_bell
+        && conn.has(flag::PEER_HAS_BELL)
         && pid > 0
         && let Some(tuple) = conn.known_name()
     {
         let remote = (!conn.has(flag::ACCEPTED)).then_some(tuple.remote);
-        let (side, owner, epoch) = (attachment.side, conn.index(), pooled::NO_EPOCH);
-        pooled::lend(
-            conn,
-            Loan { base, ring_bytes, peer, pid, side, receive_size, remote, owner, epoch },
-        );
+        let (side, owner) = (attachment.side, conn.index());
+        pooled::lend(conn, Loan { base, ring_bytes, peer, pid, side, receive_size, remote, owner });
     }
     install(conn, fd, segment, attachment.side, peer.map(|id| (id, peer_slot)));
     true

@@ -5,7 +5,7 @@
 
 use core::ffi::CStr;
 
-use crate::{errno::Errno, owned::OwnedFd, stat::Identity, sys};
+use crate::{errno::Errno, owned::OwnedFd, sys};
 
 /// Longest path built here, with its terminating NUL.
 const PATH_MAX: usize = 48;
@@ -82,11 +82,16 @@ pub enum Kind {
 /// user space and cannot be forged by one: such names begin with a slash.
 pub fn kind(fd: i32) -> Result<Kind, Errno> {
     let path = FdPath::new(fd)?;
+    kind_at(libc::AT_FDCWD, CStr::from_bytes_until_nul(&path.0).map_err(|_| Errno::EINVAL)?)
+}
+
+/// What a link in /proc names. Asks for the permission to look, and the file's own file system for nothing.
+fn kind_at(directory: i32, path: &CStr) -> Result<Kind, Errno> {
     let mut link = [0u8; 64];
     // SAFETY: path is NUL-terminated; link is valid for writing its length.
     let len = unsafe {
-        let (path, buf) = (path.0.as_ptr(), link.as_mut_ptr());
-        sys!(libc::SYS_readlinkat, libc::AT_FDCWD, path, buf, link.len())?
+        let buf = link.as_mut_ptr();
+        sys!(libc::SYS_readlinkat, directory, path.as_ptr(), buf, link.len())?
     };
     let link = link.get(..len).unwrap_or(&[]);
     if link == b"anon_inode:[eventfd]" {
@@ -119,29 +124,21 @@ pub fn descriptors_of(pidfd: &OwnedFd) -> Option<OwnedFd> {
     let fd = unsafe { sys!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags).ok()? };
     let directory = OwnedFd::new(fd as i32);
     // Whoever may follow this link may follow those of the descriptors.
-    look_up(directory.raw(), c"../cwd").ok()?;
+    kind_at(directory.raw(), c"../cwd").ok()?;
     // Still the process that the pidfd names: so it was when the directory was opened.
     (!crate::pid::has_ended(pidfd.raw())).then_some(directory)
 }
 
 /// What descriptor `number` of a process is, by the directory of [`descriptors_of`]: the kernel's word, without
-/// the process's help.
+/// the process's help, and without that of the file: it may be of a file system that never answers.
 ///
 /// # Errors
 /// ENOENT: it has no such descriptor; ESRCH: it has ended; EACCES: we may not look any more.
-pub fn held_by(directory: i32, number: u32) -> Result<Identity, Errno> {
+pub fn held_by(directory: i32, number: u32) -> Result<Kind, Errno> {
     let digits = Digits::new(number);
     let mut path = [0u8; PATH_MAX];
     path.iter_mut().zip(digits.text()).for_each(|(to, from)| *to = *from);
-    look_up(directory, CStr::from_bytes_until_nul(&path).map_err(|_| Errno::EINVAL)?)
-}
-
-fn look_up(directory: i32, name: &CStr) -> Result<Identity, Errno> {
-    // SAFETY: stat is plain data; zero is a valid value.
-    let mut st: libc::stat = unsafe { core::mem::zeroed() };
-    // SAFETY: a terminated name; st is valid for writing.
-    unsafe { sys!(libc::SYS_newfstatat, directory, name.as_ptr(), &raw mut st, 0)? };
-    Ok(Identity { dev: st.st_dev, ino: st.st_ino })
+    kind_at(directory, CStr::from_bytes_until_nul(&path).map_err(|_| Errno::EINVAL)?)
 }
 
 /// The inode number in a link of /proc that names a socket.

@@ -93,7 +93,7 @@ struct Kept {
     state: u8,
     life: u32,
     owner: u32,
-    epoch: u64,
+    generation: u64,
     has_remote: bool,
 }
 
@@ -107,7 +107,7 @@ struct S {
     /// By connection: the end that accepted it is.
     elsewhere: Vec<bool>,
     alive: [bool; 2],
-    forks: [u8; 2],
+    generations: [u64; 2],
     /// A child has it mapped, with the connection that its parent had there: its number + 1; 0 with none.
     inherited: [Option<u32>; SEGMENTS],
     disturbances: u8,
@@ -194,6 +194,7 @@ impl S {
     /// Runs `body` on the pool of a process.
     fn pool<R>(&mut self, model: &Boards, process: usize, body: impl FnOnce(&Pool) -> R) -> R {
         let pool = Pool::new();
+        pool.generation.store(self.generations[process], Ordering::Relaxed);
         pool.with(|records| {
             for (segment, kept) in self.pools[process].iter().enumerate() {
                 self.pages[segment].store(segment);
@@ -201,6 +202,7 @@ impl S {
             }
         });
         let result = body(&pool);
+        self.generations[process] = pool.generation.load(Ordering::Relaxed);
         pool.with(|records| {
             for (segment, kept) in self.pools[process].iter_mut().enumerate() {
                 self.pages[segment] = Page::load(segment);
@@ -208,7 +210,7 @@ impl S {
                     state: record.state as u8,
                     life: record.life,
                     owner: record.loan.owner,
-                    epoch: record.loan.epoch,
+                    generation: record.generation,
                     has_remote: record.loan.remote.is_some(),
                 });
             }
@@ -259,10 +261,6 @@ impl S {
         }
         Ok(())
     }
-
-    fn epoch(&self, process: usize) -> u64 {
-        u64::from(self.forks[process])
-    }
 }
 
 type Next = Option<(&'static str, Result<S, String>)>;
@@ -286,11 +284,11 @@ impl Boards {
                 receive_size: 4096,
                 remote: kept.has_remote.then(|| tuple(0, by).remote),
                 owner: kept.owner,
-                epoch: kept.epoch,
             },
             state: [State::Idle, State::Offered, State::Used][usize::from(kept.state)],
             life: kept.life,
             clock: 0,
+            generation: kept.generation,
         }
     }
 
@@ -356,9 +354,7 @@ impl Boards {
                 ("finds no proof", Ok(s))
             }
             At::Agreed(segment) => {
-                let epoch = s.epoch(p);
-                let is_ours =
-                    s.pool(self, p, |pool| pool.confirm(segment as u32 + 1, owner, epoch));
+                let is_ours = s.pool(self, p, |pool| pool.confirm(segment as u32 + 1, owner));
                 let attached = if is_ours {
                     s.attach(c, p, segment)
                 } else {
@@ -441,10 +437,10 @@ impl Boards {
                 ("tells its place", Ok(s))
             }
             At::Told(segment) => {
-                let epoch = s.epoch(p);
                 let is_ours = s.pool(self, p, |pool| {
+                    let now = pool.generation.load(Ordering::Relaxed);
                     pool.with(|records| {
-                        records[segment].as_mut().is_some_and(|record| record.seal(owner, epoch))
+                        records[segment].as_mut().is_some_and(|record| record.seal(owner, now))
                     })
                 });
                 s.ends[c][p] = At::Meeting;
@@ -469,8 +465,8 @@ impl Boards {
                 for keep in [true, false] {
                     let is_late = self.twin == Twin::ReleasesEarly;
                     let mut s = after(if is_late { At::Late(segment) } else { At::Ended });
-                    let (lease, epoch) = (segment as u32 + 1, Some(s.epoch(p)));
-                    s.pool(self, p, |pool| pool.ended(&PEERS, lease, c as u32, epoch, keep));
+                    let lease = segment as u32 + 1;
+                    s.pool(self, p, |pool| pool.ended(&PEERS, lease, c as u32, keep));
                     to.push((if keep { "closes and keeps" } else { "closes" }, Ok(s)));
                 }
             }
@@ -518,14 +514,22 @@ impl Boards {
                 _ => {}
             }
         }
+        let (before, pages) = (parent.pools[p], parent.pages);
         parent.pool(self, p, |pool| pool.clear(&PEERS));
+        if self.twin == Twin::ForksWithOffer {
+            for (segment, kept) in before.iter().enumerate() {
+                if kept.is_some_and(|kept| kept.state == State::Offered as u8) {
+                    parent.pools[p][segment] = *kept;
+                    parent.pages[segment] = pages[segment];
+                }
+            }
+        }
         for (segment, kept) in parent.pools[p].iter().enumerate() {
             let Some(kept) = kept else { continue };
             let with = if kept.state == State::Used as u8 { kept.owner + 1 } else { 0 };
             let had = parent.inherited[segment].unwrap_or(with);
             parent.inherited[segment] = Some(if had == with { with } else { 0 });
         }
-        parent.forks[p] += 1;
         to.push(("forks", Ok(parent)));
     }
 }
@@ -541,7 +545,7 @@ impl Model for Boards {
             namesake: vec![false; self.first.len() + self.further.len()],
             elsewhere: vec![false; self.first.len() + self.further.len()],
             alive: [true; 2],
-            forks: [0; 2],
+            generations: [1; 2],
             inherited: [None; SEGMENTS],
             disturbances: 0,
         };
@@ -553,7 +557,7 @@ impl Model for Boards {
                     state: State::Used as u8,
                     life: 0,
                     owner: segment as u32,
-                    epoch: 0,
+                    generation: 1,
                     has_remote: process == *by,
                 });
             }
