@@ -34,6 +34,12 @@ def test_while_one_is_busy(way):
     stays(both("several", "while_one_is_busy", way))
 
 
+@pytest.mark.parametrize("sleepers", [1, 6])
+@pytest.mark.parametrize("way", ["recv", "poll"])
+def test_asleep_before_the_fork(way, sleepers):
+    both("several", "asleep_before_the_fork", way, sleepers)
+
+
 def test_one_shuts_down():
     outcome = both("several", "one_shuts_down")
     assert outcome.seen["send"] == "EPIPE", outcome.describe()

@@ -203,7 +203,7 @@ impl Family {
     /// Looks at the memory before it is written: a page that is read for the first time in a process brings those
     /// around it along.
     pub fn look(&self) {
-        let _ = self.memory().header.processes.load(Ordering::Relaxed);
+        core::hint::black_box(self.memory().header.processes.load(Ordering::Relaxed));
     }
 
     /// A word of a slot's bitmap.
@@ -473,6 +473,14 @@ impl Family {
     pub fn is_held_by_others(&self, slot: Slot, row: u32) -> bool {
         self.held(Some(slot), row as usize / 64, 1 << (row % 64), |other| {
             !is_emptied_if_dead(other)
+        }) != 0
+    }
+
+    /// As [`Family::is_held_by_others`], without asking the kernel: a relative that was killed may count. One
+    /// that has executed an image which keeps nothing does not.
+    pub fn may_be_held_by_others(&self, slot: Slot, row: u32) -> bool {
+        self.held(Some(slot), row as usize / 64, 1 << (row % 64), |other| {
+            counts_unless_free(other) && other.executes.load(Ordering::Acquire) == 0
         }) != 0
     }
 

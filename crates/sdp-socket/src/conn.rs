@@ -127,7 +127,7 @@ pub(crate) mod flag {
     pub(crate) const PASSED: u32 = 1_048_576;
     /// This process counted the end as seen.
     pub(crate) const COUNTED: u32 = 4_194_304;
-    /// A thread of a relative was inside the kernel, without a lock, when this process was forked.
+    /// A thread of a relative was inside the kernel, without a lock or asleep, when this process was forked.
     pub(crate) const RELATIVE_INSIDE: u32 = 8_388_608;
 }
 
@@ -746,7 +746,9 @@ impl Conn {
 
     /// In a fork child: the parent's other threads do not exist here.
     pub(crate) fn forget_threads(&self) {
-        if self.raw.iter().any(|inside| inside.load(Ordering::Relaxed) != 0) {
+        // One that sleeps on the carrier alone cannot be woken to sleep for a shorter time.
+        let mut inside = self.raw.iter().chain([&self.asleep]);
+        if inside.any(|calls| calls.load(Ordering::Relaxed) != 0) {
             self.set(flag::RELATIVE_INSIDE);
         }
         for word in self.pins.iter().chain(&self.raw) {

@@ -138,7 +138,7 @@ pub(crate) fn is_used_by_another(conn: &Conn) -> bool {
     }
     // Sole holder now: the lanes are ours. Bells went to the other process: none for us.
     row.user.store(process::pid(), Ordering::Release);
-    conn.flags.fetch_and(!flag::PEER_HAS_BELL, Ordering::SeqCst);
+    conn.flags.fetch_and(!(flag::PEER_HAS_BELL | flag::RELATIVE_INSIDE), Ordering::SeqCst);
     false
 }
 
@@ -195,7 +195,10 @@ pub(crate) fn nap_beside_relatives(conn: &Conn, wakes: u32) -> Option<u64> {
         return None;
     }
     let (row, (family, slot)) = conn.row_index().zip(process::family())?;
-    if !family.is_held_by_others(slot, row) {
+    // Asked of the kernel only by who has slept for nothing.
+    let is_held = family.may_be_held_by_others(slot, row)
+        && (wakes == 0 || family.is_held_by_others(slot, row));
+    if !is_held {
         if conn.is_used_by_several() && !is_used_by_another(conn) {
             conn.row()?.flags.fetch_and(!row_flag::SEVERAL, Ordering::SeqCst);
         }

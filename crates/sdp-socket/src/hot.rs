@@ -72,6 +72,7 @@ pub(crate) struct Page {
     pub(crate) bells: AtomicU32,
     // ---- written by several threads at a time
     pub(crate) busy: Busy,
+    pub(crate) lock: Lock,
     pub(crate) table: [AtomicU32; DESCRIPTORS],
 }
 
@@ -89,6 +90,11 @@ pub(crate) struct Busy {
     pub(crate) beside: AtomicU32,
     pub(crate) hint: AtomicU32,
     pub(crate) spinners: AtomicU32,
+}
+
+/// The epoll lock, on a cache line of its own: who waits for it looks at nothing else.
+#[repr(C, align(64))]
+pub(crate) struct Lock {
     pub(crate) epoll_lock: AtomicU32,
     pub(crate) epoll_forking: AtomicU32,
 }
@@ -121,12 +127,7 @@ pub(crate) static PAGE: Page = Page {
     prepared: AtomicU32::new(0),
     reserved: AtomicU32::new(0),
     bells: AtomicU32::new(0),
-    busy: Busy {
-        beside: AtomicU32::new(0),
-        hint: AtomicU32::new(0),
-        spinners: AtomicU32::new(0),
-        epoll_lock: AtomicU32::new(0),
-        epoll_forking: AtomicU32::new(0),
-    },
+    busy: Busy { beside: AtomicU32::new(0), hint: AtomicU32::new(0), spinners: AtomicU32::new(0) },
+    lock: Lock { epoll_lock: AtomicU32::new(0), epoll_forking: AtomicU32::new(0) },
     table: [const { AtomicU32::new(0) }; DESCRIPTORS],
 };

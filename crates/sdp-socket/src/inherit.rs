@@ -136,7 +136,7 @@ pub(crate) fn fork_parent(child: i32) {
 fn wake_sleepers() {
     table::walk(|_, entry| {
         if let Entry::Conn(index) = entry
-            && conn::get(index).is_some_and(|c| c.stage() == Stage::Attached && c.is_slept_on())
+            && conn::get(index).is_some_and(|conn| conn.stage() == Stage::Attached)
         {
             process::ring_own(index);
         }

@@ -331,13 +331,15 @@ const ROOM_FOR_PAGE: usize = sdp_stats::SIZE.next_multiple_of(FAMILY_WINDOW);
 /// covered by one page of the kernel's tables: each fork child that touches both gets them anew.
 fn map_family() -> Option<NonNull<u8>> {
     const { assert!(ROOM_FOR_PAGE + FAMILY_WINDOW <= TABLE_SPAN) };
-    let whole = FAMILY_BYTES.next_multiple_of(FAMILY_WINDOW) + TABLE_SPAN + ROOM_FOR_PAGE;
+    // No more than is unmapped when the process leaves the family.
+    let family = FAMILY_BYTES.next_multiple_of(sdp_shm::ring::PAGE as usize);
+    let whole = family + TABLE_SPAN + ROOM_FOR_PAGE;
     let at = map_shared(whole)?;
     let first = at.as_ptr() as usize;
     let before = first.next_multiple_of(TABLE_SPAN) + ROOM_FOR_PAGE - first;
     let Some(base) = NonNull::new(at.as_ptr().wrapping_add(before)) else { return Some(at) };
     unmap(at, before);
-    let end = before + FAMILY_BYTES.next_multiple_of(FAMILY_WINDOW);
+    let end = before + family;
     if let Some(rest) = NonNull::new(at.as_ptr().wrapping_add(end)).filter(|_| end < whole) {
         unmap(rest, whole - end);
     }

@@ -253,28 +253,20 @@ pub(crate) unsafe fn poll(
         let nap = if ready > 0 { None } else { give_back::before_sleep() };
         let left = until.map(|u| u.saturating_sub(monotonic_ns()));
         let must_not_sleep = ready > 0 || left == Some(0);
-        // SAFETY: `mask` is the caller's.
         let asleep = if must_not_sleep { 0 } else { monotonic_ns() };
-        // SAFETY: as above.
         // O8: whoever waits for room looks again now and then, should the reader die before it rings.
         let nap = if fds.iter().any(|entry| waits_for_room(entry, hides).is_some()) {
             Some(wait::BOUNDED_SLEEP_NS)
         } else {
             nap
         };
-        // O4: relatives may take the bell that was to wake this wait.
-        let beside = fds
-            .iter()
-            .filter_map(|entry| demote::nap_beside_relatives(attached(entry.fd)?, naps))
-            .min();
-        naps = naps.saturating_add(1);
-        let nap = shorter(left, shorter(nap, beside));
-        // SAFETY: as above.
+        let nap = shorter(left, nap);
         let left_now = if must_not_sleep { Some(0) } else { nap };
-        // SAFETY: as above.
-        let polled = unsafe { sleep(fds, left_now, mask, hides, scratch.as_mut()) };
+        // SAFETY: `mask` is the caller's.
+        let polled = unsafe { sleep(fds, left_now, mask, hides, naps, scratch.as_mut()) };
+        naps = naps.saturating_add(1);
         if !must_not_sleep
-            && polled.is_ok()
+            && polled.is_ok_and(|ready| ready > 0)
             && let Some(conn) = fds.iter().find_map(|entry| attached(entry.fd))
         {
             spin::learn_from_sleep(conn, monotonic_ns() - asleep);
@@ -363,14 +355,16 @@ fn ring_ready(fds: &[pollfd], hides: bool) -> usize {
         .count()
 }
 
-/// Arms what can be armed, looks again, and polls the kernel.
+/// Arms what can be armed, looks again, and polls the kernel; how many entries it says are ready. `naps`: sleeps
+/// of the same call before.
 unsafe fn sleep(
     fds: &mut [pollfd],
     left: Option<u64>,
     mask: *const sigset_t,
     hides: bool,
+    naps: u32,
     scratch: Option<&mut Scratch>,
-) -> Result<(), Errno> {
+) -> Result<usize, Errno> {
     let stay = pin!(Stay::on_several());
     let stay = stay.as_ref();
     let mut wait_set = WaitSet::NONE;
@@ -400,6 +394,8 @@ unsafe fn sleep(
                     let mode = if wait_set.exists() { wait_mode(conn) } else { arm::Mode::Carrier };
                     arm::arm(&lines.receive_arm.word, mode);
                 }
+                // O4: relatives may take the bell that is to wake this wait.
+                left = shorter(left, demote::nap_beside_relatives(conn, naps));
                 conn.unpin(Half::Receive);
             }
         }
@@ -441,7 +437,7 @@ unsafe fn sleep(
     if bell.is_some() {
         wait::wake_up(stay, bell, &wait_set);
     }
-    result.map(|_| ())
+    result
 }
 
 /// Makes an entry's result what the program must see.

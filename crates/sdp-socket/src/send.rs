@@ -63,6 +63,8 @@ enum Attempt {
     RingFull,
     /// Another thread is in the middle of a message: wait until it is done.
     NotOurTurn,
+    /// The ring is full: whether the program can be told EAGAIN is to be asked outside the lock (L11).
+    Patience,
     /// The ring is full, and the program waits for room in a way that we see (X18).
     Again,
     /// The call ends with this error (if nothing was sent).
@@ -84,9 +86,10 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
     let wanted = buffers.left();
     let mut deadline: Option<Option<u64>> = None;
     let mut rival = None;
+    let mut is_patient = None;
     loop {
         let ended = with_source(conn, |source, row, segment, lines| {
-            Ok(attempt(conn, stay, source, row, segment, lines, buffers, flags))
+            Ok(attempt(conn, stay, source, row, segment, lines, buffers, flags, is_patient))
         })?;
         let done = wanted - buffers.left();
         let partial = |e| if done > 0 { Ok(done) } else { Err(e) };
@@ -112,6 +115,10 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
                 }
                 return partial(e);
             }
+            Attempt::Patience => {
+                is_patient = Some(crate::epoll::may_ask_for_patience(conn));
+                continue;
+            }
             Attempt::Again => {
                 crate::epoll::sender_waits(conn);
                 return partial(Errno::EAGAIN);
@@ -121,6 +128,9 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
             Attempt::NotOurTurn => Blocked::Turn,
         };
         if flags & libc::MSG_DONTWAIT != 0 || fd::is_nonblocking(conn.fd()) {
+            if matches!(blocked, Blocked::Ring) {
+                crate::epoll::sender_comes_back(conn);
+            }
             return partial(Errno::EAGAIN);
         }
         let until = *deadline.get_or_insert_with(|| {
@@ -300,6 +310,7 @@ fn attempt(
     lines: &HalfLines,
     buffers: &mut Buffers,
     flags: c_int,
+    is_patient: Option<bool>,
 ) -> Attempt {
     if conn.has(flag::HOSTILE) {
         return Attempt::Failed(Errno::ECONNRESET);
@@ -366,7 +377,10 @@ fn attempt(
                 }
                 // X18: where we see how the program waits, "writable" can mean the ring. Otherwise the
                 // sender goes on on the carrier, whose readiness every poller understands.
-                if !blocking && crate::epoll::may_ask_for_patience(conn) {
+                if !blocking && is_patient.is_none() {
+                    return Attempt::Patience;
+                }
+                if !blocking && is_patient == Some(true) {
                     conn.set(flag::WANTS_ROOM);
                     let is_roomy = wait::arm_for_room(segment, lines);
                     // A reader that has gone frees none, and its end may have been reported before: to a
@@ -384,12 +398,8 @@ fn attempt(
                         continue;
                     }
                 }
-                if blocking {
+                if blocking || !leave_sdp(conn, source, lines, Reason::RingFull) {
                     return wait_with(buffers, Attempt::RingFull);
-                }
-                if !leave_sdp(conn, source, lines, Reason::RingFull) {
-                    crate::epoll::sender_comes_back(conn);
-                    return Attempt::RingFull;
                 }
             }
         }

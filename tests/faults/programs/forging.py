@@ -363,7 +363,7 @@ def forge(kind, use, seed, users="one"):
 
 
 # Offsets in family memory (crates/sdp-shm/src/family.rs).
-SLOTS, SLOT_BYTES = 128, 2176
+SLOTS, SLOT_BYTES = 128, 16
 ROWS, ROW_BYTES = SLOTS + 1024 * SLOT_BYTES, 512
 SOURCE, SINK, HALF_WORDS = 64, 256, 20
 # Rows that the victim's few connections may have.

@@ -12,6 +12,7 @@ import socket
 import struct
 import sys
 import threading
+import time
 import zlib
 
 import ends
@@ -38,6 +39,18 @@ def forked(count, body, *args):
                 os._exit(2)
         children.append(pid)
     return children
+
+
+def until_asleep(pid, thread=None):
+    """Waits until a process, or one thread of it, sleeps in the kernel."""
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        with open(f"/proc/{pid}/task/{thread or pid}/stat", encoding="utf-8") as stat:
+            if stat.read().rpartition(")")[2].split()[0] == "S":
+                time.sleep(0.01)
+                return
+        time.sleep(0.001)
+    raise AssertionError(f"{pid}/{thread} does not sleep")
 
 
 def records(n):
@@ -104,12 +117,18 @@ def readers(way, pace):
 
 @scenario
 def writers(seed, way):
-    """Calls of up to 4000 bytes of several processes arrive whole, and each process's in its order."""
-    each = 800
+    """Calls of up to 4000 bytes of several processes arrive whole, and each process's in its order.
+
+    As long as there is room for them: where TCP's buffer is full it takes a call in parts.
+    """
+    each, ahead = 800, 20
+    credit, grant = os.pipe()
+    os.write(grant, b"c" * ahead)
 
     def user(index, sock):
         rng = random.Random(int(seed) * 10 + index)
         for number in range(each):
+            assert os.read(credit, 1) == b"c"
             body = rng.randbytes(rng.choice([0, 1, 50, 1000, 4000 - HEAD.size]))
             text = HEAD.pack(index, number, len(body), zlib.crc32(body)) + body
             if way == "vector":
@@ -119,6 +138,7 @@ def writers(seed, way):
         return True
 
     def peer(sock):
+        os.close(grant)
         users = forked(USERS, user, sock)
         sock.close()
         codes = [reap(pid) for pid in users]
@@ -133,6 +153,9 @@ def writers(seed, way):
         following[writer] = number + 1
         if not fine:
             break
+        os.write(grant, b"c")
+    os.close(grant)
+    sock.close()
     return {"fine": fine, "got": following, "peer": reap(child)}
 
 
@@ -202,12 +225,15 @@ def one_is_killed(when):
     count = 400
 
     def peer(sock):
-        for text in records(count):
+        for i, text in enumerate(records(count)):
+            if i == count // 4:
+                assert os.read(go, 1) == b"k"
             sock.sendall(text)
             assert exactly(sock, RECORD.size) == text
         sock.shutdown(socket.SHUT_WR)
         assert drain(sock, b"")[0] == 0
 
+    go, tell = os.pipe()
     sock, child = pair(peer)
     rest, give = os.pipe()
 
@@ -218,25 +244,72 @@ def one_is_killed(when):
         if when == "between":
             os.kill(os.getpid(), signal.SIGKILL)
         os.write(give, b"g")
-        # Asleep in the receive call, or on its way there, when the signal comes.
-        select.select([], [], [], 60)
+        exactly(sock, 1)  # until it is killed: its turn comes no more
 
     [other] = forked(1, user)
     os.close(give)
     assert os.read(rest, 1) in (b"g", b"")
-    for _ in range(count // 4):
-        text = exactly(sock, RECORD.size)
-        sock.sendall(text)
     if when == "later":
+        until_asleep(other)
         os.kill(other, signal.SIGKILL)
     code = reap(other)
+    os.write(tell, b"k")
     left = 0
     while text := exactly(sock, RECORD.size):
-        assert RECORD.unpack(text)[0] == count // 2 + left, text
+        assert RECORD.unpack(text)[0] == count // 4 + left, text
         sock.sendall(text)
         left += 1
     sock.close()
     return {"left": left, "codes": [code, reap(child)]}
+
+
+@scenario
+def asleep_before_the_fork(way, sleepers):
+    """Threads that waited before there was another process, which then takes part: nobody sleeps over what is left."""
+    turns = 60
+
+    def peer(sock):
+        for turn in range(turns):
+            sock.sendall(RECORD.pack(turn, 0))
+            assert exactly(sock, 1) == b"g"
+            sock.sendall(RECORD.pack(turn, 1))
+            assert sorted(exactly(sock, 2)) == sorted(b"12")
+        sock.shutdown(socket.SHUT_WR)
+        assert drain(sock, b"")[0] == 0
+
+    go, start = os.pipe()
+
+    def begun(sock):
+        assert os.read(go, 1) == b"b"
+        peer(sock)
+
+    sock, child = pair(begun)
+    served, serve = os.pipe()
+
+    def work():
+        while text := take(sock, way, RECORD.size):
+            _, which = RECORD.unpack(text)
+            if which == 0:
+                sock.sendall(b"g")
+                assert os.read(served, 1) == b"s"
+                sock.sendall(b"1")
+            else:
+                os.write(serve, b"s")
+                sock.sendall(b"2")
+        return True
+
+    threads = [threading.Thread(target=work) for _ in range(int(sleepers))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        until_asleep(os.getpid(), thread.native_id)
+    [other] = forked(1, lambda _: work())
+    os.write(start, b"b")
+    for thread in threads:
+        thread.join()
+    code = reap(other)
+    sock.close()
+    return {"codes": [code, reap(child)]}
 
 
 @scenario

@@ -29,11 +29,6 @@ impl Conn {
         }
     }
 
-    /// Whether a call of this process sleeps on the connection.
-    pub(crate) fn is_slept_on(&self) -> bool {
-        self.asleep.load(Ordering::SeqCst) != 0
-    }
-
     /// Whether a call is in the middle of something of ours: neither asleep nor the kernel's.
     fn is_worked_on(&self) -> bool {
         let sum = |words: &[AtomicU32]| -> u64 {

@@ -106,10 +106,10 @@ pub(super) struct Mirror {
 /// Some set's members were ever told to arm on the carrier. Changes under the lock.
 pub(super) static ANY_BY_CARRIER: AtomicBool = AtomicBool::new(false);
 
-pub(super) static LOCK: &AtomicU32 = &PAGE.busy.epoll_lock;
+pub(super) static LOCK: &AtomicU32 = &PAGE.lock.epoll_lock;
 /// Thread that holds the lock across a fork: libc runs the program's `pthread_atfork` handlers meanwhile,
 /// which may use sets.
-pub(super) static FORKING: &AtomicU32 = &PAGE.busy.epoll_forking;
+pub(super) static FORKING: &AtomicU32 = &PAGE.lock.epoll_forking;
 pub(super) static MIRROR: AtomicPtr<Mirror> = AtomicPtr::new(null_mut());
 
 pub(super) fn lock() {
@@ -506,6 +506,9 @@ impl Mirror {
     /// report it to anybody who waits).
     pub(super) fn strip(&mut self, at: u32, strip: bool) {
         let Some(reg) = self.reg(at).map(|r| *r) else { return };
+        if table::entry(reg.fd) != Some(Entry::Conn(reg.conn)) {
+            return; // the number is another socket's by now, which may be in the set as well
+        }
         let Some(epfd) = self.set(reg.set).map(|s| s.epfd) else { return };
         let events = if strip { reg.events & !OUT } else { reg.events };
         let mut interest = epoll_event { events, u64: reg.data };
