@@ -213,6 +213,7 @@ impl Record {
     fn offers(&self, wanted: &[u32; NAME_WORDS]) -> bool {
         let name = || self.other().name.iter().map(|word| word.load(Ordering::Relaxed));
         self.is_free()
+            && !self.is_gone()
             && self.is_claimed(2 - self.place() as u32)
             && name().zip(wanted).all(|(word, wanted)| word == *wanted)
     }

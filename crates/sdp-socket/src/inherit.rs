@@ -48,16 +48,22 @@ fn prepare_connections() {
             // Who holds it changes now; helpers that execute something let go of it in a moment.
             conn.ticks.store(promote::SOON, Ordering::Relaxed);
         }
-        for _ in 0..MEETING_LOOKS {
+        let is_over = (0..MEETING_LOOKS).any(|_| {
             if conn.stage() != Stage::Meeting {
-                break;
+                return true;
             }
-            if conn.abandon_meeting() {
+            let is_abandoned = conn.abandon_meeting();
+            if is_abandoned {
                 conn.ticks.store(promote::SOON, Ordering::Relaxed);
                 conn.change_stage(Stage::Meeting, Stage::Young);
-                break;
+            } else {
+                yield_now();
             }
-            yield_now();
+            is_abandoned
+        });
+        if !is_over {
+            // What the thread that is in there gets, the child may have as well.
+            conn.set(flag::UNCERTAIN);
         }
     });
 }
