@@ -68,6 +68,12 @@ fn word(fd: i32) -> Option<&'static AtomicU32> {
 
 #[inline(never)]
 fn far(fd: i32) -> Option<&'static AtomicU32> {
+    far_here(fd)
+}
+
+/// [`far`] without a call, for which a hook would have to save what its caller gave it.
+#[inline(always)]
+fn far_here(fd: i32) -> Option<&'static AtomicU32> {
     let base = FAR.load(Ordering::Acquire);
     if base.is_null() || fd as usize >= DESCRIPTORS {
         return None; // negative numbers are the highest
@@ -102,7 +108,8 @@ fn place(fd: i32) -> Option<&'static AtomicU32> {
 #[inline(always)]
 pub(crate) fn is_tracked(fd: i32) -> bool {
     // Relaxed: a program that uses a descriptor got its number by some synchronisation of its own.
-    word(fd).is_some_and(|w| w.load(Ordering::Relaxed) != 0)
+    let word = NEAR.get(fd as usize).or_else(|| far_here(fd));
+    word.is_some_and(|w| w.load(Ordering::Relaxed) != 0)
 }
 
 /// What the descriptor is to us.
