@@ -103,6 +103,8 @@ pub struct Tunables {
     pub fabrics: Fabrics,
     /// `give_back`: seconds of silence, 0 = never, at most [`MAX_GIVE_BACK_S`].
     pub give_back: u32,
+    /// `keep_segments`: 1 = segments of connections that have ended are used again, 0 = not.
+    pub keep_segments: u32,
 }
 
 /// Why a value was not taken.
@@ -130,7 +132,7 @@ pub struct Key {
 }
 
 /// Every tunable.
-pub static KEYS: [Key; 11] = [
+pub static KEYS: [Key; 12] = [
     Key {
         name: "sdp_zcopy_thresh",
         env: "SDP_ZCOPY_THRESH",
@@ -208,6 +210,13 @@ pub static KEYS: [Key; 11] = [
         range: "0 (never) to 86400 seconds",
         meaning: "silence after which memory that bulk traffic touched is given back",
     },
+    Key {
+        name: "keep_segments",
+        env: "SDP_KEEP_SEGMENTS",
+        default: "0",
+        range: "0 (no), 1 (yes)",
+        meaning: "whether two processes use segments of connections that have ended again",
+    },
 ];
 
 impl Tunables {
@@ -224,6 +233,7 @@ impl Tunables {
         ring_bytes: 524_288,
         fabrics: Fabrics([Some(FabricName::Shm), Some(FabricName::Verbs)]),
         give_back: 60,
+        keep_segments: 0,
     };
 
     /// Sets the tunable `key` (as in the rule file) from text.
@@ -283,6 +293,7 @@ impl Tunables {
             }
             "fabrics" => self.fabrics = parse_fabrics(value)?,
             "give_back" => self.give_back = number(0, MAX_GIVE_BACK_S)?,
+            "keep_segments" => self.keep_segments = number(0, 1)?,
             _ => return None,
         }
         Some(())
@@ -345,6 +356,7 @@ mod tests {
             ("fabrics", "tcp"),
             ("fabrics", ""),
             ("give_back", "86401"),
+            ("keep_segments", "2"),
         ] {
             let mut t = Tunables::DEFAULT;
             let result = t.set(key.as_bytes(), value.as_bytes());

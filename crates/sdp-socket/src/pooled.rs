@@ -48,7 +48,11 @@ fn is_keeping() -> bool {
 /// A connection has met its other end by name: its segment may come back. Under the meeting's lock.
 pub(crate) fn lend(conn: &Conn, loan: Loan) {
     const EXCLUDED: u32 = flag::ADOPTED | flag::PASSED | flag::UNCERTAIN;
-    if is_keeping() && !conn.has(EXCLUDED) && process::peers().can_tell(loan.peer) {
+    if process::tunables().keeps_segments()
+        && is_keeping()
+        && !conn.has(EXCLUDED)
+        && process::peers().can_tell(loan.peer)
+    {
         let lease = POOL.lend(process::peers(), loan);
         conn.lease.store(lease.unwrap_or(0), Ordering::Relaxed);
     }

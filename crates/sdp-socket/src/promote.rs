@@ -342,7 +342,11 @@ fn attach(conn: &Conn, fd: i32, attachment: Attachment) -> bool {
     let (pid, peer_slot) = (attachment.peer.pid, attachment.peer.slot);
     let has_bell = attachment.peer.trusted;
     prepare(conn, row, segment, receive_size, pid, has_bell);
-    let peer = process::peers().attach(attachment.peer).ok();
+    let mut peer = attachment.peer;
+    if !process::tunables().keeps_segments() {
+        peer.process = None; // its descriptors need not be looked at again
+    }
+    let peer = process::peers().attach(peer).ok();
     if let Some(peer) = peer
         && conn.has(flag::PEER_HAS_BELL)
         && pid > 0

@@ -326,6 +326,7 @@ pub(crate) struct Tuned {
     flip_state: AtomicU32,
     has_shm: AtomicU32,
     give_back_s: AtomicU32,
+    keeps_segments: AtomicU32,
     /// 0 as the program needs it, 1 deny, 2 allow.
     io_uring: AtomicU32,
 }
@@ -339,6 +340,7 @@ static TUNED: Tuned = Tuned {
     flip_state: AtomicU32::new(0),
     has_shm: AtomicU32::new(1),
     give_back_s: AtomicU32::new(60),
+    keeps_segments: AtomicU32::new(0),
     io_uring: AtomicU32::new(0),
 };
 
@@ -361,6 +363,7 @@ impl Tuned {
         let flip = from("test_lane_flip").test_lane_flip;
         let fabrics = from("fabrics").fabrics;
         self.give_back_s.store(from("give_back").give_back, Ordering::Relaxed);
+        self.keeps_segments.store(from("keep_segments").keep_segments, Ordering::Relaxed);
         self.promote_calls.store(calls, Ordering::Relaxed);
         self.promote_bytes.store(bytes, Ordering::Relaxed);
         self.ring_bytes.store(ring, Ordering::Relaxed);
@@ -411,6 +414,11 @@ impl Tuned {
     /// Silence in seconds after which touched pages are given back; 0 never.
     pub(crate) fn give_back_s(&self) -> u32 {
         self.give_back_s.load(Ordering::Relaxed)
+    }
+
+    /// Whether segments of connections that have ended are used again.
+    pub(crate) fn keeps_segments(&self) -> bool {
+        self.keeps_segments.load(Ordering::Relaxed) != 0
     }
 
     /// What a program gets that asks for io_uring.
@@ -470,6 +478,7 @@ mod tests {
             "fabrics",
             "recv_poll",
             "give_back",
+            "keep_segments",
             "io_uring",
         ] {
             assert_ne!(bit(|key| key.name == name), 0, "{name}");
