@@ -159,37 +159,39 @@ def writers(seed, way):
     return {"fine": fine, "got": following, "peer": reap(child)}
 
 
+def asks_for_two(sock, turns):
+    """Sends a second request only when somebody is at work on the first."""
+    for turn in range(turns):
+        sock.sendall(RECORD.pack(turn, 0))
+        assert exactly(sock, 1) == b"g"
+        sock.sendall(RECORD.pack(turn, 1))
+        assert sorted(exactly(sock, 2)) == sorted(b"12")
+    sock.shutdown(socket.SHUT_WR)
+    assert drain(sock, b"")[0] == 0
+
+
+def works_on_two(sock, way, served, serve):
+    """Answers requests; a first one only when somebody else has got the second."""
+    while text := take(sock, way, RECORD.size):
+        _, which = RECORD.unpack(text)
+        if which == 0:
+            sock.sendall(b"g")
+            assert os.read(served, 1) == b"s"
+            sock.sendall(b"1")
+        else:
+            os.write(serve, b"s")
+            sock.sendall(b"2")
+    return True
+
+
 @scenario
 def while_one_is_busy(way):
     """What comes while one reader is at work on what it got, another one gets."""
     turns = 40
 
-    def peer(sock):
-        for turn in range(turns):
-            # The second only when the first has somebody at work on it.
-            sock.sendall(RECORD.pack(turn, 0))
-            assert exactly(sock, 1) == b"g"
-            sock.sendall(RECORD.pack(turn, 1))
-            assert sorted(exactly(sock, 2)) == sorted(b"12")
-        sock.shutdown(socket.SHUT_WR)
-        assert drain(sock, b"")[0] == 0
-
-    sock, child = pair(peer)
+    sock, child = pair(lambda sock: asks_for_two(sock, turns))
     served, serve = os.pipe()
-
-    def user(_):
-        while text := take(sock, way, RECORD.size):
-            _, which = RECORD.unpack(text)
-            if which == 0:
-                sock.sendall(b"g")
-                assert os.read(served, 1) == b"s"
-                sock.sendall(b"1")
-            else:
-                os.write(serve, b"s")
-                sock.sendall(b"2")
-        return True
-
-    users = forked(2, user)
+    users = forked(2, lambda _: works_on_two(sock, way, served, serve))
     sock.close()
     return {"codes": [reap(pid) for pid in users], "peer": reap(child)}
 
@@ -268,42 +270,22 @@ def asleep_before_the_fork(way, sleepers):
     """Threads that waited before there was another process, which then takes part: nobody sleeps over what is left."""
     turns = 60
 
-    def peer(sock):
-        for turn in range(turns):
-            sock.sendall(RECORD.pack(turn, 0))
-            assert exactly(sock, 1) == b"g"
-            sock.sendall(RECORD.pack(turn, 1))
-            assert sorted(exactly(sock, 2)) == sorted(b"12")
-        sock.shutdown(socket.SHUT_WR)
-        assert drain(sock, b"")[0] == 0
-
     go, start = os.pipe()
 
     def begun(sock):
         assert os.read(go, 1) == b"b"
-        peer(sock)
+        asks_for_two(sock, turns)
 
     sock, child = pair(begun)
     served, serve = os.pipe()
 
-    def work():
-        while text := take(sock, way, RECORD.size):
-            _, which = RECORD.unpack(text)
-            if which == 0:
-                sock.sendall(b"g")
-                assert os.read(served, 1) == b"s"
-                sock.sendall(b"1")
-            else:
-                os.write(serve, b"s")
-                sock.sendall(b"2")
-        return True
-
-    threads = [threading.Thread(target=work) for _ in range(int(sleepers))]
+    args = (sock, way, served, serve)
+    threads = [threading.Thread(target=works_on_two, args=args) for _ in range(int(sleepers))]
     for thread in threads:
         thread.start()
     for thread in threads:
         until_asleep(os.getpid(), thread.native_id)
-    [other] = forked(1, lambda _: work())
+    [other] = forked(1, lambda _: works_on_two(*args))
     os.write(start, b"b")
     for thread in threads:
         thread.join()
