@@ -7,7 +7,7 @@
 use core::{
     cell::UnsafeCell,
     mem,
-    sync::atomic::{AtomicU32, Ordering},
+    sync::atomic::{AtomicBool, AtomicU32, Ordering},
 };
 
 use sdp_sys::{
@@ -57,6 +57,8 @@ impl Open {
 /// The socket; one `static` per process. All functions must be called with signals deferred.
 pub struct Asker {
     lock: AtomicU32,
+    /// Somebody asked, or is about to: until then there is nothing to close.
+    is_used: AtomicBool,
     closes: AtomicU32,
     open: UnsafeCell<Option<Open>>,
 }
@@ -73,7 +75,12 @@ impl Default for Asker {
 impl Asker {
     /// None is open.
     pub const fn new() -> Self {
-        Self { lock: AtomicU32::new(0), closes: AtomicU32::new(0), open: UnsafeCell::new(None) }
+        Self {
+            lock: AtomicU32::new(0),
+            is_used: AtomicBool::new(false),
+            closes: AtomicU32::new(0),
+            open: UnsafeCell::new(None),
+        }
     }
 
     /// Exchanges the socket. Gives `new` back if another thread is at it.
@@ -99,7 +106,10 @@ impl Asker {
         carrier: i32,
         tuple: &Tuple,
     ) -> Result<Examined, Refusal> {
-        let closes = self.closes.load(Ordering::Relaxed);
+        if !self.is_used.load(Ordering::Relaxed) {
+            self.is_used.store(true, Ordering::SeqCst);
+        }
+        let closes = self.closes.load(Ordering::SeqCst);
         let mut open = self.swap(None);
         if let Some(old) = open.take_if(|open| open.owner != owner) {
             old.close();
@@ -122,6 +132,9 @@ impl Asker {
 
     /// Closes the socket: before a fork, and when the process leaves its trust domain.
     pub fn close(&self) {
+        if !self.is_used.load(Ordering::SeqCst) {
+            return; // without a write, which after each fork would copy the page
+        }
         self.closes.fetch_add(1, Ordering::SeqCst);
         if let Some(open) = self.swap(None) {
             open.close();

@@ -545,8 +545,15 @@ impl Pool {
 
     /// In a fork child: nothing of the parent's is used again. What the parent had left idle is unmapped without a
     /// word to the other end.
-    #[cold]
+    #[inline]
     pub fn become_child(&self) {
+        if self.generation.load(Ordering::Relaxed) != 0 || self.lock.load(Ordering::Relaxed) != 0 {
+            self.forget_parent();
+        }
+    }
+
+    #[cold]
+    fn forget_parent(&self) {
         if self.idle.load(Ordering::Relaxed) != 0 && self.lock.load(Ordering::Relaxed) == 0 {
             self.with(|records| {
                 for old in records.iter().flatten().filter(|r| r.is_waiting()) {

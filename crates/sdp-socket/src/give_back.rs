@@ -10,7 +10,7 @@
 //! so it is safe against a peer that reads, writes or lies meanwhile. The first page stays: small
 //! traffic lives there, and would fault it in again.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use sdp_fabric_shm::endpoint::{GIVE_BACK_MAX, GivenBack};
 use sdp_shm::ring::PAGE;
@@ -29,6 +29,8 @@ const SOON_NS: u64 = 1_000_000;
 
 /// Connections whose sending ring has touched more than its first page, a bit each.
 static TOUCHED: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
+/// A bit of [`TOUCHED`] was set once, in this process or before a fork of it.
+static HAS_TOUCHED: AtomicBool = AtomicBool::new(false);
 /// When to look next; 0: nothing to look for.
 static LOOK_AT: AtomicU64 = AtomicU64::new(0);
 
@@ -59,6 +61,7 @@ fn note(conn: &Conn) {
     let Some(half) = half_silence_ns() else { return };
     conn.set(flag::BULKY);
     let index = conn.index();
+    HAS_TOUCHED.store(true, Ordering::SeqCst);
     if let Some(word) = TOUCHED.get(index as usize / 64) {
         word.fetch_or(1 << (index % 64), Ordering::SeqCst);
     }
@@ -158,6 +161,9 @@ fn give_back(conn: &Conn) {
 
 /// In a fork child: what was touched is the parent's to give back.
 pub(crate) fn forget() {
+    if !HAS_TOUCHED.load(Ordering::Relaxed) {
+        return; // most processes: a child would look at each word
+    }
     for (number, word) in TOUCHED.iter().enumerate() {
         let mut bits = word.load(Ordering::Relaxed);
         if bits == 0 {

@@ -70,6 +70,7 @@ pub(crate) struct Page {
     pub(crate) prepared: AtomicU32,
     pub(crate) reserved: AtomicU32,
     pub(crate) bells: AtomicU32,
+    pub(crate) blocks: AtomicU32,
     // ---- written by several threads at a time
     pub(crate) busy: Busy,
     pub(crate) lock: Lock,
@@ -127,6 +128,7 @@ pub(crate) static PAGE: Page = Page {
     prepared: AtomicU32::new(0),
     reserved: AtomicU32::new(0),
     bells: AtomicU32::new(0),
+    blocks: AtomicU32::new(0),
     busy: Busy { beside: AtomicU32::new(0), hint: AtomicU32::new(0), spinners: AtomicU32::new(0) },
     lock: Lock { epoll_lock: AtomicU32::new(0), epoll_forking: AtomicU32::new(0) },
     table: [const { AtomicU32::new(0) }; DESCRIPTORS],

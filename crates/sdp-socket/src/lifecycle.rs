@@ -224,6 +224,7 @@ pub(crate) fn see(conn: &Conn, fd: c_int) {
 }
 
 #[cold]
+#[unsafe(link_section = ".text.hot")]
 fn see_first(conn: &Conn, fd: c_int) {
     if conn.has(flag::ADOPTED) {
         return crate::adopt::see_first(conn, fd);

@@ -25,6 +25,12 @@ static NEAR: &[AtomicU32; hot::DESCRIPTORS] = &hot::PAGE.table;
 /// them is, then never unmapped.
 static FAR: &AtomicPtr<AtomicU32> = &hot::PAGE.far_table;
 
+/// Blocks of near places in which something stood once, a bit each, never cleared: a walk looks at those alone. A
+/// fork walks several times, and hidden descriptors are at the far end.
+static USED: &AtomicU32 = &hot::PAGE.blocks;
+/// Places of a block.
+const BLOCK: usize = hot::DESCRIPTORS / u32::BITS as usize;
+
 const KIND_SHIFT: u32 = 28;
 const KIND_CONN: u32 = 1;
 const KIND_SET: u32 = 2;
@@ -121,18 +127,55 @@ pub(crate) fn entry(fd: i32) -> Option<Entry> {
 /// Makes `fd` name `entry` (or nothing); what it named before.
 pub(crate) fn replace(fd: i32, entry: Option<Entry>) -> Option<Entry> {
     let word = if entry.is_some() { place(fd)? } else { word(fd)? };
+    if entry.is_some() {
+        use_block(fd);
+    }
     Entry::decode(word.swap(entry.map_or(0, Entry::encode), Ordering::SeqCst))
 }
 
-/// Highest descriptor that can be ours, for walks over the table.
+/// Something is about to stand in the place of `fd`: walks that shall see it look there.
+#[inline(always)]
+fn use_block(fd: i32) {
+    let block = fd as usize / BLOCK;
+    if block < u32::BITS as usize && USED.load(Ordering::SeqCst) & 1 << block == 0 {
+        USED.fetch_or(1 << block, Ordering::SeqCst);
+    }
+}
+
+/// Everything that stands in the table, in the order of the numbers.
+#[inline]
 pub(crate) fn walk(mut each: impl FnMut(i32, Entry)) {
-    let top = crate::process::highest_descriptor();
-    for fd in 0..=top {
-        let Some(word) = word(fd) else { break }; // the far ones are not there yet
-        if let Some(entry) = Entry::decode(word.load(Ordering::Acquire)) {
-            each(fd, entry);
+    let mut next = 0;
+    while let Some((fd, entry)) = first_from(next) {
+        each(fd, entry);
+        next = fd + 1;
+    }
+}
+
+/// The first descriptor from `fd` on that is ours, and what it is.
+#[unsafe(link_section = ".text.hot")]
+fn first_from(fd: i32) -> Option<(i32, Entry)> {
+    let mut next = fd as usize;
+    while next < hot::DESCRIPTORS {
+        let block = next / BLOCK;
+        let blocks = USED.load(Ordering::SeqCst) >> block;
+        if blocks & 1 == 0 {
+            if blocks == 0 {
+                next = hot::DESCRIPTORS;
+                break;
+            }
+            next = (block + blocks.trailing_zeros() as usize) * BLOCK;
+        }
+        let end = (next / BLOCK + 1) * BLOCK;
+        for word in NEAR.get(next..end)? {
+            if let Some(entry) = Entry::decode(word.load(Ordering::Acquire)) {
+                return Some((next as i32, entry));
+            }
+            next += 1;
         }
     }
+    let top = crate::process::highest_descriptor();
+    (next as i32..=top).find_map(|fd| Some((fd, entry(fd)?)))
 }
 
 /// A descriptor that names the connection now. Walks the table when the number that it was made with
@@ -229,5 +272,48 @@ impl Drop for Pinned {
     #[inline]
     fn drop(&mut self) {
         self.conn.unpin(self.half);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+
+    #[test]
+    fn a_walk_meets_what_stands_there_in_order() {
+        // Numbers and entries that no other test of this process uses.
+        let ours = [201, 202, 254, 255, 256, 257, 4000].map(|fd| (fd, Entry::Set(fd as u32)));
+        let walked = || {
+            let mut met = Vec::new();
+            walk(|fd, entry| met.push((fd, entry)));
+            met.retain(|(_, entry)| ours.iter().any(|(_, own)| own == entry));
+            met
+        };
+        assert!(walked().is_empty());
+        for (fd, entry) in ours {
+            crate::process::note_descriptor(fd);
+            assert_eq!(replace(fd, Some(entry)), None);
+        }
+        assert_eq!(walked(), ours);
+        for (fd, entry) in ours {
+            assert_eq!(replace(fd, None), Some(entry));
+        }
+        assert!(walked().is_empty());
+    }
+
+    #[test]
+    fn a_walk_may_change_what_it_meets() {
+        let ours = [211, 212, 5000];
+        for fd in ours {
+            crate::process::note_descriptor(fd);
+            replace(fd, Some(Entry::Set(fd as u32)));
+        }
+        walk(|fd, entry| {
+            if ours.contains(&fd) && entry == Entry::Set(fd as u32) {
+                replace(fd, None);
+            }
+        });
+        assert!(ours.iter().all(|fd| !is_tracked(*fd)));
     }
 }
