@@ -71,6 +71,7 @@ pub(crate) struct Page {
     pub(crate) reserved: AtomicU32,
     pub(crate) bells: AtomicU32,
     pub(crate) blocks: AtomicU32,
+    pub(crate) scratch: AtomicBool,
     // ---- written by several threads at a time
     pub(crate) busy: Busy,
     pub(crate) lock: Lock,
@@ -103,33 +104,5 @@ pub(crate) struct Lock {
 const _: () = assert!(size_of::<Page>() == PAGE_BYTES);
 
 /// This process's.
-pub(crate) static PAGE: Page = Page {
-    conns: Slots([const { MaybeUninit::zeroed() }; CONNS]),
-    pid: AtomicU32::new(0),
-    hooks: Hooks { owner: AtomicI32::new(0), is_sandboxed: AtomicBool::new(false) },
-    slot: AtomicU32::new(0),
-    started: AtomicU32::new(0),
-    forks: AtomicU32::new(0),
-    guest: AtomicU32::new(0),
-    retired: AtomicBool::new(false),
-    children_elsewhere: AtomicBool::new(false),
-    report_pending: AtomicBool::new(false),
-    moving: AtomicBool::new(false),
-    making: AtomicU32::new(0),
-    family: AtomicPtr::new(core::ptr::null_mut()),
-    bell: AtomicPtr::new(core::ptr::null_mut()),
-    arena: AtomicPtr::new(core::ptr::null_mut()),
-    far_table: AtomicPtr::new(core::ptr::null_mut()),
-    nonce: AtomicU64::new(0),
-    page: AtomicPtr::new(core::ptr::null_mut()),
-    host: AtomicPtr::new(core::ptr::null_mut()),
-    inode: AtomicU64::new(0),
-    preparing: AtomicU32::new(0),
-    prepared: AtomicU32::new(0),
-    reserved: AtomicU32::new(0),
-    bells: AtomicU32::new(0),
-    blocks: AtomicU32::new(0),
-    busy: Busy { beside: AtomicU32::new(0), hint: AtomicU32::new(0), spinners: AtomicU32::new(0) },
-    lock: Lock { epoll_lock: AtomicU32::new(0), epoll_forking: AtomicU32::new(0) },
-    table: [const { AtomicU32::new(0) }; DESCRIPTORS],
-};
+// SAFETY: atomics, for which zeros are valid (0, false, null), and memory that need not hold anything.
+pub(crate) static PAGE: Page = unsafe { MaybeUninit::zeroed().assume_init() };

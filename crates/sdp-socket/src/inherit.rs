@@ -293,7 +293,7 @@ pub(crate) fn leaving(reason: Reason, for_good: bool) {
         process::retire();
         table::walk(|fd, entry| {
             if matches!(entry, Entry::Conn(_) | Entry::Set(_)) {
-                table::replace(fd, None);
+                table::clear(fd);
             }
         });
         process::await_others();

@@ -19,7 +19,7 @@ use crate::{
     demote,
     lane::Lane,
     log, marks, page, process, receive, send, settings,
-    table::{self, Entry, Pinned},
+    table::{self, Entry, NoPlace, Pinned},
 };
 
 /// Bytes of a socket address that we look at.
@@ -31,10 +31,18 @@ pub(crate) fn install(fd: i32, stage: Stage, flags: u32) -> Option<&'static Conn
     conn.fd.store(fd, Ordering::Relaxed);
     conn.flags.store(flags, Ordering::Relaxed);
     process::note_descriptor(fd);
-    if let Some(stale) = table::replace(fd, Some(Entry::Conn(index))) {
-        release(stale);
+    match table::put(fd, Entry::Conn(index)) {
+        Ok(stale) => {
+            if let Some(stale) = stale {
+                release(stale);
+            }
+            Some(conn)
+        }
+        Err(NoPlace) => {
+            release(Entry::Conn(index)); // nobody would ever close it
+            None
+        }
     }
-    Some(conn)
 }
 
 /// What a table word named is not named by it any more: the number names something else now.
@@ -257,7 +265,7 @@ pub(crate) fn first_reason(conn: &Conn) -> Reason {
 pub(crate) fn forget(fd: c_int) {
     if table::is_tracked(fd) && process::is_ours() {
         let _section = section::Guard::enter();
-        if let Some(stale) = table::replace(fd, None) {
+        if let Some(stale) = table::clear(fd) {
             release(stale);
         }
     }
@@ -276,7 +284,7 @@ pub(crate) fn closing(fd: c_int) -> bool {
         // Whoever clears the word closes this number, whoever takes the last reference away ends the
         // connection: each once, also when several threads close at a time.
         keep_for_calls(fd);
-        match table::replace(fd, None) {
+        match table::clear(fd) {
             Some(Entry::Conn(index)) => {
                 if let Some(conn) = conn::get(index) {
                     crate::epoll::forget_number(conn, fd);
@@ -526,7 +534,17 @@ pub(crate) fn duplicated(old: c_int, new: c_int) {
         _ => None,
     };
     process::note_descriptor(new);
-    if let Some(stale) = table::replace(new, entry) {
+    let stale = match entry {
+        Some(entry) => table::put(new, entry).unwrap_or_else(|NoPlace| {
+            // Calls on the new number go past the library, and must not meet lanes.
+            if let Some(conn) = Pinned::new(old, Half::Receive) {
+                crate::handover::leave(&conn, old, Reason::NoMemory);
+            }
+            Some(entry)
+        }),
+        None => table::clear(new),
+    };
+    if let Some(stale) = stale {
         release(stale);
     }
     if (0..=2).contains(&new)
@@ -546,5 +564,21 @@ pub(crate) fn replacing(_old: c_int, new: c_int) {
             closing(new);
         }
         None => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_out_of_reach_takes_no_slot_along() {
+        // More often than there are slots: each must come back.
+        for _ in 0..conn::CONNS + 1 {
+            assert!(install(table::DESCRIPTORS as c_int, Stage::Fresh, 0).is_none());
+        }
+        let (_, conn) = conn::create(Stage::Fresh).expect("a slot is free");
+        assert!(conn.unreference());
+        end(conn);
     }
 }

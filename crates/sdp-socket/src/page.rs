@@ -101,7 +101,7 @@ fn make() {
 pub(crate) fn close_number() {
     let raw = NUMBER.swap(-1, Ordering::AcqRel);
     if raw >= 0 && table::entry(raw) == Some(Entry::Hidden) {
-        table::replace(raw, None);
+        table::clear(raw);
         if fd::inode(raw) == Ok(INODE.load(Ordering::Relaxed)) {
             fd::close(raw);
         }

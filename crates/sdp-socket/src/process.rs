@@ -263,12 +263,20 @@ pub(crate) fn hidden_range() -> (i32, u32) {
     (min, (limit.saturating_sub(min).max(0) / 2) as u32)
 }
 
-/// Moves a descriptor of ours out of the program's way and out of its sight.
+/// Notes that a descriptor is one of ours. False: that cannot be noted, and it is closed: the program would find it.
+fn keep_hidden(raw: i32) -> bool {
+    note_descriptor(raw);
+    let is_noted = table::put(raw, Entry::Hidden).is_ok();
+    if !is_noted {
+        fd::close(raw);
+    }
+    is_noted
+}
+
+/// Moves a descriptor of ours out of the program's way and out of its sight. −1: it had to be closed.
 pub(crate) fn hide(raw: i32) -> i32 {
     let moved = fd::move_up(raw, hidden_min());
-    note_descriptor(moved);
-    table::replace(moved, Some(Entry::Hidden));
-    moved
+    if keep_hidden(moved) { moved } else { -1 }
 }
 
 /// A hidden descriptor for what `raw` names; none when no number is left.
@@ -276,15 +284,13 @@ pub(crate) fn hidden_duplicate(raw: i32) -> Option<i32> {
     // SAFETY: no pointers.
     let fresh = unsafe { sys!(libc::SYS_fcntl, raw, libc::F_DUPFD_CLOEXEC, hidden_min()) };
     let fresh = fresh.ok()? as i32;
-    note_descriptor(fresh);
-    table::replace(fresh, Some(Entry::Hidden));
-    Some(fresh)
+    keep_hidden(fresh).then_some(fresh)
 }
 
 /// Closes a descriptor that [`hidden_duplicate`] made, unless the program has used its number since.
 pub(crate) fn close_hidden(raw: i32) {
     if table::entry(raw) == Some(Entry::Hidden) && !is_retired() {
-        table::replace(raw, None);
+        table::clear(raw);
         fd::close(raw);
     }
 }
@@ -293,7 +299,7 @@ pub(crate) fn close_hidden(raw: i32) {
 fn unhide(cell: &AtomicI32) {
     let raw = cell.swap(-1, Ordering::AcqRel);
     if raw >= 0 && table::entry(raw) == Some(Entry::Hidden) {
-        table::replace(raw, None);
+        table::clear(raw);
         fd::close(raw);
     }
 }
@@ -307,11 +313,9 @@ pub(crate) fn move_hidden(from: i32) {
             let fresh = unsafe {
                 sys!(libc::SYS_fcntl, from, libc::F_DUPFD_CLOEXEC, hidden_min().max(from + 1))
             };
-            if let Ok(fresh) = fresh {
-                note_descriptor(fresh as i32);
-                table::replace(fresh as i32, Some(Entry::Hidden));
-                cell.store(fresh as i32, Ordering::Release);
-            }
+            // The number is the program's in a moment: without another one there is none.
+            let fresh = fresh.map(|fresh| fresh as i32).ok().filter(|fresh| keep_hidden(*fresh));
+            cell.store(fresh.unwrap_or(-1), Ordering::Release);
             if core::ptr::eq(cell, &raw const BELL_FD) {
                 crate::epoll::bell_moved();
             }
@@ -319,7 +323,7 @@ pub(crate) fn move_hidden(from: i32) {
     }
     wait_set::lose(from);
     PEERS.move_up(from + 1);
-    table::replace(from, None);
+    table::clear(from);
 }
 
 /// Addresses that one page of the kernel's tables covers.
@@ -448,10 +452,16 @@ fn make_bell() {
     if let (Ok(event), Ok(page)) = (event, segment::create_bell_page()) {
         match segment::map_bell_page(page.raw()) {
             Ok(mapped) => {
-                BELL_FD.store(hide(event as i32), Ordering::Release);
-                BELL_PAGE_FD.store(hide(page.into_raw()), Ordering::Release);
-                BELL.store(mapped.base().as_ptr(), Ordering::Release);
-                crate::epoll::bell_made();
+                let (event, page) = (hide(event as i32), hide(page.into_raw()));
+                if event >= 0 && page >= 0 {
+                    BELL_FD.store(event, Ordering::Release);
+                    BELL_PAGE_FD.store(page, Ordering::Release);
+                    BELL.store(mapped.base().as_ptr(), Ordering::Release);
+                    crate::epoll::bell_made();
+                } else {
+                    [event, page].into_iter().for_each(close_hidden);
+                    unmap(mapped.base(), segment::BELL_PAGE_BYTES);
+                }
             }
             Err(_) => fd::close(event as i32),
         }
@@ -492,6 +502,7 @@ pub(crate) fn become_child() {
         MAKING.store(0, Ordering::Relaxed);
     }
     crate::spin::forget_threads();
+    crate::scratch::forget_threads();
     settings::become_child();
     wait_set::drop_all(true);
     crate::give_back::forget();
@@ -499,7 +510,7 @@ pub(crate) fn become_child() {
     // Hidden descriptors were inherited; the parent's are no use here.
     table::walk(|fd, entry| {
         if entry == Entry::Hidden && fd != page::NUMBER.load(Ordering::Relaxed) {
-            table::replace(fd, None);
+            table::clear(fd);
             fd::close(fd);
         }
     });

@@ -2,18 +2,19 @@
 //!
 //! Used by `readiness`. A few places, mapped when they are first needed and kept: what a poll of thousands of
 //! descriptors touches is a page or two. Whoever finds none free does without. A signal handler that leaves
-//! a poll for good takes its place with it, and so do threads that a fork child does not have: then there is
-//! one place less.
+//! a poll for good takes its place with it: then there is one place less. In a fork child the places of threads
+//! that it does not have are free.
 
 use core::{
     ptr::{NonNull, null_mut},
     slice,
-    sync::atomic::{AtomicPtr, AtomicU32, Ordering},
+    sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering},
 };
 
 use libc::pollfd;
+use sdp_sys::tls;
 
-use crate::process;
+use crate::{hot, process};
 
 /// Entries of one array.
 pub(crate) const ENTRIES: usize = 65_536;
@@ -21,22 +22,48 @@ pub(crate) const ENTRIES: usize = 65_536;
 const PLACES: usize = 16;
 
 static MAPPED: [AtomicPtr<pollfd>; PLACES] = [const { AtomicPtr::new(null_mut()) }; PLACES];
-/// Bit n: place n is in use.
-static IN_USE: AtomicU32 = AtomicU32::new(0);
+/// The thread that uses a place, by the address of its words, which a fork child's only thread has too; 0 nobody.
+static USERS: [AtomicUsize; PLACES] = [const { AtomicUsize::new(0) }; PLACES];
+/// A place was used once: until then a fork child has nothing to look at.
+static IS_USED: &AtomicBool = &hot::PAGE.scratch;
+
+/// The calling thread.
+fn this_thread() -> usize {
+    core::ptr::from_ref(tls::block()) as usize
+}
+
+/// In a fork child: the parent's other threads do not poll here. A poll of this thread's that a handler
+/// interrupted, and which forked, may go on.
+pub(crate) fn forget_threads() {
+    if !IS_USED.load(Ordering::Relaxed) {
+        return;
+    }
+    let own = this_thread();
+    for user in &USERS {
+        let is_gone = ![0, own].contains(&user.load(Ordering::Relaxed));
+        if is_gone {
+            user.store(0, Ordering::Relaxed);
+        }
+    }
+}
 
 /// An array in use. Goes back when dropped.
 pub(crate) struct Scratch {
-    place: usize,
+    user: &'static AtomicUsize,
     at: NonNull<pollfd>,
 }
 
 impl Scratch {
     /// An array of [`ENTRIES`]; `None` when all are in use, or there is no memory.
     pub(crate) fn take() -> Option<Self> {
-        for (place, mapped) in MAPPED.iter().enumerate() {
-            let bit = 1 << place;
-            if IN_USE.load(Ordering::Relaxed) & bit != 0
-                || IN_USE.fetch_or(bit, Ordering::Acquire) & bit != 0
+        if !IS_USED.load(Ordering::Relaxed) {
+            IS_USED.store(true, Ordering::Relaxed);
+        }
+        for (mapped, user) in MAPPED.iter().zip(&USERS) {
+            if user.load(Ordering::Relaxed) != 0
+                || user
+                    .compare_exchange(0, this_thread(), Ordering::Acquire, Ordering::Relaxed)
+                    .is_err()
             {
                 continue;
             }
@@ -47,9 +74,9 @@ impl Scratch {
                 Some(fresh)
             });
             match at {
-                Some(at) => return Some(Self { place, at }),
+                Some(at) => return Some(Self { user, at }),
                 None => {
-                    IN_USE.fetch_and(!bit, Ordering::Release);
+                    user.store(0, Ordering::Release);
                     return None;
                 }
             }
@@ -67,7 +94,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        IN_USE.fetch_and(!(1 << self.place), Ordering::Release);
+        self.user.store(0, Ordering::Release);
     }
 }
 
@@ -88,5 +115,18 @@ mod tests {
         }
         held.pop();
         assert!(Scratch::take().is_some());
+
+        // A thread that a fork child does not have: its places come back, this thread's do not.
+        let theirs = held.pop().expect("all places were this thread's");
+        drop(theirs);
+        std::thread::spawn(|| core::mem::forget(Scratch::take().expect("two places are free")))
+            .join()
+            .unwrap();
+        let last = Scratch::take().expect("one place is left");
+        assert!(Scratch::take().is_none());
+        forget_threads();
+        let again = Scratch::take().expect("the thread's place is free again");
+        assert!(held.iter().chain([&last]).all(|other| other.at != again.at));
+        assert!(Scratch::take().is_none());
     }
 }

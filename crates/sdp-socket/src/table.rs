@@ -124,13 +124,20 @@ pub(crate) fn entry(fd: i32) -> Option<Entry> {
     Entry::decode(word(fd)?.load(Ordering::Acquire))
 }
 
-/// Makes `fd` name `entry` (or nothing); what it named before.
-pub(crate) fn replace(fd: i32, entry: Option<Entry>) -> Option<Entry> {
-    let word = if entry.is_some() { place(fd)? } else { word(fd)? };
-    if entry.is_some() {
-        use_block(fd);
-    }
-    Entry::decode(word.swap(entry.map_or(0, Entry::encode), Ordering::SeqCst))
+/// There is no place for the number: it is out of reach, or there is no memory. It stays a stranger's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NoPlace;
+
+/// Makes `fd` name `entry`; what it named before.
+pub(crate) fn put(fd: i32, entry: Entry) -> Result<Option<Entry>, NoPlace> {
+    let word = place(fd).ok_or(NoPlace)?;
+    use_block(fd);
+    Ok(Entry::decode(word.swap(entry.encode(), Ordering::SeqCst)))
+}
+
+/// Makes `fd` name nothing; what it named before.
+pub(crate) fn clear(fd: i32) -> Option<Entry> {
+    Entry::decode(word(fd)?.swap(0, Ordering::SeqCst))
 }
 
 /// Something is about to stand in the place of `fd`: walks that shall see it look there.
@@ -217,7 +224,7 @@ impl Pinned {
         let Some(Entry::Conn(index)) = Entry::decode(entry) else { return None };
         let conn = conn::get(index)?;
         conn.pin(half);
-        // Pairs with `replace` and the look at the pins in `Conn::unreferenced`.
+        // Pairs with `clear`, `put` and the look at the pins in `Conn::unreferenced`.
         if word.load(Ordering::SeqCst) == entry {
             Some(Self { conn, fd, entry, half })
         } else {
@@ -293,11 +300,11 @@ mod tests {
         assert!(walked().is_empty());
         for (fd, entry) in ours {
             crate::process::note_descriptor(fd);
-            assert_eq!(replace(fd, Some(entry)), None);
+            assert_eq!(put(fd, entry), Ok(None));
         }
         assert_eq!(walked(), ours);
         for (fd, entry) in ours {
-            assert_eq!(replace(fd, None), Some(entry));
+            assert_eq!(clear(fd), Some(entry));
         }
         assert!(walked().is_empty());
     }
@@ -307,11 +314,11 @@ mod tests {
         let ours = [211, 212, 5000];
         for fd in ours {
             crate::process::note_descriptor(fd);
-            replace(fd, Some(Entry::Set(fd as u32)));
+            assert_eq!(put(fd, Entry::Set(fd as u32)), Ok(None));
         }
         walk(|fd, entry| {
             if ours.contains(&fd) && entry == Entry::Set(fd as u32) {
-                replace(fd, None);
+                clear(fd);
             }
         });
         assert!(ours.iter().all(|fd| !is_tracked(*fd)));

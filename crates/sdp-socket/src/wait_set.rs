@@ -127,6 +127,9 @@ fn create(event: i32) -> i32 {
         return -1;
     };
     let set = process::hide(set as i32);
+    if set < 0 {
+        return -1;
+    }
     let mut interest = libc::epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: 0 };
     // SAFETY: the event structure is readable.
     let added =
@@ -140,7 +143,7 @@ fn create(event: i32) -> i32 {
 
 fn close(raw: i32) {
     let _section = section::Guard::enter();
-    table::replace(raw, None);
+    table::clear(raw);
     fd::close(raw);
 }
 

@@ -65,7 +65,9 @@ pub(crate) fn created(epfd: i32) {
     let index = with(|m| m.open_set(epfd)).flatten();
     if let Some(index) = index {
         process::note_descriptor(epfd);
-        table::replace(epfd, Some(Entry::Set(index)));
+        if table::put(epfd, Entry::Set(index)).is_err() {
+            closed(index); // the kernel's alone
+        }
     }
 }
 
