@@ -556,6 +556,7 @@ impl Conn {
             return false;
         }
         let _ = crate::pooled::ended(self); // not kept: the stage is not `Attached`
+        crate::epoll::room_granted(self);
         bytes.store(self.ring_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
         place.store(base, Ordering::Release);
         self.leave_peer();
