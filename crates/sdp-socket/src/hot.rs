@@ -87,7 +87,6 @@ pub struct Hooks {
 /// Words on a cache line of their own: threads change them beside the readers of the others.
 #[repr(C, align(64))]
 pub(crate) struct Busy {
-    pub(crate) beside: AtomicU32,
     pub(crate) hint: AtomicU32,
     pub(crate) spinners: AtomicU32,
 }
@@ -127,7 +126,7 @@ pub(crate) static PAGE: Page = Page {
     prepared: AtomicU32::new(0),
     reserved: AtomicU32::new(0),
     bells: AtomicU32::new(0),
-    busy: Busy { beside: AtomicU32::new(0), hint: AtomicU32::new(0), spinners: AtomicU32::new(0) },
+    busy: Busy { hint: AtomicU32::new(0), spinners: AtomicU32::new(0) },
     lock: Lock { epoll_lock: AtomicU32::new(0), epoll_forking: AtomicU32::new(0) },
     table: [const { AtomicU32::new(0) }; DESCRIPTORS],
 };

@@ -46,7 +46,7 @@ const PIECE_YOUNG: usize = crate::bulk::PIECE;
 const LOOK_EVERY_TICKS: u64 = TICKS_PER_MS;
 /// How long the gate of a half may be held against us before the peer counts as hostile. More than a
 /// hand-over takes at most, which holds it throughout.
-const GATE_PATIENCE_NS: u64 = 5_000_000_000;
+pub(crate) const GATE_PATIENCE_NS: u64 = 5_000_000_000;
 /// From then on a wait for the gate naps instead of yielding.
 const GATE_SPIN_NS: u64 = 1_000_000;
 const GATE_NAP_NS: i64 = 200_000;
