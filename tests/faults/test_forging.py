@@ -71,6 +71,17 @@ def test_reader_stuck_in_the_kernel(trigger):
     assert outcome.seen == wanted, outcome.describe()
 
 
+@pytest.mark.parametrize("wait", ["blocking", "poll", "level", "edge"])
+@pytest.mark.parametrize("why", ["pinned", "end"])
+def test_stuck_sender(why, wait):
+    """A sender that can neither use the ring nor leave it sleeps until that changes."""
+    outcome = scenario("forging", "stuck_sender", why, wait, limit_s=60)
+    wanted = {"asleep": True, "told": True}
+    if wait != "blocking":
+        wanted |= {"full": "EAGAIN", "more": True}
+    assert outcome.seen == wanted, outcome.describe()
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be two users")
 def test_another_user_takes_the_name_first():
     """It costs speed, and he learns nothing."""

@@ -3,6 +3,8 @@
 Which test holds which trap is written down in `docs/testing.md`.
 """
 
+import itertools
+
 import pytest
 
 from .harness import EAGER, both, scenario
@@ -20,6 +22,12 @@ def test_young_across_fork():
     # Whether any of it gets a lane depends on when the child is gone.
     seen = scenario("traps", "young_across_fork", 6, env=EAGER, limit_s=LIMIT_S).seen
     assert seen == {"seen": [[0, 0, True]] * 6}, seen
+
+
+@pytest.mark.parametrize("first, second", [*itertools.product(["level", "edge", "poll"], repeat=2)])
+def test_room_for_two(first, second):
+    seen = both("traps", "room_for_two", first, second, limit_s=LIMIT_S).seen
+    assert seen["told"] == [True, True], seen
 
 
 @pytest.mark.parametrize(

@@ -34,12 +34,13 @@ pub(crate) const PIECE: usize = 64 * 1024;
 const PAUSE_NS: u32 = 100_000;
 /// … with one nanosecond more for so many bytes that the same call is still to send: little beside the
 /// time that they take on the kernel lane …
-const PAUSE_BYTES_PER_NS: usize = 10;
+const PAUSE_BYTES_PER_NS: u64 = 10;
 /// … up to this.
 const PAUSE_BULK_NS: u32 = 400_000;
-/// The same for a sender that the program lets block, as long as no pause of this process was in vain: a
-/// reader may be about to get a CPU, and nothing that is sent before reaches it sooner.
-const PAUSE_MAX_NS: u32 = 1_000_000;
+/// The same as long as no pause of this process was in vain: with a nanosecond for each byte that is to be sent
+/// or was sent before, or for a sender that the program lets block. A reader may be about to get a CPU, which
+/// takes a time slice where others want it too, and nothing that is sent before reaches it sooner.
+const PAUSE_MAX_NS: u32 = 3_000_000;
 /// Shortest pause that is worth a system call.
 const PAUSE_MIN_NS: u32 = 10_000;
 /// Between two looks at a connection that the other end has not accepted.
@@ -217,7 +218,7 @@ pub(crate) fn let_catch_up(conn: &Conn, number: c_int, half: Half, more: usize) 
     let most = match half {
         Half::Send if moved < bulk + PIECE as u64 => 0,
         Half::Send if more < PIECE && ticks < STREAM_CALLS => 0,
-        Half::Send => patience(number, more),
+        Half::Send => patience(number, moved, more),
         Half::Receive if moved < bulk || !is_joining(conn) => 0,
         Half::Receive if carrier::queued(number).unwrap_or(0) < PIECE as u64 => READER_PAUSE_NS,
         Half::Receive => PAUSE_NS,
@@ -239,13 +240,18 @@ pub(crate) fn met() {
     UNANSWERED.store(0, Ordering::Relaxed);
 }
 
-/// How long a sender's calls may pause in all, `more` bytes before the end of one of them.
-fn patience(number: c_int, more: usize) -> u32 {
-    if UNANSWERED.load(Ordering::Relaxed) == 0 && !fd::is_nonblocking(number) {
+/// How long a sender's calls may pause in all, when they have moved `moved` bytes, `more` before the end of one
+/// of them.
+fn patience(number: c_int, moved: u64, more: usize) -> u32 {
+    let (extra, most) = if UNANSWERED.load(Ordering::Relaxed) != 0 {
+        (more as u64 / PAUSE_BYTES_PER_NS, PAUSE_BULK_NS)
+    } else if fd::is_nonblocking(number) {
+        (moved.saturating_add(more as u64), PAUSE_MAX_NS)
+    } else {
         return PAUSE_MAX_NS;
-    }
-    let extra = u32::try_from(more / PAUSE_BYTES_PER_NS).unwrap_or(u32::MAX);
-    PAUSE_NS.saturating_add(extra).min(PAUSE_BULK_NS)
+    };
+    let extra = u32::try_from(extra).unwrap_or(u32::MAX);
+    PAUSE_NS.saturating_add(extra).min(most)
 }
 
 /// Whether this end waits for the other end's answer: then that end has the library.

@@ -123,6 +123,9 @@ pub(crate) mod flag {
     pub(crate) const BULKY: u32 = 262_144;
     /// The kernel refuses to take the ring's pages back.
     pub(crate) const KEEPS_PAGES: u32 = 524_288;
+    /// A number of the connection is about to be closed, and in the table no more: [`Conn::fd`]. Its carrier is still
+    /// open by it.
+    pub(crate) const CLOSING: u32 = 2_097_152;
     /// Passed on with SCM_RIGHTS: a stranger to the family may have it open.
     pub(crate) const PASSED: u32 = 1_048_576;
     /// This process counted the end as seen.
@@ -556,6 +559,7 @@ impl Conn {
             return false;
         }
         let _ = crate::pooled::ended(self); // not kept: the stage is not `Attached`
+        crate::epoll::room_granted(self);
         bytes.store(self.ring_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
         place.store(base, Ordering::Release);
         self.leave_peer();

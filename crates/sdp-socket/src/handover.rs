@@ -70,6 +70,10 @@ pub(crate) fn leave(conn: &Conn, fd: c_int, reason: Reason) -> bool {
     let sends_through_kernel = demote::leave_outbound_for_kernel(conn, reason);
     let outcome = demote::leave_inbound(conn, |sink, row, lines| {
         let outcome = hand_over(conn, fd, sink, row, lines);
+        if let Outcome::Lost = outcome {
+            // Before lock and gate are given back: nobody reads or sends behind what is missing.
+            demote::reset(conn);
+        }
         let room = ahead(conn, fd, sink, lines).filter(|room| *room <= COLLECT_MAX);
         (outcome, room.filter(|_| may_be_replaced(conn, reason)))
     });
@@ -90,11 +94,7 @@ pub(crate) fn leave(conn: &Conn, fd: c_int, reason: Reason) -> bool {
             conn.note_reason(if is_gone { Reason::Orphaned } else { Reason::HandoverStuck });
             room.is_some_and(|room| relay(conn, fd, room as usize))
         }
-        Ok((Outcome::Lost, _)) => {
-            demote::reset(conn);
-            false
-        }
-        Err(_) => false,
+        Ok((Outcome::Lost, _)) | Err(_) => false,
     }
 }
 
@@ -125,7 +125,11 @@ fn relay(conn: &Conn, fd: c_int, room: usize) -> bool {
     let end = monotonic_ns() + PATIENCE_NS;
     let gathered = demote::leave_inbound(conn, |sink, row, lines| {
         crate::succeed::handing(&row.sink.words);
-        take_out(conn, fd, sink, row, lines, &mut relay.unread, None, end)
+        let is_whole = take_out(conn, fd, sink, row, lines, &mut relay.unread, None, end);
+        if !is_whole {
+            demote::reset(conn); // likewise
+        }
+        is_whole
     });
     let is_done = gathered == Ok(true) && relay.replace(conn);
     if !is_done {

@@ -89,7 +89,6 @@ pub struct Hooks {
 /// Words on a cache line of their own: threads change them beside the readers of the others.
 #[repr(C, align(64))]
 pub(crate) struct Busy {
-    pub(crate) beside: AtomicU32,
     pub(crate) hint: AtomicU32,
     pub(crate) spinners: AtomicU32,
 }

@@ -314,6 +314,8 @@ fn leave_trust(conn: &Pinned, fd: i32, reason: Reason, for_good: bool, remains: 
         crate::adopt::start_over(conn, fd);
     } else if matches!(conn.stage(), Stage::Young | Stage::Meeting | Stage::Attached) {
         let handed_over = handover::leave(conn, fd, reason);
+        // Of a process that retires the kernel alone is asked, who was told to say nothing.
+        crate::epoll::room_granted(conn);
         if conn.stage() == Stage::Attached {
             conn.flags.fetch_and(!flag::PEER_HAS_BELL, Ordering::SeqCst);
             if handed_over && sends_through_kernel(conn) {

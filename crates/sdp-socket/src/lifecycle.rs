@@ -310,6 +310,9 @@ fn keep_for_calls(fd: c_int) {
 
 /// The number is in the table no more, and about to be closed.
 fn closed_number(conn: &Conn, fd: c_int) {
+    // Whoever has to ask the kernel from here on, because a relative died in a call, asks it by this number.
+    conn.fd.store(fd, Ordering::Relaxed);
+    conn.set(flag::CLOSING);
     if conn.is_held() {
         conn.keep(fd); // for one that fell asleep meanwhile
     }
@@ -330,6 +333,7 @@ fn closed_number(conn: &Conn, fd: c_int) {
     } else if was_last || is_kept {
         left(conn);
     }
+    conn.flags.fetch_and(!flag::CLOSING, Ordering::SeqCst);
     conn.unpin(Half::Send);
 }
 

@@ -87,21 +87,18 @@ pub(crate) fn retire() {
     RETIRED.store(true, Ordering::SeqCst);
 }
 
-/// Threads that make a system call of ours, in a call on no connection in particular.
-static BESIDE: &AtomicU32 = &PAGE.busy.beside;
-
-/// Makes a system call of ours where no connection is pinned, unless the process has retired. Short.
+/// Makes a system call of ours where no connection is pinned, unless the process has retired. Short: nobody counts it
+/// ([`sdp_sys::threads`]).
 pub(crate) fn beside_calls(call: impl FnOnce()) {
     let _section = section::Guard::enter();
-    BESIDE.fetch_add(1, Ordering::SeqCst);
     if !is_retired() {
         call();
     }
-    BESIDE.fetch_sub(1, Ordering::SeqCst);
 }
 
-/// Longest wait for other threads to come out of the library, and how often it is looked at.
-const OTHERS_NS: u64 = 1_000_000_000;
+/// Longest wait for other threads to come out of the library (the longest that one of them may be in there waits
+/// for a gate), and how often it is looked at.
+const OTHERS_NS: u64 = crate::send::GATE_PATIENCE_NS + 1_000_000_000;
 const OTHERS_NAP_NS: i64 = 50_000;
 
 /// After [`retire`], before the filter: other threads that are in the middle of a call on a connection go on
@@ -112,9 +109,7 @@ pub(crate) fn await_others() {
         return;
     }
     let deadline = sdp_sys::time::monotonic_ns() + OTHERS_NS;
-    while (BESIDE.load(Ordering::SeqCst) != 0 || crate::conn::is_any_worked_on())
-        && sdp_sys::time::monotonic_ns() < deadline
-    {
+    while crate::conn::is_any_worked_on() && sdp_sys::time::monotonic_ns() < deadline {
         let nap = libc::timespec { tv_sec: 0, tv_nsec: OTHERS_NAP_NS };
         // SAFETY: the time outlives the call; what is left of it is not asked for.
         let _ = unsafe { sys!(libc::SYS_nanosleep, &raw const nap, 0) };
@@ -494,9 +489,6 @@ pub(crate) fn become_child() {
     // What is as it should be is not written: each page that is costs a copy of it.
     if STARTED.load(Ordering::Relaxed) == 1 {
         STARTED.store(0, Ordering::Relaxed);
-    }
-    if BESIDE.load(Ordering::Relaxed) != 0 {
-        BESIDE.store(0, Ordering::Relaxed);
     }
     if MAKING.load(Ordering::Relaxed) != 0 {
         MAKING.store(0, Ordering::Relaxed);

@@ -220,7 +220,7 @@ pub(crate) unsafe fn poll(
     let hides = is_copied && (timeout_ns == Some(0) || process::bell_fd() >= 0);
     if !hides {
         for conn in fds.iter().filter_map(|entry| attached(entry.fd)) {
-            conn.flags.fetch_and(!flag::WANTS_ROOM, Ordering::SeqCst);
+            epoll::room_granted(conn);
         }
     }
     let until = timeout_ns.map(|ns| monotonic_ns().saturating_add(ns));
@@ -412,9 +412,11 @@ unsafe fn sleep(
         let copy = scratch.map_or(&mut short[..], Scratch::entries);
         for (to, from) in copy.iter_mut().zip(fds.iter()) {
             *to = *from;
-            if waits_for_room(from, hides).is_some() {
-                // X18: the carrier would say yes for ever. A reader that goes away frees no room.
-                to.events = (to.events & !WRITE_KIND) | libc::POLLRDHUP;
+            if let Some(conn) = waits_for_room(from, hides) {
+                // X18: the carrier would say yes for ever. A reader that goes away frees no room; that it has
+                // gone it says for ever, too.
+                let end = if conn.has(flag::PEER_GONE) { 0 } else { libc::POLLRDHUP };
+                to.events = (to.events & !WRITE_KIND) | end;
             }
         }
         if let Some(last) = copy.get_mut(n) {
@@ -443,11 +445,13 @@ unsafe fn sleep(
 /// Makes an entry's result what the program must see.
 fn correct(conn: &Conn, entry: &mut pollfd, hides: bool) {
     if waits_for_room(entry, hides).is_some() {
-        if entry.revents & (libc::POLLRDHUP | OVER) != 0 {
+        let is_over = entry.revents & (libc::POLLRDHUP | OVER) != 0;
+        let is_news = is_over && !conn.has(flag::PEER_GONE);
+        if is_news {
             conn.set(flag::PEER_GONE); // E4: the carrier takes what is sent from here on
         }
-        if wait::sender_may_go_on_or_arm(conn) {
-            conn.flags.fetch_and(!flag::WANTS_ROOM, Ordering::SeqCst);
+        if is_news || wait::sender_may_go_on_or_arm(conn) {
+            epoll::room_granted(conn);
             entry.revents |= entry.events & WRITE_KIND;
         } else {
             entry.revents &= !WRITE_KIND;

@@ -46,7 +46,7 @@ const PIECE_YOUNG: usize = crate::bulk::PIECE;
 const LOOK_EVERY_TICKS: u64 = TICKS_PER_MS;
 /// How long the gate of a half may be held against us before the peer counts as hostile. More than a
 /// hand-over takes at most, which holds it throughout.
-const GATE_PATIENCE_NS: u64 = 5_000_000_000;
+pub(crate) const GATE_PATIENCE_NS: u64 = 5_000_000_000;
 /// From then on a wait for the gate naps instead of yielding.
 const GATE_SPIN_NS: u64 = 1_000_000;
 const GATE_NAP_NS: i64 = 200_000;
@@ -130,6 +130,7 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
         if flags & libc::MSG_DONTWAIT != 0 || fd::is_nonblocking(conn.fd()) {
             if matches!(blocked, Blocked::Ring) {
                 crate::epoll::sender_comes_back(conn);
+                wait::hold_up();
             }
             return partial(Errno::EAGAIN);
         }

@@ -4,8 +4,8 @@
 //! the dead user had published, or written down as read, stays; what it had only begun never happened. Its
 //! private words may be half stored: they are made again from the order in which they are stored
 //! ([`crate::words`]), from a walk over the messages that the dead user was busy with, from the log, and from
-//! the kernel's own counts of the carrier. It refuses to guess: where that does not add up, or where unread
-//! bytes were being handed over to another stream, the connection is reset.
+//! the kernel's own counts of the carrier. It refuses to guess: where that does not add up, where the kernel does
+//! not tell, or where unread bytes were being handed over to another stream, the connection is reset.
 //!
 //! A successor may be killed in here, too: everything is stored in the usual order, and the next one begins
 //! again.
@@ -178,7 +178,7 @@ fn rebuild_source(
     let mut carrier_sent = load(2)?;
     if lane == Lane::Sdp {
         // It may have rung the carrier without counting.
-        carrier_sent = sent().unwrap_or_else(|| lines.log.carrier_sent.load(Ordering::Acquire));
+        carrier_sent = sent().ok_or(Broken)?;
         lines.log.carrier_sent.store(carrier_sent, Ordering::Release);
     }
     lines.log.lane.store(u32::from(lane == Lane::Sdp), Ordering::Relaxed);
@@ -268,11 +268,9 @@ fn rebuild_sink(
     let lane = if since.is_multiple_of(2) { bits & SDP_BIT } else { !bits & SDP_BIT };
     let is_trusted = lines.consumer.trusts_itself.load(Ordering::Relaxed) != 0;
     let counted = if is_trusted { COUNTED_BIT } else { bits & COUNTED_BIT };
-    if lane | counted != 0
-        && let Some(read) = read()
-    {
+    if lane | counted != 0 {
         // Bytes that the dead user took off the carrier are gone, as with TCP: all of them count.
-        put(word(2)?, read);
+        put(word(2)?, read().ok_or(Broken)?);
     }
     put(word(words::BITS)?, u64::from(followed) | lane | counted);
 

@@ -12,7 +12,7 @@ use core::{
 };
 
 use crate::{
-    conn::{self, Conn, Half},
+    conn::{self, Conn, Half, flag},
     hot,
 };
 
@@ -202,7 +202,7 @@ pub(crate) fn number_of(conn: &Conn) -> Option<i32> {
             found = Some(fd);
         }
     });
-    found
+    found.or_else(|| conn.has(flag::CLOSING).then(|| conn.fd.load(Ordering::Relaxed)))
 }
 
 /// A connection in use by the calling thread: it is not freed, nor its segment unmapped, while this
@@ -285,6 +285,7 @@ impl Drop for Pinned {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::conn::Stage;
     use std::vec::Vec;
 
     #[test]
@@ -322,5 +323,16 @@ mod tests {
             }
         });
         assert!(ours.iter().all(|fd| !is_tracked(*fd)));
+    }
+
+    /// Who closes the last number of a connection may have to ask the kernel about it, in a dead relative's place.
+    #[test]
+    fn a_number_that_is_being_closed_still_leads_to_the_carrier() {
+        let (_, conn) = conn::create(Stage::Kernel).unwrap();
+        let unused = 1_000_000;
+        conn.fd.store(unused, Ordering::Relaxed);
+        assert_eq!(number_of(conn), None);
+        conn.set(flag::CLOSING);
+        assert_eq!(number_of(conn), Some(unused));
     }
 }

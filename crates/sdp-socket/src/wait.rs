@@ -20,12 +20,13 @@ use sdp_sys::{
 };
 
 use crate::{
+    carrier,
     conn::{Conn, Half, flag},
     demote, give_back, host,
-    lane::SourceState,
+    lane::{self, SourceState},
     page, process, spin,
     stay::Stay,
-    table::Pinned,
+    table::{self, Pinned},
     wait_set::WaitSet,
 };
 
@@ -42,6 +43,8 @@ const BELL_SLEEPERS_MAX: u32 = 4;
 const BUSY_SLEEPERS_MAX: u32 = 16;
 /// From so many wake-ups for nothing in a row a connection is idle.
 const IDLE_WAKES: u32 = 16;
+/// How long [`hold_up`] takes: the caller has looked for some ten microseconds before.
+const HELD_UP_NS: i64 = 1_000_000;
 /// Rounds of [`briefly`].
 const BRIEF_ROUNDS: u32 = 2000;
 
@@ -232,7 +235,7 @@ pub(crate) fn for_room(conn: &Pinned, stay: Pin<&Stay>, until: Option<u64>, mark
     let has_room = || {
         let head = lines.consumer.head.load(Ordering::Acquire);
         tail.wrapping_sub(head) <= u64::from(segment.ring_bytes()) - quarter
-            || segment.end(conn.side() ^ 1).pinned.load(Ordering::Relaxed) != 0
+            || segment.end(conn.side() ^ 1).pinned.load(Ordering::Relaxed) != 0 && may_leave(lines)
     };
     let peer_cpu = segment.end(conn.side() ^ 1).cpu.load(Ordering::Relaxed);
     if !spin::needs_this_cpu(peer_cpu) && spin::pause_for(1_000, &mut { has_room }) {
@@ -252,7 +255,9 @@ pub(crate) fn for_room(conn: &Pinned, stay: Pin<&Stay>, until: Option<u64>, mark
     }
     count(conn, Direction::Send, Counter::Slept);
     let nap = if bell.is_some() { BOUNDED_SLEEP_NS } else { 1_000_000 };
-    let woken = sleep(conn, stay, libc::POLLRDHUP, &wait_set, until, Some(nap), mark);
+    // An end that is known would wake this sleep at once, and the next one.
+    let events = if conn.has(flag::PEER_GONE) { 0 } else { libc::POLLRDHUP };
+    let woken = sleep(conn, stay, events, &wait_set, until, Some(nap), mark);
     wake_up(stay, bell, &wait_set);
     match woken {
         Woken::TimedOut if until.is_none_or(|u| monotonic_ns() < u) => {
@@ -364,14 +369,41 @@ pub(crate) fn arm_for_room(segment: Segment, lines: &HalfLines) -> bool {
     is_roomy(segment, lines)
 }
 
-/// Whether a sender that was told EAGAIN may go on: room in the ring, or off the SDP lane.
+/// Whether a sender that was told EAGAIN may go on: room in the ring, or off the SDP lane. One that must leave
+/// the lane and is not let go by its reader (L2) would only be told EAGAIN again, as often as it asks.
 pub(crate) fn sender_may_go_on(conn: &Conn) -> bool {
     let Some(segment) = conn.segment() else { return true };
     let lines = segment.half(conn.half_index(Half::Send));
+    let must_leave = || {
+        segment.end(conn.side() ^ 1).pinned.load(Ordering::Relaxed) != 0
+            || conn.has(flag::PEER_GONE | flag::PINNED)
+    };
     lines.log.lane.load(Ordering::Acquire) == 0
-        || segment.end(conn.side() ^ 1).pinned.load(Ordering::Relaxed) != 0
-        || conn.has(flag::PEER_GONE | flag::PINNED | flag::HOSTILE)
+        || conn.has(flag::HOSTILE)
         || is_roomy(segment, lines)
+        || must_leave() && (may_leave(lines) || is_reader_dead(conn))
+}
+
+/// Whether the reader lets the half leave the SDP lane now, by what the segment says (L2).
+fn may_leave(lines: &HalfLines) -> bool {
+    lane::may_leave(lines, lines.producer.switches.load(Ordering::Acquire))
+}
+
+/// Whether the reader's kernel has answered that nobody reads any more: then the lane is left without it.
+fn is_reader_dead(conn: &Conn) -> bool {
+    conn.has(flag::PEER_GONE)
+        && table::number_of(conn).is_some_and(|fd| carrier::tcp_state(fd) == carrier::TCP_CLOSE)
+}
+
+/// A sender that can neither use the ring nor leave it, and of whose waits we see nothing, is about to be told
+/// EAGAIN beside a carrier that says "writable". It would come back at once: it is held up for a moment.
+#[cold]
+pub(crate) fn hold_up() {
+    process::beside_calls(|| {
+        let nap = libc::timespec { tv_sec: 0, tv_nsec: HELD_UP_NS };
+        // SAFETY: the time outlives the call; what is left of it is not asked for.
+        let _ = unsafe { sdp_sys::sys!(libc::SYS_nanosleep, &raw const nap, 0) };
+    });
 }
 
 /// Whether the half is on the SDP lane and its ring has nearly no room.

@@ -12,6 +12,7 @@ In `relative` it is a child of the victim that writes into what the two share as
 import ctypes
 import functools
 import os
+import platform
 import random
 import re
 import resource
@@ -30,7 +31,7 @@ TABLE = {}
 scenario = functools.partial(ends.scenario, TABLE)
 
 # Offsets in the control page (crates/sdp-shm/src/layout.rs).
-ENDS, END_BYTES = 128, 128
+ENDS, END_BYTES, PINNED = 128, 128, 8
 HALVES, HALF_BYTES = 384, 768
 TAIL, SWITCHES = 0, 8
 GATE, LANE, SENT, ENTRIES = 128, 132, 136, 144
@@ -38,6 +39,8 @@ HEAD, SCAN, FOLLOWED, READING, TRUSTS, ACK = 384, 392, 400, 404, 408, 412
 RECEIVE_ARM, SPACE_ARM = 512, 640
 CONTROL = 4096
 FORGE_S = 0.7
+# Number of the system call.
+PPOLL = {"x86_64": 271}.get(platform.machine(), 73)
 
 
 def word(rng, near=None):
@@ -558,6 +561,77 @@ def reader_stuck_in_the_kernel(trigger):
     more = fill()[0]
     ends.kill(child)
     return {"full": full, "sent": sent > 0, "futile": sum(futile), "told": told, "more": more > 0}
+
+
+@scenario
+def stuck_sender(why, wait):
+    """A ring is full; the sender must leave it, and its reader was stopped where it does not let it go: that a call
+    would fail again is nothing to be woken for. Once the reader goes on, or is gone, the sender hears of it."""
+
+    def peer(sock):
+        if why == "end":
+            sock.shutdown(socket.SHUT_WR)
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    sock, child = ends.pair(peer)
+    os.waitpid(child, os.WUNTRACED)
+    segment = Segment("self")
+    # Side 0 has the smaller port; a half is named by the side of its producer.
+    side = int(sock.getpeername()[1] < sock.getsockname()[1])
+    half = HALVES + side * HALF_BYTES
+    followed = struct.unpack("I", segment.read(half + FOLLOWED, 4))[0]
+    segment.write(half + FOLLOWED, struct.pack("II", followed - 1, 1))
+    if why == "pinned":
+        segment.write(ENDS + (side ^ 1) * END_BYTES + PINNED, struct.pack("I", 1))
+    if wait == "blocking":
+        ended = []
+        sender = threading.Thread(target=lambda: ended.append(ends.outcome(sock.sendall, bytes(64 << 20))))
+        sender.start()
+        asleep = sleeps(sender.native_id)
+        segment.write(half + FOLLOWED, struct.pack("II", followed, 0))
+        ends.kill(child)
+        sender.join(30)
+        return {"asleep": asleep, "told": ended[0] in ("ECONNRESET", "EPIPE")}
+    sock.setblocking(False)
+    if wait == "poll":
+        waiter = select.poll()
+        waiter.register(sock, select.POLLOUT)
+    else:
+        waiter = select.epoll()
+        waiter.register(sock, select.EPOLLOUT | (select.EPOLLET if wait == "edge" else 0))
+    patience = 30_000 if wait == "poll" else 30
+
+    def fill():
+        sent = 0
+        while not isinstance(done := ends.outcome(sock.send, bytes(65536)), str):
+            sent += done
+        return sent, done
+
+    waiter.poll(0)
+    full = fill()[1]
+    # What was news before that is told once.
+    waiter.poll(0)
+    fill()
+    asleep = not any(waiter.poll(0) for _ in range(3))
+    if why == "end":
+        ends.kill(child)
+    else:
+        segment.write(half + FOLLOWED, struct.pack("II", followed, 0))
+    told = bool(waiter.poll(patience))
+    more, end = fill()
+    if why != "end":
+        ends.kill(child)
+    return {"full": full, "asleep": asleep, "told": told, "more": more > 0 or end in ("ECONNRESET", "EPIPE")}
+
+
+def sleeps(thread):
+    """Whether a thread of this process comes to sleep in the library's own wait."""
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        with open(f"/proc/self/task/{thread}/syscall", encoding="ascii") as file:
+            if file.read().startswith(f"{PPOLL} "):
+                return True
+    return False
 
 
 @scenario

@@ -242,5 +242,48 @@ def nested_epoll():
     return {"told": all(told), **finish(sock, child)}
 
 
+def fill(sock):
+    """Sends until there is no room."""
+    try:
+        while True:
+            sock.send(bytes(65536))
+    except BlockingIOError:
+        pass
+
+
+@scenario
+def room_for_two(first, second):
+    """A sender that was told EAGAIN waits in two ways at once: both hear of room, one after the other."""
+    hear, tell = os.pipe()
+
+    def peer(sock):
+        os.read(hear, 1)
+        while sock.recv(65536):
+            pass
+
+    sock, child = pair(peer)
+    sock.setblocking(False)
+
+    def waiter(kind):
+        if kind == "poll":
+            poll = select.poll()
+            poll.register(sock, select.POLLOUT)
+            return poll.poll, 1000
+        epoll = select.epoll()
+        epoll.register(sock, select.EPOLLOUT | (select.EPOLLET if kind == "edge" else 0))
+        return epoll.poll, 1
+
+    waiters = [waiter(first), waiter(second)]
+    before = [bool(wait(0)) for wait, _ in waiters]
+    fill(sock)
+    # The kernel's buffers may grow while they are filled.
+    while any([bool(wait(0)) for wait, _ in waiters]):
+        fill(sock)
+    os.write(tell, b"g")
+    told = [bool(wait(30 * unit)) for wait, unit in waiters]
+    sock.setblocking(True)
+    return {"before": before, "told": told, **finish(sock, child)}
+
+
 if __name__ == "__main__":
     sys.exit(main(TABLE))

@@ -11,7 +11,7 @@ use core::{
 use libc::epoll_event;
 use sdp_sys::{section, sys, tls};
 
-use super::{ET, IN, OUT};
+use super::{ET, IN, ONESHOT, OUT};
 use crate::{
     carrier,
     conn::{self, Conn, Half, Stage, flag},
@@ -228,15 +228,8 @@ impl Mirror {
 
     /// The registration of number `fd` of this connection in this set.
     pub(super) fn find(&self, set: u32, conn: &Conn, fd: i32) -> Option<u32> {
-        let mut at = conn.registrations.load(Ordering::Relaxed).wrapping_sub(1);
-        for _ in 0..REGISTRATIONS {
-            let reg = self.registrations.get(at as usize)?;
-            if reg.set == set && reg.fd == fd {
-                return Some(at);
-            }
-            at = reg.next_conn;
-        }
-        None
+        let mut all = self.registrations_of(conn);
+        all.find(|(_, reg)| reg.set == set && reg.fd == fd).map(|(at, _)| at)
     }
 
     pub(super) fn add(
@@ -249,7 +242,7 @@ impl Mirror {
     ) -> Option<u32> {
         let index = self.allocate()?;
         let bucket = bucket(set, data);
-        let head = conn.registrations.load(Ordering::Relaxed).wrapping_sub(1);
+        let head = first_of(conn);
         *self.registrations.get_mut(index as usize)? = Registration {
             set,
             conn: conn.index(),
@@ -334,12 +327,37 @@ impl Mirror {
                 .filter(|(conn, ..)| conn.has(flag::WANTS_ROOM));
             if let Some((conn, index, fd)) = waiter {
                 any = true;
-                note_end(conn, index, fd);
+                if note_end(conn, index, fd) {
+                    m.grant_room(conn, NONE);
+                }
                 m.push_ready(at);
             }
         });
         if let Some(set) = self.set(set) {
             set.has_room_waiters = any;
+        }
+    }
+
+    /// The registrations of a connection.
+    pub(super) fn registrations_of(
+        &self,
+        conn: &Conn,
+    ) -> impl Iterator<Item = (u32, &Registration)> {
+        let reg = |at: u32| Some((at, self.registrations.get(at as usize).filter(|r| r.is_used)?));
+        core::iter::successors(reg(first_of(conn)), move |(_, last)| reg(last.next_conn))
+            .take(REGISTRATIONS)
+    }
+
+    /// Calls `each` with the registrations of a connection, and what they are. It may remove the one that it got.
+    pub(super) fn each_registration(
+        &mut self,
+        conn: &Conn,
+        mut each: impl FnMut(&mut Self, u32, Registration),
+    ) {
+        let mut at = first_of(conn);
+        while let Some(reg) = self.registrations.get(at as usize).copied().filter(|r| r.is_used) {
+            each(self, at, reg);
+            at = reg.next_conn;
         }
     }
 
@@ -400,7 +418,7 @@ impl Mirror {
         }
         self.unhash(index);
         if let Some(conn) = conn::get(reg.conn) {
-            let head = conn.registrations.load(Ordering::Relaxed).wrapping_sub(1);
+            let head = first_of(conn);
             if head == index {
                 conn.registrations.store(reg.next_conn.wrapping_add(1), Ordering::Relaxed);
             } else {
@@ -489,16 +507,11 @@ impl Mirror {
     /// All registrations of a connection become ready to be looked at. True when somebody may sleep on one
     /// of their sets.
     pub(super) fn ready_conn(&mut self, conn: &Conn) -> bool {
-        let mut at = conn.registrations.load(Ordering::Relaxed).wrapping_sub(1);
         let mut others_sleep = false;
-        while let Some(reg) = self.registrations.get(at as usize).copied() {
-            if !reg.is_used {
-                break;
-            }
-            self.push_ready(at);
-            others_sleep |= self.set(reg.set).is_some_and(|s| s.sleepers > 0 || s.by_carrier);
-            at = reg.next_conn;
-        }
+        self.each_registration(conn, |m, at, reg| {
+            m.push_ready(at);
+            others_sleep |= m.set(reg.set).is_some_and(|s| s.sleepers > 0 || s.by_carrier);
+        });
         others_sleep
     }
 
@@ -521,6 +534,20 @@ impl Mirror {
         {
             reg.is_stripped = strip;
         }
+    }
+
+    /// The wish for room of a connection's sender is granted, or in vain. All who asked for "writable" hear of it, in
+    /// each set that the connection is in: the registration `told` ([`NONE`]: none) by the caller, the others by the
+    /// kernel, whose level was kept from them, or whose edge was.
+    pub(super) fn grant_room(&mut self, conn: &Conn, told: u32) {
+        conn.flags.fetch_and(!flag::WANTS_ROOM, Ordering::SeqCst);
+        self.each_registration(conn, |m, at, reg| {
+            // One with ONESHOT is never kept from the kernel, and may be disabled.
+            let is_owed = reg.is_stripped || reg.events & (ET | ONESHOT) == ET;
+            if at != told && reg.events & OUT != 0 && is_owed {
+                m.strip(at, false);
+            }
+        });
     }
 
     /// The host of a set is gone. A program with one thread cannot wait before it calls us again, so the
@@ -617,9 +644,18 @@ impl Mirror {
     }
 }
 
+/// The first registration of a connection ([`NONE`]: it has none).
+fn first_of(conn: &Conn) -> u32 {
+    conn.registrations.load(Ordering::Relaxed).wrapping_sub(1)
+}
+
 /// A sender waits for room: notes if its reader has gone, which frees none. `fd` is the number that it was
-/// registered by; the table is walked only where that names something else by now. True: it has gone.
+/// registered by; the table is walked only where that names something else by now. True: it has gone, and that is
+/// news, which the sender must find out about (it asks the reader's kernel).
 pub(super) fn note_end(conn: &Conn, index: u32, fd: i32) -> bool {
+    if conn.has(flag::PEER_GONE) {
+        return false;
+    }
     let fd = if table::entry(fd) == Some(Entry::Conn(index)) {
         Some(fd)
     } else {

@@ -107,11 +107,7 @@ pub(crate) fn forget_conn(conn: &Conn) {
     if conn.registrations.load(Ordering::Relaxed) == 0 {
         return;
     }
-    with(|m| {
-        while let Some(at) = conn.registrations.load(Ordering::Relaxed).checked_sub(1) {
-            m.remove(at);
-        }
-    });
+    with(|m| m.each_registration(conn, |m, at, _| m.remove(at)));
 }
 
 /// One of several numbers of a connection is closed. The kernel keeps its registration until the
@@ -129,11 +125,7 @@ pub(crate) fn attached(conn: &Conn) {
     }
     let sleeps = with(|m| {
         let mut sleeps = false;
-        let mut at = conn.registrations.load(Ordering::Relaxed).wrapping_sub(1);
-        while let Some(reg) = m.registrations.get(at as usize).copied() {
-            sleeps |= welcome(m, at, conn);
-            at = reg.next_conn;
-        }
+        m.each_registration(conn, |m, at, _| sleeps |= welcome(m, at, conn));
         sleeps
     });
     if sleeps == Some(true) {
@@ -230,14 +222,7 @@ fn may_wait_for_room(m: &Mirror, conn: &Conn) -> bool {
     if !can_be_rung(conn) {
         return false;
     }
-    let mut at = conn.registrations.load(Ordering::Relaxed).wrapping_sub(1);
-    while let Some(reg) = m.registrations.get(at as usize) {
-        if reg.events & (ONESHOT | EXCLUSIVE) != 0 {
-            return false;
-        }
-        at = reg.next_conn;
-    }
-    true
+    m.registrations_of(conn).all(|(_, reg)| reg.events & (ONESHOT | EXCLUSIVE) == 0)
 }
 
 /// A sender was told EAGAIN: level-triggered registrations must not see the carrier's "writable" until
@@ -247,8 +232,7 @@ pub(crate) fn sender_waits(conn: &Conn) {
         return;
     }
     with(|m| {
-        let mut at = conn.registrations.load(Ordering::Relaxed).wrapping_sub(1);
-        while let Some(reg) = m.registrations.get(at as usize).copied() {
+        m.each_registration(conn, |m, at, reg| {
             if reg.events & OUT != 0 && reg.events & ET == 0 && !reg.is_stripped {
                 m.strip(at, true);
             }
@@ -257,9 +241,17 @@ pub(crate) fn sender_waits(conn: &Conn) {
             if let Some(set) = m.set(reg.set) {
                 set.has_room_waiters = true;
             }
-            at = reg.next_conn;
-        }
+        });
     });
+}
+
+/// A wish for room ([`sender_waits`]) is granted to somebody who waits by other means, or in vain: nobody keeps
+/// "writable" from the sets any more.
+pub(crate) fn room_granted(conn: &Conn) {
+    let asked = conn.flags.fetch_and(!flag::WANTS_ROOM, Ordering::SeqCst) & flag::WANTS_ROOM != 0;
+    if asked && conn.registrations.load(Ordering::Relaxed) != 0 {
+        with(|m| m.grant_room(conn, NONE));
+    }
 }
 
 /// A sender was told EAGAIN for something that nobody rings for: a ring that is full and cannot be left for the
@@ -271,14 +263,12 @@ pub(crate) fn sender_comes_back(conn: &Conn) {
         return;
     }
     with(|m| {
-        let mut at = conn.registrations.load(Ordering::Relaxed).wrapping_sub(1);
-        while let Some(reg) = m.registrations.get(at as usize).copied() {
+        m.each_registration(conn, |m, at, reg| {
             // One with ONESHOT is enabled anew by the program, which has the same effect.
             if reg.events & OUT != 0 && reg.events & (ET | ONESHOT) == ET {
                 m.strip(at, false);
             }
-            at = reg.next_conn;
-        }
+        });
     });
 }
 

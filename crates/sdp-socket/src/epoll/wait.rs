@@ -415,7 +415,7 @@ fn judge(m: &mut Mirror, at: u32, out: &mut Output) {
     let is_edge = reg.events & ET != 0;
     let mut events = 0;
     if reg.events & OUT != 0 && conn.has(flag::WANTS_ROOM) && wait::sender_may_go_on_or_arm(conn) {
-        conn.flags.fetch_and(!flag::WANTS_ROOM, Ordering::SeqCst);
+        m.grant_room(conn, at);
         events |= OUT;
     }
     if reg.is_stripped && !conn.has(flag::WANTS_ROOM) {
@@ -668,7 +668,7 @@ fn judge_enabled(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u3
         // This may be the only event that the reader's end makes, which frees no room: an edge that is
         // kept from the program does not come again.
         if wait::sender_may_go_on_or_arm(conn) || note_end(conn, reg.conn, reg.fd) {
-            conn.flags.fetch_and(!flag::WANTS_ROOM, Ordering::SeqCst);
+            m.grant_room(conn, at);
         } else {
             pass &= !OUT;
         }
@@ -680,7 +680,7 @@ fn judge_enabled(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u3
         // A sender would block, or be told EAGAIN: as if it had been.
         conn.set(flag::WANTS_ROOM);
         if wait::sender_may_go_on_or_arm(conn) {
-            conn.flags.fetch_and(!flag::WANTS_ROOM, Ordering::SeqCst);
+            m.grant_room(conn, at);
         } else {
             m.strip(at, true);
             m.push_ready(at);

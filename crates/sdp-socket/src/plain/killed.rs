@@ -650,6 +650,15 @@ fn a_hand_over_in_progress_is_not_succeeded() {
     let world = World::new();
     succeed::handing(world.sink());
     assert!(succeed::sink(world.sink(), world.rx.segment, 0, || Some(0)).is_err());
+}
+
+/// How many bells are on the carrier only the kernel knows.
+#[test]
+fn without_the_kernels_count_nobody_goes_on() {
+    let world = World::new();
+    world.send(Way::Plain, 1000);
+    assert!(succeed::source(world.source(), world.tx.segment, 0, || None).is_err());
+    assert!(succeed::sink(world.sink(), world.rx.segment, 0, || None).is_err());
     assert!(SinkState::load(world.sink(), world.rx.segment, 0).is_err(), "for relatives, too");
     world.clear();
     succeed::handing(world.sink());

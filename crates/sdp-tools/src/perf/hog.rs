@@ -5,7 +5,8 @@ use std::io::{self, Read};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{Guard, Pin};
+use super::Pin;
+use super::pair::Guard;
 use crate::Failure;
 use crate::sys;
 

@@ -7,19 +7,18 @@
 //! machine's slab, which others change too. Pages are exact; CPU time is the scheduler's sum for each process.
 
 use std::fmt::Write as _;
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde::Serialize;
 
-use super::{Guard, SCHEMA, Transport, show::figure};
+use super::pair::{Pair, Setting};
+use super::{Pin, SCHEMA, Transport, show::figure};
 use crate::Failure;
-use crate::collect::{self, Collector};
+use crate::collect::Collector;
 use crate::report::Report;
-use crate::run::{Environment, RULES_VARIABLE};
-use crate::sys::{self, Ended};
+use crate::run::Environment;
+use crate::sys::Ended;
 
 /// Small round trips on each connection, one connection after the other.
 const SMALL_CALLS: usize = 64;
@@ -104,123 +103,46 @@ pub struct Outcome {
     pub ends_on_sdp: (i64, i64),
 }
 
-struct Peer {
-    child: Guard,
-    orders: Option<ChildStdin>,
-    answers: BufReader<ChildStdout>,
+fn start(options: &Options, setting: Setting<'_>) -> Result<Pair, Failure> {
+    let words = ["--connections".to_string(), options.connections.to_string()];
+    let mut pair = Pair::start("perf-idle-peer", &words, Pin::None, |_| setting)?;
+    await_word(&mut pair, "ready")?;
+    Ok(pair)
 }
 
-impl Peer {
-    fn start(mut command: Command) -> Result<Self, Failure> {
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let start = |e| Failure::new("cannot start a measuring process", e);
-        let mut child: Child = command.spawn().map_err(start)?;
-        let orders = child.stdin.take();
-        let answers = child.stdout.take().ok_or_else(|| Failure("no pipe".into()))?;
-        Ok(Self { child: Guard(child), orders, answers: BufReader::new(answers) })
-    }
-
-    fn answer(&mut self) -> Result<String, Failure> {
-        let mut line = String::new();
-        self.answers.read_line(&mut line).map_err(|e| Failure::new("a measuring process", e))?;
-        match line.trim() {
-            "" => Err(Failure("a measuring process ended early".into())),
-            word => Ok(word.to_string()),
-        }
-    }
-
-    fn order(&mut self, order: &str) -> Result<(), Failure> {
-        let orders = self.orders.as_mut().ok_or_else(|| Failure("no pipe".into()))?;
-        writeln!(orders, "{order}").map_err(|e| Failure::new("a measuring process", e))
-    }
-
-    fn end(mut self) -> Result<(), Failure> {
-        drop(self.orders.take());
-        let status = self.child.0.wait().map_err(|e| Failure::new("a measuring process", e))?;
-        if status.success() { Ok(()) } else { Err(Failure(format!("it ended with {status}"))) }
-    }
+fn await_word(pair: &mut Pair, word: &str) -> Result<(), Failure> {
+    pair.server.expect(word)?;
+    pair.client.expect(word)
 }
 
-struct Pair([Peer; 2]);
+fn do_both(pair: &mut Pair, order: &str) -> Result<(), Failure> {
+    pair.server.order(order)?;
+    pair.client.order(order)?;
+    await_word(pair, "done")
+}
 
-impl Pair {
-    fn start(
-        options: &Options,
-        transport: Transport,
-        env: &Environment,
-        report_to: &str,
-    ) -> Result<Self, Failure> {
-        let exe =
-            std::env::current_exe().map_err(|e| Failure::new("cannot find my own file", e))?;
-        let command = |side: &str, port: &str| {
-            let mut command = Command::new(&exe);
-            command.args(["perf-idle-peer", side, "--port", port]);
-            command.args(["--connections", &options.connections.to_string()]);
-            command.env_remove(RULES_VARIABLE);
-            match transport {
-                Transport::Tcp => {
-                    command.env_remove("LD_PRELOAD").env_remove(collect::VARIABLE);
-                }
-                Transport::Sdp => {
-                    command.envs(env.set.iter().map(|(k, v)| (k, v)));
-                    command.env(collect::VARIABLE, report_to);
-                }
-            }
-            command
-        };
-        let mut server = Peer::start(command("server", "0"))?;
-        let port = server.answer()?;
-        let mut pair = Self([server, Peer::start(command("client", &port))?]);
-        pair.await_word("ready")?;
-        Ok(pair)
+fn held(pair: &Pair) -> Result<Held, Failure> {
+    let mut held = Held { slab_kib: field("/proc/meminfo", "Slab")?, ..Held::default() };
+    for pid in [pair.server.id(), pair.client.id()] {
+        let rollup = format!("/proc/{pid}/smaps_rollup");
+        held.pss_kib += field(&rollup, "Pss")?;
+        held.shared_kib += field(&rollup, "Pss_Shmem")?;
+        held.tables_kib += field(&format!("/proc/{pid}/status"), "VmPTE")?;
+        held.descriptors += std::fs::read_dir(format!("/proc/{pid}/fd"))
+            .map_err(|e| Failure::new("/proc", e))?
+            .count();
     }
+    Ok(held)
+}
 
-    fn await_word(&mut self, word: &str) -> Result<(), Failure> {
-        for peer in &mut self.0 {
-            if peer.answer()? != word {
-                return Err(Failure("a measuring process answers nonsense".into()));
-            }
-        }
-        Ok(())
-    }
-
-    fn do_both(&mut self, order: &str) -> Result<(), Failure> {
-        self.0.iter_mut().try_for_each(|peer| peer.order(order))?;
-        self.await_word("done")
-    }
-
-    fn pids(&self) -> [u32; 2] {
-        [self.0[0].child.0.id(), self.0[1].child.0.id()]
-    }
-
-    fn held(&self) -> Result<Held, Failure> {
-        let mut held = Held { slab_kib: field("/proc/meminfo", "Slab")?, ..Held::default() };
-        for pid in self.pids() {
-            let rollup = format!("/proc/{pid}/smaps_rollup");
-            held.pss_kib += field(&rollup, "Pss")?;
-            held.shared_kib += field(&rollup, "Pss_Shmem")?;
-            held.tables_kib += field(&format!("/proc/{pid}/status"), "VmPTE")?;
-            held.descriptors += std::fs::read_dir(format!("/proc/{pid}/fd"))
-                .map_err(|e| Failure::new("/proc", e))?
-                .count();
-        }
-        Ok(held)
-    }
-
-    /// CPU time of both over a silence, in percent of one CPU.
-    fn cpu_of_silence(&self, seconds: f64) -> Result<f64, Failure> {
-        let sum = || -> Result<u64, Failure> {
-            self.pids().iter().try_fold(0, |sum, pid| {
-                Ok(sum + sys::cpu_ns_of(*pid).map_err(|e| Failure::new("CPU time", e))?)
-            })
-        };
-        // What they do after their last answer is not silence yet.
-        std::thread::sleep(Duration::from_millis(200));
-        let (before, started) = (sum()?, Instant::now());
-        std::thread::sleep(Duration::from_secs_f64(seconds));
-        let spent = sum()?.saturating_sub(before);
-        Ok(spent as f64 / started.elapsed().as_nanos() as f64 * 100.0)
-    }
+/// CPU time of both over a silence, in percent of one CPU.
+fn cpu_of_silence(pair: &Pair, seconds: f64) -> Result<f64, Failure> {
+    // What they do after their last answer is not silence yet.
+    std::thread::sleep(Duration::from_millis(200));
+    let (before, started) = (pair.cpu_ns()?, Instant::now());
+    std::thread::sleep(Duration::from_secs_f64(seconds));
+    let spent = pair.cpu_ns()?.saturating_sub(before);
+    Ok(spent as f64 / started.elapsed().as_nanos() as f64 * 100.0)
 }
 
 /// A field of a `/proc` file with lines `name: number kB`; 0 where the kernel does not have it.
@@ -239,28 +161,28 @@ fn run(
     env: &Environment,
     report_to: &str,
 ) -> Result<Run, Failure> {
-    let mut pair = Pair::start(options, transport, env, report_to)?;
-    pair.do_both(&format!("small {SMALL_CALLS}"))?;
-    let after_small = pair.held()?;
-    let small_cpu_percent = pair.cpu_of_silence(options.silence)?;
-    pair.do_both(&format!("bulk {} {}", options.bulk, options.bulk_mib << 20))?;
-    let after_bulk = pair.held()?;
+    let mut pair = start(options, Setting::of(transport, env, report_to))?;
+    do_both(&mut pair, &format!("small {SMALL_CALLS}"))?;
+    let after_small = held(&pair)?;
+    let small_cpu_percent = cpu_of_silence(&pair, options.silence)?;
+    do_both(&mut pair, &format!("bulk {} {}", options.bulk, options.bulk_mib << 20))?;
+    let after_bulk = held(&pair)?;
     let started = Instant::now();
     let patience = Duration::from_secs(u64::from(options.give_back) * 2 + 5);
     let enough = after_small.shared_kib + options.bulk as f64 * STAYING_KIB;
     let mut given_back_after_s = None;
     while transport == Transport::Sdp && started.elapsed() < patience {
-        if pair.held()?.shared_kib <= enough {
+        if held(&pair)?.shared_kib <= enough {
             given_back_after_s = Some(started.elapsed().as_secs_f64());
             break;
         }
         std::thread::sleep(LOOK_EVERY);
     }
-    let bulk_cpu_percent = pair.cpu_of_silence(options.silence)?;
-    let after_silence = pair.held()?;
+    let bulk_cpu_percent = cpu_of_silence(&pair, options.silence)?;
+    let after_silence = held(&pair)?;
     // Whatever was given back, the connections go on.
-    pair.do_both(&format!("small {SMALL_CALLS}"))?;
-    pair.0.into_iter().try_for_each(Peer::end)?;
+    do_both(&mut pair, &format!("small {SMALL_CALLS}"))?;
+    pair.end()?;
     Ok(Run {
         after_small,
         small_cpu_percent,

@@ -9,6 +9,7 @@ pub mod hog;
 pub mod idle;
 pub mod idle_peer;
 pub mod matrix;
+pub mod pair;
 pub mod peer;
 pub mod promote;
 pub mod ready;
@@ -16,17 +17,15 @@ pub mod ready_peer;
 pub mod show;
 pub mod stats;
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 
 use crate::Failure;
-use crate::collect::{self, Collector};
+use crate::collect::Collector;
 use crate::report::Report;
-use crate::run::{Environment, RULES_VARIABLE};
-use crate::sys::{self, Ended};
+use crate::run::Environment;
+use crate::sys::Ended;
+use pair::{Pair, Setting};
 use peer::{Kind, Order, Round};
 use stats::{Ratio, Spread};
 
@@ -309,130 +308,46 @@ pub struct Outcome {
     pub foreign_cpu: f64,
 }
 
-/// Two processes of one transport.
-struct Pair {
-    server: Guard,
-    client: Guard,
-    orders: Option<ChildStdin>,
-    rounds: BufReader<ChildStdout>,
-}
-
-/// How the processes of a pair find (or do not find) the library.
-struct Setting<'a> {
-    transport: Transport,
-    /// Environment with the library, for SDP.
-    env: &'a Environment,
-    /// Where to hand in pages.
-    report_to: &'a str,
-}
-
-fn start_peer(
-    plan: &Plan,
-    side: peer::Side,
-    port: u16,
-    setting: &Setting<'_>,
-) -> Result<Child, Failure> {
-    let exe = std::env::current_exe().map_err(|e| Failure::new("cannot find my own file", e))?;
-    let mut command = Command::new(exe);
-    let (name, number) = match side {
-        peer::Side::Server => ("server", 0),
-        peer::Side::Client => ("client", 1),
-    };
+/// What the processes of a pair are told by their command line.
+fn words(plan: &Plan) -> Vec<String> {
     let kind = plan.kind.to_possible_value().map(|v| v.get_name().to_string());
-    command.args(["perf-peer", name, "--kind", &kind.unwrap_or_default()]);
-    command.args(["--size", &plan.size.to_string(), "--port", &port.to_string()]);
-    command.args(["--connections", &plan.connections.to_string()]);
-    command.args(["--gap-us", &plan.gap_us.to_string()]);
-    if plan.epoll {
-        command.arg("--epoll");
+    let mut words = vec!["--kind".to_string(), kind.unwrap_or_default()];
+    for (name, value) in [
+        ("--size", plan.size as u64),
+        ("--connections", plan.connections as u64),
+        ("--gap-us", plan.gap_us),
+    ] {
+        words.extend([name.to_string(), value.to_string()]);
     }
-    if plan.concurrent {
-        command.arg("--concurrent");
+    for (name, is_wanted) in [("--epoll", plan.epoll), ("--concurrent", plan.concurrent)] {
+        words.extend(is_wanted.then(|| name.to_string()));
     }
-    command.env_remove(RULES_VARIABLE);
-    match setting.transport {
-        Transport::Sdp if plan.without != Some(side) => {
-            command.envs(setting.env.set.iter().map(|(k, v)| (k, v)));
-            command.env(collect::VARIABLE, setting.report_to);
-        }
-        _ => {
-            command.env_remove("LD_PRELOAD").env_remove(collect::VARIABLE);
-        }
-    }
-    let allowed = sys::allowed_cpus();
-    let cpus = plan.pin.cpus(&allowed, number);
-    if !cpus.is_empty() {
-        sys::before_exec(&mut command, move || sys::pin_to(&cpus));
-    }
-    command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    command.spawn().map_err(|e| Failure::new("cannot start a measuring process", e))
+    words
 }
 
-impl Pair {
-    fn start(plan: &Plan, setting: &Setting<'_>) -> Result<Self, Failure> {
-        let mut server = Guard(start_peer(plan, peer::Side::Server, 0, setting)?);
-        let mut line = String::new();
-        let output = server.0.stdout.take().ok_or_else(|| Failure("no pipe".into()))?;
-        BufReader::new(output).read_line(&mut line).map_err(|e| Failure::new("server", e))?;
-        let port = line.trim().parse().map_err(|e| Failure::new("the server gave no port", e))?;
-        let mut client = Guard(start_peer(plan, peer::Side::Client, port, setting)?);
-        let output = client.0.stdout.take().ok_or_else(|| Failure("no pipe".into()))?;
-        let orders = client.0.stdin.take();
-        let mut rounds = BufReader::new(output);
-        line.clear();
-        rounds.read_line(&mut line).map_err(|e| Failure::new("client", e))?;
-        if line.trim() != "ready" {
-            return Err(Failure("the client did not get its connections".into()));
-        }
-        Ok(Self { server, client, orders, rounds })
-    }
-
-    /// One round; its CPU time is that of both processes.
-    fn round(&mut self, order: Order) -> Result<Round, Failure> {
-        let broken = |e: &dyn std::fmt::Display| Failure::new("a measuring process failed", e);
-        let before = sys::cpu_ns_of(self.server.0.id()).map_err(|e| broken(&e))?;
-        let mut text = serde_json::to_string(&order).map_err(|e| broken(&e))?;
-        text.push('\n');
-        let orders = self.orders.as_mut().ok_or_else(|| broken(&"its pipe is closed"))?;
-        orders.write_all(text.as_bytes()).map_err(|e| broken(&e))?;
-        let mut line = String::new();
-        self.rounds.read_line(&mut line).map_err(|e| broken(&e))?;
-        let mut round: Round = serde_json::from_str(&line).map_err(|e| broken(&e))?;
-        let after = sys::cpu_ns_of(self.server.0.id()).map_err(|e| broken(&e))?;
-        round.cpu_ns += after.saturating_sub(before);
-        Ok(round)
-    }
-
-    /// Promotes and fills caches.
-    fn warm_up(&mut self) -> Result<(), Failure> {
-        for _ in 0..WARM_UP_ROUNDS {
-            self.round(Order { nanos: WARM_UP_NS })?;
-        }
-        Ok(())
-    }
-
-    /// Lets both processes end by themselves, so that they hand in what they have.
-    fn end(mut self) -> Result<(), Failure> {
-        drop(self.orders.take());
-        for child in [&mut self.client, &mut self.server] {
-            let status = child.0.wait().map_err(|e| Failure::new("a measuring process", e))?;
-            if !status.success() {
-                return Err(Failure(format!("a measuring process ended with {status}")));
-            }
-        }
-        Ok(())
-    }
+fn start(plan: &Plan, setting: Setting<'_>) -> Result<Pair, Failure> {
+    let setting = |side| if plan.without == Some(side) { Setting::default() } else { setting };
+    let mut pair = Pair::start("perf-peer", &words(plan), plan.pin, setting)?;
+    pair.client.expect("ready")?;
+    Ok(pair)
 }
 
-/// A child that does not outlive us, whatever happens.
-struct Guard(Child);
+/// One round; its CPU time is that of both processes.
+fn round(pair: &mut Pair, order: Order) -> Result<Round, Failure> {
+    let broken = |e| Failure::new("a measuring process failed", e);
+    let before = pair.server.cpu_ns()?;
+    pair.client.order(&serde_json::to_string(&order).map_err(broken)?)?;
+    let mut round: Round = serde_json::from_str(&pair.client.answer()?).map_err(broken)?;
+    round.cpu_ns += pair.server.cpu_ns()?.saturating_sub(before);
+    Ok(round)
+}
 
-impl Drop for Guard {
-    fn drop(&mut self) {
-        // Without effect on one that has ended.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+/// Promotes and fills caches.
+fn warm_up(pair: &mut Pair) -> Result<(), Failure> {
+    for _ in 0..WARM_UP_ROUNDS {
+        round(pair, Order { nanos: WARM_UP_NS })?;
     }
+    Ok(())
 }
 
 /// CPU time of the whole machine, in ticks: busy, all.
@@ -467,11 +382,10 @@ pub fn measure(plan: &Plan) -> Result<Outcome, Failure> {
     let collector =
         Collector::start(false).map_err(|e| Failure::new("cannot listen for counters", e))?;
     let address = collector.address().to_string();
-    let setting = |transport| Setting { transport, env: &env, report_to: &address };
-    let mut tcp = Pair::start(plan, &setting(Transport::Tcp))?;
-    let mut sdp = Pair::start(plan, &setting(Transport::Sdp))?;
-    tcp.warm_up()?;
-    sdp.warm_up()?;
+    let mut tcp = start(plan, Setting::of(Transport::Tcp, &env, &address))?;
+    let mut sdp = start(plan, Setting::of(Transport::Sdp, &env, &address))?;
+    warm_up(&mut tcp)?;
+    warm_up(&mut sdp)?;
     let hogs = hog::start(plan.hogs, plan.pin)?;
 
     let ticks = machine_ticks();
@@ -481,7 +395,7 @@ pub fn measure(plan: &Plan) -> Result<Outcome, Failure> {
         let order = if number % 2 == 0 { [0, 1] } else { [1, 0] };
         for which in order {
             let pair = if which == 0 { &mut tcp } else { &mut sdp };
-            rounds[which].push(pair.round(Order { nanos: plan.round_ns() })?);
+            rounds[which].push(round(pair, Order { nanos: plan.round_ns() })?);
         }
     }
     let ours: u64 = rounds.iter().flatten().map(|r| r.cpu_ns).sum::<u64>() + hogs.cpu_ns();

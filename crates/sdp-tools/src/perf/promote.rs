@@ -5,21 +5,21 @@
 //! the rules say TCP. Nobody spins, so that a round trip costs about the same on both lanes, and what is left
 //! as difference is the meeting: finding the other end, the segment, its pages, and taking it down again.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 
 use clap::Args;
 use serde::Serialize;
 
+use super::pair::{Pair, Setting};
 use super::peer::Side;
 use super::stats::Spread;
-use super::{Guard, Pin, SCHEMA, foreign_share, machine_ticks, show::figure};
+use super::{Pin, SCHEMA, foreign_share, machine_ticks, show::figure};
 use crate::Failure;
-use crate::collect::{self, Collector};
+use crate::collect::Collector;
 use crate::report::Report;
-use crate::run::{Environment, RULES_VARIABLE};
-use crate::sys::{self, Ended};
+use crate::run::Environment;
+use crate::sys::Ended;
 
 /// Bytes of a message.
 const SIZE: usize = 64;
@@ -136,80 +136,13 @@ fn drive(port: u16) -> io::Result<()> {
     connect()?.write_all(&message)
 }
 
-struct Pair {
-    server: Guard,
-    client: Guard,
-    orders: Option<ChildStdin>,
-    answers: BufReader<ChildStdout>,
-}
-
-impl Pair {
-    fn start(
-        pin: Pin,
-        env: &Environment,
-        rules: &str,
-        report_to: Option<&str>,
-    ) -> Result<Self, Failure> {
-        let start = |side: &str, port: &str, number: usize| {
-            let exe =
-                std::env::current_exe().map_err(|e| Failure::new("cannot find my own file", e))?;
-            let mut command = Command::new(exe);
-            command.args(["perf-promote-peer", side, "--port", port]);
-            command.envs(env.set.iter().map(|(k, v)| (k, v))).env(RULES_VARIABLE, rules);
-            match report_to {
-                Some(address) => command.env(collect::VARIABLE, address),
-                None => command.env_remove(collect::VARIABLE),
-            };
-            let cpus = pin.cpus(&sys::allowed_cpus(), number);
-            if !cpus.is_empty() {
-                sys::before_exec(&mut command, move || sys::pin_to(&cpus));
-            }
-            command.stdin(Stdio::piped()).stdout(Stdio::piped());
-            command.spawn().map_err(|e| Failure::new("cannot start a measuring process", e))
-        };
-        let no_pipe = || Failure("no pipe".into());
-        let mut server = Guard(start("server", "0", 0)?);
-        let mut port = String::new();
-        BufReader::new(server.0.stdout.take().ok_or_else(no_pipe)?)
-            .read_line(&mut port)
-            .map_err(|e| Failure::new("a measuring process", e))?;
-        let mut client = Guard(start("client", port.trim(), 1)?);
-        let answers = BufReader::new(client.0.stdout.take().ok_or_else(no_pipe)?);
-        let orders = client.0.stdin.take();
-        Ok(Self { server, client, orders, answers })
-    }
-
-    /// CPU time of both processes per connection, ns; and all of it.
-    fn round(&mut self, connections: usize, trips: usize) -> Result<(f64, u64), Failure> {
-        let cpu = |pair: &Self| -> Result<u64, Failure> {
-            [&pair.server, &pair.client].iter().try_fold(0, |sum, child| {
-                let ns = sys::cpu_ns_of(child.0.id());
-                Ok(sum + ns.map_err(|e| Failure::new("CPU time", e))?)
-            })
-        };
-        let failed = |e: &dyn std::fmt::Display| Failure::new("a measuring process", e);
-        let before = cpu(self)?;
-        let orders = self.orders.as_mut().ok_or_else(|| Failure("no pipe".into()))?;
-        writeln!(orders, "{connections} {trips}").map_err(|e| failed(&e))?;
-        let mut line = String::new();
-        self.answers.read_line(&mut line).map_err(|e| failed(&e))?;
-        if line.trim() != "done" {
-            return Err(Failure("a measuring process ended early".into()));
-        }
-        let spent = cpu(self)?.saturating_sub(before);
-        Ok((spent as f64 / connections as f64, spent))
-    }
-
-    fn end(mut self) -> Result<(), Failure> {
-        drop(self.orders.take());
-        for child in [&mut self.client, &mut self.server] {
-            let status = child.0.wait().map_err(|e| Failure::new("a measuring process", e))?;
-            if !status.success() {
-                return Err(Failure(format!("a measuring process ended with {status}")));
-            }
-        }
-        Ok(())
-    }
+/// CPU time of both processes per connection, ns; and all of it.
+fn round(pair: &mut Pair, connections: usize, trips: usize) -> Result<(f64, u64), Failure> {
+    let before = pair.cpu_ns()?;
+    pair.client.order(&format!("{connections} {trips}"))?;
+    pair.client.expect("done")?;
+    let spent = pair.cpu_ns()?.saturating_sub(before);
+    Ok((spent as f64 / connections as f64, spent))
 }
 
 /// Runs the test.
@@ -258,10 +191,11 @@ fn measure(options: &Options) -> Result<Outcome, Failure> {
         Collector::start(false).map_err(|e| Failure::new("cannot listen for counters", e))?;
     let address = collector.address().to_string();
     let tcp_rules = "use tcp server * *:*\nuse tcp client * *:*";
-    let mut pairs = [
-        Pair::start(options.pin, &env, tcp_rules, None)?,
-        Pair::start(options.pin, &env, "", Some(&address))?,
-    ];
+    let start = |rules, report_to| {
+        let setting = Setting { env: Some(&env), rules: Some(rules), report_to };
+        Pair::start("perf-promote-peer", &[], options.pin, |_| setting)
+    };
+    let mut pairs = [start(tcp_rules, None)?, start("", Some(&address))?];
     let (ticks, mut ours) = (machine_ticks(), 0);
     let mut cells = Vec::new();
     // The first round counts for nothing.
@@ -269,7 +203,7 @@ fn measure(options: &Options) -> Result<Outcome, Failure> {
         let mut cell = [0.0; 2];
         let order = if round % 2 == 0 { [0, 1] } else { [1, 0] };
         for which in order {
-            let (each, spent) = pairs[which].round(options.connections, options.trips)?;
+            let (each, spent) = self::round(&mut pairs[which], options.connections, options.trips)?;
             cell[which] = each / 1e3;
             ours += spent;
         }

@@ -8,20 +8,17 @@
 //! is told by their counters.
 
 use std::fmt::Write as _;
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use clap::Args;
 use serde::Serialize;
 
+use super::pair::{Pair, Setting};
 use super::stats::{Ratio, Spread};
-use super::{
-    Guard, Pin, SCHEMA, Transport, foreign_share, machine_ticks, ready_peer, show::figure,
-};
+use super::{Pin, SCHEMA, Transport, foreign_share, machine_ticks, ready_peer, show::figure};
 use crate::Failure;
-use crate::collect::{self, Collector};
+use crate::collect::Collector;
 use crate::report::Report;
-use crate::run::{Environment, RULES_VARIABLE};
+use crate::run::Environment;
 use crate::sys::{self, Ended};
 
 /// Descriptors that a process needs beside its connections: its own, and the library's while many
@@ -89,100 +86,20 @@ pub struct Outcome {
     pub foreign_cpu: f64,
 }
 
-struct Pair {
-    server: Guard,
-    client: Guard,
-    orders: Option<ChildStdin>,
-    answers: BufReader<ChildStdout>,
-    server_input: Option<ChildStdin>,
+/// Orders that a number answers.
+fn order(pair: &mut Pair, order: &str) -> Result<u64, Failure> {
+    pair.client.order(order)?;
+    let answer = pair.client.answer()?;
+    answer.parse().map_err(|e| Failure::new("a measuring process answers nonsense", e))
 }
 
-fn line_of(from: &mut impl BufRead) -> Result<String, Failure> {
-    let mut line = String::new();
-    from.read_line(&mut line).map_err(|e| Failure::new("a measuring process", e))?;
-    match line.trim() {
-        "" => Err(Failure("a measuring process ended early".into())),
-        word => Ok(word.to_string()),
-    }
-}
-
-impl Pair {
-    fn start(
-        options: &Options,
-        connections: usize,
-        transport: Transport,
-        env: &Environment,
-        report_to: &str,
-    ) -> Result<Self, Failure> {
-        let start = |side: &str, port: &str, number: usize| -> Result<Child, Failure> {
-            let exe =
-                std::env::current_exe().map_err(|e| Failure::new("cannot find my own file", e))?;
-            let mut command = Command::new(exe);
-            command.args(["perf-ready-peer", side, "--port", port]);
-            command.args(["--connections", &connections.to_string()]);
-            command.env_remove(RULES_VARIABLE);
-            match transport {
-                Transport::Tcp => {
-                    command.env_remove("LD_PRELOAD").env_remove(collect::VARIABLE);
-                }
-                Transport::Sdp => {
-                    command.envs(env.set.iter().map(|(k, v)| (k, v)));
-                    command.env(collect::VARIABLE, report_to);
-                }
-            }
-            let cpus = options.pin.cpus(&sys::allowed_cpus(), number);
-            if !cpus.is_empty() {
-                sys::before_exec(&mut command, move || sys::pin_to(&cpus));
-            }
-            command.stdin(Stdio::piped()).stdout(Stdio::piped());
-            command.spawn().map_err(|e| Failure::new("cannot start a measuring process", e))
-        };
-        let no_pipe = || Failure("no pipe".into());
-        let mut server = Guard(start("server", "0", 0)?);
-        let output = server.0.stdout.take().ok_or_else(no_pipe)?;
-        let port = line_of(&mut BufReader::new(output))?;
-        let server_input = server.0.stdin.take();
-        let mut client = Guard(start("client", &port, 1)?);
-        let output = client.0.stdout.take().ok_or_else(no_pipe)?;
-        let orders = client.0.stdin.take();
-        let mut pair =
-            Self { server, client, orders, answers: BufReader::new(output), server_input };
-        if line_of(&mut pair.answers)? != "ready" {
-            return Err(Failure("the client did not get its connections".into()));
-        }
-        Ok(pair)
-    }
-
-    fn order(&mut self, order: &str) -> Result<u64, Failure> {
-        let orders = self.orders.as_mut().ok_or_else(|| Failure("no pipe".into()))?;
-        writeln!(orders, "{order}").map_err(|e| Failure::new("a measuring process", e))?;
-        let answer = line_of(&mut self.answers)?;
-        answer.parse().map_err(|e| Failure::new("a measuring process answers nonsense", e))
-    }
-
-    /// CPU time of the server per request, ns; and of both processes together.
-    fn round(&mut self, gap_us: u64, nanos: u64, seed: u64) -> Result<(f64, u64), Failure> {
-        let cpu =
-            |child: &Guard| sys::cpu_ns_of(child.0.id()).map_err(|e| Failure::new("CPU time", e));
-        let before = (cpu(&self.server)?, cpu(&self.client)?);
-        let ops = self.order(&format!("random {nanos} {gap_us} {seed}"))?;
-        let server = cpu(&self.server)?.saturating_sub(before.0);
-        let client = cpu(&self.client)?.saturating_sub(before.1);
-        Ok((server as f64 / ops.max(1) as f64, server + client))
-    }
-
-    fn end(mut self) -> Result<(), Failure> {
-        // The client closes first: its ports are the ones that wait.
-        drop(self.orders.take());
-        for child in [&mut self.client, &mut self.server] {
-            let status = child.0.wait().map_err(|e| Failure::new("a measuring process", e))?;
-            if !status.success() {
-                return Err(Failure(format!("a measuring process ended with {status}")));
-            }
-            drop(self.server_input.take());
-        }
-        Ok(())
-    }
+/// CPU time of the server per request, ns; and of both processes together.
+fn round(pair: &mut Pair, gap_us: u64, nanos: u64, seed: u64) -> Result<(f64, u64), Failure> {
+    let before = (pair.server.cpu_ns()?, pair.client.cpu_ns()?);
+    let ops = order(pair, &format!("random {nanos} {gap_us} {seed}"))?;
+    let server = pair.server.cpu_ns()?.saturating_sub(before.0);
+    let client = pair.client.cpu_ns()?.saturating_sub(before.1);
+    Ok((server as f64 / ops.max(1) as f64, server + client))
 }
 
 /// Splits numbers of connections into those that this process' limits allow, and reasons.
@@ -233,9 +150,12 @@ fn measure(options: &Options) -> Result<Outcome, Failure> {
     let mut pairs = Vec::new();
     for number in &numbers {
         for transport in [Transport::Tcp, Transport::Sdp] {
-            let mut pair = Pair::start(options, *number, transport, &env, &address)?;
+            let words = ["--connections".to_string(), number.to_string()];
+            let setting = Setting::of(transport, &env, &address);
+            let mut pair = Pair::start("perf-ready-peer", &words, options.pin, |_| setting)?;
+            pair.client.expect("ready")?;
             // Earns the lane, connection by connection; for TCP it fills the same caches.
-            pair.order(&format!("each {}", ready_peer::ROUND_TRIPS_TO_EARN))?;
+            order(&mut pair, &format!("each {}", ready_peer::ROUND_TRIPS_TO_EARN))?;
             pairs.push(pair);
         }
     }
@@ -253,7 +173,7 @@ fn measure(options: &Options) -> Result<Outcome, Failure> {
                 for which in order {
                     let Some(pair) = pairs.get_mut(n * 2 + which) else { continue };
                     let (figure, cpu) =
-                        pair.round(*gap, options.round_ms * 1_000_000, round as u64)?;
+                        self::round(pair, *gap, options.round_ms * 1_000_000, round as u64)?;
                     cell[which] = figure;
                     ours += cpu;
                 }
