@@ -172,5 +172,9 @@ fn ask(open: &mut Open, carrier: i32, tuple: &Tuple) -> Option<Examined> {
     }
     let peer = PeerSocket { inode: u64::from(found.inode), uid: found.uid, state: found.state };
     identity::check_mapped(peer.uid).ok()?;
-    (peer.presence() == Presence::Open).then_some(Examined::Open { peer, own: own.id })
+    (peer.presence() == Presence::Open).then_some(Examined::Open {
+        peer,
+        own: own.id,
+        uid: own.uid,
+    })
 }

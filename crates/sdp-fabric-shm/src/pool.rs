@@ -553,8 +553,8 @@ impl Pool {
             });
         }
         // SAFETY: the only thread of the child. A thread of the parent that was at it may have left anything.
-        let is_used = self.lock.is_taken()
-            || unsafe { (*self.records.get()).iter().any(Option::is_some) };
+        let is_used =
+            self.lock.is_taken() || unsafe { (*self.records.get()).iter().any(Option::is_some) };
         if is_used {
             // SAFETY: as above; records have no destructor.
             unsafe { self.records.get().write([const { None }; POOL_MAX]) };

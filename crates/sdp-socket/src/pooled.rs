@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use sdp_fabric_shm::{
     asker::Asker,
-    identity::{self, Examined, Tuple},
+    identity::{Examined, Tuple},
     pool::{Answer, Loan, Met, Pool},
     refusal::Refusal,
     rendezvous::Rendezvous,
@@ -201,8 +201,8 @@ fn take(conn: &Conn, fd: i32, tuple: &Tuple, met: Met) -> Outcome {
 /// Whether the process with which the segment is shared holds the connection's other end.
 fn prove(conn: &Conn, fd: i32, tuple: &Tuple, met: &Met) -> Result<bool, Refusal> {
     let examined = ASKER.examine(process::nonce(), process::hidden_min, fd, tuple)?;
-    let Examined::Open { peer, .. } = examined else { return Ok(false) };
-    Ok(peer.uid == identity::effective_uid()
+    let Examined::Open { peer, uid, .. } = examined else { return Ok(false) };
+    Ok(peer.uid == uid
         && !conn.has(flag::PINNED)
         && process::peers().holds(met.loan.peer, met.descriptor, peer.inode))
 }

@@ -40,6 +40,12 @@ impl Hidden {
         stat::stat(self.fd).ok().filter(|stat| stat.id == self.id)
     }
 
+    /// Whether what the number names cannot be asked what it is: a directory of `/proc` of a process that has been
+    /// reaped, with a kernel that counts what is in it (since 6.2). So was ours, then, as long as nobody else keeps such.
+    fn is_of_the_dead(&self) -> bool {
+        stat::stat(self.fd) == Err(Errno::ENOENT) && fd::is_path(self.fd)
+    }
+
     /// Moves the descriptor to `min` or above, unless it is there already or is not ours any more.
     pub fn move_up(&mut self, min: i32) {
         if self.fd < min && self.is_ours() {
@@ -50,7 +56,7 @@ impl Hidden {
 
 impl Drop for Hidden {
     fn drop(&mut self) {
-        if self.is_ours() {
+        if self.is_ours() || self.is_of_the_dead() {
             fd::close(self.fd);
         }
     }
