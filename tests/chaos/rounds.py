@@ -297,7 +297,6 @@ def play(world, seed):
     try:
         entered.run()
         world.settle()
-        world.fresh()
     except BaseException as error:
         error.add_note(f"round {seed}: {plan}")
         if isinstance(error, Exception):

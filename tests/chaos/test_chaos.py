@@ -89,7 +89,6 @@ def test_connects_and_closes():
             peer.tell("quit")
             assert peer.wait() == 0, peer.log.read_text()
         world.settle()
-        world.fresh()
         world.close()
     finally:
         world.remove()

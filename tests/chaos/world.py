@@ -7,6 +7,7 @@ starts victims beside them. After each round the survivors must hold what they h
 
 import json
 import os
+import re
 import select
 import shutil
 import signal
@@ -34,6 +35,12 @@ SLACK_MAPS = 64
 # Wait sets and views of the eventfd are made when first needed and kept.
 SLACK_SETS = 16
 EAGER = {"SDP_PROMOTE_CALLS": "0", "SDP_PROMOTE_BYTES": "0"}
+# Idle segments that two living processes may keep for their next connection (docs/spec/shm.md 6.1), and how the
+# kernel calls what goes with them.
+KEPT, KEPT_PER_PEER = 16, 4
+SEGMENTS, PAGES, BELLS = "map of /memfd:sdp-conn", "map of /memfd:sdp-bell", "anon_inode:[eventfd]"
+DIRECTORY = re.compile(r"/proc/\d+/fd")
+NETLINK_SOCK_DIAG = "4"
 # A process with less than this is killed by the kernel soon after it began to eat.
 TIGHT_BYTES = 48 << 20
 
@@ -200,11 +207,44 @@ class Peer:
                 continue
         return found
 
+    def lives_at(self, number):
+        """Whether the process lives of whose descriptors descriptor `number` is the directory."""
+        try:
+            return os.stat(f"/proc/{self.pid}/fd/{number}").st_size != 0
+        except OSError:
+            return False
+
+    def is_asker(self, link):
+        """Whether it is a socket by which the kernel is asked for other sockets."""
+        with open(f"/proc/{self.pid}/net/netlink", encoding="utf-8") as table:
+            rows = [line.split() for line in table]
+        return any(row[1] == NETLINK_SOCK_DIAG and link == f"socket:[{row[-1]}]" for row in rows[1:])
+
+    def without_kept(self, kinds, links):
+        """The same without what may be kept for the next connection: segments that it shares with processes that
+        live, and for each of these one directory, one eventfd and one page. Anything else stays as it is, all of it."""
+        directories = {n: link for n, link in links.items() if DIRECTORY.match(link)}
+        segments = sum(count for kind, count in kinds.items() if kind.startswith(SEGMENTS))
+        peers = set(directories.values())
+        if (
+            len(peers) == len(directories) <= segments <= min(KEPT, KEPT_PER_PEER * len(peers))
+            and all(self.lives_at(number) for number in directories)
+        ):
+            for kind in list(kinds):
+                if kind.startswith(SEGMENTS) or kind in peers:
+                    del kinds[kind]
+                elif kind == BELLS or kind.startswith(PAGES):
+                    kinds[kind] -= len(peers)
+        return +kinds
+
     def held(self):
         """What it holds, by kind; equal before and after a round. And what may grow a little."""
+        links = self.links()
+        askers = [n for n, link in links.items() if link.startswith("socket:") and self.is_asker(link)]
+        if askers:
+            del links[askers[0]]
         kinds = Counter(
-            link.split(":")[0] if link.startswith(("socket:", "pipe:")) else link
-            for link in self.links().values()
+            link.split(":")[0] if link.startswith(("socket:", "pipe:")) else link for link in links.values()
         )
         with open(f"/proc/{self.pid}/maps", encoding="utf-8") as maps:
             lines = [line.split(None, 5) for line in maps]
@@ -212,6 +252,7 @@ class Peer:
             name = line[5].strip() if len(line) > 5 else ""
             if "memfd:" in name or "/dev/zero" in name:
                 kinds[f"map of {name}"] += 1
+        kinds = self.without_kept(kinds, links)
         sets = kinds.pop("anon_inode:[eventpoll]", 0)
         with open(f"/proc/{self.pid}/status", encoding="utf-8") as status:
             threads = next(int(line.split()[1]) for line in status if line.startswith("Threads"))
@@ -371,12 +412,14 @@ class World:
         return found
 
     def settle(self):
-        """After a round: its processes are gone, and so is all that they had."""
+        """After a round: its processes are gone, and so is all that they had. Nobody tells a survivor of the end of
+        a process with which it has no connection; it looks when it next ends one of its own."""
         for victim in self.victims:
             victim.abandon()
         self.victims.clear()
         left = end_leftovers(keep=self.before)
         assert not left, f"left running: {left}"
+        self.fresh()
         deadline = time.monotonic() + LIMIT_S
         while found := self.remains():
             assert time.monotonic() < deadline, "left behind:\n" + "\n".join(found)

@@ -213,7 +213,7 @@ pub static KEYS: [Key; 12] = [
     Key {
         name: "keep_segments",
         env: "SDP_KEEP_SEGMENTS",
-        default: "0",
+        default: "1",
         range: "0 (no), 1 (yes)",
         meaning: "whether two processes use segments of connections that have ended again",
     },
@@ -233,7 +233,7 @@ impl Tunables {
         ring_bytes: 524_288,
         fabrics: Fabrics([Some(FabricName::Shm), Some(FabricName::Verbs)]),
         give_back: 60,
-        keep_segments: 0,
+        keep_segments: 1,
     };
 
     /// Sets the tunable `key` (as in the rule file) from text.

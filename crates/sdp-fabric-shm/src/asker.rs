@@ -19,6 +19,7 @@ use sdp_sys::{
 use crate::{
     identity::{self, Examined, PeerSocket, Presence, Tuple},
     refusal::Refusal,
+    spin::SpinLock,
 };
 
 /// An open sock_diag socket.
@@ -45,8 +46,9 @@ impl Open {
     }
 
     /// Closes it, unless the number is the program's by now.
-    fn close(self) {
+    fn close(self, note: Note) {
         if self.is_ours() {
+            note(self.diag.raw(), false);
             drop(self);
         } else {
             mem::forget(self);
@@ -54,43 +56,43 @@ impl Open {
     }
 }
 
+/// Told of each number at which the socket is kept (`true`), and before it is closed (`false`): the process keeps
+/// the program's hands off its own descriptors.
+pub type Note = fn(i32, bool);
+
 /// The socket; one `static` per process. All functions must be called with signals deferred.
 pub struct Asker {
-    lock: AtomicU32,
+    lock: SpinLock,
     /// Somebody asked, or is about to: until then there is nothing to close.
     is_used: AtomicBool,
     closes: AtomicU32,
     open: UnsafeCell<Option<Open>>,
+    note: Note,
 }
 
 // SAFETY: `open` is reached only under the lock.
 unsafe impl Sync for Asker {}
 
-impl Default for Asker {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Asker {
     /// None is open.
-    pub const fn new() -> Self {
+    pub const fn new(note: Note) -> Self {
         Self {
-            lock: AtomicU32::new(0),
+            lock: SpinLock::new(),
             is_used: AtomicBool::new(false),
             closes: AtomicU32::new(0),
             open: UnsafeCell::new(None),
+            note,
         }
     }
 
     /// Exchanges the socket. Gives `new` back if another thread is at it.
     fn swap(&self, new: Option<Open>) -> Option<Open> {
-        if self.lock.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        if !self.lock.try_acquire() {
             return new;
         }
         // SAFETY: the lock word is ours.
         let old = mem::replace(unsafe { &mut *self.open.get() }, new);
-        self.lock.store(0, Ordering::Release);
+        self.lock.release();
         old
     }
 
@@ -112,17 +114,22 @@ impl Asker {
         let closes = self.closes.load(Ordering::SeqCst);
         let mut open = self.swap(None);
         if let Some(old) = open.take_if(|open| open.owner != owner) {
-            old.close();
+            old.close(self.note);
         }
-        let Some(mut open) = open.or_else(|| Open::new(owner, min())) else {
+        let fresh = || {
+            let open = Open::new(owner, min())?;
+            (self.note)(open.diag.raw(), true);
+            Some(open)
+        };
+        let Some(mut open) = open.or_else(fresh) else {
             return identity::examine(carrier, tuple);
         };
         let Some(answer) = ask(&mut open, carrier, tuple) else {
-            open.close();
+            open.close(self.note);
             return identity::examine(carrier, tuple);
         };
         if let Some(other) = self.swap(Some(open)) {
-            other.close();
+            other.close(self.note);
         }
         if self.closes.load(Ordering::SeqCst) != closes {
             self.close(); // it was not there to be closed
@@ -137,8 +144,28 @@ impl Asker {
         }
         self.closes.fetch_add(1, Ordering::SeqCst);
         if let Some(open) = self.swap(None) {
-            open.close();
+            open.close(self.note);
         }
+    }
+
+    /// The program is about to put a file of its own at `number`: if the socket is there, it is closed.
+    pub fn lose(&self, number: i32) {
+        let Some(open) = self.swap(None) else { return };
+        if open.diag.raw() == number {
+            open.close(self.note);
+        } else if let Some(other) = self.swap(Some(open)) {
+            other.close(self.note);
+        }
+    }
+
+    /// In a fork child: the parent's, whatever its threads were at. The number is the caller's to close.
+    pub fn become_child(&self) {
+        if !self.is_used.load(Ordering::Relaxed) {
+            return; // without a write, as in `close`
+        }
+        // SAFETY: the only thread. What stands there is given up without a destructor, whole or not.
+        unsafe { self.open.get().write(None) };
+        self.lock.release();
     }
 }
 
@@ -161,5 +188,9 @@ fn ask(open: &mut Open, carrier: i32, tuple: &Tuple) -> Option<Examined> {
     }
     let peer = PeerSocket { inode: u64::from(found.inode), uid: found.uid, state: found.state };
     identity::check_mapped(peer.uid).ok()?;
-    (peer.presence() == Presence::Open).then_some(Examined::Open { peer, own: own.id })
+    (peer.presence() == Presence::Open).then_some(Examined::Open {
+        peer,
+        own: own.id,
+        uid: own.uid,
+    })
 }

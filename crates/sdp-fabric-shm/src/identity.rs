@@ -329,6 +329,8 @@ pub enum Examined {
         peer: PeerSocket,
         /// Our own end.
         own: Identity,
+        /// Its owner, and our effective user.
+        uid: u32,
     },
     /// The other end is on this host, but nobody has accepted it yet.
     NotAccepted,
@@ -364,7 +366,9 @@ pub fn examine(carrier: i32, tuple: &Tuple) -> Result<Examined, Refusal> {
     match peer.presence() {
         Presence::NotAccepted => Ok(Examined::NotAccepted),
         Presence::Closed => Err(Refusal::PeerNotListening),
-        Presence::Open => check_mapped(peer.uid).map(|()| Examined::Open { peer, own: id }),
+        Presence::Open => {
+            check_mapped(peer.uid).map(|()| Examined::Open { peer, own: id, uid: own.uid })
+        }
     }
 }
 

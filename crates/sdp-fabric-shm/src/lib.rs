@@ -16,3 +16,4 @@ pub mod procnet;
 pub mod refusal;
 pub mod rendezvous;
 pub mod segment;
+mod spin;

@@ -11,7 +11,6 @@
 
 use core::{
     cell::UnsafeCell,
-    hint,
     ptr::NonNull,
     sync::atomic::{AtomicBool, AtomicU32, Ordering},
 };
@@ -26,12 +25,11 @@ use crate::{
     refusal::Refusal,
     rendezvous::PeerInfo,
     segment::{self, Mapped},
+    spin::SpinLock,
 };
 
 /// Peer processes that one process can know at a time.
 pub const MAX_PEERS: usize = 1024;
-/// Looks at the lock before the processor is given away.
-const SPINS: u32 = 64;
 
 /// Names an entry of the table. Copies do not count as users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,7 +76,7 @@ fn adopt(fd: OwnedFd) -> Option<Hidden> {
 
 /// The table; one `static` per process.
 pub struct PeerTable {
-    lock: AtomicU32,
+    lock: SpinLock,
     /// Thread that holds the lock across a fork, 0 none: libc runs the program's `pthread_atfork`
     /// handlers meanwhile, which may use connections.
     forking: AtomicU32,
@@ -118,7 +116,7 @@ impl Guard<'_> {
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
         if !self.is_nested {
-            self.table.lock.store(0, Ordering::Release);
+            self.table.lock.release();
         }
     }
 }
@@ -134,7 +132,7 @@ impl PeerTable {
     pub const fn new() -> Self {
         let list = [const { Entry::EMPTY }; MAX_PEERS];
         Self {
-            lock: AtomicU32::new(0),
+            lock: SpinLock::new(),
             forking: AtomicU32::new(0),
             is_used: AtomicBool::new(false),
             entries: UnsafeCell::new(Entries { list, high: 0 }),
@@ -167,29 +165,20 @@ impl PeerTable {
         if self.forking.load(Ordering::Relaxed) == 0 {
             // It was not needed. A thread that a handler of the fork started may have it nevertheless, which
             // does not exist in the child.
-            if in_child && self.lock.load(Ordering::Relaxed) != 0 {
-                self.lock.store(0, Ordering::Release);
+            if in_child && self.lock.is_taken() {
+                self.lock.release();
             }
             return;
         }
         self.forking.store(0, Ordering::Release);
-        self.lock.store(0, Ordering::Release);
+        self.lock.release();
     }
 
     fn acquire(&self) {
         if !self.is_used.load(Ordering::Relaxed) {
             self.is_used.store(true, Ordering::Relaxed);
         }
-        let mut spins = 0;
-        while self.lock.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            spins += 1;
-            if spins < SPINS {
-                hint::spin_loop();
-            } else {
-                // SAFETY: no arguments.
-                let _ = unsafe { sys!(libc::SYS_sched_yield) };
-            }
-        }
+        self.lock.acquire();
     }
 
     /// Adds a user of a peer process, which gets an entry if it has none. Descriptors that are not
@@ -315,6 +304,16 @@ impl PeerTable {
     /// Whether it can be asked what a peer process holds.
     pub fn can_tell(&self, id: PeerId) -> bool {
         self.lock().entry(id).is_some_and(|entry| entry.files.is_some())
+    }
+
+    /// Whether a peer process has not begun to end, by the kernel's word; costs one `fstat` of the directory of its
+    /// descriptors. An exiting process has given up its descriptors before the first of them is closed for good, so
+    /// who has seen the end of its last connection is told the truth. True for one of which nothing can be asked.
+    pub fn lives(&self, id: PeerId) -> bool {
+        let mut guard = self.lock();
+        let Some(entry) = guard.entry(id) else { return false };
+        // Its size is how many there are (since 6.2); one of a process that has been reaped has no answer.
+        entry.files.as_ref().is_none_or(|files| files.stat().is_some_and(|stat| stat.size != 0))
     }
 
     /// Whether a peer process holds the socket with that inode number as its descriptor `number`, by the kernel's

@@ -21,18 +21,18 @@
 
 use core::{
     cell::UnsafeCell,
-    hint,
     ptr::NonNull,
     sync::atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
-use sdp_sys::{memfd, sys};
+use sdp_sys::memfd;
 
 use crate::{
     identity::{Addr, Tuple},
     name::Name,
     peer::{PeerId, PeerTable},
     segment,
+    spin::SpinLock,
 };
 
 /// Segments that the pool of a process knows, used ones included: each one not in use keeps three touched pages.
@@ -45,8 +45,6 @@ pub const BOARD_OFFSET: usize = 2048;
 const NAME_WORDS: usize = 9;
 const PREFIX_LEN: usize = crate::name::NAME_LEN - 4 * NAME_WORDS;
 const TAKEN: u32 = 3;
-/// Looks at the lock before the processor is given away.
-const SPINS: u32 = 64;
 
 #[repr(C, align(128))]
 struct Place {
@@ -255,7 +253,7 @@ fn words(tuple: &Tuple) -> [u32; NAME_WORDS] {
 
 /// The pool; one `static` per process. All functions must be called with signals deferred.
 pub struct Pool {
-    lock: AtomicU32,
+    lock: SpinLock,
     /// Records that no connection uses: before anything else is looked at.
     idle: AtomicU32,
     /// Counts what makes segments useless that were lent before; 0: none ever was. Written under the lock.
@@ -279,7 +277,7 @@ impl Pool {
     /// An empty one.
     pub const fn new() -> Self {
         Self {
-            lock: AtomicU32::new(0),
+            lock: SpinLock::new(),
             idle: AtomicU32::new(0),
             generation: AtomicU64::new(0),
             records: UnsafeCell::new([const { None }; POOL_MAX]),
@@ -294,26 +292,11 @@ impl Pool {
     }
 
     fn with<R>(&self, body: impl FnOnce(&mut Records) -> R) -> R {
-        self.acquire();
+        self.lock.acquire();
         // SAFETY: the lock is held, and this is the only reference.
         let result = body(unsafe { &mut *self.records.get() });
         self.release();
         result
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn acquire(&self) {
-        let mut spins = 0;
-        while self.lock.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            spins += 1;
-            if spins < SPINS {
-                hint::spin_loop();
-            } else {
-                // SAFETY: no arguments.
-                let _ = unsafe { sys!(libc::SYS_sched_yield) };
-            }
-        }
     }
 
     #[cold]
@@ -323,13 +306,14 @@ impl Pool {
         let records = unsafe { &*self.records.get() };
         let idle = records.iter().flatten().filter(|r| r.is_waiting()).count();
         self.idle.store(idle as u32, Ordering::Relaxed);
-        self.lock.store(0, Ordering::Release);
+        self.lock.release();
     }
 
     /// Notes a segment that a connection has just got. Returns its lease; `None`: no room, it will not come back.
     #[cold]
     pub fn lend(&self, peers: &PeerTable, loan: Loan) -> Option<u32> {
         self.with(|records| {
+            drop_dead(records, peers, None);
             let oldest = || {
                 let idle = records.iter().enumerate().filter_map(|(index, record)| {
                     let record = record.as_ref().filter(|r| r.state == State::Idle)?;
@@ -350,14 +334,19 @@ impl Pool {
     }
 
     /// The connection `owner`, which had the segment, has ended. True: mapping and user of the peer are the pool's
-    /// from here on. False: the caller's, who ends them. Always without `keep`, or if the pool was cleared since.
+    /// from here on. False: the caller's, who ends them. Always without `keep`, if the pool was cleared since, or if
+    /// the peer process is not there any more. Other ones that are not: as [`Pool::drop_dead`].
     #[cold]
     pub fn ended(&self, peers: &PeerTable, lease: u32, owner: u32, keep: bool) -> bool {
         self.with(|records| {
             let Some(index) = index_of(records, lease, owner, State::Used) else { return false };
             let Some(record) = records.get(index).copied().flatten() else { return false };
             let is_current = record.generation == self.generation.load(Ordering::Relaxed);
-            let is_kept = is_current && keep && !record.is_gone();
+            let wanted = is_current && keep && !record.is_gone();
+            let is_kept = wanted && peers.lives(record.loan.peer);
+            if is_current {
+                drop_dead(records, peers, wanted.then_some((record.loan.peer, is_kept)));
+            }
             let is_idle_with =
                 |r: &&Record| r.state == State::Idle && r.loan.peer == record.loan.peer;
             if is_kept && records.iter().flatten().filter(is_idle_with).count() >= IDLE_PER_PEER {
@@ -515,6 +504,15 @@ impl Pool {
             })
     }
 
+    /// Gives up what waits for another connection with a process that has ended, or that has given it up.
+    /// Free without any; one system call for each process that is waited for.
+    #[cold]
+    pub fn drop_dead(&self, peers: &PeerTable) {
+        if !self.is_empty() {
+            self.with(|records| drop_dead(records, peers, None));
+        }
+    }
+
     /// Gives up all that is not in use, open offers too, and makes what is in use not come back. Before a fork, and
     /// in the parent after it, since other threads go on meanwhile; and when the process leaves its trust domain.
     #[cold]
@@ -547,14 +545,14 @@ impl Pool {
     /// word to the other end.
     #[inline]
     pub fn become_child(&self) {
-        if self.generation.load(Ordering::Relaxed) != 0 || self.lock.load(Ordering::Relaxed) != 0 {
+        if self.generation.load(Ordering::Relaxed) != 0 || self.lock.is_taken() {
             self.forget_parent();
         }
     }
 
     #[cold]
     fn forget_parent(&self) {
-        if self.idle.load(Ordering::Relaxed) != 0 && self.lock.load(Ordering::Relaxed) == 0 {
+        if self.idle.load(Ordering::Relaxed) != 0 && !self.lock.is_taken() {
             self.with(|records| {
                 for old in records.iter().flatten().filter(|r| r.is_waiting()) {
                     unmap(old);
@@ -562,13 +560,13 @@ impl Pool {
             });
         }
         // SAFETY: the only thread of the child. A thread of the parent that was at it may have left anything.
-        let is_used = self.lock.load(Ordering::Relaxed) != 0
-            || unsafe { (*self.records.get()).iter().any(Option::is_some) };
+        let is_used =
+            self.lock.is_taken() || unsafe { (*self.records.get()).iter().any(Option::is_some) };
         if is_used {
             // SAFETY: as above; records have no destructor.
             unsafe { self.records.get().write([const { None }; POOL_MAX]) };
             self.idle.store(0, Ordering::Relaxed);
-            self.lock.store(0, Ordering::Release);
+            self.lock.release();
         }
     }
 }
@@ -602,6 +600,34 @@ fn still_offered<'a>(records: &'a mut Records, tuple: &Tuple, met: &Met) -> Opti
 fn drop_gone(records: &mut Records, peers: &PeerTable) {
     for place in records.iter_mut() {
         if let Some(old) = place.take_if(|record| record.state == State::Idle && record.is_gone()) {
+            discard(peers, &old);
+        }
+    }
+}
+
+/// As [`drop_gone`], and what is shared with processes that have ended. Each is asked about once, and one of which
+/// it is `told` already not at all.
+#[cold]
+fn drop_dead(records: &mut Records, peers: &PeerTable, told: Option<(PeerId, bool)>) {
+    drop_gone(records, peers);
+    let mut known = [None; POOL_MAX];
+    if let Some(first) = known.first_mut() {
+        *first = told;
+    }
+    for place in records.iter_mut() {
+        let Some(record) = place.as_ref().filter(|record| record.state == State::Idle) else {
+            continue;
+        };
+        let peer = record.loan.peer;
+        let is_alive = known.iter().flatten().find(|(of, _)| *of == peer).map(|(_, lives)| *lives);
+        let is_alive = is_alive.unwrap_or_else(|| {
+            let lives = peers.lives(peer);
+            if let Some(free) = known.iter_mut().find(|place| place.is_none()) {
+                *free = Some((peer, lives));
+            }
+            lives
+        });
+        if !is_alive && let Some(old) = place.take() {
             discard(peers, &old);
         }
     }

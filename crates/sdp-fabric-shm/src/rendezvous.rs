@@ -288,7 +288,7 @@ impl Rendezvous {
     fn start(&mut self, local: &Local<'_>) -> Result<Option<Attachment>, Refusal> {
         local.tuple.side().ok_or(Refusal::SelfConnection)?;
         let ends = match identity::examine(local.carrier, &local.tuple)? {
-            Examined::Open { peer, own } => Ends { own, peer },
+            Examined::Open { peer, own, .. } => Ends { own, peer },
             Examined::NotAccepted => return Ok(None),
         };
         let name = Name::new(&local.tuple);

@@ -378,7 +378,7 @@ fn scribbles_on_a_board_bring_no_connection() {
 
 #[test]
 fn the_socket_that_stays_open_answers_as_a_fresh_one_does() {
-    static ASKER: Asker = Asker::new();
+    static ASKER: Asker = Asker::new(|_, _| {});
     isolated(|| {
         let before = footprint();
         let ask = |owner, stream: &TcpStream| {
@@ -417,41 +417,95 @@ fn the_socket_that_stays_open_answers_as_a_fresh_one_does() {
     });
 }
 
+/// A process that does nothing until it is killed, and what CLIENT knows of it as a peer.
+fn other_process(bells: &Bells, nonce: u64) -> (Child, PeerId) {
+    // SAFETY: no arguments.
+    let child = spawn(|| while unsafe { libc::pause() } != 0 {});
+    // SAFETY: no pointers.
+    let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, child.pid, 0) };
+    // SAFETY: no pointers.
+    let bell = unsafe { libc::fcntl(bells.bell.raw(), libc::F_DUPFD_CLOEXEC, HIDDEN_MIN) };
+    let info = PeerInfo {
+        pid: child.pid,
+        uid: 1000,
+        trusted: true,
+        nonce,
+        slot: 0,
+        bell: Some(OwnedFd::new(bell)),
+        bell_page: None,
+        process: Some(OwnedFd::new(pidfd as i32)),
+    };
+    (child, CLIENT.peers.attach(info).unwrap())
+}
+
+fn kill(child: &Child) {
+    // SAFETY: our own child, not waited for yet; the null pointer wants no answer.
+    unsafe {
+        assert_eq!(libc::kill(child.pid, libc::SIGKILL), 0);
+        let (id, how) = (child.pid as u32, libc::WEXITED | libc::WNOWAIT);
+        assert_eq!(libc::waitid(libc::P_PID, id, std::ptr::null_mut(), how), 0);
+    }
+}
+
+#[test]
+fn what_is_shared_with_the_dead_is_given_up() {
+    isolated(|| {
+        let bells = Bells::new();
+        let before = footprint();
+        let (pool, peers) = (&CLIENT.pool, &CLIENT.peers);
+        let lend = |peer| {
+            let (segment, _) = MappedSegment::create(RING).unwrap();
+            let base = segment.base();
+            let (pid, side, receive_size) = (7, 1, 4096);
+            let remote = Some(tuple(1).remote);
+            let owner = OWNERS.0;
+            let loan =
+                Loan { base, ring_bytes: RING, peer, pid, side, receive_size, remote, owner };
+            assert!(peers.retain(peer));
+            (pool.lend(peers, loan).unwrap(), loan)
+        };
+        let (one, first) = other_process(&bells, 1);
+        let (two, second) = other_process(&bells, 2);
+        for peer in [first, first, second] {
+            let (lease, _) = lend(peer);
+            assert!(end(&CLIENT, lease, OWNERS.0));
+        }
+        let (used, loan) = lend(first);
+        pool.drop_dead(peers);
+        assert_eq!(mappings("sdp-conn"), 4, "both live");
+        kill(&one);
+        drop(one);
+        pool.drop_dead(peers);
+        assert_eq!(mappings("sdp-conn"), 2, "the other's, and the one in use");
+        assert!(!end(&CLIENT, used, OWNERS.0), "nobody will use it again");
+        CLIENT.throw(loan);
+        // Dead, and not waited for: the end of any connection finds out.
+        kill(&two);
+        let (lease, loan) = lend(second);
+        assert_eq!(mappings("sdp-conn"), 1, "a meeting finds out too");
+        assert!(!end(&CLIENT, lease, OWNERS.0));
+        CLIENT.throw(loan);
+        // SAFETY: nobody uses their pages.
+        unsafe {
+            peers.release(first);
+            peers.release(second);
+        }
+        drop(two);
+        assert!(pool.is_empty());
+        assert_eq!(footprint(), before);
+    });
+}
+
 #[test]
 fn the_kernel_tells_what_a_peer_holds() {
     isolated(|| {
+        let before = footprint();
         let bells = Bells::new();
         let held = TcpListener::bind("127.0.0.1:0").unwrap();
         let number = held.as_raw_fd() as u32;
-        let mut gate = [0; 2];
-        // SAFETY: gate has room for both ends.
-        assert_eq!(unsafe { libc::pipe(gate.as_mut_ptr()) }, 0);
-        let child = spawn(|| {
-            let mut byte = 0u8;
-            // SAFETY: the child's copies; one writable byte. Returns when the parent closes its end.
-            unsafe {
-                libc::close(gate[1]);
-                libc::read(gate[0], (&raw mut byte).cast(), 1);
-            }
-        });
-        // SAFETY: no pointers.
-        let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, child.pid, 0) };
         let side = &CLIENT;
-        let info = PeerInfo {
-            pid: child.pid,
-            uid: 1000,
-            trusted: true,
-            nonce: 1,
-            slot: 0,
-            // SAFETY: no pointers.
-            bell: Some(OwnedFd::new(unsafe {
-                libc::fcntl(bells.bell.raw(), libc::F_DUPFD_CLOEXEC, HIDDEN_MIN)
-            })),
-            bell_page: None,
-            process: Some(OwnedFd::new(pidfd as i32)),
-        };
-        let peer = side.peers.attach(info).unwrap();
-        assert!(side.peers.can_tell(peer));
+        let (child, peer) = other_process(&bells, 1);
+        assert!(side.peers.can_tell(peer) && side.peers.lives(peer));
         let what = stat::stat(held.as_raw_fd()).unwrap().id.ino;
         assert!(side.peers.holds(peer, number, what));
         assert!(!side.peers.holds(peer, number + 500, what), "no such number");
@@ -460,11 +514,14 @@ fn the_kernel_tells_what_a_peer_holds() {
         let file = bells.page.raw();
         let of_file = stat::stat(file).unwrap().id.ino;
         assert!(!side.peers.holds(peer, file as u32, of_file), "no socket");
-        // SAFETY: no pointers.
-        unsafe { libc::close(gate[1]) };
-        assert_eq!(wait(child), 0);
+        kill(&child);
+        drop(child);
         assert!(!side.peers.holds(peer, number, what), "it has ended");
+        assert!(!side.peers.lives(peer));
         // SAFETY: the page is not used.
         unsafe { side.peers.release(peer) };
+        assert!(!side.peers.lives(peer), "nobody is known by that name");
+        drop((bells, held));
+        assert_eq!(footprint(), before, "also the directory, which has no answer any more");
     });
 }

@@ -116,7 +116,7 @@ pub(crate) fn fork_parent(child: i32) {
         0 => return,
         2 => {
             // What other threads have put there since the fork was prepared, the child has too.
-            crate::pooled::forked();
+            crate::pooled::clear();
             if let Some((family, _)) = process::family() {
                 let reserved = RESERVED.swap(0, Ordering::Relaxed).checked_sub(1).map(Slot);
                 if reserved.is_none() && child > 0 {

@@ -5,13 +5,14 @@
 //! the socket that sock_diag tells, and the process with which the segment is shared holds it. It refuses to wait
 //! for long: a step that finds nothing leads to the meeting by name after a few calls.
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use sdp_fabric_shm::{
     asker::Asker,
-    identity::{self, Examined, Tuple},
+    identity::{Examined, Tuple},
     pool::{Answer, Loan, Met, Pool},
     refusal::Refusal,
+    rendezvous::Rendezvous,
 };
 
 use crate::{
@@ -25,7 +26,11 @@ const OFFER_TICKS: u32 = 16;
 const LOOK_TICKS: u32 = 3;
 
 static POOL: Pool = Pool::new();
-static ASKER: Asker = Asker::new();
+static ASKER: Asker = Asker::new(process::note_hidden);
+/// Ends of connections that never met, one in so many of which looks after segments shared with the dead.
+const LOOK_EVERY: u32 = 16;
+/// Counts them.
+static PASSED: AtomicU32 = AtomicU32::new(0);
 
 /// What came of a step.
 pub(crate) enum Outcome {
@@ -40,7 +45,7 @@ pub(crate) enum Outcome {
 }
 
 /// Whether anything is kept: no fork is in progress, and the process has lanes. What slips through is undone by
-/// [`forked`].
+/// the second [`clear`] around a fork.
 fn is_keeping() -> bool {
     process::forks().is_multiple_of(2) && !process::is_retired()
 }
@@ -63,6 +68,7 @@ pub(crate) fn lend(conn: &Conn, loan: Loan) {
 pub(crate) fn ended(conn: &Conn) -> bool {
     let lease = conn.lease.swap(0, Ordering::Relaxed);
     if lease == 0 {
+        POOL.drop_dead(process::peers());
         return false;
     }
     const SPOILT: u32 = flag::HOSTILE | flag::PINNED | flag::PASSED | flag::UNCERTAIN;
@@ -86,16 +92,18 @@ pub(crate) fn call_off(conn: &Conn) {
     }
 }
 
-/// Before a fork, and around leaving a trust domain: nothing stays mapped that no connection uses, and what was
+/// A connection ends that never met its other end: others that share segments with us may have ended meanwhile.
+pub(crate) fn passed_by() {
+    if !POOL.is_empty() && PASSED.fetch_add(1, Ordering::Relaxed).is_multiple_of(LOOK_EVERY) {
+        POOL.drop_dead(process::peers());
+    }
+}
+
+/// Before a fork, in the parent after it, and around leaving a trust domain: nothing stays mapped that no connection uses, and what was
 /// attached before does not come back.
 pub(crate) fn clear() {
     POOL.clear(process::peers());
     ASKER.close();
-}
-
-/// In the parent, after a fork.
-pub(crate) fn forked() {
-    POOL.clear(process::peers());
 }
 
 /// The process is about to end.
@@ -106,27 +114,27 @@ pub(crate) fn leave() {
 /// In a fork child.
 pub(crate) fn become_child() {
     POOL.become_child();
+    ASKER.become_child();
 }
 
-/// One step of the meeting. Under the meeting's lock, with the connection in [`Stage::Meeting`]; `is_idle`: the
-/// meeting by name has not begun; `is_joining`: the other end is found there already.
-pub(crate) fn step(
-    conn: &Conn,
-    fd: i32,
-    tuple: &Tuple,
-    is_idle: bool,
-    is_joining: bool,
-) -> Outcome {
+/// The program is about to overwrite a hidden descriptor.
+pub(crate) fn lose(number: i32) {
+    ASKER.lose(number);
+}
+
+/// One step of the meeting. Under the meeting's lock, with the connection in [`Stage::Meeting`]; `by_name`: how far it
+/// has come that way.
+pub(crate) fn step(conn: &Conn, fd: i32, tuple: &Tuple, by_name: &Rendezvous) -> Outcome {
     let lease = conn.lease.load(Ordering::Relaxed);
     if lease != 0 {
         return await_answer(conn, fd, tuple, lease);
     }
-    if is_joining || POOL.is_empty() || conn.has(flag::ADOPTED) {
+    if by_name.is_joining() || POOL.is_empty() || conn.has(flag::ADOPTED) {
         return Outcome::None;
     }
     let ticks = conn.pool_ticks.load(Ordering::Relaxed);
     if !conn.has(flag::ACCEPTED) {
-        if !is_idle || ticks != 0 {
+        if !by_name.is_idle() || ticks != 0 {
             return Outcome::None;
         }
         conn.pool_ticks.store(1, Ordering::Relaxed);
@@ -137,7 +145,7 @@ pub(crate) fn step(
     if let Some(met) = POOL.look(tuple) {
         return take(conn, fd, tuple, met);
     }
-    if is_idle && ticks < LOOK_TICKS && POOL.may_be_offered(process::peers()) {
+    if by_name.is_idle() && ticks < LOOK_TICKS && POOL.may_be_offered(process::peers()) {
         conn.pool_ticks.store(ticks + 1, Ordering::Relaxed);
         return Outcome::Wait;
     }
@@ -193,8 +201,8 @@ fn take(conn: &Conn, fd: i32, tuple: &Tuple, met: Met) -> Outcome {
 /// Whether the process with which the segment is shared holds the connection's other end.
 fn prove(conn: &Conn, fd: i32, tuple: &Tuple, met: &Met) -> Result<bool, Refusal> {
     let examined = ASKER.examine(process::nonce(), process::hidden_min, fd, tuple)?;
-    let Examined::Open { peer, .. } = examined else { return Ok(false) };
-    Ok(peer.uid == identity::effective_uid()
+    let Examined::Open { peer, uid, .. } = examined else { return Ok(false) };
+    Ok(peer.uid == uid
         && !conn.has(flag::PINNED)
         && process::peers().holds(met.loan.peer, met.descriptor, peer.inode))
 }

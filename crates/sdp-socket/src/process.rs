@@ -274,6 +274,16 @@ pub(crate) fn hide(raw: i32) -> i32 {
     if keep_hidden(moved) { moved } else { -1 }
 }
 
+/// A number that hides something of ours by now, or is about to be closed.
+pub(crate) fn note_hidden(raw: i32, is_hidden: bool) {
+    if is_hidden {
+        note_descriptor(raw);
+        table::replace(raw, Some(Entry::Hidden));
+    } else if table::entry(raw) == Some(Entry::Hidden) {
+        table::replace(raw, None);
+    }
+}
+
 /// A hidden descriptor for what `raw` names; none when no number is left.
 pub(crate) fn hidden_duplicate(raw: i32) -> Option<i32> {
     // SAFETY: no pointers.
@@ -317,6 +327,7 @@ pub(crate) fn move_hidden(from: i32) {
         }
     }
     wait_set::lose(from);
+    crate::pooled::lose(from);
     PEERS.move_up(from + 1);
     table::clear(from);
 }

@@ -169,6 +169,9 @@ fn tick(conn: &Conn, fd: i32) {
 
 /// The connection ends: one that its other end never came to meet says so.
 pub(crate) fn ended(conn: &Conn) {
+    if matches!(conn.stage(), Stage::Young | Stage::Meeting) {
+        pooled::passed_by();
+    }
     if conn.stage() == Stage::Meeting {
         let is_early = conn.ticks.load(Ordering::Relaxed) < EAGER_TICKS;
         let reason = if is_early { Reason::ShortLived } else { Reason::PeerNotListening };
@@ -211,7 +214,7 @@ fn tick_now(conn: &Conn, fd: i32) {
         if !is_sole_holder(conn) {
             pooled::call_off(conn);
         } else if tuple.side().is_some() {
-            match pooled::step(conn, fd, &tuple, meeting.is_idle(), meeting.is_joining()) {
+            match pooled::step(conn, fd, &tuple, meeting) {
                 Outcome::None => {}
                 Outcome::Wait => return,
                 Outcome::Failed(refusal) => return failed(conn, refusal),

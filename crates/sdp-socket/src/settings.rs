@@ -340,7 +340,7 @@ static TUNED: Tuned = Tuned {
     flip_state: AtomicU32::new(0),
     has_shm: AtomicU32::new(1),
     give_back_s: AtomicU32::new(60),
-    keeps_segments: AtomicU32::new(0),
+    keeps_segments: AtomicU32::new(1),
     io_uring: AtomicU32::new(0),
 };
 

@@ -51,6 +51,13 @@ pub fn inode(fd: i32) -> Result<u64, Errno> {
     Ok(st.st_ino)
 }
 
+/// Whether the descriptor only names a place (`O_PATH`).
+pub fn is_path(fd: i32) -> bool {
+    // SAFETY: no pointers.
+    unsafe { sys!(libc::SYS_fcntl, fd, libc::F_GETFL, 0) }
+        .is_ok_and(|flags| flags as i32 & libc::O_PATH != 0)
+}
+
 /// Whether the open file description has O_NONBLOCK set now. Asked of the kernel each time, because
 /// another holder may have changed it.
 pub fn is_nonblocking(fd: i32) -> bool {

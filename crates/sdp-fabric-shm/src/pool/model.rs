@@ -163,7 +163,8 @@ impl Page {
 /// A user of the table that the records share; it is never the last one.
 fn peer() -> PeerId {
     PEER.with(|cell| {
-        let id = cell.get().unwrap_or_else(|| {
+        // Each record is a user, and some end.
+        let id = cell.get().filter(|id| PEERS.retain(*id)).unwrap_or_else(|| {
             let info = PeerInfo {
                 pid: 7,
                 uid: 1,
