@@ -45,10 +45,20 @@ pub struct ShmTx {
 }
 
 impl ShmTx {
-    /// Resumes at private cursors (tail, consumer's head as last seen).
+    /// Resumes at private cursors (tail, consumer's head as last seen), with the origin that the segment says.
     #[inline]
     pub fn new(segment: Segment, half: usize, tail: u64, head: u64) -> Self {
-        let producer = Producer::new(segment, half, tail, head);
+        Self::of(Producer::new(segment, half, tail, head))
+    }
+
+    /// The same with a private copy of the origin.
+    #[inline]
+    pub fn resume(segment: Segment, half: usize, tail: u64, head: u64, origin: u64) -> Self {
+        Self::of(Producer::resume(segment, half, tail, head, origin))
+    }
+
+    #[inline]
+    fn of(producer: Producer) -> Self {
         Self {
             producer,
             completed: [const { MaybeUninit::uninit() }; COMPLETIONS],
@@ -61,6 +71,12 @@ impl ShmTx {
     #[inline]
     pub fn cursors(&self) -> (u64, u64) {
         (self.producer.tail(), self.producer.seen_head())
+    }
+
+    /// Cursor at which index 0 of the ring is.
+    #[inline]
+    pub fn origin(&self) -> u64 {
+        self.producer.origin()
     }
 
     /// Makes everything posted visible to the peer: one store.

@@ -79,6 +79,8 @@ pub struct EndLine {
 pub struct ProducerLine {
     /// Count of ring bytes published.
     pub tail: AtomicU64,
+    /// Count of ring bytes at which index 0 of the ring is. Changes while the ring is empty only.
+    pub origin: AtomicU64,
     /// Number of log entries written.
     pub switches: AtomicU32,
 }

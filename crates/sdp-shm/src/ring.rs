@@ -2,18 +2,21 @@
 //!
 //! A record is `{u32 length, u32 kind}` followed by `length` bytes of message, padded to 16. Kinds are
 //! MSG and PAD; a PAD fills the rest of the lap. The 8-byte header and the first 56 bytes of a message
-//! never wrap; the rest may. `tail` and `head` are monotonic counts of ring bytes, index = count modulo
-//! size. One store of the tail publishes a record: a producer killed before it has sent nothing.
+//! never wrap; the rest may. `tail` and `head` are monotonic counts of ring bytes, index = (count −
+//! origin) modulo size. One store of the tail publishes a record: a producer killed before it has sent
+//! nothing.
 //!
 //! # Restart in the first pages
-//! A producer that finds the ring empty well into the lap writes one PAD to the end of the lap, so
-//! that a connection with small messages lives in the first page of its ring and never touches the
-//! others. Whether it is empty is asked once per [`RESTART_EVERY`] bytes of the ring only: the
-//! consumer's cursor is in a cache line of the consumer's CPU.
+//! A producer that finds the ring empty well into the lap makes its tail the *origin*: the next record is
+//! at index 0. So a connection with small messages lives in the first page of its ring and never touches
+//! the others, and one with larger ones stays in the CPUs' caches. Nothing is written into the ring for
+//! that, and no room is lost. Whether it is empty is asked once per [`RESTART_EVERY`] bytes of the ring
+//! only: the consumer's cursor is in a cache line of the consumer's CPU.
 //!
-//! Until the consumer has passed that PAD, the producer has no more room than the bytes before it. Records
-//! beyond [`RESTART_RECORD_MAX`] therefore do not restart: a stream whose reader keeps up would find its ring
-//! full after one or two of them, over and over.
+//! The origin is never beyond the published head: the ring was empty there. So whatever the consumer still
+//! has to read lies where the origin says that it can see now, and as long as it has anything left to read,
+//! the origin stays as it is. A consumer that has read everything looks at the tail first, then at the
+//! origin, which was stored before.
 //!
 //! # Hostile peer
 //! The consumer copies `tail` once and demands `head <= tail <= head + size` and alignment; it copies
@@ -45,8 +48,9 @@ pub const HEADER_MAX: usize = CONTIGUOUS - RECORD_HEADER;
 /// traffic keeps to one page per ring.
 pub const RESTART_INDEX: u64 = 3072;
 
-/// Ring bytes of the largest record for which an empty ring restarts.
-pub const RESTART_RECORD_MAX: u64 = 2048;
+/// Ring bytes of the largest record for which an empty ring restarts. Larger ones are faster where they
+/// have not been lately: their cache lines are the reader's for longer than it takes to fetch them.
+pub const RESTART_RECORD_MAX: u64 = 6 * 1024;
 
 /// Grain in which memory is given back. The first page of a ring is kept: small traffic lives there.
 pub const PAGE: u64 = 4096;
@@ -86,10 +90,25 @@ const fn is_time_to_ask(index: u64, need: u64) -> bool {
     index & (RESTART_EVERY - 1) < need
 }
 
-/// Whether an empty ring restarts at `index` for a record of `need` bytes: small ones only.
+/// Whether an empty ring restarts at `index` for a record of `need` bytes.
 #[inline]
 const fn restarts_at(index: u64, need: u64) -> bool {
     index >= RESTART_INDEX && need <= RESTART_RECORD_MAX
+}
+
+/// Where in a ring of `size` bytes cursor `at` is. The origin comes from the segment: a forged one gives an
+/// aligned index within the ring, too.
+#[inline(always)]
+const fn index_of(at: u64, origin: u64, size: u64) -> u64 {
+    at.wrapping_sub(origin) & (size - 1) & !(ALIGN as u64 - 1)
+}
+
+/// What the segment says where index 0 of a half's ring is. What comes out is no more than [`index_of`] makes
+/// of it.
+#[inline(always)]
+pub fn origin(segment: Segment, half: usize) -> u64 {
+    // Stored before the tail that made the consumer look, and read after it.
+    segment.half(half).producer.origin.load(Ordering::Relaxed)
 }
 
 const fn align_up(n: usize) -> usize {
@@ -109,13 +128,37 @@ pub struct Producer {
     tail: u64,
     /// Consumer's head as last seen and checked.
     head: u64,
+    /// Cursor at which index 0 is.
+    origin: u64,
 }
 
 impl Producer {
-    /// Resumes at private cursors (`0, 0` for a new ring).
+    /// Resumes at private cursors (`0, 0` for a new ring), with the origin that the segment says. A peer may
+    /// have forged that: then it finds its own bytes elsewhere.
     #[inline]
     pub fn new(segment: Segment, half: usize, tail: u64, head: u64) -> Self {
-        Self { segment, half, tail, head }
+        Self::resume(segment, half, tail, head, origin(segment, half))
+    }
+
+    /// Resumes at private cursors and a private copy of the origin: the line with the segment's was last
+    /// with the consumer.
+    #[inline]
+    pub fn resume(segment: Segment, half: usize, tail: u64, head: u64, origin: u64) -> Self {
+        Self { segment, half, tail, head, origin }
+    }
+
+    /// Cursor at which index 0 of the ring is.
+    #[inline]
+    pub fn origin(&self) -> u64 {
+        self.origin
+    }
+
+    /// The ring is empty: the next record goes to index 0. A consumer that sees it already has nothing to
+    /// read before the tail, which is there.
+    #[inline]
+    fn restart(&mut self) {
+        self.origin = self.tail;
+        self.segment.half(self.half).producer.origin.store(self.origin, Ordering::Relaxed);
     }
 
     /// Count of ring bytes published.
@@ -163,14 +206,14 @@ impl Producer {
     /// The first page is never among them. Empty parts have no bytes.
     pub fn idle_pages(&self) -> [(u64, u64); 2] {
         let size = self.size();
-        let mask = size - 1;
         let inward = |from: u64, to: u64| {
             // Rounded inwards: the pages at both ends may hold live bytes.
             let from = from.next_multiple_of(PAGE).max(PAGE);
             let to = to & !(PAGE - 1);
             (from, to.saturating_sub(from))
         };
-        let (from, to) = (self.tail & mask, self.head & mask);
+        let index = |at| index_of(at, self.origin, size);
+        let (from, to) = (index(self.tail), index(self.head));
         match self.free() {
             0 => [(0, 0); 2],
             free if free == size => [inward(0, size), (0, 0)],
@@ -189,8 +232,7 @@ impl Producer {
     /// Message bytes that fit now by the cursor last seen, for data.
     #[inline]
     pub fn room(&self) -> usize {
-        let index = self.tail & (self.size() - 1);
-        let lap_left = self.size() - index;
+        let lap_left = self.size() - index_of(self.tail, self.origin, self.size());
         let pad = if lap_left < CONTIGUOUS as u64 { lap_left } else { 0 };
         let free = self.free().saturating_sub(CONTROL_RESERVE + pad);
         (free as usize & !(ALIGN - 1)).saturating_sub(RECORD_HEADER)
@@ -219,17 +261,18 @@ impl Producer {
         if header.len() > HEADER_MAX || need + CONTROL_RESERVE + CONTIGUOUS as u64 > size {
             return Err(PushError::TooLong);
         }
-        let mut index = self.tail & (size - 1);
-        let mut lap_left = size - index;
-        let mut pad = if lap_left < CONTIGUOUS as u64 { lap_left } else { 0 };
-        if restarts_at(index, need) && need + CONTROL_RESERVE <= index {
+        let mut index = index_of(self.tail, self.origin, size);
+        if restarts_at(index, need) {
             if self.head != self.tail && is_time_to_ask(index, need) {
                 self.refresh().map_err(PushError::Corrupt)?;
             }
             if self.head == self.tail {
-                pad = lap_left;
+                self.restart();
+                index = 0;
             }
         }
+        let mut lap_left = size - index;
+        let pad = if lap_left < CONTIGUOUS as u64 { lap_left } else { 0 };
         if self.free() < need + pad + reserve {
             self.refresh().map_err(PushError::Corrupt)?;
             if self.free() < need + pad + reserve {
@@ -262,7 +305,7 @@ impl Producer {
     /// [`Producer::push`] for the common case: a header of 16 bytes, given as two words in the order of
     /// memory on a little-endian host, and a payload that `fill` writes to one
     /// place, with neither padding nor wrap. False when it is not that simple, or when there is no room;
-    /// nothing was written then.
+    /// no record was written then.
     #[inline(always)]
     pub fn push_plain(
         &mut self,
@@ -273,21 +316,22 @@ impl Producer {
         let size = self.size();
         let total = RECORD_HEADER + PLAIN_HEADER + payload_len;
         let need = align_up(total) as u64;
-        let index = self.tail & (size - 1);
-        let lap_left = size - index;
-        if lap_left < need || lap_left < CONTIGUOUS as u64 {
-            return false;
-        }
+        let mut index = index_of(self.tail, self.origin, size);
         let restarts = restarts_at(index, need);
         let may_restart = restarts && is_time_to_ask(index, need);
         if (may_restart || self.free() < need + CONTROL_RESERVE) && self.refresh().is_err() {
             return false;
         }
-        if (restarts && self.head == self.tail) || self.free() < need + CONTROL_RESERVE {
+        if restarts && self.head == self.tail {
+            self.restart();
+            index = 0;
+        }
+        let lap_left = size - index;
+        if lap_left < need || lap_left < CONTIGUOUS as u64 || self.free() < need + CONTROL_RESERVE {
             return false;
         }
         // The bytes behind were read by the consumer a lap ago: their cache lines are on its CPU.
-        let ahead = self.tail.wrapping_add(need).wrapping_add(AHEAD) & (size - 1);
+        let ahead = index.wrapping_add(need).wrapping_add(AHEAD) & (size - 1);
         if let Some(byte) = cells(self.segment, self.half, ahead as usize, 1).first() {
             sdp_sys::cache::will_write(byte.as_ptr());
         }
@@ -374,6 +418,8 @@ pub struct Consumer {
     head: u64,
     /// Producer's tail as last seen and checked.
     tail: u64,
+    /// Cursor at which index 0 is, as the producer said when the tail was read.
+    origin: u64,
     /// A PAD (from, to) that was skipped while something older was still borrowed. One is enough: a
     /// second one would end a whole lap later, beyond what `head` allows to be published.
     skipped: (u64, u64),
@@ -386,7 +432,8 @@ impl Consumer {
     /// record that begins at `head` and is still borrowed.
     #[inline]
     pub fn new(segment: Segment, half: usize, scan: u64, head: u64) -> Self {
-        Self { segment, half, scan, head, tail: scan, skipped: (0, 0), is_quiet: false }
+        let origin = origin(segment, half);
+        Self { segment, half, scan, head, tail: scan, origin, skipped: (0, 0), is_quiet: false }
     }
 
     /// A copy that walks on without freeing anything for the producer, not even a PAD: what it passes
@@ -427,6 +474,14 @@ impl Consumer {
         {
             return Err(Corrupt::Cursor);
         }
+        let origin = origin(self.segment, self.half);
+        if origin != self.origin {
+            if !origin.is_multiple_of(ALIGN as u64) || origin > self.head {
+                return Err(Corrupt::Cursor);
+            }
+            // Seldom. Else nothing waits for this load that does not wait for the one before.
+            self.origin = sdp_sys::cache::opaque(origin);
+        }
         self.tail = tail;
         Ok(())
     }
@@ -449,7 +504,7 @@ impl Consumer {
             if self.scan >= limit || self.scan == self.tail {
                 return Ok(None);
             }
-            let index = self.scan & (size - 1);
+            let index = index_of(self.scan, self.origin, size);
             let header = self.record_header(index);
             let (len, kind) = (header as u32, (header >> 32) as u32);
             let available = self.tail.wrapping_sub(self.scan);
@@ -463,7 +518,7 @@ impl Consumer {
                     self.scan = end;
                     return Ok(Some(record));
                 }
-                KIND_PAD if end & (size - 1) == 0 && end.wrapping_sub(self.scan) <= size => {
+                KIND_PAD if end.wrapping_sub(self.scan) == size - index => {
                     let start = self.scan;
                     self.scan = end;
                     if self.head == start {
@@ -483,7 +538,7 @@ impl Consumer {
     /// record.
     #[inline]
     pub fn read(&self, record: Record, offset: u32, len: u32, take: impl FnMut(&[Cell<u8>])) {
-        read_record(self.segment, self.half, record, offset, len, take);
+        read_record(self.segment, self.half, self.origin, record, offset, len, take);
     }
 
     /// Address of message byte `offset` and the bytes that follow it without a wrap, for a system call
@@ -491,7 +546,8 @@ impl Consumer {
     pub fn piece(&self, record: Record, offset: u32) -> (*const u8, usize) {
         let size = self.segment.ring_bytes() as usize;
         let offset = offset.min(record.len) as usize;
-        let at = ((record.start as usize & (size - 1)) + RECORD_HEADER + offset) & (size - 1);
+        let index = index_of(record.start, self.origin, size as u64) as usize;
+        let at = (index + RECORD_HEADER + offset) & (size - 1);
         let len = (record.len as usize - offset).min(size - at);
         (cells(self.segment, self.half, at, len).as_ptr().cast(), len)
     }
@@ -529,13 +585,19 @@ pub struct PlainRecord {
     pub header: [u64; 2],
 }
 
-/// The message at cursor `at` of a half's ring that is published up to `end`, for a caller that walks over
-/// records that need no more than that. `None`: no whole message of at least a header there, be it padding
+/// The message at cursor `at` of a half's ring that is published up to `end` and has its index 0 at
+/// `origin`, for a caller that walks over records that need no more than that. `None`: no whole message of at least a header there, be it padding
 /// or damage: [`Consumer::next`] tells which.
 #[inline(always)]
-pub fn plain_record(segment: Segment, half: usize, at: u64, end: u64) -> Option<PlainRecord> {
+pub fn plain_record(
+    segment: Segment,
+    half: usize,
+    origin: u64,
+    at: u64,
+    end: u64,
+) -> Option<PlainRecord> {
     let size = u64::from(segment.ring_bytes());
-    let index = at & (size - 1) & !(ALIGN as u64 - 1);
+    let index = index_of(at, origin, size);
     if size - index < CONTIGUOUS as u64 {
         return None;
     }
@@ -574,6 +636,7 @@ pub fn plain_record(segment: Segment, half: usize, at: u64, end: u64) -> Option<
 pub fn read_record(
     segment: Segment,
     half: usize,
+    origin: u64,
     record: Record,
     offset: u32,
     len: u32,
@@ -582,8 +645,8 @@ pub fn read_record(
     let size = segment.ring_bytes() as usize;
     let offset = offset.min(record.len) as usize;
     let len = (len as usize).min(record.len as usize - offset);
-    let at = (record.start as usize & (size - 1)) + RECORD_HEADER + offset;
-    let at = at & (size - 1);
+    let index = index_of(record.start, origin, size as u64) as usize;
+    let at = (index + RECORD_HEADER + offset) & (size - 1);
     let first = len.min(size - at);
     sync::ring_read(segment, at, first);
     sync::ring_read(segment, 0, len - first);

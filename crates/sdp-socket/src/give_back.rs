@@ -43,7 +43,8 @@ fn half_silence_ns() -> Option<u64> {
     }
 }
 
-/// After a send that moved `bytes` of payload and the ring's cursor from `before` to `after`.
+/// After a send that moved `bytes` of payload and the tail from `before` to `after`, both counted from the
+/// ring's origin.
 #[inline]
 pub(crate) fn sent(conn: &Conn, ring_bytes: u32, before: u64, after: u64, bytes: usize) {
     let mask = u64::from(ring_bytes).wrapping_sub(1);

@@ -96,11 +96,12 @@ impl SourceState {
         if let Some(base) = words.get(words::SOURCE_BASE) {
             put(base, engine.position());
         }
+        let origin = words.get(words::ORIGIN).ok_or(Broken)?.load(Ordering::Relaxed);
         Ok(Self {
             lane: if bits & SDP_BIT != 0 { Lane::Sdp } else { Lane::Kernel },
             switches: bits as u32,
             carrier_sent: sent,
-            tx: ShmTx::new(segment, half, tail, head),
+            tx: ShmTx::resume(segment, half, tail, head, origin),
             engine,
         })
     }
@@ -113,6 +114,9 @@ impl SourceState {
         let lane = if self.lane == Lane::Sdp { SDP_BIT } else { 0 };
         let Some([w_tail, w_head, w_sent, w_bits, ..]) = words.first_chunk::<4>() else { return };
         put(w_head, head);
+        if let Some(origin) = words.get(words::ORIGIN) {
+            set(origin, self.tx.origin());
+        }
         set(w_sent, self.carrier_sent);
         set(w_bits, u64::from(self.switches) | lane);
         store_engine(words, &self.engine.to_words());

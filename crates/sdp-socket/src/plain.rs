@@ -28,7 +28,7 @@ use sdp_shm::{
     ring::{self, ALIGN, PLAIN_HEADER, Producer, Record},
 };
 use sdp_stats::Lane as StatsLane;
-use sdp_sys::section;
+use sdp_sys::{cache, section};
 
 use crate::{
     conn::{self, Conn, Half, Stage, flag, row_flag},
@@ -37,7 +37,7 @@ use crate::{
     process, receive, send, spin,
     table::{self, Entry, Pinned},
     wait,
-    words::{self, SOURCE_BASE, put},
+    words::{self, ORIGIN, SOURCE_BASE, put},
 };
 
 /// Longest message that is sent this way; longer ones are cut into pieces.
@@ -168,8 +168,9 @@ pub(crate) unsafe fn send(fd: c_int, from: *const u8, len: usize) -> bool {
 #[inline(always)]
 fn push(used: &InUse, fd: c_int, side: usize, len: usize, copy: impl FnOnce(&[Cell<u8>])) -> bool {
     let InUse { conn, row, segment, .. } = *used;
-    let (Some([tail, head, _, bits, e0, e1, e2, e3, e4, ..]), Some(base)) =
-        (row.source.words.first_chunk::<9>(), row.source.words.get(SOURCE_BASE))
+    let words = &row.source.words;
+    let (Some([tail, head, _, bits, e0, e1, e2, e3, e4, ..]), Some(base), Some(w_origin)) =
+        (words.first_chunk::<9>(), words.get(SOURCE_BASE), words.get(ORIGIN))
     else {
         return false;
     };
@@ -199,7 +200,8 @@ fn push(used: &InUse, fd: c_int, side: usize, len: usize, copy: impl FnOnce(&[Ce
     let ack = Ack::from_word(row.ack.load(Ordering::Acquire));
     let engine = [load(e0), load(e1), load(e2), load(e3), load(e4)];
     let Some(message) = Source::plain(engine, ack, len as u32) else { return false };
-    let mut ring = Producer::new(segment, side, tail_before, head_seen);
+    let origin = load(w_origin);
+    let mut ring = Producer::resume(segment, side, tail_before, head_seen, origin);
     // L10: the consumer ends a section under the gate, so from here on it has not, or waits.
     let gate = &lines.log.gate;
     let mine = side as u32 + 1;
@@ -218,6 +220,9 @@ fn push(used: &InUse, fd: c_int, side: usize, len: usize, copy: impl FnOnce(&[Ce
         None
     };
     head.store(ring.seen_head(), Ordering::Relaxed);
+    if ring.origin() != origin {
+        put(w_origin, ring.origin());
+    }
     if !pushed {
         return false;
     }
@@ -230,7 +235,8 @@ fn push(used: &InUse, fd: c_int, side: usize, len: usize, copy: impl FnOnce(&[Ce
         conn.one_way.store(0, Ordering::Relaxed);
     }
     send::count_ring(conn, row, len);
-    give_back::sent(conn, segment.ring_bytes(), tail_before, ring.tail(), len);
+    let index = |at: u64| at.wrapping_sub(ring.origin());
+    give_back::sent(conn, segment.ring_bytes(), index(tail_before), index(ring.tail()), len);
     match armed {
         Some(armed) => send::ring_sleeper(conn, fd, row, segment, armed),
         None => spin::reached(conn, false),
@@ -279,8 +285,9 @@ fn pull(used: &InUse, wanted: usize, mut copy: impl FnMut(&[Cell<u8>])) -> Optio
     let InUse { conn, row, segment, .. } = *used;
     let half = conn.half_index(Half::Receive);
     let lines = segment.half(half);
-    let words = row.sink.words.first_chunk::<11>()?;
-    let [w_head, w_current, _, w_bits, e0, e1, e2, _, w_window, w_published, base] = words;
+    let words = row.sink.words.first_chunk::<15>()?;
+    let [w_head, w_current, _, w_bits, e0, e1, e2, _, w_window, w_published, base, .., w_origin] =
+        words;
     let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
     let size = u64::from(segment.ring_bytes());
     let (head, current, bits) = (load(w_head), load(w_current), load(w_bits));
@@ -293,6 +300,11 @@ fn pull(used: &InUse, wanted: usize, mut copy: impl FnMut(&[Cell<u8>])) -> Optio
     let mut window = load(w_window);
     if !is_within || window & MISALIGNED != 0 || window.wrapping_sub(head) > size {
         return None;
+    }
+    // While there is a window the ring is not empty, and its origin the one that was seen with it.
+    let mut origin = load(w_origin);
+    if window == head && message != 0 {
+        origin = ring::origin(segment, half);
     }
     let mut at = head;
     let mut got = 0;
@@ -310,9 +322,20 @@ fn pull(used: &InUse, wanted: usize, mut copy: impl FnMut(&[Cell<u8>])) -> Optio
                 if tail == at {
                     break true;
                 }
+                let now = ring::origin(segment, half);
+                if now != origin {
+                    if now & MISALIGNED != 0 || now > at {
+                        break false;
+                    }
+                    // Seldom. Else the record's address is known before the producer's line is here, and both
+                    // are fetched at the same time.
+                    origin = cache::opaque(now);
+                }
                 window = tail;
             }
-            let Some(found) = ring::plain_record(segment, half, at, window) else { break false };
+            let Some(found) = ring::plain_record(segment, half, origin, at, window) else {
+                break false;
+            };
             let len = found.record.len;
             let Some(taken) = Sink::plain(engine, found.header, len) else { break false };
             [engine[1], engine[2]] = taken.words;
@@ -323,7 +346,7 @@ fn pull(used: &InUse, wanted: usize, mut copy: impl FnMut(&[Cell<u8>])) -> Optio
         let rest = message.wrapping_sub(offset);
         let n = rest.min(u32::try_from(wanted - got).unwrap_or(u32::MAX));
         let record = Record { start: at, len: message };
-        ring::read_record(segment, half, record, offset, n, &mut copy);
+        ring::read_record(segment, half, origin, record, offset, n, &mut copy);
         got += n as usize;
         if n == rest {
             at = record.end();
@@ -348,6 +371,7 @@ fn pull(used: &InUse, wanted: usize, mut copy: impl FnMut(&[Cell<u8>])) -> Optio
     put(e2, engine[2]);
     put(e1, engine[1]);
     put(w_head, at);
+    put(w_origin, origin);
     put(w_window, window);
     let crossed = wait::crosses_eighth(size, head, at);
     let published = load(w_published);

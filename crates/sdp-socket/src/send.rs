@@ -662,13 +662,9 @@ fn ring_send(
             source.store(&row.source.words); // the call may go on, with more messages
         }
         count_ring(conn, row, moved);
-        crate::give_back::sent(
-            conn,
-            segment.ring_bytes(),
-            tail_before,
-            source.tx.cursors().0,
-            moved,
-        );
+        let index = |at: u64| at.wrapping_sub(source.tx.origin());
+        let (before, after) = (index(tail_before), index(source.tx.cursors().0));
+        crate::give_back::sent(conn, segment.ring_bytes(), before, after, moved);
     }
     ended
 }

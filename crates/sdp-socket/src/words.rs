@@ -36,8 +36,11 @@ pub(crate) const SINK_BASE: usize = 10;
 pub(crate) const HANDING: usize = 11;
 /// Sending half: stream position before what is being sent.
 pub(crate) const SOURCE_BASE: usize = 13;
+/// Sending half: the ring's origin. Receiving half: the origin as seen with the window, right for as long as
+/// that is ahead of the head.
+pub(crate) const ORIGIN: usize = 14;
 
-const _: () = assert!(SOURCE_BASE < sdp_shm::family::HALF_WORDS);
+const _: () = assert!(ORIGIN < sdp_shm::family::HALF_WORDS);
 
 /// Stores a word behind those that were stored before.
 #[inline(always)]

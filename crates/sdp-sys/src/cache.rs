@@ -34,3 +34,21 @@ pub fn will_write(at: *const u8) {
             options(nostack, preserves_flags, readonly));
     }
 }
+
+/// The same value, of which the compiler does not know that it is: what is calculated from it does not wait
+/// for what it was compared with.
+#[inline(always)]
+pub fn opaque(value: u64) -> u64 {
+    #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
+    {
+        let mut value = value;
+        // SAFETY: no instruction.
+        unsafe {
+            core::arch::asm!("/* {value} */", value = inout(reg) value,
+                options(nostack, preserves_flags, nomem, pure));
+        }
+        value
+    }
+    #[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri))))]
+    value
+}

@@ -7,7 +7,7 @@ use loom::thread;
 use super::{Remembered, twins};
 use crate::{
     layout::{CONTROL_BYTES, Control, Segment},
-    ring::{Consumer, Producer, PushError, plain_record, read_record},
+    ring::{Consumer, Producer, PushError, origin, plain_record, read_record},
 };
 
 const RING: u32 = 4096;
@@ -110,10 +110,11 @@ fn plain_traffic(at: u64, lens: &'static [usize]) {
                         None => world.published.sleep(),
                     }
                 };
-                let plain = plain_record(world.segment, 0, record.start, record.end());
+                let zero = origin(world.segment, 0);
+                let plain = plain_record(world.segment, 0, zero, record.start, record.end());
                 let plain = plain.expect("a plain one");
                 assert_eq!((plain.record, plain.header), (record, [value as u64, 7]));
-                read_record(world.segment, 0, record, 16, *len as u32, |cells| {
+                read_record(world.segment, 0, zero, record, 16, *len as u32, |cells| {
                     assert!(cells.iter().map(Cell::get).all(|byte| byte == value as u8));
                 });
                 consumer.free_to(record.end());

@@ -325,7 +325,8 @@ fn plain_records_are_records() {
                 let mut c = Consumer::new(s, 0, head, head);
                 let record = c.next(u64::MAX).expect("sound");
                 assert_eq!(record.is_none(), oracle.is_empty());
-                let plain = if head == tail { None } else { plain_record(s, 0, head, tail) };
+                let zero = origin(s, 0);
+                let plain = if head == tail { None } else { plain_record(s, 0, zero, head, tail) };
                 let Some(record) = record else { continue };
                 let (header, payload) = oracle.pop_front().expect("published");
                 if let Some(plain) = plain {
@@ -334,10 +335,10 @@ fn plain_records_are_records() {
                 }
                 let mut read = Vec::new();
                 let (first, rest) = (record.len.min(20), record.len.saturating_sub(20));
-                read_record(s, 0, record, 0, first, |cells| {
+                read_record(s, 0, zero, record, 0, first, |cells| {
                     read.extend(cells.iter().map(Cell::get))
                 });
-                read_record(s, 0, record, 20, rest, |cells| {
+                read_record(s, 0, zero, record, 20, rest, |cells| {
                     read.extend(cells.iter().map(Cell::get))
                 });
                 let [low, high] = header.map(u64::to_le_bytes);
@@ -356,51 +357,113 @@ fn what_is_not_a_whole_message_is_no_plain_record() {
     let mut p = Producer::new(s, 0, 0, 0);
     assert!(p.push_plain([1, 2], 100, |_| {}));
     let end = p.tail();
-    assert!(plain_record(s, 0, 0, end).is_some());
-    assert!(plain_record(s, 0, 0, end - 16).is_none(), "not published to its end");
+    assert!(plain_record(s, 0, 0, 0, end).is_some());
+    assert!(plain_record(s, 0, 0, 0, end - 16).is_none(), "not published to its end");
     for (len, kind) in [(116u64, 0u64), (116, KIND_PAD.into()), (116, 3), (15, 1), (1 << 31, 1)] {
         let word = s.ring(0).cast::<AtomicU64>();
         // SAFETY: the ring is mapped and aligned.
         unsafe { word.as_ref() }.store(len | kind << 32, Ordering::Relaxed);
-        assert!(plain_record(s, 0, 0, end).is_none(), "length {len}, kind {kind}");
+        assert!(plain_record(s, 0, 0, 0, end).is_none(), "length {len}, kind {kind}");
     }
     let near_the_end = u64::from(RING) - 48;
-    assert!(plain_record(s, 0, near_the_end, near_the_end + 1000).is_none());
+    assert!(plain_record(s, 0, 0, near_the_end, near_the_end + 1000).is_none());
 }
 
 #[test]
-fn a_plain_push_leaves_padding_and_restarts_to_the_ordinary_way() {
+fn a_plain_push_restarts_and_leaves_padding_to_the_ordinary_way() {
     let s = segment();
-    let mut p = Producer::new(s, 0, RESTART_INDEX, RESTART_INDEX);
-    s.half(0).consumer.head.store(RESTART_INDEX, Ordering::Relaxed);
-    assert!(!p.push_plain([0; 2], 100, |_| {}), "an empty ring restarts");
     let late = u64::from(RING) - 64;
     s.half(0).consumer.head.store(late - 128, Ordering::Relaxed);
     let mut p = Producer::new(s, 0, late, late - 128);
     assert!(!p.push_plain([0; 2], 100, |_| {}), "a message that wraps");
     assert!(p.push_plain([0; 2], 40, |_| {}), "one that just fits");
+    s.half(0).consumer.head.store(late, Ordering::Relaxed);
+    let mut p = Producer::new(s, 0, late, late - 128);
+    assert!(p.push_plain([0; 2], 4000, |_| {}), "an empty ring restarts");
+    assert_eq!((p.origin(), p.tail(), origin(s, 0)), (late, late + 4032, late));
+    p.publish();
+    s.half(0).consumer.head.store(p.tail(), Ordering::Relaxed);
+    assert!(p.push_plain([0; 2], 16_000, |_| {}), "not for a large one");
+    assert_eq!((p.origin(), p.tail()), (late, late + 4032 + 16_032));
 }
 
-/// A reader that keeps up, and then does not come back for a while: whoever writes large records has nearly
-/// the whole ring before it, wherever in the lap that is.
+/// A reader that keeps up, and then does not come back for a while: whoever writes has the whole ring before
+/// it, wherever in the lap that is, and what it writes one at a time stays in the ring's first pages.
 #[test]
-fn large_records_into_an_empty_ring_leave_room_for_more() {
-    let s = segment();
-    let (mut p, mut c) = (Producer::new(s, 0, 0, 0), Consumer::new(s, 0, 0, 0));
-    let len = RESTART_RECORD_MAX as usize;
-    let payload = vec![7u8; len];
-    for _ in 0..100 {
-        push(&mut p, &[0; PLAIN_HEADER], &payload, false).unwrap();
-        p.publish();
-        p.refresh().unwrap();
-        // Padding at the end of the lap is what a record needs in one piece, not more.
-        let least = u64::from(RING) - record_bytes(PLAIN_HEADER + len) as u64 - CONTIGUOUS as u64;
-        assert!(p.free() >= least, "{} of {RING} free at {}", p.free(), p.tail());
-        c.refresh().unwrap();
-        while let Some(record) = c.next(u64::MAX).unwrap() {
-            assert_eq!(record.len as usize, PLAIN_HEADER + len);
+fn a_restart_costs_no_room() {
+    for len in [40, 1000, 3000, 16_384] {
+        let s = segment();
+        let (mut p, mut c) = (Producer::new(s, 0, 0, 0), Consumer::new(s, 0, 0, 0));
+        let payload = vec![7u8; len];
+        let need = record_bytes(PLAIN_HEADER + len) as u64;
+        for n in 0..300 {
+            push(&mut p, &[0; PLAIN_HEADER], &payload, false).unwrap();
+            p.publish();
+            let is_small = need <= RESTART_RECORD_MAX;
+            assert!(!is_small || p.tail() == need * (n + 1), "no padding");
+            p.refresh().unwrap();
+            assert!(p.free() >= u64::from(RING) - need - CONTIGUOUS as u64);
+            let index = p.tail() - p.origin();
+            assert!(need > RESTART_RECORD_MAX || index <= RESTART_INDEX + RESTART_EVERY + need);
+            let record = c.next(u64::MAX).unwrap().unwrap();
+            assert_eq!(read_all(&c, record)[PLAIN_HEADER..], payload);
             c.free_to(record.end());
         }
-        c.publish();
+        assert_eq!(p.origin() != 0, need <= RESTART_RECORD_MAX);
+        let mut sent = 0;
+        while push(&mut p, &[0; PLAIN_HEADER], &payload, false).is_ok() {
+            sent += 1;
+        }
+        p.publish();
+        let fit = (u64::from(RING) - CONTROL_RESERVE - CONTIGUOUS as u64) / need;
+        assert!(sent >= fit, "{sent} of {fit}");
+        for _ in 0..sent {
+            let record = c.next(u64::MAX).unwrap().unwrap();
+            assert_eq!(read_all(&c, record)[PLAIN_HEADER..], payload);
+            c.free_to(record.end());
+        }
+    }
+}
+
+/// A consumer that resumes from stored cursors, in the middle of a message too, finds the origin that its
+/// message was written with.
+#[test]
+fn who_goes_on_finds_the_origin() {
+    let s = segment();
+    let (mut p, mut c) = (Producer::new(s, 0, 0, 0), Consumer::new(s, 0, 0, 0));
+    for n in 0..50u8 {
+        push(&mut p, &[n; PLAIN_HEADER], &[n; 5000], false).unwrap();
+        p.publish();
+        let record = c.next(u64::MAX).unwrap().unwrap();
+        let resumed = Consumer::new(s, 0, record.end(), record.start);
+        assert_eq!(read_all(&resumed, record), [n; 5016]);
+        c.free_to(record.end());
+        c = Consumer::new(s, 0, c.scan(), c.head());
+        p = Producer::new(s, 0, p.tail(), p.seen_head());
+    }
+}
+
+#[test]
+fn a_forged_origin_is_corrupt() {
+    let s = segment();
+    let (mut p, mut c) = (Producer::new(s, 0, 0, 0), Consumer::new(s, 0, 0, 0));
+    for _ in 0..3 {
+        push(&mut p, &[1; 16], &[1; 100], false).unwrap();
+        p.publish();
+        let record = c.next(u64::MAX).unwrap().unwrap();
+        c.free_to(record.end());
+    }
+    push(&mut p, &[1; 16], &[1; 100], false).unwrap();
+    p.publish();
+    for forged in [8, c.head() + 16, !15, !0] {
+        s.half(0).producer.origin.store(forged, Ordering::Relaxed);
+        assert_eq!(c.next(u64::MAX), Err(Corrupt::Cursor), "origin {forged}");
+        // The producer's own end is forged, too: it writes somewhere in the ring.
+        let mut p = Producer::new(s, 0, p.tail(), p.seen_head());
+        push(&mut p, &[1; 16], &[1; 9000], false).unwrap();
+        let _ = p.push_plain([0; 2], 9000, |_| {});
+        for (from, len) in p.idle_pages() {
+            assert!(from + len <= u64::from(RING));
+        }
     }
 }
