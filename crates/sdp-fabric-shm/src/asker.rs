@@ -57,8 +57,8 @@ impl Open {
 }
 
 /// Told of each number at which the socket is kept (`true`), and before it is closed (`false`): the process keeps
-/// the program's hands off its own descriptors.
-pub type Note = fn(i32, bool);
+/// the program's hands off its own descriptors. False: that cannot be noted, and the socket must not be kept.
+pub type Note = fn(i32, bool) -> bool;
 
 /// The socket; one `static` per process. All functions must be called with signals deferred.
 pub struct Asker {
@@ -118,8 +118,7 @@ impl Asker {
         }
         let fresh = || {
             let open = Open::new(owner, min())?;
-            (self.note)(open.diag.raw(), true);
-            Some(open)
+            (self.note)(open.diag.raw(), true).then_some(open)
         };
         let Some(mut open) = open.or_else(fresh) else {
             return identity::examine(carrier, tuple);

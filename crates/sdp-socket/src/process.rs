@@ -260,8 +260,7 @@ pub(crate) fn hidden_range() -> (i32, u32) {
 
 /// Notes that a descriptor is one of ours. False: that cannot be noted, and it is closed: the program would find it.
 fn keep_hidden(raw: i32) -> bool {
-    note_descriptor(raw);
-    let is_noted = table::put(raw, Entry::Hidden).is_ok();
+    let is_noted = note_hidden(raw, true);
     if !is_noted {
         fd::close(raw);
     }
@@ -274,14 +273,16 @@ pub(crate) fn hide(raw: i32) -> i32 {
     if keep_hidden(moved) { moved } else { -1 }
 }
 
-/// A number that hides something of ours by now, or is about to be closed.
-pub(crate) fn note_hidden(raw: i32, is_hidden: bool) {
+/// A number that hides something of ours by now, or is about to be closed. False: that cannot be noted.
+pub(crate) fn note_hidden(raw: i32, is_hidden: bool) -> bool {
     if is_hidden {
         note_descriptor(raw);
-        table::replace(raw, Some(Entry::Hidden));
-    } else if table::entry(raw) == Some(Entry::Hidden) {
-        table::replace(raw, None);
+        return table::put(raw, Entry::Hidden).is_ok();
     }
+    if table::entry(raw) == Some(Entry::Hidden) {
+        table::clear(raw);
+    }
+    true
 }
 
 /// A hidden descriptor for what `raw` names; none when no number is left.
