@@ -637,3 +637,27 @@ pub(crate) fn row_of_old_family_freed(base: *mut u8) {
         blank_unused_family(base);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hidden_descriptor_that_cannot_move_is_forgotten() {
+        // The highest number there is: nothing is above it.
+        let last = soft_limit() - 1;
+        // SAFETY: no pointers.
+        let event = unsafe { sys!(libc::SYS_eventfd2, 0, libc::EFD_CLOEXEC) }.unwrap() as i32;
+        // SAFETY: no pointers; nobody else uses the number.
+        unsafe { sys!(libc::SYS_dup3, event, last, libc::O_CLOEXEC) }.unwrap();
+        fd::close(event);
+        note_descriptor(last);
+        assert_eq!(table::put(last, Entry::Hidden), Ok(None));
+        BELL_PAGE_FD.store(last, Ordering::Release);
+        move_hidden(last);
+        // The program's file is there next: nothing of ours may be sent to it.
+        assert_eq!(BELL_PAGE_FD.load(Ordering::Acquire), -1);
+        assert_eq!(table::entry(last), None);
+        fd::close(last);
+    }
+}
