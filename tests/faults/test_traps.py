@@ -30,6 +30,13 @@ def test_room_for_two(first, second):
     assert seen["told"] == [True, True], seen
 
 
+def test_one_shot_after_eagain():
+    outcome = scenario("traps", "one_shot_after_eagain", limit_s=LIMIT_S)
+    wanted = {"early": False, "asked": [False], "told": True, "again": False, "enabled": True, "end": "", "child": 0}
+    assert outcome.seen == wanted, outcome.describe()
+    assert outcome.report.sdp_bytes > 0, outcome.describe()
+
+
 @pytest.mark.parametrize(
     "name",
     [

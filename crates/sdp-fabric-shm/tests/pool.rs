@@ -92,6 +92,18 @@ fn end(side: &Side, lease: u32, owner: u32) -> bool {
     side.pool.ended(&side.peers, lease, owner, true)
 }
 
+/// Both ends keep the segment for another connection.
+fn end_both(client: u32, server: u32) {
+    assert!(end(&CLIENT, client, OWNERS.0) && end(&SERVER, server, OWNERS.1));
+}
+
+/// As [`first`], and the connection is over.
+fn both_idle(bells: &Bells) -> ((u32, Loan), (u32, Loan)) {
+    let both = first(1, bells);
+    end_both(both.0.0, both.1.0);
+    both
+}
+
 fn may_be_offered(side: &Side) -> bool {
     side.pool.may_be_offered(&side.peers)
 }
@@ -137,7 +149,7 @@ fn a_segment_is_used_again_and_again() {
             assert!(CLIENT.pool.confirm(client, OWNERS.0));
             assert_eq!(footprint(), with_one);
         }
-        assert!(end(&CLIENT, client, OWNERS.0) && end(&SERVER, server, OWNERS.1));
+        end_both(client, server);
         CLIENT.pool.clear(&CLIENT.peers);
         SERVER.pool.clear(&SERVER.peers);
         assert!(CLIENT.pool.is_empty() && SERVER.pool.is_empty());
@@ -149,12 +161,8 @@ fn a_segment_is_used_again_and_again() {
 fn an_offer_that_is_withdrawn_is_not_taken() {
     isolated(|| {
         let bells = Bells::new();
-        let both_end = || {
-            let ((client, _), (server, _)) = first(1, &bells);
-            assert!(end(&CLIENT, client, OWNERS.0) && end(&SERVER, server, OWNERS.1));
-        };
         let offer = |port| CLIENT.pool.offer(&CLIENT.peers, &tuple(port), OWNERS.0, 3, 33);
-        both_end();
+        both_idle(&bells);
         let lease = offer(1).unwrap();
         assert_eq!(offer(2), None, "one at a time");
         let met = SERVER.pool.look(&tuple(1).reversed()).unwrap();
@@ -164,7 +172,7 @@ fn an_offer_that_is_withdrawn_is_not_taken() {
         assert!(!may_be_offered(&SERVER), "at the other end too");
         assert_eq!(mappings("sdp-conn"), 0);
         // Another connection's offer in the same place is not mistaken for it.
-        both_end();
+        both_idle(&bells);
         assert_eq!(offer(2), Some(lease));
         assert!(!SERVER.pool.take(&tuple(1).reversed(), &met, OWNERS.1, 4, 44));
         let met = SERVER.pool.look(&tuple(2).reversed()).unwrap();
@@ -182,8 +190,7 @@ fn an_offer_that_is_withdrawn_is_not_taken() {
 fn what_one_end_gives_up_the_other_does_not_offer() {
     isolated(|| {
         let bells = Bells::new();
-        let ((client, _), (server, _)) = first(1, &bells);
-        assert!(end(&CLIENT, client, OWNERS.0) && end(&SERVER, server, OWNERS.1));
+        both_idle(&bells);
         let lease = CLIENT.pool.offer(&CLIENT.peers, &tuple(1), OWNERS.0, 3, 33).unwrap();
         let met = SERVER.pool.look(&tuple(1).reversed()).unwrap();
         SERVER.pool.refuse(&SERVER.peers, &met);
@@ -191,15 +198,14 @@ fn what_one_end_gives_up_the_other_does_not_offer() {
         assert!(CLIENT.pool.withdraw(&CLIENT.peers, lease, OWNERS.0, false));
         assert_eq!(mappings("sdp-conn"), 0);
 
-        let ((client, _), (server, _)) = first(1, &bells);
-        assert!(end(&CLIENT, client, OWNERS.0) && end(&SERVER, server, OWNERS.1));
+        let (_, (server, _)) = both_idle(&bells);
         CLIENT.pool.distrust({
             let lease = CLIENT.pool.offer(&CLIENT.peers, &tuple(1), OWNERS.0, 3, 33).unwrap();
             let met = SERVER.pool.look(&tuple(1).reversed()).unwrap();
             assert!(SERVER.pool.take(&tuple(1).reversed(), &met, OWNERS.1, 4, 44));
             let Answer::Taken(met) = CLIENT.pool.answer(lease, OWNERS.0) else { panic!() };
             assert!(CLIENT.pool.confirm(lease, OWNERS.0));
-            assert!(end(&CLIENT, lease, OWNERS.0) && end(&SERVER, server, OWNERS.1));
+            end_both(lease, server);
             met.loan.peer
         });
         assert_eq!(CLIENT.pool.offer(&CLIENT.peers, &tuple(1), OWNERS.0, 3, 33), None);
@@ -231,13 +237,13 @@ fn forks_spoilt_segments_and_full_pools_keep_nothing() {
         let loan = Loan { base: extra.base(), ..of_one[0].0.1 };
         assert_eq!(CLIENT.pool.lend(&CLIENT.peers, loan), None, "all in use");
         for ((client, _), (server, _)) in of_one {
-            assert!(end(&CLIENT, client, OWNERS.0) && end(&SERVER, server, OWNERS.1));
+            end_both(client, server);
         }
         // Two mappings above are the test's own.
         assert_eq!(mappings("sdp-conn"), 2 + 2 * IDLE_PER_PEER);
         let of_many: Vec<_> = (2..2 + POOL_MAX as u64).map(|n| first(n, &bells)).collect();
         for ((client, _), (server, _)) in of_many {
-            assert!(end(&CLIENT, client, OWNERS.0) && end(&SERVER, server, OWNERS.1));
+            end_both(client, server);
         }
         assert_eq!(mappings("sdp-conn"), 2 + 2 * POOL_MAX);
         // A child uses nothing of it.
@@ -257,8 +263,7 @@ fn no_offer_outlives_a_fork() {
         let bells = Bells::new();
         let ours = tuple(1);
         let offered = || {
-            let ((client, _), (server, theirs)) = first(1, &bells);
-            assert!(end(&CLIENT, client, OWNERS.0) && end(&SERVER, server, OWNERS.1));
+            let (_, (_, theirs)) = both_idle(&bells);
             let lease = CLIENT.pool.offer(&CLIENT.peers, &ours, OWNERS.0, 3, 33).unwrap();
             assert!(!CLIENT.pool.is_empty());
             (lease, theirs, SERVER.pool.look(&ours.reversed()).unwrap())
@@ -318,7 +323,7 @@ fn what_is_gone_pushes_nothing_out() {
         let all: Vec<_> = (0..=IDLE_PER_PEER).map(|_| first(1, &bells)).collect();
         let (last, kept) = all.split_last().unwrap();
         for ((client, _), (server, _)) in kept {
-            assert!(end(&CLIENT, *client, OWNERS.0) && end(&SERVER, *server, OWNERS.1));
+            end_both(*client, *server);
         }
         let ((client, ours), (server, theirs)) = *last;
         assert!(!SERVER.pool.ended(&SERVER.peers, server, OWNERS.1, false));
@@ -333,8 +338,7 @@ fn what_is_gone_pushes_nothing_out() {
 fn garbage_in_the_claim_ends_an_offer() {
     isolated(|| {
         let bells = Bells::new();
-        let ((client, loan), (server, _)) = first(1, &bells);
-        assert!(end(&CLIENT, client, OWNERS.0) && end(&SERVER, server, OWNERS.1));
+        let ((_, loan), _) = both_idle(&bells);
         let lease = CLIENT.pool.offer(&CLIENT.peers, &tuple(1), OWNERS.0, 3, 33).unwrap();
         word(&loan, BOARD_OFFSET).store(77, Ordering::Relaxed);
         assert!(matches!(CLIENT.pool.answer(lease, OWNERS.0), Answer::Waiting));
@@ -347,8 +351,7 @@ fn garbage_in_the_claim_ends_an_offer() {
 fn scribbles_on_a_board_bring_no_connection() {
     isolated(|| {
         let bells = Bells::new();
-        let ((client, loan), (server, _)) = first(1, &bells);
-        assert!(end(&CLIENT, client, OWNERS.0) && end(&SERVER, server, OWNERS.1));
+        let ((_, loan), _) = both_idle(&bells);
         // A mapping of our own: the pools give theirs up when they are told so.
         // SAFETY: an old size of 0 makes a second mapping of shared memory.
         let copy = unsafe {

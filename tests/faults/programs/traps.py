@@ -224,6 +224,38 @@ def edge_of_room():
 
 
 @scenario
+def one_shot_after_eagain():
+    """A program that asks for "writable" once, after it was told EAGAIN: the kernel, which has it all the time, is not
+    asked again and again. It is told once."""
+    hear, tell = os.pipe()
+
+    def peer(sock):
+        os.read(hear, 1)
+        while sock.recv(65536):
+            pass
+
+    sock, child = pair(peer)
+    sock.setblocking(False)
+    epoll = select.epoll()
+    epoll.register(sock, select.EPOLLIN)
+    epoll.poll(0)
+    epoll.unregister(sock)
+    fill(sock)
+    epoll.register(sock, select.EPOLLOUT | select.EPOLLONESHOT)
+    early = bool(epoll.poll(0))
+    with open(f"/proc/self/fdinfo/{epoll.fileno()}", encoding="ascii") as info:
+        lines = [line.split() for line in info if line.startswith("tfd:")]
+    asked = [int(words[3], 16) & select.EPOLLOUT != 0 for words in lines if int(words[1]) == sock.fileno()]
+    os.write(tell, b"g")
+    told = epoll.poll(30) == [(sock.fileno(), select.EPOLLOUT)]
+    again = bool(epoll.poll(0))
+    epoll.modify(sock, select.EPOLLOUT | select.EPOLLONESHOT)
+    enabled = bool(epoll.poll(30))
+    sock.setblocking(True)
+    return {"early": early, "asked": asked, "told": told, "again": again, "enabled": enabled, **finish(sock, child)}
+
+
+@scenario
 def nested_epoll():
     """A set in a set, which is waited for."""
     sock, child = pair(echo)

@@ -519,6 +519,9 @@ impl Mirror {
     /// report it to anybody who waits).
     pub(super) fn strip(&mut self, at: u32, strip: bool) {
         let Some(reg) = self.reg(at).map(|r| *r) else { return };
+        if reg.is_disabled {
+            return; // the program enables it anew, and would not have it enabled before
+        }
         if table::entry(reg.fd) != Some(Entry::Conn(reg.conn)) {
             return; // the number is another socket's by now, which may be in the set as well
         }
@@ -542,7 +545,6 @@ impl Mirror {
     pub(super) fn grant_room(&mut self, conn: &Conn, told: u32) {
         conn.flags.fetch_and(!flag::WANTS_ROOM, Ordering::SeqCst);
         self.each_registration(conn, |m, at, reg| {
-            // One with ONESHOT is never kept from the kernel, and may be disabled.
             let is_owed = reg.is_stripped || reg.events & (ET | ONESHOT) == ET;
             if at != told && reg.events & OUT != 0 && is_owed {
                 m.strip(at, false);

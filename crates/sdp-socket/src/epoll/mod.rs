@@ -335,9 +335,11 @@ pub(crate) unsafe fn control(
         // SAFETY: the caller's; epoll_event is packed, so an unaligned read.
         unsafe { event.read_unaligned() }
     };
-    // While the ring is full, "writable" is not the carrier's to say.
+    // While the ring is full, "writable" is not the carrier's to say. One edge too many does no harm, but one with
+    // ONESHOT that is not for the program would have to be enabled again, and come again at once.
     let strips = wanted.events & OUT != 0
-        && wanted.events & (ET | ONESHOT | EXCLUSIVE) == 0
+        && wanted.events & (ET | ONESHOT) != ET
+        && wanted.events & EXCLUSIVE == 0
         && conn.has(flag::WANTS_ROOM)
         && !sleeping::sender_may_go_on(conn);
     let mut sleeps = false;

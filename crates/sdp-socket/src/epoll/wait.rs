@@ -461,7 +461,7 @@ fn disable_in_kernel(m: &mut Mirror, reg: &Registration) {
 
 /// Enables a ONESHOT registration again whose event was not for the program.
 fn enable_in_kernel(m: &mut Mirror, reg: &Registration) {
-    modify(m, reg, reg.events);
+    modify(m, reg, if reg.is_stripped { reg.events & !OUT } else { reg.events });
 }
 
 fn modify(m: &mut Mirror, reg: &Registration, events: u32) {

@@ -8,7 +8,7 @@
 use core::{cell::Cell, ptr::NonNull, sync::atomic::Ordering};
 use std::vec::Vec;
 
-use sdp_proto::{SinkConfig, SourceConfig};
+use sdp_proto::{Outgoing, SinkConfig, SourceConfig};
 use sdp_rdma::{
     fabric::{Gather, ReceiveQueue, Scatter, SendOptions, SendQueue},
     work::WorkId,
@@ -170,12 +170,22 @@ impl World {
                 // This thread was kept from its CPU in between.
             }
         }
-        let mut source = self.sending();
+        let source = self.sending();
         let message = source.engine.next_data(Ack::implicit(0), len as u32).unwrap();
         assert_eq!(message.payload_len() as usize, len);
-        let options = SendOptions::default();
-        source.tx.post_send(WorkId(0), message.header(), &mut From(at, len), options).unwrap();
-        source.engine.commit(&message);
+        self.publish(source, &message, From(at, len), SendOptions::default());
+    }
+
+    /// A message in the ordinary way, and the state behind it.
+    fn publish(
+        &self,
+        mut source: SourceState,
+        message: &Outgoing,
+        mut payload: From,
+        options: SendOptions,
+    ) {
+        source.tx.post_send(WorkId(0), message.header(), &mut payload, options).unwrap();
+        source.engine.commit(message);
         words::step();
         source.tx.publish();
         words::step();
@@ -183,15 +193,10 @@ impl World {
     }
 
     fn disconnect(&self) {
-        let mut source = self.sending();
+        let source = self.sending();
         let message = source.engine.disconnect(Ack::implicit(0)).unwrap();
         let options = SendOptions { control: true, ..SendOptions::default() };
-        source.tx.post_send(WorkId(0), message.header(), &mut From(0, 0), options).unwrap();
-        source.engine.commit(&message);
-        words::step();
-        source.tx.publish();
-        words::step();
-        source.store(self.source());
+        self.publish(source, &message, From(0, 0), options);
     }
 
     /// Receives at most `wanted` bytes.
@@ -550,13 +555,7 @@ fn a_killed_switch_is_in_the_log_or_never_was() {
         source.carrier_sent = CARRIER;
         assert!(source.enter(world.lines()));
         let message = source.engine.next_data(Ack::implicit(0), 10).unwrap();
-        let options = SendOptions::default();
-        source.tx.post_send(WorkId(0), message.header(), &mut From(0, 10), options).unwrap();
-        source.engine.commit(&message);
-        words::step();
-        source.tx.publish();
-        words::step();
-        source.store(world.source());
+        world.publish(source, &message, From(0, 10), SendOptions::default());
     };
     at_each_step(
         &world,
@@ -650,6 +649,11 @@ fn a_hand_over_in_progress_is_not_succeeded() {
     let world = World::new();
     succeed::handing(world.sink());
     assert!(succeed::sink(world.sink(), world.rx.segment, 0, || Some(0)).is_err());
+    assert!(SinkState::load(world.sink(), world.rx.segment, 0).is_err(), "for relatives, too");
+    world.clear();
+    succeed::handing(world.sink());
+    succeed::handed(world.sink());
+    world.succeed_sink();
 }
 
 /// How many bells are on the carrier only the kernel knows.
@@ -659,11 +663,6 @@ fn without_the_kernels_count_nobody_goes_on() {
     world.send(Way::Plain, 1000);
     assert!(succeed::source(world.source(), world.tx.segment, 0, || None).is_err());
     assert!(succeed::sink(world.sink(), world.rx.segment, 0, || None).is_err());
-    assert!(SinkState::load(world.sink(), world.rx.segment, 0).is_err(), "for relatives, too");
-    world.clear();
-    succeed::handing(world.sink());
-    succeed::handed(world.sink());
-    world.succeed_sink();
 }
 
 #[test]
