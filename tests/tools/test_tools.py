@@ -4,6 +4,7 @@ up, what rule file and environment do."""
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -207,10 +208,12 @@ def test_a_log_is_written_when_it_is_asked_for(ladder, scratch):
 def test_a_log_file_is_its_owners_alone(ladder, scratch):
     """A directory of mode 0700; one that others could have prepared is not used."""
     os.chmod(scratch, 0o1777)
+    # Where that user can read it, wherever the tree is.
+    program = shutil.copy(PAIR, scratch)
     name = scratch / "log"
     user = ["setpriv", "--reuid=4242", "--regid=4242", "--clear-groups"]
     command = [*user, ladder.artifacts.sdp, "run", "--no-config", "--log", f"7:{name}", "--",
-               python(), PAIR]
+               python(), program]
     options = {"stdin": subprocess.DEVNULL, "check": True, "timeout": LIMIT_S,
                "env": environment(HOME="/")}
     subprocess.run(command, **options, stdout=subprocess.DEVNULL)
