@@ -192,7 +192,7 @@ pub static KEYS: [Key; 12] = [
     Key {
         name: "ring_bytes",
         env: "SDP_RING_BYTES",
-        default: "524288",
+        default: "1048576",
         range: "a power of two from 65536 to 4194304",
         meaning: "bytes of a shared-memory ring, per direction",
     },
@@ -230,7 +230,7 @@ impl Tunables {
         promote_calls: 16,
         promote_bytes: 65_536,
         test_lane_flip: 0,
-        ring_bytes: 524_288,
+        ring_bytes: 1_048_576,
         fabrics: Fabrics([Some(FabricName::Shm), Some(FabricName::Verbs)]),
         give_back: 60,
         keep_segments: 1,

@@ -335,7 +335,7 @@ static TUNED: Tuned = Tuned {
     promote_calls: AtomicU32::new(16),
     promote_bytes: AtomicU32::new(65_536),
     receive_poll: AtomicU32::new(0),
-    ring_bytes: AtomicU32::new(524_288),
+    ring_bytes: AtomicU32::new(1_048_576),
     flip_seed: AtomicU32::new(0),
     flip_state: AtomicU32::new(0),
     has_shm: AtomicU32::new(1),
