@@ -25,14 +25,14 @@ def test_forged(kind, use, seed):
     outcome = scenario("forging", "forge", kind, use, seed)
     assert outcome.seen["codes"] == FINE, outcome.describe()
     assert outcome.seen["common"] > 0, outcome.describe()
-    if kind in ("tail", "records") and use == "blocking":
+    if kind in ("tail", "origin", "records") and use == "blocking":
         # The cause is visible.
         named = outcome.report.raw["reasons"].keys() | outcome.report.raw["demotions"].keys()
         assert "protocol-violation" in named, outcome.describe()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be two users")
-@pytest.mark.parametrize("kind", ["tail", "log", "gate", "records", "page", "holes"])
+@pytest.mark.parametrize("kind", ["tail", "origin", "log", "gate", "records", "page", "holes"])
 def test_forged_by_another_user(kind):
     """Between users there is less to forge: no bell, no bell page."""
     outcome = scenario("forging", "forge", kind, "blocking", 0, "two", public=True)

@@ -193,7 +193,7 @@ mod tests {
             assert_eq!(decode(encoded.as_bytes()), Ok((sender, body)));
         }
         let join = encode(&SENDER, &bodies()[0]);
-        assert_eq!(join.as_bytes()[..16], *b"SDPr\x01\0\x01\x01\x09\0\0\0\0\0\x01\0");
+        assert_eq!(join.as_bytes()[..16], *b"SDPr\x02\0\x01\x01\x09\0\0\0\0\0\x01\0");
         assert_eq!(join.as_bytes().len(), 116);
     }
 

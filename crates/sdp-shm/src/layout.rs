@@ -15,7 +15,11 @@
 //! writes the consumer line, and whoever holds the half's gate writes the log. Nothing an end reads
 //! here is believed: cursors are validated against private copies, log entries are range-checked.
 
-use core::{mem::size_of, ptr::NonNull, sync::atomic::AtomicU8};
+use core::{
+    mem::{offset_of, size_of},
+    ptr::NonNull,
+    sync::atomic::AtomicU8,
+};
 
 use crate::sync::{AtomicU32, AtomicU64, MODELLED};
 
@@ -23,8 +27,8 @@ use crate::sync::{AtomicU32, AtomicU64, MODELLED};
 pub const CONTROL_BYTES: usize = if MODELLED { 16 * 1024 } else { 4096 };
 /// First word of a segment.
 pub const MAGIC: u32 = 0x5344_5053;
-/// Layout version; also part of the rendezvous name.
-pub const VERSION: u32 = 1;
+/// Layout version, changed with every change of what lies where; also part of the rendezvous name.
+pub const VERSION: u32 = 2;
 /// Smallest ring.
 pub const RING_BYTES_MIN: u32 = 64 * 1024;
 /// Largest ring.
@@ -173,6 +177,40 @@ pub struct Control {
 const _: () = assert!(size_of::<Control>() <= CONTROL_BYTES);
 const _: () = assert!(MODELLED || size_of::<LogLine>() == 256);
 const _: () = assert!(MODELLED || size_of::<Half>() == 128 * 6);
+
+/// Who moves a field moves it in three more places: docs/spec/shm.md (section 2), the versions (here and that
+/// of the rendezvous), and tests/faults/programs/forging.py, whose forgeries would miss what they are meant
+/// for, and pass.
+const _: () = {
+    const fn is_at(is: usize, documented: usize) -> bool {
+        MODELLED || is == documented
+    }
+    assert!(is_at(offset_of!(Control, ends), 128) && is_at(size_of::<EndLine>(), 128));
+    assert!(is_at(offset_of!(EndLine, pinned), 8));
+    assert!(is_at(offset_of!(Control, halves), 384));
+
+    let producer = offset_of!(Half, producer);
+    assert!(is_at(producer + offset_of!(ProducerLine, tail), 0));
+    assert!(is_at(producer + offset_of!(ProducerLine, origin), 8));
+    assert!(is_at(producer + offset_of!(ProducerLine, switches), 16));
+
+    let log = offset_of!(Half, log);
+    assert!(is_at(log + offset_of!(LogLine, gate), 128));
+    assert!(is_at(log + offset_of!(LogLine, lane), 132));
+    assert!(is_at(log + offset_of!(LogLine, carrier_sent), 136));
+    assert!(is_at(log + offset_of!(LogLine, entries), 144) && is_at(size_of::<LogEntry>(), 24));
+
+    let consumer = offset_of!(Half, consumer);
+    assert!(is_at(consumer + offset_of!(ConsumerLine, head), 384));
+    assert!(is_at(consumer + offset_of!(ConsumerLine, scan), 392));
+    assert!(is_at(consumer + offset_of!(ConsumerLine, followed), 400));
+    assert!(is_at(consumer + offset_of!(ConsumerLine, kernel_reading), 404));
+    assert!(is_at(consumer + offset_of!(ConsumerLine, trusts_itself), 408));
+    assert!(is_at(consumer + offset_of!(ConsumerLine, mseq_ack), 412));
+
+    assert!(is_at(offset_of!(Half, receive_arm), 512));
+    assert!(is_at(offset_of!(Half, space_arm), 640));
+};
 
 /// A mapped segment: base address and ring size, both private copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

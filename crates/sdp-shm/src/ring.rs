@@ -9,8 +9,8 @@
 //! # Restart in the first pages
 //! A producer that finds the ring empty well into the lap makes its tail the *origin*: the next record is
 //! at index 0. So a connection with small messages lives in the first page of its ring and never touches
-//! the others, and one with larger ones stays in the CPUs' caches. Nothing is written into the ring for
-//! that, and no room is lost. Whether it is empty is asked once per [`RESTART_EVERY`] bytes of the ring
+//! the others. Records of more than [`RESTART_RECORD_MAX`] bytes do not restart: they go round. Nothing is
+//! written into the ring for a restart, and no room is lost. Whether it is empty is asked once per [`RESTART_EVERY`] bytes of the ring
 //! only: the consumer's cursor is in a cache line of the consumer's CPU.
 //!
 //! The origin is never beyond the published head: the ring was empty there. So whatever the consumer still
@@ -103,12 +103,29 @@ const fn index_of(at: u64, origin: u64, size: u64) -> u64 {
     at.wrapping_sub(origin) & (size - 1) & !(ALIGN as u64 - 1)
 }
 
-/// What the segment says where index 0 of a half's ring is. What comes out is no more than [`index_of`] makes
-/// of it.
+/// What the segment says where index 0 of a half's ring is, unchecked. What comes out is no more than
+/// [`index_of`] makes of it.
 #[inline(always)]
-pub fn origin(segment: Segment, half: usize) -> u64 {
+pub(crate) fn origin(segment: Segment, half: usize) -> u64 {
     // Stored before the tail that made the consumer look, and read after it.
     segment.half(half).producer.origin.load(Ordering::Relaxed)
+}
+
+/// What the segment says where index 0 of a half's ring is, for its consumer, whose head is `head`. `seen` is
+/// what came out when the head was not beyond where it is now, or 0, which is right for any head. `None`:
+/// forged, because misaligned or beyond the head.
+#[inline(always)]
+pub fn checked_origin(segment: Segment, half: usize, seen: u64, head: u64) -> Option<u64> {
+    let now = origin(segment, half);
+    if now == seen {
+        return Some(seen); // the head never goes back
+    }
+    if !now.is_multiple_of(ALIGN as u64) || now > head {
+        return None;
+    }
+    // Seldom. Else a record's address is known before the producer's line is here, and both are fetched at
+    // the same time.
+    Some(sdp_sys::cache::opaque(now))
 }
 
 const fn align_up(n: usize) -> usize {
@@ -354,6 +371,9 @@ impl Producer {
     /// Publishes everything pushed since the last call: one store.
     #[inline]
     pub fn publish(&self) {
+        // A restart stores the shared origin before the record is there, its owner the private copy after that:
+        // who loses a view in between must not go on with the old copy.
+        debug_assert_eq!(origin(self.segment, self.half), self.origin, "a restart was forgotten");
         // Pairs with the acquire load in `Consumer::refresh`: the record's bytes are visible first.
         self.segment.half(self.half).producer.tail.store(self.tail, Ordering::Release);
     }
@@ -418,7 +438,7 @@ pub struct Consumer {
     head: u64,
     /// Producer's tail as last seen and checked.
     tail: u64,
-    /// Cursor at which index 0 is, as the producer said when the tail was read.
+    /// Cursor at which index 0 is, as the producer said when the tail was read. Checked.
     origin: u64,
     /// A PAD (from, to) that was skipped while something older was still borrowed. One is enough: a
     /// second one would end a whole lap later, beyond what `head` allows to be published.
@@ -432,7 +452,8 @@ impl Consumer {
     /// record that begins at `head` and is still borrowed.
     #[inline]
     pub fn new(segment: Segment, half: usize, scan: u64, head: u64) -> Self {
-        let origin = origin(segment, half);
+        // A forged one is corrupt as soon as it is asked for a message; until then 0 is as good.
+        let origin = checked_origin(segment, half, 0, head).unwrap_or(0);
         Self { segment, half, scan, head, tail: scan, origin, skipped: (0, 0), is_quiet: false }
     }
 
@@ -474,14 +495,8 @@ impl Consumer {
         {
             return Err(Corrupt::Cursor);
         }
-        let origin = origin(self.segment, self.half);
-        if origin != self.origin {
-            if !origin.is_multiple_of(ALIGN as u64) || origin > self.head {
-                return Err(Corrupt::Cursor);
-            }
-            // Seldom. Else nothing waits for this load that does not wait for the one before.
-            self.origin = sdp_sys::cache::opaque(origin);
-        }
+        self.origin = checked_origin(self.segment, self.half, self.origin, self.head)
+            .ok_or(Corrupt::Cursor)?;
         self.tail = tail;
         Ok(())
     }

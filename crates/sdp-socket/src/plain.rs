@@ -28,7 +28,7 @@ use sdp_shm::{
     ring::{self, ALIGN, PLAIN_HEADER, Producer, Record},
 };
 use sdp_stats::Lane as StatsLane;
-use sdp_sys::{cache, section};
+use sdp_sys::section;
 
 use crate::{
     conn::{self, Conn, Half, Stage, flag, row_flag},
@@ -301,10 +301,10 @@ fn pull(used: &InUse, wanted: usize, mut copy: impl FnMut(&[Cell<u8>])) -> Optio
     if !is_within || window & MISALIGNED != 0 || window.wrapping_sub(head) > size {
         return None;
     }
-    // While there is a window the ring is not empty, and its origin the one that was seen with it.
+    // While there is a window the ring is not empty, and its origin the one that was seen, and checked, with it.
     let mut origin = load(w_origin);
     if window == head && message != 0 {
-        origin = ring::origin(segment, half);
+        origin = ring::checked_origin(segment, half, origin, head)?;
     }
     let mut at = head;
     let mut got = 0;
@@ -322,15 +322,10 @@ fn pull(used: &InUse, wanted: usize, mut copy: impl FnMut(&[Cell<u8>])) -> Optio
                 if tail == at {
                     break true;
                 }
-                let now = ring::origin(segment, half);
-                if now != origin {
-                    if now & MISALIGNED != 0 || now > at {
-                        break false;
-                    }
-                    // Seldom. Else the record's address is known before the producer's line is here, and both
-                    // are fetched at the same time.
-                    origin = cache::opaque(now);
-                }
+                let Some(now) = ring::checked_origin(segment, half, origin, at) else {
+                    break false;
+                };
+                origin = now;
                 window = tail;
             }
             let Some(found) = ring::plain_record(segment, half, origin, at, window) else {

@@ -30,10 +30,10 @@ from ends import exactly, main
 TABLE = {}
 scenario = functools.partial(ends.scenario, TABLE)
 
-# Offsets in the control page (crates/sdp-shm/src/layout.rs).
+# Offsets in the control page. crates/sdp-shm/src/layout.rs asserts the same ones when it is compiled.
 ENDS, END_BYTES, PINNED = 128, 128, 8
 HALVES, HALF_BYTES = 384, 768
-TAIL, SWITCHES = 0, 8
+TAIL, ORIGIN, SWITCHES = 0, 8, 16
 GATE, LANE, SENT, ENTRIES = 128, 132, 136, 144
 HEAD, SCAN, FOLLOWED, READING, TRUSTS, ACK = 384, 392, 400, 404, 408, 412
 RECEIVE_ARM, SPACE_ARM = 512, 640
@@ -116,7 +116,8 @@ def forge_records(segment, rng):
     which = rng.randrange(2)
     ring = CONTROL + which * segment.ring
     half = HALVES + which * HALF_BYTES
-    at = segment.u64(half + rng.choice([TAIL, HEAD])) % segment.ring
+    cursor, origin = segment.u64(half + rng.choice([TAIL, HEAD])), segment.u64(half + ORIGIN)
+    at = (cursor - origin) % segment.ring
     if rng.random() < 0.3:
         at = rng.randrange(segment.ring // 16) * 16
     size = rng.choice([0, 1, 15, 16, 17, 4096, 16400, 1 << 20, 0xFFFFFFFF, rng.getrandbits(32)])
@@ -178,6 +179,7 @@ def forge_bells(segment, rng):
 
 FORGERIES = {
     "tail": forge_cursor(TAIL),
+    "origin": forge_cursor(ORIGIN),
     "head": forge_cursor(HEAD),
     "sent": forge_cursor(SENT),
     "gate": forge_u32(GATE),
@@ -664,7 +666,7 @@ def meeting_place(sock):
         bytes(10) + b"\xff\xff" + socket.inet_aton(address) + struct.pack("!H", port)
         for address, port in (sock.getsockname(), sock.getpeername())
     )
-    return b"\0sdp/1/" + b"".join(both)
+    return b"\0sdp/2/" + b"".join(both)
 
 
 @scenario

@@ -455,9 +455,15 @@ fn a_forged_origin_is_corrupt() {
     }
     push(&mut p, &[1; 16], &[1; 100], false).unwrap();
     p.publish();
-    for forged in [8, c.head() + 16, !15, !0] {
+    // Some of them lead to the very index where the record is.
+    for forged in [8, !7, c.head() + 16, 1 << 40, !15, !0] {
         s.half(0).producer.origin.store(forged, Ordering::Relaxed);
-        assert_eq!(c.next(u64::MAX), Err(Corrupt::Cursor), "origin {forged}");
+        // One that was there before, and one that is made for the call, as each call of a program does.
+        for mut c in [c, Consumer::new(s, 0, c.scan(), c.head())] {
+            for _ in 0..2 {
+                assert_eq!(c.next(u64::MAX), Err(Corrupt::Cursor), "origin {forged}");
+            }
+        }
         // The producer's own end is forged, too: it writes somewhere in the ring.
         let mut p = Producer::new(s, 0, p.tail(), p.seen_head());
         push(&mut p, &[1; 16], &[1; 9000], false).unwrap();

@@ -13,7 +13,10 @@ use sdp_rdma::{
     fabric::{Gather, ReceiveQueue, Scatter, SendOptions, SendQueue},
     work::WorkId,
 };
-use sdp_shm::layout::segment_bytes;
+use sdp_shm::{
+    layout::segment_bytes,
+    ring::{RECORD_HEADER, record_bytes},
+};
 
 use super::*;
 use crate::{
@@ -118,6 +121,11 @@ impl World {
 
     fn lines(&self) -> &HalfLines {
         self.tx.segment.half(0)
+    }
+
+    /// What the segment says.
+    fn origin(&self) -> u64 {
+        self.lines().producer.origin.load(Ordering::Relaxed)
     }
 
     fn sending(&self) -> SourceState {
@@ -373,25 +381,141 @@ fn a_killed_sender_has_sent_what_it_published() {
 }
 
 #[test]
-fn a_sender_killed_behind_padding_has_sent_what_it_published() {
+fn a_sender_killed_over_a_restart_has_sent_what_it_published() {
     let world = World::new();
+    let (first, len) = (5080, 1000);
+    let tail = record_bytes(PLAIN_HEADER + first) as u64;
     for way in [Way::Plain, Way::Ordinary] {
         at_each_step(
             &world,
             || {
-                world.send(Way::Plain, 5000);
-                assert_eq!(world.read_rest(0), 5000); // an empty ring begins again, behind padding
+                world.send(Way::Plain, first);
+                assert_eq!(world.read_rest(0), first as u64);
+                assert_eq!(world.origin(), 0);
             },
-            || world.send(way, 300),
+            || world.send(way, len), // an empty ring begins again
             || world.succeed_source(),
-            |_| {
+            |done| {
+                assert!(world.origin() == tail || !done);
                 let source = world.sending();
                 let sent = source.engine.position();
-                assert_eq!(u64::from(source.engine.last_mseq()), 1 + (sent - 5000) / 300);
-                world.send(way, 300);
-                assert_eq!(world.read_rest(5000), sent + 300);
+                let messages = (sent - first as u64) / len as u64;
+                assert_eq!(u64::from(source.engine.last_mseq()), 1 + messages);
+                world.send(way, len);
+                assert_eq!(world.origin(), tail, "before or behind the kill");
+                assert_eq!(world.read_rest(first as u64), sent + len as u64);
             },
         );
+    }
+}
+
+#[test]
+fn a_sender_killed_behind_padding_has_sent_what_it_published() {
+    let world = World::new();
+    let record = 8192;
+    let len = record - RECORD_HEADER - PLAIN_HEADER;
+    let laps = RING as usize / record - 1;
+    let (read, unread) = (laps * len, len - 48);
+    at_each_step(
+        &world,
+        || {
+            (0..laps).for_each(|_| world.send(Way::Plain, len));
+            assert_eq!(world.read_rest(0), read as u64);
+            // Less than a message's start is left of the lap; not empty, so nothing begins again.
+            world.send(Way::Plain, unread);
+        },
+        || world.send(Way::Ordinary, 300),
+        || world.succeed_source(),
+        |done| {
+            let (tail, _) = world.sending().tx.cursors();
+            let padded = u64::from(RING) + record_bytes(PLAIN_HEADER + 300) as u64;
+            assert!(tail == padded || tail == u64::from(RING) - 48 && !done, "{tail}");
+            let source = world.sending();
+            let sent = source.engine.position();
+            let messages = (sent - (read + unread) as u64) / 300;
+            assert_eq!(u64::from(source.engine.last_mseq()), laps as u64 + 1 + messages);
+            world.send(Way::Ordinary, 300);
+            assert_eq!(world.origin(), 0);
+            assert_eq!(world.read_rest(read as u64), sent + 300);
+        },
+    );
+}
+
+/// Three messages in a ring that has begun again. The reader has done nothing in the ordinary way since then.
+fn begun_again(world: &World, len: usize) -> u64 {
+    let before = 3 * len as u64;
+    (0..3).for_each(|_| world.send(Way::Plain, len));
+    assert_eq!(world.read_rest(0), before);
+    assert_eq!(world.origin(), 0);
+    (0..3).for_each(|_| world.send(Way::Plain, len));
+    assert_eq!(world.origin(), 3 * record_bytes(PLAIN_HEADER + len) as u64);
+    before
+}
+
+/// What a call of the common case reads that gets all it wants.
+fn pulled(world: &World, wanted: usize) -> Option<Vec<u8>> {
+    let mut got = Vec::new();
+    match pull(&world.rx, wanted, |from| Into(&mut got).accept(from)) {
+        Some(Received::Done(n)) if n == wanted && got.len() == n => Some(got),
+        Some(Received::Done(_) | Received::Partly(_) | Received::Empty) | None => None,
+    }
+}
+
+/// The window goes from call to call, and with it the origin that was seen when it was opened; of a message
+/// that was begun in the ordinary way, which leaves no window, the segment tells.
+#[test]
+fn a_window_keeps_its_origin_from_call_to_call() {
+    let world = World::new();
+    let len = 1000;
+    for ordinarily in [0, 10] {
+        world.clear();
+        let mut at = begun_again(&world, len);
+        let begun = if ordinarily == 0 { Vec::new() } else { world.receive(Way::Ordinary, 10) };
+        let is_right = |got: &[u8], at: u64| got.iter().zip(at..).all(|(b, at)| *b == byte(at));
+        assert!(begun.len() == ordinarily && is_right(&begun, at));
+        at += ordinarily as u64;
+        for (calls, wanted) in [len - ordinarily, len, len].into_iter().enumerate() {
+            let got = pulled(&world, wanted).expect("the common case");
+            assert!(is_right(&got, at), "call {calls}");
+            at += wanted as u64;
+            let [head, window] =
+                [0, words::WINDOW].map(|i| world.sink()[i].load(Ordering::Relaxed));
+            let is_open = calls < 2 && (calls > 0 || ordinarily == 0);
+            assert_eq!(window != head, is_open, "call {calls}");
+        }
+        assert!(pulled(&world, 1).is_none());
+    }
+}
+
+/// Where a forged origin leads to the very index, only the check tells. The common case leaves it to the
+/// ordinary one, which finds it corrupt.
+#[test]
+fn a_forged_origin_is_not_for_the_common_case() {
+    let world = World::new();
+    for begun in [0, 10] {
+        for forge in [|at: u64| at - 8, |at| at + (1 << 40), |at| at + u64::from(RING), |_| !0] {
+            world.clear();
+            begun_again(&world, 1000);
+            assert_eq!(world.receive(Way::Ordinary, begun.max(1)).len(), begun.max(1));
+            if begun == 0 {
+                // To the end of a message: the next one is found by the segment's tail.
+                assert_eq!(pulled(&world, 999).map(|got| got.len()), Some(999));
+            }
+            let sound = world.origin();
+            world.lines().producer.origin.store(forge(sound), Ordering::Relaxed);
+            let before = world.sink().iter().map(|word| word.load(Ordering::Relaxed));
+            let before: Vec<u64> = before.collect();
+            assert!(pulled(&world, 500).is_none());
+            let after = world.sink().iter().map(|word| word.load(Ordering::Relaxed));
+            assert!(after.eq(before), "nothing was done");
+            let mut sink = world.receiving();
+            if let Some(message) = sink.current() {
+                sink.rx.release(message);
+            }
+            assert!(sink.rx.poll_receive().is_err());
+            world.lines().producer.origin.store(sound, Ordering::Relaxed);
+            assert_eq!(pulled(&world, 500).map(|got| got.len()), Some(500));
+        }
     }
 }
 
