@@ -62,9 +62,11 @@ def test_rounds(kind, seed, count, record_property):
             assert report.share("sent") > 0.5 and report.share("received") > 0.5, report.describe()
 
 
-def test_connects_and_closes():
-    """Connections come and go by the thousand, with lanes and without, closed and reset."""
-    world = World(TARGET, SEED, "steady")
+@pytest.mark.parametrize("kind", ["steady", "exact"])
+def test_connects_and_closes(kind):
+    """Connections come and go by the thousand, with lanes and without, closed and reset. Many carry little, and
+    leave segments that are kept, or not one where nothing is."""
+    world = World(TARGET, SEED, kind)
     try:
         server, client = world.victim(), world.victim()
         assert server.ask("echo")["echoing"]
