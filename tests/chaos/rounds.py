@@ -298,7 +298,7 @@ def play(world, seed):
         entered.run()
         world.settle()
     except BaseException as error:
-        error.add_note(f"round {seed}: {plan}")
+        error.add_note(f"round {seed}, world {world.kind}: {plan}")
         if isinstance(error, Exception):
             error.add_note(world.evidence())
         raise

@@ -45,8 +45,9 @@ NETLINK_SOCK_DIAG = "4"
 TIGHT_BYTES = 48 << 20
 
 
-# Lanes as they come; lanes that flip at random on every call; and, to test the tests, no library at all.
-KINDS = ("steady", "flip", "plain")
+# Lanes as they come; the same where nothing is kept for a next connection, so that nothing is excused; lanes that
+# flip at random on every call; and, to test the tests, no library at all.
+KINDS = ("steady", "exact", "flip", "plain")
 
 
 class Memory:
@@ -237,11 +238,17 @@ class Peer:
                     kinds[kind] -= len(peers)
         return +kinds
 
+    def shares(self):
+        """What it has in common with other processes, by name: nothing without connections, if nothing is kept."""
+        with open(f"/proc/{self.pid}/maps", encoding="utf-8") as maps:
+            segments = [line for line in maps if SEGMENTS.removeprefix("map of ") in line]
+        return segments + [link for link in self.links().values() if DIRECTORY.match(link)]
+
     def held(self):
         """What it holds, by kind; equal before and after a round. And what may grow a little."""
         links = self.links()
         askers = [n for n, link in links.items() if link.startswith("socket:") and self.is_asker(link)]
-        if askers:
+        if askers and not self.world.is_exact:
             del links[askers[0]]
         kinds = Counter(
             link.split(":")[0] if link.startswith(("socket:", "pipe:")) else link for link in links.values()
@@ -252,7 +259,8 @@ class Peer:
             name = line[5].strip() if len(line) > 5 else ""
             if "memfd:" in name or "/dev/zero" in name:
                 kinds[f"map of {name}"] += 1
-        kinds = self.without_kept(kinds, links)
+        if not self.world.is_exact:
+            kinds = self.without_kept(kinds, links)
         sets = kinds.pop("anon_inode:[eventpoll]", 0)
         with open(f"/proc/{self.pid}/status", encoding="utf-8") as status:
             threads = next(int(line.split()[1]) for line in status if line.startswith("Threads"))
@@ -312,7 +320,7 @@ class World:
     def __init__(self, target, seed, kind):
         assert kind in KINDS, kind
         become_subreaper()
-        self.is_plain = kind == "plain"
+        self.kind, self.is_plain, self.is_exact = kind, kind == "plain", kind == "exact"
         self.artifacts = Artifacts(target)
         self.dir = Path(tempfile.mkdtemp(prefix="sdp-chaos-"))
         self.memory = Memory()
@@ -320,6 +328,8 @@ class World:
         self.env = {k: v for k, v in os.environ.items() if not k.startswith(("SDP_", "LD_"))}
         if kind == "flip":
             self.env.update(EAGER, SDP_TEST_LANE_FLIP=str(seed % (1 << 31) + 1))
+        if self.is_exact:
+            self.env["SDP_KEEP_SEGMENTS"] = "0"
         self.has_clocks = may_have_clocks()
         self.before = set(Program.running)
         self.paths = [self.dir / name for name in ("server.json", "client.json")]
@@ -333,6 +343,8 @@ class World:
         # The thread of a round ends a moment after its last word.
         for peer in self.survivors:
             wait_until(lambda p=peer: p.held()[0]["threads"] == 1, f"end of {peer.name}'s threads")
+            if self.is_exact:
+                wait_until(lambda p=peer: not p.shares(), f"end of all that {peer.name} shares", LIMIT_S)
         self.baseline = {peer.name: peer.held() for peer in self.survivors}
 
     def victim(self, **options):

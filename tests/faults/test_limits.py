@@ -76,6 +76,14 @@ def test_leaves_nothing(threads, keeps):
     assert seen["after"]["maps"] <= seen["before"]["maps"] + 20, seen
 
 
+def test_peer_that_executes():
+    """Such a process lives on, but keeps nothing for us."""
+    seen = scenario("limits", "peer_executes").seen
+    assert seen["kept"] > 0, "nothing was ever kept"
+    assert seen["directories"] == 0 and 0 < seen["left"] <= KEPT_PER_PEER, seen
+    assert seen["ends"] == [0, 0], seen
+
+
 def test_idle_costs_nothing():
     # Lanes are met sixteen at a time: most connections earn theirs after some rounds.
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

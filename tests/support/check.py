@@ -1,10 +1,11 @@
 """Running a scenario under a placement and comparing it with plain TCP."""
 
 import os
+import warnings
 
 import pytest
 
-from exceptions import EXCEPTIONS, UNCOUNTED
+from exceptions import EXCEPTIONS, REPEATED, UNCOUNTED
 
 from .report import YOUNG_BYTES, assert_accelerated, assert_balanced, assert_fell_back, check_sums
 from .space import Space
@@ -13,8 +14,8 @@ from .stage import Artifacts, Placement, Stage
 # Packet headers of the first calls and of wake-ups, per connection.
 HEADER_ALLOWANCE = 64 * 1024
 
-# How often a scenario is played to reach its share: by chance, in milliseconds of a busy CPU, it may fall short once.
-ATTEMPTS = 3
+# How often a scenario of `REPEATED` is played again to reach its share.
+REPEATS = 2
 
 ALL = (Placement.PLAIN, Placement.BOTH, Placement.SERVER, Placement.CLIENT)
 
@@ -79,15 +80,16 @@ def check(ladder, name, scenario, placement, *, bulk=False, quiet=True, chain=Fa
     expected = ladder.plain(name, scenario)
     if placement is Placement.PLAIN:
         return
-    for attempt in range(ATTEMPTS):
+    for left in reversed(range(1 + (REPEATS if name in REPEATED else 0))):
         result, stage = ladder.play(name, scenario, placement)
         assert result == expected, f"differs from plain TCP: {result!r}, expected {expected!r}"
         reports = stage.server_reports + stage.client_reports
         assert reports, "no report"
         note_shares(name, placement, reports)
-        if placement is not Placement.BOTH or has_volume(name, reports):
+        if placement is not Placement.BOTH or not left or has_volume(name, reports):
             break
-        print(f"{name}, attempt {attempt + 1}: {merged(reports).summary()}")
+        # In the summary, of a run that passes too.
+        warnings.warn(f"{name} is played again: {merged(reports).summary()}", stacklevel=2)
     if placement is Placement.BOTH:
         check_volume(name, reports)
         if quiet and name not in UNCOUNTED:
@@ -134,8 +136,7 @@ def note_shares(name, placement, reports):
 
 
 def has_volume(name, reports):
-    """Whether enough went over SDP. A share is short, too, where readers got no CPU for many
-    milliseconds: that much a sender fills the kernel's buffers meanwhile."""
+    """Whether enough went over SDP: what `check_volume` demands, asked before it does."""
     share, _ = EXCEPTIONS.get(name, (0.95, None))
     total = merged(reports)
     shares = [total.share(direction) for direction in ("sent", "received")]

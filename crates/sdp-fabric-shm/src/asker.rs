@@ -47,16 +47,18 @@ impl Open {
 
     /// Closes it, unless the number is the program's by now.
     fn close(self, note: Note) {
-        if self.is_ours() {
-            note(self.diag.raw(), false);
+        let (number, is_ours) = (self.diag.raw(), self.is_ours());
+        if is_ours {
             drop(self);
         } else {
             mem::forget(self);
         }
+        // Not before: a thread that is about to use the number waits for this.
+        note(number, false);
     }
 }
 
-/// Told of each number at which the socket is kept (`true`), and before it is closed (`false`): the process keeps
+/// Told of each number at which the socket is kept (`true`), and when it is there no more (`false`): the process keeps
 /// the program's hands off its own descriptors. False: that cannot be noted, and the socket must not be kept.
 pub type Note = fn(i32, bool) -> bool;
 
@@ -147,14 +149,16 @@ impl Asker {
         }
     }
 
-    /// The program is about to put a file of its own at `number`: if the socket is there, it is closed.
-    pub fn lose(&self, number: i32) {
-        let Some(open) = self.swap(None) else { return };
+    /// The program is about to put a file of its own at `number`: if the socket is there, it is closed. False: another
+    /// thread has it in hand, and is to be waited for as long as the number is noted.
+    pub fn lose(&self, number: i32) -> bool {
+        let Some(open) = self.swap(None) else { return false };
         if open.diag.raw() == number {
             open.close(self.note);
         } else if let Some(other) = self.swap(Some(open)) {
             other.close(self.note);
         }
+        true
     }
 
     /// In a fork child: the parent's, whatever its threads were at. The number is the caller's to close.

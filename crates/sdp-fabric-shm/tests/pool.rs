@@ -8,6 +8,7 @@ mod common;
 use std::{
     net::{TcpListener, TcpStream},
     os::fd::AsRawFd,
+    ptr::NonNull,
     sync::atomic::{AtomicU32, Ordering},
 };
 
@@ -15,6 +16,7 @@ use common::*;
 use sdp_fabric_shm::{
     asker::Asker,
     identity::{self, Addr, Examined, Tuple},
+    name::Name,
     peer::{PeerId, PeerTable},
     pool::{Answer, BOARD_OFFSET, IDLE_PER_PEER, Loan, Met, POOL_MAX, Pool},
     refusal::Refusal,
@@ -347,35 +349,200 @@ fn garbage_in_the_claim_ends_an_offer() {
     });
 }
 
-#[test]
-fn scribbles_on_a_board_bring_no_connection() {
-    isolated(|| {
-        let bells = Bells::new();
-        let ((_, loan), _) = both_idle(&bells);
-        // A mapping of our own: the pools give theirs up when they are told so.
+/// A board on which somebody writes who should not, seen through a mapping of its own: the pools give theirs up
+/// when they are told so.
+struct Scribbled {
+    /// Client's and server's mappings; our own.
+    bases: [NonNull<u8>; 2],
+    own: Loan,
+    /// Connections that have had the segment.
+    life: u32,
+    random: u64,
+}
+
+impl Scribbled {
+    // Words of a board by their numbers: the claim, then in each place these and the name.
+    const CLAIM: usize = 0;
+    const PLACES: [usize; 2] = [32, 64];
+    const RELEASED: usize = 0;
+    const GONE: usize = 1;
+    const NAME: usize = 4;
+    const WORDS: usize = 96;
+
+    fn new(bells: &Bells, random: u64) -> Self {
+        let ((_, client), (_, server)) = both_idle(bells);
         // SAFETY: an old size of 0 makes a second mapping of shared memory.
         let copy = unsafe {
-            libc::mremap(loan.base.as_ptr().cast(), 0, HEADER_BYTES, libc::MREMAP_MAYMOVE)
+            libc::mremap(client.base.as_ptr().cast(), 0, HEADER_BYTES, libc::MREMAP_MAYMOVE)
         };
-        let loan = Loan { base: std::ptr::NonNull::new(copy.cast()).unwrap(), ..loan };
-        let mut random = 88172645463325252u64;
-        let mut next = || {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            random
+        assert_ne!(copy, libc::MAP_FAILED);
+        let own = Loan { base: NonNull::new(copy.cast()).unwrap(), ..client };
+        Self { bases: [client.base, server.base], own, life: 0, random }
+    }
+
+    fn at(&self, number: usize) -> &AtomicU32 {
+        word(&self.own, BOARD_OFFSET + 4 * number)
+    }
+
+    fn says(&self, place: usize, what: usize) -> u32 {
+        self.at(Self::PLACES[place] + what).load(Ordering::Relaxed)
+    }
+
+    fn is_claimed(&self, what: u32) -> bool {
+        self.at(Self::CLAIM).load(Ordering::Relaxed) == self.life * 4 + what
+    }
+
+    fn name(tuple: &Tuple) -> impl Iterator<Item = u32> {
+        let bytes = *Name::new(tuple).as_bytes().last_chunk::<36>().unwrap();
+        (0..9).map(move |at| u32::from_ne_bytes(*bytes[4 * at..].first_chunk().unwrap()))
+    }
+
+    /// Whether the client offers that connection to the server, by the words of the board alone.
+    fn offers(&self, tuple: &Tuple) -> bool {
+        let mut name = Self::name(tuple).enumerate();
+        self.is_claimed(2)
+            && self.says(1, Self::RELEASED) == self.life + 1
+            && self.says(1, Self::GONE) == 0
+            && name.all(|(at, wanted)| self.says(1, Self::NAME + at) == wanted)
+    }
+
+    fn below(&mut self, bound: u32) -> u32 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random >> 32) as u32 % bound
+    }
+
+    /// One word, or one name: often what might be true.
+    fn scribble(&mut self) {
+        let (place, near) = (Self::PLACES[self.below(2) as usize], self.life + self.below(3));
+        let (at, what) = match self.below(16) {
+            0..4 => return,
+            4..8 => {
+                for (at, what) in Self::name(&tuple(1 + self.below(2) as u16)).enumerate() {
+                    self.at(place + Self::NAME + at).store(what, Ordering::Relaxed);
+                }
+                return;
+            }
+            // Lives that were, that is, and that will be.
+            8..12 => (Self::CLAIM, near.wrapping_sub(1).wrapping_mul(4) | self.below(4)),
+            12 => (place + Self::RELEASED, near),
+            13..15 => (place + Self::GONE, self.below(2)),
+            _ => (self.below(Self::WORDS as u32) as usize, self.below(u32::MAX) >> self.below(32)),
         };
-        for _ in 0..20_000 {
-            let at = BOARD_OFFSET + 4 * (next() as usize % 96);
-            word(&loan, at).store(next() as u32 & 7, Ordering::Relaxed);
-            // A name of 36 small words names no connection of ours.
-            assert!(SERVER.pool.look(&tuple(1).reversed()).is_none());
-            if let Some(lease) = CLIENT.pool.offer(&CLIENT.peers, &tuple(1), OWNERS.0, 3, 33) {
-                // Whatever it is said to be: it ends.
-                let _ = CLIENT.pool.answer(lease, OWNERS.0);
-                let _ = CLIENT.pool.withdraw(&CLIENT.peers, lease, OWNERS.0, true);
+        self.at(at).store(what, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Scribbled {
+    fn drop(&mut self) {
+        // What scribbles made of it is nobody's any more.
+        for side in [&CLIENT, &SERVER] {
+            side.pool.clear(&side.peers);
+        }
+        // SAFETY: our own mapping.
+        unsafe { libc::munmap(self.own.base.as_ptr().cast(), HEADER_BYTES) };
+    }
+}
+
+#[test]
+fn scribbles_on_a_board_bring_no_connection() {
+    const OUTCOMES: [&str; 8] = [
+        "nothing to offer",
+        "offered",
+        "unproven",
+        "too late",
+        "attached",
+        "waiting",
+        "lost",
+        "taken by nobody",
+    ];
+    isolated(|| {
+        let bells = Bells::new();
+        let before = footprint();
+        let mut seen = OUTCOMES.map(|_| 0);
+        let mut saw = |what| seen[OUTCOMES.iter().position(|o| *o == what).unwrap()] += 1;
+        let mut board = Scribbled::new(&bells, 88172645463325252);
+        for turn in 0..20_000 {
+            // Now and then even so: what scribbles made useless may lie there for ever.
+            if CLIENT.pool.is_empty() || SERVER.pool.is_empty() || board.below(8) == 0 {
+                let random = board.random;
+                drop(board);
+                board = Scribbled::new(&bells, random);
+            }
+            board.scribble();
+            let ours = tuple(1 + board.below(2) as u16);
+            let theirs = ours.reversed();
+            // Descriptors that only this turn's connection has: the proof, for which callers ask the kernel.
+            let (asker, taker) = (2 * turn + 1_000_000, 2 * turn + 1_000_001);
+            let is_free = board.says(0, Scribbled::RELEASED) == board.life + 1
+                && board.says(0, Scribbled::GONE) == 0
+                && board.is_claimed(0);
+            let offer = CLIENT.pool.offer(&CLIENT.peers, &ours, OWNERS.0, asker, 33);
+            assert_eq!(offer.is_some(), is_free);
+            saw(if is_free { "offered" } else { "nothing to offer" });
+
+            board.scribble();
+            let mut server = None;
+            let met = SERVER.pool.look(&theirs);
+            assert_eq!(met.is_some(), board.offers(&ours));
+            if let Some(met) = met {
+                assert_eq!(
+                    (met.loan.base, met.loan.side, met.loan.remote),
+                    (board.bases[1], 0, None)
+                );
+                if offer.is_none() || met.descriptor != asker as u32 {
+                    saw("unproven");
+                    SERVER.pool.refuse(&SERVER.peers, &met);
+                } else {
+                    board.scribble();
+                    let is_there = board.offers(&ours) && board.says(1, 2) == met.descriptor;
+                    assert_eq!(SERVER.pool.take(&theirs, &met, OWNERS.1, taker, 44), is_there);
+                    if !is_there {
+                        saw("too late");
+                    }
+                    server = is_there.then_some(met);
+                }
+            }
+
+            board.scribble();
+            let Some(lease) = offer else { continue };
+            let is_proven = |met: &Met| server.is_some() && met.descriptor == taker as u32;
+            let is_taken = board.is_claimed(3);
+            match CLIENT.pool.answer(lease, OWNERS.0) {
+                Answer::Taken(met) if is_proven(&met) => {
+                    assert!(is_taken);
+                    saw("attached");
+                    assert_eq!((met.loan.base, met.loan.side), (board.bases[0], 1));
+                    assert!(!CLIENT.pool.withdraw(&CLIENT.peers, lease, OWNERS.0, false));
+                    assert!(CLIENT.pool.confirm(lease, OWNERS.0));
+                    board.life += 1;
+                    // Whose other end is said to have gone is not kept.
+                    if !end(&CLIENT, lease, OWNERS.0) {
+                        CLIENT.throw(met.loan);
+                    }
+                }
+                answer => {
+                    saw(match answer {
+                        Answer::Taken(_) => "taken by nobody",
+                        Answer::Waiting => "waiting",
+                        Answer::Lost => "lost",
+                    });
+                    assert_eq!(matches!(answer, Answer::Taken(_)), is_taken);
+                    assert!(CLIENT.pool.withdraw(&CLIENT.peers, lease, OWNERS.0, true));
+                    assert!(CLIENT.pool.is_empty());
+                }
+            }
+            if let Some(met) = server
+                && !end(&SERVER, met.lease(), OWNERS.1)
+            {
+                SERVER.throw(met.loan);
             }
         }
+        drop(board);
+        assert_eq!(footprint(), before, "nothing is left");
+        // Hundreds of each: a turn is not over with its first step.
+        assert!(seen.iter().all(|count| *count > 100), "{OUTCOMES:?}: {seen:?}");
     });
 }
 

@@ -11,7 +11,7 @@
 
 use core::{
     pin::pin,
-    sync::atomic::{AtomicU32, Ordering},
+    sync::atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
 use libc::{c_int, pollfd, timespec};
@@ -41,6 +41,8 @@ const PAUSE_BULK_NS: u32 = 400_000;
 /// or was sent before, or for a sender that the program lets block. A reader may be about to get a CPU, which
 /// takes a time slice where others want it too, and nothing that is sent before reaches it sooner.
 const PAUSE_MAX_NS: u32 = 3_000_000;
+/// Long pauses of senders that do not block take this part of a process's time at most.
+const LONG_EVERY: u64 = 8;
 /// Shortest pause that is worth a system call.
 const PAUSE_MIN_NS: u32 = 10_000;
 /// Between two looks at a connection that the other end has not accepted.
@@ -58,6 +60,9 @@ const WAKES: u32 = 8;
 /// Flags of a send that can be made in pieces.
 const PLAIN_FLAGS: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE;
 
+/// When a sender that does not block may pause for long again, in nanoseconds: an event loop with many fresh
+/// connections serves others meanwhile.
+static NEXT_LONG_NS: AtomicU64 = AtomicU64::new(0);
 /// Pauses in a row that were for nothing, and pauses that were asked for meanwhile.
 static UNANSWERED: AtomicU32 = AtomicU32::new(0);
 static ASKED: AtomicU32 = AtomicU32::new(0);
@@ -240,15 +245,17 @@ pub(crate) fn met() {
     UNANSWERED.store(0, Ordering::Relaxed);
 }
 
-/// How long a sender's calls may pause in all, when they have moved `moved` bytes, `more` before the end of one
-/// of them.
+/// How long a sender's calls may pause in all (see [`PAUSE_NS`], [`PAUSE_BULK_NS`], [`PAUSE_MAX_NS`]), when they have
+/// moved `moved` bytes, `more` before the end of one of them.
 fn patience(number: c_int, moved: u64, more: usize) -> u32 {
-    let (extra, most) = if UNANSWERED.load(Ordering::Relaxed) != 0 {
-        (more as u64 / PAUSE_BYTES_PER_NS, PAUSE_BULK_NS)
-    } else if fd::is_nonblocking(number) {
+    let has_faith = UNANSWERED.load(Ordering::Relaxed) == 0;
+    if has_faith && !fd::is_nonblocking(number) {
+        return PAUSE_MAX_NS;
+    }
+    let (extra, most) = if has_faith && monotonic_ns() >= NEXT_LONG_NS.load(Ordering::Relaxed) {
         (moved.saturating_add(more as u64), PAUSE_MAX_NS)
     } else {
-        return PAUSE_MAX_NS;
+        (more as u64 / PAUSE_BYTES_PER_NS, PAUSE_BULK_NS)
     };
     let extra = u32::try_from(extra).unwrap_or(u32::MAX);
     PAUSE_NS.saturating_add(extra).min(most)
@@ -293,16 +300,25 @@ fn pause(conn: &Conn, number: c_int, half: Half, left: u32) {
         }
         promote::advance(conn, number);
     }
+    let mut is_answered = !has_waited;
     if conn.stage() == Stage::Attached {
+        is_answered = true;
         if half == Half::Send {
             while passed() < left && !send::is_trusted(conn) {
                 // SAFETY: no arguments.
                 let _ = unsafe { sys!(libc::SYS_sched_yield) };
             }
+            is_answered = send::is_trusted(conn);
         }
-    } else if has_waited {
+    }
+    if !is_answered {
         UNANSWERED.fetch_add(1, Ordering::Relaxed);
     }
-    let passed = passed().min(u64::from(PAUSE_MAX_NS)) as u32;
+    let passed = passed();
+    if passed > u64::from(PAUSE_BULK_NS) {
+        let next = monotonic_ns().saturating_add(passed.saturating_mul(LONG_EVERY));
+        NEXT_LONG_NS.store(next, Ordering::Relaxed);
+    }
+    let passed = passed.min(u64::from(PAUSE_MAX_NS)) as u32;
     conn.paused_ns.fetch_add(passed, Ordering::Relaxed);
 }

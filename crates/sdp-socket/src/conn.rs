@@ -123,9 +123,6 @@ pub(crate) mod flag {
     pub(crate) const BULKY: u32 = 262_144;
     /// The kernel refuses to take the ring's pages back.
     pub(crate) const KEEPS_PAGES: u32 = 524_288;
-    /// A number of the connection is about to be closed, and in the table no more: [`Conn::fd`]. Its carrier is still
-    /// open by it.
-    pub(crate) const CLOSING: u32 = 2_097_152;
     /// Passed on with SCM_RIGHTS: a stranger to the family may have it open.
     pub(crate) const PASSED: u32 = 1_048_576;
     /// This process counted the end as seen.
@@ -189,6 +186,8 @@ pub(crate) struct Conn {
     pub(crate) giver: AtomicU32,
     /// The descriptor that the connection was made with: a hint for tools.
     pub(crate) fd: AtomicI32,
+    /// Number that is about to be closed, plus one; 0 none.
+    closing: AtomicI32,
     /// Addresses; written under the meeting's lock before NAMED is set.
     tuple: UnsafeCell<Tuple>,
     /// Successful calls by half.
@@ -785,6 +784,22 @@ impl Conn {
         self.refs
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n != 0).then_some(n + 1))
             .is_ok()
+    }
+
+    /// Notes that `fd`, which the table does not know any more, is about to be closed, unless another thread closes
+    /// another number of the connection right now. True: noted, until [`Conn::forget_closing`].
+    pub(crate) fn note_closing(&self, fd: i32) -> bool {
+        self.closing.compare_exchange(0, fd + 1, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    }
+
+    /// For the thread whose number was noted.
+    pub(crate) fn forget_closing(&self) {
+        self.closing.store(0, Ordering::SeqCst);
+    }
+
+    /// The number that a thread is about to close.
+    pub(crate) fn closing(&self) -> Option<i32> {
+        self.closing.load(Ordering::SeqCst).checked_sub(1).filter(|fd| *fd >= 0)
     }
 
     /// One descriptor less. True for exactly one caller: the connection has none any more, and the

@@ -71,7 +71,7 @@ pub(crate) fn leave(conn: &Conn, fd: c_int, reason: Reason) -> bool {
     let outcome = demote::leave_inbound(conn, |sink, row, lines| {
         let outcome = hand_over(conn, fd, sink, row, lines);
         if let Outcome::Lost = outcome {
-            // Before lock and gate are given back: nobody reads or sends behind what is missing.
+            // Before lock and gate are given back: no thread of this process reads or sends behind what is missing.
             demote::reset(conn);
         }
         let room = ahead(conn, fd, sink, lines).filter(|room| *room <= COLLECT_MAX);

@@ -222,6 +222,10 @@ pub(crate) fn executing() {
     }
     let _section = section::Guard::enter();
     page::executing();
+    if process::is_ours() {
+        // The new image knows nothing of it, and the peers would go on believing that somebody keeps their half.
+        crate::pooled::clear();
+    }
     handover::push_all(|fd| stays_open(fd) && is_inherited_on_purpose(fd));
     // What the new image keeps it may pass on to children of its own, whom nobody could find.
     let mut keeps_any = false;

@@ -46,7 +46,7 @@ pub(crate) fn install(fd: i32, stage: Stage, flags: u32) -> Option<&'static Conn
 }
 
 /// What a table word named is not named by it any more: the number names something else now.
-fn release(entry: Entry) {
+pub(crate) fn release(entry: Entry) {
     match entry {
         Entry::Conn(index) => {
             if let Some(conn) = conn::get(index)
@@ -311,8 +311,7 @@ fn keep_for_calls(fd: c_int) {
 /// The number is in the table no more, and about to be closed.
 fn closed_number(conn: &Conn, fd: c_int) {
     // Whoever has to ask the kernel from here on, because a relative died in a call, asks it by this number.
-    conn.fd.store(fd, Ordering::Relaxed);
-    conn.set(flag::CLOSING);
+    let is_noted = conn.note_closing(fd);
     if conn.is_held() {
         conn.keep(fd); // for one that fell asleep meanwhile
     }
@@ -333,7 +332,9 @@ fn closed_number(conn: &Conn, fd: c_int) {
     } else if was_last || is_kept {
         left(conn);
     }
-    conn.flags.fetch_and(!flag::CLOSING, Ordering::SeqCst);
+    if is_noted {
+        conn.forget_closing();
+    }
     conn.unpin(Half::Send);
 }
 

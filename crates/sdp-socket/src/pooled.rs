@@ -117,9 +117,9 @@ pub(crate) fn become_child() {
     ASKER.become_child();
 }
 
-/// The program is about to overwrite a hidden descriptor.
-pub(crate) fn lose(number: i32) {
-    ASKER.lose(number);
+/// The program is about to overwrite a hidden descriptor. False as in [`Asker::lose`].
+pub(crate) fn lose(number: i32) -> bool {
+    ASKER.lose(number)
 }
 
 /// One step of the meeting. Under the meeting's lock, with the connection in [`Stage::Meeting`]; `by_name`: how far it

@@ -277,11 +277,13 @@ pub(crate) fn hide(raw: i32) -> i32 {
 pub(crate) fn note_hidden(raw: i32, is_hidden: bool) -> bool {
     if is_hidden {
         note_descriptor(raw);
-        return table::put(raw, Entry::Hidden).is_ok();
+        let before = table::put(raw, Entry::Hidden);
+        if let Ok(Some(stale)) = before {
+            crate::lifecycle::release(stale); // closed behind our back
+        }
+        return before.is_ok();
     }
-    if table::entry(raw) == Some(Entry::Hidden) {
-        table::clear(raw);
-    }
+    table::unhide(raw);
     true
 }
 
@@ -310,6 +312,9 @@ fn unhide(cell: &AtomicI32) {
     }
 }
 
+/// Looks for a socket that another thread has in hand.
+const LOSE_TRIES: u32 = 10_000;
+
 /// A hidden descriptor was about to be overwritten by the program: it moves.
 pub(crate) fn move_hidden(from: i32) {
     crate::conn::move_kept(from, || hidden_duplicate(from));
@@ -328,9 +333,16 @@ pub(crate) fn move_hidden(from: i32) {
         }
     }
     wait_set::lose(from);
-    crate::pooled::lose(from);
     PEERS.move_up(from + 1);
-    table::clear(from);
+    // The socket that is asked may be in another thread's hands, for one answer of the kernel.
+    for _ in 0..LOSE_TRIES {
+        if crate::pooled::lose(from) || table::entry(from) != Some(Entry::Hidden) {
+            break;
+        }
+        // SAFETY: no arguments.
+        let _ = unsafe { sys!(libc::SYS_sched_yield) };
+    }
+    table::unhide(from);
 }
 
 /// Addresses that one page of the kernel's tables covers.

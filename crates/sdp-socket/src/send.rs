@@ -130,7 +130,9 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
         if flags & libc::MSG_DONTWAIT != 0 || fd::is_nonblocking(conn.fd()) {
             if matches!(blocked, Blocked::Ring) {
                 crate::epoll::sender_comes_back(conn);
-                wait::hold_up();
+                if !conn.has(flag::HOSTILE) {
+                    wait::hold_up();
+                }
             }
             return partial(Errno::EAGAIN);
         }

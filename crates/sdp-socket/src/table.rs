@@ -12,7 +12,7 @@ use core::{
 };
 
 use crate::{
-    conn::{self, Conn, Half, flag},
+    conn::{self, Conn, Half},
     hot,
 };
 
@@ -140,6 +140,14 @@ pub(crate) fn clear(fd: i32) -> Option<Entry> {
     Entry::decode(word(fd)?.swap(0, Ordering::SeqCst))
 }
 
+/// Makes `fd` name nothing if it hides something of ours.
+pub(crate) fn unhide(fd: i32) {
+    if let Some(word) = word(fd) {
+        let hidden = Entry::Hidden.encode();
+        let _ = word.compare_exchange(hidden, 0, Ordering::SeqCst, Ordering::Relaxed);
+    }
+}
+
 /// Something is about to stand in the place of `fd`: walks that shall see it look there.
 #[inline(always)]
 fn use_block(fd: i32) {
@@ -185,7 +193,7 @@ fn first_from(fd: i32) -> Option<(i32, Entry)> {
     (next as i32..=top).find_map(|fd| Some((fd, entry(fd)?)))
 }
 
-/// A descriptor that names the connection now. Walks the table when the number that it was made with
+/// A descriptor that names the connection's carrier now. Walks the table when the number that it was made with
 /// is gone: for rare uses.
 pub(crate) fn number_of(conn: &Conn) -> Option<i32> {
     let wanted = Some(Entry::Conn(conn.index()));
@@ -202,7 +210,7 @@ pub(crate) fn number_of(conn: &Conn) -> Option<i32> {
             found = Some(fd);
         }
     });
-    found.or_else(|| conn.has(flag::CLOSING).then(|| conn.fd.load(Ordering::Relaxed)))
+    found.or_else(|| conn.closing())
 }
 
 /// A connection in use by the calling thread: it is not freed, nor its segment unmapped, while this
@@ -330,9 +338,11 @@ mod tests {
     fn a_number_that_is_being_closed_still_leads_to_the_carrier() {
         let (_, conn) = conn::create(Stage::Kernel).unwrap();
         let unused = 1_000_000;
-        conn.fd.store(unused, Ordering::Relaxed);
         assert_eq!(number_of(conn), None);
-        conn.set(flag::CLOSING);
+        assert!(conn.note_closing(unused));
         assert_eq!(number_of(conn), Some(unused));
+        assert!(!conn.note_closing(unused + 1), "another thread closes another number");
+        conn.forget_closing();
+        assert_eq!(number_of(conn), None);
     }
 }

@@ -4,7 +4,10 @@
 //! reach it in libc's own `ppoll`. What a thread that does not come back from there had in use is given
 //! back by its [`Stay`].
 
-use core::{pin::Pin, sync::atomic::Ordering};
+use core::{
+    pin::Pin,
+    sync::atomic::{AtomicU64, Ordering},
+};
 
 use libc::{pollfd, timespec};
 use sdp_shm::{
@@ -45,6 +48,10 @@ const BUSY_SLEEPERS_MAX: u32 = 16;
 const IDLE_WAKES: u32 = 16;
 /// How long [`hold_up`] takes: the caller has looked for some ten microseconds before.
 const HELD_UP_NS: i64 = 1_000_000;
+/// Between two of them.
+const HELD_UP_APART_NS: u64 = 250_000;
+/// When the next one may be, in nanoseconds.
+static NEXT_HELD_UP_NS: AtomicU64 = AtomicU64::new(0);
 /// Rounds of [`briefly`].
 const BRIEF_ROUNDS: u32 = 2000;
 
@@ -396,14 +403,19 @@ fn is_reader_dead(conn: &Conn) -> bool {
 }
 
 /// A sender that can neither use the ring nor leave it, and of whose waits we see nothing, is about to be told
-/// EAGAIN beside a carrier that says "writable". It would come back at once: it is held up for a moment.
+/// EAGAIN beside a carrier that says "writable". It would come back at once: it is held up for a moment. What else the
+/// program's loop serves is not held up for each such connection: there is a time between two of them.
 #[cold]
 pub(crate) fn hold_up() {
+    if monotonic_ns() < NEXT_HELD_UP_NS.load(Ordering::Relaxed) {
+        return;
+    }
     process::beside_calls(|| {
         let nap = libc::timespec { tv_sec: 0, tv_nsec: HELD_UP_NS };
         // SAFETY: the time outlives the call; what is left of it is not asked for.
         let _ = unsafe { sdp_sys::sys!(libc::SYS_nanosleep, &raw const nap, 0) };
     });
+    NEXT_HELD_UP_NS.store(monotonic_ns() + HELD_UP_APART_NS, Ordering::Relaxed);
 }
 
 /// Whether the half is on the SDP lane and its ring has nearly no room.

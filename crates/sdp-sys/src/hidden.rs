@@ -30,20 +30,20 @@ impl Hidden {
     }
 
     /// Whether the number still names our file. Costs one fstat. (All eventfds have one inode, so
-    /// another eventfd at our number goes unnoticed.)
+    /// another eventfd at our number goes unnoticed.) Never waits for a file system, whatever stands there.
     pub fn is_ours(&self) -> bool {
         self.stat().is_some()
     }
 
     /// What the kernel tells of our file; `None`: the number does not name it any more.
     pub fn stat(&self) -> Option<Stat> {
-        stat::stat(self.fd).ok().filter(|stat| stat.id == self.id)
+        stat::at_hand(self.fd).ok().filter(|stat| stat.id == self.id)
     }
 
     /// Whether what the number names cannot be asked what it is: a directory of `/proc` of a process that has been
     /// reaped, with a kernel that counts what is in it (since 6.2). So was ours, then, as long as nobody else keeps such.
     fn is_of_the_dead(&self) -> bool {
-        stat::stat(self.fd) == Err(Errno::ENOENT) && fd::is_path(self.fd)
+        stat::at_hand(self.fd) == Err(Errno::ENOENT) && fd::is_path(self.fd)
     }
 
     /// Moves the descriptor to `min` or above, unless it is there already or is not ours any more.

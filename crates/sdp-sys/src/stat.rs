@@ -53,10 +53,26 @@ impl Stat {
 /// `fstat`. On a descriptor that a stranger passed it can take any time: a file system in user space
 /// answers when it likes.
 pub fn stat(fd: i32) -> Result<Stat, Errno> {
+    read(|st| {
+        // SAFETY: st is valid for writing.
+        unsafe { sys!(libc::SYS_fstat, fd, st) }
+    })
+}
+
+/// The same, as far as the kernel knows by itself: no file system is asked that would have to ask somebody else. For
+/// numbers at which the program may have put anything.
+pub fn at_hand(fd: i32) -> Result<Stat, Errno> {
+    let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
+    read(|st| {
+        // SAFETY: the path is an empty string; st is valid for writing.
+        unsafe { sys!(libc::SYS_newfstatat, fd, c"".as_ptr(), st, flags) }
+    })
+}
+
+fn read(ask: impl FnOnce(*mut libc::stat) -> Result<usize, Errno>) -> Result<Stat, Errno> {
     // SAFETY: stat is plain data; zero is a valid value.
     let mut st: libc::stat = unsafe { core::mem::zeroed() };
-    // SAFETY: st is valid for writing.
-    unsafe { sys!(libc::SYS_fstat, fd, &raw mut st)? };
+    ask(&raw mut st)?;
     Ok(Stat {
         id: Identity { dev: st.st_dev, ino: st.st_ino },
         size: st.st_size.max(0) as u64,

@@ -245,6 +245,61 @@ def has_peer_pidfd():
     return True
 
 
+def serve_until_told(listener):
+    """Echoes one connection after the other; at a first byte q on one the process executes a program without the
+    library, which waits for that connection's end."""
+    while True:
+        sock, _ = listener.accept()
+        first = sock.recv(1)
+        if first == b"q":
+            os.set_inheritable(sock.fileno(), True)
+            os.dup2(sock.fileno(), 0)
+            os.execve("/bin/cat", ["cat"], {})
+        sock.sendall(first)
+        echo(sock)
+        sock.close()
+
+
+@scenario
+def peer_executes():
+    """What is kept for a process that executes another program is given up at the end of the next connection."""
+    listeners = [ends.listener() for _ in range(2)]
+    children = []
+    for listener in listeners:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(50)
+            serve_until_told(listener)
+        children.append(child)
+    one, other = (listener.getsockname() for listener in listeners)
+
+    def use(address):
+        sock = socket.create_connection(address)
+        for _ in range(30):
+            sock.sendall(b"ab")
+            assert exactly(sock, 2) == b"ab"
+        sock.close()
+
+    use(one)
+    kept = held()["segments"]
+    last = socket.create_connection(one)
+    last.sendall(b"q")
+    by = time.monotonic() + 20
+    while "python" in os.readlink(f"/proc/{children[0]}/exe"):
+        assert time.monotonic() < by, "it never executed anything"
+        time.sleep(0.01)
+    use(other)
+    theirs = f"/proc/{children[0]}/fd"
+    mine = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
+    left = held()["segments"]
+    final = socket.create_connection(other)
+    final.sendall(b"q")
+    for sock in (last, final):
+        sock.close()
+    return {"kept": kept, "left": left, "directories": mine.count(theirs),
+            "ends": [ends.reap(child) for child in children]}
+
+
 @scenario
 def leaves_nothing(threads):
     """Two hundred connections come, earn lanes and go; nothing of them stays but a few segments, which later ones
