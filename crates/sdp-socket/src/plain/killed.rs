@@ -441,84 +441,6 @@ fn a_sender_killed_behind_padding_has_sent_what_it_published() {
     );
 }
 
-/// Three messages in a ring that has begun again. The reader has done nothing in the ordinary way since then.
-fn begun_again(world: &World, len: usize) -> u64 {
-    let before = 3 * len as u64;
-    (0..3).for_each(|_| world.send(Way::Plain, len));
-    assert_eq!(world.read_rest(0), before);
-    assert_eq!(world.origin(), 0);
-    (0..3).for_each(|_| world.send(Way::Plain, len));
-    assert_eq!(world.origin(), 3 * record_bytes(PLAIN_HEADER + len) as u64);
-    before
-}
-
-/// What a call of the common case reads that gets all it wants.
-fn pulled(world: &World, wanted: usize) -> Option<Vec<u8>> {
-    let mut got = Vec::new();
-    match pull(&world.rx, wanted, |from| Into(&mut got).accept(from)) {
-        Some(Received::Done(n)) if n == wanted && got.len() == n => Some(got),
-        Some(Received::Done(_) | Received::Partly(_) | Received::Empty) | None => None,
-    }
-}
-
-/// The window goes from call to call, and with it the origin that was seen when it was opened; of a message
-/// that was begun in the ordinary way, which leaves no window, the segment tells.
-#[test]
-fn a_window_keeps_its_origin_from_call_to_call() {
-    let world = World::new();
-    let len = 1000;
-    for ordinarily in [0, 10] {
-        world.clear();
-        let mut at = begun_again(&world, len);
-        let begun = if ordinarily == 0 { Vec::new() } else { world.receive(Way::Ordinary, 10) };
-        let is_right = |got: &[u8], at: u64| got.iter().zip(at..).all(|(b, at)| *b == byte(at));
-        assert!(begun.len() == ordinarily && is_right(&begun, at));
-        at += ordinarily as u64;
-        for (calls, wanted) in [len - ordinarily, len, len].into_iter().enumerate() {
-            let got = pulled(&world, wanted).expect("the common case");
-            assert!(is_right(&got, at), "call {calls}");
-            at += wanted as u64;
-            let [head, window] =
-                [0, words::WINDOW].map(|i| world.sink()[i].load(Ordering::Relaxed));
-            let is_open = calls < 2 && (calls > 0 || ordinarily == 0);
-            assert_eq!(window != head, is_open, "call {calls}");
-        }
-        assert!(pulled(&world, 1).is_none());
-    }
-}
-
-/// Where a forged origin leads to the very index, only the check tells. The common case leaves it to the
-/// ordinary one, which finds it corrupt.
-#[test]
-fn a_forged_origin_is_not_for_the_common_case() {
-    let world = World::new();
-    for begun in [0, 10] {
-        for forge in [|at: u64| at - 8, |at| at + (1 << 40), |at| at + u64::from(RING), |_| !0] {
-            world.clear();
-            begun_again(&world, 1000);
-            assert_eq!(world.receive(Way::Ordinary, begun.max(1)).len(), begun.max(1));
-            if begun == 0 {
-                // To the end of a message: the next one is found by the segment's tail.
-                assert_eq!(pulled(&world, 999).map(|got| got.len()), Some(999));
-            }
-            let sound = world.origin();
-            world.lines().producer.origin.store(forge(sound), Ordering::Relaxed);
-            let before = world.sink().iter().map(|word| word.load(Ordering::Relaxed));
-            let before: Vec<u64> = before.collect();
-            assert!(pulled(&world, 500).is_none());
-            let after = world.sink().iter().map(|word| word.load(Ordering::Relaxed));
-            assert!(after.eq(before), "nothing was done");
-            let mut sink = world.receiving();
-            if let Some(message) = sink.current() {
-                sink.rx.release(message);
-            }
-            assert!(sink.rx.poll_receive().is_err());
-            world.lines().producer.origin.store(sound, Ordering::Relaxed);
-            assert_eq!(pulled(&world, 500).map(|got| got.len()), Some(500));
-        }
-    }
-}
-
 #[test]
 fn a_sender_killed_a_lap_ahead_of_what_it_knew_goes_on() {
     let world = World::new();
@@ -937,3 +859,5 @@ fn any_words_are_judged() {
     }
     assert!(sound > 1000, "{sound}");
 }
+
+mod window;
