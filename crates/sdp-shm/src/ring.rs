@@ -10,8 +10,8 @@
 //! A producer that finds the ring empty well into the lap makes its tail the *origin*: the next record is
 //! at index 0. So a connection with small messages lives in the first page of its ring and never touches
 //! the others. Records of more than [`RESTART_RECORD_MAX`] bytes do not restart: they go round. Nothing is
-//! written into the ring for a restart, and no room is lost. Whether it is empty is asked once per [`RESTART_EVERY`] bytes of the ring
-//! only: the consumer's cursor is in a cache line of the consumer's CPU.
+//! written into the ring for a restart, and no room is lost. Whether it is empty is asked once per
+//! [`RESTART_EVERY`] bytes of the ring only: the consumer's cursor is in a cache line of the consumer's CPU.
 //!
 //! The origin is never beyond the published head: the ring was empty there. So whatever the consumer still
 //! has to read lies where the origin says that it can see now, and as long as it has anything left to read,
@@ -171,7 +171,8 @@ impl Producer {
     }
 
     /// The ring is empty: the next record goes to index 0. A consumer that sees it already has nothing to
-    /// read before the tail, which is there.
+    /// read before the tail, which is there. Whoever stores the producer's private words stores the new origin
+    /// with them, also if no record follows.
     #[inline]
     fn restart(&mut self) {
         self.origin = self.tail;
@@ -371,9 +372,6 @@ impl Producer {
     /// Publishes everything pushed since the last call: one store.
     #[inline]
     pub fn publish(&self) {
-        // A restart stores the shared origin before the record is there, its owner the private copy after that:
-        // who loses a view in between must not go on with the old copy.
-        debug_assert_eq!(origin(self.segment, self.half), self.origin, "a restart was forgotten");
         // Pairs with the acquire load in `Consumer::refresh`: the record's bytes are visible first.
         self.segment.half(self.half).producer.tail.store(self.tail, Ordering::Release);
     }
@@ -601,8 +599,8 @@ pub struct PlainRecord {
 }
 
 /// The message at cursor `at` of a half's ring that is published up to `end` and has its index 0 at
-/// `origin`, for a caller that walks over records that need no more than that. `None`: no whole message of at least a header there, be it padding
-/// or damage: [`Consumer::next`] tells which.
+/// `origin`, for a caller that walks over records that need no more than that. `None`: no whole message of
+/// at least a header there, be it padding or damage: [`Consumer::next`] tells which.
 #[inline(always)]
 pub fn plain_record(
     segment: Segment,

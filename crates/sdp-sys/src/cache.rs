@@ -1,16 +1,17 @@
-//! Hints to the CPU's cache.
+//! Hints to the CPU's cache. Under Miri, which knows no assembly, there are none.
 
 /// Asks for the cache line of `at`, which will be read soon. A hint: it never faults and changes nothing.
 #[inline(always)]
 pub fn will_read(at: *const u8) {
+    let _ = at;
     // SAFETY: prefetches access nothing.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
     unsafe {
         core::arch::asm!("prefetcht0 byte ptr [{at}]", at = in(reg) at,
             options(nostack, preserves_flags, readonly));
     }
     // SAFETY: as above.
-    #[cfg(target_arch = "aarch64")]
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
     unsafe {
         core::arch::asm!("prfm pldl1keep, [{at}]", at = in(reg) at,
             options(nostack, preserves_flags, readonly));
@@ -21,14 +22,15 @@ pub fn will_read(at: *const u8) {
 /// this one goes on. A hint: it never faults and changes nothing.
 #[inline(always)]
 pub fn will_write(at: *const u8) {
+    let _ = at;
     // SAFETY: prefetches access nothing; a processor without the instruction takes it for no operation.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
     unsafe {
         core::arch::asm!("prefetchw byte ptr [{at}]", at = in(reg) at,
             options(nostack, preserves_flags, readonly));
     }
     // SAFETY: as above.
-    #[cfg(target_arch = "aarch64")]
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
     unsafe {
         core::arch::asm!("prfm pstl1keep, [{at}]", at = in(reg) at,
             options(nostack, preserves_flags, readonly));
