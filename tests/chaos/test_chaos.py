@@ -18,7 +18,8 @@ SEED = int(os.environ.get("SDP_TEST_SEED", "20260101"))
 ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "40"))
 CONNECTS = int(os.environ.get("CHAOS_CONNECTS", "3000"))
 # Lanes as they come, in one world of four without anything that is kept for a next connection; if asked for, lanes
-# that flip at random on every call, or no library: the suite itself is tested. Worlds that are asked for are what they are called.
+# that flip at random on every call, or no library: the suite itself is tested. Worlds that are asked for are what
+# they are called.
 ASKED = os.environ.get("CHAOS_WORLDS")
 KINDS = (ASKED or "steady").split(",")
 EXACT_EVERY = 4
