@@ -223,10 +223,8 @@ def edge_of_room():
     return {"stuck": stuck, "sent": sent, "child": reap(child)}
 
 
-@scenario
-def one_shot_after_eagain():
-    """A program that asks for "writable" once, after it was told EAGAIN: the kernel, which has it all the time, is not
-    asked again and again. It is told once."""
+def pair_that_waits():
+    """A pair whose peer reads to the end once a byte is written to the descriptor that comes third."""
     hear, tell = os.pipe()
 
     def peer(sock):
@@ -234,7 +232,23 @@ def one_shot_after_eagain():
         while sock.recv(65536):
             pass
 
-    sock, child = pair(peer)
+    return *pair(peer), tell
+
+
+def fill(sock):
+    """Sends until there is no room."""
+    try:
+        while True:
+            sock.send(bytes(65536))
+    except BlockingIOError:
+        pass
+
+
+@scenario
+def one_shot_after_eagain():
+    """A program that asks for "writable" once, after it was told EAGAIN: the kernel, which has it all the time, is not
+    asked again and again. It is told once."""
+    sock, child, tell = pair_that_waits()
     sock.setblocking(False)
     epoll = select.epoll()
     epoll.register(sock, select.EPOLLIN)
@@ -274,26 +288,10 @@ def nested_epoll():
     return {"told": all(told), **finish(sock, child)}
 
 
-def fill(sock):
-    """Sends until there is no room."""
-    try:
-        while True:
-            sock.send(bytes(65536))
-    except BlockingIOError:
-        pass
-
-
 @scenario
 def room_for_two(first, second):
     """A sender that was told EAGAIN waits in two ways at once: both hear of room, one after the other."""
-    hear, tell = os.pipe()
-
-    def peer(sock):
-        os.read(hear, 1)
-        while sock.recv(65536):
-            pass
-
-    sock, child = pair(peer)
+    sock, child, tell = pair_that_waits()
     sock.setblocking(False)
 
     def waiter(kind):
