@@ -135,9 +135,15 @@ def note_shares(name, placement, reports):
             f.write(f"{name}\t{placement.value}\t{merged(reports).summary()}\n")
 
 
+def demanded(name):
+    """The share of a scenario's payload that must go over SDP."""
+    share, _ = EXCEPTIONS.get(name, (0.95, None))
+    return share
+
+
 def has_volume(name, reports):
     """Whether enough went over SDP: what `check_volume` demands, asked before it does."""
-    share, _ = EXCEPTIONS.get(name, (0.95, None))
+    share = demanded(name)
     total = merged(reports)
     shares = [total.share(direction) for direction in ("sent", "received")]
     return all(found is None or found >= share for found in shares)
@@ -145,7 +151,7 @@ def has_volume(name, reports):
 
 def check_volume(name, reports):
     """Acceleration by volume, or a listed exception with its share."""
-    share, _ = EXCEPTIONS.get(name, (0.95, None))
+    share = demanded(name)
     total = merged(reports)
     if share > 0:
         assert_accelerated(total, share)
@@ -155,7 +161,7 @@ def check_volume(name, reports):
 
 def check_device(name, stage):
     """The kernel's witness: the loopback device did not carry what the report says SDP carried."""
-    share, _ = EXCEPTIONS.get(name, (0.95, None))
+    share = demanded(name)
     total = merged(stage.server_reports + stage.client_reports)
     # Both ends counted each byte.
     payload = (total.sdp_bytes + total.tcp_bytes) / 2
