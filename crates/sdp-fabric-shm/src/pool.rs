@@ -130,6 +130,8 @@ struct Record {
     clock: u32,
     /// That of the pool when its connection got it.
     generation: u64,
+    /// Our side in the connection for which it is offered.
+    end: u8,
 }
 
 impl Record {
@@ -188,6 +190,12 @@ impl Record {
         let own = self.own();
         own.descriptor.store(descriptor as u32, Ordering::Relaxed);
         own.slot.store(slot, Ordering::Relaxed);
+    }
+
+    /// The other end has taken our offer, and we do not come: it is told. After the last wipe.
+    fn disown(&self) {
+        // SAFETY: as for the board.
+        unsafe { segment::disown(self.loan.base, self.end) };
     }
 
     /// Ends our offer. False: it is not there any more.
@@ -328,7 +336,8 @@ impl Pool {
             }
             let generation = self.generation.load(Ordering::Relaxed).max(1);
             self.generation.store(generation, Ordering::Release);
-            *place = Some(Record { loan, state: State::Used, life: 0, clock: 0, generation });
+            let end = loan.side;
+            *place = Some(Record { loan, state: State::Used, life: 0, clock: 0, generation, end });
             Some(index as u32 + 1)
         })
     }
@@ -396,6 +405,7 @@ impl Pool {
             claim.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).ok()?;
             record.state = State::Offered;
             record.loan.owner = owner;
+            record.end = tuple.side().unwrap_or(0);
             Some(index as u32 + 1)
         })
     }
@@ -440,8 +450,11 @@ impl Pool {
             let Some(place) = records.get_mut(index) else { return true };
             let Some(record) = place.as_ref() else { return true };
             // Anything else that it may say instead is no word of the protocol.
-            if !record.take_back() && !for_good && record.is_claimed(TAKEN) {
-                return false;
+            if !record.take_back() && record.is_claimed(TAKEN) {
+                if !for_good {
+                    return false;
+                }
+                record.disown();
             }
             if let Some(old) = place.take() {
                 discard(peers, &old);
@@ -526,7 +539,9 @@ impl Pool {
             for place in records.iter_mut() {
                 if let Some(old) = place.take_if(|record| record.is_waiting()) {
                     // Who has taken it just now is alone with it.
-                    let _ = old.state == State::Offered && old.take_back();
+                    if old.state == State::Offered && !old.take_back() {
+                        old.disown();
+                    }
                     discard(peers, &old);
                 }
             }

@@ -242,7 +242,22 @@ impl Rendezvous {
         }
     }
 
-    /// Gives up: closes and unmaps everything. A later step starts from the beginning.
+    /// The last step, for a caller that will not wait any longer. What the other end has said by now counts, as in
+    /// [`Rendezvous::step`], and what it says from here on is refused to it: it does not take itself for attached.
+    /// [`Step::Pending`]: nothing came of it; the object is idle.
+    pub fn last_step(&mut self, local: &Local<'_>) -> Step {
+        if let State::Joining { socket, .. } = &self.state
+            && socket.is_ours()
+        {
+            let _ = unix::shut_down(socket.raw());
+        }
+        let step = if self.is_idle() { Step::Pending } else { self.step(local) };
+        self.abandon();
+        step
+    }
+
+    /// Gives up: closes and unmaps everything. A later step starts from the beginning. Who has attached to a segment of
+    /// ours meanwhile finds that out from the segment ([`MappedSegment::disown`]).
     #[unsafe(link_section = ".text.hot")]
     pub fn abandon(&mut self) {
         *self = Self::new();
@@ -251,6 +266,10 @@ impl Rendezvous {
     /// In a fork child: closes its copies. The parent's rendezvous goes on. Not for a child that
     /// shares our memory.
     pub fn abandon_in_child(&mut self) {
+        // The segment is the parent's.
+        if let State::Joining { segment, .. } = &mut self.state {
+            segment.told = None;
+        }
         // The count of offers is a copy like the descriptors, so giving back is right here too.
         self.abandon();
     }
@@ -312,7 +331,7 @@ impl Rendezvous {
         let Ok(listener) = unix::peer_credentials(socket.raw()) else { return self.restart() };
         identity::check_uid(listener.uid, ends.peer.uid)?;
         let (segment, file) = MappedSegment::create(local.ring_bytes)?;
-        let segment = Draft(Some(segment));
+        let mut segment = Draft::new(segment);
         let hello = Body::Join { ring_bytes: local.ring_bytes, hello: *local.hello };
         let grant_bell = is_trusted(listener.uid);
         match send(local, ends, &socket, &hello, Some(&file), grant_bell) {
@@ -320,6 +339,7 @@ impl Rendezvous {
             Err(SendError::Refused(refusal)) => return Err(refusal),
             Err(SendError::Gone) => return self.restart(),
         }
+        segment.told = local.tuple.side();
         // Only now: sending would have given this socket a name of its own.
         unix::pass_credentials(socket.raw()).map_err(Refusal::of_resource)?;
         self.state = State::Joining { socket, ends, listener, segment };
@@ -554,7 +574,7 @@ fn take_join(
     let mut peer = check_packet(local, ends, packet, &sender, file.as_ref(), joiner)?;
     peer.process = process(socket, peer.trusted);
     let file = file.ok_or(Refusal::Untrusted)?;
-    let segment = Draft(Some(MappedSegment::from_peer(file.raw(), ring_bytes)?));
+    let segment = Draft::new(MappedSegment::from_peer(file.raw(), ring_bytes)?);
     Ok(Join { segment, peer, hello })
 }
 
@@ -724,19 +744,30 @@ fn hide(local: &Local<'_>, fd: OwnedFd) -> Result<Hidden, Refusal> {
     Hidden::new(fd, local.hidden_min).map_err(Refusal::of_resource)
 }
 
-/// A mapped segment that nobody uses yet.
+/// A mapped segment that we do not use yet.
 #[derive(Debug)]
-struct Draft(Option<MappedSegment>);
+struct Draft {
+    segment: Option<MappedSegment>,
+    /// Our side, once the other end has been told: it may be attached, and alone if nothing comes of this.
+    told: Option<u8>,
+}
 
 impl Draft {
+    const fn new(segment: MappedSegment) -> Self {
+        Self { segment: Some(segment), told: None }
+    }
+
     fn take(&mut self) -> Option<MappedSegment> {
-        self.0.take()
+        self.segment.take()
     }
 }
 
 impl Drop for Draft {
     fn drop(&mut self) {
-        if let Some(segment) = self.0.take() {
+        if let Some(segment) = self.segment.take() {
+            if let Some(side) = self.told {
+                segment.disown(side);
+            }
             // SAFETY: its address has never left this module.
             unsafe { segment.unmap() };
         }

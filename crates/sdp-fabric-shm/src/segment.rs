@@ -2,10 +2,12 @@
 //!
 //! Both are memory files of a fixed, sealed size. A file from elsewhere is mapped only after the
 //! kernel has confirmed seals and size, so that touching it can never raise SIGBUS because it
-//! shrank. Its *content* stays hostile for ever; nothing here reads or writes it.
+//! shrank. Its *content* stays hostile for ever; nothing here reads it, and one word of it is written
+//! ([`MappedSegment::disown`]).
 
 use core::{ffi::CStr, ptr::NonNull};
 
+use sdp_shm::layout::{Control, EndLine};
 use sdp_sys::{
     OwnedFd,
     memfd::{self, FORBIDDEN_SEALS, REQUIRED_SEALS},
@@ -131,6 +133,12 @@ impl MappedSegment {
         self.ring_bytes
     }
 
+    /// The end at `side` will not use the segment: see [`EndLine::disown`].
+    pub fn disown(&self, side: u8) {
+        // SAFETY: the whole header is mapped for as long as `self` is.
+        unsafe { disown(self.map.base, side) };
+    }
+
     /// Ends the mapping.
     ///
     /// # Safety
@@ -140,6 +148,18 @@ impl MappedSegment {
         unsafe { self.map.unmap() };
     }
 }
+
+/// The end at `side` of the segment at `base` will not use it: see [`EndLine::disown`].
+///
+/// # Safety
+/// [`HEADER_BYTES`] are mapped at `base`, readable, writable and page aligned.
+pub(crate) unsafe fn disown(base: NonNull<u8>, side: u8) {
+    // SAFETY: the caller's promise; the header consists of atomics only.
+    let [zero, one]: &[EndLine; 2] = unsafe { &base.cast::<Control>().as_ref().ends };
+    if side & 1 == 0 { zero } else { one }.disown();
+}
+
+const _: () = assert!(size_of::<Control>() <= HEADER_BYTES);
 
 /// Makes this process's bell page file: zero, sealed. Map it with [`map_bell_page`].
 pub fn create_bell_page() -> Result<OwnedFd, Refusal> {

@@ -54,7 +54,8 @@ pub const CLOSED: u32 = 2;
 
 /// [`EndLine::pinned`] of an end that has put everything unread back into the kernel's stream and never
 /// uses the segment again: the other end may forget it. Written under the lock of its outbound half, so
-/// that no holder of this end is about to change lanes.
+/// that no holder of this end is about to change lanes; or by an end that was never attached, and never
+/// will be ([`EndLine::disown`]).
 pub const PASSED_ON: u32 = 3;
 
 /// Written by its end when it has mapped the segment.
@@ -75,6 +76,15 @@ pub struct EndLine {
     pub reset: AtomicU32,
     /// 1 once this end has written beyond the first page of its ring.
     pub touched: AtomicU32,
+}
+
+impl EndLine {
+    /// This end gives up a segment that the other one may have attached to, without having attached itself:
+    /// who is alone with a segment finds out by this, and forgets it. Before the mapping goes.
+    pub fn disown(&self) {
+        use core::sync::atomic::Ordering::SeqCst;
+        self.pinned.store(PASSED_ON, SeqCst);
+    }
 }
 
 /// Written by the producer of a half.

@@ -698,11 +698,13 @@ impl Conn {
         Some(result)
     }
 
-    /// Gives up a meeting in progress, by name or on a board. False: another thread is at it.
-    pub(crate) fn abandon_meeting(&self) -> bool {
+    /// Gives up a meeting in progress, by name or on a board, and leaves its stage for `to`: under one lock, or another
+    /// thread would begin anew in between. False: another thread is at it, and nothing has changed.
+    pub(crate) fn abandon_meeting(&self, to: Stage) -> bool {
         self.try_meeting(|meeting| {
             meeting.abandon();
             crate::pooled::call_off(self);
+            self.change_stage(Stage::Meeting, to);
         })
         .is_some()
     }
@@ -827,7 +829,7 @@ impl Conn {
         }
         // A handler that came in between would wait for a lock of this thread's.
         let _section = section::Guard::enter();
-        self.abandon_meeting();
+        self.abandon_meeting(Stage::Kernel);
         self.unmap();
         // Not before: a call that began before the close may be looking for bytes, and takes the row's locks.
         if let (Some(row), Some((family, slot))) = (self.row_index(), process::family()) {

@@ -1,7 +1,7 @@
 //! Getting off the SDP lane: because the program is about to do something that only the kernel can
 //! carry, because a relative uses the connection too, or because the peer broke the protocol.
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{Ordering, fence};
 
 use sdp_shm::{family::Row, layout::Half as HalfLines};
 use sdp_stats::{Direction, Reason};
@@ -71,9 +71,15 @@ pub(crate) fn call_off(conn: &Conn) -> bool {
     if !matches!(conn.stage(), Stage::Young | Stage::Meeting) {
         return false;
     }
-    conn.abandon_meeting();
-    conn.change_stage(Stage::Young, Stage::Kernel)
-        || conn.change_stage(Stage::Meeting, Stage::Kernel)
+    // The stage first: a step that another thread is at does not attach any more.
+    let is_off = conn.change_stage(Stage::Young, Stage::Kernel)
+        || conn.change_stage(Stage::Meeting, Stage::Kernel);
+    if is_off {
+        // Pairs with `promote::step`: where that thread has the lock, it looks at the stage behind it, and abandons.
+        fence(Ordering::SeqCst);
+        conn.abandon_meeting(Stage::Kernel);
+    }
+    is_off
 }
 
 /// The sending half: local and immediate, unless the consumer must catch up first (L2). False then: later

@@ -52,10 +52,9 @@ fn prepare_connections() {
             if conn.stage() != Stage::Meeting {
                 return true;
             }
-            let is_abandoned = conn.abandon_meeting();
+            let is_abandoned = conn.abandon_meeting(Stage::Young);
             if is_abandoned {
                 conn.ticks.store(promote::SOON, Ordering::Relaxed);
-                conn.change_stage(Stage::Meeting, Stage::Young);
             } else {
                 yield_now();
             }

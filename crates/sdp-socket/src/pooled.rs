@@ -123,10 +123,19 @@ pub(crate) fn lose(number: i32) -> bool {
 }
 
 /// One step of the meeting. Under the meeting's lock, with the connection in [`Stage::Meeting`]; `by_name`: how far it
-/// has come that way.
-pub(crate) fn step(conn: &Conn, fd: i32, tuple: &Tuple, by_name: &Rendezvous) -> Outcome {
+/// has come that way; `is_last`: an offer that was not taken by now is withdrawn.
+pub(crate) fn step(
+    conn: &Conn,
+    fd: i32,
+    tuple: &Tuple,
+    by_name: &Rendezvous,
+    is_last: bool,
+) -> Outcome {
     let lease = conn.lease.load(Ordering::Relaxed);
     if lease != 0 {
+        if is_last {
+            conn.pool_ticks.store(OFFER_TICKS, Ordering::Relaxed);
+        }
         return await_answer(conn, fd, tuple, lease);
     }
     if by_name.is_joining() || POOL.is_empty() || conn.has(flag::ADOPTED) {

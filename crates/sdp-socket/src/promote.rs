@@ -36,8 +36,8 @@ use crate::{
 const EAGER_TICKS: u32 = 64;
 /// Later only one in so many.
 const PATIENT_EVERY: u32 = 16;
-/// After so many calls, and so much time, the other end is taken to have no library. Calls alone would
-/// not do: a sender of small messages makes thousands before its reader has run once.
+/// After so many calls, and so much time since it could have come, the other end is taken to have no library. Calls
+/// alone would not do: a sender of small messages makes thousands before its reader has run once.
 const GIVE_UP_TICKS: u32 = 2048;
 const GIVE_UP_NS: u64 = 2_000_000_000;
 /// Beyond that many calls only one in so many looks at the clock and takes a step.
@@ -140,9 +140,10 @@ fn begin(conn: &Conn, fd: i32, moved: usize) {
     if family.is_held_by_others(slot, row) || (is_dear && crate::adopt::is_held_outside(conn, fd)) {
         return conn.note_reason(Reason::NotSole);
     }
+    // Before the stage: another thread that sees it counts from here.
+    conn.ticks.store(0, Ordering::Relaxed);
+    conn.looked.store(monotonic_ns(), Ordering::Relaxed);
     if conn.change_stage(Stage::Young, Stage::Meeting) {
-        conn.ticks.store(0, Ordering::Relaxed);
-        conn.looked.store(monotonic_ns(), Ordering::Relaxed);
         tick_now(conn, fd);
     }
 }
@@ -154,13 +155,8 @@ fn tick(conn: &Conn, fd: i32) {
             return;
         }
         let since = conn.looked.load(Ordering::Relaxed);
-        if monotonic_ns().saturating_sub(since) <= GIVE_UP_NS {
-            return tick_now(conn, fd);
-        }
-        if conn.abandon_meeting() {
-            stay(conn, unless_turned_away(conn, Reason::PeerNotListening));
-        }
-        return;
+        let is_last = monotonic_ns().saturating_sub(since) > GIVE_UP_NS;
+        return step(conn, fd, is_last);
     }
     if tick < EAGER_TICKS || tick.is_multiple_of(PATIENT_EVERY) {
         tick_now(conn, fd);
@@ -201,6 +197,13 @@ fn stay(conn: &Conn, reason: Reason) {
 
 #[cold]
 fn tick_now(conn: &Conn, fd: i32) {
+    step(conn, fd, false);
+}
+
+/// One step of the meeting; `is_last`: nobody waits any longer. What the other end has said by now counts, or it would be
+/// attached alone.
+#[cold]
+fn step(conn: &Conn, fd: i32, is_last: bool) {
     let _section = section::Guard::enter();
     let Some(tuple) = conn.name(fd) else { return stay(conn, Reason::UnsuitableSocket) };
     process::ensure_row(conn);
@@ -214,7 +217,7 @@ fn tick_now(conn: &Conn, fd: i32) {
         if !is_sole_holder(conn) {
             pooled::call_off(conn);
         } else if tuple.side().is_some() {
-            match pooled::step(conn, fd, &tuple, meeting) {
+            match pooled::step(conn, fd, &tuple, meeting, is_last) {
                 Outcome::None => {}
                 Outcome::Wait => return,
                 Outcome::Failed(refusal) => return failed(conn, refusal),
@@ -224,7 +227,14 @@ fn tick_now(conn: &Conn, fd: i32) {
                 }
             }
         }
-        let refusal = match step_by_name(conn, fd, tuple, meeting) {
+        let (was_idle, was_joining) = (meeting.is_idle(), meeting.is_joining());
+        let stepped = step_by_name(conn, fd, tuple, meeting, is_last && !was_idle);
+        if was_idle && (is_last || !meeting.is_idle()) {
+            // Nobody had accepted the connection, or there was something else to wait for: only now the other end
+            // can come.
+            conn.looked.store(monotonic_ns(), Ordering::Relaxed);
+        }
+        let refusal = match stepped {
             Step::Attached(attachment) if is_sole_holder(conn) => {
                 (!attach(conn, fd, attachment)).then_some(Refusal::Untrusted)
             }
@@ -233,6 +243,13 @@ fn tick_now(conn: &Conn, fd: i32) {
                 Some(Refusal::RendezvousBusy)
             }
             Step::Failed(refusal) => Some(refusal),
+            // Somebody listened, with the other end's user, and is slow.
+            Step::Pending if is_last && was_joining => {
+                return later(conn, Reason::PeerNotListening, RETRY_TICKS);
+            }
+            Step::Pending if is_last && !was_idle => {
+                return stay(conn, unless_turned_away(conn, Reason::PeerNotListening));
+            }
             Step::Pending => None,
         };
         // Before the lock is free: another thread that found the stage as it was would begin anew, and this
@@ -243,6 +260,11 @@ fn tick_now(conn: &Conn, fd: i32) {
     });
     if stepped.is_none() {
         return; // another thread is at it
+    }
+    // Pairs with `demote::call_off`, which could not have the lock: it sees it free, or we see the stage.
+    fence(Ordering::SeqCst);
+    if conn.stage() == Stage::Kernel {
+        conn.abandon_meeting(Stage::Kernel);
     }
     if conn.stage() == Stage::Attached {
         // At once, not at the next call: the sender may be waiting for it. Whoever enters the kernel from
@@ -262,15 +284,25 @@ fn failed(conn: &Conn, refusal: Refusal) {
     if !refusal.is_transient() {
         return stay(conn, reason);
     }
-    conn.note_reason(reason);
     // Offers of other connections are over within a few calls; other obstacles last longer.
-    let soon = if refusal == Refusal::RendezvousBusy { RETRY_TICKS - 15 } else { RETRY_TICKS };
-    conn.ticks.store(soon, Ordering::Relaxed);
+    later(conn, reason, RETRY_TICKS - if refusal == Refusal::RendezvousBusy { 15 } else { 0 });
+}
+
+/// Another meeting later; `ticks`: as if so many calls had been made since the last attempt. Under the lock.
+fn later(conn: &Conn, reason: Reason, ticks: u32) {
+    conn.note_reason(reason);
+    conn.ticks.store(ticks, Ordering::Relaxed);
     conn.change_stage(Stage::Meeting, Stage::Young);
 }
 
-/// One step of the meeting by name.
-fn step_by_name(conn: &Conn, fd: i32, tuple: Tuple, meeting: &mut Rendezvous) -> Step {
+/// One step of the meeting by name, or the last one.
+fn step_by_name(
+    conn: &Conn,
+    fd: i32,
+    tuple: Tuple,
+    meeting: &mut Rendezvous,
+    is_last: bool,
+) -> Step {
     let (bell_fd, bell_page_fd) = process::bell_files();
     let (hidden_min, max_offers) = process::hidden_range();
     let hello = hello(&tuple);
@@ -295,7 +327,7 @@ fn step_by_name(conn: &Conn, fd: i32, tuple: Tuple, meeting: &mut Rendezvous) ->
         hello: &hello,
         hello_ack: &hello_ack,
     };
-    meeting.step(&local)
+    if is_last { meeting.last_step(&local) } else { meeting.step(&local) }
 }
 
 fn hello(tuple: &Tuple) -> [u8; HELLO_LEN] {
@@ -365,10 +397,10 @@ fn attach(conn: &Conn, fd: i32, attachment: Attachment) -> bool {
 
 /// Takes the segment of an earlier connection with the same process. Under the meeting's lock.
 fn attach_again(conn: &Conn, fd: i32, tuple: &Tuple, met: Met) {
-    let (Some(row), Some(side)) = (conn.row(), tuple.side()) else { return };
-    let loan = met.loan;
+    let (loan, Some(side)) = (met.loan, tuple.side()) else { return };
     // SAFETY: the pool's mapping of such a segment, the connection's from here on.
     let segment = unsafe { Segment::new(loan.base, loan.ring_bytes) };
+    let Some(row) = conn.row() else { return segment.end(usize::from(side)).disown() };
     prepare(conn, row, segment, loan.receive_size, loan.pid, true);
     install(conn, fd, segment, side, Some((loan.peer, met.slot)));
 }
@@ -398,10 +430,10 @@ fn prepare(
 }
 
 fn install(conn: &Conn, fd: i32, segment: Segment, side: u8, peer: Option<(PeerId, u32)>) {
+    let end = segment.end(usize::from(side));
     if !conn.attach(segment, side, peer) {
-        return; // called off: the segment goes with the connection
+        return end.disown(); // called off: the segment goes with the connection
     }
-    let end = segment.end(conn.side());
     end.descriptor.store(fd as u32 + 1, Ordering::Relaxed);
     end.attached.store(1, Ordering::Release);
     crate::epoll::attached(conn);
@@ -422,7 +454,9 @@ fn is_out_of_sight(conn: &Conn) -> bool {
     conn.row().is_none_or(|row| row.flags.load(Ordering::Acquire) & row_flag::OUT_OF_SIGHT != 0)
 }
 
+/// Gives back what a meeting brought. The other end is attached, or will be.
 fn refuse(attachment: Attachment) -> bool {
+    attachment.segment.disown(attachment.side);
     // SAFETY: nobody else has seen the mapping.
     unsafe { attachment.segment.unmap() };
     false

@@ -92,6 +92,13 @@ pub fn accept(fd: i32) -> Result<OwnedFd, Errno> {
     Ok(OwnedFd::new(fd as i32))
 }
 
+/// Nothing more is sent, and what the other end sends from here on is refused to it (EPIPE). What has arrived before
+/// can still be received.
+pub fn shut_down(fd: i32) -> Result<(), Errno> {
+    // SAFETY: no pointers.
+    unsafe { sys!(libc::SYS_shutdown, fd, libc::SHUT_RDWR) }.map(drop)
+}
+
 /// Credentials of the other end at the time of its `connect` or `listen`.
 pub fn peer_credentials(fd: i32) -> Result<Credentials, Errno> {
     let mut cred = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };

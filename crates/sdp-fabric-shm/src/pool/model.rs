@@ -288,6 +288,7 @@ impl Boards {
             },
             state: [State::Idle, State::Offered, State::Used][usize::from(kept.state)],
             life: kept.life,
+            end: process as u8,
             clock: 0,
             generation: kept.generation,
         }

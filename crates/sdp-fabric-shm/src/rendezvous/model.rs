@@ -1,10 +1,12 @@
 //! A model of the meeting: two ends that take the steps of `rendezvous` one system call at a time, and
-//! may be disturbed between any two of them by an exec (every socket of the meeting closes) or by a fork
-//! (the meeting is abandoned and begun anew).
+//! may be disturbed between any two of them by an exec (every socket of the meeting closes), by a fork
+//! (the meeting is abandoned and begun anew), by an end that has waited for too long and gives up, or by one that wants for
+//! something when the answer is there.
 //!
 //! Sockets, the abstract name and the segments are the model's; the real calls need a kernel. Promises:
 //! two ends that are attached have the same segment, no byte goes into a ring whose reader is not there,
-//! and ends that nobody disturbs meet.
+//! nobody stays attached alone but with an end that has executed something at that moment, and ends that nobody disturbs
+//! meet.
 
 use std::{format, string::String, vec, vec::Vec};
 
@@ -21,6 +23,10 @@ enum Twin {
     ExecutesAtOnce,
     /// A name that is taken ends the meeting.
     GivesUpWhenTaken,
+    /// Who gives up does not look whether the other end has said yes, and leaves no word in the segment.
+    GivesUpBlindly,
+    /// Who gives up looks, but does not leave a word in a segment that it does not use.
+    DisownsNothing,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -55,6 +61,8 @@ struct Segment {
     attached: [bool; 2],
     /// By end: what it sent is unread.
     unread: [bool; 2],
+    /// By end: it will not use it.
+    disowned: [bool; 2],
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -78,7 +86,13 @@ const RESTARTS: u8 = 2;
 
 impl S {
     /// Closes everything that `end` has of the meeting.
-    fn abandon(&mut self, end: usize) {
+    fn abandon(&mut self, end: usize, twin: Twin) {
+        // Of one that has answered `promote` sees to that, which finds that a fork has come in between.
+        if let At::Joining(_, segment) | At::Answered(segment) = self.at[end]
+            && !matches!(twin, Twin::GivesUpBlindly | Twin::DisownsNothing)
+        {
+            self.segments[segment].disowned[end] = true;
+        }
         if self.name.is_some_and(|(owner, _)| owner == end) {
             self.name = None;
         }
@@ -87,10 +101,10 @@ impl S {
         }
     }
 
-    fn restart(&mut self, end: usize, to: At) {
+    fn restart(&mut self, end: usize, to: At, twin: Twin) {
         self.restarts[end] += 1;
         if self.restarts[end] > RESTARTS {
-            self.abandon(end);
+            self.abandon(end, twin);
             self.at[end] = At::Given;
         } else {
             self.at[end] = to;
@@ -98,9 +112,9 @@ impl S {
     }
 
     fn attach(&mut self, end: usize, segment: usize) {
-        self.abandon(end);
-        self.segments[segment].attached[end] = true;
         self.at[end] = At::Attached(segment);
+        self.abandon(end, Twin::Faithful);
+        self.segments[segment].attached[end] = true;
     }
 }
 
@@ -154,8 +168,8 @@ impl Meeting {
                     s.calls[call].hello = Some(segment);
                     s.at[end] = At::Joining(call, segment);
                 } else {
-                    s.abandon(end);
-                    s.restart(end, At::Idle);
+                    s.abandon(end, self.twin);
+                    s.restart(end, At::Idle, self.twin);
                 }
                 "says hello"
             }
@@ -168,7 +182,7 @@ impl Meeting {
                 (None, true) => return None,
                 (_, false) => {
                     s.calls[call].open[1] = false;
-                    s.restart(end, At::Offering);
+                    s.restart(end, At::Offering, self.twin);
                     "finds the caller gone"
                 }
             },
@@ -181,8 +195,8 @@ impl Meeting {
                     s.attach(end, segment);
                     "is answered"
                 } else if !s.calls[call].open[1] {
-                    s.abandon(end);
-                    s.restart(end, At::Idle);
+                    s.abandon(end, self.twin);
+                    s.restart(end, At::Idle, self.twin);
                     "finds the listener gone"
                 } else {
                     return None;
@@ -190,7 +204,11 @@ impl Meeting {
             }
             At::Attached(segment) => {
                 let ring = &mut s.segments[segment];
-                if ring.unread[other] {
+                if ring.disowned[other] {
+                    // Drained: who disowns a segment has never sent. Young again.
+                    s.at[end] = At::Idle;
+                    "finds itself alone"
+                } else if ring.unread[other] {
                     ring.unread[other] = false;
                     "reads"
                 } else if !s.sent[end] && (ring.attached[other] || self.twin == Twin::AsksNobody) {
@@ -215,11 +233,40 @@ impl Meeting {
                 after.segments[segment].unread[end ^ 1] = false;
             }
         } else {
-            after.abandon(end);
+            after.abandon(end, self.twin);
             to.push(("forks", Ok(S { at: with(s.at, end, At::Idle), ..after.clone() })));
+            if !matches!(s.at[end], At::Answered(_)) {
+                to.push(self.give_up(s, end));
+            }
         }
         after.at[end] = At::Executed;
         to.push(("executes another program", Ok(after)));
+    }
+
+    /// `end` has waited for too long. It takes the step that is there to be taken, and is over if there is none.
+    fn give_up(&self, s: &S, end: usize) -> Step<S> {
+        let disturbances = s.disturbances + 1;
+        let looks = self.twin != Twin::GivesUpBlindly;
+        let is_answered = |call: usize| s.calls[call].answered;
+        match s.at[end] {
+            At::Joining(call, _) if looks && is_answered(call) => {
+                // It may still want for something.
+                let mut after = S { disturbances, ..s.clone() };
+                after.abandon(end, self.twin);
+                after.at[end] = At::Given;
+                ("cannot take the answer", Ok(after))
+            }
+            At::Accepted(call) if looks && s.calls[call].hello.is_some() => {
+                let after = self.step(s, end).map_or_else(|| s.clone(), |(_, after)| after);
+                ("answers at the last moment", Ok(S { disturbances, ..after }))
+            }
+            _ => {
+                let mut after = S { disturbances, ..s.clone() };
+                after.abandon(end, self.twin);
+                after.at[end] = At::Given;
+                ("gives up", Ok(after))
+            }
+        }
     }
 }
 
@@ -266,6 +313,14 @@ impl Model for Meeting {
         if s.segments.iter().any(|ring| ring.unread != [false; 2]) {
             return Err("bytes in a ring that nobody reads".to_owned());
         }
+        for end in 0..2 {
+            if let At::Attached(segment) = s.at[end]
+                && !matches!(s.at[end ^ 1], At::Attached(other) if other == segment)
+                && s.at[end ^ 1] != At::Executed
+            {
+                return Err(format!("end {end} is attached alone"));
+            }
+        }
         let met = matches!(s.at, [At::Attached(_), At::Attached(_)]) && s.sent == [true; 2];
         if met || s.disturbances > 0 { Ok(()) } else { Err("the ends did not meet".to_owned()) }
     }
@@ -291,4 +346,7 @@ fn every_rule_is_needed() {
     }
     let taken = Meeting { twin: Twin::GivesUpWhenTaken, disturbances: 0 };
     fails("rendezvous, GivesUpWhenTaken", &taken, LIMIT);
+    for twin in [Twin::GivesUpBlindly, Twin::DisownsNothing] {
+        fails(&format!("rendezvous, {twin:?}"), &Meeting { twin, disturbances: 1 }, LIMIT);
+    }
 }
