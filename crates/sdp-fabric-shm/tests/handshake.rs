@@ -75,6 +75,80 @@ fn who_waits_can_be_told_of_the_next_step() {
     });
 }
 
+#[test]
+fn who_gives_up_takes_what_is_there() {
+    isolated(|| {
+        let before = footprint();
+        let (client, server) = loopback();
+        let (mut one, mut two) = (End::new(&client), End::new(&server));
+        // The answer, which came after the joiner's last look.
+        one.pending(1);
+        two.pending(1);
+        let Step::Attached(first) = one.step() else { panic!("the joiner's packet is there") };
+        let Step::Attached(second) = two.last_step() else { panic!("the answer is there") };
+        assert!(share_memory(&first, &second));
+        [first, second].into_iter().for_each(discard);
+        // The joiner, which came after the offerer's last look, and finds the answer although nobody is there any more.
+        one.pending(1);
+        two.pending(1);
+        let Step::Attached(first) = one.last_step() else { panic!("the joiner's packet is there") };
+        let Step::Attached(second) = two.last_step() else { panic!("the answer is there") };
+        assert!(share_memory(&first, &second));
+        [first, second].into_iter().for_each(discard);
+        drop((client, server));
+        assert_eq!(footprint(), before);
+    });
+}
+
+#[test]
+fn who_gives_up_leaves_nobody_attached() {
+    isolated(|| {
+        let (client, server) = loopback();
+        let before = footprint();
+        let (mut one, mut two) = (End::new(&client), End::new(&server));
+        // Nobody has come to the offer: who comes now finds none, and makes one.
+        one.pending(1);
+        assert!(matches!(one.last_step(), Step::Pending) && one.rendezvous.is_idle());
+        assert_eq!(footprint(), before);
+        two.pending(1);
+        assert!(two.rendezvous.is_offering());
+        // The joiner has gone when its packet is read: the offer stands, and a second attempt meets it.
+        one.pending(1);
+        assert!(one.rendezvous.is_joining());
+        assert!(matches!(one.last_step(), Step::Pending) && one.rendezvous.is_idle());
+        two.pending(1);
+        assert!(two.rendezvous.is_offering());
+        one.pending(1);
+        two.rendezvous.abandon();
+        // The offerer has gone before it came to the joiner.
+        assert!(matches!(one.last_step(), Step::Pending) && one.rendezvous.is_idle());
+        assert_eq!(footprint(), before);
+        assert!(matches!(one.last_step(), Step::Pending), "not begun");
+        let (a, b) = meet(&mut one, &mut two);
+        assert!(!is_disowned(&a) && !is_disowned(&b));
+        [a, b].into_iter().for_each(discard);
+        assert_eq!(footprint(), before);
+    });
+}
+
+#[test]
+fn who_is_alone_with_a_segment_is_told() {
+    isolated(|| {
+        let (client, server) = loopback();
+        let before = footprint();
+        let (mut one, mut two) = (End::new(&client), End::new(&server));
+        // The joiner gives up for another reason (a fork, another program) when it has been told yes.
+        one.pending(1);
+        two.pending(1);
+        let Step::Attached(first) = one.step() else { panic!("the joiner's packet is there") };
+        assert!(!is_disowned(&first));
+        two.rendezvous.abandon();
+        assert!(is_disowned(&first));
+        discard(first);
+        assert_eq!(footprint(), before);
+    });
+}
+
 fn is_readable(fd: i32) -> bool {
     let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // SAFETY: one element, valid for writing; does not wait.

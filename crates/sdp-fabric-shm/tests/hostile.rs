@@ -626,6 +626,7 @@ fn fork_child_abandons_and_the_parent_goes_on() {
         });
         assert_eq!(wait(child), 0);
         let (a, b) = meet(&mut one, &mut two);
+        assert!(!is_disowned(&a) && !is_disowned(&b), "by the child");
         assert!(share_memory(&a, &b));
     });
 }

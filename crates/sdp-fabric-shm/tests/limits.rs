@@ -27,13 +27,14 @@ fn limit(resource: libc::__rlimit_resource_t, soft: u64) {
 /// Steps both ends by turns until each has ended or a few rounds have passed.
 fn attempt(one: &mut End, two: &mut End) -> [Option<Result<(), Refusal>>; 2] {
     let mut results = [None, None];
+    let mut attached = Vec::new();
     for _ in 0..6 {
         for (end, result) in [&mut *one, &mut *two].into_iter().zip(&mut results) {
             if result.is_none() {
                 match end.step() {
                     Step::Pending => {}
                     Step::Attached(attachment) => {
-                        discard(attachment);
+                        attached.push(attachment);
                         *result = Some(Ok(()));
                     }
                     Step::Failed(refusal) => *result = Some(Err(refusal)),
@@ -43,6 +44,10 @@ fn attempt(one: &mut End, two: &mut End) -> [Option<Result<(), Refusal>>; 2] {
     }
     one.rendezvous.abandon();
     two.rendezvous.abandon();
+    // Nobody is left alone with a segment without being told.
+    let is_alone = attached.len() == 1;
+    attached.iter().for_each(|attachment| assert_eq!(is_disowned(attachment), is_alone));
+    attached.into_iter().for_each(discard);
     results
 }
 

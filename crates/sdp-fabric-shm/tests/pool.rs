@@ -6,6 +6,7 @@
 mod common;
 
 use std::{
+    mem::offset_of,
     net::{TcpListener, TcpStream},
     os::fd::AsRawFd,
     ptr::NonNull,
@@ -23,6 +24,7 @@ use sdp_fabric_shm::{
     rendezvous::PeerInfo,
     segment::{HEADER_BYTES, MappedSegment},
 };
+use sdp_shm::layout::{Control, EndLine, PASSED_ON};
 use sdp_sys::{OwnedFd, stat};
 
 struct Side {
@@ -115,6 +117,14 @@ fn word(loan: &Loan, at: usize) -> &AtomicU32 {
     unsafe { loan.base.add(at).cast::<AtomicU32>().as_ref() }
 }
 
+/// Whether the client of the connection `ours` has said that it will not use the segment: by its end line, which is where
+/// the server looks, whichever place on the board it has.
+fn is_disowned(loan: &Loan, ours: &Tuple) -> bool {
+    let side = usize::from(ours.side().unwrap());
+    let line = offset_of!(Control, ends) + side * size_of::<EndLine>();
+    word(loan, line + offset_of!(EndLine, pinned)).load(Ordering::SeqCst) == PASSED_ON
+}
+
 #[test]
 fn a_segment_is_used_again_and_again() {
     isolated(|| {
@@ -180,7 +190,9 @@ fn an_offer_that_is_withdrawn_is_not_taken() {
         let met = SERVER.pool.look(&tuple(2).reversed()).unwrap();
         // Given up for good while the other end takes it: that end is alone with it, and hears of it.
         assert!(SERVER.pool.take(&tuple(2).reversed(), &met, OWNERS.1, 4, 44));
+        assert!(!is_disowned(&met.loan, &tuple(2)));
         assert!(CLIENT.pool.withdraw(&CLIENT.peers, lease, OWNERS.0, true));
+        assert!(is_disowned(&met.loan, &tuple(2)));
         assert!(matches!(CLIENT.pool.answer(lease, OWNERS.0), Answer::Lost));
         assert!(!end(&SERVER, met.lease(), OWNERS.1), "of no use any more");
         SERVER.throw(met.loan);
@@ -279,6 +291,7 @@ fn no_offer_outlives_a_fork() {
             assert!(matches!(CLIENT.pool.answer(lease, OWNERS.0), Answer::Lost));
             assert!(!CLIENT.pool.confirm(lease, OWNERS.0));
             assert!(CLIENT.pool.withdraw(&CLIENT.peers, lease, OWNERS.0, false));
+            assert_eq!(is_disowned(&theirs, &ours), is_taken);
             if is_taken {
                 assert!(!end(&SERVER, met.lease(), OWNERS.1), "its end is alone with it");
                 SERVER.throw(theirs);

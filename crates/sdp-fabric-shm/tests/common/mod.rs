@@ -5,7 +5,7 @@ use std::{
     net::{IpAddr, SocketAddr, TcpListener, TcpStream},
     os::fd::AsRawFd,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::Once,
+    sync::{Once, atomic::Ordering},
 };
 
 use sdp_fabric_shm::{
@@ -15,6 +15,7 @@ use sdp_fabric_shm::{
     rendezvous::{Attachment, Local, Rendezvous, Step},
     segment,
 };
+use sdp_shm::layout::{Control, PASSED_ON};
 use sdp_sys::OwnedFd;
 
 pub const RING: u32 = 64 << 10;
@@ -193,7 +194,16 @@ impl End {
     }
 
     pub fn step(&mut self) -> Step {
-        self.rendezvous.step(&Local {
+        self.rendezvous_step(false)
+    }
+
+    /// The step of an end that will not wait any longer.
+    pub fn last_step(&mut self) -> Step {
+        self.rendezvous_step(true)
+    }
+
+    fn rendezvous_step(&mut self, is_last: bool) -> Step {
+        let local = Local {
             carrier: self.carrier,
             tuple: self.tuple,
             bell_fd: self.bell,
@@ -205,7 +215,8 @@ impl End {
             max_offers: OFFERS,
             hello: &HELLO,
             hello_ack: &ACK,
-        })
+        };
+        if is_last { self.rendezvous.last_step(&local) } else { self.rendezvous.step(&local) }
     }
 
     /// Steps that must not finish.
@@ -264,6 +275,14 @@ pub fn share_memory(one: &Attachment, two: &Attachment) -> bool {
         b.add(last).write_volatile(9);
         b.read_volatile() == 7 && a.add(last).read_volatile() == 9 && a != b
     }
+}
+
+/// Whether the other end has said in the segment that it will not use it.
+pub fn is_disowned(attachment: &Attachment) -> bool {
+    let ends = attachment.segment.base().cast::<Control>();
+    // SAFETY: the header is mapped, and made of atomics.
+    let ends = unsafe { &ends.as_ref().ends };
+    ends[usize::from(attachment.side ^ 1)].pinned.load(Ordering::SeqCst) == PASSED_ON
 }
 
 /// Unmaps an attachment's segment and closes what came with it.
