@@ -1,0 +1,17 @@
+"""Nobody stays attached alone: meetings whose other end is late, or gives up when it has been told yes."""
+
+import pytest
+
+from .harness import EAGER, scenario
+
+WANTED = {
+    "disowned": {"alone": True, "offers": False, "again": True, "attached": True},
+    "late_yes": {"attached": True},
+    "late_no": {"gone": True, "refused": "EPIPE", "alone": False, "attached": True},
+}
+
+
+@pytest.mark.parametrize("name", WANTED)
+def test_alone(name):
+    outcome = scenario("alone", "against", name, env=EAGER, limit_s=60)
+    assert outcome.seen == {**WANTED[name], "end": True}, outcome.describe()
