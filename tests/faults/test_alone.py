@@ -6,6 +6,7 @@ from .harness import EAGER, scenario
 
 WANTED = {
     "disowned": {"alone": True, "offers": False, "again": True, "attached": True},
+    "unmet": {"seen": [True, True, True], "attached": True},
     "late_yes": {"attached": True},
     "late_no": {"gone": True, "refused": "EPIPE", "alone": False, "attached": True},
 }

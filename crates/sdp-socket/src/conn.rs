@@ -125,6 +125,8 @@ pub(crate) mod flag {
     pub(crate) const KEEPS_PAGES: u32 = 524_288;
     /// Passed on with SCM_RIGHTS: a stranger to the family may have it open.
     pub(crate) const PASSED: u32 = 1_048_576;
+    /// Nobody came to meet it: it may be tried again ([`crate::promote`]).
+    pub(crate) const UNMET: u32 = 2_097_152;
     /// This process counted the end as seen.
     pub(crate) const COUNTED: u32 = 4_194_304;
     /// A thread of a relative was inside the kernel, without a lock or asleep, when this process was forked.
@@ -211,7 +213,7 @@ pub(crate) struct Conn {
     meeting: UnsafeCell<Rendezvous>,
     /// First registration in an epoll set + 1 (guarded by the epoll lock).
     pub(crate) registrations: AtomicU32,
-    /// Times that an adopted connection was refused lanes.
+    /// Times that the connection was refused lanes.
     pub(crate) refusals: AtomicU32,
     /// When the meeting began, in nanoseconds; once attached, the last time a sender looked whether its
     /// reader lives, in ticks, and the consumer's head then.

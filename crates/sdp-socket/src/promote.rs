@@ -40,6 +40,11 @@ const PATIENT_EVERY: u32 = 16;
 /// alone would not do: a sender of small messages makes thousands before its reader has run once.
 const GIVE_UP_TICKS: u32 = 2048;
 const GIVE_UP_NS: u64 = 2_000_000_000;
+/// Meetings after that one, of a connection that nobody came to meet: an end that the machine starves may have been late.
+/// Each is waited for twice as long as the one before, and begins when four times as much time has passed.
+const AGAIN_MOST: u32 = 4;
+/// Calls between two looks whether it is time.
+const AGAIN_EVERY: u32 = 1024;
 /// Beyond that many calls only one in so many looks at the clock and takes a step.
 const LATE_EVERY: u32 = 128;
 /// Calls between two attempts when something transient stood in the way; calls that move much count for
@@ -64,6 +69,7 @@ pub(crate) fn after_call(conn: &Conn, fd: i32, half: Half, moved: usize, more: u
         }
         Stage::Meeting => tick(conn, fd),
         Stage::Kernel if conn.has(flag::ADOPTED) => crate::adopt::after_call(conn, fd),
+        Stage::Kernel if conn.has(flag::UNMET) => again(conn),
         _ => return,
     }
     if conn.stage() == Stage::Meeting {
@@ -155,11 +161,33 @@ fn tick(conn: &Conn, fd: i32) {
             return;
         }
         let since = conn.looked.load(Ordering::Relaxed);
-        let is_last = monotonic_ns().saturating_sub(since) > GIVE_UP_NS;
+        let patience = GIVE_UP_NS << conn.refusals.load(Ordering::Relaxed).min(AGAIN_MOST);
+        let is_last = monotonic_ns().saturating_sub(since) > patience;
         return step(conn, fd, is_last);
     }
     if tick < EAGER_TICKS || tick.is_multiple_of(PATIENT_EVERY) {
         tick_now(conn, fd);
+    }
+}
+
+/// After a call on a connection that nobody came to meet.
+#[cold]
+fn again(conn: &Conn) {
+    // A count that two threads lose does no harm; a locked addition would be dear on every call.
+    let tick = conn.ticks.load(Ordering::Relaxed).wrapping_add(1);
+    conn.ticks.store(tick, Ordering::Relaxed);
+    if !tick.is_multiple_of(AGAIN_EVERY) {
+        return;
+    }
+    let times = conn.refusals.load(Ordering::Relaxed);
+    if times > AGAIN_MOST || conn.has(flag::PINNED) {
+        conn.flags.fetch_and(!flag::UNMET, Ordering::SeqCst);
+        return;
+    }
+    let since = conn.looked.load(Ordering::Relaxed);
+    if monotonic_ns().saturating_sub(since) > GIVE_UP_NS << (2 * times) {
+        conn.ticks.store(0, Ordering::Relaxed);
+        conn.change_stage(Stage::Kernel, Stage::Young);
     }
 }
 
@@ -169,7 +197,7 @@ pub(crate) fn ended(conn: &Conn) {
         pooled::passed_by();
     }
     if conn.stage() == Stage::Meeting {
-        let is_early = conn.ticks.load(Ordering::Relaxed) < EAGER_TICKS;
+        let is_early = conn.ticks.load(Ordering::Relaxed) < EAGER_TICKS && !conn.has(flag::UNMET);
         let reason = if is_early { Reason::ShortLived } else { Reason::PeerNotListening };
         conn.note_reason(unless_turned_away(conn, reason));
     }
@@ -191,6 +219,11 @@ fn stay(conn: &Conn, reason: Reason) {
     {
         conn.refusals.fetch_add(1, Ordering::Relaxed);
         conn.ticks.store(1, Ordering::Relaxed);
+        if reason == Reason::PeerNotListening {
+            conn.set(flag::UNMET);
+        } else {
+            conn.flags.fetch_and(!flag::UNMET, Ordering::SeqCst);
+        }
         conn.note_reason(reason);
     }
 }
@@ -248,7 +281,8 @@ fn step(conn: &Conn, fd: i32, is_last: bool) {
                 return later(conn, Reason::PeerNotListening, RETRY_TICKS);
             }
             Step::Pending if is_last && !was_idle => {
-                return stay(conn, unless_turned_away(conn, Reason::PeerNotListening));
+                stay(conn, Reason::PeerNotListening);
+                return conn.note_reason(unless_turned_away(conn, Reason::PeerNotListening));
             }
             Step::Pending => None,
         };

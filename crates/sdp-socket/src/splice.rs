@@ -7,7 +7,7 @@ use sdp_sys::{errno::Errno, sys};
 
 use crate::{
     carrier,
-    conn::{Half, Stage},
+    conn::{Half, Stage, flag},
     demote, handover,
     iovec::Buffers,
     lane::Lane,
@@ -81,8 +81,11 @@ pub(crate) unsafe fn sendfile(
 /// `splice` with a connection at one end: the kernel can only move carrier bytes, so the connection
 /// leaves its lanes; where the kernel is to read, ring bytes that are still unread are handed over first.
 pub(crate) fn prepare_splice(conn: &Pinned, half: Half) {
-    if !matches!(conn.stage(), Stage::Attached | Stage::Meeting | Stage::Young) {
-        return;
+    match conn.stage() {
+        Stage::Attached | Stage::Meeting | Stage::Young => {}
+        // Or it would be young again while the kernel is at it.
+        Stage::Kernel if conn.has(flag::UNMET) => return conn.pin_to_kernel(Reason::Splice),
+        _ => return,
     }
     match half {
         Half::Receive => {

@@ -34,6 +34,8 @@ MESSAGE = 32
 MOST = 20_000
 # Of them with which an end counts enough calls to give up, and the time that it waits at least.
 CALLS, GIVES_UP_S = 1200, 2.2
+# Bound of a wait for what takes seconds.
+PATIENCE_S = 40
 ADD_SEALS, SHRINK_GROW_SEAL = 1033, 1 | 2 | 4
 # The first five words of every set-up message: kind, flags, buffers, length, numbers.
 SETUP = "!BBHI8x"
@@ -134,6 +136,35 @@ class StandIn:
         struct.pack_into("I", self.segment, ENDS + self.side * END_BYTES + PINNED, PASSED_ON)
 
 
+def is_offered(peer):
+    """Whether somebody is at the meeting place; asked without going there."""
+    name = peer.place.replace(b"\0", b"@")
+    with open("/proc/net/unix", "rb") as table:
+        return name in table.read()
+
+
+def eventually(peer, condition):
+    """As `until`, for what takes seconds."""
+    end = time.monotonic() + PATIENCE_S
+    while time.monotonic() < end:
+        if condition():
+            return True
+        peer.trip(CALLS // 20)
+        time.sleep(0.01)
+    return False
+
+
+def unmet(peer):
+    """Comes to the second meeting only."""
+    seen = [
+        eventually(peer, lambda: is_offered(peer)),
+        eventually(peer, lambda: not is_offered(peer)),
+        eventually(peer, lambda: is_offered(peer)),
+    ]
+    assert peer.join(peer.until(peer.knock))
+    return {"seen": seen, "attached": bool(peer.until(peer.is_other_attached))}
+
+
 def is_readable(sock):
     return bool(select.select([sock], [], [], 0)[0])
 
@@ -182,6 +213,7 @@ def late(peer, says_yes):
 STAND_INS = {
     "disowned": disowned,
     "late_yes": functools.partial(late, says_yes=True),
+    "unmet": unmet,
     "late_no": functools.partial(late, says_yes=False),
 }
 
