@@ -2,11 +2,13 @@
 
 Failures of this suite are rare; whoever reads one has no process to look at any more. So everything is asked
 while it is there: which threads run and which sleep, their stacks, the system calls of a second and their
-answers, what the library publishes. Nothing here fails: what a machine cannot tell is left out.
+answers, what the library publishes, what a process shares with others: who is attached, and to whom. Nothing here
+fails: what a machine cannot tell is left out.
 """
 
 import os
 import shutil
+import struct
 import subprocess
 import tempfile
 import time
@@ -14,6 +16,8 @@ from collections import Counter
 from pathlib import Path
 
 SAMPLE_S = 1
+# Of a segment's control page. crates/sdp-shm/src/layout.rs asserts the same offsets when it is compiled.
+ENDS, END_BYTES, LINE = 128, 128, struct.Struct("6I")
 # A tool that takes longer than this is given up.
 TOOL_LIMIT_S = 20
 TAIL_LINES, TOP_LINES, STACK_LINES = 60, 30, 120
@@ -91,13 +95,57 @@ def stacks(pid):
     return [*parts, "CPU samples:", *[line for line in lines if line and not line.startswith("#")][:TOP_LINES]]
 
 
+def end_line(memory, base, side):
+    """What an end says of itself in a segment (EndLine in crates/sdp-shm/src/layout.rs)."""
+    line = os.pread(memory, LINE.size, base + ENDS + side * END_BYTES)
+    attached, _, pinned, descriptor, *_ = LINE.unpack(line)
+    return f"end {side}: attached {attached}, pinned {pinned}, descriptor {descriptor - 1}"
+
+
+def shared(pid):
+    """What the process shares with others: its segments, pages and family, as mapped and with what both ends say; eventfds
+    and directories of peers; and the sockets of its meetings."""
+    parts = ["what it shares:"]
+    maps = Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
+    memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY)
+    try:
+        for line in maps:
+            if "memfd:sdp" not in line:
+                continue
+            # The inode tells which mappings of two processes are one.
+            span, _, _, _, inode, name = line.split(None, 5)
+            parts.append(f"{span} inode {inode} {name}")
+            if "sdp-conn" in name:
+                try:
+                    base = int(span.split("-")[0], 16)
+                    parts += [f"    {end_line(memory, base, side)}" for side in (0, 1)]
+                except (OSError, struct.error) as error:
+                    parts.append(f"    {error!r}")
+    finally:
+        os.close(memory)
+    table = Path(f"/proc/{pid}/net/unix").read_text(errors="replace").splitlines()
+    inodes = {row.split()[6]: row for row in table[1:]}
+    for number in sorted(os.listdir(f"/proc/{pid}/fd"), key=int):
+        try:
+            link = os.readlink(f"/proc/{pid}/fd/{number}")
+            if "eventfd" in link:
+                info = Path(f"/proc/{pid}/fdinfo/{number}").read_text().split("\n")
+                link += "; " + ", ".join(" ".join(word.split()) for word in info if "eventfd" in word)
+        except OSError:
+            continue
+        row = inodes.get(link.removeprefix("socket:[").rstrip("]"))
+        if "eventfd" in link or link.startswith("/proc/") or row:
+            parts.append(f"{number} {row or link}")
+    return [*parts, "meeting places of its namespace:", *(row for row in table if "sdp/" in row)]
+
+
 def of(pid):
     """All of it, as text."""
     parts = [f"evidence of process {pid}"]
-    for ask in (threads, system_calls, stacks):
+    for ask in (shared, threads, system_calls, stacks):
         try:
             parts += ask(pid)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             parts.append(f"{ask.__name__}: {error!r}")
     return "\n".join(parts)
 
