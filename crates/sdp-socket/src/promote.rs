@@ -528,3 +528,6 @@ const _: () = assert!(HELLO_ACK_LEN == sdp_proto::wire::hello::HELLO_ACK_LEN);
 
 #[cfg(test)]
 mod model;
+
+#[cfg(test)]
+mod quits;

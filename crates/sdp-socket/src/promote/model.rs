@@ -182,14 +182,14 @@ impl Meeting {
             }
             Forker::Abandons => {
                 s.progress = 0;
-                if self.twin != Twin::AbandonsWithoutLock {
-                    s.is_locked = false;
-                }
                 Forker::LeavesTheStage
             }
             Forker::LeavesTheStage => {
                 if is_meeting {
                     s.stage = Stage::Young as u32;
+                }
+                if self.twin != Twin::AbandonsWithoutLock {
+                    s.is_locked = false;
                 }
                 Forker::CountsLate
             }
