@@ -14,12 +14,11 @@ use std::{
 
 use common::*;
 use sdp_fabric_shm::{
-    asker::Asker,
-    identity::{self, Addr, Examined, Tuple},
+    asker::{Asker, Carrier},
+    identity::{self, Addr, Examined, PeerSocket, Tuple},
     name::Name,
     peer::{PeerId, PeerTable},
     pool::{Answer, BOARD_OFFSET, IDLE_PER_PEER, Loan, Met, POOL_MAX, Pool},
-    refusal::Refusal,
     rendezvous::PeerInfo,
     segment::{HEADER_BYTES, MappedSegment},
 };
@@ -552,31 +551,43 @@ fn the_socket_that_stays_open_answers_as_a_fresh_one_does() {
     isolated(|| {
         let before = footprint();
         let ask = |owner, stream: &TcpStream| {
-            let (fd, tuple) = (stream.as_raw_fd(), Tuple::of(stream.as_raw_fd()).unwrap());
-            let answer = ASKER.examine(owner, || HIDDEN_MIN, fd, &tuple);
-            assert_eq!(answer, identity::examine(fd, &tuple));
-            answer
+            let (fd, tuple) = (stream.as_raw_fd(), &Tuple::of(stream.as_raw_fd()).unwrap());
+            let fresh = match identity::examine(fd, tuple) {
+                Ok(Examined::Open { peer, .. }) => Some(peer),
+                _ => None,
+            };
+            for may_be_elsewhere in [true, false] {
+                let carrier = Carrier { fd, tuple, may_be_elsewhere };
+                assert_eq!(ASKER.find(owner, || HIDDEN_MIN, &carrier), fresh);
+            }
+            fresh
         };
         for (client, server) in [loopback(), mapped_pair(), tcp_pair("::1".parse().unwrap())] {
             let of_server = stat::stat(server.as_raw_fd()).unwrap().id.ino;
-            let Ok(Examined::Open { peer, .. }) = ask(1, &client) else { panic!("open") };
-            assert_eq!(peer.inode, of_server);
-            assert!(ask(1, &server).is_ok());
+            assert_eq!(ask(1, &client).unwrap().inode, of_server);
+            assert!(ask(1, &server).is_some());
             drop(server);
-            assert_eq!(ask(1, &client), Err(Refusal::PeerNotListening));
+            assert_eq!(ask(1, &client), None);
         }
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let waiting = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        assert_eq!(ask(1, &waiting), Ok(Examined::NotAccepted));
+        assert_eq!(ask(1, &waiting), None);
         drop((listener, waiting));
         // One at a time, out of the way; the program may take its number, and keeps what it puts there.
         let (client, _server) = loopback();
-        assert!(ask(1, &client).is_ok() && ask(2, &client).is_ok());
+        assert!(ask(1, &client).is_some() && ask(2, &client).is_some());
         let hidden: Vec<_> = descriptors().into_iter().filter(|fd| *fd >= HIDDEN_MIN).collect();
         assert_eq!(hidden.len(), 1);
         // SAFETY: no pointers.
         assert!(unsafe { libc::dup2(0, hidden[0]) } >= 0);
-        assert!(ask(2, &client).is_ok() && ask(3, &client).is_ok());
+        let tuple = &Tuple::of(client.as_raw_fd()).unwrap();
+        let carrier = Carrier { fd: client.as_raw_fd(), tuple, may_be_elsewhere: false };
+        assert_eq!(
+            ASKER.find(2, || HIDDEN_MIN, &carrier),
+            None,
+            "its socket is not there any more"
+        );
+        assert!(ask(2, &client).is_some() && ask(3, &client).is_some());
         ASKER.close();
         let same = |fd| stat::stat(fd).unwrap().id;
         assert_eq!(same(hidden[0]), same(0));
@@ -677,16 +688,23 @@ fn the_kernel_tells_what_a_peer_holds() {
         let (child, peer) = other_process(&bells, 1);
         assert!(side.peers.can_tell(peer) && side.peers.lives(peer));
         let what = stat::stat(held.as_raw_fd()).unwrap().id.ino;
-        assert!(side.peers.holds(peer, number, what));
-        assert!(!side.peers.holds(peer, number + 500, what), "no such number");
-        assert!(!side.peers.holds(peer, u32::MAX, what));
-        assert!(!side.peers.holds(peer, number, what + 1), "another socket");
+        // The user is the one that the process had when it was met.
+        let holds_of = |uid, number, inode| {
+            let socket = PeerSocket { inode, uid, state: 1 };
+            side.peers.holds(peer, number, &socket)
+        };
+        let holds = |number, inode| holds_of(1000, number, inode);
+        assert!(holds(number, what));
+        assert!(!holds_of(1001, number, what), "another user's");
+        assert!(!holds(number + 500, what), "no such number");
+        assert!(!holds(u32::MAX, what));
+        assert!(!holds(number, what + 1), "another socket");
         let file = bells.page.raw();
         let of_file = stat::stat(file).unwrap().id.ino;
-        assert!(!side.peers.holds(peer, file as u32, of_file), "no socket");
+        assert!(!holds(file as u32, of_file), "no socket");
         kill(&child);
         drop(child);
-        assert!(!side.peers.holds(peer, number, what), "it has ended");
+        assert!(!holds(number, what), "it has ended");
         assert!(!side.peers.lives(peer));
         // SAFETY: the page is not used.
         unsafe { side.peers.release(peer) };

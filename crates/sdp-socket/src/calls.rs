@@ -805,6 +805,11 @@ pub fn children_elsewhere(yes: bool) -> bool {
     process::set_children_elsewhere(yes)
 }
 
+/// A thread of this process enters another network namespace: sockets are asked where they are from here on.
+pub fn networks_differ() {
+    process::note_networks();
+}
+
 /// The filter was not installed, and there was nothing to leave before.
 pub fn stays_after_all() {
     process::come_back();

@@ -125,6 +125,9 @@ pub(crate) mod flag {
     pub(crate) const KEEPS_PAGES: u32 = 524_288;
     /// Passed on with SCM_RIGHTS: a stranger to the family may have it open.
     pub(crate) const PASSED: u32 = 1_048_576;
+    /// A listener that came by exec or activation, or a connection of one: its network namespace need not be the
+    /// process's.
+    pub(crate) const MAY_BE_ELSEWHERE: u32 = 2_097_152;
     /// This process counted the end as seen.
     pub(crate) const COUNTED: u32 = 4_194_304;
     /// A thread of a relative was inside the kernel, without a lock or asleep, when this process was forked.

@@ -160,21 +160,24 @@ pub(crate) fn accepted(listener: c_int, fd: c_int, generation: u32) {
     if process::is_retired() || !process::is_ours() {
         return forget(fd);
     }
-    let rule_tcp = match table::entry(listener) {
-        Some(Entry::Conn(index)) => conn::get(index).is_some_and(|conn| {
+    let inherited = match table::entry(listener) {
+        Some(Entry::Conn(index)) => conn::get(index).map_or(0, |conn| {
             show_listener(conn);
-            conn.has(flag::RULE_TCP)
+            inherited(conn)
         }),
         _ => match adopt_listener(listener) {
-            Some(rule_tcp) => rule_tcp,
+            Some(inherited) => inherited,
             None => return forget(fd),
         },
     };
+    let rule_tcp = inherited & flag::RULE_TCP != 0;
     if !process::start() {
         return forget(fd);
     }
     let _section = section::Guard::enter();
-    let Some(conn) = install(fd, Stage::Fresh, flag::ACCEPTED) else { return forget(fd) };
+    let Some(conn) = install(fd, Stage::Fresh, flag::ACCEPTED | inherited) else {
+        return forget(fd);
+    };
     establish(conn, fd, rule_tcp, generation);
     see(conn, fd);
     if log::wants(log::Level::Summary) {
@@ -190,19 +193,24 @@ pub(crate) fn show_listener(conn: &Conn) {
     }
 }
 
-/// A listener that came by exec or activation. `None`: not a TCP listener.
-fn adopt_listener(fd: c_int) -> Option<bool> {
+/// What connections have of their listener.
+fn inherited(listener: &Conn) -> u32 {
+    listener.flags.load(Ordering::Relaxed) & (flag::RULE_TCP | flag::MAY_BE_ELSEWHERE)
+}
+
+/// A listener that came by exec or activation: what its connections have of it. `None`: not a TCP listener.
+fn adopt_listener(fd: c_int) -> Option<u32> {
     if fd::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL).ok()? != libc::IPPROTO_TCP {
         return None;
     }
     {
         let _section = section::Guard::enter();
-        install(fd, Stage::Listener, 0)?;
+        install(fd, Stage::Listener, flag::MAY_BE_ELSEWHERE)?;
     }
     listening(fd);
     match table::entry(fd) {
-        Some(Entry::Conn(index)) => conn::get(index).map(|c| c.has(flag::RULE_TCP)),
-        _ => Some(false),
+        Some(Entry::Conn(index)) => conn::get(index).map(inherited),
+        _ => Some(flag::MAY_BE_ELSEWHERE),
     }
 }
 
