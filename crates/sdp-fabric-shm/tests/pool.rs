@@ -19,6 +19,7 @@ use sdp_fabric_shm::{
     name::Name,
     peer::{PeerId, PeerTable},
     pool::{Answer, BOARD_OFFSET, IDLE_PER_PEER, Loan, Met, POOL_MAX, Pool},
+    refusal::Refusal,
     rendezvous::PeerInfo,
     segment::{HEADER_BYTES, MappedSegment},
 };
@@ -595,6 +596,70 @@ fn the_socket_that_stays_open_answers_as_a_fresh_one_does() {
         unsafe { libc::close(hidden[0]) };
         drop((client, _server));
         assert_eq!(footprint(), before);
+    });
+}
+
+/// Both ends of a connection between two given ports of the network namespace that the thread is in.
+fn pair_at(ports: [u16; 2]) -> [OwnedFd; 2] {
+    let address = |port: u16| libc::sockaddr_in {
+        sin_family: libc::AF_INET as u16,
+        sin_port: port.to_be(),
+        sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes([127, 0, 0, 1]) },
+        sin_zero: [0; 8],
+    };
+    let (at, len) = (ports.map(address), size_of::<libc::sockaddr_in>() as u32);
+    // SAFETY: the addresses outlive the calls and have the length told.
+    unsafe {
+        let ends =
+            [(); 2].map(|()| OwnedFd::new(libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0)));
+        for (end, at) in ends.iter().zip(&at) {
+            assert_eq!(libc::bind(end.raw(), (&raw const *at).cast(), len), 0);
+        }
+        let [client, listener] = ends;
+        assert_eq!(libc::listen(listener.raw(), 1), 0);
+        assert_eq!(libc::connect(client.raw(), (&raw const at[1]).cast(), len), 0);
+        let null = std::ptr::null_mut::<libc::sockaddr>();
+        let server = OwnedFd::new(libc::accept(listener.raw(), null, std::ptr::null_mut()));
+        [client, server]
+    }
+}
+
+#[test]
+fn a_connection_of_the_same_name_elsewhere_is_none_of_ours() {
+    static ASKER: Asker = Asker::new(|_, _| true);
+    if !is_root() {
+        eprintln!("skipped: needs root to leave the network namespace");
+        return;
+    }
+    isolated(|| {
+        let enter = || {
+            let name = c"lo";
+            // SAFETY: the request is plain data and outlives the calls.
+            unsafe {
+                assert_eq!(libc::unshare(libc::CLONE_NEWNET), 0);
+                let mut request: libc::ifreq = std::mem::zeroed();
+                for (to, from) in request.ifr_name.iter_mut().zip(name.to_bytes()) {
+                    *to = *from as libc::c_char;
+                }
+                request.ifr_ifru.ifru_flags = libc::IFF_UP as libc::c_short;
+                let socket = OwnedFd::new(libc::socket(libc::AF_INET, libc::SOCK_DGRAM, 0));
+                assert_eq!(libc::ioctl(socket.raw(), libc::SIOCSIFFLAGS, &raw const request), 0);
+            }
+        };
+        let ports = [2001, 2002];
+        enter();
+        let [ours, _server] = pair_at(ports);
+        enter();
+        let [theirs, _other] = pair_at(ports);
+        let tuple = &Tuple::of(ours.raw()).unwrap();
+        assert_eq!(*tuple, Tuple::of(theirs.raw()).unwrap());
+        let find = |fd, may_be_elsewhere| {
+            ASKER.find(1, || HIDDEN_MIN, &Carrier { fd, tuple, may_be_elsewhere })
+        };
+        assert!(find(theirs.raw(), true).is_some(), "where we look");
+        assert_eq!(find(ours.raw(), true), None);
+        assert!(find(ours.raw(), false).is_some(), "so it has to be asked");
+        assert_eq!(identity::examine(ours.raw(), tuple), Err(Refusal::RemotePeer));
     });
 }
 
