@@ -731,6 +731,13 @@ fn what_is_shared_with_the_dead_is_given_up() {
         assert_eq!(mappings("sdp-conn"), 1, "a meeting finds out too");
         assert!(!end(&CLIENT, lease, OWNERS.0));
         CLIENT.throw(loan);
+        // One that had let go of the segment is not asked about; the next look finds out.
+        let (lease, loan) = lend(second);
+        word(&loan, BOARD_OFFSET + 128).store(1, Ordering::Relaxed);
+        assert!(end(&CLIENT, lease, OWNERS.0));
+        assert_eq!(mappings("sdp-conn"), 1);
+        pool.drop_dead(peers);
+        assert_eq!(mappings("sdp-conn"), 0);
         // SAFETY: nobody uses their pages.
         unsafe {
             peers.release(first);
