@@ -12,6 +12,8 @@ CASES = [
     "low_watermark_with_unread",
     "linger_zero read",
     "linger_zero unread",
+    "linger_set_by listener",
+    "linger_set_by child",
     "urgent inline",
     "urgent outofband",
     "urgent_from_us",

@@ -2,7 +2,8 @@
 //!
 //! Used where both processes know each other and a question is most of the price. One hidden descriptor, for one
 //! user at a time; who comes meanwhile opens a socket as before. It answers less than `examine` does:
-//! whatever is not as it should be is asked again there.
+//! whatever is not as it should be is asked again there. It refuses to judge: whose the socket at the other end may be
+//! is for the caller to compare.
 
 use core::{
     cell::UnsafeCell,
@@ -17,8 +18,7 @@ use sdp_sys::{
 };
 
 use crate::{
-    identity::{self, Examined, PeerSocket, Presence, Tuple},
-    refusal::Refusal,
+    identity::{self, PeerSocket, Presence, Tuple},
     spin::SpinLock,
 };
 
@@ -56,6 +56,18 @@ impl Open {
         // Not before: a thread that is about to use the number waits for this.
         note(number, false);
     }
+}
+
+/// The connection that is asked about.
+#[derive(Debug, Clone, Copy)]
+pub struct Carrier<'a> {
+    /// Our descriptor of it.
+    pub fd: i32,
+    /// Its addresses.
+    pub tuple: &'a Tuple,
+    /// Whether it may be of another network namespace than a socket that the process makes now: then the kernel
+    /// is asked.
+    pub may_be_elsewhere: bool,
 }
 
 /// Told of each number at which the socket is kept (`true`), and when it is there no more (`false`): the process keeps
@@ -98,18 +110,15 @@ impl Asker {
         old
     }
 
-    /// As [`identity::examine`]. `owner` is what a process is called until it forks or changes its privileges;
+    /// The socket at the other end of `carrier`, if it is open and where we look; `None`: ask
+    /// [`identity::examine`]. `owner` is what a process is called until it forks or changes its privileges;
     /// `min` tells where hidden descriptors start.
-    ///
-    /// # Errors
-    /// Those of [`identity::examine`].
-    pub fn examine(
+    pub fn find(
         &self,
         owner: u64,
         min: impl FnOnce() -> i32,
-        carrier: i32,
-        tuple: &Tuple,
-    ) -> Result<Examined, Refusal> {
+        carrier: &Carrier<'_>,
+    ) -> Option<PeerSocket> {
         if !self.is_used.load(Ordering::Relaxed) {
             self.is_used.store(true, Ordering::SeqCst);
         }
@@ -122,12 +131,10 @@ impl Asker {
             let open = Open::new(owner, min())?;
             (self.note)(open.diag.raw(), true).then_some(open)
         };
-        let Some(mut open) = open.or_else(fresh) else {
-            return identity::examine(carrier, tuple);
-        };
-        let Some(answer) = ask(&mut open, carrier, tuple) else {
+        let mut open = open.or_else(fresh)?;
+        let Some(answer) = ask(&mut open, carrier) else {
             open.close(self.note);
-            return identity::examine(carrier, tuple);
+            return None;
         };
         if let Some(other) = self.swap(Some(open)) {
             other.close(self.note);
@@ -135,7 +142,7 @@ impl Asker {
         if self.closes.load(Ordering::SeqCst) != closes {
             self.close(); // it was not there to be closed
         }
-        Ok(answer)
+        Some(answer)
     }
 
     /// Closes the socket: before a fork, and when the process leaves its trust domain.
@@ -172,15 +179,13 @@ impl Asker {
     }
 }
 
-/// The other end, if it is open and all is well with our own.
-fn ask(open: &mut Open, carrier: i32, tuple: &Tuple) -> Option<Examined> {
-    let own = stat::stat(carrier).ok().filter(|own| own.is_socket())?;
-    // The carrier is where we look, and its owner is who we are.
-    if fd::netns_cookie(carrier) != Ok(open.cookie) || own.uid != identity::effective_uid() {
+/// The other end, if it is open.
+fn ask(open: &mut Open, carrier: &Carrier<'_>) -> Option<PeerSocket> {
+    // The carrier is where we look.
+    if carrier.may_be_elsewhere && fd::netns_cookie(carrier.fd) != Ok(open.cookie) {
         return None;
     }
-    identity::check_mapped(own.uid).ok()?;
-    let wanted = tuple.reversed();
+    let wanted = carrier.tuple.reversed();
     // At the last moment: the program may put a file of its own at the number.
     if !open.is_ours() {
         return None;
@@ -191,9 +196,5 @@ fn ask(open: &mut Open, carrier: i32, tuple: &Tuple) -> Option<Examined> {
     }
     let peer = PeerSocket { inode: u64::from(found.inode), uid: found.uid, state: found.state };
     identity::check_mapped(peer.uid).ok()?;
-    (peer.presence() == Presence::Open).then_some(Examined::Open {
-        peer,
-        own: own.id,
-        uid: own.uid,
-    })
+    (peer.presence() == Presence::Open).then_some(peer)
 }

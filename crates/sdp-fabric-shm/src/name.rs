@@ -4,7 +4,7 @@
 //! smaller end first, so that both compute the same name. Abstract names belong to the network
 //! namespace, like the addresses they are made of. The name proves nothing: anybody can take it.
 
-use crate::identity::{Addr, Tuple};
+use crate::identity::Tuple;
 
 /// Version of the rendezvous and of the segment's layout; the name carries it, so that versions never meet by
 /// accident: between processes that loaded different ones, connections stay TCP.
@@ -29,19 +29,11 @@ impl Name {
             (&tuple.remote, &tuple.local)
         };
         let mut bytes = [0; NAME_LEN];
-        let mut to = bytes.iter_mut();
-        let mut put = |from: &[u8]| {
-            for byte in from {
-                if let Some(place) = to.next() {
-                    *place = *byte;
-                }
-            }
-        };
-        put(PREFIX);
-        for addr in [low, high] {
-            put(Addr::bytes(addr));
-            put(&addr.port().to_be_bytes());
-        }
+        put(&mut bytes, 0, *PREFIX);
+        put(&mut bytes, PREFIX.len(), *low.bytes());
+        put(&mut bytes, PREFIX.len() + 16, low.port().to_be_bytes());
+        put(&mut bytes, PREFIX.len() + 18, *high.bytes());
+        put(&mut bytes, PREFIX.len() + 34, high.port().to_be_bytes());
         Self(bytes)
     }
 
@@ -51,9 +43,18 @@ impl Name {
     }
 }
 
+/// Stores `N` bytes at `offset`.
+#[inline(always)]
+fn put<const N: usize>(bytes: &mut [u8; NAME_LEN], offset: usize, field: [u8; N]) {
+    if let Some(to) = bytes.get_mut(offset..).and_then(<[u8]>::first_chunk_mut) {
+        *to = field;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::identity::Addr;
 
     #[test]
     fn both_ends_agree_and_others_differ() {

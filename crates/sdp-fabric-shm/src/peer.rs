@@ -16,12 +16,13 @@ use core::{
 };
 
 use sdp_sys::{
-    Errno, Hidden, OwnedFd, pid as sys_pid,
+    Errno, Hidden, OwnedFd, fd, pid as sys_pid,
     procfs::{self, Kind},
     sys, tls,
 };
 
 use crate::{
+    identity::PeerSocket,
     refusal::Refusal,
     rendezvous::PeerInfo,
     segment::{self, Mapped},
@@ -70,8 +71,8 @@ impl Entry {
 }
 
 /// A peer's eventfd; `None` when it is something else.
-fn adopt(fd: OwnedFd) -> Option<Hidden> {
-    (procfs::kind(fd.raw()) == Ok(Kind::EventFd)).then(|| Hidden::new(fd, 0).ok())?
+fn adopt(file: OwnedFd) -> Option<Hidden> {
+    (procfs::kind(file.raw()) == Ok(Kind::EventFd)).then(|| Hidden::new(file, 0).ok())?
 }
 
 /// The table; one `static` per process.
@@ -316,14 +317,17 @@ impl PeerTable {
         entry.files.as_ref().is_none_or(|files| files.stat().is_some_and(|stat| stat.size != 0))
     }
 
-    /// Whether a peer process holds the socket with that inode number as its descriptor `number`, by the kernel's
-    /// word.
-    pub fn holds(&self, id: PeerId, number: u32, inode: u64) -> bool {
+    /// Whether a peer process holds that socket as its descriptor `number`, by the kernel's word, and the socket is of
+    /// the user that the process had when it was met.
+    pub fn holds(&self, id: PeerId, number: u32, socket: &PeerSocket) -> bool {
         let mut guard = self.lock();
-        let Some(files) = guard.entry(id).and_then(|entry| entry.files.as_ref()) else {
+        let Some(entry) = guard.entry(id).filter(|entry| entry.key.uid == socket.uid) else {
             return false;
         };
-        files.is_ours() && procfs::held_by(files.raw(), number) == Ok(Kind::Socket(inode))
+        let Some(files) = entry.files.as_ref().map(Hidden::raw) else { return false };
+        // Nothing is written there, so that it need not be known what else it is: the program would have to put a place
+        // of its own at the number behind our back, and in it a link of that name that says what only the kernel says.
+        fd::is_path(files) && procfs::held_by(files, number) == Ok(Kind::Socket(socket.inode))
     }
 
     /// Calls `f` with every eventfd number in the table. `f` must not use the table.

@@ -163,10 +163,14 @@ impl Record {
         self.board().claim.load(Ordering::Acquire) == self.claim(what)
     }
 
-    /// Whether both ends have let go of it.
+    /// Whether the other end has let go of it.
+    fn is_let_go(&self) -> bool {
+        self.other().released.load(Ordering::Acquire) == self.life.wrapping_add(1)
+    }
+
+    /// Whether both ends have.
     fn is_free(&self) -> bool {
-        self.state == State::Idle
-            && self.other().released.load(Ordering::Acquire) == self.life.wrapping_add(1)
+        self.state == State::Idle && self.is_let_go()
     }
 
     fn is_gone(&self) -> bool {
@@ -266,7 +270,7 @@ pub struct Pool {
     idle: AtomicU32,
     /// Counts what makes segments useless that were lent before; 0: none ever was. Written under the lock.
     generation: AtomicU64,
-    records: UnsafeCell<[Option<Record>; POOL_MAX]>,
+    records: UnsafeCell<Records>,
     clock: AtomicU32,
 }
 
@@ -279,7 +283,50 @@ impl Default for Pool {
     }
 }
 
-type Records = [Option<Record>; POOL_MAX];
+struct Records {
+    list: [Option<Record>; POOL_MAX],
+    /// Places below this one may have one.
+    high: usize,
+}
+
+impl Records {
+    const EMPTY: Self = Self { list: [const { None }; POOL_MAX], high: 0 };
+
+    fn places(&self) -> &[Option<Record>] {
+        self.list.get(..self.high).unwrap_or(&self.list)
+    }
+
+    fn places_mut(&mut self) -> &mut [Option<Record>] {
+        let high = self.high.min(POOL_MAX);
+        self.list.get_mut(..high).unwrap_or(&mut [])
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Record> {
+        self.places().iter().flatten()
+    }
+
+    /// A place for one more, and its number: the first empty one, or what has been idle longest is in it.
+    fn vacancy(&mut self) -> Option<(usize, &mut Option<Record>)> {
+        let oldest = || {
+            let idle = self.places().iter().enumerate().filter_map(|(index, record)| {
+                let record = record.as_ref().filter(|r| r.state == State::Idle)?;
+                Some((record.clock, index))
+            });
+            idle.min().map(|(_, index)| index)
+        };
+        let index = self.list.iter().position(Option::is_none).or_else(oldest)?;
+        self.high = self.high.max(index + 1);
+        self.list.get_mut(index).map(|place| (index, place))
+    }
+
+    /// Forgets empty places at the end. How many segments wait.
+    fn settle(&mut self) -> u32 {
+        while self.places().last().is_some_and(Option::is_none) {
+            self.high -= 1;
+        }
+        self.iter().filter(|record| record.is_waiting()).count() as u32
+    }
+}
 
 impl Pool {
     /// An empty one.
@@ -288,7 +335,7 @@ impl Pool {
             lock: SpinLock::new(),
             idle: AtomicU32::new(0),
             generation: AtomicU64::new(0),
-            records: UnsafeCell::new([const { None }; POOL_MAX]),
+            records: UnsafeCell::new(Records::EMPTY),
             clock: AtomicU32::new(0),
         }
     }
@@ -302,35 +349,19 @@ impl Pool {
     fn with<R>(&self, body: impl FnOnce(&mut Records) -> R) -> R {
         self.lock.acquire();
         // SAFETY: the lock is held, and this is the only reference.
-        let result = body(unsafe { &mut *self.records.get() });
-        self.release();
-        result
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn release(&self) {
-        // SAFETY: the lock is held.
-        let records = unsafe { &*self.records.get() };
-        let idle = records.iter().flatten().filter(|r| r.is_waiting()).count();
-        self.idle.store(idle as u32, Ordering::Relaxed);
+        let records = unsafe { &mut *self.records.get() };
+        let result = body(records);
+        self.idle.store(records.settle(), Ordering::Relaxed);
         self.lock.release();
+        result
     }
 
     /// Notes a segment that a connection has just got. Returns its lease; `None`: no room, it will not come back.
     #[cold]
     pub fn lend(&self, peers: &PeerTable, loan: Loan) -> Option<u32> {
+        self.drop_dead(peers);
         self.with(|records| {
-            drop_dead(records, peers, None);
-            let oldest = || {
-                let idle = records.iter().enumerate().filter_map(|(index, record)| {
-                    let record = record.as_ref().filter(|r| r.state == State::Idle)?;
-                    Some((record.clock, index))
-                });
-                idle.min().map(|(_, index)| index)
-            };
-            let index = records.iter().position(Option::is_none).or_else(oldest)?;
-            let place = records.get_mut(index)?;
+            let (index, place) = records.vacancy()?;
             if let Some(old) = place.take() {
                 discard(peers, &old);
             }
@@ -344,24 +375,43 @@ impl Pool {
 
     /// The connection `owner`, which had the segment, has ended. True: mapping and user of the peer are the pool's
     /// from here on. False: the caller's, who ends them. Always without `keep`, if the pool was cleared since, or if
-    /// the peer process is not there any more. Other ones that are not: as [`Pool::drop_dead`].
+    /// the peer process is not there any more: the kernel is asked, unless it has let go of the segment already. Other
+    /// ones that are not: as [`Pool::drop_dead`].
     #[cold]
     pub fn ended(&self, peers: &PeerTable, lease: u32, owner: u32, keep: bool) -> bool {
-        self.with(|records| {
-            let Some(index) = index_of(records, lease, owner, State::Used) else { return false };
-            let Some(record) = records.get(index).copied().flatten() else { return false };
+        let mut strangers = Strangers::NONE;
+        let is_wanted = self.with(|records| {
+            let record = index_of(records, lease, owner, State::Used)
+                .and_then(|index| records.places().get(index)?.as_ref());
+            let Some(record) = record else { return false };
             let is_current = record.generation == self.generation.load(Ordering::Relaxed);
-            let wanted = is_current && keep && !record.is_gone();
-            let is_kept = wanted && peers.lives(record.loan.peer);
             if is_current {
-                drop_dead(records, peers, wanted.then_some((record.loan.peer, is_kept)));
+                let peer = record.loan.peer;
+                let is_wanted = keep && !record.is_gone();
+                strangers.add_idle(records, is_wanted.then_some(peer));
+                if is_wanted && !record.is_let_go() {
+                    strangers.add(peer);
+                }
             }
+            is_current && keep
+        });
+        strangers.retain_dead(peers);
+        self.with(|records| {
+            drop_gone(records, peers);
+            strangers.drop_from(records, peers);
+            let Some(index) = index_of(records, lease, owner, State::Used) else { return false };
+            let Some(record) = records.places().get(index).copied().flatten() else { return false };
+            // Between the two looks other threads may have forked.
+            let is_kept = is_wanted
+                && record.generation == self.generation.load(Ordering::Relaxed)
+                && !record.is_gone()
+                && !strangers.has(record.loan.peer);
             let is_idle_with =
                 |r: &&Record| r.state == State::Idle && r.loan.peer == record.loan.peer;
-            if is_kept && records.iter().flatten().filter(is_idle_with).count() >= IDLE_PER_PEER {
+            if is_kept && records.iter().filter(is_idle_with).count() >= IDLE_PER_PEER {
                 evict(records, peers, record.loan.peer);
             }
-            let Some(place) = records.get_mut(index) else { return false };
+            let Some(place) = records.places_mut().get_mut(index) else { return false };
             if !is_kept {
                 record.say_gone();
                 *place = None;
@@ -390,12 +440,12 @@ impl Pool {
             drop_gone(records, peers);
             let fits =
                 |r: &Record| r.loan.remote == Some(tuple.remote) && r.is_free() && r.is_claimed(0);
-            let newest = records.iter().enumerate().filter_map(|(index, record)| {
+            let newest = records.places().iter().enumerate().filter_map(|(index, record)| {
                 let record = record.as_ref().filter(|r| fits(r))?;
                 Some((record.clock, index))
             });
             let (_, index) = newest.max()?;
-            let record = records.get_mut(index)?.as_mut()?;
+            let record = records.places_mut().get_mut(index)?.as_mut()?;
             record.say(descriptor, slot);
             for (to, from) in record.own().name.iter().zip(words(tuple)) {
                 to.store(from, Ordering::Relaxed);
@@ -417,7 +467,7 @@ impl Pool {
             let Some(index) = index_of(records, lease, owner, State::Offered) else {
                 return Answer::Lost;
             };
-            match records.get(index).and_then(Option::as_ref) {
+            match records.places().get(index).and_then(Option::as_ref) {
                 Some(record) if record.is_claimed(TAKEN) => Answer::Taken(record.met(index)),
                 Some(record) if record.is_gone() => Answer::Lost,
                 Some(_) => Answer::Waiting,
@@ -431,7 +481,7 @@ impl Pool {
     pub fn confirm(&self, lease: u32, owner: u32) -> bool {
         self.with(|records| {
             let Some(index) = index_of(records, lease, owner, State::Offered) else { return false };
-            let Some(Some(record)) = records.get_mut(index) else { return false };
+            let Some(Some(record)) = records.places_mut().get_mut(index) else { return false };
             record.life = record.life.wrapping_add(1);
             record.state = State::Used;
             record.generation = self.generation.load(Ordering::Relaxed);
@@ -447,7 +497,7 @@ impl Pool {
     pub fn withdraw(&self, peers: &PeerTable, lease: u32, owner: u32, for_good: bool) -> bool {
         self.with(|records| {
             let Some(index) = index_of(records, lease, owner, State::Offered) else { return true };
-            let Some(place) = records.get_mut(index) else { return true };
+            let Some(place) = records.places_mut().get_mut(index) else { return true };
             let Some(record) = place.as_ref() else { return true };
             // Anything else that it may say instead is no word of the protocol.
             if !record.take_back() && record.is_claimed(TAKEN) {
@@ -467,7 +517,8 @@ impl Pool {
     #[cold]
     pub fn distrust(&self, peer: PeerId) {
         self.with(|records| {
-            for record in records.iter_mut().flatten().filter(|r| r.loan.peer == peer) {
+            let places = records.places_mut().iter_mut().flatten();
+            for record in places.filter(|r| r.loan.peer == peer) {
                 record.loan.remote = None;
             }
         });
@@ -478,7 +529,7 @@ impl Pool {
     pub fn look(&self, tuple: &Tuple) -> Option<Met> {
         self.with(|records| {
             let index = find(records, &words(tuple))?;
-            records.get(index)?.as_ref().map(|record| record.met(index))
+            records.places().get(index)?.as_ref().map(|record| record.met(index))
         })
     }
 
@@ -497,7 +548,7 @@ impl Pool {
     #[cold]
     pub fn refuse(&self, peers: &PeerTable, met: &Met) {
         self.with(|records| {
-            if let Some(place) = records.get_mut(met.index)
+            if let Some(place) = records.places_mut().get_mut(met.index)
                 && place.is_some_and(|r| r.state == State::Idle && r.loan.base == met.loan.base)
                 && let Some(old) = place.take()
             {
@@ -513,16 +564,25 @@ impl Pool {
             && self.with(|records| {
                 drop_gone(records, peers);
                 let is_guest = |r: &Record| r.is_free() && r.loan.remote.is_none();
-                records.iter().flatten().any(is_guest)
+                records.iter().any(is_guest)
             })
     }
 
     /// Gives up what waits for another connection with a process that has ended, or that has given it up.
-    /// Free without any; one system call for each process that is waited for.
+    /// Free without any; one system call for each process that is waited for, while nobody waits for the pool.
     #[cold]
     pub fn drop_dead(&self, peers: &PeerTable) {
-        if !self.is_empty() {
-            self.with(|records| drop_dead(records, peers, None));
+        if self.is_empty() {
+            return;
+        }
+        let mut strangers = Strangers::NONE;
+        self.with(|records| {
+            drop_gone(records, peers);
+            strangers.add_idle(records, None);
+        });
+        strangers.retain_dead(peers);
+        if !strangers.is_empty() {
+            self.with(|records| strangers.drop_from(records, peers));
         }
     }
 
@@ -536,7 +596,7 @@ impl Pool {
         self.with(|records| {
             let next = self.generation.load(Ordering::Relaxed).wrapping_add(1).max(1);
             self.generation.store(next, Ordering::Relaxed);
-            for place in records.iter_mut() {
+            for place in records.places_mut() {
                 if let Some(old) = place.take_if(|record| record.is_waiting()) {
                     // Who has taken it just now is alone with it.
                     if old.state == State::Offered && !old.take_back() {
@@ -552,7 +612,7 @@ impl Pool {
     #[cold]
     pub fn leave(&self) {
         if self.generation.load(Ordering::Acquire) != 0 {
-            self.with(|records| records.iter().flatten().for_each(Record::say_gone));
+            self.with(|records| records.iter().for_each(Record::say_gone));
         }
     }
 
@@ -569,17 +629,17 @@ impl Pool {
     fn forget_parent(&self) {
         if self.idle.load(Ordering::Relaxed) != 0 && !self.lock.is_taken() {
             self.with(|records| {
-                for old in records.iter().flatten().filter(|r| r.is_waiting()) {
+                for old in records.iter().filter(|r| r.is_waiting()) {
                     unmap(old);
                 }
             });
         }
         // SAFETY: the only thread of the child. A thread of the parent that was at it may have left anything.
-        let is_used =
-            self.lock.is_taken() || unsafe { (*self.records.get()).iter().any(Option::is_some) };
+        let is_used = self.lock.is_taken()
+            || unsafe { (*self.records.get()).list.iter().any(Option::is_some) };
         if is_used {
             // SAFETY: as above; records have no destructor.
-            unsafe { self.records.get().write([const { None }; POOL_MAX]) };
+            unsafe { self.records.get().write(Records::EMPTY) };
             self.idle.store(0, Ordering::Relaxed);
             self.lock.release();
         }
@@ -590,13 +650,15 @@ impl Pool {
 #[cold]
 fn index_of(records: &Records, lease: u32, owner: u32, state: State) -> Option<usize> {
     let index = lease.checked_sub(1)? as usize;
-    records.get(index)?.as_ref().filter(|record| record.is_of(owner, state)).map(|_| index)
+    let record = records.places().get(index)?.as_ref();
+    record.filter(|record| record.is_of(owner, state)).map(|_| index)
 }
 
 /// A segment in which the other end offers a connection.
 #[cold]
 fn find(records: &Records, wanted: &[u32; NAME_WORDS]) -> Option<usize> {
-    records.iter().position(|record| record.as_ref().is_some_and(|record| record.offers(wanted)))
+    let offers = |record: &Option<Record>| record.as_ref().is_some_and(|r| r.offers(wanted));
+    records.places().iter().position(offers)
 }
 
 /// The segment that was met, if the same is offered in it as then.
@@ -605,7 +667,7 @@ fn still_offered<'a>(records: &'a mut Records, tuple: &Tuple, met: &Met) -> Opti
     if find(records, &words(tuple)) != Some(met.index) {
         return None;
     }
-    let record = records.get_mut(met.index)?.as_mut()?;
+    let record = records.places_mut().get_mut(met.index)?.as_mut()?;
     let descriptor = record.other().descriptor.load(Ordering::Relaxed);
     (record.loan.base == met.loan.base && descriptor == met.descriptor).then_some(record)
 }
@@ -613,37 +675,74 @@ fn still_offered<'a>(records: &'a mut Records, tuple: &Tuple, met: &Met) -> Opti
 /// Gives up what the other end has given up.
 #[cold]
 fn drop_gone(records: &mut Records, peers: &PeerTable) {
-    for place in records.iter_mut() {
+    for place in records.places_mut() {
         if let Some(old) = place.take_if(|record| record.state == State::Idle && record.is_gone()) {
             discard(peers, &old);
         }
     }
 }
 
-/// As [`drop_gone`], and what is shared with processes that have ended. Each is asked about once, and one of which
-/// it is `told` already not at all.
-#[cold]
-fn drop_dead(records: &mut Records, peers: &PeerTable, told: Option<(PeerId, bool)>) {
-    drop_gone(records, peers);
-    let mut known = [None; POOL_MAX];
-    if let Some(first) = known.first_mut() {
-        *first = told;
+/// Processes of which it is not known whether they live; then, those that do not. The kernel is asked without the
+/// pool's lock: a thread that waits for it spins.
+struct Strangers {
+    list: [Option<PeerId>; POOL_MAX],
+    used: usize,
+}
+
+impl Strangers {
+    const NONE: Self = Self { list: [None; POOL_MAX], used: 0 };
+
+    fn is_empty(&self) -> bool {
+        self.used == 0
     }
-    for place in records.iter_mut() {
-        let Some(record) = place.as_ref().filter(|record| record.state == State::Idle) else {
-            continue;
-        };
-        let peer = record.loan.peer;
-        let is_alive = known.iter().flatten().find(|(of, _)| *of == peer).map(|(_, lives)| *lives);
-        let is_alive = is_alive.unwrap_or_else(|| {
-            let lives = peers.lives(peer);
-            if let Some(free) = known.iter_mut().find(|place| place.is_none()) {
-                *free = Some((peer, lives));
+
+    fn has(&self, peer: PeerId) -> bool {
+        self.list.iter().take(self.used).any(|known| *known == Some(peer))
+    }
+
+    /// There are as many places as records.
+    fn add(&mut self, peer: PeerId) {
+        if !self.has(peer)
+            && let Some(place) = self.list.get_mut(self.used)
+        {
+            *place = Some(peer);
+            self.used += 1;
+        }
+    }
+
+    /// Those with which something is idle, but for one.
+    fn add_idle(&mut self, records: &Records, but: Option<PeerId>) {
+        for record in records.iter().filter(|record| record.state == State::Idle) {
+            if Some(record.loan.peer) != but {
+                self.add(record.loan.peer);
             }
-            lives
-        });
-        if !is_alive && let Some(old) = place.take() {
-            discard(peers, &old);
+        }
+    }
+
+    /// Asks about each once.
+    fn retain_dead(&mut self, peers: &PeerTable) {
+        let asked = self.used;
+        self.used = 0;
+        for index in 0..asked {
+            if let Some(peer) = self.list.get_mut(index).and_then(Option::take)
+                && !peers.lives(peer)
+                && let Some(place) = self.list.get_mut(self.used)
+            {
+                *place = Some(peer);
+                self.used += 1;
+            }
+        }
+    }
+
+    fn drop_from(&self, records: &mut Records, peers: &PeerTable) {
+        if self.is_empty() {
+            return;
+        }
+        for place in records.places_mut() {
+            let is_dead = |r: &mut Record| r.state == State::Idle && self.has(r.loan.peer);
+            if let Some(old) = place.take_if(is_dead) {
+                discard(peers, &old);
+            }
         }
     }
 }
@@ -651,12 +750,12 @@ fn drop_dead(records: &mut Records, peers: &PeerTable, told: Option<(PeerId, boo
 /// Gives up the oldest idle segment shared with a process.
 #[cold]
 fn evict(records: &mut Records, peers: &PeerTable, peer: PeerId) {
-    let idle = records.iter().enumerate().filter_map(|(index, record)| {
+    let idle = records.places().iter().enumerate().filter_map(|(index, record)| {
         let record = record.as_ref()?;
         (record.state == State::Idle && record.loan.peer == peer).then_some((record.clock, index))
     });
     if let Some((_, index)) = idle.min()
-        && let Some(place) = records.get_mut(index)
+        && let Some(place) = records.places_mut().get_mut(index)
         && let Some(old) = place.take()
     {
         discard(peers, &old);

@@ -15,8 +15,8 @@ use std::{
 
 use common::*;
 use sdp_fabric_shm::{
-    asker::Asker,
-    identity::{self, Addr, Examined, Tuple},
+    asker::{Asker, Carrier},
+    identity::{self, Addr, Examined, PeerSocket, Tuple},
     name::Name,
     peer::{PeerId, PeerTable},
     pool::{Answer, BOARD_OFFSET, IDLE_PER_PEER, Loan, Met, POOL_MAX, Pool},
@@ -565,31 +565,43 @@ fn the_socket_that_stays_open_answers_as_a_fresh_one_does() {
     isolated(|| {
         let before = footprint();
         let ask = |owner, stream: &TcpStream| {
-            let (fd, tuple) = (stream.as_raw_fd(), Tuple::of(stream.as_raw_fd()).unwrap());
-            let answer = ASKER.examine(owner, || HIDDEN_MIN, fd, &tuple);
-            assert_eq!(answer, identity::examine(fd, &tuple));
-            answer
+            let (fd, tuple) = (stream.as_raw_fd(), &Tuple::of(stream.as_raw_fd()).unwrap());
+            let fresh = match identity::examine(fd, tuple) {
+                Ok(Examined::Open { peer, .. }) => Some(peer),
+                _ => None,
+            };
+            for may_be_elsewhere in [true, false] {
+                let carrier = Carrier { fd, tuple, may_be_elsewhere };
+                assert_eq!(ASKER.find(owner, || HIDDEN_MIN, &carrier), fresh);
+            }
+            fresh
         };
         for (client, server) in [loopback(), mapped_pair(), tcp_pair("::1".parse().unwrap())] {
             let of_server = stat::stat(server.as_raw_fd()).unwrap().id.ino;
-            let Ok(Examined::Open { peer, .. }) = ask(1, &client) else { panic!("open") };
-            assert_eq!(peer.inode, of_server);
-            assert!(ask(1, &server).is_ok());
+            assert_eq!(ask(1, &client).unwrap().inode, of_server);
+            assert!(ask(1, &server).is_some());
             drop(server);
-            assert_eq!(ask(1, &client), Err(Refusal::PeerNotListening));
+            assert_eq!(ask(1, &client), None);
         }
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let waiting = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        assert_eq!(ask(1, &waiting), Ok(Examined::NotAccepted));
+        assert_eq!(ask(1, &waiting), None);
         drop((listener, waiting));
         // One at a time, out of the way; the program may take its number, and keeps what it puts there.
         let (client, _server) = loopback();
-        assert!(ask(1, &client).is_ok() && ask(2, &client).is_ok());
+        assert!(ask(1, &client).is_some() && ask(2, &client).is_some());
         let hidden: Vec<_> = descriptors().into_iter().filter(|fd| *fd >= HIDDEN_MIN).collect();
         assert_eq!(hidden.len(), 1);
         // SAFETY: no pointers.
         assert!(unsafe { libc::dup2(0, hidden[0]) } >= 0);
-        assert!(ask(2, &client).is_ok() && ask(3, &client).is_ok());
+        let tuple = &Tuple::of(client.as_raw_fd()).unwrap();
+        let carrier = Carrier { fd: client.as_raw_fd(), tuple, may_be_elsewhere: false };
+        assert_eq!(
+            ASKER.find(2, || HIDDEN_MIN, &carrier),
+            None,
+            "its socket is not there any more"
+        );
+        assert!(ask(2, &client).is_some() && ask(3, &client).is_some());
         ASKER.close();
         let same = |fd| stat::stat(fd).unwrap().id;
         assert_eq!(same(hidden[0]), same(0));
@@ -597,6 +609,70 @@ fn the_socket_that_stays_open_answers_as_a_fresh_one_does() {
         unsafe { libc::close(hidden[0]) };
         drop((client, _server));
         assert_eq!(footprint(), before);
+    });
+}
+
+/// Both ends of a connection between two given ports of the network namespace that the thread is in.
+fn pair_at(ports: [u16; 2]) -> [OwnedFd; 2] {
+    let address = |port: u16| libc::sockaddr_in {
+        sin_family: libc::AF_INET as u16,
+        sin_port: port.to_be(),
+        sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes([127, 0, 0, 1]) },
+        sin_zero: [0; 8],
+    };
+    let (at, len) = (ports.map(address), size_of::<libc::sockaddr_in>() as u32);
+    // SAFETY: the addresses outlive the calls and have the length told.
+    unsafe {
+        let ends =
+            [(); 2].map(|()| OwnedFd::new(libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0)));
+        for (end, at) in ends.iter().zip(&at) {
+            assert_eq!(libc::bind(end.raw(), (&raw const *at).cast(), len), 0);
+        }
+        let [client, listener] = ends;
+        assert_eq!(libc::listen(listener.raw(), 1), 0);
+        assert_eq!(libc::connect(client.raw(), (&raw const at[1]).cast(), len), 0);
+        let null = std::ptr::null_mut::<libc::sockaddr>();
+        let server = OwnedFd::new(libc::accept(listener.raw(), null, std::ptr::null_mut()));
+        [client, server]
+    }
+}
+
+#[test]
+fn a_connection_of_the_same_name_elsewhere_is_none_of_ours() {
+    static ASKER: Asker = Asker::new(|_, _| true);
+    if !is_root() {
+        eprintln!("skipped: needs root to leave the network namespace");
+        return;
+    }
+    isolated(|| {
+        let enter = || {
+            let name = c"lo";
+            // SAFETY: the request is plain data and outlives the calls.
+            unsafe {
+                assert_eq!(libc::unshare(libc::CLONE_NEWNET), 0);
+                let mut request: libc::ifreq = std::mem::zeroed();
+                for (to, from) in request.ifr_name.iter_mut().zip(name.to_bytes()) {
+                    *to = *from as libc::c_char;
+                }
+                request.ifr_ifru.ifru_flags = libc::IFF_UP as libc::c_short;
+                let socket = OwnedFd::new(libc::socket(libc::AF_INET, libc::SOCK_DGRAM, 0));
+                assert_eq!(libc::ioctl(socket.raw(), libc::SIOCSIFFLAGS, &raw const request), 0);
+            }
+        };
+        let ports = [2001, 2002];
+        enter();
+        let [ours, _server] = pair_at(ports);
+        enter();
+        let [theirs, _other] = pair_at(ports);
+        let tuple = &Tuple::of(ours.raw()).unwrap();
+        assert_eq!(*tuple, Tuple::of(theirs.raw()).unwrap());
+        let find = |fd, may_be_elsewhere| {
+            ASKER.find(1, || HIDDEN_MIN, &Carrier { fd, tuple, may_be_elsewhere })
+        };
+        assert!(find(theirs.raw(), true).is_some(), "where we look");
+        assert_eq!(find(ours.raw(), true), None);
+        assert!(find(ours.raw(), false).is_some(), "so it has to be asked");
+        assert_eq!(identity::examine(ours.raw(), tuple), Err(Refusal::RemotePeer));
     });
 }
 
@@ -668,6 +744,13 @@ fn what_is_shared_with_the_dead_is_given_up() {
         assert_eq!(mappings("sdp-conn"), 1, "a meeting finds out too");
         assert!(!end(&CLIENT, lease, OWNERS.0));
         CLIENT.throw(loan);
+        // One that had let go of the segment is not asked about; the next look finds out.
+        let (lease, loan) = lend(second);
+        word(&loan, BOARD_OFFSET + 128).store(1, Ordering::Relaxed);
+        assert!(end(&CLIENT, lease, OWNERS.0));
+        assert_eq!(mappings("sdp-conn"), 1);
+        pool.drop_dead(peers);
+        assert_eq!(mappings("sdp-conn"), 0);
         // SAFETY: nobody uses their pages.
         unsafe {
             peers.release(first);
@@ -690,16 +773,23 @@ fn the_kernel_tells_what_a_peer_holds() {
         let (child, peer) = other_process(&bells, 1);
         assert!(side.peers.can_tell(peer) && side.peers.lives(peer));
         let what = stat::stat(held.as_raw_fd()).unwrap().id.ino;
-        assert!(side.peers.holds(peer, number, what));
-        assert!(!side.peers.holds(peer, number + 500, what), "no such number");
-        assert!(!side.peers.holds(peer, u32::MAX, what));
-        assert!(!side.peers.holds(peer, number, what + 1), "another socket");
+        // The user is the one that the process had when it was met.
+        let holds_of = |uid, number, inode| {
+            let socket = PeerSocket { inode, uid, state: 1 };
+            side.peers.holds(peer, number, &socket)
+        };
+        let holds = |number, inode| holds_of(1000, number, inode);
+        assert!(holds(number, what));
+        assert!(!holds_of(1001, number, what), "another user's");
+        assert!(!holds(number + 500, what), "no such number");
+        assert!(!holds(u32::MAX, what));
+        assert!(!holds(number, what + 1), "another socket");
         let file = bells.page.raw();
         let of_file = stat::stat(file).unwrap().id.ino;
-        assert!(!side.peers.holds(peer, file as u32, of_file), "no socket");
+        assert!(!holds(file as u32, of_file), "no socket");
         kill(&child);
         drop(child);
-        assert!(!side.peers.holds(peer, number, what), "it has ended");
+        assert!(!holds(number, what), "it has ended");
         assert!(!side.peers.lives(peer));
         // SAFETY: the page is not used.
         unsafe { side.peers.release(peer) };

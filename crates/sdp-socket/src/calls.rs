@@ -572,6 +572,10 @@ pub unsafe fn setsockopt(
             Reason::LowWatermark
         }
         (libc::IPPROTO_TCP, libc::TCP_ULP | libc::TCP_REPAIR) => Reason::UnsuitableSocket,
+        (libc::SOL_SOCKET, libc::SO_LINGER) => {
+            lifecycle::lingering(fd);
+            return Call::Pass;
+        }
         _ => return Call::Pass,
     };
     // With these it is the kernel that makes sense of the bytes, or counts them for `poll`; with the
@@ -803,6 +807,11 @@ pub fn leaving(why: Leave) {
 /// before.
 pub fn children_elsewhere(yes: bool) -> bool {
     process::set_children_elsewhere(yes)
+}
+
+/// A thread of this process enters another network namespace: sockets are asked where they are from here on.
+pub fn networks_differ() {
+    process::note_networks();
 }
 
 /// The filter was not installed, and there was nothing to leave before.

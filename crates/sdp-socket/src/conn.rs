@@ -127,8 +127,13 @@ pub(crate) mod flag {
     pub(crate) const PASSED: u32 = 1_048_576;
     /// Nobody came to meet it: it may be tried again ([`crate::promote`]).
     pub(crate) const UNMET: u32 = 2_097_152;
+    /// A listener that came by exec or activation, or a connection of one: its network namespace need not be the
+    /// process's.
+    pub(crate) const MAY_BE_ELSEWHERE: u32 = 33_554_432;
     /// This process counted the end as seen.
     pub(crate) const COUNTED: u32 = 4_194_304;
+    /// This process set `SO_LINGER`, or it was set on the listener: what a close does is asked of the kernel.
+    pub(crate) const LINGERS: u32 = 16_777_216;
     /// A thread of a relative was inside the kernel, without a lock or asleep, when this process was forked.
     pub(crate) const RELATIVE_INSIDE: u32 = 8_388_608;
 }
@@ -142,6 +147,8 @@ pub(crate) mod row_flag {
     pub(crate) const SEVERAL: u32 = 2;
     /// Somebody has, or had, the connection in an epoll set.
     pub(crate) const IN_SET: u32 = 4;
+    /// Somebody set `SO_LINGER`.
+    pub(crate) const LINGERS: u32 = 8;
 }
 
 const FREE: u32 = 0;

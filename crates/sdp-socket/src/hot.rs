@@ -72,6 +72,7 @@ pub(crate) struct Page {
     pub(crate) bells: AtomicU32,
     pub(crate) blocks: AtomicU32,
     pub(crate) scratch: AtomicBool,
+    pub(crate) has_networks: AtomicBool,
     // ---- written by several threads at a time
     pub(crate) busy: Busy,
     pub(crate) lock: Lock,

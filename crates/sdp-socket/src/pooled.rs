@@ -8,8 +8,8 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use sdp_fabric_shm::{
-    asker::Asker,
-    identity::{Examined, Tuple},
+    asker::{Asker, Carrier},
+    identity::{self, Examined, Tuple},
     pool::{Answer, Loan, Met, Pool},
     refusal::Refusal,
     rendezvous::Rendezvous,
@@ -207,11 +207,17 @@ fn take(conn: &Conn, fd: i32, tuple: &Tuple, met: Met) -> Outcome {
     Outcome::Attached(met)
 }
 
-/// Whether the process with which the segment is shared holds the connection's other end.
+/// Whether the process with which the segment is shared holds the connection's other end, and that is of the user
+/// that both processes had when they met by name. The same of our own end is for the other process to prove.
 fn prove(conn: &Conn, fd: i32, tuple: &Tuple, met: &Met) -> Result<bool, Refusal> {
-    let examined = ASKER.examine(process::nonce(), process::hidden_min, fd, tuple)?;
-    let Examined::Open { peer, uid, .. } = examined else { return Ok(false) };
-    Ok(peer.uid == uid
-        && !conn.has(flag::PINNED)
-        && process::peers().holds(met.loan.peer, met.descriptor, peer.inode))
+    let may_be_elsewhere = conn.has(flag::MAY_BE_ELSEWHERE) || process::has_networks();
+    let carrier = Carrier { fd, tuple, may_be_elsewhere };
+    let peer = match ASKER.find(process::nonce(), process::hidden_min, &carrier) {
+        Some(peer) => peer,
+        None => match identity::examine(fd, tuple)? {
+            Examined::Open { peer, uid, .. } if peer.uid == uid => peer,
+            _ => return Ok(false),
+        },
+    };
+    Ok(!conn.has(flag::PINNED) && process::peers().holds(met.loan.peer, met.descriptor, &peer))
 }

@@ -152,6 +152,17 @@ pub(crate) fn are_children_elsewhere() -> bool {
     CHILDREN_ELSEWHERE.load(Ordering::SeqCst)
 }
 
+/// Whether threads of the process may have been in more than one network namespace.
+static HAS_NETWORKS: &AtomicBool = &PAGE.has_networks;
+
+pub(crate) fn note_networks() {
+    HAS_NETWORKS.store(true, Ordering::SeqCst);
+}
+
+pub(crate) fn has_networks() -> bool {
+    HAS_NETWORKS.load(Ordering::Relaxed)
+}
+
 /// Whether the process may share family memory with relatives: it forked, or was forked.
 #[inline(always)]
 pub(crate) fn has_relatives() -> bool {

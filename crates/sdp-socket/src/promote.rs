@@ -240,7 +240,7 @@ fn step(conn: &Conn, fd: i32, is_last: bool) {
     let _section = section::Guard::enter();
     let Some(tuple) = conn.name(fd) else { return stay(conn, Reason::UnsuitableSocket) };
     process::ensure_row(conn);
-    process::name_row(conn, fd, tuple);
+    process::name_row(conn, tuple);
     let stepped = conn.try_meeting(|meeting| {
         // Pairs with `inherit::prepare_connections`: a fork sees the lock, or we see the fork.
         fence(Ordering::SeqCst);

@@ -77,15 +77,14 @@ fn ends(tuple: Tuple) -> (Endpoint, Endpoint) {
     (end(&tuple.local), end(&tuple.remote))
 }
 
-/// Shows the connection's addresses and inode, once they have been asked for.
-pub(crate) fn name_row(conn: &Conn, fd: i32, tuple: Tuple) {
+/// Shows the connection's addresses, once they have been asked for. By them readers find its inode.
+pub(crate) fn name_row(conn: &Conn, tuple: Tuple) {
     if conn.flags.fetch_or(flag::SHOWN, Ordering::Relaxed) & flag::SHOWN != 0 {
         return;
     }
     let (local, remote) = ends(tuple);
-    let inode = fd::inode(fd).unwrap_or(0);
     if let Some((page, row)) = page::of_row(conn) {
-        page.show_identity(row, local, remote, inode);
+        page.show_ends(row, local, remote);
     }
 }
 

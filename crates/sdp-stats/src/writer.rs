@@ -584,10 +584,9 @@ impl Page {
     }
 
     /// Who the row is about, learnt after it was opened.
-    pub fn show_identity(&self, id: RowId, local: Endpoint, remote: Endpoint, inode: u64) {
+    pub fn show_ends(&self, id: RowId, local: Endpoint, remote: Endpoint) {
         if let Some(row) = self.row(id) {
             store_ends(row, local, remote);
-            row.inode.store(inode as u32, Relaxed);
         }
     }
 

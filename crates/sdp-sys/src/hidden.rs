@@ -40,12 +40,6 @@ impl Hidden {
         stat::at_hand(self.fd).ok().filter(|stat| stat.id == self.id)
     }
 
-    /// Whether what the number names cannot be asked what it is: a directory of `/proc` of a process that has been
-    /// reaped, with a kernel that counts what is in it (since 6.2). So was ours, then, as long as nobody else keeps such.
-    fn is_of_the_dead(&self) -> bool {
-        stat::at_hand(self.fd) == Err(Errno::ENOENT) && fd::is_path(self.fd)
-    }
-
     /// Moves the descriptor to `min` or above, unless it is there already or is not ours any more.
     pub fn move_up(&mut self, min: i32) {
         if self.fd < min && self.is_ours() {
@@ -56,7 +50,13 @@ impl Hidden {
 
 impl Drop for Hidden {
     fn drop(&mut self) {
-        if self.is_ours() || self.is_of_the_dead() {
+        let is_ours = match stat::at_hand(self.fd) {
+            Ok(stat) => stat.id == self.id,
+            // What cannot be asked what it is: a directory of `/proc` of a process that has been reaped, with a kernel
+            // that counts what is in it (since 6.2). So was ours, then, as long as nobody else keeps such.
+            Err(error) => error == Errno::ENOENT && fd::is_path(self.fd),
+        };
+        if is_ours {
             fd::close(self.fd);
         }
     }

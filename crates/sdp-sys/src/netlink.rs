@@ -87,7 +87,8 @@ impl Diag {
         unsafe {
             sys!(libc::SYS_sendto, self.fd.raw(), request.as_ptr(), REQUEST_LEN, flags, 0, 0)?;
         }
-        let mut answer = [0u8; 512];
+        // The attributes behind the entry are cut off.
+        let mut answer = [0u8; ANSWER_LEN];
         // SAFETY: sockaddr_nl is plain data; zero is a valid value.
         let mut from: libc::sockaddr_nl = unsafe { core::mem::zeroed() };
         let mut from_len = size_of::<libc::sockaddr_nl>() as u32;
@@ -104,30 +105,28 @@ impl Diag {
 }
 
 fn request(pair: &Pair, sequence: u32) -> [u8; REQUEST_LEN] {
-    let length = (REQUEST_LEN as u32).to_ne_bytes();
-    let kind = SOCK_DIAG_BY_FAMILY.to_ne_bytes();
-    let flags = NLM_F_REQUEST.to_ne_bytes();
-    let protocol = [pair.family, libc::IPPROTO_TCP as u8, 0, 0];
-    let parts: [&[u8]; 13] = [
-        &length,
-        &kind,
-        &flags,
-        &sequence.to_ne_bytes(),
-        &[0; 4],
-        &protocol,
-        &u32::MAX.to_ne_bytes(),
-        &pair.local_port.to_be_bytes(),
-        &pair.remote_port.to_be_bytes(),
-        &pair.local,
-        &pair.remote,
-        &pair.interface.to_ne_bytes(),
-        &NO_COOKIE,
-    ];
     let mut bytes = [0; REQUEST_LEN];
-    for (to, from) in bytes.iter_mut().zip(parts.into_iter().flatten()) {
-        *to = *from;
-    }
+    put(&mut bytes, 0, (REQUEST_LEN as u32).to_ne_bytes());
+    put(&mut bytes, 4, SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+    put(&mut bytes, 6, NLM_F_REQUEST.to_ne_bytes());
+    put(&mut bytes, 8, sequence.to_ne_bytes());
+    put(&mut bytes, 16, [pair.family, libc::IPPROTO_TCP as u8, 0, 0]);
+    put(&mut bytes, 20, u32::MAX.to_ne_bytes());
+    put(&mut bytes, 24, pair.local_port.to_be_bytes());
+    put(&mut bytes, 26, pair.remote_port.to_be_bytes());
+    put(&mut bytes, 28, pair.local);
+    put(&mut bytes, 44, pair.remote);
+    put(&mut bytes, 60, pair.interface.to_ne_bytes());
+    put(&mut bytes, 64, NO_COOKIE);
     bytes
+}
+
+/// Stores `N` bytes at `offset`.
+#[inline(always)]
+fn put<const N: usize>(bytes: &mut [u8; REQUEST_LEN], offset: usize, field: [u8; N]) {
+    if let Some(to) = bytes.get_mut(offset..).and_then(<[u8]>::first_chunk_mut) {
+        *to = field;
+    }
 }
 
 /// The `N` bytes at `offset`.
@@ -177,6 +176,20 @@ mod tests {
         let mut local = [0; 16];
         local[..4].copy_from_slice(&[127, 0, 0, 1]);
         Pair { family: 2, local, local_port: 80, remote: local, remote_port: 81, interface: 0 }
+    }
+
+    #[test]
+    fn the_question_is_laid_out_as_the_kernel_reads_it() {
+        let bytes = request(&pair(), 0x0102_0304);
+        // SAFETY: plain data of that length; unaligned.
+        let fields: [u32; 18] = unsafe { bytes.as_ptr().cast::<[u32; 18]>().read_unaligned() };
+        let ports = u32::from_ne_bytes([0, 80, 0, 81]);
+        let address = u32::from_ne_bytes([127, 0, 0, 1]);
+        let (kind, family) = (u32::from_ne_bytes([20, 0, 1, 0]), u32::from_ne_bytes([2, 6, 0, 0]));
+        let (any, none) = (u32::MAX, 0);
+        assert_eq!(fields[..7], [72, kind, 0x0102_0304, none, family, any, ports]);
+        assert_eq!(fields[7..15], [address, 0, 0, 0, address, 0, 0, 0]);
+        assert_eq!(fields[15..], [none, any, any]);
     }
 
     #[test]

@@ -8,6 +8,10 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
+use sdp_stats::Endpoint;
+
+use crate::names;
+
 /// One socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
@@ -69,22 +73,34 @@ fn hex_end(text: &str) -> Option<(IpAddr, u16)> {
 
 /// The sockets of one network namespace, by the lower 32 bits of the inode (all that a page keeps).
 #[derive(Debug, Default)]
-pub struct Sockets(HashMap<u32, Entry>);
+pub struct Sockets {
+    all: HashMap<u32, Entry>,
+    by_ends: HashMap<(Endpoint, Endpoint), u32>,
+}
 
 impl Sockets {
     /// Those that the process in `directory` (of `/proc`) sees; none when it has gone.
     pub fn of(directory: &Path) -> Self {
-        let mut all = HashMap::new();
+        let mut sockets = Self::default();
         for name in ["net/tcp", "net/tcp6"] {
             let text = std::fs::read_to_string(directory.join(name)).unwrap_or_default();
-            all.extend(entries(&text).filter(|e| e.inode != 0).map(|e| (e.inode as u32, e)));
+            for entry in entries(&text).filter(|e| e.inode != 0) {
+                let ends = (names::endpoint(entry.local), names::endpoint(entry.remote));
+                sockets.by_ends.insert(ends, entry.inode as u32);
+                sockets.all.insert(entry.inode as u32, entry);
+            }
         }
-        Self(all)
+        sockets
+    }
+
+    /// The inode of a connection's socket.
+    pub fn of_ends(&self, local: Endpoint, remote: Endpoint) -> Option<u32> {
+        self.by_ends.get(&(local, remote)).copied()
     }
 
     /// The socket with this inode.
     pub fn get(&self, inode: u32) -> Option<&Entry> {
-        self.0.get(&inode)
+        self.all.get(&inode)
     }
 }
 
@@ -110,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_is_found_by_its_descriptor() {
+    fn a_socket_is_found_by_its_descriptor_and_by_its_ends() {
         use std::os::fd::AsRawFd;
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let own = Path::new("/proc/self");
@@ -120,5 +136,12 @@ mod tests {
         assert_eq!(entry.local.1, listener.local_addr().unwrap().port());
         assert_eq!(entry.state, 10);
         assert_eq!(inode_of(own, -1), 0);
+        let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let sockets = Sockets::of(own);
+        let end = |addr: std::net::SocketAddr| names::endpoint((addr.ip(), addr.port()));
+        let (local, remote) = (end(client.local_addr().unwrap()), end(client.peer_addr().unwrap()));
+        let inode = inode_of(own, client.as_raw_fd());
+        assert_eq!(sockets.of_ends(local, remote), Some(inode));
+        assert_ne!(sockets.of_ends(remote, local), Some(inode), "the other end");
     }
 }

@@ -94,7 +94,9 @@ fn complete(proc: &Path, processes: &mut [Process]) {
         let mut found = Vec::new();
         for row in &mut process.view.rows {
             if row.inode == 0 {
-                row.inode = kernel::inode_of(&directory, row.fd);
+                // By the addresses, if it shows them: its number may name something else by now.
+                let known = sockets.of_ends(row.local, row.remote);
+                row.inode = known.unwrap_or_else(|| kernel::inode_of(&directory, row.fd));
             }
             let entry = sockets.get(row.inode).copied();
             if let Some(entry) = entry {

@@ -6,10 +6,11 @@ import select
 import signal
 import socket
 import struct
+import sys
 import time
 
 import ends
-from ends import drain, exactly, main, outcome, pair, readiness, settle
+from ends import drain, exactly, main, outcome, pair, readiness, settle, warm_up
 
 TABLE = {}
 scenario = functools.partial(ends.scenario, TABLE)
@@ -130,6 +131,66 @@ def linger_zero(unread):
     time.sleep(0.2)
     seen = [readiness(sock), drain(sock, b"k" * 500), drain(sock, b""), outcome(sock.send, b"x")]
     return finish(sock, child, seen=seen)
+
+
+LINGER_ZERO = (socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+@scenario
+def lingering_server(tell):
+    """The option is on the listener."""
+    lst = ends.listener()
+    lst.setsockopt(*LINGER_ZERO)
+    os.write(int(tell), struct.pack("!H", lst.getsockname()[1]))
+    sock, _ = lst.accept()
+    warm_up(sock, False)
+    sock.close()
+    os._exit(0)
+
+
+@scenario
+def lingering_client(hear):
+    """The option is set by a child."""
+    sock = socket.create_connection(("127.0.0.1", struct.unpack("!H", os.read(int(hear), 2))[0]))
+    warm_up(sock, True)
+    heir = os.fork()
+    if heir == 0:
+        sock.setsockopt(*LINGER_ZERO)
+        os._exit(0)
+    assert ends.reap(heir) == 0
+    warm_up(sock, True)
+    sock.close()
+    os._exit(0)
+
+
+@scenario
+def linger_set_by(whom):
+    """The same where the option of the end that closes came from its listener, or from a child that has ended. The process
+    of that end has no relatives but that child."""
+    is_child = whom == "child"
+    hear, tell = os.pipe()
+    child = os.fork()
+    if child == 0:
+        mine = hear if is_child else tell
+        os.set_inheritable(mine, True)
+        role = "lingering_client" if is_child else "lingering_server"
+        os.execv(sys.executable, [sys.executable, __file__, role, str(mine)])
+    if is_child:
+        lst = ends.listener()
+        os.write(tell, struct.pack("!H", lst.getsockname()[1]))
+        sock, _ = lst.accept()
+        warm_up(sock, False)
+        warm_up(sock, False)
+    else:
+        sock = socket.create_connection(("127.0.0.1", struct.unpack("!H", os.read(hear, 2))[0]))
+        warm_up(sock, True)
+    over = select.poll()
+    over.register(sock, select.POLLRDHUP)
+    over.poll(30_000)
+    peer = ends.reap(child)
+    seen = [drain(sock, b""), outcome(sock.send, b"x")]
+    sock.close()
+    return {"seen": seen, "peer": peer}
 
 
 @scenario

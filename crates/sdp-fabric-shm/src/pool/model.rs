@@ -197,9 +197,10 @@ impl S {
         let pool = Pool::new();
         pool.generation.store(self.generations[process], Ordering::Relaxed);
         pool.with(|records| {
+            records.high = SEGMENTS;
             for (segment, kept) in self.pools[process].iter().enumerate() {
                 self.pages[segment].store(segment);
-                records[segment] = kept.map(|kept| model.record(segment, process, &kept));
+                records.list[segment] = kept.map(|kept| model.record(segment, process, &kept));
             }
         });
         let result = body(&pool);
@@ -207,7 +208,7 @@ impl S {
         pool.with(|records| {
             for (segment, kept) in self.pools[process].iter_mut().enumerate() {
                 self.pages[segment] = Page::load(segment);
-                *kept = records[segment].map(|record| Kept {
+                *kept = records.list[segment].map(|record| Kept {
                     state: record.state as u8,
                     life: record.life,
                     owner: record.loan.owner,
@@ -376,7 +377,7 @@ impl Boards {
         let tuple = tuple(c, p ^ 1).reversed();
         let wipe = |s: &mut S, segment: usize| {
             s.pool(self, p, |pool| {
-                pool.with(|records| records[segment].iter().for_each(Record::wipe));
+                pool.with(|records| records.list[segment].iter().for_each(Record::wipe));
             });
             if s.namesake[c] {
                 return Err("emptied for a connection that the other one does not have");
@@ -430,7 +431,7 @@ impl Boards {
             At::Wiped(segment) => {
                 s.pool(self, p, |pool| {
                     pool.with(|records| {
-                        if let Some(record) = &records[segment] {
+                        if let Some(record) = &records.list[segment] {
                             record.say(number as i32, number);
                         }
                     });
@@ -442,7 +443,7 @@ impl Boards {
                 let is_ours = s.pool(self, p, |pool| {
                     let now = pool.generation.load(Ordering::Relaxed);
                     pool.with(|records| {
-                        records[segment].as_mut().is_some_and(|record| record.seal(owner, now))
+                        records.list[segment].as_mut().is_some_and(|record| record.seal(owner, now))
                     })
                 });
                 s.ends[c][p] = At::Meeting;

@@ -262,6 +262,9 @@ pub(super) fn before_unshare(flags: c_int) {
     if flags & libc::CLONE_NEWPID != 0 && is_ours() && may_move() {
         calls::children_elsewhere(true);
     }
+    if flags & libc::CLONE_NEWNET != 0 && is_ours() {
+        calls::networks_differ();
+    }
     if flags & (libc::CLONE_NEWUSER | libc::CLONE_FILES | libc::CLONE_NEWNET) == 0 || !matters() {
         return;
     }
@@ -285,6 +288,9 @@ pub(super) fn before_setns(fd: c_int, kind: c_int) {
         && is_process()
     {
         calls::children_elsewhere(true);
+    }
+    if (kind == 0 || kind & libc::CLONE_NEWNET != 0) && is_ours() {
+        calls::networks_differ();
     }
     let relevant = kind == 0 || kind & (libc::CLONE_NEWUSER | libc::CLONE_NEWNET) != 0;
     if !relevant || !matters() {
