@@ -125,6 +125,8 @@ pub(crate) mod flag {
     pub(crate) const KEEPS_PAGES: u32 = 524_288;
     /// Passed on with SCM_RIGHTS: a stranger to the family may have it open.
     pub(crate) const PASSED: u32 = 1_048_576;
+    /// Somebody waited for it with `poll` or `select` before it had lanes ([`sdp_shm::early`]).
+    pub(crate) const EARLY: u32 = 2_097_152;
     /// This process counted the end as seen.
     pub(crate) const COUNTED: u32 = 4_194_304;
     /// A thread of a relative was inside the kernel, without a lock or asleep, when this process was forked.
@@ -601,6 +603,11 @@ impl Conn {
             process::unmap(base, len);
         }
         self.leave_peer();
+    }
+
+    /// Whether an earlier segment was put aside: who slept on that has armed what nobody looks at any more.
+    pub(crate) fn has_segment_aside(&self) -> bool {
+        self.aside.first().is_some_and(|(place, _)| !place.load(Ordering::SeqCst).is_null())
     }
 
     fn leave_peer(&self) {
