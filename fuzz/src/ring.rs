@@ -62,7 +62,7 @@ impl Fenced {
                 let field = *random.pick(&[
                     (&raw const lines.producer.tail) as usize,
                     (&raw const lines.consumer.head) as usize,
-                    (&raw const lines.consumer.scan) as usize,
+                    (&raw const lines.consumer.read) as usize,
                 ]);
                 field - inner.as_ptr() as usize
             }

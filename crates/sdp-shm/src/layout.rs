@@ -126,19 +126,26 @@ pub struct LogLine {
     pub entries: [LogEntry; LOG_ENTRIES],
 }
 
+/// [`ConsumerLine::trusts_itself`]: the consumer reads only through the library.
+pub const TRUSTS: u32 = 1;
+/// [`ConsumerLine::trusts_itself`]: and whoever sleeps on the carrier at its end has armed, or will not sleep
+/// before it has. The first message on the ring needs no bell on the carrier then.
+pub const ARMS: u32 = 2;
+
 /// Written by the consumer of a half.
 #[repr(C, align(128))]
 #[derive(Default)]
 pub struct ConsumerLine {
     /// Count of ring bytes freed.
     pub head: AtomicU64,
-    /// Count of ring bytes whose control messages were processed. Equal to `head` without zero copy.
-    pub scan: AtomicU64,
+    /// Bytes that were read from the carrier, bells included, once they are counted (from when
+    /// `trusts_itself` is not 0).
+    pub read: AtomicU64,
     /// Number of log entries followed.
     pub followed: AtomicU32,
     /// 1 while a kernel read without upper bound is in progress.
     pub kernel_reading: AtomicU32,
-    /// 1 once the consumer reads only through the library.
+    /// [`TRUSTS`] or [`ARMS`] once the consumer reads only through the library, else 0.
     pub trusts_itself: AtomicU32,
     /// MSeq of the last message taken.
     pub mseq_ack: AtomicU32,
@@ -212,7 +219,7 @@ const _: () = {
 
     let consumer = offset_of!(Half, consumer);
     assert!(is_at(consumer + offset_of!(ConsumerLine, head), 384));
-    assert!(is_at(consumer + offset_of!(ConsumerLine, scan), 392));
+    assert!(is_at(consumer + offset_of!(ConsumerLine, read), 392));
     assert!(is_at(consumer + offset_of!(ConsumerLine, followed), 400));
     assert!(is_at(consumer + offset_of!(ConsumerLine, kernel_reading), 404));
     assert!(is_at(consumer + offset_of!(ConsumerLine, trusts_itself), 408));

@@ -15,6 +15,7 @@
 
 pub mod arm;
 pub mod bell;
+pub mod early;
 #[cfg(not(all(test, loom)))]
 pub mod family;
 pub mod layout;

@@ -17,7 +17,8 @@ use crate::{
     conn::{self, Half, Stage},
     demote, epoll, handover, inherit,
     iovec::Buffers,
-    lifecycle, page, plain, process, promote, readiness,
+    lifecycle, page, plain, process, promote,
+    readiness::{self, Early, Waited},
     receive::{self, Wish},
     renew, send, settings, splice,
     table::{self, Entry, Pinned},
@@ -30,6 +31,8 @@ pub enum Call {
     Pass,
     /// Make the program's call unchanged, then report its result with [`finish`].
     Counted(Ticket),
+    /// Make the program's wait unchanged, then say that it is over with [`early_wait_over`].
+    EarlyWait,
     /// The call has been made: result, or negated error number.
     Done(isize),
 }
@@ -721,7 +724,21 @@ pub unsafe fn poll(
     mask: *const sigset_t,
 ) -> Call {
     // SAFETY: the caller's.
-    unsafe { readiness::poll(fds, count, timeout_ns(timeout), mask) }.map_or(Call::Pass, done)
+    waited(unsafe { readiness::poll(fds, count, timeout_ns(timeout), mask) })
+}
+
+fn waited(waited: Waited) -> Call {
+    match waited {
+        Waited::Pass => Call::Pass,
+        Waited::PassEarly => Call::EarlyWait,
+        Waited::Done(result) => done(result),
+    }
+}
+
+/// After a wait that was answered with [`Call::EarlyWait`], whatever it came to. One that never comes back leaves
+/// the process with an early sleeper, which costs bells, not wake-ups.
+pub fn early_wait_over() {
+    Early::over();
 }
 
 /// `select`, `pselect`; leaves the remaining time to the hook.
@@ -737,8 +754,7 @@ pub unsafe fn select(
     mask: *const sigset_t,
 ) -> Call {
     // SAFETY: the caller's.
-    unsafe { readiness::select(count, read, write, except, timeout_ns(timeout), mask) }
-        .map_or(Call::Pass, done)
+    waited(unsafe { readiness::select(count, read, write, except, timeout_ns(timeout), mask) })
 }
 
 /// After a successful `epoll_create`.

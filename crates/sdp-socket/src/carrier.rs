@@ -136,13 +136,17 @@ pub(crate) fn receive(
     cap: usize,
     flags: c_int,
 ) -> Result<usize, Errno> {
+    let flags = (flags & !libc::MSG_WAITALL) | libc::MSG_DONTWAIT;
+    if let Some((to, len)) = buffers.only() {
+        // SAFETY: the program's own buffer; no address is asked for.
+        return unsafe { sys!(libc::SYS_recvfrom, fd, to, len.min(cap), flags, 0, 0) };
+    }
     let mut iov = [const { iovec { iov_base: core::ptr::null_mut(), iov_len: 0 } }; IOV];
     let used = buffers.fill(cap, &mut iov);
     // SAFETY: zero is a valid msghdr.
     let mut msg: msghdr = unsafe { core::mem::zeroed() };
     msg.msg_iov = iov.as_mut_ptr();
     msg.msg_iovlen = used;
-    let flags = (flags & !libc::MSG_WAITALL) | libc::MSG_DONTWAIT;
     // SAFETY: msg and its vector outlive the call; the elements are the program's own.
     unsafe { sys!(libc::SYS_recvmsg, fd, &raw mut msg, flags) }
 }
@@ -150,13 +154,17 @@ pub(crate) fn receive(
 /// Sends at most `cap` bytes from the buffers, without using them up, never blocking. Never raises SIGPIPE: whether a call
 /// of the program ends in EPIPE is known only to its caller.
 pub(crate) fn send(fd: c_int, buffers: &Buffers, cap: usize, flags: c_int) -> Result<usize, Errno> {
+    let flags = flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    if let Some((from, len)) = buffers.only() {
+        // SAFETY: the program's own buffer; no address is told.
+        return unsafe { sys!(libc::SYS_sendto, fd, from, len.min(cap), flags, 0, 0) };
+    }
     let mut iov = [const { iovec { iov_base: core::ptr::null_mut(), iov_len: 0 } }; IOV];
     let used = buffers.fill(cap, &mut iov);
     // SAFETY: zero is a valid msghdr.
     let mut msg: msghdr = unsafe { core::mem::zeroed() };
     msg.msg_iov = iov.as_mut_ptr();
     msg.msg_iovlen = used;
-    let flags = flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: msg and its vector outlive the call; the elements are the program's own.
     unsafe { sys!(libc::SYS_sendmsg, fd, &raw const msg, flags) }
 }

@@ -83,59 +83,61 @@ impl Stage {
 /// Bits of `Conn::flags`.
 pub(crate) mod flag {
     /// The descriptor has been seen in an intercepted wait.
-    pub(crate) const WAITED: u32 = 1;
+    pub(crate) const WAITED: u32 = 1 << 0;
     /// A listener whose rules say TCP.
-    pub(crate) const RULE_TCP: u32 = 2;
+    pub(crate) const RULE_TCP: u32 = 1 << 1;
     /// A fork was in progress when the connection appeared: its holders are not known for certain.
-    pub(crate) const UNCERTAIN: u32 = 4;
+    pub(crate) const UNCERTAIN: u32 = 1 << 2;
     /// Never promote again.
-    pub(crate) const PINNED: u32 = 8;
+    pub(crate) const PINNED: u32 = 1 << 3;
     /// The carrier showed FIN or an error to a sender: outbound stays on the kernel lane (E4).
-    pub(crate) const PEER_GONE: u32 = 16;
+    pub(crate) const PEER_GONE: u32 = 1 << 4;
     /// The program shut down its sending side.
-    pub(crate) const SHUT: u32 = 32;
+    pub(crate) const SHUT: u32 = 1 << 5;
     /// Counted and rowed in the statistics.
-    pub(crate) const ROWED: u32 = 64;
+    pub(crate) const ROWED: u32 = 1 << 6;
     /// The peer broke the protocol: every call answers ECONNRESET.
-    pub(crate) const HOSTILE: u32 = 128;
+    pub(crate) const HOSTILE: u32 = 1 << 7;
     /// The peer was given this process's bell, so arms may ask for it.
-    pub(crate) const PEER_HAS_BELL: u32 = 256;
+    pub(crate) const PEER_HAS_BELL: u32 = 1 << 8;
     /// An AF_INET6 socket.
-    pub(crate) const V6: u32 = 512;
+    pub(crate) const V6: u32 = 1 << 9;
     /// By accept.
-    pub(crate) const ACCEPTED: u32 = 1024;
+    pub(crate) const ACCEPTED: u32 = 1 << 10;
     /// Counted as an established connection.
-    pub(crate) const SEEN: u32 = 2048;
+    pub(crate) const SEEN: u32 = 1 << 11;
+    /// `tuple` is valid.
+    pub(crate) const NAMED: u32 = 1 << 12;
     /// A non-blocking sender was answered EAGAIN because the ring is full: "writable" means room in the
     /// ring until it is seen again.
-    pub(crate) const WANTS_ROOM: u32 = 8192;
-    /// `tuple` is valid.
-    pub(crate) const NAMED: u32 = 4096;
+    pub(crate) const WANTS_ROOM: u32 = 1 << 13;
     /// A reset by the peer has been reported: like the kernel, once.
-    pub(crate) const RESET_TOLD: u32 = 16384;
+    pub(crate) const RESET_TOLD: u32 = 1 << 14;
     /// Somebody waits for the connection where no bell reaches: it arms on the carrier.
-    pub(crate) const BY_CARRIER: u32 = 32768;
+    pub(crate) const BY_CARRIER: u32 = 1 << 15;
     /// The statistics row shows the addresses.
-    pub(crate) const SHOWN: u32 = 65536;
+    pub(crate) const SHOWN: u32 = 1 << 16;
     /// Begun by somebody else and come by exec or SCM_RIGHTS ([`crate::adopt`]).
-    pub(crate) const ADOPTED: u32 = 131_072;
+    pub(crate) const ADOPTED: u32 = 1 << 17;
     /// A sender wrote beyond its ring's first page since [`crate::give_back`] looked last.
-    pub(crate) const BULKY: u32 = 262_144;
+    pub(crate) const BULKY: u32 = 1 << 18;
     /// The kernel refuses to take the ring's pages back.
-    pub(crate) const KEEPS_PAGES: u32 = 524_288;
+    pub(crate) const KEEPS_PAGES: u32 = 1 << 19;
     /// Passed on with SCM_RIGHTS: a stranger to the family may have it open.
-    pub(crate) const PASSED: u32 = 1_048_576;
+    pub(crate) const PASSED: u32 = 1 << 20;
     /// Nobody came to meet it: it may be tried again ([`crate::promote`]).
-    pub(crate) const UNMET: u32 = 2_097_152;
+    pub(crate) const UNMET: u32 = 1 << 21;
+    /// This process counted the end as seen.
+    pub(crate) const COUNTED: u32 = 1 << 22;
+    /// A thread of a relative was inside the kernel, without a lock or asleep, when this process was forked.
+    pub(crate) const RELATIVE_INSIDE: u32 = 1 << 23;
+    /// This process set `SO_LINGER`, or it was set on the listener: what a close does is asked of the kernel.
+    pub(crate) const LINGERS: u32 = 1 << 24;
     /// A listener that came by exec or activation, or a connection of one: its network namespace need not be the
     /// process's.
-    pub(crate) const MAY_BE_ELSEWHERE: u32 = 33_554_432;
-    /// This process counted the end as seen.
-    pub(crate) const COUNTED: u32 = 4_194_304;
-    /// This process set `SO_LINGER`, or it was set on the listener: what a close does is asked of the kernel.
-    pub(crate) const LINGERS: u32 = 16_777_216;
-    /// A thread of a relative was inside the kernel, without a lock or asleep, when this process was forked.
-    pub(crate) const RELATIVE_INSIDE: u32 = 8_388_608;
+    pub(crate) const MAY_BE_ELSEWHERE: u32 = 1 << 25;
+    /// Somebody waited for it with `poll` or `select` before it had lanes ([`sdp_shm::early`]).
+    pub(crate) const EARLY: u32 = 1 << 26;
 }
 
 /// Bits of a family row's flags.
@@ -610,6 +612,11 @@ impl Conn {
             process::unmap(base, len);
         }
         self.leave_peer();
+    }
+
+    /// Whether an earlier segment was put aside: who slept on that has armed what nobody looks at any more.
+    pub(crate) fn has_segment_aside(&self) -> bool {
+        self.aside.first().is_some_and(|(place, _)| !place.load(Ordering::SeqCst).is_null())
     }
 
     fn leave_peer(&self) {

@@ -192,6 +192,15 @@ pub(crate) fn entered_set(conn: &Conn, fd: i32) {
     }
 }
 
+/// Whether a relative may have the connection open, as far as family memory tells, without asking the kernel.
+pub(crate) fn may_relatives_hold(conn: &Conn) -> bool {
+    process::has_relatives()
+        && conn
+            .row_index()
+            .zip(process::family())
+            .is_none_or(|(row, (family, slot))| family.may_be_held_by_others(slot, row))
+}
+
 /// How long a call may sleep on this connection before it looks again, because a relative that uses it too may
 /// take the bell that was to wake the call (O4). `None`: there is no such relative. `wakes`: how often in a row it has
 /// woken up with nothing moving: who sleeps beside a busy relative looks again soon, in case that is at work on what it

@@ -92,6 +92,8 @@ pub struct Hooks {
 pub(crate) struct Busy {
     pub(crate) hint: AtomicU32,
     pub(crate) spinners: AtomicU32,
+    /// Threads in a wait for young connections ([`sdp_shm::early`]).
+    pub(crate) early: AtomicU32,
 }
 
 /// The epoll lock, on a cache line of its own: who waits for it looks at nothing else.

@@ -15,7 +15,7 @@ use sdp_fabric_shm::endpoint::{ShmRx, ShmTx};
 use sdp_proto::{Sink, Source};
 use sdp_rdma::fabric::Received;
 use sdp_shm::{
-    layout::{Half as HalfLines, LOG_ENTRIES, Segment},
+    layout::{ARMS, Half as HalfLines, LOG_ENTRIES, Segment},
     ring::ALIGN,
 };
 use sdp_sys::errno::Errno;
@@ -220,6 +220,15 @@ pub(crate) fn switch_for_producer(lines: &HalfLines, received: u64) -> bool {
 pub(crate) fn may_leave(lines: &HalfLines, switches: u32) -> bool {
     lines.consumer.followed.load(Ordering::SeqCst) == switches
         || lines.consumer.kernel_reading.load(Ordering::SeqCst) == 0
+}
+
+/// Whether the consumer says that all its sleepers have armed, and that it has read the `sent` carrier bytes that
+/// lie before the switch (O10). With some of them on their way a bell must come behind them: the arm
+/// is answered, or a connection taken off a ready list, before the switch can be followed.
+#[inline]
+pub(crate) fn do_sleepers_arm(lines: &HalfLines, sent: u64) -> bool {
+    lines.consumer.trusts_itself.load(Ordering::SeqCst) == ARMS
+        && lines.consumer.read.load(Ordering::Acquire) == sent
 }
 
 /// Receiving half.

@@ -3,7 +3,7 @@
 use core::{pin::pin, sync::atomic::Ordering};
 
 use libc::{c_int, fd_set, pollfd, sigset_t};
-use sdp_shm::{arm, layout::Half as HalfLines};
+use sdp_shm::{arm, early, layout::Half as HalfLines};
 use sdp_stats::{Counter, Reason};
 use sdp_sys::{errno::Errno, section, time::monotonic_ns};
 
@@ -11,6 +11,7 @@ use crate::{
     carrier,
     conn::{self, Conn, Half, Stage, flag},
     demote, epoll, give_back, handover, host,
+    hot::PAGE,
     lane::Lane,
     process, receive,
     scratch::{self, Scratch},
@@ -70,8 +71,7 @@ impl View {
 fn is_readable(conn: &Conn, lines: &HalfLines) -> bool {
     let Some(view) = view(conn, lines) else { return false };
     view.has_bytes()
-        || (view.on_sdp
-            && view.has_switch()
+        || (view.has_switch()
             // Never by the number that it was made with: that may name somebody else's bytes by now.
             && table::number_of(conn).is_some_and(|fd| judge(conn, fd).readable))
 }
@@ -189,7 +189,66 @@ fn attached(fd: c_int) -> Option<&'static Conn> {
     (conn.stage() == Stage::Attached).then_some(conn)
 }
 
-/// `poll`. `None`: nothing in it is on a lane.
+/// What a wait for many descriptors came to.
+#[derive(Debug)]
+pub(crate) enum Waited {
+    /// Nothing in it is on a lane: it is the kernel's.
+    Pass,
+    /// The same, and something in it may come onto one meanwhile: [`Early::over`] is to be called when it is over.
+    PassEarly,
+    /// It has been made.
+    Done(Result<usize, Errno>),
+}
+
+/// The calling thread is counted as one that waits for connections which have no lanes yet (O10).
+pub(crate) struct Early(bool);
+
+impl Early {
+    /// Counts the thread if `is_early`: what it waits for has been marked ([`mark_early`]). What has lanes is
+    /// to be looked at after this.
+    fn begin(is_early: bool) -> Self {
+        if is_early {
+            early::fall_asleep(&PAGE.busy.early);
+        }
+        Self(is_early)
+    }
+
+    /// The wait is the kernel's: whoever makes it ends it, too.
+    fn pass(self) -> Waited {
+        let is_early = self.0;
+        core::mem::forget(self);
+        if is_early { Waited::PassEarly } else { Waited::Pass }
+    }
+
+    /// A wait that was answered with [`Waited::PassEarly`] is over.
+    pub(crate) fn over() {
+        early::wake_up(&PAGE.busy.early);
+    }
+}
+
+impl Drop for Early {
+    fn drop(&mut self) {
+        if self.0 {
+            Self::over();
+        }
+    }
+}
+
+/// Marks what `fd` names as waited for early, if that is a connection that may get lanes.
+fn mark_early(fd: c_int) -> bool {
+    if fd < 0 {
+        return false;
+    }
+    let Some(Entry::Conn(index)) = table::entry(fd) else { return false };
+    let Some(conn) = conn::get(index) else { return false };
+    let is_early = matches!(conn.stage(), Stage::Fresh | Stage::Young | Stage::Meeting);
+    if is_early {
+        early::mark(&conn.flags, flag::EARLY);
+    }
+    is_early
+}
+
+/// `poll`.
 ///
 /// # Safety
 /// `fds` is readable and writable for `count` entries; `mask` is null or a signal set.
@@ -198,20 +257,37 @@ pub(crate) unsafe fn poll(
     count: usize,
     timeout_ns: Option<u64>,
     mask: *const sigset_t,
-) -> Option<Result<usize, Errno>> {
+) -> Waited {
     if count == 0 || fds.is_null() || process::is_retired() {
-        return None;
+        return Waited::Pass;
     }
     // SAFETY: the caller's.
     let fds = unsafe { core::slice::from_raw_parts_mut(fds, count) };
-    let mut any = false;
+    let mut is_early = false;
     for entry in fds.iter() {
-        any |= attached(entry.fd).is_some();
+        is_early |= mark_early(entry.fd);
         watch(entry.fd);
     }
-    if !any {
-        return None;
+    let early = Early::begin(is_early && timeout_ns != Some(0));
+    if !fds.iter().fold(false, |any, entry| any | attached(entry.fd).is_some()) {
+        return early.pass();
     }
+    // SAFETY: `mask` is the caller's.
+    let waited = unsafe { poll_here(fds, timeout_ns, mask) };
+    waited.map_or_else(|| early.pass(), Waited::Done)
+}
+
+/// [`poll`] with something in it that is on a lane. `None`: the process entered a sandbox meanwhile, and the wait
+/// begins anew.
+///
+/// # Safety
+/// `mask` is null or a signal set.
+unsafe fn poll_here(
+    fds: &mut [pollfd],
+    timeout_ns: Option<u64>,
+    mask: *const sigset_t,
+) -> Option<Result<usize, Errno>> {
+    let count = fds.len();
     // No memory to hide "writable" from the kernel in a copy, or no way to be rung for room: the sender
     // tries again.
     let is_long = (STACK_FDS..scratch::ENTRIES).contains(&count);
@@ -489,7 +565,7 @@ fn clear_bit(set: *mut fd_set, fd: usize) {
     unsafe { *set.cast::<u64>().add(fd / 64) &= !(1 << (fd % 64)) };
 }
 
-/// `select`. `None`: nothing in it is on a lane.
+/// `select`.
 ///
 /// # Safety
 /// The sets are null or readable and writable for `count` bits; `mask` is null or a signal set.
@@ -500,14 +576,14 @@ pub(crate) unsafe fn select(
     except: *mut fd_set,
     timeout_ns: Option<u64>,
     mask: *const sigset_t,
-) -> Option<Result<usize, Errno>> {
-    let count = usize::try_from(count).ok()?;
+) -> Waited {
+    let Ok(count) = usize::try_from(count) else { return Waited::Pass };
     if count > SELECT_BITS || process::is_retired() {
-        return None;
+        return Waited::Pass;
     }
     let mut fds = [pollfd { fd: -1, events: 0, revents: 0 }; SELECT_MAX];
     let mut used = 0;
-    let mut any = false;
+    let mut is_early = false;
     let mut overflows = false;
     for fd in 0..count {
         let mut events = 0;
@@ -519,8 +595,7 @@ pub(crate) unsafe fn select(
         }
         if events != 0 {
             watch(fd as c_int);
-            let conn = attached(fd as c_int);
-            any |= conn.is_some();
+            is_early |= mark_early(fd as c_int);
             match fds.get_mut(used) {
                 Some(entry) => {
                     *entry = pollfd { fd: fd as c_int, events, revents: 0 };
@@ -530,7 +605,8 @@ pub(crate) unsafe fn select(
             }
         }
     }
-    if any && overflows {
+    let early = Early::begin(is_early && timeout_ns != Some(0));
+    if overflows {
         // More than we can look at together: these connections are the kernel's from now on.
         for fd in (0..count).filter(|fd| bit(read, *fd) || bit(write, *fd)) {
             if let Some(conn) = attached(fd as c_int)
@@ -540,19 +616,21 @@ pub(crate) unsafe fn select(
                 conn.unpin(Half::Receive);
             }
         }
-        return None;
+        return early.pass();
     }
-    if !any {
-        return None;
+    let fds = fds.get_mut(..used).unwrap_or(&mut []);
+    if !fds.iter().fold(false, |any, entry| any | attached(entry.fd).is_some()) {
+        return early.pass();
     }
-    // SAFETY: the first `used` entries of our own array; the caller's mask.
-    let polled = unsafe { poll(fds.as_mut_ptr(), used, timeout_ns, mask) }?;
-    if let Err(e) = polled {
-        return Some(Err(e));
-    }
-    let fds = fds.get(..used).unwrap_or(&[]);
+    // SAFETY: the caller's mask.
+    let polled = match unsafe { poll_here(fds, timeout_ns, mask) } {
+        None => return early.pass(),
+        Some(Err(e)) => return Waited::Done(Err(e)),
+        Some(Ok(_)) => fds,
+    };
+    let fds = &*polled;
     if fds.iter().any(|entry| entry.revents & libc::POLLNVAL != 0) {
-        return Some(Err(Errno::EBADF));
+        return Waited::Done(Err(Errno::EBADF));
     }
     let mut total = 0;
     for entry in fds {
@@ -572,5 +650,5 @@ pub(crate) unsafe fn select(
             }
         }
     }
-    Some(Ok(total))
+    Waited::Done(Ok(total))
 }

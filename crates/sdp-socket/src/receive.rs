@@ -4,8 +4,9 @@ use libc::c_int;
 use sdp_proto::{SinkAction, wire::Message};
 use sdp_rdma::fabric::{ReceiveQueue, Received};
 use sdp_shm::{
+    early,
     family::Row,
-    layout::{Half as HalfLines, LOG_ENTRIES, Segment},
+    layout::{ARMS, Half as HalfLines, LOG_ENTRIES, Segment, TRUSTS},
     lock,
 };
 use sdp_stats::{Direction, Lane as StatsLane, Reason, Verdict};
@@ -16,6 +17,8 @@ use core::{pin::pin, sync::atomic::Ordering};
 use crate::{
     carrier,
     conn::{Conn, Half, Stage, flag},
+    demote,
+    hot::PAGE,
     iovec::{Buffers, Landing},
     lane::{self, Broken, Lane, SinkState, Switch},
     page, plain, process,
@@ -207,14 +210,14 @@ pub(crate) fn with_sink<R>(
     let taken_over = lock::lock(&row.sink.lock, process::pid()) == lock::Acquired::TakenOver;
     if taken_over && succeed::sink_of(conn, row, segment, half).is_err() {
         lock::unlock(&row.sink.lock);
-        crate::demote::reset(conn);
+        demote::reset(conn);
         return Err(Errno::ECONNRESET);
     }
     let result = match SinkState::load(&row.sink.words, segment, half) {
         Ok(mut state) => {
             let lines = segment.half(half);
             let (lane, followed) = (state.lane, state.followed);
-            let (_, before) = state.rx.cursors();
+            let (read, (_, before)) = (state.carrier_read, state.rx.cursors());
             if taken_over {
                 // It may have freed room without telling who waits for it.
                 wait::room_freed(conn, lines, u64::from(segment.ring_bytes()), before);
@@ -222,6 +225,9 @@ pub(crate) fn with_sink<R>(
             let result = body(&mut state, row, segment, lines);
             state.store(&row.sink.words);
             succeed::handed(&row.sink.words);
+            if state.carrier_read != read {
+                lines.consumer.read.store(state.carrier_read, Ordering::Release);
+            }
             if state.followed != followed {
                 count_switches(conn, lane, state.followed.wrapping_sub(followed));
             }
@@ -234,7 +240,7 @@ pub(crate) fn with_sink<R>(
             result
         }
         Err(Broken) => {
-            crate::demote::reset(conn);
+            demote::reset(conn);
             Err(Errno::ECONNRESET)
         }
     };
@@ -291,8 +297,23 @@ pub(crate) fn declare_trust(conn: &Conn, fd: c_int, sink: &mut SinkState, lines:
         && (conn.has(flag::WAITED) || !fd::is_nonblocking(fd))
         && sink.begin_counting(fd)
     {
-        lines.consumer.trusts_itself.store(1, Ordering::SeqCst);
+        lines.consumer.read.store(sink.carrier_read, Ordering::Relaxed);
+        let word = if do_sleepers_arm(conn) { ARMS } else { TRUSTS };
+        lines.consumer.trusts_itself.store(word, Ordering::SeqCst);
     }
+}
+
+/// O10: whether nobody can be asleep on the carrier without having armed. The connection is attached, so that whoever
+/// goes to sleep from here on arms. Those who read in the kernel are counted (the caller has looked), epoll sets
+/// were told when it was attached; what is left is waits that began before, here or, where others have or had
+/// the socket, anywhere.
+fn do_sleepers_arm(conn: &Conn) -> bool {
+    const OTHERS: u32 = flag::ADOPTED | flag::PASSED | flag::UNCERTAIN | flag::RELATIVE_INSIDE;
+    conn.stage() == Stage::Attached
+        && early::is_nobody_asleep(&conn.flags, flag::EARLY, &PAGE.busy.early)
+        && !conn.has(OTHERS)
+        && !conn.has_segment_aside()
+        && !demote::may_relatives_hold(conn)
 }
 
 fn step(
@@ -305,7 +326,7 @@ fn step(
     look: Look,
 ) -> Result<usize, Errno> {
     let broken = |Broken| {
-        crate::demote::reset(conn);
+        demote::reset(conn);
         Errno::ECONNRESET
     };
     declare_trust(conn, conn.fd(), sink, lines);
@@ -596,7 +617,7 @@ fn next_message(conn: &Conn, sink: &mut SinkState, row: &Row) -> Result<Option<R
             }
             Ok(None) => return Ok(None),
             Err(_) => {
-                crate::demote::reset(conn);
+                demote::reset(conn);
                 return Err(Errno::ECONNRESET);
             }
         }
@@ -713,7 +734,7 @@ pub(crate) fn accept(
         // Nothing of ours sends anything else on this fabric yet; what a stranger sends ends the
         // connection instead of being half understood.
         Ok(_) | Err(_) => {
-            crate::demote::reset(conn);
+            demote::reset(conn);
             Err(Errno::ECONNRESET)
         }
     }

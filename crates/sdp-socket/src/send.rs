@@ -705,11 +705,13 @@ fn ring_sleeper_by_carrier(conn: &Conn, fd: c_int, row: &Row, segment: Segment, 
 }
 
 /// Wakes the consumer if it sleeps. The first message on the lane rings the carrier, because the
-/// consumer may sleep there without having armed anything.
+/// consumer may sleep there without having armed anything, unless it says that nobody does (O10).
 #[inline]
 fn ring_bells(conn: &Conn, fd: c_int, source: &mut SourceState, lines: &HalfLines, first: bool) {
     let armed = arm::check(&lines.receive_arm.word);
-    let mut by_carrier = first && lines.consumer.followed.load(Ordering::SeqCst) != source.switches;
+    let mut by_carrier = first
+        && lines.consumer.followed.load(Ordering::SeqCst) != source.switches
+        && !lane::do_sleepers_arm(lines, source.carrier_sent);
     match armed {
         // A sleeper that armed must be rung as it asked: another thread may eat the carrier's byte.
         Some((mode, _)) => {

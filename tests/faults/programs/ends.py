@@ -115,6 +115,18 @@ def warm_up(sock, first, rounds=WARM_ROUNDS):
             sock.sendall(message)
 
 
+def until_asleep(pid, thread=None):
+    """Waits until a process, or one thread of it, sleeps in the kernel."""
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        with open(f"/proc/{pid}/task/{thread or pid}/stat", encoding="utf-8") as stat:
+            if stat.read().rpartition(")")[2].split()[0] == "S":
+                time.sleep(0.01)
+                return
+        time.sleep(0.001)
+    raise AssertionError(f"{pid}/{thread} does not sleep")
+
+
 def is_attached():
     """Whether this process has mapped a connection's segment."""
     with open("/proc/self/maps", encoding="utf-8") as maps:

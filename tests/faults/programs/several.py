@@ -12,11 +12,10 @@ import socket
 import struct
 import sys
 import threading
-import time
 import zlib
 
 import ends
-from ends import drain, exactly, main, pair, reap
+from ends import drain, exactly, main, pair, reap, until_asleep
 
 TABLE = {}
 scenario = functools.partial(ends.scenario, TABLE)
@@ -39,18 +38,6 @@ def forked(count, body, *args):
                 os._exit(2)
         children.append(pid)
     return children
-
-
-def until_asleep(pid, thread=None):
-    """Waits until a process, or one thread of it, sleeps in the kernel."""
-    end = time.monotonic() + 20
-    while time.monotonic() < end:
-        with open(f"/proc/{pid}/task/{thread or pid}/stat", encoding="utf-8") as stat:
-            if stat.read().rpartition(")")[2].split()[0] == "S":
-                time.sleep(0.01)
-                return
-        time.sleep(0.001)
-    raise AssertionError(f"{pid}/{thread} does not sleep")
 
 
 def records(n):

@@ -20,7 +20,8 @@ macro_rules! hooks {
 macro_rules! answer {
     ($call:expr, $flags:expr, $real:expr) => {
         match $call {
-            sdp_socket::calls::Call::Pass => $real,
+            // Only waits are answered with the second.
+            sdp_socket::calls::Call::Pass | sdp_socket::calls::Call::EarlyWait => $real,
             sdp_socket::calls::Call::Counted(ticket) => {
                 let result = $real;
                 sdp_socket::calls::finish(ticket, result as isize, $flags);

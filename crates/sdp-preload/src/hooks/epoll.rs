@@ -30,7 +30,7 @@ unsafe fn wait_ms(
     // SAFETY: the program's array; the timeout lives on this stack.
     match unsafe { calls::epoll_wait(set, events, max, pointer(limit.as_ref()), mask) } {
         Call::Done(result) => errno::settle(result) as c_int,
-        Call::Pass | Call::Counted(_) => real(),
+        Call::Pass | Call::Counted(_) | Call::EarlyWait => real(),
     }
 }
 
@@ -81,7 +81,7 @@ hooks! {
         }
         slowly(move || match calls::epoll_wait(set, events, max, timeout, mask) {
             Call::Done(result) => errno::settle(result) as c_int,
-            Call::Pass | Call::Counted(_) => real::epoll_pwait2(set, events, max, timeout, mask),
+            Call::Pass | Call::Counted(_) | Call::EarlyWait => real::epoll_pwait2(set, events, max, timeout, mask),
         })
     }
 }

@@ -327,7 +327,7 @@ unsafe extern "C" fn seen(
                 process::ending();
                 real()
             }
-            n if waits(n) => wait(n, a, b, c, d, e, f).unwrap_or_else(real),
+            n if waits(n) => wait(n, a, b, c, d, e, f, &real).unwrap_or_else(real),
             n if moves(n) && calls::is_tracked(fd) => moved(n, a, b, c, d, e, f, real),
             n => {
                 changes(n, a, b, c);
@@ -408,6 +408,7 @@ fn waits(number: c_long) -> bool {
 
 /// Waits: the socket layer's answer, if it has one. The kernel's own rules for the time that is left
 /// (`ppoll`, `pselect6` write it back) hold when it has none.
+#[allow(clippy::too_many_arguments)]
 unsafe fn wait(
     number: c_long,
     a: usize,
@@ -416,6 +417,7 @@ unsafe fn wait(
     d: usize,
     e: usize,
     f: usize,
+    real: &impl Fn() -> c_long,
 ) -> Option<c_long> {
     let fd = a as c_int;
     if !calls::involved() {
@@ -469,6 +471,7 @@ unsafe fn wait(
     };
     match call {
         Call::Done(result) => Some(errno::settle(result) as c_long),
+        Call::EarlyWait => Some(poll::early(real)),
         Call::Pass | Call::Counted(_) => None,
     }
 }

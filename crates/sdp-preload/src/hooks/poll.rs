@@ -43,6 +43,7 @@ unsafe fn poll_ms(fds: *mut pollfd, n: nfds_t, timeout: c_int, real: impl Fn() -
     // SAFETY: the program's array; the timeout lives on this stack.
     match unsafe { calls::poll(fds, n as usize, pointer(limit.as_ref()), ptr::null()) } {
         Call::Done(result) => errno::settle(result) as c_int,
+        Call::EarlyWait => early(real),
         Call::Pass | Call::Counted(_) => real(),
     }
 }
@@ -62,8 +63,16 @@ unsafe fn poll_until(
     // SAFETY: the program's pointers.
     match unsafe { calls::poll(fds, n as usize, timeout, mask) } {
         Call::Done(result) => errno::settle(result) as c_int,
+        Call::EarlyWait => early(real),
         Call::Pass | Call::Counted(_) => real(),
     }
+}
+
+/// The program's own wait, for connections that may come onto a lane meanwhile.
+pub(super) fn early<R>(real: impl FnOnce() -> R) -> R {
+    let result = real();
+    calls::early_wait_over(); // does not touch errno
+    result
 }
 
 /// Whether the array really holds `n` entries; if not, libc's fortified function ends the program.
@@ -97,7 +106,11 @@ unsafe fn select_us(
     let start = if limit.is_some() { time::monotonic_ns() } else { 0 };
     // SAFETY: the program's sets; the timeout lives on this stack.
     let call = unsafe { calls::select(n, r, w, e, pointer(limit.as_ref()), ptr::null()) };
-    let Call::Done(result) = call else { return real() };
+    let result = match call {
+        Call::Done(result) => result,
+        Call::EarlyWait => return early(real),
+        Call::Pass | Call::Counted(_) => return real(),
+    };
     if let Some(limit) = limit {
         let whole = limit.tv_sec.saturating_mul(NANOSECONDS).saturating_add(limit.tv_nsec);
         let spent = time::monotonic_ns().saturating_sub(start);
@@ -179,6 +192,7 @@ hooks! {
         }
         match calls::select(n, r, w, e, timeout, mask) {
             Call::Done(result) => errno::settle(result) as c_int,
+            Call::EarlyWait => early(|| real::pselect(n, r, w, e, timeout, mask)),
             Call::Pass | Call::Counted(_) => real::pselect(n, r, w, e, timeout, mask),
         }
     }

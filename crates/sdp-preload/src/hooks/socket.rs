@@ -110,7 +110,7 @@ hooks! {
         match calls::ioctl(fd, SIOCATMARK, (&raw mut mark).addr()) {
             Call::Done(0) => mark,
             Call::Done(result) => errno::settle(result) as c_int,
-            Call::Pass | Call::Counted(_) => real::sockatmark(fd),
+            Call::Pass | Call::Counted(_) | Call::EarlyWait => real::sockatmark(fd),
         }
     }
 }

@@ -13,6 +13,7 @@
 
 mod arm;
 mod bell;
+mod early;
 mod lock;
 mod ring;
 pub(crate) mod stand_in;
@@ -173,6 +174,7 @@ fn line_of(file: &str, line: u32) -> String {
     let text = match file {
         "arm.rs" => include_str!("../arm.rs"),
         "bell.rs" => include_str!("../bell.rs"),
+        "early.rs" => include_str!("../early.rs"),
         "lock.rs" => include_str!("../lock.rs"),
         "ring.rs" => include_str!("../ring.rs"),
         _ => "",

@@ -25,7 +25,7 @@
 mod mirror;
 mod wait;
 
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering, fence};
 
 use libc::{c_int, epoll_event};
 use mirror::{FORKING, Mirror, NONE, SETS, lock, make_mirror, unlock, with};
@@ -117,6 +117,8 @@ pub(crate) fn forget_number(_conn: &Conn, _fd: i32) {}
 /// The connection has got a segment: its sets need the hidden eventfd, its half must be armed for threads
 /// that sleep on them already, and somebody must look.
 pub(crate) fn attached(conn: &Conn) {
+    // Pairs with `enter`: a registration that is being made sees the lanes, or is seen.
+    fence(Ordering::SeqCst);
     if conn.registrations.load(Ordering::Relaxed) == 0 {
         return;
     }
@@ -416,6 +418,7 @@ pub(crate) unsafe fn control(
 
 /// A registration was made or changed. True: sleepers must look.
 fn enter(m: &mut Mirror, at: u32, conn: &Conn) -> bool {
+    fence(Ordering::SeqCst); // pairs with `attached`
     if conn.stage() == Stage::Attached {
         return welcome(m, at, conn);
     }

@@ -26,15 +26,17 @@ use sdp_rdma::{
 };
 use sdp_shm::{
     arm::{self, Mode},
-    layout::segment_bytes,
+    layout::{TRUSTS, segment_bytes},
 };
 
 use super::*;
 
 mod consumer;
+mod early;
 mod producer;
 
 use consumer::consumer_step;
+use early::Getter;
 use producer::producer_step;
 
 const RING: u32 = 64 * 1024;
@@ -85,6 +87,12 @@ enum Twin {
     SilentEntry,
     /// O1: sleeps without looking again.
     SleepsBlindly,
+    /// O10: says that all sleepers arm before the connection has lanes.
+    SaysSoFirst,
+    /// O10: a thread that is about to wait looks for lanes before it counts itself.
+    LooksFirst,
+    /// O10: a thread that waits for a connection without lanes does not count itself.
+    WaitsUncounted,
     /// Section 7: a successor takes the words as they are stored.
     TakesTheWords,
     /// Section 7: a successor does not ask the kernel how many bytes it took.
@@ -178,6 +186,11 @@ enum C {
     News(Peeked),
     Nothing(Peeked),
     Uncounted,
+    /// About to wait for a connection that had no lanes.
+    Early,
+    LookForLanes,
+    /// Asleep, with nothing to arm.
+    EarlySleep,
     Arm,
     LookAgain,
     Sleep,
@@ -274,6 +287,11 @@ struct S {
     floor: Option<u8>,
     /// Deaths that may still be.
     kills: u8,
+    /// The consumer's end has lanes, as its threads see it.
+    has_lanes: bool,
+    /// Its threads that wait although they saw none.
+    early: u8,
+    getter: Getter,
 }
 
 /// The model: real memory that a step is run on.
@@ -284,6 +302,8 @@ struct Lanes {
     leaves: bool,
     hands_over: bool,
     sleeps_plainly: bool,
+    arms: bool,
+    is_young: bool,
     closes: bool,
     dies: bool,
     kills_producer: bool,
@@ -342,6 +362,8 @@ impl Lanes {
             leaves: false,
             hands_over: false,
             sleeps_plainly: false,
+            arms: false,
+            is_young: false,
             closes: false,
             dies: false,
             kills_producer: false,
@@ -359,6 +381,18 @@ impl Lanes {
     /// On the kernel lane the consumer sleeps in a plain system call, without having armed anything.
     fn sleeping_plainly(mut self) -> Self {
         self.sleeps_plainly = true;
+        self
+    }
+
+    /// The consumer says that all its sleepers arm.
+    fn arming(mut self) -> Self {
+        self.arms = true;
+        self
+    }
+
+    /// The consumer's end has no lanes yet: another thread of its process gets them.
+    fn young(mut self) -> Self {
+        self.is_young = true;
         self
     }
 
@@ -423,6 +457,7 @@ impl At<'_> {
             word!(entry.ring, u64);
             word!(entry.to, u32);
         }
+        word!(l.consumer.read, u64);
         let _ = n;
     }
 
@@ -601,7 +636,15 @@ impl C {
     fn has_lock(&self) -> bool {
         !matches!(
             self,
-            Self::Idle | Self::Arm | Self::LookAgain | Self::Sleep | Self::Ended | Self::Succeeded
+            Self::Idle
+                | Self::Early
+                | Self::LookForLanes
+                | Self::EarlySleep
+                | Self::Arm
+                | Self::LookAgain
+                | Self::Sleep
+                | Self::Ended
+                | Self::Succeeded
         )
     }
 }
@@ -610,8 +653,12 @@ impl Model for Lanes {
     type State = S;
 
     fn start(&self) -> S {
-        let mut words = vec![0; 10 + 3 * LOG_ENTRIES];
-        words[8] = 1; // the consumer trusts itself
+        let mut words = vec![0; 10 + 3 * LOG_ENTRIES + 1];
+        words[8] = match (self.is_young, self.arms) {
+            (true, _) => 0,
+            (false, true) => ARMS.into(),
+            (false, false) => TRUSTS.into(),
+        };
         S {
             words,
             ring: vec![0; RECORD_WORDS * usize::from(self.bytes)],
@@ -650,6 +697,9 @@ impl Model for Lanes {
             c_stored: 0,
             floor: None,
             kills: 1,
+            has_lanes: !self.is_young,
+            early: 0,
+            getter: Getter::start(self),
         }
     }
 
@@ -671,6 +721,9 @@ impl Model for Lanes {
             if let Some(next) = self.at(s).refuses() {
                 to.push(("producer: the kernel takes no bell", next));
             }
+        }
+        if let Some(next) = self.get_lanes(s) {
+            to.push(("consumer: another thread gets lanes", Ok(next)));
         }
         if self.dies && s.p != P::Closed {
             to.push(("producer: killed", Ok(S { p: P::Closed, fin: true, ..s.clone() })));

@@ -39,8 +39,14 @@ impl At<'_> {
 
     /// The end of an attempt, as `receive` and `step` see it.
     fn ends(&mut self, with_nothing: bool) {
-        let sleeps = if self.m.sleeps_plainly && !self.s.c_sdp { C::Sleep } else { C::Arm };
-        self.store_sink();
+        let sleeps = if !self.s.has_lanes {
+            C::Early
+        } else if self.m.sleeps_plainly && !self.s.c_sdp {
+            C::Sleep
+        } else {
+            C::Arm
+        };
+        self.unlocks();
         let s = &mut self.s;
         s.c = if !with_nothing || s.total > 0 {
             (s.room, s.total, s.look_carrier) = (0, 0, false);
@@ -51,6 +57,12 @@ impl At<'_> {
             s.look_carrier = true;
             C::Top
         };
+    }
+
+    /// As at the end of `receive::with_sink`.
+    fn unlocks(&mut self) {
+        self.store_sink();
+        self.lines.consumer.read.store(self.s.carrier_read, Ordering::Release);
     }
 
     fn took(&mut self, bytes: &[u8]) -> Result<(), String> {
@@ -71,7 +83,7 @@ impl At<'_> {
                 return Some(self.deliver(&bytes));
             }
             C::Idle => return None,
-            C::Sleep if self.s.carrier.is_empty() && !self.s.fin => return None,
+            C::Sleep | C::EarlySleep if self.s.carrier.is_empty() && !self.s.fin => return None,
             C::Ended => return None,
             // A dead holder's gate is taken over.
             C::Gate { .. } if twin != Twin::NoGate => {
@@ -230,6 +242,19 @@ impl At<'_> {
                     return Ok(());
                 }
             }
+            C::Early => {
+                self.s.early += u8::from(twin != Twin::WaitsUncounted);
+                if twin == Twin::LooksFirst { C::EarlySleep } else { C::LookForLanes }
+            }
+            C::LookForLanes if self.s.has_lanes => {
+                self.s.early = 0;
+                C::Arm
+            }
+            C::LookForLanes => C::EarlySleep,
+            C::EarlySleep => {
+                self.s.early = 0;
+                C::Top
+            }
             C::Arm => {
                 arm::arm(&self.lines.receive_arm.word, Mode::Carrier);
                 if twin == Twin::SleepsBlindly { C::Sleep } else { C::LookAgain }
@@ -269,7 +294,7 @@ impl At<'_> {
                 if twin != Twin::NoGate {
                     self.gate(0);
                 }
-                self.store_sink();
+                self.unlocks();
                 C::Idle
             }
             C::Ended => C::Ended,
@@ -501,6 +526,9 @@ pub(super) fn consumer_step(c: &C) -> &'static str {
         C::News(_) => "consumer: is there news?",
         C::Uncounted => "consumer: eats a bell of the dead",
         C::Nothing(_) => "consumer: bells on their way, or the end?",
+        C::Early => "consumer: counts itself as an early sleeper",
+        C::LookForLanes => "consumer: has it got lanes?",
+        C::EarlySleep => "consumer: woken from an early sleep",
         C::Arm => "consumer: arms",
         C::LookAgain => "consumer: looks once more",
         C::Sleep => "consumer: wakes",

@@ -11,8 +11,7 @@ impl At<'_> {
             // What the dead process had is ours.
             P::Succeeded => self.lines.log.gate.load(Ordering::Relaxed) == CONSUMER,
             P::Bells { first, armed } => {
-                let late =
-                    first && self.lines.consumer.followed.load(Ordering::SeqCst) != self.s.switches;
+                let late = self.rings_anybody(first);
                 if !late && armed.is_none() {
                     self.s.p = P::Idle;
                     self.store_source();
@@ -182,7 +181,7 @@ impl At<'_> {
     /// The kernel takes no bell, because the carrier is full: possible only where bytes are unread.
     pub(super) fn refuses(mut self) -> Option<Result<S, String>> {
         let P::Bells { first, armed } = self.s.p else { return None };
-        let late = first && self.lines.consumer.followed.load(Ordering::SeqCst) != self.s.switches;
+        let late = self.rings_anybody(first);
         let rings = (late || armed.is_some())
             && self.gate_is_free()
             && self.lines.producer.switches.load(Ordering::Acquire) == self.s.switches;
@@ -194,6 +193,13 @@ impl At<'_> {
         }
         self.s.p = P::Disarm { armed };
         Some(self.done())
+    }
+
+    /// Whether a bell is due for sleepers that may not have armed, as in `send::ring_bells`.
+    fn rings_anybody(&self, first: bool) -> bool {
+        first
+            && self.lines.consumer.followed.load(Ordering::SeqCst) != self.s.switches
+            && !do_sleepers_arm(self.lines, self.s.carrier_sent)
     }
 
     fn count(&mut self) {
