@@ -46,7 +46,7 @@ impl Open {
     }
 
     /// Closes it, unless the number is the program's by now.
-    fn close(self, note: Note) {
+    fn close(self, notes: Notes) {
         let (number, is_ours) = (self.diag.raw(), self.is_ours());
         if is_ours {
             drop(self);
@@ -54,7 +54,7 @@ impl Open {
             mem::forget(self);
         }
         // Not before: a thread that is about to use the number waits for this.
-        note(number, false);
+        (notes.gone)(number);
     }
 }
 
@@ -70,9 +70,14 @@ pub struct Carrier<'a> {
     pub may_be_elsewhere: bool,
 }
 
-/// Told of each number at which the socket is kept (`true`), and when it is there no more (`false`): the process keeps
-/// the program's hands off its own descriptors. False: that cannot be noted, and the socket must not be kept.
-pub type Note = fn(i32, bool) -> bool;
+/// Told of the numbers at which the socket is: the process keeps the program's hands off its own descriptors.
+#[derive(Debug, Clone, Copy)]
+pub struct Notes {
+    /// It is kept at this number. False: that cannot be noted, and the socket must not be kept.
+    pub kept: fn(i32) -> bool,
+    /// It is there no more.
+    pub gone: fn(i32),
+}
 
 /// The socket; one `static` per process. All functions must be called with signals deferred.
 pub struct Asker {
@@ -81,7 +86,7 @@ pub struct Asker {
     is_used: AtomicBool,
     closes: AtomicU32,
     open: UnsafeCell<Option<Open>>,
-    note: Note,
+    notes: Notes,
 }
 
 // SAFETY: `open` is reached only under the lock.
@@ -89,13 +94,13 @@ unsafe impl Sync for Asker {}
 
 impl Asker {
     /// None is open.
-    pub const fn new(note: Note) -> Self {
+    pub const fn new(notes: Notes) -> Self {
         Self {
             lock: SpinLock::new(),
             is_used: AtomicBool::new(false),
             closes: AtomicU32::new(0),
             open: UnsafeCell::new(None),
-            note,
+            notes,
         }
     }
 
@@ -125,19 +130,19 @@ impl Asker {
         let closes = self.closes.load(Ordering::SeqCst);
         let mut open = self.swap(None);
         if let Some(old) = open.take_if(|open| open.owner != owner) {
-            old.close(self.note);
+            old.close(self.notes);
         }
         let fresh = || {
             let open = Open::new(owner, min())?;
-            (self.note)(open.diag.raw(), true).then_some(open)
+            (self.notes.kept)(open.diag.raw()).then_some(open)
         };
         let mut open = open.or_else(fresh)?;
         let Some(answer) = ask(&mut open, carrier) else {
-            open.close(self.note);
+            open.close(self.notes);
             return None;
         };
         if let Some(other) = self.swap(Some(open)) {
-            other.close(self.note);
+            other.close(self.notes);
         }
         if self.closes.load(Ordering::SeqCst) != closes {
             self.close(); // it was not there to be closed
@@ -152,7 +157,7 @@ impl Asker {
         }
         self.closes.fetch_add(1, Ordering::SeqCst);
         if let Some(open) = self.swap(None) {
-            open.close(self.note);
+            open.close(self.notes);
         }
     }
 
@@ -161,9 +166,9 @@ impl Asker {
     pub fn lose(&self, number: i32) -> bool {
         let Some(open) = self.swap(None) else { return false };
         if open.diag.raw() == number {
-            open.close(self.note);
+            open.close(self.notes);
         } else if let Some(other) = self.swap(Some(open)) {
-            other.close(self.note);
+            other.close(self.notes);
         }
         true
     }

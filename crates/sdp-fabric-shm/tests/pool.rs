@@ -15,7 +15,7 @@ use std::{
 
 use common::*;
 use sdp_fabric_shm::{
-    asker::{Asker, Carrier},
+    asker::{Asker, Carrier, Notes},
     identity::{self, Addr, Examined, PeerSocket, Tuple},
     name::Name,
     peer::{PeerId, PeerTable},
@@ -561,7 +561,7 @@ fn scribbles_on_a_board_bring_no_connection() {
 
 #[test]
 fn the_socket_that_stays_open_answers_as_a_fresh_one_does() {
-    static ASKER: Asker = Asker::new(|_, _| true);
+    static ASKER: Asker = Asker::new(Notes { kept: |_| true, gone: |_| {} });
     isolated(|| {
         let before = footprint();
         let ask = |owner, stream: &TcpStream| {

@@ -8,7 +8,7 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use sdp_fabric_shm::{
-    asker::{Asker, Carrier},
+    asker::{Asker, Carrier, Notes},
     identity::{self, Examined, Tuple},
     pool::{Answer, Loan, Met, Pool},
     refusal::Refusal,
@@ -26,7 +26,8 @@ const OFFER_TICKS: u32 = 16;
 const LOOK_TICKS: u32 = 3;
 
 static POOL: Pool = Pool::new();
-static ASKER: Asker = Asker::new(process::note_hidden);
+static ASKER: Asker =
+    Asker::new(Notes { kept: process::note_hidden, gone: process::forget_hidden });
 /// Ends of connections that never met, one in so many of which looks after segments shared with the dead.
 const LOOK_EVERY: u32 = 16;
 /// Counts them.

@@ -271,7 +271,7 @@ pub(crate) fn hidden_range() -> (i32, u32) {
 
 /// Notes that a descriptor is one of ours. False: that cannot be noted, and it is closed: the program would find it.
 fn keep_hidden(raw: i32) -> bool {
-    let is_noted = note_hidden(raw, true);
+    let is_noted = note_hidden(raw);
     if !is_noted {
         fd::close(raw);
     }
@@ -284,18 +284,19 @@ pub(crate) fn hide(raw: i32) -> i32 {
     if keep_hidden(moved) { moved } else { -1 }
 }
 
-/// A number that hides something of ours by now, or is about to be closed. False: that cannot be noted.
-pub(crate) fn note_hidden(raw: i32, is_hidden: bool) -> bool {
-    if is_hidden {
-        note_descriptor(raw);
-        let before = table::put(raw, Entry::Hidden);
-        if let Ok(Some(stale)) = before {
-            crate::lifecycle::release(stale); // closed behind our back
-        }
-        return before.is_ok();
+/// A number that hides something of ours by now. False: that cannot be noted.
+pub(crate) fn note_hidden(raw: i32) -> bool {
+    note_descriptor(raw);
+    let before = table::put(raw, Entry::Hidden);
+    if let Ok(Some(stale)) = before {
+        crate::lifecycle::release(stale); // closed behind our back
     }
+    before.is_ok()
+}
+
+/// A number that hides nothing of ours any more, if it still does for the table.
+pub(crate) fn forget_hidden(raw: i32) {
     table::unhide(raw);
-    true
 }
 
 /// A hidden descriptor for what `raw` names; none when no number is left.
@@ -308,8 +309,8 @@ pub(crate) fn hidden_duplicate(raw: i32) -> Option<i32> {
 
 /// Closes a descriptor that [`hidden_duplicate`] made, unless the program has used its number since.
 pub(crate) fn close_hidden(raw: i32) {
-    if table::entry(raw) == Some(Entry::Hidden) && !is_retired() {
-        table::clear(raw);
+    // In one step: the program may be about to put a file of its own there.
+    if !is_retired() && table::unhide(raw) {
         fd::close(raw);
     }
 }
@@ -317,8 +318,7 @@ pub(crate) fn close_hidden(raw: i32) {
 /// Closes a hidden descriptor.
 fn unhide(cell: &AtomicI32) {
     let raw = cell.swap(-1, Ordering::AcqRel);
-    if raw >= 0 && table::entry(raw) == Some(Entry::Hidden) {
-        table::clear(raw);
+    if raw >= 0 && table::unhide(raw) {
         fd::close(raw);
     }
 }

@@ -140,12 +140,12 @@ pub(crate) fn clear(fd: i32) -> Option<Entry> {
     Entry::decode(word(fd)?.swap(0, Ordering::SeqCst))
 }
 
-/// Makes `fd` name nothing if it hides something of ours.
-pub(crate) fn unhide(fd: i32) {
-    if let Some(word) = word(fd) {
-        let hidden = Entry::Hidden.encode();
-        let _ = word.compare_exchange(hidden, 0, Ordering::SeqCst, Ordering::Relaxed);
-    }
+/// Makes `fd` name nothing if it hides something of ours. False: it does not, the program has used the number since.
+pub(crate) fn unhide(fd: i32) -> bool {
+    let hidden = Entry::Hidden.encode();
+    word(fd).is_some_and(|word| {
+        word.compare_exchange(hidden, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    })
 }
 
 /// Something is about to stand in the place of `fd`: walks that shall see it look there.
