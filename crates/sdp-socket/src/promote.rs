@@ -168,6 +168,7 @@ fn tick(conn: &Conn, fd: i32) {
 }
 
 /// The connection ends: one that its other end never came to meet says so.
+#[unsafe(link_section = ".text.hot")]
 pub(crate) fn ended(conn: &Conn) {
     if matches!(conn.stage(), Stage::Young | Stage::Meeting) {
         pooled::passed_by();
