@@ -9,11 +9,11 @@ RUNS = 3
 # The page that the library writes around a fork (hot.rs).
 WRITTEN = 1
 # Faults: that page, the family's and the counters', and the pieces of 64 KiB in which the code and the constants lie,
-# whose number depends on how a build laid them out. Six to eight have been seen; every page that is written more is
-# one more, and more than a few are a mistake.
-CHILD = 11
-# That page again, the words of the thread, and pieces of code that the kernel took out of the page tables.
-PARENT = 7
+# whose number depends on how a build laid them out. Four have been seen; every page that is written more is one more,
+# and more than a few are a mistake.
+CHILD = 8
+# That page again, and pieces of code that the kernel took out of the page tables. One has been seen.
+PARENT = 5
 # What the loader looks up at a first call would be counted too.
 AT_ONCE = {"LD_BIND_NOW": "1"}
 

@@ -17,6 +17,9 @@ const NEEDED: &[&str] = &["libc.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64
 /// The library's soname.
 const SONAME: &str = "libsdp.so.1";
 
+/// Segments that are loaded: what is only read and what is executed, and what is written.
+const SEGMENTS: usize = 2;
+
 /// Newest version of glibc whose symbols may be imported: (major, minor).
 const NEWEST_GLIBC: (u32, u32) = (2, 34);
 
@@ -31,6 +34,7 @@ pub(crate) fn check_all() -> Result<(), String> {
         ("glibc", elf.versions()),
         ("own-names", elf.own_names()),
         ("tls", elf.thread_locals()),
+        ("mappings", elf.mappings()),
         ("size", elf.size()),
         ("panics", elf.panics()),
     ];
@@ -141,11 +145,27 @@ impl Elf {
         Ok(findings)
     }
 
-    fn size(&self) -> Findings {
+    /// The segments that are loaded, as `readelf` has them: kind, places, sizes, and permissions in one field or more.
+    fn loads(&self) -> Vec<Vec<&str>> {
         let lines = self.segments.lines().map(|l| l.split_whitespace().collect::<Vec<_>>());
-        let loads = lines.filter(|f| f.len() >= 6 && f[0] == "LOAD");
+        lines.filter(|f| f.len() >= 7 && f[0] == "LOAD").collect()
+    }
+
+    /// Each mapping costs each fork and each exit; one that can be written and executed may be refused.
+    fn mappings(&self) -> Findings {
+        let loads = self.loads();
+        let has = |fields: &[&str], letter| fields[6..].iter().any(|f| f.contains(letter));
+        let mut findings = expect(loads.len() == SEGMENTS, || {
+            format!("{} segments are loaded, expected {SEGMENTS}", loads.len())
+        });
+        let both = loads.iter().filter(|f| has(f, 'W') && has(f, 'E'));
+        findings.extend(both.map(|f| format!("{} can be written and executed", f[2])));
+        Ok(findings)
+    }
+
+    fn size(&self) -> Findings {
         let (mut file, mut memory) = (0, 0);
-        for fields in loads {
+        for fields in self.loads() {
             file += hexadecimal(fields[4]);
             memory += hexadecimal(fields[5]);
         }
@@ -264,6 +284,21 @@ mod tests {
         let mut large = elf("", "");
         large.segments = "  LOAD 0x0 0x0 0x0 0x001000 0xf0000000 R 0x1000\n".to_owned();
         assert_eq!(large.size().map(|findings| findings.len()), Ok(1));
+    }
+
+    #[test]
+    fn finds_mappings_too_many_and_too_free() {
+        let mut elf = elf("", "");
+        assert_eq!(elf.mappings().map(|f| f.len()), Ok(1), "one is missing");
+        let written = "  LOAD 0x0 0x0 0x0 0x001000 0x002000 RW 0x1000\n";
+        let code = "  LOAD 0x0 0x0 0x0 0x001000 0x002000 R E 0x1000\n";
+        let all = "  LOAD 0x0 0x0 0x0 0x001000 0x002000 RWE 0x1000\n";
+        elf.segments = [code, written].concat();
+        assert_eq!(elf.mappings(), Ok(Vec::new()));
+        elf.segments = [code, all].concat();
+        assert_eq!(elf.mappings().map(|f| f.len()), Ok(1));
+        elf.segments = [code, written, written].concat();
+        assert_eq!(elf.mappings().map(|f| f.len()), Ok(1));
     }
 
     #[test]

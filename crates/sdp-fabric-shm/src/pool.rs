@@ -588,11 +588,16 @@ impl Pool {
 
     /// Gives up all that is not in use, open offers too, and makes what is in use not come back. Before a fork, and
     /// in the parent after it, since other threads go on meanwhile; and when the process leaves its trust domain.
-    #[cold]
+    #[inline]
     pub fn clear(&self, peers: &PeerTable) {
-        if self.generation.load(Ordering::Acquire) == 0 {
-            return; // nothing was lent before, and the page stays shared with a child
+        // Else nothing was lent before, and the page stays shared with a child.
+        if self.generation.load(Ordering::Acquire) != 0 {
+            self.give_up_waiting(peers);
         }
+    }
+
+    #[cold]
+    fn give_up_waiting(&self, peers: &PeerTable) {
         self.with(|records| {
             let next = self.generation.load(Ordering::Relaxed).wrapping_add(1).max(1);
             self.generation.store(next, Ordering::Relaxed);
@@ -609,11 +614,16 @@ impl Pool {
     }
 
     /// The process is about to end: the other ends give up what they share with it.
-    #[cold]
+    #[inline]
     pub fn leave(&self) {
         if self.generation.load(Ordering::Acquire) != 0 {
-            self.with(|records| records.iter().for_each(Record::say_gone));
+            self.say_gone();
         }
+    }
+
+    #[cold]
+    fn say_gone(&self) {
+        self.with(|records| records.iter().for_each(Record::say_gone));
     }
 
     /// In a fork child: nothing of the parent's is used again. What the parent had left idle is unmapped without a

@@ -878,6 +878,8 @@ pub fn io_uring() -> IoUring {
 /// `argv` and `envp` are the null-terminated vectors that the loader hands to constructors.
 pub unsafe fn constructed(argc: c_int, argv: *const *const u8, envp: *const *const u8) {
     process::remember();
+    // SAFETY: the loader calls this once, in one thread; no other place names these words.
+    let _ = unsafe { sdp_sys::tls::keep_sections(&crate::hot::PAGE.sections) };
     // SAFETY: the caller's.
     unsafe { settings::capture(argc, argv, envp) };
     crate::adopt::begin();

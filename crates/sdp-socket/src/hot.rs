@@ -12,6 +12,8 @@ use core::{
     sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64},
 };
 
+use sdp_sys::tls::Sections;
+
 use crate::conn::Conn;
 
 /// Bytes of a page.
@@ -75,6 +77,7 @@ pub(crate) struct Page {
     pub(crate) has_networks: AtomicBool,
     // ---- written by several threads at a time
     pub(crate) busy: Busy,
+    pub(crate) sections: Sections,
     pub(crate) lock: Lock,
     pub(crate) table: [AtomicU32; DESCRIPTORS],
 }

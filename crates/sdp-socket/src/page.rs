@@ -90,7 +90,7 @@ fn make() {
     });
     close_number();
     INODE.store(fd::inode(file.raw()).unwrap_or(0), Ordering::Relaxed);
-    NUMBER.store(process::hide(file.into_raw()), Ordering::Release);
+    NUMBER.store(process::hide_page(file.into_raw()), Ordering::Release);
     PAGE.store(base.as_ptr(), Ordering::Release);
     REPORT_PENDING.store(!settings::report().is_empty(), Ordering::Release);
     hand_in();

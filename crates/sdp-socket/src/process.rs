@@ -28,6 +28,10 @@ use crate::{
 const HIDDEN_CEILING: i32 = 256;
 /// Room below the ceiling (or the limit) for hidden descriptors.
 const HIDDEN_ROOM: i32 = 64;
+/// Number from which the statistics page's descriptor is looked for. The kernel keeps the table of a process that uses
+/// no number beyond 63 in the process itself; each fork of one that does allocates a table, and each exit frees one.
+/// A process whose connections never leave TCP hides nothing else.
+const PAGE_MIN: i32 = 60;
 /// With a soft limit below this there are no hidden descriptors beside the statistics page.
 const LIMIT_FOR_BELLS: i32 = 128;
 
@@ -280,7 +284,16 @@ fn keep_hidden(raw: i32) -> bool {
 
 /// Moves a descriptor of ours out of the program's way and out of its sight. −1: it had to be closed.
 pub(crate) fn hide(raw: i32) -> i32 {
-    let moved = fd::move_up(raw, hidden_min());
+    hide_from(raw, hidden_min())
+}
+
+/// [`hide`] for the descriptor of the statistics page.
+pub(crate) fn hide_page(raw: i32) -> i32 {
+    hide_from(raw, hidden_min().min(PAGE_MIN))
+}
+
+fn hide_from(raw: i32, min: i32) -> i32 {
+    let moved = fd::move_up(raw, min);
     if keep_hidden(moved) { moved } else { -1 }
 }
 
@@ -404,6 +417,7 @@ pub(crate) fn start() -> bool {
     if pid() == 0 {
         remember();
     }
+    crate::host::settle();
     count_cpus();
     if sys_pid::has_children_elsewhere() {
         let _ = set_children_elsewhere(true); // the image before this one saw to that

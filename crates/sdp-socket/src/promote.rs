@@ -192,6 +192,7 @@ fn again(conn: &Conn) {
 }
 
 /// The connection ends: one that its other end never came to meet says so.
+#[unsafe(link_section = ".text.hot")]
 pub(crate) fn ended(conn: &Conn) {
     if matches!(conn.stage(), Stage::Young | Stage::Meeting) {
         pooled::passed_by();

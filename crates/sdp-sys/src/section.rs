@@ -47,7 +47,7 @@ impl Drop for Guard {
 /// Enters a section without a guard; every call is paired with one [`leave`] in the same thread.
 #[inline(always)]
 pub fn enter() {
-    let depth = &tls::block().depth;
+    let depth = &tls::sections().depth;
     depth.store(depth.load(Relaxed).wrapping_add(1), Relaxed);
     // The counter is written before anything that the section protects; a handler in this thread
     // sees program order, so a compiler fence is enough.
@@ -58,7 +58,7 @@ pub fn enter() {
 #[inline(always)]
 pub fn leave() {
     compiler_fence(core::sync::atomic::Ordering::SeqCst);
-    let block = tls::block();
+    let block = tls::sections();
     let depth = block.depth.load(Relaxed).wrapping_sub(1);
     block.depth.store(depth, Relaxed);
     // A signal between the store and this look runs at once, which is right: the depth is 0.
@@ -71,7 +71,7 @@ pub fn leave() {
 /// Code that is entered this way must not take a lock of the library.
 #[inline(always)]
 pub fn inside() -> bool {
-    tls::block().depth.load(Relaxed) != 0
+    tls::sections().depth.load(Relaxed) != 0
 }
 
 /// Depth set aside while a fault handler runs, see [`suspend`].
@@ -83,7 +83,7 @@ pub struct Suspended(u32);
 /// never come back. The thread must not stay in a section for ever then (its signals would never run
 /// again); what the section protected is lost for this connection only.
 pub fn suspend() -> Suspended {
-    let depth = &tls::block().depth;
+    let depth = &tls::sections().depth;
     let saved = depth.load(Relaxed);
     depth.store(0, Relaxed);
     Suspended(saved)
@@ -91,13 +91,13 @@ pub fn suspend() -> Suspended {
 
 /// The fault handler returned: the section goes on.
 pub fn resume(suspended: Suspended) {
-    tls::block().depth.store(suspended.0, Relaxed);
+    tls::sections().depth.store(suspended.0, Relaxed);
 }
 
 /// Restores the signal mask; what was put off is delivered before this returns.
 #[cold]
 #[inline(never)]
-fn release(block: &tls::Block) {
+fn release(block: &tls::Sections) {
     let mask = !block.unblocked.load(Relaxed);
     block.unblocked.store(0, Relaxed);
     block.pending.store(0, Relaxed);
@@ -192,7 +192,7 @@ unsafe fn defer_inside(
     // The interrupted code goes on with everything blocked. When several signals arrive at once,
     // each frame interrupts the one before: their masks are supersets of the section's, so the
     // union of what was unblocked in any of them is what was unblocked in the section.
-    let block = tls::block();
+    let block = tls::sections();
     // SAFETY: context is the kernel's ucontext; its signal set is 8 bytes at the start of
     // `uc_sigmask` (libc's type is larger), restored by sigreturn.
     unsafe {
@@ -208,7 +208,7 @@ unsafe fn defer_inside(
 /// Called by the handler wrapper right before it runs the program's handler at depth 0.
 #[inline]
 pub fn handler_runs(restart: bool) {
-    let block = tls::block();
+    let block = tls::sections();
     block.handlers.store(block.handlers.load(Relaxed).wrapping_add(1), Relaxed);
     if !restart {
         block.no_restart.store(block.no_restart.load(Relaxed).wrapping_add(1), Relaxed);
@@ -238,7 +238,7 @@ pub enum Interrupted {
 /// of the call counts as an interruption of the call, as it would in the kernel.
 #[inline]
 pub fn mark() -> Mark {
-    let block = tls::block();
+    let block = tls::sections();
     Mark { handlers: block.handlers.load(Relaxed), no_restart: block.no_restart.load(Relaxed) }
 }
 

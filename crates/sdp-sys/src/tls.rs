@@ -10,16 +10,19 @@
 //! The block starts as zeros in every thread, is copied by `fork` and is shared by a vfork child
 //! with the thread that waits for it. Nothing here has a destructor.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
+use core::{
+    ptr::from_ref,
+    sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
+};
 
 /// Size of the block in bytes. A preloaded library's share of static TLS is not scarce, one that is
 /// opened late has about 500 bytes.
 const SIZE: usize = 256;
 
-/// The words of one thread. Atomics because a signal handler may look between any two instructions;
+/// What critical sections write. Atomics because a signal handler may look between any two instructions;
 /// relaxed access is enough, no other thread ever sees them.
 #[repr(C, align(64))]
-pub struct Block {
+pub struct Sections {
     /// Depth of nested critical sections.
     pub(crate) depth: AtomicU32,
     /// Whether a signal was put off in the outermost section.
@@ -30,6 +33,14 @@ pub struct Block {
     pub(crate) handlers: AtomicU32,
     /// Those of them that were installed without `SA_RESTART`, wrapping.
     pub(crate) no_restart: AtomicU32,
+}
+
+/// The words of one thread: atomics for the same reason.
+#[repr(C, align(64))]
+pub struct Block {
+    here: Sections,
+    /// Where the thread's sections are instead; null: here.
+    elsewhere: AtomicPtr<Sections>,
     /// Kernel id of the thread if known (cleared in a fork child), see [`thread_id`].
     tid: AtomicU32,
     _reserved: AtomicU32,
@@ -118,6 +129,35 @@ pub fn block() -> &'static Block {
     unsafe { &*p }
 }
 
+/// What the calling thread's sections write.
+#[inline(always)]
+pub fn sections() -> &'static Sections {
+    let block = block();
+    // SAFETY: null, or what `keep_sections` was given.
+    unsafe { block.elsewhere.load(Relaxed).as_ref() }.unwrap_or(&block.here)
+}
+
+/// Lets the calling thread's sections write to `at` from here on: in a process that forks, each page that its parent
+/// writes afterwards costs a fault, and the first thread's words are best on one that is written anyway. False, and
+/// nothing changes: the thread is in a section, or has put a signal off.
+///
+/// # Safety
+/// Nobody else uses `at`, ever.
+pub unsafe fn keep_sections(at: &'static Sections) -> bool {
+    let block = block();
+    let now = &block.here;
+    if !block.elsewhere.load(Relaxed).is_null()
+        || now.depth.load(Relaxed) != 0
+        || now.pending.load(Relaxed) != 0
+    {
+        return false;
+    }
+    at.handlers.store(now.handlers.load(Relaxed), Relaxed);
+    at.no_restart.store(now.no_restart.load(Relaxed), Relaxed);
+    block.elsewhere.store(from_ref(at).cast_mut(), Relaxed);
+    true
+}
+
 /// The word of `slot` in the calling thread.
 #[inline(always)]
 pub fn slot(slot: Slot) -> &'static AtomicUsize {
@@ -128,7 +168,6 @@ pub fn slot(slot: Slot) -> &'static AtomicUsize {
 
 /// Kernel id of the calling thread; one system call per thread and process.
 pub fn thread_id() -> i32 {
-    use core::sync::atomic::Ordering::Relaxed;
     let cell = &block().tid;
     let known = cell.load(Relaxed);
     if known != 0 {
@@ -142,13 +181,12 @@ pub fn thread_id() -> i32 {
 
 /// In a fork child: the cached id belongs to the parent.
 pub fn forked() {
-    block().tid.store(0, core::sync::atomic::Ordering::Relaxed);
+    block().tid.store(0, Relaxed);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use core::sync::atomic::Ordering::Relaxed;
 
     #[test]
     fn a_block_per_thread() {
@@ -164,6 +202,38 @@ mod tests {
         assert_eq!(word, 0, "a new thread starts with zeros");
         assert_eq!(slot(Slot::Socket0).load(Relaxed), 7);
         slot(Slot::Socket0).store(0, Relaxed);
+    }
+
+    #[test]
+    fn sections_may_be_elsewhere() {
+        static ELSEWHERE: Sections = Sections {
+            depth: AtomicU32::new(0),
+            pending: AtomicU32::new(0),
+            unblocked: AtomicU64::new(0),
+            handlers: AtomicU32::new(0),
+            no_restart: AtomicU32::new(0),
+        };
+        std::thread::spawn(|| {
+            let section = crate::section::Guard::enter();
+            // SAFETY: nobody else uses it.
+            assert!(!unsafe { keep_sections(&ELSEWHERE) }, "in a section");
+            drop(section);
+            crate::section::handler_runs(true);
+            let mark = crate::section::mark();
+            // SAFETY: as above.
+            assert!(unsafe { keep_sections(&ELSEWHERE) });
+            assert_eq!(crate::section::mark(), mark, "what was counted goes along");
+            let section = crate::section::Guard::enter();
+            assert!(crate::section::inside());
+            assert_eq!(ELSEWHERE.depth.load(Relaxed), 1);
+            std::thread::spawn(|| assert!(!crate::section::inside())).join().unwrap();
+            drop(section);
+            assert_eq!(ELSEWHERE.depth.load(Relaxed), 0);
+            // SAFETY: as above.
+            assert!(!unsafe { keep_sections(&ELSEWHERE) }, "once");
+        })
+        .join()
+        .unwrap();
     }
 
     #[test]
