@@ -639,7 +639,7 @@ fn pair_at(ports: [u16; 2]) -> [OwnedFd; 2] {
 
 #[test]
 fn a_connection_of_the_same_name_elsewhere_is_none_of_ours() {
-    static ASKER: Asker = Asker::new(|_, _| true);
+    static ASKER: Asker = Asker::new(Notes { kept: |_| true, gone: |_| {} });
     if !is_root() {
         eprintln!("skipped: needs root to leave the network namespace");
         return;
