@@ -28,7 +28,6 @@
 #![no_std]
 
 mod errno;
-mod image;
 mod real;
 mod start;
 

@@ -5,10 +5,12 @@
  * A server that forks for each connection, one after the other; the child echoes one message. Prints one line
  * of JSON: the fewest faults that a child had, and the fewest that its parent had for one connection (the others
  * met something by chance, such as reclaim). Every other child looks, instead, how many private pages of the
- * library it has written, and ends with that number: the fewest of these is printed, too.
+ * library it has written, and ends with that number: the fewest of these is printed, too, and how many mappings
+ * the library's file has, and the highest descriptor.
  */
 #include "base.h"
 
+#include <dirent.h>
 #include <limits.h>
 #include <sys/resource.h>
 
@@ -51,6 +53,35 @@ static int written_pages(void)
     }
     fclose(maps);
     return kib * 1024 / (int)sysconf(_SC_PAGESIZE);
+}
+
+/* Mappings of the library's file. */
+static int mappings(void)
+{
+    FILE *maps = fopen("/proc/self/maps", "r");
+    char line[512];
+    int found = 0;
+
+    check(maps != NULL);
+    while (fgets(line, sizeof line, maps))
+        found += strstr(line, "libsdp.so") != NULL;
+    fclose(maps);
+    return found;
+}
+
+/* The highest open descriptor, hidden ones included. */
+static int highest(void)
+{
+    DIR *open_files = opendir("/proc/self/fd");
+    struct dirent *one;
+    int most = -1;
+
+    check(open_files != NULL);
+    while ((one = readdir(open_files)) != NULL)
+        if (atoi(one->d_name) > most)
+            most = atoi(one->d_name);
+    closedir(open_files);
+    return most;
 }
 
 static void answer(int listener, int fd, int looks)
@@ -103,6 +134,7 @@ int main(int argc, char **argv)
             parents = own;
     }
     check(waitpid(client, NULL, 0) == client);
-    printf("{\"child\": %ld, \"parent\": %ld, \"written\": %ld}\n", childs, parents, written);
+    printf("{\"child\": %ld, \"parent\": %ld, \"written\": %ld, \"mappings\": %d, \"highest\": %d}\n", childs,
+           parents, written, mappings(), highest());
     return 0;
 }
