@@ -131,13 +131,11 @@ pub(crate) mod flag {
     pub(crate) const COUNTED: u32 = 1 << 22;
     /// A thread of a relative was inside the kernel, without a lock or asleep, when this process was forked.
     pub(crate) const RELATIVE_INSIDE: u32 = 1 << 23;
-    /// This process set `SO_LINGER`, or it was set on the listener: what a close does is asked of the kernel.
-    pub(crate) const LINGERS: u32 = 1 << 24;
     /// A listener that came by exec or activation, or a connection of one: its network namespace need not be the
     /// process's.
-    pub(crate) const MAY_BE_ELSEWHERE: u32 = 1 << 25;
+    pub(crate) const MAY_BE_ELSEWHERE: u32 = 1 << 24;
     /// Somebody waited for it with `poll` or `select` before it had lanes ([`sdp_shm::early`]).
-    pub(crate) const EARLY: u32 = 1 << 26;
+    pub(crate) const EARLY: u32 = 1 << 25;
 }
 
 /// Bits of a family row's flags.
@@ -149,8 +147,6 @@ pub(crate) mod row_flag {
     pub(crate) const SEVERAL: u32 = 2;
     /// Somebody has, or had, the connection in an epoll set.
     pub(crate) const IN_SET: u32 = 4;
-    /// Somebody set `SO_LINGER`.
-    pub(crate) const LINGERS: u32 = 8;
 }
 
 const FREE: u32 = 0;

@@ -15,7 +15,7 @@ use sdp_sys::{fd, section, sys};
 
 use crate::{
     carrier,
-    conn::{self, Conn, Half, Stage, flag, row_flag},
+    conn::{self, Conn, Half, Stage, flag},
     demote,
     lane::Lane,
     log, marks, page, process, receive, send, settings,
@@ -175,9 +175,8 @@ pub(crate) fn accepted(listener: c_int, fd: c_int, generation: u32) {
         return forget(fd);
     }
     let _section = section::Guard::enter();
-    let Some(conn) = install(fd, Stage::Fresh, flag::ACCEPTED | inherited) else {
-        return forget(fd);
-    };
+    let flags = flag::ACCEPTED | inherited & flag::MAY_BE_ELSEWHERE;
+    let Some(conn) = install(fd, Stage::Fresh, flags) else { return forget(fd) };
     establish(conn, fd, rule_tcp, generation);
     see(conn, fd);
     if log::wants(log::Level::Summary) {
@@ -195,8 +194,7 @@ pub(crate) fn show_listener(conn: &Conn) {
 
 /// What connections have of their listener.
 fn inherited(listener: &Conn) -> u32 {
-    const SHARED: u32 = flag::RULE_TCP | flag::MAY_BE_ELSEWHERE | flag::LINGERS;
-    listener.flags.load(Ordering::Relaxed) & SHARED
+    listener.flags.load(Ordering::Relaxed) & (flag::RULE_TCP | flag::MAY_BE_ELSEWHERE)
 }
 
 /// A listener that came by exec or activation: what its connections have of it. `None`: not a TCP listener.
@@ -426,7 +424,7 @@ pub(crate) fn settle_end(conn: &Conn, fd: c_int) -> bool {
         Ok(unread)
     })
     .unwrap_or(false);
-    let resets = unread || (may_linger(conn) && carrier::will_reset(fd));
+    let resets = unread || carrier::will_reset(fd);
     if resets {
         if let Some(segment) = conn.segment() {
             segment.end(conn.side()).reset.store(1, Ordering::SeqCst);
@@ -435,29 +433,6 @@ pub(crate) fn settle_end(conn: &Conn, fd: c_int) -> bool {
         carrier::reset_on_close(fd);
     }
     !resets
-}
-
-/// Whether `SO_LINGER` may be set. It is not if nobody set it who has, or had, the connection or its listener; all of
-/// them are known where the hooks saw each.
-fn may_linger(conn: &Conn) -> bool {
-    const UNKNOWN: u32 =
-        flag::LINGERS | flag::ADOPTED | flag::PASSED | flag::UNCERTAIN | flag::MAY_BE_ELSEWHERE;
-    const UNKNOWN_TO_ALL: u32 = row_flag::LINGERS | row_flag::OUT_OF_SIGHT;
-    conn.has(UNKNOWN)
-        || (conn.has(flag::ACCEPTED) && process::has_relatives())
-        || conn.row().is_none_or(|row| row.flags.load(Ordering::Acquire) & UNKNOWN_TO_ALL != 0)
-}
-
-/// The program is about to set `SO_LINGER`.
-pub(crate) fn lingering(fd: c_int) {
-    if let Some(Entry::Conn(index)) = table::entry(fd)
-        && let Some(conn) = conn::get(index)
-    {
-        conn.set(flag::LINGERS);
-        if let Some(row) = conn.row() {
-            row.flags.fetch_or(row_flag::LINGERS, Ordering::SeqCst);
-        }
-    }
 }
 
 /// Whether the ring holds payload that the program has not read.
