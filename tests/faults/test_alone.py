@@ -4,10 +4,13 @@ import pytest
 
 from .harness import EAGER, scenario
 
+# What an end says of its sleepers: whether all of them have armed (docs/spec/lanes.md, O10). Not of a connection that
+# was the kernel's for a while.
+TRUSTS, ARMS = 1, 2
 WANTED = {
     "disowned": {"alone": True, "offers": False, "again": True, "attached": True},
-    "unmet": {"seen": [True, True, True], "attached": True},
-    "late_yes": {"attached": True},
+    "unmet": {"seen": [True, True, True], "attached": True, "says": TRUSTS},
+    "late_yes": {"attached": True, "says": ARMS},
     "late_no": {"gone": True, "refused": "EPIPE", "alone": False, "attached": True},
 }
 

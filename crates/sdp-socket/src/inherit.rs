@@ -195,7 +195,11 @@ pub(crate) fn fork_child() {
                 conn.take_rowless(half);
             }
             conn.forget_threads();
-            conn.change_stage(Stage::Meeting, Stage::Young);
+            if conn.stage() == Stage::Meeting {
+                // The fork did not wait for its end: the copies go, and not a word to the other end.
+                conn.try_meeting(sdp_fabric_shm::rendezvous::Rendezvous::abandon_in_child);
+                conn.change_stage(Stage::Meeting, Stage::Young);
+            }
         }
     });
     crate::lifecycle::forget_kept();

@@ -180,7 +180,7 @@ fn again(conn: &Conn) {
         return;
     }
     let times = conn.refusals.load(Ordering::Relaxed);
-    if times > AGAIN_MOST || conn.has(flag::PINNED) {
+    if times > AGAIN_MOST || conn.has(flag::PINNED) || conn.row_index().is_none() {
         conn.flags.fetch_and(!flag::UNMET, Ordering::SeqCst);
         return;
     }
@@ -213,16 +213,23 @@ fn unless_turned_away(conn: &Conn, reason: Reason) -> Reason {
     }
 }
 
+/// Counts a meeting that came to nothing. Whether there have been enough of them.
+fn is_enough(conn: &Conn) -> bool {
+    conn.refusals.fetch_add(1, Ordering::Relaxed) >= AGAIN_MOST
+}
+
 fn stay(conn: &Conn, reason: Reason) {
+    let is_unmet = reason == Reason::PeerNotListening;
+    if is_unmet {
+        conn.set(flag::UNMET); // before the stage: who takes it for the kernel's for good looks at both
+    }
     // Another thread may have attached it meanwhile.
     if conn.change_stage(Stage::Young, Stage::Kernel)
         || conn.change_stage(Stage::Meeting, Stage::Kernel)
     {
         conn.refusals.fetch_add(1, Ordering::Relaxed);
         conn.ticks.store(1, Ordering::Relaxed);
-        if reason == Reason::PeerNotListening {
-            conn.set(flag::UNMET);
-        } else {
+        if !is_unmet {
             conn.flags.fetch_and(!flag::UNMET, Ordering::SeqCst);
         }
         conn.note_reason(reason);
@@ -279,11 +286,19 @@ fn step(conn: &Conn, fd: i32, is_last: bool) {
             Step::Failed(refusal) => Some(refusal),
             // Somebody listened, with the other end's user, and is slow.
             Step::Pending if is_last && was_joining => {
-                return later(conn, Reason::PeerNotListening, RETRY_TICKS);
+                return match is_enough(conn) {
+                    true => stay(conn, Reason::PeerNotListening),
+                    false => later(conn, Reason::PeerNotListening, RETRY_TICKS),
+                };
+            }
+            // There was no way to begin.
+            Step::Pending if is_last && meeting.is_idle() && is_enough(conn) => {
+                return stay(conn, Reason::PeerNotListening);
             }
             Step::Pending if is_last && !was_idle => {
+                let reason = unless_turned_away(conn, Reason::PeerNotListening);
                 stay(conn, Reason::PeerNotListening);
-                return conn.note_reason(unless_turned_away(conn, Reason::PeerNotListening));
+                return conn.note_reason(reason);
             }
             Step::Pending => None,
         };
@@ -318,6 +333,10 @@ fn failed(conn: &Conn, refusal: Refusal) {
     let reason = reason(refusal);
     if !refusal.is_transient() {
         return stay(conn, reason);
+    }
+    // Connections that have never been tried come first.
+    if refusal == Refusal::RendezvousBusy && conn.has(flag::UNMET) {
+        return stay(conn, Reason::PeerNotListening);
     }
     // Offers of other connections are over within a few calls; other obstacles last longer.
     later(conn, reason, RETRY_TICKS - if refusal == Refusal::RendezvousBusy { 15 } else { 0 });
@@ -470,8 +489,9 @@ fn install(conn: &Conn, fd: i32, segment: Segment, side: u8, peer: Option<(PeerI
         return end.disown(); // called off: the segment goes with the connection
     }
     end.descriptor.store(fd as u32 + 1, Ordering::Relaxed);
-    end.attached.store(1, Ordering::Release);
+    // Before the other end may send on the lane: what it says of its sleepers (O10), another thread may say at once.
     crate::epoll::attached(conn);
+    end.attached.store(1, Ordering::Release);
 }
 
 /// Whether no relative got a descriptor of the connection since the meeting began.

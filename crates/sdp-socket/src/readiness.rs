@@ -204,7 +204,7 @@ pub(crate) enum Waited {
 pub(crate) struct Early(bool);
 
 impl Early {
-    /// Counts the thread if `is_early`: what it waits for has been marked ([`mark_early`]). What has lanes is
+    /// Counts the thread if `is_early`: what it waits for has been marked ([`watch`]). What has lanes is
     /// to be looked at after this.
     fn begin(is_early: bool) -> Self {
         if is_early {
@@ -234,12 +234,17 @@ impl Drop for Early {
     }
 }
 
-/// Marks what `fd` names as waited for early, if that is a connection that may get lanes.
-fn mark_early(fd: c_int) -> bool {
-    if fd < 0 {
-        return false;
-    }
-    let Some(Entry::Conn(index)) = table::entry(fd) else { return false };
+/// `fd` is about to be waited for. A connection that may get lanes is marked as waited for early, and the answer is
+/// true; a set learns that it is watched from outside.
+fn watch(fd: c_int) -> bool {
+    let index = match table::entry(fd) {
+        Some(Entry::Conn(index)) => index,
+        Some(Entry::Set(index)) => {
+            epoll::watched(index);
+            return false;
+        }
+        _ => return false,
+    };
     let Some(conn) = conn::get(index) else { return false };
     let is_early = matches!(conn.stage(), Stage::Fresh | Stage::Young | Stage::Meeting);
     if is_early {
@@ -265,8 +270,7 @@ pub(crate) unsafe fn poll(
     let fds = unsafe { core::slice::from_raw_parts_mut(fds, count) };
     let mut is_early = false;
     for entry in fds.iter() {
-        is_early |= mark_early(entry.fd);
-        watch(entry.fd);
+        is_early |= watch(entry.fd);
     }
     let early = Early::begin(is_early && timeout_ns != Some(0));
     if !fds.iter().fold(false, |any, entry| any | attached(entry.fd).is_some()) {
@@ -394,12 +398,6 @@ fn waits_for_room(entry: &pollfd, hides: bool) -> Option<&'static Conn> {
 }
 
 /// A set that is polled itself must be seen by the kernel's eyes.
-fn watch(fd: c_int) {
-    if let Some(Entry::Set(index)) = table::entry(fd) {
-        epoll::watched(index);
-    }
-}
-
 fn wants_bytes(entry: &pollfd) -> bool {
     entry.events & READ_KIND != 0
 }
@@ -594,8 +592,7 @@ pub(crate) unsafe fn select(
             }
         }
         if events != 0 {
-            watch(fd as c_int);
-            is_early |= mark_early(fd as c_int);
+            is_early |= watch(fd as c_int);
             match fds.get_mut(used) {
                 Some(entry) => {
                     *entry = pollfd { fd: fd as c_int, events, revents: 0 };

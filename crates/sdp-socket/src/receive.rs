@@ -308,7 +308,12 @@ pub(crate) fn declare_trust(conn: &Conn, fd: c_int, sink: &mut SinkState, lines:
 /// were told when it was attached; what is left is waits that began before, here or, where others have or had
 /// the socket, anywhere.
 fn do_sleepers_arm(conn: &Conn) -> bool {
-    const OTHERS: u32 = flag::ADOPTED | flag::PASSED | flag::UNCERTAIN | flag::RELATIVE_INSIDE;
+    const OTHERS: u32 = flag::ADOPTED
+        | flag::PASSED
+        | flag::UNCERTAIN
+        | flag::RELATIVE_INSIDE
+        // It was the kernel's for a while: who began to wait then did not mark it.
+        | flag::UNMET;
     conn.stage() == Stage::Attached
         && early::is_nobody_asleep(&conn.flags, flag::EARLY, &PAGE.busy.early)
         && !conn.has(OTHERS)

@@ -84,7 +84,9 @@ pub(crate) fn prepare_splice(conn: &Pinned, half: Half) {
     match conn.stage() {
         Stage::Attached | Stage::Meeting | Stage::Young => {}
         // Or it would be young again while the kernel is at it.
-        Stage::Kernel if conn.has(flag::UNMET) => return conn.pin_to_kernel(Reason::Splice),
+        Stage::Kernel if conn.has(flag::UNMET | flag::ADOPTED) => {
+            return conn.pin_to_kernel(Reason::Splice);
+        }
         _ => return,
     }
     match half {

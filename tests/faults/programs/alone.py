@@ -28,6 +28,7 @@ scenario = functools.partial(ends.scenario, TABLE)
 # Offsets in the control page. crates/sdp-shm/src/layout.rs asserts the same ones when it is compiled.
 CONTROL, ENDS, END_BYTES, ATTACHED, PINNED = 4096, 128, 128, 0, 8
 PASSED_ON = 3
+HALVES, HALF_BYTES, TRUSTS = 384, 768, 408
 RING = 64 << 10
 MESSAGE = 32
 # Messages to and fro after which something must have happened.
@@ -132,6 +133,11 @@ class StandIn:
         at = ENDS + (self.side ^ 1) * END_BYTES + ATTACHED
         return struct.unpack_from("I", self.segment, at)[0] == 1
 
+    def word_of_sleepers(self):
+        """What the other end says of those who sleep there, once it says something."""
+        at = HALVES + self.side * HALF_BYTES + TRUSTS
+        return self.until(lambda: struct.unpack_from("I", self.segment, at)[0])
+
     def disown(self):
         struct.pack_into("I", self.segment, ENDS + self.side * END_BYTES + PINNED, PASSED_ON)
 
@@ -162,7 +168,8 @@ def unmet(peer):
         eventually(peer, lambda: is_offered(peer)),
     ]
     assert peer.join(peer.until(peer.knock))
-    return {"seen": seen, "attached": bool(peer.until(peer.is_other_attached))}
+    attached = bool(peer.until(peer.is_other_attached))
+    return {"seen": seen, "attached": attached, "says": peer.word_of_sleepers()}
 
 
 def is_readable(sock):
@@ -196,7 +203,8 @@ def late(peer, says_yes):
     time.sleep(GIVES_UP_S)
     if says_yes:
         peer.say_yes(unix)
-        return {"attached": bool(peer.until(peer.is_other_attached))}
+        attached = bool(peer.until(peer.is_other_attached))
+        return {"attached": attached, "says": peer.word_of_sleepers()}
     gone = bool(peer.until(lambda: is_readable(unix)))
     try:
         peer.say_yes(unix)
