@@ -100,11 +100,9 @@ fn make() {
 /// else there by now.
 pub(crate) fn close_number() {
     let raw = NUMBER.swap(-1, Ordering::AcqRel);
-    if raw >= 0 && table::entry(raw) == Some(Entry::Hidden) {
-        table::clear(raw);
-        if fd::inode(raw) == Ok(INODE.load(Ordering::Relaxed)) {
-            fd::close(raw);
-        }
+    // In one step: the program may have got the number for a file of its own.
+    if raw >= 0 && table::unhide(raw) && fd::inode(raw) == Ok(INODE.load(Ordering::Relaxed)) {
+        fd::close(raw);
     }
 }
 

@@ -26,7 +26,7 @@ static NEAR: &[AtomicU32; hot::DESCRIPTORS] = &hot::PAGE.table;
 static FAR: &AtomicPtr<AtomicU32> = &hot::PAGE.far_table;
 
 /// Blocks of near places in which something stood once, a bit each, never cleared: a walk looks at those alone. A
-/// fork walks several times, and hidden descriptors are at the far end.
+/// fork walks several times, and most hidden descriptors are at the far end.
 static USED: &AtomicU32 = &hot::PAGE.blocks;
 /// Places of a block.
 const BLOCK: usize = hot::DESCRIPTORS / u32::BITS as usize;

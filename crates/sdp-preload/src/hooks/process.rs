@@ -122,6 +122,9 @@ hooks! {
         let mut first = Start { child: run, arg };
         let is_elsewhere = flags & libc::CLONE_NEWPID != 0;
         let before = is_elsewhere && calls::children_elsewhere(true);
+        if flags & libc::CLONE_NEWNET != 0 {
+            calls::networks_differ();
+        }
         calls::fork_prepare();
         let pid = real::clone(
             start as *const c_void, stack, flags, (&raw mut first).cast(), ptid, tls, ctid,
