@@ -292,7 +292,7 @@ fn step(conn: &Conn, fd: i32, is_last: bool) {
                 };
             }
             // There was no way to begin.
-            Step::Pending if is_last && meeting.is_idle() && is_enough(conn) => {
+            Step::Pending if is_last && was_idle && meeting.is_idle() && is_enough(conn) => {
                 return stay(conn, Reason::PeerNotListening);
             }
             Step::Pending if is_last && !was_idle => {
