@@ -49,9 +49,14 @@ def play_all(rows, env):
 
 @pytest.mark.parametrize("rows", portions(), ids=name_of)
 def test_stream(rows):
-    # Every other row earns its lanes as programs do; of those connections some are over before they are there.
-    reports = play_all(rows, lambda first: EAGER if first // ROW % 2 else {})
-    assert all(report.sdp_bytes > 0 for report in reports), [r.describe() for r in reports]
+    # Every other row earns its lanes as programs do; of those connections many are over before they are there, and now and
+    # then, where the machine is slow, all of a row.
+    is_eager = [first // ROW % 2 == 1 for first, _ in rows]
+    reports = play_all(rows, lambda first: EAGER if first // ROW % 2 == 1 else {})
+    told = [report.describe() for report in reports]
+    assert all(report.sdp_bytes > 0 for report, eager in zip(reports, is_eager) if eager), told
+    earned = [report.sdp_bytes for report, eager in zip(reports, is_eager) if not eager]
+    assert not earned or sum(earned) > 0, told
 
 
 @pytest.mark.parametrize("rows", portions(), ids=name_of)
