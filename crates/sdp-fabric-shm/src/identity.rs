@@ -114,9 +114,20 @@ impl Tuple {
             Ok(_) | Err(Errno(libc::ENOTSOCK)) => return Err(TupleError::NotTcp),
             Err(error) => return Err(TupleError::Kernel(error)),
         }
+        Self::named(carrier)
+    }
+
+    /// [`Tuple::of`] for what is known to be a TCP socket.
+    fn named(carrier: i32) -> Result<Self, TupleError> {
         let (local, interface) = address(carrier, libc::SYS_getsockname)?;
         let (remote, _) = address(carrier, libc::SYS_getpeername)?;
         Ok(Self { local, remote, interface })
+    }
+
+    /// Whether `carrier` has these addresses now, and is connected: not reset, nor closed by both ends. As long as
+    /// that is so no other connection of its network namespace can have them.
+    pub fn is_of(&self, carrier: i32) -> bool {
+        Self::named(carrier) == Ok(*self)
     }
 
     /// The same connection seen from the other end.

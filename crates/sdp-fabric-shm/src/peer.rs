@@ -18,7 +18,7 @@ use core::{
 use sdp_sys::{
     Errno, Hidden, OwnedFd, fd, pid as sys_pid,
     procfs::{self, Kind},
-    sys, tls,
+    standing, sys, tls,
 };
 
 use crate::{
@@ -57,6 +57,8 @@ struct Entry {
     page: Option<Mapped>,
     /// The directory of its descriptors.
     files: Option<Hidden>,
+    /// Whether it could attach to this process with a debugger, once it has been asked.
+    is_equal: Option<bool>,
 }
 
 impl Entry {
@@ -67,6 +69,7 @@ impl Entry {
         bell: None,
         page: None,
         files: None,
+        is_equal: None,
     };
 }
 
@@ -211,6 +214,9 @@ impl PeerTable {
         if lacks_page && let Some(file) = &info.bell_page {
             entry.page = Some(segment::map_bell_page(file.raw())?);
         }
+        if entry.users == 0 {
+            entry.is_equal = None;
+        }
         if entry.users == 0 || entry.bell.is_none() {
             entry.bell = info.bell.take().and_then(adopt);
         }
@@ -305,6 +311,22 @@ impl PeerTable {
     /// Whether it can be asked what a peer process holds.
     pub fn can_tell(&self, id: PeerId) -> bool {
         self.lock().entry(id).is_some_and(|entry| entry.files.is_some())
+    }
+
+    /// Whether a peer process could attach to this one with a debugger, so that by lying it gains nothing
+    /// ([`standing::could_trace_us`]). Asked once: what it loses of its power later it had when it was met.
+    pub fn is_equal(&self, id: PeerId) -> bool {
+        let mut guard = self.lock();
+        let Some(entry) = guard.entry(id) else { return false };
+        let Some(files) = entry.files.as_ref() else { return false };
+        match entry.is_equal {
+            Some(known) => known,
+            None => {
+                let is_equal = files.is_ours() && standing::could_trace_us(files.raw());
+                entry.is_equal = Some(is_equal);
+                is_equal
+            }
+        }
     }
 
     /// Whether a peer process has not begun to end, by the kernel's word; costs one `fstat` of the directory of its

@@ -22,6 +22,7 @@ pub mod pid;
 pub mod procfs;
 pub mod raw;
 pub mod section;
+pub mod standing;
 pub mod stat;
 pub mod threads;
 pub mod time;

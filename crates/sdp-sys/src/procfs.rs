@@ -87,17 +87,25 @@ pub fn kind(fd: i32) -> Result<Kind, Errno> {
 
 /// What a link in /proc names. Asks for the permission to look, and the file's own file system for nothing.
 fn kind_at(directory: i32, path: &CStr) -> Result<Kind, Errno> {
-    let mut link = [0u8; 64];
-    // SAFETY: path is NUL-terminated; link is valid for writing its length.
-    let len = unsafe {
-        let buf = link.as_mut_ptr();
-        sys!(libc::SYS_readlinkat, directory, path.as_ptr(), buf, link.len())?
-    };
-    let link = link.get(..len).unwrap_or(&[]);
+    let mut buf = [0u8; 64];
+    let link = link_at(directory, path, &mut buf)?;
     if link == b"anon_inode:[eventfd]" {
         return Ok(Kind::EventFd);
     }
     Ok(socket_inode(link).map_or(Kind::Other, Kind::Socket))
+}
+
+/// The text of a link; as much of it as `buf` has room for.
+pub(crate) fn link_at<'a>(
+    directory: i32,
+    path: &CStr,
+    buf: &'a mut [u8],
+) -> Result<&'a [u8], Errno> {
+    // SAFETY: path is NUL-terminated; buf is valid for writing its length.
+    let len = unsafe {
+        sys!(libc::SYS_readlinkat, directory, path.as_ptr(), buf.as_mut_ptr(), buf.len())?
+    };
+    Ok(buf.get(..len).unwrap_or(&[]))
 }
 
 /// The directory of another process's descriptors, as an O_PATH handle that stays that process's whatever
@@ -162,9 +170,14 @@ pub fn decimal(text: &[u8]) -> Option<u64> {
 
 /// Opens a file of /proc for reading.
 pub fn open(path: &CStr) -> Result<OwnedFd, Errno> {
-    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+    open_at(libc::AT_FDCWD, path)
+}
+
+/// [`open`], beginning at a directory.
+pub(crate) fn open_at(directory: i32, path: &CStr) -> Result<OwnedFd, Errno> {
+    let flags = libc::O_RDONLY | libc::O_NONBLOCK | libc::O_CLOEXEC;
     // SAFETY: path is NUL-terminated and outlives the call.
-    let fd = unsafe { sys!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags)? };
+    let fd = unsafe { sys!(libc::SYS_openat, directory, path.as_ptr(), flags)? };
     Ok(OwnedFd::new(fd as i32))
 }
 
