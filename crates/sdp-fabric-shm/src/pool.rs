@@ -7,7 +7,8 @@
 //! finds nothing makes no system call.
 //!
 //! It refuses to decide who may be believed: an offer and its answer are hostile words, and the caller proves
-//! them by the kernel ([`crate::identity::examine`], [`crate::peer::PeerTable::holds`]) before it goes on. Only processes of the same
+//! them by the kernel ([`crate::identity::examine`], [`crate::peer::PeerTable::holds`]) before it goes on, unless they are of a
+//! process from which nothing could be kept ([`crate::peer::PeerTable::is_equal`]). Only processes of the same
 //! user come here ([`crate::rendezvous::PeerInfo::trusted`]). Nobody else may have a segment mapped that comes
 //! back: [`Pool::clear`], before and after a fork, sees to it.
 //!
