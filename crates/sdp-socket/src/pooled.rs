@@ -230,3 +230,6 @@ fn prove(conn: &Conn, fd: i32, tuple: &Tuple, met: &Met) -> Result<bool, Refusal
     };
     Ok(!conn.has(flag::PINNED) && process::peers().holds(met.loan.peer, met.descriptor, &peer))
 }
+
+#[cfg(test)]
+mod equals;
