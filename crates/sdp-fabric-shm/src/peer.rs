@@ -18,7 +18,7 @@ use core::{
 use sdp_sys::{
     Errno, Hidden, OwnedFd, fd, pid as sys_pid,
     procfs::{self, Kind},
-    standing, sys, tls,
+    sys, tls,
 };
 
 use crate::{
@@ -57,8 +57,6 @@ struct Entry {
     page: Option<Mapped>,
     /// The directory of its descriptors.
     files: Option<Hidden>,
-    /// Whether it could attach to this process with a debugger, once it has been asked.
-    is_equal: Option<bool>,
 }
 
 impl Entry {
@@ -69,7 +67,6 @@ impl Entry {
         bell: None,
         page: None,
         files: None,
-        is_equal: None,
     };
 }
 
@@ -214,9 +211,6 @@ impl PeerTable {
         if lacks_page && let Some(file) = &info.bell_page {
             entry.page = Some(segment::map_bell_page(file.raw())?);
         }
-        if entry.users == 0 {
-            entry.is_equal = None;
-        }
         if entry.users == 0 || entry.bell.is_none() {
             entry.bell = info.bell.take().and_then(adopt);
         }
@@ -313,20 +307,11 @@ impl PeerTable {
         self.lock().entry(id).is_some_and(|entry| entry.files.is_some())
     }
 
-    /// Whether a peer process could attach to this one with a debugger, so that by lying it gains nothing
-    /// ([`standing::could_trace_us`]). Asked once: what it loses of its power later it had when it was met.
-    pub fn is_equal(&self, id: PeerId) -> bool {
+    /// Whether a peer process, if it is of our user, could end or stop this one: it is in our namespace of processes.
+    pub fn is_near(&self, id: PeerId) -> bool {
         let mut guard = self.lock();
-        let Some(entry) = guard.entry(id) else { return false };
-        let Some(files) = entry.files.as_ref() else { return false };
-        match entry.is_equal {
-            Some(known) => known,
-            None => {
-                let is_equal = files.is_ours() && standing::could_trace_us(files.raw());
-                entry.is_equal = Some(is_equal);
-                is_equal
-            }
-        }
+        let files = guard.entry(id).and_then(|entry| entry.files.as_ref());
+        files.is_some_and(|files| files.is_ours() && procfs::is_in_our_namespace(files.raw()))
     }
 
     /// Whether a peer process has not begun to end, by the kernel's word; costs one `fstat` of the directory of its

@@ -8,14 +8,15 @@
 //!
 //! It refuses to decide who may be believed: an offer and its answer are hostile words, and the caller proves
 //! them by the kernel ([`crate::identity::examine`], [`crate::peer::PeerTable::holds`]) before it goes on, unless they are of a
-//! process from which nothing could be kept ([`crate::peer::PeerTable::is_equal`]). Only processes of the same
+//! process that can read our memory anyway ([`Pool::could_read_us`]). Only processes of the same
 //! user come here ([`crate::rendezvous::PeerInfo::trusted`]). Nobody else may have a segment mapped that comes
 //! back: [`Pool::clear`], before and after a fork, sees to it.
 //!
 //! ```text
 //! board, from byte 2048 of the control page; life: how many connections had the segment before
 //! claim      life * 4 + 0 nobody, 1 + place: offered by it, 3: taken
-//! places[2]  released (life + 1), gone, descriptor, slot, name (36 bytes, as in the rendezvous)
+//! places[2]  released (life + 1), gone, descriptor, slot, name (36 bytes, as in the rendezvous), and from byte 56
+//!            on where its secret is and what it read of the other one's
 //! ```
 //!
 //! A *place* is the side that a process had in the segment's first connection, and stays with it.
@@ -26,7 +27,10 @@ use core::{
     sync::atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
-use sdp_sys::memfd;
+use sdp_sys::{
+    memfd,
+    secret::{self, Secret, UNREADABLE},
+};
 
 use crate::{
     identity::{Addr, Tuple},
@@ -54,6 +58,10 @@ struct Place {
     descriptor: AtomicU32,
     slot: AtomicU32,
     name: [AtomicU32; NAME_WORDS],
+    /// Where who may reads the process's [`Secret`]; 0: nowhere.
+    word_at: AtomicU64,
+    /// What the process has read where the other one said; 0: nothing yet.
+    told: AtomicU64,
 }
 
 #[repr(C, align(128))]
@@ -92,6 +100,12 @@ pub struct Met {
     pub descriptor: u32,
     /// Its place in its bell page.
     pub slot: u32,
+    /// Where its secret is.
+    word_at: u64,
+    /// What it tells as ours.
+    told: u64,
+    /// Whether we have told what we read of its.
+    has_told: bool,
     /// The segment, and what is known about the peer process.
     pub loan: Loan,
     index: usize,
@@ -215,6 +229,9 @@ impl Record {
         Met {
             descriptor: other.descriptor.load(Ordering::Relaxed),
             slot: other.slot.load(Ordering::Relaxed),
+            word_at: other.word_at.load(Ordering::Relaxed),
+            told: other.told.load(Ordering::Relaxed),
+            has_told: self.own().told.load(Ordering::Relaxed) != 0,
             loan: self.loan,
             index,
         }
@@ -253,6 +270,16 @@ impl Record {
     }
 }
 
+/// The segment that was used last with the process that the program met where `tuple` is connected to.
+fn newest_for(records: &Records, tuple: &Tuple) -> Option<usize> {
+    let fits = |r: &&Record| r.loan.remote == Some(tuple.remote) && r.is_free() && r.is_claimed(0);
+    let newest = records.places().iter().enumerate().filter_map(|(index, record)| {
+        let record = record.as_ref().filter(fits)?;
+        Some((record.clock, index))
+    });
+    newest.max().map(|(_, index)| index)
+}
+
 /// The name's words of a connection; equal from both ends.
 fn words(tuple: &Tuple) -> [u32; NAME_WORDS] {
     let name = Name::new(tuple);
@@ -273,6 +300,7 @@ pub struct Pool {
     generation: AtomicU64,
     records: UnsafeCell<Records>,
     clock: AtomicU32,
+    secret: Secret,
 }
 
 // SAFETY: `records` is reached only through `with`, which holds the lock. The mappings belong to the process.
@@ -338,6 +366,7 @@ impl Pool {
             generation: AtomicU64::new(0),
             records: UnsafeCell::new(Records::EMPTY),
             clock: AtomicU32::new(0),
+            secret: Secret::new(),
         }
     }
 
@@ -369,7 +398,9 @@ impl Pool {
             let generation = self.generation.load(Ordering::Relaxed).max(1);
             self.generation.store(generation, Ordering::Release);
             let end = loan.side;
-            *place = Some(Record { loan, state: State::Used, life: 0, clock: 0, generation, end });
+            let record = Record { loan, state: State::Used, life: 0, clock: 0, generation, end };
+            record.own().word_at.store(self.secret.place(), Ordering::Relaxed);
+            *place = Some(record);
             Some(index as u32 + 1)
         })
     }
@@ -439,13 +470,7 @@ impl Pool {
     ) -> Option<u32> {
         self.with(|records| {
             drop_gone(records, peers);
-            let fits =
-                |r: &Record| r.loan.remote == Some(tuple.remote) && r.is_free() && r.is_claimed(0);
-            let newest = records.places().iter().enumerate().filter_map(|(index, record)| {
-                let record = record.as_ref().filter(|r| fits(r))?;
-                Some((record.clock, index))
-            });
-            let (_, index) = newest.max()?;
+            let index = newest_for(records, tuple)?;
             let record = records.places_mut().get_mut(index)?.as_mut()?;
             record.say(descriptor, slot);
             for (to, from) in record.own().name.iter().zip(words(tuple)) {
@@ -458,6 +483,15 @@ impl Pool {
             record.loan.owner = owner;
             record.end = tuple.side().unwrap_or(0);
             Some(index as u32 + 1)
+        })
+    }
+
+    /// What [`Pool::offer`] would offer: for [`Pool::tell`], so that the taker may believe already then.
+    #[cold]
+    pub fn candidate(&self, tuple: &Tuple) -> Option<Met> {
+        self.with(|records| {
+            let index = newest_for(records, tuple)?;
+            records.places().get(index)?.as_ref().map(|record| record.met(index))
         })
     }
 
@@ -475,6 +509,34 @@ impl Pool {
                 None => Answer::Lost,
             }
         })
+    }
+
+    /// Whether the other process has told what only who can read our memory could tell. Nothing can be kept from it, so
+    /// that it gains nothing by a lie. Costs a system call.
+    pub fn could_read_us(&self, met: &Met) -> bool {
+        self.secret.is(met.told)
+    }
+
+    /// Reads the other process's secret and tells it, if it has said where to look, and once for each segment. It may be
+    /// believed from then on. Some system calls, the first time.
+    pub fn tell(&self, peers: &PeerTable, met: &Met) {
+        if met.has_told || met.word_at == 0 {
+            return;
+        }
+        let peer = met.loan.peer;
+        let word =
+            if peers.is_near(peer) { secret::read(met.loan.pid, met.word_at) } else { UNREADABLE };
+        // Its id was not another process's by then. (What is there need not be its own any more: hence the mark.)
+        if !peers.lives(peer) {
+            return;
+        }
+        self.with(|records| {
+            if let Some(Some(record)) = records.places().get(met.index)
+                && record.loan.base == met.loan.base
+            {
+                record.own().told.store(word, Ordering::Release);
+            }
+        });
     }
 
     /// After [`Answer::Taken`], and proof: the segment is the connection's.
@@ -599,6 +661,7 @@ impl Pool {
 
     #[cold]
     fn give_up_waiting(&self, peers: &PeerTable) {
+        self.secret.forget();
         self.with(|records| {
             let next = self.generation.load(Ordering::Relaxed).wrapping_add(1).max(1);
             self.generation.store(next, Ordering::Relaxed);
@@ -638,6 +701,7 @@ impl Pool {
 
     #[cold]
     fn forget_parent(&self) {
+        self.secret.forget();
         if self.idle.load(Ordering::Relaxed) != 0 && !self.lock.is_taken() {
             self.with(|records| {
                 for old in records.iter().filter(|r| r.is_waiting()) {

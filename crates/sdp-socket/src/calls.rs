@@ -575,6 +575,12 @@ pub unsafe fn setsockopt(
             Reason::LowWatermark
         }
         (libc::IPPROTO_TCP, libc::TCP_ULP | libc::TCP_REPAIR) => Reason::UnsuitableSocket,
+        (libc::SOL_SOCKET, libc::SO_BINDTODEVICE | libc::SO_BINDTOIFINDEX) => {
+            if let Some(conn) = Pinned::new(fd, Half::Receive) {
+                conn.set(conn::flag::BOUND);
+            }
+            return Call::Pass;
+        }
         _ => return Call::Pass,
     };
     // With these it is the kernel that makes sense of the bytes, or counts them for `poll`; with the

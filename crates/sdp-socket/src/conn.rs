@@ -136,6 +136,8 @@ pub(crate) mod flag {
     pub(crate) const MAY_BE_ELSEWHERE: u32 = 1 << 24;
     /// Somebody waited for it with `poll` or `select` before it had lanes ([`sdp_shm::early`]).
     pub(crate) const EARLY: u32 = 1 << 25;
+    /// The program asked for a device: the addresses need not be this connection's alone ([`crate::pooled`]).
+    pub(crate) const BOUND: u32 = 1 << 26;
 }
 
 /// Bits of a family row's flags.

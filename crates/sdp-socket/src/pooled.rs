@@ -19,6 +19,7 @@ use crate::{
     conn::{Conn, Stage, flag},
     process,
 };
+use sdp_sys::fd;
 
 /// Calls after which an offer that nobody took is withdrawn.
 const OFFER_TICKS: u32 = 16;
@@ -148,11 +149,19 @@ pub(crate) fn step(
             return Outcome::None;
         }
         conn.pool_ticks.store(1, Ordering::Relaxed);
+        if !may_come(conn, fd) {
+            return Outcome::None;
+        }
+        if let Some(met) = POOL.candidate(tuple) {
+            POOL.tell(process::peers(), &met);
+        }
         let lease = POOL.offer(process::peers(), tuple, conn.index(), fd, conn.index());
         conn.lease.store(lease.unwrap_or(0), Ordering::Relaxed);
         return if lease.is_some() { Outcome::Wait } else { Outcome::None };
     }
-    if let Some(met) = POOL.look(tuple) {
+    if let Some(met) = POOL.look(tuple)
+        && may_come(conn, fd)
+    {
         return take(conn, fd, tuple, met);
     }
     if by_name.is_idle() && ticks < LOOK_TICKS && POOL.may_be_offered(process::peers()) {
@@ -160,6 +169,19 @@ pub(crate) fn step(
         return Outcome::Wait;
     }
     Outcome::None
+}
+
+/// Whether no other connection can have the same addresses while this one has: a socket that is, or was, bound to a
+/// device leaves room for one that is not.
+fn has_its_addresses_alone(conn: &Conn, fd: i32) -> bool {
+    let device = || fd::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX);
+    !conn.has(flag::BOUND) && device() == Ok(0)
+}
+
+/// Whether the connection may be met on a board. Not in a child of a fork that nobody saw, which has the boards of its
+/// parent.
+fn may_come(conn: &Conn, fd: i32) -> bool {
+    sdp_sys::pid::current() as u32 == process::pid() && has_its_addresses_alone(conn, fd)
 }
 
 /// The end that offered.
@@ -211,14 +233,17 @@ fn take(conn: &Conn, fd: i32, tuple: &Tuple, met: Met) -> Outcome {
 /// Whether the process with which the segment is shared holds the connection's other end, and that is of the user
 /// that both processes had when they met by name. The same of our own end is for the other process to prove.
 ///
-/// One that could attach to us with a debugger is believed that it holds an end of these addresses, and held it when it
-/// said so. Both ends look, each after the other's word, whether their own is still connected; so there was a
-/// moment when both were, and in one network namespace two such sockets are the ends of one connection.
+/// One that can read our memory is believed that it holds an end of these addresses, and held it when it said so.
+/// Both ends look, each after the other's word, whether their own is still connected; so there was a
+/// moment when both were, and in one network namespace two such sockets are the ends of one connection
+/// ([`has_its_addresses_alone`]).
 fn prove(conn: &Conn, fd: i32, tuple: &Tuple, met: &Met) -> Result<bool, Refusal> {
-    const STRANGE: u32 = flag::ADOPTED | flag::PASSED | flag::UNCERTAIN;
+    const STRANGE: u32 = flag::PASSED | flag::UNCERTAIN;
+    POOL.tell(process::peers(), met);
     let may_be_elsewhere = conn.has(flag::MAY_BE_ELSEWHERE) || process::has_networks();
-    if !may_be_elsewhere && !conn.has(STRANGE) && process::peers().is_equal(met.loan.peer) {
-        return Ok(!conn.has(flag::PINNED) && tuple.is_of(fd));
+    if !may_be_elsewhere && !conn.has(STRANGE) && POOL.could_read_us(met) {
+        let is_ours = tuple.is_of(fd) && has_its_addresses_alone(conn, fd);
+        return Ok(is_ours && !conn.has(flag::PINNED));
     }
     let carrier = Carrier { fd, tuple, may_be_elsewhere };
     let peer = match ASKER.find(process::nonce(), process::hidden_min, &carrier) {

@@ -9,6 +9,8 @@ use crate::{errno::Errno, owned::OwnedFd, sys};
 
 /// Longest path built here, with its terminating NUL.
 const PATH_MAX: usize = 48;
+/// Longest link that is looked at.
+const LINK_MAX: usize = 64;
 
 /// A number in decimal.
 pub(crate) struct Digits {
@@ -87,7 +89,7 @@ pub fn kind(fd: i32) -> Result<Kind, Errno> {
 
 /// What a link in /proc names. Asks for the permission to look, and the file's own file system for nothing.
 fn kind_at(directory: i32, path: &CStr) -> Result<Kind, Errno> {
-    let mut buf = [0u8; 64];
+    let mut buf = [0u8; LINK_MAX];
     let link = link_at(directory, path, &mut buf)?;
     if link == b"anon_inode:[eventfd]" {
         return Ok(Kind::EventFd);
@@ -95,17 +97,25 @@ fn kind_at(directory: i32, path: &CStr) -> Result<Kind, Errno> {
     Ok(socket_inode(link).map_or(Kind::Other, Kind::Socket))
 }
 
-/// The text of a link; as much of it as `buf` has room for.
-pub(crate) fn link_at<'a>(
+/// The text of a link; as much of it as there is room for.
+fn link_at<'a>(
     directory: i32,
     path: &CStr,
-    buf: &'a mut [u8],
+    buf: &'a mut [u8; LINK_MAX],
 ) -> Result<&'a [u8], Errno> {
     // SAFETY: path is NUL-terminated; buf is valid for writing its length.
     let len = unsafe {
         sys!(libc::SYS_readlinkat, directory, path.as_ptr(), buf.as_mut_ptr(), buf.len())?
     };
     Ok(buf.get(..len).unwrap_or(&[]))
+}
+
+/// Whether a process is in our own namespace of processes, by the directory of [`descriptors_of`].
+pub fn is_in_our_namespace(directory: i32) -> bool {
+    let (mut theirs, mut ours) = ([0; LINK_MAX], [0; LINK_MAX]);
+    let theirs = link_at(directory, c"../ns/pid", &mut theirs);
+    let ours = link_at(libc::AT_FDCWD, c"/proc/thread-self/ns/pid", &mut ours);
+    matches!((theirs, ours), (Ok(theirs), Ok(ours)) if theirs == ours)
 }
 
 /// The directory of another process's descriptors, as an O_PATH handle that stays that process's whatever
@@ -170,14 +180,9 @@ pub fn decimal(text: &[u8]) -> Option<u64> {
 
 /// Opens a file of /proc for reading.
 pub fn open(path: &CStr) -> Result<OwnedFd, Errno> {
-    open_at(libc::AT_FDCWD, path)
-}
-
-/// [`open`], beginning at a directory.
-pub(crate) fn open_at(directory: i32, path: &CStr) -> Result<OwnedFd, Errno> {
-    let flags = libc::O_RDONLY | libc::O_NONBLOCK | libc::O_CLOEXEC;
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
     // SAFETY: path is NUL-terminated and outlives the call.
-    let fd = unsafe { sys!(libc::SYS_openat, directory, path.as_ptr(), flags)? };
+    let fd = unsafe { sys!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags)? };
     Ok(OwnedFd::new(fd as i32))
 }
 

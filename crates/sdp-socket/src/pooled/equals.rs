@@ -2,9 +2,10 @@
 //!
 //! All connections here are between the same two addresses, one after another; the client's end of each is the offerer's or
 //! some other process's, the taker accepts them all. An end that was reset without being read from looks like a
-//! living one to its process. An offer that is withdrawn costs its board: the next one is on another. The kernel's part: it has one place for each end's pair of addresses, and makes a
-//! connection only while both are empty. Resets come at any time, at either end. Promise: when both ends of a segment
-//! are attached, their sockets are the ends of one connection.
+//! living one to its process. An offer that is withdrawn costs its board: the next one is on another. The kernel's part:
+//! it has one place for the server's end. For the client's end it has one as well, but for clients that are bound to a
+//! device: beside those it makes another one, whose coming resets what is at the server's place. Resets come at any
+//! time, at either end. Promise: when both ends of a segment are attached, their sockets are the ends of one connection.
 
 use std::{format, string::String, vec::Vec};
 
@@ -32,6 +33,10 @@ enum Twin {
     OffererLooksEarly,
     /// A second offer is made on the board of the first.
     OffersAgain,
+    /// A client that is bound to a device makes offers, and they are kept.
+    OffersBound,
+    /// The offerer looks whether it is bound when it makes the offer, and not again.
+    BoundLater,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -60,8 +65,12 @@ struct S {
     made: u8,
     /// Bit of each connection whose client's end is the offerer's.
     offerers: u8,
-    /// The connection that has the client's place, and the server's; 0 none.
-    places: [u8; 2],
+    /// Bit of each connection whose client is bound to a device.
+    bound: u8,
+    /// Bit of each connection whose client is connected.
+    clients: u8,
+    /// The connection that has the server's place; 0 none.
+    server: u8,
     is_offered: bool,
     is_taken: bool,
     offers: u8,
@@ -70,8 +79,11 @@ struct S {
     taker: Taker,
 }
 
-const CLIENT: usize = 0;
-const SERVER: usize = 1;
+impl S {
+    fn is_client_connected(&self, number: u8) -> bool {
+        self.clients & 1 << number != 0
+    }
+}
 
 struct Equals(Twin);
 
@@ -85,9 +97,10 @@ impl Equals {
         match s.offerer {
             Offerer::Idle if s.offers < OFFERS && !s.is_offered && !s.is_taken => {
                 for number in 1..=s.made {
-                    let is_connected = s.places[CLIENT] == number;
+                    let is_bound = s.bound & 1 << number != 0;
                     if s.offerers & 1 << number == 0
-                        || self.0 == Twin::OffererLooksEarly && !is_connected
+                        || is_bound && self.0 != Twin::OffersBound
+                        || self.0 == Twin::OffererLooksEarly && !s.is_client_connected(number)
                     {
                         continue;
                     }
@@ -98,7 +111,9 @@ impl Equals {
             }
             Offerer::Waits(number) if s.is_taken => {
                 let looks = !matches!(self.0, Twin::OffererBelieves | Twin::OffererLooksEarly);
-                let is_proven = !looks || s.places[CLIENT] == number;
+                let is_bound = s.bound & 1 << number != 0
+                    && !matches!(self.0, Twin::OffersBound | Twin::BoundLater);
+                let is_proven = !looks || s.is_client_connected(number) && !is_bound;
                 let offerer = if is_proven { Offerer::Attached(number) } else { Offerer::Idle };
                 to.push(("sees the answer", Ok(S { offerer, ..s.clone() })));
             }
@@ -112,7 +127,7 @@ impl Equals {
 
     fn take(&self, s: &S, to: &mut Vec<Step<S>>) {
         let next = |taker| Ok(S { taker, ..s.clone() });
-        let is_connected = |number| s.places[SERVER] == number;
+        let is_connected = |number| s.server == number;
         match s.taker {
             Taker::Idle if s.visits < VISITS => {
                 for number in 1..=s.made {
@@ -153,7 +168,9 @@ impl Model for Equals {
         S {
             made: 0,
             offerers: 0,
-            places: [0, 0],
+            bound: 0,
+            clients: 0,
+            server: 0,
             is_offered: false,
             is_taken: false,
             offers: 0,
@@ -164,19 +181,28 @@ impl Model for Equals {
     }
 
     fn steps(&self, s: &S, to: &mut Vec<Step<S>>) {
-        if s.places == [0, 0] && s.made < MOST {
+        // Where no client is left, what is still at the server's place has to be reset first.
+        let has_room = s.clients & !s.bound == 0 && (s.server == 0 || s.clients != 0);
+        if has_room && s.made < MOST {
             let made = s.made + 1;
-            let another = S { made, places: [made, made], ..s.clone() };
+            let clients = s.clients | 1 << made;
+            let another = S { made, clients, server: made, ..s.clone() };
             let offerers = s.offerers | 1 << made;
             to.push(("the offerer connects", Ok(S { offerers, ..another.clone() })));
             to.push(("somebody else connects", Ok(another)));
         }
-        for end in [CLIENT, SERVER] {
-            if s.places[end] != 0 {
-                let mut reset = s.clone();
-                reset.places[end] = 0;
-                to.push(("an end is reset", Ok(reset)));
+        for number in 1..=s.made {
+            if s.is_client_connected(number) {
+                let bound = s.bound | 1 << number;
+                if bound != s.bound {
+                    to.push(("a client is bound", Ok(S { bound, ..s.clone() })));
+                }
+                let clients = s.clients & !(1 << number);
+                to.push(("a client is reset", Ok(S { clients, ..s.clone() })));
             }
+        }
+        if s.server != 0 {
+            to.push(("the server's end is reset", Ok(S { server: 0, ..s.clone() })));
         }
         self.offer(s, to);
         self.take(s, to);
@@ -211,6 +237,8 @@ fn every_rule_is_needed() {
         Twin::OffererBelieves,
         Twin::OffererLooksEarly,
         Twin::OffersAgain,
+        Twin::OffersBound,
+        Twin::BoundLater,
     ] {
         fails(&format!("meeting of equals, {twin:?}"), &Equals(twin), LIMIT);
     }
