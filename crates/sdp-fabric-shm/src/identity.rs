@@ -125,7 +125,7 @@ impl Tuple {
     }
 
     /// Whether `carrier` has these addresses now, and is connected: not reset, nor closed by both ends. As long as
-    /// that is so no other connection of its network namespace can have them.
+    /// that is so no other connection of its network namespace can have them, unless it is bound to a device.
     pub fn is_of(&self, carrier: i32) -> bool {
         Self::named(carrier) == Ok(*self)
     }
