@@ -795,10 +795,10 @@ pub fn fork_prepare() {
 pub fn fork_parent(child: c_int) {
     inherit::fork_parent(child);
 }
-/// After `fork` in the child.
+/// After `fork` in the child, process `pid` if the caller has asked.
 #[unsafe(link_section = ".text.hot")]
-pub fn fork_child() {
-    inherit::fork_child();
+pub fn fork_child(pid: Option<c_int>) {
+    inherit::fork_child(pid);
 }
 /// Before any `exec` in a process that is not a vfork child: connections that the new image will
 /// hold leave their lanes. Nothing is torn down: exec may fail.

@@ -70,7 +70,7 @@ pub(crate) fn pid() -> u32 {
     PID.load(Ordering::Relaxed)
 }
 
-/// Remembers the process (constructor, fork child).
+/// Remembers the process (constructor).
 pub(crate) fn remember() {
     PID.store(sys_pid::current() as u32, Ordering::Relaxed);
 }
@@ -529,9 +529,9 @@ pub(crate) fn ring_own(slot: u32) {
 
 // ---- fork ------------------------------------------------------------------------------------
 
-/// In a fork child: what belonged to the parent alone is made anew on demand.
-pub(crate) fn become_child() {
-    remember();
+/// In a fork child, process `pid` (asked for if `None`): what belonged to the parent alone is made anew on demand.
+pub(crate) fn become_child(pid: Option<i32>) {
+    PID.store(pid.unwrap_or_else(sys_pid::current) as u32, Ordering::Relaxed);
     forget_nonce();
     // Threads that were at it do not exist here: whoever needs it begins anew.
     // What is as it should be is not written: each page that is costs a copy of it.
