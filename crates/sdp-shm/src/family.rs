@@ -334,6 +334,7 @@ impl Family {
     }
 
     /// A row for a new connection, held by `slot`, the slot of process `pid`. `None`: all in use.
+    #[unsafe(link_section = ".text.open")]
     pub fn open_row(&self, slot: Slot, pid: u32) -> Option<u32> {
         let memory = self.memory();
         let used = memory.header.rows.load(Ordering::Relaxed) as usize;

@@ -637,6 +637,7 @@ pub fn pin(fd: c_int, why: Pin) {
 }
 
 /// After a successful `socket`.
+#[unsafe(link_section = ".text.open")]
 pub fn opened(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
     lifecycle::opened(fd, domain, kind, protocol);
 }
@@ -648,6 +649,7 @@ pub fn listening(fd: c_int) {
 ///
 /// # Safety
 /// See the module.
+#[unsafe(link_section = ".text.open")]
 pub unsafe fn connected(fd: c_int, addr: *const sockaddr, len: socklen_t) {
     // SAFETY: the caller's.
     unsafe { lifecycle::connected(fd, addr, len) };
@@ -657,6 +659,7 @@ pub fn accepting(listener: c_int) -> u32 {
     lifecycle::accepting(listener)
 }
 /// After a successful `accept`/`accept4`.
+#[unsafe(link_section = ".text.open")]
 pub fn accepted(listener: c_int, fd: c_int, generation: u32) {
     lifecycle::accepted(listener, fd, generation);
 }

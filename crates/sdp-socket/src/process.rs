@@ -398,8 +398,14 @@ pub(crate) fn place_of_page() -> usize {
     sys_loader::end().map_or(0, |end| end.next_multiple_of(PLACE) + PLACE)
 }
 
-/// Makes what the first connection needs. False when the process has none (no memory, retired).
+/// Makes what the first connection needs, unless it is there. False when the process has none (no memory, retired).
+#[inline]
 pub(crate) fn start() -> bool {
+    if STARTED.load(Ordering::Acquire) == 2 { !is_retired() } else { begin() }
+}
+
+#[cold]
+fn begin() -> bool {
     match STARTED.load(Ordering::Acquire) {
         2 => return !is_retired(),
         _ if is_retired() => return false,
