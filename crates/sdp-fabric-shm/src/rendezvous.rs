@@ -260,7 +260,13 @@ impl Rendezvous {
     /// ours meanwhile finds that out from the segment ([`MappedSegment::disown`]).
     #[unsafe(link_section = ".text.hot")]
     pub fn abandon(&mut self) {
-        *self = Self::new();
+        if self.is_idle() {
+            // At the end of each connection that never met. What drops a state lies elsewhere than the section above: a fork
+            // child would meet a fault to find nothing to drop.
+            (self.restarts, self.strangers) = (0, 0);
+        } else {
+            *self = Self::new();
+        }
     }
 
     /// In a fork child: closes its copies. The parent's rendezvous goes on. Not for a child that

@@ -67,7 +67,7 @@ unsafe extern "C" fn construct(
     envp: *const *const c_char,
 ) {
     let before = errno::get();
-    own();
+    let _ = own();
     real::bind_all();
     bind_trampolines();
     host::install(ppoll, epoll_pwait);

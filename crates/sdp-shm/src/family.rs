@@ -5,10 +5,11 @@
 //! that could be mapped again.)
 //!
 //! # Layout
-//! A header, [`PROCESSES`] process slots, [`ROWS`] connection rows, bitmaps. A row describes one end of a
-//! connection. A process has a bitmap over the rows: *this process holds a descriptor of that
+//! Bitmaps, [`ROWS`] connection rows, the first one last, [`PROCESSES`] process slots, a header. A row describes one end
+//! of a connection. A process has a bitmap over the rows: *this process holds a descriptor of that
 //! connection*. Its first word is in the slot, so that what a small family uses lies together: a process that
-//! is forked for one connection meets it all with one page fault. Pages are touched as they are used.
+//! is forked for one connection meets it all with one page fault. It lies at the end, because a mapping that the kernel
+//! places ends where others begin, with which it shares a page of the kernel's tables. Pages are touched as they are used.
 //!
 //! # Who may touch what
 //! The header lock guards allocation of slots and the bitmap copy of a fork. A process clears and sets
@@ -119,21 +120,39 @@ struct Header {
     pad: AtomicU32,
 }
 
-#[repr(C)]
+/// All of it; whole pages, so that the end of the mapping is the end of this.
+#[repr(C, align(4096))]
 struct Memory {
-    header: Header,
-    processes: [ProcessSlot; PROCESSES],
-    rows: [Row; ROWS],
     /// Words of each process's bitmap behind the first.
     rest: [[AtomicU64; BITMAP_WORDS - 1]; PROCESSES],
+    /// The last one first ([`Memory::row`]).
+    rows: [Row; ROWS],
+    processes: [ProcessSlot; PROCESSES],
+    header: Header,
 }
 
-/// Bytes at the start, to a multiple of which the mapping is best aligned: the kernel maps as many around a
+impl Memory {
+    /// The row with this index.
+    #[inline(always)]
+    fn row(&self, index: usize) -> Option<&Row> {
+        self.rows.get((ROWS - 1).wrapping_sub(index))
+    }
+
+    /// The rows from the first one of a word of the bitmaps on.
+    fn rows_of_word(&self, word: usize) -> impl Iterator<Item = &Row> {
+        self.rows.iter().rev().skip(word.saturating_mul(64))
+    }
+}
+
+/// Bytes at the end, which is best aligned to a multiple of them: the kernel maps as many around a
 /// page that is read for the first time, and a family that is small has everything there.
 pub const FAMILY_WINDOW: usize = 64 * 1024;
 
 const _: () = assert!(size_of::<ProcessSlot>() == 16);
-const _: () = assert!(core::mem::offset_of!(Memory, rows) + 64 * size_of::<Row>() <= FAMILY_WINDOW);
+const _: () = assert!(
+    size_of::<Memory>() - core::mem::offset_of!(Memory, processes) + 64 * size_of::<Row>()
+        <= FAMILY_WINDOW
+);
 
 /// Bytes to map for [`Family::new`].
 pub const FAMILY_BYTES: usize = size_of::<Memory>();
@@ -186,14 +205,14 @@ impl Family {
     /// The row with this index.
     #[inline]
     pub fn row(&self, index: u32) -> Option<&Row> {
-        self.memory().rows.get(index as usize)
+        self.memory().row(index as usize)
     }
 
     /// [`Family::row`] for a caller that keeps the mapping for as long as it uses rows.
     #[inline]
     pub fn static_row(self, index: u32) -> Option<&'static Row> {
         // SAFETY: `resume`'s and `new`'s contract.
-        unsafe { self.0.as_ref() }.rows.get(index as usize)
+        unsafe { self.0.as_ref() }.row(index as usize)
     }
 
     fn slot(&self, slot: Slot) -> Option<&ProcessSlot> {
@@ -315,6 +334,7 @@ impl Family {
     }
 
     /// A row for a new connection, held by `slot`, the slot of process `pid`. `None`: all in use.
+    #[unsafe(link_section = ".text.open")]
     pub fn open_row(&self, slot: Slot, pid: u32) -> Option<u32> {
         let memory = self.memory();
         let used = memory.header.rows.load(Ordering::Relaxed) as usize;
@@ -328,7 +348,7 @@ impl Family {
             .or_else(|| (0..ROWS).find(|i| self.take_row(*i)))
             .or_else(|| self.sweep(pid).then(|| (0..ROWS).find(|i| self.take_row(*i))).flatten())?;
         memory.header.row_hint.store(index as u32 + 1, Ordering::Relaxed);
-        let row = memory.rows.get(index)?;
+        let row = memory.row(index)?;
         row.user.store(0, Ordering::Relaxed);
         row.flags.store(0, Ordering::Relaxed);
         row.reason.store(0, Ordering::Relaxed);
@@ -348,7 +368,7 @@ impl Family {
     }
 
     fn take_row(&self, index: usize) -> bool {
-        self.memory().rows.get(index).is_some_and(|row| {
+        self.memory().row(index).is_some_and(|row| {
             let seen = row.state.load(Ordering::Relaxed);
             seen & STATE_MASK == FREE
                 && row
@@ -367,7 +387,7 @@ impl Family {
     /// have opened the row again).
     fn free_row(&self, row: u32, seen: u32) -> bool {
         seen & STATE_MASK == LIVE
-            && self.memory().rows.get(row as usize).is_some_and(|row| {
+            && self.memory().row(row as usize).is_some_and(|row| {
                 row.state
                     .compare_exchange(seen, seen & !STATE_MASK, Ordering::SeqCst, Ordering::Relaxed)
                     .is_ok()
@@ -400,7 +420,7 @@ impl Family {
         let mut seen = [0u32; 64];
         let mut candidates = 0u64;
         let first = word * 64;
-        let rows = self.memory().rows.iter().skip(first);
+        let rows = self.memory().rows_of_word(word);
         for ((i, state), row) in seen.iter_mut().enumerate().zip(rows) {
             // The state before the bits: a use that begins later is another use.
             *state = row.state.load(Ordering::SeqCst);
@@ -575,7 +595,7 @@ impl Family {
     fn let_go_word(&self, slot: Slot, word: usize, holds: &AtomicU64, bits: u64) {
         let mut seen = [0u32; 64];
         let first = word * 64;
-        for (state, row) in seen.iter_mut().zip(self.memory().rows.iter().skip(first)) {
+        for (state, row) in seen.iter_mut().zip(self.memory().rows_of_word(word)) {
             *state = row.state.load(Ordering::SeqCst);
         }
         let bits = holds.fetch_and(!bits, Ordering::SeqCst) & bits;

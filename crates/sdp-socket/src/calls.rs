@@ -643,6 +643,7 @@ pub fn pin(fd: c_int, why: Pin) {
 }
 
 /// After a successful `socket`.
+#[unsafe(link_section = ".text.open")]
 pub fn opened(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
     lifecycle::opened(fd, domain, kind, protocol);
 }
@@ -654,6 +655,7 @@ pub fn listening(fd: c_int) {
 ///
 /// # Safety
 /// See the module.
+#[unsafe(link_section = ".text.open")]
 pub unsafe fn connected(fd: c_int, addr: *const sockaddr, len: socklen_t) {
     // SAFETY: the caller's.
     unsafe { lifecycle::connected(fd, addr, len) };
@@ -663,6 +665,7 @@ pub fn accepting(listener: c_int) -> u32 {
     lifecycle::accepting(listener)
 }
 /// After a successful `accept`/`accept4`.
+#[unsafe(link_section = ".text.open")]
 pub fn accepted(listener: c_int, fd: c_int, generation: u32) {
     lifecycle::accepted(listener, fd, generation);
 }
@@ -801,10 +804,10 @@ pub fn fork_prepare() {
 pub fn fork_parent(child: c_int) {
     inherit::fork_parent(child);
 }
-/// After `fork` in the child.
+/// After `fork` in the child, process `pid` if the caller has asked.
 #[unsafe(link_section = ".text.hot")]
-pub fn fork_child() {
-    inherit::fork_child();
+pub fn fork_child(pid: Option<c_int>) {
+    inherit::fork_child(pid);
 }
 /// Before any `exec` in a process that is not a vfork child: connections that the new image will
 /// hold leave their lanes. Nothing is torn down: exec may fail.

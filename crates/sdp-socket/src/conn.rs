@@ -278,6 +278,7 @@ pub(crate) fn create(stage: Stage) -> Option<(u32, &'static Conn)> {
 }
 
 /// A free slot, which is the caller's now.
+#[unsafe(link_section = ".text.open")]
 fn take_free() -> Option<usize> {
     let there = if ARENA.load(Ordering::Acquire).is_null() { hot::CONNS } else { CONNS };
     let hint = (HINT.load(Ordering::Relaxed) as usize).min(there);

@@ -158,8 +158,8 @@ fn mark_uncertain() {
     });
 }
 
-/// After `fork` in the child.
-pub(crate) fn fork_child() {
+/// After `fork` in the child, process `pid`; the kernel is asked if that is `None`.
+pub(crate) fn fork_child(pid: Option<i32>) {
     let prepared = PREPARED.swap(0, Ordering::Relaxed);
     if prepared != 0 {
         process::peers().forked(true);
@@ -167,7 +167,7 @@ pub(crate) fn fork_child() {
     if process::is_retired() {
         return;
     }
-    process::become_child();
+    process::become_child(pid);
     if prepared == 2
         && let Some((family, _)) = process::family()
     {

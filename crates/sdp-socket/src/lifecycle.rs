@@ -26,6 +26,7 @@ use crate::{
 pub(crate) const ADDRESS_MAX: usize = 28;
 
 /// Puts a connection into the table; what the number named before is forgotten.
+#[unsafe(link_section = ".text.open")]
 pub(crate) fn install(fd: i32, stage: Stage, flags: u32) -> Option<&'static Conn> {
     let (index, conn) = conn::create(stage)?;
     conn.fd.store(fd, Ordering::Relaxed);

@@ -107,10 +107,15 @@ pub(crate) fn close_number() {
 }
 
 /// Gives `sdp run` a duplicate of the page; tried again at later connections while its queue is full.
+#[inline]
 pub(crate) fn hand_in() {
-    if !REPORT_PENDING.load(Ordering::Relaxed) {
-        return;
+    if REPORT_PENDING.load(Ordering::Relaxed) {
+        try_to_hand_in();
     }
+}
+
+#[cold]
+fn try_to_hand_in() {
     let mut parts = settings::report().splitn(3, |b| *b == b';');
     let (name, path, token) = (parts.next(), parts.next(), parts.next());
     let number = NUMBER.load(Ordering::Acquire);

@@ -13,7 +13,7 @@ use sdp_shm::{
     bell::Bell,
     family::{FAMILY_BYTES, FAMILY_WINDOW, Family, Slot},
 };
-use sdp_sys::{fd, pid as sys_pid, section, sys};
+use sdp_sys::{fd, loader as sys_loader, pid as sys_pid, section, sys};
 
 use crate::{
     hot::PAGE,
@@ -28,6 +28,8 @@ use crate::{
 const HIDDEN_CEILING: i32 = 256;
 /// Room below the ceiling (or the limit) for hidden descriptors.
 const HIDDEN_ROOM: i32 = 64;
+/// Multiple of bytes to which the statistics page is mapped, and room before it: what writes past the loader's data shall meet nothing.
+const PLACE: usize = 4096;
 /// Number from which the statistics page's descriptor is looked for. The kernel keeps the table of a process that uses
 /// no number beyond 63 in the process itself; each fork of one that does allocates a table, and each exit frees one.
 /// A process whose connections never leave TCP hides nothing else.
@@ -68,7 +70,7 @@ pub(crate) fn pid() -> u32 {
     PID.load(Ordering::Relaxed)
 }
 
-/// Remembers the process (constructor, fork child).
+/// Remembers the process (constructor).
 pub(crate) fn remember() {
     PID.store(sys_pid::current() as u32, Ordering::Relaxed);
 }
@@ -369,37 +371,41 @@ pub(crate) fn move_hidden(from: i32) {
     table::unhide(from);
 }
 
-/// Addresses that one page of the kernel's tables covers.
-const TABLE_SPAN: usize = 2 << 20;
-/// Room before family memory for the statistics page.
-const ROOM_FOR_PAGE: usize = sdp_stats::SIZE.next_multiple_of(FAMILY_WINDOW);
-
-/// Maps family memory so that its beginning and that of the statistics page, which goes in front of it, are
-/// covered by one page of the kernel's tables: each fork child that touches both gets them anew.
+/// Maps family memory. What each fork child touches of it is its end, for which the kernel makes a page of its tables in
+/// each, unless one is there that it copied for something private: the first threads' memory, below which the kernel maps
+/// what comes later.
 fn map_family() -> Option<NonNull<u8>> {
-    const { assert!(ROOM_FOR_PAGE + FAMILY_WINDOW <= TABLE_SPAN) };
-    // No more than is unmapped when the process leaves the family.
-    let family = FAMILY_BYTES.next_multiple_of(sdp_shm::ring::PAGE as usize);
-    let whole = family + TABLE_SPAN + ROOM_FOR_PAGE;
+    let whole = FAMILY_BYTES + FAMILY_WINDOW;
     let at = map_shared(whole)?;
     let first = at.as_ptr() as usize;
-    let before = first.next_multiple_of(TABLE_SPAN) + ROOM_FOR_PAGE - first;
-    let Some(base) = NonNull::new(at.as_ptr().wrapping_add(before)) else { return Some(at) };
-    unmap(at, before);
-    let end = before + family;
-    if let Some(rest) = NonNull::new(at.as_ptr().wrapping_add(end)).filter(|_| end < whole) {
-        unmap(rest, whole - end);
+    let end = (first + whole) & !(FAMILY_WINDOW - 1);
+    let before = end - FAMILY_BYTES - first;
+    let (base, rest) = (at.as_ptr().wrapping_add(before), first + whole - end);
+    if before != 0 {
+        unmap(at, before);
     }
-    Some(base)
+    if rest != 0
+        && let Some(behind) = NonNull::new(base.wrapping_add(FAMILY_BYTES))
+    {
+        unmap(behind, rest);
+    }
+    NonNull::new(base)
 }
 
-/// Where a statistics page is best mapped; 0: anywhere.
+/// Where a statistics page is best mapped; 0: anywhere. What each fork child touches of it is its beginning: behind the
+/// loader, whose private data the kernel copied a page of its tables for.
 pub(crate) fn place_of_page() -> usize {
-    (FAMILY.load(Ordering::Acquire) as usize).saturating_sub(ROOM_FOR_PAGE)
+    sys_loader::end().map_or(0, |end| end.next_multiple_of(PLACE) + PLACE)
 }
 
-/// Makes what the first connection needs. False when the process has none (no memory, retired).
+/// Makes what the first connection needs, unless it is there. False when the process has none (no memory, retired).
+#[inline]
 pub(crate) fn start() -> bool {
+    if STARTED.load(Ordering::Acquire) == 2 { !is_retired() } else { begin() }
+}
+
+#[cold]
+fn begin() -> bool {
     match STARTED.load(Ordering::Acquire) {
         2 => return !is_retired(),
         _ if is_retired() => return false,
@@ -529,9 +535,9 @@ pub(crate) fn ring_own(slot: u32) {
 
 // ---- fork ------------------------------------------------------------------------------------
 
-/// In a fork child: what belonged to the parent alone is made anew on demand.
-pub(crate) fn become_child() {
-    remember();
+/// In a fork child, process `pid` (asked for if `None`): what belonged to the parent alone is made anew on demand.
+pub(crate) fn become_child(pid: Option<i32>) {
+    PID.store(pid.unwrap_or_else(sys_pid::current) as u32, Ordering::Relaxed);
     forget_nonce();
     // Threads that were at it do not exist here: whoever needs it begins anew.
     // What is as it should be is not written: each page that is costs a copy of it.

@@ -159,6 +159,7 @@ pub(crate) fn close_stats_row(conn: &Conn) {
 }
 
 /// Counts a connection end once per carrier.
+#[unsafe(link_section = ".text.open")]
 pub(crate) fn count_seen(conn: &Conn, reason: Reason) {
     let Some(page) = page::current() else { return };
     if let Some(row) = conn.row() {

@@ -295,6 +295,7 @@ fn with_file(path: &[u8], body: impl FnOnce(Option<&[u8]>)) {
 }
 
 /// Whether a socket of this role and address may get an SDP lane.
+#[unsafe(link_section = ".text.open")]
 pub(crate) fn family(role: Role, address: [u8; 16], port: u16) -> Family {
     if CAPTURED.state.load(Ordering::Acquire) != LOADED {
         return Family::Both;

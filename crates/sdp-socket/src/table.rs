@@ -129,6 +129,7 @@ pub(crate) fn entry(fd: i32) -> Option<Entry> {
 pub(crate) struct NoPlace;
 
 /// Makes `fd` name `entry`; what it named before.
+#[unsafe(link_section = ".text.open")]
 pub(crate) fn put(fd: i32, entry: Entry) -> Result<Option<Entry>, NoPlace> {
     let word = place(fd).ok_or(NoPlace)?;
     use_block(fd);

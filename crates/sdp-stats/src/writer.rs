@@ -443,6 +443,7 @@ impl Page {
 
     /// Closes a row: its counters are folded into the totals. The caller holds both halves' locks
     /// or is otherwise the only user. Without effect for [`RowId::NONE`].
+    #[unsafe(link_section = ".text.open")]
     pub fn close_row(&self, id: RowId) {
         let Some(row) = self.row(id) else { return };
         let state = row.state.load(Relaxed);

@@ -15,6 +15,7 @@ pub mod errno;
 pub mod fd;
 pub mod hidden;
 pub mod holders;
+pub mod loader;
 pub mod memfd;
 pub mod netlink;
 pub mod owned;

@@ -14,9 +14,11 @@ use sdp_sys::{pid, sys, tls};
 use super::privilege;
 use crate::real;
 
-/// Remembers the process: in the constructor and in a fork child.
-pub(crate) fn own() {
-    calls::hooks().owner.store(pid::current(), Ordering::Relaxed);
+/// Remembers the process: in the constructor and in a fork child. Its id.
+pub(crate) fn own() -> pid_t {
+    let id = pid::current();
+    calls::hooks().owner.store(id, Ordering::Relaxed);
+    id
 }
 
 /// Whether the caller is a vfork child (or a raw clone of the process), so that nothing here is its
@@ -29,10 +31,7 @@ pub(super) fn is_borrowed() -> bool {
 /// A child with its own copy of the memory starts.
 fn child() {
     tls::forked();
-    if !privilege::is_sandboxed() {
-        own();
-    }
-    calls::fork_child();
+    calls::fork_child((!privilege::is_sandboxed()).then(own));
 }
 
 /// The two sides of a fork, told apart by what it returned.

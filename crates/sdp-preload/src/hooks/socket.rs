@@ -22,6 +22,7 @@ unsafe fn connect_to(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int 
 }
 
 hooks! {
+    #[unsafe(link_section = ".text.open")]
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
         let fd = real::socket(domain, kind, protocol);
         if fd >= 0 {
@@ -39,6 +40,7 @@ hooks! {
         result
     }
 
+    #[unsafe(link_section = ".text.open")]
     fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
         connect_to(fd, addr, len)
     }
@@ -55,6 +57,7 @@ hooks! {
         result
     }
 
+    #[unsafe(link_section = ".text.open")]
     fn accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
         let generation = calls::accepting(fd);
         let new = real::accept(fd, addr, len);
@@ -64,6 +67,7 @@ hooks! {
         new
     }
 
+    #[unsafe(link_section = ".text.open")]
     fn accept4(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
         let generation = calls::accepting(fd);
         let new = real::accept4(fd, addr, len, flags);
@@ -73,6 +77,7 @@ hooks! {
         new
     }
 
+    #[unsafe(link_section = ".text.open")]
     fn shutdown(fd: c_int, how: c_int) -> c_int {
         if !calls::is_tracked(fd) {
             return real::shutdown(fd, how);
