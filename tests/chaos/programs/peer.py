@@ -49,7 +49,7 @@ class Stream:
     def __init__(self, seed, number, direction, page, cell):
         self.start = random.Random(f"{seed}/{number}/{direction}").randrange(PERIOD)
         self.done = 0
-        self.page, self.cell = page, cell * 8
+        self.cells, self.cell = memoryview(page).cast("Q"), cell
 
     def text(self, n):
         """The next n bytes."""
@@ -68,7 +68,8 @@ class Stream:
     def advance(self, n):
         """n more bytes are done; everybody can see it."""
         self.done += n
-        struct.pack_into("Q", self.page, self.cell, self.done)
+        # In one store: `struct.pack_into` writes zeros first, and this process may end in between.
+        self.cells[self.cell] = self.done
 
 
 class End:
