@@ -59,7 +59,7 @@ struct Place {
     slot: AtomicU32,
     name: [AtomicU32; NAME_WORDS],
     /// Where who may reads the process's [`Secret`]; 0: nowhere.
-    word_at: AtomicU64,
+    secret_at: AtomicU64,
     /// What the process has read where the other one said; 0: nothing yet.
     told: AtomicU64,
 }
@@ -101,11 +101,12 @@ pub struct Met {
     /// Its place in its bell page.
     pub slot: u32,
     /// Where its secret is.
-    word_at: u64,
+    secret_at: u64,
     /// What it tells as ours.
     told: u64,
     /// Whether we have told what we read of its.
     has_told: bool,
+    life: u32,
     /// The segment, and what is known about the peer process.
     pub loan: Loan,
     index: usize,
@@ -229,9 +230,10 @@ impl Record {
         Met {
             descriptor: other.descriptor.load(Ordering::Relaxed),
             slot: other.slot.load(Ordering::Relaxed),
-            word_at: other.word_at.load(Ordering::Relaxed),
+            secret_at: other.secret_at.load(Ordering::Relaxed),
             told: other.told.load(Ordering::Relaxed),
             has_told: self.own().told.load(Ordering::Relaxed) != 0,
+            life: self.life,
             loan: self.loan,
             index,
         }
@@ -300,7 +302,6 @@ pub struct Pool {
     generation: AtomicU64,
     records: UnsafeCell<Records>,
     clock: AtomicU32,
-    secret: Secret,
 }
 
 // SAFETY: `records` is reached only through `with`, which holds the lock. The mappings belong to the process.
@@ -316,10 +317,12 @@ struct Records {
     list: [Option<Record>; POOL_MAX],
     /// Places below this one may have one.
     high: usize,
+    /// What only who can read our memory can tell; drawn when the first segment is lent, or the first after a fork.
+    secret: Option<Secret>,
 }
 
 impl Records {
-    const EMPTY: Self = Self { list: [const { None }; POOL_MAX], high: 0 };
+    const EMPTY: Self = Self { list: [const { None }; POOL_MAX], high: 0, secret: None };
 
     fn places(&self) -> &[Option<Record>] {
         self.list.get(..self.high).unwrap_or(&self.list)
@@ -366,7 +369,6 @@ impl Pool {
             generation: AtomicU64::new(0),
             records: UnsafeCell::new(Records::EMPTY),
             clock: AtomicU32::new(0),
-            secret: Secret::new(),
         }
     }
 
@@ -390,7 +392,13 @@ impl Pool {
     #[cold]
     pub fn lend(&self, peers: &PeerTable, loan: Loan) -> Option<u32> {
         self.drop_dead(peers);
+        let mut fresh =
+            if self.with(|records| records.secret.is_some()) { None } else { Secret::draw() };
         self.with(|records| {
+            if records.secret.is_none() {
+                records.secret = fresh.take();
+            }
+            let secret_at = records.secret.as_ref().map_or(0, Secret::place);
             let (index, place) = records.vacancy()?;
             if let Some(old) = place.take() {
                 discard(peers, &old);
@@ -399,7 +407,7 @@ impl Pool {
             self.generation.store(generation, Ordering::Release);
             let end = loan.side;
             let record = Record { loan, state: State::Used, life: 0, clock: 0, generation, end };
-            record.own().word_at.store(self.secret.place(), Ordering::Relaxed);
+            record.own().secret_at.store(secret_at, Ordering::Relaxed);
             *place = Some(record);
             Some(index as u32 + 1)
         })
@@ -514,25 +522,31 @@ impl Pool {
     /// Whether the other process has told what only who can read our memory could tell. Nothing can be kept from it, so
     /// that it gains nothing by a lie. Costs a system call.
     pub fn could_read_us(&self, met: &Met) -> bool {
-        self.secret.is(met.told)
+        let is_ours =
+            |records: &mut Records| records.secret.as_ref().is_some_and(|s| s.is(met.told));
+        self.with(is_ours) && secret::is_dumpable()
     }
 
     /// Reads the other process's secret and tells it, if it has said where to look, and once for each segment. It may be
     /// believed from then on. Some system calls, the first time.
     pub fn tell(&self, peers: &PeerTable, met: &Met) {
-        if met.has_told || met.word_at == 0 {
+        if met.has_told || met.secret_at == 0 {
             return;
         }
         let peer = met.loan.peer;
-        let word =
-            if peers.is_near(peer) { secret::read(met.loan.pid, met.word_at) } else { UNREADABLE };
+        let word = if peers.is_near(peer) {
+            secret::read(met.loan.pid, met.secret_at)
+        } else {
+            UNREADABLE
+        };
         // Its id was not another process's by then. (What is there need not be its own any more: hence the mark.)
         if !peers.lives(peer) {
             return;
         }
         self.with(|records| {
             if let Some(Some(record)) = records.places().get(met.index)
-                && record.loan.base == met.loan.base
+                && (record.loan.base, record.loan.peer) == (met.loan.base, peer)
+                && record.life == met.life
             {
                 record.own().told.store(word, Ordering::Release);
             }
@@ -661,11 +675,14 @@ impl Pool {
 
     #[cold]
     fn give_up_waiting(&self, peers: &PeerTable) {
-        self.secret.forget();
-        self.with(|records| {
+        let old = self.with(|records| {
             let next = self.generation.load(Ordering::Relaxed).wrapping_add(1).max(1);
             self.generation.store(next, Ordering::Relaxed);
             for place in records.places_mut() {
+                if let Some(used) = place {
+                    // Its connection may be used by a child that may read less than we.
+                    used.own().told.store(0, Ordering::Relaxed);
+                }
                 if let Some(old) = place.take_if(|record| record.is_waiting()) {
                     // Who has taken it just now is alone with it.
                     if old.state == State::Offered && !old.take_back() {
@@ -674,7 +691,9 @@ impl Pool {
                     discard(peers, &old);
                 }
             }
+            records.secret.take()
         });
+        drop(old); // unmapped when nobody waits for the lock
     }
 
     /// The process is about to end: the other ends give up what they share with it.
@@ -701,7 +720,8 @@ impl Pool {
 
     #[cold]
     fn forget_parent(&self) {
-        self.secret.forget();
+        // SAFETY: the only thread of the child. Of this a thread of the parent can have left only all or nothing.
+        drop(unsafe { (*self.records.get()).secret.take() });
         if self.idle.load(Ordering::Relaxed) != 0 && !self.lock.is_taken() {
             self.with(|records| {
                 for old in records.iter().filter(|r| r.is_waiting()) {

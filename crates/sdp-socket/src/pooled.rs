@@ -178,15 +178,23 @@ fn has_its_addresses_alone(conn: &Conn, fd: i32) -> bool {
     !conn.has(flag::BOUND) && device() == Ok(0)
 }
 
+/// Whether the process is one of which nobody saw how it was made.
+fn is_unseen_child() -> bool {
+    sdp_sys::pid::current() as u32 != process::pid()
+}
+
 /// Whether the connection may be met on a board. Not in a child of a fork that nobody saw, which has the boards of its
 /// parent.
 fn may_come(conn: &Conn, fd: i32) -> bool {
-    sdp_sys::pid::current() as u32 == process::pid() && has_its_addresses_alone(conn, fd)
+    !is_unseen_child() && has_its_addresses_alone(conn, fd)
 }
 
 /// The end that offered.
 fn await_answer(conn: &Conn, fd: i32, tuple: &Tuple, lease: u32) -> Outcome {
     let (peers, owner) = (process::peers(), conn.index());
+    if is_unseen_child() {
+        return Outcome::None; // the offer is its parent's
+    }
     let met = match POOL.answer(lease, owner) {
         Answer::Taken(met) => met,
         Answer::Waiting if conn.pool_ticks.fetch_add(1, Ordering::Relaxed) < OFFER_TICKS => {

@@ -375,6 +375,10 @@ pub(crate) fn move_hidden(from: i32) {
 /// each, unless one is there that it copied for something private: the first threads' memory, below which the kernel maps
 /// what comes later.
 fn map_family() -> Option<NonNull<u8>> {
+    // SAFETY: no preconditions.
+    if unsafe { libc::getauxval(libc::AT_PAGESZ) } as usize != sdp_shm::ring::PAGE as usize {
+        return map_shared(FAMILY_BYTES); // what is cut off are pages of this size
+    }
     let whole = FAMILY_BYTES + FAMILY_WINDOW;
     let at = map_shared(whole)?;
     let first = at.as_ptr() as usize;

@@ -3,6 +3,8 @@
 //! Used to place mappings near it. Reads the loader's own header in this process's memory, and nothing else: no file, no
 //! names, no list of libraries.
 
+use crate::{errno::Errno, sys};
+
 /// The identification at the beginning of an ELF file.
 const MAGIC: [u8; 4] = *b"\x7fELF";
 /// Segments looked at; a loader has about five.
@@ -18,7 +20,10 @@ pub fn end() -> Option<usize> {
     if base == 0 || !base.is_multiple_of(FIRST_PAGE) {
         return None;
     }
-    // SAFETY: the kernel mapped the loader there, and its file begins with its header; it stays while the process lives.
+    if !is_mapped(base) {
+        return None; // a loader whose addresses do not begin at 0: it lies elsewhere
+    }
+    // SAFETY: the page can be read, by the kernel's word, and nobody unmaps the loader while the process lives.
     let header = unsafe { (base as *const libc::Elf64_Ehdr).read() };
     let (offset, count) = (header.e_phoff as usize, header.e_phnum as usize);
     let size = size_of::<libc::Elf64_Phdr>();
@@ -38,9 +43,25 @@ pub fn end() -> Option<usize> {
     base.checked_add(last as usize)
 }
 
+/// Whether there are eight bytes to be read: the kernel reads a signal mask there, for a change of the mask that it does
+/// not know how to make.
+fn is_mapped(at: usize) -> bool {
+    const NO_SUCH_CHANGE: i32 = -1;
+    // SAFETY: nothing is written, and the kernel answers for the address.
+    let asked = unsafe { sys!(libc::SYS_rt_sigprocmask, NO_SUCH_CHANGE, at, 0, 8) };
+    asked == Err(Errno::EINVAL)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_not_mapped_is_not_read() {
+        let here = 7u64;
+        assert!(is_mapped(&raw const here as usize));
+        assert!(!is_mapped(0) && !is_mapped(4096) && !is_mapped(usize::MAX - 7));
+    }
 
     #[test]
     fn the_loader_ends_where_its_mappings_do() {

@@ -3,10 +3,11 @@
 //! Another process that tells it could have read everything else as well, and changed it: the kernel's rule for attaching
 //! with a debugger, with whatever its security modules add, is what decides. So nothing can be kept from it, and it gains
 //! nothing by a lie. Each process has one such word while it needs one, says where it is, and reads those of
-//! others on request. It refuses all that under a seccomp filter, which may kill for a system call.
+//! others on request. It refuses all that where a process that reads another one's memory may be punished for it.
 
 use core::{
     ffi::CStr,
+    ptr::NonNull,
     sync::atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
@@ -16,61 +17,74 @@ use crate::{errno::Errno, procfs, sys};
 const MARK: u64 = u64::from_be_bytes(*b"SDP word");
 /// Bytes of a status that are looked at.
 const STATUS_BYTES: usize = 2048;
+/// Bytes of the word's own memory; the largest page there is.
+const PAGE: usize = 64 * 1024;
+/// Where that is: anywhere from here on within so many pages. Where it is, everybody is told; so it lies far from
+/// everything else, and says nothing about where that is.
+const FROM: u64 = 1 << 44;
+const PLACES: u64 = 1 << 29;
 
-/// The word; where it is in memory, other processes read it.
-#[repr(C, align(16))]
+/// The word, in memory of its own, which is empty in a fork child.
 #[derive(Debug)]
-pub struct Secret {
-    mark: AtomicU64,
-    word: AtomicU64,
-}
+pub struct Secret(NonNull<[AtomicU64; 2]>);
 
-impl Default for Secret {
-    fn default() -> Self {
-        Self::new()
-    }
-}
+// SAFETY: the memory is the value's own, and holds atomics.
+unsafe impl Send for Secret {}
 
 impl Secret {
-    /// None yet.
-    pub const fn new() -> Self {
-        Self { mark: AtomicU64::new(0), word: AtomicU64::new(0) }
+    /// A new one; `None`: there is none to be had. Some system calls.
+    pub fn draw() -> Option<Self> {
+        if !may_read() {
+            return None;
+        }
+        let mut drawn = [0u64; 2];
+        let len = size_of_val(&drawn);
+        // SAFETY: 16 writable bytes.
+        let got =
+            unsafe { sys!(libc::SYS_getrandom, drawn.as_mut_ptr(), len, libc::GRND_NONBLOCK) };
+        let [random, word] = drawn;
+        if got != Ok(len) || !is_word(word) {
+            return None;
+        }
+        let wanted = FROM + (random % PLACES) * PAGE as u64;
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        const NO_FILE: i32 = -1;
+        // SAFETY: a new mapping, which replaces none: the address is a wish.
+        let at = unsafe { sys!(libc::SYS_mmap, wanted, PAGE, access, flags, NO_FILE, 0) }.ok()?;
+        let secret = Self(NonNull::new(at as *mut [AtomicU64; 2])?);
+        // SAFETY: the mapping just made.
+        let is_wiped = unsafe { sys!(libc::SYS_madvise, at, PAGE, libc::MADV_WIPEONFORK) }.is_ok();
+        if at as u64 != wanted || !is_wiped {
+            return None;
+        }
+        let [mark, place] = secret.words();
+        mark.store(MARK, Ordering::Relaxed);
+        place.store(word, Ordering::Relaxed);
+        Some(secret)
     }
 
-    /// Where who may reads it; it is drawn now, if there is none. 0: there is none to be had.
+    fn words(&self) -> &[AtomicU64; 2] {
+        // SAFETY: mapped as long as the value exists, page aligned; zeros are valid.
+        unsafe { self.0.as_ref() }
+    }
+
+    /// Where who may reads it.
     pub fn place(&self) -> u64 {
-        if self.word.load(Ordering::Relaxed) == 0 && !self.draw() {
-            return 0;
-        }
-        (&raw const *self) as u64
+        self.0.as_ptr() as u64
     }
 
-    #[cold]
-    fn draw(&self) -> bool {
-        let mut drawn = 0u64;
-        // SAFETY: eight writable bytes.
-        let got = unsafe { sys!(libc::SYS_getrandom, &raw mut drawn, 8, libc::GRND_NONBLOCK) };
-        if got != Ok(8) || !is_word(drawn) || is_filtered() {
-            return false;
-        }
-        self.mark.store(MARK, Ordering::Relaxed);
-        // Another thread may have been faster.
-        let _ = self.word.compare_exchange(0, drawn, Ordering::Relaxed, Ordering::Relaxed);
-        true
-    }
-
-    /// Whether `told` is the word, and the process is one whose memory others may read: it may have become one that
-    /// hides it.
+    /// Whether `told` is the word.
     pub fn is(&self, told: u64) -> bool {
-        is_word(told) && self.word.load(Ordering::Relaxed) == told && is_dumpable()
+        let [_, word] = self.words();
+        is_word(told) && word.load(Ordering::Relaxed) == told
     }
+}
 
-    /// The next one is another: what was told belongs to another process, or to an earlier state of this one.
-    pub fn forget(&self) {
-        // In a fork child a page that is not written is not copied.
-        if self.word.load(Ordering::Relaxed) != 0 {
-            self.word.store(0, Ordering::Relaxed);
-        }
+impl Drop for Secret {
+    fn drop(&mut self) {
+        // SAFETY: the value's own mapping, and nobody refers to it any more.
+        let _ = unsafe { sys!(libc::SYS_munmap, self.0.as_ptr(), PAGE) };
     }
 }
 
@@ -82,10 +96,9 @@ const fn is_word(word: u64) -> bool {
 }
 
 /// The word of process `pid` at `place`, which is the process's own claim; [`UNREADABLE`]: we may not read its memory, or
-/// nothing of the kind is there. Waits for whatever the process has put there: only for one that could stop
-/// us anyway.
+/// nothing of the kind is there. Waits for whatever the process has mapped there.
 pub fn read(pid: i32, place: u64) -> u64 {
-    if is_filtered() {
+    if !may_read() {
         return UNREADABLE;
     }
     let mut found = [0u64; 2];
@@ -102,29 +115,41 @@ pub fn read(pid: i32, place: u64) -> u64 {
 }
 
 /// Whether this process's memory is its user's to read.
-fn is_dumpable() -> bool {
+pub fn is_dumpable() -> bool {
     // SAFETY: no pointers.
     let dumpable = unsafe { sys!(libc::SYS_prctl, libc::PR_GET_DUMPABLE, 0, 0, 0, 0) };
     dumpable == Ok(1)
 }
 
-/// Whether the program began under a seccomp filter, or that cannot be told. (Where it installs one, the library is
-/// out of business before.) Asked once.
-fn is_filtered() -> bool {
+/// Whether reading others' memory is something that programs do here: the program did not begin under a seccomp filter,
+/// which may kill for it (where the program installs one, the library is out of business before), and there is
+/// no Yama that keeps processes of one user from each other and notes each attempt in the system's log. Asked
+/// once.
+fn may_read() -> bool {
     const UNKNOWN: u32 = 0;
-    const FREE: u32 = 1;
-    const FILTERED: u32 = 2;
+    const YES: u32 = 1;
+    const NO: u32 = 2;
     static KNOWN: AtomicU32 = AtomicU32::new(UNKNOWN);
     let known = match KNOWN.load(Ordering::Relaxed) {
         UNKNOWN => {
-            let is_free = has_line(c"/proc/thread-self/status", b"Seccomp:\t0");
-            let known = if is_free == Ok(true) { FREE } else { FILTERED };
+            let is_free = has_line(c"/proc/thread-self/status", b"Seccomp:\t0") == Ok(true);
+            let known = if is_free && is_unguarded() { YES } else { NO };
             KNOWN.store(known, Ordering::Relaxed);
             known
         }
         known => known,
     };
-    known != FREE
+    known == YES
+}
+
+fn is_unguarded() -> bool {
+    let mut scope = [0; 4];
+    match procfs::open(c"/proc/sys/kernel/yama/ptrace_scope") {
+        Ok(file) => {
+            procfs::read(file.raw(), &mut scope).is_ok_and(|n| scope.get(..n) == Some(b"0\n"))
+        }
+        Err(error) => error == Errno::ENOENT,
+    }
 }
 
 fn has_line(path: &CStr, line: &[u8]) -> Result<bool, Errno> {
@@ -139,26 +164,41 @@ fn has_line(path: &CStr, line: &[u8]) -> Result<bool, Errno> {
 
 #[cfg(test)]
 mod tests {
-    use std::{io::Read, os::unix::process::CommandExt, process::Command};
+    use std::io::Read;
 
     use super::*;
 
     #[test]
     fn who_may_read_our_memory_tells_the_word() {
-        let secret = Secret::new();
+        if !may_read() {
+            assert!(Secret::draw().is_none());
+            return;
+        }
+        let (secret, other) = (Secret::draw().unwrap(), Secret::draw().unwrap());
         assert!(!secret.is(0) && !secret.is(UNREADABLE));
-        let place = secret.place();
-        assert_ne!(place, 0);
-        assert_eq!(secret.place(), place);
-        let me = crate::pid::current();
+        let (me, place) = (crate::pid::current(), secret.place());
         let told = read(me, place);
         assert!(secret.is(told));
-        assert!(!secret.is(told ^ 1));
-        secret.forget();
-        assert!(!secret.is(told));
-        assert_eq!(read(me, place), UNREADABLE, "none is there");
-        assert_eq!(secret.place(), place);
-        assert!(!secret.is(told), "another one");
+        assert!(!secret.is(told ^ 1) && !other.is(told));
+        drop(secret);
+        assert_eq!(read(me, place), UNREADABLE, "nothing is there");
+    }
+
+    #[test]
+    fn a_child_has_no_word() {
+        let Some(secret) = Secret::draw() else { return };
+        let told = read(crate::pid::current(), secret.place());
+        // SAFETY: the child makes no call but a load and its exit.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: no pointers.
+            unsafe { libc::_exit(i32::from(secret.is(told))) };
+        }
+        let mut status = -1;
+        // SAFETY: a child of ours, and a writable int.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0);
+        assert!(secret.is(told));
     }
 
     #[test]
@@ -171,27 +211,6 @@ mod tests {
         assert_eq!(read(i32::MAX, other.as_ptr() as u64), UNREADABLE, "no process");
         let marked = [MARK, UNREADABLE];
         assert_eq!(read(me, marked.as_ptr() as u64), UNREADABLE);
-    }
-
-    #[test]
-    fn who_hides_its_memory_believes_nobody() {
-        let secret = Secret::new();
-        let told = read(crate::pid::current(), secret.place());
-        let mut child = Command::new("sh");
-        child.arg("-c").arg("exit 0");
-        // In the child, which has a copy: what it finds is its exit status.
-        // SAFETY: a system call, a load and an exit.
-        unsafe {
-            let secret = &raw const secret as usize;
-            child.pre_exec(move || {
-                let secret = &*(secret as *const Secret);
-                let before = secret.is(told);
-                let _ = sys!(libc::SYS_prctl, libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
-                libc::_exit(if before && !secret.is(told) { 7 } else { 1 });
-            });
-        }
-        // An exec that never comes looks like one that did.
-        assert_eq!(child.spawn().unwrap().wait().unwrap().code(), Some(7));
     }
 
     #[test]
