@@ -82,6 +82,7 @@ impl Collector {
             token: token.into_bytes(),
             pages: Vec::new(),
             known: HashSet::new(),
+            ids: HashSet::new(),
             fold_at: FIRST_FOLD,
             done: Collected::default(),
         };
@@ -167,8 +168,9 @@ struct State {
     token: Vec<u8>,
     /// Pages of processes not known to have ended.
     pages: Vec<(Owner, Mapping)>,
-    /// Processes that have been counted.
+    /// Processes that have been counted, and their ids.
     known: HashSet<Owner>,
+    ids: HashSet<u32>,
     fold_at: usize,
     done: Collected,
 }
@@ -277,15 +279,60 @@ impl State {
         self.fold_at = (self.pages.len() * 2).max(FIRST_FOLD);
     }
 
+    /// Whether a page is a process's first. One that ends right after it has handed in a page may be gone before it can be
+    /// asked when it began: it is the process of that number that is known, from before it executed something. (Or a later one
+    /// with the same number, for which it is not worth keeping more.)
+    fn meet(&mut self, owner: Owner) -> bool {
+        let forgotten = Owner { began: None, ..owner };
+        let is_known = match owner.began {
+            _ if owner.pid == 0 => return true, // of another namespace: nothing tells them apart
+            None => self.ids.contains(&owner.pid),
+            Some(_) => self.known.remove(&forgotten),
+        };
+        self.ids.insert(owner.pid);
+        self.known.insert(owner) && !is_known
+    }
+
     fn fold(&mut self, owner: Owner, mapping: &Mapping) {
         match parse(&mapping.words()) {
             Ok(ProcessView { sums, guests, .. }) => {
-                let is_new = owner.began.is_none() || self.known.insert(owner);
+                let is_new = self.meet(owner);
                 self.done.processes =
                     self.done.processes.saturating_add(guests + u64::from(is_new));
                 self.done.sums.add(&sums);
             }
             Err(_) => self.done.refused += 1,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state() -> State {
+        State {
+            token: Vec::new(),
+            pages: Vec::new(),
+            known: HashSet::new(),
+            ids: HashSet::new(),
+            fold_at: FIRST_FOLD,
+            done: Collected::default(),
+        }
+    }
+
+    #[test]
+    fn a_process_is_counted_once_whatever_is_known_of_it() {
+        let of = |pid, began| Owner { pid, began };
+        let meets = |owners: &[Owner]| {
+            let mut state = state();
+            owners.iter().map(|owner| state.meet(*owner)).collect::<Vec<_>>()
+        };
+        assert_eq!(meets(&[of(7, Some(1)), of(7, Some(1)), of(8, Some(1))]), [true, false, true]);
+        assert_eq!(meets(&[of(7, Some(1)), of(7, None)]), [true, false], "gone when it was asked");
+        assert_eq!(meets(&[of(7, None), of(7, Some(1)), of(7, Some(1))]), [true, false, false]);
+        assert_eq!(meets(&[of(7, None), of(7, None), of(8, None)]), [true, false, true]);
+        assert_eq!(meets(&[of(7, Some(1)), of(7, Some(2))]), [true, true], "a number used again");
+        assert_eq!(meets(&[of(0, None), of(0, None)]), [true, true]);
     }
 }
