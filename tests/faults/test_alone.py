@@ -18,4 +18,10 @@ WANTED = {
 @pytest.mark.parametrize("name", WANTED)
 def test_alone(name):
     outcome = scenario("alone", "against", name, env=EAGER, limit_s=60)
-    assert outcome.seen == {**WANTED[name], "end": True}, outcome.describe()
+    assert outcome.seen == {**WANTED[name], "end": True, "told": "end"}, outcome.describe()
+
+
+def test_cut_off():
+    """A reset is told although the look for a bell that was counted, and lost with it, has taken the kernel's word."""
+    outcome = scenario("alone", "against", "cut_off", env=EAGER, limit_s=60)
+    assert outcome.seen == {"read": True, "end": True, "told": "reset"}, outcome.describe()

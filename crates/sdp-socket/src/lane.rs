@@ -348,6 +348,17 @@ impl SinkState {
         carrier::consumed(fd)
     }
 
+    /// Takes bells off the carrier, never more than were counted (L5); how many.
+    pub(crate) fn eat_bells(&mut self, fd: c_int, lines: &HalfLines) -> u64 {
+        let bells = lines.log.carrier_sent.load(Ordering::Acquire).wrapping_sub(self.carrier_read);
+        if bells == 0 || bells > i64::MAX as u64 {
+            return 0;
+        }
+        let eaten = carrier::eat(fd, bells);
+        self.carrier_read += eaten;
+        eaten
+    }
+
     /// The partly read message.
     #[inline]
     pub(crate) fn current(&self) -> Option<Received> {

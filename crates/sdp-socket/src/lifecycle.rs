@@ -420,7 +420,7 @@ pub(crate) fn settle_end(conn: &Conn, fd: c_int) -> bool {
         let on_sdp = sink.lane == Lane::Sdp;
         let unread = on_sdp && (sink.current_len != 0 || has_data(sink));
         if on_sdp && !unread {
-            receive::eat_bells(fd, sink, lines);
+            sink.eat_bells(fd, lines);
         }
         Ok(unread)
     })

@@ -139,7 +139,7 @@ pub(crate) fn judge(conn: &Conn, fd: c_int) -> Truth {
     let judged = receive::with_sink(conn, |sink, _, _, lines| {
         receive::settle(fd, sink, lines);
         if sink.lane == Lane::Sdp {
-            receive::eat_bells(fd, sink, lines);
+            sink.eat_bells(fd, lines);
         }
         let pending = sink.pending(lines).ok().flatten();
         let on_carrier = || carrier::readiness(fd, libc::POLLIN) & (READ_KIND | OVER) != 0;

@@ -374,7 +374,7 @@ fn step(
         }
         if look == Look::Carrier {
             // Bells that woke the caller go at once: unread ones make a killed process's FIN a reset.
-            eat_bells(conn.fd(), sink, lines);
+            sink.eat_bells(conn.fd(), lines);
         }
         let switch = sink.pending(lines).map_err(broken)?;
         sink.rx.set_limit(switch.map_or(u64::MAX, |s| s.ring));
@@ -754,10 +754,20 @@ enum Found {
 
 /// The ring is empty: eats bells, then asks the kernel for FIN and errors (E1, E2, E3, L5).
 fn look_at_carrier(conn: &Pinned, sink: &mut SinkState, lines: &HalfLines) -> Result<Found, Errno> {
-    if eat_bells(conn.fd(), sink, lines) > 0 {
+    if sink.eat_bells(conn.fd(), lines) > 0 {
         return Ok(Found::Again);
     }
-    let seen = carrier::peek(conn.fd());
+    let seen = match carrier::peek(conn.fd()) {
+        // A FIN comes behind all bells: without them it was a reset, and the look for them has taken its error.
+        Ok(0)
+            if !conn.has(flag::RESET_TOLD)
+                && lane::has_counted_bells(sink.carrier_read, lines)
+                && carrier::tcp_state(conn.fd()) == carrier::TCP_CLOSE =>
+        {
+            Err(Errno::ECONNRESET)
+        }
+        seen => seen,
+    };
     if has_news(sink, lines) {
         return Ok(Found::Again);
     }
@@ -796,17 +806,6 @@ fn look_at_carrier(conn: &Pinned, sink: &mut SinkState, lines: &HalfLines) -> Re
         }
         Err(e) => Err(e),
     }
-}
-
-/// Takes bells off the carrier, never more than were counted (L5); how many.
-pub(crate) fn eat_bells(fd: c_int, sink: &mut SinkState, lines: &HalfLines) -> u64 {
-    let bells = lines.log.carrier_sent.load(Ordering::Acquire).wrapping_sub(sink.carrier_read);
-    if bells == 0 || bells > i64::MAX as u64 {
-        return 0;
-    }
-    let eaten = carrier::eat(fd, bells);
-    sink.carrier_read += eaten;
-    eaten
 }
 
 /// Whether the ring or the log has something new for this half.

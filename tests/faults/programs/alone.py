@@ -9,13 +9,16 @@ import functools
 import json
 import os
 import socket
+import struct
 import subprocess
 import sys
 import time
 
 import ends
 from ends import exactly, main
-from standin import MESSAGE, StandIn, is_readable
+from standin import (
+    ATTACHED, END_BYTES, ENDS, ENTRIES, HALF_BYTES, HALVES, LANE, MESSAGE, ON_SDP, READ, RESET, SENT, SWITCHES, StandIn, is_readable,
+)
 
 TABLE = {}
 scenario = functools.partial(ends.scenario, TABLE)
@@ -98,7 +101,25 @@ def late(peer, says_yes):
     return {"gone": gone, "refused": refused, "alone": alone, "attached": attached}
 
 
+def cut_off(peer):
+    """Goes to the lane, counts a bell, and resets the connection on purpose, with which the bell is lost."""
+    assert peer.join(peer.until(peer.knock)) and peer.until(peer.is_other_attached)
+    assert peer.word_of_sleepers()
+    half, end = HALVES + peer.side * HALF_BYTES, ENDS + peer.side * END_BYTES
+    (read,) = struct.unpack_from("Q", peer.segment, half + READ)
+    peer.put(end + ATTACHED, 1)
+    peer.put(end + RESET, 1)
+    struct.pack_into("QQI", peer.segment, half + ENTRIES, read, 0, ON_SDP)
+    struct.pack_into("Q", peer.segment, half + SENT, read + 1)
+    peer.put(half + LANE, ON_SDP)
+    peer.put(half + SWITCHES, 1)
+    peer.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    peer.sock.close()
+    return {"read": read > 0, "end": True}
+
+
 STAND_INS = {
+    "cut_off": cut_off,
     "disowned": disowned,
     "late_yes": functools.partial(late, says_yes=True),
     "unmet": unmet,
@@ -111,6 +132,8 @@ def stand_in(name, port):
     """The process without the library."""
     peer = StandIn(socket.create_connection(("127.0.0.1", int(port))))
     seen = STAND_INS[name](peer)
+    if "end" in seen:
+        return seen
     peer.sock.shutdown(socket.SHUT_WR)
     return seen | {"end": exactly(peer.sock, 1) == b""}
 
@@ -123,11 +146,15 @@ def against(name):
     env = {key: value for key, value in os.environ.items() if key != "LD_PRELOAD"}
     with subprocess.Popen(words, env=env, stdout=subprocess.PIPE) as child:
         sock, _ = listener.accept()
-        while data := exactly(sock, MESSAGE):
-            sock.sendall(data)
+        told = "end"
+        try:
+            while data := exactly(sock, MESSAGE):
+                sock.sendall(data)
+        except ConnectionResetError:
+            told = "reset"
         sock.close()
         said, _ = child.communicate(timeout=50)
-    return json.loads(said) if child.returncode == 0 else {"failed": child.returncode}
+    return {**json.loads(said), "told": told} if child.returncode == 0 else {"failed": child.returncode}
 
 
 if __name__ == "__main__":

@@ -20,7 +20,8 @@ import time
 import ends
 from ends import exactly, main
 from standin import (
-    ATTACHED, BELL_BYTES, CONTROL, END_BYTES, ENDS, HALF_BYTES, HALVES, MESSAGE, RING, TRUSTS, StandIn, binary, name_of, sealed, side_of,
+    ATTACHED, BELL_BYTES, CONTROL, END_BYTES, ENDS, ENTRIES, HALF_BYTES, HALVES, LANE, MESSAGE, ON_SDP, RING, SENT, SWITCHES, TAIL,
+    TRUSTS, StandIn, binary, name_of, sealed, side_of,
 )
 
 TABLE = {}
@@ -32,9 +33,8 @@ RELEASED, GONE, DESCRIPTOR, NAME, SECRET_AT, TOLD = 0, 4, 8, 16, 56, 64
 OFFERED, TAKEN, CONFIRMED = 1, 3, 4
 CLAIMS = {OFFERED: "offered", OFFERED + 1: "offered", TAKEN: "taken", CONFIRMED: "confirmed"}
 NAME_BYTES = 36
-# Words of a half that a producer writes, and a data message.
-TAIL, SWITCHES, LANE, SENT, ENTRIES = 0, 16, 132, 136, 144
-ON_SDP, IS_MESSAGE, DATA = 1, 1, 0xFF
+# A data message in a ring.
+IS_MESSAGE, DATA = 1, 0xFF
 ALL_ARM = 2
 # A number at which nobody has anything.
 FREE = 900

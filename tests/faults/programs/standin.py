@@ -15,9 +15,12 @@ import struct
 from ends import exactly
 
 # Offsets in the control page. crates/sdp-shm/src/layout.rs asserts the same ones when it is compiled.
-CONTROL, ENDS, END_BYTES, ATTACHED, PINNED = 4096, 128, 128, 0, 8
+CONTROL, ENDS, END_BYTES, ATTACHED, PINNED, RESET = 4096, 128, 128, 0, 8, 16
 PASSED_ON = 3
-HALVES, HALF_BYTES, TRUSTS = 384, 768, 408
+HALVES, HALF_BYTES = 384, 768
+# Words of a half: the producer's, and the consumer's.
+TAIL, SWITCHES, LANE, SENT, ENTRIES, READ, TRUSTS = 0, 16, 132, 136, 144, 392, 408
+ON_SDP = 1
 RING, BELL_BYTES = 64 << 10, 8192
 MESSAGE = 32
 # Messages to and fro after which something must have happened.
