@@ -4,8 +4,9 @@ import re
 
 from support import check, placements
 
+# A ping-pong of more than 600 000 messages a second outgrows the records that sockperf has made for it, and fails.
 RUNS = {
-    "ping-pong": ["-m", "1000", "-t", "1", "--data-integrity"],
+    "ping-pong": ["-m", "1000", "-t", "1", "--mps", "200000", "--data-integrity"],
     "throughput": ["-m", "8000", "-t", "1"],
     "under-load": ["-m", "2000", "-t", "1", "--mps", "20000"],
 }
