@@ -26,18 +26,17 @@ import time
 
 import ends
 from ends import exactly, main
+from standin import (
+    CONTROL, END_BYTES, ENDS, ENTRIES, HALF_BYTES, HALVES, LANE, PINNED, READ, SENT, SWITCHES, TAIL, TRUSTS,
+)
 
 TABLE = {}
 scenario = functools.partial(ends.scenario, TABLE)
 
-# Offsets in the control page. crates/sdp-shm/src/layout.rs asserts the same ones when it is compiled.
-ENDS, END_BYTES, PINNED = 128, 128, 8
-HALVES, HALF_BYTES = 384, 768
-TAIL, ORIGIN, SWITCHES = 0, 8, 16
-GATE, LANE, SENT, ENTRIES = 128, 132, 136, 144
-HEAD, SCAN, FOLLOWED, READING, TRUSTS, ACK = 384, 392, 400, 404, 408, 412
+# More words of a half. crates/sdp-shm/src/layout.rs asserts the same offsets when it is compiled.
+ORIGIN, GATE = 8, 128
+HEAD, FOLLOWED, READING, ACK = 384, 400, 404, 412
 RECEIVE_ARM, SPACE_ARM = 512, 640
-CONTROL = 4096
 FORGE_S = 0.7
 # Number of the system call.
 PPOLL = {"x86_64": 271}.get(platform.machine(), 73)
@@ -185,7 +184,7 @@ FORGERIES = {
     "gate": forge_u32(GATE),
     "lane": forge_u32(LANE, SWITCHES),
     "log": forge_log,
-    "consumer": forge_u32(FOLLOWED, READING, TRUSTS, ACK, SCAN),
+    "consumer": forge_u32(FOLLOWED, READING, TRUSTS, ACK, READ),
     "arms": forge_u32(RECEIVE_ARM, SPACE_ARM),
     "records": forge_records,
     "ends": forge_ends,
