@@ -28,6 +28,7 @@
 #![no_std]
 
 mod errno;
+mod image;
 mod real;
 mod start;
 

@@ -15,14 +15,29 @@ pub type Ppoll =
 pub type EpollPwait =
     unsafe extern "C" fn(c_int, *mut epoll_event, c_int, c_int, *const sigset_t) -> c_int;
 
+/// What the host has to do before the first connection.
+pub type Settle = extern "C" fn();
+
 static PPOLL: AtomicUsize = AtomicUsize::new(0);
 static EPOLL_PWAIT: AtomicUsize = AtomicUsize::new(0);
+static SETTLE: AtomicUsize = AtomicUsize::new(0);
 
-/// Tells the socket layer where the real waits are. Called once, by the preload library's
-/// constructor; without it raw system calls are used.
-pub fn install(ppoll: Ppoll, epoll_pwait: EpollPwait) {
+/// Tells the socket layer where the real waits are, and what to call before the first connection. Called once, by
+/// the preload library's constructor; without it raw system calls are used.
+pub fn install(ppoll: Ppoll, epoll_pwait: EpollPwait, settle: Settle) {
     PPOLL.store(ppoll as usize, Ordering::Release);
     EPOLL_PWAIT.store(epoll_pwait as usize, Ordering::Release);
+    SETTLE.store(settle as usize, Ordering::Release);
+}
+
+/// Before the process's first connection: once, and not again after a change of privilege.
+pub(crate) fn settle() {
+    let settle = SETTLE.swap(0, Ordering::AcqRel);
+    if settle != 0 {
+        // SAFETY: `install` stored a function of this type.
+        let settle: Settle = unsafe { core::mem::transmute(settle) };
+        settle();
+    }
 }
 
 /// The error number that a libc call has just left.

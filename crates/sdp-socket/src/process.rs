@@ -427,6 +427,7 @@ fn begin() -> bool {
     if pid() == 0 {
         remember();
     }
+    crate::host::settle();
     count_cpus();
     if sys_pid::has_children_elsewhere() {
         let _ = set_children_elsewhere(true); // the image before this one saw to that
