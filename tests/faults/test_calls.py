@@ -29,3 +29,13 @@ def test_calls(case):
     assert outcome.report.sdp_bytes > 0, outcome.describe()
     if case in DEMOTED:
         assert outcome.report.count("demotions", DEMOTED[case]) > 0, outcome.describe()
+
+
+@pytest.mark.parametrize("call", ["read", "write", "recv", "send", "close"])
+def test_the_only_thread_cancels_itself(call):
+    argv = [compiled("calls.c"), "alone", call]
+    plain = run(argv, sdp=False)
+    assert plain.code == 0 and plain.seen == {"fine": True}, plain.describe()
+    outcome = run(argv)
+    assert outcome.code == 0 and outcome.seen == {"fine": True}, outcome.describe()
+    assert outcome.report.count("reasons", "too-young") > 0, outcome.describe()

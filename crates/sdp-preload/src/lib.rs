@@ -27,6 +27,7 @@
 
 #![no_std]
 
+mod direct;
 mod errno;
 mod image;
 mod real;

@@ -16,8 +16,8 @@ use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use libc::{
     FILE, aiocb, c_char, c_int, c_long, c_uint, c_ulong, clockid_t, epoll_event, fd_set, gid_t,
-    iovec, mmsghdr, mode_t, msghdr, nfds_t, off_t, pid_t, pollfd, sigset_t, size_t, sockaddr,
-    socklen_t, ssize_t, termios, timespec, timeval, uid_t, winsize,
+    iovec, mmsghdr, mode_t, msghdr, nfds_t, off_t, pid_t, pollfd, pthread_t, sigset_t, size_t,
+    sockaddr, socklen_t, ssize_t, termios, timespec, timeval, uid_t, winsize,
 };
 
 use crate::errno;
@@ -277,6 +277,7 @@ next! {
     ) -> c_int;
     fn daemon(nochdir: c_int, noclose: c_int) -> c_int;
     fn login_tty(fd: c_int) -> c_int;
+    fn pthread_cancel(thread: pthread_t) -> c_int;
     fn forkpty(
         master: *mut c_int, name: *mut c_char, term: *const termios, size: *const winsize
     ) -> pid_t;

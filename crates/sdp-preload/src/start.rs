@@ -9,7 +9,7 @@ use libc::{c_char, c_int};
 use sdp_socket::{calls, host};
 
 use crate::hooks::{bind_trampolines, drop_deepbind, ending, own};
-use crate::{errno, image, real};
+use crate::{direct, errno, image, real};
 
 /// Environment that the hooks themselves obey. An unusable value leaves the default.
 const DLOPEN_DEEPBIND: &CStr = c"SDP_DLOPEN_DEEPBIND=";
@@ -69,6 +69,7 @@ unsafe extern "C" fn construct(
     let before = errno::get();
     let _ = own();
     real::bind_all();
+    direct::install();
     bind_trampolines();
     host::install(ppoll, epoll_pwait, image::settle);
     // SAFETY: the loader's vectors.

@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use crate::{errno::Errno, fd, sys, tls};
 
 /// Something was made to run on this process's memory by other means than libc's: it may be a thread that
-/// libc does not know. Set before, never cleared. (Public for the assembly of the hooks.)
+/// libc does not know. Or a thread was cancelled. Set before, never cleared. (Public for the assembly of the hooks.)
 pub static SHARED: AtomicBool = AtomicBool::new(false);
 
 unsafe extern "C" {
@@ -47,10 +47,16 @@ pub fn is_borrowed(owner: u32) -> bool {
     false
 }
 
+/// The process counts as one with several threads from here on.
+#[inline]
+pub fn count_as_threaded() {
+    SHARED.store(true, Relaxed);
+}
+
 /// The calling thread is about to give its memory to a child, or to a thread that libc does not know.
 #[inline]
 pub fn lend() {
-    SHARED.store(true, Relaxed);
+    count_as_threaded();
     tls::slot(tls::Slot::Borrowed).store(1, Relaxed);
 }
 

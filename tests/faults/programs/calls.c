@@ -2,6 +2,7 @@
  * vfork. Both ends are in one program, connected over loopback: the child echoes, or checks records.
  *
  *   calls cancel recv|send|poll|epoll|read     threads are cancelled in blocked calls
+ *   calls alone read|write|recv|send|close     the only thread cancels itself, and calls on a young connection
  *   calls signals                              a handler sends 1000 times a second on the same socket
  *   calls seccomp strict|filter                the process may only read, write and exit from here on
  *   calls vfork                                vfork children close everything
@@ -15,6 +16,7 @@
 #include <stddef.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
+#include <sys/single_threaded.h>
 #include <sys/time.h>
 
 static int sock, other;
@@ -202,6 +204,42 @@ static void cancel(void)
     }
 }
 
+/* ---- alone ---- */
+
+static void cancelled(void *unused)
+{
+    (void)unused;
+    puts("{\"fine\": true}");
+    fflush(stdout);
+    _exit(0);
+}
+
+/* A process with a single thread makes its calls without looking for a cancellation, unless that was its own doing. */
+static void alone(void)
+{
+    static char room[100];
+
+    connect_to_child(echo);
+    write_all(sock, room, sizeof room);
+    /* A program that looks at the word itself has a copy of it, which pthread_cancel leaves alone. */
+    check(__libc_single_threaded);
+    pthread_cleanup_push(cancelled, NULL);
+    check(pthread_cancel(pthread_self()) == 0);
+    if (strcmp(call, "read") == 0) {
+        read(sock, room, 1);
+    } else if (strcmp(call, "write") == 0) {
+        write(sock, room, 1);
+    } else if (strcmp(call, "recv") == 0) {
+        recv(sock, room, 1, 0);
+    } else if (strcmp(call, "send") == 0) {
+        send(sock, room, 1, 0);
+    } else {
+        close(sock);
+    }
+    _exit(3); /* it came back; to say so would be a call that heeds the cancellation */
+    pthread_cleanup_pop(0);
+}
+
 /* ---- signals ---- */
 
 struct record {
@@ -373,6 +411,9 @@ int main(int argc, char **argv)
     if (strcmp(argv[1], "cancel") == 0) {
         call = argv[2];
         cancel();
+    } else if (strcmp(argv[1], "alone") == 0) {
+        call = argv[2];
+        alone();
     } else if (strcmp(argv[1], "signals") == 0) {
         signals();
     } else if (strcmp(argv[1], "seccomp") == 0) {

@@ -5,7 +5,7 @@ use sdp_socket::calls::{self, Call, Pin};
 use sdp_sys::sys;
 
 use super::privilege;
-use crate::{errno, real};
+use crate::{direct, errno, real};
 
 /// A number that the kernel returned for something that is no socket.
 #[inline(always)]
@@ -114,7 +114,7 @@ unsafe fn control(fd: c_int, command: c_int, arg: usize, real: impl Fn() -> c_in
 #[unsafe(link_section = ".text.hot")]
 unsafe fn close_tracked(fd: c_int) -> c_int {
     // SAFETY: the program's own call.
-    unsafe { answer!(calls::closing(fd), real::close(fd)) }
+    unsafe { answer!(calls::closing(fd), direct::close(fd)) }
 }
 
 hooks! {

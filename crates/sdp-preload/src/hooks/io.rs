@@ -9,7 +9,7 @@ use libc::{c_int, c_uint, iovec, off_t, size_t, sockaddr, socklen_t, ssize_t};
 use sdp_socket::calls;
 
 use super::slowly;
-use crate::real;
+use crate::{direct, real};
 
 /// The kernel moves at most this many bytes in one call (`INT_MAX` rounded down to a page).
 const MOST: size_t = 0x7fff_f000;
@@ -65,14 +65,14 @@ hooks! {
         if !calls::is_tracked(fd) {
             return real::read(fd, buf, n);
         }
-        receive(fd, buf, n, 0, move || real::read(fd, buf, n))
+        receive(fd, buf, n, 0, move || direct::read(fd, buf, n))
     }
 
     fn __read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t {
         if !calls::is_tracked(fd) {
             return real::read(fd, buf, n);
         }
-        receive(fd, buf, n, 0, move || real::read(fd, buf, n))
+        receive(fd, buf, n, 0, move || direct::read(fd, buf, n))
     }
 
     /// Fortified: more than the buffer holds is for libc, which ends the program.
@@ -95,14 +95,14 @@ hooks! {
         if !calls::is_tracked(fd) {
             return real::recv(fd, buf, n, flags);
         }
-        receive(fd, buf, n, flags, move || real::recv(fd, buf, n, flags))
+        receive(fd, buf, n, flags, move || direct::recv(fd, buf, n, flags))
     }
 
     fn __recv(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> ssize_t {
         if !calls::is_tracked(fd) {
             return real::recv(fd, buf, n, flags);
         }
-        receive(fd, buf, n, flags, move || real::recv(fd, buf, n, flags))
+        receive(fd, buf, n, flags, move || direct::recv(fd, buf, n, flags))
     }
 
     fn __recv_chk(
@@ -143,14 +143,14 @@ hooks! {
         if !calls::is_tracked(fd) {
             return real::write(fd, buf, n);
         }
-        transmit(fd, buf, n, 0, move || real::write(fd, buf, n))
+        transmit(fd, buf, n, 0, move || direct::write(fd, buf, n))
     }
 
     fn __write(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t {
         if !calls::is_tracked(fd) {
             return real::write(fd, buf, n);
         }
-        transmit(fd, buf, n, 0, move || real::write(fd, buf, n))
+        transmit(fd, buf, n, 0, move || direct::write(fd, buf, n))
     }
 
     fn writev(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
@@ -165,14 +165,14 @@ hooks! {
         if !calls::is_tracked(fd) {
             return real::send(fd, buf, n, flags);
         }
-        transmit(fd, buf, n, flags, move || real::send(fd, buf, n, flags))
+        transmit(fd, buf, n, flags, move || direct::send(fd, buf, n, flags))
     }
 
     fn __send(fd: c_int, buf: *const c_void, n: size_t, flags: c_int) -> ssize_t {
         if !calls::is_tracked(fd) {
             return real::send(fd, buf, n, flags);
         }
-        transmit(fd, buf, n, flags, move || real::send(fd, buf, n, flags))
+        transmit(fd, buf, n, flags, move || direct::send(fd, buf, n, flags))
     }
 
     /// On a connected stream the address is ignored, as in the kernel; with `MSG_FASTOPEN` the call

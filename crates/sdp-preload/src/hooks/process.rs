@@ -7,7 +7,7 @@
 
 use core::ffi::c_void;
 use core::sync::atomic::Ordering;
-use libc::{c_char, c_int, pid_t, termios, winsize};
+use libc::{c_char, c_int, pid_t, pthread_t, termios, winsize};
 use sdp_socket::calls;
 use sdp_sys::{pid, sys, tls};
 
@@ -172,6 +172,12 @@ hooks! {
             _ => {}
         }
         pid
+    }
+
+    /// Without a second thread, too: libc heeds a cancellation in its own calls alone.
+    fn pthread_cancel(thread: pthread_t) -> c_int {
+        pid::count_as_threaded();
+        real::pthread_cancel(thread)
     }
 
     #[unsafe(link_section = ".text.hot")]
