@@ -324,12 +324,6 @@ def driver(run, name, *arguments):
     return float(re.search(r"([0-9.]+) s\b", out).group(1))
 
 
-def echo_once(run):
-    """Connections per second of a server in C that forks for each; one message of 64 B at most."""
-    connections = 3000
-    return connections / driver(run, "forking", connections, 1, 64, "time")
-
-
 def sharing(run):
     """Requests per second on one connection that two processes of the server read, whoever comes first."""
     requests = 30000
@@ -379,9 +373,6 @@ ROWS = {
     "apache": (
         "Apache prefork, 1 KiB, 20 connections kept", "requests/s",
         apache("ab", "-q", "-k", "-n", "40000", "-c", "20"), "apache2",
-    ),
-    "echo-connect": (
-        "fork for each connection, one message", "connections/s", echo_once, "cc",
     ),
     "sharing": (
         "64 B requests, two processes share the server's end after it got its lane", "requests/s", sharing, "cc",

@@ -1,10 +1,11 @@
 // A server that forks for each connection, and its client, as such programs are written in C.
 //
-// usage: forking server PORT | forking client PORT CONNECTIONS MESSAGES LENGTH [time]
+// usage: forking server PORT | forking client PORT CONNECTIONS MESSAGES LENGTH | forking paced PORT LENGTH
 //
 // The server's child owns the connection alone and echoes until the end of the stream. The client
 // sends messages of up to LENGTH bytes on one connection after the other, compares each echo, and prints
-// a sum of all of them; with `time` also the seconds that it took.
+// a sum of all of them. A paced client reads numbers of connections, one message each, and answers each number with
+// the seconds that these took: for turns that alternate with another pair's.
 
 #include <arpa/inet.h>
 #include <err.h>
@@ -87,7 +88,7 @@ static double now(void)
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-static void talk(const char *port, int connections, int messages, int length)
+static uint64_t talk(const char *port, int connections, int messages, int length, uint64_t *total)
 {
     unsigned char *out = malloc((size_t)length), *in = malloc((size_t)length);
     struct sockaddr_in to = address(port);
@@ -122,21 +123,35 @@ static void talk(const char *port, int connections, int messages, int length)
             errx(1, "something after the end");
         close(s);
     }
-    printf("%llu bytes, sum %016llx\n", (unsigned long long)bytes, (unsigned long long)sum);
     free(out);
     free(in);
+    *total = bytes;
+    return sum;
+}
+
+static int paced(const char *port, int length)
+{
+    char line[32];
+    uint64_t bytes;
+    while (fgets(line, sizeof line, stdin) != NULL) {
+        double begin = now();
+        talk(port, atoi(line), 1, length, &bytes);
+        printf("%.9f\n", now() - begin);
+        fflush(stdout);
+    }
+    return 0;
 }
 
 int main(int argc, char **argv)
 {
     if (argc == 3 && strcmp(argv[1], "server") == 0)
         return serve(argv[2]);
-    if (argc >= 6 && strcmp(argv[1], "client") == 0) {
-        double begin = now();
-        talk(argv[2], atoi(argv[3]), atoi(argv[4]), atoi(argv[5]));
-        if (argc == 7)
-            printf("%.6f s\n", now() - begin);
+    if (argc == 6 && strcmp(argv[1], "client") == 0) {
+        uint64_t bytes, sum = talk(argv[2], atoi(argv[3]), atoi(argv[4]), atoi(argv[5]), &bytes);
+        printf("%llu bytes, sum %016llx\n", (unsigned long long)bytes, (unsigned long long)sum);
         return 0;
     }
-    errx(2, "usage: forking server PORT | client PORT CONNECTIONS MESSAGES LENGTH [time]");
+    if (argc == 4 && strcmp(argv[1], "paced") == 0)
+        return paced(argv[2], atoi(argv[3]));
+    errx(2, "usage: forking server PORT | client PORT CONNECTIONS MESSAGES LENGTH | paced PORT LENGTH");
 }

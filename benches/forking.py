@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""A server that forks for each connection, one message each: connections per second with and without the library.
+
+What the library adds to such a connection is a few hundredths of what the kernel takes for it, less than two runs of
+the same program differ by. So several pairs of server and client live side by side, with and without the library, and
+take turns of a few milliseconds; what is compared is each turn with the one next to it. Nothing here decides a test.
+
+    benches/forking.py [--turns N] [--pairs N] [--connections N] [--at-once]
+"""
+
+import argparse
+import pathlib
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+
+from apps import ROOT, SDP, Run, free_port, stop, wait_for_listener
+
+# Bytes of a message at most.
+LENGTH = 64
+# Connections that nothing is compared of: pages and caches of a new pair.
+WARM_UP = 50
+RESAMPLES = 1000
+
+
+class Pair:
+    """A server and a client that does as many connections as it is told."""
+
+    def __init__(self, program, sdp, folder, environment, ends):
+        self.run = Run(sdp, folder)
+        port = free_port()
+        server = self.run.start([program, "server", str(port)], env=environment)
+        ends.callback(stop, server)
+        wait_for_listener(port, server)
+        client = subprocess.Popen(
+            self.run.wrap([program, "paced", str(port), str(LENGTH)]),
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
+        )
+        ends.callback(stop, client)
+        self.client = client
+        self.seconds(WARM_UP)
+
+    def seconds(self, connections):
+        """How long one connection took, of so many one after the other."""
+        self.client.stdin.write(f"{connections}\n")
+        self.client.stdin.flush()
+        return float(self.client.stdout.readline()) / connections
+
+
+def interval(values):
+    """Median and the 95 % bootstrap interval of it."""
+    draws = sorted(
+        statistics.median(random.choices(values, k=len(values))) for _ in range(RESAMPLES)
+    )
+    cut = RESAMPLES // 40
+    return statistics.median(values), draws[cut], draws[-cut - 1]
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--turns", type=int, default=1000)
+    parser.add_argument("--pairs", type=int, default=3, help="of each kind: where things are mapped differs")
+    parser.add_argument("--connections", type=int, default=20, help="of a turn")
+    parser.add_argument("--at-once", action="store_true", help="the loader binds the program when it starts")
+    options = parser.parse_args()
+    if not SDP.exists():
+        sys.exit("build first: cargo xtask build")
+    environment = {"PATH": "/usr/bin:/bin"} | ({"LD_BIND_NOW": "1"} if options.at_once else {})
+    with tempfile.TemporaryDirectory(prefix="sdp-bench-") as name:
+        folder = pathlib.Path(name)
+        program = str(folder / "forking")
+        source = ROOT / "tests" / "apps" / "drivers" / "forking.c"
+        subprocess.run(["cc", "-O2", "-o", program, source], check=True)
+        with ExitStack() as ends:
+            pairs = {False: [], True: []}
+            for i in range(options.pairs):
+                for sdp in (False, True):
+                    home = folder / f"{i}-{sdp}"
+                    home.mkdir()
+                    pairs[sdp].append(Pair(program, sdp, home, environment, ends))
+            seconds = {False: [], True: []}
+            for turn in range(options.turns):
+                for sdp in (False, True) if turn % 2 == 0 else (True, False):
+                    seconds[sdp].append(random.choice(pairs[sdp]).seconds(options.connections))
+        shares = [pair.run.share() for pair in pairs[True]]
+    ratio = interval([tcp / sdp for tcp, sdp in zip(seconds[False], seconds[True])])
+    added = interval([(sdp - tcp) * 1e6 for tcp, sdp in zip(seconds[False], seconds[True])])
+    print(
+        f"fork for each connection, one message: TCP {1 / statistics.median(seconds[False]):.4g} connections/s, "
+        f"SDP {1 / statistics.median(seconds[True]):.4g} connections/s, "
+        f"ratio {ratio[0]:.3f} [{ratio[1]:.3f} - {ratio[2]:.3f}], "
+        f"{added[0]:.1f} us [{added[1]:.1f} - {added[2]:.1f}] added to a connection, "
+        f"{max(shares):.1%} of the bytes on SDP, {options.turns} turns of {options.connections}"
+    )
+
+
+if __name__ == "__main__":
+    main()
