@@ -9,6 +9,7 @@ from .harness import EAGER, both, compiled, run, scenario
 
 # Seeds of each random suite; more for a long run.
 SEEDS = int(os.environ.get("FAULT_SEEDS", "6"))
+FLIPS = {**EAGER, "SDP_TEST_LANE_FLIP": "5"}
 UNREAD = ["nothing_unread", "our_bytes_unread", "its_bytes_unread", "both_unread"]
 
 
@@ -24,6 +25,13 @@ def test_peer_gone(unread, how, calls):
         assert seen["read"] == [3000 if unread in UNREAD[2:] else 0, "EOF", True], seen
         return
     both("ending", unread, how, calls)
+
+
+@pytest.mark.parametrize("env", [{}, EAGER, FLIPS], ids=["earned", "eager", "flips"])
+def test_closed_behind_a_switch(env):
+    """What no call has met yet is unread all the same."""
+    outcome = both("ending", "closed_behind_a_switch", 24, env=env)
+    assert outcome.seen == {"told": ["reset"]}, outcome.describe()
 
 
 @pytest.mark.parametrize("how", ["kill", "exit", "close"])

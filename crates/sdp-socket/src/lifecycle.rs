@@ -417,11 +417,17 @@ pub(crate) fn settle_end(conn: &Conn, fd: c_int) -> bool {
             let order = (Ordering::SeqCst, Ordering::Relaxed);
             let _ = pinned.compare_exchange(0, layout::CLOSED, order.0, order.1);
         });
-        let on_sdp = sink.lane == Lane::Sdp;
-        let unread = on_sdp && (sink.current_len != 0 || has_data(sink));
-        if on_sdp && !unread {
+        // A switch that no call has met yet: what lies behind it is the program's, or bells.
+        receive::settle(fd, sink, lines);
+        let is_pending = sink.pending(lines).is_ok_and(|switch| switch.is_some());
+        let unread = if sink.lane == Lane::Kernel {
+            carrier::queued(fd).is_ok_and(|n| n > 0)
+        } else if sink.current_len != 0 || has_data(sink) {
+            true
+        } else {
             sink.eat_bells(fd, lines);
-        }
+            is_pending && carrier::queued(fd).is_ok_and(|n| n > 0)
+        };
         Ok(unread)
     })
     .unwrap_or(false);

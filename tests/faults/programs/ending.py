@@ -81,6 +81,36 @@ def both_unread(how, calls):
 
 
 @scenario
+def closed_behind_a_switch(most):
+    """The peer closes with one message unread, after each number of round trips: once it is the first behind a switch."""
+    told = set()
+    for trips in range(1, int(most)):
+        hear, tell = os.pipe()
+
+        def peer(sock, trips=trips, hear=hear):
+            for _ in range(trips):
+                sock.sendall(sock.recv(20, socket.MSG_WAITALL))
+            os.read(hear, 1)
+            sock.close()
+
+        sock, child = pair(peer, warm=False)
+        for _ in range(trips):
+            sock.sendall(b"t" * 20)
+            sock.recv(20, socket.MSG_WAITALL)
+        sock.sendall(b"unread")
+        os.write(tell, b"c")
+        try:
+            told.add(f"{len(sock.recv(1))} bytes")
+        except ConnectionResetError:
+            told.add("reset")
+        os.waitpid(child, 0)
+        sock.close()
+        os.close(hear)
+        os.close(tell)
+    return {"told": sorted(told)}
+
+
+@scenario
 def while_asleep(how, wait):
     """The survivor sleeps in a call when the peer goes."""
 
