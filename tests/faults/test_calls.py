@@ -1,8 +1,10 @@
 """Cancelled threads, sending signal handlers, confined processes, vfork: the C programs."""
 
+import sys
+
 import pytest
 
-from .harness import compiled, run
+from .harness import TARGET, compiled, run
 
 CASES = [
     "cancel recv",
@@ -39,3 +41,26 @@ def test_the_only_thread_cancels_itself(call):
     outcome = run(argv)
     assert outcome.code == 0 and outcome.seen == {"fine": True}, outcome.describe()
     assert outcome.report.count("reasons", "too-young") > 0, outcome.describe()
+
+
+TRIPS = 5
+# A young connection of one process with itself, and what the library behind ours has seen of it.
+COUNTED = f"""
+import ctypes, json, socket, sys
+listener = socket.create_server(("127.0.0.1", 0))
+one = socket.create_connection(listener.getsockname())
+other, _ = listener.accept()
+for _ in range({TRIPS}):
+    one.send(b"x"), other.recv(1)
+one.close(), other.close()
+print(json.dumps({{"calls": ctypes.CDLL(sys.argv[1]).counted()}}))
+"""
+
+
+def test_another_librarys_calls_are_made():
+    """A process with a single thread asks the kernel itself only where libc would be next."""
+    other = compiled("counting.c", "-shared", "-fPIC")
+    both = f"LD_PRELOAD={TARGET / 'release' / 'libsdp.so'}:{other}"
+    outcome = run(["env", both, sys.executable, "-c", COUNTED, other])
+    assert outcome.code == 0 and outcome.seen == {"calls": 2 * TRIPS}, outcome.describe()
+    assert outcome.report.count("reasons", "too-young") == 2, outcome.describe()

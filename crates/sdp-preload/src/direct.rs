@@ -74,7 +74,7 @@ fn libc_segment() -> Range<usize> {
 
 /// Whether `object` is libc: a name of libc's that nobody has a reason to interpose lies in its code.
 unsafe extern "C" fn look(object: *mut dl_phdr_info, _: size_t, found: *mut c_void) -> c_int {
-    let inside = libc::__errno_location as *const () as usize;
+    let inside = real::find(c"gnu_get_libc_version") as usize;
     // SAFETY: the loader's description of an object, and the caller's variable, for the length of the call.
     let (object, found) = unsafe { (&*object, &mut *found.cast::<Range<usize>>()) };
     for i in 0..usize::from(object.dlpi_phnum) {

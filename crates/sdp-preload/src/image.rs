@@ -4,9 +4,9 @@
 //! the kernel joins with whatever private memory lies next to that. A mapping of a file that was written costs each fork
 //! and each end of a process some microseconds, whatever its size. So the socket layer has the data exchanged, before
 //! the first connection, for anonymous memory with the same bytes, which the kernel joins with the zeros. A program
-//! without connections pays nothing; a process with several threads is left as it is, and so is one on a machine for which
-//! the few instructions that may not look at data were not written. So is one on a kernel that takes a mapping away before it
-//! knows whether it has memory for the new one.
+//! without connections pays nothing; a process with several threads or locked memory is left as it is, and so is one on a
+//! machine for which the few instructions that may not look at data were not written, or on a kernel that takes a mapping
+//! away before it knows whether there may be a new one.
 
 /// Exchanges what of the library's data is mapped from its file.
 #[cfg(target_arch = "x86_64")]
@@ -20,10 +20,10 @@ pub(crate) extern "C" fn settle() {}
 
 #[cfg(target_arch = "x86_64")]
 mod x86_64 {
-    use core::{arch::asm, ffi::CStr, mem::MaybeUninit, ptr, slice};
+    use core::{arch::asm, ptr, slice};
 
     use libc::{Elf64_Ehdr, Elf64_Phdr};
-    use sdp_sys::{pid, sys};
+    use sdp_sys::{pid, procfs, sys};
 
     const PAGE: usize = 4096;
     /// Most pages that are exchanged: bits of a word that says which of them hold something.
@@ -48,7 +48,8 @@ mod x86_64 {
             if usize::from(header.e_phentsize) != size_of::<Elf64_Phdr>() {
                 return None;
             }
-            let at = base.cast::<u8>().wrapping_add(header.e_phoff as usize).cast::<Elf64_Phdr>();
+            let at = base.expose_provenance() + header.e_phoff as usize;
+            let at = ptr::with_exposed_provenance::<Elf64_Phdr>(at);
             slice::from_raw_parts(at, usize::from(header.e_phnum).min(HEADERS_MAX))
         };
         // With memory that is made read-only after relocation there would be two, and a hole to keep.
@@ -65,30 +66,19 @@ mod x86_64 {
         Some((first, end.checked_sub(first)? / PAGE))
     }
 
-    /// The first version of Linux that asks for all memory before it unmaps what a fixed mapping replaces, and does not ask for
-    /// what the old mapping was charged with already.
+    /// The first version of Linux that looks at its limits and at what memory it may promise before it takes the old
+    /// mapping away. What may be missing after that is a few hundred bytes of the kernel's own.
     const KERNEL: (u32, u32) = (6, 12);
+    /// Times that the new mapping is asked for, should even that be missing.
+    const TRIES: usize = 16;
 
-    /// Whether the kernel is that one or a later one.
-    fn is_safe() -> bool {
-        let mut names = MaybeUninit::<libc::utsname>::zeroed();
-        // SAFETY: room for the answer.
-        if unsafe { sys!(libc::SYS_uname, names.as_mut_ptr()) }.is_err() {
-            return false;
-        }
-        // SAFETY: zeros are valid, and so is what the kernel wrote; strings in it are terminated.
-        let release = unsafe { CStr::from_ptr((*names.as_ptr()).release.as_ptr()) };
-        version(release.to_bytes()).is_some_and(|version| version >= KERNEL)
-    }
-
-    /// The first two numbers of a release.
-    fn version(release: &[u8]) -> Option<(u32, u32)> {
-        let mut numbers = release.split(|byte| !byte.is_ascii_digit()).map(number);
-        Some((numbers.next()??, numbers.next()??))
-    }
-
-    fn number(digits: &[u8]) -> Option<u32> {
-        str::from_utf8(digits).ok()?.parse().ok()
+    /// Whether nothing but this thread is on the memory, also by the kernel's count (libc knows of its own threads), and none of
+    /// it is locked: the new pages would not be.
+    fn is_undisturbed() -> bool {
+        const ALONE: &[u8] = b"Threads:\t1";
+        const UNLOCKED: &[u8] = b"VmLck:\t       0 kB";
+        pid::is_single_threaded()
+            && procfs::has_lines(c"/proc/self/status", &[UNLOCKED, ALONE]) == Ok(true)
     }
 
     /// Blocks all signals, or restores what was blocked before.
@@ -104,7 +94,7 @@ mod x86_64 {
         else {
             return;
         };
-        if !pid::is_single_threaded() || !is_safe() {
+        if procfs::kernel() < Some(KERNEL) || !is_undisturbed() {
             return;
         }
         let bytes = pages * PAGE;
@@ -142,15 +132,23 @@ mod x86_64 {
             // A page of zeros need not be there.
             filled |= u64::from(words.iter().any(|word| *word != 0)) << page;
         }
+        // A mapping that is refused leaves everything as it was, or, when the kernel has not even memory for itself, nothing:
+        // then this is tried again before anything looks there.
         // SAFETY: a fixed mapping over pages that are the library's own, whose content is put back before anything looks
         // at it: between the two are only the instructions here, which are in another segment.
         unsafe {
             asm!(
+                "7:",
+                "mov eax, {mmap}",
                 "syscall",
                 "cmp rax, rdi",
-                "jne 5f",
-                "mov rsi, r14",
+                "je 2f",
+                "dec r15",
+                "jnz 7b",
+                "jmp 5f",
                 "2:",
+                "mov rsi, r14",
+                "6:",
                 "shr r12, 1",
                 "jnc 3f",
                 "mov ecx, {page}",
@@ -161,10 +159,11 @@ mod x86_64 {
                 "add rdi, {page}",
                 "4:",
                 "dec r13",
-                "jnz 2b",
+                "jnz 6b",
                 "5:",
                 page = const PAGE,
-                inout("rax") libc::SYS_mmap => _,
+                mmap = const libc::SYS_mmap,
+                out("rax") _,
                 inout("rdi") first => _,
                 inout("rsi") pages * PAGE => _,
                 in("rdx") PROTECTION as usize,
@@ -174,6 +173,7 @@ mod x86_64 {
                 inout("r12") filled => _,
                 inout("r13") pages => _,
                 in("r14") copy,
+                inout("r15") TRIES => _,
                 out("rcx") _,
                 out("r11") _,
                 options(nostack),

@@ -192,10 +192,69 @@ pub fn read(fd: i32, buf: &mut [u8]) -> Result<usize, Errno> {
     unsafe { sys!(libc::SYS_read, fd, buf.as_mut_ptr(), buf.len()) }
 }
 
+/// Whether each of `lines` is a whole line of the first 2 KiB of a file of /proc.
+pub fn has_lines(path: &CStr, lines: &[&[u8]]) -> Result<bool, Errno> {
+    const LOOKED_AT: usize = 2048;
+    let mut text = [0; LOOKED_AT];
+    let file = open(path)?;
+    let len = read(file.raw(), &mut text)?;
+    let text = text.get(..len).unwrap_or(&[]);
+    // Not the last one, which may be cut off.
+    let whole = text.iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
+    let there = text.get(..whole).unwrap_or(&[]);
+    Ok(lines.iter().all(|line| there.split(|byte| *byte == b'\n').any(|one| one == *line)))
+}
+
+/// The first two numbers of the kernel's release, major and minor.
+pub fn kernel() -> Option<(u32, u32)> {
+    let mut release = [0; 32];
+    let file = open(c"/proc/sys/kernel/osrelease").ok()?;
+    let len = read(file.raw(), &mut release).ok()?;
+    version(release.get(..len)?)
+}
+
+fn version(release: &[u8]) -> Option<(u32, u32)> {
+    let number = |digits| u32::try_from(decimal(digits)?).ok();
+    let mut numbers = release.split(|byte| !byte.is_ascii_digit()).map(number);
+    Some((numbers.next()??, numbers.next()??))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::AsRawFd;
+    use std::{io::Read, os::fd::AsRawFd};
+
+    #[test]
+    fn lines_are_whole() {
+        let mut status = String::new();
+        std::fs::File::open("/proc/self/status").unwrap().read_to_string(&mut status).unwrap();
+        let line = |name| status.lines().find(|line| line.starts_with(name)).unwrap().as_bytes();
+        let path = c"/proc/thread-self/status";
+        let (seccomp, uid) = (line("Seccomp:"), line("Uid:"));
+        assert_eq!(has_lines(path, &[seccomp]), Ok(true));
+        assert_eq!(has_lines(path, &[seccomp, uid]), Ok(true), "in any order");
+        assert_eq!(has_lines(path, &[b"Seccomp:"]), Ok(false));
+        assert_eq!(has_lines(path, &[uid, b"Seccomp:"]), Ok(false));
+        assert!(has_lines(c"/proc/none", &[b""]).is_err());
+    }
+
+    #[test]
+    fn a_release_begins_with_two_numbers() {
+        for (release, wanted) in [
+            (&b"6.18.44\n"[..], Some((6, 18))),
+            (b"6.12-rc1", Some((6, 12))),
+            (b"6.9.0-13-amd64", Some((6, 9))),
+            (b"10.0", Some((10, 0))),
+            (b"6", None),
+            (b"6.", None),
+            (b"six.1", None),
+            (b"99999999999.1", None),
+            (b"", None),
+        ] {
+            assert_eq!(version(release), wanted, "{release:?}");
+        }
+        assert!(kernel().is_some_and(|kernel| kernel >= (2, 6)));
+    }
 
     #[test]
     fn path_names_the_descriptor() {

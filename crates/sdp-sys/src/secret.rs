@@ -6,7 +6,6 @@
 //! others on request. It refuses all that where a process that reads another one's memory may be punished for it.
 
 use core::{
-    ffi::CStr,
     ptr::NonNull,
     sync::atomic::{AtomicU32, AtomicU64, Ordering},
 };
@@ -15,8 +14,6 @@ use crate::{errno::Errno, procfs, sys};
 
 /// Stands before the word: nobody is made to tell what is elsewhere in a memory.
 const MARK: u64 = u64::from_be_bytes(*b"SDP word");
-/// Bytes of a status that are looked at.
-const STATUS_BYTES: usize = 2048;
 /// Bytes of the word's own memory; the largest page there is.
 const PAGE: usize = 64 * 1024;
 /// Where that is: anywhere from here on within so many pages. Where it is, everybody is told; so it lies far from
@@ -132,7 +129,8 @@ fn may_read() -> bool {
     static KNOWN: AtomicU32 = AtomicU32::new(UNKNOWN);
     let known = match KNOWN.load(Ordering::Relaxed) {
         UNKNOWN => {
-            let is_free = has_line(c"/proc/thread-self/status", b"Seccomp:\t0") == Ok(true);
+            let is_free =
+                procfs::has_lines(c"/proc/thread-self/status", &[b"Seccomp:\t0"]) == Ok(true);
             let known = if is_free && is_unguarded() { YES } else { NO };
             KNOWN.store(known, Ordering::Relaxed);
             known
@@ -152,19 +150,8 @@ fn is_unguarded() -> bool {
     }
 }
 
-fn has_line(path: &CStr, line: &[u8]) -> Result<bool, Errno> {
-    let mut text = [0; STATUS_BYTES];
-    let file = procfs::open(path)?;
-    let len = procfs::read(file.raw(), &mut text)?;
-    let mut lines = text.get(..len).unwrap_or(&[]).split(|byte| *byte == b'\n');
-    // Not the last one, which may be cut off.
-    let has = lines.by_ref().any(|one| one == line);
-    Ok(has && lines.next().is_some())
-}
-
 #[cfg(test)]
 mod tests {
-    use std::io::Read;
 
     use super::*;
 
@@ -211,16 +198,5 @@ mod tests {
         assert_eq!(read(i32::MAX, other.as_ptr() as u64), UNREADABLE, "no process");
         let marked = [MARK, UNREADABLE];
         assert_eq!(read(me, marked.as_ptr() as u64), UNREADABLE);
-    }
-
-    #[test]
-    fn lines_are_whole() {
-        let mut status = String::new();
-        std::fs::File::open("/proc/self/status").unwrap().read_to_string(&mut status).unwrap();
-        let line = status.lines().find(|line| line.starts_with("Seccomp:")).unwrap();
-        let path = c"/proc/thread-self/status";
-        assert_eq!(has_line(path, line.as_bytes()), Ok(true));
-        assert_eq!(has_line(path, b"Seccomp:"), Ok(false));
-        assert!(has_line(c"/proc/none", b"").is_err());
     }
 }
