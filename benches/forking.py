@@ -9,6 +9,7 @@ take turns of a few milliseconds; what is compared is each turn with the one nex
 """
 
 import argparse
+import os
 import pathlib
 import random
 import statistics
@@ -68,7 +69,7 @@ def main():
     options = parser.parse_args()
     if not SDP.exists():
         sys.exit("build first: cargo xtask build")
-    environment = {"PATH": "/usr/bin:/bin"} | ({"LD_BIND_NOW": "1"} if options.at_once else {})
+    environment = dict(os.environ) | ({"LD_BIND_NOW": "1"} if options.at_once else {})
     with tempfile.TemporaryDirectory(prefix="sdp-bench-") as name:
         folder = pathlib.Path(name)
         program = str(folder / "forking")
