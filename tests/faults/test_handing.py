@@ -90,6 +90,12 @@ def test_passed_and_kept():
     both("handing", "passed_and_kept")
 
 
+@pytest.mark.parametrize("how", ["close", "exit"])
+def test_passed_with_a_request_unread(how):
+    outcome = both("handing", "passed_with_a_request_unread", how)
+    assert outcome.seen == {"code": 0, "fine": True, "lingers": False}, outcome.describe()
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_passed_while_a_relative_keeps_it(when):
     seen = scenario("handing", "passed_while_a_relative_keeps_it", when).seen

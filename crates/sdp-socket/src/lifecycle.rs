@@ -412,16 +412,20 @@ pub(crate) fn settle_end(conn: &Conn, fd: c_int) -> bool {
         // Nobody reads the ring any more: what the peer sends from here on is the kernel's to refuse. Under
         // the gate, so that every bell has come by now, or is never rung. An end that has left the lanes
         // before gets no bells, and somebody else may have the connection now.
-        let _ = send::gated_at(conn, Some(fd), lines, conn.side(), || {
+        let is_ours = send::gated_at(conn, Some(fd), lines, conn.side(), || {
             let pinned = &segment.end(conn.side()).pinned;
             let order = (Ordering::SeqCst, Ordering::Relaxed);
-            let _ = pinned.compare_exchange(0, layout::CLOSED, order.0, order.1);
+            let before = pinned.compare_exchange(0, layout::CLOSED, order.0, order.1);
+            matches!(before, Ok(_) | Err(layout::CLOSED))
         });
-        // A switch that no call has met yet: what lies behind it is the program's, or bells.
-        receive::settle(fd, sink, lines);
-        let is_pending = sink.pending(lines).is_ok_and(|switch| switch.is_some());
+        let is_ours = is_ours == Some(true);
+        if is_ours {
+            // A switch that no call has met yet: what lies behind it is the program's, or bells.
+            receive::settle(fd, sink, lines);
+        }
+        let is_pending = is_ours && sink.pending(lines).is_ok_and(|switch| switch.is_some());
         let unread = if sink.lane == Lane::Kernel {
-            carrier::queued(fd).is_ok_and(|n| n > 0)
+            is_ours && carrier::queued(fd).is_ok_and(|n| n > 0)
         } else if sink.current_len != 0 || has_data(sink) {
             true
         } else {

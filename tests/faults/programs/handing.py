@@ -342,6 +342,52 @@ def passed_and_kept():
 
 
 @scenario
+def passed_with_a_request_unread(how):
+    """Who passes a connection on closes it, or ends, when a request for the receiver is there already: no reset."""
+    here, there = socket.socketpair()
+    hear, tell = os.pipe()
+    passer = os.fork()
+    if passer == 0:
+        signal.alarm(30)
+
+        def peer(sock):
+            exactly(sock, 100)
+            assert os.read(hear, 1)  # it has been passed on
+            sock.sendall(b"request")
+            os.write(asked[1], b"a")
+            answer = drain(sock, b"answer")
+            os._exit(0 if answer == (6, "EOF", True) else print(answer, file=sys.stderr) or 1)
+
+        asked = os.pipe()
+        sock, child = pair(peer)
+        sock.sendall(b"w" * 100)
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [sock.fileno()]))]
+        there.sendmsg([b"x"], rights)
+        os.write(tell, b"p")
+        assert os.read(asked[0], 1)
+        settle()
+        if how == "close":
+            sock.close()
+        there.sendall(b"c")
+        if how == "close":
+            assert there.recv(1)
+        os._exit(ends.reap(child) if how == "close" else 0)
+    there.close()
+    _, control, _, _ = here.recvmsg(1, socket.CMSG_SPACE(4))
+    sock = socket.socket(fileno=array.array("i", control[0][2])[0])
+    assert here.recv(1)
+    code = None if how == "close" else ends.reap(passer)
+    got = exactly(sock, 7)
+    lingers = sock.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8)
+    sock.sendall(b"answer")
+    sock.close()
+    if how == "close":
+        here.sendall(b"d")
+        code = ends.reap(passer)
+    return {"code": code, "fine": got == b"request", "lingers": any(lingers)}
+
+
+@scenario
 def passed_while_a_relative_keeps_it(when):
     """Who got the descriptor and a relative of who passed it on both use the connection, in turns. The
     relative was born before it was passed on, or after."""
