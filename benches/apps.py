@@ -21,6 +21,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import contextmanager
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # By itself: the tests' package asks for pytest.
@@ -178,14 +179,15 @@ def redis_saving(run):
     return float(re.findall(r"([0-9.]+) requests per second", out)[-1])
 
 
-def pgbench(*options_of_pgbench):
+def pgbench(run):
     """Select-only transactions per second."""
-    def measure(run):
-        return transactions(run, options_of_pgbench)
-    return measure
+    with database(run) as ask:
+        return ask("-T", "4")
 
 
-def transactions(run, options_of_pgbench):
+@contextmanager
+def database(run):
+    """A PostgreSQL server, and what asks it: options of pgbench to select-only transactions per second."""
     binaries = POSTGRES
     data = run.folder / "pg"
     user = "postgres" if os.geteuid() == 0 else None
@@ -199,6 +201,13 @@ def transactions(run, options_of_pgbench):
         [binaries / "initdb", "-D", data, "-A", "trust", "-N"],
         check=True, capture_output=True, cwd="/", **options,
     )
+    client = ["-h", "127.0.0.1", "-p", str(port), "-U", "postgres"]
+
+    def ask(*options_of_pgbench):
+        command = [binaries / "pgbench", *client, "-S", "-c", "4", "-n", *options_of_pgbench, "postgres"]
+        out = run.output([str(word) for word in command], cwd="/", **options)
+        return float(re.search(r"tps = ([0-9.]+)", out).group(1))
+
     server = run.start(
         [str(binaries / "postgres"), "-D", str(data), "-p", str(port), "-k", str(data),
          "-c", "listen_addresses=127.0.0.1", "-c", "fsync=off"],
@@ -209,20 +218,14 @@ def transactions(run, options_of_pgbench):
             wait_for(port)
         except TimeoutError as error:
             raise TimeoutError((run.folder / "log").read_text()) from error
-        client = ["-h", "127.0.0.1", "-p", str(port), "-U", "postgres"]
         wait_until_ready([binaries / "pg_isready", "-q", *client])
         subprocess.run(
             [binaries / "pgbench", *client, "-i", "-s", "2", "-q", "postgres"],
             check=True, capture_output=True, cwd="/", **options,
         )
-        out = run.output(
-            [str(binaries / "pgbench"), *client, "-S", "-c", "4", "-T", "4", "-n", *options_of_pgbench,
-             "postgres"],
-            cwd="/", **options,
-        )
+        yield ask
     finally:
         stop(server)
-    return float(re.search(r"tps = ([0-9.]+)", out).group(1))
 
 
 def iperf3(run):
@@ -278,29 +281,43 @@ DocumentRoot "{dir}"
 def web(name, config, command, load, options):
     """Requests per second for a file of 1 KiB. `load`: the client, given the address."""
     def measure(run):
-        port = free_port()
-        os.chmod(run.folder, 0o777)  # workers and reports may be another user's
-        (run.folder / "page").write_bytes(b"x" * 1024)
-        # Both ends of one user: that they differ is a case of its own.
-        user = "user root;" if os.geteuid() == 0 else ""
-        path = run.folder / name
-        path.write_text(config.format(dir=run.folder, port=port, user=user))
-        argv = [str(path) if word == "CONFIG" else word for word in command]
-        server = run.start(argv, cwd="/", **options)
-        try:
-            wait_for_listener(port, server)
-            out = run.output([*load, f"http://127.0.0.1:{port}/page"], cwd="/", **options)
-        finally:
-            stop(server)
+        with page(run, name, config, command, options) as ask:
+            return ask(*load)
+    return measure
+
+
+@contextmanager
+def page(run, name, config, command, options):
+    """A web server with a file of 1 KiB, and what asks it: a client, given the address, to requests per second."""
+    port = free_port()
+    os.chmod(run.folder, 0o777)  # workers and reports may be another user's
+    (run.folder / "page").write_bytes(b"x" * 1024)
+    # Both ends of one user: that they differ is a case of its own.
+    user = "user root;" if os.geteuid() == 0 else ""
+    path = run.folder / name
+    path.write_text(config.format(dir=run.folder, port=port, user=user))
+    argv = [str(path) if word == "CONFIG" else word for word in command]
+
+    def ask(*load):
+        out = run.output([*load, f"http://127.0.0.1:{port}/page"], cwd="/", **options)
         failed = re.search(r"Socket errors|Non-2xx|Failed requests: +[1-9]", out)
         if failed:
             raise RuntimeError(out)
         return float(re.search(r"Requests(?:/sec| per second): +([0-9.]+)", out).group(1))
-    return measure
+
+    server = run.start(argv, cwd="/", **options)
+    try:
+        wait_for_listener(port, server)
+        yield ask
+    finally:
+        stop(server)
+
+
+NGINX_AT = ("nginx.conf", NGINX, ["nginx", "-c", "CONFIG"])
 
 
 def nginx(*load):
-    return web("nginx.conf", NGINX, ["nginx", "-c", "CONFIG"], load, {})
+    return web(*NGINX_AT, load, {})
 
 
 def apache(*load):
@@ -357,18 +374,10 @@ ROWS = {
     "redis1": ("redis GET, 1 client", "requests/s", redis(1), "redis-server"),
     "redis50": ("redis GET, 50 clients", "requests/s", redis(50), "redis-server"),
     "redis-bgsave": ("redis GET, 50 clients, BGSAVE running", "requests/s", redis_saving, "redis-server"),
-    "pgbench": ("pgbench select-only, 4 clients", "transactions/s", pgbench(), "psql"),
-    "pgbench-connect": (
-        "pgbench select-only, 4 clients, a connection each time", "transactions/s", pgbench("-C"),
-        "psql",
-    ),
+    "pgbench": ("pgbench select-only, 4 clients", "transactions/s", pgbench, "psql"),
     "nginx": (
         "nginx, 1 KiB, 50 connections kept", "requests/s",
         nginx("wrk", "-t", "2", "-c", "50", "-d", "3s"), "nginx",
-    ),
-    "nginx-connect": (
-        "nginx, 1 KiB, a connection for each request", "requests/s",
-        nginx("ab", "-q", "-n", "6000", "-c", "20"), "nginx",
     ),
     "apache": (
         "Apache prefork, 1 KiB, 20 connections kept", "requests/s",

@@ -19,12 +19,12 @@ import tempfile
 from contextlib import ExitStack
 
 from apps import ROOT, SDP, Run, free_port, stop, wait_for_listener
+from turns import interval
 
 # Bytes of a message at most.
 LENGTH = 64
 # Connections that nothing is compared of: pages and caches of a new pair.
 WARM_UP = 50
-RESAMPLES = 1000
 
 
 class Pair:
@@ -49,15 +49,6 @@ class Pair:
         self.client.stdin.write(f"{connections}\n")
         self.client.stdin.flush()
         return float(self.client.stdout.readline()) / connections
-
-
-def interval(values):
-    """Median and the 95 % bootstrap interval of it."""
-    draws = sorted(
-        statistics.median(random.choices(values, k=len(values))) for _ in range(RESAMPLES)
-    )
-    cut = RESAMPLES // 40
-    return statistics.median(values), draws[cut], draws[-cut - 1]
 
 
 def main():

@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""Servers that get a connection for each request, with and without the library, side by side.
+
+What the library adds to such a connection is a few hundredths, less than two runs of the same program differ by on a
+machine that others use too. So both servers live at the same time, and clients take turns of some tenths of a second;
+what is compared is each turn with the one next to it. Nothing here decides a test.
+
+    benches/turns.py [--turns N] [ROW …]        (without a row: all)
+"""
+
+import argparse
+import pathlib
+import random
+import statistics
+import sys
+import tempfile
+from contextlib import ExitStack
+
+import apps
+
+RESAMPLES = 1000
+ROWS = {
+    "nginx-connect": (
+        "nginx, 1 KiB, a connection for each request", "requests/s",
+        lambda run: apps.page(run, *apps.NGINX_AT, {}), ("ab", "-q", "-n", "2000", "-c", "20"),
+    ),
+    "pgbench-connect": (
+        "pgbench select-only, 4 clients, a connection each time", "transactions/s",
+        apps.database, ("-C", "-t", "30"),
+    ),
+}
+
+
+def interval(values):
+    """Median and the 95 % bootstrap interval of it."""
+    draws = sorted(
+        statistics.median(random.choices(values, k=len(values))) for _ in range(RESAMPLES)
+    )
+    cut = RESAMPLES // 40
+    return statistics.median(values), draws[cut], draws[-cut - 1]
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--turns", type=int, default=60)
+    parser.add_argument("rows", nargs="*", metavar="ROW", help=", ".join(ROWS))
+    options = parser.parse_args()
+    if not apps.SDP.exists():
+        sys.exit("build first: cargo xtask build")
+    for row in options.rows or ROWS:
+        title, unit, server, load = ROWS[row]
+        figures = {False: [], True: []}
+        with tempfile.TemporaryDirectory(prefix="sdp-bench-") as name, ExitStack() as ends:
+            pathlib.Path(name).chmod(0o755)
+            runs, asks = {}, {}
+            for sdp in (False, True):
+                folder = pathlib.Path(name) / str(sdp)
+                folder.mkdir()
+                runs[sdp] = apps.Run(sdp, folder)
+                asks[sdp] = ends.enter_context(server(runs[sdp]))
+                asks[sdp](*load)  # what is slow for the first time only
+            for turn in range(options.turns):
+                for sdp in (False, True) if turn % 2 == 0 else (True, False):
+                    figures[sdp].append(asks[sdp](*load))
+            ends.close()
+            share = runs[True].share()
+        ratio = interval([sdp / tcp for tcp, sdp in zip(figures[False], figures[True])])
+        print(
+            f"{title}: TCP {statistics.median(figures[False]):.4g} {unit}, "
+            f"SDP {statistics.median(figures[True]):.4g} {unit}, "
+            f"ratio {ratio[0]:.3f} [{ratio[1]:.3f} - {ratio[2]:.3f}], "
+            f"{share:.1%} of the bytes on SDP, {options.turns} turns",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
