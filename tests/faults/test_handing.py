@@ -96,6 +96,14 @@ def test_passed_with_a_request_unread(how):
     assert outcome.seen == {"code": 0, "fine": True, "lingers": False}, outcome.describe()
 
 
+@pytest.mark.parametrize("big", [1, 500_000])
+def test_spawned_with_a_request_unread(big):
+    """All on TCP, where a helper that is spawned with a connection is never noticed."""
+    plain = scenario("handing", "spawned_with_a_request_unread", big, sdp=False)
+    outcome = scenario("handing", "spawned_with_a_request_unread", big)
+    assert outcome.seen == plain.seen == {"helper": 0, "peer": 0}, outcome.describe()
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_passed_while_a_relative_keeps_it(when):
     seen = scenario("handing", "passed_while_a_relative_keeps_it", when).seen

@@ -408,7 +408,7 @@ pub(crate) fn settle_end(conn: &Conn, fd: c_int) -> bool {
     }
     // X22: with bytes of the program unread TCP answers with a reset; without, E5: bells that were
     // never eaten must not turn our FIN into one.
-    let unread = receive::with_sink(conn, |sink, _, segment, lines| {
+    let (in_ring, on_carrier) = receive::with_sink(conn, |sink, _, segment, lines| {
         // Nobody reads the ring any more: what the peer sends from here on is the kernel's to refuse. Under
         // the gate, so that every bell has come by now, or is never rung. An end that has left the lanes
         // before gets no bells, and somebody else may have the connection now.
@@ -423,23 +423,26 @@ pub(crate) fn settle_end(conn: &Conn, fd: c_int) -> bool {
             // A switch that no call has met yet: what lies behind it is the program's, or bells.
             receive::settle(fd, sink, lines);
         }
-        let is_pending = is_ours && sink.pending(lines).is_ok_and(|switch| switch.is_some());
-        let unread = if sink.lane == Lane::Kernel {
-            is_ours && carrier::queued(fd).is_ok_and(|n| n > 0)
-        } else if sink.current_len != 0 || has_data(sink) {
-            true
-        } else {
-            sink.eat_bells(fd, lines);
-            is_pending && carrier::queued(fd).is_ok_and(|n| n > 0)
-        };
-        Ok(unread)
-    })
-    .unwrap_or(false);
-    let resets = unread || carrier::will_reset(fd);
-    if resets {
-        if let Some(segment) = conn.segment() {
-            segment.end(conn.side()).reset.store(1, Ordering::SeqCst);
+        let is_pending = sink.pending(lines).is_ok_and(|switch| switch.is_some());
+        let is_queued = || is_ours && carrier::queued(fd).is_ok_and(|n| n > 0);
+        if sink.lane == Lane::Kernel {
+            return Ok((false, is_queued()));
         }
+        if sink.current_len != 0 || has_data(sink) {
+            return Ok((true, false));
+        }
+        sink.eat_bells(fd, lines);
+        Ok((false, is_pending && is_queued()))
+    })
+    .unwrap_or_default();
+    let is_asked = carrier::will_reset(fd);
+    let resets = in_ring || on_carrier || is_asked;
+    if resets && let Some(segment) = conn.segment() {
+        segment.end(conn.side()).reset.store(1, Ordering::SeqCst);
+    }
+    // What is on the carrier the kernel sees itself when the last number is closed; somebody whom nobody saw get one may
+    // have read it by then.
+    if in_ring || is_asked {
         carrier::flush(fd);
         carrier::reset_on_close(fd);
     }

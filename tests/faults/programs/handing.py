@@ -387,6 +387,57 @@ def passed_with_a_request_unread(how):
     return {"code": code, "fine": got == b"request", "lingers": any(lingers)}
 
 
+def take_slowly(sock, n):
+    """Bytes of a non-blocking socket that nobody waits for: such an end stays on the kernel lane."""
+    got = b""
+    while len(got) < n:
+        try:
+            more = sock.recv(n - len(got))
+        except BlockingIOError:
+            time.sleep(0.0003)
+            continue
+        if not more:
+            break
+        got += more
+    return got
+
+
+@scenario
+def spawned_with_a_request_unread(big):
+    """A helper that no hook saw get the connection answers a request that was there when its parent closed."""
+    answer = b"answer" * int(big)
+
+    def peer(sock):
+        sock.setblocking(False)
+        for _ in range(ends.WARM_ROUNDS):
+            sock.send(b"ping")
+            take_slowly(sock, 4)
+        sock.send(b"query")
+        sock.setblocking(True)
+        got = drain(sock, answer)
+        os._exit(0 if got == (len(answer), "EOF", True) else print(got, file=sys.stderr) or 1)
+
+    sock, child = pair(peer, warm=False)
+    sock.setblocking(False)
+    for _ in range(ends.WARM_ROUNDS):
+        take_slowly(sock, 4)
+        sock.send(b"pong")
+    settle()
+    number = sock.fileno()
+    body = f"""
+import os, select, time
+time.sleep(0.1)
+os.read({number}, 5)
+rest = b"answer" * {big}
+while rest:
+    select.select([], [{number}], [])
+    rest = rest[os.write({number}, rest):]
+"""
+    helper = subprocess.Popen([sys.executable, "-S", "-c", body], pass_fds=[number])
+    sock.close()
+    return {"helper": helper.wait(), "peer": ends.reap(child)}
+
+
 @scenario
 def passed_while_a_relative_keeps_it(when):
     """Who got the descriptor and a relative of who passed it on both use the connection, in turns. The
