@@ -5,10 +5,11 @@
 //! that could be mapped again.)
 //!
 //! # Layout
-//! Bitmaps, [`ROWS`] connection rows, the first one last, [`PROCESSES`] process slots, a header. A row describes one end
+//! Bitmaps, [`ROWS`] connection rows, the first one last, a header, [`PROCESSES`] process slots. A row describes one end
 //! of a connection. A process has a bitmap over the rows: *this process holds a descriptor of that
 //! connection*. Its first word is in the slot, so that what a small family uses lies together: a process that
-//! is forked for one connection meets it all with one page fault. It lies at the end, because a mapping that the kernel
+//! is forked for one connection meets it all with one page fault, and one that has a few connections at a time has their
+//! rows, the header and its slot on one page. It lies at the end, because a mapping that the kernel
 //! places ends where others begin, with which it shares a page of the kernel's tables. Pages are touched as they are used.
 //!
 //! # Who may touch what
@@ -123,13 +124,18 @@ struct Header {
 /// All of it; whole pages, so that the end of the mapping is the end of this.
 #[repr(C, align(4096))]
 struct Memory {
+    /// Lets the rows end in the middle of a page.
+    lead: [AtomicU64; LEAD / 8],
     /// Words of each process's bitmap behind the first.
     rest: [[AtomicU64; BITMAP_WORDS - 1]; PROCESSES],
     /// The last one first ([`Memory::row`]).
     rows: [Row; ROWS],
-    processes: [ProcessSlot; PROCESSES],
     header: Header,
+    processes: [ProcessSlot; PROCESSES],
 }
+
+/// Bytes before all: half a page.
+const LEAD: usize = 2048;
 
 impl Memory {
     /// The row with this index.
@@ -150,7 +156,7 @@ pub const FAMILY_WINDOW: usize = 64 * 1024;
 
 const _: () = assert!(size_of::<ProcessSlot>() == 16);
 const _: () = assert!(
-    size_of::<Memory>() - core::mem::offset_of!(Memory, processes) + 64 * size_of::<Row>()
+    size_of::<Memory>() - core::mem::offset_of!(Memory, header) + 64 * size_of::<Row>()
         <= FAMILY_WINDOW
 );
 

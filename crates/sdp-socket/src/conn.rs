@@ -161,26 +161,58 @@ const KEPT: u32 = 4;
 /// A connection slot.
 #[repr(C, align(128))]
 pub(crate) struct Conn {
+    // ---- all that a connection needs which ends young: two lines of the cache
     state: AtomicU32,
     refs: AtomicU32,
     pins: [AtomicU32; 2],
-    /// Calls that sleep, or have slept, and hold the connection, and what is kept for them.
-    keeper: Keeper,
-    /// Whose turn it is to send.
-    pub(crate) turn: Turn,
-    /// Calls that sleep right now.
-    asleep: AtomicU32,
     stage: AtomicU32,
     pub(crate) flags: AtomicU32,
+    /// Calls inside the kernel without a lock, by half: no lane switch meanwhile.
+    pub(crate) raw: [AtomicU32; 2],
+    /// Successful calls by half.
+    pub(crate) calls: [AtomicU32; 2],
+    /// Bytes by half while young.
+    pub(crate) bytes: [AtomicU64; 2],
     /// Family row + 1; 0: none.
     row: AtomicU32,
+    stats: AtomicU32,
     /// The family memory that the row is in: not the process's any more after a change of privilege.
     family: AtomicPtr<u8>,
-    stats: AtomicU32,
+    /// Calls that sleep, or have slept, and hold the connection, and what is kept for them.
+    keeper: Keeper,
+    /// The descriptor that the connection was made with: a hint for tools.
+    pub(crate) fd: AtomicI32,
+    /// Number that is about to be closed, plus one; 0 none.
+    closing: AtomicI32,
+    /// First registration in an epoll set + 1 (guarded by the epoll lock).
+    pub(crate) registrations: AtomicU32,
+    /// Calls since the meeting began.
+    pub(crate) ticks: AtomicU32,
     segment: AtomicPtr<u8>,
+    // ---- used by each call on a lane
     ring_bytes: AtomicU32,
     /// This end's side.
     pub(crate) side: AtomicU32,
+    /// Whose turn it is to send.
+    pub(crate) turn: Turn,
+    /// When the meeting began, in nanoseconds; once attached, the last time a sender looked whether its
+    /// reader lives, in ticks, and the consumer's head then.
+    pub(crate) looked: AtomicU64,
+    pub(crate) looked_head: AtomicU64,
+    /// Bytes received since the program last sent: a stream does not spin.
+    pub(crate) one_way: AtomicU64,
+    /// What waits have learnt ([`crate::spin::Learnt`]).
+    pub(crate) spin: AtomicU64,
+    /// Wake-ups for nothing since the last for something.
+    pub(crate) idle_wakes: AtomicU32,
+    /// 1: the peer slept, and had to be woken, for what was sent since the last wait.
+    pub(crate) peer_slept: AtomicU32,
+    /// Calls that sleep right now.
+    asleep: AtomicU32,
+    /// An error number that the kernel told us while a call had bytes to answer with; 0 none. The next
+    /// call reports it, as if the kernel still held it.
+    owed: AtomicU32,
+    // ---- the rest
     /// The peer process; written before `segment`, never after.
     peer: UnsafeCell<Option<PeerId>>,
     /// Its bell page; null: no bell, use the carrier.
@@ -193,22 +225,10 @@ pub(crate) struct Conn {
     aside: [(AtomicPtr<u8>, AtomicU32); LIVES - 1],
     /// The process that passed an adopted connection on; 0 unknown.
     pub(crate) giver: AtomicU32,
-    /// The descriptor that the connection was made with: a hint for tools.
-    pub(crate) fd: AtomicI32,
-    /// Number that is about to be closed, plus one; 0 none.
-    closing: AtomicI32,
     /// Addresses; written under the meeting's lock before NAMED is set.
     tuple: UnsafeCell<Tuple>,
-    /// Successful calls by half.
-    pub(crate) calls: [AtomicU32; 2],
-    /// Calls inside the kernel without a lock, by half: no lane switch meanwhile.
-    pub(crate) raw: [AtomicU32; 2],
-    /// Bytes by half while young.
-    pub(crate) bytes: [AtomicU64; 2],
     /// Bytes by half that are counted in the page's totals, for want of a row.
     rowless: [AtomicU64; 2],
-    /// Calls since the meeting began.
-    pub(crate) ticks: AtomicU32,
     /// Names the segment in the process's pool ([`crate::pooled`]), offered or in use; 0 none.
     pub(crate) lease: AtomicU32,
     /// Calls that waited for a meeting there.
@@ -218,29 +238,14 @@ pub(crate) struct Conn {
     /// Lock of `meeting`: 0 free.
     meeting_lock: AtomicU32,
     meeting: UnsafeCell<Rendezvous>,
-    /// First registration in an epoll set + 1 (guarded by the epoll lock).
-    pub(crate) registrations: AtomicU32,
     /// Times that the connection was refused lanes.
     pub(crate) refusals: AtomicU32,
-    /// When the meeting began, in nanoseconds; once attached, the last time a sender looked whether its
-    /// reader lives, in ticks, and the consumer's head then.
-    pub(crate) looked: AtomicU64,
-    pub(crate) looked_head: AtomicU64,
-    /// Wake-ups for nothing since the last for something.
-    pub(crate) idle_wakes: AtomicU32,
-    /// 1: the peer slept, and had to be woken, for what was sent since the last wait.
-    pub(crate) peer_slept: AtomicU32,
-    /// What waits have learnt ([`crate::spin::Learnt`]).
-    pub(crate) spin: AtomicU64,
-    /// Bytes received since the program last sent: a stream does not spin.
-    pub(crate) one_way: AtomicU64,
-    /// An error number that the kernel told us while a call had bytes to answer with; 0 none. The next
-    /// call reports it, as if the kernel still held it.
-    owed: AtomicU32,
     /// Code of the reason that pinned the connection first, plus one; 0 none.
     pin_reason: AtomicU32,
     next_free: AtomicU32,
 }
+
+const _: () = assert!(core::mem::offset_of!(Conn, ring_bytes) <= 128);
 
 // SAFETY: everything is atomic but `meeting`, which is only touched by the holder of `meeting_lock`,
 // and `peer` and `tuple`, which are written under it before a flag or pointer says that they may be read.

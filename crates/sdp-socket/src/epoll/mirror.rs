@@ -26,7 +26,15 @@ use crate::{
 pub(super) const SETS: usize = 4096;
 /// Mirrored registrations.
 pub(super) const REGISTRATIONS: usize = 65_536;
-pub(super) const BUCKETS: usize = 16_384;
+/// Bytes of a page.
+const PAGE_BYTES: usize = 4096;
+/// Where on its page the first registration is to lie: behind some sets.
+const FIRST_AT: usize = 1024;
+/// Bytes in front of all that let it lie there.
+const LEAD: usize =
+    (PAGE_BYTES + FIRST_AT - (SETS * size_of::<Set>() + size_of::<Counts>()) % PAGE_BYTES) % PAGE_BYTES;
+/// Hash chains at the beginning.
+const CHAINS: u32 = 16;
 
 pub(super) const NONE: u32 = u32::MAX;
 
@@ -37,6 +45,9 @@ pub(super) struct Registration {
     pub(super) fd: i32,
     pub(super) events: u32,
     pub(super) data: u64,
+    /// The registration where the hash chain of this place's number begins, plus one; 0 nowhere. No property of the
+    /// registration: there are as many chains as registrations, more or less, and so they need no memory apart.
+    chain: u32,
     /// Chains: by (set, data), by connection, by ready list; also the free list through `next_hash`.
     pub(super) next_hash: u32,
     pub(super) next_conn: u32,
@@ -92,15 +103,31 @@ pub(super) struct Set {
     pub(super) room_checked_ns: u64,
 }
 
+/// The mirror. Sets, the last one first, end where registrations begin, and both begin in the middle of a page: a process
+/// with a set and a few connections, as servers fork one for each connection, has all of them there.
+#[repr(C)]
 pub(super) struct Mirror {
-    pub(super) sets: [Set; SETS],
+    lead: [u8; LEAD],
+    /// The last one first ([`Mirror::set`]).
+    sets: [Set; SETS],
+    counts: Counts,
     pub(super) registrations: [Registration; REGISTRATIONS],
-    pub(super) buckets: [u32; BUCKETS],
-    pub(super) free: u32,
-    pub(super) used: u32,
+}
+
+/// What there is.
+#[repr(C)]
+struct Counts {
     /// What all sets' waits have learnt together. A program with a set for each connection waits too
     /// rarely on each of them for one to learn anything by itself.
-    pub(super) spin: spin::Learnt,
+    spin: spin::Learnt,
+    /// Sets ever used.
+    sets: u32,
+    /// Registrations ever used.
+    used: u32,
+    /// First one of those that are not used any more.
+    free: u32,
+    /// Hash chains: a power of two.
+    chains: u32,
 }
 
 /// Some set's members were ever told to arm on the carrier. Changes under the lock.
@@ -158,9 +185,13 @@ pub(super) fn make_mirror() -> bool {
     // SAFETY: zeroed memory of the right size, seen by nobody else: plain integers and booleans, for
     // which zero is valid. The links whose "none" is not zero are set here.
     unsafe {
-        (&raw mut (*fresh.as_ptr()).buckets).write([NONE; BUCKETS]);
-        (&raw mut (*fresh.as_ptr()).free).write(NONE);
-        (&raw mut (*fresh.as_ptr()).spin).write(spin::Learnt::NEW);
+        (&raw mut (*fresh.as_ptr()).counts).write(Counts {
+            spin: spin::Learnt::NEW,
+            sets: 0,
+            used: 0,
+            free: NONE,
+            chains: CHAINS,
+        });
     }
     let made =
         MIRROR.compare_exchange(null_mut(), fresh.as_ptr(), Ordering::AcqRel, Ordering::Acquire);
@@ -170,14 +201,29 @@ pub(super) fn make_mirror() -> bool {
     true
 }
 
-pub(super) fn bucket(set: u32, data: u64) -> usize {
-    let mixed = (data ^ u64::from(set).rotate_left(32)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    (mixed >> 48) as usize % BUCKETS
-}
-
 impl Mirror {
     pub(super) fn set(&mut self, index: u32) -> Option<&mut Set> {
-        self.sets.get_mut(index as usize).filter(|s| s.is_used)
+        self.set_place(index as usize).filter(|s| s.is_used)
+    }
+
+    fn set_place(&mut self, index: usize) -> Option<&mut Set> {
+        self.sets.get_mut((SETS - 1).checked_sub(index)?)
+    }
+
+    /// All sets.
+    pub(super) fn each_set(&mut self) -> impl Iterator<Item = &mut Set> {
+        let ever = self.counts.sets as usize;
+        self.sets.iter_mut().rev().take(ever).filter(|s| s.is_used)
+    }
+
+    /// Numbers of places in which there may be a set.
+    pub(super) fn set_numbers(&self) -> core::ops::Range<u32> {
+        0..self.counts.sets
+    }
+
+    /// What all sets' waits have learnt together.
+    pub(super) fn spin(&mut self) -> &mut spin::Learnt {
+        &mut self.counts.spin
     }
 
     pub(super) fn reg(&mut self, index: u32) -> Option<&mut Registration> {
@@ -185,8 +231,11 @@ impl Mirror {
     }
 
     pub(super) fn open_set(&mut self, epfd: i32) -> Option<u32> {
-        let index = self.sets.iter().position(|s| !s.is_used)?;
-        *self.sets.get_mut(index)? = Set {
+        // Places behind those that were ever used hold zeros: free.
+        let ever = self.counts.sets as usize;
+        let index = self.sets.iter().rev().take(ever + 1).position(|s| !s.is_used)?;
+        self.counts.sets = self.counts.sets.max(index as u32 + 1);
+        *self.set_place(index)? = Set {
             epfd,
             refs: 1,
             is_used: true,
@@ -214,16 +263,61 @@ impl Mirror {
     }
 
     pub(super) fn allocate(&mut self) -> Option<u32> {
-        if self.free != NONE {
-            let index = self.free;
-            self.free = self.registrations.get(index as usize)?.next_hash;
+        let counts = &mut self.counts;
+        if counts.free != NONE {
+            let index = counts.free;
+            counts.free = self.registrations.get(index as usize)?.next_hash;
             return Some(index);
         }
-        if (self.used as usize) < REGISTRATIONS {
-            self.used += 1;
-            return Some(self.used - 1);
+        if counts.used as usize >= REGISTRATIONS {
+            return None;
         }
-        None
+        counts.used += 1;
+        if counts.used > counts.chains {
+            self.double_chains();
+        }
+        Some(self.counts.used - 1)
+    }
+
+    /// Number of the chain for what has this data in this set.
+    fn chain_of(&self, set: u32, data: u64) -> usize {
+        let mixed = (data ^ u64::from(set).rotate_left(32)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        (mixed >> 48) as usize & (self.counts.chains as usize - 1)
+    }
+
+    /// The first registration of such a chain ([`NONE`]: it is empty).
+    pub(super) fn first_like(&self, set: u32, data: u64) -> u32 {
+        let chain = self.chain_of(set, data);
+        self.registrations.get(chain).map_or(NONE, |place| place.chain.wrapping_sub(1))
+    }
+
+    /// Puts a registration, whose set and data are known, first on its chain.
+    fn hash(&mut self, index: u32) {
+        let Some((set, data)) = self.registrations.get(index as usize).map(|r| (r.set, r.data)) else {
+            return;
+        };
+        let next = self.first_like(set, data);
+        if let Some(reg) = self.registrations.get_mut(index as usize) {
+            reg.next_hash = next;
+        }
+        let chain = self.chain_of(set, data);
+        if let Some(place) = self.registrations.get_mut(chain) {
+            place.chain = index.wrapping_add(1);
+        }
+    }
+
+    /// Spreads the registrations over twice as many chains. Their number doubles in between: a registration is moved
+    /// twice, taken on average.
+    #[cold]
+    fn double_chains(&mut self) {
+        self.counts.chains *= 2;
+        let chains = self.counts.chains as usize;
+        self.registrations.iter_mut().take(chains).for_each(|place| place.chain = 0);
+        for index in 0..self.counts.used {
+            if self.reg(index).is_some() {
+                self.hash(index);
+            }
+        }
     }
 
     /// The registration of number `fd` of this connection in this set.
@@ -241,15 +335,16 @@ impl Mirror {
         data: u64,
     ) -> Option<u32> {
         let index = self.allocate()?;
-        let bucket = bucket(set, data);
         let head = first_of(conn);
-        *self.registrations.get_mut(index as usize)? = Registration {
+        let place = self.registrations.get_mut(index as usize)?;
+        *place = Registration {
             set,
             conn: conn.index(),
             fd,
             events,
             data,
-            next_hash: *self.buckets.get(bucket)?,
+            chain: place.chain,
+            next_hash: NONE,
             next_conn: head,
             next_ready: NONE,
             next_member: NONE,
@@ -260,7 +355,7 @@ impl Mirror {
             is_stripped: false,
             reported: 0,
         };
-        *self.buckets.get_mut(bucket)? = index;
+        self.hash(index);
         conn.registrations.store(index.wrapping_add(1), Ordering::Relaxed);
         self.join(set, index);
         Some(index)
@@ -372,11 +467,11 @@ impl Mirror {
 
     pub(super) fn unhash(&mut self, index: u32) {
         let Some(reg) = self.registrations.get(index as usize).copied() else { return };
-        let bucket = bucket(reg.set, reg.data);
-        let Some(mut at) = self.buckets.get(bucket).copied() else { return };
+        let mut at = self.first_like(reg.set, reg.data);
         if at == index {
-            if let Some(head) = self.buckets.get_mut(bucket) {
-                *head = reg.next_hash;
+            let chain = self.chain_of(reg.set, reg.data);
+            if let Some(place) = self.registrations.get_mut(chain) {
+                place.chain = reg.next_hash.wrapping_add(1);
             }
             return;
         }
@@ -392,7 +487,7 @@ impl Mirror {
     /// Whether one registration of the set at most has this data.
     pub(super) fn is_alone(&self, set: u32, data: u64) -> bool {
         let mut matches = 0;
-        let mut at = self.buckets.get(bucket(set, data)).copied().unwrap_or(NONE);
+        let mut at = self.first_like(set, data);
         while let Some(reg) = self.registrations.get(at as usize) {
             matches += u32::from(reg.is_used && reg.set == set && reg.data == data);
             at = reg.next_hash;
@@ -404,11 +499,7 @@ impl Mirror {
         self.unhash(index);
         let Some(reg) = self.registrations.get_mut(index as usize) else { return };
         reg.data = data;
-        let bucket = bucket(reg.set, data);
-        if let Some(head) = self.buckets.get_mut(bucket) {
-            reg.next_hash = *head;
-            *head = index;
-        }
+        self.hash(index);
     }
 
     pub(super) fn remove(&mut self, index: u32) {
@@ -436,8 +527,8 @@ impl Mirror {
         self.part(index);
         if let Some(slot) = self.registrations.get_mut(index as usize) {
             slot.is_used = false;
-            slot.next_hash = self.free;
-            self.free = index;
+            slot.next_hash = self.counts.free;
+            self.counts.free = index;
         }
         if self.set(reg.set).is_some_and(|set| set.host == index) {
             self.lose_host(reg.set);
@@ -579,7 +670,7 @@ impl Mirror {
         };
         // One that has the data already costs nothing.
         let kept = hidden.and_then(|data| {
-            let mut at = self.buckets.get(bucket(set_index, data)).copied()?;
+            let mut at = self.first_like(set_index, data);
             while let Some(reg) = self.registrations.get(at as usize) {
                 if is_candidate(reg) && reg.data == data {
                     return Some(at);

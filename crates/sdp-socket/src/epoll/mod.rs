@@ -28,7 +28,7 @@ mod wait;
 use core::sync::atomic::{AtomicBool, Ordering, fence};
 
 use libc::{c_int, epoll_event};
-use mirror::{FORKING, Mirror, NONE, SETS, lock, make_mirror, unlock, with};
+use mirror::{FORKING, Mirror, NONE, lock, make_mirror, unlock, with};
 use sdp_stats::Reason;
 use sdp_sys::{errno::Errno, sys, tls};
 use wait::ring_myself;
@@ -175,7 +175,7 @@ pub(crate) fn watched(index: u32) {
 /// The hidden eventfd has another number now.
 pub(crate) fn bell_moved() {
     with(|m| {
-        for i in 0..SETS as u32 {
+        for i in m.set_numbers() {
             if m.set(i).is_some_and(|s| s.hidden.is_some()) {
                 if let Some(set) = m.set(i) {
                     (set.host, set.hidden) = (NONE, None);
@@ -191,7 +191,7 @@ pub(crate) fn bell_moved() {
 pub(crate) fn bell_leaves() {
     let event = process::bell_fd();
     with(|m| {
-        for set in m.sets.iter_mut().filter(|s| s.is_used && s.hidden.is_some()) {
+        for set in m.each_set().filter(|s| s.hidden.is_some()) {
             (set.host, set.hidden) = (NONE, None);
             let mut unused = epoll_event { events: 0, u64: 0 };
             // SAFETY: the event structure is readable.
@@ -292,7 +292,7 @@ pub(crate) fn fork_child() {
     FORKING.store(0, Ordering::Release);
     unlock();
     with(|m| {
-        for set in m.sets.iter_mut().filter(|s| s.is_used) {
+        for set in m.each_set() {
             (set.host, set.hidden) = (NONE, None);
             (set.sleepers, set.unbelled) = (0, 0);
             set.is_inherited = set.members > 0;

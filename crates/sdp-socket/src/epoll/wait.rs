@@ -9,7 +9,7 @@ use sdp_sys::{errno::Errno, sys, time::monotonic_ns};
 
 use super::{
     ALWAYS, ET, EXCLUSIVE, IN, IN_KIND, ONESHOT, OUT,
-    mirror::{ANY_BY_CARRIER, Mirror, NONE, REGISTRATIONS, Registration, bucket, note_end, with},
+    mirror::{ANY_BY_CARRIER, Mirror, NONE, REGISTRATIONS, Registration, note_end, with},
 };
 use crate::{
     conn::{self, Conn, Half, Stage, flag},
@@ -303,7 +303,7 @@ unsafe fn kernel_only(
 
 /// The kernel has reported these ONESHOT registrations, and disabled them.
 fn disable(m: &mut Mirror, set: u32, data: u64) {
-    let mut at = m.buckets.get(bucket(set, data)).copied().unwrap_or(NONE);
+    let mut at = m.first_like(set, data);
     while let Some(reg) = m.registrations.get_mut(at as usize) {
         if reg.is_used && reg.set == set && reg.data == data && reg.events & ONESHOT != 0 {
             reg.is_disabled = true;
@@ -595,7 +595,7 @@ impl Sleeper {
         if by_event {
             let slept = now.saturating_sub(self.since);
             s.spin.slept(slept);
-            m.spin.slept(slept);
+            m.spin().slept(slept);
         }
     }
 }
@@ -604,7 +604,7 @@ impl Sleeper {
 pub(super) fn count_sleepers() {
     let Some(bell) = process::bell() else { return };
     with(|m| {
-        for set in m.sets.iter_mut().filter(|s| s.is_used) {
+        for set in m.each_set() {
             for _ in 0..core::mem::take(&mut set.unbelled) {
                 bell.fall_asleep();
             }
@@ -615,7 +615,7 @@ pub(super) fn count_sleepers() {
 /// One kernel event (X16): passes it on, changed where a bell was taken for data.
 fn translate(m: &mut Mirror, set: u32, events: u32, data: u64, out: &mut Output) {
     let mut matches = 0;
-    let mut at = m.buckets.get(bucket(set, data)).copied().unwrap_or(NONE);
+    let mut at = m.first_like(set, data);
     while let Some(reg) = m.registrations.get(at as usize).copied() {
         if reg.is_used && reg.set == set && reg.data == data {
             matches += 1;
@@ -730,7 +730,7 @@ fn plan_spin(set: u32) -> Option<SpinPlan> {
     with(|m| {
         // A set that rests may be one of many that are waited for in turn: then all of them know better.
         let budget = match (m.set(set).map_or(0, |s| s.spin.next(peer)), peer) {
-            (0, spin::Peer::Awake) => m.spin.next(peer),
+            (0, spin::Peer::Awake) => m.spin().next(peer),
             (budget, _) => budget,
         };
         if budget == 0 {
@@ -759,7 +759,7 @@ fn spin_on_bell(set: u32, plan: &SpinPlan) -> bool {
         wait::count_shared(Counter::Spun);
     }
     with(|m| {
-        m.spin.spun(success);
+        m.spin().spun(success);
         m.set(set).map(|s| s.spin.spun(success))
     });
     success
