@@ -66,17 +66,23 @@ direct! {
 
 /// The addresses of libc's code; empty if it cannot be found.
 fn libc_segment() -> Range<usize> {
-    let mut found = 0..0;
-    // SAFETY: the loader calls the function, in this thread, for each object in turn, with the pointer to `found`.
-    unsafe { libc::dl_iterate_phdr(Some(look), from_mut(&mut found).cast()) };
-    found
+    // A name of libc's that nobody has a reason to interpose lies in its code.
+    let mut search = Search { inside: real::find(c"gnu_get_libc_version") as usize, found: 0..0 };
+    // SAFETY: the loader calls the function, in this thread, for each object in turn, with the pointer to `search`.
+    unsafe { libc::dl_iterate_phdr(Some(look), from_mut(&mut search).cast()) };
+    search.found
 }
 
-/// Whether `object` is libc: a name of libc's that nobody has a reason to interpose lies in its code.
-unsafe extern "C" fn look(object: *mut dl_phdr_info, _: size_t, found: *mut c_void) -> c_int {
-    let inside = real::find(c"gnu_get_libc_version") as usize;
+/// The segment with an address in it.
+struct Search {
+    inside: usize,
+    found: Range<usize>,
+}
+
+/// Looks for it in `object`.
+unsafe extern "C" fn look(object: *mut dl_phdr_info, _: size_t, search: *mut c_void) -> c_int {
     // SAFETY: the loader's description of an object, and the caller's variable, for the length of the call.
-    let (object, found) = unsafe { (&*object, &mut *found.cast::<Range<usize>>()) };
+    let (object, search) = unsafe { (&*object, &mut *search.cast::<Search>()) };
     for i in 0..usize::from(object.dlpi_phnum) {
         // SAFETY: as many segments as the object says.
         let segment = unsafe { &*object.dlpi_phdr.add(i) };
@@ -84,9 +90,9 @@ unsafe extern "C" fn look(object: *mut dl_phdr_info, _: size_t, found: *mut c_vo
         let addresses = begin..begin.saturating_add(segment.p_memsz as usize);
         if segment.p_type == libc::PT_LOAD
             && segment.p_flags & libc::PF_X != 0
-            && addresses.contains(&inside)
+            && addresses.contains(&search.inside)
         {
-            *found = addresses;
+            search.found = addresses;
             return 1;
         }
     }

@@ -77,8 +77,7 @@ mod x86_64 {
     fn is_undisturbed() -> bool {
         const ALONE: &[u8] = b"Threads:\t1";
         const UNLOCKED: &[u8] = b"VmLck:\t       0 kB";
-        pid::is_single_threaded()
-            && procfs::has_lines(c"/proc/self/status", &[UNLOCKED, ALONE]) == Ok(true)
+        procfs::has_lines(c"/proc/self/status", &[UNLOCKED, ALONE]) == Ok(true)
     }
 
     /// Blocks all signals, or restores what was blocked before.
@@ -94,7 +93,7 @@ mod x86_64 {
         else {
             return;
         };
-        if procfs::kernel() < Some(KERNEL) || !is_undisturbed() {
+        if !pid::is_single_threaded() || procfs::kernel() < Some(KERNEL) || !is_undisturbed() {
             return;
         }
         let bytes = pages * PAGE;

@@ -763,6 +763,7 @@ pub unsafe fn select(
 }
 
 /// After a successful `epoll_create`.
+#[unsafe(link_section = ".text.open")]
 pub fn epoll_created(set: c_int) {
     epoll::created(set);
 }

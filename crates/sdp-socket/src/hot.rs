@@ -9,12 +9,12 @@
 
 use core::{
     mem::{MaybeUninit, size_of},
-    sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64},
+    sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize},
 };
 
 use sdp_sys::tls::Sections;
 
-use crate::conn::Conn;
+use crate::{conn::Conn, epoll::Mirror};
 
 /// Bytes of a page.
 const PAGE_BYTES: usize = 4096;
@@ -75,6 +75,7 @@ pub(crate) struct Page {
     pub(crate) blocks: AtomicU32,
     pub(crate) scratch: AtomicBool,
     pub(crate) has_networks: AtomicBool,
+    pub(crate) epoll: Epoll,
     // ---- written by several threads at a time
     pub(crate) busy: Busy,
     pub(crate) sections: Sections,
@@ -88,6 +89,20 @@ pub struct Hooks {
     pub owner: AtomicI32,
     /// The process is under a seccomp filter.
     pub is_sandboxed: AtomicBool,
+    /// The program's signal handlers, a word each. Children of servers begin by changing them.
+    pub handlers: [AtomicUsize; SIGNALS + 1],
+}
+
+/// Signals are 1…64.
+pub const SIGNALS: usize = 64;
+
+/// Words of the epoll sets.
+pub(crate) struct Epoll {
+    /// The mirror; null while there is none.
+    pub(crate) mirror: AtomicPtr<Mirror>,
+    /// A connection has been added to a set: the program waits where we see it, also for connections that it
+    /// adds only after its first EAGAIN.
+    pub(crate) sees_waits: AtomicBool,
 }
 
 /// Words on a cache line of their own: threads change them beside the readers of the others.

@@ -270,6 +270,7 @@ pub(crate) fn first_reason(conn: &Conn) -> Reason {
 }
 
 /// A number that names something else now.
+#[unsafe(link_section = ".text.open")]
 pub(crate) fn forget(fd: c_int) {
     if table::is_tracked(fd) && process::is_ours() {
         let _section = section::Guard::enter();

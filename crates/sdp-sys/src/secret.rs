@@ -152,7 +152,6 @@ fn is_unguarded() -> bool {
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
 
     #[test]

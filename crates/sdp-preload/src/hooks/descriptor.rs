@@ -266,6 +266,7 @@ hooks! {
     }
 
     /// With a descriptor given, changes that one and returns it.
+    #[unsafe(link_section = ".text.open")]
     fn signalfd(fd: c_int, mask: *const sigset_t, flags: c_int) -> c_int {
         fresh(real::signalfd(fd, mask, flags))
     }

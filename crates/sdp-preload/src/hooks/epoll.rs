@@ -39,6 +39,7 @@ hooks! {
         created(real::epoll_create(size))
     }
 
+    #[unsafe(link_section = ".text.open")]
     fn epoll_create1(flags: c_int) -> c_int {
         created(real::epoll_create1(flags))
     }

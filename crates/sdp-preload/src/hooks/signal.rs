@@ -16,17 +16,10 @@
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use libc::{c_int, sighandler_t, siginfo_t, sigset_t};
+use sdp_socket::calls;
 use sdp_sys::{section, sys};
 
 use crate::{errno, real};
-
-/// Signals are 1…64.
-const SIGNALS: usize = 64;
-
-/// The program's handlers, one word each: address, and what of the flags matters in the top bits,
-/// which no user address has. One word, so that a handler that runs while another thread changes the
-/// action sees one or the other.
-static HANDLERS: [AtomicUsize; SIGNALS + 1] = [const { AtomicUsize::new(0) }; SIGNALS + 1];
 
 /// The program gave `SA_SIGINFO` itself.
 const INFO: usize = 1 << 63;
@@ -55,7 +48,9 @@ fn cell(signal: c_int) -> Option<&'static AtomicUsize> {
     if signal < 1 {
         return None;
     }
-    HANDLERS.get(signal as usize)
+    // One word each: address, and what of the flags matters in the top bits, which no user address has. So a handler that
+    // runs while another thread changes the action sees one or the other.
+    calls::hooks().handlers.get(signal as usize)
 }
 
 /// Packs a handler; none if the address cannot be packed (then it is installed as it is).
@@ -157,6 +152,7 @@ fn set_again(signal: c_int) {
 ///
 /// # Safety
 /// As for `sigaction`.
+#[unsafe(link_section = ".text.open")]
 unsafe fn change(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
     let Some(cell) = cell(signal) else {
         // SAFETY: the program's arguments.
@@ -286,6 +282,7 @@ fn hold_or_set(signal: c_int, disposition: sighandler_t) -> sighandler_t {
 }
 
 hooks! {
+    #[unsafe(link_section = ".text.open")]
     fn sigaction(
         signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction,
     ) -> c_int {

@@ -31,8 +31,9 @@ const PAGE_BYTES: usize = 4096;
 /// Where on its page the first registration is to lie: behind some sets.
 const FIRST_AT: usize = 1024;
 /// Bytes in front of all that let it lie there.
-const LEAD: usize =
-    (PAGE_BYTES + FIRST_AT - (SETS * size_of::<Set>() + size_of::<Counts>()) % PAGE_BYTES) % PAGE_BYTES;
+const LEAD: usize = (PAGE_BYTES + FIRST_AT
+    - (SETS * size_of::<Set>() + size_of::<Counts>()) % PAGE_BYTES)
+    % PAGE_BYTES;
 /// Hash chains at the beginning.
 const CHAINS: u32 = 16;
 
@@ -106,7 +107,7 @@ pub(super) struct Set {
 /// The mirror. Sets, the last one first, end where registrations begin, and both begin in the middle of a page: a process
 /// with a set and a few connections, as servers fork one for each connection, has all of them there.
 #[repr(C)]
-pub(super) struct Mirror {
+pub(crate) struct Mirror {
     lead: [u8; LEAD],
     /// The last one first ([`Mirror::set`]).
     sets: [Set; SETS],
@@ -137,7 +138,7 @@ pub(super) static LOCK: &AtomicU32 = &PAGE.lock.epoll_lock;
 /// Thread that holds the lock across a fork: libc runs the program's `pthread_atfork` handlers meanwhile,
 /// which may use sets.
 pub(super) static FORKING: &AtomicU32 = &PAGE.lock.epoll_forking;
-pub(super) static MIRROR: AtomicPtr<Mirror> = AtomicPtr::new(null_mut());
+static MIRROR: &AtomicPtr<Mirror> = &PAGE.epoll.mirror;
 
 pub(super) fn lock() {
     let mut spins = 0u32;
@@ -293,7 +294,8 @@ impl Mirror {
 
     /// Puts a registration, whose set and data are known, first on its chain.
     fn hash(&mut self, index: u32) {
-        let Some((set, data)) = self.registrations.get(index as usize).map(|r| (r.set, r.data)) else {
+        let Some((set, data)) = self.registrations.get(index as usize).map(|r| (r.set, r.data))
+        else {
             return;
         };
         let next = self.first_like(set, data);

@@ -28,7 +28,8 @@ mod wait;
 use core::sync::atomic::{AtomicBool, Ordering, fence};
 
 use libc::{c_int, epoll_event};
-use mirror::{FORKING, Mirror, NONE, lock, make_mirror, unlock, with};
+pub(crate) use mirror::Mirror;
+use mirror::{FORKING, NONE, lock, make_mirror, unlock, with};
 use sdp_stats::Reason;
 use sdp_sys::{errno::Errno, sys, tls};
 use wait::ring_myself;
@@ -36,6 +37,7 @@ pub(crate) use wait::wait;
 
 use crate::{
     conn::{self, Conn, Stage, flag, row_flag},
+    hot::PAGE,
     process,
     table::{self, Entry},
     wait as sleeping,
@@ -52,11 +54,11 @@ const IN_KIND: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 
 // ---- what the other modules tell -------------------------------------------------------------
 
-/// A connection has been added to a set: the program waits where we see it, also for connections that it
-/// adds only after its first EAGAIN.
-static SEES_WAITS: AtomicBool = AtomicBool::new(false);
+/// See there.
+static SEES_WAITS: &AtomicBool = &PAGE.epoll.sees_waits;
 
 /// After `epoll_create`.
+#[unsafe(link_section = ".text.open")]
 pub(crate) fn created(epfd: i32) {
     if process::is_retired() || !process::is_ours() || !make_mirror() {
         return crate::lifecycle::forget(epfd);
