@@ -320,10 +320,12 @@ def nginx(*load):
     return web(*NGINX_AT, load, {})
 
 
+# It ends by a signal to its process group, which would be ours.
+APACHE_AT = ("apache.conf", APACHE, ["setsid", "apache2", "-D", "FOREGROUND", "-f", "CONFIG"])
+
+
 def apache(*load):
-    # It ends by a signal to its process group, which would be ours.
-    command = ["setsid", "apache2", "-D", "FOREGROUND", "-f", "CONFIG"]
-    return web("apache.conf", APACHE, command, load, WEB_USER)
+    return web(*APACHE_AT, load, WEB_USER)
 
 
 def driver(run, name, *arguments):

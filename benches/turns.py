@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Servers that get a connection for each request, with and without the library, side by side.
+"""Servers with and without the library side by side.
 
-What the library adds to such a connection is a few hundredths, less than two runs of the same program differ by on a
-machine that others use too. So both servers live at the same time, and clients take turns of some tenths of a second;
-what is compared is each turn with the one next to it. Nothing here decides a test.
+What the library adds to a connection that is made for one request is a few hundredths, less than two runs of the same
+program differ by on a machine that others use too; and runs of Apache differ by more than most. So both servers live at
+the same time, and clients take turns of some tenths of a second; what is compared is each turn with the one next to it.
+Nothing here decides a test.
 
     benches/turns.py [--turns N] [ROW …]        (without a row: all)
 """
@@ -23,6 +24,10 @@ ROWS = {
     "nginx-connect": (
         "nginx, 1 KiB, a connection for each request", "requests/s",
         lambda run: apps.page(run, *apps.NGINX_AT, {}), ("ab", "-q", "-n", "2000", "-c", "20"),
+    ),
+    "apache": (
+        "Apache prefork, 1 KiB, 20 connections kept", "requests/s",
+        lambda run: apps.page(run, *apps.APACHE_AT, apps.WEB_USER), ("ab", "-q", "-k", "-n", "20000", "-c", "20"),
     ),
     "pgbench-connect": (
         "pgbench select-only, 4 clients, a connection each time", "transactions/s",
