@@ -13,8 +13,8 @@ CHILDREN = 60
 RUNS = 3
 # The page that the library writes around a fork (hot.rs).
 WRITTEN = 1
-# Faults: that page, the family's and the counters', and the pieces of 64 KiB in which the code lies, of which
-# there are two where it is mapped across a border. Three to five have been seen; every page that is written more is one more.
+# Faults: that page, the family's and the counters', and the pieces of 64 KiB in which the code lies: one, or two where
+# the loader does not know of alignments beyond a page. Three to five have been seen; every page that is written more is one more.
 CHILD = 7
 # That page again, and pieces of code that the kernel took out of the page tables. One has been seen.
 PARENT = 5

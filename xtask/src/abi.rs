@@ -20,6 +20,9 @@ const SONAME: &str = "libsdp.so.1";
 /// Segments that are loaded: what is only read and what is executed, and what is written.
 const SEGMENTS: usize = 2;
 
+/// Bytes of a file that the kernel maps at a time, from a multiple of as many on.
+const GROUP: u64 = 64 * 1024;
+
 /// Newest version of glibc whose symbols may be imported: (major, minor).
 const NEWEST_GLIBC: (u32, u32) = (2, 34);
 
@@ -35,6 +38,7 @@ pub(crate) fn check_all() -> Result<(), String> {
         ("own-names", elf.own_names()),
         ("tls", elf.thread_locals()),
         ("mappings", elf.mappings()),
+        ("group", elf.group()),
         ("size", elf.size()),
         ("panics", elf.panics()),
     ];
@@ -49,6 +53,7 @@ struct Elf {
     symbols: String,
     relocations: String,
     segments: String,
+    sections: String,
     code: String,
 }
 
@@ -66,6 +71,7 @@ impl Elf {
             symbols: ask("readelf", "--dyn-syms")?,
             relocations: ask("readelf", "--relocs")?,
             segments: ask("readelf", "--program-headers")?,
+            sections: ask("readelf", "--sections")?,
             code: ask("objdump", "--disassemble")?,
         })
     }
@@ -163,6 +169,26 @@ impl Elf {
         Ok(findings)
     }
 
+    /// What fork children run lies in the first group, wherever the library is loaded. Only where there is a script for
+    /// the linker (`crates/sdp-preload/layout.ld`).
+    fn group(&self) -> Findings {
+        let mut sections =
+            self.sections.lines().filter_map(|line| line.split_once("] .text.open "));
+        let Some((_, fields)) = sections.next() else {
+            return Ok(expect(cfg!(not(target_arch = "x86_64")), || "no .text.open".to_owned()));
+        };
+        let fields: Vec<&str> = fields.split_whitespace().collect();
+        let [_, address, _, size, ..] = fields[..] else {
+            return Err("readelf --sections".to_owned());
+        };
+        let end = hexadecimal(address) + hexadecimal(size);
+        let mut findings = expect(end <= GROUP, || format!(".text.open ends at {end}"));
+        let alignment = self.loads().first().and_then(|fields| fields.last().copied());
+        let alignment = hexadecimal(alignment.unwrap_or("0x0"));
+        findings.extend(expect(alignment == GROUP, || format!("aligned to {alignment}")));
+        Ok(findings)
+    }
+
     fn size(&self) -> Findings {
         let (mut file, mut memory) = (0, 0);
         for fields in self.loads() {
@@ -257,6 +283,7 @@ mod tests {
             symbols: symbols.to_owned(),
             relocations: relocations.to_owned(),
             segments: "  LOAD 0x0 0x0 0x0 0x001000 0x002000 R 0x1000\n".to_owned(),
+            sections: String::new(),
             code: String::new(),
         }
     }
@@ -299,6 +326,18 @@ mod tests {
         assert_eq!(elf.mappings().map(|f| f.len()), Ok(1));
         elf.segments = [code, written, written].concat();
         assert_eq!(elf.mappings().map(|f| f.len()), Ok(1));
+    }
+
+    #[test]
+    fn finds_what_lies_apart() {
+        let mut elf = elf("", "");
+        let section = "  [ 8] .text.open PROGBITS 0000000000008000 008000 008000 00 AX 0 0 16\n";
+        elf.sections = section.to_owned();
+        assert_eq!(elf.group(), Ok(vec!["aligned to 4096".to_owned()]));
+        elf.segments = "  LOAD 0x0 0x0 0x0 0x001000 0x002000 R E 0x10000\n".to_owned();
+        assert_eq!(elf.group(), Ok(Vec::new()));
+        elf.sections = section.replace("008000 00 ", "008001 00 ");
+        assert_eq!(elf.group(), Ok(vec![".text.open ends at 65537".to_owned()]));
     }
 
     #[test]

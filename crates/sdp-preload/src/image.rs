@@ -72,7 +72,7 @@ mod x86_64 {
     /// Times that the new mapping is asked for, should even that be missing.
     const TRIES: usize = 16;
 
-    /// Whether nothing but this thread is on the memory, also by the kernel's count (libc knows of its own threads), and none of
+    /// Whether nothing but this thread is on the memory by the kernel's count, too (libc knows of its own threads), and none of
     /// it is locked: the new pages would not be.
     fn is_undisturbed() -> bool {
         const ALONE: &[u8] = b"Threads:\t1";

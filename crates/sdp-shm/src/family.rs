@@ -155,6 +155,7 @@ impl Memory {
 pub const FAMILY_WINDOW: usize = 64 * 1024;
 
 const _: () = assert!(size_of::<ProcessSlot>() == 16);
+const _: () = assert!(core::mem::offset_of!(Memory, header) % 4096 == LEAD);
 const _: () = assert!(
     size_of::<Memory>() - core::mem::offset_of!(Memory, header) + 64 * size_of::<Row>()
         <= FAMILY_WINDOW

@@ -204,8 +204,13 @@ pub(crate) fn ring(fd: c_int) -> bool {
     unsafe { sys!(libc::SYS_sendto, fd, &raw const byte, 1, flags, 0, 0) == Ok(1) }
 }
 
-/// Takes at most `n` bytes off the carrier and throws them away; how many.
+/// More bells than ever lie unread: each needs an arm. A peer that counts more, and goes on sending them, does not keep a
+/// call, or a close, busy for ever.
+const BELLS_AT_ONCE: u64 = 1 << 20;
+
+/// Takes at most `n` bytes off the carrier, nor more than [`BELLS_AT_ONCE`], and throws them away; how many.
 pub(crate) fn eat(fd: c_int, n: u64) -> u64 {
+    let n = n.min(BELLS_AT_ONCE);
     let mut scratch = [0u8; 256];
     let mut eaten = 0;
     while eaten < n {

@@ -161,7 +161,7 @@ const KEPT: u32 = 4;
 /// A connection slot.
 #[repr(C, align(128))]
 pub(crate) struct Conn {
-    // ---- all that a connection needs which ends young: two lines of the cache
+    // ---- all that calls on a young connection touch: two lines of the cache
     state: AtomicU32,
     refs: AtomicU32,
     pins: [AtomicU32; 2],

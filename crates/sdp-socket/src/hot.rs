@@ -48,7 +48,7 @@ impl Slots {
 #[repr(C, align(4096))]
 pub(crate) struct Page {
     pub(crate) conns: Slots,
-    // ---- read by each call, written when the process begins, forks or leaves
+    // ---- read by each call, seldom written: when the process begins, forks, leaves, or changes a handler
     pub(crate) pid: AtomicU32,
     pub(crate) hooks: Hooks,
     pub(crate) slot: AtomicU32,

@@ -68,9 +68,6 @@ pub(crate) struct SourceState {
 /// In word 3 of either half: on the SDP lane.
 pub(crate) const SDP_BIT: u64 = 1 << 32;
 pub(crate) const COUNTED_BIT: u64 = 1 << 33;
-/// More bells than ever lie unread: the kernel's buffer is full before. A peer that counts more, and goes on sending
-/// them, does not keep a call, or a close, busy for ever.
-const BELLS_AT_ONCE: u64 = 1 << 20;
 
 /// Whether a half's stored words say that it is on the SDP lane. Without the lock: for tools.
 pub(crate) fn is_on_sdp(words: &[AtomicU64]) -> bool {
@@ -351,13 +348,13 @@ impl SinkState {
         carrier::consumed(fd)
     }
 
-    /// Takes bells off the carrier, never more than were counted (L5) nor than [`BELLS_AT_ONCE`]; how many.
+    /// Takes bells off the carrier, never more than were counted (L5); how many.
     pub(crate) fn eat_bells(&mut self, fd: c_int, lines: &HalfLines) -> u64 {
         let bells = lines.log.carrier_sent.load(Ordering::Acquire).wrapping_sub(self.carrier_read);
         if bells == 0 || bells > i64::MAX as u64 {
             return 0;
         }
-        let eaten = carrier::eat(fd, bells.min(BELLS_AT_ONCE));
+        let eaten = carrier::eat(fd, bells);
         self.carrier_read += eaten;
         eaten
     }

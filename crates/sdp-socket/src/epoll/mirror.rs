@@ -4,7 +4,8 @@
 //! on a ready list or takes it off says why.
 
 use core::{
-    ptr::null_mut,
+    mem::offset_of,
+    ptr::{NonNull, null_mut},
     sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering},
 };
 
@@ -115,8 +116,11 @@ pub(crate) struct Mirror {
     pub(super) registrations: [Registration; REGISTRATIONS],
 }
 
+const _: () = assert!(offset_of!(Mirror, registrations) % PAGE_BYTES == FIRST_AT);
+const _: () = assert!(size_of::<Registration>() == 64);
+
 /// What there is.
-#[repr(C)]
+#[repr(C, align(64))]
 struct Counts {
     /// What all sets' waits have learnt together. A program with a set for each connection waits too
     /// rarely on each of them for one to learn anything by itself.
@@ -181,8 +185,18 @@ pub(super) fn make_mirror() -> bool {
     if !MIRROR.load(Ordering::Acquire).is_null() {
         return true;
     }
-    let Some(fresh) = process::map_private(size_of::<Mirror>()) else { return false };
-    let fresh = fresh.cast::<Mirror>();
+    let Some(fresh) = new_mirror() else { return false };
+    let made =
+        MIRROR.compare_exchange(null_mut(), fresh.as_ptr(), Ordering::AcqRel, Ordering::Acquire);
+    if made.is_err() {
+        process::unmap(fresh.cast(), size_of::<Mirror>());
+    }
+    true
+}
+
+/// An empty mirror, unless there is no memory.
+fn new_mirror() -> Option<NonNull<Mirror>> {
+    let fresh = process::map_private(size_of::<Mirror>())?.cast::<Mirror>();
     // SAFETY: zeroed memory of the right size, seen by nobody else: plain integers and booleans, for
     // which zero is valid. The links whose "none" is not zero are set here.
     unsafe {
@@ -194,12 +208,7 @@ pub(super) fn make_mirror() -> bool {
             chains: CHAINS,
         });
     }
-    let made =
-        MIRROR.compare_exchange(null_mut(), fresh.as_ptr(), Ordering::AcqRel, Ordering::Acquire);
-    if made.is_err() {
-        process::unmap(fresh.cast(), size_of::<Mirror>());
-    }
-    true
+    Some(fresh)
 }
 
 impl Mirror {
@@ -280,7 +289,8 @@ impl Mirror {
         Some(self.counts.used - 1)
     }
 
-    /// Number of the chain for what has this data in this set.
+    /// Number of the chain for what has this data in this set. Data that differ in their highest bits alone are not spread;
+    /// descriptors, pointers and counters are.
     fn chain_of(&self, set: u32, data: u64) -> usize {
         let mixed = (data ^ u64::from(set).rotate_left(32)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         (mixed >> 48) as usize & (self.counts.chains as usize - 1)
@@ -308,13 +318,14 @@ impl Mirror {
         }
     }
 
-    /// Spreads the registrations over twice as many chains. Their number doubles in between: a registration is moved
-    /// twice, taken on average.
+    /// Spreads the registrations over twice as many chains. Next time there are twice as many registrations, so that on
+    /// average each is moved twice at most. A fork child whose parent had just filled its chains does it for itself.
     #[cold]
     fn double_chains(&mut self) {
+        // The new ones have never been used.
+        let before = self.counts.chains as usize;
+        self.registrations.iter_mut().take(before).for_each(|place| place.chain = 0);
         self.counts.chains *= 2;
-        let chains = self.counts.chains as usize;
-        self.registrations.iter_mut().take(chains).for_each(|place| place.chain = 0);
         for index in 0..self.counts.used {
             if self.reg(index).is_some() {
                 self.hash(index);
@@ -770,3 +781,6 @@ pub(super) fn arm(conn: &Conn) {
         conn.unpin(Half::Receive);
     }
 }
+
+#[cfg(test)]
+mod tests;

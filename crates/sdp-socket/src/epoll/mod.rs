@@ -54,7 +54,7 @@ const IN_KIND: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 
 // ---- what the other modules tell -------------------------------------------------------------
 
-/// See there.
+/// [`crate::hot::Epoll`].
 static SEES_WAITS: &AtomicBool = &PAGE.epoll.sees_waits;
 
 /// After `epoll_create`.
