@@ -86,6 +86,14 @@ def test_reset_during_a_send(peer, much):
     assert seen["seen"] == ["ECONNRESET", "EPIPE"], seen
 
 
+@pytest.mark.parametrize("how", ["bell", "judged", "relative"])
+def test_cut_off(how):
+    """A stream that the kernel lane cannot finish has no end, also where a sender of ours took the kernel's word."""
+    outcome = scenario("ending", "cut_off", how)
+    told = {"wrote": "EPIPE", "cut": True, "read": "ECONNRESET", "right": True, "again": "EOF"}
+    assert outcome.seen == told and outcome.report.sdp_bytes > 0, outcome.describe()
+
+
 def test_exit_with_bells_unread():
     both("ending", "exit_with_bells")
 

@@ -199,12 +199,13 @@ pub(crate) fn send_memory(fd: c_int) -> u64 {
 const SO_MEMINFO: c_int = 55;
 const MEMINFO_WORDS: usize = 6;
 
-/// Puts one bell byte on the carrier. True when the kernel took it: only then may it be counted.
-pub(crate) fn ring(fd: c_int) -> bool {
+/// Puts one bell byte on the carrier. Only if the kernel took it may it be counted; an error that waited to be told
+/// is told here, and to nobody else.
+pub(crate) fn ring(fd: c_int) -> Result<usize, Errno> {
     let byte = 0u8;
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: one readable byte.
-    unsafe { sys!(libc::SYS_sendto, fd, &raw const byte, 1, flags, 0, 0) == Ok(1) }
+    unsafe { sys!(libc::SYS_sendto, fd, &raw const byte, 1, flags, 0, 0) }
 }
 
 /// More bells than ever lie unread: each needs an arm. A peer that counts more, and goes on sending them, does not keep a

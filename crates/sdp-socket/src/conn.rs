@@ -149,6 +149,8 @@ pub(crate) mod row_flag {
     pub(crate) const SEVERAL: u32 = 2;
     /// Somebody has, or had, the connection in an epoll set.
     pub(crate) const IN_SET: u32 = 4;
+    /// The kernel told a sender of a reset, which told the program something else or nothing: no FIN has come.
+    pub(crate) const RESET_TAKEN: u32 = 8;
 }
 
 const FREE: u32 = 0;

@@ -21,7 +21,7 @@ use crate::{
     hot::PAGE,
     iovec::{Buffers, Landing},
     lane::{self, Broken, Lane, SinkState, Switch},
-    page, plain, process,
+    page, plain, process, send,
     stay::Stay,
     succeed,
     table::Pinned,
@@ -441,7 +441,8 @@ fn step(
 /// once, and bells that are rung or eaten, or a sender who was told EPIPE instead (E3), may have taken
 /// the word. Bytes that the peer had handed to its kernel may be missing, so this is no end of stream.
 fn is_end_without_fin(conn: &Pinned, sink: &SinkState) -> bool {
-    sink.is_counted && carrier::ended_at(conn.fd()) == Some(sink.carrier_read)
+    let Some(came) = carrier::ended_at(conn.fd()) else { return false };
+    if sink.is_counted { came == sink.carrier_read } else { send::has_taken_reset(conn) }
 }
 
 /// The reset that a program has to learn of: once, then it is an end of stream.
@@ -776,7 +777,7 @@ fn look_at_carrier(conn: &Pinned, sink: &mut SinkState, lines: &HalfLines) -> Re
             conn.set(flag::PEER_GONE);
             // E2: with bytes of ours unread, was it a close (then TCP would have reset) or a half
             // close? One bell tells: the kernel of a closed peer answers RST.
-            if crate::send::probe_peer(conn) {
+            if send::probe_peer(conn) {
                 return Err(Errno::ECONNRESET);
             }
             Ok(Found::End)
@@ -797,7 +798,7 @@ fn look_at_carrier(conn: &Pinned, sink: &mut SinkState, lines: &HalfLines) -> Re
         Err(Errno::ECONNRESET) => {
             conn.set(flag::PEER_GONE);
             // E3: a reset whose only cause can have been unread bells is an ordinary end.
-            if crate::send::everything_was_read(conn) {
+            if send::everything_was_read(conn) {
                 Ok(Found::End)
             } else {
                 conn.set(flag::RESET_TOLD);

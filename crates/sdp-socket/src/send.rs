@@ -28,7 +28,7 @@ use sdp_sys::{
 
 use crate::{
     carrier,
-    conn::{Conn, Half, Rung, Stage, flag},
+    conn::{Conn, Half, Rung, Stage, flag, row_flag},
     iovec::{Buffers, Payload},
     lane::{self, Broken, Lane, SourceState},
     page, process, spin,
@@ -556,6 +556,7 @@ fn kernel_send(
             }
             Err(Errno::EAGAIN) => return Some(Attempt::CarrierFull),
             Err(Errno::ECONNRESET) if only_bells_were_unread(conn, source) => {
+                took_reset(row);
                 return Some(Attempt::Failed(Errno::EPIPE));
             }
             Err(e) => {
@@ -574,6 +575,25 @@ fn only_bells_were_unread(conn: &Pinned, source: &mut SourceState) -> bool {
         && is_all_read(source)
         && carrier::sent(conn.fd()) == Ok(source.carrier_sent)
         && !conn.segment().is_some_and(|segment| has_reset(conn, segment))
+}
+
+/// The kernel tells of a reset once, and has told us. What the peer had sent through the kernel may be cut off,
+/// of which a reader on the kernel lane has to learn.
+fn took_reset(row: &Row) {
+    row.flags.fetch_or(row_flag::RESET_TAKEN, Ordering::SeqCst);
+}
+
+/// Whether a sender took the kernel's word of a reset. One that is at it is waited for.
+pub(crate) fn has_taken_reset(conn: &Conn) -> bool {
+    await_users(conn);
+    conn.row().is_some_and(|row| row.flags.load(Ordering::SeqCst) & row_flag::RESET_TAKEN != 0)
+}
+
+/// Returns when who has the sending half's lock has given it back.
+#[cold]
+#[inline(never)]
+pub(crate) fn await_users(conn: &Conn) {
+    let _ = with_source(conn, |_, _, _, _| Ok(()));
 }
 
 enum RingSend {
@@ -740,7 +760,7 @@ fn ring_carrier(conn: &Conn, fd: c_int, source: &mut SourceState, lines: &HalfLi
     // L5: counted only after the kernel took it. L10: the count changes under the gate.
     let _ = gated(conn, lines, conn.side(), || {
         if !is_closed() {
-            ring_gated(fd, source, lines);
+            ring_gated(conn, fd, source, lines);
         }
     });
 }
@@ -751,13 +771,20 @@ fn probe_carrier(conn: &Conn, fd: c_int, source: &mut SourceState, lines: &HalfL
     if carrier::tcp_state(fd) == carrier::TCP_CLOSE {
         return;
     }
-    let _ = gated(conn, lines, conn.side(), || ring_gated(fd, source, lines));
+    let _ = gated(conn, lines, conn.side(), || ring_gated(conn, fd, source, lines));
 }
 
-fn ring_gated(fd: c_int, source: &mut SourceState, lines: &HalfLines) {
-    if source.switches == lines.producer.switches.load(Ordering::Acquire) && carrier::ring(fd) {
-        source.carrier_sent += 1;
-        source.publish_sent(lines);
+fn ring_gated(conn: &Conn, fd: c_int, source: &mut SourceState, lines: &HalfLines) {
+    if source.switches != lines.producer.switches.load(Ordering::Acquire) {
+        return;
+    }
+    match (carrier::ring(fd), conn.row()) {
+        (Ok(1), _) => {
+            source.carrier_sent += 1;
+            source.publish_sent(lines);
+        }
+        (Err(Errno::ECONNRESET), Some(row)) => took_reset(row),
+        _ => {}
     }
 }
 

@@ -16,6 +16,9 @@ from ends import drain, kill, main, pair, readiness, settle, writes_until_error
 TABLE = {}
 scenario = functools.partial(ends.scenario, TABLE)
 UNREAD = 3000
+# More than the kernel takes of a connection.
+CUT_OFF = 32 << 20
+QUERY = b"query"
 
 
 def after_the_end(sock, expected):
@@ -413,6 +416,61 @@ def spaced_writes(how):
         settle()
         seen.append(ends.outcome(sock.send, b"zz"))
     return {"writes": seen, "read": drain(sock, b"")}
+
+
+@scenario
+def cut_off(how):
+    """The peer is killed with bytes unread, which cuts off what it had sent and its kernel had to keep back. A bell of
+    ours is what the kernel tells of it (`bell`, and `relative`: rung by a fork child of ours), or a write that takes the reset
+    for one that bells caused (`judged`)."""
+    said = ends.stream(3, CUT_OFF)
+    (hear, tell), (hear_back, tell_back) = os.pipe(), os.pipe()
+
+    def peer(sock):
+        # Its reads are not waited for yet, so that ours stay on the kernel lane.
+        sock.setblocking(False)
+        for _ in range(ends.WARM_ROUNDS):
+            ends.take_slowly(sock, 4)
+        try:
+            at = 0
+            while True:
+                at += sock.send(said[at:])
+        except BlockingIOError:
+            pass
+        os.read(hear, 1)
+        sock.setblocking(True)
+        sock.recv(1)
+        if how == "judged":
+            os.write(tell_back, b"t")
+            os.read(hear, 1)
+            # All of it, but for the bell, for which such a call does not look.
+            ends.exactly(sock, 2 * len(QUERY) - 1)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    sock, child = pair(peer, warm=False)
+    for _ in range(ends.WARM_ROUNDS):
+        sock.sendall(b"ping")
+        time.sleep(0.002)
+    sock.sendall(QUERY)
+    settle()
+    os.write(tell, b"q")
+    if how == "judged":
+        os.read(hear_back, 1)
+        sock.sendall(QUERY)
+        os.write(tell, b"q")
+    os.waitpid(child, 0)
+    settle()
+    if how == "judged":
+        wrote = ends.outcome(sock.send, b"!", socket.MSG_OOB)
+    elif how == "relative":
+        writer = os.fork()
+        if writer == 0:
+            os._exit(0 if writes_until_error(sock)[0] == "EPIPE" else 1)
+        wrote = "EPIPE" if ends.reap(writer) == 0 else "something else"
+    else:
+        wrote, _ = writes_until_error(sock)
+    got, end, is_right = drain(sock, said)
+    return {"wrote": wrote, "cut": got < CUT_OFF, "read": end, "right": is_right, "again": drain(sock, b"")[1]}
 
 
 if __name__ == "__main__":

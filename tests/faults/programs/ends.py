@@ -87,6 +87,21 @@ def exactly(sock, n):
     return b"".join(parts)
 
 
+def take_slowly(sock, n):
+    """Bytes of a non-blocking socket that nobody waits for: such an end stays on the kernel lane."""
+    got = b""
+    while len(got) < n:
+        try:
+            more = sock.recv(n - len(got))
+        except BlockingIOError:
+            time.sleep(0.0003)
+            continue
+        if not more:
+            break
+        got += more
+    return got
+
+
 def echo(sock):
     """Sends back what it gets until the end."""
     while data := sock.recv(65536):

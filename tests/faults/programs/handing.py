@@ -387,21 +387,6 @@ def passed_with_a_request_unread(how):
     return {"code": code, "fine": got == b"request", "lingers": any(lingers)}
 
 
-def take_slowly(sock, n):
-    """Bytes of a non-blocking socket that nobody waits for: such an end stays on the kernel lane."""
-    got = b""
-    while len(got) < n:
-        try:
-            more = sock.recv(n - len(got))
-        except BlockingIOError:
-            time.sleep(0.0003)
-            continue
-        if not more:
-            break
-        got += more
-    return got
-
-
 @scenario
 def spawned_with_a_request_unread(big):
     """A helper that no hook saw get the connection answers a request that was there when its parent closed."""
@@ -411,7 +396,7 @@ def spawned_with_a_request_unread(big):
         sock.setblocking(False)
         for _ in range(ends.WARM_ROUNDS):
             sock.send(b"ping")
-            take_slowly(sock, 4)
+            ends.take_slowly(sock, 4)
         sock.send(b"query")
         sock.setblocking(True)
         got = drain(sock, answer)
@@ -420,7 +405,7 @@ def spawned_with_a_request_unread(big):
     sock, child = pair(peer, warm=False)
     sock.setblocking(False)
     for _ in range(ends.WARM_ROUNDS):
-        take_slowly(sock, 4)
+        ends.take_slowly(sock, 4)
         sock.send(b"pong")
     settle()
     number = sock.fileno()
