@@ -149,7 +149,8 @@ pub(crate) mod row_flag {
     pub(crate) const SEVERAL: u32 = 2;
     /// Somebody has, or had, the connection in an epoll set.
     pub(crate) const IN_SET: u32 = 4;
-    /// The kernel told a sender of a reset, which told the program something else or nothing: no FIN has come.
+    /// The kernel told a sender of a reset, which told the program something else or nothing. No FIN has come, unless
+    /// one met ours on its way.
     pub(crate) const RESET_TAKEN: u32 = 8;
 }
 
@@ -316,6 +317,19 @@ fn make_arena() -> bool {
         process::unmap(fresh, CONNS * size_of::<Conn>());
     }
     true
+}
+
+/// Whether the kernel says by this error that a connection has ended, other than by a FIN.
+pub(crate) fn is_end(error: Errno) -> bool {
+    const ENDS: [i32; 6] = [
+        libc::ECONNRESET,
+        libc::ETIMEDOUT,
+        libc::EHOSTUNREACH,
+        libc::ENETUNREACH,
+        libc::ECONNREFUSED,
+        libc::ECONNABORTED,
+    ];
+    ENDS.contains(&error.0)
 }
 
 /// What ringing a peer by its bell came to.
@@ -688,15 +702,7 @@ impl Conn {
 
     /// The kernel has told the program of `error`: of the end of a connection only once, whatever ended it.
     pub(crate) fn note_told(&self, error: Errno) {
-        const ENDS: [i32; 6] = [
-            libc::ECONNRESET,
-            libc::ETIMEDOUT,
-            libc::EHOSTUNREACH,
-            libc::ENETUNREACH,
-            libc::ECONNREFUSED,
-            libc::ECONNABORTED,
-        ];
-        if ENDS.contains(&error.0) {
+        if is_end(error) {
             self.set(flag::RESET_TOLD);
         }
     }

@@ -367,7 +367,7 @@ pub(crate) fn left(conn: &Conn) {
 /// lock: before this, or never more.
 fn await_users(conn: &Conn) {
     let _ = receive::with_sink(conn, |_, _, _, _| Ok(()));
-    send::await_users(conn);
+    let _ = send::with_source(conn, |_, _, _, _| Ok(()));
 }
 
 /// In a fork child: what only calls of the parent hold open is no connection of the child's.

@@ -441,7 +441,8 @@ fn step(
 /// once, and bells that are rung or eaten, or a sender who was told EPIPE instead (E3), may have taken
 /// the word. Bytes that the peer had handed to its kernel may be missing, so this is no end of stream.
 fn is_end_without_fin(conn: &Pinned, sink: &SinkState) -> bool {
-    let Some(came) = carrier::ended_at(conn.fd()) else { return false };
+    let is_told = conn.has(flag::RESET_TOLD);
+    let Some(came) = carrier::ended_at(conn.fd()).filter(|_| !is_told) else { return false };
     if sink.is_counted { came == sink.carrier_read } else { send::has_taken_reset(conn) }
 }
 

@@ -28,7 +28,7 @@ use sdp_sys::{
 
 use crate::{
     carrier,
-    conn::{Conn, Half, Rung, Stage, flag, row_flag},
+    conn::{self, Conn, Half, Rung, Stage, flag, row_flag},
     iovec::{Buffers, Payload},
     lane::{self, Broken, Lane, SourceState},
     page, process, spin,
@@ -583,17 +583,23 @@ fn took_reset(row: &Row) {
     row.flags.fetch_or(row_flag::RESET_TAKEN, Ordering::SeqCst);
 }
 
-/// Whether a sender took the kernel's word of a reset. One that is at it is waited for.
+/// Whether a sender took the kernel's word of a reset. It holds the half's lock from before it is told until it has said
+/// so, and is waited for: but not by taking the lock, whose owner may have been stopped, and for a moment only, because
+/// this is asked by calls that need not wait.
 pub(crate) fn has_taken_reset(conn: &Conn) -> bool {
-    await_users(conn);
-    conn.row().is_some_and(|row| row.flags.load(Ordering::SeqCst) & row_flag::RESET_TAKEN != 0)
-}
-
-/// Returns when who has the sending half's lock has given it back.
-#[cold]
-#[inline(never)]
-pub(crate) fn await_users(conn: &Conn) {
-    let _ = with_source(conn, |_, _, _, _| Ok(()));
+    const NAPS: u32 = 100;
+    const NAP_NS: i64 = 100_000;
+    let Some(row) = conn.row() else { return false };
+    let has_taken = || row.flags.load(Ordering::SeqCst) & row_flag::RESET_TAKEN != 0;
+    for _ in 0..NAPS {
+        if has_taken() || row.source.lock.load(Ordering::SeqCst) == 0 {
+            break;
+        }
+        let nap = libc::timespec { tv_sec: 0, tv_nsec: NAP_NS };
+        // SAFETY: the time outlives the call; what is left of it is not asked for.
+        let _ = unsafe { sdp_sys::sys!(libc::SYS_nanosleep, &raw const nap, 0) };
+    }
+    has_taken()
 }
 
 enum RingSend {
@@ -783,7 +789,7 @@ fn ring_gated(conn: &Conn, fd: c_int, source: &mut SourceState, lines: &HalfLine
             source.carrier_sent += 1;
             source.publish_sent(lines);
         }
-        (Err(Errno::ECONNRESET), Some(row)) => took_reset(row),
+        (Err(error), Some(row)) if conn::is_end(error) => took_reset(row),
         _ => {}
     }
 }

@@ -431,12 +431,14 @@ def cut_off(how):
         sock.setblocking(False)
         for _ in range(ends.WARM_ROUNDS):
             ends.take_slowly(sock, 4)
+            os.write(tell_back, b"r")
+        at = 0
         try:
-            at = 0
-            while True:
-                at += sock.send(said[at:])
+            while at < CUT_OFF:
+                at += sock.send(memoryview(said)[at:])
         except BlockingIOError:
             pass
+        os.write(tell_back, at.to_bytes(8, "little"))
         os.read(hear, 1)
         sock.setblocking(True)
         sock.recv(1)
@@ -450,7 +452,8 @@ def cut_off(how):
     sock, child = pair(peer, warm=False)
     for _ in range(ends.WARM_ROUNDS):
         sock.sendall(b"ping")
-        time.sleep(0.002)
+        os.read(hear_back, 1)
+    taken = int.from_bytes(os.read(hear_back, 8), "little")  # by the peer's kernel
     sock.sendall(QUERY)
     settle()
     os.write(tell, b"q")
@@ -470,7 +473,7 @@ def cut_off(how):
     else:
         wrote, _ = writes_until_error(sock)
     got, end, is_right = drain(sock, said)
-    return {"wrote": wrote, "cut": got < CUT_OFF, "read": end, "right": is_right, "again": drain(sock, b"")[1]}
+    return {"wrote": wrote, "cut": got < taken, "read": end, "right": is_right, "again": drain(sock, b"")[1]}
 
 
 if __name__ == "__main__":
