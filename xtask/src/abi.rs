@@ -169,20 +169,19 @@ impl Elf {
         Ok(findings)
     }
 
-    /// What fork children run lies in the first group, wherever the library is loaded. Only where there is a script for
+    /// What fork children run, and its constants, lies in the first group, wherever the library is loaded. Only where there is a script for
     /// the linker (`crates/sdp-preload/layout.ld`).
     fn group(&self) -> Findings {
-        let mut sections =
-            self.sections.lines().filter_map(|line| line.split_once("] .text.open "));
+        let mut sections = self.sections.lines().filter_map(|line| line.split_once("] .rodata "));
         let Some((_, fields)) = sections.next() else {
-            return Ok(expect(cfg!(not(target_arch = "x86_64")), || "no .text.open".to_owned()));
+            return Ok(expect(cfg!(not(target_arch = "x86_64")), || "no .rodata".to_owned()));
         };
         let fields: Vec<&str> = fields.split_whitespace().collect();
         let [_, address, _, size, ..] = fields[..] else {
             return Err("readelf --sections".to_owned());
         };
         let end = hexadecimal(address) + hexadecimal(size);
-        let mut findings = expect(end <= GROUP, || format!(".text.open ends at {end}"));
+        let mut findings = expect(end <= GROUP, || format!(".rodata ends at {end}"));
         let alignment = self.loads().first().and_then(|fields| fields.last().copied());
         let alignment = hexadecimal(alignment.unwrap_or("0x0"));
         findings.extend(expect(alignment == GROUP, || format!("aligned to {alignment}")));
@@ -331,13 +330,13 @@ mod tests {
     #[test]
     fn finds_what_lies_apart() {
         let mut elf = elf("", "");
-        let section = "  [ 8] .text.open PROGBITS 0000000000008000 008000 008000 00 AX 0 0 16\n";
+        let section = "  [ 9] .rodata PROGBITS 0000000000008000 008000 008000 00 AX 0 0 16\n";
         elf.sections = section.to_owned();
         assert_eq!(elf.group(), Ok(vec!["aligned to 4096".to_owned()]));
         elf.segments = "  LOAD 0x0 0x0 0x0 0x001000 0x002000 R E 0x10000\n".to_owned();
         assert_eq!(elf.group(), Ok(Vec::new()));
         elf.sections = section.replace("008000 00 ", "008001 00 ");
-        assert_eq!(elf.group(), Ok(vec![".text.open ends at 65537".to_owned()]));
+        assert_eq!(elf.group(), Ok(vec![".rodata ends at 65537".to_owned()]));
     }
 
     #[test]

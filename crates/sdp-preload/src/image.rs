@@ -1,10 +1,10 @@
 //! The library's own data as anonymous memory: one mapping less for each fork and exit.
 //!
-//! The loader maps initialised data from the library's file and puts the zeros behind it into anonymous memory, which
-//! the kernel joins with whatever private memory lies next to that. A mapping of a file that was written costs each fork
-//! and each end of a process some microseconds, whatever its size. So the socket layer has the data exchanged, before
-//! the first connection, for anonymous memory with the same bytes, which the kernel joins with the zeros. A program
-//! without connections pays nothing; a process with several threads or locked memory is left as it is, and so is one on a
+//! The loader maps initialised data from the library's file and puts the zeros behind it into anonymous memory. A mapping
+//! that was written costs each fork and each end of a process some microseconds, whatever its size. So the socket layer has
+//! data and zeros exchanged, before the first connection, for anonymous memory with the same bytes, which the kernel joins
+//! with private memory of the loader's that lies behind: the gap that the loader left there, because the library begins at
+//! a multiple of 64 KiB (`layout.ld`), is filled for that. A program without connections pays nothing; a process with several threads or locked memory is left as it is, and so is one on a
 //! machine for which the few instructions that may not look at data were not written, or on a kernel that takes a mapping
 //! away before it knows whether there may be a new one.
 
@@ -28,6 +28,8 @@ mod x86_64 {
     const PAGE: usize = 4096;
     /// Most pages that are exchanged: bits of a word that says which of them hold something.
     const PAGES_MAX: usize = 64;
+    /// Most pages of the gap.
+    const GAP_MAX: usize = 15;
     /// Most program headers that are looked at.
     const HEADERS_MAX: usize = 32;
     const PROTECTION: i32 = libc::PROT_READ | libc::PROT_WRITE;
@@ -39,7 +41,7 @@ mod x86_64 {
         static HEADER: Elf64_Ehdr;
     }
 
-    /// First page and number of pages that hold initialised data. `None`: the library was not linked as it should be.
+    /// First page and number of pages of data and zeros. `None`: the library was not linked as it should be.
     fn data() -> Option<(usize, usize)> {
         let base = &raw const HEADER;
         // SAFETY: the loader has mapped the header and what it says; both are only read.
@@ -61,7 +63,7 @@ mod x86_64 {
             return None;
         }
         let start = base as usize + one.p_vaddr as usize;
-        let end = (start + one.p_filesz as usize).next_multiple_of(PAGE);
+        let end = (start + one.p_memsz as usize).next_multiple_of(PAGE);
         let first = start & !(PAGE - 1);
         Some((first, end.checked_sub(first)? / PAGE))
     }
@@ -102,34 +104,49 @@ mod x86_64 {
         else {
             return;
         };
+        let gap = fill_gap(first + bytes);
         if let Ok(before) = block_signals(libc::SIG_BLOCK, u64::MAX) {
             // SAFETY: the library's data, of which nothing is written meanwhile: there is no other thread, signals are
             // blocked, and this one keeps what it changes in registers and on its stack.
-            unsafe { exchange(first, copy, pages) };
+            unsafe { exchange(first, copy, pages, gap) };
             let _ = block_signals(libc::SIG_SETMASK, before);
         }
         // SAFETY: mapped above; nothing refers to it any more.
         let _ = unsafe { sys!(libc::SYS_munmap, copy, bytes) };
     }
 
+    /// Maps what is free from `end` on up to the next mapping, if that is not far; how many pages.
+    fn fill_gap(end: usize) -> usize {
+        const THERE: i32 = PRIVATE | libc::MAP_FIXED_NOREPLACE;
+        let is_filled = |pages: usize| {
+            // SAFETY: a new mapping, made only where nothing is mapped.
+            let made =
+                unsafe { sys!(libc::SYS_mmap, end, pages * PAGE, PROTECTION, THERE, -1isize, 0) };
+            made.is_ok()
+        };
+        // More than the gap is refused, so that the first that is not refused fills it.
+        (1..=GAP_MAX).rev().find(|pages| is_filled(*pages)).unwrap_or(0)
+    }
+
     /// Puts anonymous memory with the same content into the place of `pages` pages from `first` on. `copy` has room
-    /// for them. Where the kernel refuses, they stay as they were.
+    /// for them. The `gap` pages behind them, which hold nothing, are exchanged in one with them, so that the kernel joins all
+    /// with what comes then. Where the kernel refuses, they stay as they were.
     ///
     /// # Safety
     /// The pages are readable and writable, and nobody writes them meanwhile.
     #[inline(never)]
-    unsafe fn exchange(first: usize, copy: usize, pages: usize) {
-        // SAFETY: by the contract, and there is room for them.
-        unsafe {
-            ptr::copy_nonoverlapping(first as *const u8, copy as *mut u8, pages * PAGE);
-        }
+    unsafe fn exchange(first: usize, copy: usize, pages: usize, gap: usize) {
         let mut filled = 0u64;
         for page in 0..pages {
-            // SAFETY: within the copy; pages are aligned.
-            let words =
-                unsafe { slice::from_raw_parts((copy + page * PAGE) as *const u64, PAGE / 8) };
-            // A page of zeros need not be there.
-            filled |= u64::from(words.iter().any(|word| *word != 0)) << page;
+            let (from, to) =
+                ((first + page * PAGE) as *const u64, (copy + page * PAGE) as *mut u64);
+            // SAFETY: by the contract, and there is room for them; pages are aligned. A page of zeros need not be there.
+            unsafe {
+                if slice::from_raw_parts(from, PAGE / 8).iter().any(|word| *word != 0) {
+                    ptr::copy_nonoverlapping(from, to, PAGE / 8);
+                    filled |= 1 << page;
+                }
+            }
         }
         // A mapping that is refused leaves everything as it was, or, when the kernel has not even memory for itself, nothing:
         // then this is tried again before anything looks there.
@@ -164,7 +181,7 @@ mod x86_64 {
                 mmap = const libc::SYS_mmap,
                 out("rax") _,
                 inout("rdi") first => _,
-                inout("rsi") pages * PAGE => _,
+                inout("rsi") (pages + gap) * PAGE => _,
                 in("rdx") PROTECTION as usize,
                 in("r10") (PRIVATE | libc::MAP_FIXED) as usize,
                 in("r8") -1isize,

@@ -55,7 +55,6 @@ mod hooks {
     /// no stack frame.
     #[cold]
     #[inline(never)]
-    #[unsafe(link_section = ".text.open")]
     fn slowly<R>(what: impl FnOnce() -> R) -> R {
         what()
     }
