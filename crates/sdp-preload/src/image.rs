@@ -119,10 +119,18 @@ mod x86_64 {
     fn fill_gap(end: usize) -> usize {
         const THERE: i32 = PRIVATE | libc::MAP_FIXED_NOREPLACE;
         let is_filled = |pages: usize| {
+            let bytes = pages * PAGE;
             // SAFETY: a new mapping, made only where nothing is mapped.
-            let made =
-                unsafe { sys!(libc::SYS_mmap, end, pages * PAGE, PROTECTION, THERE, -1isize, 0) };
-            made.is_ok()
+            match unsafe { sys!(libc::SYS_mmap, end, bytes, PROTECTION, THERE, -1isize, 0) } {
+                Ok(at) if at == end => true,
+                Ok(elsewhere) => {
+                    // An emulator that takes the address for a wish.
+                    // SAFETY: mapped just now.
+                    let _ = unsafe { sys!(libc::SYS_munmap, elsewhere, bytes) };
+                    false
+                }
+                Err(_) => false,
+            }
         };
         // More than the gap is refused, so that the first that is not refused fills it.
         (1..=GAP_MAX).rev().find(|pages| is_filled(*pages)).unwrap_or(0)
