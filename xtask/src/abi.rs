@@ -172,16 +172,21 @@ impl Elf {
     /// What fork children run, and its constants, lies in the first group, wherever the library is loaded. Only where there is a script for
     /// the linker (`crates/sdp-preload/layout.ld`).
     fn group(&self) -> Findings {
-        let mut sections = self.sections.lines().filter_map(|line| line.split_once("] .rodata "));
-        let Some((_, fields)) = sections.next() else {
-            return Ok(expect(cfg!(not(target_arch = "x86_64")), || "no .rodata".to_owned()));
+        let section = |name: &str| {
+            let line = self.sections.lines().find_map(|line| line.split_once(name));
+            let fields: Vec<&str> = line.map_or("", |(_, rest)| rest).split_whitespace().collect();
+            Some(hexadecimal(fields.get(1)?) + hexadecimal(fields.get(3)?))
         };
-        let fields: Vec<&str> = fields.split_whitespace().collect();
-        let [_, address, _, size, ..] = fields[..] else {
-            return Err("readelf --sections".to_owned());
-        };
-        let end = hexadecimal(address) + hexadecimal(size);
-        let mut findings = expect(end <= GROUP, || format!(".rodata ends at {end}"));
+        let mut findings = Vec::new();
+        for name in ["] .text.hot ", "] .text.open ", "] .rodata "] {
+            match section(name) {
+                Some(end) => {
+                    findings.extend(expect(end <= GROUP, || format!("{name}ends at {end}")))
+                }
+                None if cfg!(not(target_arch = "x86_64")) => return Ok(Vec::new()),
+                None => findings.push(format!("{name}is missing")),
+            }
+        }
         let alignment = self.loads().first().and_then(|fields| fields.last().copied());
         let alignment = hexadecimal(alignment.unwrap_or("0x0"));
         findings.extend(expect(alignment == GROUP, || format!("aligned to {alignment}")));
@@ -330,13 +335,16 @@ mod tests {
     #[test]
     fn finds_what_lies_apart() {
         let mut elf = elf("", "");
-        let section = "  [ 9] .rodata PROGBITS 0000000000008000 008000 008000 00 AX 0 0 16\n";
-        elf.sections = section.to_owned();
+        let line = |name, size| {
+            format!("  [ 8] {name} PROGBITS 0000000000008000 008000 {size} 00 AX 0 0 16\n")
+        };
+        let names = [".text.hot", ".text.open", ".rodata"];
+        elf.sections = names.map(|name| line(name, "008000")).concat();
         assert_eq!(elf.group(), Ok(vec!["aligned to 4096".to_owned()]));
         elf.segments = "  LOAD 0x0 0x0 0x0 0x001000 0x002000 R E 0x10000\n".to_owned();
         assert_eq!(elf.group(), Ok(Vec::new()));
-        elf.sections = section.replace("008000 00 ", "008001 00 ");
-        assert_eq!(elf.group(), Ok(vec![".rodata ends at 65537".to_owned()]));
+        elf.sections = names.map(|name| line(name, "008001")).concat();
+        assert_eq!(elf.group().map(|findings| findings.len()), Ok(3));
     }
 
     #[test]

@@ -41,8 +41,18 @@ mod x86_64 {
         static HEADER: Elf64_Ehdr;
     }
 
-    /// First page and number of pages of data and zeros. `None`: the library was not linked as it should be.
-    fn data() -> Option<(usize, usize)> {
+    /// Where what the library writes lies, in pages.
+    struct Data {
+        /// Address of the first.
+        first: usize,
+        /// All of them.
+        pages: usize,
+        /// Those that come from the file; zeros are behind.
+        of_file: usize,
+    }
+
+    /// `None`: the library was not linked as it should be.
+    fn data() -> Option<Data> {
         let base = &raw const HEADER;
         // SAFETY: the loader has mapped the header and what it says; both are only read.
         let headers = unsafe {
@@ -63,9 +73,9 @@ mod x86_64 {
             return None;
         }
         let start = base as usize + one.p_vaddr as usize;
-        let end = (start + one.p_memsz as usize).next_multiple_of(PAGE);
         let first = start & !(PAGE - 1);
-        Some((first, end.checked_sub(first)? / PAGE))
+        let pages_to = |size: u64| Some((start + size as usize).checked_sub(first)?.div_ceil(PAGE));
+        Some(Data { first, pages: pages_to(one.p_memsz)?, of_file: pages_to(one.p_filesz)? })
     }
 
     /// The first version of Linux that looks at its limits and at what memory it may promise before it takes the old
@@ -91,68 +101,99 @@ mod x86_64 {
     }
 
     pub(super) fn settle() {
-        let Some((first, pages)) = data().filter(|(_, pages)| (1..=PAGES_MAX).contains(pages))
-        else {
+        let Some(data) = data().filter(|data| (1..=PAGES_MAX).contains(&data.pages)) else {
             return;
         };
-        if !pid::is_single_threaded() || procfs::kernel() < Some(KERNEL) || !is_undisturbed() {
+        if !pid::is_single_threaded() || procfs::kernel() < Some(KERNEL) {
             return;
         }
-        let bytes = pages * PAGE;
+        // Before the look: a handler could begin a thread.
+        let Ok(before) = block_signals(libc::SIG_BLOCK, u64::MAX) else { return };
+        if is_undisturbed() {
+            settle_alone(&data);
+        }
+        let _ = block_signals(libc::SIG_SETMASK, before);
+    }
+
+    /// With nothing that could write what the library writes.
+    fn settle_alone(data: &Data) {
+        let bytes = data.pages * PAGE;
         // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
         let Ok(copy) = (unsafe { sys!(libc::SYS_mmap, 0, bytes, PROTECTION, PRIVATE, -1isize, 0) })
         else {
             return;
         };
-        let gap = fill_gap(first + bytes);
-        if let Ok(before) = block_signals(libc::SIG_BLOCK, u64::MAX) {
-            // SAFETY: the library's data, of which nothing is written meanwhile: there is no other thread, signals are
-            // blocked, and this one keeps what it changes in registers and on its stack.
-            unsafe { exchange(first, copy, pages, gap) };
-            let _ = block_signals(libc::SIG_SETMASK, before);
-        }
+        let gap = fill_gap(data.first + bytes);
+        let looks = worth_a_look(data);
+        // SAFETY: the library's own pages, of which nothing is written meanwhile: there is no other thread, signals are
+        // blocked, and this one keeps what it changes in registers and on its stack.
+        unsafe { exchange(data, copy, looks, gap) };
         // SAFETY: mapped above; nothing refers to it any more.
         let _ = unsafe { sys!(libc::SYS_munmap, copy, bytes) };
+    }
+
+    /// Pages that may hold something, a bit each: those of the file, and what has been touched of the others. To look at a
+    /// page that was never touched costs more than to ask.
+    fn worth_a_look(data: &Data) -> u64 {
+        const THERE_OR_SWAPPED: u64 = 3 << 62;
+        let mut words = [u64::MAX; PAGES_MAX];
+        if let Some(zeros) = words.get_mut(data.of_file..data.pages)
+            && procfs::pages(data.first / PAGE + data.of_file, zeros).is_err()
+        {
+            zeros.fill(u64::MAX);
+        }
+        let bits = words.iter().enumerate();
+        bits.fold(0, |all, (page, word)| all | u64::from(word & THERE_OR_SWAPPED != 0) << page)
     }
 
     /// Maps what is free from `end` on up to the next mapping, if that is not far; how many pages.
     fn fill_gap(end: usize) -> usize {
         const THERE: i32 = PRIVATE | libc::MAP_FIXED_NOREPLACE;
-        let is_filled = |pages: usize| {
+        // More than the gap is refused, so that the first that is not refused fills it.
+        for pages in (1..=GAP_MAX).rev() {
             let bytes = pages * PAGE;
             // SAFETY: a new mapping, made only where nothing is mapped.
             match unsafe { sys!(libc::SYS_mmap, end, bytes, PROTECTION, THERE, -1isize, 0) } {
-                Ok(at) if at == end => true,
+                Ok(at) if at == end => return pages,
                 Ok(elsewhere) => {
                     // An emulator that takes the address for a wish.
                     // SAFETY: mapped just now.
                     let _ = unsafe { sys!(libc::SYS_munmap, elsewhere, bytes) };
-                    false
                 }
-                Err(_) => false,
+                Err(error) if error.0 == libc::EEXIST => {}
+                Err(_) => break,
             }
-        };
-        // More than the gap is refused, so that the first that is not refused fills it.
-        (1..=GAP_MAX).rev().find(|pages| is_filled(*pages)).unwrap_or(0)
+        }
+        0
     }
 
-    /// Puts anonymous memory with the same content into the place of `pages` pages from `first` on. `copy` has room
-    /// for them. The `gap` pages behind them, which hold nothing, are exchanged in one with them, so that the kernel joins all
+    /// Puts anonymous memory with the same content into the place of the data. `copy` has room for it; `looks` says which
+    /// pages are not known to hold zeros. The `gap` pages behind them, which hold nothing, are exchanged in one with them, so that the kernel joins all
     /// with what comes then. Where the kernel refuses, they stay as they were.
     ///
     /// # Safety
     /// The pages are readable and writable, and nobody writes them meanwhile.
     #[inline(never)]
-    unsafe fn exchange(first: usize, copy: usize, pages: usize, gap: usize) {
+    unsafe fn exchange(data: &Data, copy: usize, looks: u64, gap: usize) {
+        let (first, pages) = (data.first, data.pages);
         let mut filled = 0u64;
-        for page in 0..pages {
-            let (from, to) =
-                ((first + page * PAGE) as *const u64, (copy + page * PAGE) as *mut u64);
-            // SAFETY: by the contract, and there is room for them; pages are aligned. A page of zeros need not be there.
-            unsafe {
-                if slice::from_raw_parts(from, PAGE / 8).iter().any(|word| *word != 0) {
-                    ptr::copy_nonoverlapping(from, to, PAGE / 8);
-                    filled |= 1 << page;
+        for page in (0..pages).filter(|page| looks & 1 << page != 0) {
+            let (from, to) = (first + page * PAGE, copy + page * PAGE);
+            // SAFETY: by the contract; pages are aligned.
+            let words = unsafe { slice::from_raw_parts(from as *const u64, PAGE / 8) };
+            // A page of zeros need not be there.
+            if words.iter().any(|word| *word != 0) {
+                filled |= 1 << page;
+                // Not by `memcpy`, which may be another preloaded library's, and may call us.
+                // SAFETY: by the contract, and there is room for the page.
+                unsafe {
+                    asm!(
+                        "rep movsb",
+                        inout("rcx") PAGE => _,
+                        inout("rsi") from => _,
+                        inout("rdi") to => _,
+                        options(nostack, preserves_flags),
+                    );
                 }
             }
         }

@@ -138,6 +138,8 @@ pub(crate) mod flag {
     pub(crate) const EARLY: u32 = 1 << 25;
     /// The program asked for a device: the addresses need not be this connection's alone ([`crate::pooled`]).
     pub(crate) const BOUND: u32 = 1 << 26;
+    /// A reader at the end waited in vain for a relative that sends: it may be stopped, or dead.
+    pub(crate) const SENDER_STUCK: u32 = 1 << 27;
 }
 
 /// Bits of a family row's flags.

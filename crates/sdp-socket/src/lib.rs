@@ -54,6 +54,7 @@ mod splice;
 mod stay;
 mod succeed;
 mod table;
+mod taken;
 mod turn;
 mod wait;
 mod wait_set;

@@ -25,7 +25,7 @@ use crate::{
     stay::Stay,
     succeed,
     table::Pinned,
-    wait,
+    taken, wait,
 };
 
 /// Bytes of a message's header that are looked at first: a whole header for Data.
@@ -443,7 +443,7 @@ fn step(
 fn is_end_without_fin(conn: &Pinned, sink: &SinkState) -> bool {
     let is_told = conn.has(flag::RESET_TOLD);
     let Some(came) = carrier::ended_at(conn.fd()).filter(|_| !is_told) else { return false };
-    if sink.is_counted { came == sink.carrier_read } else { send::has_taken_reset(conn) }
+    if sink.is_counted { came == sink.carrier_read } else { taken::is_noted(conn) }
 }
 
 /// The reset that a program has to learn of: once, then it is an end of stream.

@@ -28,14 +28,14 @@ use sdp_sys::{
 
 use crate::{
     carrier,
-    conn::{self, Conn, Half, Rung, Stage, flag, row_flag},
+    conn::{self, Conn, Half, Rung, Stage, flag},
     iovec::{Buffers, Payload},
     lane::{self, Broken, Lane, SourceState},
     page, process, spin,
     stay::Stay,
     succeed,
     table::Pinned,
-    wait,
+    taken, wait,
 };
 
 /// Most payload of one message: the reader starts while the writer still copies.
@@ -556,7 +556,7 @@ fn kernel_send(
             }
             Err(Errno::EAGAIN) => return Some(Attempt::CarrierFull),
             Err(Errno::ECONNRESET) if only_bells_were_unread(conn, source) => {
-                took_reset(row);
+                taken::note(row);
                 return Some(Attempt::Failed(Errno::EPIPE));
             }
             Err(e) => {
@@ -575,31 +575,6 @@ fn only_bells_were_unread(conn: &Pinned, source: &mut SourceState) -> bool {
         && is_all_read(source)
         && carrier::sent(conn.fd()) == Ok(source.carrier_sent)
         && !conn.segment().is_some_and(|segment| has_reset(conn, segment))
-}
-
-/// The kernel tells of a reset once, and has told us. What the peer had sent through the kernel may be cut off,
-/// of which a reader on the kernel lane has to learn.
-fn took_reset(row: &Row) {
-    row.flags.fetch_or(row_flag::RESET_TAKEN, Ordering::SeqCst);
-}
-
-/// Whether a sender took the kernel's word of a reset. It holds the half's lock from before it is told until it has said
-/// so, and is waited for: but not by taking the lock, whose owner may have been stopped, and for a moment only, because
-/// this is asked by calls that need not wait.
-pub(crate) fn has_taken_reset(conn: &Conn) -> bool {
-    const NAPS: u32 = 100;
-    const NAP_NS: i64 = 100_000;
-    let Some(row) = conn.row() else { return false };
-    let has_taken = || row.flags.load(Ordering::SeqCst) & row_flag::RESET_TAKEN != 0;
-    for _ in 0..NAPS {
-        if has_taken() || row.source.lock.load(Ordering::SeqCst) == 0 {
-            break;
-        }
-        let nap = libc::timespec { tv_sec: 0, tv_nsec: NAP_NS };
-        // SAFETY: the time outlives the call; what is left of it is not asked for.
-        let _ = unsafe { sdp_sys::sys!(libc::SYS_nanosleep, &raw const nap, 0) };
-    }
-    has_taken()
 }
 
 enum RingSend {
@@ -789,7 +764,11 @@ fn ring_gated(conn: &Conn, fd: c_int, source: &mut SourceState, lines: &HalfLine
             source.carrier_sent += 1;
             source.publish_sent(lines);
         }
-        (Err(error), Some(row)) if conn::is_end(error) => took_reset(row),
+        (Err(error), Some(row))
+            if conn::is_end(error) && carrier::tcp_state(fd) == carrier::TCP_CLOSE =>
+        {
+            taken::note(row);
+        }
         _ => {}
     }
 }

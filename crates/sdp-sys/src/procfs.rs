@@ -205,6 +205,16 @@ pub fn has_lines(path: &CStr, lines: &[&[u8]]) -> Result<bool, Errno> {
     Ok(lines.iter().all(|line| there.split(|byte| *byte == b'\n').any(|one| one == *line)))
 }
 
+/// What the kernel knows of this process's pages from the one with this number (address over its size) on: a word each
+/// (bit 63: there, 62: swapped out). Of those that were never touched it knows nothing.
+pub fn pages(first: usize, words: &mut [u64]) -> Result<(), Errno> {
+    let (bytes, at) = (size_of_val(words), first * size_of::<u64>());
+    let file = open(c"/proc/self/pagemap")?;
+    // SAFETY: the words are writable, and any bits are a value of theirs.
+    let got = unsafe { sys!(libc::SYS_pread64, file.raw(), words.as_mut_ptr(), bytes, at)? };
+    if got == bytes { Ok(()) } else { Err(Errno::ENOENT) }
+}
+
 /// The first two numbers of the kernel's release, major and minor.
 pub fn kernel() -> Option<(u32, u32)> {
     let mut release = [0; 32];
@@ -223,6 +233,24 @@ fn version(release: &[u8]) -> Option<(u32, u32)> {
 mod tests {
     use super::*;
     use std::{io::Read, os::fd::AsRawFd};
+
+    #[test]
+    fn pages_are_there_when_they_were_touched() {
+        const PAGE: usize = 4096;
+        let (there, swapped) = (1 << 63, 1 << 62);
+        let mut memory: Vec<u8> = Vec::with_capacity(16 * 1024 * PAGE); // too large for the heap: fresh
+        let first = memory.as_ptr() as usize / PAGE + 8;
+        let mut words = [0; 2];
+        // SAFETY: no pointers.
+        let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        if size != PAGE as libc::c_long || pages(first, &mut words).is_err() {
+            return;
+        }
+        assert!(words.iter().all(|word| word & (there | swapped) == 0), "{words:x?}");
+        memory.resize(10 * PAGE, 1);
+        pages(first, &mut words).unwrap();
+        assert!(words[0] & (there | swapped) != 0, "{words:x?}");
+    }
 
     #[test]
     fn lines_are_whole() {

@@ -62,12 +62,12 @@ static int find_data(struct dl_phdr_info *object, size_t size, void *range)
 static int written_pages(void)
 {
     const unsigned long present = 1ul << 63, of_file = 1ul << 61, alone = 1ul << 56;
-    unsigned long range[2] = {1, 0}, page;
+    unsigned long range[2] = {1, 0}, page, size = sysconf(_SC_PAGESIZE);
     int maps = open("/proc/self/pagemap", O_RDONLY), found = 0;
 
     check(maps >= 0);
     dl_iterate_phdr(find_data, range);
-    for (unsigned long at = range[0] / 4096; at <= range[1] / 4096 && range[1] != 0; at++) {
+    for (unsigned long at = range[0] / size; at <= range[1] / size && range[1] != 0; at++) {
         check(pread(maps, &page, sizeof page, at * sizeof page) == sizeof page);
         found += (page & (present | of_file | alone)) == (present | alone);
     }
