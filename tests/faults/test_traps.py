@@ -30,6 +30,12 @@ def test_room_for_two(first, second):
     assert seen["told"] == [True, True], seen
 
 
+@pytest.mark.parametrize("order", ["first", "last"])
+def test_young_beside_a_lane(order):
+    seen = both("traps", "young_beside_a_lane", order, limit_s=LIMIT_S).seen
+    assert seen["seen"] == [[1, 7, "x"]] * 7, seen
+
+
 def test_one_shot_after_eagain():
     outcome = scenario("traps", "one_shot_after_eagain", limit_s=LIMIT_S)
     wanted = {"early": False, "asked": [False], "told": True, "again": False, "enabled": True, "end": "", "child": 0}

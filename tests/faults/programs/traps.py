@@ -5,6 +5,7 @@ import fcntl
 import functools
 import mmap
 import os
+import platform
 import random
 import select
 import signal
@@ -313,6 +314,60 @@ def room_for_two(first, second):
     told = [bool(wait(30 * unit)) for wait, unit in waiters]
     sock.setblocking(True)
     return {"before": before, "told": told, **finish(sock, child)}
+
+
+class Interest(ctypes.Structure):
+    """`struct epoll_event`."""
+
+    _pack_ = 1 if platform.machine() == "x86_64" else 0
+    _fields_ = [("events", ctypes.c_uint32), ("data", ctypes.c_uint64)]
+
+
+def by_libc(call, *args):
+    """A call of libc's, as a program makes it."""
+    result = getattr(ctypes.CDLL(None, use_errno=True), call)(*args)
+    if result < 0:
+        raise OSError(ctypes.get_errno(), call)
+    return result
+
+
+@scenario
+def young_beside_a_lane(order):
+    """Two connections are in a set under the same data, by edges. One comes onto a lane, the other stays young: each
+    edge is told, whosesoever it is."""
+
+    def worn(sock):
+        ends.warm_up(sock, True)
+        echo(sock)
+
+    def unused(sock):
+        first[0].close()
+        sock.sendall(b"c")
+        echo(sock)
+
+    first = pair(worn, warm=False)
+    socks, children = zip(first, pair(unused, warm=False))
+    exactly(socks[1], 1)
+    set_fd = by_libc("epoll_create1", 0)
+    for sock in socks if order == "first" else socks[::-1]:
+        interest = Interest(select.EPOLLIN | select.EPOLLET, 7)
+        by_libc("epoll_ctl", set_fd, 1, sock.fileno(), ctypes.byref(interest))
+    told = (Interest * 8)()
+    ends.warm_up(socks[0], False)
+    while by_libc("epoll_wait", set_fd, told, 8, 0):
+        pass  # of the warm-up
+    seen = []
+    for which in [1, 1, 0, 1, 0, 0, 1]:
+        socks[which].sendall(b"x")
+        got = None
+        # What wakes the one may be told of the other, too: they cannot be told apart.
+        while got is None and by_libc("epoll_wait", set_fd, told, 8, PATIENCE_S * 1000):
+            try:
+                got = socks[which].recv(10, socket.MSG_DONTWAIT).decode()
+            except BlockingIOError:
+                pass
+        seen.append([told[0].events, told[0].data, got])
+    return {"seen": seen, "ends": [finish(*end) for end in zip(socks, children)]}
 
 
 if __name__ == "__main__":
