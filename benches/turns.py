@@ -4,22 +4,25 @@
 What the library adds to a connection that is made for one request is a few hundredths, less than two runs of the same
 program differ by on a machine that others use too; and runs of Apache differ by more than most. So both servers live at
 the same time, and clients take turns of some tenths of a second; what is compared is each turn with the one next to it.
-Nothing here decides a test.
+Where a client and a server that never rest share the processors, how the scheduler places them is worth more than what
+is to be seen: with `--pinned` servers are on one processor and clients on another. Nothing here decides a test.
 
-    benches/turns.py [--turns N] [ROW …]        (without a row: all)
+    benches/turns.py [--turns N] [--pinned] [ROW …]        (without a row: all)
 """
 
 import argparse
+import os
 import pathlib
 import random
 import statistics
 import sys
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 
 import apps
 
 RESAMPLES = 1000
+SERVER_CPU, CLIENT_CPU = 0, 1
 ROWS = {
     # So many requests that the client's start is not what is compared.
     "nginx-connect": (
@@ -46,15 +49,31 @@ def interval(values):
     return statistics.median(values), draws[cut], draws[-cut - 1]
 
 
+@contextmanager
+def on_cpu(cpu):
+    """What is started meanwhile has this processor only."""
+    before = os.sched_getaffinity(0)
+    if cpu is not None:
+        os.sched_setaffinity(0, {cpu})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--turns", type=int, default=60)
+    parser.add_argument("--pinned", action="store_true", help="servers on one processor, clients on another")
     parser.add_argument("rows", nargs="*", metavar="ROW", help=", ".join(ROWS))
     options = parser.parse_args()
     if not apps.SDP.exists():
         sys.exit("build first: cargo xtask build")
     for row in options.rows or ROWS:
         title, unit, server, load = ROWS[row]
+        if options.pinned:
+            title += ", pinned"
+        cpus = (SERVER_CPU, CLIENT_CPU) if options.pinned else (None, None)
         figures = {False: [], True: []}
         with tempfile.TemporaryDirectory(prefix="sdp-bench-") as name, ExitStack() as ends:
             pathlib.Path(name).chmod(0o755)
@@ -63,11 +82,13 @@ def main():
                 folder = pathlib.Path(name) / str(sdp)
                 folder.mkdir()
                 runs[sdp] = apps.Run(sdp, folder)
-                asks[sdp] = ends.enter_context(server(runs[sdp]))
+                with on_cpu(cpus[0]):
+                    asks[sdp] = ends.enter_context(server(runs[sdp]))
                 asks[sdp](*load)  # what is slow for the first time only
             for turn in range(options.turns):
                 for sdp in (False, True) if turn % 2 == 0 else (True, False):
-                    figures[sdp].append(asks[sdp](*load))
+                    with on_cpu(cpus[1]):
+                        figures[sdp].append(asks[sdp](*load))
             ends.close()
             share = runs[True].share()
         ratio = interval([sdp / tcp for tcp, sdp in zip(figures[False], figures[True])])
