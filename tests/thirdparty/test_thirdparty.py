@@ -81,7 +81,6 @@ TRIO = [
     "test_ssl",
     "test_subprocess",
     "test_unix_pipes",
-    "test_wait_for_object",
 ]
 TRIO_A_RUN = 3
 # Of libuv and libevent, groups of tests by the beginning of their names.
