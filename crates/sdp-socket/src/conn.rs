@@ -26,7 +26,7 @@ use sdp_sys::{count::Way, errno::Errno, section};
 
 use self::keep::Keeper;
 pub(crate) use self::keep::{each_kept, each_kept_number, move_kept};
-use crate::{hot, process, turn::Turn};
+use crate::{epoll::Noted, hot, process, turn::Turn};
 
 mod keep;
 
@@ -194,6 +194,8 @@ pub(crate) struct Conn {
     /// Calls since the meeting began.
     pub(crate) ticks: AtomicU32,
     segment: AtomicPtr<u8>,
+    /// Its registration, while that is in no mirror.
+    pub(crate) noted: Noted,
     // ---- used by each call on a lane
     ring_bytes: AtomicU32,
     /// This end's side.
@@ -391,6 +393,7 @@ impl Conn {
             self.peer.get().write(None);
         }
         self.keeper.reset();
+        self.noted.reset();
         self.peer_page.store(null_mut(), Ordering::Relaxed);
         self.stage.store(stage as u32, Ordering::Relaxed);
         self.refs.store(1, Ordering::Relaxed);

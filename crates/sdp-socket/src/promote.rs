@@ -150,6 +150,7 @@ fn begin(conn: &Conn, fd: i32, moved: usize) {
     conn.ticks.store(0, Ordering::Relaxed);
     conn.looked.store(monotonic_ns(), Ordering::Relaxed);
     if conn.change_stage(Stage::Young, Stage::Meeting) {
+        crate::epoll::meets(conn);
         tick_now(conn, fd);
     }
 }
@@ -485,6 +486,8 @@ fn prepare(
 
 fn install(conn: &Conn, fd: i32, segment: Segment, side: u8, peer: Option<(PeerId, u32)>) {
     let end = segment.end(usize::from(side));
+    // Another thread may have begun the meeting, and not have come to this yet.
+    crate::epoll::meets(conn);
     if !conn.attach(segment, side, peer) {
         return end.disown(); // called off: the segment goes with the connection
     }

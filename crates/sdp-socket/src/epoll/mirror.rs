@@ -5,6 +5,7 @@
 
 use core::{
     mem::offset_of,
+    ops::{Deref, DerefMut},
     ptr::{NonNull, null_mut},
     sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering},
 };
@@ -68,6 +69,8 @@ pub(super) struct Registration {
 }
 
 pub(super) struct Set {
+    /// Of all sets that there ever were only this one's; in its lowest bits the place.
+    pub(super) serial: u64,
     pub(super) epfd: i32,
     pub(super) refs: u32,
     pub(super) is_used: bool,
@@ -90,6 +93,8 @@ pub(super) struct Set {
     pub(super) is_inherited: bool,
     /// A member has come onto a lane; until none is left.
     pub(super) has_lane: bool,
+    /// Registrations that are noted with their connections ([`super::noted`]).
+    pub(super) noted: u32,
     /// The kernel refused the hidden eventfd.
     pub(super) is_deaf: bool,
     /// A registration with ONESHOT has been seen.
@@ -125,7 +130,9 @@ struct Counts {
     /// What all sets' waits have learnt together. A program with a set for each connection waits too
     /// rarely on each of them for one to learn anything by itself.
     spin: spin::Learnt,
-    /// Sets ever used.
+    /// Sets that there ever were.
+    serials: u64,
+    /// Places of sets ever used.
     sets: u32,
     /// Registrations ever used.
     used: u32,
@@ -160,25 +167,56 @@ pub(super) fn unlock() {
     LOCK.store(0, Ordering::Release);
 }
 
-/// Runs `body` on the mirror under its lock, inside a critical section. `None` when there is none.
-pub(super) fn with<R>(body: impl FnOnce(&mut Mirror) -> R) -> Option<R> {
-    let mirror = MIRROR.load(Ordering::Acquire);
-    if mirror.is_null() {
-        return None;
+/// The mirror under its lock, inside a critical section.
+pub(super) struct Locked {
+    mirror: NonNull<Mirror>,
+    /// The thread has the lock across a fork, and keeps it.
+    is_kept: bool,
+    _section: section::Guard,
+}
+
+impl Deref for Locked {
+    type Target = Mirror;
+    #[inline(always)]
+    fn deref(&self) -> &Mirror {
+        // SAFETY: the mapping is never unmapped and the lock is ours.
+        unsafe { self.mirror.as_ref() }
     }
-    let _section = section::Guard::enter();
+}
+
+impl DerefMut for Locked {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut Mirror {
+        // SAFETY: as above; nobody who has one of these makes another one.
+        unsafe { self.mirror.as_mut() }
+    }
+}
+
+impl Drop for Locked {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if !self.is_kept {
+            unlock();
+        }
+    }
+}
+
+/// Locks the mirror. `None` when there is none.
+#[inline(always)]
+pub(super) fn locked() -> Option<Locked> {
+    let mirror = NonNull::new(MIRROR.load(Ordering::Acquire))?;
+    let section = section::Guard::enter();
     let held = FORKING.load(Ordering::Acquire);
-    let is_mine = held != 0 && held == tls::thread_id() as u32;
-    if !is_mine {
+    let is_kept = held != 0 && held == tls::thread_id() as u32;
+    if !is_kept {
         lock();
     }
-    // SAFETY: the mapping is never unmapped and the lock is ours (no `body` runs another one); the
-    // reference ends with `body`.
-    let result = body(unsafe { &mut *mirror });
-    if !is_mine {
-        unlock();
-    }
-    Some(result)
+    Some(Locked { mirror, is_kept, _section: section })
+}
+
+/// Runs `body` on the mirror under its lock, inside a critical section. `None` when there is none.
+pub(super) fn with<R>(body: impl FnOnce(&mut Mirror) -> R) -> Option<R> {
+    Some(body(&mut *locked()?))
 }
 
 pub(super) fn make_mirror() -> bool {
@@ -202,6 +240,7 @@ fn new_mirror() -> Option<NonNull<Mirror>> {
     unsafe {
         (&raw mut (*fresh.as_ptr()).counts).write(Counts {
             spin: spin::Learnt::NEW,
+            serials: 0,
             sets: 0,
             used: 0,
             free: NONE,
@@ -245,7 +284,9 @@ impl Mirror {
         let ever = self.counts.sets as usize;
         let index = self.sets.iter().rev().take(ever + 1).position(|s| !s.is_used)?;
         self.counts.sets = self.counts.sets.max(index as u32 + 1);
+        self.counts.serials += 1;
         *self.set_place(index)? = Set {
+            serial: self.counts.serials * SETS as u64 + index as u64,
             epfd,
             refs: 1,
             is_used: true,
@@ -260,6 +301,7 @@ impl Mirror {
             by_carrier: false,
             is_inherited: false,
             has_lane: false,
+            noted: 0,
             is_deaf: false,
             has_oneshots: false,
             waits: 0,

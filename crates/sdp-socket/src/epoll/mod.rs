@@ -16,13 +16,14 @@
 //! not what is registered.
 //!
 //! # Files
-//! `mirror`: what is registered where. `wait`: `epoll_wait`. Here: what the other modules and the program
-//! tell.
+//! `mirror`: what is registered where. `noted`: what need not be there yet. `wait`: `epoll_wait`. Here:
+//! what the other modules and the program tell.
 //!
 //! # Locking
 //! One lock for all sets of the process (in-process, spinning; held for nanoseconds to microseconds,
 //! never across a sleep or a fork).
 mod mirror;
+mod noted;
 mod wait;
 
 use core::sync::atomic::{AtomicBool, Ordering, fence};
@@ -30,6 +31,7 @@ use core::sync::atomic::{AtomicBool, Ordering, fence};
 use libc::{c_int, epoll_event};
 pub(crate) use mirror::Mirror;
 use mirror::{FORKING, NONE, lock, make_mirror, unlock, with};
+pub(crate) use noted::Noted;
 use sdp_stats::Reason;
 use sdp_sys::{errno::Errno, sys, tls};
 use wait::ring_myself;
@@ -106,15 +108,27 @@ pub(crate) fn closed(index: u32) {
 
 /// The connection's last number in this process is about to be closed.
 pub(crate) fn forget_conn(conn: &Conn) {
-    if conn.registrations.load(Ordering::Relaxed) == 0 {
+    // In this order: what another thread is taking from the one to the other is seen.
+    if conn.noted.is_empty() && conn.registrations.load(Ordering::Relaxed) == 0 {
         return;
     }
-    with(|m| m.each_registration(conn, |m, at, _| m.remove(at)));
+    with(|m| {
+        noted::drop_note(m, conn);
+        m.each_registration(conn, |m, at, _| m.remove(at));
+    });
 }
 
 /// One of several numbers of a connection is closed. The kernel keeps its registration until the
 /// socket itself goes, and so do we.
 pub(crate) fn forget_number(_conn: &Conn, _fd: i32) {}
+
+/// The connection's ends meet, or have met: its registrations are in the mirror from here on.
+pub(crate) fn meets(conn: &Conn) {
+    // Under the lock even if nothing is noted: a thread that has seen it young may be about to.
+    if with(|m| noted::enlist(m, conn)) == Some(true) {
+        ring_myself();
+    }
+}
 
 /// The connection has got a segment: its sets need the hidden eventfd, its half must be armed for threads
 /// that sleep on them already, and somebody must look.
@@ -146,11 +160,10 @@ fn welcome(m: &mut Mirror, at: u32, conn: &Conn) -> bool {
         return false;
     };
     m.push_ready(at);
-    if let Some(set) = m.set(set) {
-        set.has_lane = true;
-    }
+    let is_first = m.set(set).is_some_and(|set| !core::mem::replace(&mut set.has_lane, true));
+    let others_sleep = is_first && noted::enlist_all(m, set);
     m.rehost(set);
-    let sleeps = m.set(set).is_some_and(|s| s.sleepers > 0 || s.by_carrier);
+    let sleeps = others_sleep || m.set(set).is_some_and(|s| s.sleepers > 0 || s.by_carrier);
     if sleeps {
         mirror::arm(conn);
     }
@@ -346,76 +359,98 @@ pub(crate) unsafe fn control(
         && wanted.events & EXCLUSIVE == 0
         && conn.has(flag::WANTS_ROOM)
         && !sleeping::sender_may_go_on(conn);
-    let mut sleeps = false;
-    let done = with(|m| {
-        let mut passed =
-            epoll_event { events: wanted.events & !if strips { OUT } else { 0 }, ..wanted };
-        let event = if event.is_null() { event } else { &raw mut passed };
-        // SAFETY: null or our copy of the caller's event.
-        let done = unsafe { sys!(libc::SYS_epoll_ctl, set_fd, op, fd, event) };
-        done?;
-        let known = m.find(set, conn, fd);
-        let (events, data) = (wanted.events, wanted.u64);
-        match (op, known) {
-            (libc::EPOLL_CTL_DEL, Some(at)) => m.remove(at),
-            (libc::EPOLL_CTL_DEL, None) => {}
-            (_, Some(at)) => {
-                if m.registrations.get(at as usize).is_some_and(|r| r.data != data) {
-                    m.rehash(at, data);
-                    if m.set(set).is_some_and(|s| s.host == at) {
-                        m.lose_host(set);
-                    }
-                }
-                if let Some(reg) = m.reg(at) {
-                    reg.events = events;
-                    reg.is_disabled = false;
-                    reg.is_stripped = strips;
-                    reg.reported = 0;
-                }
-                sleeps = enter(m, at, conn);
-            }
-            (_, None) => {
-                let added = m.add(set, conn, fd, events, data);
-                match added {
-                    Some(at) => {
-                        if let Some(reg) = m.reg(at) {
-                            reg.is_stripped = strips;
-                        }
-                        sleeps = enter(m, at, conn);
-                    }
-                    // No room: whoever waits here cannot be woken by a bell.
-                    None => conn.pin_to_kernel(Reason::Limit),
-                }
-            }
-        }
-        if events & OUT != 0
-            && conn.has(flag::WANTS_ROOM)
-            && let Some(set) = m.set(set)
-        {
-            // Told EAGAIN before it was registered: this set's sleeps are bounded from now on.
-            set.has_room_waiters = true;
-        }
-        if events & EXCLUSIVE != 0 {
-            conn.pin_to_kernel(Reason::UnsuitableSocket);
-        }
-        if events & ONESHOT != 0
-            && let Some(set) = m.set(set)
-        {
-            set.has_oneshots = true;
-        }
-        conn.set(flag::WAITED);
-        if !SEES_WAITS.load(Ordering::Relaxed) {
-            SEES_WAITS.store(true, Ordering::Relaxed);
-        }
-        done
-    });
+    let mut m = mirror::locked()?;
+    let mut passed =
+        epoll_event { events: wanted.events & !if strips { OUT } else { 0 }, ..wanted };
+    let event = if event.is_null() { event } else { &raw mut passed };
+    // SAFETY: null or our copy of the caller's event.
+    let done = unsafe { sys!(libc::SYS_epoll_ctl, set_fd, op, fd, event) };
+    let sleeps = done.is_ok() && follow(&mut m, conn, &Change { set, op, fd, wanted, strips });
+    drop(m);
     if sleeps {
         ring_myself();
     }
-    if op != libc::EPOLL_CTL_DEL && matches!(done, Some(Ok(_))) && conn.stage() == Stage::Attached {
+    if op != libc::EPOLL_CTL_DEL && done.is_ok() && conn.stage() == Stage::Attached {
         crate::demote::entered_set(conn, fd);
     }
-    done
+    Some(done)
+}
+
+/// What the kernel has just been told of a registration.
+struct Change {
+    set: u32,
+    op: c_int,
+    fd: c_int,
+    wanted: epoll_event,
+    /// All but "writable".
+    strips: bool,
+}
+
+/// The mirror follows a change of a registration of `conn`. True: sleepers must look.
+#[inline(always)]
+fn follow(m: &mut Mirror, conn: &Conn, change: &Change) -> bool {
+    if !conn.has(flag::WAITED) {
+        conn.set(flag::WAITED);
+    }
+    if !SEES_WAITS.load(Ordering::Relaxed) {
+        SEES_WAITS.store(true, Ordering::Relaxed);
+    }
+    if noted::suffices(m, conn, change) {
+        return false;
+    }
+    mirrored(m, conn, change)
+}
+
+/// [`follow`] for what is in the mirror, or shall be.
+fn mirrored(m: &mut Mirror, conn: &Conn, change: &Change) -> bool {
+    let Change { set, op, fd, wanted, strips } = *change;
+    let (events, data) = (wanted.events, wanted.u64);
+    let mut sleeps = noted::enlist(m, conn);
+    match (op, m.find(set, conn, fd)) {
+        (libc::EPOLL_CTL_DEL, Some(at)) => m.remove(at),
+        (libc::EPOLL_CTL_DEL, None) => {}
+        (_, Some(at)) => {
+            if m.registrations.get(at as usize).is_some_and(|r| r.data != data) {
+                m.rehash(at, data);
+                if m.set(set).is_some_and(|s| s.host == at) {
+                    m.lose_host(set);
+                }
+            }
+            if let Some(reg) = m.reg(at) {
+                reg.events = events;
+                reg.is_disabled = false;
+                reg.is_stripped = strips;
+                reg.reported = 0;
+            }
+            sleeps |= enter(m, at, conn);
+        }
+        (_, None) => match m.add(set, conn, fd, events, data) {
+            Some(at) => {
+                if let Some(reg) = m.reg(at) {
+                    reg.is_stripped = strips;
+                }
+                sleeps |= enter(m, at, conn);
+            }
+            // No room: whoever waits here cannot be woken by a bell.
+            None => conn.pin_to_kernel(Reason::Limit),
+        },
+    }
+    if events & OUT != 0
+        && conn.has(flag::WANTS_ROOM)
+        && let Some(set) = m.set(set)
+    {
+        // Told EAGAIN before it was registered: this set's sleeps are bounded from now on.
+        set.has_room_waiters = true;
+    }
+    if events & EXCLUSIVE != 0 {
+        conn.pin_to_kernel(Reason::UnsuitableSocket);
+    }
+    if events & ONESHOT != 0
+        && let Some(set) = m.set(set)
+    {
+        set.has_oneshots = true;
+    }
+    sleeps
 }
 
 /// A registration was made or changed. True: sleepers must look.
