@@ -349,8 +349,9 @@ def sharing(run):
     return requests / driver(run, "sharing", requests)
 
 
-def scp(run):
-    """One file of 100 MB up; with the time that connecting takes."""
+@contextmanager
+def copying(run):
+    """An sshd; yields what copies one file of 100 MB up, with the time that connecting takes."""
     folder = run.folder / "ssh"
     ssh.prepare(folder)
     size = 100_000_000
@@ -358,18 +359,28 @@ def scp(run):
     port = free_port()
     options, who = ssh.client(folder)
     server = run.start(ssh.server(folder, port))
-    try:
-        wait_for_listener(port, server)
+
+    def ask():
         begin = time.monotonic()
         run.output(
             ["scp", *options, "-P", str(port), f"{folder}/file", f"{who}:{folder}/copy"]
         )
         seconds = time.monotonic() - begin
+        if (folder / "copy").stat().st_size != size:
+            raise RuntimeError("the copy is not whole")
+        (folder / "copy").unlink()
+        return size / 1e6 / seconds
+
+    try:
+        wait_for_listener(port, server)
+        yield ask
     finally:
         stop(server)
-    if (folder / "copy").stat().st_size != size:
-        raise RuntimeError("the copy is not whole")
-    return size / 1e6 / seconds
+
+
+def scp(run):
+    with copying(run) as ask:
+        return ask()
 
 
 ROWS = {

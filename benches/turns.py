@@ -37,6 +37,7 @@ ROWS = {
         "pgbench select-only, 4 clients, a connection each time", "transactions/s",
         apps.database, ("-C", "-t", "30"),
     ),
+    "scp": ("scp of 100 MB", "MB/s", apps.copying, ()),
 }
 
 
