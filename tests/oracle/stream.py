@@ -1,17 +1,19 @@
 """Byte-stream oracle: both directions of one TCP connection, calls and sizes chosen by a seed.
 
 For each seed: connects two processes over loopback and sends seeded random bytes both ways with a
-seeded mix of calls (send, sendall, sendmsg, os.write, os.writev, sendfile; recv, recv_into, recvmsg,
-read, peek first, wait-all; blocking, with timeout, non-blocking behind poll, select or epoll in its
-trigger modes), by seeded holders (one process; a fork child; one process that sends and one that
-receives; a parent and then its child; several descriptors). Compares every byte with what was meant to be sent and checks that what
-FIONREAD, poll and select promise can be read. Each direction ends by shutdown, or the connection by a
-reset at a random place. Exits 0 when every byte arrived, once, in order.
+seeded mix of calls (send, sendto, sendall, sendmsg, sendmmsg, os.write, os.writev, sendfile, splice; recv,
+recvfrom, recv_into, recvmsg, recvmmsg, read, readv, peek first, wait-all; blocking, with timeout, non-blocking behind
+poll, select or epoll in its trigger modes), by seeded holders (one process; a fork child; one process that sends and
+one that receives; a parent and then its child; several descriptors; several threads one after the other). Compares
+every byte with what was meant to be sent and checks that what FIONREAD, poll and select promise can be read. Each
+direction ends by shutdown, or the connection by a reset of either end at a random place, in the middle of what the
+other sends. Exits 0 when every byte arrived, once, in order.
 
     stream.py SEED|FIRST-LAST [TOTAL_BYTES]
 """
 
 import array
+import ctypes
 import fcntl
 import os
 import random
@@ -25,6 +27,70 @@ import threading
 import time
 
 DEADLINE_S = int(os.environ.get("ORACLE_DEADLINE_S", "60"))
+# By name, as programs find it: what is preloaded comes first.
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class Piece(ctypes.Structure):
+    """`struct iovec`."""
+
+    _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
+
+
+class Header(ctypes.Structure):
+    """`struct mmsghdr`, its message header flat."""
+
+    _fields_ = [
+        ("name", ctypes.c_void_p), ("name_length", ctypes.c_uint32),
+        ("pieces", ctypes.POINTER(Piece)), ("count", ctypes.c_size_t),
+        ("control", ctypes.c_void_p), ("control_length", ctypes.c_size_t), ("flags", ctypes.c_int),
+        ("padding", ctypes.c_int), ("moved", ctypes.c_uint),
+    ]
+
+
+def several_messages(call, sock, buffers, *more):
+    """sendmmsg or recvmmsg with a message for each buffer; the bytes moved of each message that was."""
+    pieces = (Piece * len(buffers))()
+    headers = (Header * len(buffers))()
+    for piece, header, buffer in zip(pieces, headers, buffers):
+        piece.base, piece.length = ctypes.addressof(buffer), ctypes.sizeof(buffer)
+        header.pieces, header.count = ctypes.pointer(piece), 1
+    done = call(sock.fileno(), headers, len(buffers), *more)
+    if done < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return [header.moved for header in headers[:done]]
+
+
+def send_several(sock, data, flags):
+    """`data` as two messages of one sendmmsg; how many bytes went, of the first without a gap."""
+    half = len(data) // 2
+    sizes = [half, len(data) - half]
+    buffers = [(ctypes.c_char * n).from_buffer_copy(part) for n, part in zip(sizes, (data[:half], data[half:]))]
+    moved = several_messages(LIBC.sendmmsg, sock, buffers, flags)
+    if len(moved) == 2 and moved[0] < sizes[0]:
+        raise AssertionError(f"sendmmsg went on behind a short message: {moved} of {sizes}")
+    return sum(moved)
+
+
+def receive_several(sock, n):
+    """Up to two messages of one recvmmsg, which does not wait for the second; their bytes."""
+    wait_for_one = 0x10000
+    half = max(n // 2, 1)
+    buffers = [(ctypes.c_char * half)(), (ctypes.c_char * max(n - half, 1))()][: 1 if n == 1 else 2]
+    moved = several_messages(LIBC.recvmmsg, sock, buffers, wait_for_one, None)
+    return b"".join(bytes(buffer[:count]) for buffer, count in zip(buffers, moved))
+
+
+def splice_from_pipe(sock, data):
+    """Up to a pipe's room of `data` by way of a pipe; how many bytes went, all that the pipe had."""
+    reads, writes = os.pipe()
+    try:
+        todo = os.write(writes, data[:4096])
+        return os.splice(reads, sock.fileno(), todo)
+    finally:
+        os.close(reads)
+        os.close(writes)
 
 
 def payload(seed, total):
@@ -91,12 +157,22 @@ def sender(sock, data, seed, mode, failures, who, part):
         view = memoryview(data)
         while at < last:
             n = min(size(rng, 200_000 if rng.random() < 0.2 else 9000), last - at)
-            kind = rng.choice(["send", "sendmsg", "write", "writev", "sendfile", "sendall"])
+            kind = rng.choice(
+                ["send", "sendto", "sendmsg", "sendmmsg", "write", "writev", "sendfile", "sendall"]
+            )
+            if rng.random() < 0.002:
+                kind = "splice"  # which takes the connection from its lane for good
             if rng.random() < 0.02:
                 time.sleep(rng.random() * 0.003)
             try:
                 if kind == "send":
                     sent = sock.send(view[at : at + n])
+                elif kind == "sendto":
+                    sent = sock.sendto(view[at : at + n], sock.getpeername())
+                elif kind == "sendmmsg":
+                    sent = send_several(sock, view[at : at + n], 0)
+                elif kind == "splice":
+                    sent = splice_from_pipe(sock, view[at : at + n])
                 elif kind == "sendall" and mode == "blocking":
                     sock.sendall(view[at : at + n])
                     sent = n
@@ -153,7 +229,7 @@ def receiver(sock, seed, mode, failures, who, theirs, part):
             n = size(rng, 100_000 if rng.random() < 0.2 else 9000)
             if last < len(theirs):
                 n = min(n, last - got)
-            kind = rng.choice(["recv", "into", "msg", "read", "peek", "all", "readv"])
+            kind = rng.choice(["recv", "from", "into", "msg", "several", "read", "peek", "all", "readv"])
             if rng.random() < 0.02:
                 time.sleep(rng.random() * 0.003)
             promised = promise(rng, sock) or woken
@@ -163,6 +239,10 @@ def receiver(sock, seed, mode, failures, who, theirs, part):
                     sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
                 if kind == "recv":
                     data = sock.recv(n)
+                elif kind == "from":
+                    data = sock.recvfrom(n)[0]
+                elif kind == "several":
+                    data = receive_several(sock, n)
                 elif kind == "into":
                     room = bytearray(n)
                     data = bytes(room[: sock.recv_into(room)])
@@ -280,6 +360,33 @@ def run_part(sock, who, seed, mode, mine, theirs, parts):
     return failures
 
 
+def run_relay(sock, who, seed, mode, mine, theirs, runners):
+    """As `run_part` with the whole streams; each direction's thread ends and another goes on, some times."""
+    failures = []
+
+    def pass_on(work, data):
+        cuts = sorted(random.Random(seed + len(data)).choices(range(len(data) + 1), k=runners - 1))
+        for part in zip([0, *cuts], [*cuts, len(data)]):
+            # An empty part that is not the end would not tell itself from the end.
+            if part[0] < part[1] and not failures:
+                thread = threading.Thread(target=work, args=(part,), daemon=True)
+                thread.start()
+                thread.join(DEADLINE_S)
+                if thread.is_alive():
+                    failures.append(f"{who}: a {mode} thread did not end")
+
+    directions = [
+        (lambda part: sender(sock, mine, seed, mode, failures, who, part), mine),
+        (lambda part: receiver(sock, seed, mode, failures, who, theirs, part), theirs),
+    ]
+    chains = [threading.Thread(target=pass_on, args=both, daemon=True) for both in directions]
+    for chain in chains:
+        chain.start()
+    for chain in chains:
+        chain.join()
+    return failures
+
+
 def in_child(body, who):
     """Runs `body` in a fork child: a function that waits for it and gives the failures."""
     child = os.fork()
@@ -299,7 +406,7 @@ def run_end(sock, who, seed, mine, theirs):
     elif mode == "nonblocking":
         sock.setblocking(False)
     whole = (0, len(mine)), (0, len(theirs))
-    holders = rng.choice(["one", "one", "one", "child", "split", "handed", "numbers"])
+    holders = rng.choice(["one", "one", "threads", "child", "split", "handed", "numbers"])
     who = f"{who} ({holders})"
 
     def run(parts):
@@ -307,6 +414,8 @@ def run_end(sock, who, seed, mine, theirs):
 
     if holders == "one":
         return run(whole)
+    if holders == "threads":
+        return run_relay(sock, who, seed, mode, mine, theirs, rng.randint(2, 4))
     if holders == "child":
         done = in_child(lambda: run(whole), who)
         sock.close()
@@ -334,24 +443,58 @@ def run_end(sock, who, seed, mine, theirs):
 
 
 def run_reset(sock, who, seed, mine, theirs):
-    """The server sends a part and resets; the client reads a beginning of it, and then the reset."""
+    """One end sends a part and resets; the other sends what it has until it is told, reads a beginning, and then the reset."""
     rng = random.Random(seed)
-    part = mine if who == "server" else theirs
+    resets = rng.choice(["server", "client"])
+    part = mine if who == resets else theirs
     part = part[: rng.randrange(len(part) + 1)]
-    if who == "server":
+    if who == resets:
         failures = run_part(sock, who, seed, "blocking", part + b"-", b"", ((0, len(part)), None))
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         sock.close()
         return failures
+
+    told = []
+
+    def send_all():
+        try:
+            at = 0
+            while at < len(mine):
+                at += sock.send(mine[at : at + rng.randint(1, 20_000)])
+        except (ConnectionResetError, BrokenPipeError) as error:
+            told.append(error)
+
+    other = threading.Thread(target=send_all, daemon=True)
+    if seed % 2:
+        other.start()
+    reader = random.Random(seed + 1)
     got = 0
     try:
-        while data := sock.recv(rng.randint(1, 50_000)):
+        while data := sock.recv(reader.randint(1, 50_000)):
             if part[got : got + len(data)] != data:
                 return [f"{who}: wrong bytes before a reset, after {got}"]
             got += len(data)
     except ConnectionResetError:
+        told.append(None)
+    if seed % 2:
+        other.join(DEADLINE_S)
+        if other.is_alive():
+            return [f"{who}: a sender was never told of a reset"]
+    # The kernel tells of a reset once: a sender that is told so leaves its reader an end.
+    if any(not isinstance(error, BrokenPipeError) for error in told):
         return []
-    return [f"{who}: an end where a reset was due, after {got} of {len(part)}"]
+    return [f"{who}: an end where a reset was due, after {got} of {len(part)}, {told}"]
+
+
+def greet(sock, seed, is_server):
+    """Small round trips, so that most connections have their lanes before the streams begin, which are else sent at once."""
+    for i in range(40 if seed % 4 else 0):
+        if is_server:
+            sock.sendall(bytes([i]))
+        if sock.recv(1) != bytes([i]):
+            raise AssertionError("a greeting came wrong")
+        if not is_server:
+            sock.sendall(bytes([i]))
 
 
 def report(who, failures):
@@ -373,11 +516,13 @@ def play(seed, total):
         address = listener.getsockname()
         listener.close()
         sock = socket.create_connection(address)
+        greet(sock, seed, False)
         failures = run(sock, "client", seed, up, down)
         report(f"seed {seed}", failures)
         os._exit(1 if failures else 0)
     sock, _ = listener.accept()
     listener.close()
+    greet(sock, seed, True)
     failures = run(sock, "server", seed, down, up)
     report(f"seed {seed}", failures)
     sock.close()
