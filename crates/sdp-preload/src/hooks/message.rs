@@ -120,16 +120,28 @@ unsafe fn receive_many(
     done as c_int
 }
 
+/// Bytes of a message.
+unsafe fn length(msg: *const msghdr) -> usize {
+    // SAFETY: a message header, with as many vectors as it says.
+    unsafe {
+        let count = (*msg).msg_iovlen;
+        (0..count).fold(0, |sum, i| sum.saturating_add((*(*msg).msg_iov.add(i)).iov_len))
+    }
+}
+
 #[cold]
 unsafe fn send_many(fd: c_int, msgs: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int {
     let mut done: c_uint = 0;
-    while done < n.min(MESSAGES) {
-        // SAFETY: the program's array has n entries.
+    let mut is_short = false;
+    while done < n.min(MESSAGES) && !is_short {
+        // SAFETY: the program's array has n entries, and what they point to was read by the call.
         let result = unsafe {
             let entry = msgs.add(done as usize);
             let result = send_one(fd, &raw const (*entry).msg_hdr, flags);
             if result >= 0 {
                 (*entry).msg_len = result as c_uint;
+                // The kernel goes on behind a whole message only, or there would be a gap in the stream.
+                is_short = (result as usize) < length(&raw const (*entry).msg_hdr);
             }
             result
         };
