@@ -124,6 +124,9 @@ const SEEN: &[c_long] = &[
     libc::SYS_dup2,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_epoll_wait,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_epoll_create,
+    libc::SYS_epoll_create1,
     libc::SYS_read,
     libc::SYS_readv,
     libc::SYS_recvfrom,
@@ -307,6 +310,9 @@ unsafe extern "C" fn seen(
             libc::SYS_splice if calls::is_tracked(fd) || calls::is_tracked(c as c_int) => {
                 io::splice(fd, b as _, c as c_int, d as _, e, f as c_uint) as c_long
             }
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_epoll_create => epoll::epoll_create(fd).into(),
+            libc::SYS_epoll_create1 => epoll::epoll_create1(fd).into(),
             libc::SYS_epoll_ctl if calls::is_tracked(fd) || calls::is_tracked(c as c_int) => {
                 epoll::epoll_ctl(fd, b as c_int, c as c_int, d as _).into()
             }
