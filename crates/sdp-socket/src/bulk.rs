@@ -53,6 +53,9 @@ const READER_PAUSE_NS: u32 = 50_000;
 const STREAM_CALLS: u32 = 3;
 /// Sends of a connection that give the CPU away while the meeting goes on.
 const YIELDS: u32 = 64;
+/// How long they may take in all, beyond what pauses may: on a machine with much to do one alone takes as long as the
+/// scheduler's slices of others are.
+const YIELDED_NS: u32 = 2_000_000;
 /// Doublings of the distance between pauses that nobody answered.
 const BACKOFF_MAX: u32 = 10;
 /// Times that one sleeping send wakes up for the meeting's sake.
@@ -228,14 +231,20 @@ pub(crate) fn let_catch_up(conn: &Conn, number: c_int, half: Half, more: usize) 
         Half::Receive if carrier::queued(number).unwrap_or(0) < PIECE as u64 => READER_PAUSE_NS,
         Half::Receive => PAUSE_NS,
     };
-    let left = most.saturating_sub(conn.paused_ns.load(Ordering::Relaxed));
+    let paused = conn.paused_ns.load(Ordering::Relaxed);
+    let left = most.saturating_sub(paused);
     if left >= PAUSE_MIN_NS {
         return pause(conn, number, half, left);
     }
-    if half == Half::Send && most != 0 && ticks < YIELDS {
-        // Whoever else wants this CPU may be the reader.
+    if half == Half::Send && most != 0 && ticks < YIELDS && paused < most.saturating_add(YIELDED_NS)
+    {
+        // Whoever else wants this CPU may be the reader. Or not: then a yield may take as long as the scheduler's
+        // slices are, and it was the last one.
+        let begun = monotonic_ns();
         // SAFETY: no arguments.
         let _ = unsafe { sys!(libc::SYS_sched_yield) };
+        let passed = u32::try_from(monotonic_ns().saturating_sub(begun)).unwrap_or(u32::MAX);
+        conn.paused_ns.store(paused.saturating_add(passed), Ordering::Relaxed);
         promote::advance(conn, number);
     }
 }
