@@ -342,7 +342,9 @@ unsafe fn poll_here(
         };
         let nap = shorter(left, nap);
         let left_now = if must_not_sleep { Some(0) } else { nap };
-        // SAFETY: `mask` is the caller's.
+        // The kernel lets no signal in where something is ready already.
+        let mask = if ready > 0 { core::ptr::null() } else { mask };
+        // SAFETY: `mask` is the caller's, or null.
         let polled = unsafe { sleep(fds, left_now, mask, hides, naps, scratch.as_mut()) };
         naps = naps.saturating_add(1);
         if !must_not_sleep
