@@ -49,6 +49,7 @@ const IN: u32 = libc::EPOLLIN as u32;
 const OUT: u32 = libc::EPOLLOUT as u32;
 const ET: u32 = libc::EPOLLET as u32;
 const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
+const RDHUP: u32 = libc::EPOLLRDHUP as u32;
 const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
 /// Events that pass whatever the ring says.
 const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;

@@ -8,10 +8,11 @@ use sdp_stats::Counter;
 use sdp_sys::{errno::Errno, sys, time::monotonic_ns};
 
 use super::{
-    ALWAYS, ET, EXCLUSIVE, IN, IN_KIND, ONESHOT, OUT,
+    ALWAYS, ET, EXCLUSIVE, IN, IN_KIND, ONESHOT, OUT, RDHUP,
     mirror::{ANY_BY_CARRIER, Mirror, NONE, REGISTRATIONS, Registration, note_end, with},
 };
 use crate::{
+    carrier,
     conn::{self, Conn, Half, Stage, flag},
     give_back::before_sleep,
     host, process,
@@ -27,6 +28,8 @@ const MERGE_EVERY: u32 = 8;
 const MERGE_AFTER_NS: u64 = 50_000;
 /// Of so many wake-ups by the bell one is judged as if it had come from the host's carrier.
 const JUDGE_EVERY: u8 = 16;
+/// How often the kernel is asked at most within one look, where all it had were bells.
+const ASKS: usize = 64;
 /// Most events handled in one go.
 const BATCH: usize = 256;
 /// Shorter waits of sets without a lane are the kernel's alone, which also keeps their precision: one that
@@ -150,9 +153,19 @@ unsafe fn wait_on(
             if m.set(set).is_some_and(|s| s.has_room_waiters) {
                 m.recheck_room_in_time(set, monotonic_ns());
             }
-            Some(collect(m, set, &mut out, Kernel::NotAsked))
+            // Now and then the kernel has a place, however much is in the rings: it takes turns with them.
+            let keeps_place = m.set(set).is_some_and(|s| {
+                s.ready_first != NONE && (s.waits.wrapping_add(1)).is_multiple_of(MERGE_EVERY)
+            });
+            if keeps_place && out.max == 1 {
+                return Some(Collected::KernelFirst);
+            }
+            out.max -= usize::from(keeps_place);
+            let merge = collect(m, set, &mut out, Kernel::NotAsked);
+            out.max += usize::from(keeps_place);
+            Some(if merge { Collected::Merge } else { Collected::Rings })
         })?;
-        let Some(merge) = collected else {
+        let Some(mut collected) = collected else {
             let left = still();
             let nap = if left == Some(0) { left } else { shorter(left, before_sleep()) };
             // SAFETY: as the caller's.
@@ -165,19 +178,30 @@ unsafe fn wait_on(
                 Ok(false) => continue,
             }
         };
+        if collected == Collected::KernelFirst {
+            // SAFETY: as the caller's.
+            unsafe { ask_kernel(set_fd, set, &mut out, core::ptr::null()) }.ok();
+            collected = Collected::Rings;
+            with(|m| {
+                if let Some(s) = m.set(set) {
+                    s.waits = s.waits.wrapping_add(1);
+                }
+                if out.used == 0 {
+                    collect(m, set, &mut out, Kernel::Asked);
+                }
+            });
+        }
         if out.used > 0 {
-            if merge && out.used < out.max {
+            if collected == Collected::Merge && out.used < out.max {
                 // SAFETY: as the caller's.
-                unsafe { kernel_events(set_fd, set, &mut out, 0, core::ptr::null()) }.ok();
+                unsafe { ask_kernel(set_fd, set, &mut out, core::ptr::null()) }.ok();
             }
             return Some(Ok(out.used));
         }
         let left = still();
         if left == Some(0) {
             // SAFETY: as the caller's.
-            return Some(
-                unsafe { kernel_events(set_fd, set, &mut out, 0, mask) }.map(|()| out.used),
-            );
+            return Some(unsafe { ask_kernel(set_fd, set, &mut out, mask) }.map(|()| out.used));
         }
         if !has_spun {
             has_spun = true;
@@ -186,8 +210,7 @@ unsafe fn wait_on(
                 // What the kernel has must not wait for a spin on what it cannot have.
                 if plan.asks_first {
                     // SAFETY: as the caller's.
-                    let asked =
-                        unsafe { kernel_events(set_fd, set, &mut out, 0, core::ptr::null()) };
+                    let asked = unsafe { ask_kernel(set_fd, set, &mut out, core::ptr::null()) };
                     if out.used > 0 || asked.is_err() {
                         return Some(asked.map(|()| out.used));
                     }
@@ -207,8 +230,8 @@ unsafe fn wait_on(
         }
         match result {
             Err(e) => return Some(Err(e)),
-            Ok(()) if out.used > 0 => return Some(Ok(out.used)),
-            Ok(()) => {}
+            Ok(_) if out.used > 0 => return Some(Ok(out.used)),
+            Ok(_) => {}
         }
         if is_closed(set_fd, set) {
             return Some(Err(Errno::EBADF));
@@ -366,6 +389,17 @@ enum Kernel {
     NotAsked,
 }
 
+/// What a wait does after its look at the rings.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Collected {
+    /// The rings' events are all, if there are any.
+    Rings,
+    /// The kernel's belong beside them.
+    Merge,
+    /// One event is asked for, and it is the kernel's turn: nothing was looked at.
+    KernelFirst,
+}
+
 /// Turns the ready list into events. True: kernel events are due as well.
 fn collect(m: &mut Mirror, set: u32, out: &mut Output, kernel: Kernel) -> bool {
     let Some(s) = m.set(set) else { return true };
@@ -442,6 +476,11 @@ fn judge(m: &mut Mirror, at: u32, out: &mut Output) {
         }
     }
     if events != 0 {
+        if reg.events & ONESHOT != 0 && reg.events & RDHUP != 0 {
+            // The kernel, which is to report nothing more of it, would have told the end beside the bytes.
+            let over = carrier::readiness(reg.fd, libc::POLLRDHUP) as u16;
+            events |= u32::from(over) & (ALWAYS | RDHUP);
+        }
         out.push(events, reg.data, at);
         if reg.events & ONESHOT != 0 {
             if let Some(reg) = m.reg(at) {
@@ -472,7 +511,29 @@ fn modify(m: &mut Mirror, reg: &Registration, events: u32) {
         unsafe { sys!(libc::SYS_epoll_ctl, epfd, libc::EPOLL_CTL_MOD, reg.fd, &raw mut interest) };
 }
 
-/// Fetches kernel events and passes on what is the program's.
+/// [`kernel_events`] without sleeping. Where there was room for a few only and all were bells, which the kernel reports
+/// one after the other, it is asked on: what the program waits for is behind them.
+///
+/// # Safety
+/// As for [`wait`].
+unsafe fn ask_kernel(
+    set_fd: c_int,
+    set: u32,
+    out: &mut Output,
+    mask: *const sigset_t,
+) -> Result<(), Errno> {
+    let (used, room) = (out.used, out.max - out.used);
+    for _ in 0..ASKS {
+        // SAFETY: the caller's.
+        let got = unsafe { kernel_events(set_fd, set, out, 0, mask) }?;
+        if got < room || out.used > used {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Fetches kernel events and passes on what is the program's; how many there were.
 ///
 /// # Safety
 /// As for [`wait`].
@@ -482,7 +543,7 @@ unsafe fn kernel_events(
     out: &mut Output,
     timeout_ms: c_int,
     mask: *const sigset_t,
-) -> Result<(), Errno> {
+) -> Result<usize, Errno> {
     // Not cleared: that would cost as much as all the rest of a wait.
     let mut batch = [const { MaybeUninit::<epoll_event>::uninit() }; BATCH];
     let first = batch.as_mut_ptr().cast::<epoll_event>();
@@ -525,7 +586,7 @@ unsafe fn kernel_events(
     if others_sleep == Some(true) {
         ring_myself();
     }
-    got.map(|_| ())
+    got
 }
 
 /// Whether a kernel event may be taken for the hidden eventfd's without asking its host's carrier (X16 b):
@@ -690,7 +751,7 @@ fn judge_enabled(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u3
             pass &= !OUT;
         }
     }
-    let over = ALWAYS | libc::EPOLLRDHUP as u32;
+    let over = ALWAYS | RDHUP;
     if events & IN_KIND != 0 && events & over == 0 {
         let truth = readiness::judge(conn, reg.fd);
         if !truth.readable {
