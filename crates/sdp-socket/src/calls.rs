@@ -131,7 +131,10 @@ pub(crate) enum Road {
 
 #[unsafe(link_section = ".text.hot")]
 pub(crate) fn road(fd: c_int, half: Half) -> Road {
-    let Some(pinned) = Pinned::new(fd, half) else { return Road::Pass };
+    let Some(pinned) = Pinned::new(fd, half) else {
+        table::await_close(fd);
+        return Road::Pass;
+    };
     match pinned.stage() {
         Stage::Fresh | Stage::Listener => Road::Pass,
         Stage::Attached => attached_road(pinned),
@@ -671,7 +674,11 @@ pub fn accepted(listener: c_int, fd: c_int, generation: u32) {
 }
 /// Before `close`: flush, DisConn, forget. `Done(-EBADF)` for a descriptor that we hide.
 pub fn closing(fd: c_int) -> Call {
-    if lifecycle::closing(fd) { done(Err(Errno::EBADF)) } else { Call::Pass }
+    if lifecycle::begin_close(fd) { done(Err(Errno::EBADF)) } else { Call::Pass }
+}
+/// After the `close`.
+pub fn closed(fd: c_int) {
+    table::end_close(fd);
 }
 /// `close_range` and `closefrom` (with `last` = `u32::MAX`). `Done` when it was carried out here,
 /// around our hidden descriptors.

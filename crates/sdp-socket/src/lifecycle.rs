@@ -11,7 +11,7 @@ use sdp_rdma::{
 };
 use sdp_shm::layout;
 use sdp_stats::Reason;
-use sdp_sys::{fd, section, sys};
+use sdp_sys::{fd, pid, section, sys};
 
 use crate::{
     carrier,
@@ -283,6 +283,16 @@ pub(crate) fn forget(fd: c_int) {
 /// Before `close`. True: the descriptor is one that we hide.
 #[unsafe(link_section = ".text.hot")]
 pub(crate) fn closing(fd: c_int) -> bool {
+    closing_by(fd, table::clear)
+}
+
+/// [`closing`] where [`table::end_close`] follows the kernel's close.
+pub(crate) fn begin_close(fd: c_int) -> bool {
+    let is_alone = pid::is_single_threaded();
+    closing_by(fd, if is_alone { table::clear } else { table::begin_close })
+}
+
+fn closing_by(fd: c_int, clear: fn(c_int) -> Option<Entry>) -> bool {
     match table::entry(fd) {
         Some(Entry::Hidden) => return true,
         None => return false,
@@ -293,7 +303,7 @@ pub(crate) fn closing(fd: c_int) -> bool {
         // Whoever clears the word closes this number, whoever takes the last reference away ends the
         // connection: each once, also when several threads close at a time.
         keep_for_calls(fd);
-        match table::clear(fd) {
+        match clear(fd) {
             Some(Entry::Conn(index)) => {
                 if let Some(conn) = conn::get(index) {
                     crate::epoll::forget_number(conn, fd);

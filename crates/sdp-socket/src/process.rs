@@ -558,6 +558,7 @@ pub(crate) fn become_child(pid: Option<i32>) {
     wait_set::drop_all(true);
     crate::give_back::forget();
     crate::pooled::become_child();
+    table::forget_closes();
     // Hidden descriptors were inherited; the parent's are no use here.
     table::walk(|fd, entry| {
         if entry == Entry::Hidden && fd != page::NUMBER.load(Ordering::Relaxed) {

@@ -8,8 +8,10 @@
 use core::{
     mem::size_of,
     ptr::null_mut,
-    sync::atomic::{AtomicPtr, AtomicU32, Ordering},
+    sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering},
 };
+
+use sdp_sys::sys;
 
 use crate::{
     conn::{self, Conn, Half},
@@ -35,6 +37,12 @@ const KIND_SHIFT: u32 = 28;
 const KIND_CONN: u32 = 1;
 const KIND_SET: u32 = 2;
 const KIND_HIDDEN: u32 = 3;
+/// Named a connection whose close is under way: names nothing, but is not the kernel's yet.
+const CLOSING: u32 = 4 << KIND_SHIFT;
+/// How often a call gives its turn to another thread that is in the middle of a close.
+const CLOSE_YIELDS: u32 = 4096;
+/// Whether [`CLOSING`] stands anywhere, perhaps: since the last fork it has.
+static HAS_CLOSED: AtomicBool = AtomicBool::new(false);
 
 /// What a descriptor is to us.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -139,6 +147,52 @@ pub(crate) fn put(fd: i32, entry: Entry) -> Result<Option<Entry>, NoPlace> {
 /// Makes `fd` name nothing; what it named before.
 pub(crate) fn clear(fd: i32) -> Option<Entry> {
     Entry::decode(word(fd)?.swap(0, Ordering::SeqCst))
+}
+
+/// As [`clear`], until [`end_close`]: calls of other threads on the number, which still leads to the carrier, wait for
+/// that ([`await_close`]). What they sent would go past the end that the peer has been told.
+pub(crate) fn begin_close(fd: i32) -> Option<Entry> {
+    if !HAS_CLOSED.load(Ordering::Relaxed) {
+        HAS_CLOSED.store(true, Ordering::SeqCst);
+    }
+    Entry::decode(word(fd)?.swap(CLOSING, Ordering::SeqCst))
+}
+
+/// The kernel has closed the number; it may name something new by now.
+pub(crate) fn end_close(fd: i32) {
+    if let Some(word) = word(fd)
+        && word.load(Ordering::Relaxed) == CLOSING
+    {
+        let _ = word.compare_exchange(CLOSING, 0, Ordering::SeqCst, Ordering::Relaxed);
+    }
+}
+
+/// Before a call on a number that names nothing is passed on.
+#[inline]
+pub(crate) fn await_close(fd: i32) {
+    if word(fd).is_some_and(|word| word.load(Ordering::Relaxed) == CLOSING) {
+        await_close_here(fd);
+    }
+}
+
+/// Bounded: the thread that closes may be this one, interrupted by a handler, or have been cancelled.
+#[cold]
+fn await_close_here(fd: i32) {
+    for _ in 0..CLOSE_YIELDS {
+        // SAFETY: no arguments.
+        let _ = unsafe { sys!(libc::SYS_sched_yield) };
+        if word(fd).is_none_or(|word| word.load(Ordering::Acquire) != CLOSING) {
+            return;
+        }
+    }
+    end_close(fd);
+}
+
+/// In a fork child: closes that other threads of the parent were in the middle of are nobody's here.
+pub(crate) fn forget_closes() {
+    if HAS_CLOSED.swap(false, Ordering::SeqCst) {
+        (0..=crate::process::highest_descriptor()).for_each(end_close);
+    }
 }
 
 /// Makes `fd` name nothing if it hides something of ours. False: it does not, the program has used the number since.

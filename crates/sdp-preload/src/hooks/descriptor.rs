@@ -114,7 +114,9 @@ unsafe fn control(fd: c_int, command: c_int, arg: usize, real: impl Fn() -> c_in
 #[unsafe(link_section = ".text.hot")]
 unsafe fn close_tracked(fd: c_int) -> c_int {
     // SAFETY: the program's own call.
-    unsafe { answer!(calls::closing(fd), direct::close(fd)) }
+    let result = unsafe { answer!(calls::closing(fd), direct::close(fd)) };
+    calls::closed(fd);
+    result
 }
 
 hooks! {

@@ -31,6 +31,7 @@ unsafe fn ending(file: *mut FILE, fd: c_int) {
     unsafe { libc::fflush(file) };
     errno::set(before);
     calls::closing(fd);
+    calls::closed(fd); // the stream is closed later, by libc itself
 }
 
 unsafe fn reopen(file: *mut FILE, real: impl Fn() -> *mut FILE) -> *mut FILE {
