@@ -97,6 +97,14 @@ pub(crate) fn readable_or_arm(conn: &Conn) -> Option<u64> {
     is_readable(conn, lines).then(|| cursor(conn))
 }
 
+/// Whether bytes come by the ring, or are about to.
+pub(crate) fn is_receiving_on_lane(conn: &Conn) -> bool {
+    conn.stage() == Stage::Attached
+        && lines(conn)
+            .and_then(|(segment, half)| view(conn, segment.half(half)))
+            .is_some_and(|view| view.on_sdp || view.has_switch())
+}
+
 /// Arms the receiving half.
 pub(crate) fn arm(conn: &Conn) {
     if let Some((segment, half)) = lines(conn) {

@@ -699,10 +699,9 @@ fn judge_kernel(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u32
         return judge_enabled(m, at, reg, events);
     }
     // We have reported it, or another thread has: nothing more until the program enables it again, which
-    // makes the kernel look again. Without a lane it is the kernel that says whether it is enabled: where the set
-    // has other holders, one of them may have done that.
-    let is_on_lane = conn::get(reg.conn).is_some_and(|conn| conn.stage() == Stage::Attached);
-    if reg.is_disabled && is_on_lane {
+    // makes the kernel look again. Where nothing comes by a ring it is the kernel that says whether it is enabled:
+    // where the set has other holders, one of them may have done that.
+    if reg.is_disabled && conn::get(reg.conn).is_some_and(readiness::is_receiving_on_lane) {
         return 0;
     }
     let pass = judge_enabled(m, at, reg, events);
