@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicU32, Ordering, fence};
 
 use sdp_shm::family::Slot;
 use sdp_stats::{Reason, Verdict};
-use sdp_sys::{section, sys};
+use sdp_sys::{errno::Errno, procfs, section, sys};
 
 use crate::{
     conn::{self, Conn, Half, Stage, flag, row_flag},
@@ -248,15 +248,28 @@ fn stays_open(fd: i32) -> bool {
 }
 
 /// Descriptors that merely leak into a helper are left alone, or every `system("true")` would demote a
-/// server's clients: in a process that forked, only 0, 1, 2 and what it duplicated since.
+/// server's clients: in a process that forked, only 0, 1, 2 and what was made to stay open since, be it by a duplicate.
 fn is_inherited_on_purpose(fd: i32) -> bool {
     if process::forks() == 0 || (0..=2).contains(&fd) {
         return true;
     }
     match table::entry(fd) {
-        Some(Entry::Conn(index)) => conn::get(index)
-            .is_some_and(|conn| conn.is_used_by_several() || !demote::is_used_by_another(conn)),
+        Some(Entry::Conn(index)) => conn::get(index).is_some_and(|conn| {
+            conn.is_used_by_several()
+                || !demote::is_used_by_another(conn)
+                || conn.stage() == Stage::Attached && !is_open_to_heirs_of_parent(fd)
+        }),
         _ => false,
+    }
+}
+
+/// Whether the parent has the descriptor, and would leave it to whatever it executed.
+fn is_open_to_heirs_of_parent(fd: i32) -> bool {
+    // SAFETY: no arguments.
+    let parent = unsafe { sys!(libc::SYS_getppid) }.unwrap_or(0);
+    match procfs::closes_at_exec(parent as u32, fd as u32) {
+        Ok(closes) => !closes,
+        Err(e) => e != Errno::ENOENT,
     }
 }
 

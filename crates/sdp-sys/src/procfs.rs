@@ -159,6 +159,28 @@ pub fn held_by(directory: i32, number: u32) -> Result<Kind, Errno> {
     kind_at(directory, CStr::from_bytes_until_nul(&path).map_err(|_| Errno::EINVAL)?)
 }
 
+/// Whether descriptor `number` of the process with this id is closed when that executes something.
+///
+/// # Errors
+/// ENOENT: it has no such descriptor, or there is no such process; others: we may not look.
+pub fn closes_at_exec(pid: u32, number: u32) -> Result<bool, Errno> {
+    let (pid, number) = (Digits::new(pid), Digits::new(number));
+    let mut path = [0u8; PATH_MAX];
+    let name = b"/proc/".iter().chain(pid.text()).chain(b"/fdinfo/").chain(number.text());
+    path.iter_mut().zip(name).for_each(|(to, from)| *to = *from);
+    let file = open(CStr::from_bytes_until_nul(&path).map_err(|_| Errno::EINVAL)?)?;
+    let mut text = [0u8; 256];
+    let len = read(file.raw(), &mut text)?;
+    let mut lines = text.get(..len).unwrap_or(&[]).split(|byte| *byte == b'\n');
+    let flags = lines.find_map(|line| line.strip_prefix(b"flags:\t")).ok_or(Errno::EINVAL)?;
+    let is_octal = |digit: &u8| (b'0'..=b'7').contains(digit);
+    if flags.is_empty() || !flags.iter().all(is_octal) {
+        return Err(Errno::EINVAL);
+    }
+    let flags = flags.iter().fold(0u32, |sum, digit| sum << 3 | u32::from(digit & 7));
+    Ok(flags & libc::O_CLOEXEC as u32 != 0)
+}
+
 /// The inode number in a link of /proc that names a socket.
 pub fn socket_inode(link: &[u8]) -> Option<u64> {
     decimal(link.strip_prefix(b"socket:[")?.strip_suffix(b"]")?)
