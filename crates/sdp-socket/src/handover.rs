@@ -46,6 +46,8 @@ use crate::{
 /// How long one hand-over waits in all for the kernel to take or to deliver bytes. The producer stands
 /// still meanwhile, and waits longer than that.
 const PATIENCE_NS: u64 = 2_000_000_000;
+/// How much longer it may take to get back what was pushed in vain: without it the connection is lost.
+const ROLL_BACK_NS: u64 = 10_000_000_000;
 /// One wait for the carrier.
 const NAP_NS: i64 = 10_000_000;
 /// Most unread bytes that are collected in memory.
@@ -235,6 +237,8 @@ fn push(
         }
     }
     if !all {
+        // The way back has patience of its own: what the peer's kernel still holds comes as soon as there is room.
+        let end = end.saturating_add(ROLL_BACK_NS);
         return if eat(fd, pushed, end) == pushed { Outcome::Stuck } else { Outcome::Lost };
     }
     if !take_messages(conn, sink, row, |_, _, _| true) {
