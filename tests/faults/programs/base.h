@@ -1,4 +1,5 @@
-/* What every C program of these tests needs: what its calls are declared in, and saying where one failed. */
+/* What every C program of these tests needs: what its calls are declared in, saying where one failed, and looking at
+ * threads. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -7,6 +8,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,4 +45,38 @@ static inline int loopback_listener(struct sockaddr_in *address)
     check(bind(hear, (struct sockaddr *)address, len) == 0 && listen(hear, 1) == 0);
     check(getsockname(hear, (struct sockaddr *)address, &len) == 0);
     return hear;
+}
+
+/* ---- threads ---- */
+
+static inline int thread_id(void)
+{
+    return (int)syscall(SYS_gettid);
+}
+
+static inline char state_of(int tid)
+{
+    char path[64], text[512], *at;
+    FILE *file;
+    size_t n;
+
+    snprintf(path, sizeof path, "/proc/self/task/%d/stat", tid);
+    file = fopen(path, "r");
+    if (!file) {
+        return 'X';
+    }
+    n = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    text[n] = 0;
+    at = strrchr(text, ')');
+    return at ? at[2] : '?';
+}
+
+/* Until a thread, whose id appears in *tid, sleeps, and for good. */
+static inline void until_asleep(atomic_int *tid)
+{
+    for (int calm = 0; calm < 5;) {
+        nap_us(1000);
+        calm = *tid && state_of(*tid) == 'S' ? calm + 1 : 0;
+    }
 }

@@ -1,4 +1,4 @@
-/* What the C programs share: a connection to a child that does as it is told, and looking at threads.
+/* What the C programs share: a connection to a child that does as it is told.
  *
  * The child is told over a socket pair and answers when it is done, so that nothing waits for time.
  * Payload is a pattern of its position, each way its own, so that every byte is checked.
@@ -7,7 +7,6 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <stdatomic.h>
 
 #define LIMIT_S 50
 
@@ -291,40 +290,6 @@ static inline void finish(void)
     check(recv(sock, &byte, 1, 0) == 0);
     check(close(sock) == 0);
     dismiss();
-}
-
-/* ---- threads ---- */
-
-static inline int thread_id(void)
-{
-    return (int)syscall(SYS_gettid);
-}
-
-static inline char state_of(int tid)
-{
-    char path[64], text[512], *at;
-    FILE *file;
-    size_t n;
-
-    snprintf(path, sizeof path, "/proc/self/task/%d/stat", tid);
-    file = fopen(path, "r");
-    if (!file) {
-        return 'X';
-    }
-    n = fread(text, 1, sizeof text - 1, file);
-    fclose(file);
-    text[n] = 0;
-    at = strrchr(text, ')');
-    return at ? at[2] : '?';
-}
-
-/* Until a thread, whose id appears in *tid, sleeps, and for good. */
-static inline void until_asleep(atomic_int *tid)
-{
-    for (int calm = 0; calm < 5;) {
-        nap_us(1000);
-        calm = *tid && state_of(*tid) == 'S' ? calm + 1 : 0;
-    }
 }
 
 /* Open descriptors of this process, the library's among them. */
