@@ -123,7 +123,7 @@ def executor(image, size, way, sock, tells, closed):
 def hand_over(how, way, image, size, *, prepare=None, meet=pair, peer=None, keeps=False):
     """One connection goes to a new holder; what that tells, and who was who.
 
-    `prepare` is called with the socket before. `meet` makes the connection to the peer. `keeps`: the parent of a new image closes it only when the image has read.
+    `prepare` is called with the socket just before. `meet` makes the connection to the peer. `keeps`: the parent of a new image closes it only when the image has read.
     """
     text = ends.stream(size, size)
     here, there = socket.socketpair()
@@ -134,9 +134,9 @@ def hand_over(how, way, image, size, *, prepare=None, meet=pair, peer=None, keep
     peer = peer or Peer(how, text)
     sock, peer.pid = meet(peer)
     port = sock.getpeername()[1]
+    peer.settle()
     if prepare:
         prepare(sock)
-    peer.settle()
     if way == "passed":
         socket.send_fds(here, [b"x"], [sock.fileno()])
     else:
