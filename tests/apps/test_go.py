@@ -1,4 +1,5 @@
-"""A static Go client, which no preload library reaches, against a preloaded server."""
+"""Static Go programs, which no preload library reaches: a client of a preloaded server, and holders of
+connections with bytes unread."""
 
 import os
 import subprocess
@@ -6,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from faults.harness import both
 from support import Placement, placements
 from support.report import assert_fell_back
 from support.stage import python
@@ -42,3 +44,17 @@ def test_static_client(ladder, program, placement, kind):
     assert result == expected
     assert len(stage.server_reports) == 1
     assert_fell_back(stage.server_reports[0])
+
+
+@pytest.mark.parametrize("how", ["reading", "stopped", "closed"])
+@pytest.mark.parametrize("number", [0, 3])
+def test_given_a_connection(program, number, how):
+    """What was unread in the ring, and then a conversation, if there is anybody to talk with."""
+    where = "out" if how == "closed" else "back"
+    words = [program, "descriptor", number, where]
+    outcome = both("holders", "strange", how, number, "kept", *words)
+    assert outcome.seen["fine"] and outcome.seen["codes"] == [0, 0], outcome.describe()
+    # Its standard output is the connection, too, where there is somebody to talk with.
+    reason = "exec" if (number, how) == (3, "closed") else "standard-descriptor"
+    assert outcome.report.count("demotions", reason) == 2, outcome.describe()
+    assert outcome.report.count("bytes", "sdp_sent") > 20_000, outcome.describe()

@@ -1,5 +1,7 @@
 """Lanes that a connection earns after it came to a process by exec, SCM_RIGHTS or activation."""
 
+import shutil
+
 import pytest
 
 from .harness import both, scenario
@@ -47,6 +49,32 @@ def test_activated_by_a_process_without_the_library():
     outcome = both("second", "activated")
     assert share(outcome.report) > MOST, outcome.describe()
     assert_counted_once(outcome, sdp=2)
+
+
+needs_activator = pytest.mark.skipif(
+    not shutil.which("systemd-socket-activate"), reason="needs systemd-socket-activate"
+)
+
+
+@needs_activator
+@pytest.mark.parametrize("mode", ["listener", "accept"])
+def test_activated_by_systemd(mode):
+    """The service gets its listener, or a process of its own for each connection."""
+    outcome = both("second", "activated_by_systemd", mode)
+    assert share(outcome.report) > MOST, outcome.describe()
+    # Two clients, one after another.
+    counted = outcome.report.raw["connections"]
+    assert counted == {"seen": 4, "sdp": 4, "tcp": 0}, outcome.describe()
+
+
+@needs_activator
+def test_activated_on_the_standard_descriptors():
+    """As by inetd: these stay on TCP."""
+    outcome = scenario("second", "activated_by_systemd", "inetd")
+    assert outcome.seen == scenario("second", "activated_by_systemd", "inetd", sdp=False).seen
+    assert outcome.seen["askers"] == [0, 0], outcome.describe()
+    assert outcome.report.sdp_bytes == 0, outcome.describe()
+    assert outcome.report.count("reasons", "standard-descriptor") == 2, outcome.describe()
 
 
 def test_executed_on_a_lane():

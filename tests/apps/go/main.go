@@ -1,4 +1,6 @@
-// A static client: its system calls never pass through libc, so it is always plain TCP.
+// A static program: its system calls never pass through libc, so it is always plain TCP. A client; or, started
+// as "echo descriptor N back", one that sends back what comes on the connection that it was given as N, and as
+// "echo descriptor N out" puts it on its standard output.
 package main
 
 import (
@@ -9,6 +11,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"strconv"
 )
 
 func fail(what string, err error) {
@@ -16,8 +19,30 @@ func fail(what string, err error) {
 	os.Exit(1)
 }
 
+func descriptor(number, where string) {
+	n, err := strconv.Atoi(number)
+	if err != nil {
+		fail("number", err)
+	}
+	given, err := net.FileConn(os.NewFile(uintptr(n), "given"))
+	if err != nil {
+		fail("descriptor", err)
+	}
+	var to io.Writer = given
+	if where == "out" {
+		to = os.Stdout
+	}
+	if _, err := io.Copy(to, given); err != nil {
+		fail("copy", err)
+	}
+}
+
 func main() {
 	fmt.Fprintln(os.Stderr, runtime.Version())
+	if len(os.Args) == 4 && os.Args[1] == "descriptor" {
+		descriptor(os.Args[2], os.Args[3])
+		return
+	}
 	connection, err := net.Dial("tcp", os.Args[1])
 	if err != nil {
 		fail("dial", err)

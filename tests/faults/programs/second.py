@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import sys
+import time
 
 import ends
 from ends import exactly, listener, main, stream
@@ -14,6 +15,8 @@ scenario = functools.partial(ends.scenario, TABLE)
 
 MESSAGE = 1000
 ROUNDS = 400
+# Clients of an activated service, one after another.
+ASKERS = 2
 
 
 def answer(sock, rounds=None):
@@ -143,6 +146,62 @@ def activated():
         os.execve(sys.executable, words, os.environ)
     lst.close()
     return {"asker": ends.reap(child), "server": ends.reap(server)}
+
+
+@scenario
+def activated_service(mode):
+    """What a service manager starts, with its listener or its connection."""
+    signal.alarm(25)
+    if mode == "inetd":
+        answer(socket.socket(fileno=0))
+        os._exit(0)
+    assert os.environ["LISTEN_FDS"] == "1" and os.environ["LISTEN_PID"] == str(os.getpid())
+    given = socket.socket(fileno=3)
+    if mode == "accept":
+        answer(given)
+        os._exit(0)
+    for _ in range(ASKERS):
+        sock, _ = given.accept()
+        with sock:
+            answer(sock)
+    os._exit(0)
+
+
+def until_listening(port):
+    """Waits for the kernel's table to have a listener on a port of loopback."""
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        with open("/proc/net/tcp", encoding="utf-8") as table:
+            if any(line.split()[1:4:2] == [f"0100007F:{port:04X}", "0A"] for line in table):
+                return
+        time.sleep(0.01)
+    raise AssertionError(f"nobody listens on {port}")
+
+
+@scenario
+def activated_by_systemd(mode):
+    """The activator has no library; what it starts has."""
+    ours = {key: value for key, value in os.environ.items() if "SDP" in key or key == "LD_PRELOAD"}
+    options = {"listener": [], "accept": ["--accept"], "inetd": ["--accept", "--inetd"]}[mode]
+    # Nobody else gets the port meanwhile; who asks for it by name does.
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind(("127.0.0.1", 0))
+    port = reserved.getsockname()[1]
+    activator = os.fork()
+    if activator == 0:
+        signal.alarm(25)
+        words = ["systemd-socket-activate", "-l", f"127.0.0.1:{port}", *options]
+        words += [f"-E{key}={value}" for key, value in ours.items()]
+        words += [sys.executable, __file__, "activated_service", mode]
+        rest = {key: value for key, value in os.environ.items() if key not in ours}
+        os.execvpe(words[0], words, rest)
+    until_listening(port)
+    codes = [ends.reap(asker(port)) for _ in range(ASKERS)]
+    if mode != "listener":
+        ends.kill(activator)
+        activator = None
+    return {"askers": codes, "service": activator and ends.reap(activator)}
 
 
 @scenario
