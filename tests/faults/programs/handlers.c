@@ -469,22 +469,24 @@ static void held(void)
 
 /* ---- interruptions ---- */
 
-static volatile int shots, release_at;
+static volatile int shots, release_at, is_released;
 
 static void shot(int signum)
 {
     int saved = errno;
 
     (void)signum;
-    if (++shots == release_at) {
+    shots++;
+    if (release_at && shots >= release_at && !is_released) {
         struct order order = {!strcmp(call, "send") ? 'r' : 's', !strcmp(call, "send") ? BIG : 5};
 
+        is_released = 1;
         check(send(line, &order, sizeof order, MSG_NOSIGNAL) == sizeof order);
     }
     errno = saved;
 }
 
-static int limit_ms;
+static int limit_ms, comes_later;
 
 static int is_wait(void)
 {
@@ -533,12 +535,13 @@ static const char *outcome(void)
     int pieces = 0;
 
     if (is_wait()) {
-        /* No signal restarts these. The caller does, where the bytes come later. */
-        do {
-            n = waits();
-            pieces++;
-        } while (n < 0 && errno == EINTR && release_at);
-        return n < 0 ? strerrorname_np(errno) : n == 0 ? "nothing" : pieces > 1 ? "ready again" : "ready";
+        /* Signals never restart these. The caller does, where the bytes are to come: behind a next signal. */
+        while ((n = waits()) < 0 && errno == EINTR && comes_later) {
+            if (pieces++ == 0) {
+                release_at = shots + 1;
+            }
+        }
+        return n < 0 ? strerrorname_np(errno) : n == 0 ? "nothing" : pieces ? "ready again" : "ready";
     }
     if (!is_send()) {
         n = recv(sock, room, sizeof room, strcmp(call, "waitall") ? 0 : MSG_WAITALL);
@@ -566,8 +569,9 @@ static void interrupt_case(int flags, int timeout_ms, int with_signals, int rele
         check(setsockopt(sock, SOL_SOCKET, is_send() ? SO_SNDTIMEO : SO_RCVTIMEO, &limit_of_call,
                          sizeof limit_of_call) == 0);
     }
-    shots = 0;
-    release_at = release;
+    shots = is_released = 0;
+    comes_later = release != 0;
+    release_at = is_wait() ? 0 : release;
     handle(SIGALRM, shot, flags);
     if (with_signals) {
         every_us(30000);
