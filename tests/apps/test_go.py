@@ -1,4 +1,4 @@
-"""A static Go client, which no preload library reaches, against a preloaded server."""
+"""A static Go program, which no preload library reaches, at one end: the other end is preloaded."""
 
 import os
 import subprocess
@@ -12,11 +12,13 @@ from support.stage import python
 
 SOURCE = Path(__file__).parent / "go"
 SERVER = Path(__file__).parent / "drivers" / "echo_server.py"
+CLIENT = Path(__file__).parent / "drivers" / "echo_client.py"
+BULK = 8_000_000
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
-    """The compiled client, without cgo: static, no dynamic loader."""
+    """The compiled program, without cgo: static, no dynamic loader."""
     folder = tmp_path_factory.mktemp("go")
     env = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=mod", "GOCACHE": str(folder / "cache")}
     subprocess.run(["go", "build", "-o", folder / "echo", "."], cwd=SOURCE, env=env, check=True)
@@ -42,3 +44,27 @@ def test_static_client(ladder, program, placement, kind):
     assert result == expected
     assert len(stage.server_reports) == 1
     assert_fell_back(stage.server_reports[0])
+
+
+@placements(Placement.PLAIN, Placement.CLIENT, Placement.BOTH)
+def test_static_server(ladder, program, placement):
+    """Every byte comes back over TCP, and the client's report says that nobody came to meet it."""
+
+    def scenario(stage):
+        port = stage.port()
+        server = stage.server("go", [program, "serve", f"127.0.0.1:{port}"], port=port)
+        text = stage.client("client", [python(), CLIENT, str(port), str(BULK)]).text
+        stage.stop(server)
+        return text
+
+    expected = ladder.plain("go-server", scenario)
+    if placement is Placement.PLAIN:
+        return
+    result, stage = ladder.play("go-server", scenario, placement)
+    assert result == expected
+    (report,) = stage.client_reports
+    assert_fell_back(report)
+    assert report.tcp_bytes > 2 * BULK, report.describe()
+    assert {word for word, count in report.raw["reasons"].items() if count} == {"peer-not-listening"}
+    # Of the server the library knows nothing, wherever it was preloaded.
+    assert all(other.seen == 0 for other in stage.server_reports)
