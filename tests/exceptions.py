@@ -13,10 +13,8 @@ EXCEPTIONS = {
     "xinetd-telnet": (0, "telnet wants urgent data in line (SO_OOBINLINE), which is the kernel's"),
     # 99 % with one connection; with more threads than CPUs a reader may get none for milliseconds.
     "iperf2": (0.6, "short bulk: senders fill the kernel's buffers while readers wait for a CPU"),
-    "nginx-pages": (0.9, "few large responses: as iperf2, for the first response of a connection"),
-    "nginx-reload": (0.9, "few large responses: as iperf2, for the first response of a connection"),
-    "gunicorn-single": (0.3, "one large response per connection: as iperf2, for the first response"),
-    "gunicorn-reload": (0.3, "one large response per connection: as iperf2, for the first response"),
+    "gunicorn-single": (0.9, "one large response per connection: as iperf2, for the first response"),
+    "gunicorn-reload": (0.9, "one large response per connection: as iperf2, for the first response"),
     "apache-large": (0.8, "one large response per connection: as iperf2, for the first response"),
     "php-fpm-single": (0.3, "one large response per connection: as iperf2, for the first response"),
     "apache-cgi": (0.8, "the fork for a script calls off a meeting that is not over: the first requests go by on TCP"),

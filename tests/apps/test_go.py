@@ -1,4 +1,4 @@
-"""Static Go programs, which no preload library reaches: a client of a preloaded server, and holders of
+"""Static Go programs, which no preload library reaches: at one end, the other end is preloaded, and as holders of
 connections with bytes unread."""
 
 import os
@@ -14,11 +14,13 @@ from support.stage import python
 
 SOURCE = Path(__file__).parent / "go"
 SERVER = Path(__file__).parent / "drivers" / "echo_server.py"
+CLIENT = Path(__file__).parent / "drivers" / "echo_client.py"
+BULK = 8_000_000
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
-    """The compiled client, without cgo: static, no dynamic loader."""
+    """The compiled program, without cgo: static, no dynamic loader."""
     folder = tmp_path_factory.mktemp("go")
     env = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=mod", "GOCACHE": str(folder / "cache")}
     subprocess.run(["go", "build", "-o", folder / "echo", "."], cwd=SOURCE, env=env, check=True)
@@ -58,3 +60,27 @@ def test_given_a_connection(program, number, how):
     reason = "exec" if (number, how) == (3, "closed") else "standard-descriptor"
     assert outcome.report.count("demotions", reason) == 2, outcome.describe()
     assert outcome.report.count("bytes", "sdp_sent") > 20_000, outcome.describe()
+
+
+@placements(Placement.PLAIN, Placement.CLIENT, Placement.BOTH)
+def test_static_server(ladder, program, placement):
+    """Every byte comes back over TCP, and the client's report says that nobody came to meet it."""
+
+    def scenario(stage):
+        port = stage.port()
+        server = stage.server("go", [program, "serve", f"127.0.0.1:{port}"], port=port)
+        text = stage.client("client", [python(), CLIENT, str(port), str(BULK)]).text
+        stage.stop(server)
+        return text
+
+    expected = ladder.plain("go-server", scenario)
+    if placement is Placement.PLAIN:
+        return
+    result, stage = ladder.play("go-server", scenario, placement)
+    assert result == expected
+    (report,) = stage.client_reports
+    assert_fell_back(report)
+    assert report.tcp_bytes > 2 * BULK, report.describe()
+    assert {word for word, count in report.raw["reasons"].items() if count} == {"peer-not-listening"}
+    # Of the server the library knows nothing, wherever it was preloaded.
+    assert all(other.seen == 0 for other in stage.server_reports)

@@ -61,10 +61,10 @@ def pages(stage):
     for name, at in (("direct", port), ("proxied", proxy)):
         base = f"http://127.0.0.1:{at}"
         many = stage.client("curl", ["curl", "-sS", f"{base}/small?[1-200]"]).out
-        large = stage.client("curl", ["curl", "-sS", f"{base}/big?[1-8]"]).out
+        large = stage.client("curl", ["curl", "-sS", f"{base}/big?[1-24]"]).out
         part = stage.client("curl", ["curl", "-sS", "-r", "1000-2999999", f"{base}/big"]).out
         assert many == b"hello\n" * 200
-        assert large == BIG * 8
+        assert large == BIG * 24
         assert part == BIG[1000:3000000]
         result[name] = [hashlib.sha256(body).hexdigest() for body in (many, large, part)]
     stage.stop(server)
@@ -76,14 +76,14 @@ def reload(stage):
     server, port, _, configure = start(stage, 1)
     base = f"http://127.0.0.1:{port}"
     running = [
-        stage.start("curl", ["curl", "-sS", f"{base}/big?[1-25]", "--retry", "0"]) for _ in range(2)
+        stage.start("curl", ["curl", "-sS", f"{base}/big?[1-40]", "--retry", "0"]) for _ in range(2)
     ]
     configure(2)
     os.kill(int((stage.dir / "pid").read_text()), signal.SIGHUP)
     ask = ["curl", "-sS", f"{base}/generation"]
     wait_until(lambda: stage.client("ask", ask, plain=True).out == b"2", "the new workers")
     bodies = [stage.finish(client).out for client in running]
-    assert [body == BIG * 25 for body in bodies] == [True, True]
+    assert [body == BIG * 40 for body in bodies] == [True, True]
     after = stage.client("curl", ["curl", "-sS", f"{base}/big", f"{base}/generation"]).out
     assert after == BIG + b"2"
     stage.stop(server)

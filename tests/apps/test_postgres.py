@@ -10,13 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from support import check, placements
+from support import Placement, check, placements
 from support.procs import wait_until
 
 PROGRAMS = Path("/usr/lib/postgresql/15/bin")
 # The server refuses to run as root; its clients run as the same user, because the library attaches
 # only ends of one user.
 USER = "postgres" if os.geteuid() == 0 else None
+# Of each client: about 150 bytes to and fro.
+SELECTS = 12_000
 ROWS = "".join(f"{i}\t{hashlib.md5(b'%d' % i).hexdigest()}\n" for i in range(100_000)).encode()
 
 
@@ -39,19 +41,24 @@ def cluster(tmp_path_factory):
     shutil.rmtree(path)
 
 
+def start(stage, cluster):
+    """Starts PostgreSQL over a copy of the cluster; (program, how its clients reach it)."""
+    data = stage.dir / "data"
+    subprocess.run(["cp", "-a", cluster, data], check=True)
+    port = stage.port()
+    argv = [PROGRAMS / "postgres", "-D", data, "-p", port, "-k", stage.dir]
+    for setting in ("listen_addresses=127.0.0.1", "fsync=off", "max_connections=30"):
+        argv += ["-c", setting]
+    # SIGINT is PostgreSQL's fast shutdown: it does not wait for clients.
+    server = stage.server("postgres", argv, port=port, user=USER, stop=signal.SIGINT)
+    return server, ["-h", "127.0.0.1", "-p", str(port), "-U", "postgres"]
+
+
 def scenario(cluster):
     """The scenario over a copy of the cluster."""
 
     def run(stage):
-        data = stage.dir / "data"
-        subprocess.run(["cp", "-a", cluster, data], check=True)
-        port = stage.port()
-        argv = [PROGRAMS / "postgres", "-D", data, "-p", port, "-k", stage.dir]
-        for setting in ("listen_addresses=127.0.0.1", "fsync=off", "max_connections=30"):
-            argv += ["-c", setting]
-        # SIGINT is PostgreSQL's fast shutdown: it does not wait for clients.
-        server = stage.server("postgres", argv, port=port, user=USER, stop=signal.SIGINT)
-        to = ["-h", "127.0.0.1", "-p", str(port), "-U", "postgres"]
+        server, to = start(stage, cluster)
 
         def sql(text, *, stdin=None, ok=(0,), plain=False):
             argv = [PROGRAMS / "psql", *to, "-X", "-A", "-t", "-q", "-c", text, "postgres"]
@@ -102,6 +109,26 @@ def scenario(cluster):
     return run
 
 
+def selects(cluster):
+    """Point queries by four clients, each on a connection that it keeps."""
+
+    def run(stage):
+        server, to = start(stage, cluster)
+        bench = [PROGRAMS / "pgbench"]
+        # By a Unix socket, so that nothing but the queries crosses TCP.
+        local = ["-h", stage.dir, *to[2:]]
+        ready = [PROGRAMS / "psql", *local, "-X", "-A", "-t", "-q", "-c", "select 1", "postgres"]
+        is_ready = lambda: stage.client("psql", ready, user=USER, ok=(0, 1, 2)).text == "1\n"
+        wait_until(is_ready, "first answer of PostgreSQL", 30)
+        stage.client("fill", bench + [*local, "-i", "-s", "1", "-q", "postgres"], user=USER)
+        select = bench + [*to, "-S", "-c", "4", "-j", "2", "-t", str(SELECTS), "postgres"]
+        text = stage.client("selects", select, user=USER).text
+        stage.stop(server)
+        return outcome(text)
+
+    return run
+
+
 def outcome(text):
     """The lines of pgbench's answer that do not depend on time."""
     return [line for line in text.splitlines() if "processed" in line or "failed" in line]
@@ -110,6 +137,12 @@ def outcome(text):
 def last_line(err):
     """What psql complained about last; `sdp run` adds no output of its own."""
     return err.decode().strip().splitlines()[-1]
+
+
+@placements(Placement.PLAIN, Placement.BOTH, Placement.FLIP)
+def test_selects(ladder, cluster, placement):
+    """Not one query fails, and small ones are what goes over SDP."""
+    check(ladder, "postgres-selects", selects(cluster), placement)
 
 
 @placements()

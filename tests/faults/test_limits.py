@@ -5,8 +5,9 @@ import resource
 
 import pytest
 
-from .harness import both, scenario
+from .harness import EAGER, both, scenario
 
+FLIPS = {**EAGER, "SDP_TEST_LANE_FLIP": "17"}
 # Segments that a process keeps for the next connection with a peer: `IDLE_PER_PEER`.
 KEPT_PER_PEER = 4
 
@@ -34,6 +35,15 @@ def test_server_with_some_descriptors():
     ):
         assert (word, served) == (same, all_served), outcome.describe()
         assert had - 12 <= accepted <= had, outcome.describe()
+
+
+@pytest.mark.parametrize("lanes", ["kept", "flipped"])
+@pytest.mark.parametrize("whose", ["ours", "theirs", "of both"])
+def test_limit_lowered_later(whose, lanes):
+    """What is on its lanes stays there; what the limit allows a new connection is as over TCP."""
+    outcome = both("limits", "lowered_limit", whose, env=FLIPS if lanes == "flipped" else EAGER)
+    if lanes == "kept":
+        assert outcome.report.share("sent") > 0.95, outcome.describe()
 
 
 @pytest.mark.parametrize("limit", [20, 40])

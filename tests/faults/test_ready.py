@@ -6,7 +6,7 @@ import pytest
 
 from .harness import EAGER, both, compiled, run
 
-FEW, MANY = 50, 2000
+FEW, MANY = 50, 10_000
 # Descriptors of a process beside its connections.
 SPARE = 600
 WAKES = 24
@@ -18,23 +18,24 @@ def wake(count):
     """Instructions of a wake-up with so many connections, all of them on their lanes."""
     # Nobody spins: what is counted is the same each time.
     env = {**EAGER, "SDP_RECV_POLL": "0"}
-    outcome = run([compiled("ready.c"), count, WAKES], env=env, limit_s=120)
+    outcome = run([compiled("ready.c"), count, WAKES], env=env, limit_s=240)
     assert outcome.code == 0, outcome.describe()
     report = outcome.report
-    # Medians are compared: some that did not get their lanes in time change nothing.
+    # Medians are compared: a few that did not get their lanes in time change nothing.
     assert report.seen == 2 * count, outcome.describe()
-    assert report.count("connections", "sdp") >= 0.6 * report.seen, outcome.describe()
+    assert report.count("connections", "sdp") >= 0.95 * report.seen, outcome.describe()
     return outcome.seen
 
 
 def test_a_wake_up_costs_what_is_ready():
-    """Idle connections on their lanes add nothing to a wait of their set, awake or asleep."""
+    """Ten thousand idle connections on their lanes add nothing to a wait of their set, awake or asleep. Each end is one
+    process's: it has a descriptor for each of them."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if hard != resource.RLIM_INFINITY and hard < MANY + SPARE:
         pytest.skip(f"{MANY} connections need {MANY + SPARE} descriptors; the limit is {hard}")
     few, many = wake(FEW), wake(MANY)
     for how in ("there", "asleep"):
-        # A single instruction per connection would be ten times as much.
+        # A single instruction per connection would be fifty times as much.
         assert many[how] <= few[how] + TOLERANCE, (few, many)
 
 

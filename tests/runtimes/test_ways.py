@@ -27,6 +27,7 @@ def programs(tmp_path_factory):
         "plugin": compiled(place, "plugin.so", [WAYS / "plugin.c"], "-shared", "-fPIC"),
         "dynamic": compiled_ways(place, "ways", "-ldl"),
         "static": compiled_ways(place, "ways-static", "-static", "-DWAYS_STATIC"),
+        "numbers": compiled(place, "numbers", [WAYS / "numbers.c"]),
     }
 
 
@@ -68,6 +69,20 @@ def test_seen(ladder, programs, placement, way):
     """Both ends go this way, and the bytes go over SDP."""
     ways = {"server": way, "client": way}
     check(ladder, f"ways-{way}", conversation(programs, ways), placement, bulk=True)
+
+
+@placements(Placement.PLAIN, Placement.BOTH, Placement.FLIP)
+def test_numbers(ladder, programs, placement):
+    """Every call that concerns a connection, made by its number: the bytes go over SDP, and each call answers as over TCP."""
+
+    def scenario(stage):
+        port = stage.port()
+        server = stage.server("server", [programs["numbers"], "server", str(port)], port=port)
+        text = stage.client("client", [programs["numbers"], "client", str(port)]).text
+        stage.stop(server)
+        return text
+
+    check(ladder, "ways-numbers", scenario, placement, bulk=True)
 
 
 @pytest.mark.parametrize("role", ROLES)

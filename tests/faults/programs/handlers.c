@@ -7,7 +7,7 @@
  *   handlers inside CALL        a handler that never returns goes on with the program's work
  *   handlers fork CALL          a handler forks, and the child returns from it into CALL
  *   handlers held               a handler that never returns, in the middle of a message; then a reset
- *   handlers interrupt CALL     SA_RESTART and not, with and without a timeout on the socket
+ *   handlers interrupt CALL     SA_RESTART and not, with and without a timeout on the socket, or of a wait
  *   handlers pipe CALL          SIGPIPE: how many, and to whom
  *   handlers timer KIND         bulk both ways under a timer (setitimer, thread, process)
  *   handlers apart KIND         signals that are taken with signalfd or sigwaitinfo
@@ -271,6 +271,24 @@ static void jump(void)
     puts("{\"fine\": true}");
 }
 
+/* What a send that was left in the middle had sent is a beginning of the pattern. The other direction goes on, and
+ * both ends come. */
+static void ends_a_piece(void)
+{
+    struct answer last;
+    char byte;
+
+    check(shutdown(sock, SHUT_WR) == 0);
+    last = ask('q', 0);
+    check(last.n > 0 && last.n < BIG && last.error == 0);
+    tell('s', 300000);
+    check(receive_pattern(sock, &theirs, 300000) == 300000);
+    answered();
+    ask('c', 0);
+    check(recv(sock, &byte, 1, 0) == 0 && close(sock) == 0);
+    dismiss();
+}
+
 static atomic_int tid;
 
 static void exits(int signum)
@@ -289,13 +307,14 @@ static void *blocks_in_thread(void *unused)
 static void exit_in_handler(void)
 {
     struct epoll_event event = {.events = EPOLLIN};
-    int before = 0;
+    int before = 0, is_send = !strcmp(call, "send");
 
     connect_to_child();
     set = epoll_create1(0);
     check(epoll_ctl(set, EPOLL_CTL_ADD, sock, &event) == 0);
+    fill(bulk, 0, BIG);
     handle(SIGUSR1, exits, 0);
-    for (int i = 0; i < 30; i++) {
+    for (int i = 0; i < (is_send ? 1 : 30); i++) {
         pthread_t thread;
         void *result;
 
@@ -307,11 +326,17 @@ static void exit_in_handler(void)
         until_asleep(&tid);
         check(pthread_kill(thread, SIGUSR1) == 0);
         check(pthread_join(thread, &result) == 0 && result == (void *)1);
-        ping(2);
+        if (!is_send) {
+            ping(2);
+        }
     }
-    check(descriptors() <= before + 1);
+    check(is_send || descriptors() <= before + 1);
     close(set);
-    finish();
+    if (is_send) {
+        ends_a_piece();
+    } else {
+        finish();
+    }
     puts("{\"fine\": true}");
 }
 
@@ -319,20 +344,38 @@ static void finishes_inside(int signum)
 {
     (void)signum;
     every_us(0);
-    ping(300);
-    tell('r', 3000000);
-    send_pattern(sock, &ours, 3000000);
-    check(answered().n == 3000000);
-    finish();
+    if (!strcmp(call, "send")) {
+        ends_a_piece();
+    } else {
+        ping(300);
+        tell('r', 3000000);
+        send_pattern(sock, &ours, 3000000);
+        check(answered().n == 3000000);
+        finish();
+    }
     puts("{\"fine\": true}");
     exit(0);
 }
 
+static void *shoots(void *target)
+{
+    until_asleep(&tid);
+    check(pthread_kill(*(pthread_t *)target, SIGUSR1) == 0);
+    return NULL;
+}
+
 static void inside(void)
 {
+    struct epoll_event event = {.events = EPOLLIN};
+    pthread_t self = pthread_self(), helper;
+
     connect_to_child();
-    handle(SIGALRM, finishes_inside, SA_RESTART);
-    every_us(20000);
+    set = epoll_create1(0);
+    check(epoll_ctl(set, EPOLL_CTL_ADD, sock, &event) == 0);
+    fill(bulk, 0, BIG);
+    handle(SIGUSR1, finishes_inside, SA_RESTART);
+    check(pthread_create(&helper, NULL, shoots, &self) == 0);
+    tid = thread_id();
     blocks();
     check(!"comes back");
 }
@@ -344,13 +387,6 @@ static void forks(int signum)
     (void)signum;
     forked = fork();
     check(forked >= 0);
-}
-
-static void *shoots(void *target)
-{
-    until_asleep(&tid);
-    check(pthread_kill(*(pthread_t *)target, SIGUSR1) == 0);
-    return NULL;
 }
 
 static void fork_in_handler(void)
@@ -433,19 +469,61 @@ static void held(void)
 
 /* ---- interruptions ---- */
 
-static volatile int shots, release_at;
+static volatile int shots, release_at, is_released;
 
 static void shot(int signum)
 {
     int saved = errno;
 
     (void)signum;
-    if (++shots == release_at) {
-        struct order order = {call[0] == 's' ? 'r' : 's', call[0] == 's' ? BIG : 5};
+    shots++;
+    if (release_at && shots >= release_at && !is_released) {
+        struct order order = {!strcmp(call, "send") ? 'r' : 's', !strcmp(call, "send") ? BIG : 5};
 
+        is_released = 1;
         check(send(line, &order, sizeof order, MSG_NOSIGNAL) == sizeof order);
     }
     errno = saved;
+}
+
+static int limit_ms, comes_later;
+
+static int is_wait(void)
+{
+    return !strcmp(call, "poll") || !strcmp(call, "ppoll") || !strcmp(call, "select") || !strcmp(call, "pselect")
+           || !strncmp(call, "epoll", 5);
+}
+
+/* One wait for the connection, without a limit of time if that is 0. */
+static int waits(void)
+{
+    struct pollfd entry = {sock, POLLIN, 0};
+    struct epoll_event event;
+    struct timespec limit = {limit_ms / 1000, limit_ms % 1000 * 1000000L}, *until = limit_ms ? &limit : NULL;
+    struct timeval coarse = {limit_ms / 1000, limit_ms % 1000 * 1000};
+    fd_set bits;
+
+    FD_ZERO(&bits);
+    FD_SET(sock, &bits);
+    if (!strcmp(call, "poll")) {
+        return poll(&entry, 1, limit_ms ? limit_ms : -1);
+    } else if (!strcmp(call, "ppoll")) {
+        return ppoll(&entry, 1, until, NULL);
+    } else if (!strcmp(call, "select")) {
+        return select(sock + 1, &bits, NULL, NULL, limit_ms ? &coarse : NULL);
+    } else if (!strcmp(call, "pselect")) {
+        return pselect(sock + 1, &bits, NULL, NULL, until, NULL);
+    } else if (!strcmp(call, "epoll_wait")) {
+        return epoll_wait(set, &event, 1, limit_ms ? limit_ms : -1);
+    } else if (!strcmp(call, "epoll_pwait")) {
+        return epoll_pwait(set, &event, 1, limit_ms ? limit_ms : -1, NULL);
+    }
+    return epoll_pwait2(set, &event, 1, until, NULL);
+}
+
+static int is_send(void)
+{
+    return !strcmp(call, "send");
 }
 
 /* What a call that cannot go on says in the end; calls that did a part of it are repeated. */
@@ -454,9 +532,18 @@ static const char *outcome(void)
     char room[10];
     ssize_t n = 1;
     long done = 0;
-    int is_send = call[0] == 's', pieces = 0;
+    int pieces = 0;
 
-    if (!is_send) {
+    if (is_wait()) {
+        /* Signals never restart these. The caller does, where the bytes are to come: behind a next signal. */
+        while ((n = waits()) < 0 && errno == EINTR && comes_later) {
+            if (pieces++ == 0) {
+                release_at = shots + 1;
+            }
+        }
+        return n < 0 ? strerrorname_np(errno) : n == 0 ? "nothing" : pieces ? "ready again" : "ready";
+    }
+    if (!is_send()) {
         n = recv(sock, room, sizeof room, strcmp(call, "waitall") ? 0 : MSG_WAITALL);
         return n < 0 ? strerrorname_np(errno) : n == 5 ? "part" : "bytes";
     }
@@ -471,15 +558,20 @@ static const char *outcome(void)
 static void interrupt_case(int flags, int timeout_ms, int with_signals, int release)
 {
     struct timeval limit_of_call = {timeout_ms / 1000, timeout_ms % 1000 * 1000};
+    struct epoll_event event = {.events = EPOLLIN};
     const char *seen;
 
     connect_to_child();
-    if (timeout_ms) {
-        check(setsockopt(sock, SOL_SOCKET, call[0] == 's' ? SO_SNDTIMEO : SO_RCVTIMEO, &limit_of_call,
+    set = epoll_create1(0);
+    check(epoll_ctl(set, EPOLL_CTL_ADD, sock, &event) == 0);
+    limit_ms = timeout_ms;
+    if (timeout_ms && !is_wait()) {
+        check(setsockopt(sock, SOL_SOCKET, is_send() ? SO_SNDTIMEO : SO_RCVTIMEO, &limit_of_call,
                          sizeof limit_of_call) == 0);
     }
-    shots = 0;
-    release_at = release;
+    shots = is_released = 0;
+    comes_later = release != 0;
+    release_at = is_wait() ? 0 : release;
     handle(SIGALRM, shot, flags);
     if (with_signals) {
         every_us(30000);
@@ -492,6 +584,7 @@ static void interrupt_case(int flags, int timeout_ms, int with_signals, int rele
     if (release) {
         answered();
     }
+    close(set);
     close(sock);
     tell('x', 0);
     close(line);

@@ -40,6 +40,40 @@ def one_echo():
 
 
 @scenario
+def lowered_limit(whose):
+    """The limit of descriptors is lowered when the connections are on their lanes: to one that allows hardly any more, or
+    that is below their numbers."""
+    low = 20
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+
+    def lower():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (low, hard))
+
+    def peer(sock):
+        if whose != "ours":
+            lower()
+        echo(sock)
+
+    spare = [os.open("/dev/null", os.O_RDONLY) for _ in range(low)]
+    pairs = [pair(peer) for _ in range(3)]
+    above = [sock.fileno() >= low for sock, _ in pairs]
+    if whose != "theirs":
+        lower()
+    try:
+        os.close(os.dup(0))
+        more = True
+    except OSError as error:
+        more = ends.name(error)
+    fine = [bulk(sock) for _ in range(5) for sock, _ in pairs]
+    # Numbers that are free again serve a new connection.
+    for fd in spare:
+        os.close(fd)
+    last = pair(peer)
+    fine.append(bulk(last[0]))
+    return {"above": above, "more": more, "fine": fine, "ends": [finish(*each) for each in [*pairs, last]]}
+
+
+@scenario
 def few_descriptors(limit):
     """A server with few descriptors accepts until there are none, serves, closes, and again."""
     rounds = []

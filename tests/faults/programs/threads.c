@@ -7,6 +7,8 @@
  *   threads shut CALL          a thread sleeps in CALL, another shuts the connection down
  *   threads records MAX N      N threads send records of up to MAX bytes, one call each
  *   threads cancel CALL        a thread is cancelled in CALL beside one that goes on
+ *   threads cancel accept      and accept4, connect: before there is a connection
+ *   threads cancel close       with SO_LINGER, while bytes are on their way
  *
  * Prints one line of JSON: what the program saw. Where that is not the kernel's to choose, it is checked
  * here instead.
@@ -56,6 +58,10 @@ static void *calls(void *unused)
         other.result = recv(other.fd, other.room, 10, 0);
     } else if (!strcmp(call, "read")) {
         other.result = read(other.fd, other.room, 10);
+    } else if (!strcmp(call, "readv")) {
+        other.result = readv(other.fd, &vector, 1);
+    } else if (!strcmp(call, "recvfrom")) {
+        other.result = recvfrom(other.fd, other.room, 10, 0, (struct sockaddr *)&address, &len);
     } else if (!strcmp(call, "recvmsg")) {
         other.result = recvmsg(other.fd, &in, 0);
     } else if (!strcmp(call, "recvmmsg")) {
@@ -64,6 +70,12 @@ static void *calls(void *unused)
         other.result = recv(other.fd, other.room, 10, MSG_WAITALL);
     } else if (!strcmp(call, "send")) {
         other.result = send(other.fd, bulk, BIG, MSG_NOSIGNAL);
+    } else if (!strcmp(call, "sendto")) {
+        other.result = sendto(other.fd, bulk, BIG, MSG_NOSIGNAL, NULL, 0);
+    } else if (!strcmp(call, "splice")) {
+        other.result = splice(other.fd, NULL, other.set, NULL, 10, 0);
+    } else if (!strcmp(call, "close")) {
+        other.result = close(other.fd);
     } else if (!strcmp(call, "write")) {
         other.result = write(other.fd, bulk, BIG);
     } else if (!strcmp(call, "writev")) {
@@ -85,6 +97,12 @@ static void *calls(void *unused)
     } else if (!strcmp(call, "epoll_wait")) {
         other.result = epoll_wait(other.set, &event, 1, -1);
         other.event = event.data.fd == other.fd;
+    } else if (!strcmp(call, "epoll_pwait")) {
+        other.result = epoll_pwait(other.set, &event, 1, -1, NULL);
+    } else if (!strcmp(call, "epoll_pwait2")) {
+        other.result = epoll_pwait2(other.set, &event, 1, NULL, NULL);
+    } else if (!strcmp(call, "accept4")) {
+        other.result = accept4(other.fd, NULL, NULL, SOCK_CLOEXEC);
     } else if (!strcmp(call, "accept")) {
         other.result = accept(other.fd, NULL, NULL);
     } else if (!strcmp(call, "connect")) {
@@ -592,11 +610,54 @@ static void cancel(const char *call)
     puts("{\"fine\": true}");
 }
 
+/* A cancelled splice leaves the pipe as it was. The connection has left its lane. */
+static void cancel_splice(void)
+{
+    int ends[2];
+
+    connect_to_child();
+    ping(100);
+    check(pipe(ends) == 0);
+    other.fd = sock, other.set = ends[1];
+    begin("splice");
+    cancelled();
+    check(fcntl(ends[0], F_SETFL, O_NONBLOCK) == 0);
+    check(read(ends[0], other.room, 1) < 0 && errno == EAGAIN);
+    ping(100);
+    finish();
+    puts("{\"fine\": true}");
+}
+
+/* Nothing of what was sent is lost with the close that was left. */
+static void cancel_close(void)
+{
+    struct linger linger = {1, LIMIT_S};
+    struct answer last;
+    ssize_t n;
+
+    connect_to_child();
+    fill(bulk, 0, BIG);
+    check(setsockopt(sock, SOL_SOCKET, SO_LINGER, &linger, sizeof linger) == 0);
+    /* Nobody has seen this end wait for room: what the ring has no room for goes over TCP, until nothing is taken. */
+    while ((n = send(sock, bulk + ours, BIG - ours, MSG_DONTWAIT | MSG_NOSIGNAL)) > 0) {
+        ours += n;
+    }
+    check(n < 0 && errno == EAGAIN);
+    other.fd = sock;
+    begin("close");
+    cancelled();
+    check(fcntl(sock, F_GETFD) < 0 && errno == EBADF);
+    last = ask('q', 0);
+    check(last.n == ours && last.error == 0);
+    dismiss();
+    puts("{\"fine\": true}");
+}
+
 static void cancel_meeting(const char *call)
 {
     struct sockaddr_in address = {.sin_family = AF_INET};
     socklen_t len = sizeof address;
-    int hear = socket(AF_INET, SOCK_STREAM, 0), fds[64], n = 0, is_accept = !strcmp(call, "accept");
+    int hear = socket(AF_INET, SOCK_STREAM, 0), fds[64], n = 0, is_accept = call[0] == 'a';
 
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     check(bind(hear, (struct sockaddr *)&address, len) == 0 && listen(hear, 0) == 0);
@@ -656,8 +717,12 @@ int main(int argc, char **argv)
         check(senders <= SENDERS_MAX && most <= 1 << 18);
         records();
     } else if (!strcmp(what, "cancel") && argc > 2) {
-        if (!strcmp(argv[2], "accept") || !strcmp(argv[2], "connect")) {
+        if (!strncmp(argv[2], "accept", 6) || !strcmp(argv[2], "connect")) {
             cancel_meeting(argv[2]);
+        } else if (!strcmp(argv[2], "splice")) {
+            cancel_splice();
+        } else if (!strcmp(argv[2], "close")) {
+            cancel_close();
         } else {
             cancel(argv[2]);
         }

@@ -232,9 +232,9 @@ pub(super) const SUITES: &[Suite] = &[
     ),
     app(
         "app-node",
-        "Node: streams, io_uring on and off",
+        "Node: streams, io_uring on and off; HTTP with large responses",
         "tests/apps/test_node.py",
-        &["node"],
+        &["node", "curl"],
         200,
     ),
     quick(app(
@@ -246,7 +246,7 @@ pub(super) const SUITES: &[Suite] = &[
     )),
     app(
         "app-go",
-        "a static Go client against a preloaded server",
+        "a static Go program at one end, the other preloaded",
         "tests/apps/test_go.py",
         &["go"],
         300,
