@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from .harness import EAGER, compiled, run
+from .harness import EAGER, PINGED, compiled, on_lanes, run
 
 CLOSED = [
     *(f"close {how} recv" for how in ("close", "dup2", "dup3", "range")),
@@ -46,23 +46,41 @@ HANDLERS = [
     "fault",
 ]
 LIMIT_S = 60
+FLIPS = {**EAGER, "SDP_TEST_LANE_FLIP": "7"}
 
 
 def compare(program, case, **options):
-    """Runs a case over TCP and over SDP: the same result, and payload on the SDP lane."""
+    """Runs a case over TCP and over SDP: the same result, and all that follows the first round trips on the SDP lane."""
     argv = [compiled(program), *case.split()]
     plain = run(argv, sdp=False, limit_s=LIMIT_S)
     assert plain.code == 0, plain.describe()
     outcome = run(argv, limit_s=LIMIT_S, **options)
     assert outcome.code == 0, outcome.describe()
-    assert outcome.report.sdp_bytes > 0, outcome.describe()
     assert outcome.seen == plain.seen, f"differs from plain TCP: {plain.seen}\n{outcome.describe()}"
+    on_lanes(outcome, young=PINGED)
     return outcome
 
 
-@pytest.mark.parametrize("case", [*CLOSED, *WAITING, *SHUT, "storm", *CANCELLED, *MEETING])
+@pytest.mark.parametrize("case", [*CLOSED, *WAITING, *SHUT, *CANCELLED, *MEETING])
 def test_threads(case):
     compare("threads.c", case)
+
+
+@pytest.mark.parametrize("case", ["storm", "readers 4", "readers 12"])
+def test_all_at_once(case):
+    """Of what one end receives each sender's bytes are in order; of what many threads receive each byte comes once."""
+    compare("threads.c", case, env=EAGER)
+
+
+FLIPPED = [("threads.c", case) for case in ("storm", "readers 4", "readers 12")]
+FLIPPED += [("handlers.c", case) for case in ("reenter", "same", "timer setitimer", "timer thread")]
+
+
+@pytest.mark.parametrize(("program", "case"), FLIPPED)
+def test_with_lanes_that_flip(program, case):
+    outcome = run([compiled(program), *case.split()], limit_s=LIMIT_S, env=FLIPS)
+    assert outcome.code == 0 and outcome.seen == {"fine": True}, outcome.describe()
+    assert outcome.report.count("demotions", "test-flip") > 0, outcome.describe()
 
 
 @pytest.mark.parametrize("case", RECORDS)
