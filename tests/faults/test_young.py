@@ -17,7 +17,7 @@ LET_GO = [*((how, "alive") for how in ALIVE), *ENDED]
 @pytest.mark.parametrize(("how", "when"), LET_GO)
 def test_let_go(how, when):
     """The connection of who is left earns its lanes, as if nobody else had ever had it."""
-    outcome = both("holders", "let_go", how, when)
+    outcome = both("young", "let_go", how, when)
     assert outcome.seen == {"fine": True, "holder": -9 if how == "kill" else 0, "end": [0, "EOF", True], "peer": 0}
     assert outcome.report.count("connections", "sdp") == 2, outcome.describe()
     for direction in ("sent", "received"):
@@ -28,7 +28,7 @@ def test_let_go(how, when):
 @pytest.mark.parametrize("how", KEPT)
 def test_kept(how):
     """Who still has it open might use it: TCP, for that reason, and every byte is right."""
-    outcome = both("holders", "kept", how, "end", is_accelerated=False)
+    outcome = both("young", "kept", how, "end", is_accelerated=False)
     assert outcome.seen["fine"] and outcome.seen["end"] == [0, "EOF", True], outcome.describe()
     assert outcome.report.sdp_bytes == 0, outcome.describe()
     assert outcome.report.raw["reasons"]["not-sole"] == 1, outcome.describe()
@@ -38,7 +38,7 @@ def test_kept(how):
 @pytest.mark.parametrize("how", KEPT)
 def test_kept_for_a_while(how):
     """It comes onto its lanes soon after he has let go: of what it does three times after that most is over SDP."""
-    outcome = both("holders", "kept", how, "later")
+    outcome = both("young", "kept", how, "later")
     assert outcome.report.count("connections", "sdp") == 2, outcome.describe()
     for direction in ("sent", "received"):
         sdp, tcp, _ = outcome.report.volume(direction)
@@ -47,7 +47,7 @@ def test_kept_for_a_while(how):
 
 @pytest.mark.parametrize(("how", "when"), [("close", "alive"), ("exec", "alive"), ("kill", "unreaped")])
 def test_with_lanes_that_flip(how, when):
-    plain = scenario("holders", "let_go", how, when, sdp=False)
-    outcome = scenario("holders", "let_go", how, when, env=FLIPS)
+    plain = scenario("young", "let_go", how, when, sdp=False)
+    outcome = scenario("young", "let_go", how, when, env=FLIPS)
     assert outcome.seen == plain.seen, outcome.describe()
     assert outcome.report.count("demotions", "test-flip") > 0, outcome.describe()
