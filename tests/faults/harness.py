@@ -24,6 +24,10 @@ SDP = TARGET / "release" / "sdp"
 LIMIT_S = 30
 # Lanes from the first byte on: for scenarios that are not about being young.
 EAGER = {"SDP_PROMOTE_CALLS": "0", "SDP_PROMOTE_BYTES": "0"}
+# How a lane ends with its connection.
+AT_THE_END = {"peer-gone", "peer-switched"}
+# All that one end sends and receives while it earns its lanes: `ping(50)` of ends.h, `warm_up` of ends.py.
+PINGED, WARMED = 2 * 50 * 100, 2 * 40 * 32
 
 
 class Outcome:
@@ -104,15 +108,28 @@ def scenario(module, name, *args, public=False, **options):
     return outcome
 
 
-def both(module, name, *args, env=None, **options):
+def both(module, name, *args, env=None, is_accelerated=True, **options):
     """Runs a scenario over TCP and over SDP: the same result, and payload on the SDP lane."""
     plain = scenario(module, name, *args, sdp=False, **options)
     outcome = scenario(module, name, *args, env=env, **options)
     assert outcome.seen == plain.seen, (
         f"differs from plain TCP: {plain.seen}\n{outcome.describe()}"
     )
-    assert outcome.report and outcome.report.sdp_bytes > 0, outcome.describe()
+    assert outcome.report and (outcome.report.sdp_bytes > 0) == is_accelerated, outcome.describe()
     return outcome
+
+
+def on_lanes(outcome, *, young=WARMED, but=AT_THE_END):
+    """Every end came onto its lanes and stayed there until its connection ended.
+
+    A warm-up alone does not do: over TCP went no more than it may send (`young`, for each end), whatever came after it.
+    `but`: for what reasons lanes may be left.
+    """
+    report = outcome.report
+    left = {reason for reason, times in report.raw["demotions"].items() if times}
+    assert left <= set(but), outcome.describe()
+    assert not any(report.raw["reasons"].values()), outcome.describe()
+    assert report.sdp_bytes > 0 and report.tcp_bytes <= report.seen * young, outcome.describe()
 
 
 def compiled(source, *flags):

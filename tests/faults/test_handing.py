@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from .harness import both, compiled, scenario
+from .harness import both, compiled, on_lanes, scenario
 
 IMAGES = ["unaware", "python"]
 
@@ -17,8 +17,7 @@ def images():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_used_by_both(seed):
-    outcome = both("handing", "used_by_both", seed)
-    assert outcome.report.count("demotions", "shared") == 0, outcome.describe()
+    on_lanes(both("handing", "used_by_both", seed))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may make process namespaces")
@@ -37,12 +36,12 @@ def test_a_child_in_another_process_namespace(how, when):
 
 
 def test_parent_writes_child_reads():
-    both("handing", "parent_writes_child_reads")
+    on_lanes(both("handing", "parent_writes_child_reads"))
 
 
 @pytest.mark.parametrize("unread", ["unread", "read"])
 def test_child_goes_on(unread):
-    both("handing", "child_goes_on", unread)
+    on_lanes(both("handing", "child_goes_on", unread))
 
 
 @pytest.mark.parametrize("how", ["close", "exit", "kill", "exec"])
@@ -50,6 +49,7 @@ def test_parent_goes_on(how):
     outcome = both("handing", "parent_goes_on", how)
     # Children that merely hold the connection cost it nothing.
     assert outcome.report.raw["demotions"] == {}, outcome.describe()
+    on_lanes(outcome)
 
 
 @pytest.mark.parametrize("place", ["", "part"])
@@ -115,4 +115,4 @@ def test_renumbered():
 
 
 def test_leaked_into_helpers():
-    both("handing", "leaked_into_helpers")
+    on_lanes(both("handing", "leaked_into_helpers"))

@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from .harness import EAGER, compiled, run
+from .harness import EAGER, PINGED, compiled, on_lanes, run
 
 CLOSED = [
     *(f"close {how} recv" for how in ("close", "dup2", "dup3", "range")),
@@ -61,18 +61,20 @@ def plainly(*argv):
     return plain
 
 
-def compare(program, case, **options):
-    """Runs a case over TCP and over SDP: the same result, and payload on the SDP lane."""
+def compare(program, case, *, stays=True, **options):
+    """Runs a case over TCP and over SDP: the same result, and, if it `stays`, all that follows the first round trips on the SDP lane."""
     argv = [compiled(program), *case.split()]
     plain = plainly(*argv)
     outcome = run(argv, limit_s=LIMIT_S, **options)
     assert outcome.code == 0, outcome.describe()
-    assert outcome.report.sdp_bytes > 0, outcome.describe()
     assert outcome.seen == plain.seen, f"differs from plain TCP: {plain.seen}\n{outcome.describe()}"
+    assert outcome.report.sdp_bytes > 0, outcome.describe()
+    if stays:
+        on_lanes(outcome, young=PINGED)
     return outcome
 
 
-@pytest.mark.parametrize("case", [*CLOSED, *WAITING, *SHUT, "storm", *MEETING])
+@pytest.mark.parametrize("case", [*CLOSED, *WAITING, *SHUT, *MEETING])
 def test_threads(case):
     compare("threads.c", case)
 
@@ -81,7 +83,7 @@ def test_threads(case):
 @pytest.mark.parametrize("case", CANCELLED)
 def test_cancelled(case, lanes):
     """What the call had sent, or what came around those that had nothing to receive, is on the lane."""
-    outcome = compare("threads.c", case, env=FLIPS if lanes == "flipped" else EAGER)
+    outcome = compare("threads.c", case, stays=False, env=FLIPS if lanes == "flipped" else EAGER)
     if lanes == "kept":
         least = SENT if case.split()[1] in SENDING else RECEIVED
         assert outcome.report.count("bytes", "sdp_sent") > WARM + least, outcome.describe()
@@ -89,8 +91,25 @@ def test_cancelled(case, lanes):
 
 def test_cancelled_in_splice():
     """The call has taken the connection off its lane; then it is the kernel's."""
-    outcome = compare("threads.c", "cancel splice", env=EAGER)
+    outcome = compare("threads.c", "cancel splice", stays=False, env=EAGER)
     assert outcome.report.count("demotions", "splice") > 0, outcome.describe()
+
+
+@pytest.mark.parametrize("case", ["storm", "readers 4", "readers 12"])
+def test_all_at_once(case):
+    """Of what one end receives each sender's bytes are in order; of what many threads receive each byte comes once."""
+    compare("threads.c", case, env=EAGER)
+
+
+FLIPPED = [("threads.c", case) for case in ("storm", "readers 4", "readers 12")]
+FLIPPED += [("handlers.c", case) for case in ("reenter", "same", "timer setitimer", "timer thread")]
+
+
+@pytest.mark.parametrize(("program", "case"), FLIPPED)
+def test_with_lanes_that_flip(program, case):
+    outcome = run([compiled(program), *case.split()], limit_s=LIMIT_S, env=FLIPS)
+    assert outcome.code == 0 and outcome.seen == {"fine": True}, outcome.describe()
+    assert outcome.report.count("demotions", "test-flip") > 0, outcome.describe()
 
 
 @pytest.mark.parametrize("case", RECORDS)

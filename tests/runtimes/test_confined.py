@@ -24,8 +24,21 @@ LEAVE = {
     "newuser": "privilege",
     "newnet": "namespace",
 }
+# As the first change of a process, and the only one, each call does.
+ALONE = [
+    *(f"only-{call}" for call in ("setuid", "setgid", "setreuid", "setreuid-real", "setregid", "setregid-real")),
+    *(f"only-{call}" for call in ("setresuid", "setresuid-saved", "setresgid-saved", "initgroups")),
+    *(f"syscall-{call}" for call in ("setuid", "setgid", "setreuid", "setregid", "setgroups", "setresuid", "setresgid")),
+    "keepcaps",
+]
 # These are none.
 STAY = ["dumpable", "nonewprivs", "toggle"]
+STAY_ALONE = [
+    *(f"only-{call}" for call in ("seteuid", "setegid", "setfsuid")),
+    "syscall-setresuid-effective",
+    "same-setuid",
+    "same-setresgid",
+]
 OTHER_USER = 54321
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give it up")
@@ -85,6 +98,15 @@ def test_leaves(place, what, unread):
     assert outcome.seen["left"] == [], outcome.describe()
 
 
+@pytest.mark.parametrize("what", ALONE)
+def test_leaves_by_one_call(place, what):
+    """The other end hears of it, and nothing is left here, whichever of the calls is the first."""
+    outcome = both(place, "changes", what, "unread")
+    left_lanes(outcome, "privilege")
+    assert outcome.report.count("demotions", "peer-switched") == 2, outcome.describe()
+    assert outcome.seen == {"fine": True, "left": [], "end": [0, "EOF", 0]}, outcome.describe()
+
+
 @pytest.mark.parametrize("unread", ["unread", "read"])
 @pytest.mark.parametrize("what", LEAVE)
 def test_worker(place, what, unread):
@@ -101,7 +123,7 @@ def test_threaded(place, what):
     assert outcome.seen["left"] == [], outcome.describe()
 
 
-@pytest.mark.parametrize("what", STAY)
+@pytest.mark.parametrize("what", [*STAY, *STAY_ALONE])
 def test_stays(place, what):
     """What changes no privilege ends no lane."""
     # What the library has mapped is no secret here: only what the program saw counts.
@@ -109,6 +131,8 @@ def test_stays(place, what):
     outcome = run(argv, tool=place.sdp, limit_s=LIMIT_S)
     assert outcome.code == 0 and outcome.seen["fine"], outcome.describe()
     assert outcome.seen["end"] == [0, "EOF", 0], outcome.describe()
+    # The look that finds nothing after a change finds it here.
+    assert any("memfd:sdp" in name for name in outcome.seen["left"]), outcome.describe()
     on_lanes(outcome)
 
 
@@ -121,6 +145,16 @@ def test_young(place, what):
         assert outcome.report.sdp_bytes == 0, outcome.describe()
         # Who may not look through other processes any more cannot tell that it is the only holder.
         assert named & {"privilege", "uid-differs", "not-sole"}, outcome.describe()
+
+
+@pytest.mark.parametrize("what", ["keepcaps", "only-seteuid", "syscall-setresuid-effective"])
+def test_young_of_another_user(place, what):
+    """Who may look through /proc sees that nobody else holds it: whose the connection is is all that is wrong."""
+    outcome = both(place, "young", what)
+    assert outcome.report.sdp_bytes == 0, outcome.describe()
+    assert outcome.report.raw["demotions"] == {}, outcome.describe()
+    assert outcome.report.raw["reasons"]["uid-differs"] == 1, outcome.describe()
+    assert outcome.report.raw["reasons"].keys() <= {"uid-differs", "peer-not-listening", "peer-refused"}, outcome.describe()
 
 
 @pytest.mark.parametrize("what", ["setuid", "setgid", "setgroups", "capset", *STAY])

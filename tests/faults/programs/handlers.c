@@ -46,8 +46,13 @@ static void every_us(long us)
 
 /* ---- handlers that call ---- */
 
+/* So many times a handler has to come in the middle of calls. */
+#define TICKS 200
+
 static volatile long by_handler, limit, checksum;
-static volatile int runs;
+/* How often a handler ran in the middle of a call, and how often it moved bytes there. */
+static volatile int runs, moved;
+static volatile int may_move = 1;
 
 /* Some of what is left of a direction, up to the limit. */
 static void moves(int is_send)
@@ -57,7 +62,7 @@ static void moves(int is_send)
     long *at = is_send ? &ours : &theirs, want = limit - *at;
     ssize_t n;
 
-    if (want > 0) {
+    if (may_move && want > 0) {
         want = want < (long)sizeof room ? want : (long)sizeof room;
         if (is_send) {
             fill(room, *at, want);
@@ -69,9 +74,10 @@ static void moves(int is_send)
         if (n > 0) {
             check(is_send || is_pattern(room, *at, n));
             *at += n;
+            moved += is_calling;
         }
     }
-    runs++;
+    runs += is_calling;
     errno = saved;
 }
 
@@ -89,31 +95,34 @@ static void sends(int signum)
 
 static void reenter(void)
 {
-    long n = 6L << 20;
-
     connect_to_child();
     for (int turn = 0; turn < 2; turn++) {
-        limit = turn ? ours + n : theirs + n;
-        runs = 0;
-        tell('b', n);
+        /* What the handler sends fits into a ring: nobody waits for room there. */
+        long n = turn ? 512L << 10 : 2L << 20;
+
+        runs = moved = 0;
+        limit = turn ? ours : theirs;
         handle(SIGALRM, turn ? sends : receives, SA_RESTART);
         every_us(1000);
-        if (turn) {
-            check(receive_pattern(sock, &theirs, n) == n);
-        } else {
-            send_pattern(sock, &ours, n);
-        }
-        while (runs < 20) {
-            nap_us(1000);
+        while (runs < TICKS || moved < TICKS / 4) {
+            limit += n;
+            tell('b', n);
+            if (turn) {
+                check(receive_pattern(sock, &theirs, n) == n);
+            } else {
+                send_pattern(sock, &ours, n);
+            }
+            /* The handler's share may not be done yet: now it has to leave it alone. */
+            may_move = 0;
+            if (turn) {
+                send_pattern(sock, &ours, limit - ours);
+            } else {
+                check(receive_pattern(sock, &theirs, limit - theirs) >= 0 && theirs == limit);
+            }
+            answered();
+            may_move = 1;
         }
         every_us(0);
-        /* The handler's share may not be done yet. */
-        if (turn) {
-            send_pattern(sock, &ours, limit - ours);
-        } else {
-            check(receive_pattern(sock, &theirs, limit - theirs) >= 0 && theirs == limit);
-        }
-        answered();
     }
     finish();
     puts("{\"fine\": true}");
@@ -137,6 +146,7 @@ static void takes_some(int signum)
     if (n > 0) {
         by_handler += n;
         sum(room, n);
+        runs += is_calling;
     }
     errno = saved;
 }
@@ -144,33 +154,39 @@ static void takes_some(int signum)
 static void same(void)
 {
     static char room[5000];
-    long n = 6L << 20, got = 0, expected = 0;
+    long n = 4L << 20, all = 0, got = 0, expected = 0;
     sigset_t block;
 
     connect_to_child();
-    for (long i = 0; i < n; i++) {
-        expected += (unsigned char)pattern(i);
-    }
     sigemptyset(&block);
     sigaddset(&block, SIGALRM);
     handle(SIGALRM, takes_some, SA_RESTART);
-    tell('s', n);
     every_us(300);
-    while (got + by_handler < n) {
-        /* The last bytes may be the handler's: a call that waits for them would wait for ever. */
-        ssize_t more = recv(sock, room, sizeof room, n - got - by_handler < 100000 ? MSG_DONTWAIT : 0);
+    for (; runs < TICKS; answered()) {
+        for (long i = all; i < all + n; i++) {
+            expected += (unsigned char)pattern(i);
+        }
+        all += n;
+        tell('s', n);
+        while (got + by_handler < all) {
+            /* The last bytes may be the handler's: a call that waits for them would wait for ever. */
+            int flags = all - got - by_handler < 100000 ? MSG_DONTWAIT : 0;
+            ssize_t more;
 
-        check(more > 0 || (more < 0 && (errno == EINTR || errno == EAGAIN)));
-        if (more > 0) {
-            sigprocmask(SIG_BLOCK, &block, NULL);
-            got += more;
-            sum(room, more);
-            sigprocmask(SIG_UNBLOCK, &block, NULL);
+            is_calling = 1;
+            more = recv(sock, room, sizeof room, flags);
+            is_calling = 0;
+            check(more > 0 || (more < 0 && (errno == EINTR || errno == EAGAIN)));
+            if (more > 0) {
+                sigprocmask(SIG_BLOCK, &block, NULL);
+                got += more;
+                sum(room, more);
+                sigprocmask(SIG_UNBLOCK, &block, NULL);
+            }
         }
     }
     every_us(0);
-    check(got + by_handler == n && checksum == expected);
-    answered();
+    check(got + by_handler == all && checksum == expected);
     finish();
     puts("{\"fine\": true}");
 }
@@ -702,7 +718,7 @@ static void broken_pipe(char *how)
 static void counts(int signum)
 {
     (void)signum;
-    runs++;
+    runs += is_calling;
 }
 
 static void *sends_bulk(void *n)
@@ -711,9 +727,16 @@ static void *sends_bulk(void *n)
     return n;
 }
 
+static void *receives_bulk(void *n)
+{
+    check(receive_pattern(sock, &theirs, *(long *)n) == *(long *)n);
+    return n;
+}
+
+/* The process's timers interrupt its first thread, which receives until that has come often enough, and then sends. */
 static void timer(const char *kind)
 {
-    long n = 24L << 20;
+    long n = 4L << 20;
     pthread_t thread;
     timer_t id;
     struct itimerspec often = {{0, 1000000}, {0, 1000000}}, never = {{0, 0}, {0, 0}};
@@ -732,13 +755,13 @@ static void timer(const char *kind)
         check(timer_create(CLOCK_MONOTONIC, &event, &id) == 0);
         check(timer_settime(id, 0, &often, NULL) == 0);
     }
-    tell('b', n);
-    check(pthread_create(&thread, NULL, sends_bulk, &n) == 0);
-    check(receive_pattern(sock, &theirs, n) == n);
-    check(pthread_join(thread, NULL) == 0);
-    answered();
-    while (runs < 10) {
-        nap_us(1000);
+    for (int turn = 0; turn < 2; turn++) {
+        for (runs = 0; runs < TICKS; answered()) {
+            tell('b', n);
+            check(pthread_create(&thread, NULL, turn ? receives_bulk : sends_bulk, &n) == 0);
+            (turn ? sends_bulk : receives_bulk)(&n);
+            check(pthread_join(thread, NULL) == 0);
+        }
     }
     if (!strcmp(kind, "setitimer")) {
         every_us(0);

@@ -3,6 +3,7 @@
 The end's processes are forks of one that had the connection on its lane before; `peer` is the other end.
 """
 
+import ctypes
 import functools
 import os
 import random
@@ -11,6 +12,7 @@ import signal
 import socket
 import struct
 import sys
+import tempfile
 import threading
 import zlib
 
@@ -22,6 +24,8 @@ scenario = functools.partial(ends.scenario, TABLE)
 HEAD = struct.Struct("!BIHI")  # writer, number, length of the body, its checksum
 RECORD = struct.Struct("!II56x")  # number, its complement
 USERS = 3
+# What `sendfile` is trusted to send in one piece.
+FILE_MOST = 16_000
 
 
 def forked(count, body, *args):
@@ -45,10 +49,33 @@ def records(n):
     return [RECORD.pack(i, i ^ 0xFFFFFFFF) for i in range(n)]
 
 
+def take_vector(sock, most):
+    """One `readv` into two places."""
+    rooms = bytearray(most // 3), bytearray(most - most // 3)
+    n = os.readv(sock.fileno(), rooms)
+    return b"".join(rooms)[:n]
+
+
+def take_peeked(sock, most):
+    """What is there is looked at first; it may be another one's by the time it is taken."""
+    seen = sock.recv(most, socket.MSG_PEEK)
+    if seen and len(seen) == RECORD.size:
+        number, complement = RECORD.unpack(seen)
+        assert complement == number ^ 0xFFFFFFFF, seen
+    return sock.recv(most)
+
+
 def take(sock, way, most):
     """One receive call of at most `most` bytes, waited for as `way` says."""
-    if way == "recv":
-        return sock.recv(most)
+    if way in TAKES:
+        return TAKES[way](sock, most)
+    if way == "select":
+        while True:
+            select.select([sock], [], [], 20)
+            try:
+                return sock.recv(most, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                continue
     poll = select.poll()
     poll.register(sock, select.POLLIN)
     while True:
@@ -57,6 +84,16 @@ def take(sock, way, most):
             return sock.recv(most, socket.MSG_DONTWAIT)
         except BlockingIOError:
             continue  # another one's
+
+
+TAKES = {
+    "recv": lambda sock, most: sock.recv(most),
+    "read": lambda sock, most: os.read(sock.fileno(), most),
+    "readv": take_vector,
+    "recvmsg": lambda sock, most: sock.recvmsg(most)[0],
+    "waitall": lambda sock, most: sock.recv(most, socket.MSG_WAITALL),
+    "peek": take_peeked,
+}
 
 
 @scenario
@@ -102,26 +139,78 @@ def readers(way, pace):
     return {"missing": count - len(set(seen)), "twice": len(seen) - len(set(seen)), "codes": codes, "peer": reap(child)}
 
 
-@scenario
-def writers(seed, way):
-    """Calls of up to 4000 bytes of several processes arrive whole, and each process's in its order.
+class Vector(ctypes.Structure):
+    """`struct iovec`."""
 
-    As long as there is room for them: where TCP's buffer is full it takes a call in parts.
+    _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
+
+
+class Message(ctypes.Structure):
+    """`struct mmsghdr`."""
+
+    _fields_ = [
+        ("name", ctypes.c_void_p),
+        ("name_length", ctypes.c_uint),
+        ("vectors", ctypes.POINTER(Vector)),
+        ("count", ctypes.c_size_t),
+        ("control", ctypes.c_void_p),
+        ("control_length", ctypes.c_size_t),
+        ("flags", ctypes.c_int),
+        ("sent", ctypes.c_uint),
+    ]
+
+
+def send_message(sock, text):
+    """`sendmmsg` with one message; how much of it was sent."""
+    vector = Vector(ctypes.cast(ctypes.c_char_p(text), ctypes.c_void_p), len(text))
+    message = Message(vectors=ctypes.pointer(vector), count=1)
+    assert ctypes.CDLL(None).sendmmsg(sock.fileno(), ctypes.byref(message), 1, 0) == 1
+    return message.sent
+
+
+def send_file(sock, text):
+    """`sendfile` of a file with just that in it."""
+    with tempfile.TemporaryFile(buffering=0) as file:
+        file.write(text)
+        return os.sendfile(sock.fileno(), file.fileno(), 0, len(text))
+
+
+GIVES = {
+    "call": lambda sock, text: sock.send(text),
+    "vector": lambda sock, text: sock.sendmsg([text[:5], text[5:]]),
+    "write": lambda sock, text: os.write(sock.fileno(), text),
+    "writev": lambda sock, text: os.writev(sock.fileno(), [text[:5], text[5:]]),
+    "sendmmsg": send_message,
+    "sendfile": send_file,
+}
+
+
+@scenario
+def writers(seed, way, most=4000):
+    """Calls of up to `most` bytes of several processes arrive whole, and each process's in its order.
+
+    As long as there is room for them: where TCP's buffer is full it takes a call in parts. `mixed`: each process
+    by another call.
     """
     each, ahead = 800, 20
+    most = int(most)
+    if most > 4000:
+        each, ahead = 200, 4
     credit, grant = os.pipe()
     os.write(grant, b"c" * ahead)
+    most = min(most, FILE_MOST) if way == "sendfile" else most
+    sizes = [0, 1, 50, 1000, most // 2, most - HEAD.size]
 
     def user(index, sock):
         rng = random.Random(int(seed) * 10 + index)
         for number in range(each):
             assert os.read(credit, 1) == b"c"
-            body = rng.randbytes(rng.choice([0, 1, 50, 1000, 4000 - HEAD.size]))
+            body = rng.randbytes(rng.choice(sizes))
             text = HEAD.pack(index, number, len(body), zlib.crc32(body)) + body
-            if way == "vector":
-                assert sock.sendmsg([text[:5], text[5:]]) == len(text)
-            else:
-                assert sock.send(text) == len(text)
+            name = way if way != "mixed" else rng.choice(list(GIVES))
+            # Of longer ones some kernels send page by page.
+            give = GIVES[name] if name != "sendfile" or len(text) <= FILE_MOST else GIVES["call"]
+            assert give(sock, text) == len(text)
         return True
 
     def peer(sock):

@@ -4,6 +4,7 @@
  *   threads ended HOW CALL     the same, and then the peer ends the connection
  *   threads wait HOW CALL      the same in poll, select and epoll_wait
  *   threads storm              send, recv, poll, shutdown and close of one descriptor all at once
+ *   threads readers N          N threads receive by various calls what one sends
  *   threads shut CALL          a thread sleeps in CALL, another shuts the connection down
  *   threads records MAX N      N threads send records of up to MAX bytes, one call each
  *   threads cancel CALL        a thread is cancelled in CALL beside one that goes on
@@ -270,7 +271,11 @@ static void shut_under(const char *call)
 
 /* ---- storm ---- */
 
-static atomic_int is_over;
+/* Round trips before a storm begins. */
+#define WARM 60
+#define STORM_SENDERS 2
+
+static atomic_int is_over, next_storm;
 
 static void storm_check(ssize_t n)
 {
@@ -280,17 +285,29 @@ static void storm_check(ssize_t n)
     check(ok);
 }
 
+/* Each sender's bytes count up, and say whose they are. */
+static char storm_byte(int who, long at)
+{
+    return (char)(who << 7 | at % 127);
+}
+
 static void *storm_send(void *fd)
 {
-    static char room[20000];
+    static char room[STORM_SENDERS][20000 + 127];
+    int who = next_storm++ % STORM_SENDERS;
+    long at = 0;
 
+    for (int i = 0; i < (int)sizeof room[who]; i++) {
+        room[who][i] = storm_byte(who, i);
+    }
     while (!is_over) {
-        ssize_t n = send(*(int *)fd, room, rand() % 2 ? 100 : sizeof room, MSG_NOSIGNAL);
+        ssize_t n = send(*(int *)fd, room[who] + at % 127, rand() % 2 ? 100 : 20000, MSG_NOSIGNAL);
 
         storm_check(n);
         if (n < 0) {
             break;
         }
+        at += n;
     }
     return fd;
 }
@@ -334,7 +351,23 @@ static void *storm_close(void *fd)
     return closed ? fd : NULL;
 }
 
-/* The peer of a storm: sends back what comes, until the end. */
+static void storm_echo(int fd, int times, int is_first)
+{
+    char room[100] = {0};
+
+    for (int i = 0; i < times; i++) {
+        if (is_first) {
+            check(send(fd, room, sizeof room, MSG_NOSIGNAL) == sizeof room);
+        }
+        check(recv(fd, room, sizeof room, MSG_WAITALL) == sizeof room);
+        if (!is_first) {
+            check(send(fd, room, sizeof room, MSG_NOSIGNAL) == sizeof room);
+        }
+    }
+}
+
+/* The peer of a storm: sends something back for what comes, until the end. Whatever a sender's neighbours and the
+ * closers do, its bytes come in its order, and none is missing before the last. */
 static pid_t storm_peer(int *fd)
 {
     struct sockaddr_in address = {.sin_family = AF_INET};
@@ -349,13 +382,22 @@ static pid_t storm_peer(int *fd)
     check(peer >= 0);
     if (peer == 0) {
         static char room[65536];
+        long next[STORM_SENDERS] = {0};
         int end = socket(AF_INET, SOCK_STREAM, 0);
         ssize_t n;
 
         alarm(LIMIT_S);
         check(connect(end, (struct sockaddr *)&address, len) == 0);
+        storm_echo(end, WARM, 0);
         while ((n = recv(end, room, sizeof room, 0)) > 0) {
-            if (send(end, room, n < 1000 ? n : 1000, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 && errno != EAGAIN) {
+            for (ssize_t i = 0; i < n; i++) {
+                int who = (unsigned char)room[i] >> 7;
+
+                check(room[i] == storm_byte(who, next[who]));
+                next[who]++;
+            }
+            /* So little that no ring is full of it. */
+            if (send(end, room, n < 200 ? n : 200, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 && errno != EAGAIN) {
                 break;
             }
         }
@@ -364,6 +406,7 @@ static pid_t storm_peer(int *fd)
     *fd = accept(hear, NULL, NULL);
     check(*fd >= 0);
     close(hear);
+    storm_echo(*fd, WARM, 1);
     return peer;
 }
 
@@ -407,6 +450,149 @@ static void storm(void)
     /* And the process is as good as before. */
     connect_to_child();
     finish();
+    puts("{\"fine\": true}");
+}
+
+/* ---- readers ---- */
+
+#define READERS_MAX 16
+#define WORD 8
+
+static char *words;
+static long words_bytes, taken;
+static unsigned char *is_taken;
+static pthread_mutex_t book = PTHREAD_MUTEX_INITIALIZER;
+/* Bytes that came in pieces too small to tell where they belong. */
+static long histogram[256];
+
+/* Words that tell their own place in any fifteen bytes: a mark, and their number in seven bytes without a mark. */
+static void make_words(long bytes)
+{
+    words_bytes = bytes;
+    words = malloc(bytes);
+    is_taken = calloc(bytes, 1);
+    check(words && is_taken);
+    for (long at = 0; at < bytes; at += WORD) {
+        words[at] = (char)0xff;
+        for (int i = 1; i < WORD; i++) {
+            words[at + i] = at / WORD >> 7 * (WORD - 1 - i) & 127;
+        }
+    }
+}
+
+/* A piece that one call got is a piece of the stream, and nobody else has got any of it. */
+static void takes_piece(const char *from, long n)
+{
+    const char *mark = memchr(from, 0xff, n);
+
+    check(pthread_mutex_lock(&book) == 0);
+    taken += n;
+    if (mark && n - (mark - from) >= WORD) {
+        long at = 0;
+
+        for (int i = 1; i < WORD; i++) {
+            at = at << 7 | mark[i];
+        }
+        at = at * WORD - (mark - from);
+        check(at >= 0 && at + n <= words_bytes && memcmp(from, words + at, n) == 0);
+        check(memchr(is_taken + at, 1, n) == NULL);
+        memset(is_taken + at, 1, n);
+    } else {
+        for (long i = 0; i < n; i++) {
+            histogram[(unsigned char)from[i]]++;
+        }
+    }
+    check(pthread_mutex_unlock(&book) == 0);
+}
+
+static void *reads_words(void *number)
+{
+    unsigned seed = (long)number;
+    struct pollfd entry = {sock, POLLIN, 0};
+    char *room = malloc(40000);
+    ssize_t n;
+
+    check(room);
+    do {
+        size_t most = rand_r(&seed) % 4 ? WORD + rand_r(&seed) % 3000 : WORD + rand_r(&seed) % 39000;
+        struct iovec parts[2] = {{room, most / 3}, {room + most / 3, most - most / 3}};
+        struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
+        fd_set set;
+
+        switch ((long)number % 6) {
+        case 0:
+            n = recv(sock, room, most, 0);
+            break;
+        case 1:
+            n = read(sock, room, most);
+            break;
+        case 2:
+            n = readv(sock, parts, 2);
+            break;
+        case 3:
+            n = recvmsg(sock, &message, 0);
+            break;
+        case 4:
+            check(poll(&entry, 1, -1) == 1);
+            n = recv(sock, room, most, MSG_DONTWAIT);
+            break;
+        default:
+            FD_ZERO(&set);
+            FD_SET(sock, &set);
+            check(select(sock + 1, &set, NULL, NULL, NULL) == 1);
+            n = recv(sock, room, most, MSG_DONTWAIT);
+        }
+        check(n >= 0 || errno == EAGAIN);
+        if (n > 0) {
+            takes_piece(room, n);
+        }
+    } while (n != 0);
+    free(room);
+    return NULL;
+}
+
+static void readers(int count)
+{
+    pthread_t threads[READERS_MAX];
+    struct sockaddr_in address;
+    int hear = loopback_listener(&address), status;
+    static long missing[256];
+
+    check(count <= READERS_MAX);
+    make_words(24L << 20);
+    child = fork();
+    check(child >= 0);
+    if (child == 0) {
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        unsigned seed = 1;
+
+        alarm(LIMIT_S);
+        check(connect(fd, (struct sockaddr *)&address, sizeof address) == 0);
+        storm_echo(fd, WARM, 0);
+        for (long at = 0, n; at < words_bytes; at += n) {
+            /* Now and then the readers have to wait. */
+            n = rand_r(&seed) % 4 ? 1 + rand_r(&seed) % 2000 : 1 + rand_r(&seed) % 60000;
+            n = n < words_bytes - at ? n : words_bytes - at;
+            check(send(fd, words + at, n, MSG_NOSIGNAL) == n);
+        }
+        exit(0);
+    }
+    sock = accept(hear, NULL, NULL);
+    check(sock >= 0);
+    storm_echo(sock, WARM, 1);
+    for (long i = 0; i < count; i++) {
+        check(pthread_create(&threads[i], NULL, reads_words, (void *)i) == 0);
+    }
+    for (int i = 0; i < count; i++) {
+        check(pthread_join(threads[i], NULL) == 0);
+    }
+    check(waitpid(child, &status, 0) == child && status == 0);
+    check(taken == words_bytes);
+    for (long at = 0; at < words_bytes; at++) {
+        missing[(unsigned char)words[at]] += !is_taken[at];
+    }
+    check(memcmp(missing, histogram, sizeof missing) == 0);
+    close(sock);
     puts("{\"fine\": true}");
 }
 
@@ -712,6 +898,8 @@ int main(int argc, char **argv)
         shut_under(argv[2]);
     } else if (!strcmp(what, "storm")) {
         storm();
+    } else if (!strcmp(what, "readers") && argc > 2) {
+        readers(atoi(argv[2]));
     } else if (!strcmp(what, "records") && argc > 3) {
         most = atoi(argv[2]), senders = atoi(argv[3]);
         check(senders <= SENDERS_MAX && most <= 1 << 18);

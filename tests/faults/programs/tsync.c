@@ -1,10 +1,12 @@
-/* A seccomp filter for all threads, which allows just what the program itself does, while others are in calls.
+/* A seccomp filter, which allows just what the program itself does, while other threads are in calls.
  *
- *   tsync CALLS THREADS
+ *   tsync CALLS THREADS [WHOSE]
  *
  * Each thread has a connection to an echoing child, and uses it with blocking calls, behind poll or behind
- * epoll (CALLS: block, poll, epoll). At a random moment one more thread installs a filter that kills for any other
- * system call; the rest goes on for a while. Prints one line of JSON.
+ * epoll (CALLS: block, poll, epoll). Then a filter that kills for any other system call is installed (WHOSE: all, by
+ * one more thread for all threads, at a random moment; one, by one of them for itself alone, when all have come far;
+ * first, the same before its own connection has earned anything); the rest goes on for a while. A thread without a
+ * filter makes one more connection in the end, if there is such a thread. Prints one line of JSON.
  */
 #include "ends.h"
 
@@ -16,11 +18,15 @@
 
 #define THREADS_MAX 16
 #define ROUNDS_AFTER 200
+/* Rounds before a thread confines itself: too few for a lane of its own, and enough for everybody's. */
+#define FEW 3
+#define MANY 100
 
-static const char *calls;
+static const char *calls, *whose = "all";
 static int threads, fds[THREADS_MAX], sets[THREADS_MAX];
 static atomic_int is_confined;
-static atomic_long rounds;
+static atomic_long rounds, rounds_of[THREADS_MAX];
+static atomic_int tids[THREADS_MAX], done, may_end;
 
 /* What this program asks for from then on: its calls, and what libc needs to end threads and process. */
 static const int ALLOWED[] = {
@@ -44,7 +50,29 @@ static void confine(void)
         BPF_RET | BPF_K, getenv("TSYNC_TRAP") ? SECCOMP_RET_TRAP : SECCOMP_RET_KILL_PROCESS);
     filter[N + 2] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
     check(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-    check(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) == 0);
+    if (strcmp(whose, "all") == 0) {
+        check(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) == 0);
+    } else {
+        check(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+    }
+}
+
+/* What the kernel says of a thread's confinement. Asked by who is not confined. */
+static int filter_of(int thread)
+{
+    char path[64], text[4096], *at;
+    FILE *file;
+    size_t n;
+
+    snprintf(path, sizeof path, "/proc/self/task/%d/status", thread);
+    file = fopen(path, "r");
+    check(file);
+    n = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    text[n] = 0;
+    at = strstr(text, "\nSeccomp:\t");
+    check(at);
+    return atoi(at + 10);
 }
 
 static void trapped(int signal, siginfo_t *info, void *context)
@@ -70,12 +98,31 @@ static void wait_for(int index)
     }
 }
 
+/* Whether the first thread is to confine itself now. */
+static int is_time(int round)
+{
+    if (strcmp(whose, "first") == 0) {
+        return round == FEW;
+    }
+    for (int i = 0; i < threads; i++) {
+        if (rounds_of[i] < MANY) {
+            return 0;
+        }
+    }
+    return strcmp(whose, "one") == 0;
+}
+
 static void *talk(void *number)
 {
     int index = (int)(long)number, after = 0;
     char out[100], in[100];
 
+    tids[index] = thread_id();
     for (int round = 0; after < ROUNDS_AFTER; round++) {
+        if (index == 0 && !is_confined && is_time(round)) {
+            confine();
+            is_confined = 1;
+        }
         memset(out, round, sizeof out);
         check(send(fds[index], out, sizeof out, MSG_NOSIGNAL) == sizeof out);
         for (size_t at = 0; at < sizeof in;) {
@@ -89,8 +136,30 @@ static void *talk(void *number)
         check(memcmp(in, out, sizeof in) == 0);
         after += is_confined;
         rounds++;
+        rounds_of[index]++;
+    }
+    done++;
+    while (!may_end) {
+        nap_us(1000);
     }
     return NULL;
+}
+
+/* A connection of a thread without a filter, in a process that has one with it: to itself. */
+static void one_more(int hear, const struct sockaddr_in *address)
+{
+    char out[100], in[100];
+    int ends[2] = {socket(AF_INET, SOCK_STREAM, 0), -1};
+
+    check(connect(ends[0], (struct sockaddr *)address, sizeof *address) == 0);
+    ends[1] = accept(hear, NULL, NULL);
+    for (int round = 0; round < ROUNDS_AFTER; round++) {
+        memset(out, round, sizeof out);
+        check(send(ends[round % 2], out, sizeof out, MSG_NOSIGNAL) == sizeof out);
+        check(recv(ends[1 - round % 2], in, sizeof in, MSG_WAITALL) == sizeof in);
+        check(memcmp(in, out, sizeof in) == 0);
+    }
+    check(close(ends[0]) == 0 && recv(ends[1], in, 1, 0) == 0 && close(ends[1]) == 0);
 }
 
 int main(int argc, char **argv)
@@ -106,6 +175,7 @@ int main(int argc, char **argv)
         return 2;
     }
     calls = argv[1], threads = atoi(argv[2]);
+    whose = argc > 3 ? argv[3] : whose;
     check(threads <= THREADS_MAX);
     alarm(LIMIT_S);
     srand(getpid());
@@ -154,12 +224,23 @@ int main(int argc, char **argv)
     for (int i = 0; i < threads; i++) {
         check(pthread_create(&ids[i], NULL, talk, (void *)(long)i) == 0);
     }
-    while (rounds < 100L * threads) {
-        nap_us(1000);
+    if (strcmp(whose, "all") == 0) {
+        while (rounds < 100L * threads) {
+            nap_us(1000);
+        }
+        nap_us(rand() % 3000);
+        confine();
+        is_confined = 1;
+    } else {
+        while (done < threads) {
+            nap_us(1000);
+        }
+        for (int i = 0; i < threads; i++) {
+            check(filter_of(tids[i]) == (i == 0 ? SECCOMP_MODE_FILTER : 0));
+        }
+        one_more(hear, &address);
     }
-    nap_us(rand() % 3000);
-    confine();
-    is_confined = 1;
+    may_end = 1;
     for (int i = 0; i < threads; i++) {
         check(pthread_join(ids[i], NULL) == 0);
     }

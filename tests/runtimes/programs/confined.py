@@ -26,7 +26,10 @@ PR_SET_DUMPABLE = 4
 PR_SET_NO_NEW_PRIVS = 38
 CLONE_NEWNET = 0x40000000
 CLONE_NEWUSER = 0x10000000
+PR_SET_KEEPCAPS = 8
 CAPABILITY_VERSION = 0x20080522
+# setuid, setgid, setreuid, setregid, setgroups, setresuid, setresgid, setfsuid
+NUMBERS = {"x86_64": (105, 106, 113, 114, 116, 117, 119, 122), "aarch64": (146, 144, 145, 143, 159, 147, 149, 151)}
 OTHER = 54321
 STRANGER = 54322
 
@@ -71,6 +74,24 @@ def capset():
     assert libc.capset(header, bytes(24)) == 0, ctypes.get_errno()
 
 
+def setuid_with_capabilities():
+    """Another user who may do what the old one might, and so may look into all of /proc."""
+    call(libc.prctl, PR_SET_KEEPCAPS, 1, 0, 0, 0)
+    os.setuid(OTHER)
+    header = struct.pack("=Ii", CAPABILITY_VERSION, 0)
+    held = ctypes.create_string_buffer(24)
+    call(libc.capget, header, held)
+    words = list(struct.unpack("=6I", held.raw))
+    words[0], words[3] = words[1], words[4]
+    call(libc.capset, header, struct.pack("=6I", *words))
+
+
+def by_number(which, *args):
+    """A system call past libc's function for it."""
+    number = NUMBERS[os.uname().machine][which]
+    call(libc.syscall, ctypes.c_long(number), *args)
+
+
 def enter(directory):
     """chroot, as servers do it."""
     os.chroot(directory)
@@ -94,6 +115,33 @@ CHANGES = {
     "dumpable": lambda: call(libc.prctl, PR_SET_DUMPABLE, 0, 0, 0, 0),
     "nonewprivs": lambda: call(libc.prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),
     "toggle": lambda: (os.seteuid(OTHER), os.seteuid(0)),
+    "keepcaps": setuid_with_capabilities,
+    # One call, and nothing before it.
+    "only-setuid": lambda: os.setuid(OTHER),
+    "only-setgid": lambda: os.setgid(OTHER),
+    "only-setreuid": lambda: os.setreuid(OTHER, OTHER),
+    "only-setreuid-real": lambda: os.setreuid(OTHER, -1),
+    "only-setregid": lambda: os.setregid(OTHER, OTHER),
+    "only-setregid-real": lambda: os.setregid(OTHER, -1),
+    "only-setresuid": lambda: os.setresuid(OTHER, OTHER, OTHER),
+    "only-setresuid-saved": lambda: os.setresuid(-1, -1, OTHER),
+    "only-setresgid-saved": lambda: os.setresgid(-1, -1, OTHER),
+    "only-initgroups": lambda: os.initgroups("root", OTHER),
+    "syscall-setuid": lambda: by_number(0, OTHER),
+    "syscall-setgid": lambda: by_number(1, OTHER),
+    "syscall-setreuid": lambda: by_number(2, OTHER, OTHER),
+    "syscall-setregid": lambda: by_number(3, OTHER, OTHER),
+    "syscall-setgroups": lambda: by_number(4, 1, struct.pack("=I", OTHER)),
+    "syscall-setresuid": lambda: by_number(5, OTHER, OTHER, OTHER),
+    "syscall-setresgid": lambda: by_number(6, OTHER, OTHER, OTHER),
+    # Who does these may take them back.
+    "only-seteuid": lambda: os.seteuid(OTHER),
+    "only-setegid": lambda: os.setegid(OTHER),
+    "only-setfsuid": lambda: libc.setfsuid(OTHER),
+    "syscall-setresuid-effective": lambda: by_number(5, -1, OTHER, -1),
+    # These change nothing.
+    "same-setuid": lambda: os.setuid(0),
+    "same-setresgid": lambda: os.setresgid(0, -1, 0),
 }
 
 

@@ -5,7 +5,7 @@
  *
  * WHEN: start (before its first socket), young (with a new connection), late (after a hundred messages),
  * bulk (in the middle of a megabyte). HOW: prctl, seccomp, tsync, libseccomp. STYLE: how it waits and
- * moves bytes. It echoes one connection (threads: two) and ends.
+ * moves bytes. It echoes one connection and ends; fork: from its filter on in a child that has it, too.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -15,7 +15,6 @@
 #include <linux/seccomp.h>
 #include <netinet/in.h>
 #include <poll.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -35,7 +34,6 @@
 #define LATE_CALLS 100
 #define BULK_BYTES (1 << 20)
 #define CHUNK 65536
-#define THREADS 2
 #define MOST 40
 
 static const char *when, *how, *style;
@@ -79,20 +77,12 @@ static void choose(void)
         allow(SYS_rt_sigreturn), allow(SYS_restart_syscall);
     } else if (is(style, "fork")) {
         allow(SYS_clone), allow(SYS_set_robust_list), allow(SYS_wait4);
-    } else if (is(style, "threads")) {
-        /* Thread exit and join. */
-        allow(SYS_futex), allow(SYS_madvise), allow(SYS_exit), allow(SYS_rt_sigprocmask);
-        allow(SYS_munmap);
     }
     if (is(when, "start")) {
         allow(SYS_socket), allow(SYS_setsockopt), allow(SYS_bind), allow(SYS_listen), allow(SYS_accept);
         allow(SYS_epoll_create1), allow(SYS_epoll_ctl);
         if (is(style, "signals")) {
             allow(SYS_setitimer);
-        }
-        if (is(style, "threads")) {
-            allow(SYS_mmap), allow(SYS_mprotect), allow(SYS_clone3), allow(SYS_rseq);
-            allow(SYS_set_robust_list), allow(SYS_brk), allow(SYS_getrandom);
         }
     }
     allow(SYS_close), allow(SYS_exit_group);
@@ -189,18 +179,24 @@ static ssize_t give(int fd, char *from, size_t n)
     return is(style, "plain") ? write(fd, from, n) : send(fd, from, n, 0);
 }
 
-/* Echoes to the end. `confines`: this thread enters the sandbox when it is time. */
-static void echo(int fd, int confines)
-{
-    static __thread char room[CHUNK];
-    size_t total = 0;
-    int calls = 0, confined = !confines || is(when, "start");
+static void go_on_in_a_child(int fd);
 
+/* Echoes to the end, and enters the sandbox when it is time. */
+static void echo(int fd)
+{
+    static char room[CHUNK];
+    static size_t total;
+    static int calls, confined;
+
+    confined = confined || is(when, "start");
     for (;;) {
         if (!confined && (is(when, "young") || (is(when, "late") && calls >= LATE_CALLS)
                           || (is(when, "bulk") && total >= BULK_BYTES))) {
             confine();
             confined = 1;
+            if (is(style, "fork")) {
+                return go_on_in_a_child(fd);
+            }
         }
         ssize_t n = take(fd, room, sizeof room);
 
@@ -225,16 +221,22 @@ static void echo(int fd, int confines)
     must(close(fd) == 0, "close");
 }
 
-static void on_timer(int number) { (void)number; }
-
-static void *serve(void *number)
+/* Confined already; the child echoes the rest. */
+static void go_on_in_a_child(int fd)
 {
-    int fd = (int)(intptr_t)number;
+    int status = 0;
+    pid_t child = fork();
 
-    /* The first thread confines all of them, wherever they are. */
-    echo(fd & 0xffff, fd >> 16);
-    return NULL;
+    must(child >= 0, "fork");
+    if (child == 0) {
+        echo(fd);
+        _exit(0);
+    }
+    must(close(fd) == 0, "close");
+    must(waitpid(child, &status, 0) == child && status == 0, "the child's end");
 }
+
+static void on_timer(int number) { (void)number; }
 
 int main(int argc, char **argv)
 {
@@ -260,20 +262,6 @@ int main(int argc, char **argv)
     must(setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) == 0, "SO_REUSEADDR");
     must(bind(listener, (struct sockaddr *)&address, sizeof address) == 0, "bind");
     must(listen(listener, 8) == 0, "listen");
-    if (is(style, "threads")) {
-        pthread_t threads[THREADS];
-
-        for (int i = 0; i < THREADS; i++) {
-            intptr_t fd = accept(listener, NULL, NULL);
-
-            must(fd >= 0, "accept");
-            must(pthread_create(&threads[i], NULL, serve, (void *)(fd | (i == 0) << 16)) == 0, "thread");
-        }
-        for (int i = 0; i < THREADS; i++) {
-            pthread_join(threads[i], NULL);
-        }
-        exit(0);
-    }
     int fd = accept(listener, NULL, NULL);
 
     must(fd >= 0, "accept");
@@ -288,24 +276,10 @@ int main(int argc, char **argv)
 
         must(setitimer(ITIMER_VIRTUAL, &often, NULL) == 0, "setitimer");
     }
-    if (is(style, "fork")) {
-        /* Confined before the fork; the child echoes. */
-        int status = 0;
-
-        if (!is(when, "start")) {
-            confine();
-        }
-        pid_t child = fork();
-
-        must(child >= 0, "fork");
-        if (child == 0) {
-            echo(fd, 0);
-            _exit(0);
-        }
-        must(close(fd) == 0, "close");
-        must(waitpid(child, &status, 0) == child && status == 0, "the child's end");
-        exit(0);
+    if (is(style, "fork") && is(when, "start")) {
+        go_on_in_a_child(fd);
+    } else {
+        echo(fd);
     }
-    echo(fd, 1);
     exit(0);
 }
