@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from support.report import Report
+from support.report import Report, assert_flipped, check_sums
 from support.stage import Artifacts, python
 
 HERE = Path(__file__).resolve().parent
@@ -24,6 +24,8 @@ SDP = TARGET / "release" / "sdp"
 LIMIT_S = 30
 # Lanes from the first byte on: for scenarios that are not about being young.
 EAGER = {"SDP_PROMOTE_CALLS": "0", "SDP_PROMOTE_BYTES": "0"}
+# And changed at calls that the seed chooses.
+FLIPS = {**EAGER, "SDP_TEST_LANE_FLIP": "7"}
 
 
 class Outcome:
@@ -112,6 +114,17 @@ def both(module, name, *args, env=None, **options):
         f"differs from plain TCP: {plain.seen}\n{outcome.describe()}"
     )
     assert outcome.report and outcome.report.sdp_bytes > 0, outcome.describe()
+    return outcome
+
+
+def flipped(outcome, plain):
+    """What a run with lanes that change at random calls showed is what one over TCP did, and lanes did change."""
+    assert outcome.code == plain.code == 0, f"{plain.describe()}\n{outcome.describe()}"
+    assert outcome.seen == plain.seen, (
+        f"differs from plain TCP: {plain.seen}\n{outcome.describe()}"
+    )
+    assert_flipped(outcome.report)
+    check_sums(outcome.report)
     return outcome
 
 
