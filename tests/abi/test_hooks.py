@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from support.report import Report, assert_flipped
 from support.stage import Artifacts
 
 HERE = Path(__file__).resolve().parent
@@ -33,6 +34,9 @@ CASES = (
     + [("cancel", wait, kind) for wait in WAITS for kind in KINDS]
     + [("sandbox", kind, how) for kind in KINDS for how in SANDBOXES]
 )
+
+# With flips, but not what makes a connection twenty times: each would wait for delayed acknowledgements many times.
+WARM = [case for case in CASES if "warm" in case and case[0] != "interrupts"]
 
 # Instructions that a hook may add to a call on a descriptor that is not ours.
 ADDED_INSTRUCTIONS = 12
@@ -80,6 +84,18 @@ def test_call_is_the_same(program, library, case):
     plain = run([program, *case], environment())
     assert plain[0] == 0, plain
     assert run([program, *case], environment(library)) == plain
+
+
+@pytest.mark.parametrize("case", WARM, ids=["-".join(case) for case in WARM])
+def test_call_is_the_same_with_flips(ladder, program, case, tmp_path):
+    """The same on promoted connections whose lanes change at random calls."""
+    plain = run([program, *case], environment())
+    assert plain[0] == 0, plain
+    report = tmp_path / "report"
+    command = [str(ladder.artifacts.sdp), "run", "--no-config", "--report", str(report), "--", program, *case]
+    flips = {"SDP_TEST_LANE_FLIP": str(ladder.flip_seed), "SDP_PROMOTE_CALLS": "0", "SDP_PROMOTE_BYTES": "0"}
+    assert run(command, environment(**flips)) == plain
+    assert_flipped(Report.read("report", report))
 
 
 @pytest.mark.parametrize("policy, answer", [("deny", "not here"), ("allow", None), ("auto", None)])

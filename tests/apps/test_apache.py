@@ -11,7 +11,7 @@ import signal
 
 import pytest
 
-from support import check, placements
+from support import UNFLIPPED, check, placements
 from support.procs import wait_until
 
 BIG = b"".join(hashlib.sha512(b"%d" % i).digest() for i in range(16_000))
@@ -194,7 +194,7 @@ def test_two_users(ladder, placement):
     check(ladder, "apache-users", two_users, placement, quiet=False)
 
 
-@placements()
+@placements(*UNFLIPPED)
 def test_single_requests(ladder, placement):
     """Likewise with a connection for each request."""
     check(ladder, "apache-single", single, placement)

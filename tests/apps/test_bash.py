@@ -3,7 +3,7 @@
 import hashlib
 from pathlib import Path
 
-from support import check, placements
+from support import UNFLIPPED, check, placements
 from support.stage import python
 
 SERVER = Path(__file__).parent / "drivers" / "line_server.py"
@@ -30,7 +30,7 @@ def conversation(stage):
     return hashlib.sha256(out).hexdigest(), len(out), said
 
 
-@placements()
+@placements(*UNFLIPPED)
 def test_conversation(ladder, placement):
     """Every line arrives in order, whoever reads it."""
     check(ladder, "bash", conversation, placement)

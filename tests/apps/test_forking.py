@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from support import Placement, check, placements
+from support import UNFLIPPED, check, placements
 
 SOURCE = Path(__file__).parent / "drivers" / "forking.c"
 
@@ -33,13 +33,13 @@ def scenario(program, clients, connections, messages, length):
     return run
 
 
-@placements(*Placement)
+@placements()
 def test_conversations(ladder, program, placement):
     """Every echo is what was sent; the children, which do the I/O, are on SDP."""
     check(ladder, "forking", scenario(program, 3, 10, 200, 6000), placement)
 
 
-@placements()
+@placements(*UNFLIPPED)
 def test_single_messages(ladder, program, placement):
     """One message per connection: nothing is worth a lane, and nothing is lost by looking."""
     check(ladder, "forking-once", scenario(program, 3, 150, 1, 500), placement)

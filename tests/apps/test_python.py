@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from support import Placement, check, placements
+from support import check, placements
 from support.stage import python
 
 DRIVERS = Path(__file__).parent / "drivers"
 BULK = "6000000"
-ALL = (Placement.PLAIN, Placement.BOTH, Placement.SERVER, Placement.CLIENT, Placement.FLIP)
 
 
 def echo(kind):
@@ -77,27 +76,27 @@ def calls(stage):
 
 @pytest.mark.quick
 @pytest.mark.parametrize("kind", ["blocking", "selectors", "poll", "asyncio", "fork", "pool"])
-@placements(*ALL)
+@placements()
 def test_echo(ladder, placement, kind):
     """Every byte comes back, whatever way the server waits."""
     check(ladder, f"python-{kind}", echo(kind), placement, bulk=True)
 
 
 @pytest.mark.quick
-@placements(*ALL)
+@placements()
 def test_asyncio(ladder, placement):
     """Streams of eight clients at once stay apart and whole."""
     check(ladder, "python-asyncio-clients", asyncio_clients, placement)
 
 
-@placements(*ALL)
+@placements()
 def test_passing(ladder, placement):
     """A connection goes on in the process it was passed to, unread bytes and all."""
     check(ladder, "python-passing", passed, placement)
 
 
 @pytest.mark.quick
-@placements(*ALL)
+@placements()
 def test_calls(ladder, placement):
     """Peeking, waiting for all, scattering, timeouts, half close: as over TCP."""
     check(ladder, "python-calls", calls, placement)
@@ -105,7 +104,7 @@ def test_calls(ladder, placement):
 
 @pytest.mark.quick
 @pytest.mark.parametrize("cpus", ["one", "any"])
-@placements(*ALL)
+@placements()
 def test_readiness(ladder, placement, cpus):
     """epoll never says readable when a read finds nothing, with one processor and with all."""
     first = min(os.sched_getaffinity(0))
@@ -114,7 +113,7 @@ def test_readiness(ladder, placement, cpus):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may set its groups")
-@placements(*ALL)
+@placements()
 def test_groups(ladder, placement):
     """Workers that set their groups after the fork, as servers that are started by root do."""
     check(ladder, "python-groups", echo("groups"), placement, bulk=True)

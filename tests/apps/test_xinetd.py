@@ -5,7 +5,7 @@ import pwd
 import shutil
 from pathlib import Path
 
-from support import Placement, check, placements
+from support import UNFLIPPED, check, placements
 from support.procs import wait_until
 from support.stage import python
 
@@ -118,19 +118,19 @@ def test_internal_echo(ladder, placement):
     check(ladder, "xinetd-echo", internal, placement)
 
 
-@placements()
+@placements(*UNFLIPPED)
 def test_telnet(ladder, placement):
     """What telnet shows is what it shows over plain TCP."""
     check(ladder, "xinetd-telnet", by_telnet, placement)
 
 
-@placements()
+@placements(*UNFLIPPED)
 def test_executed(ladder, placement):
     """A dynamic program executed on the connection echoes every byte."""
     check(ladder, "xinetd-cat", executed, placement)
 
 
-@placements(Placement.PLAIN, Placement.BOTH, Placement.SERVER, Placement.CLIENT)
+@placements(*UNFLIPPED)
 def test_static(ladder, placement):
     """A static program gets every byte over TCP."""
     check(ladder, "xinetd-static", static, placement, quiet=False)

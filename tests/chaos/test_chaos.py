@@ -10,19 +10,20 @@ import os
 import pytest
 
 from support.procs import wait_until
+from support.report import assert_flipped
 
 from . import rounds
 from .world import LIMIT_S, TARGET, World, differences
 
 SEED = int(os.environ.get("SDP_TEST_SEED", "20260101"))
-ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "40"))
+ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "50"))
 CONNECTS = int(os.environ.get("CHAOS_CONNECTS", "3000"))
-# Lanes as they come, in one world of four without anything that is kept for a next connection; if asked for, lanes
-# that flip at random on every call, or no library: the suite itself is tested. Worlds that are asked for are what
-# they are called.
+# Lanes as they come; in one world of four without anything that is kept for a next connection, in another one with lanes
+# that flip at random on every call; if asked for, no library: the suite itself is tested. Worlds that are asked for are
+# what they are called.
 ASKED = os.environ.get("CHAOS_WORLDS")
 KINDS = (ASKED or "steady").split(",")
-EXACT_EVERY = 4
+TURNS = ("exact", "steady", "flip", "steady")
 # One world serves this many rounds: its survivors meet many victims, and a failure spoils few rounds.
 PER_WORLD = 10
 # Connections of one order.
@@ -36,8 +37,8 @@ def groups():
         # Half of the rounds each; an odd one is the first kind's.
         count = (ROUNDS + len(KINDS) - 1 - at) // len(KINDS)
         for first in range(0, count, PER_WORLD):
-            is_exact = not ASKED and (SEED + first // PER_WORLD) % EXACT_EVERY == 0
-            found.append(("exact" if is_exact else kind, SEED + first, min(PER_WORLD, count - first)))
+            played = kind if ASKED else TURNS[(SEED + first // PER_WORLD) % len(TURNS)]
+            found.append((played, SEED + first, min(PER_WORLD, count - first)))
     return found
 
 
@@ -56,13 +57,15 @@ def test_rounds(kind, seed, count, record_property):
         world.remove()
     for key, number in sorted(seen.items()):
         record_property(key, number)
-    if kind in ("steady", "exact"):
-        for report in reports:
-            # Rounds of young connections, and what lies in the kernel's buffers when a lane is met.
+    for report in reports:
+        # Rounds of young connections, and what lies in the kernel's buffers when a lane is met.
+        if kind in ("steady", "exact"):
             assert report.share("sent") > 0.5 and report.share("received") > 0.5, report.describe()
+        if kind == "flip":
+            assert_flipped(report)
 
 
-@pytest.mark.parametrize("kind", ["steady", "exact"])
+@pytest.mark.parametrize("kind", ["steady", "exact", "flip"])
 def test_connects_and_closes(kind):
     """Connections come and go by the thousand, with lanes and without, closed and reset. Many carry little, and
     leave segments that are kept, or not one where nothing is."""

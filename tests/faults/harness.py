@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from support.report import Report
+from support.report import Report, assert_flipped, check_sums
 from support.stage import Artifacts, python
 
 HERE = Path(__file__).resolve().parent
@@ -28,6 +28,8 @@ EAGER = {"SDP_PROMOTE_CALLS": "0", "SDP_PROMOTE_BYTES": "0"}
 AT_THE_END = {"peer-gone", "peer-switched"}
 # All that one end sends and receives while it earns its lanes: `ping(50)` of ends.h, `warm_up` of ends.py.
 PINGED, WARMED = 2 * 50 * 100, 2 * 40 * 32
+# And changed at calls that the seed chooses.
+FLIPS = {**EAGER, "SDP_TEST_LANE_FLIP": "7"}
 
 
 class Outcome:
@@ -130,6 +132,17 @@ def on_lanes(outcome, *, young=WARMED, but=AT_THE_END):
     assert left <= set(but), outcome.describe()
     assert not any(report.raw["reasons"].values()), outcome.describe()
     assert report.sdp_bytes > 0 and report.tcp_bytes <= report.seen * young, outcome.describe()
+
+
+def flipped(outcome, plain):
+    """What a run with lanes that change at random calls showed is what one over TCP did, and lanes did change."""
+    assert outcome.code == plain.code == 0, f"{plain.describe()}\n{outcome.describe()}"
+    assert outcome.seen == plain.seen, (
+        f"differs from plain TCP: {plain.seen}\n{outcome.describe()}"
+    )
+    assert_flipped(outcome.report)
+    check_sums(outcome.report)
+    return outcome
 
 
 def compiled(source, *flags):

@@ -7,8 +7,8 @@ import subprocess
 import pytest
 
 from faults.harness import PROGRAMS as SHARED
-from faults.harness import run
-from support.check import check_sums
+from faults.harness import FLIPS, run
+from support.report import assert_flipped, check_sums
 from support.stage import Artifacts, python
 
 from .cache import HERE, TARGET
@@ -54,7 +54,7 @@ def place():
     artifacts.close()
 
 
-def both(place, *call, surroundings=None):
+def both(place, *call, surroundings=None, env=None):
     """A scenario over TCP and under the library, which must give the same; the run under the library.
 
     `surroundings`: a shell command that changes a mount namespace of their own first.
@@ -66,7 +66,7 @@ def both(place, *call, surroundings=None):
         argv += words
     plain = run(argv, sdp=False, limit_s=LIMIT_S)
     assert plain.code == 0, plain.describe()
-    outcome = run(argv, tool=place.sdp, limit_s=LIMIT_S)
+    outcome = run(argv, tool=place.sdp, limit_s=LIMIT_S, env=env)
     assert outcome.code == 0, outcome.describe()
     assert outcome.seen == plain.seen, f"differs from plain TCP: {plain.seen}\n{outcome.describe()}"
     check_sums(outcome.report)
@@ -220,3 +220,13 @@ def test_no_locked_memory(place, case):
     """Nothing of ours is locked in memory, nor in a file system that could be full or read-only."""
     surroundings = "mount -t tmpfs -o ro none /dev/shm && ulimit -l 0"
     on_lanes(both(place, *CASES[case], surroundings=surroundings))
+
+
+FLIPPED = [("changes", what, "unread") for what in LEAVE]
+FLIPPED += [("worker", "setuid", "unread"), ("worker", "newnet", "read"), ("threaded", "setuid"), ("later", "setuid")]
+
+
+@pytest.mark.parametrize("call", FLIPPED, ids=" ".join)
+def test_with_lanes_that_flip(place, call):
+    """Whichever lane each direction is on when the change comes: the same bytes, and nothing is left."""
+    assert_flipped(both(place, *call, env=FLIPS).report)

@@ -5,7 +5,7 @@ import ctypes.util
 import pytest
 
 from support import Placement
-from support.check import check_sums
+from support.report import assert_flipped, check_sums
 from support.stage import python
 
 from .cache import HERE, WAYS, compiled, compiled_ways
@@ -74,6 +74,20 @@ def test_installers(ladder, programs, how):
     if how == "libseccomp" and not ctypes.util.find_library("seccomp"):
         pytest.skip("not installed: libseccomp2")
     verify(ladder, programs, Placement.BOTH, "bulk", how, "poll")
+
+
+@pytest.mark.parametrize("when", ON_A_LANE)
+@pytest.mark.parametrize("style", ["blocking", "vectors", "poll", "epoll", "signals"])
+def test_strict_filter_beside_flips(ladder, programs, style, when):
+    """Lanes change at random calls before the filter, and the client's go on doing so."""
+    name = f"seccomp-{when}-prctl-{style}"
+    scenario = confined(programs, when, "prctl", style)
+    plain = ladder.plain(name, scenario)
+    result, stage = ladder.play(name, scenario, Placement.FLIP)
+    assert result == plain
+    for report in stage.server_reports + stage.client_reports:
+        check_sums(report)
+        assert_flipped(report)
 
 
 # One system call that an inherited filter refuses, and whether a lane can do without; None: it depends on

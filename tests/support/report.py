@@ -41,6 +41,11 @@ class Report:
         return self.count("bytes", "sdp_sent") + self.count("bytes", "sdp_received")
 
     @property
+    def flips(self):
+        """Lanes that were left at random calls, because the test asked for it."""
+        return self.count("demotions", "test-flip")
+
+    @property
     def tcp_bytes(self):
         """Payload on the TCP lane, both directions."""
         return self.count("bytes", "tcp_sent") + self.count("bytes", "tcp_received")
@@ -107,6 +112,12 @@ def assert_fell_back(report):
     assert report.sdp_bytes == 0, f"SDP without a partner\n{report.describe()}"
     assert report.seen > 0, f"the library saw no connection\n{report.describe()}"
     assert report.tcp_bytes > 0, f"no payload was counted\n{report.describe()}"
+
+
+def assert_flipped(report):
+    """Lanes changed at random: each flip is a lane that was left, and payload went over SDP between them."""
+    assert report.flips > 0, f"no lane was flipped\n{report.describe()}"
+    assert report.sdp_bytes > 0, f"no byte went over SDP\n{report.describe()}"
 
 
 def assert_balanced(total):
