@@ -3,8 +3,9 @@ the library.
 
 Each module runs plain, under the library, and under the library with lanes that flip at random
 positions on every call; `support.foreign` compares the outcomes test by test. What is closest to the
-library runs always and whole. Of the rest a part runs, chosen by the rotation seed: some short
-modules whole, of some long ones a few tests. `SDP_TEST_WHOLE=1` runs everything.
+library runs always: the core whole, of the long modules of processes and signals some tests. Of the
+rest a part runs: some short modules whole, of some long ones a few tests. What part it is, the
+rotation seed decides. `SDP_TEST_WHOLE=1` runs everything.
 """
 
 import os
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from support import Placement
-from support.foreign import ROTATION, Comparison, Suite, rotated
+from support.foreign import ROTATION, WHOLE, Comparison, Suite, rotated
 
 PYTHON = "/usr/bin/python3.11"
 RUNNER = Path(__file__).parent / "runner.py"
@@ -30,6 +31,7 @@ CORE = [
     "test_ssl",
     "test_httplib",
     "test_socketserver",
+    "test_os",
 ]
 # A few seconds each.
 SHORT = [
@@ -43,7 +45,6 @@ SHORT = [
     "test_urllib2_localnet",
     "test_httpservers",
     "test_wsgiref",
-    "test_os",
     "test_posix",
     "test_pty",
     "test_fcntl",
@@ -57,10 +58,18 @@ SHORT = [
     "test_asyncio.test_transports",
     "test_asyncio.test_runners",
 ]
+# From half a minute to minutes, with the number of tests that run each time.
+SAMPLED = {
+    "test_subprocess": 40,
+    "test_signal": 12,
+    "test_multiprocessing_fork": 32,
+    "test_multiprocessing_forkserver": 24,
+    "test_multiprocessing_spawn": 8,
+}
+# Ten seconds each: not drawn.
+SLOW = "test_signal.SiginterruptTest."
 # From ten seconds to minutes.
 LONG = [
-    "test_subprocess",
-    "test_signal",
     "test_ftplib",
     "test_imaplib",
     "test_poplib",
@@ -69,9 +78,6 @@ LONG = [
     "test_threading",
     "test_faulthandler",
     "test_concurrent_futures",
-    "test_multiprocessing_fork",
-    "test_multiprocessing_forkserver",
-    "test_multiprocessing_spawn",
     "test_multiprocessing_main_handling",
     "test_asyncio.test_sendfile",
     "test_asyncio.test_ssl",
@@ -79,8 +85,8 @@ LONG = [
     "test_asyncio.test_subprocess",
 ]
 SHORT_A_RUN = 5
-LONG_A_RUN = 5
-# Tests of each long module.
+LONG_A_RUN = 3
+# Tests of each long module that takes turns.
 SAMPLE = 8
 BOTH_WAYS = pytest.mark.parametrize(
     "placement", [Placement.BOTH, Placement.FLIP], ids=["normal", "flip"]
@@ -97,7 +103,8 @@ class Module(Suite):
         return [PYTHON, RUNNER, self.name, record, *names]
 
     def names(self, stage):
-        return stage.client("list", self.command("-", ()), plain=True).text.split()
+        found = stage.client("list", self.command("-", ()), plain=True).text.split()
+        return [name for name in found if WHOLE or SLOW not in name]
 
 
 @pytest.fixture(scope="module")
@@ -107,15 +114,15 @@ def comparison(ladder):
 
 
 @BOTH_WAYS
-@pytest.mark.parametrize("module", CORE + rotated(SHORT, SHORT_A_RUN))
+@pytest.mark.parametrize("module", CORE + rotated(SHORT, SHORT_A_RUN, "short"))
 def test_module(comparison, module, placement):
     """A whole module."""
     comparison.check(Module(module), placement)
 
 
 @BOTH_WAYS
-@pytest.mark.parametrize("module", rotated(LONG, LONG_A_RUN))
+@pytest.mark.parametrize("module", [*SAMPLED, *rotated(LONG, LONG_A_RUN, "long")])
 def test_sample(comparison, module, placement):
     """Some tests of a long module, by the rotation seed."""
     print(f"rotation seed {ROTATION}")
-    comparison.check(Module(module), placement, sample=SAMPLE)
+    comparison.check(Module(module), placement, sample=SAMPLED.get(module, SAMPLE))

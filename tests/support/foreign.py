@@ -3,16 +3,18 @@
 A *suite* (see `Suite`) knows how to run some tests of a program and how to read their outcomes. It
 runs plain, under the library, and under the library with lanes that flip at random positions on every
 call. A test that fails under the library only is run again by itself, several times without the
-library: what fails there once is the test's own weakness. One that is listed to hold elapsed time against
-a tight limit (`exceptions.LATE`) may do so at a second attempt under the library, and the summary says that it
-did. Not so any test of timeouts: a wake-up that is lost shows as one. Nothing else is forgiven: there is
-no list of tests that may fail.
+library: what fails there once is the test's own weakness, and the summary names it. One that is listed
+to hold elapsed time against a tight limit (`exceptions.LATE`) may do so at a second attempt under the
+library, and the summary says that it did. Not so any test of timeouts: a wake-up that is lost shows as
+one. Nothing else is forgiven: there is no list of tests that may fail.
 """
 
 import os
 import random
 import re
+import subprocess
 import warnings
+from pathlib import Path
 
 from exceptions import LATE
 
@@ -29,9 +31,32 @@ PLAIN_REPEATS = 3
 LITTLE = 100_000
 # Bytes of each log that are shown after a failure.
 LOG_SHOWN = 20_000
-# What is too much for every run takes turns, by this seed. The same part unless it is asked for another: a
-# gate that changes by itself would fail where nothing was changed.
-ROTATION = int(os.environ.get("SDP_TEST_ROTATION", "1"))
+
+
+def rotation():
+    """The seed by which what is too much for every run takes turns.
+
+    Unless `SDP_TEST_ROTATION` says it, the library's sources do, as they were committed: a gate that changes by
+    itself would fail where nothing was changed, and one that never does would leave the same part out for ever.
+    The ladder of xtask finds the same one.
+    """
+    asked = os.environ.get("SDP_TEST_ROTATION")
+    if asked:
+        return int(asked)
+    try:
+        done = subprocess.run(
+            ["git", "rev-parse", "HEAD:crates"],
+            cwd=Path(__file__).parent.parent.parent,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return int(done.stdout[:8], 16)
+    except (OSError, subprocess.CalledProcessError, ValueError):
+        return 1
+
+
+ROTATION = rotation()
 # Set: everything runs each time.
 WHOLE = bool(os.environ.get("SDP_TEST_WHOLE"))
 BAD = ("fail", "error", "xpass", "crash")
@@ -144,7 +169,7 @@ class Comparison:
     def plain(self, suite, sample=None):
         """Outcomes without the library."""
         if suite.name not in self._plain:
-            names = rotated(self.listed(suite), sample) if sample else ()
+            names = rotated(self.listed(suite), sample, suite.name) if sample else ()
             outcomes, logs, _ = run(self.ladder, Placement.PLAIN, suite, names)
             assert outcomes, f"no test ran\n{logs}"
             self._plain[suite.name] = outcomes
@@ -160,15 +185,15 @@ class Comparison:
         for _ in range(PLAIN_REPEATS if suspects else 0):
             again = run(self.ladder, Placement.PLAIN, suite, suspects)[0]
             weak = [name for name in suspects if again.get(name) in BAD]
-            if weak:
-                print("fail without the library too:", *weak, sep="\n  ")
+            for name in weak:
+                # In the summary, of a run that passes too.
+                warnings.warn(f"{name} failed once; without the library too: {again[name]}", stacklevel=2)
             suspects = [name for name in suspects if name not in weak]
         # On a busy machine such a test is late now and then, with or without the library.
         late = [name for name in suspects if found.get(name) == "fail" and name in LATE]
         if late:
             again = run(self.ladder, placement, suite, late)[0]
             for name in late:
-                # In the summary, of a run that passes too.
                 warnings.warn(f"{name} failed once; again: {again.get(name)}", stacklevel=2)
             late = [name for name in late if not is_worse(expected[name], again.get(name))]
             suspects = [name for name in suspects if name not in late]
@@ -176,7 +201,8 @@ class Comparison:
         if suspects:
             print(logs, *described, sep="\n")
         passed = sum(outcome == "ok" for outcome in expected.values())
-        print(f"{suite.name}: {len(expected)} tests, {passed} pass plain, "
+        under = sum(found.get(name) == "ok" for name in expected)
+        print(f"{suite.name}: {len(expected)} tests, {passed} pass plain, {under} under the library, "
               f"seed {self.ladder.flip_seed}")
         assert not suspects, described
         assert passed, "not one test passes plain"
@@ -200,9 +226,12 @@ def assert_moved(suite, reports):
         assert moved, f"{suite.name}: {seen} ends of connections, not one byte over SDP"
 
 
-def rotated(items, count):
-    """`count` of the items, in their order, chosen by the rotation seed; all with `SDP_TEST_WHOLE`."""
+def rotated(items, count, what=""):
+    """`count` of the items, in their order, chosen by the rotation seed; all with `SDP_TEST_WHOLE`.
+
+    `what`: whose items, so that two lists of the same length are not drawn alike.
+    """
     if WHOLE or count >= len(items):
         return list(items)
-    chosen = set(random.Random(ROTATION).sample(range(len(items)), count))
+    chosen = set(random.Random(f"{ROTATION} {what}").sample(range(len(items)), count))
     return [item for at, item in enumerate(items) if at in chosen]

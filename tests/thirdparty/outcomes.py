@@ -1,6 +1,7 @@
 """pytest plugin: records each outcome as it happens, as `runner.py` does for unittest's modules.
 
-`RECORD` is the record's path; without it names are printed and nothing runs. `ONLY`: names, with commas.
+`RECORD` is the record's path; without it names are printed and nothing runs. `ONLY`: names, a line
+each.
 """
 
 import os
@@ -18,7 +19,7 @@ def pytest_collection_modifyitems(items):
         print(*(item.nodeid for item in items), sep="\n")
         items.clear()
     if "ONLY" in os.environ:
-        only = os.environ["ONLY"].split(",")
+        only = os.environ["ONLY"].split("\n")
         items[:] = [item for item in items if item.nodeid in only]
 
 

@@ -3,7 +3,8 @@
 Twisted, tornado, trio and gevent from PyPI; tokio from crates.io; libuv and libevent from the
 distribution's sources. Each suite runs plain, under the library, and under the library with lanes that
 flip; `support.foreign` compares test by test. Of what is too long for every run a part takes turns by
-the rotation seed; `SDP_TEST_WHOLE=1` runs everything.
+the rotation seed. `SDP_TEST_WHOLE=1` runs everything, of libuv and libevent also what has little to do
+with sockets.
 """
 
 import os
@@ -15,7 +16,7 @@ import pytest
 
 from conftest import TARGET
 from support import Placement
-from support.foreign import ROTATION, Comparison, Suite, rotated
+from support.foreign import ROTATION, WHOLE, Comparison, Suite, rotated
 
 from thirdparty.cache import TOKIO_TESTS, Cache
 
@@ -33,22 +34,42 @@ ALWAYS = [
 ]
 # … that take turns.
 TURNS = [
+    "twisted.internet.test.test_asyncioreactor",
     "twisted.internet.test.test_core",
     "twisted.internet.test.test_endpoints",
+    "twisted.internet.test.test_epollreactor",
     "twisted.internet.test.test_fdset",
+    "twisted.internet.test.test_newtls",
+    "twisted.internet.test.test_posixbase",
+    "twisted.internet.test.test_posixprocess",
     "twisted.internet.test.test_process",
+    "twisted.internet.test.test_sigchld",
+    "twisted.internet.test.test_socket",
     "twisted.internet.test.test_stdio",
     "twisted.internet.test.test_threads",
     "twisted.internet.test.test_tls",
+    "twisted.internet.test.test_udp",
     "twisted.internet.test.test_unix",
+    "twisted.protocols.test.test_basic",
+    "twisted.protocols.test.test_tls",
+    "twisted.test.test_amp",
+    "twisted.test.test_ftp",
     "twisted.test.test_internet",
+    "twisted.test.test_loopback",
     "twisted.test.test_process",
+    "twisted.test.test_sni",
+    "twisted.test.test_socks",
     "twisted.test.test_ssl",
     "twisted.test.test_stdio",
     "twisted.test.test_tcp",
+    "twisted.test.test_threadpool",
     "twisted.test.test_unix",
+    "tornado.test.asyncio_test",
+    "tornado.test.http1connection_test",
     "tornado.test.httpclient_test",
     "tornado.test.httpserver_test",
+    "tornado.test.ioloop_test",
+    "tornado.test.netutil_test",
     "tornado.test.process_test",
     "tornado.test.simple_httpclient_test",
     "tornado.test.tcpclient_test",
@@ -56,36 +77,68 @@ TURNS = [
     "tornado.test.web_test",
     "tornado.test.websocket_test",
     "gevent.tests.test__backdoor",
+    "gevent.tests.test__close_backend_fd",
     "gevent.tests.test__core_fork",
+    "gevent.tests.test__core_watcher",
     "gevent.tests.test__fileobject",
     "gevent.tests.test__greenio",
     "gevent.tests.test__makefile_ref",
+    "gevent.tests.test__monkey_select",
+    "gevent.tests.test__monkey_selectors",
+    "gevent.tests.test__os",
     "gevent.tests.test__pywsgi",
     "gevent.tests.test__select",
     "gevent.tests.test__selectors",
     "gevent.tests.test__server_pywsgi",
+    "gevent.tests.test__signal",
     "gevent.tests.test__socket_close",
+    "gevent.tests.test__socket_errors",
+    "gevent.tests.test__socket_ex",
+    "gevent.tests.test__socket_send_memoryview",
     "gevent.tests.test__socket_timeout",
+    "gevent.tests.test__socketpair",
     "gevent.tests.test__ssl",
     "gevent.tests.test__subprocess",
 ]
 TURNS_A_RUN = 4
-# Of trio, those with sockets, descriptors or processes.
-TRIO = [
-    "test_dtls",
-    "test_highlevel_open_tcp_listeners",
-    "test_highlevel_open_tcp_stream",
-    "test_highlevel_serve_listeners",
-    "test_highlevel_socket",
-    "test_socket",
-    "test_ssl",
-    "test_subprocess",
-    "test_unix_pipes",
+# Of gevent, programs that are one test each: their exit status is the outcome.
+PROGRAMS = [
+    "gevent.tests.test__core_loop_run",
+    "gevent.tests.test__monkey_sigchld",
+    "gevent.tests.test__monkey_sigchld_2",
+    "gevent.tests.test__monkey_sigchld_3",
+    "gevent.tests.test__monkey_sigchld_wakeup_fd",
+    "gevent.tests.test__subprocess_interrupted",
+    "gevent.tests.test__subprocess_poll",
+]
+PROGRAMS_A_RUN = 2
+# Of trio, those with sockets, descriptors, processes or signals.
+TRIO_ALWAYS = ["_tests.test_socket"]
+TRIO_TURNS = [
+    "_core._tests.test_guest_mode",
+    "_core._tests.test_io",
+    "_core._tests.test_ki",
+    "_core._tests.test_run",
+    "_tests.test_dtls",
+    "_tests.test_highlevel_generic",
+    "_tests.test_highlevel_open_tcp_listeners",
+    "_tests.test_highlevel_open_tcp_stream",
+    "_tests.test_highlevel_open_unix_stream",
+    "_tests.test_highlevel_serve_listeners",
+    "_tests.test_highlevel_socket",
+    "_tests.test_highlevel_ssl_helpers",
+    "_tests.test_signals",
+    "_tests.test_ssl",
+    "_tests.test_subprocess",
+    "_tests.test_threads",
+    "_tests.test_unix_pipes",
 ]
 TRIO_A_RUN = 3
-# Of libuv and libevent, groups of tests by the beginning of their names.
+# Of libuv and libevent, the groups of tests (by the beginning of their names) from which the draw is made.
 LIBUV = re.compile(
-    r"tcp|poll|shutdown|ipc|connection|delayed|close|fork|callback|pipe|watcher|loop"
+    r"tcp|poll|shutdown|ipc|connection|delayed|close|fork|callback|pipe|watcher|loop|spawn|signal"
+    r"|we_get|listen|multiple_listen|connect_|readable|not_|getsockname|emfile|socket|handle|eintr"
+    r"|walk|threadpool"
 )
 LIBUV_A_RUN = 45
 LIBEVENT = re.compile(r"(main|bufferevent|http|listener|evbuffer|et|thread)/")
@@ -93,7 +146,8 @@ LIBEVENT_A_RUN = 50
 # Suites that fill the buffers of peers who do not read meanwhile: megabytes, but no connection whose ends
 # take turns, so that none gets to meet. With the payload from which some must have moved nevertheless.
 FILLERS = {"gevent.tests.test__socket": 20_000_000, "tokio.tcp_stream": 100_000_000}
-# Tests that hold times of a tenth of a second against each other: they fail on a busy machine.
+# Tests that hold times of a tenth of a second against each other: they may fail on a busy machine and are not
+# drawn.
 TIMED = re.compile("timeout|close_detection|ratelim|_slow|active_later|persistent|common_timeout")
 
 
@@ -112,21 +166,41 @@ class Package(Suite):
         return stage.client("list", self.command("-", ()), plain=True).text.split()
 
 
+class Script(Suite):
+    """A module that is a program: it has passed when it ends well."""
+
+    def __init__(self, cache, name):
+        super().__init__(name)
+        self.python = cache.python()
+
+    def command(self, record, names):
+        # As a child: what the shell says is seen even if the program is killed.
+        return ["sh", "-c", '"$0" -m "$1"; echo "status $?"', self.python, self.name]
+
+    def outcomes(self, record, output):
+        ended = re.search(r"^status (\d+)\n?\Z", output, re.M)
+        if not ended:
+            return {self.name: "crash"}, True
+        return {self.name: "ok" if ended[1] == "0" else "fail"}, True
+
+    def names(self, stage):
+        return [self.name]
+
+
 class Trio(Suite):
     """One file of trio's tests, which need pytest."""
 
     def __init__(self, cache, name):
         super().__init__(f"trio.{name}")
         self.python = cache.python()
-        self.module = f"trio._tests.{name}"
 
     def command(self, record, names):
-        only = [f"ONLY={','.join(names)}"] if names else []
+        only = ["ONLY=" + "\n".join(names)] if names else []
         return ["env", f"RECORD={record}", *only, *self._pytest()]
 
     def _pytest(self):
         return [self.python, "-m", "pytest", "-q", "-p", "outcomes", "-p", "no:cacheprovider",
-                "-p", "trio._tests.pytest_plugin", "--pyargs", self.module]
+                "-p", "trio._tests.pytest_plugin", "--pyargs", self.name]
 
     def environment(self):
         return {"PYTHONPATH": str(RUNNER.parent)}
@@ -165,18 +239,22 @@ class Libuv(Suite):
     line = re.compile(r"^(?P<word>ok|not ok) \d+ - (?P<name>\w+)(?P<skip> # SKIP)?", re.M)
     # The suite refuses to be root's.
     user = "nobody" if os.geteuid() == 0 else None
+    limit_s = 900
 
-    def __init__(self, program):
+    def __init__(self, program, fixtures):
         super().__init__("libuv")
         self.program = program
+        self.fixtures = fixtures
 
     def environment(self):
         return {"UV_TEST_TIMEOUT_MULTIPLIER": "3"}
 
     def command(self, record, names):
         # The program takes one name; no names means all.
-        return ["sh", "-c", 'program=$1; shift; for t; do "$program" $t; done; true', "sh",
-                self.program, *names]
+        script = (
+            'program=$1; mkdir -p test; cp -r "$2" test; shift 2; for t; do "$program" $t; done; true'
+        )
+        return ["sh", "-c", script, "sh", self.program, self.fixtures, *names]
 
     def outcomes(self, record, output):
         found = {}
@@ -188,12 +266,13 @@ class Libuv(Suite):
     def names(self, stage):
         listed = stage.client("list", [self.program, "--list"], plain=True, user=self.user)
         names = re.findall(r"^(\w+)", listed.text, re.M)
-        return [name for name in names if LIBUV.match(name)]
+        return [name for name in names if WHOLE or LIBUV.match(name)]
 
 
 class Libevent(Suite):
-    """libevent's tests, a process each."""
+    """libevent's tests, a process each, one after the other."""
 
+    limit_s = 900
     name_line = re.compile(r"^(\w+/\w+): ", re.M)
 
     def __init__(self, program):
@@ -218,6 +297,8 @@ class Libevent(Suite):
     def names(self, stage):
         listed = stage.client("list", [self.program, "--list-tests"], plain=True)
         names = re.findall(r"^ *(\w+/\w+)", listed.text, re.M)
+        if WHOLE:
+            return names
         return [name for name in names if LIBEVENT.match(name) and not TIMED.search(name)]
 
 
@@ -235,14 +316,21 @@ def comparison(ladder):
 
 
 @BOTH_WAYS
-@pytest.mark.parametrize("module", ALWAYS + rotated(TURNS, TURNS_A_RUN))
+@pytest.mark.parametrize("module", ALWAYS + rotated(TURNS, TURNS_A_RUN, "modules"))
 def test_python(comparison, cache, module, placement):
     """A module of Twisted, tornado or gevent."""
     comparison.check(Package(cache, module), placement)
 
 
 @BOTH_WAYS
-@pytest.mark.parametrize("module", rotated(TRIO, TRIO_A_RUN))
+@pytest.mark.parametrize("module", rotated(PROGRAMS, PROGRAMS_A_RUN, "programs"))
+def test_program(comparison, cache, module, placement):
+    """A program among gevent's tests."""
+    comparison.check(Script(cache, module), placement)
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("module", TRIO_ALWAYS + rotated(TRIO_TURNS, TRIO_A_RUN, "trio"))
 def test_trio(comparison, cache, module, placement):
     """A file of trio's."""
     comparison.check(Trio(cache, module), placement)
@@ -257,16 +345,18 @@ def test_tokio(comparison, cache, program, placement):
 
 @BOTH_WAYS
 def test_libuv(comparison, cache, ladder, placement):
-    """libuv's tests of streams, polling and processes."""
+    """libuv's tests of streams, polling, processes and signals; all its tests if everything is asked for."""
     program = cache.libuv()
-    # Where every user can read it.
+    # Where every user can read them.
     readable = ladder.artifacts.dir / program.name
+    fixtures = ladder.artifacts.dir / "fixtures"
     if not readable.exists():
+        shutil.copytree(cache.source("libuv1") / "test/fixtures", fixtures)
         shutil.copy2(program, readable)
-    comparison.check(Libuv(readable), placement, sample=LIBUV_A_RUN)
+    comparison.check(Libuv(readable, fixtures), placement, sample=LIBUV_A_RUN)
 
 
 @BOTH_WAYS
 def test_libevent(comparison, cache, placement):
-    """libevent's tests of sockets, buffers and HTTP."""
+    """libevent's tests of sockets, buffers and HTTP; all that are not off by default, likewise."""
     comparison.check(Libevent(cache.libevent()), placement, sample=LIBEVENT_A_RUN)

@@ -89,11 +89,13 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     let logs = target_dir().join("ladder");
     std::fs::create_dir_all(&logs).map_err(|e| format!("{}: {e}", logs.display()))?;
     let python = python_with_pytest();
+    let rotation = rotation();
+    println!("rotation seed {rotation}");
     let mut outcomes = Vec::new();
     for (index, suite) in selected.iter().enumerate() {
         print!("[{}/{}] {} ... ", index + 1, selected.len(), suite.name);
         let _ = std::io::stdout().flush();
-        let outcome = run_suite(suite, options, &logs, python.as_deref());
+        let outcome = run_suite(suite, options, &logs, python.as_deref(), &rotation);
         println!("{} in {:.1} s", outcome.results.line(), outcome.took.as_secs_f64());
         if !outcome.results.failed.is_empty() {
             show_failure(&outcome);
@@ -103,10 +105,16 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     summary(&outcomes, &allowed, options.strict)
 }
 
-fn run_suite(suite: &Suite, options: &Options, logs: &Path, python: Option<&str>) -> Outcome {
+fn run_suite(
+    suite: &Suite,
+    options: &Options,
+    logs: &Path,
+    python: Option<&str>,
+    rotation: &str,
+) -> Outcome {
     let begun = Instant::now();
     let log = logs.join(format!("{}.log", suite.name));
-    let results = match attempt(suite, options, &log, python) {
+    let results = match attempt(suite, options, &log, python, rotation) {
         Ok(results) => results,
         Err(message) => Results::failure(suite.name, &message),
     };
@@ -118,6 +126,7 @@ fn attempt(
     options: &Options,
     log: &Path,
     python: Option<&str>,
+    rotation: &str,
 ) -> Result<Results, String> {
     let missing: Vec<&str> = suite.programs.iter().copied().filter(|p| !is_present(p)).collect();
     if !missing.is_empty() {
@@ -150,6 +159,7 @@ fn attempt(
             }
             command.env("SDP_TEST_RESULTS", &record).env("SDP_TEST_TARGET", target_dir());
             command.env("SDP_TEST_SHARES", log.with_extension("shares"));
+            command.env("SDP_TEST_ROTATION", rotation);
             command
         }
     };
@@ -164,6 +174,23 @@ fn attempt(
     };
     results.close(suite.name, end, suite.limit_s);
     Ok(results)
+}
+
+/// The seed by which what is too long for every run takes turns: what was asked for, else a number that
+/// changes with the library's sources as they were committed, else 1. `tests/support/foreign.py` finds
+/// the same one for a suite that is run by itself.
+fn rotation() -> String {
+    let asked = std::env::var("SDP_TEST_ROTATION").ok().filter(|asked| !asked.is_empty());
+    asked.unwrap_or_else(|| {
+        let tree =
+            output_of(Command::new("git").args(["rev-parse", "HEAD:crates"]).current_dir(root()));
+        tree.map_or(1, |tree| seed_of(&tree)).to_string()
+    })
+}
+
+/// A seed from the name of a tree of git's: its first eight digits.
+fn seed_of(tree: &str) -> u32 {
+    tree.get(..8).and_then(|digits| u32::from_str_radix(digits, 16).ok()).unwrap_or(1)
 }
 
 fn show_failure(outcome: &Outcome) {
@@ -263,6 +290,12 @@ mod tests {
         assert!(SUITES.iter().all(|s| only.selects(s) == s.name.starts_with("unit")));
         assert!(parse(&["--only"]).is_err());
         assert!(parse(&["--what"]).is_err());
+    }
+
+    #[test]
+    fn a_tree_s_name_is_a_seed() {
+        assert_eq!(seed_of("0000001fa0c9e4"), 31);
+        assert_eq!((seed_of(""), seed_of("fatal: not a tree")), (1, 1));
     }
 
     #[test]
