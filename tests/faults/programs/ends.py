@@ -40,10 +40,10 @@ def listener():
     return sock
 
 
-def pair(child_body, *, warm=True, related=False):
+def pair(child_body, *, warm=True, related=False, first=None):
     """Connects to a fork child that runs `child_body(sock)` and exits; (socket, child's pid).
 
-    Unless `related`, the fork comes before any socket: the two are strangers to each other.
+    `first` is what the child does before it connects. Unless `related`, the fork comes before any socket: the two are strangers to each other.
     """
     lst = listener() if related else None
     hear, tell = os.pipe()
@@ -56,6 +56,8 @@ def pair(child_body, *, warm=True, related=False):
             os.close(hear)
             if lst:
                 lst.close()
+            if first:
+                first()
             sock = socket.create_connection(("127.0.0.1", port))
             if warm:
                 warm_up(sock, True)
