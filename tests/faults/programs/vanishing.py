@@ -22,7 +22,7 @@ from pathlib import Path
 
 import ends
 import forging
-from ends import exactly, main, pair, readiness
+from ends import answers, main, pair, readiness, started
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "oracle"))
 
@@ -34,7 +34,8 @@ PATIENCE_S = 40
 GET_FLAGS, SET_FLAGS, UP = 0x8913, 0x8914, 1
 # Bytes at most, each way, of a connection whose segments are lost.
 LOSSY_BYTES = 1_000_000
-# Segments that must have been lost, the most connections that are made for that, and how often the device is down in each.
+# Segments that must have been lost, the most connections that are made for that, and how often the device is
+# down in each.
 LOSSES, LOSSY_ROUNDS, LOSSY_TIMES = 3, 12, 30
 
 
@@ -92,28 +93,6 @@ def survivor(call, way):
     seen["write"] = ends.outcome(sock.send, b"x")
     seen["error option"] = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
     way.sendall(json.dumps(seen).encode())
-
-
-def started(body, *args):
-    """A process that runs `body` with one end of a way; (its id, the other end)."""
-    ours, theirs = socket.socketpair()
-    pid = os.fork()
-    if pid == 0:
-        signal.alarm(60)
-        ours.close()
-        try:
-            body(*args, theirs)
-        except BaseException as error:
-            print(f"{args}: {error!r}", file=sys.stderr, flush=True)
-            os._exit(1)
-        os._exit(0)
-    theirs.close()
-    return pid, ours
-
-
-def answers(all_):
-    """What each process says before it ends, and how it ends."""
-    return {key: [json.loads(exactly(way, 1 << 20) or b"null"), ends.reap(pid)] for key, (pid, way) in all_.items()}
 
 
 @scenario
