@@ -10,7 +10,7 @@ from .harness import PROGRAMS, scenario
 
 sys.path.insert(0, str(PROGRAMS))
 
-from forging import FAMILY, FORGERIES, USES  # noqa: E402
+from forging import FAMILY, FORGERIES, TURNS, USES  # noqa: E402
 
 SEEDS = int(os.environ.get("FAULT_SEEDS", "6")) // 6 or 1
 FINE = {"peer": -signal.SIGKILL, "innocent": 0, "victim": 0}
@@ -51,6 +51,17 @@ def test_relative(kind, seed):
     """Who shares family memory can end what it shares, and no more."""
     outcome = scenario("forging", "relative", kind, seed, limit_s=60)
     assert outcome.seen == {"victim": 0}, outcome.describe()
+
+
+@pytest.mark.parametrize(
+    "name, end", [("itself", "let go"), ("init", "let go"), ("forger", "let go"), ("forger", "killed")]
+)
+def test_named_alive(name, end):
+    """A lock in the name of somebody who lives stops its own connection, and nothing else."""
+    outcome = scenario("forging", "named_alive", name, end, limit_s=60)
+    assert outcome.seen == {"victim": 0, "peer": []}, outcome.describe()
+    # What went to and fro on the innocent connection.
+    assert outcome.report.count("bytes", "sdp_received") > 2 * 3000 * TURNS, outcome.describe()
 
 
 @pytest.mark.parametrize("how", ["stopped", "busy"])
