@@ -278,6 +278,25 @@ def has_of(pid):
     return shared | bells
 
 
+SIGNALS = set(signal.Signals) - {signal.SIGALRM, signal.SIGKILL, signal.SIGSTOP}
+
+
+def hold_signals():
+    """From now on signals wait, for all to see."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+
+
+def signals_of(pid):
+    """Signals that wait for a process, or a thread of it; but SIGPIPE, which calls of its own bring about."""
+    waiting = 0
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{task}/status", encoding="ascii") as status:
+            for line in status:
+                if line.startswith(("SigPnd:", "ShdPnd:")):
+                    waiting |= int(line.split()[1], 16)
+    return [number for number in range(1, 65) if waiting >> (number - 1) & 1 and number != signal.SIGPIPE]
+
+
 def spawn(body, limit_s=25):
     """A child process that runs `body` and ends; its failure is told, and makes its exit status."""
     pid = os.fork()
@@ -300,6 +319,7 @@ def forge(kind, use, seed, users="one"):
     def victim():
         if users == "two":
             become(VICTIM_USER)
+        hold_signals()
         forged = socket.create_connection(ports[0].getsockname())
         innocent = socket.create_connection(ports[1].getsockname())
         ends.warm_up(forged, True)
@@ -327,10 +347,12 @@ def forge(kind, use, seed, users="one"):
         allowed = {"EOF", "ECONNRESET", "EPIPE"}
         if hanging or not set(results.values()) <= allowed or len(results) != 2:
             raise AssertionError(f"{results}, hanging: {hanging}, late {late}")
+        assert not signals_of("self"), signals_of("self")
 
     def peer():
         if users == "two":
             become(PEER_USER)
+        hold_signals()
         sock, _ = ports[0].accept()
         ends.warm_up(sock, False)
         results = {}
@@ -362,10 +384,11 @@ def forge(kind, use, seed, users="one"):
         except (OSError, struct.error):
             break
         time.sleep(rng.choice([0, 0.0002, 0.002, 0.02]))
+    signals = signals_of(theirs["peer"])
     # The peer goes; a crash of it would have been seen as another status.
     os.kill(theirs["peer"], signal.SIGKILL)
     codes = {name: ends.reap(pid) for name, pid in theirs.items()}
-    return {"codes": codes, "common": len(common)}
+    return {"codes": codes, "common": len(common), "signals": signals}
 
 
 # Family memory (crates/sdp-shm/src/family.rs): rows, the first one last, behind the other words of all bitmaps; the
