@@ -34,6 +34,7 @@ RECORDS = ["records 4096 4", "records 32768 8", "records 262144 4"]
 HANDLERS = [
     "reenter",
     "same",
+    "words",
     *(f"jump {call}" for call in ("recv", "send", "poll", "select")),
     *(f"exit {call}" for call in ("recv", "poll", "select")),
     *(f"inside {call}" for call in ("recv", "poll", "select")),
