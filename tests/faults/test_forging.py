@@ -80,6 +80,16 @@ def test_held_gate(how):
     assert outcome.report.count("demotions", "protocol-violation") == 2, outcome.describe()
 
 
+@pytest.mark.parametrize("how", ["recv", "poll", "level", "edge"])
+@pytest.mark.parametrize("what", ["never rings", "withholds"])
+def test_silent_peer(what, how):
+    """It costs its own connection time, as over TCP, and nobody else; a wait ends when its caller wanted it to."""
+    outcome = scenario("silent", "silent", what, how, limit_s=60)
+    assert outcome.seen == {"right": True, "fine": True, "full": True, "codes": [0, 0]}, outcome.describe()
+    # The innocent connection's messages to and fro, and the warm-up.
+    assert outcome.report.count("bytes", "sdp_received") > 2 * 30 * 700, outcome.describe()
+
+
 @pytest.mark.parametrize("trigger", ["level", "edge"])
 def test_reader_stuck_in_the_kernel(trigger):
     """No wake-up is lost for a sender that could neither use the ring nor leave it."""

@@ -31,7 +31,7 @@ def test_young_across_fork(env):
 @pytest.mark.parametrize("env", [{}, FLIP], ids=["kept", "flipped"])
 def test_killed_in_a_send(env, trigger):
     outcome = both("traps", "killed_in_a_send", 2, trigger, env=env, limit_s=LIMIT_S)
-    assert outcome.seen == {"lost": 0, "left": 0, "child": 0}, outcome.describe()
+    assert outcome.seen == {"lost": 0, "right": True, "child": 0}, outcome.describe()
     # Behind the warm-up: what the writers sent.
     assert outcome.report.count("bytes", "sdp_received") > 5000, outcome.describe()
 
