@@ -268,7 +268,7 @@ def killed_in_a_send(seed, trigger):
                 page[sent] += 32
                 # The reader falls asleep, so that each send rings.
                 time.sleep(rand.choice([0, 0.0001]))
-        goal = page[sent] + 32 * rand.randrange(1, 40)
+        goal = page[sent] + 32 * rand.randrange(1, 20)
         while page[sent] < goal:
             os.sched_yield()
         for _ in range(rand.randrange(2000)):
