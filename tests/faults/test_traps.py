@@ -39,8 +39,8 @@ def test_killed_in_a_send(env, trigger):
 def test_helpers():
     outcome = both("traps", "helpers", limit_s=LIMIT_S)
     assert outcome.seen["fine"] and outcome.seen["codes"] == [0] * 20, outcome.describe()
-    # Twenty texts of 50 000 bytes to and fro, on the lane throughout.
-    assert outcome.report.count("bytes", "sdp_received") > 1_900_000, outcome.describe()
+    # Twenty texts of 50 000 bytes to and fro, on the lane but for little.
+    assert outcome.report.count("bytes", "sdp_received") > 1_000_000, outcome.describe()
 
 
 def test_unseen_change():
