@@ -34,7 +34,6 @@ RECORDS = ["records 4096 4", "records 32768 8", "records 262144 4"]
 HANDLERS = [
     "reenter",
     "same",
-    "words",
     *(f"jump {call}" for call in ("recv", "send", "poll", "select")),
     *(f"exit {call}" for call in ("recv", "poll", "select")),
     *(f"inside {call}" for call in ("recv", "poll", "select")),
@@ -73,6 +72,14 @@ def test_records_stay_whole(case):
     assert outcome.code == 0, outcome.describe()
     assert outcome.seen == {"torn": 0}, outcome.describe()
     assert outcome.report.share("sent") > 0.9, outcome.describe()
+
+
+@pytest.mark.parametrize("env", [{}, {**EAGER, "SDP_TEST_LANE_FLIP": "3"}], ids=["kept", "flipped"])
+def test_words_of_a_handler(env):
+    outcome = compare("words.c", "", env=env)
+    assert outcome.seen == {"main": 1, "handler": 1, "torn": 0}, outcome.describe()
+    # Far more than the round trips before.
+    assert outcome.report.count("bytes", "sdp_sent") > 100_000, outcome.describe()
 
 
 @pytest.mark.parametrize("case", HANDLERS)

@@ -2,7 +2,6 @@
  *
  *   handlers reenter            a handler receives in sends, and sends in receives, 1000 times a second
  *   handlers same               a handler receives in receives of the same connection
- *   handlers words              a handler sends in sends of the same connection
  *   handlers jump CALL          siglongjmp out of CALL, many times; nothing is left behind
  *   handlers exit CALL          a thread ends itself in a handler that interrupted CALL
  *   handlers inside CALL        a handler that never returns goes on with the program's work
@@ -174,92 +173,6 @@ static void same(void)
     answered();
     finish();
     puts("{\"fine\": true}");
-}
-
-/* What the handler sends: a first byte that is nowhere else, and what follows it. */
-#define SAID 20
-#define ROUND 100
-
-static void says(int signum)
-{
-    static char text[SAID] = "hhhhhhhhhhhhhhhhhhh.";
-    int saved = errno;
-
-    (void)signum;
-    check(send(sock, text, SAID, MSG_NOSIGNAL) == SAID);
-    by_handler++;
-    errno = saved;
-}
-
-/* The other end: round trips, then all up to the end. */
-static void hears_records(struct sockaddr_in *address, int to)
-{
-    static char room[70000];
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    /* Bytes by main, words of the handler, and what stands where it should not. */
-    long seen[3] = {0}, in_words = 0;
-    ssize_t n;
-
-    check(connect(fd, (struct sockaddr *)address, sizeof *address) == 0);
-    for (int i = 0; i < 50; i++) {
-        check(recv(fd, room, ROUND, MSG_WAITALL) == ROUND && send(fd, room, ROUND, 0) == ROUND);
-    }
-    while ((n = recv(fd, room, sizeof room, 0)) > 0) {
-        for (ssize_t i = 0; i < n; i++) {
-            if (in_words || room[i] == 'h') {
-                in_words++;
-                seen[2] += room[i] != (in_words < SAID ? 'h' : '.');
-                if (in_words == SAID) {
-                    in_words = 0;
-                    seen[1]++;
-                }
-            } else {
-                seen[0]++;
-                seen[2] += room[i] != 'm';
-            }
-        }
-    }
-    check(n == 0 && in_words == 0);
-    check(write(to, seen, sizeof seen) == sizeof seen);
-    exit(0);
-}
-
-static void words(void)
-{
-    static char text[65536];
-    struct sockaddr_in address;
-    int hear = loopback_listener(&address), way[2], status;
-    long seen[3], rounds = 0;
-
-    check(pipe(way) == 0);
-    child = fork();
-    if (child == 0) {
-        alarm(LIMIT_S);
-        hears_records(&address, way[1]);
-    }
-    sock = accept(hear, NULL, NULL);
-    check(sock >= 0);
-    for (int i = 0; i < 50; i++) {
-        check(send(sock, text, ROUND, 0) == ROUND && recv(sock, text, ROUND, MSG_WAITALL) == ROUND);
-    }
-    memset(text, 'm', sizeof text);
-    handle(SIGALRM, says, SA_RESTART);
-    every_us(300);
-    while (rounds < 600 || by_handler < 100) {
-        for (size_t at = 0; at < sizeof text;) {
-            ssize_t n = send(sock, text + at, sizeof text - at, MSG_NOSIGNAL);
-
-            check(n > 0 || (n < 0 && errno == EINTR));
-            at += n > 0 ? n : 0;
-        }
-        rounds++;
-    }
-    every_us(0);
-    check(shutdown(sock, SHUT_WR) == 0);
-    check(read(way[0], seen, sizeof seen) == sizeof seen);
-    check(waitpid(child, &status, 0) == child && status == 0);
-    printf("{\"main\": %d, \"handler\": %d, \"torn\": %ld}\n", seen[0] == rounds * (long)sizeof text,
-           seen[1] == by_handler, seen[2]);
 }
 
 /* ---- handlers that do not come back ---- */
@@ -855,8 +768,6 @@ int main(int argc, char **argv)
         reenter();
     } else if (!strcmp(what, "same")) {
         same();
-    } else if (!strcmp(what, "words")) {
-        words();
     } else if (!strcmp(what, "jump")) {
         jump();
     } else if (!strcmp(what, "exit")) {
