@@ -314,6 +314,11 @@ def may_have_clocks():
     return subprocess.run([*clock(1), "true"], check=False, capture_output=True).returncode == 0
 
 
+def shared_files():
+    """Files of shared memory with a name of ours, for which there is no reason."""
+    return {name for name in os.listdir("/dev/shm") if "sdp" in name}
+
+
 class World:
     """Survivors and witnesses of many rounds."""
 
@@ -326,6 +331,10 @@ class World:
         self.memory = Memory()
         self.space = Space(Space.may_be_private())
         self.env = {k: v for k, v in os.environ.items() if not k.startswith(("SDP_", "LD_"))}
+        # What somebody made for a while would be here.
+        (self.dir / "tmp").mkdir()
+        self.env["TMPDIR"] = str(self.dir / "tmp")
+        self.files = shared_files()
         if kind == "flip":
             self.env.update(EAGER, SDP_TEST_LANE_FLIP=str(seed % (1 << 31) + 1))
         if self.is_exact:
@@ -442,6 +451,8 @@ class World:
         for peer in self.survivors:
             peer.tell("quit")
         codes = [peer.wait() for peer in self.survivors]
+        found = [*os.listdir(self.dir / "tmp"), *(shared_files() - self.files)]
+        assert not found, f"files left behind: {found}"
         assert codes == [0, 0], [codes, *(p.log.read_text() for p in self.survivors)]
         reports = [] if self.is_plain else [Report.read(path.stem, path) for path in self.paths]
         for report in reports:

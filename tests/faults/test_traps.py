@@ -23,10 +23,36 @@ def test_edge_and_fionread(lanes):
         on_lanes(outcome)
 
 
-def test_young_across_fork():
-    # Whether any of it gets a lane depends on when the child is gone.
-    seen = scenario("traps", "young_across_fork", 6, env=EAGER, limit_s=LIMIT_S).seen
-    assert seen == {"seen": [[0, 0, True]] * 6}, seen
+@pytest.mark.parametrize("env", [EAGER, FLIP], ids=["kept", "flipped"])
+def test_young_across_fork(env):
+    outcome = scenario("traps", "young_across_fork", 20, env=env, limit_s=LIMIT_S)
+    assert outcome.seen == {"seen": [[0, 0, True]] * 20}, outcome.describe()
+    # Whether one of them gets a lane depends on when the child is gone. Of twenty some do, or are met and found shared.
+    report = outcome.report
+    assert report.count("connections", "sdp") + report.count("reasons", "not-sole") > 0, outcome.describe()
+
+
+@pytest.mark.parametrize("trigger", ["level", "edge"])
+@pytest.mark.parametrize("env", [{}, FLIP], ids=["kept", "flipped"])
+def test_killed_in_a_send(env, trigger):
+    outcome = both("traps", "killed_in_a_send", 2, trigger, env=env, limit_s=LIMIT_S)
+    assert outcome.seen == {"lost": 0, "right": True, "child": 0}, outcome.describe()
+    # More than the warm-up at both ends: what the writers sent.
+    assert outcome.report.count("bytes", "sdp_received") > 3000, outcome.describe()
+
+
+def test_helpers():
+    outcome = both("traps", "helpers", limit_s=LIMIT_S)
+    assert outcome.seen["fine"] and outcome.seen["codes"] == [0] * 20, outcome.describe()
+    # Twenty texts of 50 000 bytes to and fro, on the lane but for little.
+    assert outcome.report.count("bytes", "sdp_received") > 1_000_000, outcome.describe()
+
+
+def test_unseen_change():
+    outcome = both("traps", "unseen_change", limit_s=LIMIT_S)
+    assert all(all(row) for row in outcome.seen["fine"]) and not any(outcome.seen["ends"]), outcome.describe()
+    # Four connections that the library has seen on such numbers.
+    assert outcome.report.count("bytes", "sdp_received") > 300_000, outcome.describe()
 
 
 @pytest.mark.parametrize("first, second", [*itertools.product(["level", "edge", "poll"], repeat=2)])

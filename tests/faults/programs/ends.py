@@ -40,10 +40,11 @@ def listener():
     return sock
 
 
-def pair(child_body, *, warm=True, related=False):
+def pair(child_body, *, warm=True, related=False, first=None):
     """Connects to a fork child that runs `child_body(sock)` and exits; (socket, child's pid).
 
-    Unless `related`, the fork comes before any socket: the two are strangers to each other.
+    `first` is what the child does before it connects. Unless `related`, the fork comes before any socket: the two
+    are strangers to each other.
     """
     lst = listener() if related else None
     hear, tell = os.pipe()
@@ -56,6 +57,8 @@ def pair(child_body, *, warm=True, related=False):
             os.close(hear)
             if lst:
                 lst.close()
+            if first:
+                first()
             sock = socket.create_connection(("127.0.0.1", port))
             if warm:
                 warm_up(sock, True)
@@ -209,6 +212,28 @@ def readiness(sock, timeout_ms=0):
     events = poll.poll(timeout_ms)
     bits = events[0][1] if events else 0
     return [word for bit, word in words.items() if bits & bit]
+
+
+def started(body, *args):
+    """A process that runs `body` with one end of a way; (its id, the other end)."""
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(60)
+        ours.close()
+        try:
+            body(*args, theirs)
+        except BaseException as error:
+            print(f"{body.__name__}: {error!r}", file=sys.stderr, flush=True)
+            os._exit(1)
+        os._exit(0)
+    theirs.close()
+    return pid, ours
+
+
+def answers(all_):
+    """What each of these processes says before it ends, and how it ends."""
+    return {key: [json.loads(exactly(way, 1 << 20) or b"null"), reap(pid)] for key, (pid, way) in all_.items()}
 
 
 def kill(pid):

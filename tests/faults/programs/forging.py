@@ -38,6 +38,8 @@ ORIGIN, GATE = 8, 128
 HEAD, FOLLOWED, READING, ACK = 384, 400, 404, 412
 RECEIVE_ARM, SPACE_ARM = 512, 640
 FORGE_S = 0.7
+# Messages on an innocent connection while somebody else's is spoilt.
+TURNS = 300
 # Number of the system call.
 PPOLL = {"x86_64": 271}.get(platform.machine(), 73)
 
@@ -276,6 +278,25 @@ def has_of(pid):
     return shared | bells
 
 
+SIGNALS = set(signal.Signals) - {signal.SIGALRM, signal.SIGKILL, signal.SIGSTOP}
+
+
+def hold_signals():
+    """From now on signals wait, for all to see."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+
+
+def signals_of(pid):
+    """Signals that wait for a process, or a thread of it; but SIGPIPE, which calls of its own bring about."""
+    waiting = 0
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{task}/status", encoding="ascii") as status:
+            for line in status:
+                if line.startswith(("SigPnd:", "ShdPnd:")):
+                    waiting |= int(line.split()[1], 16)
+    return [number for number in range(1, 65) if waiting >> (number - 1) & 1 and number != signal.SIGPIPE]
+
+
 def spawn(body, limit_s=25):
     """A child process that runs `body` and ends; its failure is told, and makes its exit status."""
     pid = os.fork()
@@ -298,6 +319,7 @@ def forge(kind, use, seed, users="one"):
     def victim():
         if users == "two":
             become(VICTIM_USER)
+        hold_signals()
         forged = socket.create_connection(ports[0].getsockname())
         innocent = socket.create_connection(ports[1].getsockname())
         ends.warm_up(forged, True)
@@ -325,10 +347,12 @@ def forge(kind, use, seed, users="one"):
         allowed = {"EOF", "ECONNRESET", "EPIPE"}
         if hanging or not set(results.values()) <= allowed or len(results) != 2:
             raise AssertionError(f"{results}, hanging: {hanging}, late {late}")
+        assert not signals_of("self"), signals_of("self")
 
     def peer():
         if users == "two":
             become(PEER_USER)
+        hold_signals()
         sock, _ = ports[0].accept()
         ends.warm_up(sock, False)
         results = {}
@@ -360,23 +384,48 @@ def forge(kind, use, seed, users="one"):
         except (OSError, struct.error):
             break
         time.sleep(rng.choice([0, 0.0002, 0.002, 0.02]))
+    signals = signals_of(theirs["peer"])
     # The peer goes; a crash of it would have been seen as another status.
     os.kill(theirs["peer"], signal.SIGKILL)
     codes = {name: ends.reap(pid) for name, pid in theirs.items()}
-    return {"codes": codes, "common": len(common)}
+    return {"codes": codes, "common": len(common), "signals": signals}
 
 
-# Offsets in family memory (crates/sdp-shm/src/family.rs).
-SLOTS, SLOT_BYTES = 128, 16
-ROWS, ROW_BYTES = SLOTS + 1024 * SLOT_BYTES, 512
+# Family memory (crates/sdp-shm/src/family.rs): rows, the first one last, behind the other words of all bitmaps; the
+# header; the slots of processes.
+PROCESSES, SLOT_BYTES, ROW_BYTES, HEADER_BYTES = 1024, 16, 512, 128
+HEADER = 2048 + PROCESSES * 255 * 8 + 16_384 * ROW_BYTES
+SLOTS = HEADER + HEADER_BYTES
+USED_ROWS, USED_SLOTS, NONCE = HEADER + 4, HEADER + 8, HEADER + 24
+STATE_MASK, LIVE, USER = 3, 2, 8
 SOURCE, SINK, HALF_WORDS = 64, 256, 20
 # Rows that the victim's few connections may have.
 ROWS_USED = 6
 
 
+class Family(Mapping):
+    """What relatives share of their connections."""
+
+    def __init__(self, pid):
+        super().__init__(pid, "/dev/zero")
+        # Is it where it is thought to be?
+        rows, slots = struct.unpack("II", self.read(USED_ROWS, 8))
+        assert self.u64(NONCE) and 1 <= rows <= ROWS_USED and 1 <= slots <= 8, ("the header", rows, slots)
+        assert self.in_use(), "no row in use"
+
+    def in_use(self, user=None):
+        """Rows of connections; of those whose lanes a process uses."""
+        rows = [row for row in range(ROWS_USED) if self.u64(self.row(row)) & STATE_MASK == LIVE]
+        return [row for row in rows if user in (None, self.u64(self.row(row) + USER) & 0xFFFFFFFF)]
+
+    @staticmethod
+    def row(index):
+        return HEADER - (index + 1) * ROW_BYTES
+
+
 def forge_family(what):
     def forge(memory, rng):
-        row = ROWS + rng.randrange(ROWS_USED) * ROW_BYTES
+        row = memory.row(rng.randrange(ROWS_USED))
         half = row + rng.choice([SOURCE, SINK])
         if what == "words":
             at = half + 8 + 8 * rng.randrange(HALF_WORDS)
@@ -392,7 +441,7 @@ def forge_family(what):
             at = SLOTS + rng.randrange(4) * SLOT_BYTES + 8
             memory.write(at, struct.pack("Q", word(rng)))
         else:
-            at = rng.choice([4, 8, 12, 16, 24, 32])
+            at = HEADER + rng.choice([4, 8, 12, 16, 24, 32])
             memory.write(at, struct.pack("I", word(rng) & 0xFFFFFFFF))
 
     return forge
@@ -426,7 +475,7 @@ def relative(kind, seed):
         forger = os.fork()
         if forger == 0:
             signal.alarm(25)
-            memory = Mapping("self", "/dev/zero")
+            memory = Family("self")
             os.write(tell, b"b")
             end = time.monotonic() + FORGE_S
             while time.monotonic() < end:
@@ -467,6 +516,88 @@ def relative(kind, seed):
     hanging = [thread.name for thread in threads if thread.is_alive()]
     assert not hanging and set(results.values()) <= {"EOF", "ECONNRESET", "EPIPE"}, (results, hanging)
     return {"victim": code}
+
+
+@scenario
+def named_alive(name, end):
+    """A child of the victim, which holds two of its connections, writes the name of a living process into the locks of one
+    of them (`itself`: the victim, `init`, `forger`): that one comes to a stop, as if its user were stopped in the middle.
+    The other goes on, and so does a later one. Then the forger lets the locks go, or is killed and leaves its name in
+    them: the calls go on."""
+    lst = ends.listener()
+    tell = socket.socketpair()
+
+    def victim():
+        sock = socket.create_connection(lst.getsockname())
+        ends.warm_up(sock, True)
+        rows = Family("self").in_use(os.getpid())
+        assert len(rows) == 1, rows
+        innocent, child = ends.pair(ends.echo)
+        forger = os.fork()
+        if forger == 0:
+            signal.alarm(30)
+            memory = Family("self")
+            who = {"itself": os.getppid(), "init": 1, "forger": os.getpid()}[name]
+            tell[1].setblocking(False)
+            words = [memory.row(rows[0]) + half for half in (SOURCE, SINK)]
+
+            def is_told():
+                try:
+                    return tell[1].recv(1)
+                except BlockingIOError:
+                    return None
+
+            def write(value):
+                for at in words:
+                    memory.write(at, struct.pack("I", value))
+
+            tell[1].sendall(b"b")
+            while not is_told():
+                write(who)
+            while end == "let go":
+                # Not once only: a word that is changed meanwhile is held for ever.
+                write(0)
+                time.sleep(0.001)
+            os._exit(0)
+        results = {}
+        threads = use_blocking(sock, results)
+        for thread in threads:
+            thread.start()
+        assert tell[0].recv(1) == b"b"
+        for turn in range(TURNS):
+            text = ends.stream(turn, 3000)
+            innocent.sendall(text)
+            assert exactly(innocent, 3000) == text, "the innocent connection lost bytes"
+        later, another = ends.pair(lambda sock: sock.sendall(exactly(sock, 100)), warm=False)
+        later.sendall(b"o" * 100)
+        assert exactly(later, 100) == b"o" * 100, "a connection made later lost bytes"
+        assert ends.reap(another) == 0
+        tell[0].sendall(b"e")
+        if end != "let go":
+            ends.kill(forger)
+        threads.append(threading.Thread(target=ends.outcome, args=(sock.shutdown, socket.SHUT_RDWR), daemon=True))
+        threads[-1].start()
+        for thread in threads:
+            thread.join(10)
+        if end == "let go":
+            ends.kill(forger)
+        hanging = [thread.name for thread in threads if thread.is_alive()]
+        innocent.close()
+        if hanging or not set(results.values()) <= {"EOF", "ECONNRESET", "EPIPE"} or ends.reap(child):
+            raise AssertionError(f"{results}, hanging: {hanging}")
+
+    pid = spawn(victim, 50)
+    sock, _ = lst.accept()
+    ends.warm_up(sock, False)
+    results = {}
+    threads = use_blocking(sock, results)
+    for thread in threads:
+        thread.start()
+    code = ends.reap(pid)
+    ends.outcome(sock.shutdown, socket.SHUT_RDWR)
+    for thread in threads:
+        thread.join(10)
+    return {"victim": code, "peer": sorted({*results.values()} - {"EOF", "ECONNRESET", "EPIPE"})}
 
 
 @scenario

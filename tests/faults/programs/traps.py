@@ -11,8 +11,10 @@ import select
 import signal
 import socket
 import struct
+import subprocess
 import sys
 import termios
+import time
 
 import ends
 from ends import echo, exactly, main, pair, reap
@@ -20,6 +22,7 @@ from ends import echo, exactly, main, pair, reap
 TABLE = {}
 scenario = functools.partial(ends.scenario, TABLE)
 PATIENCE_S = 40
+WRITERS = 20
 
 
 def libc_itself():
@@ -150,6 +153,138 @@ def unseen_close():
         libc.close(sock.detach())
         codes.append(reap(child))
     return {"fine": fine, "one": len(numbers) == 1, "codes": codes}
+
+
+@scenario
+def unseen_change():
+    """Numbers become something else where the library does not see it: what was a file, a pipe, a set or nothing is a
+    connection then, made there or copied from one on its lane, and what was a connection is a file."""
+    libc, fine, ends_seen = libc_itself(), [], []
+    address = (ctypes.c_char * 16)()
+
+    def a_file():
+        fd = os.open("/dev/zero", os.O_RDWR)
+        return fd, os.read(fd, 10) == bytes(10) and os.write(fd, b"x") == 1
+
+    def a_pipe():
+        fd, other = os.pipe()
+        os.write(other, b"pipe")
+        os.close(other)
+        return fd, os.read(fd, 10) == b"pipe"
+
+    def a_set():
+        epoll = select.epoll()
+        fd = os.dup(epoll.fileno())
+        return fd, epoll.poll(0) == []
+
+    def a_number():
+        fd = fcntl.fcntl(0, fcntl.F_DUPFD, 200)
+        os.close(fd)
+        return fd, ends.outcome(os.read, fd, 1) == "EBADF"
+
+    def made(fd):
+        """A connection with this number, by calls of libc itself, to an echo."""
+        lst = ends.listener()
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)
+            sock, _ = lst.accept()
+            echo(sock)
+            os._exit(0)
+        struct.pack_into("=H2s4s8x", address, 0, socket.AF_INET, struct.pack("!H", lst.getsockname()[1]), b"\x7f\0\0\1")
+        libc.close(fd)
+        own = libc.socket(socket.AF_INET, socket.SOCK_STREAM, 0)
+        assert libc.connect(own, address, 16) == 0
+        if own != fd:
+            assert libc.dup2(own, fd) == fd
+            libc.close(own)
+        lst.close()
+        return socket.socket(fileno=fd), child
+
+    def copied(fd):
+        """A connection that the library knows comes to have this number, which it has not seen closed."""
+        sock, child = pair(echo)
+        libc.close(fd)
+        os.dup2(sock.fileno(), fd)
+        sock.close()
+        return socket.socket(fileno=fd), child
+
+    for before in (a_file, a_pipe, a_set, a_number):
+        for after in (made, copied):
+            fd, was = before()
+            sock, child = after(fd)
+            fine.append([was, ask(sock, 40)])
+            libc.close(sock.detach())
+            ends_seen.append(reap(child))
+            # And a file again, at which nothing is to be found of the connection.
+            again, was = a_file()
+            fine.append([was])
+            os.close(again)
+    return {"fine": fine, "ends": ends_seen}
+
+
+@scenario
+def helpers():
+    """Programs are started beside a connection, with all descriptors closed or not, while it carries a stream."""
+    sock, child = pair(echo)
+    codes, fine = [], True
+    for i in range(20):
+        text = ends.stream(i, 50_000)
+        sock.sendall(text)
+        # Unread bytes and all.
+        codes.append(subprocess.run(["true"], close_fds=i % 4 != 3, check=False).returncode)
+        fine = exactly(sock, len(text)) == text and fine
+    return {"fine": fine, "codes": codes, **finish(sock, child)}
+
+
+@scenario
+def killed_in_a_send(seed, trigger):
+    """Writers are killed at random moments, while a relative holds their connection and says nothing: a reader that
+    sleeps in epoll_wait gets what their calls have sent, though nobody writes any more, and no end comes."""
+    rand = random.Random(int(seed))
+    page = memoryview(mmap.mmap(-1, 16)).cast("Q")
+    sent, got = 0, 1
+
+    def reader(sock):
+        sock.setblocking(False)
+        epoll = select.epoll()
+        epoll.register(sock, select.EPOLLIN | (select.EPOLLET if trigger == "edge" else 0))
+        while True:
+            epoll.poll()
+            try:
+                while data := sock.recv(1000):
+                    page[got] += len(data)
+                return
+            except BlockingIOError:
+                pass
+
+    sock, child = pair(reader)
+    lost = more = 0
+    for _ in range(WRITERS):
+        writer = os.fork()
+        if writer == 0:
+            while True:
+                sock.send(b"w" * 32)
+                page[sent] += 32
+                # The reader falls asleep, so that each send rings.
+                time.sleep(rand.choice([0, 0.0001]))
+        goal = page[sent] + 32 * rand.randrange(1, 20)
+        while page[sent] < goal:
+            os.sched_yield()
+        for _ in range(rand.randrange(2000)):
+            pass
+        ends.kill(writer)
+        end = time.monotonic() + PATIENCE_S / 4
+        while page[got] < page[sent] and time.monotonic() < end:
+            time.sleep(0.001)
+        lost += page[got] < page[sent]
+        # One send may have been done without having said so. If it had not rung either, its bytes come with the next.
+        more += page[got] - page[sent]
+        page[sent] = page[got]
+    sock.shutdown(socket.SHUT_WR)
+    code = reap(child)
+    more += page[got] - page[sent]
+    return {"lost": lost, "right": 0 <= more <= 32 * WRITERS, "child": code}
 
 
 @scenario
