@@ -83,8 +83,10 @@ def test_threads_answer_while_others_are_closed(way):
 
 @pytest.mark.parametrize("most", [1, 3])
 def test_ready_connections_take_turns(most):
-    """Level-triggered connections that nobody reads come as over TCP: one after the other."""
-    same("sets.c", f"rotation {most} level alone")
+    """Level-triggered connections that nobody reads come as over TCP, one after the other, but for turns of the kernel's."""
+    plain, seen, outcome = play("sets.c", f"rotation {most} level alone", EAGER)
+    assert seen["longest"] <= plain["longest"] + 1, outcome.describe()
+    assert_lanes(outcome)
 
 
 @pytest.mark.parametrize("env", [EAGER, FLIPS], ids=["kept", "flipped"])
@@ -95,7 +97,7 @@ def test_each_is_named(way, most, env):
     same("sets.c", f"rotation {most} {way} pipe", env)
 
 
-BESIDE = [f"beside {most} {way}" for most in (2, 8) for way in ("level", "edge")]
+BESIDE = [f"beside {most} {way}" for most in (1, 2, 8) for way in ("level", "edge")]
 
 
 @pytest.mark.parametrize(
@@ -109,7 +111,7 @@ BESIDE = [f"beside {most} {way}" for most in (2, 8) for way in ("level", "edge")
 def test_others_come_beside_connections_that_always_have_more(case, env):
     """A timer, a pipe, a listener: each within a few calls."""
     plain, seen, outcome = play("sets.c", case, env)
-    assert plain.pop("longest") <= 1, plain
+    assert plain.pop("longest") <= 2, plain
     assert seen.pop("longest") <= MOST_CALLS, outcome.describe()
     assert seen == plain, outcome.describe()
     if env is EAGER:
@@ -186,3 +188,13 @@ def test_a_process_and_its_child_share_a_set(when, way, env):
     elif env is EAGER:
         # By which of the halves is a matter of who was first.
         assert outcome.report.count("demotions", "shared") > 0, outcome.describe()
+
+
+@pytest.mark.parametrize("env", [EAGER, FLIPS], ids=["kept", "flipped"])
+@pytest.mark.parametrize("when", ["turns", "together"])
+def test_either_enables_anew(when, env):
+    """EPOLLONESHOT in a shared set, enabled by whoever: every message comes, and nobody sleeps beside one."""
+    plain, seen, outcome = play("shared_set.c", f"{when} once either", env)
+    for word in ("missing", "slept", "tokens", "payload"):
+        assert seen[word] == plain[word], outcome.describe()
+    assert outcome.report.count("demotions", "shared") > 0, outcome.describe()

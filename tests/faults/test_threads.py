@@ -123,7 +123,7 @@ def test_records_stay_whole(case):
 
 @pytest.mark.parametrize("env", [{}, {**EAGER, "SDP_TEST_LANE_FLIP": "3"}], ids=["kept", "flipped"])
 def test_words_of_a_handler(env):
-    outcome = compare("words.c", "", env=env)
+    outcome = compare("words.c", "", stays=not env, env=env)
     assert outcome.seen == {"main": 1, "handler": 1, "torn": 0}, outcome.describe()
     # Far more than the round trips before.
     assert outcome.report.count("bytes", "sdp_sent") > 100_000, outcome.describe()
