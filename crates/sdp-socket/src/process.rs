@@ -483,6 +483,9 @@ pub(crate) fn bell_files() -> (i32, i32) {
     if BELL.load(Ordering::Acquire).is_null() {
         make_bell();
     }
+    if BELL.load(Ordering::Acquire).is_null() {
+        return (-1, -1);
+    }
     (BELL_FD.load(Ordering::Acquire), BELL_PAGE_FD.load(Ordering::Acquire))
 }
 
@@ -494,12 +497,31 @@ pub(crate) fn bell_fd() -> i32 {
 /// A thread is making the bell.
 static MAKING: &AtomicU32 = &PAGE.making;
 
+/// How often a thread gives its turn to another one that makes the bell.
+const LOOKS_AT_MAKER: u32 = 10_000;
+
+/// Once only: peers keep the first one that they are told of, and a second would be rung by nobody.
 fn make_bell() {
-    if soft_limit() < LIMIT_FOR_BELLS
-        || MAKING.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err()
-    {
+    if soft_limit() < LIMIT_FOR_BELLS {
         return;
     }
+    let mut looks = 0;
+    while MAKING.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        looks += 1;
+        if looks == LOOKS_AT_MAKER {
+            return;
+        }
+        // SAFETY: no arguments.
+        let _ = unsafe { sys!(libc::SYS_sched_yield) };
+    }
+    if BELL.load(Ordering::Acquire).is_null() {
+        make_bell_here();
+    }
+    MAKING.store(0, Ordering::Release);
+}
+
+/// [`make_bell`], by the one thread that may.
+fn make_bell_here() {
     let flags = libc::EFD_NONBLOCK | libc::EFD_CLOEXEC;
     // SAFETY: no pointers.
     let event = unsafe { sys!(libc::SYS_eventfd2, 0, flags) };
@@ -522,7 +544,6 @@ fn make_bell() {
     } else if let Ok(event) = event {
         fd::close(event as i32);
     }
-    MAKING.store(0, Ordering::Release);
 }
 
 /// Rings this process's own bell for one of its connections.
