@@ -46,8 +46,9 @@ use crate::{
 /// How long one hand-over waits in all for the kernel to take or to deliver bytes. The producer stands
 /// still meanwhile, and waits longer than that.
 const PATIENCE_NS: u64 = 2_000_000_000;
-/// How much longer it may take to get back what was pushed in vain: without it the connection is lost.
-const ROLL_BACK_NS: u64 = 10_000_000_000;
+/// How long it may take to get back what was pushed in vain: without it the connection is lost.
+const ROLL_BACK_NS: u64 = 2_000_000_000;
+const _: () = assert!(PATIENCE_NS + ROLL_BACK_NS < crate::send::GATE_PATIENCE_NS);
 /// One wait for the carrier.
 const NAP_NS: i64 = 10_000_000;
 /// Most unread bytes that are collected in memory.
@@ -238,7 +239,7 @@ fn push(
     }
     if !all {
         // The way back has patience of its own: what the peer's kernel still holds comes as soon as there is room.
-        let end = end.saturating_add(ROLL_BACK_NS);
+        let end = monotonic_ns().saturating_add(ROLL_BACK_NS);
         return if eat(fd, pushed, end) == pushed { Outcome::Stuck } else { Outcome::Lost };
     }
     if !take_messages(conn, sink, row, |_, _, _| true) {
