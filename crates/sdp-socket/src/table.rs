@@ -11,7 +11,7 @@ use core::{
     sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering},
 };
 
-use sdp_sys::sys;
+use sdp_sys::{sys, time::monotonic_ns};
 
 use crate::{
     conn::{self, Conn, Half},
@@ -39,8 +39,9 @@ const KIND_SET: u32 = 2;
 const KIND_HIDDEN: u32 = 3;
 /// Named a connection whose close is under way: names nothing, but is not the kernel's yet.
 const CLOSING: u32 = 4 << KIND_SHIFT;
-/// How often a call gives its turn to another thread that is in the middle of a close.
-const CLOSE_YIELDS: u32 = 4096;
+/// How long a call waits for another thread that is in the middle of a close, and how long each nap is.
+const CLOSE_PATIENCE_NS: u64 = 50_000_000;
+const CLOSE_NAP_NS: i64 = 100_000;
 /// Whether [`CLOSING`] stands anywhere, perhaps: since the last fork it has.
 static HAS_CLOSED: AtomicBool = AtomicBool::new(false);
 
@@ -178,9 +179,11 @@ pub(crate) fn await_close(fd: i32) {
 /// Bounded: the thread that closes may be this one, interrupted by a handler, or have been cancelled.
 #[cold]
 fn await_close_here(fd: i32) {
-    for _ in 0..CLOSE_YIELDS {
-        // SAFETY: no arguments.
-        let _ = unsafe { sys!(libc::SYS_sched_yield) };
+    let until = monotonic_ns().saturating_add(CLOSE_PATIENCE_NS);
+    while monotonic_ns() < until {
+        let nap = libc::timespec { tv_sec: 0, tv_nsec: CLOSE_NAP_NS };
+        // SAFETY: the structure outlives the call; what is left of the nap is not asked for.
+        let _ = unsafe { sys!(libc::SYS_nanosleep, &raw const nap, 0) };
         if word(fd).is_none_or(|word| word.load(Ordering::Acquire) != CLOSING) {
             return;
         }
@@ -190,7 +193,8 @@ fn await_close_here(fd: i32) {
 
 /// In a fork child: closes that other threads of the parent were in the middle of are nobody's here.
 pub(crate) fn forget_closes() {
-    if HAS_CLOSED.swap(false, Ordering::SeqCst) {
+    // Read first: what is not written is not copied for the child.
+    if HAS_CLOSED.load(Ordering::SeqCst) && HAS_CLOSED.swap(false, Ordering::SeqCst) {
         (0..=crate::process::highest_descriptor()).for_each(end_close);
     }
 }
