@@ -14,6 +14,7 @@ use super::{
 use crate::{
     carrier,
     conn::{self, Conn, Half, Stage, flag},
+    demote,
     give_back::before_sleep,
     host, process,
     readiness::{self, shorter},
@@ -29,7 +30,7 @@ const MERGE_AFTER_NS: u64 = 50_000;
 /// Of so many wake-ups by the bell one is judged as if it had come from the host's carrier.
 const JUDGE_EVERY: u8 = 16;
 /// How often the kernel is asked at most within one look, where all it had were bells.
-const ASKS: usize = 64;
+const ASKS: usize = 8;
 /// Most events handled in one go.
 const BATCH: usize = 256;
 /// Shorter waits of sets without a lane are the kernel's alone, which also keeps their precision: one that
@@ -188,6 +189,8 @@ unsafe fn wait_on(
                 }
                 if out.used == 0 {
                     collect(m, set, &mut out, Kernel::Asked);
+                } else if m.set(set).is_some_and(|s| s.ready_first != NONE && s.sleepers > 0) {
+                    ring_myself(); // as `collect` does
                 }
             });
         }
@@ -699,9 +702,11 @@ fn judge_kernel(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u32
         return judge_enabled(m, at, reg, events);
     }
     // We have reported it, or another thread has: nothing more until the program enables it again, which
-    // makes the kernel look again. Where nothing comes by a ring it is the kernel that says whether it is enabled:
-    // where the set has other holders, one of them may have done that.
-    if reg.is_disabled && conn::get(reg.conn).is_some_and(readiness::is_receiving_on_lane) {
+    // makes the kernel look again. A relative that has the connection may have the set as well, and have done that:
+    // where nothing comes by a ring the kernel says then whether it is enabled.
+    let is_kernels =
+        |conn: &Conn| demote::may_relatives_hold(conn) && !readiness::is_receiving_on_lane(conn);
+    if reg.is_disabled && !conn::get(reg.conn).is_some_and(is_kernels) {
         return 0;
     }
     let pass = judge_enabled(m, at, reg, events);
