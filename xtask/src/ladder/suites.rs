@@ -264,7 +264,7 @@ pub(super) const SUITES: &[Suite] = &[
         "peers that die, descriptors that change hands, forged memory, limits, hostile users",
         "tests/faults",
         &["cc"],
-        900,
+        1200,
     ),
     app(
         "runtimes",
