@@ -677,6 +677,7 @@ pub fn closing(fd: c_int) -> Call {
     if lifecycle::begin_close(fd) { done(Err(Errno::EBADF)) } else { Call::Pass }
 }
 /// After the `close`.
+#[inline(always)]
 pub fn closed(fd: c_int) {
     table::end_close(fd);
 }

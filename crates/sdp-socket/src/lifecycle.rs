@@ -281,18 +281,19 @@ pub(crate) fn forget(fd: c_int) {
 }
 
 /// Before `close`. True: the descriptor is one that we hide.
-#[unsafe(link_section = ".text.hot")]
 pub(crate) fn closing(fd: c_int) -> bool {
-    closing_by(fd, table::clear)
+    closing_by(fd, true)
 }
 
 /// [`closing`] where [`table::end_close`] follows the kernel's close.
+#[inline(always)]
 pub(crate) fn begin_close(fd: c_int) -> bool {
-    let is_alone = pid::is_single_threaded();
-    closing_by(fd, if is_alone { table::clear } else { table::begin_close })
+    closing_by(fd, pid::is_single_threaded())
 }
 
-fn closing_by(fd: c_int, clear: fn(c_int) -> Option<Entry>) -> bool {
+/// `at_once`: nobody else can come to the number before the kernel has closed it, or nobody looks.
+#[unsafe(link_section = ".text.hot")]
+fn closing_by(fd: c_int, at_once: bool) -> bool {
     match table::entry(fd) {
         Some(Entry::Hidden) => return true,
         None => return false,
@@ -303,7 +304,7 @@ fn closing_by(fd: c_int, clear: fn(c_int) -> Option<Entry>) -> bool {
         // Whoever clears the word closes this number, whoever takes the last reference away ends the
         // connection: each once, also when several threads close at a time.
         keep_for_calls(fd);
-        match clear(fd) {
+        match if at_once { table::clear(fd) } else { table::begin_close(fd) } {
             Some(Entry::Conn(index)) => {
                 if let Some(conn) = conn::get(index) {
                     crate::epoll::forget_number(conn, fd);

@@ -152,6 +152,7 @@ pub(crate) fn clear(fd: i32) -> Option<Entry> {
 
 /// As [`clear`], until [`end_close`]: calls of other threads on the number, which still leads to the carrier, wait for
 /// that ([`await_close`]). What they sent would go past the end that the peer has been told.
+#[inline(never)]
 pub(crate) fn begin_close(fd: i32) -> Option<Entry> {
     if !HAS_CLOSED.load(Ordering::Relaxed) {
         HAS_CLOSED.store(true, Ordering::SeqCst);
@@ -160,6 +161,7 @@ pub(crate) fn begin_close(fd: i32) -> Option<Entry> {
 }
 
 /// The kernel has closed the number; it may name something new by now.
+#[inline(always)]
 pub(crate) fn end_close(fd: i32) {
     if let Some(word) = word(fd)
         && word.load(Ordering::Relaxed) == CLOSING
@@ -192,11 +194,19 @@ fn await_close_here(fd: i32) {
 }
 
 /// In a fork child: closes that other threads of the parent were in the middle of are nobody's here.
+#[inline(always)]
 pub(crate) fn forget_closes() {
     // Read first: what is not written is not copied for the child.
-    if HAS_CLOSED.load(Ordering::SeqCst) && HAS_CLOSED.swap(false, Ordering::SeqCst) {
-        (0..=crate::process::highest_descriptor()).for_each(end_close);
+    if HAS_CLOSED.load(Ordering::SeqCst) {
+        forget_closes_here();
     }
+}
+
+#[cold]
+#[inline(never)]
+fn forget_closes_here() {
+    HAS_CLOSED.store(false, Ordering::SeqCst);
+    (0..=crate::process::highest_descriptor()).for_each(|fd| end_close(fd));
 }
 
 /// Makes `fd` name nothing if it hides something of ours. False: it does not, the program has used the number since.
