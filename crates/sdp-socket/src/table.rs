@@ -206,7 +206,7 @@ pub(crate) fn forget_closes() {
 #[inline(never)]
 fn forget_closes_here() {
     HAS_CLOSED.store(false, Ordering::SeqCst);
-    (0..=crate::process::highest_descriptor()).for_each(|fd| end_close(fd));
+    (0..=crate::process::highest_descriptor()).for_each(end_close);
 }
 
 /// Makes `fd` name nothing if it hides something of ours. False: it does not, the program has used the number since.
