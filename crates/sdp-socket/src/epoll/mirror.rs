@@ -155,7 +155,8 @@ pub(super) fn lock() {
     let mut spins = 0u32;
     while LOCK.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
         spins += 1;
-        if spins.is_multiple_of(64) {
+        // Behind a filter there is no call of ours any more: who woke up there comes for the lock once again.
+        if spins.is_multiple_of(64) && !process::is_retired() {
             // SAFETY: no arguments.
             let _ = unsafe { sys!(libc::SYS_sched_yield) };
         }
