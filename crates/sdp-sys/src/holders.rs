@@ -6,7 +6,13 @@
 //! Nothing here is cheap (a link is read per descriptor of each process asked); it is for decisions made
 //! once per connection.
 
-use crate::{errno::Errno, owned::OwnedFd, pid, procfs, sys};
+use crate::{
+    errno::Errno,
+    owned::OwnedFd,
+    pid,
+    procfs::{self, Path, Piece},
+    sys,
+};
 
 /// Generations looked at. Those above are service managers and shells that keep nothing they started
 /// something with.
@@ -94,8 +100,8 @@ impl Search {
 
     /// Asks one process. One that has ended holds nothing.
     pub fn process(&mut self, pid: i32) -> Held {
-        let Some(path) = Path::new(pid, b"/fd") else { return Held::Unknown };
-        match self.descriptors(&path.0, &|_| false) {
+        let Some(path) = path_of(pid, b"/fd") else { return Held::Unknown };
+        match self.descriptors(path.text().to_bytes_with_nul(), &|_| false) {
             Some(found) => found,
             // A missing directory proves nothing where /proc is not mounted or hides others' processes.
             None if pid::is_dead(pid) => Held::No,
@@ -179,9 +185,7 @@ fn split_entry(entries: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 fn parent_of(pid: i32) -> Option<i32> {
-    let path = Path::new(pid, b"/stat")?;
-    let path = core::ffi::CStr::from_bytes_until_nul(&path.0).ok()?;
-    let file = procfs::open(path).ok()?;
+    let file = procfs::open(path_of(pid, b"/stat")?.text()).ok()?;
     let mut text = [0u8; 256];
     let len = procfs::read(file.raw(), &mut text).ok()?;
     // The command's name stands in parentheses and may hold anything, parentheses too.
@@ -191,20 +195,10 @@ fn parent_of(pid: i32) -> Option<i32> {
     procfs::decimal(parent).and_then(|pid| i32::try_from(pid).ok())
 }
 
-/// `/proc/<pid><rest>`, NUL-terminated.
-struct Path([u8; 32]);
-
-impl Path {
-    fn new(pid: i32, rest: &[u8]) -> Option<Self> {
-        let number = procfs::Digits::new(u32::try_from(pid).ok()?);
-        let mut path = [0u8; 32];
-        let pieces = b"/proc/".iter().chain(number.text()).chain(rest);
-        // At most 6 + 10 + 5 bytes: the array's last bytes stay NUL.
-        for (to, from) in path.iter_mut().zip(pieces) {
-            *to = *from;
-        }
-        Some(Self(path))
-    }
+/// `/proc/<pid><rest>`.
+fn path_of(pid: i32, rest: &[u8]) -> Option<Path> {
+    let pid = u32::try_from(pid).ok()?;
+    Some(Path::of(&[Piece::Text(b"/proc/"), Piece::Number(pid), Piece::Text(rest)]))
 }
 
 #[cfg(test)]

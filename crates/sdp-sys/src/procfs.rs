@@ -13,13 +13,13 @@ const PATH_MAX: usize = 48;
 const LINK_MAX: usize = 64;
 
 /// A number in decimal.
-pub(crate) struct Digits {
+struct Digits {
     digits: [u8; 10],
     used: usize,
 }
 
 impl Digits {
-    pub(crate) fn new(number: u32) -> Self {
+    fn new(number: u32) -> Self {
         let mut digits = [0u8; 10];
         let mut rest = number;
         let mut used = 0;
@@ -35,24 +35,48 @@ impl Digits {
     }
 
     /// One to ten digits, without leading zeros.
-    pub(crate) fn text(&self) -> impl Iterator<Item = &u8> {
+    fn text(&self) -> impl Iterator<Item = &u8> {
         self.digits.iter().skip(self.digits.len() - self.used)
     }
 }
 
-/// `/proc/thread-self/fd/<fd>` as a C string.
-struct FdPath([u8; PATH_MAX]);
+/// A piece of a path.
+#[derive(Clone, Copy)]
+pub(crate) enum Piece<'a> {
+    Text(&'a [u8]),
+    Number(u32),
+}
 
-impl FdPath {
-    fn new(fd: i32) -> Result<Self, Errno> {
-        const PREFIX: &[u8] = b"/proc/thread-self/fd/";
-        let number = Digits::new(u32::try_from(fd).map_err(|_| Errno::EBADF)?);
+/// A path below /proc, NUL-terminated; what is longer than the room for it is cut off.
+pub(crate) struct Path([u8; PATH_MAX]);
+
+impl Path {
+    pub(crate) fn of(pieces: &[Piece<'_>]) -> Self {
         let mut path = [0u8; PATH_MAX];
-        // 21 + 10 bytes: the array's last bytes stay NUL.
-        for (to, from) in path.iter_mut().zip(PREFIX.iter().chain(number.text())) {
-            *to = *from;
+        let (room, _) = path.split_at_mut(PATH_MAX - 1);
+        let mut room = room.iter_mut();
+        let mut put = |byte: &u8| {
+            if let Some(to) = room.next() {
+                *to = *byte;
+            }
+        };
+        for piece in pieces {
+            match piece {
+                Piece::Text(text) => text.iter().for_each(&mut put),
+                Piece::Number(number) => Digits::new(*number).text().for_each(&mut put),
+            }
         }
-        Ok(Self(path))
+        Self(path)
+    }
+
+    /// `/proc/thread-self/fd/<fd>`.
+    fn of_descriptor(fd: i32) -> Result<Self, Errno> {
+        let number = u32::try_from(fd).map_err(|_| Errno::EBADF)?;
+        Ok(Self::of(&[Piece::Text(b"/proc/thread-self/fd/"), Piece::Number(number)]))
+    }
+
+    pub(crate) fn text(&self) -> &CStr {
+        CStr::from_bytes_until_nul(&self.0).unwrap_or(c"")
     }
 }
 
@@ -62,11 +86,7 @@ impl FdPath {
 /// # Errors
 /// EBADF for a negative number; ENOENT for a closed one or without /proc; EMFILE, ENFILE.
 pub fn path_handle(fd: i32) -> Result<OwnedFd, Errno> {
-    let path = FdPath::new(fd)?;
-    let flags = libc::O_PATH | libc::O_CLOEXEC;
-    // SAFETY: path is NUL-terminated and outlives the call.
-    let fd = unsafe { sys!(libc::SYS_openat, libc::AT_FDCWD, path.0.as_ptr(), flags)? };
-    Ok(OwnedFd::new(fd as i32))
+    open_at(libc::AT_FDCWD, Path::of_descriptor(fd)?.text(), libc::O_PATH)
 }
 
 /// What kind of thing a descriptor names, told by the kernel without asking the thing itself.
@@ -83,8 +103,7 @@ pub enum Kind {
 /// The kind of `fd`, from its link in /proc. Unlike `fstat` this never reaches a file system in
 /// user space and cannot be forged by one: such names begin with a slash.
 pub fn kind(fd: i32) -> Result<Kind, Errno> {
-    let path = FdPath::new(fd)?;
-    kind_at(libc::AT_FDCWD, CStr::from_bytes_until_nul(&path.0).map_err(|_| Errno::EINVAL)?)
+    kind_at(libc::AT_FDCWD, Path::of_descriptor(fd)?.text())
 }
 
 /// What a link in /proc names. Asks for the permission to look, and the file's own file system for nothing.
@@ -122,25 +141,13 @@ pub fn is_in_our_namespace(directory: i32) -> bool {
 /// becomes of its id. `None`: it has ended, we may not look into it, or /proc shows it to nobody.
 pub fn descriptors_of(pidfd: &OwnedFd) -> Option<OwnedFd> {
     // The id that this /proc knows it by: ours may be of another namespace.
-    let mut path = [0u8; PATH_MAX];
-    let number = Digits::new(u32::try_from(pidfd.raw()).ok()?);
-    let info = b"/proc/thread-self/fdinfo/".iter().chain(number.text());
-    path.iter_mut().zip(info).for_each(|(to, from)| *to = *from);
+    let number = u32::try_from(pidfd.raw()).ok()?;
+    let path = Path::of(&[Piece::Text(b"/proc/thread-self/fdinfo/"), Piece::Number(number)]);
     let mut text = [0u8; 256];
-    let len = {
-        let file = open(CStr::from_bytes_until_nul(&path).ok()?).ok()?;
-        read(file.raw(), &mut text).ok()?
-    };
-    let lines = text.get(..len)?.split(|byte| *byte == b'\n');
-    let pid = lines.filter_map(|line| line.strip_prefix(b"Pid:\t")).next().and_then(decimal)?;
-    let number = Digits::new(u32::try_from(pid).ok().filter(|pid| *pid != 0)?);
-    let mut path = [0u8; PATH_MAX];
-    let name = b"/proc/".iter().chain(number.text()).chain(b"/fd");
-    path.iter_mut().zip(name).for_each(|(to, from)| *to = *from);
-    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
-    // SAFETY: path is NUL-terminated and outlives the call.
-    let fd = unsafe { sys!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags).ok()? };
-    let directory = OwnedFd::new(fd as i32);
+    let pid = field(libc::AT_FDCWD, &path, b"Pid:\t", &mut text).ok().and_then(decimal)?;
+    let pid = u32::try_from(pid).ok().filter(|pid| *pid != 0)?;
+    let path = Path::of(&[Piece::Text(b"/proc/"), Piece::Number(pid), Piece::Text(b"/fd")]);
+    let directory = open_at(libc::AT_FDCWD, path.text(), libc::O_PATH | libc::O_DIRECTORY).ok()?;
     // Whoever may follow this link may follow those of the descriptors.
     kind_at(directory.raw(), c"../cwd").ok()?;
     // Still the process that the pidfd names: so it was when the directory was opened.
@@ -153,32 +160,36 @@ pub fn descriptors_of(pidfd: &OwnedFd) -> Option<OwnedFd> {
 /// # Errors
 /// ENOENT: it has no such descriptor; ESRCH: it has ended; EACCES: we may not look any more.
 pub fn held_by(directory: i32, number: u32) -> Result<Kind, Errno> {
-    let digits = Digits::new(number);
-    let mut path = [0u8; PATH_MAX];
-    path.iter_mut().zip(digits.text()).for_each(|(to, from)| *to = *from);
-    kind_at(directory, CStr::from_bytes_until_nul(&path).map_err(|_| Errno::EINVAL)?)
+    kind_at(directory, Path::of(&[Piece::Number(number)]).text())
 }
 
-/// Whether descriptor `number` of the process with this id is closed when that executes something.
+/// Whether descriptor `number` of a process is closed when that executes something, by the directory of
+/// [`descriptors_of`].
 ///
 /// # Errors
-/// ENOENT: it has no such descriptor, or there is no such process; others: we may not look.
-pub fn closes_at_exec(pid: u32, number: u32) -> Result<bool, Errno> {
-    let (pid, number) = (Digits::new(pid), Digits::new(number));
-    let mut path = [0u8; PATH_MAX];
-    let name = b"/proc/".iter().chain(pid.text()).chain(b"/fdinfo/").chain(number.text());
-    path.iter_mut().zip(name).for_each(|(to, from)| *to = *from);
-    let file = open(CStr::from_bytes_until_nul(&path).map_err(|_| Errno::EINVAL)?)?;
+/// As of [`held_by`]; EINVAL: it says nothing of the kind.
+pub fn closes_at_exec(directory: i32, number: u32) -> Result<bool, Errno> {
+    let path = Path::of(&[Piece::Text(b"../fdinfo/"), Piece::Number(number)]);
     let mut text = [0u8; 256];
-    let len = read(file.raw(), &mut text)?;
-    let mut lines = text.get(..len).unwrap_or(&[]).split(|byte| *byte == b'\n');
-    let flags = lines.find_map(|line| line.strip_prefix(b"flags:\t")).ok_or(Errno::EINVAL)?;
+    let flags = field(directory, &path, b"flags:\t", &mut text)?;
     let is_octal = |digit: &u8| (b'0'..=b'7').contains(digit);
     if flags.is_empty() || !flags.iter().all(is_octal) {
         return Err(Errno::EINVAL);
     }
     let flags = flags.iter().fold(0u32, |sum, digit| sum << 3 | u32::from(digit & 7));
     Ok(flags & libc::O_CLOEXEC as u32 != 0)
+}
+
+/// What follows `name` in the first line that begins with it, of a small file.
+fn field<'a>(
+    directory: i32,
+    path: &Path,
+    name: &[u8],
+    text: &'a mut [u8],
+) -> Result<&'a [u8], Errno> {
+    let len = read(open_at(directory, path.text(), libc::O_RDONLY)?.raw(), text)?;
+    let mut lines = text.get(..len).unwrap_or(&[]).split(|byte| *byte == b'\n');
+    lines.find_map(|line| line.strip_prefix(name)).ok_or(Errno::EINVAL)
 }
 
 /// The inode number in a link of /proc that names a socket.
@@ -202,9 +213,14 @@ pub fn decimal(text: &[u8]) -> Option<u64> {
 
 /// Opens a file of /proc for reading.
 pub fn open(path: &CStr) -> Result<OwnedFd, Errno> {
-    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+    open_at(libc::AT_FDCWD, path, libc::O_RDONLY)
+}
+
+/// With these flags, and closed by exec.
+fn open_at(directory: i32, path: &CStr, flags: i32) -> Result<OwnedFd, Errno> {
+    let flags = flags | libc::O_CLOEXEC;
     // SAFETY: path is NUL-terminated and outlives the call.
-    let fd = unsafe { sys!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags)? };
+    let fd = unsafe { sys!(libc::SYS_openat, directory, path.as_ptr(), flags)? };
     Ok(OwnedFd::new(fd as i32))
 }
 
@@ -308,11 +324,32 @@ mod tests {
 
     #[test]
     fn path_names_the_descriptor() {
-        let path = FdPath::new(i32::MAX).unwrap();
-        let path = CStr::from_bytes_until_nul(&path.0).unwrap();
-        assert_eq!(path, c"/proc/thread-self/fd/2147483647");
-        let path = FdPath::new(0).unwrap();
-        assert_eq!(CStr::from_bytes_until_nul(&path.0).unwrap(), c"/proc/thread-self/fd/0");
+        let path = Path::of_descriptor(i32::MAX).unwrap();
+        assert_eq!(path.text(), c"/proc/thread-self/fd/2147483647");
+        assert_eq!(Path::of_descriptor(0).unwrap().text(), c"/proc/thread-self/fd/0");
+        assert_eq!(Path::of_descriptor(-1).err(), Some(Errno::EBADF));
+    }
+
+    #[test]
+    fn a_path_ends_where_its_room_does() {
+        let path = Path::of(&[Piece::Number(7), Piece::Text(&[b'x'; 3 * PATH_MAX])]);
+        assert_eq!(path.text().count_bytes(), PATH_MAX - 1);
+        assert!(path.text().to_bytes().starts_with(b"7xx"));
+    }
+
+    #[test]
+    fn what_another_process_would_leave_to_an_image() {
+        // SAFETY: no pointers.
+        let me = unsafe { sys!(libc::SYS_pidfd_open, crate::pid::current(), 0) }.unwrap();
+        let me = OwnedFd::new(me as i32);
+        let Some(directory) = descriptors_of(&me) else { return };
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        let number = file.as_raw_fd() as u32;
+        assert_eq!(closes_at_exec(directory.raw(), number), Ok(true));
+        // SAFETY: no pointers.
+        unsafe { sys!(libc::SYS_fcntl, number, libc::F_SETFD, 0) }.unwrap();
+        assert_eq!(closes_at_exec(directory.raw(), number), Ok(false));
+        assert_eq!(closes_at_exec(directory.raw(), i32::MAX as u32), Err(Errno::ENOENT));
     }
 
     #[test]
