@@ -272,6 +272,14 @@ next! {
         dir: c_int, path: *const c_char, argv: *const *const c_char, envp: *const *const c_char,
         flags: c_int
     ) -> c_int;
+    fn posix_spawn(
+        pid: *mut pid_t, path: *const c_char, actions: *const libc::posix_spawn_file_actions_t,
+        attributes: *const libc::posix_spawnattr_t, argv: *const *mut c_char, envp: *const *mut c_char
+    ) -> c_int;
+    fn posix_spawnp(
+        pid: *mut pid_t, file: *const c_char, actions: *const libc::posix_spawn_file_actions_t,
+        attributes: *const libc::posix_spawnattr_t, argv: *const *mut c_char, envp: *const *mut c_char
+    ) -> c_int;
     fn posix_spawn_file_actions_adddup2(
         actions: *mut libc::posix_spawn_file_actions_t, old: c_int, new: c_int
     ) -> c_int;

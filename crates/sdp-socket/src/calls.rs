@@ -15,14 +15,18 @@ use sdp_sys::{count::Way, errno::Errno, section};
 use crate::{
     bulk, carrier,
     conn::{self, Half, Stage},
-    demote, epoll, handover, inherit,
+    demote, epoll, exec,
+    handover::{self, Heir},
+    inherit,
     iovec::Buffers,
-    lifecycle, page, plain, process, promote,
+    lifecycle, page, pin, plain, process, promote,
     readiness::{self, Early, Waited},
     receive::{self, Wish},
     renew, send, settings, splice,
     table::{self, Entry, Pinned},
 };
+
+pub use crate::pin::{Pin, pin};
 
 /// What a hook is to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -354,7 +358,7 @@ pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Call {
                     && conn.stage() != Stage::Listener
                     && conn.stage() != Stage::Fresh
                 {
-                    handover::leave(&conn, passed, Reason::Passed);
+                    handover::leave_to(&conn, passed, Reason::Passed, Heir::Stranger);
                     // Another connection may be in its place.
                     if table::entry(passed) == Some(Entry::Conn(conn.index())) {
                         crate::adopt::passed_on(&conn, passed);
@@ -505,6 +509,9 @@ pub fn shutdown(fd: c_int, how: c_int) -> Call {
 /// # Safety
 /// See the module.
 pub unsafe fn ioctl(fd: c_int, request: libc::c_ulong, arg: usize) -> Call {
+    if matches!(request, libc::FIOCLEX | libc::FIONCLEX) {
+        exec::inheritable(fd, request == libc::FIONCLEX);
+    }
     let Some(conn) = Pinned::new(fd, Half::Receive) else { return Call::Pass };
     if conn.stage() != Stage::Attached {
         return Call::Pass;
@@ -588,61 +595,13 @@ pub unsafe fn setsockopt(
     };
     // With these it is the kernel that makes sense of the bytes, or counts them for `poll`; with the
     // others, our own receive calls go on to deliver what is left in the ring.
-    let reader = match (level, name) {
+    let heir = match (level, name) {
         (libc::IPPROTO_TCP, libc::TCP_ULP | libc::TCP_REPAIR)
-        | (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => Reader::Kernel,
-        _ => Reader::Library,
+        | (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => Some(Heir::Ourselves),
+        _ => None,
     };
-    leave_number(fd, why, reader);
+    pin::leave(fd, why, heir);
     Call::Pass
-}
-
-/// Who reads a connection after it left the SDP lane.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reader {
-    /// Our own calls, which deliver ring bytes first.
-    Library,
-    /// Somebody who knows only the kernel's stream: ring bytes must go back there.
-    Kernel,
-}
-
-/// Moves what `fd` names to the kernel lane for good, whatever stage it is in.
-fn leave_number(fd: c_int, why: Reason, reader: Reader) {
-    let _section = section::Guard::enter();
-    if let Some(conn) = Pinned::new(fd, Half::Receive) {
-        match reader {
-            Reader::Library => {
-                demote::leave(&conn, fd, why);
-            }
-            Reader::Kernel => {
-                handover::leave(&conn, fd, why);
-            }
-        }
-    }
-}
-
-/// Why a program's own use of a descriptor keeps it on the kernel lane.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pin {
-    /// `fdopen`: stdio reads and writes behind our back.
-    Stdio,
-    /// Duplicated onto descriptor 0, 1 or 2.
-    StandardDescriptor,
-    /// POSIX asynchronous I/O.
-    Aio,
-    /// `F_SETOWN`, `F_SETSIG`, `O_ASYNC`, FIOASYNC.
-    SignalDriven,
-}
-
-/// Moves a connection to the kernel lane for good.
-pub fn pin(fd: c_int, why: Pin) {
-    let (reason, reader) = match why {
-        Pin::Stdio => (Reason::Stdio, Reader::Kernel),
-        Pin::StandardDescriptor => (Reason::StandardDescriptor, Reader::Kernel),
-        Pin::Aio => (Reason::Aio, Reader::Kernel),
-        Pin::SignalDriven => (Reason::SignalDriven, Reader::Library),
-    };
-    leave_number(fd, reason, reader);
 }
 
 /// After a successful `socket`.
@@ -714,7 +673,7 @@ pub fn controlling(fd: c_int, command: c_int, arg: usize) -> Call {
         _ => false,
     };
     if signal_driven {
-        leave_number(fd, Reason::SignalDriven, Reader::Library);
+        pin(fd, Pin::SignalDriven);
     }
     Call::Pass
 }
@@ -723,8 +682,12 @@ const F_SETSIG: c_int = 10;
 const F_SETOWN_EX: c_int = 15;
 
 /// After a successful `fcntl` that is neither duplication nor locking (F_SETFL, F_SETFD, F_SETOWN…).
-/// Nothing is remembered: flags are asked of the kernel where they matter.
-pub fn controlled(_fd: c_int, _command: c_int, _arg: usize) {}
+/// Flags are asked of the kernel where they matter; whether images are to get the number is remembered.
+pub fn controlled(fd: c_int, command: c_int, arg: usize) {
+    if command == libc::F_SETFD {
+        exec::inheritable(fd, arg as c_int & libc::FD_CLOEXEC == 0);
+    }
+}
 
 /// `poll`, `ppoll`: `timeout` null for ever. `Pass` when no descriptor in the set is on a lane.
 ///
@@ -818,10 +781,14 @@ pub fn fork_parent(child: c_int) {
 pub fn fork_child(pid: Option<c_int>) {
     inherit::fork_child(pid);
 }
-/// Before any `exec` in a process that is not a vfork child: connections that the new image will
-/// hold leave their lanes. Nothing is torn down: exec may fail.
-pub fn executing() {
-    inherit::executing();
+/// Before any `exec`: connections that the new image is to have leave their lanes. Nothing is torn down: exec may
+/// fail. `may_start`: whether it looks as if it would not, asked seldom.
+pub fn executing(may_start: &dyn Fn() -> bool) {
+    exec::executing(may_start);
+}
+/// Before `posix_spawn`, likewise.
+pub fn spawning() {
+    exec::spawning();
 }
 /// Before a seccomp filter is installed, and before any change of privilege or root: leave all lanes;
 /// for good only for the filter.

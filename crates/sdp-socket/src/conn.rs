@@ -140,6 +140,8 @@ pub(crate) mod flag {
     pub(crate) const BOUND: u32 = 1 << 26;
     /// A reader at the end waited in vain for a relative that sends: it may be stopped, or dead.
     pub(crate) const SENDER_STUCK: u32 = 1 << 27;
+    /// The program took FD_CLOEXEC off: it means the connection for new images ([`crate::exec`]).
+    pub(crate) const FOR_IMAGES: u32 = 1 << 28;
 }
 
 /// Bits of a family row's flags.

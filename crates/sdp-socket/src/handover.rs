@@ -35,9 +35,9 @@ use sdp_stats::Reason;
 use sdp_sys::{OwnedFd, fd, sys, time::monotonic_ns};
 
 use crate::{
-    adopt, carrier,
-    conn::{Conn, Half, Stage, flag, row_flag},
-    demote,
+    carrier,
+    conn::{Conn, Half, flag, row_flag},
+    demote, exec,
     lane::{Lane, SinkState, Switch},
     process, receive,
     relay::Relay,
@@ -64,9 +64,37 @@ enum Outcome {
     Lost,
 }
 
+/// Who reads a connection next, of the kernel's stream alone.
+#[derive(Clone, Copy)]
+pub(crate) enum Heir<'a> {
+    /// Nobody new: this process, through libc or by numbers that its next image gets.
+    Ourselves,
+    /// Somebody beside this process, or libc for good.
+    Stranger,
+    /// The image that this process is about to become. It need not come to that.
+    Image {
+        /// Whether it looks as if the image could be started.
+        may_start: &'a dyn Fn() -> bool,
+    },
+}
+
+/// Which descriptors the private connection of a relay takes the place of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// All of them: this process is the only one with the carrier.
+    Carrier,
+    /// Those that the new image gets: the parent keeps the carrier, and goes on with it as it likes.
+    Image,
+}
+
+/// [`leave_to`] ourselves.
+pub(crate) fn leave(conn: &Conn, fd: c_int, reason: Reason) -> bool {
+    leave_to(conn, fd, reason, Heir::Ourselves)
+}
+
 /// Moves a connection to the kernel lane for good, for a reader that knows only the kernel's stream.
 /// True when that stream has all unread bytes.
-pub(crate) fn leave(conn: &Conn, fd: c_int, reason: Reason) -> bool {
+pub(crate) fn leave_to(conn: &Conn, fd: c_int, reason: Reason, heir: Heir<'_>) -> bool {
     if !demote::begin(conn, reason) {
         return true;
     }
@@ -78,7 +106,7 @@ pub(crate) fn leave(conn: &Conn, fd: c_int, reason: Reason) -> bool {
             demote::reset(conn);
         }
         let room = ahead(conn, fd, sink, lines).filter(|room| *room <= COLLECT_MAX);
-        (outcome, room.filter(|_| may_be_replaced(conn, reason)))
+        (outcome, room.zip(place_of_relay(conn, fd, heir)))
     });
     // Whoever waits for room in the ring finds the carrier now.
     conn.ring_peer();
@@ -92,39 +120,44 @@ pub(crate) fn leave(conn: &Conn, fd: c_int, reason: Reason) -> bool {
             }
             true
         }
-        Ok((Outcome::Stuck, room)) => {
+        Ok((Outcome::Stuck, relayed)) => {
             let is_gone = is_peer_gone(conn, fd);
             conn.note_reason(if is_gone { Reason::Orphaned } else { Reason::HandoverStuck });
-            room.is_some_and(|room| relay(conn, fd, room as usize))
+            relayed.is_some_and(|(room, place)| relay(conn, fd, room as usize, place))
         }
         Ok((Outcome::Lost, _)) | Err(_) => false,
     }
 }
 
-/// Whether who has the connection next knows the kernel's stream only, and nobody uses it meanwhile.
-fn may_be_replaced(conn: &Conn, reason: Reason) -> bool {
-    const SHARED: u32 = flag::UNCERTAIN | flag::PASSED | flag::HOSTILE;
+/// Where a relay may put its private connection. `None`: nowhere.
+fn place_of_relay(conn: &Conn, fd: c_int, heir: Heir<'_>) -> Option<Place> {
+    // Threads and registrations end with the image, if it is replaced.
+    let is_in_use = || conn.pinned() > 1 || conn.registrations.load(Ordering::SeqCst) != 0;
+    match heir {
+        _ if conn.has(flag::HOSTILE) => None,
+        Heir::Image { .. } if is_ours_alone(conn) => Some(Place::Carrier),
+        Heir::Image { may_start } => {
+            (exec::is_made_for_image(conn, fd) && may_start()).then_some(Place::Image)
+        }
+        Heir::Stranger => (is_ours_alone(conn) && !is_in_use()).then_some(Place::Carrier),
+        Heir::Ourselves => None,
+    }
+}
+
+/// Whether no other process has the carrier.
+fn is_ours_alone(conn: &Conn) -> bool {
     let is_sole = match (conn.row_index(), process::family()) {
         (Some(row), Some((family, slot))) => !family.is_held_by_others(slot, row),
         _ => false,
     };
     let is_out_of_sight =
         conn.row().is_none_or(|row| row.flags.load(Ordering::SeqCst) & row_flag::OUT_OF_SIGHT != 0);
-    // Threads and registrations end with the image, if it is replaced.
-    let is_in_use = || conn.pinned() > 1 || conn.registrations.load(Ordering::SeqCst) != 0;
-    is_sole
-        && !is_out_of_sight
-        && !conn.has(SHARED)
-        && match reason {
-            Reason::Exec => true,
-            Reason::Passed | Reason::Stdio => !is_in_use(),
-            _ => false,
-        }
+    is_sole && !is_out_of_sight && !conn.has(flag::UNCERTAIN | flag::PASSED) && process::is_ours()
 }
 
 /// A private connection takes the carrier's place, with what is unread in the ring. False: not to be had.
-fn relay(conn: &Conn, fd: c_int, room: usize) -> bool {
-    let Some(mut relay) = Relay::new(fd, room) else { return false };
+fn relay(conn: &Conn, fd: c_int, room: usize, place: Place) -> bool {
+    let Some(mut relay) = Relay::new(fd, room, place) else { return false };
     let end = monotonic_ns() + PATIENCE_NS;
     let gathered = demote::leave_inbound(conn, |sink, row, lines| {
         crate::succeed::handing(&row.sink.words);
@@ -132,9 +165,12 @@ fn relay(conn: &Conn, fd: c_int, room: usize) -> bool {
         if !is_whole {
             demote::reset(conn); // likewise
         }
+        if place == Place::Image {
+            row.flags.fetch_or(row_flag::OUT_OF_SIGHT, Ordering::SeqCst); // the relay has it, too
+        }
         is_whole
     });
-    let is_done = gathered == Ok(true) && relay.replace(conn);
+    let is_done = gathered == Ok(true) && relay.replace(conn, fd);
     if !is_done {
         demote::reset(conn);
     }
@@ -512,24 +548,4 @@ fn peer_socket(conn: &Conn, fd: i32) -> Option<OwnedFd> {
     let tuple = conn.name(fd)?;
     let peer = identity::diag(&tuple.reversed()).ok()??;
     (peer.inode != 0 && fd::inode(socket.raw()).ok()? == peer.inode).then_some(socket)
-}
-
-/// Hands over every connection that the process holds and `wanted` names, before an exec.
-pub(crate) fn push_all(mut wanted: impl FnMut(i32) -> bool) {
-    crate::table::walk(|fd, entry| {
-        if matches!(entry, crate::table::Entry::Conn(_))
-            && let Some(conn) = crate::table::Pinned::new(fd, crate::conn::Half::Receive)
-            && !matches!(conn.stage(), Stage::Fresh | Stage::Listener)
-            && (fd < adopt::LOOKED_AT || matches!(conn.stage(), Stage::Attached | Stage::Meeting))
-            && wanted(fd)
-        {
-            if matches!(conn.stage(), Stage::Attached | Stage::Meeting) {
-                leave(&conn, fd, Reason::Exec);
-            }
-            // Another connection may be in its place.
-            if crate::table::entry(fd) == Some(entry) {
-                crate::process::tell_heirs(&conn, fd);
-            }
-        }
-    });
 }

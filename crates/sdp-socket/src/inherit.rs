@@ -1,10 +1,10 @@
-//! Processes that come and go: fork, exec, sandboxes, changes of privilege, exit.
+//! Processes that come and go: fork, sandboxes, changes of privilege, exit. For exec see [`crate::exec`].
 
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 
 use sdp_shm::family::Slot;
 use sdp_stats::{Reason, Verdict};
-use sdp_sys::{errno::Errno, procfs, section, sys};
+use sdp_sys::{section, sys};
 
 use crate::{
     conn::{self, Conn, Half, Stage, flag, row_flag},
@@ -215,64 +215,6 @@ pub(crate) fn fork_child(pid: Option<i32>) {
     if prepared != 0 {
         process::count_fork();
         section::leave();
-    }
-}
-
-/// Before exec: connections that the new image will hold leave their lanes.
-pub(crate) fn executing() {
-    if process::is_retired() || process::family().is_none() && page::current().is_none() {
-        return;
-    }
-    let _section = section::Guard::enter();
-    page::executing();
-    if process::is_ours() {
-        // The new image knows nothing of it, and the peers would go on believing that somebody keeps their half.
-        crate::pooled::clear();
-    }
-    handover::push_all(|fd| stays_open(fd) && is_inherited_on_purpose(fd));
-    // What the new image keeps it may pass on to children of its own, whom nobody could find.
-    let mut keeps_any = false;
-    table::walk(|fd, entry| keeps_any |= matches!(entry, Entry::Conn(_)) && stays_open(fd));
-    if process::is_ours()
-        && let Some((family, slot)) = process::family()
-    {
-        family.executing(slot, keeps_any);
-    }
-}
-
-/// Whether a new image will have the descriptor.
-fn stays_open(fd: i32) -> bool {
-    // SAFETY: no pointers.
-    unsafe { sys!(libc::SYS_fcntl, fd, libc::F_GETFD) }
-        .is_ok_and(|flags| flags as i32 & libc::FD_CLOEXEC == 0)
-}
-
-/// Descriptors that merely leak into a helper are left alone, or every `system("true")` would demote a
-/// server's clients: in a process that forked, only 0, 1, 2 and what was made to stay open since, be it by a duplicate.
-fn is_inherited_on_purpose(fd: i32) -> bool {
-    if process::forks() == 0 || (0..=2).contains(&fd) {
-        return true;
-    }
-    match table::entry(fd) {
-        Some(Entry::Conn(index)) => conn::get(index).is_some_and(|conn| {
-            conn.is_used_by_several()
-                || !demote::is_used_by_another(conn)
-                || conn.stage() == Stage::Attached && !is_open_to_heirs_of_parent(fd)
-        }),
-        _ => false,
-    }
-}
-
-/// Whether the parent has the descriptor, and would leave it to whatever it executed.
-fn is_open_to_heirs_of_parent(fd: i32) -> bool {
-    // SAFETY: no arguments.
-    let parent = unsafe { sys!(libc::SYS_getppid) }.unwrap_or(0);
-    if parent <= 1 {
-        return true; // adopted, or of another namespace: who else holds it is not to be found by this
-    }
-    match procfs::closes_at_exec(parent as u32, fd as u32) {
-        Ok(closes) => !closes,
-        Err(e) => e != Errno::ENOENT,
     }
 }
 

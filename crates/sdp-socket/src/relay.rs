@@ -10,19 +10,25 @@
 //! connection, memory for the bytes, and the process, which is told when they are there
 //! ([`Relay::replace`]). Should it be killed, both connections are reset: nobody takes that for an end.
 //!
+//! Where a parent has the carrier as well (a program that is started with it as its standard input), the new image's
+//! numbers alone are replaced, and its private connection ends without a word on the carrier when the image closes it:
+//! what the image has not read by then the parent does not get.
+//!
 //! This is the one exception to the rule that the program's descriptor is its kernel socket for ever: names
-//! that the kernel tells are those of the private connection. It refuses where anybody else could use the
-//! connection meanwhile, and where the program waits for it by epoll.
+//! that the kernel tells are those of the private connection. It refuses where anybody else of this process could use
+//! the connection meanwhile, and where the program waits for it by epoll.
 
 use core::{mem::size_of, ops::Range, ptr::NonNull, ptr::null};
 
 use libc::{c_int, sockaddr_in, socklen_t};
+use sdp_fabric_shm::identity::{self, Tuple};
 use sdp_sys::{Errno, OwnedFd, fd, sys, time::monotonic_ns};
 
 use crate::{
     carrier,
     conn::Conn,
-    handover::Heap,
+    exec,
+    handover::{Heap, Place},
     lifecycle, process,
     table::{self, Entry},
 };
@@ -33,11 +39,15 @@ const STRANGERS_MAX: u32 = 16;
 const PATIENCE_NS: u64 = 500_000_000;
 /// Bytes on their way in one direction.
 const BUFFER: usize = 64 * 1024;
+/// How often, and how long apart, an end is looked at before it counts as shut down only.
+const CLOSING_LOOKS: u32 = 10;
+const CLOSING_NAP_NS: i64 = 1_000_000;
 /// Descriptors closed one by one where the kernel knows no `close_range`.
 const CLOSED_BY_HAND: c_int = 4096;
 
 /// A relay that waits for what it is to deliver.
 pub(crate) struct Relay {
+    place: Place,
     /// The program's end of the private connection.
     ours: OwnedFd,
     /// Tells the process how many bytes there are; closed without, it ends.
@@ -48,7 +58,7 @@ pub(crate) struct Relay {
 
 impl Relay {
     /// For the connection `carrier` with at most `room` unread bytes. `None`: not to be had here.
-    pub(crate) fn new(carrier: c_int, room: usize) -> Option<Self> {
+    pub(crate) fn new(carrier: c_int, room: usize, place: Place) -> Option<Self> {
         let (ours, other) = pair()?;
         copy_options(carrier, ours.raw());
         let unread = Heap::shared(room)?;
@@ -57,13 +67,15 @@ impl Relay {
         // SAFETY: two writable ints.
         unsafe { sys!(libc::SYS_pipe2, ends.as_mut_ptr(), libc::O_CLOEXEC) }.ok()?;
         let [told, word] = ends.map(OwnedFd::new);
-        let fds = Fds { carrier, other: other.raw(), told: told.raw() };
-        start_process(fds, &unread, &mut buffers).then_some(Self { ours, word, unread })
+        let is_shared = place == Place::Image;
+        let fds = Fds { carrier, other: other.raw(), told: told.raw(), is_shared };
+        start_process(fds, &unread, &mut buffers).then_some(Self { place, ours, word, unread })
     }
 
-    /// Puts the program's end in the place of the carrier. False: the bytes are lost. The caller has the
-    /// connection pinned, in a section, with nobody else inside its lanes.
-    pub(crate) fn replace(self, conn: &Conn) -> bool {
+    /// Puts the program's end in the place of the carrier, which `carrier` names. False: the bytes are lost. The
+    /// caller has the connection pinned, in a section, with nobody else inside its lanes.
+    pub(crate) fn replace(self, conn: &Conn, carrier: c_int) -> bool {
+        let Ok(socket) = fd::inode(carrier) else { return false };
         let count = (self.unread.bytes().len() as u64).to_ne_bytes();
         // SAFETY: eight readable bytes.
         let told = unsafe { sys!(libc::SYS_write, self.word.raw(), count.as_ptr(), count.len()) };
@@ -72,12 +84,21 @@ impl Relay {
         }
         process::tell_heirs(conn, self.ours.raw());
         let index = conn.index();
-        table::walk(|number, entry| {
-            if entry == Entry::Conn(index) {
+        match self.place {
+            Place::Carrier => table::walk(|number, entry| {
+                if entry == Entry::Conn(index) {
+                    put(self.ours.raw(), number);
+                    lifecycle::forget(number);
+                }
+            }),
+            Place::Image => exec::each_for_image(socket, |number| {
                 put(self.ours.raw(), number);
-                lifecycle::forget(number);
-            }
-        });
+                // Not in a vfork child, whose parent goes on with the table and the carrier.
+                if table::entry(number) == Some(Entry::Conn(index)) {
+                    lifecycle::forget(number);
+                }
+            }),
+        }
         true
     }
 }
@@ -207,6 +228,8 @@ struct Fds {
     carrier: c_int,
     other: c_int,
     told: c_int,
+    /// Others have the carrier, too: it is not ours to reset, nor to shut down because one of them closes.
+    is_shared: bool,
 }
 
 /// Memory for both directions: the caller's stack may be a small one.
@@ -270,6 +293,20 @@ fn exit(code: c_int) -> ! {
     }
 }
 
+/// Whether nobody has the other end of a connection of this host that has ended: not shut down, but closed.
+fn is_closed(fd: c_int) -> bool {
+    let Ok(tuple) = Tuple::of(fd) else { return false };
+    (0..CLOSING_LOOKS).any(|look| {
+        if look > 0 {
+            // The end comes a moment before the socket has lost its owner.
+            let nap = libc::timespec { tv_sec: 0, tv_nsec: CLOSING_NAP_NS };
+            // SAFETY: the time outlives the call; what is left of it is not asked for.
+            let _ = unsafe { sys!(libc::SYS_nanosleep, &raw const nap, 0) };
+        }
+        matches!(identity::diag(&tuple.reversed()), Ok(peer) if peer.is_none_or(|peer| peer.inode == 0))
+    })
+}
+
 /// One direction of the pump.
 struct Flow<'a> {
     from: c_int,
@@ -281,11 +318,13 @@ struct Flow<'a> {
     held: Range<usize>,
     /// `from` has ended, and `to` knows it.
     is_done: bool,
+    /// A close of `from` is no end to tell: `to` has other users.
+    ends_by_close: bool,
 }
 
 impl<'a> Flow<'a> {
     fn new(from: c_int, to: c_int, first: &'a [u8], buffer: &'a mut [u8]) -> Self {
-        Self { from, to, first, buffer, held: 0..0, is_done: false }
+        Self { from, to, first, buffer, held: 0..0, is_done: false, ends_by_close: false }
     }
 
     /// What is still to be sent.
@@ -307,13 +346,14 @@ impl<'a> Flow<'a> {
         }
     }
 
-    /// Moves what can be moved now. An error: the connection is broken.
+    /// Moves what can be moved now. An error: the connection is broken, or `from` was closed and that is all.
     fn step(&mut self) -> Result<(), Errno> {
         if self.is_done {
             return Ok(());
         }
         if self.rest().is_empty() {
             match receive(self.from, self.buffer) {
+                Ok(0) if self.ends_by_close && is_closed(self.from) => return Err(Errno::EPIPE),
                 Ok(0) => {
                     self.is_done = true;
                     // SAFETY: no pointers.
@@ -359,11 +399,15 @@ fn pump_until_both_end(fds: Fds, unread: &Heap, buffers: &mut Buffers) -> ! {
     }
     let first = unread.first(u64::from_ne_bytes(count));
     // An end that nobody has spoken is a reset, also when this process is killed.
-    carrier::set_reset_on_close(carrier, true);
+    if !fds.is_shared {
+        carrier::set_reset_on_close(carrier, true);
+    }
     carrier::set_reset_on_close(other, true);
     let [inward, outward] = buffers.split();
+    // Outward first: after a close nothing more is taken off a carrier that others read.
     let mut flows =
-        [Flow::new(carrier, other, first, inward), Flow::new(other, carrier, &[], outward)];
+        [Flow::new(other, carrier, &[], outward), Flow::new(carrier, other, first, inward)];
+    flows[0].ends_by_close = fds.is_shared;
     while flows.iter().any(|flow| !flow.is_done) {
         let mut polls = [carrier, other].map(|fd| {
             let events = flows.iter().fold(0, |events, flow| events | flow.wish(fd));
@@ -377,7 +421,9 @@ fn pump_until_both_end(fds: Fds, unread: &Heap, buffers: &mut Buffers) -> ! {
             exit(1);
         }
     }
-    carrier::set_reset_on_close(carrier, false);
+    if !fds.is_shared {
+        carrier::set_reset_on_close(carrier, false);
+    }
     carrier::set_reset_on_close(other, false);
     exit(0)
 }

@@ -4,7 +4,7 @@ use libc::{c_char, c_int, c_uint, clockid_t, mode_t, sigset_t};
 use sdp_socket::calls::{self, Call, Pin};
 use sdp_sys::sys;
 
-use super::privilege;
+use super::{privilege, process};
 use crate::{direct, errno, real};
 
 /// A number that the kernel returned for something that is no socket.
@@ -43,10 +43,12 @@ fn duplicated(old: c_int, new: c_int) -> c_int {
 fn note_duplicate(old: c_int, new: c_int) {
     if calls::is_tracked(old) && old != new {
         calls::duplicated(old, new);
+        // Named by its old number: in a vfork child the table does not learn the new one.
         if new <= libc::STDERR_FILENO {
-            // What becomes standard input or output is used by stdio or by the next image. Named by
-            // its old number: in a vfork child the table does not learn the new one.
+            // What becomes standard input or output is used by stdio or by the next image.
             calls::pin(old, Pin::StandardDescriptor);
+        } else if process::is_borrowed() {
+            calls::pin(old, Pin::ForImage);
         }
     } else if old != new {
         calls::new_descriptor(new);
@@ -283,19 +285,6 @@ hooks! {
 
     fn memfd_create(name: *const c_char, flags: c_uint) -> c_int {
         fresh(real::memfd_create(name, flags))
-    }
-}
-
-hooks! {
-    /// libc duplicates the descriptor in the spawned child, where no hook sees it: the new image gets
-    /// the connection, so it is on the kernel lane by then.
-    fn posix_spawn_file_actions_adddup2(
-        actions: *mut libc::posix_spawn_file_actions_t, old: c_int, new: c_int,
-    ) -> c_int {
-        if calls::is_tracked(old) {
-            calls::pin(old, Pin::StandardDescriptor);
-        }
-        real::posix_spawn_file_actions_adddup2(actions, old, new)
     }
 }
 

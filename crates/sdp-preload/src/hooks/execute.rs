@@ -1,4 +1,4 @@
-//! New images: the exec family, and vfork.
+//! New images: the exec family, vfork and posix_spawn.
 //!
 //! Each member is hooked, because libc's own do not pass through `execve`. `execl` and its relatives
 //! take any number of arguments: their trampolines lay the argument registers next to the arguments
@@ -6,49 +6,64 @@
 //! nothing may be between the program and libc: a jump.
 
 use core::arch::naked_asm;
-use core::ffi::c_void;
+use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use libc::{c_char, c_int};
-use sdp_socket::calls;
+use sdp_socket::calls::{self, Pin};
+use sdp_sys::sys;
 
-use super::{privilege, process};
+use super::privilege;
 use crate::real;
 
-/// Connections that the new image will hold leave their lanes. Not in a vfork child: the parent's
-/// memory is not its to change.
-pub(super) fn replaced() {
-    if calls::involved() && !privilege::is_sandboxed() && !process::is_borrowed() {
-        calls::executing();
+/// Connections that the new image is to have leave their lanes. `path` null: nothing is known of the image.
+pub(super) fn replaced(dir: c_int, path: *const c_char) {
+    if calls::involved() && !privilege::is_sandboxed() {
+        calls::executing(&|| path.is_null() || is_executable(dir, path));
     }
+}
+
+fn is_executable(dir: c_int, path: *const c_char) -> bool {
+    // SAFETY: the program's path.
+    unsafe { sys!(libc::SYS_faccessat, dir, path, libc::X_OK) }.is_ok()
+}
+
+/// What `execvp` looks for along PATH is not known before.
+fn searched(file: *const c_char) -> *const c_char {
+    if file.is_null() {
+        return file;
+    }
+    // SAFETY: the program's name of a file, which ends with NUL.
+    let name = unsafe { CStr::from_ptr(file) };
+    if name.to_bytes().contains(&b'/') { file } else { core::ptr::null() }
 }
 
 hooks! {
     fn execve(
         path: *const c_char, argv: *const *const c_char, envp: *const *const c_char,
     ) -> c_int {
-        replaced();
+        replaced(libc::AT_FDCWD, path);
         real::execve(path, argv, envp)
     }
 
     fn execv(path: *const c_char, argv: *const *const c_char) -> c_int {
-        replaced();
+        replaced(libc::AT_FDCWD, path);
         real::execv(path, argv)
     }
 
     fn execvp(file: *const c_char, argv: *const *const c_char) -> c_int {
-        replaced();
+        replaced(libc::AT_FDCWD, searched(file));
         real::execvp(file, argv)
     }
 
     fn execvpe(
         file: *const c_char, argv: *const *const c_char, envp: *const *const c_char,
     ) -> c_int {
-        replaced();
+        replaced(libc::AT_FDCWD, searched(file));
         real::execvpe(file, argv, envp)
     }
 
     fn fexecve(fd: c_int, argv: *const *const c_char, envp: *const *const c_char) -> c_int {
-        replaced();
+        replaced(fd, core::ptr::null());
         real::fexecve(fd, argv, envp)
     }
 
@@ -56,8 +71,48 @@ hooks! {
         dir: c_int, path: *const c_char, argv: *const *const c_char, envp: *const *const c_char,
         flags: c_int,
     ) -> c_int {
-        replaced();
+        replaced(dir, if flags & libc::AT_EMPTY_PATH != 0 { core::ptr::null() } else { path });
         real::execveat(dir, path, argv, envp, flags)
+    }
+}
+
+hooks! {
+    fn posix_spawn(
+        pid: *mut libc::pid_t, path: *const c_char,
+        actions: *const libc::posix_spawn_file_actions_t,
+        attributes: *const libc::posix_spawnattr_t, argv: *const *mut c_char,
+        envp: *const *mut c_char,
+    ) -> c_int {
+        spawned();
+        real::posix_spawn(pid, path, actions, attributes, argv, envp)
+    }
+
+    fn posix_spawnp(
+        pid: *mut libc::pid_t, file: *const c_char,
+        actions: *const libc::posix_spawn_file_actions_t,
+        attributes: *const libc::posix_spawnattr_t, argv: *const *mut c_char,
+        envp: *const *mut c_char,
+    ) -> c_int {
+        spawned();
+        real::posix_spawnp(pid, file, actions, attributes, argv, envp)
+    }
+
+    /// libc duplicates the descriptor in the spawned child, where no hook sees it: the new image gets
+    /// the connection, so it is on the kernel lane by then.
+    fn posix_spawn_file_actions_adddup2(
+        actions: *mut libc::posix_spawn_file_actions_t, old: c_int, new: c_int,
+    ) -> c_int {
+        if calls::is_tracked(old) {
+            calls::pin(old, Pin::Spawned(new));
+        }
+        real::posix_spawn_file_actions_adddup2(actions, old, new)
+    }
+}
+
+/// The child of `posix_spawn` runs in libc: what it is to leave to its image does so before.
+fn spawned() {
+    if calls::involved() && !privilege::is_sandboxed() {
+        calls::spawning();
     }
 }
 
