@@ -105,6 +105,59 @@ def test_refused(public, how, way):
     beyond_warm_up(outcome, 400_000)
 
 
+@needs_root
+@pytest.mark.parametrize("how", ["undumpable", "other-user"])
+def test_lent(public, how):
+    """A program takes what is unread, which can only be by a relay, and ends: the connection is its parent's again."""
+    outcome = both("holders", "refused", how, "lent", public, 20_000, public=True)
+    assert outcome.seen == {"fine": True, "end": "EOF", "codes": [0, 0]}, outcome.describe()
+    beyond_warm_up(outcome, 20_000)
+
+
+# Ways to start a program with a connection that the parent keeps, and the reason in the report.
+STARTERS = {
+    "popen-stdin": "standard-descriptor",
+    "popen-pass": "exec",
+    "popen-searched": "standard-descriptor",
+    "popen-spawn": "standard-descriptor",
+    "spawn-dup": "exec",
+    "spawn-kept": "exec",
+    "fork-dup": "exec",
+    "fork-stdin": "standard-descriptor",
+    "fork-kept": "exec",
+}
+
+
+@pytest.mark.parametrize("starter", STARTERS)
+@pytest.mark.parametrize("how", [*ALIVE, *GONE])
+def test_started(unaware, how, starter):
+    """With vfork, fork and posix_spawn, on a standard descriptor and others: the program gets every byte, and a
+    conversation."""
+    plain = scenario("holders", "started", how, starter, unaware, 400_000, sdp=False)
+    outcome = scenario("holders", "started", how, starter, unaware, 400_000, env=RING)
+    assert plain.seen == {"fine": True, "relayed": False, "codes": [0, 0], "end": "more"}, plain.describe()
+    assert outcome.seen == {**plain.seen, "relayed": how in GONE}, outcome.describe()
+    assert outcome.report.count("demotions", STARTERS[starter]) == 2, outcome.describe()
+    beyond_warm_up(outcome, 400_000)
+
+
+@pytest.mark.parametrize("starter", ["popen-stdin", "popen-pass", "spawn-dup", "fork-dup"])
+@pytest.mark.parametrize("how", ["silent", "closed"])
+def test_started_with_flips(unaware, how, starter):
+    """What is unread lies in pieces on both lanes."""
+    outcome = scenario("holders", "started", how, starter, unaware, 400_000, env=FLIPS)
+    assert outcome.seen["fine"] and outcome.seen["codes"] == [0, 0], outcome.describe()
+    assert outcome.report.count("demotions", "test-flip") > 0, outcome.describe()
+
+
+@pytest.mark.parametrize("how", ["silent", "closed"])
+def test_not_started(unaware, how):
+    """A program that is not there takes nothing along."""
+    outcome = both("holders", "not_started", how, unaware, env=RING)
+    assert outcome.seen == {"fine": True, "end": "EOF", "code": 0}, outcome.describe()
+    beyond_warm_up(outcome, 20_000)
+
+
 LINE_BY_LINE = 'while read -r line; do echo "$line"; done'
 IMAGES = {
     "cat": ["cleared", shutil.which("cat")],

@@ -4,6 +4,7 @@
 got, goes on talking with it.
 """
 
+import contextlib
 import ctypes
 import functools
 import fcntl
@@ -12,7 +13,9 @@ import os
 import signal
 import socket
 import struct
+import subprocess
 import sys
+import tempfile
 import threading
 import zlib
 
@@ -171,6 +174,96 @@ def kept(how, way, image, size):
     return {key: turn[key] for key in ("fine", "relayed", "codes", "end")}
 
 
+def popen(argv, sock, tells, **options):
+    """Python's `subprocess`: a vfork child, unless it can do with `posix_spawn`."""
+    process = subprocess.Popen(argv, stderr=tells, **options)
+    process.returncode = 0  # not for `subprocess` to reap
+    return process.pid
+
+
+def searched(image, argv, sock, tells):
+    """The image is not in the first directory of PATH, nor is a program found at the first name: exec fails before it
+    does not."""
+    with tempfile.TemporaryDirectory() as empty:
+        path = f"{empty}:{os.path.dirname(image)}"
+        name = os.path.basename(image)
+        return popen([name, *argv[1:]], sock, tells, stdin=sock, env={"PATH": path}, executable=name)
+
+
+def spawned(argv, sock, tells, number):
+    actions = [(os.POSIX_SPAWN_DUP2, tells, 2)]
+    if number is not None:
+        actions.append((os.POSIX_SPAWN_DUP2, sock.fileno(), number))
+    return os.posix_spawn(argv[0], argv, {}, file_actions=actions)
+
+
+def forked(argv, sock, tells, number):
+    pid = os.fork()
+    if pid == 0:
+        os.dup2(tells, 2)
+        if number is not None:
+            os.dup2(sock.fileno(), number)
+        os.execv(argv[0], argv)
+    return pid
+
+
+# How a parent that keeps the connection starts a program with it, and the number that this finds it on; none: the
+# parent's own.
+STARTERS = {
+    "popen-stdin": (lambda image, argv, sock, tells: popen(argv, sock, tells, stdin=sock), 0),
+    "popen-pass": (lambda image, argv, sock, tells: popen(argv, sock, tells, pass_fds=[sock.fileno()]), None),
+    "popen-searched": (searched, 0),
+    "popen-spawn": (lambda image, argv, sock, tells: popen(argv, sock, tells, stdin=sock, close_fds=False), 0),
+    "spawn-dup": (lambda image, argv, sock, tells: spawned(argv, sock, tells, 30), 30),
+    "spawn-kept": (lambda image, argv, sock, tells: spawned(argv, sock, tells, None), None),
+    "fork-dup": (lambda image, argv, sock, tells: forked(argv, sock, tells, 30), 30),
+    "fork-stdin": (lambda image, argv, sock, tells: forked(argv, sock, tells, 0), 0),
+    "fork-kept": (lambda image, argv, sock, tells: forked(argv, sock, tells, None), None),
+}
+
+
+@scenario
+def started(how, starter, image, size):
+    """A program is started with the connection by a parent that keeps it, and does not use it meanwhile."""
+    text = ends.stream(size, int(size))
+    reads, tells = os.pipe()
+    peer = Peer(how, text)
+    sock, peer.pid = pair(peer)
+    port = sock.getpeername()[1]
+    peer.settle()
+    start, number = STARTERS[starter]
+    if starter.endswith("-kept"):
+        sock.set_inheritable(True)
+    number = sock.fileno() if number is None else number
+    holder = start(image, [image, "take", size, str(number)], sock, tells)
+    os.close(tells)
+    with os.fdopen(reads) as told:
+        seen = json.loads(told.readline())
+    sock.close()
+    codes = [peer.finish(), ends.reap(holder)]
+    fine = [seen["bytes"], seen["sum"]] == [int(size), zlib.adler32(text)]
+    return {"fine": fine, "relayed": seen["port"] != port, "codes": codes, "end": seen["end"]}
+
+
+@scenario
+def not_started(how, image):
+    """A program that is not there was to be started with the connection: the parent goes on with it."""
+    text = ends.stream(1, 20_000)
+    peer = Peer(how, text)
+    sock, peer.pid = pair(peer)
+    peer.settle()
+    with contextlib.suppress(NotADirectoryError):
+        subprocess.Popen([os.path.join(image, "none")], stdin=sock)
+    fine = exactly(sock, len(text)) == text
+    if how not in GONE:
+        os.write(peer.go_on, b"g")
+        fine = fine and exactly(sock, len(SECOND)) == SECOND
+        sock.sendall(SECOND)
+    sock.shutdown(socket.SHUT_WR)
+    end = drain(sock, b"")
+    return {"fine": fine, "end": end[1], "code": 0 if how in GONE else ends.reap(peer.pid)}
+
+
 @scenario
 def stuffed(way, image, size):
     """The peer is silent, and the kernel has no room for what is unread: over TCP it would not have been sent."""
@@ -187,6 +280,19 @@ def become(uid):
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
+
+
+def lend(peer, sock, size):
+    """A program is started with the connection, reads what is unread of it and ends; then its parent goes on."""
+    peer.settle()
+    text = ends.stream(size, size)
+    lent = subprocess.run(["head", "-c", str(size)], stdin=sock, stdout=subprocess.PIPE, env={"PATH": os.environ["PATH"]})
+    os.write(peer.go_on, b"g")
+    second = exactly(sock, len(SECOND))
+    sock.sendall(second)
+    end = drain(sock, b"")
+    sock.close()
+    return {"fine": lent.stdout == text and second == SECOND, "end": end[1], "codes": [lent.returncode, ends.reap(peer.pid)]}
 
 
 @scenario
@@ -232,6 +338,9 @@ def giver(writes, pid, how, way, image, size, *pipes):
         return sock, int(pid)
 
     peer = Peer(how, b"", pipes=pipes)
+    if way == "lent":
+        sock, peer.pid = meet(peer)
+        return lend(peer, sock, int(size))
     turn = hand_over(how, way, image, int(size), meet=meet, peer=peer)
     return {key: turn[key] for key in ("fine", "relayed", "codes", "end")}
 
