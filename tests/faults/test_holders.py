@@ -194,16 +194,21 @@ def test_image_without_the_library(request, image, how):
 
 
 # What a relay's own connection takes over of the carrier.
-CARRIED = ["flags", "rcvtimeo", "sndtimeo", "keepalive", "linger", "lowat", "nodelay"]
+CARRIED = [
+    *["flags", "rcvtimeo", "sndtimeo", "keepalive", "linger", "lowat", "nodelay", "oobinline", "priority"],
+    *["cork", "keepidle", "user_timeout", "tos", "owner", "signal"],
+]
 
 
-@pytest.mark.parametrize(("what", "way"), [*[("many", way) for way in WAYS], ("none", "standard")])
+@pytest.mark.parametrize(("what", "way"), [*[("many", way) for way in WAYS], ("none", "standard"), ("owner", "numbered")])
 def test_state_of_the_socket(unaware, what, way):
     """Flags and options that a program would notice are those that were set."""
     plain = scenario("holders", "state", "silent", way, unaware, what, sdp=False).seen
     pushed = scenario("holders", "state", "silent", way, unaware, what)
     assert pushed.seen == plain and not plain["relayed"], pushed.describe()
-    assert pushed.report.count("demotions", WAYS[way]) == 2, pushed.describe()
+    # Who asks for signals leaves the lane for that.
+    reason = "signal-driven" if what == "owner" else WAYS[way]
+    assert pushed.report.count("demotions", reason) > 0, pushed.describe()
     relayed = scenario("holders", "state", "closed", way, unaware, what)
     assert relayed.seen["fine"] and relayed.seen["relayed"], relayed.describe()
     for name in CARRIED:

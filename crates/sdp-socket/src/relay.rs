@@ -37,6 +37,11 @@ use crate::{
 const STRANGERS_MAX: u32 = 16;
 /// How long loopback may take to connect.
 const PATIENCE_NS: u64 = 500_000_000;
+/// Of `fcntl`, which the libc crate does not have for every C library.
+const F_SETSIG: c_int = 10;
+const F_GETSIG: c_int = 11;
+const F_SETOWN_EX: c_int = 15;
+const F_GETOWN_EX: c_int = 16;
 /// Bytes on their way in one direction.
 const BUFFER: usize = 64 * 1024;
 /// How often, and how long apart, an end is looked at before it counts as shut down only.
@@ -176,6 +181,18 @@ fn name(call: libc::c_long, fd: c_int) -> Option<sockaddr_in> {
 
 /// Flags and options that a program would notice.
 fn copy_options(from: c_int, to: c_int) {
+    // Owner and signal first: O_ASYNC among the flags uses them.
+    let mut owner = [0u32; 2];
+    // SAFETY: a writable `struct f_owner_ex`, which the second call reads.
+    let _ = unsafe {
+        sys!(libc::SYS_fcntl, from, F_GETOWN_EX, owner.as_mut_ptr())
+            .and_then(|_| sys!(libc::SYS_fcntl, to, F_SETOWN_EX, owner.as_ptr()))
+    };
+    // SAFETY: no pointers.
+    let _ = unsafe {
+        sys!(libc::SYS_fcntl, from, F_GETSIG)
+            .and_then(|signal| sys!(libc::SYS_fcntl, to, F_SETSIG, signal))
+    };
     // SAFETY: no pointers.
     if let Ok(flags) = unsafe { sys!(libc::SYS_fcntl, from, libc::F_GETFL) } {
         // SAFETY: as above.
@@ -187,7 +204,16 @@ fn copy_options(from: c_int, to: c_int) {
         (libc::SOL_SOCKET, libc::SO_RCVLOWAT),
         (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
         (libc::SOL_SOCKET, libc::SO_LINGER),
+        (libc::SOL_SOCKET, libc::SO_OOBINLINE),
         (libc::IPPROTO_TCP, libc::TCP_NODELAY),
+        (libc::IPPROTO_TCP, libc::TCP_CORK),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPCNT),
+        (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT),
+        // This sets a priority of its own.
+        (libc::IPPROTO_IP, libc::IP_TOS),
+        (libc::SOL_SOCKET, libc::SO_PRIORITY),
     ];
     for (level, option) in options {
         let mut value = [0u8; 16];

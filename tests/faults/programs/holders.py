@@ -404,8 +404,8 @@ def set_many(sock):
 
 
 def set_owner(sock):
-    """Who is to get signals of the socket."""
-    fcntl.fcntl(sock, fcntl.F_SETOWN, os.getppid())
+    """Who is to get signals of the socket; none is sent, with nothing urgent and without O_ASYNC."""
+    fcntl.fcntl(sock, fcntl.F_SETOWN, 1)
     fcntl.fcntl(sock, fcntl.F_SETSIG, signal.SIGRTMIN)
 
 
