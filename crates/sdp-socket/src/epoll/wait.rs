@@ -479,7 +479,10 @@ fn judge(m: &mut Mirror, at: u32, out: &mut Output) {
         }
     }
     if events != 0 {
-        if reg.events & ONESHOT != 0 && reg.events & RDHUP != 0 {
+        if reg.events & ONESHOT != 0
+            && reg.events & RDHUP != 0
+            && table::entry(reg.fd) == Some(Entry::Conn(reg.conn))
+        {
             // The kernel, which is to report nothing more of it, would have told the end beside the bytes.
             let over = carrier::readiness(reg.fd, libc::POLLRDHUP) as u16;
             events |= u32::from(over) & (ALWAYS | RDHUP);
@@ -646,13 +649,16 @@ impl Sleeper {
     /// Under the lock.
     fn wake(self, m: &mut Mirror, by_event: bool) {
         let now = monotonic_ns();
-        let Some(s) = m.set(self.set) else { return };
+        // In a fork child the page of the parent's bell is unmapped, and nobody sleeps.
+        let is_counted = self.generation == wait_set::generation();
+        let Some(s) = m.set(self.set) else {
+            return self.bell.filter(|_| is_counted).iter().for_each(|bell| bell.wake_up());
+        };
         s.sleepers = s.sleepers.saturating_sub(1);
         match self.bell.or_else(process::bell) {
             // Fell asleep without a bell, and nobody has counted it since.
             _ if self.bell.is_none() && s.unbelled > 0 => s.unbelled -= 1,
-            // In a fork child the page of the parent's bell is unmapped, and nobody sleeps.
-            Some(bell) if self.generation == wait_set::generation() => bell.wake_up(),
+            Some(bell) if is_counted => bell.wake_up(),
             _ => {}
         }
         s.merged_ns = now;
