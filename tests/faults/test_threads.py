@@ -112,6 +112,15 @@ def test_with_lanes_that_flip(program, case):
     assert outcome.report.count("demotions", "test-flip") > 0, outcome.describe()
 
 
+@pytest.mark.parametrize("lanes", ["kept", "flipped"])
+@pytest.mark.parametrize("how", ["close", "dup2", "range"])
+def test_closed_beside_a_send(how, lanes):
+    """Another thread's message gets through whole, or its call says that it did not."""
+    outcome = compare("closing.c", f"{how} 200", stays=False, env=FLIPS if lanes == "flipped" else EAGER)
+    assert outcome.seen == {"refused": 0, "lost": 0, "odd": 0, "hung": 0}, outcome.describe()
+    assert outcome.report.count("bytes", "sdp_sent") > 200 * 10 * 1024, outcome.describe()
+
+
 @pytest.mark.parametrize("case", RECORDS)
 def test_records_stay_whole(case):
     """One call of one thread is one piece of the stream; over TCP it mostly is, with room in the buffers."""

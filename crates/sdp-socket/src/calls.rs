@@ -635,7 +635,7 @@ pub fn accepted(listener: c_int, fd: c_int, generation: u32) {
 pub fn closing(fd: c_int) -> Call {
     if lifecycle::begin_close(fd) { done(Err(Errno::EBADF)) } else { Call::Pass }
 }
-/// After the `close`.
+/// After the `close`, or what closes a number before it names something else.
 #[inline(always)]
 pub fn closed(fd: c_int) {
     table::end_close(fd);
@@ -649,9 +649,9 @@ pub fn closing_range(first: u32, last: u32, flags: c_int) -> Call {
 pub fn duplicated(old: c_int, new: c_int) {
     lifecycle::duplicated(old, new);
 }
-/// Before `dup2`/`dup3` onto `new`: what `new` names is closed; a hidden descriptor moves away.
-pub fn replacing(old: c_int, new: c_int) {
-    lifecycle::replacing(old, new);
+/// Before `dup2`/`dup3` onto `new`: what `new` names is closed; a hidden descriptor moves away. After the call: [`closed`].
+pub fn replacing(new: c_int) {
+    lifecycle::replacing(new);
 }
 /// A number that the kernel just returned for something that is not a socket: forget a stale entry.
 /// A table load when there is none.

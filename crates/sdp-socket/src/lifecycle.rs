@@ -280,20 +280,9 @@ pub(crate) fn forget(fd: c_int) {
     }
 }
 
-/// Before `close`. True: the descriptor is one that we hide.
-pub(crate) fn closing(fd: c_int) -> bool {
-    closing_by(fd, true)
-}
-
-/// [`closing`] where [`table::end_close`] follows the kernel's close.
-#[inline(always)]
-pub(crate) fn begin_close(fd: c_int) -> bool {
-    closing_by(fd, pid::is_single_threaded())
-}
-
-/// `at_once`: nobody else can come to the number before the kernel has closed it, or nobody looks.
+/// Before the kernel closes a number; [`table::end_close`] follows that. True: the descriptor is one that we hide.
 #[unsafe(link_section = ".text.hot")]
-fn closing_by(fd: c_int, at_once: bool) -> bool {
+pub(crate) fn begin_close(fd: c_int) -> bool {
     match table::entry(fd) {
         Some(Entry::Hidden) => return true,
         None => return false,
@@ -304,7 +293,9 @@ fn closing_by(fd: c_int, at_once: bool) -> bool {
         // Whoever clears the word closes this number, whoever takes the last reference away ends the
         // connection: each once, also when several threads close at a time.
         keep_for_calls(fd);
-        match if at_once { table::clear(fd) } else { table::begin_close(fd) } {
+        // Without other threads nobody can come to the number meanwhile.
+        let is_alone = pid::is_single_threaded();
+        match if is_alone { table::clear(fd) } else { table::begin_close(fd) } {
             Some(Entry::Conn(index)) => {
                 if let Some(conn) = conn::get(index) {
                     crate::epoll::forget_number(conn, fd);
@@ -512,7 +503,7 @@ pub(crate) fn disconnect(conn: &Conn, fd: c_int) -> bool {
     sent == Ok(true)
 }
 
-/// `close_range` around what is ours. `None`: nothing of ours is in the range.
+/// `close_range` around what we hide. `None`: nothing of ours is in the range.
 pub(crate) fn closing_range(first: u32, last: u32, flags: c_int) -> Option<isize> {
     if !process::is_ours() || first > last {
         return None;
@@ -520,6 +511,7 @@ pub(crate) fn closing_range(first: u32, last: u32, flags: c_int) -> Option<isize
     let cloexec = flags & 4 != 0; // CLOSE_RANGE_CLOEXEC
     let mut from = first;
     let mut touched = false;
+    let mut closes = false;
     let top = process::highest_descriptor();
     let mut result = 0;
     for fd in first..=last.min(top.max(0) as u32) {
@@ -533,16 +525,20 @@ pub(crate) fn closing_range(first: u32, last: u32, flags: c_int) -> Option<isize
                 from = fd + 1;
             }
             Some(_) if !cloexec => {
-                closing(fd as i32);
+                closes = true;
+                begin_close(fd as i32);
             }
             Some(_) => {}
         }
     }
-    if !touched {
+    if !touched && !closes {
         return None;
     }
     if from <= last {
         result = close_range(from, last, flags);
+    }
+    if closes {
+        (first..=last.min(top.max(0) as u32)).for_each(|fd| table::end_close(fd as i32));
     }
     Some(result)
 }
@@ -594,12 +590,12 @@ pub(crate) fn duplicated(old: c_int, new: c_int) {
     }
 }
 
-/// Before `dup2` onto `new`.
-pub(crate) fn replacing(_old: c_int, new: c_int) {
+/// Before `dup2` onto `new`; [`table::end_close`] follows it.
+pub(crate) fn replacing(new: c_int) {
     match table::entry(new) {
         Some(Entry::Hidden) if process::is_ours() => process::move_hidden(new),
         Some(_) => {
-            closing(new);
+            begin_close(new);
         }
         None => {}
     }

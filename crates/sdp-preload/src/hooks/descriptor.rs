@@ -68,8 +68,10 @@ fn replace(old: c_int, new: c_int, real: impl Fn() -> c_int) -> c_int {
     if old == new || !(privilege::is_sandboxed() || is_open(old)) {
         return real();
     }
-    calls::replacing(old, new);
-    duplicated(old, real())
+    calls::replacing(new);
+    let result = real();
+    calls::closed(new);
+    duplicated(old, result)
 }
 
 /// Whether an `fcntl` command returns a new number.
