@@ -3,7 +3,8 @@
 //! A lock is one word: the owner's process id, and a bit that says somebody sleeps. It is taken by
 //! compare-and-swap (about 10 ns) and survives its owner: a waiter that has slept a while asks the
 //! kernel whether the owner lives and otherwise takes over; the caller is told and repairs what the
-//! dead owner may have left half done.
+//! dead owner may have left half done. An owner that lives and does not come to an end costs a bounded time: whoever
+//! can write the word can write anything into it, and must not stop its relatives for ever.
 //!
 //! Owners are processes, not threads: threads of one process exclude each other (the word is not
 //! zero), a thread never dies alone inside (critical sections are neither cancellable nor interrupted
@@ -18,6 +19,8 @@ const WAITERS: u32 = 1 << 31;
 const SPIN_ROUNDS: u32 = if MODELLED { 1 } else { 200 };
 /// Length of one sleep; after each the owner's life is checked.
 const SLEEP_NS: i64 = 5_000_000;
+/// How long one owner may stay inside, ns. None does for longer than a hand-over waits.
+pub const PATIENCE_NS: u64 = 10_000_000_000;
 
 /// How a lock was obtained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,14 +29,22 @@ pub enum Acquired {
     Clean,
     /// The last owner died inside.
     TakenOver,
+    /// The last owner lives, and may still be inside.
+    Overdue,
 }
 
 /// Takes the lock in the name of process `pid` (positive).
 #[inline]
 pub fn lock(word: &AtomicU32, pid: u32) -> Acquired {
+    lock_within(word, pid, PATIENCE_NS)
+}
+
+/// [`lock`] that waits so long for one and the same owner, ns.
+#[inline]
+pub fn lock_within(word: &AtomicU32, pid: u32, patience: u64) -> Acquired {
     match word.compare_exchange(0, pid, Ordering::Acquire, Ordering::Relaxed) {
         Ok(_) => Acquired::Clean,
-        Err(_) => contended(word, pid),
+        Err(_) => contended(word, pid, patience),
     }
 }
 
@@ -70,7 +81,7 @@ pub fn unlock(word: &AtomicU32) {
 }
 
 #[cold]
-fn contended(word: &AtomicU32, pid: u32) -> Acquired {
+fn contended(word: &AtomicU32, pid: u32, patience: u64) -> Acquired {
     for _ in 0..SPIN_ROUNDS {
         if word.load(Ordering::Relaxed) == 0
             && word.compare_exchange(0, pid, Ordering::Acquire, Ordering::Relaxed).is_ok()
@@ -79,6 +90,7 @@ fn contended(word: &AtomicU32, pid: u32) -> Acquired {
         }
         core::hint::spin_loop();
     }
+    let (mut sleeps_left, mut last) = (patience / SLEEP_NS as u64, 0);
     loop {
         let seen = word.load(Ordering::Relaxed);
         if seen == 0 {
@@ -97,14 +109,22 @@ fn contended(word: &AtomicU32, pid: u32) -> Acquired {
         }
         let woken = futex_wait(word, armed, SLEEP_NS);
         let owner = armed & !WAITERS;
-        if !woken
-            && owner != pid
-            && is_dead(owner as i32)
+        if woken {
+            continue;
+        }
+        let is_dead = owner != pid && is_dead(owner as i32);
+        if owner != last {
+            (sleeps_left, last) = (patience / SLEEP_NS as u64, owner);
+        }
+        sleeps_left = sleeps_left.saturating_sub(1);
+        // A model's time does not pass.
+        let is_overdue = sleeps_left == 0 && !MODELLED;
+        if (is_dead || is_overdue)
             && word
                 .compare_exchange(armed, pid | WAITERS, Ordering::Acquire, Ordering::Relaxed)
                 .is_ok()
         {
-            return Acquired::TakenOver;
+            return if is_dead { Acquired::TakenOver } else { Acquired::Overdue };
         }
     }
 }
@@ -141,6 +161,18 @@ mod tests {
         }
         assert_eq!(total.load(Ordering::Relaxed), if cfg!(miri) { 20 } else { 8000 });
         assert_eq!(word.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    #[cfg(not(miri))]
+    fn a_living_owner_is_waited_for_only_so_long() {
+        let word = AtomicU32::new(1);
+        let me = std::process::id();
+        assert_eq!(lock_within(&word, me, 10 * SLEEP_NS as u64), Acquired::Overdue);
+        unlock(&word);
+        // Its own name as well.
+        word.store(me, Ordering::Relaxed);
+        assert_eq!(lock_within(&word, me, 10 * SLEEP_NS as u64), Acquired::Overdue);
     }
 
     #[test]

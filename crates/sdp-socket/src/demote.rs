@@ -1,9 +1,13 @@
 //! Getting off the SDP lane: because the program is about to do something that only the kernel can
 //! carry, because a relative uses the connection too, or because the peer broke the protocol.
 
-use core::sync::atomic::{Ordering, fence};
+use core::sync::atomic::{AtomicU32, Ordering, fence};
 
-use sdp_shm::{family::Row, layout::Half as HalfLines};
+use sdp_shm::{
+    family::Row,
+    layout::Half as HalfLines,
+    lock::{self, Acquired},
+};
 use sdp_stats::{Direction, Reason};
 use sdp_sys::{errno::Errno, sys, time::monotonic_ns};
 
@@ -39,6 +43,31 @@ pub(crate) fn reset(conn: &Conn) {
         carrier::reset_on_close(fd);
         // SAFETY: no pointers.
         let _ = unsafe { sys!(libc::SYS_shutdown, fd, libc::SHUT_RDWR) };
+    }
+}
+
+/// Takes the lock of a half. True: its last owner died inside. The connection is lost when a living one keeps it.
+///
+/// # Errors
+/// ECONNRESET.
+#[inline]
+pub(crate) fn enter(conn: &Conn, word: &AtomicU32) -> Result<bool, Errno> {
+    if lock::try_lock(word, process::pid()) { Ok(false) } else { enter_contended(conn, word) }
+}
+
+#[cold]
+fn enter_contended(conn: &Conn, word: &AtomicU32) -> Result<bool, Errno> {
+    if conn.has(flag::HOSTILE) {
+        return Err(Errno::ECONNRESET); // it may be kept for ever
+    }
+    match lock::lock(word, process::pid()) {
+        Acquired::Clean => Ok(false),
+        Acquired::TakenOver => Ok(true),
+        Acquired::Overdue => {
+            lock::unlock(word);
+            reset(conn);
+            Err(Errno::ECONNRESET)
+        }
     }
 }
 

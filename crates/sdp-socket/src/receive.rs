@@ -207,7 +207,7 @@ pub(crate) fn with_sink<R>(
     };
     let half = conn.half_index(Half::Receive);
     let _section = section::Guard::enter();
-    let taken_over = lock::lock(&row.sink.lock, process::pid()) == lock::Acquired::TakenOver;
+    let taken_over = demote::enter(conn, &row.sink.lock)?;
     if taken_over && succeed::sink_of(conn, row, segment, half).is_err() {
         lock::unlock(&row.sink.lock);
         demote::reset(conn);

@@ -182,7 +182,7 @@ pub(crate) fn with_source<R>(
     };
     let half = conn.half_index(Half::Send);
     let _section = section::Guard::enter();
-    let taken_over = lock::lock(&row.source.lock, process::pid()) == lock::Acquired::TakenOver;
+    let taken_over = crate::demote::enter(conn, &row.source.lock)?;
     if taken_over && succeed::source_of(conn, row, segment, half).is_err() {
         lock::unlock(&row.source.lock);
         crate::demote::reset(conn);
