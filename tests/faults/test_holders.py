@@ -10,7 +10,7 @@ import tempfile
 
 import pytest
 
-from .harness import EAGER, both, compiled, scenario
+from .harness import EAGER, both, compiled, on_lanes, run, scenario
 
 RING = {"SDP_RING_BYTES": "4194304"}
 FLIPS = {**RING, **EAGER, "SDP_TEST_LANE_FLIP": "11"}
@@ -148,6 +148,27 @@ def test_started_with_flips(unaware, how, starter):
     outcome = scenario("holders", "started", how, starter, unaware, 400_000, env=FLIPS)
     assert outcome.seen["fine"] and outcome.seen["codes"] == [0, 0], outcome.describe()
     assert outcome.report.count("demotions", "test-flip") > 0, outcome.describe()
+
+
+def test_vforked():
+    """A child of vfork gives its image a connection on another number."""
+    outcome = compared("numbered")
+    assert outcome.report.count("demotions", "exec") == 2, outcome.describe()
+
+
+def test_number_used_again_in_a_vforked_child():
+    """What a child of vfork closes and opens is nothing to its parent, whose connection stays where it is."""
+    on_lanes(compared("reused"), young=10_000)
+
+
+def compared(case):
+    """A case of `vforked.c`, over TCP and with the library."""
+    argv = [compiled("vforked.c"), case]
+    plain = run(argv, sdp=False)
+    outcome = run(argv, env=EAGER)
+    assert plain.seen == outcome.seen == {"fine": True}, outcome.describe()
+    beyond_warm_up(outcome, 200_000)
+    return outcome
 
 
 @pytest.mark.parametrize("how", ["silent", "closed"])

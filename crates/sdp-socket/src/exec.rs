@@ -99,36 +99,71 @@ fn push_all(heir: Heir<'_>, mut wanted: impl FnMut(i32) -> bool) {
 
 /// A vfork child is about to execute something.
 fn executing_beside_parent(heir: Heir<'_>) {
-    let mut parent = None;
+    let mut parent = Parent(None);
     table::walk(|number, entry| {
         if let Entry::Conn(index) = entry
             && let Some(conn) = conn::get(index)
             && matches!(conn.stage(), Stage::Young | Stage::Meeting | Stage::Attached)
             && let Some(pinned) = Pinned::new(number, Half::Receive)
-            && let Some(number) =
-                number_for_image(&pinned, number, parent.get_or_insert_with(parent_files))
+            && let Some(number) = number_for_image(&pinned, number, &mut parent)
         {
             handover::leave_to(&pinned, number, Reason::Exec, heir);
         }
     });
 }
 
-/// The number by which a vfork child gives a connection to its image, which its parent has as `number`.
-fn number_for_image(conn: &Pinned, number: c_int, parent: &mut Option<OwnedFd>) -> Option<c_int> {
-    if stays_open(number) {
-        let is_meant =
-            conn.has(flag::FOR_IMAGES) || is_left(parent.as_ref(), number) == Some(false);
-        return is_meant.then_some(number);
-    }
+/// The number by which a vfork child gives a connection to its image, which its parent has as `number`. In the child
+/// that may name anything.
+fn number_for_image(conn: &Pinned, number: c_int, parent: &mut Parent) -> Option<c_int> {
+    let stays = stays_open(number);
     // It was handed over when the child put it onto another number. What could not be put back waits here.
-    if !conn.has(flag::PINNED) || conn.stage() != Stage::Attached || !splice::has_ring_bytes(conn) {
+    let waits = || {
+        conn.has(flag::PINNED) && conn.stage() == Stage::Attached && splice::has_ring_bytes(conn)
+    };
+    if !stays && !waits() {
         return None;
     }
-    let socket = procfs::held_by(parent.as_ref()?.raw(), number as u32).ok()?;
-    let Kind::Socket(inode) = socket else { return None };
+    let Some(files) = parent.files() else {
+        return (stays && conn.has(flag::FOR_IMAGES) && is_named(conn, number)).then_some(number);
+    };
+    let Ok(Kind::Socket(inode)) = procfs::held_by(files.raw(), number as u32) else { return None };
+    if stays && fd::inode(number) == Ok(inode) {
+        let closes = || procfs::closes_at_exec(files.raw(), number as u32) == Ok(true);
+        if conn.has(flag::FOR_IMAGES) || closes() {
+            return Some(number);
+        }
+    }
+    if !waits() {
+        return None;
+    }
     let mut found = None;
-    each_for_image(inode, |number| found = found.or(Some(number)));
+    each_for_image(inode, |other| {
+        if found.is_none() && is_left(Some(files), other) == Some(false) {
+            found = Some(other);
+        }
+    });
     found
+}
+
+/// In a vfork child: whether a number of the table, which is the parent's, is the same socket here.
+pub(crate) fn is_as_in_parent(conn: &Conn, number: c_int) -> bool {
+    let Some(files) = parent_files() else { return is_named(conn, number) };
+    let Ok(inode) = fd::inode(number) else { return false };
+    procfs::held_by(files.raw(), number as u32) == Ok(Kind::Socket(inode))
+}
+
+/// Whether a number has the connection's addresses.
+fn is_named(conn: &Conn, number: c_int) -> bool {
+    conn.name(number).is_some_and(|name| name.is_of(number))
+}
+
+/// What the parent has open, looked up when it is asked for.
+struct Parent(Option<Option<OwnedFd>>);
+
+impl Parent {
+    fn files(&mut self) -> Option<&OwnedFd> {
+        self.0.get_or_insert_with(parent_files).as_ref()
+    }
 }
 
 /// The numbers of a socket that a new image of the process gets, as far as anybody would look for connections.

@@ -6,8 +6,9 @@ use sdp_sys::section;
 
 use crate::{
     conn::Half,
-    demote,
+    demote, exec,
     handover::{self, Heir},
+    process,
     table::Pinned,
 };
 
@@ -46,7 +47,9 @@ pub fn pin(fd: c_int, why: Pin) {
 /// which deliver ring bytes first.
 pub(crate) fn leave(fd: c_int, reason: Reason, heir: Option<Heir<'_>>) {
     let _section = section::Guard::enter();
-    if let Some(conn) = Pinned::new(fd, Half::Receive) {
+    if let Some(conn) = Pinned::new(fd, Half::Receive)
+        && (process::is_ours() || exec::is_as_in_parent(&conn, fd))
+    {
         match heir {
             None => {
                 demote::leave(&conn, fd, reason);
