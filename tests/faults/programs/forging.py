@@ -249,6 +249,32 @@ def use_polling(kind):
 
 
 USES = {"blocking": use_blocking, "poll": use_polling("poll"), "epoll": use_polling("epoll")}
+# What ends the use of a connection, as over TCP.
+ENDINGS = {"EOF", "ECONNRESET", "EPIPE"}
+
+
+def begin_use(sock, use="blocking"):
+    """Threads that use a connection, and what ends each part of it."""
+    results = {}
+    threads = USES[use](sock, results)
+    for thread in threads:
+        thread.start()
+    return threads, results
+
+
+def assert_ended(threads, results, limit_s):
+    """The use of a connection is over soon, by what may end it."""
+    for thread in threads:
+        thread.join(limit_s)
+    hanging = [thread.name for thread in threads if thread.is_alive()]
+    assert not hanging and set(results.values()) <= ENDINGS, f"{results}, hanging: {hanging}"
+
+
+def use_innocent(sock, turn):
+    """A message to an innocent peer, and its echo."""
+    text = ends.stream(turn, 3000)
+    sock.sendall(text)
+    assert exactly(sock, 3000) == text, "the innocent connection lost bytes"
 
 
 def attached(pid):
@@ -324,29 +350,20 @@ def forge(kind, use, seed, users="one"):
         innocent = socket.create_connection(ports[1].getsockname())
         ends.warm_up(forged, True)
         ends.warm_up(innocent, True)
-        results = {}
-        threads = USES[use](forged, results)
-        for thread in threads:
-            thread.start()
+        threads, results = begin_use(forged, use)
         end = time.monotonic() + FORGE_S + 1
         turn = 0
         while time.monotonic() < end:
             turn += 1
-            text = ends.stream(turn, 3000)
-            innocent.sendall(text)
-            assert exactly(innocent, 3000) == text, "the innocent connection lost bytes"
+            use_innocent(innocent, turn)
             time.sleep(0.002)
-        for thread in threads:
-            thread.join(6)
-        hanging = [thread.name for thread in threads if thread.is_alive()]
+        assert_ended(threads, results, 6)
         # After the end, calls answer at once, and the descriptor closes.
         forged.setblocking(False)
         late = [ends.outcome(lambda: forged.recv(10)), ends.outcome(forged.send, b"x")]
         forged.close()
         innocent.close()
-        allowed = {"EOF", "ECONNRESET", "EPIPE"}
-        if hanging or not set(results.values()) <= allowed or len(results) != 2:
-            raise AssertionError(f"{results}, hanging: {hanging}, late {late}")
+        assert len(results) == 2, f"{results}, late {late}"
         assert not signals_of("self"), signals_of("self")
 
     def peer():
@@ -355,9 +372,7 @@ def forge(kind, use, seed, users="one"):
         hold_signals()
         sock, _ = ports[0].accept()
         ends.warm_up(sock, False)
-        results = {}
-        for thread in use_blocking(sock, results):
-            thread.start()
+        begin_use(sock)
         time.sleep(20)
 
     def innocent():
@@ -451,6 +466,28 @@ FAMILY = {what: forge_family(what) for what in ("words", "locks", "row", "bitmap
 GONE = 0
 
 
+def use_a_later_one():
+    """A connection that is made meanwhile works."""
+    sock, child = ends.pair(lambda sock: sock.sendall(exactly(sock, 100)), warm=False)
+    sock.sendall(b"o" * 100)
+    assert exactly(sock, 100) == b"o" * 100, "a connection made later lost bytes"
+    assert ends.reap(child) == 0
+    sock.close()
+
+
+def peer_of(victim, lst):
+    """Runs a victim that connects, and uses the connection as it does; the victim's exit status."""
+    pid = spawn(victim, 50)
+    sock, _ = lst.accept()
+    ends.warm_up(sock, False)
+    threads, results = begin_use(sock)
+    code = ends.reap(pid)
+    # A sender before a closed window would wait out the kernel's FIN_WAIT2.
+    ends.outcome(sock.shutdown, socket.SHUT_RDWR)
+    assert_ended(threads, results, 20)
+    return code
+
+
 @scenario
 def relative(kind, seed):
     """A child of the victim writes into family memory while traffic runs, then dies.
@@ -483,39 +520,33 @@ def relative(kind, seed):
                 time.sleep(rng.choice([0, 0.0002, 0.002]))
             os._exit(0)
         assert os.read(hear, 1) == b"b"
-        results = {}
-        threads = use_blocking(sock, results)
-        for thread in threads:
-            thread.start()
+        threads, results = begin_use(sock)
         assert ends.reap(forger) == 0
         # Others of the process work: it makes them anew, or they are TCP.
-        other, child = ends.pair(lambda sock: sock.sendall(exactly(sock, 100)), warm=False)
-        other.sendall(b"o" * 100)
-        assert exactly(other, 100) == b"o" * 100, "a connection made later lost bytes"
-        assert ends.reap(child) == 0
+        use_a_later_one()
         # Everything ends once the peer is told to.
         assert ends.outcome(sock.shutdown, socket.SHUT_RDWR) in (None, "ENOTCONN")
-        for thread in threads:
-            thread.join(20)
-        hanging = [thread.name for thread in threads if thread.is_alive()]
-        if hanging or not set(results.values()) <= {"EOF", "ECONNRESET", "EPIPE"}:
-            raise AssertionError(f"{results}, hanging: {hanging}")
+        assert_ended(threads, results, 20)
 
-    pid = spawn(victim, 50)
-    sock, _ = lst.accept()
-    ends.warm_up(sock, False)
-    results = {}
-    threads = use_blocking(sock, results)
-    for thread in threads:
-        thread.start()
-    code = ends.reap(pid)
-    # A sender before a closed window would wait out the kernel's FIN_WAIT2.
-    ends.outcome(sock.shutdown, socket.SHUT_RDWR)
-    for thread in threads:
-        thread.join(20)
-    hanging = [thread.name for thread in threads if thread.is_alive()]
-    assert not hanging and set(results.values()) <= {"EOF", "ECONNRESET", "EPIPE"}, (results, hanging)
-    return {"victim": code}
+    return {"victim": peer_of(victim, lst)}
+
+
+def name_in_locks(row, who, is_let_go, way):
+    """A forger that keeps a process's name in the locks of a connection until it is told, and then lets them go."""
+    memory = Family("self")
+    way.setblocking(False)
+
+    def write(value):
+        for half in (SOURCE, SINK):
+            memory.write(memory.row(row) + half, struct.pack("I", value))
+
+    way.sendall(b"b")
+    while ends.outcome(way.recv, 1) == "EAGAIN":
+        write(who)
+    while is_let_go:
+        # Not once only: a word that is changed meanwhile is held for ever.
+        write(0)
+        time.sleep(0.001)
 
 
 @scenario
@@ -536,68 +567,26 @@ def named_alive(name, end):
         forger = os.fork()
         if forger == 0:
             signal.alarm(30)
-            memory = Family("self")
             who = {"itself": os.getppid(), "init": 1, "forger": os.getpid()}[name]
-            tell[1].setblocking(False)
-            words = [memory.row(rows[0]) + half for half in (SOURCE, SINK)]
-
-            def is_told():
-                try:
-                    return tell[1].recv(1)
-                except BlockingIOError:
-                    return None
-
-            def write(value):
-                for at in words:
-                    memory.write(at, struct.pack("I", value))
-
-            tell[1].sendall(b"b")
-            while not is_told():
-                write(who)
-            while end == "let go":
-                # Not once only: a word that is changed meanwhile is held for ever.
-                write(0)
-                time.sleep(0.001)
+            name_in_locks(rows[0], who, end == "let go", tell[1])
             os._exit(0)
-        results = {}
-        threads = use_blocking(sock, results)
-        for thread in threads:
-            thread.start()
+        threads, results = begin_use(sock)
         assert tell[0].recv(1) == b"b"
         for turn in range(TURNS):
-            text = ends.stream(turn, 3000)
-            innocent.sendall(text)
-            assert exactly(innocent, 3000) == text, "the innocent connection lost bytes"
-        later, another = ends.pair(lambda sock: sock.sendall(exactly(sock, 100)), warm=False)
-        later.sendall(b"o" * 100)
-        assert exactly(later, 100) == b"o" * 100, "a connection made later lost bytes"
-        assert ends.reap(another) == 0
+            use_innocent(innocent, turn)
+        use_a_later_one()
         tell[0].sendall(b"e")
         if end != "let go":
             ends.kill(forger)
         threads.append(threading.Thread(target=ends.outcome, args=(sock.shutdown, socket.SHUT_RDWR), daemon=True))
         threads[-1].start()
-        for thread in threads:
-            thread.join(10)
+        assert_ended(threads, results, 10)
         if end == "let go":
             ends.kill(forger)
-        hanging = [thread.name for thread in threads if thread.is_alive()]
         innocent.close()
-        if hanging or not set(results.values()) <= {"EOF", "ECONNRESET", "EPIPE"} or ends.reap(child):
-            raise AssertionError(f"{results}, hanging: {hanging}")
+        assert ends.reap(child) == 0
 
-    pid = spawn(victim, 50)
-    sock, _ = lst.accept()
-    ends.warm_up(sock, False)
-    results = {}
-    threads = use_blocking(sock, results)
-    for thread in threads:
-        thread.start()
-    code = ends.reap(pid)
-    ends.outcome(sock.shutdown, socket.SHUT_RDWR)
-    for thread in threads:
-        thread.join(10)
-    return {"victim": code, "peer": sorted({*results.values()} - {"EOF", "ECONNRESET", "EPIPE"})}
+    return {"victim": peer_of(victim, lst)}
 
 
 @scenario
