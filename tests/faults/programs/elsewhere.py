@@ -60,11 +60,7 @@ def scenario(how, when, *held):
     import ends
     from ends import exactly
 
-    def send_back(sock):
-        while data := sock.recv(65536):
-            sock.sendall(data)
-
-    sock, peer = ends.pair(send_back)
+    sock, peer = ends.pair(ends.echo)
     if when == "later":
         held = enter_namespace(how)
     text = ends.stream(3, 1000)
@@ -93,7 +89,7 @@ def scenario(how, when, *held):
         signal.alarm(30)
         to_child.close()
         fine = turns(to_parent, False)
-        own, other = ends.pair(send_back)
+        own, other = ends.pair(ends.echo)
         fine = echoes(own, LAST) and fine
         attached = ends.is_attached()
         own.shutdown(socket.SHUT_WR)

@@ -380,8 +380,7 @@ def forge(kind, use, seed, users="one"):
             become(VICTIM_USER)
         sock, _ = ports[1].accept()
         ends.warm_up(sock, False)
-        while data := sock.recv(65536):
-            sock.sendall(data)
+        ends.echo(sock)
 
     theirs = {body.__name__: spawn(body) for body in (peer, innocent, victim)}
     limit = time.monotonic() + 5
@@ -592,14 +591,9 @@ def named_alive(name, end):
 @scenario
 def held_gate(how):
     """A living peer keeps the gates for ever, stopped or at work: each call ends, and others are not concerned."""
-
-    def echo(sock):
-        while data := sock.recv(65536):
-            sock.sendall(data)
-
-    sock, peer = ends.pair(echo)
+    sock, peer = ends.pair(ends.echo)
     segment = Segment("self")
-    other, innocent = ends.pair(echo)
+    other, innocent = ends.pair(ends.echo)
     ends.settle()
     # Side 0 has the smaller port; the gate names its holder's side + 1.
     theirs = 1 if sock.getpeername()[1] < sock.getsockname()[1] else 2
@@ -818,12 +812,7 @@ def taken_name():
         print(f"guests: {got}", file=sys.stderr, flush=True)
         os._exit(0 if guests and set(got) == {(0, 0)} else 1)
     theirs.close()
-
-    def echo(sock):
-        while data := sock.recv(65536):
-            sock.sendall(data)
-
-    sock, peer = ends.pair(echo, warm=False)
+    sock, peer = ends.pair(ends.echo, warm=False)
     ours.sendall(meeting_place(sock))
     assert ours.recv(1) == b"b"
     fine = True

@@ -20,11 +20,6 @@ def scenario(function):
     return enter(TABLE, function)
 
 
-def echo(sock):
-    while data := sock.recv(65536):
-        sock.sendall(data)
-
-
 def rounds(sock, count):
     for number in range(count):
         sock.sendall(bytes([number % 256]) * SIZE)
