@@ -4,7 +4,7 @@ import pytest
 
 from .harness import EAGER, both, scenario
 
-WAYS = ["recv", "poll", "select", "epoll"]
+WAYS = ["recv", "poll", "select", "level"]
 
 
 @pytest.mark.parametrize("way", [*WAYS, "nested"])

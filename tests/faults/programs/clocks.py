@@ -15,7 +15,7 @@ import struct
 import time
 
 import ends
-from ends import answers, exactly, main, pair, reap, started
+from ends import Waiter, answers, exactly, fill, main, pair, reap, started
 
 TABLE = {}
 scenario = functools.partial(ends.scenario, TABLE)
@@ -52,33 +52,6 @@ def late_echo(sock):
     while nap := exactly(sock, 4):
         time.sleep(struct.unpack("!f", nap)[0])
         sock.sendall(exactly(sock, 1000))
-
-
-class Waiter:
-    """A way to wait until bytes can be read."""
-
-    def __init__(self, sock, how):
-        self.sock, self.how = sock, how
-        if how == "poll":
-            self.object = select.poll()
-            self.object.register(sock, select.POLLIN)
-        elif how in ("level", "edge"):
-            self.object = select.epoll()
-            self.object.register(sock, select.EPOLLIN | (select.EPOLLET if how == "edge" else 0))
-        else:
-            self.object = None
-
-    def wait(self, limit_s):
-        """Whether there is something, within a time."""
-        if self.how == "poll":
-            return bool(self.object.poll(limit_s * 1000))
-        if self.how == "select":
-            return bool(select.select([self.sock], [], [], limit_s)[0])
-        if self.object:
-            return bool(self.object.poll(limit_s))
-        limit = struct.pack("ll", int(limit_s), int(limit_s % 1 * 1_000_000))
-        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-        return ends.outcome(self.sock.recv, 1, socket.MSG_PEEK) != "EAGAIN"
 
 
 def whole_wait(waiter):
@@ -147,24 +120,13 @@ def room(how, first_s, then_s):
         sock, child = pair(peer)
         os.waitpid(child, os.WUNTRACED)
         sock.setblocking(False)
-        if how == "poll":
-            waiter = select.poll()
-            waiter.register(sock, select.POLLOUT)
-        else:
-            waiter = select.epoll()
-            waiter.register(sock, select.EPOLLOUT | (select.EPOLLET if how == "edge" else 0))
-
-        def fill():
-            while not isinstance(done := ends.outcome(sock.send, bytes(65536)), str):
-                pass
-            return done
-
-        full = fill()
-        while waiter.poll(0):
-            full = fill()
+        waiter = Waiter(sock, how, select.POLLOUT)
+        full = fill(sock)[1]
+        while waiter.wait(0):
+            full = fill(sock)[1]
         jump(int(then_s) * DAY_S)
         os.kill(child, fate)
-        told = bool(waiter.poll(PATIENCE_S * (1000 if how == "poll" else 1)))
+        told = waiter.wait(PATIENCE_S)
         after = ends.outcome(sock.send, b"x")
         seen.append([full, told, after if fate == signal.SIGCONT else after in ("EPIPE", "ECONNRESET")])
         sock.close()

@@ -2,7 +2,6 @@
 
 import functools
 import os
-import select
 import socket
 import struct
 import sys
@@ -10,48 +9,25 @@ import threading
 import time
 
 import ends
-from ends import exactly, main, pair, until_asleep
+from ends import Waiter, exactly, main, pair, until_asleep
 
 TABLE = {}
 scenario = functools.partial(ends.scenario, TABLE)
 TRIPS = 50
 SIZE = 64
+PATIENCE_S = 40
 # Offset of `tcpi_bytes_sent` and `tcpi_bytes_retrans` in `struct tcp_info`, and its size up to there.
 BYTES_SENT, BYTES_RETRANS, INFO_BYTES = 200, 208, 216
 
 
-class Waiter:
-    """Waits in one way until a socket is readable."""
-
-    def __init__(self, way, sock):
-        self.way, self.sock = way, sock
-        if way == "epoll":
-            self.set = select.epoll()
-            self.set.register(sock, select.EPOLLIN)
-        elif way == "nested":
-            self.inner = select.epoll()
-            self.inner.register(sock, select.EPOLLIN)
-            self.set = select.epoll()
-            self.set.register(self.inner, select.EPOLLIN)
-
-    def wait(self):
-        """Returns when there is something, or after a long time."""
-        if self.way == "poll":
-            poll = select.poll()
-            poll.register(self.sock, select.POLLIN)
-            poll.poll(40_000)
-        elif self.way == "select":
-            select.select([self.sock], [], [], 40)
-        elif self.way != "recv":
-            self.set.poll(40)
-
-    def receive(self, n):
-        """n bytes, waited for before each call."""
-        data = b""
-        while len(data) < n:
-            self.wait()
-            data += self.sock.recv(n - len(data))
-        return data
+def receive(sock, waiter, n):
+    """n bytes, waited for before each call, unless the call is the way to wait."""
+    data = b""
+    while len(data) < n:
+        if waiter.way != "recv":
+            waiter.wait(PATIENCE_S)
+        data += sock.recv(n - len(data))
+    return data
 
 
 @scenario
@@ -66,9 +42,9 @@ def woken(way):
         ends.echo(sock)
 
     sock, child = pair(peer, warm=False)
-    waiter = Waiter(way, sock)
+    waiter = Waiter(sock, way)
     got = []
-    thread = threading.Thread(target=lambda: got.append(waiter.receive(SIZE)), daemon=True)
+    thread = threading.Thread(target=lambda: got.append(receive(sock, waiter, SIZE)), daemon=True)
     thread.start()
     until_asleep(os.getpid(), thread.native_id)
     # Over TCP there will be no lanes.
@@ -87,7 +63,7 @@ def woken(way):
         for trip in range(TRIPS):
             message = struct.pack("!I", trip) * (SIZE // 4)
             sock.sendall(message)
-            got.append(waiter.receive(SIZE) == message)
+            got.append(receive(sock, waiter, SIZE) == message)
     sock.close()
     os.waitpid(child, 0)
     return {"woken": is_woken, "got": [str(item) for item in got]}
@@ -105,17 +81,17 @@ def trips(way):
     hear, tell = os.pipe()
 
     def peer(sock):
-        waiter = Waiter(way, sock)
+        waiter = Waiter(sock, way)
         for _ in range(TRIPS):
-            sock.sendall(waiter.receive(SIZE))
+            sock.sendall(receive(sock, waiter, SIZE))
         exactly(sock, 1)
         os.write(tell, struct.pack("@QQ", *handed_over(sock)))
 
     sock, child = pair(peer, warm=False)
-    waiter = Waiter(way, sock)
+    waiter = Waiter(sock, way)
     for _ in range(TRIPS):
         sock.sendall(b"t" * SIZE)
-        assert waiter.receive(SIZE) == b"t" * SIZE
+        assert receive(sock, waiter, SIZE) == b"t" * SIZE
     own = handed_over(sock)
     sock.close()
     os.waitpid(child, 0)

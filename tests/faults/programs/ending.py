@@ -262,13 +262,6 @@ def stopped_peer_is_left_alone():
     return {"seen": seen, "child": ends.reap(child)}
 
 
-def fill(sock):
-    """Sends until that fails; the error's word."""
-    while not isinstance(done := ends.outcome(sock.send, b"u" * 65536), str):
-        pass
-    return done
-
-
 @scenario
 def dead_with_a_full_ring(registered, trigger, wait):
     """A sender was told EAGAIN by a full ring, and its reader dies without having freed any room: the set tells
@@ -288,7 +281,7 @@ def dead_with_a_full_ring(registered, trigger, wait):
     if registered == "before":
         epoll.register(sock, mask)
         assert epoll.poll(0), "full"
-    full = fill(sock)
+    full = ends.fill(sock)[1]
     if registered == "after":
         epoll.register(sock, mask)
     epoll.poll(0)
@@ -297,7 +290,7 @@ def dead_with_a_full_ring(registered, trigger, wait):
     word, until = "EAGAIN", time.monotonic() + 30
     while word == "EAGAIN" and time.monotonic() < until:
         if epoll.poll(0 if wait == "busy" else 30):
-            word = fill(sock)
+            word = ends.fill(sock)[1]
     return {"full": full, "gone": word in ("EPIPE", "ECONNRESET") or word}
 
 

@@ -198,6 +198,45 @@ def writes_until_error(sock, limit=20):
     return "none", False
 
 
+def fill(sock):
+    """Sends until that fails; (bytes, the error's word)."""
+    sent = 0
+    while not isinstance(done := outcome(sock.send, bytes(65536)), str):
+        sent += done
+    return sent, done
+
+
+class Waiter:
+    """A way to wait until a socket has one of some events: poll, select, an epoll set that tells it by level or edge,
+    a set with such a set in it (nested), or recv, which knows of bytes and the end only."""
+
+    def __init__(self, sock, way, events=select.POLLIN):
+        self.sock, self.way, self.events = sock, way, events
+        if way == "poll":
+            self.object = select.poll()
+            self.object.register(sock, events)
+        elif way in ("level", "edge", "nested"):
+            self.object = select.epoll()
+            self.object.register(sock, events | (select.EPOLLET if way == "edge" else 0))
+        if way == "nested":
+            self.inner = self.object
+            self.object = select.epoll()
+            self.object.register(self.inner, select.EPOLLIN)
+
+    def wait(self, limit_s):
+        """Whether there is something, within a time."""
+        if self.way == "poll":
+            return bool(self.object.poll(limit_s * 1000))
+        if self.way == "select":
+            asked = [[self.sock] if self.events & event else [] for event in (select.POLLIN, select.POLLOUT)]
+            return any(select.select(*asked, [], limit_s))
+        if self.way == "recv":
+            limit = struct.pack("ll", int(limit_s), int(limit_s % 1 * 1_000_000))
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+            return outcome(self.sock.recv, 1, socket.MSG_PEEK) != "EAGAIN"
+        return bool(self.object.poll(limit_s))
+
+
 def readiness(sock, timeout_ms=0):
     """poll's bits for everything, as words."""
     poll = select.poll()

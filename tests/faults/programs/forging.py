@@ -653,27 +653,19 @@ def reader_stuck_in_the_kernel(trigger):
     sock, child = ends.pair(lambda _: os.kill(os.getpid(), signal.SIGSTOP))
     os.waitpid(child, os.WUNTRACED)
     sock.setblocking(False)
-    epoll = select.epoll()
-    epoll.register(sock, select.EPOLLOUT | (select.EPOLLET if trigger == "edge" else 0))
-    epoll.poll(0)
+    waiter = ends.Waiter(sock, trigger, select.POLLOUT)
+    waiter.wait(0)
     segment = Segment("self")
     # Side 0 has the smaller port; a half is named by the side of its producer.
     half = HALVES + (sock.getpeername()[1] < sock.getsockname()[1]) * HALF_BYTES
     followed = struct.unpack("I", segment.read(half + FOLLOWED, 4))[0]
     segment.write(half + FOLLOWED, struct.pack("II", followed - 1, 1))
-
-    def fill():
-        sent = 0
-        while not isinstance(done := ends.outcome(sock.send, bytes(65536)), str):
-            sent += done
-        return sent, done
-
-    sent, full = fill()
+    sent, full = ends.fill(sock)
     # Nothing changes for now; whatever the program is told, it cannot send.
-    futile = [fill()[0] for _ in range(3) if epoll.poll(0)]
+    futile = [ends.fill(sock)[0] for _ in range(3) if waiter.wait(0)]
     segment.write(half + FOLLOWED, struct.pack("II", followed, 0))
-    told = bool(epoll.poll(30))
-    more = fill()[0]
+    told = waiter.wait(30)
+    more = ends.fill(sock)[0]
     ends.kill(child)
     return {"full": full, "sent": sent > 0, "futile": sum(futile), "told": told, "more": more > 0}
 
@@ -708,32 +700,19 @@ def stuck_sender(why, wait):
         sender.join(30)
         return {"asleep": asleep, "told": ended[0] in ("ECONNRESET", "EPIPE")}
     sock.setblocking(False)
-    if wait == "poll":
-        waiter = select.poll()
-        waiter.register(sock, select.POLLOUT)
-    else:
-        waiter = select.epoll()
-        waiter.register(sock, select.EPOLLOUT | (select.EPOLLET if wait == "edge" else 0))
-    patience = 30_000 if wait == "poll" else 30
-
-    def fill():
-        sent = 0
-        while not isinstance(done := ends.outcome(sock.send, bytes(65536)), str):
-            sent += done
-        return sent, done
-
-    waiter.poll(0)
-    full = fill()[1]
+    waiter = ends.Waiter(sock, wait, select.POLLOUT)
+    waiter.wait(0)
+    full = ends.fill(sock)[1]
     # What was news before that is told once.
-    waiter.poll(0)
-    fill()
-    asleep = not any(waiter.poll(0) for _ in range(3))
+    waiter.wait(0)
+    ends.fill(sock)
+    asleep = not any(waiter.wait(0) for _ in range(3))
     if why == "end":
         ends.kill(child)
     else:
         segment.write(half + FOLLOWED, struct.pack("II", followed, 0))
-    told = bool(waiter.poll(patience))
-    more, end = fill()
+    told = waiter.wait(30)
+    more, end = ends.fill(sock)
     if why != "end":
         ends.kill(child)
     return {"full": full, "asleep": asleep, "told": told, "more": more > 0 or end in ("ECONNRESET", "EPIPE")}

@@ -373,11 +373,7 @@ def pair_that_waits():
 
 def fill(sock):
     """Sends until there is no room."""
-    try:
-        while True:
-            sock.send(bytes(65536))
-    except BlockingIOError:
-        pass
+    assert ends.fill(sock)[1] == "EAGAIN"
 
 
 @scenario
@@ -429,24 +425,14 @@ def room_for_two(first, second):
     """A sender that was told EAGAIN waits in two ways at once: both hear of room, one after the other."""
     sock, child, tell = pair_that_waits()
     sock.setblocking(False)
-
-    def waiter(kind):
-        if kind == "poll":
-            poll = select.poll()
-            poll.register(sock, select.POLLOUT)
-            return poll.poll, 1000
-        epoll = select.epoll()
-        epoll.register(sock, select.EPOLLOUT | (select.EPOLLET if kind == "edge" else 0))
-        return epoll.poll, 1
-
-    waiters = [waiter(first), waiter(second)]
-    before = [bool(wait(0)) for wait, _ in waiters]
+    waiters = [ends.Waiter(sock, way, select.POLLOUT) for way in (first, second)]
+    before = [waiter.wait(0) for waiter in waiters]
     fill(sock)
     # The kernel's buffers may grow while they are filled.
-    while any([bool(wait(0)) for wait, _ in waiters]):
+    while any([waiter.wait(0) for waiter in waiters]):
         fill(sock)
     os.write(tell, b"g")
-    told = [bool(wait(30 * unit)) for wait, unit in waiters]
+    told = [waiter.wait(30) for waiter in waiters]
     sock.setblocking(True)
     return {"before": before, "told": told, **finish(sock, child)}
 
