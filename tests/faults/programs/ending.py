@@ -11,7 +11,7 @@ import threading
 import time
 
 import ends
-from ends import drain, kill, main, pair, readiness, settle, writes_until_error
+from ends import drain, main, pair, readiness, settle, writes_until_error
 
 TABLE = {}
 scenario = functools.partial(ends.scenario, TABLE)

@@ -14,7 +14,6 @@ import functools
 import os
 import platform
 import random
-import re
 import resource
 import select
 import signal

@@ -1,6 +1,5 @@
 """Programs at their limits: descriptors, memory, rules, users, and what is left behind."""
 
-import errno
 import functools
 import os
 import resource

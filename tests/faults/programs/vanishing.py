@@ -17,7 +17,6 @@ import socket
 import struct
 import sys
 import threading
-import time
 from pathlib import Path
 
 import ends
