@@ -94,17 +94,22 @@ def survivor(call, way):
     way.sendall(json.dumps(seen).encode())
 
 
-@scenario
-def vanished():
-    """Peers are killed, and nothing tells of it: the kernel finds it out."""
+def cut_off(body):
+    """Processes of this body, one for each wait, that go on once the device is down."""
     device(True)
-    all_ = {call: started(survivor, call) for call in WAITS}
+    all_ = {call: started(body, call) for call in WAITS}
     for _, way in all_.values():
         assert way.recv(1) == b"r"
     device(False)
     for _, way in all_.values():
         way.sendall(b"g")
-    return answers(all_)
+    return all_
+
+
+@scenario
+def vanished():
+    """Peers are killed, and nothing tells of it: the kernel finds it out."""
+    return answers(cut_off(survivor))
 
 
 def hearer(call, way):
@@ -136,13 +141,7 @@ def hearer(call, way):
 @scenario
 def late_end():
     """Peers say something and are killed while nothing comes through; then the device is up again."""
-    device(True)
-    all_ = {call: started(hearer, call) for call in WAITS}
-    for _, way in all_.values():
-        assert way.recv(1) == b"r"
-    device(False)
-    for _, way in all_.values():
-        way.sendall(b"g")
+    all_ = cut_off(hearer)
     for _, way in all_.values():
         assert way.recv(1) == b"k"
     device(True)
