@@ -50,6 +50,19 @@ static inline int is_made(const struct message *message)
     return memcmp(&wanted, message, sizeof wanted) == 0;
 }
 
+/* Whether a call that answered n is to be made again: it was interrupted, or was told EAGAIN; then once the socket is
+ * ready for it. */
+static inline int is_to_repeat(ssize_t n, int fd, short events)
+{
+    if (n < 0 && errno == EAGAIN) {
+        struct pollfd entry = {fd, events, 0};
+
+        poll(&entry, 1, -1);
+        return 1;
+    }
+    return n < 0 && errno == EINTR;
+}
+
 static inline void give(int fd, int which, int place)
 {
     struct message message = made(which, place);
@@ -58,14 +71,8 @@ static inline void give(int fd, int which, int place)
     for (size_t at = 0; at < SIZE;) {
         ssize_t n = send(fd, from + at, SIZE - at, MSG_NOSIGNAL);
 
-        if (n < 0 && errno == EINTR)
+        if (is_to_repeat(n, fd, POLLOUT))
             continue;
-        if (n < 0 && errno == EAGAIN) {
-            struct pollfd entry = {fd, POLLOUT, 0};
-
-            poll(&entry, 1, -1);
-            continue;
-        }
         check(n > 0);
         at += n;
     }
@@ -79,14 +86,8 @@ static inline int take(int fd, struct message *message)
     for (size_t at = 0; at < SIZE;) {
         ssize_t n = recv(fd, to + at, SIZE - at, 0);
 
-        if (n < 0 && errno == EINTR)
+        if (is_to_repeat(n, fd, POLLIN))
             continue;
-        if (n < 0 && errno == EAGAIN) {
-            struct pollfd entry = {fd, POLLIN, 0};
-
-            poll(&entry, 1, -1);
-            continue;
-        }
         check(n >= 0);
         if (n == 0) {
             check(at == 0);
