@@ -22,6 +22,19 @@ static atomic_int slept, empty, twice;
 
 /* ---- threads ---- */
 
+/* The next event of a set, for one of its threads: whose it is. MOST: it is time to stop; that none came is noted. */
+static int next_of(int own, struct epoll_event *event)
+{
+    int n = epoll_wait(own, event, 1, PATIENCE_MS);
+
+    if (n == 0) {
+        slept++;
+        return MOST;
+    }
+    check(n == 1);
+    return event->data.u64;
+}
+
 #define BURSTS 60
 
 static atomic_int picked, asleep_ids[THREADS];
@@ -34,16 +47,10 @@ static void *takes_one(void *number)
 
     asleep_ids[(intptr_t)number] = (int)syscall(SYS_gettid);
     for (int burst = 0; burst < BURSTS;) {
-        int which, n = epoll_wait(set, &event, 1, PATIENCE_MS);
+        int which = next_of(set, &event);
 
-        if (n == 0) {
-            slept++;
+        if (which == MOST)
             return NULL;
-        }
-        check(n == 1);
-        if (event.data.u64 == MOST)
-            return NULL;
-        which = event.data.u64;
         check(event.events == EPOLLIN);
         if (recv(conns[which], &message, SIZE, MSG_DONTWAIT) < 0) {
             /* Level-triggered: another thread was faster. One edge too many does no harm. With ONESHOT it is counted. */
@@ -127,14 +134,8 @@ static void *answers_all(void *unused)
 {
     for (;;) {
         struct epoll_event event;
-        int which, what, n = epoll_wait(set, &event, 1, PATIENCE_MS);
+        int which = next_of(set, &event), what;
 
-        if (n == 0) {
-            slept++;
-            return unused;
-        }
-        check(n == 1);
-        which = event.data.u64;
         if (which == MOST)
             return unused;
         /* One event of a registration with ONESHOT is one thread's, and there is something behind it. */
@@ -411,14 +412,8 @@ static void *handles(void *number)
     for (;;) {
         struct epoll_event event;
         struct message message;
-        int n = epoll_wait(own, &event, 1, PATIENCE_MS);
 
-        if (n == 0) {
-            slept++;
-            return NULL;
-        }
-        check(n == 1);
-        if (event.data.u64 == MOST)
+        if (next_of(own, &event) == MOST)
             return NULL;
         check(event.events == EPOLLIN);
         if (recv(conns[0], &message, SIZE, MSG_DONTWAIT) < 0) {
