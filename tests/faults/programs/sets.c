@@ -37,20 +37,19 @@ static int next_of(int own, struct epoll_event *event)
 
 #define BURSTS 60
 
-static atomic_int picked, asleep_ids[THREADS];
+static atomic_int picked;
 
 /* Takes one message of each burst, and waits for the next burst until all threads have one. */
-static void *takes_one(void *number)
+static void *takes_one(void *unused)
 {
     struct epoll_event event;
     struct message message;
 
-    asleep_ids[(intptr_t)number] = (int)syscall(SYS_gettid);
     for (int burst = 0; burst < BURSTS;) {
         int which = next_of(set, &event);
 
         if (which == MOST)
-            return NULL;
+            return unused;
         check(event.events == EPOLLIN);
         if (recv(conns[which], &message, SIZE, MSG_DONTWAIT) < 0) {
             /* Level-triggered: another thread was faster. One edge too many does no harm. With ONESHOT it is counted. */
@@ -68,12 +67,12 @@ static void *takes_one(void *number)
                 /* Somebody sleeps over a message. */
                 slept++;
                 check(write(stop, (uint64_t[]){1}, 8) == 8);
-                return NULL;
+                return unused;
             }
             nap_us(naps < 100 ? 50 : 1000);
         }
     }
-    return NULL;
+    return unused;
 }
 
 static void burst(void)
@@ -83,8 +82,8 @@ static void burst(void)
     connect_some(THREADS);
     for (int i = 0; i < THREADS; i++)
         add(set, conns[i], EPOLLIN | way, i);
-    for (intptr_t i = 0; i < THREADS; i++)
-        check(pthread_create(&threads[i], NULL, takes_one, (void *)i) == 0);
+    for (int i = 0; i < THREADS; i++)
+        check(pthread_create(&threads[i], NULL, takes_one, NULL) == 0);
     for (int burst = 0; burst < BURSTS && !slept; burst++) {
         for (int i = 0; i < THREADS; i++)
             tell('s', i, 1);
@@ -426,82 +425,104 @@ static void *handles(void *number)
     }
 }
 
-static void exclusive(const char *what)
+/* What the kernel refuses changes nothing. */
+static void exclusive_refused(void)
+{
+    int errors[6];
+
+    connect_some(1);
+    errors[0] = refusal(EPOLL_CTL_ADD, EPOLLIN | EPOLLEXCLUSIVE | EPOLLONESHOT);
+    errors[1] = refusal(EPOLL_CTL_ADD, EPOLLIN | EPOLLEXCLUSIVE | EPOLLRDHUP);
+    errors[2] = refusal(EPOLL_CTL_MOD, EPOLLIN | EPOLLEXCLUSIVE);
+    errors[3] = refusal(EPOLL_CTL_ADD, EPOLLIN);
+    errors[4] = refusal(EPOLL_CTL_ADD, EPOLLIN | EPOLLEXCLUSIVE);
+    errors[5] = refusal(EPOLL_CTL_MOD, EPOLLIN | EPOLLEXCLUSIVE);
+    ping(0, TIMES);
+    printf("{\"errors\": [%d, %d, %d, %d, %d, %d], ", errors[0], errors[1], errors[2], errors[3], errors[4], errors[5]);
+}
+
+/* Asked for when the connection is on its lane: each message is told once, and so is the end. */
+static void exclusive_late(void)
 {
     struct epoll_event event;
-    int payload = 2 * TIMES * SIZE;
+    int right = 0, then;
+
+    connect_some(1);
+    add(set, conns[0], EPOLLIN | EPOLLEXCLUSIVE | way, 7);
+    for (int i = 0; i < TIMES; i++) {
+        struct message message;
+
+        tell('s', 0, 1);
+        check(epoll_wait(set, &event, 1, PATIENCE_MS) == 1);
+        right += event.events == EPOLLIN && event.data.u64 == 7;
+        check(take(conns[0], &message));
+        answered();
+        right += epoll_wait(set, &event, 1, 0) == 0;
+    }
+    ping(0, TIMES);
+    tell('w', 0, 0);
+    check(epoll_wait(set, &event, 1, PATIENCE_MS) == 1 && event.events == EPOLLIN);
+    answered();
+    check(recv(conns[0], &then, sizeof then, 0) == 0);
+    printf("{\"right\": %d, ", right);
+}
+
+/* One connection in two sets, with a thread at each. */
+static void exclusive_twice(void)
+{
+    pthread_t threads[2];
+
+    connect_some(1);
+    others = epoll_create1(0);
+    add(others, stop, EPOLLIN, MOST);
+    add(set, conns[0], EPOLLIN | EPOLLEXCLUSIVE | way, 0);
+    add(others, conns[0], EPOLLIN | EPOLLEXCLUSIVE | way, 0);
+    for (intptr_t i = 0; i < 2; i++)
+        check(pthread_create(&threads[i], NULL, handles, (void *)i) == 0);
+    ask('v', 1, TIMES);
+    check(write(stop, (uint64_t[]){1}, 8) == 8);
+    for (int i = 0; i < 2; i++)
+        check(pthread_join(threads[i], NULL) == 0);
+    printf("{\"handled\": %d, \"slept\": %d, ", handled, slept);
+}
+
+/* Two sets wait for callers as prefork servers do; the connections that they get are like any other. */
+static void exclusive_listeners(void)
+{
+    struct sockaddr_in where;
+    int listener, sets[2];
+
+    begin_peer(READY);
+    listener = loopback_listener(&where);
+    set_blocking(listener, 0);
+    others = epoll_create1(0);
+    sets[0] = set, sets[1] = others;
+    add(set, listener, EPOLLIN | EPOLLEXCLUSIVE | way, 1);
+    add(others, listener, EPOLLIN | EPOLLEXCLUSIVE | way, 1);
+    accept_some(listener, &where, READY, sets);
+    for (int i = 0; i < READY; i++) {
+        add(sets[i % 2], conns[i], EPOLLIN, 2 + i);
+        ping(i, TIMES);
+    }
+    printf("{\"accepted\": %d, ", READY);
+}
+
+static void exclusive(const char *what)
+{
+    int used = 1;
 
     if (!strcmp(what, "refused")) {
-        /* What the kernel refuses changes nothing. */
-        int errors[6];
-
-        connect_some(1);
-        errors[0] = refusal(EPOLL_CTL_ADD, EPOLLIN | EPOLLEXCLUSIVE | EPOLLONESHOT);
-        errors[1] = refusal(EPOLL_CTL_ADD, EPOLLIN | EPOLLEXCLUSIVE | EPOLLRDHUP);
-        errors[2] = refusal(EPOLL_CTL_MOD, EPOLLIN | EPOLLEXCLUSIVE);
-        errors[3] = refusal(EPOLL_CTL_ADD, EPOLLIN);
-        errors[4] = refusal(EPOLL_CTL_ADD, EPOLLIN | EPOLLEXCLUSIVE);
-        errors[5] = refusal(EPOLL_CTL_MOD, EPOLLIN | EPOLLEXCLUSIVE);
-        ping(0, TIMES);
-        printf("{\"errors\": [%d, %d, %d, %d, %d, %d], ", errors[0], errors[1], errors[2], errors[3], errors[4], errors[5]);
+        exclusive_refused();
     } else if (!strcmp(what, "late")) {
-        int right = 0, then;
-
-        connect_some(1);
-        add(set, conns[0], EPOLLIN | EPOLLEXCLUSIVE | way, 7);
-        for (int i = 0; i < TIMES; i++) {
-            struct message message;
-
-            tell('s', 0, 1);
-            check(epoll_wait(set, &event, 1, PATIENCE_MS) == 1);
-            right += event.events == EPOLLIN && event.data.u64 == 7;
-            check(take(conns[0], &message));
-            answered();
-            right += epoll_wait(set, &event, 1, 0) == 0;
-        }
-        ping(0, TIMES);
-        tell('w', 0, 0);
-        check(epoll_wait(set, &event, 1, PATIENCE_MS) == 1 && event.events == EPOLLIN);
-        answered();
-        check(recv(conns[0], &then, sizeof then, 0) == 0);
-        printf("{\"right\": %d, ", right);
+        exclusive_late();
     } else if (!strcmp(what, "twice")) {
-        pthread_t threads[2];
-
-        connect_some(1);
-        others = epoll_create1(0);
-        add(others, stop, EPOLLIN, MOST);
-        add(set, conns[0], EPOLLIN | EPOLLEXCLUSIVE | way, 0);
-        add(others, conns[0], EPOLLIN | EPOLLEXCLUSIVE | way, 0);
-        for (intptr_t i = 0; i < 2; i++)
-            check(pthread_create(&threads[i], NULL, handles, (void *)i) == 0);
-        ask('v', 1, TIMES);
-        check(write(stop, (uint64_t[]){1}, 8) == 8);
-        for (int i = 0; i < 2; i++)
-            check(pthread_join(threads[i], NULL) == 0);
-        printf("{\"handled\": %d, \"slept\": %d, ", handled, slept);
+        exclusive_twice();
     } else {
-        /* Two sets wait for callers as prefork servers do; the connections that they get are like any other. */
-        struct sockaddr_in where;
-        int listener, sets[2];
-
         check(!strcmp(what, "listeners"));
-        begin_peer(READY);
-        listener = loopback_listener(&where);
-        set_blocking(listener, 0);
-        others = epoll_create1(0);
-        sets[0] = set, sets[1] = others;
-        add(set, listener, EPOLLIN | EPOLLEXCLUSIVE | way, 1);
-        add(others, listener, EPOLLIN | EPOLLEXCLUSIVE | way, 1);
-        accept_some(listener, &where, READY, sets);
-        for (int i = 0; i < READY; i++) {
-            add(sets[i % 2], conns[i], EPOLLIN, 2 + i);
-            ping(i, TIMES);
-        }
-        payload *= READY;
-        printf("{\"accepted\": %d, ", READY);
+        exclusive_listeners();
+        used = READY;
     }
-    printf("\"payload\": %d}\n", payload);
+    printf("\"payload\": %d}\n", used * 2 * TIMES * SIZE);
     dismiss();
 }
 
