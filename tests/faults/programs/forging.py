@@ -85,6 +85,11 @@ class Segment(Mapping):
         return HALVES + rng.randrange(2) * HALF_BYTES
 
 
+def side_of(sock):
+    """Which end of its connection this is: side 0 has the smaller port. A half is named by its producer's side."""
+    return int(sock.getpeername()[1] < sock.getsockname()[1])
+
+
 def forge_cursor(field):
     def forge(segment, rng):
         at = segment.half(rng) + field
@@ -549,8 +554,8 @@ def name_in_locks(row, who, is_let_go, way):
 
 @scenario
 def named_alive(name, end):
-    """A child of the victim, which holds two of its connections, writes the name of a living process into the locks of one
-    of them (`itself`: the victim, `init`, `forger`): that one comes to a stop, as if its user were stopped in the middle.
+    """A child of the victim, which holds two of its connections, writes the name of a living process into the locks of
+    one of them (`itself`: the victim, `init`, `forger`): that one comes to a stop, as if its user were stopped halfway.
     The other goes on, and so does a later one. Then the forger lets the locks go, or is killed and leaves its name in
     them: the calls go on."""
     lst = ends.listener()
@@ -594,8 +599,8 @@ def held_gate(how):
     segment = Segment("self")
     other, innocent = ends.pair(ends.echo)
     ends.settle()
-    # Side 0 has the smaller port; the gate names its holder's side + 1.
-    theirs = 1 if sock.getpeername()[1] < sock.getsockname()[1] else 2
+    # The gate names its holder's side + 1.
+    theirs = (side_of(sock) ^ 1) + 1
     if how == "stopped":
         os.kill(peer, signal.SIGSTOP)
     results = {}
@@ -640,7 +645,15 @@ def held_gate(how):
     other.close()
     os.kill(peer, signal.SIGCONT)
     os.kill(peer, signal.SIGKILL)
-    return {"fine": fine, "innocent": ends.reap(innocent), "peer": ends.reap(peer), "results": {k: str(v) for k, v in results.items()}}
+    codes = {"innocent": ends.reap(innocent), "peer": ends.reap(peer)}
+    return {"fine": fine, **codes, "results": {call: str(given) for call, given in results.items()}}
+
+
+def keep_in_the_kernel(segment, half):
+    """Makes a reader look as if it read from the kernel and had not followed the switch yet; what makes it follow."""
+    followed = struct.unpack("I", segment.read(half + FOLLOWED, 4))[0]
+    segment.write(half + FOLLOWED, struct.pack("II", followed - 1, 1))
+    return lambda: segment.write(half + FOLLOWED, struct.pack("II", followed, 0))
 
 
 @scenario
@@ -655,14 +668,11 @@ def reader_stuck_in_the_kernel(trigger):
     waiter = ends.Waiter(sock, trigger, select.POLLOUT)
     waiter.wait(0)
     segment = Segment("self")
-    # Side 0 has the smaller port; a half is named by the side of its producer.
-    half = HALVES + (sock.getpeername()[1] < sock.getsockname()[1]) * HALF_BYTES
-    followed = struct.unpack("I", segment.read(half + FOLLOWED, 4))[0]
-    segment.write(half + FOLLOWED, struct.pack("II", followed - 1, 1))
+    let_go = keep_in_the_kernel(segment, HALVES + side_of(sock) * HALF_BYTES)
     sent, full = ends.fill(sock)
     # Nothing changes for now; whatever the program is told, it cannot send.
     futile = [ends.fill(sock)[0] for _ in range(3) if waiter.wait(0)]
-    segment.write(half + FOLLOWED, struct.pack("II", followed, 0))
+    let_go()
     told = waiter.wait(30)
     more = ends.fill(sock)[0]
     ends.kill(child)
@@ -682,11 +692,8 @@ def stuck_sender(why, wait):
     sock, child = ends.pair(peer)
     os.waitpid(child, os.WUNTRACED)
     segment = Segment("self")
-    # Side 0 has the smaller port; a half is named by the side of its producer.
-    side = int(sock.getpeername()[1] < sock.getsockname()[1])
-    half = HALVES + side * HALF_BYTES
-    followed = struct.unpack("I", segment.read(half + FOLLOWED, 4))[0]
-    segment.write(half + FOLLOWED, struct.pack("II", followed - 1, 1))
+    side = side_of(sock)
+    let_go = keep_in_the_kernel(segment, HALVES + side * HALF_BYTES)
     if why == "pinned":
         segment.write(ENDS + (side ^ 1) * END_BYTES + PINNED, struct.pack("I", 1))
     if wait == "blocking":
@@ -694,7 +701,7 @@ def stuck_sender(why, wait):
         sender = threading.Thread(target=lambda: ended.append(ends.outcome(sock.sendall, bytes(64 << 20))))
         sender.start()
         asleep = sleeps(sender.native_id)
-        segment.write(half + FOLLOWED, struct.pack("II", followed, 0))
+        let_go()
         ends.kill(child)
         sender.join(30)
         return {"asleep": asleep, "told": ended[0] in ("ECONNRESET", "EPIPE")}
@@ -709,7 +716,7 @@ def stuck_sender(why, wait):
     if why == "end":
         ends.kill(child)
     else:
-        segment.write(half + FOLLOWED, struct.pack("II", followed, 0))
+        let_go()
     told = waiter.wait(30)
     more, end = ends.fill(sock)
     if why != "end":

@@ -16,7 +16,7 @@ import time
 
 import ends
 from ends import echo, exactly, main, pair
-from forging import HALF_BYTES, HALVES, RECEIVE_ARM, SPACE_ARM, Segment
+from forging import HALF_BYTES, HALVES, RECEIVE_ARM, SPACE_ARM, Segment, side_of
 
 TABLE = {}
 scenario = functools.partial(ends.scenario, TABLE)
@@ -30,8 +30,7 @@ def never_rings(sock):
     """Sends, while nobody is known to sleep; then once more, as it should."""
     segment = Segment("self")
     done = threading.Event()
-    # Side 0 has the smaller port; a half is named by the side of its producer.
-    side = int(sock.getsockname()[1] > sock.getpeername()[1])
+    side = side_of(sock)
     wishes = [HALVES + side * HALF_BYTES + RECEIVE_ARM, HALVES + (side ^ 1) * HALF_BYTES + SPACE_ARM]
 
     def take_back():
