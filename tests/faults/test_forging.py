@@ -60,10 +60,14 @@ def test_relative(kind, seed):
 
 
 @pytest.mark.parametrize(
-    "name, end", [("itself", "let go"), ("init", "let go"), ("forger", "let go"), ("forger", "killed")]
+    "name, end",
+    [
+        *[("itself", "let go"), ("init", "let go"), ("forger", "let go"), ("forger", "killed")],
+        *[("itself", "kept"), ("init", "kept")],
+    ],
 )
 def test_named_alive(name, end):
-    """A lock in the name of somebody who lives stops its own connection, and nothing else."""
+    """A lock in the name of somebody who lives stops its own connection for a while, and nothing else."""
     outcome = scenario("forging", "named_alive", name, end, limit_s=60)
     assert outcome.seen == {"victim": 0}, outcome.describe()
     # What went to and fro on the innocent connection.

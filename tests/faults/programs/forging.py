@@ -557,7 +557,7 @@ def named_alive(name, end):
     """A child of the victim, which holds two of its connections, writes the name of a living process into the locks of
     one of them (`itself`: the victim, `init`, `forger`): that one comes to a stop, as if its user were stopped halfway.
     The other goes on, and so does a later one. Then the forger lets the locks go, or is killed and leaves its name in
-    them: the calls go on."""
+    them: the calls go on. `kept`: the name stays there, and is one of somebody who lives: the connection is reset."""
     lst = ends.listener()
     tell = socket.socketpair()
 
@@ -579,13 +579,16 @@ def named_alive(name, end):
             use_innocent(innocent, turn)
         use_a_later_one()
         tell[0].sendall(b"e")
-        if end != "let go":
+        if end == "killed":
             ends.kill(forger)
         threads.append(threading.Thread(target=ends.outcome, args=(sock.shutdown, socket.SHUT_RDWR), daemon=True))
         threads[-1].start()
-        assert_ended(threads, results, 10)
+        # A lock that is kept costs ten seconds.
+        assert_ended(threads, results, 25 if end == "kept" else 10)
         if end == "let go":
             ends.kill(forger)
+        if end == "kept":
+            assert ends.reap(forger) == 0 and "ECONNRESET" in results.values(), results
         innocent.close()
         assert ends.reap(child) == 0
 
