@@ -131,6 +131,8 @@ pub struct Attachment {
     pub side: u8,
     /// The other end's process.
     pub peer: PeerInfo,
+    /// Whether it got this process's bell and bell page with this connection, by what went out.
+    pub gave_bell: bool,
     /// What it said.
     pub hello: PeerHello,
 }
@@ -172,6 +174,7 @@ enum State {
         /// Who listened.
         listener: Credentials,
         segment: Draft,
+        gave_bell: bool,
     },
 }
 
@@ -287,8 +290,8 @@ impl Rendezvous {
             State::Offering { listener, accepted, permit, ends } => {
                 self.offer(local, ends, listener, accepted, permit)
             }
-            State::Joining { socket, ends, listener, segment } => {
-                self.await_answer(local, ends, socket, listener, segment)
+            State::Joining { socket, ends, listener, segment, gave_bell } => {
+                self.await_answer(local, ends, socket, listener, segment, gave_bell)
             }
         };
         match result {
@@ -340,15 +343,15 @@ impl Rendezvous {
         let mut segment = Draft::new(segment);
         let hello = Body::Join { ring_bytes: local.ring_bytes, hello: *local.hello };
         let grant_bell = is_trusted(listener.uid);
-        match send(local, ends, &socket, &hello, Some(&file), grant_bell) {
-            Ok(()) => {}
+        let gave_bell = match send(local, ends, &socket, &hello, Some(&file), grant_bell) {
+            Ok(gave_bell) => gave_bell,
             Err(SendError::Refused(refusal)) => return Err(refusal),
             Err(SendError::Gone) => return self.restart(),
-        }
+        };
         segment.told = local.tuple.side();
         // Only now: sending would have given this socket a name of its own.
         unix::pass_credentials(socket.raw()).map_err(Refusal::of_resource)?;
-        self.state = State::Joining { socket, ends, listener, segment };
+        self.state = State::Joining { socket, ends, listener, segment, gave_bell };
         Ok(None)
     }
 
@@ -462,12 +465,13 @@ impl Rendezvous {
         socket: Hidden,
         listener: Credentials,
         mut segment: Draft,
+        gave_bell: bool,
     ) -> Result<Option<Attachment>, Refusal> {
         let mut buf = [0; packet::MAX_LEN];
         let packet = match receive(&socket, &mut buf) {
             Received::Packet(packet) => packet,
             Received::Nothing => {
-                self.state = State::Joining { socket, ends, listener, segment };
+                self.state = State::Joining { socket, ends, listener, segment, gave_bell };
                 return Ok(None);
             }
             Received::Gone => return self.restart(),
@@ -493,7 +497,8 @@ impl Rendezvous {
             peer.process = process(&socket, peer.trusted);
         }
         let segment = segment.take().ok_or(Refusal::NoMemory)?;
-        Ok(Some(Attachment { segment, side: side(local)?, peer, hello: PeerHello::HelloAck(ack) }))
+        let (side, hello) = (side(local)?, PeerHello::HelloAck(ack));
+        Ok(Some(Attachment { segment, side, peer, gave_bell, hello }))
     }
 }
 
@@ -532,19 +537,20 @@ fn serve(local: &Local<'_>, ends: Ends, socket: &Hidden, joiner: Credentials) ->
     match take_join(local, ends, socket, packet, bytes, joiner) {
         Ok(Join { mut segment, peer, hello }) => {
             let yes = Body::Accept { ack: *local.hello_ack };
-            match send(local, ends, socket, &yes, None, peer.trusted) {
-                Ok(()) => {}
+            let gave_bell = match send(local, ends, socket, &yes, None, peer.trusted) {
+                Ok(gave_bell) => gave_bell,
                 Err(SendError::Refused(refusal)) => {
                     reject(local, socket, refusal);
                     return Served::Refused(refusal);
                 }
                 Err(SendError::Gone) => return Served::Gone,
-            }
+            };
             match (segment.take(), local.tuple.side()) {
                 (Some(segment), Some(side)) => Served::Attached(Attachment {
                     segment,
                     side,
                     peer,
+                    gave_bell,
                     hello: PeerHello::Hello(hello),
                 }),
                 _ => Served::Refused(Refusal::SelfConnection),
@@ -671,7 +677,8 @@ enum SendError {
     Gone,
 }
 
-/// Sends a packet with our proof, with bell and bell page if granted, and the segment if given.
+/// Sends a packet with our proof, with bell and bell page if granted, and the segment if given. Whether bell and bell
+/// page went with it.
 ///
 /// All numbers are in the program's reach, so each is looked at once more: none of the program's
 /// own files may travel in place of ours.
@@ -682,7 +689,7 @@ fn send(
     body: &Body,
     segment: Option<&OwnedFd>,
     grant_bell: bool,
-) -> Result<(), SendError> {
+) -> Result<bool, SendError> {
     if !socket.is_ours() {
         return Err(SendError::Refused(Refusal::NoDescriptors));
     }
@@ -714,7 +721,7 @@ fn send(
     }
     let encoded = packet::encode(&sender, body);
     match unix::send(socket.raw(), encoded.as_bytes(), fds.get(..count).unwrap_or(&[])) {
-        Ok(()) => Ok(()),
+        Ok(()) => Ok(has_bell && has_bell_page),
         Err(Errno::EPIPE | Errno::ECONNRESET) => Err(SendError::Gone),
         Err(error) => Err(SendError::Refused(Refusal::of_resource(error))),
     }

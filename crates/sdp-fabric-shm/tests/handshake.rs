@@ -42,12 +42,32 @@ fn both_ends_in_one_process() {
                 assert!(peer.bell.as_ref().unwrap().raw() >= HIDDEN_MIN);
                 assert!(peer.bell_page.as_ref().unwrap().raw() >= HIDDEN_MIN);
             }
+            assert!(a.gave_bell && b.gave_bell);
             assert!(one.rendezvous.is_idle() && two.rendezvous.is_idle());
             discard(a);
             discard(b);
             drop(bells);
             assert_eq!(footprint(), before);
         }
+    });
+}
+
+#[test]
+fn a_bell_that_is_made_after_the_packet_was_not_given() {
+    isolated(|| {
+        let (client, server) = loopback();
+        let (mut one, mut two) = (End::new(&client), End::new(&server));
+        one.pending(1);
+        two.pending(1);
+        assert!(two.rendezvous.is_joining());
+        // Both have one by now; the joiner's packet is on its way without.
+        let bells = Bells::new();
+        (one, two) = (one.with_bells(&bells, 3), two.with_bells(&bells, 4));
+        let (a, b) = meet(&mut one, &mut two);
+        assert!(a.gave_bell && b.peer.bell.is_some() && b.peer.bell_page.is_some());
+        assert!(!b.gave_bell && a.peer.bell.is_none() && a.peer.bell_page.is_none());
+        discard(a);
+        discard(b);
     });
 }
 

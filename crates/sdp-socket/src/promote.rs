@@ -430,8 +430,8 @@ fn attach(conn: &Conn, fd: i32, attachment: Attachment) -> bool {
     // shrinking, and is unmapped only by the connection's tear-down.
     let segment = unsafe { Segment::new(base, ring_bytes) };
     let (pid, peer_slot) = (attachment.peer.pid, attachment.peer.slot);
-    let has_bell = attachment.peer.trusted;
-    prepare(conn, row, segment, receive_size, pid, has_bell);
+    // Not whether there is a bell by now: it may have been made since.
+    prepare(conn, row, segment, receive_size, pid, attachment.gave_bell);
     let mut peer = attachment.peer;
     if !process::tunables().keeps_segments() {
         peer.process = None; // its descriptors need not be looked at again
