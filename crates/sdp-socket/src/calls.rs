@@ -782,9 +782,9 @@ pub fn fork_child(pid: Option<c_int>) {
     inherit::fork_child(pid);
 }
 /// Before any `exec`: connections that the new image is to have leave their lanes. Nothing is torn down: exec may
-/// fail. `may_start`: whether it looks as if it would not, asked seldom.
-pub fn executing(may_start: &dyn Fn() -> bool) {
-    exec::executing(may_start);
+/// fail.
+pub fn executing() {
+    exec::executing();
 }
 /// Before `posix_spawn`, likewise.
 pub fn spawning() {

@@ -81,7 +81,7 @@ pub(crate) fn leave(conn: &Conn, fd: i32, reason: Reason) -> u64 {
         return 0;
     }
     leave_outbound(conn, reason);
-    leave_inbound(conn, |sink, _, lines| receive::settle(fd, sink, lines)).unwrap_or(0)
+    leave_inbound(conn, fd, |sink, _, lines| receive::settle(fd, sink, lines)).unwrap_or(0)
 }
 
 /// Pins the connection and gives up a meeting. True when it is attached: both halves must leave.
@@ -139,6 +139,7 @@ pub(crate) fn leave_outbound_for_kernel(conn: &Conn, reason: Reason) -> bool {
 /// demoted when it has followed, which unread ring bytes delay.
 pub(crate) fn leave_inbound<R>(
     conn: &Conn,
+    fd: i32,
     rest: impl FnOnce(&mut SinkState, &Row, &HalfLines) -> R,
 ) -> Result<R, Errno> {
     let side = conn.side();
@@ -146,8 +147,8 @@ pub(crate) fn leave_inbound<R>(
         segment.end(side).pinned.store(1, Ordering::SeqCst);
         lines.consumer.trusts_itself.store(0, Ordering::SeqCst);
         let ended = send::gated(conn, lines, side, || {
-            let queued = crate::table::number_of(conn).and_then(|fd| carrier::queued(fd).ok());
-            lane::switch_for_producer(lines, sink.carrier_read.wrapping_add(queued.unwrap_or(0)));
+            let queued = carrier::queued(fd).unwrap_or(0);
+            lane::switch_for_producer(lines, sink.carrier_read.wrapping_add(queued));
             rest(sink, row, lines)
         });
         let Some(ended) = ended else {

@@ -37,10 +37,10 @@ use sdp_sys::{OwnedFd, fd, sys, time::monotonic_ns};
 use crate::{
     carrier,
     conn::{Conn, Half, flag, row_flag},
-    demote, exec,
+    demote,
     lane::{Lane, SinkState, Switch},
     process, receive,
-    relay::Relay,
+    relay::{self, Relay},
 };
 
 /// How long one hand-over waits in all for the kernel to take or to deliver bytes. The producer stands
@@ -66,25 +66,13 @@ enum Outcome {
 
 /// Who reads a connection next, of the kernel's stream alone.
 #[derive(Clone, Copy)]
-pub(crate) enum Heir<'a> {
-    /// Nobody new: this process, through libc or by numbers that its next image gets.
+pub(crate) enum Heir {
+    /// Nobody new: this process, through libc.
     Ourselves,
     /// Somebody beside this process, or libc for good.
     Stranger,
-    /// The image that this process is about to become. It need not come to that.
-    Image {
-        /// Whether it looks as if the image could be started.
-        may_start: &'a dyn Fn() -> bool,
-    },
-}
-
-/// Which descriptors the private connection of a relay takes the place of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// All of them: this process is the only one with the carrier.
-    Carrier,
-    /// Those that the new image gets: the parent keeps the carrier, and goes on with it as it likes.
-    Image,
+    /// The image that this process is about to become, by this number. It need not come to that.
+    Image(c_int),
 }
 
 /// [`leave_to`] ourselves.
@@ -94,19 +82,18 @@ pub(crate) fn leave(conn: &Conn, fd: c_int, reason: Reason) -> bool {
 
 /// Moves a connection to the kernel lane for good, for a reader that knows only the kernel's stream.
 /// True when that stream has all unread bytes.
-pub(crate) fn leave_to(conn: &Conn, fd: c_int, reason: Reason, heir: Heir<'_>) -> bool {
+pub(crate) fn leave_to(conn: &Conn, fd: c_int, reason: Reason, heir: Heir) -> bool {
     if !demote::begin(conn, reason) {
         return true;
     }
     let sends_through_kernel = demote::leave_outbound_for_kernel(conn, reason);
-    let outcome = demote::leave_inbound(conn, |sink, row, lines| {
+    let outcome = demote::leave_inbound(conn, fd, |sink, row, lines| {
         let outcome = hand_over(conn, fd, sink, row, lines);
         if let Outcome::Lost = outcome {
             // Before lock and gate are given back: no thread of this process reads or sends behind what is missing.
             demote::reset(conn);
         }
-        let room = ahead(conn, fd, sink, lines).filter(|room| *room <= COLLECT_MAX);
-        (outcome, room.zip(place_of_relay(conn, fd, heir)))
+        (outcome, ahead(conn, fd, sink, lines).filter(|room| *room <= COLLECT_MAX))
     });
     // Whoever waits for room in the ring finds the carrier now.
     conn.ring_peer();
@@ -120,27 +107,30 @@ pub(crate) fn leave_to(conn: &Conn, fd: c_int, reason: Reason, heir: Heir<'_>) -
             }
             true
         }
-        Ok((Outcome::Stuck, relayed)) => {
+        Ok((Outcome::Stuck, room)) => {
             let is_gone = is_peer_gone(conn, fd);
             conn.note_reason(if is_gone { Reason::Orphaned } else { Reason::HandoverStuck });
-            relayed.is_some_and(|(room, place)| relay(conn, fd, room as usize, place))
+            match heir {
+                _ if conn.has(flag::HOSTILE) => false,
+                _ if may_be_replaced(conn, heir) => {
+                    room.is_some_and(|room| relay(conn, fd, room as usize))
+                }
+                Heir::Image(number) => is_gone && give_copy(conn, fd, number),
+                _ => false,
+            }
         }
         Ok((Outcome::Lost, _)) | Err(_) => false,
     }
 }
 
-/// Where a relay may put its private connection. `None`: nowhere.
-fn place_of_relay(conn: &Conn, fd: c_int, heir: Heir<'_>) -> Option<Place> {
+/// Whether a relay may take the carrier's place: nobody else uses it meanwhile.
+fn may_be_replaced(conn: &Conn, heir: Heir) -> bool {
     // Threads and registrations end with the image, if it is replaced.
     let is_in_use = || conn.pinned() > 1 || conn.registrations.load(Ordering::SeqCst) != 0;
     match heir {
-        _ if conn.has(flag::HOSTILE) => None,
-        Heir::Image { .. } if is_ours_alone(conn) => Some(Place::Carrier),
-        Heir::Image { may_start } => {
-            (exec::is_made_for_image(conn, fd) && may_start()).then_some(Place::Image)
-        }
-        Heir::Stranger => (is_ours_alone(conn) && !is_in_use()).then_some(Place::Carrier),
-        Heir::Ourselves => None,
+        Heir::Ourselves => false,
+        Heir::Stranger => is_ours_alone(conn) && !is_in_use(),
+        Heir::Image(_) => is_ours_alone(conn),
     }
 }
 
@@ -156,25 +146,77 @@ fn is_ours_alone(conn: &Conn) -> bool {
 }
 
 /// A private connection takes the carrier's place, with what is unread in the ring. False: not to be had.
-fn relay(conn: &Conn, fd: c_int, room: usize, place: Place) -> bool {
-    let Some(mut relay) = Relay::new(fd, room, place) else { return false };
+fn relay(conn: &Conn, fd: c_int, room: usize) -> bool {
+    let Some(mut relay) = Relay::new(fd, room) else { return false };
     let end = monotonic_ns() + PATIENCE_NS;
-    let gathered = demote::leave_inbound(conn, |sink, row, lines| {
+    let gathered = demote::leave_inbound(conn, fd, |sink, row, lines| {
         crate::succeed::handing(&row.sink.words);
         let is_whole = take_out(conn, fd, sink, row, lines, &mut relay.unread, None, end);
         if !is_whole {
             demote::reset(conn); // likewise
         }
-        if place == Place::Image {
-            row.flags.fetch_or(row_flag::OUT_OF_SIGHT, Ordering::SeqCst); // the relay has it, too
-        }
         is_whole
     });
-    let is_done = gathered == Ok(true) && relay.replace(conn, fd);
+    let is_done = gathered == Ok(true) && relay.replace(conn);
     if !is_done {
         demote::reset(conn);
     }
     is_done
+}
+
+/// The other end is gone, and somebody else has this one too: a private connection with a copy of all that is unread
+/// takes the place of the image's number. The others read on as if there were no image.
+fn give_copy(conn: &Conn, fd: c_int, number: c_int) -> bool {
+    let copied = demote::leave_inbound(conn, fd, |sink, _, lines| copy_out(conn, fd, sink, lines));
+    match copied {
+        Ok(Some(copy)) => relay::give_copy(conn, fd, number, &copy),
+        _ => false,
+    }
+}
+
+/// Everything unread, in stream order; it stays where it is. `None`: no memory, or what is there makes no sense.
+fn copy_out(conn: &Conn, fd: c_int, sink: &SinkState, lines: &HalfLines) -> Option<Heap> {
+    let queued = carrier::queued(fd).ok()?.min(COLLECT_MAX) as usize;
+    let mut on_carrier = Heap::shared(queued)?;
+    on_carrier.peek(fd, queued)?;
+    let mut copy = Heap::shared(queued + conn.segment()?.ring_bytes() as usize)?;
+    let first = sink.consumed(fd).ok()?;
+    let mut at = first;
+    let mut walk = *sink;
+    walk.rx = sink.rx.onlooker();
+    for _ in 0..=LOG_ENTRIES {
+        let pending = walk.pending(lines).ok()?;
+        match (walk.lane, pending) {
+            (Lane::Kernel, pending) => {
+                let from = usize::try_from(at.checked_sub(first)?).ok()?;
+                let rest = on_carrier.bytes().get(from..)?;
+                let Some(switch) = pending else {
+                    return copy.append(rest).then_some(copy);
+                };
+                let len = usize::try_from(switch.carrier.checked_sub(at)?).ok()?;
+                if !copy.append(rest.get(..len)?) {
+                    return None;
+                }
+            }
+            (Lane::Sdp, Some(switch)) => {
+                walk.rx.set_limit(switch.ring);
+                while let Some((message, offset)) = receive::next_payload(&mut walk) {
+                    let len = message.len.checked_sub(offset)?;
+                    walk.rx.copy_out(message, offset, len, &mut copy);
+                    if copy.overflowed {
+                        return None;
+                    }
+                }
+            }
+            (Lane::Sdp, None) => return None,
+        }
+        let switch = pending?;
+        at = switch.carrier;
+        walk.carrier_read = at;
+        walk.lane = switch.to;
+        walk.followed = walk.followed.wrapping_add(1);
+    }
+    None
 }
 
 /// Whether no process has the other end open any more.
@@ -496,6 +538,38 @@ impl Heap {
                 _ => return false,
             }
         }
+        true
+    }
+
+    /// The first `n` bytes that wait on the carrier, which keeps them. `None`: they are not there.
+    fn peek(&mut self, fd: c_int, n: usize) -> Option<()> {
+        let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+        if n > self.size - self.used {
+            return None;
+        }
+        while self.used < n {
+            // SAFETY: used < n, which the mapping has room for; a peek begins with the first byte each time.
+            let got = unsafe {
+                sys!(libc::SYS_recvfrom, fd, self.base.as_ptr(), n, flags | libc::MSG_WAITALL, 0, 0)
+            };
+            match got {
+                Ok(all) if all == n => self.used = n,
+                _ => return None,
+            }
+        }
+        Some(())
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> bool {
+        if bytes.len() > self.room() {
+            return false;
+        }
+        // SAFETY: fits, checked above; two mappings do not overlap.
+        unsafe {
+            let to = self.base.as_ptr().add(self.used);
+            core::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
+        }
+        self.used += bytes.len();
         true
     }
 

@@ -50,7 +50,6 @@ pub(crate) struct Page {
     pub(crate) conns: Slots,
     // ---- read by each call, seldom written: when the process begins, forks, leaves, or changes a handler
     pub(crate) pid: AtomicU32,
-    pub(crate) parent: AtomicU32,
     pub(crate) hooks: Hooks,
     pub(crate) slot: AtomicU32,
     pub(crate) started: AtomicU32,

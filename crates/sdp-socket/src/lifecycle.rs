@@ -581,6 +581,12 @@ pub(crate) fn duplicated(old: c_int, new: c_int) {
     if let Some(stale) = stale {
         release(stale);
     }
+    if process::forks() != 0
+        && let Some(conn) = Pinned::new(new, Half::Receive)
+        && crate::demote::is_used_by_another(&conn)
+    {
+        conn.set(flag::FOR_IMAGES); // of its parent's, by a child
+    }
     if (0..=2).contains(&new)
         && let Some(conn) = Pinned::new(new, Half::Receive)
         && !(conn.has(flag::ADOPTED) && conn.stage() == Stage::Kernel)

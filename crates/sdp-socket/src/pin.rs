@@ -2,10 +2,10 @@
 
 use libc::c_int;
 use sdp_stats::Reason;
-use sdp_sys::section;
+use sdp_sys::{section, sys};
 
 use crate::{
-    conn::Half,
+    conn::{Conn, Half},
     demote, exec,
     handover::{self, Heir},
     process,
@@ -19,8 +19,8 @@ pub enum Pin {
     Stdio,
     /// Duplicated onto descriptor 0, 1 or 2.
     StandardDescriptor,
-    /// Duplicated by a vfork child onto another number, for its new image.
-    ForImage,
+    /// Made for its new image by a vfork child, which has it as this number.
+    ForImage(c_int),
     /// To be duplicated in a child of `posix_spawn`, onto this number.
     Spawned(c_int),
     /// POSIX asynchronous I/O.
@@ -34,7 +34,8 @@ pub fn pin(fd: c_int, why: Pin) {
     let (reason, heir) = match why {
         Pin::Stdio => (Reason::Stdio, Some(Heir::Stranger)),
         Pin::StandardDescriptor => (Reason::StandardDescriptor, Some(Heir::Ourselves)),
-        Pin::ForImage => (Reason::Exec, Some(Heir::Ourselves)),
+        Pin::ForImage(new @ 0..=2) => (Reason::StandardDescriptor, Some(Heir::Image(new))),
+        Pin::ForImage(new) => (Reason::Exec, Some(Heir::Image(new))),
         Pin::Spawned(0..=2) => (Reason::StandardDescriptor, Some(Heir::Stranger)),
         Pin::Spawned(_) => (Reason::Exec, Some(Heir::Stranger)),
         Pin::Aio => (Reason::Aio, Some(Heir::Ourselves)),
@@ -45,10 +46,19 @@ pub fn pin(fd: c_int, why: Pin) {
 
 /// Moves what `fd` names to the kernel lane for good, whatever stage it is in. Without an heir our own calls read it,
 /// which deliver ring bytes first.
-pub(crate) fn leave(fd: c_int, reason: Reason, heir: Option<Heir<'_>>) {
+pub(crate) fn leave(fd: c_int, reason: Reason, heir: Option<Heir>) {
+    if process::is_ours() {
+        leave_here(fd, reason, heir, |_| true);
+    } else {
+        // A vfork child that is killed in the middle would leave its parent's locks behind.
+        without_signals(|| leave_here(fd, reason, heir, |conn| exec::is_named(conn, fd)));
+    }
+}
+
+fn leave_here(fd: c_int, reason: Reason, heir: Option<Heir>, is_it: impl Fn(&Conn) -> bool) {
     let _section = section::Guard::enter();
     if let Some(conn) = Pinned::new(fd, Half::Receive)
-        && (process::is_ours() || exec::is_as_in_parent(&conn, fd))
+        && is_it(&conn)
     {
         match heir {
             None => {
@@ -58,5 +68,20 @@ pub(crate) fn leave(fd: c_int, reason: Reason, heir: Option<Heir<'_>>) {
                 handover::leave_to(&conn, fd, reason, heir);
             }
         }
+    }
+}
+
+/// With all signals that can be blocked.
+fn without_signals(work: impl FnOnce()) {
+    let (all, mut before) = (u64::MAX, 0u64);
+    // SAFETY: both masks outlive the calls.
+    let blocked = unsafe {
+        sys!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const all, &raw mut before, 8)
+    };
+    work();
+    if blocked.is_ok() {
+        // SAFETY: as above.
+        let _ =
+            unsafe { sys!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const before, 0, 8) };
     }
 }

@@ -43,8 +43,6 @@ pub(crate) use crate::publish::{
 };
 
 static PID: &AtomicU32 = &PAGE.pid;
-/// Whose copy this process began as; 0: none that had the library.
-static PARENT: &AtomicU32 = &PAGE.parent;
 static NONCE: &AtomicU64 = &PAGE.nonce;
 static FAMILY: &AtomicPtr<u8> = &PAGE.family;
 static SLOT: &AtomicU32 = &PAGE.slot;
@@ -70,12 +68,6 @@ pub(crate) fn peers() -> &'static PeerTable {
 #[inline]
 pub(crate) fn pid() -> u32 {
     PID.load(Ordering::Relaxed)
-}
-
-/// The process that the caller had its descriptors from at first: what this one is a fork of, or whose memory a
-/// vfork child runs on. 0: none.
-pub(crate) fn forked_from() -> u32 {
-    if is_ours() { PARENT.load(Ordering::Relaxed) } else { pid() }
 }
 
 /// Remembers the process (constructor).
@@ -571,7 +563,6 @@ pub(crate) fn ring_own(slot: u32) {
 
 /// In a fork child, process `pid` (asked for if `None`): what belonged to the parent alone is made anew on demand.
 pub(crate) fn become_child(pid: Option<i32>) {
-    PARENT.store(PID.load(Ordering::Relaxed), Ordering::Relaxed);
     PID.store(pid.unwrap_or_else(sys_pid::current) as u32, Ordering::Relaxed);
     forget_nonce();
     // Threads that were at it do not exist here: whoever needs it begins anew.

@@ -10,9 +10,9 @@
 //! connection, memory for the bytes, and the process, which is told when they are there
 //! ([`Relay::replace`]). Should it be killed, both connections are reset: nobody takes that for an end.
 //!
-//! Where a parent has the carrier as well (a program that is started with it as its standard input), the new image's
-//! numbers alone are replaced, and its private connection ends without a word on the carrier when the image closes it:
-//! what the image has not read by then the parent does not get.
+//! Where somebody else has the carrier as well (a parent that starts a program with it), nothing may be taken out of the
+//! ring. If the peer is gone, the image's numbers get a private connection with a copy of all that is unread, and its end;
+//! whoever reads the carrier through the library does so as if there were no image ([`give_copy`]).
 //!
 //! This is the one exception to the rule that the program's descriptor is its kernel socket for ever: names
 //! that the kernel tells are those of the private connection. It refuses where anybody else of this process could use
@@ -21,14 +21,13 @@
 use core::{mem::size_of, ops::Range, ptr::NonNull, ptr::null};
 
 use libc::{c_int, sockaddr_in, socklen_t};
-use sdp_fabric_shm::identity::{self, Tuple};
 use sdp_sys::{Errno, OwnedFd, fd, sys, time::monotonic_ns};
 
 use crate::{
     carrier,
     conn::Conn,
     exec,
-    handover::{Heap, Place},
+    handover::Heap,
     lifecycle, process,
     table::{self, Entry},
 };
@@ -44,15 +43,14 @@ const F_SETOWN_EX: c_int = 15;
 const F_GETOWN_EX: c_int = 16;
 /// Bytes on their way in one direction.
 const BUFFER: usize = 64 * 1024;
-/// How often, and how long apart, an end is looked at before it counts as shut down only.
-const CLOSING_LOOKS: u32 = 10;
-const CLOSING_NAP_NS: i64 = 1_000_000;
+/// How often, and how long apart, it is asked whether bytes have come over loopback.
+const ACK_LOOKS: u32 = 20;
+const ACK_NAP_NS: i64 = 1_000_000;
 /// Descriptors closed one by one where the kernel knows no `close_range`.
 const CLOSED_BY_HAND: c_int = 4096;
 
 /// A relay that waits for what it is to deliver.
 pub(crate) struct Relay {
-    place: Place,
     /// The program's end of the private connection.
     ours: OwnedFd,
     /// Tells the process how many bytes there are; closed without, it ends.
@@ -63,7 +61,7 @@ pub(crate) struct Relay {
 
 impl Relay {
     /// For the connection `carrier` with at most `room` unread bytes. `None`: not to be had here.
-    pub(crate) fn new(carrier: c_int, room: usize, place: Place) -> Option<Self> {
+    pub(crate) fn new(carrier: c_int, room: usize) -> Option<Self> {
         let (ours, other) = pair()?;
         copy_options(carrier, ours.raw());
         let unread = Heap::shared(room)?;
@@ -72,15 +70,17 @@ impl Relay {
         // SAFETY: two writable ints.
         unsafe { sys!(libc::SYS_pipe2, ends.as_mut_ptr(), libc::O_CLOEXEC) }.ok()?;
         let [told, word] = ends.map(OwnedFd::new);
-        let is_shared = place == Place::Image;
-        let fds = Fds { carrier, other: other.raw(), told: told.raw(), is_shared };
-        start_process(fds, &unread, &mut buffers).then_some(Self { place, ours, word, unread })
+        let fds = Fds { carrier, other: other.raw(), told: told.raw() };
+        start_process(|| pump_until_both_end(fds, &unread, &mut buffers)).then_some(Self {
+            ours,
+            word,
+            unread,
+        })
     }
 
-    /// Puts the program's end in the place of the carrier, which `carrier` names. False: the bytes are lost. The
-    /// caller has the connection pinned, in a section, with nobody else inside its lanes.
-    pub(crate) fn replace(self, conn: &Conn, carrier: c_int) -> bool {
-        let Ok(socket) = fd::inode(carrier) else { return false };
+    /// Puts the program's end in the place of the carrier. False: the bytes are lost. The caller has the
+    /// connection pinned, in a section, with nobody else inside its lanes.
+    pub(crate) fn replace(self, conn: &Conn) -> bool {
         let count = (self.unread.bytes().len() as u64).to_ne_bytes();
         // SAFETY: eight readable bytes.
         let told = unsafe { sys!(libc::SYS_write, self.word.raw(), count.as_ptr(), count.len()) };
@@ -89,23 +89,59 @@ impl Relay {
         }
         process::tell_heirs(conn, self.ours.raw());
         let index = conn.index();
-        match self.place {
-            Place::Carrier => table::walk(|number, entry| {
-                if entry == Entry::Conn(index) {
-                    put(self.ours.raw(), number);
-                    lifecycle::forget(number);
-                }
-            }),
-            Place::Image => exec::each_for_image(socket, |number| {
+        table::walk(|number, entry| {
+            if entry == Entry::Conn(index) {
                 put(self.ours.raw(), number);
-                // Not in a vfork child, whose parent goes on with the table and the carrier.
-                if table::entry(number) == Some(Entry::Conn(index)) {
-                    lifecycle::forget(number);
-                }
-            }),
-        }
+                lifecycle::forget(number);
+            }
+        });
         true
     }
+}
+
+/// A private connection with all of `copy` and then the end takes the place of those numbers of `carrier` that a new
+/// image gets: `number`, and in a process with a table of its own all that stay open. False: not to be had.
+pub(crate) fn give_copy(conn: &Conn, carrier: c_int, number: c_int, copy: &Heap) -> bool {
+    let Some((ours, other)) = pair() else { return false };
+    copy_options(carrier, ours.raw());
+    let mut rest = copy.bytes();
+    while let Ok(sent) = send_once(other.raw(), rest)
+        && sent > 0
+    {
+        rest = rest.get(sent..).unwrap_or(&[]);
+    }
+    // What has not come over yet somebody must keep a socket for.
+    let has_come = rest.is_empty() && has_come_over(other.raw());
+    if !has_come && !start_process(|| deliver_until_it_ends(other.raw(), rest)) {
+        return false;
+    }
+    process::tell_heirs(conn, ours.raw());
+    put(ours.raw(), number);
+    if process::is_ours() {
+        let index = conn.index();
+        table::walk(|other, entry| {
+            if entry == Entry::Conn(index) && exec::stays_open(other) {
+                put(ours.raw(), other);
+                lifecycle::forget(other);
+            }
+        });
+    }
+    true
+}
+
+/// Whether all that was sent is in the receiver's queue. Over loopback that takes a moment at most.
+fn has_come_over(fd: c_int) -> bool {
+    (0..ACK_LOOKS).any(|look| {
+        if look > 0 {
+            let nap = libc::timespec { tv_sec: 0, tv_nsec: ACK_NAP_NS };
+            // SAFETY: the time outlives the call; what is left of it is not asked for.
+            let _ = unsafe { sys!(libc::SYS_nanosleep, &raw const nap, 0) };
+        }
+        let mut unsent: c_int = 0;
+        // SAFETY: a writable int.
+        let asked = unsafe { sys!(libc::SYS_ioctl, fd, libc::TIOCOUTQ, &raw mut unsent) };
+        asked.is_ok() && unsent == 0
+    })
 }
 
 /// A connection to ourselves over loopback: the program's end, and the other, which never blocks.
@@ -254,8 +290,6 @@ struct Fds {
     carrier: c_int,
     other: c_int,
     told: c_int,
-    /// Others have the carrier, too: it is not ours to reset, nor to shut down because one of them closes.
-    is_shared: bool,
 }
 
 /// Memory for both directions: the caller's stack may be a small one.
@@ -283,18 +317,19 @@ impl Drop for Buffers {
     }
 }
 
-/// Starts the process that pumps. Nobody waits for it: it is the child of a child that has ended.
-fn start_process(fds: Fds, unread: &Heap, buffers: &mut Buffers) -> bool {
+/// Starts a process that does `work` and ends. Nobody waits for it: it is the child of a child that has ended.
+fn start_process(work: impl FnOnce()) -> bool {
     // SAFETY: a copy of this process without threads, which makes system calls and nothing else.
     let child = unsafe { sys!(libc::SYS_clone, 0, 0, 0, 0, 0) };
     match child {
         Ok(0) => {
             // SAFETY: as above.
-            let pump = unsafe { sys!(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
-            if pump == Ok(0) {
-                pump_until_both_end(fds, unread, buffers);
+            let worker = unsafe { sys!(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
+            if worker == Ok(0) {
+                be_nobodys_child();
+                work();
             }
-            exit(if pump.is_ok() { 0 } else { 1 })
+            exit(if worker.is_ok() { 0 } else { 1 })
         }
         Ok(pid) => {
             let mut status: c_int = 0;
@@ -319,18 +354,44 @@ fn exit(code: c_int) -> ! {
     }
 }
 
-/// Whether nobody has the other end of a connection of this host that has ended: not shut down, but closed.
-fn is_closed(fd: c_int) -> bool {
-    let Ok(tuple) = Tuple::of(fd) else { return false };
-    (0..CLOSING_LOOKS).any(|look| {
-        if look > 0 {
-            // The end comes a moment before the socket has lost its owner.
-            let nap = libc::timespec { tv_sec: 0, tv_nsec: CLOSING_NAP_NS };
-            // SAFETY: the time outlives the call; what is left of it is not asked for.
-            let _ = unsafe { sys!(libc::SYS_nanosleep, &raw const nap, 0) };
+/// A process that goes on by itself, whatever becomes of those that it came from.
+fn be_nobodys_child() {
+    let all = u64::MAX;
+    // SAFETY: the mask outlives the call; the texts end with NUL.
+    unsafe {
+        let _ = sys!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const all, 0, 8);
+        let _ = sys!(libc::SYS_prctl, libc::PR_SET_NAME, c"sdp-relay".as_ptr());
+        let _ = sys!(libc::SYS_setsid);
+        let _ = sys!(libc::SYS_chdir, c"/".as_ptr());
+    }
+}
+
+/// The process that [`give_copy`] leaves behind where not everything fits into the kernel.
+fn deliver_until_it_ends(other: c_int, mut rest: &[u8]) {
+    let Ok([other]) = keep_only([other]) else { return };
+    carrier::set_reset_on_close(other, true);
+    while !rest.is_empty() {
+        match send_once(other, rest) {
+            Ok(sent) => rest = rest.get(sent..).unwrap_or(&[]),
+            Err(Errno::EAGAIN) => sleep(other, libc::POLLOUT),
+            Err(_) => return,
         }
-        matches!(identity::diag(&tuple.reversed()), Ok(peer) if peer.is_none_or(|peer| peer.inode == 0))
-    })
+    }
+    // SAFETY: no pointers.
+    let _ = unsafe { sys!(libc::SYS_shutdown, other, libc::SHUT_WR) };
+    // Until it is closed, or something is sent that nobody receives: a reset, as where the peer is gone.
+    sleep(other, libc::POLLIN);
+    let mut byte = [0];
+    if receive(other, &mut byte) == Ok(0) {
+        carrier::set_reset_on_close(other, false);
+    }
+}
+
+/// Waits for a descriptor, however long it takes.
+fn sleep(fd: c_int, events: i16) {
+    let mut poll = libc::pollfd { fd, events, revents: 0 };
+    // SAFETY: the entry outlives the call.
+    let _ = unsafe { sys!(libc::SYS_ppoll, &raw mut poll, 1, null::<u8>(), null::<u8>(), 8) };
 }
 
 /// One direction of the pump.
@@ -344,13 +405,11 @@ struct Flow<'a> {
     held: Range<usize>,
     /// `from` has ended, and `to` knows it.
     is_done: bool,
-    /// A close of `from` is no end to tell: `to` has other users.
-    ends_by_close: bool,
 }
 
 impl<'a> Flow<'a> {
     fn new(from: c_int, to: c_int, first: &'a [u8], buffer: &'a mut [u8]) -> Self {
-        Self { from, to, first, buffer, held: 0..0, is_done: false, ends_by_close: false }
+        Self { from, to, first, buffer, held: 0..0, is_done: false }
     }
 
     /// What is still to be sent.
@@ -372,14 +431,13 @@ impl<'a> Flow<'a> {
         }
     }
 
-    /// Moves what can be moved now. An error: the connection is broken, or `from` was closed and that is all.
+    /// Moves what can be moved now. An error: the connection is broken.
     fn step(&mut self) -> Result<(), Errno> {
         if self.is_done {
             return Ok(());
         }
         if self.rest().is_empty() {
             match receive(self.from, self.buffer) {
-                Ok(0) if self.ends_by_close && is_closed(self.from) => return Err(Errno::EPIPE),
                 Ok(0) => {
                     self.is_done = true;
                     // SAFETY: no pointers.
@@ -407,15 +465,7 @@ impl<'a> Flow<'a> {
 }
 
 /// The relay process.
-fn pump_until_both_end(fds: Fds, unread: &Heap, buffers: &mut Buffers) -> ! {
-    let all = u64::MAX;
-    // SAFETY: the mask outlives the call; the texts end with NUL.
-    unsafe {
-        let _ = sys!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const all, 0, 8);
-        let _ = sys!(libc::SYS_prctl, libc::PR_SET_NAME, c"sdp-relay".as_ptr());
-        let _ = sys!(libc::SYS_setsid);
-        let _ = sys!(libc::SYS_chdir, c"/".as_ptr());
-    }
+fn pump_until_both_end(fds: Fds, unread: &Heap, buffers: &mut Buffers) {
     let Ok([carrier, other, told]) = keep_only([fds.carrier, fds.other, fds.told]) else { exit(1) };
     let mut count = [0u8; 8];
     // SAFETY: eight writable bytes.
@@ -425,15 +475,11 @@ fn pump_until_both_end(fds: Fds, unread: &Heap, buffers: &mut Buffers) -> ! {
     }
     let first = unread.first(u64::from_ne_bytes(count));
     // An end that nobody has spoken is a reset, also when this process is killed.
-    if !fds.is_shared {
-        carrier::set_reset_on_close(carrier, true);
-    }
+    carrier::set_reset_on_close(carrier, true);
     carrier::set_reset_on_close(other, true);
     let [inward, outward] = buffers.split();
-    // Outward first: after a close nothing more is taken off a carrier that others read.
     let mut flows =
-        [Flow::new(other, carrier, &[], outward), Flow::new(carrier, other, first, inward)];
-    flows[0].ends_by_close = fds.is_shared;
+        [Flow::new(carrier, other, first, inward), Flow::new(other, carrier, &[], outward)];
     while flows.iter().any(|flow| !flow.is_done) {
         let mut polls = [carrier, other].map(|fd| {
             let events = flows.iter().fold(0, |events, flow| events | flow.wish(fd));
@@ -447,28 +493,28 @@ fn pump_until_both_end(fds: Fds, unread: &Heap, buffers: &mut Buffers) -> ! {
             exit(1);
         }
     }
-    if !fds.is_shared {
-        carrier::set_reset_on_close(carrier, false);
-    }
+    carrier::set_reset_on_close(carrier, false);
     carrier::set_reset_on_close(other, false);
-    exit(0)
 }
 
 /// Closes every other descriptor; the numbers that these have then.
-fn keep_only(fds: [c_int; 3]) -> Result<[c_int; 3], Errno> {
-    let mut high = [0; 3];
+fn keep_only<const N: usize>(fds: [c_int; N]) -> Result<[c_int; N], Errno> {
+    let count = N as c_int;
+    let mut high = [0; N];
     for (high, fd) in high.iter_mut().zip(fds) {
         // First out of the way of the numbers that they are to have.
         // SAFETY: no pointers.
-        *high = unsafe { sys!(libc::SYS_fcntl, fd, libc::F_DUPFD, 3)? } as c_int;
+        *high = unsafe { sys!(libc::SYS_fcntl, fd, libc::F_DUPFD, count)? } as c_int;
     }
-    for (high, number) in high.into_iter().zip(0..) {
+    let mut kept = [0; N];
+    for ((high, kept), number) in high.into_iter().zip(&mut kept).zip(0..) {
         // SAFETY: as above.
         unsafe { sys!(libc::SYS_dup3, high, number as c_int, 0)? };
+        *kept = number;
     }
     // SAFETY: as above.
-    if unsafe { sys!(libc::SYS_close_range, 3, u32::MAX, 0) }.is_err() {
-        (3..CLOSED_BY_HAND).for_each(fd::close);
+    if unsafe { sys!(libc::SYS_close_range, count, u32::MAX, 0) }.is_err() {
+        (count..CLOSED_BY_HAND).for_each(fd::close);
     }
-    Ok([0, 1, 2])
+    Ok(kept)
 }

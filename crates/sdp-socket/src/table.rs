@@ -282,14 +282,6 @@ pub(crate) fn number_of(conn: &Conn) -> Option<i32> {
     found.or_else(|| conn.closing())
 }
 
-/// The connection that `fd` names, not pinned: good for a look at its flags.
-pub(crate) fn conn(fd: i32) -> Option<&'static Conn> {
-    match entry(fd) {
-        Some(Entry::Conn(index)) => conn::get(index),
-        _ => None,
-    }
-}
-
 /// A connection in use by the calling thread: it is not freed, nor its segment unmapped, while this
 /// lives. Not held across anything that may cancel the thread except in [`crate::wait`], which says
 /// why that is harmless.

@@ -163,23 +163,6 @@ pub fn held_by(directory: i32, number: u32) -> Result<Kind, Errno> {
     kind_at(directory, Path::of(&[Piece::Number(number)]).text())
 }
 
-/// Whether descriptor `number` of a process is closed when that executes something, by the directory of
-/// [`descriptors_of`].
-///
-/// # Errors
-/// As of [`held_by`]; EINVAL: it says nothing of the kind.
-pub fn closes_at_exec(directory: i32, number: u32) -> Result<bool, Errno> {
-    let path = Path::of(&[Piece::Text(b"../fdinfo/"), Piece::Number(number)]);
-    let mut text = [0u8; 256];
-    let flags = field(directory, &path, b"flags:\t", &mut text)?;
-    let is_octal = |digit: &u8| (b'0'..=b'7').contains(digit);
-    if flags.is_empty() || !flags.iter().all(is_octal) {
-        return Err(Errno::EINVAL);
-    }
-    let flags = flags.iter().fold(0u32, |sum, digit| sum << 3 | u32::from(digit & 7));
-    Ok(flags & libc::O_CLOEXEC as u32 != 0)
-}
-
 /// What follows `name` in the first line that begins with it, of a small file.
 fn field<'a>(
     directory: i32,
@@ -335,21 +318,6 @@ mod tests {
         let path = Path::of(&[Piece::Number(7), Piece::Text(&[b'x'; 3 * PATH_MAX])]);
         assert_eq!(path.text().count_bytes(), PATH_MAX - 1);
         assert!(path.text().to_bytes().starts_with(b"7xx"));
-    }
-
-    #[test]
-    fn what_another_process_would_leave_to_an_image() {
-        // SAFETY: no pointers.
-        let me = unsafe { sys!(libc::SYS_pidfd_open, crate::pid::current(), 0) }.unwrap();
-        let me = OwnedFd::new(me as i32);
-        let Some(directory) = descriptors_of(&me) else { return };
-        let file = std::fs::File::open("/proc/self/exe").unwrap();
-        let number = file.as_raw_fd() as u32;
-        assert_eq!(closes_at_exec(directory.raw(), number), Ok(true));
-        // SAFETY: no pointers.
-        unsafe { sys!(libc::SYS_fcntl, number, libc::F_SETFD, 0) }.unwrap();
-        assert_eq!(closes_at_exec(directory.raw(), number), Ok(false));
-        assert_eq!(closes_at_exec(directory.raw(), i32::MAX as u32), Err(Errno::ENOENT));
     }
 
     #[test]

@@ -282,17 +282,31 @@ def become(uid):
     os.setresuid(uid, uid, uid)
 
 
-def lend(peer, sock, size):
-    """A program is started with the connection, reads what is unread of it and ends; then its parent goes on."""
+@scenario
+def read_on(starter):
+    """A parent that starts something with a connection whose peer is gone, and then reads all that is left."""
+    text = ends.stream(1, 20_000)
+    peer = Peer("closed", text)
+    sock, peer.pid = pair(peer)
     peer.settle()
-    text = ends.stream(size, size)
-    lent = subprocess.run(["head", "-c", str(size)], stdin=sock, stdout=subprocess.PIPE, env={"PATH": os.environ["PATH"]})
-    os.write(peer.go_on, b"g")
-    second = exactly(sock, len(SECOND))
-    sock.sendall(second)
-    end = drain(sock, b"")
-    sock.close()
-    return {"fine": lent.stdout == text and second == SECOND, "end": end[1], "codes": [lent.returncode, ends.reap(peer.pid)]}
+    head = {"args": ["head", "-c", "10"], "stdout": subprocess.DEVNULL, "env": {"PATH": os.environ["PATH"]}}
+    if starter == "stdin":
+        subprocess.run(**head, stdin=sock, check=True)
+    elif starter == "stdout":
+        subprocess.run(["true"], stdin=subprocess.DEVNULL, stdout=sock, check=True)
+    elif starter == "passed":
+        subprocess.run(["true"], pass_fds=[sock.fileno()], check=True)
+    elif starter == "forked":
+        assert ends.reap(forked(["/bin/true"], sock, sys.stderr.fileno(), 30)) == 0
+    else:
+        with contextlib.suppress(OSError):
+            subprocess.run(["/none" if starter == "missing" else "/tmp"], stdin=sock, check=True)
+    got = bytearray()
+    while piece := sock.recv(65536):
+        got += piece
+    # The head of it may have read its first bytes, or all that it could get at one time.
+    peer.finish()
+    return {"rest": text.endswith(got) and (starter == "stdin" or got == text), "end": "EOF"}
 
 
 @scenario
@@ -338,9 +352,6 @@ def giver(writes, pid, how, way, image, size, *pipes):
         return sock, int(pid)
 
     peer = Peer(how, b"", pipes=pipes)
-    if way == "lent":
-        sock, peer.pid = meet(peer)
-        return lend(peer, sock, int(size))
     turn = hand_over(how, way, image, int(size), meet=meet, peer=peer)
     return {key: turn[key] for key in ("fine", "relayed", "codes", "end")}
 

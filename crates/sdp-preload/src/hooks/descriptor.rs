@@ -44,11 +44,11 @@ fn note_duplicate(old: c_int, new: c_int) {
     if calls::is_tracked(old) && old != new {
         calls::duplicated(old, new);
         // Named by its old number: in a vfork child the table does not learn the new one.
-        if new <= libc::STDERR_FILENO {
+        if process::is_borrowed() {
+            calls::pin(old, Pin::ForImage(new));
+        } else if new <= libc::STDERR_FILENO {
             // What becomes standard input or output is used by stdio or by the next image.
             calls::pin(old, Pin::StandardDescriptor);
-        } else if process::is_borrowed() {
-            calls::pin(old, Pin::ForImage);
         }
     } else if old != new {
         calls::new_descriptor(new);

@@ -326,7 +326,7 @@ unsafe extern "C" fn seen(
             }
             libc::SYS_prctl => prctl(fd, b, c, d, e).into(),
             libc::SYS_execve | libc::SYS_execveat => {
-                execute::replaced(libc::AT_FDCWD, core::ptr::null());
+                execute::replaced();
                 real()
             }
             libc::SYS_exit_group => {

@@ -6,64 +6,48 @@
 //! nothing may be between the program and libc: a jump.
 
 use core::arch::naked_asm;
-use core::ffi::{CStr, c_void};
+use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use libc::{c_char, c_int};
 use sdp_socket::calls::{self, Pin};
-use sdp_sys::sys;
 
 use super::privilege;
 use crate::real;
 
-/// Connections that the new image is to have leave their lanes. `path` null: nothing is known of the image.
-pub(super) fn replaced(dir: c_int, path: *const c_char) {
+/// Connections that the new image is to have leave their lanes.
+pub(super) fn replaced() {
     if calls::involved() && !privilege::is_sandboxed() {
-        calls::executing(&|| path.is_null() || is_executable(dir, path));
+        calls::executing();
     }
-}
-
-fn is_executable(dir: c_int, path: *const c_char) -> bool {
-    // SAFETY: the program's path.
-    unsafe { sys!(libc::SYS_faccessat, dir, path, libc::X_OK) }.is_ok()
-}
-
-/// What `execvp` looks for along PATH is not known before.
-fn searched(file: *const c_char) -> *const c_char {
-    if file.is_null() {
-        return file;
-    }
-    // SAFETY: the program's name of a file, which ends with NUL.
-    let name = unsafe { CStr::from_ptr(file) };
-    if name.to_bytes().contains(&b'/') { file } else { core::ptr::null() }
 }
 
 hooks! {
     fn execve(
         path: *const c_char, argv: *const *const c_char, envp: *const *const c_char,
     ) -> c_int {
-        replaced(libc::AT_FDCWD, path);
+        replaced();
         real::execve(path, argv, envp)
     }
 
     fn execv(path: *const c_char, argv: *const *const c_char) -> c_int {
-        replaced(libc::AT_FDCWD, path);
+        replaced();
         real::execv(path, argv)
     }
 
     fn execvp(file: *const c_char, argv: *const *const c_char) -> c_int {
-        replaced(libc::AT_FDCWD, searched(file));
+        replaced();
         real::execvp(file, argv)
     }
 
     fn execvpe(
         file: *const c_char, argv: *const *const c_char, envp: *const *const c_char,
     ) -> c_int {
-        replaced(libc::AT_FDCWD, searched(file));
+        replaced();
         real::execvpe(file, argv, envp)
     }
 
     fn fexecve(fd: c_int, argv: *const *const c_char, envp: *const *const c_char) -> c_int {
-        replaced(fd, core::ptr::null());
+        replaced();
         real::fexecve(fd, argv, envp)
     }
 
@@ -71,7 +55,7 @@ hooks! {
         dir: c_int, path: *const c_char, argv: *const *const c_char, envp: *const *const c_char,
         flags: c_int,
     ) -> c_int {
-        replaced(dir, if flags & libc::AT_EMPTY_PATH != 0 { core::ptr::null() } else { path });
+        replaced();
         real::execveat(dir, path, argv, envp, flags)
     }
 }
