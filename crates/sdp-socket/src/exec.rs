@@ -133,7 +133,8 @@ fn is_inherited_on_purpose(conn: &Conn, fd: i32) -> bool {
         || !demote::is_used_by_another(conn)
 }
 
-/// In a vfork child: whether a number of the table, which is the parent's, still names the connection here.
+/// In a vfork child: whether a number of the table, which is the parent's, still names the connection here. Of one
+/// without a name, which has no lanes, that is taken for granted.
 pub(crate) fn is_named(conn: &Conn, fd: c_int) -> bool {
-    conn.name(fd).is_some_and(|name| name.is_of(fd))
+    !conn.has(flag::NAMED) || conn.name(fd).is_some_and(|name| name.is_of(fd))
 }

@@ -174,8 +174,11 @@ fn give_copy(conn: &Conn, fd: c_int, number: c_int) -> bool {
     }
 }
 
-/// Everything unread, in stream order; it stays where it is. `None`: no memory, or what is there makes no sense.
+/// Everything unread, in stream order; it stays where it is. `None`: no memory, or not everything has come.
 fn copy_out(conn: &Conn, fd: c_int, sink: &SinkState, lines: &HalfLines) -> Option<Heap> {
+    if !carrier::is_over(fd) {
+        return None; // who is gone left bytes behind that the kernel is still sending
+    }
     let queued = carrier::queued(fd).ok()?.min(COLLECT_MAX) as usize;
     let mut on_carrier = Heap::shared(queued)?;
     on_carrier.peek(fd, queued)?;

@@ -368,8 +368,8 @@ fn be_nobodys_child() {
 
 /// The process that [`give_copy`] leaves behind where not everything fits into the kernel.
 fn deliver_until_it_ends(other: c_int, mut rest: &[u8]) {
+    carrier::set_reset_on_close(other, true); // should this process end before all is delivered
     let Ok([other]) = keep_only([other]) else { return };
-    carrier::set_reset_on_close(other, true);
     while !rest.is_empty() {
         match send_once(other, rest) {
             Ok(sent) => rest = rest.get(sent..).unwrap_or(&[]),
