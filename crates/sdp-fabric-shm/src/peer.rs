@@ -281,8 +281,13 @@ impl PeerTable {
     pub fn ring(&self, id: PeerId) -> bool {
         let mut guard = self.lock();
         let Some(entry) = guard.entry(id) else { return false };
-        // What is not ours any more must not get our eight bytes.
-        entry.bell.take_if(|bell| !bell.is_ours());
+        // What is not ours any more must not get our eight bytes. A vfork child has closed its own numbers, not ours.
+        if entry.bell.as_ref().is_some_and(|bell| !bell.is_ours()) {
+            if !sdp_sys::pid::may_be_borrowed() {
+                entry.bell = None;
+            }
+            return false;
+        }
         let Some(bell) = entry.bell.as_ref().map(Hidden::raw) else { return false };
         drop(guard);
         let one = 1u64;

@@ -50,9 +50,9 @@ const STATE_MASK: u32 = 3;
 const USE_ONE: u32 = 4;
 /// With all rows taken, one failing search in so many looks for rows that only the dead hold.
 const SWEEP_EVERY: u32 = 64;
-/// Slot states beside a pid: free, and reserved for a child that does not exist yet.
 /// How long a relative may be in the middle of a fork, which takes longer the more memory it has, ns.
 const FORK_PATIENCE_NS: u64 = 60_000_000_000;
+/// Slot states beside a pid: free, and reserved for a child that does not exist yet.
 const SLOT_FREE: u32 = 0;
 const SLOT_RESERVED: u32 = u32::MAX;
 
@@ -252,9 +252,17 @@ impl Family {
         self.locked(pid, || self.free_slot(pid))
     }
 
+    /// Takes the lock of the tables; in the end also from a relative that lives and keeps it.
+    fn lock_table(&self, pid: u32) {
+        let word = &self.memory().header.lock;
+        if lock::lock_within(word, pid, FORK_PATIENCE_NS) == lock::Acquired::Overdue {
+            word.store(pid, Ordering::Relaxed);
+        }
+    }
+
     fn locked<R>(&self, pid: u32, body: impl FnOnce() -> R) -> R {
         // A dead owner leaves at worst a reserved slot or row that nobody uses: nothing to repair.
-        let _ = lock::lock_within(&self.memory().header.lock, pid, FORK_PATIENCE_NS);
+        self.lock_table(pid);
         let result = body();
         lock::unlock(&self.memory().header.lock);
         result
@@ -299,8 +307,7 @@ impl Family {
     /// Before a fork: reserves the child's slot with a copy of the parent's bits. Keeps the table lock
     /// until [`Family::forked`], so that no relative sees the copy and the truth differ.
     pub fn fork(&self, parent: Slot, pid: u32) -> Option<Slot> {
-        let memory = self.memory();
-        let _ = lock::lock_within(&memory.header.lock, pid, FORK_PATIENCE_NS);
+        self.lock_table(pid);
         let child = self.free_slot(SLOT_RESERVED)?;
         for word in 0..self.words_used() {
             if let (Some(from), Some(to)) =

@@ -12,15 +12,15 @@
 
 use core::sync::atomic::{Ordering, compiler_fence};
 
-use crate::sync::{AtomicU32, MODELLED, futex_wait, futex_wake, is_dead};
+use crate::sync::{AtomicU32, MODELLED, futex_wait, futex_wake, is_dead, is_stopped};
 
 const WAITERS: u32 = 1 << 31;
 /// Rounds of spinning before the first sleep.
 const SPIN_ROUNDS: u32 = if MODELLED { 1 } else { 200 };
 /// Length of one sleep; after each the owner's life is checked.
 const SLEEP_NS: i64 = 5_000_000;
-/// How long one owner may stay inside, ns. None does for longer than a hand-over waits.
-pub const PATIENCE_NS: u64 = 10_000_000_000;
+/// How long one owner may stay inside, ns. None does for longer than hand-overs wait.
+pub const PATIENCE_NS: u64 = 20_000_000_000;
 
 /// How a lock was obtained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub enum Acquired {
     Clean,
     /// The last owner died inside.
     TakenOver,
-    /// The last owner lives, and may still be inside.
+    /// Not at all: its owner lives, and keeps it.
     Overdue,
 }
 
@@ -109,22 +109,24 @@ fn contended(word: &AtomicU32, pid: u32, patience: u64) -> Acquired {
         }
         let woken = futex_wait(word, armed, SLEEP_NS);
         let owner = armed & !WAITERS;
+        if woken || owner != last {
+            (sleeps_left, last) = (patience / SLEEP_NS as u64, owner);
+        }
         if woken {
             continue;
         }
-        let is_dead = owner != pid && is_dead(owner as i32);
-        if owner != last {
-            (sleeps_left, last) = (patience / SLEEP_NS as u64, owner);
-        }
-        sleeps_left = sleeps_left.saturating_sub(1);
-        // A model's time does not pass.
-        let is_overdue = sleeps_left == 0 && !MODELLED;
-        if (is_dead || is_overdue)
+        if owner != pid
+            && is_dead(owner as i32)
             && word
                 .compare_exchange(armed, pid | WAITERS, Ordering::Acquire, Ordering::Relaxed)
                 .is_ok()
         {
-            return if is_dead { Acquired::TakenOver } else { Acquired::Overdue };
+            return Acquired::TakenOver;
+        }
+        sleeps_left = sleeps_left.saturating_sub(1);
+        // A model's time does not pass, and a process that was stopped inside has time until it goes on.
+        if sleeps_left == 0 && !MODELLED && !is_stopped(owner as i32) {
+            return Acquired::Overdue;
         }
     }
 }
@@ -169,7 +171,7 @@ mod tests {
         let word = AtomicU32::new(1);
         let me = std::process::id();
         assert_eq!(lock_within(&word, me, 10 * SLEEP_NS as u64), Acquired::Overdue);
-        unlock(&word);
+        assert_eq!(word.load(Ordering::Relaxed), 1 | WAITERS, "it is still its owner's");
         // Its own name as well.
         word.store(me, Ordering::Relaxed);
         assert_eq!(lock_within(&word, me, 10 * SLEEP_NS as u64), Acquired::Overdue);

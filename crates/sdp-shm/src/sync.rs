@@ -9,7 +9,8 @@
 
 #[cfg(all(test, loom))]
 pub(crate) use crate::model::stand_in::{
-    AtomicU32, AtomicU64, MODELLED, fence, futex_wait, futex_wake, is_dead, ring_read, ring_write,
+    AtomicU32, AtomicU64, MODELLED, fence, futex_wait, futex_wake, is_dead, is_stopped, ring_read,
+    ring_write,
 };
 #[cfg(not(all(test, loom)))]
 pub(crate) use real::*;
@@ -18,7 +19,7 @@ pub(crate) use real::*;
 mod real {
     pub(crate) use core::sync::atomic::{AtomicU32, AtomicU64, fence};
 
-    pub(crate) use sdp_sys::pid::is_dead;
+    pub(crate) use sdp_sys::pid::{is_dead, is_stopped};
     use sdp_sys::sys;
 
     use crate::layout::Segment;

@@ -509,8 +509,8 @@ pub fn shutdown(fd: c_int, how: c_int) -> Call {
 /// # Safety
 /// See the module.
 pub unsafe fn ioctl(fd: c_int, request: libc::c_ulong, arg: usize) -> Call {
-    if matches!(request, libc::FIOCLEX | libc::FIONCLEX) {
-        exec::inheritable(fd, request == libc::FIONCLEX);
+    if request == libc::FIONCLEX {
+        exec::inheritable(fd);
     }
     let Some(conn) = Pinned::new(fd, Half::Receive) else { return Call::Pass };
     if conn.stage() != Stage::Attached {
@@ -684,8 +684,8 @@ const F_SETOWN_EX: c_int = 15;
 /// After a successful `fcntl` that is neither duplication nor locking (F_SETFL, F_SETFD, F_SETOWN…).
 /// Flags are asked of the kernel where they matter; whether images are to get the number is remembered.
 pub fn controlled(fd: c_int, command: c_int, arg: usize) {
-    if command == libc::F_SETFD {
-        exec::inheritable(fd, arg as c_int & libc::FD_CLOEXEC == 0);
+    if command == libc::F_SETFD && arg as c_int & libc::FD_CLOEXEC == 0 {
+        exec::inheritable(fd);
     }
 }
 

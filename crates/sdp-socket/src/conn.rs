@@ -140,8 +140,11 @@ pub(crate) mod flag {
     pub(crate) const BOUND: u32 = 1 << 26;
     /// A reader at the end waited in vain for a relative that sends: it may be stopped, or dead.
     pub(crate) const SENDER_STUCK: u32 = 1 << 27;
-    /// The program took FD_CLOEXEC off: it means the connection for new images ([`crate::exec`]).
+    /// The program means the connection for new images: it took FD_CLOEXEC off, or a child duplicated it
+    /// ([`crate::exec`]).
     pub(crate) const FOR_IMAGES: u32 = 1 << 28;
+    /// A relative kept a lock of it for longer than anything takes.
+    pub(crate) const OVERDUE: u32 = 1 << 29;
 }
 
 /// Bits of a family row's flags.

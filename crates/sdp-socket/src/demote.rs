@@ -57,14 +57,15 @@ pub(crate) fn enter(conn: &Conn, word: &AtomicU32) -> Result<bool, Errno> {
 
 #[cold]
 fn enter_contended(conn: &Conn, word: &AtomicU32) -> Result<bool, Errno> {
-    if conn.has(flag::HOSTILE) {
-        return Err(Errno::ECONNRESET); // it may be kept for ever
+    if conn.has(flag::OVERDUE) {
+        return Err(Errno::ECONNRESET); // waited for once
     }
     match lock::lock(word, process::pid()) {
         Acquired::Clean => Ok(false),
         Acquired::TakenOver => Ok(true),
+        // It stays its owner's, who may be in the middle of something.
         Acquired::Overdue => {
-            lock::unlock(word);
+            conn.set(flag::OVERDUE);
             reset(conn);
             Err(Errno::ECONNRESET)
         }
@@ -99,6 +100,11 @@ pub(crate) fn begin(conn: &Conn, reason: Reason) -> bool {
 pub(crate) fn call_off(conn: &Conn) -> bool {
     if !matches!(conn.stage(), Stage::Young | Stage::Meeting) {
         return false;
+    }
+    if !process::is_ours() {
+        // A meeting's descriptors are the parent's to close: its next step sees that the connection is pinned.
+        conn.change_stage(Stage::Young, Stage::Kernel);
+        return conn.stage() != Stage::Attached;
     }
     // The stage first: a step that another thread is at does not attach any more.
     let is_off = conn.change_stage(Stage::Young, Stage::Kernel)
@@ -146,7 +152,7 @@ pub(crate) fn leave_inbound<R>(
     receive::with_sink(conn, |sink, row, segment, lines| {
         segment.end(side).pinned.store(1, Ordering::SeqCst);
         lines.consumer.trusts_itself.store(0, Ordering::SeqCst);
-        let ended = send::gated(conn, lines, side, || {
+        let ended = send::gated_at(conn, Some(fd), lines, side, || {
             let queued = carrier::queued(fd).unwrap_or(0);
             lane::switch_for_producer(lines, sink.carrier_read.wrapping_add(queued));
             rest(sink, row, lines)

@@ -8,8 +8,6 @@
 //! A child of `vfork` executes on its parent's memory, with descriptors of its own, and what it does to them the
 //! table never learns. What it makes for its image leaves its lanes there and then ([`crate::pin`]).
 
-use core::sync::atomic::Ordering;
-
 use libc::c_int;
 use sdp_stats::Reason;
 use sdp_sys::{section, sys};
@@ -25,19 +23,14 @@ use crate::{
     table::{self, Entry, Pinned},
 };
 
-/// The program said whether images are to get a number (FD_CLOEXEC taken off, or set).
-pub(crate) fn inheritable(fd: c_int, yes: bool) {
-    if process::is_ours() {
-        let _section = section::Guard::enter();
-        if let Some(conn) = Pinned::new(fd, Half::Receive) {
-            if yes {
-                conn.set(flag::FOR_IMAGES);
-            } else {
-                conn.flags.fetch_and(!flag::FOR_IMAGES, Ordering::SeqCst);
-            }
-        }
-    } else if yes {
-        pin::pin(fd, Pin::ForImage(fd));
+/// The program took FD_CLOEXEC off a number. What sets it says nothing of the connection's other numbers.
+pub(crate) fn inheritable(fd: c_int) {
+    if !process::is_ours() {
+        return pin::pin(fd, Pin::ForImage(fd));
+    }
+    let _section = section::Guard::enter();
+    if let Some(conn) = Pinned::new(fd, Half::Receive) {
+        conn.set(flag::FOR_IMAGES);
     }
 }
 
@@ -80,7 +73,7 @@ pub(crate) fn executing() {
 fn executing_beside_parent() {
     table::walk(|fd, entry| {
         if let Entry::Conn(index) = entry
-            && crate::conn::get(index).is_some_and(|conn| conn.has(flag::FOR_IMAGES))
+            && crate::conn::get(index).is_some_and(|conn| is_meant_for_images(conn, fd))
             && stays_open(fd)
         {
             pin::pin(fd, Pin::ForImage(fd));
@@ -97,11 +90,14 @@ pub(crate) fn spawning() {
     table::walk(|fd, entry| {
         if let Some(conn) = held(fd, entry)
             && has_lanes(&conn)
-            && conn.has(flag::FOR_IMAGES)
+            && is_meant_for_images(&conn, fd)
             && stays_open(fd)
         {
+            // The number is this process's, too, which goes on with it.
             handover::leave_to(&conn, fd, Reason::Exec, Heir::Ourselves);
-            process::tell_heirs(&conn, fd);
+            if table::entry(fd) == Some(entry) {
+                process::tell_heirs(&conn, fd);
+            }
         }
     });
 }
@@ -124,11 +120,15 @@ pub(crate) fn stays_open(fd: i32) -> bool {
         .is_ok_and(|flags| flags as i32 & libc::FD_CLOEXEC == 0)
 }
 
+/// What the program did with it shows that.
+fn is_meant_for_images(conn: &Conn, fd: i32) -> bool {
+    (0..=2).contains(&fd) || conn.has(flag::FOR_IMAGES)
+}
+
 /// In a process that forked: not what it got and left as it was.
 fn is_inherited_on_purpose(conn: &Conn, fd: i32) -> bool {
     process::forks() == 0
-        || (0..=2).contains(&fd)
-        || conn.has(flag::FOR_IMAGES)
+        || is_meant_for_images(conn, fd)
         || conn.is_used_by_several()
         || !demote::is_used_by_another(conn)
 }

@@ -49,6 +49,10 @@ const PATIENCE_NS: u64 = 2_000_000_000;
 /// How long it may take to get back what was pushed in vain: without it the connection is lost.
 const ROLL_BACK_NS: u64 = 2_000_000_000;
 const _: () = assert!(PATIENCE_NS + ROLL_BACK_NS < crate::send::GATE_PATIENCE_NS);
+/// A hand-over may hold a half's lock twice without a pause that others could use.
+const _: () = assert!(
+    2 * (crate::send::GATE_PATIENCE_NS + PATIENCE_NS + ROLL_BACK_NS) < sdp_shm::lock::PATIENCE_NS
+);
 /// One wait for the carrier.
 const NAP_NS: i64 = 10_000_000;
 /// Most unread bytes that are collected in memory.
@@ -169,9 +173,18 @@ fn relay(conn: &Conn, fd: c_int, room: usize) -> bool {
 fn give_copy(conn: &Conn, fd: c_int, number: c_int) -> bool {
     let copied = demote::leave_inbound(conn, fd, |sink, _, lines| copy_out(conn, fd, sink, lines));
     match copied {
-        Ok(Some(copy)) => relay::give_copy(conn, fd, number, &copy),
+        Ok(Some(copy)) => relay::give_copy(conn, fd, number, &copy, ends_in_reset(conn, fd)),
         _ => false,
     }
+}
+
+/// Whether the end that follows is a reset.
+fn ends_in_reset(conn: &Conn, fd: c_int) -> bool {
+    let is_told = || {
+        conn.segment()
+            .is_some_and(|segment| segment.end(conn.side() ^ 1).reset.load(Ordering::SeqCst) != 0)
+    };
+    carrier::readiness(fd, 0) & libc::POLLERR != 0 || is_told()
 }
 
 /// Everything unread, in stream order; it stays where it is. `None`: no memory, or not everything has come.
@@ -179,7 +192,7 @@ fn copy_out(conn: &Conn, fd: c_int, sink: &SinkState, lines: &HalfLines) -> Opti
     if !carrier::is_over(fd) {
         return None; // who is gone left bytes behind that the kernel is still sending
     }
-    let queued = carrier::queued(fd).ok()?.min(COLLECT_MAX) as usize;
+    let queued = carrier::queued(fd).ok().filter(|queued| *queued <= COLLECT_MAX)? as usize;
     let mut on_carrier = Heap::shared(queued)?;
     on_carrier.peek(fd, queued)?;
     let mut copy = Heap::shared(queued + conn.segment()?.ring_bytes() as usize)?;
@@ -209,6 +222,10 @@ fn copy_out(conn: &Conn, fd: c_int, sink: &SinkState, lines: &HalfLines) -> Opti
                     if copy.overflowed {
                         return None;
                     }
+                }
+                let (_, head) = walk.rx.cursors();
+                if head != switch.ring {
+                    return None; // broken, or a message that ends elsewhere
                 }
             }
             (Lane::Sdp, None) => return None,
@@ -546,20 +563,16 @@ impl Heap {
 
     /// The first `n` bytes that wait on the carrier, which keeps them. `None`: they are not there.
     fn peek(&mut self, fd: c_int, n: usize) -> Option<()> {
-        let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
-        if n > self.size - self.used {
+        if self.used != 0 || n > self.size {
             return None;
         }
-        while self.used < n {
-            // SAFETY: used < n, which the mapping has room for; a peek begins with the first byte each time.
-            let got = unsafe {
-                sys!(libc::SYS_recvfrom, fd, self.base.as_ptr(), n, flags | libc::MSG_WAITALL, 0, 0)
-            };
-            match got {
-                Ok(all) if all == n => self.used = n,
-                _ => return None,
-            }
+        let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+        // SAFETY: room for n bytes, checked above.
+        let got = unsafe { sys!(libc::SYS_recvfrom, fd, self.base.as_ptr(), n, flags, 0, 0) };
+        if n > 0 && got != Ok(n) {
+            return None;
         }
+        self.used = n;
         Some(())
     }
 

@@ -99,9 +99,15 @@ impl Relay {
     }
 }
 
-/// A private connection with all of `copy` and then the end takes the place of those numbers of `carrier` that a new
+/// A private connection with all of `copy` and then the end, or a reset, takes the place of those numbers of `carrier` that a new
 /// image gets: `number`, and in a process with a table of its own all that stay open. False: not to be had.
-pub(crate) fn give_copy(conn: &Conn, carrier: c_int, number: c_int, copy: &Heap) -> bool {
+pub(crate) fn give_copy(
+    conn: &Conn,
+    carrier: c_int,
+    number: c_int,
+    copy: &Heap,
+    is_reset: bool,
+) -> bool {
     let Some((ours, other)) = pair() else { return false };
     copy_options(carrier, ours.raw());
     let mut rest = copy.bytes();
@@ -112,7 +118,9 @@ pub(crate) fn give_copy(conn: &Conn, carrier: c_int, number: c_int, copy: &Heap)
     }
     // What has not come over yet somebody must keep a socket for.
     let has_come = rest.is_empty() && has_come_over(other.raw());
-    if !has_come && !start_process(|| deliver_until_it_ends(other.raw(), rest)) {
+    if has_come {
+        carrier::set_reset_on_close(other.raw(), is_reset);
+    } else if !start_process(|| deliver_until_it_ends(other.raw(), rest, is_reset)) {
         return false;
     }
     process::tell_heirs(conn, ours.raw());
@@ -367,7 +375,7 @@ fn be_nobodys_child() {
 }
 
 /// The process that [`give_copy`] leaves behind where not everything fits into the kernel.
-fn deliver_until_it_ends(other: c_int, mut rest: &[u8]) {
+fn deliver_until_it_ends(other: c_int, mut rest: &[u8], is_reset: bool) {
     carrier::set_reset_on_close(other, true); // should this process end before all is delivered
     let Ok([other]) = keep_only([other]) else { return };
     while !rest.is_empty() {
@@ -376,6 +384,10 @@ fn deliver_until_it_ends(other: c_int, mut rest: &[u8]) {
             Err(Errno::EAGAIN) => sleep(other, libc::POLLOUT),
             Err(_) => return,
         }
+    }
+    if is_reset {
+        while !has_come_over(other) {}
+        return;
     }
     // SAFETY: no pointers.
     let _ = unsafe { sys!(libc::SYS_shutdown, other, libc::SHUT_WR) };

@@ -165,6 +165,7 @@ pub(crate) fn begin_close(fd: i32) -> Option<Entry> {
 pub(crate) fn end_close(fd: i32) {
     if let Some(word) = word(fd)
         && word.load(Ordering::Relaxed) == CLOSING
+        && crate::process::is_ours()
     {
         let _ = word.compare_exchange(CLOSING, 0, Ordering::SeqCst, Ordering::Relaxed);
     }

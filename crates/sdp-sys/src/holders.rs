@@ -185,14 +185,28 @@ fn split_entry(entries: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 fn parent_of(pid: i32) -> Option<i32> {
+    let mut text = [0u8; STAT];
+    let parent = stat_fields(pid, &mut text)?.nth(1)?;
+    procfs::decimal(parent).and_then(|pid| i32::try_from(pid).ok())
+}
+
+/// The letter of a process's state.
+pub(crate) fn state_of(pid: i32) -> Option<u8> {
+    let mut text = [0u8; STAT];
+    stat_fields(pid, &mut text)?.next()?.first().copied()
+}
+
+/// Bytes of a process's `stat` that are looked at.
+const STAT: usize = 256;
+
+/// What a process's `stat` says behind its name: state, parent and so on.
+fn stat_fields(pid: i32, text: &mut [u8; STAT]) -> Option<impl Iterator<Item = &[u8]>> {
     let file = procfs::open(path_of(pid, b"/stat")?.text()).ok()?;
-    let mut text = [0u8; 256];
-    let len = procfs::read(file.raw(), &mut text).ok()?;
+    let len = procfs::read(file.raw(), text).ok()?;
     // The command's name stands in parentheses and may hold anything, parentheses too.
     let text = text.get(..len)?;
     let after = text.get(text.iter().rposition(|byte| *byte == b')')? + 1..)?;
-    let parent = after.split(|byte| *byte == b' ').nth(2)?;
-    procfs::decimal(parent).and_then(|pid| i32::try_from(pid).ok())
+    Some(after.split(|byte| *byte == b' ').skip(1))
 }
 
 /// `/proc/<pid><rest>`.

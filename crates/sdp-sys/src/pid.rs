@@ -47,6 +47,11 @@ pub fn is_borrowed(owner: u32) -> bool {
     false
 }
 
+/// Whether this thread called vfork and may be its child: without asking the kernel.
+pub fn may_be_borrowed() -> bool {
+    tls::slot(tls::Slot::Borrowed).load(Relaxed) != 0
+}
+
 /// The process counts as one with several threads from here on.
 #[inline]
 pub fn count_as_threaded() {
@@ -73,6 +78,11 @@ pub fn is_dead(pid: i32) -> bool {
             has_ended
         }
     }
+}
+
+/// Whether process `pid` is stopped by a signal or a tracer, as far as /proc tells.
+pub fn is_stopped(pid: i32) -> bool {
+    matches!(crate::holders::state_of(pid), Some(b'T' | b't'))
 }
 
 /// Whether the process that a pidfd names has ended.

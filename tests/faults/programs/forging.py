@@ -583,7 +583,7 @@ def named_alive(name, end):
             ends.kill(forger)
         threads.append(threading.Thread(target=ends.outcome, args=(sock.shutdown, socket.SHUT_RDWR), daemon=True))
         threads[-1].start()
-        # A lock that is kept costs ten seconds.
+        # A lock that is kept costs twenty seconds.
         assert_ended(threads, results, 25 if end == "kept" else 10)
         if end == "let go":
             ends.kill(forger)

@@ -69,9 +69,9 @@ fn replace(old: c_int, new: c_int, real: impl Fn() -> c_int) -> c_int {
         return real();
     }
     calls::replacing(new);
-    let result = real();
-    calls::closed(new);
-    duplicated(old, result)
+    let result = duplicated(old, real());
+    calls::closed(new); // if it failed
+    result
 }
 
 /// Whether an `fcntl` command returns a new number.

@@ -276,6 +276,11 @@ pub(crate) fn is_dead(pid: i32) -> bool {
     *kernel().dead.lock().expect("no poison") & 1 << pid != 0
 }
 
+/// Nobody is stopped in a model.
+pub(crate) fn is_stopped(_: i32) -> bool {
+    false
+}
+
 /// A sleep on the model's lock word. It times out when a process has died, and otherwise never: a wake-up
 /// that is lost is a deadlock here, though it would cost a few milliseconds in truth.
 pub(crate) fn futex_wait(word: &AtomicU32, seen: u32, _ns: i64) -> bool {
