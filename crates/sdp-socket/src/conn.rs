@@ -710,10 +710,11 @@ impl Conn {
         self.owed.load(Ordering::Relaxed) != 0
     }
 
-    /// The kernel has told the program of `error`: of the end of a connection only once, whatever ended it.
+    /// The kernel has told the program of `error`: of the end of a connection only once, whatever ended it. What is
+    /// sent from here on the kernel answers, too.
     pub(crate) fn note_told(&self, error: Errno) {
         if is_end(error) {
-            self.set(flag::RESET_TOLD);
+            self.set(flag::RESET_TOLD | flag::PEER_GONE);
         }
     }
 

@@ -46,6 +46,8 @@ const BUFFER: usize = 64 * 1024;
 /// How often, and how long apart, it is asked whether bytes have come over loopback.
 const ACK_LOOKS: u32 = 20;
 const ACK_NAP_NS: i64 = 1_000_000;
+/// How long apart in the end, where the receiver takes its time.
+const DELIVERY_NAP_NS: i64 = 500_000_000;
 /// Descriptors closed one by one where the kernel knows no `close_range`.
 const CLOSED_BY_HAND: c_int = 4096;
 
@@ -99,8 +101,8 @@ impl Relay {
     }
 }
 
-/// A private connection with all of `copy` and then the end, or a reset, takes the place of those numbers of `carrier` that a new
-/// image gets: `number`, and in a process with a table of its own all that stay open. False: not to be had.
+/// A private connection with all of `copy` and then the end, or a reset, takes the place of those numbers of `carrier`
+/// that a new image gets: `number`, and in a process with a table of its own all that stay open. False: not to be had.
 pub(crate) fn give_copy(
     conn: &Conn,
     carrier: c_int,
@@ -386,7 +388,13 @@ fn deliver_until_it_ends(other: c_int, mut rest: &[u8], is_reset: bool) {
         }
     }
     if is_reset {
-        while !has_come_over(other) {}
+        // Behind the last byte, unless nobody wants it any more.
+        let mut nap = libc::timespec { tv_sec: 0, tv_nsec: ACK_NAP_NS };
+        while !has_come_over(other) && !carrier::is_over(other) {
+            // SAFETY: the time outlives the call; what is left of it is not asked for.
+            let _ = unsafe { sys!(libc::SYS_nanosleep, &raw const nap, 0) };
+            nap.tv_nsec = (nap.tv_nsec * 2).min(DELIVERY_NAP_NS);
+        }
         return;
     }
     // SAFETY: no pointers.
