@@ -678,8 +678,9 @@ pub fn controlling(fd: c_int, command: c_int, arg: usize) -> Call {
     Call::Pass
 }
 
-const F_SETSIG: c_int = 10;
-const F_SETOWN_EX: c_int = 15;
+/// Of `fcntl`, which the libc crate does not have for every C library.
+pub(crate) const F_SETSIG: c_int = 10;
+pub(crate) const F_SETOWN_EX: c_int = 15;
 
 /// After a successful `fcntl` that is neither duplication nor locking (F_SETFL, F_SETFD, F_SETOWN…).
 /// Flags are asked of the kernel where they matter; whether images are to get the number is remembered.

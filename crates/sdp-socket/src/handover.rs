@@ -180,11 +180,8 @@ fn give_copy(conn: &Conn, fd: c_int, number: c_int) -> bool {
 
 /// Whether the end that follows is a reset.
 fn ends_in_reset(conn: &Conn, fd: c_int) -> bool {
-    let is_told = || {
-        conn.segment()
-            .is_some_and(|segment| segment.end(conn.side() ^ 1).reset.load(Ordering::SeqCst) != 0)
-    };
-    carrier::readiness(fd, 0) & libc::POLLERR != 0 || is_told()
+    carrier::readiness(fd, 0) & libc::POLLERR != 0
+        || conn.segment().is_some_and(|segment| crate::send::has_reset(conn, segment))
 }
 
 /// Everything unread, in stream order; it stays where it is. `None`: no memory, or not everything has come.

@@ -24,6 +24,7 @@ use libc::{c_int, sockaddr_in, socklen_t};
 use sdp_sys::{Errno, OwnedFd, fd, sys, time::monotonic_ns};
 
 use crate::{
+    calls::{F_SETOWN_EX, F_SETSIG},
     carrier,
     conn::Conn,
     exec,
@@ -36,10 +37,8 @@ use crate::{
 const STRANGERS_MAX: u32 = 16;
 /// How long loopback may take to connect.
 const PATIENCE_NS: u64 = 500_000_000;
-/// Of `fcntl`, which the libc crate does not have for every C library.
-const F_SETSIG: c_int = 10;
+/// Of `fcntl`, beside those of [`crate::calls`].
 const F_GETSIG: c_int = 11;
-const F_SETOWN_EX: c_int = 15;
 const F_GETOWN_EX: c_int = 16;
 /// Bytes on their way in one direction.
 const BUFFER: usize = 64 * 1024;

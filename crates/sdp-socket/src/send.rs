@@ -846,7 +846,7 @@ fn is_all_read(source: &SourceState) -> bool {
 }
 
 /// Whether the peer says that it reset the connection on purpose.
-fn has_reset(conn: &Conn, segment: Segment) -> bool {
+pub(crate) fn has_reset(conn: &Conn, segment: Segment) -> bool {
     segment.end(conn.side() ^ 1).reset.load(Ordering::SeqCst) != 0
 }
 
