@@ -1,10 +1,11 @@
-"""Looking instead of sleeping, across fork."""
+"""Looking instead of sleeping: across fork, and where the kernel has the answer."""
 
 import os
+import select
 
 import pytest
 
-from .harness import both
+from .harness import EAGER, both
 
 ROUNDS = 3000
 
@@ -17,3 +18,11 @@ def test_a_fork_beside_a_spinner():
     )
     assert outcome.seen == {"child": 0, "peer": 0}, outcome.describe()
     assert outcome.report.raw["waits"]["spun"] > ROUNDS // 2, outcome.describe()
+
+
+@pytest.mark.parametrize("how", ["epoll", "poll", "select"])
+def test_who_asks_to_write_neither_looks_nor_sleeps(how):
+    """The kernel has the answer: looking at rings before would be in vain each time, and teach the wrong thing."""
+    outcome = both("spinning", "asks_to_write", ROUNDS, how, env=EAGER)
+    assert outcome.seen == {"writable": ROUNDS, "answered": [select.EPOLLIN], "peer": 0}
+    assert outcome.report.raw["waits"]["slept"] < ROUNDS // 2, outcome.describe()

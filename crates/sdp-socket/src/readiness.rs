@@ -313,6 +313,7 @@ unsafe fn poll_here(
     }
     let until = timeout_ns.map(|ns| monotonic_ns().saturating_add(ns));
     let (mut has_spun, mut has_slept) = (timeout_ns == Some(0), false);
+    let mut has_asked = false;
     let mut naps = 0;
     loop {
         if process::is_retired() {
@@ -321,7 +322,11 @@ unsafe fn poll_here(
             return None;
         }
         let mut ready = ring_ready(fds, hides);
-        if ready == 0 && !has_spun {
+        // "Writable" the kernel mostly has already: a look at rings would be in vain, and teach the wrong thing.
+        let asks_first = ready == 0
+            && !core::mem::replace(&mut has_asked, true)
+            && fds.iter().any(|entry| wants_room_of_kernel(entry, hides));
+        if ready == 0 && !has_spun && !asks_first {
             has_spun = true;
             if let Some(conn) = fds.iter().find_map(|entry| attached(entry.fd)) {
                 // The first connection learns for the whole array.
@@ -340,7 +345,7 @@ unsafe fn poll_here(
         }
         let nap = if ready > 0 { None } else { give_back::before_sleep() };
         let left = until.map(|u| u.saturating_sub(monotonic_ns()));
-        let must_not_sleep = ready > 0 || left == Some(0);
+        let must_not_sleep = ready > 0 || left == Some(0) || asks_first;
         let asleep = if must_not_sleep { 0 } else { monotonic_ns() };
         // O8: whoever waits for room looks again now and then, should the reader die before it rings.
         let nap = if fds.iter().any(|entry| waits_for_room(entry, hides).is_some()) {
@@ -378,7 +383,7 @@ unsafe fn poll_here(
         if total > 0 || left == Some(0) {
             return Some(Ok(total));
         }
-        if core::mem::replace(&mut has_slept, true) {
+        if !asks_first && core::mem::replace(&mut has_slept, true) {
             wait::let_ringers_count();
         }
     }
@@ -405,6 +410,13 @@ fn waits_for_room(entry: &pollfd, hides: bool) -> Option<&'static Conn> {
         conn.unpin(Half::Send);
         waits
     })
+}
+
+/// Whether "writable" of this entry is asked for, and the kernel's to say.
+fn wants_room_of_kernel(entry: &pollfd, hides: bool) -> bool {
+    entry.events & WRITE_KIND != 0
+        && attached(entry.fd).is_some()
+        && waits_for_room(entry, hides).is_none()
 }
 
 /// A set that is polled itself must be seen by the kernel's eyes.

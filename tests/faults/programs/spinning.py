@@ -1,7 +1,8 @@
-"""A process forks while another of its threads looks at a ring."""
+"""A process forks while another of its threads looks at a ring; a program asks to write and waits for that."""
 
 import functools
 import os
+import select
 import socket
 import threading
 import time
@@ -65,6 +66,52 @@ def fork_beside_a_spinner(rounds):
         ask(socket.create_connection(lst.getsockname()), int(rounds))
         os._exit(0)
     return {"child": ends.reap(child), "peer": ends.reap(peer)}
+
+
+def by_epoll(sock):
+    """Asks to write, or to read, anew each time."""
+    waiting = select.epoll()
+    waiting.register(sock, 0)
+
+    def wait(what):
+        waiting.modify(sock, what)
+        return [event for _, event in waiting.poll(10)]
+
+    return wait
+
+
+def by_poll(sock):
+    """The same by `poll`."""
+    waiting = select.poll()
+
+    def wait(what):
+        waiting.register(sock, what)
+        return [event for _, event in waiting.poll(10_000)]
+
+    return wait
+
+
+def by_select(sock):
+    """The same by `select`."""
+    sets = {select.EPOLLIN: ([sock], []), select.EPOLLOUT: ([], [sock])}
+    return lambda what: [what] if select.select(*sets[what], [], 10) == (*sets[what], []) else []
+
+
+@scenario
+def asks_to_write(rounds, how):
+    """Waits for what the kernel has at once, as programs do that ask before each write; and at the end for an answer."""
+    lst = ends.listener()
+    peer = os.fork()
+    if peer == 0:
+        silent, _ = lst.accept()
+        answer(silent, WARM_ROUNDS + 1)
+        os._exit(0)
+    sock = socket.create_connection(lst.getsockname())
+    ask(sock, WARM_ROUNDS)
+    wait = {"epoll": by_epoll, "poll": by_poll, "select": by_select}[how](sock)
+    writable = sum(wait(select.EPOLLOUT) == [select.EPOLLOUT] for _ in range(int(rounds)))
+    sock.sendall(b"x" * SIZE)
+    return {"writable": writable, "answered": wait(select.EPOLLIN), "peer": ends.reap(peer)}
 
 
 if __name__ == "__main__":

@@ -103,6 +103,8 @@ pub(super) struct Set {
     /// Wake-ups by the bell since one was judged as if it were the host's own event.
     pub(super) unjudged: u8,
     pub(super) merged_ns: u64,
+    /// "Writable" was asked for since: the kernel mostly has that already.
+    pub(super) wants_writable: bool,
     pub(super) spin: spin::Learnt,
     /// A sender of the set was told EAGAIN: sleeps are bounded (O8).
     pub(super) has_room_waiters: bool,
@@ -308,6 +310,7 @@ impl Mirror {
             waits: 0,
             unjudged: 0,
             merged_ns: 0,
+            wants_writable: false,
             spin: spin::Learnt::NEW,
             has_room_waiters: false,
             room_checked_ns: 0,

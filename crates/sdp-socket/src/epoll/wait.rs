@@ -218,7 +218,7 @@ unsafe fn wait_on(
                         return Some(asked.map(|()| out.used));
                     }
                 }
-                if spin_on_bell(set, &plan) {
+                if plan.budget != 0 && spin_on_bell(set, &plan) {
                     continue;
                 }
             }
@@ -791,16 +791,22 @@ struct SpinPlan {
     bell: Bell,
     /// CPU of one of the peers, who stands for all.
     peer_cpu: u32,
+    /// 0: not at all, the kernel is asked only.
     budget: u64,
-    /// The kernel was not asked for so long that it must be before the look.
+    /// The kernel was not asked for so long, or for something so new, that it must be before the look.
     asks_first: bool,
 }
 
 /// What a spin may take. `None`: sleep at once.
 fn plan_spin(set: u32) -> Option<SpinPlan> {
     let bell = process::bell()?;
-    let peer = spin::reached_since();
     with(|m| {
+        let s = m.set(set)?;
+        if core::mem::take(&mut s.wants_writable) {
+            // No peer is waited for, and there is nothing to learn of one.
+            return Some(SpinPlan { bell, peer_cpu: 0, budget: 0, asks_first: true });
+        }
+        let peer = spin::reached_since();
         // A set that rests may be one of many that are waited for in turn: then all of them know better.
         let budget = match (m.set(set).map_or(0, |s| s.spin.next(peer)), peer) {
             (0, spin::Peer::Awake) => m.spin().next(peer),
