@@ -197,4 +197,7 @@ def test_either_enables_anew(when, env):
     plain, seen, outcome = play("shared_set.c", f"{when} once either", env)
     for word in ("missing", "slept", "tokens", "payload"):
         assert seen[word] == plain[word], outcome.describe()
-    assert env is FLIPS or outcome.report.count("demotions", "shared") > 0, outcome.describe()
+    # If both wait all the time, one of them may be always the first; then only that one uses it.
+    is_shared = seen["child"] != 0 or when == "turns"
+    if env is EAGER and is_shared:
+        assert outcome.report.count("demotions", "shared") > 0, outcome.describe()
