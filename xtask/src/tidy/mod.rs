@@ -25,6 +25,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("words", words::check),
     ("length", source::length),
     ("module-docs", source::module_docs),
+    ("executable", source::executable),
     ("unsafe", source::unsafe_code),
     ("suites", crate::ladder::unlisted_tests),
     ("lints", lints),

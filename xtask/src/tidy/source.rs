@@ -1,5 +1,6 @@
-//! Checks of the text of source files: length, module documentation, unsafe code.
+//! Checks of source files: length, module documentation, who may execute them, unsafe code.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use super::lexer::{code_only, has_word};
@@ -45,6 +46,20 @@ pub(super) fn length() -> Result<Vec<String>, String> {
         let lines = text.lines().count();
         if lines > MAX_LINES {
             findings.push(format!("{}: {lines} lines, at most {MAX_LINES}", name.display()));
+        }
+    }
+    Ok(findings)
+}
+
+/// What begins with `#!` can be run by its name, as the documents do.
+pub(super) fn executable() -> Result<Vec<String>, String> {
+    let mut findings = Vec::new();
+    for name in files()? {
+        let path = crate::process::root().join(&name);
+        let mode = path.metadata().map_err(|e| format!("{}: {e}", name.display()))?.permissions();
+        let is_script = text_of(&name)?.is_some_and(|text| text.starts_with("#!/"));
+        if is_script && mode.mode() & 0o111 == 0 {
+            findings.push(format!("{}: a script that may not be executed", name.display()));
         }
     }
     Ok(findings)
