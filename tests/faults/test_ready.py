@@ -46,6 +46,15 @@ def test_the_end_of_one_is_seen_while_another_rings(mode, looks):
     both("rung", "the_end_of_each", mode, env={**EAGER, "SDP_RECV_POLL": looks})
 
 
+@pytest.mark.parametrize("how", ["recv", "poll", "count"])
+@pytest.mark.parametrize("mode", ["level", "edge", "once"])
+def test_a_bell_that_a_call_takes(mode, how):
+    """Where bells are bytes on the carrier, one that a receive call eats is no event for the set any more; the bytes that
+    come next are one."""
+    outcome = both("rung", "taken_by_a_call", mode, how, env=EAGER)
+    assert outcome.seen == {"child": 0, "peer": 0}, outcome.describe()
+
+
 @pytest.mark.parametrize("count", [2, 511, 512, 700])
 def test_a_full_ring_is_not_writable_in_a_poll_of_many(count):
     """`poll` hides a carrier's "writable" from arrays of every length, and sees the room that comes."""

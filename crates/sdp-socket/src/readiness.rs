@@ -12,7 +12,7 @@ use crate::{
     conn::{self, Conn, Half, Stage, flag},
     demote, epoll, give_back, handover, host,
     hot::PAGE,
-    lane::Lane,
+    lane::{Lane, SinkState},
     process, receive,
     scratch::{self, Scratch},
     spin,
@@ -112,6 +112,17 @@ pub(crate) fn arm(conn: &Conn) {
     }
 }
 
+/// Takes bells off the carrier, before the ring is looked at; how many. Their ringer disarmed the half, and a set that
+/// sees the connection is told of them no more: the kernel drops an edge whose bytes are gone. So the half is armed
+/// again, and what comes after the look rings anew.
+pub(crate) fn eat_bells(conn: &Conn, fd: c_int, sink: &mut SinkState, lines: &HalfLines) -> u64 {
+    let eaten = sink.eat_bells(fd, lines);
+    if eaten > 0 && conn.registrations.load(Ordering::Relaxed) != 0 {
+        arm::arm(&lines.receive_arm.word, wait_mode(conn));
+    }
+    eaten
+}
+
 /// For waits that cover many connections the bell page tells which one: any number of sleepers.
 fn wait_mode(conn: &Conn) -> arm::Mode {
     if conn.has(flag::PEER_HAS_BELL) && !conn.has(flag::BY_CARRIER) && process::bell().is_some() {
@@ -147,7 +158,7 @@ pub(crate) fn judge(conn: &Conn, fd: c_int) -> Truth {
     let judged = receive::with_sink(conn, |sink, _, _, lines| {
         receive::settle(fd, sink, lines);
         if sink.lane == Lane::Sdp {
-            sink.eat_bells(fd, lines);
+            eat_bells(conn, fd, sink, lines);
         }
         let pending = sink.pending(lines).ok().flatten();
         let on_carrier = || carrier::readiness(fd, libc::POLLIN) & (READ_KIND | OVER) != 0;
@@ -359,7 +370,7 @@ unsafe fn poll_here(
         let mask = if ready > 0 { core::ptr::null() } else { mask };
         // SAFETY: `mask` is the caller's, or null.
         let polled = unsafe { sleep(fds, left_now, mask, hides, naps, scratch.as_mut()) };
-        naps = naps.saturating_add(1);
+        naps = naps.saturating_add(u32::from(!must_not_sleep));
         if !must_not_sleep
             && polled.is_ok_and(|ready| ready > 0)
             && let Some(conn) = fds.iter().find_map(|entry| attached(entry.fd))

@@ -21,7 +21,7 @@ use crate::{
     hot::PAGE,
     iovec::{Buffers, Landing},
     lane::{self, Broken, Lane, SinkState, Switch},
-    page, plain, process, send,
+    page, plain, process, readiness, send,
     stay::Stay,
     succeed,
     table::Pinned,
@@ -374,7 +374,7 @@ fn step(
         }
         if look == Look::Carrier {
             // Bells that woke the caller go at once: unread ones make a killed process's FIN a reset.
-            sink.eat_bells(conn.fd(), lines);
+            readiness::eat_bells(conn, conn.fd(), sink, lines);
         }
         let switch = sink.pending(lines).map_err(broken)?;
         sink.rx.set_limit(switch.map_or(u64::MAX, |s| s.ring));
@@ -409,7 +409,7 @@ fn step(
             if total > 0 {
                 return Ok(total);
             }
-            return match carrier::peek(conn.fd()) {
+            return match carrier::peek(conn.fd()).inspect_err(|e| conn.note_told(*e)) {
                 // A FIN comes behind all bells. Without them it was a reset, whose error whoever ate bells
                 // may have taken; what the peer sent after the switch is lost. While the connection stands it
                 // is the program that reads no more (SHUT_RD).
@@ -451,7 +451,7 @@ fn told_of_reset(conn: &Conn) -> Result<usize, Errno> {
     if conn.has(flag::RESET_TOLD) {
         return Ok(0);
     }
-    conn.set(flag::RESET_TOLD);
+    conn.set(flag::RESET_TOLD | flag::PEER_GONE);
     Err(Errno::ECONNRESET)
 }
 
@@ -756,7 +756,7 @@ enum Found {
 
 /// The ring is empty: eats bells, then asks the kernel for FIN and errors (E1, E2, E3, L5).
 fn look_at_carrier(conn: &Pinned, sink: &mut SinkState, lines: &HalfLines) -> Result<Found, Errno> {
-    if sink.eat_bells(conn.fd(), lines) > 0 {
+    if readiness::eat_bells(conn, conn.fd(), sink, lines) > 0 {
         return Ok(Found::Again);
     }
     let seen = match carrier::peek(conn.fd()) {
@@ -806,7 +806,7 @@ fn look_at_carrier(conn: &Pinned, sink: &mut SinkState, lines: &HalfLines) -> Re
                 Err(Errno::ECONNRESET)
             }
         }
-        Err(e) => Err(e),
+        Err(e) => Err(e).inspect_err(|e| conn.note_told(*e)),
     }
 }
 

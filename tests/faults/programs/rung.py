@@ -1,9 +1,12 @@
-"""A set whose connections end while another one of it keeps ringing."""
+"""Sets and bells: ends while another connection keeps ringing, and bells that a receive call takes before the set does."""
 
+import fcntl
 import functools
+import os
 import select
 import struct
 import sys
+import termios
 
 import ends
 from ends import main, pair, warm_up
@@ -13,6 +16,8 @@ scenario = functools.partial(ends.scenario, TABLE)
 OTHERS = 5
 # Round trips of the busy connection while one of the others ends.
 TRIPS = 400
+# How often a call takes a bell.
+ROUNDS = 5
 # After so many of them it ends.
 END_AFTER = 5
 
@@ -65,6 +70,57 @@ def the_end_of_each(edge):
                 sock.close()
                 # During which connection's round trips.
                 seen.append([which, (trips - 1) // TRIPS])
+
+
+def look(sock, how):
+    """A look at what has come, by a call that takes the bell, too, if there is one."""
+    if how == "poll":
+        poll = select.poll()
+        poll.register(sock, select.POLLIN)
+        return bool(poll.poll(0))
+    if how == "count":
+        return struct.unpack("i", fcntl.ioctl(sock, termios.FIONREAD, b"\0" * 4))[0] > 0
+    return True
+
+
+@scenario
+def taken_by_a_call(mode, how):
+    """A fork child, which has no bells but those on the carrier, takes one with the bytes by a call. What comes after
+    that its set still tells."""
+    go_on, goes_on = os.pipe()
+
+    def sender(sock):
+        os.close(goes_on)
+        while what := os.read(go_on, 1):
+            sock.sendall(what)
+
+    sock, peer_pid = pair(sender)
+    os.close(go_on)
+    child = os.fork()
+    if child == 0:
+        sock.setblocking(False)
+        bits = select.EPOLLIN | {"edge": select.EPOLLET, "once": select.EPOLLONESHOT}.get(mode, 0)
+        poller = select.epoll()
+        poller.register(sock, bits)
+        code = 0
+        for _ in range(ROUNDS):
+            poller.poll(0)  # nothing: the connection is armed
+            if mode == "once":
+                poller.modify(sock, bits)
+            os.write(goes_on, b"x")
+            ends.settle(0.02)
+            code |= not look(sock, how)
+            code |= sock.recv(10) != b"x"
+            code |= 2 * (ends.outcome(sock.recv, 10) != "EAGAIN")
+            os.write(goes_on, b"y")
+            code |= 4 * ([event for _, event in poller.poll(ends.PATIENCE_S)] != [select.EPOLLIN])
+            code |= 8 * (sock.recv(10) != b"y" or ends.outcome(sock.recv, 10) != "EAGAIN")
+            if mode == "once":
+                poller.modify(sock, bits)
+        os._exit(code)
+    sock.close()
+    os.close(goes_on)
+    return {"child": ends.reap(child), "peer": ends.reap(peer_pid)}
 
 
 if __name__ == "__main__":
