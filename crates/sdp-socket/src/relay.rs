@@ -389,7 +389,8 @@ fn deliver_until_it_ends(other: c_int, mut rest: &[u8], is_reset: bool) {
     if is_reset {
         // Behind the last byte, unless nobody wants it any more.
         let mut nap = libc::timespec { tv_sec: 0, tv_nsec: ACK_NAP_NS };
-        while !has_come_over(other) && !carrier::is_over(other) {
+        let is_wanted = || carrier::readiness(other, 0) & (libc::POLLHUP | libc::POLLERR) == 0;
+        while !has_come_over(other) && is_wanted() {
             // SAFETY: the time outlives the call; what is left of it is not asked for.
             let _ = unsafe { sys!(libc::SYS_nanosleep, &raw const nap, 0) };
             nap.tv_nsec = (nap.tv_nsec * 2).min(DELIVERY_NAP_NS);

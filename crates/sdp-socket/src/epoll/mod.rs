@@ -439,9 +439,12 @@ fn mirrored(m: &mut Mirror, conn: &Conn, change: &Change) -> bool {
     if events & OUT != 0
         && let Some(set) = m.set(set)
     {
-        set.wants_writable |= !strips;
-        // Told EAGAIN before it was registered: this set's sleeps are bounded from now on.
-        set.has_room_waiters |= conn.has(flag::WANTS_ROOM);
+        if conn.has(flag::WANTS_ROOM) {
+            // Told EAGAIN before it was registered: this set's sleeps are bounded from now on.
+            set.has_room_waiters = true;
+        } else {
+            set.wants_writable = true;
+        }
     }
     if events & EXCLUSIVE != 0 {
         conn.pin_to_kernel(Reason::UnsuitableSocket);

@@ -569,6 +569,9 @@ unsafe fn kernel_events(
     };
     let by_event = got.is_ok_and(|n| n > 0);
     let others_sleep = with(|m| {
+        if let Some(s) = m.set(set) {
+            s.wants_writable = false; // it has been asked for
+        }
         // Awake before anything is looked at: what this thread finds it need not be rung for.
         if let Some(sleeper) = sleeper {
             sleeper.wake(m, by_event);
