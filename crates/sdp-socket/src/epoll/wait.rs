@@ -189,8 +189,8 @@ unsafe fn wait_on(
                 }
                 if out.used == 0 {
                     collect(m, set, &mut out, Kernel::Asked);
-                } else if m.set(set).is_some_and(|s| s.ready_first != NONE && s.sleepers > 0) {
-                    ring_myself(); // as `collect` does
+                } else {
+                    wake_another(m, set);
                 }
             });
         }
@@ -403,6 +403,13 @@ enum Collected {
     KernelFirst,
 }
 
+/// What is still on the ready list when a thread leaves is another sleeper's to look at: the kernel chain-wakes, too.
+fn wake_another(m: &mut Mirror, set: u32) {
+    if m.set(set).is_some_and(|s| s.ready_first != NONE && s.sleepers > 0) {
+        ring_myself();
+    }
+}
+
 /// Turns the ready list into events. True: kernel events are due as well.
 fn collect(m: &mut Mirror, set: u32, out: &mut Output, kernel: Kernel) -> bool {
     let Some(s) = m.set(set) else { return true };
@@ -421,10 +428,7 @@ fn collect(m: &mut Mirror, set: u32, out: &mut Output, kernel: Kernel) -> bool {
             break;
         }
     }
-    let leftover = m.set(set).is_some_and(|s| s.ready_first != NONE && s.sleepers > 0);
-    if leftover {
-        ring_myself(); // the kernel chain-wakes too
-    }
+    wake_another(m, set);
     if kernel == Kernel::Asked || out.used == 0 {
         return true; // who finds nothing asks the kernel anyway
     }
@@ -589,6 +593,9 @@ unsafe fn kernel_events(
         }
         if by_event && out.used < out.max {
             collect(m, set, out, Kernel::Asked);
+        } else if by_event {
+            // What was reported is on the list, and not armed.
+            wake_another(m, set);
         }
         bits.others_sleep
     });
