@@ -24,5 +24,6 @@ def test_a_fork_beside_a_spinner():
 def test_who_asks_to_write_neither_looks_nor_sleeps(how):
     """The kernel has the answer: looking at rings before would be in vain each time, and teach the wrong thing."""
     outcome = both("spinning", "asks_to_write", ROUNDS, how, env=EAGER)
-    assert outcome.seen == {"writable": ROUNDS, "answered": [select.EPOLLIN], "peer": 0}
+    seen = {"writable": ROUNDS, "answered": [select.EPOLLIN], "peer": 0}
+    assert outcome.seen == seen, outcome.describe()
     assert outcome.report.raw["waits"]["slept"] < ROUNDS // 2, outcome.describe()

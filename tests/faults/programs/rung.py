@@ -16,10 +16,10 @@ scenario = functools.partial(ends.scenario, TABLE)
 OTHERS = 5
 # Round trips of the busy connection while one of the others ends.
 TRIPS = 400
-# How often a call takes a bell.
-ROUNDS = 5
 # After so many of them it ends.
 END_AFTER = 5
+# How often a call takes a bell.
+ROUNDS = 5
 
 
 def peer(busy):
