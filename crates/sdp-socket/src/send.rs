@@ -391,7 +391,6 @@ fn attempt(
                     // judged with the wish for room set.
                     if !is_roomy && !conn.has(flag::PEER_GONE) && carrier::is_over(conn.fd()) {
                         conn.set(flag::PEER_GONE);
-                        probe_carrier(conn, conn.fd(), source, lines);
                         continue;
                     }
                     if !is_roomy {
@@ -470,6 +469,9 @@ fn reason_to_leave(conn: &Conn, flags: c_int) -> Reason {
 }
 
 /// L2: writes the entry that leaves the SDP lane. False when that must wait for the consumer.
+///
+/// E4: behind the peer's FIN, which may be half a close, a bell asks its kernel first where bytes are left in the
+/// ring: what the program sends next on the carrier meets the answer, as it would over TCP.
 pub(crate) fn leave_sdp(
     conn: &Conn,
     source: &mut SourceState,
@@ -479,8 +481,14 @@ pub(crate) fn leave_sdp(
     if source.lane != Lane::Sdp {
         return true;
     }
-    let patient = wait::briefly(|| lane::may_leave(lines, source.switches));
-    if !patient && !is_reader_dead(conn, source, lines) {
+    let is_patient = wait::briefly(|| lane::may_leave(lines, source.switches));
+    if conn.has(flag::PEER_GONE)
+        && !(is_patient && source.tx.refresh().is_ok() && is_all_read(source))
+        && let Some(fd) = crate::table::number_of(conn)
+    {
+        probe_carrier(conn, fd, source, lines);
+    }
+    if !is_patient && !wait::is_reader_dead(conn) {
         return false;
     }
     let left = gated(conn, lines, conn.side(), || match source.adopt(lines) {
@@ -505,18 +513,6 @@ pub(crate) fn leave_sdp(
             false
         }
     }
-}
-
-/// Whether nobody can read this half any more: a reader that was killed in the middle of following a
-/// switch would keep us on the lane for ever. FIN alone proves nothing; its kernel's answer to a bell
-/// does.
-fn is_reader_dead(conn: &Conn, source: &mut SourceState, lines: &HalfLines) -> bool {
-    if !conn.has(flag::PEER_GONE) {
-        return false;
-    }
-    let Some(fd) = crate::table::number_of(conn) else { return false };
-    probe_carrier(conn, fd, source, lines);
-    carrier::tcp_state(fd) == carrier::TCP_CLOSE
 }
 
 /// Sends on the carrier. `None`: there is more, and the half may have earned the SDP lane meanwhile.
@@ -774,10 +770,9 @@ fn ring_gated(conn: &Conn, fd: c_int, source: &mut SourceState, lines: &HalfLine
 }
 
 /// E4: a sender whose reader has left bytes unread and not moved since the last call asks the carrier,
-/// once per millisecond, whether the reader still lives. FIN alone may be half a close: one bell asks the
-/// peer's kernel, whose answer the call then meets on the carrier, as it would over TCP.
+/// once per millisecond, whether the reader still lives; if it may not, the half leaves its lane ([`leave_sdp`]).
 #[inline]
-fn watch_peer(conn: &Pinned, source: &mut SourceState, lines: &HalfLines) {
+fn watch_peer(conn: &Pinned, source: &SourceState, lines: &HalfLines) {
     let (tail, seen) = source.tx.cursors();
     if source.lane != Lane::Sdp || seen == tail {
         return; // the ring was empty when we last looked
@@ -792,7 +787,6 @@ fn watch_peer(conn: &Pinned, source: &mut SourceState, lines: &HalfLines) {
     }
     if carrier::is_over(conn.fd()) {
         conn.set(flag::PEER_GONE);
-        probe_carrier(conn, conn.fd(), source, lines);
     }
 }
 
@@ -814,7 +808,6 @@ pub(crate) fn probe_peer(conn: &Pinned) -> bool {
         if source.lane != Lane::Sdp || source.tx.refresh().is_err() || is_all_read(source) {
             return Ok(false);
         }
-        probe_carrier(conn, conn.fd(), source, lines);
         leave_sdp(conn, source, lines, Reason::PeerGone);
         let is_reset = carrier::tcp_state(conn.fd()) == carrier::TCP_CLOSE;
         if is_reset {

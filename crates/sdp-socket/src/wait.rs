@@ -396,8 +396,9 @@ fn may_leave(lines: &HalfLines) -> bool {
     lane::may_leave(lines, lines.producer.switches.load(Ordering::Acquire))
 }
 
-/// Whether the reader's kernel has answered that nobody reads any more: then the lane is left without it.
-fn is_reader_dead(conn: &Conn) -> bool {
+/// Whether the reader's kernel has answered that nobody reads any more: then the lane is left without it. One that was
+/// killed in the middle of following a switch would keep us on it for ever; FIN alone proves nothing.
+pub(crate) fn is_reader_dead(conn: &Conn) -> bool {
     conn.has(flag::PEER_GONE)
         && table::number_of(conn).is_some_and(|fd| carrier::tcp_state(fd) == carrier::TCP_CLOSE)
 }
