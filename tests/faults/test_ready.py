@@ -55,6 +55,19 @@ def test_a_bell_that_a_call_takes(mode, how):
     assert outcome.seen == {"child": 0, "peer": 0}, outcome.describe()
 
 
+@pytest.mark.parametrize("mode", ["level", "edge"])
+def test_what_a_woken_call_leaves(mode):
+    """The same where the call takes only the beginning of what has come."""
+    outcome = both("rung", "left_by_a_call", mode, env=EAGER)
+    assert outcome.seen == {"child": 0, "peer": 0}, outcome.describe()
+
+
+def test_what_a_call_leaves_beside_a_poll():
+    """A `poll` may find its bell taken; what was left behind it it sees all the same."""
+    outcome = both("rung", "left_beside_a_poll", env=EAGER)
+    assert outcome.seen == {"child": 0, "peer": 0}, outcome.describe()
+
+
 @pytest.mark.parametrize("count", [2, 511, 512, 700])
 def test_a_full_ring_is_not_writable_in_a_poll_of_many(count):
     """`poll` hides a carrier's "writable" from arrays of every length, and sees the room that comes."""
@@ -62,3 +75,9 @@ def test_a_full_ring_is_not_writable_in_a_poll_of_many(count):
     if soft != resource.RLIM_INFINITY and soft < 1024:
         pytest.skip(f"700 entries need more descriptors than {soft}")
     both("polling", "room", count, env=EAGER)
+
+
+def test_a_full_ring_and_no_descriptor():
+    """Nobody can ring a `poll` that has nothing to be rung by: it looks each millisecond, not all the time."""
+    outcome = both("polling", "room", 2, "none", env=EAGER)
+    assert outcome.report.raw["waits"]["slept"] < 1000, outcome.describe()

@@ -5,7 +5,7 @@ use core::{pin::pin, sync::atomic::Ordering};
 use libc::{c_int, fd_set, pollfd, sigset_t};
 use sdp_shm::{arm, early, layout::Half as HalfLines};
 use sdp_stats::{Counter, Reason};
-use sdp_sys::{errno::Errno, section, time::monotonic_ns};
+use sdp_sys::{errno::Errno, pid::is_single_threaded, section, time::monotonic_ns};
 
 use crate::{
     carrier,
@@ -150,15 +150,18 @@ pub(crate) struct Truth {
     /// The ring's cursor says nothing about what is new: kernel lane, end of stream, error.
     pub(crate) is_kernels: bool,
     pub(crate) cursor: Option<u64>,
+    /// Bells were eaten: no set is told of them any more.
+    pub(crate) has_eaten: bool,
 }
 
 /// Judges a "readable" of the kernel (X16 b): follows lane switches, eats bells, then looks at ring, log
 /// and carrier. The half is left armed when there is nothing.
 pub(crate) fn judge(conn: &Conn, fd: c_int) -> Truth {
+    let mut has_eaten = false;
     let judged = receive::with_sink(conn, |sink, _, _, lines| {
         receive::settle(fd, sink, lines);
         if sink.lane == Lane::Sdp {
-            eat_bells(conn, fd, sink, lines);
+            has_eaten = eat_bells(conn, fd, sink, lines) > 0;
         }
         let pending = sink.pending(lines).ok().flatten();
         let on_carrier = || carrier::readiness(fd, libc::POLLIN) & (READ_KIND | OVER) != 0;
@@ -180,7 +183,7 @@ pub(crate) fn judge(conn: &Conn, fd: c_int) -> Truth {
     });
     let Ok((readable, is_kernels)) = judged else {
         // A broken connection is readable: the receive call says why.
-        return Truth { readable: true, is_kernels: true, cursor: None };
+        return Truth { readable: true, is_kernels: true, cursor: None, has_eaten };
     };
     if !readable
         && !is_kernels
@@ -191,9 +194,9 @@ pub(crate) fn judge(conn: &Conn, fd: c_int) -> Truth {
         arm::arm(&lines.receive_arm.word, wait_mode(conn));
         // A switch whose bells are still on their way is nothing to read; they wake us by the carrier.
         let readable = view(conn, lines).is_some_and(|v| v.has_bytes());
-        return Truth { readable, is_kernels, cursor: Some(cursor(conn)) };
+        return Truth { readable, is_kernels, cursor: Some(cursor(conn)), has_eaten };
     }
-    Truth { readable, is_kernels, cursor: Some(cursor(conn)) }
+    Truth { readable, is_kernels, cursor: Some(cursor(conn)), has_eaten }
 }
 
 fn attached(fd: c_int) -> Option<&'static Conn> {
@@ -477,19 +480,16 @@ unsafe fn sleep(
     let mut wait_set = WaitSet::NONE;
     let mut bell = None;
     let mut left = left;
-    let mut hides = hides;
     if left != Some(0) {
         stay.begin();
         let _section = section::Guard::enter();
         if hides {
             wait_set = WaitSet::take();
         }
-        if hides && !wait_set.exists() {
-            // Nobody could wake us for room: what the kernel says has to do.
-            hides = false;
-        }
         if wait_set.exists() {
             bell = process::bell();
+        } else if fds.iter().any(|entry| waits_for_room(entry, hides).is_some()) {
+            left = shorter(left, Some(wait::MORE_SLEEP_NS)); // nobody can wake us for room
         }
         wait::fall_asleep(stay, bell, &wait_set);
         for entry in fds.iter().filter(|e| wants_bytes(e)) {
@@ -500,6 +500,10 @@ unsafe fn sleep(
                     let lines = segment.half(half);
                     let mode = if wait_set.exists() { wait_mode(conn) } else { arm::Mode::Carrier };
                     arm::arm(&lines.receive_arm.word, mode);
+                    if mode == arm::Mode::Carrier && !is_single_threaded() {
+                        // A thread that reads may take the bell that is to wake this wait.
+                        left = shorter(left, Some(wait::BOUNDED_SLEEP_NS));
+                    }
                 }
                 // O4: relatives may take the bell that is to wake this wait.
                 left = shorter(left, demote::nap_beside_relatives(conn, naps));
@@ -573,6 +577,9 @@ fn correct(conn: &Conn, entry: &mut pollfd, hides: bool) {
         entry.revents |= entry.events & READ_KIND;
     } else if entry.revents & READ_KIND != 0 && entry.revents & (OVER | libc::POLLRDHUP) == 0 {
         let truth = judge(conn, entry.fd);
+        if truth.has_eaten {
+            epoll::bells_eaten(conn);
+        }
         if !truth.readable {
             entry.revents &= !READ_KIND;
         }

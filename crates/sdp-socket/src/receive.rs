@@ -17,16 +17,21 @@ use core::{pin::pin, sync::atomic::Ordering};
 use crate::{
     carrier,
     conn::{Conn, Half, Stage, flag},
-    demote,
+    demote, epoll,
     hot::PAGE,
     iovec::{Buffers, Landing},
-    lane::{self, Broken, Lane, SinkState, Switch},
+    lane::{self, Broken, Lane, SinkState},
     page, plain, process, readiness, send,
     stay::Stay,
     succeed,
     table::Pinned,
     taken, wait,
 };
+
+mod peek;
+
+pub(crate) use peek::{next_payload, payload_ahead};
+use peek::{onlooker, peek_behind_carrier, peek_behind_ring, peek_ring};
 
 /// Bytes of a message's header that are looked at first: a whole header for Data.
 const FIRST_LOOK: usize = 16;
@@ -268,16 +273,20 @@ fn attempt(conn: &Pinned, buffers: &mut Buffers, wish: Wish, look: Look) -> Resu
     if conn.has(flag::HOSTILE) {
         return Err(Errno::ECONNRESET);
     }
-    with_sink(conn, |sink, row, _, lines| {
+    let mut eats = false;
+    let result = with_sink(conn, |sink, row, _, lines| {
+        let before = sink.carrier_read;
         let result = step(conn, sink, row, lines, buffers, wish, look);
-        if let Ok(n) = result
-            && n > 0
-            && !wish.peeks()
-        {
-            conn.calls[Half::Receive as usize].fetch_add(1, Ordering::Relaxed);
-        }
+        eats = sink.lane == Lane::Sdp && sink.carrier_read != before;
         result
-    })
+    });
+    if eats {
+        epoll::bells_eaten(conn);
+    }
+    if !wish.peeks() && result.is_ok_and(|n| n > 0) {
+        conn.calls[Half::Receive as usize].fetch_add(1, Ordering::Relaxed);
+    }
+    result
 }
 
 /// Whether this process reads the connection only through the library, so that the peer may use the
@@ -631,79 +640,6 @@ fn next_message(conn: &Conn, sink: &mut SinkState, row: &Row) -> Result<Option<R
     }
 }
 
-/// A copy of the state that may walk on without changing anything.
-fn onlooker(sink: &SinkState) -> SinkState {
-    let mut walk = *sink;
-    walk.rx = sink.rx.onlooker();
-    walk
-}
-
-/// Copies payload out of the ring, up to its limit, for MSG_PEEK.
-fn peek_ring(walk: &mut SinkState, mut buffers: Buffers, wish: Wish) -> usize {
-    let mut got = 0;
-    while buffers.left() > 0 {
-        let Some((message, offset)) = next_payload(walk) else { break };
-        let n = buffers.left().min(message.len.saturating_sub(offset) as usize) as u32;
-        let mut landing = Landing { buffers: &mut buffers, discard: wish.discards() };
-        walk.rx.copy_out(message, offset, n, &mut landing);
-        got += n as usize;
-    }
-    got
-}
-
-/// MSG_PEEK saw `seen` carrier bytes: those in the ring, if it comes next. A program that peeks until it
-/// sees enough must get there without reading.
-fn peek_behind_carrier(
-    conn: &Pinned,
-    sink: &SinkState,
-    lines: &HalfLines,
-    buffers: &Buffers,
-    seen: usize,
-    wish: Wish,
-) -> Result<usize, Broken> {
-    let Some(switch) = sink.pending(lines)? else { return Ok(0) };
-    let Ok(consumed) = sink.consumed(conn.fd()) else { return Ok(0) };
-    if buffers.left() <= seen || consumed.wrapping_add(seen as u64) != switch.carrier {
-        return Ok(0);
-    }
-    let mut walk = onlooker(sink);
-    walk.lane = Lane::Sdp;
-    walk.followed = walk.followed.wrapping_add(1);
-    walk.rx.set_limit(walk.pending(lines)?.map_or(u64::MAX, |next| next.ring));
-    let mut rest = *buffers;
-    rest.advance(seen);
-    Ok(peek_ring(&mut walk, rest, wish))
-}
-
-/// MSG_PEEK saw `seen` ring bytes: those on the carrier, if the ring ends there. The bells before them
-/// are taken off; beyond the next switch nothing is seen.
-fn peek_behind_ring(
-    conn: &Pinned,
-    sink: &mut SinkState,
-    switch: Option<Switch>,
-    buffers: &Buffers,
-    seen: usize,
-    wish: Wish,
-) -> usize {
-    let Some(switch) = switch else { return 0 };
-    if buffers.left() <= seen {
-        return 0;
-    }
-    let bells = switch.carrier.wrapping_sub(sink.carrier_read);
-    if bells > i64::MAX as u64 {
-        return 0;
-    }
-    let eaten = carrier::eat(conn.fd(), bells);
-    sink.carrier_read += eaten;
-    if eaten != bells {
-        return 0;
-    }
-    let mut rest = *buffers;
-    rest.advance(seen);
-    let flags = wish.flags & (libc::MSG_PEEK | libc::MSG_TRUNC);
-    carrier::receive(conn.fd(), &rest, usize::MAX, flags).unwrap_or(0)
-}
-
 /// Takes a message's header: true when its payload is now the current message.
 #[inline]
 pub(crate) fn accept(
@@ -830,38 +766,6 @@ pub(crate) fn count(conn: &Conn, row: &Row, lane: StatsLane, n: usize) {
 pub(crate) fn ring_has_news(sink: &SinkState, lines: &HalfLines) -> bool {
     let (scan, _) = sink.rx.cursors();
     lines.producer.tail.load(Ordering::Acquire) != scan
-}
-
-/// The next message with payload and where that begins or goes on, for a copy of the state that only
-/// looks ([`sdp_fabric_shm::endpoint::ShmRx::onlooker`]).
-pub(crate) fn next_payload(walk: &mut SinkState) -> Option<(Received, u32)> {
-    if let Some(message) = walk.current() {
-        let offset = walk.current_offset;
-        walk.current_len = 0;
-        walk.current_offset = 0;
-        walk.rx.release(message);
-        return Some((message, offset));
-    }
-    while let Ok(Some(message)) = walk.rx.poll_receive() {
-        let mut first = [0u8; 1];
-        walk.rx.copy_header(message, &mut first);
-        walk.rx.release(message);
-        if first[0] == 0xff && message.len > FIRST_LOOK as u32 {
-            return Some((message, FIRST_LOOK as u32));
-        }
-    }
-    None
-}
-
-/// Payload bytes in the ring up to its limit, the rest of the current message included. For a copy of
-/// the state: moves its cursors.
-pub(crate) fn payload_ahead(walk: &mut SinkState) -> u64 {
-    *walk = onlooker(walk);
-    let mut total = 0;
-    while let Some((message, offset)) = next_payload(walk) {
-        total += u64::from(message.len.saturating_sub(offset));
-    }
-    total
 }
 
 /// Follows the log as far as that is possible without delivering bytes; how many ring bytes (headers

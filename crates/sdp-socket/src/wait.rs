@@ -37,7 +37,7 @@ use crate::{
 /// time, not the connection.
 pub(crate) const BOUNDED_SLEEP_NS: u64 = 100_000_000;
 /// One sleep of a call that waits for more than there is.
-const MORE_SLEEP_NS: u64 = 1_000_000;
+pub(crate) const MORE_SLEEP_NS: u64 = 1_000_000;
 /// Threads asleep on the process's eventfd all wake for each bell. So many may do so whatever they wait
 /// for …
 const BELL_SLEEPERS_MAX: u32 = 4;

@@ -1,9 +1,11 @@
-"""Arrays of `poll` that are longer than most."""
+"""Arrays of `poll` that are longer than most, and a `poll` in a process that can open nothing more."""
 
 import functools
 import os
+import resource
 import select
 import sys
+import threading
 
 import ends
 from ends import main, pair
@@ -13,8 +15,18 @@ scenario = functools.partial(ends.scenario, TABLE)
 PIECE = 4096
 
 
+def open_no_more(other):
+    """What is kept for a thread that sleeps is in use by one that waits for `other`; no descriptor is left for a second."""
+    sleeper = threading.Thread(target=other.recv, args=(1,), daemon=True)
+    sleeper.start()
+    ends.until_asleep(os.getpid(), sleeper.native_id)
+    free = os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+
 @scenario
-def room(count):
+def room(count, spare="some"):
     """Whether a full connection is writable among so many entries, before its reader moves and after."""
     hear, tell = os.pipe()
 
@@ -22,6 +34,7 @@ def room(count):
         os.read(hear, 1)
         ends.drain(sock, b"")
 
+    other, _ = pair(ends.echo)
     sock, child = pair(reader)
     sock.setblocking(False)
     silent, _ = os.pipe()
@@ -37,7 +50,9 @@ def room(count):
             sock.send(b"p" * PIECE)
     except BlockingIOError:
         pass
-    full = [poll.poll(0), poll.poll(20)]
+    if spare == "none":
+        open_no_more(other)
+    full = [poll.poll(0), poll.poll(20), poll.poll(200)]
     os.write(tell, b"r")
     after = [events for _, events in poll.poll(20_000)]
     sock.close()

@@ -7,6 +7,7 @@ import select
 import struct
 import sys
 import termios
+import threading
 
 import ends
 from ends import main, pair, warm_up
@@ -121,6 +122,68 @@ def taken_by_a_call(mode, how):
     sock.close()
     os.close(goes_on)
     return {"child": ends.reap(child), "peer": ends.reap(peer_pid)}
+
+
+def in_a_child(body):
+    """`body(sock, ask)` in a fork child, which has no bells but those on the carrier; `ask()` makes the peer send a hundred
+    bytes a moment later."""
+    go_on, goes_on = os.pipe()
+
+    def sender(sock):
+        os.close(goes_on)
+        while os.read(go_on, 1):
+            ends.settle()
+            sock.sendall(b"x" * 100)
+
+    sock, peer_pid = pair(sender)
+    os.close(go_on)
+    child = os.fork()
+    if child == 0:
+        os._exit(body(sock, lambda: os.write(goes_on, b"x")))
+    sock.close()
+    os.close(goes_on)
+    return {"child": ends.reap(child), "peer": ends.reap(peer_pid)}
+
+
+@scenario
+def left_by_a_call(mode):
+    """A blocking call is woken by a bell that no set will be told of, and leaves most of the message: a wait finds it."""
+
+    def body(sock, ask):
+        bits = select.EPOLLIN | (select.EPOLLET if mode == "edge" else 0)
+        poller = select.epoll()
+        poller.register(sock, bits)
+        code = 0
+        for _ in range(ROUNDS):
+            poller.poll(0)  # nothing: the connection is armed
+            ask()
+            code |= len(sock.recv(4)) != 4
+            code |= 2 * ([event for _, event in poller.poll(ends.PATIENCE_S)] != [select.EPOLLIN])
+            code |= 4 * (len(ends.exactly(sock, 96)) != 96)
+        return code
+
+    return in_a_child(body)
+
+
+@scenario
+def left_beside_a_poll():
+    """The same where another thread is asleep in `poll` meanwhile, whose bell it was as well."""
+
+    def body(sock, ask):
+        poller = select.poll()
+        poller.register(sock, select.POLLIN)
+        told = []
+        code = 0
+        for _ in range(4 * ROUNDS):
+            thread = threading.Thread(target=lambda: told.append(bool(poller.poll(1000 * ends.PATIENCE_S))))
+            thread.start()
+            ask()
+            code |= len(sock.recv(4)) != 4
+            thread.join()
+            code |= 2 * (len(ends.exactly(sock, 96)) != 96)
+        return code | 4 * (not all(told))
+
+    return in_a_child(body)
 
 
 if __name__ == "__main__":

@@ -290,6 +290,15 @@ pub(crate) fn sender_comes_back(conn: &Conn) {
     });
 }
 
+/// A call has eaten bells of a connection: their sets are not told by the kernel any more. What the call leaves in the ring
+/// the next wait finds; what comes later rings ([`readiness::eat_bells`]).
+pub(crate) fn bells_eaten(conn: &Conn) {
+    if conn.registrations.load(Ordering::Relaxed) != 0 && with(|m| m.ready_conn(conn)) == Some(true)
+    {
+        ring_myself();
+    }
+}
+
 /// Before a fork: nobody is in the middle of a change.
 pub(crate) fn fork_prepare() {
     lock();

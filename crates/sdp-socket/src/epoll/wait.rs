@@ -776,6 +776,9 @@ fn judge_enabled(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u3
     let over = ALWAYS | RDHUP;
     if events & IN_KIND != 0 && events & over == 0 {
         let truth = readiness::judge(conn, reg.fd);
+        if truth.has_eaten && m.ready_conn(conn) {
+            ring_myself();
+        }
         if !truth.readable {
             // A bell, the hidden eventfd under this data, or bytes that another thread took meanwhile.
             // Nothing is lost: what comes later makes a new event.
