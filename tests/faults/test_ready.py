@@ -4,7 +4,7 @@ import resource
 
 import pytest
 
-from .harness import EAGER, both, compiled, run
+from .harness import AT_THE_END, EAGER, both, compiled, run
 
 FEW, MANY = 50, 10_000
 # Descriptors of a process beside its connections.
@@ -55,17 +55,32 @@ def test_a_bell_that_a_call_takes(mode, how):
     assert outcome.seen == {"child": 0, "peer": 0}, outcome.describe()
 
 
+def over_sdp_to_the_end(*call):
+    """The scenario, whose connections stay on their lanes."""
+    outcome = both("rung", *call, env=EAGER)
+    assert outcome.report.raw["demotions"].keys() <= AT_THE_END, outcome.describe()
+    return outcome
+
+
 @pytest.mark.parametrize("mode", ["level", "edge"])
 def test_what_a_woken_call_leaves(mode):
     """The same where the call takes only the beginning of what has come."""
-    outcome = both("rung", "left_by_a_call", mode, env=EAGER)
+    outcome = over_sdp_to_the_end("left_by_a_call", mode)
     assert outcome.seen == {"child": 0, "peer": 0}, outcome.describe()
 
 
-def test_what_a_call_leaves_beside_a_poll():
-    """A `poll` may find its bell taken; what was left behind it it sees all the same."""
-    outcome = both("rung", "left_beside_a_poll", env=EAGER)
+@pytest.mark.parametrize("how", ["poll", "level", "edge"])
+def test_what_a_call_leaves_beside_a_wait(how):
+    """A wait may find its bell taken; what was left behind it it sees all the same."""
+    outcome = over_sdp_to_the_end("left_beside_a_wait", how)
     assert outcome.seen == {"child": 0, "peer": 0}, outcome.describe()
+
+
+@pytest.mark.parametrize("how", ["poll", "level", "edge"])
+def test_what_a_call_leaves_beside_sleepers(how):
+    """The same in a process that has a bell, but whose receive call was woken by the carrier."""
+    outcome = over_sdp_to_the_end("left_beside_sleepers", how)
+    assert outcome.seen == {"code": 0, "peer": 0}, outcome.describe()
 
 
 @pytest.mark.parametrize("count", [2, 511, 512, 700])

@@ -145,6 +145,8 @@ pub(crate) mod flag {
     pub(crate) const FOR_IMAGES: u32 = 1 << 28;
     /// A relative kept a lock of it for longer than anything takes.
     pub(crate) const OVERDUE: u32 = 1 << 29;
+    /// Bells on the carrier were eaten that others wait for, too: they are to be told ([`crate::epoll::bells_eaten`]).
+    pub(crate) const EATEN: u32 = 1 << 30;
 }
 
 /// Bits of a family row's flags.

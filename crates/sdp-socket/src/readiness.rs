@@ -114,11 +114,17 @@ pub(crate) fn arm(conn: &Conn) {
 
 /// Takes bells off the carrier, before the ring is looked at; how many. Their ringer disarmed the half, and a set that
 /// sees the connection is told of them no more: the kernel drops an edge whose bytes are gone. So the half is armed
-/// again, and what comes after the look rings anew.
+/// again, and what comes after the look rings anew; what has come the caller tells the others
+/// ([`epoll::bells_eaten`]), outside the half's lock.
 pub(crate) fn eat_bells(conn: &Conn, fd: c_int, sink: &mut SinkState, lines: &HalfLines) -> u64 {
     let eaten = sink.eat_bells(fd, lines);
-    if eaten > 0 && conn.registrations.load(Ordering::Relaxed) != 0 {
-        arm::arm(&lines.receive_arm.word, wait_mode(conn));
+    if eaten > 0 {
+        if conn.registrations.load(Ordering::Relaxed) != 0 {
+            arm::arm(&lines.receive_arm.word, wait_mode(conn));
+        }
+        if conn.has(flag::WAITED) || conn.is_waited_for_elsewhere(Half::Receive) {
+            conn.set(flag::EATEN);
+        }
     }
     eaten
 }
@@ -150,18 +156,15 @@ pub(crate) struct Truth {
     /// The ring's cursor says nothing about what is new: kernel lane, end of stream, error.
     pub(crate) is_kernels: bool,
     pub(crate) cursor: Option<u64>,
-    /// Bells were eaten: no set is told of them any more.
-    pub(crate) has_eaten: bool,
 }
 
 /// Judges a "readable" of the kernel (X16 b): follows lane switches, eats bells, then looks at ring, log
 /// and carrier. The half is left armed when there is nothing.
 pub(crate) fn judge(conn: &Conn, fd: c_int) -> Truth {
-    let mut has_eaten = false;
     let judged = receive::with_sink(conn, |sink, _, _, lines| {
         receive::settle(fd, sink, lines);
         if sink.lane == Lane::Sdp {
-            has_eaten = eat_bells(conn, fd, sink, lines) > 0;
+            eat_bells(conn, fd, sink, lines);
         }
         let pending = sink.pending(lines).ok().flatten();
         let on_carrier = || carrier::readiness(fd, libc::POLLIN) & (READ_KIND | OVER) != 0;
@@ -183,7 +186,7 @@ pub(crate) fn judge(conn: &Conn, fd: c_int) -> Truth {
     });
     let Ok((readable, is_kernels)) = judged else {
         // A broken connection is readable: the receive call says why.
-        return Truth { readable: true, is_kernels: true, cursor: None, has_eaten };
+        return Truth { readable: true, is_kernels: true, cursor: None };
     };
     if !readable
         && !is_kernels
@@ -194,9 +197,9 @@ pub(crate) fn judge(conn: &Conn, fd: c_int) -> Truth {
         arm::arm(&lines.receive_arm.word, wait_mode(conn));
         // A switch whose bells are still on their way is nothing to read; they wake us by the carrier.
         let readable = view(conn, lines).is_some_and(|v| v.has_bytes());
-        return Truth { readable, is_kernels, cursor: Some(cursor(conn)), has_eaten };
+        return Truth { readable, is_kernels, cursor: Some(cursor(conn)) };
     }
-    Truth { readable, is_kernels, cursor: Some(cursor(conn)), has_eaten }
+    Truth { readable, is_kernels, cursor: Some(cursor(conn)) }
 }
 
 fn attached(fd: c_int) -> Option<&'static Conn> {
@@ -389,6 +392,7 @@ unsafe fn poll_here(
                 && conn.pin_live(Half::Receive)
             {
                 correct(conn, entry, hides);
+                epoll::bells_eaten(conn);
                 conn.unpin(Half::Receive);
             }
             total += usize::from(entry.revents != 0);
@@ -458,6 +462,7 @@ fn ring_ready(fds: &[pollfd], hides: bool) -> usize {
                     }
                     let ready = lines(conn)
                         .is_some_and(|(segment, half)| is_readable(conn, segment.half(half)));
+                    epoll::bells_eaten(conn);
                     conn.unpin(Half::Receive);
                     ready
                 })
@@ -577,9 +582,6 @@ fn correct(conn: &Conn, entry: &mut pollfd, hides: bool) {
         entry.revents |= entry.events & READ_KIND;
     } else if entry.revents & READ_KIND != 0 && entry.revents & (OVER | libc::POLLRDHUP) == 0 {
         let truth = judge(conn, entry.fd);
-        if truth.has_eaten {
-            epoll::bells_eaten(conn);
-        }
         if !truth.readable {
             entry.revents &= !READ_KIND;
         }

@@ -273,16 +273,9 @@ fn attempt(conn: &Pinned, buffers: &mut Buffers, wish: Wish, look: Look) -> Resu
     if conn.has(flag::HOSTILE) {
         return Err(Errno::ECONNRESET);
     }
-    let mut eats = false;
-    let result = with_sink(conn, |sink, row, _, lines| {
-        let before = sink.carrier_read;
-        let result = step(conn, sink, row, lines, buffers, wish, look);
-        eats = sink.lane == Lane::Sdp && sink.carrier_read != before;
-        result
-    });
-    if eats {
-        epoll::bells_eaten(conn);
-    }
+    let result =
+        with_sink(conn, |sink, row, _, lines| step(conn, sink, row, lines, buffers, wish, look));
+    epoll::bells_eaten(conn);
     if !wish.peeks() && result.is_ok_and(|n| n > 0) {
         conn.calls[Half::Receive as usize].fetch_add(1, Ordering::Relaxed);
     }

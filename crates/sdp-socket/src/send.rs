@@ -471,7 +471,7 @@ fn reason_to_leave(conn: &Conn, flags: c_int) -> Reason {
 /// L2: writes the entry that leaves the SDP lane. False when that must wait for the consumer.
 ///
 /// E4: behind the peer's FIN, which may be half a close, a bell asks its kernel first where bytes are left in the
-/// ring: what the program sends next on the carrier meets the answer, as it would over TCP.
+/// ring, or nobody follows: what the program sends next on the carrier meets the answer, as it would over TCP.
 pub(crate) fn leave_sdp(
     conn: &Conn,
     source: &mut SourceState,
@@ -482,10 +482,11 @@ pub(crate) fn leave_sdp(
         return true;
     }
     let is_patient = wait::briefly(|| lane::may_leave(lines, source.switches));
-    if conn.has(flag::PEER_GONE)
-        && !(is_patient && source.tx.refresh().is_ok() && is_all_read(source))
+    if !(is_patient && source.tx.refresh().is_ok() && is_all_read(source))
         && let Some(fd) = crate::table::number_of(conn)
+        && (conn.has(flag::PEER_GONE) || carrier::is_over(fd))
     {
+        conn.set(flag::PEER_GONE);
         probe_carrier(conn, fd, source, lines);
     }
     if !is_patient && !wait::is_reader_dead(conn) {

@@ -21,6 +21,8 @@ TRIPS = 400
 END_AFTER = 5
 # How often a call takes a bell.
 ROUNDS = 5
+# More than may wait for a process's bell at the same time.
+SLEEPERS = 17
 
 
 def peer(busy):
@@ -124,9 +126,8 @@ def taken_by_a_call(mode, how):
     return {"child": ends.reap(child), "peer": ends.reap(peer_pid)}
 
 
-def in_a_child(body):
-    """`body(sock, ask)` in a fork child, which has no bells but those on the carrier; `ask()` makes the peer send a hundred
-    bytes a moment later."""
+def slow_sender():
+    """A connection, a function that makes its peer send a hundred bytes a moment later, and one that ends the peer."""
     go_on, goes_on = os.pipe()
 
     def sender(sock):
@@ -137,12 +138,23 @@ def in_a_child(body):
 
     sock, peer_pid = pair(sender)
     os.close(go_on)
+
+    def end():
+        sock.close()
+        os.close(goes_on)
+        return ends.reap(peer_pid)
+
+    return sock, lambda: os.write(goes_on, b"x"), end
+
+
+def in_a_child(body):
+    """`body(sock, ask)` in a fork child, which has no bells but those on the carrier."""
+    sock, ask, end = slow_sender()
     child = os.fork()
     if child == 0:
-        os._exit(body(sock, lambda: os.write(goes_on, b"x")))
-    sock.close()
-    os.close(goes_on)
-    return {"child": ends.reap(child), "peer": ends.reap(peer_pid)}
+        ends.settle()  # until the parent has let go
+        os._exit(body(sock, ask))
+    return {"peer": end(), "child": ends.reap(child)}
 
 
 @scenario
@@ -150,32 +162,28 @@ def left_by_a_call(mode):
     """A blocking call is woken by a bell that no set will be told of, and leaves most of the message: a wait finds it."""
 
     def body(sock, ask):
-        bits = select.EPOLLIN | (select.EPOLLET if mode == "edge" else 0)
-        poller = select.epoll()
-        poller.register(sock, bits)
+        waiter = ends.Waiter(sock, mode)
         code = 0
         for _ in range(ROUNDS):
-            poller.poll(0)  # nothing: the connection is armed
+            waiter.wait(0)  # nothing: the connection is armed
             ask()
             code |= len(sock.recv(4)) != 4
-            code |= 2 * ([event for _, event in poller.poll(ends.PATIENCE_S)] != [select.EPOLLIN])
+            code |= 2 * (not waiter.wait(ends.PATIENCE_S))
             code |= 4 * (len(ends.exactly(sock, 96)) != 96)
         return code
 
     return in_a_child(body)
 
 
-@scenario
-def left_beside_a_poll():
-    """The same where another thread is asleep in `poll` meanwhile, whose bell it was as well."""
+def beside_a_wait(how):
+    """The same where another thread is asleep in the wait meanwhile, whose bell it was as well."""
 
     def body(sock, ask):
-        poller = select.poll()
-        poller.register(sock, select.POLLIN)
+        waiter = ends.Waiter(sock, how)
         told = []
         code = 0
         for _ in range(4 * ROUNDS):
-            thread = threading.Thread(target=lambda: told.append(bool(poller.poll(1000 * ends.PATIENCE_S))))
+            thread = threading.Thread(target=lambda: told.append(waiter.wait(ends.PATIENCE_S)))
             thread.start()
             ask()
             code |= len(sock.recv(4)) != 4
@@ -183,7 +191,29 @@ def left_beside_a_poll():
             code |= 2 * (len(ends.exactly(sock, 96)) != 96)
         return code | 4 * (not all(told))
 
-    return in_a_child(body)
+    return body
+
+
+@scenario
+def left_beside_a_wait(how):
+    """In a fork child."""
+    return in_a_child(beside_a_wait(how))
+
+
+@scenario
+def left_beside_sleepers(how):
+    """In a process with so many threads asleep that one more is woken by the carrier."""
+    others = [pair(ends.echo)[0] for _ in range(SLEEPERS)]
+    threads = [threading.Thread(target=other.recv, args=(1,), daemon=True) for other in others]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        ends.until_asleep(os.getpid(), thread.native_id)
+    sock, ask, end = slow_sender()
+    code = beside_a_wait(how)(sock, ask)
+    for other in others:
+        other.shutdown(ends.socket.SHUT_RDWR)
+    return {"code": code, "peer": end()}
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ pub(crate) use mirror::Mirror;
 use mirror::{FORKING, NONE, lock, make_mirror, unlock, with};
 pub(crate) use noted::Noted;
 use sdp_stats::Reason;
-use sdp_sys::{errno::Errno, sys, tls};
+use sdp_sys::{errno::Errno, pid::is_single_threaded, sys, tls};
 use wait::ring_myself;
 pub(crate) use wait::wait;
 
@@ -290,12 +290,28 @@ pub(crate) fn sender_comes_back(conn: &Conn) {
     });
 }
 
-/// A call has eaten bells of a connection: their sets are not told by the kernel any more. What the call leaves in the ring
-/// the next wait finds; what comes later rings ([`readiness::eat_bells`]).
+/// A call has eaten bells of a connection, perhaps ([`flag::EATEN`]), of which nobody else is told by the kernel any more:
+/// it is put on the ready lists of its sets, and who sleeps in one of them, in `poll` or in a receive call is woken where
+/// the process has a bell. Without one they look again by themselves ([`sleeping::BOUNDED_SLEEP_NS`]).
+#[inline]
 pub(crate) fn bells_eaten(conn: &Conn) {
-    if conn.registrations.load(Ordering::Relaxed) != 0 && with(|m| m.ready_conn(conn)) == Some(true)
-    {
+    if conn.has(flag::EATEN) {
+        tell_of_eaten(conn, None);
+    }
+}
+
+#[cold]
+fn tell_of_eaten(conn: &Conn, mirror: Option<&mut Mirror>) {
+    conn.flags.fetch_and(!flag::EATEN, Ordering::SeqCst);
+    let in_a_set = match mirror {
+        Some(mirror) => mirror.ready_conn(conn),
+        None if conn.registrations.load(Ordering::Relaxed) == 0 => false,
+        None => with(|m| m.ready_conn(conn)) == Some(true),
+    };
+    if in_a_set {
         ring_myself();
+    } else if !is_single_threaded() {
+        process::ring_own(conn.index());
     }
 }
 

@@ -5,11 +5,12 @@ use core::{mem::MaybeUninit, sync::atomic::Ordering};
 use libc::{c_int, epoll_event, sigset_t};
 use sdp_shm::bell::Bell;
 use sdp_stats::Counter;
-use sdp_sys::{errno::Errno, sys, time::monotonic_ns};
+use sdp_sys::{errno::Errno, pid::is_single_threaded, sys, time::monotonic_ns};
 
 use super::{
     ALWAYS, ET, EXCLUSIVE, IN, IN_KIND, ONESHOT, OUT, RDHUP,
     mirror::{ANY_BY_CARRIER, Mirror, NONE, REGISTRATIONS, Registration, note_end, with},
+    tell_of_eaten,
 };
 use crate::{
     carrier,
@@ -224,7 +225,10 @@ unsafe fn wait_on(
             }
         }
         let is_bounded = with(|m| m.set(set).is_some_and(|s| s.has_room_waiters)) == Some(true);
-        let nap = if is_bounded { Some(wait::BOUNDED_SLEEP_NS) } else { before_sleep() };
+        // Another thread may take a bell on the carrier that is to wake this one, which then nobody can.
+        let may_be_robbed = process::bell_fd() < 0 && !is_single_threaded();
+        let nap =
+            if is_bounded || may_be_robbed { Some(wait::BOUNDED_SLEEP_NS) } else { before_sleep() };
         let nap = shorter(left, nap);
         // SAFETY: as the caller's.
         let result = unsafe { kernel_events(set_fd, set, &mut out, milliseconds(nap), mask) };
@@ -323,6 +327,8 @@ unsafe fn kernel_only(
         for event in batch.iter().take(got) {
             translate(m, set, event.events, event.u64, out);
         }
+        // What was reported is on the list, and not armed.
+        wake_another(m, set);
     });
     Ok(out.used > 0)
 }
@@ -462,9 +468,11 @@ fn judge(m: &mut Mirror, at: u32, out: &mut Output) {
     if reg.is_stripped && !conn.has(flag::WANTS_ROOM) {
         m.strip(at, false);
     }
-    if reg.events & IN_KIND != 0
-        && let Some(cursor) = readiness::readable_or_arm(conn)
-    {
+    let readable = if reg.events & IN_KIND == 0 { None } else { readiness::readable_or_arm(conn) };
+    if conn.has(flag::EATEN) {
+        tell_of_eaten(conn, Some(m)); // the other sets
+    }
+    if let Some(cursor) = readable {
         if !(is_edge && reg.reported == cursor) {
             // The carrier is nearly always writable; a full one is the kernel's to report.
             let writable = reg.events & OUT != 0 && !is_edge && readiness::has_room(conn);
@@ -776,8 +784,8 @@ fn judge_enabled(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u3
     let over = ALWAYS | RDHUP;
     if events & IN_KIND != 0 && events & over == 0 {
         let truth = readiness::judge(conn, reg.fd);
-        if truth.has_eaten && m.ready_conn(conn) {
-            ring_myself();
+        if conn.has(flag::EATEN) {
+            tell_of_eaten(conn, Some(m));
         }
         if !truth.readable {
             // A bell, the hidden eventfd under this data, or bytes that another thread took meanwhile.
