@@ -147,6 +147,8 @@ pub(crate) mod flag {
     pub(crate) const OVERDUE: u32 = 1 << 29;
     /// Bells on the carrier were eaten that others wait for, too: they are to be told ([`crate::epoll::bells_eaten`]).
     pub(crate) const EATEN: u32 = 1 << 30;
+    /// A thread has gone to sleep in `poll` or `select` with it since that was told last.
+    pub(crate) const POLLED: u32 = 1 << 31;
 }
 
 /// Bits of a family row's flags.
@@ -786,8 +788,12 @@ impl Conn {
     /// Whether another thread of this process may wait for the same half: it is in a call, or the
     /// connection is in an epoll set. The caller has it pinned.
     pub(crate) fn is_waited_for_elsewhere(&self, half: Half) -> bool {
+        self.is_pinned_elsewhere(half) || self.registrations.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether another thread of this process is in a call on the half. The caller has it pinned.
+    pub(crate) fn is_pinned_elsewhere(&self, half: Half) -> bool {
         self.pins[half as usize].load(Ordering::Relaxed) > 1
-            || self.registrations.load(Ordering::Relaxed) != 0
     }
 
     /// In a fork child: the parent's other threads do not exist here.

@@ -114,19 +114,26 @@ pub(crate) fn arm(conn: &Conn) {
 
 /// Takes bells off the carrier, before the ring is looked at; how many. Their ringer disarmed the half, and a set that
 /// sees the connection is told of them no more: the kernel drops an edge whose bytes are gone. So the half is armed
-/// again, and what comes after the look rings anew; what has come the caller tells the others
-/// ([`epoll::bells_eaten`]), outside the half's lock.
+/// again, and what comes after the look rings anew.
 pub(crate) fn eat_bells(conn: &Conn, fd: c_int, sink: &mut SinkState, lines: &HalfLines) -> u64 {
     let eaten = sink.eat_bells(fd, lines);
     if eaten > 0 {
-        if conn.registrations.load(Ordering::Relaxed) != 0 {
+        if conn.is_waited_for_elsewhere(Half::Receive) {
             arm::arm(&lines.receive_arm.word, wait_mode(conn));
         }
-        if conn.has(flag::WAITED) || conn.is_waited_for_elsewhere(Half::Receive) {
-            conn.set(flag::EATEN);
-        }
+        note_eaten(conn);
     }
     eaten
+}
+
+/// Bells were eaten. If others may wait for them, the caller tells these what has come ([`epoll::bells_eaten`]), outside
+/// the half's lock.
+#[cold]
+#[inline(never)]
+pub(crate) fn note_eaten(conn: &Conn) {
+    if conn.has(flag::POLLED) || conn.is_waited_for_elsewhere(Half::Receive) {
+        conn.set(flag::EATEN);
+    }
 }
 
 /// For waits that cover many connections the bell page tells which one: any number of sleepers.
@@ -502,6 +509,9 @@ unsafe fn sleep(
                 && conn.pin_live(Half::Receive)
             {
                 if let Some((segment, half)) = lines(conn) {
+                    if !conn.has(flag::POLLED) {
+                        conn.set(flag::POLLED); // before it is armed: who eats its bell sees this
+                    }
                     let lines = segment.half(half);
                     let mode = if wait_set.exists() { wait_mode(conn) } else { arm::Mode::Carrier };
                     arm::arm(&lines.receive_arm.word, mode);

@@ -17,6 +17,7 @@ use sdp_shm::{
 };
 use sdp_stats::{Counter, Direction, RowId};
 use sdp_sys::{
+    pid::is_single_threaded,
     section::{self, Mark},
     time::monotonic_ns,
     tls,
@@ -160,7 +161,8 @@ pub(crate) fn for_bytes(conn: &Pinned, stay: Pin<&Stay>, until: Option<u64>, mar
     // A carrier bell is one byte: where another thread of ours waits for the same connection, it may eat
     // the one that was meant to wake this one, and the kernel then lets a poller sleep on.
     let may_be_robbed = conn.is_waited_for_elsewhere(Half::Receive)
-        || mode == Mode::Carrier && conn.has(flag::WAITED);
+        || mode == Mode::Carrier
+            && (conn.has(flag::WAITED) || process::bell_fd() < 0 && !is_single_threaded());
     let nap = if may_be_robbed { Some(BOUNDED_SLEEP_NS) } else { nap };
     let beside = demote::nap_beside_relatives(conn, conn.idle_wakes.load(Ordering::Relaxed));
     let nap = nap.into_iter().chain(beside).min();

@@ -345,6 +345,7 @@ def spawn(body, limit_s=25):
 def forge(kind, use, seed, users="one"):
     rng = random.Random(f"{kind} {use} {seed}")
     ports = [ends.listener(), ends.listener()]
+    hear, tell = os.pipe()
 
     def victim():
         if users == "two":
@@ -354,6 +355,7 @@ def forge(kind, use, seed, users="one"):
         innocent = socket.create_connection(ports[1].getsockname())
         ends.warm_up(forged, True)
         ends.warm_up(innocent, True)
+        os.write(tell, b"v")
         threads, results = begin_use(forged, use)
         end = time.monotonic() + FORGE_S + 1
         turn = 0
@@ -376,6 +378,7 @@ def forge(kind, use, seed, users="one"):
         hold_signals()
         sock, _ = ports[0].accept()
         ends.warm_up(sock, False)
+        os.write(tell, b"p")
         begin_use(sock)
         time.sleep(20)
 
@@ -384,15 +387,18 @@ def forge(kind, use, seed, users="one"):
             become(VICTIM_USER)
         sock, _ = ports[1].accept()
         ends.warm_up(sock, False)
+        os.write(tell, b"i")
         ends.echo(sock)
 
     theirs = {body.__name__: spawn(body) for body in (peer, innocent, victim)}
-    limit = time.monotonic() + 5
-    while not attached(theirs["peer"]):
-        assert time.monotonic() < limit, "no segment"
-        time.sleep(0.01)
+    # What is forged are connections in use, not ones that earn their lanes.
+    os.close(tell)
+    warm = set()
+    while len(warm) < len(theirs) and (said := os.read(hear, 1)):
+        warm.add(said)
+    assert len(warm) == len(theirs) and attached(theirs["peer"]), "no segment"
     segment = Segment(theirs["peer"])
-    time.sleep(0.1)
+    ends.settle(0.1)
     # Of one user they have each other's bells, of two nothing.
     common = has_of(theirs["victim"]) & has_of(theirs["peer"])
     end = time.monotonic() + FORGE_S

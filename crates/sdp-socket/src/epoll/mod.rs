@@ -38,7 +38,7 @@ use wait::ring_myself;
 pub(crate) use wait::wait;
 
 use crate::{
-    conn::{self, Conn, Stage, flag, row_flag},
+    conn::{self, Conn, Half, Stage, flag, row_flag},
     hot::PAGE,
     process,
     table::{self, Entry},
@@ -291,8 +291,8 @@ pub(crate) fn sender_comes_back(conn: &Conn) {
 }
 
 /// A call has eaten bells of a connection, perhaps ([`flag::EATEN`]), of which nobody else is told by the kernel any more:
-/// it is put on the ready lists of its sets, and who sleeps in one of them, in `poll` or in a receive call is woken where
-/// the process has a bell. Without one they look again by themselves ([`sleeping::BOUNDED_SLEEP_NS`]).
+/// it is put on the ready lists of its sets, and who sleeps in one of them, in `poll` or for the bell in a receive call is
+/// woken. Where the process has no bell they look again by themselves ([`sleeping::BOUNDED_SLEEP_NS`]).
 #[inline]
 pub(crate) fn bells_eaten(conn: &Conn) {
     if conn.has(flag::EATEN) {
@@ -301,8 +301,9 @@ pub(crate) fn bells_eaten(conn: &Conn) {
 }
 
 #[cold]
+#[inline(never)]
 fn tell_of_eaten(conn: &Conn, mirror: Option<&mut Mirror>) {
-    conn.flags.fetch_and(!flag::EATEN, Ordering::SeqCst);
+    let flags = conn.flags.fetch_and(!(flag::EATEN | flag::POLLED), Ordering::SeqCst);
     let in_a_set = match mirror {
         Some(mirror) => mirror.ready_conn(conn),
         None if conn.registrations.load(Ordering::Relaxed) == 0 => false,
@@ -310,7 +311,9 @@ fn tell_of_eaten(conn: &Conn, mirror: Option<&mut Mirror>) {
     };
     if in_a_set {
         ring_myself();
-    } else if !is_single_threaded() {
+    } else if !is_single_threaded()
+        && (flags & flag::POLLED != 0 || conn.is_pinned_elsewhere(Half::Receive))
+    {
         process::ring_own(conn.index());
     }
 }

@@ -227,8 +227,8 @@ unsafe fn wait_on(
         let is_bounded = with(|m| m.set(set).is_some_and(|s| s.has_room_waiters)) == Some(true);
         // Another thread may take a bell on the carrier that is to wake this one, which then nobody can.
         let may_be_robbed = process::bell_fd() < 0 && !is_single_threaded();
-        let nap =
-            if is_bounded || may_be_robbed { Some(wait::BOUNDED_SLEEP_NS) } else { before_sleep() };
+        let nap = before_sleep();
+        let nap = if is_bounded || may_be_robbed { Some(wait::BOUNDED_SLEEP_NS) } else { nap };
         let nap = shorter(left, nap);
         // SAFETY: as the caller's.
         let result = unsafe { kernel_events(set_fd, set, &mut out, milliseconds(nap), mask) };

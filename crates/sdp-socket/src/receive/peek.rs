@@ -8,6 +8,7 @@ use crate::{
     carrier,
     iovec::{Buffers, Landing},
     lane::{Broken, Lane, SinkState, Switch},
+    readiness,
     table::Pinned,
 };
 
@@ -75,6 +76,9 @@ pub(super) fn peek_behind_ring(
     }
     let eaten = carrier::eat(conn.fd(), bells);
     sink.carrier_read += eaten;
+    if eaten != 0 {
+        readiness::note_eaten(conn);
+    }
     if eaten != bells {
         return 0;
     }
