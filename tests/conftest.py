@@ -1,6 +1,7 @@
 """Shared set-up of the end-to-end tests: one ladder per session, results recorded for xtask."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,12 @@ def pytest_report_header():
 
 
 def pytest_configure(config):
-    """Registers the marker of the tests that `--quick` runs."""
+    """Registers the marker of the tests that `--quick` runs; a shell's background job begins as one of its foreground."""
     config.addinivalue_line("markers", "quick: part of `cargo xtask test --quick`")
+    for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            # Programs that wait for the signal would do so for ever.
+            signal.signal(number, usual)
 
 
 @pytest.fixture(scope="session")
