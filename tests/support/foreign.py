@@ -71,6 +71,8 @@ class Suite:
     limit_s = 300
     # Payload, both ends, below which it need not have moved any over SDP.
     little = LITTLE
+    # Tests that belong to every draw: of some suites many move no payload that could be on a lane.
+    always = ()
     # User to run as, where the tests refuse to be root's.
     user = None
 
@@ -169,7 +171,9 @@ class Comparison:
     def plain(self, suite, sample=None):
         """Outcomes without the library."""
         if suite.name not in self._plain:
-            names = rotated(self.listed(suite), sample, suite.name) if sample else ()
+            listed = self.listed(suite) if sample else ()
+            drawn = {*rotated(listed, sample, suite.name), *suite.always} if sample else ()
+            names = [name for name in listed if name in drawn]
             outcomes, logs, _ = run(self.ladder, Placement.PLAIN, suite, names)
             assert outcomes, f"no test ran\n{logs}"
             self._plain[suite.name] = outcomes

@@ -145,11 +145,7 @@ LIBEVENT = re.compile(r"(main|bufferevent|http|listener|evbuffer|et|thread)/")
 LIBEVENT_A_RUN = 50
 # Suites that fill the buffers of peers who do not read meanwhile: megabytes, but no connection whose ends
 # take turns, so that none gets to meet. With the payload from which some must have moved nevertheless.
-FILLERS = {
-    "gevent.tests.test__socket": 20_000_000,
-    "libuv": 3_000_000,  # poll_*, tcp_ref4 and tcp_write_queue_order, should others not be drawn
-    "tokio.tcp_stream": 100_000_000,
-}
+FILLERS = {"gevent.tests.test__socket": 20_000_000, "tokio.tcp_stream": 100_000_000}
 # Tests that hold times of a tenth of a second against each other: they may fail on a busy machine and are not
 # drawn.
 TIMED = re.compile("timeout|close_detection|ratelim|_slow|active_later|persistent|common_timeout")
@@ -241,13 +237,14 @@ class Libuv(Suite):
     """libuv's tests, one process each beside its helpers; lines of TAP."""
 
     line = re.compile(r"^(?P<word>ok|not ok) \d+ - (?P<name>\w+)(?P<skip> # SKIP)?", re.M)
+    # Beside poll_unidirectional, tcp_ref4 and tcp_write_queue_order, which fill buffers.
+    always = ("tcp_ping_pong",)
     # The suite refuses to be root's.
     user = "nobody" if os.geteuid() == 0 else None
     limit_s = 900
 
     def __init__(self, program, fixtures):
         super().__init__("libuv")
-        self.little = FILLERS[self.name]
         self.program = program
         self.fixtures = fixtures
 
