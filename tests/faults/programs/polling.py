@@ -34,7 +34,7 @@ def room(count, spare="some"):
         os.read(hear, 1)
         ends.drain(sock, b"")
 
-    other, _ = pair(ends.echo)
+    other = pair(ends.echo)[0] if spare == "none" else None
     sock, child = pair(reader)
     sock.setblocking(False)
     silent, _ = os.pipe()
