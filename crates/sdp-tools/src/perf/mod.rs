@@ -27,7 +27,7 @@ use crate::run::Environment;
 use crate::sys::Ended;
 use pair::{Pair, Setting};
 use peer::{Kind, Order, Round};
-use stats::{Ratio, Spread};
+use stats::{Compared, Ratio, Spread};
 
 /// Version of the JSON form.
 pub const SCHEMA: u32 = 1;
@@ -35,6 +35,9 @@ pub const SCHEMA: u32 = 1;
 pub const MIN_PAIRS: usize = 200;
 /// Longest round of a paired comparison.
 const MAX_PAIRED_NS: u64 = 20_000_000;
+/// Pairs of processes of each transport in a paired comparison: two streams of the same TCP may differ by a third for as long
+/// as they last.
+const COUPLES: usize = 16;
 /// Rounds of each transport before the first one that counts.
 const WARM_UP_ROUNDS: usize = 4;
 /// Length of such a round.
@@ -216,6 +219,17 @@ impl Plan {
         if self.paired { nanos.min(MAX_PAIRED_NS) } else { nanos }
     }
 
+    /// Pairs of processes of each transport.
+    const fn couples(&self) -> usize {
+        if self.paired { COUPLES } else { 1 }
+    }
+
+    /// Which pair of each transport runs a round: each with each of the other's in turn.
+    const fn who(&self, number: usize) -> (usize, usize) {
+        let couples = self.couples();
+        (number % couples, (number + number / couples) % couples)
+    }
+
     const fn is_one_way(&self) -> bool {
         matches!(self.kind, Kind::Stream | Kind::Rate)
     }
@@ -342,12 +356,17 @@ fn round(pair: &mut Pair, order: Order) -> Result<Round, Failure> {
     Ok(round)
 }
 
-/// Promotes and fills caches.
-fn warm_up(pair: &mut Pair) -> Result<(), Failure> {
-    for _ in 0..WARM_UP_ROUNDS {
-        round(pair, Order { nanos: WARM_UP_NS })?;
+/// Starts all pairs of one transport, promotes and fills caches.
+fn start_all(plan: &Plan, setting: Setting<'_>) -> Result<Vec<Pair>, Failure> {
+    let mut pairs = Vec::new();
+    for _ in 0..plan.couples() {
+        let mut pair = start(plan, setting)?;
+        for _ in 0..WARM_UP_ROUNDS {
+            round(&mut pair, Order { nanos: WARM_UP_NS })?;
+        }
+        pairs.push(pair);
     }
-    Ok(())
+    Ok(pairs)
 }
 
 /// CPU time of the whole machine, in ticks: busy, all.
@@ -382,10 +401,8 @@ pub fn measure(plan: &Plan) -> Result<Outcome, Failure> {
     let collector =
         Collector::start(false).map_err(|e| Failure::new("cannot listen for counters", e))?;
     let address = collector.address().to_string();
-    let mut tcp = start(plan, Setting::of(Transport::Tcp, &env, &address))?;
-    let mut sdp = start(plan, Setting::of(Transport::Sdp, &env, &address))?;
-    warm_up(&mut tcp)?;
-    warm_up(&mut sdp)?;
+    let mut tcp = start_all(plan, Setting::of(Transport::Tcp, &env, &address))?;
+    let mut sdp = start_all(plan, Setting::of(Transport::Sdp, &env, &address))?;
     let hogs = hog::start(plan.hogs, plan.pin)?;
 
     let ticks = machine_ticks();
@@ -393,22 +410,28 @@ pub fn measure(plan: &Plan) -> Result<Outcome, Failure> {
     for number in 0..plan.rounds {
         // Who comes first changes, so that neither gains by the other's traces.
         let order = if number % 2 == 0 { [0, 1] } else { [1, 0] };
+        let (of_tcp, of_sdp) = plan.who(number);
         for which in order {
-            let pair = if which == 0 { &mut tcp } else { &mut sdp };
+            let pair = if which == 0 { &mut tcp[of_tcp] } else { &mut sdp[of_sdp] };
             rounds[which].push(round(pair, Order { nanos: plan.round_ns() })?);
         }
     }
     let ours: u64 = rounds.iter().flatten().map(|r| r.cpu_ns).sum::<u64>() + hogs.cpu_ns();
     drop(hogs);
     let foreign_cpu = foreign_share(ticks, ours);
-    tcp.end()?;
-    sdp.end()?;
+    for pair in tcp.into_iter().chain(sdp) {
+        pair.end()?;
+    }
     let collected = collector.finish();
     let nobody = Ended { how: Ok(0), user_s: 0.0, system_s: 0.0 };
     let report = Report::new(Vec::new(), &nobody, 0.0, &collected);
 
     let [tcp, sdp] = rounds;
-    let ratios: Vec<f64> = tcp.iter().zip(&sdp).map(|(t, s)| better(plan, t, s)).collect();
+    let compared = |(number, (t, s)): (usize, (&Round, &Round))| {
+        let (of_tcp, of_sdp) = plan.who(number);
+        Compared { ratio: better(plan, t, s), base: of_tcp, better: of_sdp }
+    };
+    let compared: Vec<Compared> = tcp.iter().zip(&sdp).enumerate().map(compared).collect();
     let (tcp, sdp) = (side(plan, &tcp), side(plan, &sdp));
     Ok(Outcome {
         schema: SCHEMA,
@@ -416,7 +439,7 @@ pub fn measure(plan: &Plan) -> Result<Outcome, Failure> {
         test: plan.clone(),
         unit: unit(plan.kind),
         cpu_unit: if plan.kind == Kind::Stream { "s/GB" } else { "us/op" },
-        ratio: Ratio::of_pairs(&ratios),
+        ratio: Ratio::of_compared(&compared),
         cpu_ratio: if tcp.cpu.median > 0.0 { sdp.cpu.median / tcp.cpu.median } else { 0.0 },
         tcp,
         sdp,

@@ -1,5 +1,7 @@
 //! Figures from rounds: medians, percentiles, and the interval of paired ratios.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 /// Median and range over rounds.
@@ -45,6 +47,17 @@ pub fn percentile(samples: &mut [u32], share: f64) -> u32 {
     *samples.select_nth_unstable(at).1
 }
 
+/// One round of each kind, and which pair of processes of each played it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Compared {
+    /// How many times better.
+    pub ratio: f64,
+    /// Who played the round that is compared with.
+    pub base: usize,
+    /// Who played the other.
+    pub better: usize,
+}
+
 /// Resamplings for the interval.
 const RESAMPLES: usize = 2000;
 
@@ -65,11 +78,32 @@ impl Ratio {
     /// Of `better / base` per pair. The resampling uses a fixed seed: the same rounds give the same
     /// interval.
     pub fn of_pairs(ratios: &[f64]) -> Self {
+        let same: Vec<Compared> =
+            ratios.iter().map(|&ratio| Compared { ratio, base: 0, better: 0 }).collect();
+        Self::of_compared(&same)
+    }
+
+    /// The same where several pairs of processes of each kind took part. How these differ among themselves counts for the
+    /// interval: who takes part is drawn anew for each resampling, and then of their rounds.
+    pub fn of_compared(all: &[Compared]) -> Self {
+        let mut rounds: BTreeMap<(usize, usize), Vec<f64>> = BTreeMap::new();
+        for one in all {
+            rounds.entry((one.base, one.better)).or_default().push(one.ratio);
+        }
+        let count =
+            |who: fn(&Compared) -> usize| all.iter().map(who).max().map_or(0, |last| last + 1);
+        let (bases, betters) = (count(|one| one.base), count(|one| one.better));
         let mut random = Pcg(0x5d9);
         let mut medians: Vec<f64> = (0..RESAMPLES)
             .map(|_| {
-                let draw = |_| ratios.get(random.below(ratios.len())).copied().unwrap_or(0.0);
-                let mut sample: Vec<f64> = (0..ratios.len()).map(draw).collect();
+                let mut some = |of: usize| (0..of).map(|_| random.below(of)).collect::<Vec<_>>();
+                let (base, better) = (some(bases), some(betters));
+                let draw = |_| {
+                    let who = (base[random.below(bases)], better[random.below(betters)]);
+                    let theirs = rounds.get(&who)?;
+                    theirs.get(random.below(theirs.len())).copied()
+                };
+                let mut sample: Vec<f64> = (0..all.len()).filter_map(draw).collect();
                 sample.sort_by(f64::total_cmp);
                 median_of_sorted(&sample)
             })
@@ -80,10 +114,10 @@ impl Ratio {
             medians.get(index).copied().unwrap_or(0.0)
         };
         Self {
-            median: Spread::of(ratios).median,
+            median: Spread::of(&all.iter().map(|one| one.ratio).collect::<Vec<_>>()).median,
             low: at(0.025),
             high: at(0.975),
-            pairs: ratios.len(),
+            pairs: all.len(),
         }
     }
 }
@@ -142,5 +176,21 @@ mod tests {
             Ratio { median: 2.0, low: 2.0, high: 2.0, pairs: 9 }
         );
         assert_eq!(Ratio::of_pairs(&[]).pairs, 0);
+    }
+
+    #[test]
+    fn pairs_of_processes_that_differ_widen_the_interval() {
+        // Rounds of one pair are all alike, those of eight differ by half.
+        let luck = [1.0, 1.4, 1.1, 1.3, 1.2, 1.5, 1.0, 1.2];
+        let compared = |base: usize, better: usize| Compared {
+            ratio: luck[better] / luck[base],
+            base,
+            better,
+        };
+        let all: Vec<_> = (0..192).map(|n| compared(n % 8, (n + n / 8) % 8)).collect();
+        let crossed = Ratio::of_compared(&all);
+        let apart = Ratio::of_pairs(&all.iter().map(|one| one.ratio).collect::<Vec<_>>());
+        assert_eq!((crossed.median, crossed.pairs), (apart.median, apart.pairs));
+        assert!(crossed.low < apart.low && apart.high < crossed.high, "{crossed:?} {apart:?}");
     }
 }
