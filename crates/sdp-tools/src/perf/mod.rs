@@ -38,6 +38,8 @@ const MAX_PAIRED_NS: u64 = 20_000_000;
 /// Pairs of processes of each transport in a paired comparison: two streams of the same TCP may differ by a third for as long
 /// as they last.
 const COUPLES: usize = 16;
+/// Connections of all of them together: with many in each pair there are fewer pairs.
+const COUPLED_CONNECTIONS: usize = 1024;
 /// Rounds of each transport before the first one that counts.
 const WARM_UP_ROUNDS: usize = 4;
 /// Length of such a round.
@@ -221,7 +223,14 @@ impl Plan {
 
     /// Pairs of processes of each transport.
     const fn couples(&self) -> usize {
-        if self.paired { COUPLES } else { 1 }
+        if !self.paired {
+            return 1;
+        }
+        match COUPLED_CONNECTIONS / self.connections {
+            0 => 1,
+            few if few < COUPLES => few,
+            _ => COUPLES,
+        }
     }
 
     /// Which pair of each transport runs a round: each with each of the other's in turn.
@@ -409,7 +418,7 @@ pub fn measure(plan: &Plan) -> Result<Outcome, Failure> {
     let mut rounds: [Vec<Round>; 2] = [Vec::new(), Vec::new()];
     for number in 0..plan.rounds {
         // Who comes first changes, so that neither gains by the other's traces.
-        let order = if number % 2 == 0 { [0, 1] } else { [1, 0] };
+        let order = if (number / plan.couples()).is_multiple_of(2) { [0, 1] } else { [1, 0] };
         let (of_tcp, of_sdp) = plan.who(number);
         for which in order {
             let pair = if which == 0 { &mut tcp[of_tcp] } else { &mut sdp[of_sdp] };
@@ -523,6 +532,8 @@ pub fn main(test: &Test) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     fn common() -> Common {
@@ -552,6 +563,13 @@ mod tests {
         let plan = Plan::new(Kind::Rate, &paired).unwrap();
         assert_eq!(plan.rounds, MIN_PAIRS);
         assert!(plan.round_ns() <= MAX_PAIRED_NS);
+        // Each pair of processes meets each of the other transport.
+        assert_eq!(plan.couples(), COUPLES);
+        let met: BTreeSet<_> = (0..COUPLES * COUPLES).map(|number| plan.who(number)).collect();
+        assert_eq!(met.len(), COUPLES * COUPLES);
+        let many = |connections| Plan { connections, ..plan.clone() }.couples();
+        assert_eq!([many(64), many(100), many(4000)], [COUPLES, 10, 1]);
+        assert_eq!(Plan::new(Kind::Rate, &common()).unwrap().who(7), (0, 0));
         for bad in [
             Common { size: Some(0), ..common() },
             Common { connections: 0, ..common() },
