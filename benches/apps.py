@@ -179,12 +179,6 @@ def redis_saving(run):
     return float(re.findall(r"([0-9.]+) requests per second", out)[-1])
 
 
-def pgbench(run):
-    """Select-only transactions per second."""
-    with database(run) as ask:
-        return ask("-T", "4")
-
-
 @contextmanager
 def database(run):
     """A PostgreSQL server, and what asks it: options of pgbench to select-only transactions per second."""
@@ -387,7 +381,6 @@ ROWS = {
     "redis1": ("redis GET, 1 client", "requests/s", redis(1), "redis-server"),
     "redis50": ("redis GET, 50 clients", "requests/s", redis(50), "redis-server"),
     "redis-bgsave": ("redis GET, 50 clients, BGSAVE running", "requests/s", redis_saving, "redis-server"),
-    "pgbench": ("pgbench select-only, 4 clients", "transactions/s", pgbench, "psql"),
     "nginx": (
         "nginx, 1 KiB, 50 connections kept", "requests/s",
         nginx("wrk", "-t", "2", "-c", "50", "-d", "3s"), "nginx",

@@ -3,7 +3,8 @@
 
 What the library adds to such a connection is a few hundredths of what the kernel takes for it, less than two runs of
 the same program differ by. So several pairs of server and client live side by side, with and without the library, and
-take turns of a few milliseconds; what is compared is each turn with the one next to it. Nothing here decides a test.
+take turns of a few milliseconds; what is compared is each turn with the one next to it. A third kind has a preloaded
+library that only passes the calls on: what it costs to be there at all. Nothing here decides a test.
 
     benches/forking.py [--turns N] [--pairs N] [--connections N] [--at-once]
 """
@@ -25,13 +26,17 @@ from turns import interval
 LENGTH = 64
 # Connections that nothing is compared of: pages and caches of a new pair.
 WARM_UP = 50
+TCP, PASSING, LIBRARY = "TCP", "passing on", "SDP"
+KINDS = (TCP, PASSING, LIBRARY)
 
 
 class Pair:
     """A server and a client that does as many connections as it is told."""
 
-    def __init__(self, program, sdp, folder, environment, ends):
-        self.run = Run(sdp, folder)
+    def __init__(self, program, kind, folder, environment, ends):
+        self.run = Run(kind == LIBRARY, folder)
+        if kind == PASSING:
+            environment = environment | {"LD_PRELOAD": str(pathlib.Path(program).parent / "passing.so")}
         port = free_port()
         server = self.run.start([program, "server", str(port)], env=environment)
         ends.callback(stop, server)
@@ -66,27 +71,32 @@ def main():
         program = str(folder / "forking")
         source = ROOT / "tests" / "apps" / "drivers" / "forking.c"
         subprocess.run(["cc", "-O2", "-o", program, source], check=True)
+        passing = [str(folder / "passing.so"), ROOT / "benches" / "passing.c"]
+        subprocess.run(["cc", "-O2", "-D_GNU_SOURCE", "-shared", "-fPIC", "-o", *passing, "-ldl"], check=True)
         with ExitStack() as ends:
-            pairs = {False: [], True: []}
+            pairs = {kind: [] for kind in KINDS}
             for i in range(options.pairs):
-                for sdp in (False, True):
-                    home = folder / f"{i}-{sdp}"
+                for kind in KINDS:
+                    home = folder / f"{i}-{kind}"
                     home.mkdir()
-                    pairs[sdp].append(Pair(program, sdp, home, environment, ends))
-            seconds = {False: [], True: []}
+                    pairs[kind].append(Pair(program, kind, home, environment, ends))
+            seconds = {kind: [] for kind in KINDS}
             for turn in range(options.turns):
-                for sdp in (False, True) if turn % 2 == 0 else (True, False):
-                    seconds[sdp].append(random.choice(pairs[sdp]).seconds(options.connections))
-        shares = [pair.run.share() for pair in pairs[True]]
-    ratio = interval([tcp / sdp for tcp, sdp in zip(seconds[False], seconds[True])])
-    added = interval([(sdp - tcp) * 1e6 for tcp, sdp in zip(seconds[False], seconds[True])])
-    print(
-        f"fork for each connection, one message: TCP {1 / statistics.median(seconds[False]):.4g} connections/s, "
-        f"SDP {1 / statistics.median(seconds[True]):.4g} connections/s, "
-        f"ratio {ratio[0]:.3f} [{ratio[1]:.3f} - {ratio[2]:.3f}], "
-        f"{added[0]:.1f} us [{added[1]:.1f} - {added[2]:.1f}] added to a connection, "
-        f"{max(shares):.1%} of the bytes on SDP, {options.turns} turns of {options.connections}"
-    )
+                # Who is next to whom changes.
+                for kind in random.sample(KINDS, len(KINDS)):
+                    seconds[kind].append(random.choice(pairs[kind]).seconds(options.connections))
+        shares = [pair.run.share() for pair in pairs[LIBRARY]]
+    for kind in (LIBRARY, PASSING):
+        ratio = interval([tcp / other for tcp, other in zip(seconds[TCP], seconds[kind])])
+        added = interval([(other - tcp) * 1e6 for tcp, other in zip(seconds[TCP], seconds[kind])])
+        print(
+            f"fork for each connection, one message: TCP {1 / statistics.median(seconds[TCP]):.4g} connections/s, "
+            f"{kind} {1 / statistics.median(seconds[kind]):.4g} connections/s, "
+            f"ratio {ratio[0]:.3f} [{ratio[1]:.3f} - {ratio[2]:.3f}], "
+            f"{added[0]:.1f} us [{added[1]:.1f} - {added[2]:.1f}] added to a connection, "
+            + (f"{max(shares):.1%} of the bytes on SDP, " if kind == LIBRARY else "")
+            + f"{options.turns} turns of {options.connections}"
+        )
 
 
 if __name__ == "__main__":

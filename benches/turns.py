@@ -33,6 +33,10 @@ ROWS = {
         "Apache prefork, 1 KiB, 20 connections kept", "requests/s",
         lambda run: apps.page(run, *apps.APACHE_AT, apps.WEB_USER), ("ab", "-q", "-k", "-n", "20000", "-c", "20"),
     ),
+    # Five processes on two processors: where the scheduler puts them is worth a quarter, so there are many turns.
+    "pgbench": (
+        "pgbench select-only, 4 clients", "transactions/s", apps.database, ("-T", "1"),
+    ),
     "pgbench-connect": (
         "pgbench select-only, 4 clients, a connection each time", "transactions/s",
         apps.database, ("-C", "-t", "30"),
