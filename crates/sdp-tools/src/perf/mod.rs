@@ -3,7 +3,8 @@
 //! Two pairs of processes run the same code ([`peer`]); one pair has the library, the other has
 //! nothing preloaded at all. Their rounds alternate within one run, so that what else happens on the
 //! machine meets both. Which lane the bytes took is not assumed but read from the counters that the
-//! processes hand in. Figures are medians over rounds with their range; times never decide anything.
+//! processes hand in. Where one end has no library and TCP is compared with TCP, there are more pairs of
+//! each kind. Figures are medians over rounds with their range; times never decide anything.
 
 pub mod hog;
 pub mod idle;
@@ -35,11 +36,9 @@ pub const SCHEMA: u32 = 1;
 pub const MIN_PAIRS: usize = 200;
 /// Longest round of a paired comparison.
 const MAX_PAIRED_NS: u64 = 20_000_000;
-/// Pairs of processes of each transport in a paired comparison: two streams of the same TCP may differ by a third for as long
-/// as they last.
-const COUPLES: usize = 16;
-/// Connections of all of them together: with many in each pair there are fewer pairs.
-const COUPLED_CONNECTIONS: usize = 1024;
+/// Pairs of processes of each kind in a paired comparison of TCP with TCP, where one end has no library: two streams may
+/// differ by a third for as long as they last.
+const PROCESS_PAIRS: usize = 16;
 /// Rounds of each transport before the first one that counts.
 const WARM_UP_ROUNDS: usize = 4;
 /// Length of such a round.
@@ -221,22 +220,18 @@ impl Plan {
         if self.paired { nanos.min(MAX_PAIRED_NS) } else { nanos }
     }
 
-    /// Pairs of processes of each transport.
-    const fn couples(&self) -> usize {
-        if !self.paired {
-            return 1;
-        }
-        match COUPLED_CONNECTIONS / self.connections {
-            0 => 1,
-            few if few < COUPLES => few,
-            _ => COUPLES,
-        }
+    /// Pairs of processes of each kind.
+    const fn process_pairs(&self) -> usize {
+        if self.paired && self.without.is_some() { PROCESS_PAIRS } else { 1 }
     }
 
-    /// Which pair of each transport runs a round: each with each of the other's in turn.
-    const fn who(&self, number: usize) -> (usize, usize) {
-        let couples = self.couples();
-        (number % couples, (number + number / couples) % couples)
+    /// Which pair of processes of each kind plays a round (TCP's, SDP's), and whether TCP's comes first. Whom a pair meets
+    /// changes each time it plays. Who comes first changes from round to round, but for every 2 × [`Self::process_pairs`]th:
+    /// otherwise a pair of processes would always come first.
+    const fn turn(&self, round: usize) -> (usize, usize, bool) {
+        let pairs = self.process_pairs();
+        let is_tcp_first = (round + round / (2 * pairs)).is_multiple_of(2);
+        (round % pairs, (round + round / pairs) % pairs, is_tcp_first)
     }
 
     const fn is_one_way(&self) -> bool {
@@ -368,7 +363,7 @@ fn round(pair: &mut Pair, order: Order) -> Result<Round, Failure> {
 /// Starts all pairs of one transport, promotes and fills caches.
 fn start_all(plan: &Plan, setting: Setting<'_>) -> Result<Vec<Pair>, Failure> {
     let mut pairs = Vec::new();
-    for _ in 0..plan.couples() {
+    for _ in 0..plan.process_pairs() {
         let mut pair = start(plan, setting)?;
         for _ in 0..WARM_UP_ROUNDS {
             round(&mut pair, Order { nanos: WARM_UP_NS })?;
@@ -418,9 +413,8 @@ pub fn measure(plan: &Plan) -> Result<Outcome, Failure> {
     let mut rounds: [Vec<Round>; 2] = [Vec::new(), Vec::new()];
     for number in 0..plan.rounds {
         // Who comes first changes, so that neither gains by the other's traces.
-        let order = if (number / plan.couples()).is_multiple_of(2) { [0, 1] } else { [1, 0] };
-        let (of_tcp, of_sdp) = plan.who(number);
-        for which in order {
+        let (of_tcp, of_sdp, is_tcp_first) = plan.turn(number);
+        for which in if is_tcp_first { [0, 1] } else { [1, 0] } {
             let pair = if which == 0 { &mut tcp[of_tcp] } else { &mut sdp[of_sdp] };
             rounds[which].push(round(pair, Order { nanos: plan.round_ns() })?);
         }
@@ -437,8 +431,8 @@ pub fn measure(plan: &Plan) -> Result<Outcome, Failure> {
 
     let [tcp, sdp] = rounds;
     let compared = |(number, (t, s)): (usize, (&Round, &Round))| {
-        let (of_tcp, of_sdp) = plan.who(number);
-        Compared { ratio: better(plan, t, s), base: of_tcp, better: of_sdp }
+        let (tcp, sdp, _) = plan.turn(number);
+        Compared { ratio: better(plan, t, s), tcp, sdp }
     };
     let compared: Vec<Compared> = tcp.iter().zip(&sdp).enumerate().map(compared).collect();
     let (tcp, sdp) = (side(plan, &tcp), side(plan, &sdp));
@@ -563,13 +557,13 @@ mod tests {
         let plan = Plan::new(Kind::Rate, &paired).unwrap();
         assert_eq!(plan.rounds, MIN_PAIRS);
         assert!(plan.round_ns() <= MAX_PAIRED_NS);
-        // Each pair of processes meets each of the other transport.
-        assert_eq!(plan.couples(), COUPLES);
-        let met: BTreeSet<_> = (0..COUPLES * COUPLES).map(|number| plan.who(number)).collect();
-        assert_eq!(met.len(), COUPLES * COUPLES);
-        let many = |connections| Plan { connections, ..plan.clone() }.couples();
-        assert_eq!([many(64), many(100), many(4000)], [COUPLES, 10, 1]);
-        assert_eq!(Plan::new(Kind::Rate, &common()).unwrap().who(7), (0, 0));
+        assert_eq!((plan.process_pairs(), plan.turn(8)), (1, (0, 0, true)));
+        let without = Common { without: Some(peer::Side::Server), ..paired };
+        let plan = Plan::new(Kind::Stream, &without).unwrap();
+        let turns: Vec<_> = (0..plan.rounds).map(|round| plan.turn(round)).collect();
+        let met: BTreeSet<_> = turns.iter().map(|(tcp, sdp, _)| (tcp, sdp)).collect();
+        assert_eq!((plan.process_pairs(), met.len()), (PROCESS_PAIRS, MIN_PAIRS));
+        assert_eq!(turns.iter().filter(|turn| turn.2).count(), MIN_PAIRS / 2);
         for bad in [
             Common { size: Some(0), ..common() },
             Common { connections: 0, ..common() },

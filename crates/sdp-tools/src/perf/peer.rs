@@ -1,6 +1,6 @@
 //! The two processes of a measurement: plain sockets of the standard library, nothing else.
 //!
-//! `sdp perf` starts this module twice per transport, as server and as client, once without and once
+//! `sdp perf` starts this module for each pair twice, as server and as client, some pairs without and some
 //! with the library; what runs is the same code. The client is told over stdin when to run a round
 //! and answers with one JSON line; between rounds both processes sleep in the kernel.
 //!

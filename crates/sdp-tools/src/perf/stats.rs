@@ -1,7 +1,5 @@
 //! Figures from rounds: medians, percentiles, and the interval of paired ratios.
 
-use std::collections::BTreeMap;
-
 use serde::Serialize;
 
 /// Median and range over rounds.
@@ -52,10 +50,10 @@ pub fn percentile(samples: &mut [u32], share: f64) -> u32 {
 pub struct Compared {
     /// How many times better.
     pub ratio: f64,
-    /// Who played the round that is compared with.
-    pub base: usize,
-    /// Who played the other.
-    pub better: usize,
+    /// Which played the round over TCP.
+    pub tcp: usize,
+    /// Which played the other.
+    pub sdp: usize,
 }
 
 /// Resamplings for the interval.
@@ -78,32 +76,39 @@ impl Ratio {
     /// Of `better / base` per pair. The resampling uses a fixed seed: the same rounds give the same
     /// interval.
     pub fn of_pairs(ratios: &[f64]) -> Self {
-        let same: Vec<Compared> =
-            ratios.iter().map(|&ratio| Compared { ratio, base: 0, better: 0 }).collect();
-        Self::of_compared(&same)
+        Self::resampled(ratios, |random| {
+            let draw = |_| ratios.get(random.below(ratios.len())).copied().unwrap_or(0.0);
+            (0..ratios.len()).map(draw).collect()
+        })
     }
 
     /// The same where several pairs of processes of each kind took part. How these differ among themselves counts for the
-    /// interval: who takes part is drawn anew for each resampling, and then of their rounds.
+    /// interval: who takes part, and how often, is drawn anew for each resampling.
     pub fn of_compared(all: &[Compared]) -> Self {
-        let mut rounds: BTreeMap<(usize, usize), Vec<f64>> = BTreeMap::new();
-        for one in all {
-            rounds.entry((one.base, one.better)).or_default().push(one.ratio);
-        }
+        let ratios: Vec<f64> = all.iter().map(|one| one.ratio).collect();
         let count =
             |who: fn(&Compared) -> usize| all.iter().map(who).max().map_or(0, |last| last + 1);
-        let (bases, betters) = (count(|one| one.base), count(|one| one.better));
+        let (tcps, sdps) = (count(|one| one.tcp), count(|one| one.sdp));
+        if tcps <= 1 && sdps <= 1 {
+            return Self::of_pairs(&ratios);
+        }
+        Self::resampled(&ratios, |random| {
+            let mut times = |of: usize| {
+                let mut times = vec![0; of];
+                (0..of).for_each(|_| times[random.below(of)] += 1);
+                times
+            };
+            let (tcp, sdp): (Vec<usize>, Vec<usize>) = (times(tcps), times(sdps));
+            let weighed = |one: &Compared| vec![one.ratio; tcp[one.tcp] * sdp[one.sdp]];
+            all.iter().flat_map(weighed).collect()
+        })
+    }
+
+    fn resampled(ratios: &[f64], mut sample: impl FnMut(&mut Pcg) -> Vec<f64>) -> Self {
         let mut random = Pcg(0x5d9);
         let mut medians: Vec<f64> = (0..RESAMPLES)
             .map(|_| {
-                let mut some = |of: usize| (0..of).map(|_| random.below(of)).collect::<Vec<_>>();
-                let (base, better) = (some(bases), some(betters));
-                let draw = |_| {
-                    let who = (base[random.below(bases)], better[random.below(betters)]);
-                    let theirs = rounds.get(&who)?;
-                    theirs.get(random.below(theirs.len())).copied()
-                };
-                let mut sample: Vec<f64> = (0..all.len()).filter_map(draw).collect();
+                let mut sample = sample(&mut random);
                 sample.sort_by(f64::total_cmp);
                 median_of_sorted(&sample)
             })
@@ -114,10 +119,10 @@ impl Ratio {
             medians.get(index).copied().unwrap_or(0.0)
         };
         Self {
-            median: Spread::of(&all.iter().map(|one| one.ratio).collect::<Vec<_>>()).median,
+            median: Spread::of(ratios).median,
             low: at(0.025),
             high: at(0.975),
-            pairs: all.len(),
+            pairs: ratios.len(),
         }
     }
 }
@@ -179,18 +184,26 @@ mod tests {
     }
 
     #[test]
-    fn pairs_of_processes_that_differ_widen_the_interval() {
-        // Rounds of one pair are all alike, those of eight differ by half.
-        let luck = [1.0, 1.4, 1.1, 1.3, 1.2, 1.5, 1.0, 1.2];
-        let compared = |base: usize, better: usize| Compared {
-            ratio: luck[better] / luck[base],
-            base,
-            better,
+    fn how_pairs_of_processes_differ_counts_for_the_interval() {
+        let compared = |luck: &dyn Fn(usize) -> f64| {
+            // As 16 meet: not everybody everybody. Rounds of the same two differ by a hundredth.
+            let one = |n: usize| {
+                let (tcp, sdp) = (n % 16, (n + n / 16) % 16);
+                let noise = 1.0 + (n * 7 % 11) as f64 / 1000.0;
+                Compared { ratio: luck(sdp + 5) / luck(tcp) * noise, tcp, sdp }
+            };
+            let all: Vec<_> = (0..200).map(one).collect();
+            let apart = Ratio::of_pairs(&all.iter().map(|one| one.ratio).collect::<Vec<_>>());
+            let crossed = Ratio::of_compared(&all);
+            assert_eq!((crossed.median, crossed.pairs), (apart.median, apart.pairs));
+            (crossed.high - crossed.low) / (apart.high - apart.low)
         };
-        let all: Vec<_> = (0..192).map(|n| compared(n % 8, (n + n / 8) % 8)).collect();
-        let crossed = Ratio::of_compared(&all);
-        let apart = Ratio::of_pairs(&all.iter().map(|one| one.ratio).collect::<Vec<_>>());
-        assert_eq!((crossed.median, crossed.pairs), (apart.median, apart.pairs));
-        assert!(crossed.low < apart.low && apart.high < crossed.high, "{crossed:?} {apart:?}");
+        let differ = compared(&|who| 1.0 + (who * 5 % 16) as f64 / 32.0);
+        assert!(differ > 2.0, "{differ}");
+        let alike = compared(&|_| 1.0);
+        assert!(alike < 2.0, "{alike}");
+        // Of one pair of processes of each kind it is the pairs of rounds alone.
+        let same = [1.0, 1.2, 1.1].map(|ratio| Compared { ratio, tcp: 0, sdp: 0 });
+        assert_eq!(Ratio::of_compared(&same), Ratio::of_pairs(&[1.0, 1.2, 1.1]));
     }
 }
