@@ -3,7 +3,7 @@
 
 What the library adds to such a connection is a few hundredths of what the kernel takes for it, less than two runs of
 the same program differ by. So several pairs of server and client live side by side, with and without the library, and
-take turns of a few milliseconds; what is compared is each turn with the one next to it. A third kind has a preloaded
+take turns of a few milliseconds; what is compared is what each kind took in the same turn. A third kind has a preloaded
 library that only passes the calls on: what it costs to be there at all. Nothing here decides a test.
 
     benches/forking.py [--turns N] [--pairs N] [--connections N] [--at-once]

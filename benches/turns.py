@@ -3,7 +3,7 @@
 
 What the library adds to a connection that is made for one request is a few hundredths, less than two runs of the same
 program differ by on a machine that others use too; and runs of Apache differ by more than most. So both servers live at
-the same time, and clients take turns of some tenths of a second; what is compared is each turn with the one next to it.
+the same time, and clients take turns of a second or some tenths of one; what is compared is each turn with the one next to it.
 Where a client and a server that never rest share the processors, how the scheduler places them is worth more than what
 is to be seen: with `--pinned` servers are on one processor and clients on another. Nothing here decides a test.
 
@@ -33,7 +33,7 @@ ROWS = {
         "Apache prefork, 1 KiB, 20 connections kept", "requests/s",
         lambda run: apps.page(run, *apps.APACHE_AT, apps.WEB_USER), ("ab", "-q", "-k", "-n", "20000", "-c", "20"),
     ),
-    # Five processes on two processors: where the scheduler puts them is worth a quarter, so there are many turns.
+    # More processes than processors: where the scheduler puts them is worth a quarter of a turn, however long that is.
     "pgbench": (
         "pgbench select-only, 4 clients", "transactions/s", apps.database, ("-T", "1"),
     ),

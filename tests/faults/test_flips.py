@@ -6,6 +6,7 @@ What needs lanes in a state of its choosing, or is over before there are any, is
 
 import functools
 import itertools
+import warnings
 
 import pytest
 
@@ -16,17 +17,15 @@ from .test_ending import UNREAD
 LIMIT_S = 60
 
 
-# TCP itself is late at times on a machine with much to do: so often it is asked again what it does.
-PLAIN_RUNS = 3
-
-
 def compared(play, env):
-    """With flips, and over TCP until it has shown the same."""
-    outcome = play(env=env)
-    for _ in range(PLAIN_RUNS):
+    """Over TCP and with flips. TCP itself is late at times on a machine with much to do: where the two differ it is asked twice
+    more, and must do both times what was seen with flips."""
+    plain, outcome = play(sdp=False), play(env=env)
+    if plain.code == outcome.code == 0 and plain.seen != outcome.seen:
+        warnings.warn(f"over TCP: {plain.describe()}\nwith flips: {outcome.describe()}", stacklevel=3)
         plain = play(sdp=False)
-        if plain.code != 0 or plain.seen == outcome.seen:
-            break
+        if plain.code == 0 and plain.seen == outcome.seen:
+            plain = play(sdp=False)
     return flipped(outcome, plain)
 
 
