@@ -33,10 +33,8 @@ KINDS = (TCP, PASSING, LIBRARY)
 class Pair:
     """A server and a client that does as many connections as it is told."""
 
-    def __init__(self, program, kind, folder, environment, ends):
-        self.run = Run(kind == LIBRARY, folder)
-        if kind == PASSING:
-            environment = environment | {"LD_PRELOAD": str(pathlib.Path(program).parent / "passing.so")}
+    def __init__(self, program, sdp, folder, environment, ends):
+        self.run = Run(sdp, folder)
         port = free_port()
         server = self.run.start([program, "server", str(port)], env=environment)
         ends.callback(stop, server)
@@ -71,15 +69,17 @@ def main():
         program = str(folder / "forking")
         source = ROOT / "tests" / "apps" / "drivers" / "forking.c"
         subprocess.run(["cc", "-O2", "-o", program, source], check=True)
-        passing = [str(folder / "passing.so"), ROOT / "benches" / "passing.c"]
-        subprocess.run(["cc", "-O2", "-D_GNU_SOURCE", "-shared", "-fPIC", "-o", *passing, "-ldl"], check=True)
+        passing = str(folder / "passing.so")
+        source = ROOT / "benches" / "passing.c"
+        subprocess.run(["cc", "-O2", "-D_GNU_SOURCE", "-shared", "-fPIC", "-o", passing, source, "-ldl"], check=True)
+        environments = {kind: environment for kind in KINDS} | {PASSING: environment | {"LD_PRELOAD": passing}}
         with ExitStack() as ends:
             pairs = {kind: [] for kind in KINDS}
             for i in range(options.pairs):
                 for kind in KINDS:
                     home = folder / f"{i}-{kind}"
                     home.mkdir()
-                    pairs[kind].append(Pair(program, kind, home, environment, ends))
+                    pairs[kind].append(Pair(program, kind == LIBRARY, home, environments[kind], ends))
             seconds = {kind: [] for kind in KINDS}
             for turn in range(options.turns):
                 # Who is next to whom changes.
