@@ -171,9 +171,11 @@ class Comparison:
     def plain(self, suite, sample=None):
         """Outcomes without the library."""
         if suite.name not in self._plain:
-            listed = self.listed(suite) if sample else ()
-            drawn = {*rotated(listed, sample, suite.name), *suite.always} if sample else ()
-            names = [name for name in listed if name in drawn]
+            names = ()
+            if sample:
+                listed = self.listed(suite)
+                drawn = {*rotated(listed, sample, suite.name), *suite.always}
+                names = [name for name in listed if name in drawn]
             outcomes, logs, _ = run(self.ladder, Placement.PLAIN, suite, names)
             assert outcomes, f"no test ran\n{logs}"
             self._plain[suite.name] = outcomes
