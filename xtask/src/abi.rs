@@ -23,6 +23,9 @@ const SEGMENTS: usize = 2;
 /// Bytes of a file that the kernel maps at a time, from a multiple of as many on.
 const GROUP: u64 = 64 * 1024;
 
+/// Bytes of a page.
+const PAGE: u64 = 4096;
+
 /// Newest version of glibc whose symbols may be imported: (major, minor).
 const NEWEST_GLIBC: (u32, u32) = (2, 34);
 
@@ -175,18 +178,27 @@ impl Elf {
         let section = |name: &str| {
             let line = self.sections.lines().find_map(|line| line.split_once(name));
             let fields: Vec<&str> = line.map_or("", |(_, rest)| rest).split_whitespace().collect();
-            Some(hexadecimal(fields.get(1)?) + hexadecimal(fields.get(3)?))
+            let begin = hexadecimal(fields.get(1)?);
+            Some((begin, begin + hexadecimal(fields.get(3)?)))
         };
         let mut findings = Vec::new();
         for name in ["] .text.hot ", "] .text.open ", "] .rodata "] {
             match section(name) {
-                Some(end) => {
+                Some((_, end)) => {
                     findings.extend(expect(end <= GROUP, || format!("{name}ends at {end}")))
                 }
                 None if cfg!(not(target_arch = "x86_64")) => return Ok(Vec::new()),
                 None => findings.push(format!("{name}is missing")),
             }
         }
+        // What they read is on one page, and what they write on the next.
+        let read = section("] .data.hot ").map(|(begin, _)| begin / PAGE);
+        let zeros = section("] .bss.hot ").map(|(_, end)| (end - 1) / PAGE);
+        let written = section("] .bss.page ").map(|(begin, _)| begin);
+        findings.extend(expect(
+            read.is_some() && zeros == read && written == read.map(|page| (page + 1) * PAGE),
+            || format!("read on page {read:?} to {zeros:?}, written at {written:?}"),
+        ));
         let alignment = self.loads().first().and_then(|fields| fields.last().copied());
         let alignment = hexadecimal(alignment.unwrap_or("0x0"));
         findings.extend(expect(alignment == GROUP, || format!("aligned to {alignment}")));
@@ -339,12 +351,22 @@ mod tests {
             format!("  [ 8] {name} PROGBITS 0000000000008000 008000 {size} 00 AX 0 0 16\n")
         };
         let names = [".text.hot", ".text.open", ".rodata"];
-        elf.sections = names.map(|name| line(name, "008000")).concat();
+        let words = |written| {
+            format!(
+                "  [21] .data.hot PROGBITS 0000000000091000 091000 00096c 00 WA 0 0 4096
+  [23] .bss.hot NOBITS 0000000000091a38 091a38 000112 00 WA 0 0 4
+  [24] .bss.page NOBITS {written} 091a38 01b018 00 WA 0 0 4096\n"
+            )
+        };
+        let beside = names.map(|name| line(name, "008000")).concat();
+        elf.sections = [beside.clone(), words("0000000000092000")].concat();
         assert_eq!(elf.group(), Ok(vec!["aligned to 4096".to_owned()]));
         elf.segments = "  LOAD 0x0 0x0 0x0 0x001000 0x002000 R E 0x10000\n".to_owned();
         assert_eq!(elf.group(), Ok(Vec::new()));
+        elf.sections = [beside, words("0000000000093000")].concat();
+        assert_eq!(elf.group().map(|findings| findings.len()), Ok(1));
         elf.sections = names.map(|name| line(name, "008001")).concat();
-        assert_eq!(elf.group().map(|findings| findings.len()), Ok(3));
+        assert_eq!(elf.group().map(|findings| findings.len()), Ok(4));
     }
 
     #[test]

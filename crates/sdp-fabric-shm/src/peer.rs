@@ -76,6 +76,7 @@ fn adopt(file: OwnedFd) -> Option<Hidden> {
 }
 
 /// The table; one `static` per process.
+#[repr(C)] // what each fork looks at comes first
 pub struct PeerTable {
     lock: SpinLock,
     /// Thread that holds the lock across a fork, 0 none: libc runs the program's `pthread_atfork`

@@ -19,6 +19,7 @@ use sdp_sys::{pid::is_single_threaded, sys};
 use crate::{errno, real};
 
 /// Which of the functions are libc's own: bits, by their places in the list below.
+#[unsafe(link_section = ".bss.hot")]
 static LIBCS: AtomicU32 = AtomicU32::new(0);
 
 macro_rules! direct {

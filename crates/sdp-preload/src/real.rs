@@ -90,6 +90,7 @@ macro_rules! next {
             pub(crate) mod $name {
                 use super::*;
                 /// Where the name leads at the moment.
+                #[unsafe(link_section = ".data.hot")]
                 pub(crate) static NEXT: AtomicPtr<c_void> =
                     AtomicPtr::new(resolve as *const () as *mut c_void);
 

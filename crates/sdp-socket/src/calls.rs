@@ -768,12 +768,12 @@ pub fn hooks() -> &'static crate::hot::Hooks {
 }
 
 /// Before `fork` (not vfork): takes the locks that must not be copied in a locked state.
-#[unsafe(link_section = ".text.hot")]
+#[unsafe(link_section = ".text.hot.parent")]
 pub fn fork_prepare() {
     inherit::fork_prepare();
 }
 /// After `fork` in the parent; `child` is −1 when it failed.
-#[unsafe(link_section = ".text.hot")]
+#[unsafe(link_section = ".text.hot.parent")]
 pub fn fork_parent(child: c_int) {
     inherit::fork_parent(child);
 }

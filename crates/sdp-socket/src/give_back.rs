@@ -30,6 +30,7 @@ const SOON_NS: u64 = 1_000_000;
 /// Connections whose sending ring has touched more than its first page, a bit each.
 static TOUCHED: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
 /// A bit of [`TOUCHED`] was set once, in this process or before a fork of it.
+#[unsafe(link_section = ".bss.hot")]
 static HAS_TOUCHED: AtomicBool = AtomicBool::new(false);
 /// When to look next; 0: nothing to look for.
 static LOOK_AT: AtomicU64 = AtomicU64::new(0);

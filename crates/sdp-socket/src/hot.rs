@@ -125,4 +125,5 @@ const _: () = assert!(size_of::<Page>() == PAGE_BYTES);
 
 /// This process's.
 // SAFETY: atomics, for which zeros are valid (0, false, null), and memory that need not hold anything.
+#[unsafe(link_section = ".bss.hot.page")]
 pub(crate) static PAGE: Page = unsafe { MaybeUninit::zeroed().assume_init() };

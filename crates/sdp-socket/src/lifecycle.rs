@@ -394,7 +394,7 @@ fn last_close(conn: &Conn, fd: c_int) {
 /// Makes the kernel's close of the carrier show what a close shows over TCP: a reset with bytes of the
 /// program unread or when the program asked for one, else FIN. True when this process is the last user
 /// and FIN it is.
-#[unsafe(link_section = ".text.hot")]
+#[unsafe(link_section = ".text.hot.long")]
 pub(crate) fn settle_end(conn: &Conn, fd: c_int) -> bool {
     if conn.stage() != Stage::Attached
         || conn.has(flag::HOSTILE)

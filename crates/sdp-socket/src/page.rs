@@ -29,6 +29,7 @@ const GUEST_CALLS: u32 = 16;
 
 static PAGE: &AtomicPtr<u8> = &hot::PAGE.page;
 /// The page's hidden descriptor. A guest keeps its host's: tools find the page there when the host has ended.
+#[unsafe(link_section = ".data.hot")]
 pub(crate) static NUMBER: AtomicI32 = AtomicI32::new(-1);
 /// Inode of the page behind it.
 static INODE: &AtomicU64 = &hot::PAGE.inode;

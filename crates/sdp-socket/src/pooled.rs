@@ -26,7 +26,9 @@ const OFFER_TICKS: u32 = 16;
 /// Calls for which the end that accepted the connection waits for an offer, if it may expect one.
 const LOOK_TICKS: u32 = 3;
 
+#[unsafe(link_section = ".data.hot")]
 static POOL: Pool = Pool::new();
+#[unsafe(link_section = ".data.hot")]
 static ASKER: Asker =
     Asker::new(Notes { kept: process::note_hidden, gone: process::forget_hidden });
 /// Ends of connections that never met, one in so many of which looks after segments shared with the dead.

@@ -47,16 +47,20 @@ static NONCE: &AtomicU64 = &PAGE.nonce;
 static FAMILY: &AtomicPtr<u8> = &PAGE.family;
 static SLOT: &AtomicU32 = &PAGE.slot;
 static BELL: &AtomicPtr<u8> = &PAGE.bell;
+#[unsafe(link_section = ".data.hot")]
 static BELL_FD: AtomicI32 = AtomicI32::new(-1);
+#[unsafe(link_section = ".data.hot")]
 static BELL_PAGE_FD: AtomicI32 = AtomicI32::new(-1);
 static STARTED: &AtomicU32 = &PAGE.started;
 static CPUS: AtomicU32 = AtomicU32::new(0);
+#[unsafe(link_section = ".data.hot")]
 static TOP: AtomicI32 = AtomicI32::new(-1);
 /// The process left all lanes: it makes no system call of its own any more.
 static RETIRED: &AtomicBool = &PAGE.retired;
 /// Counts forks; odd while one is in progress.
 static FORKS: &AtomicU32 = &PAGE.forks;
 
+#[unsafe(link_section = ".bss.hot.last")] // for what it begins with
 static PEERS: PeerTable = PeerTable::new();
 
 /// The peer processes that we know.

@@ -35,8 +35,6 @@ struct Captured {
     tunables: UnsafeCell<Tunables>,
     /// Which of [`KEYS`] the environment set, a bit each.
     chosen: AtomicU32,
-    /// [`NOTHING`], [`CAPTURED_ONLY`], [`LOADING`], [`LOADED`].
-    state: AtomicU32,
     /// Which of [`KEYS`] had a value in the environment that they cannot have.
     bad: AtomicU32,
     /// Whether `LIBSDP_CONFIG_FILE` was set.
@@ -45,7 +43,7 @@ struct Captured {
     is_simple: AtomicU32,
 }
 
-// SAFETY: written by the constructor (state NOTHING, one thread) and by the loader (state LOADING, the
+// SAFETY: written by the constructor ([`STATE`] NOTHING, one thread) and by the loader (state LOADING, the
 // one thread that moved it there); read only in state LOADED.
 unsafe impl Sync for Captured {}
 
@@ -53,7 +51,6 @@ static CAPTURED: Captured = Captured {
     config: UnsafeCell::new(Config::new()),
     tunables: UnsafeCell::new(Tunables::DEFAULT),
     chosen: AtomicU32::new(0),
-    state: AtomicU32::new(NOTHING),
     bad: AtomicU32::new(0),
     has_path: AtomicU32::new(0),
     is_simple: AtomicU32::new(0),
@@ -77,6 +74,10 @@ static TEXTS: Texts = Texts {
     rules: UnsafeCell::new(([0; RULES_MAX], 0)),
     report: UnsafeCell::new(([0; 512], 0)),
 };
+
+/// [`NOTHING`], [`CAPTURED_ONLY`], [`LOADING`], [`LOADED`].
+#[unsafe(link_section = ".bss.hot")]
+static STATE: AtomicU32 = AtomicU32::new(NOTHING);
 
 const NOTHING: u32 = 0;
 const CAPTURED_ONLY: u32 = 1;
@@ -147,7 +148,7 @@ pub(crate) unsafe fn capture(argc: i32, argv: *const *const u8, envp: *const *co
             capture_entry(entry);
         }
     }
-    CAPTURED.state.store(CAPTURED_ONLY, Ordering::Release);
+    STATE.store(CAPTURED_ONLY, Ordering::Release);
 }
 
 /// The bit of the first tunable that `is` names, 0 none.
@@ -191,20 +192,20 @@ pub(crate) fn program() -> &'static [u8] {
 /// Reads the rule file and puts the values in force. Once per process image; a thread that comes while
 /// another is at it waits for it, within bounds: the defaults hold if that takes absurdly long.
 pub(crate) fn load() {
-    if CAPTURED.state.load(Ordering::Acquire) == LOADED {
+    if STATE.load(Ordering::Acquire) == LOADED {
         return;
     }
     // A handler that interrupted the loading must not wait for it.
     let _section = section::Guard::enter();
     for _ in 0..LOADING_LOOKS {
-        match CAPTURED.state.load(Ordering::Acquire) {
+        match STATE.load(Ordering::Acquire) {
             LOADED => return,
             LOADING => {
                 // SAFETY: no arguments.
                 let _ = unsafe { sys!(libc::SYS_sched_yield) };
             }
             before => {
-                let state = &CAPTURED.state;
+                let state = &STATE;
                 let order = (Ordering::Acquire, Ordering::Relaxed);
                 if state.compare_exchange(before, LOADING, order.0, order.1).is_ok() {
                     return load_once();
@@ -216,7 +217,7 @@ pub(crate) fn load() {
 
 /// In a fork child: a thread of the parent that was loading does not exist here.
 pub(crate) fn become_child() {
-    let state = &CAPTURED.state;
+    let state = &STATE;
     if state.load(Ordering::Relaxed) != LOADING {
         return; // not even an exchange that fails: it would copy the page
     }
@@ -258,7 +259,7 @@ fn load_once() {
     // SAFETY: as above.
     let environment = unsafe { &*CAPTURED.tunables.get() };
     TUNED.fill(config.tunables(), environment, CAPTURED.chosen.load(Ordering::Relaxed));
-    CAPTURED.state.store(LOADED, Ordering::Release);
+    STATE.store(LOADED, Ordering::Release);
 }
 
 /// Hands the file's text on, or nothing when it cannot be read.
@@ -297,7 +298,7 @@ fn with_file(path: &[u8], body: impl FnOnce(Option<&[u8]>)) {
 /// Whether a socket of this role and address may get an SDP lane.
 #[unsafe(link_section = ".text.open")]
 pub(crate) fn family(role: Role, address: [u8; 16], port: u16) -> Family {
-    if CAPTURED.state.load(Ordering::Acquire) != LOADED {
+    if STATE.load(Ordering::Acquire) != LOADED {
         return Family::Both;
     }
     // SAFETY: LOADED: read only from here on.
@@ -332,6 +333,7 @@ pub(crate) struct Tuned {
     io_uring: AtomicU32,
 }
 
+#[unsafe(link_section = ".data.hot")]
 static TUNED: Tuned = Tuned {
     promote_calls: AtomicU32::new(16),
     promote_bytes: AtomicU32::new(65_536),

@@ -43,6 +43,7 @@ const CLOSING: u32 = 4 << KIND_SHIFT;
 const CLOSE_PATIENCE_NS: u64 = 50_000_000;
 const CLOSE_NAP_NS: i64 = 100_000;
 /// Whether [`CLOSING`] stands anywhere, perhaps: since the last fork it has.
+#[unsafe(link_section = ".bss.hot")]
 static HAS_CLOSED: AtomicBool = AtomicBool::new(false);
 
 /// What a descriptor is to us.

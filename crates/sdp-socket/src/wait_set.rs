@@ -17,6 +17,7 @@ use crate::{
 const KEPT: usize = 64;
 
 /// Descriptor + 1; 0 none.
+#[unsafe(link_section = ".bss.hot")]
 static POOL: [AtomicI32; KEPT] = [const { AtomicI32::new(0) }; KEPT];
 /// Counts the process's bells: a set of an earlier one is not kept.
 static BELLS: &AtomicU32 = &crate::hot::PAGE.bells;

@@ -6,6 +6,7 @@ use crate::{errno::Errno, fd, sys, tls};
 
 /// Something was made to run on this process's memory by other means than libc's: it may be a thread that
 /// libc does not know. Or a thread was cancelled. Set before, never cleared. (Public for the assembly of the hooks.)
+#[unsafe(link_section = ".bss.hot")]
 pub static SHARED: AtomicBool = AtomicBool::new(false);
 
 unsafe extern "C" {

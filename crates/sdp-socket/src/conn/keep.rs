@@ -130,6 +130,7 @@ impl Keeper {
 }
 
 /// Connections that only calls hold open.
+#[unsafe(link_section = ".bss.hot")]
 static KEPT_ONES: AtomicU32 = AtomicU32::new(0);
 /// Hidden duplicates that are kept for calls.
 static KEPT_NUMBERS: AtomicU32 = AtomicU32::new(0);
