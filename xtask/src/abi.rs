@@ -26,6 +26,9 @@ const GROUP: u64 = 64 * 1024;
 /// Bytes of a page.
 const PAGE: u64 = 4096;
 
+/// Pages whose translations lie in one cache line.
+const TRANSLATED: u64 = 8;
+
 /// Newest version of glibc whose symbols may be imported: (major, minor).
 const NEWEST_GLIBC: (u32, u32) = (2, 34);
 
@@ -191,13 +194,17 @@ impl Elf {
                 None => findings.push(format!("{name}is missing")),
             }
         }
-        // What they read is on one page, and what they write on the next.
+        // What they read is on one page, what they write on the next, and that with its neighbour in one group of translations.
         let read = section("] .data.hot ").map(|(begin, _)| begin / PAGE);
         let zeros = section("] .bss.hot ").map(|(_, end)| (end - 1) / PAGE);
         let written = section("] .bss.page ").map(|(begin, _)| begin);
         findings.extend(expect(
             read.is_some() && zeros == read && written == read.map(|page| (page + 1) * PAGE),
-            || format!("read on page {read:?} to {zeros:?}, written at {written:?}"),
+            || format!("read on page {read:#x?} to {zeros:#x?}, written at {written:#x?}"),
+        ));
+        findings.extend(expect(
+            read.is_none_or(|page| page / TRANSLATED == (page + 2) / TRANSLATED),
+            || format!("page {read:#x?} and the next two are translated apart"),
         ));
         let alignment = self.loads().first().and_then(|fields| fields.last().copied());
         let alignment = hexadecimal(alignment.unwrap_or("0x0"));
@@ -351,19 +358,25 @@ mod tests {
             format!("  [ 8] {name} PROGBITS 0000000000008000 008000 {size} 00 AX 0 0 16\n")
         };
         let names = [".text.hot", ".text.open", ".rodata"];
-        let words = |written| {
+        let words = |zeros, written| {
             format!(
                 "  [21] .data.hot PROGBITS 0000000000091000 091000 00096c 00 WA 0 0 4096
-  [23] .bss.hot NOBITS 0000000000091a38 091a38 000112 00 WA 0 0 4
+  [23] .bss.hot NOBITS 0000000000091a38 091a38 {zeros} 00 WA 0 0 4
   [24] .bss.page NOBITS {written} 091a38 01b018 00 WA 0 0 4096\n"
             )
         };
         let beside = names.map(|name| line(name, "008000")).concat();
-        elf.sections = [beside.clone(), words("0000000000092000")].concat();
+        elf.sections = [beside.clone(), words("000112", "0000000000092000")].concat();
         assert_eq!(elf.group(), Ok(vec!["aligned to 4096".to_owned()]));
         elf.segments = "  LOAD 0x0 0x0 0x0 0x001000 0x002000 R E 0x10000\n".to_owned();
         assert_eq!(elf.group(), Ok(Vec::new()));
-        elf.sections = [beside, words("0000000000093000")].concat();
+        for apart in [words("000112", "0000000000093000"), words("000612", "0000000000092000")] {
+            elf.sections = [beside.clone(), apart].concat();
+            assert_eq!(elf.group().map(|findings| findings.len()), Ok(1));
+        }
+        let near = words("000112", "0000000000092000");
+        let far = near.replace("00000091", "00000096").replace("00000092", "00000097");
+        elf.sections = [beside, far].concat();
         assert_eq!(elf.group().map(|findings| findings.len()), Ok(1));
         elf.sections = names.map(|name| line(name, "008001")).concat();
         assert_eq!(elf.group().map(|findings| findings.len()), Ok(4));
