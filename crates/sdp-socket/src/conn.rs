@@ -215,8 +215,10 @@ pub(crate) struct Conn {
     /// reader lives, in ticks, and the consumer's head then.
     pub(crate) looked: AtomicU64,
     pub(crate) looked_head: AtomicU64,
-    /// Bytes received since the program last sent: a stream does not spin.
+    /// Waits for bytes since the program last sent: a stream does not spin.
     pub(crate) one_way: AtomicU64,
+    /// Until when the reader of a stream leaves it alone, in ticks ([`crate::spin::leave_alone`]); 0: it does not.
+    pub(crate) left_alone: AtomicU64,
     /// What waits have learnt ([`crate::spin::Learnt`]).
     pub(crate) spin: AtomicU64,
     /// Wake-ups for nothing since the last for something.
@@ -387,7 +389,7 @@ impl Conn {
         for word in self.bytes.iter().chain(&self.rowless) {
             word.store(0, Ordering::Relaxed);
         }
-        for word in [&self.looked, &self.looked_head, &self.one_way] {
+        for word in [&self.looked, &self.looked_head, &self.one_way, &self.left_alone] {
             word.store(0, Ordering::Relaxed);
         }
         self.turn.reset();

@@ -310,7 +310,11 @@ fn pull(used: &InUse, wanted: usize, mut copy: impl FnMut(&[Cell<u8>])) -> Optio
     let mut got = 0;
     let is_done = loop {
         if message == 0 {
+            let is_left_alone = at == window && conn.left_alone.load(Ordering::Relaxed) != 0;
             if at == window {
+                if is_left_alone {
+                    spin::leave_alone(conn);
+                }
                 // The tail first: an entry that is not there after it takes effect behind it.
                 let tail = lines.producer.tail.load(Ordering::Acquire);
                 if lines.producer.switches.load(Ordering::SeqCst) != bits as u32
@@ -320,6 +324,9 @@ fn pull(used: &InUse, wanted: usize, mut copy: impl FnMut(&[Cell<u8>])) -> Optio
                     break false;
                 }
                 if tail == at {
+                    if is_left_alone {
+                        spin::gathered(conn, 0, 0);
+                    }
                     break true;
                 }
                 let Some(now) = ring::checked_origin(segment, half, origin, at) else {
@@ -332,6 +339,9 @@ fn pull(used: &InUse, wanted: usize, mut copy: impl FnMut(&[Cell<u8>])) -> Optio
                 break false;
             };
             let len = found.record.len;
+            if is_left_alone {
+                spin::gathered(conn, window.wrapping_sub(at), len);
+            }
             let Some(taken) = Sink::plain(engine, found.header, len) else { break false };
             [engine[1], engine[2]] = taken.words;
             message = len;

@@ -13,7 +13,7 @@ use core::{
 
 use sdp_sys::{
     section, sys,
-    time::monotonic_ns,
+    time::{TICKS_PER_MS, monotonic_ns, ticks},
     tls::{self, Slot},
 };
 
@@ -39,6 +39,18 @@ const RARITY_MAX: u8 = 6;
 const STREAM_WAITS: u64 = 8;
 /// Pause of a stream.
 const STREAM_NS: u64 = 1_000;
+/// How long a stream of small messages is left alone between two looks. At the heels of its writer the reader would fetch
+/// the cache lines of each message, and the writer would fetch them back: where their CPUs are far apart, both take
+/// longer for that than for the message.
+const ALONE_NS: u64 = 4_000;
+/// The same in ticks, roughly.
+const ALONE_TICKS: u64 = ALONE_NS * TICKS_PER_MS / 1_000_000;
+/// Ring bytes that have come until then where leaving it alone pays …
+const GATHERED_MIN: u64 = 1024;
+/// … in messages of at most this length: longer ones are not worth waiting for more of.
+const GATHERED_LEN_MAX: u32 = 4096;
+/// Where it did not pay, it is tried again once in so many waits.
+const GATHER_EVERY: u64 = 64;
 /// Longest time given to the peer on a shared CPU by yielding.
 const YIELD_NS: u64 = 20_000;
 /// A single yield that takes this long means that somebody else wanted the CPU.
@@ -213,6 +225,56 @@ fn ceiling_ns() -> (u32, bool) {
     match process::tunables().receive_poll_us() {
         None => (CEILING_NS, true),
         Some(us) => (us.saturating_mul(1000), false),
+    }
+}
+
+/// Before a reader that found nothing looks again: finds out now and then whether a stream is worth being left alone, by
+/// doing so once. `published` tells how many ring bytes have come. True when there are some.
+pub(crate) fn gather(
+    conn: &Conn,
+    stay: Pin<&Stay>,
+    peer_cpu: u32,
+    published: impl FnOnce() -> u64,
+) -> bool {
+    let may = u64::from(ceiling_ns().0) >= ALONE_NS && !needs_this_cpu(peer_cpu);
+    if !is_time_to_gather(conn.one_way.load(Ordering::Relaxed)) || !may {
+        return false;
+    }
+    let Some(_turn) = Turn::take(stay) else { return false };
+    pause_until(ticks().wrapping_add(ALONE_TICKS));
+    let published = published();
+    if published >= GATHERED_MIN {
+        conn.left_alone.store(1, Ordering::Relaxed); // until a moment that has passed
+    }
+    published != 0
+}
+
+const fn is_time_to_gather(waits: u64) -> bool {
+    waits % GATHER_EVERY == STREAM_WAITS
+}
+
+/// Before the reader of a stream looks how far it is published: not sooner than [`ALONE_TICKS`] after the last time.
+#[cold]
+pub(crate) fn leave_alone(conn: &Conn) {
+    pause_until(conn.left_alone.load(Ordering::Relaxed));
+    conn.left_alone.store(ticks().wrapping_add(ALONE_TICKS).max(1), Ordering::Relaxed);
+}
+
+/// What a reader found that had left its stream alone: this many ring bytes, and a message of this length first.
+#[cold]
+pub(crate) fn gathered(conn: &Conn, published: u64, len: u32) {
+    let is_one_way = conn.one_way.load(Ordering::Relaxed) >= STREAM_WAITS - 1;
+    if is_one_way && published >= GATHERED_MIN && len <= GATHERED_LEN_MAX {
+        conn.one_way.store(STREAM_WAITS - 1, Ordering::Relaxed); // once it finds nothing it tries again at once
+    } else {
+        conn.left_alone.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Pauses until a moment that is at most [`ALONE_TICKS`] ahead.
+fn pause_until(moment: u64) {
+    while moment.wrapping_sub(ticks()).wrapping_sub(1) < ALONE_TICKS {
+        core::hint::spin_loop();
     }
 }
 
@@ -560,6 +622,15 @@ mod tests {
         assert!((1..=IN_TURN).contains(&others), "{others}");
         assert!(!waits_in_turn(&word, 9));
         assert!(waits_in_turn(&word, 0));
+    }
+
+    #[test]
+    fn a_stream_is_left_alone_when_that_pays_else_now_and_then() {
+        let tried = |waits: core::ops::Range<u64>| waits.filter(|w| is_time_to_gather(*w)).count();
+        assert_eq!(tried(0..STREAM_WAITS), 0);
+        assert_eq!(tried(STREAM_WAITS..STREAM_WAITS + 64 * GATHER_EVERY), 64);
+        // The wait behind one that paid.
+        assert!(is_time_to_gather(STREAM_WAITS - 1 + 1));
     }
 
     #[test]

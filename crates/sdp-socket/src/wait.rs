@@ -119,7 +119,9 @@ pub(crate) fn spin_for_bytes(conn: &Pinned, stay: Pin<&Stay>) -> bool {
         mine.cpu.store(this, Ordering::Relaxed);
     }
     let peer_cpu = segment.end(conn.side() ^ 1).cpu.load(Ordering::Relaxed);
-    let success = spin::spin(conn, stay, peer_cpu, || is_news(lines, head, followed));
+    let published = || lines.producer.tail.load(Ordering::Acquire).wrapping_sub(head);
+    let success = spin::gather(conn, stay, peer_cpu, published)
+        || spin::spin(conn, stay, peer_cpu, || is_news(lines, head, followed));
     if success {
         count(conn, Direction::Receive, Counter::Spun);
     }
