@@ -12,7 +12,7 @@
 use core::{
     cell::UnsafeCell,
     ptr::NonNull,
-    sync::atomic::{AtomicBool, AtomicU32, Ordering},
+    sync::atomic::{AtomicBool, AtomicU32, Ordering, fence},
 };
 
 use sdp_sys::{
@@ -75,15 +75,17 @@ fn adopt(file: OwnedFd) -> Option<Hidden> {
     (procfs::kind(file.raw()) == Ok(Kind::EventFd)).then(|| Hidden::new(file, 0).ok())?
 }
 
+/// A table was locked, some time, in this process or before a fork of it: before that, nobody knows a peer. Beside
+/// the other words that each fork child reads, not beside the lock, whose page it then need not look at.
+#[unsafe(link_section = ".bss.hot")]
+static IS_USED: AtomicBool = AtomicBool::new(false);
+
 /// The table; one `static` per process.
-#[repr(C)] // what each fork looks at comes first
 pub struct PeerTable {
     lock: SpinLock,
     /// Thread that holds the lock across a fork, 0 none: libc runs the program's `pthread_atfork`
     /// handlers meanwhile, which may use connections.
     forking: AtomicU32,
-    /// Somebody locked it, some time: before that, nobody knows a peer.
-    is_used: AtomicBool,
     entries: UnsafeCell<Entries>,
 }
 
@@ -136,7 +138,6 @@ impl PeerTable {
         Self {
             lock: SpinLock::new(),
             forking: AtomicU32::new(0),
-            is_used: AtomicBool::new(false),
             entries: UnsafeCell::new(Entries { list, high: 0 }),
         }
     }
@@ -155,7 +156,7 @@ impl PeerTable {
     /// Before a fork: takes the lock, so that parent and child both get a whole table. The calling
     /// thread can use the table meanwhile.
     pub fn fork_prepare(&self) {
-        if !self.is_used.load(Ordering::Relaxed) && sys_pid::is_single_threaded() {
+        if !IS_USED.load(Ordering::Relaxed) && sys_pid::is_single_threaded() {
             return; // nobody can be at it, and its pages stay shared with the child
         }
         self.acquire();
@@ -164,6 +165,9 @@ impl PeerTable {
 
     /// After a fork, in the parent and in the child: each gives its own copy of the lock back.
     pub fn forked(&self, in_child: bool) {
+        if !IS_USED.load(Ordering::Relaxed) {
+            return;
+        }
         if self.forking.load(Ordering::Relaxed) == 0 {
             // It was not needed. A thread that a handler of the fork started may have it nevertheless, which
             // does not exist in the child.
@@ -177,8 +181,9 @@ impl PeerTable {
     }
 
     fn acquire(&self) {
-        if !self.is_used.load(Ordering::Relaxed) {
-            self.is_used.store(true, Ordering::Relaxed);
+        if !IS_USED.load(Ordering::Relaxed) {
+            IS_USED.store(true, Ordering::Relaxed);
+            fence(Ordering::SeqCst); // a fork child that sees the lock taken sees this
         }
         self.lock.acquire();
     }

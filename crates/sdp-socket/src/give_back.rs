@@ -63,7 +63,9 @@ fn note(conn: &Conn) {
     let Some(half) = half_silence_ns() else { return };
     conn.set(flag::BULKY);
     let index = conn.index();
-    HAS_TOUCHED.store(true, Ordering::SeqCst);
+    if !HAS_TOUCHED.load(Ordering::Relaxed) {
+        HAS_TOUCHED.store(true, Ordering::SeqCst);
+    }
     if let Some(word) = TOUCHED.get(index as usize / 64) {
         word.fetch_or(1 << (index % 64), Ordering::SeqCst);
     }

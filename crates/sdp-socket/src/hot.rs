@@ -75,6 +75,8 @@ pub(crate) struct Page {
     pub(crate) blocks: AtomicU32,
     pub(crate) scratch: AtomicBool,
     pub(crate) has_networks: AtomicBool,
+    pub(crate) hides: AtomicBool,
+    pub(crate) keeps_sets: AtomicBool,
     pub(crate) epoll: Epoll,
     // ---- written by several threads at a time
     pub(crate) busy: Busy,

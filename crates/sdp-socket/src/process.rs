@@ -60,7 +60,6 @@ static RETIRED: &AtomicBool = &PAGE.retired;
 /// Counts forks; odd while one is in progress.
 static FORKS: &AtomicU32 = &PAGE.forks;
 
-#[unsafe(link_section = ".bss.hot.last")] // for what it begins with
 static PEERS: PeerTable = PeerTable::new();
 
 /// The peer processes that we know.
@@ -279,6 +278,9 @@ pub(crate) fn hidden_range() -> (i32, u32) {
     (min, (limit.saturating_sub(min).max(0) / 2) as u32)
 }
 
+/// A descriptor beside the statistics page's was hidden, in this process or before a fork of it.
+static HIDES: &AtomicBool = &PAGE.hides;
+
 /// Notes that a descriptor is one of ours. False: that cannot be noted, and it is closed: the program would find it.
 fn keep_hidden(raw: i32) -> bool {
     let is_noted = note_hidden(raw);
@@ -290,21 +292,29 @@ fn keep_hidden(raw: i32) -> bool {
 
 /// Moves a descriptor of ours out of the program's way and out of its sight. −1: it had to be closed.
 pub(crate) fn hide(raw: i32) -> i32 {
-    hide_from(raw, hidden_min())
+    let moved = fd::move_up(raw, hidden_min());
+    if keep_hidden(moved) { moved } else { -1 }
 }
 
 /// [`hide`] for the descriptor of the statistics page.
 pub(crate) fn hide_page(raw: i32) -> i32 {
-    hide_from(raw, hidden_min().min(PAGE_MIN))
-}
-
-fn hide_from(raw: i32, min: i32) -> i32 {
-    let moved = fd::move_up(raw, min);
-    if keep_hidden(moved) { moved } else { -1 }
+    let moved = fd::move_up(raw, hidden_min().min(PAGE_MIN));
+    if put_hidden(moved) {
+        return moved;
+    }
+    fd::close(moved);
+    -1
 }
 
 /// A number that hides something of ours by now. False: that cannot be noted.
 pub(crate) fn note_hidden(raw: i32) -> bool {
+    if !HIDES.load(Ordering::Relaxed) {
+        HIDES.store(true, Ordering::SeqCst); // first: a fork that finds the number finds this
+    }
+    put_hidden(raw)
+}
+
+fn put_hidden(raw: i32) -> bool {
     note_descriptor(raw);
     let before = table::put(raw, Entry::Hidden);
     if let Ok(Some(stale)) = before {
@@ -584,13 +594,16 @@ pub(crate) fn become_child(pid: Option<i32>) {
     crate::give_back::forget();
     crate::pooled::become_child();
     table::forget_closes();
-    // Hidden descriptors were inherited; the parent's are no use here.
-    table::walk(|fd, entry| {
-        if entry == Entry::Hidden && fd != page::NUMBER.load(Ordering::Relaxed) {
-            table::clear(fd);
-            fd::close(fd);
-        }
-    });
+    if HIDES.load(Ordering::Relaxed) {
+        // Hidden descriptors were inherited; the parent's are no use here.
+        HIDES.store(false, Ordering::Relaxed);
+        table::walk(|fd, entry| {
+            if entry == Entry::Hidden && fd != page::NUMBER.load(Ordering::Relaxed) {
+                table::clear(fd);
+                fd::close(fd);
+            }
+        });
+    }
     for cell in [&BELL_FD, &BELL_PAGE_FD] {
         if cell.load(Ordering::Relaxed) >= 0 {
             cell.store(-1, Ordering::Release);

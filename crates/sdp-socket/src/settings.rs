@@ -205,9 +205,8 @@ pub(crate) fn load() {
                 let _ = unsafe { sys!(libc::SYS_sched_yield) };
             }
             before => {
-                let state = &STATE;
                 let order = (Ordering::Acquire, Ordering::Relaxed);
-                if state.compare_exchange(before, LOADING, order.0, order.1).is_ok() {
+                if STATE.compare_exchange(before, LOADING, order.0, order.1).is_ok() {
                     return load_once();
                 }
             }
@@ -217,11 +216,10 @@ pub(crate) fn load() {
 
 /// In a fork child: a thread of the parent that was loading does not exist here.
 pub(crate) fn become_child() {
-    let state = &STATE;
-    if state.load(Ordering::Relaxed) != LOADING {
+    if STATE.load(Ordering::Relaxed) != LOADING {
         return; // not even an exchange that fails: it would copy the page
     }
-    let _ = state.compare_exchange(LOADING, CAPTURED_ONLY, Ordering::AcqRel, Ordering::Relaxed);
+    let _ = STATE.compare_exchange(LOADING, CAPTURED_ONLY, Ordering::AcqRel, Ordering::Relaxed);
 }
 
 fn load_once() {

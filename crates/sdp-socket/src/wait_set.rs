@@ -4,7 +4,7 @@
 //! other's. A call takes one for the length of its sleep and gives it back; a bounded pool keeps those
 //! that are not in use, so that their number follows the sleepers, not the threads that ever slept.
 
-use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
 use sdp_sys::{fd, section, sys};
 
@@ -17,8 +17,9 @@ use crate::{
 const KEPT: usize = 64;
 
 /// Descriptor + 1; 0 none.
-#[unsafe(link_section = ".bss.hot")]
 static POOL: [AtomicI32; KEPT] = [const { AtomicI32::new(0) }; KEPT];
+/// There was a set in [`POOL`] once, in this process or before a fork of it.
+static KEEPS: &AtomicBool = &crate::hot::PAGE.keeps_sets;
 /// Counts the process's bells: a set of an earlier one is not kept.
 static BELLS: &AtomicU32 = &crate::hot::PAGE.bells;
 
@@ -108,6 +109,9 @@ impl Drop for WaitSet {
             return;
         }
         if self.bells == BELLS.load(Ordering::Acquire) {
+            if !KEEPS.load(Ordering::Relaxed) {
+                KEEPS.store(true, Ordering::SeqCst); // before there is one
+            }
             for place in &POOL {
                 if place
                     .compare_exchange(0, self.raw + 1, Ordering::AcqRel, Ordering::Relaxed)
@@ -151,7 +155,9 @@ fn close(raw: i32) {
 /// The program is about to overwrite a hidden descriptor: if it is a set in the pool, it goes.
 pub(crate) fn lose(raw: i32) {
     for place in &POOL {
-        let _ = place.compare_exchange(raw + 1, 0, Ordering::AcqRel, Ordering::Relaxed);
+        if place.load(Ordering::Relaxed) == raw + 1 {
+            let _ = place.compare_exchange(raw + 1, 0, Ordering::AcqRel, Ordering::Relaxed);
+        }
     }
 }
 
@@ -159,6 +165,9 @@ pub(crate) fn lose(raw: i32) {
 /// fork child, where hidden descriptors are closed already, they are only forgotten.
 pub(crate) fn drop_all(forked: bool) {
     BELLS.fetch_add(1, Ordering::AcqRel);
+    if !KEEPS.load(Ordering::SeqCst) {
+        return; // most processes: a child would look at each place
+    }
     for place in &POOL {
         if place.load(Ordering::Relaxed) == 0 {
             continue; // without a write, which in a fork child copies the page
