@@ -57,7 +57,7 @@ class Pair:
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--turns", type=int, default=1000)
-    parser.add_argument("--pairs", type=int, default=3, help="of each kind: where things are mapped differs")
+    parser.add_argument("--pairs", type=int, default=10, help="of each kind: where things are mapped differs")
     parser.add_argument("--connections", type=int, default=20, help="of a turn")
     parser.add_argument("--at-once", action="store_true", help="the loader binds the program when it starts")
     options = parser.parse_args()

@@ -306,15 +306,17 @@ fn pull(used: &InUse, wanted: usize, mut copy: impl FnMut(&[Cell<u8>])) -> Optio
     if window == head && message != 0 {
         origin = ring::checked_origin(segment, half, origin, head)?;
     }
+    // Before the first look only: who has bytes to return waits for nothing.
+    let is_left_alone =
+        window == head && message == 0 && conn.left_alone.load(Ordering::Relaxed) != 0;
+    if is_left_alone {
+        spin::leave_alone(conn);
+    }
     let mut at = head;
     let mut got = 0;
     let is_done = loop {
         if message == 0 {
-            let is_left_alone = at == window && conn.left_alone.load(Ordering::Relaxed) != 0;
             if at == window {
-                if is_left_alone {
-                    spin::leave_alone(conn);
-                }
                 // The tail first: an entry that is not there after it takes effect behind it.
                 let tail = lines.producer.tail.load(Ordering::Acquire);
                 if lines.producer.switches.load(Ordering::SeqCst) != bits as u32
@@ -324,7 +326,7 @@ fn pull(used: &InUse, wanted: usize, mut copy: impl FnMut(&[Cell<u8>])) -> Optio
                     break false;
                 }
                 if tail == at {
-                    if is_left_alone {
+                    if is_left_alone && got == 0 {
                         spin::gathered(conn, 0, 0);
                     }
                     break true;
@@ -339,7 +341,7 @@ fn pull(used: &InUse, wanted: usize, mut copy: impl FnMut(&[Cell<u8>])) -> Optio
                 break false;
             };
             let len = found.record.len;
-            if is_left_alone {
+            if is_left_alone && got == 0 {
                 spin::gathered(conn, window.wrapping_sub(at), len);
             }
             let Some(taken) = Sink::plain(engine, found.header, len) else { break false };

@@ -630,7 +630,36 @@ mod tests {
         assert_eq!(tried(0..STREAM_WAITS), 0);
         assert_eq!(tried(STREAM_WAITS..STREAM_WAITS + 64 * GATHER_EVERY), 64);
         // The wait behind one that paid.
-        assert!(is_time_to_gather(STREAM_WAITS - 1 + 1));
+        assert!(is_time_to_gather((STREAM_WAITS - 1).wrapping_add(1)));
+    }
+
+    #[test]
+    fn a_stream_is_left_alone_as_long_as_small_messages_gather() {
+        let (_, conn) = crate::conn::create(crate::conn::Stage::Kernel).unwrap();
+        let after = |waits, published, len| {
+            conn.one_way.store(waits, Ordering::Relaxed);
+            leave_alone(conn);
+            assert_ne!(conn.left_alone.load(Ordering::Relaxed), 0);
+            gathered(conn, published, len);
+            conn.left_alone.load(Ordering::Relaxed) != 0
+        };
+        assert!(after(STREAM_WAITS + 3, GATHERED_MIN, 64));
+        assert_eq!(conn.one_way.load(Ordering::Relaxed), STREAM_WAITS - 1);
+        assert!(after(STREAM_WAITS - 1, GATHERED_MIN, GATHERED_LEN_MAX));
+        assert!(!after(STREAM_WAITS + 3, GATHERED_MIN - 1, 64), "few");
+        assert!(!after(STREAM_WAITS + 3, GATHERED_MIN, GATHERED_LEN_MAX + 1), "long");
+        assert!(!after(0, GATHERED_MIN, 64), "the program sent something");
+    }
+
+    #[test]
+    fn nothing_is_left_alone_for_long() {
+        let start = monotonic_ns();
+        for ahead in [0, 1, 2, ALONE_TICKS, ALONE_TICKS + 1, u64::MAX / 2, u64::MAX] {
+            pause_until(ticks().wrapping_add(ahead));
+            pause_until(ahead);
+        }
+        // Seven that are bounded, in an interrupted process at that; one that is not would last for years.
+        assert!(monotonic_ns() - start < 60_000_000_000);
     }
 
     #[test]
