@@ -216,7 +216,7 @@ pub unsafe fn recv_one(fd: c_int, iov: &iovec, flags: c_int) -> Call {
                 let more = buffers.map_or(0, |mut rest| receive::rest_of(fd, &mut rest));
                 return Call::Done((n + more) as isize);
             }
-            Some(plain::Received::Empty) | None => {}
+            Some(plain::Received::Empty | plain::Received::Later) | None => {}
         }
     }
     // SAFETY: the caller's.

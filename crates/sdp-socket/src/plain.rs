@@ -131,6 +131,8 @@ pub(crate) enum Received {
     Partly(usize),
     /// Nothing: the ring is empty.
     Empty,
+    /// Nothing yet: the stream is to be left alone for a moment ([`spin::leave_alone`]).
+    Later,
 }
 
 /// Sends `len` bytes as one message. False: nothing was done.
@@ -266,6 +268,9 @@ pub(crate) unsafe fn receive(fd: c_int, to: *mut u8, len: usize) -> Option<Recei
     if used.conn.has(flag::HOSTILE) || used.conn.owes() {
         return None;
     }
+    if used.conn.left_alone.load(Ordering::Relaxed) != 0 && is_left_alone(&used) {
+        return Some(Received::Later);
+    }
     let _held = Held::take(&used.row.sink.lock, used.alone)?;
     let mut to = to;
     let copy = |from: &[Cell<u8>]| {
@@ -277,6 +282,13 @@ pub(crate) unsafe fn receive(fd: c_int, to: *mut u8, len: usize) -> Option<Recei
         }
     };
     pull(&used, len, copy)
+}
+
+/// Whether everything that the reader of a stream saw has been read, and it is not yet to look again. Without the lock: a hint.
+fn is_left_alone(used: &InUse) -> bool {
+    let word = |i: usize| used.row.sink.words.get(i).map_or(0, |word| word.load(Ordering::Relaxed));
+    let (message, _) = words::message_in(word(words::CURRENT));
+    message == 0 && word(words::HEAD) == word(words::WINDOW) && spin::is_left_alone(used.conn)
 }
 
 /// Under the lock.
@@ -306,11 +318,10 @@ fn pull(used: &InUse, wanted: usize, mut copy: impl FnMut(&[Cell<u8>])) -> Optio
     if window == head && message != 0 {
         origin = ring::checked_origin(segment, half, origin, head)?;
     }
-    // Before the first look only: who has bytes to return waits for nothing.
-    let is_left_alone =
+    let was_left_alone =
         window == head && message == 0 && conn.left_alone.load(Ordering::Relaxed) != 0;
-    if is_left_alone {
-        spin::leave_alone(conn);
+    if was_left_alone {
+        conn.left_alone.store(0, Ordering::Relaxed); // unless what is found says otherwise
     }
     let mut at = head;
     let mut got = 0;
@@ -326,9 +337,6 @@ fn pull(used: &InUse, wanted: usize, mut copy: impl FnMut(&[Cell<u8>])) -> Optio
                     break false;
                 }
                 if tail == at {
-                    if is_left_alone && got == 0 {
-                        spin::gathered(conn, 0, 0);
-                    }
                     break true;
                 }
                 let Some(now) = ring::checked_origin(segment, half, origin, at) else {
@@ -341,8 +349,8 @@ fn pull(used: &InUse, wanted: usize, mut copy: impl FnMut(&[Cell<u8>])) -> Optio
                 break false;
             };
             let len = found.record.len;
-            if is_left_alone && got == 0 {
-                spin::gathered(conn, window.wrapping_sub(at), len);
+            if was_left_alone && at == head {
+                spin::gathered(conn, window.wrapping_sub(at), len, size);
             }
             let Some(taken) = Sink::plain(engine, found.header, len) else { break false };
             [engine[1], engine[2]] = taken.words;

@@ -278,7 +278,7 @@ pub(crate) fn hidden_range() -> (i32, u32) {
     (min, (limit.saturating_sub(min).max(0) / 2) as u32)
 }
 
-/// A descriptor beside the statistics page's was hidden, in this process or before a fork of it.
+/// A descriptor beside the statistics page's was hidden, in this process.
 static HIDES: &AtomicBool = &PAGE.hides;
 
 /// Notes that a descriptor is one of ours. False: that cannot be noted, and it is closed: the program would find it.
@@ -594,7 +594,8 @@ pub(crate) fn become_child(pid: Option<i32>) {
     crate::give_back::forget();
     crate::pooled::become_child();
     table::forget_closes();
-    if HIDES.load(Ordering::Relaxed) {
+    // Without a number the statistics page may be about to get one.
+    if HIDES.load(Ordering::Relaxed) || page::NUMBER.load(Ordering::Relaxed) < 0 {
         // Hidden descriptors were inherited; the parent's are no use here.
         HIDES.store(false, Ordering::Relaxed);
         table::walk(|fd, entry| {

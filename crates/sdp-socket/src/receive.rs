@@ -96,6 +96,11 @@ pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Resul
                 return Ok(n + rest(conn, buffers, wish));
             }
             Some(plain::Received::Empty) => Err(Errno::EAGAIN),
+            Some(plain::Received::Later) => {
+                let waits = wish.flags & libc::MSG_DONTWAIT == 0 && !fd::is_nonblocking(conn.fd());
+                wait::leave_alone(conn, stay, waits);
+                continue;
+            }
             None => attempt(conn, buffers, wish, look),
         };
         match attempted {

@@ -2,9 +2,10 @@
 //!
 //! A wake-up costs two orders of magnitude more than a cache line, so looking a little longer wins when
 //! the peer answers soon; it loses everything when the peer needs this CPU, and is wasted on idle
-//! connections. So: never pause when the peer last ran on this CPU (offer it instead), never pause
+//! connections. So: never pause when the peer last ran on this CPU (offer it instead), hardly pause
 //! when the traffic is a stream (sleeping batches), learn from each outcome, and let no more threads
-//! of a process pause at once than it has other CPUs.
+//! of a process pause at once than it has other CPUs. The reader of a fast stream of small messages pauses
+//! without looking, for the same reason.
 
 use core::{
     pin::{Pin, pin},
@@ -47,8 +48,10 @@ const ALONE_NS: u64 = 4_000;
 const ALONE_TICKS: u64 = ALONE_NS * TICKS_PER_MS / 1_000_000;
 /// Ring bytes that have come until then where leaving it alone pays …
 const GATHERED_MIN: u64 = 1024;
-/// … in messages of at most this length: longer ones are not worth waiting for more of.
-const GATHERED_LEN_MAX: u32 = 4096;
+/// … which are so many messages at least, or there was nothing to gather …
+const GATHERED_MESSAGES: u64 = 4;
+/// … and at most this part of the ring: a writer that is about to wait for room is not to wait for us.
+const GATHERED_PART: u64 = 8;
 /// Where it did not pay, it is tried again once in so many waits.
 const GATHER_EVERY: u64 = 64;
 /// Longest time given to the peer on a shared CPU by yielding.
@@ -244,7 +247,7 @@ pub(crate) fn gather(
     pause_until(ticks().wrapping_add(ALONE_TICKS));
     let published = published();
     if published >= GATHERED_MIN {
-        conn.left_alone.store(1, Ordering::Relaxed); // until a moment that has passed
+        conn.left_alone.store(ticks(), Ordering::Relaxed); // a moment that has passed: the next look judges
     }
     published != 0
 }
@@ -253,29 +256,46 @@ const fn is_time_to_gather(waits: u64) -> bool {
     waits % GATHER_EVERY == STREAM_WAITS
 }
 
-/// Before the reader of a stream looks how far it is published: not sooner than [`ALONE_TICKS`] after the last time.
-#[cold]
-pub(crate) fn leave_alone(conn: &Conn) {
-    pause_until(conn.left_alone.load(Ordering::Relaxed));
-    conn.left_alone.store(ticks().wrapping_add(ALONE_TICKS).max(1), Ordering::Relaxed);
-}
-
-/// What a reader found that had left its stream alone: this many ring bytes, and a message of this length first.
-#[cold]
-pub(crate) fn gathered(conn: &Conn, published: u64, len: u32) {
-    let is_one_way = conn.one_way.load(Ordering::Relaxed) >= STREAM_WAITS - 1;
-    if is_one_way && published >= GATHERED_MIN && len <= GATHERED_LEN_MAX {
-        conn.one_way.store(STREAM_WAITS - 1, Ordering::Relaxed); // once it finds nothing it tries again at once
-    } else {
-        conn.left_alone.store(0, Ordering::Relaxed);
+/// What the reader of a stream that it had left alone found: so many ring bytes, a message of this length first, in a ring of
+/// `size` bytes. It goes on to leave the stream alone if that pays; the caller has ended it.
+pub(crate) fn gathered(conn: &Conn, published: u64, len: u32, size: u64) {
+    if conn.one_way.load(Ordering::Relaxed) >= STREAM_WAITS && pays(published, len, size) {
+        conn.left_alone.store(ticks().wrapping_add(ALONE_TICKS), Ordering::Relaxed);
     }
 }
 
-/// Pauses until a moment that is at most [`ALONE_TICKS`] ahead.
+const fn pays(published: u64, len: u32, size: u64) -> bool {
+    published >= GATHERED_MIN
+        && published >= GATHERED_MESSAGES * len as u64
+        && published <= size / GATHERED_PART
+}
+
+/// Whether the stream is to be left alone for a while yet.
+#[inline]
+pub(crate) fn is_left_alone(conn: &Conn) -> bool {
+    let moment = conn.left_alone.load(Ordering::Relaxed);
+    moment != 0 && is_ahead(moment, ticks())
+}
+
+/// Leaves the stream alone until the moment has come. `waits`: the call may wait. One that may not, or is not to pause, ends
+/// this: it looks at once.
+pub(crate) fn leave_alone(conn: &Conn, stay: Pin<&Stay>, peer_cpu: u32, waits: bool) {
+    let turn = if waits && !needs_this_cpu(peer_cpu) { Turn::take(stay) } else { None };
+    match turn {
+        Some(_turn) => pause_until(conn.left_alone.load(Ordering::Relaxed)),
+        None => conn.left_alone.store(0, Ordering::Relaxed),
+    }
+}
+
 fn pause_until(moment: u64) {
-    while moment.wrapping_sub(ticks()).wrapping_sub(1) < ALONE_TICKS {
+    while is_ahead(moment, ticks()) {
         core::hint::spin_loop();
     }
+}
+
+/// Whether a moment is to come, within [`ALONE_TICKS`]. One that is further away is none of ours.
+const fn is_ahead(moment: u64, now: u64) -> bool {
+    moment.wrapping_sub(now).wrapping_sub(1) < ALONE_TICKS
 }
 
 fn plan(conn: &Conn, peer_cpu: u32) -> Plan {
@@ -625,41 +645,54 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_is_left_alone_when_that_pays_else_now_and_then() {
+    fn whether_it_pays_is_tried_now_and_then() {
         let tried = |waits: core::ops::Range<u64>| waits.filter(|w| is_time_to_gather(*w)).count();
         assert_eq!(tried(0..STREAM_WAITS), 0);
         assert_eq!(tried(STREAM_WAITS..STREAM_WAITS + 64 * GATHER_EVERY), 64);
-        // The wait behind one that paid.
-        assert!(is_time_to_gather((STREAM_WAITS - 1).wrapping_add(1)));
     }
 
     #[test]
-    fn a_stream_is_left_alone_as_long_as_small_messages_gather() {
+    fn a_stream_is_left_alone_as_long_as_messages_gather() {
         let (_, conn) = crate::conn::create(crate::conn::Stage::Kernel).unwrap();
+        let size = 1 << 20;
         let after = |waits, published, len| {
             conn.one_way.store(waits, Ordering::Relaxed);
-            leave_alone(conn);
-            assert_ne!(conn.left_alone.load(Ordering::Relaxed), 0);
-            gathered(conn, published, len);
-            conn.left_alone.load(Ordering::Relaxed) != 0
+            conn.left_alone.store(0, Ordering::Relaxed);
+            gathered(conn, published, len, size);
+            let moment = conn.left_alone.load(Ordering::Relaxed);
+            // Not longer than it lasts, from a moment before now on.
+            assert!(moment == 0 || !is_ahead(moment, ticks().wrapping_add(ALONE_TICKS)));
+            moment != 0
         };
-        assert!(after(STREAM_WAITS + 3, GATHERED_MIN, 64));
-        assert_eq!(conn.one_way.load(Ordering::Relaxed), STREAM_WAITS - 1);
-        assert!(after(STREAM_WAITS - 1, GATHERED_MIN, GATHERED_LEN_MAX));
-        assert!(!after(STREAM_WAITS + 3, GATHERED_MIN - 1, 64), "few");
-        assert!(!after(STREAM_WAITS + 3, GATHERED_MIN, GATHERED_LEN_MAX + 1), "long");
-        assert!(!after(0, GATHERED_MIN, 64), "the program sent something");
+        assert!(after(STREAM_WAITS, GATHERED_MIN, 64));
+        assert!(after(STREAM_WAITS + 1000, size / GATHERED_PART, 1024));
+        assert!(!after(STREAM_WAITS, GATHERED_MIN - 1, 64), "little");
+        assert!(!after(STREAM_WAITS, 4 * 1024 - 1, 1024), "three messages");
+        assert!(!after(STREAM_WAITS, size / GATHERED_PART + 1, 64), "much");
+        assert!(!after(STREAM_WAITS - 1, GATHERED_MIN, 64), "the program sent something lately");
     }
 
     #[test]
-    fn nothing_is_left_alone_for_long() {
-        let start = monotonic_ns();
-        for ahead in [0, 1, 2, ALONE_TICKS, ALONE_TICKS + 1, u64::MAX / 2, u64::MAX] {
-            pause_until(ticks().wrapping_add(ahead));
-            pause_until(ahead);
+    fn a_call_that_may_not_wait_ends_it() {
+        let (_, conn) = crate::conn::create(crate::conn::Stage::Kernel).unwrap();
+        let stay = pin!(Stay::on_several());
+        conn.left_alone.store(ticks().wrapping_add(ALONE_TICKS), Ordering::Relaxed);
+        leave_alone(conn, stay.as_ref(), 0, false);
+        assert_eq!(conn.left_alone.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_moment_to_come_is_near() {
+        for now in [0, 5, u64::MAX - 3, 1 << 40] {
+            let ahead = |ticks: u64| is_ahead(now.wrapping_add(ticks), now);
+            assert!(ahead(1) && ahead(ALONE_TICKS));
+            assert!(
+                !ahead(0) && !ahead(ALONE_TICKS + 1) && !ahead(u64::MAX) && !ahead(u64::MAX / 2)
+            );
         }
-        // Seven that are bounded, in an interrupted process at that; one that is not would last for years.
-        assert!(monotonic_ns() - start < 60_000_000_000);
+        let start = ticks();
+        pause_until(start.wrapping_add(ALONE_TICKS));
+        assert!(ticks().wrapping_sub(start) >= ALONE_TICKS);
     }
 
     #[test]

@@ -128,6 +128,13 @@ pub(crate) fn spin_for_bytes(conn: &Pinned, stay: Pin<&Stay>) -> bool {
     success
 }
 
+/// The reader of a stream leaves it alone for a moment, if the call may wait.
+pub(crate) fn leave_alone(conn: &Pinned, stay: Pin<&Stay>, waits: bool) {
+    let peer =
+        conn.segment().map(|segment| segment.end(conn.side() ^ 1).cpu.load(Ordering::Relaxed));
+    spin::leave_alone(conn, stay, peer.unwrap_or(0), waits);
+}
+
 #[inline]
 fn is_news(lines: &HalfLines, head: u64, followed: u32) -> bool {
     lines.producer.tail.load(Ordering::Acquire) != head

@@ -18,7 +18,7 @@ const KEPT: usize = 64;
 
 /// Descriptor + 1; 0 none.
 static POOL: [AtomicI32; KEPT] = [const { AtomicI32::new(0) }; KEPT];
-/// There was a set in [`POOL`] once, in this process or before a fork of it.
+/// There was a set in [`POOL`] once, in this process.
 static KEEPS: &AtomicBool = &crate::hot::PAGE.keeps_sets;
 /// Counts the process's bells: a set of an earlier one is not kept.
 static BELLS: &AtomicU32 = &crate::hot::PAGE.bells;
@@ -176,5 +176,8 @@ pub(crate) fn drop_all(forked: bool) {
         if held != 0 && !forked {
             close(held - 1);
         }
+    }
+    if forked {
+        KEEPS.store(false, Ordering::Relaxed);
     }
 }

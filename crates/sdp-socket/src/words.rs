@@ -25,6 +25,8 @@ use core::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 pub(crate) const BITS: usize = 3;
 /// Either half: the first word of the engine's state.
 pub(crate) const ENGINE: usize = 4;
+/// Receiving half: ring bytes freed.
+pub(crate) const HEAD: usize = 0;
 /// Receiving half: how far it has been read ([`current`]).
 pub(crate) const CURRENT: usize = 1;
 /// Receiving half: the end of the window ([`crate::plain`]), and the head as published.

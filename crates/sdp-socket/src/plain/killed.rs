@@ -213,7 +213,7 @@ impl World {
         if way == Way::Plain {
             match pull(&self.rx, wanted, |from| Into(&mut got).accept(from)) {
                 Some(Received::Done(_)) => return got,
-                Some(Received::Partly(_) | Received::Empty) | None => {}
+                Some(Received::Partly(_) | Received::Empty | Received::Later) | None => {}
             }
         }
         let mut sink = self.receiving();

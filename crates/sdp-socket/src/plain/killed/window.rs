@@ -20,7 +20,40 @@ fn pulled(world: &World, wanted: usize) -> Option<Vec<u8>> {
     let mut got = Vec::new();
     match pull(&world.rx, wanted, |from| Into(&mut got).accept(from)) {
         Some(Received::Done(n)) if n == wanted && got.len() == n => Some(got),
-        Some(Received::Done(_) | Received::Partly(_) | Received::Empty) | None => None,
+        _ => None,
+    }
+}
+
+/// What the reader finds at its first look behind the window says whether it goes on to leave the stream alone. It is
+/// told to come back later only when the window is used up.
+#[test]
+fn what_is_found_says_whether_a_stream_is_left_alone() {
+    let world = World::new();
+    let conn = &world.rx.conn;
+    let is_told_later = || {
+        (0..1000).any(|_| {
+            // This thread may be kept from its CPU until the moment has passed.
+            conn.left_alone.store(sdp_sys::time::ticks() + 1000, Ordering::Relaxed);
+            is_left_alone(&world.rx)
+        })
+    };
+    for (messages, len, goes_on) in
+        [(1, 2000, false), (3, 2000, false), (20, 64, true), (4, 64, false)]
+    {
+        world.clear();
+        (0..messages).for_each(|_| world.send(Way::Plain, len));
+        conn.one_way.store(1000, Ordering::Relaxed);
+        conn.left_alone.store(1, Ordering::Relaxed); // a moment that has passed
+        assert_eq!(pulled(&world, len).map(|got| got.len()), Some(len));
+        assert_eq!(conn.left_alone.load(Ordering::Relaxed) != 0, goes_on, "{messages} of {len}");
+        for _ in 1..messages {
+            assert!(!is_told_later());
+            assert_eq!(pulled(&world, len).map(|got| got.len()), Some(len));
+        }
+        assert!(is_told_later());
+        // Nothing there ends it.
+        assert!(pulled(&world, 1).is_none());
+        assert_eq!(conn.left_alone.load(Ordering::Relaxed), 0);
     }
 }
 
