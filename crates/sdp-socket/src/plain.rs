@@ -285,10 +285,15 @@ pub(crate) unsafe fn receive(fd: c_int, to: *mut u8, len: usize) -> Option<Recei
 }
 
 /// Whether everything that the reader of a stream saw has been read, and it is not yet to look again. Without the lock: a hint.
+/// A window is used up as well where the ordinary way closed it, whatever it saw: in this process it ends this, another one's
+/// would not be noticed.
 fn is_left_alone(used: &InUse) -> bool {
     let word = |i: usize| used.row.sink.words.get(i).map_or(0, |word| word.load(Ordering::Relaxed));
     let (message, _) = words::message_in(word(words::CURRENT));
-    message == 0 && word(words::HEAD) == word(words::WINDOW) && spin::is_left_alone(used.conn)
+    message == 0
+        && word(words::HEAD) == word(words::WINDOW)
+        && used.row.flags.load(Ordering::Relaxed) & row_flag::SEVERAL == 0
+        && spin::is_left_alone(used.conn)
 }
 
 /// Under the lock.

@@ -21,7 +21,7 @@ use crate::{
     hot::PAGE,
     iovec::{Buffers, Landing},
     lane::{self, Broken, Lane, SinkState},
-    page, plain, process, readiness, send,
+    page, plain, process, readiness, send, spin,
     stay::Stay,
     succeed,
     table::Pinned,
@@ -152,7 +152,7 @@ pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Resul
                         look = Look::Carrier;
                         continue;
                     }
-                    if wait::spin_for_bytes(conn, stay) {
+                    if wait::spin_for_bytes(conn, stay, simple.is_some()) {
                         continue;
                     }
                 }
@@ -212,12 +212,23 @@ pub(crate) fn with_sink<R>(
     conn: &Conn,
     body: impl FnOnce(&mut SinkState, &Row, Segment, &HalfLines) -> Result<R, Errno>,
 ) -> Result<R, Errno> {
-    let (Some(segment), Some(row)) = (conn.segment(), conn.row()) else {
-        return Err(Errno::ECONNRESET);
-    };
+    match (conn.segment(), conn.row()) {
+        (Some(segment), Some(row)) => with_sink_of(conn, segment, row, body),
+        _ => Err(Errno::ECONNRESET),
+    }
+}
+
+/// [`with_sink`] of a connection with this segment and this row.
+pub(crate) fn with_sink_of<R>(
+    conn: &Conn,
+    segment: Segment,
+    row: &Row,
+    body: impl FnOnce(&mut SinkState, &Row, Segment, &HalfLines) -> Result<R, Errno>,
+) -> Result<R, Errno> {
     let half = conn.half_index(Half::Receive);
     let _section = section::Guard::enter();
     let taken_over = demote::enter(conn, &row.sink.lock)?;
+    spin::look_again(conn); // the window is closed below, whatever is unread
     if taken_over && succeed::sink_of(conn, row, segment, half).is_err() {
         lock::unlock(&row.sink.lock);
         demote::reset(conn);

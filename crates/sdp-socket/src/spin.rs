@@ -239,8 +239,10 @@ pub(crate) fn gather(
     peer_cpu: u32,
     published: impl FnOnce() -> u64,
 ) -> bool {
-    let may = u64::from(ceiling_ns().0) >= ALONE_NS && !needs_this_cpu(peer_cpu);
-    if !is_time_to_gather(conn.one_way.load(Ordering::Relaxed)) || !may {
+    if !is_time_to_gather(conn.one_way.load(Ordering::Relaxed))
+        || u64::from(ceiling_ns().0) < ALONE_NS
+        || needs_this_cpu(peer_cpu)
+    {
         return false;
     }
     let Some(_turn) = Turn::take(stay) else { return false };
@@ -274,7 +276,15 @@ const fn pays(published: u64, len: u32, size: u64) -> bool {
 #[inline]
 pub(crate) fn is_left_alone(conn: &Conn) -> bool {
     let moment = conn.left_alone.load(Ordering::Relaxed);
-    moment != 0 && is_ahead(moment, ticks())
+    moment != 0 && is_ahead(moment, ticks()) && conn.one_way.load(Ordering::Relaxed) >= STREAM_WAITS
+}
+
+/// The stream is not left alone any more: the next call looks at once.
+#[inline(never)] // once, not in each use of the receiving half's lock
+pub(crate) fn look_again(conn: &Conn) {
+    if conn.left_alone.load(Ordering::Relaxed) != 0 {
+        conn.left_alone.store(0, Ordering::Relaxed);
+    }
 }
 
 /// Leaves the stream alone until the moment has come. `waits`: the call may wait. One that may not, or is not to pause, ends
@@ -283,7 +293,7 @@ pub(crate) fn leave_alone(conn: &Conn, stay: Pin<&Stay>, peer_cpu: u32, waits: b
     let turn = if waits && !needs_this_cpu(peer_cpu) { Turn::take(stay) } else { None };
     match turn {
         Some(_turn) => pause_until(conn.left_alone.load(Ordering::Relaxed)),
-        None => conn.left_alone.store(0, Ordering::Relaxed),
+        None => look_again(conn),
     }
 }
 

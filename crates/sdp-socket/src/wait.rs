@@ -105,8 +105,8 @@ fn news(conn: &Conn) -> Option<(sdp_shm::layout::Segment, u64, u32)> {
     Some((segment, head, followed))
 }
 
-/// Looks at the ring for a moment. True when there is something.
-pub(crate) fn spin_for_bytes(conn: &Pinned, stay: Pin<&Stay>) -> bool {
+/// Looks at the ring for a moment. True when there is something. `plainly`: what comes will be taken by [`crate::plain`].
+pub(crate) fn spin_for_bytes(conn: &Pinned, stay: Pin<&Stay>, plainly: bool) -> bool {
     let Some((segment, head, followed)) = news(conn) else { return false };
     let lines = segment.half(conn.half_index(Half::Receive));
     if lines.log.lane.load(Ordering::Relaxed) == 0 {
@@ -120,7 +120,7 @@ pub(crate) fn spin_for_bytes(conn: &Pinned, stay: Pin<&Stay>) -> bool {
     }
     let peer_cpu = segment.end(conn.side() ^ 1).cpu.load(Ordering::Relaxed);
     let published = || lines.producer.tail.load(Ordering::Acquire).wrapping_sub(head);
-    let success = spin::gather(conn, stay, peer_cpu, published)
+    let success = (plainly && spin::gather(conn, stay, peer_cpu, published))
         || spin::spin(conn, stay, peer_cpu, || is_news(lines, head, followed));
     if success {
         count(conn, Direction::Receive, Counter::Spun);

@@ -30,13 +30,7 @@ fn pulled(world: &World, wanted: usize) -> Option<Vec<u8>> {
 fn what_is_found_says_whether_a_stream_is_left_alone() {
     let world = World::new();
     let conn = &world.rx.conn;
-    let is_told_later = || {
-        (0..1000).any(|_| {
-            // This thread may be kept from its CPU until the moment has passed.
-            conn.left_alone.store(sdp_sys::time::ticks() + 1000, Ordering::Relaxed);
-            is_left_alone(&world.rx)
-        })
-    };
+    let is_told_later = || is_told_later(&world);
     for (messages, len, goes_on) in
         [(1, 2000, false), (3, 2000, false), (20, 64, true), (4, 64, false)]
     {
@@ -55,6 +49,38 @@ fn what_is_found_says_whether_a_stream_is_left_alone() {
         assert!(pulled(&world, 1).is_none());
         assert_eq!(conn.left_alone.load(Ordering::Relaxed), 0);
     }
+}
+
+/// Whether the reader that is to leave the stream alone is told to come back later.
+fn is_told_later(world: &World) -> bool {
+    (0..1000).any(|_| {
+        // This thread may be kept from its CPU until the moment has passed.
+        world.rx.conn.left_alone.store(sdp_sys::time::ticks() + 1000, Ordering::Relaxed);
+        is_left_alone(&world.rx)
+    })
+}
+
+/// A window that the ordinary way closed says nothing about what is unread: a header in the common case and the rest of
+/// each message with `MSG_WAITALL` would have each next header wait.
+#[test]
+fn a_stream_with_ordinary_calls_in_it_is_not_left_alone() {
+    let world = World::new();
+    let conn = &world.rx.conn;
+    (0..20).for_each(|_| world.send(Way::Plain, 64));
+    conn.one_way.store(1000, Ordering::Relaxed);
+    let InUse { segment, row, .. } = world.rx;
+    let ordinarily = || receive::with_sink_of(conn, segment, row, |_, _, _, _| Ok(())).unwrap();
+    ordinarily();
+    assert!(is_told_later(&world), "that is the trap");
+    ordinarily();
+    assert_eq!(conn.left_alone.load(Ordering::Relaxed), 0);
+    // Another process that uses this end does so unseen.
+    row.flags.fetch_or(row_flag::SEVERAL, Ordering::SeqCst);
+    assert!(!is_told_later(&world));
+    row.flags.fetch_and(!row_flag::SEVERAL, Ordering::SeqCst);
+    // And an answer is waited for.
+    conn.one_way.store(0, Ordering::Relaxed);
+    assert!(!is_told_later(&world));
 }
 
 /// The window goes from call to call, and with it the origin that was seen when it was opened; of a message
