@@ -81,6 +81,30 @@ def test_threads_answer_while_others_are_closed(way):
     assert seen["slept"] == seen["twice"] == seen["empty"] == 0, seen
 
 
+@pytest.mark.parametrize("env", [EAGER, FLIPS], ids=["kept", "flipped"])
+@pytest.mark.parametrize("how", ["modify", "remove"])
+def test_nothing_comes_under_data_that_a_connection_had(how, env):
+    """Who has the event of a connection may free what its data named: no other thread is given that."""
+    seen = same("sets.c", f"renames {how}", env).seen
+    assert seen["stale"] == seen["twice"] == seen["slept"] == seen["empty"] == 0, seen
+
+
+@pytest.mark.parametrize("what", ["young", "heirs"])
+def test_others_have_the_data_of_a_connection(what):
+    """Beside it where no lane is, or after it: a thread that sleeps all the time is told of each."""
+    plain, seen, outcome = play("sets.c", f"alike {what}")
+    assert seen == plain and seen["slept"] == 0, outcome.describe()
+    assert outcome.report.count("connections", "sdp") == {"young": 0, "heirs": 12}[what], outcome.describe()
+
+
+def test_a_number_of_the_librarys_is_used_by_the_program():
+    """What was there is in the set once, by another number, and goes on waking who waits."""
+    plain, seen, outcome = play("sets.c", "overwritten")
+    assert (plain.pop("overwritten"), seen.pop("overwritten")) == (0, 1), outcome.describe()
+    assert seen == plain, outcome.describe()
+    assert_lanes(outcome)
+
+
 @pytest.mark.parametrize("most", [1, 3])
 def test_ready_connections_take_turns(most):
     """Level-triggered connections that nobody reads come as over TCP, one after the other, but for turns of the kernel's."""

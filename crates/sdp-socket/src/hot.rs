@@ -121,6 +121,8 @@ pub(crate) struct Busy {
 pub(crate) struct Lock {
     pub(crate) epoll_lock: AtomicU32,
     pub(crate) epoll_forking: AtomicU32,
+    /// Changes of registrations that a wait under way must know of. Written under the lock.
+    pub(crate) epoll_changes: AtomicU64,
 }
 
 const _: () = assert!(size_of::<Page>() == PAGE_BYTES);

@@ -368,7 +368,7 @@ pub(crate) fn move_hidden(from: i32) {
             let fresh = fresh.map(|fresh| fresh as i32).ok().filter(|fresh| keep_hidden(*fresh));
             cell.store(fresh.unwrap_or(-1), Ordering::Release);
             if core::ptr::eq(cell, &raw const BELL_FD) {
-                crate::epoll::bell_moved();
+                crate::epoll::bell_moved(from);
             }
         }
     }

@@ -2,6 +2,9 @@
  *
  *   sets burst WAY              as many messages at once as threads sleep on the set: each thread gets one
  *   sets flow WAY RACE          threads answer messages while another one changes the set: nothing is missed
+ *   sets renames HOW            the thread that has an event gives its connection other data: nothing comes under the old
+ *   sets alike WHAT             several have the same data, one after the other or at a time: a thread that sleeps is told of all
+ *   sets overwritten            the program uses a number that it finds in the kernel's list of the set and is not its own
  *   sets rotation MAX WAY WHAT  connections that are not read, alone or beside a pipe, all ready: who comes when
  *   sets beside MAX WAY         a timer, a pipe and a listener beside a connection that is never read to its end
  *   sets exclusive WHAT WAY     EPOLLEXCLUSIVE: refused, late, twice, listeners
@@ -212,6 +215,206 @@ static void flow(void)
         done += places[i];
     printf("{\"answered\": %d, \"ends\": %d, \"twice\": %d, \"slept\": %d, \"empty\": %d, \"payload\": %d}\n", done, ends,
            twice, slept, empty, 2 * done * SIZE);
+    dismiss();
+}
+
+/* All data that connections have or had: the number of a connection, or that plus a multiple of FLOWS. Begins behind MOST. */
+#define NAMES (FLOWS * (TIMES + 2))
+
+static atomic_char in_use[MOST + 1 + NAMES];
+static atomic_int stale;
+
+/* Answers one message for each event, and then the registration, which is this thread's alone, gets other data: by one call
+ * that changes it, or it is removed and made anew. */
+static void *renames_each(void *unused)
+{
+    for (;;) {
+        struct epoll_event event, again = {.events = EPOLLIN | way};
+        uint64_t name = next_of(set, &event);
+        int which, what;
+
+        if (name == MOST)
+            return unused;
+        check(event.events == EPOLLIN);
+        if (!in_use[name]) {
+            stale++;
+            continue;
+        }
+        which = (name - MOST - 1) % FLOWS;
+        twice += used[which]++ != 0;
+        what = answers(which);
+        empty += what < 0;
+        used[which]--;
+        in_use[name] = 0;
+        again.data.u64 = name + FLOWS;
+        if (what == 0 || strcmp(race, "modify"))
+            check(epoll_ctl(set, EPOLL_CTL_DEL, conns[which], &event) == 0);
+        if (what == 0) {
+            if (++ends == FLOWS)
+                check(write(stop, (uint64_t[]){1}, 8) == 8);
+            continue;
+        }
+        check(again.data.u64 < MOST + 1 + NAMES);
+        in_use[again.data.u64] = 1;
+        check(epoll_ctl(set, strcmp(race, "modify") ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, conns[which], &again) == 0);
+    }
+}
+
+static void renames(void)
+{
+    pthread_t threads[THREADS];
+
+    connect_some(FLOWS);
+    for (int i = 0; i < FLOWS; i++) {
+        in_use[MOST + 1 + i] = 1;
+        add(set, conns[i], EPOLLIN | way, MOST + 1 + i);
+    }
+    for (int i = 0; i < THREADS; i++)
+        check(pthread_create(&threads[i], NULL, renames_each, NULL) == 0);
+    ask('v', FLOWS, TIMES);
+    for (int i = 0; i < FLOWS; i++)
+        ask('c', i, 0);
+    for (int i = 0; i < THREADS; i++)
+        check(pthread_join(threads[i], NULL) == 0);
+    printf("{\"ends\": %d, \"stale\": %d, \"twice\": %d, \"slept\": %d, \"empty\": %d, \"payload\": %d}\n", ends, stale, twice,
+           slept, empty, 2 * FLOWS * TIMES * SIZE);
+    dismiss();
+}
+
+static atomic_int told, sleeper;
+
+/* Counts what it is told until it is told of everything, or of nothing for long. */
+static void *counts(void *all)
+{
+    struct epoll_event event;
+
+    sleeper = thread_id();
+    while (told < *(int *)all && next_of(set, &event) != MOST)
+        told++;
+    return all;
+}
+
+/* Two ends of a connection that has moved nothing. */
+static void pair(int ends[2])
+{
+    struct sockaddr_in address;
+    int hear = loopback_listener(&address);
+
+    ends[0] = socket(AF_INET, SOCK_STREAM, 0);
+    check(connect(ends[0], (struct sockaddr *)&address, sizeof address) == 0);
+    ends[1] = accept(hear, NULL, NULL);
+    check(ends[1] >= 0);
+    close(hear);
+}
+
+static void until_told(int times)
+{
+    for (int naps = 0; told < times && naps < PATIENCE_MS && !slept; naps++)
+        nap_us(1000);
+    until_asleep(&sleeper);
+}
+
+/* Nothing of the set is on a lane. */
+static void alike_young(void)
+{
+    int ends[3][2], pipes[2], all = 3;
+    pthread_t thread;
+
+    for (int i = 0; i < 3; i++)
+        pair(ends[i]);
+    check(pipe(pipes) == 0);
+    add(set, ends[0][0], EPOLLIN | EPOLLONESHOT, 7);
+    add(set, ends[1][0], EPOLLIN | EPOLLONESHOT, 7);
+    add(set, ends[2][0], EPOLLIN | EPOLLONESHOT, 9);
+    add(set, pipes[0], EPOLLIN | EPOLLET, 9);
+    check(pthread_create(&thread, NULL, counts, &all) == 0);
+    until_told(0);
+    check(send(ends[0][1], "x", 1, 0) == 1);
+    until_told(1);
+    /* What has nothing to do with the other two. */
+    check(epoll_ctl(set, EPOLL_CTL_DEL, ends[2][0], NULL) == 0);
+    check(send(ends[1][1], "x", 1, 0) == 1);
+    until_told(2);
+    check(write(pipes[1], "x", 1) == 1);
+    check(pthread_join(thread, NULL) == 0);
+}
+
+/* A connection on a lane is closed, and a pipe gets its number and its data; by turns one that carries the bell of the set and
+ * one that does not. */
+static void alike_heirs(void)
+{
+    int pipes[FLOWS][2], all = FLOWS;
+    pthread_t thread;
+
+    connect_some(FLOWS);
+    for (int i = 0; i < FLOWS; i++) {
+        check(pipe(pipes[i]) == 0);
+        add(set, conns[i], EPOLLIN | EPOLLONESHOT, MOST + conns[i]);
+    }
+    check(pthread_create(&thread, NULL, counts, &all) == 0);
+    for (int i = 0; i < FLOWS; i++) {
+        int which = i % 2 ? FLOWS - 1 - i / 2 : i / 2;
+
+        until_told(i);
+        check(close(conns[which]) == 0);
+        check(dup2(pipes[i][0], conns[which]) == conns[which]);
+        add(set, conns[which], EPOLLIN | EPOLLET, MOST + conns[which]);
+        check(write(pipes[i][1], "x", 1) == 1);
+    }
+    check(pthread_join(thread, NULL) == 0);
+    dismiss();
+}
+
+static void alike(const char *what)
+{
+    if (!strcmp(what, "young"))
+        alike_young();
+    else
+        alike_heirs();
+    printf("{\"told\": %d, \"slept\": %d}\n", told, slept);
+}
+
+/* How many descriptors the kernel knows in the set, and the number of one that is neither `stop` nor a connection, or -1. */
+static int known(int *other)
+{
+    char path[64], text[256];
+    int count = 0, fd;
+    FILE *file;
+
+    *other = -1;
+    snprintf(path, sizeof path, "/proc/self/fdinfo/%d", set);
+    file = fopen(path, "r");
+    check(file);
+    while (fgets(text, sizeof text, file)) {
+        if (sscanf(text, "tfd: %d", &fd) != 1)
+            continue;
+        count++;
+        if (fd != stop && fd != conns[0])
+            *other = fd;
+    }
+    fclose(file);
+    return count;
+}
+
+static void overwritten(void)
+{
+    struct epoll_event event;
+    struct message message;
+    int before, hidden, other;
+
+    connect_some(1);
+    add(set, conns[0], EPOLLIN, 0);
+    before = known(&hidden);
+    if (hidden >= 0)
+        check(dup2(0, hidden) == hidden);
+    for (int i = 0; i < TIMES; i++) {
+        tell('s', 0, 1);
+        check(epoll_wait(set, &event, 1, PATIENCE_MS) == 1 && event.events == EPOLLIN && event.data.u64 == 0);
+        check(take(conns[0], &message));
+        answered();
+    }
+    check(known(&other) == before && (hidden < 0 || other != hidden));
+    printf("{\"overwritten\": %d, \"payload\": %d}\n", hidden >= 0, TIMES * SIZE);
     dismiss();
 }
 
@@ -639,6 +842,13 @@ int main(int count, char **words)
     } else if (!strcmp(what, "flow") && count == 4) {
         way = way_of(words[2]), race = words[3];
         flow();
+    } else if (!strcmp(what, "renames") && count == 3) {
+        way = EPOLLONESHOT, race = words[2];
+        renames();
+    } else if (!strcmp(what, "alike") && count == 3) {
+        alike(words[2]);
+    } else if (!strcmp(what, "overwritten") && count == 2) {
+        overwritten();
     } else if (!strcmp(what, "rotation") && count == 5) {
         way = way_of(words[3]);
         rotation(atoi(words[2]), !strcmp(words[4], "pipe"));

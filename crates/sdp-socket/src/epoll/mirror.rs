@@ -13,7 +13,10 @@ use core::{
 use libc::epoll_event;
 use sdp_sys::{section, sys, tls};
 
-use super::{ET, IN, ONESHOT, OUT};
+use super::{
+    ET, IN, ONESHOT, OUT,
+    former::{self, Formers, Owner},
+};
 use crate::{
     carrier,
     conn::{self, Conn, Half, Stage, flag},
@@ -93,6 +96,8 @@ pub(super) struct Set {
     pub(super) is_inherited: bool,
     /// A member has come onto a lane; until none is left.
     pub(super) has_lane: bool,
+    /// One ever has.
+    pub(super) had_lane: bool,
     /// Registrations that are noted with their connections ([`super::noted`]).
     pub(super) noted: u32,
     /// The kernel refused the hidden eventfd.
@@ -121,6 +126,7 @@ pub(crate) struct Mirror {
     sets: [Set; SETS],
     counts: Counts,
     pub(super) registrations: [Registration; REGISTRATIONS],
+    pub(super) formers: Formers,
 }
 
 const _: () = assert!(offset_of!(Mirror, registrations) % PAGE_BYTES == FIRST_AT);
@@ -304,6 +310,7 @@ impl Mirror {
             by_carrier: false,
             is_inherited: false,
             has_lane: false,
+            had_lane: false,
             noted: 0,
             is_deaf: false,
             has_oneshots: false,
@@ -335,11 +342,9 @@ impl Mirror {
         Some(self.counts.used - 1)
     }
 
-    /// Number of the chain for what has this data in this set. Data that differ in their highest bits alone are not spread;
-    /// descriptors, pointers and counters are.
+    /// Number of the chain for what has this data in this set.
     fn chain_of(&self, set: u32, data: u64) -> usize {
-        let mixed = (data ^ u64::from(set).rotate_left(32)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        (mixed >> 48) as usize & (self.counts.chains as usize - 1)
+        former::mixed(set, data) as usize & (self.counts.chains as usize - 1)
     }
 
     /// The first registration of such a chain ([`NONE`]: it is empty).
@@ -393,7 +398,10 @@ impl Mirror {
         events: u32,
         data: u64,
     ) -> Option<u32> {
-        let index = self.allocate()?;
+        let Some(index) = self.allocate() else {
+            self.formers.forget(set, data); // it stays a stranger
+            return None;
+        };
         let head = first_of(conn);
         let place = self.registrations.get_mut(index as usize)?;
         *place = Registration {
@@ -554,11 +562,49 @@ impl Mirror {
         matches <= 1
     }
 
+    /// A registration, of which the kernel knows already, has other data.
     pub(super) fn rehash(&mut self, index: u32, data: u64) {
         self.unhash(index);
         let Some(reg) = self.registrations.get_mut(index as usize) else { return };
+        let before = *reg;
         reg.data = data;
         self.hash(index);
+        self.leave_data(index, &before);
+    }
+
+    /// What the registration in this place was, is under its data no more.
+    fn leave_data(&mut self, index: u32, before: &Registration) {
+        let Some(set) = self.set(before.set) else { return };
+        let had_lane = set.had_lane;
+        if set.host == index {
+            self.lose_host(before.set);
+        }
+        // As long as all came by the kernel, it was told once.
+        if had_lane && before.events & ONESHOT != 0 {
+            self.formers.note(before.set, before.data, Owner::Once);
+        }
+    }
+
+    /// Whether an event of a wait of the kernel's that began when [`former::latest`] was `since` may be of who had its data
+    /// before (X16 c).
+    pub(super) fn is_late(&mut self, set: u32, event: &epoll_event, since: u64) -> bool {
+        let Some(s) = self.set(set) else { return false };
+        // The hidden eventfd may wait for its next host.
+        let is_bell = event.events == IN && s.hidden == Some(event.u64) && s.host == NONE;
+        // A young connection's data may not be in the mirror, beside others that were.
+        is_bell || s.noted == 0 && self.formers.may_bring(set, event, since)
+    }
+
+    /// Whether a registration has this data.
+    pub(super) fn is_taken(&self, set: u32, data: u64) -> bool {
+        let mut at = self.first_like(set, data);
+        while let Some(reg) = self.registrations.get(at as usize) {
+            if reg.is_used && reg.set == set && reg.data == data {
+                return true;
+            }
+            at = reg.next_hash;
+        }
+        false
     }
 
     pub(super) fn remove(&mut self, index: u32) {
@@ -589,9 +635,7 @@ impl Mirror {
             slot.next_hash = self.counts.free;
             self.counts.free = index;
         }
-        if self.set(reg.set).is_some_and(|set| set.host == index) {
-            self.lose_host(reg.set);
-        }
+        self.leave_data(index, &reg);
     }
 
     pub(super) fn push_ready(&mut self, index: u32) {
@@ -769,12 +813,32 @@ impl Mirror {
             set.hidden = if done { data } else { None };
             set.host = if done { host.unwrap_or(NONE) } else { NONE };
         }
+        if op != 0
+            && let Some(before) = hidden
+        {
+            self.formers.note(set_index, before, Owner::Bell);
+        }
         if !done && data.is_some() {
             if let Some(set) = self.set(set_index) {
                 set.is_deaf = true;
             }
             self.use_carrier(set_index);
         }
+    }
+
+    /// Takes the hidden eventfd, which `event` names, out of the set. True: it was there.
+    pub(super) fn unhide(&mut self, set_index: u32, event: i32) -> bool {
+        let Some(set) = self.set(set_index) else { return false };
+        let Some(before) = set.hidden.take() else { return false };
+        set.host = NONE;
+        let mut unused = epoll_event { events: 0, u64: 0 };
+        // Others hold duplicates, so that closing alone would leave it there.
+        // SAFETY: the event structure is readable.
+        let _ = unsafe {
+            sys!(libc::SYS_epoll_ctl, set.epfd, libc::EPOLL_CTL_DEL, event, &raw mut unused)
+        };
+        self.formers.note(set_index, before, Owner::Bell);
+        true
     }
 
     /// From now on the set's members arm on the carrier; what was armed otherwise is armed again.

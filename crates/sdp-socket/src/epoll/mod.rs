@@ -16,12 +16,13 @@
 //! not what is registered.
 //!
 //! # Files
-//! `mirror`: what is registered where. `noted`: what need not be there yet. `wait`: `epoll_wait`. Here:
-//! what the other modules and the program tell.
+//! `mirror`: what is registered where. `former`: what was, and may still come. `noted`: what need not be there
+//! yet. `wait`: `epoll_wait`. Here: what the other modules and the program tell.
 //!
 //! # Locking
 //! One lock for all sets of the process (in-process, spinning; held for nanoseconds to microseconds,
 //! never across a sleep or a fork).
+mod former;
 mod mirror;
 mod noted;
 mod wait;
@@ -161,7 +162,10 @@ fn welcome(m: &mut Mirror, at: u32, conn: &Conn) -> bool {
         return false;
     };
     m.push_ready(at);
-    let is_first = m.set(set).is_some_and(|set| !core::mem::replace(&mut set.has_lane, true));
+    let is_first = m.set(set).is_some_and(|set| {
+        set.had_lane = true;
+        !core::mem::replace(&mut set.has_lane, true)
+    });
     let others_sleep = is_first && noted::enlist_all(m, set);
     m.rehost(set);
     let sleeps = others_sleep || m.set(set).is_some_and(|s| s.sleepers > 0 || s.by_carrier);
@@ -188,14 +192,11 @@ pub(crate) fn watched(index: u32) {
     }
 }
 
-/// The hidden eventfd has another number now.
-pub(crate) fn bell_moved() {
+/// The hidden eventfd has another number now, and `from`, which names it too, is the program's in a moment.
+pub(crate) fn bell_moved(from: i32) {
     with(|m| {
         for i in m.set_numbers() {
-            if m.set(i).is_some_and(|s| s.hidden.is_some()) {
-                if let Some(set) = m.set(i) {
-                    (set.host, set.hidden) = (NONE, None);
-                }
+            if m.unhide(i, from) {
                 m.rehost(i);
             }
         }
@@ -206,16 +207,7 @@ pub(crate) fn bell_moved() {
 /// leave it in the sets.
 pub(crate) fn bell_leaves() {
     let event = process::bell_fd();
-    with(|m| {
-        for set in m.each_set().filter(|s| s.hidden.is_some()) {
-            (set.host, set.hidden) = (NONE, None);
-            let mut unused = epoll_event { events: 0, u64: 0 };
-            // SAFETY: the event structure is readable.
-            let _ = unsafe {
-                sys!(libc::SYS_epoll_ctl, set.epfd, libc::EPOLL_CTL_DEL, event, &raw mut unused)
-            };
-        }
-    });
+    with(|m| m.set_numbers().for_each(|i| _ = m.unhide(i, event)));
 }
 
 /// X18: whether a non-blocking sender of this connection can be told EAGAIN when the ring is full: it
@@ -369,7 +361,15 @@ pub(crate) unsafe fn control(
     let conn = match table::entry(fd) {
         Some(Entry::Conn(index)) => conn::get(index)?,
         Some(Entry::Hidden) => return Some(Err(Errno::EBADF)),
-        _ => return None,
+        _ => {
+            if op != libc::EPOLL_CTL_DEL && !event.is_null() && former::latest() != 0 {
+                // Whose the data are from here on can be told what came for another.
+                // SAFETY: the caller's; packed, so an unaligned read.
+                let data = unsafe { event.read_unaligned() }.u64;
+                with(|m| m.formers.forget(set, data));
+            }
+            return None;
+        }
     };
     crate::lifecycle::show_listener(conn);
     if event.is_null() && op != libc::EPOLL_CTL_DEL {
@@ -441,9 +441,6 @@ fn mirrored(m: &mut Mirror, conn: &Conn, change: &Change) -> bool {
         (_, Some(at)) => {
             if m.registrations.get(at as usize).is_some_and(|r| r.data != data) {
                 m.rehash(at, data);
-                if m.set(set).is_some_and(|s| s.host == at) {
-                    m.lose_host(set);
-                }
             }
             if let Some(reg) = m.reg(at) {
                 reg.events = events;

@@ -82,6 +82,7 @@ pub(super) fn suffices(m: &mut Mirror, conn: &Conn, change: &Change) -> bool {
     noted.events.store(events, Relaxed);
     noted.number.store(change.fd, Relaxed);
     noted.serial.store(set.serial, Relaxed);
+    m.formers.forget(change.set, data);
     true
 }
 

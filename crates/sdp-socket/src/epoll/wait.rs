@@ -8,7 +8,7 @@ use sdp_stats::Counter;
 use sdp_sys::{errno::Errno, pid::is_single_threaded, sys, time::monotonic_ns};
 
 use super::{
-    ALWAYS, ET, EXCLUSIVE, IN, IN_KIND, ONESHOT, OUT, RDHUP,
+    ALWAYS, ET, EXCLUSIVE, IN, IN_KIND, ONESHOT, OUT, RDHUP, former,
     mirror::{ANY_BY_CARRIER, Mirror, NONE, REGISTRATIONS, Registration, note_end, with},
     tell_of_eaten,
 };
@@ -290,6 +290,7 @@ unsafe fn kernel_only(
         }
         return Ok(false);
     }
+    let since = former::latest();
     // SAFETY: the program's array is writable for `max` events; the caller's mask.
     let got = unsafe { host::epoll_pwait(set_fd, out.events, max as c_int, timeout_ms, mask) };
     if let Some(sleeper) = sleeper {
@@ -299,23 +300,36 @@ unsafe fn kernel_only(
     if got == 0 {
         return Ok(timeout_ms >= 0);
     }
-    let is_judged = with(|m| {
-        if concerns_us(m, set) {
-            return true;
+    let kept = with(|m| {
+        // More than a batch is passed on nearly as it is: at worst a connection with nothing but a bell.
+        if concerns_us(m, set) && got <= BATCH {
+            return None;
         }
-        if m.set(set).is_some_and(|s| s.has_oneshots) {
-            for i in 0..got {
-                // SAFETY: i < got events were written by the kernel.
-                let event = unsafe { out.events.add(i).read_unaligned() };
+        // Lanes that came and went meanwhile may have left something.
+        let has_changed = former::latest() != since;
+        let has_oneshots = m.set(set).is_some_and(|s| s.has_oneshots);
+        if !has_changed && !has_oneshots {
+            return Some(got);
+        }
+        let mut kept = 0;
+        for i in 0..got {
+            // SAFETY: i < got events were written by the kernel.
+            let event = unsafe { out.events.add(i).read_unaligned() };
+            if has_changed && m.is_late(set, &event, since) && !m.is_taken(set, event.u64) {
+                continue;
+            }
+            if has_oneshots {
                 disable(m, set, event.u64);
             }
+            // SAFETY: kept <= i.
+            unsafe { out.events.add(kept).write_unaligned(event) };
+            kept += 1;
         }
-        false
+        Some(kept)
     });
-    if is_judged != Some(true) || got > BATCH {
-        // More than a batch is passed on as it is: at worst a connection with nothing but a bell.
-        out.used = got;
-        return Ok(true);
+    if kept != Some(None) {
+        out.used = kept.flatten().unwrap_or(got);
+        return Ok(out.used > 0);
     }
     // Something came onto a lane meanwhile: its events are judged like any other.
     let mut batch = [epoll_event { events: 0, u64: 0 }; BATCH];
@@ -325,7 +339,7 @@ unsafe fn kernel_only(
     }
     with(|m| {
         for event in batch.iter().take(got) {
-            translate(m, set, event.events, event.u64, out);
+            translate(m, set, event, since, out);
         }
         // What was reported is on the list, and not armed.
         wake_another(m, set);
@@ -572,6 +586,7 @@ unsafe fn kernel_events(
     if timeout_ms != 0 {
         wait::count_shared(Counter::Slept);
     }
+    let since = former::latest();
     let got = if timeout_ms == 0 && mask.is_null() {
         // SAFETY: the batch is writable for `want` events; does not block.
         unsafe { sys!(libc::SYS_epoll_pwait, set_fd, first, want, 0, 0, 8) }
@@ -596,7 +611,7 @@ unsafe fn kernel_events(
             // SAFETY: the kernel wrote the first `got` events.
             let event = unsafe { event.assume_init() };
             if !(bits.any && is_the_bell(m, set, &event)) {
-                translate(m, set, event.events, event.u64, out);
+                translate(m, set, &event, since, out);
             }
         }
         if by_event && out.used < out.max {
@@ -700,13 +715,17 @@ pub(super) fn count_sleepers() {
     });
 }
 
-/// One kernel event (X16): passes it on, changed where a bell was taken for data.
-fn translate(m: &mut Mirror, set: u32, events: u32, data: u64, out: &mut Output) {
+/// One kernel event (X16) of a wait that began when [`former::latest`] was `since`: passes it on, changed where a bell was
+/// taken for data.
+fn translate(m: &mut Mirror, set: u32, event: &epoll_event, since: u64, out: &mut Output) {
+    let data = event.u64;
+    let is_late = m.is_late(set, event, since);
     let mut matches = 0;
     let mut at = m.first_like(set, data);
     while let Some(reg) = m.registrations.get(at as usize).copied() {
         if reg.is_used && reg.set == set && reg.data == data {
             matches += 1;
+            let events = if is_late { confirmed(&reg, event.events) } else { event.events };
             let pass = judge_kernel(m, at, &reg, events);
             if pass != 0 {
                 out.push(pass, data, at);
@@ -714,10 +733,22 @@ fn translate(m: &mut Mirror, set: u32, events: u32, data: u64, out: &mut Output)
         }
         at = reg.next_hash;
     }
-    if matches == 0 {
-        // Not ours, or just deleted: as the kernel says.
-        out.push(events, data, NONE);
+    // Not ours: as the kernel says. What comes under data that a connection had is nobody's (`former`).
+    if matches == 0 && !is_late {
+        out.push(event.events, data, NONE);
     }
+}
+
+/// Of an event that may be another's, what the carrier says too, and "readable" of a connection with a lane, which is judged
+/// anyway.
+fn confirmed(reg: &Registration, events: u32) -> u32 {
+    if table::entry(reg.fd) != Some(Entry::Conn(reg.conn)) {
+        return events; // the number is another's by now
+    }
+    let is_attached = conn::get(reg.conn).is_some_and(|conn| conn.stage() == Stage::Attached);
+    let judged = if is_attached { IN_KIND } else { 0 };
+    let now = carrier::readiness(reg.fd, events as i16) as u16;
+    events & (reg.events | ALWAYS) & (judged | u32::from(now))
 }
 
 /// Which bits of a kernel event are for the program.
@@ -752,7 +783,9 @@ fn judge_kernel(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u32
 fn judge_enabled(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u32 {
     let Some(conn) = conn::get(reg.conn) else { return events };
     if conn.stage() != Stage::Attached || !conn.pin_live(Half::Receive) {
-        return events;
+        // Between two lives it may be the host still.
+        let is_host = m.set(reg.set).is_some_and(|s| s.hidden == Some(reg.data));
+        return if events == IN && is_host { confirmed(reg, events) } else { events };
     }
     let mut pass = events;
     if events & OUT != 0 && conn.has(flag::WANTS_ROOM) {

@@ -121,3 +121,64 @@ fn all_places_can_be_had_and_no_more() {
     assert_eq!(both.mirror.add(set, both.conns[0], 5, 0, 0), None);
     both.end();
 }
+
+/// A thread that has got events of the kernel's, and comes for the lock after others have changed the set.
+#[test]
+fn data_of_a_registration_that_was_removed_meanwhile_are_known() {
+    const HUP: u32 = libc::EPOLLHUP as u32;
+    let both = Beside::new(two_conns());
+    // Nothing was ever on a lane in the last of them.
+    let sets = [3, 4, 5].map(|fd| both.mirror.open_set(fd).expect("a set"));
+    for set in &sets[..2] {
+        both.mirror.set(*set).expect("a set").had_lane = true;
+    }
+    // What this test is about is left out where there is one thread.
+    let (tell, wait) = std::sync::mpsc::channel::<()>();
+    let other = std::thread::spawn(move || _ = wait.recv());
+    let before = former::latest();
+    let conn = both.conns[0];
+    let m = &mut *both.mirror;
+    let set_of = |data: u64| sets[data as usize % 3];
+    let has = |m: &mut Mirror, events, data: u64, since| {
+        let event = epoll_event { events, u64: data };
+        assert!(!m.is_late(sets[(data as usize + 1) % 3], &event, since));
+        m.is_late(set_of(data), &event, since)
+    };
+    for data in 0..6000 {
+        // The last ones are level-triggered.
+        let events = if data < 4500 { IN | ONESHOT } else { IN };
+        assert_eq!(m.add(set_of(data), conn, 5, events, data), Some(data as u32));
+    }
+    assert!(!(0..6000).any(|data| has(m, IN, data, before)));
+    (0..1500).for_each(|at| m.remove(at));
+    (1500..3000).for_each(|at| m.rehash(at, 1 << 40 | u64::from(at)));
+    (4500..6000).for_each(|at| m.remove(at));
+    assert!(!(0..6000).any(|data| data % 3 == 2 && has(m, IN, data, before)));
+    assert!(!(3000..6000).any(|data| has(m, IN, data, before)));
+    // Here and there four of the same hash are newer.
+    let known = (0..3000).filter(|data| has(m, IN | HUP, *data, before)).count();
+    assert!((1900..=2000).contains(&known), "{known}");
+    assert!((2980..3000).all(|data| has(m, IN, data, before) == (data % 3 != 2)));
+    // A wait that began later cannot bring them.
+    let later = former::latest();
+    assert!(!(0..3000).any(|data| has(m, IN, data, later)));
+    // They are somebody's again.
+    m.formers.forget(sets[0], 2997);
+    assert!(!has(m, IN, 2997, before) && has(m, IN, 2998, before));
+    assert!(has(m, IN, 2998, before) && !m.is_taken(sets[1], 2998));
+    assert_eq!(m.add(sets[1], conn, 5, IN, 2998).map(|at| at < 6000), Some(true));
+    assert!(m.is_taken(sets[1], 2998));
+    // Somebody's, but nobody knows where.
+    m.set(sets[1]).expect("a set").noted = 1;
+    assert!(!has(m, IN, 2998, before));
+    // The hidden eventfd's data, in its time and before, come with nothing else.
+    m.formers.note(sets[0], 4500, Owner::Bell);
+    m.set(sets[1]).expect("a set").hidden = Some(4501);
+    for data in [4500, 4501] {
+        assert!(has(m, IN, data, later) && !has(m, IN | HUP, data, later));
+    }
+    assert!(has(m, IN, 4501, former::latest()) && !has(m, IN, 4500, former::latest()));
+    both.end();
+    drop(tell);
+    other.join().expect("a thread");
+}
