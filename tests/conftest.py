@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -9,19 +10,27 @@ import pytest
 from support.check import Ladder
 from support.foreign import ROTATION
 from support.procs import become_subreaper
+from support.report import WrongBytes
 
 RECORD = os.environ.get("SDP_TEST_RESULTS")
 TARGET = os.environ.get("SDP_TEST_TARGET", Path(__file__).resolve().parent.parent / "target")
+MARKERS = (
+    "quick: part of `cargo xtask test --quick`",
+    "integrity: about bytes; one failure of it is a failure of the run, there is no second attempt",
+)
+# Tests that have begun, with what their phases have told.
+_begun = {}
 
 
 def pytest_report_header():
     """Names what chooses the parts that take turns."""
-    return f"rotation seed {ROTATION} (SDP_TEST_ROTATION)"
+    return f"rotation {ROTATION} (SDP_TEST_ROTATION)"
 
 
 def pytest_configure(config):
-    """Registers the marker of the tests that `--quick` runs; a shell's background job begins as one of its foreground."""
-    config.addinivalue_line("markers", "quick: part of `cargo xtask test --quick`")
+    """Registers the markers; a shell's background job begins as one of its foreground."""
+    for marker in MARKERS:
+        config.addinivalue_line("markers", marker)
     for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
         if signal.getsignal(number) == signal.SIG_IGN:
             # Programs that wait for the signal would do so for ever.
@@ -37,13 +46,44 @@ def ladder():
     shared.close()
 
 
+def processor_seconds():
+    """What we and those of our children that have ended used of the processors."""
+    spent = os.times()
+    return spent.user + spent.system + spent.children_user + spent.children_system
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Notes of a failure whether it is about bytes: by the test's marker, or by what it raised."""
+    outcome = yield
+    raised = call.excinfo is not None and isinstance(call.excinfo.value, WrongBytes)
+    outcome.get_result().is_about_bytes = raised or item.get_closest_marker("integrity") is not None
+
+
+def note(*fields):
+    """One line of the record, on disk before anything else happens."""
+    if RECORD:
+        words = [str(field).replace("\n", " ").replace("\t", " ") for field in fields]
+        with open(RECORD, "a", encoding="utf-8") as record:
+            record.write("\t".join(words) + "\n")
+
+
+def pytest_runtest_logstart(nodeid):
+    """Announces a test, so that one that ends the session can be named."""
+    _begun[nodeid] = {"at": time.monotonic(), "spent": processor_seconds(), "outcome": "passed", "mark": "", "reason": ""}
+    note("begun", nodeid)
+
+
 def pytest_runtest_logreport(report):
-    """Appends one line per test for xtask: outcome, name, reason."""
-    if not RECORD or (report.when != "call" and report.passed):
-        return
-    reason = ""
-    if report.skipped:
-        reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
-    line = "\t".join([report.outcome, report.nodeid, reason.replace("\n", " ").replace("\t", " ")])
-    with open(RECORD, "a", encoding="utf-8") as record:
-        record.write(line + "\n")
+    """Of each test one line when it is over: outcome, name, seconds, processor seconds, mark, reason of a skip."""
+    test = _begun[report.nodeid]
+    if report.skipped and test["outcome"] == "passed":
+        test["outcome"] = "skipped"
+        test["reason"] = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+    if report.failed:
+        test["outcome"] = "failed"
+        test["mark"] = "integrity" if report.is_about_bytes else test["mark"]
+    if report.when == "teardown":
+        took, spent = time.monotonic() - test["at"], processor_seconds() - test["spent"]
+        note(test["outcome"], report.nodeid, f"{took:.2f}", f"{spent:.2f}", test["mark"], test["reason"])
+        del _begun[report.nodeid]

@@ -6,6 +6,7 @@ import signal
 import time
 
 from support.procs import wait_until
+from support.report import check_bytes
 
 from .world import LIMIT_S, Gone, clock
 
@@ -179,13 +180,13 @@ class Round:
         for end in tale["ended"]:
             sent, got = cells[2 * end["number"]], cells[2 * end["number"] + 1]
             what = f"victim sent {sent} and got {got}; survivor {end}"
-            assert end["wrong"] is None, what
+            check_bytes(end["wrong"] is None, what)
             assert end["read"] in DEAD_READ, what
             assert end["wrote"] in (*DEAD_WRITE, "-"), what
             assert end["wrote"] != "-" or end["late"] in DEAD_WRITE, what
-            assert not is_said_to_be_all(end) or end["got"] >= sent, what
-            assert end["got"] <= sent + IN_FLIGHT, what
-            assert got <= end["sent"], what
+            check_bytes(not is_said_to_be_all(end) or end["got"] >= sent, what)
+            check_bytes(end["got"] <= sent + IN_FLIGHT, what)
+            check_bytes(got <= end["sent"], what)
             key = f"{end['read']} {end['wrote'] if end['wrote'] != '-' else end['late']}"
             self.endings[key] = self.endings.get(key, 0) + 1
 
@@ -205,10 +206,10 @@ class Round:
         for one, other in zip(*tales, strict=True):
             what = f"survivor {one}; victim {other}"
             assert one["number"] == other["number"], what
-            assert one["wrong"] is None and other["wrong"] is None, what
+            check_bytes(one["wrong"] is None and other["wrong"] is None, what)
             assert one["read"] == other["read"] == "EOF", what
             assert one["wrote"] in ("done", "-") and other["wrote"] in ("done", "-"), what
-            assert one["got"] == other["sent"] and one["sent"] == other["got"], what
+            check_bytes(one["got"] == other["sent"] and one["sent"] == other["got"], what)
             self.endings["whole"] = self.endings.get("whole", 0) + 1
 
     def stop(self):
@@ -236,10 +237,10 @@ class Round:
         assert ours["failed"] is None and theirs["failed"] is None, (ours, theirs)
         for one, other in zip(ours["ended"], theirs["ended"], strict=True):
             what = f"left {one}; was left {other}"
-            assert one["wrong"] is None and other["wrong"] is None, what
+            check_bytes(one["wrong"] is None and other["wrong"] is None, what)
             assert other["read"] in DEAD_READ and other["wrote"] in LEFT_WRITE, what
-            assert not is_said_to_be_all(other) or other["got"] >= one["sent"], what
-            assert other["got"] <= one["sent"] and one["got"] <= other["sent"], what
+            check_bytes(not is_said_to_be_all(other) or other["got"] >= one["sent"], what)
+            check_bytes(other["got"] <= one["sent"] and one["got"] <= other["sent"], what)
             key = f"left {other['read']} {other['wrote']}"
             self.endings[key] = self.endings.get(key, 0) + 1
 
@@ -276,7 +277,8 @@ class Round:
             self.one.tell("change", change={"is_alone": True, "is_finishing": True})
             tale = self.one.hear()
             for end in tale["ended"]:
-                assert end["wrong"] is None and end["read"] in DEAD_READ, end
+                check_bytes(end["wrong"] is None, end)
+                assert end["read"] in DEAD_READ, end
 
     def progress_of_all(self, count):
         """Until every connection moves on: none hangs."""

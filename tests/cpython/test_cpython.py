@@ -5,7 +5,7 @@ Each module runs plain, under the library, and under the library with lanes that
 positions on every call; `support.foreign` compares the outcomes test by test. What is closest to the
 library runs always: the core whole, of the long modules of processes and signals some tests. Of the
 rest a part runs: some short modules whole, of some long ones a few tests. What part it is, the
-rotation seed decides. `SDP_TEST_WHOLE=1` runs everything.
+rotation decides. `SDP_TEST_WHOLE=1` runs everything.
 """
 
 import os
@@ -123,6 +123,6 @@ def test_module(comparison, module, placement):
 @BOTH_WAYS
 @pytest.mark.parametrize("module", [*SAMPLED, *rotated(LONG, LONG_A_RUN, "long")])
 def test_sample(comparison, module, placement):
-    """Some tests of a long module, by the rotation seed."""
-    print(f"rotation seed {ROTATION}")
+    """Some tests of a long module, by the rotation."""
+    print(f"rotation {ROTATION}")
     comparison.check(Module(module), placement, sample=SAMPLED.get(module, SAMPLE))

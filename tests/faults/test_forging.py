@@ -13,6 +13,8 @@ sys.path.insert(0, str(PROGRAMS))
 
 from forging import FAMILY, FORGERIES, TURNS, USES  # noqa: E402
 
+pytestmark = pytest.mark.integrity
+
 SEEDS = int(os.environ.get("FAULT_SEEDS", "6")) // 6 or 1
 FINE = {"peer": -signal.SIGKILL, "innocent": 0, "victim": 0}
 

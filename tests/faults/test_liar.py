@@ -4,6 +4,8 @@ import pytest
 
 from .harness import EAGER, scenario
 
+pytestmark = pytest.mark.integrity
+
 # What the liar tells where a number of a descriptor of the connection's other end belongs: a socket of another connection that is
 # over, or not; a number at which nothing is, or nothing can be.
 LIES = ["kept", "own", "free", "huge"]

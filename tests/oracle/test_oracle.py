@@ -11,6 +11,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from faults.harness import EAGER, run  # noqa: E402
 
+pytestmark = pytest.mark.integrity
+
 STREAM = Path(__file__).resolve().parent / "stream.py"
 FIRST = int(os.environ.get("ORACLE_FIRST", "1"))
 SEEDS = int(os.environ.get("ORACLE_SEEDS", "500"))

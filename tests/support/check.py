@@ -13,6 +13,7 @@ from .report import (
     assert_balanced,
     assert_fell_back,
     assert_flipped,
+    check_bytes,
     check_sums,
 )
 from .space import Space
@@ -90,7 +91,7 @@ def check(ladder, name, scenario, placement, *, bulk=False, quiet=True, chain=Fa
         return
     for left in reversed(range(1 + (REPEATS if name in REPEATED else 0))):
         result, stage = ladder.play(name, scenario, placement)
-        assert result == expected, f"differs from plain TCP: {result!r}, expected {expected!r}"
+        check_bytes(result == expected, f"differs from plain TCP: {result!r}, expected {expected!r}")
         reports = stage.server_reports + stage.client_reports
         assert reports, "no report"
         note_shares(name, placement, reports)

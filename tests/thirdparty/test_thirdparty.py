@@ -3,7 +3,7 @@
 Twisted, tornado, trio and gevent from PyPI; tokio from crates.io; libuv and libevent from the
 distribution's sources. Each suite runs plain, under the library, and under the library with lanes that
 flip; `support.foreign` compares test by test. Of what is too long for every run a part takes turns by
-the rotation seed. `SDP_TEST_WHOLE=1` runs everything, of libuv and libevent also what has little to do
+the rotation. `SDP_TEST_WHOLE=1` runs everything, of libuv and libevent also what has little to do
 with sockets.
 """
 
@@ -313,7 +313,7 @@ def cache():
 @pytest.fixture(scope="module")
 def comparison(ladder):
     """Plain outcomes, shared by the two ways."""
-    print(f"rotation seed {ROTATION}")
+    print(f"rotation {ROTATION}")
     return Comparison(ladder)
 
 

@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::artifacts;
 use crate::json::Json;
-use crate::process::{is_present, output_of, root, run, target_dir};
+use crate::process::{is_present, output_of, run, target_dir};
+use crate::{artifacts, install};
 
 /// Alternating rounds; odd, so that the median is a measured value.
 const ROUNDS: usize = 3;
@@ -83,11 +83,8 @@ fn require_redis() -> Result<(), String> {
     if programs.iter().all(|program| is_present(program)) {
         return Ok(());
     }
-    let is_root = output_of(Command::new("id").arg("-u")).is_ok_and(|uid| uid.trim() == "0");
-    if is_root && is_present("apt-get") {
-        println!("installing redis-server and redis-tools");
-        run(Command::new(root().join("tests/install-packages"))
-            .args(["redis-server", "redis-tools"]))
+    if install::may_install_packages() {
+        install::packages(&["redis-server", "redis-tools"])
     } else {
         Err("demo: needs redis-server, redis-benchmark and redis-cli; on Debian and Ubuntu:\n  \
              apt-get install redis-server redis-tools"

@@ -8,6 +8,7 @@
 mod abi;
 mod artifacts;
 mod demo;
+mod install;
 mod json;
 mod ladder;
 mod models;
@@ -21,10 +22,13 @@ usage: cargo xtask COMMAND
 
   build                      build target/release/{libsdp.so,sdp,sdpnetstat}
   demo                       Redis over TCP and over SDP in turn, side by side, with proof
-  test [--quick] [--strict] [--only NAME]... [--list]
-                             the test ladder; --quick: under five minutes; --strict: a skip that
-                             tests/allowed-skips.txt does not list is a failure; --only: suites
-                             whose name starts with NAME
+  test [--quick] [--strict] [--rotate] [--within SECONDS] [--only NAME]... [--list]
+                             installs what is missing, then the test ladder; --quick: under five
+                             minutes and --only: nothing is installed; --strict: a skip that
+                             tests/allowed-skips.txt does not list is a failure; --rotate: of what
+                             takes turns not the usual part, but one that the sources choose;
+                             --within: what has not begun then has failed; --only: suites whose
+                             name starts with NAME
   tidy                       formatting, lints, crate directions, words, unsafe, module docs
   abi                        what libsdp.so exports, imports and relocates
   models [--long]            models of the shared-memory protocols, and their weakened twins

@@ -5,9 +5,8 @@
 //! calls them as suites and reads libtest's lines. They refuse to pass for nothing: what cannot run here
 //! says so in a line of its own, which the ladder counts as a skip.
 
-use std::process::{Command, Stdio};
-
-use crate::process::{cargo, root, run, target_dir};
+use crate::install::{has_miri, nightly_cargo};
+use crate::process::{cargo, run, target_dir};
 
 /// Crates with explicit-state models, beside the checker itself.
 const EXPLICIT: &[&str] = &["sdp-model", "sdp-socket", "sdp-fabric-shm"];
@@ -46,9 +45,7 @@ pub(crate) fn check_all(args: &[String]) -> Result<(), String> {
 
 /// Shared memory under Miri: undefined behaviour, data races, and a weak memory of its own.
 pub(crate) fn interpret() -> Result<(), String> {
-    let mut probe = rustup();
-    probe.args(["miri", "--version"]).stdout(Stdio::null()).stderr(Stdio::null());
-    if !probe.status().is_ok_and(|status| status.success()) {
+    if !has_miri() {
         println!("test miri ... ignored, the nightly toolchain with its component miri is missing");
         return Ok(());
     }
@@ -56,7 +53,7 @@ pub(crate) fn interpret() -> Result<(), String> {
     for (arguments, schedules) in INTERPRETED {
         // One after the other: Miri's own way of running many mixes up their lines, which the ladder reads.
         for seed in 0..*schedules {
-            let mut miri = rustup();
+            let mut miri = nightly_cargo();
             miri.args(["miri", "test", "--target-dir"]);
             miri.arg(target_dir().join("miri")).args(*arguments);
             let flags = format!("-Zmiri-disable-isolation -Zmiri-ignore-leaks -Zmiri-seed={seed}");
@@ -64,14 +61,4 @@ pub(crate) fn interpret() -> Result<(), String> {
         }
     }
     ended.into_iter().collect()
-}
-
-/// The nightly toolchain's cargo. (Cargo sets variables that would lead back to ours.)
-fn rustup() -> Command {
-    let mut command = Command::new("rustup");
-    command.current_dir(root()).args(["run", "nightly", "cargo"]);
-    for name in ["CARGO", "RUSTC", "RUSTUP_TOOLCHAIN", "RUSTFLAGS"] {
-        command.env_remove(name);
-    }
-    command
 }

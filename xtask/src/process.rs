@@ -91,6 +91,22 @@ pub(crate) fn run_bounded(command: &Command, limit: Duration, log: &Path) -> Res
     Ok(end_of(status))
 }
 
+/// Seconds that programs which we ran to their end used of the processors, since we began.
+pub(crate) fn processor_seconds() -> f64 {
+    std::fs::read_to_string("/proc/self/stat")
+        .ok()
+        .and_then(|stat| of_children(&stat))
+        .unwrap_or(0.0)
+}
+
+/// The fields of ended children in a line of `/proc/PID/stat`, which counts hundredths.
+fn of_children(stat: &str) -> Option<f64> {
+    let (_, fields) = stat.rsplit_once(") ")?;
+    let mut fields = fields.split(' ').skip(13);
+    let mut next = || fields.next()?.parse::<f64>().ok();
+    Some((next()? + next()?) / 100.0)
+}
+
 fn end_of(status: ExitStatus) -> End {
     match status.code() {
         Some(0) => End::Success,
@@ -103,4 +119,16 @@ fn name_of(command: &Command) -> String {
     let mut words = vec![command.get_program().to_string_lossy().into_owned()];
     words.extend(command.get_args().map(OsStr::to_string_lossy).map(|a| a.into_owned()));
     words.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_the_time_of_children() {
+        let stat = "17 (a) b) S 1 17 17 0 -1 4 5 6 7 8 20 10 150 50 20 0 1 0 99";
+        assert_eq!(of_children(stat), Some(2.0));
+        assert_eq!(of_children("17"), None);
+    }
 }

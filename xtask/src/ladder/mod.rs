@@ -3,11 +3,15 @@
 //! A suite is a row of the table in [`suites`]. Each is run by itself with a bound on its time and
 //! its output kept in `target/ladder/NAME.log`. A suite that ran no test at all has failed, a suite
 //! that could not run is a skip with a reason, and a skip is never silent: all are listed at the
-//! end, and with `--strict` those that `tests/allowed-skips.txt` does not name are failures.
+//! end, and with `--strict` those that `tests/allowed-skips.txt` does not name are failures. A test
+//! that failed is run again by itself when all suites are over (see [`again`]).
 
+mod again;
+mod play;
 mod results;
 mod skips;
 mod suites;
+mod summary;
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -15,13 +19,18 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::process::{cargo, is_present, output_of, root, run_bounded, target_dir};
-use results::Results;
+use crate::process::{output_of, processor_seconds, root, target_dir};
+use again::Verdict;
+use play::Player;
+use results::{Failure, Results};
 use skips::AllowedSkips;
 use suites::{Kind, SUITES, Suite};
 
 /// Lines of a failed suite's log that are shown.
 const LOG_TAIL: usize = 80;
+
+/// The rotation unless another one is asked for: the same tests on every commit.
+const FIXED_ROTATION: &str = "1";
 
 /// What the user asked for.
 #[derive(Debug, Default)]
@@ -29,6 +38,8 @@ pub(crate) struct Options {
     quick: bool,
     strict: bool,
     list: bool,
+    rotate: bool,
+    within_s: Option<u64>,
     only: Vec<String>,
 }
 
@@ -42,6 +53,11 @@ impl Options {
                 "--quick" => options.quick = true,
                 "--strict" => options.strict = true,
                 "--list" => options.list = true,
+                "--rotate" => options.rotate = true,
+                "--within" => {
+                    let seconds = rest.next().and_then(|seconds| seconds.parse().ok());
+                    options.within_s = Some(seconds.ok_or("--within needs a number of seconds")?);
+                }
                 "--only" => {
                     let name = rest.next().ok_or("--only needs the name of a suite")?;
                     options.only.push(name.clone());
@@ -66,7 +82,29 @@ struct Outcome {
     name: &'static str,
     results: Results,
     took: Duration,
+    /// Seconds of the processors.
+    processor: f64,
     log: PathBuf,
+}
+
+/// What became of one failure.
+struct Judged {
+    failure: Failure,
+    verdict: Verdict,
+    /// The log of its suite.
+    log: PathBuf,
+}
+
+/// The end of the time that a whole run has.
+#[derive(Debug, Clone, Copy)]
+struct Deadline(Option<Instant>);
+
+impl Deadline {
+    /// So many seconds of `wanted` as are left.
+    fn shorten(self, wanted: u64) -> u64 {
+        let left = |end: Instant| end.saturating_duration_since(Instant::now()).as_secs();
+        self.0.map_or(wanted, |end| wanted.min(left(end)))
+    }
 }
 
 /// Runs the selected suites and prints the closing table; an error if anything failed.
@@ -82,110 +120,114 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         }
         return Ok(());
     }
+    let deadline = Deadline(options.within_s.map(|s| Instant::now() + Duration::from_secs(s)));
+    if !options.quick && options.only.is_empty() {
+        crate::install::for_ladder();
+    }
     if selected.iter().any(|suite| suite.needs_library()) {
         crate::artifacts::build()?;
     }
     let allowed = AllowedSkips::read()?;
     let logs = target_dir().join("ladder");
     std::fs::create_dir_all(&logs).map_err(|e| format!("{}: {e}", logs.display()))?;
-    let python = python_with_pytest();
-    let rotation = rotation();
-    println!("rotation seed {rotation}");
+    let rotation = rotation(options.rotate);
+    println!("rotation {rotation}");
+    let player = Player::new(&rotation, options.quick);
     let mut outcomes = Vec::new();
     for (index, suite) in selected.iter().enumerate() {
         print!("[{}/{}] {} ... ", index + 1, selected.len(), suite.name);
-        let _ = std::io::stdout().flush();
-        let outcome = run_suite(suite, options, &logs, python.as_deref(), &rotation);
+        flush();
+        let outcome = run_suite(suite, &player, &logs, deadline);
         println!("{} in {:.1} s", outcome.results.line(), outcome.took.as_secs_f64());
         if !outcome.results.failed.is_empty() {
             show_failure(&outcome);
         }
         outcomes.push(outcome);
     }
-    summary(&outcomes, &allowed, options.strict)
+    let judged = judge_all(&selected, &outcomes, &player, &logs, deadline);
+    summary::print(&outcomes, &judged, &allowed, options.strict)
 }
 
-fn run_suite(
-    suite: &Suite,
-    options: &Options,
-    logs: &Path,
-    python: Option<&str>,
-    rotation: &str,
-) -> Outcome {
-    let begun = Instant::now();
+fn run_suite(suite: &Suite, player: &Player, logs: &Path, deadline: Deadline) -> Outcome {
+    let (begun, processor) = (Instant::now(), processor_seconds());
     let log = logs.join(format!("{}.log", suite.name));
-    let results = match attempt(suite, options, &log, python, rotation) {
-        Ok(results) => results,
-        Err(message) => Results::failure(suite.name, &message),
+    let results = match deadline.shorten(suite.limit_s) {
+        0 => Results::failure(suite.name, "not begun: the time of the whole run is over"),
+        limit_s => match player.suite(suite, &log, limit_s) {
+            Ok((results, _)) => results,
+            Err(message) => Results::failure(suite.name, &message),
+        },
     };
-    Outcome { name: suite.name, results, took: begun.elapsed(), log }
+    let processor = processor_seconds() - processor;
+    Outcome { name: suite.name, results, took: begun.elapsed(), processor, log }
 }
 
-fn attempt(
-    suite: &Suite,
-    options: &Options,
-    log: &Path,
-    python: Option<&str>,
-    rotation: &str,
-) -> Result<Results, String> {
-    let missing: Vec<&str> = suite.programs.iter().copied().filter(|p| !is_present(p)).collect();
-    if !missing.is_empty() {
-        let reason = format!("not installed: {}", missing.join(", "));
-        return Ok(Results::skip(suite.name, &reason));
+/// Runs again what failed and may be; in their order, what became of all failures.
+fn judge_all(
+    suites: &[&Suite],
+    outcomes: &[Outcome],
+    player: &Player,
+    logs: &Path,
+    deadline: Deadline,
+) -> Vec<Judged> {
+    let count = outcomes.iter().map(|outcome| outcome.results.failed.len()).sum();
+    let mut judged = Vec::new();
+    for (suite, outcome) in suites.iter().zip(outcomes) {
+        for failure in &outcome.results.failed {
+            let number = judged.len() + 1;
+            let untried = again::why_untried(failure.of, suite.runs_tests_alone(), count);
+            let verdict = untried.map_or_else(
+                || try_again(suite, failure, player, logs, number, deadline),
+                Verdict::Untried,
+            );
+            judged.push(Judged { failure: failure.clone(), verdict, log: outcome.log.clone() });
+        }
     }
-    let record = log.with_extension("results");
-    let _ = std::fs::remove_file(&record);
-    let _ = std::fs::remove_file(log.with_extension("shares"));
-    let mut command = match suite.kind {
-        Kind::Cargo(args) => {
-            let mut command = cargo();
-            command.args(args);
-            command
-        }
-        Kind::Checks(name) | Kind::Tests(name) => {
-            let this = std::env::current_exe().map_err(|e| format!("own executable: {e}"))?;
-            let mut command = Command::new(this);
-            command.arg(name);
-            command
-        }
-        Kind::Pytest(path) => {
-            let Some(python) = python else {
-                return Ok(Results::skip(suite.name, "not installed: pytest"));
-            };
-            let mut command = Command::new(python);
-            command.args(["-m", "pytest", "-p", "no:cacheprovider", "-v", path]);
-            if options.quick {
-                command.args(["-m", "quick"]);
-            }
-            command.env("SDP_TEST_RESULTS", &record).env("SDP_TEST_TARGET", target_dir());
-            command.env("SDP_TEST_SHARES", log.with_extension("shares"));
-            command.env("SDP_TEST_ROTATION", rotation);
-            command
-        }
-    };
-    command.current_dir(root());
-    let end = run_bounded(&command, Duration::from_secs(suite.limit_s), log)?;
-    let text = |path: &Path| std::fs::read(path).map(|b| String::from_utf8_lossy(&b).into_owned());
-    let output = text(log).map_err(|e| format!("{}: {e}", log.display()))?;
-    let mut results = match suite.kind {
-        Kind::Cargo(_) | Kind::Tests(_) => Results::from_cargo(&output),
-        Kind::Checks(_) => Results::from_checks(&output),
-        Kind::Pytest(_) => Results::from_record(&text(&record).unwrap_or_default()),
-    };
-    results.close(suite.name, end, suite.limit_s);
-    Ok(results)
+    judged
 }
 
-/// The seed by which what is too long for every run takes turns: what was asked for, else a number that
-/// changes with the library's sources as they were committed, else 1. `tests/support/foreign.py` finds
-/// the same one for a suite that is run by itself.
-fn rotation() -> String {
-    let asked = std::env::var("SDP_TEST_ROTATION").ok().filter(|asked| !asked.is_empty());
-    asked.unwrap_or_else(|| {
-        let tree =
-            output_of(Command::new("git").args(["rev-parse", "HEAD:crates"]).current_dir(root()));
-        tree.map_or(1, |tree| seed_of(&tree)).to_string()
+/// Three attempts of one test by itself.
+fn try_again(
+    suite: &Suite,
+    failure: &Failure,
+    player: &Player,
+    logs: &Path,
+    number: usize,
+    deadline: Deadline,
+) -> Verdict {
+    again::judge(|attempt| {
+        print!("again, {attempt} of {}: {} ... ", again::ATTEMPTS, failure.name);
+        flush();
+        let log = logs.join(format!("again-{number}-{attempt}.log"));
+        let limit_s = deadline.shorten(suite.limit_s);
+        let played = if limit_s > 0 { player.alone(suite, failure, &log, limit_s) } else { None };
+        let has_passed = matches!(
+            &played,
+            Some(Ok((results, end))) if again::has_passed(results, *end)
+        );
+        println!("{}", if has_passed { "ok" } else { "FAILED" });
+        if !has_passed {
+            show_end(&log);
+        }
+        has_passed
     })
+}
+
+fn flush() {
+    let _ = std::io::stdout().flush();
+}
+
+/// By what the part that is played of what is too long for every run is chosen: what was asked for, else a
+/// fixed number, else (`--rotate`) one that changes with the library's sources as they were committed.
+fn rotation(is_drawn: bool) -> String {
+    let asked = std::env::var("SDP_TEST_ROTATION").ok().filter(|asked| !asked.is_empty());
+    asked.unwrap_or_else(|| if is_drawn { drawn() } else { FIXED_ROTATION.to_owned() })
+}
+
+fn drawn() -> String {
+    let mut git = Command::new("git");
+    let tree = output_of(git.args(["rev-parse", "HEAD:crates"]).current_dir(root()));
+    tree.map_or(1, |tree| seed_of(&tree)).to_string()
 }
 
 /// A seed from the name of a tree of git's: its first eight digits.
@@ -194,60 +236,20 @@ fn seed_of(tree: &str) -> u32 {
 }
 
 fn show_failure(outcome: &Outcome) {
-    for name in &outcome.results.failed {
-        println!("    FAILED {name}");
+    for failure in &outcome.results.failed {
+        println!("    FAILED {}", failure.name);
     }
-    let Ok(bytes) = std::fs::read(&outcome.log) else { return };
+    show_end(&outcome.log);
+}
+
+fn show_end(log: &Path) {
+    let Ok(bytes) = std::fs::read(log) else { return };
     let text = String::from_utf8_lossy(&bytes);
     let lines: Vec<&str> = text.lines().collect();
-    println!("    ---- end of {}", outcome.log.display());
+    println!("    ---- end of {}", log.display());
     for line in &lines[lines.len().saturating_sub(LOG_TAIL)..] {
         println!("    | {line}");
     }
-}
-
-fn summary(outcomes: &[Outcome], allowed: &AllowedSkips, strict: bool) -> Result<(), String> {
-    println!("\n{:<20} {:>7} {:>7} {:>8} {:>9}", "suite", "passed", "failed", "skipped", "seconds");
-    for outcome in outcomes {
-        let Results { passed, failed, skipped } = &outcome.results;
-        println!(
-            "{:<20} {passed:>7} {:>7} {:>8} {:>9.1}",
-            outcome.name,
-            failed.len(),
-            skipped.len(),
-            outcome.took.as_secs_f64()
-        );
-    }
-    let passed: usize = outcomes.iter().map(|o| o.results.passed).sum();
-    let skipped = || outcomes.iter().flat_map(|o| &o.results.skipped);
-    let mut failed: Vec<String> = outcomes.iter().flat_map(|o| o.results.failed.clone()).collect();
-    if skipped().next().is_some() {
-        println!("\nskipped:");
-    }
-    for (name, reason) in skipped() {
-        let listed = allowed.reason(name);
-        let mark = if listed.is_some() { "allowed" } else { "NOT LISTED" };
-        println!("  {name}: {reason} [{mark}]");
-        if strict && listed.is_none() {
-            failed.push(format!("{name} (skipped: {reason})"));
-        }
-    }
-    if !failed.is_empty() {
-        println!("\nfailed:");
-        for name in &failed {
-            println!("  {name}");
-        }
-    }
-    println!("\n{passed} passed, {} failed, {} skipped", failed.len(), skipped().count());
-    if failed.is_empty() { Ok(()) } else { Err("test: the ladder failed".to_owned()) }
-}
-
-/// The first Python that has pytest: the one in the path, else the distribution's.
-fn python_with_pytest() -> Option<String> {
-    let candidates = ["python3", "/usr/bin/python3"];
-    let works =
-        |python: &&str| output_of(Command::new(python).args(["-m", "pytest", "--version"])).is_ok();
-    candidates.iter().find(|python| works(python)).map(|python| (*python).to_owned())
 }
 
 /// Test files that no suite runs: a test that is not in the table would never be missed.
@@ -290,6 +292,16 @@ mod tests {
         assert!(SUITES.iter().all(|s| only.selects(s) == s.name.starts_with("unit")));
         assert!(parse(&["--only"]).is_err());
         assert!(parse(&["--what"]).is_err());
+        assert_eq!(parse(&["--within", "1800"]).expect("valid").within_s, Some(1800));
+        assert!(parse(&["--within"]).is_err() && parse(&["--within", "soon"]).is_err());
+    }
+
+    #[test]
+    fn the_time_of_the_whole_run_bounds_each_suite() {
+        let over = Deadline(Some(Instant::now()));
+        assert_eq!((over.shorten(60), Deadline(None).shorten(60)), (0, 60));
+        let late = Deadline(Some(Instant::now() + Duration::from_secs(3600)));
+        assert_eq!(late.shorten(60), 60);
     }
 
     #[test]

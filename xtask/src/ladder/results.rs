@@ -2,30 +2,74 @@
 
 use crate::process::End;
 
+/// Words in names of cargo's tests that are about bytes or about hostile memory. Of end-to-end tests the
+/// record says it.
+const ABOUT_BYTES: [&str; 5] = ["byte", "damaged", "forge", "garbage", "hostile"];
+
 /// The tests of one suite.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Results {
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Results {
     /// Number of tests that passed.
-    pub(super) passed: usize,
-    /// Names of tests that failed, or of the suite itself.
-    pub(super) failed: Vec<String>,
+    pub(crate) passed: usize,
+    /// Tests that failed, or the suite itself.
+    pub(crate) failed: Vec<Failure>,
     /// Names and reasons.
-    pub(super) skipped: Vec<(String, String)>,
+    pub(crate) skipped: Vec<(String, String)>,
+    /// What each test took, where that is known.
+    pub(crate) times: Vec<Time>,
+}
+
+/// One failure.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Failure {
+    /// The test's name, by which it can be run again; of a suite's own failure a sentence.
+    pub(crate) name: String,
+    /// What it is the failure of.
+    pub(crate) of: Of,
+}
+
+/// What failed, which decides about a second attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Of {
+    /// A test that can be run by itself.
+    Test,
+    /// A test about bytes: one failure is enough.
+    Bytes,
+    /// A suite as a whole, or a check that has no test of its own.
+    Whole,
+}
+
+/// How long one test took.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Time {
+    /// The test's name.
+    pub(crate) name: String,
+    /// Seconds by the clock.
+    pub(crate) seconds: f64,
+    /// Seconds of the processors, of the test and of what it started and waited for.
+    pub(crate) processor: f64,
+}
+
+impl Failure {
+    /// A suite's own failure.
+    pub(crate) fn whole(suite: &str, message: &str) -> Self {
+        Self { name: format!("{suite}: {message}"), of: Of::Whole }
+    }
 }
 
 impl Results {
     /// The suite as a whole failed.
-    pub(super) fn failure(suite: &str, message: &str) -> Self {
-        Self { failed: vec![format!("{suite}: {message}")], ..Self::default() }
+    pub(crate) fn failure(suite: &str, message: &str) -> Self {
+        Self { failed: vec![Failure::whole(suite, message)], ..Self::default() }
     }
 
     /// The suite as a whole was skipped.
-    pub(super) fn skip(suite: &str, reason: &str) -> Self {
+    pub(crate) fn skip(suite: &str, reason: &str) -> Self {
         Self { skipped: vec![(suite.to_owned(), reason.to_owned())], ..Self::default() }
     }
 
     /// Reads what `cargo test` prints: `test NAME ... ok`, `FAILED` or `ignored, REASON`.
-    pub(super) fn from_cargo(output: &str) -> Self {
+    pub(crate) fn from_cargo(output: &str) -> Self {
         let mut results = Self::default();
         for line in output.lines().filter_map(|line| line.strip_prefix("test ")) {
             let Some((name, outcome)) = line.rsplit_once(" ... ") else { continue };
@@ -35,63 +79,86 @@ impl Results {
                     let reason = outcome.strip_prefix("ignored, ").unwrap_or("ignored");
                     results.skipped.push((name.to_owned(), reason.to_owned()));
                 }
-                _ => results.failed.push(name.to_owned()),
+                _ => {
+                    let name = name.strip_suffix(" - should panic").unwrap_or(name).to_owned();
+                    let is_about_bytes = ABOUT_BYTES.iter().any(|word| name.contains(word));
+                    let of = if is_about_bytes { Of::Bytes } else { Of::Test };
+                    results.failed.push(Failure { name, of });
+                }
             }
         }
         results
     }
 
     /// Reads the closing lines of `xtask tidy` and `xtask abi`.
-    pub(super) fn from_checks(output: &str) -> Self {
+    pub(crate) fn from_checks(output: &str) -> Self {
         let mut results = Self::default();
         for line in output.lines().filter_map(|line| line.strip_prefix("check ")) {
             match line.rsplit_once(": ") {
                 Some((_, "ok")) => results.passed += 1,
-                Some((name, "FAILED")) => results.failed.push(name.to_owned()),
+                Some((name, "FAILED")) => {
+                    results.failed.push(Failure { name: name.to_owned(), of: Of::Whole });
+                }
                 _ => {}
             }
         }
         results
     }
 
-    /// Reads the record that `tests/conftest.py` writes: outcome, name and reason, separated by
-    /// tabs.
-    pub(super) fn from_record(record: &str) -> Self {
+    /// Reads the record that `tests/conftest.py` writes: a line `begun` with the name, then one with
+    /// outcome, name, seconds, processor seconds, mark and reason; separated by tabs. A test that
+    /// has begun and has no outcome ended its session, or was ended with it.
+    pub(crate) fn from_record(record: &str) -> Self {
         let mut results = Self::default();
+        let mut begun = None;
         for line in record.lines() {
-            let mut fields = line.splitn(3, '\t');
-            let outcome = fields.next().unwrap_or_default();
-            let name = fields.next().unwrap_or_default().to_owned();
-            match outcome {
-                "passed" => results.passed += 1,
-                "skipped" => {
-                    results.skipped.push((name, fields.next().unwrap_or("no reason").to_owned()));
-                }
-                _ => results.failed.push(name),
+            let fields: Vec<&str> = line.split('\t').collect();
+            let field = |at: usize| fields.get(at).copied().unwrap_or_default();
+            let name = field(1).to_owned();
+            if field(0) == "begun" {
+                begun = Some(name);
+                continue;
             }
+            begun = None;
+            let number = |at| field(at).parse().unwrap_or(0.0);
+            results.times.push(Time {
+                name: name.clone(),
+                seconds: number(2),
+                processor: number(3),
+            });
+            match field(0) {
+                "passed" => results.passed += 1,
+                "skipped" => results.skipped.push((name, field(5).to_owned())),
+                _ => {
+                    let of = if field(4) == "integrity" { Of::Bytes } else { Of::Test };
+                    results.failed.push(Failure { name, of });
+                }
+            }
+        }
+        if let Some(name) = begun {
+            results.failed.push(Failure::whole(&name, "begun and never over"));
         }
         results
     }
 
     /// Adds what only the end of the suite's process tells.
-    pub(super) fn close(&mut self, suite: &str, end: End, limit_s: u64) {
-        match end {
-            End::TimedOut => self.failed.push(format!("{suite}: not done after {limit_s} s")),
-            End::Failure if self.failed.is_empty() => {
-                self.failed.push(format!("{suite}: did not end well"));
-            }
+    pub(crate) fn close(&mut self, suite: &str, end: End, limit_s: u64) {
+        let message = match end {
+            End::TimedOut => format!("not done after {limit_s} s"),
+            End::Failure if self.failed.is_empty() => "did not end well".to_owned(),
             End::Success if !self.failed.is_empty() => {
-                self.failed.push(format!("{suite}: claims success in spite of failures"));
+                "claims success in spite of failures".to_owned()
             }
             _ if self.passed == 0 && self.failed.is_empty() && self.skipped.is_empty() => {
-                self.failed.push(format!("{suite}: ran no test"));
+                "ran no test".to_owned()
             }
-            _ => {}
-        }
+            _ => return,
+        };
+        self.failed.push(Failure::whole(suite, &message));
     }
 
     /// One line for the progress display.
-    pub(super) fn line(&self) -> String {
+    pub(crate) fn line(&self) -> String {
         let verdict = if self.failed.is_empty() { "ok" } else { "FAILED" };
         let (failed, skipped) = (self.failed.len(), self.skipped.len());
         format!("{verdict}: {} passed, {failed} failed, {skipped} skipped", self.passed)
@@ -102,34 +169,57 @@ impl Results {
 mod tests {
     use super::*;
 
+    fn failed(results: &Results) -> Vec<(&str, Of)> {
+        results.failed.iter().map(|failure| (failure.name.as_str(), failure.of)).collect()
+    }
+
     #[test]
     fn reads_cargo() {
-        let output = "running 4 tests\ntest a::b ... ok\ntest c ... FAILED\n\
+        let output = "running 5 tests\ntest a::b ... ok\ntest c ... FAILED\n\
                       test d ... ignored, needs a device\ntest e - should panic ... ok\n\
-                      test result: FAILED. 2 passed; 1 failed\n";
+                      test f - should panic ... FAILED\ntest forged_joins ... FAILED\n\
+                      test result: FAILED. 2 passed; 3 failed\n";
         let results = Results::from_cargo(output);
-        assert_eq!((results.passed, results.failed.as_slice()), (2, &["c".to_owned()][..]));
+        assert_eq!(results.passed, 2);
+        let expected = [("c", Of::Test), ("f", Of::Test), ("forged_joins", Of::Bytes)];
+        assert_eq!(failed(&results), expected);
         assert_eq!(results.skipped, [("d".to_owned(), "needs a device".to_owned())]);
     }
 
     #[test]
-    fn reads_checks_and_records() {
+    fn reads_checks() {
         let checks = Results::from_checks("words: x\ncheck words: FAILED\ncheck length: ok\n");
-        assert_eq!((checks.passed, checks.failed.len()), (1, 1));
-        let record = Results::from_record("passed\ta\t\nskipped\tb\tno node\nfailed\tc\t\n");
-        assert_eq!((record.passed, record.failed.len(), record.skipped.len()), (1, 1, 1));
+        assert_eq!((checks.passed, failed(&checks)), (1, vec![("words", Of::Whole)]));
+    }
+
+    #[test]
+    fn reads_records() {
+        let record = "begun\ta\npassed\ta\t1.50\t0.25\t\t\nbegun\tb\nskipped\tb\t0\t0\t\tno node\n\
+                      begun\tc\nfailed\tc\t2.00\t0.10\t\t\nbegun\td\nfailed\td\t1\t1\tintegrity\t\n";
+        let results = Results::from_record(record);
+        assert_eq!((results.passed, results.skipped.len()), (1, 1));
+        assert_eq!(results.skipped[0].1, "no node");
+        assert_eq!(failed(&results), [("c", Of::Test), ("d", Of::Bytes)]);
+        let first = Time { name: "a".to_owned(), seconds: 1.5, processor: 0.25 };
+        assert_eq!((results.times.len(), &results.times[0]), (4, &first));
+    }
+
+    #[test]
+    fn a_test_that_ends_its_session_has_failed() {
+        let results = Results::from_record("begun\ta\npassed\ta\t1\t1\t\t\nbegun\tb\n");
+        assert_eq!(failed(&results), [("b: begun and never over", Of::Whole)]);
     }
 
     #[test]
     fn nothing_run_is_a_failure() {
-        let mut results = Results::default();
-        results.close("s", End::Success, 10);
-        assert_eq!(results.failed, ["s: ran no test"]);
-        let mut results = Results { passed: 3, ..Results::default() };
-        results.close("s", End::TimedOut, 10);
-        assert_eq!(results.failed, ["s: not done after 10 s"]);
-        let mut results = Results { passed: 3, ..Results::default() };
-        results.close("s", End::Failure, 10);
-        assert_eq!(results.failed.len(), 1);
+        let closed = |mut results: Results, end| {
+            results.close("s", end, 10);
+            results.failed
+        };
+        let some = || Results { passed: 3, ..Results::default() };
+        assert_eq!(closed(Results::default(), End::Success), [Failure::whole("s", "ran no test")]);
+        assert_eq!(closed(some(), End::TimedOut), [Failure::whole("s", "not done after 10 s")]);
+        assert_eq!(closed(some(), End::Failure), [Failure::whole("s", "did not end well")]);
+        assert_eq!(closed(some(), End::Success), []);
     }
 }

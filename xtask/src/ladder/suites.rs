@@ -39,6 +39,11 @@ impl Suite {
             Kind::Pytest(_) => true,
         }
     }
+
+    /// True if one of its tests can be run by itself.
+    pub(super) fn runs_tests_alone(&self) -> bool {
+        matches!(self.kind, Kind::Cargo(_) | Kind::Pytest(_))
+    }
 }
 
 const fn app(

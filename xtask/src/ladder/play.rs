@@ -1,0 +1,136 @@
+//! Running a suite, or one test of it by itself, within a bound, and reading what it says.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use super::results::{Failure, Results};
+use super::suites::{Kind, Suite};
+use crate::process::{End, cargo, is_present, output_of, root, run_bounded, target_dir};
+
+/// What all suites of a run have in common.
+#[derive(Debug)]
+pub(crate) struct Player {
+    /// The Python that has pytest, if there is one.
+    python: Option<String>,
+    /// The rotation: which part of what takes turns is played.
+    rotation: String,
+    /// Of pytest's suites only the tests marked so.
+    is_quick: bool,
+}
+
+impl Player {
+    /// Looks for pytest.
+    pub(crate) fn new(rotation: &str, is_quick: bool) -> Self {
+        Self { python: python_with_pytest(), rotation: rotation.to_owned(), is_quick }
+    }
+
+    /// Runs a whole suite.
+    pub(super) fn suite(
+        &self,
+        suite: &Suite,
+        log: &Path,
+        limit_s: u64,
+    ) -> Result<(Results, End), String> {
+        let absent = |program: &&str| !is_present(program);
+        let missing: Vec<&str> = suite.programs.iter().copied().filter(absent).collect();
+        if !missing.is_empty() {
+            let reason = format!("not installed: {}", missing.join(", "));
+            return Ok((Results::skip(suite.name, &reason), End::Success));
+        }
+        let played = match suite.kind {
+            Kind::Cargo(args) => {
+                let mut command = cargo();
+                command.args(args);
+                run_cargo(command, log, limit_s)
+            }
+            Kind::Checks(name) => {
+                let (output, end) = run_for_output(own(name)?, log, limit_s)?;
+                Ok((Results::from_checks(&output), end))
+            }
+            Kind::Tests(name) => run_cargo(own(name)?, log, limit_s),
+            Kind::Pytest(path) => {
+                let only: &[&str] = if self.is_quick { &["-m", "quick"] } else { &[] };
+                self.pytest(&[&[path], only].concat(), &[], log, limit_s)
+            }
+        };
+        let (mut results, end) = played?;
+        results.close(suite.name, end, limit_s);
+        Ok((results, end))
+    }
+
+    /// Runs one test of a suite by itself; nothing if that cannot be done.
+    pub(super) fn alone(
+        &self,
+        suite: &Suite,
+        test: &Failure,
+        log: &Path,
+        limit_s: u64,
+    ) -> Option<Result<(Results, End), String>> {
+        match suite.kind {
+            Kind::Cargo(args) => {
+                let mut command = cargo();
+                command.args(args).args(["--", "--exact", &test.name]);
+                Some(run_cargo(command, log, limit_s))
+            }
+            Kind::Pytest(_) => Some(self.pytest(&[&test.name], &[], log, limit_s)),
+            Kind::Checks(_) | Kind::Tests(_) => None,
+        }
+    }
+
+    /// Runs pytest with these arguments and variables; its record lies beside the log.
+    pub(crate) fn pytest(
+        &self,
+        arguments: &[&str],
+        variables: &[(&str, String)],
+        log: &Path,
+        limit_s: u64,
+    ) -> Result<(Results, End), String> {
+        let Some(python) = &self.python else {
+            return Ok((Results::skip("pytest", "not installed: pytest"), End::Success));
+        };
+        let (record, shares) = (log.with_extension("results"), log.with_extension("shares"));
+        for stale in [&record, &shares] {
+            let _ = std::fs::remove_file(stale);
+        }
+        let mut command = Command::new(python);
+        command.args(["-m", "pytest", "-p", "no:cacheprovider", "-v"]).args(arguments);
+        command.env("SDP_TEST_RESULTS", &record).env("SDP_TEST_TARGET", target_dir());
+        command.env("SDP_TEST_SHARES", shares).env("SDP_TEST_ROTATION", &self.rotation);
+        command.envs(variables.iter().map(|(name, value)| (name, value)));
+        let (_, end) = run_for_output(command, log, limit_s)?;
+        Ok((Results::from_record(&read(&record).unwrap_or_default()), end))
+    }
+}
+
+/// This program with another command.
+fn own(name: &str) -> Result<Command, String> {
+    let this = std::env::current_exe().map_err(|e| format!("own executable: {e}"))?;
+    let mut command = Command::new(this);
+    command.arg(name);
+    Ok(command)
+}
+
+fn run_cargo(command: Command, log: &Path, limit_s: u64) -> Result<(Results, End), String> {
+    let (output, end) = run_for_output(command, log, limit_s)?;
+    Ok((Results::from_cargo(&output), end))
+}
+
+fn run_for_output(mut command: Command, log: &Path, limit_s: u64) -> Result<(String, End), String> {
+    command.current_dir(root());
+    let end = run_bounded(&command, Duration::from_secs(limit_s), log)?;
+    Ok((read(log)?, end))
+}
+
+fn read(path: &Path) -> Result<String, String> {
+    let bytes = std::fs::read(path).map_err(|e| format!("{}: {e}", path.display()))?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The first Python that has pytest: the one in the path, else the distribution's.
+fn python_with_pytest() -> Option<String> {
+    let candidates = ["python3", "/usr/bin/python3"];
+    let works =
+        |python: &&str| output_of(Command::new(python).args(["-m", "pytest", "--version"])).is_ok();
+    candidates.iter().find(|python| works(python)).map(|python| (*python).to_owned())
+}
