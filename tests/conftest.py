@@ -1,6 +1,8 @@
 """Shared set-up of the end-to-end tests: one ladder per session, results recorded for xtask."""
 
+import hashlib
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -8,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.check import Ladder
-from support.foreign import ROTATION
+from support.foreign import ROTATION, WHOLE
 from support.procs import become_subreaper
 from support.report import WrongBytes
 
@@ -18,6 +20,10 @@ MARKERS = (
     "quick: part of `cargo xtask test --quick`",
     "integrity: about bytes; one failure of it is a failure of the run, there is no second attempt",
 )
+# Tests that the ladder leaves out: patterns of their names, with reasons.
+LEFT_OUT = Path(__file__).with_name("left-out.txt")
+# `COUNT SEED`: of all tests so many, drawn by the seed; what is left out may be among them.
+DRAW = os.environ.get("SDP_TEST_DRAW")
 # Tests that have begun, with what their phases have told.
 _begun = {}
 
@@ -35,6 +41,41 @@ def pytest_configure(config):
         if signal.getsignal(number) == signal.SIG_IGN:
             # Programs that wait for the signal would do so for ever.
             signal.signal(number, usual)
+
+
+def left_out():
+    """The patterns, by their order; `*` stands for anything."""
+    lines = [line for line in LEFT_OUT.read_text(encoding="utf-8").splitlines() if line and line[0] != "#"]
+    found = {}
+    for line in lines:
+        pattern, _, reason = line.partition(" -- ")
+        if not reason.strip():
+            raise pytest.UsageError(f"{LEFT_OUT.name}: no reason: {line}")
+        found[pattern] = re.compile(re.escape(pattern.strip()).replace(r"\*", ".*"))
+    return found
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Keeps what was drawn, or drops what is left out, unless a test is asked for by its name or everything is."""
+    if any("::" in argument for argument in config.args):
+        return
+    if DRAW:
+        count, seed = DRAW.split()
+        drawn = sorted(items, key=lambda item: hashlib.sha256(f"{seed} {item.nodeid}".encode()).digest())
+        kept = set(drawn[: int(count)])
+    elif WHOLE:
+        return
+    else:
+        patterns = left_out()
+        dropped = {name: [i for i in items if shape.fullmatch(i.nodeid)] for name, shape in patterns.items()}
+        files = {item.nodeid.partition("::")[0] for item in items}
+        for name, found in dropped.items():
+            if RECORD and not found and name.partition("::")[0] in files:
+                raise pytest.UsageError(f"{LEFT_OUT.name}: no such test: {name}")
+        kept = set(items) - {item for found in dropped.values() for item in found}
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = [item for item in items if item in kept]
 
 
 @pytest.fixture(scope="session")

@@ -28,8 +28,20 @@ EAGER = {"SDP_PROMOTE_CALLS": "0", "SDP_PROMOTE_BYTES": "0"}
 AT_THE_END = {"peer-gone", "peer-switched"}
 # All that one end sends and receives while it earns its lanes: `ping(50)` of ends.h, `warm_up` of ends.py.
 PINGED, WARMED = 2 * 50 * 100, 2 * 40 * 32
-# And changed at calls that the seed chooses.
-FLIPS = {**EAGER, "SDP_TEST_LANE_FLIP": "7"}
+
+
+def flips(seed):
+    """The same, with lanes that change at calls which a seed chooses: this one, unless another one is asked for."""
+    return {**EAGER, "SDP_TEST_LANE_FLIP": os.environ.get("SDP_TEST_SEED", str(seed))}
+
+
+FLIPS = flips(7)
+
+
+def seeds(count, share=1):
+    """Seeds of random cases, `count` of them unless FAULT_SEEDS says how many; where each is long, one of `share`."""
+    first = int(os.environ.get("FAULT_FIRST", "0"))
+    return range(first, first + max(1, int(os.environ.get("FAULT_SEEDS", str(count))) // share))
 
 
 class Outcome:

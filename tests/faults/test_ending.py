@@ -5,11 +5,9 @@ import select
 
 import pytest
 
-from .harness import EAGER, both, compiled, run, scenario
+from .harness import EAGER, both, compiled, flips, run, scenario, seeds
 
-# Seeds of each random suite; more for a long run.
-SEEDS = int(os.environ.get("FAULT_SEEDS", "6"))
-FLIPS = {**EAGER, "SDP_TEST_LANE_FLIP": "5"}
+FLIPS = flips(5)
 UNREAD = ["nothing_unread", "our_bytes_unread", "its_bytes_unread", "both_unread"]
 
 
@@ -56,12 +54,12 @@ def test_peer_gone_while_asleep(how, wait):
     both("ending", "while_asleep", how, wait)
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_killed_under_load(seed):
     assert scenario("ending", "killed_under_load", seed).seen == {"fine": True}
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_stopped_under_load(seed):
     both("ending", "stopped_under_load", seed)
 

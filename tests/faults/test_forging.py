@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from .harness import PROGRAMS, scenario
+from .harness import PROGRAMS, scenario, seeds
 
 sys.path.insert(0, str(PROGRAMS))
 
@@ -15,11 +15,10 @@ from forging import FAMILY, FORGERIES, TURNS, USES  # noqa: E402
 
 pytestmark = pytest.mark.integrity
 
-SEEDS = int(os.environ.get("FAULT_SEEDS", "6")) // 6 or 1
 FINE = {"peer": -signal.SIGKILL, "innocent": 0, "victim": 0}
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", seeds(6, share=6))
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("kind", FORGERIES)
 def test_forged(kind, use, seed):
@@ -53,7 +52,7 @@ def test_orphaned_gate(holder):
     assert seen["got"] == [50_000, "EOF", True] and seen["late"] and seen["soon"], seen
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", seeds(6, share=6))
 @pytest.mark.parametrize("kind", FAMILY)
 def test_relative(kind, seed):
     """Who shares family memory can end what it shares, and no more."""

@@ -4,9 +4,8 @@ import os
 
 import pytest
 
-from .harness import EAGER, compiled, run
+from .harness import EAGER, compiled, run, seeds
 
-SEEDS = int(os.environ.get("FAULT_SEEDS", "3"))
 # How each is killed, and how many there are. With `shared` a second relative looks on, so that the first
 # death already ends the lanes: short, and more of them.
 MODES = {"step": (60, 1), "time": (60, 1), "shared": (4, 4)}
@@ -26,7 +25,7 @@ def play(mode, seed, **options):
 
 @pytest.mark.parametrize("flips", [False, True], ids=["stays", "flips"])
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_the_connection_outlives_its_users(seed, mode, flips):
     for round_ in range(MODES[mode][1]):
         each = seed * 100 + round_

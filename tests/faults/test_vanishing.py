@@ -9,10 +9,9 @@ import sys
 
 import pytest
 
-from .harness import EAGER, PROGRAMS, run
+from .harness import EAGER, PROGRAMS, flips, run, seeds
 
-FLIPS = {**EAGER, "SDP_TEST_LANE_FLIP": "11"}
-SEEDS = int(os.environ.get("FAULT_SEEDS", "2"))
+FLIPS = flips(11)
 LIMIT_S = 90
 
 pytestmark = pytest.mark.skipif(
@@ -43,7 +42,7 @@ def test_peer_vanishes(name):
 
 @pytest.mark.parametrize("users", ["one", "two"])
 @pytest.mark.parametrize("lanes", ["kept", "flipped"])
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", seeds(2))
 def test_lost_segments(seed, lanes, users):
     """Of two users the bells, too, are segments that may be lost."""
     outcome = play("lossy", seed, users, env=FLIPS if lanes == "flipped" else EAGER)

@@ -13,6 +13,7 @@ mod json;
 mod ladder;
 mod models;
 mod process;
+mod soak;
 mod tidy;
 
 use std::process::ExitCode;
@@ -29,6 +30,8 @@ usage: cargo xtask COMMAND
                              takes turns not the usual part, but one that the sources choose;
                              --within: what has not begun then has failed; --only: suites whose
                              name starts with NAME
+  soak [MINUTES] [--seed N]  the tests that have seeds, with new ones, for so long (60); what was
+                             found is in target/soak.md
   tidy                       formatting, lints, crate directions, words, unsafe, module docs
   abi                        what libsdp.so exports, imports and relocates
   models [--long]            models of the shared-memory protocols, and their weakened twins
@@ -42,6 +45,7 @@ fn main() -> ExitCode {
         Some("build") => no_arguments(rest).and_then(|()| artifacts::build()),
         Some("demo") => no_arguments(rest).and_then(|()| demo::run_demo()),
         Some("test") => ladder::Options::parse(rest).and_then(|options| ladder::run(&options)),
+        Some("soak") => soak::run(rest),
         Some("tidy") => no_arguments(rest).and_then(|()| tidy::check_all()),
         Some("models") => models::check_all(rest),
         Some("miri") => no_arguments(rest).and_then(|()| models::interpret()),

@@ -21,8 +21,10 @@ use std::time::{Duration, Instant};
 
 use crate::process::{output_of, processor_seconds, root, target_dir};
 use again::Verdict;
-use play::Player;
-use results::{Failure, Results};
+pub(crate) use play::Player;
+#[cfg(test)]
+pub(crate) use results::Of;
+pub(crate) use results::{Failure, Results};
 use skips::AllowedSkips;
 use suites::{Kind, SUITES, Suite};
 
@@ -30,7 +32,7 @@ use suites::{Kind, SUITES, Suite};
 const LOG_TAIL: usize = 80;
 
 /// The rotation unless another one is asked for: the same tests on every commit.
-const FIXED_ROTATION: &str = "1";
+pub(crate) const FIXED_ROTATION: &str = "1";
 
 /// What the user asked for.
 #[derive(Debug, Default)]
