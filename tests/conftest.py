@@ -18,12 +18,15 @@ RECORD = os.environ.get("SDP_TEST_RESULTS")
 TARGET = os.environ.get("SDP_TEST_TARGET", Path(__file__).resolve().parent.parent / "target")
 MARKERS = (
     "quick: part of `cargo xtask test --quick`",
+    "alone: about times or the whole machine; the ladder runs nothing beside it",
     "integrity: about bytes; one failure of it is a failure of the run, there is no second attempt",
 )
 # Tests that the ladder leaves out: patterns of their names, with reasons.
 LEFT_OUT = Path(__file__).with_name("left-out.txt")
 # `COUNT SEED`: of all tests so many, drawn by the seed; what is left out may be among them.
 DRAW = os.environ.get("SDP_TEST_DRAW")
+# `alone`: only what wants to be alone; `1/2`, `2/2`: a half of the rest.
+PART = os.environ.get("SDP_TEST_PART")
 # Tests that have begun, with what their phases have told.
 _begun = {}
 
@@ -55,27 +58,60 @@ def left_out():
     return found
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config, items):
-    """Keeps what was drawn, or drops what is left out, unless a test is asked for by its name or everything is."""
-    if any("::" in argument for argument in config.args):
-        return
-    if DRAW:
-        count, seed = DRAW.split()
-        drawn = sorted(items, key=lambda item: hashlib.sha256(f"{seed} {item.nodeid}".encode()).digest())
-        kept = set(drawn[: int(count)])
-    elif WHOLE:
-        return
-    else:
-        patterns = left_out()
-        dropped = {name: [i for i in items if shape.fullmatch(i.nodeid)] for name, shape in patterns.items()}
-        files = {item.nodeid.partition("::")[0] for item in items}
-        for name, found in dropped.items():
-            if RECORD and not found and name.partition("::")[0] in files:
-                raise pytest.UsageError(f"{LEFT_OUT.name}: no such test: {name}")
-        kept = set(items) - {item for found in dropped.values() for item in found}
+def drop(config, items, kept):
+    """Leaves only some of the items."""
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = [item for item in items if item in kept]
+
+
+def not_left_out(items):
+    """The items without those that are left out."""
+    files = {item.nodeid.partition("::")[0] for item in items}
+    kept = set(items)
+    for name, shape in left_out().items():
+        found = {item for item in items if shape.fullmatch(item.nodeid)}
+        if RECORD and not found and name.partition("::")[0] in files:
+            raise pytest.UsageError(f"{LEFT_OUT.name}: no such test: {name}")
+        kept -= found
+    return kept
+
+
+def of_part(items):
+    """The items of the part that is asked for. What differs in its placement only stays together: it shares results."""
+    if PART == "alone":
+        return {item for item in items if item.get_closest_marker("alone")}
+    number, parts = map(int, PART.split("/"))
+    kept, groups = set(), {}
+    for item in items:
+        parameters = getattr(item, "callspec", None) and item.callspec.params
+        is_compared = parameters and "placement" in parameters
+        rest = sorted((name, str(value)) for name, value in (parameters or {}).items() if name != "placement")
+        group = (item.nodeid.partition("[")[0], str(rest)) if is_compared else item.nodeid
+        if not item.get_closest_marker("alone") and groups.setdefault(group, len(groups)) % parts == number - 1:
+            kept.add(item)
+    return kept
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_collection_modifyitems(config, items):
+    """Drops what is left out, before pytest's own choice; then keeps what is drawn, or one part. A test that is asked for
+    by its name is played."""
+    is_named = any("::" in argument for argument in config.args)
+    if not (is_named or DRAW or WHOLE):
+        drop(config, items, not_left_out(items))
+    yield
+    if DRAW and not is_named:
+        count, seed = DRAW.split()
+        order = sorted(items, key=lambda item: hashlib.sha256(f"{seed} {item.nodeid}".encode()).digest())
+        drop(config, items, set(order[: int(count)]))
+    if PART and not is_named:
+        drop(config, items, of_part(items))
+
+
+def pytest_sessionfinish(session, exitstatus):
+    """There may be nothing in a part."""
+    if PART and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+        session.exitstatus = pytest.ExitCode.OK
 
 
 @pytest.fixture(scope="session")

@@ -94,6 +94,7 @@ def test_peer_that_executes():
     assert seen["ends"] == [0, 0], seen
 
 
+@pytest.mark.alone
 def test_idle_costs_nothing():
     # Lanes are met sixteen at a time: most connections earn theirs after some rounds.
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

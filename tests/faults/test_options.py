@@ -5,8 +5,9 @@ import pytest
 from .harness import AT_THE_END, WARMED, both, on_lanes
 
 CASES = [
-    "timeouts",
-    "send_timeout",
+    # In tenths of a second.
+    pytest.param("timeouts", marks=pytest.mark.alone),
+    pytest.param("send_timeout", marks=pytest.mark.alone),
     "truncation",
     "low_watermark",
     "low_watermark_with_unread",

@@ -7,6 +7,9 @@ import pytest
 
 from .harness import EAGER, both
 
+# How often somebody looked or slept is counted.
+pytestmark = pytest.mark.alone
+
 ROUNDS = 3000
 
 

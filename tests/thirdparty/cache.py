@@ -5,6 +5,7 @@ their registries' own clients (pip, cargo, apt-get), so that mirrors and proxies
 network and without the cache the tests that need it fail and say so.
 """
 
+import fcntl
 import hashlib
 import json
 import os
@@ -63,11 +64,14 @@ class Cache:
         """The directory `name`, made anew unless its stamp has this recipe."""
         place, stamp = self.dir / name, self.dir / name / "stamp"
         wanted = hashlib.sha256(recipe.encode()).hexdigest()
-        if not stamp.exists() or stamp.read_text() != wanted:
-            shutil.rmtree(place, ignore_errors=True)
-            place.mkdir()
-            make(place)
-            stamp.write_text(wanted)
+        # Two sessions side by side make it once.
+        with open(self.dir / f"{name}.lock", "w", encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not stamp.exists() or stamp.read_text() != wanted:
+                shutil.rmtree(place, ignore_errors=True)
+                place.mkdir()
+                make(place)
+                stamp.write_text(wanted)
         return place
 
     def python(self):

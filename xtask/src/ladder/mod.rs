@@ -26,7 +26,7 @@ pub(crate) use play::Player;
 pub(crate) use results::Of;
 pub(crate) use results::{Failure, Results};
 use skips::AllowedSkips;
-use suites::{Kind, SUITES, Suite};
+use suites::{SUITES, Suite};
 
 /// Lines of a failed suite's log that are shown.
 const LOG_TAIL: usize = 80;
@@ -123,12 +123,13 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         return Ok(());
     }
     let deadline = Deadline(options.within_s.map(|s| Instant::now() + Duration::from_secs(s)));
-    if !options.quick && options.only.is_empty() {
-        crate::install::for_ladder();
-    }
-    if selected.iter().any(|suite| suite.needs_library()) {
-        crate::artifacts::build()?;
-    }
+    let installs = !options.quick && options.only.is_empty();
+    let needs_library = selected.iter().any(|suite| suite.needs_library());
+    std::thread::scope(|scope| {
+        // The one waits for the network, the other for the processors.
+        let _ = installs.then(|| scope.spawn(crate::install::for_ladder));
+        if needs_library { crate::artifacts::build() } else { Ok(()) }
+    })?;
     let allowed = AllowedSkips::read()?;
     let logs = target_dir().join("ladder");
     std::fs::create_dir_all(&logs).map_err(|e| format!("{}: {e}", logs.display()))?;
@@ -256,10 +257,7 @@ fn show_end(log: &Path) {
 
 /// Test files that no suite runs: a test that is not in the table would never be missed.
 pub(crate) fn unlisted_tests() -> Result<Vec<String>, String> {
-    let listed: BTreeSet<&str> = SUITES
-        .iter()
-        .filter_map(|suite| if let Kind::Pytest(path) = suite.kind { Some(path) } else { None })
-        .collect();
+    let listed: BTreeSet<&str> = SUITES.iter().filter_map(Suite::path).collect();
     let mut findings = Vec::new();
     for name in crate::tidy::files()? {
         let text = name.to_string_lossy();

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::results::{Failure, Results};
 use super::suites::{Kind, Suite};
@@ -49,10 +49,11 @@ impl Player {
                 Ok((Results::from_checks(&output), end))
             }
             Kind::Tests(name) => run_cargo(own(name)?, log, limit_s),
-            Kind::Pytest(path) => {
-                let only: &[&str] = if self.is_quick { &["-m", "quick"] } else { &[] };
-                self.pytest(&[&[path], only].concat(), &[], log, limit_s)
+            Kind::Pytest(_) | Kind::Halves(_) if self.python.is_none() => {
+                Ok((Results::skip(suite.name, "not installed: pytest"), End::Success))
             }
+            Kind::Pytest(path) => self.pytest(&self.chosen(path), &[], log, limit_s),
+            Kind::Halves(path) => self.halves(suite.name, &self.chosen(path), log, limit_s),
         };
         let (mut results, end) = played?;
         results.close(suite.name, end, limit_s);
@@ -73,9 +74,57 @@ impl Player {
                 command.args(args).args(["--", "--exact", &test.name]);
                 Some(run_cargo(command, log, limit_s))
             }
-            Kind::Pytest(_) => Some(self.pytest(&[&test.name], &[], log, limit_s)),
+            Kind::Pytest(_) | Kind::Halves(_) => {
+                Some(self.pytest(&[&test.name], &[], log, limit_s))
+            }
             Kind::Checks(_) | Kind::Tests(_) => None,
         }
+    }
+
+    /// Arguments of pytest for a path.
+    fn chosen<'a>(&self, path: &'a str) -> Vec<&'a str> {
+        if self.is_quick { vec![path, "-m", "quick"] } else { vec![path] }
+    }
+
+    /// Runs one half of a suite's tests beside the other, then those that want to be alone.
+    fn halves(
+        &self,
+        name: &str,
+        arguments: &[&str],
+        log: &Path,
+        limit_s: u64,
+    ) -> Result<(Results, End), String> {
+        let begun = Instant::now();
+        let part = |part: &str, number: u32| {
+            let log = log.with_file_name(format!("{name}-{number}.log"));
+            let limit_s = limit_s.saturating_sub(begun.elapsed().as_secs()).max(1);
+            let only = [("SDP_TEST_PART", part.to_owned())];
+            let (mut results, end) = self.pytest(arguments, &only, &log, limit_s)?;
+            results.close_part(name, end, limit_s);
+            Ok::<_, String>((results, end, log))
+        };
+        let mut played = std::thread::scope(|scope| {
+            let other = scope.spawn(|| part("2/2", 2));
+            let one = part("1/2", 1);
+            vec![one, other.join().unwrap_or_else(|_| Err("a thread ended badly".to_owned()))]
+        });
+        played.push(part("alone", 3));
+        let mut parts = played.into_iter().collect::<Result<Vec<_>, _>>()?;
+        // The end of the log is shown: let it be that of a part that failed.
+        parts.sort_by_key(|(_, end, _)| *end != End::Success);
+        for kind in ["log", "results", "shares"] {
+            let of_part = |log: &Path| std::fs::read(log.with_extension(kind)).unwrap_or_default();
+            let text: Vec<u8> = parts.iter().flat_map(|(_, _, log)| of_part(log)).collect();
+            let into = log.with_extension(kind);
+            std::fs::write(&into, text).map_err(|e| format!("{}: {e}", into.display()))?;
+        }
+        let (mut whole, mut end) = (Results::default(), End::Success);
+        for (results, ended, _) in parts {
+            whole.add(results);
+            // At its bound a part has said so itself.
+            end = if ended == End::Success { end } else { End::Failure };
+        }
+        Ok((whole, end))
     }
 
     /// Runs pytest with these arguments and variables; its record lies beside the log.

@@ -143,18 +143,31 @@ impl Results {
 
     /// Adds what only the end of the suite's process tells.
     pub(crate) fn close(&mut self, suite: &str, end: End, limit_s: u64) {
+        self.close_part(suite, end, limit_s);
+        if self.passed == 0 && self.failed.is_empty() && self.skipped.is_empty() {
+            self.failed.push(Failure::whole(suite, "ran no test"));
+        }
+    }
+
+    /// The same of a part of a suite, in which there may be no test.
+    pub(crate) fn close_part(&mut self, suite: &str, end: End, limit_s: u64) {
         let message = match end {
             End::TimedOut => format!("not done after {limit_s} s"),
             End::Failure if self.failed.is_empty() => "did not end well".to_owned(),
             End::Success if !self.failed.is_empty() => {
                 "claims success in spite of failures".to_owned()
             }
-            _ if self.passed == 0 && self.failed.is_empty() && self.skipped.is_empty() => {
-                "ran no test".to_owned()
-            }
             _ => return,
         };
         self.failed.push(Failure::whole(suite, &message));
+    }
+
+    /// Adds another part of the same suite.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed.extend(other.failed);
+        self.skipped.extend(other.skipped);
+        self.times.extend(other.times);
     }
 
     /// One line for the progress display.
@@ -221,5 +234,15 @@ mod tests {
         assert_eq!(closed(some(), End::TimedOut), [Failure::whole("s", "not done after 10 s")]);
         assert_eq!(closed(some(), End::Failure), [Failure::whole("s", "did not end well")]);
         assert_eq!(closed(some(), End::Success), []);
+    }
+
+    #[test]
+    fn a_part_may_be_empty_but_not_end_badly() {
+        let mut whole = Results { passed: 3, ..Results::default() };
+        let mut parts = [Results::default(), Results::default()];
+        parts[0].close_part("s", End::Success, 10);
+        parts[1].close_part("s", End::Failure, 10);
+        parts.into_iter().for_each(|part| whole.add(part));
+        assert_eq!((whole.passed, failed(&whole)), (3, vec![("s: did not end well", Of::Whole)]));
     }
 }

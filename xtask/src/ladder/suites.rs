@@ -11,6 +11,9 @@ pub(super) enum Kind {
     Tests(&'static str),
     /// pytest on one file; `tests/conftest.py` records the results.
     Pytest(&'static str),
+    /// The same in two halves side by side, for tests that sleep most of their time; then those with the
+    /// marker `alone` by themselves.
+    Halves(&'static str),
 }
 
 /// One row of the ladder.
@@ -36,13 +39,21 @@ impl Suite {
         match self.kind {
             Kind::Cargo(_) | Kind::Tests(_) => false,
             Kind::Checks(name) => name == "abi",
-            Kind::Pytest(_) => true,
+            Kind::Pytest(_) | Kind::Halves(_) => true,
+        }
+    }
+
+    /// What pytest is to run; nothing if it is another's suite.
+    pub(super) fn path(&self) -> Option<&'static str> {
+        match self.kind {
+            Kind::Pytest(path) | Kind::Halves(path) => Some(path),
+            Kind::Cargo(_) | Kind::Checks(_) | Kind::Tests(_) => None,
         }
     }
 
     /// True if one of its tests can be run by itself.
     pub(super) fn runs_tests_alone(&self) -> bool {
-        matches!(self.kind, Kind::Cargo(_) | Kind::Pytest(_))
+        matches!(self.kind, Kind::Cargo(_)) || self.path().is_some()
     }
 }
 
@@ -54,6 +65,13 @@ const fn app(
     limit_s: u64,
 ) -> Suite {
     Suite { name, about, quick: false, kind: Kind::Pytest(path), programs, limit_s }
+}
+
+const fn halves(suite: Suite) -> Suite {
+    match suite.kind {
+        Kind::Pytest(path) => Suite { kind: Kind::Halves(path), ..suite },
+        _ => suite,
+    }
 }
 
 const fn quick(suite: Suite) -> Suite {
@@ -264,13 +282,13 @@ pub(super) const SUITES: &[Suite] = &[
         &[],
         400,
     )),
-    app(
+    halves(app(
         "faults",
         "peers that die, descriptors that change hands, forged memory, limits, hostile users",
         "tests/faults",
         &["cc"],
-        1200,
-    ),
+        900,
+    )),
     app(
         "runtimes",
         "other ways to a socket: syscall, plug-ins, io_uring, uvloop, Netty, JNI; sandboxes, dropped privileges",
