@@ -772,6 +772,10 @@ pub fn hooks() -> &'static crate::hot::Hooks {
 pub fn fork_prepare() {
     inherit::fork_prepare();
 }
+/// Whether the calling thread has prepared a fork that is not over: in a child, before [`fork_child`].
+pub fn is_forking() -> bool {
+    inherit::is_forking()
+}
 /// After `fork` in the parent; `child` is −1 when it failed.
 #[unsafe(link_section = ".text.hot.parent")]
 pub fn fork_parent(child: c_int) {
