@@ -21,7 +21,7 @@ use sdp_shm::{
 use sdp_stats::{Direction, Lane as StatsLane, Reason, Verdict};
 use sdp_sys::{
     errno::Errno,
-    fd, section,
+    fd, section, signal,
     time::{TICKS_PER_MS, monotonic_ns, ticks},
     tls,
 };
@@ -104,7 +104,7 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
                     if let Some(e) = conn.take_owed() {
                         return Err(e); // an error of the socket comes before its end
                     }
-                    return raise_pipe(conn.fd(), flags);
+                    return Err(raise_pipe(conn.open_fd(), flags));
                 }
                 return Ok(done);
             }
@@ -155,21 +155,20 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
     }
 }
 
-/// EPIPE comes with a signal that only the kernel can raise as the kernel does (E4): one more call on the
-/// dead carrier does it, once per call of the program, and only when nothing else was sent.
-pub(crate) fn raise_pipe(fd: c_int, flags: c_int) -> Result<usize, Errno> {
-    if flags & libc::MSG_NOSIGNAL != 0 {
-        return Err(Errno::EPIPE);
+/// EPIPE comes with a signal (E4): raised at this thread, once per call of the program, and only when nothing else was
+/// sent. Nothing is sent for it: the carrier may still be open, because another thread is in the middle of a `shutdown`,
+/// and the number may name another connection by now.
+pub(crate) fn raise_pipe(fd: Option<c_int>, flags: c_int) -> Errno {
+    if flags & libc::MSG_NOSIGNAL == 0
+        && signal::raise_pipe().is_err()
+        && let Some(fd) = fd
+        && carrier::is_stream(fd)
+    {
+        // A filter forbids both. Of a stream that has ended the kernel raises the signal for a send of nothing, too.
+        // SAFETY: no pointers, no bytes.
+        let _ = unsafe { sdp_sys::sys!(libc::SYS_sendto, fd, 0, 0, libc::MSG_DONTWAIT, 0, 0) };
     }
-    let byte = 0u8;
-    // SAFETY: one readable byte; the carrier is past its end, so nothing is sent.
-    let sent = unsafe {
-        sdp_sys::sys!(libc::SYS_sendto, fd, &raw const byte, 1, libc::MSG_DONTWAIT, 0, 0)
-    };
-    match sent {
-        Ok(_) => Err(Errno::EPIPE),
-        Err(e) => Err(e),
-    }
+    Errno::EPIPE
 }
 
 /// Runs `body` on the sending half's state under its lock, inside a critical section.
@@ -320,7 +319,10 @@ fn attempt(
     }
     // The end was perhaps a relative's to send, before its kernel call.
     if conn.has(flag::SHUT) || source.lane == Lane::Sdp && source.engine.has_ended() {
-        return Attempt::Failed(Errno::EPIPE);
+        // An error of the socket comes before its end, as in the kernel.
+        let error = conn.open_fd().filter(|fd| carrier::has_error(*fd));
+        let error = error.and_then(carrier::take_error).inspect(|e| conn.note_told(*e));
+        return Attempt::Failed(error.unwrap_or(Errno::EPIPE));
     }
     let is_blocking = || flags & libc::MSG_DONTWAIT == 0 && !fd::is_nonblocking(conn.fd());
     if conn.turn.of_another(|| tls::thread_id() as u32).is_some() && is_blocking() {
