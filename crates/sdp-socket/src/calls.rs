@@ -473,8 +473,10 @@ pub unsafe fn splice(
     _flags: u32,
 ) -> Call {
     for (fd, half) in [(input, Half::Receive), (output, Half::Send)] {
-        if let Some(conn) = Pinned::new(fd, half) {
-            splice::prepare_splice(&conn, half);
+        if let Some(conn) = Pinned::new(fd, half)
+            && !splice::prepare_splice(&conn, half)
+        {
+            return done(Err(Errno::EINVAL)); // as where a file cannot be spliced: programs copy then
         }
     }
     Call::Pass

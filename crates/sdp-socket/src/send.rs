@@ -53,6 +53,9 @@ const GATE_NAP_NS: i64 = 200_000;
 /// … and asks this often whether the holder still lives.
 const GATE_LOOK_NS: u64 = 10_000_000;
 
+/// What these flags ask for no ring can do.
+const KERNELS_OWN: c_int = libc::MSG_OOB | libc::MSG_ZEROCOPY;
+
 /// How one attempt under the lock ended.
 enum Attempt {
     /// Everything is gone.
@@ -63,6 +66,8 @@ enum Attempt {
     RingFull,
     /// Another thread is in the middle of a message: wait until it is done.
     NotOurTurn,
+    /// Only the kernel can send this, and the half cannot leave its lane now (L2): wait until it can.
+    NotOnLane,
     /// The ring is full: whether the program can be told EAGAIN is to be asked outside the lock (L11).
     Patience,
     /// The ring is full, and the program waits for room in a way that we see (X18).
@@ -76,6 +81,7 @@ enum Blocked {
     Ring,
     Carrier,
     Turn,
+    Lane,
 }
 
 /// A send call on an attached connection.
@@ -126,9 +132,10 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
             Attempt::CarrierFull => Blocked::Carrier,
             Attempt::RingFull => Blocked::Ring,
             Attempt::NotOurTurn => Blocked::Turn,
+            Attempt::NotOnLane => Blocked::Lane,
         };
         if flags & libc::MSG_DONTWAIT != 0 || fd::is_nonblocking(conn.fd()) {
-            if matches!(blocked, Blocked::Ring) {
+            if matches!(blocked, Blocked::Ring | Blocked::Lane) {
                 crate::epoll::sender_comes_back(conn);
                 if !conn.has(flag::HOSTILE) {
                     wait::hold_up();
@@ -143,6 +150,7 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
             Blocked::Ring => wait::for_room(conn, stay, until, mark),
             Blocked::Carrier => wait::for_carrier_room(conn, stay, until, mark),
             Blocked::Turn => wait::for_turn(conn, stay, until, mark, &mut rival),
+            Blocked::Lane => wait::for_more(conn, stay, until, mark), // no bell announces it
         };
         match woken {
             // What is restarted is a call that has done nothing yet.
@@ -365,6 +373,9 @@ fn attempt(
         {
             continue;
         }
+        if flags & KERNELS_OWN != 0 {
+            return wait_with(buffers, Attempt::NotOnLane);
+        }
         match ring_send(conn, source, row, segment, lines, buffers, first_on_lane) {
             RingSend::Done => return Attempt::Done,
             RingSend::Left => {
@@ -428,7 +439,7 @@ fn may_promote(
 ) -> bool {
     let half = Half::Send as usize;
     let tunables = process::tunables();
-    flags & libc::MSG_OOB == 0
+    flags & KERNELS_OWN == 0
         && !conn.has(flag::PINNED | flag::PEER_GONE | flag::RELATIVE_INSIDE)
         && lines.consumer.trusts_itself.load(Ordering::SeqCst) != 0
         && lines.consumer.followed.load(Ordering::SeqCst) == source.switches
@@ -453,7 +464,7 @@ fn enter_sdp(conn: &Pinned, source: &mut SourceState, lines: &HalfLines) -> Opti
 }
 
 fn must_leave(conn: &Pinned, segment: Segment, flags: c_int) -> bool {
-    flags & libc::MSG_OOB != 0
+    flags & KERNELS_OWN != 0
         || conn.has(flag::PINNED | flag::PEER_GONE)
         || segment.end(conn.side() ^ 1).pinned.load(Ordering::Relaxed) != 0
         || segment.end(conn.side()).pinned.load(Ordering::Relaxed) != 0
