@@ -259,6 +259,9 @@ next! {
     // Processes.
     fn fork() -> pid_t;
     fn _Fork() -> pid_t;
+    fn __register_atfork(
+        prepare: *const c_void, parent: *const c_void, child: *const c_void, object: *mut c_void
+    ) -> c_int;
     fn clone(
         child: *const c_void, stack: *mut c_void, flags: c_int, arg: *mut c_void
     ) -> c_int, ...(ptid: usize, tls: usize, ctid: usize);

@@ -103,7 +103,9 @@ pub(crate) fn send(first: Ticket, buffers: &mut Buffers, flags: c_int) -> Result
         match sent {
             Ok(_) if buffers.left() == 0 => return Ok(done),
             Ok(_) => {}
-            Err(Errno::EPIPE) if done == 0 => return send::raise_pipe(number, flags),
+            Err(Errno::EPIPE) if done == 0 => {
+                return Err(send::raise_pipe(Some(number), flags));
+            }
             Err(Errno::EAGAIN) => {
                 if flags & libc::MSG_DONTWAIT != 0 || fd::is_nonblocking(number) {
                     return partial(Errno::EAGAIN);

@@ -473,8 +473,10 @@ pub unsafe fn splice(
     _flags: u32,
 ) -> Call {
     for (fd, half) in [(input, Half::Receive), (output, Half::Send)] {
-        if let Some(conn) = Pinned::new(fd, half) {
-            splice::prepare_splice(&conn, half);
+        if let Some(conn) = Pinned::new(fd, half)
+            && !splice::prepare_splice(&conn, half)
+        {
+            return done(Err(Errno::EINVAL)); // as where a file cannot be spliced: programs copy then
         }
     }
     Call::Pass
@@ -771,6 +773,10 @@ pub fn hooks() -> &'static crate::hot::Hooks {
 #[unsafe(link_section = ".text.hot.parent")]
 pub fn fork_prepare() {
     inherit::fork_prepare();
+}
+/// Whether the calling thread has prepared a fork that is not over: in a child, before [`fork_child`].
+pub fn is_forking() -> bool {
+    inherit::is_forking()
 }
 /// After `fork` in the parent; `child` is −1 when it failed.
 #[unsafe(link_section = ".text.hot.parent")]

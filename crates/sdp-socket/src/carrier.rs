@@ -255,9 +255,15 @@ pub(crate) fn has_error(fd: c_int) -> bool {
     readiness(fd, 0) & libc::POLLERR != 0
 }
 
-/// Takes the carrier's pending error, which the program has been told in another way.
-pub(crate) fn take_error(fd: c_int) {
-    let _ = sdp_sys::fd::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_ERROR);
+/// Takes the carrier's pending error, which the program is told in another way.
+pub(crate) fn take_error(fd: c_int) -> Option<Errno> {
+    let error = sdp_sys::fd::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_ERROR).ok()?;
+    (error != 0).then_some(Errno(error))
+}
+
+/// Whether a descriptor is a stream socket: then sending nothing sends nothing.
+pub(crate) fn is_stream(fd: c_int) -> bool {
+    sdp_sys::fd::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_TYPE) == Ok(libc::SOCK_STREAM)
 }
 
 /// A socket timeout in nanoseconds (`SO_RCVTIMEO`, `SO_SNDTIMEO`); `None` for ever. Asked of the

@@ -71,6 +71,7 @@ pub(crate) struct Page {
     pub(crate) preparing: AtomicU32,
     pub(crate) prepared: AtomicU32,
     pub(crate) reserved: AtomicU32,
+    pub(crate) nested: AtomicU32,
     pub(crate) bells: AtomicU32,
     pub(crate) blocks: AtomicU32,
     pub(crate) scratch: AtomicBool,
@@ -91,6 +92,8 @@ pub struct Hooks {
     pub owner: AtomicI32,
     /// The process is under a seccomp filter.
     pub is_sandboxed: AtomicBool,
+    /// Fork children that were begun before the call that made them has returned there.
+    pub begun: AtomicU32,
     /// The program's signal handlers, a word each. Children of servers begin by changing them.
     pub handlers: [AtomicUsize; SIGNALS + 1],
 }

@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicU32, Ordering, fence};
 
 use sdp_shm::family::Slot;
 use sdp_stats::{Reason, Verdict};
-use sdp_sys::{section, sys};
+use sdp_sys::{section, sys, tls};
 
 use crate::{
     conn::{self, Conn, Half, Stage, flag, row_flag},
@@ -23,8 +23,10 @@ static RESERVED: &AtomicU32 = &PAGE.reserved;
 /// Whether `fork_prepare` did anything.
 static PREPARED: &AtomicU32 = &PAGE.prepared;
 
-/// Held by the thread that forks, from prepare to parent/child: forks of several threads take turns.
+/// Held by the thread that forks, whose id it is, from prepare to parent/child: forks of several threads take turns.
 static FORKING: &AtomicU32 = &PAGE.preparing;
+/// Forks within that one: by handlers of `pthread_atfork`. They are not prepared.
+static NESTED: &AtomicU32 = &PAGE.nested;
 /// Looks at a meeting that another thread is busy with, each followed by giving the processor away. Its
 /// steps do not block; what is not over by then is begun anew in the child.
 const MEETING_LOOKS: u32 = 10_000;
@@ -67,10 +69,21 @@ fn prepare_connections() {
     });
 }
 
+/// Whether the calling thread is in the middle of a fork that was prepared, as the parent or the child.
+pub(crate) fn is_forking() -> bool {
+    let forking = FORKING.load(Ordering::Relaxed);
+    forking != 0 && forking == tls::thread_id() as u32 && PREPARED.load(Ordering::Relaxed) != 0
+}
+
 /// Before `fork`.
 pub(crate) fn fork_prepare() {
     if process::is_retired() || !process::is_ours() {
         return;
+    }
+    if is_forking() {
+        // What the inner child holds is recorded nowhere.
+        NESTED.fetch_add(1, Ordering::Relaxed);
+        return mark_uncertain();
     }
     if process::are_children_elsewhere() {
         // Locks and slots of family memory name processes by ids, and the child's are of another namespace:
@@ -78,7 +91,8 @@ pub(crate) fn fork_prepare() {
         leaving(Reason::Namespace, false);
     }
     section::enter();
-    while FORKING.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+    let thread = tls::thread_id() as u32;
+    while FORKING.compare_exchange(0, thread, Ordering::Acquire, Ordering::Relaxed).is_err() {
         yield_now();
     }
     // What the other end has answered in the meantime would be thrown away.
@@ -107,6 +121,10 @@ pub(crate) fn fork_prepare() {
 
 /// After `fork` in the parent.
 pub(crate) fn fork_parent(child: i32) {
+    if NESTED.load(Ordering::Relaxed) != 0 && is_forking() {
+        NESTED.fetch_sub(1, Ordering::Relaxed);
+        return;
+    }
     let prepared = PREPARED.swap(0, Ordering::Relaxed);
     if prepared != 0 {
         process::peers().forked(false);
@@ -168,11 +186,16 @@ pub(crate) fn fork_child(pid: Option<i32>) {
         return;
     }
     process::become_child(pid);
+    let is_nested = NESTED.load(Ordering::Relaxed) != 0;
+    if is_nested {
+        NESTED.store(0, Ordering::Relaxed);
+    }
     if prepared == 2
         && let Some((family, _)) = process::family()
     {
         family.look();
         let slot = RESERVED.swap(0, Ordering::Relaxed).checked_sub(1).map(Slot);
+        let slot = slot.filter(|_| !is_nested); // that of the child of the fork around it
         if let Some(slot) = slot {
             family.claim(slot, process::pid());
         } else {

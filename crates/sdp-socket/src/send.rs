@@ -21,7 +21,7 @@ use sdp_shm::{
 use sdp_stats::{Direction, Lane as StatsLane, Reason, Verdict};
 use sdp_sys::{
     errno::Errno,
-    fd, section,
+    fd, section, signal,
     time::{TICKS_PER_MS, monotonic_ns, ticks},
     tls,
 };
@@ -53,6 +53,9 @@ const GATE_NAP_NS: i64 = 200_000;
 /// … and asks this often whether the holder still lives.
 const GATE_LOOK_NS: u64 = 10_000_000;
 
+/// What these flags ask for no ring can do.
+const KERNELS_OWN: c_int = libc::MSG_OOB | libc::MSG_ZEROCOPY;
+
 /// How one attempt under the lock ended.
 enum Attempt {
     /// Everything is gone.
@@ -63,6 +66,8 @@ enum Attempt {
     RingFull,
     /// Another thread is in the middle of a message: wait until it is done.
     NotOurTurn,
+    /// Only the kernel can send this, and the half cannot leave its lane now (L2): wait until it can.
+    NotOnLane,
     /// The ring is full: whether the program can be told EAGAIN is to be asked outside the lock (L11).
     Patience,
     /// The ring is full, and the program waits for room in a way that we see (X18).
@@ -76,6 +81,7 @@ enum Blocked {
     Ring,
     Carrier,
     Turn,
+    Lane,
 }
 
 /// A send call on an attached connection.
@@ -104,7 +110,7 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
                     if let Some(e) = conn.take_owed() {
                         return Err(e); // an error of the socket comes before its end
                     }
-                    return raise_pipe(conn.fd(), flags);
+                    return Err(raise_pipe(conn.open_fd(), flags));
                 }
                 return Ok(done);
             }
@@ -126,9 +132,10 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
             Attempt::CarrierFull => Blocked::Carrier,
             Attempt::RingFull => Blocked::Ring,
             Attempt::NotOurTurn => Blocked::Turn,
+            Attempt::NotOnLane => Blocked::Lane,
         };
         if flags & libc::MSG_DONTWAIT != 0 || fd::is_nonblocking(conn.fd()) {
-            if matches!(blocked, Blocked::Ring) {
+            if matches!(blocked, Blocked::Ring | Blocked::Lane) {
                 crate::epoll::sender_comes_back(conn);
                 if !conn.has(flag::HOSTILE) {
                     wait::hold_up();
@@ -143,6 +150,7 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
             Blocked::Ring => wait::for_room(conn, stay, until, mark),
             Blocked::Carrier => wait::for_carrier_room(conn, stay, until, mark),
             Blocked::Turn => wait::for_turn(conn, stay, until, mark, &mut rival),
+            Blocked::Lane => wait::for_more(conn, stay, until, mark), // no bell announces it
         };
         match woken {
             // What is restarted is a call that has done nothing yet.
@@ -155,21 +163,20 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
     }
 }
 
-/// EPIPE comes with a signal that only the kernel can raise as the kernel does (E4): one more call on the
-/// dead carrier does it, once per call of the program, and only when nothing else was sent.
-pub(crate) fn raise_pipe(fd: c_int, flags: c_int) -> Result<usize, Errno> {
-    if flags & libc::MSG_NOSIGNAL != 0 {
-        return Err(Errno::EPIPE);
+/// EPIPE comes with a signal (E4): raised at this thread, once per call of the program, and only when nothing else was
+/// sent. Nothing is sent for it: the carrier may still be open, because another thread is in the middle of a `shutdown`,
+/// and the number may name another connection by now.
+pub(crate) fn raise_pipe(fd: Option<c_int>, flags: c_int) -> Errno {
+    if flags & libc::MSG_NOSIGNAL == 0
+        && signal::raise_pipe().is_err()
+        && let Some(fd) = fd
+        && carrier::is_stream(fd)
+    {
+        // A filter forbids both. Of a stream that has ended the kernel raises the signal for a send of nothing, too.
+        // SAFETY: no pointers, no bytes.
+        let _ = unsafe { sdp_sys::sys!(libc::SYS_sendto, fd, 0, 0, libc::MSG_DONTWAIT, 0, 0) };
     }
-    let byte = 0u8;
-    // SAFETY: one readable byte; the carrier is past its end, so nothing is sent.
-    let sent = unsafe {
-        sdp_sys::sys!(libc::SYS_sendto, fd, &raw const byte, 1, libc::MSG_DONTWAIT, 0, 0)
-    };
-    match sent {
-        Ok(_) => Err(Errno::EPIPE),
-        Err(e) => Err(e),
-    }
+    Errno::EPIPE
 }
 
 /// Runs `body` on the sending half's state under its lock, inside a critical section.
@@ -320,7 +327,10 @@ fn attempt(
     }
     // The end was perhaps a relative's to send, before its kernel call.
     if conn.has(flag::SHUT) || source.lane == Lane::Sdp && source.engine.has_ended() {
-        return Attempt::Failed(Errno::EPIPE);
+        // An error of the socket comes before its end, as in the kernel.
+        let error = conn.open_fd().filter(|fd| carrier::has_error(*fd));
+        let error = error.and_then(carrier::take_error).inspect(|e| conn.note_told(*e));
+        return Attempt::Failed(error.unwrap_or(Errno::EPIPE));
     }
     let is_blocking = || flags & libc::MSG_DONTWAIT == 0 && !fd::is_nonblocking(conn.fd());
     if conn.turn.of_another(|| tls::thread_id() as u32).is_some() && is_blocking() {
@@ -362,6 +372,9 @@ fn attempt(
             && leave_sdp(conn, source, lines, reason_to_leave(conn, flags))
         {
             continue;
+        }
+        if flags & KERNELS_OWN != 0 {
+            return wait_with(buffers, Attempt::NotOnLane);
         }
         match ring_send(conn, source, row, segment, lines, buffers, first_on_lane) {
             RingSend::Done => return Attempt::Done,
@@ -426,7 +439,7 @@ fn may_promote(
 ) -> bool {
     let half = Half::Send as usize;
     let tunables = process::tunables();
-    flags & libc::MSG_OOB == 0
+    flags & KERNELS_OWN == 0
         && !conn.has(flag::PINNED | flag::PEER_GONE | flag::RELATIVE_INSIDE)
         && lines.consumer.trusts_itself.load(Ordering::SeqCst) != 0
         && lines.consumer.followed.load(Ordering::SeqCst) == source.switches
@@ -451,7 +464,7 @@ fn enter_sdp(conn: &Pinned, source: &mut SourceState, lines: &HalfLines) -> Opti
 }
 
 fn must_leave(conn: &Pinned, segment: Segment, flags: c_int) -> bool {
-    flags & libc::MSG_OOB != 0
+    flags & KERNELS_OWN != 0
         || conn.has(flag::PINNED | flag::PEER_GONE)
         || segment.end(conn.side() ^ 1).pinned.load(Ordering::Relaxed) != 0
         || segment.end(conn.side()).pinned.load(Ordering::Relaxed) != 0

@@ -24,6 +24,7 @@ pub mod procfs;
 pub mod raw;
 pub mod secret;
 pub mod section;
+pub mod signal;
 pub mod stat;
 pub mod threads;
 pub mod time;

@@ -2,11 +2,14 @@
 //!
 //! A vfork child runs on its parent's memory: whatever it does here must leave no trace. The socket
 //! layer's functions see to that themselves; what is decided here (the orderly end) asks
-//! [`is_borrowed`]. `pthread_atfork` is not used, because libc runs its handlers where no process with
-//! memory of its own appears.
+//! [`is_borrowed`].
+//!
+//! A program's `pthread_atfork` handlers run in the child before `fork` returns there, when nothing is the
+//! child's yet: what they close or shut down would end the parent's connections. So before the first
+//! handler of the program we register one of our own, which libc runs first in the child ([`first_in_child`]).
 
 use core::ffi::c_void;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU8, Ordering};
 use libc::{c_char, c_int, pid_t, pthread_t, termios, winsize};
 use sdp_socket::calls;
 use sdp_sys::{pid, sys, tls};
@@ -34,10 +37,59 @@ fn child() {
     calls::fork_child((!privilege::is_sandboxed()).then(own));
 }
 
+/// libc runs it in a fork child before any handler of the program's. A fork that this thread has not
+/// prepared (one of libc's own) is none of it.
+unsafe extern "C" fn first_in_child() {
+    if calls::is_forking() {
+        child();
+        calls::hooks().begun.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Whether [`first_in_child`] has begun the child that `fork` returns in; once for each such return.
+fn has_begun() -> bool {
+    let begun = &calls::hooks().begun;
+    let count = begun.load(Ordering::Relaxed);
+    if count != 0 {
+        begun.store(count - 1, Ordering::Relaxed); // the child has no other thread yet
+    }
+    count != 0
+}
+
+/// Before the program's first handler: ours, so that it is the first in the child.
+fn register_first() {
+    const NO: u8 = 0;
+    const NOW: u8 = 1;
+    const YES: u8 = 2;
+    static STATE: AtomicU8 = AtomicU8::new(NO);
+    match STATE.compare_exchange(NO, NOW, Ordering::Acquire, Ordering::Acquire) {
+        Ok(_) => {
+            let ours = first_in_child as *const c_void;
+            let none = core::ptr::null();
+            // SAFETY: a function that is there as long as the process: this library is never unloaded. The
+            // last argument only tells objects apart that are.
+            unsafe {
+                real::__register_atfork(none, none, ours, (&raw const STATE).cast_mut().cast())
+            };
+            STATE.store(YES, Ordering::Release);
+        }
+        // Another thread is at it.
+        Err(NOW) => {
+            while STATE.load(Ordering::Acquire) == NOW {
+                // SAFETY: no arguments.
+                let _ = unsafe { sys!(libc::SYS_sched_yield) };
+            }
+        }
+        Err(_) => {}
+    }
+}
+
 /// The two sides of a fork, told apart by what it returned.
 fn forked(result: pid_t) -> pid_t {
     if result == 0 {
-        child();
+        if !has_begun() {
+            child();
+        }
     } else {
         calls::fork_parent(result);
     }
@@ -135,12 +187,23 @@ hooks! {
         pid
     }
 
+    /// What `pthread_atfork` comes to.
+    fn __register_atfork(
+        prepare: *const c_void, parent: *const c_void, child: *const c_void, object: *mut c_void,
+    ) -> c_int {
+        register_first();
+        real::__register_atfork(prepare, parent, child, object)
+    }
+
     /// Forks inside libc: the parent never returns, the caller goes on as its child.
     fn daemon(nochdir: c_int, noclose: c_int) -> c_int {
         calls::fork_prepare();
         let result = real::daemon(nochdir, noclose);
-        if is_borrowed() {
-            child();
+        let has_begun = has_begun();
+        if has_begun || is_borrowed() {
+            if !has_begun {
+                child();
+            }
             if noclose == 0 {
                 standard_descriptors_replaced();
             }

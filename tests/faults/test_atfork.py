@@ -1,0 +1,23 @@
+"""Handlers of `pthread_atfork` use the connection: over the library as over TCP, in the child and in the parent."""
+
+import pytest
+
+from .harness import EAGER, compiled, run
+
+IN_CHILD = ["close", "over", "range"]
+ANYWHERE = ["dup", "shut", "wend", "send", "poll", "set", "fork"]
+CASES = [("child", what) for what in IN_CHILD + ANYWHERE]
+CASES += [(handler, what) for handler in ("prepare", "parent") for what in ANYWHERE]
+
+
+@pytest.mark.parametrize("env", [{}, EAGER], ids=["earned", "eager"])
+@pytest.mark.parametrize("child", ["exit", "exec"])
+@pytest.mark.parametrize(("handler", "what"), CASES)
+def test_handlers(handler, what, child, env):
+    """What a handler does in the child is done to the child's copy; forks of handlers are forks."""
+    argv = [compiled("atfork.c"), handler, what, child]
+    plain = run(argv, sdp=False)
+    outcome = run(argv, env=env)
+    assert plain.code == outcome.code == 0, f"{plain.describe()}\n{outcome.describe()}"
+    assert outcome.seen == plain.seen, f"{plain.seen}\n{outcome.describe()}"
+    assert outcome.report.sdp_bytes > 0, outcome.describe()
