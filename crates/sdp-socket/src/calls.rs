@@ -15,7 +15,7 @@ use sdp_sys::{count::Way, errno::Errno, section};
 use crate::{
     bulk, carrier,
     conn::{self, Half, Stage},
-    demote, epoll, exec,
+    demote, elsewhere, epoll, exec,
     handover::{self, Heir},
     inherit,
     iovec::Buffers,
@@ -135,6 +135,13 @@ pub(crate) enum Road {
 
 #[unsafe(link_section = ".text.hot")]
 pub(crate) fn road(fd: c_int, half: Half) -> Road {
+    let is_kernels = match half {
+        Half::Receive => elsewhere::is_receiving(fd),
+        Half::Send => elsewhere::is(fd),
+    };
+    if is_kernels {
+        return Road::Pass;
+    }
     let Some(pinned) = Pinned::new(fd, half) else {
         table::await_close(fd);
         return Road::Pass;
@@ -277,6 +284,7 @@ struct Vector {
 unsafe fn send_with(fd: c_int, flags: c_int, vector: impl FnOnce() -> Vector) -> Call {
     // Young connections too: an urgent byte counts as sent, but not as read.
     if flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY) != 0
+        && !elsewhere::is(fd)
         && let Some(conn) = Pinned::new(fd, Half::Send)
     {
         let is_urgent = flags & libc::MSG_OOB != 0;
@@ -353,6 +361,9 @@ pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Call {
         // SAFETY: the program's header.
         unsafe {
             each_right(msg, |passed| {
+                if elsewhere::is(passed) {
+                    return;
+                }
                 let _section = section::Guard::enter();
                 if let Some(conn) = Pinned::new(passed, Half::Receive)
                     && conn.stage() != Stage::Listener
@@ -473,7 +484,8 @@ pub unsafe fn splice(
     _flags: u32,
 ) -> Call {
     for (fd, half) in [(input, Half::Receive), (output, Half::Send)] {
-        if let Some(conn) = Pinned::new(fd, half)
+        if !elsewhere::is(fd)
+            && let Some(conn) = Pinned::new(fd, half)
             && !splice::prepare_splice(&conn, half)
         {
             return done(Err(Errno::EINVAL)); // as where a file cannot be spliced: programs copy then
@@ -488,6 +500,9 @@ pub unsafe fn splice(
 /// before our kernel call gets there, which then finds the carrier closed. Over TCP there is no moment between
 /// the two, and the call succeeds.
 pub fn shutdown(fd: c_int, how: c_int) -> Call {
+    if elsewhere::is(fd) {
+        return Call::Pass;
+    }
     let Some(conn) = Pinned::new(fd, Half::Send) else { return Call::Pass };
     if conn.stage() != Stage::Attached || !matches!(how, libc::SHUT_WR | libc::SHUT_RDWR) {
         return Call::Pass;
@@ -513,6 +528,10 @@ pub fn shutdown(fd: c_int, how: c_int) -> Call {
 pub unsafe fn ioctl(fd: c_int, request: libc::c_ulong, arg: usize) -> Call {
     if request == libc::FIONCLEX {
         exec::inheritable(fd);
+    }
+    // Those two a child asks for on behalf of its image.
+    if matches!(request, libc::FIOCLEX | libc::FIONCLEX) || elsewhere::is(fd) {
+        return Call::Pass;
     }
     let Some(conn) = Pinned::new(fd, Half::Receive) else { return Call::Pass };
     if conn.stage() != Stage::Attached {
@@ -567,6 +586,9 @@ pub unsafe fn setsockopt(
     value: *const libc::c_void,
     len: socklen_t,
 ) -> Call {
+    if elsewhere::is(fd) {
+        return Call::Pass;
+    }
     let why = match (level, name) {
         (libc::SOL_SOCKET, libc::SO_OOBINLINE) => Reason::UrgentData,
         (libc::SOL_SOCKET, libc::SO_ZEROCOPY) => Reason::ZeroCopyOption,
@@ -666,7 +688,7 @@ pub fn new_descriptor(fd: c_int) {
 /// Before `fcntl` on a tracked descriptor, any command: `Done(-EBADF)` for one that we hide. A
 /// successful duplication is reported with [`duplicated`], anything else with [`controlled`].
 pub fn controlling(fd: c_int, command: c_int, arg: usize) -> Call {
-    if table::entry(fd) == Some(Entry::Hidden) {
+    if table::entry(fd) == Some(Entry::Hidden) && process::is_ours() {
         return done(Err(Errno::EBADF));
     }
     let signal_driven = match command {
@@ -702,6 +724,10 @@ pub unsafe fn poll(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> Call {
+    // SAFETY: the program's array.
+    if elsewhere::waits(|leave| (0..count).for_each(|i| leave(unsafe { (*fds.add(i)).fd }))) {
+        return Call::Pass;
+    }
     // SAFETY: the caller's.
     waited(unsafe { readiness::poll(fds, count, timeout_ns(timeout), mask) })
 }
@@ -732,6 +758,21 @@ pub unsafe fn select(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> Call {
+    if elsewhere::waits(|leave| {
+        let count = usize::try_from(count).unwrap_or(0);
+        // SAFETY: null or the program's sets, of as many bits.
+        let is_in = |set: *mut libc::fd_set, fd: usize| unsafe {
+            !set.is_null() && *set.cast::<u8>().add(fd / 8) & 1 << (fd % 8) != 0
+        };
+        let highest = usize::try_from(process::highest_descriptor()).map_or(0, |top| top + 1);
+        for fd in 0..count.min(highest) {
+            if [read, write, except].into_iter().any(|set| is_in(set, fd)) {
+                leave(fd as c_int);
+            }
+        }
+    }) {
+        return Call::Pass;
+    }
     // SAFETY: the caller's.
     waited(unsafe { readiness::select(count, read, write, except, timeout_ns(timeout), mask) })
 }
@@ -746,6 +787,9 @@ pub fn epoll_created(set: c_int) {
 /// # Safety
 /// See the module.
 pub unsafe fn epoll_ctl(set: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> Call {
+    if elsewhere::is(fd) {
+        return Call::Pass;
+    }
     // SAFETY: the caller's.
     unsafe { epoll::control(set, op, fd, event) }.map_or(Call::Pass, done)
 }
@@ -760,6 +804,10 @@ pub unsafe fn epoll_wait(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> Call {
+    // Of any connection of a set nothing but its bell would come.
+    if elsewhere::waits(|leave| table::walk(|fd, _| leave(fd))) {
+        return Call::Pass;
+    }
     // SAFETY: the caller's.
     unsafe { epoll::wait(set, events, max, timeout_ns(timeout), mask) }.map_or(Call::Pass, done)
 }
@@ -804,6 +852,7 @@ pub fn leaving(why: Leave) {
         Leave::Sandbox => inherit::leaving(Reason::Sandbox, true),
         Leave::Privilege => inherit::leaving(Reason::Privilege, false),
         Leave::Namespace => inherit::leaving(Reason::Namespace, false),
+        Leave::Descriptors => inherit::parting(),
     }
 }
 
@@ -832,6 +881,9 @@ pub enum Leave {
     Privilege,
     /// The network namespace changes.
     Namespace,
+    /// Threads, or others on this memory, are about to have descriptors of their own, so that one table cannot tell
+    /// what a number names; or another process is about to have these, whose changes nobody sees here. For good.
+    Descriptors,
 }
 /// Before the process exits in an orderly way (`exit`, `_exit`, `quick_exit`).
 #[unsafe(link_section = ".text.hot")]

@@ -1,14 +1,15 @@
 //! Processes that come and go: fork, sandboxes, changes of privilege, exit. For exec see [`crate::exec`].
 
-use core::sync::atomic::{AtomicU32, Ordering, fence};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 
 use sdp_shm::family::Slot;
 use sdp_stats::{Reason, Verdict};
-use sdp_sys::{section, sys, tls};
+use sdp_sys::{section, sys, time::monotonic_ns, tls};
 
 use crate::{
     conn::{self, Conn, Half, Stage, flag, row_flag},
-    demote, handover,
+    demote, elsewhere,
+    handover::{self, Heir},
     hot::PAGE,
     lane::Lane,
     page,
@@ -77,8 +78,11 @@ pub(crate) fn is_forking() -> bool {
 
 /// Before `fork`.
 pub(crate) fn fork_prepare() {
-    if process::is_retired() || !process::is_ours() {
+    if process::is_retired() {
         return;
+    }
+    if !process::is_ours() {
+        return elsewhere::before_fork();
     }
     if is_forking() {
         // What the inner child holds is recorded nowhere.
@@ -121,6 +125,9 @@ pub(crate) fn fork_prepare() {
 
 /// After `fork` in the parent.
 pub(crate) fn fork_parent(child: i32) {
+    if sdp_sys::pid::end_borrowed_fork() {
+        return;
+    }
     if NESTED.load(Ordering::Relaxed) != 0 && is_forking() {
         NESTED.fetch_sub(1, Ordering::Relaxed);
         return;
@@ -178,6 +185,9 @@ fn mark_uncertain() {
 
 /// After `fork` in the child, process `pid`; the kernel is asked if that is `None`.
 pub(crate) fn fork_child(pid: Option<i32>) {
+    if sdp_sys::pid::end_borrowed_fork() {
+        return elsewhere::forked();
+    }
     let prepared = PREPARED.swap(0, Ordering::Relaxed);
     if prepared != 0 {
         process::peers().forked(true);
@@ -241,7 +251,7 @@ pub(crate) fn fork_child(pid: Option<i32>) {
     }
 }
 
-/// Before a sandbox (`for_good`) or a change of privilege: the process leaves all lanes. Connections
+/// Before a sandbox (`for_good`, as in [`parting`]) or a change of privilege: the process leaves all lanes. Connections
 /// that it has stay on the kernel lane; after a change of privilege it makes family and bell anew for
 /// later ones.
 ///
@@ -291,6 +301,28 @@ pub(crate) fn leaving(reason: Reason, for_good: bool) {
     }
 }
 
+/// A thread is in the middle of [`parting`].
+static PARTING: AtomicBool = AtomicBool::new(false);
+/// How long another one waits for it, and how often it looks.
+const PARTING_NS: u64 = 10_000_000_000;
+const PARTING_NAP_NS: i64 = 100_000;
+
+/// Before one table cannot tell any more what a number names, because somebody gets descriptors of his own, or shares
+/// ours: the process leaves all lanes for good. One thread after the other: who goes takes copies of what is open.
+pub(crate) fn parting() {
+    let end = monotonic_ns().saturating_add(PARTING_NS);
+    while PARTING.swap(true, Ordering::Acquire) {
+        if monotonic_ns() >= end {
+            break; // its thread is gone, by a fork
+        }
+        let nap = libc::timespec { tv_sec: 0, tv_nsec: PARTING_NAP_NS };
+        // SAFETY: the time outlives the call; what is left of it is not asked for.
+        let _ = unsafe { sys!(libc::SYS_nanosleep, &raw const nap, 0) };
+    }
+    leaving(Reason::Shared, true);
+    PARTING.store(false, Ordering::Release);
+}
+
 fn leave_trust(conn: &Pinned, fd: i32, reason: Reason, for_good: bool, remains: &mut Remains) {
     if let Some(row) = conn.row() {
         remains.held |= conn.row_index().is_some();
@@ -301,7 +333,9 @@ fn leave_trust(conn: &Pinned, fd: i32, reason: Reason, for_good: bool, remains: 
         conn.note_reason(reason);
         crate::adopt::start_over(conn, fd);
     } else if matches!(conn.stage(), Stage::Young | Stage::Meeting | Stage::Attached) {
-        let handed_over = handover::leave(conn, fd, reason);
+        // With this one it is calls past the library that read what is left.
+        let heir = if reason == Reason::Shared { Heir::Stranger } else { Heir::Ourselves };
+        let handed_over = handover::leave_to(conn, fd, reason, heir);
         // Of a process that retires the kernel alone is asked, who was told to say nothing.
         crate::epoll::room_granted(conn);
         if conn.stage() == Stage::Attached {

@@ -25,6 +25,7 @@ pub mod calls;
 mod carrier;
 mod conn;
 mod demote;
+mod elsewhere;
 mod epoll;
 mod exec;
 mod give_back;

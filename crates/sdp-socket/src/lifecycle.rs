@@ -111,7 +111,7 @@ pub(crate) fn local_address(fd: c_int) -> Option<([u8; 16], u16)> {
 pub(crate) fn listening(fd: c_int) {
     let Some(Entry::Conn(index)) = table::entry(fd) else { return };
     let Some(conn) = conn::get(index) else { return };
-    if !process::start() {
+    if !process::is_ours() || !process::start() {
         return;
     }
     let _section = section::Guard::enter();
@@ -133,7 +133,7 @@ pub(crate) fn listening(fd: c_int) {
 pub(crate) unsafe fn connected(fd: c_int, addr: *const sockaddr, len: socklen_t) {
     let Some(Entry::Conn(index)) = table::entry(fd) else { return };
     let Some(conn) = conn::get(index) else { return };
-    if conn.stage() != Stage::Fresh || !process::start() || !process::is_ours() {
+    if conn.stage() != Stage::Fresh || !process::is_ours() || !process::start() {
         return;
     }
     let _section = section::Guard::enter();
@@ -284,7 +284,7 @@ pub(crate) fn forget(fd: c_int) {
 #[unsafe(link_section = ".text.hot")]
 pub(crate) fn begin_close(fd: c_int) -> bool {
     match table::entry(fd) {
-        Some(Entry::Hidden) => return true,
+        Some(Entry::Hidden) => return process::is_ours(),
         None => return false,
         _ => {}
     }

@@ -98,7 +98,12 @@ impl InUse {
             return None;
         }
         let single = sdp_sys::pid::is_single_threaded();
-        let pinned = if single { None } else { Some(Pinned::new(fd, half)?) };
+        let pinned = match single {
+            true => None,
+            // The number may be another's: `crate::elsewhere`.
+            false if sdp_sys::pid::may_be_borrowed() => return None,
+            false => Some(Pinned::new(fd, half)?),
+        };
         let conn = match &pinned {
             Some(pinned) => pinned.conn(),
             None => conn,

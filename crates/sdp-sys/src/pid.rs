@@ -1,13 +1,18 @@
 //! Process identity and death.
 
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 use crate::{errno::Errno, fd, sys, tls};
 
-/// Something was made to run on this process's memory by other means than libc's: it may be a thread that
-/// libc does not know. Or a thread was cancelled. Set before, never cleared. (Public for the assembly of the hooks.)
+/// Why the process does not count as one with a single thread although libc knows of no second one: bits.
 #[unsafe(link_section = ".bss.hot")]
-pub static SHARED: AtomicBool = AtomicBool::new(false);
+static SHARED: AtomicU8 = AtomicU8::new(0);
+/// Something was made to run on this process's memory by other means than libc's: it may be a thread that
+/// libc does not know. Or a thread was cancelled. Set before, never cleared.
+const THREADED: u8 = 1;
+/// A thread lent its memory to a child and has not been seen since. Whoever looks whether there is a second thread
+/// looks for the child, too.
+const LENT: u8 = 2;
 
 unsafe extern "C" {
     /// libc's own knowledge of whether the process has a second thread.
@@ -15,14 +20,14 @@ unsafe extern "C" {
 }
 
 /// Whether the calling thread is the only one that can touch this process's memory: libc knows of no
-/// other, and neither `clone` nor a raw system call made one behind its back. (A
-/// vfork child runs alone, while its parent waits.) Stays true until this very
-/// thread makes another one, so never changes within a section ([`crate::section`]).
+/// other, and neither `clone` nor a raw system call made one behind its back. Nor is it a vfork child, which runs
+/// alone, but on other descriptors. Stays true until this very thread makes another one or a child, so it never
+/// becomes false within a section ([`crate::section`]).
 #[inline(always)]
 pub fn is_single_threaded() -> bool {
     // SAFETY: a byte of libc that only libc writes; read like any other flag.
     let known = unsafe { (&raw const __libc_single_threaded).read_volatile() } != 0;
-    known && !SHARED.load(Relaxed)
+    known && SHARED.load(Relaxed) == 0
 }
 
 /// This process's id, from the kernel each time (a cached copy would be wrong after a raw clone).
@@ -45,10 +50,12 @@ pub fn is_borrowed(owner: u32) -> bool {
     }
     // The parent runs again only when its vfork child is gone.
     slot.store(0, Relaxed);
+    SHARED.fetch_and(!LENT, Relaxed);
     false
 }
 
 /// Whether this thread called vfork and may be its child: without asking the kernel.
+#[inline(always)]
 pub fn may_be_borrowed() -> bool {
     tls::slot(tls::Slot::Borrowed).load(Relaxed) != 0
 }
@@ -56,14 +63,40 @@ pub fn may_be_borrowed() -> bool {
 /// The process counts as one with several threads from here on.
 #[inline]
 pub fn count_as_threaded() {
-    SHARED.store(true, Relaxed);
+    SHARED.fetch_or(THREADED, Relaxed);
 }
 
-/// The calling thread is about to give its memory to a child, or to a thread that libc does not know.
+/// The calling thread is about to give its memory to a child, and waits until that is gone or has a memory of its own.
+/// What is lent by who borrowed it stays borrowed.
 #[inline]
 pub fn lend() {
-    count_as_threaded();
-    tls::slot(tls::Slot::Borrowed).store(1, Relaxed);
+    SHARED.fetch_or(LENT, Relaxed);
+    tls::slot(tls::Slot::Borrowed).fetch_or(LENDS, Relaxed);
+}
+
+/// Bits of [`tls::Slot::Borrowed`].
+const LENDS: usize = 1;
+const FORKS: usize = 2;
+
+/// Notes that the calling thread, which runs on borrowed memory, forks: whose child has its descriptors, which the
+/// memory that is copied says nothing of.
+pub fn begin_borrowed_fork() {
+    tls::slot(tls::Slot::Borrowed).fetch_or(FORKS, Relaxed);
+}
+
+/// After a fork, on both sides: whether it was one after [`begin_borrowed_fork`].
+pub fn end_borrowed_fork() -> bool {
+    let slot = tls::slot(tls::Slot::Borrowed);
+    // Not written unless it must be: in a fork child that would cost a copy of the page.
+    slot.load(Relaxed) & FORKS != 0 && slot.fetch_and(!FORKS, Relaxed) & FORKS != 0
+}
+
+/// In a fork child, the only thread of which has just forked: nobody here has lent anything.
+pub fn forked() {
+    if SHARED.load(Relaxed) & LENT != 0 {
+        SHARED.fetch_and(!LENT, Relaxed);
+        tls::slot(tls::Slot::Borrowed).fetch_and(FORKS, Relaxed);
+    }
 }
 
 /// Whether process `pid` has ended: `pidfd_open` says ESRCH, or the descriptor polls readable (a

@@ -69,6 +69,15 @@ pub fn at_hand(fd: i32) -> Result<Stat, Errno> {
     })
 }
 
+/// Links of what `path` names. `None`: nothing that can be asked.
+pub fn links(path: &core::ffi::CStr) -> Option<u64> {
+    // SAFETY: stat is plain data; zero is a valid value.
+    let mut st: libc::stat = unsafe { core::mem::zeroed() };
+    // SAFETY: a terminated path; st is valid for writing.
+    unsafe { sys!(libc::SYS_newfstatat, libc::AT_FDCWD, path.as_ptr(), &raw mut st, 0) }.ok()?;
+    Some(st.st_nlink as u64)
+}
+
 fn read(ask: impl FnOnce(*mut libc::stat) -> Result<usize, Errno>) -> Result<Stat, Errno> {
     // SAFETY: stat is plain data; zero is a valid value.
     let mut st: libc::stat = unsafe { core::mem::zeroed() };

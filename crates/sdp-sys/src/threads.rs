@@ -17,6 +17,12 @@ const NAP_NS: i64 = 50_000;
 /// Longest path below a task's directory: ten digits, `/schedstat` and NUL.
 const PATH_MAX: usize = 24;
 
+/// Whether the process has threads beside the caller, as the kernel tells. True where it cannot be found out.
+pub fn has_others() -> bool {
+    const SELF_AND_PARENT: u64 = 2; // links of a directory without any below it
+    crate::stat::links(c"/proc/self/task").is_none_or(|links| links > SELF_AND_PARENT + 1)
+}
+
 /// Waits until every other thread has been seen asleep, or has run for a while since, or is gone; until
 /// `deadline` (of [`monotonic_ns`]) at most.
 pub fn await_others(deadline: u64) {

@@ -65,8 +65,8 @@ pub enum Slot {
     Stripe = 3,
     /// Preload: the thread is inside a constructor or resolver.
     Resolving = 4,
-    /// Non-zero after the thread called vfork (or a raw clone that shares memory): whoever runs on this
-    /// block may be the child, see [`crate::pid::is_borrowed`].
+    /// Non-zero after the thread called vfork, or a clone like it: whoever runs on this block may be the child,
+    /// see [`crate::pid::is_borrowed`].
     Borrowed = 5,
     /// Socket layer: connection that the thread waited for last, and whether it waits for several in turn.
     WaitedFor = 6,
@@ -80,13 +80,11 @@ pub enum Slot {
     Socket2 = 10,
     /// Free for the socket layer.
     Socket3 = 11,
+    /// Preload: calls of `syscall` by this thread that the hooks have looked at, wrapping.
+    Seen = 12,
 }
 
 const _: () = assert!(size_of::<Block>() <= SIZE);
-
-/// Where [`Slot::Borrowed`] lies in the block, for assembly.
-pub const BORROWED_OFFSET: usize =
-    core::mem::offset_of!(Block, slots) + Slot::Borrowed as usize * size_of::<AtomicUsize>();
 
 core::arch::global_asm!(
     ".pushsection .tbss.sdp_thread_block,\"awT\",%nobits",
@@ -182,6 +180,7 @@ pub fn thread_id() -> i32 {
 /// In a fork child: the cached id belongs to the parent.
 pub fn forked() {
     block().tid.store(0, Relaxed);
+    crate::pid::forked();
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ unsafe fn fresh_pair(result: c_int, fds: *const c_int) -> c_int {
 
 /// `new` names what `old` names, if the call succeeded.
 #[inline(always)]
-fn duplicated(old: c_int, new: c_int) -> c_int {
+pub(super) fn duplicated(old: c_int, new: c_int) -> c_int {
     if new >= 0 && (calls::is_tracked(old) || calls::is_tracked(new)) {
         note_duplicate(old, new);
     }
@@ -64,7 +64,7 @@ fn is_open(fd: c_int) -> bool {
 /// `dup2` and `dup3` after the arguments have been found good: what `new` names is closed first.
 #[cold]
 #[inline(never)]
-fn replace(old: c_int, new: c_int, real: impl Fn() -> c_int) -> c_int {
+pub(super) fn replace(old: c_int, new: c_int, real: impl Fn() -> c_int) -> c_int {
     if old == new || !(privilege::is_sandboxed() || is_open(old)) {
         return real();
     }
@@ -76,7 +76,7 @@ fn replace(old: c_int, new: c_int, real: impl Fn() -> c_int) -> c_int {
 
 /// Whether an `fcntl` command returns a new number.
 #[inline(always)]
-fn duplicates(command: c_int) -> bool {
+pub(super) fn duplicates(command: c_int) -> bool {
     matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC)
 }
 
@@ -86,7 +86,7 @@ fn duplicates(command: c_int) -> bool {
 /// `arg` is what the command demands.
 #[cold]
 #[inline(never)]
-unsafe fn control(fd: c_int, command: c_int, arg: usize, real: impl Fn() -> c_int) -> c_int {
+pub(super) unsafe fn control(fd: c_int, command: c_int, arg: usize, real: impl Fn() -> c_int) -> c_int {
     if !calls::is_tracked(fd) {
         return fresh(real());
     }
@@ -112,13 +112,35 @@ unsafe fn control(fd: c_int, command: c_int, arg: usize, real: impl Fn() -> c_in
     result
 }
 
+/// Not named by the libc bindings of every C library.
+const CLOSE_RANGE_UNSHARE: c_int = 2;
+
+/// `close_range`.
+#[inline]
+pub(super) fn close_many(
+    first: c_uint,
+    last: c_uint,
+    flags: c_int,
+    real: impl Fn() -> c_int,
+) -> c_int {
+    if first > last {
+        return real(); // refused
+    }
+    if flags & CLOSE_RANGE_UNSHARE != 0 {
+        privilege::before_own_descriptors();
+    }
+    if !calls::involved() {
+        return real();
+    }
+    answer!(calls::closing_range(first, last, flags), real())
+}
+
 /// `close` of what is tracked, with what else a fork child runs.
 #[cold]
 #[inline(never)]
 #[unsafe(link_section = ".text.hot")]
-unsafe fn close_tracked(fd: c_int) -> c_int {
-    // SAFETY: the program's own call.
-    let result = unsafe { answer!(calls::closing(fd), direct::close(fd)) };
+pub(super) fn close_tracked(fd: c_int, real: impl FnOnce() -> c_int) -> c_int {
+    let result = answer!(calls::closing(fd), real());
     calls::closed(fd);
     result
 }
@@ -129,21 +151,18 @@ hooks! {
         if !calls::is_tracked(fd) {
             return real::close(fd);
         }
-        close_tracked(fd)
+        close_tracked(fd, move || direct::close(fd))
     }
 
     fn __close(fd: c_int) -> c_int {
         if !calls::is_tracked(fd) {
             return real::close(fd);
         }
-        close_tracked(fd)
+        close_tracked(fd, move || direct::close(fd))
     }
 
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-        if !calls::involved() || first > last {
-            return real::close_range(first, last, flags);
-        }
-        answer!(calls::closing_range(first, last, flags), real::close_range(first, last, flags))
+        close_many(first, last, flags, move || real::close_range(first, last, flags))
     }
 
     fn closefrom(first: c_int) {

@@ -9,7 +9,7 @@ use super::slowly;
 use crate::{errno, real};
 
 #[inline]
-fn created(set: c_int) -> c_int {
+pub(super) fn created(set: c_int) -> c_int {
     if set >= 0 {
         calls::epoll_created(set);
     }

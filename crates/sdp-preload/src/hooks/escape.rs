@@ -7,8 +7,9 @@
 use core::arch::naked_asm;
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
-use libc::{c_int, c_long, c_uint, size_t};
+use libc::{c_int, c_long, c_uint, msghdr, size_t, ssize_t};
 use sdp_socket::calls::{self, Call, IoUring};
+use sdp_sys::tls;
 
 use super::{descriptor, epoll, execute, io, message, poll, privilege, process, socket};
 use crate::{errno, real};
@@ -109,6 +110,12 @@ fn installs_filter(strict: bool, filter: bool, program: usize) -> bool {
     strict || (filter && program != 0)
 }
 
+/// Whether `prctl` does.
+fn enters_sandbox(option: c_int, mode: usize, program: usize) -> bool {
+    option == libc::PR_SET_SECCOMP
+        && installs_filter(mode == SECCOMP_MODE_STRICT, mode == SECCOMP_MODE_FILTER, program)
+}
+
 const SECCOMP_SET_MODE_STRICT: usize = 0;
 const SECCOMP_SET_MODE_FILTER: usize = 1;
 const SECCOMP_MODE_STRICT: usize = 1;
@@ -178,8 +185,8 @@ const SEEN: &[c_long] = &[
 /// Bound of the numbers that can be looked at.
 const NUMBERS: usize = 512;
 
-/// Numbers that may leave the caller's memory to a child (see `sdp_sys::pid::is_borrowed`).
-const LENDING: &[c_long] = &[
+/// Numbers that make processes and threads.
+const BEARING: &[c_long] = &[
     #[cfg(target_arch = "x86_64")]
     libc::SYS_fork,
     #[cfg(target_arch = "x86_64")]
@@ -188,7 +195,7 @@ const LENDING: &[c_long] = &[
     libc::SYS_clone3,
 ];
 
-/// One byte per number: 1 in [`SEEN`], 2 in [`LENDING`], 3 for `io_uring_setup`.
+/// One byte per number: 1 in [`SEEN`], 2 in [`BEARING`], 3 for `io_uring_setup`.
 static LOOKED_AT: [u8; NUMBERS] = {
     let mut table = [0; NUMBERS];
     let mut i = 0;
@@ -197,8 +204,8 @@ static LOOKED_AT: [u8; NUMBERS] = {
         i += 1;
     }
     i = 0;
-    while i < LENDING.len() {
-        table[LENDING[i] as usize] = 2;
+    while i < BEARING.len() {
+        table[BEARING[i] as usize] = 2;
         i += 1;
     }
     table[libc::SYS_io_uring_setup as usize] = 3;
@@ -224,14 +231,28 @@ unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "mov rcx, qword ptr [rsp]",
         "jmp {ring_setup}",
         "3:",
-        "mov rax, qword ptr [rip + sdp_thread_block@GOTTPOFF]",
-        "mov qword ptr fs:[rax + {borrowed}], 1",
-        "mov byte ptr [rip + {shared}], 1",
+        "push rdi",
+        "push rsi",
+        "push rdx",
+        "push rcx",
+        "push r8",
+        "push r9",
+        "sub rsp, 8",
+        "call {born}",
+        "add rsp, 8",
+        "pop r9",
+        "pop r8",
+        "pop rcx",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
+        "test eax, eax",
+        "jnz {forking}",
         "2:",
         "jmp qword ptr [rip + {next}]",
-        shared = sym sdp_sys::pid::SHARED,
+        born = sym born,
+        forking = sym forking,
         numbers = const NUMBERS,
-        borrowed = const sdp_sys::tls::BORROWED_OFFSET,
         table = sym LOOKED_AT,
         seen = sym seen,
         ring_setup = sym ring_setup,
@@ -252,21 +273,26 @@ unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "mov x3, x30",
         "b {ring_setup}",
         "3:",
-        "mrs x16, tpidr_el0",
-        "adrp x17, :gottprel:sdp_thread_block",
-        "ldr x17, [x17, :gottprel_lo12:sdp_thread_block]",
-        "add x16, x16, x17",
-        "str x16, [x16, #{borrowed}]",
-        "adrp x16, {shared}",
-        "mov w17, #1",
-        "strb w17, [x16, #:lo12:{shared}]",
+        "stp x29, x30, [sp, #-80]!",
+        "stp x0, x1, [sp, #16]",
+        "stp x2, x3, [sp, #32]",
+        "stp x4, x5, [sp, #48]",
+        "str x6, [sp, #64]",
+        "bl {born}",
+        "mov w16, w0",
+        "ldp x0, x1, [sp, #16]",
+        "ldp x2, x3, [sp, #32]",
+        "ldp x4, x5, [sp, #48]",
+        "ldr x6, [sp, #64]",
+        "ldp x29, x30, [sp], #80",
+        "cbnz w16, {forking}",
         "2:",
         "adrp x16, {next}",
         "ldr x16, [x16, #:lo12:{next}]",
         "br x16",
-        shared = sym sdp_sys::pid::SHARED,
+        born = sym born,
+        forking = sym forking,
         numbers = const NUMBERS,
-        borrowed = const sdp_sys::tls::BORROWED_OFFSET,
         table = sym LOOKED_AT,
         seen = sym seen,
         ring_setup = sym ring_setup,
@@ -274,9 +300,71 @@ unsafe extern "C" fn syscall(number: c_long) -> c_long {
     );
 }
 
+/// What a call of [`BEARING`] makes: flags of `clone`, and the stack of the new one, 0 for a copy of the caller's. `None`:
+/// the kernel refuses it.
+unsafe fn kin(number: c_long, a: usize, b: usize) -> Option<(u64, usize)> {
+    /// Of `struct clone_args` in its first version, and where the flags and the stack lie in it.
+    const LEAST: usize = 64;
+    const STACK: usize = 40;
+    match number {
+        libc::SYS_clone => Some((a as u64, b)),
+        libc::SYS_clone3 if a == 0 || b < LEAST => None,
+        libc::SYS_clone3 => {
+            let at = a as *const u8;
+            // SAFETY: the program's arguments, of at least this size.
+            unsafe {
+                let flags = at.cast::<u64>().read_unaligned();
+                Some((flags, at.add(STACK).cast::<u64>().read_unaligned() as usize))
+            }
+        }
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_vfork => Some(((libc::CLONE_VM | libc::CLONE_VFORK) as u64, 0)),
+        _ => Some((0, 0)),
+    }
+}
+
+/// Before a call of [`BEARING`]. Not 0: [`forking`] is to make it, because the child goes on here with a copy of all
+/// memory. Otherwise the child may be on the caller's stack or on another one, and nothing of ours may be there.
+unsafe extern "C" fn born(number: c_long, a: usize, b: usize) -> c_int {
+    // SAFETY: the caller's.
+    let Some((flags, stack)) = (unsafe { kin(number, a, b) }) else { return 0 };
+    let is_fork = process::begin(flags);
+    if is_fork && stack != 0 {
+        // It goes on where nobody calls us. Its calls are like those of a vfork child until it executes something.
+        sdp_sys::pid::lend();
+    }
+    (is_fork && stack == 0).into()
+}
+
+/// A fork by `syscall`.
+unsafe extern "C" fn forking(
+    number: c_long,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> c_long {
+    // SAFETY: as in `born`.
+    let flags = unsafe { kin(number, a, b) }.map_or(0, |(flags, _)| flags);
+    // SAFETY: the program's own arguments, unchanged.
+    let real = || unsafe { real::syscall(number, a, b, c, d, e, f) } as libc::pid_t;
+    process::fork_with(flags, real).into()
+}
+
+/// How many calls of `syscall` the calling thread has had looked at, wrapping.
+#[inline]
+pub(super) fn calls_seen() -> usize {
+    tls::slot(tls::Slot::Seen).load(Ordering::Relaxed)
+}
+
 /// A call with a number from [`SEEN`]. The parameters are where `syscall`'s variable arguments are,
 /// all of them in registers or, the last one on x86-64, in the caller's argument area (read even if
 /// the caller passed fewer: whatever is there is passed on unchanged).
+///
+/// The kernel is asked through libc's `syscall`, never through another preloaded library's function of the call's name:
+/// that may be who asks, and would ask again.
 unsafe extern "C" fn seen(
     number: c_long,
     a: usize,
@@ -286,35 +374,40 @@ unsafe extern "C" fn seen(
     e: usize,
     f: usize,
 ) -> c_long {
+    let seen = tls::slot(tls::Slot::Seen);
+    seen.store(seen.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     // SAFETY: the program's own arguments, unchanged.
     let real = || unsafe { real::syscall(number, a, b, c, d, e, f) };
-    let fd = a as c_int;
+    let int = || real() as c_int;
+    let size = || real() as ssize_t;
+    let (fd, other) = (a as c_int, c as c_int);
     // SAFETY: each function gets the arguments that the program gave to the system call of its name.
     unsafe {
         match number {
             libc::SYS_close_range => {
-                descriptor::close_range(a as c_uint, b as c_uint, c as c_int).into()
+                descriptor::close_many(a as c_uint, b as c_uint, other, int).into()
             }
-            libc::SYS_dup => descriptor::dup(fd).into(),
+            libc::SYS_dup => descriptor::duplicated(fd, int()).into(),
             #[cfg(target_arch = "x86_64")]
-            libc::SYS_dup2 => descriptor::dup2(fd, b as c_int).into(),
-            libc::SYS_dup3 => descriptor::dup3(fd, b as c_int, c as c_int).into(),
-            libc::SYS_sendmsg => message::sendmsg(fd, b as _, c as c_int) as c_long,
-            libc::SYS_recvmsg => message::recvmsg(fd, b as _, c as c_int) as c_long,
-            libc::SYS_sendmmsg => message::sendmmsg(fd, b as _, c as c_uint, d as c_int).into(),
-            libc::SYS_socket => socket::socket(fd, b as c_int, c as c_int).into(),
-            libc::SYS_connect => socket::connect(fd, b as _, c as _).into(),
-            libc::SYS_listen => socket::listen(fd, b as c_int).into(),
-            libc::SYS_accept => socket::accept(fd, b as _, c as _).into(),
-            libc::SYS_accept4 => socket::accept4(fd, b as _, c as _, d as c_int).into(),
-            libc::SYS_splice if calls::is_tracked(fd) || calls::is_tracked(c as c_int) => {
-                io::splice(fd, b as _, c as c_int, d as _, e, f as c_uint) as c_long
+            libc::SYS_dup2 => duplicate(fd, b as c_int, 0, int).into(),
+            libc::SYS_dup3 => duplicate(fd, b as c_int, other, int).into(),
+            libc::SYS_sendmsg => message::send_one(fd, b as _, other, sendmsg) as c_long,
+            libc::SYS_recvmsg => message::receive_one(fd, b as _, other, recvmsg) as c_long,
+            libc::SYS_sendmmsg => {
+                message::send_all(fd, b as _, c as c_uint, d as c_int, sendmsg, int).into()
+            }
+            libc::SYS_socket => socket::open(fd, b as c_int, other, int).into(),
+            libc::SYS_connect => socket::connect_to(fd, b as _, c as _, int).into(),
+            libc::SYS_listen => socket::hear(fd, int).into(),
+            libc::SYS_accept | libc::SYS_accept4 => socket::take(fd, int).into(),
+            libc::SYS_splice if calls::is_tracked(fd) || calls::is_tracked(other) => {
+                answer!(calls::splice(fd, b as _, other, d as _, e, f as c_uint), size()) as c_long
             }
             #[cfg(target_arch = "x86_64")]
-            libc::SYS_epoll_create => epoll::epoll_create(fd).into(),
-            libc::SYS_epoll_create1 => epoll::epoll_create1(fd).into(),
-            libc::SYS_epoll_ctl if calls::is_tracked(fd) || calls::is_tracked(c as c_int) => {
-                epoll::epoll_ctl(fd, b as c_int, c as c_int, d as _).into()
+            libc::SYS_epoll_create => epoll::created(int()).into(),
+            libc::SYS_epoll_create1 => epoll::created(int()).into(),
+            libc::SYS_epoll_ctl if calls::is_tracked(fd) || calls::is_tracked(other) => {
+                answer!(calls::epoll_ctl(fd, b as c_int, other, d as _), real())
             }
             libc::SYS_seccomp => {
                 let strict = a == SECCOMP_SET_MODE_STRICT;
@@ -324,7 +417,7 @@ unsafe extern "C" fn seen(
                     real()
                 }
             }
-            libc::SYS_prctl => prctl(fd, b, c, d, e).into(),
+            libc::SYS_prctl if enters_sandbox(fd, b, c) => privilege::enter_sandbox(-1, real),
             libc::SYS_execve | libc::SYS_execveat => {
                 execute::replaced();
                 real()
@@ -341,6 +434,33 @@ unsafe extern "C" fn seen(
             }
         }
     }
+}
+
+/// `sendmsg` by libc's `syscall`.
+unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
+    // SAFETY: the program's arguments; the kernel looks at three.
+    let result = unsafe {
+        real::syscall(libc::SYS_sendmsg, fd as usize, msg.addr(), flags as usize, 0, 0, 0)
+    };
+    result as ssize_t
+}
+
+/// `recvmsg` likewise.
+unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
+    // SAFETY: the program's arguments; the kernel looks at three.
+    let result = unsafe {
+        real::syscall(libc::SYS_recvmsg, fd as usize, msg.addr(), flags as usize, 0, 0, 0)
+    };
+    result as ssize_t
+}
+
+/// `dup2` and `dup3`.
+fn duplicate(old: c_int, new: c_int, flags: c_int, real: impl Fn() -> c_int) -> c_int {
+    let is_tracked = calls::is_tracked(old) || calls::is_tracked(new);
+    if !is_tracked || flags & !libc::O_CLOEXEC != 0 {
+        return real();
+    }
+    descriptor::replace(old, new, real)
 }
 
 /// Calls whose only question is whether their first argument is tracked.
@@ -363,7 +483,7 @@ fn moves(number: c_long) -> bool {
     )
 }
 
-/// Those calls, made by the hooks of their names.
+/// Those calls, as the hooks of their names.
 #[allow(clippy::too_many_arguments)]
 unsafe fn moved(
     number: c_long,
@@ -373,28 +493,39 @@ unsafe fn moved(
     d: usize,
     e: usize,
     f: usize,
-    real: impl Fn() -> c_long,
+    real: impl Fn() -> c_long + Copy,
 ) -> c_long {
     let fd = a as c_int;
+    let int = || real() as c_int;
+    let size = || real() as ssize_t;
     // SAFETY: as in `seen`.
     unsafe {
         match number {
-            libc::SYS_read => io::read(fd, b as _, c) as c_long,
-            libc::SYS_readv => io::readv(fd, b as _, c as c_int) as c_long,
-            libc::SYS_recvfrom => io::recvfrom(fd, b as _, c, d as c_int, e as _, f as _) as c_long,
-            libc::SYS_recvmmsg => {
-                message::recvmmsg(fd, b as _, c as c_uint, d as c_int, e as _).into()
+            libc::SYS_read => io::receive(fd, b as _, c, 0, size) as c_long,
+            libc::SYS_readv if io::counts(c as c_int) => {
+                answer!(calls::recv(fd, b as _, c, 0), real())
             }
-            libc::SYS_write => io::write(fd, b as _, c) as c_long,
-            libc::SYS_writev => io::writev(fd, b as _, c as c_int) as c_long,
-            libc::SYS_sendto => io::sendto(fd, b as _, c, d as c_int, e as _, f as _) as c_long,
-            libc::SYS_sendfile => io::sendfile(fd, b as c_int, c as _, d) as c_long,
-            libc::SYS_close => descriptor::close(fd).into(),
-            libc::SYS_fcntl => descriptor::fcntl(fd, b as c_int, c).into(),
-            libc::SYS_ioctl => socket::ioctl(fd, b as _, c).into(),
-            libc::SYS_shutdown => socket::shutdown(fd, b as c_int).into(),
+            libc::SYS_recvfrom => {
+                io::receive_from(fd, b as _, c, d as c_int, e as _, f as _, size) as c_long
+            }
+            libc::SYS_recvmmsg => {
+                let flags = d as c_int;
+                message::receive_all(fd, b as _, c as c_uint, flags, e as _, recvmsg, int).into()
+            }
+            libc::SYS_write => io::transmit(fd, b as _, c, 0, size) as c_long,
+            libc::SYS_writev if io::counts(c as c_int) => {
+                answer!(calls::send(fd, b as _, c, 0), real())
+            }
+            libc::SYS_sendto if d as c_int & libc::MSG_FASTOPEN == 0 => {
+                io::transmit(fd, b as _, c, d as c_int, size) as c_long
+            }
+            libc::SYS_sendfile => answer!(calls::sendfile(fd, b as c_int, c as _, d), real()),
+            libc::SYS_close => descriptor::close_tracked(fd, int).into(),
+            libc::SYS_fcntl => descriptor::control(fd, b as c_int, c, int).into(),
+            libc::SYS_ioctl => answer!(calls::ioctl(fd, b as _, c), real()),
+            libc::SYS_shutdown => answer!(calls::shutdown(fd, b as c_int), real()),
             libc::SYS_setsockopt => {
-                socket::setsockopt(fd, b as c_int, c as c_int, d as _, e as _).into()
+                answer!(calls::setsockopt(fd, b as c_int, c as c_int, d as _, e as _), real())
             }
             _ => real(),
         }
@@ -444,7 +575,9 @@ unsafe fn wait(
             }
             #[cfg(target_arch = "x86_64")]
             libc::SYS_select => {
-                return Some(poll::select(fd, b as _, c as _, d as _, e as _).into());
+                let result =
+                    poll::select_us(fd, b as _, c as _, d as _, e as _, || real() as c_int);
+                return Some(result.into());
             }
             #[cfg(target_arch = "x86_64")]
             libc::SYS_epoll_wait if calls::is_tracked(fd) => {
@@ -505,9 +638,7 @@ unsafe fn changes(number: c_long, a: usize, b: usize, c: usize) {
 
 hooks! {
     fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
-        if option == libc::PR_SET_SECCOMP
-            && installs_filter(a == SECCOMP_MODE_STRICT, a == SECCOMP_MODE_FILTER, b)
-        {
+        if enters_sandbox(option, a, b) {
             return privilege::enter_sandbox(-1, || real::prctl(option, a, b, c, d));
         }
         real::prctl(option, a, b, c, d)

@@ -195,6 +195,11 @@ unsafe extern "C" fn resolve_vfork() {
     );
 }
 
+/// From here on this thread's words may be its child's (`sdp_sys::pid::is_borrowed`).
+extern "C" fn lend() {
+    sdp_sys::pid::lend();
+}
+
 macro_rules! jump {
     ($($name:ident)*) => {$(
         #[unsafe(no_mangle)]
@@ -202,24 +207,22 @@ macro_rules! jump {
         unsafe extern "C" fn $name() -> libc::pid_t {
             #[cfg(target_arch = "x86_64")]
             naked_asm!(
-                // From here on this thread's block may be its child's (`sdp_sys::pid::is_borrowed`).
-                "mov rax, qword ptr [rip + sdp_thread_block@GOTTPOFF]",
-                "mov qword ptr fs:[rax + {borrowed}], 1",
+                "sub rsp, 8",
+                "call {lend}",
+                "add rsp, 8",
                 "jmp qword ptr [rip + {next}]",
-                borrowed = const sdp_sys::tls::BORROWED_OFFSET,
+                lend = sym lend,
                 next = sym VFORK,
             );
             #[cfg(target_arch = "aarch64")]
             naked_asm!(
-                "mrs x16, tpidr_el0",
-                "adrp x17, :gottprel:sdp_thread_block",
-                "ldr x17, [x17, :gottprel_lo12:sdp_thread_block]",
-                "add x16, x16, x17",
-                "str x16, [x16, #{borrowed}]",
+                "stp x29, x30, [sp, #-16]!",
+                "bl {lend}",
+                "ldp x29, x30, [sp], #16",
                 "adrp x16, {next}",
                 "ldr x16, [x16, #:lo12:{next}]",
                 "br x16",
-                borrowed = const sdp_sys::tls::BORROWED_OFFSET,
+                lend = sym lend,
                 next = sym VFORK,
             );
         }

@@ -27,7 +27,7 @@ fn single(buf: *const c_void, n: size_t) -> Option<iovec> {
 #[cold]
 #[inline(never)]
 #[unsafe(link_section = ".text.hot")]
-unsafe fn receive(
+pub(super) unsafe fn receive(
     fd: c_int,
     buf: *mut c_void,
     n: size_t,
@@ -42,7 +42,7 @@ unsafe fn receive(
 #[cold]
 #[inline(never)]
 #[unsafe(link_section = ".text.hot")]
-unsafe fn transmit(
+pub(super) unsafe fn transmit(
     fd: c_int,
     buf: *const c_void,
     n: size_t,
@@ -55,7 +55,7 @@ unsafe fn transmit(
 }
 
 #[inline]
-fn counts(n: c_int) -> bool {
+pub(super) fn counts(n: c_int) -> bool {
     (0..=VECTOR).contains(&n)
 }
 
@@ -303,7 +303,7 @@ unsafe fn transmit_at(
 /// its length is 0.
 #[cold]
 #[inline(never)]
-unsafe fn receive_from(
+pub(super) unsafe fn receive_from(
     fd: c_int,
     buf: *mut c_void,
     n: size_t,

@@ -31,29 +31,90 @@ unsafe fn has_control(msg: *const msghdr) -> bool {
     calls::involved() && !msg.is_null() && unsafe { (*msg).msg_controllen } != 0
 }
 
-unsafe fn receive_one(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
+/// Who is called for one message: the next definition of the name, or for `syscall` libc's.
+pub(super) type Receive = unsafe fn(c_int, *mut msghdr, c_int) -> ssize_t;
+pub(super) type Send = unsafe fn(c_int, *const msghdr, c_int) -> ssize_t;
+
+#[inline]
+pub(super) unsafe fn receive_one(
+    fd: c_int,
+    msg: *mut msghdr,
+    flags: c_int,
+    real: Receive,
+) -> ssize_t {
     // SAFETY: the program's header.
     unsafe {
         if !calls::is_tracked(fd) {
-            return arrived(fd, msg, real::recvmsg(fd, msg, flags));
+            return arrived(fd, msg, real(fd, msg, flags));
         }
-        answer!(
-            calls::recvmsg(fd, msg, flags),
-            flags,
-            arrived(fd, msg, real::recvmsg(fd, msg, flags))
-        )
+        answer!(calls::recvmsg(fd, msg, flags), flags, arrived(fd, msg, real(fd, msg, flags)))
     }
 }
 
-unsafe fn send_one(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
+#[inline]
+pub(super) unsafe fn send_one(
+    fd: c_int,
+    msg: *const msghdr,
+    flags: c_int,
+    real: Send,
+) -> ssize_t {
     // SAFETY: the program's header.
     unsafe {
         if !calls::is_tracked(fd) && !has_control(msg) || flags & libc::MSG_FASTOPEN != 0 {
-            return real::sendmsg(fd, msg, flags);
+            return real(fd, msg, flags);
         }
-        slowly(move || {
-            answer!(calls::sendmsg(fd, msg, flags), flags, real::sendmsg(fd, msg, flags))
-        })
+        slowly(move || answer!(calls::sendmsg(fd, msg, flags), flags, real(fd, msg, flags)))
+    }
+}
+
+/// `recvmmsg`, which `real` makes of what is not ours.
+#[inline]
+pub(super) unsafe fn receive_all(
+    fd: c_int,
+    msgs: *mut mmsghdr,
+    n: c_uint,
+    flags: c_int,
+    timeout: *mut timespec,
+    one: Receive,
+    real: impl FnOnce() -> c_int,
+) -> c_int {
+    // SAFETY: the program's array, filled as far as the result says.
+    unsafe {
+        if calls::is_tracked(fd) && !msgs.is_null() {
+            return receive_many(fd, msgs, n, flags, timeout, one);
+        }
+        let result = real();
+        for i in 0..usize::try_from(result).unwrap_or(0) {
+            arrived(fd, ptr::from_ref(&(*msgs.add(i)).msg_hdr), 0);
+        }
+        result
+    }
+}
+
+/// `sendmmsg`. Also taken apart for an untracked socket when any message has control data: descriptors that are passed on
+/// leave their lanes before.
+#[inline]
+pub(super) unsafe fn send_all(
+    fd: c_int,
+    msgs: *mut mmsghdr,
+    n: c_uint,
+    flags: c_int,
+    one: Send,
+    real: impl FnOnce() -> c_int,
+) -> c_int {
+    // SAFETY: the program's array.
+    unsafe {
+        if calls::is_tracked(fd) && !msgs.is_null() {
+            return send_many(fd, msgs, n, flags, one);
+        }
+        if !msgs.is_null() {
+            for i in 0..n.min(MESSAGES) as usize {
+                if has_control(ptr::from_ref(&(*msgs.add(i)).msg_hdr)) {
+                    return send_many(fd, msgs, n, flags, one);
+                }
+            }
+        }
+        real()
     }
 }
 
@@ -67,6 +128,7 @@ unsafe fn receive_many(
     n: c_uint,
     flags: c_int,
     timeout: *mut timespec,
+    real: Receive,
 ) -> c_int {
     let mut flags = flags;
     let mut limit = None;
@@ -84,9 +146,9 @@ unsafe fn receive_many(
     while done < n.min(MESSAGES) {
         // SAFETY: the program's array has n entries.
         let entry = unsafe { msgs.add(done as usize) };
+        let wait = flags & !libc::MSG_WAITFORONE;
         // SAFETY: as above.
-        let result =
-            unsafe { receive_one(fd, &raw mut (*entry).msg_hdr, flags & !libc::MSG_WAITFORONE) };
+        let result = unsafe { receive_one(fd, &raw mut (*entry).msg_hdr, wait, real) };
         if result < 0 {
             if done == 0 {
                 return -1;
@@ -130,14 +192,20 @@ unsafe fn length(msg: *const msghdr) -> usize {
 }
 
 #[cold]
-unsafe fn send_many(fd: c_int, msgs: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int {
+unsafe fn send_many(
+    fd: c_int,
+    msgs: *mut mmsghdr,
+    n: c_uint,
+    flags: c_int,
+    real: Send,
+) -> c_int {
     let mut done: c_uint = 0;
     let mut is_short = false;
     while done < n.min(MESSAGES) && !is_short {
         // SAFETY: the program's array has n entries, and what they point to was read by the call.
         let result = unsafe {
             let entry = msgs.add(done as usize);
-            let result = send_one(fd, &raw const (*entry).msg_hdr, flags);
+            let result = send_one(fd, &raw const (*entry).msg_hdr, flags, real);
             if result >= 0 {
                 (*entry).msg_len = result as c_uint;
                 // The kernel goes on behind a whole message only, or there would be a gap in the stream.
@@ -158,43 +226,26 @@ unsafe fn send_many(fd: c_int, msgs: *mut mmsghdr, n: c_uint, flags: c_int) -> c
 
 hooks! {
     fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
-        receive_one(fd, msg, flags)
+        receive_one(fd, msg, flags, real::recvmsg)
     }
 
     fn recvmmsg(
         fd: c_int, msgs: *mut mmsghdr, n: c_uint, flags: c_int, timeout: *mut timespec,
     ) -> c_int {
-        if calls::is_tracked(fd) && !msgs.is_null() {
-            return receive_many(fd, msgs, n, flags, timeout);
-        }
-        let result = real::recvmmsg(fd, msgs, n, flags, timeout);
-        for i in 0..usize::try_from(result).unwrap_or(0) {
-            arrived(fd, ptr::from_ref(&(*msgs.add(i)).msg_hdr), 0);
-        }
-        result
+        receive_all(fd, msgs, n, flags, timeout, real::recvmsg, move || {
+            real::recvmmsg(fd, msgs, n, flags, timeout)
+        })
     }
 
     fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
-        send_one(fd, msg, flags)
+        send_one(fd, msg, flags, real::sendmsg)
     }
 
     fn __sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
-        send_one(fd, msg, flags)
+        send_one(fd, msg, flags, real::sendmsg)
     }
 
-    /// Also taken apart for an untracked socket when any message has control data: descriptors that
-    /// are passed on leave their lanes before.
     fn sendmmsg(fd: c_int, msgs: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int {
-        if calls::is_tracked(fd) && !msgs.is_null() {
-            return send_many(fd, msgs, n, flags);
-        }
-        if !msgs.is_null() {
-            for i in 0..n.min(MESSAGES) as usize {
-                if has_control(ptr::from_ref(&(*msgs.add(i)).msg_hdr)) {
-                    return send_many(fd, msgs, n, flags);
-                }
-            }
-        }
-        real::sendmmsg(fd, msgs, n, flags)
+        send_all(fd, msgs, n, flags, real::sendmsg, move || real::sendmmsg(fd, msgs, n, flags))
     }
 }

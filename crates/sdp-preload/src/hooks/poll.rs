@@ -82,15 +82,14 @@ fn fits(n: nfds_t, room: size_t) -> bool {
 
 /// `select`. Linux writes the time that is left into `timeout`, whatever the outcome.
 #[inline(never)]
-unsafe fn select_us(
+pub(super) unsafe fn select_us(
     n: c_int,
     r: *mut fd_set,
     w: *mut fd_set,
     e: *mut fd_set,
     timeout: *mut timeval,
+    real: impl Fn() -> c_int,
 ) -> c_int {
-    // SAFETY: the program's arguments.
-    let real = || unsafe { real::select(n, r, w, e, timeout) };
     let mut limit = None;
     if !timeout.is_null() {
         // SAFETY: the program's, not null.
@@ -170,7 +169,7 @@ hooks! {
         if !calls::involved() {
             return real::select(n, r, w, e, timeout);
         }
-        select_us(n, r, w, e, timeout)
+        select_us(n, r, w, e, timeout, move || real::select(n, r, w, e, timeout))
     }
 
     fn __select(
@@ -179,7 +178,7 @@ hooks! {
         if !calls::involved() {
             return real::select(n, r, w, e, timeout);
         }
-        select_us(n, r, w, e, timeout)
+        select_us(n, r, w, e, timeout, move || real::select(n, r, w, e, timeout))
     }
 
     /// Unlike `select`, leaves the program's timeout alone.

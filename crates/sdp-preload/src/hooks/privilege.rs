@@ -255,8 +255,19 @@ pub(super) fn before_chroot() {
     }
 }
 
-/// `unshare`. A descriptor table of its own for one thread is more than the table of this library can
-/// tell apart, so it ends the lanes too.
+/// Before the calling thread gets descriptors of its own, which is more than the table of this library can tell apart: the
+/// process leaves its lanes for good. Nothing changes for a process with one thread.
+pub(super) fn before_own_descriptors() {
+    if !is_sandboxed()
+        && !sdp_sys::pid::is_single_threaded()
+        && !process::is_borrowed()
+        && sdp_sys::threads::has_others()
+    {
+        calls::leaving(Leave::Descriptors);
+    }
+}
+
+/// `unshare`.
 pub(super) fn before_unshare(flags: c_int) {
     let may_move = || flags & libc::CLONE_NEWUSER != 0 || may(CAP_SYS_ADMIN);
     if flags & libc::CLONE_NEWPID != 0 && is_ours() && may_move() {
@@ -265,10 +276,13 @@ pub(super) fn before_unshare(flags: c_int) {
     if flags & libc::CLONE_NEWNET != 0 && is_ours() {
         calls::networks_differ();
     }
-    if flags & (libc::CLONE_NEWUSER | libc::CLONE_FILES | libc::CLONE_NEWNET) == 0 || !matters() {
+    if flags & libc::CLONE_FILES != 0 {
+        before_own_descriptors();
+    }
+    if flags & (libc::CLONE_NEWUSER | libc::CLONE_NEWNET) == 0 || !matters() {
         return;
     }
-    if flags & (libc::CLONE_NEWUSER | libc::CLONE_FILES) != 0 {
+    if flags & libc::CLONE_NEWUSER != 0 {
         calls::leaving(Leave::Privilege);
     } else if may(CAP_SYS_ADMIN) {
         calls::leaving(Leave::Namespace);

@@ -2,7 +2,9 @@
 //!
 //! A vfork child runs on its parent's memory: whatever it does here must leave no trace. The socket
 //! layer's functions see to that themselves; what is decided here (the orderly end) asks
-//! [`is_borrowed`].
+//! [`is_borrowed`]. One table tells what the numbers of a process are, so whoever shares the memory but not the
+//! descriptors, or the descriptors but not the memory, and does not keep its parent waiting meanwhile, ends the lanes of
+//! the process before ([`begin`]).
 //!
 //! A program's `pthread_atfork` handlers run in the child before `fork` returns there, when nothing is the
 //! child's yet: what they close or shut down would end the parent's connections. So before the first
@@ -11,7 +13,7 @@
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU8, Ordering};
 use libc::{c_char, c_int, pid_t, pthread_t, termios, winsize};
-use sdp_socket::calls;
+use sdp_socket::calls::{self, Leave};
 use sdp_sys::{pid, sys, tls};
 
 use super::privilege;
@@ -103,6 +105,41 @@ fn standard_descriptors_replaced() {
     }
 }
 
+/// Before `clone` with these flags: whether it is a fork, into a memory of its own.
+pub(super) fn begin(flags: u64) -> bool {
+    let has = |flag: c_int| flags & u64::from(flag as u32) != 0;
+    let (shares_memory, shares_files) = (has(libc::CLONE_VM), has(libc::CLONE_FILES));
+    let lends = has(libc::CLONE_VFORK) && !has(libc::CLONE_SETTLS) && !has(libc::CLONE_THREAD);
+    if shares_memory && !shares_files && lends {
+        sdp_sys::pid::lend();
+        return false;
+    }
+    if shares_memory {
+        sdp_sys::pid::count_as_threaded();
+    }
+    if shares_memory != shares_files && !privilege::is_sandboxed() {
+        calls::leaving(Leave::Descriptors);
+    }
+    !shares_memory
+}
+
+/// A fork by `clone` with these flags, which `real` makes.
+pub(super) fn fork_with(flags: u64, real: impl FnOnce() -> pid_t) -> pid_t {
+    let is_elsewhere = flags & libc::CLONE_NEWPID as u64 != 0;
+    let before = is_elsewhere && calls::children_elsewhere(true);
+    if flags & libc::CLONE_NEWNET as u64 != 0 {
+        calls::networks_differ();
+    }
+    calls::fork_prepare();
+    let pid = real();
+    // Only who goes on where it called comes here as the child.
+    let pid = forked(pid);
+    if is_elsewhere && pid != 0 {
+        calls::children_elsewhere(before);
+    }
+    pid
+}
+
 /// What a new process of `clone` has to do first: on the stack of the caller, of which a process with
 /// memory of its own has a copy.
 #[repr(C)]
@@ -166,25 +203,19 @@ hooks! {
         let Some(run) = run else {
             return real::clone(core::ptr::null(), stack, flags, arg, ptid, tls, ctid);
         };
-        if flags & libc::CLONE_VM != 0 || stack.is_null() {
-            sdp_sys::pid::lend();
+        // Without a stack libc refuses.
+        if stack.is_null() || !begin(u64::from(flags as u32)) {
             return real::clone(run as *const c_void, stack, flags, arg, ptid, tls, ctid);
         }
         let mut first = Start { child: run, arg };
-        let is_elsewhere = flags & libc::CLONE_NEWPID != 0;
-        let before = is_elsewhere && calls::children_elsewhere(true);
-        if flags & libc::CLONE_NEWNET != 0 {
-            calls::networks_differ();
-        }
-        calls::fork_prepare();
-        let pid = real::clone(
-            start as *const c_void, stack, flags, (&raw mut first).cast(), ptid, tls, ctid,
-        );
-        calls::fork_parent(pid);
-        if is_elsewhere {
-            calls::children_elsewhere(before);
-        }
-        pid
+        fork_with(u64::from(flags as u32), || {
+            // SAFETY: the program's arguments, but for the function and its own, which leads to the program's.
+            unsafe {
+                real::clone(
+                    start as *const c_void, stack, flags, (&raw mut first).cast(), ptid, tls, ctid,
+                )
+            }
+        })
     }
 
     /// What `pthread_atfork` comes to.

@@ -4,15 +4,19 @@ use core::ffi::c_void;
 use libc::{c_int, c_ulong, sockaddr, socklen_t};
 use sdp_socket::calls::{self, Call};
 
-use super::slowly;
+use super::{escape, slowly};
 use crate::{errno, real};
 
 /// Whether the next byte is the urgent one; not named by the libc bindings.
 const SIOCATMARK: c_ulong = 0x8905;
 
-unsafe fn connect_to(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
-    // SAFETY: the program's arguments.
-    let result = unsafe { real::connect(fd, addr, len) };
+pub(super) unsafe fn connect_to(
+    fd: c_int,
+    addr: *const sockaddr,
+    len: socklen_t,
+    real: impl FnOnce() -> c_int,
+) -> c_int {
+    let result = real();
     // An interrupted connect goes on in the kernel, like one that is in progress.
     if result == 0 || matches!(errno::get(), libc::EINPROGRESS | libc::EINTR) {
         // SAFETY: the kernel accepted the address.
@@ -21,14 +25,48 @@ unsafe fn connect_to(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int 
     result
 }
 
+/// `socket`. What another preloaded library asked for in its place, by `syscall`, has been looked at there.
+#[inline]
+pub(super) fn open(
+    domain: c_int,
+    kind: c_int,
+    protocol: c_int,
+    real: impl FnOnce() -> c_int,
+) -> c_int {
+    let seen = escape::calls_seen();
+    let fd = real();
+    if fd >= 0 && escape::calls_seen() == seen {
+        calls::opened(fd, domain, kind, protocol);
+    }
+    fd
+}
+
+/// `listen`.
+#[inline]
+pub(super) fn hear(fd: c_int, real: impl FnOnce() -> c_int) -> c_int {
+    let result = real();
+    if result == 0 {
+        calls::listening(fd);
+    }
+    result
+}
+
+/// `accept`, as [`open`].
+#[inline]
+pub(super) fn take(fd: c_int, real: impl FnOnce() -> c_int) -> c_int {
+    let generation = calls::accepting(fd);
+    let seen = escape::calls_seen();
+    let new = real();
+    if new >= 0 && escape::calls_seen() == seen {
+        calls::accepted(fd, new, generation);
+    }
+    new
+}
+
 hooks! {
     #[unsafe(link_section = ".text.open")]
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-        let fd = real::socket(domain, kind, protocol);
-        if fd >= 0 {
-            calls::opened(fd, domain, kind, protocol);
-        }
-        fd
+        open(domain, kind, protocol, move || real::socket(domain, kind, protocol))
     }
 
     fn socketpair(domain: c_int, kind: c_int, protocol: c_int, fds: *mut c_int) -> c_int {
@@ -42,39 +80,25 @@ hooks! {
 
     #[unsafe(link_section = ".text.open")]
     fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
-        connect_to(fd, addr, len)
+        connect_to(fd, addr, len, move || real::connect(fd, addr, len))
     }
 
     fn __connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
-        connect_to(fd, addr, len)
+        connect_to(fd, addr, len, move || real::connect(fd, addr, len))
     }
 
     fn listen(fd: c_int, backlog: c_int) -> c_int {
-        let result = real::listen(fd, backlog);
-        if result == 0 {
-            calls::listening(fd);
-        }
-        result
+        hear(fd, move || real::listen(fd, backlog))
     }
 
     #[unsafe(link_section = ".text.open")]
     fn accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
-        let generation = calls::accepting(fd);
-        let new = real::accept(fd, addr, len);
-        if new >= 0 {
-            calls::accepted(fd, new, generation);
-        }
-        new
+        take(fd, move || real::accept(fd, addr, len))
     }
 
     #[unsafe(link_section = ".text.open")]
     fn accept4(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
-        let generation = calls::accepting(fd);
-        let new = real::accept4(fd, addr, len, flags);
-        if new >= 0 {
-            calls::accepted(fd, new, generation);
-        }
-        new
+        take(fd, move || real::accept4(fd, addr, len, flags))
     }
 
     #[unsafe(link_section = ".text.open")]
