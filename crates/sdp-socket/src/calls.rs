@@ -353,6 +353,9 @@ pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Call {
         // SAFETY: the program's header.
         unsafe {
             each_right(msg, |passed| {
+                if let Some(Entry::Set(set)) = table::entry(passed) {
+                    epoll::watched(set); // who gets it waits where we do not see it
+                }
                 let _section = section::Guard::enter();
                 if let Some(conn) = Pinned::new(passed, Half::Receive)
                     && conn.stage() != Stage::Listener

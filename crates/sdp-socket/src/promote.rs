@@ -146,6 +146,9 @@ fn begin(conn: &Conn, fd: i32, moved: usize) {
     if family.is_held_by_others(slot, row) || (is_dear && crate::adopt::is_held_outside(conn, fd)) {
         return conn.note_reason(Reason::NotSole);
     }
+    if (is_dear || conn.has(flag::PASSED)) && crate::epoll::unseen::may_have() {
+        return conn.note_reason(Reason::UnseenSet);
+    }
     // Before the stage: another thread that sees it counts from here.
     conn.ticks.store(0, Ordering::Relaxed);
     conn.looked.store(monotonic_ns(), Ordering::Relaxed);
