@@ -22,7 +22,7 @@ use sdp_shm::{
     layout::{Segment, is_ring_size},
 };
 use sdp_stats::{Reason, Verdict};
-use sdp_sys::{count::Way, section, time::monotonic_ns};
+use sdp_sys::{count::Way, hidden::InUse, section, time::monotonic_ns};
 
 use crate::{
     bulk, carrier,
@@ -361,6 +361,7 @@ fn step_by_name(
     meeting: &mut Rendezvous,
     is_last: bool,
 ) -> Step {
+    let _in_use = InUse::begin(); // the other end gets duplicates of our bell
     let (bell_fd, bell_page_fd) = process::bell_files();
     let (hidden_min, max_offers) = process::hidden_range();
     let hello = hello(&tuple);
