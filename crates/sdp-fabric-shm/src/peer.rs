@@ -16,7 +16,9 @@ use core::{
 };
 
 use sdp_sys::{
-    Errno, Hidden, OwnedFd, fd, pid as sys_pid,
+    Errno, Hidden, OwnedFd, fd,
+    hidden::InUse,
+    pid as sys_pid,
     procfs::{self, Kind},
     sys, tls,
 };
@@ -80,6 +82,25 @@ fn adopt(file: OwnedFd) -> Option<Hidden> {
 #[unsafe(link_section = ".bss.hot")]
 static IS_USED: AtomicBool = AtomicBool::new(false);
 
+/// How a process keeps its program off the numbers in its table.
+#[derive(Debug, Clone, Copy)]
+pub struct Numbers {
+    /// A number is the library's from here on. False: that cannot be had, and it is closed.
+    pub hide: fn(i32) -> bool,
+    /// It is not any more, if it was: then true, and it is to be closed.
+    pub unhide: fn(i32) -> bool,
+}
+
+/// Gives a file up that nobody finds any more.
+fn give_up(file: Option<Hidden>, numbers: Option<Numbers>) {
+    let Some(file) = file else { return };
+    match numbers {
+        // The program has used the number since.
+        Some(numbers) if !(numbers.unhide)(file.raw()) => core::mem::forget(file),
+        _ => drop(file),
+    }
+}
+
 /// The table; one `static` per process.
 pub struct PeerTable {
     lock: SpinLock,
@@ -93,6 +114,7 @@ struct Entries {
     list: [Entry; MAX_PEERS],
     /// Places below this one have been used.
     high: usize,
+    numbers: Option<Numbers>,
 }
 
 // SAFETY: `entries` is reached only through a Guard, which holds the lock.
@@ -138,8 +160,13 @@ impl PeerTable {
         Self {
             lock: SpinLock::new(),
             forking: AtomicU32::new(0),
-            entries: UnsafeCell::new(Entries { list, high: 0 }),
+            entries: UnsafeCell::new(Entries { list, high: 0, numbers: None }),
         }
+    }
+
+    /// From now on the program is kept off the table's numbers in this way.
+    pub fn keep_numbers(&self, numbers: Numbers) {
+        self.lock().entries().numbers = Some(numbers);
     }
 
     /// Locks the table. Its holders are threads of this process that run with signals deferred and
@@ -217,20 +244,41 @@ impl PeerTable {
         if lacks_page && let Some(file) = &info.bell_page {
             entry.page = Some(segment::map_bell_page(file.raw())?);
         }
+        let mut fresh = [None; 2];
         if entry.users == 0 || entry.bell.is_none() {
             entry.bell = info.bell.take().and_then(adopt);
+            fresh[0] = entry.bell.as_ref().map(Hidden::raw);
         }
         if let Some(files) = files
             && let Some(min) = entry.bell.as_ref().map(Hidden::raw)
         {
             entry.files = Hidden::new(files, min).ok();
+            fresh[1] = entry.files.as_ref().map(Hidden::raw);
         }
         entry.key = key;
         entry.users = entry.users.saturating_add(1);
         let id = PeerId { index: index as u16, generation: entry.generation };
         entries.high = entries.high.max(index + 1);
+        let numbers = entries.numbers;
         drop(guard);
+        // Not under the lock: what stood there before may be a connection, which gives its peer up.
+        if let Some(numbers) = numbers {
+            for fd in fresh.into_iter().flatten().filter(|fd| !(numbers.hide)(*fd)) {
+                self.lose(id, fd);
+            }
+        }
         Ok(id)
+    }
+
+    /// A number of an entry is the program's by now.
+    fn lose(&self, id: PeerId, fd: i32) {
+        let mut guard = self.lock();
+        let Some(entry) = guard.entry(id) else { return };
+        for file in [&mut entry.bell, &mut entry.files] {
+            if let Some(lost) = file.take_if(|file| file.raw() == fd) {
+                core::mem::forget(lost);
+            }
+        }
     }
 
     fn knows(&self, key: Key) -> bool {
@@ -258,8 +306,10 @@ impl PeerTable {
         }
         entry.generation = entry.generation.wrapping_add(1);
         let (bell, page, files) = (entry.bell.take(), entry.page.take(), entry.files.take());
+        let numbers = guard.entries().numbers;
         drop(guard);
-        drop((bell, files));
+        give_up(bell, numbers);
+        give_up(files, numbers);
         if let Some(page) = page {
             // SAFETY: its users promised not to use it any more, and the entry no longer names it.
             unsafe { page.unmap() };
@@ -285,12 +335,18 @@ impl PeerTable {
     /// Rings a peer process. `false`: it has no bell here (none granted, or the program closed our
     /// number): ring by the carrier. The caller must be a user of the entry.
     pub fn ring(&self, id: PeerId) -> bool {
+        // Until it is written to, another thread that gives the number to the program waits.
+        let _in_use = InUse::begin();
         let mut guard = self.lock();
         let Some(entry) = guard.entry(id) else { return false };
         // What is not ours any more must not get our eight bytes. A vfork child has closed its own numbers, not ours.
         if entry.bell.as_ref().is_some_and(|bell| !bell.is_ours()) {
             if !sdp_sys::pid::may_be_borrowed() {
-                entry.bell = None;
+                let lost = entry.bell.take();
+                let numbers = guard.entries().numbers;
+                if let (Some(lost), Some(numbers)) = (lost, numbers) {
+                    (numbers.unhide)(lost.raw());
+                }
             }
             return false;
         }
@@ -303,14 +359,39 @@ impl PeerTable {
         matches!(written, Ok(8) | Err(Errno::EAGAIN))
     }
 
-    /// Moves all eventfds below `min` up to it, out of the program's way.
-    pub fn move_up(&self, min: i32) {
+    /// The number `from` is about to be the program's: what the table has there gets another one above it, or goes. The
+    /// number itself stays open.
+    pub fn move_off(&self, from: i32) {
         let mut guard = self.lock();
-        for entry in &mut guard.entries().list {
-            for file in [&mut entry.bell, &mut entry.files].into_iter().flatten() {
-                file.move_up(min);
-            }
+        let entries = guard.entries();
+        let numbers = entries.numbers;
+        let used = entries.list.get_mut(..entries.high).unwrap_or(&mut []);
+        let found = used.iter_mut().enumerate().find_map(|(index, entry)| {
+            let generation = entry.generation;
+            let mut files = [&mut entry.bell, &mut entry.files].into_iter();
+            let file = files.find(|file| file.as_ref().is_some_and(|file| file.raw() == from))?;
+            Some((PeerId { index: index as u16, generation }, file))
+        });
+        let Some((id, file)) = found else { return };
+        let fresh = file.as_mut().and_then(|file| file.renumber(from + 1).ok());
+        if fresh.is_none() {
+            core::mem::forget(file.take());
         }
+        drop(guard);
+        if let (Some(fresh), Some(numbers)) = (fresh, numbers)
+            && !(numbers.hide)(fresh)
+        {
+            self.lose(id, fresh);
+        }
+    }
+
+    /// Whether a number is one of the table's.
+    pub fn has_number(&self, fd: i32) -> bool {
+        let mut guard = self.lock();
+        let entries = guard.entries();
+        let used = entries.list.get(..entries.high).unwrap_or(&[]);
+        let mut files = used.iter().flat_map(|entry| [&entry.bell, &entry.files]).flatten();
+        files.any(|file| file.raw() == fd)
     }
 
     /// Whether it can be asked what a peer process holds.

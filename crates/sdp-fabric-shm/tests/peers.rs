@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use sdp_fabric_shm::{
-    peer::{MAX_PEERS, PeerTable},
+    peer::{MAX_PEERS, Numbers, PeerTable},
     refusal::Refusal,
     rendezvous::PeerInfo,
     segment,
@@ -169,17 +169,70 @@ fn the_program_s_file_at_our_number_is_not_rung() {
 }
 
 #[test]
-fn moving_up() {
+fn a_number_is_left_to_the_program() {
     isolated(|| {
         let bells = Bells::new();
         let id = TABLE.attach(info(7, 1, Some(&bells))).unwrap();
-        TABLE.move_up(HIDDEN_MIN + 100);
-        assert!(TABLE.bell(id).unwrap() >= HIDDEN_MIN + 100);
+        let before = TABLE.bell(id).unwrap();
+        TABLE.move_off(before - 1);
+        assert_eq!(TABLE.bell(id), Some(before));
+        TABLE.move_off(before);
+        assert!(TABLE.bell(id).unwrap() > before && !TABLE.has_number(before));
+        assert!(descriptors().contains(&before), "the program's dup2 closes it");
+        fd::close(before);
         let mut numbers = vec![];
         TABLE.for_each_descriptor(|fd| numbers.push(fd));
         assert_eq!(numbers, [TABLE.bell(id).unwrap()]);
         assert!(TABLE.ring(id));
         assert_eq!(rung(&bells), 1);
+    });
+}
+
+static HIDDEN: std::sync::Mutex<Vec<i32>> = std::sync::Mutex::new(Vec::new());
+
+fn hide(fd: i32) -> bool {
+    HIDDEN.lock().unwrap().push(fd);
+    true
+}
+
+fn unhide(fd: i32) -> bool {
+    let mut hidden = HIDDEN.lock().unwrap();
+    let is_hidden = hidden.contains(&fd);
+    hidden.retain(|other| *other != fd);
+    is_hidden
+}
+
+#[test]
+fn the_program_is_kept_off_its_numbers() {
+    isolated(|| {
+        let hidden = || HIDDEN.lock().unwrap().clone();
+        TABLE.keep_numbers(Numbers { hide, unhide });
+        let bells = Bells::new();
+        let before = footprint();
+        let id = TABLE.attach(info(7, 1, Some(&bells))).unwrap();
+        let number = TABLE.bell(id).unwrap();
+        assert_eq!(hidden(), [number]);
+        assert_eq!(TABLE.attach(info(7, 1, Some(&bells))).unwrap(), id);
+        TABLE.move_off(number);
+        assert!(unhide(number));
+        fd::close(number);
+        let moved = TABLE.bell(id).unwrap();
+        assert_eq!(hidden(), [moved]);
+        assert!(TABLE.ring(id) && TABLE.has_number(moved));
+        // SAFETY: the page is not used any more.
+        unsafe {
+            TABLE.release(id);
+            TABLE.release(id);
+        }
+        assert!(hidden().is_empty());
+        assert_eq!(footprint(), before);
+        // One that the program uses is left alone.
+        let id = TABLE.attach(info(7, 1, Some(&bells))).unwrap();
+        let number = TABLE.bell(id).unwrap();
+        assert!(unhide(number));
+        // SAFETY: the page is not used any more.
+        unsafe { TABLE.release(id) };
+        assert!(descriptors().contains(&number));
     });
 }
 

@@ -364,6 +364,9 @@ pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Call {
                 if elsewhere::is(passed) {
                     return;
                 }
+                if let Some(Entry::Set(set)) = table::entry(passed) {
+                    epoll::watched(set); // who gets it waits where we do not see it
+                }
                 let _section = section::Guard::enter();
                 if let Some(conn) = Pinned::new(passed, Half::Receive)
                     && conn.stage() != Stage::Listener

@@ -189,9 +189,7 @@ pub(crate) fn fork_child(pid: Option<i32>) {
         return elsewhere::forked();
     }
     let prepared = PREPARED.swap(0, Ordering::Relaxed);
-    if prepared != 0 {
-        process::peers().forked(true);
-    }
+    process::peers().forked(true);
     if process::is_retired() {
         return;
     }

@@ -575,7 +575,9 @@ pub(crate) fn duplicated(old: c_int, new: c_int) {
     let stale = match entry {
         Some(entry) => table::put(new, entry).unwrap_or_else(|NoPlace| {
             // Calls on the new number go past the library, and must not meet lanes.
-            if let Some(conn) = Pinned::new(old, Half::Receive) {
+            if let Entry::Set(index) = entry {
+                crate::epoll::watched(index);
+            } else if let Some(conn) = Pinned::new(old, Half::Receive) {
                 crate::handover::leave(&conn, old, Reason::NoMemory);
             }
             Some(entry)

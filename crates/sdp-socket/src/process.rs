@@ -8,12 +8,15 @@ use core::{
     sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering},
 };
 
-use sdp_fabric_shm::{peer::PeerTable, segment};
+use sdp_fabric_shm::{
+    peer::{Numbers, PeerTable},
+    segment,
+};
 use sdp_shm::{
     bell::Bell,
     family::{FAMILY_BYTES, FAMILY_WINDOW, Family, Slot},
 };
-use sdp_sys::{fd, loader as sys_loader, pid as sys_pid, section, sys};
+use sdp_sys::{fd, hidden, loader as sys_loader, pid as sys_pid, section, sys};
 
 use crate::{
     hot::PAGE,
@@ -346,8 +349,9 @@ pub(crate) fn close_hidden(raw: i32) {
 
 /// Closes a hidden descriptor.
 fn unhide(cell: &AtomicI32) {
-    let raw = cell.swap(-1, Ordering::AcqRel);
+    let raw = cell.swap(-1, Ordering::SeqCst);
     if raw >= 0 && table::unhide(raw) {
+        hidden::await_unused(); // of other threads that ring
         fd::close(raw);
     }
 }
@@ -366,14 +370,14 @@ pub(crate) fn move_hidden(from: i32) {
             };
             // The number is the program's in a moment: without another one there is none.
             let fresh = fresh.map(|fresh| fresh as i32).ok().filter(|fresh| keep_hidden(*fresh));
-            cell.store(fresh.unwrap_or(-1), Ordering::Release);
+            cell.store(fresh.unwrap_or(-1), Ordering::SeqCst);
             if core::ptr::eq(cell, &raw const BELL_FD) {
                 crate::epoll::bell_moved(from);
             }
         }
     }
     wait_set::lose(from);
-    PEERS.move_up(from + 1);
+    PEERS.move_off(from);
     // The socket that is asked may be in another thread's hands, for one answer of the kernel.
     for _ in 0..LOSE_TRIES {
         if crate::pooled::lose(from) || table::entry(from) != Some(Entry::Hidden) {
@@ -383,6 +387,7 @@ pub(crate) fn move_hidden(from: i32) {
         let _ = unsafe { sys!(libc::SYS_sched_yield) };
     }
     table::unhide(from);
+    hidden::await_unused();
 }
 
 /// Maps family memory. What each fork child touches of it is its end, for which the kernel makes a page of its tables in
@@ -459,6 +464,7 @@ fn begin() -> bool {
         }
     }
     page::start();
+    PEERS.keep_numbers(Numbers { hide: keep_hidden, unhide: table::unhide });
     STARTED.store(2, Ordering::Release);
     true
 }
@@ -505,7 +511,7 @@ pub(crate) fn bell_files() -> (i32, i32) {
 
 /// The hidden eventfd, −1 when there is none.
 pub(crate) fn bell_fd() -> i32 {
-    BELL_FD.load(Ordering::Acquire)
+    BELL_FD.load(Ordering::SeqCst) // behind `InUse::begin`
 }
 
 /// A thread is making the bell.
@@ -562,11 +568,17 @@ fn make_bell_here() {
 
 /// Rings this process's own bell for one of its connections.
 pub(crate) fn ring_own(slot: u32) {
+    if bell().is_some_and(|bell| bell.ring(slot)) {
+        ring_all();
+    }
+}
+
+/// Wakes who sleeps on this process's bell.
+pub(crate) fn ring_all() {
+    let _section = section::Guard::enter();
+    let _in_use = hidden::InUse::begin();
     let event = bell_fd();
-    if let Some(bell) = bell()
-        && bell.ring(slot)
-        && event >= 0
-    {
+    if event >= 0 {
         let one = 1u64;
         // SAFETY: eight readable bytes.
         let _ = unsafe { sys!(libc::SYS_write, event, &raw const one, 8) };
@@ -588,6 +600,7 @@ pub(crate) fn become_child(pid: Option<i32>) {
         MAKING.store(0, Ordering::Relaxed);
     }
     crate::spin::forget_threads();
+    hidden::forget_users();
     crate::scratch::forget_threads();
     settings::become_child();
     wait_set::drop_all(true);
@@ -599,7 +612,9 @@ pub(crate) fn become_child(pid: Option<i32>) {
         // Hidden descriptors were inherited; the parent's are no use here.
         HIDES.store(false, Ordering::Relaxed);
         table::walk(|fd, entry| {
-            if entry == Entry::Hidden && fd != page::NUMBER.load(Ordering::Relaxed) {
+            let is_page = fd == page::NUMBER.load(Ordering::Relaxed);
+            // The peers are the child's, too.
+            if entry == Entry::Hidden && !is_page && !PEERS.has_number(fd) {
                 table::clear(fd);
                 fd::close(fd);
             }

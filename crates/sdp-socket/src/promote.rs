@@ -22,7 +22,7 @@ use sdp_shm::{
     layout::{Segment, is_ring_size},
 };
 use sdp_stats::{Reason, Verdict};
-use sdp_sys::{count::Way, section, time::monotonic_ns};
+use sdp_sys::{count::Way, hidden::InUse, section, time::monotonic_ns};
 
 use crate::{
     bulk, carrier,
@@ -145,6 +145,9 @@ fn begin(conn: &Conn, fd: i32, moved: usize) {
     }
     if family.is_held_by_others(slot, row) || (is_dear && crate::adopt::is_held_outside(conn, fd)) {
         return conn.note_reason(Reason::NotSole);
+    }
+    if (is_dear || conn.has(flag::PASSED)) && crate::epoll::unseen::may_have() {
+        return conn.note_reason(Reason::UnseenSet);
     }
     // Before the stage: another thread that sees it counts from here.
     conn.ticks.store(0, Ordering::Relaxed);
@@ -358,6 +361,7 @@ fn step_by_name(
     meeting: &mut Rendezvous,
     is_last: bool,
 ) -> Step {
+    let _in_use = InUse::begin(); // the other end gets duplicates of our bell
     let (bell_fd, bell_page_fd) = process::bell_files();
     let (hidden_min, max_offers) = process::hidden_range();
     let hello = hello(&tuple);

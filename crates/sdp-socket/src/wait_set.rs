@@ -6,7 +6,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
-use sdp_sys::{fd, section, sys};
+use sdp_sys::{fd, hidden::InUse, section, sys};
 
 use crate::{
     process,
@@ -37,8 +37,7 @@ impl WaitSet {
     /// process has no bell, or no descriptor can be had.
     pub(crate) fn take() -> Self {
         let bells = BELLS.load(Ordering::Acquire);
-        let event = process::bell_fd();
-        if event < 0 {
+        if process::bell_fd() < 0 {
             return Self::NONE;
         }
         for place in &POOL {
@@ -55,7 +54,7 @@ impl WaitSet {
                 }
             }
         }
-        let set = Self { raw: create(event), bells };
+        let set = Self { raw: create(), bells };
         set.clear();
         set
     }
@@ -88,7 +87,10 @@ impl WaitSet {
 
     /// Takes the rings off that have come so far.
     pub(crate) fn clear(&self) {
-        if self.raw < 0 || process::is_retired() {
+        let _section = section::Guard::enter();
+        let _in_use = InUse::begin();
+        // The program may have put something else there while we slept.
+        if table::entry(self.raw) != Some(Entry::Hidden) || process::is_retired() {
             return;
         }
         let mut event = libc::epoll_event { events: 0, u64: 0 };
@@ -125,8 +127,10 @@ impl Drop for WaitSet {
     }
 }
 
-fn create(event: i32) -> i32 {
+fn create() -> i32 {
     let _section = section::Guard::enter();
+    let _in_use = InUse::begin();
+    let event = process::bell_fd();
     // SAFETY: no pointers.
     let Ok(set) = (unsafe { sys!(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC) }) else {
         return -1;

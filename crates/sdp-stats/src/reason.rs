@@ -197,6 +197,9 @@ reasons! {
     44 PeerSwitched "peer-switched"
         "The other end took its direction, or ours, off the SDP lane, for a reason of its own."
         "Look at the reasons that the other process reports.";
+    45 UnseenSet "unseen-set"
+        "The connection is in an epoll set that the library did not see made (kept over exec, received from another process, or one too many)."
+        "Nothing; or make the set in the process that waits on it.";
 }
 
 #[cfg(test)]

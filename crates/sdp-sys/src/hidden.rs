@@ -3,11 +3,16 @@
 //! The program may close its number with a raw system call, or put a file of its own there. So the
 //! file is remembered besides the number, compared before every use, and only our own is closed.
 
+use core::sync::atomic::{AtomicU32, Ordering};
+
 use crate::{
     errno::Errno,
     fd,
     owned::OwnedFd,
+    pid,
     stat::{self, Identity, Stat},
+    sys,
+    time::monotonic_ns,
 };
 
 /// A hidden descriptor; dropped, it is closed, if it still is ours.
@@ -40,11 +45,78 @@ impl Hidden {
         stat::at_hand(self.fd).ok().filter(|stat| stat.id == self.id)
     }
 
+    /// A second number for our file, at `min` or above, which this names from here on; it may need other numbers to be
+    /// closed. The first one stays open.
+    ///
+    /// # Errors
+    /// EBADF: the number does not name our file any more; EMFILE, EINVAL: there is none.
+    pub fn renumber(&mut self, min: i32) -> Result<i32, Errno> {
+        if !self.is_ours() {
+            return Err(Errno::EBADF);
+        }
+        // SAFETY: no pointers.
+        let fresh = unsafe { sys!(libc::SYS_fcntl, self.fd, libc::F_DUPFD_CLOEXEC, min) }?;
+        self.fd = fresh as i32;
+        Ok(self.fd)
+    }
+
     /// Moves the descriptor to `min` or above, unless it is there already or is not ours any more.
     pub fn move_up(&mut self, min: i32) {
         if self.fd < min && self.is_ours() {
             self.fd = fd::move_up(self.fd, min);
         }
+    }
+}
+
+/// Calls of this process that have read a hidden number, or are about to, and have not used it yet.
+#[unsafe(link_section = ".bss.hot")]
+static IN_USE: AtomicU32 = AtomicU32::new(0);
+/// How long [`await_unused`] waits for a thread that gets no CPU.
+const PATIENCE_NS: u64 = 1_000_000_000;
+
+/// A hidden number is being used: from before it is read until the system call that it is for has begun. Whoever gives the
+/// number to the program waits for that ([`await_unused`]). For short calls, with signals deferred.
+#[derive(Debug)]
+pub struct InUse {
+    is_counted: bool,
+}
+
+impl InUse {
+    /// Before the number is read.
+    #[inline]
+    pub fn begin() -> Self {
+        // A single thread cannot give the number away meanwhile.
+        let is_counted = !pid::is_single_threaded();
+        if is_counted {
+            IN_USE.fetch_add(1, Ordering::SeqCst);
+        }
+        Self { is_counted }
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        if self.is_counted {
+            IN_USE.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+/// Nobody finds a hidden number any more, which the program is about to get, or which is about to be closed: waits for those
+/// that found it before. For one that uses none itself.
+#[cold]
+pub fn await_unused() {
+    let end = monotonic_ns().saturating_add(PATIENCE_NS);
+    while IN_USE.load(Ordering::SeqCst) != 0 && monotonic_ns() < end {
+        // SAFETY: no arguments.
+        let _ = unsafe { sys!(libc::SYS_sched_yield) };
+    }
+}
+
+/// In a fork child: the parent's other threads do not exist here.
+pub fn forget_users() {
+    if IN_USE.load(Ordering::Relaxed) != 0 {
+        IN_USE.store(0, Ordering::Relaxed);
     }
 }
 

@@ -6,11 +6,13 @@
 //! Nothing here is cheap (a link is read per descriptor of each process asked); it is for decisions made
 //! once per connection.
 
+use core::ffi::CStr;
+
 use crate::{
     errno::Errno,
     owned::OwnedFd,
     pid,
-    procfs::{self, Path, Piece},
+    procfs::{self, Kind, Path, Piece},
     sys,
 };
 
@@ -142,6 +144,23 @@ impl Search {
     }
 }
 
+/// Whether the calling process has an epoll set by a number that is not `known`.
+pub fn has_set(known: impl Fn(i32) -> bool) -> Held {
+    let mut left = LINKS_MAX;
+    let found = each_entry(c"/proc/self/fd".to_bytes_with_nul(), &mut |directory, name| {
+        left -= 1;
+        if left == 0 {
+            return Held::Unknown;
+        }
+        let number = name.split_last().and_then(|(_, digits)| procfs::decimal(digits));
+        let number = number.and_then(|n| i32::try_from(n).ok());
+        let is_strange = number.is_some_and(|n| !known(n));
+        let kind = CStr::from_bytes_with_nul(name).map(|name| procfs::kind_at(directory, name));
+        if is_strange && kind == Ok(Ok(Kind::EpollSet)) { Held::Yes } else { Held::No }
+    });
+    found.unwrap_or(Held::Unknown)
+}
+
 /// Calls `each` with every entry of a directory of /proc until it says something else than no. `None`: there
 /// is no such directory. The path and the names are NUL-terminated.
 pub(crate) fn each_entry(path: &[u8], each: &mut dyn FnMut(i32, &[u8]) -> Held) -> Option<Held> {
@@ -251,6 +270,17 @@ mod tests {
             Search::new(number).here(|fd| [known, other.as_raw_fd()].contains(&fd)),
             Held::No
         );
+    }
+
+    #[test]
+    fn a_set_that_is_not_known_is_found() {
+        let sets = [0; 2].map(|_| {
+            // SAFETY: no pointers.
+            let set = unsafe { sys!(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC) }.unwrap();
+            OwnedFd::new(set as i32)
+        });
+        assert_eq!(has_set(|fd| fd == sets[0].raw()), Held::Yes);
+        assert_eq!(has_set(|_| true), Held::No);
     }
 
     #[test]

@@ -96,6 +96,8 @@ pub enum Kind {
     Socket(u64),
     /// An eventfd.
     EventFd,
+    /// An epoll set.
+    EpollSet,
     /// Anything else.
     Other,
 }
@@ -107,11 +109,14 @@ pub fn kind(fd: i32) -> Result<Kind, Errno> {
 }
 
 /// What a link in /proc names. Asks for the permission to look, and the file's own file system for nothing.
-fn kind_at(directory: i32, path: &CStr) -> Result<Kind, Errno> {
+pub(crate) fn kind_at(directory: i32, path: &CStr) -> Result<Kind, Errno> {
     let mut buf = [0u8; LINK_MAX];
     let link = link_at(directory, path, &mut buf)?;
     if link == b"anon_inode:[eventfd]" {
         return Ok(Kind::EventFd);
+    }
+    if link == b"anon_inode:[eventpoll]" {
+        return Ok(Kind::EpollSet);
     }
     Ok(socket_inode(link).map_or(Kind::Other, Kind::Socket))
 }
@@ -330,6 +335,9 @@ mod tests {
         // SAFETY: no pointers.
         let eventfd = unsafe { sys!(libc::SYS_eventfd2, 0, libc::EFD_CLOEXEC) }.unwrap();
         assert_eq!(kind(OwnedFd::new(eventfd as i32).raw()), Ok(Kind::EventFd));
+        // SAFETY: no pointers.
+        let set = unsafe { sys!(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC) }.unwrap();
+        assert_eq!(kind(OwnedFd::new(set as i32).raw()), Ok(Kind::EpollSet));
         let file = std::fs::File::open("/proc/self/exe").unwrap();
         assert_eq!(kind(file.as_raw_fd()), Ok(Kind::Other));
         assert_eq!(kind(-1), Err(Errno::EBADF));

@@ -17,7 +17,7 @@
 //!
 //! # Files
 //! `mirror`: what is registered where. `former`: what was, and may still come. `noted`: what need not be there
-//! yet. `wait`: `epoll_wait`. Here: what the other modules and the program tell.
+//! yet. `unseen`: sets that the library did not see made. `wait`: `epoll_wait`. Here: what the other modules and the program tell.
 //!
 //! # Locking
 //! One lock for all sets of the process (in-process, spinning; held for nanoseconds to microseconds,
@@ -25,6 +25,7 @@
 mod former;
 mod mirror;
 mod noted;
+pub(crate) mod unseen;
 mod wait;
 
 use core::sync::atomic::{AtomicBool, Ordering, fence};
@@ -354,7 +355,12 @@ pub(crate) unsafe fn control(
     {
         watched(inner);
     }
-    let Some(Entry::Set(set)) = table::entry(set_fd) else { return None };
+    let Some(Entry::Set(set)) = table::entry(set_fd) else {
+        if op != libc::EPOLL_CTL_DEL {
+            unseen::about_to_have(set_fd, fd);
+        }
+        return None;
+    };
     if !process::is_ours() {
         return None;
     }

@@ -397,12 +397,7 @@ fn take_bits(m: &mut Mirror, bell: Bell) -> Bits {
 }
 
 pub(super) fn ring_myself() {
-    let one = 1u64;
-    let event = process::bell_fd();
-    if event >= 0 {
-        // SAFETY: eight readable bytes.
-        let _ = unsafe { sys!(libc::SYS_write, event, &raw const one, 8) };
-    }
+    process::ring_all();
 }
 
 /// Whether the kernel's events were fetched just now.

@@ -1,0 +1,68 @@
+"""Waits where the library does not see everything, or where the order counts.
+
+Every case runs over plain TCP and under the library, and must print the same.
+"""
+
+import pytest
+
+from .harness import EAGER, FLIPS, compiled, run
+
+LIMIT_S = 60
+MODES = pytest.mark.parametrize("env", [{}, EAGER], ids=["default", "eager"])
+
+
+def same(program, *case, env=None, limit_s=LIMIT_S):
+    """The same as over TCP; the run under the library."""
+    argv = [compiled(program), *case]
+    plain = run(argv, sdp=False, limit_s=limit_s)
+    assert plain.code == 0, plain.describe()
+    outcome = run(argv, env=env, limit_s=limit_s)
+    assert outcome.code == 0, outcome.describe()
+    assert outcome.seen == plain.seen, f"differs from plain TCP: {plain}\n{outcome.describe()}"
+    return outcome
+
+
+UNSEEN = ["received", "many", "memory"]
+
+
+@MODES
+@pytest.mark.parametrize("unread", ["unread", "read"])
+@pytest.mark.parametrize("way", ["level", "edge"])
+@pytest.mark.parametrize("how", UNSEEN)
+def test_a_set_that_was_not_seen_made(how, way, unread, env):
+    """Received, beyond the last one, made without memory: what is registered with it leaves its lane."""
+    outcome = same("unseen.c", how, way, unread, env=env)
+    assert outcome.seen["told"] == 3 and outcome.seen["quiet"] == 1, outcome.describe()
+    assert outcome.report.sdp_bytes > 0, outcome.describe()
+    assert outcome.report.count("demotions", "unseen-set") > 0, outcome.describe()
+
+
+@MODES
+@pytest.mark.parametrize("how", ["kept", "member"])
+def test_a_set_that_was_kept_over_exec(how, env):
+    """With what is registered after it, and with what was before: a connection that earns no lanes in the new image."""
+    outcome = same("unseen.c", how, "level", env=env)
+    assert outcome.seen["told"] == 3 and outcome.seen["quiet"] == 1, outcome.describe()
+    assert outcome.report.sdp_bytes > 0, outcome.describe()
+
+
+@MODES
+def test_a_set_that_is_lent(env):
+    """Another process waits on it for what is on a lane here."""
+    outcome = same("unseen.c", "lent", "level", env=env)
+    assert outcome.seen["told"] == 3, outcome.describe()
+    assert outcome.report.sdp_bytes > 0, outcome.describe()
+
+
+@pytest.mark.parametrize("how", [*UNSEEN, "kept", "member"])
+def test_a_set_that_was_not_seen_made_beside_flips(how):
+    assert same("unseen.c", how, "level", env=FLIPS).seen["told"] == 3
+
+
+@MODES
+@pytest.mark.parametrize("how", ["closed", "taken"])
+def test_numbers_that_the_program_closes_or_takes(how, env):
+    """The descriptors by which the other end is woken are not among them, and nothing is written to the program's files."""
+    outcome = same("numbers.c", how, env=env)
+    assert outcome.seen == {"strange": 0, "late": False}, outcome.describe()
+    assert outcome.report.sdp_bytes > 0, outcome.describe()
