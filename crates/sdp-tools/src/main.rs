@@ -1,11 +1,11 @@
 //! The `sdp` command.
 
-use clap::{Parser, Subcommand};
-use sdp_tools::{perf, rules, run, stat};
+use clap::{CommandFactory, Parser, Subcommand};
+use sdp_tools::{describe, perf, rules, run, stat};
 
 /// Sockets Direct Protocol for unmodified programs.
 #[derive(Parser)]
-#[command(name = "sdp", version, about, max_term_width = 100)]
+#[command(name = "sdp", version, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     command: Cmd,
@@ -37,6 +37,9 @@ enum Cmd {
     /// Read or change tunables of running processes (not in this version)
     #[command(hide = true)]
     Tune(Later),
+    /// Commands, options, tunables and reasons in JSON, for manual pages and completions
+    #[command(hide = true)]
+    Describe,
     /// One process of a measurement
     #[command(hide = true)]
     PerfPeer(perf::peer::Options),
@@ -116,6 +119,10 @@ fn main() {
         }
         Cmd::Tune(_) => {
             later("tune", "see sdp run --set KEY=VALUE, and option KEY VALUE in libsdp.conf")
+        }
+        Cmd::Describe => {
+            sdp_tools::print(&format!("{:#}\n", describe::all(&Cli::command())));
+            0
         }
         Cmd::PerfPeer(options) => finish("perf-peer", perf::peer::main(options)),
         Cmd::PerfHog => finish("perf-hog", perf::hog::main()),

@@ -21,7 +21,6 @@ use crate::procs::{self, Process};
 #[command(
     name = "sdpnetstat",
     version,
-    about,
     disable_help_flag = true,
     disable_version_flag = true
 )]
