@@ -32,6 +32,8 @@ class Root:
         # pylint: disable-next=consider-using-with
         self.holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.holder.stdout.readline() == "ready\n", "no overlay file system to be had"
+        # With it, each run of dpkg makes the index of all manual pages anew.
+        self.path("/var/lib/man-db/auto-update").unlink(missing_ok=True)
 
     def path(self, name):
         """A file of the root, as this process can open it."""
