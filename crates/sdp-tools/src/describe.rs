@@ -21,9 +21,9 @@ pub fn all(command: &Command) -> Value {
             "meaning": k.meaning,
         })
     });
-    let reasons = Reason::ALL.iter().map(|r| {
-        json!({"code": r.code(), "word": r.word(), "what": r.what(), "advice": r.advice()})
-    });
+    let reasons = Reason::ALL.iter().map(
+        |r| json!({"code": r.code(), "word": r.word(), "what": r.what(), "advice": r.advice()}),
+    );
     json!({
         "schema": SCHEMA,
         "version": env!("CARGO_PKG_VERSION"),

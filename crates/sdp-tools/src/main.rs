@@ -1,7 +1,7 @@
 //! The `sdp` command.
 
 use clap::{CommandFactory, Parser, Subcommand};
-use sdp_tools::{describe, perf, rules, run, stat};
+use sdp_tools::{convert, describe, perf, rules, run, show, stat};
 
 /// Sockets Direct Protocol for unmodified programs.
 #[derive(Parser)]
@@ -111,6 +111,12 @@ fn main() {
             Ok(false) => FAILED,
             Err(why) => finish("config check", Err(why)),
         },
+        Cmd::Config(rules::ConfigCommand::Show(options)) => {
+            finish("config show", show::main(options))
+        }
+        Cmd::Config(rules::ConfigCommand::Convert(options)) => {
+            finish("config convert", convert::main(options))
+        }
         Cmd::Perf(test) => finish("perf", perf::main(test)),
         Cmd::Top(_) => later("top", "see: watch -n 1 sdp stat"),
         Cmd::Devices(_) => later("devices", "no fabric of this version needs an RDMA device"),

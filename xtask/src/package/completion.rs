@@ -129,8 +129,7 @@ pub(crate) fn bash(tool: &Tool, description: &Description) -> String {
         let _ = writeln!(out, "        \"{path}\")");
         let _ = writeln!(out, "            if [[ $cur == -* ]]; then");
         let flags = names(tool).join(" ");
-        let _ =
-            writeln!(out, "                COMPREPLY=($(compgen -W '{flags}' -- \"$cur\"))");
+        let _ = writeln!(out, "                COMPREPLY=($(compgen -W '{flags}' -- \"$cur\"))");
         out += "            else\n";
         let reply = if starts_another(tool) {
             "COMPREPLY=($(compgen -c -- \"$cur\"))".to_owned()
@@ -216,8 +215,7 @@ fn zsh_function(tool: &Tool, path: &str, description: &Description, out: &mut St
                 ),
                 ("PROGRAM", _) => write!(out, " \\\n        ':{name}: _command_names -e'"),
                 (_, repeats) => {
-                    let action =
-                        zsh_action(&kind(&operand.name, &operand.values), &tunables);
+                    let action = zsh_action(&kind(&operand.name, &operand.values), &tunables);
                     let star = if repeats { "*" } else { "" };
                     write!(out, " \\\n        '{star}:{name}:{action}'")
                 }
@@ -281,8 +279,8 @@ fn fish_commands(
     for flag in &tool.flags {
         let long = flag.long.as_ref().map_or_else(String::new, |l| format!(" -l {l}"));
         let short = flag.short.as_ref().map_or_else(String::new, |s| format!(" -s {s}"));
-        let value = flag.value.as_ref().map_or_else(String::new, |name| {
-            match kind(name, &flag.values) {
+        let value =
+            flag.value.as_ref().map_or_else(String::new, |name| match kind(name, &flag.values) {
                 Kind::File => " -r -F".to_owned(),
                 Kind::Process => " -x -a '(__fish_complete_pids)'".to_owned(),
                 Kind::Tunable => {
@@ -292,8 +290,7 @@ fn fish_commands(
                 }
                 Kind::Words(words) => format!(" -x -a '{}'", words.join(" ")),
                 Kind::Anything => " -x".to_owned(),
-            }
-        });
+            });
         let help = fish_text(&flag.help);
         let _ = writeln!(out, "complete -c {program}{here}{short}{long}{value} -d '{help}'");
     }

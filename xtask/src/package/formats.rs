@@ -83,13 +83,13 @@ pub(crate) fn debian(release: &Release, work: &Path, folder: &Path) -> Result<Ma
         return Ok(Made::Missing("the Debian package, for want of dpkg-deb (package dpkg)"));
     }
     let (architecture, triplet) = debian_architecture();
-    let places = Places {
-        lib: format!("usr/lib/{triplet}"),
-        zsh: "usr/share/zsh/vendor-completions",
-    };
+    let places =
+        Places { lib: format!("usr/lib/{triplet}"), zsh: "usr/share/zsh/vendor-completions" };
     let mut tree = tree(release, &places, work)?;
     let date = output_of(
-        Command::new("date").args(["--utc", "--rfc-email", "--date"]).arg(format!("@{}", release.epoch)),
+        Command::new("date")
+            .args(["--utc", "--rfc-email", "--date"])
+            .arg(format!("@{}", release.epoch)),
     )?;
     let changes = [("@MAINTAINER@", MAINTAINER), ("@DATE@", date.trim())];
     let changes = filled("debian/changelog", release, &changes)?;
@@ -98,19 +98,17 @@ pub(crate) fn debian(release: &Release, work: &Path, folder: &Path) -> Result<Ma
 
     let stage = work.join("debian");
     lay_out(&tree, release, &stage)?;
-    let bytes: usize = tree
-        .values()
-        .map(|c| if let Content::File(bytes, _) = c { bytes.len() } else { 0 })
-        .sum();
+    let bytes: usize =
+        tree.values().map(|c| if let Content::File(bytes, _) = c { bytes.len() } else { 0 }).sum();
     let size = bytes.div_ceil(1024).to_string();
-    let control = [
-        ("@ARCHITECTURE@", architecture),
-        ("@SIZE@", &size),
-        ("@MAINTAINER@", MAINTAINER),
-    ];
+    let control =
+        [("@ARCHITECTURE@", architecture), ("@SIZE@", &size), ("@MAINTAINER@", MAINTAINER)];
     let mut parts = Tree::new();
     let plain = |text: String, mode| Content::File(text.into_bytes(), mode);
-    parts.insert("DEBIAN/control".into(), plain(filled("debian/control", release, &control)?, 0o644));
+    parts.insert(
+        "DEBIAN/control".into(),
+        plain(filled("debian/control", release, &control)?, 0o644),
+    );
     let settings: String = SETTINGS.iter().map(|name| format!("/{name}\n")).collect();
     parts.insert("DEBIAN/conffiles".into(), plain(settings, 0o644));
     parts.insert("DEBIAN/triggers".into(), plain(source("debian/triggers")?, 0o644));
@@ -140,8 +138,7 @@ pub(crate) fn rpm(release: &Release, work: &Path, folder: &Path) -> Result<Made,
     if !is_present("rpmbuild") {
         return Ok(Made::Missing("the RPM, for want of rpmbuild (package rpm or rpm-build)"));
     }
-    let places =
-        Places { lib: "usr/lib64".to_owned(), zsh: "usr/share/zsh/site-functions" };
+    let places = Places { lib: "usr/lib64".to_owned(), zsh: "usr/share/zsh/site-functions" };
     let tree = tree(release, &places, work)?;
     let stage = work.join("rpm-stage");
     lay_out(&tree, release, &stage)?;

@@ -266,10 +266,7 @@ fn tree(release: &Release, places: &Places, work: &Path) -> Result<Tree, String>
     for (page, roff) in manual::pages(release)? {
         let section = page.rsplit('.').next().unwrap_or_default().to_owned();
         let bytes = gzipped(roff.as_bytes(), work)?;
-        tree.insert(
-            format!("usr/share/man/man{section}/{page}.gz"),
-            Content::File(bytes, 0o644),
-        );
+        tree.insert(format!("usr/share/man/man{section}/{page}.gz"), Content::File(bytes, 0o644));
     }
     let description = &release.description;
     for tool in &description.tools {
