@@ -12,6 +12,7 @@ mod install;
 mod json;
 mod ladder;
 mod models;
+mod package;
 mod process;
 mod soak;
 mod tidy;
@@ -35,6 +36,9 @@ usage: cargo xtask COMMAND
   tidy                       formatting, lints, crate directions, words, unsafe, module docs
   abi                        what libsdp.so exports, imports and relocates
   models [--long]            models of the shared-memory protocols, and their weakened twins
+  package [--no-build] [--output DIR]
+                             a Debian package, an RPM and a tarball of what is built, the same
+                             bytes each time
   miri                       the shared-memory crates under Miri (needs the nightly toolchain)
 ";
 
@@ -48,6 +52,7 @@ fn main() -> ExitCode {
         Some("soak") => soak::run(rest),
         Some("tidy") => no_arguments(rest).and_then(|()| tidy::check_all()),
         Some("models") => models::check_all(rest),
+        Some("package") => package::make(rest),
         Some("miri") => no_arguments(rest).and_then(|()| models::interpret()),
         Some("abi") => no_arguments(rest).and_then(|()| abi::check_all()),
         Some("help" | "--help" | "-h") => {

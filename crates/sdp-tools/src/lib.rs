@@ -5,6 +5,8 @@
 //! otherwise, so a tool of one version works beside processes of another.
 
 pub mod collect;
+pub mod convert;
+pub mod describe;
 pub mod kernel;
 pub mod names;
 pub mod netstat;
@@ -13,6 +15,7 @@ pub mod procs;
 pub mod report;
 pub mod rules;
 pub mod run;
+pub mod show;
 pub mod stat;
 pub mod sys;
 
@@ -41,4 +44,13 @@ impl std::error::Error for Failure {}
 pub fn print(text: &str) {
     use std::io::Write;
     let _ = std::io::stdout().lock().write_all(text.as_bytes());
+}
+
+/// A form as JSON text.
+///
+/// # Errors
+/// It has none.
+pub fn json(form: &impl serde::Serialize) -> Result<String, Failure> {
+    let text = serde_json::to_string_pretty(form);
+    text.map(|t| t + "\n").map_err(|e| Failure::new("no JSON form", e))
 }

@@ -1,11 +1,11 @@
 //! The `sdp` command.
 
-use clap::{Parser, Subcommand};
-use sdp_tools::{perf, rules, run, stat};
+use clap::{CommandFactory, Parser, Subcommand};
+use sdp_tools::{convert, describe, perf, rules, run, show, stat};
 
 /// Sockets Direct Protocol for unmodified programs.
 #[derive(Parser)]
-#[command(name = "sdp", version, about, max_term_width = 100)]
+#[command(name = "sdp", version, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     command: Cmd,
@@ -37,6 +37,9 @@ enum Cmd {
     /// Read or change tunables of running processes (not in this version)
     #[command(hide = true)]
     Tune(Later),
+    /// Commands, options, tunables and reasons in JSON, for manual pages and completions
+    #[command(hide = true)]
+    Describe,
     /// One process of a measurement
     #[command(hide = true)]
     PerfPeer(perf::peer::Options),
@@ -108,6 +111,12 @@ fn main() {
             Ok(false) => FAILED,
             Err(why) => finish("config check", Err(why)),
         },
+        Cmd::Config(rules::ConfigCommand::Show(options)) => {
+            finish("config show", show::main(options))
+        }
+        Cmd::Config(rules::ConfigCommand::Convert(options)) => {
+            finish("config convert", convert::main(options))
+        }
         Cmd::Perf(test) => finish("perf", perf::main(test)),
         Cmd::Top(_) => later("top", "see: watch -n 1 sdp stat"),
         Cmd::Devices(_) => later("devices", "no fabric of this version needs an RDMA device"),
@@ -116,6 +125,10 @@ fn main() {
         }
         Cmd::Tune(_) => {
             later("tune", "see sdp run --set KEY=VALUE, and option KEY VALUE in libsdp.conf")
+        }
+        Cmd::Describe => {
+            sdp_tools::print(&format!("{:#}\n", describe::all(&Cli::command())));
+            0
         }
         Cmd::PerfPeer(options) => finish("perf-peer", perf::peer::main(options)),
         Cmd::PerfHog => finish("perf-hog", perf::hog::main()),

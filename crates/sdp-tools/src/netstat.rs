@@ -18,13 +18,7 @@ use crate::procs::{self, Process};
 
 /// Connections over the Sockets Direct Protocol, in netstat's columns
 #[derive(Debug, Clone, Parser)]
-#[command(
-    name = "sdpnetstat",
-    version,
-    about,
-    disable_help_flag = true,
-    disable_version_flag = true
-)]
+#[command(name = "sdpnetstat", version, disable_help_flag = true, disable_version_flag = true)]
 pub struct Options {
     /// SDP connections only
     #[arg(short = 'S', long)]

@@ -31,6 +31,10 @@ pub enum ConfigCommand {
         /// The file (default: the one that programs would use)
         file: Option<PathBuf>,
     },
+    /// Show rules, log settings and tunables in force, and where each comes from
+    Show(crate::show::Options),
+    /// Write a rule file in the other of the two historic languages
+    Convert(crate::convert::Options),
 }
 
 /// `sdp explain …`
@@ -56,11 +60,12 @@ pub struct ExplainOptions {
 }
 
 /// The texts that make a configuration.
-struct Texts {
-    front: Vec<u8>,
-    path: Option<PathBuf>,
-    file: Vec<u8>,
-    is_simple: bool,
+#[derive(Debug)]
+pub struct Texts {
+    pub(crate) front: Vec<u8>,
+    pub(crate) path: Option<PathBuf>,
+    pub(crate) file: Vec<u8>,
+    pub(crate) is_simple: bool,
 }
 
 /// The rule file that programs started here would use.
@@ -95,7 +100,11 @@ pub fn regular(path: &Path) -> Result<File, Failure> {
 }
 
 impl Texts {
-    fn load(front: Vec<u8>, file: Option<&Path>) -> Result<Self, Failure> {
+    /// Those in front, and those of `file` or of the usual one.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn load(front: Vec<u8>, file: Option<&Path>) -> Result<Self, Failure> {
         let is_simple = file.is_none()
             && ["SIMPLE_LIBSDP", "ALWAYS_USE_SDP"]
                 .iter()
@@ -108,7 +117,7 @@ impl Texts {
         Ok(Self { front, path, file, is_simple })
     }
 
-    fn config(&self) -> Box<Config> {
+    pub(crate) fn config(&self) -> Box<Config> {
         let mut config = Box::new(Config::new());
         config.load_text(&self.front, &self.file);
         if self.is_simple {
@@ -132,7 +141,7 @@ impl Texts {
     }
 
     /// `FILE` or `rules in front`.
-    fn name(&self, source: Source) -> String {
+    pub(crate) fn name(&self, source: Source) -> String {
         match (source, &self.path) {
             (Source::Front, _) => "rules in front".to_string(),
             (Source::File, Some(path)) => path.display().to_string(),
@@ -157,7 +166,8 @@ fn strict_note(what: &str) -> String {
 /// Longest piece of a line that is shown.
 const SHOWN: usize = 160;
 
-fn render(texts: &Texts, config: &Config) -> (String, usize, usize) {
+/// Every diagnostic with its place; how many errors and warnings there are.
+pub(crate) fn render(texts: &Texts, config: &Config) -> (String, usize, usize) {
     let mut out = String::new();
     let (mut errors, mut warnings) = (0, 0);
     for d in config.diagnostics() {

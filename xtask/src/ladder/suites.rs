@@ -134,6 +134,13 @@ pub(super) const SUITES: &[Suite] = &[
         &[],
         200,
     )),
+    app(
+        "packages",
+        "packages made twice, installed, used and removed in a root of their own; manual, completions",
+        "tests/packages",
+        &["dpkg-deb", "rpmbuild", "man", "bash", "zsh", "fish", "unshare"],
+        200,
+    ),
     quick(app(
         "app-redis",
         "redis-server, redis-benchmark, redis-cli, BGSAVE under load",
