@@ -63,6 +63,6 @@ def test_a_set_that_was_not_seen_made_beside_flips(how):
 @pytest.mark.parametrize("how", ["closed", "taken"])
 def test_numbers_that_the_program_closes_or_takes(how, env):
     """The descriptors by which the other end is woken are not among them, and nothing is written to the program's files."""
-    outcome = same("numbers.c", how, env=env)
+    outcome = same("woken_numbers.c", how, env=env)
     assert outcome.seen == {"strange": 0, "late": False}, outcome.describe()
     assert outcome.report.sdp_bytes > 0, outcome.describe()
