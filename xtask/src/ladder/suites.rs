@@ -11,8 +11,8 @@ pub(super) enum Kind {
     Tests(&'static str),
     /// pytest on one file; `tests/conftest.py` records the results.
     Pytest(&'static str),
-    /// The same in two halves side by side, for tests that sleep most of their time; then those with the
-    /// marker `alone` by themselves.
+    /// The same in two halves side by side, for tests that sleep most of their time; then those
+    /// with the marker `alone` by themselves.
     Halves(&'static str),
 }
 
