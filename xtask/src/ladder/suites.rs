@@ -103,7 +103,7 @@ pub(super) const SUITES: &[Suite] = &[
         quick: false,
         kind: Kind::Tests("models"),
         programs: &[],
-        limit_s: 400,
+        limit_s: 600,
     },
     Suite {
         name: "miri",
@@ -121,13 +121,13 @@ pub(super) const SUITES: &[Suite] = &[
         programs: &["readelf", "objdump"],
         limit_s: 60,
     },
-    quick(app(
+    quick(halves(app(
         "abi-hooks",
         "what libc promises, call by call, with and without the library",
         "tests/abi/test_hooks.py",
         &["cc"],
         600,
-    )),
+    ))),
     quick(app(
         "tools",
         "sdp and sdpnetstat, rule file, log and environment, against the real library",
