@@ -77,7 +77,8 @@ def not_left_out(items):
 
 
 def of_part(items):
-    """The items of the part that is asked for. What differs in its placement only stays together: it shares results."""
+    """The items of the part that is asked for. Those that differ in their placement only share
+    results, and stay together."""
     if PART == "alone":
         return {item for item in items if item.get_closest_marker("alone")}
     number, parts = map(int, PART.split("/"))
@@ -94,8 +95,8 @@ def of_part(items):
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_collection_modifyitems(config, items):
-    """Drops what is left out, before pytest's own choice; then keeps what is drawn, or one part. A test that is asked for
-    by its name is played."""
+    """Drops what is left out, before pytest's own choice; then keeps what is drawn, or one part. A
+    test that is asked for by its name is played."""
     is_named = any("::" in argument for argument in config.args)
     if not (is_named or DRAW or WHOLE):
         drop(config, items, not_left_out(items))
@@ -152,7 +153,7 @@ def pytest_runtest_logstart(nodeid):
 
 
 def pytest_runtest_logreport(report):
-    """Of each test one line when it is over: outcome, name, seconds, processor seconds, mark, reason of a skip."""
+    """Of each test one line when it is over: outcome, name, seconds, processor seconds, mark, reason."""
     test = _begun[report.nodeid]
     if report.skipped and test["outcome"] == "passed":
         test["outcome"] = "skipped"

@@ -31,7 +31,7 @@ PINGED, WARMED = 2 * 50 * 100, 2 * 40 * 32
 
 
 def flips(seed):
-    """The same, with lanes that change at calls which a seed chooses: this one, unless another one is asked for."""
+    """The same, with lanes that change at calls which a seed chooses: this one if none is asked for."""
     return {**EAGER, "SDP_TEST_LANE_FLIP": os.environ.get("SDP_TEST_SEED", str(seed))}
 
 
@@ -39,7 +39,8 @@ FLIPS = flips(7)
 
 
 def seeds(count, share=1):
-    """Seeds of random cases, `count` of them unless FAULT_SEEDS says how many; where each is long, one of `share`."""
+    """Seeds of random cases, `count` of them unless FAULT_SEEDS says how many; of long ones one of
+    `share`."""
     first = int(os.environ.get("FAULT_FIRST", "0"))
     return range(first, first + max(1, int(os.environ.get("FAULT_SEEDS", str(count))) // share))
 

@@ -31,8 +31,9 @@ LITTLE = 100_000
 LOG_SHOWN = 20_000
 
 
-# By what the part that is played of what is too much for every run is chosen. Unless another one is asked for it
-# is always the same part: a gate that changed by itself would fail where nothing was changed.
+# By what the part that is played of what is too much for every run is chosen. Unless another one is
+# asked for it is always the same part: a gate that changed by itself would fail where nothing was
+# changed.
 ROTATION = int(os.environ.get("SDP_TEST_ROTATION") or 1)
 # Set: everything runs each time.
 WHOLE = bool(os.environ.get("SDP_TEST_WHOLE"))
@@ -212,7 +213,8 @@ def assert_moved(suite, reports):
 def rotated(items, count, what=""):
     """`count` of the items, in their order, chosen by the rotation; all with `SDP_TEST_WHOLE`.
 
-    Each item has its place in the draw by its own name: where one comes or goes, at most one of the others does.
+    Each item has its place in the draw by its own name: where one comes or goes, at most one of the
+    others does.
     `what`: whose items, so that two lists with the same names are not drawn alike.
     """
     if WHOLE or count >= len(items):

@@ -10,7 +10,7 @@ MIN_VOLUME = 1_000_000
 
 
 class WrongBytes(AssertionError):
-    """Bytes were lost, made up, doubled or given to somebody else: no second attempt excuses that."""
+    """Bytes were lost, made up, doubled or somebody else's: no second attempt excuses that."""
 
 
 def check_bytes(holds, what):

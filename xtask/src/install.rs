@@ -1,7 +1,9 @@
-//! Installing what is missing: Debian's packages for the tests, and components of the Rust toolchain.
+//! Installing what is missing: Debian's packages for the tests, and components of the Rust
+//! toolchain.
 //!
-//! As root on Debian or Ubuntu (or where `sudo` asks for nothing) packages are installed; elsewhere they are named, and
-//! what needs them is skipped by name later. Nothing here is an error: what is missing shows where it is needed.
+//! As root on Debian or Ubuntu (or where `sudo` asks for nothing) packages are installed; elsewhere
+//! they are named, and what needs them is skipped by name later. Nothing here is an error: what is
+//! missing shows where it is needed.
 
 use std::process::{Command, Stdio};
 
@@ -26,7 +28,8 @@ pub(crate) fn for_ladder() {
     }
 }
 
-/// Installs these of the packages that the tests know (all, if none is named) and that are missing, or names them.
+/// Installs these of the packages that the tests know (all, if none is named) and that are missing,
+/// or names them.
 pub(crate) fn packages(names: &[&str]) -> Result<(), String> {
     run(Command::new(root().join("tests/install-packages")).args(names))
 }

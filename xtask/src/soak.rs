@@ -1,8 +1,9 @@
 //! Long runs: what the ladder plays with fixed seeds, with new ones, for as long as one likes.
 //!
-//! Kinds of tests take turns of a minute or two. Seeds begin with the number of seconds since 2026 unless one
-//! is asked for, and go up; so no two runs play the same. What was found is in `target/soak.md`, which is
-//! written anew after each turn: rows as they are in `docs/long-runs.md`, and how to play each failure again.
+//! Kinds of tests take turns of about a minute. Their seeds are made from the minute at which the
+//! run begins, unless a number is asked for, and go up: no two runs play the same. What was found
+//! is in `target/soak.md`, which is written anew after each turn: rows as they are in
+//! `docs/long-runs.md`, and how to play each failure again.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -15,7 +16,7 @@ use crate::process::{output_of, root, target_dir};
 
 /// Minutes of a run that does not say how long it is.
 const MINUTES: u64 = 60;
-/// When 2026 began.
+/// When 2026 began, from which minutes are counted. (A seed of flips has 32 bits.)
 const EPOCH_S: u64 = 1_767_225_600;
 /// Seconds after which a turn has failed.
 const TURN_LIMIT_S: u64 = 900;
@@ -41,7 +42,7 @@ const KINDS: &[Kind] = &[
             ("ORACLE_SEEDS", "{count}"),
             ("ORACLE_BYTES", "300000"),
         ],
-        count: 200,
+        count: 1000,
     },
     Kind {
         what: "chaos",
@@ -51,7 +52,7 @@ const KINDS: &[Kind] = &[
             ("CHAOS_ROUNDS", "{count}"),
             ("CHAOS_CONNECTS", "2000"),
         ],
-        count: 20,
+        count: 40,
     },
     Kind {
         what: "faults, random cases",
@@ -60,8 +61,8 @@ const KINDS: &[Kind] = &[
             "-k",
             "under_load or lost_segments or outlives or forged or relative",
         ],
-        variables: &[("FAULT_FIRST", "{seed}"), ("FAULT_SEEDS", "{count}"), (DRAW, "30 {seed}")],
-        count: 6,
+        variables: &[("FAULT_FIRST", "{seed}"), ("FAULT_SEEDS", "{count}"), (DRAW, "40 {seed}")],
+        count: 12,
     },
     Kind {
         what: "chaos with lanes that flip",
@@ -71,7 +72,7 @@ const KINDS: &[Kind] = &[
             ("SDP_TEST_SEED", "{seed}"),
             ("CHAOS_ROUNDS", "{count}"),
         ],
-        count: 20,
+        count: 40,
     },
     Kind {
         what: "faults, drawn",
@@ -91,7 +92,7 @@ const KINDS: &[Kind] = &[
         variables: &[
             ("SDP_TEST_ROTATION", "{seed}"),
             ("SDP_TEST_SEED", "{seed}"),
-            (DRAW, "8 {seed}"),
+            (DRAW, "6 {seed}"),
         ],
         count: 1,
     },
@@ -107,7 +108,8 @@ const KINDS: &[Kind] = &[
     },
 ];
 
-/// The variable that chooses among the tests of a turn. A failure is played again by its name, without it.
+/// The variable that chooses among the tests of a turn. A failure is played again by its name,
+/// without it.
 const DRAW: &str = "SDP_TEST_DRAW";
 
 impl Kind {
@@ -149,7 +151,9 @@ struct Found {
 }
 
 impl Tale {
-    fn new(kind: &'static Kind, first: u64) -> Self {
+    /// Before the first turn of the run with this number, of which no seed is another run's.
+    fn new(kind: &'static Kind, number: u64) -> Self {
+        let first = number * kind.count;
         Self { kind, first, next: first, turns: 0, passed: 0, skipped: 0, failures: Vec::new() }
     }
 
@@ -182,7 +186,8 @@ impl Tale {
             1 => format!("seed {}", self.first),
             _ => format!("seeds {} to {}", self.first, self.next - 1),
         };
-        // Where each turn draws by its own seed there is no one command for all; the first one shows how.
+        // Where each turn draws by its own seed there is no one command for all; the first one
+        // shows how.
         let command = if self.kind.variables.iter().any(|(_, text)| text.contains("{count}")) {
             self.kind.command(self.first, played)
         } else {
@@ -204,24 +209,24 @@ impl Tale {
 
 /// Plays turns until the time is over; an error if anything failed.
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
-    let (minutes, seed) = parse(args)?;
+    let (minutes, number) = parse(args)?;
     artifacts::build()?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let seed = seed.unwrap_or_else(|| now.saturating_sub(EPOCH_S).max(1));
+    let number = number.unwrap_or_else(|| (now.saturating_sub(EPOCH_S) / 60).max(1));
     let logs = target_dir().join("soak");
     std::fs::create_dir_all(&logs).map_err(|e| format!("{}: {e}", logs.display()))?;
     let report = target_dir().join("soak.md");
     let sources = sources();
     let player = Player::new(FIXED_ROTATION, false);
     let end = Instant::now() + Duration::from_secs(minutes * 60);
-    let mut tales: Vec<Tale> = KINDS.iter().map(|kind| Tale::new(kind, seed)).collect();
-    println!("soak: {minutes} minutes from seed {seed}; what is found is in {}", report.display());
-    let mut number = 0;
+    let mut tales: Vec<Tale> = KINDS.iter().map(|kind| Tale::new(kind, number)).collect();
+    println!("soak: {minutes} minutes number {number}; what is found is in {}", report.display());
+    let mut turns = 0;
     while Instant::now() < end {
-        let at = number % tales.len();
+        let at = turns % tales.len();
         let tale = &mut tales[at];
-        number += 1;
-        let log = logs.join(format!("{number}.log"));
+        turns += 1;
+        let log = logs.join(format!("{turns}.log"));
         let variables = tale.kind.variables_of(tale.next, tale.kind.count);
         let begun = Instant::now();
         let played = player.pytest(tale.kind.arguments, &variables, &log, TURN_LIMIT_S);
@@ -239,26 +244,26 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         if results.failed.is_empty() {
             let _ = std::fs::remove_file(&log);
         }
-        let text = written(&tales, &sources, minutes, seed);
+        let text = written(&tales, &sources, minutes, number);
         std::fs::write(&report, text).map_err(|e| format!("{}: {e}", report.display()))?;
     }
     let failures: usize = tales.iter().map(|tale| tale.failures.len()).sum();
-    println!("soak: {number} turns, {failures} failures: {}", report.display());
+    println!("soak: {turns} turns, {failures} failures: {}", report.display());
     if failures == 0 { Ok(()) } else { Err(format!("soak: {failures} failures")) }
 }
 
 fn parse(args: &[String]) -> Result<(u64, Option<u64>), String> {
-    let (mut minutes, mut seed) = (MINUTES, None);
+    let (mut minutes, mut number) = (MINUTES, None);
     let mut rest = args.iter();
     while let Some(argument) = rest.next() {
         if argument == "--seed" {
-            let number = rest.next().and_then(|number| number.parse().ok());
-            seed = Some(number.ok_or("soak: --seed needs a number")?);
+            let asked = rest.next().and_then(|asked| asked.parse().ok());
+            number = Some(asked.ok_or("soak: --seed needs a number")?);
         } else {
             minutes = argument.parse().map_err(|_| format!("soak: unexpected: {argument}"))?;
         }
     }
-    Ok((minutes, seed))
+    Ok((minutes, number))
 }
 
 /// What the sources of the library are called.
@@ -272,8 +277,8 @@ fn sources() -> String {
 }
 
 /// The whole report.
-fn written(tales: &[Tale], sources: &str, minutes: u64, seed: u64) -> String {
-    let mut text = format!("# A soak of {minutes} minutes from seed {seed}\n\n");
+fn written(tales: &[Tale], sources: &str, minutes: u64, number: u64) -> String {
+    let mut text = format!("# A soak of {minutes} minutes, number {number}\n\n");
     text += "| what | command | played | result | hash of `crates` |\n|---|---|---|---|---|\n";
     for tale in tales.iter().filter(|tale| tale.turns > 0) {
         let _ = writeln!(text, "{}", tale.row(sources));
@@ -308,7 +313,7 @@ mod tests {
     use crate::ladder::{Failure, Of};
 
     fn tale_with(failures: &[&str]) -> Tale {
-        let mut tale = Tale::new(&KINDS[0], 1000);
+        let mut tale = Tale::new(&KINDS[0], 9);
         let failed =
             failures.iter().map(|name| Failure { name: (*name).to_owned(), of: Of::Bytes });
         let results = Results { passed: 4, failed: failed.collect(), ..Results::default() };
@@ -320,19 +325,20 @@ mod tests {
     #[test]
     fn turns_of_one_kind_are_one_row() {
         let row = tale_with(&[]).row("abc");
-        assert!(row.contains("ORACLE_FIRST=1000 ORACLE_SEEDS=400 ORACLE_BYTES=300000"), "{row}");
+        assert!(row.contains("ORACLE_FIRST=9000 ORACLE_SEEDS=2000 ORACLE_BYTES=300000"), "{row}");
         assert!(
-            row.contains("seeds 1000 to 1399 in 2 turns: 8 tests passed | no failure | `abc` |")
+            row.contains("seeds 9000 to 10999 in 2 turns: 8 tests passed | no failure | `abc` |")
         );
     }
 
     #[test]
     fn a_failure_is_told_with_its_turn_s_seeds() {
-        let tale = tale_with(&["tests/oracle/test_oracle.py::test_stream[1200-1299]", "it: died"]);
+        let tale =
+            tale_with(&["tests/oracle/test_oracle.py::test_stream[10000-10099]", "it: died"]);
         assert!(tale.row("abc").contains("| 2 failed (below) |"));
         let text = written(&[tale], "abc", 5, 1000);
-        let again = "ORACLE_FIRST=1200 ORACLE_SEEDS=200 ORACLE_BYTES=300000 python3 -m pytest \
-                     'tests/oracle/test_oracle.py::test_stream[1200-1299]'";
+        let again = "ORACLE_FIRST=10000 ORACLE_SEEDS=1000 ORACLE_BYTES=300000 python3 -m pytest \
+                     'tests/oracle/test_oracle.py::test_stream[10000-10099]'";
         assert!(text.contains(again), "{text}");
         assert!(text.contains("pytest tests/oracle`\n  log: 2.log"), "{text}");
     }

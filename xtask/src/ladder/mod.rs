@@ -220,8 +220,9 @@ fn flush() {
     let _ = std::io::stdout().flush();
 }
 
-/// By what the part that is played of what is too long for every run is chosen: what was asked for, else a
-/// fixed number, else (`--rotate`) one that changes with the library's sources as they were committed.
+/// By what the part that is played of what is too long for every run is chosen: what was asked for,
+/// else a fixed number, else (`--rotate`) one that changes with the library's sources as they were
+/// committed.
 fn rotation(is_drawn: bool) -> String {
     let asked = std::env::var("SDP_TEST_ROTATION").ok().filter(|asked| !asked.is_empty());
     asked.unwrap_or_else(|| if is_drawn { drawn() } else { FIXED_ROTATION.to_owned() })

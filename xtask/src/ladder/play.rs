@@ -71,7 +71,7 @@ impl Player {
         match suite.kind {
             Kind::Cargo(args) => {
                 let mut command = cargo();
-                command.args(args).args(["--", "--exact", &test.name]);
+                command.args(args).args(["--exact", &test.name]);
                 Some(run_cargo(command, log, limit_s))
             }
             Kind::Pytest(_) | Kind::Halves(_) => {

@@ -2,8 +2,8 @@
 
 use crate::process::End;
 
-/// Words in names of cargo's tests that are about bytes or about hostile memory. Of end-to-end tests the
-/// record says it.
+/// Words in names of cargo's tests that are about bytes or about hostile memory. Of end-to-end
+/// tests the record says it.
 const ABOUT_BYTES: [&str; 5] = ["byte", "damaged", "forge", "garbage", "hostile"];
 
 /// The tests of one suite.
@@ -105,9 +105,9 @@ impl Results {
         results
     }
 
-    /// Reads the record that `tests/conftest.py` writes: a line `begun` with the name, then one with
-    /// outcome, name, seconds, processor seconds, mark and reason; separated by tabs. A test that
-    /// has begun and has no outcome ended its session, or was ended with it.
+    /// Reads the record that `tests/conftest.py` writes: a line `begun` with the name, then one
+    /// with outcome, name, seconds, processor seconds, mark and reason; separated by tabs. A test
+    /// that has begun and has no outcome ended its session, or was ended with it.
     pub(crate) fn from_record(record: &str) -> Self {
         let mut results = Self::default();
         let mut begun = None;

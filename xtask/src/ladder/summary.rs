@@ -1,5 +1,5 @@
-//! What the ladder prints at its end: a row for each suite, the slowest tests, skips, unstable tests
-//! and failures, and the closing line.
+//! What the ladder prints at its end: a row for each suite, the slowest tests, skips, unstable
+//! tests and failures, and the closing line.
 
 use super::again::{UNSTABLE_LIMIT, Verdict, failures};
 use super::results::{Failure, Results, Time};
