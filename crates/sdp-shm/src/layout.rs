@@ -58,6 +58,11 @@ pub const CLOSED: u32 = 2;
 /// will be ([`EndLine::disown`]).
 pub const PASSED_ON: u32 = 3;
 
+/// [`EndLine::reset`]: the end is a reset.
+pub const RESETS: u32 = 1;
+/// [`EndLine::reset`]: the kernel closes the end in a moment, without another word of ours.
+pub const LEAVES: u32 = 2;
+
 /// Written by its end when it has mapped the segment.
 #[repr(C, align(128))]
 #[derive(Default)]
@@ -72,7 +77,8 @@ pub struct EndLine {
     /// Number of the carrier in the process that uses this end, plus one. A hint, verified by who
     /// uses it.
     pub descriptor: AtomicU32,
-    /// 1 once this end resets the carrier on purpose: the reset is the program's, not that of bells.
+    /// [`RESETS`] once this end resets the carrier on purpose, or was cut off: the reset is no bells'. [`LEAVES`] when
+    /// its process is about to become an image that closes it.
     pub reset: AtomicU32,
     /// 1 once this end has written beyond the first page of its ring.
     pub touched: AtomicU32,

@@ -511,10 +511,12 @@ pub fn shutdown(fd: c_int, how: c_int) -> Call {
         return Call::Pass;
     }
     // What was reset before the call is the kernel's to say.
-    let was_open = carrier::tcp_state(fd) != carrier::TCP_CLOSE;
+    if carrier::tcp_state(fd) == carrier::TCP_CLOSE {
+        return Call::Pass;
+    }
     let has_said_so = lifecycle::disconnect(&conn, conn.fd());
     conn.set(conn::flag::SHUT);
-    if !was_open || !has_said_so {
+    if !has_said_so {
         return Call::Pass;
     }
     // SAFETY: no pointers; the program's own call.

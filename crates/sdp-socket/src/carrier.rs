@@ -250,6 +250,11 @@ pub(crate) fn is_over(fd: c_int) -> bool {
     readiness(fd, libc::POLLRDHUP) & over != 0
 }
 
+/// Whether the connection has ended both ways, or an error is to be told: not by a FIN of the peer's alone.
+pub(crate) fn is_dead(fd: c_int) -> bool {
+    readiness(fd, 0) & (libc::POLLHUP | libc::POLLERR) != 0
+}
+
 /// Whether an error is to be told, without taking it.
 pub(crate) fn has_error(fd: c_int) -> bool {
     readiness(fd, 0) & libc::POLLERR != 0

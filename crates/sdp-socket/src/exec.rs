@@ -17,7 +17,7 @@ use crate::{
     conn::{Conn, Half, Stage, flag},
     demote,
     handover::{self, Heir},
-    page,
+    lifecycle, page,
     pin::{self, Pin},
     process,
     table::{self, Entry, Pinned},
@@ -49,9 +49,13 @@ pub(crate) fn executing() {
     table::walk(|fd, entry| {
         if let Some(conn) = held(fd, entry)
             && (fd < adopt::LOOKED_AT || has_lanes(&conn))
-            && stays_open(fd)
-            && is_inherited_on_purpose(&conn, fd)
         {
+            if !stays_open(fd) {
+                return lifecycle::leaves_by_exec(&conn);
+            }
+            if !is_inherited_on_purpose(&conn, fd) {
+                return;
+            }
             if has_lanes(&conn) {
                 handover::leave_to(&conn, fd, Reason::Exec, Heir::Image(fd));
             }

@@ -409,6 +409,13 @@ pub(crate) fn settle_end(conn: &Conn, fd: c_int) -> bool {
     if !is_sole {
         return false;
     }
+    if is_cut_off(conn, fd)
+        && let Some(segment) = conn.segment()
+    {
+        // Before the end says that it is closed, which the peer takes for a goodbye.
+        segment.end(conn.side()).reset.store(layout::RESETS, Ordering::SeqCst);
+        return false;
+    }
     // X22: with bytes of the program unread TCP answers with a reset; without, E5: bells that were
     // never eaten must not turn our FIN into one.
     let (in_ring, on_carrier) = receive::with_sink(conn, |sink, _, segment, lines| {
@@ -441,7 +448,7 @@ pub(crate) fn settle_end(conn: &Conn, fd: c_int) -> bool {
     let is_asked = carrier::will_reset(fd);
     let resets = in_ring || on_carrier || is_asked;
     if resets && let Some(segment) = conn.segment() {
-        segment.end(conn.side()).reset.store(1, Ordering::SeqCst);
+        segment.end(conn.side()).reset.store(layout::RESETS, Ordering::SeqCst);
     }
     // What is on the carrier the kernel sees itself when the last number is closed; somebody whom nobody saw get one may
     // have read it by then.
@@ -450,6 +457,32 @@ pub(crate) fn settle_end(conn: &Conn, fd: c_int) -> bool {
         carrier::reset_on_close(fd);
     }
     !resets
+}
+
+/// Whether the carrier has ended although this end has said nothing of the kind: reset by the peer, timed out, or ended
+/// from outside.
+fn is_cut_off(conn: &Conn, fd: c_int) -> bool {
+    carrier::tcp_state(fd) == carrier::TCP_CLOSE
+        && !conn.has(flag::SHUT)
+        && !send::with_source(conn, |source, _, _, _| Ok(source.engine.has_ended()))
+            .unwrap_or(false)
+}
+
+/// Before the process becomes an image that does not have the connection: the kernel closes it, and nobody of ours eats
+/// the bells that are there by then.
+pub(crate) fn leaves_by_exec(conn: &Conn) {
+    let is_sole = match (conn.row_index(), process::family()) {
+        (Some(row), Some((family, slot))) => !family.is_held_by_others(slot, row),
+        _ => false,
+    };
+    if conn.stage() == Stage::Attached
+        && is_sole
+        && !demote::is_used_by_another(conn)
+        && let Some(segment) = conn.segment()
+    {
+        let word = &segment.end(conn.side()).reset;
+        let _ = word.compare_exchange(0, layout::LEAVES, Ordering::SeqCst, Ordering::Relaxed);
+    }
 }
 
 /// Whether the ring holds payload that the program has not read.

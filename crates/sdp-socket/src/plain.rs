@@ -31,6 +31,7 @@ use sdp_stats::Lane as StatsLane;
 use sdp_sys::section;
 
 use crate::{
+    carrier,
     conn::{self, Conn, Half, Stage, flag, row_flag},
     give_back,
     lane::SDP_BIT,
@@ -194,8 +195,8 @@ fn push(used: &InUse, fd: c_int, side: usize, len: usize, copy: impl FnOnce(&[Ce
         && let Some(now) = send::is_time_to_watch(conn)
     {
         // E4. Of a connection that is used now and then the reader has taken all since the last message:
-        // then there is nothing to ask. Otherwise the ordinary way looks whether it lives.
-        if lines.consumer.head.load(Ordering::Acquire) != tail_before {
+        // then it lives. Otherwise the ordinary way looks, and so it does if the socket itself was ended.
+        if lines.consumer.head.load(Ordering::Acquire) != tail_before || carrier::is_dead(fd) {
             return false;
         }
         conn.looked.store(now, Ordering::Relaxed);

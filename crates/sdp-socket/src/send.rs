@@ -15,7 +15,7 @@ use sdp_rdma::{
 use sdp_shm::{
     arm,
     family::Row,
-    layout::{CLOSED, Half as HalfLines, Segment},
+    layout::{CLOSED, Half as HalfLines, LEAVES, RESETS, Segment},
     lock,
 };
 use sdp_stats::{Direction, Lane as StatsLane, Reason, Verdict};
@@ -565,7 +565,7 @@ fn kernel_send(
                 }
             }
             Err(Errno::EAGAIN) => return Some(Attempt::CarrierFull),
-            Err(Errno::ECONNRESET) if only_bells_were_unread(conn, source) => {
+            Err(Errno::ECONNRESET) if only_bells_were_unread(conn, source, lines) => {
                 taken::note(row);
                 return Some(Attempt::Failed(Errno::EPIPE));
             }
@@ -579,12 +579,12 @@ fn kernel_send(
 
 /// E3 for senders: the carrier was reset although the peer had read all that the program sent, so the
 /// cause was bells; over TCP the peer's end had been a FIN.
-fn only_bells_were_unread(conn: &Pinned, source: &mut SourceState) -> bool {
+fn only_bells_were_unread(conn: &Pinned, source: &mut SourceState, lines: &HalfLines) -> bool {
     source.switches != 0
         && source.tx.refresh().is_ok()
         && is_all_read(source)
         && carrier::sent(conn.fd()) == Ok(source.carrier_sent)
-        && !conn.segment().is_some_and(|segment| has_reset(conn, segment))
+        && is_reset_of_bells(conn, source, lines)
 }
 
 enum RingSend {
@@ -783,23 +783,22 @@ fn ring_gated(conn: &Conn, fd: c_int, source: &mut SourceState, lines: &HalfLine
     }
 }
 
-/// E4: a sender whose reader has left bytes unread and not moved since the last call asks the carrier,
-/// once per millisecond, whether the reader still lives; if it may not, the half leaves its lane ([`leave_sdp`]).
+/// E4: a sender asks the carrier, once per millisecond, whether it was ended from outside, and if its reader has left
+/// bytes unread and not moved since the last look, whether that still lives; if not, the half leaves its lane
+/// ([`leave_sdp`]).
 #[inline]
 fn watch_peer(conn: &Pinned, source: &SourceState, lines: &HalfLines) {
-    let (tail, seen) = source.tx.cursors();
-    if source.lane != Lane::Sdp || seen == tail {
-        return; // the ring was empty when we last looked
+    if source.lane != Lane::Sdp {
+        return;
     }
+    let (tail, seen) = source.tx.cursors();
     // The consumer's line is not touched before time has passed: that would cost more than the rest.
     let Some(now) = is_time_to_watch(conn) else { return };
     conn.looked.store(now, Ordering::Relaxed);
     let head = lines.consumer.head.load(Ordering::Relaxed);
     let looked = conn.looked_head.swap(head, Ordering::Relaxed);
-    if head == tail || head != looked && head != seen {
-        return; // all was read, or the reader moves
-    }
-    if carrier::is_over(conn.fd()) {
+    let moves = head == tail || head != looked && head != seen;
+    if if moves { carrier::is_dead(conn.fd()) } else { carrier::is_over(conn.fd()) } {
         conn.set(flag::PEER_GONE);
     }
 }
@@ -833,15 +832,33 @@ pub(crate) fn probe_peer(conn: &Pinned) -> bool {
     .unwrap_or(false)
 }
 
-/// E3: whether the peer had read all that we sent over the ring, and did not mean to reset.
+/// E3: whether the peer had read all that we sent over the ring, and the reset that came can be that of bells.
 pub(crate) fn everything_was_read(conn: &Pinned) -> bool {
-    with_source(conn, |source, _, segment, _| {
+    with_source(conn, |source, _, _, lines| {
         Ok(source.lane == Lane::Sdp
             && source.tx.refresh().is_ok()
             && is_all_read(source)
-            && !has_reset(conn, segment))
+            && is_reset_of_bells(conn, source, lines))
     })
     .unwrap_or(false)
+}
+
+/// E3: whether the peer's end closed the socket, which bells that it had not read made a reset. It has said that it does,
+/// or it was killed beside such a bell; a socket that is ended while its process lives is cut off.
+#[cold]
+fn is_reset_of_bells(conn: &Conn, source: &SourceState, lines: &HalfLines) -> bool {
+    let Some(segment) = conn.segment() else { return false };
+    let end = segment.end(conn.side() ^ 1);
+    match end.reset.load(Ordering::SeqCst) {
+        0 => {}
+        LEAVES => return true,
+        _ => return false,
+    }
+    if end.pinned.load(Ordering::SeqCst) == CLOSED {
+        return true;
+    }
+    lines.consumer.read.load(Ordering::Acquire) != source.carrier_sent
+        && conn.peer_pid().is_some_and(sdp_sys::pid::has_ended_or_is_about_to)
 }
 
 /// Whether the ring holds no payload that the peer has not taken: nothing, or our DisConn alone, with the padding
@@ -854,7 +871,7 @@ fn is_all_read(source: &SourceState) -> bool {
 
 /// Whether the peer says that it reset the connection on purpose.
 pub(crate) fn has_reset(conn: &Conn, segment: Segment) -> bool {
-    segment.end(conn.side() ^ 1).reset.load(Ordering::SeqCst) != 0
+    segment.end(conn.side() ^ 1).reset.load(Ordering::SeqCst) == RESETS
 }
 
 /// `test_lane_flip`: changes lanes at pseudo-random calls.

@@ -215,6 +215,16 @@ pub(crate) fn state_of(pid: i32) -> Option<u8> {
     stat_fields(pid, &mut text)?.next()?.first().copied()
 }
 
+/// Whether a process is on its way out, as the kernel tells it: its descriptors are being closed, or are closed.
+pub(crate) fn is_exiting(pid: i32) -> bool {
+    const PF_EXITING: u64 = 4;
+    const FLAGS: usize = 6; // behind the state
+    let mut text = [0u8; STAT];
+    stat_fields(pid, &mut text)
+        .and_then(|mut fields| procfs::decimal(fields.nth(FLAGS)?))
+        .is_some_and(|flags| flags & PF_EXITING != 0)
+}
+
 /// Bytes of a process's `stat` that are looked at.
 const STAT: usize = 256;
 
@@ -307,6 +317,17 @@ mod tests {
         let mut child = Command::new("true").stdin(Stdio::null()).spawn().unwrap();
         child.wait().unwrap();
         assert_eq!(Search::new(1).process(child.id() as i32), Held::No);
+    }
+
+    #[test]
+    fn who_has_ended_was_on_the_way_out() {
+        let mut child = Command::new("true").stdin(Stdio::null()).spawn().unwrap();
+        assert!(!is_exiting(std::process::id() as i32));
+        while !crate::pid::has_ended_or_is_about_to(child.id() as i32) {
+            std::thread::yield_now();
+        }
+        assert!(is_exiting(child.id() as i32)); // nobody has waited for it yet
+        child.wait().unwrap();
     }
 
     #[test]

@@ -114,6 +114,11 @@ pub fn is_dead(pid: i32) -> bool {
     }
 }
 
+/// [`is_dead`], or it is being torn down: that closes its sockets before it counts as dead.
+pub fn has_ended_or_is_about_to(pid: i32) -> bool {
+    is_dead(pid) || crate::holders::is_exiting(pid)
+}
+
 /// Whether process `pid` is stopped by a signal or a tracer, as far as /proc tells.
 pub fn is_stopped(pid: i32) -> bool {
     matches!(crate::holders::state_of(pid), Some(b'T' | b't'))
