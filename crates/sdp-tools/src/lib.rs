@@ -5,6 +5,7 @@
 //! otherwise, so a tool of one version works beside processes of another.
 
 pub mod collect;
+pub mod elf;
 pub mod kernel;
 pub mod names;
 pub mod netstat;
