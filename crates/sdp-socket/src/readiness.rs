@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// Descriptors in one `poll` whose copy, with one entry more, fits on the stack.
-const STACK_FDS: usize = 512;
+const STACK_FDS: usize = 128;
 const READ_KIND: i16 = libc::POLLIN | libc::POLLRDNORM;
 const WRITE_KIND: i16 = libc::POLLOUT | libc::POLLWRNORM;
 const OVER: i16 = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
@@ -600,6 +600,9 @@ fn correct(conn: &Conn, entry: &mut pollfd, hides: bool) {
 
 /// Entries of one `select` that are looked at together; the rest of a sparse set is empty anyway.
 const SELECT_MAX: usize = 1024;
+/// As many of them as fit on the stack; few programs have more.
+const SELECT_FEW: usize = 64;
+const NO_ENTRY: pollfd = pollfd { fd: -1, events: 0, revents: 0 };
 
 /// Highest descriptor number that is looked for in a set: no process has more.
 const SELECT_BITS: usize = 1 << 20;
@@ -631,7 +634,8 @@ pub(crate) unsafe fn select(
     if count > SELECT_BITS || process::is_retired() {
         return Waited::Pass;
     }
-    let mut fds = [pollfd { fd: -1, events: 0, revents: 0 }; SELECT_MAX];
+    let mut few = [NO_ENTRY; SELECT_FEW];
+    let mut many: Option<Scratch> = None;
     let mut used = 0;
     let mut is_early = false;
     let mut overflows = false;
@@ -645,7 +649,13 @@ pub(crate) unsafe fn select(
         }
         if events != 0 {
             is_early |= watch(fd as c_int);
-            match fds.get_mut(used) {
+            if used == SELECT_FEW && many.is_none() {
+                many = Scratch::take();
+                let room = many.as_mut().map_or(&mut [][..], Scratch::entries);
+                room.iter_mut().zip(few).for_each(|(to, from)| *to = from);
+            }
+            let fds = many.as_mut().map_or(&mut few[..], Scratch::entries);
+            match fds.get_mut(used).filter(|_| used < SELECT_MAX) {
                 Some(entry) => {
                     *entry = pollfd { fd: fd as c_int, events, revents: 0 };
                     used += 1;
@@ -667,6 +677,7 @@ pub(crate) unsafe fn select(
         }
         return early.pass();
     }
+    let fds = many.as_mut().map_or(&mut few[..], Scratch::entries);
     let fds = fds.get_mut(..used).unwrap_or(&mut []);
     if !fds.iter().fold(false, |any, entry| any | attached(entry.fd).is_some()) {
         return early.pass();

@@ -1,8 +1,9 @@
-//! Memory for the copy of an array that a `poll` works on, where it is too long for the stack.
+//! Memory for what a call works on, where it is too long for the stack: a thread may have a small one, and a hook takes
+//! a few KiB of it at most.
 //!
-//! Used by `readiness`. A few places, mapped when they are first needed and kept: what a poll of thousands of
+//! Used by `readiness` for arrays of `poll` and `select`, and by `splice` for pieces of files. A few places, mapped when they are first needed and kept: what a poll of thousands of
 //! descriptors touches is a page or two. Whoever finds none free does without. A signal handler that leaves
-//! a poll for good takes its place with it: then there is one place less. In a fork child the places of threads
+//! a call for good takes its place with it: then there is one place less. In a fork child the places of threads
 //! that it does not have are free.
 
 use core::{
@@ -18,8 +19,8 @@ use crate::{hot, process};
 
 /// Entries of one array.
 pub(crate) const ENTRIES: usize = 65_536;
-/// Polls of that kind at the same time.
-const PLACES: usize = 16;
+/// Calls of that kind at the same time.
+const PLACES: usize = 32;
 
 static MAPPED: [AtomicPtr<pollfd>; PLACES] = [const { AtomicPtr::new(null_mut()) }; PLACES];
 /// The thread that uses a place, by the address of its words, which a fork child's only thread has too; 0 nobody.
@@ -89,6 +90,13 @@ impl Scratch {
         // SAFETY: mapped for as long as the process lives, aligned to a page, plain integers for which
         // everything is valid; the place is this value's alone.
         unsafe { slice::from_raw_parts_mut(self.at.as_ptr(), ENTRIES) }
+    }
+
+    /// The same memory as bytes.
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+        let len = ENTRIES * size_of::<pollfd>();
+        // SAFETY: as above.
+        unsafe { slice::from_raw_parts_mut(self.at.as_ptr().cast(), len) }
     }
 }
 

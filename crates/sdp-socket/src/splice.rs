@@ -11,14 +11,18 @@ use crate::{
     demote, handover,
     iovec::Buffers,
     lane::Lane,
-    receive, send,
+    receive,
+    scratch::Scratch,
+    send,
     table::Pinned,
 };
 
 /// Bytes of a file read at once; one message's payload.
 const CHUNK: usize = 16 * 1024;
+/// The same where there is no memory but the stack.
+const SMALL_CHUNK: usize = 1024;
 
-/// `sendfile` from `input` to a connection on the SDP lane: through a buffer on the stack, one message
+/// `sendfile` from `input` to a connection on the SDP lane: through a buffer, one message
 /// at a time.
 ///
 /// # Safety
@@ -29,11 +33,14 @@ pub(crate) unsafe fn sendfile(
     offset: *mut i64,
     count: usize,
 ) -> Result<usize, Errno> {
-    let mut chunk = [0u8; CHUNK];
+    let mut small = [0u8; SMALL_CHUNK];
+    let mut scratch = if count > SMALL_CHUNK { Scratch::take() } else { None };
+    let chunk = scratch.as_mut().map_or(&mut small[..], Scratch::bytes);
+    let most = chunk.len().min(CHUNK);
     let mut done = 0;
     let partial = |done: usize, e: Errno| if done > 0 { Ok(done) } else { Err(e) };
     while done < count {
-        let want = (count - done).min(CHUNK);
+        let want = (count - done).min(most);
         // SAFETY: the chunk is writable for `want` bytes; offset is the caller's.
         let got = unsafe {
             if offset.is_null() {

@@ -7,6 +7,7 @@
 pub mod collect;
 pub mod convert;
 pub mod describe;
+pub mod elf;
 pub mod kernel;
 pub mod names;
 pub mod netstat;

@@ -1,10 +1,11 @@
 //! `sdp run`: starts a program with the library in front.
 //!
 //! Stays the parent, hands signals on, and ends as the command ended (128 + N for signal N; 125 when
-//! it failed itself, 126 when the command cannot be executed, 127 when it was not found). It adds no
+//! it failed itself, 126 when the command cannot be executed, 127 when it was not found). A report that cannot be
+//! written once the command has ended is said on stderr, and changes nothing of that. It adds no
 //! output of its own unless asked for a summary or a report, and leaves nothing behind.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -18,6 +19,7 @@ use sdp_config::{Config, Severity};
 
 use crate::Failure;
 use crate::collect::{self, Collected, Collector};
+use crate::elf;
 use crate::report::Report;
 use crate::sys::{self, Ended};
 
@@ -85,6 +87,9 @@ impl Environment {
         let mut env = Self::default();
         let library = find_library()?;
         env.put("LD_PRELOAD", preload(&library, std::env::var_os("LD_PRELOAD"))?);
+        if let Some(value) = asan_options(options.command.first()) {
+            env.put(ASAN_VARIABLE, value);
+        }
         if let Some(rules) = rules(options)? {
             env.put(RULES_VARIABLE, rules.into());
         }
@@ -158,7 +163,27 @@ fn directories(of: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The value of `LD_PRELOAD`: the library, then what was there.
+/// How the names of libraries begin that have to be the first of all, and say so: they end the program otherwise, or miss
+/// what others call before them.
+const FIRST: [&str; 9] = [
+    "libasan.so",
+    "libhwasan.so",
+    "liblsan.so",
+    "libtsan.so",
+    "libclang_rt.asan",
+    "libclang_rt.hwasan",
+    "libclang_rt.lsan",
+    "libclang_rt.msan",
+    "libclang_rt.tsan",
+];
+
+/// Whether a library is the runtime of a sanitizer.
+fn is_first(path: &[u8]) -> bool {
+    let name = path.rsplit(|b| *b == b'/').next().unwrap_or(path);
+    FIRST.iter().any(|first| name.starts_with(first.as_bytes()))
+}
+
+/// The value of `LD_PRELOAD`: the library, then what was there. Before it what demands that.
 fn preload(library: &Path, before: Option<OsString>) -> Result<OsString, Failure> {
     let name = library.as_os_str();
     // The loader splits at blanks and colons and knows no quoting.
@@ -166,14 +191,38 @@ fn preload(library: &Path, before: Option<OsString>) -> Result<OsString, Failure
         let why = "the loader cannot preload a path with blanks or colons";
         return Err(Failure::new(library.display(), why));
     }
-    let mut value = name.to_os_string();
     let before = before.unwrap_or_default();
-    let others = before.as_bytes().split(|b| matches!(b, b' ' | b':'));
-    for other in others.filter(|other| !other.is_empty() && *other != name.as_bytes()) {
-        value.push(":");
-        value.push(OsStr::from_bytes(other));
+    let others: Vec<&[u8]> = before
+        .as_bytes()
+        .split(|b| matches!(b, b' ' | b':'))
+        .filter(|other| !other.is_empty() && *other != name.as_bytes())
+        .collect();
+    let (first, others): (Vec<_>, Vec<_>) = others.into_iter().partition(|other| is_first(other));
+    let all: Vec<_> = [first, vec![name.as_bytes()], others].concat();
+    Ok(OsString::from_vec(all.join(&b':')))
+}
+
+/// Name of the variable with AddressSanitizer's options.
+const ASAN_VARIABLE: &str = "ASAN_OPTIONS";
+
+/// The value of `ASAN_OPTIONS` for a command that is linked with AddressSanitizer's shared runtime, which would not start
+/// behind a preloaded library. `None`: nothing is to be said.
+fn asan_options(command: Option<&OsString>) -> Option<OsString> {
+    const OPTION: &str = "verify_asan_link_order";
+    let file = elf::find(command?)?;
+    let needed = elf::needed(&file)?;
+    if !needed.iter().any(|name| is_first(name)) {
+        return None;
     }
-    Ok(value)
+    let mut value = std::env::var_os(ASAN_VARIABLE).unwrap_or_default();
+    if value.to_string_lossy().contains(OPTION) {
+        return None;
+    }
+    if !value.is_empty() {
+        value.push(":");
+    }
+    value.push(format!("{OPTION}=0"));
+    Some(value)
 }
 
 fn rules(options: &Options) -> Result<Option<String>, Failure> {
@@ -397,10 +446,15 @@ pub fn main(options: &Options) -> i32 {
                 Start::NotExecutable(e) => (format!("{command}: {e}"), NOT_EXECUTABLE),
                 Start::Failed(failure) => (failure.to_string(), FAILED),
             };
-            eprintln!("sdp run: {text}");
+            say(&text);
             status
         }
     }
+}
+
+/// On stderr, which may be closed or full.
+fn say(text: &str) {
+    let _ = writeln!(io::stderr(), "sdp run: {text}");
 }
 
 fn start(options: &Options) -> Result<i32, Start> {
@@ -410,6 +464,7 @@ fn start(options: &Options) -> Result<i32, Start> {
     let wanted = options.summary || destination.is_some();
     let (ended, wall_s, collected) = run_collected(&options.command, &env, wanted)?;
     if wanted {
+        sys::survive_file_size_limit();
         let text = |s: &OsString| String::from_utf8_lossy(s.as_bytes()).into_owned();
         let command = options.command.iter().map(text).collect();
         let report = Report::new(command, &ended, wall_s, &collected);
@@ -417,8 +472,8 @@ fn start(options: &Options) -> Result<i32, Start> {
             // A closed stderr must not turn the command's result into ours.
             let _ = write!(io::stderr(), "{report}");
         }
-        if let Some(destination) = destination {
-            destination.write(&report).map_err(Start::Failed)?;
+        if let Some(Err(why)) = destination.map(|destination| destination.write(&report)) {
+            say(&why.to_string());
         }
     }
     Ok(match ended.how {
@@ -430,6 +485,7 @@ fn start(options: &Options) -> Result<i32, Start> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::OsStr;
 
     #[test]
     fn preload_goes_in_front_once() {
@@ -440,6 +496,34 @@ mod tests {
         assert_eq!(value("a.so b.so"), "/opt/libsdp.so:a.so:b.so");
         assert_eq!(value("a.so:/opt/libsdp.so"), "/opt/libsdp.so:a.so");
         assert!(preload(Path::new("/a b/libsdp.so"), None).is_err());
+    }
+
+    #[test]
+    fn sanitizers_stay_in_front() {
+        let library = Path::new("/opt/libsdp.so");
+        let value = |before: &str| preload(library, Some(before.into())).unwrap();
+        assert_eq!(value("libasan.so.8"), "libasan.so.8:/opt/libsdp.so");
+        assert_eq!(
+            value("a.so /usr/lib/libtsan.so:b.so"),
+            "/usr/lib/libtsan.so:/opt/libsdp.so:a.so:b.so"
+        );
+        assert_eq!(
+            value("/opt/libsdp.so:/x/libclang_rt.asan-x86_64.so"),
+            "/x/libclang_rt.asan-x86_64.so:/opt/libsdp.so"
+        );
+        assert_eq!(value("/libasan.so/a.so"), "/opt/libsdp.so:/libasan.so/a.so");
+    }
+
+    #[test]
+    fn a_program_says_what_it_is_linked_with() {
+        let own = std::env::current_exe().unwrap();
+        let needed = elf::needed(&own).expect("an ELF file");
+        assert!(needed.iter().any(|name| name.starts_with(b"libc.so")), "{needed:?}");
+        assert_eq!(elf::find(OsStr::new("/bin/sh")), Some("/bin/sh".into()));
+        assert!(elf::find(OsStr::new("sh")).is_some_and(|path| path.ends_with("sh")));
+        assert_eq!(elf::find(OsStr::new("no such command")), None);
+        assert_eq!(elf::needed(Path::new("/etc/passwd")), None);
+        assert_eq!(elf::needed(Path::new("/dev")), None);
     }
 
     #[test]

@@ -267,6 +267,12 @@ pub fn restore_mask(mask: &SavedMask) {
     }
 }
 
+/// Writes beyond RLIMIT_FSIZE fail from here on, instead of ending this process.
+pub fn survive_file_size_limit() {
+    // SAFETY: no handler of ours.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
 /// Runs `action` in the child between fork and exec.
 pub fn before_exec(
     command: &mut std::process::Command,

@@ -274,6 +274,7 @@ fn concerns_us(m: &mut Mirror, set: u32) -> bool {
 ///
 /// # Safety
 /// As for [`wait`].
+#[inline(never)]
 unsafe fn kernel_only(
     set_fd: c_int,
     set: u32,
