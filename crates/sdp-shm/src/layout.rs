@@ -163,6 +163,9 @@ pub struct ConsumerLine {
 pub struct ArmLine {
     /// sequence << 2 | mode.
     pub word: AtomicU32,
+    /// When the waker rang last by the bell page, in ticks of the processor's clock; 0 unknown. A hint for the order in which
+    /// connections are told ready.
+    pub rung_at: AtomicU64,
 }
 
 /// One direction's control lines.
@@ -232,6 +235,7 @@ const _: () = {
     assert!(is_at(consumer + offset_of!(ConsumerLine, mseq_ack), 412));
 
     assert!(is_at(offset_of!(Half, receive_arm), 512));
+    assert!(is_at(offset_of!(ArmLine, rung_at), 8));
     assert!(is_at(offset_of!(Half, space_arm), 640));
 };
 

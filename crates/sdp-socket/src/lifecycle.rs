@@ -116,6 +116,7 @@ pub(crate) fn listening(fd: c_int) {
     }
     let _section = section::Guard::enter();
     conn.set_stage(Stage::Listener);
+    crate::epoll::listens(conn);
     let (address, port) = local_address(fd).unwrap_or(([0; 16], 0));
     if settings::family(Role::Server, address, port) == Family::Tcp {
         conn.set(flag::RULE_TCP);

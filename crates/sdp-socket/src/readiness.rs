@@ -105,6 +105,34 @@ pub(crate) fn is_receiving_on_lane(conn: &Conn) -> bool {
             .is_some_and(|view| view.on_sdp || view.has_switch())
 }
 
+/// Whether bytes come by the ring, and no switch is in sight.
+pub(crate) fn stays_on_lane(conn: &Conn) -> bool {
+    lines(conn)
+        .and_then(|(segment, half)| view(conn, segment.half(half)))
+        .is_some_and(|view| view.on_sdp && !view.has_switch())
+}
+
+/// Whether there is nothing in the ring at a glance, nor a switch.
+pub(crate) fn seems_empty(conn: &Conn) -> bool {
+    if conn.stage() != Stage::Attached || !conn.pin_live(Half::Receive) {
+        return true;
+    }
+    let view = lines(conn).and_then(|(segment, half)| view(conn, segment.half(half)));
+    conn.unpin(Half::Receive);
+    view.is_none_or(|view| !view.has_bytes() && !view.has_switch())
+}
+
+/// When the other end rang last for what it sent ([`sdp_sys::time::ticks`]); 0 unknown. Its word, for the order of events.
+pub(crate) fn rung_at(conn: &Conn) -> u64 {
+    if conn.stage() != Stage::Attached || !conn.pin_live(Half::Receive) {
+        return 0;
+    }
+    let at = lines(conn)
+        .map_or(0, |(segment, half)| segment.half(half).receive_arm.rung_at.load(Ordering::Relaxed));
+    conn.unpin(Half::Receive);
+    at
+}
+
 /// Arms the receiving half.
 pub(crate) fn arm(conn: &Conn) {
     if let Some((segment, half)) = lines(conn) {

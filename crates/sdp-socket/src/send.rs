@@ -693,6 +693,7 @@ pub(crate) fn ring_sleeper(
 ) {
     let lines = segment.half(conn.half_index(Half::Send));
     if mode == arm::Mode::Bell {
+        lines.receive_arm.rung_at.store(ticks(), Ordering::Relaxed);
         let rung = conn.ring_peer();
         if rung != Rung::NoBell {
             spin::reached(conn, rung == Rung::Asleep);
@@ -726,6 +727,7 @@ fn ring_bells(conn: &Conn, fd: c_int, source: &mut SourceState, lines: &HalfLine
     match armed {
         // A sleeper that armed must be rung as it asked: another thread may eat the carrier's byte.
         Some((mode, _)) => {
+            lines.receive_arm.rung_at.store(ticks(), Ordering::Relaxed);
             let rung = if mode == arm::Mode::Bell { conn.ring_peer() } else { Rung::NoBell };
             by_carrier |= rung == Rung::NoBell;
             spin::reached(conn, rung != Rung::Awake);

@@ -18,12 +18,10 @@ use super::{
     former::{self, Formers, Owner},
 };
 use crate::{
-    carrier,
     conn::{self, Conn, Half, Stage, flag},
     hot::PAGE,
     process, readiness, spin,
     table::{self, Entry},
-    wait,
 };
 
 /// Epoll sets that one process can have mirrored; those beyond keep their connections on the kernel
@@ -67,6 +65,8 @@ pub(super) struct Registration {
     pub(super) is_disabled: bool,
     /// EPOLLOUT was taken out of the kernel's registration while the ring is full.
     pub(super) is_stripped: bool,
+    /// Of a connection whose bytes come by the kernel, as far as is known: counted in [`Set::by_kernel`].
+    pub(super) is_kernels: bool,
     /// Edge: the ring cursor last reported.
     pub(super) reported: u64,
 }
@@ -98,6 +98,10 @@ pub(super) struct Set {
     pub(super) has_lane: bool,
     /// One ever has.
     pub(super) had_lane: bool,
+    /// Connections whose bytes come by the kernel, as far as is known ([`super::order`]).
+    pub(super) by_kernel: u32,
+    /// With room for one event the kernel's was told: one of rings is next.
+    pub(super) is_rings_turn: bool,
     /// Registrations that are noted with their connections ([`super::noted`]).
     pub(super) noted: u32,
     /// The kernel refused the hidden eventfd.
@@ -311,6 +315,8 @@ impl Mirror {
             is_inherited: false,
             has_lane: false,
             had_lane: false,
+            by_kernel: 0,
+            is_rings_turn: false,
             noted: 0,
             is_deaf: false,
             has_oneshots: false,
@@ -420,8 +426,10 @@ impl Mirror {
             is_ready: false,
             is_disabled: false,
             is_stripped: false,
+            is_kernels: false,
             reported: 0,
         };
+        self.set_kernels(index, conn.stage() != Stage::Listener);
         self.hash(index);
         conn.registrations.store(index.wrapping_add(1), Ordering::Relaxed);
         self.join(set, index);
@@ -460,43 +468,6 @@ impl Mirror {
             if set.first_member == index {
                 set.first_member = reg.next_member;
             }
-        }
-    }
-
-    /// [`Self::recheck_room`], if that has not been done for as long as a sleep would be bounded. Waits that
-    /// never sleep, because their time is up at once or other connections always have something, come to
-    /// see a reader's death by this alone.
-    pub(super) fn recheck_room_in_time(&mut self, set: u32, now: u64) {
-        let is_due = self
-            .set(set)
-            .is_some_and(|s| now.saturating_sub(s.room_checked_ns) >= wait::BOUNDED_SLEEP_NS);
-        if is_due {
-            if let Some(set) = self.set(set) {
-                set.room_checked_ns = now;
-            }
-            self.recheck_room(set);
-        }
-    }
-
-    /// Has senders that wait for room looked at again. A reader that has gone frees none (O8): what the
-    /// kernel knows of it is asked here, as the program may have read the end of the stream already.
-    pub(super) fn recheck_room(&mut self, set: u32) {
-        let mut any = false;
-        self.each_member(set, |m, at| {
-            let waiter = m
-                .reg(at)
-                .and_then(|r| Some((conn::get(r.conn)?, r.conn, r.fd)))
-                .filter(|(conn, ..)| conn.has(flag::WANTS_ROOM));
-            if let Some((conn, index, fd)) = waiter {
-                any = true;
-                if note_end(conn, index, fd) {
-                    m.grant_room(conn, NONE);
-                }
-                m.push_ready(at);
-            }
-        });
-        if let Some(set) = self.set(set) {
-            set.has_room_waiters = any;
         }
     }
 
@@ -629,6 +600,7 @@ impl Mirror {
             }
         }
         self.unready(index);
+        self.set_kernels(index, false);
         self.part(index);
         if let Some(slot) = self.registrations.get_mut(index as usize) {
             slot.is_used = false;
@@ -863,25 +835,6 @@ impl Mirror {
 /// The first registration of a connection ([`NONE`]: it has none).
 fn first_of(conn: &Conn) -> u32 {
     conn.registrations.load(Ordering::Relaxed).wrapping_sub(1)
-}
-
-/// A sender waits for room: notes if its reader has gone, which frees none. `fd` is the number that it was
-/// registered by; the table is walked only where that names something else by now. True: it has gone, and that is
-/// news, which the sender must find out about (it asks the reader's kernel).
-pub(super) fn note_end(conn: &Conn, index: u32, fd: i32) -> bool {
-    if conn.has(flag::PEER_GONE) {
-        return false;
-    }
-    let fd = if table::entry(fd) == Some(Entry::Conn(index)) {
-        Some(fd)
-    } else {
-        table::number_of(conn)
-    };
-    let is_over = fd.is_some_and(carrier::is_over);
-    if is_over {
-        conn.set(flag::PEER_GONE);
-    }
-    is_over
 }
 
 /// Arms the receiving half of a connection that is on a lane.

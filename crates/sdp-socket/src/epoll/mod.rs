@@ -17,7 +17,7 @@
 //!
 //! # Files
 //! `mirror`: what is registered where. `former`: what was, and may still come. `noted`: what need not be there
-//! yet. `unseen`: sets that the library did not see made. `wait`: `epoll_wait`. Here: what the other modules and the program tell.
+//! yet. `order`: what a wait tells first. `room`: senders that wait for room. `unseen`: sets that the library did not see made. `wait`: `epoll_wait`. Here: what the other modules and the program tell.
 //!
 //! # Locking
 //! One lock for all sets of the process (in-process, spinning; held for nanoseconds to microseconds,
@@ -25,6 +25,8 @@
 mod former;
 mod mirror;
 mod noted;
+mod order;
+mod room;
 pub(crate) mod unseen;
 mod wait;
 
@@ -162,6 +164,7 @@ fn welcome(m: &mut Mirror, at: u32, conn: &Conn) -> bool {
     }) else {
         return false;
     };
+    m.learn_lane(at, conn);
     m.push_ready(at);
     let is_first = m.set(set).is_some_and(|set| {
         set.had_lane = true;
@@ -308,6 +311,13 @@ fn tell_of_eaten(conn: &Conn, mirror: Option<&mut Mirror>) {
         && (flags & flag::POLLED != 0 || conn.is_pinned_elsewhere(Half::Receive))
     {
         process::ring_own(conn.index());
+    }
+}
+
+/// The socket listens from here on: its registrations are no connection's.
+pub(crate) fn listens(conn: &Conn) {
+    if conn.registrations.load(Ordering::Relaxed) != 0 {
+        with(|m| m.each_registration(conn, |m, at, _| m.set_kernels(at, false)));
     }
 }
 

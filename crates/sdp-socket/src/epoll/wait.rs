@@ -9,7 +9,9 @@ use sdp_sys::{errno::Errno, pid::is_single_threaded, sys, time::monotonic_ns};
 
 use super::{
     ALWAYS, ET, EXCLUSIVE, IN, IN_KIND, ONESHOT, OUT, RDHUP, former,
-    mirror::{ANY_BY_CARRIER, Mirror, NONE, REGISTRATIONS, Registration, note_end, with},
+    mirror::{ANY_BY_CARRIER, Mirror, NONE, REGISTRATIONS, Registration, with},
+    order::{Bits, Output, collect_bits, take_bits},
+    room::note_end,
     tell_of_eaten,
 };
 use crate::{
@@ -33,45 +35,10 @@ const JUDGE_EVERY: u8 = 16;
 /// How often the kernel is asked at most within one look, where all it had were bells.
 const ASKS: usize = 8;
 /// Most events handled in one go.
-const BATCH: usize = 256;
+pub(super) const BATCH: usize = 256;
 /// Shorter waits of sets without a lane are the kernel's alone, which also keeps their precision: one that
 /// misses a lane coming up is late by no more.
 const PASSED_BELOW_NS: u64 = 1_000_000;
-
-/// What a wait fills.
-struct Output {
-    events: *mut epoll_event,
-    max: usize,
-    used: usize,
-    /// Registration of each of the first events, so that ring and kernel make one event of one.
-    from: [u32; BATCH],
-}
-
-impl Output {
-    /// Reports events of a registration ([`NONE`]: not one of ours).
-    fn push(&mut self, events: u32, data: u64, from: u32) {
-        if from != NONE
-            && let Some(at) = self.from.iter().take(self.used).position(|f| *f == from)
-        {
-            // SAFETY: at < used events were written below.
-            let mut held = unsafe { self.events.add(at).read_unaligned() };
-            held.events |= events;
-            // SAFETY: as above.
-            unsafe { self.events.add(at).write_unaligned(held) };
-            return;
-        }
-        if self.used < self.max {
-            // SAFETY: used < max writable events; packed, so an unaligned write.
-            unsafe {
-                self.events.add(self.used).write_unaligned(epoll_event { events, u64: data });
-            }
-            if let Some(slot) = self.from.get_mut(self.used) {
-                *slot = from;
-            }
-            self.used += 1;
-        }
-    }
-}
 
 /// `epoll_wait` on a set of ours. `None`: pass the call on.
 ///
@@ -139,7 +106,7 @@ unsafe fn wait_on(
         })
     };
     // Events beyond the batch could not be told apart; a program that asks for more gets them next time.
-    let mut out = Output { events, max: max.min(BATCH), used: 0, from: [NONE; BATCH] };
+    let mut out = Output::new(events, max);
     let (mut has_spun, mut has_slept) = (false, false);
     loop {
         if process::is_retired() {
@@ -147,7 +114,7 @@ unsafe fn wait_on(
             // anew, because the program's own call is the one that the sandbox allows.
             return None;
         }
-        collect_bits();
+        collect_bits(set);
         let collected = with(|m| {
             if !concerns_us(m, set) {
                 return None;
@@ -155,17 +122,28 @@ unsafe fn wait_on(
             if m.set(set).is_some_and(|s| s.has_room_waiters) {
                 m.recheck_room_in_time(set, monotonic_ns());
             }
-            // Now and then the kernel has a place, however much is in the rings: it takes turns with them.
-            let keeps_place = m.set(set).is_some_and(|s| {
-                s.ready_first != NONE && (s.waits.wrapping_add(1)).is_multiple_of(MERGE_EVERY)
-            });
-            if keeps_place && out.max == 1 {
+            let s = m.set(set)?;
+            let is_mixed = s.by_kernel != 0;
+            // The kernel has a place, however much is in the rings: for each connection of its, else now and then.
+            let is_turn = s.waits.wrapping_add(1).is_multiple_of(MERGE_EVERY);
+            let places = match s.ready_first {
+                NONE => 0,
+                _ if core::mem::take(&mut s.is_rings_turn) => 0,
+                _ if is_mixed => (s.by_kernel as usize).min(out.max.div_ceil(2)),
+                _ => usize::from(is_turn),
+            };
+            if places == out.max {
                 return Some(Collected::KernelFirst);
             }
-            out.max -= usize::from(keeps_place);
-            let merge = collect(m, set, &mut out, Kernel::NotAsked);
-            out.max += usize::from(keeps_place);
-            Some(if merge { Collected::Merge } else { Collected::Rings })
+            out.max -= places;
+            let asks = if is_mixed { Kernel::Asked } else { Kernel::NotAsked };
+            let merge = collect(m, set, &mut out, asks);
+            out.max += places;
+            Some(match merge {
+                _ if is_mixed => Collected::Mixed,
+                true => Collected::Merge,
+                false => Collected::Rings,
+            })
         })?;
         let Some(mut collected) = collected else {
             let left = still();
@@ -187,6 +165,7 @@ unsafe fn wait_on(
             with(|m| {
                 if let Some(s) = m.set(set) {
                     s.waits = s.waits.wrapping_add(1);
+                    s.is_rings_turn = s.by_kernel != 0 && out.used > 0;
                 }
                 if out.used == 0 {
                     collect(m, set, &mut out, Kernel::Asked);
@@ -196,9 +175,13 @@ unsafe fn wait_on(
             });
         }
         if out.used > 0 {
-            if collected == Collected::Merge && out.used < out.max {
+            if collected != Collected::Rings && out.used < out.max {
+                let rings = out.used;
                 // SAFETY: as the caller's.
                 unsafe { ask_kernel(set_fd, set, &mut out, core::ptr::null()) }.ok();
+                if collected == Collected::Mixed {
+                    out.bring_forward(rings);
+                }
             }
             return Some(Ok(out.used));
         }
@@ -367,36 +350,7 @@ fn milliseconds(left: Option<u64>) -> c_int {
     }
 }
 
-/// Moves the bell page's bits to the ready lists of the sets that they concern.
-fn collect_bits() {
-    let Some(bell) = process::bell() else { return };
-    if !bell.any() {
-        return;
-    }
-    if with(|m| take_bits(m, bell)) == Some(Bits { others_sleep: true, any: true }) {
-        ring_myself();
-    }
-}
-
-/// What [`take_bits`] found.
-#[derive(Clone, Copy, PartialEq, Eq, Default)]
-struct Bits {
-    any: bool,
-    /// Somebody sleeps on one of the sets that they concern.
-    others_sleep: bool,
-}
-
-fn take_bits(m: &mut Mirror, bell: Bell) -> Bits {
-    let mut bits = Bits::default();
-    bell.take(|slot| {
-        if let Some(conn) = conn::get(slot) {
-            bits.any = true;
-            bits.others_sleep |= m.ready_conn(conn);
-        }
-    });
-    bits
-}
-
+/// Wakes all who sleep for the bell.
 pub(super) fn ring_myself() {
     process::ring_all();
 }
@@ -415,6 +369,8 @@ enum Collected {
     Rings,
     /// The kernel's belong beside them.
     Merge,
+    /// The kernel's belong before them: what a connection of its said may have been said first.
+    Mixed,
     /// One event is asked for, and it is the kernel's turn: nothing was looked at.
     KernelFirst,
 }
@@ -481,6 +437,9 @@ fn judge(m: &mut Mirror, at: u32, out: &mut Output) {
     let readable = if reg.events & IN_KIND == 0 { None } else { readiness::readable_or_arm(conn) };
     if conn.has(flag::EATEN) {
         tell_of_eaten(conn, Some(m)); // the other sets
+    }
+    if reg.is_kernels && readiness::stays_on_lane(conn) {
+        m.set_kernels(at, false);
     }
     if let Some(cursor) = readable {
         if !(is_edge && reg.reported == cursor) {
@@ -603,20 +562,31 @@ unsafe fn kernel_events(
             Some(bell) => take_bits(m, bell),
             None => Bits::default(),
         };
-        for event in batch.iter().take(got.unwrap_or(0)) {
+        let got = got.unwrap_or(0);
+        let mut is_collected = false;
+        for (i, event) in batch.iter().take(got).enumerate() {
             // SAFETY: the kernel wrote the first `got` events.
             let event = unsafe { event.assume_init() };
             if !(bits.any && is_the_bell(m, set, &event)) {
                 translate(m, set, &event, since, out);
+            } else if timeout_ms != 0 && !core::mem::replace(&mut is_collected, true) {
+                // Who slept had armed everything: what has rung did so between the kernel's other events.
+                let places = got - 1 - i;
+                out.max -= places;
+                collect(m, set, out, Kernel::Asked);
+                out.max += places;
             }
         }
-        if by_event && out.used < out.max {
+        out.end_of_kernels = out.used;
+        if is_collected {
+            wake_another(m, set);
+        } else if by_event && out.used < out.max {
             collect(m, set, out, Kernel::Asked);
         } else if by_event {
             // What was reported is on the list, and not armed.
             wake_another(m, set);
         }
-        bits.others_sleep
+        bits.wake_others()
     });
     if others_sleep == Some(true) {
         ring_myself();
@@ -779,6 +749,7 @@ fn judge_kernel(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u32
 fn judge_enabled(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u32 {
     let Some(conn) = conn::get(reg.conn) else { return events };
     if conn.stage() != Stage::Attached || !conn.pin_live(Half::Receive) {
+        m.set_kernels(at, conn.stage() != Stage::Listener);
         // Between two lives it may be the host still.
         let is_host = m.set(reg.set).is_some_and(|s| s.hidden == Some(reg.data));
         return if events == IN && is_host { confirmed(reg, events) } else { events };
@@ -816,6 +787,7 @@ fn judge_enabled(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u3
         if conn.has(flag::EATEN) {
             tell_of_eaten(conn, Some(m));
         }
+        m.set_kernels(at, !readiness::stays_on_lane(conn));
         if !truth.readable {
             // A bell, the hidden eventfd under this data, or bytes that another thread took meanwhile.
             // Nothing is lost: what comes later makes a new event.
