@@ -4,8 +4,8 @@ the library.
 Each module runs plain, under the library, and under the library with lanes that flip at random
 positions on every call; `support.foreign` compares the outcomes test by test. What is closest to the
 library runs always: the core whole, of the long modules of processes and signals some tests. Of the
-rest a part runs: some short modules whole, of some long ones a few tests. What part it is, the
-rotation decides. `SDP_TEST_WHOLE=1` runs everything.
+rest a part runs: some short modules whole, of some long ones a few tests. It is always the same
+part unless a rotation is asked for, which draws another one. `SDP_TEST_WHOLE=1` runs everything.
 """
 
 import os
@@ -84,8 +84,18 @@ LONG = [
     "test_asyncio.test_sslproto",
     "test_asyncio.test_subprocess",
 ]
+# How many of them a rotation draws, and those of the usual run: HTTP, event loops, processes; TLS,
+# threads, two connections for one session.
 SHORT_A_RUN = 5
+SHORT_FIXED = [
+    "test_httpservers",
+    "test_smtplib",
+    "test_fork1",
+    "test_asyncio.test_unix_events",
+    "test_asyncio.test_server",
+]
 LONG_A_RUN = 3
+LONG_FIXED = ["test_ftplib", "test_threading", "test_asyncio.test_ssl"]
 # Tests of each long module that takes turns.
 SAMPLE = 8
 BOTH_WAYS = pytest.mark.parametrize(
@@ -114,14 +124,14 @@ def comparison(ladder):
 
 
 @BOTH_WAYS
-@pytest.mark.parametrize("module", CORE + rotated(SHORT, SHORT_A_RUN, "short"))
+@pytest.mark.parametrize("module", CORE + rotated(SHORT, SHORT_A_RUN, "short", SHORT_FIXED))
 def test_module(comparison, module, placement):
     """A whole module."""
     comparison.check(Module(module), placement)
 
 
 @BOTH_WAYS
-@pytest.mark.parametrize("module", [*SAMPLED, *rotated(LONG, LONG_A_RUN, "long")])
+@pytest.mark.parametrize("module", [*SAMPLED, *rotated(LONG, LONG_A_RUN, "long", LONG_FIXED)])
 def test_sample(comparison, module, placement):
     """Some tests of a long module, by the rotation."""
     print(f"rotation {ROTATION}")

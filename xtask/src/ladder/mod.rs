@@ -32,7 +32,7 @@ use suites::{SUITES, Suite};
 const LOG_TAIL: usize = 80;
 
 /// The rotation unless another one is asked for: the same tests on every commit.
-pub(crate) const FIXED_ROTATION: &str = "1";
+pub(crate) const FIXED_ROTATION: &str = "0";
 
 /// What the user asked for.
 #[derive(Debug, Default)]
@@ -198,12 +198,15 @@ fn try_again(
     number: usize,
     deadline: Deadline,
 ) -> Verdict {
+    if deadline.shorten(again::LEAST_S) < again::LEAST_S {
+        return Verdict::Untried("no time is left for second attempts");
+    }
     again::judge(|attempt| {
         print!("again, {attempt} of {}: {} ... ", again::ATTEMPTS, failure.name);
         flush();
         let log = logs.join(format!("again-{number}-{attempt}.log"));
-        let limit_s = deadline.shorten(suite.limit_s);
-        let played = if limit_s > 0 { player.alone(suite, failure, &log, limit_s) } else { None };
+        let limit_s = deadline.shorten(again::LIMIT_S).max(1);
+        let played = player.alone(suite, failure, &log, limit_s);
         let has_passed = matches!(
             &played,
             Some(Ok((results, end))) if again::has_passed(results, *end)

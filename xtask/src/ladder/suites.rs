@@ -311,18 +311,18 @@ pub(super) const SUITES: &[Suite] = &[
         &[],
         600,
     ),
-    app(
+    halves(app(
         "cpython",
         "CPython's own tests of sockets and processes: as they are, and with lanes that flip at random",
         "tests/cpython/test_cpython.py",
         &[],
-        1200,
-    ),
-    app(
+        900,
+    )),
+    halves(app(
         "thirdparty",
         "suites of Twisted, tornado, gevent, trio, tokio, libuv and libevent, likewise",
         "tests/thirdparty/test_thirdparty.py",
         &["cmake", "make", "cc", "cargo"],
-        1200,
-    ),
+        900,
+    )),
 ];
