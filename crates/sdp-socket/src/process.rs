@@ -13,7 +13,7 @@ use sdp_shm::{
     bell::Bell,
     family::{FAMILY_BYTES, FAMILY_WINDOW, Family, Slot},
 };
-use sdp_sys::{fd, loader as sys_loader, pid as sys_pid, section, sys};
+use sdp_sys::{fd, loader as sys_loader, pid as sys_pid, section, stat, sys};
 
 use crate::{
     hot::PAGE,
@@ -566,6 +566,8 @@ pub(crate) fn ring_own(slot: u32) {
     if let Some(bell) = bell()
         && bell.ring(slot)
         && event >= 0
+        // A vfork child may have something of its own there; of such files only an eventfd takes what is written.
+        && (is_ours() || stat::at_hand(event).is_ok_and(|stat| stat.is_anonymous()))
     {
         let one = 1u64;
         // SAFETY: eight readable bytes.
