@@ -173,8 +173,9 @@ unsafe fn change(signal: c_int, new: *const libc::sigaction, old: *mut libc::sig
     let mut stored = None;
     let is_noted = !is_anothers();
     // SAFETY: null or the program's action.
+    let wanted = unsafe { new.as_ref() };
     if is_noted
-        && let Some(action) = unsafe { new.as_ref() }
+        && let Some(action) = wanted
         && action.sa_sigaction != wrapper_address()
         && let Some(word) = pack(action.sa_sigaction, action.sa_flags)
     {
