@@ -17,11 +17,15 @@ CHILDREN = {
     "listen": True,
     "pass": True,
     "fork": True,
+    "signal": True,
+    "busy": True,
 }
 # Whether the process has to leave its lanes because one table cannot tell any more.
 APART = {
     "apart": True,
     "keep": True,
+    "unread": True,
+    "unread-gone": True,
     "close-range": True,
     "close-range-child": False,
     "clone-vm": True,

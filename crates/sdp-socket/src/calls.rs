@@ -135,11 +135,7 @@ pub(crate) enum Road {
 
 #[unsafe(link_section = ".text.hot")]
 pub(crate) fn road(fd: c_int, half: Half) -> Road {
-    let is_kernels = match half {
-        Half::Receive => elsewhere::is_receiving(fd),
-        Half::Send => elsewhere::is(fd),
-    };
-    if is_kernels {
+    if elsewhere::moves(fd, half) {
         return Road::Pass;
     }
     let Some(pinned) = Pinned::new(fd, half) else {
@@ -729,10 +725,6 @@ pub unsafe fn poll(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> Call {
-    // SAFETY: the program's array.
-    if elsewhere::waits(|leave| (0..count).for_each(|i| leave(unsafe { (*fds.add(i)).fd }))) {
-        return Call::Pass;
-    }
     // SAFETY: the caller's.
     waited(unsafe { readiness::poll(fds, count, timeout_ns(timeout), mask) })
 }
@@ -763,21 +755,6 @@ pub unsafe fn select(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> Call {
-    if elsewhere::waits(|leave| {
-        let count = usize::try_from(count).unwrap_or(0);
-        // SAFETY: null or the program's sets, of as many bits.
-        let is_in = |set: *mut libc::fd_set, fd: usize| unsafe {
-            !set.is_null() && *set.cast::<u8>().add(fd / 8) & 1 << (fd % 8) != 0
-        };
-        let highest = usize::try_from(process::highest_descriptor()).map_or(0, |top| top + 1);
-        for fd in 0..count.min(highest) {
-            if [read, write, except].into_iter().any(|set| is_in(set, fd)) {
-                leave(fd as c_int);
-            }
-        }
-    }) {
-        return Call::Pass;
-    }
     // SAFETY: the caller's.
     waited(unsafe { readiness::select(count, read, write, except, timeout_ns(timeout), mask) })
 }
@@ -809,8 +786,7 @@ pub unsafe fn epoll_wait(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> Call {
-    // Of any connection of a set nothing but its bell would come.
-    if elsewhere::waits(|leave| table::walk(|fd, _| leave(fd))) {
+    if elsewhere::waits_for_all() {
         return Call::Pass;
     }
     // SAFETY: the caller's.

@@ -323,6 +323,14 @@ pub(crate) fn flush(fd: c_int) {
     };
 }
 
+/// Ends the connection with a reset: every call on it answers an error from here on.
+pub(crate) fn disconnect(fd: c_int) {
+    let nowhere =
+        libc::sockaddr { sa_family: libc::AF_UNSPEC as libc::sa_family_t, sa_data: [0; 14] };
+    // SAFETY: the address outlives the call.
+    let _ = unsafe { sys!(libc::SYS_connect, fd, &raw const nowhere, size_of_val(&nowhere)) };
+}
+
 /// Makes the next close send a reset instead of a FIN.
 pub(crate) fn reset_on_close(fd: c_int) {
     set_reset_on_close(fd, true);

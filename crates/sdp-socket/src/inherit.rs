@@ -7,6 +7,7 @@ use sdp_stats::{Reason, Verdict};
 use sdp_sys::{section, sys, time::monotonic_ns, tls};
 
 use crate::{
+    carrier,
     conn::{self, Conn, Half, Stage, flag, row_flag},
     demote, elsewhere,
     handover::{self, Heir},
@@ -14,7 +15,7 @@ use crate::{
     lane::Lane,
     page,
     process::{self, Remains},
-    promote,
+    promote, splice,
     table::{self, Entry, Pinned},
 };
 
@@ -322,8 +323,11 @@ pub(crate) fn parting() {
 }
 
 fn leave_trust(conn: &Pinned, fd: i32, reason: Reason, for_good: bool, remains: &mut Remains) {
+    remains.held |= conn.row_index().is_some();
+    if reason == Reason::Shared {
+        return leave_to_kernel(conn, fd);
+    }
     if let Some(row) = conn.row() {
-        remains.held |= conn.row_index().is_some();
         row.flags.fetch_or(row_flag::OUT_OF_SIGHT, Ordering::SeqCst);
     }
     process::tell_heirs(conn, fd);
@@ -331,9 +335,7 @@ fn leave_trust(conn: &Pinned, fd: i32, reason: Reason, for_good: bool, remains: 
         conn.note_reason(reason);
         crate::adopt::start_over(conn, fd);
     } else if matches!(conn.stage(), Stage::Young | Stage::Meeting | Stage::Attached) {
-        // With this one it is calls past the library that read what is left.
-        let heir = if reason == Reason::Shared { Heir::Stranger } else { Heir::Ourselves };
-        let handed_over = handover::leave_to(conn, fd, reason, heir);
+        let handed_over = handover::leave(conn, fd, reason);
         // Of a process that retires the kernel alone is asked, who was told to say nothing.
         crate::epoll::room_granted(conn);
         if conn.stage() == Stage::Attached {
@@ -345,6 +347,21 @@ fn leave_trust(conn: &Pinned, fd: i32, reason: Reason, for_good: bool, remains: 
     }
     let gone = sdp_sys::pid::is_single_threaded() && conn.drop_lanes();
     remains.used |= !gone && conn.row_index().is_some();
+}
+
+/// [`leave_trust`] where all that follows is calls past the library, of this process.
+fn leave_to_kernel(conn: &Pinned, fd: i32) {
+    process::tell_heirs(conn, fd);
+    if matches!(conn.stage(), Stage::Young | Stage::Meeting | Stage::Attached) {
+        let is_waited_for = conn.pinned() > 1 || conn.registrations.load(Ordering::SeqCst) != 0;
+        let heir = if is_waited_for { Heir::Stranger } else { Heir::Image(fd) };
+        let handed_over = handover::leave_to(conn, fd, Reason::Shared, heir);
+        crate::epoll::room_granted(conn);
+        if !handed_over && splice::has_ring_bytes(conn) {
+            // Not a clean end where bytes are missing: an error.
+            carrier::disconnect(fd);
+        }
+    }
 }
 
 fn sends_through_kernel(conn: &Conn) -> bool {

@@ -16,7 +16,7 @@ use sdp_shm::{
     bell::Bell,
     family::{FAMILY_BYTES, FAMILY_WINDOW, Family, Slot},
 };
-use sdp_sys::{fd, hidden, loader as sys_loader, pid as sys_pid, section, sys};
+use sdp_sys::{fd, hidden, loader as sys_loader, pid as sys_pid, section, stat, sys};
 
 use crate::{
     hot::PAGE,
@@ -578,7 +578,9 @@ pub(crate) fn ring_all() {
     let _section = section::Guard::enter();
     let _in_use = hidden::InUse::begin();
     let event = bell_fd();
-    if event >= 0 {
+    // A vfork child may have something of its own there; of such files only an eventfd takes what is written.
+    let is_bell = || is_ours() || stat::at_hand(event).is_ok_and(|stat| stat.is_anonymous());
+    if event >= 0 && is_bell() {
         let one = 1u64;
         // SAFETY: eight readable bytes.
         let _ = unsafe { sys!(libc::SYS_write, event, &raw const one, 8) };

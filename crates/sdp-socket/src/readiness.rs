@@ -10,7 +10,7 @@ use sdp_sys::{errno::Errno, pid::is_single_threaded, section, time::monotonic_ns
 use crate::{
     carrier,
     conn::{self, Conn, Half, Stage, flag},
-    demote, epoll, give_back, handover, host,
+    demote, elsewhere, epoll, give_back, handover, host,
     hot::PAGE,
     lane::{Lane, SinkState},
     process, receive,
@@ -324,6 +324,10 @@ pub(crate) unsafe fn poll(
     mask: *const sigset_t,
 ) -> Waited {
     if count == 0 || fds.is_null() || process::is_retired() {
+        return Waited::Pass;
+    }
+    // SAFETY: the caller's.
+    if unsafe { elsewhere::polls(fds, count) } {
         return Waited::Pass;
     }
     // SAFETY: the caller's.
@@ -658,6 +662,10 @@ pub(crate) unsafe fn select(
     timeout_ns: Option<u64>,
     mask: *const sigset_t,
 ) -> Waited {
+    // SAFETY: the caller's.
+    if unsafe { elsewhere::selects(count, [read, write, except]) } {
+        return Waited::Pass;
+    }
     let Ok(count) = usize::try_from(count) else { return Waited::Pass };
     if count > SELECT_BITS || process::is_retired() {
         return Waited::Pass;

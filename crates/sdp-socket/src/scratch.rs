@@ -7,6 +7,7 @@
 //! that it does not have are free.
 
 use core::{
+    hint::black_box,
     ptr::{NonNull, null_mut},
     slice,
     sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering},
@@ -56,11 +57,14 @@ pub(crate) struct Scratch {
 
 impl Scratch {
     /// An array of [`ENTRIES`]; `None` when all are in use, or there is no memory.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn take() -> Option<Self> {
         if !IS_USED.load(Ordering::Relaxed) {
             IS_USED.store(true, Ordering::Relaxed);
         }
-        for (mapped, user) in MAPPED.iter().zip(&USERS) {
+        // Not known when this is compiled, or it would be a long piece of code for each place.
+        for (mapped, user) in MAPPED.iter().zip(&USERS).take(black_box(PLACES)) {
             if user.load(Ordering::Relaxed) != 0
                 || user
                     .compare_exchange(0, this_thread(), Ordering::Acquire, Ordering::Relaxed)

@@ -232,6 +232,34 @@ static int fork_further(void *nothing)
     return 0;
 }
 
+/* Handlers of the child's own. */
+static volatile sig_atomic_t parents, childs;
+
+static void count_parents(int number)
+{
+    (void)number;
+    parents++;
+}
+
+static void count_childs(int number)
+{
+    (void)number;
+    childs++;
+}
+
+static int handle_signals(void *nothing)
+{
+    (void)nothing;
+    signal(SIGUSR1, count_childs);
+    signal(SIGUSR2, SIG_IGN);
+    raise(SIGUSR1);
+    raise(SIGUSR2);
+    note(parents);
+    note(childs);
+    note(signal(SIGUSR1, SIG_DFL) == count_childs);
+    return 0;
+}
+
 /* The pipe's content, then the connection's, which nobody has touched. */
 static void after_child(void)
 {
@@ -243,6 +271,37 @@ static void after_child(void)
     n = read(ends[0], room, sizeof room - 1);
     print_seen();
     printf(", \"pipe\": \"%s\", \"n\": %zd, ", n > 0 ? room : "", n < 0 ? -1 : n);
+}
+
+/* Another thread goes on with the connection while the number is a pipe's in one child after the other. */
+static atomic_int is_over;
+
+static void *goes_on(void *nothing)
+{
+    while (!is_over) {
+        ping(20);
+    }
+    return nothing;
+}
+
+static void busy(void)
+{
+    pthread_t thread;
+
+    check(pthread_create(&thread, NULL, goes_on, NULL) == 0);
+    for (int i = 0; i < 50; i++) {
+        char room[100];
+
+        check(pipe(ends) == 0);
+        in_child(write_to_pipe);
+        check(read(ends[0], room, sizeof room) == 23);
+        close(ends[0]);
+        close(ends[1]);
+    }
+    check(pipe(ends) == 0);
+    in_child(write_to_pipe);
+    is_over = 1;
+    pthread_join(thread, NULL);
 }
 
 static void children(const char *what)
@@ -285,6 +344,18 @@ static void children(const char *what)
     } else if (strcmp(what, "fork") == 0) {
         check(pipe(ends) == 0);
         in_child(fork_further);
+    } else if (strcmp(what, "signal") == 0) {
+        check(pipe(ends) == 0);
+        signal(SIGUSR1, count_parents);
+        signal(SIGUSR2, count_parents);
+        in_child(handle_signals);
+        raise(SIGUSR1);
+        raise(SIGUSR2);
+        note(parents);
+        note(childs);
+        note(signal(SIGUSR1, SIG_DFL) == count_parents);
+    } else if (strcmp(what, "busy") == 0) {
+        busy();
     } else {
         check(0);
     }
@@ -449,6 +520,37 @@ static void *keeps(void *nothing)
     return NULL;
 }
 
+/* What is unread when a thread parts is still there, also of a peer that is gone. */
+static void *parts(void *nothing)
+{
+    part();
+    return nothing;
+}
+
+static void part_with_unread(int is_gone)
+{
+    pthread_t thread;
+    char byte;
+
+    connect_to_child();
+    ask('s', 5000);
+    if (is_gone) {
+        ask('c', 0);
+    }
+    check(pthread_create(&thread, NULL, parts, NULL) == 0);
+    pthread_join(thread, NULL);
+    check(receive_pattern(sock, &theirs, 5000) == 5000);
+    if (!is_gone) {
+        send_pattern(sock, &ours, 3000);
+        check(ask('r', 3000).n == 3000);
+        finish();
+    } else {
+        check(recv(sock, &byte, 1, 0) == 0);
+        dismiss();
+    }
+    printf("{\"fine\": true}\n");
+}
+
 static void *closes_all(void *nothing)
 {
     (void)nothing;
@@ -597,6 +699,10 @@ int main(int argc, char **argv)
         connect_apart();
     } else if (strcmp(what, "keep") == 0) {
         keep_apart(keeps);
+    } else if (strcmp(what, "unread") == 0) {
+        part_with_unread(0);
+    } else if (strcmp(what, "unread-gone") == 0) {
+        part_with_unread(1);
     } else if (strcmp(what, "close-range") == 0) {
         keep_apart(closes_all);
     } else if (strcmp(what, "close-range-child") == 0) {

@@ -86,7 +86,12 @@ pub(super) fn duplicates(command: c_int) -> bool {
 /// `arg` is what the command demands.
 #[cold]
 #[inline(never)]
-pub(super) unsafe fn control(fd: c_int, command: c_int, arg: usize, real: impl Fn() -> c_int) -> c_int {
+pub(super) unsafe fn control(
+    fd: c_int,
+    command: c_int,
+    arg: usize,
+    real: impl Fn() -> c_int,
+) -> c_int {
     if !calls::is_tracked(fd) {
         return fresh(real());
     }
@@ -139,8 +144,9 @@ pub(super) fn close_many(
 #[cold]
 #[inline(never)]
 #[unsafe(link_section = ".text.hot")]
-pub(super) fn close_tracked(fd: c_int, real: impl FnOnce() -> c_int) -> c_int {
-    let result = answer!(calls::closing(fd), real());
+unsafe fn close_tracked(fd: c_int) -> c_int {
+    // SAFETY: the program's own call.
+    let result = unsafe { answer!(calls::closing(fd), direct::close(fd)) };
     calls::closed(fd);
     result
 }
@@ -151,14 +157,14 @@ hooks! {
         if !calls::is_tracked(fd) {
             return real::close(fd);
         }
-        close_tracked(fd, move || direct::close(fd))
+        close_tracked(fd)
     }
 
     fn __close(fd: c_int) -> c_int {
         if !calls::is_tracked(fd) {
             return real::close(fd);
         }
-        close_tracked(fd, move || direct::close(fd))
+        close_tracked(fd)
     }
 
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {

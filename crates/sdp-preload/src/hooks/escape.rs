@@ -501,7 +501,10 @@ unsafe fn moved(
     // SAFETY: as in `seen`.
     unsafe {
         match number {
-            libc::SYS_read => io::receive(fd, b as _, c, 0, size) as c_long,
+            libc::SYS_read => match io::single(b as _, c) {
+                Some(iov) => answer!(calls::recv_one(fd, &iov, 0), real()),
+                None => real(),
+            },
             libc::SYS_readv if io::counts(c as c_int) => {
                 answer!(calls::recv(fd, b as _, c, 0), real())
             }
@@ -512,15 +515,24 @@ unsafe fn moved(
                 let flags = d as c_int;
                 message::receive_all(fd, b as _, c as c_uint, flags, e as _, recvmsg, int).into()
             }
-            libc::SYS_write => io::transmit(fd, b as _, c, 0, size) as c_long,
+            libc::SYS_write | libc::SYS_sendto => {
+                let flags = if number == libc::SYS_sendto { d as c_int } else { 0 };
+                match io::single(b as _, c) {
+                    Some(iov) if flags & libc::MSG_FASTOPEN == 0 => {
+                        answer!(calls::send_one(fd, &iov, flags), flags, real())
+                    }
+                    _ => real(),
+                }
+            }
             libc::SYS_writev if io::counts(c as c_int) => {
                 answer!(calls::send(fd, b as _, c, 0), real())
             }
-            libc::SYS_sendto if d as c_int & libc::MSG_FASTOPEN == 0 => {
-                io::transmit(fd, b as _, c, d as c_int, size) as c_long
-            }
             libc::SYS_sendfile => answer!(calls::sendfile(fd, b as c_int, c as _, d), real()),
-            libc::SYS_close => descriptor::close_tracked(fd, int).into(),
+            libc::SYS_close => {
+                let result = answer!(calls::closing(fd), real());
+                calls::closed(fd);
+                result
+            }
             libc::SYS_fcntl => descriptor::control(fd, b as c_int, c, int).into(),
             libc::SYS_ioctl => answer!(calls::ioctl(fd, b as _, c), real()),
             libc::SYS_shutdown => answer!(calls::shutdown(fd, b as c_int), real()),

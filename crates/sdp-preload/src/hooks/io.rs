@@ -19,7 +19,7 @@ const VECTOR: c_int = 1024;
 /// One buffer as a vector, with the kernel's limit applied. None: longer than any object, for the
 /// kernel to refuse.
 #[inline]
-fn single(buf: *const c_void, n: size_t) -> Option<iovec> {
+pub(super) fn single(buf: *const c_void, n: size_t) -> Option<iovec> {
     isize::try_from(n).ok()?;
     Some(iovec { iov_base: buf.cast_mut(), iov_len: n.min(MOST) })
 }
@@ -27,7 +27,7 @@ fn single(buf: *const c_void, n: size_t) -> Option<iovec> {
 #[cold]
 #[inline(never)]
 #[unsafe(link_section = ".text.hot")]
-pub(super) unsafe fn receive(
+unsafe fn receive(
     fd: c_int,
     buf: *mut c_void,
     n: size_t,
@@ -42,7 +42,7 @@ pub(super) unsafe fn receive(
 #[cold]
 #[inline(never)]
 #[unsafe(link_section = ".text.hot")]
-pub(super) unsafe fn transmit(
+unsafe fn transmit(
     fd: c_int,
     buf: *const c_void,
     n: size_t,

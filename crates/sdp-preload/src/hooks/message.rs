@@ -52,12 +52,7 @@ pub(super) unsafe fn receive_one(
 }
 
 #[inline]
-pub(super) unsafe fn send_one(
-    fd: c_int,
-    msg: *const msghdr,
-    flags: c_int,
-    real: Send,
-) -> ssize_t {
+pub(super) unsafe fn send_one(fd: c_int, msg: *const msghdr, flags: c_int, real: Send) -> ssize_t {
     // SAFETY: the program's header.
     unsafe {
         if !calls::is_tracked(fd) && !has_control(msg) || flags & libc::MSG_FASTOPEN != 0 {
@@ -192,13 +187,7 @@ unsafe fn length(msg: *const msghdr) -> usize {
 }
 
 #[cold]
-unsafe fn send_many(
-    fd: c_int,
-    msgs: *mut mmsghdr,
-    n: c_uint,
-    flags: c_int,
-    real: Send,
-) -> c_int {
+unsafe fn send_many(fd: c_int, msgs: *mut mmsghdr, n: c_uint, flags: c_int, real: Send) -> c_int {
     let mut done: c_uint = 0;
     let mut is_short = false;
     while done < n.min(MESSAGES) && !is_short {

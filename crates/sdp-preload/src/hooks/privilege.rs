@@ -26,7 +26,8 @@ pub(super) fn is_sandboxed() -> bool {
 
 /// Around the installation of a seccomp filter. `real` makes it and returns −1 when it failed.
 pub(super) fn enter_sandbox<T: Copy + PartialEq>(failed: T, real: impl Fn() -> T) -> T {
-    if is_sandboxed() || (calls::involved() && process::is_borrowed()) {
+    let may_be_borrowed = calls::involved() || sdp_sys::pid::may_be_borrowed();
+    if is_sandboxed() || may_be_borrowed && process::is_borrowed() {
         return real();
     }
     let left_something = calls::involved();

@@ -10,6 +10,9 @@
 //! apply. What the program asks back is put together again. `SIG_DFL` and `SIG_IGN` are installed as
 //! they are.
 //!
+//! A vfork child has its parent's table of handlers here, but actions of its own in the kernel: what it installs is
+//! installed as it is, and noted nowhere.
+//!
 //! libc's own uses inside (`system`, `abort`, `posix_spawn`) save and restore the kernel's action and
 //! are right as they are.
 
@@ -19,6 +22,7 @@ use libc::{c_int, sighandler_t, siginfo_t, sigset_t};
 use sdp_socket::calls;
 use sdp_sys::{section, sys};
 
+use super::{privilege, process};
 use crate::{errno, real};
 
 /// The program gave `SA_SIGINFO` itself.
@@ -51,6 +55,11 @@ fn cell(signal: c_int) -> Option<&'static AtomicUsize> {
     // One word each: address, and what of the flags matters in the top bits, which no user address has. So a handler that
     // runs while another thread changes the action sees one or the other.
     calls::hooks().handlers.get(signal as usize)
+}
+
+/// Whether the table of handlers is another process's, which waits meanwhile.
+fn is_anothers() -> bool {
+    sdp_sys::pid::may_be_borrowed() && !privilege::is_sandboxed() && process::is_borrowed()
 }
 
 /// Packs a handler; none if the address cannot be packed (then it is installed as it is).
@@ -162,8 +171,11 @@ unsafe fn change(signal: c_int, new: *const libc::sigaction, old: *mut libc::sig
     let mut wrapped;
     let mut install = new;
     let mut stored = None;
+    let is_noted = !is_anothers();
     // SAFETY: null or the program's action.
-    if let Some(action) = unsafe { new.as_ref() }
+    let wanted = unsafe { new.as_ref() };
+    if is_noted
+        && let Some(action) = wanted
         && action.sa_sigaction != wrapper_address()
         && let Some(word) = pack(action.sa_sigaction, action.sa_flags)
     {
@@ -183,7 +195,7 @@ unsafe fn change(signal: c_int, new: *const libc::sigaction, old: *mut libc::sig
         }
         return result;
     }
-    if !new.is_null() && stored.is_none() {
+    if is_noted && !new.is_null() && stored.is_none() {
         cell.fetch_or(PLAIN, Ordering::AcqRel);
     }
     // SAFETY: null or filled by libc.
@@ -328,7 +340,7 @@ hooks! {
     /// libc takes the kernel's action, wrapper and all, and changes its `SA_RESTART`.
     fn siginterrupt(number: c_int, interrupt: c_int) -> c_int {
         let result = real::siginterrupt(number, interrupt);
-        if result == 0 && let Some(cell) = cell(number) {
+        if result == 0 && !is_anothers() && let Some(cell) = cell(number) {
             if interrupt == 0 {
                 INTERRUPTING.fetch_and(!bit(number), Ordering::Relaxed);
                 cell.fetch_or(RESTART, Ordering::AcqRel);
