@@ -43,6 +43,7 @@ pub(crate) fn check_all() -> Result<(), String> {
         ("glibc", elf.versions()),
         ("own-names", elf.own_names()),
         ("tls", elf.thread_locals()),
+        ("unwinding", elf.unwinding()),
         ("mappings", elf.mappings()),
         ("group", elf.group()),
         ("size", elf.size()),
@@ -154,6 +155,20 @@ impl Elf {
         if self.names(false).into_iter().map(bare).any(|name| name == "__tls_get_addr") {
             findings.push("calls __tls_get_addr".to_owned());
         }
+        Ok(findings)
+    }
+
+    /// A thread that is cancelled, or leaves a handler with `siglongjmp`, takes the library's frames with it. They have no
+    /// landing pads, and are told of in tables: the premises of `crates/sdp-socket/src/stay.rs`.
+    fn unwinding(&self) -> Findings {
+        let has = |name: &str| self.sections.split_whitespace().any(|word| word == name);
+        let mut findings = expect(has(".eh_frame"), || "no table of frames".to_owned());
+        let mut lands = expect(!has(".gcc_except_table"), || "frames have landing pads".to_owned());
+        let names = self.names(false).into_iter().map(bare);
+        lands.extend(
+            names.filter(|name| name.starts_with("_Unwind_")).map(|name| format!("calls {name}")),
+        );
+        findings.append(&mut lands);
         Ok(findings)
     }
 
@@ -334,6 +349,16 @@ mod tests {
         let mut large = elf("", "");
         large.segments = "  LOAD 0x0 0x0 0x0 0x001000 0xf0000000 R 0x1000\n".to_owned();
         assert_eq!(large.size().map(|findings| findings.len()), Ok(1));
+    }
+
+    #[test]
+    fn finds_landing_pads() {
+        let mut elf = elf("", "");
+        assert_eq!(elf.unwinding().map(|f| f.len()), Ok(1), "no tables");
+        elf.sections = "  [12] .eh_frame PROGBITS\n".to_owned();
+        assert_eq!(elf.unwinding(), Ok(Vec::new()));
+        elf.sections.push_str("  [13] .gcc_except_table PROGBITS\n");
+        assert_eq!(elf.unwinding().map(|f| f.len()), Ok(1));
     }
 
     #[test]

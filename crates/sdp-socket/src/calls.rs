@@ -354,6 +354,7 @@ pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Call {
         return Call::Pass;
     }
     if !is_tracked(fd) {
+        let mut is_whole = true;
         // SAFETY: the program's header.
         unsafe {
             each_right(msg, |passed| {
@@ -368,7 +369,10 @@ pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Call {
                     && conn.stage() != Stage::Listener
                     && conn.stage() != Stage::Fresh
                 {
-                    handover::leave_to(&conn, passed, Reason::Passed, Heir::Stranger);
+                    if !handover::leave_to(&conn, passed, Reason::Passed, Heir::Stranger) {
+                        is_whole = false;
+                        return;
+                    }
                     // Another connection may be in its place.
                     if table::entry(passed) == Some(Entry::Conn(conn.index())) {
                         crate::adopt::passed_on(&conn, passed);
@@ -376,7 +380,8 @@ pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Call {
                 }
             });
         }
-        return Call::Pass;
+        // Who gets it would miss what is unread, and take the kernel's end of the stream for its end.
+        return if is_whole { Call::Pass } else { done(Err(Errno(libc::ETOOMANYREFS))) };
     }
     let vector = || {
         // SAFETY: the program's header.
@@ -625,7 +630,10 @@ pub unsafe fn setsockopt(
         | (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => Some(Heir::Ourselves),
         _ => None,
     };
-    pin::leave(fd, why, heir);
+    let is_whole = pin::leave(fd, why, heir);
+    if !is_whole && level == libc::IPPROTO_TCP {
+        return done(Err(Errno(libc::EBUSY))); // the kernel would begin in the middle of the stream
+    }
     Call::Pass
 }
 
@@ -822,9 +830,9 @@ pub fn fork_child(pid: Option<c_int>) {
 pub fn executing() {
     exec::executing();
 }
-/// Before `posix_spawn`, likewise.
-pub fn spawning() {
-    exec::spawning();
+/// Before `posix_spawn`, likewise. False: a connection cannot be handed over, and the call is to fail.
+pub fn spawning() -> bool {
+    exec::spawning()
 }
 /// Before a seccomp filter is installed, and before any change of privilege or root: leave all lanes;
 /// for good only for the filter.

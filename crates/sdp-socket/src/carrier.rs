@@ -323,12 +323,19 @@ pub(crate) fn flush(fd: c_int) {
     };
 }
 
-/// Ends the connection with a reset: every call on it answers an error from here on.
-pub(crate) fn disconnect(fd: c_int) {
-    let nowhere =
-        libc::sockaddr { sa_family: libc::AF_UNSPEC as libc::sa_family_t, sa_data: [0; 14] };
+/// Resets the connection now: both ends are told of it, and the peer of no orderly end.
+pub(crate) fn abort(fd: c_int) {
+    reset_on_close(fd);
+    // SAFETY: all zeros is a valid address structure.
+    let mut nowhere: libc::sockaddr = unsafe { core::mem::zeroed() };
+    nowhere.sa_family = libc::AF_UNSPEC as libc::sa_family_t;
+    let len = size_of::<libc::sockaddr>();
+    // The kernel forgets the other end, resets it, and keeps ECONNRESET for this one.
     // SAFETY: the address outlives the call.
-    let _ = unsafe { sys!(libc::SYS_connect, fd, &raw const nowhere, size_of_val(&nowhere)) };
+    if unsafe { sys!(libc::SYS_connect, fd, &raw const nowhere, len) }.is_err() {
+        // SAFETY: no pointers.
+        let _ = unsafe { sys!(libc::SYS_shutdown, fd, libc::SHUT_RDWR) };
+    }
 }
 
 /// Makes the next close send a reset instead of a FIN.

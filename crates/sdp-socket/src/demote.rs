@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU32, Ordering, fence};
 
 use sdp_shm::{
     family::Row,
-    layout::Half as HalfLines,
+    layout::{Half as HalfLines, RESETS},
     lock::{self, Acquired},
 };
 use sdp_stats::{Direction, Reason};
@@ -27,8 +27,8 @@ const SHARED_SLEEP_NS: u64 = 1_000_000;
 /// One sleep on a connection that relatives hold, and have not used so far: they may begin to.
 const LONELY_SLEEP_NS: u64 = 1_000_000_000;
 
-/// The connection is lost: every call answers ECONNRESET from here on, and the peer sees the end of
-/// the carrier.
+/// The connection is lost: every call answers ECONNRESET from here on, and so does the carrier, at this end to whoever reads
+/// it without the library, and at the other.
 pub(crate) fn reset(conn: &Conn) {
     if conn.has(flag::HOSTILE) {
         return;
@@ -40,9 +40,10 @@ pub(crate) fn reset(conn: &Conn) {
         process::half_demoted(conn, direction, Reason::ProtocolViolation);
     }
     if let Some(fd) = crate::table::number_of(conn) {
-        carrier::reset_on_close(fd);
-        // SAFETY: no pointers.
-        let _ = unsafe { sys!(libc::SYS_shutdown, fd, libc::SHUT_RDWR) };
+        if let Some(segment) = conn.segment() {
+            segment.end(conn.side()).reset.store(RESETS, Ordering::SeqCst);
+        }
+        carrier::abort(fd);
     }
 }
 

@@ -26,7 +26,8 @@ use crate::{
 /// The program took FD_CLOEXEC off a number. What sets it says nothing of the connection's other numbers.
 pub(crate) fn inheritable(fd: c_int) {
     if !process::is_ours() {
-        return pin::pin(fd, Pin::ForImage(fd));
+        pin::pin(fd, Pin::ForImage(fd));
+        return;
     }
     let _section = section::Guard::enter();
     if let Some(conn) = Pinned::new(fd, Half::Receive) {
@@ -85,11 +86,13 @@ fn executing_beside_parent() {
     });
 }
 
-/// Before `posix_spawn`: its child is libc's, and does what no hook sees.
-pub(crate) fn spawning() {
+/// Before `posix_spawn`: its child is libc's, and does what no hook sees. False: the child would have a connection whose
+/// unread bytes it would miss.
+pub(crate) fn spawning() -> bool {
     if process::is_retired() || !process::is_ours() {
-        return;
+        return true;
     }
+    let mut is_whole = true;
     let _section = section::Guard::enter();
     table::walk(|fd, entry| {
         if let Some(conn) = held(fd, entry)
@@ -98,12 +101,13 @@ pub(crate) fn spawning() {
             && stays_open(fd)
         {
             // The number is this process's, too, which goes on with it.
-            handover::leave_to(&conn, fd, Reason::Exec, Heir::Ourselves);
+            is_whole &= handover::leave_to(&conn, fd, Reason::Exec, Heir::Stranger);
             if table::entry(fd) == Some(entry) {
                 process::tell_heirs(&conn, fd);
             }
         }
     });
+    is_whole
 }
 
 /// The connection of an entry of the table.

@@ -21,6 +21,9 @@
 //! Without the peer's socket, or without memory there, nothing is pushed. Where the process goes on itself, the bytes stay
 //! readable through the library (reason `handover-stuck`); where somebody follows who has no way to them, a
 //! connection of our own takes the carrier's place ([`crate::relay`]).
+//!
+//! Where that is not to be had either, who follows must not take the kernel's end of the stream for its end: an image gets
+//! an error in the connection's place ([`cut_off`]); everybody else's call fails, and nothing has been passed on.
 
 use core::{ptr::NonNull, sync::atomic::Ordering};
 
@@ -29,7 +32,7 @@ use sdp_fabric_shm::identity;
 use sdp_rdma::fabric::{ReceiveQueue, Received, Scatter};
 use sdp_shm::{
     family::Row,
-    layout::{Half as HalfLines, LOG_ENTRIES, PASSED_ON},
+    layout::{Half as HalfLines, LOG_ENTRIES, PASSED_ON, RESETS},
 };
 use sdp_stats::Reason;
 use sdp_sys::{OwnedFd, fd, sys, time::monotonic_ns};
@@ -85,8 +88,30 @@ pub(crate) fn leave(conn: &Conn, fd: c_int, reason: Reason) -> bool {
 }
 
 /// Moves a connection to the kernel lane for good, for a reader that knows only the kernel's stream.
-/// True when that stream has all unread bytes.
+/// True when that stream has all unread bytes, and takes what the heir sends.
 pub(crate) fn leave_to(conn: &Conn, fd: c_int, reason: Reason, heir: Heir) -> bool {
+    let is_whole = leave_whole(conn, fd, reason, heir);
+    if !is_whole && let Heir::Image(number) = heir {
+        cut_off(conn, fd, number);
+    }
+    is_whole
+}
+
+/// What an image is to have cannot be handed over: it finds a connection that was reset. So does the other end, unless
+/// somebody else goes on with this one.
+pub(crate) fn cut_off(conn: &Conn, fd: c_int, number: c_int) {
+    if is_ours_alone(conn) {
+        if let Some(segment) = conn.segment() {
+            segment.end(conn.side()).reset.store(RESETS, Ordering::SeqCst);
+        }
+        carrier::reset_on_close(fd); // by the image, which has no number of it any more
+    }
+    if !relay::give_error(conn, fd, number) {
+        demote::reset(conn);
+    }
+}
+
+fn leave_whole(conn: &Conn, fd: c_int, reason: Reason, heir: Heir) -> bool {
     if !demote::begin(conn, reason) {
         return true;
     }
@@ -105,6 +130,9 @@ pub(crate) fn leave_to(conn: &Conn, fd: c_int, reason: Reason, heir: Heir) -> bo
         Ok((Outcome::Done, _)) => {
             if !sends_through_kernel {
                 conn.note_reason(Reason::HandoverStuck);
+                if !matches!(heir, Heir::Ourselves) {
+                    return false; // what a stranger sends would be taken for bells
+                }
             }
             if matches!(reason, Reason::Exec | Reason::Passed | Reason::StandardDescriptor) {
                 offer_new_life(conn);

@@ -335,7 +335,12 @@ fn leave_trust(conn: &Pinned, fd: i32, reason: Reason, for_good: bool, remains: 
         conn.note_reason(reason);
         crate::adopt::start_over(conn, fd);
     } else if matches!(conn.stage(), Stage::Young | Stage::Meeting | Stage::Attached) {
-        let handed_over = handover::leave(conn, fd, reason);
+        // Who retires reads on past us, like a stranger.
+        let heir = if for_good { Heir::Stranger } else { Heir::Ourselves };
+        let handed_over = handover::leave_to(conn, fd, reason, heir);
+        if for_good && !handed_over {
+            handover::cut_off(conn, fd, fd);
+        }
         // Of a process that retires the kernel alone is asked, who was told to say nothing.
         crate::epoll::room_granted(conn);
         if conn.stage() == Stage::Attached {
@@ -359,7 +364,7 @@ fn leave_to_kernel(conn: &Pinned, fd: i32) {
         crate::epoll::room_granted(conn);
         if !handed_over && splice::has_ring_bytes(conn) {
             // Not a clean end where bytes are missing: an error.
-            carrier::disconnect(fd);
+            carrier::abort(fd);
         }
     }
 }

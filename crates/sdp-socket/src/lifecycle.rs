@@ -632,7 +632,8 @@ pub(crate) fn duplicated(old: c_int, new: c_int) {
         && !(conn.has(flag::ADOPTED) && conn.stage() == Stage::Kernel)
     {
         // stdio, shells and what they start use these numbers without asking us.
-        crate::handover::leave(&conn, new, Reason::StandardDescriptor);
+        let heir = crate::handover::Heir::Stranger;
+        crate::handover::leave_to(&conn, new, Reason::StandardDescriptor, heir);
     }
 }
 

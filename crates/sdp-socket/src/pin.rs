@@ -29,11 +29,12 @@ pub enum Pin {
     SignalDriven,
 }
 
-/// Moves a connection to the kernel lane for good.
-pub fn pin(fd: c_int, why: Pin) {
+/// Moves a connection to the kernel lane for good. False: what is unread could not be handed over, and who was to have
+/// it must not have it.
+pub fn pin(fd: c_int, why: Pin) -> bool {
     let (reason, heir) = match why {
         Pin::Stdio => (Reason::Stdio, Some(Heir::Stranger)),
-        Pin::StandardDescriptor => (Reason::StandardDescriptor, Some(Heir::Ourselves)),
+        Pin::StandardDescriptor => (Reason::StandardDescriptor, Some(Heir::Stranger)),
         Pin::ForImage(new @ 0..=2) => (Reason::StandardDescriptor, Some(Heir::Image(new))),
         Pin::ForImage(new) => (Reason::Exec, Some(Heir::Image(new))),
         Pin::Spawned(0..=2) => (Reason::StandardDescriptor, Some(Heir::Stranger)),
@@ -41,21 +42,26 @@ pub fn pin(fd: c_int, why: Pin) {
         Pin::Aio => (Reason::Aio, Some(Heir::Ourselves)),
         Pin::SignalDriven => (Reason::SignalDriven, None),
     };
-    leave(fd, reason, heir);
+    leave(fd, reason, heir)
 }
 
 /// Moves what `fd` names to the kernel lane for good, whatever stage it is in. Without an heir our own calls read it,
-/// which deliver ring bytes first.
-pub(crate) fn leave(fd: c_int, reason: Reason, heir: Option<Heir>) {
+/// which deliver ring bytes first. False: as of [`handover::leave_to`].
+pub(crate) fn leave(fd: c_int, reason: Reason, heir: Option<Heir>) -> bool {
     if process::is_ours() {
-        leave_here(fd, reason, heir, |_| true);
+        leave_here(fd, reason, heir, |_| true)
     } else {
         // A vfork child that is killed in the middle would leave its parent's locks behind.
-        without_signals(|| leave_here(fd, reason, heir, |conn| exec::is_named(conn, fd)));
+        without_signals(|| leave_here(fd, reason, heir, |conn| exec::is_named(conn, fd)))
     }
 }
 
-fn leave_here(fd: c_int, reason: Reason, heir: Option<Heir>, is_it: impl Fn(&Conn) -> bool) {
+fn leave_here(
+    fd: c_int,
+    reason: Reason,
+    heir: Option<Heir>,
+    is_it: impl Fn(&Conn) -> bool,
+) -> bool {
     let _section = section::Guard::enter();
     if let Some(conn) = Pinned::new(fd, Half::Receive)
         && is_it(&conn)
@@ -64,24 +70,24 @@ fn leave_here(fd: c_int, reason: Reason, heir: Option<Heir>, is_it: impl Fn(&Con
             None => {
                 demote::leave(&conn, fd, reason);
             }
-            Some(heir) => {
-                handover::leave_to(&conn, fd, reason, heir);
-            }
+            Some(heir) => return handover::leave_to(&conn, fd, reason, heir),
         }
     }
+    true
 }
 
 /// With all signals that can be blocked.
-fn without_signals(work: impl FnOnce()) {
+fn without_signals<R>(work: impl FnOnce() -> R) -> R {
     let (all, mut before) = (u64::MAX, 0u64);
     // SAFETY: both masks outlive the calls.
     let blocked = unsafe {
         sys!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const all, &raw mut before, 8)
     };
-    work();
+    let result = work();
     if blocked.is_ok() {
         // SAFETY: as above.
         let _ =
             unsafe { sys!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const before, 0, 8) };
     }
+    result
 }

@@ -1,7 +1,8 @@
 //! Earning the SDP lane: when a connection is worth it, and meeting the other end.
 //!
 //! A connection starts on the kernel lane and stays there unless enough of its use was seen. Then each
-//! call takes at most one non-blocking step of the rendezvous; no call ever waits for it.
+//! call takes at most one non-blocking step of the rendezvous. Only calls that move much pause for the other end's next
+//! step, for a bounded time (X23, [`crate::bulk`]).
 
 use core::sync::atomic::{Ordering, fence};
 

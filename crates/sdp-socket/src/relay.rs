@@ -125,17 +125,43 @@ pub(crate) fn give_copy(
         return false;
     }
     process::tell_heirs(conn, ours.raw());
-    put(ours.raw(), number);
+    put_for_image(conn, ours.raw(), number);
+    true
+}
+
+/// Makes those numbers of a connection that a new image gets name `fd`.
+fn put_for_image(conn: &Conn, fd: c_int, number: c_int) {
+    put(fd, number);
     if process::is_ours() {
         let index = conn.index();
         table::walk(|other, entry| {
             if entry == Entry::Conn(index) && exec::stays_open(other) {
-                put(ours.raw(), other);
+                put(fd, other);
                 lifecycle::forget(other);
             }
         });
     }
+}
+
+/// As [`give_copy`], with what says ECONNRESET to whoever reads or writes first, and has ended then: needs no network,
+/// which may be what is forbidden here.
+pub(crate) fn give_error(conn: &Conn, carrier: c_int, number: c_int) -> bool {
+    let Some(ours) = broken() else { return false };
+    copy_options(carrier, ours.raw());
+    put_for_image(conn, ours.raw(), number);
     true
+}
+
+/// A stream whose other end was closed with a byte unread.
+fn broken() -> Option<OwnedFd> {
+    let mut ends: [c_int; 2] = [-1; 2];
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
+    // SAFETY: two writable ints.
+    unsafe { sys!(libc::SYS_socketpair, libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) }.ok()?;
+    let [ours, other] = ends.map(OwnedFd::new);
+    let sent = send_once(ours.raw(), b"?");
+    drop(other);
+    (sent == Ok(1)).then_some(ours)
 }
 
 /// Whether all that was sent is in the receiver's queue. Over loopback that takes a moment at most.

@@ -11,6 +11,22 @@
 //! leaves a hidden duplicate behind ([`Conn::keep`]), which the calls go on with; the last one to leave
 //! closes it, and does what a last close does if that was put off.
 //!
+//! # Frames that are left
+//! Cancellation, `pthread_exit` in a handler and `siglongjmp` remove the library's frames, `extern "C"` ones and Rust ones with
+//! values whose destructors have not run. What makes that sound here is how the library is built, not the language:
+//!
+//! * It is built with `panic = "abort"`, so no frame has a landing pad: neither a destructor nor the abort that ends an unwinding
+//!   in a build that unwinds. libc's forced unwinding finds each frame in the tables (`.eh_frame`), and steps over it;
+//!   `siglongjmp` does not even look. `cargo xtask abi` (*unwinding*) holds both premises against the library itself.
+//!   `"C-unwind"` would be worse: in such a build the compiler puts an abort around calls of that kind.
+//! * The calls in which it happens lie outside sections ([`sdp_sys::section`]): no lock, gate or half-done state is held,
+//!   and a handler that leaves runs there, too. So a destructor that does not run can only fail to give something back.
+//!   (The handler of a fault inside a section is the exception: one that jumps out leaves behind what the section held.)
+//! * What is to be given back the stay knows. Everything else that a waiting frame owns is plain memory of that
+//!   frame, or stays counted at a price that `docs/compatibility.md` names (calls in the kernel, `epoll_wait`, early waits).
+//!
+//! `tests/faults/test_threads.py` cancels, exits and jumps.
+//!
 //! What it refuses: calls in the kernel itself, on a connection without lanes, need none of this.
 
 use core::{

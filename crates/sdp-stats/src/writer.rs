@@ -716,7 +716,7 @@ mod tests {
         let word = AtomicU32::new(0);
         let v = Verdict::at(&word);
         p.count_seen(v, Reason::TooYoung);
-        q.count_seen(v, Reason::Forked);
+        q.count_seen(v, Reason::Exec);
         assert_eq!(p.totals.seen.load(Relaxed), 1);
         assert_eq!(q.totals.seen.load(Relaxed), 0);
         q.count_reason(v, Reason::Shared);

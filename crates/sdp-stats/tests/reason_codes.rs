@@ -1,6 +1,6 @@
 //! `docs/reason-codes.md` is this table. With `SDP_BLESS=1` the test writes the file instead.
 
-use std::fmt::Write;
+use std::{fmt::Write, path::Path};
 
 use sdp_stats::Reason;
 
@@ -35,4 +35,29 @@ fn the_documentation_is_the_table() {
     }
     let found = std::fs::read_to_string(path).unwrap_or_default();
     assert!(found == text, "docs/reason-codes.md differs from the table; see its head");
+}
+
+/// All of a directory's sources.
+fn sources(directory: &Path, text: &mut String) {
+    for entry in std::fs::read_dir(directory).expect("a directory of sources") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            sources(&path, text);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            text.push_str(&std::fs::read_to_string(&path).expect("a source"));
+        }
+    }
+}
+
+#[test]
+fn each_reason_is_told_by_somebody() {
+    let mut text = String::new();
+    sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../sdp-socket/src"), &mut text);
+    let is_told = |reason: &Reason| {
+        let name = format!("Reason::{reason:?}");
+        let mut places = text.match_indices(&name).map(|(at, _)| &text[at + name.len()..]);
+        places.any(|rest| !rest.starts_with(|next: char| next.is_alphanumeric()))
+    };
+    let idle: Vec<_> = Reason::ALL.iter().filter(|reason| !is_told(reason)).collect();
+    assert!(idle.is_empty(), "{idle:?} are in the table, and nothing tells them");
 }

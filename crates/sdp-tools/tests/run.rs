@@ -266,7 +266,7 @@ fn killed() {
     let (fd, page) = make_page(b"killed");
     hand_in(&fd, Way::Path);
     let id = page.open_row(&row(1));
-    page.count_seen(Verdict::at(&AtomicU32::new(0)), Reason::Forked);
+    page.count_seen(Verdict::at(&AtomicU32::new(0)), Reason::Exec);
     page.moved(id, Direction::Receive, Lane::Kernel, 77);
     sdp_tools::sys::kill(std::process::id(), libc::SIGKILL);
     std::thread::sleep(std::time::Duration::from_secs(10));
@@ -278,7 +278,7 @@ fn a_killed_process_loses_nothing() {
     assert_eq!(code, 137);
     assert_eq!(report["processes"], 1);
     assert_eq!(report["bytes"]["tcp_received"], 77);
-    assert_eq!(report["reasons"], json!({"forked": 1}));
+    assert_eq!(report["reasons"], json!({"exec": 1}));
 }
 
 /// More processes than are kept mapped: each a fork that ends at once.

@@ -315,59 +315,52 @@ hooks! {
     }
 }
 
-/// POSIX asynchronous I/O reads and writes in threads of libc, which no hook sees.
+/// POSIX asynchronous I/O reads and writes in threads of libc, which no hook sees. False, and `errno`: what is unread on
+/// a lane would be missed.
 #[inline]
-unsafe fn asynchronous(job: *const libc::aiocb) {
+unsafe fn asynchronous(job: *const libc::aiocb) -> bool {
     // SAFETY: null or the program's job.
-    if let Some(job) = unsafe { job.as_ref() }
-        && calls::is_tracked(job.aio_fildes)
-    {
-        calls::pin(job.aio_fildes, Pin::Aio);
+    let is_whole = unsafe { job.as_ref() }.is_none_or(|job| {
+        !calls::is_tracked(job.aio_fildes) || calls::pin(job.aio_fildes, Pin::Aio)
+    });
+    if !is_whole {
+        errno::set(libc::EAGAIN);
     }
+    is_whole
 }
 
-unsafe fn list(jobs: *const *mut libc::aiocb, n: c_int) {
-    if jobs.is_null() {
-        return;
-    }
-    for i in 0..usize::try_from(n).unwrap_or(0) {
-        // SAFETY: the program's list of n jobs, null entries are skipped.
-        unsafe { asynchronous(*jobs.add(i)) };
-    }
+unsafe fn list(jobs: *const *mut libc::aiocb, n: c_int) -> bool {
+    // SAFETY: the program's list of n jobs, null entries are skipped.
+    jobs.is_null()
+        || (0..usize::try_from(n).unwrap_or(0)).all(|i| unsafe { asynchronous(*jobs.add(i)) })
 }
 
 hooks! {
     fn aio_read(job: *mut libc::aiocb) -> c_int {
-        asynchronous(job);
-        real::aio_read(job)
+        if asynchronous(job) { real::aio_read(job) } else { -1 }
     }
 
     fn aio_read64(job: *mut libc::aiocb) -> c_int {
-        asynchronous(job);
-        real::aio_read64(job)
+        if asynchronous(job) { real::aio_read64(job) } else { -1 }
     }
 
     fn aio_write(job: *mut libc::aiocb) -> c_int {
-        asynchronous(job);
-        real::aio_write(job)
+        if asynchronous(job) { real::aio_write(job) } else { -1 }
     }
 
     fn aio_write64(job: *mut libc::aiocb) -> c_int {
-        asynchronous(job);
-        real::aio_write64(job)
+        if asynchronous(job) { real::aio_write64(job) } else { -1 }
     }
 
     fn lio_listio(
         mode: c_int, jobs: *const *mut libc::aiocb, n: c_int, event: *mut libc::sigevent,
     ) -> c_int {
-        list(jobs, n);
-        real::lio_listio(mode, jobs, n, event)
+        if list(jobs, n) { real::lio_listio(mode, jobs, n, event) } else { -1 }
     }
 
     fn lio_listio64(
         mode: c_int, jobs: *const *mut libc::aiocb, n: c_int, event: *mut libc::sigevent,
     ) -> c_int {
-        list(jobs, n);
-        real::lio_listio64(mode, jobs, n, event)
+        if list(jobs, n) { real::lio_listio64(mode, jobs, n, event) } else { -1 }
     }
 }

@@ -67,7 +67,9 @@ hooks! {
         attributes: *const libc::posix_spawnattr_t, argv: *const *mut c_char,
         envp: *const *mut c_char,
     ) -> c_int {
-        spawned();
+        if !spawned() {
+            return libc::ENOMEM;
+        }
         real::posix_spawn(pid, path, actions, attributes, argv, envp)
     }
 
@@ -77,7 +79,9 @@ hooks! {
         attributes: *const libc::posix_spawnattr_t, argv: *const *mut c_char,
         envp: *const *mut c_char,
     ) -> c_int {
-        spawned();
+        if !spawned() {
+            return libc::ENOMEM;
+        }
         real::posix_spawnp(pid, file, actions, attributes, argv, envp)
     }
 
@@ -86,18 +90,16 @@ hooks! {
     fn posix_spawn_file_actions_adddup2(
         actions: *mut libc::posix_spawn_file_actions_t, old: c_int, new: c_int,
     ) -> c_int {
-        if calls::is_tracked(old) {
-            calls::pin(old, Pin::Spawned(new));
+        if calls::is_tracked(old) && !calls::pin(old, Pin::Spawned(new)) {
+            return libc::ENOMEM;
         }
         real::posix_spawn_file_actions_adddup2(actions, old, new)
     }
 }
 
-/// The child of `posix_spawn` runs in libc: what it is to leave to its image does so before.
-fn spawned() {
-    if calls::involved() && !privilege::is_sandboxed() {
-        calls::spawning();
-    }
+/// The child of `posix_spawn` runs in libc: what it is to leave to its image does so before. False: something cannot.
+fn spawned() -> bool {
+    !calls::involved() || privilege::is_sandboxed() || calls::spawning()
 }
 
 /// `execle`: the environment follows the null that ends the arguments.

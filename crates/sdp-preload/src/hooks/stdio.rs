@@ -169,8 +169,9 @@ hooks! {
     }
 
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
-        if calls::is_tracked(fd) {
-            calls::pin(fd, Pin::Stdio);
+        if calls::is_tracked(fd) && !calls::pin(fd, Pin::Stdio) {
+            errno::set(libc::ENOMEM);
+            return core::ptr::null_mut();
         }
         real::fdopen(fd, mode)
     }

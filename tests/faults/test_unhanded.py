@@ -1,0 +1,38 @@
+"""What cannot be handed over ends in an error or a refusal, never in a clean end with bytes missing."""
+
+import pytest
+
+from .harness import EAGER, scenario
+
+ENVS = pytest.mark.parametrize("env", [{}, EAGER], ids=["earned", "eager"])
+
+
+@ENVS
+@pytest.mark.parametrize("share", ["alone", "kept"])
+@pytest.mark.parametrize("where", ["image", "dup"])
+def test_executed(where, share, env):
+    """Under Landlock's rules of the network nothing can take the connection's place; its peer has half closed."""
+    plain = scenario("unhanded", "executed", where, share, sdp=False).seen
+    outcome = scenario("unhanded", "executed", where, share, env=env)
+    seen = outcome.seen
+    assert plain["honest"] and seen["honest"] and seen["child"], outcome.describe()
+    assert seen["rules"], "this kernel knows no rules of Landlock for the network"
+    assert seen["kept"] == (20_000 if share == "kept" else None), outcome.describe()
+    assert outcome.report.sdp_bytes > 0, outcome.describe()
+
+
+@ENVS
+def test_executed_here(env):
+    outcome = scenario("unhanded", "direct", env=env)
+    assert outcome.seen == {"honest": True}, outcome.describe()
+
+
+@ENVS
+@pytest.mark.parametrize("how", ["rights", "fdopen", "splice", "actions", "spawn"])
+def test_refused(how, env):
+    """The call fails, and this process still reads everything; over TCP it does not fail."""
+    plain = scenario("unhanded", "failing", how, sdp=False).seen
+    assert plain == {"passed": True, "rest": [20_000, "EOF", True], "child": True}, plain
+    outcome = scenario("unhanded", "failing", how, env=env)
+    assert outcome.seen == {**plain, "passed": False}, outcome.describe()
+    assert outcome.report.sdp_bytes > 0, outcome.describe()
