@@ -98,3 +98,39 @@ def test_hardly_more_is_told_out_of_order_than_over_tcp(cpus, load):
     else:
         raise AssertionError(f"over TCP: {plain.seen}\n{outcome.describe()}")
     assert outcome.report.sdp_bytes > 0, outcome.describe()
+
+
+@pytest.mark.parametrize("env", [{}, EAGER, FLIPS], ids=["default", "eager", "flipped"])
+def test_receive_calls_for_no_bytes(env):
+    """Each call's own answer: with nothing there, while it waits, with bytes there, at the end."""
+    outcome = same("none.c", env=env)
+    assert outcome.report.sdp_bytes > 0, outcome.describe()
+
+
+INHERITED = {
+    "lowat": "low-watermark",
+    "inline": "urgent-data",
+    "stamp": "unsuitable-socket",
+    "inq": "unsuitable-socket",
+    "zerocopy": "zerocopy-option",
+    "filter": "unsuitable-socket",
+    "peek": "unsuitable-socket",
+}
+
+
+@MODES
+@pytest.mark.parametrize("where", ["here", "far"])
+@pytest.mark.parametrize("option", INHERITED)
+def test_accepted_connections_have_options_of_their_listener(option, where, env):
+    """Set there by this process, or by another one that has the listener: no lane, and the reason is told."""
+    outcome = same("inherited.c", option, where, env=env)
+    assert outcome.report.sdp_bytes == 0, outcome.describe()
+    assert outcome.report.count("reasons", INHERITED[option]) >= 1, outcome.describe()
+
+
+@MODES
+@pytest.mark.parametrize("option", ["linger", "timeout", "none"])
+def test_options_of_the_listener_that_cost_no_lane(option, env):
+    """They work on the lane."""
+    outcome = same("inherited.c", option, env=env)
+    assert outcome.report.sdp_bytes > 0, outcome.describe()

@@ -127,8 +127,9 @@ pub(crate) fn rung_at(conn: &Conn) -> u64 {
     if conn.stage() != Stage::Attached || !conn.pin_live(Half::Receive) {
         return 0;
     }
-    let at = lines(conn)
-        .map_or(0, |(segment, half)| segment.half(half).receive_arm.rung_at.load(Ordering::Relaxed));
+    let at = lines(conn).map_or(0, |(segment, half)| {
+        segment.half(half).receive_arm.rung_at.load(Ordering::Relaxed)
+    });
     conn.unpin(Half::Receive);
     at
 }

@@ -184,6 +184,33 @@ pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Resul
     }
 }
 
+/// A receive call for no bytes. As long as there is nothing to receive it fails or waits like any other; but whatever ends
+/// the wait, the kernel answers 0 then, and tells of an error the next time.
+#[cold]
+pub(crate) fn receive_none(conn: &Pinned, flags: c_int) -> Result<usize, Errno> {
+    let look = |flags| {
+        let mut byte = 0u8;
+        let one = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+        // SAFETY: vector and byte outlive the call.
+        let buffers = unsafe { Buffers::new(&raw const one, 1) };
+        buffers.map_or(Ok(0), |mut one| receive(conn, &mut one, Wish { flags }))
+    };
+    let waits = flags & libc::MSG_DONTWAIT == 0 && !fd::is_nonblocking(conn.fd());
+    match look(libc::MSG_PEEK | libc::MSG_DONTWAIT) {
+        Ok(_) => return Ok(0),
+        Err(Errno::EAGAIN) if waits => {}
+        Err(e) => return Err(e),
+    }
+    match look(libc::MSG_PEEK) {
+        Ok(_) | Err(Errno::EAGAIN | Errno::EINTR) => Ok(0),
+        Err(Errno::EBADF) => Err(Errno::EBADF),
+        Err(e) => {
+            conn.owe(e);
+            Ok(0)
+        }
+    }
+}
+
 /// L7: what there is beside bytes that the call has got already; how much.
 fn rest(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> usize {
     match attempt(conn, buffers, wish, Look::Ring) {
