@@ -134,3 +134,12 @@ def test_options_of_the_listener_that_cost_no_lane(option, env):
     """They work on the lane."""
     outcome = same("inherited.c", option, env=env)
     assert outcome.report.sdp_bytes > 0, outcome.describe()
+
+
+@MODES
+@pytest.mark.parametrize("way", ["level", "edge"])
+def test_a_hand_over_that_waits_stops_no_other_set(way, env):
+    """The kernel does not take what is unread for seconds; who waits for another connection is not late for it."""
+    outcome = same("standing.c", way, env=env)
+    assert outcome.seen == {"late": False, "event": 1}, outcome.describe()
+    assert outcome.report.sdp_bytes > 0 and outcome.report.count("demotions", "stdio") > 0, outcome.describe()

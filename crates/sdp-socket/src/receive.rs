@@ -252,9 +252,36 @@ pub(crate) fn with_sink_of<R>(
     row: &Row,
     body: impl FnOnce(&mut SinkState, &Row, Segment, &HalfLines) -> Result<R, Errno>,
 ) -> Result<R, Errno> {
-    let half = conn.half_index(Half::Receive);
     let _section = section::Guard::enter();
     let taken_over = demote::enter(conn, &row.sink.lock)?;
+    inside(conn, segment, row, taken_over, body)
+}
+
+/// [`with_sink`] for one who can come back later. `None`: the lock is another's, who may keep it for long (a hand-over waits
+/// for the kernel). `patience`: waits for a moment, and succeeds a dead owner.
+pub(crate) fn try_sink<R>(
+    conn: &Conn,
+    patience: bool,
+    body: impl FnOnce(&mut SinkState, &Row, Segment, &HalfLines) -> Result<R, Errno>,
+) -> Option<Result<R, Errno>> {
+    let (Some(segment), Some(row)) = (conn.segment(), conn.row()) else {
+        return Some(Err(Errno::ECONNRESET));
+    };
+    let _section = section::Guard::enter();
+    let taken_over = demote::try_enter(&row.sink.lock, patience)?;
+    Some(inside(conn, segment, row, taken_over, body))
+}
+
+/// Under the lock, which it gives back.
+#[inline]
+fn inside<R>(
+    conn: &Conn,
+    segment: Segment,
+    row: &Row,
+    taken_over: bool,
+    body: impl FnOnce(&mut SinkState, &Row, Segment, &HalfLines) -> Result<R, Errno>,
+) -> Result<R, Errno> {
+    let half = conn.half_index(Half::Receive);
     spin::look_again(conn); // the window is closed below, whatever is unread
     if taken_over && succeed::sink_of(conn, row, segment, half).is_err() {
         lock::unlock(&row.sink.lock);
