@@ -166,7 +166,7 @@ fn attached_road(pinned: Pinned) -> Road {
     Road::Library(pinned)
 }
 
-/// `recv`, `read`, `readv`, `recvfrom` (with no address wanted, or on a connected stream).
+/// `recv`, `recvfrom` (with no address wanted, or on a connected stream), and `read` of a byte or more.
 ///
 /// # Safety
 /// See the module.
@@ -175,12 +175,31 @@ pub unsafe fn recv(fd: c_int, iov: *const iovec, count: usize, flags: c_int) -> 
         Road::Pass => Call::Pass,
         Road::Kernel(ticket) => Call::Counted(ticket),
         // SAFETY: the caller's.
-        Road::Library(conn) => unsafe { recv_here(&conn, iov, count, flags) },
+        Road::Library(conn) => unsafe { recv_here(&conn, iov, count, flags, None) },
     }
 }
 
-/// [`recv`] on an attached connection.
-unsafe fn recv_here(conn: &Pinned, iov: *const iovec, count: usize, flags: c_int) -> Call {
+/// `readv` and its kin: as [`recv`], but a call for no bytes is over at once.
+///
+/// # Safety
+/// See the module.
+pub unsafe fn readv(fd: c_int, iov: *const iovec, count: usize, flags: c_int) -> Call {
+    match road(fd, Half::Receive) {
+        Road::Pass => Call::Pass,
+        Road::Kernel(ticket) => Call::Counted(ticket),
+        // SAFETY: the caller's.
+        Road::Library(conn) => unsafe { recv_here(&conn, iov, count, flags, Some(0)) },
+    }
+}
+
+/// [`recv`] on an attached connection. `none`: the answer to a call for no bytes, if it does not wait.
+unsafe fn recv_here(
+    conn: &Pinned,
+    iov: *const iovec,
+    count: usize,
+    flags: c_int,
+    none: Option<usize>,
+) -> Call {
     if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
         return Call::Pass;
     }
@@ -194,7 +213,11 @@ unsafe fn recv_here(conn: &Pinned, iov: *const iovec, count: usize, flags: c_int
     if flags & libc::MSG_TRUNC == 0 && buffers.has_null() {
         return done(Err(Errno::EFAULT));
     }
-    let result = receive::receive(conn, &mut buffers, Wish { flags });
+    let result = match none {
+        Some(none) if buffers.left() == 0 => Ok(none),
+        None if buffers.left() == 0 => receive::receive_none(conn, flags),
+        _ => receive::receive(conn, &mut buffers, Wish { flags }),
+    };
     renew::after_call(conn);
     done_unless_retired(result)
 }
@@ -240,7 +263,7 @@ pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> Call {
         Road::Library(conn) => conn,
     };
     // SAFETY: the program's header and its own vector.
-    let call = unsafe { recv_here(&conn, (*msg).msg_iov, (*msg).msg_iovlen, flags) };
+    let call = unsafe { recv_here(&conn, (*msg).msg_iov, (*msg).msg_iovlen, flags, None) };
     if let Call::Done(n) = call
         && n >= 0
     {

@@ -73,6 +73,29 @@ fn enter_contended(conn: &Conn, word: &AtomicU32) -> Result<bool, Errno> {
     }
 }
 
+/// Looks at a half's lock that is taken, before [`try_enter`] without patience gives up.
+const LOOKS: u32 = 200;
+/// How long [`try_enter`] with patience waits: once, until a dead owner is asked for.
+const TURN_NS: u64 = 5_000_000;
+
+/// [`enter`] for one who can come back later. `None`: not now. Only with `patience` does it sleep, and succeed a dead owner.
+pub(crate) fn try_enter(word: &AtomicU32, patience: bool) -> Option<bool> {
+    if patience {
+        return match lock::lock_within(word, process::pid(), TURN_NS) {
+            Acquired::Clean => Some(false),
+            Acquired::TakenOver => Some(true),
+            Acquired::Overdue => None,
+        };
+    }
+    for _ in 0..LOOKS {
+        if lock::try_lock(word, process::pid()) {
+            return Some(false);
+        }
+        core::hint::spin_loop();
+    }
+    None
+}
+
 /// Moves a connection to the kernel lane in both directions, for good. Answers with the bytes that
 /// are left unread in the inbound ring: calls of the library still deliver them first.
 ///

@@ -38,6 +38,7 @@ mod lane;
 mod lifecycle;
 mod log;
 mod marks;
+mod obstacles;
 mod page;
 mod pin;
 mod plain;

@@ -150,6 +150,10 @@ fn begin(conn: &Conn, fd: i32, moved: usize) {
     if (is_dear || conn.has(flag::PASSED)) && crate::epoll::unseen::may_have() {
         return conn.note_reason(Reason::UnseenSet);
     }
+    if let Some(reason) = crate::obstacles::inherited(conn, fd) {
+        conn.pin_to_kernel(reason);
+        return stay(conn, reason);
+    }
     // Before the stage: another thread that sees it counts from here.
     conn.ticks.store(0, Ordering::Relaxed);
     conn.looked.store(monotonic_ns(), Ordering::Relaxed);

@@ -85,16 +85,41 @@ pub(crate) fn cursor(conn: &Conn) -> u64 {
     })
 }
 
-/// Whether a receive call would find something: its cursor; otherwise the half is armed and looked at
-/// once more.
-pub(crate) fn readable_or_arm(conn: &Conn) -> Option<u64> {
-    let (segment, half) = lines(conn)?;
+/// What [`look_or_arm`] found.
+#[derive(Clone, Copy)]
+pub(crate) enum Look {
+    /// Something, by this cursor.
+    Readable(u64),
+    /// Nothing; the half is armed.
+    Empty,
+    /// A switch, behind which another thread is at work: to be looked at later.
+    Busy,
+}
+
+/// Whether a receive call would find something; otherwise the half is armed and looked at once more. Waits for nobody.
+pub(crate) fn look_or_arm(conn: &Conn) -> Look {
+    let Some((segment, half)) = lines(conn) else { return Look::Empty };
     let lines = segment.half(half);
-    if is_readable(conn, lines) {
-        return Some(cursor(conn));
+    match glance(conn, lines) {
+        Look::Empty => {}
+        other => return other,
     }
     arm::arm(&lines.receive_arm.word, wait_mode(conn));
-    is_readable(conn, lines).then(|| cursor(conn))
+    glance(conn, lines)
+}
+
+/// As [`is_readable`], waiting for nobody.
+fn glance(conn: &Conn, lines: &HalfLines) -> Look {
+    let Some(view) = view(conn, lines) else { return Look::Empty };
+    if view.has_bytes() {
+        return Look::Readable(cursor(conn));
+    }
+    match table::number_of(conn).filter(|_| view.has_switch()).map(|fd| try_judge(conn, fd)) {
+        None => Look::Empty,
+        Some(None) => Look::Busy,
+        Some(Some(truth)) if truth.readable => Look::Readable(cursor(conn)),
+        Some(Some(_)) => Look::Empty,
+    }
 }
 
 /// Whether bytes come by the ring, or are about to.
@@ -127,8 +152,9 @@ pub(crate) fn rung_at(conn: &Conn) -> u64 {
     if conn.stage() != Stage::Attached || !conn.pin_live(Half::Receive) {
         return 0;
     }
-    let at = lines(conn)
-        .map_or(0, |(segment, half)| segment.half(half).receive_arm.rung_at.load(Ordering::Relaxed));
+    let at = lines(conn).map_or(0, |(segment, half)| {
+        segment.half(half).receive_arm.rung_at.load(Ordering::Relaxed)
+    });
     conn.unpin(Half::Receive);
     at
 }
@@ -196,29 +222,57 @@ pub(crate) struct Truth {
 /// Judges a "readable" of the kernel (X16 b): follows lane switches, eats bells, then looks at ring, log
 /// and carrier. The half is left armed when there is nothing.
 pub(crate) fn judge(conn: &Conn, fd: c_int) -> Truth {
-    let judged = receive::with_sink(conn, |sink, _, _, lines| {
-        receive::settle(fd, sink, lines);
-        if sink.lane == Lane::Sdp {
-            eat_bells(conn, fd, sink, lines);
+    truth(conn, receive::with_sink(conn, |sink, _, _, lines| judge_sink(conn, fd, sink, lines)))
+}
+
+/// [`judge`] that waits for nobody: under the epoll lock, for which others wait. `None`: another thread is at work on the
+/// half, and may be for long.
+pub(crate) fn try_judge(conn: &Conn, fd: c_int) -> Option<Truth> {
+    let judged =
+        receive::try_sink(conn, false, |sink, _, _, lines| judge_sink(conn, fd, sink, lines))?;
+    Some(truth(conn, judged))
+}
+
+/// Waits a moment for who is at work on the half; succeeds one that died.
+#[cold]
+pub(crate) fn await_turn(conn: &Conn) {
+    if conn.pin_live(Half::Receive) {
+        let _ = receive::try_sink(conn, true, |_, _, _, _| Ok(()));
+        conn.unpin(Half::Receive);
+    }
+}
+
+/// Whether there is something to read, and whether the kernel alone says so.
+fn judge_sink(
+    conn: &Conn,
+    fd: c_int,
+    sink: &mut SinkState,
+    lines: &HalfLines,
+) -> Result<(bool, bool), Errno> {
+    receive::settle(fd, sink, lines);
+    if sink.lane == Lane::Sdp {
+        eat_bells(conn, fd, sink, lines);
+    }
+    let pending = sink.pending(lines).ok().flatten();
+    let on_carrier = || carrier::readiness(fd, libc::POLLIN) & (READ_KIND | OVER) != 0;
+    let mut is_over = false;
+    let readable = match (sink.lane, pending) {
+        (Lane::Sdp, _) if sink.current_len != 0 || receive::ring_has_news(sink, lines) => true,
+        // A byte on the carrier is a bell, perhaps one that is not counted yet, or it lies behind a
+        // switch whose bells are still on their way: only an end is something to read.
+        (Lane::Sdp, _) => {
+            is_over = sink.engine.has_ended() || carrier::is_over(fd);
+            is_over
         }
-        let pending = sink.pending(lines).ok().flatten();
-        let on_carrier = || carrier::readiness(fd, libc::POLLIN) & (READ_KIND | OVER) != 0;
-        let mut is_over = false;
-        let readable = match (sink.lane, pending) {
-            (Lane::Sdp, _) if sink.current_len != 0 || receive::ring_has_news(sink, lines) => true,
-            // A byte on the carrier is a bell, perhaps one that is not counted yet, or it lies behind a
-            // switch whose bells are still on their way: only an end is something to read.
-            (Lane::Sdp, _) => {
-                is_over = sink.engine.has_ended() || carrier::is_over(fd);
-                is_over
-            }
-            (Lane::Kernel, Some(switch)) => {
-                sink.consumed(fd).is_ok_and(|consumed| consumed < switch.carrier) && on_carrier()
-            }
-            (Lane::Kernel, None) => on_carrier(),
-        };
-        Ok((readable, is_over || sink.lane == Lane::Kernel))
-    });
+        (Lane::Kernel, Some(switch)) => {
+            sink.consumed(fd).is_ok_and(|consumed| consumed < switch.carrier) && on_carrier()
+        }
+        (Lane::Kernel, None) => on_carrier(),
+    };
+    Ok((readable, is_over || sink.lane == Lane::Kernel))
+}
+
+fn truth(conn: &Conn, judged: Result<(bool, bool), Errno>) -> Truth {
     let Ok((readable, is_kernels)) = judged else {
         // A broken connection is readable: the receive call says why.
         return Truth { readable: true, is_kernels: true, cursor: None };

@@ -184,6 +184,33 @@ pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Resul
     }
 }
 
+/// A receive call for no bytes. As long as there is nothing to receive it fails or waits like any other; but whatever ends
+/// the wait, the kernel answers 0 then, and tells of an error the next time.
+#[cold]
+pub(crate) fn receive_none(conn: &Pinned, flags: c_int) -> Result<usize, Errno> {
+    let look = |flags| {
+        let mut byte = 0u8;
+        let one = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+        // SAFETY: vector and byte outlive the call.
+        let buffers = unsafe { Buffers::new(&raw const one, 1) };
+        buffers.map_or(Ok(0), |mut one| receive(conn, &mut one, Wish { flags }))
+    };
+    let waits = flags & libc::MSG_DONTWAIT == 0 && !fd::is_nonblocking(conn.fd());
+    match look(libc::MSG_PEEK | libc::MSG_DONTWAIT) {
+        Ok(_) => return Ok(0),
+        Err(Errno::EAGAIN) if waits => {}
+        Err(e) => return Err(e),
+    }
+    match look(libc::MSG_PEEK) {
+        Ok(_) | Err(Errno::EAGAIN | Errno::EINTR) => Ok(0),
+        Err(Errno::EBADF) => Err(Errno::EBADF),
+        Err(e) => {
+            conn.owe(e);
+            Ok(0)
+        }
+    }
+}
+
 /// L7: what there is beside bytes that the call has got already; how much.
 fn rest(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> usize {
     match attempt(conn, buffers, wish, Look::Ring) {
@@ -225,9 +252,36 @@ pub(crate) fn with_sink_of<R>(
     row: &Row,
     body: impl FnOnce(&mut SinkState, &Row, Segment, &HalfLines) -> Result<R, Errno>,
 ) -> Result<R, Errno> {
-    let half = conn.half_index(Half::Receive);
     let _section = section::Guard::enter();
     let taken_over = demote::enter(conn, &row.sink.lock)?;
+    inside(conn, segment, row, taken_over, body)
+}
+
+/// [`with_sink`] for one who can come back later. `None`: the lock is another's, who may keep it for long (a hand-over waits
+/// for the kernel). `patience`: waits for a moment, and succeeds a dead owner.
+pub(crate) fn try_sink<R>(
+    conn: &Conn,
+    patience: bool,
+    body: impl FnOnce(&mut SinkState, &Row, Segment, &HalfLines) -> Result<R, Errno>,
+) -> Option<Result<R, Errno>> {
+    let (Some(segment), Some(row)) = (conn.segment(), conn.row()) else {
+        return Some(Err(Errno::ECONNRESET));
+    };
+    let _section = section::Guard::enter();
+    let taken_over = demote::try_enter(&row.sink.lock, patience)?;
+    Some(inside(conn, segment, row, taken_over, body))
+}
+
+/// Under the lock, which it gives back.
+#[inline]
+fn inside<R>(
+    conn: &Conn,
+    segment: Segment,
+    row: &Row,
+    taken_over: bool,
+    body: impl FnOnce(&mut SinkState, &Row, Segment, &HalfLines) -> Result<R, Errno>,
+) -> Result<R, Errno> {
+    let half = conn.half_index(Half::Receive);
     spin::look_again(conn); // the window is closed below, whatever is unread
     if taken_over && succeed::sink_of(conn, row, segment, half).is_err() {
         lock::unlock(&row.sink.lock);

@@ -1,7 +1,7 @@
 /* A client sends on one connection and then on another one; how often does a server with a single thread and a single set
  * hear the second one first?
  *
- * usage: order ROUNDS CASE CPUS LOAD MOST
+ * usage: order ROUNDS CASE CPUS LOAD MOST; LOAD gated: the server looks when both have been sent, and nothing is left over
  * CASE: young (the first is a new connection each round, the second an old one), back (the first is the older of two old
  * ones), forth (the newer); CPUS: 1 or 2; LOAD: idle or busy; MOST: events for each wait
  */
@@ -45,14 +45,19 @@ static void say(int fd, char who, unsigned round)
 }
 
 /* Counts how often a second word of a round was heard before the first. */
-static void serve(int hear, int busy, int most)
+static void serve(int hear, int busy, int most, int gate)
 {
     int set = epoll_create1(0), wrong = 0, one = 1;
     unsigned first = 0;
     struct epoll_event event = {EPOLLIN, {.fd = hear}}, events[MOST];
 
     check(epoll_ctl(set, EPOLL_CTL_ADD, hear, &event) == 0);
+    if (gate >= 0) {
+        event.data.fd = gate;
+        check(epoll_ctl(set, EPOLL_CTL_ADD, gate, &event) == 0);
+    }
     for (;;) {
+        char byte;
         int n = epoll_wait(set, events, most, 20000);
 
         check(n > 0);
@@ -67,6 +72,10 @@ static void serve(int hear, int busy, int most)
                 say(event.data.fd, 'a', 0);
                 continue;
             }
+            if (fd == gate) {
+                check(recv(gate, &byte, 1, 0) == 1 && send(gate, "r", 1, 0) == 1 && recv(gate, &byte, 1, 0) == 1);
+                continue;
+            }
             if (recv(fd, &word, sizeof word, 0) <= 0) {
                 close(fd);
                 continue;
@@ -79,7 +88,7 @@ static void serve(int hear, int busy, int most)
                 first = word.round;
                 break;
             default:
-                wrong += first != word.round;
+                wrong += first != word.round && word.round > WARM;
                 say(fd, 'k', word.round);
             }
         }
@@ -102,6 +111,8 @@ int main(int argc, char **argv)
     struct sockaddr_in address;
     int rounds = atoi(argv[1]), young = strcmp(argv[2], "young") == 0, forth = strcmp(argv[2], "forth") == 0;
     int hear = loopback_listener(&address), one, two, other, status;
+    int lines[2], gate = strcmp(argv[4], "gated") == 0;
+    char byte = 0;
     cpu_set_t cpus;
     pid_t server;
 
@@ -112,10 +123,11 @@ int main(int argc, char **argv)
         CPU_SET(sched_getcpu(), &cpus);
         check(sched_setaffinity(0, sizeof cpus, &cpus) == 0);
     }
+    check(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, lines) == 0);
     server = fork();
     check(server >= 0);
     if (server == 0) {
-        serve(hear, strcmp(argv[4], "busy") == 0, atoi(argv[5]));
+        serve(hear, strcmp(argv[4], "busy") == 0, atoi(argv[5]), gate ? lines[1] : -1);
         _exit(0);
     }
     close(hear);
@@ -135,8 +147,14 @@ int main(int argc, char **argv)
             answer(one);
             nap_us(200);
         }
+        if (gate && round > WARM) {
+            check(send(lines[0], "p", 1, 0) == 1 && recv(lines[0], &byte, 1, 0) == 1);
+        }
         say(one, '1', round);
         say(two, '2', round);
+        if (gate && round > WARM) {
+            check(send(lines[0], "g", 1, 0) == 1);
+        }
         answer(two);
     }
     say(two, 'q', 0);

@@ -16,6 +16,11 @@ const MOST: size_t = 0x7fff_f000;
 /// Longest vector that the kernel takes (`UIO_MAXIOV`).
 const VECTOR: c_int = 1024;
 
+/// Of [`receive`]: a call for no bytes is over at once, whatever there is.
+const READ: u8 = 0;
+/// It waits like any other.
+const RECV: u8 = 1;
+
 /// One buffer as a vector, with the kernel's limit applied. None: longer than any object, for the
 /// kernel to refuse.
 #[inline]
@@ -27,14 +32,14 @@ pub(super) fn single(buf: *const c_void, n: size_t) -> Option<iovec> {
 #[cold]
 #[inline(never)]
 #[unsafe(link_section = ".text.hot")]
-unsafe fn receive(
+unsafe fn receive<const KIND: u8>(
     fd: c_int,
     buf: *mut c_void,
     n: size_t,
     flags: c_int,
     real: impl Fn() -> ssize_t,
 ) -> ssize_t {
-    let Some(iov) = single(buf, n) else { return real() };
+    let Some(iov) = single(buf, n).filter(|_| KIND == RECV || n != 0) else { return real() };
     // SAFETY: one vector entry that lives on this stack; the buffer is the program's.
     answer!(unsafe { calls::recv_one(fd, &iov, flags) }, flags, real())
 }
@@ -65,14 +70,14 @@ hooks! {
         if !calls::is_tracked(fd) {
             return real::read(fd, buf, n);
         }
-        receive(fd, buf, n, 0, move || direct::read(fd, buf, n))
+        receive::<READ>(fd, buf, n, 0, move || direct::read(fd, buf, n))
     }
 
     fn __read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t {
         if !calls::is_tracked(fd) {
             return real::read(fd, buf, n);
         }
-        receive(fd, buf, n, 0, move || direct::read(fd, buf, n))
+        receive::<READ>(fd, buf, n, 0, move || direct::read(fd, buf, n))
     }
 
     /// Fortified: more than the buffer holds is for libc, which ends the program.
@@ -80,14 +85,14 @@ hooks! {
         if !calls::is_tracked(fd) || n > room {
             return real::__read_chk(fd, buf, n, room);
         }
-        receive(fd, buf, n, 0, move || real::__read_chk(fd, buf, n, room))
+        receive::<READ>(fd, buf, n, 0, move || real::__read_chk(fd, buf, n, room))
     }
 
     fn readv(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
         if !calls::is_tracked(fd) || !counts(n) {
             return real::readv(fd, iov, n);
         }
-        slowly(move || answer!(calls::recv(fd, iov, n as usize, 0), real::readv(fd, iov, n)))
+        slowly(move || answer!(calls::readv(fd, iov, n as usize, 0), real::readv(fd, iov, n)))
     }
 
     #[unsafe(link_section = ".text.hot")]
@@ -95,14 +100,14 @@ hooks! {
         if !calls::is_tracked(fd) {
             return real::recv(fd, buf, n, flags);
         }
-        receive(fd, buf, n, flags, move || direct::recv(fd, buf, n, flags))
+        receive::<RECV>(fd, buf, n, flags, move || direct::recv(fd, buf, n, flags))
     }
 
     fn __recv(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> ssize_t {
         if !calls::is_tracked(fd) {
             return real::recv(fd, buf, n, flags);
         }
-        receive(fd, buf, n, flags, move || direct::recv(fd, buf, n, flags))
+        receive::<RECV>(fd, buf, n, flags, move || direct::recv(fd, buf, n, flags))
     }
 
     fn __recv_chk(
@@ -111,7 +116,7 @@ hooks! {
         if !calls::is_tracked(fd) || n > room {
             return real::__recv_chk(fd, buf, n, room, flags);
         }
-        receive(fd, buf, n, flags, move || real::__recv_chk(fd, buf, n, room, flags))
+        receive::<RECV>(fd, buf, n, flags, move || real::__recv_chk(fd, buf, n, room, flags))
     }
 
     fn recvfrom(
@@ -274,7 +279,7 @@ unsafe fn receive_at(
         && let Some(wait) = waiting(flags)
     {
         // SAFETY: as above.
-        return slowly(move || answer!(unsafe { calls::recv(fd, iov, n as usize, wait) }, real()));
+        return slowly(move || answer!(unsafe { calls::readv(fd, iov, n as usize, wait) }, real()));
     }
     real()
 }

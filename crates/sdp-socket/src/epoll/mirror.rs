@@ -67,6 +67,8 @@ pub(super) struct Registration {
     pub(super) is_stripped: bool,
     /// Of a connection whose bytes come by the kernel, as far as is known: counted in [`Set::by_kernel`].
     pub(super) is_kernels: bool,
+    /// Edge: an event of the kernel's has not been judged, because another thread was at work on the connection.
+    pub(super) is_unjudged: bool,
     /// Edge: the ring cursor last reported.
     pub(super) reported: u64,
 }
@@ -100,6 +102,8 @@ pub(super) struct Set {
     pub(super) had_lane: bool,
     /// Connections whose bytes come by the kernel, as far as is known ([`super::order`]).
     pub(super) by_kernel: u32,
+    /// A connection, plus one, that could not be judged because another thread was at work on it; 0 none.
+    pub(super) busy: u32,
     /// With room for one event the kernel's was told: one of rings is next.
     pub(super) is_rings_turn: bool,
     /// Registrations that are noted with their connections ([`super::noted`]).
@@ -316,6 +320,7 @@ impl Mirror {
             has_lane: false,
             had_lane: false,
             by_kernel: 0,
+            busy: 0,
             is_rings_turn: false,
             noted: 0,
             is_deaf: false,
@@ -427,6 +432,7 @@ impl Mirror {
             is_disabled: false,
             is_stripped: false,
             is_kernels: false,
+            is_unjudged: false,
             reported: 0,
         };
         self.set_kernels(index, conn.stage() != Stage::Listener);

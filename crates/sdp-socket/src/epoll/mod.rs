@@ -17,7 +17,7 @@
 //!
 //! # Files
 //! `mirror`: what is registered where. `former`: what was, and may still come. `noted`: what need not be there
-//! yet. `order`: what a wait tells first. `room`: senders that wait for room. `unseen`: sets that the library did not see made. `wait`: `epoll_wait`. Here: what the other modules and the program tell.
+//! yet. `order`: what a wait tells first. `pause`: a look before it sleeps. `room`: senders that wait for room. `unseen`: sets that the library did not see made. `wait`: `epoll_wait`. Here: what the other modules and the program tell.
 //!
 //! # Locking
 //! One lock for all sets of the process (in-process, spinning; held for nanoseconds to microseconds,
@@ -26,6 +26,7 @@ mod former;
 mod mirror;
 mod noted;
 mod order;
+mod pause;
 mod room;
 pub(crate) mod unseen;
 mod wait;

@@ -11,6 +11,7 @@ use super::{
     ALWAYS, ET, EXCLUSIVE, IN, IN_KIND, ONESHOT, OUT, RDHUP, former,
     mirror::{ANY_BY_CARRIER, Mirror, NONE, REGISTRATIONS, Registration, with},
     order::{Bits, Output, collect_bits, take_bits},
+    pause::{plan_spin, spin_on_bell},
     room::note_end,
     tell_of_eaten,
 };
@@ -20,8 +21,7 @@ use crate::{
     demote,
     give_back::before_sleep,
     host, process,
-    readiness::{self, shorter},
-    spin,
+    readiness::{self, Look, shorter},
     table::{self, Entry},
     wait, wait_set,
 };
@@ -29,7 +29,7 @@ use crate::{
 /// Kernel events are fetched beside ring events at least once in so many waits …
 const MERGE_EVERY: u32 = 8;
 /// … and whenever so much time has passed.
-const MERGE_AFTER_NS: u64 = 50_000;
+pub(super) const MERGE_AFTER_NS: u64 = 50_000;
 /// Of so many wake-ups by the bell one is judged as if it had come from the host's carrier.
 const JUDGE_EVERY: u8 = 16;
 /// How often the kernel is asked at most within one look, where all it had were bells.
@@ -107,7 +107,7 @@ unsafe fn wait_on(
     };
     // Events beyond the batch could not be told apart; a program that asks for more gets them next time.
     let mut out = Output::new(events, max);
-    let (mut has_spun, mut has_slept) = (false, false);
+    let (mut has_spun, mut has_slept, mut has_awaited) = (false, false, false);
     loop {
         if process::is_retired() {
             // Another thread entered a sandbox while this one slept: the wait is the kernel's, and begins
@@ -186,6 +186,13 @@ unsafe fn wait_on(
             return Some(Ok(out.used));
         }
         let left = still();
+        if let Some(conn) = take_busy(set)
+            && (left != Some(0) || !core::mem::replace(&mut has_awaited, true))
+        {
+            // Not under the lock for which all sets wait.
+            readiness::await_turn(conn);
+            continue;
+        }
         if left == Some(0) {
             // SAFETY: as the caller's.
             return Some(unsafe { ask_kernel(set_fd, set, &mut out, mask) }.map(|()| out.used));
@@ -415,6 +422,19 @@ fn collect(m: &mut Mirror, set: u32, out: &mut Output, kernel: Kernel) -> bool {
     merge
 }
 
+/// A connection that is to be judged later.
+fn note_busy(m: &mut Mirror, at: u32, reg: &Registration) {
+    m.push_ready(at);
+    if let Some(set) = m.set(reg.set) {
+        set.busy = reg.conn + 1;
+    }
+}
+
+fn take_busy(set: u32) -> Option<&'static Conn> {
+    let busy = with(|m| m.set(set).map_or(0, |s| core::mem::take(&mut s.busy)))?;
+    busy.checked_sub(1).and_then(conn::get)
+}
+
 /// Looks at one ready registration: an event, armed and off the list, or still on it.
 fn judge(m: &mut Mirror, at: u32, out: &mut Output) {
     let Some(reg) = m.reg(at).map(|r| *r) else { return };
@@ -423,6 +443,17 @@ fn judge(m: &mut Mirror, at: u32, out: &mut Output) {
     }
     let Some(conn) = conn::get(reg.conn) else { return };
     if conn.stage() != Stage::Attached || !conn.pin_live(Half::Receive) {
+        return;
+    }
+    if reg.is_unjudged {
+        conn.unpin(Half::Receive);
+        if let Some(reg) = m.reg(at) {
+            reg.is_unjudged = false;
+        }
+        let pass = judge_kernel(m, at, &reg, reg.events & IN_KIND);
+        if pass != 0 {
+            out.push(pass, reg.data, at);
+        }
         return;
     }
     let is_edge = reg.events & ET != 0;
@@ -434,7 +465,17 @@ fn judge(m: &mut Mirror, at: u32, out: &mut Output) {
     if reg.is_stripped && !conn.has(flag::WANTS_ROOM) {
         m.strip(at, false);
     }
-    let readable = if reg.events & IN_KIND == 0 { None } else { readiness::readable_or_arm(conn) };
+    let readable = match reg.events & IN_KIND {
+        0 => None,
+        _ => match readiness::look_or_arm(conn) {
+            Look::Readable(cursor) => Some(cursor),
+            Look::Empty => None,
+            Look::Busy => {
+                note_busy(m, at, &reg);
+                None
+            }
+        },
+    };
     if conn.has(flag::EATEN) {
         tell_of_eaten(conn, Some(m)); // the other sets
     }
@@ -783,11 +824,21 @@ fn judge_enabled(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u3
     }
     let over = ALWAYS | RDHUP;
     if events & IN_KIND != 0 && events & over == 0 {
-        let truth = readiness::judge(conn, reg.fd);
+        let truth = readiness::try_judge(conn, reg.fd);
         if conn.has(flag::EATEN) {
             tell_of_eaten(conn, Some(m));
         }
         m.set_kernels(at, !readiness::stays_on_lane(conn));
+        let Some(truth) = truth else {
+            // The kernel tells a level again, and of ONESHOT, which is enabled anew, everything.
+            note_busy(m, at, reg);
+            let is_edge = reg.events & (ET | ONESHOT) == ET;
+            if let Some(reg) = m.reg(at).filter(|_| is_edge) {
+                reg.is_unjudged = true;
+            }
+            conn.unpin(Half::Receive);
+            return pass & !IN_KIND & (reg.events | ALWAYS);
+        };
         if !truth.readable {
             // A bell, the hidden eventfd under this data, or bytes that another thread took meanwhile.
             // Nothing is lost: what comes later makes a new event.
@@ -806,62 +857,4 @@ fn judge_enabled(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u3
     }
     conn.unpin(Half::Receive);
     pass & (reg.events | ALWAYS)
-}
-
-/// A look at the bell page before sleeping.
-struct SpinPlan {
-    bell: Bell,
-    /// CPU of one of the peers, who stands for all.
-    peer_cpu: u32,
-    /// 0: not at all, the kernel is asked only.
-    budget: u64,
-    /// The kernel was not asked for so long, or for something so new, that it must be before the look.
-    asks_first: bool,
-}
-
-/// What a spin may take. `None`: sleep at once.
-fn plan_spin(set: u32) -> Option<SpinPlan> {
-    let bell = process::bell()?;
-    with(|m| {
-        let s = m.set(set)?;
-        if core::mem::take(&mut s.wants_writable) {
-            // No peer is waited for, and there is nothing to learn of one.
-            return Some(SpinPlan { bell, peer_cpu: 0, budget: 0, asks_first: true });
-        }
-        let peer = spin::reached_since();
-        // A set that rests may be one of many that are waited for in turn: then all of them know better.
-        let budget = match (m.set(set).map_or(0, |s| s.spin.next(peer)), peer) {
-            (0, spin::Peer::Awake) => m.spin().next(peer),
-            (budget, _) => budget,
-        };
-        if budget == 0 {
-            return None;
-        }
-        let now = monotonic_ns();
-        let s = m.set(set)?;
-        let asks_first =
-            budget > MERGE_AFTER_NS || now.saturating_sub(s.merged_ns) > MERGE_AFTER_NS;
-        if asks_first {
-            s.merged_ns = now;
-        }
-        let host = m.set(set).map_or(NONE, |s| s.host);
-        let peer_cpu = m.reg(host).and_then(|reg| conn::get(reg.conn)).map_or(0, Conn::peer_cpu);
-        Some(SpinPlan { bell, peer_cpu, budget, asks_first })
-    })?
-}
-
-/// Looks at the bell page for a moment. True: look again.
-fn spin_on_bell(set: u32, plan: &SpinPlan) -> bool {
-    let is_rung = || plan.bell.any();
-    let Some(success) = spin::shared_pause(plan.peer_cpu, plan.budget, is_rung) else {
-        return false;
-    };
-    if success {
-        wait::count_shared(Counter::Spun);
-    }
-    with(|m| {
-        m.spin().spun(success);
-        m.set(set).map(|s| s.spin.spun(success))
-    });
-    success
 }
