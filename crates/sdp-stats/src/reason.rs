@@ -197,6 +197,12 @@ reasons! {
     44 PeerSwitched "peer-switched"
         "The other end took its direction, or ours, off the SDP lane, for a reason of its own."
         "Look at the reasons that the other process reports.";
+    45 Translated "translated"
+        "Addresses or ports are translated (NAT, a redirection) and do not name the other end."
+        "Connect to the server's own address and port.";
+    46 Reconnected "reconnected"
+        "The program disconnected the socket (connect with AF_UNSPEC) to use it again."
+        "Use a new socket for a new connection.";
 }
 
 #[cfg(test)]

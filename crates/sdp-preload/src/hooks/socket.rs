@@ -12,6 +12,17 @@ const SIOCATMARK: c_ulong = 0x8905;
 
 unsafe fn connect_to(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
     // SAFETY: the program's arguments.
+    if unsafe { calls::disconnecting(fd, addr, len) } {
+        return slowly(move || {
+            // SAFETY: as above.
+            let result = unsafe { real::connect(fd, addr, len) };
+            let error = errno::get();
+            calls::disconnected(fd, result == 0);
+            errno::set(error);
+            result
+        });
+    }
+    // SAFETY: the program's arguments.
     let result = unsafe { real::connect(fd, addr, len) };
     // An interrupted connect goes on in the kernel, like one that is in progress.
     if result == 0 || matches!(errno::get(), libc::EINPROGRESS | libc::EINTR) {
