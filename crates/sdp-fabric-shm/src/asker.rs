@@ -13,7 +13,7 @@ use core::{
 
 use sdp_sys::{
     fd,
-    netlink::Diag,
+    netlink::{Counters, Diag},
     stat::{self, Identity},
 };
 
@@ -124,6 +124,27 @@ impl Asker {
         min: impl FnOnce() -> i32,
         carrier: &Carrier<'_>,
     ) -> Option<PeerSocket> {
+        self.with(owner, min, |open| ask(open, carrier))
+    }
+
+    /// What the socket at the other end of `carrier` has moved so far; `None`: there is no
+    /// telling now.
+    pub fn moved(
+        &self,
+        owner: u64,
+        min: impl FnOnce() -> i32,
+        carrier: &Carrier<'_>,
+    ) -> Option<Counters> {
+        self.with(owner, min, |open| ask_moved(open, carrier))
+    }
+
+    /// Asks with the socket that is open, or a new one, which stays if there is an answer.
+    fn with<R>(
+        &self,
+        owner: u64,
+        min: impl FnOnce() -> i32,
+        question: impl FnOnce(&mut Open) -> Option<R>,
+    ) -> Option<R> {
         if !self.is_used.load(Ordering::Relaxed) {
             self.is_used.store(true, Ordering::SeqCst);
         }
@@ -137,7 +158,7 @@ impl Asker {
             (self.notes.kept)(open.diag.raw()).then_some(open)
         };
         let mut open = open.or_else(fresh)?;
-        let Some(answer) = ask(&mut open, carrier) else {
+        let Some(answer) = question(&mut open) else {
             open.close(self.notes);
             return None;
         };
@@ -184,17 +205,26 @@ impl Asker {
     }
 }
 
-/// The other end, if it is open.
-fn ask(open: &mut Open, carrier: &Carrier<'_>) -> Option<PeerSocket> {
-    // The carrier is where we look.
+/// The addresses of the other end, if the carrier is where we look and the number is still ours
+/// to ask by.
+fn may_ask(open: &Open, carrier: &Carrier<'_>) -> Option<Tuple> {
     if carrier.may_be_elsewhere && fd::netns_cookie(carrier.fd) != Ok(open.cookie) {
         return None;
     }
-    let wanted = carrier.tuple.reversed();
     // At the last moment: the program may put a file of its own at the number.
-    if !open.is_ours() {
-        return None;
-    }
+    open.is_ours().then(|| carrier.tuple.reversed())
+}
+
+/// What the other end has moved.
+fn ask_moved(open: &mut Open, carrier: &Carrier<'_>) -> Option<Counters> {
+    let wanted = may_ask(open, carrier)?;
+    let (found, counters) = open.diag.moved(&wanted.to_pair()).ok()??;
+    Tuple::from_pair(&found.pair).same_addresses(&wanted).then_some(counters)
+}
+
+/// The other end, if it is open.
+fn ask(open: &mut Open, carrier: &Carrier<'_>) -> Option<PeerSocket> {
+    let wanted = may_ask(open, carrier)?;
     let found = open.diag.find(&wanted.to_pair()).ok()??;
     if !Tuple::from_pair(&found.pair).same_addresses(&wanted) {
         return None;

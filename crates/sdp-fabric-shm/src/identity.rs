@@ -192,20 +192,60 @@ fn address(carrier: i32, call: libc::c_long) -> Result<(Addr, u32), TupleError> 
         Err(Errno(libc::ENOTCONN)) => return Err(TupleError::NotConnected),
         Err(error) => return Err(TupleError::Kernel(error)),
     }
+    parse_address(&raw).ok_or(TupleError::NotTcp)
+}
+
+/// An address of IPv4 or IPv6, and the interface if it is link-local.
+fn parse_address(raw: &libc::sockaddr_storage) -> Option<(Addr, u32)> {
     match i32::from(raw.ss_family) {
         libc::AF_INET => {
             // SAFETY: sockaddr_storage is at least as long and as aligned as any address.
-            let addr = unsafe { (&raw const raw).cast::<libc::sockaddr_in>().read() };
+            let addr = unsafe { (&raw const *raw).cast::<libc::sockaddr_in>().read() };
             let ip = addr.sin_addr.s_addr.to_ne_bytes();
-            Ok((Addr::v4(ip, u16::from_be(addr.sin_port)), 0))
+            Some((Addr::v4(ip, u16::from_be(addr.sin_port)), 0))
         }
         libc::AF_INET6 => {
             // SAFETY: as above.
-            let addr = unsafe { (&raw const raw).cast::<libc::sockaddr_in6>().read() };
+            let addr = unsafe { (&raw const *raw).cast::<libc::sockaddr_in6>().read() };
             let ip = addr.sin6_addr.s6_addr;
-            Ok((Addr::v6(ip, u16::from_be(addr.sin6_port)), addr.sin6_scope_id))
+            Some((Addr::v6(ip, u16::from_be(addr.sin6_port)), addr.sin6_scope_id))
         }
-        _ => Err(TupleError::NotTcp),
+        _ => None,
+    }
+}
+
+/// Whether the kernel translates addresses of a connection, as far as it says so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Translation {
+    /// Connection tracking does not know the connection, so it does not translate it either.
+    Untracked,
+    /// It knows the connection. Here nothing is translated; of the other end it does not tell.
+    Possible,
+    /// The connection was made to another address than the one here: they are no name of it.
+    Certain,
+}
+
+/// What connection tracking says of the connection `tuple` that `carrier` holds. One system call.
+pub fn translation(carrier: i32, tuple: &Tuple) -> Translation {
+    /// `SO_ORIGINAL_DST`, and the same of IPv6.
+    const ORIGINAL_DST: i32 = 80;
+    // SAFETY: sockaddr_storage is plain data; zero is a valid value.
+    let mut raw: libc::sockaddr_storage = unsafe { core::mem::zeroed() };
+    let (level, mut len) = match tuple.remote.family() {
+        Family::V4 => (libc::SOL_IP, size_of::<libc::sockaddr_in>() as u32),
+        Family::V6 => (libc::SOL_IPV6, size_of::<libc::sockaddr_in6>() as u32),
+    };
+    let (to, len) = (&raw mut raw, &raw mut len);
+    // SAFETY: raw and len are valid for writing, raw for more than len tells.
+    match unsafe { sys!(libc::SYS_getsockopt, carrier, level, ORIGINAL_DST, to, len) } {
+        Ok(_) => match parse_address(&raw) {
+            // Which of the two it is depends on who connected.
+            Some((addr, _)) if addr == tuple.remote || addr == tuple.local => Translation::Possible,
+            _ => Translation::Certain,
+        },
+        // Not tracked, or nothing there that tracks.
+        Err(Errno(libc::ENOENT | libc::ENOPROTOOPT)) => Translation::Untracked,
+        Err(_) => Translation::Possible,
     }
 }
 

@@ -22,7 +22,7 @@ use crate::{
     lifecycle, page, pin, plain, process, promote,
     readiness::{self, Early, Waited},
     receive::{self, Wish},
-    renew, send, settings, splice,
+    reconnect, renew, send, settings, splice,
     table::{self, Entry, Pinned},
 };
 
@@ -668,6 +668,19 @@ pub fn opened(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
 /// After a successful `listen`: the server rules are consulted.
 pub fn listening(fd: c_int) {
     lifecycle::listening(fd);
+}
+/// Before `connect`: whether it disconnects a connection of ours, which has left its lanes then.
+/// [`disconnected`] follows the call.
+///
+/// # Safety
+/// See the module.
+pub unsafe fn disconnecting(fd: c_int, addr: *const sockaddr, len: socklen_t) -> bool {
+    // SAFETY: the caller's.
+    is_tracked(fd) && unsafe { reconnect::is_disconnect(addr, len) } && reconnect::before(fd)
+}
+/// After the `connect` of which [`disconnecting`] said so.
+pub fn disconnected(fd: c_int, has_succeeded: bool) {
+    reconnect::after(fd, has_succeeded);
 }
 /// After `connect` that succeeded or answered EINPROGRESS: the client rules are consulted.
 ///

@@ -17,6 +17,7 @@ use crate::iovec::Buffers;
 /// Bytes of `struct tcp_info` that we read.
 const INFO_BYTES: usize = 232;
 const INFO_STATE: usize = 0;
+const INFO_BYTES_ACKED: usize = 120;
 const INFO_BYTES_RECEIVED: usize = 128;
 const INFO_NOTSENT_BYTES: usize = 144;
 const INFO_BYTES_SENT: usize = 200;
@@ -30,6 +31,14 @@ const STABLE_TRIES: usize = 64;
 const FIN_COUNTED: [u8; 4] = [6, 8, 9, 11]; // TIME_WAIT, CLOSE_WAIT, LAST_ACK, CLOSING
 /// States in which nothing but payload was counted: ESTABLISHED, FIN_WAIT1, FIN_WAIT2.
 const OPEN: [u8; 3] = [1, 4, 5];
+/// TCP_ESTABLISHED: neither end has begun to close.
+pub(crate) const ESTABLISHED: u8 = 1;
+/// This end has sent its FIN.
+pub(crate) const FIN_WAIT1: u8 = 4;
+/// … and it was acknowledged.
+pub(crate) const FIN_WAIT2: u8 = 5;
+/// The other end's FIN has come.
+pub(crate) const CLOSE_WAIT: u8 = 8;
 /// TCP_CLOSE: reset, or never connected.
 pub(crate) const TCP_CLOSE: u8 = 7;
 
@@ -78,6 +87,31 @@ pub(crate) fn sent(fd: c_int) -> Result<u64, Errno> {
         .u64(INFO_BYTES_SENT)
         .wrapping_sub(info.u64(INFO_BYTES_RETRANS))
         .wrapping_add(u64::from(info.u32(INFO_NOTSENT_BYTES))))
+}
+
+/// What this end has sent, at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Moved {
+    /// State of the TCP connection.
+    pub(crate) state: u8,
+    /// Bytes that the kernel has taken.
+    pub(crate) sent: u64,
+    /// Of them, those that went on the wire.
+    pub(crate) transmitted: u64,
+    /// Of those, those that the other end has acknowledged, and perhaps a SYN.
+    pub(crate) acked: u64,
+}
+
+/// See [`Moved`].
+pub(crate) fn moved(fd: c_int) -> Result<Moved, Errno> {
+    let info = Info::get(fd)?;
+    let transmitted = info.u64(INFO_BYTES_SENT).wrapping_sub(info.u64(INFO_BYTES_RETRANS));
+    Ok(Moved {
+        state: info.state(),
+        sent: transmitted.wrapping_add(u64::from(info.u32(INFO_NOTSENT_BYTES))),
+        transmitted,
+        acked: info.u64(INFO_BYTES_ACKED),
+    })
 }
 
 /// Bytes waiting in the receive queue.

@@ -260,6 +260,8 @@ pub(crate) struct Conn {
     pub(crate) refusals: AtomicU32,
     /// Code of the reason that pinned the connection first, plus one; 0 none.
     pin_reason: AtomicU32,
+    /// What is to be proven before a byte may leave the carrier ([`crate::proof`]); 0 nothing.
+    pub(crate) proof: AtomicU32,
     next_free: AtomicU32,
 }
 
@@ -377,6 +379,7 @@ impl Conn {
             &self.refusals,
             &self.owed,
             &self.pin_reason,
+            &self.proof,
             &self.peer_slept,
             &self.idle_wakes,
             &self.asleep,

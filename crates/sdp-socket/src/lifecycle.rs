@@ -134,7 +134,8 @@ pub(crate) fn listening(fd: c_int) {
 pub(crate) unsafe fn connected(fd: c_int, addr: *const sockaddr, len: socklen_t) {
     let Some(Entry::Conn(index)) = table::entry(fd) else { return };
     let Some(conn) = conn::get(index) else { return };
-    if conn.stage() != Stage::Fresh || !process::is_ours() || !process::start() {
+    let is_first = conn.stage() == Stage::Fresh;
+    if !(is_first || may_be_another(conn)) || !process::is_ours() || !process::start() {
         return;
     }
     let _section = section::Guard::enter();
@@ -146,10 +147,36 @@ pub(crate) unsafe fn connected(fd: c_int, addr: *const sockaddr, len: socklen_t)
     }
     let Some((address, port)) = parse_address(&bytes) else { return };
     let verdict = settings::family(Role::Client, address, port);
+    if !is_first {
+        return correct(conn, verdict == Family::Tcp);
+    }
     if log::wants(log::Level::Summary) {
         log::connected(fd, address, port);
     }
     establish(conn, fd, verdict == Family::Tcp, process::forks());
+}
+
+/// Whether a connection that is being made may have another address than when it began: an attempt
+/// that failed leaves the socket to the next one.
+fn may_be_another(conn: &Conn) -> bool {
+    const MADE: u32 = flag::SEEN | flag::ADOPTED | flag::ACCEPTED | flag::PINNED;
+    matches!(conn.stage(), Stage::Young | Stage::Kernel) && !conn.has(MADE)
+}
+
+/// The rules are asked again, for the address of the last attempt.
+fn correct(conn: &Conn, rule_tcp: bool) {
+    if rule_tcp == conn.has(flag::RULE_TCP) {
+        return;
+    }
+    if rule_tcp {
+        conn.set(flag::RULE_TCP);
+        conn.change_stage(Stage::Young, Stage::Kernel);
+    } else {
+        conn.flags.fetch_and(!flag::RULE_TCP, Ordering::SeqCst);
+        if conn.row_index().is_some() {
+            conn.change_stage(Stage::Kernel, Stage::Young);
+        }
+    }
 }
 
 /// Before `accept`.

@@ -121,6 +121,11 @@ pub(crate) fn become_child() {
     ASKER.become_child();
 }
 
+/// The process's way to ask the kernel about other ends.
+pub(crate) fn asker() -> &'static Asker {
+    &ASKER
+}
+
 /// The program is about to overwrite a hidden descriptor. False as in [`Asker::lose`].
 pub(crate) fn lose(number: i32) -> bool {
     ASKER.lose(number)

@@ -30,7 +30,7 @@ use crate::{
     conn::{Conn, Half, Stage, flag, row_flag},
     lane::{SinkState, SourceState},
     pooled::{self, Outcome},
-    process, receive,
+    process, proof, receive,
 };
 
 /// Calls at which every one takes a step of the meeting.
@@ -153,6 +153,13 @@ fn begin(conn: &Conn, fd: i32, moved: usize) {
     if let Some(reason) = crate::obstacles::inherited(conn, fd) {
         conn.pin_to_kernel(reason);
         return stay(conn, reason);
+    }
+    match conn.name(fd) {
+        Some(tuple) if !proof::begin(conn, fd, &tuple) => {
+            conn.pin_to_kernel(Reason::Translated);
+            return stay(conn, Reason::Translated);
+        }
+        _ => {}
     }
     // Before the stage: another thread that sees it counts from here.
     conn.ticks.store(0, Ordering::Relaxed);
@@ -442,6 +449,7 @@ fn attach(conn: &Conn, fd: i32, attachment: Attachment) -> bool {
     // Not whether there is a bell by now: it may have been made since.
     prepare(conn, row, segment, receive_size, pid, attachment.gave_bell);
     let mut peer = attachment.peer;
+    proof::met(conn, peer.trusted);
     if !process::tunables().keeps_segments() {
         peer.process = None; // its descriptors need not be looked at again
     }

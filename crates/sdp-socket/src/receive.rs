@@ -21,7 +21,7 @@ use crate::{
     hot::PAGE,
     iovec::{Buffers, Landing},
     lane::{self, Broken, Lane, SinkState},
-    page, plain, process, readiness, send, spin,
+    page, plain, process, proof, readiness, send, spin,
     stay::Stay,
     succeed,
     table::Pinned,
@@ -366,6 +366,7 @@ pub(crate) fn declare_trust(conn: &Conn, fd: c_int, sink: &mut SinkState, lines:
     if earned
         && conn.raw[half].load(Ordering::SeqCst) == 0
         && !conn.has(flag::PINNED | flag::RELATIVE_INSIDE)
+        && proof::may_trust(conn)
         && (conn.has(flag::WAITED) || !fd::is_nonblocking(fd))
         && sink.begin_counting(fd)
     {

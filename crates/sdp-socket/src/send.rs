@@ -31,7 +31,7 @@ use crate::{
     conn::{self, Conn, Half, Rung, Stage, flag},
     iovec::{Buffers, Payload},
     lane::{self, Broken, Lane, SourceState},
-    page, process, spin,
+    page, process, proof, spin,
     stay::Stay,
     succeed,
     table::Pinned,
@@ -97,6 +97,9 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
         let ended = with_source(conn, |source, row, segment, lines| {
             Ok(attempt(conn, stay, source, row, segment, lines, buffers, flags, is_patient))
         })?;
+        if proof::is_wanted(conn) {
+            proof::settle(conn, conn.fd());
+        }
         let done = wanted - buffers.left();
         let partial = |e| if done > 0 { Ok(done) } else { Err(e) };
         let blocked = match ended {
@@ -448,6 +451,7 @@ fn may_promote(
         && segment.end(conn.side()).pinned.load(Ordering::SeqCst) == 0
         && segment.end(conn.side() ^ 1).attached.load(Ordering::Acquire) != 0
         && conn.raw[half].load(Ordering::SeqCst) == 0
+        && !proof::is_wanted(conn)
         && (conn.calls[half].load(Ordering::Relaxed) >= tunables.promote_calls()
             || conn.bytes[half].load(Ordering::Relaxed) >= tunables.promote_bytes())
         && conn.stage() == Stage::Attached
@@ -455,6 +459,10 @@ fn may_promote(
 
 fn enter_sdp(conn: &Pinned, source: &mut SourceState, lines: &HalfLines) -> Option<()> {
     let sent = carrier::sent(conn.fd()).ok()?;
+    if source.switches == 0 && lines.consumer.read.load(Ordering::Acquire) > sent {
+        proof::refute(conn); // it has read what we never sent
+        return None;
+    }
     source.carrier_sent = sent;
     if !gated(conn, lines, conn.side(), || source.enter(lines))? {
         return None;
@@ -547,6 +555,7 @@ fn kernel_send(
     let is_young = source.switches == 0;
     let cap = if is_young { PIECE_YOUNG } else { usize::MAX };
     loop {
+        let edge = proof::is_wanted(conn).then(|| proof::before_send(conn, conn.fd()));
         let sent =
             gated(conn, lines, conn.side(), || carrier::send(conn.fd(), buffers, cap, flags));
         let Some(sent) = sent else {
@@ -555,6 +564,9 @@ fn kernel_send(
         };
         match sent {
             Ok(n) => {
+                if let Some(edge) = edge {
+                    proof::after_send(conn, conn.fd(), edge);
+                }
                 buffers.advance(n);
                 count(conn, row, StatsLane::Kernel, n);
                 if buffers.left() == 0 {

@@ -183,6 +183,12 @@ reasons! {
     45 UnseenSet "unseen-set"
         "The connection is in an epoll set that the library did not see made (kept over exec, received from another process, or one too many)."
         "Nothing; or make the set in the process that waits on it.";
+    46 Translated "translated"
+        "Addresses or ports are translated (NAT, a redirection) and do not name the other end."
+        "Connect to the server's own address and port.";
+    47 Reconnected "reconnected"
+        "The program disconnected the socket (connect with AF_UNSPEC) to use it again."
+        "Use a new socket for a new connection.";
 }
 
 #[cfg(test)]

@@ -10,6 +10,15 @@ use crate::{errno::Errno, owned::OwnedFd, sys};
 const REQUEST_LEN: usize = 16 + 56;
 /// Shortest answer: netlink header and `inet_diag_msg`.
 const ANSWER_LEN: usize = 16 + 72;
+/// Room for an answer with everything that is asked for.
+const LONG_ANSWER_LEN: usize = 1024;
+/// Attribute INET_DIAG_INFO, and the wish for it.
+const INFO: u16 = 2;
+const WANTS_INFO: u8 = 1 << (INFO - 1);
+/// Places in `struct tcp_info`.
+const INFO_BYTES_RECEIVED: usize = 128;
+const INFO_BYTES_SENT: usize = 200;
+const INFO_BYTES_RETRANS: usize = 208;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLMSG_ERROR: u16 = 2;
 const NLM_F_REQUEST: u16 = 1;
@@ -46,6 +55,17 @@ pub struct Entry {
     pub inode: u32,
 }
 
+/// What a TCP socket has moved so far, as the kernel counts it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counters {
+    /// TCP state number (1 is ESTABLISHED).
+    pub state: u8,
+    /// Bytes that came in, in order; a FIN counts as one.
+    pub received: u64,
+    /// Bytes that were put on the wire, without repetitions.
+    pub transmitted: u64,
+}
+
 /// A sock_diag socket, closed when dropped.
 #[derive(Debug)]
 pub struct Diag {
@@ -79,16 +99,34 @@ impl Diag {
     /// # Errors
     /// The kernel's refusal, or EBADMSG for an answer that makes no sense.
     pub fn find(&mut self, pair: &Pair) -> Result<Option<Entry>, Errno> {
+        // The attributes behind the entry are cut off.
+        let mut answer = [0u8; ANSWER_LEN];
+        let len = self.ask(pair, 0, &mut answer)?;
+        parse(answer.get(..len).unwrap_or(&[]), self.sequence)
+    }
+
+    /// [`Diag::find`], and what the socket has moved; `None` also where the kernel does not tell.
+    ///
+    /// # Errors
+    /// As [`Diag::find`].
+    pub fn moved(&mut self, pair: &Pair) -> Result<Option<(Entry, Counters)>, Errno> {
+        let mut answer = [0u8; LONG_ANSWER_LEN];
+        let len = self.ask(pair, WANTS_INFO, &mut answer)?;
+        let bytes = answer.get(..len).unwrap_or(&[]);
+        let entry = parse(bytes, self.sequence)?;
+        Ok(entry.and_then(|entry| Some((entry, counters(bytes)?))))
+    }
+
+    /// Asks for a pair; the length of the answer.
+    fn ask(&mut self, pair: &Pair, wishes: u8, answer: &mut [u8]) -> Result<usize, Errno> {
         self.sequence = self.sequence.wrapping_add(1);
-        let request = request(pair, self.sequence);
+        let request = request(pair, wishes, self.sequence);
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         // An unconnected netlink socket sends to the kernel, which answers before sendto returns.
         // SAFETY: request is valid for reading; no address is given.
         unsafe {
             sys!(libc::SYS_sendto, self.fd.raw(), request.as_ptr(), REQUEST_LEN, flags, 0, 0)?;
         }
-        // The attributes behind the entry are cut off.
-        let mut answer = [0u8; ANSWER_LEN];
         // SAFETY: sockaddr_nl is plain data; zero is a valid value.
         let mut from: libc::sockaddr_nl = unsafe { core::mem::zeroed() };
         let mut from_len = size_of::<libc::sockaddr_nl>() as u32;
@@ -100,17 +138,39 @@ impl Diag {
         if from.nl_pid != 0 {
             return Err(Errno(libc::EBADMSG));
         }
-        parse(answer.get(..len).unwrap_or(&[]), self.sequence)
+        Ok(len)
     }
 }
 
-fn request(pair: &Pair, sequence: u32) -> [u8; REQUEST_LEN] {
+/// What the attribute INET_DIAG_INFO, a `tcp_info`, says of the bytes that were moved.
+fn counters(bytes: &[u8]) -> Option<Counters> {
+    let mut at = ANSWER_LEN;
+    loop {
+        let length = usize::from(u16::from_ne_bytes(field(bytes, at)?));
+        let kind = u16::from_ne_bytes(field(bytes, at + 2)?);
+        if length < 4 {
+            return None;
+        }
+        if kind == INFO {
+            let info = bytes.get(at + 4..at + length)?;
+            let wide = |at| field(info, at).map(u64::from_ne_bytes);
+            return Some(Counters {
+                state: *info.first()?,
+                received: wide(INFO_BYTES_RECEIVED)?,
+                transmitted: wide(INFO_BYTES_SENT)?.wrapping_sub(wide(INFO_BYTES_RETRANS)?),
+            });
+        }
+        at += length.next_multiple_of(4);
+    }
+}
+
+fn request(pair: &Pair, wishes: u8, sequence: u32) -> [u8; REQUEST_LEN] {
     let mut bytes = [0; REQUEST_LEN];
     put(&mut bytes, 0, (REQUEST_LEN as u32).to_ne_bytes());
     put(&mut bytes, 4, SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     put(&mut bytes, 6, NLM_F_REQUEST.to_ne_bytes());
     put(&mut bytes, 8, sequence.to_ne_bytes());
-    put(&mut bytes, 16, [pair.family, libc::IPPROTO_TCP as u8, 0, 0]);
+    put(&mut bytes, 16, [pair.family, libc::IPPROTO_TCP as u8, wishes, 0]);
     put(&mut bytes, 20, u32::MAX.to_ne_bytes());
     put(&mut bytes, 24, pair.local_port.to_be_bytes());
     put(&mut bytes, 26, pair.remote_port.to_be_bytes());
@@ -180,7 +240,7 @@ mod tests {
 
     #[test]
     fn the_question_is_laid_out_as_the_kernel_reads_it() {
-        let bytes = request(&pair(), 0x0102_0304);
+        let bytes = request(&pair(), 0, 0x0102_0304);
         // SAFETY: plain data of that length; unaligned.
         let fields: [u32; 18] = unsafe { bytes.as_ptr().cast::<[u32; 18]>().read_unaligned() };
         let ports = u32::from_ne_bytes([0, 80, 0, 81]);

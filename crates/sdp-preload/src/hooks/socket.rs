@@ -16,6 +16,16 @@ pub(super) unsafe fn connect_to(
     len: socklen_t,
     real: impl FnOnce() -> c_int,
 ) -> c_int {
+    // SAFETY: the program's arguments.
+    if unsafe { calls::disconnecting(fd, addr, len) } {
+        return slowly(move || {
+            let result = real();
+            let error = errno::get();
+            calls::disconnected(fd, result == 0);
+            errno::set(error);
+            result
+        });
+    }
     let result = real();
     // An interrupted connect goes on in the kernel, like one that is in progress.
     if result == 0 || matches!(errno::get(), libc::EINPROGRESS | libc::EINTR) {

@@ -112,10 +112,15 @@ pub(crate) fn closed(index: u32) {
     });
 }
 
+/// Whether the connection is in a set, as far as we have seen.
+pub(crate) fn knows(conn: &Conn) -> bool {
+    // In this order: what another thread is taking from the one to the other is seen.
+    !conn.noted.is_empty() || conn.registrations.load(Ordering::Relaxed) != 0
+}
+
 /// The connection's last number in this process is about to be closed.
 pub(crate) fn forget_conn(conn: &Conn) {
-    // In this order: what another thread is taking from the one to the other is seen.
-    if conn.noted.is_empty() && conn.registrations.load(Ordering::Relaxed) == 0 {
+    if !knows(conn) {
         return;
     }
     with(|m| {

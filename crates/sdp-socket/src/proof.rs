@@ -1,0 +1,295 @@
+//! Whether the two ends of a segment hold one stream.
+//!
+//! The ends of a connection find each other by its addresses. Where addresses or ports are
+//! translated, the same addresses can name somebody else, and what each end says of itself is
+//! true all the same. So the first bytes of a half go by the carrier, and the kernel is asked
+//! what became of them: *the socket that we take for the other end had received as much as we had
+//! sent; we send; now it has received that much more.* The kernel's counters are nobody's claim,
+//! the bytes are the program's own, and their content plays no part: streams of equal bytes are
+//! told apart by their moments. [`Witness`] judges; where the counters come from is the caller's
+//! affair (sock_diag here, what the other host tells under a key elsewhere).
+//!
+//! Each sending half proves itself, and nobody has to believe the other end. An end that shares
+//! its segment with a user other than its own also takes nothing from it before that
+//! ([`may_trust`]).
+//!
+//! | | wanted |
+//! |---|---|
+//! | connection tracking says that the connection was made to another address | no lanes, reason `translated` |
+//! | it knows the connection | [`TRACKED`] sends in a row, none of which may take long |
+//! | it does not, the ends have met by name | [`MET`] sends in a row |
+//! | it does not, the processes have met before | nothing |
+//! | a socket got bytes that we had not sent, or lacks some that were acknowledged | no lanes, `translated` |
+
+use core::sync::atomic::Ordering;
+
+use sdp_fabric_shm::{
+    asker::Carrier,
+    identity::{self, Translation},
+};
+use sdp_stats::Reason;
+use sdp_sys::time::monotonic_ns;
+
+use crate::{
+    carrier::{self, Moved},
+    conn::{Conn, flag},
+    demote, pooled, process,
+};
+
+/// Sends in a row where connection tracking knows the connection.
+const TRACKED: u32 = 8;
+/// … once one of them was in doubt: each then begins at a moment that nobody can guess.
+const DOUBTED: u32 = 32;
+/// Sends in a row for ends that met by name.
+const MET: u32 = 2;
+/// One that takes longer proves nothing where [`TRACKED`] are wanted: somebody else may have sent
+/// as much meanwhile.
+const LONG_NS: u64 = 200_000;
+/// Longest pause before a send that nobody shall guess the moment of.
+const PAUSE_NS: u64 = 64_000;
+/// Sends in vain after which moments do not count for ends that met by name: what is sent arrives
+/// late here.
+const PATIENCE: u32 = 8;
+/// Looks until what was sent must have arrived.
+const LOOKS: u32 = 4;
+const LOOK_NS: u64 = 2_000;
+
+/// The word of a connection: sends that are wanted, and that were seen.
+const WANTED: u32 = 0xff;
+const SEEN_SHIFT: u32 = 8;
+const SEEN: u32 = 0xff << SEEN_SHIFT;
+/// Sends that proved nothing.
+const VAIN: u32 = 0xff << VAIN_SHIFT;
+const VAIN_SHIFT: u32 = 20;
+/// Moments count.
+const STRICT: u32 = 1 << 16;
+/// The other end's process belongs to another user.
+const STRANGER: u32 = 1 << 17;
+/// The other end is somebody else's.
+const REFUTED: u32 = 1 << 18;
+/// It has left its lanes for that.
+const LEFT: u32 = 1 << 19;
+
+/// What is known of both sockets at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Witness {
+    /// What one has sent the other has.
+    Agrees(u64),
+    /// Something is on its way, or both are at work.
+    Unclear,
+    /// The other socket has what we never sent, or has not what was acknowledged to us.
+    Denies,
+}
+
+impl Witness {
+    /// `before` and `after`: our counters around the moment at which the other socket had
+    /// received `received`.
+    fn of(before: &Moved, received: u64, after: &Moved) -> Self {
+        // The kernel counts the SYN among what was acknowledged to who sent it.
+        let lacks = before.acked.saturating_sub(1) > received;
+        if received > after.sent || lacks {
+            Self::Denies
+        } else if before.transmitted == after.transmitted && after.transmitted == received {
+            Self::Agrees(received)
+        } else {
+            Self::Unclear
+        }
+    }
+}
+
+/// How a meeting begins: whether the addresses may name the connection at all. False: never; the
+/// reason is noted by the caller.
+pub(crate) fn begin(conn: &Conn, fd: i32, tuple: &identity::Tuple) -> bool {
+    let word = match identity::translation(fd, tuple) {
+        Translation::Untracked => 0,
+        Translation::Possible => TRACKED | STRICT,
+        Translation::Certain => return false,
+    };
+    conn.proof.store(word, Ordering::Relaxed);
+    true
+}
+
+/// The ends have met by name: what is to be proven before a byte moves.
+pub(crate) fn met(conn: &Conn, is_own_user: bool) {
+    let word = conn.proof.load(Ordering::Relaxed);
+    let word = if word & WANTED == 0 { MET } else { word };
+    conn.proof.store(word | if is_own_user { 0 } else { STRANGER }, Ordering::Relaxed);
+}
+
+/// Whether something is to be proven before the sending half may leave the kernel lane.
+#[inline]
+pub(crate) fn is_wanted(conn: &Conn) -> bool {
+    conn.proof.load(Ordering::Relaxed) != 0
+}
+
+/// Whether what the other end writes into the ring may be taken for the connection's.
+pub(crate) fn may_trust(conn: &Conn) -> bool {
+    conn.proof.load(Ordering::Relaxed) & (STRANGER | REFUTED) == 0
+}
+
+/// A send that is about to be made on the carrier.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Edge {
+    /// What the other socket had received, which is what we had sent.
+    received: Option<u64>,
+    /// The kernel told.
+    is_told: bool,
+    began: u64,
+}
+
+/// Before a send on the carrier. Under the lock of the sending half.
+#[cold]
+pub(crate) fn before_send(conn: &Conn, fd: i32) -> Edge {
+    let word = conn.proof.load(Ordering::Relaxed);
+    if word & WANTED == DOUBTED {
+        pause();
+    }
+    let began = monotonic_ns();
+    let seen = look(conn, fd);
+    let received = match seen {
+        Some(Witness::Agrees(received)) => Some(received),
+        Some(Witness::Unclear) | None => None,
+        Some(Witness::Denies) => {
+            refute(conn);
+            None
+        }
+    };
+    Edge { received, is_told: seen.is_some(), began }
+}
+
+/// After it, if it sent something. Under the lock.
+#[cold]
+pub(crate) fn after_send(conn: &Conn, fd: i32, edge: Edge) {
+    let word = conn.proof.load(Ordering::Relaxed);
+    if word & REFUTED != 0 {
+        return;
+    }
+    let mut arrived = false;
+    let mut is_told = edge.is_told;
+    if let Some(before) = edge.received {
+        for _ in 0..LOOKS {
+            match look(conn, fd) {
+                Some(Witness::Agrees(received)) => {
+                    arrived = received > before;
+                    break;
+                }
+                Some(Witness::Denies) => return refute(conn),
+                Some(Witness::Unclear) => {
+                    let until = monotonic_ns() + LOOK_NS;
+                    while monotonic_ns() < until {
+                        core::hint::spin_loop();
+                    }
+                }
+                None => {
+                    is_told = false;
+                    break;
+                }
+            }
+        }
+    }
+    let is_strict = word & STRICT != 0;
+    let is_late = is_strict && monotonic_ns().saturating_sub(edge.began) > LONG_NS;
+    let seen = (word & SEEN) >> SEEN_SHIFT;
+    let kept = word & !(WANTED | SEEN);
+    let vain = ((word & VAIN) >> VAIN_SHIFT).min(PATIENCE);
+    // Both had moved equally much when this call began, and at such moments before.
+    let has_agreed = !is_strict && vain >= PATIENCE && edge.received.is_some();
+    let next = if arrived && !is_late || has_agreed {
+        match seen + 1 {
+            all if all >= word & WANTED => {
+                if !is_strict {
+                    pooled::asker().close(); // it was opened for this, as a rule
+                }
+                0
+            }
+            some => kept | word & WANTED | some << SEEN_SHIFT,
+        }
+    } else if is_strict {
+        kept | DOUBTED
+    } else if !is_told && word & STRANGER == 0 {
+        0 // the kernel tells nothing here: the meeting by name has to do
+    } else {
+        (kept & !VAIN) | word & (WANTED | SEEN) | (vain + 1) << VAIN_SHIFT
+    };
+    conn.proof.store(next, Ordering::Relaxed);
+}
+
+/// After a send call, outside the lock: an end that turned out to be somebody else's leaves its
+/// lanes.
+#[cold]
+pub(crate) fn settle(conn: &Conn, fd: i32) {
+    let word = conn.proof.load(Ordering::Relaxed);
+    if word & (REFUTED | LEFT) == REFUTED {
+        conn.proof.fetch_or(LEFT, Ordering::Relaxed);
+        demote::leave(conn, fd, Reason::Translated);
+    }
+}
+
+/// The other end is somebody else's: nothing more goes to it, and [`settle`] takes the connection
+/// off its lanes.
+#[cold]
+pub(crate) fn refute(conn: &Conn) {
+    conn.proof.fetch_or(REFUTED, Ordering::Relaxed);
+    conn.pin_to_kernel(Reason::Translated);
+    conn.note_reason(Reason::Translated);
+}
+
+/// Both sockets' counters. `None`: the kernel does not tell the other's.
+fn look(conn: &Conn, fd: i32) -> Option<Witness> {
+    let tuple = conn.known_name()?;
+    let may_be_elsewhere = conn.has(flag::MAY_BE_ELSEWHERE) || process::has_networks();
+    let question = Carrier { fd, tuple: &tuple, may_be_elsewhere };
+    let before = carrier::moved(fd).ok()?;
+    let peer = pooled::asker().moved(process::nonce(), process::hidden_min, &question)?;
+    let after = carrier::moved(fd).ok()?;
+    // Our end, once sent, is counted as a byte. The other one's is nothing to us: it may have
+    // closed its half.
+    let is_open = matches!(after.state, carrier::ESTABLISHED | carrier::CLOSE_WAIT)
+        && matches!(peer.state, carrier::ESTABLISHED | carrier::FIN_WAIT1 | carrier::FIN_WAIT2);
+    Some(if is_open { Witness::of(&before, peer.received, &after) } else { Witness::Unclear })
+}
+
+/// Lets pass a time that is not known before, on the processor.
+fn pause() {
+    let now = monotonic_ns();
+    let drawn = (now ^ process::nonce()).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+    let until = now + drawn % PAUSE_NS;
+    while monotonic_ns() < until {
+        core::hint::spin_loop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OURS: Moved = Moved { state: 1, sent: 300, transmitted: 200, acked: 101 };
+
+    #[test]
+    fn equal_counters_agree() {
+        assert_eq!(Witness::of(&OURS, 200, &OURS), Witness::Agrees(200));
+    }
+
+    #[test]
+    fn what_is_on_its_way_is_unclear() {
+        let later = Moved { transmitted: 250, ..OURS };
+        assert_eq!(Witness::of(&OURS, 200, &later), Witness::Unclear);
+        assert_eq!(Witness::of(&OURS, 250, &later), Witness::Unclear);
+        for received in 100..200 {
+            assert_eq!(Witness::of(&OURS, received, &OURS), Witness::Unclear);
+        }
+    }
+
+    #[test]
+    fn what_nobody_sent_or_what_is_missing_denies() {
+        assert_eq!(Witness::of(&OURS, 301, &OURS), Witness::Denies);
+        assert_eq!(Witness::of(&OURS, 99, &OURS), Witness::Denies);
+    }
+
+    #[test]
+    fn every_state_fits_into_its_word() {
+        for wanted in [TRACKED, DOUBTED, MET] {
+            assert!(wanted <= WANTED && (wanted << SEEN_SHIFT) & !SEEN == 0);
+        }
+    }
+}

@@ -1,0 +1,227 @@
+"""Connections whose addresses are translated on their way, so that each one's name is also another's.
+
+In a network namespace of its own. Two servers and two clients, all of them processes; what the clients heard is compared.
+"""
+
+import functools
+import mmap
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+
+import ends
+from ends import exactly, main
+
+TABLE = {}
+scenario = functools.partial(ends.scenario, TABLE)
+
+PORTS = 8000, 9000
+# Where the clients are bound: what is translated is the server's port, or theirs.
+BOUND = {"redirect": (40000, 40000), "stateless": (40000, 40000), "source": (40001, 40002), "none": (40001, 40002)}
+# Which servers they mean to reach.
+MEANT = {"redirect": PORTS, "stateless": PORTS, "source": (8000, 8000), "none": PORTS}
+SWAP = "{ 8000 : 9000, 9000 : 8000 }"
+RULES = {
+    # No translation; but whoever is connected is known to connection tracking.
+    "none": "chain out { type filter hook output priority 0; ct state invalid drop; }",
+    "redirect": """chain out { type nat hook output priority -100;
+        tcp dport 8000 redirect to :9000; tcp dport 9000 redirect to :8000; }""",
+    "source": """chain out { type nat hook postrouting priority 100;
+        meta nfproto ipv4 tcp dport 8000 tcp sport 40001 snat ip to 127.0.0.1:40002;
+        meta nfproto ipv4 tcp dport 8000 tcp sport 40002 snat ip to 127.0.0.1:40001;
+        meta nfproto ipv6 tcp dport 8000 tcp sport 40001 snat ip6 to [::1]:40002;
+        meta nfproto ipv6 tcp dport 8000 tcp sport 40002 snat ip6 to [::1]:40001; }""",
+    # Connection tracking knows nothing of it.
+    "stateless": f"""chain out {{ type filter hook output priority -300;
+        tcp dport set tcp dport map {SWAP}; tcp sport set tcp sport map {SWAP}; }}""",
+}
+ADDRESS = {"4": "127.0.0.1", "6": "::1", "mapped": "::ffff:127.0.0.1"}
+MESSAGE = 64
+# Rounds in which everybody says the same, and in which everybody says who it is.
+SAME, OWN = 60, 20
+
+
+def translate(how):
+    """Loads the rules."""
+    rules = f"table inet test {{\n{RULES[how]}\n}}\n"
+    subprocess.run(["nft", "-f", "-"], input=rules, text=True, check=True)
+
+
+def fresh(family):
+    """A socket that may share its port."""
+    sock = socket.socket(socket.AF_INET if family == "4" else socket.AF_INET6)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    return sock
+
+
+def serve(port, family):
+    """Answers each message, with the server's port in it where the message begins with a star."""
+    lst = fresh("6" if family == "mapped" else family)
+    lst.bind(("::" if family == "mapped" else ADDRESS[family], port))
+    lst.listen(8)
+
+    def answer(sock):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        while message := exactly(sock, MESSAGE):
+            if message.startswith(b"*"):
+                message += b"%d" % port
+            sock.sendall(message[-MESSAGE:])
+        sock.close()
+
+    while True:
+        sock, _ = lst.accept()
+        threading.Thread(target=answer, args=(sock,), daemon=True).start()
+
+
+class Client:
+    """One end that asks."""
+
+    def __init__(self, family, bound, port):
+        self.sock = fresh("4" if family == "mapped" and bound % 2 == 0 else family)
+        address = ADDRESS["4" if self.sock.family == socket.AF_INET else family]
+        self.sock.bind((address, bound))
+        self.sock.connect((address, port))
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def send(self, text):
+        self.sock.sendall(text.ljust(MESSAGE, b"."))
+
+    def hear(self):
+        return exactly(self.sock, MESSAGE)
+
+    def end(self):
+        """Goes when the other end has read everything."""
+        self.sock.shutdown(socket.SHUT_WR)
+        exactly(self.sock, 1)
+        # As a reset, so that the port is free at once.
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.sock.close()
+
+
+def texts(name, content):
+    """What a client says."""
+    same = [b"%s %d" % (b"x" if content == "same" else name, i) for i in range(SAME)]
+    if content == "longer":
+        same = [text + b" " * (MESSAGE * (name == b"a")) for text in same]
+    return same + [b"*%s %d" % (name, i) for i in range(OWN)]
+
+
+class Beat:
+    """Two processes that go on at the same moment."""
+
+    def __init__(self):
+        self.page = mmap.mmap(-1, mmap.PAGESIZE)
+
+    def meet(self, place, count):
+        """Waits until the other one is there as well."""
+        self.page[8 * place : 8 * place + 8] = struct.pack("q", count)
+        other = 8 * (1 - place)
+        while struct.unpack_from("q", self.page, other)[0] < count:
+            os.sched_yield()
+
+
+def told(answers):
+    """What a client heard, in short: the server's ports, and by how many answers to other questions."""
+    heard = {answer[-4:].decode() for text, answer in answers if text.startswith(b"*")}
+    wrong = sum(answer[: len(text)] not in (text, text[4:]) and text[4:] not in answer for text, answer in answers)
+    return [sorted(heard), wrong]
+
+
+def alone(how, family, content):
+    """One process is both clients, in turn."""
+    both = [Client(family, *ends_) for ends_ in zip(BOUND[how], MEANT[how])]
+    answers = [], []
+    for pair in zip(texts(b"a", content), texts(b"b", content)):
+        for client, text in zip(both, pair):
+            client.send(text)
+        for client, text, to in zip(both, pair, answers):
+            to.append((text, client.hear()))
+    for client in both:
+        client.end()
+    return [told(answer) for answer in answers]
+
+
+def beside(how, family, content, place, beat):
+    """One of two client processes that do everything at the same moment."""
+    client = Client(family, BOUND[how][place], MEANT[how][place])
+    answers = []
+    for count, text in enumerate(texts((b"a", b"b")[place], content), 1):
+        beat.meet(place, count)
+        client.send(text)
+        answers.append((text, client.hear()))
+    client.end()
+    return told(answers)
+
+
+def child(body, *args):
+    """A process that waits for a word, does its part, and tells what came of it; (its id, its way)."""
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(50)
+        ours.close()
+        try:
+            while word := theirs.recv(1):
+                theirs.sendall(repr(body(word, *args)).encode().ljust(200))
+        except BaseException as error:
+            print(f"{body.__name__}: {error!r}", file=sys.stderr, flush=True)
+            os._exit(1)
+        os._exit(0)
+    theirs.close()
+    return pid, ours
+
+
+def ask(ways, word):
+    """Lets them all do their part."""
+    for way in ways:
+        way.sendall(word)
+    return [exactly(way, 200).decode().strip() for way in ways]
+
+
+@scenario
+def translated(how, family, content, drive, again):
+    """Two clients, whose connections have each other's names. `again`: their processes have met the servers before."""
+    servers = []
+    for port in PORTS:
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(50)
+            serve(port, family)
+        servers.append(pid)
+    beat = Beat()
+
+    def part(word, place):
+        if word == b"w":
+            for port in PORTS if drive == "alone" else (MEANT[how][place],):
+                client = Client(family, 50000 + 10 * place + port % 7, port)
+                for i in range(80):
+                    client.send(b"%d" % i)
+                    client.hear()
+                client.end()
+            return True
+        if drive == "alone":
+            return alone(how, family, content)
+        return beside(how, family, content, place, beat)
+
+    clients = [child(part, place) for place in range(1 if drive == "alone" else 2)]
+    time.sleep(0.3)
+    ways = [way for _, way in clients]
+    if again == "again":
+        ask(ways, b"w")
+    translate(how)
+    heard = ask(ways, b"g")
+    for pid in servers:
+        ends.kill(pid)
+    for way in ways:
+        way.close()
+    assert [ends.reap(pid) for pid, _ in clients] == [0] * len(clients)
+    return {"heard": heard}
+
+
+if __name__ == "__main__":
+    main(TABLE)
