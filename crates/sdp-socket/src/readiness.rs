@@ -127,8 +127,9 @@ pub(crate) fn rung_at(conn: &Conn) -> u64 {
     if conn.stage() != Stage::Attached || !conn.pin_live(Half::Receive) {
         return 0;
     }
-    let at = lines(conn)
-        .map_or(0, |(segment, half)| segment.half(half).receive_arm.rung_at.load(Ordering::Relaxed));
+    let at = lines(conn).map_or(0, |(segment, half)| {
+        segment.half(half).receive_arm.rung_at.load(Ordering::Relaxed)
+    });
     conn.unpin(Half::Receive);
     at
 }
@@ -527,7 +528,7 @@ unsafe fn sleep(
             wait_set = WaitSet::take();
         }
         if wait_set.exists() {
-            bell = process::bell();
+            bell = wait_set.bells();
         } else if fds.iter().any(|entry| waits_for_room(entry, hides).is_some()) {
             left = shorter(left, Some(wait::MORE_SLEEP_NS)); // nobody can wake us for room
         }
