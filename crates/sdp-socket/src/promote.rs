@@ -146,6 +146,10 @@ fn begin(conn: &Conn, fd: i32, moved: usize) {
     if family.is_held_by_others(slot, row) || (is_dear && crate::adopt::is_held_outside(conn, fd)) {
         return conn.note_reason(Reason::NotSole);
     }
+    if let Some(reason) = crate::options::in_the_way(fd) {
+        conn.pin_to_kernel(reason);
+        return stay(conn, reason);
+    }
     // Before the stage: another thread that sees it counts from here.
     conn.ticks.store(0, Ordering::Relaxed);
     conn.looked.store(monotonic_ns(), Ordering::Relaxed);

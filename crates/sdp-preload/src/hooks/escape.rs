@@ -152,6 +152,9 @@ const SEEN: &[c_long] = &[
     libc::SYS_ioctl,
     libc::SYS_shutdown,
     libc::SYS_setsockopt,
+    libc::SYS_getsockopt,
+    libc::SYS_preadv2,
+    libc::SYS_pwritev2,
     libc::SYS_socket,
     libc::SYS_connect,
     libc::SYS_listen,
@@ -310,6 +313,9 @@ unsafe extern "C" fn seen(
             libc::SYS_splice if calls::is_tracked(fd) || calls::is_tracked(c as c_int) => {
                 io::splice(fd, b as _, c as c_int, d as _, e, f as c_uint) as c_long
             }
+            libc::SYS_sendfile if calls::is_tracked(fd) || calls::is_tracked(b as c_int) => {
+                io::sendfile(fd, b as c_int, c as _, d) as c_long
+            }
             #[cfg(target_arch = "x86_64")]
             libc::SYS_epoll_create => epoll::epoll_create(fd).into(),
             libc::SYS_epoll_create1 => epoll::epoll_create1(fd).into(),
@@ -354,12 +360,14 @@ fn moves(number: c_long) -> bool {
             | libc::SYS_write
             | libc::SYS_writev
             | libc::SYS_sendto
-            | libc::SYS_sendfile
+            | libc::SYS_preadv2
+            | libc::SYS_pwritev2
             | libc::SYS_close
             | libc::SYS_fcntl
             | libc::SYS_ioctl
             | libc::SYS_shutdown
             | libc::SYS_setsockopt
+            | libc::SYS_getsockopt
     )
 }
 
@@ -388,13 +396,20 @@ unsafe fn moved(
             libc::SYS_write => io::write(fd, b as _, c) as c_long,
             libc::SYS_writev => io::writev(fd, b as _, c as c_int) as c_long,
             libc::SYS_sendto => io::sendto(fd, b as _, c, d as c_int, e as _, f as _) as c_long,
-            libc::SYS_sendfile => io::sendfile(fd, b as c_int, c as _, d) as c_long,
+            // The position is the fourth argument; the fifth is no part of it where words have 64 bits.
+            libc::SYS_preadv2 => io::preadv2(fd, b as _, c as c_int, d as _, f as c_int) as c_long,
+            libc::SYS_pwritev2 => {
+                io::pwritev2(fd, b as _, c as c_int, d as _, f as c_int) as c_long
+            }
             libc::SYS_close => descriptor::close(fd).into(),
             libc::SYS_fcntl => descriptor::fcntl(fd, b as c_int, c).into(),
             libc::SYS_ioctl => socket::ioctl(fd, b as _, c).into(),
             libc::SYS_shutdown => socket::shutdown(fd, b as c_int).into(),
             libc::SYS_setsockopt => {
                 socket::setsockopt(fd, b as c_int, c as c_int, d as _, e as _).into()
+            }
+            libc::SYS_getsockopt => {
+                socket::getsockopt(fd, b as c_int, c as c_int, d as _, e as _).into()
             }
             _ => real(),
         }

@@ -2,13 +2,16 @@
 
 use core::ptr;
 use libc::{c_int, c_uint, mmsghdr, msghdr, ssize_t, timespec};
-use sdp_socket::calls;
+use sdp_socket::{
+    calls::{self, Call},
+    options::flags::MSG_CMSG_COMPAT as CMSG_COMPAT,
+};
 use sdp_sys::time;
 
 use super::slowly;
 use crate::{errno, real};
 
-/// Most messages that the kernel takes in one `recvmmsg` or `sendmmsg` (`UIO_MAXIOV`).
+/// Most messages that the kernel takes in one `sendmmsg` (`UIO_MAXIOV`); of `recvmmsg` it takes all.
 const MESSAGES: c_uint = 1024;
 const NANOSECONDS: i64 = 1_000_000_000;
 
@@ -81,7 +84,7 @@ unsafe fn receive_many(
         limit = Some(time::monotonic_ns().saturating_add(ns as u64));
     }
     let mut done: c_uint = 0;
-    while done < n.min(MESSAGES) {
+    while done < n {
         // SAFETY: the program's array has n entries.
         let entry = unsafe { msgs.add(done as usize) };
         // SAFETY: as above.
@@ -91,6 +94,7 @@ unsafe fn receive_many(
             if done == 0 {
                 return -1;
             }
+            calls::keep_error(fd, errno::get());
             break;
         }
         // SAFETY: as above.
@@ -164,12 +168,23 @@ hooks! {
     fn recvmmsg(
         fd: c_int, msgs: *mut mmsghdr, n: c_uint, flags: c_int, timeout: *mut timespec,
     ) -> c_int {
-        if calls::is_tracked(fd) && !msgs.is_null() {
+        let is_refused = msgs.is_null() || flags & CMSG_COMPAT != 0;
+        let call = if calls::is_tracked(fd) && !is_refused {
+            calls::recvmmsg(fd)
+        } else {
+            Call::Pass
+        };
+        if let Call::Done(_) = call {
             return receive_many(fd, msgs, n, flags, timeout);
         }
         let result = real::recvmmsg(fd, msgs, n, flags, timeout);
+        let mut bytes = 0;
         for i in 0..usize::try_from(result).unwrap_or(0) {
             arrived(fd, ptr::from_ref(&(*msgs.add(i)).msg_hdr), 0);
+            bytes += (*msgs.add(i)).msg_len as isize;
+        }
+        if let Call::Counted(ticket) = call {
+            calls::finish(ticket, bytes, flags);
         }
         result
     }
