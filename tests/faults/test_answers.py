@@ -31,6 +31,8 @@ CASES = {
     "zerocopy number": OPTION,
     "pacing lane": OPTION,
     "bad-values": OPTION,
+    "low-watermark lane": "low-watermark",
+    "sent-times": OPTION,
     "harmless": None,
     **{f"control-of lane {option}": OPTION for option in ("1 29", "1 35", "1 37", "1 63", "1 64", "1 65", "6 36")},
 }

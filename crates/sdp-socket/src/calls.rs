@@ -173,19 +173,22 @@ pub unsafe fn recv(fd: c_int, iov: *const iovec, count: usize, flags: c_int) -> 
     match road(fd, Half::Receive) {
         Road::Pass => Call::Pass,
         Road::Kernel(ticket) => Call::Counted(ticket),
-        Road::Library(conn) if flags & libc::MSG_PEEK != 0 && header::is_kernels(&conn) => {
-            by_kernel(conn)
+        Road::Library(conn)
+            if flags & libc::MSG_PEEK != 0 && header::is_kernels(&conn, Half::Receive) =>
+        {
+            by_kernel(conn, Half::Receive)
         }
         // SAFETY: the caller's.
         Road::Library(conn) => unsafe { recv_here(&conn, iov, count, flags) },
     }
 }
 
-/// The program's receive call, made unchanged.
+/// The program's call, made unchanged.
 #[cold]
-fn by_kernel(conn: Pinned) -> Call {
-    Way::now().add(&conn.raw[Half::Receive as usize], 1);
-    let ticket = Ticket { conn: conn.index(), fd: conn.fd(), receive: true };
+fn by_kernel(conn: Pinned, half: Half) -> Call {
+    Way::now().add(&conn.raw[half as usize], 1);
+    let receive = half == Half::Receive;
+    let ticket = Ticket { conn: conn.index(), fd: conn.fd(), receive };
     core::mem::forget(conn); // until `finish`
     Call::Counted(ticket)
 }
@@ -259,8 +262,8 @@ pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> Call {
     if count > IOV_MAX {
         return done(Err(Errno(libc::EMSGSIZE)));
     }
-    if (control != 0 || flags & libc::MSG_PEEK != 0) && header::is_kernels(&conn) {
-        return by_kernel(conn);
+    if (control != 0 || flags & libc::MSG_PEEK != 0) && header::is_kernels(&conn, Half::Receive) {
+        return by_kernel(conn, Half::Receive);
     }
     // SAFETY: the header's own vector.
     let call = unsafe { recv_here(&conn, iov, count, flags) };
@@ -353,6 +356,12 @@ unsafe fn send_with(fd: c_int, flags: c_int, vector: impl FnOnce() -> Vector) ->
         Road::Library(conn) => {
             let vector = vector();
             let (iov, count) = (vector.iov, vector.count);
+            // SAFETY: the program's header.
+            if unsafe { header::has_control(vector.header) }
+                && header::is_kernels(&conn, Half::Send)
+            {
+                return by_kernel(conn, Half::Send);
+            }
             // SAFETY: the program's header.
             if let Some(e) = unsafe { header::refused(fd, vector.header, flags) } {
                 conn.note_told(e);
@@ -511,8 +520,10 @@ pub unsafe fn splice(
     _flags: u32,
 ) -> Call {
     for (fd, half) in [(input, Half::Receive), (output, Half::Send)] {
-        if let Some(conn) = Pinned::new(fd, half) {
-            splice::prepare_splice(&conn, half);
+        if let Some(conn) = Pinned::new(fd, half)
+            && !splice::prepare_splice(&conn, half)
+        {
+            return done(Err(Errno::EINVAL)); // a program reads and writes instead
         }
     }
     Call::Pass
@@ -558,6 +569,7 @@ pub unsafe fn ioctl(fd: c_int, request: libc::c_ulong, arg: usize) -> Call {
     if conn.stage() != Stage::Attached {
         return Call::Pass;
     }
+    let request = request & 0xffff_ffff; // as the kernel reads it
     let store = |n: u64| {
         if arg == 0 {
             return done(Err(Errno::EFAULT));

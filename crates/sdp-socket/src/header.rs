@@ -1,20 +1,34 @@
 //! Message headers: what the kernel says of them, and what only it can put into them.
 
+use core::sync::atomic::Ordering;
+
 use libc::{c_int, msghdr};
 use sdp_sys::{errno::Errno, sys};
 
 use crate::{
-    conn::flag, iovec::IOV_MAX, lane::Lane, options::flags::MSG_CMSG_COMPAT, receive, table::Pinned,
+    conn::Half, iovec::IOV_MAX, lane::SDP_BIT, options::flags::MSG_CMSG_COMPAT, table::Pinned,
+    words,
 };
 
-/// Whether everything that will ever be received comes from the TCP socket, by an option for instance: then what the
-/// kernel adds to bytes, or knows of them beside, is the kernel's to tell.
+/// Whether all that will ever be received, or sent, goes through the TCP socket, and nothing is left in the ring before it.
+/// Then what the kernel adds to bytes, or knows of them beside, is the kernel's to tell, and control data its to obey.
+///
+/// Without the half's lock: from a lane that is left for good nothing leads back, and one word says which lane it is and
+/// how many switches there were before.
 #[cold]
-pub(crate) fn is_kernels(conn: &Pinned) -> bool {
-    conn.has(flag::PINNED)
-        && receive::with_sink(conn, |sink, _, _, lines| {
-            Ok(sink.lane == Lane::Kernel && matches!(sink.pending(lines), Ok(None)))
-        }) == Ok(true)
+pub(crate) fn is_kernels(conn: &Pinned, half: Half) -> bool {
+    let (Some(segment), Some(row)) = (conn.segment(), conn.row()) else { return false };
+    // By this process, or by a relative.
+    if segment.end(conn.side()).pinned.load(Ordering::SeqCst) == 0 {
+        return false;
+    }
+    let lines = segment.half(conn.half_index(half));
+    let (state, theirs) = match half {
+        Half::Receive => (&row.sink, &lines.producer.switches),
+        Half::Send => (&row.source, &lines.consumer.followed),
+    };
+    let bits = state.words.get(words::BITS).map_or(SDP_BIT, |word| word.load(Ordering::Acquire));
+    bits & SDP_BIT == 0 && bits as u32 == theirs.load(Ordering::SeqCst)
 }
 
 /// Whether a message to be sent has control data.

@@ -94,8 +94,8 @@ pub(crate) unsafe fn sendfile(
         }
         // Of a file that is read by whole blocks only, perhaps.
     }
-    prepare_splice(conn, Half::Send);
-    None
+    // Refused, a program reads and writes instead.
+    (!prepare_splice(conn, Half::Send)).then_some(Err(Errno::EINVAL))
 }
 
 /// The same from a file of bytes.
@@ -158,25 +158,27 @@ unsafe fn send_file(
 }
 
 /// `splice` with a connection at one end: the kernel can only move carrier bytes, so the connection
-/// leaves its lanes; where the kernel is to read, ring bytes that are still unread are handed over first.
-pub(crate) fn prepare_splice(conn: &Pinned, half: Half) {
+/// leaves its lanes; where the kernel is to read, ring bytes that are still unread are handed over first. False: the
+/// other end does not follow, and would take what the kernel writes for bells.
+pub(crate) fn prepare_splice(conn: &Pinned, half: Half) -> bool {
     match conn.stage() {
         Stage::Attached | Stage::Meeting | Stage::Young => {}
         // Or it would be young again while the kernel is at it.
         Stage::Kernel if conn.has(flag::UNMET | flag::ADOPTED) => {
-            return conn.pin_to_kernel(Reason::Splice);
+            conn.pin_to_kernel(Reason::Splice);
+            return true;
         }
-        _ => return,
+        _ => return true,
     }
     match half {
         Half::Receive => {
             handover::leave(conn, conn.fd(), Reason::Splice);
+            true
         }
         Half::Send => {
             demote::leave(conn, conn.fd(), Reason::Splice);
-            if conn.stage() == Stage::Attached {
-                demote::leave_outbound_for_kernel(conn, Reason::Splice);
-            }
+            conn.stage() != Stage::Attached
+                || demote::leave_outbound_for_kernel(conn, Reason::Splice)
         }
     }
 }

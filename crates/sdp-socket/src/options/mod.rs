@@ -48,7 +48,7 @@ pub enum When {
     Always,
     /// All but 0, which turns the option off.
     Set,
-    /// More than 1.
+    /// More than 1; a negative value means all that there may be.
     AboveOne,
     /// 0 and more: a negative value turns the option off.
     NotNegative,
@@ -61,7 +61,7 @@ impl When {
         match self {
             Self::Always => true,
             Self::Set => value != 0,
-            Self::AboveOne => value > 1,
+            Self::AboveOne => !(0..=1).contains(&value),
             Self::NotNegative => value >= 0,
             Self::Limited => value != -1,
         }
