@@ -213,6 +213,9 @@ next! {
     fn accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int;
     fn accept4(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int;
     fn shutdown(fd: c_int, how: c_int) -> c_int;
+    fn getsockopt(
+        fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t
+    ) -> c_int;
     fn setsockopt(
         fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t
     ) -> c_int;

@@ -183,7 +183,8 @@ pub(crate) unsafe fn sendfile(
             Road::Library(conn) => {
                 // SAFETY: the caller's offset.
                 let rest = unsafe { splice::sendfile(&conn, input, offset, count - done) };
-                return Ok(done + rest.unwrap_or(0));
+                // What is the kernel's to send from is sent by the next call: the program sees a short one.
+                return Ok(done + rest.and_then(Result::ok).unwrap_or(0));
             }
             Road::Pass => return Ok(done),
         };

@@ -17,9 +17,11 @@ use crate::{
     conn::{self, Half, Stage},
     demote, elsewhere, epoll, exec,
     handover::{self, Heir},
-    inherit,
-    iovec::Buffers,
-    lifecycle, page, pin, plain, process, promote,
+    header, inherit,
+    iovec::{Buffers, IOV_MAX},
+    lifecycle,
+    options::{self, Verdict, flags, requests::SIOCATMARK},
+    page, pin, plain, process, promote,
     readiness::{self, Early, Waited},
     receive::{self, Wish},
     reconnect, renew, send, settings, splice,
@@ -174,6 +176,11 @@ pub unsafe fn recv(fd: c_int, iov: *const iovec, count: usize, flags: c_int) -> 
     match road(fd, Half::Receive) {
         Road::Pass => Call::Pass,
         Road::Kernel(ticket) => Call::Counted(ticket),
+        Road::Library(conn)
+            if flags & libc::MSG_PEEK != 0 && header::is_kernels(&conn, Half::Receive) =>
+        {
+            by_kernel(conn, Half::Receive)
+        }
         // SAFETY: the caller's.
         Road::Library(conn) => unsafe { recv_here(&conn, iov, count, flags, None) },
     }
@@ -190,6 +197,16 @@ pub unsafe fn readv(fd: c_int, iov: *const iovec, count: usize, flags: c_int) ->
         // SAFETY: the caller's.
         Road::Library(conn) => unsafe { recv_here(&conn, iov, count, flags, Some(0)) },
     }
+}
+
+/// The program's call, made unchanged.
+#[cold]
+fn by_kernel(conn: Pinned, half: Half) -> Call {
+    Way::now().add(&conn.raw[half as usize], 1);
+    let receive = half == Half::Receive;
+    let ticket = Ticket { conn: conn.index(), fd: conn.fd(), receive };
+    core::mem::forget(conn); // until `finish`
+    Call::Counted(ticket)
 }
 
 /// [`recv`] on an attached connection. `none`: the answer to a call for no bytes, if it does not wait.
@@ -262,19 +279,51 @@ pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> Call {
         Road::Kernel(ticket) => return Call::Counted(ticket), // the header is the kernel's to read
         Road::Library(conn) => conn,
     };
-    // SAFETY: the program's header and its own vector.
-    let call = unsafe { recv_here(&conn, (*msg).msg_iov, (*msg).msg_iovlen, flags, None) };
+    // SAFETY: the program's header.
+    let (iov, count, control) =
+        unsafe { ((*msg).msg_iov, (*msg).msg_iovlen, (*msg).msg_controllen) };
+    if flags & flags::MSG_CMSG_COMPAT != 0 {
+        return Call::Pass; // EINVAL, by the kernel
+    }
+    if count > IOV_MAX {
+        return done(Err(Errno(libc::EMSGSIZE)));
+    }
+    if (control != 0 || flags & libc::MSG_PEEK != 0) && header::is_kernels(&conn, Half::Receive) {
+        return by_kernel(conn, Half::Receive);
+    }
+    // SAFETY: the header's own vector.
+    let call = unsafe { recv_here(&conn, iov, count, flags, None) };
     if let Call::Done(n) = call
         && n >= 0
     {
         // SAFETY: the program's header.
         unsafe {
-            (*msg).msg_namelen = 0;
+            if !(*msg).msg_name.is_null() {
+                (*msg).msg_namelen = 0;
+            }
             (*msg).msg_controllen = 0;
-            (*msg).msg_flags = 0;
+            (*msg).msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
         }
     }
     call
+}
+
+/// `recvmmsg`. `Done`: on a lane, where the hook makes one [`recvmsg`] after the other.
+pub fn recvmmsg(fd: c_int) -> Call {
+    match road(fd, Half::Receive) {
+        Road::Pass => Call::Pass,
+        Road::Kernel(ticket) => Call::Counted(ticket),
+        Road::Library(_) => Call::Done(0),
+    }
+}
+
+/// The error that ended a `recvmmsg` behind its first message is the next call's, as the kernel keeps it.
+pub fn keep_error(fd: c_int, error: c_int) {
+    if error != libc::EAGAIN
+        && let Some(conn) = Pinned::new(fd, Half::Receive)
+    {
+        conn.owe(Errno(error));
+    }
 }
 
 /// `send`, `write`, `writev`, `sendto`.
@@ -284,15 +333,15 @@ pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> Call {
 #[unsafe(link_section = ".text.hot")]
 pub unsafe fn send(fd: c_int, iov: *const iovec, count: usize, flags: c_int) -> Call {
     // SAFETY: the caller's.
-    unsafe { send_with(fd, flags, || Vector { iov, count, has_control: false }) }
+    unsafe { send_with(fd, flags, || Vector { iov, count, header: core::ptr::null() }) }
 }
 
 /// What a send is to send.
 struct Vector {
     iov: *const iovec,
     count: usize,
-    /// With control data: the kernel's as long as there is no lane.
-    has_control: bool,
+    /// Of a message.
+    header: *const msghdr,
 }
 
 /// [`send`] of a vector that is looked for only where it is needed: what the kernel sends, the kernel reads.
@@ -302,13 +351,14 @@ struct Vector {
 #[inline]
 unsafe fn send_with(fd: c_int, flags: c_int, vector: impl FnOnce() -> Vector) -> Call {
     // Young connections too: an urgent byte counts as sent, but not as read.
-    if flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY) != 0
+    if let Some(why) = flags::leaving_send(flags)
         && !elsewhere::is(fd)
         && let Some(conn) = Pinned::new(fd, Half::Send)
     {
-        let is_urgent = flags & libc::MSG_OOB != 0;
-        let why = if is_urgent { Reason::UrgentData } else { Reason::ZeroCopyOption };
         demote::leave(&conn, fd, why);
+    }
+    if flags & libc::MSG_FASTOPEN != 0 {
+        return Call::Pass; // a connect: EISCONN, by the kernel
     }
     match road(fd, Half::Send) {
         Road::Pass => Call::Pass,
@@ -316,8 +366,10 @@ unsafe fn send_with(fd: c_int, flags: c_int, vector: impl FnOnce() -> Vector) ->
             if !bulk::concerns(&ticket, flags) {
                 return Call::Counted(ticket);
             }
-            let Vector { iov, count, has_control } = vector();
-            if iov.is_null() || has_control {
+            let vector = vector();
+            let (iov, count) = (vector.iov, vector.count);
+            // SAFETY: the program's header.
+            if iov.is_null() || unsafe { header::has_control(vector.header) } {
                 return Call::Counted(ticket);
             }
             // SAFETY: the program's vector, valid for the call.
@@ -329,7 +381,19 @@ unsafe fn send_with(fd: c_int, flags: c_int, vector: impl FnOnce() -> Vector) ->
             }
         }
         Road::Library(conn) => {
-            let Vector { iov, count, .. } = vector();
+            let vector = vector();
+            let (iov, count) = (vector.iov, vector.count);
+            // SAFETY: the program's header.
+            if unsafe { header::has_control(vector.header) }
+                && header::is_kernels(&conn, Half::Send)
+            {
+                return by_kernel(conn, Half::Send);
+            }
+            // SAFETY: the program's header.
+            if let Some(e) = unsafe { header::refused(fd, vector.header, flags) } {
+                conn.note_told(e);
+                return done(Err(e));
+            }
             if iov.is_null() && count != 0 {
                 return Call::Pass; // EFAULT, by the kernel
             }
@@ -380,7 +444,7 @@ pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Call {
         let mut is_whole = true;
         // SAFETY: the program's header.
         unsafe {
-            each_right(msg, |passed| {
+            header::each_right(msg, |passed| {
                 if elsewhere::is(passed) {
                     return;
                 }
@@ -408,36 +472,11 @@ pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Call {
     }
     let vector = || {
         // SAFETY: the program's header.
-        let (iov, count, control) =
-            unsafe { ((*msg).msg_iov, (*msg).msg_iovlen, (*msg).msg_controllen) };
-        Vector { iov, count, has_control: control != 0 }
+        let (iov, count) = unsafe { ((*msg).msg_iov, (*msg).msg_iovlen) };
+        Vector { iov, count, header: msg }
     };
     // SAFETY: the header's own vector.
     unsafe { send_with(fd, flags, vector) }
-}
-
-/// Calls `each` with every descriptor in the message's SCM_RIGHTS.
-///
-/// # Safety
-/// `msg` is a valid header whose control data is readable.
-unsafe fn each_right(msg: *const msghdr, mut each: impl FnMut(c_int)) {
-    // SAFETY: the caller's header; the macros stay within msg_controllen.
-    unsafe {
-        if (*msg).msg_control.is_null() {
-            return;
-        }
-        let mut at = libc::CMSG_FIRSTHDR(msg);
-        while !at.is_null() {
-            if (*at).cmsg_level == libc::SOL_SOCKET && (*at).cmsg_type == libc::SCM_RIGHTS {
-                let bytes = (*at).cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
-                let data = libc::CMSG_DATA(at).cast::<c_int>();
-                for i in 0..bytes / size_of::<c_int>() {
-                    each(data.add(i).read_unaligned());
-                }
-            }
-            at = libc::CMSG_NXTHDR(msg, at);
-        }
-    }
 }
 
 /// Reports the result of a call that was answered with [`Call::Counted`] (result or −1).
@@ -476,14 +515,19 @@ pub(crate) fn finish_more(ticket: Ticket, result: isize, flags: c_int, more: usi
 /// See the module.
 pub unsafe fn received_descriptors(through: c_int, msg: *const msghdr) {
     // SAFETY: the caller's.
-    unsafe { each_right(msg, |fd| crate::adopt::received(through, fd)) };
+    unsafe { header::each_right(msg, |fd| crate::adopt::received(through, fd)) };
 }
 
-/// `sendfile` to `out`.
+/// `sendfile` with a tracked descriptor at either end. Into a pipe the kernel also sends from a socket.
 ///
 /// # Safety
 /// See the module.
 pub unsafe fn sendfile(out: c_int, input: c_int, offset: *mut i64, count: usize) -> Call {
+    if let Some(conn) = Pinned::new(input, Half::Receive)
+        && splice::is_pipe(out)
+    {
+        splice::prepare_splice(&conn, Half::Receive);
+    }
     match road(out, Half::Send) {
         Road::Pass => Call::Pass,
         Road::Kernel(ticket) if count > bulk::PIECE && bulk::concerns(&ticket, 0) => {
@@ -493,7 +537,10 @@ pub unsafe fn sendfile(out: c_int, input: c_int, offset: *mut i64, count: usize)
         Road::Kernel(ticket) => Call::Counted(ticket),
         Road::Library(conn) => {
             // SAFETY: the caller's.
-            done_unless_retired(unsafe { splice::sendfile(&conn, input, offset, count) })
+            match unsafe { splice::sendfile(&conn, input, offset, count) } {
+                Some(result) => done_unless_retired(result),
+                None => Call::Pass,
+            }
         }
     }
 }
@@ -562,10 +609,15 @@ pub unsafe fn ioctl(fd: c_int, request: libc::c_ulong, arg: usize) -> Call {
     if matches!(request, libc::FIOCLEX | libc::FIONCLEX) || elsewhere::is(fd) {
         return Call::Pass;
     }
+    if let Verdict::Leaves(leaving) = options::ioctl(request) {
+        pin::leave_for(fd, &leaving);
+        return Call::Pass;
+    }
     let Some(conn) = Pinned::new(fd, Half::Receive) else { return Call::Pass };
     if conn.stage() != Stage::Attached {
         return Call::Pass;
     }
+    let request = request & 0xffff_ffff; // as the kernel reads it
     let store = |n: u64| {
         if arg == 0 {
             return done(Err(Errno::EFAULT));
@@ -591,18 +643,9 @@ pub unsafe fn ioctl(fd: c_int, request: libc::c_ulong, arg: usize) -> Call {
         }
         // The kernel knows nothing of ring bytes in front of the mark.
         SIOCATMARK if splice::has_ring_bytes(&conn) => store(0),
-        FIOASYNC | FIOSETOWN | SIOCSPGRP => {
-            demote::leave(&conn, fd, Reason::SignalDriven);
-            Call::Pass
-        }
         _ => Call::Pass,
     }
 }
-
-const FIOASYNC: libc::c_ulong = 0x5452;
-const FIOSETOWN: libc::c_ulong = 0x8901;
-const SIOCSPGRP: libc::c_ulong = 0x8902;
-const SIOCATMARK: libc::c_ulong = 0x8905;
 
 /// `setsockopt`: options that the SDP lane cannot keep pin the connection to the kernel lane first.
 ///
@@ -618,46 +661,27 @@ pub unsafe fn setsockopt(
     if elsewhere::is(fd) {
         return Call::Pass;
     }
-    let why = match (level, name) {
-        (libc::SOL_SOCKET, libc::SO_OOBINLINE) => Reason::UrgentData,
-        (libc::SOL_SOCKET, libc::SO_ZEROCOPY) => Reason::ZeroCopyOption,
-        (
-            libc::SOL_SOCKET,
-            libc::SO_TIMESTAMPING | libc::SO_ATTACH_FILTER | libc::SO_ATTACH_BPF,
-        ) => Reason::UnsuitableSocket,
-        (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => {
-            let wanted = if value.is_null() || (len as usize) < size_of::<c_int>() {
-                1
-            } else {
-                // SAFETY: the call's contract: readable for `len` bytes.
-                unsafe { value.cast::<c_int>().read_unaligned() }
-            };
-            if wanted <= 1 {
-                return Call::Pass;
-            }
-            Reason::LowWatermark
-        }
-        (libc::IPPROTO_TCP, libc::TCP_ULP | libc::TCP_REPAIR) => Reason::UnsuitableSocket,
-        (libc::SOL_SOCKET, libc::SO_BINDTODEVICE | libc::SO_BINDTOIFINDEX) => {
-            if let Some(conn) = Pinned::new(fd, Half::Receive) {
-                conn.set(conn::flag::BOUND);
-            }
-            return Call::Pass;
-        }
-        _ => return Call::Pass,
-    };
-    // With these it is the kernel that makes sense of the bytes, or counts them for `poll`; with the
-    // others, our own receive calls go on to deliver what is left in the ring.
-    let heir = match (level, name) {
-        (libc::IPPROTO_TCP, libc::TCP_ULP | libc::TCP_REPAIR)
-        | (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => Some(Heir::Ourselves),
-        _ => None,
-    };
-    let is_whole = pin::leave(fd, why, heir);
-    if !is_whole && level == libc::IPPROTO_TCP {
+    if !options::setting(fd, level, name, value, len) && level == libc::IPPROTO_TCP {
         return done(Err(Errno(libc::EBUSY))); // the kernel would begin in the middle of the stream
     }
     Call::Pass
+}
+
+/// Before `getsockopt`: one option is a receive call of the kernel.
+pub fn getsockopt(fd: c_int, level: c_int, name: c_int) {
+    if let Verdict::Leaves(leaving) = options::get(level, name) {
+        pin::leave_for(fd, &leaving);
+    }
+}
+
+/// Of `preadv2` and `pwritev2` on a tracked descriptor, without an offset: the flags of a socket call that mean the
+/// same. `None`: the kernel's to say, which reads and writes the TCP socket if it does.
+pub fn vector_flags(fd: c_int, flags: c_int) -> Option<c_int> {
+    let meant = flags::vector_flags(flags);
+    if meant.is_none() {
+        pin(fd, Pin::Kernels);
+    }
+    meant
 }
 
 /// After a successful `socket`.
@@ -736,13 +760,8 @@ pub fn controlling(fd: c_int, command: c_int, arg: usize) -> Call {
     if table::entry(fd) == Some(Entry::Hidden) && process::is_ours() {
         return done(Err(Errno::EBADF));
     }
-    let signal_driven = match command {
-        libc::F_SETFL => arg as c_int & libc::O_ASYNC != 0,
-        F_SETSIG | libc::F_SETOWN | F_SETOWN_EX => true,
-        _ => false,
-    };
-    if signal_driven {
-        pin(fd, Pin::SignalDriven);
+    if let Verdict::Leaves(leaving) = options::fcntl(command, arg) {
+        pin::leave_for(fd, &leaving);
     }
     Call::Pass
 }

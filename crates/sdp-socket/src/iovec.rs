@@ -9,8 +9,11 @@ use core::cell::Cell;
 use libc::iovec;
 use sdp_rdma::fabric::{Gather, Scatter};
 
-/// Most elements of one call (the kernel's IOV_MAX); more is EINVAL there and here.
+/// Most elements of one call (the kernel's IOV_MAX); more is EINVAL there and here, in calls with a message header
+/// EMSGSIZE.
 pub(crate) const IOV_MAX: usize = 1024;
+/// Most bytes of one call: the kernel makes longer ones as if they were so long.
+pub(crate) const MOST: usize = 0x7fff_f000;
 
 /// A walk over an iovec array.
 #[derive(Clone, Copy)]
@@ -38,6 +41,7 @@ impl Buffers {
             let len = unsafe { (*iov.add(i)).iov_len };
             left = left.checked_add(len).filter(|n| *n <= isize::MAX as usize)?;
         }
+        let left = left.min(MOST);
         Some(Self { iov, count, skip: 0, left, total: left })
     }
 

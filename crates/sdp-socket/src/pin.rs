@@ -8,6 +8,7 @@ use crate::{
     conn::{Conn, Half},
     demote, exec,
     handover::{self, Heir},
+    options::Leaving,
     process,
     table::Pinned,
 };
@@ -25,8 +26,8 @@ pub enum Pin {
     Spawned(c_int),
     /// POSIX asynchronous I/O.
     Aio,
-    /// `F_SETOWN`, `F_SETSIG`, `O_ASYNC`, FIOASYNC.
-    SignalDriven,
+    /// A call that only the kernel can make, on this connection.
+    Kernels,
 }
 
 /// Moves a connection to the kernel lane for good. False: what is unread could not be handed over, and who was to have
@@ -40,9 +41,14 @@ pub fn pin(fd: c_int, why: Pin) -> bool {
         Pin::Spawned(0..=2) => (Reason::StandardDescriptor, Some(Heir::Stranger)),
         Pin::Spawned(_) => (Reason::Exec, Some(Heir::Stranger)),
         Pin::Aio => (Reason::Aio, Some(Heir::Ourselves)),
-        Pin::SignalDriven => (Reason::SignalDriven, None),
+        Pin::Kernels => (Reason::UnsuitableSocket, Some(Heir::Ourselves)),
     };
     leave(fd, reason, heir)
+}
+
+/// The same for an option or a request. False: as of [`leave`].
+pub(crate) fn leave_for(fd: c_int, leaving: &Leaving) -> bool {
+    leave(fd, leaving.reason, leaving.hands_over.then_some(Heir::Ourselves))
 }
 
 /// Moves what `fd` names to the kernel lane for good, whatever stage it is in. Without an heir our own calls read it,

@@ -151,7 +151,7 @@ fn begin(conn: &Conn, fd: i32, moved: usize) {
     if (is_dear || conn.has(flag::PASSED)) && crate::epoll::unseen::may_have() {
         return conn.note_reason(Reason::UnseenSet);
     }
-    if let Some(reason) = crate::obstacles::inherited(conn, fd) {
+    if let Some(reason) = crate::options::in_the_way(fd) {
         conn.pin_to_kernel(reason);
         return stay(conn, reason);
     }

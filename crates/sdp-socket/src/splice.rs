@@ -9,7 +9,7 @@ use crate::{
     carrier,
     conn::{Half, Stage, flag},
     demote, handover,
-    iovec::Buffers,
+    iovec::{Buffers, MOST},
     lane::Lane,
     receive,
     scratch::Scratch,
@@ -22,12 +22,91 @@ const CHUNK: usize = 16 * 1024;
 /// The same where there is no memory but the stack.
 const SMALL_CHUNK: usize = 1024;
 
-/// `sendfile` from `input` to a connection on the SDP lane: through a buffer, one message
-/// at a time.
+/// File systems whose files are bytes: to read one is what `sendfile` does. A file without blocks may be empty, or lie
+/// in its inode, or be none: those of the kernel's own systems are not to be sent, some of them.
+const ON_DISKS: &[u64] = &[
+    0xef53,      // ext2, ext3, ext4
+    0x5846_5342, // XFS
+    0x9123_683e, // Btrfs
+    0x0102_1994, // tmpfs, memory files
+    0x8584_58f6, // ramfs
+    0x794c_7630, // overlay
+    0xf2f5_2010, // F2FS
+    0x2fc1_2fc1, // ZFS
+    0x6969,      // NFS
+];
+
+/// Whether `sendfile` from here is to read here: a file of bytes.
+fn is_plain_file(input: c_int) -> bool {
+    // SAFETY: zero is a valid value of both structures, which outlive their calls.
+    unsafe {
+        let mut stat: libc::stat = core::mem::zeroed();
+        if sys!(libc::SYS_fstat, input, &raw mut stat).is_err()
+            || stat.st_mode & libc::S_IFMT != libc::S_IFREG
+        {
+            return false;
+        }
+        if stat.st_blocks > 0 {
+            return true;
+        }
+        let mut system: libc::statfs = core::mem::zeroed();
+        sys!(libc::SYS_fstatfs, input, &raw mut system).is_ok()
+            && ON_DISKS.contains(&u64::from(system.f_type as u32))
+    }
+}
+
+/// Whether a descriptor names a pipe.
+pub(crate) fn is_pipe(fd: c_int) -> bool {
+    // SAFETY: zero is a valid value of the structure, which outlives the call.
+    unsafe {
+        let mut stat: libc::stat = core::mem::zeroed();
+        sys!(libc::SYS_fstat, fd, &raw mut stat).is_ok()
+            && stat.st_mode & libc::S_IFMT == libc::S_IFIFO
+    }
+}
+
+/// `sendfile` from `input` to a connection on the SDP lane: through a buffer on the stack, one message
+/// at a time. `None`: the call is the kernel's, which refuses it, or sends from what only it can read, for which the
+/// connection has left its lane.
 ///
 /// # Safety
 /// `offset` is null or readable and writable.
 pub(crate) unsafe fn sendfile(
+    conn: &Pinned,
+    input: c_int,
+    offset: *mut i64,
+    count: usize,
+) -> Option<Result<usize, Errno>> {
+    // Of no bytes it says what it does of any: of descriptors, of the position, of what has none.
+    // SAFETY: the caller's offset; no byte is sent.
+    if unsafe { sys!(libc::SYS_sendfile, conn.fd(), input, offset, 0) }.is_err() {
+        return None;
+    }
+    // SAFETY: the caller's, which the kernel has just read.
+    let at = if offset.is_null() { 0 } else { unsafe { *offset } };
+    if isize::try_from(count).is_err() || at.checked_add(count as i64).is_none() {
+        return None; // EINVAL or EOVERFLOW
+    }
+    if count == 0 {
+        return Some(Ok(0));
+    }
+    if is_plain_file(input) {
+        // SAFETY: the caller's.
+        let sent = unsafe { send_file(conn, input, offset, count.min(MOST)) };
+        if sent != Err(Errno::EINVAL) {
+            return Some(sent);
+        }
+        // Of a file that is read by whole blocks only, perhaps.
+    }
+    // Refused, a program reads and writes instead.
+    (!prepare_splice(conn, Half::Send)).then_some(Err(Errno::EINVAL))
+}
+
+/// The same from a file of bytes.
+///
+/// # Safety
+/// `offset` is null or readable and writable.
+unsafe fn send_file(
     conn: &Pinned,
     input: c_int,
     offset: *mut i64,

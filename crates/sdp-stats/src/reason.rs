@@ -166,7 +166,7 @@ reasons! {
         "The two ends run versions of the library that do not understand each other."
         "Use one version of libsdp.so on the host; restart old processes.";
     36 UnsuitableSocket "unsuitable-socket"
-        "The socket is of a kind that lanes do not serve (not a plain stream, MPTCP, TLS offload, repair mode)."
+        "The socket is of a kind that lanes do not serve (not a plain stream, MPTCP, TLS offload, repair mode), or an option or call is in use that only the kernel can honour."
         "Nothing.";
     38 TestFlip "test-flip"
         "The tunable test_lane_flip switched the lane."

@@ -159,6 +159,9 @@ const SEEN: &[c_long] = &[
     libc::SYS_ioctl,
     libc::SYS_shutdown,
     libc::SYS_setsockopt,
+    libc::SYS_getsockopt,
+    libc::SYS_preadv2,
+    libc::SYS_pwritev2,
     libc::SYS_socket,
     libc::SYS_connect,
     libc::SYS_listen,
@@ -403,6 +406,9 @@ unsafe extern "C" fn seen(
             libc::SYS_splice if calls::is_tracked(fd) || calls::is_tracked(other) => {
                 answer!(calls::splice(fd, b as _, other, d as _, e, f as c_uint), size()) as c_long
             }
+            libc::SYS_sendfile if calls::is_tracked(fd) || calls::is_tracked(b as c_int) => {
+                answer!(calls::sendfile(fd, b as c_int, c as _, d), size()) as c_long
+            }
             #[cfg(target_arch = "x86_64")]
             libc::SYS_epoll_create => epoll::created(int()).into(),
             libc::SYS_epoll_create1 => epoll::created(int()).into(),
@@ -474,12 +480,14 @@ fn moves(number: c_long) -> bool {
             | libc::SYS_write
             | libc::SYS_writev
             | libc::SYS_sendto
-            | libc::SYS_sendfile
+            | libc::SYS_preadv2
+            | libc::SYS_pwritev2
             | libc::SYS_close
             | libc::SYS_fcntl
             | libc::SYS_ioctl
             | libc::SYS_shutdown
             | libc::SYS_setsockopt
+            | libc::SYS_getsockopt
     )
 }
 
@@ -502,11 +510,11 @@ unsafe fn moved(
     unsafe {
         match number {
             libc::SYS_read => match io::single(b as _, c) {
-                Some(iov) => answer!(calls::recv_one(fd, &iov, 0), real()),
-                None => real(),
+                Some(iov) if c != 0 => answer!(calls::recv_one(fd, &iov, 0), real()),
+                _ => real(),
             },
             libc::SYS_readv if io::counts(c as c_int) => {
-                answer!(calls::recv(fd, b as _, c, 0), real())
+                answer!(calls::readv(fd, b as _, c, 0), real())
             }
             libc::SYS_recvfrom => {
                 io::receive_from(fd, b as _, c, d as c_int, e as _, f as _, size) as c_long
@@ -527,7 +535,13 @@ unsafe fn moved(
             libc::SYS_writev if io::counts(c as c_int) => {
                 answer!(calls::send(fd, b as _, c, 0), real())
             }
-            libc::SYS_sendfile => answer!(calls::sendfile(fd, b as c_int, c as _, d), real()),
+            // The position is the fourth argument; the fifth is no part of it where words have 64 bits.
+            libc::SYS_preadv2 => {
+                io::receive_at(fd, b as _, c as c_int, d as _, f as c_int, size) as c_long
+            }
+            libc::SYS_pwritev2 => {
+                io::transmit_at(fd, b as _, c as c_int, d as _, f as c_int, size) as c_long
+            }
             libc::SYS_close => {
                 let result = answer!(calls::closing(fd), real());
                 calls::closed(fd);
@@ -538,6 +552,10 @@ unsafe fn moved(
             libc::SYS_shutdown => answer!(calls::shutdown(fd, b as c_int), real()),
             libc::SYS_setsockopt => {
                 answer!(calls::setsockopt(fd, b as c_int, c as c_int, d as _, e as _), real())
+            }
+            libc::SYS_getsockopt => {
+                calls::getsockopt(fd, b as c_int, c as c_int);
+                real()
             }
             _ => real(),
         }

@@ -186,14 +186,16 @@ hooks! {
         fd: c_int, buf: *const c_void, n: size_t, flags: c_int,
         addr: *const sockaddr, len: socklen_t,
     ) -> ssize_t {
-        if !calls::is_tracked(fd) || flags & libc::MSG_FASTOPEN != 0 {
+        // An address that is too long is the kernel's to refuse.
+        let is_refused = !addr.is_null() && len as usize > size_of::<libc::sockaddr_storage>();
+        if !calls::is_tracked(fd) || flags & libc::MSG_FASTOPEN != 0 || is_refused {
             return real::sendto(fd, buf, n, flags, addr, len);
         }
         transmit(fd, buf, n, flags, move || real::sendto(fd, buf, n, flags, addr, len))
     }
 
     fn sendfile(out: c_int, input: c_int, offset: *mut off_t, n: size_t) -> ssize_t {
-        if !calls::is_tracked(out) {
+        if !calls::is_tracked(out) && !calls::is_tracked(input) {
             return real::sendfile(out, input, offset, n);
         }
         slowly(move || {
@@ -202,7 +204,7 @@ hooks! {
     }
 
     fn sendfile64(out: c_int, input: c_int, offset: *mut off_t, n: size_t) -> ssize_t {
-        if !calls::is_tracked(out) {
+        if !calls::is_tracked(out) && !calls::is_tracked(input) {
             return real::sendfile(out, input, offset, n);
         }
         slowly(move || {
@@ -213,25 +215,25 @@ hooks! {
     fn preadv2(
         fd: c_int, iov: *const iovec, n: c_int, offset: off_t, flags: c_int,
     ) -> ssize_t {
-        receive_at(fd, iov, n, offset, flags)
+        receive_at(fd, iov, n, offset, flags, move || real::preadv2(fd, iov, n, offset, flags))
     }
 
     fn preadv64v2(
         fd: c_int, iov: *const iovec, n: c_int, offset: off_t, flags: c_int,
     ) -> ssize_t {
-        receive_at(fd, iov, n, offset, flags)
+        receive_at(fd, iov, n, offset, flags, move || real::preadv2(fd, iov, n, offset, flags))
     }
 
     fn pwritev2(
         fd: c_int, iov: *const iovec, n: c_int, offset: off_t, flags: c_int,
     ) -> ssize_t {
-        transmit_at(fd, iov, n, offset, flags)
+        transmit_at(fd, iov, n, offset, flags, move || real::pwritev2(fd, iov, n, offset, flags))
     }
 
     fn pwritev64v2(
         fd: c_int, iov: *const iovec, n: c_int, offset: off_t, flags: c_int,
     ) -> ssize_t {
-        transmit_at(fd, iov, n, offset, flags)
+        transmit_at(fd, iov, n, offset, flags, move || real::pwritev2(fd, iov, n, offset, flags))
     }
 
     fn splice(
@@ -251,54 +253,40 @@ hooks! {
 
 /// The offset with which `preadv2` and `pwritev2` are `readv` and `writev`; others are errors on a socket.
 const HERE: off_t = -1;
-/// Says nothing on a socket.
-const RWF_HIPRI: c_int = 1;
-const RWF_NOWAIT: c_int = 8;
 
-/// The flags of a socket call that mean what `RWF_*` flags mean. None: for the kernel to refuse.
-fn waiting(flags: c_int) -> Option<c_int> {
-    match flags & !RWF_HIPRI {
-        0 => Some(0),
-        RWF_NOWAIT => Some(libc::MSG_DONTWAIT),
-        _ => None,
-    }
-}
-
-unsafe fn receive_at(
+pub(super) unsafe fn receive_at(
     fd: c_int,
     iov: *const iovec,
     n: c_int,
     offset: off_t,
     flags: c_int,
+    real: impl Fn() -> ssize_t,
 ) -> ssize_t {
-    // SAFETY: the program's vector.
-    let real = move || unsafe { real::preadv2(fd, iov, n, offset, flags) };
     if calls::is_tracked(fd)
         && offset == HERE
         && counts(n)
-        && let Some(wait) = waiting(flags)
+        && let Some(wait) = calls::vector_flags(fd, flags)
     {
-        // SAFETY: as above.
+        // SAFETY: the program's vector.
         return slowly(move || answer!(unsafe { calls::readv(fd, iov, n as usize, wait) }, real()));
     }
     real()
 }
 
-unsafe fn transmit_at(
+pub(super) unsafe fn transmit_at(
     fd: c_int,
     iov: *const iovec,
     n: c_int,
     offset: off_t,
     flags: c_int,
+    real: impl Fn() -> ssize_t,
 ) -> ssize_t {
-    // SAFETY: the program's vector.
-    let real = move || unsafe { real::pwritev2(fd, iov, n, offset, flags) };
     if calls::is_tracked(fd)
         && offset == HERE
         && counts(n)
-        && let Some(wait) = waiting(flags)
+        && let Some(wait) = calls::vector_flags(fd, flags)
     {
-        // SAFETY: as above.
+        // SAFETY: the program's vector.
         return slowly(move || answer!(unsafe { calls::send(fd, iov, n as usize, wait) }, real()));
     }
     real()

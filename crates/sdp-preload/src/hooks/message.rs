@@ -2,13 +2,16 @@
 
 use core::ptr;
 use libc::{c_int, c_uint, mmsghdr, msghdr, ssize_t, timespec};
-use sdp_socket::calls;
+use sdp_socket::{
+    calls::{self, Call},
+    options::flags::MSG_CMSG_COMPAT as CMSG_COMPAT,
+};
 use sdp_sys::time;
 
 use super::slowly;
 use crate::{errno, real};
 
-/// Most messages that the kernel takes in one `recvmmsg` or `sendmmsg` (`UIO_MAXIOV`).
+/// Most messages that the kernel takes in one `sendmmsg` (`UIO_MAXIOV`); of `recvmmsg` it takes all.
 const MESSAGES: c_uint = 1024;
 const NANOSECONDS: i64 = 1_000_000_000;
 
@@ -75,12 +78,20 @@ pub(super) unsafe fn receive_all(
 ) -> c_int {
     // SAFETY: the program's array, filled as far as the result says.
     unsafe {
-        if calls::is_tracked(fd) && !msgs.is_null() {
+        let is_refused = msgs.is_null() || flags & CMSG_COMPAT != 0;
+        let call =
+            if calls::is_tracked(fd) && !is_refused { calls::recvmmsg(fd) } else { Call::Pass };
+        if let Call::Done(_) = call {
             return receive_many(fd, msgs, n, flags, timeout, one);
         }
         let result = real();
+        let mut bytes = 0;
         for i in 0..usize::try_from(result).unwrap_or(0) {
             arrived(fd, ptr::from_ref(&(*msgs.add(i)).msg_hdr), 0);
+            bytes += (*msgs.add(i)).msg_len as isize;
+        }
+        if let Call::Counted(ticket) = call {
+            calls::finish(ticket, bytes, flags);
         }
         result
     }
@@ -138,7 +149,7 @@ unsafe fn receive_many(
         limit = Some(time::monotonic_ns().saturating_add(ns as u64));
     }
     let mut done: c_uint = 0;
-    while done < n.min(MESSAGES) {
+    while done < n {
         // SAFETY: the program's array has n entries.
         let entry = unsafe { msgs.add(done as usize) };
         let wait = flags & !libc::MSG_WAITFORONE;
@@ -148,6 +159,7 @@ unsafe fn receive_many(
             if done == 0 {
                 return -1;
             }
+            calls::keep_error(fd, errno::get());
             break;
         }
         // SAFETY: as above.

@@ -133,6 +133,15 @@ hooks! {
         })
     }
 
+    fn getsockopt(
+        fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t,
+    ) -> c_int {
+        if calls::is_tracked(fd) {
+            slowly(move || calls::getsockopt(fd, level, name));
+        }
+        real::getsockopt(fd, level, name, value, len)
+    }
+
     fn ioctl(fd: c_int, request: c_ulong, arg: usize) -> c_int {
         if !calls::is_tracked(fd) {
             return real::ioctl(fd, request, arg);
