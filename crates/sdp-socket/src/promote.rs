@@ -28,6 +28,7 @@ use crate::{
     bulk, carrier,
     conn::{Conn, Half, Stage, flag, row_flag},
     lane::{SinkState, SourceState},
+    options,
     pooled::{self, Outcome},
     process, receive,
 };
@@ -146,7 +147,11 @@ fn begin(conn: &Conn, fd: i32, moved: usize) {
     if family.is_held_by_others(slot, row) || (is_dear && crate::adopt::is_held_outside(conn, fd)) {
         return conn.note_reason(Reason::NotSole);
     }
-    if let Some(reason) = crate::options::in_the_way(fd) {
+    let in_the_way = match conn.has(flag::ADOPTED | flag::MAY_BE_ELSEWHERE) {
+        true => options::in_the_way(fd),
+        false => options::hidden_in_the_way(fd),
+    };
+    if let Some(reason) = in_the_way {
         conn.pin_to_kernel(reason);
         return stay(conn, reason);
     }

@@ -222,16 +222,20 @@ const ASKED: &[(c_int, c_int)] = &[
     (libc::IPPROTO_TCP, tcp::TX_DELAY),
 ];
 
-/// Why a connection may not have a lane: an option that was set unseen, by a system call of the program's own, on the
-/// listener, or before the connection came here.
+/// The one with which calls would give wrong bytes on a lane.
+const HIDDEN: &[(c_int, c_int)] = &[(libc::SOL_SOCKET, libc::SO_PEEK_OFF)];
+
+/// Why a connection may not have a lane, although nothing was seen that stands in its way: a system call of the program's
+/// own may have set an option. A question costs both ends of a promotion more than it is worth where what is missed is
+/// less.
+pub(crate) fn hidden_in_the_way(fd: c_int) -> Option<Reason> {
+    asked(fd, HIDDEN)
+}
+
+/// The same of a connection that came from elsewhere, or whose listener had an option set.
 pub(crate) fn in_the_way(fd: c_int) -> Option<Reason> {
-    for (level, name) in ASKED {
-        if let Verdict::Leaves(leaving) = set(*level, *name)
-            && let Ok(value) = fd::getsockopt_int(fd, *level, *name)
-            && is_set(leaving.when, value)
-        {
-            return Some(leaving.reason);
-        }
+    if let Some(reason) = asked(fd, ASKED) {
+        return Some(reason);
     }
     if has_filter(fd) || has_ulp(fd) {
         return Some(UNSUITABLE);
@@ -239,6 +243,18 @@ pub(crate) fn in_the_way(fd: c_int) -> Option<Reason> {
     // SAFETY: no pointers.
     let flags = unsafe { sys!(libc::SYS_fcntl, fd, libc::F_GETFL, 0) }.unwrap_or(0);
     (flags as c_int & libc::O_ASYNC != 0).then_some(Reason::SignalDriven)
+}
+
+fn asked(fd: c_int, options: &[(c_int, c_int)]) -> Option<Reason> {
+    for (level, name) in options {
+        if let Verdict::Leaves(leaving) = set(*level, *name)
+            && let Ok(value) = fd::getsockopt_int(fd, *level, *name)
+            && is_set(leaving.when, value)
+        {
+            return Some(leaving.reason);
+        }
+    }
+    None
 }
 
 /// Whether a value that the kernel tells is one of those. Of an option that only takes effect when it is turned on,
