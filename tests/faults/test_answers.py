@@ -39,15 +39,13 @@ CASES = {
 # What was set before there was a lane: there is none then.
 BEFORE = {
     **{f"peek-offset {where}": OPTION for where in ("young", "raw-young", "listener", "raw-listener")},
-    **{f"control-of {where} 1 29": OPTION for where in ("young", "raw-young", "listener", "raw-listener")},
-    "control-of raw-young 1 35": OPTION,
-    "control-of listener 1 37": OPTION,
-    "control-of raw-listener 1 63": OPTION,
-    "control-of raw-young 1 64": OPTION,
-    "control-of listener 6 36": OPTION,
-    "control-of raw-young 6 36": OPTION,
+    **{
+        f"control-of {where} {option}": OPTION
+        for where in ("young", "listener")
+        for option in ("1 29", "1 35", "1 37", "1 63", "1 64", "6 36")
+    },
     "pacing listener": OPTION,
-    "pacing raw-young": OPTION,
+    "pacing young": OPTION,
     "signals ioctl": "signal-driven",
     "signals fcntl": "signal-driven",
 }

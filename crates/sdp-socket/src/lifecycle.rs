@@ -18,7 +18,7 @@ use crate::{
     conn::{self, Conn, Half, Stage, flag},
     demote,
     lane::Lane,
-    log, marks, page, process, receive, send, settings,
+    log, marks, options, page, process, receive, send, settings,
     table::{self, Entry, NoPlace, Pinned},
 };
 
@@ -207,6 +207,11 @@ pub(crate) fn accepted(listener: c_int, fd: c_int, generation: u32) {
     let flags = flag::ACCEPTED | inherited & flag::MAY_BE_ELSEWHERE;
     let Some(conn) = install(fd, Stage::Fresh, flags) else { return forget(fd) };
     establish(conn, fd, rule_tcp, generation);
+    if inherited & flag::PINNED != 0
+        && let Some(reason) = options::in_the_way(fd)
+    {
+        conn.pin_to_kernel(reason);
+    }
     see(conn, fd);
     if log::wants(log::Level::Summary) {
         log::accepted(fd);
@@ -223,7 +228,8 @@ pub(crate) fn show_listener(conn: &Conn) {
 
 /// What connections have of their listener.
 fn inherited(listener: &Conn) -> u32 {
-    listener.flags.load(Ordering::Relaxed) & (flag::RULE_TCP | flag::MAY_BE_ELSEWHERE)
+    const WHAT: u32 = flag::RULE_TCP | flag::MAY_BE_ELSEWHERE | flag::PINNED;
+    listener.flags.load(Ordering::Relaxed) & WHAT
 }
 
 /// A listener that came by exec or activation: what its connections have of it. `None`: not a TCP listener.

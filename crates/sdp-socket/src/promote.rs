@@ -30,6 +30,7 @@ use crate::{
     bulk, carrier,
     conn::{Conn, Half, Stage, flag, row_flag},
     lane::{SinkState, SourceState},
+    options,
     pooled::{self, Outcome},
     process, proof, receive, strangers,
 };
@@ -151,7 +152,11 @@ fn begin(conn: &Conn, fd: i32, moved: usize) {
     if (is_dear || conn.has(flag::PASSED)) && crate::epoll::unseen::may_have() {
         return conn.note_reason(Reason::UnseenSet);
     }
-    if let Some(reason) = crate::options::in_the_way(fd) {
+    let in_the_way = match conn.has(flag::ADOPTED | flag::MAY_BE_ELSEWHERE) {
+        true => options::in_the_way(fd),
+        false => options::hidden_in_the_way(fd),
+    };
+    if let Some(reason) = in_the_way {
         conn.pin_to_kernel(reason);
         return stay(conn, reason);
     }

@@ -15,9 +15,10 @@ What becomes of a connection's SDP lane when a program uses one. Three verdicts:
 * **leaves (*reason*)**: the connection goes back to TCP for good, before the call; *reason* is the word in reports
   ([reason-codes.md](../reason-codes.md)). *Hands over*: bytes that are unread in the ring become the kernel's first.
 
-The options that leave for some values only are also asked for when a connection is about to get a lane. So it gets none
-where one was set by a system call that the library does not see, on the listener, or before the connection came by exec
-or SCM_RIGHTS. (On a lane, a call that the library does not see changes the TCP socket only.)
+The options that leave for some values only are also asked for where they may have been set unseen: of a connection whose
+listener had one set, for connections inherit them, or that came by exec or SCM_RIGHTS. `SO_PEEK_OFF` is asked for whenever
+a connection is about to get a lane. (On a lane, a call that the library does not see changes the TCP socket only; so does,
+of the others, one before.)
 
 What is not listed is newer than the library. An option of `SOL_SOCKET` or `IPPROTO_TCP` leaves (`unsuitable-socket`, hands
 over), for these levels say what a stream delivers and how it ends. Options of `IPPROTO_IP`, `IPPROTO_IPV6` and of other

@@ -8,13 +8,13 @@
 //! lane: nobody knows what it changes. At the levels of packets (`IPPROTO_IP`, `IPPROTO_IPV6`) and
 //! at levels of other protocols it does not.
 
-use libc::{c_int, c_void, iovec, socklen_t};
+use libc::{c_int, c_void, socklen_t};
 use sdp_stats::Reason;
-use sdp_sys::{fd, sys};
+use sdp_sys::{errno::Errno, fd, sys};
 
 use crate::{
     conn::{Half, flag},
-    pin, process,
+    pin,
     table::Pinned,
 };
 
@@ -190,36 +190,27 @@ impl Leaving {
         if self.when == When::Always {
             return true;
         }
-        let mut here = [0u8; 8];
-        let len = (len as usize).min(here.len());
-        if len < size_of::<i32>() {
+        if (len as usize) < size_of::<i32>() {
             return false; // EINVAL, by the kernel
         }
-        let local = iovec { iov_base: here.as_mut_ptr().cast(), iov_len: len };
-        let remote = iovec { iov_base: value.cast_mut(), iov_len: len };
-        // SAFETY: both vectors outlive the call; `local` names `len` bytes of `here`, and the kernel answers EFAULT for a
-        // bad address of the program's.
-        let read = unsafe {
-            sys!(
-                libc::SYS_process_vm_readv,
-                process::pid(),
-                &raw const local,
-                1,
-                &raw const remote,
-                1,
-                0
-            )
-        };
-        if read != Ok(len) {
+        // A set of signals is read before what is to be done with it, which is nothing here. Every filter of system calls
+        // allows this one.
+        // SAFETY: the kernel answers EFAULT where it cannot read eight bytes, else EINVAL; it writes nowhere.
+        let read = unsafe { sys!(libc::SYS_rt_sigprocmask, NO_CHANGE, value, 0, size_of::<u64>()) };
+        if value.is_null() || read != Err(Errno::EINVAL) {
             return true;
         }
-        if self.when == When::Limited && len == here.len() {
-            return u64::from_ne_bytes(here) != u64::MAX;
+        if self.when == When::Limited && len as usize >= size_of::<u64>() {
+            // SAFETY: eight readable bytes.
+            return unsafe { value.cast::<u64>().read_unaligned() } != u64::MAX;
         }
-        let [a, b, c, d, ..] = here;
-        self.when.holds(i32::from_ne_bytes([a, b, c, d]))
+        // SAFETY: eight readable bytes.
+        self.when.holds(unsafe { value.cast::<i32>().read_unaligned() })
     }
 }
+
+/// None of the changes that `rt_sigprocmask` can make.
+const NO_CHANGE: c_int = -1;
 
 /// Options of which the kernel tells a number, and that take a connection off its lane for some.
 const ASKED: &[(c_int, c_int)] = &[
@@ -238,16 +229,20 @@ const ASKED: &[(c_int, c_int)] = &[
     (libc::IPPROTO_TCP, tcp::TX_DELAY),
 ];
 
-/// Why a connection may not have a lane: an option that was set unseen, by a system call of the program's own, on the
-/// listener, or before the connection came here.
+/// The one with which calls would give wrong bytes on a lane.
+const HIDDEN: &[(c_int, c_int)] = &[(libc::SOL_SOCKET, libc::SO_PEEK_OFF)];
+
+/// Why a connection may not have a lane, although nothing was seen that stands in its way: a system call of the program's
+/// own may have set an option. A question costs both ends of a promotion more than it is worth where what is missed is
+/// less.
+pub(crate) fn hidden_in_the_way(fd: c_int) -> Option<Reason> {
+    asked(fd, HIDDEN)
+}
+
+/// The same of a connection that came from elsewhere, or whose listener had an option set.
 pub(crate) fn in_the_way(fd: c_int) -> Option<Reason> {
-    for (level, name) in ASKED {
-        if let Verdict::Leaves(leaving) = set(*level, *name)
-            && let Ok(value) = fd::getsockopt_int(fd, *level, *name)
-            && is_set(leaving.when, value)
-        {
-            return Some(leaving.reason);
-        }
+    if let Some(reason) = asked(fd, ASKED) {
+        return Some(reason);
     }
     if has_filter(fd) || has_ulp(fd) {
         return Some(UNSUITABLE);
@@ -255,6 +250,18 @@ pub(crate) fn in_the_way(fd: c_int) -> Option<Reason> {
     // SAFETY: no pointers.
     let flags = unsafe { sys!(libc::SYS_fcntl, fd, libc::F_GETFL, 0) }.unwrap_or(0);
     (flags as c_int & libc::O_ASYNC != 0).then_some(Reason::SignalDriven)
+}
+
+fn asked(fd: c_int, options: &[(c_int, c_int)]) -> Option<Reason> {
+    for (level, name) in options {
+        if let Verdict::Leaves(leaving) = set(*level, *name)
+            && let Ok(value) = fd::getsockopt_int(fd, *level, *name)
+            && is_set(leaving.when, value)
+        {
+            return Some(leaving.reason);
+        }
+    }
+    None
 }
 
 /// Whether a value that the kernel tells is one of those. Of an option that only takes effect when it is turned on,
@@ -316,9 +323,10 @@ mod tests {
     fn values_are_read_as_the_kernel_reads_them() {
         let holds = |when, value: &[u8]| {
             let leaving = Leaving { reason: UNSUITABLE, when, hands_over: false };
-            leaving.holds_for(value.as_ptr().cast(), value.len() as socklen_t)
+            let mut room = [0u8; 8];
+            room[..value.len()].copy_from_slice(value);
+            leaving.holds_for(room.as_ptr().cast(), value.len() as socklen_t)
         };
-        process::remember();
         for (when, off, on) in [
             (When::Set, 0, 1),
             (When::AboveOne, 1, 2),
