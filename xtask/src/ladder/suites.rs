@@ -57,9 +57,6 @@ impl Suite {
     }
 }
 
-/// Parts of a suite that sleeps most of its time.
-const SIDE_BY_SIDE: u32 = 2;
-
 const fn app(
     name: &'static str,
     about: &'static str,
@@ -70,9 +67,10 @@ const fn app(
     Suite { name, about, quick: false, kind: Kind::Pytest(path), programs, limit_s }
 }
 
-const fn side_by_side(suite: Suite) -> Suite {
+/// For a suite that leaves both processors idle most of its time.
+const fn side_by_side(parts: u32, suite: Suite) -> Suite {
     match suite.kind {
-        Kind::Pytest(path) => Suite { kind: Kind::Parts(path, SIDE_BY_SIDE), ..suite },
+        Kind::Pytest(path) => Suite { kind: Kind::Parts(path, parts), ..suite },
         _ => suite,
     }
 }
@@ -124,13 +122,16 @@ pub(super) const SUITES: &[Suite] = &[
         programs: &["readelf", "objdump"],
         limit_s: 60,
     },
-    quick(side_by_side(app(
-        "abi-hooks",
-        "what libc promises, call by call, with and without the library",
-        "tests/abi/test_hooks.py",
-        &["cc"],
-        600,
-    ))),
+    quick(side_by_side(
+        2,
+        app(
+            "abi-hooks",
+            "what libc promises, call by call, with and without the library",
+            "tests/abi/test_hooks.py",
+            &["cc"],
+            600,
+        ),
+    )),
     quick(app(
         "tools",
         "sdp and sdpnetstat, rule file, log and environment, against the real library",
@@ -286,13 +287,16 @@ pub(super) const SUITES: &[Suite] = &[
         &[],
         400,
     )),
-    side_by_side(app(
-        "faults",
-        "peers that die, descriptors that change hands, forged memory, limits, hostile users",
-        "tests/faults",
-        &["cc"],
-        900,
-    )),
+    side_by_side(
+        2,
+        app(
+            "faults",
+            "peers that die, descriptors that change hands, forged memory, limits, hostile users",
+            "tests/faults",
+            &["cc"],
+            900,
+        ),
+    ),
     app(
         "runtimes",
         "other ways to a socket: syscall, plug-ins, io_uring, uvloop, Netty, JNI; sandboxes, dropped privileges",
@@ -307,18 +311,24 @@ pub(super) const SUITES: &[Suite] = &[
         &[],
         600,
     ),
-    side_by_side(app(
-        "cpython",
-        "CPython's own tests of sockets and processes: as they are, and with lanes that flip at random",
-        "tests/cpython/test_cpython.py",
-        &[],
-        900,
-    )),
-    side_by_side(app(
-        "thirdparty",
-        "suites of Twisted, tornado, gevent, trio, tokio, libuv and libevent, likewise",
-        "tests/thirdparty/test_thirdparty.py",
-        &["cmake", "make", "cc", "cargo"],
-        900,
-    )),
+    side_by_side(
+        3,
+        app(
+            "cpython",
+            "CPython's own tests of sockets and processes: as they are, and with lanes that flip at random",
+            "tests/cpython/test_cpython.py",
+            &[],
+            900,
+        ),
+    ),
+    side_by_side(
+        2,
+        app(
+            "thirdparty",
+            "suites of Twisted, tornado, gevent, trio, tokio, libuv and libevent, likewise",
+            "tests/thirdparty/test_thirdparty.py",
+            &["cmake", "make", "cc", "cargo"],
+            900,
+        ),
+    ),
 ];
