@@ -25,7 +25,7 @@ MARKERS = (
 LEFT_OUT = Path(__file__).with_name("left-out.txt")
 # `COUNT SEED`: of all tests so many, drawn by the seed; what is left out may be among them.
 DRAW = os.environ.get("SDP_TEST_DRAW")
-# `alone`: only what wants to be alone; `1/2`, `2/2`: a half of the rest.
+# `alone`: only what wants to be alone; `2/3`: of the rest the second of three parts.
 PART = os.environ.get("SDP_TEST_PART")
 # Tests that have begun, with what their phases have told.
 _begun = {}

@@ -100,13 +100,13 @@ TURNS = [
     "gevent.tests.test__ssl",
     "gevent.tests.test__subprocess",
 ]
-# How many of them a rotation draws, and those of the usual run: TLS, processes, HTTP.
+# How many of them a rotation draws, and those of the usual run: TLS, processes, HTTP, waiting.
 TURNS_A_RUN = 4
 TURNS_FIXED = [
     "twisted.internet.test.test_tls",
     "twisted.internet.test.test_process",
     "tornado.test.httpserver_test",
-    "gevent.tests.test__ssl",
+    "gevent.tests.test__selectors",
 ]
 # Of gevent, programs that are one test each: their exit status is the outcome.
 PROGRAMS = [

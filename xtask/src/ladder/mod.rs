@@ -154,6 +154,8 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
 fn run_suite(suite: &Suite, player: &Player, logs: &Path, deadline: Deadline) -> Outcome {
     let (begun, processor) = (Instant::now(), processor_seconds());
     let log = logs.join(format!("{}.log", suite.name));
+    // What is shown after a failure is of this run.
+    let _ = std::fs::remove_file(&log);
     let results = match deadline.shorten(suite.limit_s) {
         0 => Results::failure(suite.name, "not begun: the time of the whole run is over"),
         limit_s => match player.suite(suite, &log, limit_s) {

@@ -49,11 +49,13 @@ impl Player {
                 Ok((Results::from_checks(&output), end))
             }
             Kind::Tests(name) => run_cargo(own(name)?, log, limit_s),
-            Kind::Pytest(_) | Kind::Halves(_) if self.python.is_none() => {
+            Kind::Pytest(_) | Kind::Parts(..) if self.python.is_none() => {
                 Ok((Results::skip(suite.name, "not installed: pytest"), End::Success))
             }
             Kind::Pytest(path) => self.pytest(&self.chosen(path), &[], log, limit_s),
-            Kind::Halves(path) => self.halves(suite.name, &self.chosen(path), log, limit_s),
+            Kind::Parts(path, parts) => {
+                self.parts(suite.name, &self.chosen(path), parts, log, limit_s)
+            }
         };
         let (mut results, end) = played?;
         results.close(suite.name, end, limit_s);
@@ -74,7 +76,7 @@ impl Player {
                 command.args(args).args(["--exact", &test.name]);
                 Some(run_cargo(command, log, limit_s))
             }
-            Kind::Pytest(_) | Kind::Halves(_) => {
+            Kind::Pytest(_) | Kind::Parts(..) => {
                 Some(self.pytest(&[&test.name], &[], log, limit_s))
             }
             Kind::Checks(_) | Kind::Tests(_) => None,
@@ -86,11 +88,12 @@ impl Player {
         if self.is_quick { vec![path, "-m", "quick"] } else { vec![path] }
     }
 
-    /// Runs one half of a suite's tests beside the other, then those that want to be alone.
-    fn halves(
+    /// Runs the parts of a suite's tests side by side, then those that want to be alone.
+    fn parts(
         &self,
         name: &str,
         arguments: &[&str],
+        parts: u32,
         log: &Path,
         limit_s: u64,
     ) -> Result<(Results, End), String> {
@@ -103,12 +106,16 @@ impl Player {
             results.close_part(name, end, limit_s);
             Ok::<_, String>((results, end, log))
         };
-        let mut played = std::thread::scope(|scope| {
-            let other = scope.spawn(|| part("2/2", 2));
-            let one = part("1/2", 1);
-            vec![one, other.join().unwrap_or_else(|_| Err("a thread ended badly".to_owned()))]
+        let part = &part;
+        let mut played: Vec<_> = std::thread::scope(|scope| {
+            let begin = |number| scope.spawn(move || part(&format!("{number}/{parts}"), number));
+            let begun: Vec<_> = (1..=parts).map(begin).collect();
+            let ended = begun.into_iter().map(|thread| thread.join());
+            ended
+                .map(|end| end.unwrap_or_else(|_| Err("a thread ended badly".to_owned())))
+                .collect()
         });
-        played.push(part("alone", 3));
+        played.push(part("alone", parts + 1));
         let mut parts = played.into_iter().collect::<Result<Vec<_>, _>>()?;
         // The end of the log is shown: let it be that of a part that failed.
         parts.sort_by_key(|(_, end, _)| *end != End::Success);

@@ -11,9 +11,9 @@ pub(super) enum Kind {
     Tests(&'static str),
     /// pytest on one file; `tests/conftest.py` records the results.
     Pytest(&'static str),
-    /// The same in two halves side by side, for tests that sleep most of their time; then those
+    /// The same in so many parts side by side, for tests that sleep most of their time; then those
     /// with the marker `alone` by themselves.
-    Halves(&'static str),
+    Parts(&'static str, u32),
 }
 
 /// One row of the ladder.
@@ -39,14 +39,14 @@ impl Suite {
         match self.kind {
             Kind::Cargo(_) | Kind::Tests(_) => false,
             Kind::Checks(name) => name == "abi",
-            Kind::Pytest(_) | Kind::Halves(_) => true,
+            Kind::Pytest(_) | Kind::Parts(..) => true,
         }
     }
 
     /// What pytest is to run; nothing if it is another's suite.
     pub(super) fn path(&self) -> Option<&'static str> {
         match self.kind {
-            Kind::Pytest(path) | Kind::Halves(path) => Some(path),
+            Kind::Pytest(path) | Kind::Parts(path, _) => Some(path),
             Kind::Cargo(_) | Kind::Checks(_) | Kind::Tests(_) => None,
         }
     }
@@ -67,9 +67,10 @@ const fn app(
     Suite { name, about, quick: false, kind: Kind::Pytest(path), programs, limit_s }
 }
 
-const fn halves(suite: Suite) -> Suite {
+/// For a suite that leaves both processors idle most of its time.
+const fn side_by_side(parts: u32, suite: Suite) -> Suite {
     match suite.kind {
-        Kind::Pytest(path) => Suite { kind: Kind::Halves(path), ..suite },
+        Kind::Pytest(path) => Suite { kind: Kind::Parts(path, parts), ..suite },
         _ => suite,
     }
 }
@@ -121,13 +122,16 @@ pub(super) const SUITES: &[Suite] = &[
         programs: &["readelf", "objdump"],
         limit_s: 60,
     },
-    quick(halves(app(
-        "abi-hooks",
-        "what libc promises, call by call, with and without the library",
-        "tests/abi/test_hooks.py",
-        &["cc"],
-        600,
-    ))),
+    quick(side_by_side(
+        2,
+        app(
+            "abi-hooks",
+            "what libc promises, call by call, with and without the library",
+            "tests/abi/test_hooks.py",
+            &["cc"],
+            600,
+        ),
+    )),
     quick(app(
         "tools",
         "sdp and sdpnetstat, rule file, log and environment, against the real library",
@@ -290,13 +294,16 @@ pub(super) const SUITES: &[Suite] = &[
         &[],
         400,
     )),
-    halves(app(
-        "faults",
-        "peers that die, descriptors that change hands, forged memory, limits, hostile users",
-        "tests/faults",
-        &["cc"],
-        900,
-    )),
+    side_by_side(
+        2,
+        app(
+            "faults",
+            "peers that die, descriptors that change hands, forged memory, limits, hostile users",
+            "tests/faults",
+            &["cc"],
+            900,
+        ),
+    ),
     app(
         "runtimes",
         "other ways to a socket: syscall, plug-ins, io_uring, uvloop, Netty, JNI; sandboxes, dropped privileges",
@@ -311,18 +318,24 @@ pub(super) const SUITES: &[Suite] = &[
         &[],
         600,
     ),
-    halves(app(
-        "cpython",
-        "CPython's own tests of sockets and processes: as they are, and with lanes that flip at random",
-        "tests/cpython/test_cpython.py",
-        &[],
-        900,
-    )),
-    halves(app(
-        "thirdparty",
-        "suites of Twisted, tornado, gevent, trio, tokio, libuv and libevent, likewise",
-        "tests/thirdparty/test_thirdparty.py",
-        &["cmake", "make", "cc", "cargo"],
-        900,
-    )),
+    side_by_side(
+        3,
+        app(
+            "cpython",
+            "CPython's own tests of sockets and processes: as they are, and with lanes that flip at random",
+            "tests/cpython/test_cpython.py",
+            &[],
+            900,
+        ),
+    ),
+    side_by_side(
+        2,
+        app(
+            "thirdparty",
+            "suites of Twisted, tornado, gevent, trio, tokio, libuv and libevent, likewise",
+            "tests/thirdparty/test_thirdparty.py",
+            &["cmake", "make", "cc", "cargo"],
+            900,
+        ),
+    ),
 ];
