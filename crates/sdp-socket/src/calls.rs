@@ -8,9 +8,11 @@
 //! Functions with pointer arguments are `unsafe`: the pointers are the program's own, with the
 //! validity that the corresponding libc call demands.
 
+use core::sync::atomic::Ordering;
+
 use libc::{c_int, epoll_event, iovec, msghdr, pollfd, sigset_t, sockaddr, socklen_t, timespec};
 use sdp_stats::{Direction, Reason, RowId};
-use sdp_sys::{count::Way, errno::Errno, section};
+use sdp_sys::{count::Way, errno::Errno, section, tls};
 
 use crate::{
     bulk, carrier,
@@ -22,7 +24,9 @@ use crate::{
     lifecycle, page, pin, plain, process, promote,
     readiness::{self, Early, Waited},
     receive::{self, Wish},
-    renew, send, settings, splice,
+    renew,
+    rights::each_right,
+    send, settings, splice,
     table::{self, Entry, Pinned},
 };
 
@@ -47,6 +51,7 @@ pub struct Ticket {
     conn: u32,
     fd: c_int,
     receive: bool,
+    seen: u32,
 }
 
 impl Ticket {
@@ -123,6 +128,10 @@ pub unsafe fn concerns(fds: *const pollfd, count: usize) -> bool {
     (0..count).any(|i| is_tracked(unsafe { (*fds.add(i)).fd }))
 }
 
+fn seen() -> u32 {
+    tls::slot(tls::Slot::Seen).load(Ordering::Relaxed) as u32
+}
+
 /// What stands between a data call and its lane.
 pub(crate) enum Road {
     /// Not ours.
@@ -154,7 +163,8 @@ pub(crate) fn road(fd: c_int, half: Half) -> Road {
                 way.sub(&pinned.raw[half as usize], 1);
                 return attached_road(pinned);
             }
-            let ticket = Ticket { conn: pinned.index(), fd, receive: half == Half::Receive };
+            let ticket =
+                Ticket { conn: pinned.index(), fd, receive: half == Half::Receive, seen: seen() };
             core::mem::forget(pinned); // until `finish`
             Road::Kernel(ticket)
         }
@@ -385,30 +395,6 @@ pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Call {
     unsafe { send_with(fd, flags, vector) }
 }
 
-/// Calls `each` with every descriptor in the message's SCM_RIGHTS.
-///
-/// # Safety
-/// `msg` is a valid header whose control data is readable.
-unsafe fn each_right(msg: *const msghdr, mut each: impl FnMut(c_int)) {
-    // SAFETY: the caller's header; the macros stay within msg_controllen.
-    unsafe {
-        if (*msg).msg_control.is_null() {
-            return;
-        }
-        let mut at = libc::CMSG_FIRSTHDR(msg);
-        while !at.is_null() {
-            if (*at).cmsg_level == libc::SOL_SOCKET && (*at).cmsg_type == libc::SCM_RIGHTS {
-                let bytes = (*at).cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
-                let data = libc::CMSG_DATA(at).cast::<c_int>();
-                for i in 0..bytes / size_of::<c_int>() {
-                    each(data.add(i).read_unaligned());
-                }
-            }
-            at = libc::CMSG_NXTHDR(msg, at);
-        }
-    }
-}
-
 /// Reports the result of a call that was answered with [`Call::Counted`] (result or −1).
 pub fn finish(ticket: Ticket, result: isize, flags: c_int) {
     finish_more(ticket, result, flags, 0);
@@ -423,7 +409,9 @@ pub(crate) fn finish_more(ticket: Ticket, result: isize, flags: c_int, more: usi
     let _section = section::Guard::enter();
     let way = Way::now();
     way.sub(&conn.raw[half as usize], 1);
-    if result > 0 && flags & libc::MSG_PEEK == 0 && !process::is_retired() {
+    // Another preloaded library that makes the call by `syscall` has had it counted there.
+    let is_counted = seen() != ticket.seen;
+    if result > 0 && flags & libc::MSG_PEEK == 0 && !is_counted && !process::is_retired() {
         lifecycle::see(conn, ticket.fd);
         promote::count_call(conn, half, result as usize, way);
         if let Some((page, row)) = page::of_row(conn) {

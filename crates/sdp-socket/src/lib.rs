@@ -49,6 +49,7 @@ mod readiness;
 mod receive;
 mod relay;
 mod renew;
+mod rights;
 mod scratch;
 mod send;
 mod settings;
