@@ -30,7 +30,7 @@ APART = {
     "close-range-child": False,
     "clone-vm": True,
     "clone-files": True,
-    "clone-both": False,
+    "clone-both": True,
     "clone-waiting": False,
     "clone-both-waiting": False,
     "clone-none": False,

@@ -4,7 +4,7 @@
 //! layer's functions see to that themselves; what is decided here (the orderly end) asks
 //! [`is_borrowed`]. One table tells what the numbers of a process are, so whoever shares the memory but not the
 //! descriptors, or the descriptors but not the memory, and does not keep its parent waiting meanwhile, ends the lanes of
-//! the process before ([`begin`]). `pthread_atfork` is not used, because libc runs its handlers where no process with
+//! the process before ([`begin`]). So does who runs beside its parent on the words of the same thread. `pthread_atfork` is not used, because libc runs its handlers where no process with
 //! memory of its own appears.
 
 use core::ffi::c_void;
@@ -57,15 +57,18 @@ fn standard_descriptors_replaced() {
 pub(super) fn begin(flags: u64) -> bool {
     let has = |flag: c_int| flags & u64::from(flag as u32) != 0;
     let (shares_memory, shares_files) = (has(libc::CLONE_VM), has(libc::CLONE_FILES));
-    let lends = has(libc::CLONE_VFORK) && !has(libc::CLONE_SETTLS) && !has(libc::CLONE_THREAD);
-    if shares_memory && !shares_files && lends {
+    // A thread with its creator's words, both running, could not even count its sections.
+    let shares_words = shares_memory && !has(libc::CLONE_SETTLS);
+    let waits = has(libc::CLONE_VFORK);
+    if shares_words && !shares_files && waits && !has(libc::CLONE_THREAD) {
         sdp_sys::pid::lend();
         return false;
     }
     if shares_memory {
         sdp_sys::pid::count_as_threaded();
     }
-    if shares_memory != shares_files && !privilege::is_sandboxed() {
+    let parts = shares_memory != shares_files || shares_words && !waits;
+    if parts && !privilege::is_sandboxed() {
         calls::leaving(Leave::Descriptors);
     }
     !shares_memory
