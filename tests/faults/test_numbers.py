@@ -24,6 +24,8 @@ CHILDREN = {
 APART = {
     "apart": True,
     "keep": True,
+    "beside-recv": True,
+    "beside-epoll": True,
     "unread": True,
     "unread-gone": True,
     "close-range": True,

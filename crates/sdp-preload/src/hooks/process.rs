@@ -30,9 +30,29 @@ pub(super) fn is_borrowed() -> bool {
     owner != 0 && owner != pid::current()
 }
 
+/// Before a fork. Another preloaded library may make it by `syscall`: that is not another one ([`is_forking`]).
+#[unsafe(link_section = ".text.hot.parent")]
+fn prepare() {
+    tls::slot(tls::Slot::Forking).store(1, Ordering::Relaxed);
+    calls::fork_prepare();
+}
+
+/// After it, in the parent.
+#[unsafe(link_section = ".text.hot.parent")]
+fn parent(result: pid_t) {
+    calls::fork_parent(result);
+    tls::slot(tls::Slot::Forking).store(0, Ordering::Relaxed);
+}
+
+/// Whether the calling thread is in the middle of a fork, for which everything has been done.
+pub(super) fn is_forking() -> bool {
+    tls::slot(tls::Slot::Forking).load(Ordering::Relaxed) != 0
+}
+
 /// A child with its own copy of the memory starts.
 fn child() {
     tls::forked();
+    tls::slot(tls::Slot::Forking).store(0, Ordering::Relaxed);
     calls::fork_child((!privilege::is_sandboxed()).then(own));
 }
 
@@ -41,7 +61,7 @@ fn forked(result: pid_t) -> pid_t {
     if result == 0 {
         child();
     } else {
-        calls::fork_parent(result);
+        parent(result);
     }
     result
 }
@@ -81,7 +101,7 @@ pub(super) fn fork_with(flags: u64, real: impl FnOnce() -> pid_t) -> pid_t {
     if flags & libc::CLONE_NEWNET as u64 != 0 {
         calls::networks_differ();
     }
-    calls::fork_prepare();
+    prepare();
     let pid = real();
     // Only who goes on where it called comes here as the child.
     let pid = forked(pid);
@@ -127,22 +147,22 @@ fn gone(status: c_int) -> ! {
 hooks! {
     #[unsafe(link_section = ".text.hot")]
     fn fork() -> pid_t {
-        calls::fork_prepare();
+        prepare();
         forked(real::fork())
     }
 
     fn __fork() -> pid_t {
-        calls::fork_prepare();
+        prepare();
         forked(real::fork())
     }
 
     fn __libc_fork() -> pid_t {
-        calls::fork_prepare();
+        prepare();
         forked(real::fork())
     }
 
     fn _Fork() -> pid_t {
-        calls::fork_prepare();
+        prepare();
         forked(real::_Fork())
     }
 
@@ -171,7 +191,7 @@ hooks! {
 
     /// Forks inside libc: the parent never returns, the caller goes on as its child.
     fn daemon(nochdir: c_int, noclose: c_int) -> c_int {
-        calls::fork_prepare();
+        prepare();
         let result = real::daemon(nochdir, noclose);
         if is_borrowed() {
             child();
@@ -179,7 +199,7 @@ hooks! {
                 standard_descriptors_replaced();
             }
         } else {
-            calls::fork_parent(-1);
+            parent(-1);
         }
         result
     }
@@ -198,7 +218,7 @@ hooks! {
     fn forkpty(
         master: *mut c_int, name: *mut c_char, term: *const termios, size: *const winsize,
     ) -> pid_t {
-        calls::fork_prepare();
+        prepare();
         let pid = forked(real::forkpty(master, name, term, size));
         match pid {
             0 => standard_descriptors_replaced(),
