@@ -50,6 +50,8 @@ def test_library_that_calls_syscall(neighbours, second, order, mode, tmp_path):
     plain = run([neighbours], env=MODES[mode])
     accelerated(plain)
     assert outcome.report.seen == plain.report.seen, outcome.describe()
+    sums = [report.sdp_bytes + report.tcp_bytes for report in (outcome.report, plain.report)]
+    assert sums[0] == sums[1], f"{plain.describe()}\n{outcome.describe()}"
 
 
 def tool(argv, tmp_path, *, wrap=(), **env):

@@ -8,9 +8,11 @@
 //! Functions with pointer arguments are `unsafe`: the pointers are the program's own, with the
 //! validity that the corresponding libc call demands.
 
+use core::sync::atomic::Ordering;
+
 use libc::{c_int, epoll_event, iovec, msghdr, pollfd, sigset_t, sockaddr, socklen_t, timespec};
 use sdp_stats::{Direction, Reason, RowId};
-use sdp_sys::{count::Way, errno::Errno, section};
+use sdp_sys::{count::Way, errno::Errno, section, tls};
 
 use crate::{
     bulk, carrier,
@@ -49,6 +51,7 @@ pub struct Ticket {
     conn: u32,
     fd: c_int,
     receive: bool,
+    seen: u32,
 }
 
 impl Ticket {
@@ -125,6 +128,10 @@ pub unsafe fn concerns(fds: *const pollfd, count: usize) -> bool {
     (0..count).any(|i| is_tracked(unsafe { (*fds.add(i)).fd }))
 }
 
+fn seen() -> u32 {
+    tls::slot(tls::Slot::Seen).load(Ordering::Relaxed) as u32
+}
+
 /// What stands between a data call and its lane.
 pub(crate) enum Road {
     /// Not ours.
@@ -156,7 +163,8 @@ pub(crate) fn road(fd: c_int, half: Half) -> Road {
                 way.sub(&pinned.raw[half as usize], 1);
                 return attached_road(pinned);
             }
-            let ticket = Ticket { conn: pinned.index(), fd, receive: half == Half::Receive };
+            let ticket =
+                Ticket { conn: pinned.index(), fd, receive: half == Half::Receive, seen: seen() };
             core::mem::forget(pinned); // until `finish`
             Road::Kernel(ticket)
         }
@@ -493,7 +501,9 @@ pub(crate) fn finish_more(ticket: Ticket, result: isize, flags: c_int, more: usi
     let _section = section::Guard::enter();
     let way = Way::now();
     way.sub(&conn.raw[half as usize], 1);
-    if result > 0 && flags & libc::MSG_PEEK == 0 && !process::is_retired() {
+    // Another preloaded library that makes the call by `syscall` has had it counted there.
+    let is_counted = seen() != ticket.seen;
+    if result > 0 && flags & libc::MSG_PEEK == 0 && !is_counted && !process::is_retired() {
         lifecycle::see(conn, ticket.fd);
         promote::count_call(conn, half, result as usize, way);
         if let Some((page, row)) = page::of_row(conn) {

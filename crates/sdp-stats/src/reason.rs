@@ -76,7 +76,7 @@ reasons! {
         "The other end is on another host, and no fabric of this version reaches it."
         "Nothing; the connection works over TCP.";
     4 Shared "shared"
-        "Several processes use the connection, one of them through an epoll set or in a way that cannot be followed."
+        "Several processes, or threads with descriptors of their own, use the connection, one of them through an epoll set or in a way that cannot be followed."
         "Nothing; or wait with poll, or by blocking calls, where processes share it.";
     5 Exec "exec"
         "The connection was handed to a program image by exec."

@@ -82,6 +82,8 @@ pub enum Slot {
     Socket3 = 11,
     /// Preload: calls of `syscall` by this thread that the hooks have looked at, wrapping.
     Seen = 12,
+    /// Preload: the thread is in the middle of a fork.
+    Forking = 13,
 }
 
 const _: () = assert!(size_of::<Block>() <= SIZE);

@@ -551,6 +551,45 @@ static void part_with_unread(int is_gone)
     printf("{\"fine\": true}\n");
 }
 
+/* Who sleeps on a connection when a thread parts goes on to sleep until there is something. */
+static atomic_int sleeper;
+
+static void *receives(void *nothing)
+{
+    sleeper = thread_id();
+    wrongs[1] = receive_pattern(sock, &theirs, 5000) != 5000;
+    return nothing;
+}
+
+static void *waits(void *nothing)
+{
+    struct epoll_event event = {EPOLLIN, {.u64 = 9}};
+    int set = epoll_create1(0);
+
+    check(epoll_ctl(set, EPOLL_CTL_ADD, sock, &event) == 0);
+    event.data.u64 = 0;
+    sleeper = thread_id();
+    wrongs[1] = epoll_wait(set, &event, 1, 20000) != 1 || event.data.u64 != 9;
+    wrongs[1] += receive_pattern(sock, &theirs, 5000) != 5000;
+    return nothing;
+}
+
+static void part_beside(void *(*sleeps_in)(void *))
+{
+    pthread_t thread, other;
+
+    connect_to_child();
+    check(pthread_create(&thread, NULL, sleeps_in, NULL) == 0);
+    until_asleep(&sleeper);
+    check(pthread_create(&other, NULL, parts, NULL) == 0);
+    pthread_join(other, NULL);
+    until_asleep(&sleeper);
+    ask('s', 5000);
+    pthread_join(thread, NULL);
+    finish();
+    printf("{\"wrong\": %d}\n", wrongs[1]);
+}
+
 static void *closes_all(void *nothing)
 {
     (void)nothing;
@@ -699,6 +738,10 @@ int main(int argc, char **argv)
         connect_apart();
     } else if (strcmp(what, "keep") == 0) {
         keep_apart(keeps);
+    } else if (strcmp(what, "beside-recv") == 0) {
+        part_beside(receives);
+    } else if (strcmp(what, "beside-epoll") == 0) {
+        part_beside(waits);
     } else if (strcmp(what, "unread") == 0) {
         part_with_unread(0);
     } else if (strcmp(what, "unread-gone") == 0) {

@@ -331,6 +331,9 @@ unsafe fn kin(number: c_long, a: usize, b: usize) -> Option<(u64, usize)> {
 unsafe extern "C" fn born(number: c_long, a: usize, b: usize) -> c_int {
     // SAFETY: the caller's.
     let Some((flags, stack)) = (unsafe { kin(number, a, b) }) else { return 0 };
+    if process::is_forking() {
+        return 0;
+    }
     let is_fork = process::begin(flags);
     if is_fork && stack != 0 {
         // It goes on where nobody calls us. Its calls are like those of a vfork child until it executes something.

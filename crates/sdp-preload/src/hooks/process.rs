@@ -4,7 +4,7 @@
 //! layer's functions see to that themselves; what is decided here (the orderly end) asks
 //! [`is_borrowed`]. One table tells what the numbers of a process are, so whoever shares the memory but not the
 //! descriptors, or the descriptors but not the memory, and does not keep its parent waiting meanwhile, ends the lanes of
-//! the process before ([`begin`]).
+//! the process before ([`begin`]). So does who runs beside its parent on the words of the same thread.
 //!
 //! A program's `pthread_atfork` handlers run in the child before `fork` returns there, when nothing is the
 //! child's yet: what they close or shut down would end the parent's connections. So before the first
@@ -33,9 +33,29 @@ pub(super) fn is_borrowed() -> bool {
     owner != 0 && owner != pid::current()
 }
 
+/// Before a fork. Another preloaded library may make it by `syscall`: that is not another one ([`is_forking`]).
+#[unsafe(link_section = ".text.hot.parent")]
+fn prepare() {
+    tls::slot(tls::Slot::Forking).store(1, Ordering::Relaxed);
+    calls::fork_prepare();
+}
+
+/// After it, in the parent.
+#[unsafe(link_section = ".text.hot.parent")]
+fn parent(result: pid_t) {
+    calls::fork_parent(result);
+    tls::slot(tls::Slot::Forking).store(0, Ordering::Relaxed);
+}
+
+/// Whether the calling thread is in the middle of a fork, for which everything has been done.
+pub(super) fn is_forking() -> bool {
+    tls::slot(tls::Slot::Forking).load(Ordering::Relaxed) != 0
+}
+
 /// A child with its own copy of the memory starts.
 fn child() {
     tls::forked();
+    tls::slot(tls::Slot::Forking).store(0, Ordering::Relaxed);
     calls::fork_child((!privilege::is_sandboxed()).then(own));
 }
 
@@ -93,7 +113,7 @@ fn forked(result: pid_t) -> pid_t {
             child();
         }
     } else {
-        calls::fork_parent(result);
+        parent(result);
     }
     result
 }
@@ -109,15 +129,18 @@ fn standard_descriptors_replaced() {
 pub(super) fn begin(flags: u64) -> bool {
     let has = |flag: c_int| flags & u64::from(flag as u32) != 0;
     let (shares_memory, shares_files) = (has(libc::CLONE_VM), has(libc::CLONE_FILES));
-    let lends = has(libc::CLONE_VFORK) && !has(libc::CLONE_SETTLS) && !has(libc::CLONE_THREAD);
-    if shares_memory && !shares_files && lends {
+    // A thread with its creator's words, both running, could not even count its sections.
+    let shares_words = shares_memory && !has(libc::CLONE_SETTLS);
+    let waits = has(libc::CLONE_VFORK);
+    if shares_words && !shares_files && waits && !has(libc::CLONE_THREAD) {
         sdp_sys::pid::lend();
         return false;
     }
     if shares_memory {
         sdp_sys::pid::count_as_threaded();
     }
-    if shares_memory != shares_files && !privilege::is_sandboxed() {
+    let parts = shares_memory != shares_files || shares_words && !waits;
+    if parts && !privilege::is_sandboxed() {
         calls::leaving(Leave::Descriptors);
     }
     !shares_memory
@@ -130,7 +153,7 @@ pub(super) fn fork_with(flags: u64, real: impl FnOnce() -> pid_t) -> pid_t {
     if flags & libc::CLONE_NEWNET as u64 != 0 {
         calls::networks_differ();
     }
-    calls::fork_prepare();
+    prepare();
     let pid = real();
     // Only who goes on where it called comes here as the child.
     let pid = forked(pid);
@@ -176,22 +199,22 @@ fn gone(status: c_int) -> ! {
 hooks! {
     #[unsafe(link_section = ".text.hot")]
     fn fork() -> pid_t {
-        calls::fork_prepare();
+        prepare();
         forked(real::fork())
     }
 
     fn __fork() -> pid_t {
-        calls::fork_prepare();
+        prepare();
         forked(real::fork())
     }
 
     fn __libc_fork() -> pid_t {
-        calls::fork_prepare();
+        prepare();
         forked(real::fork())
     }
 
     fn _Fork() -> pid_t {
-        calls::fork_prepare();
+        prepare();
         forked(real::_Fork())
     }
 
@@ -228,7 +251,7 @@ hooks! {
 
     /// Forks inside libc: the parent never returns, the caller goes on as its child.
     fn daemon(nochdir: c_int, noclose: c_int) -> c_int {
-        calls::fork_prepare();
+        prepare();
         let result = real::daemon(nochdir, noclose);
         let has_begun = has_begun();
         if has_begun || is_borrowed() {
@@ -239,7 +262,7 @@ hooks! {
                 standard_descriptors_replaced();
             }
         } else {
-            calls::fork_parent(-1);
+            parent(-1);
         }
         result
     }
@@ -258,7 +281,7 @@ hooks! {
     fn forkpty(
         master: *mut c_int, name: *mut c_char, term: *const termios, size: *const winsize,
     ) -> pid_t {
-        calls::fork_prepare();
+        prepare();
         let pid = forked(real::forkpty(master, name, term, size));
         match pid {
             0 => standard_descriptors_replaced(),
