@@ -293,9 +293,14 @@ pub(crate) fn leaving(reason: Reason, for_good: bool) {
 }
 
 fn leave_trust(conn: &Pinned, fd: i32, reason: Reason, for_good: bool, remains: &mut Remains) {
-    if let Some(row) = conn.row() {
-        remains.held |= conn.row_index().is_some();
-        row.flags.fetch_or(row_flag::OUT_OF_SIGHT, Ordering::SeqCst);
+    let goes_out_of_sight = || {
+        if let Some(row) = conn.row() {
+            row.flags.fetch_or(row_flag::OUT_OF_SIGHT, Ordering::SeqCst);
+        }
+    };
+    remains.held |= conn.row_index().is_some();
+    if !for_good {
+        goes_out_of_sight();
     }
     process::tell_heirs(conn, fd);
     if !for_good && demote::call_off(conn) {
@@ -316,6 +321,9 @@ fn leave_trust(conn: &Pinned, fd: i32, reason: Reason, for_good: bool, remains: 
                 conn.set_stage(Stage::Kernel);
             }
         }
+    }
+    if for_good {
+        goes_out_of_sight(); // not before: a relay takes the place of what is this process's alone
     }
     let gone = sdp_sys::pid::is_single_threaded() && conn.drop_lanes();
     remains.used |= !gone && conn.row_index().is_some();
