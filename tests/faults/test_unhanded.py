@@ -36,3 +36,12 @@ def test_refused(how, env):
     outcome = scenario("unhanded", "failing", how, env=env)
     assert outcome.seen == {**plain, "passed": False}, outcome.describe()
     assert outcome.report.sdp_bytes > 0, outcome.describe()
+
+
+@ENVS
+@pytest.mark.parametrize("network", ["allowed", "forbidden"])
+def test_filtered(network, env):
+    outcome = scenario("unhanded", "filtered", network, env=env)
+    seen = outcome.seen
+    assert seen["honest"] and seen["child"], outcome.describe()
+    assert seen["all"] == (network == "allowed"), outcome.describe()

@@ -212,7 +212,7 @@ pub unsafe fn readv(fd: c_int, iov: *const iovec, count: usize, flags: c_int) ->
 fn by_kernel(conn: Pinned, half: Half) -> Call {
     Way::now().add(&conn.raw[half as usize], 1);
     let receive = half == Half::Receive;
-    let ticket = Ticket { conn: conn.index(), fd: conn.fd(), receive };
+    let ticket = Ticket { conn: conn.index(), fd: conn.fd(), receive, seen: seen() };
     core::mem::forget(conn); // until `finish`
     Call::Counted(ticket)
 }

@@ -327,8 +327,13 @@ fn leave_trust(conn: &Pinned, fd: i32, reason: Reason, for_good: bool, remains: 
     if reason == Reason::Shared {
         return leave_to_kernel(conn, fd);
     }
-    if let Some(row) = conn.row() {
-        row.flags.fetch_or(row_flag::OUT_OF_SIGHT, Ordering::SeqCst);
+    let goes_out_of_sight = || {
+        if let Some(row) = conn.row() {
+            row.flags.fetch_or(row_flag::OUT_OF_SIGHT, Ordering::SeqCst);
+        }
+    };
+    if !for_good {
+        goes_out_of_sight();
     }
     process::tell_heirs(conn, fd);
     if !for_good && demote::call_off(conn) {
@@ -349,6 +354,9 @@ fn leave_trust(conn: &Pinned, fd: i32, reason: Reason, for_good: bool, remains: 
                 conn.set_stage(Stage::Kernel);
             }
         }
+    }
+    if for_good {
+        goes_out_of_sight(); // not before: a relay takes the place of what is this process's alone
     }
     let gone = sdp_sys::pid::is_single_threaded() && conn.drop_lanes();
     remains.used |= !gone && conn.row_index().is_some();

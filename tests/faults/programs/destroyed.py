@@ -4,8 +4,10 @@ import functools
 import json
 import os
 import select
+import resource
 import signal
 import socket
+import struct
 import subprocess
 import threading
 import time
@@ -109,6 +111,67 @@ def told(victim, here, there, state):
     ours.close()
     result["child"] = ends.reap(child)
     return result
+
+
+def unread_in_kernel(sock):
+    """Bytes in the receive queue of the other end of a connection, as the kernel tells them."""
+    local, remote = (f"{port:04X}" for port in (sock.getpeername()[1], sock.getsockname()[1]))
+    with open("/proc/net/tcp", encoding="ascii") as table:
+        rows = [line.split() for line in table]
+    for row in rows:
+        if row[1].endswith(local) and row[2].endswith(remote):
+            return int(row[4].partition(":")[2], 16)
+    raise AssertionError(rows)
+
+
+@scenario
+def with_a_bell(how):
+    """A wake-up byte is unread in the kernel of the other end when that ends: killed, executes something that does not
+    get the connection, closes it or is destroyed while its process lives. Everything of ours was read before."""
+    ours, theirs = socket.socketpair()
+
+    def few_descriptors():
+        # Nothing but bytes on the carrier wakes such a process.
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (100, limits[1]))
+
+    def peer(sock):
+        ours.close()
+        # A sleep that ends in vain leaves its wish to be woken.
+        sock.settimeout(None)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 20_000))
+        assert ends.outcome(sock.recv, 1) == "EAGAIN"
+        theirs.sendall(b"x")
+        theirs.recv(1)
+        assert sock.recv(4, socket.MSG_DONTWAIT) == b"last"
+        theirs.sendall(b"x")
+        theirs.recv(1)
+        if how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif how == "exec":
+            os.execv("/bin/sleep", ["sleep", "0.5"])
+        elif how == "close":
+            sock.close()
+        else:
+            destroy(sock)
+        theirs.sendall(b"x")
+        theirs.recv(1)
+
+    sock, child = ends.pair(peer, first=few_descriptors)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    theirs.close()
+    ours.recv(1)
+    sock.sendall(b"last")
+    ours.sendall(b"x")
+    ours.recv(1)
+    bells = unread_in_kernel(sock)
+    ours.sendall(b"x")
+    ours.recv(1)
+    time.sleep(0.05)
+    told = calls(sock, "rr")
+    ours.close()
+    ends.reap(child)
+    return {"bells": bells, "told": told}
 
 
 if __name__ == "__main__":

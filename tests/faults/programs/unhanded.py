@@ -9,6 +9,7 @@ import sys
 
 import ends
 from ends import main
+from sandbox import enter_sandbox
 
 TABLE = {}
 scenario = functools.partial(ends.scenario, TABLE)
@@ -149,6 +150,19 @@ def failing(how):
     for end in (ours, theirs, sock):
         end.close()
     return {"passed": passed, "rest": rest, "child": ends.reap(child) in (0, 7)}
+
+
+@scenario
+def filtered(network):
+    """A process with unread bytes enters a seccomp filter, after which the library does nothing any more."""
+    text = ends.stream(1, UNREAD)
+    sock, child = connected(text)
+    if network == "forbidden":
+        forbid_network()
+    enter_sandbox()
+    got, end, is_right = ends.drain(sock, text)
+    sock.close()
+    return {"honest": is_right and (got == UNREAD or end != "EOF"), "all": got == UNREAD, "child": ends.reap(child) in (0, 7)}
 
 
 if __name__ == "__main__":
