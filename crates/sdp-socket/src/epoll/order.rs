@@ -144,9 +144,22 @@ fn in_order(m: &mut Mirror, slots: &mut [u32], bits: &mut Bits) {
         *to = (conn::get(*slot).map_or(0, readiness::rung_at), *slot);
     }
     // By what peers say: a lie makes a wrong order, nothing else.
-    keyed.sort_unstable();
+    sort(keyed);
     for (_, slot) in keyed.iter() {
         bits.ready(m, *slot);
+    }
+}
+
+/// By insertion: few, and often in order as they are.
+fn sort(keyed: &mut [(u64, u32)]) {
+    for end in 1..keyed.len() {
+        for at in (0..end).rev() {
+            let Some([before, after]) = keyed.get_mut(at..at + 2) else { return };
+            if before.0 <= after.0 {
+                break;
+            }
+            core::mem::swap(before, after);
+        }
     }
 }
 
@@ -178,9 +191,6 @@ impl Output {
         self.reverse(0, rings);
         self.reverse(rings, end);
         self.reverse(0, end);
-        if let Some(from) = self.from.get_mut(..end) {
-            from.rotate_left(rings);
-        }
     }
 
     /// Turns the events from `first` to before `end` round.
@@ -192,6 +202,11 @@ impl Output {
                 let held = a.read_unaligned();
                 a.write_unaligned(b.read_unaligned());
                 b.write_unaligned(held);
+            }
+            if let Some(part) = self.from.get_mut(first + i..end - i)
+                && let [a, .., b] = part
+            {
+                core::mem::swap(a, b);
             }
         }
     }
@@ -218,5 +233,45 @@ impl Output {
             }
             self.used += 1;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec::Vec;
+
+    use super::*;
+
+    fn told(out: &Output, events: &[epoll_event]) -> Vec<(u64, u32)> {
+        let data = events.iter().map(|event| event.u64);
+        data.zip(out.from).take(out.used).collect()
+    }
+
+    #[test]
+    fn what_the_kernel_told_comes_forward() {
+        let mut events = [epoll_event { events: 0, u64: 0 }; 8];
+        let mut out = Output::new(events.as_mut_ptr(), events.len());
+        for (data, from) in [(1, 11), (2, 12), (3, NONE), (4, 14), (5, NONE)] {
+            out.push(1, data, from);
+        }
+        out.end_of_kernels = 5;
+        out.bring_forward(2);
+        assert_eq!(told(&out, &events), [(3, NONE), (4, 14), (5, NONE), (1, 11), (2, 12)]);
+        // What rings told behind the kernel's stays there.
+        out.push(1, 6, 16);
+        out.end_of_kernels = 4;
+        out.bring_forward(3);
+        let wanted = [(1, 11), (3, NONE), (4, 14), (5, NONE), (2, 12), (6, 16)];
+        assert_eq!(told(&out, &events), wanted);
+        out.end_of_kernels = 2;
+        out.bring_forward(2);
+        assert_eq!(told(&out, &events), wanted, "the kernel told nothing");
+    }
+
+    #[test]
+    fn equal_times_keep_their_order() {
+        let mut keyed = [(5, 1), (3, 2), (5, 3), (0, 4), (3, 5)];
+        sort(&mut keyed);
+        assert_eq!(keyed, [(0, 4), (3, 2), (3, 5), (5, 1), (5, 3)]);
     }
 }
