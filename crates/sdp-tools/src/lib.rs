@@ -7,11 +7,14 @@
 pub mod collect;
 pub mod convert;
 pub mod describe;
+pub mod devices;
+pub mod doctor;
 pub mod kernel;
 pub mod names;
 pub mod netstat;
 pub mod perf;
 pub mod procs;
+pub mod program;
 pub mod report;
 pub mod rules;
 pub mod run;

@@ -1,7 +1,7 @@
 //! The `sdp` command.
 
 use clap::{CommandFactory, Parser, Subcommand};
-use sdp_tools::{convert, describe, perf, rules, run, show, stat};
+use sdp_tools::{convert, describe, devices, doctor, perf, rules, run, show, stat};
 
 /// Sockets Direct Protocol for unmodified programs.
 #[derive(Parser)]
@@ -28,12 +28,10 @@ enum Cmd {
     /// Live view (not in this version)
     #[command(hide = true)]
     Top(Later),
-    /// RDMA devices (not in this version)
-    #[command(hide = true)]
-    Devices(Later),
-    /// What would stop or slow SDP here (not in this version)
-    #[command(hide = true)]
-    Doctor(Later),
+    /// Show RDMA devices, their ports and network interfaces
+    Devices(devices::Options),
+    /// Say what would stop or slow SDP here, and what to do about it
+    Doctor(doctor::Options),
     /// Read or change tunables of running processes (not in this version)
     #[command(hide = true)]
     Tune(Later),
@@ -119,10 +117,12 @@ fn main() {
         }
         Cmd::Perf(test) => finish("perf", perf::main(test)),
         Cmd::Top(_) => later("top", "see: watch -n 1 sdp stat"),
-        Cmd::Devices(_) => later("devices", "no fabric of this version needs an RDMA device"),
-        Cmd::Doctor(_) => {
-            later("doctor", "see the reasons in sdp stat, sdp run --summary and sdp config check")
-        }
+        Cmd::Devices(options) => finish("devices", devices::main(options)),
+        Cmd::Doctor(options) => match doctor::main(options) {
+            Ok(true) => 0,
+            Ok(false) => FAILED,
+            Err(why) => finish("doctor", Err(why)),
+        },
         Cmd::Tune(_) => {
             later("tune", "see sdp run --set KEY=VALUE, and option KEY VALUE in libsdp.conf")
         }

@@ -503,3 +503,80 @@ pub fn raise_descriptor_limit() -> u64 {
     }
     limit.rlim_cur
 }
+
+/// Whether a program's file has capabilities of its own.
+pub fn has_capabilities(path: &std::path::Path) -> bool {
+    use std::os::unix::ffi::OsStrExt;
+    let Ok(path) = std::ffi::CString::new(path.as_os_str().as_bytes()) else { return false };
+    let name = c"security.capability";
+    // SAFETY: both are zero-terminated; no value is asked for, only its length.
+    unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) > 0 }
+}
+
+/// Version of the C library that this process runs with, as in `2.36`.
+pub fn libc_version() -> String {
+    // SAFETY: the library's own zero-terminated text, which is never changed.
+    let text = unsafe { std::ffi::CStr::from_ptr(libc::gnu_get_libc_version()) };
+    text.to_string_lossy().into_owned()
+}
+
+/// System calls that the library makes for a lane: their names, and what came of an attempt.
+pub fn attempts() -> Vec<(&'static str, io::Result<()>)> {
+    fn note(
+        all: &mut Vec<(&'static str, io::Result<()>)>,
+        name: &'static str,
+        result: io::Result<libc::c_int>,
+    ) -> Option<OwnedFd> {
+        let result = result.map(owned);
+        let (fd, done) = match result {
+            Ok(fd) => (Some(fd), Ok(())),
+            Err(e) => (None, Err(e)),
+        };
+        all.push((name, done));
+        fd
+    }
+    let mut all = Vec::new();
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // SAFETY: the name is zero-terminated.
+    let made = check(unsafe { libc::memfd_create(c"sdp".as_ptr(), flags) });
+    let memory = note(&mut all, "memfd_create", made);
+    // SAFETY: no pointers.
+    note(&mut all, "eventfd", check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) }));
+    let (kind, protocol) = (libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::NETLINK_SOCK_DIAG);
+    // SAFETY: no pointers.
+    let socket = check(unsafe { libc::socket(libc::AF_NETLINK, kind, protocol) });
+    note(&mut all, "sock_diag", socket);
+    // SAFETY: no pointers.
+    let pid = unsafe { libc::syscall(libc::SYS_pidfd_open, libc::c_long::from(libc::getpid()), 0) };
+    let own = note(&mut all, "pidfd_open", check(pid as libc::c_int));
+    if let (Some(own), Some(memory)) = (own, memory) {
+        let (own, memory) = (own.as_raw_fd(), memory.as_raw_fd());
+        // SAFETY: no pointers.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_getfd, own, memory, 0) };
+        note(&mut all, "pidfd_getfd", check(fd as libc::c_int));
+    }
+    let (from, mut to) = ([7u8; 8], [0u8; 8]);
+    let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
+    let remote = libc::iovec { iov_base: from.as_ptr().cast_mut().cast(), iov_len: from.len() };
+    // SAFETY: both are valid for their length; the remote one, our own, is only read.
+    let n = unsafe {
+        libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0)
+    };
+    let read = if n == 8 { Ok(()) } else { Err(io::Error::last_os_error()) };
+    all.push(("process_vm_readv", read));
+    all
+}
+
+/// Columns and lines of the terminal that standard output goes to; `None` if it is none.
+pub fn terminal_size() -> Option<(usize, usize)> {
+    let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: size is valid for writing.
+    let ret = unsafe { libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, &raw mut size) };
+    (ret == 0 && size.ws_col > 0).then_some((size.ws_col.into(), size.ws_row.into()))
+}
+
+/// Columns that text may have: the terminal's, else what `COLUMNS` says, else 80.
+pub fn terminal_width() -> usize {
+    let named = || std::env::var("COLUMNS").ok()?.parse().ok();
+    terminal_size().map(|(columns, _)| columns).or_else(named).unwrap_or(80).max(20)
+}

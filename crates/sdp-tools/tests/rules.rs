@@ -102,7 +102,7 @@ fn simple_mode_reads_no_file() {
 
 #[test]
 fn what_does_not_exist_yet_says_so() {
-    for name in ["top", "devices", "doctor", "tune"] {
+    for name in ["top", "tune"] {
         for arguments in [vec![name], vec![name, "--json", "x=1"]] {
             let output = sdp().args(arguments).output().unwrap();
             assert_eq!(output.status.code(), Some(1), "{name}");

@@ -1,0 +1,206 @@
+//! `sdp devices`: RDMA devices, their ports, and the network interface of each.
+//!
+//! What `ibv_devinfo` and `ibdev2netdev` told, read from `/sys`; no library of verbs is needed. Where there
+//! is no device, that is said, with the network interfaces that there are.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde::Serialize;
+
+use crate::Failure;
+
+/// Version of the JSON form.
+pub const SCHEMA: u32 = 1;
+
+/// Options of `sdp devices`.
+#[derive(Debug, Clone, Args)]
+pub struct Options {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Read /sys and /proc below this folder: a copy of another machine's
+    #[arg(long, value_name = "DIR", default_value = "/", hide_default_value = true)]
+    pub sysroot: PathBuf,
+}
+
+/// One port of a device. Field names are the JSON form.
+#[derive(Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct Port {
+    pub port: u32,
+    /// `ACTIVE`, `DOWN`, `INIT`, …
+    pub state: String,
+    /// `LinkUp`, `Polling`, …
+    pub physical: String,
+    /// `InfiniBand` or `Ethernet`.
+    pub link_layer: String,
+    /// As in `100 Gb/sec (4X EDR)`.
+    pub rate: String,
+    pub interfaces: Vec<String>,
+}
+
+/// One device. Field names are the JSON form.
+#[derive(Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct Device {
+    pub name: String,
+    pub node_type: String,
+    pub firmware: String,
+    pub board: String,
+    pub ports: Vec<Port>,
+}
+
+/// A network interface. Field names are the JSON form.
+#[derive(Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct Interface {
+    pub name: String,
+    /// `up`, `down`, `unknown`.
+    pub state: String,
+    /// Megabit per second, where the kernel knows.
+    pub speed_mbit: Option<u32>,
+    pub mtu: Option<u32>,
+    /// `ethernet`, `infiniband`, `loopback`, or a number.
+    pub kind: String,
+}
+
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut paths: Vec<_> = entries.map(|e| e.path()).collect();
+    paths.sort();
+    paths
+}
+
+fn name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// The one line of a file of `/sys`, without what could drive a terminal; empty where it cannot be read.
+fn word(path: &Path) -> String {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.trim().chars().filter(|c| !c.is_control()).collect()
+}
+
+/// `4: ACTIVE` is ACTIVE.
+fn named(path: &Path) -> String {
+    let text = word(path);
+    text.split_once(": ").map_or(text.clone(), |(_, name)| name.to_string())
+}
+
+/// Interfaces whose device is this one, on this port.
+fn interfaces_of(root: &Path, device: &Path, port: &Path) -> Vec<String> {
+    let listed = entries(&port.join("gid_attrs/ndevs"));
+    let mut found: Vec<String> =
+        listed.iter().map(|p| word(p)).filter(|name| !name.is_empty()).collect();
+    let number: u32 = name(port).parse().unwrap_or(0);
+    for interface in entries(&root.join("sys/class/net")) {
+        if !interface.join("device/infiniband").join(name(device)).exists() {
+            continue;
+        }
+        let is_here = |file: &str, text: String| {
+            let text = text.trim_start_matches("0x").to_string();
+            let radix = if file == "dev_id" { 16 } else { 10 };
+            u32::from_str_radix(&text, radix).is_ok_and(|n| n + 1 == number)
+        };
+        let by = ["dev_port", "dev_id"].map(|f| is_here(f, word(&interface.join(f))));
+        if by.contains(&true) {
+            found.push(name(&interface));
+        }
+    }
+    found.sort();
+    found.dedup();
+    found
+}
+
+/// The RDMA devices below `root`.
+pub fn devices(root: &Path) -> Vec<Device> {
+    let port = |device: &Path, port: &Path| Port {
+        port: name(port).parse().unwrap_or(0),
+        state: named(&port.join("state")),
+        physical: named(&port.join("phys_state")),
+        link_layer: word(&port.join("link_layer")),
+        rate: word(&port.join("rate")),
+        interfaces: interfaces_of(root, device, port),
+    };
+    let device = |path: PathBuf| Device {
+        name: name(&path),
+        node_type: named(&path.join("node_type")),
+        firmware: word(&path.join("fw_ver")),
+        board: word(&path.join("board_id")),
+        ports: entries(&path.join("ports")).iter().map(|p| port(&path, p)).collect(),
+    };
+    entries(&root.join("sys/class/infiniband")).into_iter().map(device).collect()
+}
+
+/// The network interfaces below `root`.
+fn interfaces(root: &Path) -> Vec<Interface> {
+    let one = |path: PathBuf| Interface {
+        name: name(&path),
+        state: word(&path.join("operstate")),
+        speed_mbit: word(&path.join("speed")).parse().ok(),
+        mtu: word(&path.join("mtu")).parse().ok(),
+        kind: match word(&path.join("type")).as_str() {
+            "1" => "ethernet".to_string(),
+            "32" => "infiniband".to_string(),
+            "772" => "loopback".to_string(),
+            other => other.to_string(),
+        },
+    };
+    entries(&root.join("sys/class/net")).into_iter().map(one).collect()
+}
+
+fn text(devices: &[Device], interfaces: &[Interface]) -> String {
+    let mut out = String::new();
+    for device in devices {
+        let _ = writeln!(
+            out,
+            "{} ({}, firmware {}, board {})",
+            device.name, device.node_type, device.firmware, device.board
+        );
+        for port in &device.ports {
+            let on = match port.interfaces.as_slice() {
+                [] => "no interface".to_string(),
+                names => names.join(", "),
+            };
+            let _ = writeln!(
+                out,
+                "  port {}: {} ({}), {}, {} ==> {on}",
+                port.port, port.state, port.physical, port.link_layer, port.rate
+            );
+        }
+    }
+    if devices.is_empty() {
+        out += "no RDMA device (/sys/class/infiniband is empty)\n";
+    }
+    out += "\nnetwork interfaces:\n";
+    for interface in interfaces {
+        let speed = interface.speed_mbit.map_or("-".to_string(), |n| format!("{n} Mbit/s"));
+        let mtu = interface.mtu.map_or("-".to_string(), |n| n.to_string());
+        let _ = writeln!(
+            out,
+            "  {:<15} {:<8} {:<12} {:<12} mtu {mtu}",
+            interface.name, interface.state, interface.kind, speed
+        );
+    }
+    out += "\nNo fabric of this version uses RDMA: SDP is between processes of one host.\n";
+    out
+}
+
+/// Runs the sub-command.
+///
+/// # Errors
+/// The JSON form cannot be made.
+pub fn main(options: &Options) -> Result<(), Failure> {
+    let (devices, interfaces) = (devices(&options.sysroot), interfaces(&options.sysroot));
+    let out = match options.json {
+        true => crate::json(&serde_json::json!({
+            "schema": SCHEMA, "devices": devices, "interfaces": interfaces,
+        }))?,
+        false => text(&devices, &interfaces),
+    };
+    crate::print(&out);
+    Ok(())
+}

@@ -1,0 +1,344 @@
+"""`sdp doctor` and `sdp devices`: each cause is provoked, found, explained, and told from a machine without it."""
+
+import ctypes
+import json
+import os
+import shutil
+import signal
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from support.stage import python
+from tools.sdp import environment, sdp
+
+pytestmark = pytest.mark.quick
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="makes set-id files, namespaces and other users")
+
+
+def examine(ladder, *arguments, code=None, **options):
+    """Findings by their check; the exit status goes by the worst."""
+    done = sdp(ladder, "doctor", "--json", *arguments, **options)
+    form = json.loads(done.stdout)
+    assert form["schema"] == 1
+    bad = [f for f in form["findings"] if f["grade"] in ("slow", "stop")]
+    assert done.returncode == (1 if bad else 0) and form["ok"] == (not bad), done.stdout + done.stderr
+    assert code is None or done.returncode == code, done.stdout
+    assert all(f["advice"] for f in bad if f["check"] not in ("process", "program")), bad
+    found = {}
+    for finding in form["findings"]:
+        found.setdefault(finding["check"], []).append(finding)
+    return found
+
+
+def grades(found, check):
+    """The grades of a check's findings."""
+    return [f["grade"] for f in found.get(check, [])]
+
+
+@pytest.fixture(name="machine")
+def _machine(tmp_path):
+    """Files of a machine with nothing wrong, to be changed."""
+    def write(name, text=""):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    write.root = tmp_path
+    write("proc/sys/kernel/osrelease", "6.1.0-13-amd64\n")
+    write("proc/self/status", "Name:\tbash\nUid:\t0\t0\t0\t0\nCapEff:\t000001ffffffffff\nSeccomp:\t0\n")
+    write("proc/self/limits", "Max open files            20000                20000                files\n"
+                              "Max locked memory         unlimited            unlimited            bytes\n")
+    write("proc/self/uid_map", "         0          0 4294967295\n")
+    write("proc/self/mounts", "proc /proc proc rw,nosuid 0 0\n")
+    write("proc/modules")
+    write("etc/libsdp.conf", "use both server * *:*\nuse both client * *:*\n")
+    return write
+
+
+def judge(ladder, machine, *arguments, **options):
+    """Findings about the machine of files."""
+    return examine(ladder, "--sysroot", machine.root, *arguments, **options)
+
+
+def test_nothing_must_be_done_where_nothing_is_wrong(ladder, machine):
+    """Of files, and here but for what this machine has."""
+    found = judge(ladder, machine, code=0)
+    assert not [f for fs in found.values() for f in fs if f["grade"] in ("slow", "stop")]
+    found = examine(ladder)
+    assert grades(found, "libc") == ["ok"] and grades(found, "library") == ["ok"]
+    assert "nothing must be done" in sdp(ladder, "doctor", "--sysroot", machine.root).stdout
+
+
+def test_yama(ladder, machine):
+    """A price in scope 1, and one to be mended above."""
+    for scope, grade in (("0", "ok"), ("1", "note"), ("2", "slow"), ("3", "slow")):
+        machine("proc/sys/kernel/yama/ptrace_scope", scope + "\n")
+        assert grades(judge(ladder, machine), "yama") == [grade]
+
+
+def test_an_old_kernel(ladder, machine):
+    """Without pidfd_getfd."""
+    machine("proc/sys/kernel/osrelease", "5.4.0-150-generic\n")
+    assert grades(judge(ladder, machine, code=1), "kernel") == ["slow"]
+
+
+def test_seccomp_of_a_container(ladder, machine):
+    """A filter that was there before."""
+    machine("proc/self/status", "Uid:\t1\t1\t1\t1\nCapEff:\t0\nSeccomp:\t2\n")
+    assert grades(judge(ladder, machine), "seccomp") == ["slow"]
+
+
+PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 22, 2
+PR_SET_NO_NEW_PRIVS = 38
+
+
+def refuse(*numbers):
+    """Installs a filter that refuses system calls, in a child before it executes."""
+    def install():
+        class Program(ctypes.Structure):  # pylint: disable=too-few-public-methods
+            """struct sock_fprog"""
+
+            _fields_ = [("len", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
+
+        steps = [(0x20, 0, 0, 0)]
+        for number in numbers:
+            steps += [(0x15, 0, 1, number), (0x06, 0, 0, 0x00050000 | 1)]
+        steps += [(0x06, 0, 0, 0x7FFF0000)]
+        raw = b"".join(code.to_bytes(2, "little") + bytes([yes, no]) + value.to_bytes(4, "little")
+                       for code, yes, no, value in steps)
+        text = ctypes.create_string_buffer(raw, len(raw))
+        program = Program(len(steps), ctypes.cast(text, ctypes.c_void_p))
+        libc = ctypes.CDLL(None)
+        assert libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+        assert libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(program)) == 0
+    return install
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="numbers of system calls")
+def test_calls_that_a_filter_refuses(ladder):
+    """memfd_create stops it, process_vm_readv costs something."""
+    found = examine(ladder, code=1, preexec_fn=refuse(319))
+    assert grades(found, "calls") == ["stop"] and "memfd_create" in found["calls"][0]["what"]
+    assert grades(found, "seccomp") == ["slow"]
+    found = examine(ladder, code=1, preexec_fn=refuse(310))
+    assert grades(found, "calls") == ["slow"]
+
+
+def test_few_descriptors_and_small_files(ladder):
+    """Limits of the shell."""
+    found = examine(ladder, code=1, before=["prlimit", "--nofile=64:64"])
+    assert grades(found, "descriptors") == ["slow"]
+    found = examine(ladder, code=1, before=["prlimit", "--fsize=65536:65536"])
+    assert grades(found, "file-size") == ["stop"]
+
+
+def test_a_full_table_of_descriptors(ladder, machine):
+    """A running process with no number left."""
+    machine("proc/77/status", "Name:\tfull\nUid:\t0\t0\t0\t0\nSeccomp:\t0\n")
+    machine("proc/77/limits", "Max open files            20                   20                   files\n")
+    machine("proc/77/maps", "7f0 /usr/lib/libsdp.so.1\n")
+    for number in range(18):
+        machine(f"proc/77/fd/{number}")
+    assert "stop" in grades(judge(ladder, machine, "--pid", 77, code=1), "descriptors")
+
+
+def infiniband(machine, state="4: ACTIVE"):
+    """A device with one port and an interface."""
+    at = "sys/class/infiniband/mlx5_0"
+    machine(f"{at}/node_type", "1: CA\n")
+    machine(f"{at}/fw_ver", "16.35.2000\n")
+    machine(f"{at}/board_id", "MT_0000000008\n")
+    machine(f"{at}/ports/1/state", state + "\n")
+    machine(f"{at}/ports/1/phys_state", "5: LinkUp\n")
+    machine(f"{at}/ports/1/link_layer", "InfiniBand\n")
+    machine(f"{at}/ports/1/rate", "100 Gb/sec (4X EDR)\n")
+    machine("sys/class/net/ib0/operstate", "up\n")
+    machine("sys/class/net/ib0/type", "32\n")
+    machine("sys/class/net/ib0/mtu", "2044\n")
+    machine("sys/class/net/ib0/dev_port", "0\n")
+    (machine.root / "sys/class/net/ib0/device/infiniband/mlx5_0").mkdir(parents=True)
+
+
+def test_rdma_modules_permissions_and_memory(ladder, machine):
+    """Each is named; none asks for anything, for no fabric of this version needs it."""
+    found = judge(ladder, machine, code=0)
+    assert "no RDMA device and no RDMA modules" in found["rdma"][0]["what"]
+    machine("sys/bus/pci/devices/0000:05:00.0/class", "0x020700\n")
+    found = judge(ladder, machine, code=0)
+    assert "without a driver" in found["rdma"][0]["what"] and "modprobe" in found["rdma"][0]["advice"]
+    infiniband(machine, "1: DOWN")
+    machine("proc/self/limits", "Max locked memory         65536                65536                bytes\n")
+    found = judge(ladder, machine, code=0)
+    whats = " ".join(f["what"] for f in found["rdma"])
+    assert "port 1 is DOWN" in whats and "no /dev/infiniband/uverbs" in whats
+    assert grades(found, "memlock") == ["note"] and "64 KiB" in found["memlock"][0]["what"]
+
+
+@as_root
+def test_a_device_that_only_root_may_open(ladder, machine):
+    """As another user."""
+    infiniband(machine)
+    machine("dev/infiniband/uverbs0").chmod(0o600)
+    for folder in (machine.root, *machine.root.parents):
+        if not folder.stat().st_mode & 0o001:
+            folder.chmod(folder.stat().st_mode | 0o011)
+    user = ["setpriv", "--reuid=4242", "--regid=4242", "--clear-groups"]
+    found = judge(ladder, machine, before=user)
+    assert any("uverbs0" in f["what"] and "group" in f["advice"] for f in found["rdma"]), found["rdma"]
+
+
+@as_root
+def test_capabilities(ladder):
+    """Root without CAP_SYS_PTRACE, as in a container; another user."""
+    found = examine(ladder, before=["setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace"])
+    assert grades(found, "capabilities") == ["slow"]
+    found = examine(ladder, before=["setpriv", "--reuid=4242", "--regid=4242", "--clear-groups"])
+    assert grades(found, "capabilities") == ["note"]
+
+
+@as_root
+def test_namespaces(ladder, machine):
+    """Of users without a map, with a small one, and of the network."""
+    found = examine(ladder, code=1, before=["unshare", "--user"])
+    assert grades(found, "user-namespace") == ["stop"]
+    found = examine(ladder, before=["unshare", "--user", "--map-root-user"])
+    assert grades(found, "user-namespace") == ["note"]
+    for number, grade in (("1", []), ("2", ["note"])):
+        for process, namespace in (("1", "1"), ("self", number)):
+            folder = machine.root / "proc" / process / "ns"
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "net").unlink(missing_ok=True)
+            (folder / "net").symlink_to(f"net:[{namespace}]")
+        assert grades(judge(ladder, machine), "net-namespace") == grade
+
+
+@contextmanager
+def sleeping(ladder, *before, library=True):
+    """A program that does nothing; its process id. It has the library if wanted."""
+    env = environment(**({"LD_PRELOAD": str(ladder.artifacts.dir / "libsdp.so")} if library else {}))
+    program = "import os, sys, time; print(os.getpid(), flush=True); time.sleep(60)"
+    with subprocess.Popen([*before, python(), "-c", program], stdout=subprocess.PIPE, text=True, env=env) as process:
+        try:
+            yield int(process.stdout.readline())
+        finally:
+            process.send_signal(signal.SIGKILL)
+
+
+@as_root
+def test_two_processes_are_compared(ladder):
+    """Of one network and user, of two networks, of two users."""
+    with sleeping(ladder) as one, sleeping(ladder) as same, sleeping(ladder, "unshare", "--net") as elsewhere, \
+            sleeping(ladder, "setpriv", "--reuid=4242", "--regid=4242", "--clear-groups") as other:
+        found = examine(ladder, "--pid", one, "--pid", same)
+        assert grades(found, "process") == ["ok", "ok"] and "ok" in grades(found, "net-namespace")
+        found = examine(ladder, "--pid", one, "--pid", elsewhere, code=1)
+        assert "stop" in grades(found, "net-namespace")
+        found = examine(ladder, "--pid", one, "--pid", other, code=1)
+        assert grades(found, "users") == ["slow"]
+
+
+def test_a_process_without_the_library(ladder):
+    """And one that is not there."""
+    with sleeping(ladder, library=False) as pid:
+        found = examine(ladder, "--pid", pid, code=1)
+        assert grades(found, "process") == ["stop"]
+    assert grades(examine(ladder, "--pid", pid, code=1), "process") == ["stop"]
+
+
+@as_root
+def test_set_id_static_musl_and_foreign_programs(ladder, tmp_path):
+    """Programs that the loader keeps from the library."""
+    plain = Path(shutil.copy("/bin/true", tmp_path / "plain"))
+    assert grades(examine(ladder, plain), "set-id") == ["ok"]
+    plain.chmod(0o4755)
+    assert grades(examine(ladder, plain, code=1), "set-id") == ["stop"]
+    plain.chmod(0o755)
+    os.setxattr(plain, "security.capability", bytes.fromhex("0100000200040000000000000000000000000000"))
+    assert grades(examine(ladder, plain, code=1), "set-id") == ["stop"]
+    assert grades(examine(ladder, shutil.which("busybox"), code=1), "libc-of-program") == ["stop"]
+    image = Path("/bin/true").read_bytes()
+    musl = tmp_path / "musl"
+    musl.write_bytes(image.replace(b"/lib64/ld-linux-x86-64.so.2", b"/lib/ld-musl-x86_64.so.1\0\0\0"))
+    foreign = tmp_path / "foreign"
+    foreign.write_bytes(image[:18] + b"\x28\0" + image[20:])
+    script = tmp_path / "script"
+    script.write_text(f"#!{musl}\n", encoding="utf-8")
+    for path, word in ((musl, "musl"), (foreign, "another machine"), (script, "musl")):
+        path.chmod(0o755)
+        found = examine(ladder, path, code=1)
+        assert word in found["libc-of-program"][0]["what"]
+    assert grades(examine(ladder, "no-such-command", code=1), "program") == ["stop"]
+
+
+def test_the_library_and_lists_of_it(ladder, machine):
+    """Not found; named where it is not."""
+    found = examine(ladder, code=1, env=environment(SDP_LIBRARY="/nonexistent/libsdp.so"))
+    assert grades(found, "library") == ["stop"]
+    machine("etc/ld.so.preload", "/usr/lib/libsdp.so.1\n")
+    assert grades(judge(ladder, machine, code=1), "preload") == ["stop"]
+    machine("usr/lib/libsdp.so.1")
+    assert grades(judge(ladder, machine, code=0), "preload") == ["ok"]
+
+
+def test_proc_that_hides(ladder, machine):
+    """The tools see less, lanes do not."""
+    machine("proc/self/mounts", "proc /proc proc rw,hidepid=invisible 0 0\n")
+    assert grades(judge(ladder, machine, code=0), "proc") == ["note"]
+
+
+def test_rules(ladder, machine):
+    """Broken, unreadable, tcp for everything, tcp for one program."""
+    machine("etc/libsdp.conf", "use sdp klient * *:*\n")
+    found = judge(ladder, machine, code=1)
+    assert grades(found, "rules") == ["slow"] and "line 1" in found["rules"][0]["what"]
+    machine("etc/libsdp.conf", "use tcp client java *:*\nuse tcp server java *:*\n")
+    assert grades(judge(ladder, machine, code=0), "rules") == ["ok"]
+    assert "stop" in grades(judge(ladder, machine, "java", code=1), "rules")
+    pipe = machine.root / "etc/libsdp.conf"
+    pipe.unlink()
+    os.mkfifo(pipe)
+    assert grades(judge(ladder, machine, code=1), "rules") == ["slow"]
+
+
+def test_tunables(ladder):
+    """Values that cannot be, that stop lanes, that are for tests."""
+    for env, grade in (
+        ({"SDP_RECV_POLL": "soon"}, "slow"),
+        ({"SDP_FABRICS": "none"}, "stop"),
+        ({"SDP_TEST_LANE_FLIP": "3"}, "slow"),
+    ):
+        found = examine(ladder, code=1, env=environment(**env))
+        assert grades(found, "tunables") == [grade]
+
+
+def test_devices_are_shown_with_their_interface(ladder, machine):
+    """As ibv_devinfo and ibdev2netdev did; and where there is none."""
+    form = json.loads(sdp(ladder, "devices", "--json", "--sysroot", machine.root).stdout)
+    assert form["devices"] == []
+    assert "no RDMA device" in sdp(ladder, "devices", "--sysroot", machine.root).stdout
+    infiniband(machine)
+    text = sdp(ladder, "devices", "--sysroot", machine.root).stdout
+    assert "mlx5_0 (CA, firmware 16.35.2000, board MT_0000000008)" in text
+    assert "port 1: ACTIVE (LinkUp), InfiniBand, 100 Gb/sec (4X EDR) ==> ib0" in text
+    form = json.loads(sdp(ladder, "devices", "--json", "--sysroot", machine.root).stdout)
+    assert form["devices"][0]["ports"][0]["interfaces"] == ["ib0"]
+    here = json.loads(sdp(ladder, "devices", "--json").stdout)
+    assert "lo" in [i["name"] for i in here["interfaces"]]
+
+
+def test_hostile_files_of_another_machine(ladder, machine):
+    """Rubbish in every file: an answer, no crash, nothing for the terminal."""
+    infiniband(machine)
+    for path in list(machine.root.rglob("*")):
+        if path.is_file():
+            path.write_bytes(b"\x1b[2J\xff\0" * 50)
+    for command in ("doctor", "devices"):
+        done = subprocess.run(
+            [ladder.artifacts.sdp, command, "--sysroot", machine.root], capture_output=True, check=False, timeout=60
+        )
+        assert done.returncode in (0, 1) and b"\x1b" not in done.stdout, done.stdout + done.stderr
