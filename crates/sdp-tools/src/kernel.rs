@@ -1,8 +1,8 @@
 //! The kernel's own tables of TCP sockets: what a connection's carrier looks like from there.
 //!
-//! Used to complete what processes publish (state, addresses, queues) and to list what is not SDP.
-//! Reads `/proc/PID/net/tcp` and `tcp6`, so that each process is looked up in its own network
-//! namespace; sends no query and changes nothing.
+//! Used to complete what processes publish (state, addresses, queues) and to list what is not SDP. Each
+//! process is looked up in its own network namespace: by sock_diag ([`crate::diag`]), or, where that is not
+//! to be had, in `/proc/PID/net/tcp` and `tcp6`. Changes nothing.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -10,7 +10,7 @@ use std::path::Path;
 
 use sdp_stats::Endpoint;
 
-use crate::names;
+use crate::{diag, names};
 
 /// One socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +29,23 @@ pub struct Entry {
     pub uid: u32,
     /// Inode of the socket; 0 when no descriptor names it.
     pub inode: u64,
+    /// Of a socket for IPv6.
+    pub is_v6: bool,
+}
+
+/// All TCP sockets that the process in `directory` (of `/proc`) sees; none when it has gone.
+pub fn list(directory: &Path) -> Vec<Entry> {
+    diag::entries(directory).unwrap_or_else(|_| from_proc(directory))
+}
+
+/// Likewise, out of `/proc`.
+pub(crate) fn from_proc(directory: &Path) -> Vec<Entry> {
+    let mut all = Vec::new();
+    for name in ["net/tcp", "net/tcp6"] {
+        let text = std::fs::read_to_string(directory.join(name)).unwrap_or_default();
+        all.extend(entries(&text));
+    }
+    all
 }
 
 /// The sockets in the text of `/proc/net/tcp` or `tcp6`. Lines that make no sense are left out.
@@ -42,8 +59,10 @@ fn entry(line: &str) -> Option<Entry> {
         return None;
     };
     let (send, receive) = queues.split_once(':')?;
+    let local = hex_end(local)?;
     Some(Entry {
-        local: hex_end(local)?,
+        is_v6: local.0.is_ipv6(),
+        local,
         remote: hex_end(remote)?,
         state: u8::from_str_radix(state, 16).ok()?,
         send_queue: u64::from_str_radix(send, 16).ok()?,
@@ -82,13 +101,10 @@ impl Sockets {
     /// Those that the process in `directory` (of `/proc`) sees; none when it has gone.
     pub fn of(directory: &Path) -> Self {
         let mut sockets = Self::default();
-        for name in ["net/tcp", "net/tcp6"] {
-            let text = std::fs::read_to_string(directory.join(name)).unwrap_or_default();
-            for entry in entries(&text).filter(|e| e.inode != 0) {
-                let ends = (names::endpoint(entry.local), names::endpoint(entry.remote));
-                sockets.by_ends.insert(ends, entry.inode as u32);
-                sockets.all.insert(entry.inode as u32, entry);
-            }
+        for entry in list(directory).into_iter().filter(|e| e.inode != 0) {
+            let ends = (names::endpoint(entry.local), names::endpoint(entry.remote));
+            sockets.by_ends.insert(ends, entry.inode as u32);
+            sockets.all.insert(entry.inode as u32, entry);
         }
         sockets
     }

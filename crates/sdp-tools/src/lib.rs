@@ -8,6 +8,7 @@ pub mod collect;
 pub mod convert;
 pub mod describe;
 pub mod devices;
+pub mod diag;
 pub mod doctor;
 pub mod kernel;
 pub mod names;
@@ -45,8 +46,17 @@ impl std::error::Error for Failure {}
 
 /// Writes to stdout; a reader that has gone away (`| head`) is no error.
 pub fn print(text: &str) {
+    let _ = try_print(text);
+}
+
+/// Writes to stdout; for what goes on until its reader has gone.
+///
+/// # Errors
+/// It has gone.
+pub fn try_print(text: &str) -> std::io::Result<()> {
     use std::io::Write;
-    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush())
 }
 
 /// A form as JSON text.

@@ -125,6 +125,21 @@ impl Names {
         names
     }
 
+    /// From now on hosts are numbers.
+    pub fn forget_hosts(&mut self) {
+        self.hosts.clear();
+    }
+
+    /// From now on ports are numbers.
+    pub fn forget_ports(&mut self) {
+        self.ports.clear();
+    }
+
+    /// From now on users are numbers.
+    pub fn forget_users(&mut self) {
+        self.users.clear();
+    }
+
     /// A user's name, or number.
     pub fn user(&self, uid: u32) -> String {
         self.users.get(&uid).cloned().unwrap_or_else(|| uid.to_string())

@@ -5,9 +5,11 @@
 //! tool that the system's own netstat, ss and ip answer (routes, interfaces, statistics) do not
 //! exist here.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 use std::net::IpAddr;
+use std::path::Path;
+use std::time::Duration;
 
 use clap::Parser;
 use sdp_stats::{Reason, Role};
@@ -18,7 +20,13 @@ use crate::procs::{self, Process};
 
 /// Connections over the Sockets Direct Protocol, in netstat's columns
 #[derive(Debug, Clone, Parser)]
-#[command(name = "sdpnetstat", version, disable_help_flag = true, disable_version_flag = true)]
+#[command(
+    name = "sdpnetstat",
+    version,
+    disable_help_flag = true,
+    disable_version_flag = true,
+    after_help = "Routes, interfaces, groups, statistics, other protocols: see ip and ss."
+)]
 pub struct Options {
     /// SDP connections only
     #[arg(short = 'S', long)]
@@ -29,6 +37,15 @@ pub struct Options {
     /// Numbers instead of names
     #[arg(short = 'n', long)]
     pub numeric: bool,
+    /// Numbers instead of names of hosts
+    #[arg(long)]
+    pub numeric_hosts: bool,
+    /// Numbers instead of names of ports
+    #[arg(long)]
+    pub numeric_ports: bool,
+    /// Numbers instead of names of users
+    #[arg(long)]
+    pub numeric_users: bool,
     /// Listening sockets too
     #[arg(short = 'a', long)]
     pub all: bool,
@@ -41,6 +58,9 @@ pub struct Options {
     /// User and inode
     #[arg(short = 'e', long, action = clap::ArgAction::Count)]
     pub extend: u8,
+    /// Again each second, until interrupted
+    #[arg(short = 'c', long)]
+    pub continuous: bool,
     /// Help
     #[arg(short = 'h', long, action = clap::ArgAction::Help)]
     pub help: Option<bool>,
@@ -106,10 +126,10 @@ fn sdp_sockets(processes: &[Process]) -> Vec<Socket> {
     sockets
 }
 
-/// The kernel's TCP sockets as lines.
-fn tcp_sockets(text: &str, proto: &'static str) -> Vec<Socket> {
-    let line = |s: Entry| Socket {
-        proto,
+/// A socket of the kernel's as a line.
+fn tcp_socket(s: Entry) -> Socket {
+    Socket {
+        proto: if s.is_v6 { "tcp6" } else { "tcp" },
         receive_queue: s.receive_queue,
         send_queue: s.send_queue,
         local: s.local,
@@ -118,8 +138,29 @@ fn tcp_sockets(text: &str, proto: &'static str) -> Vec<Socket> {
         uid: s.uid,
         inode: s.inode,
         owner: None,
-    };
-    kernel::entries(text).map(line).collect()
+    }
+}
+
+/// Which process has a socket open, by inode; of other users' processes for root only.
+fn owners() -> HashMap<u64, (u32, String)> {
+    let mut owners = HashMap::new();
+    let entries = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten();
+    for process in entries(Path::new("/proc")) {
+        let Some(pid) = process.file_name().to_str().and_then(|n| n.parse::<u32>().ok()) else {
+            continue;
+        };
+        let name = std::fs::read_to_string(process.path().join("comm")).unwrap_or_default();
+        let name: String = name.chars().filter(|c| !c.is_control()).collect();
+        for descriptor in entries(&process.path().join("fd")) {
+            let link = std::fs::read_link(descriptor.path()).unwrap_or_default();
+            let link = link.to_string_lossy();
+            let inode = link.strip_prefix("socket:[").and_then(|rest| rest.strip_suffix(']'));
+            if let Some(inode) = inode.and_then(|n| n.parse().ok()) {
+                owners.entry(inode).or_insert_with(|| (pid, name.clone()));
+            }
+        }
+    }
+    owners
 }
 
 fn table(options: &Options, names: &Names, sockets: &[Socket]) -> String {
@@ -164,23 +205,55 @@ fn table(options: &Options, names: &Names, sockets: &[Socket]) -> String {
     out
 }
 
-/// Runs the command.
-pub fn main(options: &Options) {
-    let names = if options.numeric { Names::none() } else { Names::load() };
+/// Names that the options want.
+fn wanted_names(options: &Options) -> Names {
+    let mut names = if options.numeric { Names::none() } else { Names::load() };
+    if options.numeric_hosts {
+        names.forget_hosts();
+    }
+    if options.numeric_ports {
+        names.forget_ports();
+    }
+    if options.numeric_users {
+        names.forget_users();
+    }
+    names
+}
+
+/// What there is now.
+fn sockets(options: &Options) -> Vec<Socket> {
     let sdp = sdp_sockets(&procs::find(None));
     let both = options.sdp == options.tcp;
     let carriers: HashSet<u64> =
         sdp.iter().filter(|s| s.state != LISTEN).map(|s| s.inode).collect();
     let mut sockets = if both || options.sdp { sdp } else { Vec::new() };
     if both || options.tcp {
-        for (file, proto) in [("/proc/net/tcp", "tcp"), ("/proc/net/tcp6", "tcp6")] {
-            let text = std::fs::read_to_string(file).unwrap_or_default();
-            // A page keeps 32 bits of the inode.
-            let is_carrier = |s: &Socket| carriers.contains(&(s.inode & 0xffff_ffff));
-            sockets.extend(tcp_sockets(&text, proto).into_iter().filter(|s| !is_carrier(s)));
+        // A page keeps 32 bits of the inode.
+        let is_carrier = |s: &Socket| carriers.contains(&(s.inode & 0xffff_ffff));
+        let mut owners = if options.program { owners() } else { HashMap::new() };
+        let mut tcp: Vec<_> = kernel::list(Path::new("/proc/self"))
+            .into_iter()
+            .map(tcp_socket)
+            .filter(|s| !is_carrier(s))
+            .collect();
+        for socket in &mut tcp {
+            socket.owner = owners.remove(&socket.inode);
         }
+        sockets.extend(tcp);
     }
-    crate::print(&table(options, &names, &sockets));
+    sockets
+}
+
+/// Runs the command.
+pub fn main(options: &Options) {
+    let names = wanted_names(options);
+    loop {
+        let is_read = crate::try_print(&table(options, &names, &sockets(options))).is_ok();
+        if !options.continuous || !is_read {
+            return;
+        }
+        std::thread::sleep(Duration::from_secs(1));
+    }
 }
 
 #[cfg(test)]
@@ -194,6 +267,10 @@ mod tests {
 rubbish
 ";
 
+    fn of_text(proto: &'static str) -> Vec<Socket> {
+        kernel::entries(TCP).map(|e| Socket { proto, ..tcp_socket(e) }).collect()
+    }
+
     fn options(arguments: &[&str]) -> Options {
         Options::try_parse_from([&["sdpnetstat"], arguments].concat()).unwrap()
     }
@@ -201,7 +278,7 @@ rubbish
     #[test]
     #[cfg(target_endian = "little")]
     fn the_kernels_table_is_read() {
-        let sockets = tcp_sockets(TCP, "tcp");
+        let sockets = of_text("tcp");
         assert_eq!(sockets.len(), 2);
         assert_eq!(sockets[0].local, ("127.0.0.1".parse().unwrap(), 5001));
         assert_eq!((sockets[1].send_queue, sockets[1].receive_queue), (16, 32));
@@ -211,7 +288,7 @@ rubbish
     #[test]
     #[cfg(target_endian = "little")]
     fn columns_are_those_of_netstat() {
-        let sockets = tcp_sockets(TCP, "sdp");
+        let sockets = of_text("sdp");
         let text = table(&options(&["-Sn"]), &Names::none(), &sockets);
         let expected = "\
 Active Internet connections (w/o servers)

@@ -580,3 +580,52 @@ pub fn terminal_width() -> usize {
     let named = || std::env::var("COLUMNS").ok()?.parse().ok();
     terminal_size().map(|(columns, _)| columns).or_else(named).unwrap_or(80).max(20)
 }
+
+/// Puts this thread into the network namespace that a file of `/proc` names.
+pub fn enter_network(space: &std::fs::File) -> io::Result<()> {
+    // SAFETY: no pointers.
+    check(unsafe { libc::setns(space.as_raw_fd(), libc::CLONE_NEWNET) }).map(drop)
+}
+
+/// Sends a query to sock_diag and gives each packet of the answer to `take`, until that says false.
+pub fn sock_diag(
+    request: &[u8],
+    mut take: impl FnMut(&[u8]) -> io::Result<bool>,
+) -> io::Result<()> {
+    /// The kernel never fails to answer; a filter between might.
+    static PATIENCE: libc::timeval = libc::timeval { tv_sec: 5, tv_usec: 0 };
+    let (kind, protocol) = (libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::NETLINK_SOCK_DIAG);
+    // SAFETY: no pointers.
+    let socket = owned(check(unsafe { libc::socket(libc::AF_NETLINK, kind, protocol) })?);
+    let fd = socket.as_raw_fd();
+    // SAFETY: the value is valid for its size.
+    check(unsafe {
+        libc::setsockopt(
+            fd,
+            libc::SOL_SOCKET,
+            libc::SO_RCVTIMEO,
+            (&raw const PATIENCE).cast(),
+            size_of::<libc::timeval>() as libc::socklen_t,
+        )
+    })?;
+    // SAFETY: request is valid for its length.
+    let sent = unsafe { libc::send(fd, request.as_ptr().cast(), request.len(), 0) };
+    if sent != request.len().cast_signed() {
+        return Err(io::Error::last_os_error());
+    }
+    let mut packet = vec![0u8; 1 << 16];
+    loop {
+        // SAFETY: packet is valid for its length.
+        let n = unsafe { libc::recv(fd, packet.as_mut_ptr().cast(), packet.len(), 0) };
+        if n < 0 {
+            let e = io::Error::last_os_error();
+            if e.kind() == io::ErrorKind::Interrupted {
+                continue;
+            }
+            return Err(e);
+        }
+        if n == 0 || !take(&packet[..n.unsigned_abs()])? {
+            return Ok(());
+        }
+    }
+}
