@@ -17,11 +17,15 @@ pub mod perf;
 pub mod procs;
 pub mod program;
 pub mod report;
+pub mod require;
 pub mod rules;
 pub mod run;
+pub mod scrape;
 pub mod show;
 pub mod stat;
 pub mod sys;
+pub mod terminal;
+pub mod top;
 
 use std::fmt;
 

@@ -1,7 +1,7 @@
 //! The `sdp` command.
 
 use clap::{CommandFactory, Parser, Subcommand};
-use sdp_tools::{convert, describe, devices, doctor, perf, rules, run, show, stat};
+use sdp_tools::{convert, describe, devices, doctor, perf, rules, run, show, stat, top};
 
 /// Sockets Direct Protocol for unmodified programs.
 #[derive(Parser)]
@@ -25,9 +25,8 @@ enum Cmd {
     /// Measure TCP and SDP side by side
     #[command(subcommand)]
     Perf(perf::Test),
-    /// Live view (not in this version)
-    #[command(hide = true)]
-    Top(Later),
+    /// Show connections live, by what they move each second
+    Top(top::Options),
     /// Show RDMA devices, their ports and network interfaces
     Devices(devices::Options),
     /// Say what would stop or slow SDP here, and what to do about it
@@ -116,7 +115,7 @@ fn main() {
             finish("config convert", convert::main(options))
         }
         Cmd::Perf(test) => finish("perf", perf::main(test)),
-        Cmd::Top(_) => later("top", "see: watch -n 1 sdp stat"),
+        Cmd::Top(options) => finish("top", top::main(options)),
         Cmd::Devices(options) => finish("devices", devices::main(options)),
         Cmd::Doctor(options) => match doctor::main(options) {
             Ok(true) => 0,

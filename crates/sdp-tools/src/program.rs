@@ -35,6 +35,8 @@ pub struct Program {
     pub is_set_id: bool,
     /// It has capabilities of its own.
     pub has_capabilities: bool,
+    /// Started by us it becomes somebody else, so that the loader ignores what we preload.
+    pub changes_user: bool,
 }
 
 /// Scripts whose interpreter is a script, at most.
@@ -78,6 +80,8 @@ impl Program {
                 loading,
                 is_foreign,
                 is_set_id: metadata.mode() & 0o6000 != 0,
+                changes_user: (metadata.mode() & 0o4000 != 0 && metadata.uid() != sys::own_uid())
+                    || (metadata.mode() & 0o2000 != 0 && metadata.gid() != sys::own_gid()),
                 has_capabilities: sys::has_capabilities(&path),
                 path,
             });

@@ -18,6 +18,8 @@ use serde::Serialize;
 use crate::Failure;
 use crate::run::RULES_VARIABLE;
 
+/// Version of the JSON form of an explanation.
+pub const SCHEMA: u32 = 1;
 /// Where the rule file is when nothing else is said.
 pub const DEFAULT_FILE: &str = "/etc/libsdp.conf";
 /// Name of the environment variable that names another; empty: no rule file.
@@ -115,6 +117,11 @@ impl Texts {
             None => Vec::new(),
         };
         Ok(Self { front, path, file, is_simple })
+    }
+
+    /// Rules in front, and no file.
+    pub fn without_file(front: Vec<u8>) -> Self {
+        Self { front, path: None, file: Vec::new(), is_simple: false }
     }
 
     pub(crate) fn config(&self) -> Box<Config> {
@@ -291,6 +298,7 @@ struct Step {
 /// The JSON form of an explanation.
 #[derive(Debug, Serialize)]
 struct Explanation {
+    schema: u32,
     /// `sdp`, `tcp` or `both`.
     verdict: &'static str,
     /// What the library of this version makes of it: `tcp` or `both`.
@@ -346,6 +354,7 @@ fn explanation(texts: &Texts, program: &str, role: Role, address: SocketAddr) ->
         }
     }
     Explanation {
+        schema: SCHEMA,
         verdict: verdict.family.word(),
         effective: match verdict.family {
             Family::Tcp => Family::Tcp.word(),

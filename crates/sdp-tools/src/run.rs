@@ -20,6 +20,7 @@ use crate::Failure;
 use crate::collect::{self, Collected, Collector};
 use crate::report::Report;
 use crate::sys::{self, Ended};
+use crate::{require, scrape};
 
 /// Name of the environment variable with rules in front of the file's, one per line.
 pub const RULES_VARIABLE: &str = "SDP_RULES";
@@ -30,6 +31,9 @@ const MAX_RULES_TEXT: usize = 16_384 - 1;
 /// Name of the library's file.
 const LIBRARY: &str = "libsdp.so";
 
+/// Exit status when `--require` was not met: the command would not have the library, or ended well but a
+/// connection that the rules want on SDP stayed on TCP.
+pub const NOT_SDP: i32 = 123;
 /// Exit status when `sdp run` itself failed.
 pub const FAILED: i32 = 125;
 /// Exit status when the command could not be executed.
@@ -61,6 +65,12 @@ pub struct Options {
     /// At the end, write the same as JSON to a file, - for stdout
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
+    /// Fail with status 123 unless the connections that the rules want on SDP came to it
+    #[arg(long, conflicts_with = "tcp")]
+    pub require: bool,
+    /// At the end, write the counters to a file in the text format of Prometheus
+    #[arg(long, value_name = "FILE")]
+    pub prometheus_file: Option<PathBuf>,
     /// Log from this level (1 all to 9 errors) to stderr, syslog or a file
     #[arg(long, value_name = "LEVEL[:DEST]")]
     pub log: Option<String>,
@@ -300,6 +310,43 @@ impl Destination {
     }
 }
 
+/// Where the last scrape goes: into a file beside its place, which takes that place when it is whole, as a
+/// collector of text files wants it.
+struct Scrape {
+    file: File,
+    beside: PathBuf,
+    path: PathBuf,
+}
+
+impl Scrape {
+    fn failure(path: &Path, e: io::Error) -> Failure {
+        Failure::new(format_args!("--prometheus-file {}", path.display()), e)
+    }
+
+    fn open(path: &Path) -> Result<Self, Failure> {
+        let mut name = path.as_os_str().to_os_string();
+        name.push(format!(".{}", std::process::id()));
+        let beside = PathBuf::from(name);
+        let file = File::options().write(true).create_new(true).open(&beside);
+        let file = file.map_err(|e| Self::failure(path, e))?;
+        Ok(Self { file, beside, path: path.to_path_buf() })
+    }
+
+    fn write(mut self, report: &Report) -> Result<(), Failure> {
+        let text = scrape::of_report(report);
+        let written = self.file.write_all(text.as_bytes());
+        let placed = written.and_then(|()| std::fs::rename(&self.beside, &self.path));
+        placed.map_err(|e| Self::failure(&self.path, e))
+    }
+}
+
+impl Drop for Scrape {
+    fn drop(&mut self) {
+        // Gone already where it took its place.
+        let _ = std::fs::remove_file(&self.beside);
+    }
+}
+
 /// Why the command did not start.
 #[derive(Debug)]
 pub enum Start {
@@ -405,23 +452,45 @@ pub fn main(options: &Options) -> i32 {
 
 fn start(options: &Options) -> Result<i32, Start> {
     let env = Environment::new(options).map_err(Start::Failed)?;
+    if options.require
+        && let Some(command) = options.command.first()
+        && let Err(why) = require::check_command(Path::new(command))
+    {
+        eprintln!("sdp run: {why}");
+        return Ok(NOT_SDP);
+    }
     let destination = options.report.as_deref().map(Destination::open).transpose();
     let destination = destination.map_err(Start::Failed)?;
-    let wanted = options.summary || destination.is_some();
+    let scrape = options.prometheus_file.as_deref().map(Scrape::open).transpose();
+    let scrape = scrape.map_err(Start::Failed)?;
+    let wanted = options.summary || options.require || destination.is_some() || scrape.is_some();
     let (ended, wall_s, collected) = run_collected(&options.command, &env, wanted)?;
+    let mut is_met = true;
     if wanted {
         let text = |s: &OsString| String::from_utf8_lossy(s.as_bytes()).into_owned();
         let command = options.command.iter().map(text).collect();
         let report = Report::new(command, &ended, wall_s, &collected);
         if options.summary {
             // A closed stderr must not turn the command's result into ours.
-            let _ = write!(io::stderr(), "{report}");
+            let epilogue = require::epilogue(&report, &env, &options.set);
+            let _ = write!(io::stderr(), "{report}{epilogue}");
+        }
+        if let Some(scrape) = scrape {
+            scrape.write(&report).map_err(Start::Failed)?;
+        }
+        if options.require {
+            let complaints = require::complaints(&report);
+            for complaint in &complaints {
+                let _ = writeln!(io::stderr(), "sdp run: --require: {complaint}");
+            }
+            is_met = complaints.is_empty();
         }
         if let Some(destination) = destination {
             destination.write(&report).map_err(Start::Failed)?;
         }
     }
     Ok(match ended.how {
+        Ok(0) if !is_met => NOT_SDP,
         Ok(code) => code,
         Err(signal) => 128 + signal,
     })

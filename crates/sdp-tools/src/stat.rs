@@ -223,95 +223,6 @@ fn text(processes: &[Process]) -> String {
     out
 }
 
-/// Label values: backslash, quote and newline are escaped. (Names hold printable ASCII only.)
-fn label(value: &str) -> String {
-    value.replace('\\', "\\\\").replace('"', "\\\"")
-}
-
-fn prometheus(processes: &[Process]) -> String {
-    let mut out = String::new();
-    let mut metric = |name: &str, kind: &str, help: &str, samples: Vec<(String, String)>| {
-        let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
-        for (labels, value) in samples {
-            let _ = writeln!(out, "{name}{{{labels}}} {value}");
-        }
-    };
-    let base = |p: &Process| format!("pid=\"{}\",program=\"{}\"", p.pid, label(&p.view.program));
-    let each = |of: &dyn Fn(&Process) -> Vec<(String, String)>| -> Vec<(String, String)> {
-        let with_base = |p: &Process| {
-            let extend = |(extra, value): (String, String)| {
-                let comma = if extra.is_empty() { "" } else { "," };
-                (format!("{}{comma}{extra}", base(p)), value)
-            };
-            of(p).into_iter().map(extend).collect::<Vec<_>>()
-        };
-        processes.iter().flat_map(with_base).collect()
-    };
-    metric(
-        "sdp_connections_seen_total",
-        "counter",
-        "Ends of established stream connections.",
-        each(&|p| vec![(String::new(), p.view.sums.seen.to_string())]),
-    );
-    metric(
-        "sdp_connections_sdp_total",
-        "counter",
-        "Of these, those that moved payload over SDP.",
-        each(&|p| vec![(String::new(), p.view.sums.sdp.to_string())]),
-    );
-    metric(
-        "sdp_connections_open",
-        "gauge",
-        "Open connection ends and listeners that the library follows.",
-        each(&|p| vec![(String::new(), p.view.rows.len().to_string())]),
-    );
-    metric(
-        "sdp_bytes_total",
-        "counter",
-        "Payload bytes that the program's calls moved.",
-        each(&|p| {
-            let Bytes { sdp_sent, sdp_received, tcp_sent, tcp_received } = Bytes::of(&p.view.sums);
-            let one = |lane: &str, direction: &str, n: u64| {
-                (format!("lane=\"{lane}\",direction=\"{direction}\""), n.to_string())
-            };
-            vec![
-                one("sdp", "sent", sdp_sent),
-                one("sdp", "received", sdp_received),
-                one("tcp", "sent", tcp_sent),
-                one("tcp", "received", tcp_received),
-            ]
-        }),
-    );
-    metric(
-        "sdp_connections_tcp",
-        "gauge",
-        "Ends that moved nothing over SDP, by reason.",
-        each(&|p| {
-            let one = |(word, n): (String, i64)| (format!("reason=\"{word}\""), n.to_string());
-            words(&p.view.sums.reasons).into_iter().map(one).collect()
-        }),
-    );
-    metric(
-        "sdp_demotions_total",
-        "counter",
-        "Halves that went back to TCP, by reason.",
-        each(&|p| {
-            let one = |(word, n): (String, u64)| (format!("reason=\"{word}\""), n.to_string());
-            words(&p.view.sums.demotions).into_iter().map(one).collect()
-        }),
-    );
-    metric(
-        "sdp_waits_total",
-        "counter",
-        "Waits by how they ended.",
-        each(&|p| {
-            let one = |how: &str, c| (format!("how=\"{how}\""), p.view.sums.both(c).to_string());
-            vec![one("spun", Counter::Spun), one("slept", Counter::Slept)]
-        }),
-    );
-    out
-}
-
 /// Runs the sub-command.
 ///
 /// # Errors
@@ -329,20 +240,10 @@ pub fn main(options: &Options) -> Result<(), Failure> {
     let out = if options.json {
         json(&processes)?
     } else if options.prometheus {
-        prometheus(&processes)
+        crate::scrape::of_processes(&processes)
     } else {
         text(&processes)
     };
     crate::print(&out);
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn labels_are_escaped() {
-        assert_eq!(label(r#"a"b\c"#), r#"a\"b\\c"#);
-    }
 }

@@ -1,4 +1,4 @@
-//! System calls that std does not offer. The only unsafe file of the tools.
+//! System calls that std does not offer. Unsafe code of the tools is here and in `terminal` only.
 
 use std::io;
 use std::mem::{size_of, zeroed};
@@ -357,6 +357,12 @@ pub fn own_cpu() -> (f64, f64) {
 pub fn own_uid() -> u32 {
     // SAFETY: no pointers, cannot fail.
     unsafe { libc::getuid() }
+}
+
+/// Real group id.
+pub fn own_gid() -> u32 {
+    // SAFETY: no pointers, cannot fail.
+    unsafe { libc::getgid() }
 }
 
 /// When a process began, in ticks since boot; `None` when it has gone.
