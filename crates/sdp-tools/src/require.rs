@@ -90,7 +90,10 @@ pub fn epilogue(report: &Report, env: &Environment, given: &[String]) -> String 
         let front = front.rules().iter().filter(|r| r.place.source == sdp_config::Source::Front);
         match front.count() {
             0 => {}
-            n => settings.push(format!("{n} rules in front (--rule, --tcp, {RULES_VARIABLE})")),
+            n => {
+                let rules = if n == 1 { "rule" } else { "rules" };
+                settings.push(format!("{n} {rules} in front (--rule, --tcp, {RULES_VARIABLE})"));
+            }
         }
         for tunable in show::tunables(&texts, variables.into_iter()) {
             if tunable.origin.kind == "default" {
