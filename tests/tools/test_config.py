@@ -71,9 +71,16 @@ def test_what_cannot_be_said_is_refused(ladder, tmp_path):
     done = sdp(ladder, "config", "convert", "--to", "match", rules)
     assert done.returncode == 1 and done.stdout == ""
     assert f"{rules}: line 1: an exception from a later rule" in done.stderr
-    rules.write_text("use sdp klient * *:*\n", encoding="utf-8")
-    done = sdp(ladder, "config", "convert", "--to", "use", rules)
-    assert done.returncode == 1 and ":1:9: error:" in done.stderr
+    for line, column in (
+        ("use sdp klient * *:*", 9),
+        ("use sdp connect * myhost:5001", 19),
+        ("use sdp connect * *:010", 21),
+        ("use sdp server", 15),
+        ("match all", 7),
+    ):
+        rules.write_text(line + "\n", encoding="utf-8")
+        done = sdp(ladder, "config", "convert", "--to", "use", rules)
+        assert done.returncode == 1 and done.stdout == "" and f":1:{column}: error:" in done.stderr, done.stderr
 
 
 def test_a_file_can_drive_no_terminal(ladder, tmp_path):
