@@ -202,7 +202,7 @@ fn form(texts: &Texts, environment: impl Iterator<Item = (OsString, OsString)>) 
 }
 
 /// Without what could drive a terminal.
-fn clean(text: &str) -> String {
+pub(crate) fn clean(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
