@@ -1,6 +1,6 @@
 #!/bin/sh
-# Before the library goes, its name leaves /etc/ld.so.preload: the loader would complain at the start of
-# every program otherwise.
+# Before the library goes, its name leaves /etc/ld.so.preload: the loader would complain at the
+# start of every program otherwise.
 set -eu
 
 case "${1:-}" in

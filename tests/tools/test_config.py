@@ -71,9 +71,16 @@ def test_what_cannot_be_said_is_refused(ladder, tmp_path):
     done = sdp(ladder, "config", "convert", "--to", "match", rules)
     assert done.returncode == 1 and done.stdout == ""
     assert f"{rules}: line 1: an exception from a later rule" in done.stderr
-    rules.write_text("use sdp klient * *:*\n", encoding="utf-8")
-    done = sdp(ladder, "config", "convert", "--to", "use", rules)
-    assert done.returncode == 1 and ":1:9: error:" in done.stderr
+    for line, column in (
+        ("use sdp klient * *:*", 9),
+        ("use sdp connect * myhost:5001", 19),
+        ("use sdp connect * *:010", 21),
+        ("use sdp server", 15),
+        ("match all", 7),
+    ):
+        rules.write_text(line + "\n", encoding="utf-8")
+        done = sdp(ladder, "config", "convert", "--to", "use", rules)
+        assert done.returncode == 1 and done.stdout == "" and f":1:{column}: error:" in done.stderr, done.stderr
 
 
 def test_a_file_can_drive_no_terminal(ladder, tmp_path):
@@ -83,3 +90,27 @@ def test_a_file_can_drive_no_terminal(ladder, tmp_path):
     for command in (["show", rules], ["check", rules]):
         done = subprocess.run([ladder.artifacts.sdp, "config", *command], capture_output=True, check=True)
         assert b"\x1b" not in done.stdout, done.stdout
+
+
+def test_saved_tunables_hold_for_programs_to_come(ladder, tmp_path):
+    """In the file, with its mode and through a link to it; values that cannot be change nothing."""
+    rules, link = tmp_path / "rules.conf", tmp_path / "link.conf"
+    rules.write_text("# mine\noption io_uring allow\nuse both client * *:*\n", encoding="utf-8")
+    rules.chmod(0o640)
+    link.symlink_to(rules)
+    done = sdp(ladder, "tune", "--save", "--config", link, "io_uring=deny", "recv_poll=7")
+    assert done.returncode == 0 and f"{link}:2" in done.stdout, done.stdout + done.stderr
+    expected = "# mine\noption io_uring deny\nuse both client * *:*\noption recv_poll 7\n"
+    assert rules.read_text(encoding="utf-8") == expected
+    assert rules.stat().st_mode & 0o777 == 0o640 and link.is_symlink() and len(list(tmp_path.iterdir())) == 2
+    for bad in ("io_uring=maybe", "nothing=1", "debug_level=1"):
+        assert sdp(ladder, "tune", "--save", "--config", link, bad).returncode == 1
+        assert rules.read_text(encoding="utf-8") == expected
+    done = sdp(ladder, "tune", "recv_poll=1")
+    assert done.returncode == 1 and "--save" in done.stderr
+    shown = json.loads(sdp(ladder, "tune", "--json", "--config", link, "recv_poll").stdout)
+    assert [(t["key"], t["value"]) for t in shown["tunables"]] == [("recv_poll", "7")]
+    new = tmp_path / "new.conf"
+    assert sdp(ladder, "tune", "--save", "--config", new, "sdp_zcopy_thresh=65536").stdout.endswith(
+        "new.conf:1 (no effect in this version)\n"
+    )

@@ -56,6 +56,7 @@ def test_every_form_is_the_documented_one(ladder, tmp_path):
     rules = tmp_path / "rules.conf"
     rules.write_text("match program db2*\nuse tcp client * *:389\noption recv_poll 1\n", encoding="utf-8")
     hold("config", json.loads(sdp(ladder, "config", "show", "--json", rules).stdout))
+    hold("tune", json.loads(sdp(ladder, "tune", "--json", "--config", rules).stdout))
     for address in ("10.0.0.1:389", "10.0.0.1:1"):
         hold("explain", json.loads(sdp(ladder, "explain", "--json", "--config", rules, "x", address).stdout))
     hold("doctor", json.loads(sdp(ladder, "doctor", "--json", python()).stdout))

@@ -1,9 +1,10 @@
 //! `sdp config convert`: a rule file in one of the two historic languages, written in the other.
 //!
-//! `use` can say everything that `match` can. The way back is possible where what no rule names gets TCP,
-//! no client has a choice, and no `tcp` rule makes an exception from a later one; what cannot be said is
-//! refused with its line, and nothing is written. Comments, `log` and `option` statements stay where they
-//! are. Converting a file to the language it is in makes it as strict as the historic parsers want it.
+//! `use` can say everything that `match` can. The way back is possible where what no rule names
+//! gets TCP, no client has a choice, and no `tcp` rule makes an exception from a later one; what
+//! cannot be said is refused with its line, and nothing is written. Comments, `log` and `option`
+//! statements stay where they are. Converting a file to the language it is in makes it as strict as
+//! the historic parsers want it.
 
 use std::fmt::Write;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -415,6 +416,24 @@ mod tests {
                         option recv_poll 0 # quick\nuse sdp server * *:5001 # five\n\
                         use tcp server * *:*\nuse tcp client * *:*\n";
         assert_eq!(convert(text, Language::Use).unwrap(), expected);
+    }
+
+    #[test]
+    fn line_ends_become_plain() {
+        for text in ["use sdp listen ttcp *:5001", "use sdp listen ttcp *:5001\r\n"] {
+            assert_eq!(convert(text, Language::Use).unwrap(), "use sdp server ttcp *:5001\n");
+        }
+        for line in [
+            "log",
+            "log min-level 9 destination file libsdp.log",
+            "log min-level 1 destination stderr",
+            "log destination syslog",
+        ] {
+            for language in [Language::Use, Language::Match] {
+                let text = format!("{line}\nmatch listen *:1\n");
+                assert!(convert(&text, language).unwrap().starts_with(&format!("{line}\n")));
+            }
+        }
     }
 
     #[test]

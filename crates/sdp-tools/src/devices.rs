@@ -1,7 +1,7 @@
 //! `sdp devices`: RDMA devices, their ports, and the network interface of each.
 //!
-//! What `ibv_devinfo` and `ibdev2netdev` told, read from `/sys`; no library of verbs is needed. Where there
-//! is no device, that is said, with the network interfaces that there are.
+//! What `ibv_devinfo` and `ibdev2netdev` told, read from `/sys`; no library of verbs is needed.
+//! Where there is no device, that is said, with the network interfaces that there are.
 
 use std::fmt::Write;
 use std::fs;
@@ -78,7 +78,8 @@ fn name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// The one line of a file of `/sys`, without what could drive a terminal; empty where it cannot be read.
+/// The one line of a file of `/sys`, without what could drive a terminal; empty where it cannot be
+/// read.
 fn word(path: &Path) -> String {
     let text = fs::read_to_string(path).unwrap_or_default();
     text.trim().chars().filter(|c| !c.is_control()).collect()

@@ -1,7 +1,7 @@
 //! The kernel's TCP sockets by `sock_diag`: one query instead of a text for each network namespace.
 //!
-//! Where the kernel has no sock_diag, or a namespace may not be entered, callers read `/proc` instead
-//! ([`crate::kernel`]).
+//! Where the kernel has no sock_diag, or a namespace may not be entered, callers read `/proc`
+//! instead ([`crate::kernel`]).
 
 use std::fs::File;
 use std::io;

@@ -1,9 +1,10 @@
 //! `sdp doctor`: what would stop or slow SDP here, and what to do about each.
 //!
-//! Looks at the machine, at the shell that it was started from (whose limits, namespaces and filters the
-//! programs started there inherit), at a program that is to be started, and at processes that run. It
-//! reads `/proc`, `/sys`, `/dev` and the rule file, tries the system calls that a lane needs, and changes
-//! nothing. With `--sysroot` the files of another machine are judged, and nothing is tried.
+//! Looks at the machine, at the shell that it was started from (whose limits, namespaces and
+//! filters the programs started there inherit), at a program that is to be started, and at
+//! processes that run. It reads `/proc`, `/sys`, `/dev` and the rule file, tries the system calls
+//! that a lane needs, and changes nothing. With `--sysroot` the files of another machine are
+//! judged, and nothing is tried.
 
 use std::fmt::Write;
 use std::fs::{self, File};
@@ -637,7 +638,7 @@ fn clean(text: &str) -> String {
 }
 
 /// Lines of `text` at most `width` wide, behind `indent` blanks from the second on.
-fn wrapped(text: &str, indent: usize, width: usize) -> String {
+pub(crate) fn wrapped(text: &str, indent: usize, width: usize) -> String {
     let mut out = String::new();
     let mut column = indent;
     for word in text.split(' ') {

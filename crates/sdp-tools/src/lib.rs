@@ -27,6 +27,7 @@ pub mod stat;
 pub mod sys;
 pub mod terminal;
 pub mod top;
+pub mod tune;
 
 use std::fmt;
 

@@ -1,7 +1,7 @@
 //! The `sdp` command.
 
 use clap::{CommandFactory, Parser, Subcommand};
-use sdp_tools::{convert, describe, devices, doctor, perf, rules, run, show, stat, top};
+use sdp_tools::{convert, describe, devices, doctor, perf, rules, run, show, stat, top, tune};
 
 /// Sockets Direct Protocol for unmodified programs.
 #[derive(Parser)]
@@ -31,9 +31,8 @@ enum Cmd {
     Devices(devices::Options),
     /// Say what would stop or slow SDP here, and what to do about it
     Doctor(doctor::Options),
-    /// Read or change tunables of running processes (not in this version)
-    #[command(hide = true)]
-    Tune(Later),
+    /// Show tunables, or save new values for programs to come
+    Tune(tune::Options),
     /// Commands, options, tunables and reasons in JSON, for manual pages and completions
     #[command(hide = true)]
     Describe,
@@ -54,21 +53,8 @@ enum Cmd {
     PerfPromotePeer(perf::promote::PeerOptions),
 }
 
-/// A sub-command that the interface names and this version lacks takes any arguments and refuses.
-#[derive(clap::Args)]
-struct Later {
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-    _arguments: Vec<std::ffi::OsString>,
-}
-
 /// Exit status when the arguments of a sub-command other than `run` make no sense.
 const USAGE: i32 = 2;
-
-/// Says that a sub-command does not exist yet, and what does.
-fn later(name: &str, instead: &str) -> i32 {
-    let version = env!("CARGO_PKG_VERSION");
-    finish(name, Err(format!("not available in this version ({version}) yet; {instead}")))
-}
 
 /// Exit status of a sub-command other than `run` that failed.
 const FAILED: i32 = 1;
@@ -122,9 +108,7 @@ fn main() {
             Ok(false) => FAILED,
             Err(why) => finish("doctor", Err(why)),
         },
-        Cmd::Tune(_) => {
-            later("tune", "see sdp run --set KEY=VALUE, and option KEY VALUE in libsdp.conf")
-        }
+        Cmd::Tune(options) => finish("tune", tune::main(options)),
         Cmd::Describe => {
             sdp_tools::print(&format!("{:#}\n", describe::all(&Cli::command())));
             0

@@ -1,6 +1,7 @@
 //! What a program's file says about loading a library into it.
 //!
-//! Reads the first bytes of the file and no more; a damaged file gives an answer or none, never a panic.
+//! Reads the first bytes of the file and no more; a damaged file gives an answer or none, never a
+//! panic.
 
 use std::fs::File;
 use std::io::Read;

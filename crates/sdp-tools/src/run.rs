@@ -33,8 +33,8 @@ const MAX_RULES_TEXT: usize = 16_384 - 1;
 /// Name of the library's file.
 const LIBRARY: &str = "libsdp.so";
 
-/// Exit status when `--require` was not met: the command would not have the library, or ended well but a
-/// connection that the rules want on SDP stayed on TCP.
+/// Exit status when `--require` was not met: the command would not have the library, or ended well
+/// but a connection that the rules want on SDP stayed on TCP.
 pub const NOT_SDP: i32 = 123;
 /// Exit status when `sdp run` itself failed.
 pub const FAILED: i32 = 125;
@@ -359,8 +359,8 @@ impl Destination {
     }
 }
 
-/// Where the last scrape goes: into a file beside its place, which takes that place when it is whole, as a
-/// collector of text files wants it.
+/// Where the last scrape goes: into a file beside its place, which takes that place when it is
+/// whole, as a collector of text files wants it.
 struct Scrape {
     file: File,
     beside: PathBuf,

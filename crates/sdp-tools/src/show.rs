@@ -1,7 +1,7 @@
 //! `sdp config show`: what is in force here, and where each piece of it comes from.
 //!
-//! Rules in the order in which they are tried, log settings and tunables, as a program that is started in
-//! this environment would have them. The library's own crate reads the texts.
+//! Rules in the order in which they are tried, log settings and tunables, as a program that is
+//! started in this environment would have them. The library's own crate reads the texts.
 
 use std::ffi::OsString;
 use std::fmt::Write;
@@ -107,7 +107,8 @@ struct Form {
     warnings: usize,
 }
 
-/// The tunable that a line sets, and to what; `None` for anything else, and for a value that cannot be.
+/// The tunable that a line sets, and to what; `None` for anything else, and for a value that cannot
+/// be.
 fn option(line: &[u8]) -> Option<(&'static Key, String)> {
     let mut config = Box::new(Config::new());
     config.load_text(line, b"");
@@ -201,7 +202,7 @@ fn form(texts: &Texts, environment: impl Iterator<Item = (OsString, OsString)>) 
 }
 
 /// Without what could drive a terminal.
-fn clean(text: &str) -> String {
+pub(crate) fn clean(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 

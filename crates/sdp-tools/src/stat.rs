@@ -5,12 +5,13 @@ use std::fmt::Write;
 
 use clap::Args;
 use sdp_stats::reader::{HalfView, ProcessView, ReasonCode, RowView};
-use sdp_stats::{Counter, Direction};
+use sdp_stats::{Counter, Direction, Role};
 use serde::Serialize;
 
+use crate::doctor::wrapped;
 use crate::procs::{self, Process};
 use crate::report::{Bytes, human_bytes, words};
-use crate::{Failure, names};
+use crate::{Failure, names, sys};
 
 /// Version of the JSON form.
 pub const SCHEMA: u32 = 1;
@@ -158,13 +159,49 @@ fn way(half: &HalfView) -> String {
     }
 }
 
-fn text(processes: &[Process]) -> String {
+/// Columns that the table needs.
+const TABLE: usize = 176;
+
+/// A connection in lines of its own, for a narrow terminal.
+fn block(row: &RowView, width: usize) -> String {
+    let mut out = String::new();
+    if row.role == Role::Listener as u8 {
+        let at = format!("fd {} LISTEN {} {}", row.fd, names::end(&row.local), way(&row.halves[0]));
+        let _ = writeln!(out, "  {}", wrapped(&at, 4, width));
+        return out;
+    }
+    let ends = format!(
+        "fd {} {} {} to {}",
+        row.fd,
+        names::state(row.state),
+        names::end(&row.local),
+        names::end(&row.remote)
+    );
+    let _ = writeln!(out, "  {}", wrapped(&ends, 4, width));
+    for (direction, word) in [(Direction::Send, "out"), (Direction::Receive, "in ")] {
+        let half = &row.halves[direction as usize];
+        let moved = row
+            .counter(direction, Counter::SdpBytes)
+            .wrapping_add(row.counter(direction, Counter::TcpBytes));
+        let line = format!(
+            "{word} {}: {}, {} queued, {} credits, threshold {}",
+            way(half),
+            human_bytes(moved),
+            half.queued,
+            half.credits,
+            half.threshold
+        );
+        let _ = writeln!(out, "    {}", wrapped(&line, 6, width));
+    }
+    out
+}
+
+fn text(processes: &[Process], width: usize) -> String {
     let mut out = String::new();
     for process in processes {
         let sums = &process.view.sums;
         let bytes = Bytes::of(sums);
-        let _ = writeln!(
-            out,
+        let line = format!(
             "{} {} (uid {}, library {}, {:.0} s): {} seen, {} SDP; SDP {} sent, {} received; TCP {} sent, {} received",
             process.pid,
             process.view.program,
@@ -178,6 +215,11 @@ fn text(processes: &[Process]) -> String {
             human_bytes(bytes.tcp_sent),
             human_bytes(bytes.tcp_received),
         );
+        let _ = writeln!(out, "{}", wrapped(&line, 2, width));
+        if width < TABLE {
+            out.extend(process.view.rows.iter().map(|row| block(row, width)));
+            continue;
+        }
         if process.view.rows.is_empty() {
             continue;
         }
@@ -242,7 +284,7 @@ pub fn main(options: &Options) -> Result<(), Failure> {
     } else if options.prometheus {
         crate::scrape::of_processes(&processes)
     } else {
-        text(&processes)
+        text(&processes, sys::table_width())
     };
     crate::print(&out);
     Ok(())

@@ -663,3 +663,9 @@ pub fn sock_diag(
         }
     }
 }
+
+/// Columns that a table may have: those of the terminal, and any number where there is none, for programs
+/// read lines.
+pub fn table_width() -> usize {
+    terminal_size().map_or(usize::MAX, |(columns, _)| columns.max(20))
+}

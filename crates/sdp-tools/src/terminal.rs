@@ -1,8 +1,8 @@
 //! A terminal taken for one program's screen, and given back as it was.
 //!
-//! Keys come one by one and without an echo; the screen is the alternate one, so that what was there before
-//! comes back. Signals that would end the program come as an input instead, so that it can give the terminal
-//! back first.
+//! Keys come one by one and without an echo; the screen is the alternate one, so that what was
+//! there before comes back. Signals that would end the program come as an input instead, so that it
+//! can give the terminal back first.
 
 use std::io::{self, Write};
 use std::mem::zeroed;

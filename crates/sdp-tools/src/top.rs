@@ -1,8 +1,8 @@
 //! `sdp top`: connections and processes by what they move each second.
 //!
-//! Two looks at the published pages give rates; nothing is asked of the processes. On a terminal it is a
-//! screen with keys, elsewhere a table, or a line of JSON, for each interval. What does not fit the width
-//! is left out column by column, down to twenty columns.
+//! Two looks at the published pages give rates; nothing is asked of the processes. On a terminal it
+//! is a screen with keys, elsewhere a table, or a line of JSON, for each interval. What does not
+//! fit the width is left out column by column, down to twenty columns.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -367,6 +367,8 @@ impl Screen {
     /// The lines of the screen, as many as there are.
     fn draw(&self, look: &Look, columns: usize, rows: usize) -> String {
         let mut lines = sums(look, columns);
+        // On a small screen the list comes first.
+        lines.truncate((rows / 4).max(1));
         lines.push(format!("\x1b[7m{}\x1b[0m", fit(&head_of(columns), columns, false)));
         let room = rows.saturating_sub(lines.len() + 1);
         let first = self.first.min(look.lines.len().saturating_sub(room));

@@ -1,8 +1,8 @@
 //! Completions for bash, zsh and fish.
 //!
 //! Each shell gets a file per command, with everything in it: nothing is asked of the tool while
-//! somebody types. What a value is goes by its name in the command's help: `FILE` is a file, `PID` a
-//! process, `KEY=VALUE` a tunable.
+//! somebody types. What a value is goes by its name in the command's help: `FILE` is a file, `PID`
+//! a process, `KEY=VALUE` a tunable.
 
 use std::fmt::Write;
 

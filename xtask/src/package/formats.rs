@@ -182,7 +182,8 @@ pub(crate) fn rpm(release: &Release, work: &Path, folder: &Path) -> Result<Made,
     Ok(Made::Package(folder.join(format!("{NAME}-{version}-1.{architecture}.rpm"))))
 }
 
-/// The tarball: a folder with `bin`, `lib`, `share` and `etc`, which works from where it is unpacked.
+/// The tarball: a folder with `bin`, `lib`, `share` and `etc`, which works from where it is
+/// unpacked.
 pub(crate) fn tarball(release: &Release, work: &Path, folder: &Path) -> Result<Made, String> {
     let places = Places { lib: "usr/lib".to_owned(), zsh: "usr/share/zsh/site-functions" };
     let short = |(name, content): (String, Content)| {

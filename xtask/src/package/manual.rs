@@ -1,4 +1,5 @@
-//! Manual pages: names and options from what the tools say of themselves, prose from `packaging/man`.
+//! Manual pages: names and options from what the tools say of themselves, prose from
+//! `packaging/man`.
 //!
 //! A command without prose fails the run, so that none is shipped without its page.
 

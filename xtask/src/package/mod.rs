@@ -1,9 +1,9 @@
-//! Packages: a Debian package, an RPM and a tarball, each the same bytes whenever it is made of the same
-//! sources.
+//! Packages: a Debian package, an RPM and a tarball, each the same bytes whenever it is made of the
+//! same sources.
 //!
-//! What is not code lies in `packaging/`; manual pages and completions are made from what the built tool
-//! says of itself (`sdp describe`), so that they cannot differ from it. A packer that is not installed is
-//! named, and the others do their work.
+//! What is not code lies in `packaging/`; manual pages and completions are made from what the built
+//! tool says of itself (`sdp describe`), so that they cannot differ from it. A packer that is not
+//! installed is named, and the others do their work.
 
 mod completion;
 mod formats;

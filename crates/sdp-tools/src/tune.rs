@@ -1,0 +1,205 @@
+//! `sdp tune`: tunables in force, and new values for programs to come.
+//!
+//! Values are saved as `option` statements of the rule file: the file is replaced in one step, with its
+//! owner and mode, and everything else in it as it was. Processes that run keep what they have: this
+//! version has no way to change it.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use sdp_config::tunables::{KEYS, Key, SetError, Tunables};
+
+use crate::rules::{DEFAULT_FILE, FILE_VARIABLE, Texts};
+use crate::run::RULES_VARIABLE;
+use crate::{Failure, show};
+
+/// Names of the same tunables in older generations.
+const FORMER: [(&str, &str); 3] = [
+    ("debug_level", "sdp_debug_level"),
+    ("data_debug_level", "sdp_data_debug_level"),
+    ("zcopy_thresh", "sdp_zcopy_thresh"),
+];
+/// Tunables that are kept and shown, but have no effect in this version.
+const WITHOUT_EFFECT: [&str; 3] = ["sdp_zcopy_thresh", "sdp_debug_level", "sdp_data_debug_level"];
+
+/// Options of `sdp tune`.
+#[derive(Debug, Clone, Args)]
+pub struct Options {
+    /// Save the values in the rule file, for programs to come
+    #[arg(long)]
+    pub save: bool,
+    /// This rule file (default: the one that programs would use)
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// What to show, or to set; nothing: show all
+    #[arg(value_name = "KEY[=VALUE]")]
+    pub settings: Vec<String>,
+}
+
+fn key(name: &str) -> Result<&'static Key, Failure> {
+    if let Some(key) = KEYS.iter().find(|k| k.name == name) {
+        return Ok(key);
+    }
+    let why = match FORMER.iter().find(|(former, _)| *former == name) {
+        Some((_, now)) => format!("is called {now} here"),
+        None => {
+            let names: Vec<_> = KEYS.iter().map(|k| k.name).collect();
+            format!("no such tunable; there are {}", names.join(", "))
+        }
+    };
+    Err(Failure::new(name, why))
+}
+
+/// Whether a line sets this tunable, well or not.
+fn sets(line: &str, key: &Key) -> bool {
+    let mut words = line.split_whitespace();
+    words.next().is_some_and(|w| w.eq_ignore_ascii_case("option")) && words.next() == Some(key.name)
+}
+
+/// The text with these values: where a tunable was set first, it is set now, and nowhere else.
+fn with_values(text: &str, values: &[(&'static Key, String)]) -> String {
+    let mut written = vec![false; values.len()];
+    let mut out = String::new();
+    for line in text.lines() {
+        match values.iter().position(|(key, _)| sets(line, key)) {
+            None => out = out + line.strip_suffix('\r').unwrap_or(line) + "\n",
+            Some(at) if !written[at] => {
+                written[at] = true;
+                out += &format!("option {} {}\n", values[at].0.name, values[at].1);
+            }
+            Some(_) => {}
+        }
+    }
+    for ((key, value), written) in values.iter().zip(written) {
+        if !written {
+            out += &format!("option {} {value}\n", key.name);
+        }
+    }
+    out
+}
+
+/// Puts `text` in a file's place in one step, with the owner and mode that it had.
+fn replace(path: &Path, text: &str) -> std::io::Result<()> {
+    // A link stays one.
+    let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+    let before = fs::metadata(&path).ok();
+    let mode = before.as_ref().map_or(0o644, |m| m.mode() & 0o777);
+    let mut beside = path.clone().into_os_string();
+    beside.push(format!(".{}", std::process::id()));
+    let written = || -> std::io::Result<()> {
+        let mut file = File::options().write(true).create_new(true).mode(mode).open(&beside)?;
+        if let Some(before) = &before {
+            fchown(&file, Some(before.uid()), Some(before.gid()))?;
+        }
+        file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(mode))?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&beside, &path)
+    };
+    let done = written();
+    if done.is_err() {
+        let _ = fs::remove_file(&beside);
+    }
+    done
+}
+
+/// Runs the sub-command.
+///
+/// # Errors
+/// No tunable has that name, it cannot have that value, or the file cannot be written.
+pub fn main(options: &Options) -> Result<(), Failure> {
+    let mut shown = Vec::new();
+    let mut values = Vec::new();
+    for setting in &options.settings {
+        let (name, value) = match setting.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (setting.as_str(), None),
+        };
+        let key = key(name)?;
+        shown.push(key.name);
+        let Some(value) = value else { continue };
+        if let Err(SetError::BadValue(key)) =
+            Tunables::DEFAULT.clone().set(key.name.as_bytes(), value.as_bytes())
+        {
+            return Err(Failure::new(setting, format_args!("{} takes {}", key.name, key.range)));
+        }
+        values.retain(|(other, _): &(&'static Key, String)| other.name != key.name);
+        values.push((key, value.to_string()));
+    }
+    if !values.is_empty() && !options.save {
+        return Err(Failure(
+            "processes that run keep their values in this version; for programs to come: --save, \
+             or sdp run --set KEY=VALUE"
+                .into(),
+        ));
+    }
+    if options.save {
+        save(options, &values)?;
+    }
+    let front = std::env::var_os(RULES_VARIABLE).unwrap_or_default();
+    let front = std::os::unix::ffi::OsStringExt::into_vec(front);
+    let texts = Texts::load(front, options.config.as_deref())?;
+    let mut all = show::tunables(&texts, std::env::vars_os());
+    all.retain(|t| shown.is_empty() || shown.contains(&t.key));
+    if options.json {
+        let form = serde_json::json!({"schema": show::SCHEMA, "tunables": all});
+        crate::print(&crate::json(&form)?);
+        return Ok(());
+    }
+    for tunable in &all {
+        let effect = match WITHOUT_EFFECT.contains(&tunable.key) && tunable.value != tunable.default
+        {
+            true => " (no effect in this version)",
+            false => "",
+        };
+        crate::print(&format!(
+            "{:<21} {:<12} {}{effect}\n",
+            tunable.key,
+            show::clean(&tunable.value),
+            tunable.origin
+        ));
+    }
+    Ok(())
+}
+
+fn save(options: &Options, values: &[(&'static Key, String)]) -> Result<(), Failure> {
+    if values.is_empty() {
+        return Err(Failure("--save needs KEY=VALUE".into()));
+    }
+    let named = || std::env::var_os(FILE_VARIABLE).filter(|v| !v.is_empty()).map(PathBuf::from);
+    let path = options.config.clone().or_else(named).unwrap_or_else(|| DEFAULT_FILE.into());
+    let failed = |e: std::io::Error| Failure::new(path.display(), e);
+    let text = match crate::rules::regular(&path) {
+        Ok(_) => fs::read_to_string(&path).map_err(failed)?,
+        Err(_) if !path.exists() => String::new(),
+        Err(why) => return Err(why),
+    };
+    replace(&path, &with_values(&text, values)).map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_else_in_the_file_stays() {
+        let of = |name: &str, value: &str| (key(name).unwrap(), value.to_string());
+        let text = "# head\noption recv_poll 5 # old\nuse tcp client * *:1\noption recv_poll 6";
+        let new = with_values(text, &[of("recv_poll", "0"), of("promote_calls", "4")]);
+        let expected = "# head\noption recv_poll 0\nuse tcp client * *:1\noption promote_calls 4\n";
+        assert_eq!(new, expected);
+    }
+
+    #[test]
+    fn former_names_lead_to_the_present_ones() {
+        let why = key("debug_level").unwrap_err().to_string();
+        assert!(why.contains("sdp_debug_level"), "{why}");
+        assert!(key("nothing").is_err());
+    }
+}
