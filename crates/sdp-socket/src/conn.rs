@@ -708,17 +708,6 @@ impl Conn {
         Reason::from_code(self.pin_reason.load(Ordering::Relaxed).checked_sub(1)?)
     }
 
-    /// Keeps an error for the next call.
-    pub(crate) fn owe(&self, error: Errno) {
-        self.owed.store(error.0.unsigned_abs(), Ordering::Relaxed);
-    }
-
-    /// Whether an error is owed to the program.
-    #[inline]
-    pub(crate) fn owes(&self) -> bool {
-        self.owed.load(Ordering::Relaxed) != 0
-    }
-
     /// The kernel has told the program of `error`: of the end of a connection only once, whatever ended it. What is
     /// sent from here on the kernel answers, too.
     pub(crate) fn note_told(&self, error: Errno) {

@@ -241,12 +241,18 @@ fn look(conn: &Conn, fd: i32) -> Option<Witness> {
     let question = Carrier { fd, tuple: &tuple, may_be_elsewhere };
     let before = carrier::moved(fd).ok()?;
     let peer = pooled::asker().moved(process::nonce(), process::hidden_min, &question)?;
-    let after = carrier::moved(fd).ok()?;
-    // Our end, once sent, is counted as a byte. The other one's is nothing to us: it may have
-    // closed its half.
-    let is_open = matches!(after.state, carrier::ESTABLISHED | carrier::CLOSE_WAIT)
+    // Our end, once sent, is counted as a byte. The other one's is nothing to us: it may have closed
+    // its half.
+    let is_open = matches!(before.state, carrier::ESTABLISHED | carrier::CLOSE_WAIT)
         && matches!(peer.state, carrier::ESTABLISHED | carrier::FIN_WAIT1 | carrier::FIN_WAIT2);
-    Some(if is_open { Witness::of(&before, peer.received, &after) } else { Witness::Unclear })
+    if !is_open {
+        return Some(Witness::Unclear);
+    }
+    if before.transmitted == peer.received {
+        return Some(Witness::Agrees(peer.received)); // nobody else sends: the half's lock is ours
+    }
+    let after = carrier::moved(fd).ok()?;
+    Some(Witness::of(&before, peer.received, &after))
 }
 
 /// Lets pass a time that is not known before, on the processor.
