@@ -262,6 +262,8 @@ pub(crate) struct Conn {
     pin_reason: AtomicU32,
     /// What is to be proven before a byte may leave the carrier ([`crate::proof`]); 0 nothing.
     pub(crate) proof: AtomicU32,
+    /// What the other socket had received when both agreed last, its lower half.
+    pub(crate) agreed: AtomicU32,
     next_free: AtomicU32,
 }
 
@@ -380,6 +382,7 @@ impl Conn {
             &self.owed,
             &self.pin_reason,
             &self.proof,
+            &self.agreed,
             &self.peer_slept,
             &self.idle_wakes,
             &self.asleep,
