@@ -22,7 +22,12 @@ pytestmark = pytest.mark.skipif(not may_translate(), reason="needs root, nft and
 
 
 def translated(*args, **options):
-    program = [sys.executable, PROGRAMS / "meeting.py", "translated", *args]
+    return alone("translated", *args, **options)
+
+
+def alone(*args, **options):
+    """A scenario in a network namespace of its own."""
+    program = [sys.executable, PROGRAMS / "meeting.py", *args]
     outcome = run(["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", *program], **options)
     assert outcome.code == 0, outcome.describe()
     return outcome
@@ -73,3 +78,12 @@ def test_tracked(family, again):
     """Connection tracking alone keeps nobody from a lane."""
     outcome = same_as_tcp("none", family, "own", "beside", again, env=EAGER)
     assert outcome.report.sdp_bytes > 0 and not any(outcome.report.raw["reasons"].values()), outcome.describe()
+
+
+@pytest.mark.parametrize("env", [EAGER, {}], ids=["eager", "default"])
+def test_rewritten(env):
+    """A client in a container, translated to the host's address, and one on the host with the same port."""
+    plain = alone("rewritten", sdp=False)
+    outcome = alone("rewritten", env=env)
+    assert outcome.seen == plain.seen, f"differs from plain TCP: {plain.seen}\n{outcome.describe()}"
+    assert outcome.report.sdp_bytes == 0, outcome.describe()

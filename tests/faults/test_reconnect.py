@@ -38,6 +38,11 @@ def test_child(who, env):
 
 
 @MODES
+def test_listened(env):
+    both("reconnect", "listened", env=env)
+
+
+@MODES
 def test_connected_already(env):
     both("reconnect", "connected_already", env=env)
 

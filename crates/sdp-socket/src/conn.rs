@@ -262,6 +262,8 @@ pub(crate) struct Conn {
     pin_reason: AtomicU32,
     /// What is to be proven before a byte may leave the carrier ([`crate::proof`]); 0 nothing.
     pub(crate) proof: AtomicU32,
+    /// What the other socket had received when both agreed last, its lower half.
+    pub(crate) agreed: AtomicU32,
     next_free: AtomicU32,
 }
 
@@ -380,6 +382,7 @@ impl Conn {
             &self.owed,
             &self.pin_reason,
             &self.proof,
+            &self.agreed,
             &self.peer_slept,
             &self.idle_wakes,
             &self.asleep,
@@ -706,17 +709,6 @@ impl Conn {
     /// Why [`Conn::pin_to_kernel`] was called first.
     pub(crate) fn pin_reason(&self) -> Option<Reason> {
         Reason::from_code(self.pin_reason.load(Ordering::Relaxed).checked_sub(1)?)
-    }
-
-    /// Keeps an error for the next call.
-    pub(crate) fn owe(&self, error: Errno) {
-        self.owed.store(error.0.unsigned_abs(), Ordering::Relaxed);
-    }
-
-    /// Whether an error is owed to the program.
-    #[inline]
-    pub(crate) fn owes(&self) -> bool {
-        self.owed.load(Ordering::Relaxed) != 0
     }
 
     /// The kernel has told the program of `error`: of the end of a connection only once, whatever ended it. What is

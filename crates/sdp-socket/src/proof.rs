@@ -18,7 +18,8 @@
 //! | connection tracking says that the connection was made to another address | no lanes, reason `translated` |
 //! | it knows the connection | [`TRACKED`] sends in a row, none of which may take long |
 //! | it does not, the ends have met by name | [`MET`] sends in a row |
-//! | it does not, the processes have met before | nothing |
+//! | a send was in doubt | [`DOUBTED`] or [`MET_DOUBTED`] moments at which both agree |
+//! | it does not know it, the processes have met before | nothing |
 //! | a socket got bytes that we had not sent, or lacks some that were acknowledged | no lanes, `translated` |
 
 use core::sync::atomic::Ordering;
@@ -38,18 +39,19 @@ use crate::{
 
 /// Sends in a row where connection tracking knows the connection.
 const TRACKED: u32 = 8;
-/// … once one of them was in doubt: each then begins at a moment that nobody can guess.
-const DOUBTED: u32 = 32;
+/// Moments of agreement once one of them was in doubt.
+const DOUBTED: u32 = 24;
 /// Sends in a row for ends that met by name.
-const MET: u32 = 2;
+const MET: u32 = 6;
+/// Moments of agreement once one was in doubt.
+const MET_DOUBTED: u32 = 16;
+/// Looks in vain after which nobody looks any more.
+const MOST_LOOKS: u32 = 250;
 /// One that takes longer proves nothing where [`TRACKED`] are wanted: somebody else may have sent
 /// as much meanwhile.
 const LONG_NS: u64 = 200_000;
 /// Longest pause before a send that nobody shall guess the moment of.
 const PAUSE_NS: u64 = 64_000;
-/// Sends in vain after which moments do not count for ends that met by name: what is sent arrives
-/// late here.
-const PATIENCE: u32 = 8;
 /// Looks until what was sent must have arrived.
 const LOOKS: u32 = 4;
 const LOOK_NS: u64 = 2_000;
@@ -58,9 +60,9 @@ const LOOK_NS: u64 = 2_000;
 const WANTED: u32 = 0xff;
 const SEEN_SHIFT: u32 = 8;
 const SEEN: u32 = 0xff << SEEN_SHIFT;
-/// Sends that proved nothing.
-const VAIN: u32 = 0xff << VAIN_SHIFT;
-const VAIN_SHIFT: u32 = 20;
+/// Looks in vain.
+const LOOKED_SHIFT: u32 = 20;
+const LOOKED: u32 = 0xff << LOOKED_SHIFT;
 /// Moments count.
 const STRICT: u32 = 1 << 16;
 /// The other end's process belongs to another user.
@@ -127,6 +129,21 @@ pub(crate) fn may_trust(conn: &Conn) -> bool {
     conn.proof.load(Ordering::Relaxed) & (STRANGER | REFUTED) == 0
 }
 
+/// Whether the next send is to begin at a moment that nobody can guess: another connection whose ends
+/// do everything in step would else send at the same one, again and again. All of them in doubt, some
+/// at first.
+const fn begins_at_will(word: u32) -> bool {
+    let every = if word & STRICT != 0 { 4 } else { 2 };
+    is_in_doubt(word) || ((word & SEEN) >> SEEN_SHIFT) % every == 1
+}
+
+/// A send was seen to arrive late, or not to go out at once: from then on it counts how often both
+/// sockets agree, each time on another number. Two connections of which one is ever ahead of the
+/// other deny each other on the way.
+const fn is_in_doubt(word: u32) -> bool {
+    matches!(word & WANTED, DOUBTED | MET_DOUBTED)
+}
+
 /// A send that is about to be made on the carrier.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Edge {
@@ -141,7 +158,10 @@ pub(crate) struct Edge {
 #[cold]
 pub(crate) fn before_send(conn: &Conn, fd: i32) -> Edge {
     let word = conn.proof.load(Ordering::Relaxed);
-    if word & WANTED == DOUBTED {
+    if (word & LOOKED) >> LOOKED_SHIFT >= MOST_LOOKS {
+        return Edge { received: None, is_told: true, began: 0 };
+    }
+    if begins_at_will(word) {
         pause();
     }
     let began = monotonic_ns();
@@ -163,6 +183,16 @@ pub(crate) fn after_send(conn: &Conn, fd: i32, edge: Edge) {
     let word = conn.proof.load(Ordering::Relaxed);
     if word & REFUTED != 0 {
         return;
+    }
+    let wanted = word & WANTED;
+    let kept = word & (STRICT | STRANGER);
+    if is_in_doubt(word) {
+        let looked = ((word & LOOKED) >> LOOKED_SHIFT)
+            .saturating_add(u32::from(edge.received.is_none()))
+            .min(MOST_LOOKS);
+        let seen = ((word & SEEN) >> SEEN_SHIFT) + u32::from(is_news(conn, edge));
+        let next = kept | wanted | seen << SEEN_SHIFT | looked << LOOKED_SHIFT;
+        return conclude(conn, if seen >= wanted { 0 } else { next });
     }
     let mut arrived = false;
     let mut is_told = edge.is_told;
@@ -189,28 +219,30 @@ pub(crate) fn after_send(conn: &Conn, fd: i32, edge: Edge) {
     }
     let is_strict = word & STRICT != 0;
     let is_late = is_strict && monotonic_ns().saturating_sub(edge.began) > LONG_NS;
-    let seen = (word & SEEN) >> SEEN_SHIFT;
-    let kept = word & !(WANTED | SEEN);
-    let vain = ((word & VAIN) >> VAIN_SHIFT).min(PATIENCE);
-    // Both had moved equally much when this call began, and at such moments before.
-    let has_agreed = !is_strict && vain >= PATIENCE && edge.received.is_some();
-    let next = if arrived && !is_late || has_agreed {
-        match seen + 1 {
-            all if all >= word & WANTED => {
-                if !is_strict {
-                    pooled::asker().close(); // it was opened for this, as a rule
-                }
-                0
-            }
-            some => kept | word & WANTED | some << SEEN_SHIFT,
-        }
-    } else if is_strict {
-        kept | DOUBTED
-    } else if !is_told && word & STRANGER == 0 {
-        0 // the kernel tells nothing here: the meeting by name has to do
-    } else {
-        (kept & !VAIN) | word & (WANTED | SEEN) | (vain + 1) << VAIN_SHIFT
+    let seen = ((word & SEEN) >> SEEN_SHIFT) + 1;
+    let next = match arrived && !is_late {
+        true if seen >= wanted => 0,
+        true => kept | wanted | seen << SEEN_SHIFT,
+        false if is_strict => kept | DOUBTED,
+        // The kernel tells nothing here: the meeting by name has to do.
+        false if !is_told && word & STRANGER == 0 => 0,
+        false => kept | MET_DOUBTED,
     };
+    conclude(conn, next);
+}
+
+/// Whether both sockets agree, and did not at the same number before.
+fn is_news(conn: &Conn, edge: Edge) -> bool {
+    edge.received.is_some_and(|received| {
+        let now = received as u32;
+        conn.agreed.swap(now, Ordering::Relaxed) != now
+    })
+}
+
+fn conclude(conn: &Conn, next: u32) {
+    if next == 0 && conn.proof.load(Ordering::Relaxed) & STRICT == 0 {
+        pooled::asker().close(); // it was opened for this, as a rule
+    }
     conn.proof.store(next, Ordering::Relaxed);
 }
 
@@ -241,12 +273,18 @@ fn look(conn: &Conn, fd: i32) -> Option<Witness> {
     let question = Carrier { fd, tuple: &tuple, may_be_elsewhere };
     let before = carrier::moved(fd).ok()?;
     let peer = pooled::asker().moved(process::nonce(), process::hidden_min, &question)?;
-    let after = carrier::moved(fd).ok()?;
-    // Our end, once sent, is counted as a byte. The other one's is nothing to us: it may have
-    // closed its half.
-    let is_open = matches!(after.state, carrier::ESTABLISHED | carrier::CLOSE_WAIT)
+    // Our end, once sent, is counted as a byte. The other one's is nothing to us: it may have closed
+    // its half.
+    let is_open = matches!(before.state, carrier::ESTABLISHED | carrier::CLOSE_WAIT)
         && matches!(peer.state, carrier::ESTABLISHED | carrier::FIN_WAIT1 | carrier::FIN_WAIT2);
-    Some(if is_open { Witness::of(&before, peer.received, &after) } else { Witness::Unclear })
+    if !is_open {
+        return Some(Witness::Unclear);
+    }
+    if before.transmitted == peer.received {
+        return Some(Witness::Agrees(peer.received)); // nobody else sends: the half's lock is ours
+    }
+    let after = carrier::moved(fd).ok()?;
+    Some(Witness::of(&before, peer.received, &after))
 }
 
 /// Lets pass a time that is not known before, on the processor.
@@ -288,7 +326,7 @@ mod tests {
 
     #[test]
     fn every_state_fits_into_its_word() {
-        for wanted in [TRACKED, DOUBTED, MET] {
+        for wanted in [TRACKED, DOUBTED, MET, MET_DOUBTED] {
             assert!(wanted <= WANTED && (wanted << SEEN_SHIFT) & !SEEN == 0);
         }
     }

@@ -4,6 +4,7 @@ In a network namespace of its own. Two servers and two clients, all of them proc
 """
 
 import functools
+import json
 import mmap
 import os
 import signal
@@ -59,23 +60,25 @@ def fresh(family):
     return sock
 
 
+def answer(sock, name):
+    """Sends each message back, with the name in it where the message begins with a star."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    while message := exactly(sock, MESSAGE):
+        if message.startswith(b"*"):
+            message += name
+        sock.sendall(message[-MESSAGE:])
+    sock.close()
+
+
 def serve(port, family):
-    """Answers each message, with the server's port in it where the message begins with a star."""
+    """A server, which tells its port in its answers."""
     lst = fresh("6" if family == "mapped" else family)
     lst.bind(("::" if family == "mapped" else ADDRESS[family], port))
     lst.listen(8)
 
-    def answer(sock):
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        while message := exactly(sock, MESSAGE):
-            if message.startswith(b"*"):
-                message += b"%d" % port
-            sock.sendall(message[-MESSAGE:])
-        sock.close()
-
     while True:
         sock, _ = lst.accept()
-        threading.Thread(target=answer, args=(sock,), daemon=True).start()
+        threading.Thread(target=answer, args=(sock, b"%d" % port), daemon=True).start()
 
 
 class Client:
@@ -221,6 +224,82 @@ def translated(how, family, content, drive, again):
         way.close()
     assert [ends.reap(pid) for pid, _ in clients] == [0] * len(clients)
     return {"heard": heard}
+
+
+# A host, a container whose addresses it translates to its own, and a port that both clients take.
+HOST, INSIDE, TAKEN = "10.77.0.1", "10.77.0.2", 45000
+
+
+def order(word):
+    """A command of `ip`."""
+    subprocess.run(["ip", *word.split()], check=True)
+
+
+def asks(address, name):
+    """A connection from an address and the port that everybody takes; what it hears, when it is told to ask."""
+    sock = fresh("4")
+    sock.bind((address, TAKEN))
+    sock.connect((HOST, 8000))
+    answers = []
+    yield
+    for text in texts(name, "same"):
+        sock.sendall(text.ljust(MESSAGE, b"."))
+        answers.append((text, exactly(sock, MESSAGE)))
+        yield told(answers)
+
+
+@scenario
+def inside():
+    """The client in the container, which is told when to go on."""
+    sys.stdin.readline()
+    for word in ("link set lo up", f"addr add {INSIDE}/24 dev v1", "link set v1 up"):
+        order(word)
+    heard = None
+    for heard in asks(INSIDE, b"a"):
+        print(json.dumps(heard), flush=True)
+        sys.stdin.readline()
+    return {"heard": heard}
+
+
+@scenario
+def rewritten():
+    """Connection tracking gives the second client another port: the server's end of the first has the second's name."""
+    words = ["unshare", "--net", sys.executable, __file__, "inside"]
+    remote = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    time.sleep(0.5)
+    order(f"link add v0 type veth peer name v1 netns {remote.pid}")
+    order(f"addr add {HOST}/24 dev v0")
+    order("link set v0 up")
+    rules = f"chain in {{ type nat hook input priority 100; ip saddr {INSIDE} tcp dport 8000 snat to {HOST}; }}"
+    subprocess.run(["nft", "-f", "-"], input=f"table ip test {{\n{rules}\n}}\n", text=True, check=True)
+
+    def serve_in_order(way):
+        lst = fresh("4")
+        lst.bind((HOST, 8000))
+        lst.listen(2)
+        way.sendall(b"r")
+        for place in b"0001", b"0002":
+            threading.Thread(target=answer, args=(lst.accept()[0], place), daemon=True).start()
+        way.recv(1)
+
+    pid, way = ends.started(serve_in_order)
+    exactly(way, 1)
+
+    def go_on():
+        remote.stdin.write("\n")
+        remote.stdin.flush()
+        return json.loads(remote.stdout.readline())
+
+    go_on()
+    local = asks(HOST, b"b")
+    next(local)
+    heard = [[], []]
+    for heard[1] in local:
+        heard[0] = go_on()
+    remote.communicate("\n")
+    local.close()
+    ends.kill(pid)
+    return {"heard": heard, "code": remote.returncode}
 
 
 if __name__ == "__main__":

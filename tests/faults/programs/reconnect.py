@@ -211,6 +211,29 @@ def refused():
 
 
 @scenario
+def listened():
+    """A listener that is shut down connects; and a connection that is over is asked to listen, and to connect."""
+    first, one, pid_one = answering()
+    second, two, pid_two = answering()
+    lst = listener()
+    lst.shutdown(socket.SHUT_RDWR)
+    said = [outcome(lst.connect, ("127.0.0.1", first)), talk(lst)]
+    sock = socket.create_connection(("127.0.0.1", second))
+    said.append(talk(sock))
+    sock.shutdown(socket.SHUT_RDWR)
+    said.append(report(two))
+    settle()
+    said += [outcome(sock.listen, 1), outcome(sock.connect, ("127.0.0.1", first)), outcome(sock.send, b"x")]
+    said += [disconnect(sock, "libc"), outcome(sock.listen, 1)]
+    client = socket.create_connection(sock.getsockname())
+    got, _ = sock.accept()
+    client.sendall(b"to whom")
+    said.append(got.recv(7).decode())
+    lst.close()
+    return {"said": said + [report(one)], "codes": [ends.reap(pid_one), ends.reap(pid_two)]}
+
+
+@scenario
 def connected_already():
     """A second address without a disconnection is an error, and changes nothing."""
     first, one, pid = answering()

@@ -10,6 +10,8 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use sdp_sys::errno::Errno;
+
 use super::{CONNS, Conn, Half, KEPT, get};
 use crate::{process, table};
 
@@ -186,6 +188,17 @@ pub(crate) fn move_kept(from: i32, to: impl FnOnce() -> Option<i32>) {
 }
 
 impl Conn {
+    /// Keeps an error for the next call.
+    pub(crate) fn owe(&self, error: Errno) {
+        self.owed.store(error.0.unsigned_abs(), Ordering::Relaxed);
+    }
+
+    /// Whether an error is owed to the program.
+    #[inline]
+    pub(crate) fn owes(&self) -> bool {
+        self.owed.load(Ordering::Relaxed) != 0
+    }
+
     /// A call is about to sleep.
     pub(crate) fn hold(&self) {
         self.keeper.hold();
