@@ -23,7 +23,7 @@ use core::{
 };
 
 use sdp_fabric_shm::{rendezvous::Doorbell, segment};
-use sdp_shm::bell::{BELL_SLOTS, Bell};
+use sdp_shm::bell::{BELL_SLOTS, Bell, Slots};
 use sdp_sys::{
     doorbell,
     hidden::InUse,
@@ -60,17 +60,19 @@ struct Place {
 }
 
 impl Place {
-    const NONE: Self = Self {
-        uid: AtomicU32::new(0),
-        waits: AtomicI32::new(-1),
-        rings: AtomicI32::new(-1),
-        id: [const { AtomicU64::new(0) }; 2],
-        file: AtomicI32::new(-1),
-        page: AtomicPtr::new(null_mut()),
-        drained: AtomicU32::new(0),
-        is_drained: AtomicBool::new(false),
-        is_foul: AtomicBool::new(false),
-    };
+    const fn new() -> Self {
+        Self {
+            uid: AtomicU32::new(0),
+            waits: AtomicI32::new(-1),
+            rings: AtomicI32::new(-1),
+            id: [const { AtomicU64::new(0) }; 2],
+            file: AtomicI32::new(-1),
+            page: AtomicPtr::new(null_mut()),
+            drained: AtomicU32::new(0),
+            is_drained: AtomicBool::new(false),
+            is_foul: AtomicBool::new(false),
+        }
+    }
 
     fn bell(&self) -> Option<Bell> {
         let base = NonNull::new(self.page.load(Ordering::Acquire))?;
@@ -117,12 +119,24 @@ impl Place {
     }
 }
 
-static PLACES: [Place; USERS] = [const { Place::NONE }; USERS];
+static PLACES: [Place; USERS] = [const { Place::new() }; USERS];
 /// Places in use. Grows only, until the process's bell goes. Beside what each fork child reads.
 #[unsafe(link_section = ".bss.hot")]
 static COUNT: AtomicU32 = AtomicU32::new(0);
-/// For each connection whose peer is of another user with a doorbell: the place, plus one.
-static OWNERS: [AtomicU8; BELL_SLOTS as usize] = [const { AtomicU8::new(0) }; BELL_SLOTS as usize];
+/// Whose connections are whose, in private memory that is there with the first doorbell.
+struct Ownership {
+    /// Connections to each user's processes: what their hints may be about. Others are not looked at.
+    slots: [Slots; USERS],
+    /// For each connection whose peer is of another user with a doorbell: the place, plus one.
+    owners: [AtomicU8; BELL_SLOTS as usize],
+}
+
+static OWNERSHIP: AtomicPtr<Ownership> = AtomicPtr::new(null_mut());
+
+fn ownership() -> Option<&'static Ownership> {
+    // SAFETY: null, or a mapping of that size that is never given back; atomics, for which zeros are valid.
+    unsafe { OWNERSHIP.load(Ordering::Acquire).as_ref() }
+}
 
 /// Doorbells so far.
 #[inline]
@@ -153,9 +167,12 @@ impl Bells {
     }
 
     #[inline]
-    fn pages(self) -> impl Iterator<Item = (usize, &'static Place, Bell)> {
-        let places = PLACES.iter().take(self.strangers as usize).enumerate();
-        places.filter_map(|(at, place)| place.bell().map(|bell| (at, place, bell)))
+    fn pages(self) -> impl Iterator<Item = (&'static Slots, &'static Place, Bell)> {
+        // Without doorbells nothing of them is touched.
+        let all = if self.strangers == 0 { None } else { ownership() };
+        let slots = all.into_iter().flat_map(|all| &all.slots);
+        let places = slots.zip(&PLACES).take(self.strangers as usize);
+        places.filter_map(|(slots, place)| place.bell().map(|bell| (slots, place, bell)))
     }
 
     /// Sets a connection's bit in the process's own page. True: the eventfd must be written, too.
@@ -189,21 +206,14 @@ impl Bells {
     /// Whether any bit is set.
     #[inline]
     pub(crate) fn any(self) -> bool {
-        self.own.any() || self.pages().any(|(_, _, bell)| bell.any())
+        self.own.any() || self.pages().any(|(slots, _, bell)| bell.any_of(slots))
     }
 
     /// Takes all bits and calls `each` with every connection that one may speak of.
     #[inline]
     pub(crate) fn take(self, mut each: impl FnMut(u32)) {
         self.own.take(&mut each);
-        for (at, _, bell) in self.pages() {
-            bell.take(|slot| {
-                let owner = OWNERS.get(slot as usize).map_or(0, |o| o.load(Ordering::Relaxed));
-                if usize::from(owner) == at + 1 {
-                    each(slot);
-                }
-            });
-        }
+        self.pages().for_each(|(slots, _, bell)| bell.take_of(slots, &mut each));
     }
 }
 
@@ -232,6 +242,10 @@ pub(crate) fn doorbell_for(uid: u32) -> Option<Doorbell> {
 /// By the one thread that may.
 fn make(uid: u32) {
     let Some(place) = PLACES.get(count() as usize) else { return };
+    if ownership().is_none() {
+        let Some(fresh) = process::map_private(size_of::<Ownership>()) else { return };
+        OWNERSHIP.store(fresh.as_ptr().cast(), Ordering::Release);
+    }
     let (Ok((waits, rings)), Ok(file)) = (doorbell::create(), segment::create_bell_page()) else {
         return;
     };
@@ -268,11 +282,17 @@ pub(crate) fn note_peer(conn: &Conn, uid: Option<u32>) {
     let place = uid.and_then(|uid| {
         PLACES.iter().take(count() as usize).position(|p| p.uid.load(Ordering::Relaxed) == uid)
     });
-    let Some(owner) = OWNERS.get(conn.index() as usize) else { return };
+    let Some(all) = ownership() else { return };
+    let Some(owner) = all.owners.get(conn.index() as usize) else { return };
     let place = place.map_or(0, |at| at as u8 + 1);
-    if owner.load(Ordering::Relaxed) != place {
-        owner.store(place, Ordering::Relaxed);
+    let before = owner.load(Ordering::Relaxed);
+    if before == place {
+        return;
     }
+    let slots = |place: u8| all.slots.get(usize::from(place).wrapping_sub(1));
+    slots(before).into_iter().for_each(|slots| slots.remove(conn.index()));
+    slots(place).into_iter().for_each(|slots| slots.add(conn.index()));
+    owner.store(place, Ordering::Relaxed);
 }
 
 /// The program is about to overwrite a hidden descriptor: one of a doorbell moves.
@@ -297,7 +317,14 @@ pub(crate) fn drop_all(forked: bool, unhide: impl Fn(&AtomicI32)) {
         return;
     }
     COUNT.store(0, Ordering::SeqCst);
-    for place in PLACES.iter().take(n as usize) {
+    let Some(all) = ownership() else { return };
+    for owner in &all.owners {
+        if owner.load(Ordering::Relaxed) != 0 {
+            owner.store(0, Ordering::Relaxed);
+        }
+    }
+    for (place, slots) in PLACES.iter().zip(&all.slots).take(n as usize) {
+        slots.clear();
         for cell in place.cells() {
             if forked {
                 cell.store(-1, Ordering::Release);
