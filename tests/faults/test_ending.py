@@ -89,7 +89,8 @@ def test_cut_off(how):
     """A stream that the kernel lane cannot finish has no end, also where a sender of ours took the kernel's word."""
     outcome = scenario("ending", "cut_off", how)
     told = {"wrote": "EPIPE", "cut": True, "read": "ECONNRESET", "right": True, "again": "EOF"}
-    assert outcome.seen == told and outcome.report.sdp_bytes > 0, outcome.describe()
+    # The sending half came onto its lane; the write behind the end need not go there.
+    assert outcome.seen == told and outcome.report.raw["switches"]["promoted"] > 0, outcome.describe()
 
 
 def test_exit_with_bells_unread():
