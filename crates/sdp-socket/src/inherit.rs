@@ -161,7 +161,9 @@ fn mark_uncertain() {
 /// After `fork` in the child, process `pid`; the kernel is asked if that is `None`.
 pub(crate) fn fork_child(pid: Option<i32>) {
     let prepared = PREPARED.swap(0, Ordering::Relaxed);
-    process::peers().forked(true);
+    if prepared != 0 || !process::is_retired() {
+        process::peers().forked(true);
+    }
     if process::is_retired() {
         return;
     }

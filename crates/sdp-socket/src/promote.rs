@@ -444,6 +444,7 @@ fn attach(conn: &Conn, fd: i32, attachment: Attachment) -> bool {
     if !process::tunables().keeps_segments() {
         peer.process = None; // its descriptors need not be looked at again
     }
+    process::hide_peers();
     let peer = process::peers().attach(peer).ok();
     if let Some(peer) = peer
         && conn.has(flag::PEER_HAS_BELL)
