@@ -187,6 +187,7 @@ fn attached_road(pinned: Pinned) -> Road {
 ///
 /// # Safety
 /// See the module.
+#[unsafe(link_section = ".text.hot")]
 pub unsafe fn recv(fd: c_int, iov: *const iovec, count: usize, flags: c_int) -> Call {
     match road(fd, Half::Receive) {
         Road::Pass => Call::Pass,

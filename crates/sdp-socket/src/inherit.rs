@@ -190,7 +190,9 @@ pub(crate) fn fork_child(pid: Option<i32>) {
         return elsewhere::forked();
     }
     let prepared = PREPARED.swap(0, Ordering::Relaxed);
-    process::peers().forked(true);
+    if prepared != 0 || !process::is_retired() {
+        process::peers().forked(true);
+    }
     if process::is_retired() {
         return;
     }

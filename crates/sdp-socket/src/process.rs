@@ -71,6 +71,11 @@ pub(crate) fn peers() -> &'static PeerTable {
     &PEERS
 }
 
+/// Before the first peer is known, and not when the process starts: each fork would copy the table's pages.
+pub(crate) fn hide_peers() {
+    PEERS.keep_numbers(Numbers { hide: keep_hidden, unhide: table::unhide });
+}
+
 /// This process's id as of its last fork.
 #[inline]
 pub(crate) fn pid() -> u32 {
@@ -469,7 +474,6 @@ fn begin() -> bool {
         }
     }
     page::start();
-    PEERS.keep_numbers(Numbers { hide: keep_hidden, unhide: table::unhide });
     STARTED.store(2, Ordering::Release);
     true
 }

@@ -461,6 +461,7 @@ fn attach(conn: &Conn, fd: i32, attachment: Attachment) -> bool {
         peer.process = None; // its descriptors need not be looked at again
     }
     // A peer that has given us its bell waits for it to be rung.
+    process::hide_peers();
     let Ok(peer) = process::peers().attach(peer) else { return give_back(map, side) };
     strangers::note_peer(conn, stranger);
     // Not whether there is a bell by now: it may have been made since.
