@@ -692,6 +692,33 @@ pub fn getsockopt(fd: c_int, level: c_int, name: c_int) {
     }
 }
 
+/// After a `getsockopt` that succeeded: an error that the program has asked for with `SO_ERROR` is told, and no
+/// receive call tells it again.
+///
+/// # Safety
+/// The kernel has written to `value`, as many bytes as `len` says.
+pub unsafe fn option_told(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const libc::c_void,
+    len: *const socklen_t,
+) {
+    // SAFETY: the caller's.
+    if (level, name) != (libc::SOL_SOCKET, libc::SO_ERROR)
+        || (unsafe { *len } as usize) < size_of::<c_int>()
+    {
+        return;
+    }
+    // SAFETY: as above.
+    let error = unsafe { value.cast::<c_int>().read_unaligned() };
+    if error != 0
+        && let Some(conn) = Pinned::new(fd, Half::Receive)
+    {
+        conn.note_told(Errno(error));
+    }
+}
+
 /// Of `preadv2` and `pwritev2` on a tracked descriptor, without an offset: the flags of a socket call that mean the
 /// same. `None`: the kernel's to say, which reads and writes the TCP socket if it does.
 pub fn vector_flags(fd: c_int, flags: c_int) -> Option<c_int> {

@@ -557,8 +557,7 @@ unsafe fn moved(
                 answer!(calls::setsockopt(fd, b as c_int, c as c_int, d as _, e as _), real())
             }
             libc::SYS_getsockopt => {
-                calls::getsockopt(fd, b as c_int, c as c_int);
-                real()
+                socket::option_of(fd, b as c_int, c as c_int, d as _, e as _, int).into()
             }
             _ => real(),
         }

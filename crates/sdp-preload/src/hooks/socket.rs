@@ -35,6 +35,27 @@ pub(super) unsafe fn connect_to(
     result
 }
 
+/// `getsockopt` of what is tracked.
+#[cold]
+pub(super) unsafe fn option_of(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: *const socklen_t,
+    real: impl FnOnce() -> c_int,
+) -> c_int {
+    slowly(move || {
+        calls::getsockopt(fd, level, name);
+        let result = real();
+        if result == 0 {
+            // SAFETY: the call succeeded.
+            unsafe { calls::option_told(fd, level, name, value, len) };
+        }
+        result
+    })
+}
+
 /// `socket`. What another preloaded library asked for in its place, by `syscall`, has been looked at there.
 #[inline]
 pub(super) fn open(
@@ -136,10 +157,12 @@ hooks! {
     fn getsockopt(
         fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t,
     ) -> c_int {
-        if calls::is_tracked(fd) {
-            slowly(move || calls::getsockopt(fd, level, name));
+        if !calls::is_tracked(fd) {
+            return real::getsockopt(fd, level, name, value, len);
         }
-        real::getsockopt(fd, level, name, value, len)
+        option_of(fd, level, name, value, len, move || {
+            real::getsockopt(fd, level, name, value, len)
+        })
     }
 
     fn ioctl(fd: c_int, request: c_ulong, arg: usize) -> c_int {

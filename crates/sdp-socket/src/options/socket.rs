@@ -23,7 +23,7 @@ table! {
     [SO_TYPE 3, SO_PROTOCOL 38, SO_DOMAIN 39, SO_ACCEPTCONN 30, SO_COOKIE 57, SO_NETNS_COOKIE 71,
      SO_INCOMING_NAPI_ID 56, SO_BPF_EXTENSIONS 48, SO_PEERNAME 28]
         KERNEL, "only asked for";
-    [SO_ERROR 4] WORKS, "the socket's error; where bytes were lost with a reset, the next receive call tells it, too";
+    [SO_ERROR 4] WORKS, "the socket's error; no later call tells it again";
     [SO_MEMINFO 55] KERNEL, "counts the TCP socket's memory, not the ring's";
     [SO_SNDBUF 7, SO_RCVBUF 8, SO_SNDBUFFORCE 32, SO_RCVBUFFORCE 33, SO_BUF_LOCK 72, SO_RESERVE_MEM 73]
         KERNEL, "of the TCP socket; the ring has its own size (`ring_bytes`)";
