@@ -8,11 +8,11 @@ use crate::identity::Tuple;
 
 /// Version of the rendezvous and of the segment's layout; the name carries it, so that versions never meet by
 /// accident: between processes that loaded different ones, connections stay TCP.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 
 const _: () = assert!(VERSION as u32 == sdp_shm::layout::VERSION);
 
-const PREFIX: &[u8; 6] = b"sdp/2/";
+const PREFIX: &[u8; 6] = b"sdp/3/";
 /// Length of every name.
 pub const NAME_LEN: usize = PREFIX.len() + 36;
 
@@ -63,7 +63,7 @@ mod tests {
         let tuple = Tuple { local: b, remote: a, interface: 3 };
         let name = Name::new(&tuple);
         assert_eq!(name, Name::new(&tuple.reversed()));
-        let mut expected = b"sdp/2/".to_vec();
+        let mut expected = b"sdp/3/".to_vec();
         for port in [[0x12, 0x34], [0x43, 0x21]] {
             expected.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1]);
             expected.extend(port);

@@ -7,14 +7,15 @@
 //! | 0 | 4 | magic `SDPr` |
 //! | 4 | 2 | version |
 //! | 6 | 1 | kind: 1 join, 2 accept, 3 reject |
-//! | 7 | 1 | flags: 1 eventfd attached, 2 bell page attached |
+//! | 7 | 1 | flags: 1 eventfd or doorbell attached, 2 bell page attached |
 //! | 8 | 4 | slot of the sender's end in its bell page |
 //! | 12 | 4 | join: bytes per ring; reject: code; else 0 |
 //! | 16 | 8 | nonce: identity of the sender's process |
 //! | 24 | 92 or 196 | join: Hello; accept: HelloAck |
 //!
 //! Descriptors: join: segment, path handle of the sender's carrier, eventfd?, bell page?; accept:
-//! path handle, eventfd?, bell page?; reject: none.
+//! path handle, eventfd?, bell page?; reject: none. For another user's process the end of a doorbell
+//! that is written to takes the eventfd's place, and the page of that user the bell page's.
 
 use crate::{name::VERSION, refusal::Refusal};
 
@@ -40,7 +41,7 @@ pub struct Sender {
     pub nonce: u64,
     /// The end's place in the sender's bell page; a number to be checked by whoever uses it.
     pub slot: u32,
-    /// An eventfd is attached.
+    /// An eventfd is attached; for another user, the end of a doorbell to write to.
     pub has_bell: bool,
     /// A bell page is attached.
     pub has_bell_page: bool,
@@ -193,7 +194,7 @@ mod tests {
             assert_eq!(decode(encoded.as_bytes()), Ok((sender, body)));
         }
         let join = encode(&SENDER, &bodies()[0]);
-        assert_eq!(join.as_bytes()[..16], *b"SDPr\x02\0\x01\x01\x09\0\0\0\0\0\x01\0");
+        assert_eq!(join.as_bytes()[..16], *b"SDPr\x03\0\x01\x01\x09\0\0\0\0\0\x01\0");
         assert_eq!(join.as_bytes().len(), 116);
     }
 

@@ -1,4 +1,4 @@
-//! The peer processes of this process: one eventfd and one mapped bell page for each.
+//! The peer processes of this process: one eventfd or doorbell and one mapped bell page for each.
 //!
 //! Every rendezvous brings duplicates of the other process's eventfd and bell page. The table keeps
 //! the first of each and counts their users, so that a thousand connections to one process hold one
@@ -15,8 +15,9 @@ use core::{
     sync::atomic::{AtomicBool, AtomicU32, Ordering, fence},
 };
 
+use sdp_shm::bell::Bell;
 use sdp_sys::{
-    Errno, Hidden, OwnedFd, fd,
+    Errno, Hidden, OwnedFd, doorbell, fd,
     hidden::InUse,
     pid as sys_pid,
     procfs::{self, Kind},
@@ -33,6 +34,10 @@ use crate::{
 
 /// Peer processes that one process can know at a time.
 pub const MAX_PEERS: usize = 1024;
+
+/// Of them those of other users, and those of any one of these: each may cost a descriptor.
+const MAX_STRANGERS: usize = 512;
+const MAX_OF_A_STRANGER: usize = 256;
 
 /// Names an entry of the table. Copies do not count as users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +61,8 @@ struct Entry {
     users: u32,
     generation: u32,
     bell: Option<Hidden>,
+    /// It is another user's: what rings is a doorbell.
+    is_door: bool,
     page: Option<Mapped>,
     /// The directory of its descriptors.
     files: Option<Hidden>,
@@ -67,14 +74,17 @@ impl Entry {
         users: 0,
         generation: 0,
         bell: None,
+        is_door: false,
         page: None,
         files: None,
     };
 }
 
-/// A peer's eventfd; `None` when it is something else.
-fn adopt(file: OwnedFd) -> Option<Hidden> {
-    (procfs::kind(file.raw()) == Ok(Kind::EventFd)).then(|| Hidden::new(file, 0).ok())?
+/// A peer's eventfd, or its doorbell for our user; `None` when it is something else.
+fn adopt(file: OwnedFd, is_door: bool) -> Option<Hidden> {
+    // What a doorbell is the meeting has found out already.
+    let is_good = is_door || procfs::kind(file.raw()) == Ok(Kind::EventFd);
+    is_good.then(|| Hidden::new(file, 0).ok())?
 }
 
 /// A table was locked, some time, in this process or before a fork of it: before that, nobody knows a peer. Beside
@@ -219,7 +229,8 @@ impl PeerTable {
     /// needed are closed.
     ///
     /// # Errors
-    /// [`Refusal::NoMemory`]: the table is full, or the bell page cannot be mapped.
+    /// [`Refusal::NoMemory`]: the table is full, or the bell page cannot be mapped; [`Refusal::NoDescriptors`]: enough
+    /// processes of other users are in it, or of this one.
     pub fn attach(&self, mut info: PeerInfo) -> Result<PeerId, Refusal> {
         // Closing is left to the end of `info`, after the lock: the last close of a descriptor from
         // elsewhere may take time.
@@ -231,8 +242,17 @@ impl PeerTable {
         let entries = guard.entries();
         let used = entries.list.get(..entries.high).unwrap_or(&[]);
         let known = used.iter().position(|entry| entry.users > 0 && entry.key == key);
+        let doors = |of: fn(u32, u32) -> bool| {
+            let is_one =
+                |entry: &&Entry| entry.users > 0 && entry.is_door && of(entry.key.uid, key.uid);
+            used.iter().filter(is_one).count()
+        };
+        let is_one_too_many = || {
+            doors(|_, _| true) >= MAX_STRANGERS || doors(|one, two| one == two) >= MAX_OF_A_STRANGER
+        };
         let index = match known {
             Some(index) => index,
+            None if !info.trusted && is_one_too_many() => return Err(Refusal::NoDescriptors),
             None => used
                 .iter()
                 .position(|entry| entry.users == 0)
@@ -246,7 +266,8 @@ impl PeerTable {
         }
         let mut fresh = [None; 2];
         if entry.users == 0 || entry.bell.is_none() {
-            entry.bell = info.bell.take().and_then(adopt);
+            entry.is_door = !info.trusted;
+            entry.bell = info.bell.take().and_then(|bell| adopt(bell, !info.trusted));
             fresh[0] = entry.bell.as_ref().map(Hidden::raw);
         }
         if let Some(files) = files
@@ -333,7 +354,7 @@ impl PeerTable {
     }
 
     /// Rings a peer process. `false`: it has no bell here (none granted, or the program closed our
-    /// number): ring by the carrier. The caller must be a user of the entry.
+    /// number), or a doorbell that is full: ring by the carrier. The caller must be a user of the entry.
     pub fn ring(&self, id: PeerId) -> bool {
         // Until it is written to, another thread that gives the number to the program waits.
         let _in_use = InUse::begin();
@@ -351,6 +372,14 @@ impl PeerTable {
             return false;
         }
         let Some(bell) = entry.bell.as_ref().map(Hidden::raw) else { return false };
+        if entry.is_door {
+            if let Some(page) = &entry.page {
+                // SAFETY: of this size, and mapped: the caller is a user.
+                unsafe { Bell::new(page.base()) }.count_ring();
+            }
+            drop(guard);
+            return doorbell::ring(bell);
+        }
         drop(guard);
         let one = 1u64;
         // SAFETY: one is valid for reading eight bytes.

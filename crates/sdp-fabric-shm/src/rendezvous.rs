@@ -26,9 +26,10 @@
 //!
 //! *Bell and page* belong to a whole process: whoever has them can empty them, and take the wake-ups
 //! of its other connections away, or fill the eventfd, clear its O_NONBLOCK and make a writer wait
-//! for ever. So they are sent only to, and taken only from, our own user; between other users the
-//! carrier has to serve as bell. Root is no exception: it would have to take an ordinary user's bell, and
-//! both ends must come to the same answer, or one waits for a bell that the other does not have.
+//! for ever. So they are sent only to, and taken only from, our own user. A process of another user gets
+//! a [`Doorbell`] instead, which is that user's alone, and can be rung and nothing else. Root is
+//! another user, too: both ends must come to the same answer, or one waits for a bell that the other
+//! does not have.
 //!
 //! Credentials are those of `listen` and `connect`: the sockets here are closed in a fork child and
 //! before any change of ids.
@@ -36,7 +37,7 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use sdp_sys::{
-    Errno, Hidden, OwnedFd, fd, procfs,
+    Errno, Hidden, OwnedFd, doorbell, fd, procfs,
     stat::{self, Identity},
     unix::{self, Credentials, Packet},
 };
@@ -63,6 +64,17 @@ const LATE_JOINS: u32 = 3;
 /// Listener's backlog: one is expected, strangers must not fill it at once.
 const BACKLOG: i32 = 8;
 
+/// What a process hands to the processes of one other user instead of its eventfd and bell page.
+#[derive(Debug, Clone, Copy)]
+pub struct Doorbell {
+    /// The end that is written to ([`doorbell::create`]).
+    pub fd: i32,
+    /// What it names: the number is in the program's reach.
+    pub id: Identity,
+    /// The file of a bell page for this user alone.
+    pub page_fd: i32,
+}
+
 /// What the caller knows and the other end is told; the same values at every step.
 #[derive(Debug, Clone, Copy)]
 pub struct Local<'a> {
@@ -74,7 +86,9 @@ pub struct Local<'a> {
     pub bell_fd: i32,
     /// This process's bell page file, −1 for none.
     pub bell_page_fd: i32,
-    /// This end's place in the bell page.
+    /// The doorbell for another user's processes; `None`: they get none.
+    pub doorbell: fn(uid: u32) -> Option<Doorbell>,
+    /// This end's place in each bell page.
     pub slot: u32,
     /// This process's identity: random, new after fork and exec.
     pub nonce: u64,
@@ -98,13 +112,15 @@ pub struct PeerInfo {
     pub pid: i32,
     /// Effective user at its `listen` or `connect`, told by the kernel.
     pub uid: u32,
-    /// Whether that is our own effective user; only then bell and bell page are exchanged, both ways.
+    /// Whether that is our own effective user: bell and bell page are those of the whole process, else a
+    /// doorbell and its page, both ways.
     pub trusted: bool,
     /// The identity it claims; meaningful only together with pid and uid.
     pub nonce: u64,
     /// The place it claims in its bell page; not checked.
     pub slot: u32,
-    /// Its eventfd, if granted: an anonymous inode, non-blocking when it arrived.
+    /// Its eventfd, if granted: an anonymous inode, non-blocking when it arrived. Of another user: an end of a
+    /// doorbell of that user's making.
     pub bell: Option<OwnedFd>,
     /// Its bell page, if granted: seals and size verified.
     pub bell_page: Option<OwnedFd>,
@@ -131,7 +147,7 @@ pub struct Attachment {
     pub side: u8,
     /// The other end's process.
     pub peer: PeerInfo,
-    /// Whether it got this process's bell and bell page with this connection, by what went out.
+    /// Whether it got this process's bell or doorbell, and the page, with this connection, by what went out.
     pub gave_bell: bool,
     /// What it said.
     pub hello: PeerHello,
@@ -342,8 +358,7 @@ impl Rendezvous {
         let (segment, file) = MappedSegment::create(local.ring_bytes)?;
         let mut segment = Draft::new(segment);
         let hello = Body::Join { ring_bytes: local.ring_bytes, hello: *local.hello };
-        let grant_bell = is_trusted(listener.uid);
-        let gave_bell = match send(local, ends, &socket, &hello, Some(&file), grant_bell) {
+        let gave_bell = match send(local, ends, &socket, &hello, Some(&file), listener.uid) {
             Ok(gave_bell) => gave_bell,
             Err(SendError::Refused(refusal)) => return Err(refusal),
             Err(SendError::Gone) => return self.restart(),
@@ -537,7 +552,7 @@ fn serve(local: &Local<'_>, ends: Ends, socket: &Hidden, joiner: Credentials) ->
     match take_join(local, ends, socket, packet, bytes, joiner) {
         Ok(Join { mut segment, peer, hello }) => {
             let yes = Body::Accept { ack: *local.hello_ack };
-            let gave_bell = match send(local, ends, socket, &yes, None, peer.trusted) {
+            let gave_bell = match send(local, ends, socket, &yes, None, peer.uid) {
                 Ok(gave_bell) => gave_bell,
                 Err(SendError::Refused(refusal)) => {
                     reject(local, socket, refusal);
@@ -619,21 +634,20 @@ fn check_packet(
     }
     drop(handle);
     let trusted = is_trusted(credentials.uid);
-    let (mut bell, mut bell_page) = (None, None);
-    if trusted {
-        let next = first + 1;
-        if sender.has_bell {
-            bell = Some(packet.take(next).ok_or(Refusal::Untrusted)?);
+    let next = first + 1;
+    let take = |packet: &mut Packet, at, is_there: bool| {
+        is_there.then(|| packet.take(at).ok_or(Refusal::Untrusted)).transpose()
+    };
+    let bell = take(&mut packet, next, sender.has_bell)?;
+    let bell_page = take(&mut packet, next + usize::from(sender.has_bell), sender.has_bell_page)?;
+    if let Some(fd) = &bell {
+        let is_good = match trusted {
+            true => is_bell(fd.raw()),
+            false => doorbell::is_of(fd.raw(), credentials.uid),
+        };
+        if !is_good {
+            return Err(Refusal::Untrusted);
         }
-        if sender.has_bell_page {
-            let next = next + usize::from(sender.has_bell);
-            bell_page = Some(packet.take(next).ok_or(Refusal::Untrusted)?);
-        }
-    }
-    if let Some(fd) = &bell
-        && !is_bell(fd.raw())
-    {
-        return Err(Refusal::Untrusted);
     }
     if let Some(fd) = &bell_page {
         segment::verify_bell_page(fd.raw())?;
@@ -677,8 +691,8 @@ enum SendError {
     Gone,
 }
 
-/// Sends a packet with our proof, with bell and bell page if granted, and the segment if given. Whether bell and bell
-/// page went with it.
+/// Sends a packet to a process of user `to` with our proof, with bell and bell page or that user's doorbell, and the
+/// segment if given. Whether bell and page went with it.
 ///
 /// All numbers are in the program's reach, so each is looked at once more: none of the program's
 /// own files may travel in place of ours.
@@ -688,7 +702,7 @@ fn send(
     socket: &Hidden,
     body: &Body,
     segment: Option<&OwnedFd>,
-    grant_bell: bool,
+    to: u32,
 ) -> Result<bool, SendError> {
     if !socket.is_ours() {
         return Err(SendError::Refused(Refusal::NoDescriptors));
@@ -697,11 +711,20 @@ fn send(
     if !stat::stat(handle.raw()).is_ok_and(|stat| stat.id == ends.own) {
         return Err(SendError::Refused(Refusal::RemotePeer));
     }
-    let has_bell = grant_bell && is_bell(local.bell_fd);
-    let has_bell_page = grant_bell && segment::verify_bell_page(local.bell_page_fd).is_ok();
+    let (bell_fd, page_fd, is_good) = if is_trusted(to) {
+        (local.bell_fd, local.bell_page_fd, is_bell(local.bell_fd))
+    } else {
+        (local.doorbell)(to).map_or((-1, -1, false), |bell| {
+            (bell.fd, bell.page_fd, doorbell::is_same(bell.fd, bell.id))
+        })
+    };
+    let has_bell_page = segment::verify_bell_page(page_fd).is_ok();
+    // An equal's eventfd is of use to others of its kind; a doorbell without its page is of none.
+    let has_bell = is_good && (has_bell_page || is_trusted(to));
+    let has_bell_page = has_bell_page && (has_bell || is_trusted(to));
     let sender = Sender { nonce: local.nonce, slot: local.slot, has_bell, has_bell_page };
-    let bell = if has_bell { local.bell_fd } else { -1 };
-    let page = if has_bell_page { local.bell_page_fd } else { -1 };
+    let bell = if has_bell { bell_fd } else { -1 };
+    let page = if has_bell_page { page_fd } else { -1 };
     let mut fds = [0; 4];
     let mut count = 0;
     let segment = segment.map_or(-1, OwnedFd::raw);

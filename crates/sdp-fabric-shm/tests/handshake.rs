@@ -216,7 +216,7 @@ fn the_name_is_the_documented_one() {
         let mut end = End::new(&client);
         end.pending(1);
         // The table shows NUL as @.
-        let mut name = b"@sdp/2/".to_vec();
+        let mut name = b"@sdp/3/".to_vec();
         name.extend(&Name::new(&end.tuple).as_bytes()[6..]);
         name.iter_mut().filter(|byte| **byte == 0).for_each(|byte| *byte = b'@');
         let table = std::fs::read("/proc/net/unix").unwrap();

@@ -32,7 +32,8 @@ const SUMMARY: usize = WORDS.div_ceil(64);
 #[repr(C, align(128))]
 pub struct BellPage {
     sleepers: AtomicU32,
-    pad: [AtomicU32; 31],
+    rings: AtomicU32,
+    pad: [AtomicU32; 30],
     summary: [AtomicU64; SUMMARY],
     pad2: [AtomicU64; 8],
     bits: [AtomicU64; WORDS],
@@ -45,6 +46,7 @@ impl BellPage {
     pub(crate) fn for_model() -> Self {
         Self {
             sleepers: AtomicU32::new(0),
+            rings: AtomicU32::new(0),
             pad: core::array::from_fn(|_| AtomicU32::new(0)),
             summary: core::array::from_fn(|_| AtomicU64::new(0)),
             pad2: core::array::from_fn(|_| AtomicU64::new(0)),
@@ -100,6 +102,18 @@ impl Bell {
         }
         fence(Ordering::SeqCst);
         page.sleepers.load(Ordering::Relaxed) != 0
+    }
+
+    /// Producer, before it writes to a doorbell whose owner must take out what is written.
+    #[inline]
+    pub fn count_ring(self) {
+        self.page().rings.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Owner: how often producers have counted, modulo 2³² (a hint; the word is writable by peers).
+    #[inline]
+    pub fn rings(self) -> u32 {
+        self.page().rings.load(Ordering::Acquire)
     }
 
     /// Owner: announces a sleeper. Look at the bits again before sleeping.

@@ -28,7 +28,7 @@ pub const CONTROL_BYTES: usize = if MODELLED { 16 * 1024 } else { 4096 };
 /// First word of a segment.
 pub const MAGIC: u32 = 0x5344_5053;
 /// Layout version, changed with every change of what lies where; also part of the rendezvous name.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Smallest ring.
 pub const RING_BYTES_MIN: u32 = 64 * 1024;
 /// Largest ring.

@@ -55,6 +55,7 @@ mod settings;
 mod spin;
 mod splice;
 mod stay;
+mod strangers;
 mod succeed;
 mod table;
 mod taken;

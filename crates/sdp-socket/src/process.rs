@@ -22,6 +22,7 @@ use crate::{
     hot::PAGE,
     page,
     settings::{self, Tuned},
+    strangers::{self, Bells},
     table::{self, Entry},
     wait_set,
 };
@@ -344,6 +345,14 @@ pub(crate) fn hidden_duplicate(raw: i32) -> Option<i32> {
     keep_hidden(fresh).then_some(fresh)
 }
 
+/// [`hidden_duplicate`] with a higher number.
+fn hidden_duplicate_above(raw: i32) -> Option<i32> {
+    let min = hidden_min().max(raw + 1);
+    // SAFETY: no pointers.
+    let fresh = unsafe { sys!(libc::SYS_fcntl, raw, libc::F_DUPFD_CLOEXEC, min) }.ok()? as i32;
+    keep_hidden(fresh).then_some(fresh)
+}
+
 /// Closes a descriptor that [`hidden_duplicate`] made, unless the program has used its number since.
 pub(crate) fn close_hidden(raw: i32) {
     // In one step: the program may be about to put a file of its own there.
@@ -369,18 +378,14 @@ pub(crate) fn move_hidden(from: i32) {
     crate::conn::move_kept(from, || hidden_duplicate(from));
     for cell in [&BELL_FD, &BELL_PAGE_FD, &page::NUMBER] {
         if cell.load(Ordering::Acquire) == from {
-            // SAFETY: no pointers.
-            let fresh = unsafe {
-                sys!(libc::SYS_fcntl, from, libc::F_DUPFD_CLOEXEC, hidden_min().max(from + 1))
-            };
             // The number is the program's in a moment: without another one there is none.
-            let fresh = fresh.map(|fresh| fresh as i32).ok().filter(|fresh| keep_hidden(*fresh));
-            cell.store(fresh.unwrap_or(-1), Ordering::SeqCst);
+            cell.store(hidden_duplicate_above(from).unwrap_or(-1), Ordering::SeqCst);
             if core::ptr::eq(cell, &raw const BELL_FD) {
                 crate::epoll::bell_moved(from);
             }
         }
     }
+    strangers::lose(from, || hidden_duplicate_above(from));
     wait_set::lose(from);
     PEERS.move_off(from);
     // The socket that is asked may be in another thread's hands, for one answer of the kernel.
@@ -494,9 +499,15 @@ pub(crate) fn set_slot(slot: Option<Slot>) {
 
 // ---- bell ------------------------------------------------------------------------------------
 
-/// This process's bell page, once made.
+/// This process's bell pages, once made.
 #[inline]
-pub(crate) fn bell() -> Option<Bell> {
+pub(crate) fn bell() -> Option<Bells> {
+    own_bell().map(|own| Bells::new(own, strangers::count()))
+}
+
+/// The bell page for the processes of our own user, once made.
+#[inline]
+pub(crate) fn own_bell() -> Option<Bell> {
     let base = NonNull::new(BELL.load(Ordering::Acquire))?;
     // SAFETY: a mapped page of the right size that stays until the process forks or retires.
     Some(unsafe { Bell::new(base) })
@@ -529,6 +540,15 @@ fn make_bell() {
     if soft_limit() < LIMIT_FOR_BELLS {
         return;
     }
+    as_maker(|| {
+        if BELL.load(Ordering::Acquire).is_null() {
+            make_bell_here();
+        }
+    });
+}
+
+/// Calls `make` in one thread at a time.
+pub(crate) fn as_maker(make: impl FnOnce()) {
     let mut looks = 0;
     while MAKING.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
         looks += 1;
@@ -538,9 +558,7 @@ fn make_bell() {
         // SAFETY: no arguments.
         let _ = unsafe { sys!(libc::SYS_sched_yield) };
     }
-    if BELL.load(Ordering::Acquire).is_null() {
-        make_bell_here();
-    }
+    make();
     MAKING.store(0, Ordering::Release);
 }
 
@@ -630,6 +648,7 @@ pub(crate) fn become_child(pid: Option<i32>) {
         }
     }
     page::become_guest();
+    strangers::drop_all(true, unhide);
     let bell = NonNull::new(BELL.swap(null_mut(), Ordering::AcqRel));
     if let Some(base) = bell {
         unmap(base, segment::BELL_PAGE_BYTES);
@@ -684,6 +703,7 @@ pub(crate) fn change_trust(remains: Remains) {
         unhide(cell);
     }
     wait_set::drop_all(false);
+    strangers::drop_all(false, unhide);
     if let Some(base) = NonNull::new(BELL.swap(null_mut(), Ordering::AcqRel)) {
         blank(base, segment::BELL_PAGE_BYTES);
     }
@@ -712,6 +732,7 @@ pub(crate) fn drop_everything() {
     for cell in [&BELL_FD, &BELL_PAGE_FD] {
         unhide(cell);
     }
+    strangers::drop_all(false, unhide);
     page::close_number();
     if let Some(base) = NonNull::new(BELL.swap(null_mut(), Ordering::AcqRel)) {
         blank(base, segment::BELL_PAGE_BYTES);

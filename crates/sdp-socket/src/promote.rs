@@ -12,6 +12,7 @@ use sdp_fabric_shm::{
     pool::{Loan, Met},
     refusal::Refusal,
     rendezvous::{Attachment, Local, PeerHello, Rendezvous, Step},
+    segment::MappedSegment,
 };
 use sdp_proto::{
     Sink, SinkConfig, Source, SourceConfig,
@@ -29,7 +30,7 @@ use crate::{
     conn::{Conn, Half, Stage, flag, row_flag},
     lane::{SinkState, SourceState},
     pooled::{self, Outcome},
-    process, receive,
+    process, receive, strangers,
 };
 
 /// Calls at which every one takes a step of the meeting.
@@ -382,6 +383,7 @@ fn step_by_name(
         tuple,
         bell_fd,
         bell_page_fd,
+        doorbell: strangers::doorbell_for,
         slot: conn.index(),
         nonce: process::nonce(),
         ring_bytes: process::tunables().ring_bytes(),
@@ -438,24 +440,28 @@ fn attach(conn: &Conn, fd: i32, attachment: Attachment) -> bool {
     // shrinking, and is unmapped only by the connection's tear-down.
     let segment = unsafe { Segment::new(base, ring_bytes) };
     let (pid, peer_slot) = (attachment.peer.pid, attachment.peer.slot);
-    // Not whether there is a bell by now: it may have been made since.
-    prepare(conn, row, segment, receive_size, pid, attachment.gave_bell);
-    let mut peer = attachment.peer;
+    let (gave_bell, side) = (attachment.gave_bell, attachment.side);
+    let (mut peer, map) = (attachment.peer, attachment.segment);
+    let stranger = (!peer.trusted).then_some(peer.uid);
     if !process::tunables().keeps_segments() {
         peer.process = None; // its descriptors need not be looked at again
     }
     process::hide_peers();
-    let peer = process::peers().attach(peer).ok();
-    if let Some(peer) = peer
-        && conn.has(flag::PEER_HAS_BELL)
+    // A peer that has given us its bell waits for it to be rung.
+    let Ok(peer) = process::peers().attach(peer) else { return give_back(map, side) };
+    strangers::note_peer(conn, stranger);
+    // Not whether there is a bell by now: it may have been made since.
+    prepare(conn, row, segment, receive_size, pid, gave_bell);
+    if conn.has(flag::PEER_HAS_BELL)
+        && stranger.is_none()
         && pid > 0
         && let Some(tuple) = conn.known_name()
     {
         let remote = (!conn.has(flag::ACCEPTED)).then_some(tuple.remote);
-        let (side, owner) = (attachment.side, conn.index());
+        let owner = conn.index();
         pooled::lend(conn, Loan { base, ring_bytes, peer, pid, side, receive_size, remote, owner });
     }
-    install(conn, fd, segment, attachment.side, peer.map(|id| (id, peer_slot)));
+    install(conn, fd, segment, side, Some((peer, peer_slot)));
     true
 }
 
@@ -465,6 +471,7 @@ fn attach_again(conn: &Conn, fd: i32, tuple: &Tuple, met: Met) {
     // SAFETY: the pool's mapping of such a segment, the connection's from here on.
     let segment = unsafe { Segment::new(loan.base, loan.ring_bytes) };
     let Some(row) = conn.row() else { return segment.end(usize::from(side)).disown() };
+    strangers::note_peer(conn, None);
     prepare(conn, row, segment, loan.receive_size, loan.pid, true);
     install(conn, fd, segment, side, Some((loan.peer, met.slot)));
 }
@@ -523,9 +530,13 @@ fn is_out_of_sight(conn: &Conn) -> bool {
 
 /// Gives back what a meeting brought. The other end is attached, or will be.
 fn refuse(attachment: Attachment) -> bool {
-    attachment.segment.disown(attachment.side);
+    give_back(attachment.segment, attachment.side)
+}
+
+fn give_back(segment: MappedSegment, side: u8) -> bool {
+    segment.disown(side);
     // SAFETY: nobody else has seen the mapping.
-    unsafe { attachment.segment.unmap() };
+    unsafe { segment.unmap() };
     false
 }
 

@@ -581,7 +581,7 @@ unsafe fn sleep(
             wait_set = WaitSet::take();
         }
         if wait_set.exists() {
-            bell = process::bell();
+            bell = wait_set.bells();
         } else if fds.iter().any(|entry| waits_for_room(entry, hides).is_some()) {
             left = shorter(left, Some(wait::MORE_SLEEP_NS)); // nobody can wake us for room
         }

@@ -375,7 +375,9 @@ fn attempt(
             }
             RingSend::Full => {
                 let blocking = is_blocking();
-                if !blocking && wait::briefly_for_room(conn, segment, lines, source) {
+                // Nobody could ring for room: the kernel wakes whoever waits for room on the carrier.
+                let may_wait = blocking && wait::can_be_rung_for_room(conn);
+                if !may_wait && wait::briefly_for_room(conn, segment, lines, source) {
                     continue;
                 }
                 // X18: where we see how the program waits, "writable" can mean the ring. Otherwise the
@@ -400,7 +402,7 @@ fn attempt(
                         continue;
                     }
                 }
-                if blocking || !leave_sdp(conn, source, lines, Reason::RingFull) {
+                if may_wait || !leave_sdp(conn, source, lines, Reason::RingFull) {
                     return wait_with(buffers, Attempt::RingFull);
                 }
             }

@@ -215,7 +215,7 @@ extern "C" fn abandoned(stay: *mut c_void) {
     if stay.sleeps.swap(false, Relaxed) {
         let set = stay.set.swap(-1, Relaxed);
         let set = WaitSet::from_parts(set, stay.bells.load(Relaxed) as u32);
-        if let Some(bell) = process::bell()
+        if let Some(bell) = set.bells()
             && set.is_current()
         {
             bell.wake_up();

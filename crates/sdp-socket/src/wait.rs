@@ -12,7 +12,6 @@ use core::{
 use libc::{pollfd, timespec};
 use sdp_shm::{
     arm::{self, Mode},
-    bell::Bell,
     layout::{Half as HalfLines, Segment},
 };
 use sdp_stats::{Counter, Direction, RowId};
@@ -30,6 +29,7 @@ use crate::{
     lane::{self, SourceState},
     page, process, spin,
     stay::Stay,
+    strangers::Bells,
     table::{self, Pinned},
     wait_set::WaitSet,
 };
@@ -212,20 +212,20 @@ pub(crate) fn let_ringers_count() {
 
 /// What a call sleeps on beside its carrier: a wait set and the bell that it counts as a sleeper of, if it wants
 /// to be woken by that and there are any.
-fn take_wait_set(stay: Pin<&Stay>, mode: Mode) -> (WaitSet, Option<Bell>) {
+fn take_wait_set(stay: Pin<&Stay>, mode: Mode) -> (WaitSet, Option<Bells>) {
     stay.begin();
     if mode != Mode::Bell {
         return (WaitSet::NONE, None);
     }
     let _section = section::Guard::enter();
     let wait_set = WaitSet::take();
-    let bell = if wait_set.exists() { process::bell() } else { None };
+    let bell = wait_set.bells();
     fall_asleep(stay, bell, &wait_set);
     (wait_set, bell)
 }
 
 /// Counts the calling thread among the sleepers of the process's bell, in a section with what precedes.
-pub(crate) fn fall_asleep(stay: Pin<&Stay>, bell: Option<Bell>, set: &WaitSet) {
+pub(crate) fn fall_asleep(stay: Pin<&Stay>, bell: Option<Bells>, set: &WaitSet) {
     if let Some(bell) = bell {
         bell.fall_asleep();
     }
@@ -233,7 +233,7 @@ pub(crate) fn fall_asleep(stay: Pin<&Stay>, bell: Option<Bell>, set: &WaitSet) {
 }
 
 /// And no more.
-pub(crate) fn wake_up(stay: Pin<&Stay>, bell: Option<Bell>, set: &WaitSet) {
+pub(crate) fn wake_up(stay: Pin<&Stay>, bell: Option<Bells>, set: &WaitSet) {
     let _section = section::Guard::enter();
     stay.sleeps(false, set);
     if let Some(bell) = bell
@@ -241,6 +241,11 @@ pub(crate) fn wake_up(stay: Pin<&Stay>, bell: Option<Bell>, set: &WaitSet) {
     {
         bell.wake_up();
     }
+}
+
+/// Whether the consumer can ring for room.
+pub(crate) fn can_be_rung_for_room(conn: &Conn) -> bool {
+    conn.has(flag::PEER_HAS_BELL) && process::bell_fd() >= 0
 }
 
 /// Sleeps until the consumer has freed a quarter of the ring, or the connection ends.
@@ -262,7 +267,8 @@ pub(crate) fn for_room(conn: &Pinned, stay: Pin<&Stay>, until: Option<u64>, mark
     // Whoever waits for room is busy.
     let mode = mode(conn, true);
     // Without an eventfd nobody can wake a waiter for room: a carrier byte would be data for the
-    // peer to send, which it may not do for us. Such waiters look again every millisecond.
+    // peer to send, which it may not do for us. A sender that cannot leave the lane either, or has too many
+    // threads asleep beside it, looks again every millisecond.
     let (wait_set, bell) = take_wait_set(stay, mode);
     if bell.is_some() {
         arm::arm(&lines.space_arm.word, Mode::Bell);

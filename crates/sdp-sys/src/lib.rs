@@ -11,6 +11,7 @@
 
 pub mod cache;
 pub mod count;
+pub mod doorbell;
 pub mod errno;
 pub mod fd;
 pub mod hidden;

@@ -773,7 +773,7 @@ def meeting_place(sock):
         bytes(10) + b"\xff\xff" + socket.inet_aton(address) + struct.pack("!H", port)
         for address, port in (sock.getsockname(), sock.getpeername())
     )
-    return b"\0sdp/2/" + b"".join(both)
+    return b"\0sdp/3/" + b"".join(both)
 
 
 @scenario

@@ -515,7 +515,7 @@ def rendezvous_name(sock):
         return b"\0" * 10 + b"\xff\xff" + socket.inet_aton(address[0]) + struct.pack("!H", address[1])
 
     ends_ = sorted([end(sock.getsockname()), end(sock.getpeername())])
-    return b"\0sdp/2/" + b"".join(ends_)
+    return b"\0sdp/3/" + b"".join(ends_)
 
 
 @scenario

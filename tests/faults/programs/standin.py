@@ -46,7 +46,7 @@ def side_of(sock):
 
 def packet(kind, number, tail, flags=0):
     """A packet; bell and page only if the flags say so."""
-    return struct.pack("<4sHBBIIQ", b"SDPr", 2, kind, flags, 0, number, 1234) + tail
+    return struct.pack("<4sHBBIIQ", b"SDPr", 3, kind, flags, 0, number, 1234) + tail
 
 
 def hello(sock):
@@ -76,7 +76,7 @@ class StandIn:
 
     def __init__(self, sock):
         self.sock = sock
-        self.place = b"\0sdp/2/" + name_of(sock)
+        self.place = b"\0sdp/3/" + name_of(sock)
         self.side = side_of(sock)
         self.handle = os.open(f"/proc/self/fd/{sock.fileno()}", os.O_PATH)
         self.segment = None

@@ -208,6 +208,7 @@ impl End {
             tuple: self.tuple,
             bell_fd: self.bell,
             bell_page_fd: self.page,
+            doorbell: |_| None,
             slot: self.slot,
             nonce: self.nonce,
             ring_bytes: self.ring,

@@ -85,6 +85,7 @@ pub(super) struct Set {
     pub(super) host: u32,
     /// The hidden eventfd is in the kernel's set, under this data (also while `host` is none).
     pub(super) hidden: Option<u64>,
+    pub(super) doors: super::doors::Doors,
     /// Threads asleep on the set …
     pub(super) sleepers: u32,
     /// … of them those that fell asleep before there was a bell page, and are not counted in it.
@@ -311,6 +312,7 @@ impl Mirror {
             ready_last: NONE,
             host: NONE,
             hidden: None,
+            doors: super::doors::Doors::default(),
             sleepers: 0,
             unbelled: 0,
             members: 0,
@@ -796,6 +798,7 @@ impl Mirror {
         {
             self.formers.note(set_index, before, Owner::Bell);
         }
+        self.follow_host(set_index);
         if !done && data.is_some() {
             if let Some(set) = self.set(set_index) {
                 set.is_deaf = true;
@@ -816,6 +819,7 @@ impl Mirror {
             sys!(libc::SYS_epoll_ctl, set.epfd, libc::EPOLL_CTL_DEL, event, &raw mut unused)
         };
         self.formers.note(set_index, before, Owner::Bell);
+        self.follow_host(set_index);
         true
     }
 

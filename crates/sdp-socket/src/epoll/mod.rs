@@ -22,6 +22,7 @@
 //! # Locking
 //! One lock for all sets of the process (in-process, spinning; held for nanoseconds to microseconds,
 //! never across a sleep or a fork).
+mod doors;
 mod former;
 mod mirror;
 mod noted;
@@ -33,6 +34,8 @@ mod wait;
 
 use core::sync::atomic::{AtomicBool, Ordering, fence};
 
+use doors::Doors;
+pub(crate) use doors::{doorbell_made, doorbell_moved};
 use libc::{c_int, epoll_event};
 pub(crate) use mirror::Mirror;
 use mirror::{FORKING, NONE, lock, make_mirror, unlock, with};
@@ -99,7 +102,7 @@ pub(crate) fn closed(index: u32) {
             return;
         }
         // The kernel's set goes with its last number.
-        (set.host, set.hidden) = (NONE, None);
+        (set.host, set.hidden, set.doors) = (NONE, None, Doors::default());
         m.each_member(index, |m, at| {
             if let Some(set) = m.set(index) {
                 set.host = NONE;
@@ -341,7 +344,7 @@ pub(crate) fn fork_child() {
     unlock();
     with(|m| {
         for set in m.each_set() {
-            (set.host, set.hidden) = (NONE, None);
+            (set.host, set.hidden, set.doors) = (NONE, None, Doors::default());
             (set.sleepers, set.unbelled) = (0, 0);
             set.is_inherited = set.members > 0;
         }

@@ -14,7 +14,6 @@
 //!   on their lanes makes no system calls for them.
 
 use libc::epoll_event;
-use sdp_shm::bell::Bell;
 
 use super::{
     mirror::{Mirror, NONE, with},
@@ -23,6 +22,7 @@ use super::{
 use crate::{
     conn::{self, Conn, Half, Stage},
     process, readiness,
+    strangers::Bells,
 };
 
 /// Bits that are put in order together.
@@ -115,7 +115,7 @@ impl Bits {
 }
 
 /// Takes the bits, in the order in which they were set.
-pub(super) fn take_bits(m: &mut Mirror, bell: Bell) -> Bits {
+pub(super) fn take_bits(m: &mut Mirror, bell: Bells) -> Bits {
     let mut bits = Bits::default();
     let mut taken = [0u32; SORTED];
     let mut count = 0;

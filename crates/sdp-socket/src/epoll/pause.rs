@@ -1,6 +1,5 @@
 //! A look at the bell page before a wait sleeps.
 
-use sdp_shm::bell::Bell;
 use sdp_stats::Counter;
 use sdp_sys::time::monotonic_ns;
 
@@ -10,12 +9,14 @@ use super::{
 };
 use crate::{
     conn::{self, Conn},
-    process, spin, wait,
+    process, spin,
+    strangers::Bells,
+    wait,
 };
 
 /// A look at the bell page before sleeping.
 pub(super) struct SpinPlan {
-    bell: Bell,
+    bell: Bells,
     /// CPU of one of the peers, who stands for all.
     peer_cpu: u32,
     /// 0: not at all, the kernel is asked only.

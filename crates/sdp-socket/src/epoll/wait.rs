@@ -3,12 +3,11 @@
 use core::{mem::MaybeUninit, sync::atomic::Ordering};
 
 use libc::{c_int, epoll_event, sigset_t};
-use sdp_shm::bell::Bell;
 use sdp_stats::Counter;
 use sdp_sys::{errno::Errno, pid::is_single_threaded, sys, time::monotonic_ns};
 
 use super::{
-    ALWAYS, ET, EXCLUSIVE, IN, IN_KIND, ONESHOT, OUT, RDHUP, former,
+    ALWAYS, ET, EXCLUSIVE, IN, IN_KIND, ONESHOT, OUT, RDHUP, doors, former,
     mirror::{ANY_BY_CARRIER, Mirror, NONE, REGISTRATIONS, Registration, with},
     order::{Bits, Output, collect_bits, take_bits},
     pause::{plan_spin, spin_on_bell},
@@ -22,6 +21,7 @@ use crate::{
     give_back::before_sleep,
     host, process,
     readiness::{self, Look, shorter},
+    strangers::Bells,
     table::{self, Entry},
     wait, wait_set,
 };
@@ -659,7 +659,7 @@ fn is_the_bell(m: &mut Mirror, set: u32, event: &epoll_event) -> bool {
 /// A thread that sleeps on a set, as the bell page and the set know it.
 struct Sleeper {
     set: u32,
-    bell: Option<Bell>,
+    bell: Option<Bells>,
     /// Which of the process's bells that is.
     generation: u32,
     since: u64,
@@ -680,7 +680,7 @@ impl Sleeper {
                 Some(bell) => bell.fall_asleep(),
                 None => s.unbelled += 1,
             }
-            Some((bell, s.ready_first != NONE || bell.is_some_and(Bell::any)))
+            Some((bell, s.ready_first != NONE || bell.is_some_and(Bells::any)))
         })??;
         Some(Self { set, bell, generation, since: monotonic_ns(), has_news })
     }
@@ -688,17 +688,18 @@ impl Sleeper {
     /// Under the lock.
     fn wake(self, m: &mut Mirror, by_event: bool) {
         let now = monotonic_ns();
-        // In a fork child the page of the parent's bell is unmapped, and nobody sleeps.
-        let is_counted = self.generation == wait_set::generation();
+        // In a fork child the page of the parent's bell is unmapped, and nobody sleeps. In pages that were made while it
+        // slept it has been counted then.
+        let bell = process::bell().filter(|_| self.generation == wait_set::generation());
         let Some(s) = m.set(self.set) else {
-            return self.bell.filter(|_| is_counted).iter().for_each(|bell| bell.wake_up());
+            return bell.filter(|_| self.bell.is_some()).into_iter().for_each(Bells::wake_up);
         };
         s.sleepers = s.sleepers.saturating_sub(1);
-        match self.bell.or_else(process::bell) {
+        match bell {
             // Fell asleep without a bell, and nobody has counted it since.
             _ if self.bell.is_none() && s.unbelled > 0 => s.unbelled -= 1,
-            Some(bell) if is_counted => bell.wake_up(),
-            _ => {}
+            Some(bell) => bell.wake_up(),
+            None => {}
         }
         s.merged_ns = now;
         if by_event {
@@ -725,7 +726,7 @@ pub(super) fn count_sleepers() {
 /// taken for data.
 fn translate(m: &mut Mirror, set: u32, event: &epoll_event, since: u64, out: &mut Output) {
     let data = event.u64;
-    let is_late = m.is_late(set, event, since);
+    let is_late = m.is_late(set, event, since) || doors::may_be_foul(m, set, event);
     let mut matches = 0;
     let mut at = m.first_like(set, data);
     while let Some(reg) = m.registrations.get(at as usize).copied() {

@@ -1,0 +1,171 @@
+//! A doorbell that processes of other users can ring, and nothing else.
+//!
+//! A connected pair of Unix stream sockets. The owner keeps the end that is waited on, and hands the
+//! end that is written to. Each byte written wakes whoever waits, edge by edge.
+//!
+//! Why not an eventfd or a pipe: whoever rings must not be at the mercy of the owner, nor the owner
+//! of those who ring. Here one write takes no flag of a shared description (`MSG_DONTWAIT`), raises no
+//! signal (`MSG_NOSIGNAL`) and takes no lock that somebody else may hold while the kernel copies from
+//! memory that never comes: a pipe has such a lock. Nobody but the owner has the end that is read.
+//!
+//! What can be sent beside bytes are descriptors. The last close of one that comes from a stranger may
+//! take for ever (a socket that lingers), so bytes that bring some are never taken out.
+
+use crate::{
+    errno::Errno,
+    fd,
+    owned::OwnedFd,
+    stat::{self, Identity},
+    sys, unix,
+};
+
+/// Most bytes that [`drain`] takes out at a time.
+const DRAIN_MAX: usize = 512;
+/// Descriptors that are not wanted, and bytes, cost what they cost: this often at most.
+const DRAINS: usize = 8;
+
+/// Both ends: the one to wait on, and the one to hand over.
+pub fn create() -> Result<(OwnedFd, OwnedFd), Errno> {
+    let mut ends = [-1i32; 2];
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: two numbers to write to.
+    unsafe { sys!(libc::SYS_socketpair, libc::AF_UNIX, kind, 0, ends.as_mut_ptr())? };
+    let [waits, rings] = ends.map(OwnedFd::new);
+    Ok((waits, rings))
+}
+
+/// Whether a stranger's descriptor is an end of a doorbell of user `uid`'s own making: bytes that we write
+/// there, with our credentials, reach nobody but that user's processes.
+pub fn is_of(raw: i32, uid: u32) -> bool {
+    let option = |name| fd::getsockopt_int(raw, libc::SOL_SOCKET, name);
+    stat::at_hand(raw).is_ok_and(|stat| stat.is_socket())
+        && option(libc::SO_DOMAIN) == Ok(libc::AF_UNIX)
+        && option(libc::SO_TYPE) == Ok(libc::SOCK_STREAM)
+        && unix::peer_credentials(raw).is_ok_and(|maker| maker.uid == uid)
+}
+
+/// Whether a number of ours still names the socket that it did.
+pub fn is_same(raw: i32, id: Identity) -> bool {
+    stat::at_hand(raw).is_ok_and(|stat| stat.is_socket() && stat.id == id)
+}
+
+/// Rings; never waits. False: nobody is woken by it, because the doorbell is full or has ended.
+pub fn ring(raw: i32) -> bool {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    let byte = 1u8;
+    // SAFETY: one readable byte; no address.
+    let sent = unsafe { sys!(libc::SYS_sendto, raw, &raw const byte, 1, flags, 0, 0) };
+    sent == Ok(1)
+}
+
+/// Takes out all bytes but one, so that the end stays readable: who has been told so and has not looked yet would
+/// otherwise be told nothing. False: descriptors came with them, which stay where they are.
+pub fn drain(raw: i32) -> bool {
+    for _ in 0..DRAINS {
+        let mut waiting = 0i32;
+        // SAFETY: a number to write to.
+        if unsafe { sys!(libc::SYS_ioctl, raw, libc::FIONREAD, &raw mut waiting) }.is_err() {
+            return true;
+        }
+        let most = (waiting.max(1) as usize - 1).min(DRAIN_MAX);
+        if most == 0 {
+            return true;
+        }
+        let mut bytes = [0u8; DRAIN_MAX];
+        let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: most };
+        // SAFETY: msghdr is plain data; zero is a valid value.
+        let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
+        msg.msg_iov = &raw mut iov;
+        msg.msg_iovlen = 1;
+        let flags = libc::MSG_DONTWAIT | libc::MSG_PEEK;
+        // Without room for control data: that there is some is told by a flag, and none is made ours.
+        // SAFETY: msg and what it points to outlive the call and are valid for writing.
+        let Ok(seen) = (unsafe { sys!(libc::SYS_recvmsg, raw, &raw mut msg, flags) }) else {
+            return true;
+        };
+        if msg.msg_flags & libc::MSG_CTRUNC != 0 {
+            return false;
+        }
+        // SAFETY: the buffer is writable for that many bytes, of which there are as many; nobody else reads here.
+        let taken = unsafe {
+            sys!(libc::SYS_recvfrom, raw, bytes.as_mut_ptr(), seen, libc::MSG_DONTWAIT, 0, 0)
+        };
+        if taken.is_err() {
+            return true;
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waiting(raw: i32) -> i32 {
+        let mut n = 0;
+        // SAFETY: a number to write to.
+        unsafe { libc::ioctl(raw, libc::FIONREAD, &raw mut n) };
+        n
+    }
+
+    #[test]
+    fn rings_until_it_is_full_and_keeps_one_byte() {
+        let (waits, rings) = create().unwrap();
+        let mut rung = 0;
+        while ring(rings.raw()) {
+            rung += 1;
+        }
+        assert!(rung >= 128, "room for {rung} only");
+        assert!(drain(waits.raw()));
+        assert_eq!(waiting(waits.raw()), 1);
+        assert!(ring(rings.raw()));
+        drop(waits);
+        assert!(!ring(rings.raw()), "and no signal");
+    }
+
+    #[test]
+    fn each_ring_is_an_edge_though_it_stays_readable() {
+        let (waits, rings) = create().unwrap();
+        // SAFETY: no pointers; a number of our own.
+        let set = OwnedFd::new(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) });
+        let mut event =
+            libc::epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: 7 };
+        // SAFETY: a readable event.
+        let added =
+            unsafe { libc::epoll_ctl(set.raw(), libc::EPOLL_CTL_ADD, waits.raw(), &raw mut event) };
+        assert_eq!(added, 0);
+        // SAFETY: one writable event; no wait.
+        let mut look = || unsafe { libc::epoll_wait(set.raw(), &raw mut event, 1, 0) };
+        for _ in 0..3 {
+            assert!(ring(rings.raw()));
+            assert_eq!((look(), look()), (1, 0));
+        }
+        assert!(drain(waits.raw()));
+        assert_eq!(look(), 0);
+        assert!(ring(rings.raw()));
+        assert_eq!(look(), 1);
+    }
+
+    #[test]
+    fn descriptors_in_it_are_not_taken_out() {
+        let (waits, rings) = create().unwrap();
+        assert!(ring(rings.raw()));
+        unix::send(rings.raw(), b"x", &[waits.raw()]).unwrap();
+        assert!(ring(rings.raw()));
+        assert!(!drain(waits.raw()));
+        assert!(waiting(waits.raw()) >= 2);
+    }
+
+    #[test]
+    fn only_a_pair_of_that_user_is_a_doorbell() {
+        // SAFETY: no arguments.
+        let me = unsafe { libc::geteuid() };
+        let (waits, rings) = create().unwrap();
+        assert!(is_of(rings.raw(), me) && is_of(waits.raw(), me));
+        assert!(!is_of(rings.raw(), me + 1));
+        assert!(!is_of(unix::socket().unwrap().raw(), me), "not of that kind, nor connected");
+        assert!(!is_of(-1, me));
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        assert!(!is_of(std::os::fd::AsRawFd::as_raw_fd(&listener), me));
+    }
+}
