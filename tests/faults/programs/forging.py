@@ -4,7 +4,7 @@ Four processes: the *victim* with two connections, its *peer* on the forged one,
 on the other, and the forger, who writes into the segment through the peer's memory. Whatever is
 written, the victim does not crash, its innocent connection keeps every byte, and once the peer is
 gone every call on the forged connection ends. Peer and victim may be of different users; then the peer
-has nothing of the victim's but the segment.
+has nothing of the victim's but the segment, and a doorbell with its page.
 
 In `relative` it is a child of the victim that writes into what the two share as a family.
 """
@@ -399,7 +399,7 @@ def forge(kind, use, seed, users="one"):
     assert len(warm) == len(theirs) and attached(theirs["peer"]), "no segment"
     segment = Segment(theirs["peer"])
     ends.settle(0.1)
-    # Of one user they have each other's bells, of two nothing.
+    # Of one user they have each other's bells, of two the pages of the doorbells that each has for the other's user.
     common = has_of(theirs["victim"]) & has_of(theirs["peer"])
     end = time.monotonic() + FORGE_S
     while time.monotonic() < end:

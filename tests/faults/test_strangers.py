@@ -1,0 +1,59 @@
+"""Processes of other users have doorbells of a process, and do with them what they like."""
+
+import os
+import sys
+
+import pytest
+
+from .harness import EAGER, PROGRAMS, scenario
+
+sys.path.insert(0, str(PROGRAMS))
+
+from strangers import ATTACKS, FALSE_BELLS, INNOCENTS, PROCESSES, USERS  # noqa: E402
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be several users")
+
+# Longest that a message to and fro may take on a machine that others use: a lost wake-up takes for ever.
+WORST_S = 2
+# Other users that a process has doorbells for, and descriptors of each.
+DOORS, EACH = 16, 3
+
+
+def attack(kind):
+    outcome = scenario("strangers", "attack", kind, env=EAGER, public=True, limit_s=80)
+    seen = outcome.seen
+    assert "failed" not in seen["attacker"] and seen["code"] == 0, outcome.describe()
+    assert seen["victim"]["code"] == 0 and seen["victim"]["foul"] == 0, outcome.describe()
+    for name in [*INNOCENTS, "late"]:
+        innocent = seen[name]
+        assert innocent["code"] == 0 and innocent["fine"], outcome.describe()
+        assert innocent["worst"] < WORST_S, outcome.describe()
+    for name in INNOCENTS:
+        assert seen[name]["turns"] > 20, outcome.describe()
+    # The innocents' messages to and fro.
+    assert outcome.report.sdp_bytes > 20 * 2 * 1000 * len(INNOCENTS), outcome.describe()
+    return outcome
+
+
+@pytest.mark.parametrize("kind", ATTACKS)
+def test_attacks(kind):
+    """It meets as if it were honest; innocent connections notice nothing."""
+    outcome = attack(kind)
+    assert outcome.seen["attacker"]["met"], outcome.describe()
+
+
+@pytest.mark.parametrize("kind", FALSE_BELLS)
+def test_false_bells(kind):
+    """What is no doorbell of the peer's user is not rung: the connection stays on TCP."""
+    outcome = attack(kind)
+    assert outcome.seen["attacker"] == {"met": False}, outcome.describe()
+
+
+def test_many():
+    """However many users and processes come, there is an end to what they cost."""
+    outcome = attack("many")
+    came = outcome.seen["attacker"]
+    assert came["met"] and came["belled"] + came["bare"] == USERS * PROCESSES, outcome.describe()
+    # Innocents have some of them.
+    assert (DOORS - 3) * PROCESSES <= came["belled"] <= DOORS * PROCESSES, outcome.describe()
+    assert outcome.seen["victim"]["most"] < DOORS * EACH + 40, outcome.describe()
