@@ -277,6 +277,28 @@ pub fn before_exec(
     unsafe { command.pre_exec(action) };
 }
 
+/// Between fork and exec: another user, without other groups. False: not allowed; errno says why.
+pub fn become_user(uid: u32, gid: u32) -> bool {
+    // SAFETY: system calls on numbers; no group is read.
+    unsafe {
+        libc::setgroups(0, std::ptr::null()) == 0
+            && libc::setresgid(gid, gid, gid) == 0
+            && libc::setresuid(uid, uid, uid) == 0
+    }
+}
+
+/// Number and group of a user with that name.
+pub fn passwd_of_name(name: &std::ffi::CStr) -> Option<(u32, u32)> {
+    // SAFETY: a terminated name; the entry is read at once, and nobody else in the tool asks for one.
+    unsafe { libc::getpwnam(name.as_ptr()).as_ref() }.map(|user| (user.pw_uid, user.pw_gid))
+}
+
+/// The same of a user with that number.
+pub fn passwd_of_number(uid: u32) -> Option<(u32, u32)> {
+    // SAFETY: as above.
+    unsafe { libc::getpwuid(uid).as_ref() }.map(|user| (user.pw_uid, user.pw_gid))
+}
+
 /// A signal that arrived.
 #[derive(Debug, Clone, Copy)]
 pub struct Signal {

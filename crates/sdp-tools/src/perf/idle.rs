@@ -45,6 +45,9 @@ pub struct Options {
     /// The tunable `give_back` for this run, seconds
     #[arg(long, default_value_t = 4)]
     pub give_back: u32,
+    /// Users of both processes
+    #[command(flatten)]
+    pub users: super::users::Options,
     /// Set another tunable for the SDP pair; repeatable
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
@@ -161,7 +164,8 @@ fn run(
     env: &Environment,
     report_to: &str,
 ) -> Result<Run, Failure> {
-    let mut pair = start(options, Setting::of(transport, env, report_to))?;
+    let mut pair =
+        start(options, Setting::of(transport, env, report_to).between(options.users.users))?;
     do_both(&mut pair, &format!("small {SMALL_CALLS}"))?;
     let after_small = held(&pair)?;
     let small_cpu_percent = cpu_of_silence(&pair, options.silence)?;

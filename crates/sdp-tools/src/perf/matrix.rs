@@ -20,6 +20,9 @@ pub struct Options {
     /// Only lines whose title contains this
     #[arg(long, value_name = "WORDS")]
     pub only: Option<String>,
+    /// Users of both processes
+    #[command(flatten)]
+    pub users: super::users::Options,
     /// Set a tunable for the SDP pairs; repeatable
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
@@ -171,6 +174,7 @@ impl Case {
             without: self.without,
             pin: self.pin,
             seconds: options.seconds,
+            users: options.users,
             paired: true,
             set: options.set.clone(),
             json: options.json,
@@ -222,7 +226,13 @@ mod tests {
 
     #[test]
     fn every_line_can_be_planned_and_no_two_are_the_same() {
-        let options = Options { seconds: 4.0, only: None, set: Vec::new(), json: false };
+        let options = Options {
+            seconds: 4.0,
+            only: None,
+            users: super::super::users::Options::default(),
+            set: Vec::new(),
+            json: false,
+        };
         for table in [&WAITING, &WITHOUT] {
             let mut titles: Vec<String> =
                 table.cases.iter().map(|case| case.plan(&options).unwrap().title()).collect();

@@ -17,6 +17,7 @@ pub mod ready;
 pub mod ready_peer;
 pub mod show;
 pub mod stats;
+pub mod users;
 
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
@@ -112,6 +113,9 @@ pub struct Common {
     /// Many short alternating pairs: median ratio with its 95 % interval
     #[arg(long)]
     pub paired: bool,
+    /// Users of both processes
+    #[command(flatten)]
+    pub users: users::Options,
     /// Set a tunable for the SDP pair; repeatable
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
@@ -161,6 +165,7 @@ pub struct Plan {
     pub rounds: usize,
     pub paired: bool,
     pub seconds: f64,
+    pub users: Option<users::Users>,
     #[serde(skip)]
     pub set: Vec<String>,
 }
@@ -189,6 +194,7 @@ impl Plan {
             rounds: common.rounds.unwrap_or(if common.paired { MIN_PAIRS } else { 9 }),
             paired: common.paired,
             seconds: common.seconds,
+            users: common.users.users,
             set: common.set.clone(),
         };
         let bad = |what: &str| Err(Failure(what.to_string()));
@@ -267,6 +273,9 @@ impl Plan {
             Some(peer::Side::Server) => title += ", server without",
             Some(peer::Side::Client) => title += ", client without",
         }
+        if let Some(users) = &self.users {
+            title += &format!(", {}", users.title());
+        }
         title
             + match self.pin {
                 Pin::Two => ", two CPUs",
@@ -344,7 +353,9 @@ fn words(plan: &Plan) -> Vec<String> {
 }
 
 fn start(plan: &Plan, setting: Setting<'_>) -> Result<Pair, Failure> {
-    let setting = |side| if plan.without == Some(side) { Setting::default() } else { setting };
+    let without = Setting::default().between(plan.users);
+    let setting = setting.between(plan.users);
+    let setting = |side| if plan.without == Some(side) { without } else { setting };
     let mut pair = Pair::start("perf-peer", &words(plan), plan.pin, setting)?;
     pair.client.expect("ready")?;
     Ok(pair)
@@ -543,6 +554,7 @@ mod tests {
             pin: Pin::Two,
             seconds: 4.0,
             paired: false,
+            users: users::Options::default(),
             set: Vec::new(),
             json: false,
         }

@@ -8,6 +8,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use super::peer::Side;
+use super::users::Users;
 use super::{Pin, Transport};
 use crate::Failure;
 use crate::collect;
@@ -34,15 +35,24 @@ pub struct Setting<'a> {
     pub rules: Option<&'a str>,
     /// Where to hand in pages; `None`: nowhere.
     pub report_to: Option<&'a str>,
+    /// Whose the processes are; `None`: the caller's.
+    pub users: Option<Users>,
 }
 
 impl<'a> Setting<'a> {
     /// The library and a place for its pages, or nothing at all.
     pub const fn of(transport: Transport, env: &'a Environment, report_to: &'a str) -> Self {
         match transport {
-            Transport::Tcp => Self { env: None, rules: None, report_to: None },
-            Transport::Sdp => Self { env: Some(env), rules: None, report_to: Some(report_to) },
+            Transport::Tcp => Self { env: None, rules: None, report_to: None, users: None },
+            Transport::Sdp => {
+                Self { env: Some(env), rules: None, report_to: Some(report_to), users: None }
+            }
         }
+    }
+
+    /// The same for processes of these users.
+    pub const fn between(self, users: Option<Users>) -> Self {
+        Self { users, ..self }
     }
 
     fn apply(&self, command: &mut Command) {
@@ -166,6 +176,9 @@ impl Pair {
             let cpus = pin.cpus(&sys::allowed_cpus(), number);
             if !cpus.is_empty() {
                 sys::before_exec(&mut command, move || sys::pin_to(&cpus));
+            }
+            if let Some(users) = setting(side).users {
+                users.apply(side, &mut command);
             }
             Process::start(command)
         };

@@ -43,6 +43,9 @@ pub struct Options {
     /// Which CPUs the two processes of a pair may use
     #[arg(long, value_enum, default_value_t = Pin::One)]
     pub pin: Pin,
+    /// Users of both processes
+    #[command(flatten)]
+    pub users: super::users::Options,
     /// Set another tunable for both pairs; repeatable
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
@@ -192,7 +195,8 @@ fn measure(options: &Options) -> Result<Outcome, Failure> {
     let address = collector.address().to_string();
     let tcp_rules = "use tcp server * *:*\nuse tcp client * *:*";
     let start = |rules, report_to| {
-        let setting = Setting { env: Some(&env), rules: Some(rules), report_to };
+        let setting =
+            Setting { env: Some(&env), rules: Some(rules), report_to, users: options.users.users };
         Pair::start("perf-promote-peer", &[], options.pin, |_| setting)
     };
     let mut pairs = [start(tcp_rules, None)?, start("", Some(&address))?];

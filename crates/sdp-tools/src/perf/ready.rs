@@ -45,6 +45,9 @@ pub struct Options {
     /// Which CPUs the two processes of a pair may use
     #[arg(long, value_enum, default_value_t = Pin::Two)]
     pub pin: Pin,
+    /// Users of both processes
+    #[command(flatten)]
+    pub users: super::users::Options,
     /// Set a tunable for the SDP pairs; repeatable
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
@@ -151,7 +154,7 @@ fn measure(options: &Options) -> Result<Outcome, Failure> {
     for number in &numbers {
         for transport in [Transport::Tcp, Transport::Sdp] {
             let words = ["--connections".to_string(), number.to_string()];
-            let setting = Setting::of(transport, &env, &address);
+            let setting = Setting::of(transport, &env, &address).between(options.users.users);
             let mut pair = Pair::start("perf-ready-peer", &words, options.pin, |_| setting)?;
             pair.client.expect("ready")?;
             // Earns the lane, connection by connection; for TCP it fills the same caches.
