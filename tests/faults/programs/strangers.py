@@ -328,7 +328,7 @@ def files(peer):
         peer.ring()
         time.sleep(0.01)
 
-    done = for_a_while(step)
+    done = for_a_while(step, 3 * ATTACK_S)
     for pid in closers:
         os.waitpid(pid, 0)
     return done
