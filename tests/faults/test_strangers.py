@@ -9,7 +9,7 @@ from .harness import EAGER, PROGRAMS, scenario
 
 sys.path.insert(0, str(PROGRAMS))
 
-from strangers import ATTACKS, FALSE_BELLS, INNOCENTS, PROCESSES, USERS  # noqa: E402
+from strangers import ATTACKS, BULK, FALSE_BELLS, INNOCENTS, PROCESSES, USERS, WAITS  # noqa: E402
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be several users")
 
@@ -57,3 +57,23 @@ def test_many():
     # Innocents have some of them.
     assert (DOORS - 3) * PROCESSES <= came["belled"] <= DOORS * PROCESSES, outcome.describe()
     assert outcome.seen["victim"]["most"] < DOORS * EACH + 40, outcome.describe()
+
+
+@pytest.mark.parametrize("wait", WAITS)
+def test_room(wait):
+    """Between users a reader rings for room: who waits for it stays on the lane, however it waits."""
+    outcome = scenario("strangers", "between", wait, env=EAGER, public=True, limit_s=60)
+    assert outcome.seen == {"code": 0, "took": True}, outcome.describe()
+    assert outcome.report.count("demotions", "ring-full") == 0, outcome.describe()
+    assert outcome.report.count("bytes", "sdp_sent") > 0.95 * BULK, outcome.describe()
+    assert outcome.report.raw["waits"]["slept"] > 0, outcome.describe()
+
+
+@pytest.mark.parametrize("users", ["one", "two"])
+@pytest.mark.parametrize("wait", ["blocking", "poll", "edge"])
+def test_no_room_without_a_bell(wait, users):
+    """Without descriptors for a bell nobody rings for room, and nobody naps: what does not fit goes over TCP."""
+    outcome = scenario("strangers", "between", wait, users, 100, env=EAGER, public=True, limit_s=60)
+    assert outcome.seen == {"code": 0, "took": True}, outcome.describe()
+    assert outcome.report.count("demotions", "ring-full") > 0, outcome.describe()
+    assert outcome.report.count("bytes", "sdp_sent") > 0, outcome.describe()

@@ -157,16 +157,105 @@ impl Bell {
             if summary.load(Ordering::Relaxed) == 0 {
                 continue;
             }
-            let mut words = summary.swap(0, Ordering::SeqCst);
-            while words != 0 {
-                let word = i * 64 + words.trailing_zeros() as usize;
-                words &= words - 1;
-                let Some(bits) = page.bits.get(word) else { continue };
-                let mut set = bits.swap(0, Ordering::SeqCst);
-                while set != 0 {
-                    each(word as u32 * 64 + set.trailing_zeros());
-                    set &= set - 1;
-                }
+            let words = summary.swap(0, Ordering::SeqCst);
+            self.take_words(i, words, |_| u64::MAX, &mut each);
+        }
+    }
+
+    fn take_words(
+        self,
+        i: usize,
+        mut words: u64,
+        mask: impl Fn(usize) -> u64,
+        each: &mut impl FnMut(u32),
+    ) {
+        while words != 0 {
+            let word = i * 64 + words.trailing_zeros() as usize;
+            words &= words - 1;
+            let Some(bits) = self.page().bits.get(word) else { continue };
+            let mut set = bits.swap(0, Ordering::SeqCst) & mask(word);
+            while set != 0 {
+                each(word as u32 * 64 + set.trailing_zeros());
+                set &= set - 1;
+            }
+        }
+    }
+
+    #[cfg(not(all(test, loom)))]
+    /// Owner: whether a bit may be set among those of some slots.
+    #[inline]
+    pub fn any_of(self, slots: &Slots) -> bool {
+        let mut summaries = self.page().summary.iter().zip(&slots.summary);
+        summaries.any(|(s, mask)| s.load(Ordering::Relaxed) & mask.load(Ordering::Relaxed) != 0)
+    }
+
+    #[cfg(not(all(test, loom)))]
+    /// [`Bell::take`] of some slots. Words with none of them are not looked at, so that whatever stands there costs nothing.
+    pub fn take_of(self, slots: &Slots, mut each: impl FnMut(u32)) {
+        let page = self.page();
+        for (i, (summary, mask)) in page.summary.iter().zip(&slots.summary).enumerate() {
+            let mask = mask.load(Ordering::Relaxed);
+            if summary.load(Ordering::Relaxed) & mask != 0 {
+                let words = summary.fetch_and(!mask, Ordering::SeqCst) & mask;
+                self.take_words(i, words, |word| slots.word(word), &mut each);
+            }
+        }
+    }
+}
+
+#[cfg(not(all(test, loom)))]
+/// Some of a page's slots, in memory of the owner's alone.
+#[derive(Debug)]
+pub struct Slots {
+    summary: [AtomicU64; SUMMARY],
+    bits: [AtomicU64; WORDS],
+}
+
+#[cfg(not(all(test, loom)))]
+impl Slots {
+    /// None.
+    pub const fn new() -> Self {
+        Self {
+            summary: [const { AtomicU64::new(0) }; SUMMARY],
+            bits: [const { AtomicU64::new(0) }; WORDS],
+        }
+    }
+}
+
+#[cfg(not(all(test, loom)))]
+impl Default for Slots {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(not(all(test, loom)))]
+impl Slots {
+    fn word(&self, word: usize) -> u64 {
+        self.bits.get(word).map_or(0, |bits| bits.load(Ordering::Relaxed))
+    }
+
+    /// Puts a slot in, before its bit can be set.
+    pub fn add(&self, slot: u32) {
+        let word = slot as usize / 64;
+        if let (Some(bits), Some(summary)) = (self.bits.get(word), self.summary.get(word / 64)) {
+            bits.fetch_or(1 << (slot % 64), Ordering::SeqCst);
+            summary.fetch_or(1 << (word % 64), Ordering::SeqCst);
+        }
+    }
+
+    /// Takes it out. (The word is looked at from then on, which does no harm.)
+    pub fn remove(&self, slot: u32) {
+        if let Some(bits) = self.bits.get(slot as usize / 64) {
+            bits.fetch_and(!(1 << (slot % 64)), Ordering::SeqCst);
+        }
+    }
+
+    /// Takes all out.
+    pub fn clear(&self) {
+        for word in self.summary.iter().chain(&self.bits) {
+            if word.load(Ordering::Relaxed) != 0 {
+                word.store(0, Ordering::Relaxed);
             }
         }
     }
@@ -207,6 +296,28 @@ mod tests {
         assert!(!bell.ring(3));
         bell.wake_up();
         assert_eq!(bell.sleepers(), 0, "never wraps");
+    }
+
+    #[test]
+    fn only_some_slots_are_asked_for() {
+        static SLOTS: Slots = Slots::new();
+        let bell = page();
+        SLOTS.add(70);
+        SLOTS.add(BELL_SLOTS - 1);
+        for slot in [5, 71, 70, BELL_SLOTS - 1] {
+            bell.ring(slot);
+        }
+        let mut got = std::vec::Vec::new();
+        assert!(bell.any_of(&SLOTS));
+        bell.take_of(&SLOTS, |slot| got.push(slot));
+        assert_eq!(got, [70, BELL_SLOTS - 1]);
+        assert!(bell.any() && !bell.any_of(&SLOTS));
+        SLOTS.remove(70);
+        bell.ring(70);
+        bell.take_of(&SLOTS, |_| panic!("not asked for"));
+        SLOTS.clear();
+        bell.ring(BELL_SLOTS - 1);
+        assert!(!bell.any_of(&SLOTS));
     }
 
     #[test]

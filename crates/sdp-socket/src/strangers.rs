@@ -23,7 +23,7 @@ use core::{
 };
 
 use sdp_fabric_shm::{rendezvous::Doorbell, segment};
-use sdp_shm::bell::{BELL_SLOTS, Bell};
+use sdp_shm::bell::{BELL_SLOTS, Bell, Slots};
 use sdp_sys::{
     doorbell,
     hidden::InUse,
@@ -121,6 +121,8 @@ static PLACES: [Place; USERS] = [const { Place::NONE }; USERS];
 /// Places in use. Grows only, until the process's bell goes. Beside what each fork child reads.
 #[unsafe(link_section = ".bss.hot")]
 static COUNT: AtomicU32 = AtomicU32::new(0);
+/// Connections to each user's processes: what their hints may be about. Others are not looked at.
+static SPOKEN_OF: [Slots; USERS] = [const { Slots::new() }; USERS];
 /// For each connection whose peer is of another user with a doorbell: the place, plus one.
 static OWNERS: [AtomicU8; BELL_SLOTS as usize] = [const { AtomicU8::new(0) }; BELL_SLOTS as usize];
 
@@ -153,9 +155,9 @@ impl Bells {
     }
 
     #[inline]
-    fn pages(self) -> impl Iterator<Item = (usize, &'static Place, Bell)> {
-        let places = PLACES.iter().take(self.strangers as usize).enumerate();
-        places.filter_map(|(at, place)| place.bell().map(|bell| (at, place, bell)))
+    fn pages(self) -> impl Iterator<Item = (&'static Slots, &'static Place, Bell)> {
+        let places = SPOKEN_OF.iter().zip(&PLACES).take(self.strangers as usize);
+        places.filter_map(|(slots, place)| place.bell().map(|bell| (slots, place, bell)))
     }
 
     /// Sets a connection's bit in the process's own page. True: the eventfd must be written, too.
@@ -189,21 +191,14 @@ impl Bells {
     /// Whether any bit is set.
     #[inline]
     pub(crate) fn any(self) -> bool {
-        self.own.any() || self.pages().any(|(_, _, bell)| bell.any())
+        self.own.any() || self.pages().any(|(slots, _, bell)| bell.any_of(slots))
     }
 
     /// Takes all bits and calls `each` with every connection that one may speak of.
     #[inline]
     pub(crate) fn take(self, mut each: impl FnMut(u32)) {
         self.own.take(&mut each);
-        for (at, _, bell) in self.pages() {
-            bell.take(|slot| {
-                let owner = OWNERS.get(slot as usize).map_or(0, |o| o.load(Ordering::Relaxed));
-                if usize::from(owner) == at + 1 {
-                    each(slot);
-                }
-            });
-        }
+        self.pages().for_each(|(slots, _, bell)| bell.take_of(slots, &mut each));
     }
 }
 
@@ -270,9 +265,14 @@ pub(crate) fn note_peer(conn: &Conn, uid: Option<u32>) {
     });
     let Some(owner) = OWNERS.get(conn.index() as usize) else { return };
     let place = place.map_or(0, |at| at as u8 + 1);
-    if owner.load(Ordering::Relaxed) != place {
-        owner.store(place, Ordering::Relaxed);
+    let before = owner.load(Ordering::Relaxed);
+    if before == place {
+        return;
     }
+    let slots = |place: u8| SPOKEN_OF.get(usize::from(place).wrapping_sub(1));
+    slots(before).into_iter().for_each(|slots| slots.remove(conn.index()));
+    slots(place).into_iter().for_each(|slots| slots.add(conn.index()));
+    owner.store(place, Ordering::Relaxed);
 }
 
 /// The program is about to overwrite a hidden descriptor: one of a doorbell moves.
@@ -297,7 +297,13 @@ pub(crate) fn drop_all(forked: bool, unhide: impl Fn(&AtomicI32)) {
         return;
     }
     COUNT.store(0, Ordering::SeqCst);
-    for place in PLACES.iter().take(n as usize) {
+    for owner in &OWNERS {
+        if owner.load(Ordering::Relaxed) != 0 {
+            owner.store(0, Ordering::Relaxed);
+        }
+    }
+    for (place, slots) in PLACES.iter().zip(&SPOKEN_OF).take(n as usize) {
+        slots.clear();
         for cell in place.cells() {
             if forked {
                 cell.store(-1, Ordering::Release);

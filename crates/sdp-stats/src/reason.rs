@@ -141,7 +141,7 @@ reasons! {
         "Another process still holds the connection, so it may not be promoted."
         "Nothing; when the others close it, it may be promoted.";
     26 RingFull "ring-full"
-        "The ring was full and the socket is non-blocking: the bytes went over the kernel lane."
+        "The ring was full, and the socket is non-blocking or nobody could ring for room: the bytes went over the kernel lane."
         "Raise ring_bytes if it happens often.";
     27 ProtocolViolation "protocol-violation"
         "The other end broke the protocol."

@@ -11,6 +11,7 @@ import json
 import mmap
 import os
 import random
+import resource
 import select
 import signal
 import socket
@@ -532,6 +533,88 @@ def many(port):
     while data := os.read(hear, 4096):
         got += data
     return {"met": not any(codes), "belled": got.count(3), "bare": got.count(1)}
+
+
+# ---- no attack -------------------------------------------------------------------------------
+
+BULK = 12 << 20
+
+
+def wait_blocking(sock):
+    sock.setblocking(True)
+    return lambda: None
+
+
+def wait_poll(sock):
+    waiter = select.poll()
+    waiter.register(sock, select.POLLOUT)
+    return waiter.poll
+
+
+def wait_select(sock):
+    return lambda: select.select([], [sock], [])
+
+
+def wait_epoll(sock, edge=0):
+    waiter = select.epoll()
+    waiter.register(sock, select.EPOLLIN | select.EPOLLOUT | edge)
+    return waiter.poll
+
+
+WAITS = {
+    "blocking": wait_blocking,
+    "poll": wait_poll,
+    "select": wait_select,
+    "level": wait_epoll,
+    "edge": functools.partial(wait_epoll, edge=select.EPOLLET),
+}
+
+
+@scenario
+def between(wait, users="two", limit=None):
+    """A sender fills the ring, again and again, and waits for room; its reader, another user, stops now and then."""
+    if limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (int(limit),) * 2)
+    text = ends.stream(5, 1 << 20)
+
+    def reader(sock):
+        taken, rng = 0, random.Random(5)
+        while data := sock.recv(rng.choice([1000, 65536, 300_000])):
+            at = taken % len(text)
+            assert data == (text + text)[at : at + len(data)], taken
+            taken += len(data)
+            if rng.random() < 0.05:
+                time.sleep(0.004)
+        assert taken == BULK, taken
+
+    hear, tell = os.pipe()
+
+    def child():
+        if users == "two":
+            become(THIRD)
+        sock = socket.create_connection(("127.0.0.1", int(os.read(hear, 10))))
+        ends.warm_up(sock, True)
+        reader(sock)
+
+    pid = spawn(child, 50)
+    if users == "two":
+        become(ATTACKER)  # each before it has a socket
+    listener = ends.listener()
+    os.write(tell, str(listener.getsockname()[1]).encode())
+    sock, _ = listener.accept()
+    ends.warm_up(sock, False)
+    sock.setblocking(False)
+    until = WAITS[wait](sock)
+    until()  # the library sees how the program waits
+    sent, began = 0, time.monotonic()
+    while sent < BULK:
+        at = sent % len(text)
+        try:
+            sent += sock.send((text + text)[at : at + min(200_000, BULK - sent)])
+        except BlockingIOError:
+            until()
+    sock.close()
+    return {"code": ends.reap(pid), "took": time.monotonic() - began < 20}
 
 
 if __name__ == "__main__":
