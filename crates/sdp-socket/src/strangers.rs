@@ -60,17 +60,19 @@ struct Place {
 }
 
 impl Place {
-    const NONE: Self = Self {
-        uid: AtomicU32::new(0),
-        waits: AtomicI32::new(-1),
-        rings: AtomicI32::new(-1),
-        id: [const { AtomicU64::new(0) }; 2],
-        file: AtomicI32::new(-1),
-        page: AtomicPtr::new(null_mut()),
-        drained: AtomicU32::new(0),
-        is_drained: AtomicBool::new(false),
-        is_foul: AtomicBool::new(false),
-    };
+    const fn new() -> Self {
+        Self {
+            uid: AtomicU32::new(0),
+            waits: AtomicI32::new(-1),
+            rings: AtomicI32::new(-1),
+            id: [const { AtomicU64::new(0) }; 2],
+            file: AtomicI32::new(-1),
+            page: AtomicPtr::new(null_mut()),
+            drained: AtomicU32::new(0),
+            is_drained: AtomicBool::new(false),
+            is_foul: AtomicBool::new(false),
+        }
+    }
 
     fn bell(&self) -> Option<Bell> {
         let base = NonNull::new(self.page.load(Ordering::Acquire))?;
@@ -117,14 +119,24 @@ impl Place {
     }
 }
 
-static PLACES: [Place; USERS] = [const { Place::NONE }; USERS];
+static PLACES: [Place; USERS] = [const { Place::new() }; USERS];
 /// Places in use. Grows only, until the process's bell goes. Beside what each fork child reads.
 #[unsafe(link_section = ".bss.hot")]
 static COUNT: AtomicU32 = AtomicU32::new(0);
-/// Connections to each user's processes: what their hints may be about. Others are not looked at.
-static SPOKEN_OF: [Slots; USERS] = [const { Slots::new() }; USERS];
-/// For each connection whose peer is of another user with a doorbell: the place, plus one.
-static OWNERS: [AtomicU8; BELL_SLOTS as usize] = [const { AtomicU8::new(0) }; BELL_SLOTS as usize];
+/// Whose connections are whose, in private memory that is there with the first doorbell.
+struct Ownership {
+    /// Connections to each user's processes: what their hints may be about. Others are not looked at.
+    slots: [Slots; USERS],
+    /// For each connection whose peer is of another user with a doorbell: the place, plus one.
+    owners: [AtomicU8; BELL_SLOTS as usize],
+}
+
+static OWNERSHIP: AtomicPtr<Ownership> = AtomicPtr::new(null_mut());
+
+fn ownership() -> Option<&'static Ownership> {
+    // SAFETY: null, or a mapping of that size that is never given back; atomics, for which zeros are valid.
+    unsafe { OWNERSHIP.load(Ordering::Acquire).as_ref() }
+}
 
 /// Doorbells so far.
 #[inline]
@@ -156,7 +168,10 @@ impl Bells {
 
     #[inline]
     fn pages(self) -> impl Iterator<Item = (&'static Slots, &'static Place, Bell)> {
-        let places = SPOKEN_OF.iter().zip(&PLACES).take(self.strangers as usize);
+        // Without doorbells nothing of them is touched.
+        let all = if self.strangers == 0 { None } else { ownership() };
+        let slots = all.into_iter().flat_map(|all| &all.slots);
+        let places = slots.zip(&PLACES).take(self.strangers as usize);
         places.filter_map(|(slots, place)| place.bell().map(|bell| (slots, place, bell)))
     }
 
@@ -227,6 +242,10 @@ pub(crate) fn doorbell_for(uid: u32) -> Option<Doorbell> {
 /// By the one thread that may.
 fn make(uid: u32) {
     let Some(place) = PLACES.get(count() as usize) else { return };
+    if ownership().is_none() {
+        let Some(fresh) = process::map_private(size_of::<Ownership>()) else { return };
+        OWNERSHIP.store(fresh.as_ptr().cast(), Ordering::Release);
+    }
     let (Ok((waits, rings)), Ok(file)) = (doorbell::create(), segment::create_bell_page()) else {
         return;
     };
@@ -263,13 +282,14 @@ pub(crate) fn note_peer(conn: &Conn, uid: Option<u32>) {
     let place = uid.and_then(|uid| {
         PLACES.iter().take(count() as usize).position(|p| p.uid.load(Ordering::Relaxed) == uid)
     });
-    let Some(owner) = OWNERS.get(conn.index() as usize) else { return };
+    let Some(all) = ownership() else { return };
+    let Some(owner) = all.owners.get(conn.index() as usize) else { return };
     let place = place.map_or(0, |at| at as u8 + 1);
     let before = owner.load(Ordering::Relaxed);
     if before == place {
         return;
     }
-    let slots = |place: u8| SPOKEN_OF.get(usize::from(place).wrapping_sub(1));
+    let slots = |place: u8| all.slots.get(usize::from(place).wrapping_sub(1));
     slots(before).into_iter().for_each(|slots| slots.remove(conn.index()));
     slots(place).into_iter().for_each(|slots| slots.add(conn.index()));
     owner.store(place, Ordering::Relaxed);
@@ -297,12 +317,13 @@ pub(crate) fn drop_all(forked: bool, unhide: impl Fn(&AtomicI32)) {
         return;
     }
     COUNT.store(0, Ordering::SeqCst);
-    for owner in &OWNERS {
+    let Some(all) = ownership() else { return };
+    for owner in &all.owners {
         if owner.load(Ordering::Relaxed) != 0 {
             owner.store(0, Ordering::Relaxed);
         }
     }
-    for (place, slots) in PLACES.iter().zip(&SPOKEN_OF).take(n as usize) {
+    for (place, slots) in PLACES.iter().zip(&all.slots).take(n as usize) {
         slots.clear();
         for cell in place.cells() {
             if forked {
