@@ -304,6 +304,9 @@ pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> Call {
     if count > IOV_MAX {
         return done(Err(Errno(libc::EMSGSIZE)));
     }
+    if control != 0 && options::has_stamps(conn.fd()) {
+        pin::leave(fd, Reason::UnsuitableSocket, Some(Heir::Ourselves));
+    }
     if (control != 0 || flags & libc::MSG_PEEK != 0) && header::is_kernels(&conn, Half::Receive) {
         return by_kernel(conn, Half::Receive);
     }

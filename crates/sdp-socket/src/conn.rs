@@ -264,6 +264,8 @@ pub(crate) struct Conn {
     pub(crate) proof: AtomicU32,
     /// What the other socket had received when both agreed last, its lower half.
     pub(crate) agreed: AtomicU32,
+    /// What has flowed while it was in doubt ([`crate::proof`]).
+    pub(crate) flow: AtomicU64,
     next_free: AtomicU32,
 }
 

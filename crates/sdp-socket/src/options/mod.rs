@@ -216,11 +216,7 @@ const NO_CHANGE: c_int = -1;
 const ASKED: &[(c_int, c_int)] = &[
     (libc::SOL_SOCKET, libc::SO_OOBINLINE),
     (libc::SOL_SOCKET, libc::SO_RCVLOWAT),
-    (libc::SOL_SOCKET, socket::TIMESTAMP_OLD),
-    (libc::SOL_SOCKET, socket::TIMESTAMPNS_OLD),
     (libc::SOL_SOCKET, socket::TIMESTAMPING_OLD),
-    (libc::SOL_SOCKET, socket::TIMESTAMP_NEW),
-    (libc::SOL_SOCKET, socket::TIMESTAMPNS_NEW),
     (libc::SOL_SOCKET, libc::SO_PEEK_OFF),
     (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE),
     (libc::SOL_SOCKET, libc::SO_ZEROCOPY),
@@ -271,6 +267,14 @@ fn is_set(when: When, value: i32) -> bool {
         When::Always => value > 0,
         when => when.holds(value),
     }
+}
+
+/// Whether the kernel adds the time to what a `recvmsg` with room for control data receives.
+#[cold]
+pub(crate) fn has_stamps(fd: c_int) -> bool {
+    use socket::{TIMESTAMP_NEW, TIMESTAMP_OLD, TIMESTAMPNS_NEW, TIMESTAMPNS_OLD};
+    let is_on = |name| fd::getsockopt_int(fd, libc::SOL_SOCKET, name).is_ok_and(|on| on != 0);
+    [TIMESTAMP_OLD, TIMESTAMPNS_OLD, TIMESTAMP_NEW, TIMESTAMPNS_NEW].into_iter().any(is_on)
 }
 
 /// Asked for no room, the kernel tells how long the filter is; a program that was attached as such it does not show.
