@@ -740,12 +740,8 @@ pub fn listening(fd: c_int) {
 }
 /// Before `connect`: whether it disconnects a connection of ours, which has left its lanes then.
 /// [`disconnected`] follows the call.
-///
-/// # Safety
-/// See the module.
-pub unsafe fn disconnecting(fd: c_int, addr: *const sockaddr, len: socklen_t) -> bool {
-    // SAFETY: the caller's.
-    is_tracked(fd) && unsafe { reconnect::is_disconnect(addr, len) } && reconnect::before(fd)
+pub fn disconnecting(fd: c_int, addr: *const sockaddr, len: socklen_t) -> bool {
+    is_tracked(fd) && reconnect::before(fd, addr, len)
 }
 /// After the `connect` of which [`disconnecting`] said so.
 pub fn disconnected(fd: c_int, has_succeeded: bool) {
