@@ -541,7 +541,8 @@ pub unsafe fn received_descriptors(through: c_int, msg: *const msghdr) {
 /// # Safety
 /// See the module.
 pub unsafe fn sendfile(out: c_int, input: c_int, offset: *mut i64, count: usize) -> Call {
-    if let Some(conn) = Pinned::new(input, Half::Receive)
+    if !elsewhere::is(input)
+        && let Some(conn) = Pinned::new(input, Half::Receive)
         && splice::is_pipe(out)
     {
         splice::prepare_splice(&conn, Half::Receive);
@@ -713,6 +714,7 @@ pub unsafe fn option_told(
     // SAFETY: as above.
     let error = unsafe { value.cast::<c_int>().read_unaligned() };
     if error != 0
+        && process::is_ours()
         && let Some(conn) = Pinned::new(fd, Half::Receive)
     {
         conn.note_told(Errno(error));
