@@ -103,9 +103,10 @@ pub(crate) fn fork_prepare() {
     // What the other end has answered in the meantime would be thrown away.
     table::walk(|fd, entry| {
         if let Entry::Conn(index) = entry
-            && let Some(conn) = conn::get(index)
+            && conn::get(index).is_some_and(|conn| conn.stage() == Stage::Meeting)
+            && let Some(conn) = Pinned::new(fd, Half::Receive)
         {
-            promote::advance(conn, fd);
+            promote::advance(&conn, fd);
         }
     });
     page::expect_guests();
