@@ -544,7 +544,8 @@ pub unsafe fn received_descriptors(through: c_int, msg: *const msghdr) {
 /// # Safety
 /// See the module.
 pub unsafe fn sendfile(out: c_int, input: c_int, offset: *mut i64, count: usize) -> Call {
-    if let Some(conn) = Pinned::new(input, Half::Receive)
+    if !elsewhere::is(input)
+        && let Some(conn) = Pinned::new(input, Half::Receive)
         && splice::is_pipe(out)
     {
         splice::prepare_splice(&conn, Half::Receive);
@@ -716,6 +717,7 @@ pub unsafe fn option_told(
     // SAFETY: as above.
     let error = unsafe { value.cast::<c_int>().read_unaligned() };
     if error != 0
+        && process::is_ours()
         && let Some(conn) = Pinned::new(fd, Half::Receive)
     {
         conn.note_told(Errno(error));
@@ -743,12 +745,8 @@ pub fn listening(fd: c_int) {
 }
 /// Before `connect`: whether it disconnects a connection of ours, which has left its lanes then.
 /// [`disconnected`] follows the call.
-///
-/// # Safety
-/// See the module.
-pub unsafe fn disconnecting(fd: c_int, addr: *const sockaddr, len: socklen_t) -> bool {
-    // SAFETY: the caller's.
-    is_tracked(fd) && unsafe { reconnect::is_disconnect(addr, len) } && reconnect::before(fd)
+pub fn disconnecting(fd: c_int, addr: *const sockaddr, len: socklen_t) -> bool {
+    is_tracked(fd) && reconnect::before(fd, addr, len)
 }
 /// After the `connect` of which [`disconnecting`] said so.
 pub fn disconnected(fd: c_int, has_succeeded: bool) {
