@@ -154,12 +154,13 @@ pub(crate) struct Edge {
     began: u64,
 }
 
-/// Before a send on the carrier. Under the lock of the sending half.
+/// Before a send on the carrier. Under the lock of the sending half. `None`: there is nothing to be proven any more, of
+/// a connection that has left its lanes for good, or was looked at too often.
 #[cold]
-pub(crate) fn before_send(conn: &Conn, fd: i32) -> Edge {
+pub(crate) fn before_send(conn: &Conn, fd: i32) -> Option<Edge> {
     let word = conn.proof.load(Ordering::Relaxed);
-    if (word & LOOKED) >> LOOKED_SHIFT >= MOST_LOOKS {
-        return Edge { received: None, is_told: true, began: 0 };
+    if (word & LOOKED) >> LOOKED_SHIFT >= MOST_LOOKS || conn.has(flag::PINNED) {
+        return None;
     }
     if begins_at_will(word) {
         pause();
@@ -174,7 +175,7 @@ pub(crate) fn before_send(conn: &Conn, fd: i32) -> Edge {
             None
         }
     };
-    Edge { received, is_told: seen.is_some(), began }
+    Some(Edge { received, is_told: seen.is_some(), began })
 }
 
 /// After it, if it sent something. Under the lock.
@@ -224,8 +225,8 @@ pub(crate) fn after_send(conn: &Conn, fd: i32, edge: Edge) {
         true if seen >= wanted => 0,
         true => kept | wanted | seen << SEEN_SHIFT,
         false if is_strict => kept | DOUBTED,
-        // The kernel tells nothing here: the meeting by name has to do.
-        false if !is_told && word & STRANGER == 0 => 0,
+        // The kernel tells nothing here: the meeting by name has to do. If it has told before, the other socket is gone.
+        false if !is_told && word & (STRANGER | SEEN) == 0 => 0,
         false => kept | MET_DOUBTED,
     };
     conclude(conn, next);
