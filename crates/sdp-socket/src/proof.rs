@@ -99,16 +99,14 @@ impl Witness {
     }
 }
 
-/// How a meeting begins: whether the addresses may name the connection at all. False: never; the
-/// reason is noted by the caller.
-pub(crate) fn begin(conn: &Conn, fd: i32, tuple: &identity::Tuple) -> bool {
-    let word = match identity::translation(fd, tuple) {
-        Translation::Untracked => 0,
-        Translation::Possible => TRACKED | STRICT,
-        Translation::Certain => return false,
-    };
-    conn.proof.store(word, Ordering::Relaxed);
-    true
+/// What a meeting begins with: what is to be proven because addresses may be translated. `None`: they are no name of the
+/// connection; the reason is noted by the caller.
+pub(crate) fn at_first(fd: i32, tuple: &identity::Tuple) -> Option<u32> {
+    match identity::translation(fd, tuple) {
+        Translation::Untracked => Some(0),
+        Translation::Possible => Some(TRACKED | STRICT),
+        Translation::Certain => None,
+    }
 }
 
 /// The ends have met by name: what is to be proven before a byte moves.
