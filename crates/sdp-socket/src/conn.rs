@@ -397,7 +397,7 @@ impl Conn {
         for word in self.bytes.iter().chain(&self.rowless) {
             word.store(0, Ordering::Relaxed);
         }
-        for word in [&self.looked, &self.looked_head, &self.one_way, &self.left_alone] {
+        for word in [&self.looked, &self.looked_head, &self.one_way, &self.left_alone, &self.flow] {
             word.store(0, Ordering::Relaxed);
         }
         self.turn.reset();

@@ -108,23 +108,21 @@ impl Witness {
     }
 }
 
-/// How a meeting begins: whether the addresses may name the connection at all. False: never; the
-/// reason is noted by the caller.
-pub(crate) fn begin(conn: &Conn, fd: i32, tuple: &identity::Tuple) -> bool {
-    let word = match identity::translation(fd, tuple) {
-        Translation::Untracked => 0,
-        Translation::Possible => TRACKED | STRICT,
-        Translation::Certain => return false,
-    };
-    conn.flow.store(0, Ordering::Relaxed);
-    conn.proof.store(word, Ordering::Relaxed);
-    true
+/// What a meeting begins with: what is to be proven because addresses may be translated. `None`: they are no name of the
+/// connection; the reason is noted by the caller.
+pub(crate) fn at_first(fd: i32, tuple: &identity::Tuple) -> Option<u32> {
+    match identity::translation(fd, tuple) {
+        Translation::Untracked => Some(0),
+        Translation::Possible => Some(TRACKED | STRICT),
+        Translation::Certain => None,
+    }
 }
 
 /// The ends have met by name: what is to be proven before a byte moves.
 pub(crate) fn met(conn: &Conn, is_own_user: bool) {
     let word = conn.proof.load(Ordering::Relaxed);
     let word = if word & WANTED == 0 { MET } else { word };
+    conn.flow.store(0, Ordering::Relaxed);
     conn.proof.store(word | if is_own_user { 0 } else { STRANGER }, Ordering::Relaxed);
 }
 
@@ -166,12 +164,13 @@ pub(crate) struct Edge {
     began: u64,
 }
 
-/// Before a send on the carrier. Under the lock of the sending half.
+/// Before a send on the carrier. Under the lock of the sending half. `None`: there is nothing to be proven any more, of
+/// a connection that has left its lanes for good, or was looked at too often.
 #[cold]
-pub(crate) fn before_send(conn: &Conn, fd: i32) -> Edge {
+pub(crate) fn before_send(conn: &Conn, fd: i32) -> Option<Edge> {
     let word = conn.proof.load(Ordering::Relaxed);
-    if (word & LOOKED) >> LOOKED_SHIFT >= MOST_LOOKS {
-        return Edge { received: None, position: None, is_told: true, began: 0 };
+    if (word & LOOKED) >> LOOKED_SHIFT >= MOST_LOOKS || conn.has(flag::PINNED) {
+        return None;
     }
     if begins_at_will(word) {
         pause();
@@ -187,7 +186,7 @@ pub(crate) fn before_send(conn: &Conn, fd: i32) -> Edge {
             (None, None)
         }
     };
-    Edge { received, position, is_told: seen.is_some(), began }
+    Some(Edge { received, position, is_told: seen.is_some(), began })
 }
 
 /// After it, if it sent something. Under the lock.
@@ -241,8 +240,8 @@ pub(crate) fn after_send(conn: &Conn, fd: i32, edge: Edge) {
         true if seen >= wanted => 0,
         true => kept | wanted | seen << SEEN_SHIFT,
         false if is_strict => kept | DOUBTED,
-        // The kernel tells nothing here: the meeting by name has to do.
-        false if !is_told && word & STRANGER == 0 => 0,
+        // The kernel tells nothing here: the meeting by name has to do. If it has told before, the other socket is gone.
+        false if !is_told && word & (STRANGER | SEEN) == 0 => 0,
         false => kept | MET_DOUBTED,
     };
     conclude(conn, next);
