@@ -299,7 +299,12 @@ def flags(peer):
     return for_a_while(lambda _: (peer.ring(), time.sleep(0.0002)))
 
 
-def files(peer):
+def urgent(peer):
+    """The same with out-of-band bytes, which the kernel takes out in its own way."""
+    return files(peer, socket.MSG_OOB)
+
+
+def files(peer, kind=0):
     """It sends descriptors by it: the last close of one of these takes as long as it likes."""
     deaf = ends.listener()
     closers = []
@@ -315,7 +320,8 @@ def files(peer):
         except BlockingIOError:
             pass
         try:
-            peer.send(peer.door, b"f", lingering.fileno())
+            rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [lingering.fileno()]))
+            peer.door.sendmsg([b"f"], [rights], kind)
         except OSError:
             pass
         os._exit(0)
@@ -441,7 +447,7 @@ def answers(peer):
 ATTACKS = {
     body.__name__: body
     for body in (
-        rings, fills, silent, closes, shuts, flags, files, hands_on, rubbish, others, counts, killed, stopped,
+        rings, fills, silent, closes, shuts, flags, files, urgent, hands_on, rubbish, others, counts, killed, stopped,
         deaf, hung_up, answers,
     )
 }
