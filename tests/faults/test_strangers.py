@@ -77,3 +77,10 @@ def test_no_room_without_a_bell(wait, users):
     assert outcome.seen == {"code": 0, "took": True}, outcome.describe()
     assert outcome.report.count("demotions", "ring-full") > 0, outcome.describe()
     assert outcome.report.count("bytes", "sdp_sent") > 0, outcome.describe()
+
+
+def test_renamed():
+    """A process that changes its user meets one that it knows anew: neither waits for the other's former doorbell."""
+    outcome = scenario("strangers", "renamed", env=EAGER, public=True, limit_s=60)
+    assert outcome.seen == {"code": 0}, outcome.describe()
+    assert outcome.report.sdp_bytes > 2 * 3 * 10 * 1000, outcome.describe()

@@ -47,6 +47,9 @@ pub struct PeerId {
     generation: u32,
 }
 
+/// No process has this id.
+const NOBODY: i32 = -1;
+
 /// What the kernel and the process itself say about who it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Key {
@@ -307,6 +310,15 @@ impl PeerTable {
         let entries = guard.entries();
         let used = entries.list.get(..entries.high).unwrap_or(&[]);
         used.iter().any(|entry| entry.users > 0 && entry.key == key)
+    }
+
+    /// Our user has changed: a process that gave its bell and page to the former one gives others to this one, and finds
+    /// nothing in those. So nobody who comes is taken for one that is known.
+    pub fn forget_names(&self) {
+        if !IS_USED.load(Ordering::Relaxed) {
+            return;
+        }
+        self.lock().entries().list.iter_mut().for_each(|entry| entry.key.pid = NOBODY);
     }
 
     /// Adds a user to an entry that has one; `false` for an id out of date.

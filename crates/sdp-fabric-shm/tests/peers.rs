@@ -78,6 +78,22 @@ fn a_thousand_connections_hold_one_eventfd() {
 }
 
 #[test]
+fn after_a_change_of_user_nobody_is_known() {
+    isolated(|| {
+        let [one, two] = [(); 2].map(|()| Bells::new());
+        let before = TABLE.attach(info(7, 1, Some(&one))).unwrap();
+        TABLE.forget_names();
+        let after = TABLE.attach(info(7, 1, Some(&two))).unwrap();
+        assert!(TABLE.ring(after));
+        assert_eq!((rung(&one), rung(&two)), (0, 1));
+        assert_eq!(TABLE.attach(info(7, 1, Some(&two))).unwrap(), after);
+        // Who has it still has it.
+        assert!(TABLE.ring(before));
+        assert_eq!((rung(&one), rung(&two)), (1, 0));
+    });
+}
+
+#[test]
 fn pid_user_and_nonce_make_a_process() {
     isolated(|| {
         let [one, two, three, four] = [(); 4].map(|()| Bells::new());

@@ -706,6 +706,7 @@ pub(crate) fn change_trust(remains: Remains) {
     }
     wait_set::drop_all(false);
     strangers::drop_all(false, unhide);
+    PEERS.forget_names();
     if let Some(base) = NonNull::new(BELL.swap(null_mut(), Ordering::AcqRel)) {
         blank(base, segment::BELL_PAGE_BYTES);
     }

@@ -9,7 +9,9 @@
 //! memory that never comes: a pipe has such a lock. Nobody but the owner has the end that is read.
 //!
 //! What can be sent beside bytes are descriptors. The last close of one that comes from a stranger may
-//! take for ever (a socket that lingers), so bytes that bring some are never taken out.
+//! take for ever (a socket that lingers). New kernels refuse them (`SO_PASSRIGHTS`). Elsewhere bytes that
+//! bring some are never taken out, and out-of-band data stands where it was sent (`SO_OOBINLINE`): the
+//! kernel would throw it away, with its descriptors, to get at the bytes behind it.
 
 use crate::{
     errno::Errno,
@@ -23,6 +25,8 @@ use crate::{
 const DRAIN_MAX: usize = 512;
 /// Descriptors that are not wanted, and bytes, cost what they cost: this often at most.
 const DRAINS: usize = 8;
+/// Whether descriptors may come.
+const SO_PASSRIGHTS: i32 = 83;
 
 /// Both ends: the one to wait on, and the one to hand over.
 pub fn create() -> Result<(OwnedFd, OwnedFd), Errno> {
@@ -31,7 +35,15 @@ pub fn create() -> Result<(OwnedFd, OwnedFd), Errno> {
     // SAFETY: two numbers to write to.
     unsafe { sys!(libc::SYS_socketpair, libc::AF_UNIX, kind, 0, ends.as_mut_ptr())? };
     let [waits, rings] = ends.map(OwnedFd::new);
+    set(waits.raw(), libc::SO_OOBINLINE, 1)?;
+    let _ = set(waits.raw(), SO_PASSRIGHTS, 0); // since 6.16
     Ok((waits, rings))
+}
+
+fn set(raw: i32, name: i32, value: i32) -> Result<(), Errno> {
+    // SAFETY: one readable number.
+    unsafe { sys!(libc::SYS_setsockopt, raw, libc::SOL_SOCKET, name, &raw const value, 4) }?;
+    Ok(())
 }
 
 /// Whether a stranger's descriptor is an end of a doorbell of user `uid`'s own making: bytes that we write
@@ -149,11 +161,53 @@ mod tests {
     #[test]
     fn descriptors_in_it_are_not_taken_out() {
         let (waits, rings) = create().unwrap();
+        let _ = set(waits.raw(), SO_PASSRIGHTS, 1); // as with an older kernel
         assert!(ring(rings.raw()));
         unix::send(rings.raw(), b"x", &[waits.raw()]).unwrap();
         assert!(ring(rings.raw()));
         assert!(!drain(waits.raw()));
         assert!(waiting(waits.raw()) >= 2);
+    }
+
+    #[test]
+    fn nor_are_those_of_urgent_bytes() {
+        let (waits, rings) = create().unwrap();
+        let _ = set(waits.raw(), SO_PASSRIGHTS, 1);
+        let (watched, sent) = create().unwrap();
+        let mut control = [0u64; 3];
+        let mut byte = [1u8];
+        let mut iov = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
+        // SAFETY: plain data, for which zero is valid.
+        let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
+        (msg.msg_iov, msg.msg_iovlen) = (&raw mut iov, 1);
+        (msg.msg_control, msg.msg_controllen) = (control.as_mut_ptr().cast(), 24);
+        // SAFETY: room for one header and one number behind it; all outlives the call.
+        let told = unsafe {
+            let header = libc::CMSG_FIRSTHDR(&raw const msg);
+            (*header).cmsg_level = libc::SOL_SOCKET;
+            (*header).cmsg_type = libc::SCM_RIGHTS;
+            (*header).cmsg_len = libc::CMSG_LEN(4) as usize;
+            libc::CMSG_DATA(header).cast::<i32>().write_unaligned(sent.raw());
+            libc::sendmsg(rings.raw(), &raw const msg, libc::MSG_OOB)
+        };
+        if told < 0 {
+            return; // a kernel without
+        }
+        drop(sent);
+        (0..100).for_each(|_| assert!(ring(rings.raw())));
+        assert!(!drain(waits.raw()));
+        let mut ends = libc::pollfd { fd: watched.raw(), events: 0, revents: 0 };
+        // SAFETY: one writable structure; no wait.
+        assert_eq!(unsafe { libc::poll(&raw mut ends, 1, 0) }, 0, "closed by the drain");
+    }
+
+    #[test]
+    fn a_kernel_that_can_refuses_descriptors() {
+        let (waits, rings) = create().unwrap();
+        if fd::getsockopt_int(waits.raw(), libc::SOL_SOCKET, SO_PASSRIGHTS).is_ok() {
+            let refused = unix::send(rings.raw(), b"x", &[waits.raw()]);
+            assert_eq!(refused.err(), Some(Errno::EPERM));
+        }
     }
 
     #[test]

@@ -18,6 +18,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 
 import ends
@@ -299,7 +300,12 @@ def flags(peer):
     return for_a_while(lambda _: (peer.ring(), time.sleep(0.0002)))
 
 
-def files(peer):
+def urgent(peer):
+    """The same with out-of-band bytes, which the kernel takes out in its own way."""
+    return files(peer, socket.MSG_OOB)
+
+
+def files(peer, kind=0):
     """It sends descriptors by it: the last close of one of these takes as long as it likes."""
     deaf = ends.listener()
     closers = []
@@ -315,7 +321,8 @@ def files(peer):
         except BlockingIOError:
             pass
         try:
-            peer.send(peer.door, b"f", lingering.fileno())
+            rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [lingering.fileno()]))
+            peer.door.sendmsg([b"f"], [rights], kind)
         except OSError:
             pass
         os._exit(0)
@@ -441,7 +448,7 @@ def answers(peer):
 ATTACKS = {
     body.__name__: body
     for body in (
-        rings, fills, silent, closes, shuts, flags, files, hands_on, rubbish, others, counts, killed, stopped,
+        rings, fills, silent, closes, shuts, flags, files, urgent, hands_on, rubbish, others, counts, killed, stopped,
         deaf, hung_up, answers,
     )
 }
@@ -615,6 +622,44 @@ def between(wait, users="two", limit=None):
             until()
     sock.close()
     return {"code": ends.reap(pid), "took": time.monotonic() - began < 20}
+
+
+@scenario
+def renamed():
+    """A server changes its user between two connections of the same process, which keeps both."""
+    listener = ends.listener()
+    port = listener.getsockname()[1]
+    users = (0, ATTACKER, FOURTH)
+
+    def client():
+        become(THIRD)
+        waiter, socks, worst = select.epoll(), [], 0.0
+        for _ in users:
+            socks.append(socket.create_connection(("127.0.0.1", port)))
+            ends.warm_up(socks[-1], True)
+            waiter.register(socks[-1], select.EPOLLIN)
+            for _ in range(10):
+                socks[-1].sendall(b"?" * 1000)
+                began = time.monotonic()
+                assert waiter.poll(10), "nothing comes"
+                worst = max(worst, time.monotonic() - began)
+                exactly(socks[-1], 1000)
+        assert worst < 1, worst
+
+    pid = spawn(client, 50)
+    # With a second thread what a connection has is kept until it is closed.
+    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+    kept = []
+    for user in users:
+        os.setresuid(0, 0, 0)
+        os.setresuid(user, user, 0)
+        kept.append(listener.accept()[0])
+        ends.warm_up(kept[-1], False)
+        for _ in range(10):
+            exactly(kept[-1], 1000)
+            time.sleep(0.02)  # the other end sleeps
+            kept[-1].sendall(b"!" * 1000)
+    return {"code": ends.reap(pid)}
 
 
 if __name__ == "__main__":
