@@ -31,6 +31,9 @@ use crate::{
 };
 
 mod processes;
+mod settings;
+
+pub use settings::{getsockopt, option_told, setsockopt, vector_flags};
 
 pub use processes::{
     IoUring, Leave, children_elsewhere, constructed, executing, exiting, fork_child, fork_parent,
@@ -667,71 +670,6 @@ pub unsafe fn ioctl(fd: c_int, request: libc::c_ulong, arg: usize) -> Call {
         SIOCATMARK if splice::has_ring_bytes(&conn) => store(0),
         _ => Call::Pass,
     }
-}
-
-/// `setsockopt`: options that the SDP lane cannot keep pin the connection to the kernel lane first.
-///
-/// # Safety
-/// See the module.
-pub unsafe fn setsockopt(
-    fd: c_int,
-    level: c_int,
-    name: c_int,
-    value: *const libc::c_void,
-    len: socklen_t,
-) -> Call {
-    if elsewhere::is(fd) {
-        return Call::Pass;
-    }
-    if !options::setting(fd, level, name, value, len) && level == libc::IPPROTO_TCP {
-        return done(Err(Errno(libc::EBUSY))); // the kernel would begin in the middle of the stream
-    }
-    Call::Pass
-}
-
-/// Before `getsockopt`: one option is a receive call of the kernel.
-pub fn getsockopt(fd: c_int, level: c_int, name: c_int) {
-    if let Verdict::Leaves(leaving) = options::get(level, name) {
-        pin::leave_for(fd, &leaving);
-    }
-}
-
-/// After a `getsockopt` that succeeded: an error that the program has asked for with `SO_ERROR` is told, and no
-/// receive call tells it again.
-///
-/// # Safety
-/// The kernel has written to `value`, as many bytes as `len` says.
-pub unsafe fn option_told(
-    fd: c_int,
-    level: c_int,
-    name: c_int,
-    value: *const libc::c_void,
-    len: *const socklen_t,
-) {
-    // SAFETY: the caller's.
-    if (level, name) != (libc::SOL_SOCKET, libc::SO_ERROR)
-        || (unsafe { *len } as usize) < size_of::<c_int>()
-    {
-        return;
-    }
-    // SAFETY: as above.
-    let error = unsafe { value.cast::<c_int>().read_unaligned() };
-    if error != 0
-        && process::is_ours()
-        && let Some(conn) = Pinned::new(fd, Half::Receive)
-    {
-        conn.note_told(Errno(error));
-    }
-}
-
-/// Of `preadv2` and `pwritev2` on a tracked descriptor, without an offset: the flags of a socket call that mean the
-/// same. `None`: the kernel's to say, which reads and writes the TCP socket if it does.
-pub fn vector_flags(fd: c_int, flags: c_int) -> Option<c_int> {
-    let meant = flags::vector_flags(flags);
-    if meant.is_none() {
-        pin(fd, Pin::Kernels);
-    }
-    meant
 }
 
 /// After a successful `socket`.
