@@ -110,7 +110,6 @@ def test_receive_calls_for_no_bytes(env):
 INHERITED = {
     "lowat": "low-watermark",
     "inline": "urgent-data",
-    "stamp": "unsuitable-socket",
     "inq": "unsuitable-socket",
     "zerocopy": "zerocopy-option",
     "filter": "unsuitable-socket",
@@ -126,6 +125,14 @@ def test_accepted_connections_have_options_of_their_listener(option, where, env)
     outcome = same("inherited.c", option, where, env=env)
     assert outcome.report.sdp_bytes == 0, outcome.describe()
     assert outcome.report.count("reasons", INHERITED[option]) >= 1, outcome.describe()
+
+
+@MODES
+@pytest.mark.parametrize("where", ["here", "far"])
+def test_times_of_arrival_take_the_lane_where_they_are_asked_for(where, env):
+    """A call with room for control data is the kernel's, which adds them."""
+    outcome = same("inherited.c", "stamp", where, env=env)
+    assert outcome.report.count("demotions", "unsuitable-socket") >= 1, outcome.describe()
 
 
 @MODES

@@ -152,7 +152,10 @@ fn begin(conn: &Conn, fd: i32, moved: usize) {
     if (is_dear || conn.has(flag::PASSED)) && crate::epoll::unseen::may_have() {
         return conn.note_reason(Reason::UnseenSet);
     }
-    let in_the_way = match conn.has(flag::ADOPTED | flag::MAY_BE_ELSEWHERE) {
+    // Or another process has its listener, too.
+    let may_have_options = conn.has(flag::ADOPTED | flag::MAY_BE_ELSEWHERE)
+        || conn.has(flag::ACCEPTED) && process::forks() != 0;
+    let in_the_way = match may_have_options {
         true => options::in_the_way(fd),
         false => options::hidden_in_the_way(fd),
     };
