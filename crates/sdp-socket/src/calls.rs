@@ -37,7 +37,10 @@ pub use processes::{
     fork_prepare, io_uring, is_forking, leaving, networks_differ, spawning, stays_after_all,
 };
 
-pub use crate::pin::{Pin, pin};
+pub use crate::{
+    options::told as option_told,
+    pin::{Pin, pin},
+};
 
 /// What a hook is to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -690,34 +693,6 @@ pub unsafe fn setsockopt(
 pub fn getsockopt(fd: c_int, level: c_int, name: c_int) {
     if let Verdict::Leaves(leaving) = options::get(level, name) {
         pin::leave_for(fd, &leaving);
-    }
-}
-
-/// After a `getsockopt` that succeeded: an error that the program has asked for with `SO_ERROR` is told, and no
-/// receive call tells it again.
-///
-/// # Safety
-/// The kernel has written to `value`, as many bytes as `len` says.
-pub unsafe fn option_told(
-    fd: c_int,
-    level: c_int,
-    name: c_int,
-    value: *const libc::c_void,
-    len: *const socklen_t,
-) {
-    // SAFETY: the caller's.
-    if (level, name) != (libc::SOL_SOCKET, libc::SO_ERROR)
-        || (unsafe { *len } as usize) < size_of::<c_int>()
-    {
-        return;
-    }
-    // SAFETY: as above.
-    let error = unsafe { value.cast::<c_int>().read_unaligned() };
-    if error != 0
-        && process::is_ours()
-        && let Some(conn) = Pinned::new(fd, Half::Receive)
-    {
-        conn.note_told(Errno(error));
     }
 }
 
