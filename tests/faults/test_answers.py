@@ -33,6 +33,7 @@ CASES = {
     "bad-values": OPTION,
     "low-watermark lane": "low-watermark",
     "sent-times": OPTION,
+    "refused": None,
     "harmless": None,
     **{f"control-of lane {option}": OPTION for option in ("1 29", "1 35", "1 37", "1 63", "1 64", "1 65", "6 36")},
     # Times of arrival: nothing before a call asks for control data.

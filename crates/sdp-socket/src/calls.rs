@@ -33,14 +33,17 @@ use crate::{
 mod processes;
 mod settings;
 
-pub use settings::{getsockopt, option_told, setsockopt, vector_flags};
+pub use settings::{getsockopt, setsockopt, vector_flags};
 
 pub use processes::{
     IoUring, Leave, children_elsewhere, constructed, executing, exiting, fork_child, fork_parent,
     fork_prepare, io_uring, is_forking, leaving, networks_differ, spawning, stays_after_all,
 };
 
-pub use crate::pin::{Pin, pin};
+pub use crate::{
+    options::told as option_told,
+    pin::{Pin, pin},
+};
 
 /// What a hook is to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

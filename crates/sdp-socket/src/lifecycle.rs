@@ -674,10 +674,11 @@ pub(crate) fn duplicated(old: c_int, new: c_int) {
 pub(crate) fn replacing(new: c_int) {
     match table::entry(new) {
         Some(Entry::Hidden) if process::is_ours() => process::move_hidden(new),
-        Some(_) => {
+        // Of a number beyond the limit, which was lowered since, nothing is closed: EBADF.
+        Some(_) if !(1..=new).contains(&process::soft_limit()) => {
             begin_close(new);
         }
-        None => {}
+        _ => {}
     }
 }
 

@@ -28,10 +28,10 @@ const DROP: usize = 1024;
 /// More drops than a ring has room for.
 const DROPS: usize = 1 << 20;
 
-/// Whether an address is the one that disconnects. One that cannot be read is none: the kernel refuses it.
+/// Whether an address is the one that disconnects. One that cannot be read, or is too long, is none: the kernel refuses it.
 fn is_disconnect(addr: *const sockaddr, len: socklen_t) -> bool {
     const FAMILY: usize = size_of::<libc::sa_family_t>();
-    len as usize >= FAMILY
+    (FAMILY..=size_of::<libc::sockaddr_storage>()).contains(&(len as usize))
         && memory::is_readable(addr.cast(), FAMILY)
         // SAFETY: two readable bytes.
         && c_int::from(unsafe { addr.cast::<libc::sa_family_t>().read_unaligned() })

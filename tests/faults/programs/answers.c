@@ -1,6 +1,8 @@
 /* Calls, flags and options whose answers are the kernel's: what each gives on a connection that is on its lane. */
 #include "answers.h"
 
+#include <sys/resource.h>
+
 #define PEEK_OFF 42
 #define PACING 47
 #define ZEROCOPY_RECEIVE 35
@@ -579,7 +581,51 @@ static void bad_values(void)
     end();
 }
 
-/* Addresses that cannot be read, and options that leave a lane where it is. */
+/* Calls that would end the connection, or change it, if the kernel did not refuse them. */
+static void refused(void)
+{
+    struct sockaddr_in there = {.sin_family = AF_INET};
+    struct sockaddr none = {.sa_family = AF_UNSPEC};
+    struct rlimit limit, lower;
+    int fresh = socket(AF_INET, SOCK_STREAM, 0), high;
+
+    begin();
+    TRY(connect(sock, (void *)8, 16));
+    TRY(connect(sock, (void *)-1, 16));
+    TRY(connect(sock, NULL, 16));
+    TRY(connect(fresh, (void *)8, 16));
+    TRY(connect(sock, &none, 1));
+    TRY(connect(sock, &none, 0));
+    TRY(connect(sock, &none, -1));
+    TRY(connect(sock, &none, 129));
+    TRY(connect(sock, (void *)&there, sizeof there));
+    TRY(listen(sock, 1));
+    TRY(bind(sock, (void *)&there, sizeof there));
+    TRY(shutdown(sock, 77));
+    TRY(dup2(-1, sock));
+    TRY(dup2(999, sock));
+    TRY(dup3(fresh, sock, 12345));
+    TRY(dup3(sock, sock, 0));
+    TRY(close_range(sock, sock - 1, 0));
+    TRY(close_range(sock, sock, 77));
+    high = fcntl(sock, F_DUPFD, 100);
+    check(high >= 100 && getrlimit(RLIMIT_NOFILE, &limit) == 0);
+    lower = (struct rlimit){.rlim_cur = 50, .rlim_max = limit.rlim_max};
+    check(setrlimit(RLIMIT_NOFILE, &lower) == 0);
+    check(close(sock) == 0);
+    sock = high;
+    say("beyond the limit", dup2(fresh, high), errno);
+    check(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+    close(fresh);
+    tell('r', 10);
+    check(send(sock, "0123456789", 10, 0) == 10);
+    say("sum", answered(), 0);
+    unread(10);
+    say("got", recv(sock, room, 100, 0), 0);
+    end();
+}
+
+/* Options that leave a lane where it is. */
 static void harmless(void)
 {
     int levels[] = {SOL_SOCKET, IPPROTO_TCP, IPPROTO_IP, IPPROTO_IPV6};
@@ -589,15 +635,9 @@ static void harmless(void)
     static const int ip_names[] = {1, 2, 6, 7, 8, 10, 11, 12, 13, 15, 20, 24, 25, 49};
     static const int ip6_names[] = {16, 23, 25, 26, 49, 51, 56, 66, 67, 70, 72};
     const int *names[] = {socket_names, tcp_names, ip_names, ip6_names};
-    int counts[] = {22, 10, 14, 11}, small = 1 << 16, fresh = socket(AF_INET, SOCK_STREAM, 0);
+    int counts[] = {22, 10, 14, 11}, small = 1 << 16;
 
     begin();
-    TRY(connect(sock, (void *)8, 16));
-    TRY(connect(sock, (void *)-1, 16));
-    TRY(connect(sock, NULL, 16));
-    TRY(connect(sock, (void *)&small, 1));
-    TRY(connect(fresh, (void *)8, 16));
-    close(fresh);
     for (int i = 0; i < 4; i++) {
         for (int j = 0; j < counts[i]; j++) {
             int value = names[i] == socket_names && (names[i][j] == 7 || names[i][j] == 8) ? small : 1;
@@ -706,6 +746,8 @@ int main(int argc, char **argv)
         sent_times();
     } else if (strcmp(what, "bad-values") == 0) {
         bad_values();
+    } else if (strcmp(what, "refused") == 0) {
+        refused();
     } else if (strcmp(what, "harmless") == 0) {
         harmless();
     } else if (strcmp(what, "signals") == 0) {

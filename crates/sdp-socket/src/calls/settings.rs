@@ -5,12 +5,9 @@ use sdp_sys::errno::Errno;
 
 use super::{Call, done};
 use crate::{
-    conn::Half,
     elsewhere,
     options::{self, Verdict, flags},
     pin::{self, Pin, pin},
-    process,
-    table::Pinned,
 };
 
 /// `setsockopt`: options that the SDP lane cannot keep pin the connection to the kernel lane first.
@@ -37,35 +34,6 @@ pub unsafe fn setsockopt(
 pub fn getsockopt(fd: c_int, level: c_int, name: c_int) {
     if let Verdict::Leaves(leaving) = options::get(level, name) {
         pin::leave_for(fd, &leaving);
-    }
-}
-
-/// After a `getsockopt` that succeeded: an error that the program has asked for with `SO_ERROR` is told, and no
-/// receive call tells it again.
-///
-/// # Safety
-/// The kernel has written to `value`, as many bytes as `len` says.
-pub unsafe fn option_told(
-    fd: c_int,
-    level: c_int,
-    name: c_int,
-    value: *const libc::c_void,
-    len: *const socklen_t,
-) {
-    if (level, name) != (libc::SOL_SOCKET, libc::SO_ERROR) {
-        return;
-    }
-    // SAFETY: the caller's.
-    if (unsafe { *len } as usize) < size_of::<c_int>() {
-        return;
-    }
-    // SAFETY: as above.
-    let error = unsafe { value.cast::<c_int>().read_unaligned() };
-    if error != 0
-        && process::is_ours()
-        && let Some(conn) = Pinned::new(fd, Half::Receive)
-    {
-        conn.note_told(Errno(error));
     }
 }
 

@@ -10,11 +10,11 @@
 
 use libc::{c_int, c_void, socklen_t};
 use sdp_stats::Reason;
-use sdp_sys::{fd, memory, sys};
+use sdp_sys::{errno::Errno, fd, memory, sys};
 
 use crate::{
     conn::{Half, flag},
-    pin,
+    pin, process,
     table::Pinned,
 };
 
@@ -167,6 +167,32 @@ pub(crate) fn setting(
         return pin::leave_for(fd, &leaving);
     }
     true
+}
+
+/// After a `getsockopt` that succeeded: an error that the program has asked for with `SO_ERROR` is told, and no
+/// receive call tells it again.
+///
+/// # Safety
+/// The kernel has written to `value`, as many bytes as `len` says.
+pub unsafe fn told(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: *const socklen_t,
+) {
+    if (level, name) != (libc::SOL_SOCKET, libc::SO_ERROR) {
+        return;
+    }
+    // SAFETY: the caller's.
+    if unsafe { *len } as usize >= size_of::<c_int>()
+        // SAFETY: the kernel has written as much.
+        && let error @ 1.. = unsafe { value.cast::<c_int>().read_unaligned() }
+        && process::is_ours()
+        && let Some(conn) = Pinned::new(fd, Half::Receive)
+    {
+        conn.note_told(Errno(error));
+    }
 }
 
 /// What an `ioctl` means.
