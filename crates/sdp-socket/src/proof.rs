@@ -126,6 +126,7 @@ pub(crate) fn met(conn: &Conn, is_own_user: bool) {
     let word = conn.proof.load(Ordering::Relaxed);
     let word = if word & WANTED == 0 { MET } else { word };
     conn.proof.store(word | if is_own_user { 0 } else { STRANGER }, Ordering::Relaxed);
+    conn.heard.store(0, Ordering::Relaxed); // of an earlier life, perhaps
 }
 
 /// Whether something is to be proven before the sending half may leave the kernel lane.
