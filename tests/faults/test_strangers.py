@@ -69,6 +69,14 @@ def test_room(wait):
     assert outcome.report.raw["waits"]["slept"] > 0, outcome.describe()
 
 
+@pytest.mark.parametrize("env", [EAGER, {}], ids=["eager", "default"])
+def test_one_way(env):
+    """An end of another user's that only receives has lanes, too."""
+    outcome = scenario("strangers", "one_way", env=env, public=True, limit_s=60)
+    assert outcome.seen == {"code": 0, "taken": True}, outcome.describe()
+    assert outcome.report.count("bytes", "sdp_sent") > 4 << 20, outcome.describe()
+
+
 @pytest.mark.parametrize("users", ["one", "two"])
 @pytest.mark.parametrize("wait", ["blocking", "poll", "edge"])
 def test_no_room_without_a_bell(wait, users):

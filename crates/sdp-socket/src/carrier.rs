@@ -89,7 +89,7 @@ pub(crate) fn sent(fd: c_int) -> Result<u64, Errno> {
         .wrapping_add(u64::from(info.u32(INFO_NOTSENT_BYTES))))
 }
 
-/// What this end has sent, at one moment.
+/// What this end has sent and got, at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Moved {
     /// State of the TCP connection.
@@ -100,6 +100,8 @@ pub(crate) struct Moved {
     pub(crate) transmitted: u64,
     /// Of those, those that the other end has acknowledged, and perhaps a SYN.
     pub(crate) acked: u64,
+    /// Bytes that came, read or not; a FIN counts as one.
+    pub(crate) received: u64,
 }
 
 /// See [`Moved`].
@@ -111,6 +113,7 @@ pub(crate) fn moved(fd: c_int) -> Result<Moved, Errno> {
         sent: transmitted.wrapping_add(u64::from(info.u32(INFO_NOTSENT_BYTES))),
         transmitted,
         acked: info.u64(INFO_BYTES_ACKED),
+        received: info.u64(INFO_BYTES_RECEIVED),
     })
 }
 

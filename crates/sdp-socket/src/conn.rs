@@ -266,6 +266,10 @@ pub(crate) struct Conn {
     pub(crate) agreed: AtomicU32,
     /// What has flowed while it was in doubt ([`crate::proof`]).
     pub(crate) flow: AtomicU64,
+    /// How often what came was what the other socket had sent, and looks in vain ([`crate::proof`]).
+    pub(crate) heard: AtomicU32,
+    /// What had come then, its lower half.
+    pub(crate) heard_at: AtomicU32,
     next_free: AtomicU32,
 }
 
@@ -385,6 +389,8 @@ impl Conn {
             &self.pin_reason,
             &self.proof,
             &self.agreed,
+            &self.heard,
+            &self.heard_at,
             &self.peer_slept,
             &self.idle_wakes,
             &self.asleep,

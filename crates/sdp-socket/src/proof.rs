@@ -10,8 +10,9 @@
 //! affair (sock_diag here, what the other host tells under a key elsewhere).
 //!
 //! Each sending half proves itself, and nobody has to believe the other end. An end that shares
-//! its segment with a user other than its own also takes nothing from it before that
-//! ([`may_trust`]).
+//! its segment with a user other than its own also takes nothing from it before its sends have
+//! been seen to arrive, or, because it may have nothing to send, what it got by the carrier has been
+//! seen to be what the other socket had sent ([`after_receive`]).
 //!
 //! | | wanted |
 //! |---|---|
@@ -30,7 +31,7 @@ use sdp_fabric_shm::{
     identity::{self, Translation},
 };
 use sdp_stats::Reason;
-use sdp_sys::time::monotonic_ns;
+use sdp_sys::{netlink::Counters, time::monotonic_ns};
 
 use crate::{
     carrier::{self, Moved},
@@ -106,6 +107,17 @@ impl Witness {
             Self::Unclear(received)
         }
     }
+
+    /// `before` and `after`: what had come around the moment at which the other socket had sent `transmitted`.
+    const fn of_got(before: u64, transmitted: u64, after: u64) -> Self {
+        if before > transmitted {
+            Self::Denies
+        } else if before == transmitted && after == transmitted {
+            Self::Agrees(before)
+        } else {
+            Self::Unclear
+        }
+    }
 }
 
 /// What a meeting begins with: what is to be proven because addresses may be translated. `None`: they are no name of the
@@ -124,6 +136,7 @@ pub(crate) fn met(conn: &Conn, is_own_user: bool) {
     let word = if word & WANTED == 0 { MET } else { word };
     conn.flow.store(0, Ordering::Relaxed);
     conn.proof.store(word | if is_own_user { 0 } else { STRANGER }, Ordering::Relaxed);
+    conn.heard.store(0, Ordering::Relaxed); // of an earlier life, perhaps
 }
 
 /// Whether something is to be proven before the sending half may leave the kernel lane.
@@ -134,7 +147,50 @@ pub(crate) fn is_wanted(conn: &Conn) -> bool {
 
 /// Whether what the other end writes into the ring may be taken for the connection's.
 pub(crate) fn may_trust(conn: &Conn) -> bool {
-    conn.proof.load(Ordering::Relaxed) & (STRANGER | REFUTED) == 0
+    let word = conn.proof.load(Ordering::Relaxed);
+    let has_heard = || conn.heard.load(Ordering::Relaxed) & WANTED >= moments(word);
+    word & REFUTED == 0 && (word & STRANGER == 0 || has_heard())
+}
+
+/// Moments of agreement that are wanted where sends alone do not tell.
+const fn moments(word: u32) -> u32 {
+    if word & STRICT != 0 { DOUBTED } else { MET_DOUBTED }
+}
+
+/// Whether [`after_receive`] is to look: the other end's process belongs to another user.
+#[inline]
+pub(crate) fn is_heard(conn: &Conn) -> bool {
+    conn.proof.load(Ordering::Relaxed) & STRANGER != 0
+}
+
+/// After a read from the carrier, under the lock of the receiving half. It counts how often what came is what the other
+/// socket has sent, each time another number. Who has got what that did not send yet has it from somebody else: another
+/// connection would have to be ahead of this one always, and equal so often.
+#[cold]
+pub(crate) fn after_receive(conn: &Conn, fd: i32) {
+    let heard = conn.heard.load(Ordering::Relaxed);
+    let (seen, looked) = (heard & WANTED, heard >> SEEN_SHIFT);
+    let wanted = moments(conn.proof.load(Ordering::Relaxed));
+    if seen >= wanted || looked >= MOST_LOOKS || conn.has(flag::PINNED) {
+        return;
+    }
+    let (seen, looked) = match look_back(conn, fd) {
+        Some(Witness::Agrees(received)) => {
+            let now = received as u32;
+            let is_news = conn.heard_at.swap(now, Ordering::Relaxed) != now;
+            (seen + u32::from(is_news), looked)
+        }
+        Some(Witness::Unclear) | None => (seen, looked + 1),
+        Some(Witness::Denies) => {
+            // Nothing has been taken from it, and the sending half leaves with its next call.
+            conn.pin_to_kernel(Reason::Translated);
+            return conn.note_reason(Reason::Translated);
+        }
+    };
+    conn.heard.store(seen | looked << SEEN_SHIFT, Ordering::Relaxed);
+    if seen >= wanted && !is_wanted(conn) {
+        pooled::asker().close();
+    }
 }
 
 /// Whether the next send is to begin at a moment that nobody can guess: another connection whose ends
@@ -296,13 +352,18 @@ pub(crate) fn refute(conn: &Conn) {
     conn.note_reason(Reason::Translated);
 }
 
-/// Both sockets' counters. `None`: the kernel does not tell the other's.
-fn look(conn: &Conn, fd: i32) -> Option<Witness> {
+/// What the other end's socket has moved. `None`: the kernel does not tell.
+fn moved_there(conn: &Conn, fd: i32) -> Option<Counters> {
     let tuple = conn.known_name()?;
     let may_be_elsewhere = conn.has(flag::MAY_BE_ELSEWHERE) || process::has_networks();
     let question = Carrier { fd, tuple: &tuple, may_be_elsewhere };
+    pooled::asker().moved(process::nonce(), process::hidden_min, &question)
+}
+
+/// Both sockets' counters of what we send. `None`: the kernel does not tell the other's.
+fn look(conn: &Conn, fd: i32) -> Option<Witness> {
     let before = carrier::moved(fd).ok()?;
-    let peer = pooled::asker().moved(process::nonce(), process::hidden_min, &question)?;
+    let peer = moved_there(conn, fd)?;
     // Our end, once sent, is counted as a byte. The other one's is nothing to us: it may have closed
     // its half.
     let is_open = matches!(before.state, carrier::ESTABLISHED | carrier::CLOSE_WAIT)
@@ -315,6 +376,20 @@ fn look(conn: &Conn, fd: i32) -> Option<Witness> {
     }
     let after = carrier::moved(fd).ok()?;
     Some(Witness::of(&before, peer.received, &after))
+}
+
+/// Both sockets' counters of what we get. `None`: the kernel does not tell the other's.
+fn look_back(conn: &Conn, fd: i32) -> Option<Witness> {
+    let before = carrier::moved(fd).ok()?;
+    let peer = moved_there(conn, fd)?;
+    let after = carrier::moved(fd).ok()?;
+    // The other's end, once it has come, is counted as a byte; who sent it says so, and was asked later.
+    Some(match peer.state {
+        carrier::ESTABLISHED | carrier::CLOSE_WAIT => {
+            Witness::of_got(before.received, peer.transmitted, after.received)
+        }
+        _ => Witness::Unclear,
+    })
 }
 
 /// Lets pass a time that is not known before, on the processor.
@@ -331,7 +406,7 @@ fn pause() {
 mod tests {
     use super::*;
 
-    const OURS: Moved = Moved { state: 1, sent: 300, transmitted: 200, acked: 101 };
+    const OURS: Moved = Moved { state: 1, sent: 300, transmitted: 200, acked: 101, received: 0 };
 
     #[test]
     fn equal_counters_agree() {
@@ -352,6 +427,14 @@ mod tests {
     fn what_nobody_sent_or_what_is_missing_denies() {
         assert_eq!(Witness::of(&OURS, 301, &OURS), Witness::Denies);
         assert_eq!(Witness::of(&OURS, 99, &OURS), Witness::Denies);
+    }
+
+    #[test]
+    fn what_came_is_compared_with_what_was_sent() {
+        assert_eq!(Witness::of_got(200, 200, 200), Witness::Agrees(200));
+        assert_eq!(Witness::of_got(200, 200, 201), Witness::Unclear);
+        assert_eq!(Witness::of_got(200, 201, 201), Witness::Unclear);
+        assert_eq!(Witness::of_got(200, 199, 200), Witness::Denies);
     }
 
     #[test]

@@ -422,6 +422,9 @@ fn step(
                     return more.map(|more| n + more).map_err(broken);
                 }
                 KernelRead::Got(n) => {
+                    if proof::is_heard(conn) {
+                        proof::after_receive(conn, conn.fd());
+                    }
                     count(conn, row, StatsLane::Kernel, n);
                     total += n;
                     // L7: a short read must mean that there is nothing more in any lane.

@@ -662,5 +662,31 @@ def renamed():
     return {"code": ends.reap(pid)}
 
 
+@scenario
+def one_way():
+    """The two ends of a connection are different users', and one of them never sends."""
+    text, size, hear, tell = ends.stream(6, 1 << 20), 8 << 20, *os.pipe()
+
+    def child():
+        become(THIRD)
+        sock = socket.create_connection(("127.0.0.1", int(os.read(hear, 10))))
+        for at in range(0, size, 10_000):
+            sock.sendall((text + text)[at % len(text) :][: min(10_000, size - at)])
+            if at < 1_000_000:
+                time.sleep(0.001)  # the ends meet, and the reader sees what is sent
+
+    pid = spawn(child, 50)
+    become(ATTACKER)  # each before it has a socket
+    listener = ends.listener()
+    os.write(tell, str(listener.getsockname()[1]).encode())
+    sock, _ = listener.accept()
+    taken = 0
+    while data := sock.recv(65536):
+        at = taken % len(text)
+        assert data == (text + text)[at : at + len(data)], taken
+        taken += len(data)
+    return {"code": ends.reap(pid), "taken": taken == size}
+
+
 if __name__ == "__main__":
     main(TABLE)
