@@ -693,7 +693,8 @@ impl Sleeper {
         // slept it has been counted then.
         let bell = process::bell().filter(|_| self.generation == wait_set::generation());
         let Some(s) = m.set(self.set) else {
-            return bell.filter(|_| self.bell.is_some()).into_iter().for_each(Bells::wake_up);
+            // Closed meanwhile: pages made since then do not count it, and would lack another sleeper.
+            return self.bell.filter(|_| bell.is_some()).into_iter().for_each(Bells::wake_up);
         };
         s.sleepers = s.sleepers.saturating_sub(1);
         match bell {
