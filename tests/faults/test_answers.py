@@ -35,6 +35,12 @@ CASES = {
     "sent-times": OPTION,
     "harmless": None,
     **{f"control-of lane {option}": OPTION for option in ("1 29", "1 35", "1 37", "1 63", "1 64", "1 65", "6 36")},
+    # Times of arrival: nothing before a call asks for control data.
+    **{
+        f"control-of {where} {option}": OPTION
+        for where in ("young", "listener")
+        for option in ("1 29", "1 35", "1 63", "1 64")
+    },
 }
 # What was set before there was a lane: there is none then.
 BEFORE = {
@@ -42,7 +48,7 @@ BEFORE = {
     **{
         f"control-of {where} {option}": OPTION
         for where in ("young", "listener")
-        for option in ("1 29", "1 35", "1 37", "1 63", "1 64", "6 36")
+        for option in ("1 37", "6 36")
     },
     "pacing listener": OPTION,
     "pacing young": OPTION,

@@ -21,3 +21,15 @@ def test_handlers(handler, what, child, env):
     assert plain.code == outcome.code == 0, f"{plain.describe()}\n{outcome.describe()}"
     assert outcome.seen == plain.seen, f"{plain.seen}\n{outcome.describe()}"
     assert outcome.report.sdp_bytes > 0, outcome.describe()
+
+
+@pytest.mark.parametrize("env", [{}, EAGER], ids=["earned", "eager"])
+@pytest.mark.parametrize("how", ["fork", "pty"])
+def test_a_handler_waits_for_who_uses_the_connection(how, env):
+    """Nothing that a fork locks here is held while the program's handlers wait for its own locks."""
+    argv = [compiled("atfork_lock.c"), how]
+    plain = run(argv, sdp=False)
+    outcome = run(argv, env=env)
+    assert plain.code == outcome.code == 0, f"{plain.describe()}\n{outcome.describe()}"
+    assert outcome.seen == plain.seen, f"{plain.seen}\n{outcome.describe()}"
+    assert outcome.report.sdp_bytes > 0, outcome.describe()

@@ -100,10 +100,11 @@ def test_program_with_sanitizer(tmp_path):
 
 
 @pytest.mark.parametrize("code", [0, 7])
-@pytest.mark.parametrize("to", ["report", "stdout"])
+@pytest.mark.parametrize("to", ["report", "stdout", "prometheus-file"])
 def test_report_without_room(tmp_path, to, code):
     """No byte may be written to a file: the report is missing, the command's status is not."""
-    options = ["--report", tmp_path / "report" if to == "report" else "-", "--summary"]
+    option, path = ("--report", "-") if to == "stdout" else (f"--{to}", tmp_path / to)
+    options = [option, path, "--summary"]
     command = [SDP, "run", "--no-config", *options, "--", "sh", "-c", f"exit {code}"]
     script = 'ulimit -f 0; exec "$@"'
     with open(tmp_path / "out", "wb") as out, open(tmp_path / "err", "wb") as err:
@@ -115,7 +116,7 @@ def test_report_without_room(tmp_path, to, code):
         ["bash", "-c", script, "bash", *map(str, command)], capture_output=True, text=True, timeout=LIMIT_S
     )
     assert piped.returncode == code
-    assert ("sdp run: --report" in piped.stderr) == (to == "report"), piped.stderr
+    assert (f"sdp run: {option}" in piped.stderr) == (to != "stdout"), piped.stderr
 
 
 def test_command_without_room_gets_its_signal(tmp_path):

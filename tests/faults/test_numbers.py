@@ -12,6 +12,7 @@ CHILDREN = {
     "read": True,
     "close": True,
     "other": True,
+    "file": True,
     "use": False,
     "wait": False,
     "listen": True,

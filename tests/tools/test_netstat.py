@@ -107,8 +107,12 @@ def test_states_are_those_of_netstat(ladder):
         _, _, lines = netstat(ladder, "-an")
         states = sorted(line[5] for line in of_ports(lines, port))
         assert states.count("ESTABLISHED") == 1 and "CLOSE_WAIT" in states and "LISTEN" in states, states
-        ends = {line[5] for line in of_ports(lines, half)}
-        assert ends == {"FIN_WAIT2"}
+
+        def half_closed():
+            # The other end may acknowledge the FIN up to 40 ms late.
+            return {line[5] for line in of_ports(netstat(ladder, "-an")[2], half)} == {"FIN_WAIT2"}
+
+        wait_until(half_closed, "the FIN is acknowledged")
         assert any(line[4].endswith(f":{port}") and line[5] == "TIME_WAIT" for line in lines), lines
         process.stdin.close()
         assert process.wait(LIMIT_S) == 0
@@ -140,8 +144,13 @@ def test_other_network_namespaces(ladder):
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment(), text=True
     ) as process:
         port, half, _ = process.stdout.readline().split()
+
+        def half_closed():
+            lines = netstat(ladder, "-San")[2]
+            return {line[5] for line in of_ports(lines, half)} == {"FIN_WAIT2"}
+
+        wait_until(half_closed, "the FIN is acknowledged")
         lines = netstat(ladder, "-San")[2]
-        assert {line[5] for line in of_ports(lines, half)} == {"FIN_WAIT2"}
         assert "CLOSE_WAIT" in {line[5] for line in of_ports(lines, port)}
         process.stdin.close()
         assert process.wait(LIMIT_S) == 0

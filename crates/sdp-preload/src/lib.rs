@@ -16,7 +16,7 @@
 //!
 //! # Names that are left alone, on purpose
 //!
-//! `bind`, `getsockname`, `getpeername`, `getsockopt`, `fstat`, `isatty`, `isfdtype`: the carrier is
+//! `bind`, `getsockname`, `getpeername`, `fstat`, `isatty`, `isfdtype`: the carrier is
 //! the program's own TCP socket and answers them. `system`, `popen`, `getaddrinfo`,
 //! `syslog` and the rest of stdio act on descriptors inside libc, where no hook sees them; nothing
 //! changes in this process. `exit` runs the program's own handlers, which may still use sockets, so

@@ -124,8 +124,10 @@ fn contended(word: &AtomicU32, pid: u32, patience: u64) -> Acquired {
             return Acquired::TakenOver;
         }
         sleeps_left = sleeps_left.saturating_sub(1);
-        // A model's time does not pass, and a process that was stopped inside has time until it goes on.
-        if sleeps_left == 0 && !MODELLED && !is_stopped(owner as i32) {
+        // A model's time does not pass, and a process that was stopped inside has time until it goes on, but not of those
+        // who come back later.
+        let waits_for_stopped = || patience >= PATIENCE_NS && is_stopped(owner as i32);
+        if sleeps_left == 0 && !MODELLED && !waits_for_stopped() {
             return Acquired::Overdue;
         }
     }
@@ -175,6 +177,21 @@ mod tests {
         // Its own name as well.
         word.store(me, Ordering::Relaxed);
         assert_eq!(lock_within(&word, me, 10 * SLEEP_NS as u64), Acquired::Overdue);
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "starts processes")]
+    fn a_stopped_owner_is_not_waited_for_by_who_comes_back() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let word = AtomicU32::new(child.id());
+        // SAFETY: our own child.
+        assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGSTOP) }, 0);
+        while !is_stopped(child.id() as i32) {
+            thread::yield_now();
+        }
+        assert_eq!(lock_within(&word, std::process::id(), 10 * SLEEP_NS as u64), Acquired::Overdue);
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 
     #[test]

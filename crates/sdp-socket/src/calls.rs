@@ -31,6 +31,9 @@ use crate::{
 };
 
 mod processes;
+mod settings;
+
+pub use settings::{getsockopt, option_told, setsockopt, vector_flags};
 
 pub use processes::{
     IoUring, Leave, children_elsewhere, constructed, executing, exiting, fork_child, fork_parent,
@@ -304,6 +307,9 @@ pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> Call {
     if count > IOV_MAX {
         return done(Err(Errno(libc::EMSGSIZE)));
     }
+    if control != 0 && options::has_stamps(conn.fd()) {
+        pin::leave(fd, Reason::UnsuitableSocket, Some(Heir::Ourselves));
+    }
     if (control != 0 || flags & libc::MSG_PEEK != 0) && header::is_kernels(&conn, Half::Receive) {
         return by_kernel(conn, Half::Receive);
     }
@@ -541,7 +547,8 @@ pub unsafe fn received_descriptors(through: c_int, msg: *const msghdr) {
 /// # Safety
 /// See the module.
 pub unsafe fn sendfile(out: c_int, input: c_int, offset: *mut i64, count: usize) -> Call {
-    if let Some(conn) = Pinned::new(input, Half::Receive)
+    if !elsewhere::is(input)
+        && let Some(conn) = Pinned::new(input, Half::Receive)
         && splice::is_pipe(out)
     {
         splice::prepare_splice(&conn, Half::Receive);
@@ -665,70 +672,6 @@ pub unsafe fn ioctl(fd: c_int, request: libc::c_ulong, arg: usize) -> Call {
     }
 }
 
-/// `setsockopt`: options that the SDP lane cannot keep pin the connection to the kernel lane first.
-///
-/// # Safety
-/// See the module.
-pub unsafe fn setsockopt(
-    fd: c_int,
-    level: c_int,
-    name: c_int,
-    value: *const libc::c_void,
-    len: socklen_t,
-) -> Call {
-    if elsewhere::is(fd) {
-        return Call::Pass;
-    }
-    if !options::setting(fd, level, name, value, len) && level == libc::IPPROTO_TCP {
-        return done(Err(Errno(libc::EBUSY))); // the kernel would begin in the middle of the stream
-    }
-    Call::Pass
-}
-
-/// Before `getsockopt`: one option is a receive call of the kernel.
-pub fn getsockopt(fd: c_int, level: c_int, name: c_int) {
-    if let Verdict::Leaves(leaving) = options::get(level, name) {
-        pin::leave_for(fd, &leaving);
-    }
-}
-
-/// After a `getsockopt` that succeeded: an error that the program has asked for with `SO_ERROR` is told, and no
-/// receive call tells it again.
-///
-/// # Safety
-/// The kernel has written to `value`, as many bytes as `len` says.
-pub unsafe fn option_told(
-    fd: c_int,
-    level: c_int,
-    name: c_int,
-    value: *const libc::c_void,
-    len: *const socklen_t,
-) {
-    // SAFETY: the caller's.
-    if (level, name) != (libc::SOL_SOCKET, libc::SO_ERROR)
-        || (unsafe { *len } as usize) < size_of::<c_int>()
-    {
-        return;
-    }
-    // SAFETY: as above.
-    let error = unsafe { value.cast::<c_int>().read_unaligned() };
-    if error != 0
-        && let Some(conn) = Pinned::new(fd, Half::Receive)
-    {
-        conn.note_told(Errno(error));
-    }
-}
-
-/// Of `preadv2` and `pwritev2` on a tracked descriptor, without an offset: the flags of a socket call that mean the
-/// same. `None`: the kernel's to say, which reads and writes the TCP socket if it does.
-pub fn vector_flags(fd: c_int, flags: c_int) -> Option<c_int> {
-    let meant = flags::vector_flags(flags);
-    if meant.is_none() {
-        pin(fd, Pin::Kernels);
-    }
-    meant
-}
-
 /// After a successful `socket`.
 #[unsafe(link_section = ".text.open")]
 pub fn opened(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
@@ -740,12 +683,8 @@ pub fn listening(fd: c_int) {
 }
 /// Before `connect`: whether it disconnects a connection of ours, which has left its lanes then.
 /// [`disconnected`] follows the call.
-///
-/// # Safety
-/// See the module.
-pub unsafe fn disconnecting(fd: c_int, addr: *const sockaddr, len: socklen_t) -> bool {
-    // SAFETY: the caller's.
-    is_tracked(fd) && unsafe { reconnect::is_disconnect(addr, len) } && reconnect::before(fd)
+pub fn disconnecting(fd: c_int, addr: *const sockaddr, len: socklen_t) -> bool {
+    is_tracked(fd) && reconnect::before(fd, addr, len)
 }
 /// After the `connect` of which [`disconnecting`] said so.
 pub fn disconnected(fd: c_int, has_succeeded: bool) {

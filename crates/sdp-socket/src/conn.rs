@@ -264,6 +264,8 @@ pub(crate) struct Conn {
     pub(crate) proof: AtomicU32,
     /// What the other socket had received when both agreed last, its lower half.
     pub(crate) agreed: AtomicU32,
+    /// What has flowed while it was in doubt ([`crate::proof`]).
+    pub(crate) flow: AtomicU64,
     next_free: AtomicU32,
 }
 
@@ -395,7 +397,7 @@ impl Conn {
         for word in self.bytes.iter().chain(&self.rowless) {
             word.store(0, Ordering::Relaxed);
         }
-        for word in [&self.looked, &self.looked_head, &self.one_way, &self.left_alone] {
+        for word in [&self.looked, &self.looked_head, &self.one_way, &self.left_alone, &self.flow] {
             word.store(0, Ordering::Relaxed);
         }
         self.turn.reset();

@@ -103,9 +103,10 @@ pub(crate) fn fork_prepare() {
     // What the other end has answered in the meantime would be thrown away.
     table::walk(|fd, entry| {
         if let Entry::Conn(index) = entry
-            && let Some(conn) = conn::get(index)
+            && conn::get(index).is_some_and(|conn| conn.stage() == Stage::Meeting)
+            && let Some(conn) = Pinned::new(fd, Half::Receive)
         {
-            promote::advance(conn, fd);
+            promote::advance(&conn, fd);
         }
     });
     page::expect_guests();
@@ -261,9 +262,11 @@ pub(crate) fn fork_child(pid: Option<i32>) {
 /// ring that cannot be pushed into the carrier. Then it stays mapped until the connection is closed, family
 /// memory until the last such connection is (after a sandbox, which allows no system call of ours, until the
 /// process ends); nothing new refers to it.
-pub(crate) fn leaving(reason: Reason, for_good: bool) {
+///
+/// True: all that has been done is that the process is retired.
+pub(crate) fn leaving(reason: Reason, for_good: bool) -> bool {
     if process::is_retired() || !process::is_ours() {
-        return;
+        return false;
     }
     if process::highest_descriptor() < 0 {
         // Nothing to leave. But its first socket, which makes what the library needs, may come after the
@@ -272,7 +275,7 @@ pub(crate) fn leaving(reason: Reason, for_good: bool) {
             section::set_deferring(false);
             process::retire();
         }
-        return;
+        return for_good;
     }
     let _section = section::Guard::enter();
     page::leave_host(for_good);
@@ -300,6 +303,7 @@ pub(crate) fn leaving(reason: Reason, for_good: bool) {
     } else {
         process::change_trust(remains);
     }
+    false
 }
 
 /// A thread is in the middle of [`parting`].

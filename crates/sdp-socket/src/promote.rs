@@ -160,12 +160,23 @@ fn begin(conn: &Conn, fd: i32, moved: usize) {
         conn.pin_to_kernel(reason);
         return stay(conn, reason);
     }
-    match conn.name(fd) {
-        Some(tuple) if !proof::begin(conn, fd, &tuple) => {
-            conn.pin_to_kernel(Reason::Translated);
-            return stay(conn, Reason::Translated);
-        }
-        _ => {}
+    let Some(wanted) = conn.name(fd).map_or(Some(0), |tuple| proof::at_first(fd, &tuple)) else {
+        conn.pin_to_kernel(Reason::Translated);
+        return stay(conn, Reason::Translated);
+    };
+    let is_young = {
+        let _section = section::Guard::enter();
+        // Under its lock: the ends may have met by another thread's steps, and what is to be proven since stays.
+        conn.try_meeting(|_| {
+            let is_young = conn.stage() == Stage::Young;
+            if is_young {
+                conn.proof.store(wanted, Ordering::Relaxed);
+            }
+            is_young
+        })
+    };
+    if is_young != Some(true) {
+        return;
     }
     // Before the stage: another thread that sees it counts from here.
     conn.ticks.store(0, Ordering::Relaxed);

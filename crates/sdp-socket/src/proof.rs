@@ -20,6 +20,7 @@
 //! | it does not, the ends have met by name | [`MET`] sends in a row |
 //! | a send was in doubt | [`DOUBTED`] or [`MET_DOUBTED`] moments at which both agree |
 //! | it does not know it, the processes have met before | nothing |
+//! | a stream that never rests | 64 KiB through three looks that do not deny it; tracked, 512 KiB through eight |
 //! | a socket got bytes that we had not sent, or lacks some that were acknowledged | no lanes, `translated` |
 
 use core::sync::atomic::Ordering;
@@ -52,6 +53,14 @@ const MOST_LOOKS: u32 = 250;
 const LONG_NS: u64 = 200_000;
 /// Longest pause before a send that nobody shall guess the moment of.
 const PAUSE_NS: u64 = 64_000;
+/// A stream that never rests proves itself by what flows: this many bytes from the first look in
+/// doubt, through so many looks at which the other socket had neither more than was sent nor less
+/// than was acknowledged. The second pair where connection tracking knows the connection.
+const FLOW: (u64, u64) = (64 << 10, 3);
+const TRACKED_FLOW: (u64, u64) = (512 << 10, 8);
+/// [`Conn::flow`]: looks above, the lower part of the position of the first one below.
+const FLOW_LOOKS_SHIFT: u32 = 56;
+const FLOW_FROM: u64 = (1 << FLOW_LOOKS_SHIFT) - 1;
 /// Looks until what was sent must have arrived.
 const LOOKS: u32 = 4;
 const LOOK_NS: u64 = 2_000;
@@ -77,8 +86,8 @@ const LEFT: u32 = 1 << 19;
 enum Witness {
     /// What one has sent the other has.
     Agrees(u64),
-    /// Something is on its way, or both are at work.
-    Unclear,
+    /// Something is on its way, or both are at work; what the other one had received.
+    Unclear(u64),
     /// The other socket has what we never sent, or has not what was acknowledged to us.
     Denies,
 }
@@ -94,27 +103,26 @@ impl Witness {
         } else if before.transmitted == after.transmitted && after.transmitted == received {
             Self::Agrees(received)
         } else {
-            Self::Unclear
+            Self::Unclear(received)
         }
     }
 }
 
-/// How a meeting begins: whether the addresses may name the connection at all. False: never; the
-/// reason is noted by the caller.
-pub(crate) fn begin(conn: &Conn, fd: i32, tuple: &identity::Tuple) -> bool {
-    let word = match identity::translation(fd, tuple) {
-        Translation::Untracked => 0,
-        Translation::Possible => TRACKED | STRICT,
-        Translation::Certain => return false,
-    };
-    conn.proof.store(word, Ordering::Relaxed);
-    true
+/// What a meeting begins with: what is to be proven because addresses may be translated. `None`: they are no name of the
+/// connection; the reason is noted by the caller.
+pub(crate) fn at_first(fd: i32, tuple: &identity::Tuple) -> Option<u32> {
+    match identity::translation(fd, tuple) {
+        Translation::Untracked => Some(0),
+        Translation::Possible => Some(TRACKED | STRICT),
+        Translation::Certain => None,
+    }
 }
 
 /// The ends have met by name: what is to be proven before a byte moves.
 pub(crate) fn met(conn: &Conn, is_own_user: bool) {
     let word = conn.proof.load(Ordering::Relaxed);
     let word = if word & WANTED == 0 { MET } else { word };
+    conn.flow.store(0, Ordering::Relaxed);
     conn.proof.store(word | if is_own_user { 0 } else { STRANGER }, Ordering::Relaxed);
 }
 
@@ -149,32 +157,36 @@ const fn is_in_doubt(word: u32) -> bool {
 pub(crate) struct Edge {
     /// What the other socket had received, which is what we had sent.
     received: Option<u64>,
+    /// What it had received, if that may be what we had sent.
+    position: Option<u64>,
     /// The kernel told.
     is_told: bool,
     began: u64,
 }
 
-/// Before a send on the carrier. Under the lock of the sending half.
+/// Before a send on the carrier. Under the lock of the sending half. `None`: there is nothing to be proven any more, of
+/// a connection that has left its lanes for good, or was looked at too often.
 #[cold]
-pub(crate) fn before_send(conn: &Conn, fd: i32) -> Edge {
+pub(crate) fn before_send(conn: &Conn, fd: i32) -> Option<Edge> {
     let word = conn.proof.load(Ordering::Relaxed);
-    if (word & LOOKED) >> LOOKED_SHIFT >= MOST_LOOKS {
-        return Edge { received: None, is_told: true, began: 0 };
+    if (word & LOOKED) >> LOOKED_SHIFT >= MOST_LOOKS || conn.has(flag::PINNED) {
+        return None;
     }
     if begins_at_will(word) {
         pause();
     }
     let began = monotonic_ns();
     let seen = look(conn, fd);
-    let received = match seen {
-        Some(Witness::Agrees(received)) => Some(received),
-        Some(Witness::Unclear) | None => None,
+    let (received, position) = match seen {
+        Some(Witness::Agrees(received)) => (Some(received), Some(received)),
+        Some(Witness::Unclear(received)) => (None, Some(received)),
+        None => (None, None),
         Some(Witness::Denies) => {
             refute(conn);
-            None
+            (None, None)
         }
     };
-    Edge { received, is_told: seen.is_some(), began }
+    Some(Edge { received, position, is_told: seen.is_some(), began })
 }
 
 /// After it, if it sent something. Under the lock.
@@ -192,7 +204,8 @@ pub(crate) fn after_send(conn: &Conn, fd: i32, edge: Edge) {
             .min(MOST_LOOKS);
         let seen = ((word & SEEN) >> SEEN_SHIFT) + u32::from(is_news(conn, edge));
         let next = kept | wanted | seen << SEEN_SHIFT | looked << LOOKED_SHIFT;
-        return conclude(conn, if seen >= wanted { 0 } else { next });
+        let is_proven = seen >= wanted || has_flowed(conn, edge, word & STRICT != 0);
+        return conclude(conn, if is_proven { 0 } else { next });
     }
     let mut arrived = false;
     let mut is_told = edge.is_told;
@@ -204,7 +217,7 @@ pub(crate) fn after_send(conn: &Conn, fd: i32, edge: Edge) {
                     break;
                 }
                 Some(Witness::Denies) => return refute(conn),
-                Some(Witness::Unclear) => {
+                Some(Witness::Unclear(_)) => {
                     let until = monotonic_ns() + LOOK_NS;
                     while monotonic_ns() < until {
                         core::hint::spin_loop();
@@ -218,14 +231,17 @@ pub(crate) fn after_send(conn: &Conn, fd: i32, edge: Edge) {
         }
     }
     let is_strict = word & STRICT != 0;
+    if !arrived {
+        has_flowed(conn, edge, is_strict); // the first look, if it comes to that
+    }
     let is_late = is_strict && monotonic_ns().saturating_sub(edge.began) > LONG_NS;
     let seen = ((word & SEEN) >> SEEN_SHIFT) + 1;
     let next = match arrived && !is_late {
         true if seen >= wanted => 0,
         true => kept | wanted | seen << SEEN_SHIFT,
         false if is_strict => kept | DOUBTED,
-        // The kernel tells nothing here: the meeting by name has to do.
-        false if !is_told && word & STRANGER == 0 => 0,
+        // The kernel tells nothing here: the meeting by name has to do. If it has told before, the other socket is gone.
+        false if !is_told && word & (STRANGER | SEEN) == 0 => 0,
         false => kept | MET_DOUBTED,
     };
     conclude(conn, next);
@@ -237,6 +253,20 @@ fn is_news(conn: &Conn, edge: Edge) -> bool {
         let now = received as u32;
         conn.agreed.swap(now, Ordering::Relaxed) != now
     })
+}
+
+/// Whether enough has flowed, at each look in step with the other socket.
+fn has_flowed(conn: &Conn, edge: Edge, is_strict: bool) -> bool {
+    let Some(position) = edge.position else { return false };
+    let (bytes, looks) = if is_strict { TRACKED_FLOW } else { FLOW };
+    let flow = conn.flow.load(Ordering::Relaxed);
+    if flow == 0 {
+        conn.flow.store(1 << FLOW_LOOKS_SHIFT | position & FLOW_FROM, Ordering::Relaxed);
+        return false;
+    }
+    let seen = ((flow >> FLOW_LOOKS_SHIFT) + 1).min(0xff);
+    conn.flow.store(seen << FLOW_LOOKS_SHIFT | flow & FLOW_FROM, Ordering::Relaxed);
+    seen >= looks && position.wrapping_sub(flow) & FLOW_FROM >= bytes
 }
 
 fn conclude(conn: &Conn, next: u32) {
@@ -278,7 +308,7 @@ fn look(conn: &Conn, fd: i32) -> Option<Witness> {
     let is_open = matches!(before.state, carrier::ESTABLISHED | carrier::CLOSE_WAIT)
         && matches!(peer.state, carrier::ESTABLISHED | carrier::FIN_WAIT1 | carrier::FIN_WAIT2);
     if !is_open {
-        return Some(Witness::Unclear);
+        return Some(Witness::Unclear(peer.received));
     }
     if before.transmitted == peer.received {
         return Some(Witness::Agrees(peer.received)); // nobody else sends: the half's lock is ours
@@ -311,10 +341,10 @@ mod tests {
     #[test]
     fn what_is_on_its_way_is_unclear() {
         let later = Moved { transmitted: 250, ..OURS };
-        assert_eq!(Witness::of(&OURS, 200, &later), Witness::Unclear);
-        assert_eq!(Witness::of(&OURS, 250, &later), Witness::Unclear);
+        assert_eq!(Witness::of(&OURS, 200, &later), Witness::Unclear(200));
+        assert_eq!(Witness::of(&OURS, 250, &later), Witness::Unclear(250));
         for received in 100..200 {
-            assert_eq!(Witness::of(&OURS, received, &OURS), Witness::Unclear);
+            assert_eq!(Witness::of(&OURS, received, &OURS), Witness::Unclear(received));
         }
     }
 

@@ -233,13 +233,15 @@ pub(crate) fn try_judge(conn: &Conn, fd: c_int) -> Option<Truth> {
     Some(truth(conn, judged))
 }
 
-/// Waits a moment for who is at work on the half; succeeds one that died.
+/// Waits a moment for who is at work on the half; succeeds one that died. False: somebody is still at it.
 #[cold]
-pub(crate) fn await_turn(conn: &Conn) {
-    if conn.pin_live(Half::Receive) {
-        let _ = receive::try_sink(conn, true, |_, _, _, _| Ok(()));
-        conn.unpin(Half::Receive);
+pub(crate) fn await_turn(conn: &Conn) -> bool {
+    if !conn.pin_live(Half::Receive) {
+        return true;
     }
+    let is_free = receive::try_sink(conn, true, |_, _, _, _| Ok(())).is_some();
+    conn.unpin(Half::Receive);
+    is_free
 }
 
 /// Whether there is something to read, and whether the kernel alone says so.

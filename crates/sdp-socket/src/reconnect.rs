@@ -9,7 +9,7 @@
 
 use libc::{c_int, sockaddr, socklen_t};
 use sdp_stats::Reason;
-use sdp_sys::section;
+use sdp_sys::{memory, section};
 
 use core::sync::atomic::Ordering;
 
@@ -28,27 +28,34 @@ const DROP: usize = 1024;
 /// More drops than a ring has room for.
 const DROPS: usize = 1 << 20;
 
-/// Whether an address is the one that disconnects.
-///
-/// # Safety
-/// `addr` is readable for `len` bytes.
-pub(crate) unsafe fn is_disconnect(addr: *const sockaddr, len: socklen_t) -> bool {
-    // SAFETY: the family lies within the address.
-    !addr.is_null()
-        && len as usize >= size_of::<libc::sa_family_t>()
+/// Whether an address is the one that disconnects. One that cannot be read is none: the kernel refuses it.
+fn is_disconnect(addr: *const sockaddr, len: socklen_t) -> bool {
+    const FAMILY: usize = size_of::<libc::sa_family_t>();
+    len as usize >= FAMILY
+        && memory::is_readable(addr.cast(), FAMILY)
+        // SAFETY: two readable bytes.
         && c_int::from(unsafe { addr.cast::<libc::sa_family_t>().read_unaligned() })
             == libc::AF_UNSPEC
 }
 
-/// Before a `connect` that disconnects. True: [`after`] is to be told how it went.
-pub(crate) fn before(fd: c_int) -> bool {
+/// Whether the socket is a connection, or is becoming one.
+fn is_connection(conn: &Conn) -> bool {
+    !matches!(conn.stage(), Stage::Fresh | Stage::Listener)
+}
+
+/// Before a `connect`: whether it disconnects, and [`after`] is to be told how it went.
+pub(crate) fn before(fd: c_int, addr: *const sockaddr, len: socklen_t) -> bool {
+    let Some(Entry::Conn(index)) = table::entry(fd) else { return false };
+    if !conn::get(index).is_some_and(is_connection) || !is_disconnect(addr, len) {
+        return false;
+    }
     if !process::is_ours() {
         pin::leave(fd, Reason::Reconnected, Some(Heir::Ourselves));
         return false;
     }
     let _section = section::Guard::enter();
     let Some(conn) = Pinned::new(fd, Half::Send) else { return false };
-    if matches!(conn.stage(), Stage::Fresh | Stage::Listener) {
+    if !is_connection(&conn) {
         return false;
     }
     // What the other end sees is a reset that is meant (E3), whatever its ring still has.

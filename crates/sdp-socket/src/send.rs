@@ -459,7 +459,8 @@ fn kernel_send(
     let is_young = source.switches == 0;
     let cap = if is_young { PIECE_YOUNG } else { usize::MAX };
     loop {
-        let edge = proof::is_wanted(conn).then(|| proof::before_send(conn, conn.fd()));
+        let is_wanted = proof::is_wanted(conn);
+        let edge = if is_wanted { proof::before_send(conn, conn.fd()) } else { None };
         let sent =
             gated(conn, lines, conn.side(), || carrier::send(conn.fd(), buffers, cap, flags));
         let Some(sent) = sent else {

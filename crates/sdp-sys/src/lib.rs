@@ -18,6 +18,7 @@ pub mod hidden;
 pub mod holders;
 pub mod loader;
 pub mod memfd;
+pub mod memory;
 pub mod netlink;
 pub mod owned;
 pub mod pid;

@@ -82,7 +82,7 @@ pub enum Slot {
     Socket3 = 11,
     /// Preload: calls of `syscall` by this thread that the hooks have looked at, wrapping.
     Seen = 12,
-    /// Preload: the thread is in the middle of a fork.
+    /// Preload: how far the thread is with a fork.
     Forking = 13,
 }
 

@@ -530,8 +530,8 @@ fn start(options: &Options) -> Result<i32, Start> {
             let epilogue = require::epilogue(&report, &env, &options.set);
             let _ = write!(io::stderr(), "{report}{epilogue}");
         }
-        if let Some(scrape) = scrape {
-            scrape.write(&report).map_err(Start::Failed)?;
+        if let Some(Err(why)) = scrape.map(|scrape| scrape.write(&report)) {
+            say(&why.to_string());
         }
         if options.require {
             let complaints = require::complaints(&report);

@@ -579,7 +579,7 @@ static void bad_values(void)
     end();
 }
 
-/* Options that leave a lane where it is. */
+/* Addresses that cannot be read, and options that leave a lane where it is. */
 static void harmless(void)
 {
     int levels[] = {SOL_SOCKET, IPPROTO_TCP, IPPROTO_IP, IPPROTO_IPV6};
@@ -589,9 +589,15 @@ static void harmless(void)
     static const int ip_names[] = {1, 2, 6, 7, 8, 10, 11, 12, 13, 15, 20, 24, 25, 49};
     static const int ip6_names[] = {16, 23, 25, 26, 49, 51, 56, 66, 67, 70, 72};
     const int *names[] = {socket_names, tcp_names, ip_names, ip6_names};
-    int counts[] = {22, 10, 14, 11}, small = 1 << 16;
+    int counts[] = {22, 10, 14, 11}, small = 1 << 16, fresh = socket(AF_INET, SOCK_STREAM, 0);
 
     begin();
+    TRY(connect(sock, (void *)8, 16));
+    TRY(connect(sock, (void *)-1, 16));
+    TRY(connect(sock, NULL, 16));
+    TRY(connect(sock, (void *)&small, 1));
+    TRY(connect(fresh, (void *)8, 16));
+    close(fresh);
     for (int i = 0; i < 4; i++) {
         for (int j = 0; j < counts[i]; j++) {
             int value = names[i] == socket_names && (names[i][j] == 7 || names[i][j] == 8) ? small : 1;

@@ -10,6 +10,7 @@
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/select.h>
+#include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 
@@ -157,6 +158,20 @@ static int use_other(void *nothing)
     note_call(recv(ends[1], room, sizeof room, 0));
     note_call(fcntl(sock, F_SETFL, O_NONBLOCK));
     note_call(close(sock));
+    return 0;
+}
+
+/* A file in the place of the connection, into a pipe. */
+static int send_file(void *nothing)
+{
+    int file = open("/dev/zero", O_RDONLY);
+    char room[10];
+
+    (void)nothing;
+    note_call(dup2(file, sock));
+    note_call(sendfile(ends[1], sock, NULL, sizeof room));
+    note_call(close(sock));
+    note_call(close(file));
     return 0;
 }
 
@@ -322,6 +337,11 @@ static void children(const char *what)
         check(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
         ask('s', 3000);
         in_child(use_other);
+        check(receive_pattern(sock, &theirs, 3000) == 3000);
+    } else if (strcmp(what, "file") == 0) {
+        check(pipe(ends) == 0);
+        ask('s', 3000); /* not read before the child has run */
+        in_child(send_file);
         check(receive_pattern(sock, &theirs, 3000) == 3000);
     } else if (strcmp(what, "use") == 0) {
         check(pipe(ends) == 0);

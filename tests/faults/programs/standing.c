@@ -5,6 +5,7 @@
  */
 #include "ends.h"
 
+#include <limits.h>
 #include <sys/epoll.h>
 
 #define UNREAD 200000
@@ -119,7 +120,7 @@ int main(int argc, char **argv)
     check(pthread_create(&watcher, NULL, watch, NULL) == 0);
     nap_us(50000);
     check(pthread_create(&hander, NULL, hand_over, NULL) == 0);
-    tell('e', 1000000);
+    tell('e', LONG_MAX); /* a million are over before a hand-over is */
     while (!is_handed || rounds < 100) {
         long began = now_ms();
 

@@ -30,15 +30,14 @@ pub(super) fn enter_sandbox<T: Copy + PartialEq>(failed: T, real: impl Fn() -> T
     if is_sandboxed() || may_be_borrowed && process::is_borrowed() {
         return real();
     }
-    let left_something = calls::involved();
-    calls::leaving(Leave::Sandbox);
+    let can_come_back = calls::leaving(Leave::Sandbox);
     sandboxed().store(true, Ordering::Relaxed);
     sdp_sys::section::set_deferring(false);
     let result = real();
     if result == failed {
         sandboxed().store(false, Ordering::Relaxed);
         sdp_sys::section::set_deferring(true);
-        if !left_something {
+        if can_come_back {
             calls::stays_after_all();
         }
     }
@@ -167,9 +166,11 @@ fn before(kind: Kind, change: impl Fn(Ids, bool) -> Ids) {
         Kind::User => (libc::SYS_getresuid, CAP_SETUID),
         Kind::Group => (libc::SYS_getresgid, CAP_SETGID),
     };
-    let Some(now) = Ids::current(call) else { return calls::leaving(Leave::Privilege) };
-    let then = change(now, may(capability));
-    if (then.real, then.saved) != (now.real, now.saved) {
+    let is_same = Ids::current(call).is_some_and(|now| {
+        let then = change(now, may(capability));
+        (then.real, then.saved) == (now.real, now.saved)
+    });
+    if !is_same {
         calls::leaving(Leave::Privilege);
     }
 }

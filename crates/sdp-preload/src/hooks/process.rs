@@ -7,11 +7,12 @@
 //! the process before ([`begin`]). So does who runs beside its parent on the words of the same thread.
 //!
 //! A program's `pthread_atfork` handlers run in the child before `fork` returns there, when nothing is the
-//! child's yet: what they close or shut down would end the parent's connections. So before the first
-//! handler of the program we register one of our own, which libc runs first in the child ([`first_in_child`]).
+//! child's yet: what they close or shut down would end the parent's connections. Those that run before may wait for a
+//! thread that waits for a lock which we hold over the fork. So before the first handlers of the program we register
+//! some of our own, which libc runs last before the fork ([`last_before`]) and first in the child ([`first_in_child`]).
 
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicU8, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use libc::{c_char, c_int, pid_t, pthread_t, termios, winsize};
 use sdp_socket::calls::{self, Leave};
 use sdp_sys::{pid, sys, tls};
@@ -33,30 +34,69 @@ pub(super) fn is_borrowed() -> bool {
     owner != 0 && owner != pid::current()
 }
 
-/// Before a fork. Another preloaded library may make it by `syscall`: that is not another one ([`is_forking`]).
+/// The calling thread is not in the middle of a fork.
+const NOT_FORKING: usize = 0;
+/// It is, and [`last_before`] prepares that.
+const UNPREPARED: usize = 1;
+/// It is, and that has been prepared.
+const PREPARED: usize = 2;
+
+/// One of these, of the innermost fork: a handler may fork.
+fn forking() -> &'static AtomicUsize {
+    tls::slot(tls::Slot::Forking)
+}
+
+/// Before a fork with which libc runs the program's handlers; what [`forking`] was.
 #[unsafe(link_section = ".text.hot.parent")]
-fn prepare() {
-    tls::slot(tls::Slot::Forking).store(1, Ordering::Relaxed);
+fn prepare() -> usize {
+    if ARE_REGISTERED.load(Ordering::Acquire) != YES {
+        return prepare_now();
+    }
+    let before = forking().load(Ordering::Relaxed);
+    forking().store(UNPREPARED, Ordering::Relaxed);
+    before
+}
+
+/// Before another one.
+#[unsafe(link_section = ".text.hot.parent")]
+fn prepare_now() -> usize {
+    let before = forking().load(Ordering::Relaxed);
+    forking().store(PREPARED, Ordering::Relaxed);
     calls::fork_prepare();
+    before
 }
 
 /// After it, in the parent.
 #[unsafe(link_section = ".text.hot.parent")]
-fn parent(result: pid_t) {
-    calls::fork_parent(result);
-    tls::slot(tls::Slot::Forking).store(0, Ordering::Relaxed);
+fn parent(result: pid_t, before: usize) {
+    // It may have failed too early.
+    if forking().load(Ordering::Relaxed) == PREPARED {
+        calls::fork_parent(result);
+    }
+    forking().store(before, Ordering::Relaxed);
 }
 
-/// Whether the calling thread is in the middle of a fork, for which everything has been done.
+/// Whether the calling thread is in the middle of a fork, for which everything has been done: another preloaded library
+/// may make it by `syscall`.
 pub(super) fn is_forking() -> bool {
-    tls::slot(tls::Slot::Forking).load(Ordering::Relaxed) != 0
+    if forking().load(Ordering::Relaxed) == UNPREPARED {
+        prepare_now();
+    }
+    forking().load(Ordering::Relaxed) != NOT_FORKING
 }
 
 /// A child with its own copy of the memory starts.
 fn child() {
     tls::forked();
-    tls::slot(tls::Slot::Forking).store(0, Ordering::Relaxed);
+    forking().store(NOT_FORKING, Ordering::Relaxed);
     calls::fork_child((!privilege::is_sandboxed()).then(own));
+}
+
+/// libc runs it before a fork, after all handlers of the program's. A fork of libc's own is none of it.
+unsafe extern "C" fn last_before() {
+    if forking().load(Ordering::Relaxed) == UNPREPARED {
+        prepare_now();
+    }
 }
 
 /// libc runs it in a fork child before any handler of the program's. A fork that this thread has not
@@ -78,26 +118,32 @@ fn has_begun() -> bool {
     count != 0
 }
 
-/// Before the program's first handler: ours, so that it is the first in the child.
+/// Whether our handlers are registered.
+static ARE_REGISTERED: AtomicU8 = AtomicU8::new(NO);
+const NO: u8 = 0;
+const NOW: u8 = 1;
+const YES: u8 = 2;
+/// Looks at a registration that another thread is making. In a child that thread may be missing.
+const LOOKS: u32 = 1000;
+
+/// Before the program's first handlers: ours.
 fn register_first() {
-    const NO: u8 = 0;
-    const NOW: u8 = 1;
-    const YES: u8 = 2;
-    static STATE: AtomicU8 = AtomicU8::new(NO);
-    match STATE.compare_exchange(NO, NOW, Ordering::Acquire, Ordering::Acquire) {
+    let state = &ARE_REGISTERED;
+    match state.compare_exchange(NO, NOW, Ordering::Acquire, Ordering::Acquire) {
         Ok(_) => {
-            let ours = first_in_child as *const c_void;
-            let none = core::ptr::null();
-            // SAFETY: a function that is there as long as the process: this library is never unloaded. The
+            let (before, child) = (last_before as *const c_void, first_in_child as *const c_void);
+            let object = (&raw const ARE_REGISTERED).cast_mut().cast();
+            // SAFETY: functions that are there as long as the process: this library is never unloaded. The
             // last argument only tells objects apart that are.
-            unsafe {
-                real::__register_atfork(none, none, ours, (&raw const STATE).cast_mut().cast())
-            };
-            STATE.store(YES, Ordering::Release);
+            let failed =
+                unsafe { real::__register_atfork(before, core::ptr::null(), child, object) } != 0;
+            state.store(if failed { NO } else { YES }, Ordering::Release);
         }
-        // Another thread is at it.
         Err(NOW) => {
-            while STATE.load(Ordering::Acquire) == NOW {
+            for _ in 0..LOOKS {
+                if state.load(Ordering::Acquire) != NOW {
+                    break;
+                }
                 // SAFETY: no arguments.
                 let _ = unsafe { sys!(libc::SYS_sched_yield) };
             }
@@ -106,14 +152,15 @@ fn register_first() {
     }
 }
 
-/// The two sides of a fork, told apart by what it returned.
-fn forked(result: pid_t) -> pid_t {
+/// The two sides of a fork, told apart by what it returned. `before`: of [`prepare`].
+fn forked(result: pid_t, before: usize) -> pid_t {
     if result == 0 {
         if !has_begun() {
             child();
         }
+        forking().store(before, Ordering::Relaxed);
     } else {
-        parent(result);
+        parent(result, before);
     }
     result
 }
@@ -153,10 +200,10 @@ pub(super) fn fork_with(flags: u64, real: impl FnOnce() -> pid_t) -> pid_t {
     if flags & libc::CLONE_NEWNET as u64 != 0 {
         calls::networks_differ();
     }
-    prepare();
+    let preparation = prepare_now();
     let pid = real();
     // Only who goes on where it called comes here as the child.
-    let pid = forked(pid);
+    let pid = forked(pid, preparation);
     if is_elsewhere && pid != 0 {
         calls::children_elsewhere(before);
     }
@@ -199,23 +246,23 @@ fn gone(status: c_int) -> ! {
 hooks! {
     #[unsafe(link_section = ".text.hot")]
     fn fork() -> pid_t {
-        prepare();
-        forked(real::fork())
+        let before = prepare();
+        forked(real::fork(), before)
     }
 
     fn __fork() -> pid_t {
-        prepare();
-        forked(real::fork())
+        let before = prepare();
+        forked(real::fork(), before)
     }
 
     fn __libc_fork() -> pid_t {
-        prepare();
-        forked(real::fork())
+        let before = prepare();
+        forked(real::fork(), before)
     }
 
     fn _Fork() -> pid_t {
-        prepare();
-        forked(real::_Fork())
+        let before = prepare_now();
+        forked(real::_Fork(), before)
     }
 
     /// Threads and vfork-like children pass; a process with memory of its own is a fork.
@@ -251,18 +298,19 @@ hooks! {
 
     /// Forks inside libc: the parent never returns, the caller goes on as its child.
     fn daemon(nochdir: c_int, noclose: c_int) -> c_int {
-        prepare();
+        let before = prepare();
         let result = real::daemon(nochdir, noclose);
         let has_begun = has_begun();
         if has_begun || is_borrowed() {
             if !has_begun {
                 child();
             }
+            forking().store(before, Ordering::Relaxed);
             if noclose == 0 {
                 standard_descriptors_replaced();
             }
         } else {
-            parent(-1);
+            parent(-1, before);
         }
         result
     }
@@ -281,8 +329,8 @@ hooks! {
     fn forkpty(
         master: *mut c_int, name: *mut c_char, term: *const termios, size: *const winsize,
     ) -> pid_t {
-        prepare();
-        let pid = forked(real::forkpty(master, name, term, size));
+        let before = prepare();
+        let pid = forked(real::forkpty(master, name, term, size), before);
         match pid {
             0 => standard_descriptors_replaced(),
             1.. => calls::new_descriptor(*master),

@@ -16,8 +16,7 @@ pub(super) unsafe fn connect_to(
     len: socklen_t,
     real: impl FnOnce() -> c_int,
 ) -> c_int {
-    // SAFETY: the program's arguments.
-    if unsafe { calls::disconnecting(fd, addr, len) } {
+    if calls::disconnecting(fd, addr, len) {
         return slowly(move || {
             let result = real();
             let error = errno::get();

@@ -72,7 +72,7 @@ const ONE_OWNER: &str = "one thread sleeps here; see the model with two";
 /// What no model of the page can notice.
 const SPARED: [Spared; 5] = [
     ("bell.rs", "summary.fetch_or(bit", Loss::Ordering, IN_ORDER),
-    ("bell.rs", "let mut words = summary.swap(0", Loss::Ordering, IN_ORDER),
+    ("bell.rs", "let words = summary.swap(0", Loss::Ordering, IN_ORDER),
     ("bell.rs", "self.page().sleepers.fetch_add(", Loss::Ordering, FENCED),
     ("bell.rs", "self.page().sleepers.fetch_add(", Loss::Atomicity, ONE_OWNER),
     ("bell.rs", ".fetch_update(", Loss::Atomicity, ONE_OWNER),

@@ -40,13 +40,16 @@ pub fn spawning() -> bool {
 }
 
 /// Before a seccomp filter is installed, and before any change of privilege or root: leave all lanes;
-/// for good only for the filter.
-pub fn leaving(why: Leave) {
+/// for good only for the filter. True: there was nothing to leave, and [`stays_after_all`] takes it back.
+pub fn leaving(why: Leave) -> bool {
     match why {
         Leave::Sandbox => inherit::leaving(Reason::Sandbox, true),
         Leave::Privilege => inherit::leaving(Reason::Privilege, false),
         Leave::Namespace => inherit::leaving(Reason::Namespace, false),
-        Leave::Descriptors => inherit::parting(),
+        Leave::Descriptors => {
+            inherit::parting();
+            false
+        }
     }
 }
 
@@ -61,7 +64,7 @@ pub fn networks_differ() {
     process::note_networks();
 }
 
-/// The filter was not installed, and there was nothing to leave before.
+/// The filter was not installed, and [`leaving`] can be taken back.
 pub fn stays_after_all() {
     process::come_back();
 }

@@ -200,7 +200,14 @@ unsafe fn wait_on(
             && (left != Some(0) || !core::mem::replace(&mut has_awaited, true))
         {
             // Not under the lock for which all sets wait.
-            readiness::await_turn(conn);
+            if !readiness::await_turn(conn) {
+                // It may be long, or for ever, until it is free: what the kernel has of others must not wait for that.
+                // SAFETY: as the caller's.
+                let asked = unsafe { ask_kernel(set_fd, set, &mut out, core::ptr::null()) };
+                if out.used > 0 || asked.is_err() {
+                    return Some(asked.map(|()| out.used));
+                }
+            }
             continue;
         }
         if left == Some(0) {
@@ -431,8 +438,8 @@ fn collect(m: &mut Mirror, set: u32, out: &mut Output, kernel: Kernel) -> bool {
     }
     // One pass over what is on the list now; what stays ready is appended behind `last`.
     for _ in 0..REGISTRATIONS {
-        if out.used == out.max {
-            break;
+        if out.used >= out.max {
+            break; // more, where several registrations have one event's data
         }
         let Some(at) = m.pop_ready(set) else { break };
         judge(m, at, out);
@@ -475,18 +482,22 @@ fn judge(m: &mut Mirror, at: u32, out: &mut Output) {
         return;
     }
     let Some(conn) = conn::get(reg.conn) else { return };
-    if conn.stage() != Stage::Attached || !conn.pin_live(Half::Receive) {
-        return;
-    }
     if reg.is_unjudged {
-        conn.unpin(Half::Receive);
         if let Some(reg) = m.reg(at) {
             reg.is_unjudged = false;
         }
-        let pass = judge_kernel(m, at, &reg, reg.events & IN_KIND);
+        let events = reg.events & IN_KIND;
+        let pass = match conn.stage() {
+            Stage::Attached => judge_kernel(m, at, &reg, events),
+            // It has dropped its lanes meanwhile, and the kernel does not tell the edge again.
+            _ => confirmed(&reg, events),
+        };
         if pass != 0 {
             out.push(pass, reg.data, at);
         }
+        return;
+    }
+    if conn.stage() != Stage::Attached || !conn.pin_live(Half::Receive) {
         return;
     }
     let is_edge = reg.events & ET != 0;

@@ -10,7 +10,7 @@
 
 use libc::{c_int, c_void, socklen_t};
 use sdp_stats::Reason;
-use sdp_sys::{errno::Errno, fd, sys};
+use sdp_sys::{fd, memory, sys};
 
 use crate::{
     conn::{Half, flag},
@@ -193,34 +193,25 @@ impl Leaving {
         if (len as usize) < size_of::<i32>() {
             return false; // EINVAL, by the kernel
         }
-        // A set of signals is read before what is to be done with it, which is nothing here. Every filter of system calls
-        // allows this one.
-        // SAFETY: the kernel answers EFAULT where it cannot read eight bytes, else EINVAL; it writes nowhere.
-        let read = unsafe { sys!(libc::SYS_rt_sigprocmask, NO_CHANGE, value, 0, size_of::<u64>()) };
-        if value.is_null() || read != Err(Errno::EINVAL) {
+        let is_long = self.when == When::Limited && len as usize >= size_of::<u64>();
+        let needed = if is_long { size_of::<u64>() } else { size_of::<i32>() };
+        if !memory::is_readable(value.cast(), needed) {
             return true;
         }
-        if self.when == When::Limited && len as usize >= size_of::<u64>() {
+        if is_long {
             // SAFETY: eight readable bytes.
             return unsafe { value.cast::<u64>().read_unaligned() } != u64::MAX;
         }
-        // SAFETY: eight readable bytes.
+        // SAFETY: four readable bytes.
         self.when.holds(unsafe { value.cast::<i32>().read_unaligned() })
     }
 }
-
-/// None of the changes that `rt_sigprocmask` can make.
-const NO_CHANGE: c_int = -1;
 
 /// Options of which the kernel tells a number, and that take a connection off its lane for some.
 const ASKED: &[(c_int, c_int)] = &[
     (libc::SOL_SOCKET, libc::SO_OOBINLINE),
     (libc::SOL_SOCKET, libc::SO_RCVLOWAT),
-    (libc::SOL_SOCKET, socket::TIMESTAMP_OLD),
-    (libc::SOL_SOCKET, socket::TIMESTAMPNS_OLD),
     (libc::SOL_SOCKET, socket::TIMESTAMPING_OLD),
-    (libc::SOL_SOCKET, socket::TIMESTAMP_NEW),
-    (libc::SOL_SOCKET, socket::TIMESTAMPNS_NEW),
     (libc::SOL_SOCKET, libc::SO_PEEK_OFF),
     (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE),
     (libc::SOL_SOCKET, libc::SO_ZEROCOPY),
@@ -271,6 +262,14 @@ fn is_set(when: When, value: i32) -> bool {
         When::Always => value > 0,
         when => when.holds(value),
     }
+}
+
+/// Whether the kernel adds the time to what a `recvmsg` with room for control data receives.
+#[cold]
+pub(crate) fn has_stamps(fd: c_int) -> bool {
+    use socket::{TIMESTAMP_NEW, TIMESTAMP_OLD, TIMESTAMPNS_NEW, TIMESTAMPNS_OLD};
+    let is_on = |name| fd::getsockopt_int(fd, libc::SOL_SOCKET, name).is_ok_and(|on| on != 0);
+    [TIMESTAMP_OLD, TIMESTAMPNS_OLD, TIMESTAMP_NEW, TIMESTAMPNS_NEW].into_iter().any(is_on)
 }
 
 /// Asked for no room, the kernel tells how long the filter is; a program that was attached as such it does not show.

@@ -48,8 +48,9 @@ table! {
         leaves(UNSUITABLE, When::Always), "the filter sees packets of the TCP socket only";
     [SO_DETACH_FILTER 27, SO_DETACH_BPF 27, SO_LOCK_FILTER 44] KERNEL, "nothing without a filter";
     [SO_TIMESTAMP 29, SO_TIMESTAMP_OLD 29, SCM_TIMESTAMP 29, SO_TIMESTAMP_NEW 63,
-     SO_TIMESTAMPNS 35, SO_TIMESTAMPNS_OLD 35, SCM_TIMESTAMPNS 35, SO_TIMESTAMPNS_NEW 64,
-     SO_TIMESTAMPING 37, SO_TIMESTAMPING_OLD 37, SCM_TIMESTAMPING 37, SO_TIMESTAMPING_NEW 65]
+     SO_TIMESTAMPNS 35, SO_TIMESTAMPNS_OLD 35, SCM_TIMESTAMPNS 35, SO_TIMESTAMPNS_NEW 64]
+        WORKS, "until a `recvmsg` has room for control data: then TCP, for good (`unsuitable-socket`)";
+    [SO_TIMESTAMPING 37, SO_TIMESTAMPING_OLD 37, SCM_TIMESTAMPING 37, SO_TIMESTAMPING_NEW 65]
         hands_over(UNSUITABLE, When::Set), "bytes of a ring have no time of arrival";
     [SCM_TIMESTAMPING_OPT_STATS 54, SCM_TIMESTAMPING_PKTINFO 58, SCM_TS_OPT_ID 81]
         KERNEL, "control messages that come with SO_TIMESTAMPING";

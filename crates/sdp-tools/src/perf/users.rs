@@ -17,6 +17,7 @@ use crate::sys;
 
 /// The option.
 #[derive(Debug, Clone, Copy, Default, Args)]
+#[group(id = "users-of-pair")]
 pub struct Options {
     /// Users of server and client, names or numbers; root only (default: the caller)
     #[arg(long, value_name = "SERVER:CLIENT")]

@@ -1,0 +1,54 @@
+//! Whether a program's pointer leads anywhere, where the kernel would answer `EFAULT` and a read here would be a fault.
+
+use crate::{errno::Errno, sys};
+
+/// None of the changes that `rt_sigprocmask` can make.
+const NO_CHANGE: i32 = -1;
+const BLOCK: usize = size_of::<u64>();
+
+/// Whether `len` bytes, at most eight, can be read. Another thread may unmap them afterwards. Every filter of system calls
+/// allows this one.
+pub fn is_readable(from: *const u8, len: usize) -> bool {
+    debug_assert!((1..=BLOCK).contains(&len));
+    // Blocks that do not cross the end of a page, so that no byte but the wanted ones matters.
+    let (first, last) = (from.addr(), from.addr().wrapping_add(len - 1));
+    let block = |at: usize| at / BLOCK * BLOCK;
+    is_block_readable(block(first))
+        && (block(first) == block(last) || is_block_readable(block(last)))
+}
+
+/// A set of signals is read before what is to be done with it, which is nothing here.
+fn is_block_readable(at: usize) -> bool {
+    // SAFETY: the kernel answers EFAULT where it cannot read eight bytes, else EINVAL; it writes nowhere.
+    let read = unsafe { sys!(libc::SYS_rt_sigprocmask, NO_CHANGE, at, 0, BLOCK) };
+    at != 0 && read == Err(Errno::EINVAL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::ptr::without_provenance;
+
+    #[test]
+    fn what_is_mapped_is_readable() {
+        const PAGE: usize = 4096;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a mapping of our own, whose second page nobody may read.
+        let page = unsafe {
+            let rights = libc::PROT_READ | libc::PROT_WRITE;
+            let at = libc::mmap(core::ptr::null_mut(), 2 * PAGE, rights, flags, -1, 0);
+            assert_ne!(at, libc::MAP_FAILED);
+            assert_eq!(libc::mprotect(at.byte_add(PAGE), PAGE, libc::PROT_NONE), 0);
+            at.cast::<u8>().cast_const()
+        };
+        assert!(is_readable(page, 8) && is_readable(page.wrapping_add(PAGE - 2), 2));
+        assert!(is_readable(page.wrapping_add(PAGE - 1), 1));
+        assert!(!is_readable(page.wrapping_add(PAGE - 1), 2));
+        assert!(!is_readable(page.wrapping_add(PAGE), 1));
+        for nowhere in [0, 1, 8, usize::MAX, usize::MAX - 7] {
+            assert!(!is_readable(without_provenance(nowhere), 8), "{nowhere:#x}");
+        }
+        // SAFETY: our own mapping.
+        unsafe { libc::munmap(page.cast_mut().cast(), 2 * PAGE) };
+    }
+}
