@@ -53,6 +53,7 @@ class Victim:
             self.set.register(file, select.EPOLLIN)
         self.socks, self.owed, self.hostile = {}, {}, set()
         self.foul = self.waits = self.most = 0
+        self.child = None
 
     def answer(self, fd, events):
         sock = self.socks[fd]
@@ -80,9 +81,30 @@ class Victim:
             self.owed[fd] = b""
         self.set.modify(fd, select.EPOLLIN | (select.EPOLLOUT if self.owed[fd] else 0))
 
-    def serve(self):
+    def look_on(self):
+        """A fork child, which has the same epoll set and connections, sees what that tells and takes nothing."""
+        end = time.monotonic() + 2 * ATTACK_S
+        foul = 0
+        while time.monotonic() < end:
+            for fd, events in self.set.poll(0.1):
+                if fd in self.socks and events & (select.EPOLLHUP | select.EPOLLERR):
+                    try:
+                        self.socks[fd].recv(1, QUIET | socket.MSG_PEEK)
+                    except BlockingIOError:
+                        foul += 1
+                    except OSError:
+                        pass
+        return foul
+
+    def serve(self, looks_on=False):
+        begun = None
         while True:
             self.waits += 1
+            if looks_on and len(self.socks) > len(INNOCENTS):
+                begun = begun or time.monotonic()
+                if time.monotonic() > begun + ATTACK_S / 4:
+                    looks_on = False
+                    self.child = told_by(self.look_on)
             for fd, events in self.set.poll():
                 if fd == self.stop:
                     return
@@ -141,7 +163,10 @@ def attack(kind):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         os.close(lasts)
         server = Victim(listener, last)
-        server.serve()
+        server.serve(kind == "shuts_before_child")
+        if server.child:
+            ends.reap(server.child[0])
+            server.foul += json.loads(os.read(server.child[1], 100))
         used = os.times()
         return {
             "foul": server.foul, "waits": server.waits, "most": server.most,
@@ -289,6 +314,11 @@ def shuts(peer):
         time.sleep(0.001)
 
     return for_a_while(step)
+
+
+def shuts_before_child(peer):
+    """The same where a fork child waits on the victim's epoll set."""
+    return shuts(peer)
 
 
 def flags(peer):
@@ -448,7 +478,7 @@ def answers(peer):
 ATTACKS = {
     body.__name__: body
     for body in (
-        rings, fills, silent, closes, shuts, flags, files, urgent, hands_on, rubbish, others, counts, killed, stopped,
+        rings, fills, silent, closes, shuts, shuts_before_child, flags, files, urgent, hands_on, rubbish, others, counts, killed, stopped,
         deaf, hung_up, answers,
     )
 }

@@ -8,7 +8,7 @@ use super::{
     mirror::{Mirror, make_mirror, with},
     wait::ring_myself,
 };
-use crate::strangers;
+use crate::{process, strangers};
 
 /// Which doorbells are in the kernel's set (a bit each), and under which data.
 #[derive(Clone, Copy, Default)]
@@ -50,6 +50,11 @@ pub(super) fn may_be_foul(m: &mut Mirror, set: u32, event: &epoll_event) -> bool
     let (events, data) = (event.events, event.u64);
     events & ALWAYS != 0
         && m.set(set).is_some_and(|set| set.doors.inside != 0 && set.hidden == Some(data))
+}
+
+/// The same of a doorbell of a relative, which may wait on the set, too: under what data that is, is not known here.
+pub(super) fn may_be_a_relative_s(event: &epoll_event) -> bool {
+    event.events & ALWAYS != 0 && process::has_relatives()
 }
 
 fn control(epfd: i32, op: i32, fd: i32, data: u64) -> bool {

@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use libc::epoll_event;
 
-use super::{IN, mirror::SETS};
+use super::{ALWAYS, IN, mirror::SETS};
 use crate::hot::PAGE;
 
 /// Places by hash, a cache line each.
@@ -108,7 +108,8 @@ impl Formers {
                 place.iter().any(|former| {
                     former.is_of(set, data)
                         && former.which / CHANGE > since
-                        && (bits == IN || former.which & ONCE != 0)
+                        // Beside it, a doorbell says what whoever has it likes.
+                        && (bits & !ALWAYS == IN || former.which & ONCE != 0)
                 })
             })
     }

@@ -352,6 +352,9 @@ pub(crate) fn fork_child() {
             (set.host, set.hidden, set.doors) = (NONE, None, Doors::default());
             (set.sleepers, set.unbelled) = (0, 0);
             set.is_inherited = set.members > 0;
+            if set.is_inherited {
+                wait::HAS_INHERITED.store(true, Ordering::Relaxed);
+            }
         }
     });
 }

@@ -1,6 +1,9 @@
 //! `epoll_wait` on a set of ours: rings first, the kernel beside them, one event of both.
 
-use core::{mem::MaybeUninit, sync::atomic::Ordering};
+use core::{
+    mem::MaybeUninit,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use libc::{c_int, epoll_event, sigset_t};
 use sdp_stats::Counter;
@@ -22,7 +25,7 @@ use crate::{
     host, process,
     readiness::{self, Look, shorter},
     strangers::Bells,
-    table::{self, Entry},
+    table::{self, Entry, Pinned},
     wait, wait_set,
 };
 
@@ -40,6 +43,10 @@ pub(super) const BATCH: usize = 256;
 /// misses a lane coming up is late by no more.
 const PASSED_BELOW_NS: u64 = 1_000_000;
 
+/// There may be a set with members that this process has from its parent, and has not waited on yet.
+#[unsafe(link_section = ".bss.hot")]
+pub(super) static HAS_INHERITED: AtomicBool = AtomicBool::new(false);
+
 /// `epoll_wait` on a set of ours. `None`: pass the call on.
 ///
 /// # Safety
@@ -54,6 +61,9 @@ pub(crate) unsafe fn wait(
     let Some(Entry::Set(set)) = table::entry(set_fd) else { return None };
     if max <= 0 || events.is_null() || process::is_retired() {
         return None;
+    }
+    if HAS_INHERITED.load(Ordering::Relaxed) {
+        share_inherited(set);
     }
     // Nothing in it is on a lane, and the call is over before a lane could be missed.
     if timeout_ns.is_some_and(|ns| ns < PASSED_BELOW_NS)
@@ -266,6 +276,27 @@ fn concerns_us(m: &mut Mirror, set: u32) -> bool {
     m.set(set).is_some_and(|s| s.has_lane)
 }
 
+/// A fork child waits on a set that it has from its parent. From here on the kernel may wake the one for the other's
+/// bell: of what was in the set then, nothing that both still have stays on a lane.
+fn share_inherited(set: u32) {
+    let first = with(|m| {
+        let is_left = m.each_set().any(|set| set.is_inherited);
+        HAS_INHERITED.store(is_left, Ordering::Relaxed);
+        m.set(set).filter(|set| set.is_inherited).map(|set| set.first_member)
+    });
+    let mut next = first.flatten();
+    while let Some(at) = next {
+        let reg = with(|m| m.reg(at).filter(|reg| reg.set == set).map(|reg| *reg)).flatten();
+        next = reg.map(|reg| reg.next_member);
+        // Not under the lock for which all sets wait.
+        if let Some(conn) = reg.and_then(|reg| Pinned::new(reg.fd, Half::Receive))
+            && conn.stage() == Stage::Attached
+        {
+            demote::join(&conn, conn.fd());
+        }
+    }
+}
+
 /// The kernel's wait, into the program's own array, while nothing of the set is on a lane. False: nothing
 /// to report yet; look again.
 ///
@@ -300,7 +331,10 @@ unsafe fn kernel_only(
     }
     let kept = with(|m| {
         // More than a batch is passed on nearly as it is: at worst a connection with nothing but a bell.
-        if concerns_us(m, set) && got <= BATCH {
+        // SAFETY: the kernel wrote the first `got` events.
+        let event = |i| unsafe { out.events.add(i).read_unaligned() };
+        let is_doubtful = || (0..got).any(|i| doors::may_be_a_relative_s(&event(i)));
+        if (concerns_us(m, set) || is_doubtful()) && got <= BATCH {
             return None;
         }
         // Lanes that came and went meanwhile may have left something.
@@ -311,8 +345,7 @@ unsafe fn kernel_only(
         }
         let mut kept = 0;
         for i in 0..got {
-            // SAFETY: i < got events were written by the kernel.
-            let event = unsafe { out.events.add(i).read_unaligned() };
+            let event = event(i);
             if has_changed && m.is_late(set, &event, since) && !m.is_taken(set, event.u64) {
                 continue;
             }
@@ -704,7 +737,8 @@ impl Sleeper {
         // slept it has been counted then.
         let bell = process::bell().filter(|_| self.generation == wait_set::generation());
         let Some(s) = m.set(self.set) else {
-            return bell.filter(|_| self.bell.is_some()).into_iter().for_each(Bells::wake_up);
+            // Closed meanwhile: pages made since then do not count it, and would lack another sleeper.
+            return self.bell.filter(|_| bell.is_some()).into_iter().for_each(Bells::wake_up);
         };
         s.sleepers = s.sleepers.saturating_sub(1);
         match bell {
@@ -744,7 +778,11 @@ fn translate(m: &mut Mirror, set: u32, event: &epoll_event, since: u64, out: &mu
     while let Some(reg) = m.registrations.get(at as usize).copied() {
         if reg.is_used && reg.set == set && reg.data == data {
             matches += 1;
-            let events = if is_late { confirmed(&reg, event.events) } else { event.events };
+            let events = if is_late || doors::may_be_a_relative_s(event) {
+                confirmed(&reg, event.events)
+            } else {
+                event.events
+            };
             let pass = judge_kernel(m, at, &reg, events);
             if pass != 0 {
                 out.push(pass, data, at);
