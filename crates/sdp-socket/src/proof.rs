@@ -87,7 +87,7 @@ const LEFT: u32 = 1 << 19;
 enum Witness {
     /// What one has sent the other has.
     Agrees(u64),
-    /// Something is on its way, or both are at work; what the other one had received.
+    /// Something is on its way, or both are at work; what the other one had received, or sent.
     Unclear(u64),
     /// The other socket has what we never sent, or has not what was acknowledged to us.
     Denies,
@@ -115,7 +115,7 @@ impl Witness {
         } else if before == transmitted && after == transmitted {
             Self::Agrees(before)
         } else {
-            Self::Unclear
+            Self::Unclear(transmitted)
         }
     }
 }
@@ -180,7 +180,7 @@ pub(crate) fn after_receive(conn: &Conn, fd: i32) {
             let is_news = conn.heard_at.swap(now, Ordering::Relaxed) != now;
             (seen + u32::from(is_news), looked)
         }
-        Some(Witness::Unclear) | None => (seen, looked + 1),
+        Some(Witness::Unclear(_)) | None => (seen, looked + 1),
         Some(Witness::Denies) => {
             // Nothing has been taken from it, and the sending half leaves with its next call.
             conn.pin_to_kernel(Reason::Translated);
@@ -388,7 +388,7 @@ fn look_back(conn: &Conn, fd: i32) -> Option<Witness> {
         carrier::ESTABLISHED | carrier::CLOSE_WAIT => {
             Witness::of_got(before.received, peer.transmitted, after.received)
         }
-        _ => Witness::Unclear,
+        _ => Witness::Unclear(peer.transmitted),
     })
 }
 
@@ -432,8 +432,8 @@ mod tests {
     #[test]
     fn what_came_is_compared_with_what_was_sent() {
         assert_eq!(Witness::of_got(200, 200, 200), Witness::Agrees(200));
-        assert_eq!(Witness::of_got(200, 200, 201), Witness::Unclear);
-        assert_eq!(Witness::of_got(200, 201, 201), Witness::Unclear);
+        assert_eq!(Witness::of_got(200, 200, 201), Witness::Unclear(200));
+        assert_eq!(Witness::of_got(200, 201, 201), Witness::Unclear(201));
         assert_eq!(Witness::of_got(200, 199, 200), Witness::Denies);
     }
 
