@@ -264,8 +264,6 @@ pub(crate) struct Conn {
     pub(crate) proof: AtomicU32,
     /// What the other socket had received when both agreed last, its lower half.
     pub(crate) agreed: AtomicU32,
-    /// What has flowed while it was in doubt ([`crate::proof`]).
-    pub(crate) flow: AtomicU64,
     /// How often what came was what the other socket had sent, and looks in vain ([`crate::proof`]).
     pub(crate) heard: AtomicU32,
     /// What had come then, its lower half.
@@ -403,7 +401,7 @@ impl Conn {
         for word in self.bytes.iter().chain(&self.rowless) {
             word.store(0, Ordering::Relaxed);
         }
-        for word in [&self.looked, &self.looked_head, &self.one_way, &self.left_alone, &self.flow] {
+        for word in [&self.looked, &self.looked_head, &self.one_way, &self.left_alone] {
             word.store(0, Ordering::Relaxed);
         }
         self.turn.reset();

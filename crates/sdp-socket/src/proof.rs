@@ -54,14 +54,6 @@ const MOST_LOOKS: u32 = 250;
 const LONG_NS: u64 = 200_000;
 /// Longest pause before a send that nobody shall guess the moment of.
 const PAUSE_NS: u64 = 64_000;
-/// A stream that never rests proves itself by what flows: this many bytes from the first look in
-/// doubt, through so many looks at which the other socket had neither more than was sent nor less
-/// than was acknowledged. The second pair where connection tracking knows the connection.
-const FLOW: (u64, u64) = (64 << 10, 3);
-const TRACKED_FLOW: (u64, u64) = (512 << 10, 8);
-/// [`Conn::flow`]: looks above, the lower part of the position of the first one below.
-const FLOW_LOOKS_SHIFT: u32 = 56;
-const FLOW_FROM: u64 = (1 << FLOW_LOOKS_SHIFT) - 1;
 /// Looks until what was sent must have arrived.
 const LOOKS: u32 = 4;
 const LOOK_NS: u64 = 2_000;
@@ -88,7 +80,7 @@ enum Witness {
     /// What one has sent the other has.
     Agrees(u64),
     /// Something is on its way, or both are at work; what the other one had received, or sent.
-    Unclear(u64),
+    Unclear,
     /// The other socket has what we never sent, or has not what was acknowledged to us.
     Denies,
 }
@@ -104,7 +96,7 @@ impl Witness {
         } else if before.transmitted == after.transmitted && after.transmitted == received {
             Self::Agrees(received)
         } else {
-            Self::Unclear(received)
+            Self::Unclear
         }
     }
 
@@ -115,7 +107,7 @@ impl Witness {
         } else if before == transmitted && after == transmitted {
             Self::Agrees(before)
         } else {
-            Self::Unclear(transmitted)
+            Self::Unclear
         }
     }
 }
@@ -134,7 +126,6 @@ pub(crate) fn at_first(fd: i32, tuple: &identity::Tuple) -> Option<u32> {
 pub(crate) fn met(conn: &Conn, is_own_user: bool) {
     let word = conn.proof.load(Ordering::Relaxed);
     let word = if word & WANTED == 0 { MET } else { word };
-    conn.flow.store(0, Ordering::Relaxed);
     conn.proof.store(word | if is_own_user { 0 } else { STRANGER }, Ordering::Relaxed);
     conn.heard.store(0, Ordering::Relaxed); // of an earlier life, perhaps
 }
@@ -180,7 +171,7 @@ pub(crate) fn after_receive(conn: &Conn, fd: i32) {
             let is_news = conn.heard_at.swap(now, Ordering::Relaxed) != now;
             (seen + u32::from(is_news), looked)
         }
-        Some(Witness::Unclear(_)) | None => (seen, looked + 1),
+        Some(Witness::Unclear) | None => (seen, looked + 1),
         Some(Witness::Denies) => {
             // Nothing has been taken from it, and the sending half leaves with its next call.
             conn.pin_to_kernel(Reason::Translated);
@@ -213,8 +204,6 @@ const fn is_in_doubt(word: u32) -> bool {
 pub(crate) struct Edge {
     /// What the other socket had received, which is what we had sent.
     received: Option<u64>,
-    /// What it had received, if that may be what we had sent.
-    position: Option<u64>,
     /// The kernel told.
     is_told: bool,
     began: u64,
@@ -233,16 +222,15 @@ pub(crate) fn before_send(conn: &Conn, fd: i32) -> Option<Edge> {
     }
     let began = monotonic_ns();
     let seen = look(conn, fd);
-    let (received, position) = match seen {
-        Some(Witness::Agrees(received)) => (Some(received), Some(received)),
-        Some(Witness::Unclear(received)) => (None, Some(received)),
-        None => (None, None),
+    let received = match seen {
+        Some(Witness::Agrees(received)) => Some(received),
+        Some(Witness::Unclear) | None => None,
         Some(Witness::Denies) => {
             refute(conn);
-            (None, None)
+            None
         }
     };
-    Some(Edge { received, position, is_told: seen.is_some(), began })
+    Some(Edge { received, is_told: seen.is_some(), began })
 }
 
 /// After it, if it sent something. Under the lock.
@@ -260,8 +248,7 @@ pub(crate) fn after_send(conn: &Conn, fd: i32, edge: Edge) {
             .min(MOST_LOOKS);
         let seen = ((word & SEEN) >> SEEN_SHIFT) + u32::from(is_news(conn, edge));
         let next = kept | wanted | seen << SEEN_SHIFT | looked << LOOKED_SHIFT;
-        let is_proven = seen >= wanted || has_flowed(conn, edge, word & STRICT != 0);
-        return conclude(conn, if is_proven { 0 } else { next });
+        return conclude(conn, if seen >= wanted { 0 } else { next });
     }
     let mut arrived = false;
     let mut is_told = edge.is_told;
@@ -273,7 +260,7 @@ pub(crate) fn after_send(conn: &Conn, fd: i32, edge: Edge) {
                     break;
                 }
                 Some(Witness::Denies) => return refute(conn),
-                Some(Witness::Unclear(_)) => {
+                Some(Witness::Unclear) => {
                     let until = monotonic_ns() + LOOK_NS;
                     while monotonic_ns() < until {
                         core::hint::spin_loop();
@@ -287,9 +274,6 @@ pub(crate) fn after_send(conn: &Conn, fd: i32, edge: Edge) {
         }
     }
     let is_strict = word & STRICT != 0;
-    if !arrived {
-        has_flowed(conn, edge, is_strict); // the first look, if it comes to that
-    }
     let is_late = is_strict && monotonic_ns().saturating_sub(edge.began) > LONG_NS;
     let seen = ((word & SEEN) >> SEEN_SHIFT) + 1;
     let next = match arrived && !is_late {
@@ -309,20 +293,6 @@ fn is_news(conn: &Conn, edge: Edge) -> bool {
         let now = received as u32;
         conn.agreed.swap(now, Ordering::Relaxed) != now
     })
-}
-
-/// Whether enough has flowed, at each look in step with the other socket.
-fn has_flowed(conn: &Conn, edge: Edge, is_strict: bool) -> bool {
-    let Some(position) = edge.position else { return false };
-    let (bytes, looks) = if is_strict { TRACKED_FLOW } else { FLOW };
-    let flow = conn.flow.load(Ordering::Relaxed);
-    if flow == 0 {
-        conn.flow.store(1 << FLOW_LOOKS_SHIFT | position & FLOW_FROM, Ordering::Relaxed);
-        return false;
-    }
-    let seen = ((flow >> FLOW_LOOKS_SHIFT) + 1).min(0xff);
-    conn.flow.store(seen << FLOW_LOOKS_SHIFT | flow & FLOW_FROM, Ordering::Relaxed);
-    seen >= looks && position.wrapping_sub(flow) & FLOW_FROM >= bytes
 }
 
 fn conclude(conn: &Conn, next: u32) {
@@ -369,7 +339,7 @@ fn look(conn: &Conn, fd: i32) -> Option<Witness> {
     let is_open = matches!(before.state, carrier::ESTABLISHED | carrier::CLOSE_WAIT)
         && matches!(peer.state, carrier::ESTABLISHED | carrier::FIN_WAIT1 | carrier::FIN_WAIT2);
     if !is_open {
-        return Some(Witness::Unclear(peer.received));
+        return Some(Witness::Unclear);
     }
     if before.transmitted == peer.received {
         return Some(Witness::Agrees(peer.received)); // nobody else sends: the half's lock is ours
@@ -388,7 +358,7 @@ fn look_back(conn: &Conn, fd: i32) -> Option<Witness> {
         carrier::ESTABLISHED | carrier::CLOSE_WAIT => {
             Witness::of_got(before.received, peer.transmitted, after.received)
         }
-        _ => Witness::Unclear(peer.transmitted),
+        _ => Witness::Unclear,
     })
 }
 
@@ -416,10 +386,10 @@ mod tests {
     #[test]
     fn what_is_on_its_way_is_unclear() {
         let later = Moved { transmitted: 250, ..OURS };
-        assert_eq!(Witness::of(&OURS, 200, &later), Witness::Unclear(200));
-        assert_eq!(Witness::of(&OURS, 250, &later), Witness::Unclear(250));
+        assert_eq!(Witness::of(&OURS, 200, &later), Witness::Unclear);
+        assert_eq!(Witness::of(&OURS, 250, &later), Witness::Unclear);
         for received in 100..200 {
-            assert_eq!(Witness::of(&OURS, received, &OURS), Witness::Unclear(received));
+            assert_eq!(Witness::of(&OURS, received, &OURS), Witness::Unclear);
         }
     }
 
@@ -432,8 +402,8 @@ mod tests {
     #[test]
     fn what_came_is_compared_with_what_was_sent() {
         assert_eq!(Witness::of_got(200, 200, 200), Witness::Agrees(200));
-        assert_eq!(Witness::of_got(200, 200, 201), Witness::Unclear(200));
-        assert_eq!(Witness::of_got(200, 201, 201), Witness::Unclear(201));
+        assert_eq!(Witness::of_got(200, 200, 201), Witness::Unclear);
+        assert_eq!(Witness::of_got(200, 201, 201), Witness::Unclear);
         assert_eq!(Witness::of_got(200, 199, 200), Witness::Denies);
     }
 
