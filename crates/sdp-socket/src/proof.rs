@@ -91,7 +91,7 @@ impl Witness {
     fn of(before: &Moved, received: u64, after: &Moved) -> Self {
         // The kernel counts the SYN among what was acknowledged to who sent it.
         let lacks = before.acked.saturating_sub(1) > received;
-        if received > after.sent || lacks {
+        if received > after.transmitted || lacks {
             Self::Denies
         } else if before.transmitted == after.transmitted && after.transmitted == received {
             Self::Agrees(received)
