@@ -87,3 +87,10 @@ def test_rewritten(env):
     outcome = alone("rewritten", env=env)
     assert outcome.seen == plain.seen, f"differs from plain TCP: {plain.seen}\n{outcome.describe()}"
     assert outcome.report.sdp_bytes == 0, outcome.describe()
+
+
+@pytest.mark.parametrize("how", ["source", "stateless"])
+def test_streams(how):
+    """Two streams at one pace: each reader gets its own."""
+    outcome = alone("streams", how, env=EAGER)
+    assert outcome.seen == {"got": ["a", "b"]}, outcome.describe()

@@ -302,5 +302,47 @@ def rewritten():
     return {"heard": heard, "code": remote.returncode}
 
 
+@scenario
+def streams(how):
+    """Two streams at one pace, whose readers are slow: what each of them got."""
+    translate(how)
+    hear, tell = os.pipe()
+
+    def read(sock):
+        got = set()
+        while data := sock.recv(1 << 16):
+            got |= set(data.decode())
+            time.sleep(0.002)
+        os.write(tell, "".join(sorted(got)).encode() + b"\n")
+
+    def listen(_, port):
+        lst = fresh("4")
+        lst.bind((ADDRESS["4"], port))
+        lst.listen(8)
+        while True:
+            threading.Thread(target=read, args=lst.accept()[:1], daemon=True).start()
+
+    def write(_, place, beat):
+        client = Client("4", BOUND[how][place], MEANT[how][place])
+        beat.meet(place, 1)
+        end = time.monotonic() + 1.5
+        while time.monotonic() < end:
+            client.sock.sendall((b"a", b"b")[place] * 65536)
+        client.sock.close()
+
+    beat = Beat()
+    children = []
+    for body, args in [(listen, (port,)) for port in PORTS] + [(write, (place, beat)) for place in (0, 1)]:
+        children.append(child(body, *args))
+        children[-1][1].send(b".")
+        time.sleep(0.2 if body is listen else 0)
+    got = b""
+    while got.count(b"\n") < 2:
+        got += os.read(hear, 100)
+    for pid, _ in children:
+        ends.kill(pid)
+    return {"got": sorted(got.decode().split())}
+
+
 if __name__ == "__main__":
     main(TABLE)
