@@ -8,6 +8,7 @@
 //! the old slot, the next connection stays TCP (`reconnected`).
 
 use libc::{c_int, sockaddr, socklen_t};
+use sdp_shm::layout::RESETS;
 use sdp_stats::Reason;
 use sdp_sys::{memory, section};
 
@@ -59,7 +60,7 @@ pub(crate) fn before(fd: c_int, addr: *const sockaddr, len: socklen_t) -> bool {
         return false;
     }
     // What the other end sees is a reset that is meant (E3), whatever its ring still has.
-    mark_reset(&conn, 1);
+    mark_reset(&conn, RESETS);
     demote::leave(&conn, fd, Reason::Reconnected);
     true
 }
