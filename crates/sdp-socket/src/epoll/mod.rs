@@ -24,6 +24,7 @@
 //! never across a sleep or a fork).
 mod doors;
 mod former;
+mod inherited;
 mod mirror;
 mod noted;
 mod order;
@@ -352,8 +353,8 @@ pub(crate) fn fork_child() {
             (set.host, set.hidden, set.doors) = (NONE, None, Doors::default());
             (set.sleepers, set.unbelled) = (0, 0);
             set.is_inherited = set.members > 0;
-            if set.is_inherited {
-                wait::HAS_INHERITED.store(true, Ordering::Relaxed);
+            if set.is_inherited && set.has_lane {
+                inherited::note();
             }
         }
     });

@@ -1,16 +1,13 @@
 //! `epoll_wait` on a set of ours: rings first, the kernel beside them, one event of both.
 
-use core::{
-    mem::MaybeUninit,
-    sync::atomic::{AtomicBool, Ordering},
-};
+use core::{mem::MaybeUninit, sync::atomic::Ordering};
 
 use libc::{c_int, epoll_event, sigset_t};
 use sdp_stats::Counter;
 use sdp_sys::{errno::Errno, pid::is_single_threaded, sys, time::monotonic_ns};
 
 use super::{
-    ALWAYS, ET, EXCLUSIVE, IN, IN_KIND, ONESHOT, OUT, RDHUP, doors, former,
+    ALWAYS, ET, EXCLUSIVE, IN, IN_KIND, ONESHOT, OUT, RDHUP, doors, former, inherited,
     mirror::{ANY_BY_CARRIER, Mirror, NONE, REGISTRATIONS, Registration, with},
     order::{Bits, Output, collect_bits, take_bits},
     pause::{plan_spin, spin_on_bell},
@@ -25,7 +22,7 @@ use crate::{
     host, process,
     readiness::{self, Look, shorter},
     strangers::Bells,
-    table::{self, Entry, Pinned},
+    table::{self, Entry},
     wait, wait_set,
 };
 
@@ -43,10 +40,6 @@ pub(super) const BATCH: usize = 256;
 /// misses a lane coming up is late by no more.
 const PASSED_BELOW_NS: u64 = 1_000_000;
 
-/// There may be a set with members that this process has from its parent, and has not waited on yet.
-#[unsafe(link_section = ".bss.hot")]
-pub(super) static HAS_INHERITED: AtomicBool = AtomicBool::new(false);
-
 /// `epoll_wait` on a set of ours. `None`: pass the call on.
 ///
 /// # Safety
@@ -62,9 +55,7 @@ pub(crate) unsafe fn wait(
     if max <= 0 || events.is_null() || process::is_retired() {
         return None;
     }
-    if HAS_INHERITED.load(Ordering::Relaxed) {
-        share_inherited(set);
-    }
+    inherited::share(set);
     // Nothing in it is on a lane, and the call is over before a lane could be missed.
     if timeout_ns.is_some_and(|ns| ns < PASSED_BELOW_NS)
         && with(|m| !concerns_us(m, set) && m.set(set).is_none_or(|s| !s.has_oneshots))?
@@ -274,27 +265,6 @@ fn concerns_us(m: &mut Mirror, set: u32) -> bool {
         m.rehost(set);
     }
     m.set(set).is_some_and(|s| s.has_lane)
-}
-
-/// A fork child waits on a set that it has from its parent. From here on the kernel may wake the one for the other's
-/// bell: of what was in the set then, nothing that both still have stays on a lane.
-fn share_inherited(set: u32) {
-    let first = with(|m| {
-        let is_left = m.each_set().any(|set| set.is_inherited);
-        HAS_INHERITED.store(is_left, Ordering::Relaxed);
-        m.set(set).filter(|set| set.is_inherited).map(|set| set.first_member)
-    });
-    let mut next = first.flatten();
-    while let Some(at) = next {
-        let reg = with(|m| m.reg(at).filter(|reg| reg.set == set).map(|reg| *reg)).flatten();
-        next = reg.map(|reg| reg.next_member);
-        // Not under the lock for which all sets wait.
-        if let Some(conn) = reg.and_then(|reg| Pinned::new(reg.fd, Half::Receive))
-            && conn.stage() == Stage::Attached
-        {
-            demote::join(&conn, conn.fd());
-        }
-    }
 }
 
 /// The kernel's wait, into the program's own array, while nothing of the set is on a lane. False: nothing

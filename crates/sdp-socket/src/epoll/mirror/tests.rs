@@ -171,12 +171,13 @@ fn data_of_a_registration_that_was_removed_meanwhile_are_known() {
     // Somebody's, but nobody knows where.
     m.set(sets[1]).expect("a set").noted = 1;
     assert!(!has(m, IN, 2998, before));
-    // The hidden eventfd's data, in its time and before, come with nothing else.
+    // The hidden eventfd's data, in its time and before; a doorbell beside it says of errors what somebody likes.
     m.formers.note(sets[0], 4500, Owner::Bell);
     m.set(sets[1]).expect("a set").hidden = Some(4501);
     for data in [4500, 4501] {
-        assert!(has(m, IN, data, later) && !has(m, IN | HUP, data, later));
+        assert!(has(m, IN, data, later) && !has(m, IN | OUT, data, later));
     }
+    assert!(has(m, IN | HUP, 4500, later));
     assert!(has(m, IN, 4501, former::latest()) && !has(m, IN, 4500, former::latest()));
     both.end();
     drop(tell);
