@@ -162,7 +162,7 @@ def test_vforked():
 
 def test_number_used_again_in_a_vforked_child():
     """What a child of vfork closes and opens is nothing to its parent, whose connection stays where it is."""
-    on_lanes(compared("reused"), young=20_000)  # a first meeting proves itself on the carrier
+    on_lanes(compared("reused"), young=10_000)
 
 
 def compared(case):

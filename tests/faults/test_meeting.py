@@ -43,7 +43,7 @@ def same_as_tcp(*args, env):
 
 @pytest.mark.parametrize("env", [EAGER, {}], ids=["eager", "default"])
 @pytest.mark.parametrize("drive", ["alone", "beside"])
-@pytest.mark.parametrize("how", ["redirect", "source", "stateless"])
+@pytest.mark.parametrize("how", ["redirect", "source"])
 def test_swapped(how, drive, env):
     """Clients and servers of which everybody says the same at first."""
     outcome = same_as_tcp(how, "4", "same", drive, "first", env=env)
@@ -52,14 +52,14 @@ def test_swapped(how, drive, env):
 
 
 @pytest.mark.parametrize("content", ["own", "longer"])
-@pytest.mark.parametrize("how", ["redirect", "source", "stateless"])
+@pytest.mark.parametrize("how", ["redirect", "source"])
 def test_contents(how, content):
     outcome = same_as_tcp(how, "4", content, "beside", "first", env=EAGER)
     assert outcome.report.sdp_bytes == 0, outcome.describe()
 
 
 @pytest.mark.parametrize("family", ["6", "mapped"])
-@pytest.mark.parametrize("how", ["redirect", "source", "stateless"])
+@pytest.mark.parametrize("how", ["redirect", "source"])
 def test_families(how, family):
     outcome = same_as_tcp(how, family, "same", "alone", "first", env=EAGER)
     assert outcome.report.sdp_bytes == 0, outcome.describe()
@@ -89,7 +89,7 @@ def test_rewritten(env):
     assert outcome.report.sdp_bytes == 0, outcome.describe()
 
 
-@pytest.mark.parametrize("how", ["source", "stateless"])
+@pytest.mark.parametrize("how", ["source"])
 def test_streams(how):
     """Two streams at one pace: each reader gets its own."""
     outcome = alone("streams", how, env=EAGER)

@@ -470,7 +470,11 @@ fn attach(conn: &Conn, fd: i32, attachment: Attachment) -> bool {
     let (gave_bell, side) = (attachment.gave_bell, attachment.side);
     let (mut peer, map) = (attachment.peer, attachment.segment);
     let stranger = (!peer.trusted).then_some(peer.uid);
-    proof::met(conn, peer.trusted);
+    if !proof::met(conn, fd, peer.trusted) {
+        conn.pin_to_kernel(Reason::Translated);
+        conn.note_reason(Reason::Translated);
+        return give_back(map, side);
+    }
     if !process::tunables().keeps_segments() {
         peer.process = None; // its descriptors need not be looked at again
     }

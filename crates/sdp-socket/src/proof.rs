@@ -18,8 +18,8 @@
 //! |---|---|
 //! | connection tracking says that the connection was made to another address | no lanes, reason `translated` |
 //! | it knows the connection | [`TRACKED`] sends in a row, none of which may take long |
-//! | it does not, the ends have met by name | [`MET`] sends in a row |
-//! | a send was in doubt | [`DOUBTED`] or [`MET_DOUBTED`] moments at which both agree |
+//! | it does not, the ends have met by name | one look that does not deny it |
+//! | a send was in doubt | [`DOUBTED`] moments at which both agree |
 //! | it does not know it, the processes have met before | nothing |
 //! | a stream that never rests | 64 KiB through three looks that do not deny it; tracked, 512 KiB through eight |
 //! | a socket got bytes that we had not sent, or lacks some that were acknowledged | no lanes, `translated` |
@@ -43,10 +43,6 @@ use crate::{
 const TRACKED: u32 = 8;
 /// Moments of agreement once one of them was in doubt.
 const DOUBTED: u32 = 24;
-/// Sends in a row for ends that met by name.
-const MET: u32 = 6;
-/// Moments of agreement once one was in doubt.
-const MET_DOUBTED: u32 = 16;
 /// Looks in vain after which nobody looks any more.
 const MOST_LOOKS: u32 = 250;
 /// One that takes longer proves nothing where [`TRACKED`] are wanted: somebody else may have sent
@@ -122,12 +118,20 @@ pub(crate) fn at_first(fd: i32, tuple: &identity::Tuple) -> Option<u32> {
     }
 }
 
-/// The ends have met by name: what is to be proven before a byte moves.
-pub(crate) fn met(conn: &Conn, is_own_user: bool) {
+/// The ends have met by name: what is to be proven before a byte moves. Where nobody tracks connections,
+/// nobody translates them but rules without a memory: one look must do. False: it denies that the two are
+/// ends of one stream.
+pub(crate) fn met(conn: &Conn, fd: i32, is_own_user: bool) -> bool {
     let word = conn.proof.load(Ordering::Relaxed);
-    let word = if word & WANTED == 0 { MET } else { word };
-    conn.proof.store(word | if is_own_user { 0 } else { STRANGER }, Ordering::Relaxed);
     conn.heard.store(0, Ordering::Relaxed); // of an earlier life, perhaps
+    if word & WANTED == 0 {
+        let seen = look(conn, fd);
+        pooled::asker().close(); // it was opened for this, as a rule
+        conn.proof.store(0, Ordering::Relaxed);
+        return !matches!(seen, Some(Witness::Denies));
+    }
+    conn.proof.store(word | if is_own_user { 0 } else { STRANGER }, Ordering::Relaxed);
+    true
 }
 
 /// Whether something is to be proven before the sending half may leave the kernel lane.
@@ -139,13 +143,8 @@ pub(crate) fn is_wanted(conn: &Conn) -> bool {
 /// Whether what the other end writes into the ring may be taken for the connection's.
 pub(crate) fn may_trust(conn: &Conn) -> bool {
     let word = conn.proof.load(Ordering::Relaxed);
-    let has_heard = || conn.heard.load(Ordering::Relaxed) & WANTED >= moments(word);
+    let has_heard = || conn.heard.load(Ordering::Relaxed) & WANTED >= DOUBTED;
     word & REFUTED == 0 && (word & STRANGER == 0 || has_heard())
-}
-
-/// Moments of agreement that are wanted where sends alone do not tell.
-const fn moments(word: u32) -> u32 {
-    if word & STRICT != 0 { DOUBTED } else { MET_DOUBTED }
 }
 
 /// Whether [`after_receive`] is to look: the other end's process belongs to another user.
@@ -161,7 +160,7 @@ pub(crate) fn is_heard(conn: &Conn) -> bool {
 pub(crate) fn after_receive(conn: &Conn, fd: i32) {
     let heard = conn.heard.load(Ordering::Relaxed);
     let (seen, looked) = (heard & WANTED, heard >> SEEN_SHIFT);
-    let wanted = moments(conn.proof.load(Ordering::Relaxed));
+    let wanted = DOUBTED;
     if seen >= wanted || looked >= MOST_LOOKS || conn.has(flag::PINNED) {
         return;
     }
@@ -188,15 +187,14 @@ pub(crate) fn after_receive(conn: &Conn, fd: i32) {
 /// do everything in step would else send at the same one, again and again. All of them in doubt, some
 /// at first.
 const fn begins_at_will(word: u32) -> bool {
-    let every = if word & STRICT != 0 { 4 } else { 2 };
-    is_in_doubt(word) || ((word & SEEN) >> SEEN_SHIFT) % every == 1
+    is_in_doubt(word) || ((word & SEEN) >> SEEN_SHIFT) % 4 == 1
 }
 
 /// A send was seen to arrive late, or not to go out at once: from then on it counts how often both
 /// sockets agree, each time on another number. Two connections of which one is ever ahead of the
 /// other deny each other on the way.
 const fn is_in_doubt(word: u32) -> bool {
-    matches!(word & WANTED, DOUBTED | MET_DOUBTED)
+    word & WANTED == DOUBTED
 }
 
 /// A send that is about to be made on the carrier.
@@ -204,8 +202,6 @@ const fn is_in_doubt(word: u32) -> bool {
 pub(crate) struct Edge {
     /// What the other socket had received, which is what we had sent.
     received: Option<u64>,
-    /// The kernel told.
-    is_told: bool,
     began: u64,
 }
 
@@ -230,7 +226,7 @@ pub(crate) fn before_send(conn: &Conn, fd: i32) -> Option<Edge> {
             None
         }
     };
-    Some(Edge { received, is_told: seen.is_some(), began })
+    Some(Edge { received, began })
 }
 
 /// After it, if it sent something. Under the lock.
@@ -248,10 +244,9 @@ pub(crate) fn after_send(conn: &Conn, fd: i32, edge: Edge) {
             .min(MOST_LOOKS);
         let seen = ((word & SEEN) >> SEEN_SHIFT) + u32::from(is_news(conn, edge));
         let next = kept | wanted | seen << SEEN_SHIFT | looked << LOOKED_SHIFT;
-        return conclude(conn, if seen >= wanted { 0 } else { next });
+        return conn.proof.store(if seen >= wanted { 0 } else { next }, Ordering::Relaxed);
     }
     let mut arrived = false;
-    let mut is_told = edge.is_told;
     if let Some(before) = edge.received {
         for _ in 0..LOOKS {
             match look(conn, fd) {
@@ -266,25 +261,18 @@ pub(crate) fn after_send(conn: &Conn, fd: i32, edge: Edge) {
                         core::hint::spin_loop();
                     }
                 }
-                None => {
-                    is_told = false;
-                    break;
-                }
+                None => break,
             }
         }
     }
-    let is_strict = word & STRICT != 0;
-    let is_late = is_strict && monotonic_ns().saturating_sub(edge.began) > LONG_NS;
+    let is_late = monotonic_ns().saturating_sub(edge.began) > LONG_NS;
     let seen = ((word & SEEN) >> SEEN_SHIFT) + 1;
     let next = match arrived && !is_late {
         true if seen >= wanted => 0,
         true => kept | wanted | seen << SEEN_SHIFT,
-        false if is_strict => kept | DOUBTED,
-        // The kernel tells nothing here: the meeting by name has to do. If it has told before, the other socket is gone.
-        false if !is_told && word & (STRANGER | SEEN) == 0 => 0,
-        false => kept | MET_DOUBTED,
+        false => kept | DOUBTED,
     };
-    conclude(conn, next);
+    conn.proof.store(next, Ordering::Relaxed);
 }
 
 /// Whether both sockets agree, and did not at the same number before.
@@ -293,13 +281,6 @@ fn is_news(conn: &Conn, edge: Edge) -> bool {
         let now = received as u32;
         conn.agreed.swap(now, Ordering::Relaxed) != now
     })
-}
-
-fn conclude(conn: &Conn, next: u32) {
-    if next == 0 && conn.proof.load(Ordering::Relaxed) & STRICT == 0 {
-        pooled::asker().close(); // it was opened for this, as a rule
-    }
-    conn.proof.store(next, Ordering::Relaxed);
 }
 
 /// After a send call, outside the lock: an end that turned out to be somebody else's leaves its
@@ -412,7 +393,7 @@ mod tests {
 
     #[test]
     fn every_state_fits_into_its_word() {
-        for wanted in [TRACKED, DOUBTED, MET, MET_DOUBTED] {
+        for wanted in [TRACKED, DOUBTED] {
             assert!(wanted <= WANTED && (wanted << SEEN_SHIFT) & !SEEN == 0);
         }
     }
