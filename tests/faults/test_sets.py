@@ -12,8 +12,6 @@ LIMIT_S = 60
 FLIPS = {**EAGER, "SDP_TEST_LANE_FLIP": "7"}
 # Round trips of the warm-up, bytes of a message (sets.h): both ways, that much at most says nothing of what follows.
 WARM_BYTES = 2 * 50 * 1024
-# Of these, what each end of a first meeting sends on the carrier until it has proven itself (L12).
-PROOF_BYTES = 8 * 1024
 # Of the payload after the warm-up.
 LEAST = 0.9
 # The kernel is asked in one of eight waits at least, if rings have something each time; where there is room for one event
@@ -35,7 +33,7 @@ def assert_lanes(outcome, *, least=LEAST):
     """What was received after the warm-up went over SDP, nearly all of it."""
     report, ends = outcome.report, outcome.report.seen
     # Connections without payload (callers that are only accepted) had no warm-up.
-    warm = (WARM_BYTES // 2 - PROOF_BYTES) * (ends - report.count("reasons", "too-young"))
+    warm = WARM_BYTES * (ends - report.count("reasons", "too-young")) // 2
     received = report.count("bytes", "sdp_received")
     assert received - warm >= least * outcome.seen["payload"], outcome.describe()
 
