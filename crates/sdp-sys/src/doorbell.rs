@@ -132,7 +132,12 @@ mod tests {
         assert_eq!(waiting(waits.raw()), 1);
         assert!(ring(rings.raw()));
         drop(waits);
-        assert!(!ring(rings.raw()), "and no signal");
+        // A process that another test has forked may have it open for a moment.
+        let is_gone = |_| {
+            std::thread::sleep(core::time::Duration::from_millis(1));
+            !ring(rings.raw())
+        };
+        assert!((0..5_000).any(is_gone), "and no signal");
     }
 
     #[test]
