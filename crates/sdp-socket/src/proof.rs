@@ -21,7 +21,6 @@
 //! | it does not, the ends have met by name | one look that does not deny it |
 //! | a send was in doubt | [`DOUBTED`] moments at which both agree |
 //! | it does not know it, the processes have met before | nothing |
-//! | a stream that never rests | 64 KiB through three looks that do not deny it; tracked, 512 KiB through eight |
 //! | a socket got bytes that we had not sent, or lacks some that were acknowledged | no lanes, `translated` |
 
 use core::sync::atomic::Ordering;
@@ -61,7 +60,7 @@ const SEEN: u32 = 0xff << SEEN_SHIFT;
 /// Looks in vain.
 const LOOKED_SHIFT: u32 = 20;
 const LOOKED: u32 = 0xff << LOOKED_SHIFT;
-/// Moments count.
+/// Connection tracking knows the connection.
 const STRICT: u32 = 1 << 16;
 /// The other end's process belongs to another user.
 const STRANGER: u32 = 1 << 17;
@@ -75,7 +74,7 @@ const LEFT: u32 = 1 << 19;
 enum Witness {
     /// What one has sent the other has.
     Agrees(u64),
-    /// Something is on its way, or both are at work; what the other one had received, or sent.
+    /// Something is on its way, or both are at work.
     Unclear,
     /// The other socket has what we never sent, or has not what was acknowledged to us.
     Denies,
