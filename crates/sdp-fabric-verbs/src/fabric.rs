@@ -243,6 +243,11 @@ impl VerbsFabric {
         self.core.cq.take_wakeups()
     }
 
+    /// The data path's side, for those who poll, arm and count without the fabric.
+    pub fn core(&self) -> Shared<Core> {
+        self.core.clone()
+    }
+
     /// A place's counts, for credits.
     pub fn counts(&self, index: usize) -> Option<Counts> {
         self.core.counts(index)
@@ -253,10 +258,10 @@ impl VerbsFabric {
         self.core.allow(index, messages);
     }
 
-    /// Places with a connection that is not yet, or no longer, connected.
-    pub fn is_changing(&mut self) -> bool {
-        let is_quiet = |slot: &Slot| matches!(slot.stage, Stage::Free | Stage::Connected);
-        !self.slow().slots.iter().all(is_quiet)
+    /// Whether a connection has ended and all that was posted has completed.
+    pub fn is_ended(&mut self, id: Id) -> bool {
+        let is_drained = self.core.conns[id.index()].is_drained.load(Ordering::Acquire);
+        self.slot(id).is_none_or(|slot| slot.stage == Stage::Ending && is_drained)
     }
 
     /// Ends as a process does that is killed: the kernel tells the peers. For tests.
@@ -452,10 +457,8 @@ impl VerbsFabric {
                     self.give_up(id, CmEvent::Unreachable(id));
                 }
             }
-            (cm_abi::EVENT_ROUTE_RESOLVED, Stage::Asking) => {
-                if self.ask(id).is_err() {
-                    self.give_up(id, CmEvent::Unreachable(id));
-                }
+            (cm_abi::EVENT_ROUTE_RESOLVED, Stage::Asking) if self.ask(id).is_err() => {
+                self.give_up(id, CmEvent::Unreachable(id));
             }
             (cm_abi::EVENT_CONNECT_RESPONSE, Stage::Asking) => self.answered(id, event),
             (cm_abi::EVENT_REJECTED, Stage::Asking) => {

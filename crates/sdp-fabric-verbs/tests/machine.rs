@@ -16,17 +16,19 @@ use sdp_fabric_tests::{
 };
 use sdp_fabric_verbs::{
     Address, Error,
+    budget::CONNECTIONS_MAX,
     cm::REQUEST_DATA,
-    endpoint::{VerbsRx, VerbsTx},
+    endpoint::{Core, VerbsRx, VerbsTx},
     fabric::{Id, Options, VerbsFabric},
+    pool::Shared,
 };
 use sdp_rdma::{
     cm::{PrivateData, Reject},
     fabric::{
         CmEvent, Fabric, Gather, MemoryRegion, PostError, ReceiveQueue, SendOptions, SendQueue,
     },
-    key::Access,
-    work::WorkId,
+    key::{Access, LocalSlice, RemoteSlice},
+    work::{Completion, WorkId},
 };
 
 const BACKLOG: usize = 5;
@@ -53,23 +55,27 @@ fn free_port() -> u16 {
 
 /// A fabric that test and harness share.
 #[derive(Debug, Clone)]
-struct Handle(Arc<Mutex<VerbsFabric>>);
+struct Handle {
+    fabric: Arc<Mutex<VerbsFabric>>,
+    /// Of the fabric at the other end.
+    other: Option<Shared<Core>>,
+}
 
 impl Handle {
     fn open(options: &Options) -> Self {
         let fabric = VerbsFabric::open(&address(0), options).expect("a device");
-        Self(Arc::new(Mutex::new(fabric)))
+        Self { fabric: Arc::new(Mutex::new(fabric)), other: None }
     }
 
     fn get(&self) -> MutexGuard<'_, VerbsFabric> {
-        self.0.lock().expect("no test goes on after a panic")
+        self.fabric.lock().expect("no test goes on after a panic")
     }
 }
 
 impl Fabric for Handle {
     type Id = Id;
     type Service = Address;
-    type Tx = VerbsTx;
+    type Tx = CreditedTx;
     type Rx = VerbsRx;
 
     fn has_explicit_credits(&self) -> bool {
@@ -90,8 +96,10 @@ impl Fabric for Handle {
     fn poll_cm(&mut self) -> Option<CmEvent<Id>> {
         self.get().poll_cm()
     }
-    fn take_queues(&mut self, id: Id) -> Option<(VerbsTx, VerbsRx)> {
-        self.get().take_queues(id)
+    fn take_queues(&mut self, id: Id) -> Option<(CreditedTx, VerbsRx)> {
+        let (tx, rx) = self.get().take_queues(id)?;
+        let (mine, other) = (self.get().core(), self.other.clone());
+        Some((CreditedTx { tx, index: id.index(), mine, other }, rx))
     }
     fn disconnect(&mut self, id: Id) {
         self.get().disconnect(id);
@@ -104,15 +112,64 @@ impl Fabric for Handle {
     }
 }
 
-/// Credits that the protocol would carry: promised and released, from one end to the other.
-fn carry_credits(from: &VerbsFabric, to: &VerbsFabric, promise: u32) {
-    let places = |fabric: &VerbsFabric| fabric.budget().connections;
-    for counts in (0..places(from)).filter_map(|index| from.counts(index)) {
-        let peer = (0..places(to))
-            .find(|index| to.counts(*index).is_some_and(|c| c.number == counts.peer_number));
-        if let Some(peer) = peer {
-            to.allow(peer, promise.wrapping_add(counts.released));
+/// A sending half that learns of credits as the protocol would tell it: promised and released.
+#[derive(Debug)]
+struct CreditedTx {
+    tx: VerbsTx,
+    index: usize,
+    mine: Shared<Core>,
+    /// The other end's, where it is another fabric.
+    other: Option<Shared<Core>>,
+}
+
+impl CreditedTx {
+    fn learn(&self) {
+        let Some((other, mine)) = self.other.as_ref().zip(self.mine.counts(self.index)) else {
+            return;
+        };
+        let places = (0..CONNECTIONS_MAX).filter_map(|index| other.counts(index));
+        if let Some(peer) = places.into_iter().find(|c| c.number == mine.peer_number) {
+            self.mine.allow(self.index, PROMISE.wrapping_add(peer.released));
         }
+    }
+}
+
+impl SendQueue for CreditedTx {
+    fn max_message(&self) -> usize {
+        self.tx.max_message()
+    }
+    fn room(&self) -> usize {
+        self.learn();
+        self.tx.room()
+    }
+    fn post_send(
+        &mut self,
+        id: WorkId,
+        header: &[u8],
+        payload: &mut impl Gather,
+        options: SendOptions,
+    ) -> Result<(), PostError> {
+        self.learn();
+        self.tx.post_send(id, header, payload, options)
+    }
+    fn post_read(
+        &mut self,
+        id: WorkId,
+        local: LocalSlice,
+        remote: RemoteSlice,
+    ) -> Result<(), PostError> {
+        self.tx.post_read(id, local, remote)
+    }
+    fn post_write(
+        &mut self,
+        id: WorkId,
+        local: LocalSlice,
+        remote: RemoteSlice,
+    ) -> Result<(), PostError> {
+        self.tx.post_write(id, local, remote)
+    }
+    fn poll_completion(&mut self) -> Option<Completion> {
+        self.tx.poll_completion()
     }
 }
 
@@ -120,8 +177,10 @@ struct Device {
     a: Handle,
     b: Handle,
     ids: Option<(Id, Id)>,
-    /// Connection management may still be under way.
+    /// Connection management may be under way at any time.
     is_restless: bool,
+    /// Sides of the pair that will end.
+    ending: &'static [Side],
 }
 
 const PROMISE: u32 = 16;
@@ -134,24 +193,30 @@ impl Device {
         }
     }
 
+    fn is_ended(&self, side: Side) -> bool {
+        let (active, passive) = self.ids.expect("a pair");
+        match side {
+            Side::A => self.a.get().is_ended(active),
+            Side::B => self.b.get().is_ended(passive),
+        }
+    }
+
     fn step(&self) -> bool {
         let (mut a, mut b) = (self.a.get(), self.b.get());
-        let had_some = a.progress() | b.progress();
-        carry_credits(&a, &b, PROMISE);
-        carry_credits(&b, &a, PROMISE);
-        had_some
+        a.progress() | b.progress()
     }
 }
 
 impl Harness for Device {
-    type Tx = VerbsTx;
+    type Tx = CreditedTx;
     type Rx = VerbsRx;
     type Fabric = Handle;
 
     fn new(_: u64) -> Self {
         let options = Options { promise: PROMISE, backlog: BACKLOG, ..Options::default() };
-        let (a, b) = (Handle::open(&options), Handle::open(&options));
-        Self { a, b, ids: None, is_restless: false }
+        let (mut a, mut b) = (Handle::open(&options), Handle::open(&options));
+        (a.other, b.other) = (Some(b.get().core()), Some(a.get().core()));
+        Self { a, b, ids: None, is_restless: false, ending: &[] }
     }
 
     fn missing(&self, feature: Feature) -> Option<&'static str> {
@@ -166,7 +231,7 @@ impl Harness for Device {
         true
     }
 
-    fn pair(&mut self) -> Pair<VerbsTx, VerbsRx> {
+    fn pair(&mut self) -> Pair<CreditedTx, VerbsRx> {
         let none = PrivateData::new(&[]).expect("fits");
         let service = address(free_port());
         self.b.listen(service).expect("a free service");
@@ -186,6 +251,7 @@ impl Harness for Device {
             }
         }
         let passive = passive.expect("was waited for");
+        self.ending = &[];
         self.ids = Some((active, passive));
         let (tx, rx) = self.a.take_queues(active).expect("queues");
         let a = End { tx, rx };
@@ -194,7 +260,8 @@ impl Harness for Device {
     }
 
     fn advance(&mut self) -> bool {
-        let quiet = if self.is_restless { LONG_QUIET } else { QUIET };
+        let is_restless = self.is_restless || !self.ending.iter().all(|side| self.is_ended(*side));
+        let quiet = if is_restless { LONG_QUIET } else { QUIET };
         let end = Instant::now() + quiet;
         loop {
             if self.step() {
@@ -209,7 +276,7 @@ impl Harness for Device {
 
     fn disconnect(&mut self, side: Side) {
         let (active, passive) = self.ids.expect("a pair");
-        self.is_restless = true;
+        self.ending = &[Side::A, Side::B];
         match side {
             Side::A => self.a.disconnect(active),
             Side::B => self.b.disconnect(passive),
@@ -217,7 +284,10 @@ impl Harness for Device {
     }
 
     fn kill(&mut self, side: Side) {
-        self.is_restless = true;
+        self.ending = match side {
+            Side::A => &[Side::B],
+            Side::B => &[Side::A],
+        };
         self.fabric(side).get().abandon();
     }
 
@@ -434,7 +504,19 @@ fn tests() -> Vec<(&'static str, Runnable)> {
 }
 
 fn main() {
-    let wanted: Vec<_> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
+    let (mut wanted, mut skipped) = (Vec::new(), Vec::new());
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--skip" => skipped.extend(arguments.next()),
+            option if option.starts_with('-') => {}
+            _ => wanted.push(argument),
+        }
+    }
+    let is_chosen = |name: &str| {
+        let is_in = |words: &[String]| words.iter().any(|word| name.contains(word.as_str()));
+        (wanted.is_empty() || is_in(&wanted)) && !is_in(&skipped)
+    };
     match VerbsFabric::open(&address(0), &Options::default()) {
         Ok(_) => {}
         Err(Error::NoDevice) => {
@@ -448,7 +530,7 @@ fn main() {
     }
     let (mut passed, mut failed) = (0, Vec::new());
     for (name, test) in tests() {
-        if !wanted.is_empty() && !wanted.iter().any(|word| name.contains(word.as_str())) {
+        if !is_chosen(name) {
             continue;
         }
         let begin = Instant::now();
