@@ -48,7 +48,7 @@ while read -r line; do echo "line $line"; done
 
 def start(stage, *services):
     """Starts xinetd with the services (name, program, arguments); their ports by name."""
-    user = pwd.getpwuid(os.geteuid()).pw_name
+    user = stage.servant("xinetd") or pwd.getpwuid(os.geteuid()).pw_name
     text = DEFAULTS.format(dir=stage.dir)
     ports = {}
     for name, program, arguments in services:
@@ -60,7 +60,7 @@ def start(stage, *services):
     conf = stage.dir / "xinetd.conf"
     conf.write_text(text)
     argv = ["xinetd", "-dontfork", "-f", conf, "-pidfile", stage.dir / "pid"]
-    server = stage.server("xinetd", argv, port=ports[services[-1][0]])
+    server = stage.server("xinetd", argv, user=stage.servant("xinetd") and "root", port=ports[services[-1][0]])
     return server, ports
 
 
