@@ -48,12 +48,14 @@ while read -r line; do echo "line $line"; done
 
 def start(stage, *services):
     """Starts xinetd with the services (name, program, arguments); their ports by name."""
-    user = stage.servant("xinetd") or pwd.getpwuid(os.geteuid()).pw_name
+    mine = pwd.getpwuid(os.geteuid()).pw_name
     text = DEFAULTS.format(dir=stage.dir)
     ports = {}
     for name, program, arguments in services:
         ports[name] = stage.port()
         form = SERVICE if program else INTERNAL
+        # The internal services are root's as they are installed.
+        user = (program and stage.servant("xinetd")) or mine
         given = f"\n server_args = {arguments}" if arguments else ""
         text += form.format(name=name, port=ports[name], user=user, program=program,
                             arguments=given)

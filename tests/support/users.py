@@ -18,12 +18,14 @@ SERVICES = {
 }
 # Of servers that have no user of their own, web servers among them.
 SERVANT = "www-data"
+# Servers that refuse to be root's, or whose workers do, and stay their package's whoever else plays.
+NEVER_ROOT = {"postgres": "postgres", "apache2": SERVANT}
 # Whoever runs the clients: an ordinary user that every Debian has, and no server.
 CLIENT = "games"
 # Ordinary users of every Debian, for what draws its own.
 ORDINARY = ("daemon", "games", "news", "backup", "www-data", "nobody")
 ROOT = "root"
-# How the ends of a scenario may be shared out. PostgreSQL's server refuses root and stays its package's.
+# How the ends of a scenario may be shared out.
 TWO, ROOT_AND_USER, ONE = "two users", "root and a user", "one user"
 
 
@@ -97,10 +99,10 @@ class Users:
         """The user of a server; None for nobody in particular."""
         if self.kind is None:
             return None
-        own = SERVICES.get(program)
         if self.kind == TWO:
+            own = SERVICES.get(program)
             return own if own and exists(own) else SERVANT
-        return own if program == "postgres" else ROOT
+        return NEVER_ROOT.get(program, ROOT)
 
     @property
     def client(self):
@@ -108,6 +110,13 @@ class Users:
         if self.kind is None:
             return None
         return ROOT if self.kind == ONE else CLIENT
+
+    def client_of(self, program):
+        """The user of a server's clients, who make up for a server that is never root's: with one user they are of the server's, with
+        root and a user they are root's. None for nobody in particular."""
+        if self.kind in (ONE, ROOT_AND_USER) and program in NEVER_ROOT:
+            return NEVER_ROOT[program] if self.kind == ONE else ROOT
+        return self.client
 
 
 def shareable(folder, into):
