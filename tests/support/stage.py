@@ -48,7 +48,7 @@ class Artifacts:
 
     FILES = ("sdp", "sdpnetstat", "libsdp.so")
 
-    def __init__(self, target):
+    def __init__(self, target, programs=TESTS / "apps"):
         self.dir = Path(tempfile.mkdtemp(prefix="sdp-ladder-"))
         self.dir.chmod(0o755)
         self.missing = []
@@ -58,7 +58,7 @@ class Artifacts:
                 shutil.copy2(source, self.dir / name)
             else:
                 self.missing.append(str(source))
-        self.programs = people.shareable(TESTS / "apps", self.dir / "apps")
+        self.programs = people.shareable(programs, self.dir / "programs")
 
     def public(self, word):
         """The word of a command: of a file of the tests the copy's path; what a test has made for itself (compiled programs) is
