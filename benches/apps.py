@@ -5,7 +5,10 @@ Each round runs the pair once without the library and once under `sdp run`, in a
 figure is the median of the rounds, the ratio the median of the paired ratios with the whole spread
 beside it. Servers bind 127.0.0.1 and are ended by pid. Nothing here decides a test.
 
-    benches/apps.py [--rounds N] [ROW …]        (without a row: all; `--help` names them)
+    benches/apps.py [--rounds N] [--users one|two|root] [ROW …]        (without a row: all; `--help` names them)
+
+`--users`, as root: both ends of one user (the default); servers of their package's user and clients of another one; root's server and
+another user's clients, or the other way round where a server is never root's.
 """
 
 import argparse
@@ -27,11 +30,11 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 # By itself: the tests' package asks for pytest.
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 import ssh  # noqa: E402
+import users as people  # noqa: E402
 
 SDP = ROOT / "target" / "release" / "sdp"
 POSTGRES = pathlib.Path("/usr/lib/postgresql/15/bin")
-# Apache's workers are never root's; ends of one user need no carrier bells.
-WEB_USER = {"user": "www-data"} if os.geteuid() == 0 else {}
+KINDS = {"one": people.ONE, "two": people.TWO, "root": people.ROOT_AND_USER}
 
 
 def free_port():
@@ -75,28 +78,52 @@ def wait_until_ready(command, seconds=30):
         time.sleep(0.05)
 
 
-class Run:
-    """Commands with or without the library, and where their bytes went."""
+def add_users(parser):
+    """The option that says of which users the ends are."""
+    parser.add_argument("--users", choices=KINDS, default="one", help="of which users the ends are; all but one: root only")
 
-    def __init__(self, sdp, folder):
+
+def users_of(options):
+    """What it says."""
+    if options.users != "one" and not people.may_choose():
+        sys.exit("--users: root only")
+    return people.Users(KINDS[options.users])
+
+
+class Run:
+    """Commands with or without the library, of which users, and where their bytes went."""
+
+    def __init__(self, sdp, folder, users):
         self.sdp = sdp
         self.folder = folder
+        self.users = users
         self.reports = []
+        # Everybody writes here. The tool and the library, too, must be where every user can read them.
+        folder.chmod(0o1777)
+        self.tools = folder / "tools"
+        self.tools.mkdir()
+        for name in ("sdp", "libsdp.so"):
+            shutil.copy2(SDP.with_name(name), self.tools)
 
-    def wrap(self, command):
+    def wrap(self, command, user):
+        as_user = people.words(user)
         if not self.sdp:
-            return command
+            return [*as_user, *command]
         report = self.folder / f"report-{len(self.reports)}.json"
         self.reports.append(report)
-        return [str(SDP), "run", "--report", str(report), "--", *command]
+        return [*as_user, str(self.tools / "sdp"), "run", "--report", str(report), "--", *command]
 
-    def start(self, command, **options):
+    def start(self, command, user=None, env=None):
+        """Starts a server, as its package's user unless another one is named."""
         log = open(self.folder / "log", "ab")
-        return subprocess.Popen(self.wrap(command), stdout=log, stderr=log, **options)
+        user = user or self.users.servant(os.path.basename(command[0]))
+        return subprocess.Popen(self.wrap(command, user), stdout=log, stderr=log, cwd="/", env=env)
 
-    def output(self, command, **options):
+    def output(self, command, server=None):
+        """What a client wrote; `server`: the name of the program whose client it is, for those that are never root's."""
+        wrapped = self.wrap(command, self.users.client_of(server))
         return subprocess.run(
-            self.wrap(command), capture_output=True, text=True, timeout=120, check=True, **options
+            wrapped, capture_output=True, text=True, timeout=120, check=True, cwd="/"
         ).stdout
 
     def share(self):
@@ -184,28 +211,24 @@ def database(run):
     """A PostgreSQL server, and what asks it: options of pgbench to select-only transactions per second."""
     binaries = POSTGRES
     data = run.folder / "pg"
-    user = "postgres" if os.geteuid() == 0 else None
-    os.chmod(run.folder, 0o777)  # the report is written by the server's user
+    user = run.users.servant("postgres")
     data.mkdir()
-    if user:
-        shutil.chown(data, user)
+    people.give(data, user)
     port = free_port()
-    options = {"user": user} if user else {}
     subprocess.run(
-        [binaries / "initdb", "-D", data, "-A", "trust", "-N"],
-        check=True, capture_output=True, cwd="/", **options,
+        [*people.words(user), binaries / "initdb", "-D", data, "-A", "trust", "-N", "-U", "postgres"],
+        check=True, capture_output=True, cwd="/",
     )
     client = ["-h", "127.0.0.1", "-p", str(port), "-U", "postgres"]
 
     def ask(*options_of_pgbench):
         command = [binaries / "pgbench", *client, "-S", "-c", "4", "-n", *options_of_pgbench, "postgres"]
-        out = run.output([str(word) for word in command], cwd="/", **options)
+        out = run.output([str(word) for word in command], "postgres")
         return float(re.search(r"tps = ([0-9.]+)", out).group(1))
 
     server = run.start(
         [str(binaries / "postgres"), "-D", str(data), "-p", str(port), "-k", str(data),
          "-c", "listen_addresses=127.0.0.1", "-c", "fsync=off"],
-        cwd="/", **options,
     )
     try:
         try:
@@ -215,7 +238,7 @@ def database(run):
         wait_until_ready([binaries / "pg_isready", "-q", *client])
         subprocess.run(
             [binaries / "pgbench", *client, "-i", "-s", "2", "-q", "postgres"],
-            check=True, capture_output=True, cwd="/", **options,
+            check=True, capture_output=True, cwd="/",
         )
         yield ask
     finally:
@@ -263,6 +286,7 @@ ErrorLog "{dir}/error.log"
 Listen 127.0.0.1:{port}
 LoadModule mpm_prefork_module /usr/lib/apache2/modules/mod_mpm_prefork.so
 LoadModule authz_core_module /usr/lib/apache2/modules/mod_authz_core.so
+{user}
 StartServers 25
 MaxSpareServers 30
 MaxRequestWorkers 30
@@ -272,34 +296,36 @@ DocumentRoot "{dir}"
 """
 
 
-def web(name, config, command, load, options):
+def web(name, config, command, user, load):
     """Requests per second for a file of 1 KiB. `load`: the client, given the address."""
     def measure(run):
-        with page(run, name, config, command, options) as ask:
+        with page(run, name, config, command, user) as ask:
             return ask(*load)
     return measure
 
 
 @contextmanager
-def page(run, name, config, command, options):
+def page(run, name, config, command, user):
     """A web server with a file of 1 KiB, and what asks it: a client, given the address, to requests per second."""
     port = free_port()
-    os.chmod(run.folder, 0o777)  # workers and reports may be another user's
     (run.folder / "page").write_bytes(b"x" * 1024)
-    # Both ends of one user: that they differ is a case of its own.
-    user = "user root;" if os.geteuid() == 0 else ""
+    program = next(word for word in command if word in ("nginx", "apache2"))
+    # Root starts the server and the workers become theirs, but where workers that are never root's have clients of the same user.
+    workers, clients = run.users.servant(program), run.users.client_of(program)
+    starts = workers if workers == clients else people.ROOT
+    becomes = user.format(workers) if workers and starts == people.ROOT else ""
     path = run.folder / name
-    path.write_text(config.format(dir=run.folder, port=port, user=user))
+    path.write_text(config.format(dir=run.folder, port=port, user=becomes))
     argv = [str(path) if word == "CONFIG" else word for word in command]
 
     def ask(*load):
-        out = run.output([*load, f"http://127.0.0.1:{port}/page"], cwd="/", **options)
+        out = run.output([*load, f"http://127.0.0.1:{port}/page"], program)
         failed = re.search(r"Socket errors|Non-2xx|Failed requests: +[1-9]", out)
         if failed:
             raise RuntimeError(out)
         return float(re.search(r"Requests(?:/sec| per second): +([0-9.]+)", out).group(1))
 
-    server = run.start(argv, cwd="/", **options)
+    server = run.start(argv, starts)
     try:
         wait_for_listener(port, server)
         yield ask
@@ -307,19 +333,19 @@ def page(run, name, config, command, options):
         stop(server)
 
 
-NGINX_AT = ("nginx.conf", NGINX, ["nginx", "-c", "CONFIG"])
+NGINX_AT = ("nginx.conf", NGINX, ["nginx", "-c", "CONFIG"], "user {};")
 
 
 def nginx(*load):
-    return web(*NGINX_AT, load, {})
+    return web(*NGINX_AT, load)
 
 
 # It ends by a signal to its process group, which would be ours.
-APACHE_AT = ("apache.conf", APACHE, ["setsid", "apache2", "-D", "FOREGROUND", "-f", "CONFIG"])
+APACHE_AT = ("apache.conf", APACHE, ["setsid", "apache2", "-D", "FOREGROUND", "-f", "CONFIG"], "User {0}\nGroup {0}")
 
 
 def apache(*load):
-    return web(*APACHE_AT, load, WEB_USER)
+    return web(*APACHE_AT, load)
 
 
 def driver(run, name, *arguments):
@@ -347,12 +373,12 @@ def sharing(run):
 def copying(run):
     """An sshd; yields what copies one file of 100 MB up, with the time that connecting takes."""
     folder = run.folder / "ssh"
-    ssh.prepare(folder)
+    ssh.prepare(folder, run.users.client)
     size = 100_000_000
     (folder / "file").write_bytes(os.urandom(1_000_000) * (size // 1_000_000))
     port = free_port()
     options, who = ssh.client(folder)
-    server = run.start(ssh.server(folder, port))
+    server = run.start(ssh.server(folder, port), people.may_choose() and people.ROOT)
 
     def ask():
         begin = time.monotonic()
@@ -400,12 +426,15 @@ ROWS = {
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=7)
+    add_users(parser)
     parser.add_argument("rows", nargs="*", metavar="ROW", help=", ".join(ROWS))
     options = parser.parse_args()
     if not SDP.exists():
         sys.exit("build first: cargo xtask build")
+    users = users_of(options)
     for row in options.rows or ROWS:
         title, unit, measure, program = ROWS[row]
+        title += f", {users.kind}" * (options.users != "one")
         if not shutil.which(program):
             print(f"{title}: {program} is not installed")
             continue
@@ -415,7 +444,7 @@ def main():
         for i in range(options.rounds):
             for sdp in (False, True) if i % 2 == 0 else (True, False):
                 with tempfile.TemporaryDirectory(prefix="sdp-bench-") as folder:
-                    run = Run(sdp, pathlib.Path(folder))
+                    run = Run(sdp, pathlib.Path(folder), users)
                     measured = measure(run)
                     if isinstance(measured, tuple):
                         measured, cpu = measured

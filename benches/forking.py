@@ -19,7 +19,8 @@ import sys
 import tempfile
 from contextlib import ExitStack
 
-from apps import ROOT, SDP, Run, free_port, stop, wait_for_listener
+from apps import KINDS as USERS
+from apps import ROOT, SDP, Run, free_port, people, stop, wait_for_listener
 from turns import interval
 
 # Bytes of a message at most.
@@ -34,13 +35,13 @@ class Pair:
     """A server and a client that does as many connections as it is told."""
 
     def __init__(self, program, sdp, folder, environment, ends):
-        self.run = Run(sdp, folder)
+        self.run = Run(sdp, folder, people.Users(USERS["one"]))
         port = free_port()
         server = self.run.start([program, "server", str(port)], env=environment)
         ends.callback(stop, server)
         wait_for_listener(port, server)
         client = subprocess.Popen(
-            self.run.wrap([program, "paced", str(port), str(LENGTH)]),
+            self.run.wrap([program, "paced", str(port), str(LENGTH)], None),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
         )
         ends.callback(stop, client)

@@ -7,7 +7,7 @@ the same time, and clients take turns of a second or some tenths of one; what is
 Where a client and a server that never rest share the processors, how the scheduler places them is worth more than what
 is to be seen: with `--pinned` servers are on one processor and clients on another. Nothing here decides a test.
 
-    benches/turns.py [--turns N] [--pinned] [ROW …]        (without a row: all)
+    benches/turns.py [--turns N] [--pinned] [--users one|two|root] [ROW …]        (without a row: all; users: as in apps.py)
 """
 
 import argparse
@@ -27,11 +27,11 @@ ROWS = {
     # So many requests that the client's start is not what is compared.
     "nginx-connect": (
         "nginx, 1 KiB, a connection for each request", "requests/s",
-        lambda run: apps.page(run, *apps.NGINX_AT, {}), ("ab", "-q", "-n", "8000", "-c", "20"),
+        lambda run: apps.page(run, *apps.NGINX_AT), ("ab", "-q", "-n", "8000", "-c", "20"),
     ),
     "apache": (
         "Apache prefork, 1 KiB, 20 connections kept", "requests/s",
-        lambda run: apps.page(run, *apps.APACHE_AT, apps.WEB_USER), ("ab", "-q", "-k", "-n", "20000", "-c", "20"),
+        lambda run: apps.page(run, *apps.APACHE_AT), ("ab", "-q", "-k", "-n", "20000", "-c", "20"),
     ),
     # More processes than processors: where the scheduler puts them is worth a quarter of a turn, however long that is.
     "pgbench": (
@@ -70,12 +70,15 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--turns", type=int, default=60)
     parser.add_argument("--pinned", action="store_true", help="servers on one processor, clients on another")
+    apps.add_users(parser)
     parser.add_argument("rows", nargs="*", metavar="ROW", help=", ".join(ROWS))
     options = parser.parse_args()
     if not apps.SDP.exists():
         sys.exit("build first: cargo xtask build")
+    users = apps.users_of(options)
     for row in options.rows or ROWS:
         title, unit, server, load = ROWS[row]
+        title += f", {users.kind}" * (options.users != "one")
         if options.pinned:
             title += ", pinned"
         cpus = (SERVER_CPU, CLIENT_CPU) if options.pinned else (None, None)
@@ -86,7 +89,7 @@ def main():
             for sdp in (False, True):
                 folder = pathlib.Path(name) / str(sdp)
                 folder.mkdir()
-                runs[sdp] = apps.Run(sdp, folder)
+                runs[sdp] = apps.Run(sdp, folder, users)
                 with on_cpu(cpus[0]):
                     asks[sdp] = ends.enter_context(server(runs[sdp]))
                 asks[sdp](*load)  # what is slow for the first time only

@@ -18,7 +18,6 @@ EXCEPTIONS = {
     "apache-large": (0.8, "one large response per connection: as iperf2, for the first response"),
     "php-fpm-single": (0.3, "one large response per connection: as iperf2, for the first response"),
     "apache-cgi": (0.8, "the fork for a script calls off a meeting that is not over: the first requests go by on TCP"),
-    "apache-users": (0.1, "ends of two users: a non-blocking sender cannot be rung when the ring has room"),
     "apache-single": (0, "one small request per connection: none is worth a lane"),
     "forking-once": (0, "one small message per connection: none is worth a lane"),
     "stress-sock": (0.5, "short bulk: as iperf2"),

@@ -2,7 +2,7 @@
 
 import json
 
-from support import check, placements
+from support import ONE_TOO, check, placements
 
 VOLUME = 100 * 1024 * 1024
 RUNS = {
@@ -30,7 +30,7 @@ def transfers(stage):
     return result
 
 
-@placements()
+@placements(*ONE_TOO)
 def test_transfers(ladder, placement):
     """Every transfer moves its volume."""
     check(ladder, "iperf3", transfers, placement, bulk=True, quiet=False)

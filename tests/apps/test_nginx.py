@@ -4,7 +4,7 @@ import hashlib
 import os
 import signal
 
-from support import check, placements
+from support import ONE_TOO, check, placements
 from support.procs import wait_until
 
 BIG = b"".join(hashlib.sha512(b"%d" % i).digest() for i in range(50_000))
@@ -39,17 +39,17 @@ def start(stage, generation):
     (html / "big").write_bytes(BIG)
     (html / "small").write_text("hello\n")
     port, proxy = stage.port(), stage.port()
+    # Root's master changes the user of its workers.
+    workers = stage.servant("nginx")
 
     def configure(number):
-        # As root the workers would change their user, and then the sockets of the clients belong
-        # to somebody else: that is a case of its own.
         text = CONFIG.format(dir=stage.dir, port=port, proxy=proxy, generation=number,
-                             user="user root;" if os.geteuid() == 0 else "")
+                             user=f"user {workers};" if workers else "")
         (stage.dir / "nginx.conf").write_text(text)
 
     configure(generation)
     argv = ["nginx", "-c", stage.dir / "nginx.conf", "-p", stage.dir]
-    server = stage.server("nginx", argv, port=port, stop=signal.SIGTERM)
+    server = stage.server("nginx", argv, port=port, user=workers and "root", stop=signal.SIGTERM)
     stage.space.wait_listening(proxy, server)
     return server, port, proxy, configure
 
@@ -104,7 +104,7 @@ def load(stage):
     return result
 
 
-@placements()
+@placements(*ONE_TOO)
 def test_pages(ladder, placement):
     """Every page is that of plain TCP."""
     check(ladder, "nginx-pages", pages, placement, bulk=True, chain=True)

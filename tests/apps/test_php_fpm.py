@@ -1,7 +1,6 @@
 """PHP-FPM behind nginx: a pool of forked workers that keep their FastCGI connections; curl."""
 
 import hashlib
-import os
 import signal
 
 from support import check, placements
@@ -62,16 +61,18 @@ def start(stage, keep, data):
     (stage.dir / "index.php").write_text(SCRIPT)
     (stage.dir / "big").write_bytes(data)
     port, front = stage.port(), stage.port()
-    is_root = os.geteuid() == 0
-    pool = POOL.format(dir=stage.dir, port=port, user="user = root\ngroup = root" if is_root else "")
+    # Root's masters change the users of their workers, nginx's and PHP's: to the same one, as where they are installed.
+    workers = stage.servant("php-fpm")
+    pool = POOL.format(dir=stage.dir, port=port,
+                       user=f"user = {workers}\ngroup = {workers}" if workers else "")
     (stage.dir / "fpm.conf").write_text(pool)
-    argv = ["php-fpm8.2", "-n", "-F", "-y", stage.dir / "fpm.conf"] + ["-R"] * is_root
-    php = stage.server("php-fpm", argv, port=port, stop=signal.SIGTERM)
+    argv = ["php-fpm8.2", "-n", "-F", "-y", stage.dir / "fpm.conf"] + ["-R"] * (workers == "root")
+    php = stage.server("php-fpm", argv, port=port, user=workers and "root", stop=signal.SIGTERM)
     text = NGINX.format(dir=stage.dir, port=port, front=front, keep=keep,
-                        user="user root;" if is_root else "")
+                        user=f"user {workers};" if workers else "")
     (stage.dir / "nginx.conf").write_text(text)
     argv = ["nginx", "-c", stage.dir / "nginx.conf", "-p", stage.dir]
-    nginx = stage.server("nginx", argv, port=front, stop=signal.SIGTERM)
+    nginx = stage.server("nginx", argv, port=front, user=workers and "root", stop=signal.SIGTERM)
     return (nginx, php), f"http://127.0.0.1:{front}"
 
 

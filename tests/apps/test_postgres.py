@@ -14,8 +14,7 @@ from support import Placement, check, placements
 from support.procs import wait_until
 
 PROGRAMS = Path("/usr/lib/postgresql/15/bin")
-# The server refuses to run as root; its clients run as the same user, because the library attaches
-# only ends of one user.
+# The server refuses to run as root.
 USER = "postgres" if os.geteuid() == 0 else None
 # Of each client: about 150 bytes to and fro.
 SELECTS = 12_000
@@ -62,16 +61,16 @@ def scenario(cluster):
 
         def sql(text, *, stdin=None, ok=(0,), plain=False):
             argv = [PROGRAMS / "psql", *to, "-X", "-A", "-t", "-q", "-c", text, "postgres"]
-            return stage.client("psql", argv, user=USER, stdin=stdin, ok=ok, plain=plain)
+            return stage.client("psql", argv, stdin=stdin, ok=ok, plain=plain)
 
         ready = lambda: sql("select 1", plain=True, ok=(0, 1, 2)).text == "1\n"
         wait_until(ready, "first answer of PostgreSQL", 30)
         bench = [PROGRAMS / "pgbench", *to]
-        stage.client("fill", bench + ["-i", "-s", "1", "-q", "postgres"], user=USER)
+        stage.client("fill", bench + ["-i", "-s", "1", "-q", "postgres"])
         select = bench + ["-S", "-c", "4", "-j", "2", "-t", "1500", "postgres"]
-        selects = stage.client("selects", select, user=USER).text
+        selects = stage.client("selects", select).text
         write = bench + ["-c", "4", "-t", "200", "--random-seed=7", "postgres"]
-        writes = stage.client("writes", write, user=USER).text
+        writes = stage.client("writes", write).text
 
         sql("create table t (id int primary key, word text)")
         sql("copy t from stdin", stdin=ROWS)
@@ -82,7 +81,6 @@ def scenario(cluster):
         sleeper = stage.start(
             "cancelled",
             [PROGRAMS / "psql", *to, "-X", "-c", "select pg_sleep(50)", "postgres"],
-            user=USER,
         )
         running = "select count(*) from pg_stat_activity where query = 'select pg_sleep(50)'"
         wait_until(lambda: sql(running, plain=True).text == "1\n", "the query to cancel")
@@ -118,11 +116,11 @@ def selects(cluster):
         # By a Unix socket, so that nothing but the queries crosses TCP.
         local = ["-h", stage.dir, *to[2:]]
         ready = [PROGRAMS / "psql", *local, "-X", "-A", "-t", "-q", "-c", "select 1", "postgres"]
-        is_ready = lambda: stage.client("psql", ready, user=USER, ok=(0, 1, 2)).text == "1\n"
+        is_ready = lambda: stage.client("psql", ready, ok=(0, 1, 2)).text == "1\n"
         wait_until(is_ready, "first answer of PostgreSQL", 30)
-        stage.client("fill", bench + [*local, "-i", "-s", "1", "-q", "postgres"], user=USER)
+        stage.client("fill", bench + [*local, "-i", "-s", "1", "-q", "postgres"])
         select = bench + [*to, "-S", "-c", "4", "-j", "2", "-t", str(SELECTS), "postgres"]
-        text = stage.client("selects", select, user=USER).text
+        text = stage.client("selects", select).text
         stage.stop(server)
         return outcome(text)
 

@@ -12,13 +12,13 @@ DRIVERS = Path(__file__).parent / "drivers"
 BULK = "6000000"
 
 
-def echo(kind):
-    """Three clients, one after the other, talk to one kind of server."""
+def echo(kind, user=None):
+    """Three clients, one after the other, talk to one kind of server, of a user of its own if one is named."""
 
     def scenario(stage):
         port = stage.port()
         argv = [python(), DRIVERS / "echo_server.py", kind, str(port)]
-        server = stage.server(kind, argv, port=port)
+        server = stage.server(kind, argv, port=port, user=user)
         client = [python(), DRIVERS / "echo_client.py", str(port), BULK]
         texts = [stage.client("client", client).text for _ in range(3)]
         stage.stop(server)
@@ -116,4 +116,4 @@ def test_readiness(ladder, placement, cpus):
 @placements()
 def test_groups(ladder, placement):
     """Workers that set their groups after the fork, as servers that are started by root do."""
-    check(ladder, "python-groups", echo("groups"), placement, bulk=True)
+    check(ladder, "python-groups", echo("groups", "root"), placement, bulk=True)

@@ -4,7 +4,7 @@ import hashlib
 
 import pytest
 
-from support import check, placements
+from support import ONE_TOO, check, placements
 from support.procs import wait_until
 
 VALUE = b"".join(hashlib.sha256(b"%d" % i).digest() for i in range(100_000))
@@ -12,7 +12,7 @@ VALUE = b"".join(hashlib.sha256(b"%d" % i).digest() for i in range(100_000))
 
 def redis_server(stage, port, folder):
     """A server with its own directory; nothing is saved unless asked."""
-    (stage.dir / folder).mkdir(exist_ok=True)
+    stage.folder(folder, stage.servant("redis-server"))
     argv = ["redis-server", "--bind", "127.0.0.1", "--port", port, "--save", ""]
     argv += ["--dir", stage.dir / folder]
     return stage.server("redis-server", argv, port=port)
@@ -78,7 +78,7 @@ def load(stage):
 
 
 @pytest.mark.quick
-@placements()
+@placements(*ONE_TOO)
 def test_benchmark_with_bgsave(ladder, placement):
     """Every reply is that of plain TCP; a fork in the middle costs nothing."""
     check(ladder, "redis", load, placement, bulk=True, quiet=False)

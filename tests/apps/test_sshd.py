@@ -11,9 +11,9 @@ def copies(stage):
     """Files and a pipe through sshd."""
     assert len(DATA) == 20_000_000
     folder = stage.dir / "ssh"
-    ssh.prepare(folder)
+    ssh.prepare(folder, stage.users.client)
     port = stage.port()
-    server = stage.server("sshd", ssh.server(folder, port), port=port)
+    server = stage.server("sshd", ssh.server(folder, port), port=port, user=stage.servant("sshd") and "root")
     common, who = ssh.client(folder)
     (folder / "file").write_bytes(DATA)
     stage.client("up", ["scp", *common, "-P", port, folder / "file", f"{who}:{folder}/up"])

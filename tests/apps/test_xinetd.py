@@ -48,19 +48,21 @@ while read -r line; do echo "line $line"; done
 
 def start(stage, *services):
     """Starts xinetd with the services (name, program, arguments); their ports by name."""
-    user = pwd.getpwuid(os.geteuid()).pw_name
+    mine = pwd.getpwuid(os.geteuid()).pw_name
     text = DEFAULTS.format(dir=stage.dir)
     ports = {}
     for name, program, arguments in services:
         ports[name] = stage.port()
         form = SERVICE if program else INTERNAL
+        # The internal services are root's as they are installed.
+        user = (program and stage.servant("xinetd")) or mine
         given = f"\n server_args = {arguments}" if arguments else ""
         text += form.format(name=name, port=ports[name], user=user, program=program,
                             arguments=given)
     conf = stage.dir / "xinetd.conf"
     conf.write_text(text)
     argv = ["xinetd", "-dontfork", "-f", conf, "-pidfile", stage.dir / "pid"]
-    server = stage.server("xinetd", argv, port=ports[services[-1][0]])
+    server = stage.server("xinetd", argv, user=stage.servant("xinetd") and "root", port=ports[services[-1][0]])
     return server, ports
 
 

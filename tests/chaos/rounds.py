@@ -91,7 +91,7 @@ class Round:
         self.dies = plan.fate not in ("stop", "leave", "descriptors", "memory")
         self.endings, self.begun, self.told = {}, 0, 0
         if plan.fate == "power":
-            self.one = world.victim()
+            self.one = world.victim(plan.accepts)
         else:
             self.one = world.server if plan.accepts else world.client
         # Nobody's time is the other's: monotonic clocks of the two ends may be years apart. The least
@@ -99,7 +99,7 @@ class Round:
         least_s = 2 - int(min(time.monotonic(), time.clock_gettime(time.CLOCK_BOOTTIME)))
         ahead_s = max(plan.ahead_s, least_s)
         words = clock(ahead_s) if ahead_s and world.has_clocks else ()
-        self.victim = world.victim(is_tight=plan.fate == "out-of-memory", words=words)
+        self.victim = world.victim(not plan.accepts, is_tight=plan.fate == "out-of-memory", words=words)
 
     def begin(self, first=0, count=None):
         """Load on all connections."""
@@ -300,7 +300,7 @@ def play(world, seed):
         entered.run()
         world.settle()
     except BaseException as error:
-        error.add_note(f"round {seed}, world {world.kind}: {plan}")
+        error.add_note(f"round {seed}, world {world.kind}, users {world.users}: {plan}")
         if isinstance(error, Exception):
             error.add_note(world.evidence())
         raise

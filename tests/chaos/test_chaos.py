@@ -71,7 +71,7 @@ def test_connects_and_closes(kind):
     leave segments that are kept, or not one where nothing is."""
     world = World(TARGET, SEED, kind)
     try:
-        server, client = world.victim(), world.victim()
+        server, client = world.victim(True), world.victim(False)
         assert server.ask("echo")["echoing"]
         order = {"port": server.port, "count": BATCH}
         # What is made once and kept is there after the first batch.
@@ -79,7 +79,7 @@ def test_connects_and_closes(kind):
         held = {}
         for peer in (server, client):
             # Its listener alone: the last closes have been seen.
-            wait_until(lambda p=peer: p.held()[0]["socket"] == 1, f"idleness of {peer.name}", LIMIT_S)
+            wait_until(lambda p=peer: p.tcp_sockets() == 1, f"idleness of {peer.name}", LIMIT_S)
             held[peer.name] = peer.held()
         moved = [world.sdp_bytes(peer) for peer in (server, client)]
         for batch in range(1, CONNECTS // BATCH):

@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from support import users as people
 from support.procs import Program, become_subreaper, end_leftovers, wait_until
 from support.report import Report, check_sums
 from support.space import Space
@@ -102,15 +103,15 @@ class Gone(AssertionError):
 class Peer:
     """A running peer and the page in which it says how far it has come."""
 
-    def __init__(self, world, name, *, report=None, is_tight=False, words=()):
+    def __init__(self, world, name, *, report=None, is_tight=False, words=(), user=None):
         self.name, self.world = name, world
         self.log = world.dir / f"{name}.log"
         self.page = os.memfd_create(name)
         os.ftruncate(self.page, 4096)
-        argv = world.space.prefix() + list(words)
+        argv = world.space.prefix() + list(words) + people.words(user)
         if report and not world.is_plain:
             argv += [world.artifacts.sdp, "run", "--no-config", "--report", report, "--"]
-        argv += [python(), "-I", "-S", PEER, self.page]
+        argv += [python(), "-I", "-S", world.artifacts.programs / PEER.name, self.page]
         env = dict(world.env)
         if not report and not world.is_plain:
             env.update(LD_PRELOAD=str(world.artifacts.dir / "libsdp.so"), LIBSDP_CONFIG_FILE="")
@@ -207,6 +208,11 @@ class Peer:
             except OSError:
                 continue
         return found
+
+    def tcp_sockets(self):
+        """How many of its descriptors are TCP sockets; others are doorbells for processes of other users."""
+        inodes = {f"socket:[{row.split()[9]}]" for row in self.world.table("tcp")}
+        return sum(link in inodes for link in self.links().values())
 
     def lives_at(self, number):
         """Whether the process lives of whose descriptors descriptor `number` is the directory."""
@@ -326,13 +332,17 @@ class World:
         assert kind in KINDS, kind
         become_subreaper()
         self.kind, self.is_plain, self.is_exact = kind, kind == "plain", kind == "exact"
-        self.artifacts = Artifacts(target)
+        self.artifacts = Artifacts(target, PEER.parent)
         self.dir = Path(tempfile.mkdtemp(prefix="sdp-chaos-"))
+        self.dir.chmod(0o1777)
+        # Of the one that accepts and of the one that connects; a victim is of the user of whose place it takes.
+        self.users = people.drawn(seed)
         self.memory = Memory()
         self.space = Space(Space.may_be_private())
         self.env = {k: v for k, v in os.environ.items() if not k.startswith(("SDP_", "LD_"))}
         # What somebody made for a while would be here.
         (self.dir / "tmp").mkdir()
+        (self.dir / "tmp").chmod(0o1777)
         self.env["TMPDIR"] = str(self.dir / "tmp")
         self.files = shared_files()
         if kind == "flip":
@@ -342,8 +352,8 @@ class World:
         self.has_clocks = may_have_clocks()
         self.before = set(Program.running)
         self.paths = [self.dir / name for name in ("server.json", "client.json")]
-        self.server = Peer(self, "server", report=self.paths[0])
-        self.client = Peer(self, "client", report=self.paths[1])
+        self.server = Peer(self, "server", report=self.paths[0], user=self.users[0])
+        self.client = Peer(self, "client", report=self.paths[1], user=self.users[1])
         self.survivors = (self.server, self.client)
         self.victims = []
         for style in ("threads", "level", "poll"):
@@ -356,9 +366,9 @@ class World:
                 wait_until(lambda p=peer: not p.shares(), f"end of all that {peer.name} shares", LIMIT_S)
         self.baseline = {peer.name: peer.held() for peer in self.survivors}
 
-    def victim(self, **options):
-        """A new process, for this round only."""
-        peer = Peer(self, f"victim{len(self.victims)}", **options)
+    def victim(self, accepts, **options):
+        """A new process, for this round only, of the user of the survivor that accepts or of the one that connects."""
+        peer = Peer(self, f"victim{len(self.victims)}", user=self.users[0 if accepts else 1], **options)
         self.victims.append(peer)
         return peer
 

@@ -7,7 +7,6 @@ its own, is bounded in time, and is ended with it.
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -110,10 +109,9 @@ def scenario(module, name, *args, public=False, **options):
     `public`: from copies that every user can read, under the distribution's interpreter.
     """
     if public:
-        artifacts = Artifacts(TARGET)
+        artifacts = Artifacts(TARGET, PROGRAMS)
         try:
-            programs = Path(shutil.copytree(PROGRAMS, artifacts.dir / "programs"))
-            argv = [python(), programs / f"{module}.py", name, *args]
+            argv = [python(), artifacts.programs / f"{module}.py", name, *args]
             outcome = run(argv, tool=artifacts.sdp, **options)
         finally:
             artifacts.close()

@@ -7,7 +7,8 @@ poll, select or epoll in its trigger modes), by seeded holders (one process; a f
 one that receives; a parent and then its child; several descriptors; several threads one after the other). Compares
 every byte with what was meant to be sent and checks that what FIONREAD, poll and select promise can be read. Each
 direction ends by shutdown, or the connection by a reset of either end at a random place, in the middle of what the
-other sends. Exits 0 when every byte arrived, once, in order.
+other sends. Where root plays, the two ends of every other seed or so are of users that it draws.
+Exits 0 when every byte arrived, once, in order.
 
     stream.py SEED|FIRST-LAST [TOTAL_BYTES]
 """
@@ -16,6 +17,8 @@ import array
 import ctypes
 import fcntl
 import os
+import pathlib
+import pwd
 import random
 import select
 import socket
@@ -26,6 +29,12 @@ import termios
 import threading
 import time
 
+# By itself: the tests' package asks for pytest.
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import users as people  # noqa: E402
+
+# What is imported when first needed, which another user might not be able to read.
+"".encode("idna")
 DEADLINE_S = int(os.environ.get("ORACLE_DEADLINE_S", "60"))
 # By name, as programs find it: what is preloaded comes first.
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -508,26 +517,59 @@ def play(seed, total):
     sizes = [rng.randint(1, total), rng.randint(1, total)]
     up, down = payload(seed, sizes[0]), payload(seed + 1_000_003, sizes[1])
     run = run_reset if rng.random() < 0.08 else run_end
-    listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
-    listener.listen()
-    child = os.fork()
-    if child == 0:
-        address = listener.getsockname()
+    users = people.drawn(seed) if random.Random(f"whether {seed}").random() < 0.5 else (None, None)
+    told, tells = os.pipe()
+
+    def serve():
+        listener = socket.socket()
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        os.write(tells, struct.pack("H", listener.getsockname()[1]))
+        if not select.select([listener], [], [], DEADLINE_S)[0]:
+            raise TimeoutError("nobody connects")
+        sock, _ = listener.accept()
         listener.close()
-        sock = socket.create_connection(address)
+        greet(sock, seed, True)
+        failures = run(sock, "server", seed, down, up)
+        report(f"seed {seed}, users {users}", failures)
+        sock.close()
+        return not failures
+
+    def connect():
+        sock = socket.create_connection(("127.0.0.1", *struct.unpack("H", os.read(told, 2))))
         greet(sock, seed, False)
         failures = run(sock, "client", seed, up, down)
-        report(f"seed {seed}", failures)
-        os._exit(1 if failures else 0)
-    sock, _ = listener.accept()
-    listener.close()
-    greet(sock, seed, True)
-    failures = run(sock, "server", seed, down, up)
-    report(f"seed {seed}", failures)
-    sock.close()
-    _, status = os.waitpid(child, 0)
-    return not failures and status == 0
+        report(f"seed {seed}, users {users}", failures)
+        return not failures
+
+    # Who changes its user is another process than the one that plays on.
+    children = [as_user(users[1], connect)]
+    is_fine = True
+    if users[0]:
+        children.append(as_user(users[0], serve))
+    else:
+        is_fine = serve()
+    os.close(told)
+    os.close(tells)
+    return is_fine & all([os.waitpid(child, 0)[1] == 0 for child in children])
+
+
+def as_user(user, end):
+    """A child that becomes the user, if one is named, and plays an end."""
+    child = os.fork()
+    if child:
+        return child
+    is_fine = False
+    try:
+        if user and user != people.ROOT:
+            entry = pwd.getpwnam(user)
+            os.setgroups([])
+            os.setresgid(*[entry.pw_gid] * 3)
+            os.setresuid(*[entry.pw_uid] * 3)
+        is_fine = end()
+    except Exception as error:  # nothing of the parent's goes on in a child
+        report(f"user {user}", [repr(error)])
+    os._exit(0 if is_fine else 1)
 
 
 def main():

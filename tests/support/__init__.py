@@ -5,11 +5,12 @@ runs it under one *placement* of the library (nowhere, at both ends, at one end)
 the library reported. `check` compares the result with the same scenario over plain TCP.
 """
 
-from .check import UNFLIPPED, check, placements
+from .check import ONE_TOO, UNFLIPPED, check, placements
 from .report import Report, assert_accelerated, assert_fell_back
 from .stage import Placement, Stage
 
 __all__ = [
+    "ONE_TOO",
     "UNFLIPPED",
     "Placement",
     "Report",

@@ -18,6 +18,7 @@ from .report import (
 )
 from .space import Space
 from .stage import Artifacts, Placement, Stage
+from .users import Users
 
 # Packet headers of the first calls and of wake-ups, per connection.
 HEADER_ALLOWANCE = 64 * 1024
@@ -28,10 +29,14 @@ REPEATS = 2
 # For scenarios of which nothing goes over SDP for a known reason: there is nothing to flip.
 UNFLIPPED = (Placement.PLAIN, Placement.BOTH, Placement.SERVER, Placement.CLIENT)
 
+# Every placement, and both ends of one user.
+ONE_TOO = tuple(Placement)
+
 
 def placements(*chosen):
-    """Decorator: the test runs once under each placement (all of them unless some are named)."""
-    chosen = chosen or tuple(Placement)
+    """Decorator: the test runs once under each placement (unless some are named: all of them, but with one user at both ends only
+    what asks for it with `ONE_TOO`)."""
+    chosen = chosen or tuple(p for p in Placement if p is not Placement.ONE_USER)
     return pytest.mark.parametrize("placement", chosen, ids=[p.value for p in chosen])
 
 
@@ -42,6 +47,8 @@ class Ladder:
         self.artifacts = Artifacts(target)
         self.private = Space.may_be_private()
         self.flip_seed = int(os.environ.get("SDP_TEST_SEED", "20260101"))
+        # Whether both ends of all scenarios are of one user, for suites of programs that may lie where no other one can read.
+        self.is_of_one_user = False
         self._plain = {}
 
     def play(self, name, scenario, placement):
@@ -49,14 +56,17 @@ class Ladder:
         space = Space(self.private)
         stage = None
         try:
-            stage = Stage(placement, space, self.artifacts, self.flip_seed)
+            is_flipped = placement is Placement.FLIP
+            is_one = self.is_of_one_user or placement is Placement.ONE_USER
+            users = Users.of(name, self.flip_seed, is_flipped, is_one)
+            stage = Stage(placement, space, self.artifacts, self.flip_seed, users)
             try:
                 result = scenario(stage)
                 stage.close()
                 return result, stage
             except BaseException:
                 stage.abandon()
-                print(f"==== {name}, placement {placement.value}\n{stage.logs()}")
+                print(f"==== {name}, placement {placement.value}, {users.kind}\n{stage.logs()}")
                 for report in stage.server_reports + stage.client_reports:
                     print(report.describe())
                 raise
@@ -95,11 +105,11 @@ def check(ladder, name, scenario, placement, *, bulk=False, quiet=True, chain=Fa
         reports = stage.server_reports + stage.client_reports
         assert reports, "no report"
         note_shares(name, placement, reports)
-        if placement is not Placement.BOTH or not left or has_volume(name, reports):
+        if not placement.at_both or not left or has_volume(name, reports):
             break
         # In the summary, of a run that passes too.
         warnings.warn(f"{name} is played again: {merged(reports).summary()}", stacklevel=2)
-    if placement is Placement.BOTH:
+    if placement.at_both:
         check_volume(name, reports)
         if quiet and name not in UNCOUNTED:
             assert_balanced(merged(reports))

@@ -4,6 +4,7 @@ Used by the test of sshd and by the benchmark of scp. It refuses to touch the us
 """
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -17,14 +18,18 @@ SERVER = {
 }
 
 
-def prepare(folder):
-    """Makes the folder, and in it keys of a host and of a user who may log in."""
+def prepare(folder, owner=None):
+    """Makes the folder, and in it keys of a host and of a user who may log in. `owner`: whose the folder and the user's keys are, so
+    that this user can be the client."""
     Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
     folder.mkdir(mode=0o700)
     for key in ("host", "user"):
         make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / key]
         subprocess.run(make, check=True)
     (folder / "authorized").write_bytes((folder / "user.pub").read_bytes())
+    if owner:
+        for path in (folder, folder / "user", folder / "user.pub"):
+            shutil.chown(path, owner)
 
 
 def server(folder, port):

@@ -2,17 +2,18 @@
 
 import enum
 import os
-import pwd
 import shutil
 import signal
 import subprocess
 import tempfile
 from pathlib import Path
 
+from . import users as people
 from .procs import Program, end_leftovers
 from .report import Report
 
 LOG_TAIL = 4000
+TESTS = Path(__file__).resolve().parents[1]
 
 
 class Placement(enum.Enum):
@@ -23,24 +24,31 @@ class Placement(enum.Enum):
     SERVER = "server"
     CLIENT = "client"
     FLIP = "flip"
+    # As `BOTH`, with one user at both ends: all others have the users of production (`users.py`).
+    ONE_USER = "one-user"
+
+    @property
+    def at_both(self):
+        """True if both ends are preloaded, and lanes are left alone."""
+        return self in (Placement.BOTH, Placement.ONE_USER)
 
     @property
     def at_server(self):
         """True if servers are preloaded."""
-        return self in (Placement.BOTH, Placement.SERVER, Placement.FLIP)
+        return self.at_both or self in (Placement.SERVER, Placement.FLIP)
 
     @property
     def at_client(self):
         """True if clients are preloaded."""
-        return self in (Placement.BOTH, Placement.CLIENT, Placement.FLIP)
+        return self.at_both or self in (Placement.CLIENT, Placement.FLIP)
 
 
 class Artifacts:
-    """Copies of library and tools where every user can read them."""
+    """Copies of library and tools, and of the tests' own programs, where every user can read them."""
 
     FILES = ("sdp", "sdpnetstat", "libsdp.so")
 
-    def __init__(self, target):
+    def __init__(self, target, programs=TESTS / "apps"):
         self.dir = Path(tempfile.mkdtemp(prefix="sdp-ladder-"))
         self.dir.chmod(0o755)
         self.missing = []
@@ -50,6 +58,19 @@ class Artifacts:
                 shutil.copy2(source, self.dir / name)
             else:
                 self.missing.append(str(source))
+        self.programs = people.shareable(programs, self.dir / "programs")
+
+    def public(self, word):
+        """The word of a command: of a file of the tests the copy's path; what a test has made for itself (compiled programs) is
+        opened to every user."""
+        path = Path(word) if isinstance(word, (str, Path)) else None
+        if not path or not path.is_absolute():
+            return word
+        if path.is_relative_to(TESTS / "apps"):
+            return self.programs / path.relative_to(TESTS / "apps")
+        if path.is_relative_to(tempfile.gettempdir()) and "pytest" in path.parts[2] and path.exists():
+            people.reachable(path if path.is_dir() else path.parent)
+        return word
 
     @property
     def sdp(self):
@@ -82,12 +103,13 @@ class Completed:
 class Stage:
     """Starts servers and clients of a scenario, ends them, and keeps their reports and logs."""
 
-    def __init__(self, placement, space, artifacts, flip_seed=1):
+    def __init__(self, placement, space, artifacts, flip_seed=1, users=None):
         self.placement = placement
+        self.users = users or people.Users(people.TWO)
         self.space = space
         self.artifacts = artifacts
         self.dir = Path(tempfile.mkdtemp(prefix="sdp-stage-"))
-        # Programs of other users (postgres) write here too.
+        # Programs of other users write here too.
         self.dir.chmod(0o1777)
         self.env = {key: value for key, value in os.environ.items() if not key.startswith("SDP_")}
         self.env.update(LC_ALL="C.UTF-8", PYTHONUNBUFFERED="1", HOME=str(self.dir))
@@ -108,11 +130,21 @@ class Stage:
         """A free port."""
         return self.space.port()
 
+    def servant(self, program):
+        """The user of a server, for its files and for what starts as root and then changes its user; None for nobody in
+        particular."""
+        return self.users.servant(program)
+
+    def folder(self, name, user=None):
+        """A new folder in the scratch directory, the user's if one is named; an old one as it is."""
+        path = self.dir / name
+        if not path.exists():
+            path.mkdir()
+            people.give(path, user)
+        return path
+
     def _command(self, name, argv, preload, user, tunables):
-        command = self.space.prefix()
-        if user:
-            command += ["setpriv", f"--reuid={user}", f"--regid={pwd.getpwnam(user).pw_gid}",
-                        "--init-groups"]
+        command = self.space.prefix() + people.words(user)
         report = None
         if preload:
             report = self.dir / f"{name}.report.json"
@@ -120,7 +152,7 @@ class Stage:
             for key, value in (tunables or {}).items():
                 command += ["--set", f"{key}={value}"]
             command.append("--")
-        return command + list(argv), report
+        return command + [self.artifacts.public(word) for word in argv], report
 
     def _unique(self, name):
         self._programs += 1
@@ -128,7 +160,8 @@ class Stage:
 
     def server(self, name, argv, *, port=None, user=None, cwd=None, env=None, stop=signal.SIGTERM,
                tunables=None):
-        """Starts a server and waits until it listens on `port` (if given)."""
+        """Starts a server and waits until it listens on `port` (if given). Without `user` it is that of its package."""
+        user = user or self.servant(os.path.basename(str(argv[0])))
         name = self._unique(name)
         command, report = self._command(name, argv, self.placement.at_server, user, tunables)
         program = Program(
@@ -152,7 +185,8 @@ class Stage:
 
     def start(self, name, argv, *, stdin=None, user=None, cwd=None, env=None, plain=False,
               tunables=None):
-        """Starts a client that runs beside the scenario; `finish` waits for it."""
+        """Starts a client that runs beside the scenario; `finish` waits for it. Without `user` it is the clients'."""
+        user = user or self.users.client
         name = self._unique(name)
         preload = self.placement.at_client and not plain
         command, report = self._command(name, argv, preload, user, tunables)
