@@ -159,7 +159,7 @@ impl Elf {
     }
 
     /// A thread that is cancelled, or leaves a handler with `siglongjmp`, takes the library's frames with it. They have no
-    /// landing pads, and are told of in tables: the premises of `crates/sdp-socket/src/stay.rs`.
+    /// landing pads, and are told of in tables: the premises of `crates/sdp-socket/src/wake/stay.rs`.
     fn unwinding(&self) -> Findings {
         let has = |name: &str| self.sections.split_whitespace().any(|word| word == name);
         let mut findings = expect(has(".eh_frame"), || "no table of frames".to_owned());

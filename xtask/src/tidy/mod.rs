@@ -5,6 +5,7 @@
 
 mod directions;
 mod lexer;
+mod rooms;
 mod source;
 mod words;
 
@@ -22,6 +23,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("format", format),
     ("directions", directions::directions),
     ("dependencies", directions::dependencies),
+    ("rooms", rooms::rooms),
     ("words", words::check),
     ("length", source::length),
     ("module-docs", source::module_docs),

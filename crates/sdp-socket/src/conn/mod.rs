@@ -1,0 +1,13 @@
+//! One connection: its slot, its flags and counters, its carrier and its report.
+//!
+//! Called by every room but `process`. [`slot`] has the connection itself.
+
+pub(crate) mod carrier;
+pub(crate) mod iovec;
+pub(crate) mod publish;
+mod slot;
+pub(crate) mod turn;
+pub(crate) mod words;
+
+pub(crate) use carrier::is_end;
+pub(crate) use slot::*;

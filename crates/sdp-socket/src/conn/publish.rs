@@ -1,0 +1,259 @@
+//! What the statistics page says of this process's connections: rows, lanes, reasons.
+//!
+//! Used wherever a connection appears, changes lane or is refused one. Rows are opened without a system
+//! call; what the kernel's own tables can tell (state, addresses of young connections) is left to the
+//! readers. Nothing here decides anything.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use sdp_fabric_shm::identity::{Addr, Tuple};
+use sdp_stats::{Direction, Endpoint, Fabric, NewRow, Page, Reason, Role, Verdict};
+use sdp_sys::fd;
+
+use crate::{
+    conn::{Conn, Half, flag},
+    datapath::lane,
+    process::{log, marks, page, table},
+};
+
+/// Gives the connection a row in the statistics page, if it has none in this process's page.
+#[inline]
+pub(crate) fn ensure_row(conn: &Conn) {
+    if !conn.has(flag::ROWED) {
+        open_stats_row(conn);
+    }
+}
+
+#[cold]
+#[unsafe(link_section = ".text.hot")]
+fn open_stats_row(conn: &Conn) {
+    if !page::is_own(conn.segment().is_some()) {
+        return; // a guest counts in its host's totals
+    }
+    let Some(page) = page::current() else { return };
+    if conn.flags.fetch_or(flag::ROWED, Ordering::SeqCst) & flag::ROWED != 0 {
+        return;
+    }
+    // Without a system call: most connections are short. Who the row is about follows when the addresses
+    // are needed anyway ([`name_row`]); until then readers find it by the descriptor.
+    let (local, remote) = conn.known_name().map_or((Endpoint::NONE, Endpoint::NONE), ends);
+    let words = conn.row();
+    let lanes = conn.segment().and(words).map_or([false; 2], |row| {
+        [lane::is_on_sdp(&row.source.words), lane::is_on_sdp(&row.sink.words)]
+    });
+    let id = page.open_row(&NewRow {
+        carrier: words.map_or(0, |row| row.carrier_id.load(Ordering::Relaxed)),
+        inode: 0,
+        fd: conn.fd.load(Ordering::Relaxed),
+        local,
+        remote,
+        is_v6: conn.has(flag::V6),
+        is_adopted: conn.segment().is_some(),
+        role: if conn.has(flag::ADOPTED) {
+            Role::Inherited
+        } else if conn.has(flag::ACCEPTED) {
+            Role::Server
+        } else {
+            Role::Client
+        },
+        state: sdp_stats::ConnState::Established,
+    });
+    for (direction, half) in [(Direction::Send, Half::Send), (Direction::Receive, Half::Receive)] {
+        page.adopt_bytes(id, direction, conn.take_rowless(half));
+    }
+    let counted = words.and_then(|row| Verdict::at(&row.reason).reason());
+    let reason = counted.or_else(|| conn.pin_reason());
+    for (direction, on_sdp) in [Direction::Send, Direction::Receive].into_iter().zip(lanes) {
+        if on_sdp {
+            page.show_lane(id, direction, Fabric::Shm);
+        } else if let Some(reason) = reason {
+            page.show_reason(id, direction, reason);
+        }
+    }
+    conn.set_stats_row(id);
+}
+
+fn ends(tuple: Tuple) -> (Endpoint, Endpoint) {
+    let end = |addr: &Addr| Endpoint { addr: *addr.bytes(), port: addr.port() };
+    (end(&tuple.local), end(&tuple.remote))
+}
+
+/// Shows the connection's addresses, once they have been asked for. By them readers find its inode.
+pub(crate) fn name_row(conn: &Conn, tuple: Tuple) {
+    if conn.flags.fetch_or(flag::SHOWN, Ordering::Relaxed) & flag::SHOWN != 0 {
+        return;
+    }
+    let (local, remote) = ends(tuple);
+    if let Some((page, row)) = page::of_row(conn) {
+        page.show_ends(row, local, remote);
+    }
+}
+
+/// Gives a listener a row, if it has none in this process's page.
+#[inline]
+pub(crate) fn ensure_listener_row(conn: &Conn) {
+    if !conn.has(flag::ROWED) {
+        open_listener_row(conn);
+    }
+}
+
+#[cold]
+fn open_listener_row(conn: &Conn) {
+    page::own();
+    let Some(page) = page::current() else { return };
+    if conn.flags.fetch_or(flag::ROWED, Ordering::SeqCst) & flag::ROWED != 0 {
+        return;
+    }
+    let fd = conn.fd.load(Ordering::Relaxed);
+    // A listener's remote end cannot be asked for, so that this is not a connection's name.
+    let (addr, port) = crate::lifecycle::local_address(fd).unwrap_or(([0; 16], 0));
+    let id = page.open_row(&NewRow {
+        carrier: 0,
+        inode: fd::inode(fd).unwrap_or(0),
+        fd,
+        local: Endpoint { addr, port },
+        remote: match addr.first_chunk::<12>() {
+            Some([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff]) => Endpoint::v4([0; 4], 0),
+            _ => Endpoint::NONE,
+        },
+        is_v6: conn.has(flag::V6),
+        is_adopted: false,
+        role: Role::Listener,
+        state: sdp_stats::ConnState::Listen,
+    });
+    if conn.has(flag::RULE_TCP) {
+        for direction in [Direction::Send, Direction::Receive] {
+            page.show_reason(id, direction, Reason::RuleTcp);
+        }
+    }
+    conn.set_stats_row(id);
+}
+
+/// A half has moved to the SDP lane.
+#[cold]
+pub(crate) fn half_promoted(conn: &Conn, direction: Direction) {
+    page::own();
+    ensure_row(conn);
+    if let Some((page, row)) = page::of_row(conn) {
+        page.promoted(row, direction, Fabric::Shm);
+    }
+    log::moved(conn.fd.load(Ordering::Relaxed), direction, None);
+}
+
+/// A half has left the SDP lane.
+#[cold]
+pub(crate) fn half_demoted(conn: &Conn, direction: Direction, reason: Reason) {
+    ensure_row(conn);
+    if let Some((page, row)) = page::of_row(conn) {
+        page.demoted(row, direction, reason);
+    }
+    log::moved(conn.fd.load(Ordering::Relaxed), direction, Some(reason));
+}
+
+/// Folds the connection's row into the totals.
+pub(crate) fn close_stats_row(conn: &Conn) {
+    if conn.has(flag::ROWED)
+        && let Some(page) = page::current()
+    {
+        page.close_row(conn.stats_row()); // rows are the own page's
+    }
+}
+
+/// Counts a connection end once per carrier.
+#[unsafe(link_section = ".text.open")]
+pub(crate) fn count_seen(conn: &Conn, reason: Reason) {
+    let Some(page) = page::current() else { return };
+    if let Some(row) = conn.row() {
+        if page.count_seen(Verdict::at(&row.reason), reason) {
+            conn.set(flag::COUNTED);
+        }
+    } else {
+        let word = AtomicU32::new(0);
+        page.count_seen(Verdict::at(&word), reason);
+    }
+    show_reason(conn, reason);
+}
+
+fn show_reason(conn: &Conn, reason: Reason) {
+    let Some((page, row)) = page::of_row(conn) else { return };
+    for direction in [Direction::Send, Direction::Receive] {
+        page.show_reason(row, direction, reason);
+    }
+}
+
+/// A payload byte was moved on an SDP lane.
+#[inline]
+pub(crate) fn count_sdp(conn: &Conn, page: &Page, verdict: Verdict<'_>) {
+    if !verdict.is_sdp() {
+        count_first_sdp(conn, page, verdict);
+    }
+}
+
+#[cold]
+fn count_first_sdp(conn: &Conn, page: &Page, verdict: Verdict<'_>) {
+    let fd = table::number_of(conn).filter(|_| conn.has(flag::ADOPTED | flag::PASSED));
+    if let Some(fd) = fd
+        && marks::counted_as(fd) == Some(Verdict::SDP)
+    {
+        return verdict.resume(Verdict::SDP); // in one of its other lives
+    }
+    page.count_sdp(verdict, Fabric::Shm);
+    if let Some(fd) = fd {
+        marks::count_as(fd, Verdict::SDP);
+    }
+}
+
+/// The connection may go on in a process that knows nothing of it: as what it is counted goes with it.
+pub(crate) fn tell_heirs(conn: &Conn, fd: i32) {
+    if !conn.has(flag::SEEN) || page::current().is_none() {
+        return;
+    }
+    let verdict = match conn.row() {
+        Some(row) => Verdict::at(&row.reason).raw(),
+        None if conn.has(flag::ADOPTED) || marks::counted_as(fd).is_some() => return, // told already
+        None => Verdict::kernel(crate::lifecycle::first_reason(conn)),
+    };
+    if Verdict::is_counted(verdict) {
+        marks::count_as(fd, verdict);
+    }
+}
+
+/// Counts an end that came from elsewhere, unless somebody did in its life before.
+pub(crate) fn count_heir(conn: &Conn, fd: i32, reason: Reason) {
+    if page::current().is_some() && marks::counted_as(fd).is_none() {
+        count_seen(conn, reason);
+        marks::count_as(fd, Verdict::kernel(reason));
+    } else {
+        note_reason(conn, reason);
+    }
+}
+
+/// A connection that came from elsewhere has a row now: what was counted before is counted there.
+pub(crate) fn resume_count(conn: &Conn, fd: i32) {
+    if let Some(row) = conn.row()
+        && let Some(verdict) = marks::counted_as(fd)
+    {
+        Verdict::at(&row.reason).resume(verdict);
+    }
+}
+
+/// Why a connection is on the kernel lane.
+pub(crate) fn note_reason(conn: &Conn, reason: Reason) {
+    let Some(page) = page::current() else { return };
+    if let Some(row) = conn.row() {
+        let verdict = Verdict::at(&row.reason);
+        if verdict.reason().is_some_and(|before| before != reason) {
+            log::stays(conn.fd.load(Ordering::Relaxed), reason);
+        }
+        let fd = table::number_of(conn).filter(|_| conn.has(flag::ADOPTED | flag::PASSED));
+        // In another of its lives it may have been counted otherwise since.
+        if let Some(counted) = fd.and_then(marks::counted_as) {
+            verdict.resume(counted);
+        }
+        page.count_reason(verdict, reason);
+        if let Some(fd) = fd.filter(|_| Verdict::is_counted(verdict.raw())) {
+            marks::count_as(fd, verdict.raw());
+        }
+    }
+    show_reason(conn, reason);
+}

@@ -1,0 +1,890 @@
+//! A connection as this process sees it: one slot of a fixed arena.
+//!
+//! Everything here is private to the process (copied by fork, never shared): which segment is mapped,
+//! who the peer process is, how many calls have been seen. What relatives share about a connection is
+//! in its row of family memory; what both ends share is in the segment.
+//!
+//! # Life of a slot
+//! FREE → LIVE (first descriptor) → CLOSING (last descriptor gone) → FREE (last pinned call gone).
+//! Whoever makes the last step tears down. Where calls hold the connection when the last descriptor goes
+//! ([`keep`]), LIVE → KEPT, and the last of them makes the step to CLOSING.
+
+use core::{
+    cell::UnsafeCell,
+    ptr::{NonNull, null_mut},
+    sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering},
+};
+
+use sdp_fabric_shm::{identity::Tuple, peer::PeerId, rendezvous::Rendezvous};
+use sdp_shm::{
+    bell::{BELL_SLOTS, Bell},
+    family::{Family, Row},
+    layout::Segment,
+};
+use sdp_stats::{Reason, RowId};
+use sdp_sys::{count::Way, errno::Errno, section};
+
+use crate::{
+    conn::{carrier, turn::Turn},
+    process::{self, hot},
+    readiness::epoll::Noted,
+};
+
+mod keep;
+mod quiet;
+
+use keep::Keeper;
+pub(crate) use keep::{each_kept, each_kept_number, move_kept};
+pub(crate) use quiet::{has_rows_in, is_any_worked_on};
+
+/// Connections that one process can have on its mind at once; those beyond are plain TCP. Equal to the
+/// number of bell slots: a connection's index is its slot.
+pub(crate) const CONNS: usize = BELL_SLOTS as usize;
+/// Segments that one connection can have had in this process: it is not worth more.
+const LIVES: usize = 4;
+
+/// A half, from the program's point of view.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Half {
+    /// What the program receives.
+    Receive = 0,
+    /// What the program sends.
+    Send = 1,
+}
+
+/// How far a connection has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Stage {
+    /// A stream socket that is not connected.
+    Fresh = 0,
+    /// A listener.
+    Listener = 1,
+    /// Connected, and TCP for good.
+    Kernel = 2,
+    /// Connected, may earn an SDP lane.
+    Young = 3,
+    /// Meeting the other end.
+    Meeting = 4,
+    /// Has a segment.
+    Attached = 5,
+}
+
+impl Stage {
+    fn from_u32(n: u32) -> Self {
+        match n {
+            1 => Self::Listener,
+            2 => Self::Kernel,
+            3 => Self::Young,
+            4 => Self::Meeting,
+            5 => Self::Attached,
+            _ => Self::Fresh,
+        }
+    }
+}
+
+/// Bits of `Conn::flags`.
+pub(crate) mod flag {
+    /// The descriptor has been seen in an intercepted wait.
+    pub(crate) const WAITED: u32 = 1 << 0;
+    /// A listener whose rules say TCP.
+    pub(crate) const RULE_TCP: u32 = 1 << 1;
+    /// A fork was in progress when the connection appeared: its holders are not known for certain.
+    pub(crate) const UNCERTAIN: u32 = 1 << 2;
+    /// Never promote again.
+    pub(crate) const PINNED: u32 = 1 << 3;
+    /// The carrier showed FIN or an error to a sender: outbound stays on the kernel lane (E4).
+    pub(crate) const PEER_GONE: u32 = 1 << 4;
+    /// The program shut down its sending side.
+    pub(crate) const SHUT: u32 = 1 << 5;
+    /// Counted and rowed in the statistics.
+    pub(crate) const ROWED: u32 = 1 << 6;
+    /// The peer broke the protocol: every call answers ECONNRESET.
+    pub(crate) const HOSTILE: u32 = 1 << 7;
+    /// The peer was given this process's bell, so arms may ask for it.
+    pub(crate) const PEER_HAS_BELL: u32 = 1 << 8;
+    /// An AF_INET6 socket.
+    pub(crate) const V6: u32 = 1 << 9;
+    /// By accept.
+    pub(crate) const ACCEPTED: u32 = 1 << 10;
+    /// Counted as an established connection.
+    pub(crate) const SEEN: u32 = 1 << 11;
+    /// `tuple` is valid.
+    pub(crate) const NAMED: u32 = 1 << 12;
+    /// A non-blocking sender was answered EAGAIN because the ring is full: "writable" means room in the
+    /// ring until it is seen again.
+    pub(crate) const WANTS_ROOM: u32 = 1 << 13;
+    /// A reset by the peer has been reported: like the kernel, once.
+    pub(crate) const RESET_TOLD: u32 = 1 << 14;
+    /// Somebody waits for the connection where no bell reaches: it arms on the carrier.
+    pub(crate) const BY_CARRIER: u32 = 1 << 15;
+    /// The statistics row shows the addresses.
+    pub(crate) const SHOWN: u32 = 1 << 16;
+    /// Begun by somebody else and come by exec or SCM_RIGHTS ([`crate::lifecycle::adopt`]).
+    pub(crate) const ADOPTED: u32 = 1 << 17;
+    /// A sender wrote beyond its ring's first page since [`crate::datapath::give_back`] looked last.
+    pub(crate) const BULKY: u32 = 1 << 18;
+    /// The kernel refuses to take the ring's pages back.
+    pub(crate) const KEEPS_PAGES: u32 = 1 << 19;
+    /// Passed on with SCM_RIGHTS: a stranger to the family may have it open.
+    pub(crate) const PASSED: u32 = 1 << 20;
+    /// Nobody came to meet it: it may be tried again ([`crate::migration::promote`]).
+    pub(crate) const UNMET: u32 = 1 << 21;
+    /// This process counted the end as seen.
+    pub(crate) const COUNTED: u32 = 1 << 22;
+    /// A thread of a relative was inside the kernel, without a lock or asleep, when this process was forked.
+    pub(crate) const RELATIVE_INSIDE: u32 = 1 << 23;
+    /// A listener that came by exec or activation, or a connection of one: its network namespace need not be the
+    /// process's.
+    pub(crate) const MAY_BE_ELSEWHERE: u32 = 1 << 24;
+    /// Somebody waited for it with `poll` or `select` before it had lanes ([`sdp_shm::early`]).
+    pub(crate) const EARLY: u32 = 1 << 25;
+    /// The program asked for a device: the addresses need not be this connection's alone ([`crate::migration::pooled`]).
+    pub(crate) const BOUND: u32 = 1 << 26;
+    /// A reader at the end waited in vain for a relative that sends: it may be stopped, or dead.
+    pub(crate) const SENDER_STUCK: u32 = 1 << 27;
+    /// The program means the connection for new images: it took FD_CLOEXEC off, or a child duplicated it
+    /// ([`crate::lifecycle::exec`]).
+    pub(crate) const FOR_IMAGES: u32 = 1 << 28;
+    /// A relative kept a lock of it for longer than anything takes.
+    pub(crate) const OVERDUE: u32 = 1 << 29;
+    /// Bells on the carrier were eaten that others wait for, too: they are to be told ([`crate::readiness::epoll::bells_eaten`]).
+    pub(crate) const EATEN: u32 = 1 << 30;
+    /// A thread has gone to sleep in `poll` or `select` with it since that was told last.
+    pub(crate) const POLLED: u32 = 1 << 31;
+}
+
+/// Bits of a family row's flags.
+pub(crate) mod row_flag {
+    /// A holder left the family and kept its descriptor, or gave a stranger one: who holds the connection is
+    /// not known any more.
+    pub(crate) const OUT_OF_SIGHT: u32 = 1;
+    /// Several processes use the lanes of this end (X11).
+    pub(crate) const SEVERAL: u32 = 2;
+    /// Somebody has, or had, the connection in an epoll set.
+    pub(crate) const IN_SET: u32 = 4;
+    /// The kernel told a sender of a reset, which told the program something else or nothing. No FIN has come, unless
+    /// one met ours on its way.
+    pub(crate) const RESET_TAKEN: u32 = 8;
+}
+
+const FREE: u32 = 0;
+const LIVE: u32 = 1;
+const CLOSING: u32 = 2;
+const TEARING: u32 = 3;
+/// No descriptor of the program's is left, calls that sleep still hold it.
+const KEPT: u32 = 4;
+
+/// A connection slot.
+#[repr(C, align(128))]
+pub(crate) struct Conn {
+    // ---- all that calls on a young connection touch: two lines of the cache
+    state: AtomicU32,
+    refs: AtomicU32,
+    pins: [AtomicU32; 2],
+    stage: AtomicU32,
+    pub(crate) flags: AtomicU32,
+    /// Calls inside the kernel without a lock, by half: no lane switch meanwhile.
+    pub(crate) raw: [AtomicU32; 2],
+    /// Successful calls by half.
+    pub(crate) calls: [AtomicU32; 2],
+    /// Bytes by half while young.
+    pub(crate) bytes: [AtomicU64; 2],
+    /// Family row + 1; 0: none.
+    row: AtomicU32,
+    stats: AtomicU32,
+    /// The family memory that the row is in: not the process's any more after a change of privilege.
+    family: AtomicPtr<u8>,
+    /// Calls that sleep, or have slept, and hold the connection, and what is kept for them.
+    keeper: Keeper,
+    /// The descriptor that the connection was made with: a hint for tools.
+    pub(crate) fd: AtomicI32,
+    /// Number that is about to be closed, plus one; 0 none.
+    closing: AtomicI32,
+    /// First registration in an epoll set + 1 (guarded by the epoll lock).
+    pub(crate) registrations: AtomicU32,
+    /// Calls since the meeting began.
+    pub(crate) ticks: AtomicU32,
+    segment: AtomicPtr<u8>,
+    /// Its registration, while that is in no mirror.
+    pub(crate) noted: Noted,
+    // ---- used by each call on a lane
+    ring_bytes: AtomicU32,
+    /// This end's side.
+    pub(crate) side: AtomicU32,
+    /// Whose turn it is to send.
+    pub(crate) turn: Turn,
+    /// When the meeting began, in nanoseconds; once attached, the last time a sender looked whether its
+    /// reader lives, in ticks, and the consumer's head then.
+    pub(crate) looked: AtomicU64,
+    pub(crate) looked_head: AtomicU64,
+    /// Waits for bytes since the program last sent: a stream does not spin.
+    pub(crate) one_way: AtomicU64,
+    /// Until when the reader of a stream leaves it alone, in ticks ([`crate::wake::spin::leave_alone`]); 0: it does not.
+    pub(crate) left_alone: AtomicU64,
+    /// What waits have learnt ([`crate::wake::spin::Learnt`]).
+    pub(crate) spin: AtomicU64,
+    /// Wake-ups for nothing since the last for something.
+    pub(crate) idle_wakes: AtomicU32,
+    /// 1: the peer slept, and had to be woken, for what was sent since the last wait.
+    pub(crate) peer_slept: AtomicU32,
+    /// Calls that sleep right now.
+    asleep: AtomicU32,
+    /// An error number that the kernel told us while a call had bytes to answer with; 0 none. The next
+    /// call reports it, as if the kernel still held it.
+    owed: AtomicU32,
+    // ---- the rest
+    /// The peer process; written before `segment`, never after.
+    peer: UnsafeCell<Option<PeerId>>,
+    /// Its bell page; null: no bell, use the carrier.
+    peer_page: AtomicPtr<u8>,
+    /// Our bit in the peer's bell page.
+    peer_slot: AtomicU32,
+    /// The peer process's id as the kernel told it at the meeting; 0 unknown.
+    pub(crate) peer_pid: AtomicU32,
+    /// Segments of lanes that the other end left, and the sizes of their rings in bytes.
+    aside: [(AtomicPtr<u8>, AtomicU32); LIVES - 1],
+    /// The process that passed an adopted connection on; 0 unknown.
+    pub(crate) giver: AtomicU32,
+    /// Addresses; written under the meeting's lock before NAMED is set.
+    tuple: UnsafeCell<Tuple>,
+    /// Bytes by half that are counted in the page's totals, for want of a row.
+    rowless: [AtomicU64; 2],
+    /// Names the segment in the process's pool ([`crate::migration::pooled`]), offered or in use; 0 none.
+    pub(crate) lease: AtomicU32,
+    /// Calls that waited for a meeting there.
+    pub(crate) pool_ticks: AtomicU32,
+    /// Nanoseconds that calls have paused for the other end of the meeting.
+    pub(crate) paused_ns: AtomicU32,
+    /// Lock of `meeting`: 0 free.
+    meeting_lock: AtomicU32,
+    meeting: UnsafeCell<Rendezvous>,
+    /// Times that the connection was refused lanes.
+    pub(crate) refusals: AtomicU32,
+    /// Code of the reason that pinned the connection first, plus one; 0 none.
+    pin_reason: AtomicU32,
+    /// What is to be proven before a byte may leave the carrier ([`crate::migration::proof`]); 0 nothing.
+    pub(crate) proof: AtomicU32,
+    /// What the other socket had received when both agreed last, its lower half.
+    pub(crate) agreed: AtomicU32,
+    /// How often what came was what the other socket had sent, and looks in vain ([`crate::migration::proof`]).
+    pub(crate) heard: AtomicU32,
+    /// What had come then, its lower half.
+    pub(crate) heard_at: AtomicU32,
+    next_free: AtomicU32,
+}
+
+const _: () = assert!(core::mem::offset_of!(Conn, ring_bytes) <= 128);
+
+// SAFETY: everything is atomic but `meeting`, which is only touched by the holder of `meeting_lock`,
+// and `peer` and `tuple`, which are written under it before a flag or pointer says that they may be read.
+unsafe impl Sync for Conn {}
+
+/// The slots behind the first ones, which are in [`hot`]: made when those do not suffice. Indices count from the
+/// first slot of all, so that the arena's own first places stay empty, which costs nothing.
+static ARENA: &AtomicPtr<Conn> = &hot::PAGE.arena;
+/// Lowest slot that may be free.
+static HINT: &AtomicU32 = &hot::PAGE.busy.hint;
+
+/// The slot with this index, if there is one.
+#[inline]
+pub(crate) fn get(index: u32) -> Option<&'static Conn> {
+    if let Some(conn) = hot::PAGE.conns.get(index) {
+        return Some(conn);
+    }
+    let base = ARENA.load(Ordering::Acquire);
+    if base.is_null() || index as usize >= CONNS {
+        return None;
+    }
+    // SAFETY: the arena is a mapping of CONNS slots that is never unmapped; an all-zero slot is a
+    // valid value (zero atomics; the meeting cell is written before it is read).
+    Some(unsafe { &*base.add(index as usize) })
+}
+
+/// A fresh slot with one reference, and its index. `None`: all in use, or no memory.
+pub(crate) fn create(stage: Stage) -> Option<(u32, &'static Conn)> {
+    let index = take_free().or_else(|| if make_arena() { take_free() } else { None })?;
+    HINT.store(index as u32 + 1, Ordering::Relaxed);
+    let conn = get(index as u32)?;
+    conn.reset(stage);
+    conn.state.store(LIVE, Ordering::Release);
+    Some((index as u32, conn))
+}
+
+/// A free slot, which is the caller's now.
+#[unsafe(link_section = ".text.open")]
+fn take_free() -> Option<usize> {
+    let there = if ARENA.load(Ordering::Acquire).is_null() { hot::CONNS } else { CONNS };
+    let hint = (HINT.load(Ordering::Relaxed) as usize).min(there);
+    (hint..there).chain(0..hint).find(|i| {
+        get(*i as u32).is_some_and(|c| {
+            c.state.load(Ordering::Relaxed) == FREE
+                && c.state
+                    .compare_exchange(FREE, TEARING, Ordering::Acquire, Ordering::Relaxed)
+                    .is_ok()
+        })
+    })
+}
+
+/// Makes the arena, unless another thread was faster. False when there is no memory.
+#[cold]
+fn make_arena() -> bool {
+    if !ARENA.load(Ordering::Acquire).is_null() {
+        return true;
+    }
+    let Some(fresh) = process::map_private(CONNS * size_of::<Conn>()) else { return false };
+    let made = ARENA.compare_exchange(
+        null_mut(),
+        fresh.as_ptr().cast(),
+        Ordering::AcqRel,
+        Ordering::Acquire,
+    );
+    if made.is_err() {
+        process::unmap(fresh, CONNS * size_of::<Conn>());
+    }
+    true
+}
+
+/// What ringing a peer by its bell came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rung {
+    /// Nobody sleeps there: the bit in its page is enough.
+    Awake,
+    /// Somebody slept, and was woken.
+    Asleep,
+    /// It has given us none: use the carrier.
+    NoBell,
+}
+
+impl Conn {
+    fn reset(&self, stage: Stage) {
+        for word in [
+            &self.flags,
+            &self.row,
+            &self.ring_bytes,
+            &self.side,
+            &self.peer_slot,
+            &self.peer_pid,
+            &self.giver,
+            &self.ticks,
+            &self.paused_ns,
+            &self.lease,
+            &self.pool_ticks,
+            &self.meeting_lock,
+            &self.registrations,
+            &self.refusals,
+            &self.owed,
+            &self.pin_reason,
+            &self.proof,
+            &self.agreed,
+            &self.heard,
+            &self.heard_at,
+            &self.peer_slept,
+            &self.idle_wakes,
+            &self.asleep,
+        ] {
+            word.store(0, Ordering::Relaxed);
+        }
+        for pair in [&self.calls, &self.raw] {
+            pair.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        }
+        for word in self.bytes.iter().chain(&self.rowless) {
+            word.store(0, Ordering::Relaxed);
+        }
+        for word in [&self.looked, &self.looked_head, &self.one_way, &self.left_alone] {
+            word.store(0, Ordering::Relaxed);
+        }
+        self.turn.reset();
+        self.spin.store(crate::wake::spin::Learnt::NEW.to_word(), Ordering::Relaxed);
+        self.stats.store(RowId::NONE.raw(), Ordering::Relaxed);
+        self.segment.store(null_mut(), Ordering::Relaxed);
+        self.family.store(null_mut(), Ordering::Relaxed);
+        // SAFETY: the slot is TEARING: nobody else touches it. `write`, not assignment: a slot that was
+        // never used holds zeros, not a value to be dropped.
+        unsafe {
+            self.meeting.get().write(Rendezvous::new());
+            self.peer.get().write(None);
+        }
+        self.keeper.reset();
+        self.noted.reset();
+        self.peer_page.store(null_mut(), Ordering::Relaxed);
+        self.stage.store(stage as u32, Ordering::Relaxed);
+        self.refs.store(1, Ordering::Relaxed);
+    }
+
+    /// Index of the slot, also the connection's bell slot.
+    pub(crate) fn index(&self) -> u32 {
+        let mut offset = hot::PAGE.conns.offset_of(self);
+        if offset >= hot::CONNS * size_of::<Self>() {
+            let base = ARENA.load(Ordering::Relaxed) as usize;
+            offset = (&raw const *self as usize).wrapping_sub(base);
+        }
+        (offset / size_of::<Self>()) as u32
+    }
+
+    #[inline]
+    pub(crate) fn stage(&self) -> Stage {
+        Stage::from_u32(self.stage.load(Ordering::Acquire))
+    }
+
+    #[inline]
+    pub(crate) fn set_stage(&self, stage: Stage) {
+        self.stage.store(stage as u32, Ordering::Release);
+    }
+
+    /// Moves from one stage to another, if it is still there.
+    pub(crate) fn change_stage(&self, from: Stage, to: Stage) -> bool {
+        self.stage
+            .compare_exchange(from as u32, to as u32, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    #[inline]
+    pub(crate) fn has(&self, flag: u32) -> bool {
+        self.flags.load(Ordering::Relaxed) & flag != 0
+    }
+
+    #[inline]
+    pub(crate) fn set(&self, flag: u32) {
+        self.flags.fetch_or(flag, Ordering::SeqCst);
+    }
+
+    /// Side of this end: 0 or 1.
+    #[inline]
+    pub(crate) fn side(&self) -> usize {
+        (self.side.load(Ordering::Relaxed) & 1) as usize
+    }
+
+    /// The half of the segment that carries this direction.
+    #[inline]
+    pub(crate) fn half_index(&self, half: Half) -> usize {
+        match half {
+            Half::Send => self.side(),
+            Half::Receive => self.side() ^ 1,
+        }
+    }
+
+    /// The mapped segment, once attached.
+    #[inline]
+    pub(crate) fn segment(&self) -> Option<Segment> {
+        let base = NonNull::new(self.segment.load(Ordering::Acquire))?;
+        // SAFETY: set from a verified mapping by `attach`; unmapped only when the slot is torn down,
+        // which waits for all pins.
+        Some(unsafe { Segment::new(base, self.ring_bytes.load(Ordering::Relaxed)) })
+    }
+
+    /// Installs the segment. While there is none, under the meeting's lock. False when the meeting was called
+    /// off meanwhile: the segment goes with the connection, and is not used.
+    pub(crate) fn attach(&self, segment: Segment, side: u8, peer: Option<(PeerId, u32)>) -> bool {
+        self.side.store(u32::from(side), Ordering::Relaxed);
+        if let Some((id, slot)) = peer {
+            // SAFETY: under the meeting's lock, before `segment` is set.
+            unsafe { *self.peer.get() = Some(id) };
+            self.peer_slot.store(slot, Ordering::Relaxed);
+            let page = process::peers().bell_page(id).map_or(null_mut(), NonNull::as_ptr);
+            self.peer_page.store(page, Ordering::Relaxed);
+        }
+        self.ring_bytes.store(segment.ring_bytes(), Ordering::Relaxed);
+        self.segment.store(segment.base().as_ptr(), Ordering::Release);
+        self.change_stage(Stage::Meeting, Stage::Attached)
+    }
+
+    /// Wakes the peer's sleepers for this connection through its bell page and eventfd.
+    #[inline(never)]
+    pub(crate) fn ring_peer(&self) -> Rung {
+        let Some(page) = NonNull::new(self.peer_page.load(Ordering::Acquire)) else {
+            return Rung::NoBell;
+        };
+        // SAFETY: the page is mapped for as long as we are a user of the peer's entry.
+        let bell = unsafe { Bell::new(page) };
+        if !bell.ring(self.peer_slot.load(Ordering::Relaxed)) {
+            return Rung::Awake;
+        }
+        // SAFETY: set before `segment`, and not written while anybody has the connection pinned.
+        match unsafe { *self.peer.get() } {
+            Some(id) if process::peers().ring(id) => Rung::Asleep,
+            _ => Rung::NoBell,
+        }
+    }
+
+    /// CPU on which the peer last used the connection, plus one; 0 unknown. A hint.
+    pub(crate) fn peer_cpu(&self) -> u32 {
+        if !self.pin_live(Half::Receive) {
+            return 0;
+        }
+        let line = |segment: Segment| segment.end(self.side() ^ 1).cpu.load(Ordering::Relaxed);
+        let cpu = self.segment().map_or(0, line);
+        self.unpin(Half::Receive);
+        cpu
+    }
+
+    /// The peer process's id, if known.
+    pub(crate) fn peer_pid(&self) -> Option<i32> {
+        let pid = self.peer_pid.load(Ordering::Relaxed);
+        (pid != 0).then_some(pid as i32)
+    }
+
+    /// Learns the addresses, once. Two system calls.
+    pub(crate) fn name(&self, fd: i32) -> Option<Tuple> {
+        if !self.has(flag::NAMED) {
+            let tuple = Tuple::of(fd).ok()?;
+            // A meeting that another thread is busy with: the next call keeps the answer.
+            self.try_meeting(|_| {
+                if !self.has(flag::NAMED) {
+                    // SAFETY: under the meeting's lock, before NAMED.
+                    unsafe { *self.tuple.get() = tuple };
+                    self.set(flag::NAMED);
+                }
+            });
+            return Some(tuple);
+        }
+        // SAFETY: NAMED: not written any more.
+        Some(unsafe { *self.tuple.get() })
+    }
+
+    /// The addresses, if they have been learnt.
+    pub(crate) fn known_name(&self) -> Option<Tuple> {
+        // SAFETY: NAMED: not written any more.
+        self.has(flag::NAMED).then(|| unsafe { *self.tuple.get() })
+    }
+
+    /// Row index in the process's family memory.
+    #[inline]
+    pub(crate) fn row_index(&self) -> Option<u32> {
+        let is_current = self.family.load(Ordering::Relaxed) == process::family_base();
+        self.row.load(Ordering::Relaxed).checked_sub(1).filter(|_| is_current)
+    }
+
+    /// Gives the connection a row of the process's family memory, or none.
+    pub(crate) fn set_row(&self, row: Option<u32>) {
+        self.family.store(process::family_base(), Ordering::Relaxed);
+        self.row.store(row.map_or(0, |r| r + 1), Ordering::Relaxed);
+    }
+
+    /// The row in family memory, also that of an earlier family.
+    #[inline]
+    pub(crate) fn row(&self) -> Option<&'static Row> {
+        let index = self.row.load(Ordering::Relaxed).checked_sub(1)?;
+        let base = NonNull::new(self.family.load(Ordering::Relaxed))?;
+        // SAFETY: set by `set_row` to mapped family memory, which stays mapped while a connection has a
+        // row in it.
+        unsafe { Family::resume(base) }.static_row(index)
+    }
+
+    /// Gives the segment, the peer and the row back before the connection ends, when it is on the kernel
+    /// lane for good and nobody but the caller, who has it pinned once, is in the middle of a call. For
+    /// processes with a single thread. False when it must wait for the end.
+    pub(crate) fn drop_lanes(&self) -> bool {
+        if self.pinned() > 1 || self.stage() != Stage::Kernel {
+            return false;
+        }
+        self.unmap();
+        self.set_row(None);
+        true
+    }
+
+    /// Forgets segment and peer while the connection lives on, if nobody but the caller, who has it pinned
+    /// once, is in the middle of a call. The segment stays mapped until the end. False when it cannot be.
+    /// The stage is not `Attached` any more.
+    pub(crate) fn put_segment_aside(&self) -> bool {
+        // What was said of the segment, or of who shares it.
+        const SPENT: u32 = flag::PEER_HAS_BELL | flag::WANTS_ROOM | flag::BULKY | flag::KEEPS_PAGES;
+        let is_used = || self.pinned() > 1;
+        let base = self.segment.load(Ordering::Acquire);
+        let Some((place, bytes)) =
+            self.aside.iter().find(|(place, _)| place.load(Ordering::Relaxed).is_null())
+        else {
+            return false;
+        };
+        // Who was in a call before must find the segment.
+        if is_used() {
+            return false;
+        }
+        self.segment.store(null_mut(), Ordering::SeqCst);
+        // Who came since may have found it, and would use it with the state of the next one.
+        if is_used() {
+            self.segment.store(base, Ordering::Release);
+            return false;
+        }
+        let _ = crate::migration::pooled::ended(self); // not kept: the stage is not `Attached`
+        crate::readiness::epoll::room_granted(self);
+        bytes.store(self.ring_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
+        place.store(base, Ordering::Release);
+        self.leave_peer();
+        self.flags.fetch_and(!SPENT, Ordering::SeqCst);
+        self.pool_ticks.store(0, Ordering::Relaxed);
+        for word in &self.calls {
+            word.store(0, Ordering::Relaxed);
+        }
+        for word in &self.bytes {
+            word.store(0, Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// Unmaps the segments and leaves the peer. Nobody else uses them.
+    #[unsafe(link_section = ".text.hot")]
+    fn unmap(&self) {
+        for (place, bytes) in &self.aside {
+            if place.load(Ordering::Relaxed).is_null() {
+                break; // they are filled in order
+            }
+            if let Some(base) = NonNull::new(place.swap(null_mut(), Ordering::AcqRel)) {
+                let len = sdp_shm::layout::segment_bytes(bytes.load(Ordering::Relaxed));
+                process::unmap(base, len);
+            }
+        }
+        if self.segment.load(Ordering::Relaxed).is_null() {
+            return;
+        }
+        if crate::migration::pooled::ended(self) {
+            self.segment.store(null_mut(), Ordering::Release);
+            self.peer_page.store(null_mut(), Ordering::Release);
+            // SAFETY: nobody else uses the peer; its user is the pool's.
+            let _ = unsafe { (*self.peer.get()).take() };
+            return;
+        }
+        let base = self.segment.swap(null_mut(), Ordering::AcqRel);
+        if let Some(base) = NonNull::new(base) {
+            let len = sdp_shm::layout::segment_bytes(self.ring_bytes.load(Ordering::Relaxed));
+            process::unmap(base, len);
+        }
+        self.leave_peer();
+    }
+
+    /// Whether an earlier segment was put aside: who slept on that has armed what nobody looks at any more.
+    pub(crate) fn has_segment_aside(&self) -> bool {
+        self.aside.first().is_some_and(|(place, _)| !place.load(Ordering::SeqCst).is_null())
+    }
+
+    fn leave_peer(&self) {
+        self.peer_page.store(null_mut(), Ordering::Release);
+        // SAFETY: the caller's: nobody else uses the peer.
+        if let Some(id) = unsafe { (*self.peer.get()).take() } {
+            // SAFETY: the page's address was forgotten above.
+            unsafe { process::peers().release(id) };
+        }
+    }
+
+    /// Bytes of a half were counted in the totals, for want of a row.
+    pub(crate) fn add_rowless(&self, half: Half, bytes: u64) {
+        self.rowless[half as usize].fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn rowless(&self, half: Half) -> u64 {
+        self.rowless[half as usize].load(Ordering::Relaxed)
+    }
+
+    /// They are in a row from here on, or another process's.
+    pub(crate) fn take_rowless(&self, half: Half) -> u64 {
+        self.rowless[half as usize].swap(0, Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(crate) fn stats_row(&self) -> RowId {
+        // What is read next is which page the number belongs to ([`crate::process::page`]).
+        RowId::from_raw(self.stats.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn set_stats_row(&self, id: RowId) {
+        self.stats.store(id.raw(), Ordering::Release);
+    }
+
+    /// Why the connection is on the kernel lane, for the statistics.
+    pub(crate) fn note_reason(&self, reason: Reason) {
+        crate::process::note_reason(self, reason);
+    }
+
+    /// Never on the SDP lane again, because of `reason`, unless there was a reason already.
+    pub(crate) fn pin_to_kernel(&self, reason: Reason) {
+        let code = u32::from(reason.code()) + 1;
+        let _ = self.pin_reason.compare_exchange(0, code, Ordering::Relaxed, Ordering::Relaxed);
+        self.set(flag::PINNED);
+    }
+
+    /// Why [`Conn::pin_to_kernel`] was called first.
+    pub(crate) fn pin_reason(&self) -> Option<Reason> {
+        Reason::from_code(self.pin_reason.load(Ordering::Relaxed).checked_sub(1)?)
+    }
+
+    /// The kernel has told the program of `error`: of the end of a connection only once, whatever ended it. What is
+    /// sent from here on the kernel answers, too.
+    pub(crate) fn note_told(&self, error: Errno) {
+        if carrier::is_end(error) {
+            self.set(flag::RESET_TOLD | flag::PEER_GONE);
+        }
+    }
+
+    /// Takes the error that is owed to the program.
+    #[inline]
+    pub(crate) fn take_owed(&self) -> Option<Errno> {
+        if self.owed.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let owed = self.owed.swap(0, Ordering::Relaxed);
+        (owed != 0).then_some(Errno(owed as i32))
+    }
+
+    /// Runs `body` on the meeting, unless another thread is at it.
+    pub(crate) fn try_meeting<R>(&self, body: impl FnOnce(&mut Rendezvous) -> R) -> Option<R> {
+        self.meeting_lock.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).ok()?;
+        // SAFETY: the lock word is ours.
+        let result = body(unsafe { &mut *self.meeting.get() });
+        self.meeting_lock.store(0, Ordering::Release);
+        Some(result)
+    }
+
+    /// Gives up a meeting in progress, by name or on a board, and leaves its stage for `to`: under one lock, or another
+    /// thread would begin anew in between. False: another thread is at it, and nothing has changed.
+    pub(crate) fn abandon_meeting(&self, to: Stage) -> bool {
+        self.try_meeting(|meeting| {
+            meeting.abandon();
+            crate::migration::pooled::call_off(self);
+            self.change_stage(Stage::Meeting, to);
+        })
+        .is_some()
+    }
+
+    /// Calls that are in the middle of using it.
+    pub(crate) fn pinned(&self) -> u32 {
+        self.pins.iter().fold(0, |sum, pins| sum.wrapping_add(pins.load(Ordering::SeqCst)))
+    }
+
+    #[inline]
+    pub(crate) fn pin(&self, half: Half) {
+        Way::now().add(&self.pins[half as usize], 1);
+    }
+
+    #[inline]
+    pub(crate) fn unpin(&self, half: Half) {
+        if self.pins[half as usize].load(Ordering::Relaxed) == 0 {
+            return; // of a call of the parent's, in whose handler this process was forked
+        }
+        if Way::now().sub(&self.pins[half as usize], 1) == 1
+            && self.state.load(Ordering::SeqCst) == CLOSING
+        {
+            self.tear_down_if_unused();
+        }
+    }
+
+    /// Whether a call of this process is on the connection.
+    pub(crate) fn is_pinned(&self) -> bool {
+        self.pins.iter().any(|pins| pins.load(Ordering::SeqCst) != 0)
+    }
+
+    /// Whether several processes use the lanes of this end.
+    #[inline]
+    pub(crate) fn is_used_by_several(&self) -> bool {
+        self.row().is_some_and(|row| row.flags.load(Ordering::Acquire) & row_flag::SEVERAL != 0)
+    }
+
+    /// Whether another thread of this process may wait for the same half: it is in a call, or the
+    /// connection is in an epoll set. The caller has it pinned.
+    pub(crate) fn is_waited_for_elsewhere(&self, half: Half) -> bool {
+        self.is_pinned_elsewhere(half) || self.registrations.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether another thread of this process is in a call on the half. The caller has it pinned.
+    pub(crate) fn is_pinned_elsewhere(&self, half: Half) -> bool {
+        self.pins[half as usize].load(Ordering::Relaxed) > 1
+    }
+
+    /// In a fork child: the parent's other threads do not exist here.
+    pub(crate) fn forget_threads(&self) {
+        // One that sleeps on the carrier alone cannot be woken to sleep for a shorter time.
+        let mut inside = self.raw.iter().chain([&self.asleep]);
+        if inside.any(|calls| calls.load(Ordering::Relaxed) != 0) {
+            self.set(flag::RELATIVE_INSIDE);
+        }
+        for word in self.pins.iter().chain(&self.raw) {
+            word.store(0, Ordering::Relaxed);
+        }
+        self.asleep.store(0, Ordering::Relaxed);
+        self.turn.reset();
+        self.forget_kept();
+        if self.meeting_lock.load(Ordering::Relaxed) != 0 {
+            // Another thread of the parent was in the middle of a step: what it left is not to be
+            // trusted, not even its descriptors, which are closed by exec or exit.
+            // SAFETY: the only thread of the child; `write`, so that nothing half done is dropped.
+            unsafe { self.meeting.get().write(Rendezvous::new()) };
+            self.meeting_lock.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Pins by index, for walks that start from a bell bit. False when the slot is not in use.
+    pub(crate) fn pin_live(&self, half: Half) -> bool {
+        self.pin(half);
+        if self.state.load(Ordering::SeqCst) == LIVE {
+            return true;
+        }
+        self.unpin(half);
+        false
+    }
+
+    /// One more descriptor names the connection. False when the last one has just been closed.
+    pub(crate) fn reference(&self) -> bool {
+        self.refs
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n != 0).then_some(n + 1))
+            .is_ok()
+    }
+
+    /// Notes that `fd`, which the table does not know any more, is about to be closed, unless another thread closes
+    /// another number of the connection right now. True: noted, until [`Conn::forget_closing`].
+    pub(crate) fn note_closing(&self, fd: i32) -> bool {
+        self.closing.compare_exchange(0, fd + 1, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    }
+
+    /// For the thread whose number was noted.
+    pub(crate) fn forget_closing(&self) {
+        self.closing.store(0, Ordering::SeqCst);
+    }
+
+    /// The number that a thread is about to close.
+    pub(crate) fn closing(&self) -> Option<i32> {
+        self.closing.load(Ordering::SeqCst).checked_sub(1).filter(|fd| *fd >= 0)
+    }
+
+    /// One descriptor less. True for exactly one caller: the connection has none any more, and the
+    /// caller ends it ([`Conn::closed`]).
+    pub(crate) fn unreference(&self) -> bool {
+        self.refs.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    /// The last descriptor is gone from the table, and what goes before the end has been done: the slot
+    /// is freed as soon as nobody uses it.
+    pub(crate) fn closed(&self) {
+        self.state.store(CLOSING, Ordering::SeqCst);
+        self.tear_down_if_unused();
+    }
+
+    #[unsafe(link_section = ".text.hot")]
+    fn tear_down_if_unused(&self) {
+        if self.pins.iter().any(|p| p.load(Ordering::SeqCst) != 0)
+            || self
+                .state
+                .compare_exchange(CLOSING, TEARING, Ordering::AcqRel, Ordering::Relaxed)
+                .is_err()
+        {
+            return;
+        }
+        // A handler that came in between would wait for a lock of this thread's.
+        let _section = section::Guard::enter();
+        self.abandon_meeting(Stage::Kernel);
+        self.unmap();
+        // Not before: a call that began before the close may be looking for bytes, and takes the row's locks.
+        if let (Some(row), Some((family, slot))) = (self.row_index(), process::family()) {
+            family.let_go(slot, row);
+        }
+        process::close_stats_row(self);
+        let index = self.index();
+        self.row.store(0, Ordering::Relaxed);
+        let family = self.family.swap(null_mut(), Ordering::SeqCst);
+        self.state.store(FREE, Ordering::Release);
+        if !family.is_null() && family != process::family_base() {
+            process::row_of_old_family_freed(family);
+        }
+        if HINT.load(Ordering::Relaxed) > index {
+            HINT.fetch_min(index, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Whose turn it is to send on a connection.
+//!
+//! A blocking send that has sent a part of its message and waits lets the half's lock go; other threads
+//! that send wait until it is done, so that nobody's bytes come between. The turn is a word of the
+//! connection: who has it, and who is next. Sends take it, their [`crate::wake::stay::Stay`] gives it back, and
+//! [`crate::datapath::wait::for_turn`] waits for it.
+//!
+//! One word, and nothing beside it that says the same: of two threads that end a turn at the same time (the
+//! one that has it, and one that lost patience) the slower one must not touch what is the next one's.
+//!
+//! What it refuses: turns between processes that share a connection, and for senders that do not block.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// Who has the turn, of a turn's word.
+const fn holder_in(word: u64) -> u32 {
+    word as u32
+}
+
+/// Who has it next.
+const fn next_in(word: u64) -> u32 {
+    (word >> 32) as u32
+}
+
+const fn turn_word(holder: u32, next: u32) -> u64 {
+    (next as u64) << 32 | holder as u64
+}
+
+/// The turn of one connection: id of the thread that has it, 0 none; in the upper half the id of the one
+/// that is next, 0 nobody waits.
+#[derive(Debug)]
+pub(crate) struct Turn(AtomicU64);
+
+impl Turn {
+    /// Nobody's. For a connection that nobody else uses.
+    pub(crate) fn reset(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether somebody is in the middle of a send. Under the half's lock.
+    #[inline(always)]
+    pub(crate) fn is_taken(&self) -> bool {
+        self.0.load(Ordering::Relaxed) != 0
+    }
+
+    /// The calling thread's send is about to wait with a part of it sent. Under the half's lock, by whom
+    /// [`Turn::of_another`] hinders not.
+    pub(crate) fn take(&self, thread: u32) {
+        let _ = self.0.fetch_update(Ordering::SeqCst, Ordering::Relaxed, |word| {
+            let next = next_in(word);
+            Some(turn_word(thread, if next == thread { 0 } else { next }))
+        });
+    }
+
+    /// The calling thread waits for its turn: whoever ends one hands it on. Only one thread is next, and
+    /// the others ask again when it is done.
+    pub(crate) fn want(&self, thread: u32) {
+        let _ = self.0.fetch_update(Ordering::SeqCst, Ordering::Relaxed, |word| {
+            let holder = holder_in(word);
+            (holder != 0 && holder != thread && next_in(word) == 0)
+                .then(|| turn_word(holder, thread))
+        });
+    }
+
+    /// The thread that is in the middle of a send, if that is another one than `thread`.
+    #[inline]
+    pub(crate) fn of_another(&self, thread: impl FnOnce() -> u32) -> Option<u32> {
+        let holder = holder_in(self.0.load(Ordering::Relaxed));
+        (holder != 0 && holder != thread()).then_some(holder)
+    }
+
+    /// The turn of `thread` is over, and is the next one's: without that a thread that sends again and again
+    /// would find the lock free long before the one that it woke. False if it had none, or has lost it.
+    pub(crate) fn end(&self, thread: u32) -> bool {
+        thread != 0
+            && self
+                .0
+                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |word| {
+                    (holder_in(word) == thread).then(|| turn_word(next_in(word), 0))
+                })
+                .is_ok()
+    }
+
+    /// `thread` is not the next one any more: after this nobody can hand it the turn.
+    fn want_no_more(&self, thread: u32) {
+        let _ = self.0.fetch_update(Ordering::SeqCst, Ordering::Relaxed, |word| {
+            (next_in(word) == thread).then(|| turn_word(holder_in(word), 0))
+        });
+    }
+
+    /// `thread` neither has the turn any more nor waits for it. As [`Turn::end`].
+    pub(crate) fn give_up(&self, thread: u32) -> bool {
+        self.want_no_more(thread);
+        self.end(thread)
+    }
+}
+
+#[cfg(test)]
+mod model;

@@ -1,0 +1,127 @@
+//! A half's private state as words of family memory: which word is what, and the order of the stores.
+//!
+//! Used by whoever holds the half's lock ([`crate::datapath::lane`], [`crate::datapath::plain`]); [`crate::datapath::succeed`] relies on
+//! the order where that holder was killed before it had stored everything. It decides nothing: what the
+//! words say is checked by those who load them. Layout: `docs/spec/shm.md`, section 5.
+//!
+//! A kill comes between two instructions, and the successor, who knows of it from the kernel, sees what
+//! the instructions before it stored. So order here is the compiler's matter: no fence, no locked
+//! instruction.
+//!
+//! # Sending half
+//! What is published in the segment is sent. The private words follow, and the tail is the last of them:
+//! while it lags behind the published one, the others may be old or new, but for [`SOURCE_BASE`], which
+//! holds the stream position from before the message.
+//!
+//! # Receiving half
+//! One word, [`CURRENT`], says how far the half has been read, the head's low bits included; it is stored
+//! first. The message number follows the stream position, the head comes last; only then is the room given to
+//! the producer. Until then all messages behind the old head are in the ring, for the successor to read
+//! again what the other words should be. [`SINK_BASE`] is the stream position from before.
+
+use core::sync::atomic::{AtomicU64, Ordering, compiler_fence};
+
+/// Either half: lane and log entries.
+pub(crate) const BITS: usize = 3;
+/// Either half: the first word of the engine's state.
+pub(crate) const ENGINE: usize = 4;
+/// Receiving half: ring bytes freed.
+pub(crate) const HEAD: usize = 0;
+/// Receiving half: how far it has been read ([`current`]).
+pub(crate) const CURRENT: usize = 1;
+/// Receiving half: the end of the window ([`crate::datapath::plain`]), and the head as published.
+pub(crate) const WINDOW: usize = 8;
+pub(crate) const PUBLISHED: usize = 9;
+/// Receiving half: stream position before what is being taken.
+pub(crate) const SINK_BASE: usize = 10;
+/// Receiving half: not 0 while its unread bytes are handed over, or moved into another connection.
+pub(crate) const HANDING: usize = 11;
+/// Sending half: stream position before what is being sent.
+pub(crate) const SOURCE_BASE: usize = 13;
+/// Sending half: the ring's origin. Receiving half: the origin as seen with the window, right for as long as
+/// that is ahead of the head.
+pub(crate) const ORIGIN: usize = 14;
+
+const _: () = assert!(ORIGIN < sdp_shm::family::HALF_WORDS);
+
+/// Stores a word behind those that were stored before.
+#[inline(always)]
+pub(crate) fn put(word: &AtomicU64, value: u64) {
+    step();
+    compiler_fence(Ordering::Release);
+    word.store(value, Ordering::Relaxed);
+}
+
+/// Stores a word whose turn among its neighbours does not matter.
+#[inline(always)]
+pub(crate) fn set(word: &AtomicU64, value: u64) {
+    step();
+    word.store(value, Ordering::Relaxed);
+}
+
+/// [`CURRENT`]: the message at `head` that was read in part, its length and the part delivered (0, 0: none),
+/// and the low half of the head. Messages are shorter than 64 KiB.
+#[inline(always)]
+pub(crate) const fn current(len: u32, offset: u32, head: u64) -> u64 {
+    (len & 0xffff) as u64 | ((offset & 0xffff) as u64) << 16 | (head as u32 as u64) << 32
+}
+
+/// Length and delivered part of the message in [`CURRENT`].
+#[inline(always)]
+pub(crate) const fn message_in(current: u64) -> (u32, u32) {
+    (current as u32 & 0xffff, current as u32 >> 16)
+}
+
+/// The low half of the head in [`CURRENT`].
+#[inline(always)]
+pub(crate) const fn head_in(current: u64) -> u32 {
+    (current >> 32) as u32
+}
+
+const _: () = assert!(sdp_fabric_shm::endpoint::MESSAGE_MAX <= 0xffff);
+
+/// A place where a test may kill the caller; nothing in the product.
+#[inline(always)]
+pub(crate) fn step() {
+    #[cfg(test)]
+    fuse::burn();
+}
+
+#[cfg(test)]
+pub(crate) mod fuse {
+    //! Ends a thread's work after so many steps, as if its process had been killed there.
+
+    use std::{
+        cell::Cell,
+        panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    };
+
+    std::thread_local! {
+        static LEFT: Cell<Option<u32>> = const { Cell::new(None) };
+    }
+
+    struct Killed;
+
+    pub(crate) fn burn() {
+        match LEFT.get() {
+            None => {}
+            Some(0) => {
+                LEFT.set(None);
+                resume_unwind(Box::new(Killed)); // without a word from the panic hook
+            }
+            Some(left) => LEFT.set(Some(left - 1)),
+        }
+    }
+
+    /// Runs `work`, killed after `steps` steps. True: it was done before.
+    pub(crate) fn killed_after(steps: u32, work: impl FnOnce()) -> bool {
+        LEFT.set(Some(steps));
+        let result = catch_unwind(AssertUnwindSafe(work));
+        LEFT.set(None);
+        match result {
+            Ok(()) => true,
+            Err(cause) if cause.is::<Killed>() => false,
+            Err(cause) => resume_unwind(cause),
+        }
+    }
+}

@@ -1,0 +1,453 @@
+//! The two halves' private state, and the rules for changing lanes.
+//!
+//! State is a handful of words in family memory, loaded under the half's lock, checked, worked on as
+//! plain values and stored back. Nothing here is a reference into shared memory.
+//!
+//! # The log
+//! A switch is an entry in the half's log: *from carrier position c and ring cursor r on, the bytes are
+//! on lane x*. The producer writes entries in order; the consumer follows them in order. The consumer
+//! may write the entry that leaves the SDP lane for the producer (L10), while it holds the gate.
+
+use core::sync::atomic::{AtomicU64, Ordering, fence};
+
+use libc::c_int;
+use sdp_fabric_shm::endpoint::{ShmRx, ShmTx};
+use sdp_proto::{Sink, Source};
+use sdp_rdma::fabric::Received;
+use sdp_shm::{
+    layout::{ARMS, Half as HalfLines, LOG_ENTRIES, Segment},
+    ring::ALIGN,
+};
+use sdp_sys::errno::Errno;
+
+use crate::{
+    conn::{
+        carrier,
+        words::{self, put, set},
+    },
+    datapath::plain,
+};
+
+/// Which way a half's payload goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lane {
+    /// Through the carrier.
+    Kernel,
+    /// Through the ring.
+    Sdp,
+}
+
+/// What stops a half for good: the peer or a dead relative left something impossible. The connection
+/// is reset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Broken;
+
+/// A log entry, copied and checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Switch {
+    /// Carrier position at which it takes effect.
+    pub(crate) carrier: u64,
+    /// Ring cursor at which it takes effect.
+    pub(crate) ring: u64,
+    /// The lane from there on.
+    pub(crate) to: Lane,
+}
+
+pub(crate) fn entry(lines: &HalfLines, number: u32) -> Option<&sdp_shm::layout::LogEntry> {
+    lines.log.entries.get(number as usize % LOG_ENTRIES)
+}
+
+/// Sending half.
+pub(crate) struct SourceState {
+    pub(crate) lane: Lane,
+    /// Log entries that we know of.
+    pub(crate) switches: u32,
+    /// Bytes the kernel has taken from us, valid while on the SDP lane.
+    pub(crate) carrier_sent: u64,
+    pub(crate) tx: ShmTx,
+    pub(crate) engine: Source,
+}
+
+/// In word 3 of either half: on the SDP lane.
+pub(crate) const SDP_BIT: u64 = 1 << 32;
+pub(crate) const COUNTED_BIT: u64 = 1 << 33;
+
+/// Whether a half's stored words say that it is on the SDP lane. Without the lock: for tools.
+pub(crate) fn is_on_sdp(words: &[AtomicU64]) -> bool {
+    words.get(words::BITS).is_some_and(|word| word.load(Ordering::Relaxed) & SDP_BIT != 0)
+}
+
+impl SourceState {
+    /// State of a fresh half.
+    pub(crate) fn initialise(words: &[AtomicU64], engine: &Source) {
+        for word in words {
+            word.store(0, Ordering::Relaxed);
+        }
+        store_engine(words, &engine.to_words());
+    }
+
+    /// Loads and checks.
+    #[inline]
+    pub(crate) fn load(words: &[AtomicU64], segment: Segment, half: usize) -> Result<Self, Broken> {
+        let [tail, head, sent, bits] = load_first(words)?;
+        let aligned = ALIGN as u64 - 1;
+        let window = u64::from(segment.ring_bytes());
+        if tail & aligned != 0 || head & aligned != 0 || tail.wrapping_sub(head) > window {
+            return Err(Broken);
+        }
+        let engine = Source::from_words(&load_engine(words)?).map_err(|_| Broken)?;
+        if let Some(base) = words.get(words::SOURCE_BASE) {
+            put(base, engine.position());
+        }
+        let origin = words.get(words::ORIGIN).ok_or(Broken)?.load(Ordering::Relaxed);
+        Ok(Self {
+            lane: if bits & SDP_BIT != 0 { Lane::Sdp } else { Lane::Kernel },
+            switches: bits as u32,
+            carrier_sent: sent,
+            tx: ShmTx::resume(segment, half, tail, head, origin),
+            engine,
+        })
+    }
+
+    /// Stores back: after each message that was published, before the next one is. The order is a
+    /// successor's ([`crate::conn::words`]).
+    #[inline]
+    pub(crate) fn store(&self, words: &[AtomicU64]) {
+        let (tail, head) = self.tx.cursors();
+        let lane = if self.lane == Lane::Sdp { SDP_BIT } else { 0 };
+        let Some([w_tail, w_head, w_sent, w_bits, ..]) = words.first_chunk::<4>() else { return };
+        put(w_head, head);
+        if let Some(origin) = words.get(words::ORIGIN) {
+            set(origin, self.tx.origin());
+        }
+        set(w_sent, self.carrier_sent);
+        set(w_bits, u64::from(self.switches) | lane);
+        store_engine(words, &self.engine.to_words());
+        put(w_tail, tail);
+        if let Some(base) = words.get(words::SOURCE_BASE) {
+            put(base, self.engine.position());
+        }
+    }
+
+    /// Follows an entry that the consumer wrote for us (L10). The gate is held. True when it did.
+    #[inline]
+    pub(crate) fn adopt(&mut self, lines: &HalfLines) -> Result<bool, Broken> {
+        let now = lines.producer.switches.load(Ordering::Acquire);
+        if now == self.switches {
+            return Ok(false);
+        }
+        let written = entry(lines, self.switches).ok_or(Broken)?;
+        let (tail, _) = self.tx.cursors();
+        if now != self.switches.wrapping_add(1)
+            || self.lane != Lane::Sdp
+            || written.to.load(Ordering::Relaxed) != 0
+            || written.carrier.load(Ordering::Relaxed) != self.carrier_sent
+            || written.ring.load(Ordering::Relaxed) != tail
+        {
+            return Err(Broken);
+        }
+        self.lane = Lane::Kernel;
+        self.switches = now;
+        Ok(true)
+    }
+
+    /// Writes the entry that enters the SDP lane, unless the consumer has ended that for good (L10). The
+    /// gate is held: the consumer takes its trust back before it takes the gate, so that either it finds
+    /// the section and ends it, or we find that there is no trust any more. What was seen before the gate
+    /// was ours says nothing.
+    #[must_use]
+    pub(crate) fn enter(&mut self, lines: &HalfLines) -> bool {
+        let is_trusted = lines.consumer.trusts_itself.load(Ordering::Acquire) != 0;
+        if is_trusted {
+            self.switch(lines, Lane::Sdp);
+        }
+        is_trusted
+    }
+
+    /// Writes the next entry. The gate is held.
+    pub(crate) fn switch(&mut self, lines: &HalfLines, to: Lane) {
+        let (tail, _) = self.tx.cursors();
+        write_entry(lines, self.switches, self.carrier_sent, tail, to);
+        self.lane = to;
+        self.switches = self.switches.wrapping_add(1);
+    }
+
+    /// Publishes how many bytes the kernel has taken (bells included). The gate is held.
+    pub(crate) fn publish_sent(&self, lines: &HalfLines) {
+        lines.log.carrier_sent.store(self.carrier_sent, Ordering::Release);
+    }
+}
+
+/// Writes log entry number `at` and publishes it.
+fn write_entry(lines: &HalfLines, at: u32, carrier: u64, ring: u64, to: Lane) {
+    if let Some(slot) = entry(lines, at) {
+        slot.carrier.store(carrier, Ordering::Relaxed);
+        slot.ring.store(ring, Ordering::Relaxed);
+        slot.to.store(u32::from(to == Lane::Sdp), Ordering::Relaxed);
+    }
+    words::step();
+    lines.log.carrier_sent.store(carrier, Ordering::Relaxed);
+    words::step();
+    lines.log.lane.store(u32::from(to == Lane::Sdp), Ordering::Relaxed);
+    words::step();
+    // Release: who sees the number sees the entry. SeqCst: ordered against `kernel_reading` (L2, L4).
+    lines.producer.switches.store(at.wrapping_add(1), Ordering::SeqCst);
+}
+
+/// Consumer: whether bells were counted that it has not read.
+#[inline]
+pub(crate) fn has_counted_bells(carrier_read: u64, lines: &HalfLines) -> bool {
+    lines.log.carrier_sent.load(Ordering::Acquire) != carrier_read
+}
+
+/// Consumer, on the producer's behalf (L10): ends the producer's SDP section where the ring ends now.
+/// The gate is held, the sink lock too; `received` is how many carrier bytes have come in all. `false`
+/// when the producer is not on the SDP lane.
+pub(crate) fn switch_for_producer(lines: &HalfLines, received: u64) -> bool {
+    if lines.log.lane.load(Ordering::Acquire) == 0 {
+        return false;
+    }
+    let at = lines.producer.switches.load(Ordering::Acquire);
+    let counted = lines.log.carrier_sent.load(Ordering::Acquire);
+    // Bells are rung and counted under the gate, which is ours: one that is not counted is the last of a
+    // producer that was killed in between.
+    let carrier = if received == counted.wrapping_add(1) { received } else { counted };
+    let ring = lines.producer.tail.load(Ordering::Acquire);
+    write_entry(lines, at, carrier, ring, Lane::Kernel);
+    true
+}
+
+/// Whether the producer may leave the SDP lane (L2): its previous switch has been followed, or no
+/// kernel read without bound is in progress at the consumer.
+#[inline]
+pub(crate) fn may_leave(lines: &HalfLines, switches: u32) -> bool {
+    lines.consumer.followed.load(Ordering::SeqCst) == switches
+        || lines.consumer.kernel_reading.load(Ordering::SeqCst) == 0
+}
+
+/// Whether the consumer says that all its sleepers have armed, and that it has read the `sent` carrier bytes that
+/// lie before the switch (O10). With some of them on their way a bell must come behind them: the arm
+/// is answered, or a connection taken off a ready list, before the switch can be followed.
+#[inline]
+pub(crate) fn do_sleepers_arm(lines: &HalfLines, sent: u64) -> bool {
+    lines.consumer.trusts_itself.load(Ordering::SeqCst) == ARMS
+        && lines.consumer.read.load(Ordering::Acquire) == sent
+}
+
+/// Receiving half.
+#[derive(Clone, Copy)]
+pub(crate) struct SinkState {
+    pub(crate) lane: Lane,
+    /// Log entries followed.
+    pub(crate) followed: u32,
+    /// Bytes read from the kernel: valid on the SDP lane, and everywhere once `is_counted`.
+    pub(crate) carrier_read: u64,
+    /// Every byte read from the kernel is counted, because all readers come through the library. It is
+    /// so from before the first switch to the SDP lane: asking the kernel is wrong by one where a
+    /// connection ended in a way that does not tell whether its FIN was counted.
+    pub(crate) is_counted: bool,
+    /// The message at the head of the ring that has been read in part: its length in bytes, and the
+    /// part delivered. Length 0: none.
+    pub(crate) current_len: u32,
+    pub(crate) current_offset: u32,
+    pub(crate) rx: ShmRx,
+    pub(crate) engine: Sink,
+}
+
+impl SinkState {
+    /// State of a fresh half.
+    pub(crate) fn initialise(words: &[AtomicU64], engine: &Sink) {
+        for word in words {
+            word.store(0, Ordering::Relaxed);
+        }
+        store_engine(words, &engine.to_words());
+    }
+
+    /// Loads and checks.
+    #[inline]
+    pub(crate) fn load(words: &[AtomicU64], segment: Segment, half: usize) -> Result<Self, Broken> {
+        let [head, current, read, bits] = load_first(words)?;
+        let (current_len, current_offset) = words::message_in(current);
+        if head & (ALIGN as u64 - 1) != 0
+            || words::head_in(current) != head as u32
+            || current_offset > current_len
+        {
+            return Err(Broken);
+        }
+        let scan = if current_len == 0 {
+            head
+        } else {
+            sdp_shm::ring::Record { start: head, len: current_len }.end()
+        };
+        if scan.wrapping_sub(head) > u64::from(segment.ring_bytes()) {
+            return Err(Broken);
+        }
+        plain::close_window(words, segment.half(half));
+        let engine = Sink::from_words(&load_engine(words)?).map_err(|_| Broken)?;
+        if let Some(base) = words.get(words::SINK_BASE) {
+            put(base, engine.position());
+        }
+        Ok(Self {
+            lane: if bits & SDP_BIT != 0 { Lane::Sdp } else { Lane::Kernel },
+            followed: bits as u32,
+            carrier_read: read,
+            is_counted: bits & COUNTED_BIT != 0,
+            current_len,
+            current_offset,
+            // What it frees it publishes when that is written down.
+            rx: ShmRx::new(segment, half, scan, head).onlooker(),
+            engine,
+        })
+    }
+
+    /// Stores back, and then publishes what was freed: when a message is done with, before the next one is
+    /// looked at. The order is a successor's ([`crate::conn::words`]).
+    #[inline]
+    pub(crate) fn store(&self, words: &[AtomicU64]) {
+        let (_, head) = self.rx.cursors();
+        let lane = if self.lane == Lane::Sdp { SDP_BIT } else { 0 };
+        let counted = if self.is_counted { COUNTED_BIT } else { 0 };
+        let [gates, sequence, position, spare] = self.engine.to_words();
+        let Some(
+            [w_head, w_current, w_read, w_bits, e0, e1, e2, e3, w_window, w_published, base, ..],
+        ) = words.first_chunk::<11>()
+        else {
+            return;
+        };
+        put(w_current, words::current(self.current_len, self.current_offset, head));
+        put(w_read, self.carrier_read);
+        set(w_bits, u64::from(self.followed) | lane | counted);
+        set(e2, position);
+        set(e0, gates);
+        set(e3, spare);
+        put(e1, sequence);
+        put(w_head, head);
+        put(base, position);
+        set(w_window, head);
+        if w_published.load(Ordering::Relaxed) != head {
+            put(w_published, head);
+            words::step();
+            self.rx.publish();
+        }
+    }
+
+    /// Begins to count what is read from the kernel. The caller excludes readers that bypass the library
+    /// from here on. `false` when the position cannot be told any more.
+    pub(crate) fn begin_counting(&mut self, fd: c_int) -> bool {
+        if self.is_counted || self.lane == Lane::Sdp {
+            return true;
+        }
+        let Ok(read) = carrier::consumed_while_open(fd) else { return false };
+        self.carrier_read = read;
+        self.is_counted = true;
+        true
+    }
+
+    /// Bytes that were read from the kernel so far.
+    pub(crate) fn consumed(&self, fd: c_int) -> Result<u64, Errno> {
+        if self.is_counted || self.lane == Lane::Sdp {
+            return Ok(self.carrier_read);
+        }
+        carrier::consumed(fd)
+    }
+
+    /// Takes bells off the carrier, never more than were counted (L5); how many.
+    pub(crate) fn eat_bells(&mut self, fd: c_int, lines: &HalfLines) -> u64 {
+        let bells = lines.log.carrier_sent.load(Ordering::Acquire).wrapping_sub(self.carrier_read);
+        if bells == 0 || bells > i64::MAX as u64 {
+            return 0;
+        }
+        let eaten = carrier::eat(fd, bells);
+        self.carrier_read += eaten;
+        eaten
+    }
+
+    /// The partly read message.
+    #[inline]
+    pub(crate) fn current(&self) -> Option<Received> {
+        let (_, head) = self.rx.cursors();
+        (self.current_len != 0).then(|| self.rx.resume(head, self.current_len))
+    }
+
+    /// The next log entry that has not been followed yet, checked.
+    #[inline]
+    pub(crate) fn pending(&self, lines: &HalfLines) -> Result<Option<Switch>, Broken> {
+        let written = lines.producer.switches.load(Ordering::SeqCst);
+        if written == self.followed {
+            return Ok(None);
+        }
+        self.read_entry(lines, written)
+    }
+
+    #[cold]
+    fn read_entry(&self, lines: &HalfLines, written: u32) -> Result<Option<Switch>, Broken> {
+        if written.wrapping_sub(self.followed) > LOG_ENTRIES as u32 {
+            return Err(Broken);
+        }
+        let slot = entry(lines, self.followed).ok_or(Broken)?;
+        let to = match slot.to.load(Ordering::Relaxed) {
+            0 => Lane::Kernel,
+            1 => Lane::Sdp,
+            _ => return Err(Broken),
+        };
+        let ring = slot.ring.load(Ordering::Relaxed);
+        let (_, head) = self.rx.cursors();
+        if to == self.lane || ring < head || ring & (ALIGN as u64 - 1) != 0 {
+            return Err(Broken);
+        }
+        Ok(Some(Switch { carrier: slot.carrier.load(Ordering::Relaxed), ring, to }))
+    }
+
+    /// Follows the pending entry. What was read from the ring is written down, or this is [`Self::leave_ring`].
+    pub(crate) fn follow(&mut self, lines: &HalfLines, to: Lane) {
+        self.lane = to;
+        self.followed = self.followed.wrapping_add(1);
+        words::step();
+        lines.consumer.followed.store(self.followed, Ordering::SeqCst);
+        words::step();
+    }
+
+    /// Follows the pending entry that ends a section of the ring, in a call that may have read that section's
+    /// last messages just now: they are written down first. A successor takes the number of entries from the
+    /// segment, where it is stored at once, but where the ring has been read to from these words. With messages
+    /// missing there it would find them behind the next entry, a second time and out of order.
+    #[cold]
+    pub(crate) fn leave_ring(&mut self, words: &[AtomicU64], lines: &HalfLines) {
+        self.store(words);
+        self.follow(lines, Lane::Kernel);
+    }
+
+    /// Says that a kernel read without bound begins or ends (L2, L4).
+    pub(crate) fn kernel_reading(lines: &HalfLines, reading: bool) {
+        lines.consumer.kernel_reading.store(u32::from(reading), Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+}
+
+#[inline]
+fn load_first(words: &[AtomicU64]) -> Result<[u64; 4], Broken> {
+    let Some([a, b, c, d]) = words.first_chunk() else { return Err(Broken) };
+    Ok([a, b, c, d].map(|w| w.load(Ordering::Relaxed)))
+}
+
+#[inline]
+pub(crate) fn load_engine<const N: usize>(words: &[AtomicU64]) -> Result<[u64; N], Broken> {
+    let words = words.get(words::ENGINE..words::ENGINE + N).ok_or(Broken)?;
+    let mut values = [0; N];
+    for (value, word) in values.iter_mut().zip(words) {
+        *value = word.load(Ordering::Relaxed);
+    }
+    Ok(values)
+}
+
+#[inline]
+fn store_engine<const N: usize>(words: &[AtomicU64], values: &[u64; N]) {
+    if let Some(words) = words.get(words::ENGINE..words::ENGINE + N) {
+        for (word, value) in words.iter().zip(values) {
+            set(word, *value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod model;

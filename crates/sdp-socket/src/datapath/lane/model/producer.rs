@@ -1,0 +1,244 @@
+//! The producer's steps.
+
+use super::*;
+
+impl At<'_> {
+    pub(super) fn produce(mut self) -> Option<Result<S, String>> {
+        let broken = |Broken| "the producer finds the log broken".to_owned();
+        let needs_gate = match self.s.p {
+            P::Kernel => self.m.twin != Twin::SendsPastTheGate,
+            P::Enter | P::Ring { .. } | P::Leave => true,
+            // What the dead process had is ours.
+            P::Succeeded => self.lines.log.gate.load(Ordering::Relaxed) == CONSUMER,
+            P::Bells { first, armed } => {
+                let late = self.rings_anybody(first);
+                if !late && armed.is_none() {
+                    self.s.p = P::Idle;
+                    self.store_source();
+                    return Some(self.done());
+                }
+                true
+            }
+            _ => false,
+        };
+        if needs_gate && !self.gate_is_free() {
+            return None;
+        }
+        let twin = self.m.twin;
+        match self.s.p.clone() {
+            P::Idle if self.s.sent == self.m.bytes && self.m.closes => {
+                self.s.fin = true;
+                self.s.p = P::Closed;
+            }
+            P::Idle | P::Closed => return None, // its choices are made in `steps`
+            P::Trusted => {
+                let trusts = self.lines.consumer.trusts_itself.load(Ordering::SeqCst) != 0;
+                self.s.p = if trusts { P::Followed } else { P::Kernel };
+            }
+            P::Followed => {
+                let followed = self.lines.consumer.followed.load(Ordering::SeqCst);
+                let may = followed == self.s.switches || twin == Twin::EarlyEntry;
+                self.s.p = if may && !self.s.pinned { P::Enter } else { P::Kernel };
+            }
+            P::Enter => {
+                let mut source = self.source();
+                source.carrier_sent = self.s.taken;
+                let has_entered = if twin == Twin::EntersUnasked {
+                    source.switch(self.lines, Lane::Sdp);
+                    true
+                } else {
+                    source.enter(self.lines)
+                };
+                self.put_source(&source);
+                self.s.p = if has_entered { P::Ring { first: true } } else { P::Kernel };
+            }
+            P::Ring { first } => {
+                let mut source = self.source();
+                let adopted = twin != Twin::NeverAdopts
+                    && match source.adopt(self.lines).map_err(broken) {
+                        Ok(adopted) => adopted,
+                        Err(e) => return Some(Err(e)),
+                    };
+                if adopted {
+                    self.s.p = P::Kernel;
+                } else {
+                    let next = self.s.sent + 1;
+                    let options = SendOptions::default();
+                    let Ok(message) = source.engine.next_data(Ack::implicit(0), 1) else {
+                        return Some(Err("the engine refuses".to_owned()));
+                    };
+                    let header = message.header();
+                    let posted = source.tx.post_send(WorkId(0), header, &mut Byte(next), options);
+                    if posted.is_err() {
+                        return Some(Err(format!("post: {posted:?}")));
+                    }
+                    source.engine.commit(&message);
+                    source.tx.publish();
+                    self.s.sent = next;
+                    self.s.p = if self.m.kills_producer {
+                        P::Published { first }
+                    } else {
+                        P::Check { first }
+                    };
+                }
+                self.put_source(&source);
+            }
+            P::Published { first } => {
+                self.store_source();
+                self.s.p = P::Check { first };
+            }
+            P::Succeeded => {
+                if let Err(e) = self.succeed_producer() {
+                    return Some(Err(e));
+                }
+            }
+            P::Check { first } => {
+                let word = self.lines.receive_arm.word.load(Ordering::Relaxed);
+                let armed = arm::check(&self.lines.receive_arm.word).map(|_| word);
+                let armed = armed.filter(|_| twin != Twin::NeverRings);
+                self.s.p = P::Bells { first: first && twin != Twin::SilentEntry, armed };
+            }
+            P::Bells { armed, .. } => {
+                // Under the gate: the section may have been ended by the consumer.
+                let written = self.lines.producer.switches.load(Ordering::Acquire);
+                if written == self.s.switches || twin == Twin::RingsAnyway {
+                    self.carrier_push(BELL);
+                    self.gate(PRODUCER);
+                    self.s.p = P::Counted { armed };
+                } else {
+                    self.s.p = P::Disarm { armed };
+                }
+            }
+            P::Counted { armed } => {
+                self.count();
+                // Without a gate nobody else's hold is given back.
+                self.gate(0);
+                self.s.p = P::Disarm { armed };
+            }
+            P::Disarm { armed } => {
+                if let Some(word) = armed {
+                    disarm(self.lines, word);
+                }
+                self.s.p = P::Idle;
+            }
+            P::MayLeave => {
+                let followed = self.lines.consumer.followed.load(Ordering::SeqCst);
+                let may = followed == self.s.switches || twin == Twin::LeavesAtOnce;
+                self.s.p = if may { P::Leave } else { P::Reading };
+            }
+            P::Reading => {
+                let reading = self.lines.consumer.kernel_reading.load(Ordering::SeqCst);
+                // The two looks are those of `may_leave`; it must agree with them here.
+                if reading == 0 && !may_leave(self.lines, self.s.switches) {
+                    return Some(Err("may_leave disagrees".to_owned()));
+                }
+                self.s.p = if reading == 0 { P::Leave } else { P::Ring { first: false } };
+            }
+            P::Leave => {
+                let mut source = self.source();
+                match source.adopt(self.lines).map_err(broken) {
+                    Ok(true) => {}
+                    Ok(false) => source.switch(self.lines, Lane::Kernel),
+                    Err(e) => return Some(Err(e)),
+                }
+                self.put_source(&source);
+                self.s.p = P::Kernel;
+            }
+            P::Kernel => {
+                let next = self.s.sent + 1;
+                self.carrier_push(next);
+                self.s.sent = next;
+                self.s.p = P::Idle;
+            }
+        }
+        if self.s.p == P::Idle {
+            self.store_source();
+        }
+        Some(self.done())
+    }
+
+    /// As `send::with_source` with a lock that was taken over.
+    fn succeed_producer(&mut self) -> Result<(), String> {
+        let words = Words::new(&self.s.p_words);
+        let (taken, stored) = (self.s.taken, self.s.p_words[2]);
+        let sent = if self.m.twin == Twin::CountsByTheWords { stored } else { taken };
+        if self.m.twin != Twin::TakesTheWords {
+            crate::datapath::succeed::source(&words.0, self.m.segment, 0, || Some(sent))
+                .map_err(|Broken| "a successor cannot go on".to_owned())?;
+        }
+        if self.lines.log.gate.load(Ordering::Relaxed) == PRODUCER {
+            self.gate(0);
+        }
+        let source = SourceState::load(&words.0, self.m.segment, 0)
+            .map_err(|Broken| "a successor finds its words broken".to_owned())?;
+        self.s.p_words = words.values();
+        self.put_source(&source);
+        let wakes = source.lane == Lane::Sdp && self.m.twin != Twin::WakesNobody;
+        self.s.p = if wakes { P::Check { first: true } } else { P::Idle };
+        Ok(())
+    }
+
+    /// The kernel takes no bell, because the carrier is full: possible only where bytes are unread.
+    pub(super) fn refuses(mut self) -> Option<Result<S, String>> {
+        let P::Bells { first, armed } = self.s.p else { return None };
+        let late = self.rings_anybody(first);
+        let rings = (late || armed.is_some())
+            && self.gate_is_free()
+            && self.lines.producer.switches.load(Ordering::Acquire) == self.s.switches;
+        if !rings || self.s.carrier.is_empty() {
+            return None;
+        }
+        if self.m.twin == Twin::CountsRefused {
+            self.count();
+        }
+        self.s.p = P::Disarm { armed };
+        Some(self.done())
+    }
+
+    /// Whether a bell is due for sleepers that may not have armed, as in `send::ring_bells`.
+    fn rings_anybody(&self, first: bool) -> bool {
+        first
+            && self.lines.consumer.followed.load(Ordering::SeqCst) != self.s.switches
+            && !do_sleepers_arm(self.lines, self.s.carrier_sent)
+    }
+
+    fn count(&mut self) {
+        let mut source = self.source();
+        source.carrier_sent += 1;
+        source.publish_sent(self.lines);
+        self.put_source(&source);
+    }
+}
+
+/// W5 with what was seen: `arm::Seen` is not to be had from a word, so the word is put back in its place.
+fn disarm(lines: &HalfLines, seen: Armed) {
+    let word = &lines.receive_arm.word;
+    let now = word.load(Ordering::Relaxed);
+    if now == seen
+        && let Some((_, seen)) = arm::check(word)
+    {
+        arm::disarm(word, seen);
+    }
+}
+
+/// What the step from here on is called.
+pub(super) fn producer_step(p: &P) -> &'static str {
+    match p {
+        P::Idle => "producer: closes",
+        P::Trusted => "producer: does the consumer trust itself?",
+        P::Followed => "producer: was every entry followed?",
+        P::Enter => "producer: writes entry -> SDP",
+        P::Ring { .. } => "producer: sends on the ring",
+        P::Published { .. } => "producer: writes down what it published",
+        P::Succeeded => "producer: a relative goes on",
+        P::Check { .. } => "producer: looks at the arm word",
+        P::Bells { .. } => "producer: rings the carrier, or need not",
+        P::Counted { .. } => "producer: counts the bell",
+        P::Disarm { .. } => "producer: disarms",
+        P::MayLeave => "producer: was the last entry followed?",
+        P::Reading => "producer: is there an unbounded read?",
+        P::Leave => "producer: writes entry -> kernel, or adopts",
+        P::Kernel => "producer: sends on the carrier",
+        P::Closed => "producer: gone",
+    }
+}

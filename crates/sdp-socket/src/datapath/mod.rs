@@ -1,0 +1,14 @@
+//! One call's bytes: send, receive, peek, transfer, and how one call sleeps.
+//!
+//! Called by `api`. [`plain`] is the fast path; [`lane`] has what is needed of a half under its lock.
+
+pub(crate) mod give_back;
+pub(crate) mod header;
+pub(crate) mod lane;
+pub(crate) mod plain;
+pub(crate) mod receive;
+pub(crate) mod send;
+pub(crate) mod splice;
+pub(crate) mod succeed;
+pub(crate) mod taken;
+pub(crate) mod wait;

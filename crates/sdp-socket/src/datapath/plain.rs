@@ -1,0 +1,444 @@
+//! The common case of a send and of a receive, without the machinery of the others.
+//!
+//! One buffer, a half that is on the SDP lane with no switch pending, plain Data messages that lie in the
+//! ring in one piece, nobody asleep: then a call is a lock, a few words of state, a copy and a store.
+//! [`crate::datapath::send`] and [`crate::datapath::receive`] try this first. Whatever is not that simple, or does not look
+//! right, is refused here *before* anything has changed, and left to them; nothing is judged here.
+//!
+//! What differs from the ordinary way is only how often the other end's cache lines are touched:
+//!
+//! * The consumer remembers how far the ring was published and no switch was pending when it last looked
+//!   (its *window*), and looks again when it has read that far. An entry written later takes effect
+//!   behind the window, because the producer's tail only grows.
+//! * It publishes the bytes that it frees when the window is used up, or [`PUBLISH_EVERY`] bytes were
+//!   freed. So the published head is exact whenever everything has been read.
+
+use core::{
+    cell::Cell,
+    sync::atomic::{AtomicU32, AtomicU64, Ordering},
+};
+
+use libc::c_int;
+use sdp_proto::{Ack, Sink, Source};
+use sdp_shm::{
+    arm,
+    family::Row,
+    layout::{Half as HalfLines, Segment},
+    lock,
+    ring::{self, ALIGN, PLAIN_HEADER, Producer, Record},
+};
+use sdp_stats::Lane as StatsLane;
+use sdp_sys::section;
+
+use crate::{
+    conn::{
+        self, Conn, Half, Stage, carrier, flag, row_flag,
+        words::{self, ORIGIN, SOURCE_BASE, put},
+    },
+    datapath::{give_back, lane::SDP_BIT, receive, send, wait},
+    process::{
+        self,
+        table::{self, Entry, Pinned},
+    },
+    wake::spin,
+};
+
+/// Longest message that is sent this way; longer ones are cut into pieces.
+const LONGEST: usize = 16 * 1024;
+/// Ring bytes that the consumer frees at most before it publishes them.
+const PUBLISH_EVERY: u64 = 4096;
+/// A sender looks at its CPU's number while less than so many ring bytes are unread as far as it knows …
+const LOOK_BELOW: u64 = 256;
+/// … and else once per so many; a power of two.
+const LOOK_EVERY: u64 = 1024;
+const MISALIGNED: u64 = ALIGN as u64 - 1;
+
+/// A half's lock, held. Without a locked instruction where nobody could be a rival.
+struct Held<'a> {
+    word: &'a AtomicU32,
+    alone: bool,
+}
+
+impl<'a> Held<'a> {
+    #[inline(always)]
+    fn take(word: &'a AtomicU32, alone: bool) -> Option<Self> {
+        let pid = process::pid();
+        let taken = if alone { lock::try_lock_alone(word, pid) } else { lock::try_lock(word, pid) };
+        // Not `then_some`: a value that is made and dropped would release what another thread holds.
+        if taken { Some(Self { word, alone }) } else { None }
+    }
+}
+
+impl Drop for Held<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.alone {
+            lock::unlock_alone(self.word);
+        } else {
+            lock::unlock(self.word);
+        }
+    }
+}
+
+/// An attached connection, for the length of one section.
+struct InUse {
+    conn: &'static Conn,
+    /// Keeps it alive; none where only this thread could end it, which is in a section.
+    _pinned: Option<Pinned>,
+    segment: Segment,
+    row: &'static Row,
+    /// Nobody can be a rival for its locks.
+    alone: bool,
+}
+
+impl InUse {
+    /// The connection that `fd` names, if its lanes are this process's to use. In a section.
+    #[inline(always)]
+    fn get(fd: c_int, half: Half) -> Option<Self> {
+        let Some(Entry::Conn(index)) = table::entry(fd) else { return None };
+        let conn = conn::get(index)?;
+        if conn.stage() != Stage::Attached {
+            return None;
+        }
+        let single = sdp_sys::pid::is_single_threaded();
+        let pinned = match single {
+            true => None,
+            // The number may be another's: `crate::lifecycle::elsewhere`.
+            false if sdp_sys::pid::may_be_borrowed() => return None,
+            false => Some(Pinned::new(fd, half)?),
+        };
+        let conn = match &pinned {
+            Some(pinned) => pinned.conn(),
+            None => conn,
+        };
+        let (segment, row) = (conn.segment()?, conn.row()?);
+        let is_ours = row.user.load(Ordering::Acquire) == process::pid()
+            || row.flags.load(Ordering::Acquire) & row_flag::SEVERAL != 0;
+        let alone = single && !process::has_relatives();
+        is_ours.then_some(Self { conn, _pinned: pinned, segment, row, alone })
+    }
+}
+
+/// Whether the descriptor names a connection that has lanes; for callers that shall not pay for more when it
+/// has none.
+#[inline(always)]
+pub(crate) fn may_apply(fd: c_int) -> bool {
+    match table::entry(fd) {
+        Some(Entry::Conn(index)) => {
+            conn::get(index).is_some_and(|conn| conn.stage() == Stage::Attached)
+        }
+        _ => false,
+    }
+}
+
+/// What became of a receive.
+pub(crate) enum Received {
+    /// This many bytes; nothing more is to be had, or wanted.
+    Done(usize),
+    /// This many bytes so far; the ordinary way goes on.
+    Partly(usize),
+    /// Nothing: the ring is empty.
+    Empty,
+    /// Nothing yet: the stream is to be left alone for a moment ([`spin::leave_alone`]).
+    Later,
+}
+
+/// Sends `len` bytes as one message. False: nothing was done.
+///
+/// # Safety
+/// `from` is readable for `len` bytes (the program's own promise).
+#[inline(never)]
+pub(crate) unsafe fn send(fd: c_int, from: *const u8, len: usize) -> bool {
+    const SPECIAL: u32 = flag::HOSTILE | flag::SHUT | flag::PINNED | flag::PEER_GONE;
+    if len == 0 || len > LONGEST || from.is_null() {
+        return false;
+    }
+    let _section = section::Guard::enter();
+    let Some(used) = InUse::get(fd, Half::Send) else { return false };
+    let side = used.conn.side();
+    let Some(_held) = Held::take(&used.row.source.lock, used.alone) else { return false };
+    if used.conn.has(SPECIAL)
+        || used.conn.turn.is_taken()
+        || process::tunables().lane_flip() != 0
+        || used.segment.end(side ^ 1).pinned.load(Ordering::Relaxed) != 0
+        // A relative may have passed this end on.
+        || !used.alone && used.segment.end(side).pinned.load(Ordering::Relaxed) != 0
+    {
+        return false;
+    }
+    let copy = |to: &[Cell<u8>]| {
+        // SAFETY: `to` has `len` cells; the program's buffer is readable for as many bytes, and no part of
+        // the ring.
+        unsafe { core::ptr::copy_nonoverlapping(from, to.as_ptr().cast_mut().cast(), len) };
+    };
+    push(&used, fd, side, len, copy)
+}
+
+/// Under the lock.
+#[inline(always)]
+fn push(used: &InUse, fd: c_int, side: usize, len: usize, copy: impl FnOnce(&[Cell<u8>])) -> bool {
+    let InUse { conn, row, segment, .. } = *used;
+    let words = &row.source.words;
+    let (Some([tail, head, _, bits, e0, e1, e2, e3, e4, ..]), Some(base), Some(w_origin)) =
+        (words.first_chunk::<9>(), words.get(SOURCE_BASE), words.get(ORIGIN))
+    else {
+        return false;
+    };
+    let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
+    let (tail_before, mut head_seen, lane) = (load(tail), load(head), load(bits));
+    if (tail_before | head_seen) & MISALIGNED != 0
+        || tail_before.wrapping_sub(head_seen) > u64::from(segment.ring_bytes())
+        || lane & SDP_BIT == 0
+    {
+        return false;
+    }
+    let lines = segment.half(side);
+    if tail_before != head_seen
+        && let Some(now) = send::is_time_to_watch(conn)
+    {
+        // E4. Of a connection that is used now and then the reader has taken all since the last message:
+        // then it lives. Otherwise the ordinary way looks, and so it does if the socket itself was ended.
+        if lines.consumer.head.load(Ordering::Acquire) != tail_before || carrier::is_dead(fd) {
+            return false;
+        }
+        conn.looked.store(now, Ordering::Relaxed);
+        conn.looked_head.store(tail_before, Ordering::Relaxed);
+        head_seen = tail_before;
+    }
+    let unread = tail_before.wrapping_sub(head_seen);
+    let looks_around = unread < LOOK_BELOW || tail_before & (LOOK_EVERY - 1) < len as u64;
+    let ack = Ack::from_word(row.ack.load(Ordering::Acquire));
+    let engine = [load(e0), load(e1), load(e2), load(e3), load(e4)];
+    let Some(message) = Source::plain(engine, ack, len as u32) else { return false };
+    let origin = load(w_origin);
+    let mut ring = Producer::resume(segment, side, tail_before, head_seen, origin);
+    // L10: the consumer ends a section under the gate, so from here on it has not, or waits.
+    let gate = &lines.log.gate;
+    let mine = side as u32 + 1;
+    if gate.compare_exchange(0, mine, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        return false;
+    }
+    let pushed = lines.producer.switches.load(Ordering::Acquire) == lane as u32
+        && ring.push_plain(message.header, len, copy);
+    let armed = if pushed {
+        put(base, load(e4));
+        ring.publish();
+        words::step();
+        arm::release_and_check(gate, &lines.receive_arm.word)
+    } else {
+        gate.store(0, Ordering::Release);
+        None
+    };
+    head.store(ring.seen_head(), Ordering::Relaxed);
+    if ring.origin() != origin {
+        put(w_origin, ring.origin());
+    }
+    if !pushed {
+        return false;
+    }
+    // In this order, the tail last: crate::conn::words.
+    put(e1, message.words[0]);
+    put(e2, message.words[1]);
+    put(e4, message.position);
+    put(tail, ring.tail());
+    if conn.one_way.load(Ordering::Relaxed) != 0 {
+        conn.one_way.store(0, Ordering::Relaxed);
+    }
+    send::count_ring(conn, row, len);
+    let index = |at: u64| at.wrapping_sub(ring.origin());
+    give_back::sent(conn, segment.ring_bytes(), index(tail_before), index(ring.tail()), len);
+    match armed {
+        Some(armed) => send::ring_sleeper(conn, fd, row, segment, armed),
+        None => spin::reached(conn, false),
+    }
+    // A slow sender tells at every message where it runs, a fast one now and then.
+    if looks_around {
+        let cpu = crate::wake::spin::this_cpu();
+        let end = segment.end(side);
+        if end.cpu.load(Ordering::Relaxed) != cpu {
+            end.cpu.store(cpu, Ordering::Relaxed);
+        }
+    }
+    true
+}
+
+/// Receives into one buffer. `None`: nothing was done.
+///
+/// # Safety
+/// `to` is writable for `len` bytes (the program's own promise).
+#[inline(never)]
+pub(crate) unsafe fn receive(fd: c_int, to: *mut u8, len: usize) -> Option<Received> {
+    if len == 0 || to.is_null() {
+        return None;
+    }
+    let _section = section::Guard::enter();
+    let used = InUse::get(fd, Half::Receive)?;
+    if used.conn.has(flag::HOSTILE) || used.conn.owes() {
+        return None;
+    }
+    if used.conn.left_alone.load(Ordering::Relaxed) != 0 && is_left_alone(&used) {
+        return Some(Received::Later);
+    }
+    let _held = Held::take(&used.row.sink.lock, used.alone)?;
+    let mut to = to;
+    let copy = |from: &[Cell<u8>]| {
+        // SAFETY: all pieces together are at most `len` bytes, for which the program's buffer is writable;
+        // it is no part of the ring. A peer that scribbles meanwhile changes bytes, nothing else.
+        unsafe {
+            core::ptr::copy_nonoverlapping(from.as_ptr().cast(), to, from.len());
+            to = to.add(from.len());
+        }
+    };
+    pull(&used, len, copy)
+}
+
+/// Whether everything that the reader of a stream saw has been read, and it is not yet to look again. Without the lock: a hint.
+/// A window is used up as well where the ordinary way closed it, whatever it saw: in this process it ends this, another one's
+/// would not be noticed.
+fn is_left_alone(used: &InUse) -> bool {
+    let word = |i: usize| used.row.sink.words.get(i).map_or(0, |word| word.load(Ordering::Relaxed));
+    let (message, _) = words::message_in(word(words::CURRENT));
+    message == 0
+        && word(words::HEAD) == word(words::WINDOW)
+        && used.row.flags.load(Ordering::Relaxed) & row_flag::SEVERAL == 0
+        && spin::is_left_alone(used.conn)
+}
+
+/// Under the lock.
+#[inline(always)]
+fn pull(used: &InUse, wanted: usize, mut copy: impl FnMut(&[Cell<u8>])) -> Option<Received> {
+    let InUse { conn, row, segment, .. } = *used;
+    let half = conn.half_index(Half::Receive);
+    let lines = segment.half(half);
+    let words = row.sink.words.first_chunk::<15>()?;
+    let [w_head, w_current, _, w_bits, e0, e1, e2, _, w_window, w_published, base, .., w_origin] =
+        words;
+    let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
+    let size = u64::from(segment.ring_bytes());
+    let (head, current, bits) = (load(w_head), load(w_current), load(w_bits));
+    let mut engine = [load(e0), load(e1), load(e2)];
+    if head & MISALIGNED != 0 || bits & SDP_BIT == 0 || !Sink::is_plain(engine[0]) {
+        return None;
+    }
+    let (mut message, mut offset) = words::message_in(current);
+    let is_within = u64::from(message) <= size && offset <= message;
+    let mut window = load(w_window);
+    if !is_within || window & MISALIGNED != 0 || window.wrapping_sub(head) > size {
+        return None;
+    }
+    // While there is a window the ring is not empty, and its origin the one that was seen, and checked, with it.
+    let mut origin = load(w_origin);
+    if window == head && message != 0 {
+        origin = ring::checked_origin(segment, half, origin, head)?;
+    }
+    let was_left_alone =
+        window == head && message == 0 && conn.left_alone.load(Ordering::Relaxed) != 0;
+    if was_left_alone {
+        conn.left_alone.store(0, Ordering::Relaxed); // unless what is found says otherwise
+    }
+    let mut at = head;
+    let mut got = 0;
+    let is_done = loop {
+        if message == 0 {
+            if at == window {
+                // The tail first: an entry that is not there after it takes effect behind it.
+                let tail = lines.producer.tail.load(Ordering::Acquire);
+                if lines.producer.switches.load(Ordering::SeqCst) != bits as u32
+                    || tail & MISALIGNED != 0
+                    || tail.wrapping_sub(at) > size
+                {
+                    break false;
+                }
+                if tail == at {
+                    break true;
+                }
+                let Some(now) = ring::checked_origin(segment, half, origin, at) else {
+                    break false;
+                };
+                origin = now;
+                window = tail;
+            }
+            let Some(found) = ring::plain_record(segment, half, origin, at, window) else {
+                break false;
+            };
+            let len = found.record.len;
+            if was_left_alone && at == head {
+                spin::gathered(conn, window.wrapping_sub(at), len, size);
+            }
+            let Some(taken) = Sink::plain(engine, found.header, len) else { break false };
+            [engine[1], engine[2]] = taken.words;
+            message = len;
+            offset = PLAIN_HEADER as u32;
+            row.ack.store(taken.ack.to_word(), Ordering::Release);
+        }
+        let rest = message.wrapping_sub(offset);
+        let n = rest.min(u32::try_from(wanted - got).unwrap_or(u32::MAX));
+        let record = Record { start: at, len: message };
+        ring::read_record(segment, half, origin, record, offset, n, &mut copy);
+        got += n as usize;
+        if n == rest {
+            at = record.end();
+            if window.wrapping_sub(at) > size {
+                window = at; // begun in the ordinary way, which leaves no window
+            }
+            message = 0;
+            offset = 0;
+        } else {
+            offset += n;
+        }
+        if got == wanted {
+            break true;
+        }
+    };
+    if got == 0 {
+        return is_done.then_some(Received::Empty);
+    }
+    // In this order: crate::conn::words.
+    put(base, load(e2));
+    put(w_current, words::current(message, offset, at));
+    put(e2, engine[2]);
+    put(e1, engine[1]);
+    put(w_head, at);
+    put(w_origin, origin);
+    put(w_window, window);
+    let crossed = wait::crosses_eighth(size, head, at);
+    let published = load(w_published);
+    if at != published && (at == window || crossed || at.wrapping_sub(published) >= PUBLISH_EVERY) {
+        put(w_published, at);
+        words::step();
+        // Pairs with the acquire load in `Producer::refresh`: our reads of the freed bytes come first.
+        lines.consumer.head.store(at, Ordering::Release);
+        if crossed {
+            wait::room_freed(conn, lines, size, at);
+        }
+    }
+    receive::count(conn, row, StatsLane::Sdp, got);
+    Some(if is_done { Received::Done(got) } else { Received::Partly(got) })
+}
+
+/// The ordinary way begins on the receiving half: what was freed is published, and there is no window.
+#[inline]
+pub(crate) fn close_window(words: &[AtomicU64], lines: &HalfLines) {
+    let (Some(head), Some(window), Some(published)) =
+        (words.first(), words.get(words::WINDOW), words.get(words::PUBLISHED))
+    else {
+        return;
+    };
+    let at = head.load(Ordering::Relaxed);
+    if published.load(Ordering::Relaxed) != at {
+        put(published, at);
+        lines.consumer.head.store(at, Ordering::Release);
+    }
+    put(window, at);
+}
+
+/// Whether a call with these flags may try this way: they change nothing for a call that need not wait.
+pub(crate) const fn is_simple(flags: c_int) -> bool {
+    const HARMLESS: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE;
+    flags & !HARMLESS == 0
+}
+
+#[cfg(test)]
+mod killed;
+#[cfg(test)]
+mod model;

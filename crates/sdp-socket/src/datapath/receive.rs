@@ -1,0 +1,872 @@
+//! One receive call: bytes from whichever lane they are on, in stream order.
+
+use libc::c_int;
+use sdp_proto::{SinkAction, wire::Message};
+use sdp_rdma::fabric::{ReceiveQueue, Received};
+use sdp_shm::{
+    early,
+    family::Row,
+    layout::{ARMS, Half as HalfLines, LOG_ENTRIES, Segment, TRUSTS},
+    lock,
+};
+use sdp_stats::{Direction, Lane as StatsLane, Reason, Verdict};
+use sdp_sys::{errno::Errno, fd, section, time::monotonic_ns};
+
+use core::{pin::pin, sync::atomic::Ordering};
+
+use crate::{
+    conn::{
+        Conn, Half, Stage, carrier, flag,
+        iovec::{Buffers, Landing},
+    },
+    datapath::{
+        lane::{self, Broken, Lane, SinkState},
+        plain, send, succeed, taken, wait,
+    },
+    migration::{demote, proof},
+    process::{self, hot::PAGE, page, table::Pinned},
+    readiness::{self, epoll},
+    wake::{spin, stay::Stay},
+};
+
+mod peek;
+
+pub(crate) use peek::{next_payload, payload_ahead};
+use peek::{onlooker, peek_behind_carrier, peek_behind_ring, peek_ring};
+
+/// Bytes of a message's header that are looked at first: a whole header for Data.
+const FIRST_LOOK: usize = 16;
+/// Lane switches followed and bells eaten in one attempt before giving up on a restless peer.
+const TURNS: u32 = 64;
+
+/// What a receive call wants beside bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct Wish {
+    /// The program's flags.
+    pub(crate) flags: c_int,
+}
+
+impl Wish {
+    fn peeks(self) -> bool {
+        self.flags & libc::MSG_PEEK != 0
+    }
+
+    fn discards(self) -> bool {
+        self.flags & libc::MSG_TRUNC != 0
+    }
+
+    fn waits_for_all(self) -> bool {
+        self.flags & libc::MSG_WAITALL != 0
+    }
+}
+
+/// How far an attempt looks when the ring is empty.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Look {
+    /// At the ring and the log only.
+    Ring,
+    /// At the carrier too: bells, FIN, errors.
+    Carrier,
+}
+
+/// A receive call on an attached connection.
+pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Result<usize, Errno> {
+    let mut mark = section::mark();
+    let wanted = buffers.left();
+    if wanted == 0 {
+        return Ok(0);
+    }
+    let stay = pin!(Stay::on(conn));
+    let stay = stay.as_ref();
+    if let Some(e) = conn.take_owed() {
+        return Err(e);
+    }
+    let mut got = 0;
+    let mut deadline: Option<Option<u64>> = None;
+    let mut look = Look::Ring;
+    let mut is_over = false;
+    let is_simple = plain::is_simple(wish.flags);
+    loop {
+        let simple = if is_simple && look == Look::Ring { buffers.only() } else { None };
+        // SAFETY: the program's buffer, valid by `Buffers::new`'s contract.
+        let plainly = simple.and_then(|(to, len)| unsafe { plain::receive(conn.fd(), to, len) });
+        let attempted = match plainly {
+            Some(plain::Received::Done(n)) => return Ok(n),
+            Some(plain::Received::Partly(n)) => {
+                buffers.advance(n);
+                return Ok(n + rest(conn, buffers, wish));
+            }
+            Some(plain::Received::Empty) => Err(Errno::EAGAIN),
+            Some(plain::Received::Later) => {
+                let waits = wish.flags & libc::MSG_DONTWAIT == 0 && !fd::is_nonblocking(conn.fd());
+                wait::leave_alone(conn, stay, waits);
+                continue;
+            }
+            None => attempt(conn, buffers, wish, look),
+        };
+        match attempted {
+            Ok(0) => return Ok(got),
+            Ok(n) if wish.peeks() => {
+                // Each attempt sees the same bytes again, and those that came since.
+                got = n;
+                let blocking =
+                    wish.flags & libc::MSG_DONTWAIT == 0 && !fd::is_nonblocking(conn.fd());
+                if !wish.waits_for_all() || got >= wanted || is_over || !blocking {
+                    return Ok(got);
+                }
+                is_over = carrier::is_over(conn.fd());
+                if is_over {
+                    continue; // what came before the end has come by now
+                }
+                let until = *deadline.get_or_insert_with(|| {
+                    carrier::timeout_ns(conn.fd(), libc::SO_RCVTIMEO).map(|ns| monotonic_ns() + ns)
+                });
+                if wait::for_more(conn, stay, until, mark) != wait::Woken::Look
+                    || wait::was_interrupted(&mut mark)
+                {
+                    return Ok(got);
+                }
+            }
+            Ok(n) => {
+                got += n;
+                if !wish.waits_for_all() || got == wanted {
+                    return Ok(got);
+                }
+                continue;
+            }
+            Err(e) if e != Errno::EAGAIN => {
+                if got == 0 {
+                    return Err(e);
+                }
+                // The kernel keeps an error while a call has bytes to answer with; it has told us.
+                conn.owe(e);
+                return Ok(got);
+            }
+            Err(e) => {
+                if look == Look::Ring {
+                    // Nothing in the ring. Somebody may answer within a moment; only then ask the kernel,
+                    // which a sleep does in the same call.
+                    let blocking =
+                        wish.flags & libc::MSG_DONTWAIT == 0 && !fd::is_nonblocking(conn.fd());
+                    if !blocking {
+                        deadline = Some(Some(0));
+                        look = Look::Carrier;
+                        continue;
+                    }
+                    if wait::spin_for_bytes(conn, stay, simple.is_some()) {
+                        continue;
+                    }
+                }
+                let until = *deadline.get_or_insert_with(|| {
+                    carrier::timeout_ns(conn.fd(), libc::SO_RCVTIMEO).map(|ns| monotonic_ns() + ns)
+                });
+                if until == Some(0) {
+                    return if got > 0 { Ok(got) } else { Err(e) };
+                }
+                match wait::for_bytes(conn, stay, until, mark) {
+                    // What is restarted is a call that has done nothing yet.
+                    wait::Woken::Look if wait::was_interrupted(&mut mark) && got > 0 => {
+                        return Ok(got);
+                    }
+                    wait::Woken::Look => {}
+                    wait::Woken::TimedOut => {
+                        return if got > 0 { Ok(got) } else { Err(Errno::EAGAIN) };
+                    }
+                    wait::Woken::Interrupted => {
+                        return if got > 0 { Ok(got) } else { Err(Errno::EINTR) };
+                    }
+                    wait::Woken::Closed => {
+                        return if got > 0 { Ok(got) } else { Err(Errno::EBADF) };
+                    }
+                }
+                look = Look::Carrier;
+            }
+        }
+    }
+}
+
+/// A receive call for no bytes. As long as there is nothing to receive it fails or waits like any other; but whatever ends
+/// the wait, the kernel answers 0 then, and tells of an error the next time.
+#[cold]
+pub(crate) fn receive_none(conn: &Pinned, flags: c_int) -> Result<usize, Errno> {
+    let look = |flags| {
+        let mut byte = 0u8;
+        let one = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+        // SAFETY: vector and byte outlive the call.
+        let buffers = unsafe { Buffers::new(&raw const one, 1) };
+        buffers.map_or(Ok(0), |mut one| receive(conn, &mut one, Wish { flags }))
+    };
+    let waits = flags & libc::MSG_DONTWAIT == 0 && !fd::is_nonblocking(conn.fd());
+    match look(libc::MSG_PEEK | libc::MSG_DONTWAIT) {
+        Ok(_) => return Ok(0),
+        Err(Errno::EAGAIN) if waits => {}
+        Err(e) => return Err(e),
+    }
+    match look(libc::MSG_PEEK) {
+        Ok(_) | Err(Errno::EAGAIN | Errno::EINTR) => Ok(0),
+        Err(Errno::EBADF) => Err(Errno::EBADF),
+        Err(e) => {
+            conn.owe(e);
+            Ok(0)
+        }
+    }
+}
+
+/// L7: what there is beside bytes that the call has got already; how much.
+fn rest(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> usize {
+    match attempt(conn, buffers, wish, Look::Ring) {
+        Ok(n) => n,
+        Err(e) => {
+            if e != Errno::EAGAIN {
+                conn.owe(e);
+            }
+            0
+        }
+    }
+}
+
+/// As [`rest`], for a call that has not pinned the connection: one that names another by now, or none, has
+/// no rest.
+#[cold]
+pub(crate) fn rest_of(fd: c_int, buffers: &mut Buffers) -> usize {
+    match Pinned::new(fd, Half::Receive) {
+        Some(conn) if conn.stage() == Stage::Attached => rest(&conn, buffers, Wish { flags: 0 }),
+        _ => 0,
+    }
+}
+
+/// Runs `body` on the receiving half's state under its lock, inside a critical section.
+pub(crate) fn with_sink<R>(
+    conn: &Conn,
+    body: impl FnOnce(&mut SinkState, &Row, Segment, &HalfLines) -> Result<R, Errno>,
+) -> Result<R, Errno> {
+    match (conn.segment(), conn.row()) {
+        (Some(segment), Some(row)) => with_sink_of(conn, segment, row, body),
+        _ => Err(Errno::ECONNRESET),
+    }
+}
+
+/// [`with_sink`] of a connection with this segment and this row.
+pub(crate) fn with_sink_of<R>(
+    conn: &Conn,
+    segment: Segment,
+    row: &Row,
+    body: impl FnOnce(&mut SinkState, &Row, Segment, &HalfLines) -> Result<R, Errno>,
+) -> Result<R, Errno> {
+    let _section = section::Guard::enter();
+    let taken_over = demote::enter(conn, &row.sink.lock)?;
+    inside(conn, segment, row, taken_over, body)
+}
+
+/// [`with_sink`] for one who can come back later. `None`: the lock is another's, who may keep it for long (a hand-over waits
+/// for the kernel). `patience`: waits for a moment, and succeeds a dead owner.
+pub(crate) fn try_sink<R>(
+    conn: &Conn,
+    patience: bool,
+    body: impl FnOnce(&mut SinkState, &Row, Segment, &HalfLines) -> Result<R, Errno>,
+) -> Option<Result<R, Errno>> {
+    let (Some(segment), Some(row)) = (conn.segment(), conn.row()) else {
+        return Some(Err(Errno::ECONNRESET));
+    };
+    let _section = section::Guard::enter();
+    let taken_over = demote::try_enter(&row.sink.lock, patience)?;
+    Some(inside(conn, segment, row, taken_over, body))
+}
+
+/// Under the lock, which it gives back.
+#[inline]
+fn inside<R>(
+    conn: &Conn,
+    segment: Segment,
+    row: &Row,
+    taken_over: bool,
+    body: impl FnOnce(&mut SinkState, &Row, Segment, &HalfLines) -> Result<R, Errno>,
+) -> Result<R, Errno> {
+    let half = conn.half_index(Half::Receive);
+    spin::look_again(conn); // the window is closed below, whatever is unread
+    if taken_over && succeed::sink_of(conn, row, segment, half).is_err() {
+        lock::unlock(&row.sink.lock);
+        demote::reset(conn);
+        return Err(Errno::ECONNRESET);
+    }
+    let result = match SinkState::load(&row.sink.words, segment, half) {
+        Ok(mut state) => {
+            let lines = segment.half(half);
+            let (lane, followed) = (state.lane, state.followed);
+            let (read, (_, before)) = (state.carrier_read, state.rx.cursors());
+            if taken_over {
+                // It may have freed room without telling who waits for it.
+                wait::room_freed(conn, lines, u64::from(segment.ring_bytes()), before);
+            }
+            let result = body(&mut state, row, segment, lines);
+            state.store(&row.sink.words);
+            succeed::handed(&row.sink.words);
+            if state.carrier_read != read {
+                lines.consumer.read.store(state.carrier_read, Ordering::Release);
+            }
+            if state.followed != followed {
+                count_switches(conn, lane, state.followed.wrapping_sub(followed));
+            }
+            // Whatever it was that freed room, padding without a message included.
+            let (_, head) = state.rx.cursors();
+            let size = u64::from(segment.ring_bytes());
+            if wait::crosses_eighth(size, before, head) {
+                wait::room_freed(conn, lines, size, head);
+            }
+            result
+        }
+        Err(Broken) => {
+            demote::reset(conn);
+            Err(Errno::ECONNRESET)
+        }
+    };
+    lock::unlock(&row.sink.lock);
+    result
+}
+
+/// The half followed `n` switches, beginning on `lane`.
+#[cold]
+fn count_switches(conn: &Conn, lane: Lane, n: u32) {
+    let mut lane = lane;
+    for _ in 0..n.min(TURNS) {
+        match lane {
+            Lane::Kernel => process::half_promoted(conn, Direction::Receive),
+            Lane::Sdp => {
+                let reason = conn.pin_reason().unwrap_or(Reason::PeerSwitched);
+                process::half_demoted(conn, Direction::Receive, reason);
+            }
+        }
+        lane = if lane == Lane::Sdp { Lane::Kernel } else { Lane::Sdp };
+    }
+}
+
+fn attempt(conn: &Pinned, buffers: &mut Buffers, wish: Wish, look: Look) -> Result<usize, Errno> {
+    if conn.has(flag::HOSTILE) {
+        return Err(Errno::ECONNRESET);
+    }
+    let result =
+        with_sink(conn, |sink, row, _, lines| step(conn, sink, row, lines, buffers, wish, look));
+    epoll::bells_eaten(conn);
+    if !wish.peeks() && result.is_ok_and(|n| n > 0) {
+        conn.calls[Half::Receive as usize].fetch_add(1, Ordering::Relaxed);
+    }
+    result
+}
+
+/// Whether this process reads the connection only through the library, so that the peer may use the
+/// ring: enough calls seen, nobody inside the kernel on a young connection, and readiness (if it is
+/// asked for at all) is asked of us.
+pub(crate) fn declare_trust(conn: &Conn, fd: c_int, sink: &mut SinkState, lines: &HalfLines) {
+    if lines.consumer.trusts_itself.load(Ordering::Relaxed) != 0 {
+        return;
+    }
+    let half = Half::Receive as usize;
+    let tunables = process::tunables();
+    let earned = conn.calls[half].load(Ordering::Relaxed) >= tunables.promote_calls()
+        || conn.bytes[half].load(Ordering::Relaxed) >= tunables.promote_bytes();
+    if earned
+        && conn.raw[half].load(Ordering::SeqCst) == 0
+        && !conn.has(flag::PINNED | flag::RELATIVE_INSIDE)
+        && proof::may_trust(conn)
+        && (conn.has(flag::WAITED) || !fd::is_nonblocking(fd))
+        && sink.begin_counting(fd)
+    {
+        lines.consumer.read.store(sink.carrier_read, Ordering::Relaxed);
+        let word = if do_sleepers_arm(conn) { ARMS } else { TRUSTS };
+        lines.consumer.trusts_itself.store(word, Ordering::SeqCst);
+    }
+}
+
+/// O10: whether nobody can be asleep on the carrier without having armed. The connection is attached, so that whoever
+/// goes to sleep from here on arms. Those who read in the kernel are counted (the caller has looked), epoll sets
+/// were told when it was attached; what is left is waits that began before, here or, where others have or had
+/// the socket, anywhere.
+fn do_sleepers_arm(conn: &Conn) -> bool {
+    const OTHERS: u32 = flag::ADOPTED
+        | flag::PASSED
+        | flag::UNCERTAIN
+        | flag::RELATIVE_INSIDE
+        // It was the kernel's for a while: who began to wait then did not mark it.
+        | flag::UNMET;
+    conn.stage() == Stage::Attached
+        && early::is_nobody_asleep(&conn.flags, flag::EARLY, &PAGE.busy.early)
+        && !conn.has(OTHERS)
+        && !conn.has_segment_aside()
+        && !demote::may_relatives_hold(conn)
+}
+
+fn step(
+    conn: &Pinned,
+    sink: &mut SinkState,
+    row: &Row,
+    lines: &HalfLines,
+    buffers: &mut Buffers,
+    wish: Wish,
+    look: Look,
+) -> Result<usize, Errno> {
+    let broken = |Broken| {
+        demote::reset(conn);
+        Errno::ECONNRESET
+    };
+    declare_trust(conn, conn.fd(), sink, lines);
+    let mut total = 0;
+    for _ in 0..TURNS {
+        if sink.lane == Lane::Kernel {
+            match kernel_read(conn, sink, lines, buffers, wish).map_err(broken)? {
+                KernelRead::Switched => continue,
+                KernelRead::Got(0) => {
+                    let is_cut = total == 0 && is_end_without_fin(conn, sink);
+                    return if is_cut { told_of_reset(conn) } else { Ok(total) };
+                }
+                KernelRead::Got(n) if wish.peeks() => {
+                    let more = peek_behind_carrier(conn, sink, lines, buffers, n, wish);
+                    return more.map(|more| n + more).map_err(broken);
+                }
+                KernelRead::Got(n) => {
+                    if proof::is_heard(conn) {
+                        proof::after_receive(conn, conn.fd());
+                    }
+                    count(conn, row, StatsLane::Kernel, n);
+                    total += n;
+                    // L7: a short read must mean that there is nothing more in any lane.
+                    if buffers.left() == 0 {
+                        return Ok(total);
+                    }
+                    if sink.pending(lines).map_err(broken)?.is_none() {
+                        return Ok(total);
+                    }
+                    continue;
+                }
+                KernelRead::Failed(e) => {
+                    conn.note_told(e);
+                    if total == 0 {
+                        return Err(e);
+                    }
+                    if e != Errno::EAGAIN {
+                        conn.owe(e);
+                    }
+                    return Ok(total);
+                }
+            }
+        }
+        if look == Look::Carrier {
+            // Bells that woke the caller go at once: unread ones make a killed process's FIN a reset.
+            readiness::eat_bells(conn, conn.fd(), sink, lines);
+        }
+        let switch = sink.pending(lines).map_err(broken)?;
+        sink.rx.set_limit(switch.map_or(u64::MAX, |s| s.ring));
+        let got = ring_read(conn, sink, row, lines, buffers, wish)?;
+        if got > 0 && wish.peeks() {
+            return Ok(got + peek_behind_ring(conn, sink, switch, buffers, got, wish));
+        }
+        if got > 0 {
+            count(conn, row, StatsLane::Sdp, got);
+            total += got;
+            if buffers.left() == 0 {
+                return Ok(total);
+            }
+        }
+        if let Some(switch) = switch {
+            // The ring is drained up to the switch; bells before it are eaten, then the carrier goes on.
+            let bells = switch.carrier.wrapping_sub(sink.carrier_read);
+            if bells > i64::MAX as u64 {
+                return Err(broken(Broken));
+            }
+            let eaten = carrier::eat(conn.fd(), bells);
+            sink.carrier_read += eaten;
+            if eaten == bells {
+                sink.leave_ring(&row.sink.words, lines);
+                if total > 0 && carrier::readiness(conn.fd(), libc::POLLPRI) & libc::POLLPRI != 0 {
+                    // A receive call never passes the urgent mark once it has bytes.
+                    return Ok(total);
+                }
+                continue;
+            }
+            // The bells are announced but not here yet (or the connection broke).
+            if total > 0 {
+                return Ok(total);
+            }
+            return match carrier::peek(conn.fd()).inspect_err(|e| conn.note_told(*e)) {
+                // A FIN comes behind all bells. Without them it was a reset, whose error whoever ate bells
+                // may have taken; what the peer sent after the switch is lost. While the connection stands it
+                // is the program that reads no more (SHUT_RD).
+                Ok(0) if carrier::tcp_state(conn.fd()) != carrier::TCP_CLOSE => Ok(0),
+                Ok(0) => told_of_reset(conn),
+                Ok(_) => Err(Errno::EAGAIN),
+                Err(e) => Err(e),
+            };
+        }
+        if total > 0 {
+            return Ok(total);
+        }
+        if sink.engine.has_ended() {
+            return Ok(0);
+        }
+        if look == Look::Ring {
+            return Err(Errno::EAGAIN);
+        }
+        match look_at_carrier(conn, sink, lines)? {
+            Found::Again => {}
+            Found::Nothing => return Err(Errno::EAGAIN),
+            Found::End => return Ok(0),
+        }
+    }
+    Err(Errno::EAGAIN)
+}
+
+/// The kernel lane has ended, and no FIN is among what came: it was a reset. The kernel tells of that
+/// once, and bells that are rung or eaten, or a sender who was told EPIPE instead (E3), may have taken
+/// the word. Bytes that the peer had handed to its kernel may be missing, so this is no end of stream.
+fn is_end_without_fin(conn: &Pinned, sink: &SinkState) -> bool {
+    let is_told = conn.has(flag::RESET_TOLD);
+    let Some(came) = carrier::ended_at(conn.fd()).filter(|_| !is_told) else { return false };
+    if sink.is_counted { came == sink.carrier_read } else { taken::is_noted(conn) }
+}
+
+/// The reset that a program has to learn of: once, then it is an end of stream.
+fn told_of_reset(conn: &Conn) -> Result<usize, Errno> {
+    if conn.has(flag::RESET_TOLD) {
+        return Ok(0);
+    }
+    conn.set(flag::RESET_TOLD | flag::PEER_GONE);
+    Err(Errno::ECONNRESET)
+}
+
+enum KernelRead {
+    Got(usize),
+    Switched,
+    Failed(Errno),
+}
+
+/// Reads from the carrier while the half is on the kernel lane (L2, L3, L4, L9).
+fn kernel_read(
+    conn: &Pinned,
+    sink: &mut SinkState,
+    lines: &HalfLines,
+    buffers: &mut Buffers,
+    wish: Wish,
+) -> Result<KernelRead, Broken> {
+    let flags = wish.flags & !libc::MSG_WAITALL;
+    SinkState::kernel_reading(lines, true);
+    if let Some(switch) = sink.pending(lines)? {
+        SinkState::kernel_reading(lines, false);
+        let Ok(consumed) = sink.consumed(conn.fd()) else {
+            return Ok(KernelRead::Failed(Errno::EAGAIN));
+        };
+        let before = switch.carrier.wrapping_sub(consumed);
+        if before == 0 || before > i64::MAX as u64 {
+            sink.carrier_read = consumed;
+            sink.follow(lines, Lane::Sdp);
+            return Ok(KernelRead::Switched);
+        }
+        let cap = usize::try_from(before).unwrap_or(usize::MAX);
+        return Ok(match carrier::receive(conn.fd(), buffers, cap, flags) {
+            Ok(n) => {
+                took(sink, n, wish);
+                take(buffers, n, wish);
+                KernelRead::Got(n)
+            }
+            Err(e) => KernelRead::Failed(e),
+        });
+    }
+    let result = carrier::receive(conn.fd(), buffers, usize::MAX, flags);
+    if let Ok(n) = result {
+        took(sink, n, wish);
+    }
+    let switch = match sink.pending(lines) {
+        Ok(switch) => switch,
+        Err(broken) => {
+            SinkState::kernel_reading(lines, false);
+            return Err(broken);
+        }
+    };
+    let done = match (result, switch) {
+        (Ok(0), Some(_)) => KernelRead::Switched, // L9: not the end, there is a switch before it
+        (Ok(n), Some(switch)) => {
+            // L4: what lies behind the switch is bells; cut them from the end of what was read.
+            match sink.consumed(conn.fd()) {
+                Ok(consumed) => {
+                    let read_to = if wish.peeks() { consumed + n as u64 } else { consumed };
+                    let behind = read_to.wrapping_sub(switch.carrier);
+                    let behind = if behind > i64::MAX as u64 { 0 } else { behind.min(n as u64) };
+                    if read_to >= switch.carrier && !wish.peeks() {
+                        sink.carrier_read = read_to;
+                        sink.follow(lines, Lane::Sdp);
+                    }
+                    let n = n - behind as usize;
+                    take(buffers, n, wish);
+                    if n == 0 && !wish.peeks() {
+                        KernelRead::Switched
+                    } else if n == 0 {
+                        KernelRead::Failed(Errno::EAGAIN)
+                    } else {
+                        KernelRead::Got(n)
+                    }
+                }
+                Err(_) => {
+                    take(buffers, n, wish);
+                    KernelRead::Got(n)
+                }
+            }
+        }
+        (Ok(n), None) => {
+            take(buffers, n, wish);
+            KernelRead::Got(n)
+        }
+        (Err(Errno::EAGAIN), Some(_)) => KernelRead::Switched,
+        (Err(e), _) => KernelRead::Failed(e),
+    };
+    SinkState::kernel_reading(lines, false);
+    Ok(done)
+}
+
+/// Counts what a read took off the carrier.
+fn took(sink: &mut SinkState, n: usize, wish: Wish) {
+    if !wish.peeks() {
+        sink.carrier_read = sink.carrier_read.wrapping_add(n as u64);
+    }
+}
+
+fn take(buffers: &mut Buffers, n: usize, wish: Wish) {
+    if !wish.peeks() {
+        buffers.advance(n);
+    }
+}
+
+/// Reads messages from the ring until the buffers are full or the ring is empty (or its limit is
+/// reached).
+fn ring_read(
+    conn: &Pinned,
+    sink: &mut SinkState,
+    row: &Row,
+    lines: &HalfLines,
+    buffers: &mut Buffers,
+    wish: Wish,
+) -> Result<usize, Errno> {
+    let mut walk = *buffers;
+    let mut got = 0;
+    let size = conn.segment().map_or(0, |segment| u64::from(segment.ring_bytes()));
+    let (_, mut looked) = sink.rx.cursors();
+    if wish.peeks() {
+        return Ok(match next_message(conn, sink, row)? {
+            Some(_) => peek_ring(&mut onlooker(sink), walk, wish),
+            None => 0,
+        });
+    }
+    let mut is_written_down = true;
+    while walk.left() > 0 {
+        let Some(message) = next_message(conn, sink, row)? else { break };
+        if !is_written_down {
+            // The last one's room is the producer's while this one is copied. (Behind the last of all the
+            // caller does it.)
+            is_written_down = true;
+            sink.store(&row.sink.words);
+            // Padding before the message counts too: it can be most of the ring.
+            let (_, head) = sink.rx.cursors();
+            if wait::crosses_eighth(size, looked, head) {
+                looked = head;
+                wait::room_freed(conn, lines, size, head);
+            }
+        }
+        let rest = sink.current_len - sink.current_offset;
+        let n = walk.left().min(rest as usize) as u32;
+        let mut landing = Landing { buffers: &mut walk, discard: wish.discards() };
+        sink.rx.copy_out(message, sink.current_offset, n, &mut landing);
+        got += n as usize;
+        sink.current_offset += n;
+        if sink.current_offset == sink.current_len {
+            sink.current_len = 0;
+            sink.current_offset = 0;
+            sink.rx.release(message);
+            is_written_down = false;
+        }
+    }
+    *buffers = walk;
+    Ok(got)
+}
+
+/// The message at the head of the ring, its header taken: what is not payload is dealt with on the way.
+#[inline]
+fn next_message(conn: &Conn, sink: &mut SinkState, row: &Row) -> Result<Option<Received>, Errno> {
+    if let Some(message) = sink.current() {
+        return Ok(Some(message));
+    }
+    loop {
+        match sink.rx.poll_receive() {
+            Ok(Some(message)) => {
+                if accept(conn, sink, row, message)? {
+                    return Ok(Some(message));
+                }
+                sink.store(&row.sink.words);
+            }
+            Ok(None) => return Ok(None),
+            Err(_) => {
+                demote::reset(conn);
+                return Err(Errno::ECONNRESET);
+            }
+        }
+    }
+}
+
+/// Takes a message's header: true when its payload is now the current message.
+#[inline]
+pub(crate) fn accept(
+    conn: &Conn,
+    sink: &mut SinkState,
+    row: &Row,
+    message: Received,
+) -> Result<bool, Errno> {
+    let mut first = [0u8; sdp_proto::wire::PREFIX_MAX];
+    let look = if message.len as usize <= FIRST_LOOK { message.len as usize } else { FIRST_LOOK };
+    let mut have = 0;
+    if let Some(head) = first.get_mut(..look) {
+        have = sink.rx.copy_header(message, head);
+    }
+    if first[0] != 0xff {
+        have = sink.rx.copy_header(message, &mut first);
+    }
+    let parsed = Message::parse(first.get(..have).unwrap_or(&[]), message.len);
+    let action = parsed.and_then(|parsed| {
+        row.credit.store(0, Ordering::Relaxed);
+        sink.engine.handle(&parsed)
+    });
+    let ack = sink.engine.ack(u16::MAX);
+    row.ack.store(ack.to_word(), Ordering::Release);
+    match action {
+        Ok(SinkAction::Deliver(payload)) => {
+            sink.current_len = message.len;
+            sink.current_offset = payload.offset;
+            Ok(true)
+        }
+        Ok(SinkAction::Nothing | SinkAction::EndOfStream | SinkAction::ModeChanged(_)) => {
+            sink.rx.release(message);
+            Ok(false)
+        }
+        // Nothing of ours sends anything else on this fabric yet; what a stranger sends ends the
+        // connection instead of being half understood.
+        Ok(_) | Err(_) => {
+            demote::reset(conn);
+            Err(Errno::ECONNRESET)
+        }
+    }
+}
+
+enum Found {
+    /// Something changed: look again.
+    Again,
+    Nothing,
+    End,
+}
+
+/// The ring is empty: eats bells, then asks the kernel for FIN and errors (E1, E2, E3, L5).
+fn look_at_carrier(conn: &Pinned, sink: &mut SinkState, lines: &HalfLines) -> Result<Found, Errno> {
+    if readiness::eat_bells(conn, conn.fd(), sink, lines) > 0 {
+        return Ok(Found::Again);
+    }
+    let seen = match carrier::peek(conn.fd()) {
+        // A FIN comes behind all bells: without them it was a reset, and the look for them has taken its error.
+        Ok(0)
+            if !conn.has(flag::RESET_TOLD)
+                && lane::has_counted_bells(sink.carrier_read, lines)
+                && carrier::tcp_state(conn.fd()) == carrier::TCP_CLOSE =>
+        {
+            Err(Errno::ECONNRESET)
+        }
+        seen => seen,
+    };
+    if has_news(sink, lines) {
+        return Ok(Found::Again);
+    }
+    match seen {
+        Ok(0) => {
+            conn.set(flag::PEER_GONE);
+            // E2: with bytes of ours unread, was it a close (then TCP would have reset) or a half
+            // close? One bell tells: the kernel of a closed peer answers RST.
+            if send::probe_peer(conn) {
+                return Err(Errno::ECONNRESET);
+            }
+            Ok(Found::End)
+        }
+        Ok(_) => {
+            let is_counted = lane::has_counted_bells(sink.carrier_read, lines);
+            if is_counted || !carrier::is_over(conn.fd()) {
+                return Ok(if is_counted { Found::Again } else { Found::Nothing });
+            }
+            // The peer's end has come: what it had to say it has said. A bell that is not counted now is
+            // that of a process killed between ringing and counting, and hides the end behind it.
+            if !has_news(sink, lines) && !lane::has_counted_bells(sink.carrier_read, lines) {
+                sink.carrier_read += carrier::eat(conn.fd(), 1);
+            }
+            Ok(Found::Again)
+        }
+        Err(Errno::EAGAIN) => Ok(Found::Nothing),
+        Err(Errno::ECONNRESET) => {
+            conn.set(flag::PEER_GONE);
+            // E3: a reset whose only cause can have been unread bells is an ordinary end.
+            if send::everything_was_read(conn) {
+                Ok(Found::End)
+            } else {
+                conn.set(flag::RESET_TOLD);
+                Err(Errno::ECONNRESET)
+            }
+        }
+        Err(e) => Err(e).inspect_err(|e| conn.note_told(*e)),
+    }
+}
+
+/// Whether the ring or the log has something new for this half.
+pub(crate) fn has_news(sink: &SinkState, lines: &HalfLines) -> bool {
+    let (scan, _) = sink.rx.cursors();
+    lines.producer.tail.load(Ordering::Acquire) != scan
+        || lines.producer.switches.load(Ordering::Acquire) != sink.followed
+}
+
+pub(crate) fn count(conn: &Conn, row: &Row, lane: StatsLane, n: usize) {
+    process::ensure_row(conn);
+    let Some((page, id)) = page::of_row(conn) else { return };
+    page.moved(id, Direction::Receive, lane, n as u64);
+    if lane == StatsLane::Sdp {
+        process::count_sdp(conn, page, Verdict::at(&row.reason));
+    }
+}
+
+/// Whether the ring holds something that was not taken, whatever lane the half is on.
+pub(crate) fn ring_has_news(sink: &SinkState, lines: &HalfLines) -> bool {
+    let (scan, _) = sink.rx.cursors();
+    lines.producer.tail.load(Ordering::Acquire) != scan
+}
+
+/// Follows the log as far as that is possible without delivering bytes; how many ring bytes (headers
+/// included) are in the way.
+pub(crate) fn settle(fd: c_int, sink: &mut SinkState, lines: &HalfLines) -> u64 {
+    for _ in 0..LOG_ENTRIES {
+        let Ok(Some(switch)) = sink.pending(lines) else { break };
+        match switch.to {
+            Lane::Sdp => {
+                let Ok(consumed) = sink.consumed(fd) else { break };
+                if consumed != switch.carrier {
+                    break; // carrier bytes come first, then the ring
+                }
+                sink.carrier_read = consumed;
+                sink.follow(lines, Lane::Sdp);
+            }
+            Lane::Kernel => {
+                let (_, head) = sink.rx.cursors();
+                if head != switch.ring || sink.current_len != 0 {
+                    break;
+                }
+                let bells = switch.carrier.wrapping_sub(sink.carrier_read);
+                if bells > i64::MAX as u64 {
+                    break;
+                }
+                sink.carrier_read += carrier::eat(fd, bells);
+                if sink.carrier_read != switch.carrier {
+                    break;
+                }
+                sink.follow(lines, Lane::Kernel);
+            }
+        }
+    }
+    let (_, head) = sink.rx.cursors();
+    lines.producer.tail.load(Ordering::Acquire).wrapping_sub(head)
+}

@@ -1,0 +1,123 @@
+//! What is seen of the stream without taking it: MSG_PEEK, and how many bytes lie ahead.
+
+use sdp_rdma::fabric::{ReceiveQueue, Received};
+use sdp_shm::layout::Half as HalfLines;
+
+use super::{FIRST_LOOK, Wish};
+use crate::{
+    conn::{
+        carrier,
+        iovec::{Buffers, Landing},
+    },
+    datapath::lane::{Broken, Lane, SinkState, Switch},
+    process::table::Pinned,
+    readiness,
+};
+
+/// A copy of the state that may walk on without changing anything.
+pub(super) fn onlooker(sink: &SinkState) -> SinkState {
+    let mut walk = *sink;
+    walk.rx = sink.rx.onlooker();
+    walk
+}
+
+/// Copies payload out of the ring, up to its limit, for MSG_PEEK.
+pub(super) fn peek_ring(walk: &mut SinkState, mut buffers: Buffers, wish: Wish) -> usize {
+    let mut got = 0;
+    while buffers.left() > 0 {
+        let Some((message, offset)) = next_payload(walk) else { break };
+        let n = buffers.left().min(message.len.saturating_sub(offset) as usize) as u32;
+        let mut landing = Landing { buffers: &mut buffers, discard: wish.discards() };
+        walk.rx.copy_out(message, offset, n, &mut landing);
+        got += n as usize;
+    }
+    got
+}
+
+/// MSG_PEEK saw `seen` carrier bytes: those in the ring, if it comes next. A program that peeks until it
+/// sees enough must get there without reading.
+pub(super) fn peek_behind_carrier(
+    conn: &Pinned,
+    sink: &SinkState,
+    lines: &HalfLines,
+    buffers: &Buffers,
+    seen: usize,
+    wish: Wish,
+) -> Result<usize, Broken> {
+    let Some(switch) = sink.pending(lines)? else { return Ok(0) };
+    let Ok(consumed) = sink.consumed(conn.fd()) else { return Ok(0) };
+    if buffers.left() <= seen || consumed.wrapping_add(seen as u64) != switch.carrier {
+        return Ok(0);
+    }
+    let mut walk = onlooker(sink);
+    walk.lane = Lane::Sdp;
+    walk.followed = walk.followed.wrapping_add(1);
+    walk.rx.set_limit(walk.pending(lines)?.map_or(u64::MAX, |next| next.ring));
+    let mut rest = *buffers;
+    rest.advance(seen);
+    Ok(peek_ring(&mut walk, rest, wish))
+}
+
+/// MSG_PEEK saw `seen` ring bytes: those on the carrier, if the ring ends there. The bells before them
+/// are taken off; beyond the next switch nothing is seen.
+pub(super) fn peek_behind_ring(
+    conn: &Pinned,
+    sink: &mut SinkState,
+    switch: Option<Switch>,
+    buffers: &Buffers,
+    seen: usize,
+    wish: Wish,
+) -> usize {
+    let Some(switch) = switch else { return 0 };
+    if buffers.left() <= seen {
+        return 0;
+    }
+    let bells = switch.carrier.wrapping_sub(sink.carrier_read);
+    if bells > i64::MAX as u64 {
+        return 0;
+    }
+    let eaten = carrier::eat(conn.fd(), bells);
+    sink.carrier_read += eaten;
+    if eaten != 0 {
+        readiness::note_eaten(conn);
+    }
+    if eaten != bells {
+        return 0;
+    }
+    let mut rest = *buffers;
+    rest.advance(seen);
+    let flags = wish.flags & (libc::MSG_PEEK | libc::MSG_TRUNC);
+    carrier::receive(conn.fd(), &rest, usize::MAX, flags).unwrap_or(0)
+}
+
+/// The next message with payload and where that begins or goes on, for a copy of the state that only
+/// looks ([`sdp_fabric_shm::endpoint::ShmRx::onlooker`]).
+pub(crate) fn next_payload(walk: &mut SinkState) -> Option<(Received, u32)> {
+    if let Some(message) = walk.current() {
+        let offset = walk.current_offset;
+        walk.current_len = 0;
+        walk.current_offset = 0;
+        walk.rx.release(message);
+        return Some((message, offset));
+    }
+    while let Ok(Some(message)) = walk.rx.poll_receive() {
+        let mut first = [0u8; 1];
+        walk.rx.copy_header(message, &mut first);
+        walk.rx.release(message);
+        if first[0] == 0xff && message.len > FIRST_LOOK as u32 {
+            return Some((message, FIRST_LOOK as u32));
+        }
+    }
+    None
+}
+
+/// Payload bytes in the ring up to its limit, the rest of the current message included. For a copy of
+/// the state: moves its cursors.
+pub(crate) fn payload_ahead(walk: &mut SinkState) -> u64 {
+    *walk = onlooker(walk);
+    let mut total = 0;
+    while let Some((message, offset)) = next_payload(walk) {
+        total += u64::from(message.len.saturating_sub(offset));
+    }
+    total
+}

@@ -1,0 +1,820 @@
+//! One send call: bytes onto whichever lane the half is on, in stream order.
+
+use core::{
+    pin::{Pin, pin},
+    sync::atomic::Ordering,
+};
+
+use libc::c_int;
+use sdp_proto::Ack;
+use sdp_rdma::{
+    fabric::{PostError, SendOptions, SendQueue},
+    work::WorkId,
+};
+use sdp_shm::{
+    arm,
+    family::Row,
+    layout::{CLOSED, Half as HalfLines, LEAVES, RESETS, Segment},
+    lock,
+};
+use sdp_stats::{Direction, Lane as StatsLane, Reason, Verdict};
+use sdp_sys::{
+    errno::Errno,
+    fd, section, signal,
+    time::{TICKS_PER_MS, monotonic_ns, ticks},
+    tls,
+};
+
+use crate::{
+    conn::{
+        self, Conn, Half, Rung, Stage, carrier, flag,
+        iovec::{Buffers, Payload},
+    },
+    datapath::{
+        lane::{self, Broken, Lane, SourceState},
+        succeed, taken, wait,
+    },
+    migration::proof,
+    process::{self, page, table::Pinned},
+    wake::{spin, stay::Stay},
+};
+
+mod gate;
+
+pub(crate) use gate::{GATE_PATIENCE_NS, gated, gated_at};
+
+/// Most payload of one message: the reader starts while the writer still copies.
+const PIECE: usize = 16 * 1024;
+/// Most that one look at the lane before its first use sends on the carrier.
+const PIECE_YOUNG: usize = crate::api::bulk::PIECE;
+/// A sender whose reader does not move looks at the carrier this often.
+const LOOK_EVERY_TICKS: u64 = TICKS_PER_MS;
+
+/// What these flags ask for no ring can do.
+const KERNELS_OWN: c_int = libc::MSG_OOB | libc::MSG_ZEROCOPY;
+
+/// How one attempt under the lock ended.
+enum Attempt {
+    /// Everything is gone.
+    Done,
+    /// The kernel lane is full: wait until the carrier is writable.
+    CarrierFull,
+    /// The ring is full: wait for room.
+    RingFull,
+    /// Another thread is in the middle of a message: wait until it is done.
+    NotOurTurn,
+    /// Only the kernel can send this, and the half cannot leave its lane now (L2): wait until it can.
+    NotOnLane,
+    /// The ring is full: whether the program can be told EAGAIN is to be asked outside the lock (L11).
+    Patience,
+    /// The ring is full, and the program waits for room in a way that we see (X18).
+    Again,
+    /// The call ends with this error (if nothing was sent).
+    Failed(Errno),
+}
+
+/// What a call waits for.
+enum Blocked {
+    Ring,
+    Carrier,
+    Turn,
+    Lane,
+}
+
+/// A send call on an attached connection.
+pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result<usize, Errno> {
+    let mut mark = section::mark();
+    let stay = pin!(Stay::on(conn));
+    let stay = stay.as_ref();
+    let wanted = buffers.left();
+    let mut deadline: Option<Option<u64>> = None;
+    let mut rival = None;
+    let mut is_patient = None;
+    loop {
+        let ended = with_source(conn, |source, row, segment, lines| {
+            Ok(attempt(conn, stay, source, row, segment, lines, buffers, flags, is_patient))
+        })?;
+        if proof::is_wanted(conn) {
+            proof::settle(conn, conn.fd());
+        }
+        let done = wanted - buffers.left();
+        let partial = |e| if done > 0 { Ok(done) } else { Err(e) };
+        let blocked = match ended {
+            Attempt::Done => {
+                conn.calls[Half::Send as usize].fetch_add(1, Ordering::Relaxed);
+                conn.one_way.store(0, Ordering::Relaxed);
+                return Ok(done);
+            }
+            Attempt::Failed(Errno::EPIPE) => {
+                if done == 0 {
+                    if let Some(e) = conn.take_owed() {
+                        return Err(e); // an error of the socket comes before its end
+                    }
+                    return Err(raise_pipe(conn.open_fd(), flags));
+                }
+                return Ok(done);
+            }
+            Attempt::Failed(e) => {
+                if done > 0 {
+                    // The kernel keeps an error while a call has bytes to answer with; it has told us.
+                    conn.owe(e);
+                }
+                return partial(e);
+            }
+            Attempt::Patience => {
+                is_patient = Some(crate::readiness::epoll::may_ask_for_patience(conn));
+                continue;
+            }
+            Attempt::Again => {
+                crate::readiness::epoll::sender_waits(conn);
+                return partial(Errno::EAGAIN);
+            }
+            Attempt::CarrierFull => Blocked::Carrier,
+            Attempt::RingFull => Blocked::Ring,
+            Attempt::NotOurTurn => Blocked::Turn,
+            Attempt::NotOnLane => Blocked::Lane,
+        };
+        if flags & libc::MSG_DONTWAIT != 0 || fd::is_nonblocking(conn.fd()) {
+            if matches!(blocked, Blocked::Ring | Blocked::Lane) {
+                crate::readiness::epoll::sender_comes_back(conn);
+                if !conn.has(flag::HOSTILE) {
+                    wait::hold_up();
+                }
+            }
+            return partial(Errno::EAGAIN);
+        }
+        let until = *deadline.get_or_insert_with(|| {
+            carrier::timeout_ns(conn.fd(), libc::SO_SNDTIMEO).map(|ns| monotonic_ns() + ns)
+        });
+        let woken = match blocked {
+            Blocked::Ring => wait::for_room(conn, stay, until, mark),
+            Blocked::Carrier => wait::for_carrier_room(conn, stay, until, mark),
+            Blocked::Turn => wait::for_turn(conn, stay, until, mark, &mut rival),
+            Blocked::Lane => wait::for_more(conn, stay, until, mark), // no bell announces it
+        };
+        match woken {
+            // What is restarted is a call that has done nothing yet.
+            wait::Woken::Look if wait::was_interrupted(&mut mark) && done > 0 => return Ok(done),
+            wait::Woken::Look => {}
+            wait::Woken::TimedOut => return partial(Errno::EAGAIN),
+            wait::Woken::Interrupted => return partial(Errno::EINTR),
+            wait::Woken::Closed => return partial(Errno::EBADF),
+        }
+    }
+}
+
+/// EPIPE comes with a signal (E4): raised at this thread, once per call of the program, and only when nothing else was
+/// sent. Nothing is sent for it: the carrier may still be open, because another thread is in the middle of a `shutdown`,
+/// and the number may name another connection by now.
+pub(crate) fn raise_pipe(fd: Option<c_int>, flags: c_int) -> Errno {
+    if flags & libc::MSG_NOSIGNAL == 0
+        && signal::raise_pipe().is_err()
+        && let Some(fd) = fd
+        && carrier::is_stream(fd)
+    {
+        // A filter forbids both. Of a stream that has ended the kernel raises the signal for a send of nothing, too.
+        // SAFETY: no pointers, no bytes.
+        let _ = unsafe { sdp_sys::sys!(libc::SYS_sendto, fd, 0, 0, libc::MSG_DONTWAIT, 0, 0) };
+    }
+    Errno::EPIPE
+}
+
+/// Runs `body` on the sending half's state under its lock, inside a critical section.
+pub(crate) fn with_source<R>(
+    conn: &Conn,
+    body: impl FnOnce(&mut SourceState, &Row, Segment, &HalfLines) -> Result<R, Errno>,
+) -> Result<R, Errno> {
+    let (Some(segment), Some(row)) = (conn.segment(), conn.row()) else {
+        return Err(Errno::ECONNRESET);
+    };
+    let half = conn.half_index(Half::Send);
+    let _section = section::Guard::enter();
+    let taken_over = crate::migration::demote::enter(conn, &row.source.lock)?;
+    if taken_over && succeed::source_of(conn, row, segment, half).is_err() {
+        lock::unlock(&row.source.lock);
+        crate::migration::demote::reset(conn);
+        return Err(Errno::ECONNRESET);
+    }
+    let result = match SourceState::load(&row.source.words, segment, half) {
+        Ok(mut state) => {
+            if taken_over
+                && state.lane == Lane::Sdp
+                && let Some(fd) = crate::process::table::number_of(conn)
+            {
+                // It may have published without waking the reader.
+                ring_bells(conn, fd, &mut state, segment.half(half), true);
+            }
+            let result = body(&mut state, row, segment, segment.half(half));
+            state.store(&row.source.words);
+            result
+        }
+        Err(Broken) => {
+            crate::migration::demote::reset(conn);
+            Err(Errno::ECONNRESET)
+        }
+    };
+    lock::unlock(&row.source.lock);
+    result
+}
+
+#[allow(clippy::too_many_arguments)]
+fn attempt(
+    conn: &Pinned,
+    stay: Pin<&Stay>,
+    source: &mut SourceState,
+    row: &Row,
+    segment: Segment,
+    lines: &HalfLines,
+    buffers: &mut Buffers,
+    flags: c_int,
+    is_patient: Option<bool>,
+) -> Attempt {
+    if conn.has(flag::HOSTILE) {
+        return Attempt::Failed(Errno::ECONNRESET);
+    }
+    // The end was perhaps a relative's to send, before its kernel call.
+    if conn.has(flag::SHUT) || source.lane == Lane::Sdp && source.engine.has_ended() {
+        // An error of the socket comes before its end, as in the kernel.
+        let error = conn.open_fd().filter(|fd| carrier::has_error(*fd));
+        let error = error.and_then(carrier::take_error).inspect(|e| conn.note_told(*e));
+        return Attempt::Failed(error.unwrap_or(Errno::EPIPE));
+    }
+    let is_blocking = || flags & libc::MSG_DONTWAIT == 0 && !fd::is_nonblocking(conn.fd());
+    if conn.turn.of_another(|| tls::thread_id() as u32).is_some() && is_blocking() {
+        return Attempt::NotOurTurn;
+    }
+    // The lock is let go in the middle of a message: nobody else's bytes come between. The stay knows of it
+    // before the section ends, which may deliver a signal whose handler never comes back.
+    let wait_with = |buffers: &Buffers, why| {
+        if !buffers.is_whole() && is_blocking() {
+            stay.has_turn();
+            conn.turn.take(tls::thread_id() as u32);
+        }
+        why
+    };
+    if process::tunables().lane_flip() != 0 {
+        flip(conn, source, lines);
+    }
+    let mut first_on_lane = false;
+    loop {
+        if source.lane == Lane::Kernel {
+            if may_promote(conn, source, segment, lines, flags)
+                && enter_sdp(conn, source, lines).is_some()
+            {
+                first_on_lane = true;
+            } else {
+                match kernel_send(conn, source, row, lines, buffers, flags) {
+                    Some(Attempt::CarrierFull) => {
+                        return wait_with(buffers, Attempt::CarrierFull);
+                    }
+                    Some(attempt) => return attempt,
+                    None => continue,
+                }
+            }
+        }
+        watch_peer(conn, source, lines);
+        // A peer that closed with bytes unread has reset the carrier: the kernel says so. One that was
+        // killed sent FIN, and whether our bytes came before or after it cannot be told: EPIPE.
+        if must_leave(conn, segment, flags)
+            && leave_sdp(conn, source, lines, reason_to_leave(conn, flags))
+        {
+            continue;
+        }
+        if flags & KERNELS_OWN != 0 {
+            return wait_with(buffers, Attempt::NotOnLane);
+        }
+        match ring_send(conn, source, row, segment, lines, buffers, first_on_lane) {
+            RingSend::Done => return Attempt::Done,
+            RingSend::Left => {
+                process::half_demoted(conn, Direction::Send, reason_to_leave(conn, flags));
+                continue;
+            }
+            RingSend::Broken => {
+                crate::migration::demote::reset(conn);
+                return Attempt::Failed(Errno::ECONNRESET);
+            }
+            RingSend::Full => {
+                let blocking = is_blocking();
+                // Nobody could ring for room: the kernel wakes whoever waits for room on the carrier.
+                let may_wait = blocking && wait::can_be_rung_for_room(conn);
+                if !may_wait && wait::briefly_for_room(conn, segment, lines, source) {
+                    continue;
+                }
+                // X18: where we see how the program waits, "writable" can mean the ring. Otherwise the
+                // sender goes on on the carrier, whose readiness every poller understands.
+                if !blocking && is_patient.is_none() {
+                    return Attempt::Patience;
+                }
+                if !blocking && is_patient == Some(true) {
+                    conn.set(flag::WANTS_ROOM);
+                    let is_roomy = wait::arm_for_room(segment, lines);
+                    // A reader that has gone frees none, and its end may have been reported before: to a
+                    // sender that is told EAGAIN now nothing more would come. What comes from here on is
+                    // judged with the wish for room set.
+                    if !is_roomy && !conn.has(flag::PEER_GONE) && carrier::is_over(conn.fd()) {
+                        conn.set(flag::PEER_GONE);
+                        continue;
+                    }
+                    if !is_roomy {
+                        return Attempt::Again;
+                    }
+                    if source.tx.refresh().is_ok() {
+                        continue;
+                    }
+                }
+                if may_wait || !leave_sdp(conn, source, lines, Reason::RingFull) {
+                    return wait_with(buffers, Attempt::RingFull);
+                }
+            }
+        }
+    }
+}
+
+/// Whether the consumer of what this end sends is ready for the SDP lane.
+pub(crate) fn is_trusted(conn: &Conn) -> bool {
+    conn.segment().is_some_and(|segment| {
+        let lines = segment.half(conn.half_index(Half::Send));
+        lines.consumer.trusts_itself.load(Ordering::SeqCst) != 0
+    })
+}
+
+/// L1: whether the half may move to the SDP lane now.
+fn may_promote(
+    conn: &Pinned,
+    source: &SourceState,
+    segment: Segment,
+    lines: &HalfLines,
+    flags: c_int,
+) -> bool {
+    let half = Half::Send as usize;
+    let tunables = process::tunables();
+    flags & KERNELS_OWN == 0
+        && !conn.has(flag::PINNED | flag::PEER_GONE | flag::RELATIVE_INSIDE)
+        && lines.consumer.trusts_itself.load(Ordering::SeqCst) != 0
+        && lines.consumer.followed.load(Ordering::SeqCst) == source.switches
+        && segment.end(conn.side() ^ 1).pinned.load(Ordering::Relaxed) == 0
+        // A relative that shares this end may have passed the connection on.
+        && segment.end(conn.side()).pinned.load(Ordering::SeqCst) == 0
+        && segment.end(conn.side() ^ 1).attached.load(Ordering::Acquire) != 0
+        && conn.raw[half].load(Ordering::SeqCst) == 0
+        && !proof::is_wanted(conn)
+        && (conn.calls[half].load(Ordering::Relaxed) >= tunables.promote_calls()
+            || conn.bytes[half].load(Ordering::Relaxed) >= tunables.promote_bytes())
+        && conn.stage() == Stage::Attached
+}
+
+fn enter_sdp(conn: &Pinned, source: &mut SourceState, lines: &HalfLines) -> Option<()> {
+    let sent = carrier::sent(conn.fd()).ok()?;
+    if source.switches == 0 && lines.consumer.read.load(Ordering::Acquire) > sent {
+        proof::refute(conn); // it has read what we never sent
+        return None;
+    }
+    source.carrier_sent = sent;
+    if !gated(conn, lines, conn.side(), || source.enter(lines))? {
+        return None;
+    }
+    process::half_promoted(conn, Direction::Send);
+    Some(())
+}
+
+fn must_leave(conn: &Pinned, segment: Segment, flags: c_int) -> bool {
+    flags & KERNELS_OWN != 0
+        || conn.has(flag::PINNED | flag::PEER_GONE)
+        || segment.end(conn.side() ^ 1).pinned.load(Ordering::Relaxed) != 0
+        || segment.end(conn.side()).pinned.load(Ordering::Relaxed) != 0
+}
+
+fn reason_to_leave(conn: &Conn, flags: c_int) -> Reason {
+    if conn.has(flag::PEER_GONE) {
+        Reason::PeerGone
+    } else if flags & libc::MSG_OOB != 0 {
+        Reason::UrgentData
+    } else {
+        // Without a reason of our own, the peer has pinned its end.
+        conn.pin_reason().unwrap_or(Reason::PeerSwitched)
+    }
+}
+
+/// L2: writes the entry that leaves the SDP lane. False when that must wait for the consumer.
+///
+/// E4: behind the peer's FIN, which may be half a close, a bell asks its kernel first where bytes are left in the
+/// ring, or nobody follows: what the program sends next on the carrier meets the answer, as it would over TCP.
+pub(crate) fn leave_sdp(
+    conn: &Conn,
+    source: &mut SourceState,
+    lines: &HalfLines,
+    reason: Reason,
+) -> bool {
+    if source.lane != Lane::Sdp {
+        return true;
+    }
+    let is_patient = wait::briefly(|| lane::may_leave(lines, source.switches));
+    if !(is_patient && source.tx.refresh().is_ok() && is_all_read(source))
+        && let Some(fd) = crate::process::table::number_of(conn)
+        && (conn.has(flag::PEER_GONE) || carrier::is_over(fd))
+    {
+        conn.set(flag::PEER_GONE);
+        probe_carrier(conn, fd, source, lines);
+    }
+    if !is_patient && !wait::is_reader_dead(conn) {
+        return false;
+    }
+    let left = gated(conn, lines, conn.side(), || match source.adopt(lines) {
+        Ok(true) => Some(()),
+        Ok(false) => {
+            source.switch(lines, Lane::Kernel);
+            Some(())
+        }
+        Err(Broken) => None,
+    });
+    match left {
+        Some(Some(())) => {
+            process::half_demoted(conn, Direction::Send, reason);
+            // Whoever waits for room in the ring is writable by the carrier now.
+            if conn.has(flag::WANTS_ROOM) {
+                process::ring_own(conn.index());
+            }
+            true
+        }
+        _ => {
+            crate::migration::demote::reset(conn);
+            false
+        }
+    }
+}
+
+/// Sends on the carrier. `None`: there is more, and the half may have earned the SDP lane meanwhile.
+fn kernel_send(
+    conn: &Pinned,
+    source: &mut SourceState,
+    row: &Row,
+    lines: &HalfLines,
+    buffers: &mut Buffers,
+    flags: c_int,
+) -> Option<Attempt> {
+    // L6: carrier bytes of an attached connection move only under the half's lock, so that a switch
+    // never overtakes them; and under the gate, so that they never overtake a hand-over by the consumer.
+    if buffers.left() == 0 {
+        return Some(Attempt::Done);
+    }
+    // Before the first switch the consumer is about to make it possible: look after each piece.
+    let is_young = source.switches == 0;
+    let cap = if is_young { PIECE_YOUNG } else { usize::MAX };
+    loop {
+        let is_wanted = proof::is_wanted(conn);
+        let edge = if is_wanted { proof::before_send(conn, conn.fd()) } else { None };
+        let sent =
+            gated(conn, lines, conn.side(), || carrier::send(conn.fd(), buffers, cap, flags));
+        let Some(sent) = sent else {
+            crate::migration::demote::reset(conn);
+            return Some(Attempt::Failed(Errno::ECONNRESET));
+        };
+        match sent {
+            Ok(n) => {
+                if let Some(edge) = edge {
+                    proof::after_send(conn, conn.fd(), edge);
+                }
+                buffers.advance(n);
+                count(conn, row, StatsLane::Kernel, n);
+                if buffers.left() == 0 {
+                    return Some(Attempt::Done);
+                }
+                if is_young {
+                    return None;
+                }
+            }
+            Err(Errno::EAGAIN) => return Some(Attempt::CarrierFull),
+            Err(Errno::ECONNRESET) if only_bells_were_unread(conn, source, lines) => {
+                taken::note(row);
+                return Some(Attempt::Failed(Errno::EPIPE));
+            }
+            Err(e) => {
+                conn.note_told(e);
+                return Some(Attempt::Failed(e));
+            }
+        }
+    }
+}
+
+/// E3 for senders: the carrier was reset although the peer had read all that the program sent, so the
+/// cause was bells; over TCP the peer's end had been a FIN.
+fn only_bells_were_unread(conn: &Pinned, source: &mut SourceState, lines: &HalfLines) -> bool {
+    source.switches != 0
+        && source.tx.refresh().is_ok()
+        && is_all_read(source)
+        && carrier::sent(conn.fd()) == Ok(source.carrier_sent)
+        && is_reset_of_bells(conn, source, lines)
+}
+
+enum RingSend {
+    Done,
+    Full,
+    /// The peer took the half off the lane, or it left by itself.
+    Left,
+    Broken,
+}
+
+fn ring_send(
+    conn: &Pinned,
+    source: &mut SourceState,
+    row: &Row,
+    segment: Segment,
+    lines: &HalfLines,
+    buffers: &mut Buffers,
+    mut first_on_lane: bool,
+) -> RingSend {
+    let cpu = crate::wake::spin::this_cpu();
+    let end = segment.end(conn.side());
+    if end.cpu.load(Ordering::Relaxed) != cpu {
+        end.cpu.store(cpu, Ordering::Relaxed);
+    }
+    let (tail_before, _) = source.tx.cursors();
+    let ack = Ack::from_word(row.ack.load(Ordering::Acquire));
+    let mut moved = 0;
+    let ended = loop {
+        let want = buffers.left().min(PIECE);
+        if want == 0 {
+            break RingSend::Done;
+        }
+        if moved > 0 {
+            // A successor looks for one message that was not written down, not for more. (Behind the last
+            // one the caller does it.)
+            source.store(&row.source.words);
+        }
+        let Ok(message) = source.engine.next_data(ack, want as u32) else {
+            break RingSend::Broken;
+        };
+        let mut piece = message.payload_len() as usize;
+        let posted = gated(conn, lines, conn.side(), || match source.adopt(lines) {
+            Ok(true) => Err(RingSend::Left),
+            Err(Broken) => Err(RingSend::Broken),
+            Ok(false) => {
+                let mut message = message;
+                // A large send takes what room there is rather than waiting for a whole piece.
+                let room = source.tx.room();
+                if room < piece && source.tx.refresh().is_err() {
+                    return Err(RingSend::Broken);
+                }
+                let room = source.tx.room();
+                if room < piece {
+                    if room < 4096.min(piece) {
+                        return Err(RingSend::Full);
+                    }
+                    piece = room;
+                    match source.engine.next_data(ack, piece as u32) {
+                        Ok(shorter) => message = shorter,
+                        Err(_) => return Err(RingSend::Broken),
+                    }
+                }
+                let mut payload = Payload::new(buffers, piece);
+                let options = SendOptions::default();
+                match source.tx.post_send(WorkId(0), message.header(), &mut payload, options) {
+                    Ok(()) => {
+                        source.engine.commit(&message);
+                        source.tx.publish();
+                        Ok(())
+                    }
+                    Err(PostError::Full) => Err(RingSend::Full),
+                    Err(_) => Err(RingSend::Broken),
+                }
+            }
+        });
+        match posted {
+            None => break RingSend::Broken,
+            Some(Err(ended)) => break ended,
+            Some(Ok(())) => {
+                moved += piece;
+                ring_bells(conn, conn.fd(), source, lines, first_on_lane);
+                first_on_lane = false;
+            }
+        }
+    };
+    if moved > 0 {
+        if !matches!(ended, RingSend::Done) {
+            source.store(&row.source.words); // the call may go on, with more messages
+        }
+        count_ring(conn, row, moved);
+        let index = |at: u64| at.wrapping_sub(source.tx.origin());
+        let (before, after) = (index(tail_before), index(source.tx.cursors().0));
+        crate::datapath::give_back::sent(conn, segment.ring_bytes(), before, after, moved);
+    }
+    ended
+}
+
+/// After a message that went past the ordinary way: wakes the consumer, which sleeps and has asked for it
+/// with this arm.
+pub(crate) fn ring_sleeper(
+    conn: &Conn,
+    fd: c_int,
+    row: &Row,
+    segment: Segment,
+    (mode, seen): (arm::Mode, arm::Seen),
+) {
+    let lines = segment.half(conn.half_index(Half::Send));
+    if mode == arm::Mode::Bell {
+        lines.receive_arm.rung_at.store(ticks(), Ordering::Relaxed);
+        let rung = conn.ring_peer();
+        if rung != Rung::NoBell {
+            spin::reached(conn, rung == Rung::Asleep);
+            arm::disarm(&lines.receive_arm.word, seen);
+            return;
+        }
+    }
+    ring_sleeper_by_carrier(conn, fd, row, segment, lines);
+}
+
+/// The same for one who cannot be rung otherwise: that takes this half's state, which counts the bells.
+#[cold]
+fn ring_sleeper_by_carrier(conn: &Conn, fd: c_int, row: &Row, segment: Segment, lines: &HalfLines) {
+    match SourceState::load(&row.source.words, segment, conn.half_index(Half::Send)) {
+        Ok(mut source) => {
+            ring_bells(conn, fd, &mut source, lines, false);
+            source.store(&row.source.words);
+        }
+        Err(Broken) => crate::migration::demote::reset(conn),
+    }
+}
+
+/// Wakes the consumer if it sleeps. The first message on the lane rings the carrier, because the
+/// consumer may sleep there without having armed anything, unless it says that nobody does (O10).
+#[inline]
+fn ring_bells(conn: &Conn, fd: c_int, source: &mut SourceState, lines: &HalfLines, first: bool) {
+    let armed = arm::check(&lines.receive_arm.word);
+    let mut by_carrier = first
+        && lines.consumer.followed.load(Ordering::SeqCst) != source.switches
+        && !lane::do_sleepers_arm(lines, source.carrier_sent);
+    match armed {
+        // A sleeper that armed must be rung as it asked: another thread may eat the carrier's byte.
+        Some((mode, _)) => {
+            lines.receive_arm.rung_at.store(ticks(), Ordering::Relaxed);
+            let rung = if mode == arm::Mode::Bell { conn.ring_peer() } else { Rung::NoBell };
+            by_carrier |= rung == Rung::NoBell;
+            spin::reached(conn, rung != Rung::Awake);
+        }
+        None => spin::reached(conn, false),
+    }
+    if by_carrier {
+        ring_carrier(conn, fd, source, lines);
+    }
+    if let Some((_, seen)) = armed {
+        arm::disarm(&lines.receive_arm.word, seen);
+    }
+}
+
+/// Puts a bell byte on the carrier, unless the peer has closed its end: a byte that nobody reads would
+/// turn its FIN into a reset.
+fn ring_carrier(conn: &Conn, fd: c_int, source: &mut SourceState, lines: &HalfLines) {
+    let is_closed = || {
+        conn.segment().is_none_or(|segment| {
+            segment.end(conn.side() ^ 1).pinned.load(Ordering::SeqCst) == CLOSED
+        })
+    };
+    // L5: counted only after the kernel took it. L10: the count changes under the gate.
+    let _ = gated(conn, lines, conn.side(), || {
+        if !is_closed() {
+            ring_gated(conn, fd, source, lines);
+        }
+    });
+}
+
+/// The same to find out whether the peer's kernel answers with a reset. One that has come already is left
+/// for the program: a bell would take its error.
+fn probe_carrier(conn: &Conn, fd: c_int, source: &mut SourceState, lines: &HalfLines) {
+    if carrier::tcp_state(fd) == carrier::TCP_CLOSE {
+        return;
+    }
+    let _ = gated(conn, lines, conn.side(), || ring_gated(conn, fd, source, lines));
+}
+
+fn ring_gated(conn: &Conn, fd: c_int, source: &mut SourceState, lines: &HalfLines) {
+    if source.switches != lines.producer.switches.load(Ordering::Acquire) {
+        return;
+    }
+    match (carrier::ring(fd), conn.row()) {
+        (Ok(1), _) => {
+            source.carrier_sent += 1;
+            source.publish_sent(lines);
+        }
+        (Err(error), Some(row))
+            if conn::is_end(error) && carrier::tcp_state(fd) == carrier::TCP_CLOSE =>
+        {
+            taken::note(row);
+        }
+        _ => {}
+    }
+}
+
+/// E4: a sender asks the carrier, once per millisecond, whether it was ended from outside, and if its reader has left
+/// bytes unread and not moved since the last look, whether that still lives; if not, the half leaves its lane
+/// ([`leave_sdp`]).
+#[inline]
+fn watch_peer(conn: &Pinned, source: &SourceState, lines: &HalfLines) {
+    if source.lane != Lane::Sdp {
+        return;
+    }
+    let (tail, seen) = source.tx.cursors();
+    // The consumer's line is not touched before time has passed: that would cost more than the rest.
+    let Some(now) = is_time_to_watch(conn) else { return };
+    conn.looked.store(now, Ordering::Relaxed);
+    let head = lines.consumer.head.load(Ordering::Relaxed);
+    let looked = conn.looked_head.swap(head, Ordering::Relaxed);
+    let moves = head == tail || head != looked && head != seen;
+    if if moves { carrier::is_dead(conn.fd()) } else { carrier::is_over(conn.fd()) } {
+        conn.set(flag::PEER_GONE);
+    }
+}
+
+/// Now, if the last look ([`watch_peer`]) is long ago.
+#[inline]
+pub(crate) fn is_time_to_watch(conn: &Conn) -> Option<u64> {
+    let now = ticks();
+    let since = now.wrapping_sub(conn.looked.load(Ordering::Relaxed));
+    (since >= LOOK_EVERY_TICKS).then_some(now)
+}
+
+/// E2: FIN has been seen. With bytes of ours unread in the ring, one bell asks the peer's kernel: true
+/// when it answered with a reset, which the caller reports now; the kernel must not tell it again.
+pub(crate) fn probe_peer(conn: &Pinned) -> bool {
+    if conn.has(flag::RESET_TOLD) {
+        return false;
+    }
+    with_source(conn, |source, _, _, lines| {
+        if source.lane != Lane::Sdp || source.tx.refresh().is_err() || is_all_read(source) {
+            return Ok(false);
+        }
+        leave_sdp(conn, source, lines, Reason::PeerGone);
+        let is_reset = carrier::tcp_state(conn.fd()) == carrier::TCP_CLOSE;
+        if is_reset {
+            conn.set(flag::RESET_TOLD);
+            carrier::take_error(conn.fd());
+        }
+        Ok(is_reset)
+    })
+    .unwrap_or(false)
+}
+
+/// E3: whether the peer had read all that we sent over the ring, and the reset that came can be that of bells.
+pub(crate) fn everything_was_read(conn: &Pinned) -> bool {
+    with_source(conn, |source, _, _, lines| {
+        Ok(source.lane == Lane::Sdp
+            && source.tx.refresh().is_ok()
+            && is_all_read(source)
+            && is_reset_of_bells(conn, source, lines))
+    })
+    .unwrap_or(false)
+}
+
+/// E3: whether the peer's end closed the socket, which bells that it had not read made a reset. It has said that it does,
+/// or it was killed beside such a bell; a socket that is ended while its process lives is cut off.
+#[cold]
+fn is_reset_of_bells(conn: &Conn, source: &SourceState, lines: &HalfLines) -> bool {
+    let Some(segment) = conn.segment() else { return false };
+    let end = segment.end(conn.side() ^ 1);
+    match end.reset.load(Ordering::SeqCst) {
+        0 => {}
+        LEAVES => return true,
+        _ => return false,
+    }
+    if end.pinned.load(Ordering::SeqCst) == CLOSED {
+        return true;
+    }
+    lines.consumer.read.load(Ordering::Acquire) != source.carrier_sent
+        && conn.peer_pid().is_some_and(sdp_sys::pid::has_ended_or_is_about_to)
+}
+
+/// Whether the ring holds no payload that the peer has not taken: nothing, or our DisConn alone, with the padding
+/// before it, which a peer that closes need not have looked at. (One message of payload more is a record more.)
+fn is_all_read(source: &SourceState) -> bool {
+    const DISCONNECT: u64 = sdp_shm::ring::record_bytes(sdp_proto::wire::HEADER_LEN) as u64;
+    let (tail, head) = source.tx.cursors();
+    tail == head || source.engine.has_ended() && tail.wrapping_sub(head) < 2 * DISCONNECT
+}
+
+/// Whether the peer says that it reset the connection on purpose.
+pub(crate) fn has_reset(conn: &Conn, segment: Segment) -> bool {
+    segment.end(conn.side() ^ 1).reset.load(Ordering::SeqCst) == RESETS
+}
+
+/// `test_lane_flip`: changes lanes at pseudo-random calls.
+#[cold]
+fn flip(conn: &Pinned, source: &mut SourceState, lines: &HalfLines) {
+    if source.lane == Lane::Sdp && process::tunables().next_flip().is_multiple_of(2) {
+        leave_sdp(conn, source, lines, Reason::TestFlip);
+    }
+}
+
+fn count(conn: &Conn, row: &Row, lane: StatsLane, n: usize) {
+    let _ = row;
+    process::ensure_row(conn);
+    let Some((page, id)) = page::of_row(conn) else { return };
+    page.moved(id, Direction::Send, lane, n as u64);
+}
+
+#[inline]
+pub(crate) fn count_ring(conn: &Conn, row: &Row, n: usize) {
+    process::ensure_row(conn);
+    let Some((page, id)) = page::of_row(conn) else { return };
+    page.moved(id, Direction::Send, StatsLane::Sdp, n as u64);
+    page.add(id, Direction::Send, sdp_stats::Counter::BCopy, 1);
+    process::count_sdp(conn, page, Verdict::at(&row.reason));
+}

@@ -1,0 +1,112 @@
+//! The gate of a half: who may change lane, log, tail and carrier position now.
+
+use core::sync::atomic::Ordering;
+
+use libc::c_int;
+use sdp_fabric_shm::identity::{self, Presence};
+use sdp_shm::layout::Half as HalfLines;
+use sdp_sys::time::monotonic_ns;
+
+use crate::conn::{Conn, carrier, flag};
+
+/// How long the gate of a half may be held against us before the peer counts as hostile. More than a
+/// hand-over takes at most, which holds it throughout.
+pub(crate) const GATE_PATIENCE_NS: u64 = 5_000_000_000;
+/// From then on a wait for the gate naps instead of yielding.
+const GATE_SPIN_NS: u64 = 1_000_000;
+const GATE_NAP_NS: i64 = 200_000;
+/// … and asks this often whether the holder still lives.
+const GATE_LOOK_NS: u64 = 10_000_000;
+
+/// Holds the gate of a half while `body` runs. `None`: the peer kept it too long. The caller holds this
+/// end's lock of the half.
+pub(crate) fn gated<R>(
+    conn: &Conn,
+    lines: &HalfLines,
+    side: usize,
+    body: impl FnOnce() -> R,
+) -> Option<R> {
+    gated_at(conn, None, lines, side, body)
+}
+
+/// As [`gated`], for a connection that may be in the table no more: `fd` is its carrier, if known. Without
+/// it nobody could ask whether the peer still lives.
+pub(crate) fn gated_at<R>(
+    conn: &Conn,
+    fd: Option<c_int>,
+    lines: &HalfLines,
+    side: usize,
+    body: impl FnOnce() -> R,
+) -> Option<R> {
+    let mine = side as u32 + 1;
+    let gate = &lines.log.gate;
+    if gate.compare_exchange(0, mine, Ordering::Acquire, Ordering::Relaxed).is_err()
+        && !gate_contended(conn, fd, lines, mine)
+    {
+        return None;
+    }
+    let result = body();
+    gate.store(0, Ordering::Release);
+    Some(result)
+}
+
+#[cold]
+fn gate_contended(conn: &Conn, fd: Option<c_int>, lines: &HalfLines, mine: u32) -> bool {
+    let gate = &lines.log.gate;
+    let start = monotonic_ns();
+    let mut looked = start;
+    loop {
+        for _ in 0..200 {
+            match gate.compare_exchange(0, mine, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return true,
+                // The half's lock is ours: a relative of ours died inside.
+                Err(held) if held == mine => return true,
+                Err(_) => core::hint::spin_loop(),
+            }
+        }
+        let now = monotonic_ns();
+        let waited = now.saturating_sub(start);
+        if waited > GATE_PATIENCE_NS || conn.has(flag::HOSTILE) {
+            return false;
+        }
+        if waited < GATE_SPIN_NS {
+            // SAFETY: no arguments.
+            let _ = unsafe { sdp_sys::sys!(libc::SYS_sched_yield) };
+            continue;
+        }
+        if now.saturating_sub(looked) > GATE_LOOK_NS {
+            looked = now;
+            let holder = gate.load(Ordering::Relaxed);
+            // It was killed inside, and what it was about to publish it has not sent.
+            if holder != 0
+                && is_peer_dead(conn, fd)
+                && gate.compare_exchange(holder, mine, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            {
+                return true;
+            }
+        }
+        let nap = libc::timespec { tv_sec: 0, tv_nsec: GATE_NAP_NS };
+        // SAFETY: the time outlives the call; what is left of it is not asked for.
+        let _ = unsafe { sdp_sys::sys!(libc::SYS_nanosleep, &raw const nap, 0) };
+    }
+}
+
+/// Whether the process that the connection was met with has ended and nobody else has its socket open
+/// for sending. One that cannot be found out lives. `fd`: the carrier, where the table may not know it.
+fn is_peer_dead(conn: &Conn, fd: Option<c_int>) -> bool {
+    conn.peer_pid().is_some_and(sdp_sys::pid::is_dead)
+        && fd.or_else(|| crate::process::table::number_of(conn)).is_some_and(|fd| {
+            // Not FIN: a process that has forked may have ended after a half-close, and its child reads.
+            carrier::tcp_state(fd) == carrier::TCP_CLOSE || is_orphaned(conn, fd)
+        })
+}
+
+/// Whether nobody has the peer's socket open. FIN alone does not tell where it waits behind bytes that
+/// our kernel has no room for.
+fn is_orphaned(conn: &Conn, fd: c_int) -> bool {
+    let Some(tuple) = conn.name(fd) else { return false };
+    match identity::diag(&tuple.reversed()) {
+        Ok(Some(socket)) => socket.presence() == Presence::Closed,
+        Ok(None) | Err(_) => false,
+    }
+}

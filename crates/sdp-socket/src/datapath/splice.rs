@@ -1,0 +1,243 @@
+//! `sendfile`, `splice` and FIONREAD: calls that move or count bytes without the program's buffers.
+
+use libc::c_int;
+use sdp_shm::layout::LOG_ENTRIES;
+use sdp_stats::Reason;
+use sdp_sys::{errno::Errno, sys};
+
+use crate::{
+    conn::{
+        Half, Stage, carrier, flag,
+        iovec::{Buffers, MOST},
+    },
+    datapath::{lane::Lane, receive, send},
+    migration::{demote, handover},
+    process::{scratch::Scratch, table::Pinned},
+};
+
+/// Bytes of a file read at once; one message's payload.
+const CHUNK: usize = 16 * 1024;
+/// The same where there is no memory but the stack.
+const SMALL_CHUNK: usize = 1024;
+
+/// File systems whose files are bytes: to read one is what `sendfile` does. A file without blocks may be empty, or lie
+/// in its inode, or be none: those of the kernel's own systems are not to be sent, some of them.
+const ON_DISKS: &[u64] = &[
+    0xef53,      // ext2, ext3, ext4
+    0x5846_5342, // XFS
+    0x9123_683e, // Btrfs
+    0x0102_1994, // tmpfs, memory files
+    0x8584_58f6, // ramfs
+    0x794c_7630, // overlay
+    0xf2f5_2010, // F2FS
+    0x2fc1_2fc1, // ZFS
+    0x6969,      // NFS
+];
+
+/// Whether `sendfile` from here is to read here: a file of bytes.
+fn is_plain_file(input: c_int) -> bool {
+    // SAFETY: zero is a valid value of both structures, which outlive their calls.
+    unsafe {
+        let mut stat: libc::stat = core::mem::zeroed();
+        if sys!(libc::SYS_fstat, input, &raw mut stat).is_err()
+            || stat.st_mode & libc::S_IFMT != libc::S_IFREG
+        {
+            return false;
+        }
+        if stat.st_blocks > 0 {
+            return true;
+        }
+        let mut system: libc::statfs = core::mem::zeroed();
+        sys!(libc::SYS_fstatfs, input, &raw mut system).is_ok()
+            && ON_DISKS.contains(&u64::from(system.f_type as u32))
+    }
+}
+
+/// Whether a descriptor names a pipe.
+pub(crate) fn is_pipe(fd: c_int) -> bool {
+    // SAFETY: zero is a valid value of the structure, which outlives the call.
+    unsafe {
+        let mut stat: libc::stat = core::mem::zeroed();
+        sys!(libc::SYS_fstat, fd, &raw mut stat).is_ok()
+            && stat.st_mode & libc::S_IFMT == libc::S_IFIFO
+    }
+}
+
+/// `sendfile` from `input` to a connection on the SDP lane: through a buffer on the stack, one message
+/// at a time. `None`: the call is the kernel's, which refuses it, or sends from what only it can read, for which the
+/// connection has left its lane.
+///
+/// # Safety
+/// `offset` is null or readable and writable.
+pub(crate) unsafe fn sendfile(
+    conn: &Pinned,
+    input: c_int,
+    offset: *mut i64,
+    count: usize,
+) -> Option<Result<usize, Errno>> {
+    // Of no bytes it says what it does of any: of descriptors, of the position, of what has none.
+    // SAFETY: the caller's offset; no byte is sent.
+    if unsafe { sys!(libc::SYS_sendfile, conn.fd(), input, offset, 0) }.is_err() {
+        return None;
+    }
+    // SAFETY: the caller's, which the kernel has just read.
+    let at = if offset.is_null() { 0 } else { unsafe { *offset } };
+    if isize::try_from(count).is_err() || at.checked_add(count as i64).is_none() {
+        return None; // EINVAL or EOVERFLOW
+    }
+    if count == 0 {
+        return Some(Ok(0));
+    }
+    if is_plain_file(input) {
+        // SAFETY: the caller's.
+        let sent = unsafe { send_file(conn, input, offset, count.min(MOST)) };
+        if sent != Err(Errno::EINVAL) {
+            return Some(sent);
+        }
+        // Of a file that is read by whole blocks only, perhaps.
+    }
+    // Refused, a program reads and writes instead.
+    (!prepare_splice(conn, Half::Send)).then_some(Err(Errno::EINVAL))
+}
+
+/// The same from a file of bytes.
+///
+/// # Safety
+/// `offset` is null or readable and writable.
+unsafe fn send_file(
+    conn: &Pinned,
+    input: c_int,
+    offset: *mut i64,
+    count: usize,
+) -> Result<usize, Errno> {
+    let mut small = [0u8; SMALL_CHUNK];
+    let mut scratch = if count > SMALL_CHUNK { Scratch::take() } else { None };
+    let chunk = scratch.as_mut().map_or(&mut small[..], Scratch::bytes);
+    let most = chunk.len().min(CHUNK);
+    let mut done = 0;
+    let partial = |done: usize, e: Errno| if done > 0 { Ok(done) } else { Err(e) };
+    while done < count {
+        let want = (count - done).min(most);
+        // SAFETY: the chunk is writable for `want` bytes; offset is the caller's.
+        let got = unsafe {
+            if offset.is_null() {
+                sys!(libc::SYS_read, input, chunk.as_mut_ptr(), want)
+            } else {
+                sys!(libc::SYS_pread64, input, chunk.as_mut_ptr(), want, *offset)
+            }
+        };
+        let got = match got {
+            Ok(0) => break,
+            Ok(got) => got,
+            Err(e) => return partial(done, e),
+        };
+        let iov = libc::iovec { iov_base: chunk.as_mut_ptr().cast(), iov_len: got };
+        // SAFETY: one element over our own chunk.
+        let Some(mut buffers) = (unsafe { Buffers::new(&raw const iov, 1) }) else { break };
+        let sent = send::send(conn, &mut buffers, 0);
+        let taken = *sent.as_ref().unwrap_or(&0);
+        if offset.is_null() {
+            if taken < got {
+                // SAFETY: no pointers. Gives back what was read and not sent.
+                let _ = unsafe {
+                    sys!(
+                        libc::SYS_lseek,
+                        input,
+                        (taken as isize - got as isize) as usize,
+                        libc::SEEK_CUR
+                    )
+                };
+            }
+        } else {
+            // SAFETY: the caller's.
+            unsafe { *offset += taken as i64 };
+        }
+        done += taken;
+        match sent {
+            Ok(taken) if taken == got => {}
+            Ok(_) => break,
+            Err(e) => return partial(done, e),
+        }
+    }
+    Ok(done)
+}
+
+/// `splice` with a connection at one end: the kernel can only move carrier bytes, so the connection
+/// leaves its lanes; where the kernel is to read, ring bytes that are still unread are handed over first. False: it
+/// would read past what is unread, or write among bells.
+pub(crate) fn prepare_splice(conn: &Pinned, half: Half) -> bool {
+    match conn.stage() {
+        Stage::Attached | Stage::Meeting | Stage::Young => {}
+        // Or it would be young again while the kernel is at it.
+        Stage::Kernel if conn.has(flag::UNMET | flag::ADOPTED) => {
+            conn.pin_to_kernel(Reason::Splice);
+            return true;
+        }
+        _ => return true,
+    }
+    match half {
+        Half::Receive => handover::leave(conn, conn.fd(), Reason::Splice),
+        Half::Send => {
+            demote::leave(conn, conn.fd(), Reason::Splice);
+            conn.stage() != Stage::Attached
+                || demote::leave_outbound_for_kernel(conn, Reason::Splice)
+        }
+    }
+}
+
+/// Bytes that a receive call could deliver now, across lanes (L8): never too few.
+pub(crate) fn readable_bytes(conn: &Pinned) -> Result<u64, Errno> {
+    receive::with_sink(conn, |sink, _, _, lines| {
+        let mut total = 0u64;
+        let mut lane = sink.lane;
+        let queued = carrier::queued(conn.fd())?;
+        let mut carrier_at = sink.consumed(conn.fd())?;
+        let carrier_end = carrier_at + queued;
+        let mut walk = *sink;
+        for _ in 0..=LOG_ENTRIES {
+            let switch = walk.pending(lines).ok().flatten();
+            match lane {
+                Lane::Kernel => {
+                    let end = switch.map_or(carrier_end, |s| s.carrier.min(carrier_end));
+                    total += end.saturating_sub(carrier_at);
+                    carrier_at = carrier_at.max(end);
+                    if switch.is_some_and(|s| s.carrier > carrier_end) {
+                        break; // still on its way, and what is in the ring comes after it
+                    }
+                }
+                Lane::Sdp => {
+                    walk.rx.set_limit(switch.map_or(u64::MAX, |s| s.ring));
+                    total += receive::payload_ahead(&mut walk);
+                    if let Some(switch) = switch {
+                        carrier_at = switch.carrier;
+                    }
+                }
+            }
+            let Some(switch) = switch else { break };
+            lane = switch.to;
+            walk.lane = lane;
+            walk.followed = walk.followed.wrapping_add(1);
+        }
+        Ok(total)
+    })
+}
+
+/// Whether bytes in the ring come before anything that the kernel holds.
+pub(crate) fn has_ring_bytes(conn: &Pinned) -> bool {
+    receive::with_sink(conn, |sink, _, _, lines| {
+        let mut walk = *sink;
+        let switch = walk.pending(lines).ok().flatten();
+        walk.rx.set_limit(switch.map_or(u64::MAX, |s| s.ring));
+        Ok(walk.lane == Lane::Sdp && receive::payload_ahead(&mut walk) > 0)
+    })
+    .unwrap_or(false)
+}
+
+/// Bytes that the peer has not taken yet: the ring's share is added to the kernel's.
+pub(crate) fn unsent_bytes(conn: &Pinned) -> u64 {
+    let Some(segment) = conn.segment() else { return 0 };
+    let lines = segment.half(conn.half_index(Half::Send));
+    let head = lines.consumer.head.load(core::sync::atomic::Ordering::Acquire);
+    let tail = lines.producer.tail.load(core::sync::atomic::Ordering::Acquire);
+    tail.wrapping_sub(head).min(u64::from(segment.ring_bytes()))
+}

@@ -1,0 +1,637 @@
+//! How one call sleeps until the other side moves, and how sleepers are woken.
+//!
+//! Nothing is locked and no critical section is open while a thread sleeps: signals and cancellation
+//! reach it in libc's own `ppoll`. What a thread that does not come back from there had in use is given
+//! back by its [`Stay`].
+
+use core::{
+    pin::Pin,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use libc::{pollfd, timespec};
+use sdp_shm::{
+    arm::{self, Mode},
+    layout::{Half as HalfLines, Segment},
+};
+use sdp_stats::{Counter, Direction, RowId};
+use sdp_sys::{
+    pid::is_single_threaded,
+    section::{self, Mark},
+    time::monotonic_ns,
+    tls,
+};
+
+use crate::{
+    conn::{Conn, Half, carrier, flag},
+    datapath::{
+        give_back,
+        lane::{self, SourceState},
+    },
+    migration::demote,
+    process::{
+        self, host, page,
+        table::{self, Pinned},
+    },
+    wake::{spin, stay::Stay, strangers::Bells, wait_set::WaitSet},
+};
+
+/// Sleeps that somebody else's death or haste could make endless are bounded by this, so that it costs
+/// time, not the connection.
+pub(crate) const BOUNDED_SLEEP_NS: u64 = 100_000_000;
+/// One sleep of a call that waits for more than there is.
+pub(crate) const MORE_SLEEP_NS: u64 = 1_000_000;
+/// Threads asleep on the process's eventfd all wake for each bell. So many may do so whatever they wait
+/// for …
+const BELL_SLEEPERS_MAX: u32 = 4;
+/// … so many, if their connections are busy: waking for nothing now and then costs less than a byte on the
+/// carrier per wake-up. The next ones sleep on carrier bells, which are theirs alone.
+const BUSY_SLEEPERS_MAX: u32 = 16;
+/// From so many wake-ups for nothing in a row a connection is idle.
+const IDLE_WAKES: u32 = 16;
+/// How long [`hold_up`] takes: the caller has looked for some ten microseconds before.
+const HELD_UP_NS: i64 = 1_000_000;
+/// Between two of them.
+const HELD_UP_APART_NS: u64 = 250_000;
+/// When the next one may be, in nanoseconds.
+static NEXT_HELD_UP_NS: AtomicU64 = AtomicU64::new(0);
+/// Rounds of [`briefly`].
+const BRIEF_ROUNDS: u32 = 2000;
+
+/// Why a sleep ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Woken {
+    /// Something may have happened.
+    Look,
+    /// The deadline passed.
+    TimedOut,
+    /// A signal handler ran, and the call does not restart.
+    Interrupted,
+    /// The descriptor was closed or re-used before the call slept, or before it was restarted.
+    Closed,
+}
+
+/// Whether a handler ran since `mark`. A call that is restarted begins anew, and so does `mark`.
+pub(crate) fn was_interrupted(mark: &mut Mark) -> bool {
+    match mark.interrupted() {
+        section::Interrupted::No => false,
+        section::Interrupted::Restart => {
+            *mark = section::mark();
+            true
+        }
+        section::Interrupted::Return => true, // the next sleep tells
+    }
+}
+
+/// Waits a few microseconds for something that the other side does at once unless it was preempted.
+pub(crate) fn briefly(mut done: impl FnMut() -> bool) -> bool {
+    for i in 0..BRIEF_ROUNDS {
+        if done() {
+            return true;
+        }
+        core::hint::spin_loop();
+        if i % 128 == 127 {
+            // SAFETY: no arguments.
+            let _ = unsafe { sdp_sys::sys!(libc::SYS_sched_yield) };
+        }
+    }
+    false
+}
+
+fn news(conn: &Conn) -> Option<(sdp_shm::layout::Segment, u64, u32)> {
+    let segment = conn.segment()?;
+    let row = conn.row()?;
+    // Written under the sink's lock by this process; a stale value only causes another look.
+    let head = row.sink.words.first()?.load(Ordering::Relaxed);
+    let followed = row.sink.words.get(3)?.load(Ordering::Relaxed) as u32;
+    Some((segment, head, followed))
+}
+
+/// Looks at the ring for a moment. True when there is something. `plainly`: what comes will be taken by [`crate::datapath::plain`].
+pub(crate) fn spin_for_bytes(conn: &Pinned, stay: Pin<&Stay>, plainly: bool) -> bool {
+    let Some((segment, head, followed)) = news(conn) else { return false };
+    let lines = segment.half(conn.half_index(Half::Receive));
+    if lines.log.lane.load(Ordering::Relaxed) == 0 {
+        return false; // on the kernel lane only the kernel knows
+    }
+    conn.one_way.fetch_add(1, Ordering::Relaxed);
+    let this = spin::this_cpu();
+    let mine = segment.end(conn.side());
+    if mine.cpu.load(Ordering::Relaxed) != this {
+        mine.cpu.store(this, Ordering::Relaxed);
+    }
+    let peer_cpu = segment.end(conn.side() ^ 1).cpu.load(Ordering::Relaxed);
+    let published = || lines.producer.tail.load(Ordering::Acquire).wrapping_sub(head);
+    let success = (plainly && spin::gather(conn, stay, peer_cpu, published))
+        || spin::spin(conn, stay, peer_cpu, || is_news(lines, head, followed));
+    if success {
+        count(conn, Direction::Receive, Counter::Spun);
+    }
+    success
+}
+
+/// The reader of a stream leaves it alone for a moment, if the call may wait.
+pub(crate) fn leave_alone(conn: &Pinned, stay: Pin<&Stay>, waits: bool) {
+    let peer =
+        conn.segment().map(|segment| segment.end(conn.side() ^ 1).cpu.load(Ordering::Relaxed));
+    spin::leave_alone(conn, stay, peer.unwrap_or(0), waits);
+}
+
+#[inline]
+fn is_news(lines: &HalfLines, head: u64, followed: u32) -> bool {
+    lines.producer.tail.load(Ordering::Acquire) != head
+        || lines.producer.switches.load(Ordering::Acquire) != followed
+}
+
+/// How this thread wants to be woken for `conn`.
+fn mode(conn: &Conn, is_busy: bool) -> Mode {
+    let most = if is_busy { BUSY_SLEEPERS_MAX } else { BELL_SLEEPERS_MAX };
+    if conn.has(flag::PEER_HAS_BELL) && process::bell().is_some_and(|bell| bell.sleepers() < most) {
+        Mode::Bell
+    } else {
+        Mode::Carrier
+    }
+}
+
+/// Sleeps until bytes, a lane switch or the end of the connection.
+pub(crate) fn for_bytes(conn: &Pinned, stay: Pin<&Stay>, until: Option<u64>, mark: Mark) -> Woken {
+    let Some((segment, head, followed)) = news(conn) else { return Woken::Look };
+    let nap = give_back::before_sleep();
+    let lines = segment.half(conn.half_index(Half::Receive));
+    // Also on the kernel lane: the bell of a lane switch may be eaten by a thread that polls.
+    let mode = mode(conn, conn.idle_wakes.load(Ordering::Relaxed) < IDLE_WAKES);
+    let (wait_set, bell) = take_wait_set(stay, mode);
+    let mode = if wait_set.exists() { Mode::Bell } else { Mode::Carrier };
+    arm::arm(&lines.receive_arm.word, mode);
+    if is_news(lines, head, followed) {
+        wake_up(stay, bell, &wait_set);
+        return Woken::Look;
+    }
+    count(conn, Direction::Receive, Counter::Slept);
+    let asleep = monotonic_ns();
+    // A carrier bell is one byte: where another thread of ours waits for the same connection, it may eat
+    // the one that was meant to wake this one, and the kernel then lets a poller sleep on.
+    let may_be_robbed = conn.is_waited_for_elsewhere(Half::Receive)
+        || mode == Mode::Carrier
+            && (conn.has(flag::WAITED) || process::bell_fd() < 0 && !is_single_threaded());
+    let nap = if may_be_robbed { Some(BOUNDED_SLEEP_NS) } else { nap };
+    let beside = demote::nap_beside_relatives(conn, conn.idle_wakes.load(Ordering::Relaxed));
+    let nap = nap.into_iter().chain(beside).min();
+    let events = libc::POLLIN | libc::POLLRDHUP;
+    let mut woken = sleep(conn, stay, events, &wait_set, until, nap, mark);
+    let is_for_nothing = woken != Woken::Look || !is_news(lines, head, followed);
+    let has_moved = beside.is_some() && news(conn).is_some_and(|(_, now, _)| now != head);
+    let was_for_nothing = if has_moved {
+        conn.idle_wakes.store(0, Ordering::Relaxed); // a relative took it
+        false
+    } else if is_for_nothing {
+        conn.idle_wakes.fetch_add(1, Ordering::Relaxed) != 0
+    } else {
+        conn.idle_wakes.store(0, Ordering::Relaxed);
+        spin::learn_from_sleep(conn, monotonic_ns() - asleep);
+        false
+    };
+    let yields = was_for_nothing && woken == Woken::Look;
+    if woken == Woken::TimedOut && nap.is_some() && until.is_none_or(|u| monotonic_ns() < u) {
+        woken = Woken::Look;
+    }
+    wake_up(stay, bell, &wait_set);
+    if yields {
+        let_ringers_count();
+    }
+    woken
+}
+
+/// Again woken for nothing: perhaps by a bell on the carrier whose sender was preempted before it was counted
+/// (L5), by the very wake-up of this thread. The kernel calls the carrier readable until then, and this
+/// thread would keep the CPU that the sender needs until its time slice ends.
+pub(crate) fn let_ringers_count() {
+    process::beside_calls(|| {
+        // SAFETY: no arguments.
+        let _ = unsafe { sdp_sys::sys!(libc::SYS_sched_yield) };
+    });
+}
+
+/// What a call sleeps on beside its carrier: a wait set and the bell that it counts as a sleeper of, if it wants
+/// to be woken by that and there are any.
+fn take_wait_set(stay: Pin<&Stay>, mode: Mode) -> (WaitSet, Option<Bells>) {
+    stay.begin();
+    if mode != Mode::Bell {
+        return (WaitSet::NONE, None);
+    }
+    let _section = section::Guard::enter();
+    let wait_set = WaitSet::take();
+    let bell = wait_set.bells();
+    fall_asleep(stay, bell, &wait_set);
+    (wait_set, bell)
+}
+
+/// Counts the calling thread among the sleepers of the process's bell, in a section with what precedes.
+pub(crate) fn fall_asleep(stay: Pin<&Stay>, bell: Option<Bells>, set: &WaitSet) {
+    if let Some(bell) = bell {
+        bell.fall_asleep();
+    }
+    stay.sleeps(bell.is_some(), set);
+}
+
+/// And no more.
+pub(crate) fn wake_up(stay: Pin<&Stay>, bell: Option<Bells>, set: &WaitSet) {
+    let _section = section::Guard::enter();
+    stay.sleeps(false, set);
+    if let Some(bell) = bell
+        && set.is_current()
+    {
+        bell.wake_up();
+    }
+}
+
+/// Whether the consumer can ring for room.
+pub(crate) fn can_be_rung_for_room(conn: &Conn) -> bool {
+    conn.has(flag::PEER_HAS_BELL) && process::bell_fd() >= 0
+}
+
+/// Sleeps until the consumer has freed a quarter of the ring, or the connection ends.
+pub(crate) fn for_room(conn: &Pinned, stay: Pin<&Stay>, until: Option<u64>, mark: Mark) -> Woken {
+    let Some(segment) = conn.segment() else { return Woken::Look };
+    let lines = segment.half(conn.half_index(Half::Send));
+    let Some(row) = conn.row() else { return Woken::Look };
+    let tail = row.source.words.first().map_or(0, |w| w.load(Ordering::Relaxed));
+    let quarter = u64::from(segment.ring_bytes()) / 4;
+    let has_room = || {
+        let head = lines.consumer.head.load(Ordering::Acquire);
+        tail.wrapping_sub(head) <= u64::from(segment.ring_bytes()) - quarter
+            || segment.end(conn.side() ^ 1).pinned.load(Ordering::Relaxed) != 0 && may_leave(lines)
+    };
+    let peer_cpu = segment.end(conn.side() ^ 1).cpu.load(Ordering::Relaxed);
+    if !spin::needs_this_cpu(peer_cpu) && spin::pause_for(1_000, &mut { has_room }) {
+        return Woken::Look;
+    }
+    // Whoever waits for room is busy.
+    let mode = mode(conn, true);
+    // Without an eventfd nobody can wake a waiter for room: a carrier byte would be data for the
+    // peer to send, which it may not do for us. A sender that cannot leave the lane either, or has too many
+    // threads asleep beside it, looks again every millisecond.
+    let (wait_set, bell) = take_wait_set(stay, mode);
+    if bell.is_some() {
+        arm::arm(&lines.space_arm.word, Mode::Bell);
+        if has_room() {
+            wake_up(stay, bell, &wait_set);
+            return Woken::Look;
+        }
+    }
+    count(conn, Direction::Send, Counter::Slept);
+    let nap = if bell.is_some() { BOUNDED_SLEEP_NS } else { 1_000_000 };
+    // An end that is known would wake this sleep at once, and the next one.
+    let events = if conn.has(flag::PEER_GONE) { 0 } else { libc::POLLRDHUP };
+    let woken = sleep(conn, stay, events, &wait_set, until, Some(nap), mark);
+    wake_up(stay, bell, &wait_set);
+    match woken {
+        Woken::TimedOut if until.is_none_or(|u| monotonic_ns() < u) => {
+            if crate::conn::carrier::is_over(conn.fd()) {
+                conn.set(flag::PEER_GONE);
+            }
+            Woken::Look
+        }
+        Woken::Look => {
+            if crate::conn::carrier::is_over(conn.fd()) {
+                conn.set(flag::PEER_GONE);
+            }
+            Woken::Look
+        }
+        other => other,
+    }
+}
+
+/// What a sender that waits for its turn knows of the one that has it.
+#[derive(PartialEq)]
+pub(crate) struct Rival {
+    thread: u32,
+    /// How far this end's bytes have come, in the ring and on the carrier.
+    tail: u64,
+    sent: u64,
+}
+
+impl Rival {
+    fn now(conn: &Pinned, thread: u32) -> Self {
+        let tail = conn.segment().map_or(0, |segment| {
+            let lines = segment.half(conn.half_index(Half::Send));
+            lines.producer.tail.load(Ordering::Acquire)
+        });
+        Self { thread, tail, sent: crate::conn::carrier::sent(conn.fd()).unwrap_or(0) }
+    }
+}
+
+/// Sleeps until the thread that is in the middle of a message is done with it. One that does not go on
+/// although it could (a handler that never returns, no CPU) loses its turn. `rival`: what earlier waits of
+/// the call saw, and since when: wake-ups for other connections do not begin the patience anew.
+pub(crate) fn for_turn(
+    conn: &Pinned,
+    stay: Pin<&Stay>,
+    until: Option<u64>,
+    mark: Mark,
+    rival: &mut Option<(Rival, u64)>,
+) -> Woken {
+    let thread = tls::thread_id() as u32;
+    let holder = || conn.turn.of_another(|| thread);
+    let Some(before) = holder() else { return Woken::Look };
+    // Nobody's message goes on here, and the kernel would not let anybody sleep.
+    let over = libc::POLLHUP | libc::POLLERR;
+    if crate::conn::carrier::readiness(conn.fd(), 0) & over != 0 {
+        conn.turn.end(before);
+        return Woken::Look;
+    }
+    let seen = Rival::now(conn, before);
+    let since = match rival {
+        Some((known, since)) if *known == seen => *since,
+        _ => {
+            let since = monotonic_ns();
+            *rival = Some((seen, since));
+            since
+        }
+    };
+    stay.has_turn();
+    conn.turn.want(thread);
+    let (wait_set, bell) = take_wait_set(stay, Mode::Bell);
+    let nap = if bell.is_some() { BOUNDED_SLEEP_NS } else { MORE_SLEEP_NS };
+    let woken = match holder() {
+        Some(_) => {
+            count(conn, Direction::Send, Counter::Slept);
+            sleep(conn, stay, 0, &wait_set, until, Some(nap), mark)
+        }
+        None => Woken::Look,
+    };
+    wake_up(stay, bell, &wait_set);
+    match woken {
+        Woken::TimedOut if until.is_none_or(|u| monotonic_ns() < u) => {}
+        Woken::Look => {}
+        other => return other,
+    }
+    let could_go_on = || {
+        sender_may_go_on(conn)
+            && crate::conn::carrier::readiness(conn.fd(), libc::POLLOUT) & libc::POLLOUT != 0
+    };
+    if monotonic_ns().saturating_sub(since) >= BOUNDED_SLEEP_NS
+        && holder() == Some(before)
+        && rival.as_ref().is_some_and(|(known, _)| *known == Rival::now(conn, before))
+        && could_go_on()
+        && conn.turn.end(before)
+    {
+        process::ring_own(conn.index()); // it may be another one's now
+    }
+    Woken::Look
+}
+
+/// Ring bytes that must be free before a waiter for room is worth waking.
+fn is_roomy(segment: Segment, lines: &HalfLines) -> bool {
+    let head = lines.consumer.head.load(Ordering::Acquire);
+    let tail = lines.producer.tail.load(Ordering::Acquire);
+    let size = u64::from(segment.ring_bytes());
+    tail.wrapping_sub(head) <= size - size / 4
+}
+
+/// Asks the consumer to ring when a quarter of the ring is free. True when it is free already.
+pub(crate) fn arm_for_room(segment: Segment, lines: &HalfLines) -> bool {
+    arm::arm(&lines.space_arm.word, Mode::Bell);
+    is_roomy(segment, lines)
+}
+
+/// Whether a sender that was told EAGAIN may go on: room in the ring, or off the SDP lane. One that must leave
+/// the lane and is not let go by its reader (L2) would only be told EAGAIN again, as often as it asks.
+pub(crate) fn sender_may_go_on(conn: &Conn) -> bool {
+    let Some(segment) = conn.segment() else { return true };
+    let lines = segment.half(conn.half_index(Half::Send));
+    let must_leave = || {
+        segment.end(conn.side() ^ 1).pinned.load(Ordering::Relaxed) != 0
+            || conn.has(flag::PEER_GONE | flag::PINNED)
+    };
+    lines.log.lane.load(Ordering::Acquire) == 0
+        || conn.has(flag::HOSTILE)
+        || is_roomy(segment, lines)
+        || must_leave() && (may_leave(lines) || is_reader_dead(conn))
+}
+
+/// Whether the reader lets the half leave the SDP lane now, by what the segment says (L2).
+fn may_leave(lines: &HalfLines) -> bool {
+    lane::may_leave(lines, lines.producer.switches.load(Ordering::Acquire))
+}
+
+/// Whether the reader's kernel has answered that nobody reads any more: then the lane is left without it. One that was
+/// killed in the middle of following a switch would keep us on it for ever; FIN alone proves nothing.
+pub(crate) fn is_reader_dead(conn: &Conn) -> bool {
+    conn.has(flag::PEER_GONE)
+        && table::number_of(conn).is_some_and(|fd| carrier::tcp_state(fd) == carrier::TCP_CLOSE)
+}
+
+/// A sender that can neither use the ring nor leave it, and of whose waits we see nothing, is about to be told
+/// EAGAIN beside a carrier that says "writable". It would come back at once: it is held up for a moment. What else the
+/// program's loop serves is not held up for each such connection: there is a time between two of them.
+#[cold]
+pub(crate) fn hold_up() {
+    if monotonic_ns() < NEXT_HELD_UP_NS.load(Ordering::Relaxed) {
+        return;
+    }
+    process::beside_calls(|| {
+        let nap = libc::timespec { tv_sec: 0, tv_nsec: HELD_UP_NS };
+        // SAFETY: the time outlives the call; what is left of it is not asked for.
+        let _ = unsafe { sdp_sys::sys!(libc::SYS_nanosleep, &raw const nap, 0) };
+    });
+    NEXT_HELD_UP_NS.store(monotonic_ns() + HELD_UP_APART_NS, Ordering::Relaxed);
+}
+
+/// Whether the half is on the SDP lane and its ring has nearly no room.
+pub(crate) fn is_full(conn: &Conn) -> bool {
+    let Some(segment) = conn.segment() else { return false };
+    let lines = segment.half(conn.half_index(Half::Send));
+    let head = lines.consumer.head.load(Ordering::Acquire);
+    let tail = lines.producer.tail.load(Ordering::Acquire);
+    let size = u64::from(segment.ring_bytes());
+    lines.log.lane.load(Ordering::Acquire) != 0 && tail.wrapping_sub(head) > size - size / 8
+}
+
+/// As [`sender_may_go_on`]; arms the half when not.
+pub(crate) fn sender_may_go_on_or_arm(conn: &Conn) -> bool {
+    if sender_may_go_on(conn) {
+        return true;
+    }
+    if let Some(segment) = conn.segment() {
+        arm::arm(&segment.half(conn.half_index(Half::Send)).space_arm.word, Mode::Bell);
+    }
+    sender_may_go_on(conn)
+}
+
+/// A non-blocking sender found the ring full. A reader on another CPU frees a piece in about the time
+/// that a system call takes: shorter than what sending it through the kernel would cost.
+pub(crate) fn briefly_for_room(
+    conn: &Conn,
+    segment: Segment,
+    lines: &HalfLines,
+    source: &mut SourceState,
+) -> bool {
+    let peer_cpu = segment.end(conn.side() ^ 1).cpu.load(Ordering::Relaxed);
+    if spin::needs_this_cpu(peer_cpu) {
+        return false;
+    }
+    let (_, seen) = source.tx.cursors();
+    let mut moved = || lines.consumer.head.load(Ordering::Acquire) != seen;
+    spin::pause_for(BRIEF_ROOM_NS, &mut moved) && source.tx.refresh().is_ok()
+}
+
+/// Longest pause of a non-blocking sender.
+const BRIEF_ROOM_NS: u64 = 5_000;
+
+/// Sleeps until the carrier is writable.
+pub(crate) fn for_carrier_room(
+    conn: &Pinned,
+    stay: Pin<&Stay>,
+    until: Option<u64>,
+    mark: Mark,
+) -> Woken {
+    for_carrier_room_or(conn, stay, -1, until, mark)
+}
+
+/// Sleeps until the carrier is writable or `other` (−1 none) is readable.
+pub(crate) fn for_carrier_room_or(
+    conn: &Pinned,
+    stay: Pin<&Stay>,
+    other: i32,
+    until: Option<u64>,
+    mark: Mark,
+) -> Woken {
+    count(conn, Direction::Send, Counter::Slept);
+    sleep_beside(conn, stay, libc::POLLOUT, other, until, None, mark).0
+}
+
+/// Sleeps a moment, or until the connection ends: for a call that waits for more than there is, which
+/// no bell announces.
+pub(crate) fn for_more(conn: &Pinned, stay: Pin<&Stay>, until: Option<u64>, mark: Mark) -> Woken {
+    match sleep(conn, stay, 0, &WaitSet::NONE, until, Some(MORE_SLEEP_NS), mark) {
+        Woken::TimedOut if until.is_none_or(|u| monotonic_ns() < u) => Woken::Look,
+        other => other,
+    }
+}
+
+/// libc's `ppoll` on the carrier and the call's wait set: the one place where a call blocks. `until` is
+/// the program's limit; `nap` nanoseconds is ours, and says nothing about restarting.
+fn sleep(
+    conn: &Pinned,
+    stay: Pin<&Stay>,
+    events: i16,
+    wait_set: &WaitSet,
+    until: Option<u64>,
+    nap: Option<u64>,
+    mark: Mark,
+) -> Woken {
+    let (woken, has_rung) = sleep_beside(conn, stay, events, wait_set.raw(), until, nap, mark);
+    if has_rung {
+        wait_set.clear();
+    }
+    woken
+}
+
+/// [`sleep`] beside any descriptor (−1 none); whether that one was ready.
+fn sleep_beside(
+    conn: &Pinned,
+    stay: Pin<&Stay>,
+    events: i16,
+    other: i32,
+    until: Option<u64>,
+    nap: Option<u64>,
+    mark: Mark,
+) -> (Woken, bool) {
+    // Asked for once: one that is gone a moment later is no reason to sleep on none.
+    let Some(fd) = stay.hold(conn) else { return (Woken::Closed, false) };
+    let mut fds =
+        [pollfd { fd, events, revents: 0 }, pollfd { fd: other, events: libc::POLLIN, revents: 0 }];
+    let timeout = match until {
+        None => None,
+        Some(until) => {
+            let now = monotonic_ns();
+            if now >= until {
+                return (Woken::TimedOut, false);
+            }
+            Some(until - now)
+        }
+    };
+    let timeout = match (timeout, nap) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    };
+    let timeout = timeout.map(to_timespec);
+    // A handler that was put off while the call looked around counts as interrupting it.
+    if mark.interrupted_without_restart() {
+        return (Woken::Interrupted, false);
+    }
+    stay.is_asleep(true);
+    let n = host::ppoll(&mut fds, timeout.as_ref(), core::ptr::null());
+    stay.is_asleep(false);
+    if process::is_retired() {
+        return (Woken::Closed, false); // the call is the kernel's now, and nothing of ours is
+    }
+    let is_other_ready = fds[1].revents != 0;
+    if conn.open_fd().is_none() {
+        return (Woken::Closed, is_other_ready);
+    }
+    let woken = match n {
+        Ok(0) => Woken::TimedOut,
+        Ok(_) => Woken::Look,
+        Err(_) => {
+            // With a timeout set on the socket the kernel never restarts.
+            let restarts = match mark.interrupted() {
+                section::Interrupted::Return => false,
+                _ => until.is_none(),
+            };
+            match restarts {
+                false => Woken::Interrupted,
+                // The kernel looks up the number of a call that it restarts.
+                true if !conn.is_current() => Woken::Closed,
+                true => Woken::Look,
+            }
+        }
+    };
+    (woken, is_other_ready)
+}
+
+/// Nanoseconds as the kernel wants them.
+pub(crate) fn to_timespec(ns: u64) -> timespec {
+    timespec {
+        tv_sec: (ns / 1_000_000_000) as libc::time_t,
+        tv_nsec: (ns % 1_000_000_000) as libc::c_long,
+    }
+}
+
+/// Whether a head that moves from one ring cursor to another enters another eighth of the ring: then a
+/// producer may have to be woken. Not at every record, because that takes a fence. A producer waits only
+/// while less than a quarter is free, so on the way from there to an empty ring one of these looks sees it.
+#[inline]
+pub(crate) const fn crosses_eighth(ring_bytes: u64, from: u64, to: u64) -> bool {
+    (from ^ to) & !(ring_bytes / 8).wrapping_sub(1) != 0
+}
+
+/// After the head was published at `head`, in another eighth of the ring than before: wakes a producer
+/// that waits for room, once a quarter is free.
+pub(crate) fn room_freed(conn: &Conn, lines: &HalfLines, ring_bytes: u64, head: u64) {
+    let tail = lines.producer.tail.load(Ordering::Relaxed);
+    if tail.wrapping_sub(head) > ring_bytes - ring_bytes / 4 {
+        return;
+    }
+    if let Some((_, seen)) = arm::check(&lines.space_arm.word) {
+        conn.ring_peer();
+        arm::disarm(&lines.space_arm.word, seen);
+    }
+}
+
+/// Counts a wait for several connections at once, among the process's totals: it is none of theirs alone.
+pub(crate) fn count_shared(counter: Counter) {
+    if let Some(page) = page::current() {
+        page.add(RowId::NONE, Direction::Receive, counter, 1);
+    }
+}
+
+fn count(conn: &Conn, direction: Direction, counter: Counter) {
+    if let Some((page, row)) = page::of_row(conn) {
+        page.add(row, direction, counter, 1);
+    }
+}
+
+#[cfg(test)]
+mod model;

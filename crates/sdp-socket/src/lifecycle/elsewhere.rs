@@ -1,0 +1,138 @@
+//! Calls of a child that runs on its parent's memory, with descriptors of its own.
+//!
+//! A child of vfork, or of a clone like it, closes numbers and uses them for something else, and the table of the
+//! parent, which is all that there is, must not learn of it. So what a number names is asked of the kernel here, and
+//! every call is the kernel's. A number that still names a connection is brought there first: the connection leaves
+//! its lanes for good, because the child's calls cannot be followed (reason `shared`). That costs a connection its
+//! lanes where such a child really uses it. Who only closes, duplicates and executes never comes here.
+
+use libc::{c_int, fd_set, pollfd};
+use sdp_stats::Reason;
+use sdp_sys::{pid, section};
+
+use crate::{
+    conn::{Half, Stage},
+    datapath::splice,
+    lifecycle::exec,
+    migration::{handover::Heir, pin},
+    process::{
+        self,
+        table::{self, Entry, Pinned},
+    },
+};
+
+/// Whether a call on `fd` is the kernel's because the caller has other descriptors than the table tells of.
+#[inline(always)]
+pub(crate) fn is(fd: c_int) -> bool {
+    pid::may_be_borrowed() && is_here(fd)
+}
+
+/// [`is`] for a call that moves bytes: false for one that receives where the number names the connection and some of its
+/// bytes could not be given to the kernel. The call finds those, and does not wait.
+#[inline(always)]
+pub(crate) fn moves(fd: c_int, half: Half) -> bool {
+    pid::may_be_borrowed() && moves_here(fd, half)
+}
+
+#[cold]
+#[inline(never)]
+fn moves_here(fd: c_int, half: Half) -> bool {
+    is_here(fd) && (half == Half::Send || !has_rest(fd))
+}
+
+/// [`is`] for `poll`.
+///
+/// # Safety
+/// The array has `count` entries.
+#[inline(always)]
+pub(crate) unsafe fn polls(fds: *const pollfd, count: usize) -> bool {
+    if !pid::may_be_borrowed() || process::is_ours() {
+        return false;
+    }
+    // SAFETY: the caller's.
+    (0..count).for_each(|i| leave(unsafe { (*fds.add(i)).fd }));
+    true
+}
+
+/// [`is`] for `select`.
+///
+/// # Safety
+/// The sets are null or have `count` bits.
+#[inline(always)]
+pub(crate) unsafe fn selects(count: c_int, sets: [*mut fd_set; 3]) -> bool {
+    if !pid::may_be_borrowed() || process::is_ours() {
+        return false;
+    }
+    for fd in 0..count.min(process::highest_descriptor().saturating_add(1)) {
+        let (at, bit) = (fd as usize / 8, fd % 8);
+        // SAFETY: the caller's.
+        let is_in = |set: &*mut fd_set| unsafe {
+            !set.is_null() && *set.cast::<u8>().add(at) & 1 << bit != 0
+        };
+        if sets.iter().any(is_in) {
+            leave(fd);
+        }
+    }
+    true
+}
+
+/// [`is`] for a wait on an epoll set: of any connection in it nothing but its bell would come.
+#[inline(always)]
+pub(crate) fn waits_for_all() -> bool {
+    if !pid::may_be_borrowed() || process::is_ours() {
+        return false;
+    }
+    table::walk(|fd, _| leave(fd));
+    true
+}
+
+#[cold]
+#[inline(never)]
+fn is_here(fd: c_int) -> bool {
+    if process::is_ours() {
+        return false;
+    }
+    leave(fd);
+    true
+}
+
+/// What `fd` names leaves its lanes, if it is a connection here as well.
+#[cold]
+#[inline(never)]
+fn leave(fd: c_int) {
+    let is_connection = matches!(table::entry(fd), Some(Entry::Conn(_)))
+        && Pinned::new(fd, Half::Receive)
+            .is_some_and(|conn| !matches!(conn.stage(), Stage::Fresh | Stage::Listener));
+    if is_connection {
+        pin::leave(fd, Reason::Shared, Some(Heir::Image(fd)));
+    }
+}
+
+#[cold]
+fn has_rest(fd: c_int) -> bool {
+    let _section = section::Guard::enter();
+    Pinned::new(fd, Half::Receive).is_some_and(|conn| {
+        conn.stage() == Stage::Attached
+            && exec::is_named(&conn, fd)
+            && splice::has_ring_bytes(&conn)
+    })
+}
+
+/// Before such a child forks: what it holds its own child holds as well, of whom nobody will know.
+#[cold]
+#[inline(never)]
+pub(crate) fn before_fork() {
+    pid::begin_borrowed_fork();
+    table::walk(|fd, _| leave(fd));
+}
+
+/// In the child of one that forked so: the memory is a copy of its parent's parent's, the descriptors are not. Nothing
+/// is tracked here any more, and no number is touched.
+#[cold]
+#[inline(never)]
+pub(crate) fn forked() {
+    process::retire();
+    table::walk(|fd, _| {
+        table::clear(fd);
+    });
+}

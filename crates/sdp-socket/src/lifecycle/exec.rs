@@ -1,0 +1,151 @@
+//! New images: which connections they are meant to get, and how those leave their lanes before.
+//!
+//! A new image may be one without the library, so what it gets has to be on the kernel lane, with all that is
+//! unread. Descriptors that merely leak into a helper are left alone, or every `system("true")` would demote
+//! a server's clients. What is meant for an image shows in what the program did: it is one of the standard
+//! descriptors, or FD_CLOEXEC was taken off it, or a child duplicated it.
+//!
+//! A child of `vfork` executes on its parent's memory, with descriptors of its own, and what it does to them the
+//! table never learns. What it makes for its image leaves its lanes there and then ([`crate::migration::pin`]).
+
+use libc::c_int;
+use sdp_stats::Reason;
+use sdp_sys::{section, sys};
+
+use crate::{
+    conn::{Conn, Half, Stage, flag},
+    lifecycle::{self, adopt},
+    migration::{
+        demote,
+        handover::{self, Heir},
+        pin::{self, Pin},
+    },
+    process::{
+        self, page,
+        table::{self, Entry, Pinned},
+    },
+};
+
+/// The program took FD_CLOEXEC off a number. What sets it says nothing of the connection's other numbers.
+pub(crate) fn inheritable(fd: c_int) {
+    if !process::is_ours() {
+        pin::pin(fd, Pin::ForImage(fd));
+        return;
+    }
+    let _section = section::Guard::enter();
+    if let Some(conn) = Pinned::new(fd, Half::Receive) {
+        conn.set(flag::FOR_IMAGES);
+    }
+}
+
+/// Before exec: connections that the new image is to have leave their lanes.
+pub(crate) fn executing() {
+    if process::is_retired() || process::family().is_none() && page::current().is_none() {
+        return;
+    }
+    if !process::is_ours() {
+        return executing_beside_parent();
+    }
+    let _section = section::Guard::enter();
+    page::executing();
+    // The new image knows nothing of it, and the peers would go on believing that somebody keeps their half.
+    crate::migration::pooled::clear();
+    table::walk(|fd, entry| {
+        if let Some(conn) = held(fd, entry)
+            && (fd < adopt::LOOKED_AT || has_lanes(&conn))
+        {
+            if !stays_open(fd) {
+                return lifecycle::leaves_by_exec(&conn);
+            }
+            if !is_inherited_on_purpose(&conn, fd) {
+                return;
+            }
+            if has_lanes(&conn) {
+                handover::leave_to(&conn, fd, Reason::Exec, Heir::Image(fd));
+            }
+            // Another connection may be in its place.
+            if table::entry(fd) == Some(entry) {
+                process::tell_heirs(&conn, fd);
+            }
+        }
+    });
+    // What the new image keeps it may pass on to children of its own, whom nobody could find.
+    let mut keeps_any = false;
+    table::walk(|fd, entry| keeps_any |= matches!(entry, Entry::Conn(_)) && stays_open(fd));
+    if let Some((family, slot)) = process::family() {
+        family.executing(slot, keeps_any);
+    }
+}
+
+/// In a vfork child: what the parent meant for images before.
+fn executing_beside_parent() {
+    table::walk(|fd, entry| {
+        if let Entry::Conn(index) = entry
+            && crate::conn::get(index).is_some_and(|conn| is_meant_for_images(conn, fd))
+            && stays_open(fd)
+        {
+            pin::pin(fd, Pin::ForImage(fd));
+        }
+    });
+}
+
+/// Before `posix_spawn`: its child is libc's, and does what no hook sees. False: the child would have a connection whose
+/// unread bytes it would miss.
+pub(crate) fn spawning() -> bool {
+    if process::is_retired() || !process::is_ours() {
+        return true;
+    }
+    let mut is_whole = true;
+    let _section = section::Guard::enter();
+    table::walk(|fd, entry| {
+        if let Some(conn) = held(fd, entry)
+            && has_lanes(&conn)
+            && is_meant_for_images(&conn, fd)
+            && stays_open(fd)
+        {
+            // The number is this process's, too, which goes on with it.
+            is_whole &= handover::leave_to(&conn, fd, Reason::Exec, Heir::Stranger);
+            if table::entry(fd) == Some(entry) {
+                process::tell_heirs(&conn, fd);
+            }
+        }
+    });
+    is_whole
+}
+
+/// The connection of an entry of the table.
+fn held(fd: c_int, entry: Entry) -> Option<Pinned> {
+    matches!(entry, Entry::Conn(_))
+        .then(|| Pinned::new(fd, Half::Receive))?
+        .filter(|conn| !matches!(conn.stage(), Stage::Fresh | Stage::Listener))
+}
+
+fn has_lanes(conn: &Conn) -> bool {
+    matches!(conn.stage(), Stage::Attached | Stage::Meeting)
+}
+
+/// Whether a new image will have the descriptor.
+pub(crate) fn stays_open(fd: i32) -> bool {
+    // SAFETY: no pointers.
+    unsafe { sys!(libc::SYS_fcntl, fd, libc::F_GETFD) }
+        .is_ok_and(|flags| flags as i32 & libc::FD_CLOEXEC == 0)
+}
+
+/// What the program did with it shows that.
+fn is_meant_for_images(conn: &Conn, fd: i32) -> bool {
+    (0..=2).contains(&fd) || conn.has(flag::FOR_IMAGES)
+}
+
+/// In a process that forked: not what it got and left as it was.
+fn is_inherited_on_purpose(conn: &Conn, fd: i32) -> bool {
+    process::forks() == 0
+        || is_meant_for_images(conn, fd)
+        || conn.is_used_by_several()
+        || !demote::is_used_by_another(conn)
+}
+
+/// In a vfork child: whether a number of the table, which is the parent's, still names the connection here. Of one
+/// without a name, which has no lanes, that is taken for granted.
+pub(crate) fn is_named(conn: &Conn, fd: c_int) -> bool {
+    !conn.has(flag::NAMED) || conn.name(fd).is_some_and(|name| name.is_of(fd))
+}

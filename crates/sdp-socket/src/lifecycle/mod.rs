@@ -1,0 +1,12 @@
+//! Descriptors and processes that come and go: open, close, fork, exec, passing, leaving.
+//!
+//! Called by `api`. It tells the rooms below what has happened, in an order that stands here.
+
+pub(crate) mod adopt;
+pub(crate) mod elsewhere;
+pub(crate) mod exec;
+pub(crate) mod inherit;
+mod open;
+pub(crate) mod reconnect;
+
+pub(crate) use open::*;

@@ -1,0 +1,701 @@
+//! Descriptors that come and go: socket, connect, accept, dup, close.
+
+use core::sync::atomic::Ordering;
+
+use libc::{c_int, sockaddr, socklen_t};
+use sdp_config::{Family, Role};
+use sdp_proto::Ack;
+use sdp_rdma::{
+    fabric::{Gather, SendOptions, SendQueue},
+    work::WorkId,
+};
+use sdp_shm::layout;
+use sdp_stats::Reason;
+use sdp_sys::{fd, pid, section, sys};
+
+use crate::{
+    api::options,
+    conn::{self, Conn, Half, Stage, carrier, flag},
+    datapath::{lane::Lane, receive, send},
+    migration::demote,
+    process::{
+        self, log, marks, page, settings,
+        table::{self, Entry, NoPlace, Pinned},
+    },
+};
+
+/// Bytes of a socket address that we look at.
+pub(crate) const ADDRESS_MAX: usize = 28;
+
+/// Puts a connection into the table; what the number named before is forgotten.
+#[unsafe(link_section = ".text.open")]
+pub(crate) fn install(fd: i32, stage: Stage, flags: u32) -> Option<&'static Conn> {
+    let (index, conn) = conn::create(stage)?;
+    conn.fd.store(fd, Ordering::Relaxed);
+    conn.flags.store(flags, Ordering::Relaxed);
+    process::note_descriptor(fd);
+    match table::put(fd, Entry::Conn(index)) {
+        Ok(stale) => {
+            if let Some(stale) = stale {
+                release(stale);
+            }
+            Some(conn)
+        }
+        Err(NoPlace) => {
+            release(Entry::Conn(index)); // nobody would ever close it
+            None
+        }
+    }
+}
+
+/// What a table word named is not named by it any more: the number names something else now.
+pub(crate) fn release(entry: Entry) {
+    match entry {
+        Entry::Conn(index) => {
+            if let Some(conn) = conn::get(index)
+                && conn.unreference()
+            {
+                end(conn);
+            }
+        }
+        Entry::Set(index) => crate::readiness::epoll::closed(index),
+        Entry::Hidden => {}
+    }
+}
+
+/// No descriptor of this process names the connection any more; for whoever took the last one away.
+#[unsafe(link_section = ".text.hot")]
+fn end(conn: &Conn) {
+    crate::migration::promote::ended(conn);
+    crate::readiness::epoll::forget_conn(conn);
+    conn.closed();
+}
+
+/// After `socket`.
+pub(crate) fn opened(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
+    let kind = kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC);
+    let is_tcp = (domain == libc::AF_INET || domain == libc::AF_INET6)
+        && kind == libc::SOCK_STREAM
+        && (protocol == 0 || protocol == libc::IPPROTO_TCP);
+    if !is_tcp || process::is_retired() || !process::is_ours() {
+        return forget(fd);
+    }
+    let _section = section::Guard::enter();
+    let v6 = if domain == libc::AF_INET6 { flag::V6 } else { 0 };
+    if install(fd, Stage::Fresh, v6).is_none() {
+        forget(fd);
+    }
+}
+
+/// A socket address as rules see it: 16 bytes (IPv4 as v4-mapped) and a port.
+pub(crate) fn parse_address(bytes: &[u8]) -> Option<([u8; 16], u16)> {
+    let family = u16::from_ne_bytes(*bytes.first_chunk()?);
+    let port = u16::from_be_bytes(*bytes.get(2..)?.first_chunk()?);
+    match i32::from(family) {
+        libc::AF_INET => {
+            let [a, b, c, d] = *bytes.get(4..)?.first_chunk()?;
+            Some(([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d], port))
+        }
+        libc::AF_INET6 => Some((*bytes.get(8..)?.first_chunk()?, port)),
+        _ => None,
+    }
+}
+
+pub(crate) fn local_address(fd: c_int) -> Option<([u8; 16], u16)> {
+    let mut bytes = [0u8; ADDRESS_MAX];
+    let mut len = ADDRESS_MAX as socklen_t;
+    // SAFETY: buffer and length outlive the call.
+    unsafe { sys!(libc::SYS_getsockname, fd, bytes.as_mut_ptr(), &raw mut len) }.ok()?;
+    parse_address(&bytes)
+}
+
+/// After `listen`: server rules are consulted with the local address.
+pub(crate) fn listening(fd: c_int) {
+    let Some(Entry::Conn(index)) = table::entry(fd) else { return };
+    let Some(conn) = conn::get(index) else { return };
+    if !process::is_ours() || !process::start() {
+        return;
+    }
+    let _section = section::Guard::enter();
+    conn.set_stage(Stage::Listener);
+    crate::readiness::epoll::listens(conn);
+    let (address, port) = local_address(fd).unwrap_or(([0; 16], 0));
+    if settings::family(Role::Server, address, port) == Family::Tcp {
+        conn.set(flag::RULE_TCP);
+    }
+    if log::wants(log::Level::Summary) {
+        log::listening(fd, conn.has(flag::RULE_TCP), address, port);
+    }
+    process::ensure_listener_row(conn);
+}
+
+/// After `connect` succeeded or began.
+///
+/// # Safety
+/// `addr` is readable for `len` bytes, as `connect` demands.
+pub(crate) unsafe fn connected(fd: c_int, addr: *const sockaddr, len: socklen_t) {
+    let Some(Entry::Conn(index)) = table::entry(fd) else { return };
+    let Some(conn) = conn::get(index) else { return };
+    let is_first = conn.stage() == Stage::Fresh;
+    if !(is_first || may_be_another(conn)) || !process::is_ours() || !process::start() {
+        return;
+    }
+    let _section = section::Guard::enter();
+    let mut bytes = [0u8; ADDRESS_MAX];
+    let n = (len as usize).min(ADDRESS_MAX);
+    if !addr.is_null() {
+        // SAFETY: n <= len readable bytes; n <= ADDRESS_MAX.
+        unsafe { core::ptr::copy_nonoverlapping(addr.cast::<u8>(), bytes.as_mut_ptr(), n) };
+    }
+    let Some((address, port)) = parse_address(&bytes) else { return };
+    let verdict = settings::family(Role::Client, address, port);
+    if !is_first {
+        return correct(conn, verdict == Family::Tcp);
+    }
+    if log::wants(log::Level::Summary) {
+        log::connected(fd, address, port);
+    }
+    establish(conn, fd, verdict == Family::Tcp, process::forks());
+}
+
+/// Whether a connection that is being made may have another address than when it began: an attempt
+/// that failed leaves the socket to the next one.
+fn may_be_another(conn: &Conn) -> bool {
+    const MADE: u32 = flag::SEEN | flag::ADOPTED | flag::ACCEPTED | flag::PINNED;
+    matches!(conn.stage(), Stage::Young | Stage::Kernel) && !conn.has(MADE)
+}
+
+/// The rules are asked again, for the address of the last attempt.
+fn correct(conn: &Conn, rule_tcp: bool) {
+    if rule_tcp == conn.has(flag::RULE_TCP) {
+        return;
+    }
+    if rule_tcp {
+        conn.set(flag::RULE_TCP);
+        conn.change_stage(Stage::Young, Stage::Kernel);
+    } else {
+        conn.flags.fetch_and(!flag::RULE_TCP, Ordering::SeqCst);
+        if conn.row_index().is_some() {
+            conn.change_stage(Stage::Kernel, Stage::Young);
+        }
+    }
+}
+
+/// Before `accept`.
+pub(crate) fn accepting(_listener: c_int) -> u32 {
+    process::forks()
+}
+
+/// After `accept`.
+pub(crate) fn accepted(listener: c_int, fd: c_int, generation: u32) {
+    if process::is_retired() || !process::is_ours() {
+        return forget(fd);
+    }
+    let inherited = match table::entry(listener) {
+        Some(Entry::Conn(index)) => conn::get(index).map_or(0, |conn| {
+            show_listener(conn);
+            inherited(conn)
+        }),
+        _ => match adopt_listener(listener) {
+            Some(inherited) => inherited,
+            None => return forget(fd),
+        },
+    };
+    let rule_tcp = inherited & flag::RULE_TCP != 0;
+    if !process::start() {
+        return forget(fd);
+    }
+    let _section = section::Guard::enter();
+    let flags = flag::ACCEPTED | inherited & flag::MAY_BE_ELSEWHERE;
+    let Some(conn) = install(fd, Stage::Fresh, flags) else { return forget(fd) };
+    establish(conn, fd, rule_tcp, generation);
+    if inherited & flag::PINNED != 0
+        && let Some(reason) = options::in_the_way(fd)
+    {
+        conn.pin_to_kernel(reason);
+    }
+    see(conn, fd);
+    if log::wants(log::Level::Summary) {
+        log::accepted(fd);
+    }
+}
+
+/// In a process that got a listener by fork: tools are to see it here too.
+#[inline]
+pub(crate) fn show_listener(conn: &Conn) {
+    if conn.stage() == Stage::Listener {
+        process::ensure_listener_row(conn);
+    }
+}
+
+/// What connections have of their listener.
+fn inherited(listener: &Conn) -> u32 {
+    const WHAT: u32 = flag::RULE_TCP | flag::MAY_BE_ELSEWHERE | flag::PINNED;
+    listener.flags.load(Ordering::Relaxed) & WHAT
+}
+
+/// A listener that came by exec or activation: what its connections have of it. `None`: not a TCP listener.
+fn adopt_listener(fd: c_int) -> Option<u32> {
+    if fd::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL).ok()? != libc::IPPROTO_TCP {
+        return None;
+    }
+    {
+        let _section = section::Guard::enter();
+        install(fd, Stage::Listener, flag::MAY_BE_ELSEWHERE)?;
+    }
+    listening(fd);
+    match table::entry(fd) {
+        Some(Entry::Conn(index)) => conn::get(index).map(inherited),
+        _ => Some(flag::MAY_BE_ELSEWHERE),
+    }
+}
+
+/// A connection exists from here on (or is being made).
+fn establish(conn: &Conn, fd: c_int, rule_tcp: bool, generation: u32) {
+    conn.fd.store(fd, Ordering::Relaxed);
+    let row = process::family().and_then(|(family, slot)| family.open_row(slot, process::pid()));
+    conn.set_row(row);
+    let forks = process::forks();
+    if generation != forks || !forks.is_multiple_of(2) {
+        conn.set(flag::UNCERTAIN);
+    }
+    conn.set_stage(if rule_tcp || row.is_none() { Stage::Kernel } else { Stage::Young });
+    if rule_tcp {
+        conn.set(flag::RULE_TCP);
+    }
+    process::ensure_row(conn);
+}
+
+/// Counts an established connection, once, and sees to it that tools can see it.
+#[inline]
+pub(crate) fn see(conn: &Conn, fd: c_int) {
+    const BOTH: u32 = flag::SEEN | flag::ROWED;
+    if conn.flags.load(Ordering::Relaxed) & BOTH != BOTH {
+        see_first(conn, fd);
+    }
+}
+
+#[cold]
+#[unsafe(link_section = ".text.hot")]
+fn see_first(conn: &Conn, fd: c_int) {
+    if conn.has(flag::ADOPTED) {
+        return crate::lifecycle::adopt::see_first(conn, fd);
+    }
+    process::ensure_row(conn);
+    if conn.flags.fetch_or(flag::SEEN, Ordering::SeqCst) & flag::SEEN != 0 {
+        return;
+    }
+    page::hand_in();
+    if conn.has(flag::PASSED) && marks::counted_as(fd).is_some() {
+        return; // by who got it
+    }
+    process::count_seen(conn, first_reason(conn));
+}
+
+/// Why a connection begins on the kernel lane.
+pub(crate) fn first_reason(conn: &Conn) -> Reason {
+    if conn.has(flag::RULE_TCP) {
+        Reason::RuleTcp
+    } else if let Some(reason) = conn.pin_reason() {
+        reason // an option that was set before the first byte
+    } else if conn.row_index().is_none() {
+        Reason::NoMemory
+    } else {
+        Reason::TooYoung
+    }
+}
+
+/// A number that names something else now.
+#[unsafe(link_section = ".text.open")]
+pub(crate) fn forget(fd: c_int) {
+    if table::is_tracked(fd) && process::is_ours() {
+        let _section = section::Guard::enter();
+        if let Some(stale) = table::clear(fd) {
+            release(stale);
+        }
+    }
+}
+
+/// Before the kernel closes a number; [`table::end_close`] follows that. True: the descriptor is one that we hide.
+#[unsafe(link_section = ".text.hot")]
+pub(crate) fn begin_close(fd: c_int) -> bool {
+    match table::entry(fd) {
+        Some(Entry::Hidden) => return process::is_ours(),
+        None => return false,
+        _ => {}
+    }
+    if process::is_ours() {
+        let _section = section::Guard::enter();
+        // Whoever clears the word closes this number, whoever takes the last reference away ends the
+        // connection: each once, also when several threads close at a time.
+        keep_for_calls(fd);
+        // Without other threads nobody can come to the number meanwhile.
+        let is_alone = pid::is_single_threaded();
+        match if is_alone { table::clear(fd) } else { table::begin_close(fd) } {
+            Some(Entry::Conn(index)) => {
+                if let Some(conn) = conn::get(index) {
+                    crate::readiness::epoll::forget_number(conn, fd);
+                    closed_number(conn, fd);
+                }
+            }
+            Some(other) => release(other),
+            None => {}
+        }
+    }
+    false
+}
+
+/// Calls that sleep on the connection which `fd` names go on when the number is closed.
+fn keep_for_calls(fd: c_int) {
+    if let Some(Entry::Conn(index)) = table::entry(fd)
+        && let Some(conn) = conn::get(index)
+        && conn.is_held()
+    {
+        conn.keep(fd);
+    }
+}
+
+/// The number is in the table no more, and about to be closed.
+fn closed_number(conn: &Conn, fd: c_int) {
+    // Whoever has to ask the kernel from here on, because a relative died in a call, asks it by this number.
+    let is_noted = conn.note_closing(fd);
+    if conn.is_held() {
+        conn.keep(fd); // for one that fell asleep meanwhile
+    }
+    let is_kept = conn.is_kept();
+    if is_kept || conn.is_pinned() {
+        await_users(conn);
+    }
+    if is_kept {
+        // One that sleeps on a number which means something else by now looks again.
+        process::ring_own(conn.index());
+    }
+    // Another thread may end the connection as soon as the reference is gone.
+    conn.pin(Half::Send);
+    let was_last = conn.unreference();
+    if was_last && conn.ends_now(fd) {
+        last_close(conn, fd);
+        end(conn);
+    } else if was_last || is_kept {
+        left(conn);
+    }
+    if is_noted {
+        conn.forget_closing();
+    }
+    conn.unpin(Half::Send);
+}
+
+/// Nobody may hold the connection any more for whom something was kept when a number of it was closed. The
+/// caller has it pinned.
+pub(crate) fn left(conn: &Conn) {
+    let Some(kept) = conn.take_kept() else { return };
+    if kept.ends() {
+        if let Some(fd) = kept.number() {
+            last_close(conn, fd);
+        }
+        end(conn);
+    }
+    if let Some(fd) = kept.number() {
+        await_users(conn);
+        process::close_hidden(fd);
+    }
+}
+
+/// Whoever uses a number of the connection that the table or the keeper has forgotten uses it under a half's
+/// lock: before this, or never more.
+fn await_users(conn: &Conn) {
+    let _ = receive::with_sink(conn, |_, _, _, _| Ok(()));
+    let _ = send::with_source(conn, |_, _, _, _| Ok(()));
+}
+
+/// In a fork child: what only calls of the parent hold open is no connection of the child's.
+pub(crate) fn forget_kept() {
+    conn::each_kept(|conn| {
+        conn.forget_threads();
+        end(conn);
+    });
+}
+
+/// This process is about to close its last descriptor of a connection, which is in the table no more.
+fn last_close(conn: &Conn, fd: c_int) {
+    let was_broken = conn.has(flag::HOSTILE);
+    if settle_end(conn, fd) {
+        disconnect(conn, fd);
+    }
+    if !was_broken && conn.has(flag::HOSTILE) {
+        carrier::reset_on_close(fd); // found only now, when no number leads to the carrier
+    }
+}
+
+/// Makes the kernel's close of the carrier show what a close shows over TCP: a reset with bytes of the
+/// program unread or when the program asked for one, else FIN. True when this process is the last user
+/// and FIN it is.
+#[unsafe(link_section = ".text.hot.long")]
+pub(crate) fn settle_end(conn: &Conn, fd: c_int) -> bool {
+    if conn.stage() != Stage::Attached
+        || conn.has(flag::HOSTILE)
+        || demote::is_used_by_another(conn)
+    {
+        return false;
+    }
+    let is_sole = match (conn.row_index(), process::family()) {
+        (Some(row), Some((family, slot))) => !family.is_held_by_others(slot, row),
+        _ => false,
+    };
+    if !is_sole {
+        return false;
+    }
+    if is_cut_off(conn, fd)
+        && let Some(segment) = conn.segment()
+    {
+        // Before the end says that it is closed, which the peer takes for a goodbye.
+        segment.end(conn.side()).reset.store(layout::RESETS, Ordering::SeqCst);
+        return false;
+    }
+    // X22: with bytes of the program unread TCP answers with a reset; without, E5: bells that were
+    // never eaten must not turn our FIN into one.
+    let (in_ring, on_carrier) = receive::with_sink(conn, |sink, _, segment, lines| {
+        // Nobody reads the ring any more: what the peer sends from here on is the kernel's to refuse. Under
+        // the gate, so that every bell has come by now, or is never rung. An end that has left the lanes
+        // before gets no bells, and somebody else may have the connection now.
+        let is_ours = send::gated_at(conn, Some(fd), lines, conn.side(), || {
+            let pinned = &segment.end(conn.side()).pinned;
+            let order = (Ordering::SeqCst, Ordering::Relaxed);
+            let before = pinned.compare_exchange(0, layout::CLOSED, order.0, order.1);
+            matches!(before, Ok(_) | Err(layout::CLOSED))
+        });
+        let is_ours = is_ours == Some(true);
+        if is_ours {
+            // A switch that no call has met yet: what lies behind it is the program's, or bells.
+            receive::settle(fd, sink, lines);
+        }
+        let is_pending = sink.pending(lines).is_ok_and(|switch| switch.is_some());
+        let is_queued = || is_ours && carrier::queued(fd).is_ok_and(|n| n > 0);
+        if sink.lane == Lane::Kernel {
+            return Ok((false, is_queued()));
+        }
+        if sink.current_len != 0 || has_data(sink) {
+            return Ok((true, false));
+        }
+        sink.eat_bells(fd, lines);
+        Ok((false, is_pending && is_queued()))
+    })
+    .unwrap_or_default();
+    let is_asked = carrier::will_reset(fd);
+    let resets = in_ring || on_carrier || is_asked;
+    if resets && let Some(segment) = conn.segment() {
+        segment.end(conn.side()).reset.store(layout::RESETS, Ordering::SeqCst);
+    }
+    // What is on the carrier the kernel sees itself when the last number is closed; somebody whom nobody saw get one may
+    // have read it by then.
+    if in_ring || is_asked {
+        carrier::flush(fd);
+        carrier::reset_on_close(fd);
+    }
+    !resets
+}
+
+/// Whether the carrier has ended although this end has said nothing of the kind: reset by the peer, timed out, or ended
+/// from outside.
+fn is_cut_off(conn: &Conn, fd: c_int) -> bool {
+    carrier::tcp_state(fd) == carrier::TCP_CLOSE
+        && !conn.has(flag::SHUT)
+        && !send::with_source(conn, |source, _, _, _| Ok(source.engine.has_ended()))
+            .unwrap_or(false)
+}
+
+/// Before the process becomes an image that does not have the connection: the kernel closes it, and nobody of ours eats
+/// the bells that are there by then.
+pub(crate) fn leaves_by_exec(conn: &Conn) {
+    let is_sole = match (conn.row_index(), process::family()) {
+        (Some(row), Some((family, slot))) => !family.is_held_by_others(slot, row),
+        _ => false,
+    };
+    if conn.stage() == Stage::Attached
+        && is_sole
+        && !demote::is_used_by_another(conn)
+        && let Some(segment) = conn.segment()
+    {
+        let word = &segment.end(conn.side()).reset;
+        let _ = word.compare_exchange(0, layout::LEAVES, Ordering::SeqCst, Ordering::Relaxed);
+    }
+}
+
+/// Whether the ring holds payload that the program has not read.
+fn has_data(sink: &mut crate::datapath::lane::SinkState) -> bool {
+    use sdp_rdma::fabric::ReceiveQueue;
+    // On a copy: what is found stays where it is.
+    let mut rx = sink.rx;
+    while let Ok(Some(message)) = rx.poll_receive() {
+        let mut first = [0u8; 1];
+        rx.copy_header(message, &mut first);
+        if first[0] == 0xff && message.len > 16 {
+            return true;
+        }
+    }
+    false
+}
+
+struct NoPayload;
+
+impl Gather for NoPayload {
+    fn len(&self) -> usize {
+        0
+    }
+    fn copy_to(&mut self, _: usize, _: &[core::cell::Cell<u8>]) {}
+}
+
+/// Sends DisConn behind all data, if the sending half is on the SDP lane (X22), and wakes the reader
+/// for it through the carrier's own FIN. True when this call has sent it.
+pub(crate) fn disconnect(conn: &Conn, fd: c_int) -> bool {
+    let sent = send::with_source(conn, |source, row, _, lines| {
+        if source.lane != Lane::Sdp {
+            return Ok(false);
+        }
+        let ack = Ack::from_word(row.ack.load(Ordering::Acquire));
+        let Ok(message) = source.engine.disconnect(ack) else { return Ok(false) };
+        let options = SendOptions { control: true, ..SendOptions::default() };
+        let has_sent = send::gated_at(conn, Some(fd), lines, conn.side(), || {
+            let is_sent = source.adopt(lines) == Ok(false)
+                && source
+                    .tx
+                    .post_send(WorkId(0), message.header(), &mut NoPayload, options)
+                    .is_ok();
+            if is_sent {
+                source.engine.commit(&message);
+                source.tx.publish();
+            }
+            is_sent
+        });
+        Ok(has_sent == Some(true))
+    });
+    sent == Ok(true)
+}
+
+/// `close_range` around what we hide. `None`: nothing of ours is in the range.
+pub(crate) fn closing_range(first: u32, last: u32, flags: c_int) -> Option<isize> {
+    if !process::is_ours() || first > last {
+        return None;
+    }
+    let cloexec = flags & 4 != 0; // CLOSE_RANGE_CLOEXEC
+    let mut from = first;
+    let mut touched = false;
+    let mut closes = false;
+    let top = process::highest_descriptor();
+    let mut result = 0;
+    for fd in first..=last.min(top.max(0) as u32) {
+        match table::entry(fd as i32) {
+            None => {}
+            Some(Entry::Hidden) => {
+                touched = true;
+                if from < fd {
+                    result = close_range(from, fd - 1, flags);
+                }
+                from = fd + 1;
+            }
+            Some(_) if !cloexec => {
+                closes = true;
+                begin_close(fd as i32);
+            }
+            Some(_) => {}
+        }
+    }
+    if !touched && !closes {
+        return None;
+    }
+    if from <= last {
+        result = close_range(from, last, flags);
+    }
+    if closes {
+        (first..=last.min(top.max(0) as u32)).for_each(|fd| table::end_close(fd as i32));
+        // Where the kernel has no such call the hook finds another way.
+        if !touched && result == -(libc::ENOSYS as isize) {
+            return None;
+        }
+    }
+    Some(result)
+}
+
+fn close_range(first: u32, last: u32, flags: c_int) -> isize {
+    // SAFETY: no pointers; the program asked for it.
+    match unsafe { sys!(libc::SYS_close_range, first, last, flags) } {
+        Ok(n) => n as isize,
+        Err(e) => -(e.0 as isize),
+    }
+}
+
+/// After `dup`: `new` names what `old` names.
+pub(crate) fn duplicated(old: c_int, new: c_int) {
+    if !(table::is_tracked(old) || table::is_tracked(new)) || !process::is_ours() {
+        return;
+    }
+    let _section = section::Guard::enter();
+    let entry = match table::entry(old) {
+        Some(Entry::Conn(index)) => {
+            conn::get(index).is_some_and(Conn::reference).then_some(Entry::Conn(index))
+        }
+        Some(Entry::Set(index)) => {
+            crate::readiness::epoll::duplicated(index);
+            Some(Entry::Set(index))
+        }
+        _ => None,
+    };
+    process::note_descriptor(new);
+    let stale = match entry {
+        Some(entry) => table::put(new, entry).unwrap_or_else(|NoPlace| {
+            // Calls on the new number go past the library, and must not meet lanes.
+            if let Entry::Set(index) = entry {
+                crate::readiness::epoll::watched(index);
+            } else if let Some(conn) = Pinned::new(old, Half::Receive) {
+                crate::migration::handover::leave(&conn, old, Reason::NoMemory);
+            }
+            Some(entry)
+        }),
+        None => table::clear(new),
+    };
+    if let Some(stale) = stale {
+        release(stale);
+    }
+    if process::forks() != 0
+        && let Some(conn) = Pinned::new(new, Half::Receive)
+        && crate::migration::demote::is_used_by_another(&conn)
+    {
+        conn.set(flag::FOR_IMAGES); // of its parent's, by a child
+    }
+    if (0..=2).contains(&new)
+        && let Some(conn) = Pinned::new(new, Half::Receive)
+        && !(conn.has(flag::ADOPTED) && conn.stage() == Stage::Kernel)
+    {
+        // stdio, shells and what they start use these numbers without asking us.
+        let heir = crate::migration::handover::Heir::Stranger;
+        crate::migration::handover::leave_to(&conn, new, Reason::StandardDescriptor, heir);
+    }
+}
+
+/// Before `dup2` onto `new`; [`table::end_close`] follows it.
+pub(crate) fn replacing(new: c_int) {
+    match table::entry(new) {
+        Some(Entry::Hidden) if process::is_ours() => process::move_hidden(new),
+        // Of a number beyond the limit, which was lowered since, nothing is closed: EBADF.
+        Some(_) if !(1..=new).contains(&process::soft_limit()) => {
+            begin_close(new);
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_out_of_reach_takes_no_slot_along() {
+        // More often than there are slots: each must come back.
+        for _ in 0..conn::CONNS + 1 {
+            assert!(install(table::DESCRIPTORS as c_int, Stage::Fresh, 0).is_none());
+        }
+        let (_, conn) = conn::create(Stage::Fresh).expect("a slot is free");
+        assert!(conn.unreference());
+        end(conn);
+    }
+}

@@ -1,0 +1,133 @@
+//! A socket that becomes another connection: `connect` with AF_UNSPEC disconnects it, and it may
+//! connect or listen again.
+//!
+//! The kernel tells the other end of a reset, drops what the program has not read, and keeps
+//! nothing of the connection. Neither do we: the lanes are left before the call, what waits in
+//! the ring is dropped after it, and every number of the process that names the socket gets a
+//! slot as if it had just been made. Where others have the socket too, or epoll sets know it by
+//! the old slot, the next connection stays TCP (`reconnected`).
+
+use libc::{c_int, sockaddr, socklen_t};
+use sdp_shm::layout::RESETS;
+use sdp_stats::Reason;
+use sdp_sys::{memory, section};
+
+use core::sync::atomic::Ordering;
+
+use crate::{
+    conn::{self, Conn, Half, Stage, flag, iovec::Buffers},
+    datapath::receive::{self, Wish},
+    lifecycle,
+    migration::{demote, handover::Heir, pin},
+    process::{
+        self,
+        table::{self, Entry, Pinned},
+    },
+};
+
+/// Bytes that are dropped at a time.
+const DROP: usize = 1024;
+/// More drops than a ring has room for.
+const DROPS: usize = 1 << 20;
+
+/// Whether an address is the one that disconnects. One that cannot be read, or is too long, is none: the kernel refuses it.
+fn is_disconnect(addr: *const sockaddr, len: socklen_t) -> bool {
+    const FAMILY: usize = size_of::<libc::sa_family_t>();
+    (FAMILY..=size_of::<libc::sockaddr_storage>()).contains(&(len as usize))
+        && memory::is_readable(addr.cast(), FAMILY)
+        // SAFETY: two readable bytes.
+        && c_int::from(unsafe { addr.cast::<libc::sa_family_t>().read_unaligned() })
+            == libc::AF_UNSPEC
+}
+
+/// Whether the socket is a connection, or is becoming one.
+fn is_connection(conn: &Conn) -> bool {
+    !matches!(conn.stage(), Stage::Fresh | Stage::Listener)
+}
+
+/// Before a `connect`: whether it disconnects, and [`after`] is to be told how it went.
+pub(crate) fn before(fd: c_int, addr: *const sockaddr, len: socklen_t) -> bool {
+    let Some(Entry::Conn(index)) = table::entry(fd) else { return false };
+    if !conn::get(index).is_some_and(is_connection) || !is_disconnect(addr, len) {
+        return false;
+    }
+    if !process::is_ours() {
+        pin::leave(fd, Reason::Reconnected, Some(Heir::Ourselves));
+        return false;
+    }
+    let _section = section::Guard::enter();
+    let Some(conn) = Pinned::new(fd, Half::Send) else { return false };
+    if !is_connection(&conn) {
+        return false;
+    }
+    // What the other end sees is a reset that is meant (E3), whatever its ring still has.
+    mark_reset(&conn, RESETS);
+    demote::leave(&conn, fd, Reason::Reconnected);
+    true
+}
+
+fn mark_reset(conn: &Conn, value: u32) {
+    if let Some(segment) = conn.segment() {
+        segment.end(conn.side()).reset.store(value, Ordering::SeqCst);
+    }
+}
+
+/// After it.
+pub(crate) fn after(fd: c_int, is_disconnected: bool) {
+    let Some(conn) = Pinned::new(fd, Half::Receive) else { return };
+    if !is_disconnected {
+        return mark_reset(&conn, 0); // a connection still, on the kernel lane
+    }
+    // What relatives would find before the bytes of the next connection.
+    if conn.stage() == Stage::Attached && demote::may_relatives_hold(&conn) {
+        drop_unread(&conn);
+    }
+    let _section = section::Guard::enter();
+    renumber(&conn);
+}
+
+fn drop_unread(conn: &Pinned) {
+    let mut scratch = [0u8; DROP];
+    for _ in 0..DROPS {
+        let iov = libc::iovec { iov_base: scratch.as_mut_ptr().cast(), iov_len: DROP };
+        // SAFETY: our own buffer.
+        let Some(mut buffers) = (unsafe { Buffers::new(&raw const iov, 1) }) else { return };
+        match receive::receive(conn, &mut buffers, Wish { flags: libc::MSG_DONTWAIT }) {
+            Ok(n) if n > 0 => {}
+            _ => return,
+        }
+    }
+}
+
+/// Whether the next connection of the socket may earn lanes: only who uses it by the numbers that
+/// we know.
+fn is_ours_alone(conn: &Conn) -> bool {
+    const OTHERS: u32 = flag::ADOPTED | flag::PASSED | flag::UNCERTAIN | flag::FOR_IMAGES;
+    let is_held = conn
+        .row_index()
+        .zip(process::family())
+        .is_none_or(|(row, (family, slot))| family.is_held_by_others(slot, row));
+    !is_held && !conn.has(OTHERS) && !crate::readiness::epoll::knows(conn)
+}
+
+/// All numbers of the old connection name a fresh socket from here on.
+fn renumber(old: &Conn) {
+    const KEPT: u32 = flag::V6 | flag::BOUND | flag::MAY_BE_ELSEWHERE | flag::WAITED;
+    let is_alone = is_ours_alone(old);
+    let stage = if is_alone { Stage::Fresh } else { Stage::Kernel };
+    let Some((index, fresh)) = conn::create(stage) else { return };
+    fresh.fd.store(old.fd.load(Ordering::Relaxed), Ordering::Relaxed);
+    fresh.flags.store(old.flags.load(Ordering::Relaxed) & KEPT, Ordering::Relaxed);
+    if !is_alone {
+        fresh.pin_to_kernel(Reason::Reconnected);
+    }
+    table::walk(|fd, entry| {
+        if entry == Entry::Conn(old.index())
+            && fresh.reference()
+            && let Ok(Some(stale)) = table::put(fd, Entry::Conn(index))
+        {
+            lifecycle::release(stale);
+        }
+    });
+    lifecycle::release(Entry::Conn(index)); // the walk's own
+}

@@ -1,0 +1,671 @@
+//! Ring bytes that somebody unaware of us is about to need: they go back into the kernel's stream.
+//!
+//! After a connection left the SDP lane, its inbound ring may still hold bytes. Our own receive calls
+//! deliver them first; stdio, an executed image or a process that gets the descriptor would miss them.
+//! Where the peer's socket can be had (`pidfd_getfd`, its inode proven by the kernel's own tables) the
+//! bytes are sent once more, through that socket, and arrive in ours in stream order.
+//!
+//! # Order
+//! The half's gate is held from the switch to the end of the push. The producer adopts switches and
+//! sends on the carrier only under the gate, so that nothing newer gets in between, and what the kernel
+//! has taken from the peer's socket is a fixed number meanwhile.
+//!
+//! * Usually the ring holds the oldest unread bytes and the carrier nothing. Then the push is all or
+//!   nothing: if the kernel does not take everything within [`PATIENCE_NS`], what it took is read back
+//!   and thrown away, and the ring still has it all.
+//! * Where unread carrier bytes lie before or behind the ring's, everything that is unread is collected
+//!   in memory and sent again in order, if the peer's send queue has memory for it. If the kernel does
+//!   not take it all the same, the connection is reset: an error that the program sees, instead of
+//!   bytes out of order.
+//!
+//! Without the peer's socket, or without memory there, nothing is pushed. Where the process goes on itself, the bytes stay
+//! readable through the library (reason `handover-stuck`); where somebody follows who has no way to them, a
+//! connection of our own takes the carrier's place ([`crate::migration::relay`]).
+//!
+//! Where that is not to be had either, who follows must not take the kernel's end of the stream for its end: an image gets
+//! an error in the connection's place ([`cut_off`]); everybody else's call fails, and nothing has been passed on.
+
+use core::{ptr::NonNull, sync::atomic::Ordering};
+
+use libc::c_int;
+use sdp_fabric_shm::identity;
+use sdp_rdma::fabric::{ReceiveQueue, Received, Scatter};
+use sdp_shm::{
+    family::Row,
+    layout::{Half as HalfLines, LOG_ENTRIES, PASSED_ON, RESETS},
+};
+use sdp_stats::Reason;
+use sdp_sys::{OwnedFd, fd, sys, time::monotonic_ns};
+
+use crate::{
+    conn::{Conn, Half, carrier, flag, row_flag},
+    datapath::{
+        lane::{Lane, SinkState, Switch},
+        receive,
+    },
+    migration::{
+        demote,
+        relay::{self, Relay},
+    },
+    process,
+};
+
+/// How long one hand-over waits in all for the kernel to take or to deliver bytes. The producer stands
+/// still meanwhile, and waits longer than that.
+const PATIENCE_NS: u64 = 2_000_000_000;
+/// How long it may take to get back what was pushed in vain: without it the connection is lost.
+const ROLL_BACK_NS: u64 = 2_000_000_000;
+const _: () = assert!(PATIENCE_NS + ROLL_BACK_NS < crate::datapath::send::GATE_PATIENCE_NS);
+/// A hand-over may hold a half's lock twice without a pause that others could use.
+const _: () = assert!(
+    2 * (crate::datapath::send::GATE_PATIENCE_NS + PATIENCE_NS + ROLL_BACK_NS)
+        < sdp_shm::lock::PATIENCE_NS
+);
+/// One wait for the carrier.
+const NAP_NS: i64 = 10_000_000;
+/// Most unread bytes that are collected in memory.
+const COLLECT_MAX: u64 = 64 << 20;
+
+/// How a hand-over ended.
+enum Outcome {
+    /// Everything unread is in the kernel's stream.
+    Done,
+    /// Nothing has changed: the ring still has its bytes.
+    Stuck,
+    /// Bytes were taken out that can be put nowhere.
+    Lost,
+}
+
+/// Who reads a connection next, of the kernel's stream alone.
+#[derive(Clone, Copy)]
+pub(crate) enum Heir {
+    /// Nobody new: this process, through libc.
+    Ourselves,
+    /// Somebody beside this process, or libc for good.
+    Stranger,
+    /// The image that this process is about to become, by this number. It need not come to that.
+    Image(c_int),
+}
+
+/// [`leave_to`] ourselves.
+pub(crate) fn leave(conn: &Conn, fd: c_int, reason: Reason) -> bool {
+    leave_to(conn, fd, reason, Heir::Ourselves)
+}
+
+/// Moves a connection to the kernel lane for good, for a reader that knows only the kernel's stream.
+/// True when that stream has all unread bytes, and takes what the heir sends.
+pub(crate) fn leave_to(conn: &Conn, fd: c_int, reason: Reason, heir: Heir) -> bool {
+    let is_whole = leave_whole(conn, fd, reason, heir);
+    if !is_whole && let Heir::Image(number) = heir {
+        cut_off(conn, fd, number);
+    }
+    is_whole
+}
+
+/// What an image is to have cannot be handed over: it finds a connection that was reset. So does the other end, unless
+/// somebody else goes on with this one.
+pub(crate) fn cut_off(conn: &Conn, fd: c_int, number: c_int) {
+    if is_ours_alone(conn) {
+        if let Some(segment) = conn.segment() {
+            segment.end(conn.side()).reset.store(RESETS, Ordering::SeqCst);
+        }
+        carrier::reset_on_close(fd); // by the image, which has no number of it any more
+    }
+    if !relay::give_error(conn, fd, number) {
+        demote::reset(conn);
+    }
+}
+
+fn leave_whole(conn: &Conn, fd: c_int, reason: Reason, heir: Heir) -> bool {
+    if !demote::begin(conn, reason) {
+        return true;
+    }
+    let sends_through_kernel = demote::leave_outbound_for_kernel(conn, reason);
+    let outcome = demote::leave_inbound(conn, fd, |sink, row, lines| {
+        let outcome = hand_over(conn, fd, sink, row, lines);
+        if let Outcome::Lost = outcome {
+            // Before lock and gate are given back: no thread of this process reads or sends behind what is missing.
+            demote::reset(conn);
+        }
+        (outcome, ahead(conn, fd, sink, lines).filter(|room| *room <= COLLECT_MAX))
+    });
+    // Whoever waits for room in the ring finds the carrier now.
+    conn.ring_peer();
+    match outcome {
+        Ok((Outcome::Done, _)) => {
+            if !sends_through_kernel {
+                conn.note_reason(Reason::HandoverStuck);
+                if !matches!(heir, Heir::Ourselves) {
+                    return false; // what a stranger sends would be taken for bells
+                }
+            }
+            if matches!(reason, Reason::Exec | Reason::Passed | Reason::StandardDescriptor) {
+                offer_new_life(conn);
+            }
+            true
+        }
+        Ok((Outcome::Stuck, room)) => {
+            let is_gone = is_peer_gone(conn, fd);
+            conn.note_reason(if is_gone { Reason::Orphaned } else { Reason::HandoverStuck });
+            match heir {
+                _ if conn.has(flag::HOSTILE) => false,
+                _ if may_be_replaced(conn, heir) => {
+                    room.is_some_and(|room| relay(conn, fd, room as usize))
+                }
+                Heir::Image(number) => is_gone && give_copy(conn, fd, number),
+                _ => false,
+            }
+        }
+        Ok((Outcome::Lost, _)) | Err(_) => false,
+    }
+}
+
+/// Whether a relay may take the carrier's place: nobody else uses it meanwhile.
+fn may_be_replaced(conn: &Conn, heir: Heir) -> bool {
+    // Threads and registrations end with the image, if it is replaced.
+    let is_in_use = || conn.pinned() > 1 || conn.registrations.load(Ordering::SeqCst) != 0;
+    match heir {
+        Heir::Ourselves => false,
+        Heir::Stranger => is_ours_alone(conn) && !is_in_use(),
+        Heir::Image(_) => is_ours_alone(conn),
+    }
+}
+
+/// Whether no other process has the carrier.
+fn is_ours_alone(conn: &Conn) -> bool {
+    let is_sole = match (conn.row_index(), process::family()) {
+        (Some(row), Some((family, slot))) => !family.is_held_by_others(slot, row),
+        _ => false,
+    };
+    let is_out_of_sight =
+        conn.row().is_none_or(|row| row.flags.load(Ordering::SeqCst) & row_flag::OUT_OF_SIGHT != 0);
+    is_sole && !is_out_of_sight && !conn.has(flag::UNCERTAIN | flag::PASSED) && process::is_ours()
+}
+
+/// A private connection takes the carrier's place, with what is unread in the ring. False: not to be had.
+fn relay(conn: &Conn, fd: c_int, room: usize) -> bool {
+    let Some(mut relay) = Relay::new(fd, room) else { return false };
+    let end = monotonic_ns() + PATIENCE_NS;
+    let gathered = demote::leave_inbound(conn, fd, |sink, row, lines| {
+        crate::datapath::succeed::handing(&row.sink.words);
+        let is_whole = take_out(conn, fd, sink, row, lines, &mut relay.unread, None, end);
+        if !is_whole {
+            demote::reset(conn); // likewise
+        }
+        is_whole
+    });
+    let is_done = gathered == Ok(true) && relay.replace(conn);
+    if !is_done {
+        demote::reset(conn);
+    }
+    is_done
+}
+
+/// The other end is gone, and somebody else has this one too: a private connection with a copy of all that is unread
+/// takes the place of the image's number. The others read on as if there were no image.
+fn give_copy(conn: &Conn, fd: c_int, number: c_int) -> bool {
+    let copied = demote::leave_inbound(conn, fd, |sink, _, lines| copy_out(conn, fd, sink, lines));
+    match copied {
+        Ok(Some(copy)) => relay::give_copy(conn, fd, number, &copy, ends_in_reset(conn, fd)),
+        _ => false,
+    }
+}
+
+/// Whether the end that follows is a reset.
+fn ends_in_reset(conn: &Conn, fd: c_int) -> bool {
+    carrier::readiness(fd, 0) & libc::POLLERR != 0
+        || conn.segment().is_some_and(|segment| crate::datapath::send::has_reset(conn, segment))
+}
+
+/// Everything unread, in stream order; it stays where it is. `None`: no memory, or not everything has come.
+fn copy_out(conn: &Conn, fd: c_int, sink: &SinkState, lines: &HalfLines) -> Option<Heap> {
+    if !carrier::is_over(fd) {
+        return None; // who is gone left bytes behind that the kernel is still sending
+    }
+    let queued = carrier::queued(fd).ok().filter(|queued| *queued <= COLLECT_MAX)? as usize;
+    let mut on_carrier = Heap::shared(queued)?;
+    on_carrier.peek(fd, queued)?;
+    let mut copy = Heap::shared(queued + conn.segment()?.ring_bytes() as usize)?;
+    let first = sink.consumed(fd).ok()?;
+    let mut at = first;
+    let mut walk = *sink;
+    walk.rx = sink.rx.onlooker();
+    for _ in 0..=LOG_ENTRIES {
+        let pending = walk.pending(lines).ok()?;
+        match (walk.lane, pending) {
+            (Lane::Kernel, pending) => {
+                let from = usize::try_from(at.checked_sub(first)?).ok()?;
+                let rest = on_carrier.bytes().get(from..)?;
+                let Some(switch) = pending else {
+                    return copy.append(rest).then_some(copy);
+                };
+                let len = usize::try_from(switch.carrier.checked_sub(at)?).ok()?;
+                if !copy.append(rest.get(..len)?) {
+                    return None;
+                }
+            }
+            (Lane::Sdp, Some(switch)) => {
+                walk.rx.set_limit(switch.ring);
+                while let Some((message, offset)) = receive::next_payload(&mut walk) {
+                    let len = message.len.checked_sub(offset)?;
+                    walk.rx.copy_out(message, offset, len, &mut copy);
+                    if copy.overflowed {
+                        return None;
+                    }
+                }
+                let (_, head) = walk.rx.cursors();
+                if head != switch.ring {
+                    return None; // broken, or a message that ends elsewhere
+                }
+            }
+            (Lane::Sdp, None) => return None,
+        }
+        let switch = pending?;
+        at = switch.carrier;
+        walk.carrier_read = at;
+        walk.lane = switch.to;
+        walk.followed = walk.followed.wrapping_add(1);
+    }
+    None
+}
+
+/// Whether no process has the other end open any more.
+fn is_peer_gone(conn: &Conn, fd: c_int) -> bool {
+    let Some(tuple) = conn.name(fd) else { return false };
+    match identity::diag(&tuple.reversed()) {
+        Ok(None) => true,
+        Ok(Some(peer)) => peer.inode == 0 && peer.state != TCP_ESTABLISHED,
+        Err(_) => false,
+    }
+}
+
+const TCP_ESTABLISHED: u8 = 1;
+
+/// At most how many bytes lie before the last switch that was not followed yet.
+fn ahead(conn: &Conn, fd: c_int, sink: &SinkState, lines: &HalfLines) -> Option<u64> {
+    let consumed = sink.consumed(fd).ok()?;
+    let mut walk = *sink;
+    let mut last = consumed;
+    for _ in 0..=LOG_ENTRIES {
+        let Some(switch) = walk.pending(lines).ok()? else { break };
+        last = switch.carrier;
+        walk.lane = switch.to;
+        walk.followed = walk.followed.wrapping_add(1);
+    }
+    let ring = u64::from(conn.segment()?.ring_bytes());
+    (walk.lane == Lane::Kernel).then_some(last.checked_sub(consumed)?.checked_add(ring)?)
+}
+
+/// Whoever has the connection next may earn lanes of its own ([`crate::migration::renew`]).
+fn offer_new_life(conn: &Conn) {
+    let _ = crate::datapath::send::with_source(conn, |source, _, segment, _| {
+        if source.lane == Lane::Kernel {
+            segment.end(conn.side()).pinned.store(PASSED_ON, Ordering::SeqCst);
+        }
+        Ok(())
+    });
+}
+
+/// Under the sink's lock and the half's gate.
+fn hand_over(
+    conn: &Conn,
+    fd: c_int,
+    sink: &mut SinkState,
+    row: &Row,
+    lines: &HalfLines,
+) -> Outcome {
+    let end = monotonic_ns() + PATIENCE_NS;
+    receive::settle(fd, sink, lines);
+    let switch = match sink.pending(lines) {
+        Ok(None) if sink.lane == Lane::Kernel => return Outcome::Done,
+        Ok(Some(switch)) => switch,
+        _ => return Outcome::Stuck,
+    };
+    let Some(peer) = peer_socket(conn, fd) else { return Outcome::Stuck };
+    let Ok(sent) = carrier::sent(peer.raw()) else { return Outcome::Stuck };
+    crate::datapath::succeed::handing(&row.sink.words);
+    if switch.to == Lane::Kernel && sent == switch.carrier {
+        push(conn, fd, sink, row, lines, switch, &peer, end)
+    } else {
+        collect(conn, fd, sink, row, lines, sent, &peer, end)
+    }
+}
+
+/// The ring has all that is unread: bells are eaten, then its bytes are sent through the peer's socket.
+#[allow(clippy::too_many_arguments, reason = "one call, from where all of it is at hand")]
+fn push(
+    conn: &Conn,
+    fd: c_int,
+    sink: &mut SinkState,
+    row: &Row,
+    lines: &HalfLines,
+    switch: Switch,
+    peer: &OwnedFd,
+    end: u64,
+) -> Outcome {
+    if !eat_bells(fd, sink, switch, end) {
+        return Outcome::Stuck;
+    }
+    sink.rx.set_limit(switch.ring);
+    // A walk that frees nothing: until all of it has been sent, all of it stays in the ring.
+    let mut walk = *sink;
+    walk.rx = sink.rx.onlooker();
+    let mut pushed = 0;
+    let mut all = true;
+    while let Some((message, offset)) = receive::next_payload(&mut walk) {
+        let mut offset = offset;
+        while all && offset < message.len {
+            let (at, len) = walk.rx.piece(message, offset);
+            let n = send(peer, at, len, end);
+            offset = offset.saturating_add(n as u32);
+            pushed += n as u64;
+            all = n == len;
+        }
+        if !all {
+            break;
+        }
+    }
+    if !all {
+        // The way back has patience of its own: what the peer's kernel still holds comes as soon as there is room.
+        let end = monotonic_ns().saturating_add(ROLL_BACK_NS);
+        return if eat(fd, pushed, end) == pushed { Outcome::Stuck } else { Outcome::Lost };
+    }
+    if !take_messages(conn, sink, row, |_, _, _| true) {
+        return Outcome::Lost;
+    }
+    sink.follow(lines, Lane::Kernel);
+    Outcome::Done
+}
+
+/// Takes everything unread, in stream order, into memory, and sends it through the peer's socket.
+/// `sent`: all that the kernel has taken from there.
+#[allow(clippy::too_many_arguments, reason = "one call, from where all of it is at hand")]
+fn collect(
+    conn: &Conn,
+    fd: c_int,
+    sink: &mut SinkState,
+    row: &Row,
+    lines: &HalfLines,
+    sent: u64,
+    peer: &OwnedFd,
+    end: u64,
+) -> Outcome {
+    let consumed = sink.consumed(fd).ok();
+    let ring = conn.segment().map_or(0, |segment| u64::from(segment.ring_bytes()));
+    let room = consumed.and_then(|c| sent.checked_sub(c)).map(|unread| unread + ring);
+    let Some(room) = room.filter(|room| *room <= COLLECT_MAX) else { return Outcome::Stuck };
+    // What the carrier holds fits in there again; the ring's bytes come on top, with the kernel's
+    // overhead. Once bytes have been taken out there is no way back, so this is asked before.
+    let ringed = conn.segment().map_or(0, |segment| {
+        let half = segment.half(conn.half_index(Half::Receive));
+        let (_, head) = sink.rx.cursors();
+        half.producer.tail.load(Ordering::Acquire).wrapping_sub(head)
+    });
+    if carrier::send_memory(peer.raw()) < ringed.saturating_mul(2) {
+        return Outcome::Stuck;
+    }
+    let Some(mut heap) = Heap::new(room as usize) else { return Outcome::Stuck };
+    if take_out(conn, fd, sink, row, lines, &mut heap, Some(sent), end) && heap.send(peer, end) {
+        Outcome::Done
+    } else {
+        Outcome::Lost
+    }
+}
+
+/// Follows the lanes as far as they are written, and takes everything on the way. `sent`: all that the
+/// kernel has taken at the other end, if what is on the kernel lane in the end is to be taken too. False:
+/// bytes are lost.
+#[allow(clippy::too_many_arguments, reason = "one call, from where all of it is at hand")]
+fn take_out(
+    conn: &Conn,
+    fd: c_int,
+    sink: &mut SinkState,
+    row: &Row,
+    lines: &HalfLines,
+    heap: &mut Heap,
+    sent: Option<u64>,
+    end: u64,
+) -> bool {
+    for _ in 0..=LOG_ENTRIES {
+        let Ok(pending) = sink.pending(lines) else { return false };
+        match (sink.lane, pending) {
+            (Lane::Kernel, pending) => {
+                let Some(upto) = pending.map(|switch| switch.carrier).or(sent) else { return true };
+                let Ok(consumed) = sink.consumed(fd) else { return false };
+                let Some(wanted) = upto.checked_sub(consumed) else { return false };
+                if !heap.read(fd, wanted, end) {
+                    return false;
+                }
+                if pending.is_none() {
+                    return true;
+                }
+                sink.carrier_read = upto;
+                sink.follow(lines, Lane::Sdp);
+            }
+            (Lane::Sdp, Some(switch)) => {
+                sink.rx.set_limit(switch.ring);
+                let taken = take_messages(conn, sink, row, |sink, message, offset| {
+                    sink.rx.copy_out(message, offset, message.len - offset, heap);
+                    !heap.overflowed
+                });
+                if !taken || !eat_bells(fd, sink, switch, end) {
+                    return false;
+                }
+                sink.follow(lines, Lane::Kernel);
+            }
+            (Lane::Sdp, None) => return false,
+        }
+    }
+    false
+}
+
+/// Takes all messages up to the limit out of the ring; `each` gets payload and may say no.
+fn take_messages(
+    conn: &Conn,
+    sink: &mut SinkState,
+    row: &Row,
+    mut each: impl FnMut(&SinkState, Received, u32) -> bool,
+) -> bool {
+    loop {
+        let message = match sink.current() {
+            Some(message) => message,
+            None => match sink.rx.poll_receive() {
+                Ok(Some(message)) => match receive::accept(conn, sink, row, message) {
+                    Ok(true) => message,
+                    Ok(false) => continue,
+                    Err(_) => return false,
+                },
+                Ok(None) => return true,
+                Err(_) => return false,
+            },
+        };
+        if !each(sink, message, sink.current_offset) {
+            return false;
+        }
+        sink.current_len = 0;
+        sink.current_offset = 0;
+        sink.rx.release(message);
+    }
+}
+
+/// Takes the bells before a switch to the kernel lane; waits for those that are still on their way.
+fn eat_bells(fd: c_int, sink: &mut SinkState, switch: Switch, end: u64) -> bool {
+    let bells = switch.carrier.wrapping_sub(sink.carrier_read);
+    if bells > i64::MAX as u64 {
+        return false;
+    }
+    let eaten = eat(fd, bells, end);
+    sink.carrier_read = sink.carrier_read.wrapping_add(eaten);
+    eaten == bells
+}
+
+/// Takes `n` bytes off the carrier and throws them away; how many, until `end`.
+fn eat(fd: c_int, n: u64, end: u64) -> u64 {
+    let mut eaten = carrier::eat(fd, n);
+    while eaten < n && wait(fd, libc::POLLIN, end) {
+        eaten += carrier::eat(fd, n - eaten);
+    }
+    eaten
+}
+
+/// Sends through the peer's socket; how many bytes the kernel took until `end`.
+fn send(peer: &OwnedFd, at: *const u8, len: usize, end: u64) -> usize {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    let mut done = 0;
+    while done < len {
+        // SAFETY: the caller's bytes are mapped; the kernel only reads them.
+        let sent = unsafe {
+            sys!(libc::SYS_sendto, peer.raw(), at.wrapping_add(done), len - done, flags, 0, 0)
+        };
+        match sent {
+            Ok(n) if n > 0 => done += n,
+            Err(sdp_sys::errno::Errno::EAGAIN) if wait(peer.raw(), libc::POLLOUT, end) => {}
+            _ => break,
+        }
+    }
+    done
+}
+
+/// Waits a little for a descriptor. False when there is no time left, or nothing to wait for.
+fn wait(fd: c_int, events: i16, end: u64) -> bool {
+    if monotonic_ns() >= end {
+        return false;
+    }
+    let mut poll = libc::pollfd { fd, events, revents: 0 };
+    let nap = libc::timespec { tv_sec: 0, tv_nsec: NAP_NS };
+    // SAFETY: both structures outlive the call; no signal mask. A handler that interrupts it is ours.
+    let _ = unsafe { sys!(libc::SYS_ppoll, &raw mut poll, 1, &raw const nap, 0, 8) };
+    poll.revents & (libc::POLLERR | libc::POLLHUP) == 0
+}
+
+/// Memory for the bytes of one [`take_out`].
+pub(crate) struct Heap {
+    base: NonNull<u8>,
+    size: usize,
+    used: usize,
+    overflowed: bool,
+}
+
+impl Heap {
+    fn new(size: usize) -> Option<Self> {
+        let size = size.max(1);
+        let base = process::map_private(size)?;
+        Some(Self { base, size, used: 0, overflowed: false })
+    }
+
+    /// Memory that a forked process sees, too.
+    pub(crate) fn shared(size: usize) -> Option<Self> {
+        let size = size.max(1);
+        let base = process::map_shared(size)?;
+        Some(Self { base, size, used: 0, overflowed: false })
+    }
+
+    /// The first bytes, written by another process.
+    pub(crate) fn first(&self, count: u64) -> &[u8] {
+        let count = usize::try_from(count).map_or(self.size, |count| count.min(self.size));
+        // SAFETY: within the mapping, which the other process has stopped writing.
+        unsafe { core::slice::from_raw_parts(self.base.as_ptr(), count) }
+    }
+
+    /// Reads `n` bytes of the carrier. False when they did not come until `end`, or do not fit.
+    fn read(&mut self, fd: c_int, n: u64, end: u64) -> bool {
+        let mut left = match usize::try_from(n) {
+            Ok(n) if n <= self.size - self.used => n,
+            _ => return false,
+        };
+        while left > 0 {
+            // SAFETY: used + left <= size, checked above.
+            let got = unsafe {
+                let at = self.base.as_ptr().add(self.used);
+                sys!(libc::SYS_recvfrom, fd, at, left, libc::MSG_DONTWAIT, 0, 0)
+            };
+            match got {
+                Ok(n) if n > 0 => {
+                    self.used += n;
+                    left -= n;
+                }
+                Err(sdp_sys::errno::Errno::EAGAIN) if wait(fd, libc::POLLIN, end) => {}
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    /// The first `n` bytes that wait on the carrier, which keeps them. `None`: they are not there.
+    fn peek(&mut self, fd: c_int, n: usize) -> Option<()> {
+        if self.used != 0 || n > self.size {
+            return None;
+        }
+        let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+        // SAFETY: room for n bytes, checked above.
+        let got = unsafe { sys!(libc::SYS_recvfrom, fd, self.base.as_ptr(), n, flags, 0, 0) };
+        if n > 0 && got != Ok(n) {
+            return None;
+        }
+        self.used = n;
+        Some(())
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> bool {
+        if bytes.len() > self.room() {
+            return false;
+        }
+        // SAFETY: fits, checked above; two mappings do not overlap.
+        unsafe {
+            let to = self.base.as_ptr().add(self.used);
+            core::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
+        }
+        self.used += bytes.len();
+        true
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        // SAFETY: `used` bytes of the mapping were written; nobody writes while it is borrowed.
+        unsafe { core::slice::from_raw_parts(self.base.as_ptr(), self.used) }
+    }
+
+    fn send(&self, peer: &OwnedFd, end: u64) -> bool {
+        send(peer, self.base.as_ptr(), self.used, end) == self.used
+    }
+}
+
+impl Drop for Heap {
+    fn drop(&mut self) {
+        process::unmap(self.base, self.size);
+    }
+}
+
+impl Scatter for Heap {
+    fn room(&self) -> usize {
+        self.size - self.used
+    }
+
+    fn accept(&mut self, src: &[core::cell::Cell<u8>]) {
+        if src.len() > self.room() {
+            self.overflowed = true;
+            return;
+        }
+        // SAFETY: fits, checked above; ring memory and this mapping do not overlap.
+        unsafe {
+            let to = self.base.as_ptr().add(self.used);
+            core::ptr::copy_nonoverlapping(src.as_ptr().cast::<u8>(), to, src.len());
+        }
+        self.used += src.len();
+    }
+}
+
+/// The other end's socket, if this process may have it and it is provably that.
+fn peer_socket(conn: &Conn, fd: i32) -> Option<OwnedFd> {
+    let segment = conn.segment()?;
+    let end = segment.end(conn.side() ^ 1);
+    let number = end.descriptor.load(Ordering::Relaxed).checked_sub(1)?;
+    let pid = conn.peer_pid()?;
+    // SAFETY: no pointers.
+    let pidfd = OwnedFd::new(unsafe { sys!(libc::SYS_pidfd_open, pid, 0) }.ok()? as i32);
+    // SAFETY: no pointers.
+    let socket = unsafe { sys!(libc::SYS_pidfd_getfd, pidfd.raw(), number, 0) }.ok()?;
+    let socket = OwnedFd::new(socket as i32);
+    let tuple = conn.name(fd)?;
+    let peer = identity::diag(&tuple.reversed()).ok()??;
+    (peer.inode != 0 && fd::inode(socket.raw()).ok()? == peer.inode).then_some(socket)
+}

@@ -1,0 +1,12 @@
+//! Changing lanes: getting a connection onto the SDP lane, and off it again.
+//!
+//! Called by `api`, `readiness` and `lifecycle` when a connection has earned a lane or must leave it.
+
+pub(crate) mod demote;
+pub(crate) mod handover;
+pub(crate) mod pin;
+pub(crate) mod pooled;
+pub(crate) mod promote;
+pub(crate) mod proof;
+pub(crate) mod relay;
+pub(crate) mod renew;

@@ -1,0 +1,101 @@
+//! What a program does with a descriptor that keeps its connection on the kernel lane for good.
+
+use libc::c_int;
+use sdp_stats::Reason;
+use sdp_sys::{section, sys};
+
+use crate::{
+    api::options::Leaving,
+    conn::{Conn, Half},
+    lifecycle::exec,
+    migration::{
+        demote,
+        handover::{self, Heir},
+    },
+    process::{self, table::Pinned},
+};
+
+/// Why a program's own use of a descriptor keeps it on the kernel lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pin {
+    /// `fdopen`: stdio reads and writes behind our back.
+    Stdio,
+    /// Duplicated onto descriptor 0, 1 or 2.
+    StandardDescriptor,
+    /// Made for its new image by a vfork child, which has it as this number.
+    ForImage(c_int),
+    /// To be duplicated in a child of `posix_spawn`, onto this number.
+    Spawned(c_int),
+    /// POSIX asynchronous I/O.
+    Aio,
+    /// A call that only the kernel can make, on this connection.
+    Kernels,
+}
+
+/// Moves a connection to the kernel lane for good. False: what is unread could not be handed over, and who was to have
+/// it must not have it.
+pub fn pin(fd: c_int, why: Pin) -> bool {
+    let (reason, heir) = match why {
+        Pin::Stdio => (Reason::Stdio, Some(Heir::Stranger)),
+        Pin::StandardDescriptor => (Reason::StandardDescriptor, Some(Heir::Stranger)),
+        Pin::ForImage(new @ 0..=2) => (Reason::StandardDescriptor, Some(Heir::Image(new))),
+        Pin::ForImage(new) => (Reason::Exec, Some(Heir::Image(new))),
+        Pin::Spawned(0..=2) => (Reason::StandardDescriptor, Some(Heir::Stranger)),
+        Pin::Spawned(_) => (Reason::Exec, Some(Heir::Stranger)),
+        Pin::Aio => (Reason::Aio, Some(Heir::Ourselves)),
+        Pin::Kernels => (Reason::UnsuitableSocket, Some(Heir::Ourselves)),
+    };
+    leave(fd, reason, heir)
+}
+
+/// The same for an option or a request. False: as of [`leave`].
+pub(crate) fn leave_for(fd: c_int, leaving: &Leaving) -> bool {
+    leave(fd, leaving.reason, leaving.hands_over.then_some(Heir::Ourselves))
+}
+
+/// Moves what `fd` names to the kernel lane for good, whatever stage it is in. Without an heir our own calls read it,
+/// which deliver ring bytes first. False: as of [`handover::leave_to`].
+pub(crate) fn leave(fd: c_int, reason: Reason, heir: Option<Heir>) -> bool {
+    if process::is_ours() {
+        leave_here(fd, reason, heir, |_| true)
+    } else {
+        // A vfork child that is killed in the middle would leave its parent's locks behind.
+        without_signals(|| leave_here(fd, reason, heir, |conn| exec::is_named(conn, fd)))
+    }
+}
+
+fn leave_here(
+    fd: c_int,
+    reason: Reason,
+    heir: Option<Heir>,
+    is_it: impl Fn(&Conn) -> bool,
+) -> bool {
+    let _section = section::Guard::enter();
+    if let Some(conn) = Pinned::new(fd, Half::Receive)
+        && is_it(&conn)
+    {
+        match heir {
+            None => {
+                demote::leave(&conn, fd, reason);
+            }
+            Some(heir) => return handover::leave_to(&conn, fd, reason, heir),
+        }
+    }
+    true
+}
+
+/// With all signals that can be blocked.
+fn without_signals<R>(work: impl FnOnce() -> R) -> R {
+    let (all, mut before) = (u64::MAX, 0u64);
+    // SAFETY: both masks outlive the calls.
+    let blocked = unsafe {
+        sys!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const all, &raw mut before, 8)
+    };
+    let result = work();
+    if blocked.is_ok() {
+        // SAFETY: as above.
+        let _ =
+            unsafe { sys!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const before, 0, 8) };
+    }
+    result
+}

@@ -1,0 +1,567 @@
+//! The last way of a hand-over (X14): a connection of our own in the place of the carrier.
+//!
+//! Where bytes unread in a ring cannot be put back into the carrier's stream (the peer's socket is refused to
+//! us, or its end has closed), somebody who knows only the kernel's stream would miss them. Then the
+//! program's numbers are made to name one end of a private connection over loopback. A forked process, in
+//! nobody's way, sends the unread bytes into its other end, and goes on pumping between that and the
+//! carrier, both ways, until both have ended.
+//!
+//! Everything that can fail is made before the first byte is taken out of the ring ([`Relay::new`]): the
+//! connection, memory for the bytes, and the process, which is told when they are there
+//! ([`Relay::replace`]). Should it be killed, both connections are reset: nobody takes that for an end.
+//!
+//! Where somebody else has the carrier as well (a parent that starts a program with it), nothing may be taken out of the
+//! ring. If the peer is gone, the image's numbers get a private connection with a copy of all that is unread, and its end;
+//! whoever reads the carrier through the library does so as if there were no image ([`give_copy`]).
+//!
+//! This is the one exception to the rule that the program's descriptor is its kernel socket for ever: names
+//! that the kernel tells are those of the private connection. It refuses where anybody else of this process could use
+//! the connection meanwhile, and where the program waits for it by epoll.
+
+use core::{mem::size_of, ops::Range, ptr::NonNull, ptr::null};
+
+use libc::{c_int, sockaddr_in, socklen_t};
+use sdp_sys::{Errno, OwnedFd, fd, sys, time::monotonic_ns};
+
+use crate::{
+    api::calls::{F_SETOWN_EX, F_SETSIG},
+    conn::{Conn, carrier},
+    lifecycle::{self, exec},
+    migration::handover::Heap,
+    process::{
+        self,
+        table::{self, Entry},
+    },
+};
+
+/// Strangers that come to the private listener before our own connection does.
+const STRANGERS_MAX: u32 = 16;
+/// How long loopback may take to connect.
+const PATIENCE_NS: u64 = 500_000_000;
+/// Of `fcntl`, beside those of [`crate::api::calls`].
+const F_GETSIG: c_int = 11;
+const F_GETOWN_EX: c_int = 16;
+/// Bytes on their way in one direction.
+const BUFFER: usize = 64 * 1024;
+/// How often, and how long apart, it is asked whether bytes have come over loopback.
+const ACK_LOOKS: u32 = 20;
+const ACK_NAP_NS: i64 = 1_000_000;
+/// How long apart in the end, where the receiver takes its time.
+const DELIVERY_NAP_NS: i64 = 500_000_000;
+/// Descriptors closed one by one where the kernel knows no `close_range`.
+const CLOSED_BY_HAND: c_int = 4096;
+
+/// A relay that waits for what it is to deliver.
+pub(crate) struct Relay {
+    /// The program's end of the private connection.
+    ours: OwnedFd,
+    /// Tells the process how many bytes there are; closed without, it ends.
+    word: OwnedFd,
+    /// The unread bytes; shared with the process.
+    pub(crate) unread: Heap,
+}
+
+impl Relay {
+    /// For the connection `carrier` with at most `room` unread bytes. `None`: not to be had here.
+    pub(crate) fn new(carrier: c_int, room: usize) -> Option<Self> {
+        let (ours, other) = pair()?;
+        copy_options(carrier, ours.raw());
+        let unread = Heap::shared(room)?;
+        let mut buffers = Buffers::new()?;
+        let mut ends: [c_int; 2] = [-1; 2];
+        // SAFETY: two writable ints.
+        unsafe { sys!(libc::SYS_pipe2, ends.as_mut_ptr(), libc::O_CLOEXEC) }.ok()?;
+        let [told, word] = ends.map(OwnedFd::new);
+        let fds = Fds { carrier, other: other.raw(), told: told.raw() };
+        start_process(|| pump_until_both_end(fds, &unread, &mut buffers)).then_some(Self {
+            ours,
+            word,
+            unread,
+        })
+    }
+
+    /// Puts the program's end in the place of the carrier. False: the bytes are lost. The caller has the
+    /// connection pinned, in a section, with nobody else inside its lanes.
+    pub(crate) fn replace(self, conn: &Conn) -> bool {
+        let count = (self.unread.bytes().len() as u64).to_ne_bytes();
+        // SAFETY: eight readable bytes.
+        let told = unsafe { sys!(libc::SYS_write, self.word.raw(), count.as_ptr(), count.len()) };
+        if told != Ok(count.len()) {
+            return false;
+        }
+        process::tell_heirs(conn, self.ours.raw());
+        let index = conn.index();
+        table::walk(|number, entry| {
+            if entry == Entry::Conn(index) {
+                put(self.ours.raw(), number);
+                lifecycle::forget(number);
+            }
+        });
+        true
+    }
+}
+
+/// A private connection with all of `copy` and then the end, or a reset, takes the place of those numbers of `carrier`
+/// that a new image gets: `number`, and in a process with a table of its own all that stay open. False: not to be had.
+pub(crate) fn give_copy(
+    conn: &Conn,
+    carrier: c_int,
+    number: c_int,
+    copy: &Heap,
+    is_reset: bool,
+) -> bool {
+    let Some((ours, other)) = pair() else { return false };
+    copy_options(carrier, ours.raw());
+    let mut rest = copy.bytes();
+    while let Ok(sent) = send_once(other.raw(), rest)
+        && sent > 0
+    {
+        rest = rest.get(sent..).unwrap_or(&[]);
+    }
+    // What has not come over yet somebody must keep a socket for.
+    let has_come = rest.is_empty() && has_come_over(other.raw());
+    if has_come {
+        carrier::set_reset_on_close(other.raw(), is_reset);
+    } else if !start_process(|| deliver_until_it_ends(other.raw(), rest, is_reset)) {
+        return false;
+    }
+    process::tell_heirs(conn, ours.raw());
+    put_for_image(conn, ours.raw(), number);
+    true
+}
+
+/// Makes those numbers of a connection that a new image gets name `fd`.
+fn put_for_image(conn: &Conn, fd: c_int, number: c_int) {
+    put(fd, number);
+    if process::is_ours() {
+        let index = conn.index();
+        table::walk(|other, entry| {
+            if entry == Entry::Conn(index) && exec::stays_open(other) {
+                put(fd, other);
+                lifecycle::forget(other);
+            }
+        });
+    }
+}
+
+/// As [`give_copy`], with what says ECONNRESET to whoever reads or writes first, and has ended then: needs no network,
+/// which may be what is forbidden here.
+pub(crate) fn give_error(conn: &Conn, carrier: c_int, number: c_int) -> bool {
+    let Some(ours) = broken() else { return false };
+    copy_options(carrier, ours.raw());
+    put_for_image(conn, ours.raw(), number);
+    true
+}
+
+/// A stream whose other end was closed with a byte unread.
+fn broken() -> Option<OwnedFd> {
+    let mut ends: [c_int; 2] = [-1; 2];
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
+    // SAFETY: two writable ints.
+    unsafe { sys!(libc::SYS_socketpair, libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) }.ok()?;
+    let [ours, other] = ends.map(OwnedFd::new);
+    let sent = send_once(ours.raw(), b"?");
+    drop(other);
+    (sent == Ok(1)).then_some(ours)
+}
+
+/// Whether all that was sent is in the receiver's queue. Over loopback that takes a moment at most.
+fn has_come_over(fd: c_int) -> bool {
+    (0..ACK_LOOKS).any(|look| {
+        if look > 0 {
+            let nap = libc::timespec { tv_sec: 0, tv_nsec: ACK_NAP_NS };
+            // SAFETY: the time outlives the call; what is left of it is not asked for.
+            let _ = unsafe { sys!(libc::SYS_nanosleep, &raw const nap, 0) };
+        }
+        let mut unsent: c_int = 0;
+        // SAFETY: a writable int.
+        let asked = unsafe { sys!(libc::SYS_ioctl, fd, libc::TIOCOUTQ, &raw mut unsent) };
+        asked.is_ok() && unsent == 0
+    })
+}
+
+/// A connection to ourselves over loopback: the program's end, and the other, which never blocks.
+fn pair() -> Option<(OwnedFd, OwnedFd)> {
+    let end = monotonic_ns().saturating_add(PATIENCE_NS);
+    let listener = socket()?;
+    // SAFETY: all zeros is a valid address structure.
+    let mut address: sockaddr_in = unsafe { core::mem::zeroed() };
+    address.sin_family = libc::AF_INET as libc::sa_family_t;
+    address.sin_addr.s_addr = u32::from_be_bytes([127, 0, 0, 1]).to_be();
+    let len = size_of::<sockaddr_in>();
+    // SAFETY: the address outlives the calls.
+    unsafe {
+        sys!(libc::SYS_bind, listener.raw(), &raw const address, len).ok()?;
+        sys!(libc::SYS_listen, listener.raw(), STRANGERS_MAX).ok()?;
+    }
+    let address = name(libc::SYS_getsockname, listener.raw())?;
+    let ours = socket()?;
+    // SAFETY: as above.
+    match unsafe { sys!(libc::SYS_connect, ours.raw(), &raw const address, len) } {
+        Ok(_) => {}
+        Err(Errno(libc::EINPROGRESS)) if wait(ours.raw(), libc::POLLOUT, end) => {}
+        Err(_) => return None,
+    }
+    let own = name(libc::SYS_getsockname, ours.raw())?;
+    for _ in 0..STRANGERS_MAX {
+        if !wait(listener.raw(), libc::POLLIN, end) {
+            return None;
+        }
+        let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        // SAFETY: null pointers: the address is asked for below.
+        let accepted = unsafe { sys!(libc::SYS_accept4, listener.raw(), 0, 0, flags) };
+        let other = OwnedFd::new(accepted.ok()? as c_int);
+        let peer = name(libc::SYS_getpeername, other.raw())?;
+        if (peer.sin_port, peer.sin_addr.s_addr) == (own.sin_port, own.sin_addr.s_addr) {
+            let one: c_int = 1;
+            let (level, option) = (libc::IPPROTO_TCP, libc::TCP_NODELAY);
+            // SAFETY: the int outlives the call.
+            let _ = unsafe {
+                sys!(libc::SYS_setsockopt, other.raw(), level, option, &raw const one, 4)
+            };
+            return Some((ours, other));
+        }
+    }
+    None
+}
+
+/// Waits for a descriptor until `end`. False when there is no time left.
+fn wait(fd: c_int, events: i16, end: u64) -> bool {
+    let left = end.saturating_sub(monotonic_ns());
+    let mut poll = libc::pollfd { fd, events, revents: 0 };
+    let time = libc::timespec { tv_sec: 0, tv_nsec: left.min(999_999_999) as i64 };
+    // SAFETY: both structures outlive the call; no signal mask. A handler that interrupts it is ours.
+    let ready = unsafe { sys!(libc::SYS_ppoll, &raw mut poll, 1, &raw const time, 0, 8) };
+    ready == Ok(1) && poll.revents & (libc::POLLERR | libc::POLLHUP) == 0
+}
+
+fn socket() -> Option<OwnedFd> {
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: no pointers.
+    let made = unsafe { sys!(libc::SYS_socket, libc::AF_INET, kind, 0) };
+    made.ok().map(|fd| OwnedFd::new(fd as c_int))
+}
+
+fn name(call: libc::c_long, fd: c_int) -> Option<sockaddr_in> {
+    // SAFETY: all zeros is a valid address structure.
+    let mut address: sockaddr_in = unsafe { core::mem::zeroed() };
+    let mut len = size_of::<sockaddr_in>() as socklen_t;
+    // SAFETY: address and length outlive the call.
+    unsafe { sys!(call, fd, &raw mut address, &raw mut len) }.ok()?;
+    Some(address)
+}
+
+/// Flags and options that a program would notice.
+fn copy_options(from: c_int, to: c_int) {
+    // Owner and signal first: O_ASYNC among the flags uses them.
+    let mut owner = [0u32; 2];
+    // SAFETY: a writable `struct f_owner_ex`, which the second call reads.
+    let _ = unsafe {
+        sys!(libc::SYS_fcntl, from, F_GETOWN_EX, owner.as_mut_ptr())
+            .and_then(|_| sys!(libc::SYS_fcntl, to, F_SETOWN_EX, owner.as_ptr()))
+    };
+    // SAFETY: no pointers.
+    let _ = unsafe {
+        sys!(libc::SYS_fcntl, from, F_GETSIG)
+            .and_then(|signal| sys!(libc::SYS_fcntl, to, F_SETSIG, signal))
+    };
+    // SAFETY: no pointers.
+    if let Ok(flags) = unsafe { sys!(libc::SYS_fcntl, from, libc::F_GETFL) } {
+        // SAFETY: as above.
+        let _ = unsafe { sys!(libc::SYS_fcntl, to, libc::F_SETFL, flags) };
+    }
+    let options = [
+        (libc::SOL_SOCKET, libc::SO_RCVTIMEO),
+        (libc::SOL_SOCKET, libc::SO_SNDTIMEO),
+        (libc::SOL_SOCKET, libc::SO_RCVLOWAT),
+        (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
+        (libc::SOL_SOCKET, libc::SO_LINGER),
+        (libc::SOL_SOCKET, libc::SO_OOBINLINE),
+        (libc::IPPROTO_TCP, libc::TCP_NODELAY),
+        (libc::IPPROTO_TCP, libc::TCP_CORK),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPCNT),
+        (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT),
+        // This sets a priority of its own.
+        (libc::IPPROTO_IP, libc::IP_TOS),
+        (libc::SOL_SOCKET, libc::SO_PRIORITY),
+    ];
+    for (level, option) in options {
+        let mut value = [0u8; 16];
+        let mut len = value.len() as socklen_t;
+        // SAFETY: value and length outlive the calls, which write and read at most `len` bytes.
+        let _ = unsafe {
+            let (at, length) = (value.as_mut_ptr(), &raw mut len);
+            sys!(libc::SYS_getsockopt, from, level, option, at, length)
+                .and_then(|_| sys!(libc::SYS_setsockopt, to, level, option, value.as_ptr(), len))
+        };
+    }
+}
+
+/// Makes `number` name what `fd` names, and keeps whether it is closed by exec.
+fn put(fd: c_int, number: c_int) {
+    // SAFETY: no pointers.
+    let flags = unsafe { sys!(libc::SYS_fcntl, number, libc::F_GETFD) }.unwrap_or(0) as c_int;
+    let cloexec = if flags & libc::FD_CLOEXEC != 0 { libc::O_CLOEXEC } else { 0 };
+    // SAFETY: as above.
+    let _ = unsafe { sys!(libc::SYS_dup3, fd, number, cloexec) };
+}
+
+fn send_once(to: c_int, bytes: &[u8]) -> Result<usize, Errno> {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: the bytes outlive the call.
+    unsafe { sys!(libc::SYS_sendto, to, bytes.as_ptr(), bytes.len(), flags, null::<u8>(), 0) }
+}
+
+fn receive(from: c_int, to: &mut [u8]) -> Result<usize, Errno> {
+    let flags = libc::MSG_DONTWAIT;
+    // SAFETY: the buffer is writable for its length.
+    unsafe { sys!(libc::SYS_recvfrom, from, to.as_mut_ptr(), to.len(), flags, 0, 0) }
+}
+
+/// What the relay process keeps of its parent's.
+#[derive(Clone, Copy)]
+struct Fds {
+    carrier: c_int,
+    other: c_int,
+    told: c_int,
+}
+
+/// Memory for both directions: the caller's stack may be a small one.
+struct Buffers(NonNull<u8>);
+
+impl Buffers {
+    fn new() -> Option<Self> {
+        process::map_private(2 * BUFFER).map(Self)
+    }
+
+    fn split(&mut self) -> [&mut [u8]; 2] {
+        // SAFETY: a private mapping of twice that many bytes, borrowed for as long as the halves.
+        unsafe {
+            [
+                core::slice::from_raw_parts_mut(self.0.as_ptr(), BUFFER),
+                core::slice::from_raw_parts_mut(self.0.as_ptr().add(BUFFER), BUFFER),
+            ]
+        }
+    }
+}
+
+impl Drop for Buffers {
+    fn drop(&mut self) {
+        process::unmap(self.0, 2 * BUFFER);
+    }
+}
+
+/// Starts a process that does `work` and ends. Nobody waits for it: it is the child of a child that has ended.
+fn start_process(work: impl FnOnce()) -> bool {
+    // SAFETY: a copy of this process without threads, which makes system calls and nothing else.
+    let child = unsafe { sys!(libc::SYS_clone, 0, 0, 0, 0, 0) };
+    match child {
+        Ok(0) => {
+            // SAFETY: as above.
+            let worker = unsafe { sys!(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
+            if worker == Ok(0) {
+                be_nobodys_child();
+                work();
+            }
+            exit(if worker.is_ok() { 0 } else { 1 })
+        }
+        Ok(pid) => {
+            let mut status: c_int = 0;
+            loop {
+                // SAFETY: the status outlives the call.
+                let waited = unsafe {
+                    sys!(libc::SYS_wait4, pid, &raw mut status, libc::__WCLONE, null::<u8>())
+                };
+                if waited != Err(Errno::EINTR) {
+                    return waited.is_ok() && status == 0;
+                }
+            }
+        }
+        Err(_) => false,
+    }
+}
+
+fn exit(code: c_int) -> ! {
+    loop {
+        // SAFETY: no pointers; does not return.
+        let _ = unsafe { sys!(libc::SYS_exit_group, code) };
+    }
+}
+
+/// A process that goes on by itself, whatever becomes of those that it came from.
+fn be_nobodys_child() {
+    let all = u64::MAX;
+    // SAFETY: the mask outlives the call; the texts end with NUL.
+    unsafe {
+        let _ = sys!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const all, 0, 8);
+        let _ = sys!(libc::SYS_prctl, libc::PR_SET_NAME, c"sdp-relay".as_ptr());
+        let _ = sys!(libc::SYS_setsid);
+        let _ = sys!(libc::SYS_chdir, c"/".as_ptr());
+    }
+}
+
+/// The process that [`give_copy`] leaves behind where not everything fits into the kernel.
+fn deliver_until_it_ends(other: c_int, mut rest: &[u8], is_reset: bool) {
+    carrier::set_reset_on_close(other, true); // should this process end before all is delivered
+    let Ok([other]) = keep_only([other]) else { return };
+    while !rest.is_empty() {
+        match send_once(other, rest) {
+            Ok(sent) => rest = rest.get(sent..).unwrap_or(&[]),
+            Err(Errno::EAGAIN) => sleep(other, libc::POLLOUT),
+            Err(_) => return,
+        }
+    }
+    if is_reset {
+        // Behind the last byte, unless nobody wants it any more.
+        let mut nap = libc::timespec { tv_sec: 0, tv_nsec: ACK_NAP_NS };
+        let is_wanted = || carrier::readiness(other, 0) & (libc::POLLHUP | libc::POLLERR) == 0;
+        while !has_come_over(other) && is_wanted() {
+            // SAFETY: the time outlives the call; what is left of it is not asked for.
+            let _ = unsafe { sys!(libc::SYS_nanosleep, &raw const nap, 0) };
+            nap.tv_nsec = (nap.tv_nsec * 2).min(DELIVERY_NAP_NS);
+        }
+        return;
+    }
+    // SAFETY: no pointers.
+    let _ = unsafe { sys!(libc::SYS_shutdown, other, libc::SHUT_WR) };
+    // Until it is closed, or something is sent that nobody receives: a reset, as where the peer is gone.
+    sleep(other, libc::POLLIN);
+    let mut byte = [0];
+    if receive(other, &mut byte) == Ok(0) {
+        carrier::set_reset_on_close(other, false);
+    }
+}
+
+/// Waits for a descriptor, however long it takes.
+fn sleep(fd: c_int, events: i16) {
+    let mut poll = libc::pollfd { fd, events, revents: 0 };
+    // SAFETY: the entry outlives the call.
+    let _ = unsafe { sys!(libc::SYS_ppoll, &raw mut poll, 1, null::<u8>(), null::<u8>(), 8) };
+}
+
+/// One direction of the pump.
+struct Flow<'a> {
+    from: c_int,
+    to: c_int,
+    /// Goes before what `from` brings.
+    first: &'a [u8],
+    buffer: &'a mut [u8],
+    /// What of the buffer is still to be sent.
+    held: Range<usize>,
+    /// `from` has ended, and `to` knows it.
+    is_done: bool,
+}
+
+impl<'a> Flow<'a> {
+    fn new(from: c_int, to: c_int, first: &'a [u8], buffer: &'a mut [u8]) -> Self {
+        Self { from, to, first, buffer, held: 0..0, is_done: false }
+    }
+
+    /// What is still to be sent.
+    fn rest(&self) -> &[u8] {
+        if self.first.is_empty() {
+            self.buffer.get(self.held.clone()).unwrap_or(&[])
+        } else {
+            self.first
+        }
+    }
+
+    /// What this direction waits for at descriptor `fd`.
+    fn wish(&self, fd: c_int) -> i16 {
+        let sends = !self.rest().is_empty();
+        match self.is_done {
+            false if sends && fd == self.to => libc::POLLOUT,
+            false if !sends && fd == self.from => libc::POLLIN,
+            _ => 0,
+        }
+    }
+
+    /// Moves what can be moved now. An error: the connection is broken.
+    fn step(&mut self) -> Result<(), Errno> {
+        if self.is_done {
+            return Ok(());
+        }
+        if self.rest().is_empty() {
+            match receive(self.from, self.buffer) {
+                Ok(0) => {
+                    self.is_done = true;
+                    // SAFETY: no pointers.
+                    let _ = unsafe { sys!(libc::SYS_shutdown, self.to, libc::SHUT_WR) };
+                    return Ok(());
+                }
+                Ok(n) => self.held = 0..n,
+                Err(Errno::EAGAIN) => return Ok(()),
+                Err(e) => return Err(e),
+            }
+        }
+        let rest = self.rest();
+        let sent = match send_once(self.to, rest) {
+            Ok(n) => n,
+            Err(Errno::EAGAIN) => return Ok(()),
+            Err(e) => return Err(e),
+        };
+        if self.first.is_empty() {
+            self.held.start += sent;
+        } else {
+            self.first = self.first.get(sent..).unwrap_or(&[]);
+        }
+        Ok(())
+    }
+}
+
+/// The relay process.
+fn pump_until_both_end(fds: Fds, unread: &Heap, buffers: &mut Buffers) {
+    let Ok([carrier, other, told]) = keep_only([fds.carrier, fds.other, fds.told]) else { exit(1) };
+    let mut count = [0u8; 8];
+    // SAFETY: eight writable bytes.
+    let got = unsafe { sys!(libc::SYS_read, told, count.as_mut_ptr(), count.len()) };
+    if got != Ok(count.len()) {
+        exit(1); // called off
+    }
+    let first = unread.first(u64::from_ne_bytes(count));
+    // An end that nobody has spoken is a reset, also when this process is killed.
+    carrier::set_reset_on_close(carrier, true);
+    carrier::set_reset_on_close(other, true);
+    let [inward, outward] = buffers.split();
+    let mut flows =
+        [Flow::new(carrier, other, first, inward), Flow::new(other, carrier, &[], outward)];
+    while flows.iter().any(|flow| !flow.is_done) {
+        let mut polls = [carrier, other].map(|fd| {
+            let events = flows.iter().fold(0, |events, flow| events | flow.wish(fd));
+            // One that nothing is asked of may have hung up, which poll would tell again and again.
+            libc::pollfd { fd: if events == 0 { -1 } else { fd }, events, revents: 0 }
+        });
+        // SAFETY: the entries outlive the call.
+        let _ =
+            unsafe { sys!(libc::SYS_ppoll, polls.as_mut_ptr(), 2, null::<u8>(), null::<u8>(), 8) };
+        if flows.iter_mut().any(|flow| flow.step().is_err()) {
+            exit(1);
+        }
+    }
+    carrier::set_reset_on_close(carrier, false);
+    carrier::set_reset_on_close(other, false);
+}
+
+/// Closes every other descriptor; the numbers that these have then.
+fn keep_only<const N: usize>(fds: [c_int; N]) -> Result<[c_int; N], Errno> {
+    let count = N as c_int;
+    let mut high = [0; N];
+    for (high, fd) in high.iter_mut().zip(fds) {
+        // First out of the way of the numbers that they are to have.
+        // SAFETY: no pointers.
+        *high = unsafe { sys!(libc::SYS_fcntl, fd, libc::F_DUPFD, count)? } as c_int;
+    }
+    let mut kept = [0; N];
+    for ((high, kept), number) in high.into_iter().zip(&mut kept).zip(0..) {
+        // SAFETY: as above.
+        unsafe { sys!(libc::SYS_dup3, high, number as c_int, 0)? };
+        *kept = number;
+    }
+    // SAFETY: as above.
+    if unsafe { sys!(libc::SYS_close_range, count, u32::MAX, 0) }.is_err() {
+        (count..CLOSED_BY_HAND).for_each(fd::close);
+    }
+    Ok(kept)
+}

@@ -1,0 +1,74 @@
+//! Dropping lanes that the other end has left, so that the connection can earn new ones (X13).
+//!
+//! The process at the other end may have passed the connection on, or executed another program with it:
+//! it has put its end on the kernel lane for good ([`PASSED_ON`]), and whoever has the connection there now shares no
+//! memory with us. Once both directions have drained into the kernel lane, the segment means nothing any
+//! more. It is put aside, still mapped (a thread that polls may look at it), and the connection is young
+//! again.
+
+use core::sync::atomic::Ordering;
+
+use sdp_shm::layout::{PASSED_ON, Segment};
+use sdp_sys::section;
+
+use crate::{
+    conn::{Conn, Stage, flag},
+    datapath::{lane::Lane, receive, send},
+    process::{self, table::Pinned},
+};
+
+/// Calls between two attempts.
+const TRY_EVERY: u32 = 32;
+
+/// After a call that went through the library.
+#[inline]
+pub(crate) fn after_call(conn: &Pinned) {
+    if conn.segment().is_some_and(|segment| has_peer_left(conn, segment)) {
+        consider(conn);
+    }
+}
+
+fn has_peer_left(conn: &Conn, segment: Segment) -> bool {
+    segment.end(conn.side() ^ 1).pinned.load(Ordering::SeqCst) == PASSED_ON
+}
+
+#[cold]
+fn consider(conn: &Pinned) {
+    const OURS: u32 = flag::PINNED | flag::UNCERTAIN | flag::PEER_GONE | flag::HOSTILE | flag::SHUT;
+    let tick = conn.ticks.fetch_add(1, Ordering::Relaxed);
+    if !tick.is_multiple_of(TRY_EVERY) || conn.has(OURS) || conn.stage() != Stage::Attached {
+        return;
+    }
+    let _section = section::Guard::enter();
+    let (Some(row), Some((family, slot))) = (conn.row_index(), process::family()) else { return };
+    if family.is_held_by_others(slot, row) || !is_drained(conn) {
+        return;
+    }
+    // Nobody enters the library's lanes from here on; who is in there is counted.
+    if !conn.change_stage(Stage::Attached, Stage::Kernel) {
+        return;
+    }
+    if !conn.put_segment_aside() {
+        conn.change_stage(Stage::Kernel, Stage::Attached);
+        return;
+    }
+    conn.ticks.store(0, Ordering::Relaxed);
+    conn.change_stage(Stage::Kernel, Stage::Young);
+}
+
+/// Whether both directions are on the kernel lane with every switch followed.
+fn is_drained(conn: &Conn) -> bool {
+    let sent = send::with_source(conn, |source, _, _, lines| {
+        let known = source.switches == lines.producer.switches.load(Ordering::SeqCst);
+        let followed = lines.consumer.followed.load(Ordering::SeqCst) == source.switches;
+        Ok(source.lane == Lane::Kernel && known && followed)
+    });
+    let read = receive::with_sink(conn, |sink, _, _, lines| {
+        let pending = sink.pending(lines).ok().flatten();
+        Ok(sink.lane == Lane::Kernel && pending.is_none() && sink.current_len == 0)
+    });
+    sent.unwrap_or(false) && read.unwrap_or(false)
+}
+
+#[cfg(test)]
+mod model;

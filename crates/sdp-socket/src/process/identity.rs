@@ -1,0 +1,797 @@
+//! What the process has once: identity, family memory, bell, hidden descriptors.
+//!
+//! Nothing exists until the first connection: a program that never opens one pays nothing. Everything
+//! is made under the start lock, inside a critical section, with raw system calls.
+
+use core::{
+    ptr::{NonNull, null_mut},
+    sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering},
+};
+
+use sdp_fabric_shm::{
+    peer::{Numbers, PeerTable},
+    segment,
+};
+use sdp_shm::{
+    bell::Bell,
+    family::{FAMILY_BYTES, FAMILY_WINDOW, Family, Slot},
+};
+use sdp_sys::{fd, hidden, loader as sys_loader, pid as sys_pid, section, stat, sys};
+
+use crate::{
+    process::{
+        hot::PAGE,
+        page,
+        settings::{self, Tuned},
+        table::{self, Entry},
+    },
+    wake::{
+        strangers::{self, Bells},
+        wait_set,
+    },
+};
+
+/// End of the numbers among which hidden descriptors start, with their room before it. No higher, because each fork copies the
+/// kernel's table up to the highest number in use, and each exit goes through it.
+const HIDDEN_CEILING: i32 = 256;
+/// Room below the ceiling (or the limit) for hidden descriptors.
+const HIDDEN_ROOM: i32 = 64;
+/// Multiple of bytes to which the statistics page is mapped, and room before it: what writes past the loader's data shall meet nothing.
+const PLACE: usize = 4096;
+/// Number from which the statistics page's descriptor is looked for. The kernel keeps the table of a process that uses
+/// no number beyond 63 in the process itself; each fork of one that does allocates a table, and each exit frees one.
+/// A process whose connections never leave TCP hides nothing else.
+const PAGE_MIN: i32 = 60;
+/// With a soft limit below this there are no hidden descriptors beside the statistics page.
+const LIMIT_FOR_BELLS: i32 = 128;
+
+pub(crate) use crate::conn::publish::{
+    close_stats_row, count_heir, count_sdp, count_seen, ensure_listener_row, ensure_row,
+    half_demoted, half_promoted, name_row, note_reason, resume_count, tell_heirs,
+};
+
+static PID: &AtomicU32 = &PAGE.pid;
+static NONCE: &AtomicU64 = &PAGE.nonce;
+static FAMILY: &AtomicPtr<u8> = &PAGE.family;
+static SLOT: &AtomicU32 = &PAGE.slot;
+static BELL: &AtomicPtr<u8> = &PAGE.bell;
+#[unsafe(link_section = ".data.hot")]
+static BELL_FD: AtomicI32 = AtomicI32::new(-1);
+#[unsafe(link_section = ".data.hot")]
+static BELL_PAGE_FD: AtomicI32 = AtomicI32::new(-1);
+static STARTED: &AtomicU32 = &PAGE.started;
+static CPUS: AtomicU32 = AtomicU32::new(0);
+#[unsafe(link_section = ".data.hot")]
+static TOP: AtomicI32 = AtomicI32::new(-1);
+/// The process left all lanes: it makes no system call of its own any more.
+static RETIRED: &AtomicBool = &PAGE.retired;
+/// Counts forks; odd while one is in progress.
+static FORKS: &AtomicU32 = &PAGE.forks;
+
+static PEERS: PeerTable = PeerTable::new();
+
+/// The peer processes that we know.
+pub(crate) fn peers() -> &'static PeerTable {
+    &PEERS
+}
+
+/// Before the first peer is known, and not when the process starts: each fork would copy the table's pages.
+pub(crate) fn hide_peers() {
+    PEERS.keep_numbers(Numbers { hide: keep_hidden, unhide: table::unhide });
+}
+
+/// This process's id as of its last fork.
+#[inline]
+pub(crate) fn pid() -> u32 {
+    PID.load(Ordering::Relaxed)
+}
+
+/// Remembers the process (constructor).
+pub(crate) fn remember() {
+    PID.store(sys_pid::current() as u32, Ordering::Relaxed);
+}
+
+/// Whether the caller runs in the process that the tables describe, and not in a vfork child that
+/// merely shares its memory. For paths that change tables.
+pub(crate) fn is_ours() -> bool {
+    RETIRED.load(Ordering::Relaxed) || !sys_pid::is_borrowed(pid())
+}
+
+/// Whether the library is out of business here.
+#[inline]
+pub(crate) fn is_retired() -> bool {
+    // As strong as the counts that `await_others` reads: one of the two sees the other.
+    RETIRED.load(Ordering::SeqCst)
+}
+
+/// Nothing of ours happens in this process any more.
+pub(crate) fn retire() {
+    RETIRED.store(true, Ordering::SeqCst);
+}
+
+/// Makes a system call of ours where no connection is pinned, unless the process has retired. Short: nobody counts it
+/// ([`sdp_sys::threads`]).
+pub(crate) fn beside_calls(call: impl FnOnce()) {
+    let _section = section::Guard::enter();
+    if !is_retired() {
+        call();
+    }
+}
+
+/// Longest wait for other threads to come out of the library (the longest that one of them may be in there waits
+/// for a gate), and how often it is looked at.
+const OTHERS_NS: u64 = crate::datapath::send::GATE_PATIENCE_NS + 1_000_000_000;
+const OTHERS_NAP_NS: i64 = 50_000;
+
+/// After [`retire`], before the filter: other threads that are in the middle of a call on a connection go on
+/// until they sleep, are in the kernel or have left, so that none makes a system call of ours under the filter.
+/// Bounded: the caller may itself have interrupted such a call.
+pub(crate) fn await_others() {
+    if sys_pid::is_single_threaded() {
+        return;
+    }
+    let deadline = sdp_sys::time::monotonic_ns() + OTHERS_NS;
+    while crate::conn::is_any_worked_on() && sdp_sys::time::monotonic_ns() < deadline {
+        let nap = libc::timespec { tv_sec: 0, tv_nsec: OTHERS_NAP_NS };
+        // SAFETY: the time outlives the call; what is left of it is not asked for.
+        let _ = unsafe { sys!(libc::SYS_nanosleep, &raw const nap, 0) };
+    }
+    // Between the last look whether the process is retired and a sleep, and in calls that are about no
+    // connection, nobody counts.
+    sdp_sys::threads::await_others(deadline);
+}
+
+/// It does, after all: nothing was given up.
+pub(crate) fn come_back() {
+    RETIRED.store(false, Ordering::SeqCst);
+}
+
+/// The values in force.
+#[inline]
+pub(crate) fn tunables() -> &'static Tuned {
+    settings::tunables()
+}
+
+/// Forks so far; odd while one is in progress.
+#[inline]
+pub(crate) fn forks() -> u32 {
+    FORKS.load(Ordering::SeqCst)
+}
+
+pub(crate) fn count_fork() {
+    FORKS.fetch_add(1, Ordering::SeqCst);
+}
+
+/// Children are born into another process namespace: ids mean something else there.
+static CHILDREN_ELSEWHERE: &AtomicBool = &PAGE.children_elsewhere;
+
+/// What it was before.
+pub(crate) fn set_children_elsewhere(yes: bool) -> bool {
+    CHILDREN_ELSEWHERE.swap(yes, Ordering::SeqCst)
+}
+
+pub(crate) fn are_children_elsewhere() -> bool {
+    CHILDREN_ELSEWHERE.load(Ordering::SeqCst)
+}
+
+/// Whether threads of the process may have been in more than one network namespace.
+static HAS_NETWORKS: &AtomicBool = &PAGE.has_networks;
+
+pub(crate) fn note_networks() {
+    HAS_NETWORKS.store(true, Ordering::SeqCst);
+}
+
+pub(crate) fn has_networks() -> bool {
+    HAS_NETWORKS.load(Ordering::Relaxed)
+}
+
+/// Whether the process may share family memory with relatives: it forked, or was forked.
+#[inline(always)]
+pub(crate) fn has_relatives() -> bool {
+    FORKS.load(Ordering::Relaxed) != 0
+}
+
+/// Random identity of this process, drawn when it is first asked for; never 0.
+pub(crate) fn nonce() -> u64 {
+    if NONCE.load(Ordering::Relaxed) == 0 {
+        draw_nonce();
+    }
+    NONCE.load(Ordering::Relaxed)
+}
+
+/// The next one that is asked for is another.
+fn forget_nonce() {
+    NONCE.store(0, Ordering::Relaxed);
+}
+
+#[cold]
+fn draw_nonce() {
+    let mut value = 0u64;
+    // SAFETY: eight writable bytes.
+    let got = unsafe { sys!(libc::SYS_getrandom, &raw mut value, 8, libc::GRND_NONBLOCK) };
+    if got != Ok(8) {
+        value = sdp_sys::time::monotonic_ns().rotate_left(20) ^ u64::from(pid());
+    }
+    let drawn = (value & 0x7fff_ffff_ffff_ffff).max(1);
+    // Another thread may have been faster.
+    let _ = NONCE.compare_exchange(0, drawn, Ordering::Relaxed, Ordering::Relaxed);
+}
+
+/// Zeroed private memory, touched lazily.
+pub(crate) fn map_private(len: usize) -> Option<NonNull<u8>> {
+    map(len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE)
+}
+
+/// Memory that forked processes share; pages that are not touched cost nothing.
+pub(crate) fn map_shared(len: usize) -> Option<NonNull<u8>> {
+    map(len, libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE)
+}
+
+fn map(len: usize, flags: i32) -> Option<NonNull<u8>> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
+    let at = unsafe { sys!(libc::SYS_mmap, 0, len, protection, flags, -1isize, 0) }.ok()?;
+    NonNull::new(at as *mut u8)
+}
+
+/// Gives a mapping back.
+pub(crate) fn unmap(at: NonNull<u8>, len: usize) {
+    // SAFETY: callers own the mapping and do not use it any more.
+    let _ = unsafe { sys!(libc::SYS_munmap, at.as_ptr(), len) };
+}
+
+/// CPUs that this process may run on, as of its start.
+#[inline]
+pub(crate) fn usable_cpus() -> u32 {
+    CPUS.load(Ordering::Relaxed).max(1)
+}
+
+fn count_cpus() {
+    let mut mask = [0u64; 128];
+    // SAFETY: the mask is writable for its size.
+    let got =
+        unsafe { sys!(libc::SYS_sched_getaffinity, 0, size_of_val(&mask), mask.as_mut_ptr()) };
+    let cpus = match got {
+        Ok(_) => mask.iter().map(|w| w.count_ones()).sum(),
+        Err(_) => 1,
+    };
+    CPUS.store(cpus, Ordering::Relaxed);
+}
+
+/// Notes that a descriptor number is in the table.
+pub(crate) fn note_descriptor(fd: i32) {
+    if TOP.load(Ordering::Relaxed) < fd {
+        TOP.fetch_max(fd, Ordering::Relaxed);
+    }
+}
+
+/// Highest descriptor number that was ever in the table.
+pub(crate) fn highest_descriptor() -> i32 {
+    TOP.load(Ordering::Relaxed)
+}
+
+/// Descriptors that the process may have open, as far as the table reaches.
+pub(crate) fn soft_limit() -> i32 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure is writable.
+    let got = unsafe { sys!(libc::SYS_prlimit64, 0, libc::RLIMIT_NOFILE, 0, &raw mut limit) };
+    if got.is_err() { 0 } else { limit.rlim_cur.min(1 << 20) as i32 }
+}
+
+/// Number from which hidden descriptors start.
+pub(crate) fn hidden_min() -> i32 {
+    hidden_range().0
+}
+
+/// Number from which hidden descriptors start, and how many offers of a meeting may be open at a time:
+/// half of the numbers from there on, because a meeting takes two for a moment. One system call.
+pub(crate) fn hidden_range() -> (i32, u32) {
+    let limit = soft_limit();
+    let min = (limit.min(HIDDEN_CEILING) - HIDDEN_ROOM).max(3);
+    (min, (limit.saturating_sub(min).max(0) / 2) as u32)
+}
+
+/// A descriptor beside the statistics page's was hidden, in this process.
+static HIDES: &AtomicBool = &PAGE.hides;
+
+/// Notes that a descriptor is one of ours. False: that cannot be noted, and it is closed: the program would find it.
+fn keep_hidden(raw: i32) -> bool {
+    let is_noted = note_hidden(raw);
+    if !is_noted {
+        fd::close(raw);
+    }
+    is_noted
+}
+
+/// Moves a descriptor of ours out of the program's way and out of its sight. −1: it had to be closed.
+pub(crate) fn hide(raw: i32) -> i32 {
+    let moved = fd::move_up(raw, hidden_min());
+    if keep_hidden(moved) { moved } else { -1 }
+}
+
+/// [`hide`] for the descriptor of the statistics page.
+pub(crate) fn hide_page(raw: i32) -> i32 {
+    let moved = fd::move_up(raw, hidden_min().min(PAGE_MIN));
+    if put_hidden(moved) {
+        return moved;
+    }
+    fd::close(moved);
+    -1
+}
+
+/// A number that hides something of ours by now. False: that cannot be noted.
+pub(crate) fn note_hidden(raw: i32) -> bool {
+    if !HIDES.load(Ordering::Relaxed) {
+        HIDES.store(true, Ordering::SeqCst); // first: a fork that finds the number finds this
+    }
+    put_hidden(raw)
+}
+
+fn put_hidden(raw: i32) -> bool {
+    note_descriptor(raw);
+    let before = table::put(raw, Entry::Hidden);
+    if let Ok(Some(stale)) = before {
+        crate::lifecycle::release(stale); // closed behind our back
+    }
+    before.is_ok()
+}
+
+/// A number that hides nothing of ours any more, if it still does for the table.
+pub(crate) fn forget_hidden(raw: i32) {
+    table::unhide(raw);
+}
+
+/// A hidden descriptor for what `raw` names; none when no number is left.
+pub(crate) fn hidden_duplicate(raw: i32) -> Option<i32> {
+    // SAFETY: no pointers.
+    let fresh = unsafe { sys!(libc::SYS_fcntl, raw, libc::F_DUPFD_CLOEXEC, hidden_min()) };
+    let fresh = fresh.ok()? as i32;
+    keep_hidden(fresh).then_some(fresh)
+}
+
+/// [`hidden_duplicate`] with a higher number.
+fn hidden_duplicate_above(raw: i32) -> Option<i32> {
+    let min = hidden_min().max(raw + 1);
+    // SAFETY: no pointers.
+    let fresh = unsafe { sys!(libc::SYS_fcntl, raw, libc::F_DUPFD_CLOEXEC, min) }.ok()? as i32;
+    keep_hidden(fresh).then_some(fresh)
+}
+
+/// Closes a descriptor that [`hidden_duplicate`] made, unless the program has used its number since.
+pub(crate) fn close_hidden(raw: i32) {
+    // In one step: the program may be about to put a file of its own there.
+    if !is_retired() && table::unhide(raw) {
+        fd::close(raw);
+    }
+}
+
+/// Closes a hidden descriptor.
+fn unhide(cell: &AtomicI32) {
+    let raw = cell.swap(-1, Ordering::SeqCst);
+    if raw >= 0 && table::unhide(raw) {
+        hidden::await_unused(); // of other threads that ring
+        fd::close(raw);
+    }
+}
+
+/// Looks for a socket that another thread has in hand.
+const LOSE_TRIES: u32 = 10_000;
+
+/// A hidden descriptor was about to be overwritten by the program: it moves.
+pub(crate) fn move_hidden(from: i32) {
+    crate::conn::move_kept(from, || hidden_duplicate(from));
+    for cell in [&BELL_FD, &BELL_PAGE_FD, &page::NUMBER] {
+        if cell.load(Ordering::Acquire) == from {
+            // The number is the program's in a moment: without another one there is none.
+            cell.store(hidden_duplicate_above(from).unwrap_or(-1), Ordering::SeqCst);
+            if core::ptr::eq(cell, &raw const BELL_FD) {
+                crate::readiness::epoll::bell_moved(from);
+            }
+        }
+    }
+    strangers::lose(from, || hidden_duplicate_above(from));
+    wait_set::lose(from);
+    PEERS.move_off(from);
+    // The socket that is asked may be in another thread's hands, for one answer of the kernel.
+    for _ in 0..LOSE_TRIES {
+        if crate::migration::pooled::lose(from) || table::entry(from) != Some(Entry::Hidden) {
+            break;
+        }
+        // SAFETY: no arguments.
+        let _ = unsafe { sys!(libc::SYS_sched_yield) };
+    }
+    table::unhide(from);
+    hidden::await_unused();
+}
+
+/// Maps family memory. What each fork child touches of it is its end, for which the kernel makes a page of its tables in
+/// each, unless one is there that it copied for something private: the first threads' memory, below which the kernel maps
+/// what comes later.
+fn map_family() -> Option<NonNull<u8>> {
+    // SAFETY: no preconditions.
+    if unsafe { libc::getauxval(libc::AT_PAGESZ) } as usize != sdp_shm::ring::PAGE as usize {
+        return map_shared(FAMILY_BYTES); // what is cut off are pages of this size
+    }
+    let whole = FAMILY_BYTES + FAMILY_WINDOW;
+    let at = map_shared(whole)?;
+    let first = at.as_ptr() as usize;
+    let end = (first + whole) & !(FAMILY_WINDOW - 1);
+    let before = end - FAMILY_BYTES - first;
+    let (base, rest) = (at.as_ptr().wrapping_add(before), first + whole - end);
+    if before != 0 {
+        unmap(at, before);
+    }
+    if rest != 0
+        && let Some(behind) = NonNull::new(base.wrapping_add(FAMILY_BYTES))
+    {
+        unmap(behind, rest);
+    }
+    NonNull::new(base)
+}
+
+/// Where a statistics page is best mapped; 0: anywhere. What each fork child touches of it is its beginning: behind the
+/// loader, whose private data the kernel copied a page of its tables for.
+pub(crate) fn place_of_page() -> usize {
+    sys_loader::end().map_or(0, |end| end.next_multiple_of(PLACE) + PLACE)
+}
+
+/// Makes what the first connection needs, unless it is there. False when the process has none (no memory, retired).
+#[inline]
+pub(crate) fn start() -> bool {
+    if STARTED.load(Ordering::Acquire) == 2 { !is_retired() } else { begin() }
+}
+
+#[cold]
+fn begin() -> bool {
+    match STARTED.load(Ordering::Acquire) {
+        2 => return !is_retired(),
+        _ if is_retired() => return false,
+        _ => {}
+    }
+    let _section = section::Guard::enter();
+    while let Err(now) = STARTED.compare_exchange(0, 1, Ordering::Acquire, Ordering::Acquire) {
+        if now == 2 {
+            return true;
+        }
+        // The other thread reads a file and maps memory; it may need this CPU for that.
+        // SAFETY: no arguments.
+        let _ = unsafe { sys!(libc::SYS_sched_yield) };
+    }
+    if pid() == 0 {
+        remember();
+    }
+    crate::process::host::settle();
+    count_cpus();
+    if sys_pid::has_children_elsewhere() {
+        let _ = set_children_elsewhere(true); // the image before this one saw to that
+    }
+    settings::load();
+    if FAMILY.load(Ordering::Acquire).is_null()
+        && let Some(base) = map_family()
+    {
+        // SAFETY: a fresh zeroed mapping, unmapped only when the process leaves its family, after
+        // which nothing of it is used.
+        let family = unsafe { Family::new(base, nonce() & !0xffff_ffff) };
+        if let Some(slot) = family.join(pid()) {
+            SLOT.store(slot.0 + 1, Ordering::Release);
+            FAMILY.store(base.as_ptr(), Ordering::Release);
+        }
+    }
+    page::start();
+    STARTED.store(2, Ordering::Release);
+    true
+}
+
+/// Family memory and this process's slot in it.
+#[inline]
+pub(crate) fn family() -> Option<(Family, Slot)> {
+    let base = NonNull::new(FAMILY.load(Ordering::Acquire))?;
+    let slot = SLOT.load(Ordering::Acquire).checked_sub(1)?;
+    // SAFETY: `Family` is a transparent view; the mapping was made by `start`.
+    Some((unsafe { Family::resume(base) }, Slot(slot)))
+}
+
+/// Where the process's family memory is mapped, null before there is any.
+#[inline]
+pub(crate) fn family_base() -> *mut u8 {
+    FAMILY.load(Ordering::Acquire)
+}
+
+pub(crate) fn set_slot(slot: Option<Slot>) {
+    SLOT.store(slot.map_or(0, |s| s.0 + 1), Ordering::Release);
+}
+
+// ---- bell ------------------------------------------------------------------------------------
+
+/// This process's bell pages, once made.
+#[inline]
+pub(crate) fn bell() -> Option<Bells> {
+    own_bell().map(|own| Bells::new(own, strangers::count()))
+}
+
+/// The bell page for the processes of our own user, once made.
+#[inline]
+pub(crate) fn own_bell() -> Option<Bell> {
+    let base = NonNull::new(BELL.load(Ordering::Acquire))?;
+    // SAFETY: a mapped page of the right size that stays until the process forks or retires.
+    Some(unsafe { Bell::new(base) })
+}
+
+/// The eventfd and the page's file, made on first use; −1 where there is none.
+pub(crate) fn bell_files() -> (i32, i32) {
+    if BELL.load(Ordering::Acquire).is_null() {
+        make_bell();
+    }
+    if BELL.load(Ordering::Acquire).is_null() {
+        return (-1, -1);
+    }
+    (BELL_FD.load(Ordering::Acquire), BELL_PAGE_FD.load(Ordering::Acquire))
+}
+
+/// The hidden eventfd, −1 when there is none.
+pub(crate) fn bell_fd() -> i32 {
+    BELL_FD.load(Ordering::SeqCst) // behind `InUse::begin`
+}
+
+/// A thread is making the bell.
+static MAKING: &AtomicU32 = &PAGE.making;
+
+/// How often a thread gives its turn to another one that makes the bell.
+const LOOKS_AT_MAKER: u32 = 10_000;
+
+/// Once only: peers keep the first one that they are told of, and a second would be rung by nobody.
+fn make_bell() {
+    if soft_limit() < LIMIT_FOR_BELLS {
+        return;
+    }
+    as_maker(|| {
+        if BELL.load(Ordering::Acquire).is_null() {
+            make_bell_here();
+        }
+    });
+}
+
+/// Calls `make` in one thread at a time.
+pub(crate) fn as_maker(make: impl FnOnce()) {
+    let mut looks = 0;
+    while MAKING.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        looks += 1;
+        if looks == LOOKS_AT_MAKER {
+            return;
+        }
+        // SAFETY: no arguments.
+        let _ = unsafe { sys!(libc::SYS_sched_yield) };
+    }
+    make();
+    MAKING.store(0, Ordering::Release);
+}
+
+/// [`make_bell`], by the one thread that may.
+fn make_bell_here() {
+    let flags = libc::EFD_NONBLOCK | libc::EFD_CLOEXEC;
+    // SAFETY: no pointers.
+    let event = unsafe { sys!(libc::SYS_eventfd2, 0, flags) };
+    if let (Ok(event), Ok(page)) = (event, segment::create_bell_page()) {
+        match segment::map_bell_page(page.raw()) {
+            Ok(mapped) => {
+                let (event, page) = (hide(event as i32), hide(page.into_raw()));
+                if event >= 0 && page >= 0 {
+                    BELL_FD.store(event, Ordering::Release);
+                    BELL_PAGE_FD.store(page, Ordering::Release);
+                    BELL.store(mapped.base().as_ptr(), Ordering::Release);
+                    crate::readiness::epoll::bell_made();
+                } else {
+                    [event, page].into_iter().for_each(close_hidden);
+                    unmap(mapped.base(), segment::BELL_PAGE_BYTES);
+                }
+            }
+            Err(_) => fd::close(event as i32),
+        }
+    } else if let Ok(event) = event {
+        fd::close(event as i32);
+    }
+}
+
+/// Rings this process's own bell for one of its connections.
+pub(crate) fn ring_own(slot: u32) {
+    if bell().is_some_and(|bell| bell.ring(slot)) {
+        ring_all();
+    }
+}
+
+/// Wakes who sleeps on this process's bell.
+pub(crate) fn ring_all() {
+    let _section = section::Guard::enter();
+    let _in_use = hidden::InUse::begin();
+    let event = bell_fd();
+    // A vfork child may have something of its own there; of such files only an eventfd takes what is written.
+    let is_bell = || is_ours() || stat::at_hand(event).is_ok_and(|stat| stat.is_anonymous());
+    if event >= 0 && is_bell() {
+        let one = 1u64;
+        // SAFETY: eight readable bytes.
+        let _ = unsafe { sys!(libc::SYS_write, event, &raw const one, 8) };
+    }
+}
+
+// ---- fork ------------------------------------------------------------------------------------
+
+/// In a fork child, process `pid` (asked for if `None`): what belonged to the parent alone is made anew on demand.
+pub(crate) fn become_child(pid: Option<i32>) {
+    PID.store(pid.unwrap_or_else(sys_pid::current) as u32, Ordering::Relaxed);
+    forget_nonce();
+    // Threads that were at it do not exist here: whoever needs it begins anew.
+    // What is as it should be is not written: each page that is costs a copy of it.
+    if STARTED.load(Ordering::Relaxed) == 1 {
+        STARTED.store(0, Ordering::Relaxed);
+    }
+    if MAKING.load(Ordering::Relaxed) != 0 {
+        MAKING.store(0, Ordering::Relaxed);
+    }
+    crate::wake::spin::forget_threads();
+    hidden::forget_users();
+    crate::process::scratch::forget_threads();
+    settings::become_child();
+    wait_set::drop_all(true);
+    crate::datapath::give_back::forget();
+    crate::migration::pooled::become_child();
+    table::forget_closes();
+    // Without a number the statistics page may be about to get one.
+    if HIDES.load(Ordering::Relaxed) || page::NUMBER.load(Ordering::Relaxed) < 0 {
+        // Hidden descriptors were inherited; the parent's are no use here.
+        HIDES.store(false, Ordering::Relaxed);
+        table::walk(|fd, entry| {
+            let is_page = fd == page::NUMBER.load(Ordering::Relaxed);
+            // The peers are the child's, too.
+            if entry == Entry::Hidden && !is_page && !PEERS.has_number(fd) {
+                table::clear(fd);
+                fd::close(fd);
+            }
+        });
+    }
+    for cell in [&BELL_FD, &BELL_PAGE_FD] {
+        if cell.load(Ordering::Relaxed) >= 0 {
+            cell.store(-1, Ordering::Release);
+        }
+    }
+    page::become_guest();
+    strangers::drop_all(true, unhide);
+    let bell = NonNull::new(BELL.swap(null_mut(), Ordering::AcqRel));
+    if let Some(base) = bell {
+        unmap(base, segment::BELL_PAGE_BYTES);
+    }
+}
+
+/// In a fork child for which no slot was reserved: the slot that it knows is its parent's. True when
+/// there is a family at all.
+pub(crate) fn rejoin_family() -> bool {
+    let Some(base) = NonNull::new(FAMILY.load(Ordering::Acquire)) else {
+        SLOT.store(0, Ordering::Release);
+        return false;
+    };
+    // SAFETY: as in `family`.
+    set_slot(unsafe { Family::resume(base) }.join(pid()));
+    true
+}
+
+/// Before the process ends, or leaves all lanes: gives back what relatives could wait for.
+pub(crate) fn leave_family() {
+    if let Some((family, slot)) = family() {
+        family.leave(slot);
+        SLOT.store(0, Ordering::Release);
+    }
+}
+
+/// Puts private zeros in the place of a shared mapping: a thread in the middle of a look at it finds
+/// memory, though not the old one.
+pub(crate) fn blank(at: NonNull<u8>, len: usize) {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    // SAFETY: replaces a mapping of ours, of this length, with one that can be used as it could.
+    let _ = unsafe { sys!(libc::SYS_mmap, at.as_ptr(), len, protection, flags, -1isize, 0) };
+}
+
+/// What of the old trust domain cannot be given up yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Remains {
+    /// Connections that relatives may hold too: they must go on to see that we do.
+    pub(crate) held: bool,
+    /// Connections whose rows are still looked at.
+    pub(crate) used: bool,
+}
+
+/// Before a change of privilege, after all lanes have been left: bell, family and nonce belong to the
+/// old trust domain. The next connection makes new ones, under new descriptors. The statistics page
+/// stays: nobody but this process and the tools trusts it.
+pub(crate) fn change_trust(remains: Remains) {
+    crate::readiness::epoll::bell_leaves();
+    crate::migration::pooled::clear();
+    for cell in [&BELL_FD, &BELL_PAGE_FD] {
+        unhide(cell);
+    }
+    wait_set::drop_all(false);
+    strangers::drop_all(false, unhide);
+    PEERS.forget_names();
+    if let Some(base) = NonNull::new(BELL.swap(null_mut(), Ordering::AcqRel)) {
+        blank(base, segment::BELL_PAGE_BYTES);
+    }
+    if remains.held {
+        // Our bits stay until the process ends.
+        SLOT.store(0, Ordering::Release);
+    } else {
+        leave_family();
+    }
+    if let Some(base) = NonNull::new(FAMILY.swap(null_mut(), Ordering::AcqRel)) {
+        if !remains.used && sys_pid::is_single_threaded() {
+            unmap(base, FAMILY_BYTES);
+        } else {
+            blank_unused_family(base);
+        }
+    }
+    forget_nonce();
+    crate::migration::pooled::clear(); // of threads that went on meanwhile
+    let _ = STARTED.compare_exchange(2, 0, Ordering::AcqRel, Ordering::Relaxed);
+}
+
+/// Leaves nothing of ours behind that an unprivileged continuation could use (X1).
+pub(crate) fn drop_everything() {
+    crate::migration::pooled::clear();
+    wait_set::drop_all(false);
+    for cell in [&BELL_FD, &BELL_PAGE_FD] {
+        unhide(cell);
+    }
+    strangers::drop_all(false, unhide);
+    page::close_number();
+    if let Some(base) = NonNull::new(BELL.swap(null_mut(), Ordering::AcqRel)) {
+        blank(base, segment::BELL_PAGE_BYTES);
+    }
+    leave_family();
+    if let Some(base) = NonNull::new(FAMILY.swap(null_mut(), Ordering::AcqRel)) {
+        if sys_pid::is_single_threaded() {
+            unmap(base, FAMILY_BYTES);
+        } else {
+            blank_unused_family(base);
+        }
+    }
+}
+
+/// Family memory of a trust domain that the process has left, in a process with several threads: private
+/// zeros take its place once no connection has a row in it. Never unmapped, because a thread may have looked
+/// up its address just before; a row that it then opens there is nobody else's.
+fn blank_unused_family(base: NonNull<u8>) {
+    if !crate::conn::has_rows_in(base.as_ptr()) {
+        blank(base, FAMILY_BYTES);
+    }
+}
+
+/// A connection with a row in an earlier family has ended.
+pub(crate) fn row_of_old_family_freed(base: *mut u8) {
+    if let Some(base) = NonNull::new(base)
+        && !is_retired()
+    {
+        blank_unused_family(base);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hidden_descriptor_that_cannot_move_is_forgotten() {
+        // The highest number there is: nothing is above it.
+        let last = soft_limit() - 1;
+        // SAFETY: no pointers.
+        let event = unsafe { sys!(libc::SYS_eventfd2, 0, libc::EFD_CLOEXEC) }.unwrap() as i32;
+        // SAFETY: no pointers; nobody else uses the number.
+        unsafe { sys!(libc::SYS_dup3, event, last, libc::O_CLOEXEC) }.unwrap();
+        fd::close(event);
+        note_descriptor(last);
+        assert_eq!(table::put(last, Entry::Hidden), Ok(None));
+        BELL_PAGE_FD.store(last, Ordering::Release);
+        move_hidden(last);
+        // The program's file is there next: nothing of ours may be sent to it.
+        assert_eq!(BELL_PAGE_FD.load(Ordering::Acquire), -1);
+        assert_eq!(table::entry(last), None);
+        fd::close(last);
+    }
+}

@@ -1,0 +1,299 @@
+//! The log that a `log` statement asks for: what the library decided, in the historic libsdp's words.
+//!
+//! Used where a socket is given its rule, where a half changes lanes and where the settings are read.
+//! Nothing is written unless a `log` statement (of the rule file, or `sdp run --log`) asks for it: a
+//! library in a stranger's process does not speak unasked. A line never waits: what the destination
+//! does not take at once is lost. Nothing here uses an allocator, libc's clock tables or libc's stdio.
+
+mod sink;
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use sdp_config::{Config, LogDestination, Match, Place, Role, Severity, Source, Verdict};
+use sdp_stats::{Direction, Reason};
+
+use crate::process::{self, settings};
+
+/// How urgent a line is; it is written when this is at least the statement's `min-level`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u32)]
+pub(crate) enum Level {
+    /// Rules that were tried.
+    Tried = 3,
+    /// What a lookup gave.
+    Found = 4,
+    /// A line per listener, connection and change of lane.
+    Summary = 7,
+    /// Something was read otherwise than it was written.
+    Warning = 8,
+    /// Something was not read at all.
+    Error = 9,
+}
+
+/// Least level that is written; 0 no log.
+static LEAST: AtomicU32 = AtomicU32::new(0);
+
+/// Whether a line of this level is written.
+#[inline]
+pub(crate) fn wants(level: Level) -> bool {
+    let least = LEAST.load(Ordering::Relaxed);
+    least != 0 && level as u32 >= least
+}
+
+/// Bytes of a line; what is longer is cut.
+const LINE_MAX: usize = 512;
+
+/// A line in the making.
+pub(crate) struct Line {
+    bytes: [u8; LINE_MAX],
+    len: usize,
+}
+
+impl Line {
+    fn new() -> Self {
+        Self { bytes: [0; LINE_MAX], len: 0 }
+    }
+
+    fn byte(&mut self, byte: u8) {
+        // The last byte is the newline's.
+        if let Some(to) = self.bytes.get_mut(..LINE_MAX - 1).and_then(|b| b.get_mut(self.len)) {
+            *to = byte;
+            self.len = self.len.wrapping_add(1);
+        }
+    }
+
+    /// Appends text; control characters become `?`.
+    pub(crate) fn text(&mut self, text: &[u8]) -> &mut Self {
+        for byte in text {
+            self.byte(if *byte < 0x20 || *byte == 0x7f { b'?' } else { *byte });
+        }
+        self
+    }
+
+    /// Appends a decimal number.
+    pub(crate) fn number(&mut self, number: u64) -> &mut Self {
+        self.digits(number, 10, 1)
+    }
+
+    fn digits(&mut self, number: u64, base: u64, least: usize) -> &mut Self {
+        let mut digits = [0u8; 20];
+        let mut rest = number;
+        let mut used = 0usize;
+        for digit in digits.iter_mut().rev() {
+            let value = (rest % base) as u8;
+            *digit = if value < 10 { b'0' + value } else { b'a' + (value - 10) };
+            rest /= base;
+            used = used.wrapping_add(1);
+            if rest == 0 && used >= least {
+                break;
+            }
+        }
+        let from = digits.len().wrapping_sub(used);
+        self.text(digits.get(from..).unwrap_or(&[]))
+    }
+
+    /// Appends an address, IPv4 if it is v4-mapped.
+    pub(crate) fn address(&mut self, address: [u8; 16]) -> &mut Self {
+        if let [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d] = address {
+            for (i, part) in [a, b, c, d].into_iter().enumerate() {
+                if i != 0 {
+                    self.byte(b'.');
+                }
+                self.number(part.into());
+            }
+            return self;
+        }
+        for (i, [high, low]) in address.as_chunks::<2>().0.iter().enumerate() {
+            if i != 0 {
+                self.byte(b':');
+            }
+            self.digits(u64::from(*high) << 8 | u64::from(*low), 16, 1);
+        }
+        self
+    }
+
+    fn place(&mut self, place: Place) -> &mut Self {
+        self.text(match place.source {
+            Source::Front => b"rules in front",
+            Source::File => settings::file_name(),
+        });
+        self.text(b":").number(place.line.into())
+    }
+
+    /// The bytes so far.
+    fn bytes(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or(&[])
+    }
+}
+
+/// What descriptor 2 is when the process begins: a program may make something else of it.
+pub(crate) fn remember_stderr(identity: sdp_sys::stat::Identity) {
+    sink::remember_stderr(identity);
+}
+
+/// Takes the log settings over; by the loader of the settings, before anything is logged.
+pub(crate) fn start(config: &Config) {
+    if !config.asks_for_log() {
+        return;
+    }
+    let log = config.log();
+    match log.destination {
+        LogDestination::Stderr => sink::to_stderr(),
+        LogDestination::Syslog => sink::to_syslog(),
+        LogDestination::File(name) => sink::to_file(config.text(name)),
+    }
+    LEAST.store(log.min_level.into(), Ordering::Release);
+}
+
+/// Writes one line.
+#[cold]
+pub(crate) fn write(level: Level, body: impl FnOnce(&mut Line)) {
+    if !wants(level) || process::is_retired() {
+        return;
+    }
+    let mut line = Line::new();
+    body(&mut line);
+    sink::write(settings::program(), line.bytes());
+}
+
+/// What was wrong with the settings.
+pub(crate) fn settings(config: &Config, bad_variables: impl Iterator<Item = &'static str>) {
+    for variable in bad_variables {
+        write(Level::Error, |line| {
+            line.text(b"CONFIG: ").text(variable.as_bytes()).text(b" cannot have this value");
+        });
+    }
+    for diagnostic in config.diagnostics() {
+        let (level, kind): (_, &[u8]) = match diagnostic.severity() {
+            Severity::Error => (Level::Error, b": error: "),
+            Severity::Warning => (Level::Warning, b": warning: "),
+        };
+        write(level, |line| {
+            line.text(b"CONFIG: ").place(diagnostic.place);
+            line.text(b":").number(diagnostic.place.column.into()).text(kind);
+            line.text(diagnostic.problem.message().as_bytes());
+        });
+    }
+}
+
+/// The rule file that was named could not be used.
+pub(crate) fn no_file(path: &[u8]) {
+    write(Level::Error, |line| {
+        line.text(b"CONFIG: ").text(path).text(b" cannot be read: both for everything");
+    });
+}
+
+/// A lookup and the way to it.
+pub(crate) fn lookup(config: &Config, role: Role, address: [u8; 16], port: u16, verdict: &Verdict) {
+    if !wants(Level::Found) {
+        return;
+    }
+    if wants(Level::Tried) {
+        for (number, rule) in config.rules().iter().enumerate() {
+            let result = config.judge(rule, role, settings::program(), address, port);
+            let why: &[u8] = match result {
+                Match::Role => continue,
+                Match::Yes => b" POSITIVE",
+                Match::Program => b" NEGATIVE by program",
+                Match::Port => b" NEGATIVE by port range",
+                Match::Address => b" NEGATIVE by address",
+            };
+            write(Level::Tried, |line| {
+                line.text(b"MATCH: ").place(rule.place).text(why);
+            });
+            if verdict.rule == Some(number) {
+                break;
+            }
+        }
+    }
+    write(Level::Found, |line| {
+        let what: &[u8] = match role {
+            Role::Server => b"MATCH LISTEN: ",
+            Role::Client => b"MATCH CONNECT: ",
+        };
+        line.text(what).address(address).text(b" port ").number(port.into());
+        line.text(b" => ").text(verdict.family.word().as_bytes());
+        match verdict.place {
+            Some(place) => line.text(b" by ").place(place),
+            None => line.text(b" by no rule"),
+        };
+    });
+}
+
+/// A socket listens.
+pub(crate) fn listening(fd: i32, is_tcp: bool, address: [u8; 16], port: u16) {
+    write(Level::Summary, |line| {
+        line.text(b"LISTEN: fd:").number(fd.max(0) as u64).text(b" listening on ");
+        line.text(if is_tcp { b"TCP" } else { b"SDP and TCP" });
+        line.text(b" bound to:").address(address).text(b" port:").number(port.into());
+    });
+}
+
+/// A connection was made, or begun. Every one begins on TCP.
+pub(crate) fn connected(fd: i32, address: [u8; 16], port: u16) {
+    write(Level::Summary, |line| {
+        line.text(b"CONNECT: connected TCP fd:").number(fd.max(0) as u64);
+        line.text(b" to:").address(address).text(b" port ").number(port.into());
+    });
+}
+
+/// A connection was accepted.
+pub(crate) fn accepted(fd: i32) {
+    write(Level::Summary, |line| {
+        line.text(b"ACCEPT: accepting on TCP fd:<").number(fd.max(0) as u64).text(b">");
+    });
+}
+
+/// A half went to another lane; `None`: the SDP lane.
+pub(crate) fn moved(fd: i32, direction: Direction, reason: Option<Reason>) {
+    write(Level::Summary, |line| {
+        line.text(b"LANE: fd:").number(fd.max(0) as u64);
+        line.text(if direction == Direction::Send { b" sending on " } else { b" receiving on " });
+        match reason {
+            None => line.text(b"SDP"),
+            Some(reason) => line.text(b"TCP: ").text(reason.word().as_bytes()),
+        };
+    });
+}
+
+/// A connection stays on TCP.
+pub(crate) fn stays(fd: i32, reason: Reason) {
+    write(Level::Summary, |line| {
+        line.text(b"LANE: fd:").number(fd.max(0) as u64).text(b" stays on TCP: ");
+        line.text(reason.word().as_bytes());
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn made(body: impl FnOnce(&mut Line) -> &mut Line) -> String {
+        let mut line = Line::new();
+        body(&mut line);
+        String::from_utf8(line.bytes().to_vec()).unwrap()
+    }
+
+    #[test]
+    fn lines_are_made_of_text_numbers_and_addresses() {
+        let mut v4 = [0; 16];
+        v4[10..].copy_from_slice(&[0xff, 0xff, 192, 0, 2, 7]);
+        assert_eq!(made(|l| l.address(v4).text(b" x").number(0)), "192.0.2.7 x0");
+        let mut v6 = [0; 16];
+        v6[0] = 0xfe;
+        v6[1] = 0x80;
+        v6[15] = 1;
+        assert_eq!(made(|l| l.address(v6)), "fe80:0:0:0:0:0:0:1");
+        assert_eq!(made(|l| l.number(u64::MAX)), u64::MAX.to_string());
+        assert_eq!(made(|l| l.text(b"a\x1b[2Jb\n")), "a?[2Jb?");
+        assert_eq!(made(|l| l.text(&[b'x'; 1000])).len(), LINE_MAX - 1);
+    }
+
+    #[test]
+    fn nothing_is_wanted_unless_asked_for() {
+        let mut config = Config::new();
+        config.load_text(b"", b"use both client * *:*\n");
+        start(&config);
+        assert!(!wants(Level::Error));
+    }
+}

@@ -1,0 +1,15 @@
+//! What a process has once: identity, settings, rules, descriptors, pages and the log.
+//!
+//! The lowest room: every other one may call it.
+
+pub mod host;
+pub mod hot;
+mod identity;
+pub(crate) mod log;
+pub(crate) mod marks;
+pub(crate) mod page;
+pub(crate) mod scratch;
+pub(crate) mod settings;
+pub(crate) mod table;
+
+pub(crate) use identity::*;

@@ -1,0 +1,311 @@
+//! The process's statistics page: making it, handing it in, and whose it is after a fork.
+//!
+//! Used by [`crate::process`] and by whatever counts. A fork child is a *guest* at first: it goes on
+//! counting in the page of the process that forked it, without rows of its own, because most children of
+//! servers that fork for each connection are gone after a few calls, and a page costs more than those.
+//! It gets its own page once it has used connections for a while, uses an SDP lane, listens, or is about
+//! to change its privileges. What a page says is decided in [`crate::conn::publish`].
+//!
+//! **Order.** A row number belongs to one page. A thread that counts must read the number before it reads
+//! which page is in force ([`of_row`]): a number of the own page is stored after that page is.
+
+use core::{
+    ptr::{NonNull, null_mut},
+    sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering},
+};
+
+use sdp_stats::{Direction, Identity, Page, RowId, Verdict};
+use sdp_sys::{errno::Errno, fd, memfd, pid as sys_pid, section, sys, unix};
+
+use crate::{
+    conn::{self, Conn, Half, flag},
+    process::{
+        self, hot, settings,
+        table::{self, Entry},
+    },
+};
+
+/// Calls on connections after which a fork child is worth a page of its own: as many as make a half of a
+/// connection worth a lane.
+const GUEST_CALLS: u32 = 16;
+
+static PAGE: &AtomicPtr<u8> = &hot::PAGE.page;
+/// The page's hidden descriptor. A guest keeps its host's: tools find the page there when the host has ended.
+#[unsafe(link_section = ".data.hot")]
+pub(crate) static NUMBER: AtomicI32 = AtomicI32::new(-1);
+/// Inode of the page behind it.
+static INODE: &AtomicU64 = &hot::PAGE.inode;
+/// The page of others that the process counts in as a guest. Once it is not the one in force any more it is to
+/// be given up, in a process with several threads later: one of them may be in the middle of it.
+static HOST: &AtomicPtr<u8> = &hot::PAGE.host;
+static REPORT_PENDING: &AtomicBool = &hot::PAGE.report_pending;
+/// 0: the page is our own, or there is none. Else calls that a guest still has, and [`LEFT`].
+static GUEST: &AtomicU32 = &hot::PAGE.guest;
+/// This guest is not counted among the page's guests, because it was about to execute another program.
+const LEFT: u32 = 1 << 31;
+/// A thread is about to make the own page.
+static MOVING: &AtomicBool = &hot::PAGE.moving;
+/// Looks at another thread's move, each followed by giving the processor away.
+const MOVE_LOOKS: u32 = 10_000;
+
+/// The statistics page, once made.
+#[inline]
+pub(crate) fn current() -> Option<&'static Page> {
+    // SAFETY: a mapping of SIZE bytes. It is taken away from a process only while that has one thread
+    // ([`forget_host`]), which is then not in the middle of using it.
+    unsafe { Page::from_ptr(PAGE.load(Ordering::Acquire), sdp_stats::SIZE) }
+}
+
+/// Where to count for a connection.
+#[inline]
+pub(crate) fn of_row(conn: &Conn) -> Option<(&'static Page, RowId)> {
+    let row = conn.stats_row();
+    Some((current()?, row))
+}
+
+/// Makes the page, unless there is one.
+pub(crate) fn start() {
+    if PAGE.load(Ordering::Acquire).is_null() {
+        make();
+    }
+}
+
+fn make() {
+    let Ok(file) = memfd::create_sealed(sdp_stats::page::MEMFD_NAME, sdp_stats::SIZE as u64) else {
+        return;
+    };
+    let Ok(base) = memfd::map_at(file.raw(), sdp_stats::SIZE, process::place_of_page()) else {
+        return;
+    };
+    // SAFETY: just mapped with that length; atomics only from here on.
+    let Some(page) = (unsafe { Page::from_ptr(base.as_ptr(), sdp_stats::SIZE) }) else { return };
+    // SAFETY: no arguments.
+    let (ppid, uid) = unsafe {
+        (sys!(libc::SYS_getppid).unwrap_or(0) as u32, sys!(libc::SYS_getuid).unwrap_or(0) as u32)
+    };
+    page.init(&Identity {
+        pid: process::pid(),
+        ppid,
+        uid,
+        now_ns: sdp_sys::time::boottime_ns(),
+        program: settings::program(),
+        version: env!("CARGO_PKG_VERSION").as_bytes(),
+    });
+    close_number();
+    INODE.store(fd::inode(file.raw()).unwrap_or(0), Ordering::Relaxed);
+    NUMBER.store(process::hide_page(file.into_raw()), Ordering::Release);
+    PAGE.store(base.as_ptr(), Ordering::Release);
+    REPORT_PENDING.store(!settings::report().is_empty(), Ordering::Release);
+    hand_in();
+}
+
+/// Closes the page's descriptor, unless the program did so by a system call that nobody saw, and has something
+/// else there by now.
+pub(crate) fn close_number() {
+    let raw = NUMBER.swap(-1, Ordering::AcqRel);
+    // In one step: the program may have got the number for a file of its own.
+    if raw >= 0 && table::unhide(raw) && fd::inode(raw) == Ok(INODE.load(Ordering::Relaxed)) {
+        fd::close(raw);
+    }
+}
+
+/// Gives `sdp run` a duplicate of the page; tried again at later connections while its queue is full.
+#[inline]
+pub(crate) fn hand_in() {
+    if REPORT_PENDING.load(Ordering::Relaxed) {
+        try_to_hand_in();
+    }
+}
+
+#[cold]
+fn try_to_hand_in() {
+    let mut parts = settings::report().splitn(3, |b| *b == b';');
+    let (name, path, token) = (parts.next(), parts.next(), parts.next());
+    let number = NUMBER.load(Ordering::Acquire);
+    let send = |address: Option<&[u8]>, is_abstract: bool| -> Result<(), Errno> {
+        let address = address.filter(|a| !a.is_empty()).ok_or(Errno::EINVAL)?;
+        let socket = unix::socket()?;
+        if is_abstract {
+            unix::connect(socket.raw(), address)?;
+        } else {
+            unix::connect_path(socket.raw(), address)?;
+        }
+        unix::send(socket.raw(), token.unwrap_or(&[]), &[number])
+    };
+    let result = send(name, true).or_else(|e| match e {
+        Errno::EAGAIN | Errno(libc::ETOOMANYREFS) => Err(e),
+        _ => send(path, false),
+    });
+    if !matches!(result, Err(Errno::EAGAIN | Errno(libc::ETOOMANYREFS))) {
+        REPORT_PENDING.store(false, Ordering::Relaxed);
+    }
+}
+
+// ---- guests ----------------------------------------------------------------------------------
+
+/// Before a fork, or before a sandbox after which forks go unseen: others may count here.
+pub(crate) fn expect_guests() {
+    if let Some(page) = current() {
+        page.expect_guests();
+    }
+}
+
+/// In a fork child: it counts in its parent's page from here on.
+pub(crate) fn become_guest() {
+    MOVING.store(false, Ordering::Relaxed);
+    REPORT_PENDING.store(false, Ordering::Relaxed);
+    forget_host();
+    HOST.store(PAGE.load(Ordering::Acquire), Ordering::Release);
+    if let Some(page) = current() {
+        page.expect_guests(); // the parent may have got this page just before the fork, or have prepared nothing
+        page.count_guest(1);
+        GUEST.store(GUEST_CALLS, Ordering::Release);
+    }
+}
+
+/// Whether the page is this process's own. A guest's call on a connection counts towards that; `at_once`: it
+/// is worth one now.
+pub(crate) fn is_own(at_once: bool) -> bool {
+    GUEST.load(Ordering::Acquire) == 0 || leaves_soon(at_once)
+}
+
+#[cold]
+#[unsafe(link_section = ".text.hot")]
+fn leaves_soon(at_once: bool) -> bool {
+    let count = |guest: u32| (guest & !LEFT).checked_sub(1).filter(|left| *left != 0);
+    match GUEST.fetch_update(Ordering::AcqRel, Ordering::Acquire, count) {
+        Ok(before) if !at_once => {
+            // The other program was not executed, it seems.
+            if before & LEFT != 0
+                && let Some(page) = current()
+            {
+                page.count_guest(1);
+            }
+            false
+        }
+        _ => own(),
+    }
+}
+
+/// A guest gets its own page. False when it cannot, or while another thread is at it.
+pub(crate) fn own() -> bool {
+    let guest = GUEST.load(Ordering::Acquire);
+    if guest == 0 {
+        return true;
+    }
+    let _section = section::Guard::enter();
+    if process::is_retired() || MOVING.swap(true, Ordering::AcqRel) {
+        return false;
+    }
+    if GUEST.load(Ordering::Acquire) == 0 {
+        MOVING.store(false, Ordering::Release);
+        return true; // another thread was at it between the two looks
+    }
+    let former = PAGE.load(Ordering::Acquire);
+    make();
+    let moved = PAGE.load(Ordering::Acquire) != former;
+    if moved {
+        let is_counted = GUEST.swap(0, Ordering::AcqRel) & LEFT == 0;
+        // SAFETY: as in `current`; nothing but the following takes it away.
+        if let Some(host) = unsafe { Page::from_ptr(former, sdp_stats::SIZE) } {
+            host.count_guest(-i64::from(is_counted));
+            take_along(host);
+        }
+        if sys_pid::is_single_threaded() {
+            forget_host();
+        }
+    } else {
+        // No memory, no descriptor: later, perhaps.
+        let again = |guest: u32| Some(guest & LEFT | GUEST_CALLS);
+        let _ = GUEST.fetch_update(Ordering::AcqRel, Ordering::Acquire, again);
+    }
+    MOVING.store(false, Ordering::Release);
+    moved
+}
+
+/// What this process has counted with `host` for its connections goes to the page in force.
+fn take_along(host: &Page) {
+    table::walk(|fd, entry| {
+        let Entry::Conn(index) = entry else { return };
+        let (Some(conn), Some(page)) = (conn::get(index), current()) else { return };
+        if table::number_of(conn) != Some(fd) {
+            return; // one of several numbers
+        }
+        if conn.has(flag::COUNTED)
+            && let Some(row) = conn.row()
+        {
+            page.adopt_end(host, Verdict::at(&row.reason));
+        }
+        for (direction, half) in
+            [(Direction::Send, Half::Send), (Direction::Receive, Half::Receive)]
+        {
+            let bytes = conn.rowless(half);
+            if bytes != 0 {
+                host.give_bytes(direction, bytes);
+                page.moved_kernel(RowId::NONE, direction, bytes, false);
+            }
+        }
+    });
+}
+
+/// Gives up the page of others in which this process counted once, if it is not the one in force. Only while
+/// no other thread can be in the middle of that, or where it may lose what it counts.
+fn forget_host() {
+    let host = HOST.load(Ordering::Acquire);
+    if host == PAGE.load(Ordering::Acquire) || HOST.swap(null_mut(), Ordering::AcqRel) != host {
+        return;
+    }
+    let Some(base) = NonNull::new(host) else { return };
+    if sys_pid::is_single_threaded() {
+        process::unmap(base, sdp_stats::SIZE);
+    } else {
+        process::blank(base, sdp_stats::SIZE);
+    }
+}
+
+/// Before the process changes its rights: a page of those that it leaves is not for it. `for_good`: it will
+/// not make one later either.
+pub(crate) fn leave_host(for_good: bool) {
+    let _section = section::Guard::enter();
+    // Another thread's move is a few system calls, in a section too: what it leaves must be there to be forgotten.
+    for _ in 0..MOVE_LOOKS {
+        if !MOVING.load(Ordering::Acquire) {
+            break;
+        }
+        // SAFETY: no arguments.
+        let _ = unsafe { sys!(libc::SYS_sched_yield) };
+    }
+    let guest = if own() { 0 } else { GUEST.swap(0, Ordering::AcqRel) };
+    if guest != 0 {
+        // No memory or no descriptor for a page of its own: nothing is counted any more, or not before the next
+        // connection, whose page counts the process.
+        if !for_good
+            && guest & LEFT == 0
+            && let Some(page) = current()
+        {
+            page.count_guest(-1);
+        }
+        close_number();
+        PAGE.store(null_mut(), Ordering::Release);
+    }
+    forget_host();
+}
+
+/// Before the process executes another program, which has a page of its own.
+pub(crate) fn executing() {
+    let leave = |guest: u32| (guest != 0 && guest & LEFT == 0).then_some(guest | LEFT);
+    if GUEST.fetch_update(Ordering::AcqRel, Ordering::Acquire, leave).is_ok()
+        && let Some(page) = current()
+    {
+        page.count_guest(-1);
+    }
+}
+
+/// The process ends in an orderly way.
+pub(crate) fn exiting() {
+    if GUEST.load(Ordering::Acquire) == 0
+        && let Some(page) = current()
+    {
+        page.mark_exited();
+    }
+}

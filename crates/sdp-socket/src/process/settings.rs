@@ -1,0 +1,488 @@
+//! Rules and tunables: read once, at the first connection, from environment and rule file.
+//!
+//! Used by whatever asks for a verdict or a tunable. Never waits for anybody: only a regular file is
+//! read, and what cannot be read means `both` for everything.
+
+use core::{
+    cell::UnsafeCell,
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use sdp_config::{
+    Config, Family, Role, Tunables,
+    tunables::{FabricName, IoUring, KEYS, Key, RecvPoll},
+};
+use sdp_sys::{fd, section, stat, sys};
+
+use crate::process::{self, log};
+
+/// Longest rule file that is read; what lies beyond is ignored.
+const FILE_MAX: usize = 256 * 1024;
+/// Longest program name that rules are matched against.
+const NAME_MAX: usize = 64;
+/// Longest path in `LIBSDP_CONFIG_FILE`.
+const PATH_MAX: usize = 4096;
+/// Longest `SDP_RULES`.
+const RULES_MAX: usize = 16 * 1024;
+/// Environment entries looked at.
+const ENVIRONMENT_MAX: usize = 65_536;
+/// Rule file when the environment names none.
+const DEFAULT_FILE: &[u8] = b"/etc/libsdp.conf\0";
+
+/// What the constructor copied from the environment: the program may change it later.
+struct Captured {
+    config: UnsafeCell<Config>,
+    tunables: UnsafeCell<Tunables>,
+    /// Which of [`KEYS`] the environment set, a bit each.
+    chosen: AtomicU32,
+    /// Which of [`KEYS`] had a value in the environment that they cannot have.
+    bad: AtomicU32,
+    /// Whether `LIBSDP_CONFIG_FILE` was set.
+    has_path: AtomicU32,
+    /// Whether `SIMPLE_LIBSDP` or `ALWAYS_USE_SDP` was set.
+    is_simple: AtomicU32,
+}
+
+// SAFETY: written by the constructor ([`STATE`] NOTHING, one thread) and by the loader (state LOADING, the
+// one thread that moved it there); read only in state LOADED.
+unsafe impl Sync for Captured {}
+
+static CAPTURED: Captured = Captured {
+    config: UnsafeCell::new(Config::new()),
+    tunables: UnsafeCell::new(Tunables::DEFAULT),
+    chosen: AtomicU32::new(0),
+    bad: AtomicU32::new(0),
+    has_path: AtomicU32::new(0),
+    is_simple: AtomicU32::new(0),
+};
+
+/// Texts that were captured with it. By themselves, because they are zeros at first, which the library's file
+/// need not hold.
+struct Texts {
+    name: UnsafeCell<([u8; NAME_MAX], usize)>,
+    path: UnsafeCell<([u8; PATH_MAX], usize)>,
+    rules: UnsafeCell<([u8; RULES_MAX], usize)>,
+    report: UnsafeCell<([u8; 512], usize)>,
+}
+
+// SAFETY: as `Captured`.
+unsafe impl Sync for Texts {}
+
+static TEXTS: Texts = Texts {
+    name: UnsafeCell::new(([0; NAME_MAX], 0)),
+    path: UnsafeCell::new(([0; PATH_MAX], 0)),
+    rules: UnsafeCell::new(([0; RULES_MAX], 0)),
+    report: UnsafeCell::new(([0; 512], 0)),
+};
+
+/// [`NOTHING`], [`CAPTURED_ONLY`], [`LOADING`], [`LOADED`].
+#[unsafe(link_section = ".bss.hot")]
+static STATE: AtomicU32 = AtomicU32::new(NOTHING);
+
+const NOTHING: u32 = 0;
+const CAPTURED_ONLY: u32 = 1;
+const LOADING: u32 = 2;
+const LOADED: u32 = 3;
+
+/// Looks at settings that another thread is reading, each followed by giving the processor away.
+const LOADING_LOOKS: u32 = 1 << 20;
+
+fn copy<const N: usize>(cell: &UnsafeCell<([u8; N], usize)>, from: &[u8]) {
+    let len = from.len().min(N - 1); // keeps a NUL behind the text
+    // SAFETY: called by the constructor only, before other threads can read.
+    let to = unsafe { &mut *cell.get() };
+    to.0 = [0; N];
+    if let (Some(to), Some(from)) = (to.0.get_mut(..len), from.get(..len)) {
+        to.copy_from_slice(from);
+    }
+    to.1 = len;
+}
+
+fn text<const N: usize>(cell: &UnsafeCell<([u8; N], usize)>) -> &[u8] {
+    // SAFETY: not written any more once other threads can read (see `Captured`).
+    let held = unsafe { &*cell.get() };
+    held.0.get(..held.1).unwrap_or(&[])
+}
+
+/// Copies a C string's bytes up to `max`.
+///
+/// # Safety
+/// `at` is null or a NUL-terminated string that lives as long as the process.
+unsafe fn c_bytes(at: *const u8, max: usize) -> &'static [u8] {
+    if at.is_null() {
+        return &[];
+    }
+    let mut len = 0;
+    // SAFETY: by the contract, bytes up to and including the NUL are readable.
+    unsafe {
+        while len < max && *at.add(len) != 0 {
+            len += 1;
+        }
+        core::slice::from_raw_parts(at, len)
+    }
+}
+
+/// The constructor's part: copies what will be needed.
+///
+/// # Safety
+/// As for [`crate::api::calls::constructed`].
+pub(crate) unsafe fn capture(argc: i32, argv: *const *const u8, envp: *const *const u8) {
+    if argc > 0 && !argv.is_null() {
+        // SAFETY: argc > 0: argv[0] exists.
+        let whole = unsafe { c_bytes(*argv, PATH_MAX) };
+        let short = whole.rsplit(|b| *b == b'/').next().unwrap_or(whole);
+        copy(&TEXTS.name, short);
+    }
+    // SAFETY: getauxval has no preconditions.
+    let secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
+    if !envp.is_null() && !secure {
+        for i in 0..ENVIRONMENT_MAX {
+            // SAFETY: envp is null-terminated, and the walk stops there.
+            let entry = unsafe {
+                let at = *envp.add(i);
+                if at.is_null() {
+                    break;
+                }
+                c_bytes(at, RULES_MAX + 64)
+            };
+            capture_entry(entry);
+        }
+    }
+    STATE.store(CAPTURED_ONLY, Ordering::Release);
+}
+
+/// The bit of the first tunable that `is` names, 0 none.
+fn bit(is: impl Fn(&Key) -> bool) -> u32 {
+    KEYS.iter().position(is).map_or(0, |i| 1 << i)
+}
+
+fn capture_entry(entry: &[u8]) {
+    if let Some(path) = entry.strip_prefix(b"LIBSDP_CONFIG_FILE=") {
+        CAPTURED.has_path.store(1, Ordering::Relaxed);
+        copy(&TEXTS.path, path);
+    } else if let Some(rules) = entry.strip_prefix(b"SDP_RULES=") {
+        copy(&TEXTS.rules, rules);
+    } else if let Some(report) = entry.strip_prefix(b"SDP_REPORT=") {
+        copy(&TEXTS.report, report);
+    } else if entry.starts_with(b"SIMPLE_LIBSDP=") || entry.starts_with(b"ALWAYS_USE_SDP=") {
+        CAPTURED.is_simple.store(1, Ordering::Relaxed);
+    } else if entry.starts_with(b"SDP_") {
+        // Kept apart from the file's options, which the environment overrides; a bad value leaves
+        // the previous one (the tools tell the user; the library, if it was asked for a log).
+        // SAFETY: constructor, see `Captured`.
+        let done = unsafe { &mut *CAPTURED.tunables.get() }.set_from_env(entry);
+        if let Some(done) = done {
+            let name = entry.split(|b| *b == b'=').next().unwrap_or(entry);
+            let set = if done.is_ok() { &CAPTURED.chosen } else { &CAPTURED.bad };
+            set.fetch_or(bit(|key| key.env.as_bytes() == name), Ordering::Relaxed);
+        }
+    }
+}
+
+/// Where to hand in the statistics page: the value of `SDP_REPORT`, or nothing.
+pub(crate) fn report() -> &'static [u8] {
+    text(&TEXTS.report)
+}
+
+/// Short name of the program.
+pub(crate) fn program() -> &'static [u8] {
+    text(&TEXTS.name)
+}
+
+/// Reads the rule file and puts the values in force. Once per process image; a thread that comes while
+/// another is at it waits for it, within bounds: the defaults hold if that takes absurdly long.
+pub(crate) fn load() {
+    if STATE.load(Ordering::Acquire) == LOADED {
+        return;
+    }
+    // A handler that interrupted the loading must not wait for it.
+    let _section = section::Guard::enter();
+    for _ in 0..LOADING_LOOKS {
+        match STATE.load(Ordering::Acquire) {
+            LOADED => return,
+            LOADING => {
+                // SAFETY: no arguments.
+                let _ = unsafe { sys!(libc::SYS_sched_yield) };
+            }
+            before => {
+                let order = (Ordering::Acquire, Ordering::Relaxed);
+                if STATE.compare_exchange(before, LOADING, order.0, order.1).is_ok() {
+                    return load_once();
+                }
+            }
+        }
+    }
+}
+
+/// In a fork child: a thread of the parent that was loading does not exist here.
+pub(crate) fn become_child() {
+    if STATE.load(Ordering::Relaxed) != LOADING {
+        return; // not even an exchange that fails: it would copy the page
+    }
+    let _ = STATE.compare_exchange(LOADING, CAPTURED_ONLY, Ordering::AcqRel, Ordering::Relaxed);
+}
+
+fn load_once() {
+    let is_simple = CAPTURED.is_simple.load(Ordering::Relaxed) != 0;
+    let path: &[u8] = if is_simple {
+        &[] // the historic simple mode reads no file
+    } else if CAPTURED.has_path.load(Ordering::Relaxed) != 0 {
+        // SAFETY: not written any more.
+        let held = unsafe { &*TEXTS.path.get() };
+        held.0.get(..=held.1).unwrap_or(&[])
+    } else {
+        DEFAULT_FILE
+    };
+    // SAFETY: LOADING is ours: nobody else touches it.
+    let config = unsafe { &mut *CAPTURED.config.get() };
+    // A child of a fork that ran into another thread's load loads again, behind what is there: the first
+    // rule that matches wins, so that repeating them changes nothing.
+    let mut is_read = false;
+    with_file(path, |file| {
+        is_read = file.is_some();
+        config.load_text(text(&TEXTS.rules), file.unwrap_or(&[]));
+    });
+    if is_simple {
+        config.set_simple();
+    }
+    log::start(config);
+    // The default file need not be there, and `/dev/null` is a way to say that none is wanted.
+    let is_named = ![&b"\0"[..], DEFAULT_FILE, b"/dev/null\0", b""].contains(&path);
+    if is_named && !is_read {
+        log::no_file(path.strip_suffix(&[0]).unwrap_or(path));
+    }
+    let bad = CAPTURED.bad.load(Ordering::Relaxed);
+    let is_bad = |(i, _): &(usize, &Key)| bad & 1 << *i != 0;
+    log::settings(config, KEYS.iter().enumerate().filter(is_bad).map(|(_, key)| key.env));
+    // SAFETY: as above.
+    let environment = unsafe { &*CAPTURED.tunables.get() };
+    TUNED.fill(config.tunables(), environment, CAPTURED.chosen.load(Ordering::Relaxed));
+    STATE.store(LOADED, Ordering::Release);
+}
+
+/// Hands the file's text on, or nothing when it cannot be read.
+fn with_file(path: &[u8], body: impl FnOnce(Option<&[u8]>)) {
+    if path.first().is_none_or(|b| *b == 0) {
+        return body(None);
+    }
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
+    // SAFETY: path ends with NUL.
+    let opened = unsafe { sys!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, 0) };
+    let Ok(file) = opened else { return body(None) };
+    // A pipe or a device could make the program wait.
+    if !stat::stat(file as i32).is_ok_and(|stat| stat.is_regular()) {
+        fd::close(file as i32);
+        return body(None);
+    }
+    let Some(buffer) = process::map_private(FILE_MAX) else {
+        fd::close(file as i32);
+        return body(None);
+    };
+    let mut len = 0;
+    while len < FILE_MAX {
+        // SAFETY: the buffer has FILE_MAX bytes, len of them used.
+        let got = unsafe { sys!(libc::SYS_read, file, buffer.as_ptr().add(len), FILE_MAX - len) };
+        match got {
+            Ok(n) if n > 0 => len += n,
+            _ => break,
+        }
+    }
+    fd::close(file as i32);
+    // SAFETY: len bytes were written by the kernel.
+    body(Some(unsafe { core::slice::from_raw_parts(buffer.as_ptr(), len) }));
+    process::unmap(buffer, FILE_MAX);
+}
+
+/// Whether a socket of this role and address may get an SDP lane.
+#[unsafe(link_section = ".text.open")]
+pub(crate) fn family(role: Role, address: [u8; 16], port: u16) -> Family {
+    if STATE.load(Ordering::Acquire) != LOADED {
+        return Family::Both;
+    }
+    // SAFETY: LOADED: read only from here on.
+    let config = unsafe { &*CAPTURED.config.get() };
+    let verdict = config.evaluate(role, program(), address, port);
+    log::lookup(config, role, address, port, &verdict);
+    verdict.family
+}
+
+/// Path of the rule file, for log lines.
+pub(crate) fn file_name() -> &'static [u8] {
+    if CAPTURED.has_path.load(Ordering::Relaxed) != 0 {
+        text(&TEXTS.path)
+    } else {
+        DEFAULT_FILE.strip_suffix(&[0]).unwrap_or(DEFAULT_FILE)
+    }
+}
+
+/// Tunables in a form that hot paths read with one load.
+pub(crate) struct Tuned {
+    promote_calls: AtomicU32,
+    promote_bytes: AtomicU32,
+    /// Microseconds + 1; 0 adaptive.
+    receive_poll: AtomicU32,
+    ring_bytes: AtomicU32,
+    flip_seed: AtomicU32,
+    flip_state: AtomicU32,
+    has_shm: AtomicU32,
+    give_back_s: AtomicU32,
+    keeps_segments: AtomicU32,
+    /// 0 as the program needs it, 1 deny, 2 allow.
+    io_uring: AtomicU32,
+}
+
+#[unsafe(link_section = ".data.hot")]
+static TUNED: Tuned = Tuned {
+    promote_calls: AtomicU32::new(16),
+    promote_bytes: AtomicU32::new(65_536),
+    receive_poll: AtomicU32::new(0),
+    ring_bytes: AtomicU32::new(1_048_576),
+    flip_seed: AtomicU32::new(0),
+    flip_state: AtomicU32::new(0),
+    has_shm: AtomicU32::new(1),
+    give_back_s: AtomicU32::new(60),
+    keeps_segments: AtomicU32::new(1),
+    io_uring: AtomicU32::new(0),
+};
+
+/// The values in force.
+#[inline]
+pub(crate) fn tunables() -> &'static Tuned {
+    &TUNED
+}
+
+impl Tuned {
+    /// The file's values, overridden where the environment said otherwise: `chosen` has a bit for each
+    /// of [`KEYS`], so that it may also say "the default".
+    fn fill(&self, file: &Tunables, environment: &Tunables, chosen: u32) {
+        let from = |name: &str| {
+            if chosen & bit(|key| key.name == name) != 0 { environment } else { file }
+        };
+        let calls = from("promote_calls").promote_calls;
+        let bytes = from("promote_bytes").promote_bytes;
+        let ring = from("ring_bytes").ring_bytes;
+        let flip = from("test_lane_flip").test_lane_flip;
+        let fabrics = from("fabrics").fabrics;
+        self.give_back_s.store(from("give_back").give_back, Ordering::Relaxed);
+        self.keeps_segments.store(from("keep_segments").keep_segments, Ordering::Relaxed);
+        self.promote_calls.store(calls, Ordering::Relaxed);
+        self.promote_bytes.store(bytes, Ordering::Relaxed);
+        self.ring_bytes.store(ring, Ordering::Relaxed);
+        self.flip_seed.store(flip, Ordering::Relaxed);
+        self.flip_state.store(flip, Ordering::Relaxed);
+        self.has_shm.store(u32::from(fabrics.has(FabricName::Shm)), Ordering::Relaxed);
+        let uring = match from("io_uring").io_uring {
+            IoUring::Auto => 0,
+            IoUring::Deny => 1,
+            IoUring::Allow => 2,
+        };
+        self.io_uring.store(uring, Ordering::Relaxed);
+        let poll = match from("recv_poll").recv_poll {
+            RecvPoll::Adaptive => 0,
+            RecvPoll::AtMost(us) => us.saturating_add(1),
+        };
+        self.receive_poll.store(poll, Ordering::Relaxed);
+    }
+
+    /// Successful calls of a half that earn it an SDP lane.
+    #[inline]
+    pub(crate) fn promote_calls(&self) -> u32 {
+        self.promote_calls.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of a half that earn it an SDP lane.
+    #[inline]
+    pub(crate) fn promote_bytes(&self) -> u64 {
+        u64::from(self.promote_bytes.load(Ordering::Relaxed))
+    }
+
+    /// Upper bound of a receive spin in microseconds; `None` adaptive.
+    #[inline]
+    pub(crate) fn receive_poll_us(&self) -> Option<u32> {
+        self.receive_poll.load(Ordering::Relaxed).checked_sub(1)
+    }
+
+    /// Ring size per direction.
+    pub(crate) fn ring_bytes(&self) -> u32 {
+        self.ring_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Whether the shared-memory fabric may be used.
+    pub(crate) fn has_shm(&self) -> bool {
+        self.has_shm.load(Ordering::Relaxed) != 0
+    }
+
+    /// Silence in seconds after which touched pages are given back; 0 never.
+    pub(crate) fn give_back_s(&self) -> u32 {
+        self.give_back_s.load(Ordering::Relaxed)
+    }
+
+    /// Whether segments of connections that have ended are used again.
+    pub(crate) fn keeps_segments(&self) -> bool {
+        self.keeps_segments.load(Ordering::Relaxed) != 0
+    }
+
+    /// What a program gets that asks for io_uring.
+    pub(crate) fn io_uring(&self) -> IoUring {
+        match self.io_uring.load(Ordering::Relaxed) {
+            1 => IoUring::Deny,
+            2 => IoUring::Allow,
+            _ => IoUring::Auto,
+        }
+    }
+
+    /// Seed of the lane flips; 0 off.
+    #[inline]
+    pub(crate) fn lane_flip(&self) -> u32 {
+        self.flip_seed.load(Ordering::Relaxed)
+    }
+
+    /// Next pseudo-random number of the lane flips.
+    pub(crate) fn next_flip(&self) -> u32 {
+        let mut x = self.flip_state.load(Ordering::Relaxed).max(1);
+        x ^= x << 13;
+        x ^= x >> 17;
+        x ^= x << 5;
+        self.flip_state.store(x, Ordering::Relaxed);
+        x
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_environment_wins_also_with_the_default() {
+        let mut file = Tunables::DEFAULT;
+        file.set(b"promote_calls", b"7").unwrap();
+        file.set(b"ring_bytes", b"65536").unwrap();
+        file.set(b"io_uring", b"deny").unwrap();
+        let tuned = &TUNED;
+        tuned.fill(&file, &Tunables::DEFAULT, 0);
+        assert_eq!(tuned.promote_calls(), 7);
+        assert_eq!(tuned.io_uring(), IoUring::Deny);
+        let chosen = bit(|key| key.env == "SDP_PROMOTE_CALLS");
+        assert_ne!(chosen, 0);
+        tuned.fill(&file, &Tunables::DEFAULT, chosen);
+        assert_eq!(tuned.promote_calls(), Tunables::DEFAULT.promote_calls);
+        assert_eq!(tuned.ring_bytes(), 65_536, "not said by the environment");
+    }
+
+    #[test]
+    fn every_tunable_in_use_has_a_key() {
+        for name in [
+            "promote_calls",
+            "promote_bytes",
+            "ring_bytes",
+            "test_lane_flip",
+            "fabrics",
+            "recv_poll",
+            "give_back",
+            "keep_segments",
+            "io_uring",
+        ] {
+            assert_ne!(bit(|key| key.name == name), 0, "{name}");
+        }
+    }
+}

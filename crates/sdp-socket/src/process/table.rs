@@ -1,0 +1,419 @@
+//! The descriptor table: what each number is to us, and keeping what it names alive.
+//!
+//! Private to the process, copied by fork. One word per descriptor, zero for everything that is not
+//! ours, read without a lock by every hook. Connections live in a fixed arena that is never unmapped,
+//! so a stale index is harmless: a call first *pins* the connection's half, then looks at the table
+//! word again; a close first clears the word, then looks at the pins. One of the two sees the other.
+
+use core::{
+    mem::size_of,
+    ptr::null_mut,
+    sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering},
+};
+
+use sdp_sys::{sys, time::monotonic_ns};
+
+use crate::{
+    conn::{self, Conn, Half},
+    process::hot,
+};
+
+/// Descriptors at and above this number are never ours.
+pub(crate) const DESCRIPTORS: usize = 1 << 20;
+
+/// Places of the first descriptors.
+static NEAR: &[AtomicU32; hot::DESCRIPTORS] = &hot::PAGE.table;
+/// Places of all others, as an array of [`DESCRIPTORS`] whose first ones are not used: made when the first of
+/// them is, then never unmapped.
+static FAR: &AtomicPtr<AtomicU32> = &hot::PAGE.far_table;
+
+/// Blocks of near places in which something stood once, a bit each, never cleared: a walk looks at those alone. A
+/// fork walks several times, and most hidden descriptors are at the far end.
+static USED: &AtomicU32 = &hot::PAGE.blocks;
+/// Places of a block.
+const BLOCK: usize = hot::DESCRIPTORS / u32::BITS as usize;
+
+const KIND_SHIFT: u32 = 28;
+const KIND_CONN: u32 = 1;
+const KIND_SET: u32 = 2;
+const KIND_HIDDEN: u32 = 3;
+/// Named a connection whose close is under way: names nothing, but is not the kernel's yet.
+const CLOSING: u32 = 4 << KIND_SHIFT;
+/// How long a call waits for another thread that is in the middle of a close, and how long each nap is.
+const CLOSE_PATIENCE_NS: u64 = 50_000_000;
+const CLOSE_NAP_NS: i64 = 100_000;
+/// Whether [`CLOSING`] stands anywhere, perhaps: since the last fork it has.
+#[unsafe(link_section = ".bss.hot")]
+static HAS_CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// What a descriptor is to us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Entry {
+    /// A stream socket, by index in the connection arena.
+    Conn(u32),
+    /// An epoll set, by index in the set arena.
+    Set(u32),
+    /// One of our own, which the program must not see.
+    Hidden,
+}
+
+impl Entry {
+    fn encode(self) -> u32 {
+        match self {
+            Self::Conn(index) => KIND_CONN << KIND_SHIFT | index,
+            Self::Set(index) => KIND_SET << KIND_SHIFT | index,
+            Self::Hidden => KIND_HIDDEN << KIND_SHIFT,
+        }
+    }
+
+    fn decode(word: u32) -> Option<Self> {
+        let index = word & ((1 << KIND_SHIFT) - 1);
+        match word >> KIND_SHIFT {
+            KIND_CONN => Some(Self::Conn(index)),
+            KIND_SET => Some(Self::Set(index)),
+            KIND_HIDDEN => Some(Self::Hidden),
+            _ => None,
+        }
+    }
+}
+
+#[inline(always)]
+fn word(fd: i32) -> Option<&'static AtomicU32> {
+    NEAR.get(fd as usize).or_else(|| far(fd))
+}
+
+#[inline(never)]
+fn far(fd: i32) -> Option<&'static AtomicU32> {
+    far_here(fd)
+}
+
+/// [`far`] without a call, for which a hook would have to save what its caller gave it.
+#[inline(always)]
+fn far_here(fd: i32) -> Option<&'static AtomicU32> {
+    let base = FAR.load(Ordering::Acquire);
+    if base.is_null() || fd as usize >= DESCRIPTORS {
+        return None; // negative numbers are the highest
+    }
+    // SAFETY: a mapping of DESCRIPTORS zero words that is never unmapped; the number was checked.
+    Some(unsafe { &*base.add(fd as usize) })
+}
+
+/// [`word`], for something that shall stand there. `None`: the number is out of reach, or there is no memory.
+fn place(fd: i32) -> Option<&'static AtomicU32> {
+    if let Some(word) = word(fd) {
+        return Some(word);
+    }
+    if fd as usize >= DESCRIPTORS {
+        return None;
+    }
+    let bytes = DESCRIPTORS * size_of::<AtomicU32>();
+    let fresh = crate::process::map_private(bytes)?;
+    let made = FAR.compare_exchange(
+        null_mut(),
+        fresh.as_ptr().cast(),
+        Ordering::AcqRel,
+        Ordering::Acquire,
+    );
+    if made.is_err() {
+        crate::process::unmap(fresh, bytes);
+    }
+    far(fd)
+}
+
+/// Whether the descriptor is more than a pass-through.
+#[inline(always)]
+pub(crate) fn is_tracked(fd: i32) -> bool {
+    // Relaxed: a program that uses a descriptor got its number by some synchronisation of its own.
+    let word = NEAR.get(fd as usize).or_else(|| far_here(fd));
+    word.is_some_and(|w| w.load(Ordering::Relaxed) != 0)
+}
+
+/// What the descriptor is to us.
+#[inline]
+pub(crate) fn entry(fd: i32) -> Option<Entry> {
+    Entry::decode(word(fd)?.load(Ordering::Acquire))
+}
+
+/// There is no place for the number: it is out of reach, or there is no memory. It stays a stranger's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NoPlace;
+
+/// Makes `fd` name `entry`; what it named before.
+#[unsafe(link_section = ".text.open")]
+pub(crate) fn put(fd: i32, entry: Entry) -> Result<Option<Entry>, NoPlace> {
+    let word = place(fd).ok_or(NoPlace)?;
+    use_block(fd);
+    Ok(Entry::decode(word.swap(entry.encode(), Ordering::SeqCst)))
+}
+
+/// Makes `fd` name nothing; what it named before.
+pub(crate) fn clear(fd: i32) -> Option<Entry> {
+    Entry::decode(word(fd)?.swap(0, Ordering::SeqCst))
+}
+
+/// As [`clear`], until [`end_close`]: calls of other threads on the number, which still leads to the carrier, wait for
+/// that ([`await_close`]). What they sent would go past the end that the peer has been told.
+#[inline(never)]
+pub(crate) fn begin_close(fd: i32) -> Option<Entry> {
+    if !HAS_CLOSED.load(Ordering::Relaxed) {
+        HAS_CLOSED.store(true, Ordering::SeqCst);
+    }
+    Entry::decode(word(fd)?.swap(CLOSING, Ordering::SeqCst))
+}
+
+/// The kernel has closed the number; it may name something new by now.
+#[inline(always)]
+pub(crate) fn end_close(fd: i32) {
+    if let Some(word) = word(fd)
+        && word.load(Ordering::Relaxed) == CLOSING
+        && crate::process::is_ours()
+    {
+        let _ = word.compare_exchange(CLOSING, 0, Ordering::SeqCst, Ordering::Relaxed);
+    }
+}
+
+/// Before a call on a number that names nothing is passed on.
+#[inline]
+pub(crate) fn await_close(fd: i32) {
+    if word(fd).is_some_and(|word| word.load(Ordering::Relaxed) == CLOSING) {
+        await_close_here(fd);
+    }
+}
+
+/// Bounded: the thread that closes may be this one, interrupted by a handler, or have been cancelled.
+#[cold]
+fn await_close_here(fd: i32) {
+    let until = monotonic_ns().saturating_add(CLOSE_PATIENCE_NS);
+    while monotonic_ns() < until {
+        let nap = libc::timespec { tv_sec: 0, tv_nsec: CLOSE_NAP_NS };
+        // SAFETY: the structure outlives the call; what is left of the nap is not asked for.
+        let _ = unsafe { sys!(libc::SYS_nanosleep, &raw const nap, 0) };
+        if word(fd).is_none_or(|word| word.load(Ordering::Acquire) != CLOSING) {
+            return;
+        }
+    }
+    end_close(fd);
+}
+
+/// In a fork child: closes that other threads of the parent were in the middle of are nobody's here.
+#[inline(always)]
+pub(crate) fn forget_closes() {
+    // Read first: what is not written is not copied for the child.
+    if HAS_CLOSED.load(Ordering::SeqCst) {
+        forget_closes_here();
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn forget_closes_here() {
+    HAS_CLOSED.store(false, Ordering::SeqCst);
+    (0..=crate::process::highest_descriptor()).for_each(end_close);
+}
+
+/// Makes `fd` name nothing if it hides something of ours. False: it does not, the program has used the number since.
+pub(crate) fn unhide(fd: i32) -> bool {
+    let hidden = Entry::Hidden.encode();
+    word(fd).is_some_and(|word| {
+        word.compare_exchange(hidden, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    })
+}
+
+/// Something is about to stand in the place of `fd`: walks that shall see it look there.
+#[inline(always)]
+fn use_block(fd: i32) {
+    let block = fd as usize / BLOCK;
+    if block < u32::BITS as usize && USED.load(Ordering::SeqCst) & 1 << block == 0 {
+        USED.fetch_or(1 << block, Ordering::SeqCst);
+    }
+}
+
+/// Everything that stands in the table, in the order of the numbers.
+#[inline]
+pub(crate) fn walk(mut each: impl FnMut(i32, Entry)) {
+    let mut next = 0;
+    while let Some((fd, entry)) = first_from(next) {
+        each(fd, entry);
+        next = fd + 1;
+    }
+}
+
+/// The first descriptor from `fd` on that is ours, and what it is.
+#[unsafe(link_section = ".text.hot")]
+fn first_from(fd: i32) -> Option<(i32, Entry)> {
+    let mut next = fd as usize;
+    while next < hot::DESCRIPTORS {
+        let block = next / BLOCK;
+        let blocks = USED.load(Ordering::SeqCst) >> block;
+        if blocks & 1 == 0 {
+            if blocks == 0 {
+                next = hot::DESCRIPTORS;
+                break;
+            }
+            next = (block + blocks.trailing_zeros() as usize) * BLOCK;
+        }
+        let end = (next / BLOCK + 1) * BLOCK;
+        for word in NEAR.get(next..end)? {
+            if let Some(entry) = Entry::decode(word.load(Ordering::Acquire)) {
+                return Some((next as i32, entry));
+            }
+            next += 1;
+        }
+    }
+    let top = crate::process::highest_descriptor();
+    (next as i32..=top).find_map(|fd| Some((fd, entry(fd)?)))
+}
+
+/// A descriptor that names the connection's carrier now. Walks the table when the number that it was made with
+/// is gone: for rare uses.
+pub(crate) fn number_of(conn: &Conn) -> Option<i32> {
+    let wanted = Some(Entry::Conn(conn.index()));
+    let hint = conn.fd.load(Ordering::Relaxed);
+    if entry(hint) == wanted {
+        return Some(hint);
+    }
+    if let Some(kept) = conn.kept() {
+        return Some(kept);
+    }
+    let mut found = None;
+    walk(|fd, entry| {
+        if Some(entry) == wanted {
+            found = Some(fd);
+        }
+    });
+    found.or_else(|| conn.closing())
+}
+
+/// A connection in use by the calling thread: it is not freed, nor its segment unmapped, while this
+/// lives. Not held across anything that may cancel the thread except in [`crate::datapath::wait`], which says
+/// why that is harmless.
+pub(crate) struct Pinned {
+    conn: &'static Conn,
+    fd: i32,
+    entry: u32,
+    half: Half,
+}
+
+impl Pinned {
+    /// Pins the connection that `fd` names, for a call on `half`.
+    #[inline]
+    pub(crate) fn new(fd: i32, half: Half) -> Option<Self> {
+        let word = word(fd)?;
+        let entry = word.load(Ordering::Acquire);
+        let Some(Entry::Conn(index)) = Entry::decode(entry) else { return None };
+        let conn = conn::get(index)?;
+        conn.pin(half);
+        // Pairs with `clear`, `put` and the look at the pins in `Conn::unreferenced`.
+        if word.load(Ordering::SeqCst) == entry {
+            Some(Self { conn, fd, entry, half })
+        } else {
+            conn.unpin(half);
+            None
+        }
+    }
+
+    /// The connection.
+    #[inline]
+    pub(crate) fn conn(&self) -> &'static Conn {
+        self.conn
+    }
+
+    /// The half that the call is on.
+    #[inline]
+    pub(crate) fn half(&self) -> Half {
+        self.half
+    }
+
+    /// The descriptor that the call was made on; when that was closed meanwhile, the one that was kept for
+    /// the call, −1 without one: the number is somebody else's by now. Good for one system call: under the
+    /// half's lock the number stays what it is.
+    #[inline]
+    pub(crate) fn fd(&self) -> i32 {
+        self.open_fd().unwrap_or(-1)
+    }
+
+    /// [`Pinned::fd`], if it names the connection.
+    #[inline]
+    pub(crate) fn open_fd(&self) -> Option<i32> {
+        if self.is_current() { Some(self.fd) } else { self.conn.kept() }
+    }
+
+    /// Whether the descriptor still names the connection: to be asked after every sleep, before the
+    /// number is used again.
+    #[inline]
+    pub(crate) fn is_current(&self) -> bool {
+        word(self.fd).is_some_and(|w| w.load(Ordering::SeqCst) == self.entry)
+    }
+}
+
+impl core::ops::Deref for Pinned {
+    type Target = Conn;
+    #[inline]
+    fn deref(&self) -> &Conn {
+        self.conn
+    }
+}
+
+impl Drop for Pinned {
+    #[inline]
+    fn drop(&mut self) {
+        self.conn.unpin(self.half);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conn::Stage;
+    use std::vec::Vec;
+
+    #[test]
+    fn a_walk_meets_what_stands_there_in_order() {
+        // Numbers and entries that no other test of this process uses.
+        let ours = [201, 202, 254, 255, 256, 257, 4000].map(|fd| (fd, Entry::Set(fd as u32)));
+        let walked = || {
+            let mut met = Vec::new();
+            walk(|fd, entry| met.push((fd, entry)));
+            met.retain(|(_, entry)| ours.iter().any(|(_, own)| own == entry));
+            met
+        };
+        assert!(walked().is_empty());
+        for (fd, entry) in ours {
+            crate::process::note_descriptor(fd);
+            assert_eq!(put(fd, entry), Ok(None));
+        }
+        assert_eq!(walked(), ours);
+        for (fd, entry) in ours {
+            assert_eq!(clear(fd), Some(entry));
+        }
+        assert!(walked().is_empty());
+    }
+
+    #[test]
+    fn a_walk_may_change_what_it_meets() {
+        let ours = [211, 212, 5000];
+        for fd in ours {
+            crate::process::note_descriptor(fd);
+            assert_eq!(put(fd, Entry::Set(fd as u32)), Ok(None));
+        }
+        walk(|fd, entry| {
+            if ours.contains(&fd) && entry == Entry::Set(fd as u32) {
+                clear(fd);
+            }
+        });
+        assert!(ours.iter().all(|fd| !is_tracked(*fd)));
+    }
+
+    /// Who closes the last number of a connection may have to ask the kernel about it, in a dead relative's place.
+    #[test]
+    fn a_number_that_is_being_closed_still_leads_to_the_carrier() {
+        let (_, conn) = conn::create(Stage::Kernel).unwrap();
+        let unused = 1_000_000;
+        assert_eq!(number_of(conn), None);
+        assert!(conn.note_closing(unused));
+        assert_eq!(number_of(conn), Some(unused));
+        assert!(!conn.note_closing(unused + 1), "another thread closes another number");
+        conn.forget_closing();
+        assert_eq!(number_of(conn), None);
+    }
+}

@@ -1,0 +1,122 @@
+//! Data that registrations had (X16 c).
+//!
+//! A thread that has got the kernel's events comes for the lock when it gets a CPU. Meanwhile others may have removed a
+//! registration, closed its connection or given it other data. What the thread holds under the former data may be the hidden
+//! eventfd's, whose host that was. Or a ring has told it to another thread, which with ONESHOT is the only one to know, and
+//! may have freed what the data point to. So it is dropped: if it was for the program, the kernel tells it again under the
+//! data of now. Where another registration has the data since, it is only believed as far as its socket says the same.
+//!
+//! Remembered are the latest some thousand, until something else is registered under the same data: descriptors' numbers
+//! and pointers come again. What is forgotten is passed on as the kernel says. So is an error of a connection with ONESHOT
+//! that comes to a wait which begins while its last number is being closed.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use libc::epoll_event;
+
+use super::{ALWAYS, IN, mirror::SETS};
+use crate::process::hot::PAGE;
+
+/// Places by hash, a cache line each.
+const PLACES: usize = 2048;
+/// Remembered in each.
+const DEPTH: usize = 4;
+/// In [`Former::which`], above the set: [`Owner::Once`].
+const ONCE: u64 = SETS as u64;
+/// The change's unit there.
+const CHANGE: u64 = 2 * ONCE;
+
+/// Number of the latest change that made data former ones. Changes under the lock.
+static LATEST: &AtomicU64 = &PAGE.lock.epoll_changes;
+
+/// Number of the latest change, for [`Formers::may_bring`].
+#[inline(always)]
+pub(super) fn latest() -> u64 {
+    LATEST.load(Ordering::Acquire)
+}
+
+/// Whose the former data were.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// The hidden eventfd's.
+    Bell,
+    /// A registration's with ONESHOT.
+    Once,
+}
+
+/// All that is remembered, of all sets. Zeros: nothing.
+#[repr(C, align(64))]
+pub(super) struct Formers([[Former; DEPTH]; PLACES]);
+
+#[derive(Clone, Copy)]
+struct Former {
+    data: u64,
+    /// The number of the change, whether they were a registration's with ONESHOT, and the set; 0: nothing is remembered here.
+    which: u64,
+}
+
+const _: () = assert!(size_of::<[Former; DEPTH]>() == 64 && SETS.is_power_of_two());
+
+impl Former {
+    fn is_of(self, set: u32, data: u64) -> bool {
+        self.data == data && self.which % ONCE == u64::from(set)
+    }
+}
+
+impl Formers {
+    fn like(&mut self, set: u32, data: u64) -> Option<&mut [Former; DEPTH]> {
+        self.0.get_mut(mixed(set, data) as usize % PLACES)
+    }
+
+    /// These data are not the owner's any more, and the kernel knows: a wait that sees the new number cannot bring them.
+    /// Where there is one thread nothing is remembered: only a signal handler could change something during a wait.
+    pub(super) fn note(&mut self, set: u32, data: u64, owner: Owner) {
+        if sdp_sys::pid::is_single_threaded() {
+            return;
+        }
+        let change = LATEST.fetch_add(1, Ordering::Release) + 1;
+        let Some(place) = self.like(set, data) else { return };
+        // Their place, a free one, or the oldest's.
+        let own = place.iter().position(|former| former.is_of(set, data));
+        let at = own.or_else(|| place.iter().position(|former| former.which == 0)).unwrap_or(0);
+        let mut once = if owner == Owner::Once { ONCE } else { 0 };
+        if let Some(tail) = place.get_mut(at..)
+            && let Some(former) = tail.first()
+        {
+            once |= if own.is_some() { former.which & ONCE } else { 0 };
+            tail.rotate_left(1);
+        }
+        if let Some(last) = place.last_mut() {
+            *last = Former { data, which: change * CHANGE + once + u64::from(set) };
+        }
+    }
+
+    /// Something that is not in the mirror is about to have these data, whoever had them before.
+    pub(super) fn forget(&mut self, set: u32, data: u64) {
+        if latest() != 0
+            && let Some(place) = self.like(set, data)
+        {
+            place.iter_mut().filter(|former| former.is_of(set, data)).for_each(|f| f.which = 0);
+        }
+    }
+
+    /// Whether this may be of a former owner, from a wait of the kernel's that began when [`latest`] was `since`.
+    pub(super) fn may_bring(&mut self, set: u32, event: &epoll_event, since: u64) -> bool {
+        let (bits, data) = (event.events, event.u64);
+        latest() != since
+            && self.like(set, data).is_some_and(|place| {
+                place.iter().any(|former| {
+                    former.is_of(set, data)
+                        && former.which / CHANGE > since
+                        // Beside it, a doorbell says what whoever has it likes.
+                        && (bits & !ALWAYS == IN || former.which & ONCE != 0)
+                })
+            })
+    }
+}
+
+/// A hash of data in a set. Data that differ in their highest bits alone are not spread; descriptors, pointers and counters
+/// are.
+pub(super) fn mixed(set: u32, data: u64) -> u64 {
+    (data ^ u64::from(set).rotate_left(32)).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 48
+}

@@ -1,0 +1,49 @@
+//! Sets that a fork child has from its parent, which may wait on them, too.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use super::mirror::with;
+use crate::{
+    conn::{Half, Stage},
+    migration::demote,
+    process::table::Pinned,
+};
+
+/// There may be a set with something on a lane that this process has from its parent, and has not waited on yet.
+#[unsafe(link_section = ".bss.hot")]
+static HAS_INHERITED: AtomicBool = AtomicBool::new(false);
+
+/// In a fork child: a set has something on a lane.
+pub(super) fn note() {
+    HAS_INHERITED.store(true, Ordering::Relaxed);
+}
+
+/// Before a wait on a set.
+#[inline]
+pub(super) fn share(set: u32) {
+    if HAS_INHERITED.load(Ordering::Relaxed) {
+        share_now(set);
+    }
+}
+
+/// A fork child waits on a set that it has from its parent. From here on the kernel may wake the one for the other's
+/// bell: of what was in the set then, nothing that both still have stays on a lane.
+#[cold]
+fn share_now(set: u32) {
+    let first = with(|m| {
+        let is_left = m.each_set().any(|set| set.is_inherited && set.has_lane);
+        HAS_INHERITED.store(is_left, Ordering::Relaxed);
+        m.set(set).filter(|set| set.is_inherited).map(|set| set.first_member)
+    });
+    let mut next = first.flatten();
+    while let Some(at) = next {
+        let reg = with(|m| m.reg(at).filter(|reg| reg.set == set).map(|reg| *reg)).flatten();
+        next = reg.map(|reg| reg.next_member);
+        // Not under the lock for which all sets wait.
+        if let Some(conn) = reg.and_then(|reg| Pinned::new(reg.fd, Half::Receive))
+            && conn.stage() == Stage::Attached
+        {
+            demote::join(&conn, conn.fd());
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! In which order a wait tells what has come.
+//!
+//! Over TCP the kernel has one list, in the order in which connections became ready, and programs rely on it: a client that
+//! sends on one connection and then on another one is heard in that order, nearly always. Here some of it comes by the
+//! kernel and some by rings.
+//!
+//! * Between lanes: who rings notes when ([`sdp_shm::layout::ArmLine`]), and bits that are taken together go to the ready lists
+//!   in that order. What was on a list before, because the program may not have read all, comes before them, as with the
+//!   kernel.
+//! * Between the kernel and lanes: as long as a connection in the set is not known to receive by its lane, each wait that
+//!   has something of rings asks the kernel too, and tells first what that says. A wait that slept was rung between the
+//!   kernel's other events, and tells what is in rings there.
+//! * Listeners and what is no connection are asked for now and then, not each time: a server whose
+//!   connections are all on their lanes makes no system calls for them. A wait that asks tells what the
+//!   kernel has first, and that alone.
+//! * Where the kernel tells of a listener, what is in rings is kept for the next wait: a client may have
+//!   said something on the connection that is to be accepted before it used a lane.
+
+use libc::epoll_event;
+
+use super::{
+    ET, ONESHOT, OUT,
+    mirror::{Mirror, NONE, with},
+    wait::{BATCH, ring_myself},
+};
+use crate::{
+    conn::{self, Conn, Half, Stage},
+    process, readiness,
+    wake::strangers::Bells,
+};
+
+/// Bits that are put in order together.
+const SORTED: usize = 64;
+
+impl Mirror {
+    /// Finds out whether the bytes of a registration's connection come by the kernel.
+    pub(super) fn learn_lane(&mut self, at: u32, conn: &Conn) {
+        if conn.stage() == Stage::Attached && conn.pin_live(Half::Receive) {
+            self.set_kernels(at, !readiness::stays_on_lane(conn));
+            conn.unpin(Half::Receive);
+        }
+    }
+
+    /// Whether the bytes of a registration's connection come by the kernel.
+    #[inline]
+    pub(super) fn set_kernels(&mut self, at: u32, is_kernels: bool) {
+        let Some(reg) = self.reg(at).filter(|reg| reg.is_kernels != is_kernels) else { return };
+        reg.is_kernels = is_kernels;
+        let set = reg.set;
+        if let Some(set) = self.set(set) {
+            set.by_kernel =
+                if is_kernels { set.by_kernel + 1 } else { set.by_kernel.saturating_sub(1) };
+        }
+    }
+}
+
+impl Mirror {
+    /// Whether the kernel's event under these data may be a listener's.
+    pub(super) fn is_of_listener(&mut self, set: u32, data: u64) -> bool {
+        let mut at = self.first_like(set, data);
+        while let Some(reg) = self.registrations.get(at as usize) {
+            if reg.is_used
+                && reg.set == set
+                && reg.data == data
+                && conn::get(reg.conn).is_some_and(|conn| conn.stage() == Stage::Listener)
+            {
+                return true;
+            }
+            at = reg.next_hash;
+        }
+        false
+    }
+}
+
+/// Moves the bell page's bits to the ready lists of the sets that they concern, for a wait on this one.
+/// Whether there were any.
+pub(super) fn collect_bits(set: u32) -> bool {
+    let Some(bell) = process::bell().filter(|bell| bell.any()) else { return false };
+    let taken = with(|m| {
+        let (held, count) = hold_empty(m, set);
+        let bits = take_bits(m, bell);
+        held.iter().take(count).for_each(|at| m.push_ready(*at));
+        bits
+    });
+    if taken == Some(Bits { others_sleep: true, any: true }) {
+        ring_myself();
+    }
+    true
+}
+
+/// Takes those off a ready list that have nothing in their rings, before bits are taken: what comes for them from here on
+/// comes later than what has rung.
+fn hold_empty(m: &mut Mirror, set: u32) -> ([u32; SORTED], usize) {
+    let (mut held, mut count) = ([NONE; SORTED], 0);
+    let Some(last) = m.set(set).map(|s| s.ready_last).filter(|last| *last != NONE) else {
+        return (held, 0);
+    };
+    for _ in 0..SORTED {
+        let Some(at) = m.pop_ready(set) else { break };
+        let conn = m.reg(at).map(|reg| reg.conn).and_then(conn::get);
+        if conn.is_some_and(readiness::seems_empty)
+            && let Some(place) = held.get_mut(count)
+        {
+            *place = at;
+            count += 1;
+        } else {
+            m.push_ready(at);
+        }
+        if at == last {
+            break;
+        }
+    }
+    (held, count)
+}
+
+/// What [`take_bits`] found.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Bits {
+    pub(super) any: bool,
+    /// Somebody sleeps on one of the sets that they concern.
+    others_sleep: bool,
+}
+
+impl Bits {
+    /// Whether somebody else must be woken for them.
+    pub(super) fn wake_others(self) -> bool {
+        self.others_sleep
+    }
+
+    fn ready(&mut self, m: &mut Mirror, slot: u32) {
+        if let Some(conn) = conn::get(slot) {
+            self.any = true;
+            self.others_sleep |= m.ready_conn(conn);
+        }
+    }
+}
+
+/// Takes the bits, in the order in which they were set.
+pub(super) fn take_bits(m: &mut Mirror, bell: Bells) -> Bits {
+    let mut bits = Bits::default();
+    let mut taken = [0u32; SORTED];
+    let mut count = 0;
+    bell.take(|slot| {
+        if count == SORTED {
+            in_order(m, &mut taken, &mut bits);
+            count = 0;
+        }
+        if let Some(place) = taken.get_mut(count) {
+            *place = slot;
+        }
+        count += 1;
+    });
+    match taken.get_mut(..count) {
+        Some(&mut [slot]) => bits.ready(m, slot),
+        Some(several) => in_order(m, several, &mut bits),
+        None => {}
+    }
+    bits
+}
+
+fn in_order(m: &mut Mirror, slots: &mut [u32], bits: &mut Bits) {
+    let mut keyed = [(0u64, 0u32); SORTED];
+    let keyed = keyed.get_mut(..slots.len()).unwrap_or(&mut []);
+    for (to, slot) in keyed.iter_mut().zip(slots.iter()) {
+        *to = (conn::get(*slot).map_or(0, readiness::rung_at), *slot);
+    }
+    // By what peers say: a lie makes a wrong order, nothing else.
+    sort(keyed);
+    for (_, slot) in keyed.iter() {
+        bits.ready(m, *slot);
+    }
+}
+
+/// By insertion: few, and often in order as they are.
+fn sort(keyed: &mut [(u64, u32)]) {
+    for end in 1..keyed.len() {
+        for at in (0..end).rev() {
+            let Some([before, after]) = keyed.get_mut(at..at + 2) else { return };
+            if before.0 <= after.0 {
+                break;
+            }
+            core::mem::swap(before, after);
+        }
+    }
+}
+
+/// What a wait fills.
+pub(super) struct Output {
+    pub(super) events: *mut epoll_event,
+    pub(super) max: usize,
+    pub(super) used: usize,
+    /// Where those end that the kernel has told last.
+    pub(super) end_of_kernels: usize,
+    /// Registration of each of the first events, so that ring and kernel make one event of one.
+    from: [u32; BATCH],
+}
+
+impl Output {
+    /// Room for `max` events at most. Those beyond a batch could not be told apart; a program that asks for more gets them
+    /// next time.
+    pub(super) fn new(events: *mut epoll_event, max: usize) -> Self {
+        Self { events, max: max.min(BATCH), used: 0, end_of_kernels: 0, from: [NONE; BATCH] }
+    }
+
+    /// What the kernel has told comes before the first `rings` events.
+    pub(super) fn bring_forward(&mut self, rings: usize) {
+        let end = self.end_of_kernels;
+        if rings == 0 || end <= rings {
+            return;
+        }
+        // By three reversals, because the program's array need not be aligned.
+        self.reverse(0, rings);
+        self.reverse(rings, end);
+        self.reverse(0, end);
+    }
+
+    /// Takes back the first `rings` events, if all of them stay on the ready list: those of
+    /// level-triggered registrations that do not tell of room. False: nothing was taken back.
+    pub(super) fn withdraw(&mut self, m: &mut Mirror, rings: usize) -> bool {
+        let stays = |i: usize| {
+            let at = self.from.get(i).copied().unwrap_or(NONE);
+            // SAFETY: i < rings <= used: written.
+            let events = unsafe { self.events.add(i).read_unaligned() }.events;
+            events & OUT == 0 && m.reg(at).is_some_and(|reg| reg.events & (ET | ONESHOT) == 0)
+        };
+        if rings >= self.used || !(0..rings).all(stays) {
+            return false;
+        }
+        for i in rings..self.used {
+            // SAFETY: both are below `used`: written, and writable.
+            unsafe {
+                self.events.add(i - rings).write_unaligned(self.events.add(i).read_unaligned());
+            }
+        }
+        self.from.copy_within(rings..self.used, 0);
+        self.used -= rings;
+        self.end_of_kernels = self.used;
+        true
+    }
+
+    /// Turns the events from `first` to before `end` round.
+    fn reverse(&mut self, first: usize, end: usize) {
+        for i in 0..(end - first) / 2 {
+            // SAFETY: first + i and end - 1 - i are below `used`: written, and writable.
+            unsafe {
+                let (a, b) = (self.events.add(first + i), self.events.add(end - 1 - i));
+                let held = a.read_unaligned();
+                a.write_unaligned(b.read_unaligned());
+                b.write_unaligned(held);
+            }
+            if let Some(part) = self.from.get_mut(first + i..end - i)
+                && let [a, .., b] = part
+            {
+                core::mem::swap(a, b);
+            }
+        }
+    }
+
+    /// Reports events of a registration ([`NONE`]: not one of ours).
+    pub(super) fn push(&mut self, events: u32, data: u64, from: u32) {
+        if from != NONE
+            && let Some(at) = self.from.iter().take(self.used).position(|f| *f == from)
+        {
+            // SAFETY: at < used events were written below.
+            let mut held = unsafe { self.events.add(at).read_unaligned() };
+            held.events |= events;
+            // SAFETY: as above.
+            unsafe { self.events.add(at).write_unaligned(held) };
+            return;
+        }
+        if self.used < self.max {
+            // SAFETY: used < max writable events; packed, so an unaligned write.
+            unsafe {
+                self.events.add(self.used).write_unaligned(epoll_event { events, u64: data });
+            }
+            if let Some(slot) = self.from.get_mut(self.used) {
+                *slot = from;
+            }
+            self.used += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec::Vec;
+
+    use super::*;
+
+    fn told(out: &Output, events: &[epoll_event]) -> Vec<(u64, u32)> {
+        let data = events.iter().map(|event| event.u64);
+        data.zip(out.from).take(out.used).collect()
+    }
+
+    #[test]
+    fn what_the_kernel_told_comes_forward() {
+        let mut events = [epoll_event { events: 0, u64: 0 }; 8];
+        let mut out = Output::new(events.as_mut_ptr(), events.len());
+        for (data, from) in [(1, 11), (2, 12), (3, NONE), (4, 14), (5, NONE)] {
+            out.push(1, data, from);
+        }
+        out.end_of_kernels = 5;
+        out.bring_forward(2);
+        assert_eq!(told(&out, &events), [(3, NONE), (4, 14), (5, NONE), (1, 11), (2, 12)]);
+        // What rings told behind the kernel's stays there.
+        out.push(1, 6, 16);
+        out.end_of_kernels = 4;
+        out.bring_forward(3);
+        let wanted = [(1, 11), (3, NONE), (4, 14), (5, NONE), (2, 12), (6, 16)];
+        assert_eq!(told(&out, &events), wanted);
+        out.end_of_kernels = 2;
+        out.bring_forward(2);
+        assert_eq!(told(&out, &events), wanted, "the kernel told nothing");
+    }
+
+    #[test]
+    fn equal_times_keep_their_order() {
+        let mut keyed = [(5, 1), (3, 2), (5, 3), (0, 4), (3, 5)];
+        sort(&mut keyed);
+        assert_eq!(keyed, [(0, 4), (3, 2), (3, 5), (5, 1), (5, 3)]);
+    }
+}

@@ -1,0 +1,73 @@
+//! A look at the bell page before a wait sleeps.
+
+use sdp_stats::Counter;
+use sdp_sys::time::monotonic_ns;
+
+use super::{
+    mirror::{NONE, with},
+    wait::MERGE_AFTER_NS,
+};
+use crate::{
+    conn::{self, Conn},
+    datapath::wait,
+    process,
+    wake::{spin, strangers::Bells},
+};
+
+/// A look at the bell page before sleeping.
+pub(super) struct SpinPlan {
+    bell: Bells,
+    /// CPU of one of the peers, who stands for all.
+    peer_cpu: u32,
+    /// 0: not at all, the kernel is asked only.
+    pub(super) budget: u64,
+    /// The kernel was not asked for so long, or for something so new, that it must be before the look.
+    pub(super) asks_first: bool,
+}
+
+/// What a spin may take. `None`: sleep at once.
+pub(super) fn plan_spin(set: u32) -> Option<SpinPlan> {
+    let bell = process::bell()?;
+    with(|m| {
+        let s = m.set(set)?;
+        if core::mem::take(&mut s.wants_writable) {
+            // No peer is waited for, and there is nothing to learn of one.
+            return Some(SpinPlan { bell, peer_cpu: 0, budget: 0, asks_first: true });
+        }
+        let peer = spin::reached_since();
+        // A set that rests may be one of many that are waited for in turn: then all of them know better.
+        let budget = match (m.set(set).map_or(0, |s| s.spin.next(peer)), peer) {
+            (0, spin::Peer::Awake) => m.spin().next(peer),
+            (budget, _) => budget,
+        };
+        if budget == 0 {
+            return None;
+        }
+        let now = monotonic_ns();
+        let s = m.set(set)?;
+        let asks_first =
+            budget > MERGE_AFTER_NS || now.saturating_sub(s.merged_ns) > MERGE_AFTER_NS;
+        if asks_first {
+            s.merged_ns = now;
+        }
+        let host = m.set(set).map_or(NONE, |s| s.host);
+        let peer_cpu = m.reg(host).and_then(|reg| conn::get(reg.conn)).map_or(0, Conn::peer_cpu);
+        Some(SpinPlan { bell, peer_cpu, budget, asks_first })
+    })?
+}
+
+/// Looks at the bell page for a moment. True: look again.
+pub(super) fn spin_on_bell(set: u32, plan: &SpinPlan) -> bool {
+    let is_rung = || plan.bell.any();
+    let Some(success) = spin::shared_pause(plan.peer_cpu, plan.budget, is_rung) else {
+        return false;
+    };
+    if success {
+        wait::count_shared(Counter::Spun);
+    }
+    with(|m| {
+        m.spin().spun(success);
+        m.set(set).map(|s| s.spin.spun(success))
+    });
+    success
+}

@@ -1,0 +1,66 @@
+//! Senders that wait for room in a set: looked at again now and then, should their reader be gone.
+
+use super::mirror::{Mirror, NONE};
+use crate::{
+    conn::{self, Conn, carrier, flag},
+    datapath::wait,
+    process::table::{self, Entry},
+};
+
+impl Mirror {
+    /// [`Self::recheck_room`], if that has not been done for as long as a sleep would be bounded. Waits that
+    /// never sleep, because their time is up at once or other connections always have something, come to
+    /// see a reader's death by this alone.
+    pub(super) fn recheck_room_in_time(&mut self, set: u32, now: u64) {
+        let is_due = self
+            .set(set)
+            .is_some_and(|s| now.saturating_sub(s.room_checked_ns) >= wait::BOUNDED_SLEEP_NS);
+        if is_due {
+            if let Some(set) = self.set(set) {
+                set.room_checked_ns = now;
+            }
+            self.recheck_room(set);
+        }
+    }
+
+    /// Has senders that wait for room looked at again. A reader that has gone frees none (O8): what the
+    /// kernel knows of it is asked here, as the program may have read the end of the stream already.
+    pub(super) fn recheck_room(&mut self, set: u32) {
+        let mut any = false;
+        self.each_member(set, |m, at| {
+            let waiter = m
+                .reg(at)
+                .and_then(|r| Some((conn::get(r.conn)?, r.conn, r.fd)))
+                .filter(|(conn, ..)| conn.has(flag::WANTS_ROOM));
+            if let Some((conn, index, fd)) = waiter {
+                any = true;
+                if note_end(conn, index, fd) {
+                    m.grant_room(conn, NONE);
+                }
+                m.push_ready(at);
+            }
+        });
+        if let Some(set) = self.set(set) {
+            set.has_room_waiters = any;
+        }
+    }
+}
+
+/// A sender waits for room: notes if its reader has gone, which frees none. `fd` is the number that it was
+/// registered by; the table is walked only where that names something else by now. True: it has gone, and that is
+/// news, which the sender must find out about (it asks the reader's kernel).
+pub(super) fn note_end(conn: &Conn, index: u32, fd: i32) -> bool {
+    if conn.has(flag::PEER_GONE) {
+        return false;
+    }
+    let fd = if table::entry(fd) == Some(Entry::Conn(index)) {
+        Some(fd)
+    } else {
+        table::number_of(conn)
+    };
+    let is_over = fd.is_some_and(carrier::is_over);
+    if is_over {
+        conn.set(flag::PEER_GONE);
+    }
+    is_over
+}

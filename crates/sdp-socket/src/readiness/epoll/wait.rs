@@ -1,0 +1,899 @@
+//! `epoll_wait` on a set of ours: rings first, the kernel beside them, one event of both.
+
+use core::{mem::MaybeUninit, sync::atomic::Ordering};
+
+use libc::{c_int, epoll_event, sigset_t};
+use sdp_stats::Counter;
+use sdp_sys::{errno::Errno, pid::is_single_threaded, sys, time::monotonic_ns};
+
+use super::{
+    ALWAYS, ET, EXCLUSIVE, IN, IN_KIND, ONESHOT, OUT, RDHUP, doors, former, inherited,
+    mirror::{ANY_BY_CARRIER, Mirror, NONE, REGISTRATIONS, Registration, Set, with},
+    order::{Bits, Output, collect_bits, take_bits},
+    pause::{plan_spin, spin_on_bell},
+    room::note_end,
+    tell_of_eaten,
+};
+use crate::{
+    conn::{self, Conn, Half, Stage, carrier, flag},
+    datapath::{give_back::before_sleep, wait},
+    migration::demote,
+    process::{
+        self, host,
+        table::{self, Entry},
+    },
+    readiness::{self, Look, shorter},
+    wake::{strangers::Bells, wait_set},
+};
+
+/// Kernel events are told before ring events at least once in so many waits …
+const MERGE_EVERY: u32 = 8;
+/// … and whenever so much time has passed.
+pub(super) const MERGE_AFTER_NS: u64 = 50_000;
+/// Of so many wake-ups by the bell one is judged as if it had come from the host's carrier.
+const JUDGE_EVERY: u8 = 16;
+/// How often the kernel is asked at most within one look, where all it had were bells.
+const ASKS: usize = 8;
+/// Most events handled in one go.
+pub(super) const BATCH: usize = 256;
+/// Shorter waits of sets without a lane are the kernel's alone, which also keeps their precision: one that
+/// misses a lane coming up is late by no more.
+const PASSED_BELOW_NS: u64 = 1_000_000;
+
+/// `epoll_wait` on a set of ours. `None`: pass the call on.
+///
+/// # Safety
+/// `events` is writable for `max` events; `mask` is null or a signal set.
+pub(crate) unsafe fn wait(
+    set_fd: c_int,
+    events: *mut epoll_event,
+    max: c_int,
+    timeout_ns: Option<u64>,
+    mask: *const sigset_t,
+) -> Option<Result<usize, Errno>> {
+    let Some(Entry::Set(set)) = table::entry(set_fd) else { return None };
+    if max <= 0 || events.is_null() || process::is_retired() {
+        return None;
+    }
+    inherited::share(set);
+    // Nothing in it is on a lane, and the call is over before a lane could be missed.
+    if timeout_ns.is_some_and(|ns| ns < PASSED_BELOW_NS)
+        && with(|m| !concerns_us(m, set) && m.set(set).is_none_or(|s| !s.has_oneshots))?
+    {
+        return None;
+    }
+    // SAFETY: as the caller's.
+    let done = unsafe { wait_on(set_fd, set, events, max as usize, timeout_ns, mask) };
+    if !ANY_BY_CARRIER.load(Ordering::Relaxed) {
+        return done;
+    }
+    let left = with(|m| m.set(set).filter(|s| s.by_carrier).map(|s| s.ready_first != NONE))?;
+    match left {
+        // Who waits for the set itself must see that there is more.
+        Some(true) => ring_myself(),
+        // A producer that was preempted between a bell on the carrier and its count: until it runs again,
+        // the kernel calls the set readable, and who waits for it comes back at once.
+        Some(false) if timeout_ns == Some(0) && matches!(done, Some(Ok(0))) => {
+            // SAFETY: no arguments.
+            let _ = unsafe { sys!(libc::SYS_sched_yield) };
+        }
+        _ => {}
+    }
+    done
+}
+
+/// [`wait`] on a set whose members may come to be on a lane at any time, by another thread's hand: every
+/// sleeper is counted, whatever is in the set when it falls asleep.
+///
+/// # Safety
+/// As for [`wait`].
+unsafe fn wait_on(
+    set_fd: c_int,
+    set: u32,
+    events: *mut epoll_event,
+    max: usize,
+    timeout_ns: Option<u64>,
+    mask: *const sigset_t,
+) -> Option<Result<usize, Errno>> {
+    // The clock is read where somebody wants to know.
+    let until = timeout_ns.map(|ns| match ns {
+        0 => 0,
+        _ => monotonic_ns().saturating_add(ns),
+    });
+    let still = || {
+        until.map(|until| match until {
+            0 => 0,
+            _ => until.saturating_sub(monotonic_ns()),
+        })
+    };
+    // Events beyond the batch could not be told apart; a program that asks for more gets them next time.
+    let mut out = Output::new(events, max);
+    let (mut has_spun, mut has_slept, mut has_awaited) = (false, false, false);
+    loop {
+        if process::is_retired() {
+            // Another thread entered a sandbox while this one slept: the wait is the kernel's, and begins
+            // anew, because the program's own call is the one that the sandbox allows.
+            return None;
+        }
+        collect_bits(set);
+        let mut is_late = false;
+        let collected = with(|m| {
+            if !concerns_us(m, set) {
+                return None;
+            }
+            if m.set(set).is_some_and(|s| s.has_room_waiters) {
+                m.recheck_room_in_time(set, monotonic_ns());
+            }
+            let s = m.set(set)?;
+            let is_mixed = s.by_kernel != 0;
+            let is_rings_turn = core::mem::take(&mut s.is_rings_turn);
+            if s.ready_first != NONE && !is_rings_turn && is_kernels_turn(s) {
+                return Some(Collected::KernelFirst);
+            }
+            // The kernel has a place for each connection of its, however much is in the rings.
+            let places = match s.ready_first {
+                NONE => 0,
+                _ if is_rings_turn || !is_mixed => 0,
+                _ => (s.by_kernel as usize).min(out.max.div_ceil(2)),
+            };
+            if places == out.max {
+                return Some(Collected::KernelFirst);
+            }
+            out.max -= places;
+            collect(m, set, &mut out);
+            out.max += places;
+            if out.used > 0 && out.used < out.max && process::bell().is_some_and(Bells::any) {
+                // Rang while this was judged: the next wait would tell it a round too late.
+                is_late = true;
+            }
+            Some(if is_mixed { Collected::Mixed } else { Collected::Rings })
+        })?;
+        if is_late && collect_bits(set) {
+            with(|m| collect(m, set, &mut out));
+        }
+        let Some(mut collected) = collected else {
+            let left = still();
+            let nap = if left == Some(0) { left } else { shorter(left, before_sleep()) };
+            // SAFETY: as the caller's.
+            match unsafe { kernel_only(set_fd, set, &mut out, max, milliseconds(nap), mask) } {
+                Err(e) => return Some(Err(e)),
+                Ok(true) if out.used == 0 && nap != left => continue,
+                Ok(true) => return Some(Ok(out.used)),
+                Ok(false) if left == Some(0) => return Some(Ok(out.used)),
+                Ok(false) if is_closed(set_fd, set) => return Some(Err(Errno::EBADF)),
+                Ok(false) => continue,
+            }
+        };
+        if collected == Collected::KernelFirst {
+            // SAFETY: as the caller's.
+            unsafe { ask_kernel(set_fd, set, &mut out, core::ptr::null()) }.ok();
+            collected = Collected::Rings;
+            with(|m| {
+                if let Some(s) = m.set(set) {
+                    s.is_rings_turn = out.used > 0;
+                }
+                if out.used == 0 {
+                    collect(m, set, &mut out);
+                } else {
+                    wake_another(m, set);
+                }
+            });
+        }
+        if out.used > 0 {
+            if collected == Collected::Mixed && out.used < out.max {
+                let rings = out.used;
+                // SAFETY: as the caller's.
+                unsafe { ask_kernel(set_fd, set, &mut out, core::ptr::null()) }.ok();
+                let holds = with(|m| m.set(set).is_some_and(|s| s.held_rings)) == Some(true);
+                if !(holds && with(|m| out.withdraw(m, rings)) == Some(true)) {
+                    out.bring_forward(rings);
+                }
+            }
+            return Some(Ok(out.used));
+        }
+        let left = still();
+        if let Some(conn) = take_busy(set)
+            && (left != Some(0) || !core::mem::replace(&mut has_awaited, true))
+        {
+            // Not under the lock for which all sets wait.
+            if !readiness::await_turn(conn) {
+                // It may be long, or for ever, until it is free: what the kernel has of others must not wait for that.
+                // SAFETY: as the caller's.
+                let asked = unsafe { ask_kernel(set_fd, set, &mut out, core::ptr::null()) };
+                if out.used > 0 || asked.is_err() {
+                    return Some(asked.map(|()| out.used));
+                }
+            }
+            continue;
+        }
+        if left == Some(0) {
+            // SAFETY: as the caller's.
+            return Some(unsafe { ask_kernel(set_fd, set, &mut out, mask) }.map(|()| out.used));
+        }
+        if !has_spun {
+            has_spun = true;
+            // Who goes to sleep at once asks the kernel then.
+            if let Some(plan) = plan_spin(set) {
+                // What the kernel has must not wait for a spin on what it cannot have.
+                if plan.asks_first {
+                    // SAFETY: as the caller's.
+                    let asked = unsafe { ask_kernel(set_fd, set, &mut out, core::ptr::null()) };
+                    if out.used > 0 || asked.is_err() {
+                        return Some(asked.map(|()| out.used));
+                    }
+                }
+                if plan.budget != 0 && spin_on_bell(set, &plan) {
+                    continue;
+                }
+            }
+        }
+        let is_bounded = with(|m| m.set(set).is_some_and(|s| s.has_room_waiters)) == Some(true);
+        // Another thread may take a bell on the carrier that is to wake this one, which then nobody can.
+        let may_be_robbed = process::bell_fd() < 0 && !is_single_threaded();
+        let nap = before_sleep();
+        let nap = if is_bounded || may_be_robbed { Some(wait::BOUNDED_SLEEP_NS) } else { nap };
+        let nap = shorter(left, nap);
+        // SAFETY: as the caller's.
+        let result = unsafe { kernel_events(set_fd, set, &mut out, milliseconds(nap), mask) };
+        if is_bounded && out.used == 0 {
+            with(|m| m.recheck_room(set));
+        }
+        match result {
+            Err(e) => return Some(Err(e)),
+            Ok(_) if out.used > 0 => return Some(Ok(out.used)),
+            Ok(_) => {}
+        }
+        if is_closed(set_fd, set) {
+            return Some(Err(Errno::EBADF));
+        }
+        if core::mem::replace(&mut has_slept, true) {
+            wait::let_ringers_count();
+        }
+    }
+}
+
+/// Whether the set's number was closed, or names something else now.
+fn is_closed(set_fd: c_int, set: u32) -> bool {
+    table::entry(set_fd) != Some(Entry::Set(set)) && !process::is_retired()
+}
+
+/// Whether anything in the set is on a lane.
+fn concerns_us(m: &mut Mirror, set: u32) -> bool {
+    let Some(s) = m.set(set) else { return false };
+    if s.is_inherited {
+        // What was armed, was for the parent: everything is looked at once.
+        s.is_inherited = false;
+        m.each_member(set, Mirror::push_ready);
+    }
+    let Some(s) = m.set(set) else { return false };
+    if s.host == NONE && s.has_lane {
+        m.rehost(set);
+    }
+    m.set(set).is_some_and(|s| s.has_lane)
+}
+
+/// The kernel's wait, into the program's own array, while nothing of the set is on a lane. False: nothing
+/// to report yet; look again.
+///
+/// # Safety
+/// As for [`wait`].
+#[inline(never)]
+unsafe fn kernel_only(
+    set_fd: c_int,
+    set: u32,
+    out: &mut Output,
+    max: usize,
+    timeout_ms: c_int,
+    mask: *const sigset_t,
+) -> Result<bool, Errno> {
+    let sleeper = if timeout_ms == 0 { None } else { Sleeper::new(set) };
+    // Looked at again only now: whoever attaches from here on finds a sleeper.
+    if sleeper.is_some() && with(|m| concerns_us(m, set)) == Some(true) {
+        if let Some(sleeper) = sleeper {
+            with(|m| sleeper.wake(m, false));
+        }
+        return Ok(false);
+    }
+    let since = former::latest();
+    // SAFETY: the program's array is writable for `max` events; the caller's mask.
+    let got = unsafe { host::epoll_pwait(set_fd, out.events, max as c_int, timeout_ms, mask) };
+    if let Some(sleeper) = sleeper {
+        with(|m| sleeper.wake(m, got.is_ok_and(|n| n > 0)));
+    }
+    let got = got?;
+    if got == 0 {
+        return Ok(timeout_ms >= 0);
+    }
+    let kept = with(|m| {
+        // More than a batch is passed on nearly as it is: at worst a connection with nothing but a bell.
+        // SAFETY: the kernel wrote the first `got` events.
+        let event = |i| unsafe { out.events.add(i).read_unaligned() };
+        let is_doubtful = || (0..got).any(|i| doors::may_be_a_relative_s(&event(i)));
+        if (concerns_us(m, set) || is_doubtful()) && got <= BATCH {
+            return None;
+        }
+        // Lanes that came and went meanwhile may have left something.
+        let has_changed = former::latest() != since;
+        let has_oneshots = m.set(set).is_some_and(|s| s.has_oneshots);
+        if !has_changed && !has_oneshots {
+            return Some(got);
+        }
+        let mut kept = 0;
+        for i in 0..got {
+            let event = event(i);
+            if has_changed && m.is_late(set, &event, since) && !m.is_taken(set, event.u64) {
+                continue;
+            }
+            if has_oneshots {
+                disable(m, set, event.u64);
+            }
+            // SAFETY: kept <= i.
+            unsafe { out.events.add(kept).write_unaligned(event) };
+            kept += 1;
+        }
+        Some(kept)
+    });
+    if kept != Some(None) {
+        out.used = kept.flatten().unwrap_or(got);
+        return Ok(out.used > 0);
+    }
+    // Something came onto a lane meanwhile: its events are judged like any other.
+    let mut batch = [epoll_event { events: 0, u64: 0 }; BATCH];
+    for (i, event) in batch.iter_mut().take(got).enumerate() {
+        // SAFETY: as above.
+        *event = unsafe { out.events.add(i).read_unaligned() };
+    }
+    with(|m| {
+        for event in batch.iter().take(got) {
+            translate(m, set, event, since, out);
+        }
+        // What was reported is on the list, and not armed.
+        wake_another(m, set);
+    });
+    Ok(out.used > 0)
+}
+
+/// The kernel has reported these ONESHOT registrations, and disabled them.
+fn disable(m: &mut Mirror, set: u32, data: u64) {
+    let mut at = m.first_like(set, data);
+    while let Some(reg) = m.registrations.get_mut(at as usize) {
+        if reg.is_used && reg.set == set && reg.data == data && reg.events & ONESHOT != 0 {
+            reg.is_disabled = true;
+        }
+        at = reg.next_hash;
+    }
+}
+
+/// Rounded up, as the kernel does.
+fn milliseconds(left: Option<u64>) -> c_int {
+    match left {
+        None => -1,
+        Some(ns) => ns.div_ceil(1_000_000).min(c_int::MAX as u64) as c_int,
+    }
+}
+
+/// Wakes all who sleep for the bell.
+pub(super) fn ring_myself() {
+    process::ring_all();
+}
+
+/// What a wait does after its look at the rings.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Collected {
+    /// The rings' events are all, if there are any.
+    Rings,
+    /// The kernel's belong before them: what a connection of its said may have been said first.
+    Mixed,
+    /// It is the kernel's turn. Nothing was looked at.
+    KernelFirst,
+}
+
+/// Whether a wait that has something of rings tells what the kernel has first, and that alone: now and
+/// then, and always when the kernel was not asked for a while. A new connection must be accepted before
+/// what a client said later on a lane is told, or its first words come too late.
+fn is_kernels_turn(s: &mut Set) -> bool {
+    let now = monotonic_ns();
+    s.waits = s.waits.wrapping_add(1);
+    let is_due =
+        s.waits.is_multiple_of(MERGE_EVERY) || now.saturating_sub(s.merged_ns) > MERGE_AFTER_NS;
+    if is_due {
+        s.merged_ns = now;
+    }
+    is_due
+}
+
+/// What is still on the ready list when a thread leaves is another sleeper's to look at: the kernel chain-wakes, too.
+fn wake_another(m: &mut Mirror, set: u32) {
+    if m.set(set).is_some_and(|s| s.ready_first != NONE && s.sleepers > 0) {
+        ring_myself();
+    }
+}
+
+/// Turns the ready list into events.
+fn collect(m: &mut Mirror, set: u32, out: &mut Output) {
+    let Some(s) = m.set(set) else { return };
+    let last = s.ready_last;
+    if s.ready_first == NONE {
+        return;
+    }
+    // One pass over what is on the list now; what stays ready is appended behind `last`.
+    for _ in 0..REGISTRATIONS {
+        if out.used >= out.max {
+            break; // more, where several registrations have one event's data
+        }
+        let Some(at) = m.pop_ready(set) else { break };
+        judge(m, at, out);
+        if at == last {
+            break;
+        }
+    }
+    wake_another(m, set);
+}
+
+/// A connection that is to be judged later.
+fn note_busy(m: &mut Mirror, at: u32, reg: &Registration) {
+    m.push_ready(at);
+    if let Some(set) = m.set(reg.set) {
+        set.busy = reg.conn + 1;
+    }
+}
+
+fn take_busy(set: u32) -> Option<&'static Conn> {
+    let busy = with(|m| m.set(set).map_or(0, |s| core::mem::take(&mut s.busy)))?;
+    busy.checked_sub(1).and_then(conn::get)
+}
+
+/// Looks at one ready registration: an event, armed and off the list, or still on it.
+fn judge(m: &mut Mirror, at: u32, out: &mut Output) {
+    let Some(reg) = m.reg(at).map(|r| *r) else { return };
+    if reg.is_disabled || reg.events & (IN_KIND | OUT) == 0 {
+        return;
+    }
+    let Some(conn) = conn::get(reg.conn) else { return };
+    if reg.is_unjudged {
+        if let Some(reg) = m.reg(at) {
+            reg.is_unjudged = false;
+        }
+        let events = reg.events & IN_KIND;
+        let pass = match conn.stage() {
+            Stage::Attached => judge_kernel(m, at, &reg, events),
+            // It has dropped its lanes meanwhile, and the kernel does not tell the edge again.
+            _ => confirmed(&reg, events),
+        };
+        if pass != 0 {
+            out.push(pass, reg.data, at);
+        }
+        return;
+    }
+    if conn.stage() != Stage::Attached || !conn.pin_live(Half::Receive) {
+        return;
+    }
+    let is_edge = reg.events & ET != 0;
+    let mut events = 0;
+    if reg.events & OUT != 0 && conn.has(flag::WANTS_ROOM) && wait::sender_may_go_on_or_arm(conn) {
+        m.grant_room(conn, at);
+        events |= OUT;
+    }
+    if reg.is_stripped && !conn.has(flag::WANTS_ROOM) {
+        m.strip(at, false);
+    }
+    let readable = match reg.events & IN_KIND {
+        0 => None,
+        _ => match readiness::look_or_arm(conn) {
+            Look::Readable(cursor) => Some(cursor),
+            Look::Empty => None,
+            Look::Busy => {
+                note_busy(m, at, &reg);
+                None
+            }
+        },
+    };
+    if conn.has(flag::EATEN) {
+        tell_of_eaten(conn, Some(m)); // the other sets
+    }
+    if reg.is_kernels && readiness::stays_on_lane(conn) {
+        m.set_kernels(at, false);
+    }
+    if let Some(cursor) = readable {
+        if !(is_edge && reg.reported == cursor) {
+            // The carrier is nearly always writable; a full one is the kernel's to report.
+            let writable = reg.events & OUT != 0 && !is_edge && readiness::has_room(conn);
+            events |= (reg.events & IN_KIND) | if writable { OUT } else { 0 };
+            if let Some(reg) = m.reg(at) {
+                reg.reported = cursor;
+            }
+        }
+        if !is_edge {
+            m.push_ready(at);
+        } else {
+            readiness::arm(conn);
+            if readiness::cursor(conn) != cursor {
+                m.push_ready(at);
+            }
+        }
+    }
+    if events != 0 {
+        if reg.events & ONESHOT != 0
+            && reg.events & RDHUP != 0
+            && table::entry(reg.fd) == Some(Entry::Conn(reg.conn))
+        {
+            // The kernel, which is to report nothing more of it, would have told the end beside the bytes.
+            let over = carrier::readiness(reg.fd, libc::POLLRDHUP) as u16;
+            events |= u32::from(over) & (ALWAYS | RDHUP);
+        }
+        out.push(events, reg.data, at);
+        if reg.events & ONESHOT != 0 {
+            if let Some(reg) = m.reg(at) {
+                reg.is_disabled = true;
+            }
+            disable_in_kernel(m, &reg);
+        }
+    }
+    conn.unpin(Half::Receive);
+}
+
+/// The kernel disables a ONESHOT registration when it reports it; one that we reported must be disabled
+/// there too.
+fn disable_in_kernel(m: &mut Mirror, reg: &Registration) {
+    modify(m, reg, reg.events & (ET | ONESHOT));
+}
+
+/// Enables a ONESHOT registration again whose event was not for the program.
+fn enable_in_kernel(m: &mut Mirror, reg: &Registration) {
+    modify(m, reg, if reg.is_stripped { reg.events & !OUT } else { reg.events });
+}
+
+fn modify(m: &mut Mirror, reg: &Registration, events: u32) {
+    let Some(epfd) = m.set(reg.set).map(|s| s.epfd) else { return };
+    let mut interest = epoll_event { events, u64: reg.data };
+    // SAFETY: the event structure is readable.
+    let _ =
+        unsafe { sys!(libc::SYS_epoll_ctl, epfd, libc::EPOLL_CTL_MOD, reg.fd, &raw mut interest) };
+}
+
+/// [`kernel_events`] without sleeping. Where there was room for a few only and all were bells, which the kernel reports
+/// one after the other, it is asked on: what the program waits for is behind them.
+///
+/// # Safety
+/// As for [`wait`].
+unsafe fn ask_kernel(
+    set_fd: c_int,
+    set: u32,
+    out: &mut Output,
+    mask: *const sigset_t,
+) -> Result<(), Errno> {
+    let (used, room) = (out.used, out.max - out.used);
+    for _ in 0..ASKS {
+        // SAFETY: the caller's.
+        let got = unsafe { kernel_events(set_fd, set, out, 0, mask) }?;
+        if got < room || out.used > used {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Fetches kernel events and passes on what is the program's; how many there were.
+///
+/// # Safety
+/// As for [`wait`].
+unsafe fn kernel_events(
+    set_fd: c_int,
+    set: u32,
+    out: &mut Output,
+    timeout_ms: c_int,
+    mask: *const sigset_t,
+) -> Result<usize, Errno> {
+    // Not cleared: that would cost as much as all the rest of a wait.
+    let mut batch = [const { MaybeUninit::<epoll_event>::uninit() }; BATCH];
+    let first = batch.as_mut_ptr().cast::<epoll_event>();
+    let want = (out.max - out.used).min(BATCH);
+    let sleeper = if timeout_ms == 0 { None } else { Sleeper::new(set) };
+    // Looked at again only now: whoever rings from here on finds a sleeper.
+    let timeout_ms = if sleeper.as_ref().is_some_and(|s| s.has_news) { 0 } else { timeout_ms };
+    if timeout_ms != 0 {
+        wait::count_shared(Counter::Slept);
+    }
+    let since = former::latest();
+    let got = if timeout_ms == 0 && mask.is_null() {
+        // SAFETY: the batch is writable for `want` events; does not block.
+        unsafe { sys!(libc::SYS_epoll_pwait, set_fd, first, want, 0, 0, 8) }
+    } else {
+        // SAFETY: as above.
+        unsafe { host::epoll_pwait(set_fd, first, want as c_int, timeout_ms, mask) }
+    };
+    let by_event = got.is_ok_and(|n| n > 0);
+    let others_sleep = with(|m| {
+        if let Some(s) = m.set(set) {
+            s.wants_writable = false; // it has been asked for
+        }
+        // Awake before anything is looked at: what this thread finds it need not be rung for.
+        if let Some(sleeper) = sleeper {
+            sleeper.wake(m, by_event);
+        }
+        let bits = match process::bell().filter(|bell| by_event && bell.any()) {
+            Some(bell) => take_bits(m, bell),
+            None => Bits::default(),
+        };
+        let got = got.unwrap_or(0);
+        // SAFETY: the kernel wrote the first `got` events.
+        let told = || batch.iter().take(got).map(|event| unsafe { event.assume_init() });
+        let holds = got > 0 && holds_rings(m, set, told());
+        let mut is_collected = false;
+        for (i, event) in told().enumerate() {
+            if !(bits.any && is_the_bell(m, set, &event)) {
+                translate(m, set, &event, since, out);
+            } else if holds {
+                // The bits are on the ready list.
+            } else if timeout_ms != 0 && !core::mem::replace(&mut is_collected, true) {
+                // Who slept had armed everything: what has rung did so between the kernel's other events.
+                let places = got - 1 - i;
+                out.max -= places;
+                collect(m, set, out);
+                out.max += places;
+            }
+        }
+        out.end_of_kernels = out.used;
+        if is_collected {
+            wake_another(m, set);
+        } else if by_event && out.used < out.max && !(holds && out.used > 0) {
+            collect(m, set, out);
+        } else if by_event {
+            // What was reported is on the list, and not armed.
+            wake_another(m, set);
+        }
+        bits.wake_others()
+    });
+    if others_sleep == Some(true) {
+        ring_myself();
+    }
+    got
+}
+
+/// Whether a wait keeps what is in rings for the next one, because the kernel tells of a listener. Once in a row.
+///
+/// What a client said on a connection that waits to be accepted, it may have said before what is in
+/// rings. The program must accept it and ask once more to hear of it.
+fn holds_rings(m: &mut Mirror, set: u32, told: impl Iterator<Item = epoll_event>) -> bool {
+    let Some(s) = m.set(set) else { return false };
+    let has_held = core::mem::take(&mut s.held_rings);
+    if has_held || !s.has_lane {
+        return false;
+    }
+    let holds = { told }.any(|event| m.is_of_listener(set, event.u64));
+    if let Some(s) = m.set(set) {
+        s.held_rings = holds;
+        s.is_rings_turn |= holds;
+    }
+    holds
+}
+
+/// Whether a kernel event may be taken for the hidden eventfd's without asking its host's carrier (X16 b):
+/// the bell has just rung. Where it was the carrier's after all, the kernel, which is level-triggered,
+/// reports it to the next wait; and not every time is it taken for the other.
+fn is_the_bell(m: &mut Mirror, set: u32, event: &epoll_event) -> bool {
+    let (events, data) = (event.events, event.u64);
+    let Some(s) = m.set(set) else { return false };
+    if events != IN || s.hidden != Some(data) {
+        return false;
+    }
+    let host = s.host;
+    s.unjudged = (s.unjudged + 1) % JUDGE_EVERY;
+    if s.unjudged == 0 {
+        return false;
+    }
+    let Some(is_level) = m.reg(host).map(|r| r.data == data && r.events & (ET | ONESHOT) == 0)
+    else {
+        return false;
+    };
+    // Others may have the same data: their events are not to be told from this one.
+    is_level && m.is_alone(set, data)
+}
+
+/// A thread that sleeps on a set, as the bell page and the set know it.
+struct Sleeper {
+    set: u32,
+    bell: Option<Bells>,
+    /// Which of the process's bells that is.
+    generation: u32,
+    since: u64,
+    /// Something was there when it had been counted as a sleeper.
+    has_news: bool,
+}
+
+impl Sleeper {
+    /// `None`: the set is gone.
+    fn new(set: u32) -> Option<Self> {
+        let generation = wait_set::generation();
+        // Under the lock, so that a bell page that is being made counts each sleeper once.
+        let (bell, has_news) = with(|m| {
+            let bell = process::bell();
+            let s = m.set(set)?;
+            s.sleepers += 1;
+            match bell {
+                Some(bell) => bell.fall_asleep(),
+                None => s.unbelled += 1,
+            }
+            Some((bell, s.ready_first != NONE || bell.is_some_and(Bells::any)))
+        })??;
+        Some(Self { set, bell, generation, since: monotonic_ns(), has_news })
+    }
+
+    /// Under the lock.
+    fn wake(self, m: &mut Mirror, by_event: bool) {
+        let now = monotonic_ns();
+        // In a fork child the page of the parent's bell is unmapped, and nobody sleeps. In pages that were made while it
+        // slept it has been counted then.
+        let bell = process::bell().filter(|_| self.generation == wait_set::generation());
+        let Some(s) = m.set(self.set) else {
+            // Closed meanwhile: pages made since then do not count it, and would lack another sleeper.
+            return self.bell.filter(|_| bell.is_some()).into_iter().for_each(Bells::wake_up);
+        };
+        s.sleepers = s.sleepers.saturating_sub(1);
+        match bell {
+            // Fell asleep without a bell, and nobody has counted it since.
+            _ if self.bell.is_none() && s.unbelled > 0 => s.unbelled -= 1,
+            Some(bell) => bell.wake_up(),
+            None => {}
+        }
+        s.merged_ns = now;
+        if by_event {
+            let slept = now.saturating_sub(self.since);
+            s.spin.slept(slept);
+            m.spin().slept(slept);
+        }
+    }
+}
+
+/// The bell page exists from now on: who sleeps already counts in it.
+pub(super) fn count_sleepers() {
+    let Some(bell) = process::bell() else { return };
+    with(|m| {
+        for set in m.each_set() {
+            for _ in 0..core::mem::take(&mut set.unbelled) {
+                bell.fall_asleep();
+            }
+        }
+    });
+}
+
+/// One kernel event (X16) of a wait that began when [`former::latest`] was `since`: passes it on, changed where a bell was
+/// taken for data.
+fn translate(m: &mut Mirror, set: u32, event: &epoll_event, since: u64, out: &mut Output) {
+    let data = event.u64;
+    let is_late = m.is_late(set, event, since) || doors::may_be_foul(m, set, event);
+    let mut matches = 0;
+    let mut at = m.first_like(set, data);
+    while let Some(reg) = m.registrations.get(at as usize).copied() {
+        if reg.is_used && reg.set == set && reg.data == data {
+            matches += 1;
+            let events = if is_late || doors::may_be_a_relative_s(event) {
+                confirmed(&reg, event.events)
+            } else {
+                event.events
+            };
+            let pass = judge_kernel(m, at, &reg, events);
+            if pass != 0 {
+                out.push(pass, data, at);
+            }
+        }
+        at = reg.next_hash;
+    }
+    // Not ours: as the kernel says. What comes under data that a connection had is nobody's (`former`).
+    if matches == 0 && !is_late {
+        out.push(event.events, data, NONE);
+    }
+}
+
+/// Of an event that may be another's, what the carrier says too, and "readable" of a connection with a lane, which is judged
+/// anyway.
+fn confirmed(reg: &Registration, events: u32) -> u32 {
+    if table::entry(reg.fd) != Some(Entry::Conn(reg.conn)) {
+        return events; // the number is another's by now
+    }
+    let is_attached = conn::get(reg.conn).is_some_and(|conn| conn.stage() == Stage::Attached);
+    let judged = if is_attached { IN_KIND } else { 0 };
+    let now = carrier::readiness(reg.fd, events as i16) as u16;
+    events & (reg.events | ALWAYS) & (judged | u32::from(now))
+}
+
+/// Which bits of a kernel event are for the program.
+fn judge_kernel(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u32 {
+    if reg.events & ONESHOT == 0 {
+        return judge_enabled(m, at, reg, events);
+    }
+    // We have reported it, or another thread has: nothing more until the program enables it again, which
+    // makes the kernel look again. A relative that has the connection may have the set as well, and have done that:
+    // where nothing comes by a ring the kernel says then whether it is enabled.
+    let is_kernels =
+        |conn: &Conn| demote::may_relatives_hold(conn) && !readiness::is_receiving_on_lane(conn);
+    if reg.is_disabled && !conn::get(reg.conn).is_some_and(is_kernels) {
+        return 0;
+    }
+    let pass = judge_enabled(m, at, reg, events);
+    if pass == 0 {
+        // Nothing for the program, but the kernel has disabled the registration.
+        enable_in_kernel(m, reg);
+        return 0;
+    }
+    if let Some(reg) = m.reg(at) {
+        reg.is_disabled = true;
+    }
+    if m.set(reg.set).is_some_and(|s| s.host == at) {
+        // The event may have been the hidden eventfd's, which disables nothing.
+        disable_in_kernel(m, reg);
+    }
+    pass
+}
+
+fn judge_enabled(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u32 {
+    let Some(conn) = conn::get(reg.conn) else { return events };
+    if conn.stage() != Stage::Attached || !conn.pin_live(Half::Receive) {
+        m.set_kernels(at, conn.stage() != Stage::Listener);
+        // Between two lives it may be the host still.
+        let is_host = m.set(reg.set).is_some_and(|s| s.hidden == Some(reg.data));
+        return if events == IN && is_host { confirmed(reg, events) } else { events };
+    }
+    let mut pass = events;
+    if events & OUT != 0 && conn.has(flag::WANTS_ROOM) {
+        // This may be the only event that the reader's end makes, which frees no room: an edge that is
+        // kept from the program does not come again.
+        if wait::sender_may_go_on_or_arm(conn) || note_end(conn, reg.conn, reg.fd) {
+            m.grant_room(conn, at);
+        } else {
+            pass &= !OUT;
+        }
+    } else if events & OUT != 0
+        && reg.events & (ET | ONESHOT | EXCLUSIVE) == 0
+        && wait::is_full(conn)
+        && super::may_wait_for_room(m, conn)
+    {
+        // A sender would block, or be told EAGAIN: as if it had been.
+        conn.set(flag::WANTS_ROOM);
+        if wait::sender_may_go_on_or_arm(conn) {
+            m.grant_room(conn, at);
+        } else {
+            m.strip(at, true);
+            m.push_ready(at);
+            if let Some(set) = m.set(reg.set) {
+                set.has_room_waiters = true;
+            }
+            pass &= !OUT;
+        }
+    }
+    let over = ALWAYS | RDHUP;
+    if events & IN_KIND != 0 && events & over == 0 {
+        let truth = readiness::try_judge(conn, reg.fd);
+        if conn.has(flag::EATEN) {
+            tell_of_eaten(conn, Some(m));
+        }
+        m.set_kernels(at, !readiness::stays_on_lane(conn));
+        let Some(truth) = truth else {
+            // The kernel tells a level again, and of ONESHOT, which is enabled anew, everything.
+            note_busy(m, at, reg);
+            let is_edge = reg.events & (ET | ONESHOT) == ET;
+            if let Some(reg) = m.reg(at).filter(|_| is_edge) {
+                reg.is_unjudged = true;
+            }
+            conn.unpin(Half::Receive);
+            return pass & !IN_KIND & (reg.events | ALWAYS);
+        };
+        if !truth.readable {
+            // A bell, the hidden eventfd under this data, or bytes that another thread took meanwhile.
+            // Nothing is lost: what comes later makes a new event.
+            pass &= !IN_KIND;
+        } else if let Some(cursor) = truth.cursor {
+            let is_edge = reg.events & ET != 0;
+            if let Some(reg) = m.reg(at) {
+                if is_edge && reg.reported == cursor && !truth.is_kernels {
+                    pass &= !IN_KIND;
+                }
+                reg.reported = cursor;
+            }
+            // Looked at again by the next wait, which arms it when all has been taken.
+            m.push_ready(at);
+        }
+    }
+    conn.unpin(Half::Receive);
+    pass & (reg.events | ALWAYS)
+}

@@ -1,0 +1,810 @@
+//! Is there something to read? For one connection (asked by epoll), and for `poll` and `select`.
+
+use core::{pin::pin, sync::atomic::Ordering};
+
+use libc::{c_int, fd_set, pollfd, sigset_t};
+use sdp_shm::{arm, early, layout::Half as HalfLines};
+use sdp_stats::{Counter, Reason};
+use sdp_sys::{errno::Errno, pid::is_single_threaded, section, time::monotonic_ns};
+
+use crate::{
+    conn::{self, Conn, Half, Stage, carrier, flag},
+    datapath::{
+        give_back,
+        lane::{Lane, SinkState},
+        receive, wait,
+    },
+    lifecycle::elsewhere,
+    migration::{demote, handover},
+    process::{
+        self, host,
+        hot::PAGE,
+        scratch::{self, Scratch},
+        table::{self, Entry},
+    },
+    readiness::epoll,
+    wake::{spin, stay::Stay, wait_set::WaitSet},
+};
+
+/// Descriptors in one `poll` whose copy, with one entry more, fits on the stack.
+const STACK_FDS: usize = 128;
+const READ_KIND: i16 = libc::POLLIN | libc::POLLRDNORM;
+const WRITE_KIND: i16 = libc::POLLOUT | libc::POLLWRNORM;
+const OVER: i16 = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
+
+struct View {
+    tail: u64,
+    head: u64,
+    switches: u32,
+    followed: u32,
+    on_sdp: bool,
+}
+
+fn lines(conn: &Conn) -> Option<(sdp_shm::layout::Segment, usize)> {
+    Some((conn.segment()?, conn.half_index(Half::Receive)))
+}
+
+/// The receiving half at a glance, without its lock. A stale value only causes another look.
+fn view(conn: &Conn, lines: &HalfLines) -> Option<View> {
+    let words = &conn.row()?.sink.words;
+    let head = words.first()?.load(Ordering::Relaxed);
+    let bits = words.get(3)?.load(Ordering::Relaxed);
+    Some(View {
+        tail: lines.producer.tail.load(Ordering::Acquire),
+        head,
+        switches: lines.producer.switches.load(Ordering::Acquire),
+        followed: bits as u32,
+        on_sdp: bits & (1 << 32) != 0,
+    })
+}
+
+impl View {
+    /// A message is in the ring: a receive call would act on it without asking the kernel.
+    fn has_bytes(&self) -> bool {
+        self.on_sdp && self.tail != self.head
+    }
+
+    /// The lane changes, and nobody has followed yet.
+    fn has_switch(&self) -> bool {
+        self.switches != self.followed
+    }
+}
+
+/// Whether a receive call would find something: in the ring at a glance, behind a lane switch by
+/// following it.
+fn is_readable(conn: &Conn, lines: &HalfLines) -> bool {
+    let Some(view) = view(conn, lines) else { return false };
+    view.has_bytes()
+        || (view.has_switch()
+            // Never by the number that it was made with: that may name somebody else's bytes by now.
+            && table::number_of(conn).is_some_and(|fd| judge(conn, fd).readable))
+}
+
+/// Ring cursor that changes with everything new. A switch that has been followed is something new, too: what
+/// is behind it was in the ring before, but not to be had while bytes before it were on their way.
+pub(crate) fn cursor(conn: &Conn) -> u64 {
+    lines(conn).and_then(|(segment, half)| view(conn, segment.half(half))).map_or(0, |v| {
+        let turns = u64::from(v.switches).wrapping_add(u64::from(v.followed) << 10);
+        v.tail.wrapping_add(turns << 40) | 1
+    })
+}
+
+/// What [`look_or_arm`] found.
+#[derive(Clone, Copy)]
+pub(crate) enum Look {
+    /// Something, by this cursor.
+    Readable(u64),
+    /// Nothing; the half is armed.
+    Empty,
+    /// A switch, behind which another thread is at work: to be looked at later.
+    Busy,
+}
+
+/// Whether a receive call would find something; otherwise the half is armed and looked at once more. Waits for nobody.
+pub(crate) fn look_or_arm(conn: &Conn) -> Look {
+    let Some((segment, half)) = lines(conn) else { return Look::Empty };
+    let lines = segment.half(half);
+    match glance(conn, lines) {
+        Look::Empty => {}
+        other => return other,
+    }
+    arm::arm(&lines.receive_arm.word, wait_mode(conn));
+    glance(conn, lines)
+}
+
+/// As [`is_readable`], waiting for nobody.
+fn glance(conn: &Conn, lines: &HalfLines) -> Look {
+    let Some(view) = view(conn, lines) else { return Look::Empty };
+    if view.has_bytes() {
+        return Look::Readable(cursor(conn));
+    }
+    match table::number_of(conn).filter(|_| view.has_switch()).map(|fd| try_judge(conn, fd)) {
+        None => Look::Empty,
+        Some(None) => Look::Busy,
+        Some(Some(truth)) if truth.readable => Look::Readable(cursor(conn)),
+        Some(Some(_)) => Look::Empty,
+    }
+}
+
+/// Whether bytes come by the ring, or are about to.
+pub(crate) fn is_receiving_on_lane(conn: &Conn) -> bool {
+    conn.stage() == Stage::Attached
+        && lines(conn)
+            .and_then(|(segment, half)| view(conn, segment.half(half)))
+            .is_some_and(|view| view.on_sdp || view.has_switch())
+}
+
+/// Whether bytes come by the ring, and no switch is in sight.
+pub(crate) fn stays_on_lane(conn: &Conn) -> bool {
+    lines(conn)
+        .and_then(|(segment, half)| view(conn, segment.half(half)))
+        .is_some_and(|view| view.on_sdp && !view.has_switch())
+}
+
+/// Whether there is nothing in the ring at a glance, nor a switch.
+pub(crate) fn seems_empty(conn: &Conn) -> bool {
+    if conn.stage() != Stage::Attached || !conn.pin_live(Half::Receive) {
+        return true;
+    }
+    let view = lines(conn).and_then(|(segment, half)| view(conn, segment.half(half)));
+    conn.unpin(Half::Receive);
+    view.is_none_or(|view| !view.has_bytes() && !view.has_switch())
+}
+
+/// When the other end rang last for what it sent ([`sdp_sys::time::ticks`]); 0 unknown. Its word, for the order of events.
+pub(crate) fn rung_at(conn: &Conn) -> u64 {
+    if conn.stage() != Stage::Attached || !conn.pin_live(Half::Receive) {
+        return 0;
+    }
+    let at = lines(conn).map_or(0, |(segment, half)| {
+        segment.half(half).receive_arm.rung_at.load(Ordering::Relaxed)
+    });
+    conn.unpin(Half::Receive);
+    at
+}
+
+/// Arms the receiving half.
+pub(crate) fn arm(conn: &Conn) {
+    if let Some((segment, half)) = lines(conn) {
+        arm::arm(&segment.half(half).receive_arm.word, wait_mode(conn));
+    }
+}
+
+/// Takes bells off the carrier, before the ring is looked at; how many. Their ringer disarmed the half, and a set that
+/// sees the connection is told of them no more: the kernel drops an edge whose bytes are gone. So the half is armed
+/// again, and what comes after the look rings anew.
+pub(crate) fn eat_bells(conn: &Conn, fd: c_int, sink: &mut SinkState, lines: &HalfLines) -> u64 {
+    let eaten = sink.eat_bells(fd, lines);
+    if eaten > 0 {
+        if conn.is_waited_for_elsewhere(Half::Receive) {
+            arm::arm(&lines.receive_arm.word, wait_mode(conn));
+        }
+        note_eaten(conn);
+    }
+    eaten
+}
+
+/// Bells were eaten. If others may wait for them, the caller tells these what has come ([`epoll::bells_eaten`]), outside
+/// the half's lock.
+#[cold]
+#[inline(never)]
+pub(crate) fn note_eaten(conn: &Conn) {
+    if conn.has(flag::POLLED) || conn.is_waited_for_elsewhere(Half::Receive) {
+        conn.set(flag::EATEN);
+    }
+}
+
+/// For waits that cover many connections the bell page tells which one: any number of sleepers.
+fn wait_mode(conn: &Conn) -> arm::Mode {
+    if conn.has(flag::PEER_HAS_BELL) && !conn.has(flag::BY_CARRIER) && process::bell().is_some() {
+        arm::Mode::Bell
+    } else {
+        arm::Mode::Carrier
+    }
+}
+
+/// Whether the sending half is on the SDP lane with room, so that "writable" needs no kernel.
+pub(crate) fn has_room(conn: &Conn) -> bool {
+    let Some(segment) = conn.segment() else { return false };
+    let lines = segment.half(conn.half_index(Half::Send));
+    let used = lines
+        .producer
+        .tail
+        .load(Ordering::Relaxed)
+        .wrapping_sub(lines.consumer.head.load(Ordering::Relaxed));
+    lines.log.lane.load(Ordering::Relaxed) != 0 && used < u64::from(segment.ring_bytes()) / 2
+}
+
+/// What is behind a kernel event that says "readable".
+pub(crate) struct Truth {
+    pub(crate) readable: bool,
+    /// The ring's cursor says nothing about what is new: kernel lane, end of stream, error.
+    pub(crate) is_kernels: bool,
+    pub(crate) cursor: Option<u64>,
+}
+
+/// Judges a "readable" of the kernel (X16 b): follows lane switches, eats bells, then looks at ring, log
+/// and carrier. The half is left armed when there is nothing.
+pub(crate) fn judge(conn: &Conn, fd: c_int) -> Truth {
+    truth(conn, receive::with_sink(conn, |sink, _, _, lines| judge_sink(conn, fd, sink, lines)))
+}
+
+/// [`judge`] that waits for nobody: under the epoll lock, for which others wait. `None`: another thread is at work on the
+/// half, and may be for long.
+pub(crate) fn try_judge(conn: &Conn, fd: c_int) -> Option<Truth> {
+    let judged =
+        receive::try_sink(conn, false, |sink, _, _, lines| judge_sink(conn, fd, sink, lines))?;
+    Some(truth(conn, judged))
+}
+
+/// Waits a moment for who is at work on the half; succeeds one that died. False: somebody is still at it.
+#[cold]
+pub(crate) fn await_turn(conn: &Conn) -> bool {
+    if !conn.pin_live(Half::Receive) {
+        return true;
+    }
+    let is_free = receive::try_sink(conn, true, |_, _, _, _| Ok(())).is_some();
+    conn.unpin(Half::Receive);
+    is_free
+}
+
+/// Whether there is something to read, and whether the kernel alone says so.
+fn judge_sink(
+    conn: &Conn,
+    fd: c_int,
+    sink: &mut SinkState,
+    lines: &HalfLines,
+) -> Result<(bool, bool), Errno> {
+    receive::settle(fd, sink, lines);
+    if sink.lane == Lane::Sdp {
+        eat_bells(conn, fd, sink, lines);
+    }
+    let pending = sink.pending(lines).ok().flatten();
+    let on_carrier = || carrier::readiness(fd, libc::POLLIN) & (READ_KIND | OVER) != 0;
+    let mut is_over = false;
+    let readable = match (sink.lane, pending) {
+        (Lane::Sdp, _) if sink.current_len != 0 || receive::ring_has_news(sink, lines) => true,
+        // A byte on the carrier is a bell, perhaps one that is not counted yet, or it lies behind a
+        // switch whose bells are still on their way: only an end is something to read.
+        (Lane::Sdp, _) => {
+            is_over = sink.engine.has_ended() || carrier::is_over(fd);
+            is_over
+        }
+        (Lane::Kernel, Some(switch)) => {
+            sink.consumed(fd).is_ok_and(|consumed| consumed < switch.carrier) && on_carrier()
+        }
+        (Lane::Kernel, None) => on_carrier(),
+    };
+    Ok((readable, is_over || sink.lane == Lane::Kernel))
+}
+
+fn truth(conn: &Conn, judged: Result<(bool, bool), Errno>) -> Truth {
+    let Ok((readable, is_kernels)) = judged else {
+        // A broken connection is readable: the receive call says why.
+        return Truth { readable: true, is_kernels: true, cursor: None };
+    };
+    if !readable
+        && !is_kernels
+        && let Some((segment, half)) = lines(conn)
+    {
+        // The bell that was eaten disarmed the half.
+        let lines = segment.half(half);
+        arm::arm(&lines.receive_arm.word, wait_mode(conn));
+        // A switch whose bells are still on their way is nothing to read; they wake us by the carrier.
+        let readable = view(conn, lines).is_some_and(|v| v.has_bytes());
+        return Truth { readable, is_kernels, cursor: Some(cursor(conn)) };
+    }
+    Truth { readable, is_kernels, cursor: Some(cursor(conn)) }
+}
+
+fn attached(fd: c_int) -> Option<&'static Conn> {
+    if fd < 0 {
+        return None;
+    }
+    let Some(Entry::Conn(index)) = table::entry(fd) else { return None };
+    let conn = conn::get(index)?;
+    if !conn.has(flag::WAITED) {
+        conn.set(flag::WAITED);
+    }
+    (conn.stage() == Stage::Attached).then_some(conn)
+}
+
+/// What a wait for many descriptors came to.
+#[derive(Debug)]
+pub(crate) enum Waited {
+    /// Nothing in it is on a lane: it is the kernel's.
+    Pass,
+    /// The same, and something in it may come onto one meanwhile: [`Early::over`] is to be called when it is over.
+    PassEarly,
+    /// It has been made.
+    Done(Result<usize, Errno>),
+}
+
+/// The calling thread is counted as one that waits for connections which have no lanes yet (O10).
+pub(crate) struct Early(bool);
+
+impl Early {
+    /// Counts the thread if `is_early`: what it waits for has been marked ([`watch`]). What has lanes is
+    /// to be looked at after this.
+    fn begin(is_early: bool) -> Self {
+        if is_early {
+            early::fall_asleep(&PAGE.busy.early);
+        }
+        Self(is_early)
+    }
+
+    /// The wait is the kernel's: whoever makes it ends it, too.
+    fn pass(self) -> Waited {
+        let is_early = self.0;
+        core::mem::forget(self);
+        if is_early { Waited::PassEarly } else { Waited::Pass }
+    }
+
+    /// A wait that was answered with [`Waited::PassEarly`] is over.
+    pub(crate) fn over() {
+        early::wake_up(&PAGE.busy.early);
+    }
+}
+
+impl Drop for Early {
+    fn drop(&mut self) {
+        if self.0 {
+            Self::over();
+        }
+    }
+}
+
+/// `fd` is about to be waited for. A connection that may get lanes is marked as waited for early, and the answer is
+/// true; a set learns that it is watched from outside.
+fn watch(fd: c_int) -> bool {
+    let index = match table::entry(fd) {
+        Some(Entry::Conn(index)) => index,
+        Some(Entry::Set(index)) => {
+            epoll::watched(index);
+            return false;
+        }
+        _ => return false,
+    };
+    let Some(conn) = conn::get(index) else { return false };
+    let is_early = matches!(conn.stage(), Stage::Fresh | Stage::Young | Stage::Meeting);
+    if is_early {
+        early::mark(&conn.flags, flag::EARLY);
+    }
+    is_early
+}
+
+/// `poll`.
+///
+/// # Safety
+/// `fds` is readable and writable for `count` entries; `mask` is null or a signal set.
+pub(crate) unsafe fn poll(
+    fds: *mut pollfd,
+    count: usize,
+    timeout_ns: Option<u64>,
+    mask: *const sigset_t,
+) -> Waited {
+    if count == 0 || fds.is_null() || process::is_retired() {
+        return Waited::Pass;
+    }
+    // SAFETY: the caller's.
+    if unsafe { elsewhere::polls(fds, count) } {
+        return Waited::Pass;
+    }
+    // SAFETY: the caller's.
+    let fds = unsafe { core::slice::from_raw_parts_mut(fds, count) };
+    let mut is_early = false;
+    for entry in fds.iter() {
+        is_early |= watch(entry.fd);
+    }
+    let early = Early::begin(is_early && timeout_ns != Some(0));
+    if !fds.iter().fold(false, |any, entry| any | attached(entry.fd).is_some()) {
+        return early.pass();
+    }
+    // SAFETY: `mask` is the caller's.
+    let waited = unsafe { poll_here(fds, timeout_ns, mask) };
+    waited.map_or_else(|| early.pass(), Waited::Done)
+}
+
+/// [`poll`] with something in it that is on a lane. `None`: the process entered a sandbox meanwhile, and the wait
+/// begins anew.
+///
+/// # Safety
+/// `mask` is null or a signal set.
+unsafe fn poll_here(
+    fds: &mut [pollfd],
+    timeout_ns: Option<u64>,
+    mask: *const sigset_t,
+) -> Option<Result<usize, Errno>> {
+    let count = fds.len();
+    // No memory to hide "writable" from the kernel in a copy, or no way to be rung for room: the sender
+    // tries again.
+    let is_long = (STACK_FDS..scratch::ENTRIES).contains(&count);
+    let mut scratch = if is_long { Scratch::take() } else { None };
+    let is_copied = count < STACK_FDS || scratch.is_some();
+    let hides = is_copied && (timeout_ns == Some(0) || process::bell_fd() >= 0);
+    if !hides {
+        for conn in fds.iter().filter_map(|entry| attached(entry.fd)) {
+            epoll::room_granted(conn);
+        }
+    }
+    let until = timeout_ns.map(|ns| monotonic_ns().saturating_add(ns));
+    let (mut has_spun, mut has_slept) = (timeout_ns == Some(0), false);
+    let mut has_asked = false;
+    let mut naps = 0;
+    loop {
+        if process::is_retired() {
+            // Another thread entered a sandbox while this one slept: the wait is the kernel's, and begins
+            // anew, because the program's own call is the one that the sandbox allows.
+            return None;
+        }
+        let mut ready = ring_ready(fds, hides);
+        // "Writable" the kernel mostly has already: a look at rings would be in vain, and teach the wrong thing.
+        let asks_first = ready == 0
+            && !core::mem::replace(&mut has_asked, true)
+            && fds.iter().any(|entry| wants_room_of_kernel(entry, hides));
+        if ready == 0 && !has_spun && !asks_first {
+            has_spun = true;
+            if let Some(conn) = fds.iter().find_map(|entry| attached(entry.fd)) {
+                // The first connection learns for the whole array.
+                let budget = spin::budget(conn);
+                if budget != 0 {
+                    let is_ready = || ring_ready(fds, hides) > 0;
+                    if let Some(success) = spin::shared_pause(conn.peer_cpu(), budget, is_ready) {
+                        spin::learn(conn, success);
+                        if success {
+                            wait::count_shared(Counter::Spun);
+                        }
+                        ready = ring_ready(fds, hides);
+                    }
+                }
+            }
+        }
+        let nap = if ready > 0 { None } else { give_back::before_sleep() };
+        let left = until.map(|u| u.saturating_sub(monotonic_ns()));
+        let must_not_sleep = ready > 0 || left == Some(0) || asks_first;
+        let asleep = if must_not_sleep { 0 } else { monotonic_ns() };
+        // O8: whoever waits for room looks again now and then, should the reader die before it rings.
+        let nap = if fds.iter().any(|entry| waits_for_room(entry, hides).is_some()) {
+            Some(wait::BOUNDED_SLEEP_NS)
+        } else {
+            nap
+        };
+        let nap = shorter(left, nap);
+        let left_now = if must_not_sleep { Some(0) } else { nap };
+        // The kernel lets no signal in where something is ready already.
+        let mask = if ready > 0 { core::ptr::null() } else { mask };
+        // SAFETY: `mask` is the caller's, or null.
+        let polled = unsafe { sleep(fds, left_now, mask, hides, naps, scratch.as_mut()) };
+        naps = naps.saturating_add(u32::from(!must_not_sleep));
+        if !must_not_sleep
+            && polled.is_ok_and(|ready| ready > 0)
+            && let Some(conn) = fds.iter().find_map(|entry| attached(entry.fd))
+        {
+            spin::learn_from_sleep(conn, monotonic_ns() - asleep);
+        }
+        if let Err(e) = polled {
+            return Some(Err(e));
+        }
+        let mut total = 0;
+        for entry in fds.iter_mut() {
+            if let Some(conn) = attached(entry.fd)
+                && conn.pin_live(Half::Receive)
+            {
+                correct(conn, entry, hides);
+                epoll::bells_eaten(conn);
+                conn.unpin(Half::Receive);
+            }
+            total += usize::from(entry.revents != 0);
+        }
+        // Nothing, although a ring had something: another thread took it, or entered a sandbox.
+        if total > 0 || left == Some(0) {
+            return Some(Ok(total));
+        }
+        if !asks_first && core::mem::replace(&mut has_slept, true) {
+            wait::let_ringers_count();
+        }
+    }
+}
+
+/// The shorter of two limits.
+pub(crate) fn shorter(a: Option<u64>, b: Option<u64>) -> Option<u64> {
+    a.into_iter().chain(b).min()
+}
+
+/// Whether "writable" of this entry is the ring's to say: a sender was told EAGAIN, or would be told now,
+/// or would block.
+fn waits_for_room(entry: &pollfd, hides: bool) -> Option<&'static Conn> {
+    if entry.events & WRITE_KIND == 0 {
+        return None;
+    }
+    attached(entry.fd).filter(|conn| {
+        // Another thread may close it meanwhile.
+        if !conn.pin_live(Half::Send) {
+            return false;
+        }
+        let waits = conn.has(flag::WANTS_ROOM)
+            || (hides && epoll::can_be_rung(conn) && !wait::sender_may_go_on(conn));
+        conn.unpin(Half::Send);
+        waits
+    })
+}
+
+/// Whether "writable" of this entry is asked for, and the kernel's to say.
+fn wants_room_of_kernel(entry: &pollfd, hides: bool) -> bool {
+    entry.events & WRITE_KIND != 0
+        && attached(entry.fd).is_some()
+        && waits_for_room(entry, hides).is_none()
+}
+
+/// A set that is polled itself must be seen by the kernel's eyes.
+fn wants_bytes(entry: &pollfd) -> bool {
+    entry.events & READ_KIND != 0
+}
+
+/// How many entries have something in their ring.
+fn ring_ready(fds: &[pollfd], hides: bool) -> usize {
+    fds.iter()
+        .filter(|entry| {
+            if let Some(conn) = waits_for_room(entry, hides)
+                && conn.pin_live(Half::Send)
+            {
+                let roomy = wait::sender_may_go_on_or_arm(conn);
+                conn.unpin(Half::Send);
+                if roomy {
+                    return true;
+                }
+            }
+            wants_bytes(entry)
+                && attached(entry.fd).is_some_and(|conn| {
+                    if !conn.pin_live(Half::Receive) {
+                        return false;
+                    }
+                    let ready = lines(conn)
+                        .is_some_and(|(segment, half)| is_readable(conn, segment.half(half)));
+                    epoll::bells_eaten(conn);
+                    conn.unpin(Half::Receive);
+                    ready
+                })
+        })
+        .count()
+}
+
+/// Arms what can be armed, looks again, and polls the kernel; how many entries it says are ready. `naps`: sleeps
+/// of the same call before.
+unsafe fn sleep(
+    fds: &mut [pollfd],
+    left: Option<u64>,
+    mask: *const sigset_t,
+    hides: bool,
+    naps: u32,
+    scratch: Option<&mut Scratch>,
+) -> Result<usize, Errno> {
+    let stay = pin!(Stay::on_several());
+    let stay = stay.as_ref();
+    let mut wait_set = WaitSet::NONE;
+    let mut bell = None;
+    let mut left = left;
+    if left != Some(0) {
+        stay.begin();
+        let _section = section::Guard::enter();
+        if hides {
+            wait_set = WaitSet::take();
+        }
+        if wait_set.exists() {
+            bell = wait_set.bells();
+        } else if fds.iter().any(|entry| waits_for_room(entry, hides).is_some()) {
+            left = shorter(left, Some(wait::MORE_SLEEP_NS)); // nobody can wake us for room
+        }
+        wait::fall_asleep(stay, bell, &wait_set);
+        for entry in fds.iter().filter(|e| wants_bytes(e)) {
+            if let Some(conn) = attached(entry.fd)
+                && conn.pin_live(Half::Receive)
+            {
+                if let Some((segment, half)) = lines(conn) {
+                    if !conn.has(flag::POLLED) {
+                        conn.set(flag::POLLED); // before it is armed: who eats its bell sees this
+                    }
+                    let lines = segment.half(half);
+                    let mode = if wait_set.exists() { wait_mode(conn) } else { arm::Mode::Carrier };
+                    arm::arm(&lines.receive_arm.word, mode);
+                    if mode == arm::Mode::Carrier && !is_single_threaded() {
+                        // A thread that reads may take the bell that is to wake this wait.
+                        left = shorter(left, Some(wait::BOUNDED_SLEEP_NS));
+                    }
+                }
+                // O4: relatives may take the bell that is to wake this wait.
+                left = shorter(left, demote::nap_beside_relatives(conn, naps));
+                conn.unpin(Half::Receive);
+            }
+        }
+        if ring_ready(fds, hides) > 0 {
+            left = Some(0);
+        } else {
+            wait::count_shared(Counter::Slept);
+        }
+    }
+    let timeout = left.map(wait::to_timespec);
+    let result = if hides {
+        let n = fds.len();
+        let mut short = [pollfd { fd: -1, events: 0, revents: 0 }; STACK_FDS];
+        let copy = scratch.map_or(&mut short[..], Scratch::entries);
+        for (to, from) in copy.iter_mut().zip(fds.iter()) {
+            *to = *from;
+            if let Some(conn) = waits_for_room(from, hides) {
+                // X18: the carrier would say yes for ever. A reader that goes away frees no room; that it has
+                // gone it says for ever, too.
+                let end = if conn.has(flag::PEER_GONE) { 0 } else { libc::POLLRDHUP };
+                to.events = (to.events & !WRITE_KIND) | end;
+            }
+        }
+        if let Some(last) = copy.get_mut(n) {
+            *last = pollfd { fd: wait_set.raw(), events: libc::POLLIN, revents: 0 };
+        }
+        let polled = match copy.get_mut(..=n) {
+            Some(all) => host::ppoll(all, timeout.as_ref(), mask),
+            None => Err(Errno::EINVAL),
+        };
+        if copy.get(n).is_some_and(|last| last.revents != 0) {
+            wait_set.clear();
+        }
+        for (to, from) in fds.iter_mut().zip(copy.iter()) {
+            to.revents = from.revents;
+        }
+        polled
+    } else {
+        host::ppoll(fds, timeout.as_ref(), mask)
+    };
+    if bell.is_some() {
+        wait::wake_up(stay, bell, &wait_set);
+    }
+    result
+}
+
+/// Makes an entry's result what the program must see.
+fn correct(conn: &Conn, entry: &mut pollfd, hides: bool) {
+    if waits_for_room(entry, hides).is_some() {
+        let is_over = entry.revents & (libc::POLLRDHUP | OVER) != 0;
+        let is_news = is_over && !conn.has(flag::PEER_GONE);
+        if is_news {
+            conn.set(flag::PEER_GONE); // E4: the carrier takes what is sent from here on
+        }
+        if is_news || wait::sender_may_go_on_or_arm(conn) {
+            epoll::room_granted(conn);
+            entry.revents |= entry.events & WRITE_KIND;
+        } else {
+            entry.revents &= !WRITE_KIND;
+        }
+    }
+    entry.revents &= entry.events | OVER;
+    if !wants_bytes(entry) {
+        return;
+    }
+    let in_ring = lines(conn).is_some_and(|(segment, half)| is_readable(conn, segment.half(half)));
+    if in_ring {
+        entry.revents |= entry.events & READ_KIND;
+    } else if entry.revents & READ_KIND != 0 && entry.revents & (OVER | libc::POLLRDHUP) == 0 {
+        let truth = judge(conn, entry.fd);
+        if !truth.readable {
+            entry.revents &= !READ_KIND;
+        }
+    }
+}
+
+/// Entries of one `select` that are looked at together; the rest of a sparse set is empty anyway.
+const SELECT_MAX: usize = 1024;
+/// As many of them as fit on the stack; few programs have more.
+const SELECT_FEW: usize = 64;
+const NO_ENTRY: pollfd = pollfd { fd: -1, events: 0, revents: 0 };
+
+/// Highest descriptor number that is looked for in a set: no process has more.
+const SELECT_BITS: usize = 1 << 20;
+
+/// Programs make sets larger than `fd_set`: an array of words, as the kernel reads it.
+fn bit(set: *mut fd_set, fd: usize) -> bool {
+    // SAFETY: the set is null or readable for more than `fd` bits, the caller says.
+    !set.is_null() && unsafe { *set.cast::<u64>().add(fd / 64) } & (1 << (fd % 64)) != 0
+}
+
+fn clear_bit(set: *mut fd_set, fd: usize) {
+    // SAFETY: as for `bit`, and writable; the bit was set, so the set is not null.
+    unsafe { *set.cast::<u64>().add(fd / 64) &= !(1 << (fd % 64)) };
+}
+
+/// `select`.
+///
+/// # Safety
+/// The sets are null or readable and writable for `count` bits; `mask` is null or a signal set.
+pub(crate) unsafe fn select(
+    count: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    timeout_ns: Option<u64>,
+    mask: *const sigset_t,
+) -> Waited {
+    // SAFETY: the caller's.
+    if unsafe { elsewhere::selects(count, [read, write, except]) } {
+        return Waited::Pass;
+    }
+    let Ok(count) = usize::try_from(count) else { return Waited::Pass };
+    if count > SELECT_BITS || process::is_retired() {
+        return Waited::Pass;
+    }
+    let mut few = [NO_ENTRY; SELECT_FEW];
+    let mut many: Option<Scratch> = None;
+    let mut used = 0;
+    let mut is_early = false;
+    let mut overflows = false;
+    for fd in 0..count {
+        let mut events = 0;
+        for (set, event) in [(read, libc::POLLIN), (write, libc::POLLOUT), (except, libc::POLLPRI)]
+        {
+            if bit(set, fd) {
+                events |= event;
+            }
+        }
+        if events != 0 {
+            is_early |= watch(fd as c_int);
+            if used == SELECT_FEW && many.is_none() {
+                many = Scratch::take();
+                let room = many.as_mut().map_or(&mut [][..], Scratch::entries);
+                room.iter_mut().zip(few).for_each(|(to, from)| *to = from);
+            }
+            let fds = many.as_mut().map_or(&mut few[..], Scratch::entries);
+            match fds.get_mut(used).filter(|_| used < SELECT_MAX) {
+                Some(entry) => {
+                    *entry = pollfd { fd: fd as c_int, events, revents: 0 };
+                    used += 1;
+                }
+                None => overflows = true,
+            }
+        }
+    }
+    let early = Early::begin(is_early && timeout_ns != Some(0));
+    if overflows {
+        // More than we can look at together: these connections are the kernel's from now on.
+        for fd in (0..count).filter(|fd| bit(read, *fd) || bit(write, *fd)) {
+            if let Some(conn) = attached(fd as c_int)
+                && conn.pin_live(Half::Receive)
+            {
+                handover::leave(conn, fd as c_int, Reason::Limit);
+                conn.unpin(Half::Receive);
+            }
+        }
+        return early.pass();
+    }
+    let fds = many.as_mut().map_or(&mut few[..], Scratch::entries);
+    let fds = fds.get_mut(..used).unwrap_or(&mut []);
+    if !fds.iter().fold(false, |any, entry| any | attached(entry.fd).is_some()) {
+        return early.pass();
+    }
+    // SAFETY: the caller's mask.
+    let polled = match unsafe { poll_here(fds, timeout_ns, mask) } {
+        None => return early.pass(),
+        Some(Err(e)) => return Waited::Done(Err(e)),
+        Some(Ok(_)) => fds,
+    };
+    let fds = &*polled;
+    if fds.iter().any(|entry| entry.revents & libc::POLLNVAL != 0) {
+        return Waited::Done(Err(Errno::EBADF));
+    }
+    let mut total = 0;
+    for entry in fds {
+        let shown = [
+            (read, libc::POLLIN, libc::POLLIN | libc::POLLHUP | libc::POLLERR),
+            (write, libc::POLLOUT, libc::POLLOUT | libc::POLLERR),
+            (except, libc::POLLPRI, libc::POLLPRI),
+        ];
+        for (set, asked, means) in shown {
+            if entry.events & asked == 0 {
+                continue;
+            }
+            if entry.revents & means != 0 {
+                total += 1;
+            } else {
+                clear_bit(set, entry.fd as usize);
+            }
+        }
+    }
+    Waited::Done(Ok(total))
+}

@@ -1,0 +1,8 @@
+//! How threads are woken: doorbells, wait sets, spinning, and guards of calls that sleep.
+//!
+//! Called by every room above. It knows connections, but no bytes.
+
+pub(crate) mod spin;
+pub(crate) mod stay;
+pub(crate) mod strangers;
+pub(crate) mod wait_set;

@@ -1,0 +1,248 @@
+//! What a call that waits holds, and gives back however it ends; and how its socket outlives a close.
+//!
+//! A thread that waits in a call may never come back to it: it is cancelled, or a signal handler leaves
+//! with `siglongjmp`. libc tells of both: what is registered with `_pthread_cleanup_push` is run when
+//! the frame is unwound either way. A [`Stay`] is such a registration for one call. It knows the call's
+//! pin, its turn to spin, its place in the bell page and its wait set.
+//!
+//! A call that sleeps in the kernel keeps its socket: whoever closes the number meanwhile changes nothing
+//! for it, and the connection ends when it returns. Here it sleeps in `ppoll`, between looks at the
+//! connection that need a number. So whoever closes a number on whose connection a call [holds](Stay::hold)
+//! leaves a hidden duplicate behind ([`Conn::keep`]), which the calls go on with; the last one to leave
+//! closes it, and does what a last close does if that was put off.
+//!
+//! # Frames that are left
+//! Cancellation, `pthread_exit` in a handler and `siglongjmp` remove the library's frames, `extern "C"` ones and Rust ones with
+//! values whose destructors have not run. What makes that sound here is how the library is built, not the language:
+//!
+//! * It is built with `panic = "abort"`, so no frame has a landing pad: neither a destructor nor the abort that ends an unwinding
+//!   in a build that unwinds. libc's forced unwinding finds each frame in the tables (`.eh_frame`), and steps over it;
+//!   `siglongjmp` does not even look. `cargo xtask abi` (*unwinding*) holds both premises against the library itself.
+//!   `"C-unwind"` would be worse: in such a build the compiler puts an abort around calls of that kind.
+//! * The calls in which it happens lie outside sections ([`sdp_sys::section`]): no lock, gate or half-done state is held,
+//!   and a handler that leaves runs there, too. So a destructor that does not run can only fail to give something back.
+//!   (The handler of a fault inside a section is the exception: one that jumps out leaves behind what the section held.)
+//! * What is to be given back the stay knows. Everything else that a waiting frame owns is plain memory of that
+//!   frame, or stays counted at a price that `docs/compatibility.md` names (calls in the kernel, `epoll_wait`, early waits).
+//!
+//! `tests/faults/test_threads.py` cancels, exits and jumps.
+//!
+//! What it refuses: calls in the kernel itself, on a connection without lanes, need none of this.
+
+use core::{
+    ffi::c_void,
+    marker::PhantomPinned,
+    pin::Pin,
+    sync::atomic::{
+        AtomicBool, AtomicI32, AtomicU32, Ordering::Relaxed, Ordering::SeqCst, compiler_fence,
+    },
+};
+
+use libc::c_int;
+use sdp_sys::{section, tls};
+
+use crate::{
+    conn::{Conn, Half},
+    lifecycle,
+    process::{self, table::Pinned},
+    wake::{spin, wait_set::WaitSet},
+};
+
+/// glibc's `struct _pthread_cleanup_buffer`.
+#[repr(C)]
+struct Registration {
+    routine: Option<extern "C" fn(*mut c_void)>,
+    argument: *mut c_void,
+    cancel_type: c_int,
+    previous: *mut c_void,
+}
+
+unsafe extern "C" {
+    fn _pthread_cleanup_push(
+        registration: *mut Registration,
+        routine: extern "C" fn(*mut c_void),
+        argument: *mut c_void,
+    );
+    fn _pthread_cleanup_pop(registration: *mut Registration, execute: c_int);
+}
+
+/// One call's stay. Words are atomic because a handler of the same thread may end it between any two
+/// instructions; no other thread looks.
+pub(crate) struct Stay {
+    registration: core::cell::UnsafeCell<Registration>,
+    /// The connection that the call has pinned, and which half; none for waits on several.
+    on: Option<(&'static Conn, Half)>,
+    is_registered: AtomicBool,
+    holds: AtomicBool,
+    spins: AtomicBool,
+    /// Thread id, while the call may be in the middle of what it sends; 0 not.
+    turn: AtomicU32,
+    /// Counted in the bell page as a sleeper.
+    sleeps: AtomicBool,
+    /// Counted by the connection as asleep.
+    asleep: AtomicBool,
+    /// The wait set in use, and which bell it belongs to.
+    set: AtomicI32,
+    bells: AtomicI32,
+    _pinned: PhantomPinned,
+}
+
+impl Stay {
+    /// Of a call that has pinned one connection.
+    pub(crate) fn on(conn: &Pinned) -> Self {
+        Self::new(Some((conn.conn(), conn.half())))
+    }
+
+    /// Of a wait for several.
+    pub(crate) fn on_several() -> Self {
+        Self::new(None)
+    }
+
+    fn new(on: Option<(&'static Conn, Half)>) -> Self {
+        let registration = Registration {
+            routine: None,
+            argument: core::ptr::null_mut(),
+            cancel_type: 0,
+            previous: core::ptr::null_mut(),
+        };
+        Self {
+            registration: registration.into(),
+            on,
+            is_registered: AtomicBool::new(false),
+            holds: AtomicBool::new(false),
+            spins: AtomicBool::new(false),
+            turn: AtomicU32::new(0),
+            sleeps: AtomicBool::new(false),
+            asleep: AtomicBool::new(false),
+            set: AtomicI32::new(-1),
+            bells: AtomicI32::new(0),
+            _pinned: PhantomPinned,
+        }
+    }
+
+    /// From here on the call may be left without coming back.
+    #[inline]
+    pub(crate) fn begin(self: Pin<&Self>) {
+        if self.is_registered.load(Relaxed) {
+            return;
+        }
+        let this: *const Self = &raw const *self;
+        // SAFETY: the registration is in a pinned value, on this thread's stack, which takes it out again
+        // before it goes; libc runs the routine at most once, when the frame is gone for good.
+        unsafe {
+            _pthread_cleanup_push(self.registration.get(), abandoned, this.cast_mut().cast())
+        };
+        self.is_registered.store(true, Relaxed);
+        compiler_fence(SeqCst);
+    }
+
+    /// The call is about to sleep: its connection stays open until it returns. The number to sleep on; none when
+    /// the call's was closed before, and nobody kept the socket.
+    pub(crate) fn hold(self: Pin<&Self>, conn: &Pinned) -> Option<i32> {
+        self.begin();
+        if let Some((held, _)) = self.on
+            && !self.holds.load(Relaxed)
+        {
+            // A handler that jumps out between the two leaves the count behind, hence the section.
+            let _section = section::Guard::enter();
+            held.hold();
+            self.holds.store(true, Relaxed);
+        }
+        conn.open_fd()
+    }
+
+    /// While one exists the call counts as spinning.
+    #[inline]
+    pub(crate) fn spins(self: Pin<&Self>, yes: bool) {
+        self.spins.store(yes, Relaxed);
+        compiler_fence(SeqCst);
+    }
+
+    /// The call is counted in the bell page, and sleeps on this set.
+    pub(crate) fn sleeps(self: Pin<&Self>, yes: bool, set: &WaitSet) {
+        let (raw, bells) = set.parts();
+        self.bells.store(bells as i32, Relaxed);
+        self.set.store(if yes { raw } else { -1 }, Relaxed);
+        self.sleeps.store(yes, Relaxed);
+        compiler_fence(SeqCst);
+    }
+
+    /// The call is about to block, or has come back.
+    pub(crate) fn is_asleep(self: Pin<&Self>, yes: bool) {
+        if let Some((conn, _)) = self.on {
+            let _section = section::Guard::enter();
+            conn.sleeps(yes);
+            self.asleep.store(yes, Relaxed);
+        }
+    }
+
+    /// The call is about to take the turn ([`crate::conn::turn::Turn::take`]), or to ask for it
+    /// ([`crate::conn::turn::Turn::want`]).
+    pub(crate) fn has_turn(self: Pin<&Self>) {
+        self.begin();
+        self.turn.store(tls::thread_id() as u32, Relaxed);
+    }
+
+    /// Gives back what the call has of its connection. In a section; what was given back is not again.
+    fn leave(&self) {
+        let Some((conn, _)) = self.on else { return };
+        // Loads and stores: exchanges are locked instructions, and no other thread looks.
+        let thread = self.turn.load(Relaxed);
+        if thread != 0 {
+            self.turn.store(0, Relaxed);
+            if conn.turn.give_up(thread) {
+                process::ring_own(conn.index());
+            }
+        }
+        if self.holds.load(Relaxed) {
+            self.holds.store(false, Relaxed);
+            if conn.leave() {
+                lifecycle::left(conn);
+            }
+        }
+    }
+}
+
+impl Drop for Stay {
+    #[inline]
+    fn drop(&mut self) {
+        if !*self.is_registered.get_mut() {
+            return;
+        }
+        {
+            // A handler that was put off here may leave with siglongjmp: still registered, and with nothing
+            // left to give back but the pin.
+            let _section = section::Guard::enter();
+            self.leave();
+        }
+        // SAFETY: pushed by `begin` on this thread, and not run: then this frame would be gone.
+        unsafe { _pthread_cleanup_pop(self.registration.get(), 0) };
+    }
+}
+
+/// The thread never comes back to the call: it was cancelled, has exited in a handler or has jumped out.
+extern "C" fn abandoned(stay: *mut c_void) {
+    // SAFETY: the stay that was registered; its frame is below those that are left, and still intact.
+    let stay = unsafe { &*stay.cast::<Stay>() };
+    let _section = section::Guard::enter();
+    if stay.spins.swap(false, Relaxed) {
+        spin::stopped();
+    }
+    if stay.sleeps.swap(false, Relaxed) {
+        let set = stay.set.swap(-1, Relaxed);
+        let set = WaitSet::from_parts(set, stay.bells.load(Relaxed) as u32);
+        if let Some(bell) = set.bells()
+            && set.is_current()
+        {
+            bell.wake_up();
+        }
+        drop(set);
+    }
+    if let Some((conn, half)) = stay.on {
+        if stay.asleep.swap(false, Relaxed) {
+            conn.sleeps(false);
+        }
+        stay.leave();
+        conn.unpin(half);
+    }
+}

@@ -1,0 +1,345 @@
+//! How processes of other users wake this one: a doorbell and a page of bits for each such user.
+//!
+//! The eventfd and the bell page of a process are its own users' alone: whoever has them can empty the
+//! bits of all its connections, and stop or drown its wake-ups. What a process of another user gets
+//! belongs to that user: a [`doorbell`], which can be rung and nothing else, and a bell page
+//! whose bits count for connections to that user's processes only. What one user does with its own,
+//! others do not notice. Two users, two doorbells; a thousand processes of one user, one doorbell.
+//!
+//! # Sleepers
+//! Who goes to sleep counts itself in each page whose doorbell its wait set has. A doorbell that is made
+//! while somebody sleeps is put into the epoll sets, and their sleepers are counted in its page, under
+//! the epoll lock; sleepers with a wait set of their own are woken by the eventfd, and come back with it.
+//!
+//! # Full doorbells
+//! A ring that finds the doorbell full wakes nobody, so it must not be full when somebody goes to sleep:
+//! what is written from then on makes a new edge. Producers count their rings in the page before they
+//! write; who has counted itself as a sleeper, and has not looked yet, takes out what has been written
+//! when that is much. A user whose processes write more than they count harms its own connections only.
+
+use core::{
+    ptr::{NonNull, null_mut},
+    sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering},
+};
+
+use sdp_fabric_shm::{rendezvous::Doorbell, segment};
+use sdp_shm::bell::{BELL_SLOTS, Bell, Slots};
+use sdp_sys::{
+    doorbell,
+    hidden::InUse,
+    stat::{self, Identity},
+    sys,
+};
+
+use crate::{conn::Conn, process, readiness::epoll};
+
+/// Other users that a process has doorbells for; those beyond find the carrier as bell.
+pub(crate) const USERS: usize = 16;
+/// Rings after which a doorbell is emptied. The smallest holds more (128, with the kernel's least room for what is sent
+/// left alone), and each of its bytes was written for a sleeper.
+const DRAIN_AFTER: u32 = 48;
+/// How often a thread gives its turn to another that empties the same doorbell.
+const LOOKS_AT_DRAINER: u32 = 1_000;
+
+/// What is there for one user. Its place never changes; it goes with the process's own bell.
+struct Place {
+    uid: AtomicU32,
+    /// Hidden descriptors, −1 none: the end that is waited on, …
+    waits: AtomicI32,
+    /// … the end that is handed out, and which socket that is, …
+    rings: AtomicI32,
+    id: [AtomicU64; 2],
+    /// … and the page's file.
+    file: AtomicI32,
+    page: AtomicPtr<u8>,
+    /// The page's count of rings when the doorbell was emptied last.
+    drained: AtomicU32,
+    is_drained: AtomicBool,
+    /// It has descriptors in it, and is not emptied any more.
+    is_foul: AtomicBool,
+}
+
+impl Place {
+    const fn new() -> Self {
+        Self {
+            uid: AtomicU32::new(0),
+            waits: AtomicI32::new(-1),
+            rings: AtomicI32::new(-1),
+            id: [const { AtomicU64::new(0) }; 2],
+            file: AtomicI32::new(-1),
+            page: AtomicPtr::new(null_mut()),
+            drained: AtomicU32::new(0),
+            is_drained: AtomicBool::new(false),
+            is_foul: AtomicBool::new(false),
+        }
+    }
+
+    fn bell(&self) -> Option<Bell> {
+        let base = NonNull::new(self.page.load(Ordering::Acquire))?;
+        // SAFETY: a mapped page of the right size that stays until the process forks.
+        Some(unsafe { Bell::new(base) })
+    }
+
+    fn cells(&self) -> [&AtomicI32; 3] {
+        [&self.waits, &self.rings, &self.file]
+    }
+
+    /// Takes out what has been written, if it is much: before the caller's look at the page, and its sleep.
+    #[inline]
+    fn drain(&self, bell: Bell) {
+        let rings = bell.rings();
+        if rings.wrapping_sub(self.drained.load(Ordering::Acquire)) >= DRAIN_AFTER {
+            self.drain_now(bell);
+        }
+    }
+
+    #[cold]
+    fn drain_now(&self, bell: Bell) {
+        let mut looks = 0;
+        while self.is_drained.swap(true, Ordering::Acquire) {
+            // By another thread: this one may sleep when it has been emptied.
+            looks += 1;
+            if looks == LOOKS_AT_DRAINER {
+                return;
+            }
+            // SAFETY: no arguments.
+            let _ = unsafe { sys!(libc::SYS_sched_yield) };
+        }
+        let _in_use = InUse::begin();
+        let rings = bell.rings(); // first: what is counted from here on may be written later
+        let is_due = rings.wrapping_sub(self.drained.load(Ordering::Relaxed)) >= DRAIN_AFTER;
+        let waits = self.waits.load(Ordering::SeqCst);
+        if is_due && waits >= 0 && !self.is_foul.load(Ordering::Relaxed) && !process::is_retired() {
+            if !doorbell::drain(waits) {
+                self.is_foul.store(true, Ordering::Relaxed);
+            }
+            self.drained.store(rings, Ordering::Release);
+        }
+        self.is_drained.store(false, Ordering::Release);
+    }
+}
+
+static PLACES: [Place; USERS] = [const { Place::new() }; USERS];
+/// Places in use. Grows only, until the process's bell goes. Beside what each fork child reads.
+#[unsafe(link_section = ".bss.hot")]
+static COUNT: AtomicU32 = AtomicU32::new(0);
+/// Whose connections are whose, in private memory that is there with the first doorbell.
+struct Ownership {
+    /// Connections to each user's processes: what their hints may be about. Others are not looked at.
+    slots: [Slots; USERS],
+    /// For each connection whose peer is of another user with a doorbell: the place, plus one.
+    owners: [AtomicU8; BELL_SLOTS as usize],
+}
+
+static OWNERSHIP: AtomicPtr<Ownership> = AtomicPtr::new(null_mut());
+
+fn ownership() -> Option<&'static Ownership> {
+    // SAFETY: null, or a mapping of that size that is never given back; atomics, for which zeros are valid.
+    unsafe { OWNERSHIP.load(Ordering::Acquire).as_ref() }
+}
+
+/// Doorbells so far.
+#[inline]
+pub(crate) fn count() -> u32 {
+    COUNT.load(Ordering::Acquire)
+}
+
+/// The descriptors to wait on of the first `count` doorbells.
+pub(crate) fn descriptors(count: u32) -> impl Iterator<Item = i32> {
+    PLACES.iter().take(count as usize).map(|place| place.waits.load(Ordering::Acquire))
+}
+
+/// The process's bell pages: its own, and those of the first so many other users.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bells {
+    own: Bell,
+    strangers: u32,
+}
+
+impl Bells {
+    pub(crate) fn new(own: Bell, strangers: u32) -> Self {
+        Self { own, strangers }
+    }
+
+    /// Without the pages beyond those.
+    pub(crate) fn of(self, strangers: u32) -> Self {
+        Self { strangers: strangers.min(self.strangers), ..self }
+    }
+
+    #[inline]
+    fn pages(self) -> impl Iterator<Item = (&'static Slots, &'static Place, Bell)> {
+        // Without doorbells nothing of them is touched.
+        let all = if self.strangers == 0 { None } else { ownership() };
+        let slots = all.into_iter().flat_map(|all| &all.slots);
+        let places = slots.zip(&PLACES).take(self.strangers as usize);
+        places.filter_map(|(slots, place)| place.bell().map(|bell| (slots, place, bell)))
+    }
+
+    /// Sets a connection's bit in the process's own page. True: the eventfd must be written, too.
+    pub(crate) fn ring(self, slot: u32) -> bool {
+        self.own.ring(slot)
+    }
+
+    /// Announces a sleeper. Look at the bits again before sleeping.
+    #[inline]
+    pub(crate) fn fall_asleep(self) {
+        self.own.fall_asleep();
+        for (_, place, bell) in self.pages() {
+            bell.fall_asleep();
+            place.drain(bell);
+        }
+    }
+
+    /// One sleeper less.
+    #[inline]
+    pub(crate) fn wake_up(self) {
+        self.own.wake_up();
+        self.pages().for_each(|(_, _, bell)| bell.wake_up());
+    }
+
+    /// Threads now asleep.
+    #[inline]
+    pub(crate) fn sleepers(self) -> u32 {
+        self.own.sleepers()
+    }
+
+    /// Whether any bit is set.
+    #[inline]
+    pub(crate) fn any(self) -> bool {
+        self.own.any() || self.pages().any(|(slots, _, bell)| bell.any_of(slots))
+    }
+
+    /// Takes all bits and calls `each` with every connection that one may speak of.
+    #[inline]
+    pub(crate) fn take(self, mut each: impl FnMut(u32)) {
+        self.own.take(&mut each);
+        self.pages().for_each(|(slots, _, bell)| bell.take_of(slots, &mut each));
+    }
+}
+
+/// The doorbell for the processes of user `uid`, made on first use. Not under the epoll lock.
+pub(crate) fn doorbell_for(uid: u32) -> Option<Doorbell> {
+    process::own_bell()?;
+    let known =
+        || PLACES.iter().take(count() as usize).position(|p| p.uid.load(Ordering::Relaxed) == uid);
+    let at = known().or_else(|| {
+        process::as_maker(|| {
+            if known().is_none() {
+                make(uid);
+            }
+        });
+        known()
+    })?;
+    let place = PLACES.get(at)?;
+    let [dev, ino] = [&place.id[0], &place.id[1]].map(|word| word.load(Ordering::Relaxed));
+    Some(Doorbell {
+        fd: place.rings.load(Ordering::Acquire),
+        id: Identity { dev, ino },
+        page_fd: place.file.load(Ordering::Acquire),
+    })
+}
+
+/// By the one thread that may.
+fn make(uid: u32) {
+    let Some(place) = PLACES.get(count() as usize) else { return };
+    if ownership().is_none() {
+        let Some(fresh) = process::map_private(size_of::<Ownership>()) else { return };
+        OWNERSHIP.store(fresh.as_ptr().cast(), Ordering::Release);
+    }
+    let (Ok((waits, rings)), Ok(file)) = (doorbell::create(), segment::create_bell_page()) else {
+        return;
+    };
+    let (Ok(id), Ok(page)) = (stat::stat(rings.raw()), segment::map_bell_page(file.raw())) else {
+        return;
+    };
+    let hidden = [waits, rings, file].map(|fd| process::hide(fd.into_raw()));
+    if hidden.iter().any(|raw| *raw < 0) {
+        hidden.into_iter().filter(|raw| *raw >= 0).for_each(process::close_hidden);
+        process::unmap(page.base(), segment::BELL_PAGE_BYTES);
+        return;
+    }
+    for (cell, raw) in place.cells().into_iter().zip(hidden) {
+        cell.store(raw, Ordering::Release);
+    }
+    place.uid.store(uid, Ordering::Relaxed);
+    place.id[0].store(id.id.dev, Ordering::Relaxed);
+    place.id[1].store(id.id.ino, Ordering::Relaxed);
+    place.drained.store(0, Ordering::Relaxed);
+    place.is_foul.store(false, Ordering::Relaxed);
+    place.page.store(page.base().as_ptr(), Ordering::Release);
+    let bell = place.bell();
+    epoll::doorbell_made(|sleepers| {
+        // What is asleep in the sets now will be taken back in all pages.
+        for _ in 0..sleepers {
+            bell.into_iter().for_each(Bell::fall_asleep);
+        }
+        COUNT.fetch_add(1, Ordering::SeqCst);
+    });
+}
+
+/// A connection has met: bits of the page of user `uid` are about it, or (`None`) the process's own.
+pub(crate) fn note_peer(conn: &Conn, uid: Option<u32>) {
+    let place = uid.and_then(|uid| {
+        PLACES.iter().take(count() as usize).position(|p| p.uid.load(Ordering::Relaxed) == uid)
+    });
+    let Some(all) = ownership() else { return };
+    let Some(owner) = all.owners.get(conn.index() as usize) else { return };
+    let place = place.map_or(0, |at| at as u8 + 1);
+    let before = owner.load(Ordering::Relaxed);
+    if before == place {
+        return;
+    }
+    let slots = |place: u8| all.slots.get(usize::from(place).wrapping_sub(1));
+    slots(before).into_iter().for_each(|slots| slots.remove(conn.index()));
+    slots(place).into_iter().for_each(|slots| slots.add(conn.index()));
+    owner.store(place, Ordering::Relaxed);
+}
+
+/// The program is about to overwrite a hidden descriptor: one of a doorbell moves.
+pub(crate) fn lose(from: i32, another: impl Fn() -> Option<i32>) {
+    for (at, place) in PLACES.iter().take(count() as usize).enumerate() {
+        for cell in place.cells() {
+            if cell.load(Ordering::Acquire) == from {
+                cell.store(another().unwrap_or(-1), Ordering::SeqCst);
+                if core::ptr::eq(cell, &raw const place.waits) {
+                    epoll::doorbell_moved(at, from);
+                }
+            }
+        }
+    }
+}
+
+/// They go, with the process's own bell. `unhide` closes a hidden descriptor; `forked`: in a fork child, where they are
+/// closed, and nobody has the pages in hand.
+pub(crate) fn drop_all(forked: bool, unhide: impl Fn(&AtomicI32)) {
+    let n = count();
+    if n == 0 {
+        return;
+    }
+    COUNT.store(0, Ordering::SeqCst);
+    let Some(all) = ownership() else { return };
+    for owner in &all.owners {
+        if owner.load(Ordering::Relaxed) != 0 {
+            owner.store(0, Ordering::Relaxed);
+        }
+    }
+    for (place, slots) in PLACES.iter().zip(&all.slots).take(n as usize) {
+        slots.clear();
+        for cell in place.cells() {
+            if forked {
+                cell.store(-1, Ordering::Release);
+            } else {
+                unhide(cell);
+            }
+        }
+        place.is_drained.store(false, Ordering::Relaxed);
+        let Some(base) = NonNull::new(place.page.swap(null_mut(), Ordering::AcqRel)) else {
+            continue;
+        };
+        if forked {
+            process::unmap(base, segment::BELL_PAGE_BYTES);
+        } else {
+            process::blank(base, segment::BELL_PAGE_BYTES);
+        }
+    }
+}
