@@ -132,7 +132,7 @@ impl Marker {
             follows: u32::from_be_bytes(word(40).unwrap_or_default()),
         };
         let switches = kind == Kind::Kernel;
-        if (marker.sequence != 0) != switches || marker.sequence % 2 != 0 {
+        if (marker.sequence != 0) != switches || !marker.sequence.is_multiple_of(2) {
             return Err(BadMarker::Sequence);
         }
         if marker.carrier != place {
