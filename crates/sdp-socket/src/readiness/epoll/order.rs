@@ -232,7 +232,12 @@ impl Output {
                 self.events.add(i - rings).write_unaligned(self.events.add(i).read_unaligned());
             }
         }
-        self.from.copy_within(rings..self.used, 0);
+        for i in rings..self.used {
+            let held = self.from.get(i).copied().unwrap_or(NONE);
+            if let Some(place) = self.from.get_mut(i - rings) {
+                *place = held;
+            }
+        }
         self.used -= rings;
         self.end_of_kernels = self.used;
         true
