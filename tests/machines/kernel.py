@@ -25,20 +25,20 @@ $b mount -t devtmpfs dev /dev
 while read -r m; do $b insmod "/early/$m" || fail "module $m"; done </early/order
 over9p() { $b mkdir -p "$2"; $b mount -t 9p -o "trans=virtio,version=9p2000.L,msize=262144,$3" "$1" "$2" || fail "share $1"; }
 over9p host /host ro,cache=loose
-$b mkdir -p /own /root
+$b mkdir -p /own /new
 $b mount -t tmpfs -o mode=755 own /own
 $b mkdir /own/upper /own/work
-$b mount -t overlay -o lowerdir=/host,upperdir=/own/upper,workdir=/own/work root /root || fail overlay
-over9p control /root/control cache=none
-over9p modules /root/lib/modules/$($b uname -r) ro,cache=loose
-for f in proc sys dev; do $b mkdir -p /root/$f; $b mount -o move /$f /root/$f; done
-$b mkdir -p /root/dev/shm /root/dev/pts
-$b mount -t tmpfs -o mode=1777 shm /root/dev/shm
-$b mount -t devpts -o gid=5,mode=620,ptmxmode=666 pts /root/dev/pts
-$b mount -t tmpfs -o mode=755 run /root/run
-$b mount -t tmpfs -o mode=1777 tmp /root/var/tmp
-$b ln -sfn /proc/self/fd /root/dev/fd
-exec $b switch_root /root /bin/bash /control/agent
+$b mount -t overlay -o lowerdir=/host,upperdir=/own/upper,workdir=/own/work root /new || fail overlay
+over9p control /new/control cache=none
+over9p modules /new/lib/modules/$($b uname -r) ro,cache=loose
+for f in proc sys dev; do $b mkdir -p /new/$f; $b mount -o move /$f /new/$f; done
+$b mkdir -p /new/dev/shm /new/dev/pts
+$b mount -t tmpfs -o mode=1777 shm /new/dev/shm
+$b mount -t devpts -o gid=5,mode=620,ptmxmode=666 pts /new/dev/pts
+$b mount -t tmpfs -o mode=755 run /new/run
+$b mount -t tmpfs -o mode=1777 tmp /new/var/tmp
+$b ln -sfn /proc/self/fd /new/dev/fd
+exec $b switch_root /new /bin/bash /control/agent
 """
 
 
