@@ -375,6 +375,7 @@ impl VerbsFabric {
             Stage::Ending | Stage::Free => return,
             Stage::Asking | Stage::Asked => return self.forget(id),
         }
+        let is_unconfirmed = slot.stage == Stage::Accepted;
         slot.stage = Stage::Ending;
         // What has arrived is taken before the queue pair goes.
         core.drain();
@@ -383,6 +384,9 @@ impl VerbsFabric {
             core.close_posts(id.index(), qp.raw());
         }
         if let Some(cm_id) = &slot.id {
+            if is_unconfirmed {
+                let _ = cm_id.establish();
+            }
             let _ = cm_id.disconnect();
         }
         core.is_due.store(true, Ordering::Release);
