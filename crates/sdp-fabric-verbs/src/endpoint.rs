@@ -197,8 +197,10 @@ pub struct Counts {
     pub released: u32,
     /// Requests that will tell of their ends and have not yet.
     pub is_waiting: bool,
-    /// The connection has failed or ended.
+    /// The connection has failed, or an end has said goodbye.
     pub has_failed: bool,
+    /// All that was posted has completed, and nothing more is.
+    pub has_ended: bool,
 }
 
 /// What all connections of a fabric share.
@@ -438,6 +440,7 @@ impl Core {
                 conn.signalled.load(Ordering::Relaxed),
             ),
             has_failed: conn.error().is_some(),
+            has_ended: conn.is_drained.load(Ordering::Acquire),
         })
     }
 

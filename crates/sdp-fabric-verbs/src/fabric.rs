@@ -259,12 +259,6 @@ impl VerbsFabric {
         self.core.allow(index, messages);
     }
 
-    /// Whether a connection has ended and all that was posted has completed.
-    pub fn is_ended(&mut self, id: Id) -> bool {
-        let is_drained = self.core.conns[id.index()].is_drained.load(Ordering::Acquire);
-        self.slot(id).is_none_or(|slot| slot.stage == Stage::Ending && is_drained)
-    }
-
     /// Ends as a process does that is killed: the kernel tells the peers. For tests.
     pub fn abandon(&mut self) {
         let slow = self.slow();
@@ -272,6 +266,10 @@ impl VerbsFabric {
             slot.id = None;
         }
         slow.manager = None;
+        for conn in self.core.conns.iter() {
+            conn.fail(QpError::Disconnected);
+        }
+        self.core.is_due.store(true, Ordering::Release);
     }
 
     #[allow(clippy::mut_from_ref)]

@@ -179,8 +179,6 @@ struct Device {
     ids: Option<(Id, Id)>,
     /// Connection management may be under way at any time.
     is_restless: bool,
-    /// Sides of the pair that will end.
-    ending: &'static [Side],
 }
 
 const PROMISE: u32 = 16;
@@ -193,14 +191,6 @@ impl Device {
         }
     }
 
-    fn is_ended(&self, side: Side) -> bool {
-        let (active, passive) = self.ids.expect("a pair");
-        match side {
-            Side::A => self.a.get().is_ended(active),
-            Side::B => self.b.get().is_ended(passive),
-        }
-    }
-
     /// Whether all messages have arrived and all requests that tell of their ends have done so.
     fn is_at_rest(&self) -> bool {
         let list = |handle: &Handle| {
@@ -209,9 +199,14 @@ impl Device {
         };
         let (a, b) = (list(&self.a), list(&self.b));
         let rests = |ends: &[Counts], others: &[Counts]| {
-            ends.iter().filter(|end| !end.has_failed).all(|end| {
+            ends.iter().all(|end| {
                 let peer = others.iter().find(|other| other.number == end.peer_number);
-                !end.is_waiting && peer.is_none_or(|peer| peer.arrived == end.sent)
+                if end.has_failed {
+                    // The other end will hear of it.
+                    end.has_ended && peer.is_none_or(|peer| peer.has_ended)
+                } else {
+                    !end.is_waiting && peer.is_none_or(|peer| peer.arrived == end.sent)
+                }
             })
         };
         rests(&a, &b) && rests(&b, &a)
@@ -232,7 +227,7 @@ impl Harness for Device {
         let options = Options { promise: PROMISE, backlog: BACKLOG, ..Options::default() };
         let (mut a, mut b) = (Handle::open(&options), Handle::open(&options));
         (a.other, b.other) = (Some(b.get().core()), Some(a.get().core()));
-        Self { a, b, ids: None, is_restless: false, ending: &[] }
+        Self { a, b, ids: None, is_restless: false }
     }
 
     fn missing(&self, feature: Feature) -> Option<&'static str> {
@@ -267,7 +262,6 @@ impl Harness for Device {
             }
         }
         let passive = passive.expect("was waited for");
-        self.ending = &[];
         self.ids = Some((active, passive));
         let (tx, rx) = self.a.take_queues(active).expect("queues");
         let a = End { tx, rx };
@@ -282,8 +276,7 @@ impl Harness for Device {
             if self.step() {
                 return true;
             }
-            let is_over = self.ending.iter().all(|side| self.is_ended(*side)) && self.is_at_rest();
-            if begin.elapsed() > if is_over { quiet } else { PATIENCE } {
+            if begin.elapsed() > if self.is_at_rest() { quiet } else { PATIENCE } {
                 return false;
             }
             std::thread::sleep(Duration::from_micros(300));
@@ -292,7 +285,6 @@ impl Harness for Device {
 
     fn disconnect(&mut self, side: Side) {
         let (active, passive) = self.ids.expect("a pair");
-        self.ending = &[Side::A, Side::B];
         match side {
             Side::A => self.a.disconnect(active),
             Side::B => self.b.disconnect(passive),
@@ -300,10 +292,6 @@ impl Harness for Device {
     }
 
     fn kill(&mut self, side: Side) {
-        self.ending = match side {
-            Side::A => &[Side::B],
-            Side::B => &[Side::A],
-        };
         self.fabric(side).get().abandon();
     }
 
