@@ -1,9 +1,10 @@
 //! On a real device: conformance, sleep, hidden descriptors, many connections in little memory.
 //!
-//! The address of the device is `SDP_VERBS_ADDRESS`, else 192.168.77.1. Without a device there nothing is tested, and
+//! The address of the device is `SDP_VERBS_ADDRESS` (a link-local one with `%` and its interface), else 192.168.77.1. Without a device there nothing is tested, and
 //! that is said. Arguments select tests by parts of their names.
 
 use std::{
+    ffi::CString,
     net::{IpAddr, TcpListener},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex, MutexGuard},
@@ -41,9 +42,14 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 fn address(port: u16) -> Address {
     let text = std::env::var("SDP_VERBS_ADDRESS").unwrap_or_else(|_| "192.168.77.1".to_owned());
-    match text.parse().expect("SDP_VERBS_ADDRESS is an IP address") {
+    let (ip, interface) = text.split_once('%').unwrap_or((&text, ""));
+    let interface = CString::new(interface).expect("a name");
+    match ip.parse().expect("SDP_VERBS_ADDRESS is an IP address") {
         IpAddr::V4(ip) => Address::v4(ip.octets(), port),
-        IpAddr::V6(ip) => Address::v6(ip.octets(), port, 0),
+        // SAFETY: a string that ends with NUL; an unknown name gives 0.
+        IpAddr::V6(ip) => {
+            Address::v6(ip.octets(), port, unsafe { libc::if_nametoindex(interface.as_ptr()) })
+        }
     }
 }
 
