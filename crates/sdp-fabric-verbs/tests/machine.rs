@@ -44,12 +44,11 @@ fn address(port: u16) -> Address {
     let text = std::env::var("SDP_VERBS_ADDRESS").unwrap_or_else(|_| "192.168.77.1".to_owned());
     let (ip, interface) = text.split_once('%').unwrap_or((&text, ""));
     let interface = CString::new(interface).expect("a name");
+    // SAFETY: a string that ends with NUL; an unknown name gives 0.
+    let scope = unsafe { libc::if_nametoindex(interface.as_ptr()) };
     match ip.parse().expect("SDP_VERBS_ADDRESS is an IP address") {
         IpAddr::V4(ip) => Address::v4(ip.octets(), port),
-        // SAFETY: a string that ends with NUL; an unknown name gives 0.
-        IpAddr::V6(ip) => {
-            Address::v6(ip.octets(), port, unsafe { libc::if_nametoindex(interface.as_ptr()) })
-        }
+        IpAddr::V6(ip) => Address::v6(ip.octets(), port, scope),
     }
 }
 
