@@ -47,7 +47,7 @@ class NoGuests(Exception):
 
 
 def cache():
-    """Where the kernel is kept: 300 MB, nearly all of it modules."""
+    """Where the kernel is kept: 460 MB, nearly all of it modules."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "sockets-direct" / "machines"
 

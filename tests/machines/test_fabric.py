@@ -1,0 +1,34 @@
+"""The fabric over RDMA verbs, on a device: the conformance suite of all fabrics, and what is its own."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+from machines.guest import Guest
+
+TOP = Path(__file__).resolve().parents[2]
+BUILD = ["cargo", "test", "--no-run", "--message-format", "json", "-p", "sdp-fabric-verbs", "--test", "machine"]
+
+
+def program():
+    """Path of the suite's program, built first."""
+    done = subprocess.run(BUILD, cwd=TOP, env=os.environ, capture_output=True, text=True, check=False, timeout=400)
+    assert done.returncode == 0, done.stderr[-3000:]
+    made = (json.loads(line) for line in done.stdout.splitlines() if line.startswith("{"))
+    (path,) = (m["executable"] for m in made if m.get("executable") and m["target"]["name"] == "machine")
+    return path
+
+
+def test_conformance_on_a_device(kernel):
+    """Every test of the suite ran, and none failed. In a guest of its own, since one of them removes the device."""
+    path = program()
+    guest = Guest(kernel)
+    try:
+        guest.wait_up()
+        done = guest.run(f"SDP_VERBS_ADDRESS={guest.address} {path} 2>&1", limit_s=400, ok=(0, 1))
+    finally:
+        guest.close()
+    last = [line for line in done.text.splitlines() if " passed, " in line]
+    assert last and int(last[-1].split()[0]) >= 40 and " 0 failed" in last[-1], done.text[-3000:]
+    print(last[-1])
