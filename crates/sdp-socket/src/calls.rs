@@ -26,7 +26,7 @@ use crate::{
     page, pin, plain, process, promote,
     readiness::{self, Early, Waited},
     receive::{self, Wish},
-    reconnect, renew, send, splice,
+    reconnect, renew, send, splice, strict,
     table::{self, Entry, Pinned},
 };
 
@@ -692,6 +692,11 @@ pub fn disconnecting(fd: c_int, addr: *const sockaddr, len: socklen_t) -> bool {
 /// After the `connect` of which [`disconnecting`] said so.
 pub fn disconnected(fd: c_int, has_succeeded: bool) {
     reconnect::after(fd, has_succeeded);
+}
+/// Before `connect`: the error with which it fails, because the rules want SDP or nothing and SDP cannot be had.
+#[unsafe(link_section = ".text.open")]
+pub fn refusing(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Option<c_int> {
+    strict::refusal(fd, addr, len)
 }
 /// After `connect` that succeeded or answered EINPROGRESS: the client rules are consulted.
 ///

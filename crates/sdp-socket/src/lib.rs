@@ -60,6 +60,7 @@ mod spin;
 mod splice;
 mod stay;
 mod strangers;
+mod strict;
 mod succeed;
 mod table;
 mod taken;
