@@ -86,10 +86,11 @@ def test_what_was_sent_first_is_told_first(case, most):
 
 @pytest.mark.parametrize("load", ["idle", "busy"])
 @pytest.mark.parametrize("cpus", [1, 2])
-def test_hardly_more_is_told_out_of_order_than_over_tcp(cpus, load):
+@pytest.mark.parametrize("case", ["young", "fresh"])
+def test_hardly_more_is_told_out_of_order_than_over_tcp(case, cpus, load):
     """The share of rounds, for which who gets a CPU when counts, too; the best of a few attempts."""
     rounds = 1500
-    argv = [compiled("order.c"), rounds, "young", cpus, load, 16]
+    argv = [compiled("order.c"), rounds, case, cpus, load, 16]
     for _ in range(4):
         plain, outcome = (run(argv, sdp=sdp, limit_s=LIMIT_S) for sdp in (False, True))
         assert plain.code == outcome.code == 0, outcome.describe()

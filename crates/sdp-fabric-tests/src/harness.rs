@@ -6,7 +6,7 @@
 use core::{convert::Infallible, marker::PhantomData};
 
 use sdp_rdma::{
-    cm::{PrivateData, Reject},
+    cm::{PrivateData, REQUEST_DATA_MAX, Reject},
     fabric::{CmEvent, Fabric, MemoryRegion, PostError, ReceiveQueue, Received, SendQueue},
     key::Access,
 };
@@ -91,6 +91,16 @@ pub trait Harness {
 
     /// Why a feature is missing; `None`: it is there.
     fn missing(&self, feature: Feature) -> Option<&'static str>;
+
+    /// Most private data of a request, in bytes.
+    fn request_data_max(&self) -> usize {
+        REQUEST_DATA_MAX
+    }
+
+    /// Whether private data arrives in a field of fixed length, with zeros behind it.
+    fn pads_private_data(&self) -> bool {
+        false
+    }
 
     /// A new connected pair. The other methods mean the pair made last.
     fn pair(&mut self) -> Pair<Self::Tx, Self::Rx>;

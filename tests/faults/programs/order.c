@@ -3,7 +3,7 @@
  *
  * usage: order ROUNDS CASE CPUS LOAD MOST; LOAD gated: the server looks when both have been sent, and nothing is left over
  * CASE: young (the first is a new connection each round, the second an old one), back (the first is the older of two old
- * ones), forth (the newer); CPUS: 1 or 2; LOAD: idle or busy; MOST: events for each wait
+ * ones), forth (the newer), fresh (the first is new, and the client speaks before it is accepted); CPUS: 1 or 2; LOAD: idle or busy; MOST: events for each wait
  */
 #include "base.h"
 
@@ -109,7 +109,8 @@ static unsigned answer(int fd)
 int main(int argc, char **argv)
 {
     struct sockaddr_in address;
-    int rounds = atoi(argv[1]), young = strcmp(argv[2], "young") == 0, forth = strcmp(argv[2], "forth") == 0;
+    int rounds = atoi(argv[1]), young = strcmp(argv[2], "young") == 0, fresh = strcmp(argv[2], "fresh") == 0;
+    int forth = strcmp(argv[2], "forth") == 0;
     int hear = loopback_listener(&address), one, two, other, status;
     int lines[2], gate = strcmp(argv[4], "gated") == 0;
     char byte = 0;
@@ -147,6 +148,11 @@ int main(int argc, char **argv)
             answer(one);
             nap_us(200);
         }
+        if (fresh && round > WARM) {
+            close(one);
+            one = connection(&address);
+            work_us(300);
+        }
         if (gate && round > WARM) {
             check(send(lines[0], "p", 1, 0) == 1 && recv(lines[0], &byte, 1, 0) == 1);
         }
@@ -156,6 +162,9 @@ int main(int argc, char **argv)
             check(send(lines[0], "g", 1, 0) == 1);
         }
         answer(two);
+        if (fresh && round > WARM) {
+            answer(one);
+        }
     }
     say(two, 'q', 0);
     printf("{\"rounds\": %d, \"wrong\": %u}\n", rounds, answer(two));

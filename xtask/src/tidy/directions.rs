@@ -18,6 +18,7 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     ("sdp-shm", &["sdp-sys"]),
     ("sdp-fabric-sim", &["sdp-rdma"]),
     ("sdp-fabric-shm", &["sdp-rdma", "sdp-shm", "sdp-sys"]),
+    ("sdp-fabric-verbs", &["sdp-rdma", "sdp-sys"]),
     ("sdp-fabric-tests", &["sdp-rdma"]),
     (
         "sdp-socket",
@@ -44,6 +45,7 @@ const NEVER: &[(&str, &str)] = &[
     ("sdp-rdma", "sdp-proto"),
     ("sdp-fabric-sim", "sdp-proto"),
     ("sdp-fabric-shm", "sdp-proto"),
+    ("sdp-fabric-verbs", "sdp-proto"),
     ("sdp-fabric-tests", "sdp-proto"),
 ];
 

@@ -15,6 +15,7 @@ const UNSAFE_CRATES: &[&str] = &[
     "crates/sdp-sys",
     "crates/sdp-shm",
     "crates/sdp-fabric-shm",
+    "crates/sdp-fabric-verbs",
     "crates/sdp-socket",
     "crates/sdp-preload",
     "crates/sdp-stats",

@@ -105,8 +105,10 @@ pub(super) struct Set {
     pub(super) by_kernel: u32,
     /// A connection, plus one, that could not be judged because another thread was at work on it; 0 none.
     pub(super) busy: u32,
-    /// With room for one event the kernel's was told: one of rings is next.
+    /// The last wait told what the kernel had, and that alone: what is in rings is next.
     pub(super) is_rings_turn: bool,
+    /// The kernel's last events told of a listener, and those of rings were kept for the next wait.
+    pub(super) held_rings: bool,
     /// Registrations that are noted with their connections ([`super::noted`]).
     pub(super) noted: u32,
     /// The kernel refused the hidden eventfd.
@@ -324,6 +326,7 @@ impl Mirror {
             by_kernel: 0,
             busy: 0,
             is_rings_turn: false,
+            held_rings: false,
             noted: 0,
             is_deaf: false,
             has_oneshots: false,

@@ -10,12 +10,16 @@
 //! * Between the kernel and lanes: as long as a connection in the set is not known to receive by its lane, each wait that
 //!   has something of rings asks the kernel too, and tells first what that says. A wait that slept was rung between the
 //!   kernel's other events, and tells what is in rings there.
-//! * Listeners and what is no connection are asked for at least so often, not each time: a server whose connections are all
-//!   on their lanes makes no system calls for them.
+//! * Listeners and what is no connection are asked for now and then, not each time: a server whose
+//!   connections are all on their lanes makes no system calls for them. A wait that asks tells what the
+//!   kernel has first, and that alone.
+//! * Where the kernel tells of a listener, what is in rings is kept for the next wait: a client may have
+//!   said something on the connection that is to be accepted before it used a lane.
 
 use libc::epoll_event;
 
 use super::{
+    ET, ONESHOT, OUT,
     mirror::{Mirror, NONE, with},
     wait::{BATCH, ring_myself},
 };
@@ -50,12 +54,28 @@ impl Mirror {
     }
 }
 
-/// Moves the bell page's bits to the ready lists of the sets that they concern, for a wait on this one.
-pub(super) fn collect_bits(set: u32) {
-    let Some(bell) = process::bell() else { return };
-    if !bell.any() {
-        return;
+impl Mirror {
+    /// Whether the kernel's event under these data may be a listener's.
+    pub(super) fn is_of_listener(&mut self, set: u32, data: u64) -> bool {
+        let mut at = self.first_like(set, data);
+        while let Some(reg) = self.registrations.get(at as usize) {
+            if reg.is_used
+                && reg.set == set
+                && reg.data == data
+                && conn::get(reg.conn).is_some_and(|conn| conn.stage() == Stage::Listener)
+            {
+                return true;
+            }
+            at = reg.next_hash;
+        }
+        false
     }
+}
+
+/// Moves the bell page's bits to the ready lists of the sets that they concern, for a wait on this one.
+/// Whether there were any.
+pub(super) fn collect_bits(set: u32) -> bool {
+    let Some(bell) = process::bell().filter(|bell| bell.any()) else { return false };
     let taken = with(|m| {
         let (held, count) = hold_empty(m, set);
         let bits = take_bits(m, bell);
@@ -65,6 +85,7 @@ pub(super) fn collect_bits(set: u32) {
     if taken == Some(Bits { others_sleep: true, any: true }) {
         ring_myself();
     }
+    true
 }
 
 /// Takes those off a ready list that have nothing in their rings, before bits are taken: what comes for them from here on
@@ -191,6 +212,30 @@ impl Output {
         self.reverse(0, rings);
         self.reverse(rings, end);
         self.reverse(0, end);
+    }
+
+    /// Takes back the first `rings` events, if all of them stay on the ready list: those of
+    /// level-triggered registrations that do not tell of room. False: nothing was taken back.
+    pub(super) fn withdraw(&mut self, m: &mut Mirror, rings: usize) -> bool {
+        let stays = |i: usize| {
+            let at = self.from.get(i).copied().unwrap_or(NONE);
+            // SAFETY: i < rings <= used: written.
+            let events = unsafe { self.events.add(i).read_unaligned() }.events;
+            events & OUT == 0 && m.reg(at).is_some_and(|reg| reg.events & (ET | ONESHOT) == 0)
+        };
+        if rings >= self.used || !(0..rings).all(stays) {
+            return false;
+        }
+        for i in rings..self.used {
+            // SAFETY: both are below `used`: written, and writable.
+            unsafe {
+                self.events.add(i - rings).write_unaligned(self.events.add(i).read_unaligned());
+            }
+        }
+        self.from.copy_within(rings..self.used, 0);
+        self.used -= rings;
+        self.end_of_kernels = self.used;
+        true
     }
 
     /// Turns the events from `first` to before `end` round.

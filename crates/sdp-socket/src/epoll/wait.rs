@@ -8,7 +8,7 @@ use sdp_sys::{errno::Errno, pid::is_single_threaded, sys, time::monotonic_ns};
 
 use super::{
     ALWAYS, ET, EXCLUSIVE, IN, IN_KIND, ONESHOT, OUT, RDHUP, doors, former, inherited,
-    mirror::{ANY_BY_CARRIER, Mirror, NONE, REGISTRATIONS, Registration, with},
+    mirror::{ANY_BY_CARRIER, Mirror, NONE, REGISTRATIONS, Registration, Set, with},
     order::{Bits, Output, collect_bits, take_bits},
     pause::{plan_spin, spin_on_bell},
     room::note_end,
@@ -26,7 +26,7 @@ use crate::{
     wait, wait_set,
 };
 
-/// Kernel events are fetched beside ring events at least once in so many waits …
+/// Kernel events are told before ring events at least once in so many waits …
 const MERGE_EVERY: u32 = 8;
 /// … and whenever so much time has passed.
 pub(super) const MERGE_AFTER_NS: u64 = 50_000;
@@ -116,6 +116,7 @@ unsafe fn wait_on(
             return None;
         }
         collect_bits(set);
+        let mut is_late = false;
         let collected = with(|m| {
             if !concerns_us(m, set) {
                 return None;
@@ -125,27 +126,31 @@ unsafe fn wait_on(
             }
             let s = m.set(set)?;
             let is_mixed = s.by_kernel != 0;
-            // The kernel has a place, however much is in the rings: for each connection of its, else now and then.
-            let is_turn = s.waits.wrapping_add(1).is_multiple_of(MERGE_EVERY);
+            let is_rings_turn = core::mem::take(&mut s.is_rings_turn);
+            if s.ready_first != NONE && !is_rings_turn && is_kernels_turn(s) {
+                return Some(Collected::KernelFirst);
+            }
+            // The kernel has a place for each connection of its, however much is in the rings.
             let places = match s.ready_first {
                 NONE => 0,
-                _ if core::mem::take(&mut s.is_rings_turn) => 0,
-                _ if is_mixed => (s.by_kernel as usize).min(out.max.div_ceil(2)),
-                _ => usize::from(is_turn),
+                _ if is_rings_turn || !is_mixed => 0,
+                _ => (s.by_kernel as usize).min(out.max.div_ceil(2)),
             };
             if places == out.max {
                 return Some(Collected::KernelFirst);
             }
             out.max -= places;
-            let asks = if is_mixed { Kernel::Asked } else { Kernel::NotAsked };
-            let merge = collect(m, set, &mut out, asks);
+            collect(m, set, &mut out);
             out.max += places;
-            Some(match merge {
-                _ if is_mixed => Collected::Mixed,
-                true => Collected::Merge,
-                false => Collected::Rings,
-            })
+            if out.used > 0 && out.used < out.max && process::bell().is_some_and(Bells::any) {
+                // Rang while this was judged: the next wait would tell it a round too late.
+                is_late = true;
+            }
+            Some(if is_mixed { Collected::Mixed } else { Collected::Rings })
         })?;
+        if is_late && collect_bits(set) {
+            with(|m| collect(m, set, &mut out));
+        }
         let Some(mut collected) = collected else {
             let left = still();
             let nap = if left == Some(0) { left } else { shorter(left, before_sleep()) };
@@ -165,22 +170,22 @@ unsafe fn wait_on(
             collected = Collected::Rings;
             with(|m| {
                 if let Some(s) = m.set(set) {
-                    s.waits = s.waits.wrapping_add(1);
-                    s.is_rings_turn = s.by_kernel != 0 && out.used > 0;
+                    s.is_rings_turn = out.used > 0;
                 }
                 if out.used == 0 {
-                    collect(m, set, &mut out, Kernel::Asked);
+                    collect(m, set, &mut out);
                 } else {
                     wake_another(m, set);
                 }
             });
         }
         if out.used > 0 {
-            if collected != Collected::Rings && out.used < out.max {
+            if collected == Collected::Mixed && out.used < out.max {
                 let rings = out.used;
                 // SAFETY: as the caller's.
                 unsafe { ask_kernel(set_fd, set, &mut out, core::ptr::null()) }.ok();
-                if collected == Collected::Mixed {
+                let holds = with(|m| m.set(set).is_some_and(|s| s.held_rings)) == Some(true);
+                if !(holds && with(|m| out.withdraw(m, rings)) == Some(true)) {
                     out.bring_forward(rings);
                 }
             }
@@ -372,24 +377,29 @@ pub(super) fn ring_myself() {
     process::ring_all();
 }
 
-/// Whether the kernel's events were fetched just now.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kernel {
-    Asked,
-    NotAsked,
-}
-
 /// What a wait does after its look at the rings.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Collected {
     /// The rings' events are all, if there are any.
     Rings,
-    /// The kernel's belong beside them.
-    Merge,
     /// The kernel's belong before them: what a connection of its said may have been said first.
     Mixed,
-    /// One event is asked for, and it is the kernel's turn: nothing was looked at.
+    /// It is the kernel's turn. Nothing was looked at.
     KernelFirst,
+}
+
+/// Whether a wait that has something of rings tells what the kernel has first, and that alone: now and
+/// then, and always when the kernel was not asked for a while. A new connection must be accepted before
+/// what a client said later on a lane is told, or its first words come too late.
+fn is_kernels_turn(s: &mut Set) -> bool {
+    let now = monotonic_ns();
+    s.waits = s.waits.wrapping_add(1);
+    let is_due =
+        s.waits.is_multiple_of(MERGE_EVERY) || now.saturating_sub(s.merged_ns) > MERGE_AFTER_NS;
+    if is_due {
+        s.merged_ns = now;
+    }
+    is_due
 }
 
 /// What is still on the ready list when a thread leaves is another sleeper's to look at: the kernel chain-wakes, too.
@@ -399,12 +409,12 @@ fn wake_another(m: &mut Mirror, set: u32) {
     }
 }
 
-/// Turns the ready list into events. True: kernel events are due as well.
-fn collect(m: &mut Mirror, set: u32, out: &mut Output, kernel: Kernel) -> bool {
-    let Some(s) = m.set(set) else { return true };
+/// Turns the ready list into events.
+fn collect(m: &mut Mirror, set: u32, out: &mut Output) {
+    let Some(s) = m.set(set) else { return };
     let last = s.ready_last;
     if s.ready_first == NONE {
-        return true;
+        return;
     }
     // One pass over what is on the list now; what stays ready is appended behind `last`.
     for _ in 0..REGISTRATIONS {
@@ -418,18 +428,6 @@ fn collect(m: &mut Mirror, set: u32, out: &mut Output, kernel: Kernel) -> bool {
         }
     }
     wake_another(m, set);
-    if kernel == Kernel::Asked || out.used == 0 {
-        return true; // who finds nothing asks the kernel anyway
-    }
-    let now = monotonic_ns();
-    let Some(s) = m.set(set) else { return true };
-    s.waits = s.waits.wrapping_add(1);
-    let merge =
-        s.waits.is_multiple_of(MERGE_EVERY) || now.saturating_sub(s.merged_ns) > MERGE_AFTER_NS;
-    if merge {
-        s.merged_ns = now;
-    }
-    merge
 }
 
 /// A connection that is to be judged later.
@@ -618,25 +616,28 @@ unsafe fn kernel_events(
             None => Bits::default(),
         };
         let got = got.unwrap_or(0);
+        // SAFETY: the kernel wrote the first `got` events.
+        let told = || batch.iter().take(got).map(|event| unsafe { event.assume_init() });
+        let holds = got > 0 && holds_rings(m, set, told());
         let mut is_collected = false;
-        for (i, event) in batch.iter().take(got).enumerate() {
-            // SAFETY: the kernel wrote the first `got` events.
-            let event = unsafe { event.assume_init() };
+        for (i, event) in told().enumerate() {
             if !(bits.any && is_the_bell(m, set, &event)) {
                 translate(m, set, &event, since, out);
+            } else if holds {
+                // The bits are on the ready list.
             } else if timeout_ms != 0 && !core::mem::replace(&mut is_collected, true) {
                 // Who slept had armed everything: what has rung did so between the kernel's other events.
                 let places = got - 1 - i;
                 out.max -= places;
-                collect(m, set, out, Kernel::Asked);
+                collect(m, set, out);
                 out.max += places;
             }
         }
         out.end_of_kernels = out.used;
         if is_collected {
             wake_another(m, set);
-        } else if by_event && out.used < out.max {
-            collect(m, set, out, Kernel::Asked);
+        } else if by_event && out.used < out.max && !(holds && out.used > 0) {
+            collect(m, set, out);
         } else if by_event {
             // What was reported is on the list, and not armed.
             wake_another(m, set);
@@ -647,6 +648,24 @@ unsafe fn kernel_events(
         ring_myself();
     }
     got
+}
+
+/// Whether a wait keeps what is in rings for the next one, because the kernel tells of a listener. Once in a row.
+///
+/// What a client said on a connection that waits to be accepted, it may have said before what is in
+/// rings. The program must accept it and ask once more to hear of it.
+fn holds_rings(m: &mut Mirror, set: u32, told: impl Iterator<Item = epoll_event>) -> bool {
+    let Some(s) = m.set(set) else { return false };
+    let has_held = core::mem::take(&mut s.held_rings);
+    if has_held || !s.has_lane {
+        return false;
+    }
+    let holds = { told }.any(|event| m.is_of_listener(set, event.u64));
+    if let Some(s) = m.set(set) {
+        s.held_rings = holds;
+        s.is_rings_turn |= holds;
+    }
+    holds
 }
 
 /// Whether a kernel event may be taken for the hidden eventfd's without asking its host's carrier (X16 b):

@@ -1,0 +1,112 @@
+//! How much memory may be pinned, and what that is enough for.
+
+use sdp_sys::{Errno, sys};
+
+use crate::Error;
+
+/// Bytes of a receive or send buffer, and so of the longest message.
+pub const BUFFER: usize = 4096;
+/// Buffers beyond its promise that each connection can always use: for control messages.
+pub const RESERVE: u32 = 2;
+/// Entries of a send queue.
+pub const DEPTH: u32 = 32;
+/// Bytes that a post copies itself.
+pub const INLINE: u32 = 64;
+/// Most connections of one fabric.
+pub const CONNECTIONS_MAX: usize = 128;
+/// Most receive buffers.
+pub const RECEIVES_MAX: usize = 768;
+/// Most send buffers.
+pub const SENDS_MAX: usize = 512;
+/// Below this limit libibverbs is not even opened: it complains on standard error.
+pub const LEAST_LIMIT: u64 = 1 << 20;
+
+/// Sizes of the pools.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Budget {
+    /// Receive buffers, shared by all connections.
+    pub receives: usize,
+    /// Send buffers, shared by all connections.
+    pub sends: usize,
+    /// Connections.
+    pub connections: usize,
+}
+
+impl Budget {
+    /// What three quarters of `limit` bytes are enough for, at most `connections`.
+    ///
+    /// # Errors
+    /// [`Error::MemLock`]: not even for one connection.
+    pub fn within(limit: u64, connections: usize) -> Result<Self, Error> {
+        if limit < LEAST_LIMIT {
+            return Err(Error::MemLock);
+        }
+        let bytes = usize::try_from(limit - limit / 4).unwrap_or(usize::MAX);
+        // A connection: its promise and reserve of receive buffers, four send buffers, its send queue
+        // (256 bytes an entry where the provider pins it) and its share of the completion queue.
+        let receives =
+            CONNECTIONS_MAX.min(connections).saturating_mul(RECEIVES_MAX / CONNECTIONS_MAX);
+        let sends = CONNECTIONS_MAX.min(connections).saturating_mul(SENDS_MAX / CONNECTIONS_MAX);
+        let each = (RECEIVES_MAX + SENDS_MAX) / CONNECTIONS_MAX * BUFFER + DEPTH as usize * 256;
+        let fits = (bytes / each).min(connections).min(CONNECTIONS_MAX);
+        if fits == 0 {
+            return Err(Error::MemLock);
+        }
+        let share = |most: usize, per: usize| most.min(fits * per).max(1);
+        Ok(Self {
+            receives: share(receives, RECEIVES_MAX / CONNECTIONS_MAX),
+            sends: share(sends, SENDS_MAX / CONNECTIONS_MAX),
+            connections: fits,
+        })
+    }
+
+    /// Bytes of the two pools.
+    pub const fn pinned(&self) -> usize {
+        (self.receives + self.sends) * BUFFER
+    }
+}
+
+/// Bytes that this process may lock; `u64::MAX` with CAP_IPC_LOCK, which lifts the limit.
+pub fn limit() -> u64 {
+    const CAP_IPC_LOCK: u32 = 14;
+    /// `_LINUX_CAPABILITY_VERSION_3`.
+    const VERSION: u32 = 0x2008_0522;
+    let header = [VERSION, 0];
+    let mut data = [0u32; 6];
+    // SAFETY: a header of two words for the caller, and the six words of version 3.
+    let asked = unsafe { sys!(libc::SYS_capget, header.as_ptr(), data.as_mut_ptr()) };
+    if asked.is_ok() && data[0] & (1 << CAP_IPC_LOCK) != 0 {
+        return u64::MAX;
+    }
+    soft_limit(libc::RLIMIT_MEMLOCK as i32).unwrap_or(0)
+}
+
+/// A soft limit of this process.
+pub fn soft_limit(resource: i32) -> Result<u64, Errno> {
+    let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: limit is valid for writing; process 0 is the caller, the null pointer asks only.
+    unsafe { sys!(libc::SYS_prlimit64, 0, resource, 0, &raw mut limit)? };
+    Ok(limit.rlim_cur)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn eight_mebibytes_are_enough_for_128_connections() {
+        let budget = Budget::within(8 << 20, 128).unwrap();
+        assert!(budget.connections >= 100, "{budget:?}");
+        assert!(budget.pinned() <= 6 << 20, "{budget:?}");
+        assert_eq!(Budget::within(16 << 20, 128).unwrap().connections, 128);
+        assert_eq!(Budget::within(u64::MAX, 1000).unwrap().connections, CONNECTIONS_MAX);
+    }
+
+    #[test]
+    fn a_small_limit_makes_fewer_connections_or_none() {
+        let budget = Budget::within(1 << 20, 128).unwrap();
+        assert!((1..20).contains(&budget.connections), "{budget:?}");
+        assert!(budget.receives >= budget.connections * 6);
+        assert_eq!(Budget::within(65536, 128), Err(Error::MemLock));
+    }
+}

@@ -1,0 +1,398 @@
+//! The kernel's connection manager, spoken to directly.
+//!
+//! No library: a command is one `write`, an event one `write` that never waits. Everything is slow (it
+//! may make the kernel resolve and allocate) but nothing here waits for the peer.
+
+use core::mem::MaybeUninit;
+
+use sdp_sys::{Errno, OwnedFd, sys};
+
+use crate::{
+    Address, Error,
+    abi::{cm as abi, verbs},
+    pool::Shared,
+};
+
+/// Most private data of a request in [`abi::PS_TCP`].
+pub const REQUEST_DATA: usize = 56;
+/// Most private data of a reply.
+pub const REPLY_DATA: usize = 196;
+/// Most private data of a refusal.
+pub const REJECT_DATA: usize = 148;
+
+/// The device file.
+const PATH: &core::ffi::CStr = c"/dev/infiniband/rdma_cm";
+
+/// An open connection manager.
+#[derive(Debug)]
+pub struct Manager {
+    fd: OwnedFd,
+}
+
+/// An open connection manager, shared by its ids.
+pub type CmChannel = Shared<Manager>;
+
+/// What a queue pair and its connection are set to.
+#[derive(Debug, Clone, Copy)]
+pub struct Times {
+    /// Acknowledgement time-out: 4.096 µs times two to this power.
+    pub ack_timeout: u8,
+    /// Tries without an answer; 7 is for ever on some devices.
+    pub retries: u8,
+    /// Code of what a sender waits that met no receive buffer; 12 is 0.64 ms.
+    pub min_rnr_timer: u8,
+    /// Tries without a receive buffer; 7 is for ever.
+    pub rnr_retries: u8,
+    /// READs under way, each way.
+    pub reads: u8,
+}
+
+impl Times {
+    /// A dead path is told after about 140 ms; a missing receive buffer costs 0.64 ms.
+    pub const USUAL: Self =
+        Self { ack_timeout: 12, retries: 6, min_rnr_timer: 12, rnr_retries: 7, reads: 4 };
+}
+
+fn bytes_of<T>(value: &T) -> *const u8 {
+    core::ptr::from_ref(value).cast()
+}
+
+impl Manager {
+    /// Opens the device, not blocking, at `floor` or above.
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`]: no such device, or no right to use it.
+    pub fn open(floor: i32) -> Result<CmChannel, Error> {
+        let flags = libc::O_RDWR | libc::O_CLOEXEC | libc::O_NONBLOCK;
+        // SAFETY: a path that ends with NUL.
+        let fd = unsafe { sys!(libc::SYS_openat, libc::AT_FDCWD, PATH.as_ptr(), flags, 0) };
+        let fd = match fd {
+            Ok(fd) => OwnedFd::new(fd as i32).move_up(floor),
+            Err(Errno(libc::ENOENT | libc::EACCES | libc::EPERM | libc::ENOTDIR)) => {
+                return Err(Error::NoDevice);
+            }
+            Err(errno) => return Err(Error::of("open of the connection manager", errno)),
+        };
+        Shared::new(Self { fd }).map_err(|errno| Error::of("mmap", errno))
+    }
+
+    /// Its descriptor: readable when there is an event.
+    pub const fn descriptor(&self) -> i32 {
+        self.fd.raw()
+    }
+
+    /// Writes a command. `T` has no padding that the kernel reads, and its `response`, if any, points to
+    /// `room` bytes.
+    fn command<T>(&self, step: &'static str, cmd: u32, body: &T, room: usize) -> Result<(), Error> {
+        #[repr(C)]
+        struct Whole<T> {
+            header: abi::Header,
+            body: MaybeUninit<T>,
+        }
+        let len = size_of::<T>();
+        let header = abi::Header { cmd, len_in: len as u16, len_out: room as u16 };
+        let mut whole: Whole<T> = Whole { header, body: MaybeUninit::zeroed() };
+        // SAFETY: both are `len` bytes, apart from each other.
+        unsafe {
+            core::ptr::copy_nonoverlapping(bytes_of(body), whole.body.as_mut_ptr().cast(), len)
+        };
+        let total = size_of::<abi::Header>() + len;
+        // SAFETY: `whole` begins with these bytes (no padding between: bodies are aligned to 8 at most), and
+        // answers go to where the caller has room.
+        let written = unsafe { sys!(libc::SYS_write, self.descriptor(), bytes_of(&whole), total) };
+        written.map(|_| ()).map_err(|errno| Error::of(step, errno))
+    }
+
+    /// The next event; `None`: there is none now.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn event(&self) -> Result<Option<Event>, Error> {
+        let mut answer = abi::EventResp::NONE;
+        let body = abi::GetEvent { response: (&raw mut answer) as u64 };
+        match self.command("GET_EVENT", abi::CMD_GET_EVENT, &body, size_of_val(&answer)) {
+            Ok(()) => Ok(Some(Event(answer))),
+            Err(Error::Os(_, Errno::EAGAIN)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// What happened to an id.
+#[derive(Debug, Clone, Copy)]
+pub struct Event(abi::EventResp);
+
+impl Event {
+    /// `EVENT_*`.
+    pub const fn kind(&self) -> u32 {
+        self.0.event
+    }
+
+    /// Who made the id that this is about (a request: the listener).
+    pub const fn uid(&self) -> u64 {
+        self.0.uid
+    }
+
+    /// 0, a negative error number, or the reason of a refusal.
+    pub const fn status(&self) -> u32 {
+        self.0.status
+    }
+
+    /// The peer's queue pair, of requests and responses.
+    pub const fn peer_qp(&self) -> u32 {
+        self.0.param.qp_num
+    }
+
+    /// The peer's words. Always as long as the field is: shorter ones come with zeros.
+    pub fn private_data(&self) -> &[u8] {
+        let len = usize::from(self.0.param.private_data_len);
+        self.0.param.private_data.get(..len).unwrap_or(&[])
+    }
+
+    /// The id of a request, which from here on is the caller's.
+    pub fn request(&self, manager: &CmChannel) -> Option<CmId> {
+        (self.kind() == abi::EVENT_CONNECT_REQUEST)
+            .then(|| CmId { manager: manager.clone(), id: self.0.id })
+    }
+}
+
+/// An id: a listener, an attempt, a connection. Dropped, it is ended, and what it was is told to the peer.
+#[derive(Debug)]
+pub struct CmId {
+    manager: CmChannel,
+    id: u32,
+}
+
+impl CmId {
+    /// Makes one; `uid`, not 0, comes back in its events.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn new(manager: &CmChannel, uid: u64) -> Result<Self, Error> {
+        let mut id = 0u32;
+        let body = abi::CreateId {
+            uid,
+            response: (&raw mut id) as u64,
+            ps: abi::PS_TCP,
+            qp_type: verbs::QPT_RC as u8,
+            reserved: [0; 5],
+        };
+        manager.command("CREATE_ID", abi::CMD_CREATE_ID, &body, size_of_val(&id))?;
+        Ok(Self { manager: manager.clone(), id })
+    }
+
+    /// Takes an address.
+    ///
+    /// # Errors
+    /// EADDRINUSE, EADDRNOTAVAIL, EACCES; [`Error::NoDevice`].
+    pub fn bind(&self, address: &Address) -> Result<(), Error> {
+        let body = abi::Bind {
+            id: self.id,
+            addr_size: address.len(),
+            reserved: 0,
+            addr: address.storage(),
+        };
+        self.manager.command("BIND", abi::CMD_BIND, &body, 0)
+    }
+
+    /// The device that has the address: its node GUID, as libibverbs tells it.
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`]: none has it.
+    pub fn device(&self) -> Result<u64, Error> {
+        let none = abi::Storage([0; 128]);
+        let mut answer = abi::QueryAddr {
+            node_guid: 0,
+            port_num: 0,
+            reserved: 0,
+            pkey: 0,
+            src_size: 0,
+            dst_size: 0,
+            src: none,
+            dst: none,
+        };
+        let response = (&raw mut answer) as u64;
+        let body = abi::Query { response, id: self.id, option: abi::QUERY_ADDR };
+        self.manager.command("QUERY", abi::CMD_QUERY, &body, size_of_val(&answer))?;
+        if answer.node_guid == 0 { Err(Error::NoDevice) } else { Ok(answer.node_guid) }
+    }
+
+    /// Waits for requests.
+    ///
+    /// # Errors
+    /// EADDRINUSE and others.
+    pub fn listen(&self, backlog: u32) -> Result<(), Error> {
+        let body = abi::Listen { id: self.id, backlog };
+        self.manager.command("LISTEN", abi::CMD_LISTEN, &body, 0)
+    }
+
+    /// Looks for the peer's address; an event tells.
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`]: no device leads there.
+    pub fn resolve_address(
+        &self,
+        from: &Address,
+        to: &Address,
+        timeout_ms: u32,
+    ) -> Result<(), Error> {
+        let body = abi::ResolveAddr {
+            id: self.id,
+            timeout_ms,
+            src_size: from.len(),
+            dst_size: to.len(),
+            reserved: 0,
+            src: from.storage(),
+            dst: to.storage(),
+        };
+        self.manager.command("RESOLVE_ADDR", abi::CMD_RESOLVE_ADDR, &body, 0)
+    }
+
+    /// Looks for the road; an event tells.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn resolve_route(&self, timeout_ms: u32) -> Result<(), Error> {
+        let body = abi::ResolveRoute { id: self.id, timeout_ms };
+        self.manager.command("RESOLVE_ROUTE", abi::CMD_RESOLVE_ROUTE, &body, 0)
+    }
+
+    fn param(
+        qp: u32,
+        data: &[u8],
+        times: &Times,
+        step: &'static str,
+    ) -> Result<abi::ConnParam, Error> {
+        let mut param = abi::ConnParam {
+            qp_num: qp,
+            srq: 1,
+            private_data_len: data.len() as u8,
+            responder_resources: times.reads,
+            initiator_depth: times.reads,
+            retry_count: times.retries,
+            rnr_retry_count: times.rnr_retries,
+            valid: 1,
+            ..abi::ConnParam::NONE
+        };
+        match param.private_data.get_mut(..data.len()) {
+            Some(room) if data.len() <= REPLY_DATA => room.copy_from_slice(data),
+            _ => return Err(Error::Os(step, Errno::EINVAL)),
+        }
+        Ok(param)
+    }
+
+    /// Asks, with at most [`REQUEST_DATA`] bytes.
+    ///
+    /// # Errors
+    /// EINVAL: too much data, or not the time for it.
+    pub fn connect(&self, qp: u32, data: &[u8], times: &Times) -> Result<(), Error> {
+        let param = Self::param(qp, data, times, "CONNECT")?;
+        let body = abi::Connect { param, id: self.id, reserved: 0, ece: [0; 2] };
+        self.manager.command("CONNECT", abi::CMD_CONNECT, &body, 0)
+    }
+
+    /// Accepts a request, with at most [`REPLY_DATA`] bytes; from here on its events carry `uid`.
+    ///
+    /// # Errors
+    /// EINVAL and others: the request is no longer there.
+    pub fn accept(&self, uid: u64, qp: u32, data: &[u8], times: &Times) -> Result<(), Error> {
+        let param = Self::param(qp, data, times, "ACCEPT")?;
+        let body = abi::Accept { uid, param, id: self.id, reserved: 0, ece: [0; 2] };
+        self.manager.command("ACCEPT", abi::CMD_ACCEPT, &body, 0)
+    }
+
+    /// Confirms the peer's acceptance.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn confirm(&self, uid: u64) -> Result<(), Error> {
+        let body =
+            abi::Accept { uid, param: abi::ConnParam::NONE, id: self.id, reserved: 0, ece: [0; 2] };
+        self.manager.command("ACCEPT", abi::CMD_ACCEPT, &body, 0)
+    }
+
+    /// Refuses a request, with at most [`REJECT_DATA`] bytes.
+    ///
+    /// # Errors
+    /// The request is no longer there.
+    pub fn reject(&self, data: &[u8]) -> Result<(), Error> {
+        let mut body = abi::Reject {
+            id: self.id,
+            private_data_len: data.len() as u8,
+            reason: 0,
+            reserved: [0; 2],
+            private_data: [0; abi::PRIVATE_DATA_ROOM],
+        };
+        match body.private_data.get_mut(..data.len()) {
+            Some(room) if data.len() <= REJECT_DATA => room.copy_from_slice(data),
+            _ => return Err(Error::Os("REJECT", Errno::EINVAL)),
+        }
+        self.manager.command("REJECT", abi::CMD_REJECT, &body, 0)
+    }
+
+    /// Says goodbye, or answers one.
+    ///
+    /// # Errors
+    /// EINVAL and others: the connection has ended already.
+    pub fn disconnect(&self) -> Result<(), Error> {
+        let body = abi::Disconnect { id: self.id };
+        self.manager.command("DISCONNECT", abi::CMD_DISCONNECT, &body, 0)
+    }
+
+    /// What the queue pair's next state needs, with our own times in it, and the mask.
+    ///
+    /// # Errors
+    /// EINVAL: not the time for it.
+    pub fn attributes(&self, state: i32, times: &Times) -> Result<(verbs::QpAttr, i32), Error> {
+        let mut told = abi::QpAttr::default();
+        let body = abi::InitQpAttr {
+            response: (&raw mut told) as u64,
+            id: self.id,
+            qp_state: state as u32,
+        };
+        self.manager.command("INIT_QP_ATTR", abi::CMD_INIT_QP_ATTR, &body, size_of_val(&told))?;
+        let way = &told.ah_attr;
+        let (first, second) = way.dgid.split_at(8);
+        let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().unwrap_or_default());
+        let attributes = verbs::QpAttr {
+            qp_state: state,
+            path_mtu: told.path_mtu as i32,
+            rq_psn: told.rq_psn,
+            sq_psn: told.sq_psn,
+            dest_qp_num: told.dest_qp_num,
+            qp_access_flags: told.qp_access_flags,
+            ah_attr: verbs::AhAttr {
+                dgid: [word(first), word(second)],
+                flow_label: way.flow_label,
+                sgid_index: way.sgid_index,
+                hop_limit: way.hop_limit,
+                traffic_class: way.traffic_class,
+                dlid: way.dlid,
+                sl: way.sl,
+                src_path_bits: way.src_path_bits,
+                static_rate: way.static_rate,
+                is_global: way.is_global,
+                port_num: way.port_num,
+            },
+            pkey_index: told.pkey_index,
+            max_rd_atomic: told.max_rd_atomic,
+            max_dest_rd_atomic: told.max_dest_rd_atomic,
+            min_rnr_timer: times.min_rnr_timer,
+            port_num: told.port_num,
+            timeout: times.ack_timeout,
+            retry_cnt: times.retries,
+            rnr_retry: times.rnr_retries,
+            ..verbs::QpAttr::default()
+        };
+        Ok((attributes, told.mask as i32))
+    }
+}
+
+impl Drop for CmId {
+    fn drop(&mut self) {
+        let mut reported = 0u32;
+        let body =
+            abi::DestroyId { response: (&raw mut reported) as u64, id: self.id, reserved: 0 };
+        let _ = self.manager.command("DESTROY_ID", abi::CMD_DESTROY_ID, &body, 4);
+    }
+}

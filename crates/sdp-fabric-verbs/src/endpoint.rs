@@ -1,0 +1,816 @@
+//! The data path: queue pairs' halves, and one drain for all of them.
+//!
+//! One completion queue serves all connections. Whoever polls anything drains it, if nobody else does at that
+//! moment, and puts what it finds where its owner looks: messages into the connection's inbox, ends of sends
+//! into its ring of requests. A half is driven by one thread at a time; both halves at once.
+
+use core::{
+    cell::Cell,
+    cell::UnsafeCell,
+    sync::atomic::{
+        AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering,
+    },
+};
+
+use sdp_rdma::{
+    fabric::{Gather, PostError, QpError, ReceiveQueue, Received, Scatter, SendOptions, SendQueue},
+    key::{LocalSlice, RemoteSlice},
+    work::{Completion, Opcode, Status, WorkId},
+};
+
+use crate::{
+    abi::verbs as abi,
+    budget::{BUFFER, DEPTH, INLINE, RESERVE},
+    device::{Cq, Mr, RawQp, Srq},
+    fabric::Slow,
+    pool::{Places, Region, Shared},
+};
+
+/// Messages that an inbox holds; promises stay below it.
+pub const INBOX: usize = 128;
+/// Completions taken at a time.
+const BATCH: usize = 16;
+/// Every how many sends one asks for a completion of its own, so that buffers come back.
+const SIGNAL_EVERY: u32 = 8;
+/// In `wr_id`: a receive; the rest is the buffer.
+const IS_RECEIVE: u64 = 1 << 63;
+/// In `wr_id`: the last request of a queue pair that has failed.
+const IS_LAST: u64 = 1 << 62;
+/// No send buffer: the bytes went inline, or there are none.
+const NO_PLACE: u32 = 0xffff;
+
+/// Nothing wrong.
+const ALIVE: u8 = 0;
+
+/// A request that was posted.
+#[derive(Debug)]
+struct Entry {
+    id: AtomicU64,
+    /// Send buffer (16 bits), then [`ASKED`], then the kind.
+    info: AtomicU32,
+    /// As [`status_code`] writes it.
+    status: AtomicU8,
+}
+
+impl Entry {
+    const fn new() -> Self {
+        let (id, status) = (AtomicU64::new(0), AtomicU8::new(0));
+        Self { id, info: AtomicU32::new(NO_PLACE), status }
+    }
+}
+
+/// In [`Entry::info`]: the poster wants to hear of it.
+const ASKED: u32 = 1 << 16;
+const KIND_SHIFT: u32 = 17;
+
+/// What both halves, the drain and the slow steps know of a connection.
+#[derive(Debug)]
+pub struct Conn {
+    /// The queue pair while halves may post; null before and after.
+    pub(crate) qp: AtomicPtr<abi::Qp>,
+    /// Its number; 0: none.
+    pub(crate) number: AtomicU32,
+    /// The peer's.
+    pub(crate) peer_number: AtomicU32,
+    /// [`ALIVE`], or why not ([`error_code`]).
+    error: AtomicU8,
+    /// No post happens any more: set under `posting`.
+    pub(crate) is_closed: AtomicBool,
+    /// All that was posted has completed.
+    pub(crate) is_drained: AtomicBool,
+    /// Halves that are taken: 1 send, 2 receive.
+    pub(crate) halves: AtomicU8,
+    /// Turn to post.
+    posting: AtomicBool,
+    /// Requests posted, and those known to have ended; both wrap.
+    posted: AtomicU32,
+    done: AtomicU32,
+    entries: [Entry; DEPTH as usize],
+    /// Messages that may be posted in all; wraps. Held by whoever knows the peer's credits.
+    allowed: AtomicU32,
+    /// SENDs posted in all; wraps.
+    sent: AtomicU32,
+    /// Messages: buffer and length. `arrived` is the drain's, `reported` the receiver's.
+    inbox: [AtomicU64; INBOX],
+    arrived: AtomicU32,
+    reported: AtomicU32,
+    /// Messages released; wraps.
+    released: AtomicU32,
+    /// Buffers promised to the peer, without the reserve.
+    promised: AtomicU32,
+}
+
+impl Conn {
+    pub(crate) fn new() -> Self {
+        Self {
+            qp: AtomicPtr::new(core::ptr::null_mut()),
+            number: AtomicU32::new(0),
+            peer_number: AtomicU32::new(0),
+            error: AtomicU8::new(ALIVE),
+            is_closed: AtomicBool::new(false),
+            is_drained: AtomicBool::new(false),
+            halves: AtomicU8::new(0),
+            posting: AtomicBool::new(false),
+            posted: AtomicU32::new(0),
+            done: AtomicU32::new(0),
+            entries: core::array::from_fn(|_| Entry::new()),
+            allowed: AtomicU32::new(0),
+            sent: AtomicU32::new(0),
+            inbox: core::array::from_fn(|_| AtomicU64::new(0)),
+            arrived: AtomicU32::new(0),
+            reported: AtomicU32::new(0),
+            released: AtomicU32::new(0),
+            promised: AtomicU32::new(0),
+        }
+    }
+
+    /// For a new connection in this place, before anybody else can see it.
+    pub(crate) fn begin(&self, promised: u32) {
+        self.error.store(ALIVE, Ordering::Relaxed);
+        for word in [&self.posted, &self.done, &self.sent, &self.arrived, &self.reported] {
+            word.store(0, Ordering::Relaxed);
+        }
+        self.released.store(0, Ordering::Relaxed);
+        self.promised.store(promised, Ordering::Relaxed);
+        self.allowed.store(promised, Ordering::Relaxed);
+        self.halves.store(0, Ordering::Relaxed);
+        self.is_closed.store(false, Ordering::Relaxed);
+        self.is_drained.store(false, Ordering::Release);
+    }
+
+    /// Why it has failed, if it has.
+    pub(crate) fn error(&self) -> Option<QpError> {
+        match self.error.load(Ordering::Acquire) {
+            ALIVE => None,
+            1 => Some(QpError::Disconnected),
+            2 => Some(QpError::Framing),
+            _ => Some(QpError::Fatal),
+        }
+    }
+
+    /// Fails it; the first reason stays. Whether this was the first.
+    pub(crate) fn fail(&self, why: QpError) -> bool {
+        let code = match why {
+            QpError::Disconnected => 1,
+            QpError::Framing => 2,
+            QpError::Fatal => 3,
+        };
+        let set = self.error.compare_exchange(ALIVE, code, Ordering::AcqRel, Ordering::Acquire);
+        set.is_ok()
+    }
+
+    fn take_turn(&self) {
+        while self.posting.swap(true, Ordering::Acquire) {
+            core::hint::spin_loop();
+        }
+    }
+
+    fn end_turn(&self) {
+        self.posting.store(false, Ordering::Release);
+    }
+
+    fn entry(&self, number: u32) -> &Entry {
+        &self.entries[(number % DEPTH) as usize]
+    }
+
+    fn is_behind(of: u32, than: u32) -> bool {
+        (of.wrapping_sub(than) as i32) < 0
+    }
+}
+
+/// Messages that a connection has sent and released, and may send: for credits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counts {
+    /// Our queue pair.
+    pub number: u32,
+    /// The peer's.
+    pub peer_number: u32,
+    /// SENDs posted; wraps.
+    pub sent: u32,
+    /// Messages released to the peer; wraps.
+    pub released: u32,
+}
+
+/// What all connections of a fabric share.
+pub struct Core {
+    /// Fields end in this order: connections before what they depend on.
+    pub(crate) slow: UnsafeCell<Slow>,
+    pub(crate) conns: Region<Conn>,
+    pub(crate) cq: Cq,
+    pub(crate) srq: Srq,
+    /// The registration of `memory`.
+    pub(crate) mr: Mr,
+    /// Receive buffers, then send buffers.
+    pub(crate) memory: Region<[u8; BUFFER]>,
+    pub(crate) receives: usize,
+    pub(crate) places: Places,
+    /// Whose message a receive buffer holds: connection + 1; 0: nobody's.
+    pub(crate) owners: Region<AtomicU16>,
+    draining: AtomicBool,
+    /// Something for a slow step to do.
+    pub(crate) is_due: AtomicBool,
+    /// Receive buffers that could not be posted again.
+    pub(crate) lost: AtomicI32,
+}
+
+// SAFETY: `slow` is touched by the one fabric that owns it (`&mut`), all else is atomic, or a buffer that has one
+// user at a time.
+unsafe impl Sync for Core {}
+// SAFETY: nothing in it belongs to a thread.
+unsafe impl Send for Core {}
+
+impl core::fmt::Debug for Core {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Core")
+    }
+}
+
+impl Core {
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn new(
+        slow: Slow,
+        conns: Region<Conn>,
+        cq: Cq,
+        srq: Srq,
+        mr: Mr,
+        memory: Region<[u8; BUFFER]>,
+        receives: usize,
+        owners: Region<AtomicU16>,
+    ) -> Self {
+        let places = Places::new(memory.len() - receives);
+        Self {
+            slow: UnsafeCell::new(slow),
+            conns,
+            cq,
+            srq,
+            mr,
+            memory,
+            receives,
+            places,
+            owners,
+            draining: AtomicBool::new(false),
+            is_due: AtomicBool::new(false),
+            lost: AtomicI32::new(0),
+        }
+    }
+
+    fn piece(&self, buffer: usize, len: usize) -> abi::Sge {
+        // SAFETY: within the region; only the address is computed.
+        let at = unsafe { self.memory.as_ptr().add(buffer) };
+        abi::Sge { addr: at as u64, length: len as u32, lkey: self.mr.lkey() }
+    }
+
+    /// Bytes of a buffer whose user the caller is.
+    fn cells(&self, buffer: usize, from: usize, len: usize) -> &[Cell<u8>] {
+        if buffer >= self.memory.len() || from > BUFFER || len > BUFFER - from {
+            return &[];
+        }
+        // SAFETY: within the region, by the check; as cells, because a device may have been given the memory. The caller
+        // is the buffer's only user in this process.
+        unsafe {
+            let at = self.memory.as_ptr().add(buffer).cast::<Cell<u8>>().add(from);
+            core::slice::from_raw_parts(at, len)
+        }
+    }
+
+    /// Posts a receive buffer (again).
+    pub(crate) fn post_receive(&self, buffer: usize) {
+        // SAFETY: a buffer of the region, which outlives the queue's use of it (its registration goes before it, and the
+        // queue before that); nobody else uses it: it is free.
+        let posted =
+            unsafe { self.srq.post(IS_RECEIVE | buffer as u64, self.piece(buffer, BUFFER)) };
+        if posted.is_err() {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn conn(&self, index: usize) -> Option<&Conn> {
+        self.conns.get(index)
+    }
+
+    fn by_number(&self, number: u32) -> Option<usize> {
+        self.conns.iter().position(|conn| conn.number.load(Ordering::Acquire) == number)
+    }
+
+    /// A slow step is due.
+    fn wants_step(&self) {
+        self.is_due.store(true, Ordering::Release);
+    }
+
+    /// Takes what has completed, unless somebody else does; whether there was something. Fast.
+    pub fn drain(&self) -> bool {
+        if self.draining.swap(true, Ordering::Acquire) {
+            return false;
+        }
+        let mut had_some = false;
+        loop {
+            let mut room = [abi::Wc::default(); BATCH];
+            let batch = self.cq.poll(&mut room);
+            for wc in batch {
+                self.take(wc);
+            }
+            had_some |= !batch.is_empty();
+            if batch.len() < BATCH {
+                break;
+            }
+        }
+        self.draining.store(false, Ordering::Release);
+        had_some
+    }
+
+    fn take(&self, wc: &abi::Wc) {
+        if wc.wr_id & IS_RECEIVE != 0 {
+            return self.take_message(wc, (wc.wr_id & !IS_RECEIVE) as usize);
+        }
+        let Some(conn) = self.conn((wc.wr_id >> 32 & 0xffff) as usize) else { return };
+        let number = wc.wr_id as u32;
+        if wc.wr_id & IS_LAST != 0 {
+            // Behind all others: those that did not tell of themselves went well.
+            conn.done.store(number, Ordering::Release);
+            conn.is_drained.store(true, Ordering::Release);
+            return self.wants_step();
+        }
+        if wc.status != abi::WC_SUCCESS {
+            conn.entry(number).status.store(status_code(wc.status), Ordering::Relaxed);
+            if conn.fail(error_of(wc.status)) {
+                self.wants_step();
+            }
+        }
+        conn.done.store(number.wrapping_add(1), Ordering::Release);
+    }
+
+    fn take_message(&self, wc: &abi::Wc, buffer: usize) {
+        let Some(owner) = self.owners.get(buffer) else { return };
+        let index = self.by_number(wc.qp_num);
+        let conn = index.and_then(|index| self.conn(index));
+        let (Some(index), Some(conn)) = (index, conn) else {
+            return self.post_receive(buffer); // a queue pair that is gone
+        };
+        if wc.status != abi::WC_SUCCESS {
+            if conn.fail(error_of(wc.status)) {
+                self.wants_step();
+            }
+            return self.post_receive(buffer);
+        }
+        let arrived = conn.arrived.load(Ordering::Relaxed);
+        let kept = arrived.wrapping_sub(conn.released.load(Ordering::Acquire));
+        let promised = conn.promised.load(Ordering::Relaxed);
+        if kept >= promised + RESERVE || kept as usize >= INBOX {
+            // More than it was promised: others' buffers.
+            if conn.fail(QpError::Framing) {
+                self.wants_step();
+            }
+            return self.post_receive(buffer);
+        }
+        owner.store(index as u16 + 1, Ordering::Relaxed);
+        let len = (wc.byte_len as usize).min(BUFFER) as u64;
+        if let Some(place) = conn.inbox.get(arrived as usize % INBOX) {
+            place.store((buffer as u64) << 32 | len, Ordering::Relaxed);
+        }
+        conn.arrived.store(arrived.wrapping_add(1), Ordering::Release);
+    }
+
+    /// No posts from here on, and a last request that tells when all before it have ended. The queue pair is in the
+    /// error state.
+    pub(crate) fn close_posts(&self, index: usize, qp: RawQp) {
+        let Some(conn) = self.conn(index) else { return };
+        conn.take_turn();
+        conn.is_closed.store(true, Ordering::Relaxed);
+        let last = conn.posted.load(Ordering::Relaxed);
+        let wr_id = IS_LAST | (index as u64) << 32 | u64::from(last);
+        let mut request = abi::SendWr::new(wr_id, abi::WR_SEND, abi::SEND_SIGNALED);
+        // SAFETY: the caller has the queue pair; no memory is named.
+        if unsafe { qp.post(&mut request, &mut []) }.is_err() {
+            conn.done.store(last, Ordering::Release);
+            conn.is_drained.store(true, Ordering::Release);
+            self.wants_step();
+        }
+        conn.end_turn();
+    }
+
+    /// Gives back all that a connection has that nobody will ask for: its queue pair and its halves are gone.
+    pub(crate) fn clear(&self, index: usize) {
+        let Some(conn) = self.conn(index) else { return };
+        for entry in &conn.entries {
+            let place = entry.info.swap(NO_PLACE, Ordering::Relaxed) & NO_PLACE;
+            if place != NO_PLACE {
+                self.places.give_back(place as usize);
+            }
+        }
+        for (buffer, owner) in self.owners.iter().enumerate() {
+            if owner.load(Ordering::Relaxed) == index as u16 + 1 {
+                owner.store(0, Ordering::Relaxed);
+                self.post_receive(buffer);
+            }
+        }
+    }
+
+    /// A connection's counts; `None`: there is none in this place.
+    pub fn counts(&self, index: usize) -> Option<Counts> {
+        let conn = self.conn(index)?;
+        let number = conn.number.load(Ordering::Acquire);
+        (number != 0).then(|| Counts {
+            number,
+            peer_number: conn.peer_number.load(Ordering::Relaxed),
+            sent: conn.sent.load(Ordering::Relaxed),
+            released: conn.released.load(Ordering::Acquire),
+        })
+    }
+
+    /// The peer of this place has room for `messages` in all (promised and released; wraps).
+    pub fn allow(&self, index: usize, messages: u32) {
+        if let Some(conn) = self.conn(index) {
+            conn.allowed.store(messages, Ordering::Release);
+        }
+    }
+}
+
+/// As [`Entry::status`] has it.
+const fn status_code(status: i32) -> u8 {
+    match status {
+        abi::WC_REM_ACCESS_ERR | abi::WC_REM_INV_REQ_ERR | abi::WC_REM_OP_ERR => 1,
+        abi::WC_LOC_PROT_ERR
+        | abi::WC_LOC_LEN_ERR
+        | abi::WC_LOC_QP_OP_ERR
+        | abi::WC_LOC_ACCESS_ERR => 2,
+        abi::WC_RETRY_EXC_ERR | abi::WC_RNR_RETRY_EXC_ERR => 3,
+        _ => 4,
+    }
+}
+
+const fn error_of(status: i32) -> QpError {
+    match status {
+        abi::WC_WR_FLUSH_ERR | abi::WC_RETRY_EXC_ERR => QpError::Disconnected,
+        _ => QpError::Fatal,
+    }
+}
+
+const fn status_of(code: u8) -> Status {
+    match code {
+        0 => Status::Success,
+        1 => Status::RemoteAccess,
+        2 => Status::LocalProtection,
+        3 => Status::RetryExceeded,
+        _ => Status::Flushed,
+    }
+}
+
+/// Sending half.
+#[derive(Debug)]
+pub struct VerbsTx {
+    core: Shared<Core>,
+    index: usize,
+    /// Requests whose buffers are given back; wraps, as the next.
+    freed: u32,
+    /// Requests whose ends were told or are not to be told.
+    told: u32,
+    /// Requests since one that completes by itself.
+    silent: u32,
+    /// The last READ, while it may be under way.
+    read: Option<u32>,
+}
+
+impl VerbsTx {
+    pub(crate) const fn new(core: Shared<Core>, index: usize) -> Self {
+        Self { core, index, freed: 0, told: 0, silent: 0, read: None }
+    }
+
+    fn conn(&self) -> &Conn {
+        &self.core.conns[self.index]
+    }
+
+    /// Gives back the buffers of what has ended, and forgets what nobody asks for.
+    fn settle(&mut self) {
+        let core = self.core.clone();
+        let conn = &core.conns[self.index];
+        let done = conn.done.load(Ordering::Acquire);
+        while Conn::is_behind(self.freed, done) {
+            let info = conn.entry(self.freed).info.fetch_or(NO_PLACE, Ordering::Relaxed);
+            if info & NO_PLACE != NO_PLACE {
+                core.places.give_back((info & NO_PLACE) as usize);
+            }
+            self.freed = self.freed.wrapping_add(1);
+        }
+        while Conn::is_behind(self.told, done) {
+            let entry = conn.entry(self.told);
+            let is_asked = entry.info.load(Ordering::Relaxed) & ASKED != 0;
+            if is_asked || entry.status.load(Ordering::Relaxed) != 0 {
+                break;
+            }
+            self.told = self.told.wrapping_add(1);
+        }
+        if self.read.is_some_and(|read| Conn::is_behind(read, done)) {
+            self.read = None;
+        }
+    }
+
+    /// Entries of the send queue that are free.
+    fn free_entries(&self) -> u32 {
+        DEPTH - self.conn().posted.load(Ordering::Relaxed).wrapping_sub(self.told)
+    }
+
+    fn credit(&self, is_control: bool) -> u32 {
+        let conn = self.conn();
+        let allowed = conn.allowed.load(Ordering::Acquire);
+        let allowed = if is_control { allowed.wrapping_add(RESERVE) } else { allowed };
+        let left = allowed.wrapping_sub(conn.sent.load(Ordering::Relaxed));
+        if (left as i32) < 0 { 0 } else { left }
+    }
+
+    fn ready(&mut self, is_control: bool) -> Result<(), PostError> {
+        if let Some(error) = self.conn().error() {
+            return Err(PostError::Failed(error));
+        }
+        let kept_free = if is_control { 0 } else { RESERVE };
+        self.settle();
+        if self.free_entries() <= kept_free {
+            self.core.drain();
+            self.settle();
+            if self.free_entries() <= kept_free {
+                return Err(PostError::Full);
+            }
+        }
+        Ok(())
+    }
+
+    /// Posts a request whose entry is free.
+    fn post(
+        &mut self,
+        id: WorkId,
+        kind: u32,
+        place: u32,
+        is_asked: bool,
+        mut request: abi::SendWr,
+        pieces: &mut [abi::Sge],
+    ) -> Result<(), PostError> {
+        let core = self.core.clone();
+        let conn = &core.conns[self.index];
+        conn.take_turn();
+        let qp = conn.qp.load(Ordering::Acquire);
+        let error = conn.error();
+        if conn.is_closed.load(Ordering::Relaxed) || qp.is_null() || error.is_some() {
+            conn.end_turn();
+            return Err(PostError::Failed(error.unwrap_or(QpError::Disconnected)));
+        }
+        let number = conn.posted.load(Ordering::Relaxed);
+        let is_signalled = is_asked || self.silent + 1 >= SIGNAL_EVERY;
+        request.wr_id = (self.index as u64) << 32 | u64::from(number);
+        if is_signalled {
+            request.send_flags |= abi::SEND_SIGNALED;
+        }
+        if request.opcode == abi::WR_SEND && self.read.is_some() {
+            request.send_flags |= abi::SEND_FENCE;
+        }
+        let entry = conn.entry(number);
+        entry.id.store(id.0, Ordering::Relaxed);
+        entry.status.store(0, Ordering::Relaxed);
+        let asked = if is_asked { ASKED } else { 0 };
+        entry.info.store(place | asked | kind << KIND_SHIFT, Ordering::Relaxed);
+        conn.posted.store(number.wrapping_add(1), Ordering::Release);
+        // SAFETY: the queue pair lives while this half does; a send buffer is this request's until it has completed; what
+        // READ and WRITE name is registered, or the device refuses it.
+        let posted = unsafe { RawQp::of(qp) }
+            .map_or(Err(crate::Error::NoDevice), |qp| unsafe { qp.post(&mut request, pieces) });
+        if posted.is_err() {
+            conn.posted.store(number, Ordering::Release);
+            entry.info.store(NO_PLACE, Ordering::Relaxed);
+            conn.end_turn();
+            if conn.fail(QpError::Fatal) {
+                core.wants_step();
+            }
+            return Err(PostError::Failed(conn.error().unwrap_or(QpError::Fatal)));
+        }
+        conn.end_turn();
+        self.silent = if is_signalled { 0 } else { self.silent + 1 };
+        if request.opcode == abi::WR_RDMA_READ {
+            self.read = Some(number);
+        }
+        Ok(())
+    }
+
+    fn one_sided(
+        &mut self,
+        id: WorkId,
+        local: LocalSlice,
+        remote: RemoteSlice,
+        opcode: i32,
+        kind: u32,
+    ) -> Result<(), PostError> {
+        self.ready(false)?;
+        let mut request = abi::SendWr::new(0, opcode, 0);
+        (request.remote_addr, request.rkey) = (remote.addr, remote.rkey.0);
+        let length = local.len.min(remote.len);
+        let mut piece = [abi::Sge { addr: local.addr, length, lkey: local.lkey.0 }];
+        let pieces = if length == 0 { &mut piece[..0] } else { &mut piece[..] };
+        self.post(id, kind, NO_PLACE, true, request, pieces)
+    }
+}
+
+/// Copies header and payload to where they are sent from.
+fn gather(into: &[Cell<u8>], header: &[u8], payload: &mut impl Gather) {
+    let (head, rest) = into.split_at(header.len().min(into.len()));
+    for (cell, byte) in head.iter().zip(header) {
+        cell.set(*byte);
+    }
+    if !rest.is_empty() {
+        payload.copy_to(0, rest);
+    }
+}
+
+impl SendQueue for VerbsTx {
+    fn max_message(&self) -> usize {
+        BUFFER
+    }
+
+    fn room(&self) -> usize {
+        const HEADER: usize = 16;
+        self.core.drain();
+        let conn = self.conn();
+        let done = conn.done.load(Ordering::Acquire);
+        let is_freeing = Conn::is_behind(self.freed, done);
+        if conn.error().is_some()
+            || self.credit(false) == 0
+            || self.free_entries() <= RESERVE
+            || !(self.core.places.has_free() || is_freeing)
+        {
+            return 0;
+        }
+        BUFFER - HEADER
+    }
+
+    fn post_send(
+        &mut self,
+        id: WorkId,
+        header: &[u8],
+        payload: &mut impl Gather,
+        options: SendOptions,
+    ) -> Result<(), PostError> {
+        let len = header.len() + payload.len();
+        if len > BUFFER {
+            return Err(PostError::TooLong);
+        }
+        self.ready(options.control)?;
+        if self.credit(options.control) == 0 {
+            return Err(PostError::Full);
+        }
+        let mut request = abi::SendWr::new(0, abi::WR_SEND, 0);
+        if options.solicited {
+            request.send_flags |= abi::SEND_SOLICITED;
+        }
+        if len <= INLINE as usize {
+            request.send_flags |= abi::SEND_INLINE;
+            let mut bytes = [0u8; INLINE as usize];
+            let cells = Cell::from_mut(&mut bytes[..len]).as_slice_of_cells();
+            gather(cells, header, payload);
+            let addr = cells.as_ptr() as u64;
+            let mut piece = [abi::Sge { addr, length: len as u32, lkey: 0 }];
+            let pieces = if len == 0 { &mut piece[..0] } else { &mut piece[..] };
+            self.post(id, 0, NO_PLACE, options.signalled, request, pieces)?;
+        } else {
+            let Some(place) = self.core.places.take() else {
+                self.core.drain();
+                return Err(PostError::Full);
+            };
+            let buffer = self.core.receives + place;
+            gather(self.core.cells(buffer, 0, len), header, payload);
+            let mut piece = [self.core.piece(buffer, len)];
+            let posted = self.post(id, 0, place as u32, options.signalled, request, &mut piece);
+            if let Err(error) = posted {
+                self.core.places.give_back(place);
+                return Err(error);
+            }
+        }
+        self.conn().sent.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn post_read(
+        &mut self,
+        id: WorkId,
+        local: LocalSlice,
+        remote: RemoteSlice,
+    ) -> Result<(), PostError> {
+        self.one_sided(id, local, remote, abi::WR_RDMA_READ, 1)
+    }
+
+    fn post_write(
+        &mut self,
+        id: WorkId,
+        local: LocalSlice,
+        remote: RemoteSlice,
+    ) -> Result<(), PostError> {
+        self.one_sided(id, local, remote, abi::WR_RDMA_WRITE, 2)
+    }
+
+    fn poll_completion(&mut self) -> Option<Completion> {
+        self.settle();
+        if self.told == self.conn().done.load(Ordering::Acquire) {
+            self.core.drain();
+            self.settle();
+        }
+        let conn = self.conn();
+        if !Conn::is_behind(self.told, conn.done.load(Ordering::Acquire)) {
+            return None;
+        }
+        let entry = conn.entry(self.told);
+        let opcode = match entry.info.load(Ordering::Relaxed) >> KIND_SHIFT {
+            0 => Opcode::Send,
+            1 => Opcode::Read,
+            _ => Opcode::Write,
+        };
+        let status = status_of(entry.status.load(Ordering::Relaxed));
+        let id = WorkId(entry.id.load(Ordering::Relaxed));
+        self.told = self.told.wrapping_add(1);
+        Some(Completion { id, opcode, status })
+    }
+}
+
+impl Drop for VerbsTx {
+    fn drop(&mut self) {
+        self.conn().halves.fetch_and(!1, Ordering::Release);
+        self.core.wants_step();
+    }
+}
+
+/// Receiving half.
+#[derive(Debug)]
+pub struct VerbsRx {
+    core: Shared<Core>,
+    index: usize,
+}
+
+impl VerbsRx {
+    pub(crate) const fn new(core: Shared<Core>, index: usize) -> Self {
+        Self { core, index }
+    }
+
+    fn conn(&self) -> &Conn {
+        &self.core.conns[self.index]
+    }
+
+    fn next(&self) -> Option<Received> {
+        let conn = self.conn();
+        let reported = conn.reported.load(Ordering::Relaxed);
+        if reported == conn.arrived.load(Ordering::Acquire) {
+            return None;
+        }
+        let word = conn.inbox[reported as usize % INBOX].load(Ordering::Relaxed);
+        conn.reported.store(reported.wrapping_add(1), Ordering::Relaxed);
+        Some(Received { token: word >> 32, len: word as u32 })
+    }
+}
+
+impl ReceiveQueue for VerbsRx {
+    fn posted(&self) -> u16 {
+        let conn = self.conn();
+        let kept = conn
+            .reported
+            .load(Ordering::Relaxed)
+            .wrapping_sub(conn.released.load(Ordering::Relaxed));
+        conn.promised.load(Ordering::Relaxed).saturating_sub(kept) as u16
+    }
+
+    fn poll_receive(&mut self) -> Result<Option<Received>, QpError> {
+        if let Some(message) = self.next() {
+            return Ok(Some(message));
+        }
+        // All that had arrived is in the inbox once its last request has ended, whoever drains.
+        let is_drained = self.conn().is_drained.load(Ordering::Acquire);
+        self.core.drain();
+        match (self.next(), self.conn().error()) {
+            (Some(message), _) => Ok(Some(message)),
+            (None, Some(error)) if is_drained => Err(error),
+            (None, _) => Ok(None),
+        }
+    }
+
+    fn copy_header(&self, message: Received, dst: &mut [u8]) -> usize {
+        let len = dst.len().min(message.len as usize);
+        let cells = self.core.cells(message.token as usize, 0, len);
+        for (byte, cell) in dst.iter_mut().zip(cells) {
+            *byte = cell.get();
+        }
+        cells.len()
+    }
+
+    fn copy_out(&self, message: Received, offset: u32, len: u32, sink: &mut impl Scatter) {
+        sink.accept(self.core.cells(message.token as usize, offset as usize, len as usize));
+    }
+
+    fn release(&mut self, message: Received) {
+        let buffer = message.token as usize;
+        let Some(owner) = self.core.owners.get(buffer) else { return };
+        if owner.swap(0, Ordering::Relaxed) != self.index as u16 + 1 {
+            return;
+        }
+        self.core.post_receive(buffer);
+        self.conn().released.fetch_add(1, Ordering::Release);
+    }
+}
+
+impl Drop for VerbsRx {
+    fn drop(&mut self) {
+        self.conn().halves.fetch_and(!2, Ordering::Release);
+        self.core.wants_step();
+    }
+}

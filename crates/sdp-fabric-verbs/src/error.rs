@@ -1,0 +1,97 @@
+//! What can go wrong, with the kernel's number by its name.
+
+use core::fmt;
+
+use sdp_sys::Errno;
+
+/// Why something between hosts cannot be done.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Error {
+    /// No RDMA device for this, no right to use it, or no library: said once, and cheaply.
+    NoDevice,
+    /// The device is iWARP, whose listeners share TCP's ports.
+    Iwarp,
+    /// The kernel shares pinned pages with forked children (before Linux 5.12).
+    OldKernel,
+    /// RLIMIT_MEMLOCK leaves no room.
+    MemLock,
+    /// RLIMIT_NOFILE leaves no numbers out of the program's sight.
+    Descriptors,
+    /// A fixed table is full.
+    Full,
+    /// A step and the kernel's or the library's answer.
+    Os(&'static str, Errno),
+}
+
+impl Error {
+    /// The error of a step, with those told apart that have a reason of their own.
+    pub fn of(step: &'static str, errno: Errno) -> Self {
+        match errno.0 {
+            libc::ENODEV | libc::ENXIO => Self::NoDevice,
+            libc::ENOMEM if step.starts_with("ibv_") => Self::MemLock,
+            _ => Self::Os(step, errno),
+        }
+    }
+
+    /// The error number, where there is one.
+    pub const fn errno(&self) -> Option<Errno> {
+        match self {
+            Self::Os(_, errno) => Some(*errno),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoDevice => f.write_str("no RDMA device that may be used"),
+            Self::Iwarp => f.write_str("the device is iWARP"),
+            Self::OldKernel => f.write_str("the kernel is older than 5.12"),
+            Self::MemLock => f.write_str("the limit of locked memory leaves no room"),
+            Self::Descriptors => f.write_str("the limit of descriptors leaves no room"),
+            Self::Full => f.write_str("a table is full"),
+            Self::Os(step, errno) => write!(f, "{step}: {} ({})", name(*errno), errno.0),
+        }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+macro_rules! names {
+    ($errno:expr; $($name:ident)*) => {
+        match $errno {
+            $(libc::$name => stringify!($name),)*
+            _ => "E?",
+        }
+    };
+}
+
+/// The name of an error number; `E?` for those that neither verbs nor the connection manager give.
+pub const fn name(errno: Errno) -> &'static str {
+    names!(errno.0;
+        EPERM ENOENT ESRCH EINTR EIO ENXIO E2BIG EBADF ECHILD EAGAIN ENOMEM EACCES EFAULT EBUSY
+        EEXIST ENODEV EINVAL ENFILE EMFILE ENOTTY EFBIG ENOSPC EROFS EPIPE ERANGE EDEADLK ENOSYS
+        ENODATA ETIME ECOMM EPROTO EBADMSG EOVERFLOW EPROTOTYPE ENOPROTOOPT EPROTONOSUPPORT
+        EOPNOTSUPP EAFNOSUPPORT EADDRINUSE EADDRNOTAVAIL ENETDOWN ENETUNREACH ENETRESET ECONNABORTED
+        ECONNRESET ENOBUFS EISCONN ENOTCONN ETIMEDOUT ECONNREFUSED EHOSTDOWN EHOSTUNREACH EALREADY
+        EINPROGRESS ESTALE EREMOTEIO ECANCELED)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_names_step_and_number() {
+        let error = Error::of("CONNECT", Errno(libc::EADDRINUSE));
+        assert_eq!(error.to_string(), "CONNECT: EADDRINUSE (98)");
+        assert_eq!(Error::of("BIND", Errno(libc::ENODEV)), Error::NoDevice);
+        assert_eq!(Error::of("ibv_reg_mr", Errno(libc::ENOMEM)), Error::MemLock);
+        assert_eq!(name(Errno(4000)), "E?");
+    }
+}

@@ -1,0 +1,715 @@
+//! Connections: set-up, end, registered memory. Everything here is slow, and never waits.
+//!
+//! [`VerbsFabric::progress`] takes what the connection manager and the device have to tell and does the
+//! steps that follow; who sleeps watches [`VerbsFabric::descriptors`]. Private data of requests and replies travels as it
+//! is, in fields of fixed length: the other side sees zeros behind shorter ones.
+
+use core::sync::atomic::{AtomicU16, Ordering};
+
+use sdp_rdma::{
+    cm::{PrivateData, Reject},
+    fabric::{CmEvent, Fabric, MemoryRegion, PostError, QpError},
+    key::{Access, Lkey, Rkey},
+};
+use sdp_sys::Errno;
+
+use crate::{
+    Address, Error,
+    abi::{cm as cm_abi, verbs as abi},
+    budget::{self, BUFFER, Budget, DEPTH, INLINE, RESERVE},
+    cm::{CmChannel, CmId, Event, Manager, REPLY_DATA, REQUEST_DATA, Times},
+    device::{self, Channel, Context, Domain, Mr, Pd, Qp, Queue, Receives},
+    endpoint::{Conn, Core, Counts, INBOX, VerbsRx, VerbsTx},
+    pool::{Region, Shared},
+};
+
+/// Listeners of a fabric.
+pub const LISTENERS_MAX: usize = 64;
+/// Registrations of a fabric.
+pub const REGIONS_MAX: usize = 256;
+/// Events that wait for [`Fabric::poll_cm`]: each place has at most two.
+const EVENTS_MAX: usize = 512;
+/// How long the kernel looks for an address and a road.
+const RESOLVE_MS: u32 = 1000;
+/// The soft limit of descriptors below which the program would miss those that are moved out of its sight.
+const DESCRIPTORS_LEAST: u64 = 256;
+/// In a `uid`: a listener's; the rest is its place.
+const IS_LISTENER: u64 = 1 << 32;
+/// First byte of a refusal: the consumer's, with its code behind it.
+const BY_CONSUMER: u8 = 1;
+
+/// How a fabric is to be.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// Most connections.
+    pub connections: usize,
+    /// Receive buffers promised to each connection.
+    pub promise: u32,
+    /// Requests that wait for an answer, in all.
+    pub backlog: usize,
+    /// Least number of the descriptors that are kept open.
+    pub floor: i32,
+    /// Time-outs and retries.
+    pub times: Times,
+    /// Bytes that may be pinned; `None`: the limit of this process.
+    pub memory: Option<u64>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            connections: budget::CONNECTIONS_MAX,
+            promise: 4,
+            backlog: 16,
+            floor: 128,
+            times: Times::USUAL,
+            memory: None,
+        }
+    }
+}
+
+/// How far a connection is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Free,
+    /// Ours: address, road, answer.
+    Asking,
+    /// Theirs, unanswered.
+    Asked,
+    /// Accepted by us; the other side has not confirmed.
+    Accepted,
+    /// Both ways.
+    Connected,
+    /// In the error state, until nobody uses it any more.
+    Ending,
+}
+
+/// A connection's place, as slow steps see it.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    stage: Stage,
+    /// Tells apart connections that had the same place.
+    generation: u32,
+    /// Before the queue pair in the order of ends: the peer hears of it first.
+    id: Option<CmId>,
+    qp: Option<Qp>,
+    data: Option<PrivateData>,
+    /// The end was told, or is not to be told.
+    is_told: bool,
+}
+
+#[derive(Debug)]
+struct Registered {
+    mr: Mr,
+    rkey: u32,
+}
+
+/// What only slow steps use.
+#[derive(Debug)]
+pub struct Slow {
+    slots: Region<Slot>,
+    listeners: Region<Option<CmId>>,
+    regions: Region<Option<Registered>>,
+    events: Region<Option<CmEvent<Id>>>,
+    first_event: usize,
+    event_count: usize,
+    /// Dropped behind everything that came of it.
+    manager: Option<CmChannel>,
+    pd: Pd,
+}
+
+/// Names a connection: its place and generation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Id {
+    index: u16,
+    generation: u32,
+}
+
+impl Id {
+    /// The place, for [`VerbsFabric::counts`].
+    pub const fn index(self) -> usize {
+        self.index as usize
+    }
+
+    const fn uid(self) -> u64 {
+        // Never 0, and never a listener's: bit 32 stays clear.
+        1 + self.index as u64 + ((self.generation as u64 & 0x7fff_ffff) << 33)
+    }
+
+    const fn of(uid: u64) -> Self {
+        Self { index: (uid as u32).wrapping_sub(1) as u16, generation: (uid >> 33) as u32 }
+    }
+}
+
+/// RDMA on the device that has one address of this host.
+#[derive(Debug)]
+pub struct VerbsFabric {
+    core: Shared<Core>,
+    context: Context,
+    channel: device::CompChannel,
+    address: Address,
+    options: Options,
+    budget: Budget,
+}
+
+fn mapped<T>(count: usize, make: impl FnMut(usize) -> T) -> Result<Region<T>, Error> {
+    Region::new(count, make).map_err(|errno| Error::of("mmap", errno))
+}
+
+impl VerbsFabric {
+    /// Opens the device that has `address` (its port does not matter), with pools of its own.
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`] at the cost of one failed `open` where the host has no connection manager; the others
+    /// are as they say.
+    pub fn open(address: &Address, options: &Options) -> Result<Self, Error> {
+        let manager = Manager::open(options.floor)?;
+        if budget::soft_limit(libc::RLIMIT_NOFILE as i32).unwrap_or(0) < DESCRIPTORS_LEAST {
+            return Err(Error::Descriptors);
+        }
+        let limit = budget::limit();
+        if limit < budget::LEAST_LIMIT {
+            return Err(Error::MemLock);
+        }
+        let budget = Budget::within(options.memory.unwrap_or(limit), options.connections)?;
+        let probe = CmId::new(&manager, u64::MAX)?;
+        probe.bind(&address.with_port(0))?;
+        let guid = probe.device()?;
+        drop(probe);
+        let context = device::open(guid, options.floor)?;
+        let pd = Domain::new(&context)?;
+        let channel = Channel::new(&context, options.floor)?;
+        let entries = budget.receives + budget.connections * (DEPTH as usize + 1);
+        let cq = Queue::new(&channel, entries)?;
+        let srq = Receives::new(&pd, budget.receives)?;
+        let memory = mapped(budget.receives + budget.sends, |_| [0u8; BUFFER])?;
+        let bytes = memory.len() * BUFFER;
+        // SAFETY: the region outlives the registration: both go with the core, in that order.
+        let mr = unsafe { Mr::new(&pd, memory.as_ptr() as u64, bytes, abi::ACCESS_LOCAL_WRITE) }?;
+        let slow = Slow {
+            slots: mapped(budget.connections, |_| Slot {
+                stage: Stage::Free,
+                generation: 0,
+                id: None,
+                qp: None,
+                data: None,
+                is_told: false,
+            })?,
+            listeners: mapped(LISTENERS_MAX, |_| None)?,
+            regions: mapped(REGIONS_MAX, |_| None)?,
+            events: mapped(EVENTS_MAX, |_| None)?,
+            first_event: 0,
+            event_count: 0,
+            manager: Some(manager),
+            pd,
+        };
+        let conns = mapped(budget.connections, |_| Conn::new())?;
+        let owners = mapped(budget.receives, |_| AtomicU16::new(0))?;
+        let core = Core::new(slow, conns, cq, srq, mr, memory, budget.receives, owners);
+        let core = Shared::new(core).map_err(|errno| Error::of("mmap", errno))?;
+        for buffer in 0..budget.receives {
+            core.post_receive(buffer);
+        }
+        let promise = options.promise.clamp(1, INBOX as u32 - RESERVE);
+        let options = Options { promise, ..*options };
+        Ok(Self { core, context, channel, address: *address, options, budget })
+    }
+
+    /// What the pools are enough for.
+    pub const fn budget(&self) -> Budget {
+        self.budget
+    }
+
+    /// The descriptors that this keeps open: device, its events, completion channel, connection manager. Who sleeps
+    /// watches the last three.
+    pub fn descriptors(&mut self) -> [i32; 4] {
+        let [file, events] = self.context.descriptors();
+        let channel = self.channel.descriptor();
+        let manager = self.slow().manager.as_ref().map_or(-1, |manager| manager.descriptor());
+        [file, events, channel, manager]
+    }
+
+    /// The channel becomes readable with the next completion; with `solicited_only`, with the next message that
+    /// its sender wants noticed, or failure. Look again ([`Core::drain`]) between this and sleeping. Fast.
+    ///
+    /// # Errors
+    /// The provider's.
+    pub fn arm(&self, solicited_only: bool) -> Result<(), Error> {
+        self.core.cq.arm(solicited_only)
+    }
+
+    /// Takes what the channel has; whether there was something.
+    pub fn take_wakeups(&self) -> bool {
+        self.core.cq.take_wakeups()
+    }
+
+    /// The data path's side, for those who poll, arm and count without the fabric.
+    pub fn core(&self) -> Shared<Core> {
+        self.core.clone()
+    }
+
+    /// A place's counts, for credits.
+    pub fn counts(&self, index: usize) -> Option<Counts> {
+        self.core.counts(index)
+    }
+
+    /// The peer of a place has room for so many messages in all.
+    pub fn allow(&self, index: usize, messages: u32) {
+        self.core.allow(index, messages);
+    }
+
+    /// Whether a connection has ended and all that was posted has completed.
+    pub fn is_ended(&mut self, id: Id) -> bool {
+        let is_drained = self.core.conns[id.index()].is_drained.load(Ordering::Acquire);
+        self.slot(id).is_none_or(|slot| slot.stage == Stage::Ending && is_drained)
+    }
+
+    /// Ends as a process does that is killed: the kernel tells the peers. For tests.
+    pub fn abandon(&mut self) {
+        let slow = self.slow();
+        for slot in slow.slots.as_mut() {
+            slot.id = None;
+        }
+        slow.manager = None;
+    }
+
+    #[allow(clippy::mut_from_ref)]
+    const fn slow_of(core: &Core) -> &mut Slow {
+        // SAFETY: only the fabric's own methods come here, each with the only reference to the only fabric of this core,
+        // and none keeps what it got over a call of another.
+        unsafe { &mut *core.slow.get() }
+    }
+
+    fn slow(&mut self) -> &mut Slow {
+        Self::slow_of(&self.core)
+    }
+
+    fn tell(&mut self, event: CmEvent<Id>) {
+        let slow = self.slow();
+        if slow.event_count < EVENTS_MAX {
+            let at = (slow.first_event + slow.event_count) % EVENTS_MAX;
+            slow.events.as_mut()[at] = Some(event);
+            slow.event_count += 1;
+        }
+    }
+
+    fn take_place(&mut self, stage: Stage) -> Option<Id> {
+        let promise = self.options.promise;
+        let slots = self.slow().slots.as_mut();
+        let index = slots.iter().position(|slot| slot.stage == Stage::Free)?;
+        let slot = &mut slots[index];
+        slot.stage = stage;
+        slot.generation = slot.generation.wrapping_add(1) & 0x7fff_ffff;
+        (slot.data, slot.is_told) = (None, false);
+        let id = Id { index: index as u16, generation: slot.generation };
+        self.core.conns[index].begin(promise);
+        Some(id)
+    }
+
+    fn slot(&mut self, id: Id) -> Option<&mut Slot> {
+        let slot = self.slow().slots.as_mut().get_mut(id.index())?;
+        (slot.stage != Stage::Free && slot.generation == id.generation).then_some(slot)
+    }
+
+    /// Makes the queue pair of a place and brings it to INIT.
+    fn make_qp(&mut self, id: Id) -> Result<u32, Error> {
+        let pd = self.slow().pd.clone();
+        let qp = Qp::new(&pd, &self.core.cq, &self.core.srq, DEPTH + 1, INLINE)?;
+        let times = self.options.times;
+        let slot = self.slot(id).ok_or(Error::Full)?;
+        let cm_id = slot.id.as_ref().ok_or(Error::NoDevice)?;
+        let (mut attributes, mask) = cm_id.attributes(abi::QPS_INIT, &times)?;
+        attributes.qp_access_flags |=
+            (abi::ACCESS_REMOTE_READ | abi::ACCESS_REMOTE_WRITE | abi::ACCESS_LOCAL_WRITE) as u32;
+        qp.modify(&attributes, mask)?;
+        let number = qp.number();
+        slot.qp = Some(qp);
+        Ok(number)
+    }
+
+    /// To RTR and RTS, with our own times; the data path may begin.
+    fn start_qp(&mut self, id: Id, peer_number: u32) -> Result<(), Error> {
+        let times = self.options.times;
+        let slot = self.slot(id).ok_or(Error::Full)?;
+        let (Some(cm_id), Some(qp)) = (slot.id.as_ref(), slot.qp.as_ref()) else {
+            return Err(Error::NoDevice);
+        };
+        let (attributes, mask) = cm_id.attributes(abi::QPS_RTR, &times)?;
+        qp.modify(&attributes, mask | abi::QP_MIN_RNR_TIMER)?;
+        let (attributes, mask) = cm_id.attributes(abi::QPS_RTS, &times)?;
+        let times_mask = abi::QP_TIMEOUT | abi::QP_RETRY_CNT | abi::QP_RNR_RETRY;
+        qp.modify(&attributes, mask | times_mask)?;
+        let (number, raw) = (qp.number(), qp.raw());
+        let conn = &self.core.conns[id.index()];
+        conn.peer_number.store(peer_number, Ordering::Relaxed);
+        conn.qp.store(raw.as_ptr(), Ordering::Release);
+        conn.number.store(number, Ordering::Release);
+        Ok(())
+    }
+
+    /// Forgets a place whose connection never came to be.
+    fn forget(&mut self, id: Id) {
+        let index = id.index();
+        if let Some(slot) = self.slot(id) {
+            slot.id = None;
+            slot.qp = None;
+            slot.stage = Stage::Free;
+        }
+        let conn = &self.core.conns[index];
+        conn.number.store(0, Ordering::Release);
+        conn.qp.store(core::ptr::null_mut(), Ordering::Release);
+        self.core.clear(index);
+    }
+
+    /// Begins the end of a connection: no work any more, what is under way is flushed, the peer is told.
+    fn end(&mut self, id: Id, why: QpError) {
+        let core = self.core.clone();
+        core.conns[id.index()].fail(why);
+        let Some(slot) = self.slot(id) else { return };
+        match slot.stage {
+            Stage::Connected | Stage::Accepted => {}
+            Stage::Ending | Stage::Free => return,
+            Stage::Asking | Stage::Asked => return self.forget(id),
+        }
+        slot.stage = Stage::Ending;
+        // What has arrived is taken before the queue pair goes.
+        core.drain();
+        if let Some(qp) = &slot.qp {
+            let _ = qp.fail();
+            core.close_posts(id.index(), qp.raw());
+        }
+        if let Some(cm_id) = &slot.id {
+            let _ = cm_id.disconnect();
+        }
+        core.is_due.store(true, Ordering::Release);
+    }
+
+    fn tell_end(&mut self, id: Id) {
+        let Some(slot) = self.slot(id) else { return };
+        if !core::mem::replace(&mut slot.is_told, true) {
+            self.tell(CmEvent::Disconnected(id));
+        }
+    }
+
+    /// Does what can be done now; whether there was something. Call it when a descriptor is readable, and when
+    /// [`VerbsFabric::is_due`].
+    pub fn progress(&mut self) -> bool {
+        let mut had_some = self.core.drain();
+        while let Some(event) = self.next_event() {
+            had_some = true;
+            self.handle(&event);
+        }
+        if self.core.is_due.swap(false, Ordering::AcqRel) {
+            had_some |= self.look_after_all();
+        }
+        had_some
+    }
+
+    /// Whether [`VerbsFabric::progress`] has something to do that no descriptor tells.
+    pub fn is_due(&self) -> bool {
+        self.core.is_due.load(Ordering::Acquire)
+    }
+
+    fn next_event(&mut self) -> Option<Event> {
+        self.slow().manager.as_ref()?.event().ok().flatten()
+    }
+
+    /// Failed ones begin to end; ended ones that nobody uses leave their place.
+    fn look_after_all(&mut self) -> bool {
+        let mut had_some = false;
+        for index in 0..self.core.conns.len() {
+            let slot = &self.slow().slots[index];
+            let (stage, generation) = (slot.stage, slot.generation);
+            let id = Id { index: index as u16, generation };
+            let core = self.core.clone();
+            let conn = &core.conns[index];
+            if let (Stage::Connected | Stage::Accepted, Some(why)) = (stage, conn.error()) {
+                self.end(id, why);
+                self.tell_end(id);
+                had_some = true;
+            }
+            let is_unused = conn.halves.load(Ordering::Acquire) & !TAKEN == 0;
+            if stage == Stage::Ending && is_unused && conn.is_drained.load(Ordering::Acquire) {
+                self.core.drain();
+                self.forget(id);
+                had_some = true;
+            }
+        }
+        had_some
+    }
+
+    fn handle(&mut self, event: &Event) {
+        if event.kind() == cm_abi::EVENT_CONNECT_REQUEST {
+            return self.request(event);
+        }
+        if event.uid() & IS_LISTENER != 0 {
+            return;
+        }
+        let id = Id::of(event.uid());
+        let Some(stage) = self.slot(id).map(|slot| slot.stage) else { return };
+        match (event.kind(), stage) {
+            (cm_abi::EVENT_ADDR_RESOLVED, Stage::Asking) => {
+                let resolved = self
+                    .slot(id)
+                    .and_then(|slot| slot.id.as_ref())
+                    .map(|cm_id| cm_id.resolve_route(RESOLVE_MS));
+                if !matches!(resolved, Some(Ok(()))) {
+                    self.give_up(id, CmEvent::Unreachable(id));
+                }
+            }
+            (cm_abi::EVENT_ROUTE_RESOLVED, Stage::Asking) if self.ask(id).is_err() => {
+                self.give_up(id, CmEvent::Unreachable(id));
+            }
+            (cm_abi::EVENT_CONNECT_RESPONSE, Stage::Asking) => self.answered(id, event),
+            (cm_abi::EVENT_REJECTED, Stage::Asking) => {
+                self.give_up(id, CmEvent::Rejected(id, refusal(event)));
+            }
+            (
+                cm_abi::EVENT_ADDR_ERROR
+                | cm_abi::EVENT_ROUTE_ERROR
+                | cm_abi::EVENT_CONNECT_ERROR
+                | cm_abi::EVENT_UNREACHABLE
+                | cm_abi::EVENT_DEVICE_REMOVAL,
+                Stage::Asking,
+            ) => self.give_up(id, CmEvent::Unreachable(id)),
+            (cm_abi::EVENT_ESTABLISHED, Stage::Accepted) => {
+                if let Some(slot) = self.slot(id) {
+                    slot.stage = Stage::Connected;
+                }
+            }
+            (
+                cm_abi::EVENT_DISCONNECTED
+                | cm_abi::EVENT_REJECTED
+                | cm_abi::EVENT_CONNECT_ERROR
+                | cm_abi::EVENT_UNREACHABLE
+                | cm_abi::EVENT_DEVICE_REMOVAL,
+                Stage::Accepted | Stage::Connected,
+            ) => {
+                self.end(id, QpError::Disconnected);
+                self.tell_end(id);
+            }
+            _ => {}
+        }
+    }
+
+    fn give_up(&mut self, id: Id, event: CmEvent<Id>) {
+        self.forget(id);
+        self.tell(event);
+    }
+
+    /// The road is known: asks.
+    fn ask(&mut self, id: Id) -> Result<(), Error> {
+        let number = self.make_qp(id)?;
+        let times = self.options.times;
+        let slot = self.slot(id).ok_or(Error::Full)?;
+        let data = slot.data.ok_or(Error::Full)?;
+        let cm_id = slot.id.as_ref().ok_or(Error::NoDevice)?;
+        cm_id.connect(number, data.as_slice(), &times)
+    }
+
+    fn answered(&mut self, id: Id, event: &Event) {
+        let data = PrivateData::new(
+            event.private_data().get(..REPLY_DATA).unwrap_or(event.private_data()),
+        );
+        let started = self.start_qp(id, event.peer_qp());
+        let confirmed = started.and_then(|()| {
+            let slot = self.slot(id).ok_or(Error::Full)?;
+            slot.id.as_ref().ok_or(Error::NoDevice)?.confirm(id.uid())
+        });
+        match (confirmed, data) {
+            (Ok(()), Some(data)) => {
+                if let Some(slot) = self.slot(id) {
+                    slot.stage = Stage::Connected;
+                }
+                self.tell(CmEvent::Established(id, data));
+            }
+            _ => self.give_up(id, CmEvent::Unreachable(id)),
+        }
+    }
+
+    fn request(&mut self, event: &Event) {
+        let Some(manager) = self.slow().manager.clone() else { return };
+        let Some(cm_id) = event.request(&manager) else { return };
+        let waiting = self.slow().slots.iter().filter(|slot| slot.stage == Stage::Asked).count();
+        let place =
+            if waiting < self.options.backlog { self.take_place(Stage::Asked) } else { None };
+        let Some((id, data)) = place.zip(PrivateData::new(event.private_data())) else {
+            let _ = cm_id.reject(&[]);
+            return;
+        };
+        self.core.conns[id.index()].peer_number.store(event.peer_qp(), Ordering::Relaxed);
+        if let Some(slot) = self.slot(id) {
+            slot.id = Some(cm_id);
+        }
+        self.tell(CmEvent::Request(id, data));
+    }
+}
+
+/// Why a request was refused, from what came with the refusal.
+fn refusal(event: &Event) -> Reject {
+    match (event.status(), event.private_data()) {
+        (cm_abi::REJECT_INVALID_SERVICE, _) => Reject::InvalidService,
+        (cm_abi::REJECT_CONSUMER, [BY_CONSUMER, code, ..]) => Reject::Consumer(*code),
+        (cm_abi::REJECT_CONSUMER, _) => Reject::Busy,
+        _ => Reject::Stale,
+    }
+}
+
+impl Fabric for VerbsFabric {
+    type Id = Id;
+    type Service = Address;
+    type Tx = VerbsTx;
+    type Rx = VerbsRx;
+
+    fn has_explicit_credits(&self) -> bool {
+        true
+    }
+
+    fn listen(&mut self, service: Address) -> Result<(), Reject> {
+        let backlog = self.options.backlog as u32;
+        let slow = self.slow();
+        let manager = slow.manager.as_ref().ok_or(Reject::InvalidService)?;
+        let listeners = &slow.listeners;
+        let place = listeners.iter().position(Option::is_none).ok_or(Reject::Busy)?;
+        let listening = CmId::new(manager, IS_LISTENER | place as u64).and_then(|id| {
+            id.bind(&service)?;
+            // More than are kept: those beyond are refused with a reason, not dropped.
+            id.listen(backlog + 64)?;
+            Ok(id)
+        });
+        match listening {
+            Ok(id) => {
+                slow.listeners.as_mut()[place] = Some(id);
+                Ok(())
+            }
+            Err(Error::Os(_, Errno::EADDRINUSE)) => Err(Reject::Busy),
+            Err(_) => Err(Reject::InvalidService),
+        }
+    }
+
+    fn connect(&mut self, service: Address, data: PrivateData) -> Result<Id, Reject> {
+        if data.as_slice().len() > REQUEST_DATA {
+            return Err(Reject::PrivateDataTooLong);
+        }
+        let from = self.address.with_port(0);
+        let manager = self.slow().manager.clone().ok_or(Reject::InvalidService)?;
+        let id = self.take_place(Stage::Asking).ok_or(Reject::Busy)?;
+        let asking = CmId::new(&manager, id.uid()).and_then(|cm_id| {
+            cm_id.resolve_address(&from, &service, RESOLVE_MS)?;
+            Ok(cm_id)
+        });
+        match (asking, self.slot(id)) {
+            (Ok(cm_id), Some(slot)) => {
+                (slot.id, slot.data) = (Some(cm_id), Some(data));
+                Ok(id)
+            }
+            _ => {
+                self.forget(id);
+                Err(Reject::InvalidService)
+            }
+        }
+    }
+
+    fn accept(&mut self, id: Id, data: PrivateData) -> Result<(), Reject> {
+        if data.as_slice().len() > REPLY_DATA {
+            return Err(Reject::PrivateDataTooLong);
+        }
+        if self.slot(id).is_none_or(|slot| slot.stage != Stage::Asked) {
+            return Err(Reject::Stale);
+        }
+        let times = self.options.times;
+        let peer_number = self.core.conns[id.index()].peer_number.load(Ordering::Relaxed);
+        let accepted = self.make_qp(id).and_then(|number| {
+            self.start_qp(id, peer_number)?;
+            let slot = self.slot(id).ok_or(Error::Full)?;
+            let cm_id = slot.id.as_ref().ok_or(Error::NoDevice)?;
+            cm_id.accept(id.uid(), number, data.as_slice(), &times)?;
+            slot.stage = Stage::Accepted;
+            Ok(())
+        });
+        accepted.map_err(|error| {
+            self.forget(id);
+            if error == Error::MemLock { Reject::Busy } else { Reject::Stale }
+        })
+    }
+
+    fn reject(&mut self, id: Id, code: u8) {
+        let Some(slot) = self.slot(id) else { return };
+        if slot.stage != Stage::Asked {
+            return;
+        }
+        if let Some(cm_id) = &slot.id {
+            let _ = cm_id.reject(&[BY_CONSUMER, code]);
+        }
+        self.forget(id);
+    }
+
+    fn poll_cm(&mut self) -> Option<CmEvent<Id>> {
+        self.progress();
+        let slow = self.slow();
+        if slow.event_count == 0 {
+            return None;
+        }
+        let at = slow.first_event;
+        slow.first_event = (at + 1) % EVENTS_MAX;
+        slow.event_count -= 1;
+        slow.events.as_mut()[at].take()
+    }
+
+    fn take_queues(&mut self, id: Id) -> Option<(VerbsTx, VerbsRx)> {
+        let slot = self.slot(id)?;
+        if !matches!(slot.stage, Stage::Accepted | Stage::Connected) {
+            return None;
+        }
+        let conn = &self.core.conns[id.index()];
+        if conn.halves.load(Ordering::Relaxed) & TAKEN != 0 {
+            return None;
+        }
+        conn.halves.store(TAKEN | 3, Ordering::Release);
+        let (core, index) = (self.core.clone(), id.index());
+        Some((VerbsTx::new(core.clone(), index), VerbsRx::new(core, index)))
+    }
+
+    fn disconnect(&mut self, id: Id) {
+        if let Some(slot) = self.slot(id) {
+            slot.is_told = true;
+        }
+        self.end(id, QpError::Disconnected);
+    }
+
+    fn register(&mut self, addr: u64, len: u64, access: Access) -> Result<MemoryRegion, PostError> {
+        let slow = self.slow();
+        let place = slow.regions.iter().position(Option::is_none).ok_or(PostError::Full)?;
+        let mut rights = abi::ACCESS_LOCAL_WRITE;
+        if access.remote_read {
+            rights |= abi::ACCESS_REMOTE_READ;
+        }
+        if access.remote_write {
+            rights |= abi::ACCESS_REMOTE_WRITE;
+        }
+        let bytes = usize::try_from(len).map_err(|_| PostError::Unsupported)?;
+        // SAFETY: the caller ends the registration before the memory goes (the trait's contract), and lets the peer in.
+        let mr =
+            unsafe { Mr::new(&slow.pd, addr, bytes, rights) }.map_err(|error| match error {
+                Error::MemLock => PostError::Full,
+                _ => PostError::Unsupported,
+            })?;
+        let (lkey, rkey) = (mr.lkey(), mr.rkey());
+        slow.regions.as_mut()[place] = Some(Registered { mr, rkey });
+        Ok(MemoryRegion { addr, len, lkey: Lkey(lkey), rkey: Rkey(rkey) })
+    }
+
+    fn deregister(&mut self, region: MemoryRegion) {
+        let is_it = |registered: &&mut Option<Registered>| {
+            registered
+                .as_ref()
+                .is_some_and(|r| r.rkey == region.rkey.0 && r.mr.lkey() == region.lkey.0)
+        };
+        if let Some(registered) = self.slow().regions.as_mut().iter_mut().find(is_it) {
+            *registered = None;
+        }
+    }
+}
+
+/// In [`Conn::halves`]: they were taken once.
+const TAKEN: u8 = 4;

@@ -1,0 +1,547 @@
+//! On a real device: conformance, sleep, hidden descriptors, many connections in little memory.
+//!
+//! The address of the device is `SDP_VERBS_ADDRESS`, else 192.168.77.1. Without a device there nothing is tested, and
+//! that is said. Arguments select tests by parts of their names.
+
+use std::{
+    net::{IpAddr, TcpListener},
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, Mutex, MutexGuard},
+    time::{Duration, Instant},
+};
+
+use sdp_fabric_tests::{
+    End, Fabrics, Feature, Harness, Pair, Side,
+    runner::{self, Test},
+};
+use sdp_fabric_verbs::{
+    Address, Error,
+    budget::CONNECTIONS_MAX,
+    cm::REQUEST_DATA,
+    endpoint::{Core, VerbsRx, VerbsTx},
+    fabric::{Id, Options, VerbsFabric},
+    pool::Shared,
+};
+use sdp_rdma::{
+    cm::{PrivateData, Reject},
+    fabric::{
+        CmEvent, Fabric, Gather, MemoryRegion, PostError, ReceiveQueue, SendOptions, SendQueue,
+    },
+    key::{Access, LocalSlice, RemoteSlice},
+    work::{Completion, WorkId},
+};
+
+const BACKLOG: usize = 5;
+/// Nothing happens for so long: nothing will. Emulated devices take a millisecond for a message.
+const QUIET: Duration = Duration::from_millis(20);
+/// The same for connection management, which goes through several kernel threads on both sides.
+const LONG_QUIET: Duration = Duration::from_millis(250);
+/// Bound of one wait.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn address(port: u16) -> Address {
+    let text = std::env::var("SDP_VERBS_ADDRESS").unwrap_or_else(|_| "192.168.77.1".to_owned());
+    match text.parse().expect("SDP_VERBS_ADDRESS is an IP address") {
+        IpAddr::V4(ip) => Address::v4(ip.octets(), port),
+        IpAddr::V6(ip) => Address::v6(ip.octets(), port, 0),
+    }
+}
+
+/// A port that no TCP socket has; RDMA's ports are others, and these tests run alone.
+fn free_port() -> u16 {
+    let socket = TcpListener::bind("0.0.0.0:0").expect("a port");
+    socket.local_addr().expect("a port").port()
+}
+
+/// A fabric that test and harness share.
+#[derive(Debug, Clone)]
+struct Handle {
+    fabric: Arc<Mutex<VerbsFabric>>,
+    /// Of the fabric at the other end.
+    other: Option<Shared<Core>>,
+}
+
+impl Handle {
+    fn open(options: &Options) -> Self {
+        let fabric = VerbsFabric::open(&address(0), options).expect("a device");
+        Self { fabric: Arc::new(Mutex::new(fabric)), other: None }
+    }
+
+    fn get(&self) -> MutexGuard<'_, VerbsFabric> {
+        self.fabric.lock().expect("no test goes on after a panic")
+    }
+}
+
+impl Fabric for Handle {
+    type Id = Id;
+    type Service = Address;
+    type Tx = CreditedTx;
+    type Rx = VerbsRx;
+
+    fn has_explicit_credits(&self) -> bool {
+        self.get().has_explicit_credits()
+    }
+    fn listen(&mut self, service: Address) -> Result<(), Reject> {
+        self.get().listen(service)
+    }
+    fn connect(&mut self, service: Address, data: PrivateData) -> Result<Id, Reject> {
+        self.get().connect(service, data)
+    }
+    fn accept(&mut self, id: Id, data: PrivateData) -> Result<(), Reject> {
+        self.get().accept(id, data)
+    }
+    fn reject(&mut self, id: Id, code: u8) {
+        self.get().reject(id, code);
+    }
+    fn poll_cm(&mut self) -> Option<CmEvent<Id>> {
+        self.get().poll_cm()
+    }
+    fn take_queues(&mut self, id: Id) -> Option<(CreditedTx, VerbsRx)> {
+        let (tx, rx) = self.get().take_queues(id)?;
+        let (mine, other) = (self.get().core(), self.other.clone());
+        Some((CreditedTx { tx, index: id.index(), mine, other }, rx))
+    }
+    fn disconnect(&mut self, id: Id) {
+        self.get().disconnect(id);
+    }
+    fn register(&mut self, addr: u64, len: u64, access: Access) -> Result<MemoryRegion, PostError> {
+        self.get().register(addr, len, access)
+    }
+    fn deregister(&mut self, region: MemoryRegion) {
+        self.get().deregister(region);
+    }
+}
+
+/// A sending half that learns of credits as the protocol would tell it: promised and released.
+#[derive(Debug)]
+struct CreditedTx {
+    tx: VerbsTx,
+    index: usize,
+    mine: Shared<Core>,
+    /// The other end's, where it is another fabric.
+    other: Option<Shared<Core>>,
+}
+
+impl CreditedTx {
+    fn learn(&self) {
+        let Some((other, mine)) = self.other.as_ref().zip(self.mine.counts(self.index)) else {
+            return;
+        };
+        let places = (0..CONNECTIONS_MAX).filter_map(|index| other.counts(index));
+        if let Some(peer) = places.into_iter().find(|c| c.number == mine.peer_number) {
+            self.mine.allow(self.index, PROMISE.wrapping_add(peer.released));
+        }
+    }
+}
+
+impl SendQueue for CreditedTx {
+    fn max_message(&self) -> usize {
+        self.tx.max_message()
+    }
+    fn room(&self) -> usize {
+        self.learn();
+        self.tx.room()
+    }
+    fn post_send(
+        &mut self,
+        id: WorkId,
+        header: &[u8],
+        payload: &mut impl Gather,
+        options: SendOptions,
+    ) -> Result<(), PostError> {
+        self.learn();
+        self.tx.post_send(id, header, payload, options)
+    }
+    fn post_read(
+        &mut self,
+        id: WorkId,
+        local: LocalSlice,
+        remote: RemoteSlice,
+    ) -> Result<(), PostError> {
+        self.tx.post_read(id, local, remote)
+    }
+    fn post_write(
+        &mut self,
+        id: WorkId,
+        local: LocalSlice,
+        remote: RemoteSlice,
+    ) -> Result<(), PostError> {
+        self.tx.post_write(id, local, remote)
+    }
+    fn poll_completion(&mut self) -> Option<Completion> {
+        self.tx.poll_completion()
+    }
+}
+
+struct Device {
+    a: Handle,
+    b: Handle,
+    ids: Option<(Id, Id)>,
+    /// Connection management may be under way at any time.
+    is_restless: bool,
+    /// Sides of the pair that will end.
+    ending: &'static [Side],
+}
+
+const PROMISE: u32 = 16;
+
+impl Device {
+    fn fabric(&self, side: Side) -> &Handle {
+        match side {
+            Side::A => &self.a,
+            Side::B => &self.b,
+        }
+    }
+
+    fn is_ended(&self, side: Side) -> bool {
+        let (active, passive) = self.ids.expect("a pair");
+        match side {
+            Side::A => self.a.get().is_ended(active),
+            Side::B => self.b.get().is_ended(passive),
+        }
+    }
+
+    fn step(&self) -> bool {
+        let (mut a, mut b) = (self.a.get(), self.b.get());
+        a.progress() | b.progress()
+    }
+}
+
+impl Harness for Device {
+    type Tx = CreditedTx;
+    type Rx = VerbsRx;
+    type Fabric = Handle;
+
+    fn new(_: u64) -> Self {
+        let options = Options { promise: PROMISE, backlog: BACKLOG, ..Options::default() };
+        let (mut a, mut b) = (Handle::open(&options), Handle::open(&options));
+        (a.other, b.other) = (Some(b.get().core()), Some(a.get().core()));
+        Self { a, b, ids: None, is_restless: false, ending: &[] }
+    }
+
+    fn missing(&self, feature: Feature) -> Option<&'static str> {
+        (feature == Feature::NoOneSided).then_some("one-sided work is supported")
+    }
+
+    fn request_data_max(&self) -> usize {
+        REQUEST_DATA
+    }
+
+    fn pads_private_data(&self) -> bool {
+        true
+    }
+
+    fn pair(&mut self) -> Pair<CreditedTx, VerbsRx> {
+        let none = PrivateData::new(&[]).expect("fits");
+        let service = address(free_port());
+        self.b.listen(service).expect("a free service");
+        let active = self.a.connect(service, none).expect("a connect");
+        let end = Instant::now() + PATIENCE;
+        let (mut passive, mut is_there) = (None, false);
+        while passive.is_none() || !is_there {
+            assert!(Instant::now() < end, "no connection within {PATIENCE:?}");
+            if let Some(CmEvent::Request(id, _)) = self.b.poll_cm() {
+                self.b.accept(id, none).expect("an acceptance");
+                passive = Some(id);
+            }
+            match self.a.poll_cm() {
+                Some(CmEvent::Established(id, _)) if id == active => is_there = true,
+                Some(CmEvent::Rejected(..) | CmEvent::Unreachable(_)) => panic!("no connection"),
+                _ => std::thread::yield_now(),
+            }
+        }
+        let passive = passive.expect("was waited for");
+        self.ending = &[];
+        self.ids = Some((active, passive));
+        let (tx, rx) = self.a.take_queues(active).expect("queues");
+        let a = End { tx, rx };
+        let (tx, rx) = self.b.take_queues(passive).expect("queues");
+        Pair { a, b: End { tx, rx } }
+    }
+
+    fn advance(&mut self) -> bool {
+        let is_restless = self.is_restless || !self.ending.iter().all(|side| self.is_ended(*side));
+        let quiet = if is_restless { LONG_QUIET } else { QUIET };
+        let end = Instant::now() + quiet;
+        loop {
+            if self.step() {
+                return true;
+            }
+            if Instant::now() > end {
+                return false;
+            }
+            std::thread::sleep(Duration::from_micros(300));
+        }
+    }
+
+    fn disconnect(&mut self, side: Side) {
+        let (active, passive) = self.ids.expect("a pair");
+        self.ending = &[Side::A, Side::B];
+        match side {
+            Side::A => self.a.disconnect(active),
+            Side::B => self.b.disconnect(passive),
+        }
+    }
+
+    fn kill(&mut self, side: Side) {
+        self.ending = match side {
+            Side::A => &[Side::B],
+            Side::B => &[Side::A],
+        };
+        self.fabric(side).get().abandon();
+    }
+
+    fn allocate(&mut self, _: Side, len: usize) -> u64 {
+        vec![0u8; len].leak().as_mut_ptr() as u64
+    }
+
+    fn store(&mut self, _: Side, addr: u64, bytes: &[u8]) {
+        // SAFETY: memory of `allocate`, and the test stays within it.
+        unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), addr as *mut u8, bytes.len()) };
+    }
+
+    fn load(&mut self, _: Side, addr: u64, bytes: &mut [u8]) {
+        // SAFETY: as above.
+        unsafe {
+            core::ptr::copy_nonoverlapping(addr as *const u8, bytes.as_mut_ptr(), bytes.len())
+        };
+    }
+
+    fn register(
+        &mut self,
+        side: Side,
+        addr: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<MemoryRegion, PostError> {
+        self.fabric(side).clone().register(addr, len, access)
+    }
+
+    fn deregister(&mut self, side: Side, region: MemoryRegion) {
+        self.fabric(side).clone().deregister(region);
+    }
+
+    fn fabrics(&mut self) -> Fabrics<Handle> {
+        self.is_restless = true;
+        let services = [address(free_port()), address(free_port())];
+        Fabrics { client: self.a.clone(), server: self.b.clone(), services, backlog: BACKLOG }
+    }
+}
+
+struct Text<'a>(&'a [u8]);
+
+impl Gather for Text<'_> {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+    fn copy_to(&mut self, offset: usize, dst: &[core::cell::Cell<u8>]) {
+        for (cell, byte) in dst.iter().zip(&self.0[offset..]) {
+            cell.set(*byte);
+        }
+    }
+}
+
+/// Waits until a descriptor is readable.
+fn is_readable(fd: i32, wait: Duration) -> bool {
+    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one structure.
+    unsafe { libc::poll(&raw mut poll, 1, wait.as_millis() as i32) == 1 }
+}
+
+/// A solicited message wakes who armed for such, an ordinary one does not; nothing wakes who did not arm.
+fn solicited_messages_wake() {
+    let mut device = Device::new(0);
+    let mut pair = device.pair();
+    let [_, _, channel, _] = device.b.get().descriptors();
+    device.b.get().take_wakeups();
+    device.b.get().arm(true).expect("armed");
+    let ordinary = SendOptions::default();
+    let solicited = SendOptions { solicited: true, ..ordinary };
+    pair.a.tx.post_send(WorkId(1), b"header", &mut Text(b"ordinary"), ordinary).expect("posted");
+    assert!(!is_readable(channel, Duration::from_millis(200)), "woken by an ordinary message");
+    pair.a.tx.post_send(WorkId(2), b"header", &mut Text(b"solicited"), solicited).expect("posted");
+    assert!(is_readable(channel, PATIENCE), "not woken by a solicited message");
+    assert!(device.b.get().take_wakeups());
+    assert!(!device.b.get().take_wakeups(), "one wake-up for one arming");
+    for _ in 0..2 {
+        let received = pair.b.rx.poll_receive().expect("alive").expect("a message");
+        pair.b.rx.release(received);
+    }
+    assert_eq!(pair.b.rx.poll_receive(), Ok(None));
+}
+
+/// The program's next descriptor is the one it would have had; ours are high and close on exec.
+fn descriptors_are_out_of_sight() {
+    let lowest = || {
+        let file = std::fs::File::open("/dev/null").expect("a file");
+        std::os::fd::AsRawFd::as_raw_fd(&file)
+    };
+    let before = lowest();
+    let options = Options { floor: 200, ..Options::default() };
+    let handle = Handle::open(&options);
+    assert_eq!(lowest(), before);
+    for fd in handle.get().descriptors() {
+        assert!(fd >= 200, "descriptor {fd}");
+        // SAFETY: no pointers.
+        let flags = unsafe { libc::fcntl(fd, libc::F_GETFD) };
+        assert_eq!(flags, libc::FD_CLOEXEC, "descriptor {fd}");
+    }
+    let count = || std::fs::read_dir("/proc/self/fd").expect("descriptors").count();
+    let with = count();
+    drop(handle);
+    assert_eq!(count() + 4, with, "all four are closed");
+}
+
+fn pinned_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("status");
+    let line = status.lines().find(|line| line.starts_with("VmPin:")).expect("VmPin");
+    line.split_whitespace().nth(1).expect("a number").parse().expect("a number")
+}
+
+/// As many connections as 8 MiB of locked memory are said to be enough for, each with a message, as an ordinary user.
+/// In a process of its own, since it gives up its rights.
+fn many_connections_in_8_mib() {
+    // SAFETY: the child runs this test's code alone and ends with _exit; no other threads exist.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let result = catch_unwind(|| {
+            let limit = libc::rlimit { rlim_cur: 8 << 20, rlim_max: 8 << 20 };
+            // SAFETY: valid arguments.
+            unsafe {
+                assert_eq!(libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit), 0);
+                for path in std::fs::read_dir("/dev/infiniband").expect("nodes").flatten() {
+                    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+                    std::fs::set_permissions(path.path(), mode).expect("permission");
+                }
+                assert_eq!(libc::setgid(65534), 0);
+                assert_eq!(libc::setuid(65534), 0);
+            }
+            crowd();
+        });
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(i32::from(result.is_err())) };
+    }
+    let mut status = 0;
+    // SAFETY: a child of ours and a place for its status.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0, "the child's status");
+}
+
+/// One fabric connected to itself: a connection takes two places.
+fn crowd() {
+    let handle = Handle::open(&Options { promise: 4, ..Options::default() });
+    let mut fabric = handle.clone();
+    let places = handle.get().budget().connections;
+    let none = PrivateData::new(&[]).expect("fits");
+    let service = address(free_port());
+    fabric.listen(service).expect("a listener");
+    let mut ends = Vec::new();
+    for number in 0..places / 2 {
+        let active = fabric.connect(service, none).expect("a place");
+        let end = Instant::now() + PATIENCE;
+        let (mut passive, mut is_there) = (None, false);
+        while passive.is_none() || !is_there {
+            assert!(Instant::now() < end, "connection {number}");
+            match fabric.poll_cm() {
+                Some(CmEvent::Request(id, _)) => {
+                    fabric.accept(id, none).expect("accepted");
+                    passive = Some(id);
+                }
+                Some(CmEvent::Established(..)) => is_there = true,
+                Some(event) => panic!("{event:?} for connection {number}"),
+                None => std::thread::yield_now(),
+            }
+        }
+        let passive = passive.expect("was waited for");
+        let sender = fabric.take_queues(active).expect("queues");
+        ends.push((sender, fabric.take_queues(passive).expect("queues")));
+    }
+    for (number, (sender, _)) in (0..).zip(&mut ends) {
+        let text = [number as u8; 2000];
+        let posted =
+            sender.0.post_send(WorkId(number), b"", &mut Text(&text), SendOptions::default());
+        posted.expect("posted");
+    }
+    for (number, (_, receiver)) in (0u64..).zip(&mut ends) {
+        let end = Instant::now() + PATIENCE;
+        let message = loop {
+            assert!(Instant::now() < end, "message {number}");
+            if let Some(message) = receiver.1.poll_receive().expect("alive") {
+                break message;
+            }
+        };
+        let mut bytes = [0; 2000];
+        assert_eq!(receiver.1.copy_header(message, &mut bytes), 2000);
+        assert!(bytes.iter().all(|byte| *byte == number as u8), "message {number}");
+        receiver.1.release(message);
+    }
+    println!("{places} places in use, {} KiB pinned", pinned_kib());
+    assert!(places >= 100, "{places} places");
+    assert!(pinned_kib() <= 8 << 10);
+}
+
+type Runnable = Box<dyn Fn()>;
+
+fn tests() -> Vec<(&'static str, Runnable)> {
+    macro_rules! table {
+        (; $($part:ident :: $test:ident needs [$($feature:ident),*],)*) => {
+            vec![$((
+                concat!("conformance::", stringify!($part), "::", stringify!($test)),
+                Box::new(|| runner::run::<Device>(&Test {
+                    name: concat!(stringify!($part), "::", stringify!($test)),
+                    needs: &[$(Feature::$feature),*],
+                    run: sdp_fabric_tests::suite::$part::$test,
+                })) as Runnable,
+            )),*]
+        };
+    }
+    let mut tests = sdp_fabric_tests::for_each_test!([table],);
+    tests.push(("conformance::skipped", Box::new(|| runner::account::<Device>(1))));
+    tests.push(("solicited_messages_wake", Box::new(solicited_messages_wake)));
+    tests.push(("descriptors_are_out_of_sight", Box::new(descriptors_are_out_of_sight)));
+    tests.push(("many_connections_in_8_mib", Box::new(many_connections_in_8_mib)));
+    tests
+}
+
+fn main() {
+    let (mut wanted, mut skipped) = (Vec::new(), Vec::new());
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--skip" => skipped.extend(arguments.next()),
+            option if option.starts_with('-') => {}
+            _ => wanted.push(argument),
+        }
+    }
+    let is_chosen = |name: &str| {
+        let is_in = |words: &[String]| words.iter().any(|word| name.contains(word.as_str()));
+        (wanted.is_empty() || is_in(&wanted)) && !is_in(&skipped)
+    };
+    match VerbsFabric::open(&address(0), &Options::default()) {
+        Ok(_) => {}
+        Err(Error::NoDevice) => {
+            println!("skipped: no RDMA device has the address");
+            return;
+        }
+        Err(error) => {
+            println!("FAILED: {error}");
+            std::process::exit(1);
+        }
+    }
+    let (mut passed, mut failed) = (0, Vec::new());
+    for (name, test) in tests() {
+        if !is_chosen(name) {
+            continue;
+        }
+        let begin = Instant::now();
+        let result = catch_unwind(AssertUnwindSafe(test));
+        let end = if result.is_ok() { "ok" } else { "FAILED" };
+        println!("{end} {name} ({} ms)", begin.elapsed().as_millis());
+        match result {
+            Ok(()) => passed += 1,
+            Err(_) => failed.push(name),
+        }
+    }
+    println!("{passed} passed, {} failed {failed:?}", failed.len());
+    std::process::exit(i32::from(!failed.is_empty()));
+}
