@@ -150,7 +150,10 @@ def stop(process):
         process.wait()
 
 
-def redis(clients):
+def redis(clients, load=("-t", "get"), requests=None):
+    """Requests per second of so many clients."""
+    requests = requests or (120000 if clients > 1 else 40000)
+
     def measure(run):
         port = free_port()
         server = run.start(
@@ -160,8 +163,7 @@ def redis(clients):
         try:
             wait_for(port)
             out = run.output(
-                ["redis-benchmark", "-p", str(port), "-t", "get", "-n", str(40000 * (1 + (clients > 1) * 2)),
-                 "-c", str(clients), "-q"]
+                ["redis-benchmark", "-p", str(port), "-n", str(requests), "-c", str(clients), "-q", *load]
             )
         finally:
             stop(server)
@@ -406,6 +408,15 @@ def scp(run):
 ROWS = {
     "redis1": ("redis GET, 1 client", "requests/s", redis(1), "redis-server"),
     "redis50": ("redis GET, 50 clients", "requests/s", redis(50), "redis-server"),
+    # A SET first, so that there is what GET asks for.
+    "redis-get64k": (
+        "redis GET, 64 KiB values, 8 clients", "requests/s",
+        redis(8, ("-t", "set,get", "-d", "65536"), 20000), "redis-server",
+    ),
+    "redis-set64k": (
+        "redis SET, 64 KiB values, 8 clients", "requests/s",
+        redis(8, ("-t", "set", "-d", "65536"), 20000), "redis-server",
+    ),
     "redis-bgsave": ("redis GET, 50 clients, BGSAVE running", "requests/s", redis_saving, "redis-server"),
     "nginx": (
         "nginx, 1 KiB, 50 connections kept", "requests/s",

@@ -325,8 +325,12 @@ def test_devices_are_shown_with_their_interface(ladder, machine):
     text = sdp(ladder, "devices", "--sysroot", machine.root).stdout
     assert "mlx5_0 (CA, firmware 16.35.2000, board MT_0000000008)" in text
     assert "port 1: ACTIVE (LinkUp), InfiniBand, 100 Gb/sec (4X EDR) ==> ib0" in text
+    machine("sys/class/infiniband/mlx5_0/ports/1/gids/0", "fe80:0000:0000:0000:506b:4b03:00a1:b2c3\n")
+    machine("sys/class/infiniband/mlx5_0/ports/1/gids/1", "0000:0000:0000:0000:0000:0000:0000:0000\n")
     form = json.loads(sdp(ladder, "devices", "--json", "--sysroot", machine.root).stdout)
-    assert form["devices"][0]["ports"][0]["interfaces"] == ["ib0"]
+    (port,) = form["devices"][0]["ports"]
+    assert port["interfaces"] == ["ib0"]
+    assert port["gids"] == [{"index": 0, "gid": "fe80::506b:4b03:a1:b2c3", "kind": "", "interface": ""}]
     here = json.loads(sdp(ladder, "devices", "--json").stdout)
     assert "lo" in [i["name"] for i in here["interfaces"]]
 

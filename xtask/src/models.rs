@@ -12,7 +12,7 @@ use crate::install::{has_miri, nightly_cargo};
 use crate::process::{cargo, run, target_dir};
 
 /// Crates with explicit-state models, beside the checker itself.
-const EXPLICIT: &[&str] = &["sdp-model", "sdp-socket", "sdp-fabric-shm"];
+const EXPLICIT: &[&str] = &["sdp-model", "sdp-socket", "sdp-fabric-shm", "sdp-guard"];
 
 /// What Miri runs: arguments of `cargo miri test`, and how many schedules of each. It takes a thousand
 /// times as long as the processor, so tests that fill rings and tables are left out.

@@ -330,6 +330,16 @@ impl CmId {
         self.manager.command("REJECT", abi::CMD_REJECT, &body, 0)
     }
 
+    /// The peer has our acceptance, whether or not its confirmation has come: messages may overtake that, and until it
+    /// has come the kernel would not say goodbye.
+    ///
+    /// # Errors
+    /// EISCONN: it has come. EINVAL: not the time for it.
+    pub fn establish(&self) -> Result<(), Error> {
+        let body = abi::Notify { id: self.id, event: abi::NOTIFY_ESTABLISHED };
+        self.manager.command("NOTIFY", abi::CMD_NOTIFY, &body, 0)
+    }
+
     /// Says goodbye, or answers one.
     ///
     /// # Errors

@@ -50,6 +50,17 @@ pub struct Opened {
     at: NonNull<abi::Context>,
 }
 
+/// What an asynchronous event means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trouble {
+    /// Nothing to do: a port that went may come back.
+    None,
+    /// This queue pair has failed.
+    QueuePair(u32),
+    /// The device goes, or what all connections share has failed.
+    Device,
+}
+
 /// An open device, shared by what depends on it.
 pub type Context = Shared<Opened>;
 
@@ -116,6 +127,36 @@ impl Opened {
     pub const fn descriptors(&self) -> [i32; 2] {
         // SAFETY: an open device; the numbers do not change after `open`.
         unsafe { [(*self.at.as_ptr()).cmd_fd, (*self.at.as_ptr()).async_fd] }
+    }
+
+    /// The device's name, `rxe0` for example, as bytes.
+    pub fn name(&self) -> &[u8] {
+        // SAFETY: an open device; its name is a string that ends with NUL and lives as long as the library.
+        unsafe {
+            let name = (self.library.ibv_get_device_name)((*self.at.as_ptr()).device);
+            if name.is_null() { &[] } else { core::ffi::CStr::from_ptr(name).to_bytes() }
+        }
+    }
+
+    /// The next asynchronous event; does not wait.
+    pub fn event(&self) -> Option<Trouble> {
+        let mut event = abi::AsyncEvent { element: 0, event_type: -1 };
+        // SAFETY: an open device whose events' descriptor does not block, and room for an event.
+        let taken = unsafe { (self.library.ibv_get_async_event)(self.at.as_ptr(), &raw mut event) };
+        if taken != 0 {
+            return None;
+        }
+        let trouble = match event.event_type {
+            abi::ASYNC_QP_FATAL | abi::ASYNC_QP_REQ_ERR | abi::ASYNC_QP_ACCESS_ERR => {
+                // SAFETY: a queue pair of ours: it is not destroyed before its events are acknowledged.
+                Trouble::QueuePair(unsafe { (*(event.element as *const abi::Qp)).qp_num })
+            }
+            abi::ASYNC_CQ_ERR | abi::ASYNC_SRQ_ERR | abi::ASYNC_DEVICE_FATAL => Trouble::Device,
+            _ => Trouble::None,
+        };
+        // SAFETY: the event that was taken.
+        unsafe { (self.library.ibv_ack_async_event)(&raw mut event) };
+        Some(trouble)
     }
 
     const fn ops(&self) -> &abi::ContextOps {

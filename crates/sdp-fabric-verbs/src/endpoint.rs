@@ -85,6 +85,8 @@ pub struct Conn {
     /// Requests posted, and those known to have ended; both wrap.
     posted: AtomicU32,
     done: AtomicU32,
+    /// Behind the last request that completes by itself.
+    signalled: AtomicU32,
     entries: [Entry; DEPTH as usize],
     /// Messages that may be posted in all; wraps. Held by whoever knows the peer's credits.
     allowed: AtomicU32,
@@ -113,6 +115,7 @@ impl Conn {
             posting: AtomicBool::new(false),
             posted: AtomicU32::new(0),
             done: AtomicU32::new(0),
+            signalled: AtomicU32::new(0),
             entries: core::array::from_fn(|_| Entry::new()),
             allowed: AtomicU32::new(0),
             sent: AtomicU32::new(0),
@@ -130,6 +133,7 @@ impl Conn {
         for word in [&self.posted, &self.done, &self.sent, &self.arrived, &self.reported] {
             word.store(0, Ordering::Relaxed);
         }
+        self.signalled.store(0, Ordering::Relaxed);
         self.released.store(0, Ordering::Relaxed);
         self.promised.store(promised, Ordering::Relaxed);
         self.allowed.store(promised, Ordering::Relaxed);
@@ -187,8 +191,16 @@ pub struct Counts {
     pub peer_number: u32,
     /// SENDs posted; wraps.
     pub sent: u32,
+    /// Messages that have arrived; wraps.
+    pub arrived: u32,
     /// Messages released to the peer; wraps.
     pub released: u32,
+    /// Requests that will tell of their ends and have not yet.
+    pub is_waiting: bool,
+    /// The connection has failed, or an end has said goodbye.
+    pub has_failed: bool,
+    /// All that was posted has completed, and nothing more is.
+    pub has_ended: bool,
 }
 
 /// What all connections of a fabric share.
@@ -290,6 +302,14 @@ impl Core {
 
     fn by_number(&self, number: u32) -> Option<usize> {
         self.conns.iter().position(|conn| conn.number.load(Ordering::Acquire) == number)
+    }
+
+    /// The device failed this queue pair.
+    pub(crate) fn fail_one(&self, number: u32) {
+        let conn = self.by_number(number).and_then(|index| self.conn(index));
+        if conn.is_some_and(|conn| conn.fail(QpError::Fatal)) {
+            self.wants_step();
+        }
     }
 
     /// A slow step is due.
@@ -413,7 +433,14 @@ impl Core {
             number,
             peer_number: conn.peer_number.load(Ordering::Relaxed),
             sent: conn.sent.load(Ordering::Relaxed),
+            arrived: conn.arrived.load(Ordering::Acquire),
             released: conn.released.load(Ordering::Acquire),
+            is_waiting: Conn::is_behind(
+                conn.done.load(Ordering::Acquire),
+                conn.signalled.load(Ordering::Relaxed),
+            ),
+            has_failed: conn.error().is_some(),
+            has_ended: conn.is_drained.load(Ordering::Acquire),
         })
     }
 
@@ -579,6 +606,9 @@ impl VerbsTx {
                 core.wants_step();
             }
             return Err(PostError::Failed(conn.error().unwrap_or(QpError::Fatal)));
+        }
+        if is_signalled {
+            conn.signalled.store(number.wrapping_add(1), Ordering::Relaxed);
         }
         conn.end_turn();
         self.silent = if is_signalled { 0 } else { self.silent + 1 };

@@ -18,7 +18,7 @@ use crate::{
     abi::{cm as cm_abi, verbs as abi},
     budget::{self, BUFFER, Budget, DEPTH, INLINE, RESERVE},
     cm::{CmChannel, CmId, Event, Manager, REPLY_DATA, REQUEST_DATA, Times},
-    device::{self, Channel, Context, Domain, Mr, Pd, Qp, Queue, Receives},
+    device::{self, Channel, Context, Domain, Mr, Pd, Qp, Queue, Receives, Trouble},
     endpoint::{Conn, Core, Counts, INBOX, VerbsRx, VerbsTx},
     pool::{Region, Shared},
 };
@@ -150,6 +150,7 @@ pub struct VerbsFabric {
     address: Address,
     options: Options,
     budget: Budget,
+    is_lost: bool,
 }
 
 fn mapped<T>(count: usize, make: impl FnMut(usize) -> T) -> Result<Region<T>, Error> {
@@ -212,7 +213,7 @@ impl VerbsFabric {
         }
         let promise = options.promise.clamp(1, INBOX as u32 - RESERVE);
         let options = Options { promise, ..*options };
-        Ok(Self { core, context, channel, address: *address, options, budget })
+        Ok(Self { core, context, channel, address: *address, options, budget, is_lost: false })
     }
 
     /// What the pools are enough for.
@@ -258,12 +259,6 @@ impl VerbsFabric {
         self.core.allow(index, messages);
     }
 
-    /// Whether a connection has ended and all that was posted has completed.
-    pub fn is_ended(&mut self, id: Id) -> bool {
-        let is_drained = self.core.conns[id.index()].is_drained.load(Ordering::Acquire);
-        self.slot(id).is_none_or(|slot| slot.stage == Stage::Ending && is_drained)
-    }
-
     /// Ends as a process does that is killed: the kernel tells the peers. For tests.
     pub fn abandon(&mut self) {
         let slow = self.slow();
@@ -271,6 +266,10 @@ impl VerbsFabric {
             slot.id = None;
         }
         slow.manager = None;
+        for conn in self.core.conns.iter() {
+            conn.fail(QpError::Disconnected);
+        }
+        self.core.is_due.store(true, Ordering::Release);
     }
 
     #[allow(clippy::mut_from_ref)]
@@ -294,6 +293,9 @@ impl VerbsFabric {
     }
 
     fn take_place(&mut self, stage: Stage) -> Option<Id> {
+        if self.is_lost {
+            return None;
+        }
         let promise = self.options.promise;
         let slots = self.slow().slots.as_mut();
         let index = slots.iter().position(|slot| slot.stage == Stage::Free)?;
@@ -371,6 +373,7 @@ impl VerbsFabric {
             Stage::Ending | Stage::Free => return,
             Stage::Asking | Stage::Asked => return self.forget(id),
         }
+        let is_unconfirmed = slot.stage == Stage::Accepted;
         slot.stage = Stage::Ending;
         // What has arrived is taken before the queue pair goes.
         core.drain();
@@ -379,6 +382,9 @@ impl VerbsFabric {
             core.close_posts(id.index(), qp.raw());
         }
         if let Some(cm_id) = &slot.id {
+            if is_unconfirmed {
+                let _ = cm_id.establish();
+            }
             let _ = cm_id.disconnect();
         }
         core.is_due.store(true, Ordering::Release);
@@ -399,6 +405,14 @@ impl VerbsFabric {
             had_some = true;
             self.handle(&event);
         }
+        while let Some(trouble) = self.context.event() {
+            had_some = true;
+            match trouble {
+                Trouble::None => {}
+                Trouble::QueuePair(number) => self.core.fail_one(number),
+                Trouble::Device => self.lose(),
+            }
+        }
         if self.core.is_due.swap(false, Ordering::AcqRel) {
             had_some |= self.look_after_all();
         }
@@ -408,6 +422,36 @@ impl VerbsFabric {
     /// Whether [`VerbsFabric::progress`] has something to do that no descriptor tells.
     pub fn is_due(&self) -> bool {
         self.core.is_due.load(Ordering::Acquire)
+    }
+
+    /// Whether the device is gone or going: no connection can be made any more. Drop the fabric, and the halves, soon: the
+    /// kernel may wait for that.
+    pub const fn is_lost(&self) -> bool {
+        self.is_lost
+    }
+
+    /// The device's name, `rxe0` for example, as bytes.
+    pub fn device_name(&self) -> &[u8] {
+        self.context.name()
+    }
+
+    /// In a forked child: the parent's objects stay the parent's. Closes this process's descriptors of them, and
+    /// forgets the rest.
+    pub fn forsake(mut self) {
+        for number in self.descriptors() {
+            if number >= 0 {
+                sdp_sys::fd::close(number);
+            }
+        }
+        core::mem::forget(self);
+    }
+
+    fn lose(&mut self) {
+        self.is_lost = true;
+        for conn in self.core.conns.iter() {
+            conn.fail(QpError::Fatal);
+        }
+        self.core.is_due.store(true, Ordering::Release);
     }
 
     fn next_event(&mut self) -> Option<Event> {
@@ -442,7 +486,16 @@ impl VerbsFabric {
         if event.kind() == cm_abi::EVENT_CONNECT_REQUEST {
             return self.request(event);
         }
+        if event.kind() == cm_abi::EVENT_DEVICE_REMOVAL {
+            self.lose();
+        }
         if event.uid() & IS_LISTENER != 0 {
+            if event.kind() == cm_abi::EVENT_DEVICE_REMOVAL
+                && let Some(listener) =
+                    self.slow().listeners.as_mut().get_mut(event.uid() as u32 as usize)
+            {
+                *listener = None;
+            }
             return;
         }
         let id = Id::of(event.uid());

@@ -10,7 +10,8 @@ use core::{
 use crate::{
     Error,
     abi::verbs::{
-        CompChannel, Context, Cq, Device, Mr, Pd, Qp, QpAttr, QpInitAttr, Srq, SrqInitAttr,
+        AsyncEvent, CompChannel, Context, Cq, Device, Mr, Pd, Qp, QpAttr, QpInitAttr, Srq,
+        SrqInitAttr,
     },
 };
 
@@ -67,6 +68,8 @@ functions! {
     ibv_create_qp: fn(*mut Pd, *mut QpInitAttr) -> *mut Qp;
     ibv_modify_qp: fn(*mut Qp, *mut QpAttr, c_int) -> c_int;
     ibv_destroy_qp: fn(*mut Qp) -> c_int;
+    ibv_get_async_event: fn(*mut Context, *mut AsyncEvent) -> c_int;
+    ibv_ack_async_event: fn(*mut AsyncEvent);
     ibv_get_device_name: fn(*mut Device) -> *const c_char;
 }
 

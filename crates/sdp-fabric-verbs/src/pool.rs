@@ -8,12 +8,23 @@ use core::{
 
 use sdp_sys::{Errno, sys};
 
-fn map(len: usize) -> Result<NonNull<u8>, Errno> {
-    let (access, flags) =
-        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+/// Whether forked children see the same memory, or what it was.
+#[derive(Clone, Copy)]
+enum Family {
+    Shared,
+    Private,
+}
+
+fn map(len: usize, family: Family) -> Result<NonNull<u8>, Errno> {
     const NO_FILE: i32 = -1;
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = match family {
+        Family::Shared => libc::MAP_SHARED,
+        Family::Private => libc::MAP_PRIVATE,
+    };
     // SAFETY: a new mapping, at a place that the kernel chooses.
-    let at = unsafe { sys!(libc::SYS_mmap, 0, len, access, flags, NO_FILE, 0) }?;
+    let at =
+        unsafe { sys!(libc::SYS_mmap, 0, len, access, flags | libc::MAP_ANONYMOUS, NO_FILE, 0) }?;
     NonNull::new(at as *mut u8).ok_or(Errno::ENOMEM)
 }
 
@@ -43,7 +54,7 @@ impl<T> Region<T> {
     /// ENOMEM and what else mmap says.
     pub fn new(count: usize, mut make: impl FnMut(usize) -> T) -> Result<Self, Errno> {
         let len = size_of::<T>().checked_mul(count.max(1)).ok_or(Errno::ENOMEM)?;
-        let at = map(len.max(1))?.cast::<T>();
+        let at = map(len.max(1), Family::Shared)?.cast::<T>();
         for index in 0..count {
             // SAFETY: within the mapping, whose pages are aligned for every type here.
             unsafe { at.add(index).write(make(index)) };
@@ -89,7 +100,8 @@ struct Counted<T> {
     value: T,
 }
 
-/// A value with several owners, in pages of its own; dropped with the last of them.
+/// A value with several owners, in pages of its own; dropped with the last of them. Private mappings: a forked child counts
+/// its own owners.
 pub struct Shared<T>(NonNull<Counted<T>>);
 
 // SAFETY: as `alloc::sync::Arc`, which this is but for the allocator.
@@ -103,7 +115,7 @@ impl<T> Shared<T> {
     /// # Errors
     /// ENOMEM and what else mmap says; `value` is dropped then.
     pub fn new(value: T) -> Result<Self, Errno> {
-        let at = map(size_of::<Counted<T>>())?.cast::<Counted<T>>();
+        let at = map(size_of::<Counted<T>>(), Family::Private)?.cast::<Counted<T>>();
         // SAFETY: a fresh mapping, large enough and aligned to a page.
         unsafe { at.write(Counted { users: AtomicUsize::new(1), value }) };
         Ok(Self(at))

@@ -90,6 +90,7 @@ fn ours() -> Vec<(String, usize)> {
         cm::Listen = "rdma_ucm_listen" { backlog = "backlog" };
         cm::Accept = "rdma_ucm_accept" { param = "conn_param", id = "id" };
         cm::Reject = "rdma_ucm_reject" { private_data_len = "private_data_len", private_data = "private_data" };
+        cm::Notify = "rdma_ucm_notify" { event = "event" };
         cm::Disconnect = "rdma_ucm_disconnect" {};
         cm::InitQpAttr = "rdma_ucm_init_qp_attr" { id = "id", qp_state = "qp_state" };
         cm::QpAttr = "ib_uverbs_qp_attr" { ah_attr = "ah_attr", pkey_index = "pkey_index", timeout = "timeout", rnr_retry = "rnr_retry" };

@@ -1,9 +1,10 @@
 //! On a real device: conformance, sleep, hidden descriptors, many connections in little memory.
 //!
-//! The address of the device is `SDP_VERBS_ADDRESS`, else 192.168.77.1. Without a device there nothing is tested, and
+//! The address of the device is `SDP_VERBS_ADDRESS` (a link-local one with `%` and its interface), else 192.168.77.1. Without a device there nothing is tested, and
 //! that is said. Arguments select tests by parts of their names.
 
 use std::{
+    ffi::CString,
     net::{IpAddr, TcpListener},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex, MutexGuard},
@@ -18,7 +19,7 @@ use sdp_fabric_verbs::{
     Address, Error,
     budget::CONNECTIONS_MAX,
     cm::REQUEST_DATA,
-    endpoint::{Core, VerbsRx, VerbsTx},
+    endpoint::{Core, Counts, VerbsRx, VerbsTx},
     fabric::{Id, Options, VerbsFabric},
     pool::Shared,
 };
@@ -32,18 +33,22 @@ use sdp_rdma::{
 };
 
 const BACKLOG: usize = 5;
-/// Nothing happens for so long: nothing will. Emulated devices take a millisecond for a message.
-const QUIET: Duration = Duration::from_millis(20);
-/// The same for connection management, which goes through several kernel threads on both sides.
+/// Nothing is known to be under way, and nothing happens for so long: nothing will.
+const QUIET: Duration = Duration::from_micros(200);
+/// The same where connection management may be under way, which goes through several kernel threads on both sides.
 const LONG_QUIET: Duration = Duration::from_millis(250);
 /// Bound of one wait.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn address(port: u16) -> Address {
     let text = std::env::var("SDP_VERBS_ADDRESS").unwrap_or_else(|_| "192.168.77.1".to_owned());
-    match text.parse().expect("SDP_VERBS_ADDRESS is an IP address") {
+    let (ip, interface) = text.split_once('%').unwrap_or((&text, ""));
+    let interface = CString::new(interface).expect("a name");
+    // SAFETY: a string that ends with NUL; an unknown name gives 0.
+    let scope = unsafe { libc::if_nametoindex(interface.as_ptr()) };
+    match ip.parse().expect("SDP_VERBS_ADDRESS is an IP address") {
         IpAddr::V4(ip) => Address::v4(ip.octets(), port),
-        IpAddr::V6(ip) => Address::v6(ip.octets(), port, 0),
+        IpAddr::V6(ip) => Address::v6(ip.octets(), port, scope),
     }
 }
 
@@ -179,8 +184,6 @@ struct Device {
     ids: Option<(Id, Id)>,
     /// Connection management may be under way at any time.
     is_restless: bool,
-    /// Sides of the pair that will end.
-    ending: &'static [Side],
 }
 
 const PROMISE: u32 = 16;
@@ -193,12 +196,25 @@ impl Device {
         }
     }
 
-    fn is_ended(&self, side: Side) -> bool {
-        let (active, passive) = self.ids.expect("a pair");
-        match side {
-            Side::A => self.a.get().is_ended(active),
-            Side::B => self.b.get().is_ended(passive),
-        }
+    /// Whether all messages have arrived and all requests that tell of their ends have done so.
+    fn is_at_rest(&self) -> bool {
+        let list = |handle: &Handle| {
+            let fabric = handle.get();
+            (0..CONNECTIONS_MAX).filter_map(|index| fabric.counts(index)).collect::<Vec<_>>()
+        };
+        let (a, b) = (list(&self.a), list(&self.b));
+        let rests = |ends: &[Counts], others: &[Counts]| {
+            ends.iter().all(|end| {
+                let peer = others.iter().find(|other| other.number == end.peer_number);
+                if end.has_failed {
+                    // The other end will hear of it.
+                    end.has_ended && peer.is_none_or(|peer| peer.has_ended)
+                } else {
+                    !end.is_waiting && peer.is_none_or(|peer| peer.arrived == end.sent)
+                }
+            })
+        };
+        rests(&a, &b) && rests(&b, &a)
     }
 
     fn step(&self) -> bool {
@@ -216,7 +232,7 @@ impl Harness for Device {
         let options = Options { promise: PROMISE, backlog: BACKLOG, ..Options::default() };
         let (mut a, mut b) = (Handle::open(&options), Handle::open(&options));
         (a.other, b.other) = (Some(b.get().core()), Some(a.get().core()));
-        Self { a, b, ids: None, is_restless: false, ending: &[] }
+        Self { a, b, ids: None, is_restless: false }
     }
 
     fn missing(&self, feature: Feature) -> Option<&'static str> {
@@ -251,7 +267,6 @@ impl Harness for Device {
             }
         }
         let passive = passive.expect("was waited for");
-        self.ending = &[];
         self.ids = Some((active, passive));
         let (tx, rx) = self.a.take_queues(active).expect("queues");
         let a = End { tx, rx };
@@ -260,14 +275,13 @@ impl Harness for Device {
     }
 
     fn advance(&mut self) -> bool {
-        let is_restless = self.is_restless || !self.ending.iter().all(|side| self.is_ended(*side));
-        let quiet = if is_restless { LONG_QUIET } else { QUIET };
-        let end = Instant::now() + quiet;
+        let quiet = if self.is_restless { LONG_QUIET } else { QUIET };
+        let begin = Instant::now();
         loop {
             if self.step() {
                 return true;
             }
-            if Instant::now() > end {
+            if begin.elapsed() > if self.is_at_rest() { quiet } else { PATIENCE } {
                 return false;
             }
             std::thread::sleep(Duration::from_micros(300));
@@ -276,7 +290,6 @@ impl Harness for Device {
 
     fn disconnect(&mut self, side: Side) {
         let (active, passive) = self.ids.expect("a pair");
-        self.ending = &[Side::A, Side::B];
         match side {
             Side::A => self.a.disconnect(active),
             Side::B => self.b.disconnect(passive),
@@ -284,10 +297,6 @@ impl Harness for Device {
     }
 
     fn kill(&mut self, side: Side) {
-        self.ending = match side {
-            Side::A => &[Side::B],
-            Side::B => &[Side::A],
-        };
         self.fabric(side).get().abandon();
     }
 
@@ -480,6 +489,97 @@ fn crowd() {
     assert!(pinned_kib() <= 8 << 10);
 }
 
+/// The device is taken away: what had arrived stays readable, the connections end, nothing new begins, and the kernel
+/// gets its device back when all is dropped. The last test: the device comes back under its name, but later.
+fn a_removed_device_ends_its_connections() {
+    let mut device = Device::new(0);
+    let mut pair = device.pair();
+    let name = String::from_utf8(device.a.get().device_name().to_vec()).expect("a name");
+    let port = format!("/sys/class/infiniband/{name}/ports/1/gid_attrs/ndevs/0");
+    let interface = std::fs::read_to_string(port).unwrap_or_default().trim().to_owned();
+    let rdma = |words: &[&str]| std::process::Command::new("rdma").args(words).spawn();
+    if !name.starts_with("rxe") || interface.is_empty() {
+        println!("skipped: {name} is no software device");
+        return;
+    }
+    let text = [7; 3000];
+    let solicited = SendOptions { signalled: true, ..SendOptions::default() };
+    pair.a.tx.post_send(WorkId(1), b"header", &mut Text(&text), solicited).expect("posted");
+    let end = Instant::now() + PATIENCE;
+    while pair.a.tx.poll_completion().is_none() {
+        assert!(Instant::now() < end, "no completion");
+    }
+    let mut deleting = rdma(&["link", "delete", &name]).expect("the rdma program");
+    let begin = Instant::now();
+    let (mut ends, mut message) = ([false; 2], None);
+    while !ends.iter().all(|is_ended| *is_ended) {
+        assert!(begin.elapsed() < PATIENCE, "ended: {ends:?}");
+        device.step();
+        for (rx, is_ended) in [&mut pair.a.rx, &mut pair.b.rx].into_iter().zip(&mut ends) {
+            match rx.poll_receive() {
+                Ok(Some(received)) => message = Some(received),
+                Ok(None) => std::thread::sleep(Duration::from_millis(1)),
+                Err(_) => *is_ended = true,
+            }
+        }
+    }
+    println!("both ends knew after {} ms", begin.elapsed().as_millis());
+    let message = message.expect("what had arrived");
+    let mut bytes = [0; 3006];
+    assert_eq!(pair.b.rx.copy_header(message, &mut bytes), 3006);
+    assert!(bytes[6..].iter().all(|byte| *byte == 7));
+    let post = pair.a.tx.post_send(WorkId(2), b"header", &mut Text(b""), solicited);
+    assert!(matches!(post, Err(PostError::Failed(_))), "{post:?}");
+    assert!(device.a.get().is_lost() && device.b.get().is_lost());
+    let none = PrivateData::new(&[]).expect("fits");
+    assert!(device.a.connect(address(1), none).is_err());
+    drop((pair, device));
+    let begin = Instant::now();
+    while deleting.try_wait().expect("a child").is_none() {
+        assert!(begin.elapsed() < PATIENCE, "the kernel still waits for the device");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    println!("the kernel had its device {} ms after the last drop", begin.elapsed().as_millis());
+    let add = rdma(&["link", "add", &name, "type", "rxe", "netdev", &interface]);
+    assert!(add.expect("the rdma program").wait().expect("a child").success());
+}
+
+/// A forked child closes what it inherited and goes on alone; the parent's connection is none the wiser.
+fn a_forked_child_forsakes_its_parents_objects() {
+    let mut device = Device::new(0);
+    let mut pair = device.pair();
+    // SAFETY: no other threads; the child ends with _exit.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            let fabrics = [&device.a, &device.b].map(|handle| {
+                // SAFETY: the child's copy of a fabric that it never touches again.
+                unsafe { core::ptr::read(&raw const *handle.get()) }
+            });
+            for fabric in fabrics {
+                fabric.forsake();
+            }
+            // A device of its own, opened anew, and a connection over it.
+            let mut own = Device::new(0);
+            let mut pair = own.pair();
+            let options = SendOptions::default();
+            pair.a.tx.post_send(WorkId(1), b"child", &mut Text(b""), options).expect("posted");
+            let message = sdp_fabric_tests::harness::receive(&mut own, &mut pair.b.rx);
+            assert_eq!(message.len, 5);
+        }));
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(i32::from(result.is_err())) };
+    }
+    let mut status = 0;
+    // SAFETY: a child of ours and a place for its status.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0, "the child's status");
+    let options = SendOptions::default();
+    pair.a.tx.post_send(WorkId(1), b"parent", &mut Text(b""), options).expect("posted");
+    let message = sdp_fabric_tests::harness::receive(&mut device, &mut pair.b.rx);
+    assert_eq!(message.len, 6);
+}
+
 type Runnable = Box<dyn Fn()>;
 
 fn tests() -> Vec<(&'static str, Runnable)> {
@@ -500,6 +600,10 @@ fn tests() -> Vec<(&'static str, Runnable)> {
     tests.push(("solicited_messages_wake", Box::new(solicited_messages_wake)));
     tests.push(("descriptors_are_out_of_sight", Box::new(descriptors_are_out_of_sight)));
     tests.push(("many_connections_in_8_mib", Box::new(many_connections_in_8_mib)));
+    let forsakes = a_forked_child_forsakes_its_parents_objects;
+    tests.push(("a_forked_child_forsakes_its_parents_objects", Box::new(forsakes)));
+    let removed = a_removed_device_ends_its_connections;
+    tests.push(("a_removed_device_ends_its_connections", Box::new(removed)));
     tests
 }
 

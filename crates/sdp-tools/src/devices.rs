@@ -5,6 +5,7 @@
 
 use std::fmt::Write;
 use std::fs;
+use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -40,6 +41,21 @@ pub struct Port {
     /// As in `100 Gb/sec (4X EDR)`.
     pub rate: String,
     pub interfaces: Vec<String>,
+    /// The addresses of the port that are set, by their index.
+    pub gids: Vec<Gid>,
+}
+
+/// One address in a port's table. Field names are the JSON form.
+#[derive(Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct Gid {
+    pub index: u32,
+    /// In the form of an IPv6 address; that of an IPv4 address begins with `::ffff:`.
+    pub gid: String,
+    /// `IB/RoCE v1`, `RoCE v2`; empty where the kernel does not tell.
+    pub kind: String,
+    /// Empty where it belongs to none.
+    pub interface: String,
 }
 
 /// One device. Field names are the JSON form.
@@ -116,6 +132,24 @@ fn interfaces_of(root: &Path, device: &Path, port: &Path) -> Vec<String> {
     found
 }
 
+/// The addresses of a port that are set.
+fn gids_of(port: &Path) -> Vec<Gid> {
+    let one = |path: PathBuf| {
+        let address: Ipv6Addr = word(&path).parse().ok()?;
+        let index = name(&path).parse().ok()?;
+        let attribute = |kind: &str| word(&port.join("gid_attrs").join(kind).join(name(&path)));
+        (!address.is_unspecified()).then(|| Gid {
+            index,
+            gid: address.to_string(),
+            kind: attribute("types"),
+            interface: attribute("ndevs"),
+        })
+    };
+    let mut found: Vec<Gid> = entries(&port.join("gids")).into_iter().filter_map(one).collect();
+    found.sort_by_key(|gid| gid.index);
+    found
+}
+
 /// The RDMA devices below `root`.
 pub fn devices(root: &Path) -> Vec<Device> {
     let port = |device: &Path, port: &Path| Port {
@@ -125,6 +159,7 @@ pub fn devices(root: &Path) -> Vec<Device> {
         link_layer: word(&port.join("link_layer")),
         rate: word(&port.join("rate")),
         interfaces: interfaces_of(root, device, port),
+        gids: gids_of(port),
     };
     let device = |path: PathBuf| Device {
         name: name(&path),
@@ -137,7 +172,7 @@ pub fn devices(root: &Path) -> Vec<Device> {
 }
 
 /// The network interfaces below `root`.
-fn interfaces(root: &Path) -> Vec<Interface> {
+pub fn interfaces(root: &Path) -> Vec<Interface> {
     let one = |path: PathBuf| Interface {
         name: name(&path),
         state: word(&path.join("operstate")),
@@ -153,13 +188,21 @@ fn interfaces(root: &Path) -> Vec<Interface> {
     entries(&root.join("sys/class/net")).into_iter().map(one).collect()
 }
 
+/// Soft-RoCE has neither firmware nor board.
+fn or_dash(text: &str) -> &str {
+    if text.is_empty() { "-" } else { text }
+}
+
 fn text(devices: &[Device], interfaces: &[Interface]) -> String {
     let mut out = String::new();
     for device in devices {
         let _ = writeln!(
             out,
             "{} ({}, firmware {}, board {})",
-            device.name, device.node_type, device.firmware, device.board
+            device.name,
+            device.node_type,
+            or_dash(&device.firmware),
+            or_dash(&device.board)
         );
         for port in &device.ports {
             let on = match port.interfaces.as_slice() {
@@ -171,6 +214,11 @@ fn text(devices: &[Device], interfaces: &[Interface]) -> String {
                 "  port {}: {} ({}), {}, {} ==> {on}",
                 port.port, port.state, port.physical, port.link_layer, port.rate
             );
+            for gid in &port.gids {
+                let words = [&gid.kind, &gid.interface].map(String::as_str);
+                let words: Vec<_> = words.into_iter().filter(|w| !w.is_empty()).collect();
+                let _ = writeln!(out, "    GID {}: {} ({})", gid.index, gid.gid, words.join(", "));
+            }
         }
     }
     if devices.is_empty() {

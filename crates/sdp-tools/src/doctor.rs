@@ -27,6 +27,11 @@ const OLDEST_LIBC: (u32, u32) = (2, 34);
 const FEW_DESCRIPTORS: u64 = 1024;
 /// Locked memory below which a device cannot register much.
 const LITTLE_LOCKED: u64 = 64 << 20;
+/// Bytes of a RoCE v2 packet beside its payload, as soft-RoCE counts them, at most.
+const ROCE_HEADERS: u32 = 100;
+/// Where distributions keep libraries.
+const LIBRARY_FOLDERS: [&str; 5] =
+    ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu", "usr/lib64", "lib64", "usr/lib"];
 
 /// Options of `sdp doctor`.
 #[derive(Debug, Clone, Args)]
@@ -303,6 +308,74 @@ impl Doctor {
         let names: Vec<_> = devices.iter().map(|d| d.name.as_str()).collect();
         let what = format!("{}; no fabric of this version uses it", names.join(", "));
         self.ok("rdma", what);
+        self.verbs();
+        let interfaces = devices::interfaces(&self.root);
+        for device in &devices {
+            for port in device.ports.iter().filter(|p| p.link_layer == "Ethernet") {
+                self.gids(device, port);
+                let is_its = |i: &&devices::Interface| port.interfaces.contains(&i.name);
+                interfaces.iter().filter(is_its).for_each(|i| self.rdma_mtu(i));
+            }
+        }
+    }
+
+    /// The libraries of verbs, a driver for them, and the connection manager's device.
+    fn verbs(&mut self) {
+        let before = self.findings.len();
+        let holds = |name: &&str| {
+            LIBRARY_FOLDERS.iter().any(|folder| self.path(folder).join(name).exists())
+        };
+        if !["libibverbs.so.1"].iter().any(holds) {
+            let advice = "Install rdma-core's libraries (Debian: libibverbs1).";
+            self.add("verbs", Grade::Note, "no libibverbs.so.1".to_string(), advice);
+        }
+        let drivers = fs::read_dir(self.path("etc/libibverbs.d")).into_iter().flatten();
+        if drivers.count() == 0 {
+            let advice = "Install them (Debian: ibverbs-providers).";
+            let what = "no drivers for libibverbs in /etc/libibverbs.d".to_string();
+            self.add("verbs", Grade::Note, what, advice);
+        }
+        if !self.path("dev/infiniband/rdma_cm").exists() {
+            let what = "no /dev/infiniband/rdma_cm".to_string();
+            self.add("verbs", Grade::Note, what, "Load the module: modprobe rdma_ucm.");
+        }
+        if self.findings.len() == before {
+            let what = "libibverbs, its drivers and the connection manager are there".to_string();
+            self.ok("verbs", what);
+        }
+    }
+
+    /// Whether an Ethernet port has an address for packets that routers pass on.
+    fn gids(&mut self, device: &devices::Device, port: &devices::Port) {
+        let who = format!("{} port {}", device.name, port.port);
+        let is_local = |gid: &devices::Gid| gid.gid.starts_with("fe80:");
+        let routed: Vec<_> = port.gids.iter().filter(|g| g.kind == "RoCE v2").collect();
+        if let Some(gid) = routed.iter().find(|gid| !is_local(gid)) {
+            self.ok("gid", format!("{who}: RoCE v2, {} (index {})", gid.gid, gid.index));
+        } else if routed.is_empty() {
+            let what = format!("{who} has no GID of RoCE v2");
+            let advice = "Let both ends use RoCE v2; give the interface an IP address.";
+            self.add("gid", Grade::Note, what, advice);
+        } else {
+            let what = format!("{who} has link-local GIDs only");
+            self.add("gid", Grade::Note, what, "Give the interface an IP address.");
+        }
+    }
+
+    /// How much an RDMA packet carries over an Ethernet interface.
+    fn rdma_mtu(&mut self, interface: &devices::Interface) {
+        let Some(mtu) = interface.mtu else { return };
+        let fits = |size: &&u32| **size + ROCE_HEADERS <= mtu;
+        let what = match [4096_u32, 2048, 1024, 512, 256].iter().find(fits) {
+            Some(4096) => {
+                let what = format!("{}: MTU {mtu}, packets of 4096 bytes", interface.name);
+                return self.ok("rdma-mtu", what);
+            }
+            Some(size) => format!("{}: MTU {mtu}, packets of {size} bytes only", interface.name),
+            None => format!("{}: MTU {mtu}, too small for RDMA", interface.name),
+        };
+        let advice = "If every switch on the way can: ip link set dev NAME mtu 4200 (or 9000).";
+        self.add("rdma-mtu", Grade::Note, what, advice);
     }
 
     /// InfiniBand cards that no driver has taken.

@@ -318,6 +318,13 @@ pub(super) const SUITES: &[Suite] = &[
         &[],
         600,
     ),
+    app(
+        "machines",
+        "two guests with RDMA devices in software, joined by a wire: programs, reports, tools",
+        "tests/machines",
+        &["qemu-system-x86_64", "busybox", "depmod", "rping", "redis-server", "redis-cli"],
+        600,
+    ),
     side_by_side(
         3,
         app(

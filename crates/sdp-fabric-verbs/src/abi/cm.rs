@@ -35,6 +35,8 @@ pub const CMD_DISCONNECT: u32 = 10;
 pub const CMD_INIT_QP_ATTR: u32 = 11;
 /// Takes an event.
 pub const CMD_GET_EVENT: u32 = 12;
+/// Tells the connection manager what the device saw.
+pub const CMD_NOTIFY: u32 = 15;
 /// Asks for addresses and device.
 pub const CMD_QUERY: u32 = 19;
 /// Takes an address.
@@ -269,6 +271,19 @@ pub struct Disconnect {
     /// The id.
     pub id: u32,
 }
+
+/// `rdma_ucm_notify`.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct Notify {
+    /// The id.
+    pub id: u32,
+    /// [`NOTIFY_ESTABLISHED`].
+    pub event: u32,
+}
+
+/// [`Notify`]: messages have come, so the peer has its reply.
+pub const NOTIFY_ESTABLISHED: u32 = 4;
 
 /// `rdma_ucm_init_qp_attr`.
 #[repr(C)]

@@ -421,3 +421,26 @@ pub const ACCESS_REMOTE_READ: c_int = 4;
 
 /// `ibv_is_fork_initialized`: forked children need nothing.
 pub const FORK_UNNEEDED: c_int = 2;
+
+/// `struct ibv_async_event`.
+#[repr(C)]
+#[derive(Debug)]
+pub struct AsyncEvent {
+    /// A queue pair, a queue, or a port's number.
+    pub element: usize,
+    /// `ASYNC_*`, or another.
+    pub event_type: c_int,
+}
+
+/// A completion queue has failed.
+pub const ASYNC_CQ_ERR: c_int = 0;
+/// A queue pair has failed.
+pub const ASYNC_QP_FATAL: c_int = 1;
+/// A queue pair was asked something invalid.
+pub const ASYNC_QP_REQ_ERR: c_int = 2;
+/// A queue pair was asked something it may not.
+pub const ASYNC_QP_ACCESS_ERR: c_int = 3;
+/// The device has failed or goes.
+pub const ASYNC_DEVICE_FATAL: c_int = 8;
+/// The shared receive queue has failed.
+pub const ASYNC_SRQ_ERR: c_int = 14;

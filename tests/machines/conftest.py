@@ -1,0 +1,38 @@
+"""Guests for the tests of this folder, each booted once."""
+
+import pytest
+
+from machines.guest import Guest, Pair
+from machines.kernel import NoGuests, prepare
+
+
+@pytest.fixture(scope="session", name="kernel")
+def _kernel():
+    """What guests are booted from."""
+    try:
+        return prepare()
+    except NoGuests as why:
+        pytest.skip(f"guests cannot run here: {why}")
+
+
+def booted(machine):
+    """Waits for it, and ends it in any case."""
+    try:
+        machine.wait_up()
+        yield machine
+    finally:
+        machine.close()
+
+
+@pytest.fixture(scope="session", name="pair")
+def _pair(ladder, kernel):
+    """Two guests with soft-RoCE devices on one wire. (The library is copied before they boot.)"""
+    assert ladder.artifacts.sdp
+    yield from booted(Pair(kernel))
+
+
+@pytest.fixture(scope="session", name="bare")
+def _bare(ladder, kernel):
+    """A guest without an RDMA device."""
+    assert ladder.artifacts.sdp
+    yield from booted(Guest(kernel, soft_roce=False))

@@ -1,0 +1,99 @@
+"""Unmodified programs on two machines: every reply is right, and the report of each end says which lane was used, or why none."""
+
+import hashlib
+import json
+
+import pytest
+
+# What carries the payload between machines: `tcp` as long as no fabric reaches another host.
+LANE = "tcp"
+# Why it is not SDP; looked at while the lane is TCP.
+REASON = "remote-peer"
+PORT = 6379
+VALUE = b"".join(hashlib.sha256(b"%d" % i).digest() for i in range(20_000))
+# The server's user, and the client's.
+USERS = ("redis", "nobody")
+
+
+class Service:
+    """redis-server on machine `a`, clients on `b`."""
+
+    def __init__(self, pair, ladder, preloaded=("a", "b")):
+        self.pair, self.sdp, self.preloaded = pair, ladder.artifacts.sdp, preloaded
+        words = ["redis-server", "--bind", "0.0.0.0", "--port", PORT, "--save", "", "--protected-mode", "no", "--dir", "/tmp"]
+        self.server = pair.a.start(self.command(pair.a, "server", words), user=USERS[0])
+        pair.a.wait_listening(PORT)
+
+    def command(self, guest, name, words):
+        """The command, under `sdp run` where the machine has the library."""
+        if guest.name not in self.preloaded:
+            return words
+        return [self.sdp, "run", "--no-config", "--report", f"/tmp/{name}.json", "--", *words]
+
+    def client(self, name, words, stdin=None, limit_s=90):
+        """Runs a client to its end."""
+        guest = self.pair.b
+        words = " ".join(map(str, self.command(guest, name, words)))
+        return guest.run(words + (f" <{stdin}" if stdin else ""), limit_s, user=USERS[1])
+
+    def cli(self, name, *words, stdin=None):
+        """What redis-cli answers."""
+        return self.client(name, ["redis-cli", "-h", self.pair.a.address, "-p", PORT, *words], stdin).out
+
+    def stop(self):
+        """Ends the server; its report, if the library was there."""
+        self.pair.a.run("pkill -TERM -x redis-server")
+        done = self.server.wait()
+        assert done.status == 0, done
+        return report(self.pair.a, "server") if "a" in self.preloaded else None
+
+
+def report(guest, name):
+    """A report that was written in a guest."""
+    return json.loads(guest.run(["cat", f"/tmp/{name}.json"]).out)
+
+
+def judge(found, at_least):
+    """The payload went over the lane that is expected, and if that is TCP, for the reason that is expected."""
+    print(json.dumps(found))
+    moved = {lane: found["bytes"][f"{lane}_sent"] + found["bytes"][f"{lane}_received"] for lane in ("sdp", "tcp")}
+    other = {"sdp": "tcp", "tcp": "sdp"}[LANE]
+    assert moved[LANE] >= at_least, moved
+    if LANE == "tcp":
+        assert moved[other] == 0, moved
+        assert found["reasons"].get(REASON, 0) >= 1, found
+
+
+@pytest.mark.integrity
+def test_redis_between_machines(pair, ladder):
+    """Server and clients under `sdp run`, of different users: a large value there and back, and a benchmark's many replies."""
+    service = Service(pair, ladder)
+    pair.b.run("cat >/tmp/value.sh <<'E'\n"
+               "import hashlib, sys\n"
+               "sys.stdout.buffer.write(b''.join(hashlib.sha256(b'%d' % i).digest() for i in range(20_000)))\n"
+               "E\n/usr/bin/python3 /tmp/value.sh >/tmp/value; chmod 644 /tmp/value")
+    assert service.cli("set", "-x", "set", "large", stdin="/tmp/value") == b"OK\n"
+    assert service.cli("get", "--raw", "get", "large") == VALUE + b"\n"
+    bench = ["redis-benchmark", "-h", pair.a.address, "-p", PORT, "-c", 4, "-n", 300, "-d", 512, "-t", "set,get,incr", "--csv"]
+    lines = service.client("bench", bench, limit_s=120).text.splitlines()
+    assert [line.split(",")[0].strip('"') for line in lines] == ["test", "SET", "GET", "INCR"], lines
+    assert service.cli("count", "--raw", "get", "counter:__rand_int__") == b"300\n"
+    for name, size in (("get", len(VALUE)), ("bench", 2 * 300 * 512)):
+        judge(report(pair.b, name), size)
+    judge(service.stop(), 2 * len(VALUE) + 2 * 300 * 512)
+
+
+@pytest.mark.integrity
+@pytest.mark.parametrize("with_library", ["a", "b"])
+def test_a_peer_without_the_library(pair, ladder, with_library):
+    """One end is preloaded, the other machine knows nothing of it: plain TCP, every byte."""
+    service = Service(pair, ladder, preloaded=(with_library,))
+    pair.b.run("for i in $(seq 20000); do echo line $i; done >/tmp/lines; chmod 644 /tmp/lines")
+    assert service.cli("set", "-x", "set", "lines", stdin="/tmp/lines") == b"OK\n"
+    expected = "".join(f"line {i}\n" for i in range(1, 20001)).encode()
+    assert service.cli("get", "--raw", "get", "lines") == expected + b"\n"
+    at_server = service.stop()
+    found = at_server if with_library == "a" else report(pair.b, "get")
+    moved = found["bytes"]
+    assert moved["sdp_sent"] + moved["sdp_received"] == 0, found
+    assert moved["tcp_sent"] + moved["tcp_received"] >= len(expected), found

@@ -1,0 +1,71 @@
+"""`sdp devices` and `sdp doctor` on a machine with an RDMA device, and on one without."""
+
+import json
+
+
+def ask(guest, ladder, *words, ok=(0,), user=None, before=""):
+    """What a command of `sdp` prints as JSON."""
+    line = " ".join(map(str, (ladder.artifacts.sdp, *words, "--json")))
+    return json.loads(guest.run(f"{before} {line}", ok=ok, user=user).out)
+
+
+def findings(guest, ladder, check, **options):
+    """What `sdp doctor` says of one check."""
+    form = ask(guest, ladder, "doctor", ok=(0, 1), **options)
+    return [f for f in form["findings"] if f["check"] == check]
+
+
+def test_devices_with_a_device(pair, ladder):
+    """Everything that the kernel tells of a soft-RoCE device."""
+    form = ask(pair.a, ladder, "devices")
+    (device,) = form["devices"]
+    (port,) = device["ports"]
+    print(json.dumps(device))
+    assert device["name"] == "rxe0" and device["node_type"] == "CA"
+    assert (port["port"], port["state"], port["link_layer"]) == (1, "ACTIVE", "Ethernet")
+    assert port["rate"].endswith(")") and "Gb/sec" in port["rate"]
+    assert port["interfaces"] == ["eth0"]
+    gids = {gid["gid"]: gid for gid in port["gids"]}
+    of_address = gids["::ffff:10.9.0.1"]
+    assert of_address["kind"] == "RoCE v2" and of_address["interface"] == "eth0"
+    assert any(gid.startswith("fe80::") for gid in gids) and "fd00:9::1" in gids
+    text = pair.a.run([ladder.artifacts.sdp, "devices"]).text
+    assert "rxe0 (CA, firmware -, board -)" in text and "::ffff:10.9.0.1" in text and "eth0" in text
+
+
+def test_devices_without_a_device(bare, ladder):
+    """That is said, beside the network interfaces."""
+    form = ask(bare, ladder, "devices")
+    assert form["devices"] == []
+    assert {"lo", "dummy0"} <= {interface["name"] for interface in form["interfaces"]}
+    assert "no RDMA device" in bare.run([ladder.artifacts.sdp, "devices"]).text
+
+
+def test_doctor_with_a_device(pair, ladder):
+    """Nothing is wrong; then each cause is provoked, and found."""
+    good = {f["check"]: f for f in ask(pair.a, ladder, "doctor", ok=(0, 1))["findings"]}
+    print(json.dumps(good))
+    assert "rxe0" in good["rdma"]["what"]
+    assert good["verbs"]["grade"] == "ok" and "RoCE v2" in good["gid"]["what"]
+    assert good["rdma-mtu"]["grade"] == "ok"
+    (locked,) = findings(pair.a, ladder, "memlock", before="ulimit -l 64;")
+    assert "64 KiB" in locked["what"]
+    pair.a.run("chmod 600 /dev/infiniband/uverbs0")
+    try:
+        refused = findings(pair.a, ladder, "rdma", user="nobody")
+        assert any("uverbs0" in f["what"] for f in refused), refused
+    finally:
+        pair.a.run("chmod 666 /dev/infiniband/uverbs0")
+    pair.a.run("ip link set eth0 mtu 1500; sleep 0.2")
+    try:
+        small = findings(pair.a, ladder, "rdma-mtu")
+        assert any(f["grade"] == "note" and "1500" in f["what"] for f in small), small
+    finally:
+        pair.a.run("ip link set eth0 mtu 4200")
+
+
+def test_doctor_without_a_device(bare, ladder):
+    """One note, and nothing else about RDMA."""
+    (found,) = findings(bare, ladder, "rdma")
+    assert found["grade"] == "note" and "no RDMA device" in found["what"]
+    assert not findings(bare, ladder, "verbs") and not findings(bare, ladder, "gid")
