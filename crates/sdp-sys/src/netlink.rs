@@ -66,6 +66,11 @@ pub struct Counters {
     pub transmitted: u64,
 }
 
+/// Attribute INET_DIAG_SOCKOPT, told unasked by Linux 5.10 and newer: a bit for each of some options.
+const OPTIONS: u16 = 22;
+/// `IP_MULTICAST_LOOP` among them, in the first byte.
+const OPTION_MULTICAST_LOOP: u8 = 1 << 4;
+
 /// A sock_diag socket, closed when dropped.
 #[derive(Debug)]
 pub struct Diag {
@@ -117,6 +122,19 @@ impl Diag {
         Ok(entry.and_then(|entry| Some((entry, counters(bytes)?))))
     }
 
+    /// [`Diag::find`], and whether the socket has `IP_MULTICAST_LOOP`; `None` where the kernel does not tell.
+    ///
+    /// # Errors
+    /// As [`Diag::find`].
+    pub fn find_marked(&mut self, pair: &Pair) -> Result<Option<(Entry, Option<bool>)>, Errno> {
+        let mut answer = [0u8; LONG_ANSWER_LEN];
+        let len = self.ask(pair, 0, &mut answer)?;
+        let bytes = answer.get(..len).unwrap_or(&[]);
+        let entry = parse(bytes, self.sequence)?;
+        let options = attribute(bytes, OPTIONS).and_then(<[u8]>::first);
+        Ok(entry.map(|entry| (entry, options.map(|bits| bits & OPTION_MULTICAST_LOOP != 0))))
+    }
+
     /// Asks for a pair; the length of the answer.
     fn ask(&mut self, pair: &Pair, wishes: u8, answer: &mut [u8]) -> Result<usize, Errno> {
         self.sequence = self.sequence.wrapping_add(1);
@@ -144,6 +162,17 @@ impl Diag {
 
 /// What the attribute INET_DIAG_INFO, a `tcp_info`, says of the bytes that were moved.
 fn counters(bytes: &[u8]) -> Option<Counters> {
+    let info = attribute(bytes, INFO)?;
+    let wide = |at| field(info, at).map(u64::from_ne_bytes);
+    Some(Counters {
+        state: *info.first()?,
+        received: wide(INFO_BYTES_RECEIVED)?,
+        transmitted: wide(INFO_BYTES_SENT)?.wrapping_sub(wide(INFO_BYTES_RETRANS)?),
+    })
+}
+
+/// The value of an attribute of an answer.
+fn attribute(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
     let mut at = ANSWER_LEN;
     loop {
         let length = usize::from(u16::from_ne_bytes(field(bytes, at)?));
@@ -151,14 +180,8 @@ fn counters(bytes: &[u8]) -> Option<Counters> {
         if length < 4 {
             return None;
         }
-        if kind == INFO {
-            let info = bytes.get(at + 4..at + length)?;
-            let wide = |at| field(info, at).map(u64::from_ne_bytes);
-            return Some(Counters {
-                state: *info.first()?,
-                received: wide(INFO_BYTES_RECEIVED)?,
-                transmitted: wide(INFO_BYTES_SENT)?.wrapping_sub(wide(INFO_BYTES_RETRANS)?),
-            });
+        if kind == wanted {
+            return bytes.get(at + 4..at + length);
         }
         at += length.next_multiple_of(4);
     }
@@ -271,6 +294,23 @@ mod tests {
         assert_eq!(parse(&answer, 7), Ok(None));
         answer[16..20].copy_from_slice(&i32::MIN.to_ne_bytes());
         assert!(parse(&answer, 7).is_err());
+    }
+
+    #[test]
+    fn a_listener_tells_the_mark() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut pair = pair();
+        pair.local_port = listener.local_addr().unwrap().port();
+        (pair.remote, pair.remote_port) = ([0; 16], 0);
+        let mut diag = Diag::open().unwrap();
+        let told = diag.find_marked(&pair).unwrap().unwrap().1;
+        let raw = std::os::fd::AsRawFd::as_raw_fd(&listener);
+        let (off, name) = (0i32, libc::IP_MULTICAST_LOOP);
+        // SAFETY: the value outlives the call.
+        unsafe { sys!(libc::SYS_setsockopt, raw, libc::SOL_IP, name, &raw const off, 4) }.unwrap();
+        let later = diag.find_marked(&pair).unwrap().unwrap().1;
+        // Before Linux 5.10 neither is told.
+        assert!(matches!((told, later), (Some(true), Some(false)) | (None, None)));
     }
 
     #[test]

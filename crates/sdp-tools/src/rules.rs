@@ -160,11 +160,11 @@ impl Texts {
 /// Why no rule file counts.
 const SIMPLE: &str = "SIMPLE_LIBSDP is set: no rule file is read";
 
-/// What `sdp` does not do yet; `what` says it.
+/// What `sdp` does not do yet for servers; `what` says it.
 fn strict_note(what: &str) -> String {
     format!(
-        "note: {what}: read as both by this version. Where no SDP lane can be had, TCP carries the \
-         bytes; the report and `sdp stat` say why [strict-as-both]\n"
+        "note: {what}: read as both by this version. A client that can have no SDP lane is served \
+         over TCP; the report and `sdp stat` say why [strict-as-both]\n"
     )
 }
 
@@ -224,7 +224,7 @@ pub fn check(file: Option<&Path>) -> Result<bool, Failure> {
     crate::print(&environment);
     let Some(path) = &texts.path else {
         crate::print(&match texts.is_simple {
-            true => format!("{SIMPLE}; sdp for everything\n{}", strict_note("sdp")),
+            true => format!("{SIMPLE}; sdp for everything\n{}", strict_note("sdp server")),
             false => "no rule file: both for everything\n".to_string(),
         });
         return Ok(bad_values == 0);
@@ -243,7 +243,11 @@ pub fn check(file: Option<&Path>) -> Result<bool, Failure> {
         plural(warnings, "warning"),
         config.default_family().word()
     );
-    let strict: Vec<_> = config.rules().iter().filter(|r| r.family == Family::Sdp).collect();
+    let strict: Vec<_> = config
+        .rules()
+        .iter()
+        .filter(|r| r.family == Family::Sdp && r.role == Role::Server)
+        .collect();
     if let Some(first) = strict.first() {
         let name = texts.name(first.place.source);
         let what = format!("{} (first {name}:{})", plural(strict.len(), "rule"), first.place.line);
@@ -301,7 +305,7 @@ struct Explanation {
     schema: u32,
     /// `sdp`, `tcp` or `both`.
     verdict: &'static str,
-    /// What the library of this version makes of it: `tcp` or `both`.
+    /// What the library of this version makes of it: `sdp`, `tcp` or `both`.
     effective: &'static str,
     /// File of the deciding rule; null when none decided or it came from the command line.
     file: Option<String>,
@@ -357,8 +361,8 @@ fn explanation(texts: &Texts, program: &str, role: Role, address: SocketAddr) ->
         schema: SCHEMA,
         verdict: verdict.family.word(),
         effective: match verdict.family {
-            Family::Tcp => Family::Tcp.word(),
-            Family::Sdp | Family::Both => Family::Both.word(),
+            Family::Sdp if role == Role::Server => Family::Both.word(),
+            family => family.word(),
         },
         file: verdict.place.map(|p| texts.name(p.source)),
         line: verdict.place.map(|p| p.line),
@@ -395,7 +399,7 @@ pub fn explain(options: &ExplainOptions) -> Result<(), Failure> {
         let _ = writeln!(out, "  {}: {why}", texts.name(Source::File));
     }
     if e.verdict != e.effective {
-        out += &strict_note("sdp");
+        out += &strict_note("sdp server");
     }
     crate::print(&out);
     Ok(())
@@ -422,7 +426,7 @@ mod tests {
         );
         let at = |text: &str| parse_address(text).unwrap();
         let e = explanation(&texts, "java", Role::Client, at("10.1.2.3:1521"));
-        assert_eq!((e.verdict, e.effective, e.line), ("sdp", "both", Some(3)));
+        assert_eq!((e.verdict, e.effective, e.line), ("sdp", "sdp", Some(3)));
         assert_eq!(e.file.as_deref(), Some("/etc/x.conf"));
         assert_eq!(e.rule.as_deref(), Some("use sdp client java 10.0.0.0/8:*"));
         assert_eq!(e.trace.len(), 2);

@@ -23,7 +23,7 @@ fn errors_fail_the_check_and_warnings_do_not() {
     let (code, out) = check("use sdp client java\nuse tcp client java *:389\n");
     assert_eq!(code, 0);
     assert!(out.contains("[never-reached]") && out.contains("2 warnings"), "{out}");
-    let (code, out) = check("use sdp client * *:*\nmatch listen *:80\n");
+    let (code, out) = check("use sdp client * *:*\nuse sdp server x *:*\nmatch listen *:80\n");
     assert_eq!(code, 0);
     assert!(out.contains("note: 2 rules (first ") && out.contains("[strict-as-both]"), "{out}");
     let (code, out) = check("use sdp client java *:x\n");

@@ -25,6 +25,10 @@ pub(super) unsafe fn connect_to(
             result
         });
     }
+    if let Some(error) = calls::refusing(fd, addr, len) {
+        errno::set(error);
+        return -1;
+    }
     let result = real();
     // An interrupted connect goes on in the kernel, like one that is in progress.
     if result == 0 || matches!(errno::get(), libc::EINPROGRESS | libc::EINTR) {

@@ -28,7 +28,7 @@ use crate::{
         receive::{self, Wish},
         send, splice,
     },
-    lifecycle::{self, elsewhere, exec, reconnect},
+    lifecycle::{self, elsewhere, exec, reconnect, strict},
     migration::{
         demote,
         handover::{self, Heir},
@@ -703,6 +703,11 @@ pub fn disconnecting(fd: c_int, addr: *const sockaddr, len: socklen_t) -> bool {
 /// After the `connect` of which [`disconnecting`] said so.
 pub fn disconnected(fd: c_int, has_succeeded: bool) {
     reconnect::after(fd, has_succeeded);
+}
+/// Before `connect`: the error with which it fails, because the rules want SDP or nothing and SDP cannot be had.
+#[unsafe(link_section = ".text.open")]
+pub fn refusing(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Option<c_int> {
+    strict::refusal(fd, addr, len)
 }
 /// After `connect` that succeeded or answered EINPROGRESS: the client rules are consulted.
 ///

@@ -8,5 +8,6 @@ pub(crate) mod exec;
 pub(crate) mod inherit;
 mod open;
 pub(crate) mod reconnect;
+pub(crate) mod strict;
 
 pub(crate) use open::*;

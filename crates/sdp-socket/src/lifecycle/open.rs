@@ -122,6 +122,8 @@ pub(crate) fn listening(fd: c_int) {
     let (address, port) = local_address(fd).unwrap_or(([0; 16], 0));
     if settings::family(Role::Server, address, port) == Family::Tcp {
         conn.set(flag::RULE_TCP);
+    } else {
+        crate::lifecycle::strict::mark(fd);
     }
     if log::wants(log::Level::Summary) {
         log::listening(fd, conn.has(flag::RULE_TCP), address, port);
@@ -160,7 +162,7 @@ pub(crate) unsafe fn connected(fd: c_int, addr: *const sockaddr, len: socklen_t)
 
 /// Whether a connection that is being made may have another address than when it began: an attempt
 /// that failed leaves the socket to the next one.
-fn may_be_another(conn: &Conn) -> bool {
+pub(crate) fn may_be_another(conn: &Conn) -> bool {
     const MADE: u32 = flag::SEEN | flag::ADOPTED | flag::ACCEPTED | flag::PINNED;
     matches!(conn.stage(), Stage::Young | Stage::Kernel) && !conn.has(MADE)
 }

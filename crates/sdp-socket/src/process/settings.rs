@@ -254,6 +254,9 @@ fn load_once() {
     let bad = CAPTURED.bad.load(Ordering::Relaxed);
     let is_bad = |(i, _): &(usize, &Key)| bad & 1 << *i != 0;
     log::settings(config, KEYS.iter().enumerate().filter(is_bad).map(|(_, key)| key.env));
+    let is_strict = config.default_family() == Family::Sdp
+        || config.rules().iter().any(|r| r.role == Role::Client && r.family == Family::Sdp);
+    TUNED.has_strict_clients.store(is_strict.into(), Ordering::Relaxed);
     // SAFETY: as above.
     let environment = unsafe { &*CAPTURED.tunables.get() };
     TUNED.fill(config.tunables(), environment, CAPTURED.chosen.load(Ordering::Relaxed));
@@ -306,6 +309,22 @@ pub(crate) fn family(role: Role, address: [u8; 16], port: u16) -> Family {
     verdict.family
 }
 
+/// [`family`], without a line in the log: it is asked for again when the connection is made.
+pub(crate) fn family_unlogged(role: Role, address: [u8; 16], port: u16) -> Family {
+    if STATE.load(Ordering::Acquire) != LOADED {
+        return Family::Both;
+    }
+    // SAFETY: LOADED: read only from here on.
+    let config = unsafe { &*CAPTURED.config.get() };
+    config.evaluate(role, program(), address, port).family
+}
+
+/// Whether some client gets SDP or nothing. One load.
+#[inline]
+pub(crate) fn has_strict_clients() -> bool {
+    TUNED.has_strict_clients.load(Ordering::Relaxed) != 0
+}
+
 /// Path of the rule file, for log lines.
 pub(crate) fn file_name() -> &'static [u8] {
     if CAPTURED.has_path.load(Ordering::Relaxed) != 0 {
@@ -329,6 +348,7 @@ pub(crate) struct Tuned {
     keeps_segments: AtomicU32,
     /// 0 as the program needs it, 1 deny, 2 allow.
     io_uring: AtomicU32,
+    has_strict_clients: AtomicU32,
 }
 
 #[unsafe(link_section = ".data.hot")]
@@ -343,6 +363,7 @@ static TUNED: Tuned = Tuned {
     give_back_s: AtomicU32::new(60),
     keeps_segments: AtomicU32::new(1),
     io_uring: AtomicU32::new(0),
+    has_strict_clients: AtomicU32::new(0),
 };
 
 /// The values in force.
