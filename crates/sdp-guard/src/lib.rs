@@ -2,11 +2,18 @@
 //! connection that have no common order, and lose nothing when the queue pair dies.
 //!
 //! Sans-IO: no clock, no descriptor, no allocator, no unsafe code. The socket layer feeds it carrier
-//! bytes, completions and acknowledgements, and does what it answers.
+//! bytes, completions and acknowledgements, and does what it answers. Rules with a G in comments are
+//! those of `docs/spec/guard.md`.
 
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
 pub mod blake2s;
+pub mod consumer;
+pub mod identity;
 pub mod marker;
+pub mod producer;
 pub mod scan;
+
+#[cfg(test)]
+mod model;
