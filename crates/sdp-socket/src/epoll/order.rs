@@ -231,8 +231,10 @@ impl Output {
             unsafe {
                 self.events.add(i - rings).write_unaligned(self.events.add(i).read_unaligned());
             }
+            // Not `copy_within`, which may panic.
+            let from = self.from.get(i).copied().unwrap_or(NONE);
+            self.from.get_mut(i - rings).into_iter().for_each(|to| *to = from);
         }
-        self.from.copy_within(rings..self.used, 0);
         self.used -= rings;
         self.end_of_kernels = self.used;
         true
