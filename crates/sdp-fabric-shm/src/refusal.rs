@@ -17,8 +17,10 @@ pub enum Refusal {
     NoProc,
     /// The kernel has no memory or mapping for it, or a file size limit forbids it.
     NoMemory,
-    /// The kernel gave no descriptor (limits, sandboxes).
+    /// The kernel gave no descriptor, for want of numbers.
     NoDescriptors,
+    /// A call is refused: a filter that the program began under, a security module.
+    Forbidden,
     /// Too many offers of this process are open. May be tried again.
     RendezvousBusy,
     /// The other end answered no, or kept breaking off.
@@ -44,6 +46,7 @@ impl Refusal {
             Self::NoProc => "no-proc",
             Self::NoMemory => "no-memory",
             Self::NoDescriptors => "no-descriptors",
+            Self::Forbidden => "sandbox",
             Self::RendezvousBusy => "rendezvous-busy",
             Self::PeerRefused | Self::PeerLacksResources => "peer-refused",
             Self::Untrusted => "untrusted",
@@ -68,6 +71,7 @@ impl Refusal {
             libc::ENOMEM | libc::ENOBUFS | libc::ENOSPC | libc::EAGAIN | libc::EFBIG => {
                 Self::NoMemory
             }
+            libc::EPERM | libc::EACCES | libc::ENOSYS | libc::EAFNOSUPPORT => Self::Forbidden,
             _ => Self::NoDescriptors,
         }
     }

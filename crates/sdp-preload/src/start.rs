@@ -67,7 +67,7 @@ unsafe extern "C" fn construct(
     envp: *const *const c_char,
 ) {
     let before = errno::get();
-    let _ = own();
+    let pid = own();
     real::bind_all();
     direct::install();
     bind_trampolines();
@@ -75,7 +75,7 @@ unsafe extern "C" fn construct(
     // SAFETY: the loader's vectors.
     unsafe {
         read_environment(envp);
-        calls::constructed(argc, argv.cast(), envp.cast());
+        calls::constructed(pid, argc, argv.cast(), envp.cast());
     }
     errno::set(before);
 }

@@ -94,8 +94,8 @@ reasons! {
         "Urgent (out-of-band) data is in use."
         "Nothing.";
     10 Sandbox "sandbox"
-        "The process installed a seccomp filter that may forbid what a lane needs."
-        "Nothing.";
+        "A filter of system calls (seccomp) forbids what a lane needs, or may."
+        "Nothing, if the program itself installed it; a service's unit should allow AF_UNIX.";
     11 Privilege "privilege"
         "The process changed its ids, groups, capabilities, root directory or user namespace."
         "Nothing; connections opened afterwards may use SDP.";

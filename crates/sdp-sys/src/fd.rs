@@ -65,3 +65,14 @@ pub fn is_nonblocking(fd: i32) -> bool {
     unsafe { sys!(libc::SYS_fcntl, fd, libc::F_GETFL, 0) }
         .is_ok_and(|flags| flags as i32 & libc::O_NONBLOCK != 0)
 }
+
+/// Which of the first `N` numbers are open, by one system call. `None`: the kernel does not say (a filter, a limit of
+/// descriptors below `N`).
+pub fn which_are_open<const N: usize>() -> Option<[bool; N]> {
+    let mut looked =
+        core::array::from_fn::<_, N, _>(|i| libc::pollfd { fd: i as i32, events: 0, revents: 0 });
+    let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: N entries and a time that outlive the call.
+    unsafe { sys!(libc::SYS_ppoll, looked.as_mut_ptr(), N, &raw const zero, 0, 8) }.ok()?;
+    Some(looked.map(|entry| entry.revents & libc::POLLNVAL == 0))
+}

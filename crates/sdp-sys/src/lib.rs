@@ -14,6 +14,7 @@ pub mod count;
 pub mod doorbell;
 pub mod errno;
 pub mod fd;
+pub mod filter;
 pub mod hidden;
 pub mod holders;
 pub mod loader;

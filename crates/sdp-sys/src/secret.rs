@@ -10,7 +10,7 @@ use core::{
     sync::atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
-use crate::{errno::Errno, procfs, sys};
+use crate::{errno::Errno, filter, procfs, sys};
 
 /// Stands before the word: nobody is made to tell what is elsewhere in a memory.
 const MARK: u64 = u64::from_be_bytes(*b"SDP word");
@@ -118,10 +118,9 @@ pub fn is_dumpable() -> bool {
     dumpable == Ok(1)
 }
 
-/// Whether reading others' memory is something that programs do here: the program did not begin under a seccomp filter,
-/// which may kill for it (where the program installs one, the library is out of business before), and there is
-/// no Yama that keeps processes of one user from each other and notes each attempt in the system's log. Asked
-/// once.
+/// Whether reading others' memory is something that programs do here: the program did not begin under a seccomp filter
+/// ([`filter`]), which may kill for it, and there is no Yama that keeps processes of one user from each other and notes
+/// each attempt in the system's log. Asked once.
 fn may_read() -> bool {
     const UNKNOWN: u32 = 0;
     const YES: u32 = 1;
@@ -129,9 +128,7 @@ fn may_read() -> bool {
     static KNOWN: AtomicU32 = AtomicU32::new(UNKNOWN);
     let known = match KNOWN.load(Ordering::Relaxed) {
         UNKNOWN => {
-            let is_free =
-                procfs::has_lines(c"/proc/thread-self/status", &[b"Seccomp:\t0"]) == Ok(true);
-            let known = if is_free && is_unguarded() { YES } else { NO };
+            let known = if !filter::is_there() && is_unguarded() { YES } else { NO };
             KNOWN.store(known, Ordering::Relaxed);
             known
         }

@@ -39,12 +39,14 @@ const REFUSALS_MAX: u32 = 9;
 pub(crate) const LOOKED_AT: c_int = 67;
 
 /// When the process begins: connections that it was given by the image before (inetd, sshd, a shell, a
-/// service manager), or that leaked. Following those that nobody uses costs nothing, and a number that is not
-/// open answers fast: a few microseconds of an exec.
+/// service manager), or that leaked. Following those that nobody uses costs nothing. Most programs have three numbers
+/// open, and each exec pays for this: one system call tells which are, and each of those costs one.
 pub(crate) fn begin() {
     let mut adopted: [Option<Identity>; LOOKED_AT as usize] = [None; LOOKED_AT as usize];
+    let are_open = fd::which_are_open::<{ LOOKED_AT as usize }>();
     for fd in 0..LOOKED_AT {
-        if fd > 2 && table::entry(fd).is_some() {
+        let is_open = are_open.is_none_or(|open| open.get(fd as usize) == Some(&true));
+        if !is_open || fd > 2 && table::entry(fd).is_some() {
             continue;
         }
         let Ok(stat) = stat::stat(fd) else { continue };

@@ -35,7 +35,7 @@ use sdp_shm::{
     layout::{Half as HalfLines, LOG_ENTRIES, PASSED_ON, RESETS},
 };
 use sdp_stats::Reason;
-use sdp_sys::{OwnedFd, fd, sys, time::monotonic_ns};
+use sdp_sys::{OwnedFd, fd, filter, sys, time::monotonic_ns};
 
 use crate::{
     conn::{Conn, Half, carrier, flag, row_flag},
@@ -654,8 +654,12 @@ impl Scatter for Heap {
     }
 }
 
-/// The other end's socket, if this process may have it and it is provably that.
+/// The other end's socket, if this process may have it and it is provably that. Under a filter nobody asks: the filters
+/// of service managers refuse or kill for `pidfd_getfd`.
 fn peer_socket(conn: &Conn, fd: i32) -> Option<OwnedFd> {
+    if filter::is_there() {
+        return None;
+    }
     let segment = conn.segment()?;
     let end = segment.end(conn.side() ^ 1);
     let number = end.descriptor.load(Ordering::Relaxed).checked_sub(1)?;

@@ -590,6 +590,7 @@ fn reason(refusal: Refusal) -> Reason {
         Refusal::NoProc => Reason::NoProc,
         Refusal::NoMemory => Reason::NoMemory,
         Refusal::NoDescriptors => Reason::NoDescriptors,
+        Refusal::Forbidden => Reason::Sandbox,
         Refusal::RendezvousBusy => Reason::RendezvousBusy,
         Refusal::PeerRefused | Refusal::PeerLacksResources | Refusal::Untrusted => {
             Reason::PeerRefused

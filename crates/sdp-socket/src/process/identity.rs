@@ -86,9 +86,9 @@ pub(crate) fn pid() -> u32 {
     PID.load(Ordering::Relaxed)
 }
 
-/// Remembers the process (constructor).
-pub(crate) fn remember() {
-    PID.store(sys_pid::current() as u32, Ordering::Relaxed);
+/// Remembers the process, whose id is `pid` (constructor).
+pub(crate) fn remember(pid: i32) {
+    PID.store(pid as u32, Ordering::Relaxed);
 }
 
 /// Whether the caller runs in the process that the tables describe, and not in a vfork child that
@@ -458,7 +458,7 @@ fn begin() -> bool {
         let _ = unsafe { sys!(libc::SYS_sched_yield) };
     }
     if pid() == 0 {
-        remember();
+        remember(sys_pid::current());
     }
     crate::process::host::settle();
     count_cpus();

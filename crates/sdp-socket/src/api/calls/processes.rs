@@ -114,12 +114,17 @@ pub fn io_uring() -> IoUring {
     }
 }
 
-/// The library's constructor: remembers the process, reads tunables from `envp`.
+/// The library's constructor: remembers the process, whose id is `pid`, reads tunables from `envp`.
 ///
 /// # Safety
 /// `argv` and `envp` are the null-terminated vectors that the loader hands to constructors.
-pub unsafe fn constructed(argc: c_int, argv: *const *const u8, envp: *const *const u8) {
-    process::remember();
+pub unsafe fn constructed(
+    pid: i32,
+    argc: c_int,
+    argv: *const *const u8,
+    envp: *const *const u8,
+) {
+    process::remember(pid);
     // SAFETY: the loader calls this once, in one thread; no other place names these words.
     let _ = unsafe { sdp_sys::tls::keep_sections(&crate::process::hot::PAGE.sections) };
     // SAFETY: the caller's.
