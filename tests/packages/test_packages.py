@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from .root import Root
+from .root import Root, make, one
 
 TOP = Path(__file__).resolve().parents[2]
 PAIR = TOP / "tests" / "tools" / "pair.py"
@@ -20,23 +20,6 @@ LIMIT_S = 120
 COMMANDS = ("sdp", "sdpnetstat")
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="installs packages in a root of its own")
-
-
-def make(folder, **env):
-    """Makes all packages of what is built; what they are called and hold."""
-    done = subprocess.run(
-        ["cargo", "xtask", "package", "--no-build", "--output", folder],
-        cwd=TOP, env={**os.environ, **env}, capture_output=True, text=True, timeout=LIMIT_S, check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "not made" not in done.stdout, done.stdout
-    return {path.name: path for path in Path(folder).iterdir()}
-
-
-@pytest.fixture(name="packages", scope="module")
-def _packages():
-    with tempfile.TemporaryDirectory(prefix="sdp-packages-") as folder:
-        yield make(folder)
 
 
 @pytest.fixture(name="scratch")
@@ -52,12 +35,6 @@ def _root(scratch):
         yield root
     finally:
         root.close()
-
-
-def one(packages, ending):
-    """The package whose name ends so."""
-    (path,) = (path for name, path in packages.items() if name.endswith(ending))
-    return path
 
 
 def used(root, *command, **env):

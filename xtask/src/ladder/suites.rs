@@ -141,10 +141,10 @@ pub(super) const SUITES: &[Suite] = &[
     )),
     app(
         "packages",
-        "packages made twice, installed, used and removed in a root of their own; manual, completions",
+        "packages made twice, installed, used and removed in a root of their own; a whole root preloaded",
         "tests/packages",
-        &["dpkg-deb", "rpmbuild", "man", "bash", "zsh", "fish", "unshare"],
-        200,
+        &["dpkg-deb", "rpmbuild", "man", "bash", "zsh", "fish", "unshare", "strace", "sudo", "cron", "sshd"],
+        300,
     ),
     quick(app(
         "app-redis",
