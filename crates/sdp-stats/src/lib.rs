@@ -20,9 +20,9 @@ pub mod writer;
 #[cfg(feature = "reader")]
 pub mod reader;
 
-pub use page::{Page, SIZE};
+pub use page::{Page, RuleWords, SIZE};
 pub use reason::Reason;
 pub use writer::{
     ConnState, Counter, Direction, Endpoint, Fabric, Identity, Lane, Mode, NewRow, Role, RowId,
-    Verdict,
+    RuleState, Rules, Verdict,
 };

@@ -259,6 +259,8 @@ pub(crate) struct Conn {
     /// Lock of `meeting`: 0 free.
     meeting_lock: AtomicU32,
     meeting: UnsafeCell<Rendezvous>,
+    /// Of a listener: which rules gave it its verdict ([`crate::lifecycle::verdict`]).
+    pub(crate) rules: AtomicU32,
     /// Times that the connection was refused lanes.
     pub(crate) refusals: AtomicU32,
     /// Code of the reason that pinned the connection first, plus one; 0 none.
@@ -372,6 +374,7 @@ impl Conn {
             &self.pool_ticks,
             &self.meeting_lock,
             &self.registrations,
+            &self.rules,
             &self.refusals,
             &self.owed,
             &self.pin_reason,

@@ -32,13 +32,20 @@ const IPV4_AT: usize = 12;
 
 /// A socket listens whose connections may get lanes.
 pub(crate) fn mark(listener: c_int) {
-    let off: c_int = 0;
-    let len = size_of::<c_int>();
-    let name = libc::IP_MULTICAST_LOOP;
+    set_loop(listener, 0);
+}
+
+/// A rule says that they do not get them any more.
+pub(crate) fn unmark(listener: c_int) {
+    set_loop(listener, 1);
+}
+
+fn set_loop(socket: c_int, value: c_int) {
+    let (len, name) = (size_of::<c_int>(), libc::IP_MULTICAST_LOOP);
     // Where that is refused strict clients take us for a program without the library.
     // SAFETY: the value outlives the call.
     let _ =
-        unsafe { sys!(libc::SYS_setsockopt, listener, libc::SOL_IP, name, &raw const off, len) };
+        unsafe { sys!(libc::SYS_setsockopt, socket, libc::SOL_IP, name, &raw const value, len) };
 }
 
 /// Before `connect`: the error with which it fails because the rules want SDP or nothing and there is no SDP.
@@ -48,7 +55,11 @@ pub(crate) fn refusal(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Optio
     let Some(Entry::Conn(index)) = table::entry(fd) else { return None };
     let conn = conn::get(index)?;
     let is_new = conn.stage() == Stage::Fresh || may_be_another(conn);
-    if !is_new || !process::is_ours() || !process::start() || !settings::has_strict_clients() {
+    if !is_new || !process::is_ours() || !process::start() {
+        return None;
+    }
+    settings::refresh();
+    if !settings::has_strict_clients() {
         return None;
     }
     let _section = section::Guard::enter();
