@@ -132,6 +132,14 @@ pub struct LogLine {
     pub entries: [LogEntry; LOG_ENTRIES],
 }
 
+impl LogLine {
+    /// The place of log entry `number`.
+    #[inline]
+    pub fn entry(&self, number: u32) -> Option<&LogEntry> {
+        self.entries.get(number as usize % LOG_ENTRIES)
+    }
+}
+
 /// [`ConsumerLine::trusts_itself`]: the consumer reads only through the library.
 pub const TRUSTS: u32 = 1;
 /// [`ConsumerLine::trusts_itself`]: and whoever sleeps on the carrier at its end has armed, or will not sleep
