@@ -4,6 +4,7 @@
 
 pub(crate) mod carrier;
 pub(crate) mod iovec;
+pub(crate) mod link;
 pub(crate) mod publish;
 mod slot;
 pub(crate) mod turn;

@@ -16,6 +16,7 @@ use core::{
 };
 
 use sdp_fabric_shm::{identity::Tuple, peer::PeerId, rendezvous::Rendezvous};
+use sdp_link::{EndWords, Link};
 use sdp_shm::{
     bell::{BELL_SLOTS, Bell},
     family::{Family, Row},
@@ -512,8 +513,7 @@ impl Conn {
         if !self.pin_live(Half::Receive) {
             return 0;
         }
-        let line = |segment: Segment| segment.end(self.side() ^ 1).cpu.load(Ordering::Relaxed);
-        let cpu = self.segment().map_or(0, line);
+        let cpu = self.link().map_or(0, |link| link.peer().cpu());
         self.unpin(Half::Receive);
         cpu
     }

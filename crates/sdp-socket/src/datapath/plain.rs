@@ -19,6 +19,8 @@ use core::{
 };
 
 use libc::c_int;
+use sdp_fabric_shm::link::armed as shm_armed;
+use sdp_link::Link;
 use sdp_proto::{Ack, Sink, Source};
 use sdp_shm::{
     arm,
@@ -32,7 +34,9 @@ use sdp_sys::section;
 
 use crate::{
     conn::{
-        self, Conn, Half, Stage, carrier, flag, row_flag,
+        self, Conn, Half, Stage, carrier, flag,
+        link::AnyLink,
+        row_flag,
         words::{self, ORIGIN, SOURCE_BASE, put},
     },
     datapath::{give_back, lane::SDP_BIT, receive, send, wait},
@@ -248,7 +252,9 @@ fn push(used: &InUse, fd: c_int, side: usize, len: usize, copy: impl FnOnce(&[Ce
     let index = |at: u64| at.wrapping_sub(ring.origin());
     give_back::sent(conn, segment.ring_bytes(), index(tail_before), index(ring.tail()), len);
     match armed {
-        Some(armed) => send::ring_sleeper(conn, fd, row, segment, armed),
+        Some(armed) => {
+            send::ring_sleeper(conn, fd, row, AnyLink::on(segment, side), shm_armed(armed));
+        }
         None => spin::reached(conn, false),
     }
     // A slow sender tells at every message where it runs, a fast one now and then.
@@ -409,7 +415,7 @@ fn pull(used: &InUse, wanted: usize, mut copy: impl FnMut(&[Cell<u8>])) -> Optio
         // Pairs with the acquire load in `Producer::refresh`: our reads of the freed bytes come first.
         lines.consumer.head.store(at, Ordering::Release);
         if crossed {
-            wait::room_freed(conn, lines, size, at);
+            wait::room_freed(conn, AnyLink::on(segment, half ^ 1).half(half), at);
         }
     }
     receive::count(conn, row, StatsLane::Sdp, got);

@@ -18,6 +18,7 @@
 use core::{cell::Cell, ptr::NonNull, sync::atomic::Ordering};
 use std::{format, string::String, vec, vec::Vec};
 
+use sdp_fabric_shm::link::ShmHalf;
 use sdp_model::{Model, Size, Step, fails, holds, size};
 use sdp_proto::{Ack, SinkConfig, SourceConfig, wire::Message};
 use sdp_rdma::{
@@ -26,7 +27,7 @@ use sdp_rdma::{
 };
 use sdp_shm::{
     arm::{self, Mode},
-    layout::{TRUSTS, segment_bytes},
+    layout::{ARMS, Half as HalfLines, LOG_ENTRIES, TRUSTS, segment_bytes},
 };
 
 use super::*;
@@ -241,7 +242,7 @@ struct Entry {
 
 impl From<Switch> for Entry {
     fn from(s: Switch) -> Self {
-        Self { carrier: s.carrier, ring: s.ring, to_sdp: s.to == Lane::Sdp }
+        Self { carrier: s.carrier, ring: s.fabric, to_sdp: s.to == Lane::Sdp }
     }
 }
 
@@ -345,7 +346,9 @@ impl Words {
 struct At<'a> {
     m: &'a Lanes,
     s: S,
+    /// The half's words as they are, and by the seam.
     lines: &'a HalfLines,
+    half: AnyHalf<'a>,
 }
 
 impl Lanes {
@@ -421,7 +424,9 @@ impl Lanes {
     }
 
     fn at(&self, s: &S) -> At<'_> {
-        let at = At { m: self, s: s.clone(), lines: self.segment.half(0) };
+        let lines = self.segment.half(0);
+        let half = AnyHalf::Shm(ShmHalf::new(lines, RING));
+        let at = At { m: self, s: s.clone(), lines, half };
         at.restore();
         at
     }

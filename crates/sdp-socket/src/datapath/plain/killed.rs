@@ -8,6 +8,8 @@
 use core::{cell::Cell, ptr::NonNull, sync::atomic::Ordering};
 use std::vec::Vec;
 
+use sdp_fabric_shm::link::ShmHalf;
+use sdp_link::{Ended, SwitchLog};
 use sdp_proto::{Outgoing, SinkConfig, SourceConfig};
 use sdp_rdma::{
     fabric::{Gather, ReceiveQueue, Scatter, SendOptions, SendQueue},
@@ -20,9 +22,9 @@ use sdp_shm::{
 
 use super::*;
 use crate::{
-    conn::words::fuse::killed_after,
+    conn::{link::AnyHalf, words::fuse::killed_after},
     datapath::{
-        lane::{self, Lane, SinkState, SourceState},
+        lane::{Lane, SinkState, SourceState},
         succeed,
     },
 };
@@ -121,6 +123,10 @@ impl World {
         &self.rx.row.sink.words
     }
 
+    fn half(&self) -> AnyHalf<'_> {
+        AnyHalf::Shm(ShmHalf::new(self.lines(), RING))
+    }
+
     fn lines(&self) -> &HalfLines {
         self.tx.segment.half(0)
     }
@@ -141,22 +147,22 @@ impl World {
     fn enter(&self) {
         let mut source = self.sending();
         source.carrier_sent = CARRIER;
-        assert!(source.enter(self.lines()));
+        assert!(source.enter(self.half()));
         source.store(self.source());
     }
 
     fn leave(&self) {
         let mut source = self.sending();
-        source.switch(self.lines(), Lane::Kernel);
+        source.switch(self.half(), Lane::Kernel);
         source.store(self.source());
     }
 
     fn follow(&self) {
         let mut sink = self.receiving();
-        let switch = sink.pending(self.lines()).unwrap().expect("there is a switch");
+        let switch = sink.pending(self.half()).unwrap().expect("there is a switch");
         sink.carrier_read = CARRIER;
         sink.is_counted = true;
-        sink.follow(self.lines(), switch.to);
+        sink.follow(self.half(), switch.to);
         sink.store(self.sink());
     }
 
@@ -229,14 +235,14 @@ impl World {
     fn receive_and_follow(&self, wanted: usize) -> Vec<u8> {
         let mut got = Vec::new();
         let mut sink = self.receiving();
-        let switch = sink.pending(self.lines()).unwrap().expect("there is a switch");
+        let switch = sink.pending(self.half()).unwrap().expect("there is a switch");
         assert_eq!(switch.to, Lane::Kernel);
-        sink.rx.set_limit(switch.ring);
+        sink.rx.set_limit(switch.fabric);
         self.read(&mut sink, &mut got, wanted);
-        if sink.current_len == 0 && sink.rx.cursors().1 == switch.ring {
+        if sink.current_len == 0 && sink.rx.cursors().1 == switch.fabric {
             sink.carrier_read = CARRIER;
             sink.is_counted = true;
-            sink.leave_ring(self.sink(), self.lines());
+            sink.leave_ring(self.sink(), self.half());
         }
         sink.store(self.sink());
         got
@@ -601,7 +607,7 @@ fn a_killed_switch_is_in_the_log_or_never_was() {
     let enter_and_send = || {
         let mut source = world.sending();
         source.carrier_sent = CARRIER;
-        assert!(source.enter(world.lines()));
+        assert!(source.enter(world.half()));
         let message = source.engine.next_data(Ack::implicit(0), 10).unwrap();
         world.publish(source, &message, From(0, 10), SendOptions::default());
     };
@@ -621,7 +627,7 @@ fn a_killed_switch_is_in_the_log_or_never_was() {
     for steps in 0..STEPS {
         world.clear();
         let done = killed_after(steps, || world.send(Way::Plain, 10));
-        assert!(lane::switch_for_producer(world.lines(), CARRIER));
+        assert_eq!(world.half().end_section(CARRIER, words::step), Ended::Written);
         world.succeed_source();
         assert_eq!(world.sending().lane, Lane::Kernel);
         assert_eq!(world.sending().engine.position(), world.read_rest(0));
@@ -768,7 +774,7 @@ fn a_stream_survives_many_deaths() {
         let steps = if next(3) == 0 { next(40) as u32 } else { u32::MAX };
         let mut source = world.sending();
         let sink = world.receiving();
-        let pending = sink.pending(world.lines()).expect("sound");
+        let pending = sink.pending(world.half()).expect("sound");
         let (head, is_begun) = (sink.rx.cursors().1, sink.current_len != 0);
         let sends = next(2) == 0;
         let mut got = None;
@@ -788,7 +794,7 @@ fn a_stream_survives_many_deaths() {
                 if most != 0 {
                     world.send(way, 1 + next(most) as usize);
                 }
-            } else if pending.is_some_and(|switch| switch.ring == head && !is_begun) {
+            } else if pending.is_some_and(|switch| switch.fabric == head && !is_begun) {
                 world.follow();
             } else if pending.is_some() && way == Way::Ordinary {
                 got = Some(world.receive_and_follow(wanted));
@@ -811,7 +817,7 @@ fn a_stream_survives_many_deaths() {
         at = now;
     }
     assert!(deaths > 100, "{deaths}");
-    if world.receiving().pending(world.lines()).expect("sound").is_none() {
+    if world.receiving().pending(world.half()).expect("sound").is_none() {
         at = world.read_rest(at);
         let (source, sink) = (world.sending().engine, world.receiving().engine);
         assert_eq!((source.last_mseq(), source.position()), (sink.last_mseq(), at));

@@ -1,13 +1,13 @@
 //! What is seen of the stream without taking it: MSG_PEEK, and how many bytes lie ahead.
 
 use sdp_rdma::fabric::{ReceiveQueue, Received};
-use sdp_shm::layout::Half as HalfLines;
 
 use super::{FIRST_LOOK, Wish};
 use crate::{
     conn::{
         carrier,
         iovec::{Buffers, Landing},
+        link::AnyHalf,
     },
     datapath::lane::{Broken, Lane, SinkState, Switch},
     process::table::Pinned,
@@ -39,12 +39,12 @@ pub(super) fn peek_ring(walk: &mut SinkState, mut buffers: Buffers, wish: Wish) 
 pub(super) fn peek_behind_carrier(
     conn: &Pinned,
     sink: &SinkState,
-    lines: &HalfLines,
+    half: AnyHalf<'_>,
     buffers: &Buffers,
     seen: usize,
     wish: Wish,
 ) -> Result<usize, Broken> {
-    let Some(switch) = sink.pending(lines)? else { return Ok(0) };
+    let Some(switch) = sink.pending(half)? else { return Ok(0) };
     let Ok(consumed) = sink.consumed(conn.fd()) else { return Ok(0) };
     if buffers.left() <= seen || consumed.wrapping_add(seen as u64) != switch.carrier {
         return Ok(0);
@@ -52,7 +52,7 @@ pub(super) fn peek_behind_carrier(
     let mut walk = onlooker(sink);
     walk.lane = Lane::Sdp;
     walk.followed = walk.followed.wrapping_add(1);
-    walk.rx.set_limit(walk.pending(lines)?.map_or(u64::MAX, |next| next.ring));
+    walk.rx.set_limit(walk.pending(half)?.map_or(u64::MAX, |next| next.fabric));
     let mut rest = *buffers;
     rest.advance(seen);
     Ok(peek_ring(&mut walk, rest, wish))
