@@ -1,25 +1,31 @@
 //! One end of a connection on a segment: the traits of `sdp-link` over the control lines.
 //!
-//! Everything that the library reads or writes in a segment's control page after set-up goes through here,
-//! but for three that need the lines as they are: the fast path, the succession to a killed process
-//! and the cursors of [`crate::endpoint`].
+//! Everything that the library reads or writes in a segment's control page after set-up goes
+//! through here, but for two that need the lines as they are: the fast path and the succession to a
+//! killed process.
 
 use core::sync::atomic::{Ordering, fence};
 
 use sdp_link::{
     Armed, Broken, EndWords, Ended, Holder, How, Intent, Lane, Link, PENDING_MAX, ResetNote,
-    Switch, SwitchLog, Trust, Wakeups, What,
+    RxCursor, Switch, SwitchLog, Trust, TxCursor, TxSaved, Wakeups, What,
 };
+use sdp_rdma::fabric::{QpError, Received};
 use sdp_shm::{
     arm::{self, Seen},
     layout::{
         ARMS, ArmLine, CLOSED, EndLine, Half, LEAVES, LOG_ENTRIES, PASSED_ON, RESETS, Segment,
         TRUSTS,
     },
-    ring::ALIGN,
+    ring::{ALIGN, Record, record_bytes},
 };
 
+use crate::endpoint::{ShmRx, ShmTx};
+
 const _: () = assert!(LOG_ENTRIES == PENDING_MAX);
+
+/// Bits that no cursor has.
+const MISALIGNED: u64 = ALIGN as u64 - 1;
 
 /// [`EndLine::pinned`] of an end that wants the kernel lane, without more.
 const CARRIER: u32 = 1;
@@ -46,8 +52,33 @@ impl ShmLink {
 }
 
 impl Link for ShmLink {
+    type Tx = ShmTx;
+    type Rx = ShmRx;
     type Half<'a> = ShmHalf<'a>;
     type End<'a> = ShmEnd<'a>;
+
+    #[inline(always)]
+    fn open_tx(&self, half: usize, saved: TxSaved) -> Result<ShmTx, Broken> {
+        let TxSaved { position, freed, private } = saved;
+        let window = u64::from(self.segment.ring_bytes());
+        if (position | freed) & MISALIGNED != 0 || position.wrapping_sub(freed) > window {
+            return Err(Broken);
+        }
+        Ok(ShmTx::resume(self.segment, half, position, freed, private))
+    }
+
+    #[inline(always)]
+    fn open_rx(&self, half: usize, freed: u64, current: u32) -> Result<ShmRx, Broken> {
+        let scan = match current {
+            0 => freed,
+            len => Record { start: freed, len }.end(),
+        };
+        let window = u64::from(self.segment.ring_bytes());
+        if freed & MISALIGNED != 0 || scan.wrapping_sub(freed) > window {
+            return Err(Broken);
+        }
+        Ok(ShmRx::new(self.segment, half, scan, freed).onlooker())
+    }
 
     #[inline(always)]
     fn half(&self, half: usize) -> ShmHalf<'_> {
@@ -62,6 +93,60 @@ impl Link for ShmLink {
     #[inline(always)]
     fn peer(&self) -> ShmEnd<'_> {
         ShmEnd(self.segment.end(self.side ^ 1))
+    }
+}
+
+impl TxCursor for ShmTx {
+    #[inline(always)]
+    fn cursors(&self) -> (u64, u64) {
+        Self::cursors(self)
+    }
+
+    #[inline(always)]
+    fn private(&self) -> u64 {
+        self.origin()
+    }
+
+    #[inline(always)]
+    fn publish(&self) {
+        Self::publish(self);
+    }
+
+    #[inline(always)]
+    fn refresh(&mut self) -> Result<(), QpError> {
+        Self::refresh(self)
+    }
+
+    #[inline(always)]
+    fn footprint(&self, len: usize) -> u64 {
+        record_bytes(len) as u64
+    }
+}
+
+impl RxCursor for ShmRx {
+    #[inline(always)]
+    fn cursors(&self) -> (u64, u64) {
+        Self::cursors(self)
+    }
+
+    #[inline(always)]
+    fn set_limit(&mut self, limit: u64) {
+        Self::set_limit(self, limit);
+    }
+
+    #[inline(always)]
+    fn current(&self, len: u32) -> Received {
+        self.resume(Self::cursors(self).1, len)
+    }
+
+    #[inline(always)]
+    fn onlooker(&self) -> Self {
+        Self::onlooker(self)
+    }
+
+    #[inline(always)]
+    fn publish(&self) {
+        Self::publish(self);
     }
 }
 
@@ -144,7 +229,8 @@ impl SwitchLog for ShmHalf<'_> {
         step();
         self.lines.log.lane.store(word_of(switch.to), Ordering::Relaxed);
         step();
-        // Release: who sees the number sees the entry. SeqCst: ordered against `kernel_reading` (L2, L4).
+        // Release: who sees the number sees the entry. SeqCst: ordered against `kernel_reading`
+        // (L2, L4).
         self.lines.producer.switches.store(at.wrapping_add(1), Ordering::SeqCst);
     }
 
@@ -172,8 +258,8 @@ impl SwitchLog for ShmHalf<'_> {
         }
         let at = self.lines.producer.switches.load(Ordering::Acquire);
         let counted = self.sent();
-        // Wake bytes are sent and counted under the gate, which is ours: one that is not counted is the last
-        // of a producer that was killed in between.
+        // Wake bytes are sent and counted under the gate, which is ours: one that is not counted is
+        // the last of a producer that was killed in between.
         let carrier = if received == counted.wrapping_add(1) { received } else { counted };
         let fabric = self.position(What::Bytes);
         self.write(at, Switch { carrier, fabric, to: Lane::Kernel }, step);
@@ -196,7 +282,7 @@ impl SwitchLog for ShmHalf<'_> {
             _ => return Err(Broken),
         };
         let fabric = slot.ring.load(Ordering::Relaxed);
-        if to == lane || fabric < freed || fabric & (ALIGN as u64 - 1) != 0 {
+        if to == lane || fabric < freed || fabric & MISALIGNED != 0 {
             return Err(Broken);
         }
         Ok(Some(Switch { carrier: slot.carrier.load(Ordering::Relaxed), fabric, to }))

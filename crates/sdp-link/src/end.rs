@@ -9,8 +9,8 @@ pub enum Intent {
     Carrier,
     /// The same, because its last descriptor is being closed: nobody reads it any more.
     Closed,
-    /// The same, and it never uses the link again: all that was unread is in the kernel's stream, or was
-    /// never there. The other end may forget the link.
+    /// The same, and it never uses the link again: all that was unread is in the kernel's stream,
+    /// or was never there. The other end may forget the link.
     PassedOn,
 }
 
@@ -40,8 +40,9 @@ pub trait EndWords: Copy {
     }
     /// Says what it wants.
     fn intend(self, intent: Intent);
-    /// From [`Intent::Open`] to [`Intent::Closed`], under the gate of its inbound half: a producer that
-    /// holds the gate and does not see it signals before the close. False when it had another one.
+    /// From [`Intent::Open`] to [`Intent::Closed`], under the gate of its inbound half: a producer
+    /// that holds the gate and does not see it signals before the close. False when it had another
+    /// one.
     fn close(self) -> bool;
 
     /// What it says of a reset. A value that means nothing is [`ResetNote::Resets`].

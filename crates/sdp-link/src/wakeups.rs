@@ -37,27 +37,30 @@ pub struct Armed {
 /// W4  signals                               S4  sleeps on something that remembers the signal
 /// W5  disarm
 /// ```
-/// Either W3 sees the arm or S3 sees the position. W4 comes before W5, so that a waker that is killed in
-/// between leaves the arm for the next one; and a late W5 leaves a newer arm alone.
+/// Either W3 sees the arm or S3 sees the position. W4 comes before W5, so that a waker that is
+/// killed in between leaves the arm for the next one; and a late W5 leaves a newer arm alone.
 pub trait Wakeups: Copy {
-    /// The end of what was published ([`What::Bytes`]), or of what was freed ([`What::Space`]), in bytes of
-    /// the fabric since it was attached. Changes with everything new; takes no lock.
+    /// The end of what was published ([`What::Bytes`]), or of what was freed ([`What::Space`]), in
+    /// bytes of the fabric since it was attached. Changes with everything new; takes no lock.
     fn position(self, what: What) -> u64;
     /// Bytes of the fabric that may be published and not freed.
     fn size(self) -> u64;
-    /// Bytes that could be published now; a glance. Not more than [`Wakeups::size`], whatever the peer says.
+    /// Bytes that could be published now; a glance. Not more than [`Wakeups::size`], whatever the
+    /// peer says.
     fn free(self) -> u64 {
         let freed = self.position(What::Space);
         self.size().saturating_sub(self.position(What::Bytes).wrapping_sub(freed))
     }
     /// The sleeper (S1, S2).
     fn arm(self, what: What, how: How);
-    /// The waker, after it moved a position (W2, W3). `None`: nobody waits, or the fabric wakes by itself.
+    /// The waker, after it moved a position (W2, W3). `None`: nobody waits, or the fabric wakes by
+    /// itself.
     fn armed(self, what: What) -> Option<Armed>;
     /// The waker, after it signalled (W5).
     fn disarm(self, what: What, armed: Armed);
     /// The producer, before it signals: when, in ticks of the processor's clock.
     fn note_signal(self, ticks: u64);
-    /// The consumer: when it was signalled last; 0 unknown. The peer's word, for the order of events.
+    /// The consumer: when it was signalled last; 0 unknown. The peer's word, for the order of
+    /// events.
     fn signalled_at(self) -> u64;
 }

@@ -11,7 +11,7 @@ use crate::process::{cargo, output_of};
 /// Crate, and the crates of this workspace that it may use (not counting test dependencies).
 const DIRECTIONS: &[(&str, &[&str])] = &[
     ("sdp-guard", &[]),
-    ("sdp-link", &[]),
+    ("sdp-link", &["sdp-rdma"]),
     ("sdp-rdma", &[]),
     ("sdp-config", &[]),
     ("sdp-sys", &[]),

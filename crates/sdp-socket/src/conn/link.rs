@@ -1,15 +1,23 @@
 //! The connection's end of its lane, whatever carries it.
 //!
-//! [`AnyLink`] is the one place that knows all fabrics; a fabric more is a variant more in each of the
-//! three enums. Every call is a `match`: with one variant there is nothing to decide.
+//! [`AnyLink`] is the one place that knows all fabrics; a fabric more is a variant more in each of
+//! these enums. Every call is a `match`: with one variant there is nothing to decide.
 //!
-//! Called by everything that moves bytes or waits for them, but for the fast path, which works on the
-//! segment itself ([`crate::datapath::plain`]).
+//! Called by everything that moves bytes or waits for them, but for the fast path, which works on
+//! the segment itself ([`crate::datapath::plain`]).
 
-use sdp_fabric_shm::link::{ShmEnd, ShmHalf, ShmLink};
+use sdp_fabric_shm::{
+    endpoint::{ShmRx, ShmTx},
+    link::{ShmEnd, ShmHalf, ShmLink},
+};
 use sdp_link::{
-    Armed, Broken, EndWords, Ended, Holder, How, Intent, Lane, Link, ResetNote, Switch, SwitchLog,
-    Trust, Wakeups, What,
+    Armed, Broken, EndWords, Ended, Holder, How, Intent, Lane, Link, ResetNote, RxCursor, Switch,
+    SwitchLog, Trust, TxCursor, TxSaved, Wakeups, What,
+};
+use sdp_rdma::{
+    fabric::{Gather, PostError, QpError, ReceiveQueue, Received, Scatter, SendOptions, SendQueue},
+    key::{LocalSlice, RemoteSlice},
+    work::{Completion, WorkId},
 };
 use sdp_shm::layout::Segment;
 
@@ -20,6 +28,19 @@ use super::Conn;
 pub(crate) enum AnyLink {
     /// On a segment.
     Shm(ShmLink),
+}
+
+/// The sending end of a half.
+pub(crate) enum AnyTx {
+    /// On a segment.
+    Shm(ShmTx),
+}
+
+/// The receiving end of a half.
+#[derive(Clone, Copy)]
+pub(crate) enum AnyRx {
+    /// On a segment.
+    Shm(ShmRx),
 }
 
 /// One half of it.
@@ -51,7 +72,8 @@ impl AnyLink {
         Self::Shm(ShmLink::new(segment, side))
     }
 
-    /// The segment, for what works on its rings as they are: cursors and the succession to a killed process.
+    /// The segment, for what works on it as it is: the fast path's window and the succession to a
+    /// killed process.
     #[inline(always)]
     pub(crate) const fn segment(&self) -> Segment {
         match self {
@@ -61,8 +83,24 @@ impl AnyLink {
 }
 
 impl Link for AnyLink {
+    type Tx = AnyTx;
+    type Rx = AnyRx;
     type Half<'a> = AnyHalf<'a>;
     type End<'a> = AnyEnd<'a>;
+
+    #[inline(always)]
+    fn open_tx(&self, half: usize, saved: TxSaved) -> Result<AnyTx, Broken> {
+        match self {
+            Self::Shm(link) => link.open_tx(half, saved).map(AnyTx::Shm),
+        }
+    }
+
+    #[inline(always)]
+    fn open_rx(&self, half: usize, freed: u64, current: u32) -> Result<AnyRx, Broken> {
+        match self {
+            Self::Shm(link) => link.open_rx(half, freed, current).map(AnyRx::Shm),
+        }
+    }
 
     #[inline(always)]
     fn half(&self, half: usize) -> AnyHalf<'_> {
@@ -88,16 +126,107 @@ impl Link for AnyLink {
 
 /// Methods that ask the variant.
 macro_rules! ask {
-    ($(fn $name:ident(self $(, $arg:ident: $type:ty)*) $(-> $result:ty)?;)*) => {
-        $(
-            #[inline(always)]
-            fn $name(self $(, $arg: $type)*) $(-> $result)? {
-                match self {
-                    Self::Shm(it) => it.$name($($arg),*),
-                }
+    () => {};
+    (fn $name:ident(self $(, $arg:ident: $type:ty)*) $(-> $result:ty)?; $($rest:tt)*) => {
+        #[inline(always)]
+        fn $name(self $(, $arg: $type)*) $(-> $result)? {
+            match self {
+                Self::Shm(it) => it.$name($($arg),*),
             }
-        )*
+        }
+        ask! { $($rest)* }
     };
+    (fn $name:ident(&self $(, $arg:ident: $type:ty)*) $(-> $result:ty)?; $($rest:tt)*) => {
+        #[inline(always)]
+        fn $name(&self $(, $arg: $type)*) $(-> $result)? {
+            match self {
+                Self::Shm(it) => it.$name($($arg),*),
+            }
+        }
+        ask! { $($rest)* }
+    };
+    (fn $name:ident(&mut self $(, $arg:ident: $type:ty)*) $(-> $result:ty)?; $($rest:tt)*) => {
+        #[inline(always)]
+        fn $name(&mut self $(, $arg: $type)*) $(-> $result)? {
+            match self {
+                Self::Shm(it) => it.$name($($arg),*),
+            }
+        }
+        ask! { $($rest)* }
+    };
+}
+
+impl AnyTx {
+    /// On a segment.
+    #[inline(always)]
+    pub(crate) const fn as_shm(&mut self) -> &mut ShmTx {
+        match self {
+            Self::Shm(tx) => tx,
+        }
+    }
+}
+
+impl AnyRx {
+    /// On a segment.
+    #[inline(always)]
+    pub(crate) const fn as_shm(&self) -> &ShmRx {
+        match self {
+            Self::Shm(rx) => rx,
+        }
+    }
+}
+
+impl SendQueue for AnyTx {
+    ask! {
+        fn max_message(&self) -> usize;
+        fn room(&self) -> usize;
+        fn post_send(
+            &mut self,
+            id: WorkId,
+            header: &[u8],
+            payload: &mut impl Gather,
+            options: SendOptions
+        ) -> Result<(), PostError>;
+        fn post_read(&mut self, id: WorkId, to: LocalSlice, from: RemoteSlice) -> Result<(), PostError>;
+        fn post_write(&mut self, id: WorkId, from: LocalSlice, to: RemoteSlice) -> Result<(), PostError>;
+        fn poll_completion(&mut self) -> Option<Completion>;
+    }
+}
+
+impl TxCursor for AnyTx {
+    ask! {
+        fn cursors(&self) -> (u64, u64);
+        fn private(&self) -> u64;
+        fn publish(&self);
+        fn refresh(&mut self) -> Result<(), QpError>;
+        fn footprint(&self, len: usize) -> u64;
+    }
+}
+
+impl ReceiveQueue for AnyRx {
+    ask! {
+        fn posted(&self) -> u16;
+        fn poll_receive(&mut self) -> Result<Option<Received>, QpError>;
+        fn copy_header(&self, message: Received, to: &mut [u8]) -> usize;
+        fn copy_out(&self, message: Received, offset: u32, len: u32, sink: &mut impl Scatter);
+        fn release(&mut self, message: Received);
+    }
+}
+
+impl RxCursor for AnyRx {
+    ask! {
+        fn cursors(&self) -> (u64, u64);
+        fn set_limit(&mut self, limit: u64);
+        fn current(&self, len: u32) -> Received;
+        fn publish(&self);
+    }
+
+    #[inline(always)]
+    fn onlooker(&self) -> Self {
+        match self {
+            Self::Shm(rx) => Self::Shm(rx.onlooker()),
+        }
+    }
 }
 
 impl SwitchLog for AnyHalf<'_> {

@@ -11,18 +11,16 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use libc::c_int;
-use sdp_fabric_shm::endpoint::{ShmRx, ShmTx};
 pub(crate) use sdp_link::{Broken, Lane, Switch};
-use sdp_link::{SwitchLog, Trust};
+use sdp_link::{Link, RxCursor, SwitchLog, Trust, TxCursor, TxSaved};
 use sdp_proto::{Sink, Source};
 use sdp_rdma::fabric::Received;
-use sdp_shm::{layout::Segment, ring::ALIGN};
 use sdp_sys::errno::Errno;
 
 use crate::{
     conn::{
         carrier,
-        link::AnyHalf,
+        link::{AnyHalf, AnyLink, AnyRx, AnyTx},
         words::{self, put, set},
     },
     datapath::plain,
@@ -35,7 +33,7 @@ pub(crate) struct SourceState {
     pub(crate) switches: u32,
     /// Bytes the kernel has taken from us, valid while on the SDP lane.
     pub(crate) carrier_sent: u64,
-    pub(crate) tx: ShmTx,
+    pub(crate) tx: AnyTx,
     pub(crate) engine: Source,
 }
 
@@ -59,23 +57,19 @@ impl SourceState {
 
     /// Loads and checks.
     #[inline]
-    pub(crate) fn load(words: &[AtomicU64], segment: Segment, half: usize) -> Result<Self, Broken> {
+    pub(crate) fn load(words: &[AtomicU64], link: AnyLink, half: usize) -> Result<Self, Broken> {
         let [tail, head, sent, bits] = load_first(words)?;
-        let aligned = ALIGN as u64 - 1;
-        let window = u64::from(segment.ring_bytes());
-        if tail & aligned != 0 || head & aligned != 0 || tail.wrapping_sub(head) > window {
-            return Err(Broken);
-        }
+        let origin = words.get(words::ORIGIN).ok_or(Broken)?.load(Ordering::Relaxed);
+        let tx = link.open_tx(half, TxSaved { position: tail, freed: head, private: origin })?;
         let engine = Source::from_words(&load_engine(words)?).map_err(|_| Broken)?;
         if let Some(base) = words.get(words::SOURCE_BASE) {
             put(base, engine.position());
         }
-        let origin = words.get(words::ORIGIN).ok_or(Broken)?.load(Ordering::Relaxed);
         Ok(Self {
             lane: if bits & SDP_BIT != 0 { Lane::Sdp } else { Lane::Kernel },
             switches: bits as u32,
             carrier_sent: sent,
-            tx: ShmTx::resume(segment, half, tail, head, origin),
+            tx,
             engine,
         })
     }
@@ -89,7 +83,7 @@ impl SourceState {
         let Some([w_tail, w_head, w_sent, w_bits, ..]) = words.first_chunk::<4>() else { return };
         put(w_head, head);
         if let Some(origin) = words.get(words::ORIGIN) {
-            set(origin, self.tx.origin());
+            set(origin, self.tx.private());
         }
         set(w_sent, self.carrier_sent);
         set(w_bits, u64::from(self.switches) | lane);
@@ -170,7 +164,7 @@ pub(crate) struct SinkState {
     /// part delivered. Length 0: none.
     pub(crate) current_len: u32,
     pub(crate) current_offset: u32,
-    pub(crate) rx: ShmRx,
+    pub(crate) rx: AnyRx,
     pub(crate) engine: Sink,
 }
 
@@ -185,24 +179,15 @@ impl SinkState {
 
     /// Loads and checks.
     #[inline]
-    pub(crate) fn load(words: &[AtomicU64], segment: Segment, half: usize) -> Result<Self, Broken> {
+    pub(crate) fn load(words: &[AtomicU64], link: AnyLink, half: usize) -> Result<Self, Broken> {
         let [head, current, read, bits] = load_first(words)?;
         let (current_len, current_offset) = words::message_in(current);
-        if head & (ALIGN as u64 - 1) != 0
-            || words::head_in(current) != head as u32
-            || current_offset > current_len
-        {
+        if words::head_in(current) != head as u32 || current_offset > current_len {
             return Err(Broken);
         }
-        let scan = if current_len == 0 {
-            head
-        } else {
-            sdp_shm::ring::Record { start: head, len: current_len }.end()
-        };
-        if scan.wrapping_sub(head) > u64::from(segment.ring_bytes()) {
-            return Err(Broken);
-        }
-        plain::close_window(words, segment.half(half));
+        // What it frees it publishes when that is written down.
+        let rx = link.open_rx(half, head, current_len)?;
+        plain::close_window(words, link.segment().half(half));
         let engine = Sink::from_words(&load_engine(words)?).map_err(|_| Broken)?;
         if let Some(base) = words.get(words::SINK_BASE) {
             put(base, engine.position());
@@ -214,8 +199,7 @@ impl SinkState {
             is_counted: bits & COUNTED_BIT != 0,
             current_len,
             current_offset,
-            // What it frees it publishes when that is written down.
-            rx: ShmRx::new(segment, half, scan, head).onlooker(),
+            rx,
             engine,
         })
     }
@@ -286,8 +270,7 @@ impl SinkState {
     /// The partly read message.
     #[inline]
     pub(crate) fn current(&self) -> Option<Received> {
-        let (_, head) = self.rx.cursors();
-        (self.current_len != 0).then(|| self.rx.resume(head, self.current_len))
+        (self.current_len != 0).then(|| self.rx.current(self.current_len))
     }
 
     /// The next log entry that has not been followed yet, checked.

@@ -1,7 +1,7 @@
 //! One receive call: bytes from whichever lane they are on, in stream order.
 
 use libc::c_int;
-use sdp_link::{Link, PENDING_MAX, SwitchLog, Trust, Wakeups, What};
+use sdp_link::{Link, PENDING_MAX, RxCursor, SwitchLog, Trust, Wakeups, What};
 use sdp_proto::{SinkAction, wire::Message};
 use sdp_rdma::fabric::{ReceiveQueue, Received};
 use sdp_shm::{early, family::Row, lock};
@@ -286,7 +286,7 @@ fn inside<R>(
         demote::reset(conn);
         return Err(Errno::ECONNRESET);
     }
-    let result = match SinkState::load(&row.sink.words, link.segment(), index) {
+    let result = match SinkState::load(&row.sink.words, link, index) {
         Ok(mut state) => {
             let half = link.half(index);
             let (lane, followed) = (state.lane, state.followed);

@@ -6,7 +6,9 @@ use core::{
 };
 
 use libc::c_int;
-use sdp_link::{Armed, EndWords, How, Intent, Link, ResetNote, SwitchLog, Trust, Wakeups, What};
+use sdp_link::{
+    Armed, EndWords, How, Intent, Link, ResetNote, SwitchLog, Trust, TxCursor, Wakeups, What,
+};
 use sdp_proto::Ack;
 use sdp_rdma::{
     fabric::{PostError, SendOptions, SendQueue},
@@ -193,7 +195,7 @@ pub(crate) fn with_source<R>(
         crate::migration::demote::reset(conn);
         return Err(Errno::ECONNRESET);
     }
-    let result = match SourceState::load(&row.source.words, link.segment(), index) {
+    let result = match SourceState::load(&row.source.words, link, index) {
         Ok(mut state) => {
             if taken_over
                 && state.lane == Lane::Sdp
@@ -584,7 +586,7 @@ fn ring_send(
             source.store(&row.source.words); // the call may go on, with more messages
         }
         count_ring(conn, row, moved);
-        let index = |at: u64| at.wrapping_sub(source.tx.origin());
+        let index = |at: u64| at.wrapping_sub(source.tx.private());
         let (before, after) = (index(tail_before), index(source.tx.cursors().0));
         crate::datapath::give_back::sent(conn, half.size() as u32, before, after, moved);
     }
@@ -611,7 +613,7 @@ pub(crate) fn ring_sleeper(conn: &Conn, fd: c_int, row: &Row, link: AnyLink, arm
 #[cold]
 fn ring_sleeper_by_carrier(conn: &Conn, fd: c_int, row: &Row, link: AnyLink) {
     let index = conn.half_index(Half::Send);
-    match SourceState::load(&row.source.words, link.segment(), index) {
+    match SourceState::load(&row.source.words, link, index) {
         Ok(mut source) => {
             ring_bells(conn, fd, &mut source, link.half(index), false);
             source.store(&row.source.words);
@@ -768,9 +770,9 @@ fn is_reset_of_bells(conn: &Conn, source: &SourceState, half: AnyHalf<'_>) -> bo
 /// Whether the ring holds no payload that the peer has not taken: nothing, or our DisConn alone, with the padding
 /// before it, which a peer that closes need not have looked at. (One message of payload more is a record more.)
 fn is_all_read(source: &SourceState) -> bool {
-    const DISCONNECT: u64 = sdp_shm::ring::record_bytes(sdp_proto::wire::HEADER_LEN) as u64;
+    let disconnect = source.tx.footprint(sdp_proto::wire::HEADER_LEN);
     let (tail, head) = source.tx.cursors();
-    tail == head || source.engine.has_ended() && tail.wrapping_sub(head) < 2 * DISCONNECT
+    tail == head || source.engine.has_ended() && tail.wrapping_sub(head) < 2 * disconnect
 }
 
 /// Whether the peer says that it reset the connection on purpose.

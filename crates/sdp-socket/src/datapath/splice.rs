@@ -1,7 +1,7 @@
 //! `sendfile`, `splice` and FIONREAD: calls that move or count bytes without the program's buffers.
 
 use libc::c_int;
-use sdp_link::{Link, PENDING_MAX, Wakeups};
+use sdp_link::{Link, PENDING_MAX, RxCursor, Wakeups};
 use sdp_stats::Reason;
 use sdp_sys::{errno::Errno, sys};
 

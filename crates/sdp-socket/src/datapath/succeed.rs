@@ -28,7 +28,7 @@ use sdp_shm::{
 use crate::{
     conn::{
         Conn, carrier,
-        link::AnyLink,
+        link::{AnyLink, AnyTx},
         words::{self, put},
     },
     datapath::{
@@ -183,7 +183,7 @@ fn rebuild_source(
         lines.log.carrier_sent.store(carrier_sent, Ordering::Release);
     }
     lines.log.lane.store(u32::from(lane == Lane::Sdp), Ordering::Relaxed);
-    let tx = ShmTx::new(segment, half, tail, head);
+    let tx = AnyTx::Shm(ShmTx::new(segment, half, tail, head));
     SourceState { lane, switches, carrier_sent, tx, engine }.store(words);
     Ok(())
 }

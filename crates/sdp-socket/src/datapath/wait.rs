@@ -10,7 +10,7 @@ use core::{
 };
 
 use libc::{pollfd, timespec};
-use sdp_link::{EndWords, How, Lane, Link, SwitchLog, Wakeups, What};
+use sdp_link::{EndWords, How, Lane, Link, SwitchLog, TxCursor, Wakeups, What};
 use sdp_stats::{Counter, Direction, RowId};
 use sdp_sys::{
     pid::is_single_threaded,

@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering;
 
 use libc::{c_int, sockaddr, socklen_t};
 use sdp_config::{Family, Role};
-use sdp_link::{EndWords, Link, ResetNote};
+use sdp_link::{EndWords, Link, ResetNote, TxCursor};
 use sdp_proto::Ack;
 use sdp_rdma::{
     fabric::{Gather, SendOptions, SendQueue},

@@ -29,7 +29,7 @@ use core::{ptr::NonNull, sync::atomic::Ordering};
 
 use libc::c_int;
 use sdp_fabric_shm::identity;
-use sdp_link::{EndWords, Intent, Link, PENDING_MAX, ResetNote, Wakeups, What};
+use sdp_link::{EndWords, Intent, Link, PENDING_MAX, ResetNote, RxCursor, Wakeups, What};
 use sdp_rdma::fabric::{ReceiveQueue, Received, Scatter};
 use sdp_shm::family::Row;
 use sdp_stats::Reason;
@@ -352,7 +352,7 @@ fn push(
     while let Some((message, offset)) = receive::next_payload(&mut walk) {
         let mut offset = offset;
         while all && offset < message.len {
-            let (at, len) = walk.rx.piece(message, offset);
+            let (at, len) = walk.rx.as_shm().piece(message, offset);
             let n = send(peer, at, len, end);
             offset = offset.saturating_add(n as u32);
             pushed += n as u64;

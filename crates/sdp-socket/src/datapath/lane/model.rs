@@ -18,7 +18,10 @@
 use core::{cell::Cell, ptr::NonNull, sync::atomic::Ordering};
 use std::{format, string::String, vec, vec::Vec};
 
-use sdp_fabric_shm::link::ShmHalf;
+use sdp_fabric_shm::{
+    endpoint::{ShmRx, ShmTx},
+    link::ShmHalf,
+};
 use sdp_model::{Model, Size, Step, fails, holds, size};
 use sdp_proto::{Ack, SinkConfig, SourceConfig, wire::Message};
 use sdp_rdma::{
@@ -27,7 +30,7 @@ use sdp_rdma::{
 };
 use sdp_shm::{
     arm::{self, Mode},
-    layout::{ARMS, Half as HalfLines, LOG_ENTRIES, TRUSTS, segment_bytes},
+    layout::{ARMS, Half as HalfLines, LOG_ENTRIES, Segment, TRUSTS, segment_bytes},
 };
 
 use super::*;
@@ -515,7 +518,7 @@ impl At<'_> {
             lane: if s.p_sdp { Lane::Sdp } else { Lane::Kernel },
             switches: s.switches,
             carrier_sent: s.carrier_sent,
-            tx: ShmTx::new(self.m.segment, 0, s.p_tail, s.p_head),
+            tx: AnyTx::Shm(ShmTx::new(self.m.segment, 0, s.p_tail, s.p_head)),
             engine: {
                 let mut engine = Source::new(&SourceConfig::implicit(1024));
                 engine.recover_at(s.p_mseq, s.p_mseq.into());
@@ -561,7 +564,7 @@ impl At<'_> {
             is_counted: true,
             current_len: 0,
             current_offset: 0,
-            rx: ShmRx::new(self.m.segment, 0, s.scan, s.head),
+            rx: AnyRx::Shm(ShmRx::new(self.m.segment, 0, s.scan, s.head)),
             engine: {
                 let mut engine = Sink::new(&SinkConfig::implicit(1024));
                 engine.recover_at(s.c_mseq, s.c_mseq.into());

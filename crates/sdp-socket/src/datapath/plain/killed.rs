@@ -9,7 +9,7 @@ use core::{cell::Cell, ptr::NonNull, sync::atomic::Ordering};
 use std::vec::Vec;
 
 use sdp_fabric_shm::link::ShmHalf;
-use sdp_link::{Ended, SwitchLog};
+use sdp_link::{Ended, RxCursor, SwitchLog, TxCursor};
 use sdp_proto::{Outgoing, SinkConfig, SourceConfig};
 use sdp_rdma::{
     fabric::{Gather, ReceiveQueue, Scatter, SendOptions, SendQueue},
@@ -137,11 +137,11 @@ impl World {
     }
 
     fn sending(&self) -> SourceState {
-        SourceState::load(self.source(), self.tx.segment, 0).expect("sound")
+        SourceState::load(self.source(), AnyLink::on(self.tx.segment, 0), 0).expect("sound")
     }
 
     fn receiving(&self) -> SinkState {
-        SinkState::load(self.sink(), self.rx.segment, 0).expect("sound")
+        SinkState::load(self.sink(), AnyLink::on(self.rx.segment, 1), 0).expect("sound")
     }
 
     fn enter(&self) {
@@ -703,7 +703,10 @@ fn a_hand_over_in_progress_is_not_succeeded() {
     let world = World::new();
     succeed::handing(world.sink());
     assert!(succeed::sink(world.sink(), world.rx.segment, 0, || Some(0)).is_err());
-    assert!(SinkState::load(world.sink(), world.rx.segment, 0).is_err(), "for relatives, too");
+    assert!(
+        SinkState::load(world.sink(), AnyLink::on(world.rx.segment, 1), 0).is_err(),
+        "for relatives, too"
+    );
     world.clear();
     succeed::handing(world.sink());
     succeed::handed(world.sink());
@@ -729,7 +732,7 @@ fn what_does_not_add_up_is_refused() {
         world.send(Way::Plain, 100);
         spoil();
         succeed::source(world.source(), world.tx.segment, 0, || Some(CARRIER)).is_err()
-            && SourceState::load(world.source(), world.tx.segment, 0).is_err()
+            && SourceState::load(world.source(), AnyLink::on(world.tx.segment, 0), 0).is_err()
     };
     assert!(!refused(&|| {}));
     assert!(refused(&|| tail.store(8, Ordering::Relaxed)), "alignment");
@@ -746,7 +749,7 @@ fn what_does_not_add_up_is_refused() {
         assert_eq!(world.receive(Way::Plain, 120).len(), 120);
         spoil();
         succeed::sink(world.sink(), world.rx.segment, 0, || Some(CARRIER)).is_err()
-            && SinkState::load(world.sink(), world.rx.segment, 0).is_err()
+            && SinkState::load(world.sink(), AnyLink::on(world.rx.segment, 1), 0).is_err()
     };
     assert!(!refused(&|| {}));
     let head = &world.lines().consumer.head;

@@ -1,5 +1,6 @@
 //! What is seen of the stream without taking it: MSG_PEEK, and how many bytes lie ahead.
 
+use sdp_link::RxCursor;
 use sdp_rdma::fabric::{ReceiveQueue, Received};
 
 use super::{FIRST_LOOK, Wish};
