@@ -55,6 +55,9 @@ pub enum Trust {
 pub enum Ended {
     /// The entry is in the log.
     Written,
+    /// Only the producer writes here. It sees what this end wants ([`crate::EndWords::intent`],
+    /// [`SwitchLog::trust`]) and writes the entry itself when it runs.
+    Asked,
     /// The producer was on the kernel lane.
     NotOnLane,
 }

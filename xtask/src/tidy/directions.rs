@@ -18,10 +18,10 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     ("sdp-stats", &["sdp-sys"]),
     ("sdp-proto", &["sdp-rdma"]),
     ("sdp-shm", &["sdp-sys"]),
-    ("sdp-fabric-sim", &["sdp-rdma"]),
+    ("sdp-fabric-sim", &["sdp-link", "sdp-rdma"]),
     ("sdp-fabric-shm", &["sdp-link", "sdp-rdma", "sdp-shm", "sdp-sys"]),
     ("sdp-fabric-verbs", &["sdp-rdma", "sdp-sys"]),
-    ("sdp-fabric-tests", &["sdp-rdma"]),
+    ("sdp-fabric-tests", &["sdp-link", "sdp-rdma"]),
     (
         "sdp-socket",
         &[
