@@ -237,8 +237,8 @@ fn push(used: &InUse, fd: c_int, side: usize, len: usize, copy: impl FnOnce(&[Ce
         return false;
     }
     // In this order, the tail last: crate::conn::words.
-    put(e1, message.words[0]);
-    put(e2, message.words[1]);
+    put(e1, message.sequence);
+    put(e2, message.told);
     put(e4, message.position);
     put(tail, ring.tail());
     if conn.one_way.load(Ordering::Relaxed) != 0 {
@@ -317,7 +317,7 @@ fn pull(used: &InUse, wanted: usize, mut copy: impl FnMut(&[Cell<u8>])) -> Optio
     let size = u64::from(segment.ring_bytes());
     let (head, current, bits) = (load(w_head), load(w_current), load(w_bits));
     let mut engine = [load(e0), load(e1), load(e2)];
-    if head & MISALIGNED != 0 || bits & SDP_BIT == 0 || !Sink::is_plain(engine[0]) {
+    if head & MISALIGNED != 0 || bits & SDP_BIT == 0 || !Sink::is_plain(engine[Sink::BITS]) {
         return None;
     }
     let (mut message, mut offset) = words::message_in(current);
@@ -366,7 +366,8 @@ fn pull(used: &InUse, wanted: usize, mut copy: impl FnMut(&[Cell<u8>])) -> Optio
                 spin::gathered(conn, window.wrapping_sub(at), len, size);
             }
             let Some(taken) = Sink::plain(engine, found.header, len) else { break false };
-            [engine[1], engine[2]] = taken.words;
+            engine[Sink::SEQUENCE] = taken.sequence;
+            engine[Sink::POSITION] = taken.position;
             message = len;
             offset = PLAIN_HEADER as u32;
             row.ack.store(taken.ack.to_word(), Ordering::Release);
@@ -396,8 +397,8 @@ fn pull(used: &InUse, wanted: usize, mut copy: impl FnMut(&[Cell<u8>])) -> Optio
     // In this order: crate::conn::words.
     put(base, load(e2));
     put(w_current, words::current(message, offset, at));
-    put(e2, engine[2]);
-    put(e1, engine[1]);
+    put(e2, engine[Sink::POSITION]);
+    put(e1, engine[Sink::SEQUENCE]);
     put(w_head, at);
     put(w_origin, origin);
     put(w_window, window);

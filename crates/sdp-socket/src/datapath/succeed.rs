@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use sdp_fabric_shm::endpoint::{ShmRx, ShmTx};
 use sdp_proto::{
     Sink, Source,
-    wire::{Body, Message, PREFIX_MAX},
+    wire::{Body, Message},
 };
 use sdp_rdma::fabric::{ReceiveQueue, Received};
 use sdp_shm::{
@@ -31,7 +31,7 @@ use crate::{
     },
     datapath::{
         lane::{self, Broken, COUNTED_BIT, Lane, SDP_BIT, SourceState},
-        send,
+        receive, send,
     },
     process::table,
 };
@@ -216,9 +216,7 @@ fn is_ours(found: &Message) -> bool {
 }
 
 fn message(walk: &ShmRx, found: Received) -> Result<Message, Broken> {
-    let mut first = [0; PREFIX_MAX];
-    let have = walk.copy_header(found, &mut first);
-    Message::parse(first.get(..have).unwrap_or(&[]), found.len).map_err(|_| Broken)
+    receive::headers(walk, found).map_err(|_| Broken)
 }
 
 /// Puts the receiving half's words in order; `read` asks the kernel how many bytes were read. The engine as
