@@ -633,7 +633,7 @@ fn take(buffers: &mut Buffers, n: usize, wish: Wish) {
 
 /// Reads messages from the ring until the buffers are full or the ring is empty (or its limit is
 /// reached).
-fn ring_read(
+pub(super) fn ring_read(
     conn: &Pinned,
     sink: &mut SinkState,
     row: &Row,
