@@ -166,6 +166,8 @@ impl Sink {
     pub const SEQUENCE: usize = 1;
     /// Word of the packed form: payload bytes taken so far.
     pub const POSITION: usize = 2;
+    /// Word of the packed form: nothing yet, 0.
+    pub const SPARE: usize = 3;
 
     /// A sink of a new connection: Combined mode, message 1 is due.
     pub const fn new(config: &SinkConfig) -> Self {
@@ -299,7 +301,7 @@ impl Sink {
         if gates & ADVERT == 0 && high(sequence) != 0 {
             return Err(Corrupt { word: 1 });
         }
-        if words[3] != 0 {
+        if words[Self::SPARE] != 0 {
             return Err(Corrupt { word: 3 });
         }
         Ok(Self {
