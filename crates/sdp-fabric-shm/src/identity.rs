@@ -425,8 +425,7 @@ pub fn examine(carrier: i32, tuple: &Tuple) -> Result<Examined, Refusal> {
 
 /// The calling thread's effective user id.
 pub fn effective_uid() -> u32 {
-    // SAFETY: no arguments.
-    unsafe { sys!(libc::SYS_geteuid) }.map_or(u32::MAX, |uid| uid as u32)
+    sdp_sys::pid::effective_user().unwrap_or(u32::MAX)
 }
 
 /// Whether credentials with user `uid` may speak for a socket owned by `owner`: the same user or

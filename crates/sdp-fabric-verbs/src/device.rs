@@ -5,7 +5,7 @@
 
 use core::{cell::Cell, ffi::c_int, ptr::NonNull};
 
-use sdp_sys::{Errno, fd, sys};
+use sdp_sys::{Errno, fd};
 
 use crate::{
     Error,
@@ -34,12 +34,8 @@ fn done(answer: c_int, step: &'static str) -> Result<(), Error> {
 }
 
 fn set_nonblocking(number: i32) {
-    // SAFETY: no pointers.
-    if let Ok(flags) = unsafe { sys!(libc::SYS_fcntl, number, libc::F_GETFL) } {
-        // SAFETY: no pointers.
-        let _ = unsafe {
-            sys!(libc::SYS_fcntl, number, libc::F_SETFL, flags as i32 | libc::O_NONBLOCK)
-        };
+    if let Ok(flags) = sdp_sys::fd::status_flags(number) {
+        let _ = sdp_sys::fd::set_status_flags(number, flags | libc::O_NONBLOCK);
     }
 }
 

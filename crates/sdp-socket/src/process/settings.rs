@@ -201,8 +201,7 @@ pub(crate) fn load() {
         match STATE.load(Ordering::Acquire) {
             LOADED => return,
             LOADING => {
-                // SAFETY: no arguments.
-                let _ = unsafe { sys!(libc::SYS_sched_yield) };
+                sdp_sys::time::yield_now();
             }
             before => {
                 let order = (Ordering::Acquire, Ordering::Relaxed);

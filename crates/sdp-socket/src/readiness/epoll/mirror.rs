@@ -180,8 +180,7 @@ pub(super) fn lock() {
         spins += 1;
         // Behind a filter there is no call of ours any more: who woke up there comes for the lock once again.
         if spins.is_multiple_of(64) && !process::is_retired() {
-            // SAFETY: no arguments.
-            let _ = unsafe { sys!(libc::SYS_sched_yield) };
+            sdp_sys::time::yield_now();
         }
         core::hint::spin_loop();
     }

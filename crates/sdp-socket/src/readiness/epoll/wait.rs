@@ -74,8 +74,7 @@ pub(crate) unsafe fn wait(
         // A producer that was preempted between a bell on the carrier and its count: until it runs again,
         // the kernel calls the set readable, and who waits for it comes back at once.
         Some(false) if timeout_ns == Some(0) && matches!(done, Some(Ok(0))) => {
-            // SAFETY: no arguments.
-            let _ = unsafe { sys!(libc::SYS_sched_yield) };
+            sdp_sys::time::yield_now();
         }
         _ => {}
     }
