@@ -62,7 +62,7 @@ pub type Context = Shared<Opened>;
 
 // SAFETY: libibverbs' objects may be used from any thread.
 unsafe impl Send for Opened {}
-// SAFETY: as above.
+// SAFETY: libibverbs' objects may be used from several threads at once.
 unsafe impl Sync for Opened {}
 
 /// Opens the device whose node GUID the connection manager named; its descriptors go to `floor` or above.
@@ -105,13 +105,13 @@ fn open_in(
         if unsafe { (library.ibv_get_device_guid)(device) } != node_guid {
             continue;
         }
-        // SAFETY: as above.
+        // SAFETY: a device of the list, which is freed behind this.
         match unsafe { (*device).transport_type } {
             abi::TRANSPORT_IB => {}
             abi::TRANSPORT_IWARP => return Err(Error::Iwarp),
             _ => return Err(Error::NoDevice),
         }
-        // SAFETY: as above.
+        // SAFETY: a device of the list, which is freed behind this.
         let at = made(unsafe { (library.ibv_open_device)(device) }, "ibv_open_device");
         return Ok(Opened { library, at: at? });
     }

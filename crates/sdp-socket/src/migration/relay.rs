@@ -189,7 +189,7 @@ fn pair() -> Option<(OwnedFd, OwnedFd)> {
     }
     let address = name(libc::SYS_getsockname, listener.raw())?;
     let ours = socket()?;
-    // SAFETY: as above.
+    // SAFETY: the address is a whole sockaddr_in and outlives the call.
     match unsafe { sys!(libc::SYS_connect, ours.raw(), &raw const address, len) } {
         Ok(_) => {}
         Err(Errno(libc::EINPROGRESS)) if wait(ours.raw(), libc::POLLOUT, end) => {}
@@ -335,7 +335,8 @@ fn start_process(work: impl FnOnce()) -> bool {
     let child = unsafe { sys!(libc::SYS_clone, 0, 0, 0, 0, 0) };
     match child {
         Ok(0) => {
-            // SAFETY: as above.
+            // SAFETY: no thread or memory is shared: a copy that makes system calls and nothing
+            // else.
             let worker = unsafe { sys!(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
             if worker == Ok(0) {
                 be_nobodys_child();

@@ -657,7 +657,7 @@ pub(crate) fn rejoin_family() -> bool {
         SLOT.store(0, Ordering::Release);
         return false;
     };
-    // SAFETY: as in `family`.
+    // SAFETY: the mapping that `start` made, which lasts as long as the process has a family.
     set_slot(unsafe { Family::resume(base) }.join(pid()));
     true
 }

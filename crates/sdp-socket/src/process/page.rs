@@ -203,7 +203,8 @@ pub(crate) fn own() -> bool {
     let moved = PAGE.load(Ordering::Acquire) != former;
     if moved {
         let is_counted = GUEST.swap(0, Ordering::AcqRel) & LEFT == 0;
-        // SAFETY: as in `current`; nothing but the following takes it away.
+        // SAFETY: a page of the whole size stays mapped until `forget_host`, which comes behind
+        // this.
         if let Some(host) = unsafe { Page::from_ptr(former, sdp_stats::SIZE) } {
             host.count_guest(-i64::from(is_counted));
             take_along(host);

@@ -210,7 +210,8 @@ impl Deref for Locked {
 impl DerefMut for Locked {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut Mirror {
-        // SAFETY: as above; nobody who has one of these makes another one.
+        // SAFETY: the mapping is never unmapped, and the lock is held; nobody who has one of these
+        // makes another one.
         unsafe { self.mirror.as_mut() }
     }
 }
