@@ -257,7 +257,8 @@ pub struct Segment {
 // SAFETY: the segment is shared memory made of atomics and raw bytes; access from several threads is
 // what it is for. Lifetime is the constructor's contract.
 unsafe impl Send for Segment {}
-// SAFETY: as above.
+// SAFETY: its lines are atomics; ring bytes are raw memory that nobody has a reference to, so that
+// access at once mixes bytes up and does no more.
 unsafe impl Sync for Segment {}
 
 impl Segment {

@@ -3,7 +3,9 @@
 //! Called by every room but `process`. [`slot`] has the connection itself.
 
 pub(crate) mod carrier;
+mod flags;
 pub(crate) mod iovec;
+pub(crate) mod life;
 pub(crate) mod link;
 pub(crate) mod publish;
 mod slot;
@@ -11,4 +13,5 @@ pub(crate) mod turn;
 pub(crate) mod words;
 
 pub(crate) use carrier::is_end;
+pub(crate) use flags::{flag, row_flag};
 pub(crate) use slot::*;

@@ -80,18 +80,18 @@ impl SourceState {
     pub(crate) fn store(&self, words: &[AtomicU64]) {
         let (tail, head) = self.tx.cursors();
         let lane = if self.lane == Lane::Sdp { SDP_BIT } else { 0 };
-        let Some([w_tail, w_head, w_sent, w_bits, ..]) = words.first_chunk::<4>() else { return };
-        put(w_head, head);
-        if let Some(origin) = words.get(words::ORIGIN) {
-            set(origin, self.tx.private());
-        }
-        set(w_sent, self.carrier_sent);
-        set(w_bits, u64::from(self.switches) | lane);
-        store_engine(words, &self.engine.to_words());
-        put(w_tail, tail);
-        if let Some(base) = words.get(words::SOURCE_BASE) {
-            put(base, self.engine.position());
-        }
+        let Some(words) = words.first_chunk::<{ words::HALF_WORDS }>() else { return };
+        let before = |engine: &[AtomicU64; Source::WORDS]| {
+            put(&words[words::SEEN], head);
+            set(&words[words::ORIGIN], self.tx.private());
+            set(&words[words::SENT], self.carrier_sent);
+            set(&words[words::BITS], u64::from(self.switches) | lane);
+            for (word, value) in engine.iter().zip(self.engine.to_words()) {
+                set(word, value);
+            }
+        };
+        words::finish_source(words, before, tail);
+        put(&words[words::SOURCE_BASE], self.engine.position());
     }
 
     /// Follows an entry that the consumer wrote for us (L10). The gate is held. True when it did.
@@ -211,25 +211,20 @@ impl SinkState {
         let (_, head) = self.rx.cursors();
         let lane = if self.lane == Lane::Sdp { SDP_BIT } else { 0 };
         let counted = if self.is_counted { COUNTED_BIT } else { 0 };
-        let [gates, sequence, position, spare] = self.engine.to_words();
-        let Some(
-            [w_head, w_current, w_read, w_bits, e0, e1, e2, e3, w_window, w_published, base, ..],
-        ) = words.first_chunk::<11>()
-        else {
-            return;
-        };
-        put(w_current, words::current(self.current_len, self.current_offset, head));
-        put(w_read, self.carrier_read);
-        set(w_bits, u64::from(self.followed) | lane | counted);
-        set(e2, position);
-        set(e0, gates);
-        set(e3, spare);
-        put(e1, sequence);
-        put(w_head, head);
-        put(base, position);
-        set(w_window, head);
-        if w_published.load(Ordering::Relaxed) != head {
-            put(w_published, head);
+        let Some(words) = words.first_chunk::<{ words::HALF_WORDS }>() else { return };
+        let [bits, sequence, position, spare] = self.engine.to_words();
+        let current = words::current(self.current_len, self.current_offset, head);
+        let progress = words::Progress { current, position, sequence, head };
+        words::finish_sink(words, &progress, |engine| {
+            put(&words[words::READ], self.carrier_read);
+            set(&words[words::BITS], u64::from(self.followed) | lane | counted);
+            set(&engine[Sink::BITS], bits);
+            set(&engine[Sink::SPARE], spare);
+        });
+        put(&words[words::SINK_BASE], position);
+        set(&words[words::WINDOW], head);
+        if words[words::PUBLISHED].load(Ordering::Relaxed) != head {
+            put(&words[words::PUBLISHED], head);
             words::step();
             self.rx.publish();
         }

@@ -28,11 +28,9 @@ use crate::{
 
 mod peek;
 
-pub(crate) use peek::{next_payload, payload_ahead};
+pub(crate) use peek::{headers, next_payload, payload_ahead};
 use peek::{onlooker, peek_behind_carrier, peek_behind_ring, peek_ring};
 
-/// Bytes of a message's header that are looked at first: a whole header for Data.
-const FIRST_LOOK: usize = 16;
 /// Lane switches followed and bells eaten in one attempt before giving up on a restless peer.
 const TURNS: u32 = 64;
 
@@ -630,7 +628,7 @@ fn take(buffers: &mut Buffers, n: usize, wish: Wish) {
 
 /// Reads messages from the ring until the buffers are full or the ring is empty (or its limit is
 /// reached).
-fn ring_read(
+pub(super) fn ring_read(
     conn: &Pinned,
     sink: &mut SinkState,
     row: &Row,
@@ -710,16 +708,7 @@ pub(crate) fn accept(
     row: &Row,
     message: Received,
 ) -> Result<bool, Errno> {
-    let mut first = [0u8; sdp_proto::wire::PREFIX_MAX];
-    let look = if message.len as usize <= FIRST_LOOK { message.len as usize } else { FIRST_LOOK };
-    let mut have = 0;
-    if let Some(head) = first.get_mut(..look) {
-        have = sink.rx.copy_header(message, head);
-    }
-    if first[0] != 0xff {
-        have = sink.rx.copy_header(message, &mut first);
-    }
-    let parsed = Message::parse(first.get(..have).unwrap_or(&[]), message.len);
+    let parsed = Message::read(message.len, |first| sink.rx.copy_header(message, first));
     let action = parsed.and_then(|parsed| {
         row.credit.store(0, Ordering::Relaxed);
         sink.engine.handle(&parsed)

@@ -502,7 +502,7 @@ fn only_bells_were_unread(conn: &Pinned, source: &mut SourceState, half: AnyHalf
         && is_reset_of_bells(conn, source, half)
 }
 
-enum RingSend {
+pub(super) enum RingSend {
     Done,
     Full,
     /// The peer took the half off the lane, or it left by itself.
@@ -510,7 +510,7 @@ enum RingSend {
     Broken,
 }
 
-fn ring_send(
+pub(super) fn ring_send(
     conn: &Pinned,
     source: &mut SourceState,
     row: &Row,

@@ -16,7 +16,7 @@ use sdp_fabric_shm::endpoint::{ShmRx, ShmTx};
 use sdp_link::Link;
 use sdp_proto::{
     Sink, Source,
-    wire::{Body, Message, PREFIX_MAX},
+    wire::{Body, Message},
 };
 use sdp_rdma::fabric::{ReceiveQueue, Received};
 use sdp_shm::{
@@ -28,12 +28,12 @@ use sdp_shm::{
 use crate::{
     conn::{
         Conn, carrier,
-        link::{AnyLink, AnyTx},
+        link::{AnyLink, AnyRx, AnyTx},
         words::{self, put},
     },
     datapath::{
         lane::{self, Broken, COUNTED_BIT, Lane, SDP_BIT, SourceState},
-        send,
+        receive, send,
     },
     process::table,
 };
@@ -213,9 +213,7 @@ fn is_ours(found: &Message) -> bool {
 }
 
 fn message(walk: &ShmRx, found: Received) -> Result<Message, Broken> {
-    let mut first = [0; PREFIX_MAX];
-    let have = walk.copy_header(found, &mut first);
-    Message::parse(first.get(..have).unwrap_or(&[]), found.len).map_err(|_| Broken)
+    receive::headers(&AnyRx::Shm(*walk), found).map_err(|_| Broken)
 }
 
 /// Puts the receiving half's words in order; `read` asks the kernel how many bytes were read. The engine as

@@ -88,8 +88,7 @@ pub(crate) fn briefly(mut done: impl FnMut() -> bool) -> bool {
         }
         core::hint::spin_loop();
         if i % 128 == 127 {
-            // SAFETY: no arguments.
-            let _ = unsafe { sdp_sys::sys!(libc::SYS_sched_yield) };
+            sdp_sys::time::yield_now();
         }
     }
     false
@@ -198,8 +197,7 @@ pub(crate) fn for_bytes(conn: &Pinned, stay: Pin<&Stay>, until: Option<u64>, mar
 /// thread would keep the CPU that the sender needs until its time slice ends.
 pub(crate) fn let_ringers_count() {
     process::beside_calls(|| {
-        // SAFETY: no arguments.
-        let _ = unsafe { sdp_sys::sys!(libc::SYS_sched_yield) };
+        sdp_sys::time::yield_now();
     });
 }
 
@@ -414,9 +412,7 @@ pub(crate) fn hold_up() {
         return;
     }
     process::beside_calls(|| {
-        let nap = libc::timespec { tv_sec: 0, tv_nsec: HELD_UP_NS };
-        // SAFETY: the time outlives the call; what is left of it is not asked for.
-        let _ = unsafe { sdp_sys::sys!(libc::SYS_nanosleep, &raw const nap, 0) };
+        sdp_sys::time::nap(HELD_UP_NS);
     });
     NEXT_HELD_UP_NS.store(monotonic_ns() + HELD_UP_APART_NS, Ordering::Relaxed);
 }

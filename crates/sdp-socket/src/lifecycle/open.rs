@@ -471,7 +471,8 @@ pub(crate) fn settle_end(conn: &Conn, fd: c_int) -> bool {
         if sink.lane == Lane::Kernel {
             return Ok((false, is_queued()));
         }
-        if sink.current_len != 0 || has_data(sink) {
+        let mut walk = *sink;
+        if receive::payload_ahead(&mut walk) > 0 {
             return Ok((true, false));
         }
         sink.eat_bells(fd, half);
@@ -515,21 +516,6 @@ pub(crate) fn leaves_by_exec(conn: &Conn) {
     {
         link.own().note_leaving();
     }
-}
-
-/// Whether the ring holds payload that the program has not read.
-fn has_data(sink: &mut crate::datapath::lane::SinkState) -> bool {
-    use sdp_rdma::fabric::ReceiveQueue;
-    // On a copy: what is found stays where it is.
-    let mut rx = sink.rx;
-    while let Ok(Some(message)) = rx.poll_receive() {
-        let mut first = [0u8; 1];
-        rx.copy_header(message, &mut first);
-        if first[0] == 0xff && message.len > 16 {
-            return true;
-        }
-    }
-    false
 }
 
 struct NoPayload;

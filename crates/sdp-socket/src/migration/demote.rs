@@ -9,7 +9,7 @@ use sdp_shm::{
     lock::{self, Acquired},
 };
 use sdp_stats::{Direction, Reason};
-use sdp_sys::{errno::Errno, sys, time::monotonic_ns};
+use sdp_sys::{errno::Errno, time::monotonic_ns};
 
 use crate::{
     conn::{Conn, Stage, carrier, flag, link::AnyHalf, row_flag, words},
@@ -156,9 +156,7 @@ pub(crate) fn leave_outbound_for_kernel(conn: &Conn, reason: Reason) -> bool {
         if monotonic_ns() >= end {
             return false;
         }
-        let nap = libc::timespec { tv_sec: 0, tv_nsec: CATCH_UP_NAP_NS };
-        // SAFETY: the time outlives the call; what is left of it is not asked for.
-        let _ = unsafe { sys!(libc::SYS_nanosleep, &raw const nap, 0) };
+        sdp_sys::time::nap(CATCH_UP_NAP_NS);
     }
     true
 }

@@ -525,11 +525,9 @@ fn wait(fd: c_int, events: i16, end: u64) -> bool {
     if monotonic_ns() >= end {
         return false;
     }
-    let mut poll = libc::pollfd { fd, events, revents: 0 };
-    let nap = libc::timespec { tv_sec: 0, tv_nsec: NAP_NS };
-    // SAFETY: both structures outlive the call; no signal mask. A handler that interrupts it is ours.
-    let _ = unsafe { sys!(libc::SYS_ppoll, &raw mut poll, 1, &raw const nap, 0, 8) };
-    poll.revents & (libc::POLLERR | libc::POLLHUP) == 0
+    // A handler that interrupts it is ours.
+    let ready = fd::poll_one(fd, events, Some(NAP_NS)).unwrap_or(0);
+    ready & (libc::POLLERR | libc::POLLHUP) == 0
 }
 
 /// Memory for the bytes of one [`take_out`].
@@ -652,11 +650,7 @@ impl Scatter for Heap {
 fn peer_socket(conn: &Conn, fd: i32) -> Option<OwnedFd> {
     let number = conn.link()?.peer().socket().checked_sub(1)?;
     let pid = conn.peer_pid()?;
-    // SAFETY: no pointers.
-    let pidfd = OwnedFd::new(unsafe { sys!(libc::SYS_pidfd_open, pid, 0) }.ok()? as i32);
-    // SAFETY: no pointers.
-    let socket = unsafe { sys!(libc::SYS_pidfd_getfd, pidfd.raw(), number, 0) }.ok()?;
-    let socket = OwnedFd::new(socket as i32);
+    let socket = sdp_sys::pid::descriptor_of(pid, number).ok()?;
     let tuple = conn.name(fd)?;
     let peer = identity::diag(&tuple.reversed()).ok()??;
     (peer.inode != 0 && fd::inode(socket.raw()).ok()? == peer.inode).then_some(socket)

@@ -227,7 +227,7 @@ fn again(conn: &Conn) {
     }
     let times = conn.refusals.load(Ordering::Relaxed);
     if times > AGAIN_MOST || conn.has(flag::PINNED) || conn.row_index().is_none() {
-        conn.flags.fetch_and(!flag::UNMET, Ordering::SeqCst);
+        conn.clear(flag::UNMET);
         return;
     }
     let since = conn.looked.load(Ordering::Relaxed);
@@ -276,7 +276,7 @@ fn stay(conn: &Conn, reason: Reason) {
         conn.refusals.fetch_add(1, Ordering::Relaxed);
         conn.ticks.store(1, Ordering::Relaxed);
         if !is_unmet {
-            conn.flags.fetch_and(!flag::UNMET, Ordering::SeqCst);
+            conn.clear(flag::UNMET);
         }
         conn.note_reason(reason);
     }

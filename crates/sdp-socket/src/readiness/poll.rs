@@ -700,7 +700,8 @@ fn bit(set: *mut fd_set, fd: usize) -> bool {
 }
 
 fn clear_bit(set: *mut fd_set, fd: usize) {
-    // SAFETY: as for `bit`, and writable; the bit was set, so the set is not null.
+    // SAFETY: the bit was set, so the set is not null; the program's set is writable for more than
+    // `fd` bits, the caller says.
     unsafe { *set.cast::<u64>().add(fd / 64) &= !(1 << (fd % 64)) };
 }
 

@@ -871,4 +871,5 @@ fn any_words_are_judged() {
     assert!(sound > 1000, "{sound}");
 }
 
+mod twin;
 mod window;

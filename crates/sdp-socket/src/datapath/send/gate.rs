@@ -63,8 +63,7 @@ fn gate_contended(conn: &Conn, fd: Option<c_int>, half: AnyHalf<'_>, side: usize
             return false;
         }
         if waited < GATE_SPIN_NS {
-            // SAFETY: no arguments.
-            let _ = unsafe { sdp_sys::sys!(libc::SYS_sched_yield) };
+            sdp_sys::time::yield_now();
             continue;
         }
         if now.saturating_sub(looked) > GATE_LOOK_NS {
@@ -77,9 +76,7 @@ fn gate_contended(conn: &Conn, fd: Option<c_int>, half: AnyHalf<'_>, side: usize
                 return true;
             }
         }
-        let nap = libc::timespec { tv_sec: 0, tv_nsec: GATE_NAP_NS };
-        // SAFETY: the time outlives the call; what is left of it is not asked for.
-        let _ = unsafe { sdp_sys::sys!(libc::SYS_nanosleep, &raw const nap, 0) };
+        sdp_sys::time::nap(GATE_NAP_NS);
     }
 }
 
