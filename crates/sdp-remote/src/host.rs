@@ -2,8 +2,12 @@
 
 use sdp_rdma::{
     cm::{PrivateData, Reject},
-    fabric::Fabric,
+    fabric::{CmEvent, Fabric},
 };
+
+/// Codes of refusals that are this crate's own: no room, and nobody is asked.
+const BUSY: u8 = 255;
+const NOBODY: u8 = 254;
 
 /// What has happened.
 #[derive(Debug)]
@@ -80,8 +84,10 @@ where
         service: F::Service,
         request: PrivateData,
     ) -> Result<(), Reject> {
-        let _ = (number, service, request);
-        Err(Reject::Busy)
+        let place = self.links.iter().position(Option::is_none).ok_or(Reject::Busy)?;
+        let id = self.fabric.connect(service, request)?;
+        self.enter(place, id, number);
+        Ok(())
     }
 
     /// Listens for a connection. Several may listen at one service.
@@ -89,13 +95,27 @@ where
     /// # Errors
     /// As [`Host::ask`].
     pub fn listen(&mut self, number: u32, service: F::Service) -> Result<(), Reject> {
-        let _ = (number, service);
-        Err(Reject::Busy)
+        let is_heard = self.listeners(&service).next().is_some();
+        let place = self.listeners.iter_mut().find(|place| place.is_none()).ok_or(Reject::Busy)?;
+        if !is_heard {
+            self.fabric.listen(service.clone())?;
+        }
+        *place = Some((service, number));
+        Ok(())
     }
 
     /// Ends a connection's listening, if it does.
     pub fn unlisten(&mut self, number: u32) {
-        let _ = number;
+        let is_its = |place: &&mut Option<(F::Service, u32)>| {
+            place.as_ref().is_some_and(|(_, of)| *of == number)
+        };
+        let Some((service, _)) = self.listeners.iter_mut().find(is_its).and_then(Option::take)
+        else {
+            return;
+        };
+        if self.listeners(&service).next().is_none() {
+            self.fabric.unlisten(service);
+        }
     }
 
     /// Connections that listen at a service.
@@ -113,8 +133,17 @@ where
         number: u32,
         reply: PrivateData,
     ) -> Result<(F::Tx, F::Rx), Reject> {
-        let _ = (id, number, reply);
-        Err(Reject::Stale)
+        let Some(place) = self.links.iter().position(Option::is_none) else {
+            self.fabric.reject(id, BUSY);
+            return Err(Reject::Busy);
+        };
+        self.fabric.accept(id, reply)?;
+        let Some(halves) = self.fabric.take_queues(id) else {
+            self.fabric.disconnect(id);
+            return Err(Reject::Stale);
+        };
+        self.enter(place, id, number);
+        Ok(halves)
     }
 
     /// Refuses a request; `code` is the caller's.
@@ -122,13 +151,72 @@ where
         self.fabric.reject(id, code);
     }
 
-    /// Ends a connection's queue pair or attempt. Its halves stay readable until they are dropped.
+    /// Ends a connection's queue pair or attempt. Its halves stay readable until they are dropped. Nothing more is told
+    /// of it.
     pub fn forget(&mut self, number: u32) {
-        let _ = number;
+        while let Some(id) = self.leave(|_, of| of == number) {
+            self.fabric.disconnect(id);
+        }
     }
 
     /// Does what can be done now and tells one event; call until `None`. Slow: no lock of a half is held.
     pub fn progress(&mut self) -> Option<Event<F>> {
+        while let Some(event) = self.fabric.poll_cm() {
+            match event {
+                CmEvent::Request(id, data) => match self.fabric.service_of(id) {
+                    Some(service) => return Some(Event::Requested { id, service, data }),
+                    None => self.fabric.reject(id, NOBODY),
+                },
+                CmEvent::Established(id, data) => {
+                    let Some(number) = self.number(id) else {
+                        self.fabric.disconnect(id);
+                        continue;
+                    };
+                    let Some((tx, rx)) = self.fabric.take_queues(id) else {
+                        self.forget(number);
+                        return Some(Event::Unreachable { number });
+                    };
+                    return Some(Event::Established { number, tx, rx, data });
+                }
+                CmEvent::Rejected(id, reject) => {
+                    if let Some(number) = self.remove(id) {
+                        return Some(Event::Refused { number, reject });
+                    }
+                }
+                CmEvent::Unreachable(id) => {
+                    if let Some(number) = self.remove(id) {
+                        return Some(Event::Unreachable { number });
+                    }
+                }
+                CmEvent::Disconnected(id) => {
+                    if let Some(number) = self.remove(id) {
+                        return Some(Event::Lost { number });
+                    }
+                }
+            }
+        }
         None
+    }
+
+    fn enter(&mut self, place: usize, id: F::Id, number: u32) {
+        if let Some(place) = self.links.get_mut(place) {
+            *place = Some((id, number));
+        }
+    }
+
+    fn number(&self, id: F::Id) -> Option<u32> {
+        self.links.iter().flatten().find(|(of, _)| *of == id).map(|(_, number)| *number)
+    }
+
+    fn remove(&mut self, id: F::Id) -> Option<u32> {
+        let number = self.number(id)?;
+        self.leave(|of, _| of == id);
+        Some(number)
+    }
+
+    fn leave(&mut self, is_it: impl Fn(F::Id, u32) -> bool) -> Option<F::Id> {
+        let is_there =
+            |place: &&mut Option<(F::Id, u32)>| place.is_some_and(|(id, number)| is_it(id, number));
+        self.links.iter_mut().find(is_there).and_then(Option::take).map(|(id, _)| id)
     }
 }

@@ -40,19 +40,19 @@ mod meeting;
 mod outbound;
 mod shared;
 
-pub use carrier::{CarrierError, Carrier, PayloadCarrier};
+pub use carrier::{Carrier, CarrierError, PayloadCarrier};
 pub use host::{Event, Host};
-pub use inbound::{Inbound, Readable, ReceiveContext, RecvError};
+pub use inbound::{Inbound, InboundCounts, Readable, ReceiveContext, RecvError};
 pub use meeting::{Meeting, MeetingError, Met, Role};
-pub use outbound::{Outbound, SendContext, SendError, Wait};
+pub use outbound::{Counts, KEPT_MAX, Outbound, SendContext, SendError, Wait, Writable};
 pub use sdp_guard::identity::{Carrier as Identity, Prefix};
 pub use shared::{Reason, Shared};
 
 /// A new queue pair: both halves begin with it. Both locks are held.
 pub fn begin(outbound: &mut Outbound, inbound: &mut Inbound, shared: &Shared, met: &Met) {
-    shared.begin(met.number());
-    outbound.begin(met, shared);
-    inbound.begin(met, shared);
+    shared.begin(met);
+    outbound.begin(met);
+    inbound.begin(met);
 }
 
 /// The queue pair is drained and destroyed: no device reads or writes any more. Both locks are held.

@@ -1,10 +1,13 @@
 //! Private data: how two ends show each other that they hold the same carrier (G9).
 
 use sdp_guard::{
-    identity::{Asked, Carrier as Identity, Refused},
+    identity::{Asked, Carrier as Identity, HELLO_ACK_LEN, Refused, Seals},
     marker::Seal,
 };
-use sdp_proto::{Local, Remote, Violation};
+use sdp_proto::{
+    Local, Remote, Violation,
+    wire::{Hello, HelloAck},
+};
 use sdp_rdma::cm::PrivateData;
 
 /// Which end of the carrier this is.
@@ -77,8 +80,14 @@ impl Meeting {
         local: &Local,
         nonce: [u8; 8],
     ) -> Result<PrivateData, MeetingError> {
-        let _ = (identity, local, nonce);
-        Err(MeetingError::Unexpected)
+        if self.role != Role::Acceptor {
+            return Err(MeetingError::Unexpected);
+        }
+        let hello = local.hello(None).encode();
+        let hello = hello.as_slice().first_chunk().ok_or(MeetingError::Unexpected)?;
+        let (data, asked) = identity.request(hello, nonce).map_err(MeetingError::Refused)?;
+        self.asked = Some((asked, *local));
+        PrivateData::new(&data).ok_or(MeetingError::Unexpected)
     }
 
     /// The connector judges a request and makes the reply: private data for [`crate::Host::accept`]. Many connections may
@@ -93,8 +102,22 @@ impl Meeting {
         request: &[u8],
         nonce: [u8; 8],
     ) -> Result<(PrivateData, Met), MeetingError> {
-        let _ = (identity, local, request, nonce);
-        Err(MeetingError::Unexpected)
+        if self.role != Role::Connector {
+            return Err(MeetingError::Unexpected);
+        }
+        let asked = identity.judge_request(request).map_err(MeetingError::Refused)?;
+        let hello = Hello::parse(request).map_err(MeetingError::Hello)?;
+        let remote = Remote::from(&hello);
+        let mut ack = [0; HELLO_ACK_LEN];
+        let encoded = local.hello_ack().encode();
+        ack.iter_mut().zip(encoded).for_each(|(to, from)| *to = from);
+        // The rest of the reply is not the HelloAck's.
+        if let Some([.., l0, l1, l2, l3]) = ack.first_chunk_mut::<8>() {
+            [*l0, *l1, *l2, *l3] = (HELLO_ACK_LEN as u32).to_be_bytes();
+        }
+        let (data, seals) = identity.reply(&ack, &asked, nonce).map_err(MeetingError::Refused)?;
+        let data = PrivateData::new(&data).ok_or(MeetingError::Unexpected)?;
+        Ok((data, self.met(&seals, *local, remote)?))
     }
 
     /// The acceptor judges the reply to its request.
@@ -102,8 +125,23 @@ impl Meeting {
     /// # Errors
     /// Disconnect: whoever answered is not the peer.
     pub fn learn(&mut self, identity: &Identity<'_>, reply: &[u8]) -> Result<Met, MeetingError> {
-        let _ = (identity, reply);
-        Err(MeetingError::Unexpected)
+        let (asked, local) = self.asked.take().ok_or(MeetingError::Unexpected)?;
+        let seals = identity.judge_reply(reply, &asked).map_err(MeetingError::Refused)?;
+        let ack = HelloAck::parse(reply).map_err(MeetingError::Hello)?;
+        self.met(&seals, local, Remote::from(&ack))
+    }
+
+    fn met(&mut self, seals: &Seals, local: Local, remote: Remote) -> Result<Met, MeetingError> {
+        if !remote.lane_messages || !local.lane_messages {
+            return Err(MeetingError::Unexpected);
+        }
+        let number = self.count.checked_add(1).ok_or(MeetingError::Unexpected)?;
+        self.count = number;
+        let (own, peer) = match self.role {
+            Role::Acceptor => (seals.from_acceptor, seals.from_connector),
+            Role::Connector => (seals.from_connector, seals.from_acceptor),
+        };
+        Ok(Met { number, role: self.role, own, peer, local, remote })
     }
 
     /// The attempt came to nothing: refused, unreachable, late.

@@ -7,6 +7,8 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sdp_guard::{consumer, marker::BadMarker, producer};
 use sdp_proto::{Ack, Owed, PeerCredit, Violation};
 
+use crate::Met;
+
 /// Why a connection must be reset: the peer broke a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
@@ -18,14 +20,16 @@ pub enum Reason {
     Consumer(consumer::Broken),
     /// An acknowledgement or a RETURN of what was never sent.
     Producer(producer::Broken),
+    /// The peer has aborted.
+    Aborted,
+    /// Bytes that are owed are not kept: cannot be.
+    Lost,
     /// The half that found it has told already.
     Told,
 }
 
 /// The queue pair is dead, whoever found out.
 const LINK_DEAD: u32 = 1 << 0;
-/// The peer's DEAD was read.
-const PEER_DEAD: u32 = 1 << 1;
 /// The peer's LEAVE was read: answer RAW and hold.
 const PEER_LEAVES: u32 = 1 << 2;
 /// The peer broke a rule: reset.
@@ -113,8 +117,11 @@ impl Shared {
         self.has(PEER_LEAVES)
     }
 
-    pub(crate) fn begin(&self, meeting: u32) {
-        self.meeting.store(meeting, Ordering::Relaxed);
+    pub(crate) fn begin(&self, met: &Met) {
+        self.meeting.store(met.number, Ordering::Relaxed);
+        self.credit.store(0, Ordering::Relaxed);
+        self.owed.store(0, Ordering::Relaxed);
+        self.set_ack(Ack { bufs: met.local.bufs, mseq_ack: 0, empty: 0 });
         let kept = self.flags.load(Ordering::Relaxed) & (BROKEN | PEER_LEAVES);
         self.flags.store(kept | LINK, Ordering::Release);
     }
@@ -122,5 +129,110 @@ impl Shared {
     pub(crate) fn end(&self) {
         let kept = self.flags.load(Ordering::Relaxed) & (BROKEN | PEER_LEAVES);
         self.flags.store(kept, Ordering::Release);
+    }
+}
+
+/// In `credit`: something was learnt.
+const LEARNT: u64 = 1 << 48;
+
+impl Shared {
+    pub(crate) fn up(&self) {
+        self.set(UP);
+    }
+
+    pub(crate) fn broke(&self) {
+        self.set(BROKEN);
+    }
+
+    pub(crate) fn peer_asks_to_leave(&self) {
+        self.set(PEER_LEAVES);
+    }
+
+    pub(crate) fn is_invited(&self) -> bool {
+        self.has(INVITED)
+    }
+
+    pub(crate) fn invite(&self, is_wanted: bool) {
+        if is_wanted {
+            self.set(INVITED);
+        } else {
+            self.flags.fetch_and(!INVITED, Ordering::AcqRel);
+        }
+    }
+
+    /// Whether the peer's PROOF of this meeting was read.
+    pub(crate) fn is_proven(&self, meeting: u32) -> bool {
+        self.proof.load(Ordering::Acquire) == meeting
+    }
+
+    pub(crate) fn prove(&self, meeting: u32) {
+        self.proof.store(meeting, Ordering::Release);
+    }
+
+    /// Number of the present meeting.
+    pub(crate) fn meeting(&self) -> u32 {
+        self.meeting.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn followed(&self) -> u32 {
+        self.followed.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn follow(&self, sequence: u32) {
+        self.followed.store(sequence, Ordering::Relaxed);
+    }
+
+    pub(crate) fn ack(&self) -> Ack {
+        Ack::from_word(self.ack.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn set_ack(&self, ack: Ack) {
+        self.ack.store(ack.to_word(), Ordering::Release);
+    }
+
+    pub(crate) fn credit(&self) -> u64 {
+        self.credit.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_credit(&self, peer: PeerCredit) {
+        let word = LEARNT | u64::from(peer.bufs) << 32 | u64::from(peer.mseq_ack);
+        self.credit.store(word, Ordering::Release);
+    }
+
+    pub(crate) fn peer_credit(word: u64) -> Option<PeerCredit> {
+        (word & LEARNT != 0)
+            .then_some(PeerCredit { bufs: (word >> 32) as u16, mseq_ack: word as u32 })
+    }
+
+    /// Control messages to send. The word is this crate's own: one that is not legal says nothing.
+    pub(crate) fn owed(&self) -> Owed {
+        Owed::from_word(self.owed.load(Ordering::Acquire)).unwrap_or_default()
+    }
+
+    fn change_owed(&self, change: impl Fn(Owed) -> Option<Owed>) -> bool {
+        let change = |word| change(Owed::from_word(word).unwrap_or_default()).map(Owed::to_word);
+        self.owed.fetch_update(Ordering::AcqRel, Ordering::Acquire, change).is_ok()
+    }
+
+    /// More to send.
+    ///
+    /// # Errors
+    /// The peer asks for more answers than it may.
+    pub(crate) fn owe(&self, more: Owed) -> Result<(), Violation> {
+        self.owed().add(more)?;
+        self.change_owed(|owed| owed.add(more).ok());
+        Ok(())
+    }
+
+    pub(crate) fn take_owed(&self, taken: Owed) {
+        if !taken.is_nothing() {
+            self.change_owed(|owed| Some(owed.without(taken)));
+        }
+    }
+
+    pub(crate) fn put_back_owed(&self, taken: Owed) {
+        if !taken.is_nothing() {
+            self.change_owed(|owed| owed.add(taken).ok());
+        }
     }
 }
