@@ -732,6 +732,10 @@ impl SendQueue for VerbsTx {
         self.one_sided(id, local, remote, abi::WR_RDMA_WRITE, 2)
     }
 
+    fn allow(&mut self, messages: u32) {
+        self.conn().allowed.store(messages, Ordering::Release);
+    }
+
     fn poll_completion(&mut self) -> Option<Completion> {
         self.settle();
         if self.told == self.conn().done.load(Ordering::Acquire) {

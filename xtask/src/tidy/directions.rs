@@ -17,6 +17,7 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     ("sdp-sys", &[]),
     ("sdp-stats", &["sdp-sys"]),
     ("sdp-proto", &["sdp-rdma"]),
+    ("sdp-remote", &["sdp-guard", "sdp-proto", "sdp-rdma"]),
     ("sdp-shm", &["sdp-sys"]),
     ("sdp-fabric-sim", &["sdp-link", "sdp-rdma"]),
     ("sdp-fabric-shm", &["sdp-link", "sdp-rdma", "sdp-shm", "sdp-sys"]),
