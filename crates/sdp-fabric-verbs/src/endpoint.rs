@@ -317,6 +317,25 @@ impl Core {
         self.is_due.store(true, Ordering::Release);
     }
 
+    /// The channel becomes readable with the next completion; with `solicited_only`, with the next
+    /// message that its sender wants noticed, or failure. Look again between this and sleeping. Fast.
+    ///
+    /// # Errors
+    /// The provider's.
+    pub fn arm(&self, solicited_only: bool) -> Result<(), crate::Error> {
+        self.cq.arm(solicited_only)
+    }
+
+    /// Takes what the channel has; whether there was something. Fast.
+    pub fn take_wakeups(&self) -> bool {
+        self.cq.take_wakeups()
+    }
+
+    /// Whether a slow step is due.
+    pub fn is_due(&self) -> bool {
+        self.is_due.load(Ordering::Acquire)
+    }
+
     /// Takes what has completed, unless somebody else does; whether there was something. Fast.
     pub fn drain(&self) -> bool {
         if self.draining.swap(true, Ordering::Acquire) {
@@ -776,6 +795,11 @@ pub struct VerbsRx {
 impl VerbsRx {
     pub(crate) const fn new(core: Shared<Core>, index: usize) -> Self {
         Self { core, index }
+    }
+
+    /// The connection's place, for [`Core::counts`].
+    pub const fn index(&self) -> usize {
+        self.index
     }
 
     fn conn(&self) -> &Conn {

@@ -28,9 +28,11 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
         &[
             "sdp-config",
             "sdp-fabric-shm",
+            "sdp-fabric-verbs",
             "sdp-link",
             "sdp-proto",
             "sdp-rdma",
+            "sdp-remote",
             "sdp-shm",
             "sdp-stats",
             "sdp-sys",

@@ -28,6 +28,7 @@ use crate::{
         receive::{self, Wish},
         send, splice,
     },
+    hosts,
     lifecycle::{self, elsewhere, exec, reconnect, strict},
     migration::{
         demote,
@@ -178,6 +179,7 @@ pub(crate) fn road(fd: c_int, half: Half) -> Road {
     match pinned.stage() {
         Stage::Fresh | Stage::Listener => Road::Pass,
         Stage::Attached => attached_road(pinned),
+        Stage::Remote | Stage::Guarded => Road::Library(pinned),
         Stage::Kernel | Stage::Young | Stage::Meeting => {
             // In order, before the stage is looked at again: whoever attaches meanwhile either sees the
             // count or is seen (the half is not promoted while somebody is in the kernel).
@@ -617,6 +619,10 @@ pub fn shutdown(fd: c_int, how: c_int) -> Call {
         return Call::Pass;
     }
     let Some(conn) = Pinned::new(fd, Half::Send) else { return Call::Pass };
+    if hosts::is_guarded(&conn) && matches!(how, libc::SHUT_WR | libc::SHUT_RDWR) {
+        hosts::finish(&conn, fd);
+        return Call::Pass;
+    }
     if conn.stage() != Stage::Attached || !matches!(how, libc::SHUT_WR | libc::SHUT_RDWR) {
         return Call::Pass;
     }
@@ -652,7 +658,7 @@ pub unsafe fn ioctl(fd: c_int, request: libc::c_ulong, arg: usize) -> Call {
         return Call::Pass;
     }
     let Some(conn) = Pinned::new(fd, Half::Receive) else { return Call::Pass };
-    if conn.stage() != Stage::Attached {
+    if !matches!(conn.stage(), Stage::Attached | Stage::Guarded) {
         return Call::Pass;
     }
     let request = request & 0xffff_ffff; // as the kernel reads it
@@ -664,6 +670,16 @@ pub unsafe fn ioctl(fd: c_int, request: libc::c_ulong, arg: usize) -> Call {
         unsafe { (arg as *mut c_int).write_unaligned(n.min(c_int::MAX as u64) as c_int) };
         Call::Done(0)
     };
+    if hosts::is_guarded(&conn) {
+        return match request {
+            libc::FIONREAD => hosts::readable_bytes(&conn).map_or(Call::Pass, store),
+            libc::TIOCOUTQ => match sdp_sys::fd::unsent(fd) {
+                Ok(kernel) => store(kernel.max(0) as u64 + hosts::unsent_bytes(&conn)),
+                Err(e) => done(Err(e)),
+            },
+            _ => Call::Pass,
+        };
+    }
     match request {
         libc::FIONREAD => match splice::readable_bytes(&conn) {
             Ok(n) => store(n),

@@ -1,6 +1,6 @@
 //! The states of a connection in this process, as data: event, state, next state, and who may cause it.
 //!
-//! The code keeps a connection's state as a [`Stage`] and bits of its flags. [`phase`] reads them as one of the ten
+//! The code keeps a connection's state as a [`Stage`] and bits of its flags. [`phase`] reads them as one of the twelve
 //! phases here; where one of them changes, [`judge`] holds the change against [`TRANSITIONS`]. It costs nothing in a
 //! release build. `docs/spec/lifecycle.md` is made from the table, and a test keeps the two equal.
 //!
@@ -26,6 +26,10 @@ pub(crate) enum Phase {
     Leaving,
     /// Has a segment; a rule was broken, and every call answers ECONNRESET.
     Broken,
+    /// Connected to another host; may earn a queue pair.
+    Remote,
+    /// Has met another host: markers may stand among the bytes of its carrier.
+    Guarded,
     /// TCP for now: it came from elsewhere, and others may hold it.
     ParkedArrived,
     /// TCP for now: the other end did not come.
@@ -60,6 +64,10 @@ pub(crate) enum Event {
     StillInUse,
     LanesDropped,
     Ended,
+    OtherHost,
+    MetHost,
+    StaysRemote,
+    GuardBroke,
 }
 
 /// An event, the file and functions that cause it, what it is, and all changes that it may make.
@@ -75,7 +83,8 @@ pub(crate) struct Row {
 type By = (&'static str, &'static [&'static str]);
 
 use Phase::{
-    Attached, Broken, Candidate, Leaving, Listening, Meeting, New, ParkedArrived, ParkedUnmet, Tcp,
+    Attached, Broken, Candidate, Guarded, Leaving, Listening, Meeting, New, ParkedArrived,
+    ParkedUnmet, Remote, Tcp,
 };
 
 /// Where a slot may begin, and by whom.
@@ -96,7 +105,7 @@ const BEGINNINGS: [(Phase, By, &str); 4] = [
 ];
 
 /// All transitions.
-pub(crate) const TRANSITIONS: [Row; 23] = [
+pub(crate) const TRANSITIONS: [Row; 27] = [
     Row {
         event: Event::Listen,
         by: ("lifecycle/open.rs", &["listening"]),
@@ -253,6 +262,30 @@ pub(crate) const TRANSITIONS: [Row; 23] = [
         what: "the last descriptor and the last call are gone in the middle of a meeting",
         changes: &[(Meeting, Tcp), (Meeting, ParkedArrived), (Meeting, ParkedUnmet)],
     },
+    Row {
+        event: Event::OtherHost,
+        by: ("hosts/mod.rs", &["consider"]),
+        what: "its other end is on another host, and the rules allow that fabric",
+        changes: &[(Candidate, Remote)],
+    },
+    Row {
+        event: Event::MetHost,
+        by: ("hosts/device.rs", &["begin"]),
+        what: "both ends have proven to hold the carrier; the queue pair is new",
+        changes: &[(Remote, Guarded)],
+    },
+    Row {
+        event: Event::StaysRemote,
+        by: ("hosts/mod.rs", &["let_go", "fork_child"]),
+        what: "no queue pair can be had, the program does what only TCP can, or it is in a fork child",
+        changes: &[(Remote, Tcp)],
+    },
+    Row {
+        event: Event::GuardBroke,
+        by: ("migration/demote.rs", &["reset"]),
+        what: "the peer broke a rule, or somebody without the library, or a fork child, was to have it",
+        changes: &[(Guarded, Broken)],
+    },
 ];
 
 /// The phase that a stage and flags say.
@@ -265,7 +298,9 @@ pub(crate) const fn phase(stage: Stage, flags: u32) -> Phase {
         Stage::Listener => Listening,
         Stage::Young => Candidate,
         Stage::Meeting => Meeting,
-        Stage::Attached if flags & flag::HOSTILE != 0 => Broken,
+        Stage::Remote => Remote,
+        Stage::Attached | Stage::Guarded if flags & flag::HOSTILE != 0 => Broken,
+        Stage::Guarded => Guarded,
         Stage::Attached if flags & flag::PINNED != 0 => Leaving,
         Stage::Attached => Attached,
         Stage::Kernel if flags & flag::PINNED != 0 => Tcp,

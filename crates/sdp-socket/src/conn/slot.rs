@@ -74,6 +74,10 @@ pub(crate) enum Stage {
     Meeting = 4,
     /// Has a segment.
     Attached = 5,
+    /// Connected to another host, and may earn a queue pair ([`crate::hosts`]).
+    Remote = 6,
+    /// Has met another host: markers may stand among the bytes of its carrier.
+    Guarded = 7,
 }
 
 impl Stage {
@@ -84,6 +88,8 @@ impl Stage {
             3 => Self::Young,
             4 => Self::Meeting,
             5 => Self::Attached,
+            6 => Self::Remote,
+            7 => Self::Guarded,
             _ => Self::Fresh,
         }
     }
@@ -180,6 +186,8 @@ pub(crate) struct Conn {
     /// Lock of `meeting`: 0 free.
     meeting_lock: AtomicU32,
     meeting: UnsafeCell<Rendezvous>,
+    /// Its place among the connections to other hosts + 1; 0 none.
+    pub(crate) remote: AtomicU32,
     /// Times that the connection was refused lanes.
     pub(crate) refusals: AtomicU32,
     /// Code of the reason that pinned the connection first, plus one; 0 none.
@@ -293,6 +301,7 @@ impl Conn {
             &self.pool_ticks,
             &self.meeting_lock,
             &self.registrations,
+            &self.remote,
             &self.refusals,
             &self.owed,
             &self.pin_reason,
@@ -346,6 +355,18 @@ impl Conn {
     #[inline]
     pub(crate) fn stage(&self) -> Stage {
         Stage::from_u32(self.stage.load(Ordering::Acquire))
+    }
+
+    /// Whether its readiness is the library's to judge, because it has or had a lane beside the carrier.
+    #[inline]
+    pub(crate) fn has_lanes(&self) -> bool {
+        matches!(self.stage(), Stage::Attached | Stage::Guarded)
+    }
+
+    /// Whether it has lanes, or may come to have some.
+    pub(crate) fn may_have_lanes(&self) -> bool {
+        use Stage::{Attached, Guarded, Meeting, Remote, Young};
+        matches!(self.stage(), Young | Meeting | Attached | Remote | Guarded)
     }
 
     #[inline]

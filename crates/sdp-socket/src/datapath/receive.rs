@@ -20,6 +20,7 @@ use crate::{
         lane::{self, Broken, Lane, SinkState},
         plain, send, succeed, taken, wait,
     },
+    hosts,
     migration::{demote, proof},
     process::{self, hot::PAGE, page, table::Pinned},
     readiness::{self, epoll},
@@ -70,6 +71,9 @@ pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Resul
     let wanted = buffers.left();
     if wanted == 0 {
         return Ok(0);
+    }
+    if hosts::has(conn) {
+        return hosts::receive(conn, buffers, wish.flags);
     }
     let stay = pin!(Stay::on(conn));
     let stay = stay.as_ref();

@@ -33,6 +33,7 @@ use crate::{
         lane::{self, Broken, Lane, SourceState},
         succeed, taken, wait,
     },
+    hosts,
     migration::proof,
     process::{self, page, table::Pinned},
     wake::{spin, stay::Stay},
@@ -82,6 +83,9 @@ enum Blocked {
 
 /// A send call on an attached connection.
 pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result<usize, Errno> {
+    if hosts::has(conn) {
+        return hosts::send(conn, buffers, flags);
+    }
     let mut mark = section::mark();
     let stay = pin!(Stay::on(conn));
     let stay = stay.as_ref();

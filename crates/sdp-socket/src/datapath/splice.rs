@@ -11,6 +11,7 @@ use crate::{
         iovec::{Buffers, MOST},
     },
     datapath::{lane::Lane, receive, send},
+    hosts,
     migration::{demote, handover},
     process::{scratch::Scratch, table::Pinned},
 };
@@ -167,6 +168,8 @@ unsafe fn send_file(
 /// would read past what is unread, or write among bells.
 pub(crate) fn prepare_splice(conn: &Pinned, half: Half) -> bool {
     match conn.stage() {
+        // The kernel can only move carrier bytes, and would miss or break markers.
+        Stage::Remote | Stage::Guarded => return hosts::let_go(conn, Reason::Splice),
         Stage::Attached | Stage::Meeting | Stage::Young => {}
         // Or it would be young again while the kernel is at it.
         Stage::Kernel if conn.has(flag::UNMET | flag::ADOPTED) => {

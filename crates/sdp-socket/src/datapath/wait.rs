@@ -201,6 +201,30 @@ pub(crate) fn let_ringers_count() {
     });
 }
 
+/// Sleeps until the carrier has `events`, somebody rings, or `nap` nanoseconds have passed: for a connection to another host.
+/// `look`: whether there is something by now, asked when whoever rings from here on finds a sleeper.
+pub(crate) fn beside_queue_pair(
+    conn: &Pinned,
+    stay: Pin<&Stay>,
+    (events, nap): (i16, Option<u64>),
+    until: Option<u64>,
+    mark: Mark,
+    look: impl FnOnce() -> bool,
+) -> Woken {
+    let (wait_set, bell) = take_wait_set(stay, How::Doorbell);
+    if look() {
+        wake_up(stay, bell, &wait_set);
+        return Woken::Look;
+    }
+    count(conn, Direction::Receive, Counter::Slept);
+    let woken = sleep(conn, stay, events, &wait_set, until, nap, mark);
+    wake_up(stay, bell, &wait_set);
+    match woken {
+        Woken::TimedOut if until.is_none_or(|u| monotonic_ns() < u) => Woken::Look,
+        other => other,
+    }
+}
+
 /// What a call sleeps on beside its carrier: a wait set and the bell that it counts as a sleeper of, if it wants
 /// to be woken by that and there are any.
 fn take_wait_set(stay: Pin<&Stay>, mode: How) -> (WaitSet, Option<Bells>) {

@@ -121,7 +121,7 @@ fn held(fd: c_int, entry: Entry) -> Option<Pinned> {
 }
 
 fn has_lanes(conn: &Conn) -> bool {
-    matches!(conn.stage(), Stage::Attached | Stage::Meeting)
+    matches!(conn.stage(), Stage::Attached | Stage::Meeting | Stage::Remote | Stage::Guarded)
 }
 
 /// Whether a new image will have the descriptor.

@@ -9,6 +9,7 @@ use sdp_sys::{section, time::monotonic_ns, tls};
 use crate::{
     conn::{self, Conn, Half, Stage, carrier, flag, row_flag},
     datapath::{lane::Lane, splice},
+    hosts,
     lifecycle::elsewhere,
     migration::{
         demote,
@@ -229,6 +230,7 @@ pub(crate) fn fork_child(pid: Option<i32>) {
                 conn.take_rowless(half);
             }
             conn.forget_threads();
+            hosts::fork_child(conn);
             if conn.stage() == Stage::Meeting {
                 // The fork did not wait for its end: the copies go, and not a word to the other end.
                 conn.try_meeting(sdp_fabric_shm::rendezvous::Rendezvous::abandon_in_child);
@@ -236,6 +238,7 @@ pub(crate) fn fork_child(pid: Option<i32>) {
             }
         }
     });
+    hosts::forget_device();
     crate::lifecycle::forget_kept();
     if prepared != 0 {
         crate::readiness::epoll::fork_child();
@@ -342,7 +345,7 @@ fn leave_trust(conn: &Pinned, fd: i32, reason: Reason, for_good: bool, remains: 
     if !for_good && demote::call_off(conn) {
         conn.note_reason(reason);
         crate::lifecycle::adopt::start_over(conn, fd);
-    } else if matches!(conn.stage(), Stage::Young | Stage::Meeting | Stage::Attached) {
+    } else if conn.may_have_lanes() {
         // Who retires reads on past us, like a stranger.
         let heir = if for_good { Heir::Stranger } else { Heir::Ourselves };
         let handed_over = handover::leave_to(conn, fd, reason, heir);
@@ -368,7 +371,7 @@ fn leave_trust(conn: &Pinned, fd: i32, reason: Reason, for_good: bool, remains: 
 /// [`leave_trust`] where all that follows is calls past the library, of this process.
 fn leave_to_kernel(conn: &Pinned, fd: i32) {
     process::tell_heirs(conn, fd);
-    if matches!(conn.stage(), Stage::Young | Stage::Meeting | Stage::Attached) {
+    if conn.may_have_lanes() {
         let is_waited_for = conn.pinned() > 1 || conn.registrations.load(Ordering::SeqCst) != 0;
         let heir = if is_waited_for { Heir::Stranger } else { Heir::Image(fd) };
         let handed_over = handover::leave_to(conn, fd, Reason::Shared, heir);
@@ -401,6 +404,7 @@ pub(crate) fn exiting() {
                 Stage::Attached => {
                     crate::lifecycle::settle_end(&conn, fd);
                 }
+                Stage::Guarded => hosts::closing(&conn, fd),
                 _ => crate::migration::promote::ended(&conn),
             }
         }

@@ -17,6 +17,7 @@ use crate::{
     api::options,
     conn::{self, Conn, Half, Stage, carrier, flag},
     datapath::{lane::Lane, receive, send},
+    hosts,
     migration::demote,
     process::{
         self, log, marks, page, settings,
@@ -66,6 +67,7 @@ pub(crate) fn release(entry: Entry) {
 /// No descriptor of this process names the connection any more; for whoever took the last one away.
 #[unsafe(link_section = ".text.hot")]
 fn end(conn: &Conn) {
+    hosts::end(conn);
     crate::migration::promote::ended(conn);
     crate::readiness::epoll::forget_conn(conn);
     conn.closed();
@@ -158,6 +160,7 @@ pub(crate) unsafe fn connected(fd: c_int, addr: *const sockaddr, len: socklen_t)
         log::connected(fd, address, port);
     }
     establish(conn, fd, verdict == Family::Tcp, process::forks());
+    hosts::consider(conn, fd, Some(address));
 }
 
 /// Whether a connection that is being made may have another address than when it began: an attempt
@@ -216,6 +219,7 @@ pub(crate) fn accepted(listener: c_int, fd: c_int, generation: u32) {
     {
         conn.pin_to_kernel(reason);
     }
+    hosts::consider(conn, fd, None);
     see(conn, fd);
     if log::wants(log::Level::Summary) {
         log::accepted(fd);
@@ -420,6 +424,7 @@ pub(crate) fn forget_kept() {
 
 /// This process is about to close its last descriptor of a connection, which is in the table no more.
 fn last_close(conn: &Conn, fd: c_int) {
+    hosts::closing(conn, fd);
     let was_broken = conn.has(flag::HOSTILE);
     if settle_end(conn, fd) {
         disconnect(conn, fd);

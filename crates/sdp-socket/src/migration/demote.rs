@@ -14,7 +14,7 @@ use sdp_sys::{errno::Errno, time::monotonic_ns};
 use crate::{
     conn::{Conn, Stage, carrier, flag, link::AnyHalf, row_flag, words},
     datapath::{lane::SinkState, receive, send, wait},
-    process,
+    hosts, process,
 };
 
 /// How long a writer that does not know of us is held back until the consumer lets the half leave its lane,
@@ -111,6 +111,10 @@ pub(crate) fn leave(conn: &Conn, fd: i32, reason: Reason) -> u64 {
 /// Pins the connection and gives up a meeting. True when it is attached: both halves must leave.
 pub(crate) fn begin(conn: &Conn, reason: Reason) -> bool {
     conn.pin_to_kernel(reason);
+    if hosts::has(conn) {
+        hosts::let_go(conn, reason);
+        return false;
+    }
     if call_off(conn) {
         conn.note_reason(reason);
         return false;

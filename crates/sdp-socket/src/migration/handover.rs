@@ -41,6 +41,7 @@ use crate::{
         lane::{Lane, SinkState, Switch},
         receive,
     },
+    hosts,
     migration::{
         demote,
         relay::{self, Relay},
@@ -93,6 +94,13 @@ pub(crate) fn leave(conn: &Conn, fd: c_int, reason: Reason) -> bool {
 /// Moves a connection to the kernel lane for good, for a reader that knows only the kernel's stream.
 /// True when that stream has all unread bytes, and takes what the heir sends.
 pub(crate) fn leave_to(conn: &Conn, fd: c_int, reason: Reason, heir: Heir) -> bool {
+    if hosts::has(conn) && !hosts::let_go(conn, reason) {
+        // Markers may come: nobody without the library can read it.
+        if matches!(heir, Heir::Image(_)) {
+            demote::reset(conn);
+        }
+        return matches!(heir, Heir::Ourselves);
+    }
     let is_whole = leave_whole(conn, fd, reason, heir);
     if !is_whole && let Heir::Image(number) = heir {
         cut_off(conn, fd, number);

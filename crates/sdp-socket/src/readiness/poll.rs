@@ -14,6 +14,7 @@ use crate::{
         link::{AnyHalf, AnyLink},
     },
     datapath::{give_back, lane::SinkState, receive, wait},
+    hosts,
     lifecycle::elsewhere,
     migration::{demote, handover},
     process::{
@@ -81,9 +82,28 @@ fn is_readable(conn: &Conn, half: AnyHalf<'_>) -> bool {
             && table::number_of(conn).is_some_and(|fd| judge(conn, fd).readable))
 }
 
+/// Whether a receive call on a connection with lanes would find something, without asking the kernel where there is a ring.
+fn has_bytes_now(conn: &Conn) -> bool {
+    if hosts::is_guarded(conn) {
+        return !matches!(look_at_both(conn), hosts::Found::Nothing);
+    }
+    inbound(conn).is_some_and(|(link, half)| is_readable(conn, link.half(half)))
+}
+
+/// What both roads of a connection to another host have.
+fn look_at_both(conn: &Conn) -> hosts::Found {
+    table::number_of(conn).map_or(hosts::Found::Nothing, |fd| hosts::look(conn, fd))
+}
+
 /// Ring cursor that changes with everything new. A switch that has been followed is something new, too: what
 /// is behind it was in the ring before, but not to be had while bytes before it were on their way.
 pub(crate) fn cursor(conn: &Conn) -> u64 {
+    if hosts::is_guarded(conn) {
+        return match look_at_both(conn) {
+            hosts::Found::Bytes(at) => at << 1 | 1,
+            hosts::Found::Nothing | hosts::Found::End => 0,
+        };
+    }
     inbound(conn).and_then(|(link, half)| view(conn, link.half(half))).map_or(0, |v| {
         let turns = u64::from(v.switches).wrapping_add(u64::from(v.followed) << 10);
         v.tail.wrapping_add(turns << 40) | 1
@@ -103,6 +123,9 @@ pub(crate) enum Look {
 
 /// Whether a receive call would find something; otherwise the half is armed and looked at once more. Waits for nobody.
 pub(crate) fn look_or_arm(conn: &Conn) -> Look {
+    if hosts::is_guarded(conn) {
+        return if has_bytes_now(conn) { Look::Readable(cursor(conn)) } else { Look::Empty };
+    }
     let Some((link, half)) = inbound(conn) else { return Look::Empty };
     let half = link.half(half);
     match glance(conn, half) {
@@ -129,10 +152,11 @@ fn glance(conn: &Conn, half: AnyHalf<'_>) -> Look {
 
 /// Whether bytes come by the ring, or are about to.
 pub(crate) fn is_receiving_on_lane(conn: &Conn) -> bool {
-    conn.stage() == Stage::Attached
-        && inbound(conn)
-            .and_then(|(link, half)| view(conn, link.half(half)))
-            .is_some_and(|view| view.on_sdp || view.has_switch())
+    hosts::is_guarded(conn)
+        || conn.has_lanes()
+            && inbound(conn)
+                .and_then(|(link, half)| view(conn, link.half(half)))
+                .is_some_and(|view| view.on_sdp || view.has_switch())
 }
 
 /// Whether bytes come by the ring, and no switch is in sight.
@@ -144,8 +168,13 @@ pub(crate) fn stays_on_lane(conn: &Conn) -> bool {
 
 /// Whether there is nothing in the ring at a glance, nor a switch.
 pub(crate) fn seems_empty(conn: &Conn) -> bool {
-    if conn.stage() != Stage::Attached || !conn.pin_live(Half::Receive) {
+    if !conn.has_lanes() || !conn.pin_live(Half::Receive) {
         return true;
+    }
+    if hosts::is_guarded(conn) {
+        let is_empty = !has_bytes_now(conn);
+        conn.unpin(Half::Receive);
+        return is_empty;
     }
     let view = inbound(conn).and_then(|(link, half)| view(conn, link.half(half)));
     conn.unpin(Half::Receive);
@@ -154,7 +183,7 @@ pub(crate) fn seems_empty(conn: &Conn) -> bool {
 
 /// When the other end rang last for what it sent ([`sdp_sys::time::ticks`]); 0 unknown. Its word, for the order of events.
 pub(crate) fn rung_at(conn: &Conn) -> u64 {
-    if conn.stage() != Stage::Attached || !conn.pin_live(Half::Receive) {
+    if !conn.has_lanes() || !conn.pin_live(Half::Receive) {
         return 0;
     }
     let at = inbound(conn).map_or(0, |(link, half)| link.half(half).signalled_at());
@@ -220,20 +249,36 @@ pub(crate) struct Truth {
 /// Judges a "readable" of the kernel (X16 b): follows lane switches, eats bells, then looks at ring, log
 /// and carrier. The half is left armed when there is nothing.
 pub(crate) fn judge(conn: &Conn, fd: c_int) -> Truth {
+    if hosts::is_guarded(conn) {
+        return judge_both(conn, fd);
+    }
     truth(conn, receive::with_sink(conn, |sink, _, _, half| judge_sink(conn, fd, sink, half)))
 }
 
 /// [`judge`] that waits for nobody: under the epoll lock, for which others wait. `None`: another thread is at work on the
 /// half, and may be for long.
 pub(crate) fn try_judge(conn: &Conn, fd: c_int) -> Option<Truth> {
+    if hosts::is_guarded(conn) {
+        return Some(judge_both(conn, fd));
+    }
     let judged =
         receive::try_sink(conn, false, |sink, _, _, half| judge_sink(conn, fd, sink, half))?;
     Some(truth(conn, judged))
 }
 
+/// [`judge`] of a connection to another host.
+fn judge_both(conn: &Conn, fd: c_int) -> Truth {
+    let found = hosts::look(conn, fd);
+    let cursor = if let hosts::Found::Bytes(at) = found { Some(at << 1 | 1) } else { None };
+    Truth { readable: !matches!(found, hosts::Found::Nothing), is_kernels: true, cursor }
+}
+
 /// Waits a moment for who is at work on the half; succeeds one that died. False: somebody is still at it.
 #[cold]
 pub(crate) fn await_turn(conn: &Conn) -> bool {
+    if hosts::is_guarded(conn) {
+        return true;
+    }
     if !conn.pin_live(Half::Receive) {
         return true;
     }
@@ -300,7 +345,7 @@ fn attached(fd: c_int) -> Option<&'static Conn> {
     if !conn.has(flag::WAITED) {
         conn.set(flag::WAITED);
     }
-    (conn.stage() == Stage::Attached).then_some(conn)
+    (conn.has_lanes()).then_some(conn)
 }
 
 /// What a wait for many descriptors came to.
@@ -360,7 +405,8 @@ fn watch(fd: c_int) -> bool {
         _ => return false,
     };
     let Some(conn) = conn::get(index) else { return false };
-    let is_early = matches!(conn.stage(), Stage::Fresh | Stage::Young | Stage::Meeting);
+    let is_early =
+        matches!(conn.stage(), Stage::Fresh | Stage::Young | Stage::Meeting | Stage::Remote);
     if is_early {
         early::mark(&conn.flags, flag::EARLY);
     }
@@ -431,6 +477,7 @@ unsafe fn poll_here(
             // anew, because the program's own call is the one that the sandbox allows.
             return None;
         }
+        hosts::between_waits();
         let mut ready = ring_ready(fds, hides);
         // "Writable" the kernel mostly has already: a look at rings would be in vain, and teach the wrong thing.
         let asks_first = ready == 0
@@ -553,8 +600,7 @@ fn ring_ready(fds: &[pollfd], hides: bool) -> usize {
                     if !conn.pin_live(Half::Receive) {
                         return false;
                     }
-                    let ready = inbound(conn)
-                        .is_some_and(|(link, half)| is_readable(conn, link.half(half)));
+                    let ready = has_bytes_now(conn);
                     epoll::bells_eaten(conn);
                     conn.unpin(Half::Receive);
                     ready
@@ -673,7 +719,7 @@ fn correct(conn: &Conn, entry: &mut pollfd, hides: bool) {
     if !wants_bytes(entry) {
         return;
     }
-    let in_ring = inbound(conn).is_some_and(|(link, half)| is_readable(conn, link.half(half)));
+    let in_ring = has_bytes_now(conn);
     if in_ring {
         entry.revents |= entry.events & READ_KIND;
     } else if entry.revents & READ_KIND != 0 && entry.revents & (OVER | libc::POLLRDHUP) == 0 {

@@ -17,6 +17,7 @@ use super::{
 use crate::{
     conn::{self, Conn, Half, Stage, carrier, flag},
     datapath::{give_back::before_sleep, wait},
+    hosts,
     migration::demote,
     process::{
         self, host,
@@ -114,6 +115,7 @@ unsafe fn wait_on(
             // anew, because the program's own call is the one that the sandbox allows.
             return None;
         }
+        hosts::between_waits();
         collect_bits(set);
         let mut is_late = false;
         let collected = with(|m| {
@@ -455,7 +457,7 @@ fn judge(m: &mut Mirror, at: u32, out: &mut Output) {
         }
         let events = reg.events & IN_KIND;
         let pass = match conn.stage() {
-            Stage::Attached => judge_kernel(m, at, &reg, events),
+            Stage::Attached | Stage::Guarded => judge_kernel(m, at, &reg, events),
             // It has dropped its lanes meanwhile, and the kernel does not tell the edge again.
             _ => confirmed(&reg, events),
         };
@@ -464,7 +466,7 @@ fn judge(m: &mut Mirror, at: u32, out: &mut Output) {
         }
         return;
     }
-    if conn.stage() != Stage::Attached || !conn.pin_live(Half::Receive) {
+    if !conn.has_lanes() || !conn.pin_live(Half::Receive) {
         return;
     }
     let is_edge = reg.events & ET != 0;
@@ -790,7 +792,7 @@ fn confirmed(reg: &Registration, events: u32) -> u32 {
     if table::entry(reg.fd) != Some(Entry::Conn(reg.conn)) {
         return events; // the number is another's by now
     }
-    let is_attached = conn::get(reg.conn).is_some_and(|conn| conn.stage() == Stage::Attached);
+    let is_attached = conn::get(reg.conn).is_some_and(|conn| conn.has_lanes());
     let judged = if is_attached { IN_KIND } else { 0 };
     let now = carrier::readiness(reg.fd, events as i16) as u16;
     events & (reg.events | ALWAYS) & (judged | u32::from(now))
@@ -827,7 +829,7 @@ fn judge_kernel(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u32
 
 fn judge_enabled(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u32 {
     let Some(conn) = conn::get(reg.conn) else { return events };
-    if conn.stage() != Stage::Attached || !conn.pin_live(Half::Receive) {
+    if !conn.has_lanes() || !conn.pin_live(Half::Receive) {
         m.set_kernels(at, conn.stage() != Stage::Listener);
         // Between two lives it may be the host still.
         let is_host = m.set(reg.set).is_some_and(|s| s.hidden == Some(reg.data));
