@@ -179,7 +179,10 @@ pub(crate) fn road(fd: c_int, half: Half) -> Road {
     match pinned.stage() {
         Stage::Fresh | Stage::Listener => Road::Pass,
         Stage::Attached => attached_road(pinned),
-        Stage::Remote | Stage::Guarded => Road::Library(pinned),
+        Stage::Remote | Stage::Guarded => {
+            lifecycle::see(&pinned, fd);
+            Road::Library(pinned)
+        }
         Stage::Kernel | Stage::Young | Stage::Meeting => {
             // In order, before the stage is looked at again: whoever attaches meanwhile either sees the
             // count or is seen (the half is not promoted while somebody is in the kernel).
