@@ -94,6 +94,8 @@ pub(crate) struct Slot {
     id: Option<CmId>,
     qp: Option<Qp>,
     data: Option<PrivateData>,
+    /// Theirs: the listener that they asked.
+    service: Option<Address>,
     /// The end was told, or is not to be told.
     is_told: bool,
 }
@@ -108,7 +110,7 @@ struct Registered {
 #[derive(Debug)]
 pub struct Slow {
     slots: Region<Slot>,
-    listeners: Region<Option<CmId>>,
+    listeners: Region<Option<(CmId, Address)>>,
     regions: Region<Option<Registered>>,
     events: Region<Option<CmEvent<Id>>>,
     first_event: usize,
@@ -194,6 +196,7 @@ impl VerbsFabric {
                 id: None,
                 qp: None,
                 data: None,
+                service: None,
                 is_told: false,
             })?,
             listeners: mapped(LISTENERS_MAX, |_| None)?,
@@ -302,7 +305,7 @@ impl VerbsFabric {
         let slot = &mut slots[index];
         slot.stage = stage;
         slot.generation = slot.generation.wrapping_add(1) & 0x7fff_ffff;
-        (slot.data, slot.is_told) = (None, false);
+        (slot.data, slot.service, slot.is_told) = (None, None, false);
         let id = Id { index: index as u16, generation: slot.generation };
         self.core.conns[index].begin(promise);
         Some(id)
@@ -591,8 +594,10 @@ impl VerbsFabric {
             return;
         };
         self.core.conns[id.index()].peer_number.store(event.peer_qp(), Ordering::Relaxed);
+        let listener = self.slow().listeners.get(event.uid() as u32 as usize);
+        let service = listener.and_then(|listener| listener.as_ref().map(|(_, at)| *at));
         if let Some(slot) = self.slot(id) {
-            slot.id = Some(cm_id);
+            (slot.id, slot.service) = (Some(cm_id), service);
         }
         self.tell(CmEvent::Request(id, data));
     }
@@ -632,12 +637,26 @@ impl Fabric for VerbsFabric {
         });
         match listening {
             Ok(id) => {
-                slow.listeners.as_mut()[place] = Some(id);
+                slow.listeners.as_mut()[place] = Some((id, service));
                 Ok(())
             }
             Err(Error::Os(_, Errno::EADDRINUSE)) => Err(Reject::Busy),
             Err(_) => Err(Reject::InvalidService),
         }
+    }
+
+    fn unlisten(&mut self, service: Address) {
+        let is_its = |listener: &&mut Option<(CmId, Address)>| {
+            listener.as_ref().is_some_and(|(_, at)| *at == service)
+        };
+        if let Some(listener) = self.slow().listeners.as_mut().iter_mut().find(is_its) {
+            *listener = None;
+        }
+    }
+
+    fn service_of(&mut self, id: Id) -> Option<Address> {
+        let slot = self.slot(id)?;
+        slot.service.filter(|_| slot.stage == Stage::Asked)
     }
 
     fn connect(&mut self, service: Address, data: PrivateData) -> Result<Id, Reject> {
