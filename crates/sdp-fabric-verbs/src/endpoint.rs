@@ -208,6 +208,8 @@ pub struct Core {
     /// Fields end in this order: connections before what they depend on.
     pub(crate) slow: UnsafeCell<Slow>,
     pub(crate) conns: Region<Conn>,
+    /// Stands for places that do not exist: nobody asks for one.
+    spare: Conn,
     pub(crate) cq: Cq,
     pub(crate) srq: Srq,
     /// The registration of `memory`.
@@ -253,6 +255,7 @@ impl Core {
         Self {
             slow: UnsafeCell::new(slow),
             conns,
+            spare: Conn::new(),
             cq,
             srq,
             mr,
@@ -294,6 +297,11 @@ impl Core {
         if posted.is_err() {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// The connection's place.
+    pub(crate) fn place(&self, index: usize) -> &Conn {
+        self.conns.get(index).unwrap_or(&self.spare)
     }
 
     fn conn(&self, index: usize) -> Option<&Conn> {
@@ -522,13 +530,13 @@ impl VerbsTx {
     }
 
     fn conn(&self) -> &Conn {
-        &self.core.conns[self.index]
+        self.core.place(self.index)
     }
 
     /// Gives back the buffers of what has ended, and forgets what nobody asks for.
     fn settle(&mut self) {
         let core = self.core.clone();
-        let conn = &core.conns[self.index];
+        let conn = core.place(self.index);
         let done = conn.done.load(Ordering::Acquire);
         while Conn::is_behind(self.freed, done) {
             let info = conn.entry(self.freed).info.fetch_or(NO_PLACE, Ordering::Relaxed);
@@ -590,7 +598,7 @@ impl VerbsTx {
         pieces: &mut [abi::Sge],
     ) -> Result<(), PostError> {
         let core = self.core.clone();
-        let conn = &core.conns[self.index];
+        let conn = core.place(self.index);
         conn.take_turn();
         let qp = conn.qp.load(Ordering::Acquire);
         let error = conn.error();
@@ -657,7 +665,7 @@ impl VerbsTx {
 
 /// Copies header and payload to where they are sent from.
 fn gather(into: &[Cell<u8>], header: &[u8], payload: &mut impl Gather) {
-    let (head, rest) = into.split_at(header.len().min(into.len()));
+    let (head, rest) = into.split_at_checked(header.len().min(into.len())).unwrap_or((into, &[]));
     for (cell, byte) in head.iter().zip(header) {
         cell.set(*byte);
     }
@@ -803,7 +811,7 @@ impl VerbsRx {
     }
 
     fn conn(&self) -> &Conn {
-        &self.core.conns[self.index]
+        self.core.place(self.index)
     }
 
     fn next(&self) -> Option<Received> {
