@@ -3,6 +3,7 @@
 //! Called by every room but `process`. [`slot`] has the connection itself.
 
 pub(crate) mod carrier;
+pub(crate) mod historic;
 pub(crate) mod iovec;
 pub(crate) mod publish;
 mod slot;

@@ -25,7 +25,7 @@ use sdp_stats::{Reason, RowId};
 use sdp_sys::{count::Way, errno::Errno, section};
 
 use crate::{
-    conn::{carrier, turn::Turn},
+    conn::{carrier, historic::Historic, turn::Turn},
     process::{self, hot},
     readiness::epoll::Noted,
 };
@@ -271,6 +271,8 @@ pub(crate) struct Conn {
     pub(crate) heard: AtomicU32,
     /// What had come then, its lower half.
     pub(crate) heard_at: AtomicU32,
+    /// What it has of an SDP socket of old.
+    pub(crate) historic: Historic,
     next_free: AtomicU32,
 }
 
@@ -405,6 +407,7 @@ impl Conn {
             self.meeting.get().write(Rendezvous::new());
             self.peer.get().write(None);
         }
+        self.historic.reset();
         self.keeper.reset();
         self.noted.reset();
         self.peer_page.store(null_mut(), Ordering::Relaxed);

@@ -1,0 +1,174 @@
+"""Java's own switch (`com.sun.sdp.conf`), and JDBC to PostgreSQL by its usual URL."""
+
+import re
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from support import Placement, check, placements
+from support.procs import wait_until
+
+from test_postgres import PROGRAMS, USER, cluster  # noqa: F401
+
+HERE = Path(__file__).parent / "java"
+DRIVER = Path("/usr/share/java/postgresql.jar")
+# A test machine is small: no parallel collector, no second compiler.
+OPTIONS = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
+ALL_TCP = ("use tcp server * *:*", "use tcp client * *:*")
+# The version in which Java lost the switch.
+WITHOUT = 26
+
+
+def version(home):
+    """The feature number of a JDK."""
+    found = re.search(r'^JAVA_VERSION="(\d+)', (home / "release").read_text(encoding="utf-8"), re.M)
+    return int(found[1])
+
+
+def kits():
+    """JDKs that have the switch, by version, each once; that of the path if there are none in their usual place."""
+    homes = {path.resolve().parents[1] for path in Path("/usr/lib/jvm").glob("*/bin/javac")}
+    if not homes and (javac := shutil.which("javac")):
+        homes = {Path(javac).resolve().parents[1]}
+    found = {version(home): home for home in sorted(homes) if (home / "release").exists()}
+    return [(number, found[number]) for number in sorted(found) if number < WITHOUT]
+
+
+KITS = kits()
+EACH_KIT = pytest.mark.parametrize("kit", [home for _, home in KITS], ids=[str(number) for number, _ in KITS])
+
+
+@pytest.fixture(scope="module")
+def classes(tmp_path_factory):
+    """The compiled programs, for the oldest of the JDKs."""
+    folder = tmp_path_factory.mktemp("classes")
+    sources = [HERE / "Echo.java", HERE / "Jdbc.java"]
+    subprocess.run([KITS[0][1] / "bin/javac", "-d", folder, *sources], check=True)
+    return folder
+
+
+class Switch:
+    """Java's rule file of one run, and the options that name it; none over plain TCP, where no kernel knows SDP."""
+
+    def __init__(self, stage, *lines):
+        self.is_on = stage.placement is not Placement.PLAIN
+        self.file = stage.dir / "sdp.conf"
+        self.file.write_text("# Made by a test.\n" + "".join(f"{line}\n" for line in lines), encoding="utf-8")
+        self.file.chmod(0o644)
+        self.logs = stage.dir
+
+    def options(self, name):
+        """The options of one virtual machine, which logs what it converts under this name."""
+        if not self.is_on:
+            return []
+        log = self.logs / f"{name}.sdp-log"
+        return [f"-Dcom.sun.sdp.conf={self.file}", f"-Dcom.sun.sdp.debug={log}", "-Djava.net.preferIPv4Stack=true"]
+
+    def check(self, name, what):
+        """Java says that it converted sockets for `BIND` or `CONNECT`."""
+        if self.is_on:
+            log = (self.logs / f"{name}.sdp-log").read_text(encoding="utf-8")
+            assert re.search(rf"^{what} to .*converted to SDP", log, re.M), log
+
+
+def echo(kit, classes, server_kind):
+    """Both kinds of client talk to one kind of server, all of them SDP by Java's file alone."""
+
+    def scenario(stage):
+        port = stage.port()
+        switch = Switch(stage, f"bind 127.0.0.1 {port}", f"connect 127.0.0.0/8 {port}-{port}")
+
+        def java(name):
+            return [kit / "bin/java", *OPTIONS, *switch.options(name), "-cp", classes, "Echo"]
+
+        # 143: the virtual machine ends by SIGTERM after its shutdown hooks.
+        argv = [*java("server"), f"{server_kind}-server", port]
+        server = stage.server(server_kind, argv, port=port, rules=ALL_TCP)
+        nio = stage.client("nio", [*java("nio"), "nio-client", port], rules=ALL_TCP).text
+        blocking = stage.client("blocking", [*java("blocking"), "blocking-client", port], rules=ALL_TCP).text
+        stage.stop(server)
+        switch.check("server", "BIND")
+        switch.check("nio", "CONNECT")
+        switch.check("blocking", "CONNECT")
+        return nio, blocking
+
+    return scenario
+
+
+@pytest.mark.parametrize("server_kind", ["nio", "blocking"])
+@placements(Placement.PLAIN, Placement.BOTH, Placement.FLIP)
+@EACH_KIT
+def test_conf(ladder, classes, kit, server_kind, placement):
+    """Every byte comes back, over SDP, although the library's rules say tcp for everything."""
+    check(ladder, f"java-conf-{server_kind}-{kit.name}", echo(kit, classes, server_kind), placement, bulk=True)
+
+
+def test_conf_without_the_library_there(ladder, classes):
+    """SDP or nothing: Java is told of a refused connection."""
+    kit = KITS[0][1]
+
+    def scenario(stage):
+        port = stage.port()
+        switch = Switch(stage, f"connect * {port}")
+        java = [kit / "bin/java", *OPTIONS]
+        argv = [*java, "-cp", classes, "Echo", "blocking-server", port]
+        server = stage.server("server", argv, port=port)
+        argv = [*java, *switch.options("client"), "-cp", classes, "Echo", "blocking-client", port]
+        done = stage.client("client", argv, ok=(1,))
+        stage.stop(server)
+        return done.err.decode()
+
+    err, _ = ladder.play("java-conf-client", scenario, Placement.CLIENT)
+    assert "java.net.ConnectException: Connection refused" in err, err
+
+
+def database(kit, classes, cluster, way):
+    """A client of PostgreSQL, with a second connection elsewhere that stays on TCP: by the library's rule (`preload`), or
+    because Java's file names the database alone (`conf`)."""
+
+    def scenario(stage):
+        data = stage.dir / "data"
+        subprocess.run(["cp", "-a", cluster, data], check=True)
+        port, directory = stage.port(), stage.port()
+        argv = [PROGRAMS / "postgres", "-D", data, "-p", port, "-k", stage.dir]
+        for setting in ("listen_addresses=127.0.0.1", "fsync=off", "max_connections=30"):
+            argv += ["-c", setting]
+        server = stage.server("postgres", argv, port=port, user=USER, stop=signal.SIGINT)
+        java = [kit / "bin/java", *OPTIONS]
+        names = stage.server("names", [*java, "-cp", classes, "Echo", "blocking-server", directory], port=directory)
+        ready = [PROGRAMS / "pg_isready", "-q", "-h", "127.0.0.1", "-p", port]
+        prefix = stage.space.prefix()
+        is_ready = lambda: subprocess.run([str(w) for w in [*prefix, *ready]], check=False).returncode == 0
+        wait_until(is_ready, "PostgreSQL", 30)
+
+        rules, options = (f"use tcp client java *:{directory}",), []
+        if way == "conf":
+            switch = Switch(stage, f"connect 127.0.0.1 {port}")
+            rules, options = ("use tcp client * *:*",), switch.options("client")
+        url = f"jdbc:postgresql://127.0.0.1:{port}/postgres?user=postgres"
+        path = f"{classes}:{DRIVER}"
+        stage.artifacts.public(classes)
+        argv = [*java, *options, "-cp", path, "Jdbc", url, directory]
+        text = stage.client("client", argv, rules=rules).text
+        if way == "conf":
+            switch.check("client", "CONNECT")
+        if stage.placement is Placement.BOTH:
+            report = stage.client_reports[-1]
+            reasons = {reason: times for reason, times in report.raw["reasons"].items() if times}
+            assert (report.seen, report.count("connections", "sdp"), reasons) == (2, 1, {"rule-tcp": 1}), report.describe()
+        stage.stop(names)
+        stage.stop(server)
+        return text
+
+    return scenario
+
+
+@pytest.mark.skipif(not DRIVER.exists(), reason="not installed: libpostgresql-jdbc-java")
+@pytest.mark.parametrize("way", ["preload", "conf"])
+@placements(Placement.PLAIN, Placement.BOTH, Placement.FLIP)
+def test_jdbc(ladder, classes, cluster, way, placement):  # noqa: F811
+    """By an unchanged URL: the rows are those of plain TCP; the database is on SDP, the second connection on TCP."""
+    check(ladder, f"jdbc-{way}", database(KITS[0][1], classes, cluster, way), placement, quiet=False)
