@@ -87,7 +87,7 @@ def echo(kit, classes, server_kind):
         # 143: the virtual machine ends by SIGTERM after its shutdown hooks.
         argv = [*java("server"), f"{server_kind}-server", port]
         server = stage.server(server_kind, argv, port=port, rules=ALL_TCP)
-        nio = stage.client("nio", [*java("nio"), "nio-client", port], rules=ALL_TCP).text
+        nio = stage.client("nio", [*java("nio"), "nio-connected-client", port], rules=ALL_TCP).text
         blocking = stage.client("blocking", [*java("blocking"), "blocking-client", port], rules=ALL_TCP).text
         stage.stop(server)
         switch.check("server", "BIND")

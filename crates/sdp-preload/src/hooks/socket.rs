@@ -42,19 +42,18 @@ pub(super) unsafe fn connect_to(
 
 /// `bind` of what is tracked.
 #[cold]
+#[inline(never)]
 pub(super) unsafe fn bind_to(
     fd: c_int,
     addr: *const sockaddr,
     len: socklen_t,
     real: impl FnOnce(*const sockaddr, socklen_t) -> c_int,
 ) -> c_int {
-    slowly(move || {
-        let plain = calls::plain(fd, addr, len);
-        let (addr, len) = plain.as_ref().map_or((addr, len), calls::Plain::parts);
-        let result = real(addr, len);
-        calls::bound(fd, if result == 0 { 0 } else { errno::get() });
-        result
-    })
+    let plain = calls::plain(fd, addr, len);
+    let (addr, len) = plain.as_ref().map_or((addr, len), calls::Plain::parts);
+    let result = real(addr, len);
+    calls::bound(fd, if result == 0 { 0 } else { errno::get() });
+    result
 }
 
 /// `getsockopt` of what is tracked.
@@ -103,31 +102,30 @@ pub(super) fn open(
 
 /// [`open`] with a family of the historic stack.
 #[cold]
+#[inline(never)]
 fn open_historic(
     domain: c_int,
     kind: c_int,
     protocol: c_int,
     real: impl FnOnce(c_int) -> c_int,
 ) -> c_int {
-    slowly(move || {
-        let family = match calls::asked(domain, kind, protocol) {
-            Ok(family) => family,
-            Err(error) => {
-                errno::set(error);
-                return -1;
-            }
-        };
-        let seen = escape::calls_seen();
-        let fd = real(family);
-        let is_noted = escape::calls_seen() != seen;
-        if fd >= 0 && !calls::made(fd, family, kind, protocol, is_noted) {
-            // SAFETY: a descriptor that nobody else knows of.
-            unsafe { real::close(fd) };
-            errno::set(libc::ENOBUFS);
+    let family = match calls::asked(domain, kind, protocol) {
+        Ok(family) => family,
+        Err(error) => {
+            errno::set(error);
             return -1;
         }
-        fd
-    })
+    };
+    let seen = escape::calls_seen();
+    let fd = real(family);
+    let is_noted = escape::calls_seen() != seen;
+    if fd >= 0 && !calls::made(fd, family, kind, protocol, is_noted) {
+        // SAFETY: a descriptor that nobody else knows of.
+        unsafe { real::close(fd) };
+        errno::set(libc::ENOBUFS);
+        return -1;
+    }
+    fd
 }
 
 /// `listen`.

@@ -43,6 +43,7 @@ fn meant(family: c_int) -> Option<c_int> {
 }
 
 /// Before a `socket` with one of the numbers: the family to ask the kernel for, or the error.
+#[inline(never)]
 pub(crate) fn asked(domain: c_int, kind: c_int, protocol: c_int) -> Result<c_int, c_int> {
     let is_stream = kind & TYPE_MASK == libc::SOCK_STREAM;
     let is_tcp = protocol == 0 || protocol == libc::IPPROTO_TCP;
@@ -61,13 +62,8 @@ pub(crate) fn asked(domain: c_int, kind: c_int, protocol: c_int) -> Result<c_int
 
 /// After that `socket`, with the family that was asked for; `is_noted`: the library saw another call make it. False: the
 /// library cannot have one more.
-pub(crate) fn made(
-    fd: c_int,
-    family: c_int,
-    kind: c_int,
-    protocol: c_int,
-    is_noted: bool,
-) -> bool {
+#[inline(never)]
+pub(crate) fn made(fd: c_int, family: c_int, kind: c_int, protocol: c_int, is_noted: bool) -> bool {
     if !is_noted {
         opened(fd, family, kind, protocol);
     }
@@ -88,11 +84,7 @@ fn connection(fd: c_int) -> Option<&'static Conn> {
 
 /// What the rules say to a socket; of an explicit one they are not asked.
 pub(crate) fn family(conn: &Conn, role: Role, address: [u8; 16], port: u16) -> Family {
-    if conn.historic.is_explicit() {
-        Family::Sdp
-    } else {
-        settings::family(role, address, port)
-    }
+    if conn.historic.is_explicit() { Family::Sdp } else { settings::family(role, address, port) }
 }
 
 /// An address in a family that the kernel knows.
@@ -118,6 +110,7 @@ pub(crate) fn plain(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Option<
 }
 
 #[cold]
+#[inline(never)]
 fn plain_here(addr: *const sockaddr, len: socklen_t, is_v6: bool) -> Option<Plain> {
     if len as usize > LONGEST || !process::is_ours() {
         return None;
@@ -139,19 +132,19 @@ fn in_ipv4(bytes: &[u8; ADDRESS_MAX]) -> Option<Plain> {
     let (address, _) = bytes.get(8..)?.split_first_chunk::<16>()?;
     let host = match address {
         [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, host @ ..] => *host,
-        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0] => [0; 4],
+        address if *address == [0; 16] => [0; 4],
         _ => return None,
     };
-    let mut plain = Plain { bytes: [0; ADDRESS_MAX], len: size_of::<libc::sockaddr_in>() as socklen_t };
-    let family = (libc::AF_INET as u16).to_ne_bytes();
-    let port = [bytes[2], bytes[3]];
-    for (to, from) in plain.bytes.iter_mut().zip(family.into_iter().chain(port).chain(host)) {
-        *to = from;
-    }
+    let [a, b] = (libc::AF_INET as u16).to_ne_bytes();
+    let [c, d, e, f] = host;
+    let mut plain =
+        Plain { bytes: [0; ADDRESS_MAX], len: size_of::<libc::sockaddr_in>() as socklen_t };
+    *plain.bytes.first_chunk_mut()? = [a, b, bytes[2], bytes[3], c, d, e, f];
     Some(plain)
 }
 
 /// After a `bind`, with its error number, 0 for none.
+#[inline(never)]
 pub(crate) fn bound(fd: c_int, error: c_int) {
     if let Some(conn) = connection(fd)
         && conn.historic.is_explicit()
@@ -186,7 +179,9 @@ mod tests {
         let told = |address: &[u8], len: usize| {
             plain_here(address.as_ptr().cast(), len as socklen_t, true).map(|p| (p.bytes, p.len))
         };
-        for (given, means) in [(EARLY, libc::AF_INET), (IPV4, libc::AF_INET), (IPV6, libc::AF_INET6)] {
+        for (given, means) in
+            [(EARLY, libc::AF_INET), (IPV4, libc::AF_INET), (IPV6, libc::AF_INET6)]
+        {
             address[..2].copy_from_slice(&(given as u16).to_ne_bytes());
             for (len, kept) in [(16, 16), (28, 28), (size_of::<libc::sockaddr_storage>(), 28)] {
                 let (bytes, n) = told(&address, len).expect("one of the numbers");

@@ -242,8 +242,8 @@ pub(crate) fn refused(fd: i32, address: [u8; 16], port: u16, is_asked_for: bool,
     write(Level::Summary, |line| {
         line.text(b"CONNECT: refused fd:").number(fd.max(0) as u64);
         line.text(b" to:").address(address).text(b" port ").number(port.into());
-        line.text(if is_asked_for { b" by AF_INET_SDP" } else { b" by use sdp" });
-        line.text(b", no SDP there: errno ").number(errno.max(0) as u64);
+        let why: &[u8] = if is_asked_for { b" by AF_INET_SDP" } else { b" by use sdp" };
+        line.text(why).text(b", no SDP there: errno ").number(errno.max(0) as u64);
     });
 }
 
