@@ -353,7 +353,7 @@ unsafe extern "C" fn forking(
     e: usize,
     f: usize,
 ) -> c_long {
-    // SAFETY: as in `born`.
+    // SAFETY: the arguments are the program's, as it gave them to `syscall`.
     let flags = unsafe { kin(number, a, b) }.map_or(0, |(flags, _)| flags);
     // SAFETY: the program's own arguments, unchanged.
     let real = || unsafe { real::syscall(number, a, b, c, d, e, f) } as libc::pid_t;
@@ -520,7 +520,8 @@ unsafe fn moved(
     let fd = a as c_int;
     let int = || real() as c_int;
     let size = || real() as ssize_t;
-    // SAFETY: as in `seen`.
+    // SAFETY: the arguments are the program's; each call checks, or hands to the kernel, what the
+    // program's own call would.
     unsafe {
         match number {
             libc::SYS_read => match io::single(b as _, c) {
@@ -603,7 +604,8 @@ unsafe fn wait(
     if !calls::involved() {
         return None;
     }
-    // SAFETY: as in `seen`.
+    // SAFETY: the arguments are the program's; each call checks, or hands to the kernel, what the
+    // program's own call would.
     let call = unsafe {
         match number {
             #[cfg(target_arch = "x86_64")]
@@ -668,9 +670,9 @@ unsafe fn changes(number: c_long, a: usize, b: usize, c: usize) {
         libc::SYS_setgid => privilege::before_setgid(a32),
         libc::SYS_setregid => privilege::before_setregid(a32, b32),
         libc::SYS_setresgid => privilege::before_setresgid(a32, b32, c32),
-        // SAFETY: as in `seen`.
+        // SAFETY: the arguments are the program's, as it gave them to `syscall`.
         libc::SYS_setgroups => unsafe { privilege::before_setgroups(a, b as _) },
-        // SAFETY: as in `seen`.
+        // SAFETY: the arguments are the program's, as it gave them to `syscall`.
         libc::SYS_capset => unsafe { privilege::before_capset(a as _, b as _) },
         libc::SYS_chroot => privilege::before_chroot(),
         libc::SYS_unshare => privilege::before_unshare(a as c_int),

@@ -632,8 +632,7 @@ pub fn shutdown(fd: c_int, how: c_int) -> Call {
     if !has_said_so {
         return Call::Pass;
     }
-    // SAFETY: no pointers; the program's own call.
-    match unsafe { sdp_sys::sys!(libc::SYS_shutdown, fd, how) } {
+    match sdp_sys::fd::shutdown(fd, how) {
         Err(Errno(libc::ENOTCONN)) => Call::Done(0),
         result => done(result),
     }
@@ -673,16 +672,10 @@ pub unsafe fn ioctl(fd: c_int, request: libc::c_ulong, arg: usize) -> Call {
             Ok(n) => store(n),
             Err(_) => Call::Pass,
         },
-        libc::TIOCOUTQ => {
-            let mut kernel: c_int = 0;
-            // SAFETY: a writable int.
-            let asked =
-                unsafe { sdp_sys::sys!(libc::SYS_ioctl, fd, libc::TIOCOUTQ, &raw mut kernel) };
-            match asked {
-                Ok(_) => store(kernel.max(0) as u64 + splice::unsent_bytes(&conn)),
-                Err(e) => done(Err(e)),
-            }
-        }
+        libc::TIOCOUTQ => match sdp_sys::fd::unsent(fd) {
+            Ok(kernel) => store(kernel.max(0) as u64 + splice::unsent_bytes(&conn)),
+            Err(e) => done(Err(e)),
+        },
         // The kernel knows nothing of ring bytes in front of the mark.
         SIOCATMARK if splice::has_ring_bytes(&conn) => store(0),
         _ => Call::Pass,

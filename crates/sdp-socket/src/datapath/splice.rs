@@ -1,7 +1,7 @@
 //! `sendfile`, `splice` and FIONREAD: calls that move or count bytes without the program's buffers.
 
 use libc::c_int;
-use sdp_shm::layout::LOG_ENTRIES;
+use sdp_link::{Link, PENDING_MAX, RxCursor, Wakeups};
 use sdp_stats::Reason;
 use sdp_sys::{errno::Errno, sys};
 
@@ -187,15 +187,15 @@ pub(crate) fn prepare_splice(conn: &Pinned, half: Half) -> bool {
 
 /// Bytes that a receive call could deliver now, across lanes (L8): never too few.
 pub(crate) fn readable_bytes(conn: &Pinned) -> Result<u64, Errno> {
-    receive::with_sink(conn, |sink, _, _, lines| {
+    receive::with_sink(conn, |sink, _, _, half| {
         let mut total = 0u64;
         let mut lane = sink.lane;
         let queued = carrier::queued(conn.fd())?;
         let mut carrier_at = sink.consumed(conn.fd())?;
         let carrier_end = carrier_at + queued;
         let mut walk = *sink;
-        for _ in 0..=LOG_ENTRIES {
-            let switch = walk.pending(lines).ok().flatten();
+        for _ in 0..=PENDING_MAX {
+            let switch = walk.pending(half).ok().flatten();
             match lane {
                 Lane::Kernel => {
                     let end = switch.map_or(carrier_end, |s| s.carrier.min(carrier_end));
@@ -206,7 +206,7 @@ pub(crate) fn readable_bytes(conn: &Pinned) -> Result<u64, Errno> {
                     }
                 }
                 Lane::Sdp => {
-                    walk.rx.set_limit(switch.map_or(u64::MAX, |s| s.ring));
+                    walk.rx.set_limit(switch.map_or(u64::MAX, |s| s.fabric));
                     total += receive::payload_ahead(&mut walk);
                     if let Some(switch) = switch {
                         carrier_at = switch.carrier;
@@ -224,10 +224,10 @@ pub(crate) fn readable_bytes(conn: &Pinned) -> Result<u64, Errno> {
 
 /// Whether bytes in the ring come before anything that the kernel holds.
 pub(crate) fn has_ring_bytes(conn: &Pinned) -> bool {
-    receive::with_sink(conn, |sink, _, _, lines| {
+    receive::with_sink(conn, |sink, _, _, half| {
         let mut walk = *sink;
-        let switch = walk.pending(lines).ok().flatten();
-        walk.rx.set_limit(switch.map_or(u64::MAX, |s| s.ring));
+        let switch = walk.pending(half).ok().flatten();
+        walk.rx.set_limit(switch.map_or(u64::MAX, |s| s.fabric));
         Ok(walk.lane == Lane::Sdp && receive::payload_ahead(&mut walk) > 0)
     })
     .unwrap_or(false)
@@ -235,9 +235,7 @@ pub(crate) fn has_ring_bytes(conn: &Pinned) -> bool {
 
 /// Bytes that the peer has not taken yet: the ring's share is added to the kernel's.
 pub(crate) fn unsent_bytes(conn: &Pinned) -> u64 {
-    let Some(segment) = conn.segment() else { return 0 };
-    let lines = segment.half(conn.half_index(Half::Send));
-    let head = lines.consumer.head.load(core::sync::atomic::Ordering::Acquire);
-    let tail = lines.producer.tail.load(core::sync::atomic::Ordering::Acquire);
-    tail.wrapping_sub(head).min(u64::from(segment.ring_bytes()))
+    let Some(link) = conn.link() else { return 0 };
+    let half = link.half(conn.half_index(Half::Send));
+    half.size() - half.free()
 }

@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 
 use sdp_shm::family::Slot;
 use sdp_stats::{Reason, Verdict};
-use sdp_sys::{section, sys, time::monotonic_ns, tls};
+use sdp_sys::{section, time::monotonic_ns, tls};
 
 use crate::{
     conn::{self, Conn, Half, Stage, carrier, flag, row_flag},
@@ -37,11 +37,6 @@ static NESTED: &AtomicU32 = &PAGE.nested;
 /// steps do not block; what is not over by then is begun anew in the child.
 const MEETING_LOOKS: u32 = 10_000;
 
-fn yield_now() {
-    // SAFETY: no arguments.
-    let _ = unsafe { sys!(libc::SYS_sched_yield) };
-}
-
 /// A meeting in progress would go on in two processes. Forks are counted already, so that no other
 /// thread takes a step after this. Connections that were passed on get one more holder.
 fn prepare_connections() {
@@ -64,7 +59,7 @@ fn prepare_connections() {
             if is_abandoned {
                 conn.ticks.store(promote::SOON, Ordering::Relaxed);
             } else {
-                yield_now();
+                sdp_sys::time::yield_now();
             }
             is_abandoned
         });
@@ -102,7 +97,7 @@ pub(crate) fn fork_prepare() {
     section::enter();
     let thread = tls::thread_id() as u32;
     while FORKING.compare_exchange(0, thread, Ordering::Acquire, Ordering::Relaxed).is_err() {
-        yield_now();
+        sdp_sys::time::yield_now();
     }
     // What the other end has answered in the meantime would be thrown away.
     table::walk(|fd, entry| {
@@ -324,9 +319,7 @@ pub(crate) fn parting() {
         if monotonic_ns() >= end {
             break; // its thread is gone, by a fork
         }
-        let nap = libc::timespec { tv_sec: 0, tv_nsec: PARTING_NAP_NS };
-        // SAFETY: the time outlives the call; what is left of it is not asked for.
-        let _ = unsafe { sys!(libc::SYS_nanosleep, &raw const nap, 0) };
+        sdp_sys::time::nap(PARTING_NAP_NS);
     }
     leaving(Reason::Shared, true);
     PARTING.store(false, Ordering::Release);

@@ -33,13 +33,8 @@ const IPV4_AT: usize = 12;
 
 /// A socket listens whose connections may get lanes.
 pub(crate) fn mark(listener: c_int) {
-    let off: c_int = 0;
-    let len = size_of::<c_int>();
-    let name = libc::IP_MULTICAST_LOOP;
     // Where that is refused strict clients take us for a program without the library.
-    // SAFETY: the value outlives the call.
-    let _ =
-        unsafe { sys!(libc::SYS_setsockopt, listener, libc::SOL_IP, name, &raw const off, len) };
+    let _ = fd::setsockopt_int(listener, libc::SOL_IP, libc::IP_MULTICAST_LOOP, 0);
 }
 
 /// Before `connect`: the error with which it fails because the rules, or the program, want SDP or nothing and there is no
@@ -131,13 +126,11 @@ fn question(bytes: &[u8; ADDRESS_MAX], address: [u8; 16], port: u16) -> Pair {
 fn is_local(bytes: &[u8; ADDRESS_MAX]) -> bool {
     let family = i32::from(u16::from_ne_bytes([bytes[0], bytes[1]]));
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
-    // SAFETY: no pointers.
-    let Ok(probe) = (unsafe { sys!(libc::SYS_socket, family, kind, 0) }) else { return true };
+    let Ok(probe) = fd::socket(family, kind) else { return true };
     let mut any_port = *bytes;
     any_port[2..4].fill(0);
     let len = if family == libc::AF_INET { size_of::<libc::sockaddr_in>() } else { ADDRESS_MAX };
     // SAFETY: the address outlives the call.
-    let bound = unsafe { sys!(libc::SYS_bind, probe, any_port.as_ptr(), len) };
-    fd::close(probe as i32);
+    let bound = unsafe { sys!(libc::SYS_bind, probe.raw(), any_port.as_ptr(), len) };
     !bound.is_err_and(|error| error.0 == libc::EADDRNOTAVAIL)
 }

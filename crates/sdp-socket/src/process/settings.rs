@@ -65,7 +65,7 @@ struct Texts {
     report: UnsafeCell<([u8; 512], usize)>,
 }
 
-// SAFETY: as `Captured`.
+// SAFETY: written by the constructor alone, before there is a second thread; only read afterwards.
 unsafe impl Sync for Texts {}
 
 static TEXTS: Texts = Texts {
@@ -201,8 +201,7 @@ pub(crate) fn load() {
         match STATE.load(Ordering::Acquire) {
             LOADED => return,
             LOADING => {
-                // SAFETY: no arguments.
-                let _ = unsafe { sys!(libc::SYS_sched_yield) };
+                sdp_sys::time::yield_now();
             }
             before => {
                 let order = (Ordering::Acquire, Ordering::Relaxed);
@@ -257,7 +256,8 @@ fn load_once() {
     let is_strict = config.default_family() == Family::Sdp
         || config.rules().iter().any(|r| r.role == Role::Client && r.family == Family::Sdp);
     TUNED.has_strict_clients.store(is_strict.into(), Ordering::Relaxed);
-    // SAFETY: as above.
+    // SAFETY: LOADING is ours: nobody writes what was captured, and the loader alone reads it
+    // until LOADED.
     let environment = unsafe { &*CAPTURED.tunables.get() };
     TUNED.fill(config.tunables(), environment, CAPTURED.chosen.load(Ordering::Relaxed));
     STATE.store(LOADED, Ordering::Release);

@@ -28,7 +28,6 @@ use sdp_sys::{
     doorbell,
     hidden::InUse,
     stat::{self, Identity},
-    sys,
 };
 
 use crate::{conn::Conn, process, readiness::epoll};
@@ -102,8 +101,7 @@ impl Place {
             if looks == LOOKS_AT_DRAINER {
                 return;
             }
-            // SAFETY: no arguments.
-            let _ = unsafe { sys!(libc::SYS_sched_yield) };
+            sdp_sys::time::yield_now();
         }
         let _in_use = InUse::begin();
         let rings = bell.rings(); // first: what is counted from here on may be written later

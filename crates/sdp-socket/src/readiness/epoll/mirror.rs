@@ -180,8 +180,7 @@ pub(super) fn lock() {
         spins += 1;
         // Behind a filter there is no call of ours any more: who woke up there comes for the lock once again.
         if spins.is_multiple_of(64) && !process::is_retired() {
-            // SAFETY: no arguments.
-            let _ = unsafe { sys!(libc::SYS_sched_yield) };
+            sdp_sys::time::yield_now();
         }
         core::hint::spin_loop();
     }
@@ -211,7 +210,8 @@ impl Deref for Locked {
 impl DerefMut for Locked {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut Mirror {
-        // SAFETY: as above; nobody who has one of these makes another one.
+        // SAFETY: the mapping is never unmapped, and the lock is held; nobody who has one of these
+        // makes another one.
         unsafe { self.mirror.as_mut() }
     }
 }

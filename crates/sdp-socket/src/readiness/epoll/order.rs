@@ -269,7 +269,8 @@ impl Output {
             // SAFETY: at < used events were written below.
             let mut held = unsafe { self.events.add(at).read_unaligned() };
             held.events |= events;
-            // SAFETY: as above.
+            // SAFETY: at < used <= max: writable, by the contract of `wait`; packed, so an
+            // unaligned write.
             unsafe { self.events.add(at).write_unaligned(held) };
             return;
         }
