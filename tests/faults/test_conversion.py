@@ -25,9 +25,9 @@ def told(*args, plain=False, **options):
 
 
 @contextlib.contextmanager
-def listener(*command):
+def listener(*command, family=INET):
     """A listener of conversion.c that is no part of the run; its port."""
-    process = subprocess.Popen([*command, compiled("conversion.c"), "hear", str(INET)], stdout=subprocess.PIPE)
+    process = subprocess.Popen([*command, compiled("conversion.c"), "hear", str(family)], stdout=subprocess.PIPE)
     try:
         yield int(process.stdout.readline())
     finally:
@@ -118,6 +118,34 @@ def test_bad_addresses():
     """What is wrong with an address the kernel tells."""
     _, plain = told("bad", INET, plain=True)
     assert told("bad", SDP4)[1] == plain
+
+
+def test_lives():
+    """A server that forks, a socket put over another one's number, one that is disconnected and used again."""
+    outcome, _ = told("lives", options=TCP_RULES)
+    report = outcome.report
+    assert report.seen == 4 and not report.raw["reasons"].get("rule-tcp"), outcome.describe()
+    assert report.sdp_bytes > 0, outcome.describe()
+
+
+def test_a_client_without_the_library():
+    """A listener that was asked for takes TCP, too: there is one socket to listen on."""
+    with listener(SDP, "run", "--no-config", "--", family=SDP4) as port:
+        assert told("reach", INET, "127.0.0.1", port, plain=True)[1] == 0
+
+
+def test_strangers_cost_nothing(tmp_path):
+    """`socket`, `bind`, `connect` and options of others: the same system calls as without the library."""
+
+    def calls(*preload):
+        trace = tmp_path / "trace"
+        command = ["strace", "-o", trace, *preload, compiled("conversion.c"), "foreign"]
+        subprocess.run(command, stdout=subprocess.DEVNULL, check=True, timeout=LIMIT_S)
+        lines = trace.read_text(encoding="utf-8").splitlines()
+        first = next(i for i, line in enumerate(lines) if line.startswith("socket(AF_UNIX"))
+        return [line.split("(")[0] for line in lines[first:]]
+
+    assert calls("-E", f"LD_PRELOAD={SDP.parent / 'libsdp.so'}") == calls()
 
 
 CONVERSIONS = {

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <netinet/tcp.h>
 #include <sys/mman.h>
+#include <sys/un.h>
 
 #define EARLY 26
 #define ROUNDS 60
@@ -272,6 +273,81 @@ static void hear(int domain)
     pause();
 }
 
+/* Sockets that are nobody's of ours: made, bound, connected. The program is traced. */
+static void foreign(void)
+{
+    int local = socket(AF_UNIX, SOCK_DGRAM, 0), pair[2];
+    struct sockaddr_un path = {.sun_family = AF_UNIX};
+    address_t address;
+    socklen_t len = loopback(&address, AF_INET, 0);
+
+    check(local >= 0);
+    for (int i = 0; i < 3; i++) {
+        int fd = socket(AF_INET, SOCK_DGRAM, 0);
+
+        check(fd >= 0 && bind(fd, &address.any, len) == 0);
+        address.v4.sin_port = htons(9);
+        check(connect(fd, &address.any, len) == 0);
+        address.v4.sin_port = 0;
+        address.any.sa_family = AF_INET_SDP;
+        check(bind(fd, &address.any, len) < 0);
+        address.any.sa_family = AF_INET;
+        check(setsockopt(fd, SOL_SDP, SDP_ZCOPY_THRESH, &len, sizeof len) < 0);
+        close(fd);
+    }
+    snprintf(path.sun_path + 1, sizeof path.sun_path - 1, "conversion-%d", getpid());
+    check(bind(local, (void *)&path, sizeof path) == 0);
+    check(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+    printf("[]\n");
+}
+
+/* An explicit server that forks for each of its two clients, one of them with a socket that was another's number; what
+ * `getsockname` tells of a socket that has been disconnected, and whether it connects again. */
+static void lives(void)
+{
+    int hear = socket(AF_INET_SDP, SOCK_STREAM, 0), clients, status, told[3];
+    address_t address, none = {.any.sa_family = AF_UNSPEC};
+    socklen_t len = loopback(&address, AF_INET_SDP, 0);
+
+    check(hear >= 0 && bind(hear, &address.any, len) == 0 && listen(hear, 4) == 0);
+    check(getsockname(hear, &address.any, &len) == 0);
+    clients = fork();
+    if (clients == 0) {
+        int old = socket(AF_INET, SOCK_STREAM, 0), fresh = socket(AF_INET_SDP, SOCK_STREAM, 0);
+
+        close(hear);
+        check(fcntl(old, F_SETFL, O_NONBLOCK) == 0);
+        check(dup2(fresh, old) == old && close(fresh) == 0);
+        check((fcntl(old, F_GETFL) & O_NONBLOCK) == 0);
+        for (int i = 0; i < 2; i++) {
+            address.any.sa_family = i ? EARLY : AF_INET_SDP;
+            check(connect(old, &address.any, len) == 0);
+            ping(old, 0);
+            shutdown(old, SHUT_WR);
+            check(recv(old, &status, 1, 0) == 0);
+            check(connect(old, &none.any, sizeof none.any) == 0);
+        }
+        exit(0);
+    }
+    for (int i = 0; i < 2; i++) {
+        int fd = accept(hear, NULL, NULL);
+        pid_t server;
+
+        check(fd >= 0);
+        server = fork();
+        if (server == 0) {
+            close(hear);
+            ping(fd, 1);
+            check(recv(fd, told, 1, 0) == 0);
+            exit(0);
+        }
+        close(fd);
+        check(waitpid(server, &status, 0) == server && status == 0);
+    }
+    check(waitpid(clients, &status, 0) == clients && status == 0);
+    printf("[]\n");
+}
+
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
@@ -291,6 +367,10 @@ int main(int argc, char **argv)
         bad_addresses(a);
     } else if (strcmp(what, "reach") == 0) {
         reach(a, argv[3], atoi(argv[4]));
+    } else if (strcmp(what, "foreign") == 0) {
+        foreign();
+    } else if (strcmp(what, "lives") == 0) {
+        lives();
     } else if (strcmp(what, "hear") == 0) {
         hear(a);
     } else {
