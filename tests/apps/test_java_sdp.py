@@ -1,4 +1,4 @@
-"""Java's own switch (`com.sun.sdp.conf`), and JDBC to PostgreSQL by its usual URL."""
+"""Java's own switch (`com.sun.sdp.conf`), and JDBC to PostgreSQL and MariaDB by their usual URLs."""
 
 import re
 import shutil
@@ -10,11 +10,11 @@ import pytest
 
 from support import Placement, check, placements
 from support.procs import wait_until
+from support.users import SERVANT
 
 from test_postgres import PROGRAMS, USER, cluster  # noqa: F401
 
 HERE = Path(__file__).parent / "java"
-DRIVER = Path("/usr/share/java/postgresql.jar")
 # A test machine is small: no parallel collector, no second compiler.
 OPTIONS = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
 ALL_TCP = ("use tcp server * *:*", "use tcp client * *:*")
@@ -135,33 +135,53 @@ def test_conf_without_the_library_there(ladder, classes):
     assert "java.net.ConnectException: Connection refused" in err, err
 
 
-def database(kit, classes, cluster, way):
-    """A client of PostgreSQL, with a second connection elsewhere that stays on TCP: by the library's rule (`preload`), or
+def postgres(stage, cluster):  # noqa: F811
+    """PostgreSQL over a copy of the cluster; (program, URL)."""
+    data = stage.dir / "data"
+    subprocess.run(["cp", "-a", cluster, data], check=True)
+    port = stage.port()
+    argv = [PROGRAMS / "postgres", "-D", data, "-p", port, "-k", stage.dir]
+    for setting in ("listen_addresses=127.0.0.1", "fsync=off", "max_connections=30"):
+        argv += ["-c", setting]
+    server = stage.server("postgres", argv, port=port, user=USER, stop=signal.SIGINT)
+    ready = [*stage.space.prefix(), PROGRAMS / "pg_isready", "-q", "-h", "127.0.0.1", "-p", port]
+    is_ready = lambda: subprocess.run([str(word) for word in ready], check=False).returncode == 0
+    wait_until(is_ready, "PostgreSQL", 30)
+    return server, port, f"jdbc:postgresql://127.0.0.1:{port}/postgres?user=postgres"
+
+
+def mariadb(stage, _):
+    """MariaDB over nothing but an empty database, which asks nobody who he is; (program, URL)."""
+    data = stage.folder("data", SERVANT)
+    stage.folder("data/test", SERVANT)
+    port = stage.port()
+    argv = ["mariadbd", "--no-defaults", f"--datadir={data}", f"--socket={data}/socket", f"--port={port}"]
+    argv += ["--bind-address=127.0.0.1", "--skip-grant-tables", "--innodb-flush-log-at-trx-commit=0"]
+    argv += ["--innodb-log-file-size=8M", "--innodb-buffer-pool-size=32M"]
+    server = stage.server("mariadbd", argv, port=port, user=SERVANT)
+    return server, port, f"jdbc:mariadb://127.0.0.1:{port}/test?user=root"
+
+
+DATABASES = {"postgres": (postgres, Path("/usr/share/java/postgresql.jar")),
+             "mariadb": (mariadb, Path("/usr/share/java/mariadb-java-client.jar"))}
+
+
+def database(kit, classes, name, cluster, way):  # noqa: F811
+    """A database's client, with a second connection elsewhere that stays on TCP: by the library's rule (`preload`), or
     because Java's file names the database alone (`conf`)."""
+    start, driver = DATABASES[name]
 
     def scenario(stage):
-        data = stage.dir / "data"
-        subprocess.run(["cp", "-a", cluster, data], check=True)
-        port, directory = stage.port(), stage.port()
-        argv = [PROGRAMS / "postgres", "-D", data, "-p", port, "-k", stage.dir]
-        for setting in ("listen_addresses=127.0.0.1", "fsync=off", "max_connections=30"):
-            argv += ["-c", setting]
-        server = stage.server("postgres", argv, port=port, user=USER, stop=signal.SIGINT)
+        server, port, url = start(stage, cluster)
         java = [kit / "bin/java", *OPTIONS]
+        directory = stage.port()
         names = stage.server("names", [*java, "-cp", classes, "Echo", "blocking-server", directory], port=directory)
-        ready = [PROGRAMS / "pg_isready", "-q", "-h", "127.0.0.1", "-p", port]
-        prefix = stage.space.prefix()
-        is_ready = lambda: subprocess.run([str(w) for w in [*prefix, *ready]], check=False).returncode == 0
-        wait_until(is_ready, "PostgreSQL", 30)
-
         rules, options = (f"use tcp client java *:{directory}",), []
         if way == "conf":
             switch = Switch(stage, f"connect 127.0.0.1 {port}")
             rules, options = ("use tcp client * *:*",), switch.options("client")
-        url = f"jdbc:postgresql://127.0.0.1:{port}/postgres?user=postgres"
-        path = f"{classes}:{DRIVER}"
         stage.artifacts.public(classes)
-        argv = [*java, *options, "-cp", path, "Jdbc", url, directory]
+        argv = [*java, *options, "-cp", f"{classes}:{driver}", "Jdbc", url, directory]
         text = stage.client("client", argv, rules=rules).text
         if way == "conf":
             switch.check("client", "CONNECT")
@@ -176,9 +196,13 @@ def database(kit, classes, cluster, way):
     return scenario
 
 
-@pytest.mark.skipif(not DRIVER.exists(), reason="not installed: libpostgresql-jdbc-java")
 @pytest.mark.parametrize("way", ["preload", "conf"])
+@pytest.mark.parametrize("name", DATABASES)
 @placements(Placement.PLAIN, Placement.BOTH, Placement.FLIP)
-def test_jdbc(ladder, classes, cluster, way, placement):  # noqa: F811
+def test_jdbc(ladder, classes, cluster, name, way, placement):  # noqa: F811
     """By an unchanged URL: the rows are those of plain TCP; the database is on SDP, the second connection on TCP."""
-    check(ladder, f"jdbc-{way}", database(KITS[0][1], classes, cluster, way), placement, quiet=False)
+    driver = DATABASES[name][1]
+    if not driver.exists():
+        pytest.skip(f"not installed: {driver}")
+    scenario = database(KITS[0][1], classes, name, cluster, way)
+    check(ladder, f"jdbc-{name}-{way}", scenario, placement, quiet=False)

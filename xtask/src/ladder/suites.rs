@@ -274,9 +274,9 @@ pub(super) const SUITES: &[Suite] = &[
     ),
     app(
         "app-java-sdp",
-        "Java: com.sun.sdp.conf; JDBC to PostgreSQL by an unchanged URL beside a connection kept on TCP",
+        "Java: com.sun.sdp.conf; JDBC to PostgreSQL and MariaDB beside a connection kept on TCP",
         "tests/apps/test_java_sdp.py",
-        &["java", "javac", "psql"],
+        &["java", "javac", "psql", "mariadbd"],
         400,
     ),
     app(
