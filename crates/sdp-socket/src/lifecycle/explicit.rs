@@ -174,6 +174,14 @@ mod tests {
     }
 
     #[test]
+    fn a_socket_that_the_library_cannot_have_is_not_one_of_sdp() {
+        let out_of_reach = table::DESCRIPTORS as c_int;
+        let is_made = |family| made(out_of_reach, family, libc::SOCK_STREAM, 0, false);
+        assert!(!is_made(libc::AF_INET) && !is_made(libc::AF_INET6));
+        assert!(is_made(EARLY), "the kernel's");
+    }
+
+    #[test]
     fn addresses_lose_their_family_and_nothing_else() {
         let mut address = [7u8; size_of::<libc::sockaddr_storage>() + 1];
         let told = |address: &[u8], len: usize| {
