@@ -128,6 +128,13 @@ def test_lives():
     assert report.sdp_bytes > 0, outcome.describe()
 
 
+def test_where_the_library_is_not():
+    """A vfork child and a sandbox get the kernel's answer; in a new image the socket is an ordinary one."""
+    _, (vforked, historic, ordinary, sandboxed) = told("elsewhere")
+    assert vforked == sandboxed == errno.EAFNOSUPPORT
+    assert (historic, ordinary) == (errno.EAFNOSUPPORT, 0)
+
+
 def test_a_client_without_the_library():
     """A listener that was asked for takes TCP, too: there is one socket to listen on."""
     with listener(SDP, "run", "--no-config", "--", family=SDP4) as port:

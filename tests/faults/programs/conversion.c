@@ -5,7 +5,10 @@
 
 #include <fcntl.h>
 #include <netinet/tcp.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/un.h>
 
 #define EARLY 26
@@ -348,6 +351,46 @@ static void lives(void)
     printf("[]\n");
 }
 
+/* Where the library has nothing to give: a child on its parent's memory, a process in a sandbox. What `socket` answers
+ * there, and what becomes of a socket in a new image. */
+static void elsewhere(const char *self)
+{
+    struct sock_filter allow = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    struct sock_fprog filter = {.len = 1, .filter = &allow};
+    volatile int seen = -1;
+    int fd = socket(AF_INET_SDP, SOCK_STREAM, 0), status;
+    char number[16];
+
+    check(fd >= 0 && given(fd, SOL_SDP, SDP_ZCOPY_THRESH, 4096) == 0);
+    if (vfork() == 0) {
+        seen = socket(AF_INET_SDP, SOCK_STREAM, 0) < 0 ? errno : 0;
+        _exit(0);
+    }
+    check(wait(&status) > 0 && status == 0);
+    printf("[%d", seen);
+    fflush(stdout);
+    snprintf(number, sizeof number, "%d", fd);
+    if (fork() == 0) {
+        execl(self, self, "inherited", number, NULL);
+    }
+    check(wait(&status) > 0 && status == 0);
+    check(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    check(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0);
+    seen = socket(AF_INET_SDP, SOCK_STREAM, 0) < 0 ? errno : 0;
+    printf(", %d]\n", seen);
+}
+
+/* A socket of AF_INET_SDP in a new image: what `bind` says to a historic family, and to an ordinary one. */
+static void inherited(int fd)
+{
+    address_t address;
+    socklen_t len = loopback(&address, AF_INET_SDP, 0);
+
+    printf(", %d", bind(fd, &address.any, len) == 0 ? 0 : errno);
+    address.any.sa_family = AF_INET;
+    printf(", %d", bind(fd, &address.any, len) == 0 && listen(fd, 1) == 0 ? 0 : errno);
+}
+
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
@@ -369,6 +412,10 @@ int main(int argc, char **argv)
         reach(a, argv[3], atoi(argv[4]));
     } else if (strcmp(what, "foreign") == 0) {
         foreign();
+    } else if (strcmp(what, "elsewhere") == 0) {
+        elsewhere(argv[0]);
+    } else if (strcmp(what, "inherited") == 0) {
+        inherited(a);
     } else if (strcmp(what, "lives") == 0) {
         lives();
     } else if (strcmp(what, "hear") == 0) {

@@ -42,16 +42,14 @@ pub(crate) fn set_option(
     value: *const c_void,
     len: socklen_t,
 ) -> Option<Result<usize, Errno>> {
-    if !process::is_ours() {
+    let is_keepalive = (level, name) == (explicit::IPV4, libc::SO_KEEPALIVE);
+    if !(is_keepalive || is_ours(level, name)) || !process::is_ours() {
         return None;
     }
-    if (level, name) == (explicit::IPV4, libc::SO_KEEPALIVE) {
+    if is_keepalive {
         let level = libc::SOL_SOCKET;
         // SAFETY: the program's own arguments, which the kernel checks.
         return Some(unsafe { sys!(libc::SYS_setsockopt, number, level, name, value, len) });
-    }
-    if !is_ours(level, name) {
-        return None;
     }
     let conn = Pinned::new(number, Half::Receive)?;
     if name == SDP_LAST_BIND_ERR {
