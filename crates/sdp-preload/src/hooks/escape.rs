@@ -163,6 +163,7 @@ const SEEN: &[c_long] = &[
     libc::SYS_preadv2,
     libc::SYS_pwritev2,
     libc::SYS_socket,
+    libc::SYS_bind,
     libc::SYS_connect,
     libc::SYS_listen,
     libc::SYS_accept,
@@ -386,6 +387,10 @@ unsafe extern "C" fn seen(
     let real = || unsafe { real::syscall(number, a, b, c, d, e, f) };
     let int = || real() as c_int;
     let size = || real() as ssize_t;
+    let addressed = |addr: *const libc::sockaddr, len: libc::socklen_t| {
+        // SAFETY: the program's own arguments, or its address in another family.
+        unsafe { real::syscall(number, a, addr as usize, len as usize, d, e, f) as c_int }
+    };
     let (fd, other) = (a as c_int, c as c_int);
     // SAFETY: each function gets the arguments that the program gave to the system call of its name.
     unsafe {
@@ -402,8 +407,14 @@ unsafe extern "C" fn seen(
             libc::SYS_sendmmsg => {
                 message::send_all(fd, b as _, c as c_uint, d as c_int, sendmsg, int).into()
             }
-            libc::SYS_socket => socket::open(fd, b as c_int, other, int).into(),
-            libc::SYS_connect => socket::connect_to(fd, b as _, c as _, int).into(),
+            libc::SYS_socket => {
+                let real = |family: c_int| real::syscall(number, family as usize, b, c, d, e, f);
+                socket::open(fd, b as c_int, other, |family| real(family) as c_int).into()
+            }
+            libc::SYS_connect => socket::connect_to(fd, b as _, c as _, addressed).into(),
+            libc::SYS_bind if calls::is_tracked(fd) => {
+                socket::bind_to(fd, b as _, c as _, addressed).into()
+            }
             libc::SYS_listen => socket::hear(fd, int).into(),
             libc::SYS_accept | libc::SYS_accept4 => socket::take(fd, int).into(),
             libc::SYS_splice if calls::is_tracked(fd) || calls::is_tracked(other) => {

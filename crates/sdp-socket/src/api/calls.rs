@@ -42,8 +42,11 @@ use crate::{
     readiness::{self, Early, Waited, epoll},
 };
 
+mod explicit;
 mod processes;
 mod settings;
+
+pub use explicit::{Plain, asked, bound, is_historic, made, plain};
 
 pub use settings::{getsockopt, setsockopt, vector_flags};
 

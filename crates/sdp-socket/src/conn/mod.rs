@@ -4,6 +4,7 @@
 
 pub(crate) mod carrier;
 mod flags;
+pub(crate) mod historic;
 pub(crate) mod iovec;
 pub(crate) mod life;
 pub(crate) mod link;

@@ -29,6 +29,7 @@ use crate::{
     conn::{
         carrier,
         flags::{flag, row_flag},
+        historic::Historic,
         life,
         turn::Turn,
     },
@@ -200,6 +201,8 @@ pub(crate) struct Conn {
     pub(crate) heard: AtomicU32,
     /// What had come then, its lower half.
     pub(crate) heard_at: AtomicU32,
+    /// What it has of an SDP socket of old.
+    pub(crate) historic: Historic,
     next_free: AtomicU32,
 }
 
@@ -335,6 +338,7 @@ impl Conn {
             self.meeting.get().write(Rendezvous::new());
             self.peer.get().write(None);
         }
+        self.historic.reset();
         self.keeper.reset();
         self.noted.reset();
         self.peer_page.store(null_mut(), Ordering::Relaxed);

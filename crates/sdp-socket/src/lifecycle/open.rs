@@ -18,9 +18,10 @@ use crate::{
     conn::{self, Conn, Half, Stage, carrier, flag},
     datapath::{lane::Lane, receive, send},
     hosts,
+    lifecycle::explicit,
     migration::demote,
     process::{
-        self, log, marks, page, settings,
+        self, log, marks, page,
         table::{self, Entry, NoPlace, Pinned},
     },
 };
@@ -122,7 +123,7 @@ pub(crate) fn listening(fd: c_int) {
     conn.set_stage(Stage::Listener);
     crate::readiness::epoll::listens(conn);
     let (address, port) = local_address(fd).unwrap_or(([0; 16], 0));
-    if settings::family(Role::Server, address, port) == Family::Tcp {
+    if explicit::family(conn, Role::Server, address, port) == Family::Tcp {
         conn.set(flag::RULE_TCP);
     } else {
         crate::lifecycle::strict::mark(fd);
@@ -152,7 +153,7 @@ pub(crate) unsafe fn connected(fd: c_int, addr: *const sockaddr, len: socklen_t)
         unsafe { core::ptr::copy_nonoverlapping(addr.cast::<u8>(), bytes.as_mut_ptr(), n) };
     }
     let Some((address, port)) = parse_address(&bytes) else { return };
-    let verdict = settings::family(Role::Client, address, port);
+    let verdict = explicit::family(conn, Role::Client, address, port);
     if !is_first {
         return correct(conn, verdict == Family::Tcp);
     }

@@ -118,6 +118,7 @@ fn renumber(old: &Conn) {
     let Some((index, fresh)) = conn::create(stage) else { return };
     fresh.fd.store(old.fd.load(Ordering::Relaxed), Ordering::Relaxed);
     fresh.flags.store(old.flags.load(Ordering::Relaxed) & KEPT, Ordering::Relaxed);
+    fresh.historic.copy(&old.historic);
     if !is_alone {
         fresh.pin_to_kernel(Reason::Reconnected);
     }

@@ -120,6 +120,7 @@ const UNSUITABLE: Reason = Reason::UnsuitableSocket;
 const UNKNOWN: Verdict = hands_over(UNSUITABLE, When::Always);
 
 pub mod flags;
+pub mod historic;
 pub mod ip;
 pub mod requests;
 pub mod socket;
