@@ -180,7 +180,8 @@ pub(crate) unsafe fn sendfile(
             Road::Kernel(ticket) => ticket,
             Road::Library(conn) => {
                 // SAFETY: the caller's offset.
-                let rest = unsafe { splice::sendfile(&conn, input, offset, count - done) };
+                let rest =
+                    unsafe { splice::sendfile(&conn, input, offset, count - done, send::send) };
                 // What is the kernel's to send from is sent by the next call: the program sees a short one.
                 return Ok(done + rest.and_then(Result::ok).unwrap_or(0));
             }

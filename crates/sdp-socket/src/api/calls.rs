@@ -271,11 +271,13 @@ unsafe fn recv_here(
     if flags & libc::MSG_TRUNC == 0 && buffers.has_null() {
         return done(Err(Errno::EFAULT));
     }
+    let by = if hosts::has(conn) { hosts::receive } else { receive::receive };
     let result = match none {
         Some(none) if buffers.left() == 0 => Ok(none),
-        None if buffers.left() == 0 => receive::receive_none(conn, flags),
-        _ => receive::receive(conn, &mut buffers, Wish { flags }),
+        None if buffers.left() == 0 => receive::receive_none(conn, flags, by),
+        _ => by(conn, &mut buffers, Wish { flags }),
     };
+    hosts::take_new(epoll::attached);
     renew::after_call(conn);
     done_unless_retired(result)
 }
@@ -451,7 +453,8 @@ unsafe fn send_with(fd: c_int, flags: c_int, vector: impl FnOnce() -> Vector) ->
             if buffers.has_null() {
                 return done(Err(Errno::EFAULT));
             }
-            let result = send::send(&conn, &mut buffers, flags);
+            let result = sender(&conn)(&conn, &mut buffers, flags);
+            hosts::take_new(epoll::attached);
             renew::after_call(&conn);
             done_unless_retired(result)
         }
@@ -573,7 +576,7 @@ pub unsafe fn sendfile(out: c_int, input: c_int, offset: *mut i64, count: usize)
         && let Some(conn) = Pinned::new(input, Half::Receive)
         && splice::is_pipe(out)
     {
-        splice::prepare_splice(&conn, Half::Receive);
+        prepare_splice(&conn, Half::Receive);
     }
     match road(out, Half::Send) {
         Road::Pass => Call::Pass,
@@ -584,12 +587,25 @@ pub unsafe fn sendfile(out: c_int, input: c_int, offset: *mut i64, count: usize)
         Road::Kernel(ticket) => Call::Counted(ticket),
         Road::Library(conn) => {
             // SAFETY: the caller's.
-            match unsafe { splice::sendfile(&conn, input, offset, count) } {
+            match unsafe { splice::sendfile(&conn, input, offset, count, sender(&conn)) } {
                 Some(result) => done_unless_retired(result),
                 None => Call::Pass,
             }
         }
     }
+}
+
+/// Who sends on the connection.
+fn sender(conn: &Pinned) -> send::Send {
+    if hosts::has(conn) { hosts::send } else { send::send }
+}
+
+/// Before the kernel moves bytes from or to a connection by itself. False: it cannot.
+fn prepare_splice(conn: &Pinned, half: Half) -> bool {
+    if hosts::has(conn) && !hosts::let_go(conn, Reason::Splice) {
+        return false;
+    }
+    splice::prepare_splice(conn, half)
 }
 
 /// `splice`, with a tracked descriptor at either end.
@@ -607,7 +623,7 @@ pub unsafe fn splice(
     for (fd, half) in [(input, Half::Receive), (output, Half::Send)] {
         if !elsewhere::is(fd)
             && let Some(conn) = Pinned::new(fd, half)
-            && !splice::prepare_splice(&conn, half)
+            && !prepare_splice(&conn, half)
         {
             return done(Err(Errno::EINVAL)); // as where a file cannot be spliced: programs copy then
         }

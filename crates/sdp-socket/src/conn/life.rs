@@ -282,7 +282,7 @@ pub(crate) const TRANSITIONS: [Row; 27] = [
     },
     Row {
         event: Event::GuardBroke,
-        by: ("migration/demote.rs", &["reset"]),
+        by: ("hosts/mod.rs", &["reset", "fork_child"]),
         what: "the peer broke a rule, or somebody without the library, or a fork child, was to have it",
         changes: &[(Guarded, Broken)],
     },

@@ -20,7 +20,6 @@ use crate::{
         lane::{self, Broken, Lane, SinkState},
         plain, send, succeed, taken, wait,
     },
-    hosts,
     migration::{demote, proof},
     process::{self, hot::PAGE, page, table::Pinned},
     readiness::{self, epoll},
@@ -65,15 +64,15 @@ enum Look {
     Carrier,
 }
 
+/// A receive call on a connection: [`receive`], or that of another kind of connection.
+pub(crate) type Receive = fn(&Pinned, &mut Buffers, Wish) -> Result<usize, Errno>;
+
 /// A receive call on an attached connection.
 pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Result<usize, Errno> {
     let mut mark = section::mark();
     let wanted = buffers.left();
     if wanted == 0 {
         return Ok(0);
-    }
-    if hosts::has(conn) {
-        return hosts::receive(conn, buffers, wish.flags);
     }
     let stay = pin!(Stay::on(conn));
     let stay = stay.as_ref();
@@ -187,13 +186,13 @@ pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Resul
 /// A receive call for no bytes. As long as there is nothing to receive it fails or waits like any other; but whatever ends
 /// the wait, the kernel answers 0 then, and tells of an error the next time.
 #[cold]
-pub(crate) fn receive_none(conn: &Pinned, flags: c_int) -> Result<usize, Errno> {
+pub(crate) fn receive_none(conn: &Pinned, flags: c_int, by: Receive) -> Result<usize, Errno> {
     let look = |flags| {
         let mut byte = 0u8;
         let one = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
         // SAFETY: vector and byte outlive the call.
         let buffers = unsafe { Buffers::new(&raw const one, 1) };
-        buffers.map_or(Ok(0), |mut one| receive(conn, &mut one, Wish { flags }))
+        buffers.map_or(Ok(0), |mut one| by(conn, &mut one, Wish { flags }))
     };
     let waits = flags & libc::MSG_DONTWAIT == 0 && !fd::is_nonblocking(conn.fd());
     match look(libc::MSG_PEEK | libc::MSG_DONTWAIT) {

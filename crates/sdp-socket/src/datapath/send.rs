@@ -33,7 +33,6 @@ use crate::{
         lane::{self, Broken, Lane, SourceState},
         succeed, taken, wait,
     },
-    hosts,
     migration::proof,
     process::{self, page, table::Pinned},
     wake::{spin, stay::Stay},
@@ -81,11 +80,11 @@ enum Blocked {
     Lane,
 }
 
+/// A send call on a connection, its bytes and flags: [`send`], or that of another kind of connection.
+pub(crate) type Send = fn(&Pinned, &mut Buffers, c_int) -> Result<usize, Errno>;
+
 /// A send call on an attached connection.
 pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result<usize, Errno> {
-    if hosts::has(conn) {
-        return hosts::send(conn, buffers, flags);
-    }
     let mut mark = section::mark();
     let stay = pin!(Stay::on(conn));
     let stay = stay.as_ref();

@@ -11,7 +11,6 @@ use crate::{
         iovec::{Buffers, MOST},
     },
     datapath::{lane::Lane, receive, send},
-    hosts,
     migration::{demote, handover},
     process::{scratch::Scratch, table::Pinned},
 };
@@ -75,6 +74,7 @@ pub(crate) unsafe fn sendfile(
     input: c_int,
     offset: *mut i64,
     count: usize,
+    by: send::Send,
 ) -> Option<Result<usize, Errno>> {
     // Of no bytes it says what it does of any: of descriptors, of the position, of what has none.
     // SAFETY: the caller's offset; no byte is sent.
@@ -91,7 +91,7 @@ pub(crate) unsafe fn sendfile(
     }
     if is_plain_file(input) {
         // SAFETY: the caller's.
-        let sent = unsafe { send_file(conn, input, offset, count.min(MOST)) };
+        let sent = unsafe { send_file(conn, input, offset, count.min(MOST), by) };
         if sent != Err(Errno::EINVAL) {
             return Some(sent);
         }
@@ -110,6 +110,7 @@ unsafe fn send_file(
     input: c_int,
     offset: *mut i64,
     count: usize,
+    by: send::Send,
 ) -> Result<usize, Errno> {
     let mut small = [0u8; SMALL_CHUNK];
     let mut scratch = if count > SMALL_CHUNK { Scratch::take() } else { None };
@@ -135,7 +136,7 @@ unsafe fn send_file(
         let iov = libc::iovec { iov_base: chunk.as_mut_ptr().cast(), iov_len: got };
         // SAFETY: one element over our own chunk.
         let Some(mut buffers) = (unsafe { Buffers::new(&raw const iov, 1) }) else { break };
-        let sent = send::send(conn, &mut buffers, 0);
+        let sent = by(conn, &mut buffers, 0);
         let taken = *sent.as_ref().unwrap_or(&0);
         if offset.is_null() {
             if taken < got {
@@ -169,7 +170,7 @@ unsafe fn send_file(
 pub(crate) fn prepare_splice(conn: &Pinned, half: Half) -> bool {
     match conn.stage() {
         // The kernel can only move carrier bytes, and would miss or break markers.
-        Stage::Remote | Stage::Guarded => return hosts::let_go(conn, Reason::Splice),
+        Stage::Remote | Stage::Guarded => return false,
         Stage::Attached | Stage::Meeting | Stage::Young => {}
         // Or it would be young again while the kernel is at it.
         Stage::Kernel if conn.has(flag::UNMET | flag::ADOPTED) => {

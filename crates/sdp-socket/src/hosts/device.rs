@@ -27,7 +27,6 @@ use super::pair::{self, PAIRS, Pair, Receiving, Sending};
 use crate::{
     conn::{Conn, Stage, flag},
     process,
-    readiness::epoll,
     wake::strangers,
 };
 
@@ -49,6 +48,8 @@ static WHY: AtomicU32 = AtomicU32::new(0);
 static DEVICE: AtomicPtr<Device> = AtomicPtr::new(null_mut());
 /// A thread is at a slow step.
 static BUSY: AtomicBool = AtomicBool::new(false);
+/// A connection has met, and epoll sets have not been told.
+static HAS_NEW: AtomicBool = AtomicBool::new(false);
 /// The completion queue tells its channel.
 static ARMED: AtomicBool = AtomicBool::new(false);
 
@@ -347,9 +348,21 @@ fn begun(pair: &Pair) {
         let index = receiving.rx.as_ref().map_or(0, |rx| rx.index() as u32 + 1);
         pair.endpoint.store(index, Ordering::Release);
     });
-    let Some(conn) = pair.conn() else { return };
-    epoll::attached(conn);
-    process::ring_own(conn.index());
+    pair.is_new.store(true, Ordering::SeqCst);
+    HAS_NEW.store(true, Ordering::SeqCst);
+    if let Some(conn) = pair.conn() {
+        process::ring_own(conn.index());
+    }
+}
+
+/// Tells `each` of the connections that have met since the last time.
+#[inline]
+pub(super) fn take_new(each: impl Fn(&Conn)) {
+    if HAS_NEW.load(Ordering::Acquire) && HAS_NEW.swap(false, Ordering::SeqCst) {
+        let is_new = |pair: &Pair| pair.is_new.swap(false, Ordering::SeqCst);
+        let met = pair::all().filter(|(_, pair)| is_new(pair));
+        met.filter_map(|(_, pair)| pair.conn()).for_each(each);
+    }
 }
 
 /// A dead queue pair whose messages have been read is destroyed, so that another one may come.

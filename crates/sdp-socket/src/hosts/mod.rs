@@ -28,8 +28,7 @@ use crate::{
         Conn, Half, Stage, carrier, flag,
         iovec::{Buffers, Landing},
     },
-    datapath::wait,
-    migration::demote,
+    datapath::{receive::Wish, send::raise_pipe, wait},
     process::{self, page, table::Pinned},
     wake::stay::Stay,
 };
@@ -117,6 +116,19 @@ fn is_of_this_host(ip: &[u8; 16]) -> bool {
     bound != Err(Errno(libc::EADDRNOTAVAIL))
 }
 
+/// The peer broke a rule: every call answers ECONNRESET from here on, and the other end is told.
+fn reset(conn: &Conn) {
+    if conn.has(flag::HOSTILE) {
+        return;
+    }
+    conn.set(flag::HOSTILE);
+    conn.pin_to_kernel(Reason::ProtocolViolation);
+    conn.note_reason(Reason::ProtocolViolation);
+    if let Some(fd) = process::table::number_of(conn) {
+        carrier::abort(fd);
+    }
+}
+
 /// The connection is to be plain TCP from here on, if it has not met. False: it has, and its carrier is guarded.
 pub(crate) fn let_go(conn: &Conn, reason: Reason) -> bool {
     if conn.change_stage(Stage::Remote, Stage::Kernel) {
@@ -160,11 +172,11 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
             Err(SendError::Wait(wait)) => wait,
             Err(_) if done > 0 => return Ok(done),
             Err(SendError::Carrier(libc::EPIPE)) => {
-                return Err(crate::datapath::send::raise_pipe(conn.open_fd(), flags));
+                return Err(raise_pipe(conn.open_fd(), flags));
             }
             Err(SendError::Carrier(errno)) => return Err(Errno(errno)),
             Err(SendError::Broken(_)) => {
-                demote::reset(conn);
+                reset(conn);
                 return Err(Errno::ECONNRESET);
             }
         };
@@ -259,8 +271,9 @@ fn send_once(
     })
 }
 
-/// What a receive call wants beside bytes: the program's flags.
-pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result<usize, Errno> {
+/// A receive call.
+pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Result<usize, Errno> {
+    let flags = wish.flags;
     let mut mark = section::mark();
     let wanted = buffers.left();
     let stay = pin!(Stay::on(conn));
@@ -306,7 +319,7 @@ pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Res
             }
             Err(RecvError::Carrier(errno)) => return Err(Errno(errno)),
             Err(RecvError::Broken(_)) => {
-                demote::reset(conn);
+                reset(conn);
                 return Err(Errno::ECONNRESET);
             }
         }
@@ -413,7 +426,7 @@ fn gather(conn: &Conn) -> bool {
         _ => false,
     });
     if is_broken {
-        demote::reset(conn);
+        reset(conn);
         return true;
     }
     pair.sending(|Sending { outbound, .. }, _| {
@@ -515,15 +528,22 @@ fn tend(conn: &Conn, fd: c_int, pair: &Pair) -> Option<u64> {
         Err(SendError::Wait(_)) => Some(monotonic_ns() + wait::MORE_SLEEP_NS),
         Err(SendError::Carrier(_)) => None,
         Err(SendError::Broken(_)) => {
-            demote::reset(conn);
+            reset(conn);
             None
         }
     }
 }
 
+/// Tells `each` of the connections that have met since the last time: what waits for them is to look at both roads from
+/// now on.
+#[inline]
+pub(crate) fn take_new(each: impl Fn(&Conn)) {
+    device::take_new(each);
+}
+
 /// Before a wait for several descriptors sleeps, and after it: what is owed for each connection is sent, and what the
-/// connection manager has to tell is heard. Slow.
-pub(crate) fn between_waits() {
+/// connection manager has to tell is heard; `has_met` as in [`take_new`]. Slow.
+pub(crate) fn between_waits(has_met: impl Fn(&Conn)) {
     if !device::is_open() || section::inside() {
         return;
     }
@@ -537,6 +557,7 @@ pub(crate) fn between_waits() {
             tend(conn, fd, pair);
         }
     }
+    device::take_new(has_met);
 }
 
 fn has_earned(conn: &Conn) -> bool {

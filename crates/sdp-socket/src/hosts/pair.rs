@@ -70,8 +70,8 @@ pub(super) struct Pair {
     pub(super) endpoint: AtomicU32,
     /// Messages that had arrived when somebody was told last.
     pub(super) told: AtomicU32,
-    /// Somebody waits at the other end for this end's sleepers to be armed.
-    pub(super) is_invited: AtomicBool,
+    /// It has met, and epoll sets have not been told.
+    pub(super) is_new: AtomicBool,
     receiving: UnsafeCell<Receiving>,
     sending: UnsafeCell<Sending>,
     attempt: UnsafeCell<Attempt>,
@@ -148,7 +148,7 @@ pub(super) fn take(conn: &Conn, role: Role) -> Option<&'static Pair> {
         }
         pair.endpoint.store(0, Ordering::Relaxed);
         pair.told.store(0, Ordering::Relaxed);
-        pair.is_invited.store(false, Ordering::Relaxed);
+        pair.is_new.store(false, Ordering::Relaxed);
         conn.remote.store(number as u32 + 1, Ordering::Release);
         return Some(pair);
     }

@@ -477,7 +477,7 @@ unsafe fn poll_here(
             // anew, because the program's own call is the one that the sandbox allows.
             return None;
         }
-        hosts::between_waits();
+        hosts::between_waits(epoll::attached);
         let mut ready = ring_ready(fds, hides);
         // "Writable" the kernel mostly has already: a look at rings would be in vain, and teach the wrong thing.
         let asks_first = ready == 0

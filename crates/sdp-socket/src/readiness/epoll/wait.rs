@@ -115,7 +115,7 @@ unsafe fn wait_on(
             // anew, because the program's own call is the one that the sandbox allows.
             return None;
         }
-        hosts::between_waits();
+        hosts::between_waits(super::attached);
         collect_bits(set);
         let mut is_late = false;
         let collected = with(|m| {
