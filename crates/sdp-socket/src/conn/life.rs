@@ -276,13 +276,13 @@ pub(crate) const TRANSITIONS: [Row; 27] = [
     },
     Row {
         event: Event::StaysRemote,
-        by: ("hosts/mod.rs", &["let_go", "fork_child"]),
+        by: ("hosts/mod.rs", &["let_go", "part"]),
         what: "no queue pair can be had, the program does what only TCP can, or it is in a fork child",
         changes: &[(Remote, Tcp)],
     },
     Row {
         event: Event::GuardBroke,
-        by: ("hosts/mod.rs", &["reset", "fork_child"]),
+        by: ("hosts/mod.rs", &["reset", "part"]),
         what: "the peer broke a rule, or somebody without the library, or a fork child, was to have it",
         changes: &[(Guarded, Broken)],
     },

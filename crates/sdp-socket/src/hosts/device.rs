@@ -456,6 +456,7 @@ pub(super) fn end(number: u32, pair: &Pair) {
 }
 
 /// In a fork child: device and queue pairs are the parent's.
+#[cold]
 pub(super) fn forget() {
     STATE.store(NONE, Ordering::Release);
     DEVICE.store(null_mut(), Ordering::Release);

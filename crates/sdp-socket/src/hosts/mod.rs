@@ -14,7 +14,11 @@
 //! A guarded connection cannot be handed to a process without the library, or used by a fork child: there
 //! every call answers ECONNRESET (`docs/compatibility.md`). So the fabric is not in the default of `fabrics`.
 
-use core::{cell::Cell, pin::pin, sync::atomic::Ordering};
+use core::{
+    cell::Cell,
+    pin::pin,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use libc::c_int;
 use sdp_rdma::fabric::Gather;
@@ -47,6 +51,10 @@ const CUT_NS: u64 = 1_000_000_000;
 const CUT_NAP_NS: u64 = 10_000_000;
 /// How long a close waits for the kernel to take what is not acknowledged.
 const CLOSE_NS: u64 = 2_000_000_000;
+
+/// There is, or was, a connection to another host. Beside what each fork child reads.
+#[unsafe(link_section = ".bss.hot")]
+static IN_USE: AtomicBool = AtomicBool::new(false);
 
 /// Whether a connection's calls are this room's.
 #[inline]
@@ -81,6 +89,7 @@ pub(crate) fn consider(conn: &Conn, fd: c_int, remote: Option<[u8; 16]>) {
         return;
     }
     let role = role(conn);
+    IN_USE.store(true, Ordering::Relaxed);
     if pair::take(conn, role).is_some() && !conn.change_stage(Stage::Young, Stage::Remote) {
         end(conn);
     }
@@ -650,10 +659,15 @@ pub(crate) fn finish(conn: &Conn, fd: c_int) {
 }
 
 /// The last descriptor is about to be closed: what a close does over TCP.
+#[inline(always)]
 pub(crate) fn closing(conn: &Conn, fd: c_int) {
-    if !is_guarded(conn) {
-        return;
+    if is_guarded(conn) {
+        close(conn, fd);
     }
+}
+
+#[cold]
+fn close(conn: &Conn, fd: c_int) {
     finish(conn, fd);
     // With bytes of the program unread TCP answers with a reset.
     if matches!(look(conn, fd), Found::Bytes(_)) {
@@ -663,7 +677,15 @@ pub(crate) fn closing(conn: &Conn, fd: c_int) {
 }
 
 /// The connection has no descriptor any more.
+#[inline(always)]
 pub(crate) fn end(conn: &Conn) {
+    if conn.remote.load(Ordering::Acquire) != 0 {
+        leave(conn);
+    }
+}
+
+#[cold]
+fn leave(conn: &Conn) {
     if let Some((number, pair)) = pair::of(conn) {
         conn.remote.store(0, Ordering::Release);
         device::end(number, pair);
@@ -671,7 +693,15 @@ pub(crate) fn end(conn: &Conn) {
 }
 
 /// In a fork child: device, queue pairs and guarded streams are the parent's. What has not met is plain TCP here.
+#[inline(always)]
 pub(crate) fn fork_child(conn: &Conn) {
+    if has(conn) {
+        part(conn);
+    }
+}
+
+#[cold]
+fn part(conn: &Conn) {
     match conn.stage() {
         Stage::Remote => {
             conn.remote.store(0, Ordering::Relaxed);
@@ -686,7 +716,12 @@ pub(crate) fn fork_child(conn: &Conn) {
 }
 
 /// In a fork child, behind [`fork_child`] for each connection.
+#[inline(always)]
 pub(crate) fn forget_device() {
-    device::forget();
-    pair::forget_all();
+    // Without a write where there is nothing, which in a child copies the page.
+    if IN_USE.load(Ordering::Relaxed) {
+        IN_USE.store(false, Ordering::Relaxed);
+        device::forget();
+        pair::forget_all();
+    }
 }

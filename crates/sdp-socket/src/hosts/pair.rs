@@ -156,6 +156,7 @@ pub(super) fn take(conn: &Conn, role: Role) -> Option<&'static Pair> {
 }
 
 /// In a fork child: all places are the parent's, and so are the queue pairs.
+#[cold]
 pub(super) fn forget_all() {
     ARENA.store(null_mut(), Ordering::Release);
 }

@@ -424,6 +424,7 @@ pub(crate) fn forget_kept() {
 }
 
 /// This process is about to close its last descriptor of a connection, which is in the table no more.
+#[inline(always)]
 fn last_close(conn: &Conn, fd: c_int) {
     hosts::closing(conn, fd);
     let was_broken = conn.has(flag::HOSTILE);
