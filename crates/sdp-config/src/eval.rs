@@ -43,11 +43,9 @@ impl Config {
     /// What this rule gives, or no rule.
     pub(crate) fn verdict(&self, found: Option<(usize, &Rule)>) -> Verdict {
         match found {
-            Some((number, rule)) => Verdict {
-                family: rule.family,
-                rule: Some(number),
-                place: Some(rule.place),
-            },
+            Some((number, rule)) => {
+                Verdict { family: rule.family, rule: Some(number), place: Some(rule.place) }
+            }
             None => Verdict { family: self.default_family(), rule: None, place: None },
         }
     }

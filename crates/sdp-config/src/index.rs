@@ -58,12 +58,8 @@ struct V6 {
 }
 
 impl V4 {
-    const NONE: Self = Self {
-        value: [0; V4_LANES],
-        mask: [0; V4_LANES],
-        ports: Ports::NONE,
-        rule: [0; V4_LANES],
-    };
+    const NONE: Self =
+        Self { value: [0; V4_LANES], mask: [0; V4_LANES], ports: Ports::NONE, rule: [0; V4_LANES] };
 
     /// The first rule for this address and port.
     #[inline]
@@ -176,8 +172,7 @@ impl Index {
                 if lane == 0 {
                     *step = V6::NONE;
                 }
-                let ([upper, lower], [upper_mask, lower_mask]) =
-                    (&mut step.value, &mut step.mask);
+                let ([upper, lower], [upper_mask, lower_mask]) = (&mut step.value, &mut step.mask);
                 set(upper, lane, (value >> 64) as u64);
                 set(lower, lane, value as u64);
                 set(upper_mask, lane, (mask >> 64) as u64);

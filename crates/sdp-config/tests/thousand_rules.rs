@@ -99,7 +99,7 @@ fn the_index_answers_as_the_rules_do() {
             for role in [Role::Server, Role::Client] {
                 for n in 0..600u32 {
                     let address = if n % 2 == 0 {
-                        v4(0x0a00_0000 | n % 5 << 16 | n / 5)
+                        v4(0x0a00_0000 + ((n % 5) << 16) + n / 5)
                     } else {
                         v6(u128::from(n % 8) << (n % 3 * 16))
                     };

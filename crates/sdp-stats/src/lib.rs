@@ -15,6 +15,7 @@
 pub mod map;
 pub mod page;
 pub mod reason;
+mod rules;
 pub mod writer;
 
 #[cfg(feature = "reader")]
@@ -22,7 +23,8 @@ pub mod reader;
 
 pub use page::{Page, RuleWords, SIZE};
 pub use reason::Reason;
+pub use rules::{RuleState, Rules};
 pub use writer::{
     ConnState, Counter, Direction, Endpoint, Fabric, Identity, Lane, Mode, NewRow, Role, RowId,
-    RuleState, Rules, Verdict,
+    Verdict,
 };

@@ -5,10 +5,12 @@
 use std::fmt;
 
 use crate::page::{
-    COUNTERS, HEADER_SIZE, Header, LAYOUT, MAGIC, PROGRAM_LEN, Page, ROWS, Row, RowHalf, RuleWords, Totals,
+    COUNTERS, HEADER_SIZE, Header, LAYOUT, MAGIC, PROGRAM_LEN, Page, ROWS, Row, RowHalf, RuleWords,
+    Totals,
 };
 use crate::reason::{MAX_REASONS, Reason};
-use crate::writer::{Counter, Direction, Endpoint, ROW_OPEN, Rules};
+use crate::rules::Rules;
+use crate::writer::{Counter, Direction, Endpoint, ROW_OPEN};
 
 pub use crate::map::{MapError, Mapping};
 

@@ -16,95 +16,12 @@ use core::sync::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
-use crate::page::{
-    COUNTERS, HEADER_SIZE, LAYOUT, MAGIC, PROGRAM_LEN, Page, ROWS, Row, RowHalf, RuleWords,
-};
+use crate::page::{COUNTERS, HEADER_SIZE, LAYOUT, MAGIC, PROGRAM_LEN, Page, ROWS, Row, RowHalf};
 use crate::reason::{MAX_REASONS, Reason};
 
 /// Attempts to take a row from, or give it back to, the free list before the row is done without
 /// (or left unused): another thread interfered each time.
 const ALLOCATION_ATTEMPTS: usize = 64;
-
-/// What became of the rule file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
-pub enum RuleState {
-    /// There is no rule file.
-    NoFile = 0,
-    /// The file is in force.
-    File = 1,
-    /// It has changed and has errors: the former rules hold.
-    Broken = 2,
-    /// It cannot be read any more: the former rules hold.
-    Unreadable = 3,
-    /// The process has another root directory: the former rules hold for good.
-    OutOfSight = 4,
-}
-
-/// What rules a process goes by.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Rules {
-    /// Number of a [`RuleState`].
-    pub state: u32,
-    /// Rules in force, of the file and in front of it.
-    pub rules: u32,
-    /// Lines with errors in a file that is not in force.
-    pub errors: u32,
-    /// Times that other rules came into force since the process began.
-    pub changes: u32,
-    /// When the rules in force were read, in seconds since 1970; 0: there are none.
-    pub since_s: u64,
-    /// When the file was last found changed, likewise.
-    pub judged_s: u64,
-}
-
-impl Rules {
-    /// No rules, no file.
-    pub const NONE: Self =
-        Self { state: 0, rules: 0, errors: 0, changes: 0, since_s: 0, judged_s: 0 };
-}
-
-impl RuleWords {
-    /// No rules, no file.
-    pub const fn new() -> Self {
-        Self {
-            state: AtomicU32::new(0),
-            rules: AtomicU32::new(0),
-            errors: AtomicU32::new(0),
-            changes: AtomicU32::new(0),
-            since_s: AtomicU64::new(0),
-            judged_s: AtomicU64::new(0),
-        }
-    }
-
-    /// Stores the words; one thread at a time.
-    pub fn set(&self, rules: &Rules) {
-        self.rules.store(rules.rules, Relaxed);
-        self.errors.store(rules.errors, Relaxed);
-        self.changes.store(rules.changes, Relaxed);
-        self.since_s.store(rules.since_s, Relaxed);
-        self.judged_s.store(rules.judged_s, Relaxed);
-        self.state.store(rules.state, Release);
-    }
-
-    /// The words as they are.
-    pub fn get(&self) -> Rules {
-        Rules {
-            state: self.state.load(Acquire),
-            rules: self.rules.load(Relaxed),
-            errors: self.errors.load(Relaxed),
-            changes: self.changes.load(Relaxed),
-            since_s: self.since_s.load(Relaxed),
-            judged_s: self.judged_s.load(Relaxed),
-        }
-    }
-}
-
-impl Default for RuleWords {
-    fn default() -> Self {
-        Self::new()
-    }
-}
 
 /// Direction of a half, from the program's point of view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -411,11 +328,6 @@ impl Page {
         store_text(&h.version, who.version.get(..31).unwrap_or(who.version));
         // Pairs with the reader's acquire load: who sees the magic sees the sizes.
         h.magic.store(MAGIC, Release);
-    }
-
-    /// What rules the process goes by.
-    pub fn set_rules(&self, rules: &Rules) {
-        self.header.rules.set(rules);
     }
 
     /// The process is about to end in an orderly way.

@@ -183,7 +183,7 @@ unsafe fn defer_inside(
     if sent.is_err() {
         // The user's quota of queued signals is used up. With SI_USER the kernel delivers a signal
         // even then, without its details, as it does for kill().
-        // SAFETY: as above; the program's handler does not see this copy.
+        // SAFETY: info is a whole siginfo of ours: the program's handler does not see this copy.
         unsafe {
             (*info).si_code = libc::SI_USER;
             if sys!(libc::SYS_rt_tgsigqueueinfo, pid, tid, signal, info).is_err() {

@@ -117,7 +117,8 @@ unsafe fn inside(signal: c_int, info: *mut siginfo_t, context: *mut c_void, word
     }
     section::handler_runs(word & RESTART != 0);
     let depth = section::suspend();
-    // SAFETY: as in `wrapper`.
+    // SAFETY: the program installed it for this signal. One that takes the number only ignores the
+    // other two arguments, which the C conventions permit.
     unsafe {
         let run: Handler = core::mem::transmute(address);
         run(signal, info, context);

@@ -11,7 +11,7 @@ use sdp_config::{Family, Role};
 
 use crate::{
     conn::{Conn, Stage, flag},
-    lifecycle::{local_address, strict},
+    lifecycle::{explicit, local_address, strict},
     process::settings,
 };
 
@@ -21,7 +21,7 @@ pub(crate) fn judge(conn: &Conn, fd: c_int) -> ([u8; 16], u16) {
     let rules = settings::generation().wrapping_add(1);
     let end = local_address(fd).unwrap_or(([0; 16], 0));
     let was_judged = conn.rules.swap(rules, Ordering::AcqRel) != 0;
-    if settings::family(Role::Server, end.0, end.1) == Family::Tcp {
+    if explicit::family(conn, Role::Server, end.0, end.1) == Family::Tcp {
         conn.set(flag::RULE_TCP);
         if was_judged {
             strict::unmark(fd);

@@ -15,7 +15,7 @@ use sdp_config::{
     Family, Role, Tunables,
     tunables::{FabricName, IoUring, KEYS, Key, RecvPoll},
 };
-use sdp_sys::{section, sys};
+use sdp_sys::section;
 
 use crate::process::log;
 pub(crate) use rules::{generation, publish};
@@ -64,7 +64,7 @@ struct Texts {
     report: UnsafeCell<([u8; 512], usize)>,
 }
 
-// SAFETY: as `Captured`.
+// SAFETY: written by the constructor alone, before there is a second thread; only read afterwards.
 unsafe impl Sync for Texts {}
 
 static TEXTS: Texts = Texts {
@@ -200,8 +200,7 @@ pub(crate) fn load() {
         match STATE.load(Ordering::Acquire) {
             LOADED => return,
             LOADING => {
-                // SAFETY: no arguments.
-                let _ = unsafe { sys!(libc::SYS_sched_yield) };
+                sdp_sys::time::yield_now();
             }
             before => {
                 let order = (Ordering::Acquire, Ordering::Relaxed);
@@ -317,6 +316,7 @@ pub(crate) struct Tuned {
     flip_seed: AtomicU32,
     flip_state: AtomicU32,
     has_shm: AtomicU32,
+    has_verbs: AtomicU32,
     give_back_s: AtomicU32,
     keeps_segments: AtomicU32,
     /// 0 as the program needs it, 1 deny, 2 allow.
@@ -333,6 +333,7 @@ static TUNED: Tuned = Tuned {
     flip_seed: AtomicU32::new(0),
     flip_state: AtomicU32::new(0),
     has_shm: AtomicU32::new(1),
+    has_verbs: AtomicU32::new(0),
     give_back_s: AtomicU32::new(60),
     keeps_segments: AtomicU32::new(1),
     io_uring: AtomicU32::new(0),
@@ -366,6 +367,7 @@ impl Tuned {
             self.flip_state.store(flip, Ordering::Relaxed);
         }
         self.has_shm.store(u32::from(fabrics.has(FabricName::Shm)), Ordering::Relaxed);
+        self.has_verbs.store(u32::from(fabrics.has(FabricName::Verbs)), Ordering::Relaxed);
         let uring = match from("io_uring").io_uring {
             IoUring::Auto => 0,
             IoUring::Deny => 1,
@@ -405,6 +407,11 @@ impl Tuned {
     /// Whether the shared-memory fabric may be used.
     pub(crate) fn has_shm(&self) -> bool {
         self.has_shm.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether the fabric between hosts may be used.
+    pub(crate) fn has_verbs(&self) -> bool {
+        self.has_verbs.load(Ordering::Relaxed) != 0
     }
 
     /// Silence in seconds after which touched pages are given back; 0 never.

@@ -1,0 +1,465 @@
+//! The process's RDMA device: opened on first use, one completion queue for all connections, and how its events
+//! reach connections and sleepers.
+//!
+//! **Slow** steps ([`attempt`], [`progress`]) may allocate, and open and close descriptors: where a call of the
+//! program begins or ends, never inside a section that a caller has opened. One thread at a time makes them; others
+//! pass by. **Fast** steps ([`drain`], [`arm`]) may be made anywhere.
+
+use core::{
+    ptr::null_mut,
+    sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering},
+};
+
+use sdp_fabric_shm::identity::{Addr, Family, Tuple};
+use sdp_fabric_verbs::{
+    Address, Error,
+    budget::BUFFER,
+    endpoint::Core,
+    fabric::{Options, VerbsFabric},
+    pool::Shared as Owned,
+};
+use sdp_proto::{Credits, Local};
+use sdp_remote::{Event, Host, Inbound, Met, Outbound, Role};
+use sdp_stats::Reason;
+use sdp_sys::{section, sys, time::monotonic_ns};
+
+use super::pair::{self, PAIRS, Pair, Receiving, Sending};
+use crate::{
+    conn::{Conn, Stage, flag},
+    process,
+    wake::strangers,
+};
+
+/// Receive buffers promised to each connection.
+const PROMISE: u32 = 4;
+/// Between two requests to an end that is not there yet, at first and at most.
+const RETRY_NS: u64 = 5_000_000;
+const RETRY_MOST_NS: u64 = 60_000_000_000;
+/// Requests before the distance grows.
+const EAGER_TRIES: u32 = 200;
+
+const NONE: u32 = 0;
+const OPENING: u32 = 1;
+const OPEN: u32 = 2;
+const FAILED: u32 = 3;
+static STATE: AtomicU32 = AtomicU32::new(NONE);
+/// Why there is none: code of a reason.
+static WHY: AtomicU32 = AtomicU32::new(0);
+static DEVICE: AtomicPtr<Device> = AtomicPtr::new(null_mut());
+/// A thread is at a slow step.
+static BUSY: AtomicBool = AtomicBool::new(false);
+/// A connection has met, and epoll sets have not been told.
+static HAS_NEW: AtomicBool = AtomicBool::new(false);
+/// The completion queue tells its channel.
+static ARMED: AtomicBool = AtomicBool::new(false);
+
+struct Device {
+    host: Host<VerbsFabric, PAIRS>,
+    core: Owned<Core>,
+    own: Addr,
+    /// Epoll descriptor of completion channel, connection manager and device events.
+    events: i32,
+}
+
+/// The right to make slow steps. Handlers of the program wait for its end: one may close a connection, which wants it, too.
+struct Turn {
+    _section: section::Guard,
+}
+
+impl Turn {
+    fn take() -> Option<Self> {
+        let _section = section::Guard::enter();
+        (!BUSY.swap(true, Ordering::Acquire)).then(|| Self { _section })
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        BUSY.store(false, Ordering::Release);
+    }
+}
+
+fn address(addr: &Addr, interface: u32) -> Address {
+    match addr.family() {
+        Family::V4 => {
+            let [.., a, b, c, d] = *addr.bytes();
+            Address::v4([a, b, c, d], addr.port())
+        }
+        Family::V6 => Address::v6(*addr.bytes(), addr.port(), interface),
+    }
+}
+
+fn local() -> Local {
+    Local {
+        credits: Credits::Explicit,
+        bufs: PROMISE as u16,
+        receive_size: BUFFER as u32,
+        lane_messages: true,
+    }
+}
+
+/// Whether there is a device. A load.
+#[inline]
+pub(super) fn is_open() -> bool {
+    STATE.load(Ordering::Acquire) == OPEN
+}
+
+fn core() -> Option<&'static Owned<Core>> {
+    if !is_open() {
+        return None;
+    }
+    // SAFETY: open: a mapping that is never given back. `core` is not changed after that.
+    unsafe { DEVICE.load(Ordering::Acquire).as_ref() }.map(|device| &device.core)
+}
+
+/// The device, for whoever has the turn.
+fn device(_turn: &mut Turn) -> Option<&mut Device> {
+    if !is_open() {
+        return None;
+    }
+    // SAFETY: open: a mapping that is never given back; the turn is the only one, and the reference goes with it. Others
+    // read `core` alone, which is not changed.
+    unsafe { DEVICE.load(Ordering::Acquire).as_mut() }
+}
+
+/// Why no connection to another host can have a queue pair in this process.
+pub(super) fn refusal() -> Option<Reason> {
+    (STATE.load(Ordering::Acquire) == FAILED)
+        .then(|| Reason::from_code(WHY.load(Ordering::Relaxed)))
+        .flatten()
+}
+
+fn reason(error: Error) -> Reason {
+    match error {
+        Error::MemLock => Reason::MemLock,
+        Error::Full => Reason::NoMemory,
+        Error::Descriptors => Reason::NoDescriptors,
+        Error::NoDevice | Error::Iwarp | Error::OldKernel | Error::Os(..) => Reason::NoDevice,
+    }
+}
+
+/// Opens the device that has this address. Slow.
+fn open(_turn: &mut Turn, own: &Addr, interface: u32) {
+    if STATE.compare_exchange(NONE, OPENING, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        return;
+    }
+    let opened = open_here(own, interface);
+    if let Err(reason) = opened {
+        WHY.store(u32::from(reason.code()), Ordering::Relaxed);
+        STATE.store(FAILED, Ordering::Release);
+    }
+}
+
+fn open_here(own: &Addr, interface: u32) -> Result<(), Reason> {
+    let (floor, _) = process::hidden_range();
+    let options = Options { connections: PAIRS, promise: PROMISE, floor, ..Options::default() };
+    let fabric = VerbsFabric::open(&address(own, interface), &options).map_err(reason)?;
+    let memory = process::map_private(size_of::<Device>()).ok_or(Reason::NoMemory)?;
+    let at = memory.as_ptr().cast::<Device>();
+    let core = fabric.core();
+    // SAFETY: fresh memory of that size, aligned to a page.
+    let device = unsafe {
+        at.write(Device { host: Host::new(fabric), core, own: *own, events: -1 });
+        &mut *at
+    };
+    let [file, rest @ ..] = device.host.fabric().descriptors();
+    // SAFETY: no pointers.
+    let set = unsafe { sys!(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC) };
+    let set = process::hide(set.map_err(|_| Reason::NoDescriptors)? as i32);
+    let are_hidden =
+        set >= 0 && process::note_hidden(file) && rest.iter().all(|fd| watch(set, *fd));
+    if !are_hidden || process::bell_files().0 < 0 {
+        return Err(Reason::NoDescriptors);
+    }
+    device.events = set;
+    DEVICE.store(at, Ordering::Release);
+    STATE.store(OPEN, Ordering::Release);
+    strangers::add_device(set, strangers::Device { arm, drain });
+    Ok(())
+}
+
+fn watch(set: i32, fd: i32) -> bool {
+    let mut interest = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+    let (add, event) = (libc::EPOLL_CTL_ADD, &raw mut interest);
+    // SAFETY: the event structure is readable.
+    process::note_hidden(fd) && unsafe { sys!(libc::SYS_epoll_ctl, set, add, fd, event) }.is_ok()
+}
+
+/// Before a sleep: the completion queue tells of the next message. Look again afterwards. Fast.
+pub(super) fn arm() {
+    let Some(core) = core() else { return };
+    // What an earlier arm brought was perhaps another sleeper's.
+    if core.take_wakeups() || !ARMED.load(Ordering::Acquire) {
+        ARMED.store(true, Ordering::Release);
+        let _ = core.arm(true);
+    }
+}
+
+/// Takes what has completed, and sets the bits of the connections that have something. Fast.
+pub(super) fn drain() {
+    let Some(core) = core() else { return };
+    core.drain();
+    for (_, pair) in pair::all() {
+        let Some(index) = pair.endpoint.load(Ordering::Acquire).checked_sub(1) else { continue };
+        let Some(counts) = core.counts(index as usize) else { continue };
+        let now = counts.arrived.wrapping_shl(1) | u32::from(counts.has_failed);
+        if pair.told.swap(now, Ordering::AcqRel) != now
+            && let Some(conn) = pair.conn()
+        {
+            process::ring_own(conn.index());
+        }
+    }
+}
+
+/// What the connection manager and the device have to tell. Slow.
+pub(super) fn progress() {
+    if !is_open() || section::inside() {
+        return;
+    }
+    let Some(mut turn) = Turn::take() else { return };
+    step(&mut turn);
+}
+
+fn step(turn: &mut Turn) {
+    let Some(device) = device(turn) else { return };
+    while let Some(event) = device.host.progress() {
+        match event {
+            Event::Requested { id, service, data } => {
+                let answered = answer(&mut device.host, &service, id, data.as_slice());
+                if !answered {
+                    device.host.reject(id, 1);
+                }
+            }
+            Event::Established { number, tx, rx, data } => {
+                let Some(pair) = pair::get(number) else {
+                    device.host.forget(number);
+                    continue;
+                };
+                // SAFETY: the turn is ours.
+                let attempt = unsafe { pair.attempt() };
+                attempt.is_out = false;
+                let learnt = with_both(pair, |conn, receiving, sending| {
+                    let tuple = conn.known_name()?;
+                    let identity = pair::identity(Role::Acceptor, &tuple, receiving, sending);
+                    let met = attempt.meeting.learn(&identity, data.as_slice()).ok()?;
+                    begin(conn, pair, receiving, sending, &met);
+                    (receiving.rx, sending.tx) = (Some(rx), Some(tx));
+                    Some(())
+                });
+                match learnt {
+                    Some(()) => begun(pair),
+                    None => device.host.forget(number),
+                }
+            }
+            Event::Refused { number, .. } | Event::Unreachable { number } => {
+                if let Some(pair) = pair::get(number) {
+                    // SAFETY: the turn is ours.
+                    put_off(unsafe { pair.attempt() });
+                }
+            }
+            Event::Lost { number } => {
+                if let Some(pair) = pair::get(number) {
+                    pair.shared.link_died();
+                    if let Some(conn) = pair.conn() {
+                        process::ring_own(conn.index());
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// An attempt came to nothing: the next one later.
+fn put_off(attempt: &mut pair::Attempt) {
+    attempt.meeting.give_up();
+    attempt.is_out = false;
+    attempt.tries += 1;
+    let doubles = attempt.tries.saturating_sub(EAGER_TRIES).min(20);
+    attempt.next_ns = monotonic_ns() + (RETRY_NS << doubles).min(RETRY_MOST_NS);
+}
+
+/// Both halves, under both locks, of a connection that has not begun to end.
+fn with_both<R>(
+    pair: &Pair,
+    body: impl FnOnce(&Conn, &mut Receiving, &mut Sending) -> Option<R>,
+) -> Option<R> {
+    let conn = pair.conn()?;
+    pair.receiving(|receiving| pair.sending(|sending, _| body(conn, receiving, sending)))
+}
+
+/// Somebody asks at a listener: the connection that can prove to be meant answers.
+fn answer(
+    host: &mut Host<VerbsFabric, PAIRS>,
+    service: &Address,
+    id: sdp_fabric_verbs::fabric::Id,
+    request: &[u8],
+) -> bool {
+    for (number, pair) in pair::all() {
+        if !host.listeners(service).any(|listener| listener == number) {
+            continue;
+        }
+        // SAFETY: the turn is ours: only [`step`] calls this.
+        let attempt = unsafe { pair.attempt() };
+        let accepted = with_both(pair, |conn, receiving, sending| {
+            if !may_meet(pair, receiving, sending) {
+                return None;
+            }
+            let tuple = conn.known_name()?;
+            let identity = pair::identity(Role::Connector, &tuple, receiving, sending);
+            let nonce = nonce()?;
+            let (reply, met) = attempt.meeting.answer(&identity, &local(), request, nonce).ok()?;
+            let (tx, rx) = host.accept(id, number, reply).ok()?;
+            begin(conn, pair, receiving, sending, &met);
+            (receiving.rx, sending.tx) = (Some(rx), Some(tx));
+            Some(())
+        });
+        if accepted.is_some() {
+            begun(pair);
+            return true;
+        }
+    }
+    false
+}
+
+fn nonce() -> Option<[u8; 8]> {
+    let mut bytes = [0u8; 8];
+    let (at, len) = (bytes.as_mut_ptr(), bytes.len());
+    // SAFETY: the bytes outlive the call.
+    let got = unsafe { sys!(libc::SYS_getrandom, at, len, libc::GRND_NONBLOCK) };
+    (got == Ok(bytes.len())).then_some(bytes)
+}
+
+fn may_meet(pair: &Pair, receiving: &Receiving, sending: &Sending) -> bool {
+    receiving.inbound.as_ref().is_none_or(|half| half.may_meet(&pair.shared))
+        && sending.outbound.as_ref().is_none_or(|half| half.may_meet(&pair.shared))
+}
+
+/// The ends have found each other. Under both locks.
+fn begin(conn: &Conn, pair: &Pair, receiving: &mut Receiving, sending: &mut Sending, met: &Met) {
+    let inbound = receiving.inbound.get_or_insert_with(|| Inbound::new(receiving.moved));
+    let outbound = sending.outbound.get_or_insert_with(|| Outbound::new(sending.moved));
+    sdp_remote::begin(outbound, inbound, &pair.shared, met);
+    conn.change_stage(Stage::Remote, Stage::Guarded);
+}
+
+/// Behind [`begin`], when the locks are free.
+fn begun(pair: &Pair) {
+    pair.receiving(|receiving| {
+        let index = receiving.rx.as_ref().map_or(0, |rx| rx.index() as u32 + 1);
+        pair.endpoint.store(index, Ordering::Release);
+    });
+    pair.is_new.store(true, Ordering::SeqCst);
+    HAS_NEW.store(true, Ordering::SeqCst);
+    if let Some(conn) = pair.conn() {
+        process::ring_own(conn.index());
+    }
+}
+
+/// Tells `each` of the connections that have met since the last time.
+#[inline]
+pub(super) fn take_new(each: impl Fn(&Conn)) {
+    if HAS_NEW.load(Ordering::Acquire) && HAS_NEW.swap(false, Ordering::SeqCst) {
+        let is_new = |pair: &Pair| pair.is_new.swap(false, Ordering::SeqCst);
+        let met = pair::all().filter(|(_, pair)| is_new(pair));
+        met.filter_map(|(_, pair)| pair.conn()).for_each(each);
+    }
+}
+
+/// A dead queue pair whose messages have been read is destroyed, so that another one may come.
+fn bury(host: &mut Host<VerbsFabric, PAIRS>, number: u32, pair: &Pair) {
+    let halves = with_both(pair, |_, receiving, sending| {
+        let (inbound, outbound) = (receiving.inbound.as_mut()?, sending.outbound.as_mut()?);
+        if !pair.shared.is_link_dead() || !inbound.may_destroy() {
+            return None;
+        }
+        let halves = (receiving.rx.take(), sending.tx.take());
+        pair.endpoint.store(0, Ordering::Release);
+        sdp_remote::end(outbound, inbound, &pair.shared);
+        Some(halves)
+    });
+    if let Some(halves) = halves {
+        drop(halves);
+        host.forget(number);
+    }
+}
+
+/// Takes a step towards a queue pair for the connection, if it is time. Slow.
+pub(super) fn attempt(conn: &Conn, number: u32, pair: &Pair, tuple: &Tuple, role: Role) {
+    if section::inside() || refusal().is_some() {
+        return;
+    }
+    let Some(mut turn) = Turn::take() else { return };
+    if !is_open() {
+        open(&mut turn, &tuple.local, tuple.interface);
+    }
+    step(&mut turn);
+    let Some(device) = device(&mut turn) else { return };
+    if device.own.bytes() != tuple.local.bytes() {
+        return; // another interface: one device in a process for now
+    }
+    if pair.shared.is_link_dead() {
+        bury(&mut device.host, number, pair);
+    }
+    // SAFETY: the turn is ours.
+    let attempt = unsafe { pair.attempt() };
+    if attempt.is_out || pair.shared.has_link() || conn.has(flag::PINNED) {
+        return;
+    }
+    if attempt.next_ns > monotonic_ns() {
+        return;
+    }
+    match role {
+        Role::Connector => {
+            let at = address(&tuple.local, tuple.interface);
+            match device.host.listen(number, at) {
+                Ok(()) => attempt.is_out = true,
+                Err(_) => put_off(attempt),
+            }
+        }
+        Role::Acceptor => {
+            let request = with_both(pair, |_, receiving, sending| {
+                if !may_meet(pair, receiving, sending) {
+                    return None;
+                }
+                let identity = pair::identity(role, tuple, receiving, sending);
+                attempt.meeting.ask(&identity, &local(), nonce()?).ok()
+            });
+            let Some(request) = request else { return put_off(attempt) };
+            match device.host.ask(number, address(&tuple.remote, tuple.interface), request) {
+                Ok(()) => attempt.is_out = true,
+                Err(_) => put_off(attempt),
+            }
+        }
+    }
+}
+
+/// The connection ends: its queue pair, listener and attempts go. Slow.
+pub(super) fn end(number: u32, pair: &Pair) {
+    let halves = pair.receiving(|receiving| {
+        let rx = receiving.rx.take();
+        (rx, pair.sending(|sending, _| sending.tx.take()))
+    });
+    drop(halves);
+    pair.endpoint.store(0, Ordering::Release);
+    // Others' steps are short; a queue pair without its number would never be destroyed.
+    let mut turn = loop {
+        match Turn::take() {
+            Some(turn) => break turn,
+            None => sdp_sys::time::yield_now(),
+        }
+    };
+    if let Some(device) = device(&mut turn) {
+        device.host.unlisten(number);
+        device.host.forget(number);
+    }
+    pair.release();
+}
+
+/// In a fork child: device and queue pairs are the parent's.
+#[cold]
+pub(super) fn forget() {
+    STATE.store(NONE, Ordering::Release);
+    DEVICE.store(null_mut(), Ordering::Release);
+    BUSY.store(false, Ordering::Release);
+    ARMED.store(false, Ordering::Release);
+}
