@@ -13,7 +13,7 @@ use core::{
 use sdp_fabric_shm::identity::{Addr, Family, Tuple};
 use sdp_fabric_verbs::{
     Address, Error,
-    budget::BUFFER,
+    budget::{BUFFER, CONNECTIONS_MAX, RESERVE},
     endpoint::Core,
     fabric::{Options, VerbsFabric},
     pool::Shared as Owned,
@@ -30,8 +30,9 @@ use crate::{
     wake::strangers,
 };
 
-/// Receive buffers promised to each connection.
-const PROMISE: u32 = 4;
+/// Receive buffers promised to each connection. The device's are shared by all, and never promised twice: so there are
+/// as many queue pairs as they suffice for.
+const PROMISE: u32 = 16;
 /// Between two requests to an end that is not there yet, at first and at most.
 const RETRY_NS: u64 = 5_000_000;
 const RETRY_MOST_NS: u64 = 60_000_000_000;
@@ -57,6 +58,8 @@ struct Device {
     host: Host<VerbsFabric, PAIRS>,
     core: Owned<Core>,
     own: Addr,
+    /// Queue pairs at a time.
+    most: usize,
     /// Epoll descriptor of completion channel, connection manager and device events.
     events: i32,
 }
@@ -138,6 +141,11 @@ fn reason(error: Error) -> Reason {
     }
 }
 
+/// Whether slow steps may be made here: libibverbs allocates, and must not be called where the program itself could not.
+pub(super) fn may_be_slow() -> bool {
+    !section::inside() && !section::in_handler()
+}
+
 /// Opens the device that has this address. Slow.
 fn open(_turn: &mut Turn, own: &Addr, interface: u32) {
     if STATE.compare_exchange(NONE, OPENING, Ordering::AcqRel, Ordering::Relaxed).is_err() {
@@ -152,14 +160,16 @@ fn open(_turn: &mut Turn, own: &Addr, interface: u32) {
 
 fn open_here(own: &Addr, interface: u32) -> Result<(), Reason> {
     let (floor, _) = process::hidden_range();
-    let options = Options { connections: PAIRS, promise: PROMISE, floor, ..Options::default() };
+    let options =
+        Options { connections: CONNECTIONS_MAX, promise: PROMISE, floor, ..Options::default() };
     let fabric = VerbsFabric::open(&address(own, interface), &options).map_err(reason)?;
+    let most = fabric.budget().receives / (PROMISE + RESERVE) as usize;
     let memory = process::map_private(size_of::<Device>()).ok_or(Reason::NoMemory)?;
     let at = memory.as_ptr().cast::<Device>();
     let core = fabric.core();
     // SAFETY: fresh memory of that size, aligned to a page.
     let device = unsafe {
-        at.write(Device { host: Host::new(fabric), core, own: *own, events: -1 });
+        at.write(Device { host: Host::new(fabric), core, own: *own, most, events: -1 });
         &mut *at
     };
     let [file, rest @ ..] = device.host.fabric().descriptors();
@@ -213,7 +223,7 @@ pub(super) fn drain() {
 
 /// What the connection manager and the device have to tell. Slow.
 pub(super) fn progress() {
-    if !is_open() || section::inside() {
+    if !is_open() || !may_be_slow() {
         return;
     }
     let Some(mut turn) = Turn::take() else { return };
@@ -225,7 +235,9 @@ fn step(turn: &mut Turn) {
     while let Some(event) = device.host.progress() {
         match event {
             Event::Requested { id, service, data } => {
-                let answered = answer(&mut device.host, &service, id, data.as_slice());
+                let links = pair::all().filter(|(_, pair)| pair.shared.has_link()).count();
+                let is_full = links >= device.most;
+                let answered = answer(is_full, &mut device.host, &service, id, data.as_slice());
                 if !answered {
                     device.host.reject(id, 1);
                 }
@@ -284,11 +296,15 @@ fn with_both<R>(
     body: impl FnOnce(&Conn, &mut Receiving, &mut Sending) -> Option<R>,
 ) -> Option<R> {
     let conn = pair.conn()?;
-    pair.receiving(|receiving| pair.sending(|sending, _| body(conn, receiving, sending)))
+    let both = |receiving: &mut Receiving| {
+        pair.sending(conn, |sending, _| body(conn, receiving, sending)).flatten()
+    };
+    pair.receiving(conn, both).flatten()
 }
 
 /// Somebody asks at a listener: the connection that can prove to be meant answers.
 fn answer(
+    is_full: bool,
     host: &mut Host<VerbsFabric, PAIRS>,
     service: &Address,
     id: sdp_fabric_verbs::fabric::Id,
@@ -301,7 +317,7 @@ fn answer(
         // SAFETY: the turn is ours: only [`step`] calls this.
         let attempt = unsafe { pair.attempt() };
         let accepted = with_both(pair, |conn, receiving, sending| {
-            if !may_meet(pair, receiving, sending) {
+            if is_full || !may_meet(pair, receiving, sending) {
                 return None;
             }
             let tuple = conn.known_name()?;
@@ -344,15 +360,14 @@ fn begin(conn: &Conn, pair: &Pair, receiving: &mut Receiving, sending: &mut Send
 
 /// Behind [`begin`], when the locks are free.
 fn begun(pair: &Pair) {
-    pair.receiving(|receiving| {
+    let Some(conn) = pair.conn() else { return };
+    pair.receiving(conn, |receiving| {
         let index = receiving.rx.as_ref().map_or(0, |rx| rx.index() as u32 + 1);
         pair.endpoint.store(index, Ordering::Release);
     });
     pair.is_new.store(true, Ordering::SeqCst);
     HAS_NEW.store(true, Ordering::SeqCst);
-    if let Some(conn) = pair.conn() {
-        process::ring_own(conn.index());
-    }
+    process::ring_own(conn.index());
 }
 
 /// Tells `each` of the connections that have met since the last time.
@@ -385,7 +400,7 @@ fn bury(host: &mut Host<VerbsFabric, PAIRS>, number: u32, pair: &Pair) {
 
 /// Takes a step towards a queue pair for the connection, if it is time. Slow.
 pub(super) fn attempt(conn: &Conn, number: u32, pair: &Pair, tuple: &Tuple, role: Role) {
-    if section::inside() || refusal().is_some() {
+    if !may_be_slow() || refusal().is_some() {
         return;
     }
     let Some(mut turn) = Turn::take() else { return };
@@ -407,6 +422,10 @@ pub(super) fn attempt(conn: &Conn, number: u32, pair: &Pair, tuple: &Tuple, role
     }
     if attempt.next_ns > monotonic_ns() {
         return;
+    }
+    let links = pair::all().filter(|(_, pair)| pair.shared.has_link()).count();
+    if links >= device.most {
+        return put_off(attempt);
     }
     match role {
         Role::Connector => {
@@ -434,12 +453,8 @@ pub(super) fn attempt(conn: &Conn, number: u32, pair: &Pair, tuple: &Tuple, role
 }
 
 /// The connection ends: its queue pair, listener and attempts go. Slow.
-pub(super) fn end(number: u32, pair: &Pair) {
-    let halves = pair.receiving(|receiving| {
-        let rx = receiving.rx.take();
-        (rx, pair.sending(|sending, _| sending.tx.take()))
-    });
-    drop(halves);
+pub(super) fn end(conn: &Conn, number: u32, pair: &Pair) {
+    let halves = pair.retire(conn);
     pair.endpoint.store(0, Ordering::Release);
     // Others' steps are short; a queue pair without its number would never be destroyed.
     let mut turn = loop {
@@ -448,6 +463,8 @@ pub(super) fn end(number: u32, pair: &Pair) {
             None => sdp_sys::time::yield_now(),
         }
     };
+    let Some(halves) = halves else { return }; // a thread left a lock for good: the place stays taken
+    drop(halves);
     if let Some(device) = device(&mut turn) {
         device.host.unlisten(number);
         device.host.forget(number);
