@@ -162,8 +162,8 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
         if conn.has(flag::HOSTILE) {
             return if done > 0 { Ok(done) } else { Err(Errno::ECONNRESET) };
         }
-        let Some((_, pair)) = pair::of(conn) else {
-            return if done > 0 { Ok(done) } else { Err(Errno::EBADF) };
+        let Some((_, pair)) = place(conn) else {
+            return if done > 0 { Ok(done) } else { by_kernel(conn, buffers, flags, Half::Send) };
         };
         let waits = flags & libc::MSG_DONTWAIT == 0 && !fd::is_nonblocking(conn.fd());
         let sent = send_once(conn, pair, vector, done, flags, waits);
@@ -209,6 +209,7 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
         match wait::beside_queue_pair(conn, stay, sleep, until, mark, has_credit) {
             wait::Woken::Look if wait::was_interrupted(&mut mark) && done > 0 => return Ok(done),
             wait::Woken::Look => {
+                device::progress();
                 gather(conn);
             }
             wait::Woken::TimedOut => return partial(Errno::EAGAIN),
@@ -216,6 +217,40 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
             wait::Woken::Closed => return partial(Errno::EBADF),
         }
     }
+}
+
+/// The connection's place. In a fork child that got a connection before its first byte it is made now.
+fn place(conn: &Conn) -> Option<(u32, &'static Pair)> {
+    if let Some(found) = pair::of(conn) {
+        return Some(found);
+    }
+    if conn.stage() != Stage::Remote || conn.remote.load(Ordering::Acquire) != 0 {
+        return None;
+    }
+    let _section = section::Guard::enter();
+    pair::take(conn, role(conn))?;
+    pair::of(conn)
+}
+
+/// Another thread has let the connection go meanwhile: the call is the kernel's, which does all the waiting.
+#[cold]
+fn by_kernel(
+    conn: &Pinned,
+    buffers: &mut Buffers,
+    flags: c_int,
+    half: Half,
+) -> Result<usize, Errno> {
+    if has(conn) {
+        return Err(Errno::EBADF); // or it was closed
+    }
+    let mut parts = [const { libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 } }; 64];
+    let used = buffers.fill(usize::MAX, &mut parts);
+    // SAFETY: zero is a valid msghdr.
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    (message.msg_iov, message.msg_iovlen) = (parts.as_mut_ptr(), used);
+    let call = if half == Half::Send { libc::SYS_sendmsg } else { libc::SYS_recvmsg };
+    // SAFETY: the message and its vector outlive the call; the elements are the program's own.
+    unsafe { sys!(call, conn.fd(), &raw mut message, flags) }
 }
 
 /// Sends what can be sent now, from byte `from` of the call on.
@@ -299,6 +334,9 @@ pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Resul
         if conn.has(flag::HOSTILE) {
             return if got > 0 { Ok(got) } else { Err(Errno::ECONNRESET) };
         }
+        if place(conn).is_none() {
+            return if got > 0 { Ok(got) } else { by_kernel(conn, buffers, flags, Half::Receive) };
+        }
         let received = receive_once(conn, buffers, flags);
         let nap = look_around(conn);
         let mut nap = nap.map(|at| at.saturating_sub(monotonic_ns()).max(1_000_000));
@@ -351,7 +389,7 @@ pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Resul
         drop(early);
         match woken {
             wait::Woken::Look if wait::was_interrupted(&mut mark) && got > 0 => return Ok(got),
-            wait::Woken::Look => {}
+            wait::Woken::Look => device::progress(),
             wait::Woken::TimedOut => return if got > 0 { Ok(got) } else { Err(Errno::EAGAIN) },
             wait::Woken::Interrupted => return if got > 0 { Ok(got) } else { Err(Errno::EINTR) },
             wait::Woken::Closed => return if got > 0 { Ok(got) } else { Err(Errno::EBADF) },
@@ -698,7 +736,8 @@ fn leave(conn: &Conn) {
     }
 }
 
-/// In a fork child: device, queue pairs and guarded streams are the parent's. What has not met is plain TCP here.
+/// In a fork child: device, queue pairs and guarded streams are the parent's. What has moved a byte and not met is plain TCP
+/// here.
 #[inline(always)]
 pub(crate) fn fork_child(conn: &Conn) {
     if has(conn) {
@@ -711,7 +750,10 @@ fn part(conn: &Conn) {
     match conn.stage() {
         Stage::Remote => {
             conn.remote.store(0, Ordering::Relaxed);
-            conn.change_stage(Stage::Remote, Stage::Kernel);
+            // What has moved is not in the proof of a place that is new.
+            if conn.bytes.iter().any(|n| n.load(Ordering::Relaxed) != 0) {
+                conn.change_stage(Stage::Remote, Stage::Kernel);
+            }
         }
         Stage::Guarded => {
             conn.remote.store(0, Ordering::Relaxed);
