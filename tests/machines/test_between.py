@@ -74,7 +74,7 @@ def test_more_than_there_is_credit_for(pair, ladder):
 def test_a_fork_for_each_connection(pair, ladder):
     """The child that serves a connection has a device of its own."""
     exchange = Exchange(pair, ladder, "--fork")
-    client = exchange.ask("--connections", 2, "--rounds", 60)
+    client = exchange.ask("--connections", 2, "--rounds", 250)
     check(client, exchange.stop(), 2)
 
 
@@ -83,7 +83,7 @@ def test_a_fork_for_each_connection(pair, ladder):
 def test_the_device_goes_away(pair, ladder, machine):
     """`rdma link delete` in the middle: both directions go on over TCP, and not a byte is missing."""
     exchange = Exchange(pair, ladder)
-    asked = exchange.start("--rounds", 120, "--pause-file", "/tmp/pause")
+    asked = exchange.start("--rounds", 240, "--pause-file", "/tmp/pause")
     pair.b.run("for i in $(seq 600); do [ -e /tmp/pause ] && exit 0; sleep 0.1; done; exit 1", 90)
     guest = getattr(pair, machine)
     # The driver waits until the programs that use the device have let it go: the client comes back first.
@@ -98,6 +98,9 @@ def test_the_device_goes_away(pair, ladder, machine):
     client, server = report(pair.b, "client"), exchange.stop()
     print(json.dumps([client, server]))
     for end in (client, server):
-        assert end["fabrics"]["verbs"] == 1 and end["demotions"].get("lane-lost", 0) >= 1, end
+        assert end["fabrics"]["verbs"] == 1, end
+    # The other end may have heard of it by a goodbye, or by the marker.
+    lost = {"a": server, "b": client}[machine]
+    assert lost["demotions"].get("lane-lost", 0) >= 1, lost
     balance(client, server)
     balance(server, client)

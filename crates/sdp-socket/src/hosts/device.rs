@@ -20,7 +20,7 @@ use sdp_fabric_verbs::{
 };
 use sdp_proto::{Credits, Local};
 use sdp_remote::{Event, Host, Inbound, Met, Outbound, Role};
-use sdp_stats::Reason;
+use sdp_stats::{Direction, Reason};
 use sdp_sys::{section, sys, time::monotonic_ns};
 
 use super::pair::{self, PAIRS, Pair, Receiving, Sending};
@@ -462,11 +462,16 @@ pub(super) fn take_new(each: impl Fn(&Conn)) {
 
 /// A dead queue pair whose messages have been read is destroyed, so that another one may come.
 fn bury(host: &mut Host<VerbsFabric, PAIRS>, number: u32, pair: &Pair) {
-    let halves = with_both(pair, |_, receiving, sending| {
+    let halves = with_both(pair, |conn, receiving, sending| {
         let (inbound, outbound) = (receiving.inbound.as_mut()?, sending.outbound.as_mut()?);
         if !pair.shared.is_link_dead() || !inbound.may_destroy() {
             return None;
         }
+        // What is not acknowledged goes to the carrier: the half has perhaps not heard of the end yet.
+        let was_on_sdp = outbound.is_on_sdp();
+        outbound.link_died(&pair.shared);
+        let is_on_sdp = outbound.is_on_sdp();
+        super::note_lane(conn, Direction::Send, was_on_sdp, is_on_sdp, &pair.shared);
         let halves = (receiving.rx.take(), sending.tx.take());
         pair.endpoint.store(0, Ordering::Release);
         sdp_remote::end(outbound, inbound, &pair.shared);

@@ -603,7 +603,7 @@ pub(crate) fn between_waits(has_met: impl Fn(&Conn)) {
     device::progress();
     for (_, pair) in pair::all() {
         if let Some(conn) = pair.conn()
-            && pair.shared.has_link()
+            && is_guarded(conn)
             && let Some(fd) = process::table::number_of(conn)
         {
             gather(conn);
