@@ -215,7 +215,6 @@ mod tests {
             pending: AtomicU32::new(0),
             unblocked: AtomicU64::new(0),
             handlers: AtomicU32::new(0),
-            running: AtomicU32::new(0),
             no_restart: AtomicU32::new(0),
             running: AtomicU32::new(0),
         };
