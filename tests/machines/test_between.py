@@ -22,7 +22,7 @@ class Exchange:
 
     def __init__(self, pair, ladder, *options):
         self.pair, self.sdp = pair, ladder.artifacts.sdp
-        self.server = pair.a.start(self.command("server", "serve", PORT, *options), user="games")
+        self.server = pair.a.start(self.command("exchange-server", "serve", PORT, *options), user="games")
         pair.a.wait_listening(PORT)
 
     def command(self, name, *words):
@@ -31,18 +31,18 @@ class Exchange:
 
     def start(self, *options, address=None):
         words = ["ask", address or self.pair.a.address, PORT, *options]
-        return self.pair.b.start(self.command("client", *words), user="nobody")
+        return self.pair.b.start(self.command("exchange-client", *words), user="nobody")
 
     def ask(self, *options, address=None):
         done = self.start(*options, address=address).wait(120)
         assert done.status == 0 and done.out == b"every byte\n", done
-        return report(self.pair.b, "client")
+        return report(self.pair.b, "exchange-client")
 
     def stop(self):
         """The server's report."""
         self.pair.a.run("pkill -TERM -f 'exchange.py serve'")
         self.server.wait()
-        return report(self.pair.a, "server")
+        return report(self.pair.a, "exchange-server")
 
 
 def check(client, server, connections, share=0.5):
@@ -100,7 +100,7 @@ def test_the_device_goes_away(pair, ladder, machine):
         assert deleted.wait(60).status == 0
     finally:
         guest.run(LINK)
-    client, server = report(pair.b, "client"), exchange.stop()
+    client, server = report(pair.b, "exchange-client"), exchange.stop()
     print(json.dumps([client, server]))
     for end in (client, server):
         assert end["fabrics"]["verbs"] == 1, end
