@@ -217,6 +217,27 @@ pub fn handler_runs(restart: bool) {
     }
 }
 
+/// A handler of the program begins. Followed by [`handler_returned`], unless it never returns.
+#[inline]
+pub fn handler_begins() {
+    let running = &tls::sections().running;
+    running.store(running.load(Relaxed).wrapping_add(1), Relaxed);
+}
+
+/// It has returned.
+#[inline]
+pub fn handler_returned() {
+    let running = &tls::sections().running;
+    running.store(running.load(Relaxed).wrapping_sub(1), Relaxed);
+}
+
+/// Whether the calling thread may be in a handler of the program: then nothing may be called that is not safe there. True
+/// for ever after a handler that left by `siglongjmp`.
+#[inline]
+pub fn in_handler() -> bool {
+    tls::sections().running.load(Relaxed) != 0
+}
+
 /// A moment in this thread's life, to compare with later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mark {

@@ -7,20 +7,20 @@
 
 use core::{
     ptr::null_mut,
-    sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering},
+    sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering},
 };
 
 use sdp_fabric_shm::identity::{Addr, Family, Tuple};
 use sdp_fabric_verbs::{
     Address, Error,
-    budget::BUFFER,
+    budget::{BUFFER, CONNECTIONS_MAX, RESERVE},
     endpoint::Core,
     fabric::{Options, VerbsFabric},
     pool::Shared as Owned,
 };
 use sdp_proto::{Credits, Local};
 use sdp_remote::{Event, Host, Inbound, Met, Outbound, Role};
-use sdp_stats::Reason;
+use sdp_stats::{Direction, Reason};
 use sdp_sys::{section, sys, time::monotonic_ns};
 
 use super::pair::{self, PAIRS, Pair, Receiving, Sending};
@@ -30,11 +30,14 @@ use crate::{
     wake::strangers,
 };
 
-/// Receive buffers promised to each connection.
-const PROMISE: u32 = 4;
+/// Receive buffers promised to each connection. The device's are shared by all, and never promised twice: so there are
+/// as many queue pairs as they suffice for.
+const PROMISE: u32 = 16;
 /// Between two requests to an end that is not there yet, at first and at most.
 const RETRY_NS: u64 = 5_000_000;
 const RETRY_MOST_NS: u64 = 60_000_000_000;
+/// After a device was lost, before one is looked for again.
+const REOPEN_NS: u64 = 1_000_000_000;
 /// Requests before the distance grows.
 const EAGER_TRIES: u32 = 200;
 
@@ -46,10 +49,16 @@ static STATE: AtomicU32 = AtomicU32::new(NONE);
 /// Why there is none: code of a reason.
 static WHY: AtomicU32 = AtomicU32::new(0);
 static DEVICE: AtomicPtr<Device> = AtomicPtr::new(null_mut());
+/// After a device was lost, when one may be looked for again, in nanoseconds.
+static AGAIN_NS: AtomicU64 = AtomicU64::new(0);
 /// A thread is at a slow step.
 static BUSY: AtomicBool = AtomicBool::new(false);
 /// A connection has met, and epoll sets have not been told.
 static HAS_NEW: AtomicBool = AtomicBool::new(false);
+/// Fast steps under way.
+static FAST: AtomicU32 = AtomicU32::new(0);
+/// Epoll descriptor of the device's own ones, made with the first device; −1 none.
+static EVENTS: AtomicI32 = AtomicI32::new(-1);
 /// The completion queue tells its channel.
 static ARMED: AtomicBool = AtomicBool::new(false);
 
@@ -57,8 +66,8 @@ struct Device {
     host: Host<VerbsFabric, PAIRS>,
     core: Owned<Core>,
     own: Addr,
-    /// Epoll descriptor of completion channel, connection manager and device events.
-    events: i32,
+    /// Queue pairs at a time.
+    most: usize,
 }
 
 /// The right to make slow steps. Handlers of the program wait for its end: one may close a connection, which wants it, too.
@@ -104,12 +113,19 @@ pub(super) fn is_open() -> bool {
     STATE.load(Ordering::Acquire) == OPEN
 }
 
-fn core() -> Option<&'static Owned<Core>> {
+/// Runs a fast step, during which the device is not closed.
+fn with_core<R>(step: impl FnOnce(&Core) -> R) -> Option<R> {
     if !is_open() {
         return None;
     }
-    // SAFETY: open: a mapping that is never given back. `core` is not changed after that.
-    unsafe { DEVICE.load(Ordering::Acquire).as_ref() }.map(|device| &device.core)
+    let _section = section::Guard::enter();
+    FAST.fetch_add(1, Ordering::SeqCst);
+    // SAFETY: a mapping that is never given back; what is in it stays until no fast step is under way, and whoever closes
+    // it has taken the pointer away before it looks. `core` is not changed after it was opened.
+    let device = unsafe { DEVICE.load(Ordering::SeqCst).as_ref() };
+    let done = device.map(|device| step(&device.core));
+    FAST.fetch_sub(1, Ordering::SeqCst);
+    done
 }
 
 /// The device, for whoever has the turn.
@@ -138,8 +154,16 @@ fn reason(error: Error) -> Reason {
     }
 }
 
+/// Whether slow steps may be made here: libibverbs allocates, and must not be called where the program itself could not.
+pub(super) fn may_be_slow() -> bool {
+    !section::inside() && !section::in_handler()
+}
+
 /// Opens the device that has this address. Slow.
 fn open(_turn: &mut Turn, own: &Addr, interface: u32) {
+    if monotonic_ns() < AGAIN_NS.load(Ordering::Relaxed) {
+        return;
+    }
     if STATE.compare_exchange(NONE, OPENING, Ordering::AcqRel, Ordering::Relaxed).is_err() {
         return;
     }
@@ -152,30 +176,42 @@ fn open(_turn: &mut Turn, own: &Addr, interface: u32) {
 
 fn open_here(own: &Addr, interface: u32) -> Result<(), Reason> {
     let (floor, _) = process::hidden_range();
-    let options = Options { connections: PAIRS, promise: PROMISE, floor, ..Options::default() };
+    let options =
+        Options { connections: CONNECTIONS_MAX, promise: PROMISE, floor, ..Options::default() };
     let fabric = VerbsFabric::open(&address(own, interface), &options).map_err(reason)?;
+    let most = fabric.budget().receives / (PROMISE + RESERVE) as usize;
     let memory = process::map_private(size_of::<Device>()).ok_or(Reason::NoMemory)?;
     let at = memory.as_ptr().cast::<Device>();
     let core = fabric.core();
     // SAFETY: fresh memory of that size, aligned to a page.
     let device = unsafe {
-        at.write(Device { host: Host::new(fabric), core, own: *own, events: -1 });
+        at.write(Device { host: Host::new(fabric), core, own: *own, most });
         &mut *at
     };
     let [file, rest @ ..] = device.host.fabric().descriptors();
-    // SAFETY: no pointers.
-    let set = unsafe { sys!(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC) };
-    let set = process::hide(set.map_err(|_| Reason::NoDescriptors)? as i32);
+    let set = events();
     let are_hidden =
         set >= 0 && process::note_hidden(file) && rest.iter().all(|fd| watch(set, *fd));
     if !are_hidden || process::bell_files().0 < 0 {
         return Err(Reason::NoDescriptors);
     }
-    device.events = set;
-    DEVICE.store(at, Ordering::Release);
+    DEVICE.store(at, Ordering::SeqCst);
     STATE.store(OPEN, Ordering::Release);
     strangers::add_device(set, strangers::Device { arm, drain });
     Ok(())
+}
+
+/// What sleepers wait on beside their bells. It stays when a device goes: what of that was in it goes with the device.
+fn events() -> i32 {
+    let known = EVENTS.load(Ordering::Acquire);
+    if known >= 0 {
+        return known;
+    }
+    // SAFETY: no pointers.
+    let set = unsafe { sys!(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC) };
+    let set = set.map_or(-1, |set| process::hide(set as i32));
+    EVENTS.store(set, Ordering::Release);
+    set
 }
 
 fn watch(set: i32, fd: i32) -> bool {
@@ -187,37 +223,40 @@ fn watch(set: i32, fd: i32) -> bool {
 
 /// Before a sleep: the completion queue tells of the next message. Look again afterwards. Fast.
 pub(super) fn arm() {
-    let Some(core) = core() else { return };
-    // What an earlier arm brought was perhaps another sleeper's.
-    if core.take_wakeups() || !ARMED.load(Ordering::Acquire) {
-        ARMED.store(true, Ordering::Release);
-        let _ = core.arm(true);
-    }
+    with_core(|core| {
+        // What an earlier arm brought was perhaps another sleeper's.
+        if core.take_wakeups() || !ARMED.load(Ordering::Acquire) {
+            ARMED.store(true, Ordering::Release);
+            let _ = core.arm(true);
+        }
+    });
 }
 
 /// Takes what has completed, and sets the bits of the connections that have something. Fast.
 pub(super) fn drain() {
-    let Some(core) = core() else { return };
-    core.drain();
-    for (_, pair) in pair::all() {
-        let Some(index) = pair.endpoint.load(Ordering::Acquire).checked_sub(1) else { continue };
-        let Some(counts) = core.counts(index as usize) else { continue };
-        let now = counts.arrived.wrapping_shl(1) | u32::from(counts.has_failed);
-        if pair.told.swap(now, Ordering::AcqRel) != now
-            && let Some(conn) = pair.conn()
-        {
-            process::ring_own(conn.index());
+    with_core(|core| {
+        core.drain();
+        for (_, pair) in pair::all() {
+            let Some(at) = pair.endpoint.load(Ordering::Acquire).checked_sub(1) else { continue };
+            let Some(counts) = core.counts(at as usize) else { continue };
+            let now = counts.arrived.wrapping_shl(1) | u32::from(counts.has_failed);
+            if pair.told.swap(now, Ordering::AcqRel) != now
+                && let Some(conn) = pair.conn()
+            {
+                process::ring_own(conn.index());
+            }
         }
-    }
+    });
 }
 
 /// What the connection manager and the device have to tell. Slow.
 pub(super) fn progress() {
-    if !is_open() || section::inside() {
+    if !is_open() || !may_be_slow() {
         return;
     }
     let Some(mut turn) = Turn::take() else { return };
     step(&mut turn);
+    close_lost(&mut turn);
 }
 
 fn step(turn: &mut Turn) {
@@ -225,7 +264,9 @@ fn step(turn: &mut Turn) {
     while let Some(event) = device.host.progress() {
         match event {
             Event::Requested { id, service, data } => {
-                let answered = answer(&mut device.host, &service, id, data.as_slice());
+                let links = pair::all().filter(|(_, pair)| pair.shared.has_link()).count();
+                let is_full = links >= device.most;
+                let answered = answer(is_full, &mut device.host, &service, id, data.as_slice());
                 if !answered {
                     device.host.reject(id, 1);
                 }
@@ -278,17 +319,72 @@ fn put_off(attempt: &mut pair::Attempt) {
     attempt.next_ns = monotonic_ns() + (RETRY_NS << doubles).min(RETRY_MOST_NS);
 }
 
+/// The device was removed: its driver may wait until nothing of it is in use here. Streams go on over TCP.
+fn close_lost(turn: &mut Turn) {
+    let Some(device) = device(turn) else { return };
+    if !device.host.fabric().is_lost() {
+        return;
+    }
+    let mut is_used = false;
+    for (number, pair) in pair::all() {
+        if pair.shared.has_link() {
+            pair.shared.link_died();
+            bury(&mut device.host, number, pair);
+            is_used |= pair.endpoint.load(Ordering::Acquire) != 0;
+            if let Some(conn) = pair.conn() {
+                process::ring_own(conn.index());
+            }
+        }
+        // SAFETY: the turn is ours.
+        let attempt = unsafe { pair.attempt() };
+        if attempt.is_out {
+            put_off(attempt);
+        }
+    }
+    if is_used {
+        return; // messages that the program has not read lie in its buffers
+    }
+    let at = DEVICE.swap(null_mut(), Ordering::AcqRel);
+    STATE.store(NONE, Ordering::Release);
+    AGAIN_NS.store(monotonic_ns() + REOPEN_NS, Ordering::Relaxed);
+    // SAFETY: nobody can reach it any more but who took `core` a moment ago, for a call that is over: see [`core`].
+    unsafe { close(at) };
+}
+
+/// Closes a device, once nobody is in the middle of a fast step.
+///
+/// # Safety
+/// It was `DEVICE`, and is not any more.
+unsafe fn close(at: *mut Device) {
+    while FAST.load(Ordering::SeqCst) != 0 {
+        sdp_sys::time::yield_now();
+    }
+    // SAFETY: the caller's: nobody has it.
+    let descriptors = unsafe { &mut *at }.host.fabric().descriptors();
+    // The library closes them, as anybody closes a number.
+    for fd in descriptors {
+        process::table::unhide(fd);
+    }
+    ARMED.store(false, Ordering::Release);
+    // SAFETY: as above. The mapping stays; it is a few pages for each device that was lost.
+    unsafe { core::ptr::drop_in_place(at) };
+}
+
 /// Both halves, under both locks, of a connection that has not begun to end.
 fn with_both<R>(
     pair: &Pair,
     body: impl FnOnce(&Conn, &mut Receiving, &mut Sending) -> Option<R>,
 ) -> Option<R> {
     let conn = pair.conn()?;
-    pair.receiving(|receiving| pair.sending(|sending, _| body(conn, receiving, sending)))
+    let both = |receiving: &mut Receiving| {
+        pair.sending(conn, |sending, _| body(conn, receiving, sending)).flatten()
+    };
+    pair.receiving(conn, both).flatten()
 }
 
 /// Somebody asks at a listener: the connection that can prove to be meant answers.
 fn answer(
+    is_full: bool,
     host: &mut Host<VerbsFabric, PAIRS>,
     service: &Address,
     id: sdp_fabric_verbs::fabric::Id,
@@ -301,7 +397,7 @@ fn answer(
         // SAFETY: the turn is ours: only [`step`] calls this.
         let attempt = unsafe { pair.attempt() };
         let accepted = with_both(pair, |conn, receiving, sending| {
-            if !may_meet(pair, receiving, sending) {
+            if is_full || !may_meet(pair, receiving, sending) {
                 return None;
             }
             let tuple = conn.known_name()?;
@@ -344,15 +440,14 @@ fn begin(conn: &Conn, pair: &Pair, receiving: &mut Receiving, sending: &mut Send
 
 /// Behind [`begin`], when the locks are free.
 fn begun(pair: &Pair) {
-    pair.receiving(|receiving| {
+    let Some(conn) = pair.conn() else { return };
+    pair.receiving(conn, |receiving| {
         let index = receiving.rx.as_ref().map_or(0, |rx| rx.index() as u32 + 1);
         pair.endpoint.store(index, Ordering::Release);
     });
     pair.is_new.store(true, Ordering::SeqCst);
     HAS_NEW.store(true, Ordering::SeqCst);
-    if let Some(conn) = pair.conn() {
-        process::ring_own(conn.index());
-    }
+    process::ring_own(conn.index());
 }
 
 /// Tells `each` of the connections that have met since the last time.
@@ -367,11 +462,16 @@ pub(super) fn take_new(each: impl Fn(&Conn)) {
 
 /// A dead queue pair whose messages have been read is destroyed, so that another one may come.
 fn bury(host: &mut Host<VerbsFabric, PAIRS>, number: u32, pair: &Pair) {
-    let halves = with_both(pair, |_, receiving, sending| {
+    let halves = with_both(pair, |conn, receiving, sending| {
         let (inbound, outbound) = (receiving.inbound.as_mut()?, sending.outbound.as_mut()?);
         if !pair.shared.is_link_dead() || !inbound.may_destroy() {
             return None;
         }
+        // What is not acknowledged goes to the carrier: the half has perhaps not heard of the end yet.
+        let was_on_sdp = outbound.is_on_sdp();
+        outbound.link_died(&pair.shared);
+        let is_on_sdp = outbound.is_on_sdp();
+        super::note_lane(conn, Direction::Send, was_on_sdp, is_on_sdp, &pair.shared);
         let halves = (receiving.rx.take(), sending.tx.take());
         pair.endpoint.store(0, Ordering::Release);
         sdp_remote::end(outbound, inbound, &pair.shared);
@@ -385,7 +485,7 @@ fn bury(host: &mut Host<VerbsFabric, PAIRS>, number: u32, pair: &Pair) {
 
 /// Takes a step towards a queue pair for the connection, if it is time. Slow.
 pub(super) fn attempt(conn: &Conn, number: u32, pair: &Pair, tuple: &Tuple, role: Role) {
-    if section::inside() || refusal().is_some() {
+    if !may_be_slow() || refusal().is_some() {
         return;
     }
     let Some(mut turn) = Turn::take() else { return };
@@ -393,6 +493,7 @@ pub(super) fn attempt(conn: &Conn, number: u32, pair: &Pair, tuple: &Tuple, role
         open(&mut turn, &tuple.local, tuple.interface);
     }
     step(&mut turn);
+    close_lost(&mut turn);
     let Some(device) = device(&mut turn) else { return };
     if device.own.bytes() != tuple.local.bytes() {
         return; // another interface: one device in a process for now
@@ -407,6 +508,10 @@ pub(super) fn attempt(conn: &Conn, number: u32, pair: &Pair, tuple: &Tuple, role
     }
     if attempt.next_ns > monotonic_ns() {
         return;
+    }
+    let links = pair::all().filter(|(_, pair)| pair.shared.has_link()).count();
+    if links >= device.most {
+        return put_off(attempt);
     }
     match role {
         Role::Connector => {
@@ -434,12 +539,8 @@ pub(super) fn attempt(conn: &Conn, number: u32, pair: &Pair, tuple: &Tuple, role
 }
 
 /// The connection ends: its queue pair, listener and attempts go. Slow.
-pub(super) fn end(number: u32, pair: &Pair) {
-    let halves = pair.receiving(|receiving| {
-        let rx = receiving.rx.take();
-        (rx, pair.sending(|sending, _| sending.tx.take()))
-    });
-    drop(halves);
+pub(super) fn end(conn: &Conn, number: u32, pair: &Pair) {
+    let halves = pair.retire(conn);
     pair.endpoint.store(0, Ordering::Release);
     // Others' steps are short; a queue pair without its number would never be destroyed.
     let mut turn = loop {
@@ -448,6 +549,8 @@ pub(super) fn end(number: u32, pair: &Pair) {
             None => sdp_sys::time::yield_now(),
         }
     };
+    let Some(halves) = halves else { return }; // a thread left a lock for good: the place stays taken
+    drop(halves);
     if let Some(device) = device(&mut turn) {
         device.host.unlisten(number);
         device.host.forget(number);
@@ -462,4 +565,6 @@ pub(super) fn forget() {
     DEVICE.store(null_mut(), Ordering::Release);
     BUSY.store(false, Ordering::Release);
     ARMED.store(false, Ordering::Release);
+    EVENTS.store(-1, Ordering::Release);
+    FAST.store(0, Ordering::Release);
 }

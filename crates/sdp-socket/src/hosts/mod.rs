@@ -162,8 +162,8 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
         if conn.has(flag::HOSTILE) {
             return if done > 0 { Ok(done) } else { Err(Errno::ECONNRESET) };
         }
-        let Some((_, pair)) = pair::of(conn) else {
-            return if done > 0 { Ok(done) } else { Err(Errno::EBADF) };
+        let Some((_, pair)) = place(conn) else {
+            return if done > 0 { Ok(done) } else { by_kernel(conn, buffers, flags, Half::Send) };
         };
         let waits = flags & libc::MSG_DONTWAIT == 0 && !fd::is_nonblocking(conn.fd());
         let sent = send_once(conn, pair, vector, done, flags, waits);
@@ -209,6 +209,7 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
         match wait::beside_queue_pair(conn, stay, sleep, until, mark, has_credit) {
             wait::Woken::Look if wait::was_interrupted(&mut mark) && done > 0 => return Ok(done),
             wait::Woken::Look => {
+                device::progress();
                 gather(conn);
             }
             wait::Woken::TimedOut => return partial(Errno::EAGAIN),
@@ -216,6 +217,40 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
             wait::Woken::Closed => return partial(Errno::EBADF),
         }
     }
+}
+
+/// The connection's place. In a fork child that got a connection before its first byte it is made now.
+fn place(conn: &Conn) -> Option<(u32, &'static Pair)> {
+    if let Some(found) = pair::of(conn) {
+        return Some(found);
+    }
+    if conn.stage() != Stage::Remote || conn.remote.load(Ordering::Acquire) != 0 {
+        return None;
+    }
+    let _section = section::Guard::enter();
+    pair::take(conn, role(conn))?;
+    pair::of(conn)
+}
+
+/// Another thread has let the connection go meanwhile: the call is the kernel's, which does all the waiting.
+#[cold]
+fn by_kernel(
+    conn: &Pinned,
+    buffers: &mut Buffers,
+    flags: c_int,
+    half: Half,
+) -> Result<usize, Errno> {
+    if has(conn) {
+        return Err(Errno::EBADF); // or it was closed
+    }
+    let mut parts = [const { libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 } }; 64];
+    let used = buffers.fill(usize::MAX, &mut parts);
+    // SAFETY: zero is a valid msghdr.
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    (message.msg_iov, message.msg_iovlen) = (parts.as_mut_ptr(), used);
+    let call = if half == Half::Send { libc::SYS_sendmsg } else { libc::SYS_recvmsg };
+    // SAFETY: the message and its vector outlive the call; the elements are the program's own.
+    unsafe { sys!(call, conn.fd(), &raw mut message, flags) }
 }
 
 /// Sends what can be sent now, from byte `from` of the call on.
@@ -228,7 +263,7 @@ fn send_once(
     waits: bool,
 ) -> Result<usize, SendError> {
     gather(conn);
-    pair.sending(|sending, ring| {
+    pair.sending(conn, |sending, ring| {
         let Sending { prefix, moved, outbound, tx } = sending;
         let Some(outbound) = outbound else {
             let mut walk = vector;
@@ -278,6 +313,7 @@ fn send_once(
         }
         sent
     })
+    .unwrap_or(Err(SendError::Carrier(libc::ECONNRESET)))
 }
 
 /// A receive call.
@@ -297,6 +333,9 @@ pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Resul
     loop {
         if conn.has(flag::HOSTILE) {
             return if got > 0 { Ok(got) } else { Err(Errno::ECONNRESET) };
+        }
+        if place(conn).is_none() {
+            return if got > 0 { Ok(got) } else { by_kernel(conn, buffers, flags, Half::Receive) };
         }
         let received = receive_once(conn, buffers, flags);
         let nap = look_around(conn);
@@ -350,7 +389,7 @@ pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Resul
         drop(early);
         match woken {
             wait::Woken::Look if wait::was_interrupted(&mut mark) && got > 0 => return Ok(got),
-            wait::Woken::Look => {}
+            wait::Woken::Look => device::progress(),
             wait::Woken::TimedOut => return if got > 0 { Ok(got) } else { Err(Errno::EAGAIN) },
             wait::Woken::Interrupted => return if got > 0 { Ok(got) } else { Err(Errno::EINTR) },
             wait::Woken::Closed => return if got > 0 { Ok(got) } else { Err(Errno::EBADF) },
@@ -384,7 +423,7 @@ impl Drop for Early {
 fn receive_once(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result<usize, RecvError> {
     let Some((_, pair)) = pair::of(conn) else { return Err(RecvError::Carrier(libc::EBADF)) };
     let (peeks, discard) = (flags & libc::MSG_PEEK != 0, flags & libc::MSG_TRUNC != 0);
-    pair.receiving(|receiving| {
+    pair.receiving(conn, |receiving| {
         let Receiving { prefix, moved, inbound, rx } = receiving;
         let Some(inbound) = inbound else {
             let got = carrier::receive(conn.fd(), buffers, usize::MAX, flags);
@@ -425,22 +464,24 @@ fn receive_once(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result<us
         }
         got
     })
+    .unwrap_or(Err(RecvError::Carrier(libc::ECONNRESET)))
 }
 
 /// Takes what has arrived off the queue pair; whether a sender may find credit now.
 fn gather(conn: &Conn) -> bool {
     let Some((_, pair)) = pair::of(conn) else { return false };
-    let is_broken = pair.receiving(|Receiving { inbound, rx, .. }| match (inbound, rx) {
+    let is_broken = pair.receiving(conn, |Receiving { inbound, rx, .. }| match (inbound, rx) {
         (Some(inbound), Some(rx)) => inbound.gather(rx, &pair.shared).is_err(),
         _ => false,
     });
-    if is_broken {
+    if is_broken == Some(true) {
         reset(conn);
         return true;
     }
-    pair.sending(|Sending { outbound, .. }, _| {
+    pair.sending(conn, |Sending { outbound, .. }, _| {
         outbound.as_ref().is_some_and(|outbound| outbound.is_due(&pair.shared))
     })
+    .unwrap_or(false)
 }
 
 /// Whether messages are there that nobody has taken.
@@ -461,17 +502,17 @@ pub(crate) enum Found {
 /// Looks at both roads; markers that are next are taken. Waits for nobody but for a moment.
 pub(crate) fn look(conn: &Conn, fd: c_int) -> Found {
     let Some((_, pair)) = pair::of(conn) else { return Found::End };
-    let found = pair.receiving(|Receiving { inbound, rx, .. }| {
+    let found = pair.receiving(conn, |Receiving { inbound, rx, .. }| {
         let inbound = inbound.as_mut()?;
         let mut socket = Socket(fd);
         let mut io = ReceiveContext { rx: rx.as_mut(), carrier: &mut socket, shared: &pair.shared };
         Some((inbound.look(&mut io), inbound.stream()))
     });
     match found {
-        Some((Ok(Readable::Nothing), _)) => Found::Nothing,
-        Some((Ok(Readable::Bytes(n)), at)) => Found::Bytes(at.wrapping_add(n)),
-        Some((Ok(Readable::End) | Err(_), _)) => Found::End,
-        None => Found::Nothing, // it has not met: the kernel's word is all
+        Some(Some((Ok(Readable::Nothing), _))) => Found::Nothing,
+        Some(Some((Ok(Readable::Bytes(n)), at))) => Found::Bytes(at.wrapping_add(n)),
+        Some(None) => Found::Nothing, // it has not met: the kernel's word is all
+        Some(Some((Ok(Readable::End) | Err(_), _))) | None => Found::End,
     }
 }
 
@@ -479,16 +520,19 @@ pub(crate) fn look(conn: &Conn, fd: c_int) -> Found {
 pub(crate) fn readable_bytes(conn: &Conn) -> Option<u64> {
     let (_, pair) = pair::of(conn)?;
     gather(conn);
-    pair.receiving(|receiving| {
+    pair.receiving(conn, |receiving| {
         let inbound = receiving.inbound.as_ref()?;
         inbound.is_on_sdp().then(|| inbound.available())
-    })
+    })?
 }
 
 /// Bytes that the peer has not acknowledged and the kernel does not count.
 pub(crate) fn unsent_bytes(conn: &Conn) -> u64 {
     let Some((_, pair)) = pair::of(conn) else { return 0 };
-    pair.sending(|sending, _| sending.outbound.as_ref().map_or(0, |half| half.unacknowledged()))
+    pair.sending(conn, |sending, _| {
+        sending.outbound.as_ref().map_or(0, |half| half.unacknowledged())
+    })
+    .unwrap_or(0)
 }
 
 /// Between two looks of a call: what is owed is sent, attempts go on. When to come again at the latest, in monotonic
@@ -514,7 +558,7 @@ fn look_around(conn: &Conn) -> Option<u64> {
 
 fn tend(conn: &Conn, fd: c_int, pair: &Pair) -> Option<u64> {
     let is_ready = are_sleepers_armed(conn);
-    let next = pair.sending(|Sending { outbound, tx, .. }, ring| {
+    let next = pair.sending(conn, |Sending { outbound, tx, .. }, ring| {
         let outbound = outbound.as_mut()?;
         if is_ready {
             outbound.invite();
@@ -531,7 +575,7 @@ fn tend(conn: &Conn, fd: c_int, pair: &Pair) -> Option<u64> {
         let next = outbound.tend(&mut io);
         note_lane(conn, Direction::Send, was_on_sdp, outbound.is_on_sdp(), &pair.shared);
         Some(next)
-    })?;
+    })??;
     match next {
         Ok(at) => at,
         Err(SendError::Wait(_)) => Some(monotonic_ns() + wait::MORE_SLEEP_NS),
@@ -553,13 +597,13 @@ pub(crate) fn take_new(each: impl Fn(&Conn)) {
 /// Before a wait for several descriptors sleeps, and after it: what is owed for each connection is sent, and what the
 /// connection manager has to tell is heard; `has_met` as in [`take_new`]. Slow.
 pub(crate) fn between_waits(has_met: impl Fn(&Conn)) {
-    if !device::is_open() || section::inside() {
+    if !device::is_open() || !device::may_be_slow() {
         return;
     }
     device::progress();
     for (_, pair) in pair::all() {
         if let Some(conn) = pair.conn()
-            && pair.shared.has_link()
+            && is_guarded(conn)
             && let Some(fd) = process::table::number_of(conn)
         {
             gather(conn);
@@ -631,7 +675,7 @@ pub(crate) fn finish(conn: &Conn, fd: c_int) {
     }
     let end = monotonic_ns() + CLOSE_NS;
     loop {
-        let flushed = pair.sending(|Sending { outbound, tx, .. }, ring| {
+        let flushed = pair.sending(conn, |Sending { outbound, tx, .. }, ring| {
             let outbound = outbound.as_mut()?;
             let was_on_sdp = outbound.is_on_sdp();
             outbound.to_kernel();
@@ -647,7 +691,7 @@ pub(crate) fn finish(conn: &Conn, fd: c_int) {
             note_lane(conn, Direction::Send, was_on_sdp, false, &pair.shared);
             Some(flushed)
         });
-        match flushed {
+        match flushed.flatten() {
             Some(Err(SendError::Wait(_))) if monotonic_ns() < end => {
                 let mut fds = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
                 let _ = fd::poll(&mut fds, Some(1_000_000));
@@ -688,11 +732,12 @@ pub(crate) fn end(conn: &Conn) {
 fn leave(conn: &Conn) {
     if let Some((number, pair)) = pair::of(conn) {
         conn.remote.store(0, Ordering::Release);
-        device::end(number, pair);
+        device::end(conn, number, pair);
     }
 }
 
-/// In a fork child: device, queue pairs and guarded streams are the parent's. What has not met is plain TCP here.
+/// In a fork child: device, queue pairs and guarded streams are the parent's. What has moved a byte and not met is plain TCP
+/// here.
 #[inline(always)]
 pub(crate) fn fork_child(conn: &Conn) {
     if has(conn) {
@@ -705,7 +750,10 @@ fn part(conn: &Conn) {
     match conn.stage() {
         Stage::Remote => {
             conn.remote.store(0, Ordering::Relaxed);
-            conn.change_stage(Stage::Remote, Stage::Kernel);
+            // What has moved is not in the proof of a place that is new.
+            if conn.bytes.iter().any(|n| n.load(Ordering::Relaxed) != 0) {
+                conn.change_stage(Stage::Remote, Stage::Kernel);
+            }
         }
         Stage::Guarded => {
             conn.remote.store(0, Ordering::Relaxed);

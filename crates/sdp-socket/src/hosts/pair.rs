@@ -12,7 +12,7 @@ use core::{
 use sdp_fabric_shm::identity::Tuple;
 use sdp_fabric_verbs::endpoint::{VerbsRx, VerbsTx};
 use sdp_remote::{Identity, Inbound, Meeting, Outbound, Prefix, Role, Shared};
-use sdp_sys::section;
+use sdp_sys::{section, time::monotonic_ns};
 
 use crate::{
     conn::{Conn, Half},
@@ -21,6 +21,13 @@ use crate::{
 
 /// Connections to other hosts that one process can have on its mind; those beyond are plain TCP.
 pub(super) const PAIRS: usize = 64;
+/// An owner while the place comes or goes.
+const NOBODY: u32 = u32::MAX;
+/// How often a thread gives its turn to another that has a half's lock, and how long it waits beyond that. A handler for a
+/// fault may have left the lock for good.
+const LOOKS: u32 = 10_000;
+const LATE_NS: u64 = 5_000_000_000;
+const LATE_NAP_NS: i64 = 1_000_000;
 /// Bytes posted and not acknowledged that a connection can have.
 const RING: usize = 128 * 1024;
 
@@ -61,7 +68,7 @@ pub(super) struct Attempt {
 
 /// One connection to another host.
 pub(super) struct Pair {
-    /// Slot of the connection + 1; 0: the place is free.
+    /// Slot of the connection + 1; 0: the place is free. Changed under both locks.
     owner: AtomicU32,
     locks: [AtomicU32; 2],
     /// What the halves tell each other.
@@ -91,7 +98,7 @@ pub(super) fn get(number: u32) -> Option<&'static Pair> {
     }
     // SAFETY: a mapping of so many places that is never given back; an owned one was written before.
     let pair = unsafe { &*base.add(number as usize) };
-    (pair.owner.load(Ordering::Acquire) != 0).then_some(pair)
+    (!matches!(pair.owner.load(Ordering::Acquire), 0 | NOBODY)).then_some(pair)
 }
 
 /// All places in use, with their numbers.
@@ -131,15 +138,21 @@ pub(super) fn take(conn: &Conn, role: Role) -> Option<&'static Pair> {
         let pair = unsafe { &*base.add(number) };
         let owner = conn.index() + 1;
         if pair.owner.load(Ordering::Relaxed) != 0
-            || pair.owner.compare_exchange(0, owner, Ordering::Acquire, Ordering::Relaxed).is_err()
+            || pair.owner.compare_exchange(0, NOBODY, Ordering::Acquire, Ordering::Relaxed).is_err()
         {
             continue;
         }
+        let _section = section::Guard::enter();
+        // A call on the connection that was here before may still look.
+        let (Some(first), Some(second)) = (pair.lock(Half::Receive), pair.lock(Half::Send)) else {
+            pair.owner.store(0, Ordering::Release);
+            continue;
+        };
         let receiving = Receiving { prefix: Prefix::new(), moved: 0, inbound: None, rx: None };
         let sending = Sending { prefix: Prefix::new(), moved: 0, outbound: None, tx: None };
         let attempt = Attempt { meeting: Meeting::new(role), next_ns: 0, tries: 0, is_out: false };
-        // SAFETY: the place is ours, and nobody looks into it before the connection names it. `write`: what was there
-        // before was dropped, or never was.
+        // SAFETY: both locks are ours, and nobody has the place. `write`: what was there before was dropped, or
+        // never was.
         unsafe {
             pair.receiving.get().write(receiving);
             pair.sending.get().write(sending);
@@ -149,6 +162,8 @@ pub(super) fn take(conn: &Conn, role: Role) -> Option<&'static Pair> {
         pair.endpoint.store(0, Ordering::Relaxed);
         pair.told.store(0, Ordering::Relaxed);
         pair.is_new.store(false, Ordering::Relaxed);
+        pair.owner.store(owner, Ordering::Release);
+        drop((first, second));
         conn.remote.store(number as u32 + 1, Ordering::Release);
         return Some(pair);
     }
@@ -171,29 +186,54 @@ impl Drop for Locked<'_> {
 }
 
 impl Pair {
-    fn lock(&self, half: usize) -> Locked<'_> {
-        let word = if half == 0 { &self.locks[0] } else { &self.locks[1] };
-        while word.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+    /// `None`: its holder does not come back.
+    fn lock(&self, half: Half) -> Option<Locked<'_>> {
+        let word = if half == Half::Receive { &self.locks[0] } else { &self.locks[1] };
+        let is_free = || word.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        for _ in 0..LOOKS {
+            if is_free() {
+                return Some(Locked(word));
+            }
             sdp_sys::time::yield_now();
         }
-        Locked(word)
+        let end = monotonic_ns() + LATE_NS;
+        while monotonic_ns() < end {
+            if is_free() {
+                return Some(Locked(word));
+            }
+            sdp_sys::time::nap(LATE_NAP_NS);
+        }
+        None
     }
 
-    /// Runs `body` on the receiving half. Inside a section.
-    pub(super) fn receiving<R>(&self, body: impl FnOnce(&mut Receiving) -> R) -> R {
+    fn is_of(&self, conn: &Conn) -> bool {
+        self.owner.load(Ordering::Acquire) == conn.index() + 1
+    }
+
+    /// Runs `body` on the receiving half, inside a section. `None`: the place is not the connection's any more, or a thread
+    /// left the lock for good.
+    pub(super) fn receiving<R>(
+        &self,
+        conn: &Conn,
+        body: impl FnOnce(&mut Receiving) -> R,
+    ) -> Option<R> {
         let _section = section::Guard::enter();
-        let _locked = self.lock(Half::Receive as usize);
+        let _locked = self.lock(Half::Receive)?;
         // SAFETY: the lock of the half is ours.
-        body(unsafe { &mut *self.receiving.get() })
+        self.is_of(conn).then(|| body(unsafe { &mut *self.receiving.get() }))
     }
 
-    /// Runs `body` on the sending half and its ring. Inside a section.
-    pub(super) fn sending<R>(&self, body: impl FnOnce(&mut Sending, &mut [u8]) -> R) -> R {
+    /// Runs `body` on the sending half and its ring, as [`Pair::receiving`] does.
+    pub(super) fn sending<R>(
+        &self,
+        conn: &Conn,
+        body: impl FnOnce(&mut Sending, &mut [u8]) -> R,
+    ) -> Option<R> {
         let _section = section::Guard::enter();
-        let _locked = self.lock(Half::Send as usize);
+        let _locked = self.lock(Half::Send)?;
         // SAFETY: the lock of the half is ours.
         let (sending, ring) = unsafe { (&mut *self.sending.get(), &mut *self.ring.get()) };
-        body(sending, ring)
+        self.is_of(conn).then(|| body(sending, ring))
     }
 
     /// Attempts to meet.
@@ -208,10 +248,21 @@ impl Pair {
 
     /// Slot of the connection.
     pub(super) fn conn(&self) -> Option<&'static Conn> {
-        crate::conn::get(self.owner.load(Ordering::Acquire).checked_sub(1)?)
+        let owner = self.owner.load(Ordering::Acquire);
+        crate::conn::get(owner.checked_sub(1).filter(|_| owner != NOBODY)?)
     }
 
-    /// The place is free. Its halves of the queue pair are gone.
+    /// Nobody finds the place any more; the halves of its queue pair. [`Pair::release`] follows.
+    pub(super) fn retire(&self, conn: &Conn) -> Option<(Option<VerbsTx>, Option<VerbsRx>)> {
+        self.receiving(conn, |receiving| {
+            self.sending(conn, |sending, _| {
+                self.owner.store(NOBODY, Ordering::Release);
+                (sending.tx.take(), receiving.rx.take())
+            })
+        })?
+    }
+
+    /// The place is free: nothing of its queue pair is left.
     pub(super) fn release(&self) {
         self.owner.store(0, Ordering::Release);
     }

@@ -172,6 +172,9 @@ fn device() -> Option<Device> {
 /// Sleepers wait on `descriptor`, too, from here on. The process has a bell. Not under the epoll lock.
 pub(crate) fn add_device(descriptor: i32, device: Device) {
     process::as_maker(|| {
+        if HAS_DEVICE.load(Ordering::Acquire) {
+            return;
+        }
         let Some(place) = PLACES.get(count() as usize) else { return };
         if ownership().is_none() {
             let Some(fresh) = process::map_private(size_of::<Ownership>()) else { return };
