@@ -103,7 +103,7 @@ impl Fabric for SimFabric {
         }
     }
 
-    fn service_of(&self, id: SimId) -> Option<SimService> {
+    fn service_of(&mut self, id: SimId) -> Option<SimService> {
         let state = self.world.state();
         (state.phase_of(self.node, id)? == Phase::Requested).then(|| state.queue_pair(id.0).service)
     }

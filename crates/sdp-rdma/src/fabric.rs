@@ -210,7 +210,7 @@ pub trait Fabric {
     }
     /// The service to whose listener a request came that was reported and not answered; `None`: no such
     /// request, or this fabric does not know.
-    fn service_of(&self, id: Self::Id) -> Option<Self::Service> {
+    fn service_of(&mut self, id: Self::Id) -> Option<Self::Service> {
         let _ = id;
         None
     }

@@ -5,6 +5,7 @@
 pub(crate) mod adopt;
 pub(crate) mod elsewhere;
 pub(crate) mod exec;
+pub(crate) mod explicit;
 pub(crate) mod inherit;
 mod open;
 pub(crate) mod reconnect;

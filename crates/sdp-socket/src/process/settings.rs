@@ -65,7 +65,7 @@ struct Texts {
     report: UnsafeCell<([u8; 512], usize)>,
 }
 
-// SAFETY: as `Captured`.
+// SAFETY: written by the constructor alone, before there is a second thread; only read afterwards.
 unsafe impl Sync for Texts {}
 
 static TEXTS: Texts = Texts {
@@ -201,8 +201,7 @@ pub(crate) fn load() {
         match STATE.load(Ordering::Acquire) {
             LOADED => return,
             LOADING => {
-                // SAFETY: no arguments.
-                let _ = unsafe { sys!(libc::SYS_sched_yield) };
+                sdp_sys::time::yield_now();
             }
             before => {
                 let order = (Ordering::Acquire, Ordering::Relaxed);
@@ -257,7 +256,8 @@ fn load_once() {
     let is_strict = config.default_family() == Family::Sdp
         || config.rules().iter().any(|r| r.role == Role::Client && r.family == Family::Sdp);
     TUNED.has_strict_clients.store(is_strict.into(), Ordering::Relaxed);
-    // SAFETY: as above.
+    // SAFETY: LOADING is ours: nobody writes what was captured, and the loader alone reads it
+    // until LOADED.
     let environment = unsafe { &*CAPTURED.tunables.get() };
     TUNED.fill(config.tunables(), environment, CAPTURED.chosen.load(Ordering::Relaxed));
     STATE.store(LOADED, Ordering::Release);
@@ -344,6 +344,7 @@ pub(crate) struct Tuned {
     flip_seed: AtomicU32,
     flip_state: AtomicU32,
     has_shm: AtomicU32,
+    has_verbs: AtomicU32,
     give_back_s: AtomicU32,
     keeps_segments: AtomicU32,
     /// 0 as the program needs it, 1 deny, 2 allow.
@@ -360,6 +361,7 @@ static TUNED: Tuned = Tuned {
     flip_seed: AtomicU32::new(0),
     flip_state: AtomicU32::new(0),
     has_shm: AtomicU32::new(1),
+    has_verbs: AtomicU32::new(0),
     give_back_s: AtomicU32::new(60),
     keeps_segments: AtomicU32::new(1),
     io_uring: AtomicU32::new(0),
@@ -392,6 +394,7 @@ impl Tuned {
         self.flip_seed.store(flip, Ordering::Relaxed);
         self.flip_state.store(flip, Ordering::Relaxed);
         self.has_shm.store(u32::from(fabrics.has(FabricName::Shm)), Ordering::Relaxed);
+        self.has_verbs.store(u32::from(fabrics.has(FabricName::Verbs)), Ordering::Relaxed);
         let uring = match from("io_uring").io_uring {
             IoUring::Auto => 0,
             IoUring::Deny => 1,
@@ -431,6 +434,11 @@ impl Tuned {
     /// Whether the shared-memory fabric may be used.
     pub(crate) fn has_shm(&self) -> bool {
         self.has_shm.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether the fabric between hosts may be used.
+    pub(crate) fn has_verbs(&self) -> bool {
+        self.has_verbs.load(Ordering::Relaxed) != 0
     }
 
     /// Silence in seconds after which touched pages are given back; 0 never.

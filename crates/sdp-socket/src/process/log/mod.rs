@@ -237,12 +237,13 @@ pub(crate) fn connected(fd: i32, address: [u8; 16], port: u16) {
     });
 }
 
-/// A connection that the rules want on SDP or not at all was not made.
-pub(crate) fn refused(fd: i32, address: [u8; 16], port: u16, errno: i32) {
+/// A connection that the rules, or the program (`is_asked_for`), want on SDP or not at all was not made.
+pub(crate) fn refused(fd: i32, address: [u8; 16], port: u16, is_asked_for: bool, errno: i32) {
     write(Level::Summary, |line| {
         line.text(b"CONNECT: refused fd:").number(fd.max(0) as u64);
         line.text(b" to:").address(address).text(b" port ").number(port.into());
-        line.text(b" by use sdp, no SDP there: errno ").number(errno.max(0) as u64);
+        let why: &[u8] = if is_asked_for { b" by AF_INET_SDP" } else { b" by use sdp" };
+        line.text(why).text(b", no SDP there: errno ").number(errno.max(0) as u64);
     });
 }
 
