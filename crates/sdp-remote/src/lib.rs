@@ -57,6 +57,8 @@ pub fn begin(outbound: &mut Outbound, inbound: &mut Inbound, shared: &Shared, me
 
 /// The queue pair is drained and destroyed: no device reads or writes any more. Both locks are held.
 pub fn end(outbound: &mut Outbound, inbound: &mut Inbound, shared: &Shared) {
+    // The half may not have heard of the end: what is not acknowledged goes to the carrier.
+    outbound.link_died(shared);
     outbound.link_destroyed();
     inbound.link_destroyed();
     shared.end();
