@@ -187,6 +187,8 @@ pub(crate) struct Conn {
     /// Lock of `meeting`: 0 free.
     meeting_lock: AtomicU32,
     meeting: UnsafeCell<Rendezvous>,
+    /// Of a listener: which rules gave it its verdict ([`crate::lifecycle`]).
+    pub(crate) rules: AtomicU32,
     /// Its place among the connections to other hosts + 1; 0 none.
     pub(crate) remote: AtomicU32,
     /// Times that the connection was refused lanes.
@@ -304,6 +306,7 @@ impl Conn {
             &self.pool_ticks,
             &self.meeting_lock,
             &self.registrations,
+            &self.rules,
             &self.remote,
             &self.refusals,
             &self.owed,

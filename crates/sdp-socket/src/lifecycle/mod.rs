@@ -7,6 +7,7 @@ pub(crate) mod elsewhere;
 pub(crate) mod exec;
 pub(crate) mod explicit;
 pub(crate) mod inherit;
+mod listener;
 mod open;
 pub(crate) mod reconnect;
 pub(crate) mod strict;

@@ -18,10 +18,10 @@ use crate::{
     conn::{self, Conn, Half, Stage, carrier, flag},
     datapath::{lane::Lane, receive, send},
     hosts,
-    lifecycle::explicit,
+    lifecycle::{explicit, listener as rules_of},
     migration::demote,
     process::{
-        self, log, marks, page,
+        self, log, marks, page, settings,
         table::{self, Entry, NoPlace, Pinned},
     },
 };
@@ -122,12 +122,8 @@ pub(crate) fn listening(fd: c_int) {
     let _section = section::Guard::enter();
     conn.set_stage(Stage::Listener);
     crate::readiness::epoll::listens(conn);
-    let (address, port) = local_address(fd).unwrap_or(([0; 16], 0));
-    if explicit::family(conn, Role::Server, address, port) == Family::Tcp {
-        conn.set(flag::RULE_TCP);
-    } else {
-        crate::lifecycle::strict::mark(fd);
-    }
+    settings::refresh();
+    let (address, port) = rules_of::judge(conn, fd);
     if log::wants(log::Level::Summary) {
         log::listening(fd, conn.has(flag::RULE_TCP), address, port);
     }
@@ -200,6 +196,7 @@ pub(crate) fn accepted(listener: c_int, fd: c_int, generation: u32) {
     let inherited = match table::entry(listener) {
         Some(Entry::Conn(index)) => conn::get(index).map_or(0, |conn| {
             show_listener(conn);
+            rules_of::bring_up_to_date(conn, listener);
             inherited(conn)
         }),
         _ => match adopt_listener(listener) {

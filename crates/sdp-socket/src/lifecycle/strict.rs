@@ -37,6 +37,11 @@ pub(crate) fn mark(listener: c_int) {
     let _ = fd::setsockopt_int(listener, libc::SOL_IP, libc::IP_MULTICAST_LOOP, 0);
 }
 
+/// A rule says that they do not get them any more.
+pub(crate) fn unmark(listener: c_int) {
+    let _ = fd::setsockopt_int(listener, libc::SOL_IP, libc::IP_MULTICAST_LOOP, 1);
+}
+
 /// Before `connect`: the error with which it fails because the rules, or the program, want SDP or nothing and there is no
 /// SDP.
 #[unsafe(link_section = ".text.open")]
@@ -48,6 +53,7 @@ pub(crate) fn refusal(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Optio
     if !is_new || !process::is_ours() || !process::start() {
         return None;
     }
+    settings::refresh();
     if !is_asked_for && !settings::has_strict_clients() {
         return None;
     }

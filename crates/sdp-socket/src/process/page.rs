@@ -92,6 +92,7 @@ fn make() {
     INODE.store(fd::inode(file.raw()).unwrap_or(0), Ordering::Relaxed);
     NUMBER.store(process::hide_page(file.into_raw()), Ordering::Release);
     PAGE.store(base.as_ptr(), Ordering::Release);
+    settings::publish();
     REPORT_PENDING.store(!settings::report().is_empty(), Ordering::Release);
     hand_in();
 }

@@ -10,7 +10,7 @@ mod sink;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use sdp_config::{Config, LogDestination, Match, Place, Role, Severity, Source, Verdict};
-use sdp_stats::{Direction, Reason};
+use sdp_stats::{Direction, Reason, RuleState};
 
 use crate::process::{self, settings};
 
@@ -156,13 +156,38 @@ pub(crate) fn write(level: Level, body: impl FnOnce(&mut Line)) {
     sink::write(settings::program(), line.bytes());
 }
 
-/// What was wrong with the settings.
-pub(crate) fn settings(config: &Config, bad_variables: impl Iterator<Item = &'static str>) {
-    for variable in bad_variables {
+/// Variables of the environment that cannot have their values.
+pub(crate) fn variables(bad: impl Iterator<Item = &'static str>) {
+    for variable in bad {
         write(Level::Error, |line| {
             line.text(b"CONFIG: ").text(variable.as_bytes()).text(b" cannot have this value");
         });
     }
+}
+
+/// Other rules are in force: the file has changed.
+pub(crate) fn rules_changed(rules: u32) {
+    write(Level::Warning, |line| {
+        line.text(b"CONFIG: ").text(settings::file_name()).text(b" has changed: ");
+        line.number(rules.into()).text(b" rules in force");
+    });
+}
+
+/// The file has changed, and the former rules hold.
+pub(crate) fn rules_kept(state: RuleState, errors: u32) {
+    write(Level::Error, |line| {
+        line.text(b"CONFIG: ").text(settings::file_name());
+        match state {
+            RuleState::Broken => line.text(b" has changed, errors: ").number(errors.into()),
+            RuleState::OutOfSight => line.text(b" is in another root directory"),
+            _ => line.text(b" cannot be read any more"),
+        };
+        line.text(b": the former rules hold");
+    });
+}
+
+/// What was wrong with the rules.
+pub(crate) fn settings(config: &Config) {
     for diagnostic in config.diagnostics() {
         let (level, kind): (_, &[u8]) = match diagnostic.severity() {
             Severity::Error => (Level::Error, b": error: "),
@@ -301,7 +326,7 @@ mod tests {
 
     #[test]
     fn nothing_is_wanted_unless_asked_for() {
-        let mut config = Config::new();
+        let mut config = Box::new(Config::new());
         config.load_text(b"", b"use both client * *:*\n");
         start(&config);
         assert!(!wants(Level::Error));
