@@ -16,6 +16,7 @@ from .root import Root, make, one
 
 TOP = Path(__file__).resolve().parents[2]
 PAIR = TOP / "tests" / "tools" / "pair.py"
+GUIDE = TOP / "tests" / "faults" / "programs" / "guide.c"
 LIMIT_S = 120
 COMMANDS = ("sdp", "sdpnetstat")
 
@@ -45,6 +46,27 @@ def used(root, *command, **env):
     assert report["connections"] == {"seen": 2, "sdp": 2, "tcp": 0}, report
     assert report["bytes"]["sdp_sent"] == report["bytes"]["sdp_received"] > 0
     return report
+
+
+CONVERSION = """
+gcc -Wall -Werror /tmp/guide.c -o /tmp/guide
+mkfifo /tmp/port
+sdp run -- /tmp/guide server >/tmp/port &
+read port </tmp/port
+sdp run --report - -- /tmp/guide client $port
+kill $!
+wait
+"""
+
+
+def converted(root):
+    """A program that asks for SDP by itself finds the header, and its bytes go over SDP."""
+    source = GUIDE.read_text(encoding="utf-8").replace("socket(AF_INET, ", "socket(AF_INET_SDP, ")
+    root.path("/tmp/guide.c").write_text("#include <sdp.h>\n" + source, encoding="utf-8")
+    lines = root.run("sh", "-c", CONVERSION).stdout
+    first, report = lines.split("\n", 1)
+    assert first == "2000 lines came back"
+    assert json.loads(report)["connections"] == {"seen": 1, "sdp": 1, "tcp": 0}, report
 
 
 def of_the_packer(name):
@@ -77,6 +99,7 @@ def test_a_debian_package_comes_and_goes(packages, root):
         "2 rules, 0 errors, 0 warnings; what no rule matches gets both"
     )
     used(root, "sdp", "run", "--report", "-", "--")
+    converted(root)
     # By its bare name, as the historic library was preloaded.
     assert root.run("true", env={"LD_PRELOAD": "libsdp.so"}).stderr == ""
     assert "libsdp.so" in root.run("ldd", "/bin/true", env={"LD_PRELOAD": "libsdp.so"}).stdout

@@ -143,7 +143,7 @@ class Stage:
             people.give(path, user)
         return path
 
-    def _command(self, name, argv, preload, user, tunables):
+    def _command(self, name, argv, preload, user, tunables, rules):
         command = self.space.prefix() + people.words(user)
         report = None
         if preload:
@@ -151,6 +151,8 @@ class Stage:
             command += [self.artifacts.sdp, "run", "--no-config", "--report", report]
             for key, value in (tunables or {}).items():
                 command += ["--set", f"{key}={value}"]
+            for rule in rules:
+                command += ["--rule", rule]
             command.append("--")
         return command + [self.artifacts.public(word) for word in argv], report
 
@@ -159,11 +161,12 @@ class Stage:
         return f"{self._programs:02}-{name}"
 
     def server(self, name, argv, *, port=None, user=None, cwd=None, env=None, stop=signal.SIGTERM,
-               tunables=None):
-        """Starts a server and waits until it listens on `port` (if given). Without `user` it is that of its package."""
+               tunables=None, rules=()):
+        """Starts a server and waits until it listens on `port` (if given). Without `user` it is that of its package.
+        `rules`: those of `sdp run --rule`."""
         user = user or self.servant(os.path.basename(str(argv[0])))
         name = self._unique(name)
-        command, report = self._command(name, argv, self.placement.at_server, user, tunables)
+        command, report = self._command(name, argv, self.placement.at_server, user, tunables, rules)
         program = Program(
             command, self.dir / f"{name}.log", cwd=cwd or self.dir, env={**self.env, **(env or {})}
         )
@@ -184,12 +187,12 @@ class Stage:
         return code
 
     def start(self, name, argv, *, stdin=None, user=None, cwd=None, env=None, plain=False,
-              tunables=None):
+              tunables=None, rules=()):
         """Starts a client that runs beside the scenario; `finish` waits for it. Without `user` it is the clients'."""
         user = user or self.users.client
         name = self._unique(name)
         preload = self.placement.at_client and not plain
-        command, report = self._command(name, argv, preload, user, tunables)
+        command, report = self._command(name, argv, preload, user, tunables, rules)
         if isinstance(stdin, bytes):
             source = self.dir / f"{name}.in"
             source.write_bytes(stdin)

@@ -2,24 +2,25 @@
 
 use crate::diag::Problem;
 
-/// Which addresses a rule applies to.
+/// Which addresses a rule applies to. All bytes zero: [`AddressMatch::Any`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
 pub enum AddressMatch {
     /// Every address of every family (`*`, `0.0.0.0`).
     Any,
     /// IPv4 addresses (also v4-mapped ones) whose first `prefix` bits (0–32) are those of `addr`.
     V4 {
-        /// Host order, host bits zero.
-        addr: u32,
         /// Bits compared, 0–32.
         prefix: u8,
+        /// Host order, host bits zero.
+        addr: u32,
     },
     /// IPv6 addresses whose first `prefix` bits (0–128) are those of `addr`.
     V6 {
-        /// Host order, host bits zero.
-        addr: u128,
         /// Bits compared, 0–128.
         prefix: u8,
+        /// Host order, host bits zero.
+        addr: u128,
     },
 }
 
@@ -32,10 +33,15 @@ fn mask(bits: u8, of: u8) -> u128 {
 }
 
 impl AddressMatch {
+    /// Whether an address is IPv4, written as v4-mapped IPv6.
+    pub(crate) const fn is_mapped(bits: u128) -> bool {
+        bits >> 32 == MAPPED >> 32
+    }
+
     /// Whether `addr` (network order, IPv4 as v4-mapped) is meant.
     pub fn matches(self, addr: [u8; 16]) -> bool {
         let bits = u128::from_be_bytes(addr);
-        let is_v4 = bits >> 32 == MAPPED >> 32;
+        let is_v4 = Self::is_mapped(bits);
         match self {
             Self::Any => true,
             Self::V4 { addr, prefix } => {
@@ -212,7 +218,7 @@ fn parse_address(text: &[u8], target: &mut Target) -> Result<AddressMatch, (Prob
     }
     let addr = parse_v6(host).ok_or((Problem::BadAddress, 0))?;
     let prefix = check_prefix(prefix, 128).ok_or((Problem::BadPrefix, prefix_at))?;
-    if addr >> 32 == MAPPED >> 32 && prefix >= 96 {
+    if AddressMatch::is_mapped(addr) && prefix >= 96 {
         return Ok(masked_v4(addr as u32, prefix.wrapping_sub(96), target));
     }
     let kept = addr & mask(prefix, 128);

@@ -1,18 +1,20 @@
 //! The rules of one process: fixed-size storage and the public types.
 
 use crate::addr::{AddressMatch, PortRange};
-use crate::diag::{Diagnostic, Problem};
+use crate::diag::{Diagnostic, Problem, Severity};
+use crate::index::Index;
 use crate::tunables::Tunables;
 
-/// Rules that are kept; further ones are a diagnostic.
-pub const MAX_RULES: usize = 256;
+/// Rules that are kept; further ones are a diagnostic. A line of a `match` statement may make two.
+pub const MAX_RULES: usize = 2048;
 /// Bytes for program patterns and the log file name.
-pub const POOL_LEN: usize = 8192;
+pub const POOL_LEN: usize = 61_440;
 /// Diagnostics that are kept; further ones are only counted.
 pub const MAX_DIAGNOSTICS: usize = 64;
 
 /// What a rule gives to a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
 pub enum Family {
     /// SDP or nothing.
     Sdp,
@@ -35,6 +37,7 @@ impl Family {
 
 /// Which sockets a rule is for. The two roles are separate ordered lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
 pub enum Role {
     /// Sockets that listen: the local address is compared.
     Server,
@@ -54,6 +57,7 @@ impl Role {
 
 /// The language a rule was written in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
 pub enum Dialect {
     /// `use …`
     Ofed,
@@ -63,6 +67,7 @@ pub enum Dialect {
 
 /// Which text a place is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
 pub enum Source {
     /// Rules put in front of the file's (`sdp run --rule`).
     Front,
@@ -111,6 +116,7 @@ pub struct Rule {
 
 /// Where log lines go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
 pub enum LogDestination {
     /// Descriptor 2.
     Stderr,
@@ -147,7 +153,12 @@ const NO_RULE: Rule = Rule {
 const NO_DIAGNOSTIC: Diagnostic =
     Diagnostic { problem: Problem::UnknownStatement, place: NO_PLACE };
 
-/// Rules, log settings and tunables of one process. About 30 KiB; meant for a static or an arena.
+/// Rules, log settings and tunables of one process. Some 320 KiB, most of which is never touched: meant for
+/// fresh memory of the kernel's, or for the heap.
+///
+/// **All bytes zero are a valid value**: every field is an integer, an enumeration that is stored as the
+/// number of its variant, of which there is a first, or made of these. [`Config::clear`] makes a
+/// configuration without rules of it, and touches none of the large arrays.
 #[derive(Debug, Clone)]
 pub struct Config {
     rules: [Rule; MAX_RULES],
@@ -156,6 +167,7 @@ pub struct Config {
     pool_len: usize,
     diagnostics: [Diagnostic; MAX_DIAGNOSTICS],
     diagnostic_count: usize,
+    errors_in_file: usize,
     pub(crate) default: Family,
     pub(crate) log: LogSettings,
     /// Log settings fixed by the front rules, which the file does not override.
@@ -163,6 +175,7 @@ pub struct Config {
     pub(crate) log_destination_fixed: bool,
     pub(crate) has_log: bool,
     pub(crate) tunables: Tunables,
+    pub(crate) index: Index,
 }
 
 impl Default for Config {
@@ -181,13 +194,30 @@ impl Config {
             pool_len: 0,
             diagnostics: [NO_DIAGNOSTIC; MAX_DIAGNOSTICS],
             diagnostic_count: 0,
+            errors_in_file: 0,
             default: Family::Both,
             log: LogSettings::DEFAULT,
             log_level_fixed: false,
             log_destination_fixed: false,
             has_log: false,
             tunables: Tunables::DEFAULT,
+            index: Index::EMPTY,
         }
+    }
+
+    /// Back to [`Config::new`], in place.
+    pub fn clear(&mut self) {
+        self.rule_count = 0;
+        self.pool_len = 0;
+        self.diagnostic_count = 0;
+        self.errors_in_file = 0;
+        self.default = Family::Both;
+        self.log = LogSettings::DEFAULT;
+        self.log_level_fixed = false;
+        self.log_destination_fixed = false;
+        self.has_log = false;
+        self.tunables = Tunables::DEFAULT;
+        self.prepare(b"");
     }
 
     /// The historic simple mode (`SIMPLE_LIBSDP`): no rules, every stream socket is SDP only.
@@ -208,6 +238,11 @@ impl Config {
     /// Diagnostics beyond [`MAX_DIAGNOSTICS`].
     pub const fn dropped_diagnostics(&self) -> usize {
         self.diagnostic_count.saturating_sub(MAX_DIAGNOSTICS)
+    }
+
+    /// Lines of the file that have no effect, also those whose diagnostics were not kept.
+    pub const fn errors_in_file(&self) -> usize {
+        self.errors_in_file
     }
 
     /// Whether a `log` statement says anything: the library writes no log unasked.
@@ -241,6 +276,9 @@ impl Config {
             *slot = Diagnostic { problem, place };
         }
         self.diagnostic_count = self.diagnostic_count.saturating_add(1);
+        if place.source == Source::File && problem.severity() == Severity::Error {
+            self.errors_in_file = self.errors_in_file.saturating_add(1);
+        }
     }
 
     pub(crate) fn push_rule(&mut self, rule: Rule) -> Result<(), Problem> {
@@ -250,7 +288,13 @@ impl Config {
         Ok(())
     }
 
+    /// Keeps a text. A rule's pattern is often that of the rule before.
     pub(crate) fn intern(&mut self, bytes: &[u8]) -> Result<Text, Problem> {
+        if let Some(last) = self.rules().last()
+            && self.text(last.program) == bytes
+        {
+            return Ok(last.program);
+        }
         let at = self.pool_len;
         let end = at.checked_add(bytes.len()).ok_or(Problem::TooMuchText)?;
         let room = self.pool.get_mut(at..end).ok_or(Problem::TooMuchText)?;

@@ -17,6 +17,7 @@ macro_rules! problems {
     ($($variant:ident $severity:ident $code:literal $message:literal $help:literal;)*) => {
         /// A cause of a diagnostic.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[repr(u8)]
         pub enum Problem {
             $(#[doc = $message] $variant,)*
         }
@@ -86,7 +87,7 @@ problems! {
     BadValue Error "bad-value" "the tunable cannot have this value; it keeps the one it had"
         "see the manual of libsdp.conf for its range";
     TooManyRules Error "too-many-rules" "too many rules; this one and those behind it are ignored"
-        "at most 256 rules are kept";
+        "at most 2048 rules are kept; a line of the match language may make two";
     TooMuchText Error "too-much-text" "too much text in program and file names; this line is ignored"
         "shorten the patterns";
     NulByte Error "nul-byte" "the line contains a zero byte"

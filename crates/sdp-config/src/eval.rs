@@ -36,16 +36,18 @@ impl Config {
     /// `program` is the short name of the program; `addr` (network order, IPv4 as v4-mapped) and
     /// `port` are the local ones at `listen`, the remote ones at `connect`.
     pub fn evaluate(&self, role: Role, program: &[u8], addr: [u8; 16], port: u16) -> Verdict {
-        for (number, rule) in self.rules().iter().enumerate() {
-            if self.judge(rule, role, program, addr, port) == Match::Yes {
-                return Verdict {
-                    family: rule.family,
-                    rule: Some(number),
-                    place: Some(rule.place),
-                };
+        let matches = |rule: &Rule| self.judge(rule, role, program, addr, port) == Match::Yes;
+        self.verdict(self.rules().iter().enumerate().find(|(_, rule)| matches(rule)))
+    }
+
+    /// What this rule gives, or no rule.
+    pub(crate) fn verdict(&self, found: Option<(usize, &Rule)>) -> Verdict {
+        match found {
+            Some((number, rule)) => {
+                Verdict { family: rule.family, rule: Some(number), place: Some(rule.place) }
             }
+            None => Verdict { family: self.default_family(), rule: None, place: None },
         }
-        Verdict { family: self.default_family(), rule: None, place: None }
     }
 
     /// Whether one rule matches, and if not, why.

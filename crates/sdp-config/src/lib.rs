@@ -1,7 +1,7 @@
 //! `libsdp.conf`: rules and tunables.
 //!
 //! The library loads the rule file of a process into a [`Config`], a fixed-size structure without
-//! allocation, and asks it at `listen` and `connect` which family a socket gets. `sdp explain` and
+//! allocation, prepares it for its program and asks it at `listen` and `connect` which family a socket gets. `sdp explain` and
 //! `sdp config check` use the same code, so that they cannot disagree with the library. The crate
 //! reads no file, no environment and no clock, and refuses to stop a program: a bad line is a
 //! [`Diagnostic`], everything else in the file stays in force.
@@ -16,6 +16,7 @@ mod config;
 mod diag;
 mod eval;
 mod glob;
+mod index;
 mod line;
 mod parse;
 pub mod tunables;

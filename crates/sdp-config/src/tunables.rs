@@ -6,6 +6,7 @@
 
 /// From how many bytes a transfer may be zero copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
 pub enum ZcopyThreshold {
     /// Learnt per connection, beginning with the fabric's own start value.
     Learnt,
@@ -17,6 +18,7 @@ pub enum ZcopyThreshold {
 
 /// How long a receiver polls before it sleeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
 pub enum RecvPoll {
     /// Learnt, at most 20 µs.
     Adaptive,
@@ -36,6 +38,7 @@ impl RecvPoll {
 
 /// What happens to a program that wants io_uring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
 pub enum IoUring {
     /// ENOSYS where the program is known to fall back cleanly, else as `Allow`.
     Auto,
@@ -47,6 +50,7 @@ pub enum IoUring {
 
 /// A way to reach the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
 pub enum FabricName {
     /// Shared memory on one host.
     Shm,
@@ -199,7 +203,7 @@ pub static KEYS: [Key; 12] = [
     Key {
         name: "fabrics",
         env: "SDP_FABRICS",
-        default: "shm,verbs",
+        default: "shm",
         range: "shm, verbs, both with a comma in order of preference, or none",
         meaning: "fabrics that may be used",
     },
@@ -231,7 +235,7 @@ impl Tunables {
         promote_bytes: 65_536,
         test_lane_flip: 0,
         ring_bytes: 1_048_576,
-        fabrics: Fabrics([Some(FabricName::Shm), Some(FabricName::Verbs)]),
+        fabrics: Fabrics([Some(FabricName::Shm), None]),
         give_back: 60,
         keep_segments: 1,
     };

@@ -3,8 +3,8 @@
 
 use sdp_config::{Config, Dialect, Family, LogDestination, Problem, Role, Severity, Source};
 
-fn load(text: &str) -> Config {
-    let mut config = Config::new();
+fn load(text: &str) -> Box<Config> {
+    let mut config = Box::new(Config::new());
     config.load_text(b"", text.as_bytes());
     config
 }
@@ -214,7 +214,7 @@ fn the_program_decides_early_only_where_the_address_cannot_matter() {
 
 #[test]
 fn front_rules_come_first_and_their_log_statements_win() {
-    let mut config = Config::new();
+    let mut config = Box::new(Config::new());
     config.load_text(
         b"use tcp client * *:*\nlog min-level 3 destination stderr",
         b"log min-level 9 destination syslog\nuse sdp client * *:*\n",
@@ -229,7 +229,7 @@ fn front_rules_come_first_and_their_log_statements_win() {
 
 #[test]
 fn a_front_rule_does_not_change_the_dialect_of_the_file() {
-    let mut config = Config::new();
+    let mut config = Box::new(Config::new());
     config.load_text(b"use sdp client * *:7", b"match listen *:5001\n");
     assert_eq!(config.default_family(), Family::Tcp);
     let unmatched = config.evaluate(Role::Client, b"x", v4(1, 1, 1, 1), 8);
@@ -263,23 +263,25 @@ fn options_and_log_reach_their_values() {
 
 #[test]
 fn simple_mode_is_sdp_only() {
-    let mut config = Config::new();
+    let mut config = Box::new(Config::new());
     config.set_simple();
     assert_eq!(config.evaluate(Role::Client, b"x", v4(1, 1, 1, 1), 1).family, Family::Sdp);
 }
 
 #[test]
 fn bounds_are_diagnostics() {
-    let config = load(&"use sdp server * *:1\n".repeat(300));
+    let config = load(&"use sdp server * *:1\n".repeat(sdp_config::MAX_RULES + 44));
     assert_eq!(config.rules().len(), sdp_config::MAX_RULES);
     assert_eq!(problems(&config), [Problem::TooManyRules; 44]);
     let config = load(&"junk\n".repeat(100));
     assert_eq!(config.diagnostics().len(), sdp_config::MAX_DIAGNOSTICS);
     assert_eq!(config.dropped_diagnostics(), 36);
-    let long = format!("use sdp server {} *:1\n", "a".repeat(500));
-    let config = load(&long.repeat(20));
-    assert_eq!(config.rules().len(), 16);
+    let long = |i| format!("use sdp server {:0>500} *:1\n", i);
+    let config = load(&(0..126).map(long).collect::<String>());
+    assert_eq!(config.rules().len(), 122);
     assert_eq!(problems(&config), [Problem::TooMuchText; 4]);
+    let config = load(&long(0).repeat(1000));
+    assert_eq!((config.rules().len(), problems(&config).len()), (1000, 0), "one text");
     let config = load(&format!("use sdp server {} *:1\nuse sdp server * *:2\n", "a".repeat(2000)));
     assert_eq!(problems(&config), [Problem::LineTooLong]);
     assert_eq!(config.rules().len(), 1);
@@ -351,6 +353,7 @@ fn random_files_do_no_harm() {
         "ring_bytes",
         "99999999999999999999",
     ];
+    let mut config = Box::new(Config::new());
     let rounds = std::env::var("SDP_FUZZ_ROUNDS").ok().and_then(|n| n.parse().ok());
     for seed in 0..rounds.unwrap_or(20_000u64) {
         let mut rng = Lcg(seed);
@@ -365,9 +368,10 @@ fn random_files_do_no_harm() {
                 text.push(b' ');
             }
         }
-        let mut config = Config::new();
         let cut = rng.next(text.len() + 1);
+        config.clear();
         config.load_text(&text[..cut], &text[cut..]);
+        config.prepare(b"x");
         config.check_reachability();
         let lines = text.iter().filter(|b| **b == b'\n').count() as u32 + 2;
         for d in config.diagnostics() {
@@ -383,6 +387,7 @@ fn random_files_do_no_harm() {
         }
         for role in [Role::Server, Role::Client] {
             let any = config.evaluate(role, b"x", v4(10, 0, 0, 1), 5001);
+            assert_eq!(config.decide(role, v4(10, 0, 0, 1), 5001), any, "seed {seed}");
             if let Some(always) = config.always(role, b"x") {
                 assert_eq!(always, any.family, "seed {seed}");
             }

@@ -34,7 +34,7 @@ fn every_example_is_read_without_a_diagnostic() {
     let examples = section.lines().filter_map(|l| l.strip_prefix("| `")?.split('`').next());
     let mut count = 0;
     for line in examples {
-        let mut config = Config::new();
+        let mut config = Box::new(Config::new());
         config.load_text(b"", format!("{line}\n").as_bytes());
         assert_eq!(config.diagnostics(), [], "{line}");
         count += 1;

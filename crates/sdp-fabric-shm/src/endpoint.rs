@@ -270,7 +270,8 @@ impl ShmRx {
         let at = valid.iter().position(|entry| unsafe { entry.assume_init() }.token == head)?;
         valid.swap(at, self.waiting - 1);
         self.waiting -= 1;
-        // SAFETY: as above; it was the last of the valid part and is not part of it any more.
+        // SAFETY: the first `waiting` + 1 were initialised until now; this was the last of them
+        // and is none any more.
         Some(unsafe { self.deferred.get(self.waiting)?.assume_init() })
     }
 

@@ -205,7 +205,8 @@ fn parse_address(raw: &libc::sockaddr_storage) -> Option<(Addr, u32)> {
             Some((Addr::v4(ip, u16::from_be(addr.sin_port)), 0))
         }
         libc::AF_INET6 => {
-            // SAFETY: as above.
+            // SAFETY: sockaddr_storage is at least as long and as aligned as sockaddr_in6, which
+            // is plain data.
             let addr = unsafe { (&raw const *raw).cast::<libc::sockaddr_in6>().read() };
             let ip = addr.sin6_addr.s6_addr;
             Some((Addr::v6(ip, u16::from_be(addr.sin6_port)), addr.sin6_scope_id))
@@ -425,8 +426,7 @@ pub fn examine(carrier: i32, tuple: &Tuple) -> Result<Examined, Refusal> {
 
 /// The calling thread's effective user id.
 pub fn effective_uid() -> u32 {
-    // SAFETY: no arguments.
-    unsafe { sys!(libc::SYS_geteuid) }.map_or(u32::MAX, |uid| uid as u32)
+    sdp_sys::pid::effective_user().unwrap_or(u32::MAX)
 }
 
 /// Whether credentials with user `uid` may speak for a socket owned by `owner`: the same user or

@@ -1,6 +1,7 @@
 //! The one-host fabric: shared rings and rendezvous.
 //!
-//! [`endpoint`] implements the fabric traits on a mapped segment; the other modules bring two
+//! [`endpoint`] implements the queues of a fabric on a mapped segment, [`link`] the rest of what the
+//! socket layer asks of a lane; the other modules bring two
 //! processes that hold the two ends of a TCP connection to share one. A fabric knows nothing of SDP.
 
 #![cfg_attr(not(test), no_std)]
@@ -8,6 +9,7 @@
 pub mod asker;
 pub mod endpoint;
 pub mod identity;
+pub mod link;
 pub mod name;
 pub mod packet;
 pub mod peer;

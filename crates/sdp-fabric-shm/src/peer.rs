@@ -21,7 +21,7 @@ use sdp_sys::{
     hidden::InUse,
     pid as sys_pid,
     procfs::{self, Kind},
-    sys, tls,
+    tls,
 };
 
 use crate::{
@@ -393,11 +393,8 @@ impl PeerTable {
             return doorbell::ring(bell);
         }
         drop(guard);
-        let one = 1u64;
-        // SAFETY: one is valid for reading eight bytes.
-        let written = unsafe { sys!(libc::SYS_write, bell, &raw const one, 8) };
         // Full: it is readable as it is.
-        matches!(written, Ok(8) | Err(Errno::EAGAIN))
+        matches!(sdp_sys::fd::ring(bell), Ok(8) | Err(Errno::EAGAIN))
     }
 
     /// The number `from` is about to be the program's: what the table has there gets another one above it, or goes. The

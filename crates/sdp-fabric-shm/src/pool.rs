@@ -214,7 +214,7 @@ impl Record {
 
     /// The other end has taken our offer, and we do not come: it is told. After the last wipe.
     fn disown(&self) {
-        // SAFETY: as for the board.
+        // SAFETY: the segment is mapped as long as the record exists, and begins with its header.
         unsafe { segment::disown(self.loan.base, self.end) };
     }
 
@@ -733,7 +733,8 @@ impl Pool {
         let is_used = self.lock.is_taken()
             || unsafe { (*self.records.get()).list.iter().any(Option::is_some) };
         if is_used {
-            // SAFETY: as above; records have no destructor.
+            // SAFETY: the only thread of the child, so nobody else has them; records have no
+            // destructor.
             unsafe { self.records.get().write(Records::EMPTY) };
             self.idle.store(0, Ordering::Relaxed);
             self.lock.release();

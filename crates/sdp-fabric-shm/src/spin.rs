@@ -9,8 +9,6 @@ use core::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-use sdp_sys::sys;
-
 /// Looks at the word before the processor is given away.
 const SPINS: u32 = 64;
 
@@ -37,8 +35,7 @@ impl SpinLock {
             if spins < SPINS {
                 hint::spin_loop();
             } else {
-                // SAFETY: no arguments.
-                let _ = unsafe { sys!(libc::SYS_sched_yield) };
+                sdp_sys::time::yield_now();
             }
         }
     }

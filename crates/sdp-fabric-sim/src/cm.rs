@@ -94,6 +94,20 @@ impl Fabric for SimFabric {
         Ok(())
     }
 
+    fn unlisten(&mut self, service: SimService) {
+        let mut state = self.world.state();
+        if service.node == self.node
+            && state.node_mut(self.node).listeners.remove(&service.port).is_some()
+        {
+            state.log(format_args!("{} unlisten {}", self.node, service.port));
+        }
+    }
+
+    fn service_of(&mut self, id: SimId) -> Option<SimService> {
+        let state = self.world.state();
+        (state.phase_of(self.node, id)? == Phase::Requested).then(|| state.queue_pair(id.0).service)
+    }
+
     fn connect(&mut self, service: SimService, data: PrivateData) -> Result<SimId, Reject> {
         if data.as_slice().len() > REQUEST_DATA_MAX {
             return Err(Reject::PrivateDataTooLong);

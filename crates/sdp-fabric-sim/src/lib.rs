@@ -15,7 +15,7 @@
 //!
 //! # Map
 //! [`world`] nodes, time, kill and partition · [`queue_pair`] the two halves, arrival, completion ·
-//! `transfer` what becomes of a request · [`cm`] listen, connect, accept · [`memory`] simulated addresses, regions, keys · [`link`] latency ·
+//! `transfer` what becomes of a request · [`cm`] listen, connect, accept · [`memory`] simulated addresses, regions, keys · [`link`] latency · [`sim_link`] a link of the socket layer, without time ·
 //! [`fault`] what goes wrong, and how often · [`schedule`] events in virtual time · [`trace`] what
 //! happened · [`checker`] what must always hold.
 
@@ -29,6 +29,7 @@ pub mod memory;
 pub mod queue_pair;
 pub mod rng;
 pub mod schedule;
+pub mod sim_link;
 pub mod trace;
 mod transfer;
 pub mod world;

@@ -12,6 +12,9 @@
 //! skipped only where the harness names a reason for a missing [`Feature`], the reason is printed, and
 //! the number of skipped tests is part of the line: a fabric cannot lose a capability unnoticed.
 //!
+//! What the socket layer asks of a lane beside its queues has a suite of its own, [`link`], in which
+//! nothing can be skipped.
+//!
 //! Random choices come from a seed, printed with each failure. `SDP_CONFORMANCE_SEED=n cargo test …`
 //! repeats it; the default is fixed, so that two runs of one build do the same.
 //!
@@ -20,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 pub mod harness;
+pub mod link;
 pub mod message;
 pub mod runner;
 

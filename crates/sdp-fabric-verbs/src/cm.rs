@@ -275,7 +275,7 @@ impl CmId {
             ..abi::ConnParam::NONE
         };
         match param.private_data.get_mut(..data.len()) {
-            Some(room) if data.len() <= REPLY_DATA => room.copy_from_slice(data),
+            Some(room) if data.len() <= REPLY_DATA => copy(room, data),
             _ => return Err(Error::Os(step, Errno::EINVAL)),
         }
         Ok(param)
@@ -324,7 +324,7 @@ impl CmId {
             private_data: [0; abi::PRIVATE_DATA_ROOM],
         };
         match body.private_data.get_mut(..data.len()) {
-            Some(room) if data.len() <= REJECT_DATA => room.copy_from_slice(data),
+            Some(room) if data.len() <= REJECT_DATA => copy(room, data),
             _ => return Err(Error::Os("REJECT", Errno::EINVAL)),
         }
         self.manager.command("REJECT", abi::CMD_REJECT, &body, 0)
@@ -362,7 +362,7 @@ impl CmId {
         };
         self.manager.command("INIT_QP_ATTR", abi::CMD_INIT_QP_ATTR, &body, size_of_val(&told))?;
         let way = &told.ah_attr;
-        let (first, second) = way.dgid.split_at(8);
+        let (first, second) = way.dgid.split_at_checked(8).unwrap_or_default();
         let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().unwrap_or_default());
         let attributes = verbs::QpAttr {
             qp_state: state,
@@ -405,4 +405,9 @@ impl Drop for CmId {
             abi::DestroyId { response: (&raw mut reported) as u64, id: self.id, reserved: 0 };
         let _ = self.manager.command("DESTROY_ID", abi::CMD_DESTROY_ID, &body, 4);
     }
+}
+
+/// `copy_from_slice` of slices of one length, without its panic.
+fn copy(to: &mut [u8], from: &[u8]) {
+    to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
 }

@@ -5,7 +5,7 @@
 
 use core::{cell::Cell, ffi::c_int, ptr::NonNull};
 
-use sdp_sys::{Errno, fd, sys};
+use sdp_sys::{Errno, fd};
 
 use crate::{
     Error,
@@ -34,12 +34,8 @@ fn done(answer: c_int, step: &'static str) -> Result<(), Error> {
 }
 
 fn set_nonblocking(number: i32) {
-    // SAFETY: no pointers.
-    if let Ok(flags) = unsafe { sys!(libc::SYS_fcntl, number, libc::F_GETFL) } {
-        // SAFETY: no pointers.
-        let _ = unsafe {
-            sys!(libc::SYS_fcntl, number, libc::F_SETFL, flags as i32 | libc::O_NONBLOCK)
-        };
+    if let Ok(flags) = sdp_sys::fd::status_flags(number) {
+        let _ = sdp_sys::fd::set_status_flags(number, flags | libc::O_NONBLOCK);
     }
 }
 
@@ -66,7 +62,7 @@ pub type Context = Shared<Opened>;
 
 // SAFETY: libibverbs' objects may be used from any thread.
 unsafe impl Send for Opened {}
-// SAFETY: as above.
+// SAFETY: libibverbs' objects may be used from several threads at once.
 unsafe impl Sync for Opened {}
 
 /// Opens the device whose node GUID the connection manager named; its descriptors go to `floor` or above.
@@ -109,13 +105,13 @@ fn open_in(
         if unsafe { (library.ibv_get_device_guid)(device) } != node_guid {
             continue;
         }
-        // SAFETY: as above.
+        // SAFETY: a device of the list, which is freed behind this.
         match unsafe { (*device).transport_type } {
             abi::TRANSPORT_IB => {}
             abi::TRANSPORT_IWARP => return Err(Error::Iwarp),
             _ => return Err(Error::NoDevice),
         }
-        // SAFETY: as above.
+        // SAFETY: a device of the list, which is freed behind this.
         let at = made(unsafe { (library.ibv_open_device)(device) }, "ibv_open_device");
         return Ok(Opened { library, at: at? });
     }

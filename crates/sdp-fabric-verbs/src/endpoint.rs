@@ -208,6 +208,8 @@ pub struct Core {
     /// Fields end in this order: connections before what they depend on.
     pub(crate) slow: UnsafeCell<Slow>,
     pub(crate) conns: Region<Conn>,
+    /// Stands for places that do not exist: nobody asks for one.
+    spare: Conn,
     pub(crate) cq: Cq,
     pub(crate) srq: Srq,
     /// The registration of `memory`.
@@ -253,6 +255,7 @@ impl Core {
         Self {
             slow: UnsafeCell::new(slow),
             conns,
+            spare: Conn::new(),
             cq,
             srq,
             mr,
@@ -296,6 +299,11 @@ impl Core {
         }
     }
 
+    /// The connection's place.
+    pub(crate) fn place(&self, index: usize) -> &Conn {
+        self.conns.get(index).unwrap_or(&self.spare)
+    }
+
     fn conn(&self, index: usize) -> Option<&Conn> {
         self.conns.get(index)
     }
@@ -315,6 +323,25 @@ impl Core {
     /// A slow step is due.
     fn wants_step(&self) {
         self.is_due.store(true, Ordering::Release);
+    }
+
+    /// The channel becomes readable with the next completion; with `solicited_only`, with the next
+    /// message that its sender wants noticed, or failure. Look again between this and sleeping. Fast.
+    ///
+    /// # Errors
+    /// The provider's.
+    pub fn arm(&self, solicited_only: bool) -> Result<(), crate::Error> {
+        self.cq.arm(solicited_only)
+    }
+
+    /// Takes what the channel has; whether there was something. Fast.
+    pub fn take_wakeups(&self) -> bool {
+        self.cq.take_wakeups()
+    }
+
+    /// Whether a slow step is due.
+    pub fn is_due(&self) -> bool {
+        self.is_due.load(Ordering::Acquire)
     }
 
     /// Takes what has completed, unless somebody else does; whether there was something. Fast.
@@ -503,13 +530,13 @@ impl VerbsTx {
     }
 
     fn conn(&self) -> &Conn {
-        &self.core.conns[self.index]
+        self.core.place(self.index)
     }
 
     /// Gives back the buffers of what has ended, and forgets what nobody asks for.
     fn settle(&mut self) {
         let core = self.core.clone();
-        let conn = &core.conns[self.index];
+        let conn = core.place(self.index);
         let done = conn.done.load(Ordering::Acquire);
         while Conn::is_behind(self.freed, done) {
             let info = conn.entry(self.freed).info.fetch_or(NO_PLACE, Ordering::Relaxed);
@@ -571,7 +598,7 @@ impl VerbsTx {
         pieces: &mut [abi::Sge],
     ) -> Result<(), PostError> {
         let core = self.core.clone();
-        let conn = &core.conns[self.index];
+        let conn = core.place(self.index);
         conn.take_turn();
         let qp = conn.qp.load(Ordering::Acquire);
         let error = conn.error();
@@ -638,7 +665,7 @@ impl VerbsTx {
 
 /// Copies header and payload to where they are sent from.
 fn gather(into: &[Cell<u8>], header: &[u8], payload: &mut impl Gather) {
-    let (head, rest) = into.split_at(header.len().min(into.len()));
+    let (head, rest) = into.split_at_checked(header.len().min(into.len())).unwrap_or((into, &[]));
     for (cell, byte) in head.iter().zip(header) {
         cell.set(*byte);
     }
@@ -732,6 +759,10 @@ impl SendQueue for VerbsTx {
         self.one_sided(id, local, remote, abi::WR_RDMA_WRITE, 2)
     }
 
+    fn allow(&mut self, messages: u32) {
+        self.conn().allowed.store(messages, Ordering::Release);
+    }
+
     fn poll_completion(&mut self) -> Option<Completion> {
         self.settle();
         if self.told == self.conn().done.load(Ordering::Acquire) {
@@ -774,8 +805,13 @@ impl VerbsRx {
         Self { core, index }
     }
 
+    /// The connection's place, for [`Core::counts`].
+    pub const fn index(&self) -> usize {
+        self.index
+    }
+
     fn conn(&self) -> &Conn {
-        &self.core.conns[self.index]
+        self.core.place(self.index)
     }
 
     fn next(&self) -> Option<Received> {

@@ -94,6 +94,8 @@ pub(crate) struct Slot {
     id: Option<CmId>,
     qp: Option<Qp>,
     data: Option<PrivateData>,
+    /// Theirs: the listener that they asked.
+    service: Option<Address>,
     /// The end was told, or is not to be told.
     is_told: bool,
 }
@@ -108,7 +110,7 @@ struct Registered {
 #[derive(Debug)]
 pub struct Slow {
     slots: Region<Slot>,
-    listeners: Region<Option<CmId>>,
+    listeners: Region<Option<(CmId, Address)>>,
     regions: Region<Option<Registered>>,
     events: Region<Option<CmEvent<Id>>>,
     first_event: usize,
@@ -194,6 +196,7 @@ impl VerbsFabric {
                 id: None,
                 qp: None,
                 data: None,
+                service: None,
                 is_told: false,
             })?,
             listeners: mapped(LISTENERS_MAX, |_| None)?,
@@ -287,7 +290,9 @@ impl VerbsFabric {
         let slow = self.slow();
         if slow.event_count < EVENTS_MAX {
             let at = (slow.first_event + slow.event_count) % EVENTS_MAX;
-            slow.events.as_mut()[at] = Some(event);
+            if let Some(place) = slow.events.as_mut().get_mut(at) {
+                *place = Some(event);
+            }
             slow.event_count += 1;
         }
     }
@@ -299,12 +304,12 @@ impl VerbsFabric {
         let promise = self.options.promise;
         let slots = self.slow().slots.as_mut();
         let index = slots.iter().position(|slot| slot.stage == Stage::Free)?;
-        let slot = &mut slots[index];
+        let slot = slots.get_mut(index)?;
         slot.stage = stage;
         slot.generation = slot.generation.wrapping_add(1) & 0x7fff_ffff;
-        (slot.data, slot.is_told) = (None, false);
+        (slot.data, slot.service, slot.is_told) = (None, None, false);
         let id = Id { index: index as u16, generation: slot.generation };
-        self.core.conns[index].begin(promise);
+        self.core.place(index).begin(promise);
         Some(id)
     }
 
@@ -342,7 +347,7 @@ impl VerbsFabric {
         let times_mask = abi::QP_TIMEOUT | abi::QP_RETRY_CNT | abi::QP_RNR_RETRY;
         qp.modify(&attributes, mask | times_mask)?;
         let (number, raw) = (qp.number(), qp.raw());
-        let conn = &self.core.conns[id.index()];
+        let conn = self.core.place(id.index());
         conn.peer_number.store(peer_number, Ordering::Relaxed);
         conn.qp.store(raw.as_ptr(), Ordering::Release);
         conn.number.store(number, Ordering::Release);
@@ -357,7 +362,7 @@ impl VerbsFabric {
             slot.qp = None;
             slot.stage = Stage::Free;
         }
-        let conn = &self.core.conns[index];
+        let conn = self.core.place(index);
         conn.number.store(0, Ordering::Release);
         conn.qp.store(core::ptr::null_mut(), Ordering::Release);
         self.core.clear(index);
@@ -366,7 +371,7 @@ impl VerbsFabric {
     /// Begins the end of a connection: no work any more, what is under way is flushed, the peer is told.
     fn end(&mut self, id: Id, why: QpError) {
         let core = self.core.clone();
-        core.conns[id.index()].fail(why);
+        core.place(id.index()).fail(why);
         let Some(slot) = self.slot(id) else { return };
         match slot.stage {
             Stage::Connected | Stage::Accepted => {}
@@ -462,11 +467,11 @@ impl VerbsFabric {
     fn look_after_all(&mut self) -> bool {
         let mut had_some = false;
         for index in 0..self.core.conns.len() {
-            let slot = &self.slow().slots[index];
+            let Some(slot) = self.slow().slots.get(index) else { continue };
             let (stage, generation) = (slot.stage, slot.generation);
             let id = Id { index: index as u16, generation };
             let core = self.core.clone();
-            let conn = &core.conns[index];
+            let conn = core.place(index);
             if let (Stage::Connected | Stage::Accepted, Some(why)) = (stage, conn.error()) {
                 self.end(id, why);
                 self.tell_end(id);
@@ -590,9 +595,11 @@ impl VerbsFabric {
             let _ = cm_id.reject(&[]);
             return;
         };
-        self.core.conns[id.index()].peer_number.store(event.peer_qp(), Ordering::Relaxed);
+        self.core.place(id.index()).peer_number.store(event.peer_qp(), Ordering::Relaxed);
+        let listener = self.slow().listeners.get(event.uid() as u32 as usize);
+        let service = listener.and_then(|listener| listener.as_ref().map(|(_, at)| *at));
         if let Some(slot) = self.slot(id) {
-            slot.id = Some(cm_id);
+            (slot.id, slot.service) = (Some(cm_id), service);
         }
         self.tell(CmEvent::Request(id, data));
     }
@@ -632,12 +639,28 @@ impl Fabric for VerbsFabric {
         });
         match listening {
             Ok(id) => {
-                slow.listeners.as_mut()[place] = Some(id);
+                if let Some(listener) = slow.listeners.as_mut().get_mut(place) {
+                    *listener = Some((id, service));
+                }
                 Ok(())
             }
             Err(Error::Os(_, Errno::EADDRINUSE)) => Err(Reject::Busy),
             Err(_) => Err(Reject::InvalidService),
         }
+    }
+
+    fn unlisten(&mut self, service: Address) {
+        let is_its = |listener: &&mut Option<(CmId, Address)>| {
+            listener.as_ref().is_some_and(|(_, at)| *at == service)
+        };
+        if let Some(listener) = self.slow().listeners.as_mut().iter_mut().find(is_its) {
+            *listener = None;
+        }
+    }
+
+    fn service_of(&mut self, id: Id) -> Option<Address> {
+        let slot = self.slot(id)?;
+        slot.service.filter(|_| slot.stage == Stage::Asked)
     }
 
     fn connect(&mut self, service: Address, data: PrivateData) -> Result<Id, Reject> {
@@ -671,7 +694,7 @@ impl Fabric for VerbsFabric {
             return Err(Reject::Stale);
         }
         let times = self.options.times;
-        let peer_number = self.core.conns[id.index()].peer_number.load(Ordering::Relaxed);
+        let peer_number = self.core.place(id.index()).peer_number.load(Ordering::Relaxed);
         let accepted = self.make_qp(id).and_then(|number| {
             self.start_qp(id, peer_number)?;
             let slot = self.slot(id).ok_or(Error::Full)?;
@@ -706,7 +729,7 @@ impl Fabric for VerbsFabric {
         let at = slow.first_event;
         slow.first_event = (at + 1) % EVENTS_MAX;
         slow.event_count -= 1;
-        slow.events.as_mut()[at].take()
+        slow.events.as_mut().get_mut(at)?.take()
     }
 
     fn take_queues(&mut self, id: Id) -> Option<(VerbsTx, VerbsRx)> {
@@ -714,7 +737,7 @@ impl Fabric for VerbsFabric {
         if !matches!(slot.stage, Stage::Accepted | Stage::Connected) {
             return None;
         }
-        let conn = &self.core.conns[id.index()];
+        let conn = self.core.place(id.index());
         if conn.halves.load(Ordering::Relaxed) & TAKEN != 0 {
             return None;
         }
@@ -748,7 +771,9 @@ impl Fabric for VerbsFabric {
                 _ => PostError::Unsupported,
             })?;
         let (lkey, rkey) = (mr.lkey(), mr.rkey());
-        slow.regions.as_mut()[place] = Some(Registered { mr, rkey });
+        if let Some(region) = slow.regions.as_mut().get_mut(place) {
+            *region = Some(Registered { mr, rkey });
+        }
         Ok(MemoryRegion { addr, len, lkey: Lkey(lkey), rkey: Rkey(rkey) })
     }
 

@@ -106,7 +106,7 @@ pub struct Shared<T>(NonNull<Counted<T>>);
 
 // SAFETY: as `alloc::sync::Arc`, which this is but for the allocator.
 unsafe impl<T: Send + Sync> Send for Shared<T> {}
-// SAFETY: as above.
+// SAFETY: a reference leads to `&T` alone, which `T: Sync` allows; the count is atomic.
 unsafe impl<T: Send + Sync> Sync for Shared<T> {}
 
 impl<T> Shared<T> {

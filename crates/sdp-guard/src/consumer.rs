@@ -47,6 +47,11 @@ pub struct Arrival {
 }
 
 impl Arrival {
+    /// Of a new queue pair.
+    pub const fn new() -> Self {
+        Self { section: 0, stream: 0 }
+    }
+
     /// A LaneSwitch arrived.
     ///
     /// # Errors
@@ -149,6 +154,21 @@ impl Consumer {
     /// True if the half is on SDP.
     pub const fn is_on_sdp(&self) -> bool {
         self.on_sdp
+    }
+
+    /// The last switch that was followed; 0 before the first.
+    pub const fn sequence(&self) -> u32 {
+        self.sequence
+    }
+
+    /// So many of the carrier's next payload bytes the consumer has already.
+    pub const fn to_skip(&self) -> u64 {
+        self.skip
+    }
+
+    /// True if a marker was read that ends the section, and bytes before its position are still due.
+    pub const fn is_ending(&self) -> bool {
+        self.pending.is_some()
     }
 
     /// True if no marker can come any more: the reader need not look for tokens.

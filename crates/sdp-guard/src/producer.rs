@@ -345,6 +345,12 @@ impl<const N: usize> Producer<N> {
         first.map_or(self.stream, |kept| kept.stream)
     }
 
+    /// Stream position from which on bytes have to be kept: a resume would begin there, or what is being
+    /// written of one.
+    pub fn owed_from(&self) -> u64 {
+        self.backlog.map_or_else(|| self.acknowledged_to(), |backlog| backlog.from)
+    }
+
     /// Ends the SDP section: a KERNEL marker and what was not acknowledged are now the backlog.
     ///
     /// # Errors

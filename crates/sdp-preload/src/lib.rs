@@ -16,8 +16,8 @@
 //!
 //! # Names that are left alone, on purpose
 //!
-//! `bind`, `getsockname`, `getpeername`, `fstat`, `isatty`, `isfdtype`: the carrier is
-//! the program's own TCP socket and answers them. `system`, `popen`, `getaddrinfo`,
+//! `getsockname`, `getpeername`, `fstat`, `isatty`, `isfdtype`: the carrier is the program's own TCP
+//! socket and answers them. `system`, `popen`, `getaddrinfo`,
 //! `syslog` and the rest of stdio act on descriptors inside libc, where no hook sees them; nothing
 //! changes in this process. `exit` runs the program's own handlers, which may still use sockets, so
 //! the orderly end is taken in this library's destructor instead. `seteuid`, `setegid` and `setfsuid`

@@ -54,8 +54,9 @@ pub use connection::{
     plain::{PlainHeader, Sent, Taken},
     scan::Scan,
     setup::{Local, Remote},
-    sink::{Payload, Sink, SinkAction, SinkConfig, SourceInput},
+    sink::{Sink, SinkAction, SinkConfig, SourceInput},
     source::{Hold, Outgoing, Source, SourceConfig, SourceEvent},
     words::{Ack, Corrupt, Credits, PeerCredit},
 };
 pub use violation::Violation;
+pub use wire::Payload;

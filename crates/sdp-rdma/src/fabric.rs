@@ -126,6 +126,12 @@ pub trait SendQueue {
         local: LocalSlice,
         remote: RemoteSlice,
     ) -> Result<(), PostError>;
+    /// The protocol's word where credits are explicit: since the connection began the peer has had room for so
+    /// many messages in all ([`ReceiveQueue::posted`] there and what it had received by then); wraps. A
+    /// fabric that needs no such word ignores it.
+    fn allow(&mut self, messages: u32) {
+        let _ = messages;
+    }
     /// Next completion of a signalled or one-sided request.
     fn poll_completion(&mut self) -> Option<Completion>;
 }
@@ -198,6 +204,16 @@ pub trait Fabric {
     fn has_explicit_credits(&self) -> bool;
     /// Starts listening on a service.
     fn listen(&mut self, service: Self::Service) -> Result<(), Reject>;
+    /// Ends listening on a service. Requests that wait for an answer stay.
+    fn unlisten(&mut self, service: Self::Service) {
+        let _ = service;
+    }
+    /// The service to whose listener a request came that was reported and not answered; `None`: no such
+    /// request, or this fabric does not know.
+    fn service_of(&mut self, id: Self::Id) -> Option<Self::Service> {
+        let _ = id;
+        None
+    }
     /// Starts connecting; progress comes from [`Fabric::poll_cm`]. `data` is at most
     /// [`crate::cm::REQUEST_DATA_MAX`] bytes.
     fn connect(&mut self, service: Self::Service, data: PrivateData) -> Result<Self::Id, Reject>;

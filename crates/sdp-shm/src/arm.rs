@@ -67,6 +67,20 @@ pub fn is_armed(word: &AtomicU32) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seen(u32);
 
+impl Seen {
+    /// The word, for one who keeps it as a number.
+    #[inline(always)]
+    pub const fn word(self) -> u32 {
+        self.0
+    }
+
+    /// What [`Seen::word`] came from. Any other number disarms nothing, or an arm that is like it.
+    #[inline(always)]
+    pub const fn of(word: u32) -> Self {
+        Self(word)
+    }
+}
+
 /// After publishing: looks at the word (W2, W3). `None`: nobody waits.
 #[inline]
 pub fn check(word: &AtomicU32) -> Option<(Mode, Seen)> {

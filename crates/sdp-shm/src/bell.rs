@@ -61,7 +61,7 @@ pub struct Bell(NonNull<BellPage>);
 
 // SAFETY: the page consists of atomics.
 unsafe impl Send for Bell {}
-// SAFETY: as above.
+// SAFETY: the page consists of atomics, which any threads may use at once.
 unsafe impl Sync for Bell {}
 
 impl Bell {

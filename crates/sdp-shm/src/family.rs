@@ -176,7 +176,7 @@ pub struct Family(NonNull<Memory>);
 
 // SAFETY: the memory consists of atomics.
 unsafe impl Send for Family {}
-// SAFETY: as above.
+// SAFETY: the memory consists of atomics, which any threads may use at once.
 unsafe impl Sync for Family {}
 
 impl Family {

@@ -132,6 +132,14 @@ pub struct LogLine {
     pub entries: [LogEntry; LOG_ENTRIES],
 }
 
+impl LogLine {
+    /// The place of log entry `number`.
+    #[inline]
+    pub fn entry(&self, number: u32) -> Option<&LogEntry> {
+        self.entries.get(number as usize % LOG_ENTRIES)
+    }
+}
+
 /// [`ConsumerLine::trusts_itself`]: the consumer reads only through the library.
 pub const TRUSTS: u32 = 1;
 /// [`ConsumerLine::trusts_itself`]: and whoever sleeps on the carrier at its end has armed, or will not sleep
@@ -249,7 +257,8 @@ pub struct Segment {
 // SAFETY: the segment is shared memory made of atomics and raw bytes; access from several threads is
 // what it is for. Lifetime is the constructor's contract.
 unsafe impl Send for Segment {}
-// SAFETY: as above.
+// SAFETY: its lines are atomics; ring bytes are raw memory that nobody has a reference to, so that
+// access at once mixes bytes up and does no more.
 unsafe impl Sync for Segment {}
 
 impl Segment {

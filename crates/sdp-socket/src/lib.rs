@@ -9,6 +9,7 @@
 //!   ├─ readiness      the answer for many descriptors: poll, select, epoll
 //!   ├─ lifecycle      descriptors and processes that come and go
 //!   ├─ migration      getting onto the SDP lane, and off it again
+//!   ├─ hosts          connections to other hosts
 //!   ├─ datapath       one call's bytes, from whichever lane they are on, and how it sleeps
 //!   ├─ wake           how threads are woken
 //!   ├─ conn           one connection, and what the kernel knows of it
@@ -24,6 +25,7 @@
 mod api;
 mod conn;
 mod datapath;
+mod hosts;
 mod lifecycle;
 mod migration;
 mod process;

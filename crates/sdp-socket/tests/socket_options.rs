@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, fmt::Write, fs, path::Path};
 
-use sdp_socket::options::{Row, Verdict, When, flags, ip, requests, socket, tcp};
+use sdp_socket::options::{Row, Verdict, When, flags, historic, ip, requests, socket, tcp};
 
 const HEAD: &str = "\
 # Socket options, requests and flags
@@ -61,6 +61,7 @@ fn the_documentation_is_the_tables() {
     for (title, rows) in [
         ("`SOL_SOCKET`", socket::OPTIONS),
         ("`IPPROTO_TCP`", tcp::OPTIONS),
+        ("`SOL_SDP` (1025), and the level of `AF_INET_SDP` (27)", historic::OPTIONS),
         ("`IPPROTO_IP`", ip::OPTIONS),
         ("`IPPROTO_IPV6`", ip::OPTIONS6),
         ("`ioctl`", requests::IOCTLS),

@@ -15,13 +15,15 @@
 pub mod map;
 pub mod page;
 pub mod reason;
+mod rules;
 pub mod writer;
 
 #[cfg(feature = "reader")]
 pub mod reader;
 
-pub use page::{Page, SIZE};
+pub use page::{Page, RuleWords, SIZE};
 pub use reason::Reason;
+pub use rules::{RuleState, Rules};
 pub use writer::{
     ConnState, Counter, Direction, Endpoint, Fabric, Identity, Lane, Mode, NewRow, Role, RowId,
     Verdict,

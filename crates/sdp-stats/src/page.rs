@@ -67,7 +67,27 @@ pub struct Header {
     pub free: AtomicU64,
     /// Fork children, living or not, that have counted here and never had a page of their own.
     pub guests: AtomicI64,
-    reserved: [AtomicU64; 43],
+    /// What rules are in force.
+    pub rules: RuleWords,
+    reserved: [AtomicU64; 39],
+}
+
+/// What rules the process goes by, as [`crate::Rules`].
+#[derive(Debug)]
+#[repr(C)]
+pub struct RuleWords {
+    /// [`crate::RuleState`]; stored last.
+    pub state: AtomicU32,
+    /// Rules in force.
+    pub rules: AtomicU32,
+    /// Errors in a file that is not in force.
+    pub errors: AtomicU32,
+    /// Times that other rules came into force.
+    pub changes: AtomicU32,
+    /// When the rules in force were read, in seconds since 1970.
+    pub since_s: AtomicU64,
+    /// When the file was judged last, likewise.
+    pub judged_s: AtomicU64,
 }
 
 /// Counters of the process that are not in an open row.

@@ -5,9 +5,11 @@
 use std::fmt;
 
 use crate::page::{
-    COUNTERS, HEADER_SIZE, Header, LAYOUT, MAGIC, PROGRAM_LEN, Page, ROWS, Row, RowHalf, Totals,
+    COUNTERS, HEADER_SIZE, Header, LAYOUT, MAGIC, PROGRAM_LEN, Page, ROWS, Row, RowHalf, RuleWords,
+    Totals,
 };
 use crate::reason::{MAX_REASONS, Reason};
+use crate::rules::Rules;
 use crate::writer::{Counter, Direction, Endpoint, ROW_OPEN};
 
 pub use crate::map::{MapError, Mapping};
@@ -146,6 +148,8 @@ pub struct ProcessView {
     pub program: String,
     /// Version of the library, likewise.
     pub version: String,
+    /// What rules it goes by.
+    pub rules: Rules,
     /// Totals and open rows.
     pub sums: Sums,
     /// Open rows.
@@ -321,9 +325,22 @@ pub fn parse(words: &[u64]) -> Result<ProcessView, PageError> {
         guests: w.i64(header!(guests)).max(0).cast_unsigned(),
         program: w.text(header!(program), PROGRAM_LEN),
         version: w.text(header!(version), 32),
+        rules: parse_rules(w),
         sums,
         rows,
     })
+}
+
+fn parse_rules(w: Words<'_>) -> Rules {
+    let at = |field: usize| header!(rules) + field;
+    Rules {
+        state: w.u32(at(core::mem::offset_of!(RuleWords, state))),
+        rules: w.u32(at(core::mem::offset_of!(RuleWords, rules))),
+        errors: w.u32(at(core::mem::offset_of!(RuleWords, errors))),
+        changes: w.u32(at(core::mem::offset_of!(RuleWords, changes))),
+        since_s: w.u64(at(core::mem::offset_of!(RuleWords, since_s))),
+        judged_s: w.u64(at(core::mem::offset_of!(RuleWords, judged_s))),
+    }
 }
 
 fn parse_totals(w: Words<'_>) -> Sums {

@@ -189,6 +189,18 @@ reasons! {
     47 Reconnected "reconnected"
         "The program disconnected the socket (connect with AF_UNSPEC) to use it again."
         "Use a new socket for a new connection.";
+    48 NoDevice "no-device"
+        "No RDMA device has the address that the connection uses, or this process may not use it."
+        "See sdp doctor and sdp devices.";
+    49 MemLock "memlock"
+        "The limit of locked memory (RLIMIT_MEMLOCK) leaves no room for a queue pair."
+        "Raise ulimit -l to 8192 or more.";
+    50 LaneLost "lane-lost"
+        "The queue pair to the other host ended; the stream went on over TCP."
+        "Look at the state of the port with sdp devices.";
+    51 Credit "credit"
+        "The other end has no receive buffer free, or the stream ends: the bytes went over TCP."
+        "Nothing.";
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ pub fn will_read(at: *const u8) {
         core::arch::asm!("prefetcht0 byte ptr [{at}]", at = in(reg) at,
             options(nostack, preserves_flags, readonly));
     }
-    // SAFETY: as above.
+    // SAFETY: a prefetch accesses nothing, whatever the address.
     #[cfg(all(target_arch = "aarch64", not(miri)))]
     unsafe {
         core::arch::asm!("prfm pldl1keep, [{at}]", at = in(reg) at,
@@ -29,7 +29,7 @@ pub fn will_write(at: *const u8) {
         core::arch::asm!("prefetchw byte ptr [{at}]", at = in(reg) at,
             options(nostack, preserves_flags, readonly));
     }
-    // SAFETY: as above.
+    // SAFETY: a prefetch accesses nothing, whatever the address.
     #[cfg(all(target_arch = "aarch64", not(miri)))]
     unsafe {
         core::arch::asm!("prfm pstl1keep, [{at}]", at = in(reg) at,

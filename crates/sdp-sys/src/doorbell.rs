@@ -74,11 +74,7 @@ pub fn ring(raw: i32) -> bool {
 /// otherwise be told nothing. False: descriptors came with them, which stay where they are.
 pub fn drain(raw: i32) -> bool {
     for _ in 0..DRAINS {
-        let mut waiting = 0i32;
-        // SAFETY: a number to write to.
-        if unsafe { sys!(libc::SYS_ioctl, raw, libc::FIONREAD, &raw mut waiting) }.is_err() {
-            return true;
-        }
+        let Ok(waiting) = fd::received(raw) else { return true };
         let most = (waiting.max(1) as usize - 1).min(DRAIN_MAX);
         if most == 0 {
             return true;

@@ -1,6 +1,6 @@
 //! Calls on descriptors, typed. Everything here goes straight to the kernel.
 
-use crate::{errno::Errno, sys};
+use crate::{OwnedFd, errno::Errno, sys};
 
 /// Closes a descriptor of ours. Errors have no consequence (the number is gone either way).
 pub fn close(fd: i32) {
@@ -8,14 +8,19 @@ pub fn close(fd: i32) {
     let _ = unsafe { sys!(libc::SYS_close, fd) };
 }
 
+/// Closes all numbers from `first` on. Kernels before 5.9 cannot.
+pub fn close_from(first: i32) -> Result<(), Errno> {
+    // SAFETY: no pointers.
+    unsafe { sys!(libc::SYS_close_range, first, u32::MAX, 0) }.map(drop)
+}
+
 /// Moves a fresh descriptor to the lowest free number at or above `min`, with close-on-exec set, and
 /// closes the old number. Falls back to the old number when none is free there.
 pub fn move_up(fd: i32, min: i32) -> i32 {
-    // SAFETY: no pointers.
-    match unsafe { sys!(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, min) } {
+    match duplicate_above(fd, min, false) {
         Ok(n) => {
             close(fd);
-            n as i32
+            n
         }
         Err(_) => fd,
     }
@@ -53,17 +58,149 @@ pub fn inode(fd: i32) -> Result<u64, Errno> {
 
 /// Whether the descriptor only names a place (`O_PATH`).
 pub fn is_path(fd: i32) -> bool {
-    // SAFETY: no pointers.
-    unsafe { sys!(libc::SYS_fcntl, fd, libc::F_GETFL, 0) }
-        .is_ok_and(|flags| flags as i32 & libc::O_PATH != 0)
+    status_flags(fd).is_ok_and(|flags| flags & libc::O_PATH != 0)
 }
 
 /// Whether the open file description has O_NONBLOCK set now. Asked of the kernel each time, because
 /// another holder may have changed it.
 pub fn is_nonblocking(fd: i32) -> bool {
+    status_flags(fd).is_ok_and(|flags| flags & libc::O_NONBLOCK != 0)
+}
+
+/// Flags of the open file description (`O_…`), as the kernel has them now.
+#[inline]
+pub fn status_flags(fd: i32) -> Result<i32, Errno> {
     // SAFETY: no pointers.
-    unsafe { sys!(libc::SYS_fcntl, fd, libc::F_GETFL, 0) }
-        .is_ok_and(|flags| flags as i32 & libc::O_NONBLOCK != 0)
+    unsafe { sys!(libc::SYS_fcntl, fd, libc::F_GETFL, 0) }.map(|flags| flags as i32)
+}
+
+/// Sets the flags of the open file description.
+pub fn set_status_flags(fd: i32, flags: i32) -> Result<(), Errno> {
+    // SAFETY: no pointers.
+    unsafe { sys!(libc::SYS_fcntl, fd, libc::F_SETFL, flags) }.map(drop)
+}
+
+/// Flags of the number (`FD_…`). An error: the number names nothing.
+#[inline]
+pub fn descriptor_flags(fd: i32) -> Result<i32, Errno> {
+    // SAFETY: no pointers.
+    unsafe { sys!(libc::SYS_fcntl, fd, libc::F_GETFD, 0) }.map(|flags| flags as i32)
+}
+
+/// The lowest free number at or above `min` for what `fd` names.
+pub fn duplicate_above(fd: i32, min: i32, is_kept_by_exec: bool) -> Result<i32, Errno> {
+    let call = if is_kept_by_exec { libc::F_DUPFD } else { libc::F_DUPFD_CLOEXEC };
+    // SAFETY: no pointers.
+    unsafe { sys!(libc::SYS_fcntl, fd, call, min) }.map(|fd| fd as i32)
+}
+
+/// Makes `number` name what `fd` names, instead of what it named. `flags`: `O_CLOEXEC` or 0.
+pub fn duplicate_to(fd: i32, number: i32, flags: i32) -> Result<(), Errno> {
+    // SAFETY: no pointers.
+    unsafe { sys!(libc::SYS_dup3, fd, number, flags) }.map(drop)
+}
+
+/// Reads once; how many bytes.
+pub fn read(fd: i32, to: &mut [u8]) -> Result<usize, Errno> {
+    // SAFETY: the buffer is writable for its length.
+    unsafe { sys!(libc::SYS_read, fd, to.as_mut_ptr(), to.len()) }
+}
+
+/// Writes once; how many bytes.
+#[inline]
+pub fn write(fd: i32, bytes: &[u8]) -> Result<usize, Errno> {
+    // SAFETY: the bytes are readable for their length.
+    unsafe { sys!(libc::SYS_write, fd, bytes.as_ptr(), bytes.len()) }
+}
+
+/// Adds one to an eventfd, which wakes who waits for it.
+#[inline]
+pub fn ring(event: i32) -> Result<usize, Errno> {
+    write(event, &1u64.to_ne_bytes())
+}
+
+/// A new eventfd. `flags`: `EFD_…`.
+pub fn eventfd(flags: i32) -> Result<i32, Errno> {
+    // SAFETY: no pointers.
+    unsafe { sys!(libc::SYS_eventfd2, 0, flags) }.map(|fd| fd as i32)
+}
+
+/// Waits for descriptors for `timeout_ns` nanoseconds, less than a second (`None`: for ever), with the signals that
+/// the thread lets through; how many have news. A signal ends it early (`EINTR`).
+#[inline(never)]
+pub fn poll(set: &mut [libc::pollfd], timeout_ns: Option<i64>) -> Result<usize, Errno> {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: timeout_ns.unwrap_or(0) };
+    let at = if timeout_ns.is_some() { &raw mut time } else { core::ptr::null_mut() };
+    // SAFETY: entries and time outlive the call, which may write both; there is no mask.
+    unsafe { sys!(libc::SYS_ppoll, set.as_mut_ptr(), set.len(), at, 0, 8) }
+}
+
+/// What is new at one descriptor now; 0 where the kernel does not tell.
+#[inline]
+pub fn readiness(fd: i32, events: i16) -> i16 {
+    let mut one = libc::pollfd { fd, events, revents: 0 };
+    let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: both structures outlive the call, which writes the first; there is no mask.
+    let asked = unsafe { sys!(libc::SYS_ppoll, &raw mut one, 1, &raw const zero, 0, 8) };
+    if asked.is_ok() { one.revents } else { 0 }
+}
+
+/// What is new at one descriptor: [`poll`] for one. 0: nothing in time.
+#[inline(never)]
+pub fn poll_one(fd: i32, events: i16, timeout_ns: Option<i64>) -> Result<i16, Errno> {
+    let mut set = [libc::pollfd { fd, events, revents: 0 }];
+    poll(&mut set, timeout_ns)?;
+    let [one] = set;
+    Ok(one.revents)
+}
+
+/// A new socket.
+pub fn socket(family: i32, kind: i32) -> Result<OwnedFd, Errno> {
+    // SAFETY: no pointers.
+    unsafe { sys!(libc::SYS_socket, family, kind, 0) }.map(|fd| OwnedFd::new(fd as i32))
+}
+
+/// `shutdown`.
+#[inline]
+pub fn shutdown(fd: i32, how: i32) -> Result<usize, Errno> {
+    // SAFETY: no pointers.
+    unsafe { sys!(libc::SYS_shutdown, fd, how) }
+}
+
+/// Sends once, to whom the socket is connected to; how many bytes.
+#[inline]
+pub fn send(fd: i32, bytes: &[u8], flags: i32) -> Result<usize, Errno> {
+    // SAFETY: the bytes are readable for their length; there is no address.
+    unsafe { sys!(libc::SYS_sendto, fd, bytes.as_ptr(), bytes.len(), flags, 0, 0) }
+}
+
+/// Receives once; how many bytes.
+#[inline]
+pub fn receive(fd: i32, to: &mut [u8], flags: i32) -> Result<usize, Errno> {
+    // SAFETY: the buffer is writable for its length; no address is asked for.
+    unsafe { sys!(libc::SYS_recvfrom, fd, to.as_mut_ptr(), to.len(), flags, 0, 0) }
+}
+
+/// Sets an integer socket option.
+pub fn setsockopt_int(fd: i32, level: i32, name: i32, value: i32) -> Result<(), Errno> {
+    // SAFETY: the value outlives the call and has the size given.
+    unsafe { sys!(libc::SYS_setsockopt, fd, level, name, &raw const value, 4) }.map(drop)
+}
+
+/// Bytes that can be received.
+pub fn received(fd: i32) -> Result<i32, Errno> {
+    let mut bytes = 0i32;
+    // SAFETY: FIONREAD writes an `int`, which outlives the call.
+    unsafe { sys!(libc::SYS_ioctl, fd, libc::FIONREAD, &raw mut bytes) }?;
+    Ok(bytes)
+}
+
+/// Bytes that were sent and are not acknowledged; of a pair of sockets, not received.
+pub fn unsent(fd: i32) -> Result<i32, Errno> {
+    let mut bytes = 0i32;
+    // SAFETY: TIOCOUTQ writes an `int`, which outlives the call.
+    unsafe { sys!(libc::SYS_ioctl, fd, libc::TIOCOUTQ, &raw mut bytes) }?;
+    Ok(bytes)
 }
 
 /// Which of the first `N` numbers are open, by one system call. `None`: the kernel does not say (a filter, a limit of

@@ -108,8 +108,7 @@ impl Drop for InUse {
 pub fn await_unused() {
     let end = monotonic_ns().saturating_add(PATIENCE_NS);
     while IN_USE.load(Ordering::SeqCst) != 0 && monotonic_ns() < end {
-        // SAFETY: no arguments.
-        let _ = unsafe { sys!(libc::SYS_sched_yield) };
+        crate::time::yield_now();
     }
 }
 

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-use crate::{errno::Errno, fd, sys, tls};
+use crate::{OwnedFd, errno::Errno, fd, sys, tls};
 
 /// Why the process does not count as one with a single thread although libc knows of no second one: bits.
 #[unsafe(link_section = ".bss.hot")]
@@ -35,6 +35,41 @@ pub fn is_single_threaded() -> bool {
 pub fn current() -> i32 {
     // SAFETY: no arguments.
     unsafe { sys!(libc::SYS_getpid) }.map_or(0, |pid| pid as i32)
+}
+
+/// The parent's id; 0 where that is outside this process namespace.
+pub fn parent() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { sys!(libc::SYS_getppid) }.unwrap_or(0) as u32
+}
+
+/// The real user's id.
+pub fn user() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { sys!(libc::SYS_getuid) }.unwrap_or(0) as u32
+}
+
+/// The effective user's id. An error: a filter of system calls.
+pub fn effective_user() -> Result<u32, Errno> {
+    // SAFETY: no arguments.
+    unsafe { sys!(libc::SYS_geteuid) }.map(|uid| uid as u32)
+}
+
+/// A descriptor of our own for what `number` names in process `pid`, if we may.
+pub fn descriptor_of(pid: i32, number: u32) -> Result<OwnedFd, Errno> {
+    // SAFETY: no pointers.
+    let process = OwnedFd::new(unsafe { sys!(libc::SYS_pidfd_open, pid, 0) }? as i32);
+    // SAFETY: no pointers.
+    let fd = unsafe { sys!(libc::SYS_pidfd_getfd, process.raw(), number, 0) }?;
+    Ok(OwnedFd::new(fd as i32))
+}
+
+/// Ends the process at once: no handlers, nothing flushed.
+pub fn exit(code: i32) -> ! {
+    loop {
+        // SAFETY: no pointers; does not return.
+        let _ = unsafe { sys!(libc::SYS_exit_group, code) };
+    }
 }
 
 /// Whether the caller may be a vfork child of process `owner`, running on its memory: free unless this

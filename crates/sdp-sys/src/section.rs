@@ -183,7 +183,7 @@ unsafe fn defer_inside(
     if sent.is_err() {
         // The user's quota of queued signals is used up. With SI_USER the kernel delivers a signal
         // even then, without its details, as it does for kill().
-        // SAFETY: as above; the program's handler does not see this copy.
+        // SAFETY: info is a whole siginfo of ours: the program's handler does not see this copy.
         unsafe {
             (*info).si_code = libc::SI_USER;
             if sys!(libc::SYS_rt_tgsigqueueinfo, pid, tid, signal, info).is_err() {
@@ -215,6 +215,27 @@ pub fn handler_runs(restart: bool) {
     if !restart {
         block.no_restart.store(block.no_restart.load(Relaxed).wrapping_add(1), Relaxed);
     }
+}
+
+/// A handler of the program begins. Followed by [`handler_returned`], unless it never returns.
+#[inline]
+pub fn handler_begins() {
+    let running = &tls::sections().running;
+    running.store(running.load(Relaxed).wrapping_add(1), Relaxed);
+}
+
+/// It has returned.
+#[inline]
+pub fn handler_returned() {
+    let running = &tls::sections().running;
+    running.store(running.load(Relaxed).wrapping_sub(1), Relaxed);
+}
+
+/// Whether the calling thread may be in a handler of the program: then nothing may be called that is not safe there. True
+/// for ever after a handler that left by `siglongjmp`.
+#[inline]
+pub fn in_handler() -> bool {
+    tls::sections().running.load(Relaxed) != 0
 }
 
 /// A moment in this thread's life, to compare with later.

@@ -24,6 +24,9 @@ pub struct Stat {
     pub size: u64,
     /// Owner.
     pub uid: u32,
+    /// When the inode changed last, in nanoseconds since 1970: also a change that leaves size and times as
+    /// they were.
+    pub changed_ns: u64,
     /// Type and permission bits.
     mode: u32,
 }
@@ -69,6 +72,14 @@ pub fn at_hand(fd: i32) -> Result<Stat, Errno> {
     })
 }
 
+/// What `path` names, through links.
+pub fn of_path(path: &core::ffi::CStr) -> Result<Stat, Errno> {
+    read(|st| {
+        // SAFETY: a terminated path; st is valid for writing.
+        unsafe { sys!(libc::SYS_newfstatat, libc::AT_FDCWD, path.as_ptr(), st, 0) }
+    })
+}
+
 /// Links of what `path` names. `None`: nothing that can be asked.
 pub fn links(path: &core::ffi::CStr) -> Option<u64> {
     // SAFETY: stat is plain data; zero is a valid value.
@@ -86,6 +97,9 @@ fn read(ask: impl FnOnce(*mut libc::stat) -> Result<usize, Errno>) -> Result<Sta
         id: Identity { dev: st.st_dev, ino: st.st_ino },
         size: st.st_size.max(0) as u64,
         uid: st.st_uid,
+        changed_ns: (st.st_ctime.max(0) as u64)
+            .saturating_mul(1_000_000_000)
+            .saturating_add(st.st_ctime_nsec.max(0) as u64),
         mode: st.st_mode,
     })
 }

@@ -36,9 +36,7 @@ pub fn await_others(deadline: u64) {
         }
         let mut ran = None;
         while monotonic_ns() < deadline && !has_moved_on(directory, digits, &mut ran) {
-            let nap = libc::timespec { tv_sec: 0, tv_nsec: NAP_NS };
-            // SAFETY: the time outlives the call; what is left of it is not asked for.
-            let _ = unsafe { sys!(libc::SYS_nanosleep, &raw const nap, 0) };
+            crate::time::nap(NAP_NS);
         }
         Held::No
     });

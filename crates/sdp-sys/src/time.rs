@@ -1,4 +1,22 @@
-//! Clocks.
+//! Clocks, and giving time away.
+
+use crate::sys;
+
+/// Lets others have this CPU, if they want it.
+#[inline]
+pub fn yield_now() {
+    // SAFETY: no arguments.
+    let _ = unsafe { sys!(libc::SYS_sched_yield) };
+}
+
+/// Sleeps for `ns` nanoseconds, less than a second. A signal ends it early.
+#[inline]
+pub fn nap(ns: i64) {
+    debug_assert!((0..1_000_000_000).contains(&ns));
+    let time = libc::timespec { tv_sec: 0, tv_nsec: ns };
+    // SAFETY: the time outlives the call; what is left of it is not asked for.
+    let _ = unsafe { sys!(libc::SYS_nanosleep, &raw const time, 0) };
+}
 
 /// Nanoseconds of `CLOCK_MONOTONIC`.
 ///
@@ -14,9 +32,21 @@ pub fn boottime_ns() -> u64 {
     now_ns(libc::CLOCK_BOOTTIME)
 }
 
+/// Milliseconds of `CLOCK_MONOTONIC_COARSE`, which is late by a tick of the kernel, at most ten milliseconds, and
+/// costs a fourth of the exact one.
+#[inline]
+pub fn coarse_ms() -> u64 {
+    now_ns(libc::CLOCK_MONOTONIC_COARSE) / 1_000_000
+}
+
+/// Nanoseconds since 1970 (`CLOCK_REALTIME`).
+pub fn unix_ns() -> u64 {
+    now_ns(libc::CLOCK_REALTIME)
+}
+
 /// Seconds since 1970 (`CLOCK_REALTIME`).
 pub fn unix_s() -> u64 {
-    now_ns(libc::CLOCK_REALTIME) / 1_000_000_000
+    unix_ns() / 1_000_000_000
 }
 
 #[inline(always)]

@@ -33,6 +33,8 @@ pub struct Sections {
     pub(crate) handlers: AtomicU32,
     /// Those of them that were installed without `SA_RESTART`, wrapping.
     pub(crate) no_restart: AtomicU32,
+    /// Handlers that have begun and not returned.
+    pub(crate) running: AtomicU32,
 }
 
 /// The words of one thread: atomics for the same reason.
@@ -154,6 +156,7 @@ pub unsafe fn keep_sections(at: &'static Sections) -> bool {
     }
     at.handlers.store(now.handlers.load(Relaxed), Relaxed);
     at.no_restart.store(now.no_restart.load(Relaxed), Relaxed);
+    at.running.store(now.running.load(Relaxed), Relaxed);
     block.elsewhere.store(from_ref(at).cast_mut(), Relaxed);
     true
 }
@@ -213,6 +216,7 @@ mod tests {
             unblocked: AtomicU64::new(0),
             handlers: AtomicU32::new(0),
             no_restart: AtomicU32::new(0),
+            running: AtomicU32::new(0),
         };
         std::thread::spawn(|| {
             let section = crate::section::Guard::enter();

@@ -604,7 +604,7 @@ mod tests {
         for bad in ["", "0", "10", "x", "3:", "3:a b"] {
             assert!(statement(bad).is_err(), "{bad}");
         }
-        let mut config = Config::new();
+        let mut config = Box::new(Config::new());
         config.load_text(statement("1:x.log").unwrap().as_bytes(), b"");
         assert!(config.diagnostics().is_empty());
         assert_eq!(config.log().min_level, 1);

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use clap::Args;
 use sdp_stats::reader::{HalfView, ProcessView, ReasonCode, RowView};
-use sdp_stats::{Counter, Direction, Role};
+use sdp_stats::{Counter, Direction, Role, Rules};
 use serde::Serialize;
 
 use crate::doctor::wrapped;
@@ -60,6 +60,39 @@ struct Connection {
     receive: Half,
 }
 
+/// The JSON form of the rules that a process goes by.
+#[derive(Debug, Serialize)]
+struct RulesForm {
+    state: &'static str,
+    count: u32,
+    errors: u32,
+    changes: u32,
+    since_s: u64,
+}
+
+/// What became of the rule file.
+const fn rule_state(rules: &Rules) -> &'static str {
+    match rules.state {
+        0 => "no-file",
+        1 => "in-force",
+        2 => "errors",
+        3 => "unreadable",
+        4 => "out-of-sight",
+        _ => "unknown",
+    }
+}
+
+/// Why the file that is there is not in force, if so.
+fn rules_note(rules: &Rules) -> Option<String> {
+    let why = match rule_state(rules) {
+        "errors" => format!("has changed and has {} errors (sdp config check)", rules.errors),
+        "unreadable" => "cannot be read any more".to_string(),
+        "out-of-sight" => "is not looked at in another root directory".to_string(),
+        _ => return None,
+    };
+    Some(format!("the rule file {why}: the former {} rules hold", rules.rules))
+}
+
 /// The JSON form of a process.
 #[derive(Debug, Serialize)]
 struct ProcessForm<'a> {
@@ -69,6 +102,7 @@ struct ProcessForm<'a> {
     version: &'a str,
     /// Seconds since its first stream connection.
     age_s: f64,
+    rules: RulesForm,
     seen: i64,
     sdp: i64,
     tcp: i64,
@@ -128,6 +162,13 @@ fn form(process: &Process) -> ProcessForm<'_> {
         uid: process.uid,
         version: &view.version,
         age_s: age_s(view),
+        rules: RulesForm {
+            state: rule_state(&view.rules),
+            count: view.rules.rules,
+            errors: view.rules.errors,
+            changes: view.rules.changes,
+            since_s: view.rules.since_s,
+        },
         seen: sums.seen,
         sdp: sums.sdp,
         tcp: sums.seen.wrapping_sub(sums.sdp),
@@ -216,6 +257,9 @@ fn text(processes: &[Process], width: usize) -> String {
             human_bytes(bytes.tcp_received),
         );
         let _ = writeln!(out, "{}", wrapped(&line, 2, width));
+        if let Some(note) = rules_note(&process.view.rules) {
+            let _ = writeln!(out, "  {}", wrapped(&note, 4, width));
+        }
         if width < TABLE {
             out.extend(process.view.rows.iter().map(|row| block(row, width)));
             continue;

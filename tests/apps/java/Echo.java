@@ -23,7 +23,8 @@ public class Echo {
         switch (args[0]) {
             case "nio-server" -> selectorServer(port);
             case "blocking-server" -> blockingServer(port);
-            case "nio-client" -> channelClient(port);
+            case "nio-client" -> channelClient(port, false);
+            case "nio-connected-client" -> channelClient(port, true);
             case "blocking-client" -> streamClient(port);
             default -> throw new IllegalArgumentException(args[0]);
         }
@@ -124,13 +125,19 @@ public class Echo {
         System.out.println("blocking " + HexFormat.of().formatHex(digest.digest()));
     }
 
-    /** Non-blocking channel: connects, writes and reads as the selector allows. */
-    static void channelClient(int port) throws Exception {
+    /**
+     * Non-blocking channel: connects, writes and reads as the selector allows. Or it connects first: where Java
+     * itself makes an SDP socket of a channel's, it forgets that this one does not block.
+     */
+    static void channelClient(int port, boolean connectsFirst) throws Exception {
         MessageDigest digest = MessageDigest.getInstance("SHA-256");
         Selector selector = Selector.open();
         SocketChannel channel = SocketChannel.open();
+        if (connectsFirst) {
+            channel.connect(new InetSocketAddress("127.0.0.1", port));
+        }
         channel.configureBlocking(false);
-        if (!channel.connect(new InetSocketAddress("127.0.0.1", port))) {
+        if (!connectsFirst && !channel.connect(new InetSocketAddress("127.0.0.1", port))) {
             SelectionKey connecting = channel.register(selector, SelectionKey.OP_CONNECT);
             selector.select();
             require(channel.finishConnect(), "connect");

@@ -259,11 +259,25 @@ pub(super) const SUITES: &[Suite] = &[
         200,
     ),
     app(
+        "app-qperf",
+        "qperf: sdp_lat and sdp_bw, which ask for AF_INET_SDP, against tcp_lat and tcp_bw",
+        "tests/apps/test_qperf.py",
+        &["qperf"],
+        200,
+    ),
+    app(
         "app-java",
         "Java: NIO selector and blocking echo",
         "tests/apps/test_java.py",
         &["java", "javac"],
         300,
+    ),
+    app(
+        "app-java-sdp",
+        "Java: com.sun.sdp.conf; JDBC to PostgreSQL and MariaDB beside a connection kept on TCP",
+        "tests/apps/test_java_sdp.py",
+        &["java", "javac", "psql", "mariadbd"],
+        400,
     ),
     app(
         "app-node",

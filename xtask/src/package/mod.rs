@@ -262,6 +262,7 @@ fn tree(release: &Release, places: &Places, work: &Path) -> Result<Tree, String>
     }
     let plain = |text: String| Content::File(text.into_bytes(), 0o644);
     tree.insert("etc/libsdp.conf".into(), plain(source("libsdp.conf")?));
+    tree.insert("usr/include/sdp.h".into(), plain(source("sdp.h")?));
     tree.insert("etc/logrotate.d/libsdp".into(), plain(source("logrotate")?));
     for (page, roff) in manual::pages(release)? {
         let section = page.rsplit('.').next().unwrap_or_default().to_owned();

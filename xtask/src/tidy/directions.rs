@@ -11,23 +11,28 @@ use crate::process::{cargo, output_of};
 /// Crate, and the crates of this workspace that it may use (not counting test dependencies).
 const DIRECTIONS: &[(&str, &[&str])] = &[
     ("sdp-guard", &[]),
+    ("sdp-link", &["sdp-rdma"]),
     ("sdp-rdma", &[]),
     ("sdp-config", &[]),
     ("sdp-sys", &[]),
     ("sdp-stats", &["sdp-sys"]),
     ("sdp-proto", &["sdp-rdma"]),
+    ("sdp-remote", &["sdp-guard", "sdp-proto", "sdp-rdma"]),
     ("sdp-shm", &["sdp-sys"]),
-    ("sdp-fabric-sim", &["sdp-rdma"]),
-    ("sdp-fabric-shm", &["sdp-rdma", "sdp-shm", "sdp-sys"]),
+    ("sdp-fabric-sim", &["sdp-link", "sdp-rdma"]),
+    ("sdp-fabric-shm", &["sdp-link", "sdp-rdma", "sdp-shm", "sdp-sys"]),
     ("sdp-fabric-verbs", &["sdp-rdma", "sdp-sys"]),
-    ("sdp-fabric-tests", &["sdp-rdma"]),
+    ("sdp-fabric-tests", &["sdp-link", "sdp-rdma"]),
     (
         "sdp-socket",
         &[
             "sdp-config",
             "sdp-fabric-shm",
+            "sdp-fabric-verbs",
+            "sdp-link",
             "sdp-proto",
             "sdp-rdma",
+            "sdp-remote",
             "sdp-shm",
             "sdp-stats",
             "sdp-sys",
@@ -44,6 +49,7 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
 /// What may never be used, even by tests: the engine and the fabrics stay strangers.
 const NEVER: &[(&str, &str)] = &[
     ("sdp-rdma", "sdp-proto"),
+    ("sdp-link", "sdp-proto"),
     ("sdp-fabric-sim", "sdp-proto"),
     ("sdp-fabric-shm", "sdp-proto"),
     ("sdp-fabric-verbs", "sdp-proto"),

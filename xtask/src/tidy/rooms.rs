@@ -18,10 +18,14 @@ const KNOWN: &str = include_str!("rooms.txt");
 
 /// Room, and the rooms that it may use, from the top of the house down.
 const ROOMS: &[(&str, &[&str])] = &[
-    ("api", &["readiness", "lifecycle", "migration", "datapath", "wake", "conn", "process"]),
-    ("readiness", &["migration", "datapath", "wake", "conn", "process"]),
-    ("lifecycle", &["migration", "datapath", "wake", "conn", "process"]),
-    ("migration", &["datapath", "wake", "conn", "process"]),
+    (
+        "api",
+        &["readiness", "lifecycle", "migration", "hosts", "datapath", "wake", "conn", "process"],
+    ),
+    ("readiness", &["migration", "hosts", "datapath", "wake", "conn", "process"]),
+    ("lifecycle", &["migration", "hosts", "datapath", "wake", "conn", "process"]),
+    ("migration", &["hosts", "datapath", "wake", "conn", "process"]),
+    ("hosts", &["datapath", "wake", "conn", "process"]),
     ("datapath", &["wake", "conn", "process"]),
     ("wake", &["conn", "process"]),
     ("conn", &["process"]),

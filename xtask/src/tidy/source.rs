@@ -20,6 +20,8 @@ const UNSAFE_CRATES: &[&str] = &[
     "crates/sdp-preload",
     "crates/sdp-stats",
     "crates/sdp-tools",
+    // Only its tests: real sockets.
+    "crates/sdp-remote/tests",
     // Maps memory for the shared ring, as its users do.
     "fuzz",
 ];

@@ -2,7 +2,6 @@
 
 use libc::{c_char, c_int, c_uint, clockid_t, mode_t, sigset_t};
 use sdp_socket::calls::{self, Call, Pin};
-use sdp_sys::sys;
 
 use super::{privilege, process};
 use crate::{direct, errno, real};
@@ -57,8 +56,7 @@ fn note_duplicate(old: c_int, new: c_int) {
 
 /// Whether a descriptor is open: asked only before a tracked one is replaced, and not in a sandbox.
 fn is_open(fd: c_int) -> bool {
-    // SAFETY: no pointers.
-    unsafe { sys!(libc::SYS_fcntl, fd, libc::F_GETFD, 0) }.is_ok()
+    sdp_sys::fd::descriptor_flags(fd).is_ok()
 }
 
 /// `dup2` and `dup3` after the arguments have been found good: what `new` names is closed first.

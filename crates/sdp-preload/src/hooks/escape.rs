@@ -163,6 +163,7 @@ const SEEN: &[c_long] = &[
     libc::SYS_preadv2,
     libc::SYS_pwritev2,
     libc::SYS_socket,
+    libc::SYS_bind,
     libc::SYS_connect,
     libc::SYS_listen,
     libc::SYS_accept,
@@ -352,7 +353,7 @@ unsafe extern "C" fn forking(
     e: usize,
     f: usize,
 ) -> c_long {
-    // SAFETY: as in `born`.
+    // SAFETY: the arguments are the program's, as it gave them to `syscall`.
     let flags = unsafe { kin(number, a, b) }.map_or(0, |(flags, _)| flags);
     // SAFETY: the program's own arguments, unchanged.
     let real = || unsafe { real::syscall(number, a, b, c, d, e, f) } as libc::pid_t;
@@ -386,6 +387,10 @@ unsafe extern "C" fn seen(
     let real = || unsafe { real::syscall(number, a, b, c, d, e, f) };
     let int = || real() as c_int;
     let size = || real() as ssize_t;
+    let addressed = |addr: *const libc::sockaddr, len: libc::socklen_t| {
+        // SAFETY: the program's own arguments, or its address in another family.
+        unsafe { real::syscall(number, a, addr as usize, len as usize, d, e, f) as c_int }
+    };
     let (fd, other) = (a as c_int, c as c_int);
     // SAFETY: each function gets the arguments that the program gave to the system call of its name.
     unsafe {
@@ -402,8 +407,14 @@ unsafe extern "C" fn seen(
             libc::SYS_sendmmsg => {
                 message::send_all(fd, b as _, c as c_uint, d as c_int, sendmsg, int).into()
             }
-            libc::SYS_socket => socket::open(fd, b as c_int, other, int).into(),
-            libc::SYS_connect => socket::connect_to(fd, b as _, c as _, int).into(),
+            libc::SYS_socket => {
+                let real = |family: c_int| real::syscall(number, family as usize, b, c, d, e, f);
+                socket::open(fd, b as c_int, other, |family| real(family) as c_int).into()
+            }
+            libc::SYS_connect => socket::connect_to(fd, b as _, c as _, addressed).into(),
+            libc::SYS_bind if calls::is_tracked(fd) => {
+                socket::bind_to(fd, b as _, c as _, addressed).into()
+            }
             libc::SYS_listen => socket::hear(fd, int).into(),
             libc::SYS_accept | libc::SYS_accept4 => socket::take(fd, int).into(),
             libc::SYS_splice if calls::is_tracked(fd) || calls::is_tracked(other) => {
@@ -509,7 +520,8 @@ unsafe fn moved(
     let fd = a as c_int;
     let int = || real() as c_int;
     let size = || real() as ssize_t;
-    // SAFETY: as in `seen`.
+    // SAFETY: the arguments are the program's; each call checks, or hands to the kernel, what the
+    // program's own call would.
     unsafe {
         match number {
             libc::SYS_read => match io::single(b as _, c) {
@@ -592,7 +604,8 @@ unsafe fn wait(
     if !calls::involved() {
         return None;
     }
-    // SAFETY: as in `seen`.
+    // SAFETY: the arguments are the program's; each call checks, or hands to the kernel, what the
+    // program's own call would.
     let call = unsafe {
         match number {
             #[cfg(target_arch = "x86_64")]
@@ -657,9 +670,9 @@ unsafe fn changes(number: c_long, a: usize, b: usize, c: usize) {
         libc::SYS_setgid => privilege::before_setgid(a32),
         libc::SYS_setregid => privilege::before_setregid(a32, b32),
         libc::SYS_setresgid => privilege::before_setresgid(a32, b32, c32),
-        // SAFETY: as in `seen`.
+        // SAFETY: the arguments are the program's, as it gave them to `syscall`.
         libc::SYS_setgroups => unsafe { privilege::before_setgroups(a, b as _) },
-        // SAFETY: as in `seen`.
+        // SAFETY: the arguments are the program's, as it gave them to `syscall`.
         libc::SYS_capset => unsafe { privilege::before_capset(a as _, b as _) },
         libc::SYS_chroot => privilege::before_chroot(),
         libc::SYS_unshare => privilege::before_unshare(a as c_int),

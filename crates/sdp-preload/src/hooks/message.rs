@@ -21,7 +21,7 @@ const NANOSECONDS: i64 = 1_000_000_000;
 unsafe fn arrived(fd: c_int, msg: *const msghdr, result: ssize_t) -> ssize_t {
     // SAFETY: the kernel accepted the header, so it is readable.
     if result >= 0 && unsafe { (*msg).msg_controllen } != 0 {
-        // SAFETY: as above; the control data is what the kernel wrote.
+        // SAFETY: the kernel accepted the header and wrote the control data, so both are readable.
         unsafe { calls::received_descriptors(fd, msg) };
     }
     result
@@ -153,7 +153,7 @@ unsafe fn receive_many(
         // SAFETY: the program's array has n entries.
         let entry = unsafe { msgs.add(done as usize) };
         let wait = flags & !libc::MSG_WAITFORONE;
-        // SAFETY: as above.
+        // SAFETY: done < n: an entry of the program's array.
         let result = unsafe { receive_one(fd, &raw mut (*entry).msg_hdr, wait, real) };
         if result < 0 {
             if done == 0 {
@@ -162,7 +162,7 @@ unsafe fn receive_many(
             calls::keep_error(fd, errno::get());
             break;
         }
-        // SAFETY: as above.
+        // SAFETY: done < n: an entry of the program's array, which the kernel has just accepted.
         let out_of_band = unsafe {
             (*entry).msg_len = result as c_uint;
             (*entry).msg_hdr.msg_flags & libc::MSG_OOB != 0

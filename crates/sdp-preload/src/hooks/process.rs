@@ -144,8 +144,7 @@ fn register_first() {
                 if state.load(Ordering::Acquire) != NOW {
                     break;
                 }
-                // SAFETY: no arguments.
-                let _ = unsafe { sys!(libc::SYS_sched_yield) };
+                sdp_sys::time::yield_now();
             }
         }
         Err(_) => {}

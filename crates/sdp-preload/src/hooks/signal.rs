@@ -92,7 +92,9 @@ unsafe extern "C" fn wrapper(signal: c_int, info: *mut siginfo_t, context: *mut 
         // the other two arguments, which the C conventions of both architectures permit.
         unsafe {
             let run: Handler = core::mem::transmute(address);
+            section::handler_begins();
             run(signal, info, context);
+            section::handler_returned();
         }
     }
 }
@@ -117,10 +119,13 @@ unsafe fn inside(signal: c_int, info: *mut siginfo_t, context: *mut c_void, word
     }
     section::handler_runs(word & RESTART != 0);
     let depth = section::suspend();
-    // SAFETY: as in `wrapper`.
+    // SAFETY: the program installed it for this signal. One that takes the number only ignores the
+    // other two arguments, which the C conventions permit.
     unsafe {
         let run: Handler = core::mem::transmute(address);
+        section::handler_begins();
         run(signal, info, context);
+        section::handler_returned();
     }
     section::resume(depth);
 }

@@ -14,11 +14,13 @@ pub(super) unsafe fn connect_to(
     fd: c_int,
     addr: *const sockaddr,
     len: socklen_t,
-    real: impl FnOnce() -> c_int,
+    real: impl FnOnce(*const sockaddr, socklen_t) -> c_int,
 ) -> c_int {
+    let plain = calls::plain(fd, addr, len);
+    let (addr, len) = plain.as_ref().map_or((addr, len), calls::Plain::parts);
     if calls::disconnecting(fd, addr, len) {
         return slowly(move || {
-            let result = real();
+            let result = real(addr, len);
             let error = errno::get();
             calls::disconnected(fd, result == 0);
             errno::set(error);
@@ -29,12 +31,28 @@ pub(super) unsafe fn connect_to(
         errno::set(error);
         return -1;
     }
-    let result = real();
+    let result = real(addr, len);
     // An interrupted connect goes on in the kernel, like one that is in progress.
     if result == 0 || matches!(errno::get(), libc::EINPROGRESS | libc::EINTR) {
         // SAFETY: the kernel accepted the address.
         unsafe { calls::connected(fd, addr, len) };
     }
+    result
+}
+
+/// `bind` of what is tracked.
+#[cold]
+#[inline(never)]
+pub(super) unsafe fn bind_to(
+    fd: c_int,
+    addr: *const sockaddr,
+    len: socklen_t,
+    real: impl FnOnce(*const sockaddr, socklen_t) -> c_int,
+) -> c_int {
+    let plain = calls::plain(fd, addr, len);
+    let (addr, len) = plain.as_ref().map_or((addr, len), calls::Plain::parts);
+    let result = real(addr, len);
+    calls::bound(fd, if result == 0 { 0 } else { errno::get() });
     result
 }
 
@@ -44,12 +62,16 @@ pub(super) unsafe fn option_of(
     fd: c_int,
     level: c_int,
     name: c_int,
-    value: *const c_void,
-    len: *const socklen_t,
+    value: *mut c_void,
+    len: *mut socklen_t,
     real: impl FnOnce() -> c_int,
 ) -> c_int {
     slowly(move || {
-        calls::getsockopt(fd, level, name);
+        // SAFETY: the caller's.
+        let told = unsafe { calls::getsockopt(fd, level, name, value, len) };
+        if let Call::Done(result) = told {
+            return errno::settle(result) as c_int;
+        }
         let result = real();
         if result == 0 {
             // SAFETY: the call succeeded.
@@ -65,12 +87,43 @@ pub(super) fn open(
     domain: c_int,
     kind: c_int,
     protocol: c_int,
-    real: impl FnOnce() -> c_int,
+    real: impl FnOnce(c_int) -> c_int,
 ) -> c_int {
+    if calls::is_historic(domain) {
+        return open_historic(domain, kind, protocol, real);
+    }
     let seen = escape::calls_seen();
-    let fd = real();
+    let fd = real(domain);
     if fd >= 0 && escape::calls_seen() == seen {
         calls::opened(fd, domain, kind, protocol);
+    }
+    fd
+}
+
+/// [`open`] with a family of the historic stack.
+#[cold]
+#[inline(never)]
+fn open_historic(
+    domain: c_int,
+    kind: c_int,
+    protocol: c_int,
+    real: impl FnOnce(c_int) -> c_int,
+) -> c_int {
+    let family = match calls::asked(domain, kind, protocol) {
+        Ok(family) => family,
+        Err(error) => {
+            errno::set(error);
+            return -1;
+        }
+    };
+    let seen = escape::calls_seen();
+    let fd = real(family);
+    let is_noted = escape::calls_seen() != seen;
+    if fd >= 0 && !calls::made(fd, family, kind, protocol, is_noted) {
+        // SAFETY: a descriptor that nobody else knows of.
+        unsafe { real::close(fd) };
+        errno::set(libc::ENOBUFS);
+        return -1;
     }
     fd
 }
@@ -100,7 +153,7 @@ pub(super) fn take(fd: c_int, real: impl FnOnce() -> c_int) -> c_int {
 hooks! {
     #[unsafe(link_section = ".text.open")]
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-        open(domain, kind, protocol, move || real::socket(domain, kind, protocol))
+        open(domain, kind, protocol, move |family| real::socket(family, kind, protocol))
     }
 
     fn socketpair(domain: c_int, kind: c_int, protocol: c_int, fds: *mut c_int) -> c_int {
@@ -114,11 +167,18 @@ hooks! {
 
     #[unsafe(link_section = ".text.open")]
     fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
-        connect_to(fd, addr, len, move || real::connect(fd, addr, len))
+        connect_to(fd, addr, len, move |addr, len| real::connect(fd, addr, len))
     }
 
     fn __connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
-        connect_to(fd, addr, len, move || real::connect(fd, addr, len))
+        connect_to(fd, addr, len, move |addr, len| real::connect(fd, addr, len))
+    }
+
+    fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
+        if !calls::is_tracked(fd) {
+            return real::bind(fd, addr, len);
+        }
+        bind_to(fd, addr, len, move |addr, len| real::bind(fd, addr, len))
     }
 
     fn listen(fd: c_int, backlog: c_int) -> c_int {

@@ -7,13 +7,15 @@
 use super::{
     owed::Owed,
     setup::{Local, Remote},
-    sink::{Payload, Sink, SinkAction},
+    sink::{Sink, SinkAction},
     source::{Hold, Outgoing, Source},
     state::{Event, Invalid, State},
 };
 use crate::{
     Violation,
-    wire::{Body, HEADER_LEN, Hello, HelloAck, LaneRequest, LaneSwitch, Message, hello::Names},
+    wire::{
+        Body, HEADER_LEN, Hello, HelloAck, LaneRequest, LaneSwitch, Message, Payload, hello::Names,
+    },
 };
 
 /// How long the handshake at the end of a connection may take.

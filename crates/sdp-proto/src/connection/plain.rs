@@ -5,72 +5,70 @@
 //! checking and packing all of the state would cost more than the message. What is not plain is
 //! refused, never judged: the caller unpacks the state and takes the ordinary way, which knows the
 //! rule that was broken, if one was.
+//!
+//! Where a field is, and what a message does to it, is said once: headers by [`crate::wire::Words`],
+//! the state's words by the constants of [`Source`] and [`Sink`] and the helpers of
+//! [`super::words`]. The tests hold both ways against each other, for every state within two flipped
+//! bits of a sound one: what is done here is what the ordinary way does. The fields that are not
+//! looked at here are not checked here either: a relative's scribbles in them are found by the next
+//! ordinary call.
 
 use super::{
-    sink::Sink,
-    source::Source,
-    words::{Ack, high, low, pack},
+    sink::{self, Sink},
+    source::{Source, store},
+    words::{Ack, advance, bits, high, low, next, pack},
 };
-use crate::wire::{Flags, HEADER, Mid, hello::RECEIVE_SIZE_MIN};
+use crate::wire::{Flags, HEADER, Header, Mid, Words, hello::RECEIVE_SIZE_MIN};
 
-/// A plain message's header: its 16 bytes as two little-endian words, whatever the host's order is. So
-/// it stays in registers on its way between ring and engine.
+/// A plain message's header: [`Words`], as a fabric moves them. So it stays in registers on its way
+/// between ring and engine.
 pub type PlainHeader = [u64; 2];
-
-const _: () = assert!(size_of::<PlainHeader>() == crate::wire::HEADER_LEN);
-
-/// Low 16 bits of the first word: message identifier, and the flags that are looked at.
-const KIND: u64 = 0x07ff;
-const DATA: u64 = Mid::Data.byte() as u64;
-
-const _: () = assert!(Flags::from_byte(0xff).byte() as u64 == KIND >> 8);
-
-/// Bits of the first word of either half: credits are explicit.
-const EXPLICIT: u64 = 1;
-/// The mode; both bits together are no mode.
-const MODE: u64 = 0b110;
-/// Sending half: bits that are never set, and all gates and marks.
-const SOURCE_SPECIAL: u64 = 0xffff_fff8;
-/// Receiving half: bits that are never set, and all gates.
-const SINK_SPECIAL: u64 = 0xfff0;
 
 /// What a plain message changes in a packed [`Source`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sent {
     /// The message's header.
     pub header: PlainHeader,
-    /// Words 1 and 2 of the state from now on.
-    pub words: [u64; 2],
-    /// Word 4 of the state from now on.
+    /// [`Source::SEQUENCE`] of the state from now on.
+    pub sequence: u64,
+    /// [`Source::TOLD`] of the state from now on.
+    pub told: u64,
+    /// [`Source::POSITION`] of the state from now on.
     pub position: u64,
 }
 
 impl Source {
-    /// A Data message of `payload` bytes, for the source whose words 0 to 4 are given: what
+    /// Words of the packed form that [`Self::plain`] looks at, from the first on.
+    pub const PLAIN_WORDS: usize = Self::POSITION + 1;
+
+    /// A Data message of `payload` bytes, for the source whose first words are given: what
     /// [`Source::next_data`] and [`Source::commit`] would do. Store the new words once the fabric has the
     /// message. `None`: not plain; unpack the state and see.
     #[inline(always)]
-    pub const fn plain(words: [u64; 5], ack: Ack, payload: u32) -> Option<Sent> {
-        let [bits, sequence, _, sizes, position] = words;
-        let limit = low(sizes);
-        if bits & (EXPLICIT | SOURCE_SPECIAL) != 0
-            || bits & MODE == MODE
+    pub const fn plain(words: [u64; Self::PLAIN_WORDS], ack: Ack, payload: u32) -> Option<Sent> {
+        let limit = low(words[Self::SIZES]);
+        if !bits::are_plain(words[Self::BITS], store::SPECIAL)
             || payload == 0
             || limit < RECEIVE_SIZE_MIN
             || payload > limit.wrapping_sub(HEADER)
         {
             return None;
         }
-        let mseq = low(sequence).wrapping_add(1);
-        let len = HEADER.wrapping_add(payload).swap_bytes() as u64;
-        let bufs = ack.bufs.swap_bytes() as u64;
+        let sequence = words[Self::SEQUENCE];
+        let mseq = next(low(sequence));
+        let Words(header) = Words::new(&Header {
+            mid: Mid::Data,
+            flags: Flags::NONE,
+            bufs: ack.bufs,
+            len: HEADER.wrapping_add(payload),
+            mseq,
+            mseq_ack: ack.mseq_ack,
+        });
         Some(Sent {
-            header: [
-                DATA | bufs << 16 | len << 32,
-                pack(mseq.swap_bytes(), ack.mseq_ack.swap_bytes()),
-            ],
-            words: [pack(mseq, high(sequence)), ack.to_word()],
-            position: position.wrapping_add(payload as u64),
+            header,
+            sequence: pack(mseq, high(sequence)),
+            told: ack.to_word(),
+            position: advance(words[Self::POSITION], payload),
         })
     }
 }
@@ -80,34 +78,43 @@ impl Source {
 pub struct Taken {
     /// Payload bytes behind the header, at least 1.
     pub payload: u32,
-    /// Words 1 and 2 of the state from now on.
-    pub words: [u64; 2],
+    /// [`Sink::SEQUENCE`] of the state from now on.
+    pub sequence: u64,
+    /// [`Sink::POSITION`] of the state from now on.
+    pub position: u64,
     /// What our headers say from now on.
     pub ack: Ack,
 }
 
 impl Sink {
-    /// Whether [`Sink::plain`] may be asked at all, by word 0 of the state.
+    /// Words of the packed form that [`Self::plain`] looks at, from the first on.
+    pub const PLAIN_WORDS: usize = Self::POSITION + 1;
+
+    /// Whether [`Sink::plain`] may be asked at all, by [`Sink::BITS`] of the state.
     #[inline(always)]
     pub const fn is_plain(bits: u64) -> bool {
-        bits & (EXPLICIT | SINK_SPECIAL) == 0 && bits & MODE != MODE
+        bits::are_plain(bits, sink::SPARE | bits::GATES)
     }
 
-    /// A Data message of `len` bytes that begins with `header`, for the sink whose words 0 to 2 are
+    /// A Data message of `len` bytes that begins with `header`, for the sink whose first words are
     /// given: what parsing and [`Sink::handle`] would do. `None`: not plain; unpack the state and see.
     #[inline(always)]
-    pub const fn plain(words: [u64; 3], header: PlainHeader, len: u32) -> Option<Taken> {
-        let [bits, sequence, position] = words;
-        let [first, second] = header;
-        let mseq = low(sequence).wrapping_add(1);
+    pub const fn plain(
+        words: [u64; Self::PLAIN_WORDS],
+        header: PlainHeader,
+        len: u32,
+    ) -> Option<Taken> {
+        let (bits, sequence) = (words[Self::BITS], words[Self::SEQUENCE]);
+        let header = Words(header);
+        let mseq = next(low(sequence));
         let limit = high(bits);
         if !Self::is_plain(bits)
             || limit < RECEIVE_SIZE_MIN
-            || first & KIND != DATA
+            || !header.is_plain_data()
             || len <= HEADER
             || len > limit
-            || high(first).swap_bytes() != len
-            || low(second).swap_bytes() != mseq
+            || header.len() != len
+            || header.mseq() != mseq
             || high(sequence) != 0
         {
             return None;
@@ -115,7 +122,8 @@ impl Sink {
         let payload = len.wrapping_sub(HEADER);
         Some(Taken {
             payload,
-            words: [pack(mseq, 0), position.wrapping_add(payload as u64)],
+            sequence: pack(mseq, 0),
+            position: advance(words[Self::POSITION], payload),
             ack: Ack::implicit(mseq),
         })
     }
@@ -133,18 +141,17 @@ mod tests {
     }
 
     fn bytes(header: PlainHeader) -> [u8; 16] {
-        let [first, second] = header;
-        (u128::from(second) << 64 | u128::from(first)).to_le_bytes()
+        Words(header).to_bytes()
     }
 
     fn words_of(header: [u8; 16]) -> PlainHeader {
-        let n = u128::from_le_bytes(header);
-        [n as u64, (n >> 64) as u64]
+        Words::from_bytes(header).0
     }
 
     fn after(mut words: [u64; Source::WORDS], sent: Sent) -> [u64; Source::WORDS] {
-        words[1..3].copy_from_slice(&sent.words);
-        words[4] = sent.position;
+        words[Source::SEQUENCE] = sent.sequence;
+        words[Source::TOLD] = sent.told;
+        words[Source::POSITION] = sent.position;
         words
     }
 
@@ -164,7 +171,8 @@ mod tests {
             let len = HEADER + payload;
             let taken = Sink::plain(first(&sink.to_words()), sent.header, len).expect("is plain");
             let mut words = sink.to_words();
-            words[1..3].copy_from_slice(&taken.words);
+            words[Sink::SEQUENCE] = taken.sequence;
+            words[Sink::POSITION] = taken.position;
             let parsed = Message::parse(&bytes(sent.header), len).expect("well-formed");
             let SinkAction::Deliver(found) = sink.handle(&parsed).expect("legal") else {
                 panic!("a Data message is delivered");

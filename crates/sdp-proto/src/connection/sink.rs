@@ -7,12 +7,12 @@
 use super::{
     mode::{Mode, Side},
     owed::{MAX_ADVERTS, Owed},
-    words::{Ack, Corrupt, Credits, high, low, pack},
+    words::{Ack, Corrupt, Credits, advance, bits, high, low, next, pack},
 };
 use crate::{
     Violation,
     wire::{
-        Body, Flags, HEADER, LaneRequest, LaneSwitch, Message, ModeChange, SinkAvail,
+        Body, Flags, LaneRequest, LaneSwitch, Message, ModeChange, Payload, SinkAvail,
         hello::RECEIVE_SIZE_MIN,
     },
 };
@@ -36,15 +36,6 @@ impl SinkConfig {
     pub const fn implicit(receive_size: u32) -> Self {
         Self { credits: Credits::Implicit, receive_size, lane_messages: false }
     }
-}
-
-/// Where the payload of the message just handled lies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Payload {
-    /// Offset in bytes from the start of the message.
-    pub offset: u32,
-    /// Length in bytes, never 0.
-    pub len: u32,
 }
 
 /// What the peer's sink says to our source; input of [`crate::Source::handle`].
@@ -158,11 +149,25 @@ const SUSPENDED: u8 = 1 << 2;
 const ADVERT: u8 = 1 << 3;
 const GATES: u8 = ENDED | RESET | SUSPENDED | ADVERT;
 
+/// In word 0 of the packed state: [`SinkConfig::lane_messages`].
+const LANE_MESSAGES: u64 = 1 << 3;
+/// Bits that are never set.
+pub(super) const SPARE: u64 = 0xf0;
+const EMPTY_SHIFT: u32 = 16;
+
 const _: () = assert!(size_of::<Sink>() <= 256);
 
 impl Sink {
     /// Words of the packed form.
     pub const WORDS: usize = 4;
+    /// Word of the packed form: what is special, and the receive size.
+    pub const BITS: usize = 0;
+    /// Word of the packed form: the last message taken, and the advertisement that is to be answered.
+    pub const SEQUENCE: usize = 1;
+    /// Word of the packed form: payload bytes taken so far.
+    pub const POSITION: usize = 2;
+    /// Word of the packed form: nothing yet, 0.
+    pub const SPARE: usize = 3;
 
     /// A sink of a new connection: Combined mode, message 1 is due.
     pub const fn new(config: &SinkConfig) -> Self {
@@ -188,7 +193,7 @@ impl Sink {
     #[inline]
     pub fn handle(&mut self, message: &Message) -> Result<SinkAction, Violation> {
         let header = &message.header;
-        let expected = self.last_mseq.wrapping_add(1);
+        let expected = next(self.last_mseq);
         if header.mseq != expected {
             return Err(Violation::MseqGap { expected, found: header.mseq });
         }
@@ -204,13 +209,12 @@ impl Sink {
             return Ok(action);
         };
         self.last_mseq = expected;
-        let len = header.len.wrapping_sub(HEADER);
-        if len == 0 {
+        let Some(payload) = message.payload() else {
             self.empty = self.empty.wrapping_add(1);
             return Ok(SinkAction::Nothing);
-        }
-        self.position = self.position.wrapping_add(u64::from(len));
-        Ok(SinkAction::Deliver(Payload { offset: HEADER, len }))
+        };
+        self.position = advance(self.position, payload.len);
+        Ok(SinkAction::Deliver(payload))
     }
 
     /// What our headers are to say, with `posted` receive buffers posted at this instant (ignored
@@ -267,13 +271,16 @@ impl Sink {
     /// Packs the state.
     #[inline]
     pub const fn to_words(&self) -> [u64; Self::WORDS] {
-        let bits = self.credits.to_bits()
-            | ((self.mode as u64) << 1)
-            | ((self.lane_messages as u64) << 3)
-            | ((self.gates as u64) << 8)
-            | ((self.empty as u64) << 16)
-            | ((self.receive_size as u64) << 32);
-        [bits, pack(self.last_mseq, self.advert_ack), self.position, 0]
+        let lane_messages = if self.lane_messages { LANE_MESSAGES } else { 0 };
+        let bits = bits::of(self.credits, self.mode, self.gates)
+            | lane_messages
+            | ((self.empty as u64) << EMPTY_SHIFT)
+            | pack(0, self.receive_size);
+        let mut words = [0; Self::WORDS];
+        words[Self::BITS] = bits;
+        words[Self::SEQUENCE] = pack(self.last_mseq, self.advert_ack);
+        words[Self::POSITION] = self.position;
+        words
     }
 
     /// Unpacks and checks the state.
@@ -283,33 +290,30 @@ impl Sink {
     /// [`Corrupt`] names the first word that cannot be.
     #[inline]
     pub fn from_words(words: &[u64; Self::WORDS]) -> Result<Self, Corrupt> {
-        let [bits, sequence, position, spare] = *words;
-        let (Some(credits), Some(mode)) =
-            (Credits::from_bits(bits & 1), Mode::from_bits((bits >> 1) & 3))
-        else {
+        let (bits, sequence) = (words[Self::BITS], words[Self::SEQUENCE]);
+        let Some((credits, mode, gates)) = bits::read(bits) else {
             return Err(Corrupt { word: 0 });
         };
-        let gates = (bits >> 8) as u8;
         let receive_size = high(bits);
-        if bits & 0xf0 != 0 || gates & !GATES != 0 || receive_size < RECEIVE_SIZE_MIN {
+        if bits & SPARE != 0 || gates & !GATES != 0 || receive_size < RECEIVE_SIZE_MIN {
             return Err(Corrupt { word: 0 });
         }
         if gates & ADVERT == 0 && high(sequence) != 0 {
             return Err(Corrupt { word: 1 });
         }
-        if spare != 0 {
+        if words[Self::SPARE] != 0 {
             return Err(Corrupt { word: 3 });
         }
         Ok(Self {
             credits,
             mode,
             gates,
-            lane_messages: bits & 8 != 0,
-            empty: (bits >> 16) as u16,
+            lane_messages: bits & LANE_MESSAGES != 0,
+            empty: (bits >> EMPTY_SHIFT) as u16,
             last_mseq: low(sequence),
             advert_ack: high(sequence),
             receive_size,
-            position,
+            position: words[Self::POSITION],
         })
     }
 
@@ -325,8 +329,7 @@ impl Sink {
         {
             return Err(Violation::AfterSuspComm { mid });
         }
-        let is_payload =
-            message.payload_len() != 0 && !matches!(message.body, Body::Experimental { .. });
+        let is_payload = message.payload().is_some();
         if self.gates & ENDED != 0 && (is_payload || matches!(message.body, Body::SrcAvail(_))) {
             return Err(Violation::AfterDisConn { mid });
         }
@@ -430,12 +433,9 @@ impl Sink {
     }
 
     fn take_payload(&mut self, message: &Message) -> Option<Payload> {
-        let len = message.payload_len();
-        if len == 0 {
-            return None;
-        }
-        self.position = self.position.wrapping_add(u64::from(len));
-        Some(Payload { offset: message.body.header_len(), len })
+        let payload = message.payload()?;
+        self.position = advance(self.position, payload.len);
+        Some(payload)
     }
 }
 

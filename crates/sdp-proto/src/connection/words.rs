@@ -79,6 +79,49 @@ pub struct Corrupt {
     pub word: u8,
 }
 
+/// Word 0 of the packed state, as far as both halves agree; the other bits are each half's own.
+pub(crate) mod bits {
+    use super::Credits;
+    use crate::Mode;
+
+    /// [`Credits`].
+    pub(crate) const CREDITS: u64 = 1;
+    const MODE_SHIFT: u32 = 1;
+    /// [`Mode`]. All bits together are no mode.
+    pub(crate) const MODE: u64 = 0b11 << MODE_SHIFT;
+    const GATES_SHIFT: u32 = 8;
+    /// What has ended or is unanswered: none in the common case.
+    pub(crate) const GATES: u64 = 0xff << GATES_SHIFT;
+
+    pub(crate) const fn of(credits: Credits, mode: Mode, gates: u8) -> u64 {
+        credits.to_bits() | (mode as u64) << MODE_SHIFT | (gates as u64) << GATES_SHIFT
+    }
+
+    pub(crate) fn read(bits: u64) -> Option<(Credits, Mode, u8)> {
+        let credits = Credits::from_bits(bits & CREDITS)?;
+        let mode = Mode::from_bits((bits & MODE) >> MODE_SHIFT)?;
+        Some((credits, mode, (bits >> GATES_SHIFT) as u8))
+    }
+
+    /// Whether a plain message may come or go: implicit credits, a mode, none of `special`.
+    #[inline(always)]
+    pub(crate) const fn are_plain(bits: u64, special: u64) -> bool {
+        bits & (CREDITS | special) == 0 && bits & MODE != MODE
+    }
+}
+
+/// The number of the message after `mseq`.
+#[inline(always)]
+pub(crate) const fn next(mseq: u32) -> u32 {
+    mseq.wrapping_add(1)
+}
+
+/// The stream position behind a message with `payload` bytes.
+#[inline(always)]
+pub(crate) const fn advance(position: u64, payload: u32) -> u64 {
+    position.wrapping_add(payload as u64)
+}
+
 pub(crate) const fn pack(low: u32, high: u32) -> u64 {
     (low as u64) | ((high as u64) << 32)
 }

@@ -22,7 +22,7 @@ impl Flags {
     /// REQ_PIPE: the sink would like Pipelined mode.
     pub const REQ_PIPE: Self = Self(0x04);
 
-    const KNOWN: u8 = 0x07;
+    pub(crate) const KNOWN: u8 = 0x07;
 
     /// Keeps the known bits of a header byte.
     pub const fn from_byte(byte: u8) -> Self {
@@ -42,6 +42,83 @@ impl Flags {
     /// Both.
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
+    }
+}
+
+/// A base header as it is on the wire, in registers: its 16 bytes as two little-endian words,
+/// whatever the host's order is. The only place that knows where a field is. Nothing is checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Words(pub [u64; 2]);
+
+const _: () = assert!(size_of::<Words>() == HEADER_LEN);
+
+impl Words {
+    /// Identifier, and the flags that are looked at.
+    const KIND: u64 = 0xff | (Flags::KNOWN as u64) << 8;
+
+    /// A header of these fields.
+    #[inline(always)]
+    pub(crate) const fn new(header: &Header) -> Self {
+        let Header { mid, flags, bufs, len, mseq, mseq_ack } = *header;
+        Self([
+            mid.byte() as u64
+                | (flags.byte() as u64) << 8
+                | (bufs.swap_bytes() as u64) << 16
+                | (len.swap_bytes() as u64) << 32,
+            mseq.swap_bytes() as u64 | (mseq_ack.swap_bytes() as u64) << 32,
+        ])
+    }
+
+    /// From the bytes on the wire.
+    #[inline]
+    pub const fn from_bytes(bytes: [u8; HEADER_LEN]) -> Self {
+        let n = u128::from_le_bytes(bytes);
+        Self([n as u64, (n >> 64) as u64])
+    }
+
+    /// The bytes on the wire.
+    #[inline]
+    pub const fn to_bytes(self) -> [u8; HEADER_LEN] {
+        let Self([first, second]) = self;
+        ((second as u128) << 64 | first as u128).to_le_bytes()
+    }
+
+    /// Whether this is Data without any known flag.
+    #[inline(always)]
+    pub(crate) const fn is_plain_data(self) -> bool {
+        self.0[0] & Self::KIND == Mid::Data.byte() as u64
+    }
+
+    #[inline(always)]
+    const fn mid(self) -> u8 {
+        self.0[0] as u8
+    }
+
+    #[inline(always)]
+    const fn flags(self) -> Flags {
+        Flags::from_byte((self.0[0] >> 8) as u8)
+    }
+
+    #[inline(always)]
+    const fn bufs(self) -> u16 {
+        ((self.0[0] >> 16) as u16).swap_bytes()
+    }
+
+    /// Length of the whole message in bytes.
+    #[inline(always)]
+    pub(crate) const fn len(self) -> u32 {
+        ((self.0[0] >> 32) as u32).swap_bytes()
+    }
+
+    /// Sequence number of the message.
+    #[inline(always)]
+    pub(crate) const fn mseq(self) -> u32 {
+        (self.0[1] as u32).swap_bytes()
+    }
+
+    #[inline(always)]
+    const fn mseq_ack(self) -> u32 {
+        ((self.0[1] >> 32) as u32).swap_bytes()
     }
 }
 
@@ -66,11 +143,7 @@ impl Header {
     /// The header as it is on the wire.
     #[inline]
     pub const fn encode(&self) -> [u8; HEADER_LEN] {
-        let [b0, b1] = self.bufs.to_be_bytes();
-        let [l0, l1, l2, l3] = self.len.to_be_bytes();
-        let [s0, s1, s2, s3] = self.mseq.to_be_bytes();
-        let [a0, a1, a2, a3] = self.mseq_ack.to_be_bytes();
-        [self.mid.byte(), self.flags.byte(), b0, b1, l0, l1, l2, l3, s0, s1, s2, s3, a0, a1, a2, a3]
+        Words::new(self).to_bytes()
     }
 
     /// Reads the header of a message of which `first_bytes` are the beginning and which is
@@ -86,15 +159,16 @@ impl Header {
         let Some(bytes) = first_bytes.first_chunk::<HEADER_LEN>() else {
             return Err(Violation::TooShort { received: total_len });
         };
-        let [mid, flags, b0, b1, l0, l1, l2, l3, s0, s1, s2, s3, a0, a1, a2, a3] = *bytes;
+        let words = Words::from_bytes(*bytes);
+        let mid = words.mid();
         let header = Self {
             // Data first: it is what nearly every message is.
             mid: if mid == Mid::Data.byte() { Mid::Data } else { Mid::from_byte(mid)? },
-            flags: Flags::from_byte(flags),
-            bufs: u16::from_be_bytes([b0, b1]),
-            len: u32::from_be_bytes([l0, l1, l2, l3]),
-            mseq: u32::from_be_bytes([s0, s1, s2, s3]),
-            mseq_ack: u32::from_be_bytes([a0, a1, a2, a3]),
+            flags: words.flags(),
+            bufs: words.bufs(),
+            len: words.len(),
+            mseq: words.mseq(),
+            mseq_ack: words.mseq_ack(),
         };
         if total_len < HEADER {
             return Err(Violation::TooShort { received: total_len });

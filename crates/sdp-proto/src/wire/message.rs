@@ -2,7 +2,7 @@
 
 use super::{
     advert::{SINK_AVAIL_LEN, SRC_AVAIL_LEN, SinkAvail, SrcAvail},
-    bsdh::{HEADER_LEN, Header},
+    bsdh::{HEADER, HEADER_LEN, Header},
     control::ModeChange,
     lane::{LANE_REQUEST, LANE_REQUEST_LEN, LANE_SWITCH, LANE_SWITCH_LEN, LaneRequest, LaneSwitch},
     mid::Mid,
@@ -135,6 +135,15 @@ impl Body {
     }
 }
 
+/// Where the payload of a message lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Payload {
+    /// Offset in bytes from the start of the message.
+    pub offset: u32,
+    /// Length in bytes, never 0.
+    pub len: u32,
+}
+
 /// A parsed message. `header.mid` and `body` agree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Message {
@@ -160,6 +169,39 @@ impl Message {
             return Ok(Self { header, body: Body::Data });
         }
         parse_body(header, first_bytes.get(HEADER_LEN..).unwrap_or(&[]))
+    }
+
+    /// [`Self::parse`] of a message of `total_len` bytes that lies elsewhere: `copy` fills a buffer
+    /// from the message's start as far as the message goes, and says with how many bytes. Of Data,
+    /// which nearly every message is, it is asked for the base header only. All that is judged was
+    /// copied in one call, so that a peer that changes the bytes meanwhile changes one whole message.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::parse`].
+    #[inline]
+    pub fn read(
+        total_len: u32,
+        mut copy: impl FnMut(&mut [u8]) -> usize,
+    ) -> Result<Self, Violation> {
+        let mut first = [0; PREFIX_MAX];
+        let look = if total_len < HEADER { total_len as usize } else { HEADER_LEN };
+        let mut have = first.get_mut(..look).map_or(0, &mut copy);
+        if first[0] != Mid::Data.byte() {
+            have = copy(&mut first);
+        }
+        Self::parse(first.get(..have).unwrap_or(&[]), total_len)
+    }
+
+    /// The part of the message that belongs to the peer's stream, if any. What experimental messages
+    /// carry does not.
+    #[inline]
+    pub const fn payload(&self) -> Option<Payload> {
+        let len = self.payload_len();
+        if len == 0 || matches!(self.body, Body::Experimental { .. }) {
+            return None;
+        }
+        Some(Payload { offset: self.body.header_len(), len })
     }
 
     /// Payload bytes that follow the headers.

@@ -16,9 +16,9 @@ mod pretty;
 
 pub use advert::{ADVERT_MAX, SinkAvail, SrcAvail};
 pub(crate) use bsdh::HEADER;
-pub use bsdh::{Flags, HEADER_LEN, Header};
+pub use bsdh::{Flags, HEADER_LEN, Header, Words};
 pub use control::ModeChange;
 pub use hello::{Hello, HelloAck};
 pub use lane::{Lane, LaneRequest, LaneSwitch};
-pub use message::{Body, Encoded, Message, PREFIX_MAX};
+pub use message::{Body, Encoded, Message, PREFIX_MAX, Payload};
 pub use mid::Mid;

@@ -14,7 +14,7 @@ use core::{
     sync::atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
-use libc::{c_int, pollfd, timespec};
+use libc::{c_int, pollfd};
 use sdp_sys::{errno::Errno, fd, section, sys, time::monotonic_ns};
 
 use crate::{
@@ -180,7 +180,8 @@ pub(crate) unsafe fn sendfile(
             Road::Kernel(ticket) => ticket,
             Road::Library(conn) => {
                 // SAFETY: the caller's offset.
-                let rest = unsafe { splice::sendfile(&conn, input, offset, count - done) };
+                let rest =
+                    unsafe { splice::sendfile(&conn, input, offset, count - done, send::send) };
                 // What is the kernel's to send from is sent by the next call: the program sees a short one.
                 return Ok(done + rest.and_then(Result::ok).unwrap_or(0));
             }
@@ -242,8 +243,7 @@ pub(crate) fn let_catch_up(conn: &Conn, number: c_int, half: Half, more: usize) 
         // Whoever else wants this CPU may be the reader. Or not: then a yield may take as long as the scheduler's
         // slices are, and it was the last one.
         let begun = monotonic_ns();
-        // SAFETY: no arguments.
-        let _ = unsafe { sys!(libc::SYS_sched_yield) };
+        sdp_sys::time::yield_now();
         let passed = u32::try_from(monotonic_ns().saturating_sub(begun)).unwrap_or(u32::MAX);
         conn.paused_ns.store(paused.saturating_add(passed), Ordering::Relaxed);
         promote::advance(conn, number);
@@ -302,9 +302,7 @@ fn pause(conn: &Conn, number: c_int, half: Half, left: u32) {
         }
         has_waited = true;
         let mut fds = [pollfd { fd: meeting, events: libc::POLLIN, revents: 0 }];
-        let mut timeout = timespec { tv_sec: 0, tv_nsec: rest as i64 };
-        // SAFETY: both outlive the call; no signal mask.
-        let ready = unsafe { sys!(libc::SYS_ppoll, fds.as_mut_ptr(), 1, &raw mut timeout, 0, 8) };
+        let ready = fd::poll(&mut fds, Some(rest as i64));
         if ready.is_err() || (ready == Ok(0) && meeting >= 0) {
             break; // a signal, or time is up
         }
@@ -315,8 +313,7 @@ fn pause(conn: &Conn, number: c_int, half: Half, left: u32) {
         is_answered = true;
         if half == Half::Send {
             while passed() < left && !send::is_trusted(conn) {
-                // SAFETY: no arguments.
-                let _ = unsafe { sys!(libc::SYS_sched_yield) };
+                sdp_sys::time::yield_now();
             }
             is_answered = send::is_trusted(conn);
         }

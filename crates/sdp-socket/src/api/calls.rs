@@ -28,6 +28,7 @@ use crate::{
         receive::{self, Wish},
         send, splice,
     },
+    hosts,
     lifecycle::{self, elsewhere, exec, reconnect, strict},
     migration::{
         demote,
@@ -41,8 +42,11 @@ use crate::{
     readiness::{self, Early, Waited, epoll},
 };
 
+mod explicit;
 mod processes;
 mod settings;
+
+pub use explicit::{Plain, asked, bound, is_historic, made, plain};
 
 pub use settings::{getsockopt, setsockopt, vector_flags};
 
@@ -178,6 +182,10 @@ pub(crate) fn road(fd: c_int, half: Half) -> Road {
     match pinned.stage() {
         Stage::Fresh | Stage::Listener => Road::Pass,
         Stage::Attached => attached_road(pinned),
+        Stage::Remote | Stage::Guarded => {
+            lifecycle::see(&pinned, fd);
+            Road::Library(pinned)
+        }
         Stage::Kernel | Stage::Young | Stage::Meeting => {
             // In order, before the stage is looked at again: whoever attaches meanwhile either sees the
             // count or is seen (the half is not promoted while somebody is in the kernel).
@@ -263,11 +271,13 @@ unsafe fn recv_here(
     if flags & libc::MSG_TRUNC == 0 && buffers.has_null() {
         return done(Err(Errno::EFAULT));
     }
+    let by = if hosts::has(conn) { hosts::receive } else { receive::receive };
     let result = match none {
         Some(none) if buffers.left() == 0 => Ok(none),
-        None if buffers.left() == 0 => receive::receive_none(conn, flags),
-        _ => receive::receive(conn, &mut buffers, Wish { flags }),
+        None if buffers.left() == 0 => receive::receive_none(conn, flags, by),
+        _ => by(conn, &mut buffers, Wish { flags }),
     };
+    hosts::take_new(epoll::attached);
     renew::after_call(conn);
     done_unless_retired(result)
 }
@@ -443,7 +453,8 @@ unsafe fn send_with(fd: c_int, flags: c_int, vector: impl FnOnce() -> Vector) ->
             if buffers.has_null() {
                 return done(Err(Errno::EFAULT));
             }
-            let result = send::send(&conn, &mut buffers, flags);
+            let result = sender(&conn)(&conn, &mut buffers, flags);
+            hosts::take_new(epoll::attached);
             renew::after_call(&conn);
             done_unless_retired(result)
         }
@@ -565,7 +576,7 @@ pub unsafe fn sendfile(out: c_int, input: c_int, offset: *mut i64, count: usize)
         && let Some(conn) = Pinned::new(input, Half::Receive)
         && splice::is_pipe(out)
     {
-        splice::prepare_splice(&conn, Half::Receive);
+        prepare_splice(&conn, Half::Receive);
     }
     match road(out, Half::Send) {
         Road::Pass => Call::Pass,
@@ -576,12 +587,25 @@ pub unsafe fn sendfile(out: c_int, input: c_int, offset: *mut i64, count: usize)
         Road::Kernel(ticket) => Call::Counted(ticket),
         Road::Library(conn) => {
             // SAFETY: the caller's.
-            match unsafe { splice::sendfile(&conn, input, offset, count) } {
+            match unsafe { splice::sendfile(&conn, input, offset, count, sender(&conn)) } {
                 Some(result) => done_unless_retired(result),
                 None => Call::Pass,
             }
         }
     }
+}
+
+/// Who sends on the connection.
+fn sender(conn: &Pinned) -> send::Send {
+    if hosts::has(conn) { hosts::send } else { send::send }
+}
+
+/// Before the kernel moves bytes from or to a connection by itself. False: it cannot.
+fn prepare_splice(conn: &Pinned, half: Half) -> bool {
+    if hosts::has(conn) && !hosts::let_go(conn, Reason::Splice) {
+        return false;
+    }
+    splice::prepare_splice(conn, half)
 }
 
 /// `splice`, with a tracked descriptor at either end.
@@ -599,7 +623,7 @@ pub unsafe fn splice(
     for (fd, half) in [(input, Half::Receive), (output, Half::Send)] {
         if !elsewhere::is(fd)
             && let Some(conn) = Pinned::new(fd, half)
-            && !splice::prepare_splice(&conn, half)
+            && !prepare_splice(&conn, half)
         {
             return done(Err(Errno::EINVAL)); // as where a file cannot be spliced: programs copy then
         }
@@ -617,6 +641,10 @@ pub fn shutdown(fd: c_int, how: c_int) -> Call {
         return Call::Pass;
     }
     let Some(conn) = Pinned::new(fd, Half::Send) else { return Call::Pass };
+    if hosts::is_guarded(&conn) && matches!(how, libc::SHUT_WR | libc::SHUT_RDWR) {
+        hosts::finish(&conn, fd);
+        return Call::Pass;
+    }
     if conn.stage() != Stage::Attached || !matches!(how, libc::SHUT_WR | libc::SHUT_RDWR) {
         return Call::Pass;
     }
@@ -629,8 +657,7 @@ pub fn shutdown(fd: c_int, how: c_int) -> Call {
     if !has_said_so {
         return Call::Pass;
     }
-    // SAFETY: no pointers; the program's own call.
-    match unsafe { sdp_sys::sys!(libc::SYS_shutdown, fd, how) } {
+    match sdp_sys::fd::shutdown(fd, how) {
         Err(Errno(libc::ENOTCONN)) => Call::Done(0),
         result => done(result),
     }
@@ -653,7 +680,7 @@ pub unsafe fn ioctl(fd: c_int, request: libc::c_ulong, arg: usize) -> Call {
         return Call::Pass;
     }
     let Some(conn) = Pinned::new(fd, Half::Receive) else { return Call::Pass };
-    if conn.stage() != Stage::Attached {
+    if !matches!(conn.stage(), Stage::Attached | Stage::Guarded) {
         return Call::Pass;
     }
     let request = request & 0xffff_ffff; // as the kernel reads it
@@ -665,21 +692,25 @@ pub unsafe fn ioctl(fd: c_int, request: libc::c_ulong, arg: usize) -> Call {
         unsafe { (arg as *mut c_int).write_unaligned(n.min(c_int::MAX as u64) as c_int) };
         Call::Done(0)
     };
+    if hosts::is_guarded(&conn) {
+        return match request {
+            libc::FIONREAD => hosts::readable_bytes(&conn).map_or(Call::Pass, store),
+            libc::TIOCOUTQ => match sdp_sys::fd::unsent(fd) {
+                Ok(kernel) => store(kernel.max(0) as u64 + hosts::unsent_bytes(&conn)),
+                Err(e) => done(Err(e)),
+            },
+            _ => Call::Pass,
+        };
+    }
     match request {
         libc::FIONREAD => match splice::readable_bytes(&conn) {
             Ok(n) => store(n),
             Err(_) => Call::Pass,
         },
-        libc::TIOCOUTQ => {
-            let mut kernel: c_int = 0;
-            // SAFETY: a writable int.
-            let asked =
-                unsafe { sdp_sys::sys!(libc::SYS_ioctl, fd, libc::TIOCOUTQ, &raw mut kernel) };
-            match asked {
-                Ok(_) => store(kernel.max(0) as u64 + splice::unsent_bytes(&conn)),
-                Err(e) => done(Err(e)),
-            }
-        }
+        libc::TIOCOUTQ => match sdp_sys::fd::unsent(fd) {
+            Ok(kernel) => store(kernel.max(0) as u64 + splice::unsent_bytes(&conn)),
+            Err(e) => done(Err(e)),
+        },
         // The kernel knows nothing of ring bytes in front of the mark.
         SIOCATMARK if splice::has_ring_bytes(&conn) => store(0),
         _ => Call::Pass,

@@ -10,7 +10,7 @@
 //! state says that none has come. So a state is believed about counters that were asked for before it.
 
 use libc::{c_int, iovec, msghdr};
-use sdp_sys::{errno::Errno, sys};
+use sdp_sys::{errno::Errno, fd, sys};
 
 use crate::conn::iovec::Buffers;
 
@@ -119,10 +119,7 @@ pub(crate) fn moved(fd: c_int) -> Result<Moved, Errno> {
 
 /// Bytes waiting in the receive queue.
 pub(crate) fn queued(fd: c_int) -> Result<u64, Errno> {
-    let mut queued: c_int = 0;
-    // SAFETY: the int outlives the call.
-    unsafe { sys!(libc::SYS_ioctl, fd, libc::FIONREAD, &raw mut queued)? };
-    Ok(queued.max(0) as u64)
+    Ok(fd::received(fd)?.max(0) as u64)
 }
 
 /// Of a connection that is over: how many bytes came in all, a FIN among them counted as one.
@@ -234,10 +231,7 @@ const MEMINFO_WORDS: usize = 6;
 /// Puts one bell byte on the carrier. Only if the kernel took it may it be counted; an error that waited to be told
 /// is told here, and to nobody else.
 pub(crate) fn ring(fd: c_int) -> Result<usize, Errno> {
-    let byte = 0u8;
-    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    // SAFETY: one readable byte.
-    unsafe { sys!(libc::SYS_sendto, fd, &raw const byte, 1, flags, 0, 0) }
+    fd::send(fd, &[0], libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
 }
 
 /// More bells than ever lie unread: each needs an arm. A peer that counts more, and goes on sending them, does not keep a
@@ -251,11 +245,8 @@ pub(crate) fn eat(fd: c_int, n: u64) -> u64 {
     let mut eaten = 0;
     while eaten < n {
         let want = (n - eaten).min(scratch.len() as u64) as usize;
-        // SAFETY: scratch is writable for `want` bytes.
-        let got = unsafe {
-            sys!(libc::SYS_recvfrom, fd, scratch.as_mut_ptr(), want, libc::MSG_DONTWAIT, 0, 0)
-        };
-        match got {
+        let chunk = scratch.get_mut(..want).unwrap_or(&mut []);
+        match fd::receive(fd, chunk, libc::MSG_DONTWAIT) {
             Ok(got) if got > 0 => eaten += got as u64,
             _ => break,
         }
@@ -266,19 +257,12 @@ pub(crate) fn eat(fd: c_int, n: u64) -> u64 {
 /// Looks at the receive queue: `Ok(0)` FIN, `Ok(1)` there is a byte, EAGAIN nothing, other errors as
 /// the kernel reports them.
 pub(crate) fn peek(fd: c_int) -> Result<usize, Errno> {
-    let mut byte = 0u8;
-    let flags = libc::MSG_DONTWAIT | libc::MSG_PEEK;
-    // SAFETY: one writable byte.
-    unsafe { sys!(libc::SYS_recvfrom, fd, &raw mut byte, 1, flags, 0, 0) }
+    fd::receive(fd, &mut [0], libc::MSG_DONTWAIT | libc::MSG_PEEK)
 }
 
 /// Readiness of the carrier now.
 pub(crate) fn readiness(fd: c_int, events: i16) -> i16 {
-    let mut poll = libc::pollfd { fd, events, revents: 0 };
-    let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: both structures outlive the call; no signal mask.
-    let n = unsafe { sys!(libc::SYS_ppoll, &raw mut poll, 1, &raw const zero, 0, 8) };
-    if n.is_ok() { poll.revents } else { 0 }
+    fd::readiness(fd, events)
 }
 
 /// Whether the peer's FIN, or an error, has arrived.
@@ -346,18 +330,7 @@ pub(crate) fn will_reset(fd: c_int) -> bool {
 /// went through the ring, and a bell may be all that the kernel waits to see acknowledged. For a socket
 /// that is about to be closed: the option (`TCP_NODELAY`) stays set.
 pub(crate) fn flush(fd: c_int) {
-    let on: c_int = 1;
-    // SAFETY: the int outlives the call.
-    let _ = unsafe {
-        sys!(
-            libc::SYS_setsockopt,
-            fd,
-            libc::IPPROTO_TCP,
-            libc::TCP_NODELAY,
-            &raw const on,
-            size_of::<c_int>()
-        )
-    };
+    let _ = fd::setsockopt_int(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
 }
 
 /// Resets the connection now: both ends are told of it, and the peer of no orderly end.
@@ -370,8 +343,7 @@ pub(crate) fn abort(fd: c_int) {
     // The kernel forgets the other end, resets it, and keeps ECONNRESET for this one.
     // SAFETY: the address outlives the call.
     if unsafe { sys!(libc::SYS_connect, fd, &raw const nowhere, len) }.is_err() {
-        // SAFETY: no pointers.
-        let _ = unsafe { sys!(libc::SYS_shutdown, fd, libc::SHUT_RDWR) };
+        let _ = fd::shutdown(fd, libc::SHUT_RDWR);
     }
 }
 
@@ -451,20 +423,8 @@ mod tests {
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut server, _) = listener.accept().unwrap();
         let fd = client.as_raw_fd();
-        let on: c_int = 1;
         // Nagle's rule keeps bytes back depending on the moment; a cork does so always.
-        // SAFETY: the int outlives the call.
-        let corked = unsafe {
-            sys!(
-                libc::SYS_setsockopt,
-                fd,
-                libc::IPPROTO_TCP,
-                libc::TCP_CORK,
-                &raw const on,
-                size_of::<c_int>()
-            )
-        };
-        corked.unwrap();
+        fd::setsockopt_int(fd, libc::IPPROTO_TCP, libc::TCP_CORK, 1).unwrap();
         client.write_all(b"last words").unwrap();
         assert_eq!(queued(server.as_raw_fd()), Ok(0));
         flush(fd);

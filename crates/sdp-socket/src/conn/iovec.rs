@@ -134,7 +134,7 @@ impl Buffers {
             if len > self.skip {
                 return len - self.skip;
             }
-            // SAFETY: as in `each`.
+            // SAFETY: count > 0: the next element, or one past the end.
             self.iov = unsafe { self.iov.add(1) };
             self.count -= 1;
             self.skip = 0;

@@ -3,11 +3,16 @@
 //! Called by every room but `process`. [`slot`] has the connection itself.
 
 pub(crate) mod carrier;
+mod flags;
+pub(crate) mod historic;
 pub(crate) mod iovec;
+pub(crate) mod life;
+pub(crate) mod link;
 pub(crate) mod publish;
 mod slot;
 pub(crate) mod turn;
 pub(crate) mod words;
 
 pub(crate) use carrier::is_end;
+pub(crate) use flags::{flag, row_flag};
 pub(crate) use slot::*;

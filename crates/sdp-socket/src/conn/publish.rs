@@ -130,12 +130,17 @@ fn open_listener_row(conn: &Conn) {
 }
 
 /// A half has moved to the SDP lane.
-#[cold]
 pub(crate) fn half_promoted(conn: &Conn, direction: Direction) {
+    half_promoted_by(conn, direction, Fabric::Shm);
+}
+
+/// [`half_promoted`], on this fabric.
+#[cold]
+pub(crate) fn half_promoted_by(conn: &Conn, direction: Direction, fabric: Fabric) {
     page::own();
     ensure_row(conn);
     if let Some((page, row)) = page::of_row(conn) {
-        page.promoted(row, direction, Fabric::Shm);
+        page.promoted(row, direction, fabric);
     }
     log::moved(conn.fd.load(Ordering::Relaxed), direction, None);
 }

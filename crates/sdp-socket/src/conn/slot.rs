@@ -16,6 +16,7 @@ use core::{
 };
 
 use sdp_fabric_shm::{identity::Tuple, peer::PeerId, rendezvous::Rendezvous};
+use sdp_link::{EndWords, Link};
 use sdp_shm::{
     bell::{BELL_SLOTS, Bell},
     family::{Family, Row},
@@ -25,7 +26,13 @@ use sdp_stats::{Reason, RowId};
 use sdp_sys::{count::Way, errno::Errno, section};
 
 use crate::{
-    conn::{carrier, turn::Turn},
+    conn::{
+        carrier,
+        flags::{flag, row_flag},
+        historic::Historic,
+        life,
+        turn::Turn,
+    },
     process::{self, hot},
     readiness::epoll::Noted,
 };
@@ -68,6 +75,10 @@ pub(crate) enum Stage {
     Meeting = 4,
     /// Has a segment.
     Attached = 5,
+    /// Connected to another host, and may earn a queue pair ([`crate::hosts`]).
+    Remote = 6,
+    /// Has met another host: markers may stand among the bytes of its carrier.
+    Guarded = 7,
 }
 
 impl Stage {
@@ -78,94 +89,11 @@ impl Stage {
             3 => Self::Young,
             4 => Self::Meeting,
             5 => Self::Attached,
+            6 => Self::Remote,
+            7 => Self::Guarded,
             _ => Self::Fresh,
         }
     }
-}
-
-/// Bits of `Conn::flags`.
-pub(crate) mod flag {
-    /// The descriptor has been seen in an intercepted wait.
-    pub(crate) const WAITED: u32 = 1 << 0;
-    /// A listener whose rules say TCP.
-    pub(crate) const RULE_TCP: u32 = 1 << 1;
-    /// A fork was in progress when the connection appeared: its holders are not known for certain.
-    pub(crate) const UNCERTAIN: u32 = 1 << 2;
-    /// Never promote again.
-    pub(crate) const PINNED: u32 = 1 << 3;
-    /// The carrier showed FIN or an error to a sender: outbound stays on the kernel lane (E4).
-    pub(crate) const PEER_GONE: u32 = 1 << 4;
-    /// The program shut down its sending side.
-    pub(crate) const SHUT: u32 = 1 << 5;
-    /// Counted and rowed in the statistics.
-    pub(crate) const ROWED: u32 = 1 << 6;
-    /// The peer broke the protocol: every call answers ECONNRESET.
-    pub(crate) const HOSTILE: u32 = 1 << 7;
-    /// The peer was given this process's bell, so arms may ask for it.
-    pub(crate) const PEER_HAS_BELL: u32 = 1 << 8;
-    /// An AF_INET6 socket.
-    pub(crate) const V6: u32 = 1 << 9;
-    /// By accept.
-    pub(crate) const ACCEPTED: u32 = 1 << 10;
-    /// Counted as an established connection.
-    pub(crate) const SEEN: u32 = 1 << 11;
-    /// `tuple` is valid.
-    pub(crate) const NAMED: u32 = 1 << 12;
-    /// A non-blocking sender was answered EAGAIN because the ring is full: "writable" means room in the
-    /// ring until it is seen again.
-    pub(crate) const WANTS_ROOM: u32 = 1 << 13;
-    /// A reset by the peer has been reported: like the kernel, once.
-    pub(crate) const RESET_TOLD: u32 = 1 << 14;
-    /// Somebody waits for the connection where no bell reaches: it arms on the carrier.
-    pub(crate) const BY_CARRIER: u32 = 1 << 15;
-    /// The statistics row shows the addresses.
-    pub(crate) const SHOWN: u32 = 1 << 16;
-    /// Begun by somebody else and come by exec or SCM_RIGHTS ([`crate::lifecycle::adopt`]).
-    pub(crate) const ADOPTED: u32 = 1 << 17;
-    /// A sender wrote beyond its ring's first page since [`crate::datapath::give_back`] looked last.
-    pub(crate) const BULKY: u32 = 1 << 18;
-    /// The kernel refuses to take the ring's pages back.
-    pub(crate) const KEEPS_PAGES: u32 = 1 << 19;
-    /// Passed on with SCM_RIGHTS: a stranger to the family may have it open.
-    pub(crate) const PASSED: u32 = 1 << 20;
-    /// Nobody came to meet it: it may be tried again ([`crate::migration::promote`]).
-    pub(crate) const UNMET: u32 = 1 << 21;
-    /// This process counted the end as seen.
-    pub(crate) const COUNTED: u32 = 1 << 22;
-    /// A thread of a relative was inside the kernel, without a lock or asleep, when this process was forked.
-    pub(crate) const RELATIVE_INSIDE: u32 = 1 << 23;
-    /// A listener that came by exec or activation, or a connection of one: its network namespace need not be the
-    /// process's.
-    pub(crate) const MAY_BE_ELSEWHERE: u32 = 1 << 24;
-    /// Somebody waited for it with `poll` or `select` before it had lanes ([`sdp_shm::early`]).
-    pub(crate) const EARLY: u32 = 1 << 25;
-    /// The program asked for a device: the addresses need not be this connection's alone ([`crate::migration::pooled`]).
-    pub(crate) const BOUND: u32 = 1 << 26;
-    /// A reader at the end waited in vain for a relative that sends: it may be stopped, or dead.
-    pub(crate) const SENDER_STUCK: u32 = 1 << 27;
-    /// The program means the connection for new images: it took FD_CLOEXEC off, or a child duplicated it
-    /// ([`crate::lifecycle::exec`]).
-    pub(crate) const FOR_IMAGES: u32 = 1 << 28;
-    /// A relative kept a lock of it for longer than anything takes.
-    pub(crate) const OVERDUE: u32 = 1 << 29;
-    /// Bells on the carrier were eaten that others wait for, too: they are to be told ([`crate::readiness::epoll::bells_eaten`]).
-    pub(crate) const EATEN: u32 = 1 << 30;
-    /// A thread has gone to sleep in `poll` or `select` with it since that was told last.
-    pub(crate) const POLLED: u32 = 1 << 31;
-}
-
-/// Bits of a family row's flags.
-pub(crate) mod row_flag {
-    /// A holder left the family and kept its descriptor, or gave a stranger one: who holds the connection is
-    /// not known any more.
-    pub(crate) const OUT_OF_SIGHT: u32 = 1;
-    /// Several processes use the lanes of this end (X11).
-    pub(crate) const SEVERAL: u32 = 2;
-    /// Somebody has, or had, the connection in an epoll set.
-    pub(crate) const IN_SET: u32 = 4;
-    /// The kernel told a sender of a reset, which told the program something else or nothing. No FIN has come, unless
-    /// one met ours on its way.
-    pub(crate) const RESET_TAKEN: u32 = 8;
 }
 
 const FREE: u32 = 0;
@@ -259,6 +187,10 @@ pub(crate) struct Conn {
     /// Lock of `meeting`: 0 free.
     meeting_lock: AtomicU32,
     meeting: UnsafeCell<Rendezvous>,
+    /// Of a listener: which rules gave it its verdict ([`crate::lifecycle`]).
+    pub(crate) rules: AtomicU32,
+    /// Its place among the connections to other hosts + 1; 0 none.
+    pub(crate) remote: AtomicU32,
     /// Times that the connection was refused lanes.
     pub(crate) refusals: AtomicU32,
     /// Code of the reason that pinned the connection first, plus one; 0 none.
@@ -271,6 +203,8 @@ pub(crate) struct Conn {
     pub(crate) heard: AtomicU32,
     /// What had come then, its lower half.
     pub(crate) heard_at: AtomicU32,
+    /// What it has of an SDP socket of old.
+    pub(crate) historic: Historic,
     next_free: AtomicU32,
 }
 
@@ -372,6 +306,8 @@ impl Conn {
             &self.pool_ticks,
             &self.meeting_lock,
             &self.registrations,
+            &self.rules,
+            &self.remote,
             &self.refusals,
             &self.owed,
             &self.pin_reason,
@@ -405,6 +341,7 @@ impl Conn {
             self.meeting.get().write(Rendezvous::new());
             self.peer.get().write(None);
         }
+        self.historic.reset();
         self.keeper.reset();
         self.noted.reset();
         self.peer_page.store(null_mut(), Ordering::Relaxed);
@@ -427,13 +364,52 @@ impl Conn {
         Stage::from_u32(self.stage.load(Ordering::Acquire))
     }
 
+    /// Whether its readiness is the library's to judge, because it has or had a lane beside the carrier.
+    #[inline]
+    pub(crate) fn has_lanes(&self) -> bool {
+        matches!(self.stage(), Stage::Attached | Stage::Guarded)
+    }
+
+    /// Whether it has lanes, or may come to have some.
+    pub(crate) fn may_have_lanes(&self) -> bool {
+        use Stage::{Attached, Guarded, Meeting, Remote, Young};
+        matches!(self.stage(), Young | Meeting | Attached | Remote | Guarded)
+    }
+
     #[inline]
     pub(crate) fn set_stage(&self, stage: Stage) {
+        self.judge(|flags| ((self.stage(), flags), (stage, flags)));
         self.stage.store(stage as u32, Ordering::Release);
+    }
+
+    /// Where the connection is in its life.
+    #[cfg(test)]
+    pub(crate) fn phase(&self) -> life::Phase {
+        life::phase(self.stage(), self.flags.load(Ordering::SeqCst))
+    }
+
+    /// In a debug build: holds a change that this thread makes against the table. `change`: stage and flags before
+    /// it and after it, where the flags are as given.
+    #[inline(always)]
+    fn judge(&self, change: impl FnOnce(u32) -> ((Stage, u32), (Stage, u32))) {
+        if cfg!(debug_assertions) {
+            let (before, after) = change(self.flags.load(Ordering::SeqCst));
+            life::judge(before, after);
+        }
     }
 
     /// Moves from one stage to another, if it is still there.
     pub(crate) fn change_stage(&self, from: Stage, to: Stage) -> bool {
+        // Before: another thread goes on from here.
+        self.judge(|flags| {
+            let is_there = self.stage() == from;
+            ((from, flags), (if is_there { to } else { from }, flags))
+        });
+        self.change_stage_unjudged(from, to)
+    }
+
+    #[inline(always)]
+    pub(super) fn change_stage_unjudged(&self, from: Stage, to: Stage) -> bool {
         self.stage
             .compare_exchange(from as u32, to as u32, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
@@ -446,7 +422,21 @@ impl Conn {
 
     #[inline]
     pub(crate) fn set(&self, flag: u32) {
+        self.judge(|flags| {
+            let stage = self.stage();
+            ((stage, flags), (stage, flags | flag))
+        });
         self.flags.fetch_or(flag, Ordering::SeqCst);
+    }
+
+    /// Takes flags back.
+    #[inline]
+    pub(crate) fn clear(&self, flag: u32) {
+        self.judge(|flags| {
+            let stage = self.stage();
+            ((stage, flags), (stage, flags & !flag))
+        });
+        self.flags.fetch_and(!flag, Ordering::SeqCst);
     }
 
     /// Side of this end: 0 or 1.
@@ -512,8 +502,7 @@ impl Conn {
         if !self.pin_live(Half::Receive) {
             return 0;
         }
-        let line = |segment: Segment| segment.end(self.side() ^ 1).cpu.load(Ordering::Relaxed);
-        let cpu = self.segment().map_or(0, line);
+        let cpu = self.link().map_or(0, |link| link.peer().cpu());
         self.unpin(Half::Receive);
         cpu
     }

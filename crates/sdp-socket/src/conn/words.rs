@@ -1,8 +1,9 @@
 //! A half's private state as words of family memory: which word is what, and the order of the stores.
 //!
 //! Used by whoever holds the half's lock ([`crate::datapath::lane`], [`crate::datapath::plain`]); [`crate::datapath::succeed`] relies on
-//! the order where that holder was killed before it had stored everything. It decides nothing: what the
-//! words say is checked by those who load them. Layout: `docs/spec/shm.md`, section 5.
+//! the order where that holder was killed before it had stored everything. The order stands here once, in
+//! [`finish_source`] and [`finish_sink`]; the fast path and the ordinary one go through both. Nothing is decided
+//! here: what the words say is checked by those who load them. Layout: `docs/spec/shm.md`, section 5.
 //!
 //! A kill comes between two instructions, and the successor, who knows of it from the kernel, sees what
 //! the instructions before it stored. So order here is the compiler's matter: no fence, no locked
@@ -21,6 +22,16 @@
 
 use core::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 
+use sdp_proto::{Sink, Source};
+pub(crate) use sdp_shm::family::HALF_WORDS;
+
+/// Sending half: ring bytes published.
+pub(crate) const TAIL: usize = 0;
+/// Sending half: the consumer's head as last seen, and bytes that the kernel has taken.
+pub(crate) const SEEN: usize = 1;
+pub(crate) const SENT: usize = 2;
+/// Receiving half: bytes read from the kernel.
+pub(crate) const READ: usize = 2;
 /// Either half: lane and log entries.
 pub(crate) const BITS: usize = 3;
 /// Either half: the first word of the engine's state.
@@ -42,7 +53,11 @@ pub(crate) const SOURCE_BASE: usize = 13;
 /// that is ahead of the head.
 pub(crate) const ORIGIN: usize = 14;
 
-const _: () = assert!(ORIGIN < sdp_shm::family::HALF_WORDS);
+const _: () = assert!(ORIGIN < HALF_WORDS);
+const _: () = assert!(ENGINE + Source::WORDS <= SOURCE_BASE && ENGINE + Sink::WORDS <= WINDOW);
+
+/// A half's words, of which there are [`HALF_WORDS`].
+pub(crate) type HalfWords = [AtomicU64; HALF_WORDS];
 
 /// Stores a word behind those that were stored before.
 #[inline(always)]
@@ -57,6 +72,49 @@ pub(crate) fn put(word: &AtomicU64, value: u64) {
 pub(crate) fn set(word: &AtomicU64, value: u64) {
     step();
     word.store(value, Ordering::Relaxed);
+}
+
+/// Stores what a published message changes in the sending half's words: `before` stores all but the tail,
+/// which is the last.
+#[inline(always)]
+pub(crate) fn finish_source(
+    words: &HalfWords,
+    before: impl FnOnce(&[AtomicU64; Source::WORDS]),
+    tail: u64,
+) {
+    if let Some(engine) = words[ENGINE..].first_chunk() {
+        before(engine);
+    }
+    put(&words[TAIL], tail);
+}
+
+/// What reading changes in the receiving half's words.
+pub(crate) struct Progress {
+    /// [`CURRENT`].
+    pub(crate) current: u64,
+    /// The engine's [`Sink::POSITION`].
+    pub(crate) position: u64,
+    /// The engine's [`Sink::SEQUENCE`].
+    pub(crate) sequence: u64,
+    /// Ring bytes freed.
+    pub(crate) head: u64,
+}
+
+/// Stores how far the receiving half has been read; `between` stores what has no place of its own in the order.
+/// What was freed may be published behind this.
+#[inline(always)]
+pub(crate) fn finish_sink(
+    words: &HalfWords,
+    progress: &Progress,
+    between: impl FnOnce(&[AtomicU64; Sink::WORDS]),
+) {
+    put(&words[CURRENT], progress.current);
+    if let Some(engine) = words[ENGINE..].first_chunk() {
+        between(engine);
+        put(&engine[Sink::POSITION], progress.position);
+        put(&engine[Sink::SEQUENCE], progress.sequence);
+    }
+    put(&words[HEAD], progress.head);
 }
 
 /// [`CURRENT`]: the message at `head` that was read in part, its length and the part delivered (0, 0: none),

@@ -154,7 +154,7 @@ fn give_back(conn: &Conn) {
     while offset < u64::from(segment.ring_bytes()) && !conn.has(flag::BULKY | flag::HOSTILE) {
         let given = send::with_source(conn, |source, _, _, _| {
             // An impossible cursor is the next call's to report.
-            source.tx.give_back(offset).map_err(|_| Errno(libc::EPROTO))
+            source.tx.as_shm().give_back(offset).map_err(|_| Errno(libc::EPROTO))
         });
         match given {
             Ok(GivenBack::Bytes(_)) => offset += GIVE_BACK_MAX,

@@ -3,6 +3,7 @@
 use core::sync::atomic::Ordering;
 
 use libc::{c_int, msghdr};
+use sdp_link::{EndWords, Link, SwitchLog};
 use sdp_sys::{errno::Errno, sys};
 
 use crate::{
@@ -19,18 +20,22 @@ use crate::{
 /// how many switches there were before.
 #[cold]
 pub(crate) fn is_kernels(conn: &Pinned, half: Half) -> bool {
-    let (Some(segment), Some(row)) = (conn.segment(), conn.row()) else { return false };
+    let (Some(link), Some(row)) = (conn.link(), conn.row()) else { return false };
     // By this process, or by a relative.
-    if segment.end(conn.side()).pinned.load(Ordering::SeqCst) == 0 {
+    if link.own().is_open() {
         return false;
     }
-    let lines = segment.half(conn.half_index(half));
-    let (state, theirs) = match half {
-        Half::Receive => (&row.sink, &lines.producer.switches),
-        Half::Send => (&row.source, &lines.consumer.followed),
+    let log = link.half(conn.half_index(half));
+    let state = match half {
+        Half::Receive => &row.sink,
+        Half::Send => &row.source,
     };
     let bits = state.words.get(words::BITS).map_or(SDP_BIT, |word| word.load(Ordering::Acquire));
-    bits & SDP_BIT == 0 && bits as u32 == theirs.load(Ordering::SeqCst)
+    let theirs = || match half {
+        Half::Receive => log.written(),
+        Half::Send => log.followed(),
+    };
+    bits & SDP_BIT == 0 && bits as u32 == theirs()
 }
 
 /// Whether a message to be sent has control data.

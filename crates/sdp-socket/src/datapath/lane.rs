@@ -8,54 +8,23 @@
 //! on lane x*. The producer writes entries in order; the consumer follows them in order. The consumer
 //! may write the entry that leaves the SDP lane for the producer (L10), while it holds the gate.
 
-use core::sync::atomic::{AtomicU64, Ordering, fence};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use libc::c_int;
-use sdp_fabric_shm::endpoint::{ShmRx, ShmTx};
+pub(crate) use sdp_link::{Broken, Lane, Switch};
+use sdp_link::{Link, RxCursor, SwitchLog, Trust, TxCursor, TxSaved};
 use sdp_proto::{Sink, Source};
 use sdp_rdma::fabric::Received;
-use sdp_shm::{
-    layout::{ARMS, Half as HalfLines, LOG_ENTRIES, Segment},
-    ring::ALIGN,
-};
 use sdp_sys::errno::Errno;
 
 use crate::{
     conn::{
         carrier,
+        link::{AnyHalf, AnyLink, AnyRx, AnyTx},
         words::{self, put, set},
     },
     datapath::plain,
 };
-
-/// Which way a half's payload goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Lane {
-    /// Through the carrier.
-    Kernel,
-    /// Through the ring.
-    Sdp,
-}
-
-/// What stops a half for good: the peer or a dead relative left something impossible. The connection
-/// is reset.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Broken;
-
-/// A log entry, copied and checked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Switch {
-    /// Carrier position at which it takes effect.
-    pub(crate) carrier: u64,
-    /// Ring cursor at which it takes effect.
-    pub(crate) ring: u64,
-    /// The lane from there on.
-    pub(crate) to: Lane,
-}
-
-pub(crate) fn entry(lines: &HalfLines, number: u32) -> Option<&sdp_shm::layout::LogEntry> {
-    lines.log.entries.get(number as usize % LOG_ENTRIES)
-}
 
 /// Sending half.
 pub(crate) struct SourceState {
@@ -64,7 +33,7 @@ pub(crate) struct SourceState {
     pub(crate) switches: u32,
     /// Bytes the kernel has taken from us, valid while on the SDP lane.
     pub(crate) carrier_sent: u64,
-    pub(crate) tx: ShmTx,
+    pub(crate) tx: AnyTx,
     pub(crate) engine: Source,
 }
 
@@ -88,23 +57,19 @@ impl SourceState {
 
     /// Loads and checks.
     #[inline]
-    pub(crate) fn load(words: &[AtomicU64], segment: Segment, half: usize) -> Result<Self, Broken> {
+    pub(crate) fn load(words: &[AtomicU64], link: AnyLink, half: usize) -> Result<Self, Broken> {
         let [tail, head, sent, bits] = load_first(words)?;
-        let aligned = ALIGN as u64 - 1;
-        let window = u64::from(segment.ring_bytes());
-        if tail & aligned != 0 || head & aligned != 0 || tail.wrapping_sub(head) > window {
-            return Err(Broken);
-        }
+        let origin = words.get(words::ORIGIN).ok_or(Broken)?.load(Ordering::Relaxed);
+        let tx = link.open_tx(half, TxSaved { position: tail, freed: head, private: origin })?;
         let engine = Source::from_words(&load_engine(words)?).map_err(|_| Broken)?;
         if let Some(base) = words.get(words::SOURCE_BASE) {
             put(base, engine.position());
         }
-        let origin = words.get(words::ORIGIN).ok_or(Broken)?.load(Ordering::Relaxed);
         Ok(Self {
             lane: if bits & SDP_BIT != 0 { Lane::Sdp } else { Lane::Kernel },
             switches: bits as u32,
             carrier_sent: sent,
-            tx: ShmTx::resume(segment, half, tail, head, origin),
+            tx,
             engine,
         })
     }
@@ -115,39 +80,29 @@ impl SourceState {
     pub(crate) fn store(&self, words: &[AtomicU64]) {
         let (tail, head) = self.tx.cursors();
         let lane = if self.lane == Lane::Sdp { SDP_BIT } else { 0 };
-        let Some([w_tail, w_head, w_sent, w_bits, ..]) = words.first_chunk::<4>() else { return };
-        put(w_head, head);
-        if let Some(origin) = words.get(words::ORIGIN) {
-            set(origin, self.tx.origin());
-        }
-        set(w_sent, self.carrier_sent);
-        set(w_bits, u64::from(self.switches) | lane);
-        store_engine(words, &self.engine.to_words());
-        put(w_tail, tail);
-        if let Some(base) = words.get(words::SOURCE_BASE) {
-            put(base, self.engine.position());
-        }
+        let Some(words) = words.first_chunk::<{ words::HALF_WORDS }>() else { return };
+        let before = |engine: &[AtomicU64; Source::WORDS]| {
+            put(&words[words::SEEN], head);
+            set(&words[words::ORIGIN], self.tx.private());
+            set(&words[words::SENT], self.carrier_sent);
+            set(&words[words::BITS], u64::from(self.switches) | lane);
+            for (word, value) in engine.iter().zip(self.engine.to_words()) {
+                set(word, value);
+            }
+        };
+        words::finish_source(words, before, tail);
+        put(&words[words::SOURCE_BASE], self.engine.position());
     }
 
     /// Follows an entry that the consumer wrote for us (L10). The gate is held. True when it did.
     #[inline]
-    pub(crate) fn adopt(&mut self, lines: &HalfLines) -> Result<bool, Broken> {
-        let now = lines.producer.switches.load(Ordering::Acquire);
-        if now == self.switches {
+    pub(crate) fn adopt(&mut self, half: AnyHalf<'_>) -> Result<bool, Broken> {
+        let (tail, _) = self.tx.cursors();
+        if !half.accept(self.switches, self.lane, self.carrier_sent, tail)? {
             return Ok(false);
         }
-        let written = entry(lines, self.switches).ok_or(Broken)?;
-        let (tail, _) = self.tx.cursors();
-        if now != self.switches.wrapping_add(1)
-            || self.lane != Lane::Sdp
-            || written.to.load(Ordering::Relaxed) != 0
-            || written.carrier.load(Ordering::Relaxed) != self.carrier_sent
-            || written.ring.load(Ordering::Relaxed) != tail
-        {
-            return Err(Broken);
-        }
         self.lane = Lane::Kernel;
-        self.switches = now;
+        self.switches = self.switches.wrapping_add(1);
         Ok(true)
     }
 
@@ -156,82 +111,41 @@ impl SourceState {
     /// the section and ends it, or we find that there is no trust any more. What was seen before the gate
     /// was ours says nothing.
     #[must_use]
-    pub(crate) fn enter(&mut self, lines: &HalfLines) -> bool {
-        let is_trusted = lines.consumer.trusts_itself.load(Ordering::Acquire) != 0;
+    pub(crate) fn enter(&mut self, half: AnyHalf<'_>) -> bool {
+        let is_trusted = half.trust() != Trust::No;
         if is_trusted {
-            self.switch(lines, Lane::Sdp);
+            self.switch(half, Lane::Sdp);
         }
         is_trusted
     }
 
     /// Writes the next entry. The gate is held.
-    pub(crate) fn switch(&mut self, lines: &HalfLines, to: Lane) {
+    pub(crate) fn switch(&mut self, half: AnyHalf<'_>, to: Lane) {
         let (tail, _) = self.tx.cursors();
-        write_entry(lines, self.switches, self.carrier_sent, tail, to);
+        let switch = Switch { carrier: self.carrier_sent, fabric: tail, to };
+        half.write(self.switches, switch, words::step);
         self.lane = to;
         self.switches = self.switches.wrapping_add(1);
     }
 
     /// Publishes how many bytes the kernel has taken (bells included). The gate is held.
-    pub(crate) fn publish_sent(&self, lines: &HalfLines) {
-        lines.log.carrier_sent.store(self.carrier_sent, Ordering::Release);
+    pub(crate) fn publish_sent(&self, half: AnyHalf<'_>) {
+        half.count_sent(self.carrier_sent);
     }
-}
-
-/// Writes log entry number `at` and publishes it.
-fn write_entry(lines: &HalfLines, at: u32, carrier: u64, ring: u64, to: Lane) {
-    if let Some(slot) = entry(lines, at) {
-        slot.carrier.store(carrier, Ordering::Relaxed);
-        slot.ring.store(ring, Ordering::Relaxed);
-        slot.to.store(u32::from(to == Lane::Sdp), Ordering::Relaxed);
-    }
-    words::step();
-    lines.log.carrier_sent.store(carrier, Ordering::Relaxed);
-    words::step();
-    lines.log.lane.store(u32::from(to == Lane::Sdp), Ordering::Relaxed);
-    words::step();
-    // Release: who sees the number sees the entry. SeqCst: ordered against `kernel_reading` (L2, L4).
-    lines.producer.switches.store(at.wrapping_add(1), Ordering::SeqCst);
 }
 
 /// Consumer: whether bells were counted that it has not read.
 #[inline]
-pub(crate) fn has_counted_bells(carrier_read: u64, lines: &HalfLines) -> bool {
-    lines.log.carrier_sent.load(Ordering::Acquire) != carrier_read
-}
-
-/// Consumer, on the producer's behalf (L10): ends the producer's SDP section where the ring ends now.
-/// The gate is held, the sink lock too; `received` is how many carrier bytes have come in all. `false`
-/// when the producer is not on the SDP lane.
-pub(crate) fn switch_for_producer(lines: &HalfLines, received: u64) -> bool {
-    if lines.log.lane.load(Ordering::Acquire) == 0 {
-        return false;
-    }
-    let at = lines.producer.switches.load(Ordering::Acquire);
-    let counted = lines.log.carrier_sent.load(Ordering::Acquire);
-    // Bells are rung and counted under the gate, which is ours: one that is not counted is the last of a
-    // producer that was killed in between.
-    let carrier = if received == counted.wrapping_add(1) { received } else { counted };
-    let ring = lines.producer.tail.load(Ordering::Acquire);
-    write_entry(lines, at, carrier, ring, Lane::Kernel);
-    true
-}
-
-/// Whether the producer may leave the SDP lane (L2): its previous switch has been followed, or no
-/// kernel read without bound is in progress at the consumer.
-#[inline]
-pub(crate) fn may_leave(lines: &HalfLines, switches: u32) -> bool {
-    lines.consumer.followed.load(Ordering::SeqCst) == switches
-        || lines.consumer.kernel_reading.load(Ordering::SeqCst) == 0
+pub(crate) fn has_counted_bells(carrier_read: u64, half: AnyHalf<'_>) -> bool {
+    half.sent() != carrier_read
 }
 
 /// Whether the consumer says that all its sleepers have armed, and that it has read the `sent` carrier bytes that
 /// lie before the switch (O10). With some of them on their way a bell must come behind them: the arm
 /// is answered, or a connection taken off a ready list, before the switch can be followed.
 #[inline]
-pub(crate) fn do_sleepers_arm(lines: &HalfLines, sent: u64) -> bool {
-    lines.consumer.trusts_itself.load(Ordering::SeqCst) == ARMS
-        && lines.consumer.read.load(Ordering::Acquire) == sent
+pub(crate) fn do_sleepers_arm(half: AnyHalf<'_>, sent: u64) -> bool {
+    half.trust() == Trust::ReadsAndArms && half.read() == sent
 }
 
 /// Receiving half.
@@ -250,7 +164,7 @@ pub(crate) struct SinkState {
     /// part delivered. Length 0: none.
     pub(crate) current_len: u32,
     pub(crate) current_offset: u32,
-    pub(crate) rx: ShmRx,
+    pub(crate) rx: AnyRx,
     pub(crate) engine: Sink,
 }
 
@@ -265,24 +179,15 @@ impl SinkState {
 
     /// Loads and checks.
     #[inline]
-    pub(crate) fn load(words: &[AtomicU64], segment: Segment, half: usize) -> Result<Self, Broken> {
+    pub(crate) fn load(words: &[AtomicU64], link: AnyLink, half: usize) -> Result<Self, Broken> {
         let [head, current, read, bits] = load_first(words)?;
         let (current_len, current_offset) = words::message_in(current);
-        if head & (ALIGN as u64 - 1) != 0
-            || words::head_in(current) != head as u32
-            || current_offset > current_len
-        {
+        if words::head_in(current) != head as u32 || current_offset > current_len {
             return Err(Broken);
         }
-        let scan = if current_len == 0 {
-            head
-        } else {
-            sdp_shm::ring::Record { start: head, len: current_len }.end()
-        };
-        if scan.wrapping_sub(head) > u64::from(segment.ring_bytes()) {
-            return Err(Broken);
-        }
-        plain::close_window(words, segment.half(half));
+        // What it frees it publishes when that is written down.
+        let rx = link.open_rx(half, head, current_len)?;
+        plain::close_window(words, link.segment().half(half));
         let engine = Sink::from_words(&load_engine(words)?).map_err(|_| Broken)?;
         if let Some(base) = words.get(words::SINK_BASE) {
             put(base, engine.position());
@@ -294,8 +199,7 @@ impl SinkState {
             is_counted: bits & COUNTED_BIT != 0,
             current_len,
             current_offset,
-            // What it frees it publishes when that is written down.
-            rx: ShmRx::new(segment, half, scan, head).onlooker(),
+            rx,
             engine,
         })
     }
@@ -307,25 +211,20 @@ impl SinkState {
         let (_, head) = self.rx.cursors();
         let lane = if self.lane == Lane::Sdp { SDP_BIT } else { 0 };
         let counted = if self.is_counted { COUNTED_BIT } else { 0 };
-        let [gates, sequence, position, spare] = self.engine.to_words();
-        let Some(
-            [w_head, w_current, w_read, w_bits, e0, e1, e2, e3, w_window, w_published, base, ..],
-        ) = words.first_chunk::<11>()
-        else {
-            return;
-        };
-        put(w_current, words::current(self.current_len, self.current_offset, head));
-        put(w_read, self.carrier_read);
-        set(w_bits, u64::from(self.followed) | lane | counted);
-        set(e2, position);
-        set(e0, gates);
-        set(e3, spare);
-        put(e1, sequence);
-        put(w_head, head);
-        put(base, position);
-        set(w_window, head);
-        if w_published.load(Ordering::Relaxed) != head {
-            put(w_published, head);
+        let Some(words) = words.first_chunk::<{ words::HALF_WORDS }>() else { return };
+        let [bits, sequence, position, spare] = self.engine.to_words();
+        let current = words::current(self.current_len, self.current_offset, head);
+        let progress = words::Progress { current, position, sequence, head };
+        words::finish_sink(words, &progress, |engine| {
+            put(&words[words::READ], self.carrier_read);
+            set(&words[words::BITS], u64::from(self.followed) | lane | counted);
+            set(&engine[Sink::BITS], bits);
+            set(&engine[Sink::SPARE], spare);
+        });
+        put(&words[words::SINK_BASE], position);
+        set(&words[words::WINDOW], head);
+        if words[words::PUBLISHED].load(Ordering::Relaxed) != head {
+            put(&words[words::PUBLISHED], head);
             words::step();
             self.rx.publish();
         }
@@ -344,6 +243,7 @@ impl SinkState {
     }
 
     /// Bytes that were read from the kernel so far.
+    #[inline(never)]
     pub(crate) fn consumed(&self, fd: c_int) -> Result<u64, Errno> {
         if self.is_counted || self.lane == Lane::Sdp {
             return Ok(self.carrier_read);
@@ -352,8 +252,8 @@ impl SinkState {
     }
 
     /// Takes bells off the carrier, never more than were counted (L5); how many.
-    pub(crate) fn eat_bells(&mut self, fd: c_int, lines: &HalfLines) -> u64 {
-        let bells = lines.log.carrier_sent.load(Ordering::Acquire).wrapping_sub(self.carrier_read);
+    pub(crate) fn eat_bells(&mut self, fd: c_int, half: AnyHalf<'_>) -> u64 {
+        let bells = half.sent().wrapping_sub(self.carrier_read);
         if bells == 0 || bells > i64::MAX as u64 {
             return 0;
         }
@@ -365,45 +265,31 @@ impl SinkState {
     /// The partly read message.
     #[inline]
     pub(crate) fn current(&self) -> Option<Received> {
-        let (_, head) = self.rx.cursors();
-        (self.current_len != 0).then(|| self.rx.resume(head, self.current_len))
+        (self.current_len != 0).then(|| self.rx.current(self.current_len))
     }
 
     /// The next log entry that has not been followed yet, checked.
     #[inline]
-    pub(crate) fn pending(&self, lines: &HalfLines) -> Result<Option<Switch>, Broken> {
-        let written = lines.producer.switches.load(Ordering::SeqCst);
-        if written == self.followed {
+    pub(crate) fn pending(&self, half: AnyHalf<'_>) -> Result<Option<Switch>, Broken> {
+        if half.written() == self.followed {
             return Ok(None);
         }
-        self.read_entry(lines, written)
+        self.read_entry(half)
     }
 
     #[cold]
-    fn read_entry(&self, lines: &HalfLines, written: u32) -> Result<Option<Switch>, Broken> {
-        if written.wrapping_sub(self.followed) > LOG_ENTRIES as u32 {
-            return Err(Broken);
-        }
-        let slot = entry(lines, self.followed).ok_or(Broken)?;
-        let to = match slot.to.load(Ordering::Relaxed) {
-            0 => Lane::Kernel,
-            1 => Lane::Sdp,
-            _ => return Err(Broken),
-        };
-        let ring = slot.ring.load(Ordering::Relaxed);
+    #[inline(never)]
+    fn read_entry(&self, half: AnyHalf<'_>) -> Result<Option<Switch>, Broken> {
         let (_, head) = self.rx.cursors();
-        if to == self.lane || ring < head || ring & (ALIGN as u64 - 1) != 0 {
-            return Err(Broken);
-        }
-        Ok(Some(Switch { carrier: slot.carrier.load(Ordering::Relaxed), ring, to }))
+        half.next(self.followed, self.lane, head)
     }
 
     /// Follows the pending entry. What was read from the ring is written down, or this is [`Self::leave_ring`].
-    pub(crate) fn follow(&mut self, lines: &HalfLines, to: Lane) {
+    pub(crate) fn follow(&mut self, half: AnyHalf<'_>, to: Lane) {
         self.lane = to;
         self.followed = self.followed.wrapping_add(1);
         words::step();
-        lines.consumer.followed.store(self.followed, Ordering::SeqCst);
+        half.follow(self.followed);
         words::step();
     }
 
@@ -412,15 +298,9 @@ impl SinkState {
     /// segment, where it is stored at once, but where the ring has been read to from these words. With messages
     /// missing there it would find them behind the next entry, a second time and out of order.
     #[cold]
-    pub(crate) fn leave_ring(&mut self, words: &[AtomicU64], lines: &HalfLines) {
+    pub(crate) fn leave_ring(&mut self, words: &[AtomicU64], half: AnyHalf<'_>) {
         self.store(words);
-        self.follow(lines, Lane::Kernel);
-    }
-
-    /// Says that a kernel read without bound begins or ends (L2, L4).
-    pub(crate) fn kernel_reading(lines: &HalfLines, reading: bool) {
-        lines.consumer.kernel_reading.store(u32::from(reading), Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+        self.follow(half, Lane::Kernel);
     }
 }
 

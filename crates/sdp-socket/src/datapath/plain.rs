@@ -19,6 +19,8 @@ use core::{
 };
 
 use libc::c_int;
+use sdp_fabric_shm::link::armed as shm_armed;
+use sdp_link::Link;
 use sdp_proto::{Ack, Sink, Source};
 use sdp_shm::{
     arm,
@@ -32,8 +34,13 @@ use sdp_sys::section;
 
 use crate::{
     conn::{
-        self, Conn, Half, Stage, carrier, flag, row_flag,
-        words::{self, ORIGIN, SOURCE_BASE, put},
+        self, Conn, Half, Stage, carrier, flag,
+        link::AnyLink,
+        row_flag,
+        words::{
+            self, BITS, CURRENT, ENGINE, HEAD, ORIGIN, PUBLISHED, SEEN, SINK_BASE, SOURCE_BASE,
+            TAIL, WINDOW, put,
+        },
     },
     datapath::{give_back, lane::SDP_BIT, receive, send, wait},
     process::{
@@ -179,13 +186,8 @@ pub(crate) unsafe fn send(fd: c_int, from: *const u8, len: usize) -> bool {
 fn push(used: &InUse, fd: c_int, side: usize, len: usize, copy: impl FnOnce(&[Cell<u8>])) -> bool {
     let InUse { conn, row, segment, .. } = *used;
     let words = &row.source.words;
-    let (Some([tail, head, _, bits, e0, e1, e2, e3, e4, ..]), Some(base), Some(w_origin)) =
-        (words.first_chunk::<9>(), words.get(SOURCE_BASE), words.get(ORIGIN))
-    else {
-        return false;
-    };
-    let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
-    let (tail_before, mut head_seen, lane) = (load(tail), load(head), load(bits));
+    let load = |at: usize| words[at].load(Ordering::Relaxed);
+    let (tail_before, mut head_seen, lane) = (load(TAIL), load(SEEN), load(BITS));
     if (tail_before | head_seen) & MISALIGNED != 0
         || tail_before.wrapping_sub(head_seen) > u64::from(segment.ring_bytes())
         || lane & SDP_BIT == 0
@@ -208,9 +210,9 @@ fn push(used: &InUse, fd: c_int, side: usize, len: usize, copy: impl FnOnce(&[Ce
     let unread = tail_before.wrapping_sub(head_seen);
     let looks_around = unread < LOOK_BELOW || tail_before & (LOOK_EVERY - 1) < len as u64;
     let ack = Ack::from_word(row.ack.load(Ordering::Acquire));
-    let engine = [load(e0), load(e1), load(e2), load(e3), load(e4)];
+    let engine: [u64; Source::PLAIN_WORDS] = core::array::from_fn(|at| load(ENGINE + at));
     let Some(message) = Source::plain(engine, ack, len as u32) else { return false };
-    let origin = load(w_origin);
+    let origin = load(ORIGIN);
     let mut ring = Producer::resume(segment, side, tail_before, head_seen, origin);
     // L10: the consumer ends a section under the gate, so from here on it has not, or waits.
     let gate = &lines.log.gate;
@@ -221,7 +223,7 @@ fn push(used: &InUse, fd: c_int, side: usize, len: usize, copy: impl FnOnce(&[Ce
     let pushed = lines.producer.switches.load(Ordering::Acquire) == lane as u32
         && ring.push_plain(message.header, len, copy);
     let armed = if pushed {
-        put(base, load(e4));
+        put(&words[SOURCE_BASE], load(ENGINE + Source::POSITION));
         ring.publish();
         words::step();
         arm::release_and_check(gate, &lines.receive_arm.word)
@@ -229,18 +231,19 @@ fn push(used: &InUse, fd: c_int, side: usize, len: usize, copy: impl FnOnce(&[Ce
         gate.store(0, Ordering::Release);
         None
     };
-    head.store(ring.seen_head(), Ordering::Relaxed);
+    words[SEEN].store(ring.seen_head(), Ordering::Relaxed);
     if ring.origin() != origin {
-        put(w_origin, ring.origin());
+        put(&words[ORIGIN], ring.origin());
     }
     if !pushed {
         return false;
     }
-    // In this order, the tail last: crate::conn::words.
-    put(e1, message.words[0]);
-    put(e2, message.words[1]);
-    put(e4, message.position);
-    put(tail, ring.tail());
+    let before = |engine: &[AtomicU64; Source::WORDS]| {
+        put(&engine[Source::SEQUENCE], message.sequence);
+        put(&engine[Source::TOLD], message.told);
+        put(&engine[Source::POSITION], message.position);
+    };
+    words::finish_source(words, before, ring.tail());
     if conn.one_way.load(Ordering::Relaxed) != 0 {
         conn.one_way.store(0, Ordering::Relaxed);
     }
@@ -248,7 +251,9 @@ fn push(used: &InUse, fd: c_int, side: usize, len: usize, copy: impl FnOnce(&[Ce
     let index = |at: u64| at.wrapping_sub(ring.origin());
     give_back::sent(conn, segment.ring_bytes(), index(tail_before), index(ring.tail()), len);
     match armed {
-        Some(armed) => send::ring_sleeper(conn, fd, row, segment, armed),
+        Some(armed) => {
+            send::ring_sleeper(conn, fd, row, AnyLink::on(segment, side), shm_armed(armed));
+        }
         None => spin::reached(conn, false),
     }
     // A slow sender tells at every message where it runs, a fast one now and then.
@@ -310,24 +315,22 @@ fn pull(used: &InUse, wanted: usize, mut copy: impl FnMut(&[Cell<u8>])) -> Optio
     let InUse { conn, row, segment, .. } = *used;
     let half = conn.half_index(Half::Receive);
     let lines = segment.half(half);
-    let words = row.sink.words.first_chunk::<15>()?;
-    let [w_head, w_current, _, w_bits, e0, e1, e2, _, w_window, w_published, base, .., w_origin] =
-        words;
-    let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
+    let words = &row.sink.words;
+    let load = |at: usize| words[at].load(Ordering::Relaxed);
     let size = u64::from(segment.ring_bytes());
-    let (head, current, bits) = (load(w_head), load(w_current), load(w_bits));
-    let mut engine = [load(e0), load(e1), load(e2)];
-    if head & MISALIGNED != 0 || bits & SDP_BIT == 0 || !Sink::is_plain(engine[0]) {
+    let (head, current, bits) = (load(HEAD), load(CURRENT), load(BITS));
+    let mut engine: [u64; Sink::PLAIN_WORDS] = core::array::from_fn(|at| load(ENGINE + at));
+    if head & MISALIGNED != 0 || bits & SDP_BIT == 0 || !Sink::is_plain(engine[Sink::BITS]) {
         return None;
     }
     let (mut message, mut offset) = words::message_in(current);
     let is_within = u64::from(message) <= size && offset <= message;
-    let mut window = load(w_window);
+    let mut window = load(WINDOW);
     if !is_within || window & MISALIGNED != 0 || window.wrapping_sub(head) > size {
         return None;
     }
     // While there is a window the ring is not empty, and its origin the one that was seen, and checked, with it.
-    let mut origin = load(w_origin);
+    let mut origin = load(ORIGIN);
     if window == head && message != 0 {
         origin = ring::checked_origin(segment, half, origin, head)?;
     }
@@ -366,7 +369,8 @@ fn pull(used: &InUse, wanted: usize, mut copy: impl FnMut(&[Cell<u8>])) -> Optio
                 spin::gathered(conn, window.wrapping_sub(at), len, size);
             }
             let Some(taken) = Sink::plain(engine, found.header, len) else { break false };
-            [engine[1], engine[2]] = taken.words;
+            engine[Sink::SEQUENCE] = taken.sequence;
+            engine[Sink::POSITION] = taken.position;
             message = len;
             offset = PLAIN_HEADER as u32;
             row.ack.store(taken.ack.to_word(), Ordering::Release);
@@ -393,23 +397,25 @@ fn pull(used: &InUse, wanted: usize, mut copy: impl FnMut(&[Cell<u8>])) -> Optio
     if got == 0 {
         return is_done.then_some(Received::Empty);
     }
-    // In this order: crate::conn::words.
-    put(base, load(e2));
-    put(w_current, words::current(message, offset, at));
-    put(e2, engine[2]);
-    put(e1, engine[1]);
-    put(w_head, at);
-    put(w_origin, origin);
-    put(w_window, window);
+    put(&words[SINK_BASE], load(ENGINE + Sink::POSITION));
+    let progress = words::Progress {
+        current: words::current(message, offset, at),
+        position: engine[Sink::POSITION],
+        sequence: engine[Sink::SEQUENCE],
+        head: at,
+    };
+    words::finish_sink(words, &progress, |_| ());
+    put(&words[ORIGIN], origin);
+    put(&words[WINDOW], window);
     let crossed = wait::crosses_eighth(size, head, at);
-    let published = load(w_published);
+    let published = load(PUBLISHED);
     if at != published && (at == window || crossed || at.wrapping_sub(published) >= PUBLISH_EVERY) {
-        put(w_published, at);
+        put(&words[PUBLISHED], at);
         words::step();
         // Pairs with the acquire load in `Producer::refresh`: our reads of the freed bytes come first.
         lines.consumer.head.store(at, Ordering::Release);
         if crossed {
-            wait::room_freed(conn, lines, size, at);
+            wait::room_freed(conn, AnyLink::on(segment, half ^ 1).half(half), at);
         }
     }
     receive::count(conn, row, StatsLane::Sdp, got);

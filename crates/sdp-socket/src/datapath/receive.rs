@@ -1,14 +1,10 @@
 //! One receive call: bytes from whichever lane they are on, in stream order.
 
 use libc::c_int;
+use sdp_link::{Link, PENDING_MAX, RxCursor, SwitchLog, Trust, Wakeups, What};
 use sdp_proto::{SinkAction, wire::Message};
 use sdp_rdma::fabric::{ReceiveQueue, Received};
-use sdp_shm::{
-    early,
-    family::Row,
-    layout::{ARMS, Half as HalfLines, LOG_ENTRIES, Segment, TRUSTS},
-    lock,
-};
+use sdp_shm::{early, family::Row, lock};
 use sdp_stats::{Direction, Lane as StatsLane, Reason, Verdict};
 use sdp_sys::{errno::Errno, fd, section, time::monotonic_ns};
 
@@ -18,6 +14,7 @@ use crate::{
     conn::{
         Conn, Half, Stage, carrier, flag,
         iovec::{Buffers, Landing},
+        link::{AnyHalf, AnyLink},
     },
     datapath::{
         lane::{self, Broken, Lane, SinkState},
@@ -31,11 +28,9 @@ use crate::{
 
 mod peek;
 
-pub(crate) use peek::{next_payload, payload_ahead};
+pub(crate) use peek::{headers, next_payload, payload_ahead};
 use peek::{onlooker, peek_behind_carrier, peek_behind_ring, peek_ring};
 
-/// Bytes of a message's header that are looked at first: a whole header for Data.
-const FIRST_LOOK: usize = 16;
 /// Lane switches followed and bells eaten in one attempt before giving up on a restless peer.
 const TURNS: u32 = 64;
 
@@ -68,6 +63,9 @@ enum Look {
     /// At the carrier too: bells, FIN, errors.
     Carrier,
 }
+
+/// A receive call on a connection: [`receive`], or that of another kind of connection.
+pub(crate) type Receive = fn(&Pinned, &mut Buffers, Wish) -> Result<usize, Errno>;
 
 /// A receive call on an attached connection.
 pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Result<usize, Errno> {
@@ -188,13 +186,13 @@ pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Resul
 /// A receive call for no bytes. As long as there is nothing to receive it fails or waits like any other; but whatever ends
 /// the wait, the kernel answers 0 then, and tells of an error the next time.
 #[cold]
-pub(crate) fn receive_none(conn: &Pinned, flags: c_int) -> Result<usize, Errno> {
+pub(crate) fn receive_none(conn: &Pinned, flags: c_int, by: Receive) -> Result<usize, Errno> {
     let look = |flags| {
         let mut byte = 0u8;
         let one = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
         // SAFETY: vector and byte outlive the call.
         let buffers = unsafe { Buffers::new(&raw const one, 1) };
-        buffers.map_or(Ok(0), |mut one| receive(conn, &mut one, Wish { flags }))
+        buffers.map_or(Ok(0), |mut one| by(conn, &mut one, Wish { flags }))
     };
     let waits = flags & libc::MSG_DONTWAIT == 0 && !fd::is_nonblocking(conn.fd());
     match look(libc::MSG_PEEK | libc::MSG_DONTWAIT) {
@@ -238,24 +236,24 @@ pub(crate) fn rest_of(fd: c_int, buffers: &mut Buffers) -> usize {
 /// Runs `body` on the receiving half's state under its lock, inside a critical section.
 pub(crate) fn with_sink<R>(
     conn: &Conn,
-    body: impl FnOnce(&mut SinkState, &Row, Segment, &HalfLines) -> Result<R, Errno>,
+    body: impl FnOnce(&mut SinkState, &Row, AnyLink, AnyHalf<'_>) -> Result<R, Errno>,
 ) -> Result<R, Errno> {
-    match (conn.segment(), conn.row()) {
-        (Some(segment), Some(row)) => with_sink_of(conn, segment, row, body),
+    match (conn.link(), conn.row()) {
+        (Some(link), Some(row)) => with_sink_of(conn, link, row, body),
         _ => Err(Errno::ECONNRESET),
     }
 }
 
-/// [`with_sink`] of a connection with this segment and this row.
+/// [`with_sink`] of a connection with this link and this row.
 pub(crate) fn with_sink_of<R>(
     conn: &Conn,
-    segment: Segment,
+    link: AnyLink,
     row: &Row,
-    body: impl FnOnce(&mut SinkState, &Row, Segment, &HalfLines) -> Result<R, Errno>,
+    body: impl FnOnce(&mut SinkState, &Row, AnyLink, AnyHalf<'_>) -> Result<R, Errno>,
 ) -> Result<R, Errno> {
     let _section = section::Guard::enter();
     let taken_over = demote::enter(conn, &row.sink.lock)?;
-    inside(conn, segment, row, taken_over, body)
+    inside(conn, link, row, taken_over, body)
 }
 
 /// [`with_sink`] for one who can come back later. `None`: the lock is another's, who may keep it for long (a hand-over waits
@@ -263,55 +261,54 @@ pub(crate) fn with_sink_of<R>(
 pub(crate) fn try_sink<R>(
     conn: &Conn,
     patience: bool,
-    body: impl FnOnce(&mut SinkState, &Row, Segment, &HalfLines) -> Result<R, Errno>,
+    body: impl FnOnce(&mut SinkState, &Row, AnyLink, AnyHalf<'_>) -> Result<R, Errno>,
 ) -> Option<Result<R, Errno>> {
-    let (Some(segment), Some(row)) = (conn.segment(), conn.row()) else {
+    let (Some(link), Some(row)) = (conn.link(), conn.row()) else {
         return Some(Err(Errno::ECONNRESET));
     };
     let _section = section::Guard::enter();
     let taken_over = demote::try_enter(&row.sink.lock, patience)?;
-    Some(inside(conn, segment, row, taken_over, body))
+    Some(inside(conn, link, row, taken_over, body))
 }
 
 /// Under the lock, which it gives back.
 #[inline]
 fn inside<R>(
     conn: &Conn,
-    segment: Segment,
+    link: AnyLink,
     row: &Row,
     taken_over: bool,
-    body: impl FnOnce(&mut SinkState, &Row, Segment, &HalfLines) -> Result<R, Errno>,
+    body: impl FnOnce(&mut SinkState, &Row, AnyLink, AnyHalf<'_>) -> Result<R, Errno>,
 ) -> Result<R, Errno> {
-    let half = conn.half_index(Half::Receive);
+    let index = conn.half_index(Half::Receive);
     spin::look_again(conn); // the window is closed below, whatever is unread
-    if taken_over && succeed::sink_of(conn, row, segment, half).is_err() {
+    if taken_over && succeed::sink_of(conn, row, link.segment(), index).is_err() {
         lock::unlock(&row.sink.lock);
         demote::reset(conn);
         return Err(Errno::ECONNRESET);
     }
-    let result = match SinkState::load(&row.sink.words, segment, half) {
+    let result = match SinkState::load(&row.sink.words, link, index) {
         Ok(mut state) => {
-            let lines = segment.half(half);
+            let half = link.half(index);
             let (lane, followed) = (state.lane, state.followed);
             let (read, (_, before)) = (state.carrier_read, state.rx.cursors());
             if taken_over {
                 // It may have freed room without telling who waits for it.
-                wait::room_freed(conn, lines, u64::from(segment.ring_bytes()), before);
+                wait::room_freed(conn, half, before);
             }
-            let result = body(&mut state, row, segment, lines);
+            let result = body(&mut state, row, link, half);
             state.store(&row.sink.words);
             succeed::handed(&row.sink.words);
             if state.carrier_read != read {
-                lines.consumer.read.store(state.carrier_read, Ordering::Release);
+                half.count_read(state.carrier_read);
             }
             if state.followed != followed {
                 count_switches(conn, lane, state.followed.wrapping_sub(followed));
             }
             // Whatever it was that freed room, padding without a message included.
             let (_, head) = state.rx.cursors();
-            let size = u64::from(segment.ring_bytes());
-            if wait::crosses_eighth(size, before, head) {
-                wait::room_freed(conn, lines, size, head);
+            if wait::crosses_eighth(half.size(), before, head) {
+                wait::room_freed(conn, half, head);
             }
             result
         }
@@ -345,7 +342,7 @@ fn attempt(conn: &Pinned, buffers: &mut Buffers, wish: Wish, look: Look) -> Resu
         return Err(Errno::ECONNRESET);
     }
     let result =
-        with_sink(conn, |sink, row, _, lines| step(conn, sink, row, lines, buffers, wish, look));
+        with_sink(conn, |sink, row, _, half| step(conn, sink, row, half, buffers, wish, look));
     epoll::bells_eaten(conn);
     if !wish.peeks() && result.is_ok_and(|n| n > 0) {
         conn.calls[Half::Receive as usize].fetch_add(1, Ordering::Relaxed);
@@ -356,24 +353,23 @@ fn attempt(conn: &Pinned, buffers: &mut Buffers, wish: Wish, look: Look) -> Resu
 /// Whether this process reads the connection only through the library, so that the peer may use the
 /// ring: enough calls seen, nobody inside the kernel on a young connection, and readiness (if it is
 /// asked for at all) is asked of us.
-pub(crate) fn declare_trust(conn: &Conn, fd: c_int, sink: &mut SinkState, lines: &HalfLines) {
-    if lines.consumer.trusts_itself.load(Ordering::Relaxed) != 0 {
+pub(crate) fn declare_trust(conn: &Conn, fd: c_int, sink: &mut SinkState, half: AnyHalf<'_>) {
+    if half.trust() != Trust::No {
         return;
     }
-    let half = Half::Receive as usize;
+    let calls = Half::Receive as usize;
     let tunables = process::tunables();
-    let earned = conn.calls[half].load(Ordering::Relaxed) >= tunables.promote_calls()
-        || conn.bytes[half].load(Ordering::Relaxed) >= tunables.promote_bytes();
+    let earned = conn.calls[calls].load(Ordering::Relaxed) >= tunables.promote_calls()
+        || conn.bytes[calls].load(Ordering::Relaxed) >= tunables.promote_bytes();
     if earned
-        && conn.raw[half].load(Ordering::SeqCst) == 0
+        && conn.raw[calls].load(Ordering::SeqCst) == 0
         && !conn.has(flag::PINNED | flag::RELATIVE_INSIDE)
         && proof::may_trust(conn)
         && (conn.has(flag::WAITED) || !fd::is_nonblocking(fd))
         && sink.begin_counting(fd)
     {
-        lines.consumer.read.store(sink.carrier_read, Ordering::Relaxed);
-        let word = if do_sleepers_arm(conn) { ARMS } else { TRUSTS };
-        lines.consumer.trusts_itself.store(word, Ordering::SeqCst);
+        half.count_read(sink.carrier_read);
+        half.declare(if do_sleepers_arm(conn) { Trust::ReadsAndArms } else { Trust::Reads });
     }
 }
 
@@ -399,7 +395,7 @@ fn step(
     conn: &Pinned,
     sink: &mut SinkState,
     row: &Row,
-    lines: &HalfLines,
+    half: AnyHalf<'_>,
     buffers: &mut Buffers,
     wish: Wish,
     look: Look,
@@ -408,18 +404,18 @@ fn step(
         demote::reset(conn);
         Errno::ECONNRESET
     };
-    declare_trust(conn, conn.fd(), sink, lines);
+    declare_trust(conn, conn.fd(), sink, half);
     let mut total = 0;
     for _ in 0..TURNS {
         if sink.lane == Lane::Kernel {
-            match kernel_read(conn, sink, lines, buffers, wish).map_err(broken)? {
+            match kernel_read(conn, sink, half, buffers, wish).map_err(broken)? {
                 KernelRead::Switched => continue,
                 KernelRead::Got(0) => {
                     let is_cut = total == 0 && is_end_without_fin(conn, sink);
                     return if is_cut { told_of_reset(conn) } else { Ok(total) };
                 }
                 KernelRead::Got(n) if wish.peeks() => {
-                    let more = peek_behind_carrier(conn, sink, lines, buffers, n, wish);
+                    let more = peek_behind_carrier(conn, sink, half, buffers, n, wish);
                     return more.map(|more| n + more).map_err(broken);
                 }
                 KernelRead::Got(n) => {
@@ -432,7 +428,7 @@ fn step(
                     if buffers.left() == 0 {
                         return Ok(total);
                     }
-                    if sink.pending(lines).map_err(broken)?.is_none() {
+                    if sink.pending(half).map_err(broken)?.is_none() {
                         return Ok(total);
                     }
                     continue;
@@ -451,11 +447,11 @@ fn step(
         }
         if look == Look::Carrier {
             // Bells that woke the caller go at once: unread ones make a killed process's FIN a reset.
-            readiness::eat_bells(conn, conn.fd(), sink, lines);
+            readiness::eat_bells(conn, conn.fd(), sink, half);
         }
-        let switch = sink.pending(lines).map_err(broken)?;
-        sink.rx.set_limit(switch.map_or(u64::MAX, |s| s.ring));
-        let got = ring_read(conn, sink, row, lines, buffers, wish)?;
+        let switch = sink.pending(half).map_err(broken)?;
+        sink.rx.set_limit(switch.map_or(u64::MAX, |s| s.fabric));
+        let got = ring_read(conn, sink, row, half, buffers, wish)?;
         if got > 0 && wish.peeks() {
             return Ok(got + peek_behind_ring(conn, sink, switch, buffers, got, wish));
         }
@@ -475,7 +471,7 @@ fn step(
             let eaten = carrier::eat(conn.fd(), bells);
             sink.carrier_read += eaten;
             if eaten == bells {
-                sink.leave_ring(&row.sink.words, lines);
+                sink.leave_ring(&row.sink.words, half);
                 if total > 0 && carrier::readiness(conn.fd(), libc::POLLPRI) & libc::POLLPRI != 0 {
                     // A receive call never passes the urgent mark once it has bytes.
                     return Ok(total);
@@ -505,7 +501,7 @@ fn step(
         if look == Look::Ring {
             return Err(Errno::EAGAIN);
         }
-        match look_at_carrier(conn, sink, lines)? {
+        match look_at_carrier(conn, sink, half)? {
             Found::Again => {}
             Found::Nothing => return Err(Errno::EAGAIN),
             Found::End => return Ok(0),
@@ -542,21 +538,21 @@ enum KernelRead {
 fn kernel_read(
     conn: &Pinned,
     sink: &mut SinkState,
-    lines: &HalfLines,
+    half: AnyHalf<'_>,
     buffers: &mut Buffers,
     wish: Wish,
 ) -> Result<KernelRead, Broken> {
     let flags = wish.flags & !libc::MSG_WAITALL;
-    SinkState::kernel_reading(lines, true);
-    if let Some(switch) = sink.pending(lines)? {
-        SinkState::kernel_reading(lines, false);
+    half.announce_unbounded_read(true);
+    if let Some(switch) = sink.pending(half)? {
+        half.announce_unbounded_read(false);
         let Ok(consumed) = sink.consumed(conn.fd()) else {
             return Ok(KernelRead::Failed(Errno::EAGAIN));
         };
         let before = switch.carrier.wrapping_sub(consumed);
         if before == 0 || before > i64::MAX as u64 {
             sink.carrier_read = consumed;
-            sink.follow(lines, Lane::Sdp);
+            sink.follow(half, Lane::Sdp);
             return Ok(KernelRead::Switched);
         }
         let cap = usize::try_from(before).unwrap_or(usize::MAX);
@@ -573,10 +569,10 @@ fn kernel_read(
     if let Ok(n) = result {
         took(sink, n, wish);
     }
-    let switch = match sink.pending(lines) {
+    let switch = match sink.pending(half) {
         Ok(switch) => switch,
         Err(broken) => {
-            SinkState::kernel_reading(lines, false);
+            half.announce_unbounded_read(false);
             return Err(broken);
         }
     };
@@ -591,7 +587,7 @@ fn kernel_read(
                     let behind = if behind > i64::MAX as u64 { 0 } else { behind.min(n as u64) };
                     if read_to >= switch.carrier && !wish.peeks() {
                         sink.carrier_read = read_to;
-                        sink.follow(lines, Lane::Sdp);
+                        sink.follow(half, Lane::Sdp);
                     }
                     let n = n - behind as usize;
                     take(buffers, n, wish);
@@ -616,7 +612,7 @@ fn kernel_read(
         (Err(Errno::EAGAIN), Some(_)) => KernelRead::Switched,
         (Err(e), _) => KernelRead::Failed(e),
     };
-    SinkState::kernel_reading(lines, false);
+    half.announce_unbounded_read(false);
     Ok(done)
 }
 
@@ -635,17 +631,16 @@ fn take(buffers: &mut Buffers, n: usize, wish: Wish) {
 
 /// Reads messages from the ring until the buffers are full or the ring is empty (or its limit is
 /// reached).
-fn ring_read(
+pub(super) fn ring_read(
     conn: &Pinned,
     sink: &mut SinkState,
     row: &Row,
-    lines: &HalfLines,
+    half: AnyHalf<'_>,
     buffers: &mut Buffers,
     wish: Wish,
 ) -> Result<usize, Errno> {
     let mut walk = *buffers;
     let mut got = 0;
-    let size = conn.segment().map_or(0, |segment| u64::from(segment.ring_bytes()));
     let (_, mut looked) = sink.rx.cursors();
     if wish.peeks() {
         return Ok(match next_message(conn, sink, row)? {
@@ -663,9 +658,9 @@ fn ring_read(
             sink.store(&row.sink.words);
             // Padding before the message counts too: it can be most of the ring.
             let (_, head) = sink.rx.cursors();
-            if wait::crosses_eighth(size, looked, head) {
+            if wait::crosses_eighth(half.size(), looked, head) {
                 looked = head;
-                wait::room_freed(conn, lines, size, head);
+                wait::room_freed(conn, half, head);
             }
         }
         let rest = sink.current_len - sink.current_offset;
@@ -716,16 +711,7 @@ pub(crate) fn accept(
     row: &Row,
     message: Received,
 ) -> Result<bool, Errno> {
-    let mut first = [0u8; sdp_proto::wire::PREFIX_MAX];
-    let look = if message.len as usize <= FIRST_LOOK { message.len as usize } else { FIRST_LOOK };
-    let mut have = 0;
-    if let Some(head) = first.get_mut(..look) {
-        have = sink.rx.copy_header(message, head);
-    }
-    if first[0] != 0xff {
-        have = sink.rx.copy_header(message, &mut first);
-    }
-    let parsed = Message::parse(first.get(..have).unwrap_or(&[]), message.len);
+    let parsed = Message::read(message.len, |first| sink.rx.copy_header(message, first));
     let action = parsed.and_then(|parsed| {
         row.credit.store(0, Ordering::Relaxed);
         sink.engine.handle(&parsed)
@@ -759,22 +745,22 @@ enum Found {
 }
 
 /// The ring is empty: eats bells, then asks the kernel for FIN and errors (E1, E2, E3, L5).
-fn look_at_carrier(conn: &Pinned, sink: &mut SinkState, lines: &HalfLines) -> Result<Found, Errno> {
-    if readiness::eat_bells(conn, conn.fd(), sink, lines) > 0 {
+fn look_at_carrier(conn: &Pinned, sink: &mut SinkState, half: AnyHalf<'_>) -> Result<Found, Errno> {
+    if readiness::eat_bells(conn, conn.fd(), sink, half) > 0 {
         return Ok(Found::Again);
     }
     let seen = match carrier::peek(conn.fd()) {
         // A FIN comes behind all bells: without them it was a reset, and the look for them has taken its error.
         Ok(0)
             if !conn.has(flag::RESET_TOLD)
-                && lane::has_counted_bells(sink.carrier_read, lines)
+                && lane::has_counted_bells(sink.carrier_read, half)
                 && carrier::tcp_state(conn.fd()) == carrier::TCP_CLOSE =>
         {
             Err(Errno::ECONNRESET)
         }
         seen => seen,
     };
-    if has_news(sink, lines) {
+    if has_news(sink, half) {
         return Ok(Found::Again);
     }
     match seen {
@@ -788,13 +774,13 @@ fn look_at_carrier(conn: &Pinned, sink: &mut SinkState, lines: &HalfLines) -> Re
             Ok(Found::End)
         }
         Ok(_) => {
-            let is_counted = lane::has_counted_bells(sink.carrier_read, lines);
+            let is_counted = lane::has_counted_bells(sink.carrier_read, half);
             if is_counted || !carrier::is_over(conn.fd()) {
                 return Ok(if is_counted { Found::Again } else { Found::Nothing });
             }
             // The peer's end has come: what it had to say it has said. A bell that is not counted now is
             // that of a process killed between ringing and counting, and hides the end behind it.
-            if !has_news(sink, lines) && !lane::has_counted_bells(sink.carrier_read, lines) {
+            if !has_news(sink, half) && !lane::has_counted_bells(sink.carrier_read, half) {
                 sink.carrier_read += carrier::eat(conn.fd(), 1);
             }
             Ok(Found::Again)
@@ -815,10 +801,9 @@ fn look_at_carrier(conn: &Pinned, sink: &mut SinkState, lines: &HalfLines) -> Re
 }
 
 /// Whether the ring or the log has something new for this half.
-pub(crate) fn has_news(sink: &SinkState, lines: &HalfLines) -> bool {
+pub(crate) fn has_news(sink: &SinkState, half: AnyHalf<'_>) -> bool {
     let (scan, _) = sink.rx.cursors();
-    lines.producer.tail.load(Ordering::Acquire) != scan
-        || lines.producer.switches.load(Ordering::Acquire) != sink.followed
+    half.position(What::Bytes) != scan || half.written() != sink.followed
 }
 
 pub(crate) fn count(conn: &Conn, row: &Row, lane: StatsLane, n: usize) {
@@ -831,16 +816,16 @@ pub(crate) fn count(conn: &Conn, row: &Row, lane: StatsLane, n: usize) {
 }
 
 /// Whether the ring holds something that was not taken, whatever lane the half is on.
-pub(crate) fn ring_has_news(sink: &SinkState, lines: &HalfLines) -> bool {
+pub(crate) fn ring_has_news(sink: &SinkState, half: AnyHalf<'_>) -> bool {
     let (scan, _) = sink.rx.cursors();
-    lines.producer.tail.load(Ordering::Acquire) != scan
+    half.position(What::Bytes) != scan
 }
 
 /// Follows the log as far as that is possible without delivering bytes; how many ring bytes (headers
 /// included) are in the way.
-pub(crate) fn settle(fd: c_int, sink: &mut SinkState, lines: &HalfLines) -> u64 {
-    for _ in 0..LOG_ENTRIES {
-        let Ok(Some(switch)) = sink.pending(lines) else { break };
+pub(crate) fn settle(fd: c_int, sink: &mut SinkState, half: AnyHalf<'_>) -> u64 {
+    for _ in 0..PENDING_MAX {
+        let Ok(Some(switch)) = sink.pending(half) else { break };
         match switch.to {
             Lane::Sdp => {
                 let Ok(consumed) = sink.consumed(fd) else { break };
@@ -848,11 +833,11 @@ pub(crate) fn settle(fd: c_int, sink: &mut SinkState, lines: &HalfLines) -> u64 
                     break; // carrier bytes come first, then the ring
                 }
                 sink.carrier_read = consumed;
-                sink.follow(lines, Lane::Sdp);
+                sink.follow(half, Lane::Sdp);
             }
             Lane::Kernel => {
                 let (_, head) = sink.rx.cursors();
-                if head != switch.ring || sink.current_len != 0 {
+                if head != switch.fabric || sink.current_len != 0 {
                     break;
                 }
                 let bells = switch.carrier.wrapping_sub(sink.carrier_read);
@@ -863,10 +848,10 @@ pub(crate) fn settle(fd: c_int, sink: &mut SinkState, lines: &HalfLines) -> u64 
                 if sink.carrier_read != switch.carrier {
                     break;
                 }
-                sink.follow(lines, Lane::Kernel);
+                sink.follow(half, Lane::Kernel);
             }
         }
     }
     let (_, head) = sink.rx.cursors();
-    lines.producer.tail.load(Ordering::Acquire).wrapping_sub(head)
+    half.position(What::Bytes).wrapping_sub(head)
 }

@@ -6,17 +6,15 @@ use core::{
 };
 
 use libc::c_int;
+use sdp_link::{
+    Armed, EndWords, How, Intent, Link, ResetNote, SwitchLog, Trust, TxCursor, Wakeups, What,
+};
 use sdp_proto::Ack;
 use sdp_rdma::{
     fabric::{PostError, SendOptions, SendQueue},
     work::WorkId,
 };
-use sdp_shm::{
-    arm,
-    family::Row,
-    layout::{CLOSED, Half as HalfLines, LEAVES, RESETS, Segment},
-    lock,
-};
+use sdp_shm::{family::Row, lock};
 use sdp_stats::{Direction, Lane as StatsLane, Reason, Verdict};
 use sdp_sys::{
     errno::Errno,
@@ -29,6 +27,7 @@ use crate::{
     conn::{
         self, Conn, Half, Rung, Stage, carrier, flag,
         iovec::{Buffers, Payload},
+        link::{AnyHalf, AnyLink},
     },
     datapath::{
         lane::{self, Broken, Lane, SourceState},
@@ -81,6 +80,9 @@ enum Blocked {
     Lane,
 }
 
+/// A send call on a connection, its bytes and flags: [`send`], or that of another kind of connection.
+pub(crate) type Send = fn(&Pinned, &mut Buffers, c_int) -> Result<usize, Errno>;
+
 /// A send call on an attached connection.
 pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result<usize, Errno> {
     let mut mark = section::mark();
@@ -91,8 +93,8 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
     let mut rival = None;
     let mut is_patient = None;
     loop {
-        let ended = with_source(conn, |source, row, segment, lines| {
-            Ok(attempt(conn, stay, source, row, segment, lines, buffers, flags, is_patient))
+        let ended = with_source(conn, |source, row, link, half| {
+            Ok(attempt(conn, stay, source, row, link, half, buffers, flags, is_patient))
         })?;
         if proof::is_wanted(conn) {
             proof::settle(conn, conn.fd());
@@ -182,29 +184,30 @@ pub(crate) fn raise_pipe(fd: Option<c_int>, flags: c_int) -> Errno {
 /// Runs `body` on the sending half's state under its lock, inside a critical section.
 pub(crate) fn with_source<R>(
     conn: &Conn,
-    body: impl FnOnce(&mut SourceState, &Row, Segment, &HalfLines) -> Result<R, Errno>,
+    body: impl FnOnce(&mut SourceState, &Row, AnyLink, AnyHalf<'_>) -> Result<R, Errno>,
 ) -> Result<R, Errno> {
-    let (Some(segment), Some(row)) = (conn.segment(), conn.row()) else {
+    let (Some(link), Some(row)) = (conn.link(), conn.row()) else {
         return Err(Errno::ECONNRESET);
     };
-    let half = conn.half_index(Half::Send);
+    let index = conn.half_index(Half::Send);
+    let half = link.half(index);
     let _section = section::Guard::enter();
     let taken_over = crate::migration::demote::enter(conn, &row.source.lock)?;
-    if taken_over && succeed::source_of(conn, row, segment, half).is_err() {
+    if taken_over && succeed::source_of(conn, row, link, index).is_err() {
         lock::unlock(&row.source.lock);
         crate::migration::demote::reset(conn);
         return Err(Errno::ECONNRESET);
     }
-    let result = match SourceState::load(&row.source.words, segment, half) {
+    let result = match SourceState::load(&row.source.words, link, index) {
         Ok(mut state) => {
             if taken_over
                 && state.lane == Lane::Sdp
                 && let Some(fd) = crate::process::table::number_of(conn)
             {
                 // It may have published without waking the reader.
-                ring_bells(conn, fd, &mut state, segment.half(half), true);
+                ring_bells(conn, fd, &mut state, half, true);
             }
-            let result = body(&mut state, row, segment, segment.half(half));
+            let result = body(&mut state, row, link, half);
             state.store(&row.source.words);
             result
         }
@@ -223,8 +226,8 @@ fn attempt(
     stay: Pin<&Stay>,
     source: &mut SourceState,
     row: &Row,
-    segment: Segment,
-    lines: &HalfLines,
+    link: AnyLink,
+    half: AnyHalf<'_>,
     buffers: &mut Buffers,
     flags: c_int,
     is_patient: Option<bool>,
@@ -253,17 +256,17 @@ fn attempt(
         why
     };
     if process::tunables().lane_flip() != 0 {
-        flip(conn, source, lines);
+        flip(conn, source, half);
     }
     let mut first_on_lane = false;
     loop {
         if source.lane == Lane::Kernel {
-            if may_promote(conn, source, segment, lines, flags)
-                && enter_sdp(conn, source, lines).is_some()
+            if may_promote(conn, source, link, half, flags)
+                && enter_sdp(conn, source, half).is_some()
             {
                 first_on_lane = true;
             } else {
-                match kernel_send(conn, source, row, lines, buffers, flags) {
+                match kernel_send(conn, source, row, half, buffers, flags) {
                     Some(Attempt::CarrierFull) => {
                         return wait_with(buffers, Attempt::CarrierFull);
                     }
@@ -272,18 +275,18 @@ fn attempt(
                 }
             }
         }
-        watch_peer(conn, source, lines);
+        watch_peer(conn, source, half);
         // A peer that closed with bytes unread has reset the carrier: the kernel says so. One that was
         // killed sent FIN, and whether our bytes came before or after it cannot be told: EPIPE.
-        if must_leave(conn, segment, flags)
-            && leave_sdp(conn, source, lines, reason_to_leave(conn, flags))
+        if must_leave(conn, link, flags)
+            && leave_sdp(conn, source, half, reason_to_leave(conn, flags))
         {
             continue;
         }
         if flags & KERNELS_OWN != 0 {
             return wait_with(buffers, Attempt::NotOnLane);
         }
-        match ring_send(conn, source, row, segment, lines, buffers, first_on_lane) {
+        match ring_send(conn, source, row, link, half, buffers, first_on_lane) {
             RingSend::Done => return Attempt::Done,
             RingSend::Left => {
                 process::half_demoted(conn, Direction::Send, reason_to_leave(conn, flags));
@@ -297,7 +300,7 @@ fn attempt(
                 let blocking = is_blocking();
                 // Nobody could ring for room: the kernel wakes whoever waits for room on the carrier.
                 let may_wait = blocking && wait::can_be_rung_for_room(conn);
-                if !may_wait && wait::briefly_for_room(conn, segment, lines, source) {
+                if !may_wait && wait::briefly_for_room(link, half, source) {
                     continue;
                 }
                 // X18: where we see how the program waits, "writable" can mean the ring. Otherwise the
@@ -307,7 +310,7 @@ fn attempt(
                 }
                 if !blocking && is_patient == Some(true) {
                     conn.set(flag::WANTS_ROOM);
-                    let is_roomy = wait::arm_for_room(segment, lines);
+                    let is_roomy = wait::arm_for_room(half);
                     // A reader that has gone frees none, and its end may have been reported before: to a
                     // sender that is told EAGAIN now nothing more would come. What comes from here on is
                     // judged with the wish for room set.
@@ -322,7 +325,7 @@ fn attempt(
                         continue;
                     }
                 }
-                if may_wait || !leave_sdp(conn, source, lines, Reason::RingFull) {
+                if may_wait || !leave_sdp(conn, source, half, Reason::RingFull) {
                     return wait_with(buffers, Attempt::RingFull);
                 }
             }
@@ -332,56 +335,53 @@ fn attempt(
 
 /// Whether the consumer of what this end sends is ready for the SDP lane.
 pub(crate) fn is_trusted(conn: &Conn) -> bool {
-    conn.segment().is_some_and(|segment| {
-        let lines = segment.half(conn.half_index(Half::Send));
-        lines.consumer.trusts_itself.load(Ordering::SeqCst) != 0
-    })
+    conn.link().is_some_and(|link| link.half(conn.half_index(Half::Send)).trust() != Trust::No)
 }
 
 /// L1: whether the half may move to the SDP lane now.
 fn may_promote(
     conn: &Pinned,
     source: &SourceState,
-    segment: Segment,
-    lines: &HalfLines,
+    link: AnyLink,
+    half: AnyHalf<'_>,
     flags: c_int,
 ) -> bool {
-    let half = Half::Send as usize;
+    let calls = Half::Send as usize;
     let tunables = process::tunables();
     flags & KERNELS_OWN == 0
         && !conn.has(flag::PINNED | flag::PEER_GONE | flag::RELATIVE_INSIDE)
-        && lines.consumer.trusts_itself.load(Ordering::SeqCst) != 0
-        && lines.consumer.followed.load(Ordering::SeqCst) == source.switches
-        && segment.end(conn.side() ^ 1).pinned.load(Ordering::Relaxed) == 0
+        && half.trust() != Trust::No
+        && half.followed() == source.switches
+        && link.peer().is_open()
         // A relative that shares this end may have passed the connection on.
-        && segment.end(conn.side()).pinned.load(Ordering::SeqCst) == 0
-        && segment.end(conn.side() ^ 1).attached.load(Ordering::Acquire) != 0
-        && conn.raw[half].load(Ordering::SeqCst) == 0
+        && link.own().is_open()
+        && link.peer().is_attached()
+        && conn.raw[calls].load(Ordering::SeqCst) == 0
         && !proof::is_wanted(conn)
-        && (conn.calls[half].load(Ordering::Relaxed) >= tunables.promote_calls()
-            || conn.bytes[half].load(Ordering::Relaxed) >= tunables.promote_bytes())
+        && (conn.calls[calls].load(Ordering::Relaxed) >= tunables.promote_calls()
+            || conn.bytes[calls].load(Ordering::Relaxed) >= tunables.promote_bytes())
         && conn.stage() == Stage::Attached
 }
 
-fn enter_sdp(conn: &Pinned, source: &mut SourceState, lines: &HalfLines) -> Option<()> {
+fn enter_sdp(conn: &Pinned, source: &mut SourceState, half: AnyHalf<'_>) -> Option<()> {
     let sent = carrier::sent(conn.fd()).ok()?;
-    if source.switches == 0 && lines.consumer.read.load(Ordering::Acquire) > sent {
+    if source.switches == 0 && half.read() > sent {
         proof::refute(conn); // it has read what we never sent
         return None;
     }
     source.carrier_sent = sent;
-    if !gated(conn, lines, conn.side(), || source.enter(lines))? {
+    if !gated(conn, half, conn.side(), || source.enter(half))? {
         return None;
     }
     process::half_promoted(conn, Direction::Send);
     Some(())
 }
 
-fn must_leave(conn: &Pinned, segment: Segment, flags: c_int) -> bool {
+fn must_leave(conn: &Pinned, link: AnyLink, flags: c_int) -> bool {
     flags & KERNELS_OWN != 0
         || conn.has(flag::PINNED | flag::PEER_GONE)
-        || segment.end(conn.side() ^ 1).pinned.load(Ordering::Relaxed) != 0
-        || segment.end(conn.side()).pinned.load(Ordering::Relaxed) != 0
+        || !link.peer().is_open()
+        || !link.own().is_open()
 }
 
 fn reason_to_leave(conn: &Conn, flags: c_int) -> Reason {
@@ -402,27 +402,27 @@ fn reason_to_leave(conn: &Conn, flags: c_int) -> Reason {
 pub(crate) fn leave_sdp(
     conn: &Conn,
     source: &mut SourceState,
-    lines: &HalfLines,
+    half: AnyHalf<'_>,
     reason: Reason,
 ) -> bool {
     if source.lane != Lane::Sdp {
         return true;
     }
-    let is_patient = wait::briefly(|| lane::may_leave(lines, source.switches));
+    let is_patient = wait::briefly(|| half.may_leave(source.switches));
     if !(is_patient && source.tx.refresh().is_ok() && is_all_read(source))
         && let Some(fd) = crate::process::table::number_of(conn)
         && (conn.has(flag::PEER_GONE) || carrier::is_over(fd))
     {
         conn.set(flag::PEER_GONE);
-        probe_carrier(conn, fd, source, lines);
+        probe_carrier(conn, fd, source, half);
     }
     if !is_patient && !wait::is_reader_dead(conn) {
         return false;
     }
-    let left = gated(conn, lines, conn.side(), || match source.adopt(lines) {
+    let left = gated(conn, half, conn.side(), || match source.adopt(half) {
         Ok(true) => Some(()),
         Ok(false) => {
-            source.switch(lines, Lane::Kernel);
+            source.switch(half, Lane::Kernel);
             Some(())
         }
         Err(Broken) => None,
@@ -448,7 +448,7 @@ fn kernel_send(
     conn: &Pinned,
     source: &mut SourceState,
     row: &Row,
-    lines: &HalfLines,
+    half: AnyHalf<'_>,
     buffers: &mut Buffers,
     flags: c_int,
 ) -> Option<Attempt> {
@@ -463,8 +463,7 @@ fn kernel_send(
     loop {
         let is_wanted = proof::is_wanted(conn);
         let edge = if is_wanted { proof::before_send(conn, conn.fd()) } else { None };
-        let sent =
-            gated(conn, lines, conn.side(), || carrier::send(conn.fd(), buffers, cap, flags));
+        let sent = gated(conn, half, conn.side(), || carrier::send(conn.fd(), buffers, cap, flags));
         let Some(sent) = sent else {
             crate::migration::demote::reset(conn);
             return Some(Attempt::Failed(Errno::ECONNRESET));
@@ -484,7 +483,7 @@ fn kernel_send(
                 }
             }
             Err(Errno::EAGAIN) => return Some(Attempt::CarrierFull),
-            Err(Errno::ECONNRESET) if only_bells_were_unread(conn, source, lines) => {
+            Err(Errno::ECONNRESET) if only_bells_were_unread(conn, source, half) => {
                 taken::note(row);
                 return Some(Attempt::Failed(Errno::EPIPE));
             }
@@ -498,15 +497,15 @@ fn kernel_send(
 
 /// E3 for senders: the carrier was reset although the peer had read all that the program sent, so the
 /// cause was bells; over TCP the peer's end had been a FIN.
-fn only_bells_were_unread(conn: &Pinned, source: &mut SourceState, lines: &HalfLines) -> bool {
+fn only_bells_were_unread(conn: &Pinned, source: &mut SourceState, half: AnyHalf<'_>) -> bool {
     source.switches != 0
         && source.tx.refresh().is_ok()
         && is_all_read(source)
         && carrier::sent(conn.fd()) == Ok(source.carrier_sent)
-        && is_reset_of_bells(conn, source, lines)
+        && is_reset_of_bells(conn, source, half)
 }
 
-enum RingSend {
+pub(super) enum RingSend {
     Done,
     Full,
     /// The peer took the half off the lane, or it left by itself.
@@ -514,20 +513,16 @@ enum RingSend {
     Broken,
 }
 
-fn ring_send(
+pub(super) fn ring_send(
     conn: &Pinned,
     source: &mut SourceState,
     row: &Row,
-    segment: Segment,
-    lines: &HalfLines,
+    link: AnyLink,
+    half: AnyHalf<'_>,
     buffers: &mut Buffers,
     mut first_on_lane: bool,
 ) -> RingSend {
-    let cpu = crate::wake::spin::this_cpu();
-    let end = segment.end(conn.side());
-    if end.cpu.load(Ordering::Relaxed) != cpu {
-        end.cpu.store(cpu, Ordering::Relaxed);
-    }
+    link.own().note_cpu(spin::this_cpu());
     let (tail_before, _) = source.tx.cursors();
     let ack = Ack::from_word(row.ack.load(Ordering::Acquire));
     let mut moved = 0;
@@ -545,7 +540,7 @@ fn ring_send(
             break RingSend::Broken;
         };
         let mut piece = message.payload_len() as usize;
-        let posted = gated(conn, lines, conn.side(), || match source.adopt(lines) {
+        let posted = gated(conn, half, conn.side(), || match source.adopt(half) {
             Ok(true) => Err(RingSend::Left),
             Err(Broken) => Err(RingSend::Broken),
             Ok(false) => {
@@ -584,7 +579,7 @@ fn ring_send(
             Some(Err(ended)) => break ended,
             Some(Ok(())) => {
                 moved += piece;
-                ring_bells(conn, conn.fd(), source, lines, first_on_lane);
+                ring_bells(conn, conn.fd(), source, half, first_on_lane);
                 first_on_lane = false;
             }
         }
@@ -594,41 +589,36 @@ fn ring_send(
             source.store(&row.source.words); // the call may go on, with more messages
         }
         count_ring(conn, row, moved);
-        let index = |at: u64| at.wrapping_sub(source.tx.origin());
+        let index = |at: u64| at.wrapping_sub(source.tx.private());
         let (before, after) = (index(tail_before), index(source.tx.cursors().0));
-        crate::datapath::give_back::sent(conn, segment.ring_bytes(), before, after, moved);
+        crate::datapath::give_back::sent(conn, half.size() as u32, before, after, moved);
     }
     ended
 }
 
 /// After a message that went past the ordinary way: wakes the consumer, which sleeps and has asked for it
 /// with this arm.
-pub(crate) fn ring_sleeper(
-    conn: &Conn,
-    fd: c_int,
-    row: &Row,
-    segment: Segment,
-    (mode, seen): (arm::Mode, arm::Seen),
-) {
-    let lines = segment.half(conn.half_index(Half::Send));
-    if mode == arm::Mode::Bell {
-        lines.receive_arm.rung_at.store(ticks(), Ordering::Relaxed);
+pub(crate) fn ring_sleeper(conn: &Conn, fd: c_int, row: &Row, link: AnyLink, armed: Armed) {
+    let half = link.half(conn.half_index(Half::Send));
+    if armed.how == How::Doorbell {
+        half.note_signal(ticks());
         let rung = conn.ring_peer();
         if rung != Rung::NoBell {
             spin::reached(conn, rung == Rung::Asleep);
-            arm::disarm(&lines.receive_arm.word, seen);
+            half.disarm(What::Bytes, armed);
             return;
         }
     }
-    ring_sleeper_by_carrier(conn, fd, row, segment, lines);
+    ring_sleeper_by_carrier(conn, fd, row, link);
 }
 
 /// The same for one who cannot be rung otherwise: that takes this half's state, which counts the bells.
 #[cold]
-fn ring_sleeper_by_carrier(conn: &Conn, fd: c_int, row: &Row, segment: Segment, lines: &HalfLines) {
-    match SourceState::load(&row.source.words, segment, conn.half_index(Half::Send)) {
+fn ring_sleeper_by_carrier(conn: &Conn, fd: c_int, row: &Row, link: AnyLink) {
+    let index = conn.half_index(Half::Send);
+    match SourceState::load(&row.source.words, link, index) {
         Ok(mut source) => {
-            ring_bells(conn, fd, &mut source, lines, false);
+            ring_bells(conn, fd, &mut source, link.half(index), false);
             source.store(&row.source.words);
         }
         Err(Broken) => crate::migration::demote::reset(conn),
@@ -638,62 +628,60 @@ fn ring_sleeper_by_carrier(conn: &Conn, fd: c_int, row: &Row, segment: Segment, 
 /// Wakes the consumer if it sleeps. The first message on the lane rings the carrier, because the
 /// consumer may sleep there without having armed anything, unless it says that nobody does (O10).
 #[inline]
-fn ring_bells(conn: &Conn, fd: c_int, source: &mut SourceState, lines: &HalfLines, first: bool) {
-    let armed = arm::check(&lines.receive_arm.word);
+fn ring_bells(conn: &Conn, fd: c_int, source: &mut SourceState, half: AnyHalf<'_>, first: bool) {
+    let armed = half.armed(What::Bytes);
     let mut by_carrier = first
-        && lines.consumer.followed.load(Ordering::SeqCst) != source.switches
-        && !lane::do_sleepers_arm(lines, source.carrier_sent);
+        && half.followed() != source.switches
+        && !lane::do_sleepers_arm(half, source.carrier_sent);
     match armed {
         // A sleeper that armed must be rung as it asked: another thread may eat the carrier's byte.
-        Some((mode, _)) => {
-            lines.receive_arm.rung_at.store(ticks(), Ordering::Relaxed);
-            let rung = if mode == arm::Mode::Bell { conn.ring_peer() } else { Rung::NoBell };
+        Some(Armed { how, .. }) => {
+            half.note_signal(ticks());
+            let rung = if how == How::Doorbell { conn.ring_peer() } else { Rung::NoBell };
             by_carrier |= rung == Rung::NoBell;
             spin::reached(conn, rung != Rung::Awake);
         }
         None => spin::reached(conn, false),
     }
     if by_carrier {
-        ring_carrier(conn, fd, source, lines);
+        ring_carrier(conn, fd, source, half);
     }
-    if let Some((_, seen)) = armed {
-        arm::disarm(&lines.receive_arm.word, seen);
+    if let Some(armed) = armed {
+        half.disarm(What::Bytes, armed);
     }
 }
 
 /// Puts a bell byte on the carrier, unless the peer has closed its end: a byte that nobody reads would
 /// turn its FIN into a reset.
-fn ring_carrier(conn: &Conn, fd: c_int, source: &mut SourceState, lines: &HalfLines) {
-    let is_closed = || {
-        conn.segment().is_none_or(|segment| {
-            segment.end(conn.side() ^ 1).pinned.load(Ordering::SeqCst) == CLOSED
-        })
-    };
+#[cold]
+#[inline(never)]
+fn ring_carrier(conn: &Conn, fd: c_int, source: &mut SourceState, half: AnyHalf<'_>) {
+    let is_closed = || conn.link().is_none_or(|link| link.peer().intent() == Intent::Closed);
     // L5: counted only after the kernel took it. L10: the count changes under the gate.
-    let _ = gated(conn, lines, conn.side(), || {
+    let _ = gated(conn, half, conn.side(), || {
         if !is_closed() {
-            ring_gated(conn, fd, source, lines);
+            ring_gated(conn, fd, source, half);
         }
     });
 }
 
 /// The same to find out whether the peer's kernel answers with a reset. One that has come already is left
 /// for the program: a bell would take its error.
-fn probe_carrier(conn: &Conn, fd: c_int, source: &mut SourceState, lines: &HalfLines) {
+fn probe_carrier(conn: &Conn, fd: c_int, source: &mut SourceState, half: AnyHalf<'_>) {
     if carrier::tcp_state(fd) == carrier::TCP_CLOSE {
         return;
     }
-    let _ = gated(conn, lines, conn.side(), || ring_gated(conn, fd, source, lines));
+    let _ = gated(conn, half, conn.side(), || ring_gated(conn, fd, source, half));
 }
 
-fn ring_gated(conn: &Conn, fd: c_int, source: &mut SourceState, lines: &HalfLines) {
-    if source.switches != lines.producer.switches.load(Ordering::Acquire) {
+fn ring_gated(conn: &Conn, fd: c_int, source: &mut SourceState, half: AnyHalf<'_>) {
+    if source.switches != half.written() {
         return;
     }
     match (carrier::ring(fd), conn.row()) {
         (Ok(1), _) => {
             source.carrier_sent += 1;
-            source.publish_sent(lines);
+            source.publish_sent(half);
         }
         (Err(error), Some(row))
             if conn::is_end(error) && carrier::tcp_state(fd) == carrier::TCP_CLOSE =>
@@ -708,7 +696,7 @@ fn ring_gated(conn: &Conn, fd: c_int, source: &mut SourceState, lines: &HalfLine
 /// bytes unread and not moved since the last look, whether that still lives; if not, the half leaves its lane
 /// ([`leave_sdp`]).
 #[inline]
-fn watch_peer(conn: &Pinned, source: &SourceState, lines: &HalfLines) {
+fn watch_peer(conn: &Pinned, source: &SourceState, half: AnyHalf<'_>) {
     if source.lane != Lane::Sdp {
         return;
     }
@@ -716,7 +704,7 @@ fn watch_peer(conn: &Pinned, source: &SourceState, lines: &HalfLines) {
     // The consumer's line is not touched before time has passed: that would cost more than the rest.
     let Some(now) = is_time_to_watch(conn) else { return };
     conn.looked.store(now, Ordering::Relaxed);
-    let head = lines.consumer.head.load(Ordering::Relaxed);
+    let head = half.position(What::Space);
     let looked = conn.looked_head.swap(head, Ordering::Relaxed);
     let moves = head == tail || head != looked && head != seen;
     if if moves { carrier::is_dead(conn.fd()) } else { carrier::is_over(conn.fd()) } {
@@ -738,11 +726,11 @@ pub(crate) fn probe_peer(conn: &Pinned) -> bool {
     if conn.has(flag::RESET_TOLD) {
         return false;
     }
-    with_source(conn, |source, _, _, lines| {
+    with_source(conn, |source, _, _, half| {
         if source.lane != Lane::Sdp || source.tx.refresh().is_err() || is_all_read(source) {
             return Ok(false);
         }
-        leave_sdp(conn, source, lines, Reason::PeerGone);
+        leave_sdp(conn, source, half, Reason::PeerGone);
         let is_reset = carrier::tcp_state(conn.fd()) == carrier::TCP_CLOSE;
         if is_reset {
             conn.set(flag::RESET_TOLD);
@@ -755,11 +743,11 @@ pub(crate) fn probe_peer(conn: &Pinned) -> bool {
 
 /// E3: whether the peer had read all that we sent over the ring, and the reset that came can be that of bells.
 pub(crate) fn everything_was_read(conn: &Pinned) -> bool {
-    with_source(conn, |source, _, _, lines| {
+    with_source(conn, |source, _, _, half| {
         Ok(source.lane == Lane::Sdp
             && source.tx.refresh().is_ok()
             && is_all_read(source)
-            && is_reset_of_bells(conn, source, lines))
+            && is_reset_of_bells(conn, source, half))
     })
     .unwrap_or(false)
 }
@@ -767,39 +755,39 @@ pub(crate) fn everything_was_read(conn: &Pinned) -> bool {
 /// E3: whether the peer's end closed the socket, which bells that it had not read made a reset. It has said that it does,
 /// or it was killed beside such a bell; a socket that is ended while its process lives is cut off.
 #[cold]
-fn is_reset_of_bells(conn: &Conn, source: &SourceState, lines: &HalfLines) -> bool {
-    let Some(segment) = conn.segment() else { return false };
-    let end = segment.end(conn.side() ^ 1);
-    match end.reset.load(Ordering::SeqCst) {
-        0 => {}
-        LEAVES => return true,
-        _ => return false,
+fn is_reset_of_bells(conn: &Conn, source: &SourceState, half: AnyHalf<'_>) -> bool {
+    let Some(link) = conn.link() else { return false };
+    let end = link.peer();
+    match end.reset_note() {
+        ResetNote::None => {}
+        ResetNote::Leaves => return true,
+        ResetNote::Resets => return false,
     }
-    if end.pinned.load(Ordering::SeqCst) == CLOSED {
+    if end.intent() == Intent::Closed {
         return true;
     }
-    lines.consumer.read.load(Ordering::Acquire) != source.carrier_sent
+    half.read() != source.carrier_sent
         && conn.peer_pid().is_some_and(sdp_sys::pid::has_ended_or_is_about_to)
 }
 
 /// Whether the ring holds no payload that the peer has not taken: nothing, or our DisConn alone, with the padding
 /// before it, which a peer that closes need not have looked at. (One message of payload more is a record more.)
 fn is_all_read(source: &SourceState) -> bool {
-    const DISCONNECT: u64 = sdp_shm::ring::record_bytes(sdp_proto::wire::HEADER_LEN) as u64;
+    let disconnect = source.tx.footprint(sdp_proto::wire::HEADER_LEN);
     let (tail, head) = source.tx.cursors();
-    tail == head || source.engine.has_ended() && tail.wrapping_sub(head) < 2 * DISCONNECT
+    tail == head || source.engine.has_ended() && tail.wrapping_sub(head) < 2 * disconnect
 }
 
 /// Whether the peer says that it reset the connection on purpose.
-pub(crate) fn has_reset(conn: &Conn, segment: Segment) -> bool {
-    segment.end(conn.side() ^ 1).reset.load(Ordering::SeqCst) == RESETS
+pub(crate) fn has_reset(conn: &Conn) -> bool {
+    conn.link().is_some_and(|link| link.peer().reset_note() == ResetNote::Resets)
 }
 
 /// `test_lane_flip`: changes lanes at pseudo-random calls.
 #[cold]
-fn flip(conn: &Pinned, source: &mut SourceState, lines: &HalfLines) {
+fn flip(conn: &Pinned, source: &mut SourceState, half: AnyHalf<'_>) {
     if source.lane == Lane::Sdp && process::tunables().next_flip().is_multiple_of(2) {
-        leave_sdp(conn, source, lines, Reason::TestFlip);
+        leave_sdp(conn, source, half, Reason::TestFlip);
     }
 }
 

@@ -1,7 +1,7 @@
 //! `sendfile`, `splice` and FIONREAD: calls that move or count bytes without the program's buffers.
 
 use libc::c_int;
-use sdp_shm::layout::LOG_ENTRIES;
+use sdp_link::{Link, PENDING_MAX, RxCursor, Wakeups};
 use sdp_stats::Reason;
 use sdp_sys::{errno::Errno, sys};
 
@@ -74,6 +74,7 @@ pub(crate) unsafe fn sendfile(
     input: c_int,
     offset: *mut i64,
     count: usize,
+    by: send::Send,
 ) -> Option<Result<usize, Errno>> {
     // Of no bytes it says what it does of any: of descriptors, of the position, of what has none.
     // SAFETY: the caller's offset; no byte is sent.
@@ -90,7 +91,7 @@ pub(crate) unsafe fn sendfile(
     }
     if is_plain_file(input) {
         // SAFETY: the caller's.
-        let sent = unsafe { send_file(conn, input, offset, count.min(MOST)) };
+        let sent = unsafe { send_file(conn, input, offset, count.min(MOST), by) };
         if sent != Err(Errno::EINVAL) {
             return Some(sent);
         }
@@ -109,6 +110,7 @@ unsafe fn send_file(
     input: c_int,
     offset: *mut i64,
     count: usize,
+    by: send::Send,
 ) -> Result<usize, Errno> {
     let mut small = [0u8; SMALL_CHUNK];
     let mut scratch = if count > SMALL_CHUNK { Scratch::take() } else { None };
@@ -134,7 +136,7 @@ unsafe fn send_file(
         let iov = libc::iovec { iov_base: chunk.as_mut_ptr().cast(), iov_len: got };
         // SAFETY: one element over our own chunk.
         let Some(mut buffers) = (unsafe { Buffers::new(&raw const iov, 1) }) else { break };
-        let sent = send::send(conn, &mut buffers, 0);
+        let sent = by(conn, &mut buffers, 0);
         let taken = *sent.as_ref().unwrap_or(&0);
         if offset.is_null() {
             if taken < got {
@@ -167,6 +169,8 @@ unsafe fn send_file(
 /// would read past what is unread, or write among bells.
 pub(crate) fn prepare_splice(conn: &Pinned, half: Half) -> bool {
     match conn.stage() {
+        // The kernel can only move carrier bytes, and would miss or break markers.
+        Stage::Remote | Stage::Guarded => return false,
         Stage::Attached | Stage::Meeting | Stage::Young => {}
         // Or it would be young again while the kernel is at it.
         Stage::Kernel if conn.has(flag::UNMET | flag::ADOPTED) => {
@@ -187,15 +191,15 @@ pub(crate) fn prepare_splice(conn: &Pinned, half: Half) -> bool {
 
 /// Bytes that a receive call could deliver now, across lanes (L8): never too few.
 pub(crate) fn readable_bytes(conn: &Pinned) -> Result<u64, Errno> {
-    receive::with_sink(conn, |sink, _, _, lines| {
+    receive::with_sink(conn, |sink, _, _, half| {
         let mut total = 0u64;
         let mut lane = sink.lane;
         let queued = carrier::queued(conn.fd())?;
         let mut carrier_at = sink.consumed(conn.fd())?;
         let carrier_end = carrier_at + queued;
         let mut walk = *sink;
-        for _ in 0..=LOG_ENTRIES {
-            let switch = walk.pending(lines).ok().flatten();
+        for _ in 0..=PENDING_MAX {
+            let switch = walk.pending(half).ok().flatten();
             match lane {
                 Lane::Kernel => {
                     let end = switch.map_or(carrier_end, |s| s.carrier.min(carrier_end));
@@ -206,7 +210,7 @@ pub(crate) fn readable_bytes(conn: &Pinned) -> Result<u64, Errno> {
                     }
                 }
                 Lane::Sdp => {
-                    walk.rx.set_limit(switch.map_or(u64::MAX, |s| s.ring));
+                    walk.rx.set_limit(switch.map_or(u64::MAX, |s| s.fabric));
                     total += receive::payload_ahead(&mut walk);
                     if let Some(switch) = switch {
                         carrier_at = switch.carrier;
@@ -224,10 +228,10 @@ pub(crate) fn readable_bytes(conn: &Pinned) -> Result<u64, Errno> {
 
 /// Whether bytes in the ring come before anything that the kernel holds.
 pub(crate) fn has_ring_bytes(conn: &Pinned) -> bool {
-    receive::with_sink(conn, |sink, _, _, lines| {
+    receive::with_sink(conn, |sink, _, _, half| {
         let mut walk = *sink;
-        let switch = walk.pending(lines).ok().flatten();
-        walk.rx.set_limit(switch.map_or(u64::MAX, |s| s.ring));
+        let switch = walk.pending(half).ok().flatten();
+        walk.rx.set_limit(switch.map_or(u64::MAX, |s| s.fabric));
         Ok(walk.lane == Lane::Sdp && receive::payload_ahead(&mut walk) > 0)
     })
     .unwrap_or(false)
@@ -235,9 +239,7 @@ pub(crate) fn has_ring_bytes(conn: &Pinned) -> bool {
 
 /// Bytes that the peer has not taken yet: the ring's share is added to the kernel's.
 pub(crate) fn unsent_bytes(conn: &Pinned) -> u64 {
-    let Some(segment) = conn.segment() else { return 0 };
-    let lines = segment.half(conn.half_index(Half::Send));
-    let head = lines.consumer.head.load(core::sync::atomic::Ordering::Acquire);
-    let tail = lines.producer.tail.load(core::sync::atomic::Ordering::Acquire);
-    tail.wrapping_sub(head).min(u64::from(segment.ring_bytes()))
+    let Some(link) = conn.link() else { return 0 };
+    let half = link.half(conn.half_index(Half::Send));
+    half.size() - half.free()
 }

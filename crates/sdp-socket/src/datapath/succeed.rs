@@ -13,9 +13,10 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use sdp_fabric_shm::endpoint::{ShmRx, ShmTx};
+use sdp_link::Link;
 use sdp_proto::{
     Sink, Source,
-    wire::{Body, Message, PREFIX_MAX},
+    wire::{Body, Message},
 };
 use sdp_rdma::fabric::{ReceiveQueue, Received};
 use sdp_shm::{
@@ -27,11 +28,12 @@ use sdp_shm::{
 use crate::{
     conn::{
         Conn, carrier,
+        link::{AnyLink, AnyRx, AnyTx},
         words::{self, put},
     },
     datapath::{
         lane::{self, Broken, COUNTED_BIT, Lane, SDP_BIT, SourceState},
-        send,
+        receive, send,
     },
     process::table,
 };
@@ -60,15 +62,10 @@ pub(crate) fn handed(words: &[AtomicU64]) {
 
 /// The sending half of a connection, under its lock.
 #[cold]
-pub(crate) fn source_of(
-    conn: &Conn,
-    row: &Row,
-    segment: Segment,
-    half: usize,
-) -> Result<(), Broken> {
-    let words = &row.source.words;
+pub(crate) fn source_of(conn: &Conn, row: &Row, link: AnyLink, half: usize) -> Result<(), Broken> {
+    let (words, segment) = (&row.source.words, link.segment());
     // The gate may be in the dead user's hand, and shows the peer nothing half done until all is in order.
-    send::gated(conn, segment.half(half), conn.side(), || {
+    send::gated(conn, link.half(half), conn.side(), || {
         let sent = || table::number_of(conn).and_then(|fd| carrier::sent(fd).ok());
         source(words, segment, half, sent)
     })
@@ -106,7 +103,7 @@ fn poison(words: &[AtomicU64]) -> Broken {
 /// the gate.
 fn settle_lane(lines: &HalfLines) {
     let written = lines.producer.switches.load(Ordering::Acquire);
-    let last = (written != 0).then(|| lane::entry(lines, written.wrapping_sub(1))).flatten();
+    let last = (written != 0).then(|| lines.log.entry(written.wrapping_sub(1))).flatten();
     let to = last.map_or(0, |entry| entry.to.load(Ordering::Relaxed));
     lines.log.lane.store(to, Ordering::Relaxed);
 }
@@ -161,7 +158,7 @@ fn rebuild_source(
     }
     let mut from = stored;
     while switches != written {
-        let entry = lane::entry(lines, switches).ok_or(Broken)?;
+        let entry = lines.log.entry(switches).ok_or(Broken)?;
         let to = match entry.to.load(Ordering::Relaxed) {
             0 => Lane::Kernel,
             1 => Lane::Sdp,
@@ -186,7 +183,7 @@ fn rebuild_source(
         lines.log.carrier_sent.store(carrier_sent, Ordering::Release);
     }
     lines.log.lane.store(u32::from(lane == Lane::Sdp), Ordering::Relaxed);
-    let tx = ShmTx::new(segment, half, tail, head);
+    let tx = AnyTx::Shm(ShmTx::new(segment, half, tail, head));
     SourceState { lane, switches, carrier_sent, tx, engine }.store(words);
     Ok(())
 }
@@ -216,9 +213,7 @@ fn is_ours(found: &Message) -> bool {
 }
 
 fn message(walk: &ShmRx, found: Received) -> Result<Message, Broken> {
-    let mut first = [0; PREFIX_MAX];
-    let have = walk.copy_header(found, &mut first);
-    Message::parse(first.get(..have).unwrap_or(&[]), found.len).map_err(|_| Broken)
+    receive::headers(&AnyRx::Shm(*walk), found).map_err(|_| Broken)
 }
 
 /// Puts the receiving half's words in order; `read` asks the kernel how many bytes were read. The engine as

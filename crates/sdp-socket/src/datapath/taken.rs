@@ -6,7 +6,7 @@
 use core::sync::atomic::Ordering;
 
 use sdp_shm::family::Row;
-use sdp_sys::{sys, time::monotonic_ns};
+use sdp_sys::time::monotonic_ns;
 
 use crate::conn::{Conn, flag, row_flag};
 
@@ -32,9 +32,7 @@ pub(crate) fn is_noted(conn: &Conn) -> bool {
                 conn.set(flag::SENDER_STUCK);
                 break;
             }
-            let nap = libc::timespec { tv_sec: 0, tv_nsec: NAP_NS };
-            // SAFETY: the time outlives the call; what is left of it is not asked for.
-            let _ = unsafe { sys!(libc::SYS_nanosleep, &raw const nap, 0) };
+            sdp_sys::time::nap(NAP_NS);
         }
     }
     has_taken()

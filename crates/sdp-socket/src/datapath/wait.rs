@@ -10,10 +10,7 @@ use core::{
 };
 
 use libc::{pollfd, timespec};
-use sdp_shm::{
-    arm::{self, Mode},
-    layout::{Half as HalfLines, Segment},
-};
+use sdp_link::{EndWords, How, Lane, Link, SwitchLog, TxCursor, Wakeups, What};
 use sdp_stats::{Counter, Direction, RowId};
 use sdp_sys::{
     pid::is_single_threaded,
@@ -23,11 +20,11 @@ use sdp_sys::{
 };
 
 use crate::{
-    conn::{Conn, Half, carrier, flag},
-    datapath::{
-        give_back,
-        lane::{self, SourceState},
+    conn::{
+        Conn, Half, carrier, flag,
+        link::{AnyHalf, AnyLink},
     },
+    datapath::{give_back, lane::SourceState},
     migration::demote,
     process::{
         self, host, page,
@@ -91,39 +88,34 @@ pub(crate) fn briefly(mut done: impl FnMut() -> bool) -> bool {
         }
         core::hint::spin_loop();
         if i % 128 == 127 {
-            // SAFETY: no arguments.
-            let _ = unsafe { sdp_sys::sys!(libc::SYS_sched_yield) };
+            sdp_sys::time::yield_now();
         }
     }
     false
 }
 
-fn news(conn: &Conn) -> Option<(sdp_shm::layout::Segment, u64, u32)> {
-    let segment = conn.segment()?;
+fn news(conn: &Conn) -> Option<(AnyLink, u64, u32)> {
+    let link = conn.link()?;
     let row = conn.row()?;
     // Written under the sink's lock by this process; a stale value only causes another look.
     let head = row.sink.words.first()?.load(Ordering::Relaxed);
     let followed = row.sink.words.get(3)?.load(Ordering::Relaxed) as u32;
-    Some((segment, head, followed))
+    Some((link, head, followed))
 }
 
 /// Looks at the ring for a moment. True when there is something. `plainly`: what comes will be taken by [`crate::datapath::plain`].
 pub(crate) fn spin_for_bytes(conn: &Pinned, stay: Pin<&Stay>, plainly: bool) -> bool {
-    let Some((segment, head, followed)) = news(conn) else { return false };
-    let lines = segment.half(conn.half_index(Half::Receive));
-    if lines.log.lane.load(Ordering::Relaxed) == 0 {
+    let Some((link, head, followed)) = news(conn) else { return false };
+    let half = link.half(conn.half_index(Half::Receive));
+    if half.lane() == Lane::Kernel {
         return false; // on the kernel lane only the kernel knows
     }
     conn.one_way.fetch_add(1, Ordering::Relaxed);
-    let this = spin::this_cpu();
-    let mine = segment.end(conn.side());
-    if mine.cpu.load(Ordering::Relaxed) != this {
-        mine.cpu.store(this, Ordering::Relaxed);
-    }
-    let peer_cpu = segment.end(conn.side() ^ 1).cpu.load(Ordering::Relaxed);
-    let published = || lines.producer.tail.load(Ordering::Acquire).wrapping_sub(head);
+    link.own().note_cpu(spin::this_cpu());
+    let peer_cpu = link.peer().cpu();
+    let published = || half.position(What::Bytes).wrapping_sub(head);
     let success = (plainly && spin::gather(conn, stay, peer_cpu, published))
-        || spin::spin(conn, stay, peer_cpu, || is_news(lines, head, followed));
+        || spin::spin(conn, stay, peer_cpu, || is_news(half, head, followed));
     if success {
         count(conn, Direction::Receive, Counter::Spun);
     }
@@ -132,38 +124,36 @@ pub(crate) fn spin_for_bytes(conn: &Pinned, stay: Pin<&Stay>, plainly: bool) -> 
 
 /// The reader of a stream leaves it alone for a moment, if the call may wait.
 pub(crate) fn leave_alone(conn: &Pinned, stay: Pin<&Stay>, waits: bool) {
-    let peer =
-        conn.segment().map(|segment| segment.end(conn.side() ^ 1).cpu.load(Ordering::Relaxed));
-    spin::leave_alone(conn, stay, peer.unwrap_or(0), waits);
+    let peer_cpu = conn.link().map_or(0, |link| link.peer().cpu());
+    spin::leave_alone(conn, stay, peer_cpu, waits);
 }
 
 #[inline]
-fn is_news(lines: &HalfLines, head: u64, followed: u32) -> bool {
-    lines.producer.tail.load(Ordering::Acquire) != head
-        || lines.producer.switches.load(Ordering::Acquire) != followed
+fn is_news(half: AnyHalf<'_>, head: u64, followed: u32) -> bool {
+    half.position(What::Bytes) != head || half.written() != followed
 }
 
 /// How this thread wants to be woken for `conn`.
-fn mode(conn: &Conn, is_busy: bool) -> Mode {
+fn mode(conn: &Conn, is_busy: bool) -> How {
     let most = if is_busy { BUSY_SLEEPERS_MAX } else { BELL_SLEEPERS_MAX };
     if conn.has(flag::PEER_HAS_BELL) && process::bell().is_some_and(|bell| bell.sleepers() < most) {
-        Mode::Bell
+        How::Doorbell
     } else {
-        Mode::Carrier
+        How::Carrier
     }
 }
 
 /// Sleeps until bytes, a lane switch or the end of the connection.
 pub(crate) fn for_bytes(conn: &Pinned, stay: Pin<&Stay>, until: Option<u64>, mark: Mark) -> Woken {
-    let Some((segment, head, followed)) = news(conn) else { return Woken::Look };
+    let Some((link, head, followed)) = news(conn) else { return Woken::Look };
     let nap = give_back::before_sleep();
-    let lines = segment.half(conn.half_index(Half::Receive));
+    let half = link.half(conn.half_index(Half::Receive));
     // Also on the kernel lane: the bell of a lane switch may be eaten by a thread that polls.
     let mode = mode(conn, conn.idle_wakes.load(Ordering::Relaxed) < IDLE_WAKES);
     let (wait_set, bell) = take_wait_set(stay, mode);
-    let mode = if wait_set.exists() { Mode::Bell } else { Mode::Carrier };
-    arm::arm(&lines.receive_arm.word, mode);
-    if is_news(lines, head, followed) {
+    let mode = if wait_set.exists() { How::Doorbell } else { How::Carrier };
+    half.arm(What::Bytes, mode);
+    if is_news(half, head, followed) {
         wake_up(stay, bell, &wait_set);
         return Woken::Look;
     }
@@ -172,14 +162,14 @@ pub(crate) fn for_bytes(conn: &Pinned, stay: Pin<&Stay>, until: Option<u64>, mar
     // A carrier bell is one byte: where another thread of ours waits for the same connection, it may eat
     // the one that was meant to wake this one, and the kernel then lets a poller sleep on.
     let may_be_robbed = conn.is_waited_for_elsewhere(Half::Receive)
-        || mode == Mode::Carrier
+        || mode == How::Carrier
             && (conn.has(flag::WAITED) || process::bell_fd() < 0 && !is_single_threaded());
     let nap = if may_be_robbed { Some(BOUNDED_SLEEP_NS) } else { nap };
     let beside = demote::nap_beside_relatives(conn, conn.idle_wakes.load(Ordering::Relaxed));
     let nap = nap.into_iter().chain(beside).min();
     let events = libc::POLLIN | libc::POLLRDHUP;
     let mut woken = sleep(conn, stay, events, &wait_set, until, nap, mark);
-    let is_for_nothing = woken != Woken::Look || !is_news(lines, head, followed);
+    let is_for_nothing = woken != Woken::Look || !is_news(half, head, followed);
     let has_moved = beside.is_some() && news(conn).is_some_and(|(_, now, _)| now != head);
     let was_for_nothing = if has_moved {
         conn.idle_wakes.store(0, Ordering::Relaxed); // a relative took it
@@ -207,16 +197,39 @@ pub(crate) fn for_bytes(conn: &Pinned, stay: Pin<&Stay>, until: Option<u64>, mar
 /// thread would keep the CPU that the sender needs until its time slice ends.
 pub(crate) fn let_ringers_count() {
     process::beside_calls(|| {
-        // SAFETY: no arguments.
-        let _ = unsafe { sdp_sys::sys!(libc::SYS_sched_yield) };
+        sdp_sys::time::yield_now();
     });
+}
+
+/// Sleeps until the carrier has `events`, somebody rings, or `nap` nanoseconds have passed: for a connection to another host.
+/// `look`: whether there is something by now, asked when whoever rings from here on finds a sleeper.
+pub(crate) fn beside_queue_pair(
+    conn: &Pinned,
+    stay: Pin<&Stay>,
+    (events, nap): (i16, Option<u64>),
+    until: Option<u64>,
+    mark: Mark,
+    look: impl FnOnce() -> bool,
+) -> Woken {
+    let (wait_set, bell) = take_wait_set(stay, How::Doorbell);
+    if look() {
+        wake_up(stay, bell, &wait_set);
+        return Woken::Look;
+    }
+    count(conn, Direction::Receive, Counter::Slept);
+    let woken = sleep(conn, stay, events, &wait_set, until, nap, mark);
+    wake_up(stay, bell, &wait_set);
+    match woken {
+        Woken::TimedOut if until.is_none_or(|u| monotonic_ns() < u) => Woken::Look,
+        other => other,
+    }
 }
 
 /// What a call sleeps on beside its carrier: a wait set and the bell that it counts as a sleeper of, if it wants
 /// to be woken by that and there are any.
-fn take_wait_set(stay: Pin<&Stay>, mode: Mode) -> (WaitSet, Option<Bells>) {
+fn take_wait_set(stay: Pin<&Stay>, mode: How) -> (WaitSet, Option<Bells>) {
     stay.begin();
-    if mode != Mode::Bell {
+    if mode != How::Doorbell {
         return (WaitSet::NONE, None);
     }
     let _section = section::Guard::enter();
@@ -252,17 +265,16 @@ pub(crate) fn can_be_rung_for_room(conn: &Conn) -> bool {
 
 /// Sleeps until the consumer has freed a quarter of the ring, or the connection ends.
 pub(crate) fn for_room(conn: &Pinned, stay: Pin<&Stay>, until: Option<u64>, mark: Mark) -> Woken {
-    let Some(segment) = conn.segment() else { return Woken::Look };
-    let lines = segment.half(conn.half_index(Half::Send));
+    let Some(link) = conn.link() else { return Woken::Look };
+    let half = link.half(conn.half_index(Half::Send));
     let Some(row) = conn.row() else { return Woken::Look };
     let tail = row.source.words.first().map_or(0, |w| w.load(Ordering::Relaxed));
-    let quarter = u64::from(segment.ring_bytes()) / 4;
+    let most = half.size() - half.size() / 4;
     let has_room = || {
-        let head = lines.consumer.head.load(Ordering::Acquire);
-        tail.wrapping_sub(head) <= u64::from(segment.ring_bytes()) - quarter
-            || segment.end(conn.side() ^ 1).pinned.load(Ordering::Relaxed) != 0 && may_leave(lines)
+        tail.wrapping_sub(half.position(What::Space)) <= most
+            || !link.peer().is_open() && may_leave(half)
     };
-    let peer_cpu = segment.end(conn.side() ^ 1).cpu.load(Ordering::Relaxed);
+    let peer_cpu = link.peer().cpu();
     if !spin::needs_this_cpu(peer_cpu) && spin::pause_for(1_000, &mut { has_room }) {
         return Woken::Look;
     }
@@ -273,7 +285,7 @@ pub(crate) fn for_room(conn: &Pinned, stay: Pin<&Stay>, until: Option<u64>, mark
     // threads asleep beside it, looks again every millisecond.
     let (wait_set, bell) = take_wait_set(stay, mode);
     if bell.is_some() {
-        arm::arm(&lines.space_arm.word, Mode::Bell);
+        half.arm(What::Space, How::Doorbell);
         if has_room() {
             wake_up(stay, bell, &wait_set);
             return Woken::Look;
@@ -313,10 +325,9 @@ pub(crate) struct Rival {
 
 impl Rival {
     fn now(conn: &Pinned, thread: u32) -> Self {
-        let tail = conn.segment().map_or(0, |segment| {
-            let lines = segment.half(conn.half_index(Half::Send));
-            lines.producer.tail.load(Ordering::Acquire)
-        });
+        let tail = conn
+            .link()
+            .map_or(0, |link| link.half(conn.half_index(Half::Send)).position(What::Bytes));
         Self { thread, tail, sent: crate::conn::carrier::sent(conn.fd()).unwrap_or(0) }
     }
 }
@@ -351,7 +362,7 @@ pub(crate) fn for_turn(
     };
     stay.has_turn();
     conn.turn.want(thread);
-    let (wait_set, bell) = take_wait_set(stay, Mode::Bell);
+    let (wait_set, bell) = take_wait_set(stay, How::Doorbell);
     let nap = if bell.is_some() { BOUNDED_SLEEP_NS } else { MORE_SLEEP_NS };
     let woken = match holder() {
         Some(_) => {
@@ -382,37 +393,31 @@ pub(crate) fn for_turn(
 }
 
 /// Ring bytes that must be free before a waiter for room is worth waking.
-fn is_roomy(segment: Segment, lines: &HalfLines) -> bool {
-    let head = lines.consumer.head.load(Ordering::Acquire);
-    let tail = lines.producer.tail.load(Ordering::Acquire);
-    let size = u64::from(segment.ring_bytes());
-    tail.wrapping_sub(head) <= size - size / 4
+fn is_roomy(half: AnyHalf<'_>) -> bool {
+    half.free() >= half.size() / 4
 }
 
 /// Asks the consumer to ring when a quarter of the ring is free. True when it is free already.
-pub(crate) fn arm_for_room(segment: Segment, lines: &HalfLines) -> bool {
-    arm::arm(&lines.space_arm.word, Mode::Bell);
-    is_roomy(segment, lines)
+pub(crate) fn arm_for_room(half: AnyHalf<'_>) -> bool {
+    half.arm(What::Space, How::Doorbell);
+    is_roomy(half)
 }
 
 /// Whether a sender that was told EAGAIN may go on: room in the ring, or off the SDP lane. One that must leave
 /// the lane and is not let go by its reader (L2) would only be told EAGAIN again, as often as it asks.
 pub(crate) fn sender_may_go_on(conn: &Conn) -> bool {
-    let Some(segment) = conn.segment() else { return true };
-    let lines = segment.half(conn.half_index(Half::Send));
-    let must_leave = || {
-        segment.end(conn.side() ^ 1).pinned.load(Ordering::Relaxed) != 0
-            || conn.has(flag::PEER_GONE | flag::PINNED)
-    };
-    lines.log.lane.load(Ordering::Acquire) == 0
+    let Some(link) = conn.link() else { return true };
+    let half = link.half(conn.half_index(Half::Send));
+    let must_leave = || !link.peer().is_open() || conn.has(flag::PEER_GONE | flag::PINNED);
+    half.lane() == Lane::Kernel
         || conn.has(flag::HOSTILE)
-        || is_roomy(segment, lines)
-        || must_leave() && (may_leave(lines) || is_reader_dead(conn))
+        || is_roomy(half)
+        || must_leave() && (may_leave(half) || is_reader_dead(conn))
 }
 
 /// Whether the reader lets the half leave the SDP lane now, by what the segment says (L2).
-fn may_leave(lines: &HalfLines) -> bool {
-    lane::may_leave(lines, lines.producer.switches.load(Ordering::Acquire))
+fn may_leave(half: AnyHalf<'_>) -> bool {
+    half.may_leave(half.written())
 }
 
 /// Whether the reader's kernel has answered that nobody reads any more: then the lane is left without it. One that was
@@ -431,21 +436,16 @@ pub(crate) fn hold_up() {
         return;
     }
     process::beside_calls(|| {
-        let nap = libc::timespec { tv_sec: 0, tv_nsec: HELD_UP_NS };
-        // SAFETY: the time outlives the call; what is left of it is not asked for.
-        let _ = unsafe { sdp_sys::sys!(libc::SYS_nanosleep, &raw const nap, 0) };
+        sdp_sys::time::nap(HELD_UP_NS);
     });
     NEXT_HELD_UP_NS.store(monotonic_ns() + HELD_UP_APART_NS, Ordering::Relaxed);
 }
 
 /// Whether the half is on the SDP lane and its ring has nearly no room.
 pub(crate) fn is_full(conn: &Conn) -> bool {
-    let Some(segment) = conn.segment() else { return false };
-    let lines = segment.half(conn.half_index(Half::Send));
-    let head = lines.consumer.head.load(Ordering::Acquire);
-    let tail = lines.producer.tail.load(Ordering::Acquire);
-    let size = u64::from(segment.ring_bytes());
-    lines.log.lane.load(Ordering::Acquire) != 0 && tail.wrapping_sub(head) > size - size / 8
+    let Some(link) = conn.link() else { return false };
+    let half = link.half(conn.half_index(Half::Send));
+    half.lane() == Lane::Sdp && half.free() < half.size() / 8
 }
 
 /// As [`sender_may_go_on`]; arms the half when not.
@@ -453,26 +453,21 @@ pub(crate) fn sender_may_go_on_or_arm(conn: &Conn) -> bool {
     if sender_may_go_on(conn) {
         return true;
     }
-    if let Some(segment) = conn.segment() {
-        arm::arm(&segment.half(conn.half_index(Half::Send)).space_arm.word, Mode::Bell);
+    if let Some(link) = conn.link() {
+        link.half(conn.half_index(Half::Send)).arm(What::Space, How::Doorbell);
     }
     sender_may_go_on(conn)
 }
 
 /// A non-blocking sender found the ring full. A reader on another CPU frees a piece in about the time
 /// that a system call takes: shorter than what sending it through the kernel would cost.
-pub(crate) fn briefly_for_room(
-    conn: &Conn,
-    segment: Segment,
-    lines: &HalfLines,
-    source: &mut SourceState,
-) -> bool {
-    let peer_cpu = segment.end(conn.side() ^ 1).cpu.load(Ordering::Relaxed);
+pub(crate) fn briefly_for_room(link: AnyLink, half: AnyHalf<'_>, source: &mut SourceState) -> bool {
+    let peer_cpu = link.peer().cpu();
     if spin::needs_this_cpu(peer_cpu) {
         return false;
     }
     let (_, seen) = source.tx.cursors();
-    let mut moved = || lines.consumer.head.load(Ordering::Acquire) != seen;
+    let mut moved = || half.position(What::Space) != seen;
     spin::pause_for(BRIEF_ROOM_NS, &mut moved) && source.tx.refresh().is_ok()
 }
 
@@ -609,14 +604,14 @@ pub(crate) const fn crosses_eighth(ring_bytes: u64, from: u64, to: u64) -> bool 
 
 /// After the head was published at `head`, in another eighth of the ring than before: wakes a producer
 /// that waits for room, once a quarter is free.
-pub(crate) fn room_freed(conn: &Conn, lines: &HalfLines, ring_bytes: u64, head: u64) {
-    let tail = lines.producer.tail.load(Ordering::Relaxed);
-    if tail.wrapping_sub(head) > ring_bytes - ring_bytes / 4 {
+pub(crate) fn room_freed(conn: &Conn, half: AnyHalf<'_>, head: u64) {
+    let size = half.size();
+    if half.position(What::Bytes).wrapping_sub(head) > size - size / 4 {
         return;
     }
-    if let Some((_, seen)) = arm::check(&lines.space_arm.word) {
+    if let Some(armed) = half.armed(What::Space) {
         conn.ring_peer();
-        arm::disarm(&lines.space_arm.word, seen);
+        half.disarm(What::Space, armed);
     }
 }
 

@@ -10,7 +10,7 @@
 
 use libc::c_int;
 use sdp_stats::Reason;
-use sdp_sys::{section, sys};
+use sdp_sys::{fd, section};
 
 use crate::{
     conn::{Conn, Half, Stage, flag},
@@ -121,14 +121,12 @@ fn held(fd: c_int, entry: Entry) -> Option<Pinned> {
 }
 
 fn has_lanes(conn: &Conn) -> bool {
-    matches!(conn.stage(), Stage::Attached | Stage::Meeting)
+    matches!(conn.stage(), Stage::Attached | Stage::Meeting | Stage::Remote | Stage::Guarded)
 }
 
 /// Whether a new image will have the descriptor.
 pub(crate) fn stays_open(fd: i32) -> bool {
-    // SAFETY: no pointers.
-    unsafe { sys!(libc::SYS_fcntl, fd, libc::F_GETFD) }
-        .is_ok_and(|flags| flags as i32 & libc::FD_CLOEXEC == 0)
+    fd::descriptor_flags(fd).is_ok_and(|flags| flags & libc::FD_CLOEXEC == 0)
 }
 
 /// What the program did with it shows that.

@@ -4,11 +4,12 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 
 use sdp_shm::family::Slot;
 use sdp_stats::{Reason, Verdict};
-use sdp_sys::{section, sys, time::monotonic_ns, tls};
+use sdp_sys::{section, time::monotonic_ns, tls};
 
 use crate::{
     conn::{self, Conn, Half, Stage, carrier, flag, row_flag},
     datapath::{lane::Lane, splice},
+    hosts,
     lifecycle::elsewhere,
     migration::{
         demote,
@@ -37,11 +38,6 @@ static NESTED: &AtomicU32 = &PAGE.nested;
 /// steps do not block; what is not over by then is begun anew in the child.
 const MEETING_LOOKS: u32 = 10_000;
 
-fn yield_now() {
-    // SAFETY: no arguments.
-    let _ = unsafe { sys!(libc::SYS_sched_yield) };
-}
-
 /// A meeting in progress would go on in two processes. Forks are counted already, so that no other
 /// thread takes a step after this. Connections that were passed on get one more holder.
 fn prepare_connections() {
@@ -64,7 +60,7 @@ fn prepare_connections() {
             if is_abandoned {
                 conn.ticks.store(promote::SOON, Ordering::Relaxed);
             } else {
-                yield_now();
+                sdp_sys::time::yield_now();
             }
             is_abandoned
         });
@@ -102,7 +98,7 @@ pub(crate) fn fork_prepare() {
     section::enter();
     let thread = tls::thread_id() as u32;
     while FORKING.compare_exchange(0, thread, Ordering::Acquire, Ordering::Relaxed).is_err() {
-        yield_now();
+        sdp_sys::time::yield_now();
     }
     // What the other end has answered in the meantime would be thrown away.
     table::walk(|fd, entry| {
@@ -234,6 +230,7 @@ pub(crate) fn fork_child(pid: Option<i32>) {
                 conn.take_rowless(half);
             }
             conn.forget_threads();
+            hosts::fork_child(conn);
             if conn.stage() == Stage::Meeting {
                 // The fork did not wait for its end: the copies go, and not a word to the other end.
                 conn.try_meeting(sdp_fabric_shm::rendezvous::Rendezvous::abandon_in_child);
@@ -241,6 +238,7 @@ pub(crate) fn fork_child(pid: Option<i32>) {
             }
         }
     });
+    hosts::forget_device();
     crate::lifecycle::forget_kept();
     if prepared != 0 {
         crate::readiness::epoll::fork_child();
@@ -324,9 +322,7 @@ pub(crate) fn parting() {
         if monotonic_ns() >= end {
             break; // its thread is gone, by a fork
         }
-        let nap = libc::timespec { tv_sec: 0, tv_nsec: PARTING_NAP_NS };
-        // SAFETY: the time outlives the call; what is left of it is not asked for.
-        let _ = unsafe { sys!(libc::SYS_nanosleep, &raw const nap, 0) };
+        sdp_sys::time::nap(PARTING_NAP_NS);
     }
     leaving(Reason::Shared, true);
     PARTING.store(false, Ordering::Release);
@@ -349,7 +345,7 @@ fn leave_trust(conn: &Pinned, fd: i32, reason: Reason, for_good: bool, remains: 
     if !for_good && demote::call_off(conn) {
         conn.note_reason(reason);
         crate::lifecycle::adopt::start_over(conn, fd);
-    } else if matches!(conn.stage(), Stage::Young | Stage::Meeting | Stage::Attached) {
+    } else if conn.may_have_lanes() {
         // Who retires reads on past us, like a stranger.
         let heir = if for_good { Heir::Stranger } else { Heir::Ourselves };
         let handed_over = handover::leave_to(conn, fd, reason, heir);
@@ -375,7 +371,7 @@ fn leave_trust(conn: &Pinned, fd: i32, reason: Reason, for_good: bool, remains: 
 /// [`leave_trust`] where all that follows is calls past the library, of this process.
 fn leave_to_kernel(conn: &Pinned, fd: i32) {
     process::tell_heirs(conn, fd);
-    if matches!(conn.stage(), Stage::Young | Stage::Meeting | Stage::Attached) {
+    if conn.may_have_lanes() {
         let is_waited_for = conn.pinned() > 1 || conn.registrations.load(Ordering::SeqCst) != 0;
         let heir = if is_waited_for { Heir::Stranger } else { Heir::Image(fd) };
         let handed_over = handover::leave_to(conn, fd, Reason::Shared, heir);
@@ -408,6 +404,7 @@ pub(crate) fn exiting() {
                 Stage::Attached => {
                     crate::lifecycle::settle_end(&conn, fd);
                 }
+                Stage::Guarded => hosts::closing(&conn, fd),
                 _ => crate::migration::promote::ended(&conn),
             }
         }

@@ -5,7 +5,9 @@
 pub(crate) mod adopt;
 pub(crate) mod elsewhere;
 pub(crate) mod exec;
+pub(crate) mod explicit;
 pub(crate) mod inherit;
+mod listener;
 mod open;
 pub(crate) mod reconnect;
 pub(crate) mod strict;

@@ -4,12 +4,12 @@ use core::sync::atomic::Ordering;
 
 use libc::{c_int, sockaddr, socklen_t};
 use sdp_config::{Family, Role};
+use sdp_link::{EndWords, Link, ResetNote, TxCursor};
 use sdp_proto::Ack;
 use sdp_rdma::{
     fabric::{Gather, SendOptions, SendQueue},
     work::WorkId,
 };
-use sdp_shm::layout;
 use sdp_stats::Reason;
 use sdp_sys::{fd, pid, section, sys};
 
@@ -17,6 +17,8 @@ use crate::{
     api::options,
     conn::{self, Conn, Half, Stage, carrier, flag},
     datapath::{lane::Lane, receive, send},
+    hosts,
+    lifecycle::{explicit, listener as rules_of},
     migration::demote,
     process::{
         self, log, marks, page, settings,
@@ -66,6 +68,7 @@ pub(crate) fn release(entry: Entry) {
 /// No descriptor of this process names the connection any more; for whoever took the last one away.
 #[unsafe(link_section = ".text.hot")]
 fn end(conn: &Conn) {
+    hosts::end(conn);
     crate::migration::promote::ended(conn);
     crate::readiness::epoll::forget_conn(conn);
     conn.closed();
@@ -119,12 +122,8 @@ pub(crate) fn listening(fd: c_int) {
     let _section = section::Guard::enter();
     conn.set_stage(Stage::Listener);
     crate::readiness::epoll::listens(conn);
-    let (address, port) = local_address(fd).unwrap_or(([0; 16], 0));
-    if settings::family(Role::Server, address, port) == Family::Tcp {
-        conn.set(flag::RULE_TCP);
-    } else {
-        crate::lifecycle::strict::mark(fd);
-    }
+    settings::refresh();
+    let (address, port) = rules_of::judge(conn, fd);
     if log::wants(log::Level::Summary) {
         log::listening(fd, conn.has(flag::RULE_TCP), address, port);
     }
@@ -150,7 +149,7 @@ pub(crate) unsafe fn connected(fd: c_int, addr: *const sockaddr, len: socklen_t)
         unsafe { core::ptr::copy_nonoverlapping(addr.cast::<u8>(), bytes.as_mut_ptr(), n) };
     }
     let Some((address, port)) = parse_address(&bytes) else { return };
-    let verdict = settings::family(Role::Client, address, port);
+    let verdict = explicit::family(conn, Role::Client, address, port);
     if !is_first {
         return correct(conn, verdict == Family::Tcp);
     }
@@ -158,6 +157,7 @@ pub(crate) unsafe fn connected(fd: c_int, addr: *const sockaddr, len: socklen_t)
         log::connected(fd, address, port);
     }
     establish(conn, fd, verdict == Family::Tcp, process::forks());
+    hosts::consider(conn, fd, Some(address));
 }
 
 /// Whether a connection that is being made may have another address than when it began: an attempt
@@ -196,6 +196,7 @@ pub(crate) fn accepted(listener: c_int, fd: c_int, generation: u32) {
     let inherited = match table::entry(listener) {
         Some(Entry::Conn(index)) => conn::get(index).map_or(0, |conn| {
             show_listener(conn);
+            rules_of::bring_up_to_date(conn, listener);
             inherited(conn)
         }),
         _ => match adopt_listener(listener) {
@@ -216,6 +217,7 @@ pub(crate) fn accepted(listener: c_int, fd: c_int, generation: u32) {
     {
         conn.pin_to_kernel(reason);
     }
+    hosts::consider(conn, fd, None);
     see(conn, fd);
     if log::wants(log::Level::Summary) {
         log::accepted(fd);
@@ -419,7 +421,9 @@ pub(crate) fn forget_kept() {
 }
 
 /// This process is about to close its last descriptor of a connection, which is in the table no more.
+#[inline(always)]
 fn last_close(conn: &Conn, fd: c_int) {
+    hosts::closing(conn, fd);
     let was_broken = conn.has(flag::HOSTILE);
     if settle_end(conn, fd) {
         disconnect(conn, fd);
@@ -448,45 +452,41 @@ pub(crate) fn settle_end(conn: &Conn, fd: c_int) -> bool {
         return false;
     }
     if is_cut_off(conn, fd)
-        && let Some(segment) = conn.segment()
+        && let Some(link) = conn.link()
     {
         // Before the end says that it is closed, which the peer takes for a goodbye.
-        segment.end(conn.side()).reset.store(layout::RESETS, Ordering::SeqCst);
+        link.own().note_reset(ResetNote::Resets);
         return false;
     }
     // X22: with bytes of the program unread TCP answers with a reset; without, E5: bells that were
     // never eaten must not turn our FIN into one.
-    let (in_ring, on_carrier) = receive::with_sink(conn, |sink, _, segment, lines| {
+    let (in_ring, on_carrier) = receive::with_sink(conn, |sink, _, link, half| {
         // Nobody reads the ring any more: what the peer sends from here on is the kernel's to refuse. Under
         // the gate, so that every bell has come by now, or is never rung. An end that has left the lanes
         // before gets no bells, and somebody else may have the connection now.
-        let is_ours = send::gated_at(conn, Some(fd), lines, conn.side(), || {
-            let pinned = &segment.end(conn.side()).pinned;
-            let order = (Ordering::SeqCst, Ordering::Relaxed);
-            let before = pinned.compare_exchange(0, layout::CLOSED, order.0, order.1);
-            matches!(before, Ok(_) | Err(layout::CLOSED))
-        });
+        let is_ours = send::gated_at(conn, Some(fd), half, conn.side(), || link.own().close());
         let is_ours = is_ours == Some(true);
         if is_ours {
             // A switch that no call has met yet: what lies behind it is the program's, or bells.
-            receive::settle(fd, sink, lines);
+            receive::settle(fd, sink, half);
         }
-        let is_pending = sink.pending(lines).is_ok_and(|switch| switch.is_some());
+        let is_pending = sink.pending(half).is_ok_and(|switch| switch.is_some());
         let is_queued = || is_ours && carrier::queued(fd).is_ok_and(|n| n > 0);
         if sink.lane == Lane::Kernel {
             return Ok((false, is_queued()));
         }
-        if sink.current_len != 0 || has_data(sink) {
+        let mut walk = *sink;
+        if receive::payload_ahead(&mut walk) > 0 {
             return Ok((true, false));
         }
-        sink.eat_bells(fd, lines);
+        sink.eat_bells(fd, half);
         Ok((false, is_pending && is_queued()))
     })
     .unwrap_or_default();
     let is_asked = carrier::will_reset(fd);
     let resets = in_ring || on_carrier || is_asked;
-    if resets && let Some(segment) = conn.segment() {
-        segment.end(conn.side()).reset.store(layout::RESETS, Ordering::SeqCst);
+    if resets && let Some(link) = conn.link() {
+        link.own().note_reset(ResetNote::Resets);
     }
     // What is on the carrier the kernel sees itself when the last number is closed; somebody whom nobody saw get one may
     // have read it by then.
@@ -516,26 +516,10 @@ pub(crate) fn leaves_by_exec(conn: &Conn) {
     if conn.stage() == Stage::Attached
         && is_sole
         && !demote::is_used_by_another(conn)
-        && let Some(segment) = conn.segment()
+        && let Some(link) = conn.link()
     {
-        let word = &segment.end(conn.side()).reset;
-        let _ = word.compare_exchange(0, layout::LEAVES, Ordering::SeqCst, Ordering::Relaxed);
+        link.own().note_leaving();
     }
-}
-
-/// Whether the ring holds payload that the program has not read.
-fn has_data(sink: &mut crate::datapath::lane::SinkState) -> bool {
-    use sdp_rdma::fabric::ReceiveQueue;
-    // On a copy: what is found stays where it is.
-    let mut rx = sink.rx;
-    while let Ok(Some(message)) = rx.poll_receive() {
-        let mut first = [0u8; 1];
-        rx.copy_header(message, &mut first);
-        if first[0] == 0xff && message.len > 16 {
-            return true;
-        }
-    }
-    false
 }
 
 struct NoPayload;
@@ -550,15 +534,15 @@ impl Gather for NoPayload {
 /// Sends DisConn behind all data, if the sending half is on the SDP lane (X22), and wakes the reader
 /// for it through the carrier's own FIN. True when this call has sent it.
 pub(crate) fn disconnect(conn: &Conn, fd: c_int) -> bool {
-    let sent = send::with_source(conn, |source, row, _, lines| {
+    let sent = send::with_source(conn, |source, row, _, half| {
         if source.lane != Lane::Sdp {
             return Ok(false);
         }
         let ack = Ack::from_word(row.ack.load(Ordering::Acquire));
         let Ok(message) = source.engine.disconnect(ack) else { return Ok(false) };
         let options = SendOptions { control: true, ..SendOptions::default() };
-        let has_sent = send::gated_at(conn, Some(fd), lines, conn.side(), || {
-            let is_sent = source.adopt(lines) == Ok(false)
+        let has_sent = send::gated_at(conn, Some(fd), half, conn.side(), || {
+            let is_sent = source.adopt(half) == Ok(false)
                 && source
                     .tx
                     .post_send(WorkId(0), message.header(), &mut NoPayload, options)

@@ -8,7 +8,7 @@
 //! the old slot, the next connection stays TCP (`reconnected`).
 
 use libc::{c_int, sockaddr, socklen_t};
-use sdp_shm::layout::RESETS;
+use sdp_link::{EndWords, Link, ResetNote};
 use sdp_stats::Reason;
 use sdp_sys::{memory, section};
 
@@ -61,14 +61,14 @@ pub(crate) fn before(fd: c_int, addr: *const sockaddr, len: socklen_t) -> bool {
         return false;
     }
     // What the other end sees is a reset that is meant (E3), whatever its ring still has.
-    mark_reset(&conn, RESETS);
+    note_reset(&conn, ResetNote::Resets);
     demote::leave(&conn, fd, Reason::Reconnected);
     true
 }
 
-fn mark_reset(conn: &Conn, value: u32) {
-    if let Some(segment) = conn.segment() {
-        segment.end(conn.side()).reset.store(value, Ordering::SeqCst);
+fn note_reset(conn: &Conn, note: ResetNote) {
+    if let Some(link) = conn.link() {
+        link.own().note_reset(note);
     }
 }
 
@@ -76,7 +76,7 @@ fn mark_reset(conn: &Conn, value: u32) {
 pub(crate) fn after(fd: c_int, is_disconnected: bool) {
     let Some(conn) = Pinned::new(fd, Half::Receive) else { return };
     if !is_disconnected {
-        return mark_reset(&conn, 0); // a connection still, on the kernel lane
+        return note_reset(&conn, ResetNote::None); // a connection still, on the kernel lane
     }
     // What relatives would find before the bytes of the next connection.
     if conn.stage() == Stage::Attached && demote::may_relatives_hold(&conn) {
@@ -118,6 +118,7 @@ fn renumber(old: &Conn) {
     let Some((index, fresh)) = conn::create(stage) else { return };
     fresh.fd.store(old.fd.load(Ordering::Relaxed), Ordering::Relaxed);
     fresh.flags.store(old.flags.load(Ordering::Relaxed) & KEPT, Ordering::Relaxed);
+    fresh.historic.copy(&old.historic);
     if !is_alone {
         fresh.pin_to_kernel(Reason::Reconnected);
     }

@@ -1,4 +1,5 @@
-//! Strict client rules (`use sdp`): whether a connection that is about to be made can have an SDP lane at all.
+//! Strict clients, by rule (`use sdp`) or by the socket that they asked for ([`super::explicit`]): whether a connection that
+//! is about to be made can have an SDP lane at all.
 //!
 //! A listener whose connections may get lanes is marked: `IP_MULTICAST_LOOP`, which means nothing to TCP, is taken
 //! from its socket. sock_diag shows that to everybody in the network namespace, and the mark goes where the socket
@@ -32,38 +33,44 @@ const IPV4_AT: usize = 12;
 
 /// A socket listens whose connections may get lanes.
 pub(crate) fn mark(listener: c_int) {
-    let off: c_int = 0;
-    let len = size_of::<c_int>();
-    let name = libc::IP_MULTICAST_LOOP;
     // Where that is refused strict clients take us for a program without the library.
-    // SAFETY: the value outlives the call.
-    let _ =
-        unsafe { sys!(libc::SYS_setsockopt, listener, libc::SOL_IP, name, &raw const off, len) };
+    let _ = fd::setsockopt_int(listener, libc::SOL_IP, libc::IP_MULTICAST_LOOP, 0);
 }
 
-/// Before `connect`: the error with which it fails because the rules want SDP or nothing and there is no SDP.
-///
+/// A rule says that they do not get them any more.
+pub(crate) fn unmark(listener: c_int) {
+    let _ = fd::setsockopt_int(listener, libc::SOL_IP, libc::IP_MULTICAST_LOOP, 1);
+}
+
+/// Before `connect`: the error with which it fails because the rules, or the program, want SDP or nothing and there is no
+/// SDP.
 #[unsafe(link_section = ".text.open")]
 pub(crate) fn refusal(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Option<c_int> {
     let Some(Entry::Conn(index)) = table::entry(fd) else { return None };
     let conn = conn::get(index)?;
     let is_new = conn.stage() == Stage::Fresh || may_be_another(conn);
-    if !is_new || !process::is_ours() || !process::start() || !settings::has_strict_clients() {
+    let is_asked_for = conn.historic.is_explicit();
+    if !is_new || !process::is_ours() || !process::start() {
+        return None;
+    }
+    settings::refresh();
+    if !is_asked_for && !settings::has_strict_clients() {
         return None;
     }
     let _section = section::Guard::enter();
     let bytes = copied(addr, len)?;
     let (address, port) = parse_address(&bytes)?;
-    if settings::family_unlogged(Role::Client, address, port) != Family::Sdp {
+    let by_rule = || settings::family_unlogged(Role::Client, address, port) == Family::Sdp;
+    if !is_asked_for && !by_rule() {
         return None;
     }
     let errno = judge(&bytes, address, port)?;
-    log::refused(fd, address, port, errno);
+    log::refused(fd, address, port, is_asked_for, errno);
     Some(errno)
 }
 
 /// The address, if it can be read and has its length: the kernel tells what is wrong with another.
-fn copied(addr: *const sockaddr, len: socklen_t) -> Option<[u8; ADDRESS_MAX]> {
+pub(super) fn copied(addr: *const sockaddr, len: socklen_t) -> Option<[u8; ADDRESS_MAX]> {
     let n = (len as usize).min(ADDRESS_MAX);
     if addr.is_null() || n < size_of::<libc::sockaddr_in>() {
         return None;
@@ -125,13 +132,11 @@ fn question(bytes: &[u8; ADDRESS_MAX], address: [u8; 16], port: u16) -> Pair {
 fn is_local(bytes: &[u8; ADDRESS_MAX]) -> bool {
     let family = i32::from(u16::from_ne_bytes([bytes[0], bytes[1]]));
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
-    // SAFETY: no pointers.
-    let Ok(probe) = (unsafe { sys!(libc::SYS_socket, family, kind, 0) }) else { return true };
+    let Ok(probe) = fd::socket(family, kind) else { return true };
     let mut any_port = *bytes;
     any_port[2..4].fill(0);
     let len = if family == libc::AF_INET { size_of::<libc::sockaddr_in>() } else { ADDRESS_MAX };
     // SAFETY: the address outlives the call.
-    let bound = unsafe { sys!(libc::SYS_bind, probe, any_port.as_ptr(), len) };
-    fd::close(probe as i32);
+    let bound = unsafe { sys!(libc::SYS_bind, probe.raw(), any_port.as_ptr(), len) };
     !bound.is_err_and(|error| error.0 == libc::EADDRNOTAVAIL)
 }

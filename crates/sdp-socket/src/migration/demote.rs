@@ -3,21 +3,18 @@
 
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 
+use sdp_link::{EndWords, Intent, Link, ResetNote, SwitchLog, Trust};
 use sdp_shm::{
     family::Row,
-    layout::{Half as HalfLines, RESETS},
     lock::{self, Acquired},
 };
 use sdp_stats::{Direction, Reason};
-use sdp_sys::{errno::Errno, sys, time::monotonic_ns};
+use sdp_sys::{errno::Errno, time::monotonic_ns};
 
 use crate::{
-    conn::{Conn, Stage, carrier, flag, row_flag},
-    datapath::{
-        lane::{self, SinkState},
-        receive, send, wait,
-    },
-    process,
+    conn::{Conn, Stage, carrier, flag, link::AnyHalf, row_flag, words},
+    datapath::{lane::SinkState, receive, send, wait},
+    hosts, process,
 };
 
 /// How long a writer that does not know of us is held back until the consumer lets the half leave its lane,
@@ -42,8 +39,8 @@ pub(crate) fn reset(conn: &Conn) {
         process::half_demoted(conn, direction, Reason::ProtocolViolation);
     }
     if let Some(fd) = crate::process::table::number_of(conn) {
-        if let Some(segment) = conn.segment() {
-            segment.end(conn.side()).reset.store(RESETS, Ordering::SeqCst);
+        if let Some(link) = conn.link() {
+            link.own().note_reset(ResetNote::Resets);
         }
         carrier::abort(fd);
     }
@@ -108,12 +105,16 @@ pub(crate) fn leave(conn: &Conn, fd: i32, reason: Reason) -> u64 {
         return 0;
     }
     leave_outbound(conn, reason);
-    leave_inbound(conn, fd, |sink, _, lines| receive::settle(fd, sink, lines)).unwrap_or(0)
+    leave_inbound(conn, fd, |sink, _, half| receive::settle(fd, sink, half)).unwrap_or(0)
 }
 
 /// Pins the connection and gives up a meeting. True when it is attached: both halves must leave.
 pub(crate) fn begin(conn: &Conn, reason: Reason) -> bool {
     conn.pin_to_kernel(reason);
+    if hosts::has(conn) {
+        hosts::let_go(conn, reason);
+        return false;
+    }
     if call_off(conn) {
         conn.note_reason(reason);
         return false;
@@ -146,7 +147,7 @@ pub(crate) fn call_off(conn: &Conn) -> bool {
 /// The sending half: local and immediate, unless the consumer must catch up first (L2). False then: later
 /// sends of the library try again.
 fn leave_outbound(conn: &Conn, reason: Reason) -> bool {
-    send::with_source(conn, |source, _, _, lines| Ok(send::leave_sdp(conn, source, lines, reason)))
+    send::with_source(conn, |source, _, _, half| Ok(send::leave_sdp(conn, source, half, reason)))
         .unwrap_or(true)
 }
 
@@ -159,9 +160,7 @@ pub(crate) fn leave_outbound_for_kernel(conn: &Conn, reason: Reason) -> bool {
         if monotonic_ns() >= end {
             return false;
         }
-        let nap = libc::timespec { tv_sec: 0, tv_nsec: CATCH_UP_NAP_NS };
-        // SAFETY: the time outlives the call; what is left of it is not asked for.
-        let _ = unsafe { sys!(libc::SYS_nanosleep, &raw const nap, 0) };
+        sdp_sys::time::nap(CATCH_UP_NAP_NS);
     }
     true
 }
@@ -172,16 +171,16 @@ pub(crate) fn leave_outbound_for_kernel(conn: &Conn, reason: Reason) -> bool {
 pub(crate) fn leave_inbound<R>(
     conn: &Conn,
     fd: i32,
-    rest: impl FnOnce(&mut SinkState, &Row, &HalfLines) -> R,
+    rest: impl FnOnce(&mut SinkState, &Row, AnyHalf<'_>) -> R,
 ) -> Result<R, Errno> {
     let side = conn.side();
-    receive::with_sink(conn, |sink, row, segment, lines| {
-        segment.end(side).pinned.store(1, Ordering::SeqCst);
-        lines.consumer.trusts_itself.store(0, Ordering::SeqCst);
-        let ended = send::gated_at(conn, Some(fd), lines, side, || {
+    receive::with_sink(conn, |sink, row, link, half| {
+        link.own().intend(Intent::Carrier);
+        half.declare(Trust::No);
+        let ended = send::gated_at(conn, Some(fd), half, side, || {
             let queued = carrier::queued(fd).unwrap_or(0);
-            lane::switch_for_producer(lines, sink.carrier_read.wrapping_add(queued));
-            rest(sink, row, lines)
+            let _ = half.end_section(sink.carrier_read.wrapping_add(queued), words::step);
+            rest(sink, row, half)
         });
         let Some(ended) = ended else {
             reset(conn);

@@ -29,20 +29,19 @@ use core::{ptr::NonNull, sync::atomic::Ordering};
 
 use libc::c_int;
 use sdp_fabric_shm::identity;
+use sdp_link::{EndWords, Intent, Link, PENDING_MAX, ResetNote, RxCursor, Wakeups, What};
 use sdp_rdma::fabric::{ReceiveQueue, Received, Scatter};
-use sdp_shm::{
-    family::Row,
-    layout::{Half as HalfLines, LOG_ENTRIES, PASSED_ON, RESETS},
-};
+use sdp_shm::family::Row;
 use sdp_stats::Reason;
 use sdp_sys::{OwnedFd, fd, filter, sys, time::monotonic_ns};
 
 use crate::{
-    conn::{Conn, Half, carrier, flag, row_flag},
+    conn::{Conn, carrier, flag, link::AnyHalf, row_flag},
     datapath::{
         lane::{Lane, SinkState, Switch},
         receive,
     },
+    hosts,
     migration::{
         demote,
         relay::{self, Relay},
@@ -95,6 +94,13 @@ pub(crate) fn leave(conn: &Conn, fd: c_int, reason: Reason) -> bool {
 /// Moves a connection to the kernel lane for good, for a reader that knows only the kernel's stream.
 /// True when that stream has all unread bytes, and takes what the heir sends.
 pub(crate) fn leave_to(conn: &Conn, fd: c_int, reason: Reason, heir: Heir) -> bool {
+    if hosts::has(conn) && !hosts::let_go(conn, reason) {
+        // Markers may come: nobody without the library can read it.
+        if matches!(heir, Heir::Image(_)) {
+            demote::reset(conn);
+        }
+        return matches!(heir, Heir::Ourselves);
+    }
     let is_whole = leave_whole(conn, fd, reason, heir);
     if !is_whole && let Heir::Image(number) = heir {
         cut_off(conn, fd, number);
@@ -106,8 +112,8 @@ pub(crate) fn leave_to(conn: &Conn, fd: c_int, reason: Reason, heir: Heir) -> bo
 /// somebody else goes on with this one.
 pub(crate) fn cut_off(conn: &Conn, fd: c_int, number: c_int) {
     if is_ours_alone(conn) {
-        if let Some(segment) = conn.segment() {
-            segment.end(conn.side()).reset.store(RESETS, Ordering::SeqCst);
+        if let Some(link) = conn.link() {
+            link.own().note_reset(ResetNote::Resets);
         }
         carrier::reset_on_close(fd); // by the image, which has no number of it any more
     }
@@ -121,13 +127,13 @@ fn leave_whole(conn: &Conn, fd: c_int, reason: Reason, heir: Heir) -> bool {
         return true;
     }
     let sends_through_kernel = demote::leave_outbound_for_kernel(conn, reason);
-    let outcome = demote::leave_inbound(conn, fd, |sink, row, lines| {
-        let outcome = hand_over(conn, fd, sink, row, lines);
+    let outcome = demote::leave_inbound(conn, fd, |sink, row, half| {
+        let outcome = hand_over(conn, fd, sink, row, half);
         if let Outcome::Lost = outcome {
             // Before lock and gate are given back: no thread of this process reads or sends behind what is missing.
             demote::reset(conn);
         }
-        (outcome, ahead(conn, fd, sink, lines).filter(|room| *room <= COLLECT_MAX))
+        (outcome, ahead(fd, sink, half).filter(|room| *room <= COLLECT_MAX))
     });
     // Whoever waits for room in the ring finds the carrier now.
     conn.ring_peer();
@@ -186,9 +192,9 @@ fn is_ours_alone(conn: &Conn) -> bool {
 fn relay(conn: &Conn, fd: c_int, room: usize) -> bool {
     let Some(mut relay) = Relay::new(fd, room) else { return false };
     let end = monotonic_ns() + PATIENCE_NS;
-    let gathered = demote::leave_inbound(conn, fd, |sink, row, lines| {
+    let gathered = demote::leave_inbound(conn, fd, |sink, row, half| {
         crate::datapath::succeed::handing(&row.sink.words);
-        let is_whole = take_out(conn, fd, sink, row, lines, &mut relay.unread, None, end);
+        let is_whole = take_out(conn, fd, sink, row, half, &mut relay.unread, None, end);
         if !is_whole {
             demote::reset(conn); // likewise
         }
@@ -204,7 +210,7 @@ fn relay(conn: &Conn, fd: c_int, room: usize) -> bool {
 /// The other end is gone, and somebody else has this one too: a private connection with a copy of all that is unread
 /// takes the place of the image's number. The others read on as if there were no image.
 fn give_copy(conn: &Conn, fd: c_int, number: c_int) -> bool {
-    let copied = demote::leave_inbound(conn, fd, |sink, _, lines| copy_out(conn, fd, sink, lines));
+    let copied = demote::leave_inbound(conn, fd, |sink, _, half| copy_out(fd, sink, half));
     match copied {
         Ok(Some(copy)) => relay::give_copy(conn, fd, number, &copy, ends_in_reset(conn, fd)),
         _ => false,
@@ -213,25 +219,24 @@ fn give_copy(conn: &Conn, fd: c_int, number: c_int) -> bool {
 
 /// Whether the end that follows is a reset.
 fn ends_in_reset(conn: &Conn, fd: c_int) -> bool {
-    carrier::readiness(fd, 0) & libc::POLLERR != 0
-        || conn.segment().is_some_and(|segment| crate::datapath::send::has_reset(conn, segment))
+    carrier::readiness(fd, 0) & libc::POLLERR != 0 || crate::datapath::send::has_reset(conn)
 }
 
 /// Everything unread, in stream order; it stays where it is. `None`: no memory, or not everything has come.
-fn copy_out(conn: &Conn, fd: c_int, sink: &SinkState, lines: &HalfLines) -> Option<Heap> {
+fn copy_out(fd: c_int, sink: &SinkState, half: AnyHalf<'_>) -> Option<Heap> {
     if !carrier::is_over(fd) {
         return None; // who is gone left bytes behind that the kernel is still sending
     }
     let queued = carrier::queued(fd).ok().filter(|queued| *queued <= COLLECT_MAX)? as usize;
     let mut on_carrier = Heap::shared(queued)?;
     on_carrier.peek(fd, queued)?;
-    let mut copy = Heap::shared(queued + conn.segment()?.ring_bytes() as usize)?;
+    let mut copy = Heap::shared(queued + half.size() as usize)?;
     let first = sink.consumed(fd).ok()?;
     let mut at = first;
     let mut walk = *sink;
     walk.rx = sink.rx.onlooker();
-    for _ in 0..=LOG_ENTRIES {
-        let pending = walk.pending(lines).ok()?;
+    for _ in 0..=PENDING_MAX {
+        let pending = walk.pending(half).ok()?;
         match (walk.lane, pending) {
             (Lane::Kernel, pending) => {
                 let from = usize::try_from(at.checked_sub(first)?).ok()?;
@@ -245,7 +250,7 @@ fn copy_out(conn: &Conn, fd: c_int, sink: &SinkState, lines: &HalfLines) -> Opti
                 }
             }
             (Lane::Sdp, Some(switch)) => {
-                walk.rx.set_limit(switch.ring);
+                walk.rx.set_limit(switch.fabric);
                 while let Some((message, offset)) = receive::next_payload(&mut walk) {
                     let len = message.len.checked_sub(offset)?;
                     walk.rx.copy_out(message, offset, len, &mut copy);
@@ -254,7 +259,7 @@ fn copy_out(conn: &Conn, fd: c_int, sink: &SinkState, lines: &HalfLines) -> Opti
                     }
                 }
                 let (_, head) = walk.rx.cursors();
-                if head != switch.ring {
+                if head != switch.fabric {
                     return None; // broken, or a message that ends elsewhere
                 }
             }
@@ -282,25 +287,25 @@ fn is_peer_gone(conn: &Conn, fd: c_int) -> bool {
 const TCP_ESTABLISHED: u8 = 1;
 
 /// At most how many bytes lie before the last switch that was not followed yet.
-fn ahead(conn: &Conn, fd: c_int, sink: &SinkState, lines: &HalfLines) -> Option<u64> {
+fn ahead(fd: c_int, sink: &SinkState, half: AnyHalf<'_>) -> Option<u64> {
     let consumed = sink.consumed(fd).ok()?;
     let mut walk = *sink;
     let mut last = consumed;
-    for _ in 0..=LOG_ENTRIES {
-        let Some(switch) = walk.pending(lines).ok()? else { break };
+    for _ in 0..=PENDING_MAX {
+        let Some(switch) = walk.pending(half).ok()? else { break };
         last = switch.carrier;
         walk.lane = switch.to;
         walk.followed = walk.followed.wrapping_add(1);
     }
-    let ring = u64::from(conn.segment()?.ring_bytes());
+    let ring = half.size();
     (walk.lane == Lane::Kernel).then_some(last.checked_sub(consumed)?.checked_add(ring)?)
 }
 
 /// Whoever has the connection next may earn lanes of its own ([`crate::migration::renew`]).
 fn offer_new_life(conn: &Conn) {
-    let _ = crate::datapath::send::with_source(conn, |source, _, segment, _| {
+    let _ = crate::datapath::send::with_source(conn, |source, _, link, _| {
         if source.lane == Lane::Kernel {
-            segment.end(conn.side()).pinned.store(PASSED_ON, Ordering::SeqCst);
+            link.own().intend(Intent::PassedOn);
         }
         Ok(())
     });
@@ -312,11 +317,11 @@ fn hand_over(
     fd: c_int,
     sink: &mut SinkState,
     row: &Row,
-    lines: &HalfLines,
+    half: AnyHalf<'_>,
 ) -> Outcome {
     let end = monotonic_ns() + PATIENCE_NS;
-    receive::settle(fd, sink, lines);
-    let switch = match sink.pending(lines) {
+    receive::settle(fd, sink, half);
+    let switch = match sink.pending(half) {
         Ok(None) if sink.lane == Lane::Kernel => return Outcome::Done,
         Ok(Some(switch)) => switch,
         _ => return Outcome::Stuck,
@@ -325,9 +330,9 @@ fn hand_over(
     let Ok(sent) = carrier::sent(peer.raw()) else { return Outcome::Stuck };
     crate::datapath::succeed::handing(&row.sink.words);
     if switch.to == Lane::Kernel && sent == switch.carrier {
-        push(conn, fd, sink, row, lines, switch, &peer, end)
+        push(conn, fd, sink, row, half, switch, &peer, end)
     } else {
-        collect(conn, fd, sink, row, lines, sent, &peer, end)
+        collect(conn, fd, sink, row, half, sent, &peer, end)
     }
 }
 
@@ -338,7 +343,7 @@ fn push(
     fd: c_int,
     sink: &mut SinkState,
     row: &Row,
-    lines: &HalfLines,
+    half: AnyHalf<'_>,
     switch: Switch,
     peer: &OwnedFd,
     end: u64,
@@ -346,7 +351,7 @@ fn push(
     if !eat_bells(fd, sink, switch, end) {
         return Outcome::Stuck;
     }
-    sink.rx.set_limit(switch.ring);
+    sink.rx.set_limit(switch.fabric);
     // A walk that frees nothing: until all of it has been sent, all of it stays in the ring.
     let mut walk = *sink;
     walk.rx = sink.rx.onlooker();
@@ -355,7 +360,7 @@ fn push(
     while let Some((message, offset)) = receive::next_payload(&mut walk) {
         let mut offset = offset;
         while all && offset < message.len {
-            let (at, len) = walk.rx.piece(message, offset);
+            let (at, len) = walk.rx.as_shm().piece(message, offset);
             let n = send(peer, at, len, end);
             offset = offset.saturating_add(n as u32);
             pushed += n as u64;
@@ -373,7 +378,7 @@ fn push(
     if !take_messages(conn, sink, row, |_, _, _| true) {
         return Outcome::Lost;
     }
-    sink.follow(lines, Lane::Kernel);
+    sink.follow(half, Lane::Kernel);
     Outcome::Done
 }
 
@@ -385,27 +390,23 @@ fn collect(
     fd: c_int,
     sink: &mut SinkState,
     row: &Row,
-    lines: &HalfLines,
+    half: AnyHalf<'_>,
     sent: u64,
     peer: &OwnedFd,
     end: u64,
 ) -> Outcome {
     let consumed = sink.consumed(fd).ok();
-    let ring = conn.segment().map_or(0, |segment| u64::from(segment.ring_bytes()));
-    let room = consumed.and_then(|c| sent.checked_sub(c)).map(|unread| unread + ring);
+    let room = consumed.and_then(|c| sent.checked_sub(c)).map(|unread| unread + half.size());
     let Some(room) = room.filter(|room| *room <= COLLECT_MAX) else { return Outcome::Stuck };
     // What the carrier holds fits in there again; the ring's bytes come on top, with the kernel's
     // overhead. Once bytes have been taken out there is no way back, so this is asked before.
-    let ringed = conn.segment().map_or(0, |segment| {
-        let half = segment.half(conn.half_index(Half::Receive));
-        let (_, head) = sink.rx.cursors();
-        half.producer.tail.load(Ordering::Acquire).wrapping_sub(head)
-    });
+    let (_, head) = sink.rx.cursors();
+    let ringed = half.position(What::Bytes).wrapping_sub(head);
     if carrier::send_memory(peer.raw()) < ringed.saturating_mul(2) {
         return Outcome::Stuck;
     }
     let Some(mut heap) = Heap::new(room as usize) else { return Outcome::Stuck };
-    if take_out(conn, fd, sink, row, lines, &mut heap, Some(sent), end) && heap.send(peer, end) {
+    if take_out(conn, fd, sink, row, half, &mut heap, Some(sent), end) && heap.send(peer, end) {
         Outcome::Done
     } else {
         Outcome::Lost
@@ -421,13 +422,13 @@ fn take_out(
     fd: c_int,
     sink: &mut SinkState,
     row: &Row,
-    lines: &HalfLines,
+    half: AnyHalf<'_>,
     heap: &mut Heap,
     sent: Option<u64>,
     end: u64,
 ) -> bool {
-    for _ in 0..=LOG_ENTRIES {
-        let Ok(pending) = sink.pending(lines) else { return false };
+    for _ in 0..=PENDING_MAX {
+        let Ok(pending) = sink.pending(half) else { return false };
         match (sink.lane, pending) {
             (Lane::Kernel, pending) => {
                 let Some(upto) = pending.map(|switch| switch.carrier).or(sent) else { return true };
@@ -440,10 +441,10 @@ fn take_out(
                     return true;
                 }
                 sink.carrier_read = upto;
-                sink.follow(lines, Lane::Sdp);
+                sink.follow(half, Lane::Sdp);
             }
             (Lane::Sdp, Some(switch)) => {
-                sink.rx.set_limit(switch.ring);
+                sink.rx.set_limit(switch.fabric);
                 let taken = take_messages(conn, sink, row, |sink, message, offset| {
                     sink.rx.copy_out(message, offset, message.len - offset, heap);
                     !heap.overflowed
@@ -451,7 +452,7 @@ fn take_out(
                 if !taken || !eat_bells(fd, sink, switch, end) {
                     return false;
                 }
-                sink.follow(lines, Lane::Kernel);
+                sink.follow(half, Lane::Kernel);
             }
             (Lane::Sdp, None) => return false,
         }
@@ -460,6 +461,7 @@ fn take_out(
 }
 
 /// Takes all messages up to the limit out of the ring; `each` gets payload and may say no.
+#[inline(never)]
 fn take_messages(
     conn: &Conn,
     sink: &mut SinkState,
@@ -531,11 +533,9 @@ fn wait(fd: c_int, events: i16, end: u64) -> bool {
     if monotonic_ns() >= end {
         return false;
     }
-    let mut poll = libc::pollfd { fd, events, revents: 0 };
-    let nap = libc::timespec { tv_sec: 0, tv_nsec: NAP_NS };
-    // SAFETY: both structures outlive the call; no signal mask. A handler that interrupts it is ours.
-    let _ = unsafe { sys!(libc::SYS_ppoll, &raw mut poll, 1, &raw const nap, 0, 8) };
-    poll.revents & (libc::POLLERR | libc::POLLHUP) == 0
+    // A handler that interrupts it is ours.
+    let ready = fd::poll_one(fd, events, Some(NAP_NS)).unwrap_or(0);
+    ready & (libc::POLLERR | libc::POLLHUP) == 0
 }
 
 /// Memory for the bytes of one [`take_out`].
@@ -660,15 +660,9 @@ fn peer_socket(conn: &Conn, fd: i32) -> Option<OwnedFd> {
     if filter::is_there() {
         return None;
     }
-    let segment = conn.segment()?;
-    let end = segment.end(conn.side() ^ 1);
-    let number = end.descriptor.load(Ordering::Relaxed).checked_sub(1)?;
+    let number = conn.link()?.peer().socket().checked_sub(1)?;
     let pid = conn.peer_pid()?;
-    // SAFETY: no pointers.
-    let pidfd = OwnedFd::new(unsafe { sys!(libc::SYS_pidfd_open, pid, 0) }.ok()? as i32);
-    // SAFETY: no pointers.
-    let socket = unsafe { sys!(libc::SYS_pidfd_getfd, pidfd.raw(), number, 0) }.ok()?;
-    let socket = OwnedFd::new(socket as i32);
+    let socket = sdp_sys::pid::descriptor_of(pid, number).ok()?;
     let tuple = conn.name(fd)?;
     let peer = identity::diag(&tuple.reversed()).ok()??;
     (peer.inode != 0 && fd::inode(socket.raw()).ok()? == peer.inode).then_some(socket)

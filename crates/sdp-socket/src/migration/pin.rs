@@ -93,7 +93,8 @@ fn without_signals<R>(work: impl FnOnce() -> R) -> R {
     };
     let result = work();
     if blocked.is_ok() {
-        // SAFETY: as above.
+        // SAFETY: the mask was filled by the first call and outlives this one; nothing is asked
+        // back.
         let _ =
             unsafe { sys!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const before, 0, 8) };
     }

@@ -8,6 +8,7 @@ use core::sync::atomic::{Ordering, fence};
 
 use sdp_fabric_shm::{
     identity::Tuple,
+    link::ShmLink,
     packet::{HELLO_ACK_LEN, HELLO_LEN},
     peer::PeerId,
     pool::{Loan, Met},
@@ -15,6 +16,7 @@ use sdp_fabric_shm::{
     rendezvous::{Attachment, Local, PeerHello, Rendezvous, Step},
     segment::MappedSegment,
 };
+use sdp_link::{EndWords, Link};
 use sdp_proto::{
     Sink, SinkConfig, Source, SourceConfig,
     wire::hello::{Address, Hello, HelloAck, Names, VERSION},
@@ -225,7 +227,7 @@ fn again(conn: &Conn) {
     }
     let times = conn.refusals.load(Ordering::Relaxed);
     if times > AGAIN_MOST || conn.has(flag::PINNED) || conn.row_index().is_none() {
-        conn.flags.fetch_and(!flag::UNMET, Ordering::SeqCst);
+        conn.clear(flag::UNMET);
         return;
     }
     let since = conn.looked.load(Ordering::Relaxed);
@@ -274,7 +276,7 @@ fn stay(conn: &Conn, reason: Reason) {
         conn.refusals.fetch_add(1, Ordering::Relaxed);
         conn.ticks.store(1, Ordering::Relaxed);
         if !is_unmet {
-            conn.flags.fetch_and(!flag::UNMET, Ordering::SeqCst);
+            conn.clear(flag::UNMET);
         }
         conn.note_reason(reason);
     }
@@ -365,8 +367,8 @@ fn step(conn: &Conn, fd: i32, is_last: bool) {
         // here on sees the stage; who did before is seen.
         fence(Ordering::SeqCst);
         bulk::met();
-        let _ = receive::with_sink(conn, |sink, _, _, lines| {
-            receive::declare_trust(conn, fd, sink, lines);
+        let _ = receive::with_sink(conn, |sink, _, _, half| {
+            receive::declare_trust(conn, fd, sink, half);
             Ok(())
         });
     }
@@ -541,16 +543,16 @@ fn prepare(
 }
 
 fn install(conn: &Conn, fd: i32, segment: Segment, side: u8, peer: Option<(PeerId, u32)>) {
-    let end = segment.end(usize::from(side));
     // Another thread may have begun the meeting, and not have come to this yet.
     crate::readiness::epoll::meets(conn);
     if !conn.attach(segment, side, peer) {
-        return end.disown(); // called off: the segment goes with the connection
+        return segment.end(usize::from(side)).disown(); // called off: the segment goes with the connection
     }
-    end.descriptor.store(fd as u32 + 1, Ordering::Relaxed);
+    let link = ShmLink::new(segment, usize::from(side));
+    link.own().note_socket(fd as u32 + 1);
     // Before the other end may send on the lane: what it says of its sleepers (O10), another thread may say at once.
     crate::readiness::epoll::attached(conn);
-    end.attached.store(1, Ordering::Release);
+    link.own().attach();
 }
 
 /// Whether no relative got a descriptor of the connection since the meeting began.

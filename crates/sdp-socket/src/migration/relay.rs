@@ -84,9 +84,7 @@ impl Relay {
     /// connection pinned, in a section, with nobody else inside its lanes.
     pub(crate) fn replace(self, conn: &Conn) -> bool {
         let count = (self.unread.bytes().len() as u64).to_ne_bytes();
-        // SAFETY: eight readable bytes.
-        let told = unsafe { sys!(libc::SYS_write, self.word.raw(), count.as_ptr(), count.len()) };
-        if told != Ok(count.len()) {
+        if fd::write(self.word.raw(), &count) != Ok(count.len()) {
             return false;
         }
         process::tell_heirs(conn, self.ours.raw());
@@ -169,14 +167,9 @@ fn broken() -> Option<OwnedFd> {
 fn has_come_over(fd: c_int) -> bool {
     (0..ACK_LOOKS).any(|look| {
         if look > 0 {
-            let nap = libc::timespec { tv_sec: 0, tv_nsec: ACK_NAP_NS };
-            // SAFETY: the time outlives the call; what is left of it is not asked for.
-            let _ = unsafe { sys!(libc::SYS_nanosleep, &raw const nap, 0) };
+            sdp_sys::time::nap(ACK_NAP_NS);
         }
-        let mut unsent: c_int = 0;
-        // SAFETY: a writable int.
-        let asked = unsafe { sys!(libc::SYS_ioctl, fd, libc::TIOCOUTQ, &raw mut unsent) };
-        asked.is_ok() && unsent == 0
+        fd::unsent(fd) == Ok(0)
     })
 }
 
@@ -196,7 +189,7 @@ fn pair() -> Option<(OwnedFd, OwnedFd)> {
     }
     let address = name(libc::SYS_getsockname, listener.raw())?;
     let ours = socket()?;
-    // SAFETY: as above.
+    // SAFETY: the address is a whole sockaddr_in and outlives the call.
     match unsafe { sys!(libc::SYS_connect, ours.raw(), &raw const address, len) } {
         Ok(_) => {}
         Err(Errno(libc::EINPROGRESS)) if wait(ours.raw(), libc::POLLOUT, end) => {}
@@ -213,12 +206,7 @@ fn pair() -> Option<(OwnedFd, OwnedFd)> {
         let other = OwnedFd::new(accepted.ok()? as c_int);
         let peer = name(libc::SYS_getpeername, other.raw())?;
         if (peer.sin_port, peer.sin_addr.s_addr) == (own.sin_port, own.sin_addr.s_addr) {
-            let one: c_int = 1;
-            let (level, option) = (libc::IPPROTO_TCP, libc::TCP_NODELAY);
-            // SAFETY: the int outlives the call.
-            let _ = unsafe {
-                sys!(libc::SYS_setsockopt, other.raw(), level, option, &raw const one, 4)
-            };
+            let _ = fd::setsockopt_int(other.raw(), libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
             return Some((ours, other));
         }
     }
@@ -228,18 +216,14 @@ fn pair() -> Option<(OwnedFd, OwnedFd)> {
 /// Waits for a descriptor until `end`. False when there is no time left.
 fn wait(fd: c_int, events: i16, end: u64) -> bool {
     let left = end.saturating_sub(monotonic_ns());
-    let mut poll = libc::pollfd { fd, events, revents: 0 };
-    let time = libc::timespec { tv_sec: 0, tv_nsec: left.min(999_999_999) as i64 };
-    // SAFETY: both structures outlive the call; no signal mask. A handler that interrupts it is ours.
-    let ready = unsafe { sys!(libc::SYS_ppoll, &raw mut poll, 1, &raw const time, 0, 8) };
-    ready == Ok(1) && poll.revents & (libc::POLLERR | libc::POLLHUP) == 0
+    // A handler that interrupts it is ours.
+    fd::poll_one(fd, events, Some(left.min(999_999_999) as i64))
+        .is_ok_and(|ready| ready != 0 && ready & (libc::POLLERR | libc::POLLHUP) == 0)
 }
 
 fn socket() -> Option<OwnedFd> {
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: no pointers.
-    let made = unsafe { sys!(libc::SYS_socket, libc::AF_INET, kind, 0) };
-    made.ok().map(|fd| OwnedFd::new(fd as c_int))
+    fd::socket(libc::AF_INET, kind).ok()
 }
 
 fn name(call: libc::c_long, fd: c_int) -> Option<sockaddr_in> {
@@ -265,10 +249,8 @@ fn copy_options(from: c_int, to: c_int) {
         sys!(libc::SYS_fcntl, from, F_GETSIG)
             .and_then(|signal| sys!(libc::SYS_fcntl, to, F_SETSIG, signal))
     };
-    // SAFETY: no pointers.
-    if let Ok(flags) = unsafe { sys!(libc::SYS_fcntl, from, libc::F_GETFL) } {
-        // SAFETY: as above.
-        let _ = unsafe { sys!(libc::SYS_fcntl, to, libc::F_SETFL, flags) };
+    if let Ok(flags) = fd::status_flags(from) {
+        let _ = fd::set_status_flags(to, flags);
     }
     let options = [
         (libc::SOL_SOCKET, libc::SO_RCVTIMEO),
@@ -301,23 +283,17 @@ fn copy_options(from: c_int, to: c_int) {
 
 /// Makes `number` name what `fd` names, and keeps whether it is closed by exec.
 fn put(fd: c_int, number: c_int) {
-    // SAFETY: no pointers.
-    let flags = unsafe { sys!(libc::SYS_fcntl, number, libc::F_GETFD) }.unwrap_or(0) as c_int;
+    let flags = fd::descriptor_flags(number).unwrap_or(0);
     let cloexec = if flags & libc::FD_CLOEXEC != 0 { libc::O_CLOEXEC } else { 0 };
-    // SAFETY: as above.
-    let _ = unsafe { sys!(libc::SYS_dup3, fd, number, cloexec) };
+    let _ = fd::duplicate_to(fd, number, cloexec);
 }
 
 fn send_once(to: c_int, bytes: &[u8]) -> Result<usize, Errno> {
-    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    // SAFETY: the bytes outlive the call.
-    unsafe { sys!(libc::SYS_sendto, to, bytes.as_ptr(), bytes.len(), flags, null::<u8>(), 0) }
+    fd::send(to, bytes, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
 }
 
 fn receive(from: c_int, to: &mut [u8]) -> Result<usize, Errno> {
-    let flags = libc::MSG_DONTWAIT;
-    // SAFETY: the buffer is writable for its length.
-    unsafe { sys!(libc::SYS_recvfrom, from, to.as_mut_ptr(), to.len(), flags, 0, 0) }
+    fd::receive(from, to, libc::MSG_DONTWAIT)
 }
 
 /// What the relay process keeps of its parent's.
@@ -359,7 +335,8 @@ fn start_process(work: impl FnOnce()) -> bool {
     let child = unsafe { sys!(libc::SYS_clone, 0, 0, 0, 0, 0) };
     match child {
         Ok(0) => {
-            // SAFETY: as above.
+            // SAFETY: no thread or memory is shared: a copy that makes system calls and nothing
+            // else.
             let worker = unsafe { sys!(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
             if worker == Ok(0) {
                 be_nobodys_child();
@@ -384,10 +361,7 @@ fn start_process(work: impl FnOnce()) -> bool {
 }
 
 fn exit(code: c_int) -> ! {
-    loop {
-        // SAFETY: no pointers; does not return.
-        let _ = unsafe { sys!(libc::SYS_exit_group, code) };
-    }
+    sdp_sys::pid::exit(code)
 }
 
 /// A process that goes on by itself, whatever becomes of those that it came from.
@@ -415,17 +389,15 @@ fn deliver_until_it_ends(other: c_int, mut rest: &[u8], is_reset: bool) {
     }
     if is_reset {
         // Behind the last byte, unless nobody wants it any more.
-        let mut nap = libc::timespec { tv_sec: 0, tv_nsec: ACK_NAP_NS };
+        let mut nap_ns = ACK_NAP_NS;
         let is_wanted = || carrier::readiness(other, 0) & (libc::POLLHUP | libc::POLLERR) == 0;
         while !has_come_over(other) && is_wanted() {
-            // SAFETY: the time outlives the call; what is left of it is not asked for.
-            let _ = unsafe { sys!(libc::SYS_nanosleep, &raw const nap, 0) };
-            nap.tv_nsec = (nap.tv_nsec * 2).min(DELIVERY_NAP_NS);
+            sdp_sys::time::nap(nap_ns);
+            nap_ns = (nap_ns * 2).min(DELIVERY_NAP_NS);
         }
         return;
     }
-    // SAFETY: no pointers.
-    let _ = unsafe { sys!(libc::SYS_shutdown, other, libc::SHUT_WR) };
+    let _ = fd::shutdown(other, libc::SHUT_WR);
     // Until it is closed, or something is sent that nobody receives: a reset, as where the peer is gone.
     sleep(other, libc::POLLIN);
     let mut byte = [0];
@@ -436,9 +408,7 @@ fn deliver_until_it_ends(other: c_int, mut rest: &[u8], is_reset: bool) {
 
 /// Waits for a descriptor, however long it takes.
 fn sleep(fd: c_int, events: i16) {
-    let mut poll = libc::pollfd { fd, events, revents: 0 };
-    // SAFETY: the entry outlives the call.
-    let _ = unsafe { sys!(libc::SYS_ppoll, &raw mut poll, 1, null::<u8>(), null::<u8>(), 8) };
+    let _ = fd::poll_one(fd, events, None);
 }
 
 /// One direction of the pump.
@@ -487,8 +457,7 @@ impl<'a> Flow<'a> {
             match receive(self.from, self.buffer) {
                 Ok(0) => {
                     self.is_done = true;
-                    // SAFETY: no pointers.
-                    let _ = unsafe { sys!(libc::SYS_shutdown, self.to, libc::SHUT_WR) };
+                    let _ = fd::shutdown(self.to, libc::SHUT_WR);
                     return Ok(());
                 }
                 Ok(n) => self.held = 0..n,
@@ -515,9 +484,7 @@ impl<'a> Flow<'a> {
 fn pump_until_both_end(fds: Fds, unread: &Heap, buffers: &mut Buffers) {
     let Ok([carrier, other, told]) = keep_only([fds.carrier, fds.other, fds.told]) else { exit(1) };
     let mut count = [0u8; 8];
-    // SAFETY: eight writable bytes.
-    let got = unsafe { sys!(libc::SYS_read, told, count.as_mut_ptr(), count.len()) };
-    if got != Ok(count.len()) {
+    if fd::read(told, &mut count) != Ok(count.len()) {
         exit(1); // called off
     }
     let first = unread.first(u64::from_ne_bytes(count));
@@ -533,9 +500,7 @@ fn pump_until_both_end(fds: Fds, unread: &Heap, buffers: &mut Buffers) {
             // One that nothing is asked of may have hung up, which poll would tell again and again.
             libc::pollfd { fd: if events == 0 { -1 } else { fd }, events, revents: 0 }
         });
-        // SAFETY: the entries outlive the call.
-        let _ =
-            unsafe { sys!(libc::SYS_ppoll, polls.as_mut_ptr(), 2, null::<u8>(), null::<u8>(), 8) };
+        let _ = fd::poll(&mut polls, None);
         if flows.iter_mut().any(|flow| flow.step().is_err()) {
             exit(1);
         }
@@ -550,17 +515,14 @@ fn keep_only<const N: usize>(fds: [c_int; N]) -> Result<[c_int; N], Errno> {
     let mut high = [0; N];
     for (high, fd) in high.iter_mut().zip(fds) {
         // First out of the way of the numbers that they are to have.
-        // SAFETY: no pointers.
-        *high = unsafe { sys!(libc::SYS_fcntl, fd, libc::F_DUPFD, count)? } as c_int;
+        *high = fd::duplicate_above(fd, count, true)?;
     }
     let mut kept = [0; N];
     for ((high, kept), number) in high.into_iter().zip(&mut kept).zip(0..) {
-        // SAFETY: as above.
-        unsafe { sys!(libc::SYS_dup3, high, number as c_int, 0)? };
+        fd::duplicate_to(high, number, 0)?;
         *kept = number;
     }
-    // SAFETY: as above.
-    if unsafe { sys!(libc::SYS_close_range, count, u32::MAX, 0) }.is_err() {
+    if fd::close_from(count).is_err() {
         (count..CLOSED_BY_HAND).for_each(fd::close);
     }
     Ok(kept)

@@ -1,18 +1,18 @@
 //! Dropping lanes that the other end has left, so that the connection can earn new ones (X13).
 //!
 //! The process at the other end may have passed the connection on, or executed another program with it:
-//! it has put its end on the kernel lane for good ([`PASSED_ON`]), and whoever has the connection there now shares no
+//! it has put its end on the kernel lane for good ([`Intent::PassedOn`]), and whoever has the connection there now shares no
 //! memory with us. Once both directions have drained into the kernel lane, the segment means nothing any
 //! more. It is put aside, still mapped (a thread that polls may look at it), and the connection is young
 //! again.
 
 use core::sync::atomic::Ordering;
 
-use sdp_shm::layout::{PASSED_ON, Segment};
+use sdp_link::{EndWords, Intent, Link, SwitchLog};
 use sdp_sys::section;
 
 use crate::{
-    conn::{Conn, Stage, flag},
+    conn::{Conn, Stage, flag, link::AnyLink},
     datapath::{lane::Lane, receive, send},
     process::{self, table::Pinned},
 };
@@ -23,13 +23,13 @@ const TRY_EVERY: u32 = 32;
 /// After a call that went through the library.
 #[inline]
 pub(crate) fn after_call(conn: &Pinned) {
-    if conn.segment().is_some_and(|segment| has_peer_left(conn, segment)) {
+    if conn.link().is_some_and(has_peer_left) {
         consider(conn);
     }
 }
 
-fn has_peer_left(conn: &Conn, segment: Segment) -> bool {
-    segment.end(conn.side() ^ 1).pinned.load(Ordering::SeqCst) == PASSED_ON
+fn has_peer_left(link: AnyLink) -> bool {
+    link.peer().intent() == Intent::PassedOn
 }
 
 #[cold]
@@ -58,13 +58,13 @@ fn consider(conn: &Pinned) {
 
 /// Whether both directions are on the kernel lane with every switch followed.
 fn is_drained(conn: &Conn) -> bool {
-    let sent = send::with_source(conn, |source, _, _, lines| {
-        let known = source.switches == lines.producer.switches.load(Ordering::SeqCst);
-        let followed = lines.consumer.followed.load(Ordering::SeqCst) == source.switches;
+    let sent = send::with_source(conn, |source, _, _, half| {
+        let known = source.switches == half.written();
+        let followed = half.followed() == source.switches;
         Ok(source.lane == Lane::Kernel && known && followed)
     });
-    let read = receive::with_sink(conn, |sink, _, _, lines| {
-        let pending = sink.pending(lines).ok().flatten();
+    let read = receive::with_sink(conn, |sink, _, _, half| {
+        let pending = sink.pending(half).ok().flatten();
         Ok(sink.lane == Lane::Kernel && pending.is_none() && sink.current_len == 0)
     });
     sent.unwrap_or(false) && read.unwrap_or(false)

@@ -47,7 +47,7 @@ const LIMIT_FOR_BELLS: i32 = 128;
 
 pub(crate) use crate::conn::publish::{
     close_stats_row, count_heir, count_sdp, count_seen, ensure_listener_row, ensure_row,
-    half_demoted, half_promoted, name_row, note_reason, resume_count, tell_heirs,
+    half_demoted, half_promoted, half_promoted_by, name_row, note_reason, resume_count, tell_heirs,
 };
 
 static PID: &AtomicU32 = &PAGE.pid;
@@ -132,9 +132,7 @@ pub(crate) fn await_others() {
     }
     let deadline = sdp_sys::time::monotonic_ns() + OTHERS_NS;
     while crate::conn::is_any_worked_on() && sdp_sys::time::monotonic_ns() < deadline {
-        let nap = libc::timespec { tv_sec: 0, tv_nsec: OTHERS_NAP_NS };
-        // SAFETY: the time outlives the call; what is left of it is not asked for.
-        let _ = unsafe { sys!(libc::SYS_nanosleep, &raw const nap, 0) };
+        sdp_sys::time::nap(OTHERS_NAP_NS);
     }
     // Between the last look whether the process is retired and a sleep, and in calls that are about no
     // connection, nobody counts.
@@ -343,17 +341,14 @@ pub(crate) fn forget_hidden(raw: i32) {
 
 /// A hidden descriptor for what `raw` names; none when no number is left.
 pub(crate) fn hidden_duplicate(raw: i32) -> Option<i32> {
-    // SAFETY: no pointers.
-    let fresh = unsafe { sys!(libc::SYS_fcntl, raw, libc::F_DUPFD_CLOEXEC, hidden_min()) };
-    let fresh = fresh.ok()? as i32;
+    let fresh = fd::duplicate_above(raw, hidden_min(), false).ok()?;
     keep_hidden(fresh).then_some(fresh)
 }
 
 /// [`hidden_duplicate`] with a higher number.
 fn hidden_duplicate_above(raw: i32) -> Option<i32> {
     let min = hidden_min().max(raw + 1);
-    // SAFETY: no pointers.
-    let fresh = unsafe { sys!(libc::SYS_fcntl, raw, libc::F_DUPFD_CLOEXEC, min) }.ok()? as i32;
+    let fresh = fd::duplicate_above(raw, min, false).ok()?;
     keep_hidden(fresh).then_some(fresh)
 }
 
@@ -397,8 +392,7 @@ pub(crate) fn move_hidden(from: i32) {
         if crate::migration::pooled::lose(from) || table::entry(from) != Some(Entry::Hidden) {
             break;
         }
-        // SAFETY: no arguments.
-        let _ = unsafe { sys!(libc::SYS_sched_yield) };
+        sdp_sys::time::yield_now();
     }
     table::unhide(from);
     hidden::await_unused();
@@ -454,8 +448,7 @@ fn begin() -> bool {
             return true;
         }
         // The other thread reads a file and maps memory; it may need this CPU for that.
-        // SAFETY: no arguments.
-        let _ = unsafe { sys!(libc::SYS_sched_yield) };
+        sdp_sys::time::yield_now();
     }
     if pid() == 0 {
         remember(sys_pid::current());
@@ -559,8 +552,7 @@ pub(crate) fn as_maker(make: impl FnOnce()) {
         if looks == LOOKS_AT_MAKER {
             return;
         }
-        // SAFETY: no arguments.
-        let _ = unsafe { sys!(libc::SYS_sched_yield) };
+        sdp_sys::time::yield_now();
     }
     make();
     MAKING.store(0, Ordering::Release);
@@ -569,12 +561,11 @@ pub(crate) fn as_maker(make: impl FnOnce()) {
 /// [`make_bell`], by the one thread that may.
 fn make_bell_here() {
     let flags = libc::EFD_NONBLOCK | libc::EFD_CLOEXEC;
-    // SAFETY: no pointers.
-    let event = unsafe { sys!(libc::SYS_eventfd2, 0, flags) };
+    let event = fd::eventfd(flags);
     if let (Ok(event), Ok(page)) = (event, segment::create_bell_page()) {
         match segment::map_bell_page(page.raw()) {
             Ok(mapped) => {
-                let (event, page) = (hide(event as i32), hide(page.into_raw()));
+                let (event, page) = (hide(event), hide(page.into_raw()));
                 if event >= 0 && page >= 0 {
                     BELL_FD.store(event, Ordering::Release);
                     BELL_PAGE_FD.store(page, Ordering::Release);
@@ -585,10 +576,10 @@ fn make_bell_here() {
                     unmap(mapped.base(), segment::BELL_PAGE_BYTES);
                 }
             }
-            Err(_) => fd::close(event as i32),
+            Err(_) => fd::close(event),
         }
     } else if let Ok(event) = event {
-        fd::close(event as i32);
+        fd::close(event);
     }
 }
 
@@ -607,9 +598,7 @@ pub(crate) fn ring_all() {
     // A vfork child may have something of its own there; of such files only an eventfd takes what is written.
     let is_bell = || is_ours() || stat::at_hand(event).is_ok_and(|stat| stat.is_anonymous());
     if event >= 0 && is_bell() {
-        let one = 1u64;
-        // SAFETY: eight readable bytes.
-        let _ = unsafe { sys!(libc::SYS_write, event, &raw const one, 8) };
+        let _ = fd::ring(event);
     }
 }
 
@@ -668,7 +657,7 @@ pub(crate) fn rejoin_family() -> bool {
         SLOT.store(0, Ordering::Release);
         return false;
     };
-    // SAFETY: as in `family`.
+    // SAFETY: the mapping that `start` made, which lasts as long as the process has a family.
     set_slot(unsafe { Family::resume(base) }.join(pid()));
     true
 }

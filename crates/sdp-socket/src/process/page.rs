@@ -15,7 +15,7 @@ use core::{
 };
 
 use sdp_stats::{Direction, Identity, Page, RowId, Verdict};
-use sdp_sys::{errno::Errno, fd, memfd, pid as sys_pid, section, sys, unix};
+use sdp_sys::{errno::Errno, fd, memfd, pid as sys_pid, section, unix};
 
 use crate::{
     conn::{self, Conn, Half, flag},
@@ -79,10 +79,7 @@ fn make() {
     };
     // SAFETY: just mapped with that length; atomics only from here on.
     let Some(page) = (unsafe { Page::from_ptr(base.as_ptr(), sdp_stats::SIZE) }) else { return };
-    // SAFETY: no arguments.
-    let (ppid, uid) = unsafe {
-        (sys!(libc::SYS_getppid).unwrap_or(0) as u32, sys!(libc::SYS_getuid).unwrap_or(0) as u32)
-    };
+    let (ppid, uid) = (sdp_sys::pid::parent(), sdp_sys::pid::user());
     page.init(&Identity {
         pid: process::pid(),
         ppid,
@@ -95,6 +92,7 @@ fn make() {
     INODE.store(fd::inode(file.raw()).unwrap_or(0), Ordering::Relaxed);
     NUMBER.store(process::hide_page(file.into_raw()), Ordering::Release);
     PAGE.store(base.as_ptr(), Ordering::Release);
+    settings::publish();
     REPORT_PENDING.store(!settings::report().is_empty(), Ordering::Release);
     hand_in();
 }
@@ -206,7 +204,8 @@ pub(crate) fn own() -> bool {
     let moved = PAGE.load(Ordering::Acquire) != former;
     if moved {
         let is_counted = GUEST.swap(0, Ordering::AcqRel) & LEFT == 0;
-        // SAFETY: as in `current`; nothing but the following takes it away.
+        // SAFETY: a page of the whole size stays mapped until `forget_host`, which comes behind
+        // this.
         if let Some(host) = unsafe { Page::from_ptr(former, sdp_stats::SIZE) } {
             host.count_guest(-i64::from(is_counted));
             take_along(host);
@@ -272,8 +271,7 @@ pub(crate) fn leave_host(for_good: bool) {
         if !MOVING.load(Ordering::Acquire) {
             break;
         }
-        // SAFETY: no arguments.
-        let _ = unsafe { sys!(libc::SYS_sched_yield) };
+        sdp_sys::time::yield_now();
     }
     let guest = if own() { 0 } else { GUEST.swap(0, Ordering::AcqRel) };
     if guest != 0 {

@@ -99,7 +99,8 @@ impl Scratch {
     /// The same memory as bytes.
     pub(crate) fn bytes(&mut self) -> &mut [u8] {
         let len = ENTRIES * size_of::<pollfd>();
-        // SAFETY: as above.
+        // SAFETY: the same ENTRIES entries, of plain integers, seen as bytes; the borrow keeps
+        // them this caller's alone.
         unsafe { slice::from_raw_parts_mut(self.at.as_ptr().cast(), len) }
     }
 }

@@ -1,7 +1,10 @@
-//! Rules and tunables: read once, at the first connection, from environment and rule file.
+//! Rules and tunables: read at the first connection from environment and rule file, and again when the file
+//! has changed.
 //!
 //! Used by whatever asks for a verdict or a tunable. Never waits for anybody: only a regular file is
 //! read, and what cannot be read means `both` for everything.
+
+mod rules;
 
 use core::{
     cell::UnsafeCell,
@@ -9,15 +12,14 @@ use core::{
 };
 
 use sdp_config::{
-    Config, Family, Role, Tunables,
+    Family, Role, Tunables,
     tunables::{FabricName, IoUring, KEYS, Key, RecvPoll},
 };
-use sdp_sys::{fd, section, stat, sys};
+use sdp_sys::section;
 
-use crate::process::{self, log};
+use crate::process::log;
+pub(crate) use rules::{generation, publish};
 
-/// Longest rule file that is read; what lies beyond is ignored.
-const FILE_MAX: usize = 256 * 1024;
 /// Longest program name that rules are matched against.
 const NAME_MAX: usize = 64;
 /// Longest path in `LIBSDP_CONFIG_FILE`.
@@ -31,7 +33,6 @@ const DEFAULT_FILE: &[u8] = b"/etc/libsdp.conf\0";
 
 /// What the constructor copied from the environment: the program may change it later.
 struct Captured {
-    config: UnsafeCell<Config>,
     tunables: UnsafeCell<Tunables>,
     /// Which of [`KEYS`] the environment set, a bit each.
     chosen: AtomicU32,
@@ -43,12 +44,10 @@ struct Captured {
     is_simple: AtomicU32,
 }
 
-// SAFETY: written by the constructor ([`STATE`] NOTHING, one thread) and by the loader (state LOADING, the
-// one thread that moved it there); read only in state LOADED.
+// SAFETY: written by the constructor ([`STATE`] NOTHING, one thread); read only afterwards.
 unsafe impl Sync for Captured {}
 
 static CAPTURED: Captured = Captured {
-    config: UnsafeCell::new(Config::new()),
     tunables: UnsafeCell::new(Tunables::DEFAULT),
     chosen: AtomicU32::new(0),
     bad: AtomicU32::new(0),
@@ -65,7 +64,7 @@ struct Texts {
     report: UnsafeCell<([u8; 512], usize)>,
 }
 
-// SAFETY: as `Captured`.
+// SAFETY: written by the constructor alone, before there is a second thread; only read afterwards.
 unsafe impl Sync for Texts {}
 
 static TEXTS: Texts = Texts {
@@ -201,8 +200,7 @@ pub(crate) fn load() {
         match STATE.load(Ordering::Acquire) {
             LOADED => return,
             LOADING => {
-                // SAFETY: no arguments.
-                let _ = unsafe { sys!(libc::SYS_sched_yield) };
+                sdp_sys::time::yield_now();
             }
             before => {
                 let order = (Ordering::Acquire, Ordering::Relaxed);
@@ -216,13 +214,15 @@ pub(crate) fn load() {
 
 /// In a fork child: a thread of the parent that was loading does not exist here.
 pub(crate) fn become_child() {
+    rules::become_child();
     if STATE.load(Ordering::Relaxed) != LOADING {
         return; // not even an exchange that fails: it would copy the page
     }
     let _ = STATE.compare_exchange(LOADING, CAPTURED_ONLY, Ordering::AcqRel, Ordering::Relaxed);
 }
 
-fn load_once() {
+/// What the rules are made of.
+fn texts() -> rules::Texts {
     let is_simple = CAPTURED.is_simple.load(Ordering::Relaxed) != 0;
     let path: &[u8] = if is_simple {
         &[] // the historic simple mode reads no file
@@ -233,90 +233,62 @@ fn load_once() {
     } else {
         DEFAULT_FILE
     };
-    // SAFETY: LOADING is ours: nobody else touches it.
-    let config = unsafe { &mut *CAPTURED.config.get() };
-    // A child of a fork that ran into another thread's load loads again, behind what is there: the first
-    // rule that matches wins, so that repeating them changes nothing.
-    let mut is_read = false;
-    with_file(path, |file| {
-        is_read = file.is_some();
-        config.load_text(text(&TEXTS.rules), file.unwrap_or(&[]));
-    });
-    if is_simple {
-        config.set_simple();
-    }
-    log::start(config);
+    rules::Texts { path, front: text(&TEXTS.rules), program: program(), is_simple }
+}
+
+fn load_once() {
+    let texts = texts();
+    // A child of a fork that ran into another thread's load loads again.
+    let is_read = rules::load(texts);
+    rules::with_table(log::start);
     // The default file need not be there, and `/dev/null` is a way to say that none is wanted.
+    let path = texts.path;
     let is_named = ![&b"\0"[..], DEFAULT_FILE, b"/dev/null\0", b""].contains(&path);
     if is_named && !is_read {
         log::no_file(path.strip_suffix(&[0]).unwrap_or(path));
     }
     let bad = CAPTURED.bad.load(Ordering::Relaxed);
     let is_bad = |(i, _): &(usize, &Key)| bad & 1 << *i != 0;
-    log::settings(config, KEYS.iter().enumerate().filter(is_bad).map(|(_, key)| key.env));
-    let is_strict = config.default_family() == Family::Sdp
-        || config.rules().iter().any(|r| r.role == Role::Client && r.family == Family::Sdp);
-    TUNED.has_strict_clients.store(is_strict.into(), Ordering::Relaxed);
-    // SAFETY: as above.
-    let environment = unsafe { &*CAPTURED.tunables.get() };
-    TUNED.fill(config.tunables(), environment, CAPTURED.chosen.load(Ordering::Relaxed));
+    log::variables(KEYS.iter().enumerate().filter(is_bad).map(|(_, key)| key.env));
+    rules::with_table(log::settings);
+    take_over();
     STATE.store(LOADED, Ordering::Release);
 }
 
-/// Hands the file's text on, or nothing when it cannot be read.
-fn with_file(path: &[u8], body: impl FnOnce(Option<&[u8]>)) {
-    if path.first().is_none_or(|b| *b == 0) {
-        return body(None);
+/// Puts what the rules in force say beside their verdicts where hot paths read it.
+fn take_over() {
+    let (file, is_strict) = rules::summary();
+    TUNED.has_strict_clients.store(is_strict.into(), Ordering::Relaxed);
+    // SAFETY: not written any more.
+    let environment = unsafe { &*CAPTURED.tunables.get() };
+    TUNED.fill(&file, environment, CAPTURED.chosen.load(Ordering::Relaxed));
+}
+
+/// Before a socket listens, connects or is accepted: if the rule file was not looked at for a while, that is
+/// done now, and what it says by now holds.
+#[inline]
+pub(crate) fn refresh() {
+    if rules::is_due() {
+        refresh_now();
     }
-    let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
-    // SAFETY: path ends with NUL.
-    let opened = unsafe { sys!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, 0) };
-    let Ok(file) = opened else { return body(None) };
-    // A pipe or a device could make the program wait.
-    if !stat::stat(file as i32).is_ok_and(|stat| stat.is_regular()) {
-        fd::close(file as i32);
-        return body(None);
-    }
-    let Some(buffer) = process::map_private(FILE_MAX) else {
-        fd::close(file as i32);
-        return body(None);
-    };
-    let mut len = 0;
-    while len < FILE_MAX {
-        // SAFETY: the buffer has FILE_MAX bytes, len of them used.
-        let got = unsafe { sys!(libc::SYS_read, file, buffer.as_ptr().add(len), FILE_MAX - len) };
-        match got {
-            Ok(n) if n > 0 => len += n,
-            _ => break,
-        }
-    }
-    fd::close(file as i32);
-    // SAFETY: len bytes were written by the kernel.
-    body(Some(unsafe { core::slice::from_raw_parts(buffer.as_ptr(), len) }));
-    process::unmap(buffer, FILE_MAX);
+}
+
+#[cold]
+fn refresh_now() {
+    rules::alone(|| rules::look(texts(), take_over));
 }
 
 /// Whether a socket of this role and address may get an SDP lane.
 #[unsafe(link_section = ".text.open")]
 pub(crate) fn family(role: Role, address: [u8; 16], port: u16) -> Family {
-    if STATE.load(Ordering::Acquire) != LOADED {
-        return Family::Both;
-    }
-    // SAFETY: LOADED: read only from here on.
-    let config = unsafe { &*CAPTURED.config.get() };
-    let verdict = config.evaluate(role, program(), address, port);
-    log::lookup(config, role, address, port, &verdict);
-    verdict.family
+    rules::verdict(role, address, port, |config, verdict| {
+        log::lookup(config, role, address, port, verdict);
+    })
 }
 
 /// [`family`], without a line in the log: it is asked for again when the connection is made.
 pub(crate) fn family_unlogged(role: Role, address: [u8; 16], port: u16) -> Family {
-    if STATE.load(Ordering::Acquire) != LOADED {
-        return Family::Both;
-    }
-    // SAFETY: LOADED: read only from here on.
-    let config = unsafe { &*CAPTURED.config.get() };
-    config.evaluate(role, program(), address, port).family
+    rules::verdict(role, address, port, |_, _| {})
 }
 
 /// Whether some client gets SDP or nothing. One load.
@@ -344,6 +316,7 @@ pub(crate) struct Tuned {
     flip_seed: AtomicU32,
     flip_state: AtomicU32,
     has_shm: AtomicU32,
+    has_verbs: AtomicU32,
     give_back_s: AtomicU32,
     keeps_segments: AtomicU32,
     /// 0 as the program needs it, 1 deny, 2 allow.
@@ -360,6 +333,7 @@ static TUNED: Tuned = Tuned {
     flip_seed: AtomicU32::new(0),
     flip_state: AtomicU32::new(0),
     has_shm: AtomicU32::new(1),
+    has_verbs: AtomicU32::new(0),
     give_back_s: AtomicU32::new(60),
     keeps_segments: AtomicU32::new(1),
     io_uring: AtomicU32::new(0),
@@ -389,9 +363,11 @@ impl Tuned {
         self.promote_calls.store(calls, Ordering::Relaxed);
         self.promote_bytes.store(bytes, Ordering::Relaxed);
         self.ring_bytes.store(ring, Ordering::Relaxed);
-        self.flip_seed.store(flip, Ordering::Relaxed);
-        self.flip_state.store(flip, Ordering::Relaxed);
+        if self.flip_seed.swap(flip, Ordering::Relaxed) != flip {
+            self.flip_state.store(flip, Ordering::Relaxed);
+        }
         self.has_shm.store(u32::from(fabrics.has(FabricName::Shm)), Ordering::Relaxed);
+        self.has_verbs.store(u32::from(fabrics.has(FabricName::Verbs)), Ordering::Relaxed);
         let uring = match from("io_uring").io_uring {
             IoUring::Auto => 0,
             IoUring::Deny => 1,
@@ -431,6 +407,11 @@ impl Tuned {
     /// Whether the shared-memory fabric may be used.
     pub(crate) fn has_shm(&self) -> bool {
         self.has_shm.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether the fabric between hosts may be used.
+    pub(crate) fn has_verbs(&self) -> bool {
+        self.has_verbs.load(Ordering::Relaxed) != 0
     }
 
     /// Silence in seconds after which touched pages are given back; 0 never.

@@ -11,7 +11,7 @@ use core::{
     sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering},
 };
 
-use sdp_sys::{sys, time::monotonic_ns};
+use sdp_sys::time::monotonic_ns;
 
 use crate::{
     conn::{self, Conn, Half},
@@ -185,9 +185,7 @@ pub(crate) fn await_close(fd: i32) {
 fn await_close_here(fd: i32) {
     let until = monotonic_ns().saturating_add(CLOSE_PATIENCE_NS);
     while monotonic_ns() < until {
-        let nap = libc::timespec { tv_sec: 0, tv_nsec: CLOSE_NAP_NS };
-        // SAFETY: the structure outlives the call; what is left of the nap is not asked for.
-        let _ = unsafe { sys!(libc::SYS_nanosleep, &raw const nap, 0) };
+        sdp_sys::time::nap(CLOSE_NAP_NS);
         if word(fd).is_none_or(|word| word.load(Ordering::Acquire) != CLOSING) {
             return;
         }

@@ -3,17 +3,18 @@
 use core::{pin::pin, sync::atomic::Ordering};
 
 use libc::{c_int, fd_set, pollfd, sigset_t};
-use sdp_shm::{arm, early, layout::Half as HalfLines};
+use sdp_link::{How, Lane, Link, SwitchLog, Wakeups, What};
+use sdp_shm::early;
 use sdp_stats::{Counter, Reason};
 use sdp_sys::{errno::Errno, pid::is_single_threaded, section, time::monotonic_ns};
 
 use crate::{
-    conn::{self, Conn, Half, Stage, carrier, flag},
-    datapath::{
-        give_back,
-        lane::{Lane, SinkState},
-        receive, wait,
+    conn::{
+        self, Conn, Half, Stage, carrier, flag,
+        link::{AnyHalf, AnyLink},
     },
+    datapath::{give_back, lane::SinkState, receive, wait},
+    hosts,
     lifecycle::elsewhere,
     migration::{demote, handover},
     process::{
@@ -40,19 +41,20 @@ struct View {
     on_sdp: bool,
 }
 
-fn lines(conn: &Conn) -> Option<(sdp_shm::layout::Segment, usize)> {
-    Some((conn.segment()?, conn.half_index(Half::Receive)))
+/// The link, and which half of it is received.
+fn inbound(conn: &Conn) -> Option<(AnyLink, usize)> {
+    Some((conn.link()?, conn.half_index(Half::Receive)))
 }
 
 /// The receiving half at a glance, without its lock. A stale value only causes another look.
-fn view(conn: &Conn, lines: &HalfLines) -> Option<View> {
+fn view(conn: &Conn, half: AnyHalf<'_>) -> Option<View> {
     let words = &conn.row()?.sink.words;
     let head = words.first()?.load(Ordering::Relaxed);
     let bits = words.get(3)?.load(Ordering::Relaxed);
     Some(View {
-        tail: lines.producer.tail.load(Ordering::Acquire),
+        tail: half.position(What::Bytes),
         head,
-        switches: lines.producer.switches.load(Ordering::Acquire),
+        switches: half.written(),
         followed: bits as u32,
         on_sdp: bits & (1 << 32) != 0,
     })
@@ -72,18 +74,37 @@ impl View {
 
 /// Whether a receive call would find something: in the ring at a glance, behind a lane switch by
 /// following it.
-fn is_readable(conn: &Conn, lines: &HalfLines) -> bool {
-    let Some(view) = view(conn, lines) else { return false };
+fn is_readable(conn: &Conn, half: AnyHalf<'_>) -> bool {
+    let Some(view) = view(conn, half) else { return false };
     view.has_bytes()
         || (view.has_switch()
             // Never by the number that it was made with: that may name somebody else's bytes by now.
             && table::number_of(conn).is_some_and(|fd| judge(conn, fd).readable))
 }
 
+/// Whether a receive call on a connection with lanes would find something, without asking the kernel where there is a ring.
+fn has_bytes_now(conn: &Conn) -> bool {
+    if hosts::is_guarded(conn) {
+        return !matches!(look_at_both(conn), hosts::Found::Nothing);
+    }
+    inbound(conn).is_some_and(|(link, half)| is_readable(conn, link.half(half)))
+}
+
+/// What both roads of a connection to another host have.
+fn look_at_both(conn: &Conn) -> hosts::Found {
+    table::number_of(conn).map_or(hosts::Found::Nothing, |fd| hosts::look(conn, fd))
+}
+
 /// Ring cursor that changes with everything new. A switch that has been followed is something new, too: what
 /// is behind it was in the ring before, but not to be had while bytes before it were on their way.
 pub(crate) fn cursor(conn: &Conn) -> u64 {
-    lines(conn).and_then(|(segment, half)| view(conn, segment.half(half))).map_or(0, |v| {
+    if hosts::is_guarded(conn) {
+        return match look_at_both(conn) {
+            hosts::Found::Bytes(at) => at << 1 | 1,
+            hosts::Found::Nothing | hosts::Found::End => 0,
+        };
+    }
+    inbound(conn).and_then(|(link, half)| view(conn, link.half(half))).map_or(0, |v| {
         let turns = u64::from(v.switches).wrapping_add(u64::from(v.followed) << 10);
         v.tail.wrapping_add(turns << 40) | 1
     })
@@ -102,19 +123,22 @@ pub(crate) enum Look {
 
 /// Whether a receive call would find something; otherwise the half is armed and looked at once more. Waits for nobody.
 pub(crate) fn look_or_arm(conn: &Conn) -> Look {
-    let Some((segment, half)) = lines(conn) else { return Look::Empty };
-    let lines = segment.half(half);
-    match glance(conn, lines) {
+    if hosts::is_guarded(conn) {
+        return if has_bytes_now(conn) { Look::Readable(cursor(conn)) } else { Look::Empty };
+    }
+    let Some((link, half)) = inbound(conn) else { return Look::Empty };
+    let half = link.half(half);
+    match glance(conn, half) {
         Look::Empty => {}
         other => return other,
     }
-    arm::arm(&lines.receive_arm.word, wait_mode(conn));
-    glance(conn, lines)
+    half.arm(What::Bytes, wait_mode(conn));
+    glance(conn, half)
 }
 
 /// As [`is_readable`], waiting for nobody.
-fn glance(conn: &Conn, lines: &HalfLines) -> Look {
-    let Some(view) = view(conn, lines) else { return Look::Empty };
+fn glance(conn: &Conn, half: AnyHalf<'_>) -> Look {
+    let Some(view) = view(conn, half) else { return Look::Empty };
     if view.has_bytes() {
         return Look::Readable(cursor(conn));
     }
@@ -128,56 +152,60 @@ fn glance(conn: &Conn, lines: &HalfLines) -> Look {
 
 /// Whether bytes come by the ring, or are about to.
 pub(crate) fn is_receiving_on_lane(conn: &Conn) -> bool {
-    conn.stage() == Stage::Attached
-        && lines(conn)
-            .and_then(|(segment, half)| view(conn, segment.half(half)))
-            .is_some_and(|view| view.on_sdp || view.has_switch())
+    hosts::is_guarded(conn)
+        || conn.has_lanes()
+            && inbound(conn)
+                .and_then(|(link, half)| view(conn, link.half(half)))
+                .is_some_and(|view| view.on_sdp || view.has_switch())
 }
 
 /// Whether bytes come by the ring, and no switch is in sight.
 pub(crate) fn stays_on_lane(conn: &Conn) -> bool {
-    lines(conn)
-        .and_then(|(segment, half)| view(conn, segment.half(half)))
+    inbound(conn)
+        .and_then(|(link, half)| view(conn, link.half(half)))
         .is_some_and(|view| view.on_sdp && !view.has_switch())
 }
 
 /// Whether there is nothing in the ring at a glance, nor a switch.
 pub(crate) fn seems_empty(conn: &Conn) -> bool {
-    if conn.stage() != Stage::Attached || !conn.pin_live(Half::Receive) {
+    if !conn.has_lanes() || !conn.pin_live(Half::Receive) {
         return true;
     }
-    let view = lines(conn).and_then(|(segment, half)| view(conn, segment.half(half)));
+    if hosts::is_guarded(conn) {
+        let is_empty = !has_bytes_now(conn);
+        conn.unpin(Half::Receive);
+        return is_empty;
+    }
+    let view = inbound(conn).and_then(|(link, half)| view(conn, link.half(half)));
     conn.unpin(Half::Receive);
     view.is_none_or(|view| !view.has_bytes() && !view.has_switch())
 }
 
 /// When the other end rang last for what it sent ([`sdp_sys::time::ticks`]); 0 unknown. Its word, for the order of events.
 pub(crate) fn rung_at(conn: &Conn) -> u64 {
-    if conn.stage() != Stage::Attached || !conn.pin_live(Half::Receive) {
+    if !conn.has_lanes() || !conn.pin_live(Half::Receive) {
         return 0;
     }
-    let at = lines(conn).map_or(0, |(segment, half)| {
-        segment.half(half).receive_arm.rung_at.load(Ordering::Relaxed)
-    });
+    let at = inbound(conn).map_or(0, |(link, half)| link.half(half).signalled_at());
     conn.unpin(Half::Receive);
     at
 }
 
 /// Arms the receiving half.
 pub(crate) fn arm(conn: &Conn) {
-    if let Some((segment, half)) = lines(conn) {
-        arm::arm(&segment.half(half).receive_arm.word, wait_mode(conn));
+    if let Some((link, half)) = inbound(conn) {
+        link.half(half).arm(What::Bytes, wait_mode(conn));
     }
 }
 
 /// Takes bells off the carrier, before the ring is looked at; how many. Their ringer disarmed the half, and a set that
 /// sees the connection is told of them no more: the kernel drops an edge whose bytes are gone. So the half is armed
 /// again, and what comes after the look rings anew.
-pub(crate) fn eat_bells(conn: &Conn, fd: c_int, sink: &mut SinkState, lines: &HalfLines) -> u64 {
-    let eaten = sink.eat_bells(fd, lines);
+pub(crate) fn eat_bells(conn: &Conn, fd: c_int, sink: &mut SinkState, half: AnyHalf<'_>) -> u64 {
+    let eaten = sink.eat_bells(fd, half);
     if eaten > 0 {
         if conn.is_waited_for_elsewhere(Half::Receive) {
-            arm::arm(&lines.receive_arm.word, wait_mode(conn));
+            half.arm(What::Bytes, wait_mode(conn));
         }
         note_eaten(conn);
     }
@@ -195,24 +223,19 @@ pub(crate) fn note_eaten(conn: &Conn) {
 }
 
 /// For waits that cover many connections the bell page tells which one: any number of sleepers.
-fn wait_mode(conn: &Conn) -> arm::Mode {
+fn wait_mode(conn: &Conn) -> How {
     if conn.has(flag::PEER_HAS_BELL) && !conn.has(flag::BY_CARRIER) && process::bell().is_some() {
-        arm::Mode::Bell
+        How::Doorbell
     } else {
-        arm::Mode::Carrier
+        How::Carrier
     }
 }
 
 /// Whether the sending half is on the SDP lane with room, so that "writable" needs no kernel.
 pub(crate) fn has_room(conn: &Conn) -> bool {
-    let Some(segment) = conn.segment() else { return false };
-    let lines = segment.half(conn.half_index(Half::Send));
-    let used = lines
-        .producer
-        .tail
-        .load(Ordering::Relaxed)
-        .wrapping_sub(lines.consumer.head.load(Ordering::Relaxed));
-    lines.log.lane.load(Ordering::Relaxed) != 0 && used < u64::from(segment.ring_bytes()) / 2
+    let Some(link) = conn.link() else { return false };
+    let half = link.half(conn.half_index(Half::Send));
+    half.lane() == Lane::Sdp && half.free() > half.size() / 2
 }
 
 /// What is behind a kernel event that says "readable".
@@ -226,20 +249,36 @@ pub(crate) struct Truth {
 /// Judges a "readable" of the kernel (X16 b): follows lane switches, eats bells, then looks at ring, log
 /// and carrier. The half is left armed when there is nothing.
 pub(crate) fn judge(conn: &Conn, fd: c_int) -> Truth {
-    truth(conn, receive::with_sink(conn, |sink, _, _, lines| judge_sink(conn, fd, sink, lines)))
+    if hosts::is_guarded(conn) {
+        return judge_both(conn, fd);
+    }
+    truth(conn, receive::with_sink(conn, |sink, _, _, half| judge_sink(conn, fd, sink, half)))
 }
 
 /// [`judge`] that waits for nobody: under the epoll lock, for which others wait. `None`: another thread is at work on the
 /// half, and may be for long.
 pub(crate) fn try_judge(conn: &Conn, fd: c_int) -> Option<Truth> {
+    if hosts::is_guarded(conn) {
+        return Some(judge_both(conn, fd));
+    }
     let judged =
-        receive::try_sink(conn, false, |sink, _, _, lines| judge_sink(conn, fd, sink, lines))?;
+        receive::try_sink(conn, false, |sink, _, _, half| judge_sink(conn, fd, sink, half))?;
     Some(truth(conn, judged))
+}
+
+/// [`judge`] of a connection to another host.
+fn judge_both(conn: &Conn, fd: c_int) -> Truth {
+    let found = hosts::look(conn, fd);
+    let cursor = if let hosts::Found::Bytes(at) = found { Some(at << 1 | 1) } else { None };
+    Truth { readable: !matches!(found, hosts::Found::Nothing), is_kernels: true, cursor }
 }
 
 /// Waits a moment for who is at work on the half; succeeds one that died. False: somebody is still at it.
 #[cold]
 pub(crate) fn await_turn(conn: &Conn) -> bool {
+    if hosts::is_guarded(conn) {
+        return true;
+    }
     if !conn.pin_live(Half::Receive) {
         return true;
     }
@@ -253,17 +292,17 @@ fn judge_sink(
     conn: &Conn,
     fd: c_int,
     sink: &mut SinkState,
-    lines: &HalfLines,
+    half: AnyHalf<'_>,
 ) -> Result<(bool, bool), Errno> {
-    receive::settle(fd, sink, lines);
+    receive::settle(fd, sink, half);
     if sink.lane == Lane::Sdp {
-        eat_bells(conn, fd, sink, lines);
+        eat_bells(conn, fd, sink, half);
     }
-    let pending = sink.pending(lines).ok().flatten();
+    let pending = sink.pending(half).ok().flatten();
     let on_carrier = || carrier::readiness(fd, libc::POLLIN) & (READ_KIND | OVER) != 0;
     let mut is_over = false;
     let readable = match (sink.lane, pending) {
-        (Lane::Sdp, _) if sink.current_len != 0 || receive::ring_has_news(sink, lines) => true,
+        (Lane::Sdp, _) if sink.current_len != 0 || receive::ring_has_news(sink, half) => true,
         // A byte on the carrier is a bell, perhaps one that is not counted yet, or it lies behind a
         // switch whose bells are still on their way: only an end is something to read.
         (Lane::Sdp, _) => {
@@ -285,13 +324,13 @@ fn truth(conn: &Conn, judged: Result<(bool, bool), Errno>) -> Truth {
     };
     if !readable
         && !is_kernels
-        && let Some((segment, half)) = lines(conn)
+        && let Some((link, half)) = inbound(conn)
     {
         // The bell that was eaten disarmed the half.
-        let lines = segment.half(half);
-        arm::arm(&lines.receive_arm.word, wait_mode(conn));
+        let half = link.half(half);
+        half.arm(What::Bytes, wait_mode(conn));
         // A switch whose bells are still on their way is nothing to read; they wake us by the carrier.
-        let readable = view(conn, lines).is_some_and(|v| v.has_bytes());
+        let readable = view(conn, half).is_some_and(|v| v.has_bytes());
         return Truth { readable, is_kernels, cursor: Some(cursor(conn)) };
     }
     Truth { readable, is_kernels, cursor: Some(cursor(conn)) }
@@ -306,7 +345,7 @@ fn attached(fd: c_int) -> Option<&'static Conn> {
     if !conn.has(flag::WAITED) {
         conn.set(flag::WAITED);
     }
-    (conn.stage() == Stage::Attached).then_some(conn)
+    (conn.has_lanes()).then_some(conn)
 }
 
 /// What a wait for many descriptors came to.
@@ -366,7 +405,8 @@ fn watch(fd: c_int) -> bool {
         _ => return false,
     };
     let Some(conn) = conn::get(index) else { return false };
-    let is_early = matches!(conn.stage(), Stage::Fresh | Stage::Young | Stage::Meeting);
+    let is_early =
+        matches!(conn.stage(), Stage::Fresh | Stage::Young | Stage::Meeting | Stage::Remote);
     if is_early {
         early::mark(&conn.flags, flag::EARLY);
     }
@@ -437,6 +477,7 @@ unsafe fn poll_here(
             // anew, because the program's own call is the one that the sandbox allows.
             return None;
         }
+        hosts::between_waits(epoll::attached);
         let mut ready = ring_ready(fds, hides);
         // "Writable" the kernel mostly has already: a look at rings would be in vain, and teach the wrong thing.
         let asks_first = ready == 0
@@ -559,8 +600,7 @@ fn ring_ready(fds: &[pollfd], hides: bool) -> usize {
                     if !conn.pin_live(Half::Receive) {
                         return false;
                     }
-                    let ready = lines(conn)
-                        .is_some_and(|(segment, half)| is_readable(conn, segment.half(half)));
+                    let ready = has_bytes_now(conn);
                     epoll::bells_eaten(conn);
                     conn.unpin(Half::Receive);
                     ready
@@ -600,14 +640,14 @@ unsafe fn sleep(
             if let Some(conn) = attached(entry.fd)
                 && conn.pin_live(Half::Receive)
             {
-                if let Some((segment, half)) = lines(conn) {
+                if let Some((link, half)) = inbound(conn) {
                     if !conn.has(flag::POLLED) {
                         conn.set(flag::POLLED); // before it is armed: who eats its bell sees this
                     }
-                    let lines = segment.half(half);
-                    let mode = if wait_set.exists() { wait_mode(conn) } else { arm::Mode::Carrier };
-                    arm::arm(&lines.receive_arm.word, mode);
-                    if mode == arm::Mode::Carrier && !is_single_threaded() {
+                    let half = link.half(half);
+                    let mode = if wait_set.exists() { wait_mode(conn) } else { How::Carrier };
+                    half.arm(What::Bytes, mode);
+                    if mode == How::Carrier && !is_single_threaded() {
                         // A thread that reads may take the bell that is to wake this wait.
                         left = shorter(left, Some(wait::BOUNDED_SLEEP_NS));
                     }
@@ -679,7 +719,7 @@ fn correct(conn: &Conn, entry: &mut pollfd, hides: bool) {
     if !wants_bytes(entry) {
         return;
     }
-    let in_ring = lines(conn).is_some_and(|(segment, half)| is_readable(conn, segment.half(half)));
+    let in_ring = has_bytes_now(conn);
     if in_ring {
         entry.revents |= entry.events & READ_KIND;
     } else if entry.revents & READ_KIND != 0 && entry.revents & (OVER | libc::POLLRDHUP) == 0 {
@@ -706,7 +746,8 @@ fn bit(set: *mut fd_set, fd: usize) -> bool {
 }
 
 fn clear_bit(set: *mut fd_set, fd: usize) {
-    // SAFETY: as for `bit`, and writable; the bit was set, so the set is not null.
+    // SAFETY: the bit was set, so the set is not null; the program's set is writable for more than
+    // `fd` bits, the caller says.
     unsafe { *set.cast::<u64>().add(fd / 64) &= !(1 << (fd % 64)) };
 }
 

@@ -13,7 +13,7 @@ use core::{
 };
 
 use sdp_sys::{
-    section, sys,
+    section,
     time::{TICKS_PER_MS, monotonic_ns, ticks},
     tls::{self, Slot},
 };
@@ -524,8 +524,7 @@ fn yield_for(started: u64, budget: u64, ready: &mut impl FnMut() -> bool) -> boo
         if ready() {
             return true;
         }
-        // SAFETY: no arguments.
-        let _ = unsafe { sys!(libc::SYS_sched_yield) };
+        sdp_sys::time::yield_now();
         let now = monotonic_ns();
         if now - before > YIELD_LOST_NS {
             let off = YIELDS_OFF_FOR.load(Ordering::Relaxed);

@@ -19,7 +19,9 @@
 
 use core::{
     ptr::{NonNull, null_mut},
-    sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering},
+    sync::atomic::{
+        AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
+    },
 };
 
 use sdp_fabric_shm::{rendezvous::Doorbell, segment};
@@ -28,7 +30,6 @@ use sdp_sys::{
     doorbell,
     hidden::InUse,
     stat::{self, Identity},
-    sys,
 };
 
 use crate::{conn::Conn, process, readiness::epoll};
@@ -102,8 +103,7 @@ impl Place {
             if looks == LOOKS_AT_DRAINER {
                 return;
             }
-            // SAFETY: no arguments.
-            let _ = unsafe { sys!(libc::SYS_sched_yield) };
+            sdp_sys::time::yield_now();
         }
         let _in_use = InUse::begin();
         let rings = bell.rings(); // first: what is counted from here on may be written later
@@ -136,6 +136,59 @@ static OWNERSHIP: AtomicPtr<Ownership> = AtomicPtr::new(null_mut());
 fn ownership() -> Option<&'static Ownership> {
     // SAFETY: null, or a mapping of that size that is never given back; atomics, for which zeros are valid.
     unsafe { OWNERSHIP.load(Ordering::Acquire).as_ref() }
+}
+
+/// Something that wakes sleepers and has no page of bits: an RDMA device, whose events become bits of the process's own page.
+pub(crate) struct Device {
+    /// Before a sleep: what comes from here on makes the descriptor readable.
+    pub(crate) arm: fn(),
+    /// Takes what has come, and sets bits.
+    pub(crate) drain: fn(),
+}
+
+/// Whose uid a device's place has: nobody's.
+const NOBODY: u32 = u32::MAX;
+/// There is a device.
+#[unsafe(link_section = ".bss.hot")]
+static HAS_DEVICE: AtomicBool = AtomicBool::new(false);
+static DEVICE: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+
+/// The device's functions, once it has been added.
+#[inline]
+fn device() -> Option<Device> {
+    if !HAS_DEVICE.load(Ordering::Acquire) {
+        return None;
+    }
+    let [arm, drain] = [&DEVICE[0], &DEVICE[1]].map(|word| word.load(Ordering::Relaxed));
+    // SAFETY: stored by `add_device` from functions of this type, before the flag.
+    unsafe {
+        Some(Device {
+            arm: core::mem::transmute::<usize, fn()>(arm),
+            drain: core::mem::transmute::<usize, fn()>(drain),
+        })
+    }
+}
+
+/// Sleepers wait on `descriptor`, too, from here on. The process has a bell. Not under the epoll lock.
+pub(crate) fn add_device(descriptor: i32, device: Device) {
+    process::as_maker(|| {
+        if HAS_DEVICE.load(Ordering::Acquire) {
+            return;
+        }
+        let Some(place) = PLACES.get(count() as usize) else { return };
+        if ownership().is_none() {
+            let Some(fresh) = process::map_private(size_of::<Ownership>()) else { return };
+            OWNERSHIP.store(fresh.as_ptr().cast(), Ordering::Release);
+        }
+        place.uid.store(NOBODY, Ordering::Relaxed);
+        place.waits.store(descriptor, Ordering::Release);
+        DEVICE[0].store(device.arm as usize, Ordering::Relaxed);
+        DEVICE[1].store(device.drain as usize, Ordering::Relaxed);
+        HAS_DEVICE.store(true, Ordering::Release);
+        epoll::doorbell_made(|_| {
+            COUNT.fetch_add(1, Ordering::SeqCst);
+        });
+    });
 }
 
 /// Doorbells so far.
@@ -188,6 +241,9 @@ impl Bells {
             bell.fall_asleep();
             place.drain(bell);
         }
+        if let Some(device) = device() {
+            (device.arm)();
+        }
     }
 
     /// One sleeper less.
@@ -206,6 +262,9 @@ impl Bells {
     /// Whether any bit is set.
     #[inline]
     pub(crate) fn any(self) -> bool {
+        if let Some(device) = device() {
+            (device.drain)();
+        }
         self.own.any() || self.pages().any(|(slots, _, bell)| bell.any_of(slots))
     }
 
@@ -317,6 +376,7 @@ pub(crate) fn drop_all(forked: bool, unhide: impl Fn(&AtomicI32)) {
         return;
     }
     COUNT.store(0, Ordering::SeqCst);
+    HAS_DEVICE.store(false, Ordering::Release);
     let Some(all) = ownership() else { return };
     for owner in &all.owners {
         if owner.load(Ordering::Relaxed) != 0 {

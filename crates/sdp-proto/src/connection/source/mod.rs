@@ -6,13 +6,13 @@
 
 mod commands;
 mod input;
-mod store;
+pub(super) mod store;
 
 use super::{
     credit::{Class, Due, may_send, update_due},
     mode::{Mode, Side},
     owed::Owed,
-    words::{Ack, Credits, PeerCredit},
+    words::{Ack, Credits, PeerCredit, advance, next},
 };
 use crate::wire::{
     Body, Encoded, Flags, HEADER, Header, Message, ModeChange, hello::RECEIVE_SIZE_MIN,
@@ -202,6 +202,16 @@ const _: () = assert!(size_of::<Source>() <= 256);
 impl Source {
     /// Words of the packed form.
     pub const WORDS: usize = 9;
+    /// Word of the packed form: what is special, and what the peer takes.
+    pub const BITS: usize = 0;
+    /// Word of the packed form: the last message committed, and the last one that the peer has.
+    pub const SEQUENCE: usize = 1;
+    /// Word of the packed form: what our last message told the peer ([`Ack`]).
+    pub const TOLD: usize = 2;
+    /// Word of the packed form: the longest message either way.
+    pub const SIZES: usize = 3;
+    /// Word of the packed form: payload bytes sent so far.
+    pub const POSITION: usize = 4;
 
     /// A source of a new connection: Combined mode, the first message will be number 1.
     pub const fn new(config: &SourceConfig) -> Self {
@@ -304,18 +314,18 @@ impl Source {
     /// were built, each before the next is built.
     #[inline]
     pub fn commit(&mut self, sent: &Outgoing) {
-        debug_assert_eq!(sent.message.header.mseq, self.last_mseq.wrapping_add(1));
+        debug_assert_eq!(sent.message.header.mseq, next(self.last_mseq));
         self.told = sent.ack;
         if sent.message.body == Body::Data && self.marks == 0 && sent.message.payload_len() != 0 {
             self.last_mseq = sent.message.header.mseq;
-            self.position = self.position.wrapping_add(u64::from(sent.message.payload_len()));
+            self.position = advance(self.position, sent.message.payload_len());
             if sent.message.header.flags != Flags::NONE {
                 self.note_sent(&sent.message, 0);
             }
             return;
         }
         self.last_mseq = sent.message.header.mseq;
-        self.position = self.position.wrapping_add(u64::from(sent.message.payload_len()));
+        self.position = advance(self.position, sent.message.payload_len());
         self.note_sent(&sent.message, sent.message.payload_len());
     }
 
@@ -383,7 +393,7 @@ impl Source {
             flags,
             bufs: ack.bufs,
             len: body.header_len().wrapping_add(payload),
-            mseq: self.last_mseq.wrapping_add(1),
+            mseq: next(self.last_mseq),
             mseq_ack: ack.mseq_ack,
         };
         let message = Message { header, body };

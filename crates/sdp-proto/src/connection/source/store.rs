@@ -1,7 +1,15 @@
 //! The source's state as words, and its recovery after the death of a holder.
 
 use super::*;
-use crate::connection::words::{Corrupt, high, low, pack};
+use crate::connection::words::{Corrupt, bits, high, low, pack};
+
+/// In word 0 of the packed state: bits that are never set.
+const SPARE: u64 = 0xff00_00f8;
+const MARKS_SHIFT: u32 = 16;
+const ADVERTS_SHIFT: u32 = 32;
+const BUFS_SHIFT: u32 = 48;
+/// In word 0 of the packed state: all that is unset in the common case.
+pub(in crate::connection) const SPECIAL: u64 = SPARE | bits::GATES | 0xff << MARKS_SHIFT;
 
 impl Source {
     /// Returns to a recovery point after the death of a holder; follow with [`Self::replay`] for
@@ -17,11 +25,11 @@ impl Source {
     ///
     /// [`Corrupt`] when it is not the next one.
     pub fn replay(&mut self, found: &Message) -> Result<(), Corrupt> {
-        if found.header.mseq != self.last_mseq.wrapping_add(1) {
+        if found.header.mseq != next(self.last_mseq) {
             return Err(Corrupt { word: 1 });
         }
         self.last_mseq = found.header.mseq;
-        self.position = self.position.wrapping_add(u64::from(found.payload_len()));
+        self.position = advance(self.position, found.payload_len());
         self.note_sent(found, found.payload_len());
         Ok(())
     }
@@ -29,23 +37,20 @@ impl Source {
     /// Packs the state.
     #[inline]
     pub const fn to_words(&self) -> [u64; Self::WORDS] {
-        let bits = self.credits.to_bits()
-            | ((self.mode as u64) << 1)
-            | ((self.gates as u64) << 8)
-            | ((self.marks as u64) << 16)
-            | ((self.peer_max_adverts as u64) << 32)
-            | ((self.peer_bufs as u64) << 48);
-        [
-            bits,
-            pack(self.last_mseq, self.acked),
-            self.told.to_word(),
-            pack(self.peer_receive_size, self.receive_size),
-            self.position,
-            pack(self.advert_mseq, self.advert_left),
-            pack(self.mode_mseq, self.resize),
-            self.resize_from as u64,
-            0,
-        ]
+        let bits = bits::of(self.credits, self.mode, self.gates)
+            | ((self.marks as u64) << MARKS_SHIFT)
+            | ((self.peer_max_adverts as u64) << ADVERTS_SHIFT)
+            | ((self.peer_bufs as u64) << BUFS_SHIFT);
+        let mut words = [0; Self::WORDS];
+        words[Self::BITS] = bits;
+        words[Self::SEQUENCE] = pack(self.last_mseq, self.acked);
+        words[Self::TOLD] = self.told.to_word();
+        words[Self::SIZES] = pack(self.peer_receive_size, self.receive_size);
+        words[Self::POSITION] = self.position;
+        words[5] = pack(self.advert_mseq, self.advert_left);
+        words[6] = pack(self.mode_mseq, self.resize);
+        words[7] = self.resize_from as u64;
+        words
     }
 
     /// Unpacks and checks the state.
@@ -55,32 +60,32 @@ impl Source {
     /// [`Corrupt`] names the first word that cannot be.
     #[inline]
     pub fn from_words(words: &[u64; Self::WORDS]) -> Result<Self, Corrupt> {
-        let [bits, sequence, told, sizes, position, advert, requests, from, spare] = *words;
-        let (Some(credits), Some(mode)) =
-            (Credits::from_bits(bits & 1), Mode::from_bits((bits >> 1) & 3))
-        else {
+        let [.., advert, requests, from, spare] = *words;
+        let (bits, sequence) = (words[Self::BITS], words[Self::SEQUENCE]);
+        let sizes = words[Self::SIZES];
+        let Some((credits, mode, gates)) = bits::read(bits) else {
             return Err(Corrupt { word: 0 });
         };
         let source = Self {
             credits,
             mode,
-            gates: (bits >> 8) as u8,
-            marks: (bits >> 16) as u8,
-            peer_max_adverts: (bits >> 32) as u16,
-            peer_bufs: (bits >> 48) as u16,
+            gates,
+            marks: (bits >> MARKS_SHIFT) as u8,
+            peer_max_adverts: (bits >> ADVERTS_SHIFT) as u16,
+            peer_bufs: (bits >> BUFS_SHIFT) as u16,
             last_mseq: low(sequence),
             acked: high(sequence),
-            told: Ack::from_word(told),
+            told: Ack::from_word(words[Self::TOLD]),
             peer_receive_size: low(sizes),
             receive_size: high(sizes),
-            position,
+            position: words[Self::POSITION],
             advert_mseq: low(advert),
             advert_left: high(advert),
             mode_mseq: low(requests),
             resize: high(requests),
             resize_from: low(from),
         };
-        if bits & 0xff00_00f8 != 0
+        if bits & SPARE != 0
             || source.marks & !MARKS != 0
             || source.gates & !GATES != 0
             || source.peer_max_adverts == 0

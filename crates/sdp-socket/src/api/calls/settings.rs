@@ -5,7 +5,7 @@ use sdp_sys::errno::Errno;
 
 use super::{Call, done};
 use crate::{
-    api::options::{self, Verdict, flags},
+    api::options::{self, Verdict, flags, historic},
     lifecycle::elsewhere,
     migration::pin::{self, Pin, pin},
 };
@@ -24,16 +24,33 @@ pub unsafe fn setsockopt(
     if elsewhere::is(fd) {
         return Call::Pass;
     }
+    if let Some(result) = historic::set_option(fd, level, name, value, len) {
+        return done(result);
+    }
     if !options::setting(fd, level, name, value, len) && level == libc::IPPROTO_TCP {
         return done(Err(Errno(libc::EBUSY))); // the kernel would begin in the middle of the stream
     }
     Call::Pass
 }
 
-/// Before `getsockopt`: one option is a receive call of the kernel.
-pub fn getsockopt(fd: c_int, level: c_int, name: c_int) {
+/// Before `getsockopt`: one option is a receive call of the kernel, and some it does not know.
+///
+/// # Safety
+/// See the module.
+pub unsafe fn getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut libc::c_void,
+    len: *mut socklen_t,
+) -> Call {
     if let Verdict::Leaves(leaving) = options::get(level, name) {
         pin::leave_for(fd, &leaving);
+    }
+    // SAFETY: the caller's.
+    match unsafe { historic::get_option(fd, level, name, value, len) } {
+        Some(result) => done(result),
+        None => Call::Pass,
     }
 }
 

@@ -120,6 +120,7 @@ const UNSUITABLE: Reason = Reason::UnsuitableSocket;
 const UNKNOWN: Verdict = hands_over(UNSUITABLE, When::Always);
 
 pub mod flags;
+pub mod historic;
 pub mod ip;
 pub mod requests;
 pub mod socket;
@@ -264,9 +265,8 @@ pub(crate) fn in_the_way(fd: c_int) -> Option<Reason> {
     if has_filter(fd) || has_ulp(fd) {
         return Some(UNSUITABLE);
     }
-    // SAFETY: no pointers.
-    let flags = unsafe { sys!(libc::SYS_fcntl, fd, libc::F_GETFL, 0) }.unwrap_or(0);
-    (flags as c_int & libc::O_ASYNC != 0).then_some(Reason::SignalDriven)
+    let flags = fd::status_flags(fd).unwrap_or(0);
+    (flags & libc::O_ASYNC != 0).then_some(Reason::SignalDriven)
 }
 
 fn asked(fd: c_int, options: &[(c_int, c_int)]) -> Option<Reason> {

@@ -18,6 +18,10 @@
 use core::{cell::Cell, ptr::NonNull, sync::atomic::Ordering};
 use std::{format, string::String, vec, vec::Vec};
 
+use sdp_fabric_shm::{
+    endpoint::{ShmRx, ShmTx},
+    link::ShmHalf,
+};
 use sdp_model::{Model, Size, Step, fails, holds, size};
 use sdp_proto::{Ack, SinkConfig, SourceConfig, wire::Message};
 use sdp_rdma::{
@@ -26,7 +30,7 @@ use sdp_rdma::{
 };
 use sdp_shm::{
     arm::{self, Mode},
-    layout::{TRUSTS, segment_bytes},
+    layout::{ARMS, Half as HalfLines, LOG_ENTRIES, Segment, TRUSTS, segment_bytes},
 };
 
 use super::*;
@@ -241,7 +245,7 @@ struct Entry {
 
 impl From<Switch> for Entry {
     fn from(s: Switch) -> Self {
-        Self { carrier: s.carrier, ring: s.ring, to_sdp: s.to == Lane::Sdp }
+        Self { carrier: s.carrier, ring: s.fabric, to_sdp: s.to == Lane::Sdp }
     }
 }
 
@@ -345,7 +349,9 @@ impl Words {
 struct At<'a> {
     m: &'a Lanes,
     s: S,
+    /// The half's words as they are, and by the seam.
     lines: &'a HalfLines,
+    half: AnyHalf<'a>,
 }
 
 impl Lanes {
@@ -421,7 +427,9 @@ impl Lanes {
     }
 
     fn at(&self, s: &S) -> At<'_> {
-        let at = At { m: self, s: s.clone(), lines: self.segment.half(0) };
+        let lines = self.segment.half(0);
+        let half = AnyHalf::Shm(ShmHalf::new(lines, RING));
+        let at = At { m: self, s: s.clone(), lines, half };
         at.restore();
         at
     }
@@ -510,7 +518,7 @@ impl At<'_> {
             lane: if s.p_sdp { Lane::Sdp } else { Lane::Kernel },
             switches: s.switches,
             carrier_sent: s.carrier_sent,
-            tx: ShmTx::new(self.m.segment, 0, s.p_tail, s.p_head),
+            tx: AnyTx::Shm(ShmTx::new(self.m.segment, 0, s.p_tail, s.p_head)),
             engine: {
                 let mut engine = Source::new(&SourceConfig::implicit(1024));
                 engine.recover_at(s.p_mseq, s.p_mseq.into());
@@ -556,7 +564,7 @@ impl At<'_> {
             is_counted: true,
             current_len: 0,
             current_offset: 0,
-            rx: ShmRx::new(self.m.segment, 0, s.scan, s.head),
+            rx: AnyRx::Shm(ShmRx::new(self.m.segment, 0, s.scan, s.head)),
             engine: {
                 let mut engine = Sink::new(&SinkConfig::implicit(1024));
                 engine.recover_at(s.c_mseq, s.c_mseq.into());

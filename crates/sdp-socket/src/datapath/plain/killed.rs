@@ -8,6 +8,8 @@
 use core::{cell::Cell, ptr::NonNull, sync::atomic::Ordering};
 use std::vec::Vec;
 
+use sdp_fabric_shm::link::ShmHalf;
+use sdp_link::{Ended, RxCursor, SwitchLog, TxCursor};
 use sdp_proto::{Outgoing, SinkConfig, SourceConfig};
 use sdp_rdma::{
     fabric::{Gather, ReceiveQueue, Scatter, SendOptions, SendQueue},
@@ -20,9 +22,9 @@ use sdp_shm::{
 
 use super::*;
 use crate::{
-    conn::words::fuse::killed_after,
+    conn::{link::AnyHalf, words::fuse::killed_after},
     datapath::{
-        lane::{self, Lane, SinkState, SourceState},
+        lane::{Lane, SinkState, SourceState},
         succeed,
     },
 };
@@ -121,6 +123,10 @@ impl World {
         &self.rx.row.sink.words
     }
 
+    fn half(&self) -> AnyHalf<'_> {
+        AnyHalf::Shm(ShmHalf::new(self.lines(), RING))
+    }
+
     fn lines(&self) -> &HalfLines {
         self.tx.segment.half(0)
     }
@@ -131,32 +137,32 @@ impl World {
     }
 
     fn sending(&self) -> SourceState {
-        SourceState::load(self.source(), self.tx.segment, 0).expect("sound")
+        SourceState::load(self.source(), AnyLink::on(self.tx.segment, 0), 0).expect("sound")
     }
 
     fn receiving(&self) -> SinkState {
-        SinkState::load(self.sink(), self.rx.segment, 0).expect("sound")
+        SinkState::load(self.sink(), AnyLink::on(self.rx.segment, 1), 0).expect("sound")
     }
 
     fn enter(&self) {
         let mut source = self.sending();
         source.carrier_sent = CARRIER;
-        assert!(source.enter(self.lines()));
+        assert!(source.enter(self.half()));
         source.store(self.source());
     }
 
     fn leave(&self) {
         let mut source = self.sending();
-        source.switch(self.lines(), Lane::Kernel);
+        source.switch(self.half(), Lane::Kernel);
         source.store(self.source());
     }
 
     fn follow(&self) {
         let mut sink = self.receiving();
-        let switch = sink.pending(self.lines()).unwrap().expect("there is a switch");
+        let switch = sink.pending(self.half()).unwrap().expect("there is a switch");
         sink.carrier_read = CARRIER;
         sink.is_counted = true;
-        sink.follow(self.lines(), switch.to);
+        sink.follow(self.half(), switch.to);
         sink.store(self.sink());
     }
 
@@ -229,14 +235,14 @@ impl World {
     fn receive_and_follow(&self, wanted: usize) -> Vec<u8> {
         let mut got = Vec::new();
         let mut sink = self.receiving();
-        let switch = sink.pending(self.lines()).unwrap().expect("there is a switch");
+        let switch = sink.pending(self.half()).unwrap().expect("there is a switch");
         assert_eq!(switch.to, Lane::Kernel);
-        sink.rx.set_limit(switch.ring);
+        sink.rx.set_limit(switch.fabric);
         self.read(&mut sink, &mut got, wanted);
-        if sink.current_len == 0 && sink.rx.cursors().1 == switch.ring {
+        if sink.current_len == 0 && sink.rx.cursors().1 == switch.fabric {
             sink.carrier_read = CARRIER;
             sink.is_counted = true;
-            sink.leave_ring(self.sink(), self.lines());
+            sink.leave_ring(self.sink(), self.half());
         }
         sink.store(self.sink());
         got
@@ -601,7 +607,7 @@ fn a_killed_switch_is_in_the_log_or_never_was() {
     let enter_and_send = || {
         let mut source = world.sending();
         source.carrier_sent = CARRIER;
-        assert!(source.enter(world.lines()));
+        assert!(source.enter(world.half()));
         let message = source.engine.next_data(Ack::implicit(0), 10).unwrap();
         world.publish(source, &message, From(0, 10), SendOptions::default());
     };
@@ -621,7 +627,7 @@ fn a_killed_switch_is_in_the_log_or_never_was() {
     for steps in 0..STEPS {
         world.clear();
         let done = killed_after(steps, || world.send(Way::Plain, 10));
-        assert!(lane::switch_for_producer(world.lines(), CARRIER));
+        assert_eq!(world.half().end_section(CARRIER, words::step), Ended::Written);
         world.succeed_source();
         assert_eq!(world.sending().lane, Lane::Kernel);
         assert_eq!(world.sending().engine.position(), world.read_rest(0));
@@ -697,7 +703,10 @@ fn a_hand_over_in_progress_is_not_succeeded() {
     let world = World::new();
     succeed::handing(world.sink());
     assert!(succeed::sink(world.sink(), world.rx.segment, 0, || Some(0)).is_err());
-    assert!(SinkState::load(world.sink(), world.rx.segment, 0).is_err(), "for relatives, too");
+    assert!(
+        SinkState::load(world.sink(), AnyLink::on(world.rx.segment, 1), 0).is_err(),
+        "for relatives, too"
+    );
     world.clear();
     succeed::handing(world.sink());
     succeed::handed(world.sink());
@@ -723,7 +732,7 @@ fn what_does_not_add_up_is_refused() {
         world.send(Way::Plain, 100);
         spoil();
         succeed::source(world.source(), world.tx.segment, 0, || Some(CARRIER)).is_err()
-            && SourceState::load(world.source(), world.tx.segment, 0).is_err()
+            && SourceState::load(world.source(), AnyLink::on(world.tx.segment, 0), 0).is_err()
     };
     assert!(!refused(&|| {}));
     assert!(refused(&|| tail.store(8, Ordering::Relaxed)), "alignment");
@@ -740,7 +749,7 @@ fn what_does_not_add_up_is_refused() {
         assert_eq!(world.receive(Way::Plain, 120).len(), 120);
         spoil();
         succeed::sink(world.sink(), world.rx.segment, 0, || Some(CARRIER)).is_err()
-            && SinkState::load(world.sink(), world.rx.segment, 0).is_err()
+            && SinkState::load(world.sink(), AnyLink::on(world.rx.segment, 1), 0).is_err()
     };
     assert!(!refused(&|| {}));
     let head = &world.lines().consumer.head;
@@ -768,7 +777,7 @@ fn a_stream_survives_many_deaths() {
         let steps = if next(3) == 0 { next(40) as u32 } else { u32::MAX };
         let mut source = world.sending();
         let sink = world.receiving();
-        let pending = sink.pending(world.lines()).expect("sound");
+        let pending = sink.pending(world.half()).expect("sound");
         let (head, is_begun) = (sink.rx.cursors().1, sink.current_len != 0);
         let sends = next(2) == 0;
         let mut got = None;
@@ -788,7 +797,7 @@ fn a_stream_survives_many_deaths() {
                 if most != 0 {
                     world.send(way, 1 + next(most) as usize);
                 }
-            } else if pending.is_some_and(|switch| switch.ring == head && !is_begun) {
+            } else if pending.is_some_and(|switch| switch.fabric == head && !is_begun) {
                 world.follow();
             } else if pending.is_some() && way == Way::Ordinary {
                 got = Some(world.receive_and_follow(wanted));
@@ -811,7 +820,7 @@ fn a_stream_survives_many_deaths() {
         at = now;
     }
     assert!(deaths > 100, "{deaths}");
-    if world.receiving().pending(world.lines()).expect("sound").is_none() {
+    if world.receiving().pending(world.half()).expect("sound").is_none() {
         at = world.read_rest(at);
         let (source, sink) = (world.sending().engine, world.receiving().engine);
         assert_eq!((source.last_mseq(), source.position()), (sink.last_mseq(), at));
@@ -862,4 +871,5 @@ fn any_words_are_judged() {
     assert!(sound > 1000, "{sound}");
 }
 
+mod twin;
 mod window;

@@ -1,13 +1,15 @@
 //! What is seen of the stream without taking it: MSG_PEEK, and how many bytes lie ahead.
 
+use sdp_link::RxCursor;
+use sdp_proto::{Violation, wire::Message};
 use sdp_rdma::fabric::{ReceiveQueue, Received};
-use sdp_shm::layout::Half as HalfLines;
 
-use super::{FIRST_LOOK, Wish};
+use super::Wish;
 use crate::{
     conn::{
         carrier,
         iovec::{Buffers, Landing},
+        link::{AnyHalf, AnyRx},
     },
     datapath::lane::{Broken, Lane, SinkState, Switch},
     process::table::Pinned,
@@ -39,12 +41,12 @@ pub(super) fn peek_ring(walk: &mut SinkState, mut buffers: Buffers, wish: Wish) 
 pub(super) fn peek_behind_carrier(
     conn: &Pinned,
     sink: &SinkState,
-    lines: &HalfLines,
+    half: AnyHalf<'_>,
     buffers: &Buffers,
     seen: usize,
     wish: Wish,
 ) -> Result<usize, Broken> {
-    let Some(switch) = sink.pending(lines)? else { return Ok(0) };
+    let Some(switch) = sink.pending(half)? else { return Ok(0) };
     let Ok(consumed) = sink.consumed(conn.fd()) else { return Ok(0) };
     if buffers.left() <= seen || consumed.wrapping_add(seen as u64) != switch.carrier {
         return Ok(0);
@@ -52,7 +54,7 @@ pub(super) fn peek_behind_carrier(
     let mut walk = onlooker(sink);
     walk.lane = Lane::Sdp;
     walk.followed = walk.followed.wrapping_add(1);
-    walk.rx.set_limit(walk.pending(lines)?.map_or(u64::MAX, |next| next.ring));
+    walk.rx.set_limit(walk.pending(half)?.map_or(u64::MAX, |next| next.fabric));
     let mut rest = *buffers;
     rest.advance(seen);
     Ok(peek_ring(&mut walk, rest, wish))
@@ -90,8 +92,15 @@ pub(super) fn peek_behind_ring(
     carrier::receive(conn.fd(), &rest, usize::MAX, flags).unwrap_or(0)
 }
 
+/// A message's headers, for whoever only looks. One copy of this code, because none of them is in a hurry.
+#[inline(never)]
+pub(crate) fn headers(rx: &AnyRx, message: Received) -> Result<Message, Violation> {
+    Message::read(message.len, |first| rx.copy_header(message, first))
+}
+
 /// The next message with payload and where that begins or goes on, for a copy of the state that only
-/// looks ([`sdp_fabric_shm::endpoint::ShmRx::onlooker`]).
+/// looks ([`AnyRx::onlooker`]). Nothing is seen behind a message that makes no
+/// sense: whoever takes that one finds the connection broken.
 pub(crate) fn next_payload(walk: &mut SinkState) -> Option<(Received, u32)> {
     if let Some(message) = walk.current() {
         let offset = walk.current_offset;
@@ -101,11 +110,10 @@ pub(crate) fn next_payload(walk: &mut SinkState) -> Option<(Received, u32)> {
         return Some((message, offset));
     }
     while let Ok(Some(message)) = walk.rx.poll_receive() {
-        let mut first = [0u8; 1];
-        walk.rx.copy_header(message, &mut first);
+        let found = headers(&walk.rx, message).ok()?;
         walk.rx.release(message);
-        if first[0] == 0xff && message.len > FIRST_LOOK as u32 {
-            return Some((message, FIRST_LOOK as u32));
+        if let Some(payload) = found.payload() {
+            return Some((message, payload.offset));
         }
     }
     None

@@ -1,13 +1,11 @@
 //! The gate of a half: who may change lane, log, tail and carrier position now.
 
-use core::sync::atomic::Ordering;
-
 use libc::c_int;
 use sdp_fabric_shm::identity::{self, Presence};
-use sdp_shm::layout::Half as HalfLines;
+use sdp_link::{Holder, SwitchLog};
 use sdp_sys::time::monotonic_ns;
 
-use crate::conn::{Conn, carrier, flag};
+use crate::conn::{Conn, carrier, flag, link::AnyHalf};
 
 /// How long the gate of a half may be held against us before the peer counts as hostile. More than a
 /// hand-over takes at most, which holds it throughout.
@@ -22,11 +20,11 @@ const GATE_LOOK_NS: u64 = 10_000_000;
 /// end's lock of the half.
 pub(crate) fn gated<R>(
     conn: &Conn,
-    lines: &HalfLines,
+    half: AnyHalf<'_>,
     side: usize,
     body: impl FnOnce() -> R,
 ) -> Option<R> {
-    gated_at(conn, None, lines, side, body)
+    gated_at(conn, None, half, side, body)
 }
 
 /// As [`gated`], for a connection that may be in the table no more: `fd` is its carrier, if known. Without
@@ -34,33 +32,28 @@ pub(crate) fn gated<R>(
 pub(crate) fn gated_at<R>(
     conn: &Conn,
     fd: Option<c_int>,
-    lines: &HalfLines,
+    half: AnyHalf<'_>,
     side: usize,
     body: impl FnOnce() -> R,
 ) -> Option<R> {
-    let mine = side as u32 + 1;
-    let gate = &lines.log.gate;
-    if gate.compare_exchange(0, mine, Ordering::Acquire, Ordering::Relaxed).is_err()
-        && !gate_contended(conn, fd, lines, mine)
-    {
+    if half.try_gate(side).is_err() && !gate_contended(conn, fd, half, side) {
         return None;
     }
     let result = body();
-    gate.store(0, Ordering::Release);
+    half.open_gate();
     Some(result)
 }
 
 #[cold]
-fn gate_contended(conn: &Conn, fd: Option<c_int>, lines: &HalfLines, mine: u32) -> bool {
-    let gate = &lines.log.gate;
+fn gate_contended(conn: &Conn, fd: Option<c_int>, half: AnyHalf<'_>, side: usize) -> bool {
     let start = monotonic_ns();
     let mut looked = start;
     loop {
         for _ in 0..200 {
-            match gate.compare_exchange(0, mine, Ordering::Acquire, Ordering::Relaxed) {
-                Ok(_) => return true,
+            match half.try_gate(side) {
+                Ok(()) => return true,
                 // The half's lock is ours: a relative of ours died inside.
-                Err(held) if held == mine => return true,
+                Err(held) if held == Holder::of(side) => return true,
                 Err(_) => core::hint::spin_loop(),
             }
         }
@@ -70,24 +63,20 @@ fn gate_contended(conn: &Conn, fd: Option<c_int>, lines: &HalfLines, mine: u32) 
             return false;
         }
         if waited < GATE_SPIN_NS {
-            // SAFETY: no arguments.
-            let _ = unsafe { sdp_sys::sys!(libc::SYS_sched_yield) };
+            sdp_sys::time::yield_now();
             continue;
         }
         if now.saturating_sub(looked) > GATE_LOOK_NS {
             looked = now;
-            let holder = gate.load(Ordering::Relaxed);
             // It was killed inside, and what it was about to publish it has not sent.
-            if holder != 0
+            if let Some(holder) = half.gate_holder()
                 && is_peer_dead(conn, fd)
-                && gate.compare_exchange(holder, mine, Ordering::Acquire, Ordering::Relaxed).is_ok()
+                && half.take_gate_over(holder, side)
             {
                 return true;
             }
         }
-        let nap = libc::timespec { tv_sec: 0, tv_nsec: GATE_NAP_NS };
-        // SAFETY: the time outlives the call; what is left of it is not asked for.
-        let _ = unsafe { sdp_sys::sys!(libc::SYS_nanosleep, &raw const nap, 0) };
+        sdp_sys::time::nap(GATE_NAP_NS);
     }
 }
 

@@ -10,7 +10,7 @@ mod sink;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use sdp_config::{Config, LogDestination, Match, Place, Role, Severity, Source, Verdict};
-use sdp_stats::{Direction, Reason};
+use sdp_stats::{Direction, Reason, RuleState};
 
 use crate::process::{self, settings};
 
@@ -156,13 +156,38 @@ pub(crate) fn write(level: Level, body: impl FnOnce(&mut Line)) {
     sink::write(settings::program(), line.bytes());
 }
 
-/// What was wrong with the settings.
-pub(crate) fn settings(config: &Config, bad_variables: impl Iterator<Item = &'static str>) {
-    for variable in bad_variables {
+/// Variables of the environment that cannot have their values.
+pub(crate) fn variables(bad: impl Iterator<Item = &'static str>) {
+    for variable in bad {
         write(Level::Error, |line| {
             line.text(b"CONFIG: ").text(variable.as_bytes()).text(b" cannot have this value");
         });
     }
+}
+
+/// Other rules are in force: the file has changed.
+pub(crate) fn rules_changed(rules: u32) {
+    write(Level::Warning, |line| {
+        line.text(b"CONFIG: ").text(settings::file_name()).text(b" has changed: ");
+        line.number(rules.into()).text(b" rules in force");
+    });
+}
+
+/// The file has changed, and the former rules hold.
+pub(crate) fn rules_kept(state: RuleState, errors: u32) {
+    write(Level::Error, |line| {
+        line.text(b"CONFIG: ").text(settings::file_name());
+        match state {
+            RuleState::Broken => line.text(b" has changed, errors: ").number(errors.into()),
+            RuleState::OutOfSight => line.text(b" is in another root directory"),
+            _ => line.text(b" cannot be read any more"),
+        };
+        line.text(b": the former rules hold");
+    });
+}
+
+/// What was wrong with the rules.
+pub(crate) fn settings(config: &Config) {
     for diagnostic in config.diagnostics() {
         let (level, kind): (_, &[u8]) = match diagnostic.severity() {
             Severity::Error => (Level::Error, b": error: "),
@@ -237,12 +262,13 @@ pub(crate) fn connected(fd: i32, address: [u8; 16], port: u16) {
     });
 }
 
-/// A connection that the rules want on SDP or not at all was not made.
-pub(crate) fn refused(fd: i32, address: [u8; 16], port: u16, errno: i32) {
+/// A connection that the rules, or the program (`is_asked_for`), want on SDP or not at all was not made.
+pub(crate) fn refused(fd: i32, address: [u8; 16], port: u16, is_asked_for: bool, errno: i32) {
     write(Level::Summary, |line| {
         line.text(b"CONNECT: refused fd:").number(fd.max(0) as u64);
         line.text(b" to:").address(address).text(b" port ").number(port.into());
-        line.text(b" by use sdp, no SDP there: errno ").number(errno.max(0) as u64);
+        let why: &[u8] = if is_asked_for { b" by AF_INET_SDP" } else { b" by use sdp" };
+        line.text(why).text(b", no SDP there: errno ").number(errno.max(0) as u64);
     });
 }
 
@@ -300,7 +326,7 @@ mod tests {
 
     #[test]
     fn nothing_is_wanted_unless_asked_for() {
-        let mut config = Config::new();
+        let mut config = Box::new(Config::new());
         config.load_text(b"", b"use both client * *:*\n");
         start(&config);
         assert!(!wants(Level::Error));

@@ -12,7 +12,7 @@ use core::{
 use sdp_sys::{
     OwnedFd,
     errno::Errno,
-    memfd, pid,
+    fd, memfd, pid,
     stat::{self, Identity, Stat},
     sys,
     time::unix_s,
@@ -116,8 +116,7 @@ impl Path {
 }
 
 fn effective_uid() -> u32 {
-    // SAFETY: no arguments.
-    unsafe { sys!(libc::SYS_geteuid) }.unwrap_or(0) as u32
+    pid::effective_user().unwrap_or(0)
 }
 
 /// Writes a record: time, program, process and message.
@@ -153,8 +152,7 @@ fn put(fd: i32, stat: &Stat, bytes: &[u8]) -> Result<(), Errno> {
     if stat.is_regular() && stat.size >= memfd::file_size_limit()? {
         return Err(Errno(libc::EFBIG));
     }
-    // SAFETY: readable for its length.
-    unsafe { sys!(libc::SYS_write, fd, bytes.as_ptr(), bytes.len()) }.map(drop)
+    fd::write(fd, bytes).map(drop)
 }
 
 /// Descriptor 2, unless the program made it something that must not get foreign text: a connection,
@@ -166,12 +164,9 @@ fn stderr(bytes: &[u8]) -> Result<(), Errno> {
     if stat.is_socket() || (stat.is_regular() && Some(stat.id) != first) {
         return Ok(());
     }
-    let mut poll = libc::pollfd { fd: 2, events: libc::POLLOUT, revents: 0 };
-    let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: both outlive the call; no signal mask.
-    unsafe { sys!(libc::SYS_ppoll, &raw mut poll, 1, &raw const zero, 0, 8) }?;
+    let ready = fd::poll_one(2, libc::POLLOUT, Some(0))?;
     // A full pipe would make us wait; one without a reader would raise a signal.
-    if poll.revents & (libc::POLLOUT | libc::POLLERR) == libc::POLLOUT {
+    if ready & (libc::POLLOUT | libc::POLLERR) == libc::POLLOUT {
         put(2, &stat, bytes)?;
     }
     Ok(())
@@ -179,13 +174,10 @@ fn stderr(bytes: &[u8]) -> Result<(), Errno> {
 
 fn syslog(bytes: &[u8]) -> Result<(), Errno> {
     let kind = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    // SAFETY: no pointers.
-    let socket = OwnedFd::new(unsafe { sys!(libc::SYS_socket, libc::AF_UNIX, kind, 0)? } as i32);
+    let socket = fd::socket(libc::AF_UNIX, kind)?;
     sdp_sys::unix::connect_path(socket.raw(), SYSLOG_SOCKET)?;
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    // SAFETY: readable for its length.
-    unsafe { sys!(libc::SYS_sendto, socket.raw(), bytes.as_ptr(), bytes.len(), flags, 0, 0) }
-        .map(drop)
+    fd::send(socket.raw(), bytes, flags).map(drop)
 }
 
 fn open(directory: i32, path: *const u8, flags: i32) -> Result<OwnedFd, Errno> {

@@ -3,11 +3,7 @@
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::mirror::with;
-use crate::{
-    conn::{Half, Stage},
-    migration::demote,
-    process::table::Pinned,
-};
+use crate::{conn::Half, migration::demote, process::table::Pinned};
 
 /// There may be a set with something on a lane that this process has from its parent, and has not waited on yet.
 #[unsafe(link_section = ".bss.hot")]
@@ -41,7 +37,7 @@ fn share_now(set: u32) {
         next = reg.map(|reg| reg.next_member);
         // Not under the lock for which all sets wait.
         if let Some(conn) = reg.and_then(|reg| Pinned::new(reg.fd, Half::Receive))
-            && conn.stage() == Stage::Attached
+            && conn.has_lanes()
         {
             demote::join(&conn, conn.fd());
         }

@@ -180,8 +180,7 @@ pub(super) fn lock() {
         spins += 1;
         // Behind a filter there is no call of ours any more: who woke up there comes for the lock once again.
         if spins.is_multiple_of(64) && !process::is_retired() {
-            // SAFETY: no arguments.
-            let _ = unsafe { sys!(libc::SYS_sched_yield) };
+            sdp_sys::time::yield_now();
         }
         core::hint::spin_loop();
     }
@@ -211,7 +210,8 @@ impl Deref for Locked {
 impl DerefMut for Locked {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut Mirror {
-        // SAFETY: as above; nobody who has one of these makes another one.
+        // SAFETY: the mapping is never unmapped, and the lock is held; nobody who has one of these
+        // makes another one.
         unsafe { self.mirror.as_mut() }
     }
 }
@@ -754,9 +754,7 @@ impl Mirror {
             return;
         }
         let is_candidate = |r: &Registration| {
-            r.is_used
-                && r.set == set_index
-                && conn::get(r.conn).is_some_and(|c| c.stage() == Stage::Attached)
+            r.is_used && r.set == set_index && conn::get(r.conn).is_some_and(|c| c.has_lanes())
         };
         // One that has the data already costs nothing.
         let kept = hidden.and_then(|data| {
@@ -841,7 +839,7 @@ impl Mirror {
         self.each_member(set_index, |m, at| {
             let Some(conn) = m.reg(at).and_then(|r| conn::get(r.conn)) else { return };
             conn.set(flag::BY_CARRIER);
-            if conn.stage() == Stage::Attached {
+            if conn.has_lanes() {
                 arm(conn);
                 m.push_ready(at);
             }
@@ -856,7 +854,7 @@ fn first_of(conn: &Conn) -> u32 {
 
 /// Arms the receiving half of a connection that is on a lane.
 pub(super) fn arm(conn: &Conn) {
-    if conn.stage() == Stage::Attached && conn.pin_live(Half::Receive) {
+    if conn.has_lanes() && conn.pin_live(Half::Receive) {
         readiness::arm(conn);
         conn.unpin(Half::Receive);
     }

@@ -47,7 +47,7 @@ use wait::ring_myself;
 pub(crate) use wait::wait;
 
 use crate::{
-    conn::{self, Conn, Half, Stage, flag, row_flag},
+    conn::{self, Conn, Half, flag, row_flag},
     datapath::wait as sleeping,
     process::{
         self,
@@ -430,7 +430,7 @@ pub(crate) unsafe fn control(
     if sleeps {
         ring_myself();
     }
-    if op != libc::EPOLL_CTL_DEL && done.is_ok() && conn.stage() == Stage::Attached {
+    if op != libc::EPOLL_CTL_DEL && done.is_ok() && conn.has_lanes() {
         crate::migration::demote::entered_set(conn, fd);
     }
     Some(done)
@@ -516,7 +516,7 @@ fn mirrored(m: &mut Mirror, conn: &Conn, change: &Change) -> bool {
 /// A registration was made or changed. True: sleepers must look.
 fn enter(m: &mut Mirror, at: u32, conn: &Conn) -> bool {
     fence(Ordering::SeqCst); // pairs with `attached`
-    if conn.stage() == Stage::Attached {
+    if conn.has_lanes() {
         return welcome(m, at, conn);
     }
     false

@@ -35,7 +35,7 @@ const SORTED: usize = 64;
 impl Mirror {
     /// Finds out whether the bytes of a registration's connection come by the kernel.
     pub(super) fn learn_lane(&mut self, at: u32, conn: &Conn) {
-        if conn.stage() == Stage::Attached && conn.pin_live(Half::Receive) {
+        if conn.has_lanes() && conn.pin_live(Half::Receive) {
             self.set_kernels(at, !readiness::stays_on_lane(conn));
             conn.unpin(Half::Receive);
         }
@@ -269,7 +269,8 @@ impl Output {
             // SAFETY: at < used events were written below.
             let mut held = unsafe { self.events.add(at).read_unaligned() };
             held.events |= events;
-            // SAFETY: as above.
+            // SAFETY: at < used <= max: writable, by the contract of `wait`; packed, so an
+            // unaligned write.
             unsafe { self.events.add(at).write_unaligned(held) };
             return;
         }

@@ -17,6 +17,7 @@ use super::{
 use crate::{
     conn::{self, Conn, Half, Stage, carrier, flag},
     datapath::{give_back::before_sleep, wait},
+    hosts,
     migration::demote,
     process::{
         self, host,
@@ -62,7 +63,7 @@ pub(crate) unsafe fn wait(
     {
         return None;
     }
-    // SAFETY: as the caller's.
+    // SAFETY: the program's room for `max` events and its mask, as `wait` demands.
     let done = unsafe { wait_on(set_fd, set, events, max as usize, timeout_ns, mask) };
     if !ANY_BY_CARRIER.load(Ordering::Relaxed) {
         return done;
@@ -74,8 +75,7 @@ pub(crate) unsafe fn wait(
         // A producer that was preempted between a bell on the carrier and its count: until it runs again,
         // the kernel calls the set readable, and who waits for it comes back at once.
         Some(false) if timeout_ns == Some(0) && matches!(done, Some(Ok(0))) => {
-            // SAFETY: no arguments.
-            let _ = unsafe { sys!(libc::SYS_sched_yield) };
+            sdp_sys::time::yield_now();
         }
         _ => {}
     }
@@ -115,6 +115,7 @@ unsafe fn wait_on(
             // anew, because the program's own call is the one that the sandbox allows.
             return None;
         }
+        hosts::between_waits(super::attached);
         collect_bits(set);
         let mut is_late = false;
         let collected = with(|m| {
@@ -154,7 +155,7 @@ unsafe fn wait_on(
         let Some(mut collected) = collected else {
             let left = still();
             let nap = if left == Some(0) { left } else { shorter(left, before_sleep()) };
-            // SAFETY: as the caller's.
+            // SAFETY: the program's room for `max` events and its mask, as `wait` demands.
             match unsafe { kernel_only(set_fd, set, &mut out, max, milliseconds(nap), mask) } {
                 Err(e) => return Some(Err(e)),
                 Ok(true) if out.used == 0 && nap != left => continue,
@@ -165,7 +166,7 @@ unsafe fn wait_on(
             }
         };
         if collected == Collected::KernelFirst {
-            // SAFETY: as the caller's.
+            // SAFETY: the program's room for `max` events, as `wait` demands; no mask.
             unsafe { ask_kernel(set_fd, set, &mut out, core::ptr::null()) }.ok();
             collected = Collected::Rings;
             with(|m| {
@@ -182,7 +183,7 @@ unsafe fn wait_on(
         if out.used > 0 {
             if collected == Collected::Mixed && out.used < out.max {
                 let rings = out.used;
-                // SAFETY: as the caller's.
+                // SAFETY: the program's room for `max` events, as `wait` demands; no mask.
                 unsafe { ask_kernel(set_fd, set, &mut out, core::ptr::null()) }.ok();
                 let holds = with(|m| m.set(set).is_some_and(|s| s.held_rings)) == Some(true);
                 if !(holds && with(|m| out.withdraw(m, rings)) == Some(true)) {
@@ -198,7 +199,7 @@ unsafe fn wait_on(
             // Not under the lock for which all sets wait.
             if !readiness::await_turn(conn) {
                 // It may be long, or for ever, until it is free: what the kernel has of others must not wait for that.
-                // SAFETY: as the caller's.
+                // SAFETY: the program's room for `max` events, as `wait` demands; no mask.
                 let asked = unsafe { ask_kernel(set_fd, set, &mut out, core::ptr::null()) };
                 if out.used > 0 || asked.is_err() {
                     return Some(asked.map(|()| out.used));
@@ -207,7 +208,7 @@ unsafe fn wait_on(
             continue;
         }
         if left == Some(0) {
-            // SAFETY: as the caller's.
+            // SAFETY: the program's room for `max` events and its mask, as `wait` demands.
             return Some(unsafe { ask_kernel(set_fd, set, &mut out, mask) }.map(|()| out.used));
         }
         if !has_spun {
@@ -216,7 +217,7 @@ unsafe fn wait_on(
             if let Some(plan) = plan_spin(set) {
                 // What the kernel has must not wait for a spin on what it cannot have.
                 if plan.asks_first {
-                    // SAFETY: as the caller's.
+                    // SAFETY: the program's room for `max` events, as `wait` demands; no mask.
                     let asked = unsafe { ask_kernel(set_fd, set, &mut out, core::ptr::null()) };
                     if out.used > 0 || asked.is_err() {
                         return Some(asked.map(|()| out.used));
@@ -233,7 +234,7 @@ unsafe fn wait_on(
         let nap = before_sleep();
         let nap = if is_bounded || may_be_robbed { Some(wait::BOUNDED_SLEEP_NS) } else { nap };
         let nap = shorter(left, nap);
-        // SAFETY: as the caller's.
+        // SAFETY: the program's room for `max` events and its mask, as `wait` demands.
         let result = unsafe { kernel_events(set_fd, set, &mut out, milliseconds(nap), mask) };
         if is_bounded && out.used == 0 {
             with(|m| m.recheck_room(set));
@@ -340,7 +341,7 @@ unsafe fn kernel_only(
     // Something came onto a lane meanwhile: its events are judged like any other.
     let mut batch = [epoll_event { events: 0, u64: 0 }; BATCH];
     for (i, event) in batch.iter_mut().take(got).enumerate() {
-        // SAFETY: as above.
+        // SAFETY: i < got events were written by the kernel; packed, so an unaligned read.
         *event = unsafe { out.events.add(i).read_unaligned() };
     }
     with(|m| {
@@ -456,7 +457,7 @@ fn judge(m: &mut Mirror, at: u32, out: &mut Output) {
         }
         let events = reg.events & IN_KIND;
         let pass = match conn.stage() {
-            Stage::Attached => judge_kernel(m, at, &reg, events),
+            Stage::Attached | Stage::Guarded => judge_kernel(m, at, &reg, events),
             // It has dropped its lanes meanwhile, and the kernel does not tell the edge again.
             _ => confirmed(&reg, events),
         };
@@ -465,7 +466,7 @@ fn judge(m: &mut Mirror, at: u32, out: &mut Output) {
         }
         return;
     }
-    if conn.stage() != Stage::Attached || !conn.pin_live(Half::Receive) {
+    if !conn.has_lanes() || !conn.pin_live(Half::Receive) {
         return;
     }
     let is_edge = reg.events & ET != 0;
@@ -599,7 +600,7 @@ unsafe fn kernel_events(
         // SAFETY: the batch is writable for `want` events; does not block.
         unsafe { sys!(libc::SYS_epoll_pwait, set_fd, first, want, 0, 0, 8) }
     } else {
-        // SAFETY: as above.
+        // SAFETY: the batch is writable for `want` events; `mask` as `wait` demands.
         unsafe { host::epoll_pwait(set_fd, first, want as c_int, timeout_ms, mask) }
     };
     let by_event = got.is_ok_and(|n| n > 0);
@@ -791,7 +792,7 @@ fn confirmed(reg: &Registration, events: u32) -> u32 {
     if table::entry(reg.fd) != Some(Entry::Conn(reg.conn)) {
         return events; // the number is another's by now
     }
-    let is_attached = conn::get(reg.conn).is_some_and(|conn| conn.stage() == Stage::Attached);
+    let is_attached = conn::get(reg.conn).is_some_and(|conn| conn.has_lanes());
     let judged = if is_attached { IN_KIND } else { 0 };
     let now = carrier::readiness(reg.fd, events as i16) as u16;
     events & (reg.events | ALWAYS) & (judged | u32::from(now))
@@ -828,7 +829,7 @@ fn judge_kernel(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u32
 
 fn judge_enabled(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u32 {
     let Some(conn) = conn::get(reg.conn) else { return events };
-    if conn.stage() != Stage::Attached || !conn.pin_live(Half::Receive) {
+    if !conn.has_lanes() || !conn.pin_live(Half::Receive) {
         m.set_kernels(at, conn.stage() != Stage::Listener);
         // Between two lives it may be the host still.
         let is_host = m.set(reg.set).is_some_and(|s| s.hidden == Some(reg.data));

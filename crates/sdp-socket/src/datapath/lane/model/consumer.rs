@@ -13,13 +13,13 @@ impl At<'_> {
     }
 
     fn pending(&self) -> Result<Option<Entry>, String> {
-        let found = self.sink().pending(self.lines);
+        let found = self.sink().pending(self.half);
         Ok(found.map_err(|Broken| "the consumer finds the log broken".to_owned())?.map(Entry::from))
     }
 
     fn follow(&mut self, to: Lane) {
         let mut sink = self.sink();
-        sink.follow(self.lines, to);
+        sink.follow(self.half, to);
         self.put_sink(&sink);
     }
 
@@ -31,7 +31,7 @@ impl At<'_> {
         }
         let words = Words::new(&self.s.c_words);
         let mut sink = self.sink();
-        sink.leave_ring(&words.0, self.lines);
+        sink.leave_ring(&words.0, self.half);
         self.s.c_words = words.values();
         self.s.c_stored = self.s.delivered;
         self.put_sink(&sink);
@@ -107,7 +107,7 @@ impl At<'_> {
             }
             C::Top => {
                 if twin != Twin::LateAnnouncement {
-                    SinkState::kernel_reading(self.lines, true);
+                    self.half.announce_unbounded_read(true);
                 }
                 C::Look
             }
@@ -117,7 +117,7 @@ impl At<'_> {
                 None => C::Read,
             },
             C::Announce => {
-                SinkState::kernel_reading(self.lines, true);
+                self.half.announce_unbounded_read(true);
                 C::Read
             }
             C::Bounded(entry) => {
@@ -145,7 +145,7 @@ impl At<'_> {
                 C::Second { got, over, retracted: false }
             }
             C::Second { got, over, retracted: false } if twin == Twin::EarlyRetraction => {
-                SinkState::kernel_reading(self.lines, false);
+                self.half.announce_unbounded_read(false);
                 C::Second { got, over, retracted: true }
             }
             C::Second { got, over, .. } => {
@@ -173,7 +173,7 @@ impl At<'_> {
                 C::Retract(after)
             }
             C::Retract(after) => {
-                SinkState::kernel_reading(self.lines, false);
+                self.half.announce_unbounded_read(false);
                 return self.after_kernel_read(after);
             }
             C::More => match self.pending()? {
@@ -200,7 +200,7 @@ impl At<'_> {
                 if self.eat_bells(announced.wrapping_sub(self.s.carrier_read))? > 0 {
                     C::Top
                 } else {
-                    let look = |at: &Self| crate::datapath::receive::has_news(&at.sink(), at.lines);
+                    let look = |at: &Self| crate::datapath::receive::has_news(&at.sink(), at.half);
                     C::Peek { news: (twin == Twin::EndAfterNews).then(|| look(self)) }
                 }
             }
@@ -217,22 +217,22 @@ impl At<'_> {
                 }
             }
             C::News(peeked) => {
-                if crate::datapath::receive::has_news(&self.sink(), self.lines) {
+                if crate::datapath::receive::has_news(&self.sink(), self.half) {
                     C::Top
                 } else {
                     C::Nothing(peeked)
                 }
             }
             C::Uncounted => {
-                let news = crate::datapath::receive::has_news(&self.sink(), self.lines);
-                if !news && !has_counted_bells(self.s.carrier_read, self.lines) {
+                let news = crate::datapath::receive::has_news(&self.sink(), self.half);
+                if !news && !has_counted_bells(self.s.carrier_read, self.half) {
                     self.s.carrier_read += self.eat(1)?;
                 }
                 C::Top
             }
             C::Nothing(Peeked::Over) => return self.end_of_file(),
             C::Nothing(peeked) => {
-                let is_counted = has_counted_bells(self.s.carrier_read, self.lines);
+                let is_counted = has_counted_bells(self.s.carrier_read, self.half);
                 if peeked == Peeked::Byte && is_counted {
                     C::Top
                 } else if peeked == Peeked::Byte && self.s.fin && twin != Twin::WaitsForTheDead {
@@ -281,7 +281,7 @@ impl At<'_> {
                 let queued = self.s.carrier.len() as u64;
                 let received =
                     if twin == Twin::TrustsTheCount { 0 } else { self.s.carrier_read + queued };
-                switch_for_producer(self.lines, received);
+                let _ = self.half.end_section(received, words::step);
                 C::Settle { push }
             }
             C::Settle { push } => {
@@ -435,7 +435,7 @@ impl At<'_> {
         } else if self.lines.log.gate.load(Ordering::Relaxed) == CONSUMER {
             self.gate(0);
         }
-        let sink = SinkState::load(&words.0, self.m.segment, 0)
+        let sink = SinkState::load(&words.0, AnyLink::on(self.m.segment, 1), 0)
             .map_err(|Broken| "a successor finds its words broken".to_owned())?;
         self.s.c_words = words.values();
         self.put_sink(&sink);

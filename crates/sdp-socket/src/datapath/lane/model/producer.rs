@@ -44,10 +44,10 @@ impl At<'_> {
                 let mut source = self.source();
                 source.carrier_sent = self.s.taken;
                 let has_entered = if twin == Twin::EntersUnasked {
-                    source.switch(self.lines, Lane::Sdp);
+                    source.switch(self.half, Lane::Sdp);
                     true
                 } else {
-                    source.enter(self.lines)
+                    source.enter(self.half)
                 };
                 self.put_source(&source);
                 self.s.p = if has_entered { P::Ring { first: true } } else { P::Kernel };
@@ -55,7 +55,7 @@ impl At<'_> {
             P::Ring { first } => {
                 let mut source = self.source();
                 let adopted = twin != Twin::NeverAdopts
-                    && match source.adopt(self.lines).map_err(broken) {
+                    && match source.adopt(self.half).map_err(broken) {
                         Ok(adopted) => adopted,
                         Err(e) => return Some(Err(e)),
                     };
@@ -129,16 +129,16 @@ impl At<'_> {
             P::Reading => {
                 let reading = self.lines.consumer.kernel_reading.load(Ordering::SeqCst);
                 // The two looks are those of `may_leave`; it must agree with them here.
-                if reading == 0 && !may_leave(self.lines, self.s.switches) {
+                if reading == 0 && !self.half.may_leave(self.s.switches) {
                     return Some(Err("may_leave disagrees".to_owned()));
                 }
                 self.s.p = if reading == 0 { P::Leave } else { P::Ring { first: false } };
             }
             P::Leave => {
                 let mut source = self.source();
-                match source.adopt(self.lines).map_err(broken) {
+                match source.adopt(self.half).map_err(broken) {
                     Ok(true) => {}
-                    Ok(false) => source.switch(self.lines, Lane::Kernel),
+                    Ok(false) => source.switch(self.half, Lane::Kernel),
                     Err(e) => return Some(Err(e)),
                 }
                 self.put_source(&source);
@@ -169,7 +169,7 @@ impl At<'_> {
         if self.lines.log.gate.load(Ordering::Relaxed) == PRODUCER {
             self.gate(0);
         }
-        let source = SourceState::load(&words.0, self.m.segment, 0)
+        let source = SourceState::load(&words.0, AnyLink::on(self.m.segment, 0), 0)
             .map_err(|Broken| "a successor finds its words broken".to_owned())?;
         self.s.p_words = words.values();
         self.put_source(&source);
@@ -199,13 +199,13 @@ impl At<'_> {
     fn rings_anybody(&self, first: bool) -> bool {
         first
             && self.lines.consumer.followed.load(Ordering::SeqCst) != self.s.switches
-            && !do_sleepers_arm(self.lines, self.s.carrier_sent)
+            && !do_sleepers_arm(self.half, self.s.carrier_sent)
     }
 
     fn count(&mut self) {
         let mut source = self.source();
         source.carrier_sent += 1;
-        source.publish_sent(self.lines);
+        source.publish_sent(self.half);
         self.put_source(&source);
     }
 }

@@ -69,7 +69,8 @@ fn a_stream_with_ordinary_calls_in_it_is_not_left_alone() {
     (0..20).for_each(|_| world.send(Way::Plain, 64));
     conn.one_way.store(1000, Ordering::Relaxed);
     let InUse { segment, row, .. } = world.rx;
-    let ordinarily = || receive::with_sink_of(conn, segment, row, |_, _, _, _| Ok(())).unwrap();
+    let link = AnyLink::on(segment, 1);
+    let ordinarily = || receive::with_sink_of(conn, link, row, |_, _, _, _| Ok(())).unwrap();
     ordinarily();
     assert!(is_told_later(&world), "that is the trap");
     ordinarily();

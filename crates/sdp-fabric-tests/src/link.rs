@@ -1,0 +1,442 @@
+//! The contract of `sdp_link`, as tests that know no fabric. None can be skipped.
+//!
+//! A fabric's test file gives two ends of a fresh link ([`Ends`]) and one line:
+//!
+//! ```text
+//! sdp_fabric_tests::link_conformance!(name, EndsType);
+//! ```
+//!
+//! Side 0 sends on half 0. Ends are used by one thread: what orders the stores of two is the
+//! models' matter.
+
+use core::cell::Cell;
+
+use sdp_link::{
+    Broken, EndWords, Ended, Holder, How, Intent, Lane, Link, PENDING_MAX, ResetNote, RxCursor,
+    Switch, SwitchLog, Trust, TxCursor, TxSaved, Wakeups, What,
+};
+use sdp_rdma::{
+    fabric::{Gather, PostError, ReceiveQueue, Scatter, SendOptions},
+    work::WorkId,
+};
+
+/// Two ends of a fresh link.
+pub trait Ends {
+    /// An end.
+    type Link<'a>: Link
+    where
+        Self: 'a;
+    /// A link that nothing was sent on.
+    fn new() -> Self;
+    /// Its end of side 0, and that of side 1.
+    fn ends(&self) -> [Self::Link<'_>; 2];
+}
+
+const FRESH: TxSaved = TxSaved { position: 0, freed: 0, private: 0 };
+const HEADER: [u8; 16] = [0xff; 16];
+
+struct Bytes<'a>(&'a [u8]);
+
+impl Gather for Bytes<'_> {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+    fn copy_to(&mut self, offset: usize, to: &[Cell<u8>]) {
+        for (cell, byte) in to.iter().zip(&self.0[offset..]) {
+            cell.set(*byte);
+        }
+    }
+}
+
+#[derive(Default)]
+struct Taken(Vec<u8>);
+
+impl Scatter for Taken {
+    fn room(&self) -> usize {
+        usize::MAX
+    }
+    fn accept(&mut self, from: &[Cell<u8>]) {
+        self.0.extend(from.iter().map(Cell::get));
+    }
+}
+
+fn post(tx: &mut impl TxCursor, payload: &[u8]) -> Result<(), PostError> {
+    tx.post_send(WorkId(0), &HEADER, &mut Bytes(payload), SendOptions::default())
+}
+
+fn saved(tx: &impl TxCursor) -> TxSaved {
+    let (position, freed) = tx.cursors();
+    TxSaved { position, freed, private: tx.private() }
+}
+
+/// The payload of the next message, which is released.
+fn take(rx: &mut impl RxCursor) -> Option<Vec<u8>> {
+    let found = rx.poll_receive().expect("sound")?;
+    let mut taken = Taken::default();
+    rx.copy_out(found, HEADER.len() as u32, found.len - HEADER.len() as u32, &mut taken);
+    rx.release(found);
+    Some(taken.0)
+}
+
+const fn to(lane: Lane, carrier: u64, fabric: u64) -> Switch {
+    Switch { carrier, fabric, to: lane }
+}
+
+/// What was posted is nobody's before it is published, and everybody's afterwards.
+pub fn nothing_is_seen_before_it_is_published<E: Ends>(ends: &E) {
+    let [a, b] = ends.ends();
+    let mut tx = a.open_tx(0, FRESH).expect("fresh");
+    let mut rx = b.open_rx(0, 0, 0).expect("fresh");
+    post(&mut tx, b"one").expect("room");
+    assert_eq!(b.half(0).position(What::Bytes), 0);
+    assert_eq!(take(&mut rx), None);
+    tx.publish();
+    assert_eq!(b.half(0).position(What::Bytes), tx.cursors().0);
+    assert_eq!(take(&mut rx).as_deref(), Some(&b"one"[..]));
+    assert_eq!(take(&mut rx), None);
+    assert_eq!(rx.cursors().0, tx.cursors().0, "one unit for both ends");
+}
+
+/// A cursor made from the saved numbers goes on where the one before stopped.
+pub fn a_producer_goes_on_from_its_saved_numbers<E: Ends>(ends: &E) {
+    let [a, b] = ends.ends();
+    let mut rx = b.open_rx(0, 0, 0).expect("fresh");
+    let mut numbers = FRESH;
+    for round in 0..100u8 {
+        let mut tx = a.open_tx(0, numbers).expect("its own");
+        tx.refresh().expect("sound");
+        post(&mut tx, &[round; 700]).expect("room");
+        tx.publish();
+        numbers = saved(&tx);
+        assert_eq!(take(&mut rx), Some(vec![round; 700]));
+        rx.publish();
+    }
+}
+
+/// The same for a consumer, which may stop inside a message.
+pub fn a_consumer_goes_on_inside_a_message<E: Ends>(ends: &E) {
+    let [a, b] = ends.ends();
+    let mut tx = a.open_tx(0, FRESH).expect("fresh");
+    post(&mut tx, b"first").expect("room");
+    post(&mut tx, b"second").expect("room");
+    tx.publish();
+    let mut rx = b.open_rx(0, 0, 0).expect("fresh");
+    let found = rx.poll_receive().expect("sound").expect("a message");
+    let (_, freed) = rx.cursors();
+    let mut rx = b.open_rx(0, freed, found.len).expect("its own");
+    let current = rx.current(found.len);
+    let mut taken = Taken::default();
+    rx.copy_out(current, HEADER.len() as u32 + 2, 3, &mut taken);
+    assert_eq!(taken.0, b"rst");
+    rx.release(current);
+    let (_, freed) = rx.cursors();
+    assert_ne!(freed, 0);
+    rx.publish();
+    let mut rx = b.open_rx(0, freed, 0).expect("its own");
+    assert_eq!(take(&mut rx).as_deref(), Some(&b"second"[..]));
+}
+
+/// What is released is the producer's after `publish`, and what an onlooker passes never.
+pub fn room_returns_when_it_is_published<E: Ends>(ends: &E) {
+    let [a, b] = ends.ends();
+    let mut tx = a.open_tx(0, FRESH).expect("fresh");
+    let mut posted = 0;
+    while post(&mut tx, &[1; 1000]) == Ok(()) {
+        posted += 1;
+    }
+    tx.publish();
+    assert_eq!(post(&mut tx, &[1; 1000]), Err(PostError::Full));
+    let mut rx = b.open_rx(0, 0, 0).expect("fresh");
+    let mut onlooker = rx.onlooker();
+    while take(&mut onlooker).is_some() {}
+    tx.refresh().expect("sound");
+    assert_eq!(post(&mut tx, &[1; 1000]), Err(PostError::Full));
+    for _ in 0..posted {
+        assert_eq!(take(&mut rx), Some(vec![1; 1000]));
+    }
+    assert_eq!(a.half(0).position(What::Space), 0);
+    rx.publish();
+    assert_eq!(a.half(0).position(What::Space), tx.cursors().0);
+    assert_eq!(a.half(0).free(), a.half(0).size());
+    tx.refresh().expect("sound");
+    assert_eq!(tx.cursors().1, tx.cursors().0);
+    assert_eq!(post(&mut tx, &[1; 1000]), Ok(()));
+}
+
+/// A section's end hides what lies behind it, and nothing before it.
+pub fn a_limit_hides_what_is_behind<E: Ends>(ends: &E) {
+    let [a, b] = ends.ends();
+    let mut tx = a.open_tx(0, FRESH).expect("fresh");
+    post(&mut tx, b"before").expect("room");
+    let (end, _) = tx.cursors();
+    post(&mut tx, b"behind").expect("room");
+    tx.publish();
+    let mut rx = b.open_rx(0, 0, 0).expect("fresh");
+    rx.set_limit(end);
+    assert_eq!(take(&mut rx).as_deref(), Some(&b"before"[..]));
+    assert_eq!(take(&mut rx), None);
+    assert_eq!(rx.cursors().1, end);
+    rx.set_limit(u64::MAX);
+    assert_eq!(take(&mut rx).as_deref(), Some(&b"behind"[..]));
+}
+
+/// A message takes what its footprint says.
+pub fn a_message_takes_its_footprint<E: Ends>(ends: &E) {
+    let [a, _] = ends.ends();
+    let mut tx = a.open_tx(0, FRESH).expect("fresh");
+    for len in [0, 1, 100, 3000] {
+        let (before, _) = tx.cursors();
+        post(&mut tx, &vec![0; len]).expect("room");
+        let (after, _) = tx.cursors();
+        assert_eq!(after - before, tx.footprint(HEADER.len() + len), "{len} bytes");
+    }
+}
+
+/// Numbers that nobody saved are refused.
+pub fn impossible_numbers_are_refused<E: Ends>(ends: &E) {
+    let [a, b] = ends.ends();
+    let size = a.half(0).size();
+    for (position, freed) in [(1, 0), (0, 1), (2 * size, 0), (0, size)] {
+        let refused = a.open_tx(0, TxSaved { position, freed, private: 0 }).err();
+        assert_eq!(refused, Some(Broken), "{position} {freed}");
+    }
+    assert_eq!(b.open_rx(0, 1, 0).err(), Some(Broken));
+}
+
+/// Entries are followed in the order written, each once, with both positions.
+pub fn entries_are_followed_in_order<E: Ends>(ends: &E) {
+    let [a, b] = ends.ends();
+    let (producer, consumer) = (a.half(0), b.half(0));
+    assert_eq!((producer.written(), producer.followed()), (0, 0));
+    assert_eq!(consumer.next(0, Lane::Kernel, 0), Ok(None));
+    let mut lane = Lane::Kernel;
+    for number in 0..40u32 {
+        let next = if lane == Lane::Kernel { Lane::Sdp } else { Lane::Kernel };
+        let switch = to(next, 100 + u64::from(number), 0);
+        producer.write(number, switch, || {});
+        assert_eq!(producer.lane(), next);
+        assert_eq!(producer.sent(), switch.carrier);
+        assert_eq!(consumer.written(), number + 1);
+        assert_eq!(consumer.next(number, lane, 0), Ok(Some(switch)));
+        consumer.follow(number + 1);
+        assert_eq!(producer.followed(), number + 1);
+        assert_eq!(consumer.next(number + 1, next, 0), Ok(None));
+        lane = next;
+    }
+    // The other half knows nothing of it.
+    assert_eq!(a.half(1).written(), 0);
+}
+
+/// As many entries as may be pending are all there.
+pub fn pending_entries_are_kept<E: Ends>(ends: &E) {
+    let [a, b] = ends.ends();
+    let lanes = [Lane::Kernel, Lane::Sdp];
+    for number in 0..PENDING_MAX {
+        let switch = to(lanes[(number + 1) % 2], number as u64, 0);
+        a.half(0).write(number as u32, switch, || {});
+    }
+    for number in 0..PENDING_MAX {
+        let switch = to(lanes[(number + 1) % 2], number as u64, 0);
+        assert_eq!(b.half(0).next(number as u32, lanes[number % 2], 0), Ok(Some(switch)));
+    }
+}
+
+/// Entries that no producer writes break the half.
+pub fn impossible_entries_are_found<E: Ends>(ends: &E) {
+    let [a, b] = ends.ends();
+    let (producer, consumer) = (a.half(0), b.half(0));
+    producer.write(0, to(Lane::Sdp, 7, 0), || {});
+    assert_eq!(consumer.next(0, Lane::Sdp, 0), Err(Broken), "onto the lane that it is on");
+    let freed = producer.size();
+    assert_eq!(consumer.next(0, Lane::Kernel, freed), Err(Broken), "before what was freed");
+    let many = PENDING_MAX as u32 + 1;
+    assert_eq!(consumer.next(0u32.wrapping_sub(many), Lane::Sdp, 0), Err(Broken), "too many");
+}
+
+/// L10: a consumer ends the producer's section itself, or has it ended; then that is found, and
+/// found once.
+pub fn a_section_is_ended_for_the_producer_or_asked_for<E: Ends>(ends: &E) {
+    let [a, b] = ends.ends();
+    let (producer, consumer) = (a.half(0), b.half(0));
+    assert_eq!(consumer.end_section(0, || {}), Ended::NotOnLane);
+    producer.write(0, to(Lane::Sdp, 5, 0), || {});
+    consumer.follow(1);
+    assert_eq!(producer.accept(1, Lane::Sdp, 5, 0), Ok(false));
+    match consumer.end_section(5, || {}) {
+        Ended::NotOnLane => panic!("it is on the lane"),
+        Ended::Asked => {
+            assert_eq!(producer.written(), 1);
+            assert_eq!(producer.accept(1, Lane::Sdp, 5, 0), Ok(false));
+            producer.write(1, to(Lane::Kernel, 5, 0), || {});
+        }
+        Ended::Written => {
+            assert_eq!(
+                producer.accept(1, Lane::Sdp, 6, 0),
+                Err(Broken),
+                "another carrier position"
+            );
+            assert_eq!(producer.accept(1, Lane::Kernel, 5, 0), Err(Broken), "from the kernel lane");
+            assert_eq!(producer.accept(1, Lane::Sdp, 5, 0), Ok(true));
+        }
+    }
+    assert_eq!(consumer.next(1, Lane::Sdp, 0), Ok(Some(to(Lane::Kernel, 5, 0))));
+    assert_eq!(producer.lane(), Lane::Kernel);
+    assert_eq!(producer.accept(2, Lane::Kernel, 5, 0), Ok(false));
+    assert_eq!(consumer.end_section(5, || {}), Ended::NotOnLane);
+}
+
+/// L2: only an unbounded read in progress keeps a producer that was not followed.
+pub fn an_unbounded_read_keeps_the_producer<E: Ends>(ends: &E) {
+    let [a, b] = ends.ends();
+    let (producer, consumer) = (a.half(0), b.half(0));
+    producer.write(0, to(Lane::Sdp, 0, 0), || {});
+    assert!(producer.may_leave(1));
+    consumer.announce_unbounded_read(true);
+    assert!(!producer.may_leave(1));
+    consumer.follow(1);
+    assert!(producer.may_leave(1));
+    consumer.follow(0);
+    consumer.announce_unbounded_read(false);
+    assert!(producer.may_leave(1));
+}
+
+/// A gate is one end's at a time, or stands open for both.
+pub fn a_gate_has_one_holder<E: Ends>(ends: &E) {
+    let [a, b] = ends.ends();
+    let (producer, consumer) = (a.half(0), b.half(0));
+    assert_eq!(producer.gate_holder(), None);
+    producer.try_gate(0).expect("nobody has it");
+    if let Err(holder) = consumer.try_gate(1) {
+        assert_eq!(holder, Holder::of(0));
+        assert_eq!(consumer.gate_holder(), Some(holder));
+        assert_eq!(producer.try_gate(0), Err(Holder::of(0)), "who died inside is told so");
+        assert!(!consumer.take_gate_over(Holder::of(1), 1), "that does not hold it");
+        assert!(consumer.take_gate_over(holder, 1));
+        assert_eq!(producer.try_gate(0), Err(Holder::of(1)));
+    }
+    consumer.open_gate();
+    assert_eq!(producer.gate_holder(), None);
+    producer.try_gate(0).expect("it was given back");
+    producer.open_gate();
+}
+
+/// What a consumer says of its readers, and what both count of the carrier.
+pub fn trust_and_counts_arrive<E: Ends>(ends: &E) {
+    let [a, b] = ends.ends();
+    let (producer, consumer) = (a.half(0), b.half(0));
+    assert_eq!(producer.trust(), Trust::No);
+    for trust in [Trust::Reads, Trust::ReadsAndArms, Trust::No] {
+        consumer.declare(trust);
+        assert_eq!(producer.trust(), trust);
+    }
+    consumer.count_read(9);
+    producer.count_sent(11);
+    assert_eq!((producer.read(), consumer.sent()), (9, 11));
+}
+
+/// An arm is seen until it is answered, and a late answer leaves a newer one alone.
+pub fn a_late_answer_leaves_a_newer_arm_alone<E: Ends>(ends: &E) {
+    let [a, b] = ends.ends();
+    for what in [What::Bytes, What::Space] {
+        let (waker, sleeper) = match what {
+            What::Bytes => (a.half(0), b.half(0)),
+            What::Space => (b.half(0), a.half(0)),
+        };
+        assert_eq!(waker.armed(what), None);
+        sleeper.arm(what, How::Doorbell);
+        let first = waker.armed(what).expect("armed");
+        assert_eq!(first.how, How::Doorbell);
+        assert_eq!(waker.armed(what), Some(first), "until it is answered");
+        let other = if what == What::Bytes { What::Space } else { What::Bytes };
+        assert_eq!(waker.armed(other), None, "somebody else's");
+        sleeper.arm(what, How::Doorbell);
+        waker.disarm(what, first);
+        let second = waker.armed(what).expect("the newer one");
+        waker.disarm(what, second);
+        assert_eq!(waker.armed(what), None);
+        // Two sleepers who want different things are reached by what reaches all.
+        sleeper.arm(what, How::Doorbell);
+        sleeper.arm(what, How::Carrier);
+        let both = waker.armed(what).expect("armed");
+        assert_eq!(both.how, How::Carrier);
+        waker.disarm(what, both);
+    }
+    assert_eq!(a.half(1).armed(What::Bytes), None, "the other half");
+    a.half(0).note_signal(77);
+    assert_eq!(b.half(0).signalled_at(), 77);
+}
+
+/// What an end says of itself the other one sees.
+pub fn an_end_is_seen_as_it_says<E: Ends>(ends: &E) {
+    let [a, b] = ends.ends();
+    assert!(!b.peer().is_attached());
+    a.own().attach();
+    assert!(b.peer().is_attached() && !a.peer().is_attached());
+    assert!(b.peer().is_open());
+    for intent in [Intent::Carrier, Intent::PassedOn, Intent::Open] {
+        a.own().intend(intent);
+        assert_eq!(b.peer().intent(), intent);
+        assert_eq!(b.peer().is_open(), intent == Intent::Open);
+    }
+    assert!(a.own().close());
+    assert_eq!(b.peer().intent(), Intent::Closed);
+    assert!(a.own().close(), "again");
+    b.own().intend(Intent::PassedOn);
+    assert!(!b.own().close(), "it had another intent");
+    assert_eq!(a.peer().intent(), Intent::PassedOn);
+    a.own().note_leaving();
+    assert_eq!(b.peer().reset_note(), ResetNote::Leaves);
+    a.own().note_reset(ResetNote::Resets);
+    a.own().note_leaving();
+    assert_eq!(b.peer().reset_note(), ResetNote::Resets, "what was said before stands");
+    a.own().note_reset(ResetNote::None);
+    assert_eq!(b.peer().reset_note(), ResetNote::None);
+    a.own().note_cpu(3);
+    a.own().note_socket(12);
+    assert_eq!((b.peer().cpu(), b.peer().socket()), (3, 12));
+    assert_eq!((a.peer().cpu(), a.peer().socket()), (0, 0));
+}
+
+/// Instantiates every test for an [`Ends`].
+#[macro_export]
+macro_rules! link_conformance {
+    ($name:ident, $ends:ty) => {
+        mod $name {
+            #[allow(unused_imports)]
+            use super::*;
+
+            $crate::link_tests! {
+                $ends;
+                nothing_is_seen_before_it_is_published,
+                a_producer_goes_on_from_its_saved_numbers,
+                a_consumer_goes_on_inside_a_message,
+                room_returns_when_it_is_published,
+                a_limit_hides_what_is_behind,
+                a_message_takes_its_footprint,
+                impossible_numbers_are_refused,
+                entries_are_followed_in_order,
+                pending_entries_are_kept,
+                impossible_entries_are_found,
+                a_section_is_ended_for_the_producer_or_asked_for,
+                an_unbounded_read_keeps_the_producer,
+                a_gate_has_one_holder,
+                trust_and_counts_arrive,
+                a_late_answer_leaves_a_newer_arm_alone,
+                an_end_is_seen_as_it_says,
+            }
+        }
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! link_tests {
+    ($ends:ty; $($test:ident,)*) => {
+        $(
+            #[test]
+            fn $test() {
+                $crate::link::$test(&<$ends as $crate::link::Ends>::new());
+            }
+        )*
+    };
+}

@@ -1,0 +1,50 @@
+//! What this crate needs of the TCP socket.
+
+use sdp_rdma::fabric::Gather;
+
+/// Why the carrier did nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CarrierError {
+    /// It would have to wait.
+    WouldBlock,
+    /// The kernel's error number. Interruption is not told: try again.
+    Failed(i32),
+}
+
+/// The kernel's TCP socket. No call waits, none raises a signal.
+pub trait Carrier {
+    /// Sends bytes of `pieces`, one behind the other, as one record (`MSG_EOR | MSG_DONTWAIT |
+    /// MSG_NOSIGNAL`). How many the kernel took, at least 1.
+    ///
+    /// # Errors
+    /// None were taken.
+    fn send(&mut self, pieces: [&[u8]; 2]) -> Result<usize, CarrierError>;
+
+    /// Copies the first bytes that the kernel has and leaves them there (`MSG_PEEK | MSG_DONTWAIT`). 0: the
+    /// peer has ended its stream, and there is nothing before that.
+    ///
+    /// # Errors
+    /// There is nothing.
+    fn peek(&mut self, into: &mut [u8]) -> Result<usize, CarrierError>;
+
+    /// Takes bytes away that a peek has shown (`MSG_DONTWAIT | MSG_TRUNC` needs no buffer). How many.
+    ///
+    /// # Errors
+    /// None were taken.
+    fn discard(&mut self, len: usize) -> Result<usize, CarrierError>;
+
+    /// Bytes that the kernel took and has not put into a segment yet (`SIOCOUTQNSD`).
+    ///
+    /// # Errors
+    /// The kernel's.
+    fn unsent(&mut self) -> Result<usize, CarrierError>;
+}
+
+/// A carrier that takes the program's bytes where they are.
+pub trait PayloadCarrier<G: Gather>: Carrier {
+    /// Sends `payload` from byte `from` on, as [`Carrier::send`] does. How many bytes the kernel took.
+    ///
+    /// # Errors
+    /// None were taken.
+    fn send_payload(&mut self, payload: &mut G, from: usize) -> Result<usize, CarrierError>;
+}

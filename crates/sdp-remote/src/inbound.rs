@@ -1,0 +1,680 @@
+//! The receiving half: the inbox, the guarded reading of the carrier, and which of them is next.
+
+use core::cell::Cell;
+
+use sdp_guard::{
+    consumer::{Arrival, Broken, Consumer, Head, Next},
+    marker::{Kind, MARKER_LEN, Marker, Seal},
+    producer::Switch,
+    scan::{self, LOOK_AHEAD},
+};
+use sdp_proto::{
+    Payload, Sink, SinkAction, SinkConfig, Source, SourceConfig, SourceInput,
+    wire::{Lane as WireLane, LaneSwitch, Message, PREFIX_MAX},
+};
+use sdp_rdma::fabric::{ReceiveQueue, Received, Scatter};
+
+use crate::{Carrier, CarrierError, Met, Reason, Shared};
+
+/// Messages in an inbox. What is beyond stays with the fabric, unacknowledged.
+const INBOX: usize = 64;
+/// Meetings whose markers may still come on the carrier. One more attempt that came to nothing, and no new one is made.
+const SEALS: usize = 4;
+/// Payload that one look at the carrier can show.
+const LOOK: usize = 4096;
+
+/// What a call on the receiving half works with.
+#[derive(Debug)]
+pub struct ReceiveContext<'a, R, C> {
+    /// The queue pair's receiving half, while there is one.
+    pub rx: Option<&'a mut R>,
+    /// The TCP socket.
+    pub carrier: &'a mut C,
+    /// The mailbox.
+    pub shared: &'a Shared,
+}
+
+/// Why nothing was received.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RecvError {
+    /// Nothing is there; the carrier (`POLLIN`) or the completion channel wakes.
+    WouldBlock,
+    /// The carrier has ended while the stream was on SDP: the peer died, and a tail may be missing. While the queue pair
+    /// is not known to be dead, messages may still arrive: wait for its end, at most a second. Then it is a
+    /// reset.
+    Cut {
+        /// The queue pair is dead and everything that had arrived was delivered.
+        is_final: bool,
+    },
+    /// The carrier's error number.
+    Carrier(i32),
+    /// The peer broke a rule: reset the connection.
+    Broken(Reason),
+}
+
+/// What a reader would find.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Readable {
+    /// Nothing now.
+    Nothing,
+    /// At least so many bytes, at least 1.
+    Bytes(u64),
+    /// The end of the stream, an error, or a cut: ask [`Inbound::recv`].
+    End,
+}
+
+/// A judged message that waits for the reader.
+#[derive(Debug, Clone, Copy)]
+enum Entry {
+    Switch(Switch),
+    Data {
+        section: u32,
+        /// Of the first unread byte.
+        stream: u64,
+        /// Unread bytes, and where in the message they begin.
+        len: u32,
+        offset: u32,
+        message: Received,
+    },
+}
+
+impl Entry {
+    const fn head(&self) -> Head {
+        match *self {
+            Self::Switch(switch) => Head::Switch(switch),
+            Self::Data { section, stream, len, .. } => Head::Data { section, stream, len },
+        }
+    }
+}
+
+/// Messages in order of arrival.
+#[derive(Debug)]
+struct Inbox {
+    entries: [Option<Entry>; INBOX],
+    first: usize,
+    len: usize,
+}
+
+impl Inbox {
+    const fn new() -> Self {
+        Self { entries: [None; INBOX], first: 0, len: 0 }
+    }
+
+    const fn is_full(&self) -> bool {
+        self.len >= INBOX
+    }
+
+    fn head(&self) -> Option<Entry> {
+        self.entries.get(self.first).copied().flatten()
+    }
+
+    fn head_mut(&mut self) -> Option<&mut Entry> {
+        self.entries.get_mut(self.first).and_then(Option::as_mut)
+    }
+
+    fn push(&mut self, entry: Entry) {
+        let at = (self.first + self.len) % INBOX;
+        if let Some(place) = self.entries.get_mut(at).filter(|_| self.len < INBOX) {
+            *place = Some(entry);
+            self.len += 1;
+        }
+    }
+
+    fn pop(&mut self) {
+        if let Some(place) = self.entries.get_mut(self.first)
+            && place.take().is_some()
+        {
+            self.first = (self.first + 1) % INBOX;
+            self.len -= 1;
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = Entry> {
+        let (before, from) = self.entries.split_at_checked(self.first).unwrap_or_default();
+        from.iter().chain(before).map_while(|entry| *entry)
+    }
+}
+
+/// What one look at the carrier has shown.
+enum Seen {
+    /// So many bytes of payload are first.
+    Payload(usize),
+    /// A marker is first, whole; it was taken and judged.
+    Marker,
+    /// Nothing, or a marker's beginning.
+    Nothing,
+    /// The peer has ended its stream.
+    End,
+}
+
+/// The receiving half of one connection.
+#[derive(Debug)]
+pub struct Inbound {
+    consumer: Consumer,
+    arrival: Arrival,
+    sink: Sink,
+    inbox: Inbox,
+    /// Of meetings whose markers may come, oldest first.
+    seals: [Option<(u32, Seal)>; SEALS],
+    meeting: u32,
+    /// Nothing more will come off the queue pair.
+    is_drained: bool,
+    /// The peer has said on the queue pair that its stream is over.
+    has_disconnected: bool,
+    counts: InboundCounts,
+}
+
+/// What a receiving half has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct InboundCounts {
+    /// Messages with payload taken off the queue pair.
+    pub messages: u64,
+    /// Bytes delivered that came by the queue pair.
+    pub bytes: u64,
+    /// Bytes delivered that came by the carrier.
+    pub carrier_bytes: u64,
+    /// Markers read.
+    pub markers: u64,
+    /// Bytes of the carrier thrown away: they were here already.
+    pub skipped: u64,
+    /// Messages thrown away: they were late.
+    pub voided: u64,
+}
+
+const fn carrier_error(error: CarrierError) -> RecvError {
+    match error {
+        CarrierError::WouldBlock => RecvError::WouldBlock,
+        CarrierError::Failed(errno) => RecvError::Carrier(errno),
+    }
+}
+
+fn break_off(shared: &Shared, reason: Reason) -> RecvError {
+    shared.broke();
+    RecvError::Broken(reason)
+}
+
+impl Inbound {
+    /// At the first meeting; `position`: bytes that the program has read from the kernel so far.
+    pub const fn new(position: u64) -> Self {
+        Self {
+            consumer: Consumer::new(position),
+            arrival: Arrival::new(),
+            sink: Sink::new(&SinkConfig::implicit(4096)),
+            inbox: Inbox::new(),
+            seals: [None; SEALS],
+            meeting: 0,
+            is_drained: false,
+            has_disconnected: false,
+            counts: InboundCounts {
+                messages: 0,
+                bytes: 0,
+                carrier_bytes: 0,
+                markers: 0,
+                skipped: 0,
+                voided: 0,
+            },
+        }
+    }
+
+    pub(crate) fn begin(&mut self, met: &Met) {
+        let (_, sink) = met.local.halves(&met.remote);
+        (self.sink, self.arrival) = (sink, Arrival::new());
+        self.meeting = met.number;
+        (self.is_drained, self.has_disconnected) = (false, false);
+        if let Some(place) = self.seals.iter_mut().find(|place| place.is_none()) {
+            *place = Some((met.number, met.peer));
+        }
+    }
+
+    pub(crate) fn link_destroyed(&mut self) {
+        while self.inbox.head().is_some() {
+            self.inbox.pop();
+        }
+        self.is_drained = true;
+    }
+
+    /// What it has done.
+    pub const fn counts(&self) -> InboundCounts {
+        self.counts
+    }
+
+    /// True if an attempt to meet may begin, as far as this half goes: on the kernel lane, no queue pair, and not too many
+    /// attempts that came to nothing.
+    pub fn may_meet(&self, shared: &Shared) -> bool {
+        !shared.has_link()
+            && !self.consumer.is_on_sdp()
+            && !self.consumer.is_raw()
+            && self.seals.iter().any(Option::is_none)
+    }
+
+    /// True if the dead queue pair's halves may be dropped: nothing of the program's lies in its buffers.
+    pub fn may_destroy(&self) -> bool {
+        !self.inbox.iter().any(|entry| matches!(entry, Entry::Data { .. }))
+    }
+
+    /// Bytes of the stream that were delivered.
+    pub const fn stream(&self) -> u64 {
+        self.consumer.taken()
+    }
+
+    /// True if payload comes by the queue pair now.
+    pub const fn is_on_sdp(&self) -> bool {
+        self.consumer.is_on_sdp()
+    }
+
+    /// Takes what has arrived off the queue pair into the inbox, and tells the mailbox. Afterwards
+    /// [`crate::Outbound::is_due`] says whether something is to be answered.
+    ///
+    /// # Errors
+    /// [`RecvError::Broken`] only.
+    pub fn gather<R: ReceiveQueue>(
+        &mut self,
+        rx: &mut R,
+        shared: &Shared,
+    ) -> Result<(), RecvError> {
+        // Before its PROOF nobody on the queue pair is believed.
+        if self.is_drained || self.meeting == 0 || !shared.is_proven(self.meeting) {
+            return Ok(());
+        }
+        let mut has_some = false;
+        while !self.inbox.is_full() {
+            match rx.poll_receive() {
+                Ok(Some(message)) => {
+                    has_some = true;
+                    self.take_message(rx, message, shared)
+                        .map_err(|reason| break_off(shared, reason))?;
+                }
+                Ok(None) => break,
+                Err(_) => {
+                    self.is_drained = true;
+                    shared.link_died();
+                    break;
+                }
+            }
+        }
+        if has_some {
+            shared.set_ack(self.sink.ack(rx.posted()));
+        }
+        Ok(())
+    }
+
+    fn take_message<R: ReceiveQueue>(
+        &mut self,
+        rx: &mut R,
+        message: Received,
+        shared: &Shared,
+    ) -> Result<(), Reason> {
+        let mut bytes = [0; PREFIX_MAX];
+        let copied = rx.copy_header(message, &mut bytes);
+        let first = bytes.get(..copied).unwrap_or_default();
+        let parsed = Message::parse(first, message.len).map_err(Reason::Message)?;
+        let action = self.sink.handle(&parsed).map_err(Reason::Message)?;
+        shared.set_credit(parsed.header.credit());
+        match action {
+            SinkAction::Deliver(payload) => return self.keep(message, payload),
+            SinkAction::DeliverAndOwe(payload, owed) => {
+                shared.owe(owed).map_err(Reason::Message)?;
+                return self.keep(message, payload);
+            }
+            SinkAction::DeliverForSource(payload, input) => {
+                judge_for_source(&input)?;
+                return self.keep(message, payload);
+            }
+            SinkAction::Owe(owed) => shared.owe(owed).map_err(Reason::Message)?,
+            SinkAction::ForSource(input) => judge_for_source(&input)?,
+            SinkAction::EndOfStream => self.has_disconnected = true,
+            SinkAction::Reset => return Err(Reason::Aborted),
+            // To whole connections a suspension is the end of the queue pair.
+            SinkAction::Suspend { .. } => shared.link_died(),
+            SinkAction::LaneSwitch(switch) => self.keep_switch(switch)?,
+            SinkAction::LaneRequest(request) => shared.invite(request.lane == WireLane::Sdp),
+            SinkAction::Nothing | SinkAction::ModeChanged(_) => {}
+        }
+        rx.release(message);
+        Ok(())
+    }
+
+    fn keep(&mut self, message: Received, payload: Payload) -> Result<(), Reason> {
+        let head = self.arrival.data(payload.len).map_err(Reason::Consumer)?;
+        if let Head::Data { section, stream, len } = head {
+            let offset = payload.offset;
+            self.inbox.push(Entry::Data { section, stream, len, offset, message });
+            self.counts.messages += 1;
+        }
+        Ok(())
+    }
+
+    fn keep_switch(&mut self, switch: LaneSwitch) -> Result<(), Reason> {
+        if switch.lane != WireLane::Sdp {
+            return Err(Reason::Consumer(Broken::Sequence));
+        }
+        let switch = Switch {
+            sequence: switch.sequence,
+            carrier: switch.carrier_position,
+            stream: switch.stream_position,
+        };
+        self.arrival.switch(switch).map_err(Reason::Consumer)?;
+        self.inbox.push(Entry::Switch(switch));
+        Ok(())
+    }
+
+    /// Gives the program's `sink` what is next in the stream, wherever it came. How many bytes; 0: the peer has
+    /// ended its stream (or the sink has no room). With `is_peek` everything stays where it is, and what one look shows
+    /// is all that is given. Never waits.
+    ///
+    /// # Errors
+    /// Nothing was delivered.
+    pub fn recv<R: ReceiveQueue, C: Carrier>(
+        &mut self,
+        io: &mut ReceiveContext<'_, R, C>,
+        sink: &mut impl Scatter,
+        is_peek: bool,
+    ) -> Result<usize, RecvError> {
+        let mut got = 0;
+        while sink.room() != 0 {
+            match self.step(io, sink, is_peek) {
+                Ok(0) => break,
+                Ok(len) => got += len,
+                Err(_) if got != 0 => break,
+                Err(error) => return Err(error),
+            }
+            if is_peek {
+                break;
+            }
+        }
+        Ok(got)
+    }
+
+    /// Takes what has arrived and the markers that are next, and says what a reader would find.
+    ///
+    /// # Errors
+    /// [`RecvError::Broken`] only.
+    pub fn look<R: ReceiveQueue, C: Carrier>(
+        &mut self,
+        io: &mut ReceiveContext<'_, R, C>,
+    ) -> Result<Readable, RecvError> {
+        let mut probe = Probe;
+        match self.step(io, &mut probe, true) {
+            Ok(0) => Ok(Readable::End),
+            Ok(len) => Ok(Readable::Bytes((len as u64).max(self.available()))),
+            Err(RecvError::WouldBlock | RecvError::Cut { is_final: false }) => {
+                Ok(Readable::Nothing)
+            }
+            Err(RecvError::Broken(reason)) => Err(RecvError::Broken(reason)),
+            Err(RecvError::Cut { .. } | RecvError::Carrier(_)) => Ok(Readable::End),
+        }
+    }
+
+    /// Payload bytes in the inbox that come next, without looking at the carrier: for `FIONREAD`, and to see that there is
+    /// something. 0 says nothing: ask [`Inbound::look`].
+    pub fn available(&self) -> u64 {
+        if !self.consumer.is_on_sdp() {
+            return 0;
+        }
+        let section = self.consumer.sequence();
+        let next = self.inbox.iter().map_while(|entry| match entry {
+            Entry::Data { section: of, len, .. } if of == section => Some(u64::from(len)),
+            _ => None,
+        });
+        next.sum()
+    }
+
+    /// Delivers the next bytes that are together. 0: the end.
+    fn step<R: ReceiveQueue, C: Carrier>(
+        &mut self,
+        io: &mut ReceiveContext<'_, R, C>,
+        sink: &mut impl Scatter,
+        is_peek: bool,
+    ) -> Result<usize, RecvError> {
+        loop {
+            if let Some(rx) = io.rx.as_deref_mut() {
+                self.gather(rx, io.shared)?;
+            }
+            if io.shared.is_broken() {
+                return Err(RecvError::Broken(Reason::Told));
+            }
+            let head = self.inbox.head();
+            let next = self.consumer.next(head.map(|entry| entry.head()));
+            let next = next.map_err(|broken| break_off(io.shared, Reason::Consumer(broken)))?;
+            match next {
+                Next::Take(_) if is_peek => return Ok(self.show(io, sink)),
+                Next::Take(_) => return Ok(self.deliver(io, sink)),
+                Next::Void => {
+                    self.counts.voided += 1;
+                    self.drop_head(io);
+                }
+                Next::Followed => {
+                    io.shared.follow(self.consumer.sequence());
+                    self.drop_head(io);
+                }
+                Next::Carrier(limit) => {
+                    if let Some(len) = self.read_carrier(io, limit, sink, is_peek)? {
+                        return Ok(len);
+                    }
+                }
+                Next::Return => return Err(RecvError::WouldBlock),
+            }
+        }
+    }
+
+    /// Gives bytes of the inbox's head, and as many as there are room for; they are gone.
+    fn deliver<R: ReceiveQueue, C>(
+        &mut self,
+        io: &mut ReceiveContext<'_, R, C>,
+        sink: &mut impl Scatter,
+    ) -> usize {
+        let room = u32::try_from(sink.room()).unwrap_or(u32::MAX);
+        let (Some(Entry::Data { stream, len, offset, message, .. }), Some(rx)) =
+            (self.inbox.head_mut(), io.rx.as_deref_mut())
+        else {
+            return 0;
+        };
+        let given = room.min(*len);
+        rx.copy_out(*message, *offset, given, sink);
+        *stream += u64::from(given);
+        *offset += given;
+        *len -= given;
+        let is_empty = *len == 0;
+        self.consumer.took(given);
+        self.counts.bytes += u64::from(given);
+        if is_empty {
+            self.drop_head(io);
+        }
+        given as usize
+    }
+
+    /// Gives bytes of the inbox as they are next, and leaves them there.
+    fn show<R: ReceiveQueue, C>(
+        &self,
+        io: &mut ReceiveContext<'_, R, C>,
+        sink: &mut impl Scatter,
+    ) -> usize {
+        let Some(rx) = io.rx.as_deref_mut() else { return 0 };
+        let section = self.consumer.sequence();
+        let mut given = 0;
+        for entry in self.inbox.iter() {
+            let Entry::Data { section: of, len, offset, message, .. } = entry else { break };
+            let room = u32::try_from(sink.room()).unwrap_or(u32::MAX);
+            if of != section || room == 0 {
+                break;
+            }
+            rx.copy_out(message, offset, len.min(room), sink);
+            given += len.min(room) as usize;
+        }
+        given
+    }
+
+    fn drop_head<R: ReceiveQueue, C>(&mut self, io: &mut ReceiveContext<'_, R, C>) {
+        if let (Some(Entry::Data { message, .. }), Some(rx)) =
+            (self.inbox.head(), io.rx.as_deref_mut())
+        {
+            rx.release(message);
+            io.shared.set_ack(self.sink.ack(rx.posted()));
+        }
+        self.inbox.pop();
+    }
+
+    /// Reads the carrier once. `Some`: so many bytes went to the program, 0 at the end of the stream; `None`: a marker or
+    /// bytes that were here already.
+    fn read_carrier<R, C: Carrier>(
+        &mut self,
+        io: &mut ReceiveContext<'_, R, C>,
+        limit: u64,
+        sink: &mut impl Scatter,
+        is_peek: bool,
+    ) -> Result<Option<usize>, RecvError> {
+        let skip = self.consumer.to_skip();
+        let room = if skip != 0 { skip } else { sink.room() as u64 };
+        let room = room.min(limit).min(LOOK as u64) as usize;
+        let mut bytes = [0; LOOK + LOOK_AHEAD];
+        match self.look_at_carrier(io, &mut bytes, room)? {
+            Seen::Nothing => Err(RecvError::WouldBlock),
+            Seen::Marker => Ok(None),
+            Seen::End => self.at_the_end(io.shared),
+            Seen::Payload(len) if skip != 0 => {
+                self.take_from_carrier(io, len)?;
+                self.counts.skipped += len as u64;
+                Ok(None)
+            }
+            Seen::Payload(len) => {
+                let Some(shown) = bytes.get_mut(..len) else { return Ok(None) };
+                sink.accept(Cell::from_mut(shown).as_slice_of_cells());
+                if !is_peek {
+                    self.take_from_carrier(io, len)?;
+                    self.counts.carrier_bytes += len as u64;
+                }
+                Ok(Some(len))
+            }
+        }
+    }
+
+    fn take_from_carrier<R, C: Carrier>(
+        &mut self,
+        io: &mut ReceiveContext<'_, R, C>,
+        len: usize,
+    ) -> Result<(), RecvError> {
+        discard(io.carrier, len)?;
+        let read = self.consumer.read(len as u64);
+        read.map_err(|broken| break_off(io.shared, Reason::Consumer(broken)))?;
+        Ok(())
+    }
+
+    /// Looks at what the kernel has; `room`: bytes of payload that may be taken. A marker in front is taken and judged.
+    fn look_at_carrier<R, C: Carrier>(
+        &mut self,
+        io: &mut ReceiveContext<'_, R, C>,
+        bytes: &mut [u8; LOOK + LOOK_AHEAD],
+        room: usize,
+    ) -> Result<Seen, RecvError> {
+        let ahead = room.saturating_add(LOOK_AHEAD);
+        let into = bytes.get_mut(..ahead).unwrap_or_default();
+        let peeked = io.carrier.peek(into).map_err(carrier_error)?;
+        let seen = into.get(..peeked).unwrap_or_default();
+        if seen.is_empty() {
+            return Ok(Seen::End);
+        }
+        if self.consumer.is_raw() {
+            return Ok(Seen::Payload(seen.len().min(room)));
+        }
+        let mut seals = [Seal { token: [0; 16], key: [0; 16] }; SEALS];
+        let mut count = 0;
+        for (to, (_, seal)) in seals.iter_mut().zip(self.seals.iter().flatten()) {
+            *to = *seal;
+            count += 1;
+        }
+        let known = seals.get(..count).unwrap_or_default();
+        let found = scan::look(seen, room, known);
+        if found.payload != 0 {
+            return Ok(Seen::Payload(found.payload));
+        }
+        if found.marker {
+            return self.take_marker(io);
+        }
+        // No room for payload, and no marker: a token's first bytes may be all that is here.
+        let begins = |seal: &Seal| seal.token.get(..seen.len()).is_some_and(|t| t == seen);
+        if known.iter().any(begins) {
+            return Ok(Seen::Nothing);
+        }
+        Err(break_off(io.shared, Reason::Consumer(Broken::Payload)))
+    }
+
+    fn take_marker<R, C: Carrier>(
+        &mut self,
+        io: &mut ReceiveContext<'_, R, C>,
+    ) -> Result<Seen, RecvError> {
+        let mut bytes = [0; MARKER_LEN];
+        let peeked = io.carrier.peek(&mut bytes).map_err(carrier_error)?;
+        if peeked == 0 {
+            return Ok(Seen::End);
+        }
+        if peeked < MARKER_LEN {
+            // The kernel at the other end took it as a whole, or will: the rest is certain to come.
+            return Ok(Seen::Nothing);
+        }
+        let place = self.consumer.carrier();
+        let is_of = |(_, seal): &(u32, Seal)| bytes.starts_with(&seal.token);
+        let Some((meeting, seal)) = self.seals.iter().flatten().copied().find(is_of) else {
+            return Ok(Seen::Nothing);
+        };
+        let marker = Marker::parse(&bytes, &seal, place)
+            .map_err(|bad| break_off(io.shared, Reason::Marker(bad)))?;
+        discard(io.carrier, MARKER_LEN)?;
+        let judged = self.consumer.marker(marker);
+        judged.map_err(|broken| break_off(io.shared, Reason::Consumer(broken)))?;
+        self.counts.markers += 1;
+        match marker.kind {
+            Kind::Proof => {
+                // Markers of meetings before it stand before it.
+                for place in &mut self.seals {
+                    *place = place.filter(|(number, _)| *number >= meeting);
+                }
+                io.shared.prove(meeting);
+            }
+            Kind::Dead if meeting == io.shared.meeting() && io.shared.has_link() => {
+                io.shared.link_died();
+            }
+            Kind::Leave => io.shared.peer_asks_to_leave(),
+            Kind::Dead | Kind::Kernel | Kind::Raw | Kind::Return => {}
+        }
+        Ok(Seen::Marker)
+    }
+
+    /// The carrier has ended: is that the end of the stream?
+    fn at_the_end(&mut self, shared: &Shared) -> Result<Option<usize>, RecvError> {
+        let is_whole = !self.consumer.is_on_sdp() && self.consumer.to_skip() == 0;
+        if (is_whole && self.inbox.head().is_none()) || self.has_disconnected {
+            return Ok(Some(0));
+        }
+        Err(RecvError::Cut { is_final: self.is_drained || !shared.has_link() })
+    }
+}
+
+/// A sink that is never given more than it needs to know that there is something.
+struct Probe;
+
+impl Scatter for Probe {
+    fn room(&self) -> usize {
+        LOOK
+    }
+    fn accept(&mut self, _: &[Cell<u8>]) {}
+}
+
+fn discard(carrier: &mut impl Carrier, len: usize) -> Result<(), RecvError> {
+    let mut left = len;
+    while left != 0 {
+        let gone = carrier.discard(left).map_err(carrier_error)?;
+        if gone == 0 {
+            // Somebody else reads this socket.
+            return Err(RecvError::WouldBlock);
+        }
+        left = left.saturating_sub(gone);
+    }
+    Ok(())
+}
+
+/// We advertise nothing, change no mode, ask for no other buffers: what the peer says to our source can be judged without
+/// it.
+fn judge_for_source(input: &SourceInput) -> Result<(), Reason> {
+    let mut source = Source::new(&SourceConfig::implicit(4096));
+    source.handle(input).map(|_| ()).map_err(Reason::Message)
+}

@@ -1,0 +1,151 @@
+//! Private data: how two ends show each other that they hold the same carrier (G9).
+
+use sdp_guard::{
+    identity::{Asked, Carrier as Identity, HELLO_ACK_LEN, Refused, Seals},
+    marker::Seal,
+};
+use sdp_proto::{
+    Local, Remote, Violation,
+    wire::{Hello, HelloAck},
+};
+use sdp_rdma::cm::PrivateData;
+
+/// Which end of the carrier this is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// It accepted the TCP connection, and calls.
+    Acceptor,
+    /// It connected, and listens at its own address and port.
+    Connector,
+}
+
+/// Why an attempt ends. The connection stays where it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MeetingError {
+    /// Not proven.
+    Refused(Refused),
+    /// The peer's Hello or HelloAck is not to be taken.
+    Hello(Violation),
+    /// An answer without a question, or the peer knows no lanes.
+    Unexpected,
+}
+
+/// Two ends have found each other; their proofs are still to be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Met {
+    pub(crate) number: u32,
+    pub(crate) role: Role,
+    /// Of markers that this end writes.
+    pub(crate) own: Seal,
+    /// Of markers that it reads.
+    pub(crate) peer: Seal,
+    pub(crate) local: Local,
+    pub(crate) remote: Remote,
+}
+
+impl Met {
+    /// The meeting's number in the life of the connection, from 1.
+    pub const fn number(&self) -> u32 {
+        self.number
+    }
+}
+
+/// A connection's attempts, one at a time. Plain memory.
+#[derive(Debug)]
+pub struct Meeting {
+    role: Role,
+    count: u32,
+    asked: Option<(Asked, Local)>,
+}
+
+impl Meeting {
+    /// Of a connection that has not met.
+    pub const fn new(role: Role) -> Self {
+        Self { role, count: 0, asked: None }
+    }
+
+    /// Which end this is.
+    pub const fn role(&self) -> Role {
+        self.role
+    }
+
+    /// The acceptor's request: private data for [`crate::Host::ask`]. `local` says how many receive buffers
+    /// the queue pair will have, and of which size; `nonce` is random and used once.
+    ///
+    /// # Errors
+    /// Nothing to prove with.
+    pub fn ask(
+        &mut self,
+        identity: &Identity<'_>,
+        local: &Local,
+        nonce: [u8; 8],
+    ) -> Result<PrivateData, MeetingError> {
+        if self.role != Role::Acceptor {
+            return Err(MeetingError::Unexpected);
+        }
+        let hello = local.hello(None).encode();
+        let hello = hello.as_slice().first_chunk().ok_or(MeetingError::Unexpected)?;
+        let (data, asked) = identity.request(hello, nonce).map_err(MeetingError::Refused)?;
+        self.asked = Some((asked, *local));
+        PrivateData::new(&data).ok_or(MeetingError::Unexpected)
+    }
+
+    /// The connector judges a request and makes the reply: private data for [`crate::Host::accept`]. Many connections may
+    /// be asked for at one address: try each until one does not refuse.
+    ///
+    /// # Errors
+    /// It is not for this connection, or not to be taken: refuse it.
+    pub fn answer(
+        &mut self,
+        identity: &Identity<'_>,
+        local: &Local,
+        request: &[u8],
+        nonce: [u8; 8],
+    ) -> Result<(PrivateData, Met), MeetingError> {
+        if self.role != Role::Connector {
+            return Err(MeetingError::Unexpected);
+        }
+        let asked = identity.judge_request(request).map_err(MeetingError::Refused)?;
+        let hello = Hello::parse(request).map_err(MeetingError::Hello)?;
+        let remote = Remote::from(&hello);
+        let mut ack = [0; HELLO_ACK_LEN];
+        let encoded = local.hello_ack().encode();
+        ack.iter_mut().zip(encoded).for_each(|(to, from)| *to = from);
+        // The rest of the reply is not the HelloAck's.
+        if let Some([.., l0, l1, l2, l3]) = ack.first_chunk_mut::<8>() {
+            [*l0, *l1, *l2, *l3] = (HELLO_ACK_LEN as u32).to_be_bytes();
+        }
+        let (data, seals) = identity.reply(&ack, &asked, nonce).map_err(MeetingError::Refused)?;
+        let data = PrivateData::new(&data).ok_or(MeetingError::Unexpected)?;
+        Ok((data, self.met(&seals, *local, remote)?))
+    }
+
+    /// The acceptor judges the reply to its request.
+    ///
+    /// # Errors
+    /// Disconnect: whoever answered is not the peer.
+    pub fn learn(&mut self, identity: &Identity<'_>, reply: &[u8]) -> Result<Met, MeetingError> {
+        let (asked, local) = self.asked.take().ok_or(MeetingError::Unexpected)?;
+        let seals = identity.judge_reply(reply, &asked).map_err(MeetingError::Refused)?;
+        let ack = HelloAck::parse(reply).map_err(MeetingError::Hello)?;
+        self.met(&seals, local, Remote::from(&ack))
+    }
+
+    fn met(&mut self, seals: &Seals, local: Local, remote: Remote) -> Result<Met, MeetingError> {
+        if !remote.lane_messages || !local.lane_messages {
+            return Err(MeetingError::Unexpected);
+        }
+        let number = self.count.checked_add(1).ok_or(MeetingError::Unexpected)?;
+        self.count = number;
+        let (own, peer) = match self.role {
+            Role::Acceptor => (seals.from_acceptor, seals.from_connector),
+            Role::Connector => (seals.from_connector, seals.from_acceptor),
+        };
+        Ok(Met { number, role: self.role, own, peer, local, remote })
+    }
+
+    /// The attempt came to nothing: refused, unreachable, late.
+    pub fn give_up(&mut self) {
+        self.asked = None;
+    }
+}

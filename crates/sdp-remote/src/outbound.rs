@@ -1,0 +1,866 @@
+//! The sending half: which road new bytes take, what is kept, how it goes on when the queue pair dies.
+
+use core::cell::Cell;
+
+use sdp_guard::{
+    marker::{Kind, MARKER_LEN, Marker, Seal},
+    producer::{Lane, Link, Piece, Producer},
+};
+use sdp_proto::{
+    Ack, Hold, Outgoing, Owed, Source, SourceConfig,
+    wire::{Lane as WireLane, LaneRequest, LaneSwitch},
+};
+use sdp_rdma::{
+    fabric::{Gather, PostError, SendOptions, SendQueue},
+    work::{Status, WorkId},
+};
+
+use crate::{Carrier, CarrierError, Met, PayloadCarrier, Reason, Role, Shared};
+
+/// Messages with payload that can be posted and not acknowledged.
+pub const KEPT_MAX: usize = 32;
+/// So long a sender waits for credit before its bytes go by the carrier.
+const SPILL_NS: u64 = 1_000_000;
+/// So long posted work may be without completion.
+const SILENT_NS: u64 = 300_000_000;
+/// Every how many messages one asks for a completion, while one is outstanding.
+const SIGNAL_EVERY: u32 = 8;
+/// Largest piece of a backlog.
+const PIECE_MAX: u64 = 64 * 1024;
+/// Spec 4.4: how long a late update waits, at the active and at the passive end; and how often that doubles.
+const LATE_NS: [u64; 2] = [10_000_000, 15_000_000];
+const LATE_DOUBLES: u32 = 6;
+
+/// Markers about the meeting and the other half that are to be written.
+const SAY_PROOF: u8 = 1 << 0;
+const SAY_DEAD: u8 = 1 << 1;
+
+/// What a call on the sending half works with.
+#[derive(Debug)]
+pub struct SendContext<'a, T, C> {
+    /// The queue pair's sending half, while there is one.
+    pub tx: Option<&'a mut T>,
+    /// The TCP socket.
+    pub carrier: &'a mut C,
+    /// Where bytes are kept that were posted and not acknowledged. Always the same memory for one connection, at
+    /// least one message long; 128 KiB are usual.
+    pub ring: &'a mut [u8],
+    /// The mailbox.
+    pub shared: &'a Shared,
+    /// Monotonic time in nanoseconds.
+    pub now: u64,
+}
+
+/// What a sender has to wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wait {
+    /// Room in the kernel's send buffer (`POLLOUT`).
+    Carrier,
+    /// The kernel must put what it has into segments: look again after a millisecond.
+    Segments,
+    /// Credit, acknowledgement or completion: the completion channel wakes; call again at this time in any
+    /// case, and the bytes go by the carrier.
+    Credit {
+        /// Monotonic nanoseconds.
+        until: u64,
+    },
+    /// The peer leaves the library: what it returns on the carrier ends this (`POLLIN`).
+    Return,
+}
+
+/// Why nothing was sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SendError {
+    /// Not now.
+    Wait(Wait),
+    /// The carrier's error number; the stream is over.
+    Carrier(i32),
+    /// The peer broke a rule: reset the connection.
+    Broken(Reason),
+}
+
+/// Whether a sender would get something away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Writable {
+    /// At once, by the queue pair.
+    Yes,
+    /// As soon as the carrier is writable (`POLLOUT`).
+    AsCarrier,
+}
+
+/// How far the meeting is, for this half.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// No queue pair, or one that ended before it was proven.
+    None,
+    /// A proof is still to be written or read.
+    Proving,
+    /// Proven both ways.
+    Up,
+}
+
+/// A marker of which the kernel has taken a part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Partial {
+    bytes: [u8; MARKER_LEN],
+    sent: usize,
+    /// Of this half, KERNEL or RAW; else about the meeting or the other half.
+    is_own: bool,
+}
+
+/// The sending half of one connection.
+#[derive(Debug)]
+pub struct Outbound {
+    producer: Producer<KEPT_MAX>,
+    source: Source,
+    seal: Seal,
+    role: Role,
+    stage: Stage,
+    meeting: u32,
+    /// The peer's buffers at the beginning: half of them is enough to go (back) to SDP.
+    peer_bufs: u16,
+    /// Markers to write: `SAY_…`.
+    says: u8,
+    /// Our PROOF of this meeting was written.
+    is_proof_written: bool,
+    partial: Option<Partial>,
+    /// What the kernel has ends with the end of a record: a marker may follow.
+    is_clean: bool,
+    /// Payload stays on the kernel lane.
+    is_kept_off: bool,
+    is_inviting: bool,
+    is_invite_told: bool,
+    /// Since when there was no credit.
+    starved_since: Option<u64>,
+    /// Messages posted since one asked for a completion, and the oldest that has asked: its number and time.
+    silent: u32,
+    signalled: Option<(u32, u64)>,
+    /// The youngest that has asked.
+    last_signalled: u32,
+    /// What was learnt of the peer's credit, as it was in the mailbox.
+    learnt: u64,
+    /// When the last message was posted, and late updates in a row.
+    last_post: u64,
+    lates: u32,
+    counts: Counts,
+}
+
+/// What a sending half has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    /// Messages with payload posted.
+    pub messages: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Empty ones posted.
+    pub updates: u64,
+    /// Times payload went to the kernel lane for lack of credit.
+    pub spills: u64,
+    /// Times it went there because the queue pair was dead.
+    pub resumes: u64,
+    /// Switches onto SDP.
+    pub switches: u64,
+}
+
+/// Bytes of the ring as they are in the stream.
+struct Pieces<'a>([&'a [u8]; 2]);
+
+impl Gather for Pieces<'_> {
+    fn len(&self) -> usize {
+        let [a, b] = self.0;
+        a.len().saturating_add(b.len())
+    }
+
+    fn copy_to(&mut self, offset: usize, dst: &[Cell<u8>]) {
+        let [a, b] = self.0;
+        let bytes = a.iter().chain(b).skip(offset);
+        dst.iter().zip(bytes).for_each(|(to, from)| to.set(*from));
+    }
+}
+
+/// `len` bytes of a ring from stream position `at` on, at most its length.
+fn ring_pieces(ring: &[u8], at: u64, len: usize) -> [&[u8]; 2] {
+    let size = ring.len().max(1);
+    let start = (at % size as u64) as usize;
+    let first = len.min(size - start);
+    let a = ring.get(start..).and_then(|rest| rest.get(..first)).unwrap_or_default();
+    let b = ring.get(..len - first).unwrap_or_default();
+    [a, b]
+}
+
+/// Copies `len` bytes of the program into the ring.
+fn fill_ring(ring: &mut [u8], at: u64, payload: &mut impl Gather, from: usize, len: usize) {
+    let size = ring.len().max(1);
+    let start = (at % size as u64) as usize;
+    let first = len.min(size - start);
+    if let Some(room) = ring.get_mut(start..).and_then(|rest| rest.get_mut(..first)) {
+        payload.copy_to(from, Cell::from_mut(room).as_slice_of_cells());
+    }
+    if first < len
+        && let Some(room) = ring.get_mut(..len - first)
+    {
+        payload.copy_to(from + first, Cell::from_mut(room).as_slice_of_cells());
+    }
+}
+
+/// Nothing: the payload of control messages.
+struct Nothing;
+
+impl Gather for Nothing {
+    fn len(&self) -> usize {
+        0
+    }
+    fn copy_to(&mut self, _: usize, _: &[Cell<u8>]) {}
+}
+
+const fn carrier_error(error: CarrierError) -> SendError {
+    match error {
+        CarrierError::WouldBlock => SendError::Wait(Wait::Carrier),
+        CarrierError::Failed(errno) => SendError::Carrier(errno),
+    }
+}
+
+impl Outbound {
+    /// At the first meeting; `position`: bytes that the kernel has taken from the program so far.
+    pub const fn new(position: u64) -> Self {
+        Self {
+            producer: Producer::new(position),
+            source: Source::new(&SourceConfig::implicit(4096)),
+            seal: Seal { token: [0; 16], key: [0; 16] },
+            role: Role::Acceptor,
+            stage: Stage::None,
+            meeting: 0,
+            peer_bufs: 0,
+            says: 0,
+            is_proof_written: false,
+            partial: None,
+            is_clean: false,
+            is_kept_off: false,
+            is_inviting: false,
+            is_invite_told: false,
+            starved_since: None,
+            silent: 0,
+            signalled: None,
+            last_signalled: 0,
+            learnt: 0,
+            last_post: 0,
+            lates: 0,
+            counts: Counts {
+                messages: 0,
+                bytes: 0,
+                updates: 0,
+                spills: 0,
+                resumes: 0,
+                switches: 0,
+            },
+        }
+    }
+
+    pub(crate) fn begin(&mut self, met: &Met) {
+        let (source, _) = met.local.halves(&met.remote);
+        self.source = source;
+        (self.seal, self.role, self.meeting) = (met.own, met.role, met.number);
+        self.peer_bufs = met.remote.bufs;
+        self.stage = Stage::Proving;
+        self.says = if met.role == Role::Acceptor { SAY_PROOF } else { 0 };
+        self.is_proof_written = false;
+        (self.is_inviting, self.is_invite_told) = (false, false);
+        (self.starved_since, self.silent, self.signalled) = (None, 0, None);
+        (self.learnt, self.lates, self.last_signalled) = (0, 0, 0);
+    }
+
+    pub(crate) fn link_destroyed(&mut self) {
+        self.producer.link_died();
+        self.producer.link_destroyed();
+        self.stage = Stage::None;
+        self.says &= !SAY_PROOF;
+        self.signalled = None;
+        self.free();
+    }
+
+    /// What it has done.
+    pub const fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// True if an attempt to meet may begin, as far as this half goes: on the kernel lane, nothing to write, no
+    /// queue pair.
+    pub fn may_meet(&self, shared: &Shared) -> bool {
+        self.producer.lane() == Lane::Kernel
+            && self.stage == Stage::None
+            && !self.has_backlog()
+            && !shared.has_link()
+    }
+
+    /// True if the queue pair is proven and not known to be dead.
+    pub fn is_up(&self, shared: &Shared) -> bool {
+        self.stage == Stage::Up && !shared.is_link_dead()
+    }
+
+    /// True if payload goes by the queue pair now.
+    pub fn is_on_sdp(&self) -> bool {
+        self.producer.lane() == Lane::Sdp
+    }
+
+    /// Bytes accepted from the program so far.
+    pub const fn stream(&self) -> u64 {
+        self.producer.stream()
+    }
+
+    /// All sleepers of this end are armed for the queue pair, and everybody reads through the library: the peer
+    /// may send by SDP. Holds until the queue pair ends; told by [`Outbound::tend`] when it is up.
+    pub const fn invite(&mut self) {
+        self.is_inviting = true;
+    }
+
+    /// Takes bytes of `payload` from byte `from` on, sends them by the road that is right now, and says how many it took,
+    /// at least 1 (0 only if there are none). Writes first what is owed from before. Never waits.
+    ///
+    /// # Errors
+    /// Nothing was taken.
+    pub fn send<T: SendQueue, G: Gather, C: PayloadCarrier<G>>(
+        &mut self,
+        io: &mut SendContext<'_, T, C>,
+        payload: &mut G,
+        from: usize,
+    ) -> Result<usize, SendError> {
+        self.catch_up(io)?;
+        self.flush_owed(io)?;
+        if payload.len() <= from {
+            return Ok(0);
+        }
+        if self.producer.lane() == Lane::Kernel && self.may_switch(io.shared) {
+            self.switch(io)?;
+        }
+        if self.producer.lane() == Lane::Sdp {
+            let posted = self.post_payload(io, payload, from)?;
+            if posted != 0 {
+                return Ok(posted);
+            }
+            // The queue pair died, or there was no credit for too long.
+            self.flush_owed(io)?;
+        }
+        if self.producer.may_write().is_err() {
+            return Err(SendError::Wait(Wait::Return));
+        }
+        let left = payload.len() - from;
+        let sent = io.carrier.send_payload(payload, from).map_err(carrier_error)?.min(left);
+        self.is_clean = sent == left;
+        self.producer.wrote(sent as u32);
+        Ok(sent)
+    }
+
+    /// Writes what is owed to the carrier: proofs, markers, and the bytes of a resume. `Ok`: nothing is left.
+    ///
+    /// # Errors
+    /// What it waits for, or the end.
+    pub fn flush<T: SendQueue, C: Carrier>(
+        &mut self,
+        io: &mut SendContext<'_, T, C>,
+    ) -> Result<(), SendError> {
+        self.catch_up(io)?;
+        self.flush_owed(io)
+    }
+
+    /// Everything that is due and is not payload: completions, acknowledgements, the death of the queue pair, owed control
+    /// messages, credit updates, [`Outbound::flush`]. After each receive call, before each sleep, and when the
+    /// completion channel woke somebody. The time at which to call again, if there is one.
+    ///
+    /// # Errors
+    /// As [`Outbound::flush`]; [`SendError::Wait`] means that the rest is still owed.
+    pub fn tend<T: SendQueue, C: Carrier>(
+        &mut self,
+        io: &mut SendContext<'_, T, C>,
+    ) -> Result<Option<u64>, SendError> {
+        self.catch_up(io)?;
+        self.post_control(io);
+        self.catch_up(io)?;
+        self.flush_owed(io)?;
+        let watch = self.signalled.map(|(_, since)| since.saturating_add(SILENT_NS));
+        let ack = io.shared.ack();
+        let is_late = self.stage == Stage::Up
+            && self.producer.link() == Link::Up
+            && self.source.late_update(ack).is_ok();
+        let late = is_late.then(|| self.late_at());
+        Ok(match (watch, late) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        })
+    }
+
+    /// Cheap and without side effects: true if [`Outbound::tend`] has something to do now, apart from time.
+    pub fn is_due(&self, shared: &Shared) -> bool {
+        if self.stage == Stage::None {
+            return self.has_backlog();
+        }
+        let has_died = shared.is_link_dead() && self.producer.link() == Link::Up;
+        let proof = self.stage == Stage::Proving && shared.is_proven(self.meeting);
+        if has_died || proof || self.has_backlog() || shared.credit() != self.learnt {
+            return true;
+        }
+        if !self.is_up(shared) {
+            return false;
+        }
+        let has_control = self.source.next_control(shared.ack(), shared.owed()).is_ok();
+        has_control || (self.is_inviting && !self.is_invite_told)
+    }
+
+    /// Payload goes to the kernel from here on: what is not acknowledged is written there again. For shutdown, close and
+    /// whatever SDP cannot do. Then [`Outbound::flush`].
+    pub fn to_kernel(&mut self) {
+        self.is_kept_off = true;
+        self.resume();
+    }
+
+    /// Lets [`Outbound::send`] go back to SDP after [`Outbound::to_kernel`].
+    pub const fn allow_sdp(&mut self) {
+        self.is_kept_off = false;
+    }
+
+    /// The queue pair is dead: what is not acknowledged will be written to the carrier.
+    pub fn link_died(&mut self, shared: &Shared) {
+        shared.link_died();
+        if self.producer.link() != Link::Up {
+            return;
+        }
+        self.producer.link_died();
+        self.signalled = None;
+        // The peer may not know; if it does, it reads over this.
+        self.says |= SAY_DEAD;
+        if self.producer.lane() == Lane::Sdp {
+            self.counts.resumes += 1;
+            self.resume();
+        }
+    }
+
+    /// Posted work has not completed for 300 ms: the queue pair is taken for dead. Part of [`Outbound::tend`]; true if
+    /// it was so.
+    pub fn watch(&mut self, shared: &Shared, now: u64) -> bool {
+        let is_silent =
+            self.signalled.is_some_and(|(_, since)| now.saturating_sub(since) >= SILENT_NS);
+        if is_silent {
+            self.link_died(shared);
+        }
+        is_silent
+    }
+
+    /// Whether [`Outbound::send`] would take at least one byte now. Writes what is owed first.
+    ///
+    /// # Errors
+    /// What to wait for, as [`Outbound::send`].
+    pub fn is_writable<T: SendQueue, C: Carrier>(
+        &mut self,
+        io: &mut SendContext<'_, T, C>,
+    ) -> Result<Writable, SendError> {
+        self.catch_up(io)?;
+        self.flush_owed(io)?;
+        if self.producer.lane() == Lane::Sdp {
+            if self.room(io) != 0 {
+                return Ok(Writable::Yes);
+            }
+            self.starve(io.now)?;
+            self.flush_owed(io)?;
+        }
+        match self.producer.may_write() {
+            Ok(()) => Ok(Writable::AsCarrier),
+            Err(_) => Err(SendError::Wait(Wait::Return)),
+        }
+    }
+
+    /// Bytes of the program that are not acknowledged and not in the kernel: with them and the kernel's own number,
+    /// `SIOCOUTQ`.
+    pub fn unacknowledged(&self) -> u64 {
+        match (self.producer.lane(), self.producer.backlog()) {
+            (_, Some(backlog)) => backlog.to.saturating_sub(backlog.from),
+            (Lane::Sdp, None) => self.producer.stream() - self.producer.owed_from(),
+            _ => 0,
+        }
+    }
+
+    /// True if bytes, markers or proofs wait for room in the kernel.
+    pub fn has_backlog(&self) -> bool {
+        self.says != 0 || self.partial.is_some() || self.producer.backlog().is_some()
+    }
+
+    /// Learns what has happened since the last call.
+    fn catch_up<T: SendQueue, C>(
+        &mut self,
+        io: &mut SendContext<'_, T, C>,
+    ) -> Result<(), SendError> {
+        if io.shared.is_broken() {
+            return Err(SendError::Broken(Reason::Told));
+        }
+        self.prove(io.shared);
+        if let Some(tx) = io.tx.as_deref_mut() {
+            self.take_completions(tx, io.shared);
+            self.learn(tx, io.shared)?;
+        }
+        self.watch(io.shared, io.now);
+        if io.shared.is_link_dead() {
+            self.link_died(io.shared);
+        }
+        self.free();
+        Ok(())
+    }
+
+    /// Proofs: the acceptor speaks first, the connector when it has heard that.
+    fn prove(&mut self, shared: &Shared) {
+        if self.stage != Stage::Proving || !shared.is_proven(self.meeting) {
+            return;
+        }
+        if !self.is_proof_written {
+            self.says |= SAY_PROOF;
+            return;
+        }
+        // `may_meet` has seen to it that this half is on the kernel lane and keeps nothing.
+        if self.producer.met().is_ok() {
+            self.stage = Stage::Up;
+            shared.up();
+        }
+    }
+
+    fn take_completions(&mut self, tx: &mut impl SendQueue, shared: &Shared) {
+        while let Some(completion) = tx.poll_completion() {
+            if completion.status != Status::Success {
+                self.link_died(shared);
+                continue;
+            }
+            let mseq = completion.id.0 as u32;
+            self.producer.completed(mseq);
+            if mseq == self.last_signalled {
+                self.signalled = None;
+            } else if let Some((oldest, since)) = &mut self.signalled {
+                // The next one that is awaited was posted at an unknown time behind this one.
+                (*oldest, *since) = (mseq.wrapping_add(1), self.last_post);
+            }
+        }
+    }
+
+    fn learn(&mut self, tx: &mut impl SendQueue, shared: &Shared) -> Result<(), SendError> {
+        if self.stage != Stage::Up {
+            return Ok(());
+        }
+        let word = shared.credit();
+        if word == self.learnt {
+            return Ok(());
+        }
+        self.learnt = word;
+        let Some(peer) = Shared::peer_credit(word) else { return Ok(()) };
+        let learnt = self.source.learn(peer).map_err(Reason::Message);
+        let learnt = learnt
+            .and_then(|()| self.producer.acknowledge(peer.mseq_ack).map_err(Reason::Producer));
+        if let Err(reason) = learnt {
+            shared.broke();
+            return Err(SendError::Broken(reason));
+        }
+        tx.allow(peer.mseq_ack.wrapping_add(u32::from(peer.bufs)));
+        Ok(())
+    }
+
+    fn free(&mut self) {
+        while self.producer.take_free_slot().is_some() {}
+    }
+
+    fn resume(&mut self) {
+        if self.producer.resume().is_ok() {
+            self.starved_since = None;
+        }
+    }
+
+    /// No credit: for how long may that go on? `Ok`: no longer; the half is on the kernel lane now.
+    fn starve(&mut self, now: u64) -> Result<(), SendError> {
+        let since = *self.starved_since.get_or_insert(now);
+        let until = since.saturating_add(SPILL_NS);
+        if now < until {
+            return Err(SendError::Wait(Wait::Credit { until }));
+        }
+        self.counts.spills += 1;
+        self.resume();
+        Ok(())
+    }
+
+    fn may_switch(&self, shared: &Shared) -> bool {
+        !self.is_kept_off
+            && self.is_up(shared)
+            && shared.is_invited()
+            && self.producer.link() == Link::Up
+            && self.producer.unacknowledged() == 0
+            // A switch costs one, and two are never payload's.
+            && self.source.available() >= 4.max(u32::from(self.peer_bufs) / 2)
+    }
+
+    /// Posts a switch; if the queue pair has no room for it the half stays where it is.
+    fn switch<T: SendQueue, C>(&mut self, io: &mut SendContext<'_, T, C>) -> Result<(), SendError> {
+        let Some(tx) = io.tx.as_deref_mut() else { return Ok(()) };
+        let mut after = self.producer.clone();
+        let Ok(switch) = after.switch_to_sdp() else { return Ok(()) };
+        let message = LaneSwitch {
+            lane: WireLane::Sdp,
+            sequence: switch.sequence,
+            carrier_position: switch.carrier,
+            stream_position: switch.stream,
+        };
+        let Ok(outgoing) = self.source.switch_lane(io.shared.ack(), message) else { return Ok(()) };
+        // Not solicited: payload that is follows at once.
+        let posted = self.post(tx, &outgoing, &mut Nothing, false, io.now);
+        match posted {
+            Ok(()) => {
+                after.posted_control(outgoing.message().header.mseq);
+                self.producer = after;
+                self.counts.switches += 1;
+            }
+            Err(PostError::Failed(_)) => self.link_died(io.shared),
+            Err(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Posts one message and takes note of it.
+    fn post(
+        &mut self,
+        tx: &mut impl SendQueue,
+        outgoing: &Outgoing,
+        payload: &mut impl Gather,
+        is_solicited: bool,
+        now: u64,
+    ) -> Result<(), PostError> {
+        let mseq = outgoing.message().header.mseq;
+        let signalled = self.signalled.is_none() || self.silent + 1 >= SIGNAL_EVERY;
+        let options = SendOptions {
+            signalled,
+            solicited: is_solicited || outgoing.is_solicited(),
+            control: outgoing.is_control(),
+        };
+        tx.post_send(WorkId(u64::from(mseq)), outgoing.header(), payload, options)?;
+        self.source.commit(outgoing);
+        self.silent = if signalled { 0 } else { self.silent + 1 };
+        self.last_post = now;
+        if signalled {
+            self.last_signalled = mseq;
+            self.signalled.get_or_insert((mseq, now));
+        }
+        Ok(())
+    }
+
+    /// Largest payload of a message that could be posted now, apart from the queue pair's own room.
+    fn room<T: SendQueue, C>(&self, io: &SendContext<'_, T, C>) -> usize {
+        let Some(tx) = io.tx.as_deref() else { return 0 };
+        if self.producer.may_post().is_err() || self.source.next_data(io.shared.ack(), 1).is_err() {
+            return 0;
+        }
+        let kept = self.producer.stream().saturating_sub(self.producer.owed_from());
+        let room = io.ring.len().saturating_sub(usize::try_from(kept).unwrap_or(usize::MAX));
+        let message = tx.max_message().saturating_sub(sdp_proto::wire::HEADER_LEN);
+        room.min(message).min(self.source.max_payload() as usize)
+    }
+
+    /// Posts as many messages as there is credit for. 0: the half is on the kernel lane now.
+    fn post_payload<T: SendQueue, C>(
+        &mut self,
+        io: &mut SendContext<'_, T, C>,
+        payload: &mut impl Gather,
+        from: usize,
+    ) -> Result<usize, SendError> {
+        let mut at = from;
+        while at < payload.len() {
+            let len = self.room(io).min(payload.len() - at);
+            let Some(tx) = io.tx.as_deref_mut().filter(|_| len != 0) else { break };
+            let Ok(outgoing) = self.source.next_data(io.shared.ack(), len as u32) else { break };
+            let len = outgoing.payload_len() as usize;
+            let stream = self.producer.stream();
+            fill_ring(io.ring, stream, payload, at, len);
+            let mut pieces = Pieces(ring_pieces(io.ring, stream, len));
+            match self.post(tx, &outgoing, &mut pieces, true, io.now) {
+                Ok(()) => {}
+                Err(PostError::Failed(_)) => {
+                    self.link_died(io.shared);
+                    break;
+                }
+                Err(_) => break,
+            }
+            if self.producer.posted(outgoing.message().header.mseq, 0, len as u32).is_err() {
+                // Cannot be: `room` has asked.
+                self.link_died(io.shared);
+                break;
+            }
+            at += len;
+            self.counts.messages += 1;
+            self.counts.bytes += len as u64;
+            (self.starved_since, self.lates) = (None, 0);
+        }
+        let posted = at - from;
+        if posted == 0 && self.producer.lane() == Lane::Sdp {
+            self.starve(io.now)?;
+        }
+        Ok(posted)
+    }
+
+    const fn late_at(&self) -> u64 {
+        let [active, passive] = LATE_NS;
+        let wait = match self.role {
+            Role::Acceptor => active,
+            Role::Connector => passive,
+        };
+        let doubles = if self.lates < LATE_DOUBLES { self.lates } else { LATE_DOUBLES };
+        self.last_post.saturating_add(wait << doubles)
+    }
+
+    /// Posts the invitation, answers and credit updates, as far as there is credit and room.
+    fn post_control<T: SendQueue, C>(&mut self, io: &mut SendContext<'_, T, C>) {
+        if !self.is_up(io.shared) || self.producer.link() != Link::Up {
+            return;
+        }
+        let Some(tx) = io.tx.as_deref_mut() else { return };
+        let shared = io.shared;
+        if self.is_inviting && !self.is_invite_told {
+            let request = LaneRequest { lane: WireLane::Sdp, sequence: shared.followed() };
+            let Ok(outgoing) = self.source.request_lane(shared.ack(), request) else { return };
+            if !self.post_empty(tx, &outgoing, shared, io.now) {
+                return;
+            }
+            self.is_invite_told = true;
+        }
+        loop {
+            let ack: Ack = shared.ack();
+            let (outgoing, is_late) = match self.source.next_control(ack, shared.owed()) {
+                Ok(outgoing) => (outgoing, false),
+                Err(Hold::NothingToSend) if io.now >= self.late_at() => {
+                    let Ok(outgoing) = self.source.late_update(ack) else { return };
+                    (outgoing, true)
+                }
+                Err(_) => return,
+            };
+            let settles = outgoing.settles();
+            shared.take_owed(settles);
+            if !self.post_empty(tx, &outgoing, shared, io.now) {
+                shared.put_back_owed(settles);
+                return;
+            }
+            self.lates = if is_late { self.lates + 1 } else { self.lates };
+            if settles == Owed::NOTHING {
+                self.counts.updates += 1;
+            }
+        }
+    }
+
+    fn post_empty(
+        &mut self,
+        tx: &mut impl SendQueue,
+        outgoing: &Outgoing,
+        shared: &Shared,
+        now: u64,
+    ) -> bool {
+        match self.post(tx, outgoing, &mut Nothing, true, now) {
+            Ok(()) => {
+                self.producer.posted_control(outgoing.message().header.mseq);
+                true
+            }
+            Err(PostError::Failed(_)) => {
+                self.link_died(shared);
+                false
+            }
+            Err(_) => false,
+        }
+    }
+
+    fn flush_owed<T, C: Carrier>(
+        &mut self,
+        io: &mut SendContext<'_, T, C>,
+    ) -> Result<(), SendError> {
+        loop {
+            if let Some(partial) = self.partial {
+                self.write_partial(io.carrier, partial)?;
+            } else if self.says != 0 {
+                self.say(io)?;
+            } else if let Some(piece) = self.producer.next_piece() {
+                self.write_piece(io, piece)?;
+            } else if self.producer.backlog().is_some() {
+                // What is owed is not kept: cannot be.
+                return Err(SendError::Broken(Reason::Lost));
+            } else {
+                return Ok(());
+            }
+        }
+    }
+
+    fn say<T, C: Carrier>(&mut self, io: &mut SendContext<'_, T, C>) -> Result<(), SendError> {
+        let (kind, flag) = if self.says & SAY_PROOF != 0 {
+            (Kind::Proof, SAY_PROOF)
+        } else {
+            (Kind::Dead, SAY_DEAD)
+        };
+        let marker = self.producer.marker(kind, self.producer.stream());
+        self.begin_marker(io.carrier, marker, false)?;
+        self.says &= !flag;
+        if flag == SAY_PROOF {
+            // Even if the kernel has a part of it only: the rest goes before anything else.
+            self.is_proof_written = true;
+        }
+        self.prove(io.shared);
+        Ok(())
+    }
+
+    /// Gives the kernel the first bytes of a marker.
+    fn begin_marker(
+        &mut self,
+        carrier: &mut impl Carrier,
+        marker: Marker,
+        is_own: bool,
+    ) -> Result<(), SendError> {
+        if !self.is_clean {
+            // Bytes that went without the end of a record: a marker behind them could share their segment.
+            if carrier.unsent().map_err(carrier_error)? != 0 {
+                return Err(SendError::Wait(Wait::Segments));
+            }
+            self.is_clean = true;
+        }
+        let bytes = marker.encode(&self.seal);
+        let sent = carrier.send([&bytes, &[]]).map_err(carrier_error)?;
+        self.took_marker(Partial { bytes, sent, is_own });
+        Ok(())
+    }
+
+    fn write_partial(
+        &mut self,
+        carrier: &mut impl Carrier,
+        partial: Partial,
+    ) -> Result<(), SendError> {
+        let rest = partial.bytes.get(partial.sent..).unwrap_or_default();
+        let sent = carrier.send([rest, &[]]).map_err(carrier_error)?;
+        self.took_marker(Partial { sent: partial.sent.saturating_add(sent), ..partial });
+        Ok(())
+    }
+
+    fn took_marker(&mut self, partial: Partial) {
+        if partial.sent < MARKER_LEN {
+            self.partial = Some(partial);
+            return;
+        }
+        self.partial = None;
+        if partial.is_own {
+            self.producer.wrote_marker();
+        } else {
+            self.producer.wrote_aside(MARKER_LEN as u32);
+        }
+    }
+
+    fn write_piece<T, C: Carrier>(
+        &mut self,
+        io: &mut SendContext<'_, T, C>,
+        piece: Piece,
+    ) -> Result<(), SendError> {
+        match piece {
+            Piece::Marker(marker) => self.begin_marker(io.carrier, marker, true),
+            Piece::Returned { .. } => Err(SendError::Wait(Wait::Return)),
+            Piece::Slot { .. } => {
+                let Some(backlog) = self.producer.backlog() else { return Ok(()) };
+                let len = backlog.to.saturating_sub(backlog.from).min(PIECE_MAX) as usize;
+                let pieces = ring_pieces(io.ring, backlog.from, len);
+                let sent = io.carrier.send(pieces).map_err(carrier_error)?.min(len);
+                self.is_clean = sent == len;
+                self.producer.wrote_backlog(sent as u32);
+                Ok(())
+            }
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! The mailbox between the two halves of a connection: what one has learnt and the other must know.
+//!
+//! All of it is atomic and small; nothing in it is a lock. Who writes what is said at each field.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use sdp_guard::{consumer, marker::BadMarker, producer};
+use sdp_proto::{Ack, Owed, PeerCredit, Violation};
+
+use crate::Met;
+
+/// Why a connection must be reset: the peer broke a rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// A message that breaks the protocol.
+    Message(Violation),
+    /// Bytes on the carrier that begin like a marker and are none.
+    Marker(BadMarker),
+    /// A marker or a message out of its place.
+    Consumer(consumer::Broken),
+    /// An acknowledgement or a RETURN of what was never sent.
+    Producer(producer::Broken),
+    /// The peer has aborted.
+    Aborted,
+    /// Bytes that are owed are not kept: cannot be.
+    Lost,
+    /// The half that found it has told already.
+    Told,
+}
+
+/// The queue pair is dead, whoever found out.
+const LINK_DEAD: u32 = 1 << 0;
+/// The peer's LEAVE was read: answer RAW and hold.
+const PEER_LEAVES: u32 = 1 << 2;
+/// The peer broke a rule: reset.
+const BROKEN: u32 = 1 << 3;
+/// The peer invites us onto SDP.
+const INVITED: u32 = 1 << 4;
+/// There is a queue pair, proven or not.
+const LINK: u32 = 1 << 5;
+/// It is proven in both directions.
+const UP: u32 = 1 << 6;
+
+/// What both halves of one connection share.
+#[derive(Debug)]
+pub struct Shared {
+    flags: AtomicU32,
+    /// Number of the present meeting.
+    meeting: AtomicU32,
+    /// Number of the meeting whose PROOF was read. Written by the inbound half.
+    proof: AtomicU32,
+    /// Last switch that the consumer followed. Written by the inbound half.
+    followed: AtomicU32,
+    /// What our headers say, as [`Ack::to_word`]. Written by the inbound half.
+    ack: AtomicU64,
+    /// What the peer's last header said, and how many were taken. Written by the inbound half.
+    credit: AtomicU64,
+    /// Control messages to send, as [`Owed::to_word`].
+    owed: AtomicU64,
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Shared {
+    /// Of a connection that has not met.
+    pub const fn new() -> Self {
+        Self {
+            flags: AtomicU32::new(0),
+            meeting: AtomicU32::new(0),
+            proof: AtomicU32::new(0),
+            followed: AtomicU32::new(0),
+            ack: AtomicU64::new(0),
+            credit: AtomicU64::new(0),
+            owed: AtomicU64::new(0),
+        }
+    }
+
+    fn has(&self, flag: u32) -> bool {
+        self.flags.load(Ordering::Acquire) & flag != 0
+    }
+
+    fn set(&self, flag: u32) {
+        self.flags.fetch_or(flag, Ordering::AcqRel);
+    }
+
+    /// True if there is a queue pair, dead or alive, proven or not.
+    pub fn has_link(&self) -> bool {
+        self.has(LINK)
+    }
+
+    /// True if the queue pair is proven in both directions; payload may go by it if it is not dead.
+    pub fn is_up(&self) -> bool {
+        self.has(UP)
+    }
+
+    /// True if the queue pair is known to be dead.
+    pub fn is_link_dead(&self) -> bool {
+        self.has(LINK_DEAD)
+    }
+
+    /// The queue pair is dead: told by the connection manager, by time, or by a half. Any thread.
+    pub fn link_died(&self) {
+        self.set(LINK_DEAD);
+    }
+
+    /// True if the peer broke a rule: the connection is to be reset.
+    pub fn is_broken(&self) -> bool {
+        self.has(BROKEN)
+    }
+
+    /// True if the peer's LEAVE waits for an answer.
+    pub fn peer_leaves(&self) -> bool {
+        self.has(PEER_LEAVES)
+    }
+
+    pub(crate) fn begin(&self, met: &Met) {
+        self.meeting.store(met.number, Ordering::Relaxed);
+        self.credit.store(0, Ordering::Relaxed);
+        self.owed.store(0, Ordering::Relaxed);
+        self.set_ack(Ack { bufs: met.local.bufs, mseq_ack: 0, empty: 0 });
+        let kept = self.flags.load(Ordering::Relaxed) & (BROKEN | PEER_LEAVES);
+        self.flags.store(kept | LINK, Ordering::Release);
+    }
+
+    pub(crate) fn end(&self) {
+        let kept = self.flags.load(Ordering::Relaxed) & (BROKEN | PEER_LEAVES);
+        self.flags.store(kept, Ordering::Release);
+    }
+}
+
+/// In `credit`: something was learnt.
+const LEARNT: u64 = 1 << 48;
+
+impl Shared {
+    pub(crate) fn up(&self) {
+        self.set(UP);
+    }
+
+    pub(crate) fn broke(&self) {
+        self.set(BROKEN);
+    }
+
+    pub(crate) fn peer_asks_to_leave(&self) {
+        self.set(PEER_LEAVES);
+    }
+
+    pub(crate) fn is_invited(&self) -> bool {
+        self.has(INVITED)
+    }
+
+    pub(crate) fn invite(&self, is_wanted: bool) {
+        if is_wanted {
+            self.set(INVITED);
+        } else {
+            self.flags.fetch_and(!INVITED, Ordering::AcqRel);
+        }
+    }
+
+    /// Whether the peer's PROOF of this meeting was read.
+    pub(crate) fn is_proven(&self, meeting: u32) -> bool {
+        self.proof.load(Ordering::Acquire) == meeting
+    }
+
+    pub(crate) fn prove(&self, meeting: u32) {
+        self.proof.store(meeting, Ordering::Release);
+    }
+
+    /// Number of the present meeting.
+    pub(crate) fn meeting(&self) -> u32 {
+        self.meeting.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn followed(&self) -> u32 {
+        self.followed.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn follow(&self, sequence: u32) {
+        self.followed.store(sequence, Ordering::Relaxed);
+    }
+
+    pub(crate) fn ack(&self) -> Ack {
+        Ack::from_word(self.ack.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn set_ack(&self, ack: Ack) {
+        self.ack.store(ack.to_word(), Ordering::Release);
+    }
+
+    pub(crate) fn credit(&self) -> u64 {
+        self.credit.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_credit(&self, peer: PeerCredit) {
+        let word = LEARNT | u64::from(peer.bufs) << 32 | u64::from(peer.mseq_ack);
+        self.credit.store(word, Ordering::Release);
+    }
+
+    pub(crate) fn peer_credit(word: u64) -> Option<PeerCredit> {
+        (word & LEARNT != 0)
+            .then_some(PeerCredit { bufs: (word >> 32) as u16, mseq_ack: word as u32 })
+    }
+
+    /// Control messages to send. The word is this crate's own: one that is not legal says nothing.
+    pub(crate) fn owed(&self) -> Owed {
+        Owed::from_word(self.owed.load(Ordering::Acquire)).unwrap_or_default()
+    }
+
+    fn change_owed(&self, change: impl Fn(Owed) -> Option<Owed>) -> bool {
+        let change = |word| change(Owed::from_word(word).unwrap_or_default()).map(Owed::to_word);
+        self.owed.fetch_update(Ordering::AcqRel, Ordering::Acquire, change).is_ok()
+    }
+
+    /// More to send.
+    ///
+    /// # Errors
+    /// The peer asks for more answers than it may.
+    pub(crate) fn owe(&self, more: Owed) -> Result<(), Violation> {
+        self.owed().add(more)?;
+        self.change_owed(|owed| owed.add(more).ok());
+        Ok(())
+    }
+
+    pub(crate) fn take_owed(&self, taken: Owed) {
+        if !taken.is_nothing() {
+            self.change_owed(|owed| Some(owed.without(taken)));
+        }
+    }
+
+    pub(crate) fn put_back_owed(&self, taken: Owed) {
+        if !taken.is_nothing() {
+            self.change_owed(|owed| owed.add(taken).ok());
+        }
+    }
+}

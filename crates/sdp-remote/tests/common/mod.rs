@@ -1,0 +1,423 @@
+//! Two ends in one process: real TCP sockets over loopback, queue pairs of the simulator.
+
+#![allow(dead_code)]
+
+use std::{
+    cell::Cell,
+    net::{Ipv4Addr, TcpListener, TcpStream},
+    os::fd::AsRawFd,
+};
+
+use sdp_fabric_sim::{SimFabric, SimRx, SimTx, World, WorldOptions};
+use sdp_proto::{Credits, Local};
+use sdp_rdma::fabric::{Gather, Scatter};
+use sdp_remote::{
+    Carrier, CarrierError, Event, Host, Identity, Inbound, Meeting, Met, Outbound, PayloadCarrier,
+    Prefix, ReceiveContext, RecvError, Role, SendContext, SendError, Shared,
+};
+
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11
+    }
+
+    pub(crate) fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+}
+
+/// The byte at a position of a stream: payload is known by where it stands.
+pub(crate) fn byte_at(stream: u8, position: u64) -> u8 {
+    let mixed = position.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+    (mixed as u8) ^ stream
+}
+
+/// A real TCP socket.
+pub(crate) struct Tcp(pub(crate) TcpStream);
+
+fn answer(result: isize) -> Result<usize, CarrierError> {
+    if result >= 0 {
+        return Ok(result as usize);
+    }
+    match std::io::Error::last_os_error().raw_os_error() {
+        Some(libc::EAGAIN) => Err(CarrierError::WouldBlock),
+        errno => Err(CarrierError::Failed(errno.unwrap_or(0))),
+    }
+}
+
+impl Carrier for Tcp {
+    fn send(&mut self, pieces: [&[u8]; 2]) -> Result<usize, CarrierError> {
+        let mut parts = pieces.map(|piece| libc::iovec {
+            iov_base: piece.as_ptr().cast_mut().cast(),
+            iov_len: piece.len(),
+        });
+        // SAFETY: all zeros is a message without anything.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        (message.msg_iov, message.msg_iovlen) = (parts.as_mut_ptr(), 2);
+        let flags = libc::MSG_EOR | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        // SAFETY: the message names two slices that live.
+        answer(unsafe { libc::sendmsg(self.0.as_raw_fd(), &raw const message, flags) })
+    }
+
+    fn peek(&mut self, into: &mut [u8]) -> Result<usize, CarrierError> {
+        let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+        let fd = self.0.as_raw_fd();
+        // SAFETY: a slice for writing.
+        answer(unsafe { libc::recv(fd, into.as_mut_ptr().cast(), into.len(), flags) })
+    }
+
+    fn discard(&mut self, len: usize) -> Result<usize, CarrierError> {
+        let flags = libc::MSG_TRUNC | libc::MSG_DONTWAIT;
+        // SAFETY: with MSG_TRUNC a TCP socket writes nothing.
+        answer(unsafe { libc::recv(self.0.as_raw_fd(), std::ptr::null_mut(), len, flags) })
+    }
+
+    fn unsent(&mut self) -> Result<usize, CarrierError> {
+        const SIOCOUTQNSD: libc::c_ulong = 0x894b;
+        let mut count = 0_i32;
+        // SAFETY: one int for writing.
+        let done = unsafe { libc::ioctl(self.0.as_raw_fd(), SIOCOUTQNSD, &raw mut count) };
+        answer(done as isize).map(|_| count as usize)
+    }
+}
+
+/// The next bytes of a stream.
+pub(crate) struct Text {
+    pub(crate) stream: u8,
+    pub(crate) position: u64,
+    pub(crate) len: usize,
+}
+
+impl Gather for Text {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn copy_to(&mut self, offset: usize, dst: &[Cell<u8>]) {
+        assert!(offset + dst.len() <= self.len, "asked beyond the payload");
+        for (n, cell) in dst.iter().enumerate() {
+            cell.set(byte_at(self.stream, self.position + (offset + n) as u64));
+        }
+    }
+}
+
+impl PayloadCarrier<Text> for Tcp {
+    fn send_payload(&mut self, payload: &mut Text, from: usize) -> Result<usize, CarrierError> {
+        let position = payload.position + from as u64;
+        let bytes: Vec<u8> = (0..(payload.len - from) as u64)
+            .map(|n| byte_at(payload.stream, position + n))
+            .collect();
+        self.send([&bytes, &[]])
+    }
+}
+
+/// Checks every byte it is given.
+pub(crate) struct Check {
+    pub(crate) stream: u8,
+    pub(crate) position: u64,
+    pub(crate) room: usize,
+}
+
+impl Scatter for Check {
+    fn room(&self) -> usize {
+        self.room
+    }
+
+    fn accept(&mut self, src: &[Cell<u8>]) {
+        assert!(src.len() <= self.room, "more than there is room for");
+        for cell in src {
+            let due = byte_at(self.stream, self.position);
+            assert_eq!(cell.get(), due, "stream {} at {}", self.stream, self.position);
+            self.position += 1;
+        }
+        self.room -= src.len();
+    }
+}
+
+pub(crate) const BUFFERS: u16 = 8;
+pub(crate) const BUFFER_BYTES: u32 = 1024;
+pub(crate) const RING: usize = 6000;
+
+pub(crate) fn options() -> WorldOptions {
+    WorldOptions {
+        credits: sdp_fabric_sim::Credits::Explicit {
+            buffers: BUFFERS,
+            buffer_bytes: BUFFER_BYTES,
+            // A sender that breaks its credit is found out.
+            rnr: sdp_fabric_sim::RnrRetry::Times(0),
+        },
+        trace_lines: 200,
+        ..WorldOptions::default()
+    }
+}
+
+pub(crate) fn local() -> Local {
+    Local {
+        credits: Credits::Explicit,
+        bufs: BUFFERS,
+        receive_size: BUFFER_BYTES,
+        lane_messages: true,
+    }
+}
+
+/// One end of a connection, and its process.
+pub(crate) struct End {
+    pub(crate) role: Role,
+    pub(crate) stream_out: u8,
+    pub(crate) stream_in: u8,
+    pub(crate) tcp: Tcp,
+    pub(crate) host: Host<SimFabric, 4>,
+    pub(crate) outbound: Outbound,
+    pub(crate) inbound: Inbound,
+    pub(crate) shared: Shared,
+    pub(crate) meeting: Meeting,
+    pub(crate) ring: Vec<u8>,
+    pub(crate) tx: Option<SimTx>,
+    pub(crate) rx: Option<SimRx>,
+    /// Bytes sent and received by the program.
+    pub(crate) sent: u64,
+    pub(crate) received: u64,
+    pub(crate) from_acceptor: Prefix,
+    pub(crate) from_connector: Prefix,
+    pub(crate) ports: (u16, u16),
+    pub(crate) has_asked: bool,
+    pub(crate) nonces: u64,
+    /// Meetings that came about.
+    pub(crate) begun: u32,
+}
+
+pub(crate) const NUMBER: u32 = 7;
+/// Bytes that went raw before the first meeting.
+pub(crate) const RAW: u64 = 100;
+
+pub(crate) struct Pair {
+    pub(crate) world: World,
+    pub(crate) acceptor: End,
+    pub(crate) connector: End,
+    /// Before each meeting the queue pairs' ids: for kills.
+    pub(crate) meetings: u32,
+}
+
+impl End {
+    fn new(role: Role, tcp: TcpStream, fabric: SimFabric, ports: (u16, u16)) -> Self {
+        let streams = if role == Role::Acceptor { (0, 1) } else { (1, 0) };
+        let prefix = |stream| {
+            let mut prefix = Prefix::new();
+            (0..RAW).for_each(|at| prefix.add(&[byte_at(stream, at)]));
+            prefix
+        };
+        tcp.set_nodelay(true).expect("a socket");
+        Self {
+            role,
+            stream_out: streams.0,
+            stream_in: streams.1,
+            tcp: Tcp(tcp),
+            host: Host::new(fabric),
+            outbound: Outbound::new(RAW),
+            inbound: Inbound::new(RAW),
+            shared: Shared::new(),
+            meeting: Meeting::new(role),
+            ring: vec![0; RING],
+            tx: None,
+            rx: None,
+            sent: RAW,
+            received: RAW,
+            from_acceptor: prefix(0),
+            from_connector: prefix(1),
+            ports,
+            has_asked: false,
+            nonces: u64::from(role == Role::Acceptor),
+            begun: 0,
+        }
+    }
+
+    fn nonce(&mut self) -> [u8; 8] {
+        self.nonces += 2;
+        self.nonces.to_be_bytes()
+    }
+
+    fn begin(&mut self, met: &Met, (tx, rx): (SimTx, SimRx)) {
+        (self.tx, self.rx) = (Some(tx), Some(rx));
+        sdp_remote::begin(&mut self.outbound, &mut self.inbound, &self.shared, met);
+        self.outbound.invite();
+        self.begun += 1;
+    }
+
+    pub(crate) fn may_meet(&self) -> bool {
+        self.outbound.may_meet(&self.shared) && self.inbound.may_meet(&self.shared)
+    }
+
+    /// Connection management, as the socket layer will do it.
+    pub(crate) fn manage(&mut self) {
+        while let Some(event) = self.host.progress() {
+            let identity = Identity {
+                from_acceptor: &self.from_acceptor.clone(),
+                from_connector: &self.from_connector.clone(),
+                acceptor_port: self.ports.0,
+                connector_port: self.ports.1,
+                is_ipv6: false,
+                key: &[],
+            };
+            match event {
+                Event::Requested { id, service, data } => {
+                    assert!(self.host.listeners(&service).any(|number| number == NUMBER));
+                    if !self.may_meet() {
+                        self.host.reject(id, 1);
+                        continue;
+                    }
+                    let nonce = self.nonce();
+                    let answer = self.meeting.answer(&identity, &local(), data.as_slice(), nonce);
+                    let (reply, met) = answer.expect("an honest request");
+                    if let Ok(halves) = self.host.accept(id, NUMBER, reply) {
+                        self.begin(&met, halves);
+                    }
+                }
+                Event::Established { number, tx, rx, data } => {
+                    assert_eq!(number, NUMBER);
+                    self.has_asked = false;
+                    let met = self.meeting.learn(&identity, data.as_slice());
+                    self.begin(&met.expect("an honest reply"), (tx, rx));
+                }
+                Event::Refused { number, .. } | Event::Unreachable { number } => {
+                    assert_eq!(number, NUMBER);
+                    self.has_asked = false;
+                    self.meeting.give_up();
+                }
+                Event::Lost { number } => {
+                    assert_eq!(number, NUMBER);
+                    self.shared.link_died();
+                }
+            }
+        }
+        if self.shared.is_link_dead() && self.inbound.may_destroy() {
+            (self.tx, self.rx) = (None, None);
+            self.host.forget(NUMBER);
+            sdp_remote::end(&mut self.outbound, &mut self.inbound, &self.shared);
+        }
+    }
+
+    pub(crate) fn ask(&mut self, service: sdp_fabric_sim::SimService) {
+        if self.has_asked || !self.may_meet() {
+            return;
+        }
+        let nonce = self.nonce();
+        let identity = Identity {
+            from_acceptor: &self.from_acceptor,
+            from_connector: &self.from_connector,
+            acceptor_port: self.ports.0,
+            connector_port: self.ports.1,
+            is_ipv6: false,
+            key: &[],
+        };
+        let request = self.meeting.ask(&identity, &local(), nonce).expect("enough to prove with");
+        self.has_asked = self.host.ask(NUMBER, service, request).is_ok();
+    }
+
+    pub(crate) fn send(&mut self, len: usize, now: u64) -> Result<usize, SendError> {
+        let mut text = Text { stream: self.stream_out, position: self.sent, len };
+        let mut io = SendContext {
+            tx: self.tx.as_mut(),
+            carrier: &mut self.tcp,
+            ring: &mut self.ring,
+            shared: &self.shared,
+            now,
+        };
+        let sent = self.outbound.send(&mut io, &mut text, 0)?;
+        self.sent += sent as u64;
+        assert_eq!(self.outbound.stream(), self.sent);
+        Ok(sent)
+    }
+
+    pub(crate) fn tend(&mut self, now: u64) -> Result<Option<u64>, SendError> {
+        let mut io = SendContext {
+            tx: self.tx.as_mut(),
+            carrier: &mut self.tcp,
+            ring: &mut self.ring,
+            shared: &self.shared,
+            now,
+        };
+        self.outbound.tend(&mut io)
+    }
+
+    pub(crate) fn recv(&mut self, room: usize, is_peek: bool) -> Result<usize, RecvError> {
+        let mut check = Check { stream: self.stream_in, position: self.received, room };
+        let mut io =
+            ReceiveContext { rx: self.rx.as_mut(), carrier: &mut self.tcp, shared: &self.shared };
+        let got = self.inbound.recv(&mut io, &mut check, is_peek)?;
+        assert_eq!(check.position, self.received + got as u64);
+        if !is_peek {
+            self.received += got as u64;
+        }
+        Ok(got)
+    }
+
+    pub(crate) fn look(&mut self) -> Result<sdp_remote::Readable, RecvError> {
+        let mut io =
+            ReceiveContext { rx: self.rx.as_mut(), carrier: &mut self.tcp, shared: &self.shared };
+        self.inbound.look(&mut io)
+    }
+}
+
+impl Pair {
+    pub(crate) fn new(seed: u64, options: WorldOptions) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let connected = TcpStream::connect(address).expect("a connection");
+        let (accepted, peer) = listener.accept().expect("a connection");
+        let ports = (address.port(), peer.port());
+        let world = World::new(seed, options);
+        let acceptor = End::new(Role::Acceptor, accepted, world.node(), ports);
+        let mut connector = End::new(Role::Connector, connected, world.node(), ports);
+        let service = connector.host.fabric().service(9);
+        connector.host.listen(NUMBER, service).expect("a listener");
+        Self { world, acceptor, connector, meetings: 0 }
+    }
+
+    pub(crate) fn end(&mut self, of: usize) -> &mut End {
+        if of == 0 { &mut self.acceptor } else { &mut self.connector }
+    }
+
+    pub(crate) fn manage(&mut self) {
+        self.acceptor.manage();
+        self.connector.manage();
+    }
+
+    pub(crate) fn ask(&mut self) {
+        let service = self.connector.host.fabric().service(9);
+        self.acceptor.ask(service);
+    }
+
+    /// Lets everything happen that needs no program: both ends look and tend until the queue pair is up and
+    /// both have invited.
+    pub(crate) fn meet(&mut self) {
+        self.ask();
+        for _ in 0..200 {
+            self.world.run_for(1_000_000);
+            self.manage();
+            let now = self.world.now_ns();
+            for of in 0..2 {
+                let _ = self.end(of).look();
+                let _ = self.end(of).tend(now);
+            }
+            if self.acceptor.outbound.is_up(&self.acceptor.shared)
+                && self.connector.outbound.is_up(&self.connector.shared)
+            {
+                // One more turn for the invitations.
+                for of in [0, 1, 0, 1] {
+                    self.world.run_for(1_000_000);
+                    let now = self.world.now_ns();
+                    let _ = self.end(of).look();
+                    let _ = self.end(of).tend(now);
+                }
+                self.meetings += 1;
+                return;
+            }
+        }
+        panic!("no meeting\n{}", self.world.trace());
+    }
+}

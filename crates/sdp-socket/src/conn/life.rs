@@ -1,0 +1,329 @@
+//! The states of a connection in this process, as data: event, state, next state, and who may cause it.
+//!
+//! The code keeps a connection's state as a [`Stage`] and bits of its flags. [`phase`] reads them as one of the twelve
+//! phases here; where one of them changes, [`judge`] holds the change against [`TRANSITIONS`]. It costs nothing in a
+//! release build. `docs/spec/lifecycle.md` is made from the table, and a test keeps the two equal.
+//!
+//! What is no phase: how the program's end of a stream stands, who else holds the connection, and where it came from
+//! (which decides where a refused one goes: one that came from elsewhere is looked at again).
+
+use super::{flags::flag, slot::Stage};
+
+/// Where a connection is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// A stream socket that is not connected.
+    New,
+    /// A listener.
+    Listening,
+    /// Connected; may earn an SDP lane.
+    Candidate,
+    /// The ends are meeting.
+    Meeting,
+    /// Has a segment, and may use its lanes.
+    Attached,
+    /// Has a segment; its payload goes back to TCP for good.
+    Leaving,
+    /// Has a segment; a rule was broken, and every call answers ECONNRESET.
+    Broken,
+    /// Connected to another host; may earn a queue pair.
+    Remote,
+    /// Has met another host: markers may stand among the bytes of its carrier.
+    Guarded,
+    /// TCP for now: it came from elsewhere, and others may hold it.
+    ParkedArrived,
+    /// TCP for now: the other end did not come.
+    ParkedUnmet,
+    /// TCP for good.
+    Tcp,
+}
+
+/// What happens to a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Event {
+    Listen,
+    Established,
+    Excluded,
+    Corrected,
+    StartsOver,
+    Reconsidered,
+    Earned,
+    Refused,
+    RefusedForNow,
+    NobodyCame,
+    TriedAgain,
+    LostPatience,
+    ForkBegins,
+    InChild,
+    Attached,
+    Leave,
+    CalledOff,
+    Broke,
+    PeerPassedOn,
+    LanesAside,
+    StillInUse,
+    LanesDropped,
+    Ended,
+    OtherHost,
+    MetHost,
+    StaysRemote,
+    GuardBroke,
+}
+
+/// An event, the file and functions that cause it, what it is, and all changes that it may make.
+#[cfg_attr(not(test), expect(dead_code, reason = "the document's part of it"))]
+pub(crate) struct Row {
+    event: Event,
+    by: By,
+    what: &'static str,
+    changes: &'static [(Phase, Phase)],
+}
+
+/// A file of `src`, and functions in it.
+type By = (&'static str, &'static [&'static str]);
+
+use Phase::{
+    Attached, Broken, Candidate, Guarded, Leaving, Listening, Meeting, New, ParkedArrived,
+    ParkedUnmet, Remote, Tcp,
+};
+
+/// Where a slot may begin, and by whom.
+#[cfg(test)]
+const BEGINNINGS: [(Phase, By, &str); 4] = [
+    (New, ("lifecycle/open.rs", &["opened", "accepted"]), "a socket is made"),
+    (
+        Listening,
+        ("lifecycle/open.rs", &["adopt_listener"]),
+        "a listener came by exec or activation",
+    ),
+    (
+        ParkedArrived,
+        ("lifecycle/adopt.rs", &["adopt"]),
+        "a connection came by exec, SCM_RIGHTS or activation",
+    ),
+    (Tcp, ("lifecycle/reconnect.rs", &["renumber"]), "a socket is used again that others hold"),
+];
+
+/// All transitions.
+pub(crate) const TRANSITIONS: [Row; 27] = [
+    Row {
+        event: Event::Listen,
+        by: ("lifecycle/open.rs", &["listening"]),
+        what: "`listen`; not first where a `connect` failed before",
+        changes: &[(New, Listening), (Candidate, Listening), (Tcp, Listening)],
+    },
+    Row {
+        event: Event::Established,
+        by: ("lifecycle/open.rs", &["establish"]),
+        what: "connected or accepted; rules allow SDP, and there is a row for it",
+        changes: &[(New, Candidate)],
+    },
+    Row {
+        event: Event::Excluded,
+        by: ("lifecycle/open.rs", &["establish"]),
+        what: "the same where a rule says TCP, or there is no row",
+        changes: &[(New, Tcp)],
+    },
+    Row {
+        event: Event::Corrected,
+        by: ("lifecycle/open.rs", &["correct"]),
+        what: "another `connect` of the same socket: rules are asked for the new address",
+        changes: &[(Candidate, Tcp), (Tcp, Candidate)],
+    },
+    Row {
+        event: Event::StartsOver,
+        by: ("lifecycle/adopt.rs", &["start_over"]),
+        what: "the process leaves its family: from here on the connection came from elsewhere",
+        changes: &[(Tcp, ParkedArrived), (ParkedUnmet, ParkedArrived)],
+    },
+    Row {
+        event: Event::Reconsidered,
+        by: ("lifecycle/adopt.rs", &["reconsider"]),
+        what: "no rule and no standard descriptor keeps it on TCP any more",
+        changes: &[(ParkedArrived, Candidate)],
+    },
+    Row {
+        event: Event::Earned,
+        by: ("migration/promote.rs", &["begin"]),
+        what: "enough calls or bytes, one holder, nothing in the way",
+        changes: &[(Candidate, Meeting)],
+    },
+    Row {
+        event: Event::Refused,
+        by: ("migration/promote.rs", &["stay"]),
+        what: "no lane can be had; one that came from elsewhere is looked at again",
+        changes: &[
+            (Candidate, Tcp),
+            (Meeting, Tcp),
+            (Candidate, ParkedArrived),
+            (Meeting, ParkedArrived),
+        ],
+    },
+    Row {
+        event: Event::RefusedForNow,
+        by: ("migration/promote.rs", &["later"]),
+        what: "what was in the way may pass",
+        changes: &[(Meeting, Candidate)],
+    },
+    Row {
+        event: Event::NobodyCame,
+        by: ("migration/promote.rs", &["stay"]),
+        what: "the other end did not come to the meeting in time",
+        changes: &[(Candidate, ParkedUnmet), (Meeting, ParkedUnmet)],
+    },
+    Row {
+        event: Event::TriedAgain,
+        by: ("migration/promote.rs", &["again"]),
+        what: "some time after nobody came",
+        changes: &[(ParkedUnmet, Candidate)],
+    },
+    Row {
+        event: Event::LostPatience,
+        by: ("migration/promote.rs", &["again", "stay"]),
+        what: "nobody came too often, or it is refused for another reason now",
+        changes: &[(ParkedUnmet, Tcp)],
+    },
+    Row {
+        event: Event::ForkBegins,
+        by: ("lifecycle/inherit.rs", &["prepare_connections"]),
+        what: "a meeting would go on in two processes",
+        changes: &[(Meeting, Candidate)],
+    },
+    Row {
+        event: Event::InChild,
+        by: ("lifecycle/inherit.rs", &["fork_child"]),
+        what: "the fork did not wait for the meeting's end",
+        changes: &[(Meeting, Candidate)],
+    },
+    Row {
+        event: Event::Attached,
+        by: ("conn/slot.rs", &["attach"]),
+        what: "the ends have met; a connection that is to leave by now leaves",
+        changes: &[(Meeting, Attached), (Meeting, Leaving)],
+    },
+    Row {
+        event: Event::Leave,
+        by: ("conn/slot.rs", &["pin_to_kernel"]),
+        what: "the program does what no lane can carry, or a rule of the library wants it",
+        changes: &[(Attached, Leaving), (ParkedArrived, Tcp), (ParkedUnmet, Tcp)],
+    },
+    Row {
+        event: Event::CalledOff,
+        by: ("migration/demote.rs", &["call_off"]),
+        what: "a meeting, or the hope for one, is given up",
+        changes: &[
+            (Candidate, Tcp),
+            (Meeting, Tcp),
+            (Candidate, ParkedArrived),
+            (Meeting, ParkedArrived),
+            (Candidate, ParkedUnmet),
+            (Meeting, ParkedUnmet),
+        ],
+    },
+    Row {
+        event: Event::Broke,
+        by: ("migration/demote.rs", &["reset"]),
+        what: "the peer broke a rule, or a lock is overdue",
+        changes: &[(Attached, Broken), (Leaving, Broken)],
+    },
+    Row {
+        event: Event::PeerPassedOn,
+        by: ("migration/renew.rs", &["consider"]),
+        what: "the other end left its lanes for somebody else, and both directions are drained: nobody enters them",
+        changes: &[(Attached, Tcp), (Attached, ParkedArrived), (Attached, ParkedUnmet)],
+    },
+    Row {
+        event: Event::LanesAside,
+        by: ("migration/renew.rs", &["consider"]),
+        what: "behind that: nobody was in there, and it may earn lanes again",
+        changes: &[(Tcp, Candidate), (ParkedArrived, Candidate), (ParkedUnmet, Candidate)],
+    },
+    Row {
+        event: Event::StillInUse,
+        by: ("migration/renew.rs", &["consider"]),
+        what: "instead of that: a call was in there, and what happened meanwhile counts",
+        changes: &[
+            (Tcp, Attached),
+            (ParkedArrived, Attached),
+            (ParkedUnmet, Attached),
+            (Tcp, Leaving),
+            (Tcp, Broken),
+        ],
+    },
+    Row {
+        event: Event::LanesDropped,
+        by: ("lifecycle/inherit.rs", &["leave_trust"]),
+        what: "the process leaves its family, and everything is on the kernel lane",
+        changes: &[(Leaving, Tcp), (Broken, Tcp)],
+    },
+    Row {
+        event: Event::Ended,
+        by: ("conn/slot.rs", &["tear_down_if_unused"]),
+        what: "the last descriptor and the last call are gone in the middle of a meeting",
+        changes: &[(Meeting, Tcp), (Meeting, ParkedArrived), (Meeting, ParkedUnmet)],
+    },
+    Row {
+        event: Event::OtherHost,
+        by: ("hosts/mod.rs", &["consider"]),
+        what: "its other end is on another host, and the rules allow that fabric",
+        changes: &[(Candidate, Remote)],
+    },
+    Row {
+        event: Event::MetHost,
+        by: ("hosts/device.rs", &["begin"]),
+        what: "both ends have proven to hold the carrier; the queue pair is new",
+        changes: &[(Remote, Guarded)],
+    },
+    Row {
+        event: Event::StaysRemote,
+        by: ("hosts/mod.rs", &["let_go", "part"]),
+        what: "no queue pair can be had, the program does what only TCP can, or it is in a fork child",
+        changes: &[(Remote, Tcp)],
+    },
+    Row {
+        event: Event::GuardBroke,
+        by: ("hosts/mod.rs", &["reset", "part"]),
+        what: "the peer broke a rule, or somebody without the library, or a fork child, was to have it",
+        changes: &[(Guarded, Broken)],
+    },
+];
+
+/// The phase that a stage and flags say.
+///
+/// A candidate that is never to leave TCP stays one, and does not earn; a meeting that is to be called off is one
+/// until it is.
+pub(crate) const fn phase(stage: Stage, flags: u32) -> Phase {
+    match stage {
+        Stage::Fresh => New,
+        Stage::Listener => Listening,
+        Stage::Young => Candidate,
+        Stage::Meeting => Meeting,
+        Stage::Remote => Remote,
+        Stage::Attached | Stage::Guarded if flags & flag::HOSTILE != 0 => Broken,
+        Stage::Guarded => Guarded,
+        Stage::Attached if flags & flag::PINNED != 0 => Leaving,
+        Stage::Attached => Attached,
+        Stage::Kernel if flags & flag::PINNED != 0 => Tcp,
+        Stage::Kernel if flags & flag::ADOPTED != 0 => ParkedArrived,
+        Stage::Kernel if flags & flag::UNMET != 0 => ParkedUnmet,
+        Stage::Kernel => Tcp,
+    }
+}
+
+/// Whether something may lead from one phase to the other.
+pub(crate) fn is_legal(from: Phase, to: Phase) -> bool {
+    from == to || TRANSITIONS.iter().any(|row| row.changes.contains(&(from, to)))
+}
+
+/// Holds a change that was made against the table, in a debug build: `before` and `after` are the stage and flags
+/// around this change alone, without what other threads change at the same time.
+#[inline(always)]
+pub(crate) fn judge(before: (Stage, u32), after: (Stage, u32)) {
+    if cfg!(debug_assertions) {
+        let (from, to) = (phase(before.0, before.1), phase(after.0, after.1));
+        assert!(is_legal(from, to), "from {from:?} to {to:?}: not in the table of conn/life.rs");
+    }
+}
+
+#[cfg(test)]
+mod tests;

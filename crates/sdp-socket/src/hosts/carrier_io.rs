@@ -1,0 +1,83 @@
+//! The TCP socket of a connection between hosts, as [`sdp_remote`] wants it: calls that never wait.
+
+use core::cell::Cell;
+
+use libc::{c_int, iovec, msghdr};
+use sdp_rdma::fabric::Gather;
+use sdp_remote::{Carrier, CarrierError, PayloadCarrier};
+use sdp_sys::{errno::Errno, fd, sys};
+
+use crate::conn::{
+    carrier,
+    iovec::{Buffers, Payload},
+};
+
+/// Bytes that the kernel took and has not put into a segment.
+const SIOCOUTQNSD: c_int = 0x894b;
+
+/// The program's descriptor.
+pub(super) struct Socket(pub(super) c_int);
+
+/// Interruption cannot happen to a call that does not wait; it is tried again like a full buffer.
+fn told<T>(result: Result<T, Errno>) -> Result<T, CarrierError> {
+    result.map_err(|error| match error {
+        Errno::EAGAIN | Errno::EINTR => CarrierError::WouldBlock,
+        Errno(number) => CarrierError::Failed(number),
+    })
+}
+
+impl Carrier for Socket {
+    fn send(&mut self, pieces: [&[u8]; 2]) -> Result<usize, CarrierError> {
+        let mut parts = pieces.map(|piece| iovec {
+            iov_base: piece.as_ptr().cast_mut().cast(),
+            iov_len: piece.len(),
+        });
+        // SAFETY: zero is a valid msghdr.
+        let mut message: msghdr = unsafe { core::mem::zeroed() };
+        message.msg_iov = parts.as_mut_ptr();
+        message.msg_iovlen = parts.len();
+        let flags = libc::MSG_EOR | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        // SAFETY: the message and the slices that it names outlive the call.
+        told(unsafe { sys!(libc::SYS_sendmsg, self.0, &raw const message, flags) })
+    }
+
+    fn peek(&mut self, into: &mut [u8]) -> Result<usize, CarrierError> {
+        told(fd::receive(self.0, into, libc::MSG_PEEK | libc::MSG_DONTWAIT))
+    }
+
+    fn discard(&mut self, len: usize) -> Result<usize, CarrierError> {
+        let flags = libc::MSG_TRUNC | libc::MSG_DONTWAIT;
+        // SAFETY: with MSG_TRUNC a TCP socket writes nothing.
+        told(unsafe { sys!(libc::SYS_recvfrom, self.0, 0, len, flags, 0, 0) })
+    }
+
+    fn unsent(&mut self) -> Result<usize, CarrierError> {
+        let mut count: c_int = 0;
+        // SAFETY: one int, which outlives the call.
+        told(unsafe { sys!(libc::SYS_ioctl, self.0, SIOCOUTQNSD, &raw mut count) })?;
+        Ok(usize::try_from(count).unwrap_or(0))
+    }
+}
+
+/// What a call of the program is to send, seen from its beginning.
+pub(super) struct Vector(pub(super) Buffers);
+
+impl Gather for Vector {
+    fn len(&self) -> usize {
+        self.0.left()
+    }
+
+    fn copy_to(&mut self, offset: usize, dst: &[Cell<u8>]) {
+        let mut walk = self.0;
+        walk.advance(offset);
+        Payload::new(&mut walk, dst.len()).copy_to(0, dst);
+    }
+}
+
+impl PayloadCarrier<Vector> for Socket {
+    fn send_payload(&mut self, payload: &mut Vector, from: usize) -> Result<usize, CarrierError> {
+        let mut walk = payload.0;
+        walk.advance(from);
+        told(carrier::send(self.0, &walk, usize::MAX, libc::MSG_EOR))
+    }
+}

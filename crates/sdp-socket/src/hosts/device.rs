@@ -1,0 +1,570 @@
+//! The process's RDMA device: opened on first use, one completion queue for all connections, and how its events
+//! reach connections and sleepers.
+//!
+//! **Slow** steps ([`attempt`], [`progress`]) may allocate, and open and close descriptors: where a call of the
+//! program begins or ends, never inside a section that a caller has opened. One thread at a time makes them; others
+//! pass by. **Fast** steps ([`drain`], [`arm`]) may be made anywhere.
+
+use core::{
+    ptr::null_mut,
+    sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering},
+};
+
+use sdp_fabric_shm::identity::{Addr, Family, Tuple};
+use sdp_fabric_verbs::{
+    Address, Error,
+    budget::{BUFFER, CONNECTIONS_MAX, RESERVE},
+    endpoint::Core,
+    fabric::{Options, VerbsFabric},
+    pool::Shared as Owned,
+};
+use sdp_proto::{Credits, Local};
+use sdp_remote::{Event, Host, Inbound, Met, Outbound, Role};
+use sdp_stats::{Direction, Reason};
+use sdp_sys::{section, sys, time::monotonic_ns};
+
+use super::pair::{self, PAIRS, Pair, Receiving, Sending};
+use crate::{
+    conn::{Conn, Stage, flag},
+    process,
+    wake::strangers,
+};
+
+/// Receive buffers promised to each connection. The device's are shared by all, and never promised twice: so there are
+/// as many queue pairs as they suffice for.
+const PROMISE: u32 = 16;
+/// Between two requests to an end that is not there yet, at first and at most.
+const RETRY_NS: u64 = 5_000_000;
+const RETRY_MOST_NS: u64 = 60_000_000_000;
+/// After a device was lost, before one is looked for again.
+const REOPEN_NS: u64 = 1_000_000_000;
+/// Requests before the distance grows.
+const EAGER_TRIES: u32 = 200;
+
+const NONE: u32 = 0;
+const OPENING: u32 = 1;
+const OPEN: u32 = 2;
+const FAILED: u32 = 3;
+static STATE: AtomicU32 = AtomicU32::new(NONE);
+/// Why there is none: code of a reason.
+static WHY: AtomicU32 = AtomicU32::new(0);
+static DEVICE: AtomicPtr<Device> = AtomicPtr::new(null_mut());
+/// After a device was lost, when one may be looked for again, in nanoseconds.
+static AGAIN_NS: AtomicU64 = AtomicU64::new(0);
+/// A thread is at a slow step.
+static BUSY: AtomicBool = AtomicBool::new(false);
+/// A connection has met, and epoll sets have not been told.
+static HAS_NEW: AtomicBool = AtomicBool::new(false);
+/// Fast steps under way.
+static FAST: AtomicU32 = AtomicU32::new(0);
+/// Epoll descriptor of the device's own ones, made with the first device; −1 none.
+static EVENTS: AtomicI32 = AtomicI32::new(-1);
+/// The completion queue tells its channel.
+static ARMED: AtomicBool = AtomicBool::new(false);
+
+struct Device {
+    host: Host<VerbsFabric, PAIRS>,
+    core: Owned<Core>,
+    own: Addr,
+    /// Queue pairs at a time.
+    most: usize,
+}
+
+/// The right to make slow steps. Handlers of the program wait for its end: one may close a connection, which wants it, too.
+struct Turn {
+    _section: section::Guard,
+}
+
+impl Turn {
+    fn take() -> Option<Self> {
+        let _section = section::Guard::enter();
+        (!BUSY.swap(true, Ordering::Acquire)).then(|| Self { _section })
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        BUSY.store(false, Ordering::Release);
+    }
+}
+
+fn address(addr: &Addr, interface: u32) -> Address {
+    match addr.family() {
+        Family::V4 => {
+            let [.., a, b, c, d] = *addr.bytes();
+            Address::v4([a, b, c, d], addr.port())
+        }
+        Family::V6 => Address::v6(*addr.bytes(), addr.port(), interface),
+    }
+}
+
+fn local() -> Local {
+    Local {
+        credits: Credits::Explicit,
+        bufs: PROMISE as u16,
+        receive_size: BUFFER as u32,
+        lane_messages: true,
+    }
+}
+
+/// Whether there is a device. A load.
+#[inline]
+pub(super) fn is_open() -> bool {
+    STATE.load(Ordering::Acquire) == OPEN
+}
+
+/// Runs a fast step, during which the device is not closed.
+fn with_core<R>(step: impl FnOnce(&Core) -> R) -> Option<R> {
+    if !is_open() {
+        return None;
+    }
+    let _section = section::Guard::enter();
+    FAST.fetch_add(1, Ordering::SeqCst);
+    // SAFETY: a mapping that is never given back; what is in it stays until no fast step is under way, and whoever closes
+    // it has taken the pointer away before it looks. `core` is not changed after it was opened.
+    let device = unsafe { DEVICE.load(Ordering::SeqCst).as_ref() };
+    let done = device.map(|device| step(&device.core));
+    FAST.fetch_sub(1, Ordering::SeqCst);
+    done
+}
+
+/// The device, for whoever has the turn.
+fn device(_turn: &mut Turn) -> Option<&mut Device> {
+    if !is_open() {
+        return None;
+    }
+    // SAFETY: open: a mapping that is never given back; the turn is the only one, and the reference goes with it. Others
+    // read `core` alone, which is not changed.
+    unsafe { DEVICE.load(Ordering::Acquire).as_mut() }
+}
+
+/// Why no connection to another host can have a queue pair in this process.
+pub(super) fn refusal() -> Option<Reason> {
+    (STATE.load(Ordering::Acquire) == FAILED)
+        .then(|| Reason::from_code(WHY.load(Ordering::Relaxed)))
+        .flatten()
+}
+
+fn reason(error: Error) -> Reason {
+    match error {
+        Error::MemLock => Reason::MemLock,
+        Error::Full => Reason::NoMemory,
+        Error::Descriptors => Reason::NoDescriptors,
+        Error::NoDevice | Error::Iwarp | Error::OldKernel | Error::Os(..) => Reason::NoDevice,
+    }
+}
+
+/// Whether slow steps may be made here: libibverbs allocates, and must not be called where the program itself could not.
+pub(super) fn may_be_slow() -> bool {
+    !section::inside() && !section::in_handler()
+}
+
+/// Opens the device that has this address. Slow.
+fn open(_turn: &mut Turn, own: &Addr, interface: u32) {
+    if monotonic_ns() < AGAIN_NS.load(Ordering::Relaxed) {
+        return;
+    }
+    if STATE.compare_exchange(NONE, OPENING, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        return;
+    }
+    let opened = open_here(own, interface);
+    if let Err(reason) = opened {
+        WHY.store(u32::from(reason.code()), Ordering::Relaxed);
+        STATE.store(FAILED, Ordering::Release);
+    }
+}
+
+fn open_here(own: &Addr, interface: u32) -> Result<(), Reason> {
+    let (floor, _) = process::hidden_range();
+    let options =
+        Options { connections: CONNECTIONS_MAX, promise: PROMISE, floor, ..Options::default() };
+    let fabric = VerbsFabric::open(&address(own, interface), &options).map_err(reason)?;
+    let most = fabric.budget().receives / (PROMISE + RESERVE) as usize;
+    let memory = process::map_private(size_of::<Device>()).ok_or(Reason::NoMemory)?;
+    let at = memory.as_ptr().cast::<Device>();
+    let core = fabric.core();
+    // SAFETY: fresh memory of that size, aligned to a page.
+    let device = unsafe {
+        at.write(Device { host: Host::new(fabric), core, own: *own, most });
+        &mut *at
+    };
+    let [file, rest @ ..] = device.host.fabric().descriptors();
+    let set = events();
+    let are_hidden =
+        set >= 0 && process::note_hidden(file) && rest.iter().all(|fd| watch(set, *fd));
+    if !are_hidden || process::bell_files().0 < 0 {
+        return Err(Reason::NoDescriptors);
+    }
+    DEVICE.store(at, Ordering::SeqCst);
+    STATE.store(OPEN, Ordering::Release);
+    strangers::add_device(set, strangers::Device { arm, drain });
+    Ok(())
+}
+
+/// What sleepers wait on beside their bells. It stays when a device goes: what of that was in it goes with the device.
+fn events() -> i32 {
+    let known = EVENTS.load(Ordering::Acquire);
+    if known >= 0 {
+        return known;
+    }
+    // SAFETY: no pointers.
+    let set = unsafe { sys!(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC) };
+    let set = set.map_or(-1, |set| process::hide(set as i32));
+    EVENTS.store(set, Ordering::Release);
+    set
+}
+
+fn watch(set: i32, fd: i32) -> bool {
+    let mut interest = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+    let (add, event) = (libc::EPOLL_CTL_ADD, &raw mut interest);
+    // SAFETY: the event structure is readable.
+    process::note_hidden(fd) && unsafe { sys!(libc::SYS_epoll_ctl, set, add, fd, event) }.is_ok()
+}
+
+/// Before a sleep: the completion queue tells of the next message. Look again afterwards. Fast.
+pub(super) fn arm() {
+    with_core(|core| {
+        // What an earlier arm brought was perhaps another sleeper's.
+        if core.take_wakeups() || !ARMED.load(Ordering::Acquire) {
+            ARMED.store(true, Ordering::Release);
+            let _ = core.arm(true);
+        }
+    });
+}
+
+/// Takes what has completed, and sets the bits of the connections that have something. Fast.
+pub(super) fn drain() {
+    with_core(|core| {
+        core.drain();
+        for (_, pair) in pair::all() {
+            let Some(at) = pair.endpoint.load(Ordering::Acquire).checked_sub(1) else { continue };
+            let Some(counts) = core.counts(at as usize) else { continue };
+            let now = counts.arrived.wrapping_shl(1) | u32::from(counts.has_failed);
+            if pair.told.swap(now, Ordering::AcqRel) != now
+                && let Some(conn) = pair.conn()
+            {
+                process::ring_own(conn.index());
+            }
+        }
+    });
+}
+
+/// What the connection manager and the device have to tell. Slow.
+pub(super) fn progress() {
+    if !is_open() || !may_be_slow() {
+        return;
+    }
+    let Some(mut turn) = Turn::take() else { return };
+    step(&mut turn);
+    close_lost(&mut turn);
+}
+
+fn step(turn: &mut Turn) {
+    let Some(device) = device(turn) else { return };
+    while let Some(event) = device.host.progress() {
+        match event {
+            Event::Requested { id, service, data } => {
+                let links = pair::all().filter(|(_, pair)| pair.shared.has_link()).count();
+                let is_full = links >= device.most;
+                let answered = answer(is_full, &mut device.host, &service, id, data.as_slice());
+                if !answered {
+                    device.host.reject(id, 1);
+                }
+            }
+            Event::Established { number, tx, rx, data } => {
+                let Some(pair) = pair::get(number) else {
+                    device.host.forget(number);
+                    continue;
+                };
+                // SAFETY: the turn is ours.
+                let attempt = unsafe { pair.attempt() };
+                attempt.is_out = false;
+                let learnt = with_both(pair, |conn, receiving, sending| {
+                    let tuple = conn.known_name()?;
+                    let identity = pair::identity(Role::Acceptor, &tuple, receiving, sending);
+                    let met = attempt.meeting.learn(&identity, data.as_slice()).ok()?;
+                    begin(conn, pair, receiving, sending, &met);
+                    (receiving.rx, sending.tx) = (Some(rx), Some(tx));
+                    Some(())
+                });
+                match learnt {
+                    Some(()) => begun(pair),
+                    None => device.host.forget(number),
+                }
+            }
+            Event::Refused { number, .. } | Event::Unreachable { number } => {
+                if let Some(pair) = pair::get(number) {
+                    // SAFETY: the turn is ours.
+                    put_off(unsafe { pair.attempt() });
+                }
+            }
+            Event::Lost { number } => {
+                if let Some(pair) = pair::get(number) {
+                    pair.shared.link_died();
+                    if let Some(conn) = pair.conn() {
+                        process::ring_own(conn.index());
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// An attempt came to nothing: the next one later.
+fn put_off(attempt: &mut pair::Attempt) {
+    attempt.meeting.give_up();
+    attempt.is_out = false;
+    attempt.tries += 1;
+    let doubles = attempt.tries.saturating_sub(EAGER_TRIES).min(20);
+    attempt.next_ns = monotonic_ns() + (RETRY_NS << doubles).min(RETRY_MOST_NS);
+}
+
+/// The device was removed: its driver may wait until nothing of it is in use here. Streams go on over TCP.
+fn close_lost(turn: &mut Turn) {
+    let Some(device) = device(turn) else { return };
+    if !device.host.fabric().is_lost() {
+        return;
+    }
+    let mut is_used = false;
+    for (number, pair) in pair::all() {
+        if pair.shared.has_link() {
+            pair.shared.link_died();
+            bury(&mut device.host, number, pair);
+            is_used |= pair.endpoint.load(Ordering::Acquire) != 0;
+            if let Some(conn) = pair.conn() {
+                process::ring_own(conn.index());
+            }
+        }
+        // SAFETY: the turn is ours.
+        let attempt = unsafe { pair.attempt() };
+        if attempt.is_out {
+            put_off(attempt);
+        }
+    }
+    if is_used {
+        return; // messages that the program has not read lie in its buffers
+    }
+    let at = DEVICE.swap(null_mut(), Ordering::AcqRel);
+    STATE.store(NONE, Ordering::Release);
+    AGAIN_NS.store(monotonic_ns() + REOPEN_NS, Ordering::Relaxed);
+    // SAFETY: nobody can reach it any more but who took `core` a moment ago, for a call that is over: see [`core`].
+    unsafe { close(at) };
+}
+
+/// Closes a device, once nobody is in the middle of a fast step.
+///
+/// # Safety
+/// It was `DEVICE`, and is not any more.
+unsafe fn close(at: *mut Device) {
+    while FAST.load(Ordering::SeqCst) != 0 {
+        sdp_sys::time::yield_now();
+    }
+    // SAFETY: the caller's: nobody has it.
+    let descriptors = unsafe { &mut *at }.host.fabric().descriptors();
+    // The library closes them, as anybody closes a number.
+    for fd in descriptors {
+        process::table::unhide(fd);
+    }
+    ARMED.store(false, Ordering::Release);
+    // SAFETY: as above. The mapping stays; it is a few pages for each device that was lost.
+    unsafe { core::ptr::drop_in_place(at) };
+}
+
+/// Both halves, under both locks, of a connection that has not begun to end.
+fn with_both<R>(
+    pair: &Pair,
+    body: impl FnOnce(&Conn, &mut Receiving, &mut Sending) -> Option<R>,
+) -> Option<R> {
+    let conn = pair.conn()?;
+    let both = |receiving: &mut Receiving| {
+        pair.sending(conn, |sending, _| body(conn, receiving, sending)).flatten()
+    };
+    pair.receiving(conn, both).flatten()
+}
+
+/// Somebody asks at a listener: the connection that can prove to be meant answers.
+fn answer(
+    is_full: bool,
+    host: &mut Host<VerbsFabric, PAIRS>,
+    service: &Address,
+    id: sdp_fabric_verbs::fabric::Id,
+    request: &[u8],
+) -> bool {
+    for (number, pair) in pair::all() {
+        if !host.listeners(service).any(|listener| listener == number) {
+            continue;
+        }
+        // SAFETY: the turn is ours: only [`step`] calls this.
+        let attempt = unsafe { pair.attempt() };
+        let accepted = with_both(pair, |conn, receiving, sending| {
+            if is_full || !may_meet(pair, receiving, sending) {
+                return None;
+            }
+            let tuple = conn.known_name()?;
+            let identity = pair::identity(Role::Connector, &tuple, receiving, sending);
+            let nonce = nonce()?;
+            let (reply, met) = attempt.meeting.answer(&identity, &local(), request, nonce).ok()?;
+            let (tx, rx) = host.accept(id, number, reply).ok()?;
+            begin(conn, pair, receiving, sending, &met);
+            (receiving.rx, sending.tx) = (Some(rx), Some(tx));
+            Some(())
+        });
+        if accepted.is_some() {
+            begun(pair);
+            return true;
+        }
+    }
+    false
+}
+
+fn nonce() -> Option<[u8; 8]> {
+    let mut bytes = [0u8; 8];
+    let (at, len) = (bytes.as_mut_ptr(), bytes.len());
+    // SAFETY: the bytes outlive the call.
+    let got = unsafe { sys!(libc::SYS_getrandom, at, len, libc::GRND_NONBLOCK) };
+    (got == Ok(bytes.len())).then_some(bytes)
+}
+
+fn may_meet(pair: &Pair, receiving: &Receiving, sending: &Sending) -> bool {
+    receiving.inbound.as_ref().is_none_or(|half| half.may_meet(&pair.shared))
+        && sending.outbound.as_ref().is_none_or(|half| half.may_meet(&pair.shared))
+}
+
+/// The ends have found each other. Under both locks.
+fn begin(conn: &Conn, pair: &Pair, receiving: &mut Receiving, sending: &mut Sending, met: &Met) {
+    let inbound = receiving.inbound.get_or_insert_with(|| Inbound::new(receiving.moved));
+    let outbound = sending.outbound.get_or_insert_with(|| Outbound::new(sending.moved));
+    sdp_remote::begin(outbound, inbound, &pair.shared, met);
+    conn.change_stage(Stage::Remote, Stage::Guarded);
+}
+
+/// Behind [`begin`], when the locks are free.
+fn begun(pair: &Pair) {
+    let Some(conn) = pair.conn() else { return };
+    pair.receiving(conn, |receiving| {
+        let index = receiving.rx.as_ref().map_or(0, |rx| rx.index() as u32 + 1);
+        pair.endpoint.store(index, Ordering::Release);
+    });
+    pair.is_new.store(true, Ordering::SeqCst);
+    HAS_NEW.store(true, Ordering::SeqCst);
+    process::ring_own(conn.index());
+}
+
+/// Tells `each` of the connections that have met since the last time.
+#[inline]
+pub(super) fn take_new(each: impl Fn(&Conn)) {
+    if HAS_NEW.load(Ordering::Acquire) && HAS_NEW.swap(false, Ordering::SeqCst) {
+        let is_new = |pair: &Pair| pair.is_new.swap(false, Ordering::SeqCst);
+        let met = pair::all().filter(|(_, pair)| is_new(pair));
+        met.filter_map(|(_, pair)| pair.conn()).for_each(each);
+    }
+}
+
+/// A dead queue pair whose messages have been read is destroyed, so that another one may come.
+fn bury(host: &mut Host<VerbsFabric, PAIRS>, number: u32, pair: &Pair) {
+    let halves = with_both(pair, |conn, receiving, sending| {
+        let (inbound, outbound) = (receiving.inbound.as_mut()?, sending.outbound.as_mut()?);
+        if !pair.shared.is_link_dead() || !inbound.may_destroy() {
+            return None;
+        }
+        // What is not acknowledged goes to the carrier: the half has perhaps not heard of the end yet.
+        let was_on_sdp = outbound.is_on_sdp();
+        outbound.link_died(&pair.shared);
+        let is_on_sdp = outbound.is_on_sdp();
+        super::note_lane(conn, Direction::Send, was_on_sdp, is_on_sdp, &pair.shared);
+        let halves = (receiving.rx.take(), sending.tx.take());
+        pair.endpoint.store(0, Ordering::Release);
+        sdp_remote::end(outbound, inbound, &pair.shared);
+        Some(halves)
+    });
+    if let Some(halves) = halves {
+        drop(halves);
+        host.forget(number);
+    }
+}
+
+/// Takes a step towards a queue pair for the connection, if it is time. Slow.
+pub(super) fn attempt(conn: &Conn, number: u32, pair: &Pair, tuple: &Tuple, role: Role) {
+    if !may_be_slow() || refusal().is_some() {
+        return;
+    }
+    let Some(mut turn) = Turn::take() else { return };
+    if !is_open() {
+        open(&mut turn, &tuple.local, tuple.interface);
+    }
+    step(&mut turn);
+    close_lost(&mut turn);
+    let Some(device) = device(&mut turn) else { return };
+    if device.own.bytes() != tuple.local.bytes() {
+        return; // another interface: one device in a process for now
+    }
+    if pair.shared.is_link_dead() {
+        bury(&mut device.host, number, pair);
+    }
+    // SAFETY: the turn is ours.
+    let attempt = unsafe { pair.attempt() };
+    if attempt.is_out || pair.shared.has_link() || conn.has(flag::PINNED) {
+        return;
+    }
+    if attempt.next_ns > monotonic_ns() {
+        return;
+    }
+    let links = pair::all().filter(|(_, pair)| pair.shared.has_link()).count();
+    if links >= device.most {
+        return put_off(attempt);
+    }
+    match role {
+        Role::Connector => {
+            let at = address(&tuple.local, tuple.interface);
+            match device.host.listen(number, at) {
+                Ok(()) => attempt.is_out = true,
+                Err(_) => put_off(attempt),
+            }
+        }
+        Role::Acceptor => {
+            let request = with_both(pair, |_, receiving, sending| {
+                if !may_meet(pair, receiving, sending) {
+                    return None;
+                }
+                let identity = pair::identity(role, tuple, receiving, sending);
+                attempt.meeting.ask(&identity, &local(), nonce()?).ok()
+            });
+            let Some(request) = request else { return put_off(attempt) };
+            match device.host.ask(number, address(&tuple.remote, tuple.interface), request) {
+                Ok(()) => attempt.is_out = true,
+                Err(_) => put_off(attempt),
+            }
+        }
+    }
+}
+
+/// The connection ends: its queue pair, listener and attempts go. Slow.
+pub(super) fn end(conn: &Conn, number: u32, pair: &Pair) {
+    let halves = pair.retire(conn);
+    pair.endpoint.store(0, Ordering::Release);
+    // Others' steps are short; a queue pair without its number would never be destroyed.
+    let mut turn = loop {
+        match Turn::take() {
+            Some(turn) => break turn,
+            None => sdp_sys::time::yield_now(),
+        }
+    };
+    let Some(halves) = halves else { return }; // a thread left a lock for good: the place stays taken
+    drop(halves);
+    if let Some(device) = device(&mut turn) {
+        device.host.unlisten(number);
+        device.host.forget(number);
+    }
+    pair.release();
+}
+
+/// In a fork child: device and queue pairs are the parent's.
+#[cold]
+pub(super) fn forget() {
+    STATE.store(NONE, Ordering::Release);
+    DEVICE.store(null_mut(), Ordering::Release);
+    BUSY.store(false, Ordering::Release);
+    ARMED.store(false, Ordering::Release);
+    EVENTS.store(-1, Ordering::Release);
+    FAST.store(0, Ordering::Release);
+}

@@ -1,0 +1,775 @@
+//! Connections to other hosts: a queue pair beside a carrier that is guarded.
+//!
+//! Owns what the process knows of such connections ([`pair`]) and its RDMA device ([`device`]). Called where a
+//! connection begins and ends (`lifecycle`), by each call on one (`api`, `datapath`), and where readiness is judged
+//! (`readiness`). Rules with a G are those of `docs/spec/guard.md`; the code that follows them is `sdp-remote`.
+//!
+//! # Life
+//! Where the rules allow this fabric, a connection whose other end is on another host is [`Stage::Remote`] before its
+//! first byte: all calls on it come here, and are the kernel's but for their count. When it has
+//! earned it, the ends meet; from then on it is [`Stage::Guarded`]: markers may stand among the bytes of the
+//! carrier, and only this room can read it.
+//!
+//! # What is not there yet
+//! A guarded connection cannot be handed to a process without the library, or used by a fork child: there
+//! every call answers ECONNRESET (`docs/compatibility.md`). So the fabric is not in the default of `fabrics`.
+
+use core::{
+    cell::Cell,
+    pin::pin,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use libc::c_int;
+use sdp_rdma::fabric::Gather;
+use sdp_remote::{Readable, ReceiveContext, RecvError, Role, SendContext, SendError, Wait};
+use sdp_shm::early;
+use sdp_stats::{Direction, Fabric, Lane as StatsLane, Reason, Verdict};
+use sdp_sys::{errno::Errno, fd, section, sys, time::monotonic_ns};
+
+use crate::{
+    conn::{
+        Conn, Half, Stage, carrier, flag,
+        iovec::{Buffers, Landing},
+    },
+    datapath::{receive::Wish, send::raise_pipe, wait},
+    process::{self, page, table::Pinned},
+    wake::stay::Stay,
+};
+
+mod carrier_io;
+mod device;
+mod pair;
+
+use carrier_io::{Socket, Vector};
+use pair::{Pair, Receiving, Sending};
+
+/// Bytes of each direction that are kept for the proof (G9).
+const PREFIX: usize = 240;
+/// How long a reader waits for the end of a queue pair whose carrier has ended.
+const CUT_NS: u64 = 1_000_000_000;
+const CUT_NAP_NS: u64 = 10_000_000;
+/// How long a close waits for the kernel to take what is not acknowledged.
+const CLOSE_NS: u64 = 2_000_000_000;
+
+/// There is, or was, a connection to another host. Beside what each fork child reads.
+#[unsafe(link_section = ".bss.hot")]
+static IN_USE: AtomicBool = AtomicBool::new(false);
+
+/// Whether a connection's calls are this room's.
+#[inline]
+pub(crate) fn has(conn: &Conn) -> bool {
+    matches!(conn.stage(), Stage::Remote | Stage::Guarded)
+}
+
+/// Whether readiness of a connection is this room's to judge.
+#[inline]
+pub(crate) fn is_guarded(conn: &Conn) -> bool {
+    conn.stage() == Stage::Guarded
+}
+
+/// A connection exists, and has moved nothing: it is this room's if its other end is on another host. `remote`: the
+/// address that a `connect` asked for, which may still be under way.
+pub(crate) fn consider(conn: &Conn, fd: c_int, remote: Option<[u8; 16]>) {
+    if !process::tunables().has_verbs()
+        || conn.stage() != Stage::Young
+        || conn.has(flag::ADOPTED)
+        || device::refusal().is_some()
+    {
+        return;
+    }
+    let remote = match remote {
+        Some(remote) => remote,
+        None => match conn.name(fd) {
+            Some(tuple) => *tuple.remote.bytes(),
+            None => return,
+        },
+    };
+    if is_of_this_host(&remote) {
+        return;
+    }
+    let role = role(conn);
+    IN_USE.store(true, Ordering::Relaxed);
+    if pair::take(conn, role).is_some() && !conn.change_stage(Stage::Young, Stage::Remote) {
+        end(conn);
+    }
+}
+
+fn role(conn: &Conn) -> Role {
+    if conn.has(flag::ACCEPTED) { Role::Acceptor } else { Role::Connector }
+}
+
+/// Whether an address is one of this host's: then a socket can be bound to it.
+fn is_of_this_host(ip: &[u8; 16]) -> bool {
+    let mut storage = [0u8; 28];
+    let is_v4 = ip.starts_with(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff]);
+    let (family, from, bytes) = match is_v4 {
+        true => (libc::AF_INET, 4, ip.get(12..).unwrap_or_default()),
+        false => (libc::AF_INET6, 8, &ip[..]),
+    };
+    let family_bytes = (family as u16).to_ne_bytes();
+    for (to, byte) in storage.iter_mut().zip(family_bytes) {
+        *to = byte;
+    }
+    for (to, byte) in storage.iter_mut().skip(from).zip(bytes) {
+        *to = *byte;
+    }
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
+    // SAFETY: no pointers.
+    let Ok(probe) = (unsafe { sys!(libc::SYS_socket, family, kind, 0) }) else { return true };
+    let len = if is_v4 { 16usize } else { 28 };
+    // SAFETY: the address outlives the call.
+    let bound = unsafe { sys!(libc::SYS_bind, probe, storage.as_ptr(), len) };
+    fd::close(probe as c_int);
+    // What is neither (a link-local address without its interface) stays with the other fabrics.
+    bound != Err(Errno(libc::EADDRNOTAVAIL))
+}
+
+/// The peer broke a rule: every call answers ECONNRESET from here on, and the other end is told.
+fn reset(conn: &Conn) {
+    if conn.has(flag::HOSTILE) {
+        return;
+    }
+    conn.set(flag::HOSTILE);
+    conn.pin_to_kernel(Reason::ProtocolViolation);
+    conn.note_reason(Reason::ProtocolViolation);
+    if let Some(fd) = process::table::number_of(conn) {
+        carrier::abort(fd);
+    }
+}
+
+/// The connection is to be plain TCP from here on, if it has not met. False: it has, and its carrier is guarded.
+pub(crate) fn let_go(conn: &Conn, reason: Reason) -> bool {
+    if conn.change_stage(Stage::Remote, Stage::Kernel) {
+        conn.note_reason(reason);
+        end(conn);
+    }
+    !is_guarded(conn)
+}
+
+/// A send call.
+pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result<usize, Errno> {
+    if flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY) != 0 {
+        return Err(Errno(libc::EOPNOTSUPP));
+    }
+    let mut mark = section::mark();
+    let stay = pin!(Stay::on(conn));
+    let stay = stay.as_ref();
+    let (vector, wanted) = (*buffers, buffers.left());
+    let mut deadline: Option<Option<u64>> = None;
+    let mut done = 0;
+    loop {
+        if conn.has(flag::HOSTILE) {
+            return if done > 0 { Ok(done) } else { Err(Errno::ECONNRESET) };
+        }
+        let Some((_, pair)) = place(conn) else {
+            return if done > 0 { Ok(done) } else { by_kernel(conn, buffers, flags, Half::Send) };
+        };
+        let waits = flags & libc::MSG_DONTWAIT == 0 && !fd::is_nonblocking(conn.fd());
+        let sent = send_once(conn, pair, vector, done, flags, waits);
+        look_around(conn);
+        let blocked = match sent {
+            Ok(n) => {
+                done += n;
+                buffers.advance(n);
+                if done >= wanted {
+                    conn.calls[Half::Send as usize].fetch_add(1, Ordering::Relaxed);
+                    return Ok(done);
+                }
+                continue;
+            }
+            Err(SendError::Wait(wait)) => wait,
+            Err(_) if done > 0 => return Ok(done),
+            Err(SendError::Carrier(libc::EPIPE)) => {
+                return Err(raise_pipe(conn.open_fd(), flags));
+            }
+            Err(SendError::Carrier(errno)) => return Err(Errno(errno)),
+            Err(SendError::Broken(_)) => {
+                reset(conn);
+                return Err(Errno::ECONNRESET);
+            }
+        };
+        let partial = |e| if done > 0 { Ok(done) } else { Err(e) };
+        if !waits {
+            return partial(Errno::EAGAIN);
+        }
+        let until = *deadline.get_or_insert_with(|| {
+            carrier::timeout_ns(conn.fd(), libc::SO_SNDTIMEO).map(|ns| monotonic_ns() + ns)
+        });
+        let sleep = match blocked {
+            Wait::Carrier => (libc::POLLOUT, None),
+            Wait::Segments => (0, Some(wait::MORE_SLEEP_NS)),
+            Wait::Credit { until } => (libc::POLLRDHUP, Some(until.saturating_sub(monotonic_ns()))),
+            Wait::Return => (libc::POLLIN, None),
+        };
+        let has_credit = || {
+            device::drain();
+            matches!(blocked, Wait::Credit { .. }) && gather(conn)
+        };
+        match wait::beside_queue_pair(conn, stay, sleep, until, mark, has_credit) {
+            wait::Woken::Look if wait::was_interrupted(&mut mark) && done > 0 => return Ok(done),
+            wait::Woken::Look => {
+                device::progress();
+                gather(conn);
+            }
+            wait::Woken::TimedOut => return partial(Errno::EAGAIN),
+            wait::Woken::Interrupted => return partial(Errno::EINTR),
+            wait::Woken::Closed => return partial(Errno::EBADF),
+        }
+    }
+}
+
+/// The connection's place. In a fork child that got a connection before its first byte it is made now.
+fn place(conn: &Conn) -> Option<(u32, &'static Pair)> {
+    if let Some(found) = pair::of(conn) {
+        return Some(found);
+    }
+    if conn.stage() != Stage::Remote || conn.remote.load(Ordering::Acquire) != 0 {
+        return None;
+    }
+    let _section = section::Guard::enter();
+    pair::take(conn, role(conn))?;
+    pair::of(conn)
+}
+
+/// Another thread has let the connection go meanwhile: the call is the kernel's, which does all the waiting.
+#[cold]
+fn by_kernel(
+    conn: &Pinned,
+    buffers: &mut Buffers,
+    flags: c_int,
+    half: Half,
+) -> Result<usize, Errno> {
+    if has(conn) {
+        return Err(Errno::EBADF); // or it was closed
+    }
+    let mut parts = [const { libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 } }; 64];
+    let used = buffers.fill(usize::MAX, &mut parts);
+    // SAFETY: zero is a valid msghdr.
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    (message.msg_iov, message.msg_iovlen) = (parts.as_mut_ptr(), used);
+    let call = if half == Half::Send { libc::SYS_sendmsg } else { libc::SYS_recvmsg };
+    // SAFETY: the message and its vector outlive the call; the elements are the program's own.
+    unsafe { sys!(call, conn.fd(), &raw mut message, flags) }
+}
+
+/// Sends what can be sent now, from byte `from` of the call on.
+fn send_once(
+    conn: &Pinned,
+    pair: &Pair,
+    vector: Buffers,
+    from: usize,
+    flags: c_int,
+    waits: bool,
+) -> Result<usize, SendError> {
+    gather(conn);
+    pair.sending(conn, |sending, ring| {
+        let Sending { prefix, moved, outbound, tx } = sending;
+        let Some(outbound) = outbound else {
+            let mut walk = vector;
+            walk.advance(from);
+            let sent = carrier::send(conn.fd(), &walk, usize::MAX, flags);
+            let n = sent.map_err(|e| match e {
+                Errno::EAGAIN => SendError::Wait(Wait::Carrier),
+                Errno(number) => SendError::Carrier(number),
+            })?;
+            if *moved < PREFIX as u64 {
+                let mut first = [0u8; PREFIX];
+                let len = n.min(PREFIX);
+                if let Some(room) = first.get_mut(..len) {
+                    let cells = Cell::from_mut(&mut *room).as_slice_of_cells();
+                    Vector(vector).copy_to(from, cells);
+                    prefix.add(room);
+                }
+            }
+            *moved += n as u64;
+            count(conn, Direction::Send, StatsLane::Kernel, n);
+            return Ok(n);
+        };
+        let mut socket = Socket(conn.fd());
+        let mut payload = Vector(vector);
+        let (before, was_on_sdp) = (outbound.counts(), outbound.is_on_sdp());
+        let mut io = SendContext {
+            tx: tx.as_mut(),
+            carrier: &mut socket,
+            ring,
+            shared: &pair.shared,
+            now: monotonic_ns(),
+        };
+        let mut sent = outbound.send(&mut io, &mut payload, from);
+        if !waits && matches!(sent, Err(SendError::Wait(Wait::Credit { .. }))) {
+            // Nobody could tell the program when there is credit: these bytes go by the carrier.
+            outbound.to_kernel();
+            outbound.allow_sdp();
+            sent = outbound.send(&mut io, &mut payload, from);
+        }
+        let by_sdp = (outbound.counts().bytes - before.bytes) as usize;
+        note_lane(conn, Direction::Send, was_on_sdp, outbound.is_on_sdp(), &pair.shared);
+        if by_sdp != 0 {
+            count(conn, Direction::Send, StatsLane::Sdp, by_sdp);
+        }
+        if let Ok(n) = sent {
+            count(conn, Direction::Send, StatsLane::Kernel, n.saturating_sub(by_sdp));
+        }
+        sent
+    })
+    .unwrap_or(Err(SendError::Carrier(libc::ECONNRESET)))
+}
+
+/// A receive call.
+pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Result<usize, Errno> {
+    let flags = wish.flags;
+    let mut mark = section::mark();
+    let wanted = buffers.left();
+    let stay = pin!(Stay::on(conn));
+    let stay = stay.as_ref();
+    if let Some(e) = conn.take_owed() {
+        return Err(e);
+    }
+    let peeks = flags & libc::MSG_PEEK != 0;
+    let mut deadline: Option<Option<u64>> = None;
+    let mut cut_since = None;
+    let mut got = 0;
+    loop {
+        if conn.has(flag::HOSTILE) {
+            return if got > 0 { Ok(got) } else { Err(Errno::ECONNRESET) };
+        }
+        if place(conn).is_none() {
+            return if got > 0 { Ok(got) } else { by_kernel(conn, buffers, flags, Half::Receive) };
+        }
+        let received = receive_once(conn, buffers, flags);
+        let nap = look_around(conn);
+        let mut nap = nap.map(|at| at.saturating_sub(monotonic_ns()).max(1_000_000));
+        match received {
+            Ok(0) => return Ok(got),
+            Ok(n) => {
+                got += n;
+                if flags & libc::MSG_WAITALL == 0 || got >= wanted || peeks {
+                    conn.calls[Half::Receive as usize].fetch_add(1, Ordering::Relaxed);
+                    return Ok(got);
+                }
+                continue;
+            }
+            Err(RecvError::WouldBlock) => {}
+            Err(RecvError::Cut { is_final: false }) => {
+                let since = *cut_since.get_or_insert_with(monotonic_ns);
+                if monotonic_ns().saturating_sub(since) > CUT_NS
+                    && let Some((_, pair)) = pair::of(conn)
+                {
+                    pair.shared.link_died();
+                }
+                nap = Some(CUT_NAP_NS);
+            }
+            Err(_) if got > 0 => return Ok(got),
+            Err(RecvError::Cut { .. }) => {
+                conn.set(flag::RESET_TOLD | flag::PEER_GONE);
+                return Err(Errno::ECONNRESET);
+            }
+            Err(RecvError::Carrier(errno)) => return Err(Errno(errno)),
+            Err(RecvError::Broken(_)) => {
+                reset(conn);
+                return Err(Errno::ECONNRESET);
+            }
+        }
+        if flags & libc::MSG_DONTWAIT != 0 || fd::is_nonblocking(conn.fd()) {
+            return if got > 0 { Ok(got) } else { Err(Errno::EAGAIN) };
+        }
+        let until = *deadline.get_or_insert_with(|| {
+            carrier::timeout_ns(conn.fd(), libc::SO_RCVTIMEO).map(|ns| monotonic_ns() + ns)
+        });
+        // What has ended wakes at once: then only time and the queue pair count.
+        let events = if cut_since.is_some() { 0 } else { libc::POLLIN };
+        // Who sleeps on a connection that has not met is woken by the carrier alone.
+        let early = Early::begin(conn);
+        let look = || {
+            device::drain();
+            has_messages(conn)
+        };
+        let woken = wait::beside_queue_pair(conn, stay, (events, nap), until, mark, look);
+        drop(early);
+        match woken {
+            wait::Woken::Look if wait::was_interrupted(&mut mark) && got > 0 => return Ok(got),
+            wait::Woken::Look => device::progress(),
+            wait::Woken::TimedOut => return if got > 0 { Ok(got) } else { Err(Errno::EAGAIN) },
+            wait::Woken::Interrupted => return if got > 0 { Ok(got) } else { Err(Errno::EINTR) },
+            wait::Woken::Closed => return if got > 0 { Ok(got) } else { Err(Errno::EBADF) },
+        }
+    }
+}
+
+/// A thread that sleeps on a connection which has not met (O10).
+struct Early(bool);
+
+impl Early {
+    fn begin(conn: &Conn) -> Self {
+        let is_early = !is_guarded(conn);
+        if is_early {
+            early::mark(&conn.flags, flag::EARLY);
+            early::fall_asleep(&process::hot::PAGE.busy.early);
+        }
+        Self(is_early)
+    }
+}
+
+impl Drop for Early {
+    fn drop(&mut self) {
+        if self.0 {
+            early::wake_up(&process::hot::PAGE.busy.early);
+        }
+    }
+}
+
+/// Receives what there is now.
+fn receive_once(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result<usize, RecvError> {
+    let Some((_, pair)) = pair::of(conn) else { return Err(RecvError::Carrier(libc::EBADF)) };
+    let (peeks, discard) = (flags & libc::MSG_PEEK != 0, flags & libc::MSG_TRUNC != 0);
+    pair.receiving(conn, |receiving| {
+        let Receiving { prefix, moved, inbound, rx } = receiving;
+        let Some(inbound) = inbound else {
+            let got = carrier::receive(conn.fd(), buffers, usize::MAX, flags);
+            let n = got.map_err(|e| match e {
+                Errno::EAGAIN => RecvError::WouldBlock,
+                Errno(number) => RecvError::Carrier(number),
+            })?;
+            if peeks {
+                return Ok(n);
+            }
+            if *moved < PREFIX as u64 && !discard {
+                let mut first = [0u8; PREFIX];
+                let len = n.min(PREFIX);
+                if let Some(room) = first.get_mut(..len) {
+                    let cells = Cell::from_mut(&mut *room).as_slice_of_cells();
+                    Vector(*buffers).copy_to(0, cells);
+                    prefix.add(room);
+                }
+            }
+            *moved += n as u64;
+            buffers.advance(n);
+            count(conn, Direction::Receive, StatsLane::Kernel, n);
+            return Ok(n);
+        };
+        let mut socket = Socket(conn.fd());
+        let (before, was_on_sdp) = (inbound.counts(), inbound.is_on_sdp());
+        let mut io = ReceiveContext { rx: rx.as_mut(), carrier: &mut socket, shared: &pair.shared };
+        let mut seen = *buffers;
+        let landing = if peeks { &mut seen } else { &mut *buffers };
+        let got = inbound.recv(&mut io, &mut Landing { buffers: landing, discard }, peeks);
+        let after = inbound.counts();
+        note_lane(conn, Direction::Receive, was_on_sdp, inbound.is_on_sdp(), &pair.shared);
+        if !peeks {
+            let by_sdp = (after.bytes - before.bytes) as usize;
+            let by_carrier = (after.carrier_bytes - before.carrier_bytes) as usize;
+            count(conn, Direction::Receive, StatsLane::Sdp, by_sdp);
+            count(conn, Direction::Receive, StatsLane::Kernel, by_carrier);
+        }
+        got
+    })
+    .unwrap_or(Err(RecvError::Carrier(libc::ECONNRESET)))
+}
+
+/// Takes what has arrived off the queue pair; whether a sender may find credit now.
+fn gather(conn: &Conn) -> bool {
+    let Some((_, pair)) = pair::of(conn) else { return false };
+    let is_broken = pair.receiving(conn, |Receiving { inbound, rx, .. }| match (inbound, rx) {
+        (Some(inbound), Some(rx)) => inbound.gather(rx, &pair.shared).is_err(),
+        _ => false,
+    });
+    if is_broken == Some(true) {
+        reset(conn);
+        return true;
+    }
+    pair.sending(conn, |Sending { outbound, .. }, _| {
+        outbound.as_ref().is_some_and(|outbound| outbound.is_due(&pair.shared))
+    })
+    .unwrap_or(false)
+}
+
+/// Whether messages are there that nobody has taken.
+fn has_messages(conn: &Conn) -> bool {
+    matches!(look(conn, conn.fd.load(Ordering::Relaxed)), Found::Bytes(_) | Found::End)
+}
+
+/// What a reader would find.
+pub(crate) enum Found {
+    /// Nothing now.
+    Nothing,
+    /// Bytes, and where the last of them stands in the stream.
+    Bytes(u64),
+    /// The end of the stream, or an error.
+    End,
+}
+
+/// Looks at both roads; markers that are next are taken. Waits for nobody but for a moment.
+pub(crate) fn look(conn: &Conn, fd: c_int) -> Found {
+    let Some((_, pair)) = pair::of(conn) else { return Found::End };
+    let found = pair.receiving(conn, |Receiving { inbound, rx, .. }| {
+        let inbound = inbound.as_mut()?;
+        let mut socket = Socket(fd);
+        let mut io = ReceiveContext { rx: rx.as_mut(), carrier: &mut socket, shared: &pair.shared };
+        Some((inbound.look(&mut io), inbound.stream()))
+    });
+    match found {
+        Some(Some((Ok(Readable::Nothing), _))) => Found::Nothing,
+        Some(Some((Ok(Readable::Bytes(n)), at))) => Found::Bytes(at.wrapping_add(n)),
+        Some(None) => Found::Nothing, // it has not met: the kernel's word is all
+        Some(Some((Ok(Readable::End) | Err(_), _))) | None => Found::End,
+    }
+}
+
+/// Payload bytes that lie ahead in the inbox, for FIONREAD; `None`: what the kernel has is all.
+pub(crate) fn readable_bytes(conn: &Conn) -> Option<u64> {
+    let (_, pair) = pair::of(conn)?;
+    gather(conn);
+    pair.receiving(conn, |receiving| {
+        let inbound = receiving.inbound.as_ref()?;
+        inbound.is_on_sdp().then(|| inbound.available())
+    })?
+}
+
+/// Bytes that the peer has not acknowledged and the kernel does not count.
+pub(crate) fn unsent_bytes(conn: &Conn) -> u64 {
+    let Some((_, pair)) = pair::of(conn) else { return 0 };
+    pair.sending(conn, |sending, _| {
+        sending.outbound.as_ref().map_or(0, |half| half.unacknowledged())
+    })
+    .unwrap_or(0)
+}
+
+/// Between two looks of a call: what is owed is sent, attempts go on. When to come again at the latest, in monotonic
+/// nanoseconds. Slow.
+fn look_around(conn: &Conn) -> Option<u64> {
+    let (number, pair) = pair::of(conn)?;
+    let fd = process::table::number_of(conn)?;
+    if let Some(reason) = device::refusal() {
+        let_go(conn, reason);
+        return None;
+    }
+    if (!pair.shared.has_link() || pair.shared.is_link_dead())
+        && has_earned(conn)
+        && let Some(tuple) = conn.name(fd)
+        && is_sole_holder(conn)
+    {
+        device::attempt(conn, number, pair, &tuple, role(conn));
+    } else if !pair.shared.is_up() {
+        device::progress();
+    }
+    tend(conn, fd, pair)
+}
+
+fn tend(conn: &Conn, fd: c_int, pair: &Pair) -> Option<u64> {
+    let is_ready = are_sleepers_armed(conn);
+    let next = pair.sending(conn, |Sending { outbound, tx, .. }, ring| {
+        let outbound = outbound.as_mut()?;
+        if is_ready {
+            outbound.invite();
+        }
+        let was_on_sdp = outbound.is_on_sdp();
+        let mut socket = Socket(fd);
+        let mut io = SendContext {
+            tx: tx.as_mut(),
+            carrier: &mut socket,
+            ring,
+            shared: &pair.shared,
+            now: monotonic_ns(),
+        };
+        let next = outbound.tend(&mut io);
+        note_lane(conn, Direction::Send, was_on_sdp, outbound.is_on_sdp(), &pair.shared);
+        Some(next)
+    })??;
+    match next {
+        Ok(at) => at,
+        Err(SendError::Wait(_)) => Some(monotonic_ns() + wait::MORE_SLEEP_NS),
+        Err(SendError::Carrier(_)) => None,
+        Err(SendError::Broken(_)) => {
+            reset(conn);
+            None
+        }
+    }
+}
+
+/// Tells `each` of the connections that have met since the last time: what waits for them is to look at both roads from
+/// now on.
+#[inline]
+pub(crate) fn take_new(each: impl Fn(&Conn)) {
+    device::take_new(each);
+}
+
+/// Before a wait for several descriptors sleeps, and after it: what is owed for each connection is sent, and what the
+/// connection manager has to tell is heard; `has_met` as in [`take_new`]. Slow.
+pub(crate) fn between_waits(has_met: impl Fn(&Conn)) {
+    if !device::is_open() || !device::may_be_slow() {
+        return;
+    }
+    device::progress();
+    for (_, pair) in pair::all() {
+        if let Some(conn) = pair.conn()
+            && is_guarded(conn)
+            && let Some(fd) = process::table::number_of(conn)
+        {
+            gather(conn);
+            tend(conn, fd, pair);
+        }
+    }
+    device::take_new(has_met);
+}
+
+fn has_earned(conn: &Conn) -> bool {
+    let tunables = process::tunables();
+    let (calls, bytes) = (tunables.promote_calls(), tunables.promote_bytes());
+    conn.calls.iter().any(|n| n.load(Ordering::Relaxed) >= calls)
+        || conn.bytes.iter().any(|n| n.load(Ordering::Relaxed) >= bytes)
+}
+
+/// Whether no relative has a descriptor of the connection.
+fn is_sole_holder(conn: &Conn) -> bool {
+    let (Some(row), Some((family, slot))) = (conn.row_index(), process::family()) else {
+        return false;
+    };
+    !conn.has(flag::PINNED | flag::UNCERTAIN) && !family.is_held_by_others(slot, row)
+}
+
+/// Whether nobody can be asleep on the carrier alone.
+fn are_sleepers_armed(conn: &Conn) -> bool {
+    early::is_nobody_asleep(&conn.flags, flag::EARLY, &process::hot::PAGE.busy.early)
+}
+
+/// A half has changed its lane.
+fn note_lane(
+    conn: &Conn,
+    direction: Direction,
+    was_on_sdp: bool,
+    is_on_sdp: bool,
+    shared: &sdp_remote::Shared,
+) {
+    match (was_on_sdp, is_on_sdp) {
+        (false, true) => process::half_promoted_by(conn, direction, Fabric::Verbs),
+        (true, false) => {
+            let reason = if shared.is_link_dead() { Reason::LaneLost } else { Reason::Credit };
+            process::half_demoted(conn, direction, reason);
+        }
+        _ => {}
+    }
+}
+
+fn count(conn: &Conn, direction: Direction, lane: StatsLane, n: usize) {
+    if n == 0 {
+        return;
+    }
+    let half = if direction == Direction::Send { Half::Send } else { Half::Receive };
+    conn.bytes[half as usize].fetch_add(n as u64, Ordering::Relaxed);
+    process::ensure_row(conn);
+    let Some((page, id)) = page::of_row(conn) else { return };
+    page.moved(id, direction, lane, n as u64);
+    if lane == StatsLane::Sdp
+        && let Some(row) = conn.row()
+    {
+        page.count_sdp(Verdict::at(&row.reason), Fabric::Verbs);
+    }
+}
+
+/// Before the kernel ends the sending side, or closes the carrier: what is not acknowledged is given to it.
+pub(crate) fn finish(conn: &Conn, fd: c_int) {
+    let Some((_, pair)) = pair::of(conn) else { return };
+    if !is_guarded(conn) || conn.has(flag::HOSTILE) {
+        return;
+    }
+    let end = monotonic_ns() + CLOSE_NS;
+    loop {
+        let flushed = pair.sending(conn, |Sending { outbound, tx, .. }, ring| {
+            let outbound = outbound.as_mut()?;
+            let was_on_sdp = outbound.is_on_sdp();
+            outbound.to_kernel();
+            let mut socket = Socket(fd);
+            let mut io = SendContext {
+                tx: tx.as_mut(),
+                carrier: &mut socket,
+                ring,
+                shared: &pair.shared,
+                now: monotonic_ns(),
+            };
+            let flushed = outbound.flush(&mut io);
+            note_lane(conn, Direction::Send, was_on_sdp, false, &pair.shared);
+            Some(flushed)
+        });
+        match flushed.flatten() {
+            Some(Err(SendError::Wait(_))) if monotonic_ns() < end => {
+                let mut fds = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
+                let _ = fd::poll(&mut fds, Some(1_000_000));
+            }
+            Some(Err(SendError::Wait(_))) => return carrier::reset_on_close(fd),
+            _ => return,
+        }
+    }
+}
+
+/// The last descriptor is about to be closed: what a close does over TCP.
+#[inline(always)]
+pub(crate) fn closing(conn: &Conn, fd: c_int) {
+    if is_guarded(conn) {
+        close(conn, fd);
+    }
+}
+
+#[cold]
+fn close(conn: &Conn, fd: c_int) {
+    finish(conn, fd);
+    // With bytes of the program unread TCP answers with a reset.
+    if matches!(look(conn, fd), Found::Bytes(_)) {
+        carrier::flush(fd);
+        carrier::reset_on_close(fd);
+    }
+}
+
+/// The connection has no descriptor any more.
+#[inline(always)]
+pub(crate) fn end(conn: &Conn) {
+    if conn.remote.load(Ordering::Acquire) != 0 {
+        leave(conn);
+    }
+}
+
+#[cold]
+fn leave(conn: &Conn) {
+    if let Some((number, pair)) = pair::of(conn) {
+        conn.remote.store(0, Ordering::Release);
+        device::end(conn, number, pair);
+    }
+}
+
+/// In a fork child: device, queue pairs and guarded streams are the parent's. What has moved a byte and not met is plain TCP
+/// here.
+#[inline(always)]
+pub(crate) fn fork_child(conn: &Conn) {
+    if has(conn) {
+        part(conn);
+    }
+}
+
+#[cold]
+fn part(conn: &Conn) {
+    match conn.stage() {
+        Stage::Remote => {
+            conn.remote.store(0, Ordering::Relaxed);
+            // What has moved is not in the proof of a place that is new.
+            if conn.bytes.iter().any(|n| n.load(Ordering::Relaxed) != 0) {
+                conn.change_stage(Stage::Remote, Stage::Kernel);
+            }
+        }
+        Stage::Guarded => {
+            conn.remote.store(0, Ordering::Relaxed);
+            conn.set(flag::HOSTILE);
+        }
+        _ => {}
+    }
+}
+
+/// In a fork child, behind [`fork_child`] for each connection.
+#[inline(always)]
+pub(crate) fn forget_device() {
+    // Without a write where there is nothing, which in a child copies the page.
+    if IN_USE.load(Ordering::Relaxed) {
+        IN_USE.store(false, Ordering::Relaxed);
+        device::forget();
+        pair::forget_all();
+    }
+}

@@ -1,0 +1,288 @@
+//! What this process knows of its connections to other hosts: one place of a fixed arena for each.
+//!
+//! A place is private to the process. Each half of it has a lock of its own, taken inside a section and kept for
+//! a moment; where both are wanted, the receiving half's comes first.
+
+use core::{
+    cell::UnsafeCell,
+    ptr::null_mut,
+    sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering},
+};
+
+use sdp_fabric_shm::identity::Tuple;
+use sdp_fabric_verbs::endpoint::{VerbsRx, VerbsTx};
+use sdp_remote::{Identity, Inbound, Meeting, Outbound, Prefix, Role, Shared};
+use sdp_sys::{section, time::monotonic_ns};
+
+use crate::{
+    conn::{Conn, Half},
+    process,
+};
+
+/// Connections to other hosts that one process can have on its mind; those beyond are plain TCP.
+pub(super) const PAIRS: usize = 64;
+/// An owner while the place comes or goes.
+const NOBODY: u32 = u32::MAX;
+/// How often a thread gives its turn to another that has a half's lock, and how long it waits beyond that. A handler for a
+/// fault may have left the lock for good.
+const LOOKS: u32 = 10_000;
+const LATE_NS: u64 = 5_000_000_000;
+const LATE_NAP_NS: i64 = 1_000_000;
+/// Bytes posted and not acknowledged that a connection can have.
+const RING: usize = 128 * 1024;
+
+/// The receiving half.
+pub(super) struct Receiving {
+    /// The first bytes that came by the carrier.
+    pub(super) prefix: Prefix,
+    /// Bytes that the program has read before the first meeting.
+    pub(super) moved: u64,
+    /// From the first meeting on.
+    pub(super) inbound: Option<Inbound>,
+    /// The queue pair's half.
+    pub(super) rx: Option<VerbsRx>,
+}
+
+/// The sending half.
+pub(super) struct Sending {
+    /// The first bytes that the carrier took.
+    pub(super) prefix: Prefix,
+    /// Bytes that the program has sent before the first meeting.
+    pub(super) moved: u64,
+    /// From the first meeting on.
+    pub(super) outbound: Option<Outbound>,
+    /// The queue pair's half.
+    pub(super) tx: Option<VerbsTx>,
+}
+
+/// Attempts to meet. Under the device's lock.
+pub(super) struct Attempt {
+    /// How far this one is.
+    pub(super) meeting: Meeting,
+    /// When the next may begin, in nanoseconds, and how many there were.
+    pub(super) next_ns: u64,
+    pub(super) tries: u32,
+    /// A request is under way, or a listener waits for one.
+    pub(super) is_out: bool,
+}
+
+/// One connection to another host.
+pub(super) struct Pair {
+    /// Slot of the connection + 1; 0: the place is free. Changed under both locks.
+    owner: AtomicU32,
+    locks: [AtomicU32; 2],
+    /// What the halves tell each other.
+    pub(super) shared: Shared,
+    /// Place of the queue pair in the fabric + 1; 0 none.
+    pub(super) endpoint: AtomicU32,
+    /// Messages that had arrived when somebody was told last.
+    pub(super) told: AtomicU32,
+    /// It has met, and epoll sets have not been told.
+    pub(super) is_new: AtomicBool,
+    receiving: UnsafeCell<Receiving>,
+    sending: UnsafeCell<Sending>,
+    attempt: UnsafeCell<Attempt>,
+    ring: UnsafeCell<[u8; RING]>,
+}
+
+// SAFETY: what is not atomic is used under the lock of its half, or the device's.
+unsafe impl Sync for Pair {}
+
+static ARENA: AtomicPtr<Pair> = AtomicPtr::new(null_mut());
+
+/// The place with this number, while it is somebody's.
+pub(super) fn get(number: u32) -> Option<&'static Pair> {
+    let base = ARENA.load(Ordering::Acquire);
+    if base.is_null() || number as usize >= PAIRS {
+        return None;
+    }
+    // SAFETY: a mapping of so many places that is never given back; an owned one was written before.
+    let pair = unsafe { &*base.add(number as usize) };
+    (!matches!(pair.owner.load(Ordering::Acquire), 0 | NOBODY)).then_some(pair)
+}
+
+/// All places in use, with their numbers.
+pub(super) fn all() -> impl Iterator<Item = (u32, &'static Pair)> {
+    (0..PAIRS as u32).filter_map(|number| get(number).map(|pair| (number, pair)))
+}
+
+/// The connection's place.
+pub(super) fn of(conn: &Conn) -> Option<(u32, &'static Pair)> {
+    let number = conn.remote.load(Ordering::Acquire).checked_sub(1)?;
+    let pair = get(number)?;
+    (pair.owner.load(Ordering::Relaxed) == conn.index() + 1).then_some((number, pair))
+}
+
+/// A place for a connection that has moved nothing yet. `None`: all are in use, or no memory.
+pub(super) fn take(conn: &Conn, role: Role) -> Option<&'static Pair> {
+    let mut base = ARENA.load(Ordering::Acquire);
+    if base.is_null() {
+        let len = PAIRS * size_of::<Pair>();
+        let fresh = process::map_private(len)?;
+        let made = ARENA.compare_exchange(
+            null_mut(),
+            fresh.as_ptr().cast(),
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        );
+        base = match made {
+            Ok(_) => fresh.as_ptr().cast(),
+            Err(theirs) => {
+                process::unmap(fresh, len);
+                theirs
+            }
+        };
+    }
+    for number in 0..PAIRS {
+        // SAFETY: within the mapping; all zeros is a free place.
+        let pair = unsafe { &*base.add(number) };
+        let owner = conn.index() + 1;
+        if pair.owner.load(Ordering::Relaxed) != 0
+            || pair.owner.compare_exchange(0, NOBODY, Ordering::Acquire, Ordering::Relaxed).is_err()
+        {
+            continue;
+        }
+        let _section = section::Guard::enter();
+        // A call on the connection that was here before may still look.
+        let (Some(first), Some(second)) = (pair.lock(Half::Receive), pair.lock(Half::Send)) else {
+            pair.owner.store(0, Ordering::Release);
+            continue;
+        };
+        let receiving = Receiving { prefix: Prefix::new(), moved: 0, inbound: None, rx: None };
+        let sending = Sending { prefix: Prefix::new(), moved: 0, outbound: None, tx: None };
+        let attempt = Attempt { meeting: Meeting::new(role), next_ns: 0, tries: 0, is_out: false };
+        // SAFETY: both locks are ours, and nobody has the place. `write`: what was there before was dropped, or
+        // never was.
+        unsafe {
+            pair.receiving.get().write(receiving);
+            pair.sending.get().write(sending);
+            pair.attempt.get().write(attempt);
+            (&raw const pair.shared).cast_mut().write(Shared::new());
+        }
+        pair.endpoint.store(0, Ordering::Relaxed);
+        pair.told.store(0, Ordering::Relaxed);
+        pair.is_new.store(false, Ordering::Relaxed);
+        pair.owner.store(owner, Ordering::Release);
+        drop((first, second));
+        conn.remote.store(number as u32 + 1, Ordering::Release);
+        return Some(pair);
+    }
+    None
+}
+
+/// In a fork child: all places are the parent's, and so are the queue pairs.
+#[cold]
+pub(super) fn forget_all() {
+    ARENA.store(null_mut(), Ordering::Release);
+}
+
+/// A half's lock, held.
+struct Locked<'a>(&'a AtomicU32);
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::Release);
+    }
+}
+
+impl Pair {
+    /// `None`: its holder does not come back.
+    fn lock(&self, half: Half) -> Option<Locked<'_>> {
+        let word = if half == Half::Receive { &self.locks[0] } else { &self.locks[1] };
+        let is_free = || word.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        for _ in 0..LOOKS {
+            if is_free() {
+                return Some(Locked(word));
+            }
+            sdp_sys::time::yield_now();
+        }
+        let end = monotonic_ns() + LATE_NS;
+        while monotonic_ns() < end {
+            if is_free() {
+                return Some(Locked(word));
+            }
+            sdp_sys::time::nap(LATE_NAP_NS);
+        }
+        None
+    }
+
+    fn is_of(&self, conn: &Conn) -> bool {
+        self.owner.load(Ordering::Acquire) == conn.index() + 1
+    }
+
+    /// Runs `body` on the receiving half, inside a section. `None`: the place is not the connection's any more, or a thread
+    /// left the lock for good.
+    pub(super) fn receiving<R>(
+        &self,
+        conn: &Conn,
+        body: impl FnOnce(&mut Receiving) -> R,
+    ) -> Option<R> {
+        let _section = section::Guard::enter();
+        let _locked = self.lock(Half::Receive)?;
+        // SAFETY: the lock of the half is ours.
+        self.is_of(conn).then(|| body(unsafe { &mut *self.receiving.get() }))
+    }
+
+    /// Runs `body` on the sending half and its ring, as [`Pair::receiving`] does.
+    pub(super) fn sending<R>(
+        &self,
+        conn: &Conn,
+        body: impl FnOnce(&mut Sending, &mut [u8]) -> R,
+    ) -> Option<R> {
+        let _section = section::Guard::enter();
+        let _locked = self.lock(Half::Send)?;
+        // SAFETY: the lock of the half is ours.
+        let (sending, ring) = unsafe { (&mut *self.sending.get(), &mut *self.ring.get()) };
+        self.is_of(conn).then(|| body(sending, ring))
+    }
+
+    /// Attempts to meet.
+    ///
+    /// # Safety
+    /// The caller has the device's lock.
+    #[allow(clippy::mut_from_ref)]
+    pub(super) unsafe fn attempt(&self) -> &mut Attempt {
+        // SAFETY: the caller's.
+        unsafe { &mut *self.attempt.get() }
+    }
+
+    /// Slot of the connection.
+    pub(super) fn conn(&self) -> Option<&'static Conn> {
+        let owner = self.owner.load(Ordering::Acquire);
+        crate::conn::get(owner.checked_sub(1).filter(|_| owner != NOBODY)?)
+    }
+
+    /// Nobody finds the place any more; the halves of its queue pair. [`Pair::release`] follows.
+    pub(super) fn retire(&self, conn: &Conn) -> Option<(Option<VerbsTx>, Option<VerbsRx>)> {
+        self.receiving(conn, |receiving| {
+            self.sending(conn, |sending, _| {
+                self.owner.store(NOBODY, Ordering::Release);
+                (sending.tx.take(), receiving.rx.take())
+            })
+        })?
+    }
+
+    /// The place is free: nothing of its queue pair is left.
+    pub(super) fn release(&self) {
+        self.owner.store(0, Ordering::Release);
+    }
+}
+
+/// What both ends know of one carrier.
+pub(super) fn identity<'a>(
+    role: Role,
+    tuple: &Tuple,
+    receiving: &'a Receiving,
+    sending: &'a Sending,
+) -> Identity<'a> {
+    let (from_acceptor, from_connector, acceptor_port, connector_port) = match role {
+        Role::Acceptor => {
+            (&sending.prefix, &receiving.prefix, tuple.local.port(), tuple.remote.port())
+        }
+        Role::Connector => {
+            (&receiving.prefix, &sending.prefix, tuple.remote.port(), tuple.local.port())
+        }
+    };
+    let is_ipv6 = tuple.local.family() == sdp_fabric_shm::identity::Family::V6;
+    Identity { from_acceptor, from_connector, acceptor_port, connector_port, is_ipv6, key: &[] }
+}

@@ -1,0 +1,172 @@
+"""Both ends of an exchange that checks every byte, over blocking sockets or asyncio.
+
+    exchange.py serve PORT [--family 6] [--async] [--fork]
+    exchange.py ask ADDRESS PORT --rounds N --size BYTES [--connections C] [--pause-file F] [--async]
+
+Each request is four bytes of length, then so many bytes; the answer is the SHA-256 of the bytes, then
+the bytes themselves. Behind the last answer the client ends its half, and the server answers with the
+number of requests and ends, too. With `--pause-file` the client makes the file after a third of its
+rounds, and waits until it is gone.
+"""
+
+import argparse
+import asyncio
+import hashlib
+import os
+import random
+import socket
+import struct
+import sys
+import threading
+import time
+
+LIMIT_S = 100
+
+
+def take(connection, count):
+    """So many bytes; fewer at the end of the stream."""
+    parts = []
+    while count:
+        part = connection.recv(min(count, 65536))
+        if not part:
+            break
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
+
+
+def serve_one(connection):
+    served = 0
+    with connection:
+        connection.settimeout(None)
+        while True:
+            head = take(connection, 4)
+            if not head:
+                break
+            body = take(connection, struct.unpack("!I", head)[0])
+            connection.sendall(hashlib.sha256(body).digest() + body)
+            served += 1
+        connection.sendall(struct.pack("!I", served))
+    return served
+
+
+def bodies(options, which):
+    """The payload of each round, drawn from a fixed seed."""
+    draw = random.Random(which)
+    for _ in range(options.rounds):
+        yield draw.randbytes(draw.randint(1, options.size))
+
+
+def pause(options, at):
+    if options.pause_file and at == options.rounds // 3:
+        open(options.pause_file, "w").close()
+        end = time.monotonic() + LIMIT_S
+        while os.path.exists(options.pause_file) and time.monotonic() < end:
+            time.sleep(0.02)
+
+
+def ask_one(options, which):
+    with socket.create_connection((options.address, options.port)) as connection:
+        for at, body in enumerate(bodies(options, which)):
+            pause(options, at)
+            # Beside the reader: a large answer may begin before the request has been taken.
+            sender = threading.Thread(target=connection.sendall, args=(struct.pack("!I", len(body)) + body,))
+            sender.start()
+            answer = take(connection, 32 + len(body))
+            sender.join()
+            assert answer[32:] == body and answer[:32] == hashlib.sha256(body).digest(), (which, at, len(answer))
+        connection.shutdown(socket.SHUT_WR)
+        end = take(connection, 5)
+        assert end == struct.pack("!I", options.rounds), end
+
+
+async def serve_async(reader, writer):
+    served = 0
+    try:
+        while True:
+            head = await reader.readexactly(4)
+            body = await reader.readexactly(struct.unpack("!I", head)[0])
+            writer.write(hashlib.sha256(body).digest() + body)
+            await writer.drain()
+            served += 1
+    except asyncio.IncompleteReadError as end:
+        assert not end.partial
+    writer.write(struct.pack("!I", served))
+    await writer.drain()
+    writer.close()
+
+
+async def ask_async(options, which):
+    reader, writer = await asyncio.open_connection(options.address, options.port)
+    for at, body in enumerate(bodies(options, which)):
+        pause(options, at)
+        writer.write(struct.pack("!I", len(body)) + body)
+        answer = await reader.readexactly(32 + len(body))
+        assert answer[32:] == body and answer[:32] == hashlib.sha256(body).digest(), (which, at)
+    writer.write_eof()
+    assert await reader.read(5) == struct.pack("!I", options.rounds)
+    writer.close()
+    await writer.wait_closed()
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    commands = parser.add_subparsers(dest="command", required=True)
+    serve = commands.add_parser("serve")
+    serve.add_argument("port", type=int)
+    serve.add_argument("--family", type=int, default=4)
+    serve.add_argument("--async", dest="is_async", action="store_true")
+    serve.add_argument("--fork", action="store_true")
+    ask = commands.add_parser("ask")
+    ask.add_argument("address")
+    ask.add_argument("port", type=int)
+    ask.add_argument("--rounds", type=int, default=40)
+    ask.add_argument("--size", type=int, default=2000)
+    ask.add_argument("--connections", type=int, default=1)
+    ask.add_argument("--pause-file")
+    ask.add_argument("--async", dest="is_async", action="store_true")
+    options = parser.parse_args()
+    if options.command == "ask":
+        if options.is_async:
+            async def all_of_them():
+                await asyncio.gather(*(ask_async(options, which) for which in range(options.connections)))
+            asyncio.run(asyncio.wait_for(all_of_them(), LIMIT_S))
+        else:
+            failed = []
+
+            def guarded(which):
+                try:
+                    ask_one(options, which)
+                except BaseException as error:
+                    failed.append(repr(error))
+            threads = [threading.Thread(target=guarded, args=(which,)) for which in range(options.connections)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            if failed:
+                sys.exit("; ".join(failed))
+        print("every byte")
+        return
+    family = socket.AF_INET6 if options.family == 6 else socket.AF_INET
+    wildcard = "::" if options.family == 6 else "0.0.0.0"
+    if options.is_async:
+        async def forever():
+            server = await asyncio.start_server(serve_async, wildcard, options.port, family=family)
+            await server.serve_forever()
+        asyncio.run(forever())
+    listener = socket.create_server((wildcard, options.port), family=family)
+    while True:
+        connection, _ = listener.accept()
+        if options.fork:
+            if os.fork() == 0:
+                listener.close()
+                serve_one(connection)
+                sys.stdout.flush()
+                sys.exit(0)
+            connection.close()
+        else:
+            threading.Thread(target=serve_one, args=(connection,), daemon=True).start()
+
+
+main()

@@ -1,0 +1,132 @@
+"""Queue pairs between two machines: programs that check every byte, and what happens when the queue pair goes away."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from machines.test_programs import balance, report
+
+PROGRAM = Path(__file__).parent / "programs" / "exchange.py"
+PORT = 7070
+SETTINGS = ("--set", "fabrics=shm,verbs")
+LINK = "rdma link add rxe0 type rxe netdev eth0"
+# Each takes ten seconds: the gate plays one of a kind.
+IS_WHOLE = bool(os.environ.get("SDP_TEST_WHOLE"))
+FORMS = {"one": ((), 1), "asyncio": (("--async",), 4)} | ({"threads": ((), 4)} if IS_WHOLE else {})
+
+
+class Exchange:
+    """A server on machine `a`, and its clients on `b`, of different users."""
+
+    def __init__(self, pair, ladder, *options):
+        self.pair, self.sdp = pair, ladder.artifacts.sdp
+        self.server = pair.a.start(self.command("exchange-server", "serve", PORT, *options), user="games")
+        pair.a.wait_listening(PORT)
+
+    def command(self, name, *words):
+        run = [self.sdp, "run", "--no-config", *SETTINGS, "--report", f"/tmp/{name}.json", "--"]
+        return " ".join(map(str, [*run, "/usr/bin/python3", PROGRAM, *words]))
+
+    def start(self, *options, address=None):
+        words = ["ask", address or self.pair.a.address, PORT, *options]
+        return self.pair.b.start(self.command("exchange-client", *words), user="nobody")
+
+    def ask(self, *options, address=None):
+        done = self.start(*options, address=address).wait(120)
+        assert done.status == 0 and done.out == b"every byte\n", done
+        return report(self.pair.b, "exchange-client")
+
+    def stop(self):
+        """The server's report."""
+        self.pair.a.run("pkill -TERM -f 'exchange.py serve'")
+        self.server.wait()
+        return report(self.pair.a, "exchange-server")
+
+
+def check(client, server, connections, share=0.5):
+    """Both ends used queue pairs, and agree on what went where."""
+    print(json.dumps([client, server]))
+    assert client["fabrics"]["verbs"] == server["fabrics"]["verbs"] == connections, (client, server)
+    balance(client, server)
+    balance(server, client)
+    for end in (client, server):
+        moved = end["bytes"]
+        by_sdp = moved["sdp_sent"] + moved["sdp_received"]
+        assert by_sdp >= share * (by_sdp + moved["tcp_sent"] + moved["tcp_received"]), end
+
+
+@pytest.mark.integrity
+@pytest.mark.parametrize("form", FORMS)
+def test_every_byte(pair, ladder, form):
+    """Requests and answers of up to 2000 bytes, blocking and through epoll; each end closes its half by itself."""
+    options, connections = FORMS[form]
+    exchange = Exchange(pair, ladder, *options)
+    client = exchange.ask("--connections", connections, "--rounds", 200, *options)
+    check(client, exchange.stop(), connections)
+
+
+@pytest.mark.integrity
+def test_more_than_there_is_credit_for(pair, ladder):
+    """Answers of up to 200 000 bytes: what has no receive buffer promised goes by the carrier."""
+    exchange = Exchange(pair, ladder)
+    client = exchange.ask("--connections", 2, "--rounds", 20, "--size", 200_000)
+    check(client, exchange.stop(), 2, share=0.01)
+
+
+@pytest.mark.integrity
+def test_a_fork_for_each_connection(pair, ladder):
+    """The child that serves a connection has a device of its own."""
+    exchange = Exchange(pair, ladder, "--fork")
+    client = exchange.ask("--connections", 2, "--rounds", 250)
+    check(client, exchange.stop(), 2)
+
+
+@pytest.mark.integrity
+@pytest.mark.parametrize("machine", ["a", "b"] if IS_WHOLE else ["a"])
+def test_the_device_goes_away(pair, ladder, machine):
+    """`rdma link delete` in the middle: both directions go on over TCP, and not a byte is missing."""
+    exchange = Exchange(pair, ladder)
+    asked = exchange.start("--rounds", 240, "--pause-file", "/tmp/pause")
+    pair.b.run("for i in $(seq 600); do [ -e /tmp/pause ] && exit 0; sleep 0.1; done; exit 1", 90)
+    guest = getattr(pair, machine)
+    # The driver waits until the programs that use the device have let it go: the client comes back first.
+    deleted = guest.start("rdma link delete rxe0")
+    pair.b.run("rm /tmp/pause")
+    try:
+        done = asked.wait(120)
+        assert done.status == 0 and done.out == b"every byte\n", done
+        assert deleted.wait(60).status == 0
+    finally:
+        guest.run(LINK)
+    client, server = report(pair.b, "exchange-client"), exchange.stop()
+    print(json.dumps([client, server]))
+    for end in (client, server):
+        assert end["fabrics"]["verbs"] == 1, end
+    # The other end may have heard of it by a goodbye, or by the marker.
+    lost = {"a": server, "b": client}[machine]
+    assert lost["demotions"].get("lane-lost", 0) >= 1, lost
+    # What was under way on the queue pair came by TCP: only the sums are equal.
+    for one, other in ((client["bytes"], server["bytes"]), (server["bytes"], client["bytes"])):
+        assert one["sdp_sent"] + one["tcp_sent"] == other["sdp_received"] + other["tcp_received"], (one, other)
+
+
+SWITCHES = """
+sum() { cat /proc/$1/task/*/status | awk '/voluntary_ctxt/ {n += $2} END {print n}'; }
+P=$(pgrep -x python3 | head -1); before=$(sum $P); sleep 3; echo $(($(sum $P) - before))
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("--async",)] if IS_WHOLE else [("--async",)])
+def test_idle_is_idle(pair, ladder, options):
+    """A server whose connection has met, and has nothing to do, wakes for nothing."""
+    exchange = Exchange(pair, ladder, *options)
+    asked = exchange.start("--rounds", 240, "--pause-file", "/tmp/pause", *options)
+    pair.b.run("for i in $(seq 600); do [ -e /tmp/pause ] && exit 0; sleep 0.1; done; exit 1", 90)
+    woken = int(pair.a.run(SWITCHES).text)
+    pair.b.run("rm /tmp/pause")
+    assert asked.wait(120).status == 0
+    server = exchange.stop()
+    assert server["fabrics"]["verbs"] == 1, server
+    assert woken <= 12, woken
