@@ -5,6 +5,7 @@
 
 mod directions;
 mod lexer;
+mod prose;
 mod rooms;
 mod source;
 mod words;
@@ -26,6 +27,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("rooms", rooms::rooms),
     ("words", words::check),
     ("length", source::length),
+    ("prose", prose::wrapped),
     ("module-docs", source::module_docs),
     ("executable", source::executable),
     ("unsafe", source::unsafe_code),
