@@ -1,9 +1,13 @@
 //! Both directions of a connection, byte by byte, while queue pairs come and go.
+//!
+//! Every byte of a stream is known by its position ([`common::byte_at`]), so each one is checked where it
+//! is delivered: one that is lost, doubled or misplaced fails the test at once.
 
 mod common;
 
-use common::{Pair, options};
-use sdp_remote::RecvError;
+use common::{Pair, Random, options};
+use sdp_fabric_sim::{FaultOptions, Ratio, Span};
+use sdp_remote::{RecvError, SendError, Wait};
 
 #[test]
 fn two_ends_meet_and_speak_over_the_queue_pair() {
@@ -23,4 +27,231 @@ fn two_ends_meet_and_speak_over_the_queue_pair() {
     assert_eq!(pair.acceptor.recv(1000, false), Ok(1));
     let counts = pair.connector.inbound.counts();
     assert_eq!((counts.bytes, counts.carrier_bytes, counts.markers), (500, 0, 1));
+}
+
+/// Delivers everything that is under way, updates of credit included, and compares the ends.
+fn settle(pair: &mut Pair) {
+    let mut rests = 0;
+    for _ in 0..4000 {
+        pair.world.run_for(2_000_000);
+        pair.manage();
+        let now = pair.world.now_ns();
+        for of in 0..2 {
+            let tended = pair.end(of).tend(now);
+            assert!(
+                !matches!(tended, Err(SendError::Broken(_) | SendError::Carrier(_))),
+                "{tended:?}"
+            );
+            let got = pair.end(of).recv(100_000, false);
+            assert!(matches!(got, Ok(1..) | Err(RecvError::WouldBlock)), "{got:?}");
+        }
+        let is_there = pair.acceptor.sent == pair.connector.received
+            && pair.connector.sent == pair.acceptor.received;
+        rests = if is_there { rests + 1 } else { 0 };
+        if rests > 20 {
+            return;
+        }
+    }
+    panic!(
+        "not delivered: {} of {}, {} of {}\n{}",
+        pair.connector.received,
+        pair.acceptor.sent,
+        pair.acceptor.received,
+        pair.connector.sent,
+        pair.world.trace()
+    );
+}
+
+/// What a program may do, at random; a queue pair is killed now and then, at either end.
+fn act(pair: &mut Pair, random: &mut Random, kills: usize) {
+    let of = random.below(2);
+    let now = pair.world.now_ns();
+    match random.below(100) {
+        0..30 => {
+            let most = [20_000, 700, 700, 700][random.below(4)];
+            let len = 1 + random.below(most);
+            let sent = pair.end(of).send(len, now);
+            assert!(matches!(sent, Ok(1..) | Err(SendError::Wait(_))), "{sent:?}");
+        }
+        30..60 => {
+            let room = 1 + random.below(5000);
+            let got = pair.end(of).recv(room, false);
+            assert!(matches!(got, Ok(1..) | Err(RecvError::WouldBlock)), "{got:?}");
+        }
+        60..65 => {
+            let shown = pair.end(of).recv(1 + random.below(3000), true);
+            assert!(matches!(shown, Ok(1..) | Err(RecvError::WouldBlock)), "{shown:?}");
+        }
+        65..70 => assert!(pair.end(of).look().is_ok()),
+        70..80 => {
+            let tended = pair.end(of).tend(now);
+            assert!(matches!(tended, Ok(_) | Err(SendError::Wait(_))), "{tended:?}");
+        }
+        80..95 => {
+            let time = [100, 3_000, 100_000, 2_000_000];
+            pair.world.run_for(time[random.below(4)]);
+        }
+        95..97 => {
+            pair.manage();
+            pair.ask();
+        }
+        97 => pair.end(of).outbound.to_kernel(),
+        98 => pair.end(of).outbound.allow_sdp(),
+        _ if random.below(100) < kills => {
+            // What the connection manager would tell; the other end hears of it late.
+            pair.end(of).host.forget(common::NUMBER);
+            pair.end(of).shared.link_died();
+        }
+        _ => {}
+    }
+}
+
+struct Sums {
+    bytes: u64,
+    carrier_bytes: u64,
+    resumes: u64,
+    spills: u64,
+    skipped: u64,
+    meetings: u32,
+}
+
+fn story(seed: u64, faults: FaultOptions, kills: usize, steps: usize) -> Sums {
+    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut pair = Pair::new(seed, sdp_fabric_sim::WorldOptions { faults, ..options() });
+    pair.meet();
+    for _ in 0..steps {
+        act(&mut pair, &mut random, kills);
+    }
+    pair.acceptor.outbound.allow_sdp();
+    pair.connector.outbound.allow_sdp();
+    settle(&mut pair);
+    let mut sums =
+        Sums { bytes: 0, carrier_bytes: 0, resumes: 0, spills: 0, skipped: 0, meetings: 0 };
+    for of in 0..2 {
+        let (inbound, outbound) = (pair.end(of).inbound.counts(), pair.end(of).outbound.counts());
+        sums.bytes += inbound.bytes;
+        sums.carrier_bytes += inbound.carrier_bytes;
+        sums.skipped += inbound.skipped;
+        sums.resumes += outbound.resumes;
+        sums.spills += outbound.spills;
+    }
+    sums.meetings = pair.acceptor.begun;
+    sums
+}
+
+fn stories(seeds: std::ops::Range<u64>, faults: FaultOptions, kills: usize) -> Sums {
+    let mut all =
+        Sums { bytes: 0, carrier_bytes: 0, resumes: 0, spills: 0, skipped: 0, meetings: 0 };
+    for seed in seeds {
+        let one = story(seed, faults, kills, 3000);
+        all.bytes += one.bytes;
+        all.carrier_bytes += one.carrier_bytes;
+        all.resumes += one.resumes;
+        all.spills += one.spills;
+        all.skipped += one.skipped;
+        all.meetings += one.meetings;
+    }
+    all
+}
+
+#[test]
+fn bytes_arrive_once_and_in_order_over_both_roads() {
+    let sums = stories(1..20, FaultOptions::NONE, 0);
+    assert!(sums.bytes > 500_000 && sums.carrier_bytes > 10_000 && sums.spills > 10);
+}
+
+#[test]
+fn queue_pairs_may_die_at_any_step() {
+    let sums = stories(100..140, FaultOptions::NONE, 50);
+    assert!(sums.meetings > 100, "{} meetings", sums.meetings);
+    assert!(sums.resumes > 40 && sums.skipped > 0, "{} {}", sums.resumes, sums.skipped);
+}
+
+/// The queue pair is slower than the carrier, by up to a second, and drops connections by itself.
+#[test]
+fn the_queue_pair_may_be_late_and_fail_by_itself() {
+    let faults = FaultOptions {
+        drop_connection: Ratio::per_million(3_000),
+        fail_queue_pair: Ratio::per_million(3_000),
+        destructive_max: 40,
+        overtake: Ratio::per_million(100_000),
+        overtake_delay: Span::new(1_000, 5_000_000),
+        ..FaultOptions::SLOW
+    };
+    let sums = stories(200..230, faults, 20);
+    assert!(sums.resumes > 30, "{} resumes", sums.resumes);
+}
+
+/// A reader that does not read is sent what TCP would take.
+#[test]
+fn without_credit_bytes_spill_to_the_carrier() {
+    let mut pair = Pair::new(3, options());
+    pair.meet();
+    let begin = pair.world.now_ns();
+    let mut now = begin;
+    let mut sent = 0;
+    while sent < 200_000 {
+        match pair.acceptor.send(1000, now) {
+            Ok(len) => sent += len,
+            Err(SendError::Wait(Wait::Credit { until })) => {
+                assert!(until <= now + 1_000_000);
+                now = until;
+            }
+            Err(error) => panic!("{error:?} after {sent}"),
+        }
+    }
+    assert_eq!(pair.acceptor.outbound.counts().spills, 1);
+    assert!(now - begin <= 2_000_000);
+    settle(&mut pair);
+    // With its credit back the half returns to the queue pair.
+    let switches = pair.acceptor.outbound.counts().switches;
+    let now = pair.world.now_ns();
+    assert!(pair.acceptor.send(10, now).is_ok());
+    assert_eq!(pair.acceptor.outbound.counts().switches, switches + 1);
+    settle(&mut pair);
+}
+
+#[test]
+fn posted_work_that_never_completes_is_resumed_after_300_ms() {
+    let mut pair = Pair::new(4, options());
+    pair.meet();
+    let now = pair.world.now_ns();
+    assert_eq!(pair.acceptor.send(600, now), Ok(600));
+    // The world stands still; only the caller's clock goes on.
+    assert!(pair.acceptor.tend(now + 299_000_000).is_ok());
+    assert!(!pair.acceptor.shared.is_link_dead());
+    let _ = pair.acceptor.tend(now + 301_000_000);
+    assert!(pair.acceptor.shared.is_link_dead());
+    assert_eq!(pair.connector.recv(600, false), Ok(600));
+    assert_eq!(pair.connector.inbound.counts().carrier_bytes, 600);
+}
+
+#[test]
+fn an_orderly_end_is_told_from_a_death() {
+    for is_orderly in [true, false] {
+        let mut pair = Pair::new(5, options());
+        pair.meet();
+        let now = pair.world.now_ns();
+        assert_eq!(pair.acceptor.send(300, now), Ok(300));
+        if is_orderly {
+            pair.acceptor.outbound.to_kernel();
+            assert!(pair.acceptor.tend(now).is_ok());
+            assert!(!pair.acceptor.outbound.has_backlog());
+        }
+        pair.world.run();
+        let close = std::net::Shutdown::Write;
+        pair.acceptor.tcp.0.shutdown(close).expect("a socket");
+        assert_eq!(pair.connector.recv(1000, false), Ok(300));
+        let end = pair.connector.recv(1000, false);
+        if is_orderly {
+            assert_eq!(end, Ok(0));
+        } else {
+            assert_eq!(end, Err(RecvError::Cut { is_final: false }));
+            pair.acceptor.host.forget(common::NUMBER);
+            pair.world.run();
+            pair.connector.manage();
+            let end = pair.connector.recv(1000, false);
+            assert_eq!(end, Err(RecvError::Cut { is_final: true }));
+        }
+    }
 }

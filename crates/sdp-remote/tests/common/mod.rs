@@ -187,6 +187,8 @@ pub(crate) struct End {
     pub(crate) ports: (u16, u16),
     pub(crate) has_asked: bool,
     pub(crate) nonces: u64,
+    /// Meetings that came about.
+    pub(crate) begun: u32,
 }
 
 pub(crate) const NUMBER: u32 = 7;
@@ -230,6 +232,7 @@ impl End {
             ports,
             has_asked: false,
             nonces: u64::from(role == Role::Acceptor),
+            begun: 0,
         }
     }
 
@@ -242,6 +245,7 @@ impl End {
         (self.tx, self.rx) = (Some(tx), Some(rx));
         sdp_remote::begin(&mut self.outbound, &mut self.inbound, &self.shared, met);
         self.outbound.invite();
+        self.begun += 1;
     }
 
     pub(crate) fn may_meet(&self) -> bool {
