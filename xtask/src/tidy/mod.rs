@@ -28,6 +28,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("words", words::check),
     ("length", source::length),
     ("prose", prose::wrapped),
+    ("map", prose::named_functions),
     ("module-docs", source::module_docs),
     ("executable", source::executable),
     ("unsafe", source::unsafe_code),

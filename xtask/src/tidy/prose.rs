@@ -1,7 +1,7 @@
 //! Prose is wrapped: no line of `README.md` or `docs/` is wider than 100 columns.
 //!
 //! Tables, code blocks and lines that are one long word (a link) are excepted, as they cannot be
-//! wrapped.
+//! wrapped. The map of the sources names functions as `file.rs::function`; each must exist.
 
 use std::path::Path;
 
@@ -48,6 +48,46 @@ fn too_wide(text: &str) -> Vec<(usize, usize)> {
     found
 }
 
+/// The page whose functions are looked up.
+const MAP: &str = "docs/architecture.md";
+
+/// Each `file.rs::function` of the map is a function of that file.
+pub(super) fn named_functions() -> Result<Vec<String>, String> {
+    let Some(map) = text_of(Path::new(MAP))? else { return Ok(vec![format!("{MAP}: no text")]) };
+    let names = functions(&map);
+    if names.is_empty() {
+        return Ok(vec![format!("{MAP}: names no function")]);
+    }
+    let files = files()?;
+    let mut findings = Vec::new();
+    for (file, function) in names {
+        let mut is_there = false;
+        for name in files.iter().filter(|name| name.ends_with(file)) {
+            is_there |= text_of(name)?.is_some_and(|text| defines(&text, function));
+        }
+        if !is_there {
+            findings.push(format!("{MAP}: {file} has no function {function}"));
+        }
+    }
+    Ok(findings)
+}
+
+/// File and function of each `file.rs::function` in backticks.
+fn functions(text: &str) -> Vec<(&str, &str)> {
+    let quoted = text.split('`').skip(1).step_by(2);
+    quoted
+        .filter_map(|quoted| {
+            let at = quoted.find(".rs::")?;
+            Some((&quoted[..at + 3], &quoted[at + 5..]))
+        })
+        .collect()
+}
+
+/// True if `text` defines a function of this name.
+fn defines(text: &str, function: &str) -> bool {
+    text.contains(&format!("fn {function}(")) || text.contains(&format!("fn {function}<"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -60,5 +100,13 @@ mod tests {
         assert!(too_wide(&format!("```\n{wide}\n```")).is_empty());
         assert!(too_wide(&"x".repeat(150)).is_empty());
         assert_eq!(too_wide(&format!("```\n```\n{wide}")), [(3, 150)]);
+    }
+
+    #[test]
+    fn functions_are_found_by_file_and_name() {
+        assert_eq!(functions("see `a/b.rs::go`, `c.rs` and `d::e`"), [("a/b.rs", "go")]);
+        assert!(defines("pub fn go<T>(x: T)", "go"));
+        assert!(defines("    fn go()", "go"));
+        assert!(!defines("fn going()", "go"));
     }
 }
