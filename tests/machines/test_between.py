@@ -110,3 +110,23 @@ def test_the_device_goes_away(pair, ladder, machine):
     # What was under way on the queue pair came by TCP: only the sums are equal.
     for one, other in ((client["bytes"], server["bytes"]), (server["bytes"], client["bytes"])):
         assert one["sdp_sent"] + one["tcp_sent"] == other["sdp_received"] + other["tcp_received"], (one, other)
+
+
+SWITCHES = """
+sum() { cat /proc/$1/task/*/status | awk '/voluntary_ctxt/ {n += $2} END {print n}'; }
+P=$(pgrep -x python3 | head -1); before=$(sum $P); sleep 3; echo $(($(sum $P) - before))
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("--async",)] if IS_WHOLE else [("--async",)])
+def test_idle_is_idle(pair, ladder, options):
+    """A server whose connection has met, and has nothing to do, wakes for nothing."""
+    exchange = Exchange(pair, ladder, *options)
+    asked = exchange.start("--rounds", 240, "--pause-file", "/tmp/pause", *options)
+    pair.b.run("for i in $(seq 600); do [ -e /tmp/pause ] && exit 0; sleep 0.1; done; exit 1", 90)
+    woken = int(pair.a.run(SWITCHES).text)
+    pair.b.run("rm /tmp/pause")
+    assert asked.wait(120).status == 0
+    server = exchange.stop()
+    assert server["fabrics"]["verbs"] == 1, server
+    assert woken <= 12, woken
