@@ -36,6 +36,10 @@ def test_broken(what, file):
     assert told("broken", what, file=file) == ["ECONNREFUSED", "ECONNREFUSED", "talked"]
 
 
+def test_options(file):
+    assert told("options", file=file) == ["talked", "ENETUNREACH"]
+
+
 def test_child(file):
     assert told("child", file=file) == ["ECONNREFUSED", "talked", "talked"]
 

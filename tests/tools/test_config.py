@@ -103,13 +103,15 @@ def test_saved_tunables_hold_for_programs_to_come(ladder, tmp_path):
     expected = "# mine\noption io_uring deny\nuse both client * *:*\noption recv_poll 7\n"
     assert rules.read_text(encoding="utf-8") == expected
     assert rules.stat().st_mode & 0o777 == 0o640 and link.is_symlink() and len(list(tmp_path.iterdir())) == 2
-    for bad in ("io_uring=maybe", "nothing=1", "debug_level=1"):
+    for bad in ("io_uring=maybe", "nothing=1", "debug_level=10"):
         assert sdp(ladder, "tune", "--save", "--config", link, bad).returncode == 1
         assert rules.read_text(encoding="utf-8") == expected
     done = sdp(ladder, "tune", "recv_poll=1")
     assert done.returncode == 1 and "--save" in done.stderr
     shown = json.loads(sdp(ladder, "tune", "--json", "--config", link, "recv_poll").stdout)
     assert [(t["key"], t["value"]) for t in shown["tunables"]] == [("recv_poll", "7")]
+    old = sdp(ladder, "tune", "--save", "--config", tmp_path / "old.conf", "debug_level=1")  # a former name
+    assert old.returncode == 0 and "sdp_debug_level" in (tmp_path / "old.conf").read_text(encoding="utf-8")
     new = tmp_path / "new.conf"
     assert sdp(ladder, "tune", "--save", "--config", new, "sdp_zcopy_thresh=65536").stdout.endswith(
         "new.conf:1 (no effect in this version)\n"

@@ -82,6 +82,16 @@ def broken(what):
 
 
 @scenario
+def options():
+    """Values of options hold as rules do: without a fabric a strict client finds no way."""
+    port = Server("127.0.0.1").port
+    seen = [told(port)]
+    FILE.write_text(STRICT + "option fabrics none\n")
+    settle()
+    return [*seen, told(port)]
+
+
+@scenario
 def child():
     """A fork child goes by the file as it is by then, and so does its parent."""
     port = Server("127.0.0.1", plain=True).port
