@@ -11,21 +11,25 @@ const HEAD: &str = "\
 What becomes of a connection's SDP lane when a program uses one. Three verdicts:
 
 * **works**: the library sees to it, on the lane as over TCP.
-* **TCP's**: it concerns the TCP socket, which every connection keeps, or nothing. The lane stays; the kernel answers.
-* **leaves (*reason*)**: the connection goes back to TCP for good, before the call; *reason* is the word in reports
-  ([reason-codes.md](../reason-codes.md)). *Hands over*: bytes that are unread in the ring become the kernel's first.
+* **TCP's**: it concerns the TCP socket, which every connection keeps, or nothing. The lane stays;
+  the kernel answers.
+* **leaves (*reason*)**: the connection goes back to TCP for good, before the call; *reason* is the
+  word in reports ([reason-codes.md](../reason-codes.md)). *Hands over*: bytes that are unread in
+  the ring become the kernel's first.
 
-The options that leave for some values only are also asked for where they may have been set unseen: of a connection whose
-listener had one set, for connections inherit them, or that came by exec or SCM_RIGHTS. `SO_PEEK_OFF` is asked for whenever
-a connection is about to get a lane. (On a lane, a call that the library does not see changes the TCP socket only; so does,
-of the others, one before.)
+The options that leave for some values only are also asked for where they may have been set unseen:
+of a connection whose listener had one set, for connections inherit them, or that came by exec or
+SCM_RIGHTS. `SO_PEEK_OFF` is asked for whenever a connection is about to get a lane. (On a lane, a
+call that the library does not see changes the TCP socket only; so does, of the others, one before.)
 
-What is not listed is newer than the library. An option of `SOL_SOCKET` or `IPPROTO_TCP` leaves (`unsuitable-socket`, hands
-over), for these levels say what a stream delivers and how it ends. Options of `IPPROTO_IP`, `IPPROTO_IPV6` and of other
-levels, requests and flags are TCP's; flags of `preadv2` and `pwritev2` leave.
+What is not listed is newer than the library. An option of `SOL_SOCKET` or `IPPROTO_TCP` leaves
+(`unsuitable-socket`, hands over), for these levels say what a stream delivers and how it ends.
+Options of `IPPROTO_IP`, `IPPROTO_IPV6` and of other levels, requests and flags are TCP's; flags of
+`preadv2` and `pwritev2` leave.
 
-This file is made from the tables in `crates/sdp-socket/src/options`; a test keeps them equal, and holds the tables
-complete against the kernel's headers (`SDP_BLESS=1 cargo test -p sdp-socket --test socket_options` rewrites it).
+This file is made from the tables in `crates/sdp-socket/src/options`; a test keeps them equal, and
+holds the tables complete against the kernel's headers (`SDP_BLESS=1 cargo test -p sdp-socket --test
+socket_options` rewrites it).
 ";
 
 fn verdict(verdict: Verdict) -> String {

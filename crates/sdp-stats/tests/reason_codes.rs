@@ -8,8 +8,8 @@ const HEAD: &str = "\
 # Reason codes
 
 Why a connection end is on the kernel lane, or went back to it. The same words appear in the report
-of `sdp run` (`reasons`, `demotions`), in `sdp stat`, in the log and in the Prometheus counters. Codes
-and words are stable: a new reason gets a new number, and readers show an unknown one as
+of `sdp run` (`reasons`, `demotions`), in `sdp stat`, in the log and in the Prometheus counters.
+Codes and words are stable: a new reason gets a new number, and readers show an unknown one as
 `reason-NUMBER`.
 
 In a report every connection end that never moved a payload byte over SDP has exactly one entry in

@@ -5,6 +5,7 @@
 
 mod directions;
 mod lexer;
+mod prose;
 mod rooms;
 mod source;
 mod words;
@@ -26,6 +27,8 @@ const CHECKS: &[(&str, Check)] = &[
     ("rooms", rooms::rooms),
     ("words", words::check),
     ("length", source::length),
+    ("prose", prose::wrapped),
+    ("map", prose::named_functions),
     ("module-docs", source::module_docs),
     ("executable", source::executable),
     ("unsafe", source::unsafe_code),
