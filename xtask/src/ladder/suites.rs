@@ -143,7 +143,10 @@ pub(super) const SUITES: &[Suite] = &[
         "packages",
         "packages made twice, installed, used and removed in a root of their own; a whole root preloaded",
         "tests/packages",
-        &["dpkg-deb", "rpmbuild", "man", "bash", "zsh", "fish", "unshare", "strace", "sudo", "cron", "sshd"],
+        &[
+            "dpkg-deb", "rpmbuild", "man", "bash", "zsh", "fish", "unshare", "strace", "sudo",
+            "cron", "sshd",
+        ],
         300,
     ),
     quick(app(
