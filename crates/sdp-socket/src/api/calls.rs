@@ -15,13 +15,12 @@ use sdp_stats::{Direction, Reason, RowId};
 use sdp_sys::{count::Way, errno::Errno, section, tls};
 
 use crate::{
-    api::{
-        bulk,
-        options::{self, Verdict, flags, requests::SIOCATMARK},
-    },
+    api::bulk,
     conn::{
-        self, Half, Stage, carrier,
+        self, Half, Pinned, Stage, carrier,
         iovec::{Buffers, IOV_MAX},
+        options::{self, Verdict, flags, requests::SIOCATMARK},
+        publish,
     },
     datapath::{
         header, plain,
@@ -36,8 +35,8 @@ use crate::{
         pin, promote, renew,
     },
     process::{
-        self, page,
-        table::{self, Entry, Pinned},
+        self,
+        table::{self, Entry},
     },
     readiness::{self, Early, Waited, epoll},
 };
@@ -56,7 +55,7 @@ pub use processes::{
 };
 
 pub use crate::{
-    api::options::told as option_told,
+    conn::options::told as option_told,
     migration::pin::{Pin, pin},
 };
 
@@ -545,7 +544,7 @@ pub(crate) fn finish_more(ticket: Ticket, result: isize, flags: c_int, more: usi
     if result > 0 && flags & libc::MSG_PEEK == 0 && !is_counted && !process::is_retired() {
         lifecycle::see(conn, ticket.fd);
         promote::count_call(conn, half, result as usize, way);
-        if let Some((page, row)) = page::of_row(conn) {
+        if let Some((page, row)) = publish::of_row(conn) {
             let direction = if ticket.receive { Direction::Receive } else { Direction::Send };
             if row == RowId::NONE {
                 conn.add_rowless(half, result as u64);
@@ -799,10 +798,6 @@ pub fn controlling(fd: c_int, command: c_int, arg: usize) -> Call {
     }
     Call::Pass
 }
-
-/// Of `fcntl`, which the libc crate does not have for every C library.
-pub(crate) const F_SETSIG: c_int = 10;
-pub(crate) const F_SETOWN_EX: c_int = 15;
 
 /// After a successful `fcntl` that is neither duplication nor locking (F_SETFL, F_SETFD, F_SETOWN…).
 /// Flags are asked of the kernel where they matter; whether images are to get the number is remembered.

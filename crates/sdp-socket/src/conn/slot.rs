@@ -30,7 +30,7 @@ use crate::{
         carrier,
         flags::{flag, row_flag},
         historic::Historic,
-        life,
+        life, publish,
         turn::Turn,
     },
     process::{self, hot},
@@ -681,7 +681,7 @@ impl Conn {
 
     /// Why the connection is on the kernel lane, for the statistics.
     pub(crate) fn note_reason(&self, reason: Reason) {
-        crate::process::note_reason(self, reason);
+        publish::note_reason(self, reason);
     }
 
     /// Never on the SDP lane again, because of `reason`, unless there was a reason already.
@@ -864,7 +864,7 @@ impl Conn {
         if let (Some(row), Some((family, slot))) = (self.row_index(), process::family()) {
             family.let_go(slot, row);
         }
-        process::close_stats_row(self);
+        publish::close_stats_row(self);
         let index = self.index();
         self.row.store(0, Ordering::Relaxed);
         let family = self.family.swap(null_mut(), Ordering::SeqCst);

@@ -21,7 +21,7 @@ use crate::{
     conn::{
         carrier,
         link::{AnyHalf, AnyLink, AnyRx, AnyTx},
-        words::{self, put, set},
+        words::{self, SDP_BIT, put, set},
     },
     datapath::plain,
 };
@@ -37,14 +37,7 @@ pub(crate) struct SourceState {
     pub(crate) engine: Source,
 }
 
-/// In word 3 of either half: on the SDP lane.
-pub(crate) const SDP_BIT: u64 = 1 << 32;
 pub(crate) const COUNTED_BIT: u64 = 1 << 33;
-
-/// Whether a half's stored words say that it is on the SDP lane. Without the lock: for tools.
-pub(crate) fn is_on_sdp(words: &[AtomicU64]) -> bool {
-    words.get(words::BITS).is_some_and(|word| word.load(Ordering::Relaxed) & SDP_BIT != 0)
-}
 
 impl SourceState {
     /// State of a fresh half.

@@ -12,16 +12,17 @@ use core::{pin::pin, sync::atomic::Ordering};
 
 use crate::{
     conn::{
-        Conn, Half, Stage, carrier, flag,
+        Conn, Half, Pinned, Stage, carrier, flag,
         iovec::{Buffers, Landing},
         link::{AnyHalf, AnyLink},
+        publish,
     },
     datapath::{
         lane::{self, Broken, Lane, SinkState},
         plain, send, succeed, taken, wait,
     },
     migration::{demote, proof},
-    process::{self, hot::PAGE, page, table::Pinned},
+    process::{self, hot::PAGE},
     readiness::{self, epoll},
     wake::{spin, stay::Stay},
 };
@@ -327,10 +328,10 @@ fn count_switches(conn: &Conn, lane: Lane, n: u32) {
     let mut lane = lane;
     for _ in 0..n.min(TURNS) {
         match lane {
-            Lane::Kernel => process::half_promoted(conn, Direction::Receive),
+            Lane::Kernel => publish::half_promoted(conn, Direction::Receive),
             Lane::Sdp => {
                 let reason = conn.pin_reason().unwrap_or(Reason::PeerSwitched);
-                process::half_demoted(conn, Direction::Receive, reason);
+                publish::half_demoted(conn, Direction::Receive, reason);
             }
         }
         lane = if lane == Lane::Sdp { Lane::Kernel } else { Lane::Sdp };
@@ -807,11 +808,11 @@ pub(crate) fn has_news(sink: &SinkState, half: AnyHalf<'_>) -> bool {
 }
 
 pub(crate) fn count(conn: &Conn, row: &Row, lane: StatsLane, n: usize) {
-    process::ensure_row(conn);
-    let Some((page, id)) = page::of_row(conn) else { return };
+    publish::ensure_row(conn);
+    let Some((page, id)) = publish::of_row(conn) else { return };
     page.moved(id, Direction::Receive, lane, n as u64);
     if lane == StatsLane::Sdp {
-        process::count_sdp(conn, page, Verdict::at(&row.reason));
+        publish::count_sdp(conn, page, Verdict::at(&row.reason));
     }
 }
 

@@ -7,7 +7,7 @@ use sdp_stats::{Reason, Verdict};
 use sdp_sys::{section, time::monotonic_ns, tls};
 
 use crate::{
-    conn::{self, Conn, Half, Stage, carrier, flag, row_flag},
+    conn::{self, Conn, Half, Pinned, Stage, carrier, flag, publish, row_flag},
     datapath::{lane::Lane, splice},
     hosts,
     lifecycle::elsewhere,
@@ -20,7 +20,7 @@ use crate::{
         self, Remains,
         hot::PAGE,
         page,
-        table::{self, Entry, Pinned},
+        table::{self, Entry},
     },
 };
 
@@ -280,7 +280,7 @@ pub(crate) fn leaving(reason: Reason, for_good: bool) -> bool {
         return for_good;
     }
     let _section = section::Guard::enter();
-    page::leave_host(for_good);
+    page::leave_host(for_good, publish::take_along);
     if for_good {
         page::expect_guests(); // forks go unseen from here on
     }
@@ -341,7 +341,7 @@ fn leave_trust(conn: &Pinned, fd: i32, reason: Reason, for_good: bool, remains: 
     if !for_good {
         goes_out_of_sight();
     }
-    process::tell_heirs(conn, fd);
+    publish::tell_heirs(conn, fd);
     if !for_good && demote::call_off(conn) {
         conn.note_reason(reason);
         crate::lifecycle::adopt::start_over(conn, fd);
@@ -370,7 +370,7 @@ fn leave_trust(conn: &Pinned, fd: i32, reason: Reason, for_good: bool, remains: 
 
 /// [`leave_trust`] where all that follows is calls past the library, of this process.
 fn leave_to_kernel(conn: &Pinned, fd: i32) {
-    process::tell_heirs(conn, fd);
+    publish::tell_heirs(conn, fd);
     if conn.may_have_lanes() {
         let is_waited_for = conn.pinned() > 1 || conn.registrations.load(Ordering::SeqCst) != 0;
         let heir = if is_waited_for { Heir::Stranger } else { Heir::Image(fd) };

@@ -14,20 +14,20 @@ use sdp_stats::Reason;
 use sdp_sys::{fd, pid, section, sys};
 
 use crate::{
-    api::options,
-    conn::{self, Conn, Half, Stage, carrier, flag},
+    conn::{
+        self, Conn, Half, Pinned, Stage,
+        address::{ADDRESS_MAX, parse_address},
+        carrier, flag, options, publish,
+    },
     datapath::{lane::Lane, receive, send},
     hosts,
     lifecycle::{explicit, listener as rules_of},
     migration::demote,
     process::{
         self, log, marks, page, settings,
-        table::{self, Entry, NoPlace, Pinned},
+        table::{self, Entry, NoPlace},
     },
 };
-
-/// Bytes of a socket address that we look at.
-pub(crate) const ADDRESS_MAX: usize = 28;
 
 /// Puts a connection into the table; what the number named before is forgotten.
 #[unsafe(link_section = ".text.open")]
@@ -90,28 +90,6 @@ pub(crate) fn opened(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
     }
 }
 
-/// A socket address as rules see it: 16 bytes (IPv4 as v4-mapped) and a port.
-pub(crate) fn parse_address(bytes: &[u8]) -> Option<([u8; 16], u16)> {
-    let family = u16::from_ne_bytes(*bytes.first_chunk()?);
-    let port = u16::from_be_bytes(*bytes.get(2..)?.first_chunk()?);
-    match i32::from(family) {
-        libc::AF_INET => {
-            let [a, b, c, d] = *bytes.get(4..)?.first_chunk()?;
-            Some(([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d], port))
-        }
-        libc::AF_INET6 => Some((*bytes.get(8..)?.first_chunk()?, port)),
-        _ => None,
-    }
-}
-
-pub(crate) fn local_address(fd: c_int) -> Option<([u8; 16], u16)> {
-    let mut bytes = [0u8; ADDRESS_MAX];
-    let mut len = ADDRESS_MAX as socklen_t;
-    // SAFETY: buffer and length outlive the call.
-    unsafe { sys!(libc::SYS_getsockname, fd, bytes.as_mut_ptr(), &raw mut len) }.ok()?;
-    parse_address(&bytes)
-}
-
 /// After `listen`: server rules are consulted with the local address.
 pub(crate) fn listening(fd: c_int) {
     let Some(Entry::Conn(index)) = table::entry(fd) else { return };
@@ -127,7 +105,7 @@ pub(crate) fn listening(fd: c_int) {
     if log::wants(log::Level::Summary) {
         log::listening(fd, conn.has(flag::RULE_TCP), address, port);
     }
-    process::ensure_listener_row(conn);
+    publish::ensure_listener_row(conn);
 }
 
 /// After `connect` succeeded or began.
@@ -195,7 +173,7 @@ pub(crate) fn accepted(listener: c_int, fd: c_int, generation: u32) {
     }
     let inherited = match table::entry(listener) {
         Some(Entry::Conn(index)) => conn::get(index).map_or(0, |conn| {
-            show_listener(conn);
+            publish::show_listener(conn);
             rules_of::bring_up_to_date(conn, listener);
             inherited(conn)
         }),
@@ -221,14 +199,6 @@ pub(crate) fn accepted(listener: c_int, fd: c_int, generation: u32) {
     see(conn, fd);
     if log::wants(log::Level::Summary) {
         log::accepted(fd);
-    }
-}
-
-/// In a process that got a listener by fork: tools are to see it here too.
-#[inline]
-pub(crate) fn show_listener(conn: &Conn) {
-    if conn.stage() == Stage::Listener {
-        process::ensure_listener_row(conn);
     }
 }
 
@@ -267,7 +237,7 @@ fn establish(conn: &Conn, fd: c_int, rule_tcp: bool, generation: u32) {
     if rule_tcp {
         conn.set(flag::RULE_TCP);
     }
-    process::ensure_row(conn);
+    publish::ensure_row(conn);
 }
 
 /// Counts an established connection, once, and sees to it that tools can see it.
@@ -285,7 +255,7 @@ fn see_first(conn: &Conn, fd: c_int) {
     if conn.has(flag::ADOPTED) {
         return crate::lifecycle::adopt::see_first(conn, fd);
     }
-    process::ensure_row(conn);
+    publish::ensure_row(conn);
     if conn.flags.fetch_or(flag::SEEN, Ordering::SeqCst) & flag::SEEN != 0 {
         return;
     }
@@ -293,20 +263,7 @@ fn see_first(conn: &Conn, fd: c_int) {
     if conn.has(flag::PASSED) && marks::counted_as(fd).is_some() {
         return; // by who got it
     }
-    process::count_seen(conn, first_reason(conn));
-}
-
-/// Why a connection begins on the kernel lane.
-pub(crate) fn first_reason(conn: &Conn) -> Reason {
-    if conn.has(flag::RULE_TCP) {
-        Reason::RuleTcp
-    } else if let Some(reason) = conn.pin_reason() {
-        reason // an option that was set before the first byte
-    } else if conn.row_index().is_none() {
-        Reason::NoMemory
-    } else {
-        Reason::TooYoung
-    }
+    publish::count_seen(conn, publish::first_reason(conn));
 }
 
 /// A number that names something else now.

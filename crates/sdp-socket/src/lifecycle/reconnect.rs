@@ -15,13 +15,13 @@ use sdp_sys::{memory, section};
 use core::sync::atomic::Ordering;
 
 use crate::{
-    conn::{self, Conn, Half, Stage, flag, iovec::Buffers},
+    conn::{self, Conn, Half, Pinned, Stage, flag, iovec::Buffers},
     datapath::receive::{self, Wish},
     lifecycle,
     migration::{demote, handover::Heir, pin},
     process::{
         self,
-        table::{self, Entry, Pinned},
+        table::{self, Entry},
     },
 };
 

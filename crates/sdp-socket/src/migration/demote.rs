@@ -12,7 +12,7 @@ use sdp_stats::{Direction, Reason};
 use sdp_sys::{errno::Errno, time::monotonic_ns};
 
 use crate::{
-    conn::{Conn, Stage, carrier, flag, link::AnyHalf, row_flag, words},
+    conn::{self, Conn, Stage, carrier, flag, link::AnyHalf, publish, row_flag, words},
     datapath::{lane::SinkState, receive, send, wait},
     hosts, process,
 };
@@ -36,9 +36,9 @@ pub(crate) fn reset(conn: &Conn) {
     conn.pin_to_kernel(Reason::ProtocolViolation);
     conn.note_reason(Reason::ProtocolViolation);
     for direction in [Direction::Send, Direction::Receive] {
-        process::half_demoted(conn, direction, Reason::ProtocolViolation);
+        publish::half_demoted(conn, direction, Reason::ProtocolViolation);
     }
-    if let Some(fd) = crate::process::table::number_of(conn) {
+    if let Some(fd) = conn::number_of(conn) {
         if let Some(link) = conn.link() {
             link.own().note_reset(ResetNote::Resets);
         }

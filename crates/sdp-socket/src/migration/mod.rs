@@ -4,6 +4,7 @@
 
 pub(crate) mod demote;
 pub(crate) mod handover;
+pub(crate) mod pause;
 pub(crate) mod pin;
 pub(crate) mod pooled;
 pub(crate) mod promote;

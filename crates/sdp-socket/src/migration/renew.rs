@@ -12,9 +12,9 @@ use sdp_link::{EndWords, Intent, Link, SwitchLog};
 use sdp_sys::section;
 
 use crate::{
-    conn::{Conn, Stage, flag, link::AnyLink},
+    conn::{Conn, Pinned, Stage, flag, link::AnyLink},
     datapath::{lane::Lane, receive, send},
-    process::{self, table::Pinned},
+    process,
 };
 
 /// Calls between two attempts.

@@ -45,11 +45,6 @@ const PAGE_MIN: i32 = 60;
 /// With a soft limit below this there are no hidden descriptors beside the statistics page.
 const LIMIT_FOR_BELLS: i32 = 128;
 
-pub(crate) use crate::conn::publish::{
-    close_stats_row, count_heir, count_sdp, count_seen, ensure_listener_row, ensure_row,
-    half_demoted, half_promoted, half_promoted_by, name_row, note_reason, resume_count, tell_heirs,
-};
-
 static PID: &AtomicU32 = &PAGE.pid;
 static NONCE: &AtomicU64 = &PAGE.nonce;
 static FAMILY: &AtomicPtr<u8> = &PAGE.family;

@@ -79,7 +79,7 @@ fn is_readable(conn: &Conn, half: AnyHalf<'_>) -> bool {
     view.has_bytes()
         || (view.has_switch()
             // Never by the number that it was made with: that may name somebody else's bytes by now.
-            && table::number_of(conn).is_some_and(|fd| judge(conn, fd).readable))
+            && conn::number_of(conn).is_some_and(|fd| judge(conn, fd).readable))
 }
 
 /// Whether a receive call on a connection with lanes would find something, without asking the kernel where there is a ring.
@@ -92,7 +92,7 @@ fn has_bytes_now(conn: &Conn) -> bool {
 
 /// What both roads of a connection to another host have.
 fn look_at_both(conn: &Conn) -> hosts::Found {
-    table::number_of(conn).map_or(hosts::Found::Nothing, |fd| hosts::look(conn, fd))
+    conn::number_of(conn).map_or(hosts::Found::Nothing, |fd| hosts::look(conn, fd))
 }
 
 /// Ring cursor that changes with everything new. A switch that has been followed is something new, too: what
@@ -142,7 +142,7 @@ fn glance(conn: &Conn, half: AnyHalf<'_>) -> Look {
     if view.has_bytes() {
         return Look::Readable(cursor(conn));
     }
-    match table::number_of(conn).filter(|_| view.has_switch()).map(|fd| try_judge(conn, fd)) {
+    match conn::number_of(conn).filter(|_| view.has_switch()).map(|fd| try_judge(conn, fd)) {
         None => Look::Empty,
         Some(None) => Look::Busy,
         Some(Some(truth)) if truth.readable => Look::Readable(cursor(conn)),

@@ -7,12 +7,11 @@ use sdp_rdma::fabric::{ReceiveQueue, Received};
 use super::Wish;
 use crate::{
     conn::{
-        carrier,
+        Pinned, carrier,
         iovec::{Buffers, Landing},
         link::{AnyHalf, AnyRx},
     },
     datapath::lane::{Broken, Lane, SinkState, Switch},
-    process::table::Pinned,
     readiness,
 };
 

@@ -3,7 +3,10 @@
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::mirror::with;
-use crate::{conn::Half, migration::demote, process::table::Pinned};
+use crate::{
+    conn::{Half, Pinned},
+    migration::demote,
+};
 
 /// There may be a set with something on a lane that this process has from its parent, and has not waited on yet.
 #[unsafe(link_section = ".bss.hot")]

@@ -47,7 +47,7 @@ use wait::ring_myself;
 pub(crate) use wait::wait;
 
 use crate::{
-    conn::{self, Conn, Half, flag, row_flag},
+    conn::{self, Conn, Half, flag, publish, row_flag},
     datapath::wait as sleeping,
     process::{
         self,
@@ -402,7 +402,7 @@ pub(crate) unsafe fn control(
             return None;
         }
     };
-    crate::lifecycle::show_listener(conn);
+    publish::show_listener(conn);
     if event.is_null() && op != libc::EPOLL_CTL_DEL {
         return None;
     }

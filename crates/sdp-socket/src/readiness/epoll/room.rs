@@ -53,11 +53,8 @@ pub(super) fn note_end(conn: &Conn, index: u32, fd: i32) -> bool {
     if conn.has(flag::PEER_GONE) {
         return false;
     }
-    let fd = if table::entry(fd) == Some(Entry::Conn(index)) {
-        Some(fd)
-    } else {
-        table::number_of(conn)
-    };
+    let fd =
+        if table::entry(fd) == Some(Entry::Conn(index)) { Some(fd) } else { conn::number_of(conn) };
     let is_over = fd.is_some_and(carrier::is_over);
     if is_over {
         conn.set(flag::PEER_GONE);

@@ -15,14 +15,14 @@ use sdp_sys::{
 };
 
 use crate::{
-    conn::{self, Conn, Half, Stage, flag},
+    conn::{self, Conn, Half, Pinned, Stage, flag},
     migration::{
         handover::{self, Heir},
         pin,
     },
     process::{
         self,
-        table::{self, Entry, Pinned},
+        table::{self, Entry},
     },
 };
 
