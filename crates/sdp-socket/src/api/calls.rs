@@ -641,8 +641,13 @@ pub fn shutdown(fd: c_int, how: c_int) -> Call {
         return Call::Pass;
     }
     let Some(conn) = Pinned::new(fd, Half::Send) else { return Call::Pass };
-    if hosts::is_guarded(&conn) && matches!(how, libc::SHUT_WR | libc::SHUT_RDWR) {
-        hosts::finish(&conn, fd);
+    if hosts::is_guarded(&conn) {
+        if how != libc::SHUT_RD && !hosts::finish(&conn, fd) {
+            carrier::abort(fd); // never a clean end of a stream that has more
+        }
+        if how != libc::SHUT_WR {
+            hosts::shut_read(&conn);
+        }
         return Call::Pass;
     }
     if conn.stage() != Stage::Attached || !matches!(how, libc::SHUT_WR | libc::SHUT_RDWR) {
