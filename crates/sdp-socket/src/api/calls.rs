@@ -187,8 +187,7 @@ pub(crate) fn road(fd: c_int, half: Half) -> Road {
             Road::Library(pinned)
         }
         Stage::Kernel | Stage::Young | Stage::Meeting => {
-            // In order, before the stage is looked at again: whoever attaches meanwhile either sees the
-            // count or is seen (the half is not promoted while somebody is in the kernel).
+            // Before the stage is looked at again: whoever attaches meanwhile sees the count, or is seen.
             let way = Way::now();
             way.add(&pinned.raw[half as usize], 1);
             if pinned.stage() == Stage::Attached {
