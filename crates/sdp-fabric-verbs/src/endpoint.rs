@@ -221,6 +221,8 @@ pub struct Core {
     /// Whose message a receive buffer holds: connection + 1; 0: nobody's.
     pub(crate) owners: Region<AtomicU16>,
     draining: AtomicBool,
+    /// Somebody wants a look after this one.
+    again: AtomicBool,
     /// Something for a slow step to do.
     pub(crate) is_due: AtomicBool,
     /// Receive buffers that could not be posted again.
@@ -264,6 +266,7 @@ impl Core {
             places,
             owners,
             draining: AtomicBool::new(false),
+            again: AtomicBool::new(false),
             is_due: AtomicBool::new(false),
             lost: AtomicI32::new(0),
         }
@@ -346,9 +349,18 @@ impl Core {
 
     /// Takes what has completed, unless somebody else does; whether there was something. Fast.
     pub fn drain(&self) -> bool {
-        if self.draining.swap(true, Ordering::Acquire) {
-            return false;
+        // Who finds another at it leaves word: what came meanwhile is taken by that one.
+        self.again.store(true, Ordering::SeqCst);
+        let mut had_some = false;
+        while self.again.load(Ordering::SeqCst) && !self.draining.swap(true, Ordering::SeqCst) {
+            self.again.store(false, Ordering::SeqCst);
+            had_some |= self.drain_here();
+            self.draining.store(false, Ordering::SeqCst);
         }
+        had_some
+    }
+
+    fn drain_here(&self) -> bool {
         let mut had_some = false;
         loop {
             let mut room = [abi::Wc::default(); BATCH];
@@ -361,7 +373,6 @@ impl Core {
                 break;
             }
         }
-        self.draining.store(false, Ordering::Release);
         had_some
     }
 

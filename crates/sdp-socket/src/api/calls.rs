@@ -186,8 +186,7 @@ pub(crate) fn road(fd: c_int, half: Half) -> Road {
             Road::Library(pinned)
         }
         Stage::Kernel | Stage::Young | Stage::Meeting => {
-            // In order, before the stage is looked at again: whoever attaches meanwhile either sees the
-            // count or is seen (the half is not promoted while somebody is in the kernel).
+            // Before the stage is looked at again: whoever attaches meanwhile sees the count, or is seen.
             let way = Way::now();
             way.add(&pinned.raw[half as usize], 1);
             if pinned.stage() == Stage::Attached {
@@ -640,8 +639,13 @@ pub fn shutdown(fd: c_int, how: c_int) -> Call {
         return Call::Pass;
     }
     let Some(conn) = Pinned::new(fd, Half::Send) else { return Call::Pass };
-    if hosts::is_guarded(&conn) && matches!(how, libc::SHUT_WR | libc::SHUT_RDWR) {
-        hosts::finish(&conn, fd);
+    if hosts::is_guarded(&conn) {
+        if how != libc::SHUT_RD && !hosts::finish(&conn, fd) {
+            carrier::abort(fd); // never a clean end of a stream that has more
+        }
+        if how != libc::SHUT_WR {
+            hosts::shut_read(&conn);
+        }
         return Call::Pass;
     }
     if conn.stage() != Stage::Attached || !matches!(how, libc::SHUT_WR | libc::SHUT_RDWR) {

@@ -270,15 +270,15 @@ pub(crate) const TRANSITIONS: [Row; 27] = [
     },
     Row {
         event: Event::MetHost,
-        by: ("hosts/device.rs", &["begin"]),
-        what: "both ends have proven to hold the carrier; the queue pair is new",
-        changes: &[(Remote, Guarded)],
+        by: ("hosts/device.rs", &["enter_guard", "answer"]),
+        what: "both ends know the stream; or that came to nothing before the other end heard of it",
+        changes: &[(Remote, Guarded), (Guarded, Remote)],
     },
     Row {
         event: Event::StaysRemote,
-        by: ("hosts/mod.rs", &["let_go", "part"]),
-        what: "no queue pair can be had, the program does what only TCP can, or it is in a fork child",
-        changes: &[(Remote, Tcp)],
+        by: ("hosts/mod.rs", &["let_go", "part", "start_over", "place"]),
+        what: "no queue pair can be had, the program does what only TCP can, it is in a fork child, or connects anew",
+        changes: &[(Remote, Tcp), (Remote, Candidate)],
     },
     Row {
         event: Event::GuardBroke,

@@ -38,6 +38,8 @@ const RETRY_NS: u64 = 5_000_000;
 const RETRY_MOST_NS: u64 = 60_000_000_000;
 /// After a device was lost, before one is looked for again.
 const REOPEN_NS: u64 = 1_000_000_000;
+/// Between two looks whether the turn is free.
+const TURN_NAP_NS: i64 = 100_000;
 /// Requests before the distance grows.
 const EAGER_TRIES: u32 = 200;
 
@@ -195,10 +197,31 @@ fn open_here(own: &Addr, interface: u32) -> Result<(), Reason> {
     if !are_hidden || process::bell_files().0 < 0 {
         return Err(Reason::NoDescriptors);
     }
+    if !strangers::add_device(set, strangers::Device { arm, drain }) {
+        return Err(Reason::Limit);
+    }
     DEVICE.store(at, Ordering::SeqCst);
     STATE.store(OPEN, Ordering::Release);
-    strangers::add_device(set, strangers::Device { arm, drain });
     Ok(())
+}
+
+/// The process's bells have gone, and with them what sleepers wait on: it is made anew with the next slow step.
+pub(super) fn bells_gone() {
+    EVENTS.store(-1, Ordering::Release);
+}
+
+/// Sleepers wait for the device again.
+fn rejoin(turn: &mut Turn) {
+    if strangers::has_device() || process::bell_files().0 < 0 {
+        return;
+    }
+    let Some(device) = device(turn) else { return };
+    let [_, rest @ ..] = device.host.fabric().descriptors();
+    let set = events();
+    if set >= 0 && rest.iter().all(|fd| watch(set, *fd)) {
+        ARMED.store(false, Ordering::Release);
+        strangers::add_device(set, strangers::Device { arm, drain });
+    }
 }
 
 /// What sleepers wait on beside their bells. It stays when a device goes: what of that was in it goes with the device.
@@ -260,6 +283,7 @@ pub(super) fn progress() {
 }
 
 fn step(turn: &mut Turn) {
+    rejoin(turn);
     let Some(device) = device(turn) else { return };
     while let Some(event) = device.host.progress() {
         match event {
@@ -280,10 +304,16 @@ fn step(turn: &mut Turn) {
                 let attempt = unsafe { pair.attempt() };
                 attempt.is_out = false;
                 let learnt = with_both(pair, |conn, receiving, sending| {
+                    if !may_begin(conn) {
+                        return None;
+                    }
                     let tuple = conn.known_name()?;
                     let identity = pair::identity(Role::Acceptor, &tuple, receiving, sending);
                     let met = attempt.meeting.learn(&identity, data.as_slice()).ok()?;
-                    begin(conn, pair, receiving, sending, &met);
+                    if !enter_guard(conn) {
+                        return None;
+                    }
+                    begin(pair, receiving, sending, &met);
                     (receiving.rx, sending.tx) = (Some(rx), Some(tx));
                     Some(())
                 });
@@ -344,7 +374,7 @@ fn close_lost(turn: &mut Turn) {
     if is_used {
         return; // messages that the program has not read lie in its buffers
     }
-    let at = DEVICE.swap(null_mut(), Ordering::AcqRel);
+    let at = DEVICE.swap(null_mut(), Ordering::SeqCst);
     STATE.store(NONE, Ordering::Release);
     AGAIN_NS.store(monotonic_ns() + REOPEN_NS, Ordering::Relaxed);
     // SAFETY: nobody can reach it any more but who took `core` a moment ago, for a call that is over: see [`core`].
@@ -400,12 +430,25 @@ fn answer(
             if is_full || !may_meet(pair, receiving, sending) {
                 return None;
             }
+            if !may_begin(conn) {
+                return None;
+            }
             let tuple = conn.known_name()?;
             let identity = pair::identity(Role::Connector, &tuple, receiving, sending);
             let nonce = nonce()?;
             let (reply, met) = attempt.meeting.answer(&identity, &local(), request, nonce).ok()?;
-            let (tx, rx) = host.accept(id, number, reply).ok()?;
-            begin(conn, pair, receiving, sending, &met);
+            // Before the peer hears of it: from then on it may write markers.
+            let was_guarded = super::is_guarded(conn);
+            if !enter_guard(conn) {
+                return None;
+            }
+            let Ok((tx, rx)) = host.accept(id, number, reply) else {
+                if !was_guarded {
+                    conn.change_stage(Stage::Guarded, Stage::Remote);
+                }
+                return None;
+            };
+            begin(pair, receiving, sending, &met);
             (receiving.rx, sending.tx) = (Some(rx), Some(tx));
             Some(())
         });
@@ -431,11 +474,20 @@ fn may_meet(pair: &Pair, receiving: &Receiving, sending: &Sending) -> bool {
 }
 
 /// The ends have found each other. Under both locks.
-fn begin(conn: &Conn, pair: &Pair, receiving: &mut Receiving, sending: &mut Sending, met: &Met) {
+fn begin(pair: &Pair, receiving: &mut Receiving, sending: &mut Sending, met: &Met) {
     let inbound = receiving.inbound.get_or_insert_with(|| Inbound::new(receiving.moved));
     let outbound = sending.outbound.get_or_insert_with(|| Outbound::new(sending.moved));
     sdp_remote::begin(outbound, inbound, &pair.shared, met);
-    conn.change_stage(Stage::Remote, Stage::Guarded);
+}
+
+/// Whether the connection may meet: nobody else has it, who would read markers as payload.
+fn may_begin(conn: &Conn) -> bool {
+    super::has(conn) && super::is_sole_holder(conn) && !conn.has(flag::HOSTILE)
+}
+
+/// The carrier is read by this room alone from here on. False: the connection has been let go.
+fn enter_guard(conn: &Conn) -> bool {
+    conn.change_stage(Stage::Remote, Stage::Guarded) || super::is_guarded(conn)
 }
 
 /// Behind [`begin`], when the locks are free.
@@ -546,10 +598,10 @@ pub(super) fn end(conn: &Conn, number: u32, pair: &Pair) {
     let mut turn = loop {
         match Turn::take() {
             Some(turn) => break turn,
-            None => sdp_sys::time::yield_now(),
+            None => sdp_sys::time::nap(TURN_NAP_NS),
         }
     };
-    let Some(halves) = halves else { return }; // a thread left a lock for good: the place stays taken
+    let Some(halves) = halves else { return pair.abandon() };
     drop(halves);
     if let Some(device) = device(&mut turn) {
         device.host.unlisten(number);

@@ -148,6 +148,34 @@ pub(crate) fn let_go(conn: &Conn, reason: Reason) -> bool {
     !is_guarded(conn)
 }
 
+/// Before another `connect` on a socket whose last one failed: it is nobody's yet.
+pub(crate) fn start_over(conn: &Conn) {
+    if conn.change_stage(Stage::Remote, Stage::Young) {
+        end(conn);
+    }
+}
+
+/// Whoever uses a number of the connection does so under the lock of a half: before this, or never more.
+pub(crate) fn await_users(conn: &Conn) {
+    if let Some((_, pair)) = pair::of(conn) {
+        pair.receiving(conn, |_| ());
+        pair.sending(conn, |_, _| ());
+    }
+}
+
+/// The process's bells have gone, with a change of privilege.
+pub(crate) fn bells_gone() {
+    device::bells_gone();
+}
+
+/// The program reads no more.
+pub(crate) fn shut_read(conn: &Conn) {
+    if let Some((_, pair)) = pair::of(conn) {
+        pair.is_shut.store(true, Ordering::Release);
+        process::ring_own(conn.index());
+    }
+}
+
 /// A send call.
 pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result<usize, Errno> {
     if flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY) != 0 {
@@ -229,7 +257,9 @@ fn place(conn: &Conn) -> Option<(u32, &'static Pair)> {
         return None;
     }
     let _section = section::Guard::enter();
-    pair::take(conn, role(conn))?;
+    if pair::take(conn, role(conn)).is_none() {
+        conn.change_stage(Stage::Remote, Stage::Kernel);
+    }
     pair::of(conn)
 }
 
@@ -329,7 +359,7 @@ pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Resul
     }
     let peeks = flags & libc::MSG_PEEK != 0;
     let mut deadline: Option<Option<u64>> = None;
-    let mut cut_since = None;
+    let mut is_cut = false;
     let mut got = 0;
     loop {
         if conn.has(flag::HOSTILE) {
@@ -353,12 +383,7 @@ pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Resul
             }
             Err(RecvError::WouldBlock) => {}
             Err(RecvError::Cut { is_final: false }) => {
-                let since = *cut_since.get_or_insert_with(monotonic_ns);
-                if monotonic_ns().saturating_sub(since) > CUT_NS
-                    && let Some((_, pair)) = pair::of(conn)
-                {
-                    pair.shared.link_died();
-                }
+                is_cut = true;
                 nap = Some(CUT_NAP_NS);
             }
             Err(_) if got > 0 => return Ok(got),
@@ -379,7 +404,7 @@ pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Resul
             carrier::timeout_ns(conn.fd(), libc::SO_RCVTIMEO).map(|ns| monotonic_ns() + ns)
         });
         // What has ended wakes at once: then only time and the queue pair count.
-        let events = if cut_since.is_some() { 0 } else { libc::POLLIN };
+        let events = if is_cut { 0 } else { libc::POLLIN };
         // Who sleeps on a connection that has not met is woken by the carrier alone.
         let early = Early::begin(conn);
         let look = || {
@@ -425,7 +450,7 @@ fn receive_once(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result<us
     let Some((_, pair)) = pair::of(conn) else { return Err(RecvError::Carrier(libc::EBADF)) };
     let (peeks, discard) = (flags & libc::MSG_PEEK != 0, flags & libc::MSG_TRUNC != 0);
     pair.receiving(conn, |receiving| {
-        let Receiving { prefix, moved, inbound, rx } = receiving;
+        let Receiving { prefix, moved, inbound, rx, cut_ns } = receiving;
         let Some(inbound) = inbound else {
             let got = carrier::receive(conn.fd(), buffers, usize::MAX, flags);
             let n = got.map_err(|e| match e {
@@ -455,6 +480,17 @@ fn receive_once(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result<us
         let mut seen = *buffers;
         let landing = if peeks { &mut seen } else { &mut *buffers };
         let got = inbound.recv(&mut io, &mut Landing { buffers: landing, discard }, peeks);
+        let got = match got {
+            Err(RecvError::WouldBlock | RecvError::Cut { .. })
+                if pair.is_shut.load(Ordering::Acquire) =>
+            {
+                Ok(0)
+            }
+            Err(RecvError::Cut { is_final: false }) => {
+                Err(RecvError::Cut { is_final: is_cut_for_good(cut_ns) })
+            }
+            got => got,
+        };
         let after = inbound.counts();
         note_lane(conn, Direction::Receive, was_on_sdp, inbound.is_on_sdp(), &pair.shared);
         if !peeks {
@@ -466,6 +502,15 @@ fn receive_once(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result<us
         got
     })
     .unwrap_or(Err(RecvError::Carrier(libc::ECONNRESET)))
+}
+
+/// A carrier has ended while the stream was on SDP: whether what is missing will not come any more.
+fn is_cut_for_good(since_ns: &mut u64) -> bool {
+    let now = monotonic_ns();
+    if *since_ns == 0 {
+        *since_ns = now;
+    }
+    now.saturating_sub(*since_ns) > CUT_NS
 }
 
 /// Takes what has arrived off the queue pair; whether a sender may find credit now.
@@ -487,7 +532,7 @@ fn gather(conn: &Conn) -> bool {
 
 /// Whether messages are there that nobody has taken.
 fn has_messages(conn: &Conn) -> bool {
-    matches!(look(conn, conn.fd.load(Ordering::Relaxed)), Found::Bytes(_) | Found::End)
+    !matches!(look(conn), Some(Found::Nothing))
 }
 
 /// What a reader would find.
@@ -500,21 +545,33 @@ pub(crate) enum Found {
     End,
 }
 
-/// Looks at both roads; markers that are next are taken. Waits for nobody but for a moment.
-pub(crate) fn look(conn: &Conn, fd: c_int) -> Found {
-    let Some((_, pair)) = pair::of(conn) else { return Found::End };
-    let found = pair.receiving(conn, |Receiving { inbound, rx, .. }| {
-        let inbound = inbound.as_mut()?;
+/// Looks at both roads; markers that are next are taken. `None`: another thread is at it; waits for nobody.
+pub(crate) fn look(conn: &Conn) -> Option<Found> {
+    let Some((_, pair)) = pair::of(conn) else { return Some(Found::End) };
+    if pair.is_dead() {
+        return Some(Found::End);
+    }
+    let found = pair.try_receiving(conn, |Receiving { inbound, rx, cut_ns, .. }| {
+        // It has not met: the kernel's word is all.
+        let (Some(inbound), Some(fd)) = (inbound.as_mut(), conn::number_of(conn)) else {
+            return Found::Nothing;
+        };
         let mut socket = Socket(fd);
         let mut io = ReceiveContext { rx: rx.as_mut(), carrier: &mut socket, shared: &pair.shared };
-        Some((inbound.look(&mut io), inbound.stream()))
+        match inbound.look(&mut io) {
+            Ok(Readable::Bytes(n)) => Found::Bytes(inbound.stream().wrapping_add(n)),
+            Ok(Readable::End) | Err(_) => Found::End,
+            Ok(Readable::Nothing) if pair.is_shut.load(Ordering::Acquire) => Found::End,
+            Ok(Readable::Nothing)
+                if inbound.is_on_sdp() && carrier::is_over(fd) && is_cut_for_good(cut_ns) =>
+            {
+                Found::End
+            }
+            Ok(Readable::Nothing) => Found::Nothing,
+        }
     });
-    match found {
-        Some(Some((Ok(Readable::Nothing), _))) => Found::Nothing,
-        Some(Some((Ok(Readable::Bytes(n)), at))) => Found::Bytes(at.wrapping_add(n)),
-        Some(None) => Found::Nothing, // it has not met: the kernel's word is all
-        Some(Some((Ok(Readable::End) | Err(_), _))) | None => Found::End,
-    }
+    // The place may have gone meanwhile.
+    if found.is_none() && pair::of(conn).is_none() { Some(Found::End) } else { found }
 }
 
 /// Payload bytes that lie ahead in the inbox, for FIONREAD; `None`: what the kernel has is all.
@@ -551,16 +608,17 @@ fn look_around(conn: &Conn) -> Option<u64> {
         && is_sole_holder(conn)
     {
         device::attempt(conn, number, pair, &tuple, role(conn));
-    } else if !pair.shared.is_up() {
+    } else if !pair.shared.is_up() || !crate::wake::strangers::has_device() {
         device::progress();
     }
-    tend(conn, fd, pair)
+    tend(conn, pair)
 }
 
-fn tend(conn: &Conn, fd: c_int, pair: &Pair) -> Option<u64> {
+fn tend(conn: &Conn, pair: &Pair) -> Option<u64> {
     let is_ready = are_sleepers_armed(conn);
     let next = pair.sending(conn, |Sending { outbound, tx, .. }, ring| {
         let outbound = outbound.as_mut()?;
+        let fd = conn::number_of(conn)?;
         if is_ready {
             outbound.invite();
         }
@@ -596,22 +654,25 @@ pub(crate) fn take_new(each: impl Fn(&Conn)) {
 }
 
 /// Before a wait for several descriptors sleeps, and after it: what is owed for each connection is sent, and what the
-/// connection manager has to tell is heard; `has_met` as in [`take_new`]. Slow.
-pub(crate) fn between_waits(has_met: impl Fn(&Conn)) {
+/// connection manager has to tell is heard; `has_met` as in [`take_new`]. After how many
+/// nanoseconds at the latest it is to be called again. Slow.
+pub(crate) fn between_waits(has_met: impl Fn(&Conn)) -> Option<u64> {
     if !device::is_open() || !device::may_be_slow() {
-        return;
+        return None;
     }
     device::progress();
+    let mut next: Option<u64> = None;
     for (_, pair) in pair::all() {
-        if let Some(conn) = pair.conn()
-            && is_guarded(conn)
-            && let Some(fd) = conn::number_of(conn)
-        {
+        let Some(conn) = pair.conn().filter(|conn| is_guarded(conn)) else { continue };
+        if conn.pin_live(Half::Send) {
             gather(conn);
-            tend(conn, fd, pair);
+            let at = tend(conn, pair);
+            next = next.into_iter().chain(at).min();
+            conn.unpin(Half::Send);
         }
     }
     device::take_new(has_met);
+    next.map(|at| at.saturating_sub(monotonic_ns()).max(1_000_000))
 }
 
 fn has_earned(conn: &Conn) -> bool {
@@ -668,11 +729,12 @@ fn count(conn: &Conn, direction: Direction, lane: StatsLane, n: usize) {
     }
 }
 
-/// Before the kernel ends the sending side, or closes the carrier: what is not acknowledged is given to it.
-pub(crate) fn finish(conn: &Conn, fd: c_int) {
-    let Some((_, pair)) = pair::of(conn) else { return };
+/// Before the kernel ends the sending side, or closes the carrier: what is not acknowledged is given to it. False: that
+/// was not possible, and an end would be told of a stream that has more.
+pub(crate) fn finish(conn: &Conn, fd: c_int) -> bool {
+    let Some((_, pair)) = pair::of(conn) else { return true };
     if !is_guarded(conn) || conn.has(flag::HOSTILE) {
-        return;
+        return true;
     }
     let end = monotonic_ns() + CLOSE_NS;
     loop {
@@ -693,12 +755,15 @@ pub(crate) fn finish(conn: &Conn, fd: c_int) {
             Some(flushed)
         });
         match flushed.flatten() {
-            Some(Err(SendError::Wait(_))) if monotonic_ns() < end => {
-                let mut fds = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
+            Some(Err(SendError::Wait(wait))) if monotonic_ns() < end => {
+                let events = if wait == Wait::Carrier { libc::POLLOUT } else { 0 };
+                let mut fds = [libc::pollfd { fd, events, revents: 0 }];
                 let _ = fd::poll(&mut fds, Some(1_000_000));
             }
-            Some(Err(SendError::Wait(_))) => return carrier::reset_on_close(fd),
-            _ => return,
+            Some(Ok(())) => return true,
+            // The carrier is over: nobody is told of an end.
+            Some(Err(SendError::Carrier(_))) => return true,
+            Some(Err(_)) | None => return false,
         }
     }
 }
@@ -713,9 +778,11 @@ pub(crate) fn closing(conn: &Conn, fd: c_int) {
 
 #[cold]
 fn close(conn: &Conn, fd: c_int) {
-    finish(conn, fd);
+    if !finish(conn, fd) {
+        return carrier::reset_on_close(fd);
+    }
     // With bytes of the program unread TCP answers with a reset.
-    if matches!(look(conn, fd), Found::Bytes(_)) {
+    if matches!(look(conn), Some(Found::Bytes(_))) {
         carrier::flush(fd);
         carrier::reset_on_close(fd);
     }

@@ -26,6 +26,8 @@ const NOBODY: u32 = u32::MAX;
 /// How often a thread gives its turn to another that has a half's lock, and how long it waits beyond that. A handler for a
 /// fault may have left the lock for good.
 const LOOKS: u32 = 10_000;
+/// The same for who can come back later.
+const FEW_LOOKS: u32 = 100;
 const LATE_NS: u64 = 5_000_000_000;
 const LATE_NAP_NS: i64 = 1_000_000;
 /// Bytes posted and not acknowledged that a connection can have.
@@ -41,6 +43,8 @@ pub(super) struct Receiving {
     pub(super) inbound: Option<Inbound>,
     /// The queue pair's half.
     pub(super) rx: Option<VerbsRx>,
+    /// Since when the carrier has ended while the stream was on SDP, in nanoseconds; 0: it has not.
+    pub(super) cut_ns: u64,
 }
 
 /// The sending half.
@@ -79,6 +83,10 @@ pub(super) struct Pair {
     pub(super) told: AtomicU32,
     /// It has met, and epoll sets have not been told.
     pub(super) is_new: AtomicBool,
+    /// The program reads no more (SHUT_RD).
+    pub(super) is_shut: AtomicBool,
+    /// A thread left a lock for good.
+    is_dead: AtomicBool,
     receiving: UnsafeCell<Receiving>,
     sending: UnsafeCell<Sending>,
     attempt: UnsafeCell<Attempt>,
@@ -148,7 +156,8 @@ pub(super) fn take(conn: &Conn, role: Role) -> Option<&'static Pair> {
             pair.owner.store(0, Ordering::Release);
             continue;
         };
-        let receiving = Receiving { prefix: Prefix::new(), moved: 0, inbound: None, rx: None };
+        let receiving =
+            Receiving { prefix: Prefix::new(), moved: 0, inbound: None, rx: None, cut_ns: 0 };
         let sending = Sending { prefix: Prefix::new(), moved: 0, outbound: None, tx: None };
         let attempt = Attempt { meeting: Meeting::new(role), next_ns: 0, tries: 0, is_out: false };
         // SAFETY: both locks are ours, and nobody has the place. `write`: what was there before was dropped, or
@@ -162,6 +171,7 @@ pub(super) fn take(conn: &Conn, role: Role) -> Option<&'static Pair> {
         pair.endpoint.store(0, Ordering::Relaxed);
         pair.told.store(0, Ordering::Relaxed);
         pair.is_new.store(false, Ordering::Relaxed);
+        pair.is_shut.store(false, Ordering::Relaxed);
         pair.owner.store(owner, Ordering::Release);
         drop((first, second));
         conn.remote.store(number as u32 + 1, Ordering::Release);
@@ -190,6 +200,9 @@ impl Pair {
     fn lock(&self, half: Half) -> Option<Locked<'_>> {
         let word = if half == Half::Receive { &self.locks[0] } else { &self.locks[1] };
         let is_free = || word.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        if self.is_dead.load(Ordering::Relaxed) {
+            return None;
+        }
         for _ in 0..LOOKS {
             if is_free() {
                 return Some(Locked(word));
@@ -203,7 +216,27 @@ impl Pair {
             }
             sdp_sys::time::nap(LATE_NAP_NS);
         }
+        self.is_dead.store(true, Ordering::Relaxed);
         None
+    }
+
+    /// The receiving half, for one who can come back later. `None`: another thread is at it, or as [`Pair::receiving`].
+    pub(super) fn try_receiving<R>(
+        &self,
+        conn: &Conn,
+        body: impl FnOnce(&mut Receiving) -> R,
+    ) -> Option<R> {
+        let _section = section::Guard::enter();
+        let word = &self.locks[0];
+        let is_free = |_| word.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        let _locked = (0..FEW_LOOKS).any(is_free).then_some(Locked(word))?;
+        // SAFETY: the lock of the half is ours.
+        self.is_of(conn).then(|| body(unsafe { &mut *self.receiving.get() }))
+    }
+
+    /// Whether a thread left a lock for good: the connection is lost.
+    pub(super) fn is_dead(&self) -> bool {
+        self.is_dead.load(Ordering::Relaxed)
     }
 
     fn is_of(&self, conn: &Conn) -> bool {
@@ -260,6 +293,11 @@ impl Pair {
                 (sending.tx.take(), receiving.rx.take())
             })
         })?
+    }
+
+    /// A thread left a lock for good: the place stays nobody's.
+    pub(super) fn abandon(&self) {
+        self.owner.store(NOBODY, Ordering::Release);
     }
 
     /// The place is free: nothing of its queue pair is left.

@@ -304,6 +304,7 @@ pub(crate) fn leaving(reason: Reason, for_good: bool) -> bool {
         process::drop_everything();
     } else {
         process::change_trust(remains);
+        hosts::bells_gone();
     }
     false
 }

@@ -129,7 +129,9 @@ pub(crate) unsafe fn connected(fd: c_int, addr: *const sockaddr, len: socklen_t)
     let Some((address, port)) = parse_address(&bytes) else { return };
     let verdict = explicit::family(conn, Role::Client, address, port);
     if !is_first {
-        return correct(conn, verdict == Family::Tcp);
+        hosts::start_over(conn);
+        correct(conn, verdict == Family::Tcp);
+        return hosts::consider(conn, fd, Some(address));
     }
     if log::wants(log::Level::Summary) {
         log::connected(fd, address, port);
@@ -142,7 +144,7 @@ pub(crate) unsafe fn connected(fd: c_int, addr: *const sockaddr, len: socklen_t)
 /// that failed leaves the socket to the next one.
 pub(crate) fn may_be_another(conn: &Conn) -> bool {
     const MADE: u32 = flag::SEEN | flag::ADOPTED | flag::ACCEPTED | flag::PINNED;
-    matches!(conn.stage(), Stage::Young | Stage::Kernel) && !conn.has(MADE)
+    matches!(conn.stage(), Stage::Young | Stage::Kernel | Stage::Remote) && !conn.has(MADE)
 }
 
 /// The rules are asked again, for the address of the last attempt.
@@ -367,6 +369,7 @@ pub(crate) fn left(conn: &Conn) {
 fn await_users(conn: &Conn) {
     let _ = receive::with_sink(conn, |_, _, _, _| Ok(()));
     let _ = send::with_source(conn, |_, _, _, _| Ok(()));
+    hosts::await_users(conn);
 }
 
 /// In a fork child: what only calls of the parent hold open is no connection of the child's.

@@ -85,23 +85,18 @@ fn is_readable(conn: &Conn, half: AnyHalf<'_>) -> bool {
 /// Whether a receive call on a connection with lanes would find something, without asking the kernel where there is a ring.
 fn has_bytes_now(conn: &Conn) -> bool {
     if hosts::is_guarded(conn) {
-        return !matches!(look_at_both(conn), hosts::Found::Nothing);
+        return !matches!(hosts::look(conn), Some(hosts::Found::Nothing));
     }
     inbound(conn).is_some_and(|(link, half)| is_readable(conn, link.half(half)))
-}
-
-/// What both roads of a connection to another host have.
-fn look_at_both(conn: &Conn) -> hosts::Found {
-    conn::number_of(conn).map_or(hosts::Found::Nothing, |fd| hosts::look(conn, fd))
 }
 
 /// Ring cursor that changes with everything new. A switch that has been followed is something new, too: what
 /// is behind it was in the ring before, but not to be had while bytes before it were on their way.
 pub(crate) fn cursor(conn: &Conn) -> u64 {
     if hosts::is_guarded(conn) {
-        return match look_at_both(conn) {
-            hosts::Found::Bytes(at) => at << 1 | 1,
-            hosts::Found::Nothing | hosts::Found::End => 0,
+        return match hosts::look(conn) {
+            Some(hosts::Found::Bytes(at)) => at << 1 | 1,
+            _ => 0,
         };
     }
     inbound(conn).and_then(|(link, half)| view(conn, link.half(half))).map_or(0, |v| {
@@ -124,7 +119,12 @@ pub(crate) enum Look {
 /// Whether a receive call would find something; otherwise the half is armed and looked at once more. Waits for nobody.
 pub(crate) fn look_or_arm(conn: &Conn) -> Look {
     if hosts::is_guarded(conn) {
-        return if has_bytes_now(conn) { Look::Readable(cursor(conn)) } else { Look::Empty };
+        return match hosts::look(conn) {
+            Some(hosts::Found::Nothing) => Look::Empty,
+            Some(hosts::Found::Bytes(at)) => Look::Readable(at << 1 | 1),
+            Some(hosts::Found::End) => Look::Readable(0),
+            None => Look::Busy,
+        };
     }
     let Some((link, half)) = inbound(conn) else { return Look::Empty };
     let half = link.half(half);
@@ -250,7 +250,11 @@ pub(crate) struct Truth {
 /// and carrier. The half is left armed when there is nothing.
 pub(crate) fn judge(conn: &Conn, fd: c_int) -> Truth {
     if hosts::is_guarded(conn) {
-        return judge_both(conn, fd);
+        return judge_both(conn).unwrap_or(Truth {
+            readable: true,
+            is_kernels: true,
+            cursor: None,
+        });
     }
     truth(conn, receive::with_sink(conn, |sink, _, _, half| judge_sink(conn, fd, sink, half)))
 }
@@ -259,7 +263,7 @@ pub(crate) fn judge(conn: &Conn, fd: c_int) -> Truth {
 /// half, and may be for long.
 pub(crate) fn try_judge(conn: &Conn, fd: c_int) -> Option<Truth> {
     if hosts::is_guarded(conn) {
-        return Some(judge_both(conn, fd));
+        return judge_both(conn);
     }
     let judged =
         receive::try_sink(conn, false, |sink, _, _, half| judge_sink(conn, fd, sink, half))?;
@@ -267,10 +271,10 @@ pub(crate) fn try_judge(conn: &Conn, fd: c_int) -> Option<Truth> {
 }
 
 /// [`judge`] of a connection to another host.
-fn judge_both(conn: &Conn, fd: c_int) -> Truth {
-    let found = hosts::look(conn, fd);
+fn judge_both(conn: &Conn) -> Option<Truth> {
+    let found = hosts::look(conn)?;
     let cursor = if let hosts::Found::Bytes(at) = found { Some(at << 1 | 1) } else { None };
-    Truth { readable: !matches!(found, hosts::Found::Nothing), is_kernels: true, cursor }
+    Some(Truth { readable: !matches!(found, hosts::Found::Nothing), is_kernels: true, cursor })
 }
 
 /// Waits a moment for who is at work on the half; succeeds one that died. False: somebody is still at it.
@@ -477,7 +481,7 @@ unsafe fn poll_here(
             // anew, because the program's own call is the one that the sandbox allows.
             return None;
         }
-        hosts::between_waits(epoll::attached);
+        let owed = hosts::between_waits(epoll::attached);
         let mut ready = ring_ready(fds, hides);
         // "Writable" the kernel mostly has already: a look at rings would be in vain, and teach the wrong thing.
         let asks_first = ready == 0
@@ -510,7 +514,7 @@ unsafe fn poll_here(
         } else {
             nap
         };
-        let nap = shorter(left, nap);
+        let nap = shorter(shorter(left, owed), nap);
         let left_now = if must_not_sleep { Some(0) } else { nap };
         // The kernel lets no signal in where something is ready already.
         let mask = if ready > 0 { core::ptr::null() } else { mask };

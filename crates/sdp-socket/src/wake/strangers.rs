@@ -169,8 +169,14 @@ fn device() -> Option<Device> {
     }
 }
 
-/// Sleepers wait on `descriptor`, too, from here on. The process has a bell. Not under the epoll lock.
-pub(crate) fn add_device(descriptor: i32, device: Device) {
+/// Whether sleepers wait for a device.
+pub(crate) fn has_device() -> bool {
+    HAS_DEVICE.load(Ordering::Acquire)
+}
+
+/// Sleepers wait on `descriptor`, too, from here on. The process has a bell. Not under the epoll lock. False: there is no
+/// place for it.
+pub(crate) fn add_device(descriptor: i32, device: Device) -> bool {
     process::as_maker(|| {
         if HAS_DEVICE.load(Ordering::Acquire) {
             return;
@@ -189,6 +195,7 @@ pub(crate) fn add_device(descriptor: i32, device: Device) {
             COUNT.fetch_add(1, Ordering::SeqCst);
         });
     });
+    has_device()
 }
 
 /// Doorbells so far.
@@ -243,6 +250,8 @@ impl Bells {
         }
         if let Some(device) = device() {
             (device.arm)();
+            // What another sleeper's arm has brought may be taken by now.
+            (device.drain)();
         }
     }
 

@@ -37,8 +37,7 @@ const JUDGE_EVERY: u8 = 16;
 const ASKS: usize = 8;
 /// Most events handled in one go.
 pub(super) const BATCH: usize = 256;
-/// Shorter waits of sets without a lane are the kernel's alone, which also keeps their precision: one that
-/// misses a lane coming up is late by no more.
+/// Shorter waits of sets without a lane are the kernel's alone: one that misses a lane is late by no more.
 const PASSED_BELOW_NS: u64 = 1_000_000;
 
 /// `epoll_wait` on a set of ours. `None`: pass the call on.
@@ -115,7 +114,7 @@ unsafe fn wait_on(
             // anew, because the program's own call is the one that the sandbox allows.
             return None;
         }
-        hosts::between_waits(super::attached);
+        let owed = hosts::between_waits(super::attached);
         collect_bits(set);
         let mut is_late = false;
         let collected = with(|m| {
@@ -154,7 +153,8 @@ unsafe fn wait_on(
         }
         let Some(mut collected) = collected else {
             let left = still();
-            let nap = if left == Some(0) { left } else { shorter(left, before_sleep()) };
+            let nap =
+                if left == Some(0) { left } else { shorter(left, shorter(owed, before_sleep())) };
             // SAFETY: the program's room for `max` events and its mask, as `wait` demands.
             match unsafe { kernel_only(set_fd, set, &mut out, max, milliseconds(nap), mask) } {
                 Err(e) => return Some(Err(e)),
@@ -233,7 +233,7 @@ unsafe fn wait_on(
         let may_be_robbed = process::bell_fd() < 0 && !is_single_threaded();
         let nap = before_sleep();
         let nap = if is_bounded || may_be_robbed { Some(wait::BOUNDED_SLEEP_NS) } else { nap };
-        let nap = shorter(left, nap);
+        let nap = shorter(shorter(left, owed), nap);
         // SAFETY: the program's room for `max` events and its mask, as `wait` demands.
         let result = unsafe { kernel_events(set_fd, set, &mut out, milliseconds(nap), mask) };
         if is_bounded && out.used == 0 {
