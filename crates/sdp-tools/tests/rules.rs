@@ -107,5 +107,5 @@ fn what_makes_no_sense_is_a_usage_error() {
     let output = sdp().args(["tune", "recv_poll=1"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(text.contains("processes that run keep their values"), "{text}");
+    assert!(text.contains("--save"), "{text}");
 }

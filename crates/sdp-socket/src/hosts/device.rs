@@ -72,6 +72,13 @@ struct Device {
     most: usize,
 }
 
+impl Device {
+    /// Whether there are as many queue pairs as receive buffers suffice for.
+    fn is_full(&self) -> bool {
+        pair::all().filter(|(_, pair)| pair.shared.has_link()).count() >= self.most
+    }
+}
+
 /// The right to make slow steps. Handlers of the program wait for its end: one may close a connection, which wants it, too.
 struct Turn {
     _section: section::Guard,
@@ -288,8 +295,7 @@ fn step(turn: &mut Turn) {
     while let Some(event) = device.host.progress() {
         match event {
             Event::Requested { id, service, data } => {
-                let links = pair::all().filter(|(_, pair)| pair.shared.has_link()).count();
-                let is_full = links >= device.most;
+                let is_full = device.is_full();
                 let answered = answer(is_full, &mut device.host, &service, id, data.as_slice());
                 if !answered {
                     device.host.reject(id, 1);
@@ -377,7 +383,7 @@ fn close_lost(turn: &mut Turn) {
     let at = DEVICE.swap(null_mut(), Ordering::SeqCst);
     STATE.store(NONE, Ordering::Release);
     AGAIN_NS.store(monotonic_ns() + REOPEN_NS, Ordering::Relaxed);
-    // SAFETY: nobody can reach it any more but who took `core` a moment ago, for a call that is over: see [`core`].
+    // SAFETY: nobody can reach it any more but who took `core` a moment ago, for a fast step: [`close`] waits for its end.
     unsafe { close(at) };
 }
 
@@ -561,8 +567,7 @@ pub(super) fn attempt(conn: &Conn, number: u32, pair: &Pair, tuple: &Tuple, role
     if attempt.next_ns > monotonic_ns() {
         return;
     }
-    let links = pair::all().filter(|(_, pair)| pair.shared.has_link()).count();
-    if links >= device.most {
+    if device.is_full() {
         return put_off(attempt);
     }
     match role {

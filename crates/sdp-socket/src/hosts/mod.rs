@@ -22,7 +22,7 @@ use core::{
 
 use libc::c_int;
 use sdp_rdma::fabric::Gather;
-use sdp_remote::{Readable, ReceiveContext, RecvError, Role, SendContext, SendError, Wait};
+use sdp_remote::{Prefix, Readable, ReceiveContext, RecvError, Role, SendContext, SendError, Wait};
 use sdp_shm::early;
 use sdp_stats::{Direction, Fabric, Lane as StatsLane, Reason, Verdict};
 use sdp_sys::{errno::Errno, fd, section, sys, time::monotonic_ns};
@@ -284,6 +284,15 @@ fn by_kernel(
     unsafe { sys!(call, conn.fd(), &raw mut message, flags) }
 }
 
+/// Keeps the first of `len` bytes that the carrier took or gave, from byte `from` of the call on (G9).
+fn keep_first(prefix: &mut Prefix, vector: Buffers, from: usize, len: usize) {
+    let mut first = [0u8; PREFIX];
+    if let Some(room) = first.get_mut(..len.min(PREFIX)) {
+        Vector(vector).copy_to(from, Cell::from_mut(&mut *room).as_slice_of_cells());
+        prefix.add(room);
+    }
+}
+
 /// Sends what can be sent now, from byte `from` of the call on.
 fn send_once(
     conn: &Pinned,
@@ -305,13 +314,7 @@ fn send_once(
                 Errno(number) => SendError::Carrier(number),
             })?;
             if *moved < PREFIX as u64 {
-                let mut first = [0u8; PREFIX];
-                let len = n.min(PREFIX);
-                if let Some(room) = first.get_mut(..len) {
-                    let cells = Cell::from_mut(&mut *room).as_slice_of_cells();
-                    Vector(vector).copy_to(from, cells);
-                    prefix.add(room);
-                }
+                keep_first(prefix, vector, from, n);
             }
             *moved += n as u64;
             count(conn, Direction::Send, StatsLane::Kernel, n);
@@ -461,13 +464,7 @@ fn receive_once(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result<us
                 return Ok(n);
             }
             if *moved < PREFIX as u64 && !discard {
-                let mut first = [0u8; PREFIX];
-                let len = n.min(PREFIX);
-                if let Some(room) = first.get_mut(..len) {
-                    let cells = Cell::from_mut(&mut *room).as_slice_of_cells();
-                    Vector(*buffers).copy_to(0, cells);
-                    prefix.add(room);
-                }
+                keep_first(prefix, *buffers, 0, n);
             }
             *moved += n as u64;
             buffers.advance(n);

@@ -229,7 +229,7 @@ impl Pair {
         let _section = section::Guard::enter();
         let word = &self.locks[0];
         let is_free = |_| word.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
-        let _locked = (0..FEW_LOOKS).any(is_free).then_some(Locked(word))?;
+        let _locked = (0..FEW_LOOKS).any(is_free).then(|| Locked(word))?;
         // SAFETY: the lock of the half is ours.
         self.is_of(conn).then(|| body(unsafe { &mut *self.receiving.get() }))
     }
