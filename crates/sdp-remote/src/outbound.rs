@@ -99,6 +99,33 @@ enum Stage {
     Up,
 }
 
+/// How far this end is on its way out of the library (G8).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Leave {
+    /// It stays.
+    No,
+    /// LEAVE is to be written.
+    Ask,
+    /// The inbound half waits for the peer's RAW.
+    Waits,
+    /// RAW, if it was not written in answer to the peer's LEAVE, and RETURN are to be written.
+    Gives {
+        /// Where the program stands.
+        stream: u64,
+        /// Bytes behind it, which lie in the ring.
+        len: u32,
+    },
+    /// The bytes that follow RETURN.
+    Bytes {
+        /// Stream position of the next.
+        at: u64,
+        /// How many are left.
+        left: u32,
+    },
+    /// All is written: what follows is raw.
+    Gone,
+}
+
 /// A marker of which the kernel has taken a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Partial {
@@ -114,6 +141,8 @@ pub struct Outbound {
     producer: Producer<KEPT_MAX>,
     source: Source,
     seal: Seal,
+    /// Of the last meeting whose proofs both ends have read.
+    proven: Option<Seal>,
     role: Role,
     stage: Stage,
     meeting: u32,
@@ -124,6 +153,9 @@ pub struct Outbound {
     /// Our PROOF of this meeting was written.
     is_proof_written: bool,
     partial: Option<Partial>,
+    leave: Leave,
+    /// The peer leaves: RAW is to be written, and nothing before its RETURN.
+    must_hold: bool,
     /// What the kernel has ends with the end of a record: a marker may follow.
     is_clean: bool,
     /// Payload stays on the kernel lane.
@@ -227,6 +259,7 @@ impl Outbound {
             producer: Producer::new(position),
             source: Source::new(&SourceConfig::implicit(4096)),
             seal: Seal { token: [0; 16], key: [0; 16] },
+            proven: None,
             role: Role::Acceptor,
             stage: Stage::None,
             meeting: 0,
@@ -234,6 +267,8 @@ impl Outbound {
             says: 0,
             is_proof_written: false,
             partial: None,
+            leave: Leave::No,
+            must_hold: false,
             is_clean: false,
             is_kept_off: false,
             is_inviting: false,
@@ -290,6 +325,57 @@ impl Outbound {
             && self.stage == Stage::None
             && !self.has_backlog()
             && !shared.has_link()
+            && !shared.peer_leaves()
+            && self.leave == Leave::No
+    }
+
+    /// True if the peer is known to read markers, so that this end may leave.
+    pub const fn may_leave(&self) -> bool {
+        self.proven.is_some()
+    }
+
+    /// True if nothing but the program's bytes will be written to the carrier, and nothing is owed.
+    pub fn is_plain(&self) -> bool {
+        self.producer.lane() == Lane::Raw && !self.has_backlog() && !self.is_leaving()
+    }
+
+    /// True from [`Outbound::leave`] on until all is written.
+    const fn is_leaving(&self) -> bool {
+        !matches!(self.leave, Leave::No | Leave::Gone)
+    }
+
+    /// This end leaves: what is owed is written, then LEAVE. No queue pair is there any more.
+    pub(crate) fn leave(&mut self) {
+        self.to_kernel();
+        if self.leave == Leave::No && matches!(self.producer.lane(), Lane::Kernel) {
+            self.leave = Leave::Ask;
+        }
+    }
+
+    /// True if LEAVE was written, and the inbound half is to take what comes before RAW.
+    pub(crate) const fn has_asked(&self) -> bool {
+        matches!(self.leave, Leave::Waits)
+    }
+
+    /// RETURN is due: `len` bytes from `stream` on lie in the ring, by their positions in the inbound stream.
+    pub(crate) const fn give_back(&mut self, stream: u64, len: u32) {
+        self.leave = Leave::Gives { stream, len };
+    }
+
+    /// True if `ring_len` bytes suffice for a RETURN from `stream` on.
+    pub(crate) fn has_room_for_return(&self, stream: u64, ring_len: usize) -> bool {
+        let len = self.producer.stream().checked_sub(stream);
+        len.is_some_and(|len| len <= ring_len as u64)
+    }
+
+    /// The peer's RETURN was read, and its bytes lie in the ring.
+    pub(crate) fn returned(&mut self, stream: u64, len: u32) -> Result<(), Reason> {
+        self.producer.returned(stream, len).map(|_| ()).map_err(Reason::Producer)
+    }
+
+    /// True if RAW was written, and the peer's RETURN is awaited.
+    pub(crate) fn is_held(&self) -> bool {
+        self.producer.lane() == Lane::Held
     }
 
     /// True if the queue pair is proven and not known to be dead.
@@ -328,6 +414,9 @@ impl Outbound {
         self.flush_owed(io)?;
         if payload.len() <= from {
             return Ok(0);
+        }
+        if self.is_leaving() {
+            return Err(SendError::Wait(Wait::Return));
         }
         if self.producer.lane() == Lane::Kernel && self.may_switch(io.shared) {
             self.switch(io)?;
@@ -390,6 +479,9 @@ impl Outbound {
 
     /// Cheap and without side effects: true if [`Outbound::tend`] has something to do now, apart from time.
     pub fn is_due(&self, shared: &Shared) -> bool {
+        if self.must_answer(shared) {
+            return true;
+        }
         if self.stage == Stage::None {
             return self.has_backlog();
         }
@@ -425,8 +517,10 @@ impl Outbound {
         }
         self.producer.link_died();
         self.signalled = None;
-        // The peer may not know; if it does, it reads over this.
-        self.says |= SAY_DEAD;
+        // The peer may not know; if it does, it reads over this. Behind RAW nothing is said.
+        if !matches!(self.producer.lane(), Lane::Held | Lane::Raw) {
+            self.says |= SAY_DEAD;
+        }
         if self.producer.lane() == Lane::Sdp {
             self.counts.resumes += 1;
             self.resume();
@@ -479,7 +573,16 @@ impl Outbound {
 
     /// True if bytes, markers or proofs wait for room in the kernel.
     pub fn has_backlog(&self) -> bool {
-        self.says != 0 || self.partial.is_some() || self.producer.backlog().is_some()
+        let leaves = matches!(self.leave, Leave::Ask | Leave::Gives { .. } | Leave::Bytes { .. });
+        let has_markers = self.says != 0 || self.partial.is_some() || self.must_hold || leaves;
+        has_markers || self.producer.backlog().is_some()
+    }
+
+    /// Whether the peer's LEAVE has had no answer.
+    pub(crate) fn must_answer(&self, shared: &Shared) -> bool {
+        shared.peer_leaves()
+            && !self.must_hold
+            && matches!(self.producer.lane(), Lane::Kernel | Lane::Sdp)
     }
 
     /// Learns what has happened since the last call.
@@ -499,6 +602,9 @@ impl Outbound {
         if io.shared.is_link_dead() {
             self.link_died(io.shared);
         }
+        if self.must_answer(io.shared) {
+            (self.must_hold, self.is_kept_off) = (true, true);
+        }
         self.free();
         Ok(())
     }
@@ -515,6 +621,7 @@ impl Outbound {
         // `may_meet` has seen to it that this half is on the kernel lane and keeps nothing.
         if self.producer.met().is_ok() {
             self.stage = Stage::Up;
+            self.proven = Some(self.seal);
             shared.up();
         }
     }
@@ -777,10 +884,53 @@ impl Outbound {
             } else if self.producer.backlog().is_some() {
                 // What is owed is not kept: cannot be.
                 return Err(SendError::Broken(Reason::Lost));
-            } else {
+            } else if self.leave == Leave::Ask {
+                let marker = self.producer.marker(Kind::Leave, self.producer.stream());
+                self.begin_marker(io.carrier, marker, false)?;
+                self.leave = Leave::Waits;
+            } else if self.must_hold {
+                self.write_raw(io.carrier)?;
+                let _ = self.producer.hold();
+                self.must_hold = false;
+            } else if !self.write_return(io)? {
                 return Ok(());
             }
         }
+    }
+
+    /// The last marker of the producer.
+    fn write_raw(&mut self, carrier: &mut impl Carrier) -> Result<(), SendError> {
+        let raw = self.producer.marker(Kind::Raw, self.producer.stream());
+        self.begin_marker(carrier, raw, true)
+    }
+
+    /// A piece of RETURN; false: there is none.
+    fn write_return<T, C: Carrier>(
+        &mut self,
+        io: &mut SendContext<'_, T, C>,
+    ) -> Result<bool, SendError> {
+        match self.leave {
+            Leave::Gives { .. } if self.producer.lane() == Lane::Kernel => {
+                self.write_raw(io.carrier)?;
+                let _ = self.producer.go_raw();
+            }
+            Leave::Gives { stream, len } => {
+                let marker = self.producer.marker(Kind::Return, stream);
+                self.begin_marker(io.carrier, Marker { follows: len, ..marker }, false)?;
+                self.leave = Leave::Bytes { at: stream, left: len };
+            }
+            Leave::Bytes { left: 0, .. } => self.leave = Leave::Gone,
+            Leave::Bytes { at, left } => {
+                let len = left.min(PIECE_MAX as u32);
+                let pieces = ring_pieces(io.ring, at, len as usize);
+                let sent = io.carrier.send(pieces).map_err(carrier_error)? as u32;
+                let sent = sent.min(len);
+                self.producer.wrote_aside(sent);
+                self.leave = Leave::Bytes { at: at + u64::from(sent), left: left - sent };
+            }
+            Leave::No | Leave::Ask | Leave::Waits | Leave::Gone => return Ok(false),
+        }
+        Ok(true)
     }
 
     fn say<T, C: Carrier>(&mut self, io: &mut SendContext<'_, T, C>) -> Result<(), SendError> {
@@ -814,7 +964,10 @@ impl Outbound {
             }
             self.is_clean = true;
         }
-        let bytes = marker.encode(&self.seal);
+        // A seal that the peer knows: the acceptor speaks first, so its new one is known at once.
+        let proven = if self.is_proof_written { self.seal } else { self.proven.unwrap_or(self.seal) };
+        let seal = if marker.kind == Kind::Proof { self.seal } else { proven };
+        let bytes = marker.encode(&seal);
         let sent = carrier.send([&bytes, &[]]).map_err(carrier_error)?;
         self.took_marker(Partial { bytes, sent, is_own });
         Ok(())
@@ -851,7 +1004,13 @@ impl Outbound {
     ) -> Result<(), SendError> {
         match piece {
             Piece::Marker(marker) => self.begin_marker(io.carrier, marker, true),
-            Piece::Returned { .. } => Err(SendError::Wait(Wait::Return)),
+            Piece::Returned { stream, len } => {
+                let len = u64::from(len).min(PIECE_MAX) as usize;
+                let sent = io.carrier.send(ring_pieces(io.ring, stream, len));
+                let sent = sent.map_err(carrier_error)?.min(len);
+                self.producer.wrote_backlog(sent as u32);
+                Ok(())
+            }
             Piece::Slot { .. } => {
                 let Some(backlog) = self.producer.backlog() else { return Ok(()) };
                 let len = backlog.to.saturating_sub(backlog.from).min(PIECE_MAX) as usize;
