@@ -458,6 +458,9 @@ impl Inbound {
         sink: &mut impl Scatter,
         is_peek: bool,
     ) -> Result<usize, RecvError> {
+        if self.consumer.is_leaving() {
+            return Err(RecvError::WouldBlock);
+        }
         let mut got = 0;
         while sink.room() != 0 {
             match self.step(io, sink, is_peek) {
@@ -481,6 +484,9 @@ impl Inbound {
         &mut self,
         io: &mut ReceiveContext<'_, R, C>,
     ) -> Result<Readable, RecvError> {
+        if self.consumer.is_leaving() {
+            return Ok(Readable::Nothing);
+        }
         let mut probe = Probe;
         match self.step(io, &mut probe, true) {
             Ok(0) => Ok(Readable::End),

@@ -22,7 +22,9 @@ use core::{
 
 use libc::c_int;
 use sdp_rdma::fabric::Gather;
-use sdp_remote::{Prefix, Readable, ReceiveContext, RecvError, Role, SendContext, SendError, Wait};
+use sdp_remote::{
+    Inbound, Leaving, Prefix, Readable, ReceiveContext, RecvError, Role, SendContext, SendError, Wait,
+};
 use sdp_shm::early;
 use sdp_stats::{Direction, Fabric, Lane as StatsLane, Reason, Verdict};
 use sdp_sys::{errno::Errno, fd, section, sys, time::monotonic_ns};
@@ -50,6 +52,9 @@ const PREFIX: usize = 240;
 /// How long a reader waits for the end of a queue pair whose carrier has ended.
 const CUT_NS: u64 = 1_000_000_000;
 const CUT_NAP_NS: u64 = 10_000_000;
+/// How long one who leaves waits for the other end, and how long apart he looks.
+const LEAVE_NS: u64 = 2_000_000_000;
+const LEAVE_NAP_NS: u64 = 1_000_000;
 /// How long a close waits for the kernel to take what is not acknowledged.
 const CLOSE_NS: u64 = 2_000_000_000;
 
@@ -139,13 +144,98 @@ fn reset(conn: &Conn) {
     }
 }
 
-/// The connection is to be plain TCP from here on, if it has not met. False: it has, and its carrier is guarded.
+/// The connection is to be plain TCP from here on, if it has not met or is plain already. False: its carrier is guarded.
 pub(crate) fn let_go(conn: &Conn, reason: Reason) -> bool {
     if conn.change_stage(Stage::Remote, Stage::Kernel) {
         conn.note_reason(reason);
         end(conn);
     }
-    !is_guarded(conn)
+    !is_guarded(conn) || is_plain(conn)
+}
+
+/// Whether a connection that had met is plain TCP again, for good (G8).
+pub(crate) fn is_plain(conn: &Conn) -> bool {
+    pair::of(conn).is_some_and(|(_, pair)| pair.is_plain.load(Ordering::Acquire))
+}
+
+/// Before somebody who knows the kernel's stream alone gets the connection: it becomes plain TCP, with all that is unread
+/// (G8). Waits 2 s at most. False: it is lost, and was reset. Slow.
+pub(crate) fn hand_back(conn: &Conn, fd: c_int, reason: Reason) -> bool {
+    conn.pin_to_kernel(reason);
+    if let_go(conn, reason) {
+        return true;
+    }
+    if conn.has(flag::HOSTILE) {
+        return false;
+    }
+    let Some((number, pair)) = pair::of(conn) else { return false };
+    let end = monotonic_ns() + LEAVE_NS;
+    let is_out = await_proof(conn, pair, fd, end) && {
+        device::cut(number, pair);
+        leave_guard(conn, pair, fd, end)
+    };
+    if !is_out {
+        reset(conn);
+        return false;
+    }
+    conn.note_reason(reason);
+    for direction in [Direction::Send, Direction::Receive] {
+        publish::half_demoted(conn, direction, reason);
+    }
+    true
+}
+
+/// In the middle of the first meeting the peer may not know of markers: its end is awaited. True: there may be some.
+fn await_proof(conn: &Conn, pair: &Pair, fd: c_int, end: u64) -> bool {
+    loop {
+        let knows = |sending: &mut Sending, _: &mut [u8]| {
+            sending.outbound.as_ref().is_some_and(|outbound| outbound.may_leave())
+        };
+        if pair.sending(conn, knows) == Some(true) {
+            return true;
+        }
+        if monotonic_ns() >= end || pair.shared.is_link_dead() {
+            return false;
+        }
+        let _ = fd::poll_one(fd, libc::POLLIN, Some(LEAVE_NAP_NS as i64));
+        look(conn);
+        tend(conn, pair);
+    }
+}
+
+/// LEAVE, until both halves are raw. False: that did not come about.
+fn leave_guard(conn: &Conn, pair: &Pair, fd: c_int, end: u64) -> bool {
+    loop {
+        let step = pair.receiving(conn, |Receiving { inbound, rx, .. }| {
+            pair.sending(conn, |Sending { outbound, .. }, ring| {
+                let (inbound, outbound) = (inbound.as_mut()?, outbound.as_mut()?);
+                let mut socket = Socket(fd);
+                let mut io = SendContext {
+                    tx: None::<&mut sdp_fabric_verbs::endpoint::VerbsTx>,
+                    carrier: &mut socket,
+                    ring,
+                    shared: &pair.shared,
+                    now: monotonic_ns(),
+                };
+                Some(sdp_remote::leave(outbound, inbound, rx.as_mut(), &mut io))
+            })
+        });
+        match step.flatten().flatten() {
+            Some(Ok(Leaving::Done)) => {
+                pair.is_plain.store(true, Ordering::Release);
+                return true;
+            }
+            Some(Ok(Leaving::Waits(wait))) if monotonic_ns() < end => {
+                let events = match wait {
+                    Wait::Carrier => libc::POLLOUT,
+                    Wait::Return => libc::POLLIN,
+                    Wait::Segments | Wait::Credit { .. } => 0,
+                };
+                let _ = fd::poll_one(fd, events, Some(LEAVE_NAP_NS as i64));
+            }
+            _ => return false,
+        }
+    }
 }
 
 /// Before another `connect` on a socket whose last one failed: it is nobody's yet.
@@ -186,6 +276,7 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
     let stay = stay.as_ref();
     let (vector, wanted) = (*buffers, buffers.left());
     let mut deadline: Option<Option<u64>> = None;
+    let mut held_until = None;
     let mut done = 0;
     loop {
         if conn.has(flag::HOSTILE) {
@@ -220,6 +311,10 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
         };
         let partial = |e| if done > 0 { Ok(done) } else { Err(e) };
         if !waits {
+            // Nobody could tell the program of the RETURN that ends this, and it is on its way.
+            if blocked == Wait::Return && await_return(conn, &mut held_until) {
+                continue;
+            }
             return partial(Errno::EAGAIN);
         }
         let until = *deadline.get_or_insert_with(|| {
@@ -246,6 +341,29 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
             wait::Woken::Closed => return partial(Errno::EBADF),
         }
     }
+}
+
+/// A moment of waiting for what the peer, or another thread, leaves. False: it was long enough.
+#[cold]
+fn await_return(conn: &Pinned, until: &mut Option<u64>) -> bool {
+    let now = monotonic_ns();
+    if now >= *until.get_or_insert(now + LEAVE_NS) {
+        return false;
+    }
+    let _ = fd::poll_one(conn.fd(), libc::POLLIN, Some(LEAVE_NAP_NS as i64));
+    look(conn);
+    true
+}
+
+/// What the peer gave back is taken, so that it can be sent again: under the receiving half's lock. True: look again.
+fn take_return(conn: &Conn, pair: &Pair, inbound: &mut Inbound, fd: c_int) -> bool {
+    let taken = pair.sending(conn, |Sending { outbound, .. }, ring| {
+        let mut socket = Socket(fd);
+        let outbound = outbound.as_mut()?;
+        let taken = sdp_remote::take_return(outbound, inbound, &mut socket, &pair.shared, ring);
+        Some(taken.is_ok())
+    });
+    taken.flatten() == Some(true)
 }
 
 /// The connection's place. In a fork child that got a connection before its first byte it is made now.
@@ -474,9 +592,28 @@ fn receive_once(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result<us
         let mut socket = Socket(conn.fd());
         let (before, was_on_sdp) = (inbound.counts(), inbound.is_on_sdp());
         let mut io = ReceiveContext { rx: rx.as_mut(), carrier: &mut socket, shared: &pair.shared };
+        if inbound.is_plain() {
+            let got = carrier::receive(conn.fd(), buffers, usize::MAX, flags);
+            let n = got.map_err(|e| match e {
+                Errno::EAGAIN => RecvError::WouldBlock,
+                Errno(number) => RecvError::Carrier(number),
+            })?;
+            if !peeks {
+                buffers.advance(n);
+                count(conn, Direction::Receive, StatsLane::Kernel, n);
+            }
+            return Ok(n);
+        }
         let mut seen = *buffers;
         let landing = if peeks { &mut seen } else { &mut *buffers };
-        let got = inbound.recv(&mut io, &mut Landing { buffers: landing, discard }, peeks);
+        let mut landing = Landing { buffers: landing, discard };
+        let mut got = inbound.recv(&mut io, &mut landing, peeks);
+        if matches!(got, Err(RecvError::WouldBlock))
+            && inbound.has_return()
+            && take_return(conn, pair, inbound, conn.fd())
+        {
+            got = inbound.recv(&mut io, &mut landing, peeks);
+        }
         let got = match got {
             Err(RecvError::WouldBlock | RecvError::Cut { .. })
                 if pair.is_shut.load(Ordering::Acquire) =>
@@ -555,7 +692,11 @@ pub(crate) fn look(conn: &Conn) -> Option<Found> {
         };
         let mut socket = Socket(fd);
         let mut io = ReceiveContext { rx: rx.as_mut(), carrier: &mut socket, shared: &pair.shared };
-        match inbound.look(&mut io) {
+        let mut found = inbound.look(&mut io);
+        if inbound.has_return() && take_return(conn, pair, inbound, fd) {
+            found = inbound.look(&mut io);
+        }
+        match found {
             Ok(Readable::Bytes(n)) => Found::Bytes(inbound.stream().wrapping_add(n)),
             Ok(Readable::End) | Err(_) => Found::End,
             Ok(Readable::Nothing) if pair.is_shut.load(Ordering::Acquire) => Found::End,
@@ -821,8 +962,12 @@ fn part(conn: &Conn) {
             }
         }
         Stage::Guarded => {
+            if is_plain(conn) {
+                conn.change_stage(Stage::Guarded, Stage::Kernel);
+            } else {
+                conn.set(flag::HOSTILE);
+            }
             conn.remote.store(0, Ordering::Relaxed);
-            conn.set(flag::HOSTILE);
         }
         _ => {}
     }
