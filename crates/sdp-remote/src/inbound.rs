@@ -270,7 +270,9 @@ impl Inbound {
 
     /// True if everything that is still to come is the program's, on the carrier.
     pub fn is_plain(&self) -> bool {
-        self.consumer.is_raw() && !self.consumer.is_leaving() && self.inbox.head().is_none()
+        self.consumer.is_raw()
+            && !self.consumer.is_leaving()
+            && self.inbox.head().is_none()
             && self.returned.is_none()
     }
 
@@ -732,7 +734,8 @@ impl Inbound {
             }
             Kind::Leave => io.shared.peer_asks_to_leave(),
             Kind::Return => {
-                self.returned = Some(Returned { stream: marker.stream, len: marker.follows, taken: 0 });
+                self.returned =
+                    Some(Returned { stream: marker.stream, len: marker.follows, taken: 0 });
             }
             Kind::Dead | Kind::Kernel | Kind::Raw => {}
         }

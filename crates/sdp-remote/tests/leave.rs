@@ -55,10 +55,10 @@ fn settle(pair: &mut Pair, random: &mut Random, gone: [bool; 2]) {
         assert!(round < 3000, "bytes are missing\n{}", pair.world.trace());
         pair.world.run_for(2_000_000);
         let now = pair.world.now_ns();
-        for of in 0..2 {
+        for (of, is_gone) in gone.into_iter().enumerate() {
             let end = pair.end(of);
             let len = if round < 20 { random.below(500) } else { 0 };
-            if gone[of] {
+            if is_gone {
                 end.read_plainly(1 + random.below(5000));
                 end.write_plainly(len);
             } else {

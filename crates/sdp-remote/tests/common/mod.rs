@@ -12,8 +12,9 @@ use sdp_fabric_sim::{SimFabric, SimRx, SimTx, World, WorldOptions};
 use sdp_proto::{Credits, Local};
 use sdp_rdma::fabric::{Gather, Scatter};
 use sdp_remote::{
-    Carrier, CarrierError, Event, Host, Identity, Inbound, LeaveError, Leaving, Meeting, Met, Outbound, PayloadCarrier,
-    Prefix, ReceiveContext, RecvError, Role, SendContext, SendError, Shared,
+    Carrier, CarrierError, Event, Host, Identity, Inbound, LeaveError, Leaving, Meeting, Met,
+    Outbound, PayloadCarrier, Prefix, ReceiveContext, RecvError, Role, SendContext, SendError,
+    Shared,
 };
 
 pub(crate) struct Random(pub(crate) u64);
