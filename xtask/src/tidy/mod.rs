@@ -29,6 +29,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("words", words::check),
     ("length", source::length),
     ("prose", prose::wrapped),
+    ("links", prose::links),
     ("map", prose::named_functions),
     ("rules", cites::rules),
     ("module-docs", source::module_docs),
