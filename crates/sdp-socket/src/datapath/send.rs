@@ -67,7 +67,7 @@ enum Attempt {
     NotOnLane,
     /// The ring is full: whether the program can be told EAGAIN is to be asked outside the lock (L11).
     Patience,
-    /// The ring is full, and the program waits for room in a way that we see (X18).
+    /// The ring is full, and the program waits for room in a way that we see (R10).
     Again,
     /// The call ends with this error (if nothing was sent).
     Failed(Errno),
@@ -125,11 +125,11 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
                 return partial(e);
             }
             Attempt::Patience => {
-                is_patient = Some(crate::readiness::epoll::may_ask_for_patience(conn));
+                is_patient = Some(crate::wake::interest::may_ask_for_patience(conn));
                 continue;
             }
             Attempt::Again => {
-                crate::readiness::epoll::sender_waits(conn);
+                crate::wake::interest::sender_waits(conn);
                 return partial(Errno::EAGAIN);
             }
             Attempt::CarrierFull => Blocked::Carrier,
@@ -139,7 +139,7 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
         };
         if flags & libc::MSG_DONTWAIT != 0 || fd::is_nonblocking(conn.fd()) {
             if matches!(blocked, Blocked::Ring | Blocked::Lane) {
-                crate::readiness::epoll::sender_comes_back(conn);
+                crate::wake::interest::sender_comes_back(conn);
                 if !conn.has(flag::HOSTILE) {
                     wait::hold_up();
                 }
@@ -304,7 +304,7 @@ fn attempt(
                 if !may_wait && wait::briefly_for_room(link, half, source) {
                     continue;
                 }
-                // X18: where we see how the program waits, "writable" can mean the ring. Otherwise the
+                // R10: where we see how the program waits, "writable" can mean the ring. Otherwise the
                 // sender goes on on the carrier, whose readiness every poller understands.
                 if !blocking && is_patient.is_none() {
                     return Attempt::Patience;

@@ -1,4 +1,4 @@
-//! Connections that somebody else began, and that came to this process by exec or SCM_RIGHTS (X13).
+//! Connections that somebody else began, and that came to this process by exec or SCM_RIGHTS (R3).
 //!
 //! No segment travels. Such a connection starts over: on the kernel lane, counted, and once it has earned
 //! it here, and nobody else has its socket open, it meets the other end afresh. On a standard descriptor
@@ -69,7 +69,7 @@ pub(crate) fn begin() {
 /// A number that arrived with SCM_RIGHTS over the Unix socket `through`.
 pub(crate) fn received(through: c_int, fd: c_int) {
     lifecycle::forget(fd);
-    crate::readiness::epoll::unseen::received(fd);
+    crate::migration::unseen::received(fd);
     let giver = unix::peer_credentials(through).map_or(0, |peer| peer.pid);
     if adopt(fd, giver)
         && giver <= 0
