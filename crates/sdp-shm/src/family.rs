@@ -87,7 +87,8 @@ pub struct Row {
     pub credit: AtomicU64,
     /// Control messages that the receiving half owes (receiving half to sending half).
     pub owed: AtomicU64,
-    pad2: AtomicU64,
+    /// Whose a stream on a queue pair is, after a fork; the socket layer's. 0 before one.
+    pub claim: AtomicU64,
     /// Sending half.
     pub source: HalfSlot,
     /// Receiving half.
@@ -366,6 +367,7 @@ impl Family {
         memory.header.row_hint.store(index as u32 + 1, Ordering::Relaxed);
         let row = memory.row(index)?;
         row.user.store(0, Ordering::Relaxed);
+        row.claim.store(0, Ordering::Relaxed);
         row.flags.store(0, Ordering::Relaxed);
         row.reason.store(0, Ordering::Relaxed);
         for word in [&row.ack, &row.credit, &row.owed] {

@@ -1,6 +1,6 @@
 """A server that hands its connection to somebody else in the middle of the stream, and a client that checks every byte.
 
-    handback.py serve PORT HOW AT    answers AT requests itself; then HOW: exec, pass, fork
+    handback.py serve PORT HOW AT    answers AT requests itself; then HOW: exec, pass, child…
     handback.py go-on FD             answers the rest, on an inherited descriptor
     handback.py ask HOST PORT        sends requests, some of them several at once
 """
@@ -8,10 +8,12 @@
 import array
 import os
 import random
+import signal
 import socket
 import struct
 import subprocess
 import sys
+import time
 
 ROUNDS = 120
 
@@ -63,13 +65,32 @@ def serve(port, how, at):
         ours.sendmsg([b"!"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [sock.fileno()]))])
         sock.close()
         assert helper.wait() == 0
-    if how == "fork":
+    if how == "idle-child":
+        # It has the connection, and does nothing with it.
         child = os.fork()
         if child == 0:
+            time.sleep(60)
+            os._exit(0)
+        answer(sock)
+        sock.close()
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    elif how.startswith("child"):
+        child = os.fork()
+        if child == 0:
+            if how == "child-exec":
+                os.set_inheritable(sock.fileno(), True)
+                words = [sys.executable, __file__, "go-on", str(sock.fileno())]
+                os.execve(sys.executable, words, without_library())
+            if how == "child-later":
+                time.sleep(0.5)
             answer(sock)
             sock.close()
             os._exit(0)
-        sock.close()
+        if how == "child-after":
+            answer(sock, 20)  # the parent goes on for a while, and the child asks for it
+        if how != "child-waits":
+            sock.close()
         assert os.waitpid(child, 0)[1] == 0
 
 

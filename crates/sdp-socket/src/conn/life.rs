@@ -68,7 +68,7 @@ pub(crate) enum Event {
     MetHost,
     StaysRemote,
     GuardBroke,
-    HandedBack,
+    GuardLost,
 }
 
 /// An event, the file and functions that cause it, what it is, and all changes that it may make.
@@ -283,15 +283,15 @@ pub(crate) const TRANSITIONS: [Row; 28] = [
     },
     Row {
         event: Event::GuardBroke,
-        by: ("hosts/mod.rs", &["reset", "part"]),
-        what: "the peer broke a rule, or somebody without the library, or a fork child, was to have it",
+        by: ("hosts/mod.rs", &["reset"]),
+        what: "the peer broke a rule, or did not answer when the stream was to be handed back to TCP",
         changes: &[(Guarded, Broken)],
     },
     Row {
-        event: Event::HandedBack,
-        by: ("hosts/mod.rs", &["part"]),
-        what: "in a fork child of one whose carrier had become plain TCP again before",
-        changes: &[(Guarded, Tcp)],
+        event: Event::GuardLost,
+        by: ("hosts/forked.rs", &["lost"]),
+        what: "after a fork another process goes on with it, and does not hand it back",
+        changes: &[(Guarded, Broken)],
     },
 ];
 

@@ -75,7 +75,8 @@ struct Device {
 impl Device {
     /// Whether there are as many queue pairs as receive buffers suffice for.
     fn is_full(&self) -> bool {
-        pair::all().filter(|(_, pair)| pair.shared.has_link()).count() >= self.most
+        pair::all().filter(|(_, pair)| pair.endpoint.load(Ordering::Acquire) != 0).count()
+            >= self.most
     }
 }
 
@@ -620,6 +621,14 @@ pub(super) fn cut(number: u32, pair: &Pair) {
     let attempt = unsafe { pair.attempt() };
     attempt.meeting.give_up();
     (attempt.is_out, attempt.next_ns) = (false, u64::MAX);
+}
+
+/// What a connection that has left had of the device goes. Slow.
+pub(super) fn let_go(number: u32, pair: &Pair) {
+    let mut turn = await_turn();
+    if let Some(device) = device(&mut turn) {
+        bury(&mut device.host, number, pair);
+    }
 }
 
 /// The connection ends: its queue pair, listener and attempts go. Slow.

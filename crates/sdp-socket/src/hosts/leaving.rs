@@ -11,7 +11,9 @@ use sdp_sys::{fd, time::monotonic_ns};
 
 use super::{
     carrier_io::Socket,
-    device, let_go, look,
+    device,
+    forked::{self, Copied, Use},
+    let_go, look,
     pair::{self, Pair, Receiving, Sending},
     reset, tend,
 };
@@ -36,15 +38,46 @@ pub(crate) fn hand_back(conn: &Conn, fd: c_int, reason: Reason) -> bool {
     if conn.has(flag::HOSTILE) {
         return false;
     }
-    let Some((number, pair)) = pair::of(conn) else { return false };
+    let Some((_, pair)) = pair::of(conn) else { return false };
+    if !forked::may_use(conn, pair, Use::Call) {
+        return false;
+    }
+    if is_plain(conn) {
+        return true;
+    }
+    let is_out = leave(conn, pair, fd, reason);
+    forked::tell(conn, pair, is_out);
+    is_out
+}
+
+/// [`hand_back`] of a guarded stream that is this process's to hand.
+pub(super) fn leave(conn: &Conn, pair: &Pair, fd: c_int, reason: Reason) -> bool {
     let end = monotonic_ns() + LEAVE_NS;
-    let is_out = await_proof(conn, pair, fd, end) && {
-        device::cut(number, pair);
-        leave_guard(conn, pair, fd, end)
+    pair.is_leaving.store(true, Ordering::Release);
+    let is_out = if pair.is_copy() {
+        let dies = |sending: &mut Sending, _: &mut [u8]| {
+            let outbound = sending.outbound.as_mut()?;
+            outbound.link_died(&pair.shared);
+            Some(())
+        };
+        pair.sending(conn, dies).flatten().is_some() && leave_guard(conn, pair, fd, end)
+    } else {
+        await_proof(conn, pair, fd, end) && {
+            if let Some((number, _)) = pair::of(conn) {
+                device::cut(number, pair);
+            }
+            leave_guard(conn, pair, fd, end)
+        }
     };
+    pair.is_leaving.store(false, Ordering::Release);
     if !is_out {
         reset(conn);
         return false;
+    }
+    if !pair.is_copy()
+        && let Some((number, _)) = pair::of(conn)
+    {
+        device::let_go(number, pair);
     }
     conn.note_reason(reason);
     for direction in [Direction::Send, Direction::Receive] {
@@ -74,7 +107,7 @@ fn await_proof(conn: &Conn, pair: &Pair, fd: c_int, end: u64) -> bool {
 /// LEAVE, until both halves are raw. False: that did not come about.
 fn leave_guard(conn: &Conn, pair: &Pair, fd: c_int, end: u64) -> bool {
     loop {
-        let step = pair.receiving(conn, |Receiving { inbound, rx, .. }| {
+        let step = pair.receiving(conn, |Receiving { inbound, rx, copied, .. }| {
             pair.sending(conn, |Sending { outbound, .. }, ring| {
                 let (inbound, outbound) = (inbound.as_mut()?, outbound.as_mut()?);
                 let mut socket = Socket(fd);
@@ -85,7 +118,12 @@ fn leave_guard(conn: &Conn, pair: &Pair, fd: c_int, end: u64) -> bool {
                     shared: &pair.shared,
                     now: monotonic_ns(),
                 };
-                Some(sdp_remote::leave(outbound, inbound, rx.as_mut(), &mut io))
+                Some(match copied {
+                    Some(rx) => {
+                        sdp_remote::leave(outbound, inbound, Some(&mut Copied(rx)), &mut io)
+                    }
+                    None => sdp_remote::leave(outbound, inbound, rx.as_mut(), &mut io),
+                })
             })
         });
         match step.flatten().flatten() {

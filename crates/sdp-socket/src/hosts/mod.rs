@@ -10,9 +10,8 @@
 //! earned it, the ends meet; from then on it is [`Stage::Guarded`]: markers may stand among the bytes of the
 //! carrier, and only this room can read it.
 //!
-//! # What is not there yet
-//! A guarded connection cannot be used by a fork child: there every call answers ECONNRESET
-//! (`docs/known-defects.md`). So the fabric is not in the default of `fabrics`.
+//! It leaves the guard for somebody who knows nothing of markers ([`leaving`]), and where a fork made copies of it
+//! ([`forked`]): the carrier is plain TCP then, for good.
 
 use core::{
     cell::Cell,
@@ -40,10 +39,12 @@ use crate::{
 
 mod carrier_io;
 mod device;
+mod forked;
 mod leaving;
 mod pair;
 
 use carrier_io::{Socket, Vector};
+use forked::{Use, may_use};
 pub(crate) use leaving::hand_back;
 use leaving::{await_return, is_plain, take_return};
 use pair::{Pair, Receiving, Sending};
@@ -182,7 +183,13 @@ pub(crate) fn shut_read(conn: &Conn) {
 /// A send call.
 pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result<usize, Errno> {
     if flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY) != 0 {
-        return Err(Errno(libc::EOPNOTSUPP));
+        // Neither has a place in a message: from here on the kernel does all of it.
+        let is_urgent = flags & libc::MSG_OOB != 0;
+        let reason = if is_urgent { Reason::UrgentData } else { Reason::ZeroCopyOption };
+        return match hand_back(conn, conn.fd(), reason) {
+            true => kernel_call(conn, buffers, flags, Half::Send),
+            false => Err(Errno::ECONNRESET),
+        };
     }
     let mut mark = section::mark();
     let stay = pin!(Stay::on(conn));
@@ -198,6 +205,9 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
         let Some((_, pair)) = place(conn) else {
             return if done > 0 { Ok(done) } else { by_kernel(conn, buffers, flags, Half::Send) };
         };
+        if !may_use(conn, pair, Use::Call) {
+            continue; // lost
+        }
         let waits = flags & libc::MSG_DONTWAIT == 0 && !fd::is_nonblocking(conn.fd());
         let sent = send_once(conn, pair, vector, done, flags, waits);
         look_around(conn);
@@ -282,6 +292,15 @@ fn by_kernel(
     if has(conn) {
         return Err(Errno::EBADF); // or it was closed
     }
+    kernel_call(conn, buffers, flags, half)
+}
+
+fn kernel_call(
+    conn: &Pinned,
+    buffers: &mut Buffers,
+    flags: c_int,
+    half: Half,
+) -> Result<usize, Errno> {
     let mut parts = [const { libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 } }; 64];
     let used = buffers.fill(usize::MAX, &mut parts);
     // SAFETY: zero is a valid msghdr.
@@ -313,7 +332,8 @@ fn send_once(
     gather(conn);
     pair.sending(conn, |sending, ring| {
         let Sending { prefix, moved, outbound, tx } = sending;
-        let Some(outbound) = outbound else {
+        let guarded = outbound.as_mut().filter(|_| !pair.is_plain.load(Ordering::Acquire));
+        let Some(outbound) = guarded else {
             let mut walk = vector;
             walk.advance(from);
             let sent = carrier::send(conn.fd(), &walk, usize::MAX, flags);
@@ -376,8 +396,11 @@ pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Resul
         if conn.has(flag::HOSTILE) {
             return if got > 0 { Ok(got) } else { Err(Errno::ECONNRESET) };
         }
-        if place(conn).is_none() {
+        let Some((_, pair)) = place(conn) else {
             return if got > 0 { Ok(got) } else { by_kernel(conn, buffers, flags, Half::Receive) };
+        };
+        if !may_use(conn, pair, Use::Call) {
+            continue; // lost
         }
         let received = receive_once(conn, buffers, flags);
         let nap = look_around(conn);
@@ -461,8 +484,11 @@ fn receive_once(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result<us
     let Some((_, pair)) = pair::of(conn) else { return Err(RecvError::Carrier(libc::EBADF)) };
     let (peeks, discard) = (flags & libc::MSG_PEEK != 0, flags & libc::MSG_TRUNC != 0);
     pair.receiving(conn, |receiving| {
-        let Receiving { prefix, moved, inbound, rx, cut_ns } = receiving;
-        let Some(inbound) = inbound else {
+        let Receiving { prefix, moved, inbound, rx, cut_ns, .. } = receiving;
+        let guarded = inbound
+            .as_mut()
+            .filter(|inbound| !pair.is_plain.load(Ordering::Acquire) && !inbound.is_plain());
+        let Some(inbound) = guarded else {
             let got = carrier::receive(conn.fd(), buffers, usize::MAX, flags);
             let n = got.map_err(|e| match e {
                 Errno::EAGAIN => RecvError::WouldBlock,
@@ -482,18 +508,6 @@ fn receive_once(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result<us
         let mut socket = Socket(conn.fd());
         let (before, was_on_sdp) = (inbound.counts(), inbound.is_on_sdp());
         let mut io = ReceiveContext { rx: rx.as_mut(), carrier: &mut socket, shared: &pair.shared };
-        if inbound.is_plain() {
-            let got = carrier::receive(conn.fd(), buffers, usize::MAX, flags);
-            let n = got.map_err(|e| match e {
-                Errno::EAGAIN => RecvError::WouldBlock,
-                Errno(number) => RecvError::Carrier(number),
-            })?;
-            if !peeks {
-                buffers.advance(n);
-                count(conn, Direction::Receive, StatsLane::Kernel, n);
-            }
-            return Ok(n);
-        }
         let mut seen = *buffers;
         let landing = if peeks { &mut seen } else { &mut *buffers };
         let mut landing = Landing { buffers: landing, discard };
@@ -540,6 +554,9 @@ fn is_cut_for_good(since_ns: &mut u64) -> bool {
 /// Takes what has arrived off the queue pair; whether a sender may find credit now.
 fn gather(conn: &Conn) -> bool {
     let Some((_, pair)) = pair::of(conn) else { return false };
+    if pair.is_plain.load(Ordering::Acquire) || !may_use(conn, pair, Use::Tend) {
+        return false;
+    }
     let is_broken = pair.receiving(conn, |Receiving { inbound, rx, .. }| match (inbound, rx) {
         (Some(inbound), Some(rx)) => inbound.gather(rx, &pair.shared).is_err(),
         _ => false,
@@ -575,6 +592,13 @@ pub(crate) fn look(conn: &Conn) -> Option<Found> {
     if pair.is_dead() {
         return Some(Found::End);
     }
+    if !may_use(conn, pair, Use::Look) {
+        // Another process is handing it back; or it is lost.
+        return Some(if conn.has(flag::HOSTILE) { Found::End } else { Found::Nothing });
+    }
+    if pair.is_plain.load(Ordering::Acquire) {
+        return Some(conn::number_of(conn).map_or(Found::End, |fd| look_plainly(conn, fd)));
+    }
     let found = pair.try_receiving(conn, |Receiving { inbound, rx, cut_ns, .. }| {
         // It has not met: the kernel's word is all.
         let (Some(inbound), Some(fd)) = (inbound.as_mut(), conn::number_of(conn)) else {
@@ -602,9 +626,22 @@ pub(crate) fn look(conn: &Conn) -> Option<Found> {
     if found.is_none() && pair::of(conn).is_none() { Some(Found::End) } else { found }
 }
 
+/// What the kernel says of a carrier that is plain TCP.
+fn look_plainly(conn: &Conn, fd: c_int) -> Found {
+    let read = conn.bytes[Half::Receive as usize].load(Ordering::Relaxed);
+    match carrier::queued(fd) {
+        Ok(n) if n > 0 => Found::Bytes(read.wrapping_add(n)),
+        _ if carrier::is_over(fd) => Found::End,
+        _ => Found::Nothing,
+    }
+}
+
 /// Payload bytes that lie ahead in the inbox, for FIONREAD; `None`: what the kernel has is all.
 pub(crate) fn readable_bytes(conn: &Conn) -> Option<u64> {
     let (_, pair) = pair::of(conn)?;
+    if !may_use(conn, pair, Use::Call) || pair.is_plain.load(Ordering::Acquire) {
+        return None;
+    }
     gather(conn);
     pair.receiving(conn, |receiving| {
         let inbound = receiving.inbound.as_ref()?;
@@ -615,6 +652,9 @@ pub(crate) fn readable_bytes(conn: &Conn) -> Option<u64> {
 /// Bytes that the peer has not acknowledged and the kernel does not count.
 pub(crate) fn unsent_bytes(conn: &Conn) -> u64 {
     let Some((_, pair)) = pair::of(conn) else { return 0 };
+    if pair.is_plain.load(Ordering::Acquire) {
+        return 0;
+    }
     pair.sending(conn, |sending, _| {
         sending.outbound.as_ref().map_or(0, |half| half.unacknowledged())
     })
@@ -626,6 +666,9 @@ pub(crate) fn unsent_bytes(conn: &Conn) -> u64 {
 fn look_around(conn: &Conn) -> Option<u64> {
     let (number, pair) = pair::of(conn)?;
     let fd = conn::number_of(conn)?;
+    if pair.is_plain.load(Ordering::Acquire) {
+        return None;
+    }
     if let Some(reason) = device::refusal() {
         let_go(conn, reason);
         return None;
@@ -643,6 +686,9 @@ fn look_around(conn: &Conn) -> Option<u64> {
 }
 
 fn tend(conn: &Conn, pair: &Pair) -> Option<u64> {
+    if pair.is_plain.load(Ordering::Acquire) || !may_use(conn, pair, Use::Tend) {
+        return None;
+    }
     let is_ready = are_sleepers_armed(conn);
     let next = pair.sending(conn, |Sending { outbound, tx, .. }, ring| {
         let outbound = outbound.as_mut()?;
@@ -761,8 +807,11 @@ fn count(conn: &Conn, direction: Direction, lane: StatsLane, n: usize) {
 /// was not possible, and an end would be told of a stream that has more.
 pub(crate) fn finish(conn: &Conn, fd: c_int) -> bool {
     let Some((_, pair)) = pair::of(conn) else { return true };
-    if !is_guarded(conn) || conn.has(flag::HOSTILE) {
+    if !is_guarded(conn) || conn.has(flag::HOSTILE) || is_plain(conn) {
         return true;
+    }
+    if !may_use(conn, pair, Use::Call) {
+        return false;
     }
     let end = monotonic_ns() + CLOSE_NS;
     loop {
@@ -806,6 +855,10 @@ pub(crate) fn closing(conn: &Conn, fd: c_int) {
 
 #[cold]
 fn close(conn: &Conn, fd: c_int) {
+    let is_others = |(_, pair)| forked::closes_for_others(conn, pair, fd);
+    if pair::of(conn).is_some_and(is_others) || is_plain(conn) {
+        return;
+    }
     if !finish(conn, fd) {
         return carrier::reset_on_close(fd);
     }
@@ -832,8 +885,7 @@ fn leave(conn: &Conn) {
     }
 }
 
-/// In a fork child: device, queue pairs and guarded streams are the parent's. What has moved a byte and not met is plain TCP
-/// here.
+/// In a fork child: what has moved a byte and not met is plain TCP here.
 #[inline(always)]
 pub(crate) fn fork_child(conn: &Conn) {
     if has(conn) {
@@ -851,14 +903,6 @@ fn part(conn: &Conn) {
                 conn.change_stage(Stage::Remote, Stage::Kernel);
             }
         }
-        Stage::Guarded => {
-            if is_plain(conn) {
-                conn.change_stage(Stage::Guarded, Stage::Kernel);
-            } else {
-                conn.set(flag::HOSTILE);
-            }
-            conn.remote.store(0, Ordering::Relaxed);
-        }
         _ => {}
     }
 }
@@ -868,8 +912,23 @@ fn part(conn: &Conn) {
 pub(crate) fn forget_device() {
     // Without a write where there is nothing, which in a child copies the page.
     if IN_USE.load(Ordering::Relaxed) {
-        IN_USE.store(false, Ordering::Relaxed);
         device::forget();
-        pair::forget_all();
+        forked::child();
+    }
+}
+
+/// Before a fork: no half is in the middle of something, and both processes may go on with it ([`forked`]).
+#[inline(always)]
+pub(crate) fn fork_prepare() {
+    if IN_USE.load(Ordering::Relaxed) {
+        forked::prepare();
+    }
+}
+
+/// After a fork, in the parent.
+#[inline(always)]
+pub(crate) fn fork_parent() {
+    if IN_USE.load(Ordering::Relaxed) {
+        forked::parent();
     }
 }

@@ -5,6 +5,7 @@
 
 use core::{
     cell::UnsafeCell,
+    mem::{ManuallyDrop, forget},
     ptr::null_mut,
     sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering},
 };
@@ -43,6 +44,8 @@ pub(super) struct Receiving {
     pub(super) inbound: Option<Inbound>,
     /// The queue pair's half.
     pub(super) rx: Option<VerbsRx>,
+    /// The parent's, in a fork child: for reading what had arrived ([`super::forked`]).
+    pub(super) copied: Option<ManuallyDrop<VerbsRx>>,
     /// Since when the carrier has ended while the stream was on SDP, in nanoseconds; 0: it has not.
     pub(super) cut_ns: u64,
 }
@@ -83,8 +86,15 @@ pub(super) struct Pair {
     pub(super) told: AtomicU32,
     /// It has met, and epoll sets have not been told.
     pub(super) is_new: AtomicBool,
-    /// Both halves are raw: the carrier is plain TCP, for good.
+    /// The carrier is plain TCP, for good.
     pub(super) is_plain: AtomicBool,
+    /// A thread is at handing the stream back.
+    pub(super) is_leaving: AtomicBool,
+    /// Since it met, the process has forked, or it is the child.
+    pub(super) is_forked: AtomicBool,
+    /// The fork that made this copy, or the last one of the process that has the queue pair.
+    pub(super) fork: AtomicU32,
+    is_copy: AtomicBool,
     /// The program reads no more (SHUT_RD).
     pub(super) is_shut: AtomicBool,
     /// A thread left a lock for good.
@@ -158,8 +168,14 @@ pub(super) fn take(conn: &Conn, role: Role) -> Option<&'static Pair> {
             pair.owner.store(0, Ordering::Release);
             continue;
         };
-        let receiving =
-            Receiving { prefix: Prefix::new(), moved: 0, inbound: None, rx: None, cut_ns: 0 };
+        let receiving = Receiving {
+            prefix: Prefix::new(),
+            moved: 0,
+            inbound: None,
+            rx: None,
+            copied: None,
+            cut_ns: 0,
+        };
         let sending = Sending { prefix: Prefix::new(), moved: 0, outbound: None, tx: None };
         let attempt = Attempt { meeting: Meeting::new(role), next_ns: 0, tries: 0, is_out: false };
         // SAFETY: both locks are ours, and nobody has the place. `write`: what was there before was dropped, or
@@ -173,7 +189,10 @@ pub(super) fn take(conn: &Conn, role: Role) -> Option<&'static Pair> {
         pair.endpoint.store(0, Ordering::Relaxed);
         pair.told.store(0, Ordering::Relaxed);
         pair.is_new.store(false, Ordering::Relaxed);
-        pair.is_plain.store(false, Ordering::Relaxed);
+        for flag in [&pair.is_plain, &pair.is_leaving, &pair.is_forked, &pair.is_copy] {
+            flag.store(false, Ordering::Relaxed);
+        }
+        pair.fork.store(0, Ordering::Relaxed);
         pair.is_shut.store(false, Ordering::Relaxed);
         pair.owner.store(owner, Ordering::Release);
         drop((first, second));
@@ -181,12 +200,6 @@ pub(super) fn take(conn: &Conn, role: Role) -> Option<&'static Pair> {
         return Some(pair);
     }
     None
-}
-
-/// In a fork child: all places are the parent's, and so are the queue pairs.
-#[cold]
-pub(super) fn forget_all() {
-    ARENA.store(null_mut(), Ordering::Release);
 }
 
 /// A half's lock, held.
@@ -221,6 +234,45 @@ impl Pair {
         }
         self.is_dead.store(true, Ordering::Relaxed);
         None
+    }
+
+    /// Takes both locks and keeps them until [`Pair::let_go`]. False: a thread left one for good.
+    pub(super) fn hold(&self) -> bool {
+        let (Some(first), Some(second)) = (self.lock(Half::Receive), self.lock(Half::Send)) else {
+            return false;
+        };
+        forget((first, second));
+        true
+    }
+
+    /// Gives both locks back.
+    pub(super) fn let_go(&self) {
+        self.locks.iter().for_each(|word| word.store(0, Ordering::Release));
+    }
+
+    /// Whether the queue pair is the parent's.
+    pub(super) fn is_copy(&self) -> bool {
+        self.is_copy.load(Ordering::Relaxed)
+    }
+
+    /// In a fork child: the queue pair stays the parent's.
+    ///
+    /// # Safety
+    /// No other thread uses the place.
+    pub(super) unsafe fn become_copy(&self) {
+        // SAFETY: the caller's.
+        let (receiving, sending, attempt) = unsafe {
+            (&mut *self.receiving.get(), &mut *self.sending.get(), &mut *self.attempt.get())
+        };
+        if let Some(rx) = receiving.rx.take() {
+            receiving.copied = Some(ManuallyDrop::new(rx));
+        }
+        forget(sending.tx.take());
+        (attempt.is_out, attempt.next_ns) = (false, u64::MAX);
+        self.endpoint.store(0, Ordering::Relaxed);
+        self.is_new.store(false, Ordering::Relaxed);
+        self.is_copy.store(true, Ordering::Relaxed);
+        self.is_forked.store(true, Ordering::Relaxed);
     }
 
     /// The receiving half, for one who can come back later. `None`: another thread is at it, or as [`Pair::receiving`].

@@ -14,6 +14,7 @@ use sdp_sys::{fd, section};
 
 use crate::{
     conn::{Conn, Half, Pinned, Stage, flag, publish},
+    hosts,
     lifecycle::{self, adopt},
     migration::{
         demote,
@@ -54,6 +55,11 @@ pub(crate) fn executing() {
         if let Some(conn) = held(fd, entry)
             && (fd < adopt::LOOKED_AT || has_lanes(&conn))
         {
+            if !fd::stays_open(fd) && hosts::is_guarded(&conn) {
+                // What the peer has not acknowledged goes to the kernel, whose close follows.
+                hosts::finish(&conn, fd);
+                return;
+            }
             if !fd::stays_open(fd) {
                 return lifecycle::leaves_by_exec(&conn);
             }

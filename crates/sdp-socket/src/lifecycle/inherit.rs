@@ -114,6 +114,7 @@ pub(crate) fn fork_prepare() {
     // Before the locks: a step of a meeting may want them.
     prepare_connections();
     crate::migration::pooled::clear();
+    hosts::fork_prepare();
     crate::wake::interest::fork_prepare();
     if let Some((family, slot)) = process::family() {
         let child = family.fork(slot, process::pid());
@@ -158,6 +159,7 @@ pub(crate) fn fork_parent(child: i32) {
         _ => {}
     }
     process::count_fork();
+    hosts::fork_parent();
     crate::wake::interest::fork_parent();
     FORKING.store(0, Ordering::Release);
     section::leave();

@@ -1,0 +1,265 @@
+//! A guarded stream that a fork has copied, and whose it is.
+//!
+//! The queue pair stays the parent's. What both halves know is private memory, of which a child has a copy as it was at
+//! the fork. So only one of them may go on with it: the first that uses the connection.
+//!
+//! * **The parent** goes on as before. A child that uses the connection later asks for it; the parent hands it back to
+//!   TCP in its next call on it ([`super::hand_back`]), or when it closes it.
+//! * **A child** ends the queue pair for the stream, by the marker DEAD, and hands it back to TCP. What lies unread in
+//!   receive buffers is the same memory in both processes; the parent does not touch it meanwhile.
+//!
+//! From then on the connection is plain in all processes. They agree by a word in the connection's row of family memory:
+//! a state, and the number of the fork. A copy of an earlier fork is stale: it may only ask.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use libc::c_int;
+use sdp_fabric_verbs::endpoint::VerbsRx;
+use sdp_rdma::fabric::{QpError, ReceiveQueue, Received, Scatter};
+use sdp_shm::family::Row;
+use sdp_stats::Reason;
+use sdp_sys::time::monotonic_ns;
+
+use super::{
+    device, is_guarded, leaving,
+    pair::{self, Pair},
+};
+use crate::{
+    conn::{self, Conn, carrier, flag},
+    process,
+};
+
+/// Nobody has used it since the fork.
+const UNCLAIMED: u32 = 1;
+/// The process that has the queue pair goes on with it.
+const OWNERS: u32 = 2;
+/// A copy is being handed back.
+const COPYS: u32 = 3;
+/// As `OWNERS`, and somebody else wants it.
+const ASKED: u32 = 4;
+/// The carrier is plain TCP.
+const PLAIN: u32 = 5;
+/// The stream is lost.
+const LOST: u32 = 6;
+/// How long one waits for another process, and how long apart it looks.
+const PATIENCE_NS: u64 = 3_000_000_000;
+const NAP_NS: i64 = 500_000;
+
+/// Places whose locks are held for a fork, a bit for each.
+static HELD: AtomicU64 = AtomicU64::new(0);
+const _: () = assert!(pair::PAIRS <= 64);
+
+/// What somebody is about to do with the connection.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Use {
+    /// A call of the program on it, which may wait.
+    Call,
+    /// To see whether there is something to read. Waits for nobody, but in a copy.
+    Look,
+    /// What has to be done beside calls. It is no use of the connection.
+    Tend,
+}
+
+const fn word(fork: u32, state: u32) -> u64 {
+    (fork as u64) << 32 | state as u64
+}
+
+const fn fork_of(word: u64) -> u32 {
+    (word >> 32) as u32
+}
+
+/// Before each use of a guarded connection: whether this process may go on with it. False: not now, or, where `what` is a
+/// call, never: it answers ECONNRESET.
+#[inline]
+pub(super) fn may_use(conn: &Conn, pair: &Pair, what: Use) -> bool {
+    !pair.is_forked.load(Ordering::Relaxed)
+        || pair.is_plain.load(Ordering::Acquire)
+        || settle(conn, pair, what)
+}
+
+#[cold]
+fn settle(conn: &Conn, pair: &Pair, what: Use) -> bool {
+    let may_wait = what == Use::Call || what == Use::Look && pair.is_copy();
+    if conn.has(flag::HOSTILE) {
+        return false;
+    }
+    let Some(row) = conn.row() else { return lost(conn) };
+    let end = monotonic_ns() + PATIENCE_NS;
+    loop {
+        let seen = row.claim.load(Ordering::Acquire);
+        let is_current = fork_of(seen) == pair.fork.load(Ordering::Relaxed);
+        let change = |state| {
+            let to = word(fork_of(seen), state);
+            row.claim.compare_exchange(seen, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        };
+        match (seen as u32, pair.is_copy()) {
+            (PLAIN, _) => {
+                become_plain(conn, pair);
+                return true;
+            }
+            (LOST, _) => return lost(conn),
+            (OWNERS, false) => return true,
+            (ASKED, false) if may_wait => return give_up(conn, pair, row, conn::number_of(conn)),
+            (ASKED, false) => return true,
+            (UNCLAIMED, false) if what != Use::Tend && change(OWNERS) => return true,
+            _ if !may_wait => return false,
+            (UNCLAIMED, true) if is_current && change(COPYS) => {
+                return give_up(conn, pair, row, conn::number_of(conn));
+            }
+            (UNCLAIMED, true) if !is_current => {
+                change(ASKED);
+            }
+            (OWNERS, true) => {
+                change(ASKED);
+            }
+            _ => {}
+        }
+        if monotonic_ns() >= end {
+            return lost(conn);
+        }
+        sdp_sys::time::nap(NAP_NS);
+    }
+}
+
+/// Hands the stream back to TCP for all processes that have the connection.
+fn give_up(conn: &Conn, pair: &Pair, row: &Row, fd: Option<c_int>) -> bool {
+    let leave = |fd| leaving::leave(conn, pair, fd, Reason::Shared);
+    let is_out = fd.is_some_and(leave);
+    let fork = fork_of(row.claim.load(Ordering::Acquire));
+    let state = if is_out { PLAIN } else { LOST };
+    row.claim.store(word(fork, state), Ordering::Release);
+    is_out
+}
+
+/// Another process has handed it back.
+fn become_plain(conn: &Conn, pair: &Pair) {
+    if !pair.is_plain.swap(true, Ordering::AcqRel)
+        && !pair.is_copy()
+        && let Some((number, _)) = pair::of(conn)
+    {
+        device::cut(number, pair);
+    }
+}
+
+/// To this process alone.
+fn lost(conn: &Conn) -> bool {
+    conn.set(flag::HOSTILE);
+    false
+}
+
+/// This process is about to close its last descriptor. True: others may go on with the connection, which has been seen
+/// to; the kernel's close is all that is left.
+pub(super) fn closes_for_others(conn: &Conn, pair: &Pair, fd: c_int) -> bool {
+    if !pair.is_forked.load(Ordering::Relaxed) {
+        return false;
+    }
+    if pair.is_copy() || pair.is_plain.load(Ordering::Acquire) {
+        return true;
+    }
+    let Some(row) = conn.row() else { return false };
+    let state = row.claim.load(Ordering::Acquire) as u32;
+    if matches!(state, COPYS | PLAIN | LOST) {
+        return true;
+    }
+    let (Some(index), Some((family, slot))) = (conn.row_index(), process::family()) else {
+        return false;
+    };
+    if !conn.has(flag::UNCERTAIN) && !family.is_held_by_others(slot, index) {
+        return false;
+    }
+    if !may_use(conn, pair, Use::Call) {
+        return false;
+    }
+    if pair.is_plain.load(Ordering::Acquire) {
+        return true;
+    }
+    // One that has ended its stream cannot answer: nobody goes on with this one.
+    if carrier::is_over(fd) {
+        let is_whole = super::finish(conn, fd);
+        tell(conn, pair, false);
+        return is_whole;
+    }
+    give_up(conn, pair, row, Some(fd))
+}
+
+/// The stream was handed back for another reason: whoever else has the connection is told.
+pub(super) fn tell(conn: &Conn, pair: &Pair, is_out: bool) {
+    if pair.is_forked.load(Ordering::Relaxed)
+        && let Some(row) = conn.row()
+    {
+        let state = if is_out { PLAIN } else { LOST };
+        row.claim.store(word(pair.fork.load(Ordering::Relaxed), state), Ordering::Release);
+    }
+}
+
+/// Before a fork: nobody is in the middle of a half, and the copies are nobody's.
+pub(super) fn prepare() {
+    let mut held = 0;
+    for (number, pair) in pair::all() {
+        if !pair.hold() {
+            continue;
+        }
+        held |= 1 << number;
+        let Some(conn) = pair.conn().filter(|conn| is_guarded(conn)) else { continue };
+        if pair.is_copy() || pair.is_plain.load(Ordering::Acquire) {
+            continue;
+        }
+        let Some(row) = conn.row() else { continue };
+        let fork = pair.fork.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        pair.is_forked.store(true, Ordering::Relaxed);
+        let state = match row.claim.load(Ordering::Acquire) as u32 {
+            0 | UNCLAIMED | OWNERS if pair.is_leaving.load(Ordering::Acquire) => OWNERS,
+            0 | UNCLAIMED | OWNERS => UNCLAIMED,
+            other => other,
+        };
+        row.claim.store(word(fork, state), Ordering::Release);
+    }
+    HELD.store(held, Ordering::Release);
+}
+
+/// After it, in the parent.
+pub(super) fn parent() {
+    let held = HELD.swap(0, Ordering::AcqRel);
+    pair::all().filter(|(number, _)| held & 1 << number != 0).for_each(|(_, pair)| pair.let_go());
+}
+
+/// After it, in the child. Copies of halves that somebody may have been in the middle of are worth nothing.
+pub(super) fn child() {
+    let held = HELD.swap(0, Ordering::AcqRel);
+    for (number, pair) in pair::all() {
+        let Some(conn) = pair.conn() else { continue };
+        if is_guarded(conn) {
+            if held & 1 << number == 0 {
+                lost(conn);
+            }
+            // SAFETY: this is the only thread of a process that has just begun.
+            unsafe { pair.become_copy() };
+        } else {
+            pair.release();
+        }
+        pair.let_go();
+    }
+}
+
+/// Receive buffers of the parent, of which a child reads what it had taken by the fork.
+pub(super) struct Copied<'a>(pub(super) &'a VerbsRx);
+
+impl ReceiveQueue for Copied<'_> {
+    fn posted(&self) -> u16 {
+        0
+    }
+
+    fn poll_receive(&mut self) -> Result<Option<Received>, QpError> {
+        Ok(None)
+    }
+
+    fn copy_header(&self, _: Received, _: &mut [u8]) -> usize {
+        0
+    }
+
+    fn copy_out(&self, message: Received, offset: u32, len: u32, sink: &mut impl Scatter) {
+        self.0.copy_out(message, offset, len, sink);
+    }
+
+    fn release(&mut self, _: Received) {}
+}
