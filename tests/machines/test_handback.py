@@ -10,7 +10,7 @@ PROGRAM = Path(__file__).parent / "programs" / "handback.py"
 PORT = 7075
 REASONS = {"exec": "exec", "pass": "passed"}
 # Of a fork: the child goes on at once, with the parent still holding the connection or not, or later, or in a new image.
-CHILDREN = ("child", "child-waits", "child-later", "child-exec")
+CHILDREN = ("child", "child-waits", "child-later", "child-after", "child-exec")
 
 
 def play(pair, ladder, how):
@@ -19,7 +19,7 @@ def play(pair, ladder, how):
     run = f"{sdp} run --no-config --set fabrics=shm,verbs --report /tmp/handback-%s.json -- /usr/bin/python3 {PROGRAM} "
     server = pair.a.start(run % "server" + f"serve {PORT} {how} 150", user="games")
     pair.a.wait_listening(PORT)
-    done = pair.b.start(run % "client" + f"ask {pair.a.address} {PORT}", user="nobody").wait(60)
+    done = pair.b.start(run % "client" + f"ask {pair.a.address} {PORT}", user="nobody").wait(90)
     served = server.wait(30)
     assert done.status == 0 and done.out == b"every byte\n", (done, served)
     assert served.status == 0, served

@@ -76,6 +76,7 @@ def serve(port, how, at):
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
     elif how.startswith("child"):
+        told = os.pipe()
         child = os.fork()
         if child == 0:
             if how == "child-exec":
@@ -84,11 +85,16 @@ def serve(port, how, at):
                 os.execve(sys.executable, words, without_library())
             if how == "child-later":
                 time.sleep(0.5)
+            if how == "child-after":
+                os.read(told[0], 1)
             answer(sock)
             sock.close()
             os._exit(0)
         if how == "child-after":
-            answer(sock, 20)  # the parent goes on for a while, and the child asks for it
+            # The parent goes on for a while; then the child asks for it.
+            answer(sock, 20)
+            os.write(told[1], b"!")
+            time.sleep(0.2)
         if how != "child-waits":
             sock.close()
         assert os.waitpid(child, 0)[1] == 0
@@ -109,7 +115,7 @@ def go_on(fd):
 
 def ask(host, port):
     dice = random.Random(7)
-    sock = socket.create_connection((host, port), 30)
+    sock = socket.create_connection((host, port), 60)
     for _ in range(ROUNDS):
         bodies = [dice.randbytes(dice.choice([0, 1, 40, 700, 2000])) for _ in range(dice.randrange(1, 6))]
         sock.sendall(b"".join(struct.pack("!I", len(body)) + body for body in bodies))

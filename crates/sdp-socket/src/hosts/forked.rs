@@ -42,7 +42,7 @@ const PLAIN: u32 = 5;
 /// The stream is lost.
 const LOST: u32 = 6;
 /// How long one waits for another process, and how long apart it looks.
-const PATIENCE_NS: u64 = 3_000_000_000;
+const PATIENCE_NS: u64 = 12_000_000_000;
 const NAP_NS: i64 = 500_000;
 
 /// Places whose locks are held for a fork, a bit for each.
@@ -158,7 +158,7 @@ pub(super) fn closes_for_others(conn: &Conn, pair: &Pair, fd: c_int) -> bool {
     }
     let Some(row) = conn.row() else { return false };
     let state = row.claim.load(Ordering::Acquire) as u32;
-    if matches!(state, COPYS | PLAIN | LOST) {
+    if matches!(state, PLAIN | LOST) {
         return true;
     }
     let (Some(index), Some((family, slot))) = (conn.row_index(), process::family()) else {
@@ -167,6 +167,7 @@ pub(super) fn closes_for_others(conn: &Conn, pair: &Pair, fd: c_int) -> bool {
     if !conn.has(flag::UNCERTAIN) && !family.is_held_by_others(slot, index) {
         return false;
     }
+    // A copy that is being handed back lies in this process's receive buffers until that is done.
     if !may_use(conn, pair, Use::Call) {
         return false;
     }

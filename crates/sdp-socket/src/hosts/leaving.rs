@@ -20,7 +20,7 @@ use super::{
 use crate::conn::{Conn, Pinned, flag, publish};
 
 /// How long one who leaves waits for the other end, and how long apart he looks.
-const LEAVE_NS: u64 = 2_000_000_000;
+pub(super) const LEAVE_NS: u64 = 10_000_000_000;
 const LEAVE_NAP_NS: u64 = 1_000_000;
 
 /// Whether a connection that had met is plain TCP again, for good (G8).
@@ -29,7 +29,7 @@ pub(super) fn is_plain(conn: &Conn) -> bool {
 }
 
 /// Before somebody who knows the kernel's stream alone gets the connection: it becomes plain TCP, with all that is unread
-/// (G8). Waits 2 s at most. False: it is lost, and was reset. Slow.
+/// (G8). Waits 10 s at most. False: it is lost, and was reset. Slow.
 pub(crate) fn hand_back(conn: &Conn, fd: c_int, reason: Reason) -> bool {
     conn.pin_to_kernel(reason);
     if let_go(conn, reason) {
