@@ -223,6 +223,8 @@ pub struct Core {
     draining: AtomicBool,
     /// Somebody wants a look after this one.
     again: AtomicBool,
+    /// The completion queue has failed: nothing more will be heard of any request.
+    pub(crate) is_broken: AtomicBool,
     /// Something for a slow step to do.
     pub(crate) is_due: AtomicBool,
     /// Receive buffers that could not be posted again.
@@ -267,6 +269,7 @@ impl Core {
             owners,
             draining: AtomicBool::new(false),
             again: AtomicBool::new(false),
+            is_broken: AtomicBool::new(false),
             is_due: AtomicBool::new(false),
             lost: AtomicI32::new(0),
         }
@@ -364,7 +367,11 @@ impl Core {
         let mut had_some = false;
         loop {
             let mut room = [abi::Wc::default(); BATCH];
-            let batch = self.cq.poll(&mut room);
+            let Some(batch) = self.cq.poll(&mut room) else {
+                self.is_broken.store(true, Ordering::Release);
+                self.wants_step();
+                break;
+            };
             for wc in batch {
                 self.take(wc);
             }

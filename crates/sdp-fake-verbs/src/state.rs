@@ -150,6 +150,13 @@ pub(crate) struct Srq {
     pub(crate) stalled: Ring<Stalled, BUFFERS>,
 }
 
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Pending {
+    pub(crate) wr_id: u64,
+    pub(crate) is_signalled: bool,
+}
+
 #[repr(C)]
 pub(crate) struct Qp {
     pub(crate) pid: u32,
@@ -163,7 +170,9 @@ pub(crate) struct Qp {
     /// The structure in its process.
     pub(crate) local: u64,
     /// Requests that have neither succeeded nor failed.
-    pub(crate) pending: Ring<u64, PENDING>,
+    pub(crate) pending: Ring<Pending, PENDING>,
+    /// A request was lost: those behind it do not arrive either, until it fails.
+    pub(crate) is_cut: bool,
     /// Messages that came before it was ready to receive: their sender tries again until it is.
     pub(crate) early: Ring<Stalled, PENDING>,
 }

@@ -6,7 +6,7 @@ use sdp_sys::Errno;
 use crate::{
     local,
     network::Road,
-    state::{Body, Buffer, Done, MESSAGE, Qp, Stalled, Trouble, own_pid},
+    state::{Body, Buffer, Done, MESSAGE, Pending, Qp, Stalled, Trouble, own_pid},
     step::Step,
 };
 
@@ -55,7 +55,8 @@ pub(crate) fn fail(body: &mut Body, index: usize, status: i32) {
     }
     qp.state = abi::QPS_ERR;
     let mut status = status;
-    while let Some(wr_id) = body.qps.get_mut(index).and_then(|qp| qp.pending.pop()) {
+    while let Some(Pending { wr_id, .. }) = body.qps.get_mut(index).and_then(|qp| qp.pending.pop())
+    {
         let Some((cq, number)) = body.qps.get(index).map(|qp| (qp.cq, qp.number)) else { return };
         complete(body, usize::from(cq), end_of_send(number, wr_id, status), false);
         status = abi::WC_WR_FLUSH_ERR;
@@ -155,24 +156,29 @@ pub(crate) unsafe fn post_send(
         },
         outcome => outcome,
     };
+    let request = Pending { wr_id: request.wr_id, is_signalled };
+    let qp = body.qps.get_mut(index).ok_or(Errno::EINVAL)?;
+    if !qp.pending.push(request) {
+        return Err(Errno::ENOMEM);
+    }
     match outcome {
-        Outcome::Done if is_signalled => {
-            complete(body, cq, end_of_send(number, request.wr_id, abi::WC_SUCCESS), false);
-        }
-        Outcome::Done => {}
-        Outcome::Waits => {
-            let qp = body.qps.get_mut(index).ok_or(Errno::EINVAL)?;
-            if !qp.pending.push(request.wr_id) {
-                return Err(Errno::ENOMEM);
-            }
-        }
-        Outcome::Failed(status) => {
-            let qp = body.qps.get_mut(index).ok_or(Errno::EINVAL)?;
-            qp.pending.push(request.wr_id);
-            fail(body, index, status);
-        }
+        // What was answered later has answered for all before it.
+        Outcome::Done => succeed(body, index),
+        Outcome::Waits => {}
+        Outcome::Failed(status) => fail(body, index, status),
     }
     Ok(())
+}
+
+fn succeed(body: &mut Body, index: usize) {
+    while let Some(Pending { wr_id, is_signalled }) =
+        body.qps.get_mut(index).and_then(|qp| qp.pending.pop())
+    {
+        let Some((cq, number)) = body.qps.get(index).map(|qp| (qp.cq, qp.number)) else { return };
+        if is_signalled {
+            complete(body, usize::from(cq), end_of_send(number, wr_id, abi::WC_SUCCESS), false);
+        }
+    }
 }
 
 /// # Safety
@@ -193,8 +199,12 @@ unsafe fn run(
     {
         return Outcome::Failed(abi::WC_LOC_PROT_ERR);
     }
-    if body.road == Road::Cut as u8 {
-        return Outcome::Waits;
+    let is_cut = body.road == Road::Cut as u8;
+    if let Some(qp) = body.qps.get_mut(index) {
+        qp.is_cut |= is_cut;
+        if qp.is_cut {
+            return Outcome::Waits;
+        }
     }
     let is_up = |qp: &Qp| match qp.state {
         abi::QPS_RTR | abi::QPS_RTS => qp.dest == number,
