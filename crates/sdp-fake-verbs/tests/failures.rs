@@ -34,6 +34,13 @@ const LAST_ROUNDS: usize = 1200;
 /// An attempt that nobody has answered so many rounds later is given up.
 const PATIENCE: usize = 12;
 
+/// Seeds of random stories: so many, or what the environment asks for.
+fn seeds(count: u64) -> std::ops::RangeInclusive<u64> {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    let first = number("SDP_TEST_SEED").unwrap_or(1);
+    first..=first + number("SDP_TEST_COUNT").unwrap_or(count) - 1
+}
+
 /// What a program may be told while the peer keeps to the rules.
 fn sent(outcome: Result<usize, SendError>, story: &str) {
     assert!(matches!(outcome, Ok(_) | Err(SendError::Wait(_))), "{story}: {outcome:?}");
@@ -238,7 +245,7 @@ fn events_in_every_wrong_order() {
 fn roads_that_end() {
     let (_turn, network) = turn();
     let (mut by_sdp, mut meetings) = (0, 0);
-    for seed in 1..=150 {
+    for seed in seeds(80) {
         let mut random = Random(seed);
         let outcome = play(&format!("seed {seed}"), seed, |_, _| match random.below(30) {
             0 => network.break_pairs(|number| number % 3 != 0),
@@ -253,5 +260,5 @@ fn roads_that_end() {
         meetings += outcome.meetings;
     }
     println!("{by_sdp} bytes by SDP, {meetings} meetings");
-    assert!(by_sdp > 2_000_000 && meetings > 250, "{by_sdp} bytes by SDP, {meetings} meetings");
+    assert!(by_sdp > 1_000_000 && meetings > 120, "{by_sdp} bytes by SDP, {meetings} meetings");
 }

@@ -10,7 +10,7 @@ use std::{
 use sdp_fabric_verbs::{
     Address, Error,
     endpoint::{VerbsRx, VerbsTx},
-    fabric::VerbsFabric,
+    fabric::{Options, VerbsFabric},
 };
 use sdp_proto::{Credits, Local};
 use sdp_rdma::{
@@ -196,6 +196,11 @@ pub(crate) struct End {
     pub(crate) forge: Option<(Forge, u64)>,
 }
 
+/// Small pools, which are made fast.
+fn small() -> Options {
+    Options { connections: 8, ..options() }
+}
+
 /// The address of each end's device.
 fn device_of(role: Role) -> Address {
     Address::v4([10, 9, 0, if role == Role::Acceptor { 1 } else { 2 }], 0)
@@ -218,7 +223,7 @@ impl End {
             stream_out,
             stream_in,
             tcp: Tcp(tcp),
-            host: VerbsFabric::open(&device_of(role), &options()).map(Host::new),
+            host: VerbsFabric::open(&device_of(role), &small()).map(Host::new),
             outbound: Outbound::new(RAW),
             inbound: Inbound::new(RAW),
             shared: Shared::new(),
