@@ -229,8 +229,8 @@ unsafe fn run(
     let peer = find(body, dest).filter(|peer| body.qps.get(*peer).is_some_and(is_up));
     let Some(peer) = peer else { return Outcome::Failed(abi::WC_RETRY_EXC_ERR) };
     if request.opcode == abi::WR_SEND {
-        // SAFETY: the caller's.
         let is_solicited = request.send_flags & abi::SEND_SOLICITED != 0;
+        // SAFETY: the caller's.
         return unsafe { send(body, index, peer, piece, is_solicited) };
     }
     if body.qps.get(index).is_some_and(|qp| qp.stalled > 0) {
