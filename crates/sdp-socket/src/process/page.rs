@@ -161,6 +161,11 @@ pub(crate) fn become_guest() {
     }
 }
 
+/// Whether the process counts in another's page.
+pub(crate) fn is_guest() -> bool {
+    GUEST.load(Ordering::Acquire) != 0
+}
+
 /// Whether the page is this process's own. A guest's call on a connection counts towards that; `at_once`: it
 /// is worth one now.
 pub(crate) fn is_own(at_once: bool) -> bool {
