@@ -64,8 +64,10 @@ fn attend_now(page: &Page) {
         if number == 0 {
             return; // another page: nobody has asked there
         }
+        let mut chosen = ASKED.chosen.load(Ordering::Relaxed);
         // SAFETY: alone, see `Asked`.
-        let refused = take(&text, unsafe { &mut *ASKED.tunables.get() });
+        let refused = take(&text, unsafe { &mut *ASKED.tunables.get() }, &mut chosen);
+        ASKED.chosen.store(chosen, Ordering::Relaxed);
         super::take_over();
         // A guest counts in another process's page, which answers for itself.
         if !page::is_guest() {
@@ -75,7 +77,7 @@ fn attend_now(page: &Page) {
 }
 
 /// Takes over what can be; how many settings could not.
-fn take(text: &Text, tunables: &mut Tunables) -> u32 {
+fn take(text: &Text, tunables: &mut Tunables, chosen: &mut u32) -> u32 {
     let end = text.iter().position(|b| *b == 0).unwrap_or(TEXT_LEN);
     let settings = text.get(..end).unwrap_or(&[]).split(|b| *b == END);
     let mut refused = 0u32;
@@ -84,9 +86,9 @@ fn take(text: &Text, tunables: &mut Tunables) -> u32 {
         let (key, value) = (words.next().unwrap_or(&[]), words.next().unwrap_or(&[]));
         let bit = bit(|known| known.name.as_bytes() == key);
         if value == DEFAULT && bit != 0 {
-            ASKED.chosen.fetch_and(!bit, Ordering::Relaxed);
+            *chosen &= !bit;
         } else if tunables.set(key, value).is_ok() {
-            ASKED.chosen.fetch_or(bit, Ordering::Relaxed);
+            *chosen |= bit;
         } else {
             refused = refused.wrapping_add(1);
         }
@@ -133,15 +135,15 @@ mod tests {
 
     #[test]
     fn settings_are_judged_one_by_one() {
-        let mut tunables = Tunables::DEFAULT;
+        let (mut tunables, mut chosen) = (Tunables::DEFAULT, 0);
         let text = request(b"recv_poll 7;nothing 1;recv_poll;ring_bytes 5;promote_calls 3;");
-        assert_eq!(take(&text, &mut tunables), 3);
+        assert_eq!(take(&text, &mut tunables, &mut chosen), 3);
         assert_eq!((tunables.recv_poll.limit_us(), tunables.promote_calls), (7, 3));
         assert_eq!(tunables.ring_bytes, Tunables::DEFAULT.ring_bytes);
-        let chosen = |name: &str| asked().1 & bit(|k| k.name == name) != 0;
-        assert!(chosen("recv_poll") && chosen("promote_calls") && !chosen("ring_bytes"));
-        assert_eq!(take(&request(b"recv_poll default"), &mut tunables), 0);
-        assert!(!chosen("recv_poll") && chosen("promote_calls"));
+        let bit = |name: &str| bit(|k| k.name == name);
+        assert_eq!(chosen, bit("recv_poll") | bit("promote_calls"));
+        assert_eq!(take(&request(b"recv_poll default"), &mut tunables, &mut chosen), 0);
+        assert_eq!(chosen, bit("promote_calls"));
     }
 
     #[test]
@@ -153,12 +155,13 @@ mod tests {
                 seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
                 text[(seed >> 33) as usize % TEXT_LEN] = (seed >> 50) as u8;
             }
-            let mut tunables = Tunables::DEFAULT;
-            take(&text, &mut tunables);
+            let (mut tunables, mut chosen) = (Tunables::DEFAULT, 0);
+            take(&text, &mut tunables, &mut chosen);
             assert!(tunables.ring_bytes.is_power_of_two());
         }
-        take(&[b';'; TEXT_LEN], &mut Tunables::DEFAULT.clone());
-        take(&[b'x'; TEXT_LEN], &mut Tunables::DEFAULT.clone());
+        for text in [[b';'; TEXT_LEN], [b'x'; TEXT_LEN]] {
+            take(&text, &mut Tunables::DEFAULT.clone(), &mut 0);
+        }
     }
 
     #[test]
