@@ -32,5 +32,6 @@ mod process;
 mod readiness;
 mod wake;
 
-pub use api::{calls, options};
+pub use api::calls;
+pub use conn::options;
 pub use process::{host, hot};

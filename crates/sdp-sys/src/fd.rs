@@ -87,6 +87,11 @@ pub fn descriptor_flags(fd: i32) -> Result<i32, Errno> {
     unsafe { sys!(libc::SYS_fcntl, fd, libc::F_GETFD, 0) }.map(|flags| flags as i32)
 }
 
+/// Whether exec leaves the number open. False for one that names nothing.
+pub fn stays_open(fd: i32) -> bool {
+    descriptor_flags(fd).is_ok_and(|flags| flags & libc::FD_CLOEXEC == 0)
+}
+
 /// The lowest free number at or above `min` for what `fd` names.
 pub fn duplicate_above(fd: i32, min: i32, is_kept_by_exec: bool) -> Result<i32, Errno> {
     let call = if is_kept_by_exec { libc::F_DUPFD } else { libc::F_DUPFD_CLOEXEC };

@@ -3,12 +3,16 @@
 //! A *room* is a folder of `crates/sdp-socket/src`. A file may use its own room and the rooms that
 //! [`ROOMS`] allows; code of tests is not counted. What breaks the rule today stands in
 //! `rooms.txt`, one arrow a line. That list may only become shorter: an arrow that is not on it
-//! is a finding, and so is a line that no arrow needs any more.
+//! is a finding, and so is a line that no arrow needs any more. So is a file in no room, and a
+//! room without a file.
 
-use std::collections::BTreeSet;
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::{files, lexer::code_only, text_of};
+use super::{files, text_of};
+
+mod uses;
+
+use uses::Arrow;
 
 /// Where the rooms are.
 const TOP: &str = "crates/sdp-socket/src";
@@ -32,34 +36,41 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("process", &[]),
 ];
 
-/// A use of another room: the file, and the room with the module or item that it names.
-type Arrow = (String, String);
-
 /// Rooms use only rooms below them, but for the arrows on the list.
 pub(super) fn rooms() -> Result<Vec<String>, String> {
     let mut sources = Vec::new();
     for name in files()? {
         let Ok(inside) = name.strip_prefix(TOP) else { continue };
         if inside.extension().is_some_and(|e| e == "rs")
-            && inside.components().count() > 1
             && let Some(text) = text_of(&name)?
         {
             sources.push((inside.to_string_lossy().into_owned(), text));
         }
     }
-    let arrows = arrows(&sources);
+    let arrows = uses::arrows(&sources, &names());
     let up: BTreeSet<&Arrow> = arrows.iter().filter(|arrow| !is_allowed(arrow)).collect();
     let pairs: BTreeSet<(&str, &str)> = arrows.iter().map(rooms_of).collect();
-    let pairs_up = pairs.iter().filter(|(from, to)| pairs.contains(&(*to, *from))).count() / 2;
+    let both_ways = pairs.iter().filter(|(from, to)| pairs.contains(&(*to, *from))).count() / 2;
+    let (floors, cycles) = floors_and_cycles(&names(), &pairs);
     println!(
         "rooms: {} files, {} arrows between rooms, {} of them up; {} pairs of rooms, {} both ways",
         sources.len(),
         arrows.len(),
         up.len(),
         pairs.len(),
-        pairs_up
+        both_ways
     );
-    Ok(findings(&up, KNOWN))
+    println!("rooms: {} rooms; floors: {floors}; cycles: {}", ROOMS.len(), cycles.len());
+    for cycle in &cycles {
+        println!("rooms: a cycle through {}", cycle.join(", "));
+    }
+    let mut found = findings(&up, KNOWN);
+    found.extend(misplaced(&sources));
+    Ok(found)
+}
+
+fn names() -> Vec<&'static str> {
+    ROOMS.iter().map(|(room, _)| *room).collect()
 }
 
 /// What differs between the arrows that run up and the list of those that are known.
@@ -73,6 +84,59 @@ fn findings(up: &BTreeSet<&Arrow>, known: &str) -> Vec<String> {
         .collect()
 }
 
+/// Files that stand in no room, and rooms without a file.
+fn misplaced(sources: &[(String, String)]) -> Vec<String> {
+    let is_room = |place: &str| ROOMS.iter().any(|(room, _)| *room == place);
+    let place = |name: &str| name.split_once('/').map_or("", |(room, _)| room).to_owned();
+    let places: BTreeSet<String> = sources.iter().map(|(name, _)| place(name)).collect();
+    let strays = sources
+        .iter()
+        .filter(|(name, _)| name != "lib.rs" && !is_room(&place(name)))
+        .map(|(name, _)| format!("{TOP}/{name}: stands in no room of xtask/src/tidy/rooms.rs"));
+    let empty = ROOMS
+        .iter()
+        .filter(|(room, _)| !places.contains(*room))
+        .map(|(room, _)| format!("xtask/src/tidy/rooms.rs: {room}: there is no such folder"));
+    strays.chain(empty).collect()
+}
+
+/// How many floors the house has, and the rooms that use each other in a circle. Rooms of one
+/// circle count as one floor together: none of them stands above another.
+fn floors_and_cycles<'a>(
+    rooms: &[&'a str],
+    pairs: &BTreeSet<(&'a str, &'a str)>,
+) -> (usize, Vec<Vec<&'a str>>) {
+    // Whatever each room reaches, itself only by a circle.
+    let mut reach: BTreeMap<&str, BTreeSet<&str>> = rooms
+        .iter()
+        .map(|room| (*room, pairs.iter().filter(|p| p.0 == *room).map(|p| p.1).collect()))
+        .collect();
+    for middle in rooms {
+        let beyond = reach[middle].clone();
+        for reached in reach.values_mut().filter(|reached| reached.contains(middle)) {
+            reached.extend(&beyond);
+        }
+    }
+    let together = |a: &str, b: &str| a == b || (reach[a].contains(b) && reach[b].contains(a));
+    let mut groups: Vec<Vec<&str>> = Vec::new();
+    for room in rooms {
+        match groups.iter_mut().find(|group| together(group[0], room)) {
+            Some(group) => group.push(room),
+            None => groups.push(vec![room]),
+        }
+    }
+    // A group that reaches fewer rooms besides its own stands lower: counted in this order, each
+    // floor is known before it is asked for.
+    groups.sort_by_key(|group| reach[group[0]].iter().filter(|r| !group.contains(r)).count());
+    let mut floors: Vec<usize> = Vec::new();
+    for (at, group) in groups.iter().enumerate() {
+        let below = (0..at).filter(|n| reach[group[0]].contains(groups[*n][0]));
+        floors.push(1 + below.map(|n| floors[n]).max().unwrap_or(0));
+    }
+    let cycles = groups.into_iter().filter(|group| group.len() > 1).collect();
+    (floors.into_iter().max().unwrap_or(0), cycles)
+}
+
 fn rooms_of(arrow: &Arrow) -> (&str, &str) {
     let from = arrow.0.split('/').next().unwrap_or_default();
     let to = arrow.1.split("::").next().unwrap_or_default();
@@ -84,115 +148,9 @@ fn is_allowed(arrow: &Arrow) -> bool {
     ROOMS.iter().any(|(room, below)| *room == from && below.contains(&to))
 }
 
-/// The uses of other rooms in these files, tests left out.
-fn arrows(sources: &[(String, String)]) -> BTreeSet<Arrow> {
-    let tests: BTreeSet<String> =
-        sources.iter().flat_map(|(name, text)| test_modules(name, text)).collect();
-    let is_test = |name: &str| {
-        tests.iter().any(|test| {
-            name.strip_prefix(test.as_str())
-                .is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
-        })
-    };
-    let mut arrows = BTreeSet::new();
-    for (name, text) in sources.iter().filter(|(name, _)| !is_test(name)) {
-        let code = code_only(text);
-        let code = code.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
-        let own = name.split('/').next().unwrap_or_default();
-        for path in paths(code) {
-            let mut parts = path.split("::");
-            let (Some(room), item) = (parts.next(), parts.next().unwrap_or("self")) else {
-                continue;
-            };
-            if room != own && ROOMS.iter().any(|(known, _)| *known == room) {
-                arrows.insert((name.clone(), format!("{room}::{item}")));
-            }
-        }
-    }
-    arrows
-}
-
-/// Modules of a file that exist in tests only, as paths without `.rs`.
-fn test_modules(name: &str, text: &str) -> Vec<String> {
-    let path = Path::new(name);
-    let dir = match path.file_stem().and_then(|s| s.to_str()) {
-        Some("mod") | None => path.parent().unwrap_or(path).to_path_buf(),
-        Some(stem) => path.with_file_name(stem),
-    };
-    let mut found = Vec::new();
-    let mut lines = text.lines();
-    while let Some(line) = lines.next() {
-        if line.trim() != "#[cfg(test)]" {
-            continue;
-        }
-        let next = lines.by_ref().map(str::trim).find(|line| !line.starts_with("#["));
-        let module = next.and_then(|l| l.split("mod ").nth(1)).and_then(|l| l.strip_suffix(';'));
-        if let Some(module) = module {
-            found.push(format!("{}/{module}", dir.display()));
-        }
-    }
-    found
-}
-
-/// Every path of the code that begins with `crate::`, without that, groups of `use` taken apart.
-fn paths(code: &str) -> Vec<String> {
-    let mut found = Vec::new();
-    for (at, _) in code.match_indices("crate::") {
-        let before = code[..at].chars().next_back();
-        if before.is_some_and(|c| c.is_alphanumeric() || c == '_' || c == '$') {
-            continue;
-        }
-        take_tree(&code[at + "crate::".len()..], String::new(), &mut found);
-    }
-    found
-}
-
-/// One path or group from the beginning of `code`; what is left of the code.
-fn take_tree<'a>(code: &'a str, prefix: String, found: &mut Vec<String>) -> &'a str {
-    let code = code.trim_start();
-    if let Some(mut rest) = code.strip_prefix('{') {
-        loop {
-            rest = rest.trim_start_matches(|c: char| c.is_whitespace() || c == ',');
-            match rest.strip_prefix('}') {
-                Some(rest) => return rest,
-                None if rest.is_empty() => return rest,
-                None => rest = take_tree(rest, prefix.clone(), found),
-            }
-        }
-    }
-    let end = code.find(|c: char| !(c.is_alphanumeric() || c == '_')).unwrap_or(code.len());
-    if end == 0 {
-        // `*` and the like: the path ends here.
-        found.push(prefix);
-        return code.get(1..).unwrap_or_default();
-    }
-    let path = if prefix.is_empty() {
-        code[..end].to_owned()
-    } else {
-        format!("{prefix}::{}", &code[..end])
-    };
-    match code[end..].strip_prefix("::") {
-        Some(rest) => take_tree(rest, path, found),
-        None => {
-            found.push(path);
-            let rest = code[end..].trim_start();
-            rest.strip_prefix("as ").map_or(rest, |rest| {
-                rest.trim_start_matches(|c: char| c.is_alphanumeric() || c == '_')
-            })
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
-
-    fn house(files: &[(&str, &str)]) -> BTreeSet<Arrow> {
-        let owned: Vec<_> = files.iter().map(|(n, t)| ((*n).to_owned(), (*t).to_owned())).collect();
-        arrows(&owned)
-    }
 
     #[test]
     fn every_room_uses_rooms_below_it_only() {
@@ -208,7 +166,7 @@ mod tests {
     fn a_wrong_arrow_and_a_stale_line_are_found() {
         let code = "use crate::{conn::{self, Conn}, migration::proof as p, wake::*};\n\
                     fn f() { crate::api::calls::go(); }\n";
-        let arrows = house(&[("datapath/send.rs", code)]);
+        let arrows = uses::arrows(&[("datapath/send.rs".into(), code.into())], &names());
         let up: BTreeSet<&Arrow> = arrows.iter().filter(|a| !is_allowed(a)).collect();
         let known = "# a comment\ndatapath/send.rs -> migration::proof\nconn/slot.rs -> api::calls";
         assert_eq!(
@@ -221,11 +179,32 @@ mod tests {
     }
 
     #[test]
-    fn tests_and_comments_are_left_out() {
-        let slot = "// crate::api::calls\n#[cfg(test)]\nmod model;\nuse crate::process::table;\n\
-                    #[cfg(test)]\nmod tests {\n use crate::api::calls;\n}\n";
-        let arrows =
-            house(&[("conn/slot.rs", slot), ("conn/slot/model.rs", "use crate::api::bulk;")]);
-        assert_eq!(arrows.len(), 1, "{arrows:?}");
+    fn a_file_without_a_room_and_a_room_without_a_file_are_found() {
+        let mut sources: Vec<(String, String)> =
+            ROOMS.iter().map(|(room, _)| (format!("{room}/mod.rs"), String::new())).collect();
+        sources.push(("lib.rs".into(), String::new()));
+        assert_eq!(misplaced(&sources), Vec::<String>::new());
+        sources.push(("extra/mod.rs".into(), String::new()));
+        sources.push(("loose.rs".into(), String::new()));
+        sources.retain(|(name, _)| name != "wake/mod.rs");
+        assert_eq!(
+            misplaced(&sources),
+            [
+                "crates/sdp-socket/src/extra/mod.rs: stands in no room of xtask/src/tidy/rooms.rs",
+                "crates/sdp-socket/src/loose.rs: stands in no room of xtask/src/tidy/rooms.rs",
+                "xtask/src/tidy/rooms.rs: wake: there is no such folder",
+            ]
+        );
+    }
+
+    #[test]
+    fn floors_and_cycles_are_those_of_the_graph() {
+        let rooms = ["a", "b", "c", "d"];
+        let straight = BTreeSet::from([("a", "b"), ("b", "c"), ("a", "d")]);
+        assert_eq!(floors_and_cycles(&rooms, &straight), (3, vec![]));
+        let circle = BTreeSet::from([("a", "b"), ("b", "c"), ("c", "b"), ("c", "d")]);
+        assert_eq!(floors_and_cycles(&rooms, &circle), (3, vec![vec!["b", "c"]]));
+        let all = BTreeSet::from([("a", "b"), ("b", "c"), ("c", "d"), ("d", "a")]);
+        assert_eq!(floors_and_cycles(&rooms, &all), (1, vec![vec!["a", "b", "c", "d"]]));
     }
 }

@@ -15,13 +15,12 @@ use sdp_stats::{Direction, Reason, RowId};
 use sdp_sys::{count::Way, errno::Errno, section, tls};
 
 use crate::{
-    api::{
-        bulk,
-        options::{self, Verdict, flags, requests::SIOCATMARK},
-    },
+    api::bulk,
     conn::{
-        self, Half, Stage, carrier,
+        self, Half, Pinned, Stage, carrier,
         iovec::{Buffers, IOV_MAX},
+        options::{self, Verdict, flags, requests::SIOCATMARK},
+        publish,
     },
     datapath::{
         header, plain,
@@ -36,10 +35,11 @@ use crate::{
         pin, promote, renew,
     },
     process::{
-        self, page,
-        table::{self, Entry, Pinned},
+        self,
+        table::{self, Entry},
     },
     readiness::{self, Early, Waited, epoll},
+    wake::interest,
 };
 
 mod explicit;
@@ -56,7 +56,7 @@ pub use processes::{
 };
 
 pub use crate::{
-    api::options::told as option_told,
+    conn::options::told as option_told,
     migration::pin::{Pin, pin},
 };
 
@@ -276,7 +276,7 @@ unsafe fn recv_here(
         None if buffers.left() == 0 => receive::receive_none(conn, flags, by),
         _ => by(conn, &mut buffers, Wish { flags }),
     };
-    hosts::take_new(epoll::attached);
+    hosts::take_new(interest::attached);
     renew::after_call(conn);
     done_unless_retired(result)
 }
@@ -453,7 +453,7 @@ unsafe fn send_with(fd: c_int, flags: c_int, vector: impl FnOnce() -> Vector) ->
                 return done(Err(Errno::EFAULT));
             }
             let result = sender(&conn)(&conn, &mut buffers, flags);
-            hosts::take_new(epoll::attached);
+            hosts::take_new(interest::attached);
             renew::after_call(&conn);
             done_unless_retired(result)
         }
@@ -495,7 +495,7 @@ pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Call {
                     return;
                 }
                 if let Some(Entry::Set(set)) = table::entry(passed) {
-                    epoll::watched(set); // who gets it waits where we do not see it
+                    interest::watched(set); // who gets it waits where we do not see it
                 }
                 let _section = section::Guard::enter();
                 if let Some(conn) = Pinned::new(passed, Half::Receive)
@@ -544,7 +544,7 @@ pub(crate) fn finish_more(ticket: Ticket, result: isize, flags: c_int, more: usi
     if result > 0 && flags & libc::MSG_PEEK == 0 && !is_counted && !process::is_retired() {
         lifecycle::see(conn, ticket.fd);
         promote::count_call(conn, half, result as usize, way);
-        if let Some((page, row)) = page::of_row(conn) {
+        if let Some((page, row)) = publish::of_row(conn) {
             let direction = if ticket.receive { Direction::Receive } else { Direction::Send };
             if row == RowId::NONE {
                 conn.add_rowless(half, result as u64);
@@ -803,10 +803,6 @@ pub fn controlling(fd: c_int, command: c_int, arg: usize) -> Call {
     }
     Call::Pass
 }
-
-/// Of `fcntl`, which the libc crate does not have for every C library.
-pub(crate) const F_SETSIG: c_int = 10;
-pub(crate) const F_SETOWN_EX: c_int = 15;
 
 /// After a successful `fcntl` that is neither duplication nor locking (F_SETFL, F_SETFD, F_SETOWN…).
 /// Flags are asked of the kernel where they matter; whether images are to get the number is remembered.

@@ -4,4 +4,3 @@
 
 pub(crate) mod bulk;
 pub mod calls;
-pub mod options;

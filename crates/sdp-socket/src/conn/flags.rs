@@ -67,7 +67,7 @@ pub(crate) mod flag {
     pub(crate) const FOR_IMAGES: u32 = 1 << 28;
     /// A relative kept a lock of it for longer than anything takes.
     pub(crate) const OVERDUE: u32 = 1 << 29;
-    /// Bells on the carrier were eaten that others wait for, too: they are to be told ([`crate::readiness::epoll::bells_eaten`]).
+    /// Bells on the carrier were eaten that others wait for, too: they are to be told ([`crate::wake::interest::bells_eaten`]).
     pub(crate) const EATEN: u32 = 1 << 30;
     /// A thread has gone to sleep in `poll` or `select` with it since that was told last.
     pub(crate) const POLLED: u32 = 1 << 31;
@@ -78,7 +78,7 @@ pub(crate) mod row_flag {
     /// A holder left the family and kept its descriptor, or gave a stranger one: who holds the connection is
     /// not known any more.
     pub(crate) const OUT_OF_SIGHT: u32 = 1;
-    /// Several processes use the lanes of this end (X11).
+    /// Several processes use the lanes of this end (R5).
     pub(crate) const SEVERAL: u32 = 2;
     /// Somebody has, or had, the connection in an epoll set.
     pub(crate) const IN_SET: u32 = 4;

@@ -9,6 +9,8 @@ use core::sync::atomic::{AtomicU32, Ordering};
 #[derive(Debug)]
 pub(crate) struct Historic(AtomicU32);
 
+/// `AF_INET_SDP`. (`AF_IB`, which has no sockets.)
+pub(crate) const IPV4: libc::c_int = 27;
 /// Most that a threshold may be, in bytes.
 pub(crate) const THRESHOLD_MAX: u32 = 1 << 20;
 const THRESHOLD: u32 = (1 << BIND_AT) - 1;

@@ -2,12 +2,16 @@
 //!
 //! Called by every room but `process`. [`slot`] has the connection itself.
 
+pub(crate) mod address;
 pub(crate) mod carrier;
 mod flags;
+mod guard;
 pub(crate) mod historic;
 pub(crate) mod iovec;
 pub(crate) mod life;
 pub(crate) mod link;
+mod noted;
+pub mod options;
 pub(crate) mod publish;
 mod slot;
 pub(crate) mod turn;
@@ -15,4 +19,6 @@ pub(crate) mod words;
 
 pub(crate) use carrier::is_end;
 pub(crate) use flags::{flag, row_flag};
+pub(crate) use guard::{Pinned, is_named, number_of};
+pub(crate) use noted::Noted;
 pub(crate) use slot::*;

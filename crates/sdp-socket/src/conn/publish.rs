@@ -7,14 +7,23 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use sdp_fabric_shm::identity::{Addr, Tuple};
-use sdp_stats::{Direction, Endpoint, Fabric, NewRow, Page, Reason, Role, Verdict};
+use sdp_stats::{Direction, Endpoint, Fabric, NewRow, Page, Reason, Role, RowId, Verdict};
 use sdp_sys::fd;
 
 use crate::{
-    conn::{Conn, Half, flag},
-    datapath::lane,
-    process::{log, marks, page, table},
+    conn::{Conn, Half, Stage, address::local_address, flag, get, number_of, words},
+    process::{
+        log, marks, page,
+        table::{self, Entry},
+    },
 };
+
+/// Where to count for a connection.
+#[inline]
+pub(crate) fn of_row(conn: &Conn) -> Option<(&'static Page, RowId)> {
+    let row = conn.stats_row();
+    Some((page::current()?, row))
+}
 
 /// Gives the connection a row in the statistics page, if it has none in this process's page.
 #[inline]
@@ -27,7 +36,7 @@ pub(crate) fn ensure_row(conn: &Conn) {
 #[cold]
 #[unsafe(link_section = ".text.hot")]
 fn open_stats_row(conn: &Conn) {
-    if !page::is_own(conn.segment().is_some()) {
+    if !page::is_own(conn.segment().is_some(), take_along) {
         return; // a guest counts in its host's totals
     }
     let Some(page) = page::current() else { return };
@@ -39,7 +48,7 @@ fn open_stats_row(conn: &Conn) {
     let (local, remote) = conn.known_name().map_or((Endpoint::NONE, Endpoint::NONE), ends);
     let words = conn.row();
     let lanes = conn.segment().and(words).map_or([false; 2], |row| {
-        [lane::is_on_sdp(&row.source.words), lane::is_on_sdp(&row.sink.words)]
+        [words::is_on_sdp(&row.source.words), words::is_on_sdp(&row.sink.words)]
     });
     let id = page.open_row(&NewRow {
         carrier: words.map_or(0, |row| row.carrier_id.load(Ordering::Relaxed)),
@@ -84,7 +93,7 @@ pub(crate) fn name_row(conn: &Conn, tuple: Tuple) {
         return;
     }
     let (local, remote) = ends(tuple);
-    if let Some((page, row)) = page::of_row(conn) {
+    if let Some((page, row)) = of_row(conn) {
         page.show_ends(row, local, remote);
     }
 }
@@ -99,14 +108,14 @@ pub(crate) fn ensure_listener_row(conn: &Conn) {
 
 #[cold]
 fn open_listener_row(conn: &Conn) {
-    page::own();
+    page::own(take_along);
     let Some(page) = page::current() else { return };
     if conn.flags.fetch_or(flag::ROWED, Ordering::SeqCst) & flag::ROWED != 0 {
         return;
     }
     let fd = conn.fd.load(Ordering::Relaxed);
     // A listener's remote end cannot be asked for, so that this is not a connection's name.
-    let (addr, port) = crate::lifecycle::local_address(fd).unwrap_or(([0; 16], 0));
+    let (addr, port) = local_address(fd).unwrap_or(([0; 16], 0));
     let id = page.open_row(&NewRow {
         carrier: 0,
         inode: fd::inode(fd).unwrap_or(0),
@@ -137,9 +146,9 @@ pub(crate) fn half_promoted(conn: &Conn, direction: Direction) {
 /// [`half_promoted`], on this fabric.
 #[cold]
 pub(crate) fn half_promoted_by(conn: &Conn, direction: Direction, fabric: Fabric) {
-    page::own();
+    page::own(take_along);
     ensure_row(conn);
-    if let Some((page, row)) = page::of_row(conn) {
+    if let Some((page, row)) = of_row(conn) {
         page.promoted(row, direction, fabric);
     }
     log::moved(conn.fd.load(Ordering::Relaxed), direction, None);
@@ -149,7 +158,7 @@ pub(crate) fn half_promoted_by(conn: &Conn, direction: Direction, fabric: Fabric
 #[cold]
 pub(crate) fn half_demoted(conn: &Conn, direction: Direction, reason: Reason) {
     ensure_row(conn);
-    if let Some((page, row)) = page::of_row(conn) {
+    if let Some((page, row)) = of_row(conn) {
         page.demoted(row, direction, reason);
     }
     log::moved(conn.fd.load(Ordering::Relaxed), direction, Some(reason));
@@ -180,7 +189,7 @@ pub(crate) fn count_seen(conn: &Conn, reason: Reason) {
 }
 
 fn show_reason(conn: &Conn, reason: Reason) {
-    let Some((page, row)) = page::of_row(conn) else { return };
+    let Some((page, row)) = of_row(conn) else { return };
     for direction in [Direction::Send, Direction::Receive] {
         page.show_reason(row, direction, reason);
     }
@@ -196,7 +205,7 @@ pub(crate) fn count_sdp(conn: &Conn, page: &Page, verdict: Verdict<'_>) {
 
 #[cold]
 fn count_first_sdp(conn: &Conn, page: &Page, verdict: Verdict<'_>) {
-    let fd = table::number_of(conn).filter(|_| conn.has(flag::ADOPTED | flag::PASSED));
+    let fd = number_of(conn).filter(|_| conn.has(flag::ADOPTED | flag::PASSED));
     if let Some(fd) = fd
         && marks::counted_as(fd) == Some(Verdict::SDP)
     {
@@ -216,7 +225,7 @@ pub(crate) fn tell_heirs(conn: &Conn, fd: i32) {
     let verdict = match conn.row() {
         Some(row) => Verdict::at(&row.reason).raw(),
         None if conn.has(flag::ADOPTED) || marks::counted_as(fd).is_some() => return, // told already
-        None => Verdict::kernel(crate::lifecycle::first_reason(conn)),
+        None => Verdict::kernel(first_reason(conn)),
     };
     if Verdict::is_counted(verdict) {
         marks::count_as(fd, verdict);
@@ -250,7 +259,7 @@ pub(crate) fn note_reason(conn: &Conn, reason: Reason) {
         if verdict.reason().is_some_and(|before| before != reason) {
             log::stays(conn.fd.load(Ordering::Relaxed), reason);
         }
-        let fd = table::number_of(conn).filter(|_| conn.has(flag::ADOPTED | flag::PASSED));
+        let fd = number_of(conn).filter(|_| conn.has(flag::ADOPTED | flag::PASSED));
         // In another of its lives it may have been counted otherwise since.
         if let Some(counted) = fd.and_then(marks::counted_as) {
             verdict.resume(counted);
@@ -261,4 +270,50 @@ pub(crate) fn note_reason(conn: &Conn, reason: Reason) {
         }
     }
     show_reason(conn, reason);
+}
+
+/// Why a connection begins on the kernel lane.
+pub(crate) fn first_reason(conn: &Conn) -> Reason {
+    if conn.has(flag::RULE_TCP) {
+        Reason::RuleTcp
+    } else if let Some(reason) = conn.pin_reason() {
+        reason // an option that was set before the first byte
+    } else if conn.row_index().is_none() {
+        Reason::NoMemory
+    } else {
+        Reason::TooYoung
+    }
+}
+
+/// In a process that got a listener by fork: tools are to see it here too.
+#[inline]
+pub(crate) fn show_listener(conn: &Conn) {
+    if conn.stage() == Stage::Listener {
+        ensure_listener_row(conn);
+    }
+}
+
+/// What this process has counted with `host` for its connections goes to the page in force.
+pub(crate) fn take_along(host: &Page) {
+    table::walk(|fd, entry| {
+        let Entry::Conn(index) = entry else { return };
+        let (Some(conn), Some(page)) = (get(index), page::current()) else { return };
+        if number_of(conn) != Some(fd) {
+            return; // one of several numbers
+        }
+        if conn.has(flag::COUNTED)
+            && let Some(row) = conn.row()
+        {
+            page.adopt_end(host, Verdict::at(&row.reason));
+        }
+        for (direction, half) in
+            [(Direction::Send, Half::Send), (Direction::Receive, Half::Receive)]
+        {
+            let bytes = conn.rowless(half);
+            if bytes != 0 {
+                host.give_bytes(direction, bytes);
+                page.moved_kernel(RowId::NONE, direction, bytes, false);
+            }
+        }
+    });
 }

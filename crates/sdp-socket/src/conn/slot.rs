@@ -31,10 +31,11 @@ use crate::{
         flags::{flag, row_flag},
         historic::Historic,
         life,
+        noted::Noted,
+        publish,
         turn::Turn,
     },
     process::{self, hot},
-    readiness::epoll::Noted,
 };
 
 mod keep;
@@ -596,7 +597,7 @@ impl Conn {
             return false;
         }
         let _ = crate::migration::pooled::ended(self); // not kept: the stage is not `Attached`
-        crate::readiness::epoll::room_granted(self);
+        crate::wake::interest::room_granted(self);
         bytes.store(self.ring_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
         place.store(base, Ordering::Release);
         self.leave_peer();
@@ -681,7 +682,7 @@ impl Conn {
 
     /// Why the connection is on the kernel lane, for the statistics.
     pub(crate) fn note_reason(&self, reason: Reason) {
-        crate::process::note_reason(self, reason);
+        publish::note_reason(self, reason);
     }
 
     /// Never on the SDP lane again, because of `reason`, unless there was a reason already.
@@ -864,7 +865,7 @@ impl Conn {
         if let (Some(row), Some((family, slot))) = (self.row_index(), process::family()) {
             family.let_go(slot, row);
         }
-        process::close_stats_row(self);
+        publish::close_stats_row(self);
         let index = self.index();
         self.row.store(0, Ordering::Relaxed);
         let family = self.family.swap(null_mut(), Ordering::SeqCst);

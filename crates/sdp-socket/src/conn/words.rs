@@ -34,6 +34,8 @@ pub(crate) const SENT: usize = 2;
 pub(crate) const READ: usize = 2;
 /// Either half: lane and log entries.
 pub(crate) const BITS: usize = 3;
+/// In that word: on the SDP lane.
+pub(crate) const SDP_BIT: u64 = 1 << 32;
 /// Either half: the first word of the engine's state.
 pub(crate) const ENGINE: usize = 4;
 /// Receiving half: ring bytes freed.
@@ -55,6 +57,11 @@ pub(crate) const ORIGIN: usize = 14;
 
 const _: () = assert!(ORIGIN < HALF_WORDS);
 const _: () = assert!(ENGINE + Source::WORDS <= SOURCE_BASE && ENGINE + Sink::WORDS <= WINDOW);
+
+/// Whether a half's stored words say that it is on the SDP lane. Without the lock: for tools.
+pub(crate) fn is_on_sdp(words: &[AtomicU64]) -> bool {
+    words.get(BITS).is_some_and(|word| word.load(Ordering::Relaxed) & SDP_BIT != 0)
+}
 
 /// A half's words, of which there are [`HALF_WORDS`].
 pub(crate) type HalfWords = [AtomicU64; HALF_WORDS];

@@ -6,11 +6,11 @@ use libc::{c_int, msghdr};
 use sdp_link::{EndWords, Link, SwitchLog};
 use sdp_sys::{errno::Errno, sys};
 
-use crate::{
-    api::options::flags::MSG_CMSG_COMPAT,
-    conn::{Half, iovec::IOV_MAX, words},
-    datapath::lane::SDP_BIT,
-    process::table::Pinned,
+use crate::conn::{
+    Half, Pinned,
+    iovec::IOV_MAX,
+    options::flags::MSG_CMSG_COMPAT,
+    words::{self, SDP_BIT},
 };
 
 /// Whether all that will ever be received, or sent, goes through the TCP socket, and nothing is left in the ring before it.

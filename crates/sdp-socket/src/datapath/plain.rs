@@ -34,18 +34,18 @@ use sdp_sys::section;
 
 use crate::{
     conn::{
-        self, Conn, Half, Stage, carrier, flag,
+        self, Conn, Half, Pinned, Stage, carrier, flag,
         link::AnyLink,
         row_flag,
         words::{
-            self, BITS, CURRENT, ENGINE, HEAD, ORIGIN, PUBLISHED, SEEN, SINK_BASE, SOURCE_BASE,
-            TAIL, WINDOW, put,
+            self, BITS, CURRENT, ENGINE, HEAD, ORIGIN, PUBLISHED, SDP_BIT, SEEN, SINK_BASE,
+            SOURCE_BASE, TAIL, WINDOW, put,
         },
     },
-    datapath::{give_back, lane::SDP_BIT, receive, send, wait},
+    datapath::{give_back, receive, send, wait},
     process::{
         self,
-        table::{self, Entry, Pinned},
+        table::{self, Entry},
     },
     wake::spin,
 };

@@ -12,18 +12,18 @@ use core::{pin::pin, sync::atomic::Ordering};
 
 use crate::{
     conn::{
-        Conn, Half, Stage, carrier, flag,
+        Conn, Half, Pinned, Stage, carrier, flag,
         iovec::{Buffers, Landing},
         link::{AnyHalf, AnyLink},
+        publish,
     },
     datapath::{
         lane::{self, Broken, Lane, SinkState},
         plain, send, succeed, taken, wait,
     },
     migration::{demote, proof},
-    process::{self, hot::PAGE, page, table::Pinned},
-    readiness::{self, epoll},
-    wake::{spin, stay::Stay},
+    process::{self, hot::PAGE},
+    wake::{interest, spin, stay::Stay},
 };
 
 mod peek;
@@ -327,10 +327,10 @@ fn count_switches(conn: &Conn, lane: Lane, n: u32) {
     let mut lane = lane;
     for _ in 0..n.min(TURNS) {
         match lane {
-            Lane::Kernel => process::half_promoted(conn, Direction::Receive),
+            Lane::Kernel => publish::half_promoted(conn, Direction::Receive),
             Lane::Sdp => {
                 let reason = conn.pin_reason().unwrap_or(Reason::PeerSwitched);
-                process::half_demoted(conn, Direction::Receive, reason);
+                publish::half_demoted(conn, Direction::Receive, reason);
             }
         }
         lane = if lane == Lane::Sdp { Lane::Kernel } else { Lane::Sdp };
@@ -343,7 +343,7 @@ fn attempt(conn: &Pinned, buffers: &mut Buffers, wish: Wish, look: Look) -> Resu
     }
     let result =
         with_sink(conn, |sink, row, _, half| step(conn, sink, row, half, buffers, wish, look));
-    epoll::bells_eaten(conn);
+    interest::bells_eaten(conn);
     if !wish.peeks() && result.is_ok_and(|n| n > 0) {
         conn.calls[Half::Receive as usize].fetch_add(1, Ordering::Relaxed);
     }
@@ -447,7 +447,7 @@ fn step(
         }
         if look == Look::Carrier {
             // Bells that woke the caller go at once: unread ones make a killed process's FIN a reset.
-            readiness::eat_bells(conn, conn.fd(), sink, half);
+            lane::eat_bells(conn, conn.fd(), sink, half);
         }
         let switch = sink.pending(half).map_err(broken)?;
         sink.rx.set_limit(switch.map_or(u64::MAX, |s| s.fabric));
@@ -746,7 +746,7 @@ enum Found {
 
 /// The ring is empty: eats bells, then asks the kernel for FIN and errors (E1, E2, E3, L5).
 fn look_at_carrier(conn: &Pinned, sink: &mut SinkState, half: AnyHalf<'_>) -> Result<Found, Errno> {
-    if readiness::eat_bells(conn, conn.fd(), sink, half) > 0 {
+    if lane::eat_bells(conn, conn.fd(), sink, half) > 0 {
         return Ok(Found::Again);
     }
     let seen = match carrier::peek(conn.fd()) {
@@ -807,11 +807,11 @@ pub(crate) fn has_news(sink: &SinkState, half: AnyHalf<'_>) -> bool {
 }
 
 pub(crate) fn count(conn: &Conn, row: &Row, lane: StatsLane, n: usize) {
-    process::ensure_row(conn);
-    let Some((page, id)) = page::of_row(conn) else { return };
+    publish::ensure_row(conn);
+    let Some((page, id)) = publish::of_row(conn) else { return };
     page.moved(id, Direction::Receive, lane, n as u64);
     if lane == StatsLane::Sdp {
-        process::count_sdp(conn, page, Verdict::at(&row.reason));
+        publish::count_sdp(conn, page, Verdict::at(&row.reason));
     }
 }
 

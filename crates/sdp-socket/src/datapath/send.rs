@@ -25,16 +25,17 @@ use sdp_sys::{
 
 use crate::{
     conn::{
-        self, Conn, Half, Rung, Stage, carrier, flag,
+        self, Conn, Half, Pinned, Rung, Stage, carrier, flag,
         iovec::{Buffers, Payload},
         link::{AnyHalf, AnyLink},
+        publish,
     },
     datapath::{
         lane::{self, Broken, Lane, SourceState},
         succeed, taken, wait,
     },
     migration::proof,
-    process::{self, page, table::Pinned},
+    process,
     wake::{spin, stay::Stay},
 };
 
@@ -44,8 +45,8 @@ pub(crate) use gate::{GATE_PATIENCE_NS, gated, gated_at};
 
 /// Most payload of one message: the reader starts while the writer still copies.
 const PIECE: usize = 16 * 1024;
-/// Most that one look at the lane before its first use sends on the carrier.
-const PIECE_YOUNG: usize = crate::api::bulk::PIECE;
+/// Most that one look at the lane before its first use sends on the carrier, and a piece of a large send before that.
+pub(crate) const PIECE_YOUNG: usize = 64 * 1024;
 /// A sender whose reader does not move looks at the carrier this often.
 const LOOK_EVERY_TICKS: u64 = TICKS_PER_MS;
 
@@ -66,7 +67,7 @@ enum Attempt {
     NotOnLane,
     /// The ring is full: whether the program can be told EAGAIN is to be asked outside the lock (L11).
     Patience,
-    /// The ring is full, and the program waits for room in a way that we see (X18).
+    /// The ring is full, and the program waits for room in a way that we see (R10).
     Again,
     /// The call ends with this error (if nothing was sent).
     Failed(Errno),
@@ -124,11 +125,11 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
                 return partial(e);
             }
             Attempt::Patience => {
-                is_patient = Some(crate::readiness::epoll::may_ask_for_patience(conn));
+                is_patient = Some(crate::wake::interest::may_ask_for_patience(conn));
                 continue;
             }
             Attempt::Again => {
-                crate::readiness::epoll::sender_waits(conn);
+                crate::wake::interest::sender_waits(conn);
                 return partial(Errno::EAGAIN);
             }
             Attempt::CarrierFull => Blocked::Carrier,
@@ -138,7 +139,7 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
         };
         if flags & libc::MSG_DONTWAIT != 0 || fd::is_nonblocking(conn.fd()) {
             if matches!(blocked, Blocked::Ring | Blocked::Lane) {
-                crate::readiness::epoll::sender_comes_back(conn);
+                crate::wake::interest::sender_comes_back(conn);
                 if !conn.has(flag::HOSTILE) {
                     wait::hold_up();
                 }
@@ -202,7 +203,7 @@ pub(crate) fn with_source<R>(
         Ok(mut state) => {
             if taken_over
                 && state.lane == Lane::Sdp
-                && let Some(fd) = crate::process::table::number_of(conn)
+                && let Some(fd) = conn::number_of(conn)
             {
                 // It may have published without waking the reader.
                 ring_bells(conn, fd, &mut state, half, true);
@@ -289,7 +290,7 @@ fn attempt(
         match ring_send(conn, source, row, link, half, buffers, first_on_lane) {
             RingSend::Done => return Attempt::Done,
             RingSend::Left => {
-                process::half_demoted(conn, Direction::Send, reason_to_leave(conn, flags));
+                publish::half_demoted(conn, Direction::Send, reason_to_leave(conn, flags));
                 continue;
             }
             RingSend::Broken => {
@@ -303,7 +304,7 @@ fn attempt(
                 if !may_wait && wait::briefly_for_room(link, half, source) {
                     continue;
                 }
-                // X18: where we see how the program waits, "writable" can mean the ring. Otherwise the
+                // R10: where we see how the program waits, "writable" can mean the ring. Otherwise the
                 // sender goes on on the carrier, whose readiness every poller understands.
                 if !blocking && is_patient.is_none() {
                     return Attempt::Patience;
@@ -373,7 +374,7 @@ fn enter_sdp(conn: &Pinned, source: &mut SourceState, half: AnyHalf<'_>) -> Opti
     if !gated(conn, half, conn.side(), || source.enter(half))? {
         return None;
     }
-    process::half_promoted(conn, Direction::Send);
+    publish::half_promoted(conn, Direction::Send);
     Some(())
 }
 
@@ -410,7 +411,7 @@ pub(crate) fn leave_sdp(
     }
     let is_patient = wait::briefly(|| half.may_leave(source.switches));
     if !(is_patient && source.tx.refresh().is_ok() && is_all_read(source))
-        && let Some(fd) = crate::process::table::number_of(conn)
+        && let Some(fd) = conn::number_of(conn)
         && (conn.has(flag::PEER_GONE) || carrier::is_over(fd))
     {
         conn.set(flag::PEER_GONE);
@@ -429,7 +430,7 @@ pub(crate) fn leave_sdp(
     });
     match left {
         Some(Some(())) => {
-            process::half_demoted(conn, Direction::Send, reason);
+            publish::half_demoted(conn, Direction::Send, reason);
             // Whoever waits for room in the ring is writable by the carrier now.
             if conn.has(flag::WANTS_ROOM) {
                 process::ring_own(conn.index());
@@ -793,16 +794,16 @@ fn flip(conn: &Pinned, source: &mut SourceState, half: AnyHalf<'_>) {
 
 fn count(conn: &Conn, row: &Row, lane: StatsLane, n: usize) {
     let _ = row;
-    process::ensure_row(conn);
-    let Some((page, id)) = page::of_row(conn) else { return };
+    publish::ensure_row(conn);
+    let Some((page, id)) = publish::of_row(conn) else { return };
     page.moved(id, Direction::Send, lane, n as u64);
 }
 
 #[inline]
 pub(crate) fn count_ring(conn: &Conn, row: &Row, n: usize) {
-    process::ensure_row(conn);
-    let Some((page, id)) = page::of_row(conn) else { return };
+    publish::ensure_row(conn);
+    let Some((page, id)) = publish::of_row(conn) else { return };
     page.moved(id, Direction::Send, StatsLane::Sdp, n as u64);
     page.add(id, Direction::Send, sdp_stats::Counter::BCopy, 1);
-    process::count_sdp(conn, page, Verdict::at(&row.reason));
+    publish::count_sdp(conn, page, Verdict::at(&row.reason));
 }

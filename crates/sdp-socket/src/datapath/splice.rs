@@ -7,12 +7,12 @@ use sdp_sys::{errno::Errno, sys};
 
 use crate::{
     conn::{
-        Half, Stage, carrier, flag,
+        Half, Pinned, Stage, carrier, flag,
         iovec::{Buffers, MOST},
     },
     datapath::{lane::Lane, receive, send},
     migration::{demote, handover},
-    process::{scratch::Scratch, table::Pinned},
+    process::scratch::Scratch,
 };
 
 /// Bytes of a file read at once; one message's payload.

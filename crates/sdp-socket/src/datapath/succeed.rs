@@ -27,15 +27,14 @@ use sdp_shm::{
 
 use crate::{
     conn::{
-        Conn, carrier,
+        self, Conn, carrier,
         link::{AnyLink, AnyRx, AnyTx},
-        words::{self, put},
+        words::{self, SDP_BIT, put},
     },
     datapath::{
-        lane::{self, Broken, COUNTED_BIT, Lane, SDP_BIT, SourceState},
+        lane::{self, Broken, COUNTED_BIT, Lane, SourceState},
         receive, send,
     },
-    process::table,
 };
 
 /// Most switches that one holder of the lock follows without storing its state.
@@ -66,7 +65,7 @@ pub(crate) fn source_of(conn: &Conn, row: &Row, link: AnyLink, half: usize) -> R
     let (words, segment) = (&row.source.words, link.segment());
     // The gate may be in the dead user's hand, and shows the peer nothing half done until all is in order.
     send::gated(conn, link.half(half), conn.side(), || {
-        let sent = || table::number_of(conn).and_then(|fd| carrier::sent(fd).ok());
+        let sent = || conn::number_of(conn).and_then(|fd| carrier::sent(fd).ok());
         source(words, segment, half, sent)
     })
     .unwrap_or_else(|| Err(poison(words)))
@@ -76,7 +75,7 @@ pub(crate) fn source_of(conn: &Conn, row: &Row, link: AnyLink, half: usize) -> R
 #[cold]
 pub(crate) fn sink_of(conn: &Conn, row: &Row, segment: Segment, half: usize) -> Result<(), Broken> {
     let words = &row.sink.words;
-    let read = || table::number_of(conn).and_then(|fd| carrier::consumed(fd).ok());
+    let read = || conn::number_of(conn).and_then(|fd| carrier::consumed(fd).ok());
     let sink = sink(words, segment, half, read)?;
     row.ack.store(sink.ack(u16::MAX).to_word(), Ordering::Release);
     open_gate(segment.half(half), conn.side());

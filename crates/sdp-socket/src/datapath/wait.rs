@@ -21,15 +21,13 @@ use sdp_sys::{
 
 use crate::{
     conn::{
-        Conn, Half, carrier, flag,
+        self, Conn, Half, Pinned, carrier, flag,
         link::{AnyHalf, AnyLink},
+        publish,
     },
     datapath::{give_back, lane::SourceState},
     migration::demote,
-    process::{
-        self, host, page,
-        table::{self, Pinned},
-    },
+    process::{self, host, page},
     wake::{spin, stay::Stay, strangers::Bells, wait_set::WaitSet},
 };
 
@@ -424,7 +422,7 @@ fn may_leave(half: AnyHalf<'_>) -> bool {
 /// killed in the middle of following a switch would keep us on it for ever; FIN alone proves nothing.
 pub(crate) fn is_reader_dead(conn: &Conn) -> bool {
     conn.has(flag::PEER_GONE)
-        && table::number_of(conn).is_some_and(|fd| carrier::tcp_state(fd) == carrier::TCP_CLOSE)
+        && conn::number_of(conn).is_some_and(|fd| carrier::tcp_state(fd) == carrier::TCP_CLOSE)
 }
 
 /// A sender that can neither use the ring nor leave it, and of whose waits we see nothing, is about to be told
@@ -623,7 +621,7 @@ pub(crate) fn count_shared(counter: Counter) {
 }
 
 fn count(conn: &Conn, direction: Direction, counter: Counter) {
-    if let Some((page, row)) = page::of_row(conn) {
+    if let Some((page, row)) = publish::of_row(conn) {
         page.add(row, direction, counter, 1);
     }
 }

@@ -12,7 +12,7 @@
 //!
 //! # What is not there yet
 //! A guarded connection cannot be handed to a process without the library, or used by a fork child: there
-//! every call answers ECONNRESET (`docs/compatibility.md`). So the fabric is not in the default of `fabrics`.
+//! every call answers ECONNRESET (`docs/known-defects.md`). So the fabric is not in the default of `fabrics`.
 
 use core::{
     cell::Cell,
@@ -29,11 +29,12 @@ use sdp_sys::{errno::Errno, fd, section, sys, time::monotonic_ns};
 
 use crate::{
     conn::{
-        Conn, Half, Stage, carrier, flag,
+        self, Conn, Half, Pinned, Stage, carrier, flag,
         iovec::{Buffers, Landing},
+        publish,
     },
     datapath::{receive::Wish, send::raise_pipe, wait},
-    process::{self, page, table::Pinned},
+    process,
     wake::stay::Stay,
 };
 
@@ -133,7 +134,7 @@ fn reset(conn: &Conn) {
     conn.set(flag::HOSTILE);
     conn.pin_to_kernel(Reason::ProtocolViolation);
     conn.note_reason(Reason::ProtocolViolation);
-    if let Some(fd) = process::table::number_of(conn) {
+    if let Some(fd) = conn::number_of(conn) {
         carrier::abort(fd);
     }
 }
@@ -549,7 +550,7 @@ pub(crate) fn look(conn: &Conn) -> Option<Found> {
     }
     let found = pair.try_receiving(conn, |Receiving { inbound, rx, cut_ns, .. }| {
         // It has not met: the kernel's word is all.
-        let (Some(inbound), Some(fd)) = (inbound.as_mut(), process::table::number_of(conn)) else {
+        let (Some(inbound), Some(fd)) = (inbound.as_mut(), conn::number_of(conn)) else {
             return Found::Nothing;
         };
         let mut socket = Socket(fd);
@@ -593,7 +594,7 @@ pub(crate) fn unsent_bytes(conn: &Conn) -> u64 {
 /// nanoseconds. Slow.
 fn look_around(conn: &Conn) -> Option<u64> {
     let (number, pair) = pair::of(conn)?;
-    let fd = process::table::number_of(conn)?;
+    let fd = conn::number_of(conn)?;
     if let Some(reason) = device::refusal() {
         let_go(conn, reason);
         return None;
@@ -614,7 +615,7 @@ fn tend(conn: &Conn, pair: &Pair) -> Option<u64> {
     let is_ready = are_sleepers_armed(conn);
     let next = pair.sending(conn, |Sending { outbound, tx, .. }, ring| {
         let outbound = outbound.as_mut()?;
-        let fd = process::table::number_of(conn)?;
+        let fd = conn::number_of(conn)?;
         if is_ready {
             outbound.invite();
         }
@@ -700,10 +701,10 @@ fn note_lane(
     shared: &sdp_remote::Shared,
 ) {
     match (was_on_sdp, is_on_sdp) {
-        (false, true) => process::half_promoted_by(conn, direction, Fabric::Verbs),
+        (false, true) => publish::half_promoted_by(conn, direction, Fabric::Verbs),
         (true, false) => {
             let reason = if shared.is_link_dead() { Reason::LaneLost } else { Reason::Credit };
-            process::half_demoted(conn, direction, reason);
+            publish::half_demoted(conn, direction, reason);
         }
         _ => {}
     }
@@ -715,8 +716,8 @@ fn count(conn: &Conn, direction: Direction, lane: StatsLane, n: usize) {
     }
     let half = if direction == Direction::Send { Half::Send } else { Half::Receive };
     conn.bytes[half as usize].fetch_add(n as u64, Ordering::Relaxed);
-    process::ensure_row(conn);
-    let Some((page, id)) = page::of_row(conn) else { return };
+    publish::ensure_row(conn);
+    let Some((page, id)) = publish::of_row(conn) else { return };
     page.moved(id, direction, lane, n as u64);
     if lane == StatsLane::Sdp
         && let Some(row) = conn.row()

@@ -1,4 +1,4 @@
-//! Connections that somebody else began, and that came to this process by exec or SCM_RIGHTS (X13).
+//! Connections that somebody else began, and that came to this process by exec or SCM_RIGHTS (R3).
 //!
 //! No segment travels. Such a connection starts over: on the kernel lane, counted, and once it has earned
 //! it here, and nobody else has its socket open, it meets the other end afresh. On a standard descriptor
@@ -7,7 +7,7 @@
 
 use core::sync::atomic::{Ordering, fence};
 
-use libc::{c_int, socklen_t};
+use libc::c_int;
 use sdp_config::{Family, Role};
 use sdp_stats::Reason;
 use sdp_sys::{
@@ -15,17 +15,17 @@ use sdp_sys::{
     holders::{Held, Search},
     section,
     stat::{self, Identity},
-    sys, unix,
+    unix,
 };
 
 use crate::{
-    conn::{Conn, Half, Stage, flag, row_flag},
-    lifecycle::{self, ADDRESS_MAX},
+    conn::{Conn, Half, Pinned, Stage, address, flag, publish, row_flag},
+    lifecycle,
     process::{
         self, log,
         marks::{self, Whose},
         page, settings,
-        table::{self, Entry, Pinned},
+        table::{self, Entry},
     },
 };
 
@@ -69,7 +69,7 @@ pub(crate) fn begin() {
 /// A number that arrived with SCM_RIGHTS over the Unix socket `through`.
 pub(crate) fn received(through: c_int, fd: c_int) {
     lifecycle::forget(fd);
-    crate::readiness::epoll::unseen::received(fd);
+    crate::migration::unseen::received(fd);
     let giver = unix::peer_credentials(through).map_or(0, |peer| peer.pid);
     if adopt(fd, giver)
         && giver <= 0
@@ -88,7 +88,7 @@ fn adopt(fd: c_int, giver: i32) -> bool {
     {
         return false;
     }
-    if remote_address(fd).is_none() {
+    if address::remote_address(fd).is_none() {
         return false; // a listener, or not connected yet
     }
     let _section = section::Guard::enter();
@@ -116,7 +116,7 @@ pub(crate) fn passed_on(conn: &Conn, fd: c_int) {
         _ => process::has_relatives(),
     };
     marks::announce(fd, if is_shared { Whose::OpenSocket } else { Whose::Process });
-    process::tell_heirs(conn, fd);
+    publish::tell_heirs(conn, fd);
 }
 
 /// Before a fork of a process that has passed the connection on: its child holds it too, for longer
@@ -127,17 +127,9 @@ pub(crate) fn before_fork(conn: &Conn, fd: c_int) {
     }
 }
 
-fn remote_address(fd: c_int) -> Option<([u8; 16], u16)> {
-    let mut name = [0u8; ADDRESS_MAX];
-    let mut len = ADDRESS_MAX as socklen_t;
-    // SAFETY: buffer and length outlive the call.
-    unsafe { sys!(libc::SYS_getpeername, fd, name.as_mut_ptr(), &raw mut len) }.ok()?;
-    lifecycle::parse_address(&name)
-}
-
 /// Who began it is not known: a rule for either side keeps it on TCP.
 fn is_tcp_by_rule(fd: c_int) -> bool {
-    [(Role::Client, remote_address(fd)), (Role::Server, lifecycle::local_address(fd))]
+    [(Role::Client, address::remote_address(fd)), (Role::Server, address::local_address(fd))]
         .into_iter()
         .any(|(role, end)| {
             end.is_none_or(|(address, port)| settings::family(role, address, port) == Family::Tcp)
@@ -151,13 +143,13 @@ fn is_v6(fd: c_int) -> bool {
 /// The first call on an adopted connection. Counted as an end by whoever saw it begin, or else here.
 pub(crate) fn see_first(conn: &Conn, fd: c_int) {
     process::start();
-    process::ensure_row(conn);
+    publish::ensure_row(conn);
     if conn.flags.fetch_or(flag::SEEN, Ordering::SeqCst) & flag::SEEN != 0 {
         return;
     }
     page::hand_in();
     let reason = if is_on_standard(conn) { Reason::StandardDescriptor } else { Reason::Inherited };
-    process::count_heir(conn, fd, conn.pin_reason().unwrap_or(reason));
+    publish::count_heir(conn, fd, conn.pin_reason().unwrap_or(reason));
     reconsider(conn, fd);
 }
 
@@ -182,7 +174,7 @@ pub(crate) fn has_let_go(fd: c_int, pid: i32) -> bool {
 /// The process leaves its trust domain, with its family memory, while the connection is not on a lane: in
 /// the next family it is a connection that came from elsewhere and that any old relative may hold.
 pub(crate) fn start_over(conn: &Conn, fd: c_int) {
-    process::tell_heirs(conn, fd);
+    publish::tell_heirs(conn, fd);
     conn.set_row(None);
     conn.giver.store(ANYBODY, Ordering::Relaxed);
     conn.set(flag::ADOPTED);
@@ -203,7 +195,7 @@ fn reconsider(conn: &Conn, fd: c_int) {
             return conn.pin_to_kernel(Reason::NoMemory);
         }
         conn.set_row(row);
-        process::resume_count(conn, fd);
+        publish::resume_count(conn, fd);
         if conn.giver.load(Ordering::Relaxed) == ANYBODY
             && let Some(row) = conn.row()
         {

@@ -11,13 +11,12 @@ use sdp_stats::Reason;
 use sdp_sys::{pid, section};
 
 use crate::{
-    conn::{Half, Stage},
+    conn::{self, Half, Pinned, Stage},
     datapath::splice,
-    lifecycle::exec,
     migration::{handover::Heir, pin},
     process::{
         self,
-        table::{self, Entry, Pinned},
+        table::{self, Entry},
     },
 };
 
@@ -113,7 +112,7 @@ fn has_rest(fd: c_int) -> bool {
     let _section = section::Guard::enter();
     Pinned::new(fd, Half::Receive).is_some_and(|conn| {
         conn.stage() == Stage::Attached
-            && exec::is_named(&conn, fd)
+            && conn::is_named(&conn, fd)
             && splice::has_ring_bytes(&conn)
     })
 }

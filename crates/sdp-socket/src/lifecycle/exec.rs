@@ -13,7 +13,7 @@ use sdp_stats::Reason;
 use sdp_sys::{fd, section};
 
 use crate::{
-    conn::{Conn, Half, Stage, flag},
+    conn::{Conn, Half, Pinned, Stage, flag, publish},
     lifecycle::{self, adopt},
     migration::{
         demote,
@@ -22,7 +22,7 @@ use crate::{
     },
     process::{
         self, page,
-        table::{self, Entry, Pinned},
+        table::{self, Entry},
     },
 };
 
@@ -54,7 +54,7 @@ pub(crate) fn executing() {
         if let Some(conn) = held(fd, entry)
             && (fd < adopt::LOOKED_AT || has_lanes(&conn))
         {
-            if !stays_open(fd) {
+            if !fd::stays_open(fd) {
                 return lifecycle::leaves_by_exec(&conn);
             }
             if !is_inherited_on_purpose(&conn, fd) {
@@ -65,13 +65,13 @@ pub(crate) fn executing() {
             }
             // Another connection may be in its place.
             if table::entry(fd) == Some(entry) {
-                process::tell_heirs(&conn, fd);
+                publish::tell_heirs(&conn, fd);
             }
         }
     });
     // What the new image keeps it may pass on to children of its own, whom nobody could find.
     let mut keeps_any = false;
-    table::walk(|fd, entry| keeps_any |= matches!(entry, Entry::Conn(_)) && stays_open(fd));
+    table::walk(|fd, entry| keeps_any |= matches!(entry, Entry::Conn(_)) && fd::stays_open(fd));
     if let Some((family, slot)) = process::family() {
         family.executing(slot, keeps_any);
     }
@@ -82,7 +82,7 @@ fn executing_beside_parent() {
     table::walk(|fd, entry| {
         if let Entry::Conn(index) = entry
             && crate::conn::get(index).is_some_and(|conn| is_meant_for_images(conn, fd))
-            && stays_open(fd)
+            && fd::stays_open(fd)
         {
             pin::pin(fd, Pin::ForImage(fd));
         }
@@ -101,12 +101,12 @@ pub(crate) fn spawning() -> bool {
         if let Some(conn) = held(fd, entry)
             && has_lanes(&conn)
             && is_meant_for_images(&conn, fd)
-            && stays_open(fd)
+            && fd::stays_open(fd)
         {
             // The number is this process's, too, which goes on with it.
             is_whole &= handover::leave_to(&conn, fd, Reason::Exec, Heir::Stranger);
             if table::entry(fd) == Some(entry) {
-                process::tell_heirs(&conn, fd);
+                publish::tell_heirs(&conn, fd);
             }
         }
     });
@@ -124,11 +124,6 @@ fn has_lanes(conn: &Conn) -> bool {
     matches!(conn.stage(), Stage::Attached | Stage::Meeting | Stage::Remote | Stage::Guarded)
 }
 
-/// Whether a new image will have the descriptor.
-pub(crate) fn stays_open(fd: i32) -> bool {
-    fd::descriptor_flags(fd).is_ok_and(|flags| flags & libc::FD_CLOEXEC == 0)
-}
-
 /// What the program did with it shows that.
 fn is_meant_for_images(conn: &Conn, fd: i32) -> bool {
     (0..=2).contains(&fd) || conn.has(flag::FOR_IMAGES)
@@ -140,10 +135,4 @@ fn is_inherited_on_purpose(conn: &Conn, fd: i32) -> bool {
         || is_meant_for_images(conn, fd)
         || conn.is_used_by_several()
         || !demote::is_used_by_another(conn)
-}
-
-/// In a vfork child: whether a number of the table, which is the parent's, still names the connection here. Of one
-/// without a name, which has no lanes, that is taken for granted.
-pub(crate) fn is_named(conn: &Conn, fd: c_int) -> bool {
-    !conn.has(flag::NAMED) || conn.name(fd).is_some_and(|name| name.is_of(fd))
 }

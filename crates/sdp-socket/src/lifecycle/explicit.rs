@@ -13,8 +13,8 @@ use sdp_config::{Family, Role};
 use sdp_sys::section;
 
 use crate::{
-    conn::{self, Conn, flag},
-    lifecycle::{ADDRESS_MAX, opened, strict},
+    conn::{self, Conn, address::ADDRESS_MAX, flag, historic::IPV4},
+    lifecycle::{opened, strict},
     process::{
         self, settings,
         table::{self, Entry},
@@ -23,8 +23,6 @@ use crate::{
 
 /// `AF_INET_SDP` as the guides of 2005 had it. Linux gave the number to `AF_LLC`.
 pub(crate) const EARLY: c_int = 26;
-/// `AF_INET_SDP`. (`AF_IB`, which has no sockets.)
-pub(crate) const IPV4: c_int = 27;
 /// `AF_INET6_SDP`. (`AF_MPLS`, which has none either.)
 pub(crate) const IPV6: c_int = 28;
 

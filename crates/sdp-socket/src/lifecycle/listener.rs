@@ -10,8 +10,8 @@ use libc::c_int;
 use sdp_config::{Family, Role};
 
 use crate::{
-    conn::{Conn, Stage, flag},
-    lifecycle::{explicit, local_address, strict},
+    conn::{Conn, Stage, address::local_address, flag},
+    lifecycle::{explicit, strict},
     process::settings,
 };
 

@@ -14,20 +14,20 @@ use sdp_stats::Reason;
 use sdp_sys::{fd, pid, section, sys};
 
 use crate::{
-    api::options,
-    conn::{self, Conn, Half, Stage, carrier, flag},
+    conn::{
+        self, Conn, Half, Pinned, Stage,
+        address::{ADDRESS_MAX, parse_address},
+        carrier, flag, options, publish,
+    },
     datapath::{lane::Lane, receive, send},
     hosts,
     lifecycle::{explicit, listener as rules_of},
     migration::demote,
     process::{
         self, log, marks, page, settings,
-        table::{self, Entry, NoPlace, Pinned},
+        table::{self, Entry, NoPlace},
     },
 };
-
-/// Bytes of a socket address that we look at.
-pub(crate) const ADDRESS_MAX: usize = 28;
 
 /// Puts a connection into the table; what the number named before is forgotten.
 #[unsafe(link_section = ".text.open")]
@@ -60,7 +60,7 @@ pub(crate) fn release(entry: Entry) {
                 end(conn);
             }
         }
-        Entry::Set(index) => crate::readiness::epoll::closed(index),
+        Entry::Set(index) => crate::wake::interest::closed(index),
         Entry::Hidden => {}
     }
 }
@@ -70,7 +70,7 @@ pub(crate) fn release(entry: Entry) {
 fn end(conn: &Conn) {
     hosts::end(conn);
     crate::migration::promote::ended(conn);
-    crate::readiness::epoll::forget_conn(conn);
+    crate::wake::interest::forget_conn(conn);
     conn.closed();
 }
 
@@ -90,28 +90,6 @@ pub(crate) fn opened(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
     }
 }
 
-/// A socket address as rules see it: 16 bytes (IPv4 as v4-mapped) and a port.
-pub(crate) fn parse_address(bytes: &[u8]) -> Option<([u8; 16], u16)> {
-    let family = u16::from_ne_bytes(*bytes.first_chunk()?);
-    let port = u16::from_be_bytes(*bytes.get(2..)?.first_chunk()?);
-    match i32::from(family) {
-        libc::AF_INET => {
-            let [a, b, c, d] = *bytes.get(4..)?.first_chunk()?;
-            Some(([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d], port))
-        }
-        libc::AF_INET6 => Some((*bytes.get(8..)?.first_chunk()?, port)),
-        _ => None,
-    }
-}
-
-pub(crate) fn local_address(fd: c_int) -> Option<([u8; 16], u16)> {
-    let mut bytes = [0u8; ADDRESS_MAX];
-    let mut len = ADDRESS_MAX as socklen_t;
-    // SAFETY: buffer and length outlive the call.
-    unsafe { sys!(libc::SYS_getsockname, fd, bytes.as_mut_ptr(), &raw mut len) }.ok()?;
-    parse_address(&bytes)
-}
-
 /// After `listen`: server rules are consulted with the local address.
 pub(crate) fn listening(fd: c_int) {
     let Some(Entry::Conn(index)) = table::entry(fd) else { return };
@@ -121,13 +99,13 @@ pub(crate) fn listening(fd: c_int) {
     }
     let _section = section::Guard::enter();
     conn.set_stage(Stage::Listener);
-    crate::readiness::epoll::listens(conn);
+    crate::wake::interest::listens(conn);
     settings::refresh();
     let (address, port) = rules_of::judge(conn, fd);
     if log::wants(log::Level::Summary) {
         log::listening(fd, conn.has(flag::RULE_TCP), address, port);
     }
-    process::ensure_listener_row(conn);
+    publish::ensure_listener_row(conn);
 }
 
 /// After `connect` succeeded or began.
@@ -197,7 +175,7 @@ pub(crate) fn accepted(listener: c_int, fd: c_int, generation: u32) {
     }
     let inherited = match table::entry(listener) {
         Some(Entry::Conn(index)) => conn::get(index).map_or(0, |conn| {
-            show_listener(conn);
+            publish::show_listener(conn);
             rules_of::bring_up_to_date(conn, listener);
             inherited(conn)
         }),
@@ -223,14 +201,6 @@ pub(crate) fn accepted(listener: c_int, fd: c_int, generation: u32) {
     see(conn, fd);
     if log::wants(log::Level::Summary) {
         log::accepted(fd);
-    }
-}
-
-/// In a process that got a listener by fork: tools are to see it here too.
-#[inline]
-pub(crate) fn show_listener(conn: &Conn) {
-    if conn.stage() == Stage::Listener {
-        process::ensure_listener_row(conn);
     }
 }
 
@@ -269,7 +239,7 @@ fn establish(conn: &Conn, fd: c_int, rule_tcp: bool, generation: u32) {
     if rule_tcp {
         conn.set(flag::RULE_TCP);
     }
-    process::ensure_row(conn);
+    publish::ensure_row(conn);
 }
 
 /// Counts an established connection, once, and sees to it that tools can see it.
@@ -287,7 +257,7 @@ fn see_first(conn: &Conn, fd: c_int) {
     if conn.has(flag::ADOPTED) {
         return crate::lifecycle::adopt::see_first(conn, fd);
     }
-    process::ensure_row(conn);
+    publish::ensure_row(conn);
     if conn.flags.fetch_or(flag::SEEN, Ordering::SeqCst) & flag::SEEN != 0 {
         return;
     }
@@ -295,20 +265,7 @@ fn see_first(conn: &Conn, fd: c_int) {
     if conn.has(flag::PASSED) && marks::counted_as(fd).is_some() {
         return; // by who got it
     }
-    process::count_seen(conn, first_reason(conn));
-}
-
-/// Why a connection begins on the kernel lane.
-pub(crate) fn first_reason(conn: &Conn) -> Reason {
-    if conn.has(flag::RULE_TCP) {
-        Reason::RuleTcp
-    } else if let Some(reason) = conn.pin_reason() {
-        reason // an option that was set before the first byte
-    } else if conn.row_index().is_none() {
-        Reason::NoMemory
-    } else {
-        Reason::TooYoung
-    }
+    publish::count_seen(conn, publish::first_reason(conn));
 }
 
 /// A number that names something else now.
@@ -340,7 +297,7 @@ pub(crate) fn begin_close(fd: c_int) -> bool {
         match if is_alone { table::clear(fd) } else { table::begin_close(fd) } {
             Some(Entry::Conn(index)) => {
                 if let Some(conn) = conn::get(index) {
-                    crate::readiness::epoll::forget_number(conn, fd);
+                    crate::wake::interest::forget_number(conn, fd);
                     closed_number(conn, fd);
                 }
             }
@@ -461,7 +418,7 @@ pub(crate) fn settle_end(conn: &Conn, fd: c_int) -> bool {
         link.own().note_reset(ResetNote::Resets);
         return false;
     }
-    // X22: with bytes of the program unread TCP answers with a reset; without, E5: bells that were
+    // R11: with bytes of the program unread TCP answers with a reset; without, E5: bells that were
     // never eaten must not turn our FIN into one.
     let (in_ring, on_carrier) = receive::with_sink(conn, |sink, _, link, half| {
         // Nobody reads the ring any more: what the peer sends from here on is the kernel's to refuse. Under
@@ -534,7 +491,7 @@ impl Gather for NoPayload {
     fn copy_to(&mut self, _: usize, _: &[core::cell::Cell<u8>]) {}
 }
 
-/// Sends DisConn behind all data, if the sending half is on the SDP lane (X22), and wakes the reader
+/// Sends DisConn behind all data, if the sending half is on the SDP lane (R11), and wakes the reader
 /// for it through the carrier's own FIN. True when this call has sent it.
 pub(crate) fn disconnect(conn: &Conn, fd: c_int) -> bool {
     let sent = send::with_source(conn, |source, row, _, half| {
@@ -624,7 +581,7 @@ pub(crate) fn duplicated(old: c_int, new: c_int) {
             conn::get(index).is_some_and(Conn::reference).then_some(Entry::Conn(index))
         }
         Some(Entry::Set(index)) => {
-            crate::readiness::epoll::duplicated(index);
+            crate::wake::interest::duplicated(index);
             Some(Entry::Set(index))
         }
         _ => None,
@@ -634,7 +591,7 @@ pub(crate) fn duplicated(old: c_int, new: c_int) {
         Some(entry) => table::put(new, entry).unwrap_or_else(|NoPlace| {
             // Calls on the new number go past the library, and must not meet lanes.
             if let Entry::Set(index) = entry {
-                crate::readiness::epoll::watched(index);
+                crate::wake::interest::watched(index);
             } else if let Some(conn) = Pinned::new(old, Half::Receive) {
                 crate::migration::handover::leave(&conn, old, Reason::NoMemory);
             }

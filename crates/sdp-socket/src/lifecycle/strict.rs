@@ -16,8 +16,11 @@ use sdp_sys::{
 };
 
 use crate::{
-    conn::{self, Stage},
-    lifecycle::{ADDRESS_MAX, may_be_another, parse_address},
+    conn::{
+        self, Stage,
+        address::{ADDRESS_MAX, parse_address},
+    },
+    lifecycle::may_be_another,
     process::{
         self, log, settings,
         table::{self, Entry},

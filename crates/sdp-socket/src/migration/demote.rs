@@ -12,7 +12,7 @@ use sdp_stats::{Direction, Reason};
 use sdp_sys::{errno::Errno, time::monotonic_ns};
 
 use crate::{
-    conn::{Conn, Stage, carrier, flag, link::AnyHalf, row_flag, words},
+    conn::{self, Conn, Stage, carrier, flag, link::AnyHalf, publish, row_flag, words},
     datapath::{lane::SinkState, receive, send, wait},
     hosts, process,
 };
@@ -36,9 +36,9 @@ pub(crate) fn reset(conn: &Conn) {
     conn.pin_to_kernel(Reason::ProtocolViolation);
     conn.note_reason(Reason::ProtocolViolation);
     for direction in [Direction::Send, Direction::Receive] {
-        process::half_demoted(conn, direction, Reason::ProtocolViolation);
+        publish::half_demoted(conn, direction, Reason::ProtocolViolation);
     }
-    if let Some(fd) = crate::process::table::number_of(conn) {
+    if let Some(fd) = conn::number_of(conn) {
         if let Some(link) = conn.link() {
             link.own().note_reset(ResetNote::Resets);
         }
@@ -209,7 +209,7 @@ pub(crate) fn is_used_by_another(conn: &Conn) -> bool {
     false
 }
 
-/// Before a data call on the lanes. Where another process uses them (X11), from now on both do, in turn, under
+/// Before a data call on the lanes. Where another process uses them (R5), from now on both do, in turn, under
 /// the halves' locks.
 #[inline]
 pub(crate) fn join(conn: &Conn, fd: i32) {

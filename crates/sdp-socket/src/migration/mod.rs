@@ -4,9 +4,11 @@
 
 pub(crate) mod demote;
 pub(crate) mod handover;
+pub(crate) mod pause;
 pub(crate) mod pin;
 pub(crate) mod pooled;
 pub(crate) mod promote;
 pub(crate) mod proof;
 pub(crate) mod relay;
 pub(crate) mod renew;
+pub(crate) mod unseen;

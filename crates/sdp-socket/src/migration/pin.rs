@@ -5,14 +5,12 @@ use sdp_stats::Reason;
 use sdp_sys::{section, sys};
 
 use crate::{
-    api::options::Leaving,
-    conn::{Conn, Half},
-    lifecycle::exec,
+    conn::{self, Conn, Half, Pinned, options::Leaving},
     migration::{
         demote,
         handover::{self, Heir},
     },
-    process::{self, table::Pinned},
+    process,
 };
 
 /// Why a program's own use of a descriptor keeps it on the kernel lane.
@@ -60,7 +58,7 @@ pub(crate) fn leave(fd: c_int, reason: Reason, heir: Option<Heir>) -> bool {
         leave_here(fd, reason, heir, |_| true)
     } else {
         // A vfork child that is killed in the middle would leave its parent's locks behind.
-        without_signals(|| leave_here(fd, reason, heir, |conn| exec::is_named(conn, fd)))
+        without_signals(|| leave_here(fd, reason, heir, |conn| conn::is_named(conn, fd)))
     }
 }
 

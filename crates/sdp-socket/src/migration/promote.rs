@@ -2,7 +2,7 @@
 //!
 //! A connection starts on the kernel lane and stays there unless enough of its use was seen. Then each
 //! call takes at most one non-blocking step of the rendezvous. Only calls that move much pause for the other end's next
-//! step, for a bounded time (X23, [`crate::api::bulk`]).
+//! step, for a bounded time (R12, [`crate::migration::pause`]).
 
 use core::sync::atomic::{Ordering, fence};
 
@@ -29,13 +29,13 @@ use sdp_stats::{Reason, Verdict};
 use sdp_sys::{count::Way, hidden::InUse, section, time::monotonic_ns};
 
 use crate::{
-    api::{bulk, options},
-    conn::{Conn, Half, Stage, carrier, flag, row_flag},
+    conn::{Conn, Half, Stage, carrier, flag, options, publish, row_flag},
     datapath::{
         lane::{SinkState, SourceState},
         receive,
     },
     migration::{
+        pause,
         pooled::{self, Outcome},
         proof,
     },
@@ -84,7 +84,7 @@ pub(crate) fn after_call(conn: &Conn, fd: i32, half: Half, moved: usize, more: u
         _ => return,
     }
     if conn.stage() == Stage::Meeting {
-        bulk::let_catch_up(conn, fd, half, more);
+        pause::let_catch_up(conn, fd, half, more);
     }
 }
 
@@ -159,7 +159,7 @@ fn begin(conn: &Conn, fd: i32, moved: usize) {
     {
         return conn.note_reason(Reason::NotSole);
     }
-    if (is_dear || conn.has(flag::PASSED)) && crate::readiness::epoll::unseen::may_have() {
+    if (is_dear || conn.has(flag::PASSED)) && crate::migration::unseen::may_have() {
         return conn.note_reason(Reason::UnseenSet);
     }
     // Or another process has its listener, too.
@@ -195,7 +195,7 @@ fn begin(conn: &Conn, fd: i32, moved: usize) {
     conn.ticks.store(0, Ordering::Relaxed);
     conn.looked.store(monotonic_ns(), Ordering::Relaxed);
     if conn.change_stage(Stage::Young, Stage::Meeting) {
-        crate::readiness::epoll::meets(conn);
+        crate::wake::interest::meets(conn);
         tick_now(conn, fd);
     }
 }
@@ -293,8 +293,8 @@ fn tick_now(conn: &Conn, fd: i32) {
 fn step(conn: &Conn, fd: i32, is_last: bool) {
     let _section = section::Guard::enter();
     let Some(tuple) = conn.name(fd) else { return stay(conn, Reason::UnsuitableSocket) };
-    process::ensure_row(conn);
-    process::name_row(conn, tuple);
+    publish::ensure_row(conn);
+    publish::name_row(conn, tuple);
     let stepped = conn.try_meeting(|meeting| {
         // Pairs with `inherit::prepare_connections`: a fork sees the lock, or we see the fork.
         fence(Ordering::SeqCst);
@@ -366,7 +366,7 @@ fn step(conn: &Conn, fd: i32, is_last: bool) {
         // At once, not at the next call: the sender may be waiting for it. Whoever enters the kernel from
         // here on sees the stage; who did before is seen.
         fence(Ordering::SeqCst);
-        bulk::met();
+        pause::met();
         let _ = receive::with_sink(conn, |sink, _, _, half| {
             receive::declare_trust(conn, fd, sink, half);
             Ok(())
@@ -544,14 +544,14 @@ fn prepare(
 
 fn install(conn: &Conn, fd: i32, segment: Segment, side: u8, peer: Option<(PeerId, u32)>) {
     // Another thread may have begun the meeting, and not have come to this yet.
-    crate::readiness::epoll::meets(conn);
+    crate::wake::interest::meets(conn);
     if !conn.attach(segment, side, peer) {
         return segment.end(usize::from(side)).disown(); // called off: the segment goes with the connection
     }
     let link = ShmLink::new(segment, usize::from(side));
     link.own().note_socket(fd as u32 + 1);
     // Before the other end may send on the lane: what it says of its sleepers (O10), another thread may say at once.
-    crate::readiness::epoll::attached(conn);
+    crate::wake::interest::attached(conn);
     link.own().attach();
 }
 

@@ -1,4 +1,4 @@
-//! The last way of a hand-over (X14): a connection of our own in the place of the carrier.
+//! The last way of a hand-over (R7): a connection of our own in the place of the carrier.
 //!
 //! Where bytes unread in a ring cannot be put back into the carrier's stream (the peer's socket is refused to
 //! us, or its end has closed), somebody who knows only the kernel's stream would miss them. Then the
@@ -24,9 +24,8 @@ use libc::{c_int, sockaddr_in, socklen_t};
 use sdp_sys::{Errno, OwnedFd, fd, sys, time::monotonic_ns};
 
 use crate::{
-    api::calls::{F_SETOWN_EX, F_SETSIG},
-    conn::{Conn, carrier},
-    lifecycle::{self, exec},
+    conn::{Conn, carrier, publish},
+    lifecycle,
     migration::handover::Heap,
     process::{
         self,
@@ -38,7 +37,9 @@ use crate::{
 const STRANGERS_MAX: u32 = 16;
 /// How long loopback may take to connect.
 const PATIENCE_NS: u64 = 500_000_000;
-/// Of `fcntl`, beside those of [`crate::api::calls`].
+/// Of `fcntl`, which the libc crate does not have for every C library.
+const F_SETSIG: c_int = 10;
+const F_SETOWN_EX: c_int = 15;
 const F_GETSIG: c_int = 11;
 const F_GETOWN_EX: c_int = 16;
 /// Bytes on their way in one direction.
@@ -87,7 +88,7 @@ impl Relay {
         if fd::write(self.word.raw(), &count) != Ok(count.len()) {
             return false;
         }
-        process::tell_heirs(conn, self.ours.raw());
+        publish::tell_heirs(conn, self.ours.raw());
         let index = conn.index();
         table::walk(|number, entry| {
             if entry == Entry::Conn(index) {
@@ -123,7 +124,7 @@ pub(crate) fn give_copy(
     } else if !start_process(|| deliver_until_it_ends(other.raw(), rest, is_reset)) {
         return false;
     }
-    process::tell_heirs(conn, ours.raw());
+    publish::tell_heirs(conn, ours.raw());
     put_for_image(conn, ours.raw(), number);
     true
 }
@@ -134,7 +135,7 @@ fn put_for_image(conn: &Conn, fd: c_int, number: c_int) {
     if process::is_ours() {
         let index = conn.index();
         table::walk(|other, entry| {
-            if entry == Entry::Conn(index) && exec::stays_open(other) {
+            if entry == Entry::Conn(index) && fd::stays_open(other) {
                 put(fd, other);
                 lifecycle::forget(other);
             }

@@ -45,11 +45,6 @@ const PAGE_MIN: i32 = 60;
 /// With a soft limit below this there are no hidden descriptors beside the statistics page.
 const LIMIT_FOR_BELLS: i32 = 128;
 
-pub(crate) use crate::conn::publish::{
-    close_stats_row, count_heir, count_sdp, count_seen, ensure_listener_row, ensure_row,
-    half_demoted, half_promoted, half_promoted_by, name_row, note_reason, resume_count, tell_heirs,
-};
-
 static PID: &AtomicU32 = &PAGE.pid;
 static NONCE: &AtomicU64 = &PAGE.nonce;
 static FAMILY: &AtomicPtr<u8> = &PAGE.family;
@@ -380,7 +375,7 @@ pub(crate) fn move_hidden(from: i32) {
             // The number is the program's in a moment: without another one there is none.
             cell.store(hidden_duplicate_above(from).unwrap_or(-1), Ordering::SeqCst);
             if core::ptr::eq(cell, &raw const BELL_FD) {
-                crate::readiness::epoll::bell_moved(from);
+                crate::wake::interest::bell_moved(from);
             }
         }
     }
@@ -570,7 +565,7 @@ fn make_bell_here() {
                     BELL_FD.store(event, Ordering::Release);
                     BELL_PAGE_FD.store(page, Ordering::Release);
                     BELL.store(mapped.base().as_ptr(), Ordering::Release);
-                    crate::readiness::epoll::bell_made();
+                    crate::wake::interest::bell_made();
                 } else {
                     [event, page].into_iter().for_each(close_hidden);
                     unmap(mapped.base(), segment::BELL_PAGE_BYTES);
@@ -692,7 +687,7 @@ pub(crate) struct Remains {
 /// old trust domain. The next connection makes new ones, under new descriptors. The statistics page
 /// stays: nobody but this process and the tools trusts it.
 pub(crate) fn change_trust(remains: Remains) {
-    crate::readiness::epoll::bell_leaves();
+    crate::wake::interest::bell_leaves();
     crate::migration::pooled::clear();
     for cell in [&BELL_FD, &BELL_PAGE_FD] {
         unhide(cell);
@@ -721,7 +716,7 @@ pub(crate) fn change_trust(remains: Remains) {
     let _ = STARTED.compare_exchange(2, 0, Ordering::AcqRel, Ordering::Relaxed);
 }
 
-/// Leaves nothing of ours behind that an unprivileged continuation could use (X1).
+/// Leaves nothing of ours behind that an unprivileged continuation could use (R1).
 pub(crate) fn drop_everything() {
     crate::migration::pooled::clear();
     wait_set::drop_all(false);

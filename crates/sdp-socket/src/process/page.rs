@@ -7,23 +7,18 @@
 //! to change its privileges. What a page says is decided in [`crate::conn::publish`].
 //!
 //! **Order.** A row number belongs to one page. A thread that counts must read the number before it reads
-//! which page is in force ([`of_row`]): a number of the own page is stored after that page is.
+//! which page is in force ([`crate::conn::publish::of_row`]): a number of the own page is stored
+//! after that page is.
 
 use core::{
     ptr::{NonNull, null_mut},
     sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering},
 };
 
-use sdp_stats::{Direction, Identity, Page, RowId, Verdict};
+use sdp_stats::{Identity, Page};
 use sdp_sys::{errno::Errno, fd, memfd, pid as sys_pid, section, unix};
 
-use crate::{
-    conn::{self, Conn, Half, flag},
-    process::{
-        self, hot, settings,
-        table::{self, Entry},
-    },
-};
+use crate::process::{self, hot, settings, table};
 
 /// Calls on connections after which a fork child is worth a page of its own: as many as make a half of a
 /// connection worth a lane.
@@ -54,13 +49,6 @@ pub(crate) fn current() -> Option<&'static Page> {
     // SAFETY: a mapping of SIZE bytes. It is taken away from a process only while that has one thread
     // ([`forget_host`]), which is then not in the middle of using it.
     unsafe { Page::from_ptr(PAGE.load(Ordering::Acquire), sdp_stats::SIZE) }
-}
-
-/// Where to count for a connection.
-#[inline]
-pub(crate) fn of_row(conn: &Conn) -> Option<(&'static Page, RowId)> {
-    let row = conn.stats_row();
-    Some((current()?, row))
 }
 
 /// Makes the page, unless there is one.
@@ -166,15 +154,19 @@ pub(crate) fn is_guest() -> bool {
     GUEST.load(Ordering::Acquire) != 0
 }
 
+/// Brings to the page in force what this process has counted with another page for its
+/// connections. The caller's: this room knows no connections. Always [`crate::conn::publish::take_along`].
+pub(crate) type TakeAlong = fn(&Page);
+
 /// Whether the page is this process's own. A guest's call on a connection counts towards that; `at_once`: it
 /// is worth one now.
-pub(crate) fn is_own(at_once: bool) -> bool {
-    GUEST.load(Ordering::Acquire) == 0 || leaves_soon(at_once)
+pub(crate) fn is_own(at_once: bool, take_along: TakeAlong) -> bool {
+    GUEST.load(Ordering::Acquire) == 0 || leaves_soon(at_once, take_along)
 }
 
 #[cold]
 #[unsafe(link_section = ".text.hot")]
-fn leaves_soon(at_once: bool) -> bool {
+fn leaves_soon(at_once: bool, take_along: TakeAlong) -> bool {
     let count = |guest: u32| (guest & !LEFT).checked_sub(1).filter(|left| *left != 0);
     match GUEST.fetch_update(Ordering::AcqRel, Ordering::Acquire, count) {
         Ok(before) if !at_once => {
@@ -186,12 +178,12 @@ fn leaves_soon(at_once: bool) -> bool {
             }
             false
         }
-        _ => own(),
+        _ => own(take_along),
     }
 }
 
 /// A guest gets its own page. False when it cannot, or while another thread is at it.
-pub(crate) fn own() -> bool {
+pub(crate) fn own(take_along: TakeAlong) -> bool {
     let guest = GUEST.load(Ordering::Acquire);
     if guest == 0 {
         return true;
@@ -227,31 +219,6 @@ pub(crate) fn own() -> bool {
     moved
 }
 
-/// What this process has counted with `host` for its connections goes to the page in force.
-fn take_along(host: &Page) {
-    table::walk(|fd, entry| {
-        let Entry::Conn(index) = entry else { return };
-        let (Some(conn), Some(page)) = (conn::get(index), current()) else { return };
-        if table::number_of(conn) != Some(fd) {
-            return; // one of several numbers
-        }
-        if conn.has(flag::COUNTED)
-            && let Some(row) = conn.row()
-        {
-            page.adopt_end(host, Verdict::at(&row.reason));
-        }
-        for (direction, half) in
-            [(Direction::Send, Half::Send), (Direction::Receive, Half::Receive)]
-        {
-            let bytes = conn.rowless(half);
-            if bytes != 0 {
-                host.give_bytes(direction, bytes);
-                page.moved_kernel(RowId::NONE, direction, bytes, false);
-            }
-        }
-    });
-}
-
 /// Gives up the page of others in which this process counted once, if it is not the one in force. Only while
 /// no other thread can be in the middle of that, or where it may lose what it counts.
 fn forget_host() {
@@ -269,7 +236,7 @@ fn forget_host() {
 
 /// Before the process changes its rights: a page of those that it leaves is not for it. `for_good`: it will
 /// not make one later either.
-pub(crate) fn leave_host(for_good: bool) {
+pub(crate) fn leave_host(for_good: bool, take_along: TakeAlong) {
     let _section = section::Guard::enter();
     // Another thread's move is a few system calls, in a section too: what it leaves must be there to be forgotten.
     for _ in 0..MOVE_LOOKS {
@@ -278,7 +245,7 @@ pub(crate) fn leave_host(for_good: bool) {
         }
         sdp_sys::time::yield_now();
     }
-    let guest = if own() { 0 } else { GUEST.swap(0, Ordering::AcqRel) };
+    let guest = if own(take_along) { 0 } else { GUEST.swap(0, Ordering::AcqRel) };
     if guest != 0 {
         // No memory or no descriptor for a page of its own: nothing is counted any more, or not before the next
         // connection, whose page counts the process.

@@ -1,4 +1,4 @@
-//! The descriptor table: what each number is to us, and keeping what it names alive.
+//! The descriptor table: what each number is to us.
 //!
 //! Private to the process, copied by fork. One word per descriptor, zero for everything that is not
 //! ours, read without a lock by every hook. Connections live in a fixed arena that is never unmapped,
@@ -13,10 +13,7 @@ use core::{
 
 use sdp_sys::time::monotonic_ns;
 
-use crate::{
-    conn::{self, Conn, Half},
-    process::hot,
-};
+use crate::process::hot;
 
 /// Descriptors at and above this number are never ours.
 pub(crate) const DESCRIPTORS: usize = 1 << 20;
@@ -66,7 +63,7 @@ impl Entry {
         }
     }
 
-    fn decode(word: u32) -> Option<Self> {
+    pub(crate) fn decode(word: u32) -> Option<Self> {
         let index = word & ((1 << KIND_SHIFT) - 1);
         match word >> KIND_SHIFT {
             KIND_CONN => Some(Self::Conn(index)),
@@ -77,8 +74,9 @@ impl Entry {
     }
 }
 
+/// The word of a number: what it names, zero if that is none of ours.
 #[inline(always)]
-fn word(fd: i32) -> Option<&'static AtomicU32> {
+pub(crate) fn word(fd: i32) -> Option<&'static AtomicU32> {
     NEAR.get(fd as usize).or_else(|| far(fd))
 }
 
@@ -262,107 +260,9 @@ fn first_from(fd: i32) -> Option<(i32, Entry)> {
     (next as i32..=top).find_map(|fd| Some((fd, entry(fd)?)))
 }
 
-/// A descriptor that names the connection's carrier now. Walks the table when the number that it was made with
-/// is gone: for rare uses.
-pub(crate) fn number_of(conn: &Conn) -> Option<i32> {
-    let wanted = Some(Entry::Conn(conn.index()));
-    let hint = conn.fd.load(Ordering::Relaxed);
-    if entry(hint) == wanted {
-        return Some(hint);
-    }
-    if let Some(kept) = conn.kept() {
-        return Some(kept);
-    }
-    let mut found = None;
-    walk(|fd, entry| {
-        if Some(entry) == wanted {
-            found = Some(fd);
-        }
-    });
-    found.or_else(|| conn.closing())
-}
-
-/// A connection in use by the calling thread: it is not freed, nor its segment unmapped, while this
-/// lives. Not held across anything that may cancel the thread except in [`crate::datapath::wait`], which says
-/// why that is harmless.
-pub(crate) struct Pinned {
-    conn: &'static Conn,
-    fd: i32,
-    entry: u32,
-    half: Half,
-}
-
-impl Pinned {
-    /// Pins the connection that `fd` names, for a call on `half`.
-    #[inline]
-    pub(crate) fn new(fd: i32, half: Half) -> Option<Self> {
-        let word = word(fd)?;
-        let entry = word.load(Ordering::Acquire);
-        let Some(Entry::Conn(index)) = Entry::decode(entry) else { return None };
-        let conn = conn::get(index)?;
-        conn.pin(half);
-        // Pairs with `clear`, `put` and the look at the pins in `Conn::unreferenced`.
-        if word.load(Ordering::SeqCst) == entry {
-            Some(Self { conn, fd, entry, half })
-        } else {
-            conn.unpin(half);
-            None
-        }
-    }
-
-    /// The connection.
-    #[inline]
-    pub(crate) fn conn(&self) -> &'static Conn {
-        self.conn
-    }
-
-    /// The half that the call is on.
-    #[inline]
-    pub(crate) fn half(&self) -> Half {
-        self.half
-    }
-
-    /// The descriptor that the call was made on; when that was closed meanwhile, the one that was kept for
-    /// the call, −1 without one: the number is somebody else's by now. Good for one system call: under the
-    /// half's lock the number stays what it is.
-    #[inline]
-    pub(crate) fn fd(&self) -> i32 {
-        self.open_fd().unwrap_or(-1)
-    }
-
-    /// [`Pinned::fd`], if it names the connection.
-    #[inline]
-    pub(crate) fn open_fd(&self) -> Option<i32> {
-        if self.is_current() { Some(self.fd) } else { self.conn.kept() }
-    }
-
-    /// Whether the descriptor still names the connection: to be asked after every sleep, before the
-    /// number is used again.
-    #[inline]
-    pub(crate) fn is_current(&self) -> bool {
-        word(self.fd).is_some_and(|w| w.load(Ordering::SeqCst) == self.entry)
-    }
-}
-
-impl core::ops::Deref for Pinned {
-    type Target = Conn;
-    #[inline]
-    fn deref(&self) -> &Conn {
-        self.conn
-    }
-}
-
-impl Drop for Pinned {
-    #[inline]
-    fn drop(&mut self) {
-        self.conn.unpin(self.half);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::conn::Stage;
     use std::vec::Vec;
 
     #[test]
@@ -400,18 +300,5 @@ mod tests {
             }
         });
         assert!(ours.iter().all(|fd| !is_tracked(*fd)));
-    }
-
-    /// Who closes the last number of a connection may have to ask the kernel about it, in a dead relative's place.
-    #[test]
-    fn a_number_that_is_being_closed_still_leads_to_the_carrier() {
-        let (_, conn) = conn::create(Stage::Kernel).unwrap();
-        let unused = 1_000_000;
-        assert_eq!(number_of(conn), None);
-        assert!(conn.note_closing(unused));
-        assert_eq!(number_of(conn), Some(unused));
-        assert!(!conn.note_closing(unused + 1), "another thread closes another number");
-        conn.forget_closing();
-        assert_eq!(number_of(conn), None);
     }
 }

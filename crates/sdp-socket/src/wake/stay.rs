@@ -42,9 +42,8 @@ use libc::c_int;
 use sdp_sys::{section, tls};
 
 use crate::{
-    conn::{Conn, Half},
-    lifecycle,
-    process::{self, table::Pinned},
+    conn::{Conn, Half, Pinned},
+    lifecycle, process,
     wake::{spin, wait_set::WaitSet},
 };
 

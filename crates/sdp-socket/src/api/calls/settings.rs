@@ -1,11 +1,14 @@
 //! What the hooks ask about socket options, and about the flags of `preadv2` and `pwritev2`.
 
-use libc::{c_int, socklen_t};
+use libc::{c_int, c_void, socklen_t};
 use sdp_sys::errno::Errno;
 
 use super::{Call, done};
 use crate::{
-    api::options::{self, Verdict, flags, historic},
+    conn::{
+        Half, Pinned, flag,
+        options::{self, Verdict, flags, historic},
+    },
     lifecycle::elsewhere,
     migration::pin::{self, Pin, pin},
 };
@@ -18,7 +21,7 @@ pub unsafe fn setsockopt(
     fd: c_int,
     level: c_int,
     name: c_int,
-    value: *const libc::c_void,
+    value: *const c_void,
     len: socklen_t,
 ) -> Call {
     if elsewhere::is(fd) {
@@ -27,10 +30,25 @@ pub unsafe fn setsockopt(
     if let Some(result) = historic::set_option(fd, level, name, value, len) {
         return done(result);
     }
-    if !options::setting(fd, level, name, value, len) && level == libc::IPPROTO_TCP {
+    if !setting(fd, level, name, value, len) && level == libc::IPPROTO_TCP {
         return done(Err(Errno(libc::EBUSY))); // the kernel would begin in the middle of the stream
     }
     Call::Pass
+}
+
+/// Before `setsockopt`. False: what is unread could not be given to the kernel, which is to make sense of it.
+fn setting(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> bool {
+    if matches!((level, name), (libc::SOL_SOCKET, libc::SO_BINDTODEVICE | libc::SO_BINDTOIFINDEX))
+        && let Some(conn) = Pinned::new(fd, Half::Receive)
+    {
+        conn.set(flag::BOUND);
+    }
+    if let Verdict::Leaves(leaving) = options::set(level, name)
+        && leaving.holds_for(value, len)
+    {
+        return pin::leave_for(fd, &leaving);
+    }
+    true
 }
 
 /// Before `getsockopt`: one option is a receive call of the kernel, and some it does not know.
@@ -41,7 +59,7 @@ pub unsafe fn getsockopt(
     fd: c_int,
     level: c_int,
     name: c_int,
-    value: *mut libc::c_void,
+    value: *mut c_void,
     len: *mut socklen_t,
 ) -> Call {
     if let Verdict::Leaves(leaving) = options::get(level, name) {

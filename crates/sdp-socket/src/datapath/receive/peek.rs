@@ -7,13 +7,12 @@ use sdp_rdma::fabric::{ReceiveQueue, Received};
 use super::Wish;
 use crate::{
     conn::{
-        carrier,
+        Pinned, carrier,
         iovec::{Buffers, Landing},
         link::{AnyHalf, AnyRx},
     },
     datapath::lane::{Broken, Lane, SinkState, Switch},
-    process::table::Pinned,
-    readiness,
+    wake::arming,
 };
 
 /// A copy of the state that may walk on without changing anything.
@@ -81,7 +80,7 @@ pub(super) fn peek_behind_ring(
     let eaten = carrier::eat(conn.fd(), bells);
     sink.carrier_read += eaten;
     if eaten != 0 {
-        readiness::note_eaten(conn);
+        arming::note_eaten(conn);
     }
     if eaten != bells {
         return 0;

@@ -5,7 +5,7 @@ use sdp_fabric_shm::identity::{self, Presence};
 use sdp_link::{Holder, SwitchLog};
 use sdp_sys::time::monotonic_ns;
 
-use crate::conn::{Conn, carrier, flag, link::AnyHalf};
+use crate::conn::{self, Conn, carrier, flag, link::AnyHalf};
 
 /// How long the gate of a half may be held against us before the peer counts as hostile. More than a
 /// hand-over takes at most, which holds it throughout.
@@ -84,7 +84,7 @@ fn gate_contended(conn: &Conn, fd: Option<c_int>, half: AnyHalf<'_>, side: usize
 /// for sending. One that cannot be found out lives. `fd`: the carrier, where the table may not know it.
 fn is_peer_dead(conn: &Conn, fd: Option<c_int>) -> bool {
     conn.peer_pid().is_some_and(sdp_sys::pid::is_dead)
-        && fd.or_else(|| crate::process::table::number_of(conn)).is_some_and(|fd| {
+        && fd.or_else(|| conn::number_of(conn)).is_some_and(|fd| {
             // Not FIN: a process that has forked may have ended after a half-close, and its child reads.
             carrier::tcp_state(fd) == carrier::TCP_CLOSE || is_orphaned(conn, fd)
         })

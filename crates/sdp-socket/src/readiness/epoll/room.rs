@@ -1,10 +1,10 @@
 //! Senders that wait for room in a set: looked at again now and then, should their reader be gone.
 
-use super::mirror::{Mirror, NONE};
 use crate::{
     conn::{self, Conn, carrier, flag},
     datapath::wait,
     process::table::{self, Entry},
+    wake::interest::mirror::{Mirror, NONE},
 };
 
 impl Mirror {
@@ -53,11 +53,8 @@ pub(super) fn note_end(conn: &Conn, index: u32, fd: i32) -> bool {
     if conn.has(flag::PEER_GONE) {
         return false;
     }
-    let fd = if table::entry(fd) == Some(Entry::Conn(index)) {
-        Some(fd)
-    } else {
-        table::number_of(conn)
-    };
+    let fd =
+        if table::entry(fd) == Some(Entry::Conn(index)) { Some(fd) } else { conn::number_of(conn) };
     let is_over = fd.is_some_and(carrier::is_over);
     if is_over {
         conn.set(flag::PEER_GONE);

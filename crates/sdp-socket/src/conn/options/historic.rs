@@ -7,9 +7,11 @@ use sdp_sys::{errno::Errno, memory, sys};
 
 use super::{Row, Verdict, WORKS};
 use crate::{
-    conn::{Half, historic::THRESHOLD_MAX},
-    lifecycle::explicit,
-    process::{self, table::Pinned},
+    conn::{
+        Half, Pinned,
+        historic::{self, THRESHOLD_MAX},
+    },
+    process,
 };
 
 /// Level of SDP in the historic headers.
@@ -42,7 +44,7 @@ pub(crate) fn set_option(
     value: *const c_void,
     len: socklen_t,
 ) -> Option<Result<usize, Errno>> {
-    let is_keepalive = (level, name) == (explicit::IPV4, libc::SO_KEEPALIVE);
+    let is_keepalive = (level, name) == (historic::IPV4, libc::SO_KEEPALIVE);
     if !(is_keepalive || is_ours(level, name)) || !process::is_ours() {
         return None;
     }

@@ -13,9 +13,8 @@ use sdp_stats::Reason;
 use sdp_sys::{errno::Errno, fd, memory, sys};
 
 use crate::{
-    conn::{Half, flag},
-    migration::pin,
-    process::{self, table::Pinned},
+    conn::{Half, Pinned},
+    process,
 };
 
 /// What becomes of the lane.
@@ -147,27 +146,6 @@ pub fn get(level: c_int, name: c_int) -> Verdict {
         (libc::IPPROTO_TCP, tcp::ZEROCOPY_RECEIVE) => hands_over(UNSUITABLE, When::Always),
         _ => KERNEL,
     }
-}
-
-/// Before `setsockopt`. False: what is unread could not be given to the kernel, which is to make sense of it.
-pub(crate) fn setting(
-    fd: c_int,
-    level: c_int,
-    name: c_int,
-    value: *const c_void,
-    len: socklen_t,
-) -> bool {
-    if matches!((level, name), (libc::SOL_SOCKET, libc::SO_BINDTODEVICE | libc::SO_BINDTOIFINDEX))
-        && let Some(conn) = Pinned::new(fd, Half::Receive)
-    {
-        conn.set(flag::BOUND);
-    }
-    if let Verdict::Leaves(leaving) = set(level, name)
-        && leaving.holds_for(value, len)
-    {
-        return pin::leave_for(fd, &leaving);
-    }
-    true
 }
 
 /// After a `getsockopt` that succeeded: an error that the program has asked for with `SO_ERROR` is told, and no
