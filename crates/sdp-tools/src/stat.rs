@@ -99,7 +99,13 @@ fn tunables_note(view: &ProcessView) -> Option<String> {
     let mut set = asking::in_force(&view.tuned);
     set.retain(|one| one.origin != "default");
     let one = |one: &InForce| {
-        format!("{} {} ({}{})", one.key, one.value, one.origin, crate::tune::no_effect(one.key, &one.value))
+        format!(
+            "{} {} ({}{})",
+            one.key,
+            one.value,
+            one.origin,
+            crate::tune::no_effect(one.key, &one.value)
+        )
     };
     let all: Vec<_> = set.iter().map(one).collect();
     (!all.is_empty()).then(|| format!("tunables: {}", all.join(", ")))

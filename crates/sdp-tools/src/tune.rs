@@ -202,7 +202,8 @@ fn at_run_time(
     }
     if processes.is_empty() {
         return Err(Failure(
-            "no such process has the library and a stream connection; for programs to come: --save".into(),
+            "no such process has the library and a stream connection; for programs to come: --save"
+                .into(),
         ));
     }
     let answers = asking::run(processes, values, shown);
