@@ -7,9 +7,7 @@
 use core::{
     cell::Cell,
     cell::UnsafeCell,
-    sync::atomic::{
-        AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering,
-    },
+    sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering},
 };
 
 use sdp_rdma::{
