@@ -222,7 +222,7 @@ pub(crate) const TRANSITIONS: [Row; 27] = [
     },
     Row {
         event: Event::Broke,
-        by: ("migration/demote.rs", &["reset"]),
+        by: ("datapath/reset.rs", &["reset"]),
         what: "the peer broke a rule, or a lock is overdue",
         changes: &[(Attached, Broken), (Leaving, Broken)],
     },

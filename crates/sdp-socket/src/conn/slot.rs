@@ -196,11 +196,11 @@ pub(crate) struct Conn {
     pub(crate) refusals: AtomicU32,
     /// Code of the reason that pinned the connection first, plus one; 0 none.
     pin_reason: AtomicU32,
-    /// What is to be proven before a byte may leave the carrier ([`crate::migration::proof`]); 0 nothing.
+    /// What is to be proven before a byte may leave the carrier ([`crate::datapath::proof`]); 0 nothing.
     pub(crate) proof: AtomicU32,
     /// What the other socket had received when both agreed last, its lower half.
     pub(crate) agreed: AtomicU32,
-    /// How often what came was what the other socket had sent, and looks in vain ([`crate::migration::proof`]).
+    /// How often what came was what the other socket had sent, and looks in vain ([`crate::datapath::proof`]).
     pub(crate) heard: AtomicU32,
     /// What had come then, its lower half.
     pub(crate) heard_at: AtomicU32,
@@ -596,7 +596,7 @@ impl Conn {
             self.segment.store(base, Ordering::Release);
             return false;
         }
-        let _ = crate::migration::pooled::ended(self); // not kept: the stage is not `Attached`
+        let _ = crate::conn::pool::ended(self); // not kept: the stage is not `Attached`
         crate::wake::interest::room_granted(self);
         bytes.store(self.ring_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
         place.store(base, Ordering::Release);
@@ -627,7 +627,7 @@ impl Conn {
         if self.segment.load(Ordering::Relaxed).is_null() {
             return;
         }
-        if crate::migration::pooled::ended(self) {
+        if crate::conn::pool::ended(self) {
             self.segment.store(null_mut(), Ordering::Release);
             self.peer_page.store(null_mut(), Ordering::Release);
             // SAFETY: nobody else uses the peer; its user is the pool's.
@@ -729,7 +729,7 @@ impl Conn {
     pub(crate) fn abandon_meeting(&self, to: Stage) -> bool {
         self.try_meeting(|meeting| {
             meeting.abandon();
-            crate::migration::pooled::call_off(self);
+            crate::conn::pool::call_off(self);
             self.change_stage(Stage::Meeting, to);
         })
         .is_some()

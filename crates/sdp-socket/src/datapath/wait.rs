@@ -23,10 +23,10 @@ use crate::{
     conn::{
         self, Conn, Half, Pinned, carrier, flag,
         link::{AnyHalf, AnyLink},
-        publish,
+        publish, row_flag,
+        sharing::is_used_by_another,
     },
     datapath::{give_back, lane::SourceState},
-    migration::demote,
     process::{self, host, page},
     wake::{spin, stay::Stay, strangers::Bells, wait_set::WaitSet},
 };
@@ -163,7 +163,7 @@ pub(crate) fn for_bytes(conn: &Pinned, stay: Pin<&Stay>, until: Option<u64>, mar
         || mode == How::Carrier
             && (conn.has(flag::WAITED) || process::bell_fd() < 0 && !is_single_threaded());
     let nap = if may_be_robbed { Some(BOUNDED_SLEEP_NS) } else { nap };
-    let beside = demote::nap_beside_relatives(conn, conn.idle_wakes.load(Ordering::Relaxed));
+    let beside = nap_beside_relatives(conn, conn.idle_wakes.load(Ordering::Relaxed));
     let nap = nap.into_iter().chain(beside).min();
     let events = libc::POLLIN | libc::POLLRDHUP;
     let mut woken = sleep(conn, stay, events, &wait_set, until, nap, mark);
@@ -624,6 +624,36 @@ fn count(conn: &Conn, direction: Direction, counter: Counter) {
     if let Some((page, row)) = publish::of_row(conn) {
         page.add(row, direction, counter, 1);
     }
+}
+
+/// The shortest sleep on a connection that relatives use as well.
+const SHARED_SLEEP_NS: u64 = 1_000_000;
+
+/// One sleep on a connection that relatives hold, and have not used so far: they may begin to.
+const LONELY_SLEEP_NS: u64 = 1_000_000_000;
+
+/// How long a call may sleep on this connection before it looks again, because a relative that uses it too may
+/// take the bell that was to wake the call (O4). `None`: there is no such relative. `wakes`: how often in a row it has
+/// woken up with nothing moving: who sleeps beside a busy relative looks again soon, in case that is at work on what it
+/// got while more comes.
+pub(crate) fn nap_beside_relatives(conn: &Conn, wakes: u32) -> Option<u64> {
+    if !process::has_relatives() {
+        return None;
+    }
+    let (row, (family, slot)) = conn.row_index().zip(process::family())?;
+    // Asked of the kernel only by who has slept for nothing.
+    let is_held = family.may_be_held_by_others(slot, row)
+        && (wakes == 0 || family.is_held_by_others(slot, row));
+    if !is_held {
+        if conn.is_used_by_several() && !is_used_by_another(conn) {
+            conn.row()?.flags.fetch_and(!row_flag::SEVERAL, Ordering::SeqCst);
+        }
+        return None;
+    }
+    Some(match conn.is_used_by_several() {
+        true => (SHARED_SLEEP_NS << wakes.min(16)).min(BOUNDED_SLEEP_NS),
+        false => LONELY_SLEEP_NS,
+    })
 }
 
 #[cfg(test)]

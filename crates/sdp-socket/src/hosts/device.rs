@@ -25,7 +25,7 @@ use sdp_sys::{section, sys, time::monotonic_ns};
 
 use super::pair::{self, PAIRS, Pair, Receiving, Sending};
 use crate::{
-    conn::{Conn, Stage, flag},
+    conn::{Conn, Stage, flag, sharing},
     process,
     wake::strangers,
 };
@@ -488,7 +488,7 @@ fn begin(pair: &Pair, receiving: &mut Receiving, sending: &mut Sending, met: &Me
 
 /// Whether the connection may meet: nobody else has it, who would read markers as payload.
 fn may_begin(conn: &Conn) -> bool {
-    super::has(conn) && super::is_sole_holder(conn) && !conn.has(flag::HOSTILE)
+    super::has(conn) && sharing::is_sole_holder(conn) && !conn.has(flag::HOSTILE)
 }
 
 /// The carrier is read by this room alone from here on. False: the connection has been let go.

@@ -32,6 +32,7 @@ use crate::{
         self, Conn, Half, Pinned, Stage, carrier, flag,
         iovec::{Buffers, Landing},
         publish,
+        sharing::{has_earned, is_sole_holder},
     },
     datapath::{receive::Wish, send::raise_pipe, wait},
     process,
@@ -670,21 +671,6 @@ pub(crate) fn between_waits(has_met: impl Fn(&Conn)) -> Option<u64> {
     }
     device::take_new(has_met);
     next.map(|at| at.saturating_sub(monotonic_ns()).max(1_000_000))
-}
-
-fn has_earned(conn: &Conn) -> bool {
-    let tunables = process::tunables();
-    let (calls, bytes) = (tunables.promote_calls(), tunables.promote_bytes());
-    conn.calls.iter().any(|n| n.load(Ordering::Relaxed) >= calls)
-        || conn.bytes.iter().any(|n| n.load(Ordering::Relaxed) >= bytes)
-}
-
-/// Whether no relative has a descriptor of the connection.
-fn is_sole_holder(conn: &Conn) -> bool {
-    let (Some(row), Some((family, slot))) = (conn.row_index(), process::family()) else {
-        return false;
-    };
-    !conn.has(flag::PINNED | flag::UNCERTAIN) && !family.is_held_by_others(slot, row)
 }
 
 /// Whether nobody can be asleep on the carrier alone.

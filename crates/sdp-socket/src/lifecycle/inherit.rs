@@ -113,7 +113,7 @@ pub(crate) fn fork_prepare() {
     process::count_fork();
     // Before the locks: a step of a meeting may want them.
     prepare_connections();
-    crate::migration::pooled::clear();
+    crate::conn::pool::clear();
     crate::wake::interest::fork_prepare();
     if let Some((family, slot)) = process::family() {
         let child = family.fork(slot, process::pid());
@@ -142,7 +142,7 @@ pub(crate) fn fork_parent(child: i32) {
         0 => return,
         2 => {
             // What other threads have put there since the fork was prepared, the child has too.
-            crate::migration::pooled::clear();
+            crate::conn::pool::clear();
             if let Some((family, _)) = process::family() {
                 let reserved = RESERVED.swap(0, Ordering::Relaxed).checked_sub(1).map(Slot);
                 if reserved.is_none() && child > 0 {
@@ -164,7 +164,7 @@ pub(crate) fn fork_parent(child: i32) {
 }
 
 /// Threads that sleep on connections which the child holds too go to sleep anew, as beside a relative that may take
-/// their bells ([`demote::nap_beside_relatives`]).
+/// their bells ([`wait::nap_beside_relatives`]).
 fn wake_sleepers() {
     table::walk(|_, entry| {
         if let Entry::Conn(index) = entry
@@ -416,6 +416,6 @@ pub(crate) fn exiting() {
         }
     });
     page::exiting();
-    crate::migration::pooled::leave();
+    crate::conn::pool::leave();
     process::leave_family();
 }

@@ -17,12 +17,11 @@ use crate::{
     conn::{
         self, Conn, Half, Pinned, Stage,
         address::{ADDRESS_MAX, parse_address},
-        carrier, flag, options, publish,
+        carrier, flag, options, publish, sharing,
     },
     datapath::{lane::Lane, receive, send},
     hosts,
     lifecycle::{explicit, listener as rules_of},
-    migration::demote,
     process::{
         self, log, marks, page, settings,
         table::{self, Entry, NoPlace},
@@ -400,7 +399,7 @@ fn last_close(conn: &Conn, fd: c_int) {
 pub(crate) fn settle_end(conn: &Conn, fd: c_int) -> bool {
     if conn.stage() != Stage::Attached
         || conn.has(flag::HOSTILE)
-        || demote::is_used_by_another(conn)
+        || sharing::is_used_by_another(conn)
     {
         return false;
     }
@@ -475,7 +474,7 @@ pub(crate) fn leaves_by_exec(conn: &Conn) {
     };
     if conn.stage() == Stage::Attached
         && is_sole
-        && !demote::is_used_by_another(conn)
+        && !sharing::is_used_by_another(conn)
         && let Some(link) = conn.link()
     {
         link.own().note_leaving();
@@ -604,7 +603,7 @@ pub(crate) fn duplicated(old: c_int, new: c_int) {
     }
     if process::forks() != 0
         && let Some(conn) = Pinned::new(new, Half::Receive)
-        && crate::migration::demote::is_used_by_another(&conn)
+        && sharing::is_used_by_another(&conn)
     {
         conn.set(flag::FOR_IMAGES); // of its parent's, by a child
     }

@@ -8,7 +8,7 @@ pub(crate) mod pause;
 pub(crate) mod pin;
 pub(crate) mod pooled;
 pub(crate) mod promote;
-pub(crate) mod proof;
 pub(crate) mod relay;
 pub(crate) mod renew;
+pub(crate) mod splice_off;
 pub(crate) mod unseen;

@@ -384,7 +384,7 @@ pub(crate) fn move_hidden(from: i32) {
     PEERS.move_off(from);
     // The socket that is asked may be in another thread's hands, for one answer of the kernel.
     for _ in 0..LOSE_TRIES {
-        if crate::migration::pooled::lose(from) || table::entry(from) != Some(Entry::Hidden) {
+        if crate::conn::pool::lose(from) || table::entry(from) != Some(Entry::Hidden) {
             break;
         }
         sdp_sys::time::yield_now();
@@ -617,7 +617,7 @@ pub(crate) fn become_child(pid: Option<i32>) {
     settings::become_child();
     wait_set::drop_all(true);
     crate::datapath::give_back::forget();
-    crate::migration::pooled::become_child();
+    crate::conn::pool::become_child();
     table::forget_closes();
     // Without a number the statistics page may be about to get one.
     if HIDES.load(Ordering::Relaxed) || page::NUMBER.load(Ordering::Relaxed) < 0 {
@@ -688,7 +688,7 @@ pub(crate) struct Remains {
 /// stays: nobody but this process and the tools trusts it.
 pub(crate) fn change_trust(remains: Remains) {
     crate::wake::interest::bell_leaves();
-    crate::migration::pooled::clear();
+    crate::conn::pool::clear();
     for cell in [&BELL_FD, &BELL_PAGE_FD] {
         unhide(cell);
     }
@@ -712,13 +712,13 @@ pub(crate) fn change_trust(remains: Remains) {
         }
     }
     forget_nonce();
-    crate::migration::pooled::clear(); // of threads that went on meanwhile
+    crate::conn::pool::clear(); // of threads that went on meanwhile
     let _ = STARTED.compare_exchange(2, 0, Ordering::AcqRel, Ordering::Relaxed);
 }
 
 /// Leaves nothing of ours behind that an unprivileged continuation could use (R1).
 pub(crate) fn drop_everything() {
-    crate::migration::pooled::clear();
+    crate::conn::pool::clear();
     wait_set::drop_all(false);
     for cell in [&BELL_FD, &BELL_PAGE_FD] {
         unhide(cell);

@@ -2,6 +2,7 @@
 //!
 //! The lowest room: every other one may call it.
 
+mod asker;
 pub mod host;
 pub mod hot;
 mod identity;
@@ -12,4 +13,5 @@ pub(crate) mod scratch;
 pub(crate) mod settings;
 pub(crate) mod table;
 
+pub(crate) use asker::asker;
 pub(crate) use identity::*;

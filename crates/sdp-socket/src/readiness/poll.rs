@@ -17,7 +17,7 @@ use crate::{
     },
     hosts,
     lifecycle::elsewhere,
-    migration::{demote, handover},
+    migration::handover,
     process::{
         self, host,
         hot::PAGE,
@@ -559,7 +559,7 @@ unsafe fn sleep(
                     }
                 }
                 // O4: relatives may take the bell that is to wake this wait.
-                left = shorter(left, demote::nap_beside_relatives(conn, naps));
+                left = shorter(left, wait::nap_beside_relatives(conn, naps));
                 conn.unpin(Half::Receive);
             }
         }

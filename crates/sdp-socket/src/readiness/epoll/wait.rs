@@ -13,10 +13,9 @@ use super::{
     room::note_end,
 };
 use crate::{
-    conn::{self, Conn, Half, Stage, carrier, flag},
+    conn::{self, Conn, Half, Stage, carrier, flag, sharing},
     datapath::{give_back::before_sleep, wait},
     hosts,
-    migration::demote,
     process::{
         self, host,
         table::{self, Entry},
@@ -797,7 +796,7 @@ fn judge_kernel(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u32
     // makes the kernel look again. A relative that has the connection may have the set as well, and have done that:
     // where nothing comes by a ring the kernel says then whether it is enabled.
     let is_kernels =
-        |conn: &Conn| demote::may_relatives_hold(conn) && !readiness::is_receiving_on_lane(conn);
+        |conn: &Conn| sharing::may_relatives_hold(conn) && !readiness::is_receiving_on_lane(conn);
     if reg.is_disabled && !conn::get(reg.conn).is_some_and(is_kernels) {
         return 0;
     }
