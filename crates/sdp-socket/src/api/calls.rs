@@ -791,7 +791,7 @@ pub fn replacing(new: c_int) {
 #[inline(always)]
 pub fn new_descriptor(fd: c_int) {
     if is_tracked(fd) {
-        lifecycle::forget(fd);
+        process::forget(fd);
     }
 }
 /// Before `fcntl` on a tracked descriptor, any command: `Done(-EBADF)` for one that we hide. A

@@ -132,13 +132,13 @@ pub(crate) const TRANSITIONS: [Row; 27] = [
     },
     Row {
         event: Event::StartsOver,
-        by: ("lifecycle/adopt.rs", &["start_over"]),
+        by: ("migration/arrived.rs", &["start_over"]),
         what: "the process leaves its family: from here on the connection came from elsewhere",
         changes: &[(Tcp, ParkedArrived), (ParkedUnmet, ParkedArrived)],
     },
     Row {
         event: Event::Reconsidered,
-        by: ("lifecycle/adopt.rs", &["reconsider"]),
+        by: ("migration/arrived.rs", &["reconsider"]),
         what: "no rule and no standard descriptor keeps it on TCP any more",
         changes: &[(ParkedArrived, Candidate)],
     },

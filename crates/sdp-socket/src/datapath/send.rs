@@ -38,7 +38,7 @@ use crate::{
         succeed, taken, wait,
     },
     process,
-    wake::{spin, stay::Stay},
+    wake::{doorbell, spin, stay::Stay},
 };
 
 mod gate;
@@ -435,7 +435,7 @@ pub(crate) fn leave_sdp(
             publish::half_demoted(conn, Direction::Send, reason);
             // Whoever waits for room in the ring is writable by the carrier now.
             if conn.has(flag::WANTS_ROOM) {
-                process::ring_own(conn.index());
+                doorbell::ring_own(conn.index());
             }
             true
         }

@@ -28,7 +28,7 @@ use crate::{
     },
     datapath::{give_back, lane::SourceState},
     process::{self, host, page},
-    wake::{spin, stay::Stay, strangers::Bells, wait_set::WaitSet},
+    wake::{doorbell, spin, stay::Stay, strangers::Bells, wait_set::WaitSet},
 };
 
 /// Sleeps that somebody else's death or haste could make endless are bounded by this, so that it costs
@@ -134,7 +134,8 @@ fn is_news(half: AnyHalf<'_>, head: u64, followed: u32) -> bool {
 /// How this thread wants to be woken for `conn`.
 fn mode(conn: &Conn, is_busy: bool) -> How {
     let most = if is_busy { BUSY_SLEEPERS_MAX } else { BELL_SLEEPERS_MAX };
-    if conn.has(flag::PEER_HAS_BELL) && process::bell().is_some_and(|bell| bell.sleepers() < most) {
+    if conn.has(flag::PEER_HAS_BELL) && doorbell::bell().is_some_and(|bell| bell.sleepers() < most)
+    {
         How::Doorbell
     } else {
         How::Carrier
@@ -161,7 +162,7 @@ pub(crate) fn for_bytes(conn: &Pinned, stay: Pin<&Stay>, until: Option<u64>, mar
     // the one that was meant to wake this one, and the kernel then lets a poller sleep on.
     let may_be_robbed = conn.is_waited_for_elsewhere(Half::Receive)
         || mode == How::Carrier
-            && (conn.has(flag::WAITED) || process::bell_fd() < 0 && !is_single_threaded());
+            && (conn.has(flag::WAITED) || doorbell::bell_fd() < 0 && !is_single_threaded());
     let nap = if may_be_robbed { Some(BOUNDED_SLEEP_NS) } else { nap };
     let beside = nap_beside_relatives(conn, conn.idle_wakes.load(Ordering::Relaxed));
     let nap = nap.into_iter().chain(beside).min();
@@ -258,7 +259,7 @@ pub(crate) fn wake_up(stay: Pin<&Stay>, bell: Option<Bells>, set: &WaitSet) {
 
 /// Whether the consumer can ring for room.
 pub(crate) fn can_be_rung_for_room(conn: &Conn) -> bool {
-    conn.has(flag::PEER_HAS_BELL) && process::bell_fd() >= 0
+    conn.has(flag::PEER_HAS_BELL) && doorbell::bell_fd() >= 0
 }
 
 /// Sleeps until the consumer has freed a quarter of the ring, or the connection ends.
@@ -385,7 +386,7 @@ pub(crate) fn for_turn(
         && could_go_on()
         && conn.turn.end(before)
     {
-        process::ring_own(conn.index()); // it may be another one's now
+        doorbell::ring_own(conn.index()); // it may be another one's now
     }
     Woken::Look
 }

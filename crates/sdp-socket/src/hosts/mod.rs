@@ -36,7 +36,7 @@ use crate::{
     },
     datapath::{receive::Wish, send::raise_pipe, wait},
     process,
-    wake::stay::Stay,
+    wake::{doorbell, stay::Stay},
 };
 
 mod carrier_io;
@@ -173,7 +173,7 @@ pub(crate) fn bells_gone() {
 pub(crate) fn shut_read(conn: &Conn) {
     if let Some((_, pair)) = pair::of(conn) {
         pair.is_shut.store(true, Ordering::Release);
-        process::ring_own(conn.index());
+        doorbell::ring_own(conn.index());
     }
 }
 

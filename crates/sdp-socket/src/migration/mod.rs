@@ -2,8 +2,10 @@
 //!
 //! Called by `api`, `readiness` and `lifecycle` when a connection has earned a lane or must leave it.
 
+pub(crate) mod arrived;
 pub(crate) mod demote;
 pub(crate) mod handover;
+mod holders;
 pub(crate) mod pause;
 pub(crate) mod pin;
 pub(crate) mod pooled;

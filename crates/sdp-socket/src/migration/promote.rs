@@ -38,11 +38,11 @@ use crate::{
         proof, receive,
     },
     migration::{
-        pause,
+        arrived, holders, pause,
         pooled::{self, Outcome},
     },
     process,
-    wake::strangers,
+    wake::{doorbell, strangers},
 };
 
 /// Calls at which every one takes a step of the meeting.
@@ -81,7 +81,7 @@ pub(crate) fn after_call(conn: &Conn, fd: i32, half: Half, moved: usize, more: u
             begin(conn, fd, moved);
         }
         Stage::Meeting => tick(conn, fd),
-        Stage::Kernel if conn.has(flag::ADOPTED) => crate::lifecycle::adopt::after_call(conn, fd),
+        Stage::Kernel if conn.has(flag::ADOPTED) => arrived::after_call(conn, fd),
         Stage::Kernel if conn.has(flag::UNMET) => again(conn),
         _ => return,
     }
@@ -145,13 +145,10 @@ fn begin(conn: &Conn, fd: i32, moved: usize) {
     };
     if family.is_held_by_others(slot, row) {
         // A helper that has executed something lives on without the connection.
-        family.forget_executed(slot, row, process::pid(), |pid| {
-            crate::lifecycle::adopt::has_let_go(fd, pid as i32)
-        });
+        family
+            .forget_executed(slot, row, process::pid(), |pid| holders::has_let_go(fd, pid as i32));
     }
-    if family.is_held_by_others(slot, row)
-        || (is_dear && crate::lifecycle::adopt::is_held_outside(conn, fd))
-    {
+    if family.is_held_by_others(slot, row) || (is_dear && holders::is_held_outside(conn, fd)) {
         return conn.note_reason(Reason::NotSole);
     }
     if (is_dear || conn.has(flag::PASSED)) && crate::migration::unseen::may_have() {
@@ -399,7 +396,7 @@ fn step_by_name(
     is_last: bool,
 ) -> Step {
     let _in_use = InUse::begin(); // the other end gets duplicates of our bell
-    let (bell_fd, bell_page_fd) = process::bell_files();
+    let (bell_fd, bell_page_fd) = doorbell::bell_files();
     let (hidden_min, max_offers) = process::hidden_range();
     let hello = hello(&tuple);
     let hello_ack = HelloAck {
@@ -532,7 +529,7 @@ fn prepare(
     SinkState::initialise(&row.sink.words, &sink);
     row.user.store(process::pid(), Ordering::Release);
     conn.peer_pid.store(peer_pid.max(0) as u32, Ordering::Relaxed);
-    if has_bell && process::bell().is_some() {
+    if has_bell && doorbell::bell().is_some() {
         conn.set(flag::PEER_HAS_BELL);
     }
 }

@@ -3,6 +3,7 @@
 //! The lowest room: every other one may call it.
 
 mod asker;
+mod handed;
 pub mod host;
 pub mod hot;
 mod identity;
@@ -14,4 +15,5 @@ pub(crate) mod settings;
 pub(crate) mod table;
 
 pub(crate) use asker::asker;
+pub(crate) use handed::Handed;
 pub(crate) use identity::*;
