@@ -13,7 +13,7 @@ LEAST = 30
 BUILD = ["cargo", "test", "--no-run", "--message-format", "json", "-p", "sdp-fabric-verbs", "--test", "machine"]
 
 # What ends queue pairs in the middle of work fails on some runs, for a reason that is not known yet:
-# docs/compatibility.md. All of it is run where SDP_TEST_WHOLE is set.
+# docs/known-defects.md. All of it is run where SDP_TEST_WHOLE is set.
 UNSURE = [] if os.environ.get("SDP_TEST_WHOLE") else ["conformance::error::", "conformance::one_sided::"]
 
 

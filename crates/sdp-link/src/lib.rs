@@ -11,7 +11,7 @@
 //! | [`TxCursor`], [`RxCursor`] | a half's queue, with positions that outlive a call | |
 //! | [`SwitchLog`] | which lane a half's bytes are on, from which position | L1 to L10 |
 //! | [`Wakeups`] | how far a half has come, and how a sleeper is found | O1 to O10 |
-//! | [`EndWords`] | what an end says of itself as a whole | E1 to E4, X11, X13 |
+//! | [`EndWords`] | what an end says of itself as a whole | E1 to E4, R5, R3 |
 //!
 //! Handles are `Copy`, own nothing and never block. Who sleeps, how long, and what a process does
 //! about a peer that is dead is the socket layer's affair.

@@ -3,6 +3,7 @@
 //! Each check is a function that returns the list of its findings; an empty list is a pass. The
 //! closing lines (`check NAME: ok`) are what the test ladder counts.
 
+mod cites;
 mod directions;
 mod lexer;
 mod prose;
@@ -28,7 +29,9 @@ const CHECKS: &[(&str, Check)] = &[
     ("words", words::check),
     ("length", source::length),
     ("prose", prose::wrapped),
+    ("links", prose::links),
     ("map", prose::named_functions),
+    ("rules", cites::rules),
     ("module-docs", source::module_docs),
     ("executable", source::executable),
     ("unsafe", source::unsafe_code),

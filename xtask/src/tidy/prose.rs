@@ -1,11 +1,12 @@
 //! Prose is wrapped: no line of `README.md` or `docs/` is wider than 100 columns.
 //!
 //! Tables, code blocks and lines that are one long word (a link) are excepted, as they cannot be
-//! wrapped. The map of the sources names functions as `file.rs::function`; each must exist.
+//! wrapped. What a link of a page names within the repository is there. The map of the sources names functions as `file.rs::function`; each must exist.
 
 use std::path::Path;
 
 use super::{files, text_of};
+use crate::process::root;
 
 /// Widest line of prose, in characters.
 const MAX_COLUMNS: usize = 100;
@@ -43,6 +44,35 @@ fn too_wide(text: &str) -> Vec<(usize, usize)> {
         let can_be_wrapped = !is_code && !line.starts_with('|') && line.contains(' ');
         if columns > MAX_COLUMNS && can_be_wrapped {
             found.push((index + 1, columns));
+        }
+    }
+    found
+}
+
+/// Each link to a file of the repository leads to one.
+pub(super) fn links() -> Result<Vec<String>, String> {
+    let mut findings = Vec::new();
+    for name in files()?.iter().filter(|name| name.extension().is_some_and(|ext| ext == "md")) {
+        let Some(text) = text_of(name)? else { continue };
+        let folder = root().join(name.parent().unwrap_or(Path::new("")));
+        for (line, target) in targets(&text) {
+            if !folder.join(target).exists() {
+                findings.push(format!("{}:{line}: no file {target}", name.display()));
+            }
+        }
+    }
+    Ok(findings)
+}
+
+/// Line and file of each link that has no scheme. A link within the page names no file.
+fn targets(text: &str) -> Vec<(usize, &str)> {
+    let mut found = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        for link in line.split("](").skip(1) {
+            let target = link.split([')', '#', ' ']).next().unwrap_or_default();
+            if !target.is_empty() && !target.contains("://") {
+                found.push((index + 1, target));
+            }
         }
     }
     found
@@ -100,6 +130,12 @@ mod tests {
         assert!(too_wide(&format!("```\n{wide}\n```")).is_empty());
         assert!(too_wide(&"x".repeat(150)).is_empty());
         assert_eq!(too_wide(&format!("```\n```\n{wide}")), [(3, 150)]);
+    }
+
+    #[test]
+    fn links_are_found_by_their_files() {
+        let text = "[a](b.md) and [c](../d.md#e)\n[f](#g), [h](https://i), [j](k/)";
+        assert_eq!(targets(text), [(1, "b.md"), (1, "../d.md"), (2, "k/")]);
     }
 
     #[test]

@@ -78,7 +78,7 @@ pub(crate) mod row_flag {
     /// A holder left the family and kept its descriptor, or gave a stranger one: who holds the connection is
     /// not known any more.
     pub(crate) const OUT_OF_SIGHT: u32 = 1;
-    /// Several processes use the lanes of this end (X11).
+    /// Several processes use the lanes of this end (R5).
     pub(crate) const SEVERAL: u32 = 2;
     /// Somebody has, or had, the connection in an epoll set.
     pub(crate) const IN_SET: u32 = 4;

@@ -1,4 +1,4 @@
-//! Memory comes back without a thread (X10): pages that bulk traffic touched, after a silence.
+//! Memory comes back without a thread (R4): pages that bulk traffic touched, after a silence.
 //!
 //! A ring keeps every page that was ever written. Senders note that they wrote beyond the first one;
 //! from then on sleeps that the library sees are limited, and a thread on its way into one gives

@@ -67,7 +67,7 @@ enum Attempt {
     NotOnLane,
     /// The ring is full: whether the program can be told EAGAIN is to be asked outside the lock (L11).
     Patience,
-    /// The ring is full, and the program waits for room in a way that we see (X18).
+    /// The ring is full, and the program waits for room in a way that we see (R10).
     Again,
     /// The call ends with this error (if nothing was sent).
     Failed(Errno),
@@ -304,7 +304,7 @@ fn attempt(
                 if !may_wait && wait::briefly_for_room(link, half, source) {
                     continue;
                 }
-                // X18: where we see how the program waits, "writable" can mean the ring. Otherwise the
+                // R10: where we see how the program waits, "writable" can mean the ring. Otherwise the
                 // sender goes on on the carrier, whose readiness every poller understands.
                 if !blocking && is_patient.is_none() {
                     return Attempt::Patience;

@@ -12,7 +12,7 @@
 //!
 //! # What is not there yet
 //! A guarded connection cannot be handed to a process without the library, or used by a fork child: there
-//! every call answers ECONNRESET (`docs/compatibility.md`). So the fabric is not in the default of `fabrics`.
+//! every call answers ECONNRESET (`docs/known-defects.md`). So the fabric is not in the default of `fabrics`.
 
 use core::{
     cell::Cell,

@@ -1,4 +1,4 @@
-//! Connections that somebody else began, and that came to this process by exec or SCM_RIGHTS (X13).
+//! Connections that somebody else began, and that came to this process by exec or SCM_RIGHTS (R3).
 //!
 //! No segment travels. Such a connection starts over: on the kernel lane, counted, and once it has earned
 //! it here, and nobody else has its socket open, it meets the other end afresh. On a standard descriptor

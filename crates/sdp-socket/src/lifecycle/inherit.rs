@@ -390,7 +390,7 @@ fn sends_through_kernel(conn: &Conn) -> bool {
 }
 
 /// Before an orderly exit, which closes everything: as before a close, bells that nobody ate must not
-/// turn the kernel's FIN into a reset (E5), and unread bytes must (X22).
+/// turn the kernel's FIN into a reset (E5), and unread bytes must (R11).
 pub(crate) fn exiting() {
     if process::is_retired() || process::family().is_none() || !process::is_ours() {
         return;

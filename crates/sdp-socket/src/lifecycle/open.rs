@@ -418,7 +418,7 @@ pub(crate) fn settle_end(conn: &Conn, fd: c_int) -> bool {
         link.own().note_reset(ResetNote::Resets);
         return false;
     }
-    // X22: with bytes of the program unread TCP answers with a reset; without, E5: bells that were
+    // R11: with bytes of the program unread TCP answers with a reset; without, E5: bells that were
     // never eaten must not turn our FIN into one.
     let (in_ring, on_carrier) = receive::with_sink(conn, |sink, _, link, half| {
         // Nobody reads the ring any more: what the peer sends from here on is the kernel's to refuse. Under
@@ -491,7 +491,7 @@ impl Gather for NoPayload {
     fn copy_to(&mut self, _: usize, _: &[core::cell::Cell<u8>]) {}
 }
 
-/// Sends DisConn behind all data, if the sending half is on the SDP lane (X22), and wakes the reader
+/// Sends DisConn behind all data, if the sending half is on the SDP lane (R11), and wakes the reader
 /// for it through the carrier's own FIN. True when this call has sent it.
 pub(crate) fn disconnect(conn: &Conn, fd: c_int) -> bool {
     let sent = send::with_source(conn, |source, row, _, half| {

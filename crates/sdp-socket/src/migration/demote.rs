@@ -209,7 +209,7 @@ pub(crate) fn is_used_by_another(conn: &Conn) -> bool {
     false
 }
 
-/// Before a data call on the lanes. Where another process uses them (X11), from now on both do, in turn, under
+/// Before a data call on the lanes. Where another process uses them (R5), from now on both do, in turn, under
 /// the halves' locks.
 #[inline]
 pub(crate) fn join(conn: &Conn, fd: i32) {

@@ -2,7 +2,7 @@
 //!
 //! A connection starts on the kernel lane and stays there unless enough of its use was seen. Then each
 //! call takes at most one non-blocking step of the rendezvous. Only calls that move much pause for the other end's next
-//! step, for a bounded time (X23, [`crate::migration::pause`]).
+//! step, for a bounded time (R12, [`crate::migration::pause`]).
 
 use core::sync::atomic::{Ordering, fence};
 

@@ -1,4 +1,4 @@
-//! The last way of a hand-over (X14): a connection of our own in the place of the carrier.
+//! The last way of a hand-over (R7): a connection of our own in the place of the carrier.
 //!
 //! Where bytes unread in a ring cannot be put back into the carrier's stream (the peer's socket is refused to
 //! us, or its end has closed), somebody who knows only the kernel's stream would miss them. Then the

@@ -1,4 +1,4 @@
-//! Dropping lanes that the other end has left, so that the connection can earn new ones (X13).
+//! Dropping lanes that the other end has left, so that the connection can earn new ones (R3).
 //!
 //! The process at the other end may have passed the connection on, or executed another program with it:
 //! it has put its end on the kernel lane for good ([`Intent::PassedOn`]), and whoever has the connection there now shares no

@@ -716,7 +716,7 @@ pub(crate) fn change_trust(remains: Remains) {
     let _ = STARTED.compare_exchange(2, 0, Ordering::AcqRel, Ordering::Relaxed);
 }
 
-/// Leaves nothing of ours behind that an unprivileged continuation could use (X1).
+/// Leaves nothing of ours behind that an unprivileged continuation could use (R1).
 pub(crate) fn drop_everything() {
     crate::migration::pooled::clear();
     wait_set::drop_all(false);

@@ -246,7 +246,7 @@ pub(crate) struct Truth {
     pub(crate) cursor: Option<u64>,
 }
 
-/// Judges a "readable" of the kernel (X16 b): follows lane switches, eats bells, then looks at ring, log
+/// Judges a "readable" of the kernel (R9 b): follows lane switches, eats bells, then looks at ring, log
 /// and carrier. The half is left armed when there is nothing.
 pub(crate) fn judge(conn: &Conn, fd: c_int) -> Truth {
     if hosts::is_guarded(conn) {
@@ -675,7 +675,7 @@ unsafe fn sleep(
         for (to, from) in copy.iter_mut().zip(fds.iter()) {
             *to = *from;
             if let Some(conn) = waits_for_room(from, hides) {
-                // X18: the carrier would say yes for ever. A reader that goes away frees no room; that it has
+                // R10: the carrier would say yes for ever. A reader that goes away frees no room; that it has
                 // gone it says for ever, too.
                 let end = if conn.has(flag::PEER_GONE) { 0 } else { libc::POLLRDHUP };
                 to.events = (to.events & !WRITE_KIND) | end;

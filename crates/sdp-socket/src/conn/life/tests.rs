@@ -10,7 +10,7 @@ use std::{
 use super::*;
 use crate::conn::{self, Conn};
 
-const PHASES: [Phase; 10] = [
+const PHASES: [Phase; 12] = [
     New,
     Listening,
     Candidate,
@@ -18,12 +18,22 @@ const PHASES: [Phase; 10] = [
     Attached,
     Leaving,
     Broken,
+    Remote,
+    Guarded,
     ParkedArrived,
     ParkedUnmet,
     Tcp,
 ];
-const STAGES: [Stage; 6] =
-    [Stage::Fresh, Stage::Listener, Stage::Kernel, Stage::Young, Stage::Meeting, Stage::Attached];
+const STAGES: [Stage; 8] = [
+    Stage::Fresh,
+    Stage::Listener,
+    Stage::Kernel,
+    Stage::Young,
+    Stage::Meeting,
+    Stage::Attached,
+    Stage::Remote,
+    Stage::Guarded,
+];
 const FLAGS: [u32; 4] = [flag::PINNED, flag::HOSTILE, flag::UNMET, flag::ADOPTED];
 
 /// Every change that a stage's or a flag's change can make.
@@ -37,6 +47,25 @@ fn each_state(mut body: impl FnMut(Stage, u32)) {
 }
 
 const BEGIN: &str = "<!-- the table of crates/sdp-socket/src/conn/life.rs -->\n";
+/// The changes as a drawing: an arrow for each pair of phases, with the events that cause it.
+fn picture() -> String {
+    let mut text = "\n```mermaid\nstateDiagram-v2\n".to_string();
+    for (phase, ..) in BEGINNINGS {
+        let _ = writeln!(text, "    [*] --> {phase:?}");
+    }
+    for from in PHASES {
+        for to in PHASES {
+            let rows = TRANSITIONS.iter().filter(|row| row.changes.contains(&(from, to)));
+            let events: Vec<String> = rows.map(|row| std::format!("{:?}", row.event)).collect();
+            if !events.is_empty() {
+                let _ = writeln!(text, "    {from:?} --> {to:?}: {}", events.join(", "));
+            }
+        }
+    }
+    text.push_str("```\n");
+    text
+}
+
 const END: &str = "<!-- end of the table -->\n";
 
 fn table() -> String {
@@ -45,6 +74,7 @@ fn table() -> String {
         std::format!("`{file}`: {}", names.join(", "))
     };
     let mut text = BEGIN.to_string();
+    text.push_str(&picture());
     text.push_str("\n| begins as | by | when |\n|---|---|---|\n");
     for (phase, by, what) in BEGINNINGS {
         let _ = writeln!(text, "| {phase:?} | {} | {what} |", place(by));

@@ -1,4 +1,4 @@
-//! Data that registrations had (X16 c).
+//! Data that registrations had (R9 c).
 //!
 //! A thread that has got the kernel's events comes for the lock when it gets a CPU. Meanwhile others may have removed a
 //! registration, closed its connection or given it other data. What the thread holds under the former data may be the hidden

@@ -572,7 +572,7 @@ impl Mirror {
     }
 
     /// Whether an event of a wait of the kernel's that began when [`former::latest`] was `since` may be of who had its data
-    /// before (X16 c).
+    /// before (R9 c).
     pub(super) fn is_late(&mut self, set: u32, event: &epoll_event, since: u64) -> bool {
         let Some(s) = self.set(set) else { return false };
         // The hidden eventfd may wait for its next host.
@@ -735,7 +735,7 @@ impl Mirror {
 
     /// The host of a set is gone. A program with one thread cannot wait before it calls us again, so the
     /// eventfd stays where it is until then; with several it leaves the set now, because a wait that we
-    /// do not see must not get data that the program has deleted (X16 a).
+    /// do not see must not get data that the program has deleted (R9 a).
     pub(super) fn lose_host(&mut self, set_index: u32) {
         let Some(set) = self.set(set_index) else { return };
         set.host = NONE;

@@ -226,7 +226,7 @@ pub(crate) fn bell_leaves() {
     with(|m| m.set_numbers().for_each(|i| _ = m.unhide(i, event)));
 }
 
-/// X18: whether a non-blocking sender of this connection can be told EAGAIN when the ring is full: it
+/// R10: whether a non-blocking sender of this connection can be told EAGAIN when the ring is full: it
 /// waits where we see it, in sets whose registrations we understand, and can be rung.
 pub(crate) fn may_ask_for_patience(conn: &Conn) -> bool {
     if conn.registrations.load(Ordering::Relaxed) == 0 {

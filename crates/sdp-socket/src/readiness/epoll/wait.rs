@@ -669,7 +669,7 @@ fn holds_rings(m: &mut Mirror, set: u32, told: impl Iterator<Item = epoll_event>
     holds
 }
 
-/// Whether a kernel event may be taken for the hidden eventfd's without asking its host's carrier (X16 b):
+/// Whether a kernel event may be taken for the hidden eventfd's without asking its host's carrier (R9 b):
 /// the bell has just rung. Where it was the carrier's after all, the kernel, which is level-triggered,
 /// reports it to the next wait; and not every time is it taken for the other.
 fn is_the_bell(m: &mut Mirror, set: u32, event: &epoll_event) -> bool {
@@ -758,7 +758,7 @@ pub(super) fn count_sleepers() {
     });
 }
 
-/// One kernel event (X16) of a wait that began when [`former::latest`] was `since`: passes it on, changed where a bell was
+/// One kernel event (R9) of a wait that began when [`former::latest`] was `since`: passes it on, changed where a bell was
 /// taken for data.
 fn translate(m: &mut Mirror, set: u32, event: &epoll_event, since: u64, out: &mut Output) {
     let data = event.u64;
