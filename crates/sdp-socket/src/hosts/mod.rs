@@ -304,7 +304,7 @@ fn peek_first(conn: &Conn, receiving: &mut Receiving) {
     if inbound.is_some() || prefix.len() >= PREFIX {
         return;
     }
-    let Some(fd) = process::table::number_of(conn) else { return };
+    let Some(fd) = conn::number_of(conn) else { return };
     let (mut first, none) = ([0u8; PREFIX], core::ptr::null_mut::<u8>());
     let (at, len, flags) = (first.as_mut_ptr(), PREFIX, libc::MSG_PEEK | libc::MSG_DONTWAIT);
     // SAFETY: the buffer outlives the call; no address is asked for.
