@@ -12,7 +12,7 @@ use crate::{
         link::{AnyHalf, AnyRx},
     },
     datapath::lane::{Broken, Lane, SinkState, Switch},
-    readiness,
+    wake::arming,
 };
 
 /// A copy of the state that may walk on without changing anything.
@@ -80,7 +80,7 @@ pub(super) fn peek_behind_ring(
     let eaten = carrier::eat(conn.fd(), bells);
     sink.carrier_read += eaten;
     if eaten != 0 {
-        readiness::note_eaten(conn);
+        arming::note_eaten(conn);
     }
     if eaten != bells {
         return 0;
