@@ -440,6 +440,7 @@ fn answer(
                 return None;
             }
             let tuple = conn.known_name()?;
+            super::peek_first(conn, receiving);
             let identity = pair::identity(Role::Connector, &tuple, receiving, sending);
             let nonce = nonce()?;
             let (reply, met) = attempt.meeting.answer(&identity, &local(), request, nonce).ok()?;
