@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from machines.test_between import IS_WHOLE
 from machines.test_programs import report
 
 PROGRAM = Path(__file__).parent / "programs" / "handback.py"
 PORT = 7075
 REASONS = {"exec": "exec", "pass": "passed"}
 # Of a fork: the child goes on at once, with the parent still holding the connection or not, or later, or in a new image.
-CHILDREN = ("child", "child-waits", "child-later", "child-after", "child-exec")
+CHILDREN = ("child-waits", "child-exec") + (("child", "child-later", "child-after") if IS_WHOLE else ())
 
 
 def play(pair, ladder, how):

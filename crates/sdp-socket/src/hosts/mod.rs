@@ -21,7 +21,7 @@ use core::{
 
 use libc::c_int;
 use sdp_rdma::fabric::Gather;
-use sdp_remote::{Prefix, Readable, ReceiveContext, RecvError, Role, SendContext, SendError, Wait};
+use sdp_remote::{Prefix, ReceiveContext, RecvError, Role, SendContext, SendError, Wait};
 use sdp_shm::early;
 use sdp_stats::{Direction, Fabric, Lane as StatsLane, Reason, Verdict};
 use sdp_sys::{errno::Errno, fd, section, sys, time::monotonic_ns};
@@ -31,22 +31,26 @@ use crate::{
         self, Conn, Half, Pinned, Stage, carrier, flag,
         iovec::{Buffers, Landing},
         publish,
+        sharing::{has_earned, is_sole_holder},
     },
     datapath::{receive::Wish, send::raise_pipe, wait},
     process,
-    wake::stay::Stay,
+    wake::{doorbell, stay::Stay},
 };
 
 mod carrier_io;
 mod device;
 mod forked;
 mod leaving;
+mod look;
 mod pair;
 
 use carrier_io::{Socket, Vector};
 use forked::{Use, may_use};
 pub(crate) use leaving::hand_back;
 use leaving::{await_return, is_plain, take_return};
+use look::has_messages;
+pub(crate) use look::{Found, look, readable_bytes, unsent_bytes};
 use pair::{Pair, Receiving, Sending};
 
 /// Bytes of each direction that are kept for the proof (G9).
@@ -176,7 +180,7 @@ pub(crate) fn bells_gone() {
 pub(crate) fn shut_read(conn: &Conn) {
     if let Some((_, pair)) = pair::of(conn) {
         pair.is_shut.store(true, Ordering::Release);
-        process::ring_own(conn.index());
+        doorbell::ring_own(conn.index());
     }
 }
 
@@ -311,13 +315,34 @@ fn kernel_call(
     unsafe { sys!(call, conn.fd(), &raw mut message, flags) }
 }
 
-/// Keeps the first of `len` bytes that the carrier took or gave, from byte `from` of the call on (G9).
-fn keep_first(prefix: &mut Prefix, vector: Buffers, from: usize, len: usize) {
-    let mut first = [0u8; PREFIX];
-    if let Some(room) = first.get_mut(..len.min(PREFIX)) {
-        Vector(vector).copy_to(from, Cell::from_mut(&mut *room).as_slice_of_cells());
+/// Keeps the first of `len` bytes that the carrier took or gave, from byte `from` of the call on (G9). They stand at `at`
+/// in the stream; what is known already was peeked at.
+fn keep_first(prefix: &mut Prefix, at: u64, vector: Buffers, from: usize, len: usize) {
+    let Some(known) = (prefix.len() as u64).checked_sub(at) else { return };
+    let (known, mut first) = (known as usize, [0u8; PREFIX]);
+    if let Some(room) = first.get_mut(..len.saturating_sub(known).min(PREFIX)) {
+        let cells = Cell::from_mut(&mut *room).as_slice_of_cells();
+        Vector(vector).copy_to(from + known, cells);
         prefix.add(room);
     }
+}
+
+/// Learns those of the first bytes that the program has not read: a program that only sends never reads them, and the peer
+/// names what it has sent. Before the first meeting, when nothing but payload is on the carrier.
+fn peek_first(conn: &Conn, receiving: &mut Receiving) {
+    let Receiving { prefix, moved, inbound, .. } = receiving;
+    let Some(known) = (prefix.len() as u64).checked_sub(*moved) else { return };
+    if inbound.is_some() || prefix.len() >= PREFIX {
+        return;
+    }
+    let Some(fd) = conn::number_of(conn) else { return };
+    let (mut first, none) = ([0u8; PREFIX], core::ptr::null_mut::<u8>());
+    let (at, len, flags) = (first.as_mut_ptr(), PREFIX, libc::MSG_PEEK | libc::MSG_DONTWAIT);
+    // SAFETY: the buffer outlives the call; no address is asked for.
+    let Ok(got) = (unsafe { sys!(libc::SYS_recvfrom, fd, at, len, flags, none, none) }) else {
+        return;
+    };
+    prefix.add(first.get(known as usize..got).unwrap_or_default());
 }
 
 /// Sends what can be sent now, from byte `from` of the call on.
@@ -342,7 +367,7 @@ fn send_once(
                 Errno(number) => SendError::Carrier(number),
             })?;
             if *moved < PREFIX as u64 {
-                keep_first(prefix, vector, from, n);
+                keep_first(prefix, *moved, vector, from, n);
             }
             *moved += n as u64;
             count(conn, Direction::Send, StatsLane::Kernel, n);
@@ -498,7 +523,7 @@ fn receive_once(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result<us
                 return Ok(n);
             }
             if *moved < PREFIX as u64 && !discard {
-                keep_first(prefix, *buffers, 0, n);
+                keep_first(prefix, *moved, *buffers, 0, n);
             }
             *moved += n as u64;
             buffers.advance(n);
@@ -571,96 +596,6 @@ fn gather(conn: &Conn) -> bool {
     .unwrap_or(false)
 }
 
-/// Whether messages are there that nobody has taken.
-fn has_messages(conn: &Conn) -> bool {
-    !matches!(look(conn), Some(Found::Nothing))
-}
-
-/// What a reader would find.
-pub(crate) enum Found {
-    /// Nothing now.
-    Nothing,
-    /// Bytes, and where the last of them stands in the stream.
-    Bytes(u64),
-    /// The end of the stream, or an error.
-    End,
-}
-
-/// Looks at both roads; markers that are next are taken. `None`: another thread is at it; waits for nobody.
-pub(crate) fn look(conn: &Conn) -> Option<Found> {
-    let Some((_, pair)) = pair::of(conn) else { return Some(Found::End) };
-    if pair.is_dead() {
-        return Some(Found::End);
-    }
-    if !may_use(conn, pair, Use::Look) {
-        // Another process is handing it back; or it is lost.
-        return Some(if conn.has(flag::HOSTILE) { Found::End } else { Found::Nothing });
-    }
-    if pair.is_plain.load(Ordering::Acquire) {
-        return Some(conn::number_of(conn).map_or(Found::End, |fd| look_plainly(conn, fd)));
-    }
-    let found = pair.try_receiving(conn, |Receiving { inbound, rx, cut_ns, .. }| {
-        // It has not met: the kernel's word is all.
-        let (Some(inbound), Some(fd)) = (inbound.as_mut(), conn::number_of(conn)) else {
-            return Found::Nothing;
-        };
-        let mut socket = Socket(fd);
-        let mut io = ReceiveContext { rx: rx.as_mut(), carrier: &mut socket, shared: &pair.shared };
-        let mut found = inbound.look(&mut io);
-        if inbound.has_return() && take_return(conn, pair, inbound, fd) {
-            found = inbound.look(&mut io);
-        }
-        match found {
-            Ok(Readable::Bytes(n)) => Found::Bytes(inbound.stream().wrapping_add(n)),
-            Ok(Readable::End) | Err(_) => Found::End,
-            Ok(Readable::Nothing) if pair.is_shut.load(Ordering::Acquire) => Found::End,
-            Ok(Readable::Nothing)
-                if inbound.is_on_sdp() && carrier::is_over(fd) && is_cut_for_good(cut_ns) =>
-            {
-                Found::End
-            }
-            Ok(Readable::Nothing) => Found::Nothing,
-        }
-    });
-    // The place may have gone meanwhile.
-    if found.is_none() && pair::of(conn).is_none() { Some(Found::End) } else { found }
-}
-
-/// What the kernel says of a carrier that is plain TCP.
-fn look_plainly(conn: &Conn, fd: c_int) -> Found {
-    let read = conn.bytes[Half::Receive as usize].load(Ordering::Relaxed);
-    match carrier::queued(fd) {
-        Ok(n) if n > 0 => Found::Bytes(read.wrapping_add(n)),
-        _ if carrier::is_over(fd) => Found::End,
-        _ => Found::Nothing,
-    }
-}
-
-/// Payload bytes that lie ahead in the inbox, for FIONREAD; `None`: what the kernel has is all.
-pub(crate) fn readable_bytes(conn: &Conn) -> Option<u64> {
-    let (_, pair) = pair::of(conn)?;
-    if !may_use(conn, pair, Use::Call) || pair.is_plain.load(Ordering::Acquire) {
-        return None;
-    }
-    gather(conn);
-    pair.receiving(conn, |receiving| {
-        let inbound = receiving.inbound.as_ref()?;
-        inbound.is_on_sdp().then(|| inbound.available())
-    })?
-}
-
-/// Bytes that the peer has not acknowledged and the kernel does not count.
-pub(crate) fn unsent_bytes(conn: &Conn) -> u64 {
-    let Some((_, pair)) = pair::of(conn) else { return 0 };
-    if pair.is_plain.load(Ordering::Acquire) {
-        return 0;
-    }
-    pair.sending(conn, |sending, _| {
-        sending.outbound.as_ref().map_or(0, |half| half.unacknowledged())
-    })
-    .unwrap_or(0)
-}
-
 /// Between two looks of a call: what is owed is sent, attempts go on. When to come again at the latest, in monotonic
 /// nanoseconds. Slow.
 fn look_around(conn: &Conn) -> Option<u64> {
@@ -688,6 +623,10 @@ fn look_around(conn: &Conn) -> Option<u64> {
 fn tend(conn: &Conn, pair: &Pair) -> Option<u64> {
     if pair.is_plain.load(Ordering::Acquire) || !may_use(conn, pair, Use::Tend) {
         return None;
+    }
+    // The peer's PROOF stands on the carrier, which a program that only sends never reads.
+    if pair.shared.has_link() && !pair.shared.is_up() {
+        look(conn);
     }
     let is_ready = are_sleepers_armed(conn);
     let next = pair.sending(conn, |Sending { outbound, tx, .. }, ring| {
@@ -747,21 +686,6 @@ pub(crate) fn between_waits(has_met: impl Fn(&Conn)) -> Option<u64> {
     }
     device::take_new(has_met);
     next.map(|at| at.saturating_sub(monotonic_ns()).max(1_000_000))
-}
-
-fn has_earned(conn: &Conn) -> bool {
-    let tunables = process::tunables();
-    let (calls, bytes) = (tunables.promote_calls(), tunables.promote_bytes());
-    conn.calls.iter().any(|n| n.load(Ordering::Relaxed) >= calls)
-        || conn.bytes.iter().any(|n| n.load(Ordering::Relaxed) >= bytes)
-}
-
-/// Whether no relative has a descriptor of the connection.
-fn is_sole_holder(conn: &Conn) -> bool {
-    let (Some(row), Some((family, slot))) = (conn.row_index(), process::family()) else {
-        return false;
-    };
-    !conn.has(flag::PINNED | flag::UNCERTAIN) && !family.is_held_by_others(slot, row)
 }
 
 /// Whether nobody can be asleep on the carrier alone.
@@ -895,15 +819,12 @@ pub(crate) fn fork_child(conn: &Conn) {
 
 #[cold]
 fn part(conn: &Conn) {
-    match conn.stage() {
-        Stage::Remote => {
-            conn.remote.store(0, Ordering::Relaxed);
-            // What has moved is not in the proof of a place that is new.
-            if conn.bytes.iter().any(|n| n.load(Ordering::Relaxed) != 0) {
-                conn.change_stage(Stage::Remote, Stage::Kernel);
-            }
+    if conn.stage() == Stage::Remote {
+        conn.remote.store(0, Ordering::Relaxed);
+        // What has moved is not in the proof of a place that is new.
+        if conn.bytes.iter().any(|n| n.load(Ordering::Relaxed) != 0) {
+            conn.change_stage(Stage::Remote, Stage::Kernel);
         }
-        _ => {}
     }
 }
 

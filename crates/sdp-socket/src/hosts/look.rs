@@ -1,0 +1,105 @@
+//! What a reader or writer of a connection to another host would find: for readiness, and for requests that ask.
+
+use core::sync::atomic::Ordering;
+
+use libc::c_int;
+use sdp_remote::{Readable, ReceiveContext};
+
+use super::{
+    carrier_io::Socket,
+    forked::{Use, may_use},
+    gather, is_cut_for_good,
+    leaving::take_return,
+    pair::{self, Receiving},
+};
+use crate::conn::{self, Conn, Half, carrier, flag};
+
+/// Whether messages are there that nobody has taken.
+pub(super) fn has_messages(conn: &Conn) -> bool {
+    !matches!(look(conn), Some(Found::Nothing))
+}
+
+/// What a reader would find.
+pub(crate) enum Found {
+    /// Nothing now.
+    Nothing,
+    /// Bytes, and where the last of them stands in the stream.
+    Bytes(u64),
+    /// The end of the stream, or an error.
+    End,
+}
+
+/// Looks at both roads; markers that are next are taken. `None`: another thread is at it; waits for nobody.
+pub(crate) fn look(conn: &Conn) -> Option<Found> {
+    let Some((_, pair)) = pair::of(conn) else { return Some(Found::End) };
+    if pair.is_dead() {
+        return Some(Found::End);
+    }
+    if !may_use(conn, pair, Use::Look) {
+        // Another process is handing it back; or it is lost.
+        return Some(if conn.has(flag::HOSTILE) { Found::End } else { Found::Nothing });
+    }
+    if pair.is_plain.load(Ordering::Acquire) {
+        return Some(conn::number_of(conn).map_or(Found::End, |fd| look_plainly(conn, fd)));
+    }
+    let found = pair.try_receiving(conn, |Receiving { inbound, rx, cut_ns, .. }| {
+        // It has not met: the kernel's word is all.
+        let (Some(inbound), Some(fd)) = (inbound.as_mut(), conn::number_of(conn)) else {
+            return Found::Nothing;
+        };
+        let mut socket = Socket(fd);
+        let mut io = ReceiveContext { rx: rx.as_mut(), carrier: &mut socket, shared: &pair.shared };
+        let mut found = inbound.look(&mut io);
+        if inbound.has_return() && take_return(conn, pair, inbound, fd) {
+            found = inbound.look(&mut io);
+        }
+        match found {
+            Ok(Readable::Bytes(n)) => Found::Bytes(inbound.stream().wrapping_add(n)),
+            Ok(Readable::End) | Err(_) => Found::End,
+            Ok(Readable::Nothing) if pair.is_shut.load(Ordering::Acquire) => Found::End,
+            Ok(Readable::Nothing)
+                if inbound.is_on_sdp() && carrier::is_over(fd) && is_cut_for_good(cut_ns) =>
+            {
+                Found::End
+            }
+            Ok(Readable::Nothing) => Found::Nothing,
+        }
+    });
+    // The place may have gone meanwhile.
+    if found.is_none() && pair::of(conn).is_none() { Some(Found::End) } else { found }
+}
+
+/// What the kernel says of a carrier that is plain TCP.
+fn look_plainly(conn: &Conn, fd: c_int) -> Found {
+    let read = conn.bytes[Half::Receive as usize].load(Ordering::Relaxed);
+    match carrier::queued(fd) {
+        Ok(n) if n > 0 => Found::Bytes(read.wrapping_add(n)),
+        _ if carrier::is_over(fd) => Found::End,
+        _ => Found::Nothing,
+    }
+}
+
+/// Payload bytes that lie ahead in the inbox, for FIONREAD; `None`: what the kernel has is all.
+pub(crate) fn readable_bytes(conn: &Conn) -> Option<u64> {
+    let (_, pair) = pair::of(conn)?;
+    if !may_use(conn, pair, Use::Call) || pair.is_plain.load(Ordering::Acquire) {
+        return None;
+    }
+    gather(conn);
+    pair.receiving(conn, |receiving| {
+        let inbound = receiving.inbound.as_ref()?;
+        inbound.is_on_sdp().then(|| inbound.available())
+    })?
+}
+
+/// Bytes that the peer has not acknowledged and the kernel does not count.
+pub(crate) fn unsent_bytes(conn: &Conn) -> u64 {
+    let Some((_, pair)) = pair::of(conn) else { return 0 };
+    if pair.is_plain.load(Ordering::Acquire) {
+        return 0;
+    }
+    pair.sending(conn, |sending, _| {
+        sending.outbound.as_ref().map_or(0, |half| half.unacknowledged())
+    })
+    .unwrap_or(0)
+}
