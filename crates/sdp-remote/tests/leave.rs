@@ -91,6 +91,9 @@ fn play(seed: u64, who: Who, kills: bool) -> u64 {
     let mut unread = 0;
     for round in 0..2000 {
         let now = pair.world.now_ns();
+        if random.below(3) == 0 {
+            pair.manage_but(leaves);
+        }
         for of in 0..2 {
             let end = pair.end(of);
             if gone[of] {

@@ -441,6 +441,15 @@ impl Pair {
         self.connector.manage();
     }
 
+    /// Connection management of an end that does not leave.
+    pub(crate) fn manage_but(&mut self, leaves: [bool; 2]) {
+        for (of, leaves) in leaves.into_iter().enumerate() {
+            if !leaves {
+                self.end(of).manage();
+            }
+        }
+    }
+
     pub(crate) fn ask(&mut self) {
         let service = self.connector.host.fabric().service(9);
         self.acceptor.ask(service);

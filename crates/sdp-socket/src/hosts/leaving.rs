@@ -17,7 +17,7 @@ use super::{
     pair::{self, Pair, Receiving, Sending},
     reset, tend,
 };
-use crate::conn::{Conn, Pinned, flag, publish};
+use crate::conn::{self, Conn, Pinned, flag, publish};
 
 /// How long one who leaves waits for the other end, and how long apart he looks.
 pub(super) const LEAVE_NS: u64 = 10_000_000_000;
@@ -154,6 +154,27 @@ pub(super) fn await_return(conn: &Pinned, until: &mut Option<u64>) -> bool {
     let _ = fd::poll_one(conn.fd(), libc::POLLIN, Some(LEAVE_NAP_NS as i64));
     look(conn);
     true
+}
+
+/// The peer leaves: what that asks of the sending half is written as far as the kernel takes it.
+#[cold]
+pub(super) fn answer(conn: &Conn, pair: &Pair) {
+    let Some(fd) = conn::number_of(conn) else { return };
+    pair.sending(conn, |Sending { outbound, .. }, ring| {
+        let Some(outbound) = outbound.as_mut().filter(|half| half.is_due(&pair.shared)) else {
+            return;
+        };
+        let mut socket = Socket(fd);
+        let mut io = SendContext {
+            tx: None::<&mut VerbsTx>,
+            carrier: &mut socket,
+            ring,
+            shared: &pair.shared,
+            now: monotonic_ns(),
+        };
+        // What is left is written by the next call, which hears of an error, too.
+        let _ = outbound.flush(&mut io);
+    });
 }
 
 /// What the peer gave back is taken, so that it can be sent again: under the receiving half's lock. True: look again.

@@ -9,7 +9,7 @@ use super::{
     carrier_io::Socket,
     forked::{Use, may_use},
     gather, is_cut_for_good,
-    leaving::take_return,
+    leaving::{answer, take_return},
     pair::{self, Receiving},
 };
 use crate::conn::{self, Conn, Half, carrier, flag};
@@ -65,6 +65,10 @@ pub(crate) fn look(conn: &Conn) -> Option<Found> {
             Ok(Readable::Nothing) => Found::Nothing,
         }
     });
+    if pair.shared.peer_leaves() {
+        // Who looks may be about to sleep, and the peer waits for RAW, or for what it gave back.
+        answer(conn, pair);
+    }
     // The place may have gone meanwhile.
     if found.is_none() && pair::of(conn).is_none() { Some(Found::End) } else { found }
 }
