@@ -715,7 +715,7 @@ pub unsafe fn ioctl(fd: c_int, request: libc::c_ulong, arg: usize) -> Call {
             Err(e) => done(Err(e)),
         },
         // The kernel knows nothing of ring bytes in front of the mark.
-        SIOCATMARK if splice::has_ring_bytes(&conn) => store(0),
+        SIOCATMARK if splice::is_before_mark(&conn) => store(0),
         _ => Call::Pass,
     }
 }

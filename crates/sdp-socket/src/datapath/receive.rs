@@ -29,7 +29,7 @@ use crate::{
 
 mod peek;
 
-pub(crate) use peek::{headers, next_payload, payload_ahead};
+pub(crate) use peek::{eat_before, headers, next_payload, payload_ahead};
 use peek::{onlooker, peek_behind_carrier, peek_behind_ring, peek_ring};
 
 /// Lane switches followed and bells eaten in one attempt before giving up on a restless peer.
@@ -101,7 +101,7 @@ pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Resul
                 wait::leave_alone(conn, stay, waits);
                 continue;
             }
-            None => attempt(conn, buffers, wish, look),
+            None => attempt(conn, buffers, wish, look, got > 0),
         };
         match attempted {
             Ok(0) => return Ok(got),
@@ -213,7 +213,7 @@ pub(crate) fn receive_none(conn: &Pinned, flags: c_int, by: Receive) -> Result<u
 
 /// L7: what there is beside bytes that the call has got already; how much.
 fn rest(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> usize {
-    match attempt(conn, buffers, wish, Look::Ring) {
+    match attempt(conn, buffers, wish, Look::Ring, true) {
         Ok(n) => n,
         Err(e) => {
             if e != Errno::EAGAIN {
@@ -338,12 +338,23 @@ fn count_switches(conn: &Conn, lane: Lane, n: u32) {
     }
 }
 
-fn attempt(conn: &Pinned, buffers: &mut Buffers, wish: Wish, look: Look) -> Result<usize, Errno> {
+/// `is_going_on`: the call has bytes already.
+fn attempt(
+    conn: &Pinned,
+    buffers: &mut Buffers,
+    wish: Wish,
+    look: Look,
+    is_going_on: bool,
+) -> Result<usize, Errno> {
     if conn.has(flag::HOSTILE) {
         return Err(Errno::ECONNRESET);
     }
-    let result =
-        with_sink(conn, |sink, row, _, half| step(conn, sink, row, half, buffers, wish, look));
+    let result = with_sink(conn, |sink, row, _, half| {
+        if is_going_on && sink.lane == Lane::Kernel && carrier::is_at_mark(conn.fd()) {
+            return Ok(0);
+        }
+        step(conn, sink, row, half, buffers, wish, (look, is_going_on))
+    });
     epoll::bells_eaten(conn);
     if !wish.peeks() && result.is_ok_and(|n| n > 0) {
         conn.calls[Half::Receive as usize].fetch_add(1, Ordering::Relaxed);
@@ -399,7 +410,7 @@ fn step(
     half: AnyHalf<'_>,
     buffers: &mut Buffers,
     wish: Wish,
-    look: Look,
+    (look, is_going_on): (Look, bool),
 ) -> Result<usize, Errno> {
     let broken = |Broken| {
         demote::reset(conn);
@@ -473,7 +484,7 @@ fn step(
             sink.carrier_read += eaten;
             if eaten == bells {
                 sink.leave_ring(&row.sink.words, half);
-                if total > 0 && carrier::readiness(conn.fd(), libc::POLLPRI) & libc::POLLPRI != 0 {
+                if (is_going_on || total > 0) && carrier::is_at_mark(conn.fd()) {
                     // A receive call never passes the urgent mark once it has bytes.
                     return Ok(total);
                 }
