@@ -141,11 +141,11 @@ pub(super) const SUITES: &[Suite] = &[
     )),
     app(
         "packages",
-        "packages made twice, installed, used and removed in a root of their own; a whole root preloaded",
+        "packages made twice, installed, used and removed in a root of their own; a whole root preloaded; walk-throughs",
         "tests/packages",
         &[
             "dpkg-deb", "rpmbuild", "man", "bash", "zsh", "fish", "unshare", "strace", "sudo",
-            "cron", "sshd",
+            "cron", "sshd", "xinetd", "telnet", "lsof", "psql", "NPtcp", "iperf", "sockperf",
         ],
         300,
     ),
