@@ -48,6 +48,7 @@ pub(crate) fn check_all() -> Result<(), String> {
         ("group", elf.group()),
         ("size", elf.size()),
         ("panics", elf.panics()),
+        ("stand-in", stand_in()),
     ];
     report("abi", checks.into_iter())
 }
@@ -250,6 +251,16 @@ impl Elf {
         }
         Ok(findings)
     }
+}
+
+/// What only the tests' build may have: the environment variable that a network without devices is named by.
+const FAKE_NETWORK: &[u8] = b"SDP_FAKE_NETWORK";
+
+fn stand_in() -> Findings {
+    let path = library();
+    let bytes = std::fs::read(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+    let is_there = bytes.windows(FAKE_NETWORK.len()).any(|window| window == FAKE_NETWORK);
+    Ok(expect(!is_there, || "has the tests' connection manager in it".to_owned()))
 }
 
 /// True for a call or jump into core's panic machinery.

@@ -261,6 +261,72 @@ impl Tunables {
         Some(self.assign(key, value).ok_or(SetError::BadValue(key)))
     }
 
+    /// The value of a tunable as it would be written, byte by byte.
+    pub fn write_value(&self, key: &Key, mut out: impl FnMut(u8)) {
+        let mut word = |text: &str| text.bytes().for_each(&mut out);
+        let fabric = |fabric: FabricName| match fabric {
+            FabricName::Shm => "shm",
+            FabricName::Verbs => "verbs",
+        };
+        let number = match key.name {
+            "sdp_zcopy_thresh" => match self.zcopy_thresh {
+                ZcopyThreshold::Learnt => return word("learnt"),
+                ZcopyThreshold::Never => 0,
+                ZcopyThreshold::Bytes(bytes) => bytes,
+            },
+            "recv_poll" => match self.recv_poll {
+                RecvPoll::Adaptive => return word("adaptive"),
+                RecvPoll::AtMost(us) => us,
+            },
+            "io_uring" => {
+                return word(match self.io_uring {
+                    IoUring::Auto => "auto",
+                    IoUring::Deny => "deny",
+                    IoUring::Allow => "allow",
+                });
+            }
+            "fabrics" => {
+                return match self.fabrics.0 {
+                    [None, None] => word("none"),
+                    [Some(one), None] | [None, Some(one)] => word(fabric(one)),
+                    [Some(first), Some(second)] => {
+                        word(fabric(first));
+                        word(",");
+                        word(fabric(second));
+                    }
+                };
+            }
+            "sdp_debug_level" => self.debug_level,
+            "sdp_data_debug_level" => self.data_debug_level,
+            "promote_calls" => self.promote_calls,
+            "promote_bytes" => self.promote_bytes,
+            "test_lane_flip" => self.test_lane_flip,
+            "ring_bytes" => self.ring_bytes,
+            "give_back" => self.give_back,
+            "keep_segments" => self.keep_segments,
+            _ => return,
+        };
+        let (mut digits, mut rest, mut used) = ([0u8; 10], number, 0usize);
+        for digit in digits.iter_mut().rev() {
+            *digit = b'0' + (rest % 10) as u8;
+            rest /= 10;
+            used = used.wrapping_add(1);
+            if rest == 0 {
+                break;
+            }
+        }
+        let from = digits.len().wrapping_sub(used);
+        digits.get(from..).unwrap_or(&[]).iter().copied().for_each(out);
+    }
+
+    /// Whether a tunable has its default.
+    pub fn is_default(&self, key: &Key) -> bool {
+        let mut default = key.default.bytes();
+        let mut is_equal = true;
+        self.write_value(key, |byte| is_equal &= default.next() == Some(byte));
+        is_equal && default.next().is_none()
+    }
+
     fn assign(&mut self, key: &Key, value: &[u8]) -> Option<()> {
         let number = |low: u32, high: u32| {
             crate::addr::parse_int(value).filter(|n| (low..=high).contains(n))
@@ -338,6 +404,33 @@ mod tests {
             assert_eq!(key.env, env);
             let entry = format!("{env}={}", key.default);
             assert_eq!(t.set_from_env(entry.as_bytes()), Some(Ok(())));
+        }
+    }
+
+    #[test]
+    fn values_are_written_as_they_are_read() {
+        let mut all: Vec<_> = KEYS.iter().map(|key| (key.name, key.default)).collect();
+        all.extend([
+            ("sdp_zcopy_thresh", "0"),
+            ("sdp_zcopy_thresh", "1073741824"),
+            ("recv_poll", "0"),
+            ("recv_poll", "1000000"),
+            ("io_uring", "deny"),
+            ("io_uring", "allow"),
+            ("fabrics", "none"),
+            ("fabrics", "verbs"),
+            ("fabrics", "verbs,shm"),
+            ("promote_bytes", "4294967295"),
+            ("sdp_debug_level", "9"),
+            ("give_back", "10"),
+        ]);
+        for (name, value) in all {
+            let mut t = Tunables::DEFAULT;
+            t.set(name.as_bytes(), value.as_bytes()).expect(name);
+            let key = KEYS.iter().find(|k| k.name == name).expect(name);
+            let mut written = Vec::new();
+            t.write_value(key, |byte| written.push(byte));
+            assert_eq!(String::from_utf8(written).unwrap(), value, "{name}");
         }
     }
 

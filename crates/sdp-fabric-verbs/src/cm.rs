@@ -63,17 +63,25 @@ impl Manager {
     /// # Errors
     /// [`Error::NoDevice`]: no such device, or no right to use it.
     pub fn open(floor: i32) -> Result<CmChannel, Error> {
-        let flags = libc::O_RDWR | libc::O_CLOEXEC | libc::O_NONBLOCK;
-        // SAFETY: a path that ends with NUL.
-        let fd = unsafe { sys!(libc::SYS_openat, libc::AT_FDCWD, PATH.as_ptr(), flags, 0) };
-        let fd = match fd {
-            Ok(fd) => OwnedFd::new(fd as i32).move_up(floor),
+        let fd = match Self::open_file(floor) {
+            Ok(fd) => fd,
             Err(Errno(libc::ENOENT | libc::EACCES | libc::EPERM | libc::ENOTDIR)) => {
                 return Err(Error::NoDevice);
             }
             Err(errno) => return Err(Error::of("open of the connection manager", errno)),
         };
         Shared::new(Self { fd }).map_err(|errno| Error::of("mmap", errno))
+    }
+
+    fn open_file(floor: i32) -> Result<OwnedFd, Errno> {
+        #[cfg(feature = "stand-in")]
+        if let Some(stand_in) = crate::stand_in::installed() {
+            return (stand_in.open)(floor);
+        }
+        let flags = libc::O_RDWR | libc::O_CLOEXEC | libc::O_NONBLOCK;
+        // SAFETY: a path that ends with NUL.
+        let fd = unsafe { sys!(libc::SYS_openat, libc::AT_FDCWD, PATH.as_ptr(), flags, 0) }?;
+        Ok(OwnedFd::new(fd as i32).move_up(floor))
     }
 
     /// Its descriptor: readable when there is an event.
@@ -97,6 +105,13 @@ impl Manager {
             core::ptr::copy_nonoverlapping(bytes_of(body), whole.body.as_mut_ptr().cast(), len)
         };
         let total = size_of::<abi::Header>() + len;
+        #[cfg(feature = "stand-in")]
+        if let Some(stand_in) = crate::stand_in::installed() {
+            // SAFETY: `whole` begins with these bytes.
+            let bytes = unsafe { core::slice::from_raw_parts(bytes_of(&whole), total) };
+            return (stand_in.command)(self.descriptor(), bytes)
+                .map_err(|errno| Error::of(step, errno));
+        }
         // SAFETY: `whole` begins with these bytes (no padding between: bodies are aligned to 8 at most), and
         // answers go to where the caller has room.
         let written = unsafe { sys!(libc::SYS_write, self.descriptor(), bytes_of(&whole), total) };
@@ -114,6 +129,15 @@ impl Manager {
             Ok(()) => Ok(Some(Event(answer))),
             Err(Error::Os(_, Errno::EAGAIN)) => Ok(None),
             Err(error) => Err(error),
+        }
+    }
+}
+
+#[cfg(feature = "stand-in")]
+impl Drop for Manager {
+    fn drop(&mut self) {
+        if let Some(stand_in) = crate::stand_in::installed() {
+            (stand_in.close)(self.descriptor());
         }
     }
 }

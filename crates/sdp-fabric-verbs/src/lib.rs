@@ -26,6 +26,8 @@ pub mod error;
 pub mod fabric;
 pub mod library;
 pub mod pool;
+#[cfg(feature = "stand-in")]
+pub mod stand_in;
 
 pub use address::Address;
 pub use error::Error;

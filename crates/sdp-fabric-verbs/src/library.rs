@@ -103,6 +103,10 @@ const NAME: &CStr = c"libibverbs.so.1";
 /// # Errors
 /// [`Error::NoDevice`]: it is not installed, or another thread is opening it just now (ask again).
 pub fn library() -> Result<&'static Library, Error> {
+    #[cfg(feature = "stand-in")]
+    if let Some(stand_in) = crate::stand_in::installed() {
+        return Ok(&stand_in.library);
+    }
     match ONCE.state.compare_exchange(NEW, OPENING, Ordering::Acquire, Ordering::Acquire) {
         Ok(_) => {
             // SAFETY: a name that ends with NUL. The handle is never closed: providers stay loaded.

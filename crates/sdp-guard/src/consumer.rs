@@ -112,6 +112,8 @@ pub struct Consumer {
     pending: Option<Marker>,
     leaving: Leaving,
     raw: bool,
+    /// The peer leaves: a RETURN follows its RAW.
+    expects_return: bool,
     /// With LEAVE: where the program stands. What is taken from then on is not delivered.
     consumed: u64,
 }
@@ -137,6 +139,7 @@ impl Consumer {
             pending: None,
             leaving: Leaving::No,
             raw: false,
+            expects_return: false,
             consumed: 0,
         }
     }
@@ -173,7 +176,22 @@ impl Consumer {
 
     /// True if no marker can come any more: the reader need not look for tokens.
     pub const fn is_raw(&self) -> bool {
-        self.raw
+        self.raw && !self.expects_return
+    }
+
+    /// True if neither end has begun to leave.
+    pub const fn is_guarded(&self) -> bool {
+        !self.raw && !self.expects_return && !self.is_leaving()
+    }
+
+    /// True if RAW was read in answer to LEAVE, and RETURN was not made yet.
+    pub const fn is_return_due(&self) -> bool {
+        matches!(self.leaving, Leaving::Raw)
+    }
+
+    /// Bytes that were taken since LEAVE and go back with RETURN.
+    pub const fn undelivered(&self) -> u64 {
+        if self.is_leaving() { self.taken - self.consumed } else { 0 }
     }
 
     /// True from LEAVE on: bytes are taken, not delivered, and nothing may be acknowledged once RETURN
@@ -198,6 +216,8 @@ impl Consumer {
                     Next::Take(len)
                 }
                 (Some(_), _) => Next::Void,
+                // Between RAW and RETURN there is no payload.
+                (None, _) if self.expects_return => Next::Carrier(0),
                 (None, _) => Next::Carrier(u64::MAX),
             });
         }
@@ -290,7 +310,7 @@ impl Consumer {
     /// # Errors
     /// None may be there.
     pub fn read(&mut self, len: u64) -> Result<Read, Broken> {
-        if self.on_sdp && !self.raw {
+        if (self.on_sdp && !self.raw) || (self.raw && self.expects_return) {
             return Err(Broken::Payload);
         }
         let skip = self.skip.min(len);
@@ -302,7 +322,8 @@ impl Consumer {
     }
 
     /// A marker of this half was read. PROOF, DEAD, LEAVE and RETURN are about the other half or the
-    /// meeting: they are counted here and handled by the caller.
+    /// meeting: they are counted here and handled by the caller; but LEAVE and RETURN say how long markers
+    /// come.
     ///
     /// # Errors
     /// It cannot be there.
@@ -341,7 +362,23 @@ impl Consumer {
                     self.leaving = Leaving::Raw;
                 }
             }
-            Kind::Proof | Kind::Dead | Kind::Leave | Kind::Return => {}
+            Kind::Leave => {
+                if self.raw || self.expects_return {
+                    return Err(Broken::Marker);
+                }
+                self.expects_return = true;
+            }
+            Kind::Return => {
+                if !self.raw || !self.expects_return {
+                    return Err(Broken::Marker);
+                }
+                self.expects_return = false;
+            }
+            Kind::Proof | Kind::Dead => {
+                if self.raw {
+                    return Err(Broken::Marker);
+                }
+            }
         }
         self.carrier = carrier;
         Ok(())

@@ -5,7 +5,7 @@ use core::cell::Cell;
 use sdp_guard::{
     consumer::{Arrival, Broken, Consumer, Head, Next},
     marker::{Kind, MARKER_LEN, Marker, Seal},
-    producer::Switch,
+    producer::{self, Switch},
     scan::{self, LOOK_AHEAD},
 };
 use sdp_proto::{
@@ -14,12 +14,14 @@ use sdp_proto::{
 };
 use sdp_rdma::fabric::{ReceiveQueue, Received, Scatter};
 
-use crate::{Carrier, CarrierError, Met, Reason, Shared};
+use crate::{Carrier, CarrierError, Met, Outbound, Reason, Shared};
 
 /// Messages in an inbox. What is beyond stays with the fabric, unacknowledged.
 const INBOX: usize = 64;
 /// Meetings whose markers may still come on the carrier. One more attempt that came to nothing, and no new one is made.
 const SEALS: usize = 4;
+/// What is unread does not fit into a RETURN: ENOBUFS.
+const FULL: i32 = 105;
 /// Payload that one look at the carrier can show.
 const LOOK: usize = 4096;
 
@@ -161,7 +163,20 @@ pub struct Inbound {
     is_drained: bool,
     /// The peer has said on the queue pair that its stream is over.
     has_disconnected: bool,
+    /// The peer's RETURN, of which bytes are still to be taken off the carrier.
+    returned: Option<Returned>,
     counts: InboundCounts,
+}
+
+/// A RETURN that was read: bytes of the other direction, which come next on the carrier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Returned {
+    /// Stream position of the first.
+    stream: u64,
+    /// How many.
+    len: u32,
+    /// How many of them were taken.
+    taken: u32,
 }
 
 /// What a receiving half has done.
@@ -205,6 +220,7 @@ impl Inbound {
             meeting: 0,
             is_drained: false,
             has_disconnected: false,
+            returned: None,
             counts: InboundCounts {
                 messages: 0,
                 bytes: 0,
@@ -243,13 +259,87 @@ impl Inbound {
     pub fn may_meet(&self, shared: &Shared) -> bool {
         !shared.has_link()
             && !self.consumer.is_on_sdp()
-            && !self.consumer.is_raw()
+            && self.consumer.is_guarded()
             && self.seals.iter().any(Option::is_none)
     }
 
     /// True if the dead queue pair's halves may be dropped: nothing of the program's lies in its buffers.
     pub fn may_destroy(&self) -> bool {
         !self.inbox.iter().any(|entry| matches!(entry, Entry::Data { .. }))
+    }
+
+    /// True if everything that is still to come is the program's, on the carrier.
+    pub fn is_plain(&self) -> bool {
+        self.consumer.is_raw()
+            && !self.consumer.is_leaving()
+            && self.inbox.head().is_none()
+            && self.returned.is_none()
+    }
+
+    /// True if the peer's RETURN was read: [`crate::take_return`] goes on.
+    pub const fn has_return(&self) -> bool {
+        self.returned.is_some()
+    }
+
+    /// Takes what is unread, up to the peer's RAW, into `ring` by its stream position. `Some`: that is done; position and
+    /// number of the bytes. `None`: more must come on the carrier.
+    pub(crate) fn collect<R: ReceiveQueue, C: Carrier>(
+        &mut self,
+        io: &mut ReceiveContext<'_, R, C>,
+        ring: &mut [u8],
+    ) -> Result<Option<(u64, u32)>, RecvError> {
+        self.consumer.leave();
+        loop {
+            let size = ring.len() as u64;
+            let room = size.saturating_sub(self.consumer.undelivered()) as usize;
+            if room == 0 {
+                return Err(RecvError::Carrier(FULL));
+            }
+            let mut sink = RingSink { at: self.consumer.taken(), room, ring };
+            match self.step(io, &mut sink, false) {
+                Ok(0) => return Err(RecvError::Cut { is_final: true }),
+                Ok(_) => {}
+                Err(RecvError::WouldBlock) if self.consumer.is_return_due() => {
+                    let due = self.consumer.make_return();
+                    return Ok(due.map(|(stream, len)| (stream, len as u32)));
+                }
+                Err(RecvError::WouldBlock) => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Takes the bytes behind a RETURN off the carrier into the ring of the sending half. `Ok`: all are there.
+    pub(crate) fn take_return<C: Carrier>(
+        &mut self,
+        outbound: &mut Outbound,
+        carrier: &mut C,
+        shared: &Shared,
+        ring: &mut [u8],
+    ) -> Result<(), RecvError> {
+        let Some(mut due) = self.returned else { return Ok(()) };
+        if !outbound.is_held() || !outbound.has_room_for_return(due.stream, ring.len()) {
+            let reason = Reason::Producer(producer::Broken::Returned);
+            return Err(break_off(shared, reason));
+        }
+        while due.taken < due.len {
+            let mut bytes = [0; LOOK];
+            let most = bytes.len().min((due.len - due.taken) as usize);
+            let peeked = carrier.peek(bytes.get_mut(..most).unwrap_or_default());
+            let peeked = peeked.map_err(carrier_error)?.min(most);
+            let Some(seen) = bytes.get_mut(..peeked).filter(|seen| !seen.is_empty()) else {
+                return Err(RecvError::Cut { is_final: true });
+            };
+            let at = due.stream.wrapping_add(u64::from(due.taken));
+            let mut sink = RingSink { at, room: peeked, ring };
+            sink.accept(Cell::from_mut(seen).as_slice_of_cells());
+            discard(carrier, peeked)?;
+            self.consumer.read_returned(peeked as u32);
+            due.taken += peeked as u32;
+            self.returned = Some(due);
+        }
+        self.returned = None;
+        outbound.returned(due.stream, due.len).map_err(|reason| break_off(shared, reason))
     }
 
     /// Bytes of the stream that were delivered.
@@ -370,6 +460,9 @@ impl Inbound {
         sink: &mut impl Scatter,
         is_peek: bool,
     ) -> Result<usize, RecvError> {
+        if self.consumer.is_leaving() {
+            return Err(RecvError::WouldBlock);
+        }
         let mut got = 0;
         while sink.room() != 0 {
             match self.step(io, sink, is_peek) {
@@ -393,6 +486,9 @@ impl Inbound {
         &mut self,
         io: &mut ReceiveContext<'_, R, C>,
     ) -> Result<Readable, RecvError> {
+        if self.consumer.is_leaving() {
+            return Ok(Readable::Nothing);
+        }
         let mut probe = Probe;
         match self.step(io, &mut probe, true) {
             Ok(0) => Ok(Readable::End),
@@ -427,6 +523,9 @@ impl Inbound {
         is_peek: bool,
     ) -> Result<usize, RecvError> {
         loop {
+            if self.returned.is_some() {
+                return Err(RecvError::WouldBlock);
+            }
             if let Some(rx) = io.rx.as_deref_mut() {
                 self.gather(rx, io.shared)?;
             }
@@ -634,7 +733,11 @@ impl Inbound {
                 io.shared.link_died();
             }
             Kind::Leave => io.shared.peer_asks_to_leave(),
-            Kind::Dead | Kind::Kernel | Kind::Raw | Kind::Return => {}
+            Kind::Return => {
+                self.returned =
+                    Some(Returned { stream: marker.stream, len: marker.follows, taken: 0 });
+            }
+            Kind::Dead | Kind::Kernel | Kind::Raw => {}
         }
         Ok(Seen::Marker)
     }
@@ -646,6 +749,30 @@ impl Inbound {
             return Ok(Some(0));
         }
         Err(RecvError::Cut { is_final: self.is_drained || !shared.has_link() })
+    }
+}
+
+/// The ring of the sending half, by position in a stream.
+struct RingSink<'a> {
+    at: u64,
+    room: usize,
+    ring: &'a mut [u8],
+}
+
+impl Scatter for RingSink<'_> {
+    fn room(&self) -> usize {
+        self.room
+    }
+
+    fn accept(&mut self, src: &[Cell<u8>]) {
+        let size = self.ring.len().max(1) as u64;
+        for cell in src {
+            if let Some(to) = self.ring.get_mut((self.at % size) as usize) {
+                *to = cell.get();
+            }
+            self.at = self.at.wrapping_add(1);
+        }
+        self.room = self.room.saturating_sub(src.len());
     }
 }
 

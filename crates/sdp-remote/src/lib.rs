@@ -28,10 +28,16 @@
 //! 7. Close and shutdown: [`Outbound::to_kernel`], [`Outbound::flush`] until there is nothing left, then the
 //!    kernel's own close or shutdown.
 //!
+//! 8. To hand the stream to somebody without the library: end the queue pair, then [`leave`] until it is
+//!    [`Leaving::Done`]. The other end answers in its ordinary calls, and [`take_return`] when
+//!    [`Inbound::has_return`].
+//!
 //! Rules with a G are those of `docs/spec/guard.md`, sections those of `docs/spec/sdp.md`.
 
 #![no_std]
 #![forbid(unsafe_code)]
+
+use sdp_rdma::fabric::{ReceiveQueue, SendQueue};
 
 mod carrier;
 mod host;
@@ -62,4 +68,102 @@ pub fn end(outbound: &mut Outbound, inbound: &mut Inbound, shared: &Shared) {
     outbound.link_destroyed();
     inbound.link_destroyed();
     shared.end();
+}
+
+/// How far an end is on its way out of the library.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leaving {
+    /// All that is unread is, or will be, in the kernel's stream; what the program writes to the kernel's
+    /// socket follows what it has sent.
+    Done,
+    /// For room in the carrier (`POLLOUT`), or for the peer's answer on it (`POLLIN`), or, for segments, a
+    /// millisecond.
+    Waits(Wait),
+}
+
+/// Why an end cannot leave. The connection is to be reset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LeaveError {
+    /// The peer may not know of markers yet, or this end has begun to be raw with bytes still in its inbox.
+    Unable,
+    /// As a send call would tell.
+    Send(SendError),
+    /// As a receive call would tell; ENOBUFS: more is unread than the ring has room for.
+    Receive(RecvError),
+}
+
+/// Takes the next steps out of the library (G8), for a reader and writer of the carrier that know nothing of
+/// markers. The queue pair is dead, its messages are still in `receiving`'s reach, and both locks are held. Call it until
+/// [`Leaving::Done`]; nothing else is sent or delivered meanwhile.
+///
+/// # Errors
+/// It came to nothing.
+pub fn leave<R, T, C>(
+    outbound: &mut Outbound,
+    inbound: &mut Inbound,
+    mut rx: Option<&mut R>,
+    io: &mut SendContext<'_, T, C>,
+) -> Result<Leaving, LeaveError>
+where
+    R: ReceiveQueue,
+    T: SendQueue,
+    C: Carrier,
+{
+    if outbound.is_plain() && inbound.is_plain() {
+        return Ok(Leaving::Done);
+    }
+    if !outbound.may_leave() {
+        return Err(LeaveError::Unable);
+    }
+    outbound.leave();
+    loop {
+        match outbound.flush(io) {
+            Ok(()) => {}
+            Err(SendError::Wait(wait)) => return Ok(Leaving::Waits(wait)),
+            Err(error) => return Err(LeaveError::Send(error)),
+        }
+        if outbound.is_plain() && inbound.is_plain() {
+            return Ok(Leaving::Done);
+        }
+        let shared = io.shared;
+        let rx = rx.as_deref_mut();
+        let mut receiving = ReceiveContext { rx, carrier: &mut *io.carrier, shared };
+        if outbound.has_asked() {
+            match inbound.collect(&mut receiving, io.ring).map_err(LeaveError::Receive)? {
+                Some((stream, len)) => outbound.give_back(stream, len),
+                None if outbound.must_answer(shared) => {}
+                None => return Ok(Leaving::Waits(Wait::Return)),
+            }
+        } else if outbound.is_held() {
+            // The peer leaves, too: this end is not out before it has what comes back.
+            match inbound.look(&mut receiving).map_err(LeaveError::Receive)? {
+                Readable::Nothing if inbound.has_return() => {}
+                Readable::Nothing => return Ok(Leaving::Waits(Wait::Return)),
+                Readable::Bytes(_) | Readable::End => return Err(LeaveError::Unable),
+            }
+            let taken = inbound.take_return(outbound, io.carrier, shared, io.ring);
+            match taken {
+                Ok(()) => {}
+                Err(RecvError::WouldBlock) => return Ok(Leaving::Waits(Wait::Return)),
+                Err(error) => return Err(LeaveError::Receive(error)),
+            }
+        } else {
+            return Err(LeaveError::Unable);
+        }
+    }
+}
+
+/// The peer's RETURN was read ([`Inbound::has_return`]): its bytes are taken off the carrier, and written back to it by the
+/// next [`Outbound::flush`]. Both locks are held; `ring` is the sending half's.
+///
+/// # Errors
+/// [`RecvError::WouldBlock`]: they have not all come yet.
+pub fn take_return<C: Carrier>(
+    outbound: &mut Outbound,
+    inbound: &mut Inbound,
+    carrier: &mut C,
+    shared: &Shared,
+    ring: &mut [u8],
+) -> Result<(), RecvError> {
+    inbound.take_return(outbound, carrier, shared, ring)
 }

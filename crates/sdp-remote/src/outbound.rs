@@ -3,8 +3,8 @@
 use core::cell::Cell;
 
 use sdp_guard::{
-    marker::{Kind, MARKER_LEN, Marker, Seal},
-    producer::{Lane, Link, Piece, Producer},
+    marker::{MARKER_LEN, Seal},
+    producer::{Lane, Link, Producer},
 };
 use sdp_proto::{
     Ack, Hold, Outgoing, Owed, Source, SourceConfig,
@@ -16,6 +16,8 @@ use sdp_rdma::{
 };
 
 use crate::{Carrier, CarrierError, Met, PayloadCarrier, Reason, Role, Shared};
+
+mod owed;
 
 /// Messages with payload that can be posted and not acknowledged.
 pub const KEPT_MAX: usize = 32;
@@ -99,6 +101,33 @@ enum Stage {
     Up,
 }
 
+/// How far this end is on its way out of the library (G8).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Leave {
+    /// It stays.
+    No,
+    /// LEAVE is to be written.
+    Ask,
+    /// The inbound half waits for the peer's RAW.
+    Waits,
+    /// RAW, if it was not written in answer to the peer's LEAVE, and RETURN are to be written.
+    Gives {
+        /// Where the program stands.
+        stream: u64,
+        /// Bytes behind it, which lie in the ring.
+        len: u32,
+    },
+    /// The bytes that follow RETURN.
+    Bytes {
+        /// Stream position of the next.
+        at: u64,
+        /// How many are left.
+        left: u32,
+    },
+    /// All is written: what follows is raw.
+    Gone,
+}
+
 /// A marker of which the kernel has taken a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Partial {
@@ -114,6 +143,8 @@ pub struct Outbound {
     producer: Producer<KEPT_MAX>,
     source: Source,
     seal: Seal,
+    /// Of the last meeting whose proofs both ends have read.
+    proven: Option<Seal>,
     role: Role,
     stage: Stage,
     meeting: u32,
@@ -124,6 +155,9 @@ pub struct Outbound {
     /// Our PROOF of this meeting was written.
     is_proof_written: bool,
     partial: Option<Partial>,
+    leave: Leave,
+    /// The peer leaves: RAW is to be written, and nothing before its RETURN.
+    must_hold: bool,
     /// What the kernel has ends with the end of a record: a marker may follow.
     is_clean: bool,
     /// Payload stays on the kernel lane.
@@ -227,6 +261,7 @@ impl Outbound {
             producer: Producer::new(position),
             source: Source::new(&SourceConfig::implicit(4096)),
             seal: Seal { token: [0; 16], key: [0; 16] },
+            proven: None,
             role: Role::Acceptor,
             stage: Stage::None,
             meeting: 0,
@@ -234,6 +269,8 @@ impl Outbound {
             says: 0,
             is_proof_written: false,
             partial: None,
+            leave: Leave::No,
+            must_hold: false,
             is_clean: false,
             is_kept_off: false,
             is_inviting: false,
@@ -290,6 +327,57 @@ impl Outbound {
             && self.stage == Stage::None
             && !self.has_backlog()
             && !shared.has_link()
+            && !shared.peer_leaves()
+            && self.leave == Leave::No
+    }
+
+    /// True if the peer is known to read markers, so that this end may leave.
+    pub const fn may_leave(&self) -> bool {
+        self.proven.is_some()
+    }
+
+    /// True if nothing but the program's bytes will be written to the carrier, and nothing is owed.
+    pub fn is_plain(&self) -> bool {
+        self.producer.lane() == Lane::Raw && !self.has_backlog() && !self.is_leaving()
+    }
+
+    /// True from [`Outbound::leave`] on until all is written.
+    const fn is_leaving(&self) -> bool {
+        !matches!(self.leave, Leave::No | Leave::Gone)
+    }
+
+    /// This end leaves: what is owed is written, then LEAVE. No queue pair is there any more.
+    pub(crate) fn leave(&mut self) {
+        self.to_kernel();
+        if self.leave == Leave::No && matches!(self.producer.lane(), Lane::Kernel) {
+            self.leave = Leave::Ask;
+        }
+    }
+
+    /// True if LEAVE was written, and the inbound half is to take what comes before RAW.
+    pub(crate) const fn has_asked(&self) -> bool {
+        matches!(self.leave, Leave::Waits)
+    }
+
+    /// RETURN is due: `len` bytes from `stream` on lie in the ring, by their positions in the inbound stream.
+    pub(crate) const fn give_back(&mut self, stream: u64, len: u32) {
+        self.leave = Leave::Gives { stream, len };
+    }
+
+    /// True if `ring_len` bytes suffice for a RETURN from `stream` on.
+    pub(crate) fn has_room_for_return(&self, stream: u64, ring_len: usize) -> bool {
+        let len = self.producer.stream().checked_sub(stream);
+        len.is_some_and(|len| len <= ring_len as u64)
+    }
+
+    /// The peer's RETURN was read, and its bytes lie in the ring.
+    pub(crate) fn returned(&mut self, stream: u64, len: u32) -> Result<(), Reason> {
+        self.producer.returned(stream, len).map(|_| ()).map_err(Reason::Producer)
+    }
+
+    /// True if RAW was written, and the peer's RETURN is awaited.
+    pub(crate) fn is_held(&self) -> bool {
+        self.producer.lane() == Lane::Held
     }
 
     /// True if the queue pair is proven and not known to be dead.
@@ -328,6 +416,9 @@ impl Outbound {
         self.flush_owed(io)?;
         if payload.len() <= from {
             return Ok(0);
+        }
+        if self.is_leaving() {
+            return Err(SendError::Wait(Wait::Return));
         }
         if self.producer.lane() == Lane::Kernel && self.may_switch(io.shared) {
             self.switch(io)?;
@@ -390,6 +481,9 @@ impl Outbound {
 
     /// Cheap and without side effects: true if [`Outbound::tend`] has something to do now, apart from time.
     pub fn is_due(&self, shared: &Shared) -> bool {
+        if self.must_answer(shared) {
+            return true;
+        }
         if self.stage == Stage::None {
             return self.has_backlog();
         }
@@ -425,8 +519,10 @@ impl Outbound {
         }
         self.producer.link_died();
         self.signalled = None;
-        // The peer may not know; if it does, it reads over this.
-        self.says |= SAY_DEAD;
+        // The peer may not know; if it does, it reads over this. Behind RAW nothing is said.
+        if !matches!(self.producer.lane(), Lane::Held | Lane::Raw) {
+            self.says |= SAY_DEAD;
+        }
         if self.producer.lane() == Lane::Sdp {
             self.counts.resumes += 1;
             self.resume();
@@ -479,7 +575,16 @@ impl Outbound {
 
     /// True if bytes, markers or proofs wait for room in the kernel.
     pub fn has_backlog(&self) -> bool {
-        self.says != 0 || self.partial.is_some() || self.producer.backlog().is_some()
+        let leaves = matches!(self.leave, Leave::Ask | Leave::Gives { .. } | Leave::Bytes { .. });
+        let has_markers = self.says != 0 || self.partial.is_some() || self.must_hold || leaves;
+        has_markers || self.producer.backlog().is_some()
+    }
+
+    /// Whether the peer's LEAVE has had no answer.
+    pub(crate) fn must_answer(&self, shared: &Shared) -> bool {
+        shared.peer_leaves()
+            && !self.must_hold
+            && matches!(self.producer.lane(), Lane::Kernel | Lane::Sdp)
     }
 
     /// Learns what has happened since the last call.
@@ -499,6 +604,9 @@ impl Outbound {
         if io.shared.is_link_dead() {
             self.link_died(io.shared);
         }
+        if self.must_answer(io.shared) {
+            (self.must_hold, self.is_kept_off) = (true, true);
+        }
         self.free();
         Ok(())
     }
@@ -515,6 +623,7 @@ impl Outbound {
         // `may_meet` has seen to it that this half is on the kernel lane and keeps nothing.
         if self.producer.met().is_ok() {
             self.stage = Stage::Up;
+            self.proven = Some(self.seal);
             shared.up();
         }
     }
@@ -760,107 +869,6 @@ impl Outbound {
                 false
             }
             Err(_) => false,
-        }
-    }
-
-    fn flush_owed<T, C: Carrier>(
-        &mut self,
-        io: &mut SendContext<'_, T, C>,
-    ) -> Result<(), SendError> {
-        loop {
-            if let Some(partial) = self.partial {
-                self.write_partial(io.carrier, partial)?;
-            } else if self.says != 0 {
-                self.say(io)?;
-            } else if let Some(piece) = self.producer.next_piece() {
-                self.write_piece(io, piece)?;
-            } else if self.producer.backlog().is_some() {
-                // What is owed is not kept: cannot be.
-                return Err(SendError::Broken(Reason::Lost));
-            } else {
-                return Ok(());
-            }
-        }
-    }
-
-    fn say<T, C: Carrier>(&mut self, io: &mut SendContext<'_, T, C>) -> Result<(), SendError> {
-        let (kind, flag) = if self.says & SAY_PROOF != 0 {
-            (Kind::Proof, SAY_PROOF)
-        } else {
-            (Kind::Dead, SAY_DEAD)
-        };
-        let marker = self.producer.marker(kind, self.producer.stream());
-        self.begin_marker(io.carrier, marker, false)?;
-        self.says &= !flag;
-        if flag == SAY_PROOF {
-            // Even if the kernel has a part of it only: the rest goes before anything else.
-            self.is_proof_written = true;
-        }
-        self.prove(io.shared);
-        Ok(())
-    }
-
-    /// Gives the kernel the first bytes of a marker.
-    fn begin_marker(
-        &mut self,
-        carrier: &mut impl Carrier,
-        marker: Marker,
-        is_own: bool,
-    ) -> Result<(), SendError> {
-        if !self.is_clean {
-            // Bytes that went without the end of a record: a marker behind them could share their segment.
-            if carrier.unsent().map_err(carrier_error)? != 0 {
-                return Err(SendError::Wait(Wait::Segments));
-            }
-            self.is_clean = true;
-        }
-        let bytes = marker.encode(&self.seal);
-        let sent = carrier.send([&bytes, &[]]).map_err(carrier_error)?;
-        self.took_marker(Partial { bytes, sent, is_own });
-        Ok(())
-    }
-
-    fn write_partial(
-        &mut self,
-        carrier: &mut impl Carrier,
-        partial: Partial,
-    ) -> Result<(), SendError> {
-        let rest = partial.bytes.get(partial.sent..).unwrap_or_default();
-        let sent = carrier.send([rest, &[]]).map_err(carrier_error)?;
-        self.took_marker(Partial { sent: partial.sent.saturating_add(sent), ..partial });
-        Ok(())
-    }
-
-    fn took_marker(&mut self, partial: Partial) {
-        if partial.sent < MARKER_LEN {
-            self.partial = Some(partial);
-            return;
-        }
-        self.partial = None;
-        if partial.is_own {
-            self.producer.wrote_marker();
-        } else {
-            self.producer.wrote_aside(MARKER_LEN as u32);
-        }
-    }
-
-    fn write_piece<T, C: Carrier>(
-        &mut self,
-        io: &mut SendContext<'_, T, C>,
-        piece: Piece,
-    ) -> Result<(), SendError> {
-        match piece {
-            Piece::Marker(marker) => self.begin_marker(io.carrier, marker, true),
-            Piece::Returned { .. } => Err(SendError::Wait(Wait::Return)),
-            Piece::Slot { .. } => {
-                let Some(backlog) = self.producer.backlog() else { return Ok(()) };
-                let len = backlog.to.saturating_sub(backlog.from).min(PIECE_MAX) as usize;
-                let pieces = ring_pieces(io.ring, backlog.from, len);
-                let sent = io.carrier.send(pieces).map_err(carrier_error)?.min(len);
-                self.is_clean = sent == len;
-                self.producer.wrote_backlog(sent as u32);
-                Ok(())
-            }
         }
     }
 }

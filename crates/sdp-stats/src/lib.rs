@@ -3,8 +3,8 @@
 //! Each process that uses the library owns one *page*: a sealed memfd named `sdp-stats` of a fixed,
 //! versioned layout ([`page`]). The library writes counters into it through `&Page`
 //! ([`writer`]); `sdp run`, `sdp stat` and `sdpnetstat` read it through `/proc` or through a
-//! descriptor that the process hands in (module `reader`, feature `reader`). The page refuses to be
-//! a control channel: nothing that a tool does to it changes what the library does.
+//! descriptor that the process hands in (module `reader`, feature `reader`). Tools write one part of
+//! it, a request for other tunables ([`tune`]); nothing else that is done to a page changes what the library does.
 //!
 //! Writers are wait-free but for a bounded row allocation, use no allocator, make no system call and
 //! never panic. Readers treat every word as hostile.
@@ -16,6 +16,7 @@ pub mod map;
 pub mod page;
 pub mod reason;
 mod rules;
+pub mod tune;
 pub mod writer;
 
 #[cfg(feature = "reader")]

@@ -7,6 +7,7 @@
 //! ```text
 //! 0     Header   who writes: pid, start, program name, layout sizes
 //! 512   Totals   counters of the whole process; closed rows are folded into them
+//!       TuneWords what tools ask for, and the tunables in force: the one part that tools write
 //! 4096  Row[4096] one per open connection end or listener, 256 B each
 //! ```
 //!
@@ -16,6 +17,7 @@
 use core::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64};
 
 use crate::reason::MAX_REASONS;
+use crate::tune::TuneWords;
 
 /// `"sdpstats"` read as a little-endian word.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"sdpstats");
@@ -170,12 +172,16 @@ pub struct RowHalf {
     reserved: AtomicU32,
 }
 
+const PAD_SIZE: usize =
+    HEADER_SIZE - size_of::<Header>() - size_of::<Totals>() - size_of::<TuneWords>();
+
 /// A page: the content of one `sdp-stats` memfd.
 #[repr(C, align(64))]
 pub struct Page {
     pub(crate) header: Header,
     pub(crate) totals: Totals,
-    pad: [AtomicU64; (HEADER_SIZE - size_of::<Header>() - size_of::<Totals>()) / 8],
+    pub(crate) tune: TuneWords,
+    pad: [AtomicU64; PAD_SIZE / 8],
     pub(crate) rows: [Row; ROWS],
 }
 

@@ -10,6 +10,7 @@ use crate::page::{
 };
 use crate::reason::{MAX_REASONS, Reason};
 use crate::rules::Rules;
+use crate::tune::{TEXT_LEN, TuneWords, Tuned};
 use crate::writer::{Counter, Direction, Endpoint, ROW_OPEN};
 
 pub use crate::map::{MapError, Mapping};
@@ -150,6 +151,8 @@ pub struct ProcessView {
     pub version: String,
     /// What rules it goes by.
     pub rules: Rules,
+    /// What tunables it goes by.
+    pub tuned: Tuned,
     /// Totals and open rows.
     pub sums: Sums,
     /// Open rows.
@@ -326,6 +329,7 @@ pub fn parse(words: &[u64]) -> Result<ProcessView, PageError> {
         program: w.text(header!(program), PROGRAM_LEN),
         version: w.text(header!(version), 32),
         rules: parse_rules(w),
+        tuned: parse_tuned(w),
         sums,
         rows,
     })
@@ -340,6 +344,18 @@ fn parse_rules(w: Words<'_>) -> Rules {
         changes: w.u32(at(core::mem::offset_of!(RuleWords, changes))),
         since_s: w.u64(at(core::mem::offset_of!(RuleWords, since_s))),
         judged_s: w.u64(at(core::mem::offset_of!(RuleWords, judged_s))),
+    }
+}
+
+fn parse_tuned(w: Words<'_>) -> Tuned {
+    let at = |field: usize| core::mem::offset_of!(Page, tune) + field;
+    let text = |field: usize| w.text(at(field), TEXT_LEN);
+    Tuned {
+        asked: w.u32(at(core::mem::offset_of!(TuneWords, asked))),
+        taken: w.u32(at(core::mem::offset_of!(TuneWords, taken))),
+        refused: w.u32(at(core::mem::offset_of!(TuneWords, refused))),
+        request: text(core::mem::offset_of!(TuneWords, request)),
+        in_force: Tuned::settings(&text(core::mem::offset_of!(TuneWords, in_force))),
     }
 }
 

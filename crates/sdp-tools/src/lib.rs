@@ -4,6 +4,7 @@
 //! processes publish and start programs with an environment; nothing here talks to the library
 //! otherwise, so a tool of one version works beside processes of another.
 
+pub mod asking;
 pub mod collect;
 pub mod convert;
 pub mod describe;

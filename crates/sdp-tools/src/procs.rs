@@ -29,6 +29,8 @@ pub struct Process {
     pub pid: u32,
     /// Who it runs as.
     pub uid: u32,
+    /// Where its page is.
+    pub page: PathBuf,
     /// What it published.
     pub view: ProcessView,
 }
@@ -58,7 +60,7 @@ fn find_in(proc: &Path) -> Vec<Process> {
                 && let Some((inode, view)) = read(&path)
             {
                 let is_maker = view.pid == pid;
-                let process = Process { pid, uid, view };
+                let process = Process { pid, uid, page: path, view };
                 if is_maker {
                     found.insert(inode, process);
                 } else {

@@ -8,6 +8,7 @@ use sdp_stats::reader::{HalfView, ProcessView, ReasonCode, RowView};
 use sdp_stats::{Counter, Direction, Role, Rules};
 use serde::Serialize;
 
+use crate::asking::{self, InForce};
 use crate::doctor::wrapped;
 use crate::procs::{self, Process};
 use crate::report::{Bytes, human_bytes, words};
@@ -93,6 +94,23 @@ fn rules_note(rules: &Rules) -> Option<String> {
     Some(format!("the rule file {why}: the former {} rules hold", rules.rules))
 }
 
+/// What was set by somebody, with who did it; nothing while everything is as it comes.
+fn tunables_note(view: &ProcessView) -> Option<String> {
+    let mut set = asking::in_force(&view.tuned);
+    set.retain(|one| one.origin != "default");
+    let one = |one: &InForce| {
+        format!(
+            "{} {} ({}{})",
+            one.key,
+            one.value,
+            one.origin,
+            crate::tune::no_effect(one.key, &one.value)
+        )
+    };
+    let all: Vec<_> = set.iter().map(one).collect();
+    (!all.is_empty()).then(|| format!("tunables: {}", all.join(", ")))
+}
+
 /// The JSON form of a process.
 #[derive(Debug, Serialize)]
 struct ProcessForm<'a> {
@@ -103,6 +121,7 @@ struct ProcessForm<'a> {
     /// Seconds since its first stream connection.
     age_s: f64,
     rules: RulesForm,
+    tunables: Vec<InForce>,
     seen: i64,
     sdp: i64,
     tcp: i64,
@@ -169,6 +188,7 @@ fn form(process: &Process) -> ProcessForm<'_> {
             changes: view.rules.changes,
             since_s: view.rules.since_s,
         },
+        tunables: asking::in_force(&view.tuned),
         seen: sums.seen,
         sdp: sums.sdp,
         tcp: sums.seen.wrapping_sub(sums.sdp),
@@ -260,6 +280,9 @@ fn text(processes: &[Process], width: usize) -> String {
         if let Some(note) = rules_note(&process.view.rules) {
             let _ = writeln!(out, "  {}", wrapped(&note, 4, width));
         }
+        if let Some(note) = tunables_note(&process.view) {
+            let _ = writeln!(out, "  {}", wrapped(&note, 4, width));
+        }
         if width < TABLE {
             out.extend(process.view.rows.iter().map(|row| block(row, width)));
             continue;
@@ -309,6 +332,16 @@ fn text(processes: &[Process], width: usize) -> String {
     out
 }
 
+/// Why there is nothing to say of a process.
+pub(crate) fn why_no_page(pid: u32) -> String {
+    let why = if std::path::Path::new("/proc").join(pid.to_string()).exists() {
+        "no counters: not started with the library, no stream connection yet, or another user's"
+    } else {
+        "no such process"
+    };
+    format!("process {pid}: {why}")
+}
+
 /// Runs the sub-command.
 ///
 /// # Errors
@@ -316,12 +349,7 @@ fn text(processes: &[Process], width: usize) -> String {
 pub fn main(options: &Options) -> Result<(), Failure> {
     let processes = procs::find(options.pid);
     if let (Some(pid), []) = (options.pid, processes.as_slice()) {
-        let why = if std::path::Path::new("/proc").join(pid.to_string()).exists() {
-            "no counters: not started with the library, no stream connection yet, or another user's"
-        } else {
-            "no such process"
-        };
-        return Err(Failure::new(format_args!("process {pid}"), why));
+        return Err(Failure(why_no_page(pid)));
     }
     let out = if options.json {
         json(&processes)?

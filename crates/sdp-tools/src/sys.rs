@@ -202,6 +202,15 @@ pub fn sealed_memfd(name: &std::ffi::CStr, size: u64) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
+/// The seals of a memory file.
+///
+/// # Errors
+/// It is another kind of file.
+pub fn seals(fd: BorrowedFd<'_>) -> io::Result<libc::c_int> {
+    // SAFETY: no pointers.
+    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) })
+}
+
 // ---- processes and signals -------------------------------------------------------------------
 
 /// Whether a process id is in use.

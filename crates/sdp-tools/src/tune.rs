@@ -1,4 +1,4 @@
-//! `sdp tune`: tunables in force, and new values for programs to come.
+//! `sdp tune`: tunables in force, and new values for running programs ([`crate::asking`]) and programs to come.
 //!
 //! Values are saved as `option` statements of the rule file: the file is replaced in one step, with its
 //! owner and mode, and everything else in it as it was. Processes that run and go by that file take the values
@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use sdp_config::tunables::{KEYS, Key, SetError, Tunables};
 
+use crate::asking::{self, Answer, Outcome, Whom};
+use crate::perf::users::User;
 use crate::rules::{DEFAULT_FILE, FILE_VARIABLE, Texts};
 use crate::run::RULES_VARIABLE;
 use crate::{Failure, show};
@@ -26,19 +28,30 @@ const FORMER: [(&str, &str); 3] = [
 /// Tunables that are kept and shown, but have no effect in this version.
 const WITHOUT_EFFECT: [&str; 3] = ["sdp_zcopy_thresh", "sdp_debug_level", "sdp_data_debug_level"];
 
+const NO_EFFECT: &str = " (no effect in this version)";
+
 /// Options of `sdp tune`.
 #[derive(Debug, Clone, Args)]
 pub struct Options {
     /// Save the values in the rule file, for programs to come
     #[arg(long)]
     pub save: bool,
+    /// Of this running process (may be repeated)
+    #[arg(long, value_name = "PID", conflicts_with_all = ["user", "all"])]
+    pub pid: Vec<u32>,
+    /// Of the running processes of this user, name or number
+    #[arg(long, value_name = "USER", conflicts_with = "all")]
+    pub user: Option<User>,
+    /// Of all running processes: one's own, or, for root, everybody's
+    #[arg(long)]
+    pub all: bool,
     /// This rule file (default: the one that programs would use)
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// What to show, or to set; nothing: show all
+    /// What to show, or to set; nothing: show all. At run time the value `default` takes a value back
     #[arg(value_name = "KEY[=VALUE]")]
     pub settings: Vec<String>,
 }
@@ -112,6 +125,12 @@ fn replace(path: &Path, text: &str) -> std::io::Result<()> {
 /// # Errors
 /// No tunable has that name, it cannot have that value, or the file cannot be written.
 pub fn main(options: &Options) -> Result<(), Failure> {
+    let whom = match (&options.pid[..], options.user, options.all) {
+        ([], None, false) => None,
+        ([], None, true) => Some(Whom::All),
+        ([], Some(user), _) => Some(Whom::User(user.uid())),
+        (pids, ..) => Some(Whom::Processes(pids.to_vec())),
+    };
     let mut shown = Vec::new();
     let mut values = Vec::new();
     for setting in &options.settings {
@@ -122,23 +141,30 @@ pub fn main(options: &Options) -> Result<(), Failure> {
         let key = key(name)?;
         shown.push(key.name);
         let Some(value) = value else { continue };
-        if let Err(SetError::BadValue(key)) =
+        let is_back = value == asking::DEFAULT && whom.is_some() && !options.save;
+        if let Err(SetError::BadValue(key)) = if is_back {
+            Ok(())
+        } else {
             Tunables::DEFAULT.clone().set(key.name.as_bytes(), value.as_bytes())
-        {
+        } {
             return Err(Failure::new(setting, format_args!("{} takes {}", key.name, key.range)));
         }
         values.retain(|(other, _): &(&'static Key, String)| other.name != key.name);
         values.push((key, value.to_string()));
     }
-    if !values.is_empty() && !options.save {
+    if !values.is_empty() && !options.save && whom.is_none() {
         return Err(Failure(
-            "write the value into the rule file with --save: programs to come have it, and those that run \
-             take it over within a second when they make a connection; for one program: sdp run --set KEY=VALUE"
+            "whose? --pid PID, --user USER or --all for running processes; --save for the rule file: programs to \
+             come have it, and those that run take it over within a second when they make a connection; for one \
+             program: sdp run --set KEY=VALUE"
                 .into(),
         ));
     }
     if options.save {
         save(options, &values)?;
+    }
+    if let Some(whom) = whom {
+        return at_run_time(options, &whom, &values, &shown);
     }
     let front = std::env::var_os(RULES_VARIABLE).unwrap_or_default();
     let front = std::os::unix::ffi::OsStringExt::into_vec(front);
@@ -151,11 +177,7 @@ pub fn main(options: &Options) -> Result<(), Failure> {
         return Ok(());
     }
     for tunable in &all {
-        let effect = match WITHOUT_EFFECT.contains(&tunable.key) && tunable.value != tunable.default
-        {
-            true => " (no effect in this version)",
-            false => "",
-        };
+        let effect = no_effect(tunable.key, &tunable.value);
         crate::print(&format!(
             "{:<21} {:<12} {}{effect}\n",
             tunable.key,
@@ -164,6 +186,80 @@ pub fn main(options: &Options) -> Result<(), Failure> {
         ));
     }
     Ok(())
+}
+
+/// The part for running processes: exit status 0 if all of them go by what was asked for.
+fn at_run_time(
+    options: &Options,
+    whom: &Whom,
+    values: &[(&'static Key, String)],
+    shown: &[&'static str],
+) -> Result<(), Failure> {
+    let processes = asking::find(whom);
+    let is_missing = |pid: &&u32| !processes.iter().any(|p| p.pid == **pid);
+    if let Some(pid) = options.pid.iter().find(is_missing) {
+        return Err(Failure(crate::stat::why_no_page(*pid)));
+    }
+    if processes.is_empty() {
+        return Err(Failure(
+            "no such process has the library and a stream connection; for programs to come: --save"
+                .into(),
+        ));
+    }
+    let answers = asking::run(processes, values, shown);
+    if options.json {
+        let form = serde_json::json!({"schema": show::SCHEMA, "processes": answers});
+        crate::print(&crate::json(&form)?);
+    } else {
+        answers.iter().for_each(|answer| crate::print(&told(answer, values)));
+    }
+    let missed = answers.iter().filter(|a| !matches!(a.outcome, None | Some(Outcome::Taken)));
+    match missed.count() {
+        0 => Ok(()),
+        n => Err(Failure(format!("{n} of {} processes have not taken it", answers.len()))),
+    }
+}
+
+/// What a process answered, a line for each tunable.
+fn told(answer: &Answer, values: &[(&'static Key, String)]) -> String {
+    let head = format!("{:>7} {:<15}", answer.pid, show::clean(&answer.program));
+    let why = answer.why.as_deref().unwrap_or_default();
+    let outcome = match answer.outcome {
+        None => "",
+        Some(Outcome::Taken) => "  taken",
+        Some(Outcome::Pending) => {
+            "  not yet: it takes it when it next waits on a connection or makes one"
+        }
+        Some(Outcome::Refused) => "  not taken by this version of the library: ",
+        Some(Outcome::Failed) => "  cannot be asked: ",
+    };
+    if answer.tunables.is_empty() {
+        let nothing = if answer.outcome.is_none() { "  tells of no tunables" } else { "" };
+        return format!("{head}{nothing}{outcome}{}\n", show::clean(why));
+    }
+    let mut out = String::new();
+    for one in &answer.tunables {
+        let is_set = values.iter().any(|(key, _)| key.name == one.key);
+        let outcome = if is_set { outcome } else { "" };
+        let why = if is_set { show::clean(why) } else { String::new() };
+        out += &format!(
+            "{head} {:<21} {:<12} {}{}{outcome}{why}\n",
+            one.key,
+            show::clean(&one.value),
+            one.origin,
+            no_effect(one.key, &one.value)
+        );
+    }
+    out
+}
+
+/// What is to be said of a tunable that has no effect, and a value that is not its default.
+pub(crate) fn no_effect(key: &str, value: &str) -> &'static str {
+    let default = KEYS.iter().find(|k| k.name == key).map_or("", |k| k.default);
+    if WITHOUT_EFFECT.contains(&key) && value != default {
+        return NO_EFFECT;
+    }
+    ""
 }
 
 fn save(options: &Options, values: &[(&'static Key, String)]) -> Result<(), Failure> {

@@ -23,6 +23,8 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     ("sdp-fabric-shm", &["sdp-link", "sdp-rdma", "sdp-shm", "sdp-sys"]),
     ("sdp-fabric-verbs", &["sdp-rdma", "sdp-sys"]),
     ("sdp-fabric-tests", &["sdp-link", "sdp-rdma"]),
+    // For tests, as are its users.
+    ("sdp-fake-verbs", &["sdp-fabric-verbs", "sdp-sys"]),
     (
         "sdp-socket",
         &[

@@ -16,6 +16,8 @@ const UNSAFE_CRATES: &[&str] = &[
     "crates/sdp-shm",
     "crates/sdp-fabric-shm",
     "crates/sdp-fabric-verbs",
+    // For tests: C's structures, and memory that processes share.
+    "crates/sdp-fake-verbs",
     "crates/sdp-socket",
     "crates/sdp-preload",
     "crates/sdp-stats",

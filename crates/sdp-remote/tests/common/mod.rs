@@ -12,8 +12,9 @@ use sdp_fabric_sim::{SimFabric, SimRx, SimTx, World, WorldOptions};
 use sdp_proto::{Credits, Local};
 use sdp_rdma::fabric::{Gather, Scatter};
 use sdp_remote::{
-    Carrier, CarrierError, Event, Host, Identity, Inbound, Meeting, Met, Outbound, PayloadCarrier,
-    Prefix, ReceiveContext, RecvError, Role, SendContext, SendError, Shared,
+    Carrier, CarrierError, Event, Host, Identity, Inbound, LeaveError, Leaving, Meeting, Met,
+    Outbound, PayloadCarrier, Prefix, ReceiveContext, RecvError, Role, SendContext, SendError,
+    Shared,
 };
 
 pub(crate) struct Random(pub(crate) u64);
@@ -212,6 +213,7 @@ impl End {
             prefix
         };
         tcp.set_nodelay(true).expect("a socket");
+        tcp.set_nonblocking(true).expect("a socket");
         Self {
             role,
             stream_out: streams.0,
@@ -348,12 +350,64 @@ impl End {
         let mut check = Check { stream: self.stream_in, position: self.received, room };
         let mut io =
             ReceiveContext { rx: self.rx.as_mut(), carrier: &mut self.tcp, shared: &self.shared };
-        let got = self.inbound.recv(&mut io, &mut check, is_peek)?;
+        let mut got = self.inbound.recv(&mut io, &mut check, is_peek);
+        if matches!(got, Err(RecvError::WouldBlock)) && self.inbound.has_return() {
+            let (outbound, tcp) = (&mut self.outbound, &mut self.tcp);
+            let ring = &mut self.ring;
+            sdp_remote::take_return(outbound, &mut self.inbound, tcp, &self.shared, ring)?;
+            let mut io = ReceiveContext {
+                rx: self.rx.as_mut(),
+                carrier: &mut self.tcp,
+                shared: &self.shared,
+            };
+            got = self.inbound.recv(&mut io, &mut check, is_peek);
+        }
+        let got = got?;
         assert_eq!(check.position, self.received + got as u64);
         if !is_peek {
             self.received += got as u64;
         }
         Ok(got)
+    }
+
+    /// A step out of the library. The queue pair is ended first.
+    pub(crate) fn leave(&mut self, now: u64) -> Result<Leaving, LeaveError> {
+        if self.shared.has_link() && !self.shared.is_link_dead() {
+            self.host.forget(NUMBER);
+            self.shared.link_died();
+        }
+        let mut io = SendContext {
+            tx: None::<&mut SimTx>,
+            carrier: &mut self.tcp,
+            ring: &mut self.ring,
+            shared: &self.shared,
+            now,
+        };
+        sdp_remote::leave(&mut self.outbound, &mut self.inbound, self.rx.as_mut(), &mut io)
+    }
+
+    /// Reads as somebody who knows the kernel's stream alone.
+    pub(crate) fn read_plainly(&mut self, room: usize) -> usize {
+        let mut bytes = vec![0; room];
+        let got = match std::io::Read::read(&mut self.tcp.0, &mut bytes) {
+            Ok(got) => got,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => 0,
+            Err(error) => panic!("{error}"),
+        };
+        for byte in bytes.iter().take(got) {
+            assert_eq!(*byte, byte_at(self.stream_in, self.received), "at {}", self.received);
+            self.received += 1;
+        }
+        got
+    }
+
+    /// Writes as such a one.
+    pub(crate) fn write_plainly(&mut self, len: usize) -> usize {
+        let bytes: Vec<u8> =
+            (0..len as u64).map(|n| byte_at(self.stream_out, self.sent + n)).collect();
+        let sent = self.tcp.send([&bytes, &[]]).unwrap_or(0);
+        self.sent += sent as u64;
+        sent
     }
 
     pub(crate) fn look(&mut self) -> Result<sdp_remote::Readable, RecvError> {

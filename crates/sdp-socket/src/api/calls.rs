@@ -39,6 +39,7 @@ use crate::{
         table::{self, Entry},
     },
     readiness::{self, Early, Waited, epoll},
+    wake::interest,
 };
 
 mod explicit;
@@ -275,7 +276,7 @@ unsafe fn recv_here(
         None if buffers.left() == 0 => receive::receive_none(conn, flags, by),
         _ => by(conn, &mut buffers, Wish { flags }),
     };
-    hosts::take_new(epoll::attached);
+    hosts::take_new(interest::attached);
     renew::after_call(conn);
     done_unless_retired(result)
 }
@@ -452,7 +453,7 @@ unsafe fn send_with(fd: c_int, flags: c_int, vector: impl FnOnce() -> Vector) ->
                 return done(Err(Errno::EFAULT));
             }
             let result = sender(&conn)(&conn, &mut buffers, flags);
-            hosts::take_new(epoll::attached);
+            hosts::take_new(interest::attached);
             renew::after_call(&conn);
             done_unless_retired(result)
         }
@@ -494,7 +495,7 @@ pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Call {
                     return;
                 }
                 if let Some(Entry::Set(set)) = table::entry(passed) {
-                    epoll::watched(set); // who gets it waits where we do not see it
+                    interest::watched(set); // who gets it waits where we do not see it
                 }
                 let _section = section::Guard::enter();
                 if let Some(conn) = Pinned::new(passed, Half::Receive)

@@ -68,6 +68,7 @@ pub(crate) enum Event {
     MetHost,
     StaysRemote,
     GuardBroke,
+    HandedBack,
 }
 
 /// An event, the file and functions that cause it, what it is, and all changes that it may make.
@@ -105,7 +106,7 @@ const BEGINNINGS: [(Phase, By, &str); 4] = [
 ];
 
 /// All transitions.
-pub(crate) const TRANSITIONS: [Row; 27] = [
+pub(crate) const TRANSITIONS: [Row; 28] = [
     Row {
         event: Event::Listen,
         by: ("lifecycle/open.rs", &["listening"]),
@@ -285,6 +286,12 @@ pub(crate) const TRANSITIONS: [Row; 27] = [
         by: ("hosts/mod.rs", &["reset", "part"]),
         what: "the peer broke a rule, or somebody without the library, or a fork child, was to have it",
         changes: &[(Guarded, Broken)],
+    },
+    Row {
+        event: Event::HandedBack,
+        by: ("hosts/mod.rs", &["part"]),
+        what: "in a fork child of one whose carrier had become plain TCP again before",
+        changes: &[(Guarded, Tcp)],
     },
 ];
 

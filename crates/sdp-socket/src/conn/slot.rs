@@ -30,11 +30,12 @@ use crate::{
         carrier,
         flags::{flag, row_flag},
         historic::Historic,
-        life, publish,
+        life,
+        noted::Noted,
+        publish,
         turn::Turn,
     },
     process::{self, hot},
-    readiness::epoll::Noted,
 };
 
 mod keep;
@@ -596,7 +597,7 @@ impl Conn {
             return false;
         }
         let _ = crate::migration::pooled::ended(self); // not kept: the stage is not `Attached`
-        crate::readiness::epoll::room_granted(self);
+        crate::wake::interest::room_granted(self);
         bytes.store(self.ring_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
         place.store(base, Ordering::Release);
         self.leave_peer();

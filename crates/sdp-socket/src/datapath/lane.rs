@@ -12,18 +12,19 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use libc::c_int;
 pub(crate) use sdp_link::{Broken, Lane, Switch};
-use sdp_link::{Link, RxCursor, SwitchLog, Trust, TxCursor, TxSaved};
+use sdp_link::{Link, RxCursor, SwitchLog, Trust, TxCursor, TxSaved, Wakeups, What};
 use sdp_proto::{Sink, Source};
 use sdp_rdma::fabric::Received;
 use sdp_sys::errno::Errno;
 
 use crate::{
     conn::{
-        carrier,
+        Conn, Half, carrier,
         link::{AnyHalf, AnyLink, AnyRx, AnyTx},
         words::{self, SDP_BIT, put, set},
     },
     datapath::plain,
+    wake::arming::{note_eaten, wait_mode},
 };
 
 /// Sending half.
@@ -320,6 +321,20 @@ fn store_engine<const N: usize>(words: &[AtomicU64], values: &[u64; N]) {
             set(word, *value);
         }
     }
+}
+
+/// Takes bells off the carrier, before the ring is looked at; how many. Their ringer disarmed the half, and a set that
+/// sees the connection is told of them no more: the kernel drops an edge whose bytes are gone. So the half is armed
+/// again, and what comes after the look rings anew.
+pub(crate) fn eat_bells(conn: &Conn, fd: c_int, sink: &mut SinkState, half: AnyHalf<'_>) -> u64 {
+    let eaten = sink.eat_bells(fd, half);
+    if eaten > 0 {
+        if conn.is_waited_for_elsewhere(Half::Receive) {
+            half.arm(What::Bytes, wait_mode(conn));
+        }
+        note_eaten(conn);
+    }
+    eaten
 }
 
 #[cfg(test)]

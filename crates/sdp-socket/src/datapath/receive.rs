@@ -23,8 +23,7 @@ use crate::{
     },
     migration::{demote, proof},
     process::{self, hot::PAGE},
-    readiness::{self, epoll},
-    wake::{spin, stay::Stay},
+    wake::{interest, spin, stay::Stay},
 };
 
 mod peek;
@@ -355,7 +354,7 @@ fn attempt(
         }
         step(conn, sink, row, half, buffers, wish, (look, is_going_on))
     });
-    epoll::bells_eaten(conn);
+    interest::bells_eaten(conn);
     if !wish.peeks() && result.is_ok_and(|n| n > 0) {
         conn.calls[Half::Receive as usize].fetch_add(1, Ordering::Relaxed);
     }
@@ -459,7 +458,7 @@ fn step(
         }
         if look == Look::Carrier {
             // Bells that woke the caller go at once: unread ones make a killed process's FIN a reset.
-            readiness::eat_bells(conn, conn.fd(), sink, half);
+            lane::eat_bells(conn, conn.fd(), sink, half);
         }
         let switch = sink.pending(half).map_err(broken)?;
         sink.rx.set_limit(switch.map_or(u64::MAX, |s| s.fabric));
@@ -758,7 +757,7 @@ enum Found {
 
 /// The ring is empty: eats bells, then asks the kernel for FIN and errors (E1, E2, E3, L5).
 fn look_at_carrier(conn: &Pinned, sink: &mut SinkState, half: AnyHalf<'_>) -> Result<Found, Errno> {
-    if readiness::eat_bells(conn, conn.fd(), sink, half) > 0 {
+    if lane::eat_bells(conn, conn.fd(), sink, half) > 0 {
         return Ok(Found::Again);
     }
     let seen = match carrier::peek(conn.fd()) {

@@ -125,11 +125,11 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
                 return partial(e);
             }
             Attempt::Patience => {
-                is_patient = Some(crate::readiness::epoll::may_ask_for_patience(conn));
+                is_patient = Some(crate::wake::interest::may_ask_for_patience(conn));
                 continue;
             }
             Attempt::Again => {
-                crate::readiness::epoll::sender_waits(conn);
+                crate::wake::interest::sender_waits(conn);
                 return partial(Errno::EAGAIN);
             }
             Attempt::CarrierFull => Blocked::Carrier,
@@ -139,7 +139,7 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
         };
         if flags & libc::MSG_DONTWAIT != 0 || fd::is_nonblocking(conn.fd()) {
             if matches!(blocked, Blocked::Ring | Blocked::Lane) {
-                crate::readiness::epoll::sender_comes_back(conn);
+                crate::wake::interest::sender_comes_back(conn);
                 if !conn.has(flag::HOSTILE) {
                     wait::hold_up();
                 }

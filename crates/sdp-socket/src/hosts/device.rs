@@ -595,17 +595,39 @@ pub(super) fn attempt(conn: &Conn, number: u32, pair: &Pair, tuple: &Tuple, role
     }
 }
 
+/// The turn, when others have had it: their steps are short.
+fn await_turn() -> Turn {
+    loop {
+        match Turn::take() {
+            Some(turn) => return turn,
+            None => sdp_sys::time::nap(TURN_NAP_NS),
+        }
+    }
+}
+
+/// The connection leaves the library: its queue pair, listener and attempts end, and no new ones come. What has arrived
+/// can still be read. Slow.
+pub(super) fn cut(number: u32, pair: &Pair) {
+    let mut turn = await_turn();
+    if pair.shared.has_link() {
+        pair.shared.link_died();
+    }
+    if let Some(device) = device(&mut turn) {
+        device.host.unlisten(number);
+        device.host.forget(number);
+    }
+    // SAFETY: the turn is ours.
+    let attempt = unsafe { pair.attempt() };
+    attempt.meeting.give_up();
+    (attempt.is_out, attempt.next_ns) = (false, u64::MAX);
+}
+
 /// The connection ends: its queue pair, listener and attempts go. Slow.
 pub(super) fn end(conn: &Conn, number: u32, pair: &Pair) {
     let halves = pair.retire(conn);
     pair.endpoint.store(0, Ordering::Release);
-    // Others' steps are short; a queue pair without its number would never be destroyed.
-    let mut turn = loop {
-        match Turn::take() {
-            Some(turn) => break turn,
-            None => sdp_sys::time::nap(TURN_NAP_NS),
-        }
-    };
+    // A queue pair without its number would never be destroyed.
+    let mut turn = await_turn();
     let Some(halves) = halves else { return pair.abandon() };
     drop(halves);
     if let Some(device) = device(&mut turn) {

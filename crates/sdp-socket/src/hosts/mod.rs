@@ -11,8 +11,8 @@
 //! carrier, and only this room can read it.
 //!
 //! # What is not there yet
-//! A guarded connection cannot be handed to a process without the library, or used by a fork child: there
-//! every call answers ECONNRESET (`docs/known-defects.md`). So the fabric is not in the default of `fabrics`.
+//! A guarded connection cannot be used by a fork child: there every call answers ECONNRESET
+//! (`docs/known-defects.md`). So the fabric is not in the default of `fabrics`.
 
 use core::{
     cell::Cell,
@@ -40,9 +40,12 @@ use crate::{
 
 mod carrier_io;
 mod device;
+mod leaving;
 mod pair;
 
 use carrier_io::{Socket, Vector};
+pub(crate) use leaving::hand_back;
+use leaving::{await_return, is_plain, take_return};
 use pair::{Pair, Receiving, Sending};
 
 /// Bytes of each direction that are kept for the proof (G9).
@@ -139,13 +142,13 @@ fn reset(conn: &Conn) {
     }
 }
 
-/// The connection is to be plain TCP from here on, if it has not met. False: it has, and its carrier is guarded.
+/// The connection is to be plain TCP from here on, if it has not met or is plain already. False: its carrier is guarded.
 pub(crate) fn let_go(conn: &Conn, reason: Reason) -> bool {
     if conn.change_stage(Stage::Remote, Stage::Kernel) {
         conn.note_reason(reason);
         end(conn);
     }
-    !is_guarded(conn)
+    !is_guarded(conn) || is_plain(conn)
 }
 
 /// Before another `connect` on a socket whose last one failed: it is nobody's yet.
@@ -186,6 +189,7 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
     let stay = stay.as_ref();
     let (vector, wanted) = (*buffers, buffers.left());
     let mut deadline: Option<Option<u64>> = None;
+    let mut held_until = None;
     let mut done = 0;
     loop {
         if conn.has(flag::HOSTILE) {
@@ -220,6 +224,10 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
         };
         let partial = |e| if done > 0 { Ok(done) } else { Err(e) };
         if !waits {
+            // Nobody could tell the program of the RETURN that ends this, and it is on its way.
+            if blocked == Wait::Return && await_return(conn, &mut held_until) {
+                continue;
+            }
             return partial(Errno::EAGAIN);
         }
         let until = *deadline.get_or_insert_with(|| {
@@ -474,9 +482,28 @@ fn receive_once(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result<us
         let mut socket = Socket(conn.fd());
         let (before, was_on_sdp) = (inbound.counts(), inbound.is_on_sdp());
         let mut io = ReceiveContext { rx: rx.as_mut(), carrier: &mut socket, shared: &pair.shared };
+        if inbound.is_plain() {
+            let got = carrier::receive(conn.fd(), buffers, usize::MAX, flags);
+            let n = got.map_err(|e| match e {
+                Errno::EAGAIN => RecvError::WouldBlock,
+                Errno(number) => RecvError::Carrier(number),
+            })?;
+            if !peeks {
+                buffers.advance(n);
+                count(conn, Direction::Receive, StatsLane::Kernel, n);
+            }
+            return Ok(n);
+        }
         let mut seen = *buffers;
         let landing = if peeks { &mut seen } else { &mut *buffers };
-        let got = inbound.recv(&mut io, &mut Landing { buffers: landing, discard }, peeks);
+        let mut landing = Landing { buffers: landing, discard };
+        let mut got = inbound.recv(&mut io, &mut landing, peeks);
+        if matches!(got, Err(RecvError::WouldBlock))
+            && inbound.has_return()
+            && take_return(conn, pair, inbound, conn.fd())
+        {
+            got = inbound.recv(&mut io, &mut landing, peeks);
+        }
         let got = match got {
             Err(RecvError::WouldBlock | RecvError::Cut { .. })
                 if pair.is_shut.load(Ordering::Acquire) =>
@@ -555,7 +582,11 @@ pub(crate) fn look(conn: &Conn) -> Option<Found> {
         };
         let mut socket = Socket(fd);
         let mut io = ReceiveContext { rx: rx.as_mut(), carrier: &mut socket, shared: &pair.shared };
-        match inbound.look(&mut io) {
+        let mut found = inbound.look(&mut io);
+        if inbound.has_return() && take_return(conn, pair, inbound, fd) {
+            found = inbound.look(&mut io);
+        }
+        match found {
             Ok(Readable::Bytes(n)) => Found::Bytes(inbound.stream().wrapping_add(n)),
             Ok(Readable::End) | Err(_) => Found::End,
             Ok(Readable::Nothing) if pair.is_shut.load(Ordering::Acquire) => Found::End,
@@ -821,8 +852,12 @@ fn part(conn: &Conn) {
             }
         }
         Stage::Guarded => {
+            if is_plain(conn) {
+                conn.change_stage(Stage::Guarded, Stage::Kernel);
+            } else {
+                conn.set(flag::HOSTILE);
+            }
             conn.remote.store(0, Ordering::Relaxed);
-            conn.set(flag::HOSTILE);
         }
         _ => {}
     }

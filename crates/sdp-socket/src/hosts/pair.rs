@@ -83,6 +83,8 @@ pub(super) struct Pair {
     pub(super) told: AtomicU32,
     /// It has met, and epoll sets have not been told.
     pub(super) is_new: AtomicBool,
+    /// Both halves are raw: the carrier is plain TCP, for good.
+    pub(super) is_plain: AtomicBool,
     /// The program reads no more (SHUT_RD).
     pub(super) is_shut: AtomicBool,
     /// A thread left a lock for good.
@@ -171,6 +173,7 @@ pub(super) fn take(conn: &Conn, role: Role) -> Option<&'static Pair> {
         pair.endpoint.store(0, Ordering::Relaxed);
         pair.told.store(0, Ordering::Relaxed);
         pair.is_new.store(false, Ordering::Relaxed);
+        pair.is_plain.store(false, Ordering::Relaxed);
         pair.is_shut.store(false, Ordering::Relaxed);
         pair.owner.store(owner, Ordering::Release);
         drop((first, second));

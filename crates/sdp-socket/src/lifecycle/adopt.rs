@@ -69,7 +69,7 @@ pub(crate) fn begin() {
 /// A number that arrived with SCM_RIGHTS over the Unix socket `through`.
 pub(crate) fn received(through: c_int, fd: c_int) {
     lifecycle::forget(fd);
-    crate::readiness::epoll::unseen::received(fd);
+    crate::migration::unseen::received(fd);
     let giver = unix::peer_credentials(through).map_or(0, |peer| peer.pid);
     if adopt(fd, giver)
         && giver <= 0

@@ -114,7 +114,7 @@ pub(crate) fn fork_prepare() {
     // Before the locks: a step of a meeting may want them.
     prepare_connections();
     crate::migration::pooled::clear();
-    crate::readiness::epoll::fork_prepare();
+    crate::wake::interest::fork_prepare();
     if let Some((family, slot)) = process::family() {
         let child = family.fork(slot, process::pid());
         RESERVED.store(child.map_or(0, |s| s.0 + 1), Ordering::Relaxed);
@@ -158,7 +158,7 @@ pub(crate) fn fork_parent(child: i32) {
         _ => {}
     }
     process::count_fork();
-    crate::readiness::epoll::fork_parent();
+    crate::wake::interest::fork_parent();
     FORKING.store(0, Ordering::Release);
     section::leave();
 }
@@ -241,7 +241,7 @@ pub(crate) fn fork_child(pid: Option<i32>) {
     hosts::forget_device();
     crate::lifecycle::forget_kept();
     if prepared != 0 {
-        crate::readiness::epoll::fork_child();
+        crate::wake::interest::fork_child();
     }
     if process::are_children_elsewhere() {
         // We cannot find out what the parent still holds: it has no id here.
@@ -354,7 +354,7 @@ fn leave_trust(conn: &Pinned, fd: i32, reason: Reason, for_good: bool, remains: 
             handover::cut_off(conn, fd, fd);
         }
         // Of a process that retires the kernel alone is asked, who was told to say nothing.
-        crate::readiness::epoll::room_granted(conn);
+        crate::wake::interest::room_granted(conn);
         if conn.stage() == Stage::Attached {
             conn.flags.fetch_and(!flag::PEER_HAS_BELL, Ordering::SeqCst);
             if handed_over && sends_through_kernel(conn) {
@@ -376,7 +376,7 @@ fn leave_to_kernel(conn: &Pinned, fd: i32) {
         let is_waited_for = conn.pinned() > 1 || conn.registrations.load(Ordering::SeqCst) != 0;
         let heir = if is_waited_for { Heir::Stranger } else { Heir::Image(fd) };
         let handed_over = handover::leave_to(conn, fd, Reason::Shared, heir);
-        crate::readiness::epoll::room_granted(conn);
+        crate::wake::interest::room_granted(conn);
         if !handed_over && splice::has_ring_bytes(conn) {
             // Not a clean end where bytes are missing: an error.
             carrier::abort(fd);

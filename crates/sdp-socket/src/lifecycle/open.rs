@@ -60,7 +60,7 @@ pub(crate) fn release(entry: Entry) {
                 end(conn);
             }
         }
-        Entry::Set(index) => crate::readiness::epoll::closed(index),
+        Entry::Set(index) => crate::wake::interest::closed(index),
         Entry::Hidden => {}
     }
 }
@@ -70,7 +70,7 @@ pub(crate) fn release(entry: Entry) {
 fn end(conn: &Conn) {
     hosts::end(conn);
     crate::migration::promote::ended(conn);
-    crate::readiness::epoll::forget_conn(conn);
+    crate::wake::interest::forget_conn(conn);
     conn.closed();
 }
 
@@ -99,7 +99,7 @@ pub(crate) fn listening(fd: c_int) {
     }
     let _section = section::Guard::enter();
     conn.set_stage(Stage::Listener);
-    crate::readiness::epoll::listens(conn);
+    crate::wake::interest::listens(conn);
     settings::refresh();
     let (address, port) = rules_of::judge(conn, fd);
     if log::wants(log::Level::Summary) {
@@ -297,7 +297,7 @@ pub(crate) fn begin_close(fd: c_int) -> bool {
         match if is_alone { table::clear(fd) } else { table::begin_close(fd) } {
             Some(Entry::Conn(index)) => {
                 if let Some(conn) = conn::get(index) {
-                    crate::readiness::epoll::forget_number(conn, fd);
+                    crate::wake::interest::forget_number(conn, fd);
                     closed_number(conn, fd);
                 }
             }
@@ -581,7 +581,7 @@ pub(crate) fn duplicated(old: c_int, new: c_int) {
             conn::get(index).is_some_and(Conn::reference).then_some(Entry::Conn(index))
         }
         Some(Entry::Set(index)) => {
-            crate::readiness::epoll::duplicated(index);
+            crate::wake::interest::duplicated(index);
             Some(Entry::Set(index))
         }
         _ => None,
@@ -591,7 +591,7 @@ pub(crate) fn duplicated(old: c_int, new: c_int) {
         Some(entry) => table::put(new, entry).unwrap_or_else(|NoPlace| {
             // Calls on the new number go past the library, and must not meet lanes.
             if let Entry::Set(index) = entry {
-                crate::readiness::epoll::watched(index);
+                crate::wake::interest::watched(index);
             } else if let Some(conn) = Pinned::new(old, Half::Receive) {
                 crate::migration::handover::leave(&conn, old, Reason::NoMemory);
             }

@@ -107,7 +107,7 @@ fn is_ours_alone(conn: &Conn) -> bool {
         .row_index()
         .zip(process::family())
         .is_none_or(|(row, (family, slot))| family.is_held_by_others(slot, row));
-    !is_held && !conn.has(OTHERS) && !crate::readiness::epoll::knows(conn)
+    !is_held && !conn.has(OTHERS) && !crate::wake::interest::knows(conn)
 }
 
 /// All numbers of the old connection name a fresh socket from here on.

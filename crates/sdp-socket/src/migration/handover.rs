@@ -94,8 +94,10 @@ pub(crate) fn leave(conn: &Conn, fd: c_int, reason: Reason) -> bool {
 /// Moves a connection to the kernel lane for good, for a reader that knows only the kernel's stream.
 /// True when that stream has all unread bytes, and takes what the heir sends.
 pub(crate) fn leave_to(conn: &Conn, fd: c_int, reason: Reason, heir: Heir) -> bool {
-    if hosts::has(conn) && !hosts::let_go(conn, reason) {
-        // Markers may come: nobody without the library can read it.
+    if hosts::has(conn) {
+        if hosts::hand_back(conn, fd, reason) {
+            return true;
+        }
         if matches!(heir, Heir::Image(_)) {
             demote::reset(conn);
         }

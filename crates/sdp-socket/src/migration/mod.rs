@@ -11,3 +11,4 @@ pub(crate) mod promote;
 pub(crate) mod proof;
 pub(crate) mod relay;
 pub(crate) mod renew;
+pub(crate) mod unseen;

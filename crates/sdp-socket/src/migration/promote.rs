@@ -159,7 +159,7 @@ fn begin(conn: &Conn, fd: i32, moved: usize) {
     {
         return conn.note_reason(Reason::NotSole);
     }
-    if (is_dear || conn.has(flag::PASSED)) && crate::readiness::epoll::unseen::may_have() {
+    if (is_dear || conn.has(flag::PASSED)) && crate::migration::unseen::may_have() {
         return conn.note_reason(Reason::UnseenSet);
     }
     // Or another process has its listener, too.
@@ -195,7 +195,7 @@ fn begin(conn: &Conn, fd: i32, moved: usize) {
     conn.ticks.store(0, Ordering::Relaxed);
     conn.looked.store(monotonic_ns(), Ordering::Relaxed);
     if conn.change_stage(Stage::Young, Stage::Meeting) {
-        crate::readiness::epoll::meets(conn);
+        crate::wake::interest::meets(conn);
         tick_now(conn, fd);
     }
 }
@@ -544,14 +544,14 @@ fn prepare(
 
 fn install(conn: &Conn, fd: i32, segment: Segment, side: u8, peer: Option<(PeerId, u32)>) {
     // Another thread may have begun the meeting, and not have come to this yet.
-    crate::readiness::epoll::meets(conn);
+    crate::wake::interest::meets(conn);
     if !conn.attach(segment, side, peer) {
         return segment.end(usize::from(side)).disown(); // called off: the segment goes with the connection
     }
     let link = ShmLink::new(segment, usize::from(side));
     link.own().note_socket(fd as u32 + 1);
     // Before the other end may send on the lane: what it says of its sleepers (O10), another thread may say at once.
-    crate::readiness::epoll::attached(conn);
+    crate::wake::interest::attached(conn);
     link.own().attach();
 }
 

@@ -8,6 +8,8 @@ use core::{
 use libc::{c_int, epoll_event, nfds_t, pollfd, sigset_t, timespec};
 use sdp_sys::{errno::Errno, sys};
 
+use crate::process::settings;
+
 /// `ppoll` of libc (the next definition in the chain, never ours).
 pub type Ppoll =
     unsafe extern "C" fn(*mut pollfd, nfds_t, *const timespec, *const sigset_t) -> c_int;
@@ -52,6 +54,7 @@ pub(crate) fn ppoll(
     timeout: Option<&timespec>,
     mask: *const sigset_t,
 ) -> Result<usize, Errno> {
+    settings::attend();
     let timeout = timeout.map_or(ptr::null(), ptr::from_ref);
     let real = PPOLL.load(Ordering::Acquire);
     if real == 0 {
@@ -84,6 +87,7 @@ pub(crate) unsafe fn epoll_pwait(
     timeout_ms: c_int,
     mask: *const sigset_t,
 ) -> Result<usize, Errno> {
+    settings::attend();
     let real = EPOLL_PWAIT.load(Ordering::Acquire);
     if real == 0 {
         // SAFETY: the caller's.

@@ -14,7 +14,7 @@ use core::{
 
 use sdp_sys::tls::Sections;
 
-use crate::{conn::Conn, readiness::epoll::Mirror};
+use crate::{conn::Conn, wake::interest::Mirror};
 
 /// Bytes of a page.
 const PAGE_BYTES: usize = 4096;

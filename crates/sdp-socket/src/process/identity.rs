@@ -375,7 +375,7 @@ pub(crate) fn move_hidden(from: i32) {
             // The number is the program's in a moment: without another one there is none.
             cell.store(hidden_duplicate_above(from).unwrap_or(-1), Ordering::SeqCst);
             if core::ptr::eq(cell, &raw const BELL_FD) {
-                crate::readiness::epoll::bell_moved(from);
+                crate::wake::interest::bell_moved(from);
             }
         }
     }
@@ -565,7 +565,7 @@ fn make_bell_here() {
                     BELL_FD.store(event, Ordering::Release);
                     BELL_PAGE_FD.store(page, Ordering::Release);
                     BELL.store(mapped.base().as_ptr(), Ordering::Release);
-                    crate::readiness::epoll::bell_made();
+                    crate::wake::interest::bell_made();
                 } else {
                     [event, page].into_iter().for_each(close_hidden);
                     unmap(mapped.base(), segment::BELL_PAGE_BYTES);
@@ -687,7 +687,7 @@ pub(crate) struct Remains {
 /// old trust domain. The next connection makes new ones, under new descriptors. The statistics page
 /// stays: nobody but this process and the tools trusts it.
 pub(crate) fn change_trust(remains: Remains) {
-    crate::readiness::epoll::bell_leaves();
+    crate::wake::interest::bell_leaves();
     crate::migration::pooled::clear();
     for cell in [&BELL_FD, &BELL_PAGE_FD] {
         unhide(cell);

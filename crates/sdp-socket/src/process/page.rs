@@ -149,6 +149,11 @@ pub(crate) fn become_guest() {
     }
 }
 
+/// Whether the process counts in another's page.
+pub(crate) fn is_guest() -> bool {
+    GUEST.load(Ordering::Acquire) != 0
+}
+
 /// Brings to the page in force what this process has counted with another page for its
 /// connections. The caller's: this room knows no connections. Always [`crate::conn::publish::take_along`].
 pub(crate) type TakeAlong = fn(&Page);

@@ -5,6 +5,7 @@
 //! read, and what cannot be read means `both` for everything.
 
 mod rules;
+mod tune;
 
 use core::{
     cell::UnsafeCell,
@@ -17,8 +18,9 @@ use sdp_config::{
 };
 use sdp_sys::section;
 
-use crate::process::log;
-pub(crate) use rules::{generation, publish};
+use crate::process::{log, page};
+pub(crate) use rules::generation;
+pub(crate) use tune::attend;
 
 /// Longest program name that rules are matched against.
 const NAME_MAX: usize = 64;
@@ -85,6 +87,9 @@ const LOADED: u32 = 3;
 
 /// Looks at settings that another thread is reading, each followed by giving the processor away.
 const LOADING_LOOKS: u32 = 1 << 20;
+
+/// Looks at settings that another thread is at, before a new page says nothing of them.
+const PUBLISH_LOOKS: u32 = 1000;
 
 fn copy<const N: usize>(cell: &UnsafeCell<([u8; N], usize)>, from: &[u8]) {
     let len = from.len().min(N - 1); // keeps a NUL behind the text
@@ -259,18 +264,81 @@ fn load_once() {
 fn take_over() {
     let (file, is_strict) = rules::summary();
     TUNED.has_strict_clients.store(is_strict.into(), Ordering::Relaxed);
-    // SAFETY: not written any more.
-    let environment = unsafe { &*CAPTURED.tunables.get() };
-    TUNED.fill(&file, environment, CAPTURED.chosen.load(Ordering::Relaxed));
+    TUNED.fill(&Sources::with(&file));
+    // A guest counts in another process's page, which tells of that one.
+    if !page::is_guest() {
+        show();
+    }
+}
+
+/// Shows tools the tunables in force, on the process's own page. For the loader, and whoever is alone at the settings.
+fn show() {
+    if let Some(page) = page::current() {
+        let file = rules::summary().0;
+        let sources = Sources::with(&file);
+        page.show_tunables(&tune::text(|key| sources.of(key)));
+    }
+}
+
+/// Shows tools rules and tunables, on a page that has just been made.
+pub(crate) fn publish() {
+    rules::publish();
+    for _ in 0..PUBLISH_LOOKS {
+        if rules::alone(show) {
+            return;
+        }
+        sdp_sys::time::yield_now();
+    }
+}
+
+/// Who sets tunables, the last first: who asked for it while the process runs, environment, rules.
+struct Sources<'a> {
+    asked: (Tunables, u32),
+    environment: (&'a Tunables, u32),
+    file: &'a Tunables,
+}
+
+impl<'a> Sources<'a> {
+    /// What was asked for and what the environment says, before the file. As [`tune::asked`].
+    fn with(file: &'a Tunables) -> Self {
+        // SAFETY: not written any more.
+        let environment = unsafe { &*CAPTURED.tunables.get() };
+        Self {
+            asked: tune::asked(),
+            environment: (environment, CAPTURED.chosen.load(Ordering::Relaxed)),
+            file,
+        }
+    }
+
+    /// Who decides about a tunable, with the word for it that tools show. Each but the file may also say
+    /// "the default", so that the value does not tell.
+    fn of(&self, key: &Key) -> (&Tunables, &'static [u8]) {
+        let bit = bit(|known| known.name == key.name);
+        if self.asked.1 & bit != 0 {
+            (&self.asked.0, b"tune")
+        } else if self.environment.1 & bit != 0 {
+            (self.environment.0, b"environment")
+        } else if self.file.is_default(key) {
+            (self.file, b"default")
+        } else {
+            (self.file, b"rules")
+        }
+    }
+
+    /// The same by name; the file's if there is no such tunable.
+    fn by_name(&self, name: &str) -> &Tunables {
+        KEYS.iter().find(|key| key.name == name).map_or(self.file, |key| self.of(key).0)
+    }
 }
 
 /// Before a socket listens, connects or is accepted: if the rule file was not looked at for a while, that is
-/// done now, and what it says by now holds.
+/// done now, and what it says by now holds; so does what [`attend`] finds.
 #[inline]
 pub(crate) fn refresh() {
     if rules::is_due() {
         refresh_now();
     }
+    attend();
 }
 
 #[cold]
@@ -347,12 +415,9 @@ pub(crate) fn tunables() -> &'static Tuned {
 }
 
 impl Tuned {
-    /// The file's values, overridden where the environment said otherwise: `chosen` has a bit for each
-    /// of [`KEYS`], so that it may also say "the default".
-    fn fill(&self, file: &Tunables, environment: &Tunables, chosen: u32) {
-        let from = |name: &str| {
-            if chosen & bit(|key| key.name == name) != 0 { environment } else { file }
-        };
+    /// Puts the values in force.
+    fn fill(&self, sources: &Sources<'_>) {
+        let from = |name: &str| sources.by_name(name);
         let calls = from("promote_calls").promote_calls;
         let bytes = from("promote_bytes").promote_bytes;
         let ring = from("ring_bytes").ring_bytes;
@@ -461,14 +526,24 @@ mod tests {
         file.set(b"ring_bytes", b"65536").unwrap();
         file.set(b"io_uring", b"deny").unwrap();
         let tuned = &TUNED;
-        tuned.fill(&file, &Tunables::DEFAULT, 0);
+        let sources = |chosen, asked| Sources {
+            asked,
+            environment: (&Tunables::DEFAULT, chosen),
+            file: &file,
+        };
+        let nothing = (Tunables::DEFAULT, 0);
+        tuned.fill(&sources(0, nothing));
         assert_eq!(tuned.promote_calls(), 7);
         assert_eq!(tuned.io_uring(), IoUring::Deny);
         let chosen = bit(|key| key.env == "SDP_PROMOTE_CALLS");
         assert_ne!(chosen, 0);
-        tuned.fill(&file, &Tunables::DEFAULT, chosen);
+        tuned.fill(&sources(chosen, nothing));
         assert_eq!(tuned.promote_calls(), Tunables::DEFAULT.promote_calls);
         assert_eq!(tuned.ring_bytes(), 65_536, "not said by the environment");
+        let mut asked = Tunables::DEFAULT;
+        asked.set(b"promote_calls", b"3").unwrap();
+        tuned.fill(&sources(chosen, (asked, chosen)));
+        assert_eq!(tuned.promote_calls(), 3, "asked for while the process runs");
     }
 
     #[test]

@@ -1,19 +1,20 @@
 //! Is there something to read? For one connection (asked by epoll), and for `poll` and `select`.
 
-use core::{pin::pin, sync::atomic::Ordering};
+use core::pin::pin;
 
 use libc::{c_int, fd_set, pollfd, sigset_t};
-use sdp_link::{How, Lane, Link, SwitchLog, Wakeups, What};
+use sdp_link::{How, Lane, Link, Wakeups, What};
 use sdp_shm::early;
 use sdp_stats::{Counter, Reason};
 use sdp_sys::{errno::Errno, pid::is_single_threaded, section, time::monotonic_ns};
 
 use crate::{
-    conn::{
-        self, Conn, Half, Stage, carrier, flag,
-        link::{AnyHalf, AnyLink},
+    conn::{self, Conn, Half, Stage, carrier, flag, link::AnyHalf},
+    datapath::{
+        give_back,
+        lane::{SinkState, eat_bells},
+        receive, wait,
     },
-    datapath::{give_back, lane::SinkState, receive, wait},
     hosts,
     lifecycle::elsewhere,
     migration::{demote, handover},
@@ -23,8 +24,12 @@ use crate::{
         scratch::{self, Scratch},
         table::{self, Entry},
     },
-    readiness::epoll,
-    wake::{spin, stay::Stay, wait_set::WaitSet},
+    wake::{
+        arming::{inbound, view, wait_mode},
+        interest, spin,
+        stay::Stay,
+        wait_set::WaitSet,
+    },
 };
 
 /// Descriptors in one `poll` whose copy, with one entry more, fits on the stack.
@@ -32,45 +37,6 @@ const STACK_FDS: usize = 128;
 const READ_KIND: i16 = libc::POLLIN | libc::POLLRDNORM;
 const WRITE_KIND: i16 = libc::POLLOUT | libc::POLLWRNORM;
 const OVER: i16 = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
-
-struct View {
-    tail: u64,
-    head: u64,
-    switches: u32,
-    followed: u32,
-    on_sdp: bool,
-}
-
-/// The link, and which half of it is received.
-fn inbound(conn: &Conn) -> Option<(AnyLink, usize)> {
-    Some((conn.link()?, conn.half_index(Half::Receive)))
-}
-
-/// The receiving half at a glance, without its lock. A stale value only causes another look.
-fn view(conn: &Conn, half: AnyHalf<'_>) -> Option<View> {
-    let words = &conn.row()?.sink.words;
-    let head = words.first()?.load(Ordering::Relaxed);
-    let bits = words.get(3)?.load(Ordering::Relaxed);
-    Some(View {
-        tail: half.position(What::Bytes),
-        head,
-        switches: half.written(),
-        followed: bits as u32,
-        on_sdp: bits & (1 << 32) != 0,
-    })
-}
-
-impl View {
-    /// A message is in the ring: a receive call would act on it without asking the kernel.
-    fn has_bytes(&self) -> bool {
-        self.on_sdp && self.tail != self.head
-    }
-
-    /// The lane changes, and nobody has followed yet.
-    fn has_switch(&self) -> bool {
-        self.switches != self.followed
-    }
-}
 
 /// Whether a receive call would find something: in the ring at a glance, behind a lane switch by
 /// following it.
@@ -159,13 +125,6 @@ pub(crate) fn is_receiving_on_lane(conn: &Conn) -> bool {
                 .is_some_and(|view| view.on_sdp || view.has_switch())
 }
 
-/// Whether bytes come by the ring, and no switch is in sight.
-pub(crate) fn stays_on_lane(conn: &Conn) -> bool {
-    inbound(conn)
-        .and_then(|(link, half)| view(conn, link.half(half)))
-        .is_some_and(|view| view.on_sdp && !view.has_switch())
-}
-
 /// Whether there is nothing in the ring at a glance, nor a switch.
 pub(crate) fn seems_empty(conn: &Conn) -> bool {
     if !conn.has_lanes() || !conn.pin_live(Half::Receive) {
@@ -179,63 +138,6 @@ pub(crate) fn seems_empty(conn: &Conn) -> bool {
     let view = inbound(conn).and_then(|(link, half)| view(conn, link.half(half)));
     conn.unpin(Half::Receive);
     view.is_none_or(|view| !view.has_bytes() && !view.has_switch())
-}
-
-/// When the other end rang last for what it sent ([`sdp_sys::time::ticks`]); 0 unknown. Its word, for the order of events.
-pub(crate) fn rung_at(conn: &Conn) -> u64 {
-    if !conn.has_lanes() || !conn.pin_live(Half::Receive) {
-        return 0;
-    }
-    let at = inbound(conn).map_or(0, |(link, half)| link.half(half).signalled_at());
-    conn.unpin(Half::Receive);
-    at
-}
-
-/// Arms the receiving half.
-pub(crate) fn arm(conn: &Conn) {
-    if let Some((link, half)) = inbound(conn) {
-        link.half(half).arm(What::Bytes, wait_mode(conn));
-    }
-}
-
-/// Takes bells off the carrier, before the ring is looked at; how many. Their ringer disarmed the half, and a set that
-/// sees the connection is told of them no more: the kernel drops an edge whose bytes are gone. So the half is armed
-/// again, and what comes after the look rings anew.
-pub(crate) fn eat_bells(conn: &Conn, fd: c_int, sink: &mut SinkState, half: AnyHalf<'_>) -> u64 {
-    let eaten = sink.eat_bells(fd, half);
-    if eaten > 0 {
-        if conn.is_waited_for_elsewhere(Half::Receive) {
-            half.arm(What::Bytes, wait_mode(conn));
-        }
-        note_eaten(conn);
-    }
-    eaten
-}
-
-/// Bells were eaten. If others may wait for them, the caller tells these what has come ([`epoll::bells_eaten`]), outside
-/// the half's lock.
-#[cold]
-#[inline(never)]
-pub(crate) fn note_eaten(conn: &Conn) {
-    if conn.has(flag::POLLED) || conn.is_waited_for_elsewhere(Half::Receive) {
-        conn.set(flag::EATEN);
-    }
-}
-
-/// For waits that cover many connections the bell page tells which one: any number of sleepers.
-fn wait_mode(conn: &Conn) -> How {
-    if conn.has(flag::PEER_HAS_BELL) && !conn.has(flag::BY_CARRIER) && process::bell().is_some() {
-        How::Doorbell
-    } else {
-        How::Carrier
-    }
-}
-
-/// Whether the sending half is on the SDP lane with room, so that "writable" needs no kernel.
-pub(crate) fn has_room(conn: &Conn) -> bool {
-    let Some(link) = conn.link() else { return false };
-    let half = link.half(conn.half_index(Half::Send));
-    half.lane() == Lane::Sdp && half.free() > half.size() / 2
 }
 
 /// What is behind a kernel event that says "readable".
@@ -403,7 +305,7 @@ fn watch(fd: c_int) -> bool {
     let index = match table::entry(fd) {
         Some(Entry::Conn(index)) => index,
         Some(Entry::Set(index)) => {
-            epoll::watched(index);
+            interest::watched(index);
             return false;
         }
         _ => return false,
@@ -468,7 +370,7 @@ unsafe fn poll_here(
     let hides = is_copied && (timeout_ns == Some(0) || process::bell_fd() >= 0);
     if !hides {
         for conn in fds.iter().filter_map(|entry| attached(entry.fd)) {
-            epoll::room_granted(conn);
+            interest::room_granted(conn);
         }
     }
     let until = timeout_ns.map(|ns| monotonic_ns().saturating_add(ns));
@@ -481,7 +383,7 @@ unsafe fn poll_here(
             // anew, because the program's own call is the one that the sandbox allows.
             return None;
         }
-        let owed = hosts::between_waits(epoll::attached);
+        let owed = hosts::between_waits(interest::attached);
         let mut ready = ring_ready(fds, hides);
         // "Writable" the kernel mostly has already: a look at rings would be in vain, and teach the wrong thing.
         let asks_first = ready == 0
@@ -536,7 +438,7 @@ unsafe fn poll_here(
                 && conn.pin_live(Half::Receive)
             {
                 correct(conn, entry, hides);
-                epoll::bells_eaten(conn);
+                interest::bells_eaten(conn);
                 conn.unpin(Half::Receive);
             }
             total += usize::from(entry.revents != 0);
@@ -568,7 +470,7 @@ fn waits_for_room(entry: &pollfd, hides: bool) -> Option<&'static Conn> {
             return false;
         }
         let waits = conn.has(flag::WANTS_ROOM)
-            || (hides && epoll::can_be_rung(conn) && !wait::sender_may_go_on(conn));
+            || (hides && interest::can_be_rung(conn) && !wait::sender_may_go_on(conn));
         conn.unpin(Half::Send);
         waits
     })
@@ -605,7 +507,7 @@ fn ring_ready(fds: &[pollfd], hides: bool) -> usize {
                         return false;
                     }
                     let ready = has_bytes_now(conn);
-                    epoll::bells_eaten(conn);
+                    interest::bells_eaten(conn);
                     conn.unpin(Half::Receive);
                     ready
                 })
@@ -713,7 +615,7 @@ fn correct(conn: &Conn, entry: &mut pollfd, hides: bool) {
             conn.set(flag::PEER_GONE); // E4: the carrier takes what is sent from here on
         }
         if is_news || wait::sender_may_go_on_or_arm(conn) {
-            epoll::room_granted(conn);
+            interest::room_granted(conn);
             entry.revents |= entry.events & WRITE_KIND;
         } else {
             entry.revents &= !WRITE_KIND;

@@ -2,6 +2,8 @@
 //!
 //! Called by every room above. It knows connections, but no bytes.
 
+pub(crate) mod arming;
+pub(crate) mod interest;
 pub(crate) mod spin;
 pub(crate) mod stay;
 pub(crate) mod strangers;

@@ -32,7 +32,7 @@ use sdp_sys::{
     stat::{self, Identity},
 };
 
-use crate::{conn::Conn, process, readiness::epoll};
+use crate::{conn::Conn, process, wake::interest};
 
 /// Other users that a process has doorbells for; those beyond find the carrier as bell.
 pub(crate) const USERS: usize = 16;
@@ -191,7 +191,7 @@ pub(crate) fn add_device(descriptor: i32, device: Device) -> bool {
         DEVICE[0].store(device.arm as usize, Ordering::Relaxed);
         DEVICE[1].store(device.drain as usize, Ordering::Relaxed);
         HAS_DEVICE.store(true, Ordering::Release);
-        epoll::doorbell_made(|_| {
+        interest::doorbell_made(|_| {
             COUNT.fetch_add(1, Ordering::SeqCst);
         });
     });
@@ -336,7 +336,7 @@ fn make(uid: u32) {
     place.is_foul.store(false, Ordering::Relaxed);
     place.page.store(page.base().as_ptr(), Ordering::Release);
     let bell = place.bell();
-    epoll::doorbell_made(|sleepers| {
+    interest::doorbell_made(|sleepers| {
         // What is asleep in the sets now will be taken back in all pages.
         for _ in 0..sleepers {
             bell.into_iter().for_each(Bell::fall_asleep);
@@ -370,7 +370,7 @@ pub(crate) fn lose(from: i32, another: impl Fn() -> Option<i32>) {
             if cell.load(Ordering::Acquire) == from {
                 cell.store(another().unwrap_or(-1), Ordering::SeqCst);
                 if core::ptr::eq(cell, &raw const place.waits) {
-                    epoll::doorbell_moved(at, from);
+                    interest::doorbell_moved(at, from);
                 }
             }
         }

@@ -31,6 +31,13 @@ pub struct User {
     gid: u32,
 }
 
+impl User {
+    /// The user's number.
+    pub const fn uid(self) -> u32 {
+        self.uid
+    }
+}
+
 impl FromStr for User {
     type Err = Failure;
 

@@ -12,7 +12,7 @@ use crate::{
         link::{AnyHalf, AnyRx},
     },
     datapath::lane::{Broken, Lane, SinkState, Switch},
-    readiness,
+    wake::arming,
 };
 
 /// A copy of the state that may walk on without changing anything.
@@ -92,7 +92,7 @@ pub(crate) fn eat_before(conn: &Pinned, sink: &mut SinkState, switch: Switch) ->
     let eaten = carrier::eat(conn.fd(), bells);
     sink.carrier_read += eaten;
     if eaten != 0 {
-        readiness::note_eaten(conn);
+        arming::note_eaten(conn);
     }
     eaten == bells
 }

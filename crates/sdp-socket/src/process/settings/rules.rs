@@ -239,14 +239,15 @@ pub(super) fn with_table(body: impl FnOnce(&Config)) {
     let _ = with(body);
 }
 
-/// Runs `body` if no other thread is at the settings, in a section.
-pub(super) fn alone(body: impl FnOnce()) {
+/// Runs `body` if no other thread is at the settings, in a section. False: another is, or the process ends.
+pub(super) fn alone(body: impl FnOnce()) -> bool {
     let _section = section::Guard::enter();
     if process::is_retired() || BUSY.swap(1, Ordering::Acquire) != 0 {
-        return;
+        return false;
     }
     body();
     BUSY.store(0, Ordering::Release);
+    true
 }
 
 /// Whether it is time to look at the file. Two loads and a reading of the clock that costs no call.

@@ -1,21 +1,12 @@
 //! Sets that a fork child has from its parent, which may wait on them, too.
 
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::Ordering;
 
-use super::mirror::with;
 use crate::{
     conn::{Half, Pinned},
     migration::demote,
+    wake::interest::{HAS_INHERITED, mirror::with},
 };
-
-/// There may be a set with something on a lane that this process has from its parent, and has not waited on yet.
-#[unsafe(link_section = ".bss.hot")]
-static HAS_INHERITED: AtomicBool = AtomicBool::new(false);
-
-/// In a fork child: a set has something on a lane.
-pub(super) fn note() {
-    HAS_INHERITED.store(true, Ordering::Relaxed);
-}
 
 /// Before a wait on a set.
 #[inline]

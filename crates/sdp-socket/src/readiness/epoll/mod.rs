@@ -16,60 +16,34 @@
 //! not what is registered.
 //!
 //! # Files
-//! `mirror`: what is registered where. `former`: what was, and may still come. `noted`: what need not be there
-//! yet. `order`: what a wait tells first. `pause`: a look before it sleeps. `room`: senders that wait for room. `unseen`: sets that the library did not see made. `wait`: `epoll_wait`. Here: what the other modules and the program tell.
-//!
-//! # Locking
-//! One lock for all sets of the process (in-process, spinning; held for nanoseconds to microseconds,
-//! never across a sleep or a fork).
-mod doors;
-mod former;
+//! The mirror, and what other rooms tell of a connection: [`crate::wake::interest`]. `inherited`: sets that a fork child
+//! has from its parent. `order`: what a wait tells first. `pause`: a look before it sleeps. `room`: senders that wait
+//! for room. `wait`: `epoll_wait`. Here: `epoll_create` and `epoll_ctl`.
+
 mod inherited;
-mod mirror;
-mod noted;
 mod order;
 mod pause;
 mod room;
-pub(crate) mod unseen;
 mod wait;
 
-use core::sync::atomic::{AtomicBool, Ordering, fence};
-
-use doors::Doors;
-pub(crate) use doors::{doorbell_made, doorbell_moved};
 use libc::{c_int, epoll_event};
-pub(crate) use mirror::Mirror;
-use mirror::{FORKING, NONE, lock, make_mirror, unlock, with};
-pub(crate) use noted::Noted;
-use sdp_stats::Reason;
-use sdp_sys::{errno::Errno, pid::is_single_threaded, sys, tls};
-use wait::ring_myself;
+use sdp_sys::{errno::Errno, sys};
 pub(crate) use wait::wait;
 
 use crate::{
-    conn::{self, Conn, Half, flag, publish, row_flag},
+    conn::{self, flag, publish},
     datapath::wait as sleeping,
+    migration::unseen,
     process::{
         self,
-        hot::PAGE,
         table::{self, Entry},
     },
+    wake::interest::{
+        Change, ET, EXCLUSIVE, ONESHOT, OUT, closed, follow, former,
+        mirror::{self, make_mirror, with},
+        ring_myself, watched,
+    },
 };
-
-const IN: u32 = libc::EPOLLIN as u32;
-const OUT: u32 = libc::EPOLLOUT as u32;
-const ET: u32 = libc::EPOLLET as u32;
-const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
-const RDHUP: u32 = libc::EPOLLRDHUP as u32;
-const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
-/// Events that pass whatever the ring says.
-const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
-const IN_KIND: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
-
-// ---- what the other modules tell -------------------------------------------------------------
-
-/// [`crate::process::hot::Epoll`].
-static SEES_WAITS: &AtomicBool = &PAGE.epoll.sees_waits;
 
 /// After `epoll_create`.
 #[unsafe(link_section = ".text.open")]
@@ -86,283 +60,6 @@ pub(crate) fn created(epfd: i32) {
         }
     }
 }
-
-/// One more number names the set.
-pub(crate) fn duplicated(index: u32) {
-    with(|m| {
-        if let Some(set) = m.set(index) {
-            set.refs += 1;
-        }
-    });
-}
-
-/// One number less names the set.
-pub(crate) fn closed(index: u32) {
-    with(|m| {
-        let Some(set) = m.set(index) else { return };
-        set.refs -= 1;
-        if set.refs > 0 {
-            return;
-        }
-        // The kernel's set goes with its last number.
-        (set.host, set.hidden, set.doors) = (NONE, None, Doors::default());
-        m.each_member(index, |m, at| {
-            if let Some(set) = m.set(index) {
-                set.host = NONE;
-            }
-            m.remove(at);
-        });
-        if let Some(set) = m.set(index) {
-            set.is_used = false;
-        }
-    });
-}
-
-/// Whether the connection is in a set, as far as we have seen.
-pub(crate) fn knows(conn: &Conn) -> bool {
-    // In this order: what another thread is taking from the one to the other is seen.
-    !conn.noted.is_empty() || conn.registrations.load(Ordering::Relaxed) != 0
-}
-
-/// The connection's last number in this process is about to be closed.
-pub(crate) fn forget_conn(conn: &Conn) {
-    if !knows(conn) {
-        return;
-    }
-    with(|m| {
-        noted::drop_note(m, conn);
-        m.each_registration(conn, |m, at, _| m.remove(at));
-    });
-}
-
-/// One of several numbers of a connection is closed. The kernel keeps its registration until the
-/// socket itself goes, and so do we.
-pub(crate) fn forget_number(_conn: &Conn, _fd: i32) {}
-
-/// The connection's ends meet, or have met: its registrations are in the mirror from here on.
-pub(crate) fn meets(conn: &Conn) {
-    // Under the lock even if nothing is noted: a thread that has seen it young may be about to.
-    if with(|m| noted::enlist(m, conn)) == Some(true) {
-        ring_myself();
-    }
-}
-
-/// The connection has got a segment: its sets need the hidden eventfd, its half must be armed for threads
-/// that sleep on them already, and somebody must look.
-pub(crate) fn attached(conn: &Conn) {
-    // Pairs with `enter`: a registration that is being made sees the lanes, or is seen.
-    fence(Ordering::SeqCst);
-    if conn.registrations.load(Ordering::Relaxed) == 0 {
-        return;
-    }
-    if let Some(row) = conn.row() {
-        row.flags.fetch_or(row_flag::IN_SET, Ordering::SeqCst);
-    }
-    let sleeps = with(|m| {
-        let mut sleeps = false;
-        m.each_registration(conn, |m, at, _| sleeps |= welcome(m, at, conn));
-        sleeps
-    });
-    if sleeps == Some(true) {
-        ring_myself();
-    }
-}
-
-/// A registration of an attached connection that is new, or new to its lane. True: sleepers must look.
-fn welcome(m: &mut Mirror, at: u32, conn: &Conn) -> bool {
-    let Some(set) = m.reg(at).map(|reg| {
-        reg.reported = 0; // a cursor of lanes that it had before, perhaps
-        reg.set
-    }) else {
-        return false;
-    };
-    m.learn_lane(at, conn);
-    m.push_ready(at);
-    let is_first = m.set(set).is_some_and(|set| {
-        set.had_lane = true;
-        !core::mem::replace(&mut set.has_lane, true)
-    });
-    let others_sleep = is_first && noted::enlist_all(m, set);
-    m.rehost(set);
-    let sleeps = others_sleep || m.set(set).is_some_and(|s| s.sleepers > 0 || s.by_carrier);
-    if sleeps {
-        mirror::arm(conn);
-    }
-    sleeps
-}
-
-/// The bell page has been made.
-pub(crate) fn bell_made() {
-    wait::count_sleepers();
-}
-
-/// Somebody waits for the set itself: with `poll` or `select`, or by another set that it is in.
-pub(crate) fn watched(index: u32) {
-    let is_ready = with(|m| {
-        let is_new = m.set(index).is_some_and(|s| !s.by_carrier);
-        m.use_carrier(index);
-        is_new && m.set(index).is_some_and(|s| s.ready_first != NONE)
-    });
-    if is_ready == Some(true) {
-        ring_myself();
-    }
-}
-
-/// The hidden eventfd has another number now, and `from`, which names it too, is the program's in a moment.
-pub(crate) fn bell_moved(from: i32) {
-    with(|m| {
-        for i in m.set_numbers() {
-            if m.unhide(i, from) {
-                m.rehost(i);
-            }
-        }
-    });
-}
-
-/// The hidden eventfd is about to be closed for good. Others hold duplicates, so that closing alone would
-/// leave it in the sets.
-pub(crate) fn bell_leaves() {
-    let event = process::bell_fd();
-    with(|m| m.set_numbers().for_each(|i| _ = m.unhide(i, event)));
-}
-
-/// R10: whether a non-blocking sender of this connection can be told EAGAIN when the ring is full: it
-/// waits where we see it, in sets whose registrations we understand, and can be rung.
-pub(crate) fn may_ask_for_patience(conn: &Conn) -> bool {
-    if conn.registrations.load(Ordering::Relaxed) == 0 {
-        return can_be_rung(conn); // waits with poll or select
-    }
-    with(|m| may_wait_for_room(m, conn)).unwrap_or(false)
-}
-
-/// Whether all who wait for this connection wait where we see it, and can be rung.
-pub(crate) fn can_be_rung(conn: &Conn) -> bool {
-    (conn.has(flag::WAITED) || SEES_WAITS.load(Ordering::Relaxed))
-        && conn.has(flag::PEER_HAS_BELL)
-        && !conn.has(flag::BY_CARRIER)
-        && process::bell().is_some()
-}
-
-/// As [`may_ask_for_patience`], under the lock.
-fn may_wait_for_room(m: &Mirror, conn: &Conn) -> bool {
-    if !can_be_rung(conn) {
-        return false;
-    }
-    m.registrations_of(conn).all(|(_, reg)| reg.events & (ONESHOT | EXCLUSIVE) == 0)
-}
-
-/// A sender was told EAGAIN: level-triggered registrations must not see the carrier's "writable" until
-/// there is room in the ring.
-pub(crate) fn sender_waits(conn: &Conn) {
-    if conn.registrations.load(Ordering::Relaxed) == 0 {
-        return;
-    }
-    with(|m| {
-        m.each_registration(conn, |m, at, reg| {
-            if reg.events & OUT != 0 && reg.events & ET == 0 && !reg.is_stripped {
-                m.strip(at, true);
-            }
-            // Room that came meanwhile is found by the next wait.
-            m.push_ready(at);
-            if let Some(set) = m.set(reg.set) {
-                set.has_room_waiters = true;
-            }
-        });
-    });
-}
-
-/// A wish for room ([`sender_waits`]) is granted to somebody who waits by other means, or in vain: nobody keeps
-/// "writable" from the sets any more.
-pub(crate) fn room_granted(conn: &Conn) {
-    let asked = conn.flags.fetch_and(!flag::WANTS_ROOM, Ordering::SeqCst) & flag::WANTS_ROOM != 0;
-    if asked && conn.registrations.load(Ordering::Relaxed) != 0 {
-        with(|m| m.grant_room(conn, NONE));
-    }
-}
-
-/// A sender was told EAGAIN for something that nobody rings for: a ring that is full and cannot be left for the
-/// carrier at this moment (L2). The carrier's "writable" is true, so a level-triggered program comes back at once;
-/// an edge that was reported does not come again unless the kernel is asked to look anew.
-#[cold]
-pub(crate) fn sender_comes_back(conn: &Conn) {
-    if conn.registrations.load(Ordering::Relaxed) == 0 {
-        return;
-    }
-    with(|m| {
-        m.each_registration(conn, |m, at, reg| {
-            // One with ONESHOT is enabled anew by the program, which has the same effect.
-            if reg.events & OUT != 0 && reg.events & (ET | ONESHOT) == ET {
-                m.strip(at, false);
-            }
-        });
-    });
-}
-
-/// A call has eaten bells of a connection, perhaps ([`flag::EATEN`]), of which nobody else is told by the kernel any more:
-/// it is put on the ready lists of its sets, and who sleeps in one of them, in `poll` or for the bell in a receive call is
-/// woken. Where the process has no bell they look again by themselves ([`sleeping::BOUNDED_SLEEP_NS`]).
-#[inline]
-pub(crate) fn bells_eaten(conn: &Conn) {
-    if conn.has(flag::EATEN) {
-        tell_of_eaten(conn, None);
-    }
-}
-
-#[cold]
-#[inline(never)]
-fn tell_of_eaten(conn: &Conn, mirror: Option<&mut Mirror>) {
-    let flags = conn.flags.fetch_and(!(flag::EATEN | flag::POLLED), Ordering::SeqCst);
-    let in_a_set = match mirror {
-        Some(mirror) => mirror.ready_conn(conn),
-        None if conn.registrations.load(Ordering::Relaxed) == 0 => false,
-        None => with(|m| m.ready_conn(conn)) == Some(true),
-    };
-    if in_a_set {
-        ring_myself();
-    } else if !is_single_threaded()
-        && (flags & flag::POLLED != 0 || conn.is_pinned_elsewhere(Half::Receive))
-    {
-        process::ring_own(conn.index());
-    }
-}
-
-/// The socket listens from here on: its registrations are no connection's.
-pub(crate) fn listens(conn: &Conn) {
-    if conn.registrations.load(Ordering::Relaxed) != 0 {
-        with(|m| m.each_registration(conn, |m, at, _| m.set_kernels(at, false)));
-    }
-}
-
-/// Before a fork: nobody is in the middle of a change.
-pub(crate) fn fork_prepare() {
-    lock();
-    FORKING.store(tls::thread_id() as u32, Ordering::Release);
-}
-
-/// After a fork, in the parent.
-pub(crate) fn fork_parent() {
-    FORKING.store(0, Ordering::Release);
-    unlock();
-}
-
-/// After a fork, in the child: sets are shared with the parent by the kernel, the hidden eventfd in them
-/// is the parent's.
-pub(crate) fn fork_child() {
-    FORKING.store(0, Ordering::Release);
-    unlock();
-    with(|m| {
-        for set in m.each_set() {
-            (set.host, set.hidden, set.doors) = (NONE, None, Doors::default());
-            (set.sleepers, set.unbelled) = (0, 0);
-            set.is_inherited = set.members > 0;
-            if set.is_inherited && set.has_lane {
-                inherited::note();
-            }
-        }
-    });
-}
-
-// ---- epoll_ctl -------------------------------------------------------------------------------
 
 /// `epoll_ctl` on a set of ours. `None`: pass the call on.
 ///
@@ -434,90 +131,4 @@ pub(crate) unsafe fn control(
         crate::migration::demote::entered_set(conn, fd);
     }
     Some(done)
-}
-
-/// What the kernel has just been told of a registration.
-struct Change {
-    set: u32,
-    op: c_int,
-    fd: c_int,
-    wanted: epoll_event,
-    /// All but "writable".
-    strips: bool,
-}
-
-/// The mirror follows a change of a registration of `conn`. True: sleepers must look.
-#[inline(always)]
-fn follow(m: &mut Mirror, conn: &Conn, change: &Change) -> bool {
-    if !conn.has(flag::WAITED) {
-        conn.set(flag::WAITED);
-    }
-    if !SEES_WAITS.load(Ordering::Relaxed) {
-        SEES_WAITS.store(true, Ordering::Relaxed);
-    }
-    if noted::suffices(m, conn, change) {
-        return false;
-    }
-    mirrored(m, conn, change)
-}
-
-/// [`follow`] for what is in the mirror, or shall be.
-fn mirrored(m: &mut Mirror, conn: &Conn, change: &Change) -> bool {
-    let Change { set, op, fd, wanted, strips } = *change;
-    let (events, data) = (wanted.events, wanted.u64);
-    let mut sleeps = noted::enlist(m, conn);
-    match (op, m.find(set, conn, fd)) {
-        (libc::EPOLL_CTL_DEL, Some(at)) => m.remove(at),
-        (libc::EPOLL_CTL_DEL, None) => {}
-        (_, Some(at)) => {
-            if m.registrations.get(at as usize).is_some_and(|r| r.data != data) {
-                m.rehash(at, data);
-            }
-            if let Some(reg) = m.reg(at) {
-                reg.events = events;
-                reg.is_disabled = false;
-                reg.is_stripped = strips;
-                reg.reported = 0;
-            }
-            sleeps |= enter(m, at, conn);
-        }
-        (_, None) => match m.add(set, conn, fd, events, data) {
-            Some(at) => {
-                if let Some(reg) = m.reg(at) {
-                    reg.is_stripped = strips;
-                }
-                sleeps |= enter(m, at, conn);
-            }
-            // No room: whoever waits here cannot be woken by a bell.
-            None => conn.pin_to_kernel(Reason::Limit),
-        },
-    }
-    if events & OUT != 0
-        && let Some(set) = m.set(set)
-    {
-        if conn.has(flag::WANTS_ROOM) {
-            // Told EAGAIN before it was registered: this set's sleeps are bounded from now on.
-            set.has_room_waiters = true;
-        } else {
-            set.wants_writable = true;
-        }
-    }
-    if events & EXCLUSIVE != 0 {
-        conn.pin_to_kernel(Reason::UnsuitableSocket);
-    }
-    if events & ONESHOT != 0
-        && let Some(set) = m.set(set)
-    {
-        set.has_oneshots = true;
-    }
-    sleeps
-}
-
-/// A registration was made or changed. True: sleepers must look.
-fn enter(m: &mut Mirror, at: u32, conn: &Conn) -> bool {
-    fence(Ordering::SeqCst); // pairs with `attached`
-    if conn.has_lanes() {
-        return welcome(m, at, conn);
-    }
-    false
 }

@@ -18,41 +18,23 @@
 
 use libc::epoll_event;
 
-use super::{
-    ET, ONESHOT, OUT,
-    mirror::{Mirror, NONE, with},
-    wait::{BATCH, ring_myself},
-};
+use super::wait::BATCH;
 use crate::{
-    conn::{self, Conn, Half, Stage},
+    conn::{self, Stage},
     process, readiness,
-    wake::strangers::Bells,
+    wake::{
+        arming,
+        interest::{
+            ET, ONESHOT, OUT,
+            mirror::{Mirror, NONE, with},
+            ring_myself,
+        },
+        strangers::Bells,
+    },
 };
 
 /// Bits that are put in order together.
 const SORTED: usize = 64;
-
-impl Mirror {
-    /// Finds out whether the bytes of a registration's connection come by the kernel.
-    pub(super) fn learn_lane(&mut self, at: u32, conn: &Conn) {
-        if conn.has_lanes() && conn.pin_live(Half::Receive) {
-            self.set_kernels(at, !readiness::stays_on_lane(conn));
-            conn.unpin(Half::Receive);
-        }
-    }
-
-    /// Whether the bytes of a registration's connection come by the kernel.
-    #[inline]
-    pub(super) fn set_kernels(&mut self, at: u32, is_kernels: bool) {
-        let Some(reg) = self.reg(at).filter(|reg| reg.is_kernels != is_kernels) else { return };
-        reg.is_kernels = is_kernels;
-        let set = reg.set;
-        if let Some(set) = self.set(set) {
-            set.by_kernel =
-                if is_kernels { set.by_kernel + 1 } else { set.by_kernel.saturating_sub(1) };
-        }
-    }
-}
 
 impl Mirror {
     /// Whether the kernel's event under these data may be a listener's.
@@ -162,7 +144,7 @@ fn in_order(m: &mut Mirror, slots: &mut [u32], bits: &mut Bits) {
     let mut keyed = [(0u64, 0u32); SORTED];
     let keyed = keyed.get_mut(..slots.len()).unwrap_or(&mut []);
     for (to, slot) in keyed.iter_mut().zip(slots.iter()) {
-        *to = (conn::get(*slot).map_or(0, readiness::rung_at), *slot);
+        *to = (conn::get(*slot).map_or(0, arming::rung_at), *slot);
     }
     // By what peers say: a lie makes a wrong order, nothing else.
     sort(keyed);

@@ -3,15 +3,16 @@
 use sdp_stats::Counter;
 use sdp_sys::time::monotonic_ns;
 
-use super::{
-    mirror::{NONE, with},
-    wait::MERGE_AFTER_NS,
-};
+use super::wait::MERGE_AFTER_NS;
 use crate::{
     conn::{self, Conn},
     datapath::wait,
     process,
-    wake::{spin, strangers::Bells},
+    wake::{
+        interest::mirror::{NONE, with},
+        spin,
+        strangers::Bells,
+    },
 };
 
 /// A look at the bell page before sleeping.

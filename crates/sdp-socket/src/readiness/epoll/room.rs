@@ -1,10 +1,10 @@
 //! Senders that wait for room in a set: looked at again now and then, should their reader be gone.
 
-use super::mirror::{Mirror, NONE};
 use crate::{
     conn::{self, Conn, carrier, flag},
     datapath::wait,
     process::table::{self, Entry},
+    wake::interest::mirror::{Mirror, NONE},
 };
 
 impl Mirror {

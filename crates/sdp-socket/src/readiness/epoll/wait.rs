@@ -7,12 +7,10 @@ use sdp_stats::Counter;
 use sdp_sys::{errno::Errno, pid::is_single_threaded, sys, time::monotonic_ns};
 
 use super::{
-    ALWAYS, ET, EXCLUSIVE, IN, IN_KIND, ONESHOT, OUT, RDHUP, doors, former, inherited,
-    mirror::{ANY_BY_CARRIER, Mirror, NONE, REGISTRATIONS, Registration, Set, with},
+    inherited,
     order::{Bits, Output, collect_bits, take_bits},
     pause::{plan_spin, spin_on_bell},
     room::note_end,
-    tell_of_eaten,
 };
 use crate::{
     conn::{self, Conn, Half, Stage, carrier, flag},
@@ -24,7 +22,16 @@ use crate::{
         table::{self, Entry},
     },
     readiness::{self, Look, shorter},
-    wake::{strangers::Bells, wait_set},
+    wake::{
+        arming,
+        interest::{
+            self, ALWAYS, ET, EXCLUSIVE, IN, IN_KIND, ONESHOT, OUT, RDHUP, doors, former,
+            mirror::{ANY_BY_CARRIER, Mirror, NONE, REGISTRATIONS, Registration, Set, with},
+            ring_myself, tell_of_eaten,
+        },
+        strangers::Bells,
+        wait_set,
+    },
 };
 
 /// Kernel events are told before ring events at least once in so many waits …
@@ -114,7 +121,7 @@ unsafe fn wait_on(
             // anew, because the program's own call is the one that the sandbox allows.
             return None;
         }
-        let owed = hosts::between_waits(super::attached);
+        let owed = hosts::between_waits(interest::attached);
         collect_bits(set);
         let mut is_late = false;
         let collected = with(|m| {
@@ -373,11 +380,6 @@ fn milliseconds(left: Option<u64>) -> c_int {
     }
 }
 
-/// Wakes all who sleep for the bell.
-pub(super) fn ring_myself() {
-    process::ring_all();
-}
-
 /// What a wait does after its look at the rings.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Collected {
@@ -492,13 +494,13 @@ fn judge(m: &mut Mirror, at: u32, out: &mut Output) {
     if conn.has(flag::EATEN) {
         tell_of_eaten(conn, Some(m)); // the other sets
     }
-    if reg.is_kernels && readiness::stays_on_lane(conn) {
+    if reg.is_kernels && arming::stays_on_lane(conn) {
         m.set_kernels(at, false);
     }
     if let Some(cursor) = readable {
         if !(is_edge && reg.reported == cursor) {
             // The carrier is nearly always writable; a full one is the kernel's to report.
-            let writable = reg.events & OUT != 0 && !is_edge && readiness::has_room(conn);
+            let writable = reg.events & OUT != 0 && !is_edge && arming::has_room(conn);
             events |= (reg.events & IN_KIND) | if writable { OUT } else { 0 };
             if let Some(reg) = m.reg(at) {
                 reg.reported = cursor;
@@ -507,7 +509,7 @@ fn judge(m: &mut Mirror, at: u32, out: &mut Output) {
         if !is_edge {
             m.push_ready(at);
         } else {
-            readiness::arm(conn);
+            arming::arm(conn);
             if readiness::cursor(conn) != cursor {
                 m.push_ready(at);
             }
@@ -746,18 +748,6 @@ impl Sleeper {
     }
 }
 
-/// The bell page exists from now on: who sleeps already counts in it.
-pub(super) fn count_sleepers() {
-    let Some(bell) = process::bell() else { return };
-    with(|m| {
-        for set in m.each_set() {
-            for _ in 0..core::mem::take(&mut set.unbelled) {
-                bell.fall_asleep();
-            }
-        }
-    });
-}
-
 /// One kernel event (R9) of a wait that began when [`former::latest`] was `since`: passes it on, changed where a bell was
 /// taken for data.
 fn translate(m: &mut Mirror, set: u32, event: &epoll_event, since: u64, out: &mut Output) {
@@ -847,7 +837,7 @@ fn judge_enabled(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u3
     } else if events & OUT != 0
         && reg.events & (ET | ONESHOT | EXCLUSIVE) == 0
         && wait::is_full(conn)
-        && super::may_wait_for_room(m, conn)
+        && interest::may_wait_for_room(m, conn)
     {
         // A sender would block, or be told EAGAIN: as if it had been.
         conn.set(flag::WANTS_ROOM);
@@ -868,7 +858,7 @@ fn judge_enabled(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u3
         if conn.has(flag::EATEN) {
             tell_of_eaten(conn, Some(m));
         }
-        m.set_kernels(at, !readiness::stays_on_lane(conn));
+        m.set_kernels(at, !arming::stays_on_lane(conn));
         let Some(truth) = truth else {
             // The kernel tells a level again, and of ONESHOT, which is enabled anew, everything.
             note_busy(m, at, reg);

@@ -24,15 +24,14 @@ use crate::{
         hot::PAGE,
         table::{self, Entry},
     },
-    readiness,
-    wake::spin,
+    wake::{arming, spin},
 };
 
 /// Epoll sets that one process can have mirrored; those beyond keep their connections on the kernel
 /// lane (they are never marked as waited for).
-pub(super) const SETS: usize = 4096;
+pub(crate) const SETS: usize = 4096;
 /// Mirrored registrations.
-pub(super) const REGISTRATIONS: usize = 65_536;
+pub(crate) const REGISTRATIONS: usize = 65_536;
 /// Bytes of a page.
 const PAGE_BYTES: usize = 4096;
 /// Where on its page the first registration is to lie: behind some sets.
@@ -44,92 +43,92 @@ const LEAD: usize = (PAGE_BYTES + FIRST_AT
 /// Hash chains at the beginning.
 const CHAINS: u32 = 16;
 
-pub(super) const NONE: u32 = u32::MAX;
+pub(crate) const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy)]
-pub(super) struct Registration {
-    pub(super) set: u32,
-    pub(super) conn: u32,
-    pub(super) fd: i32,
-    pub(super) events: u32,
-    pub(super) data: u64,
+pub(crate) struct Registration {
+    pub(crate) set: u32,
+    pub(crate) conn: u32,
+    pub(crate) fd: i32,
+    pub(crate) events: u32,
+    pub(crate) data: u64,
     /// The registration where the hash chain of this place's number begins, plus one; 0 nowhere. No property of the
     /// registration: there are as many chains as registrations, more or less, and so they need no memory apart.
     chain: u32,
     /// Chains: by (set, data), by connection, by ready list; also the free list through `next_hash`.
-    pub(super) next_hash: u32,
-    pub(super) next_conn: u32,
-    pub(super) next_ready: u32,
+    pub(crate) next_hash: u32,
+    pub(crate) next_conn: u32,
+    pub(crate) next_ready: u32,
     /// The set's members, both ways.
-    pub(super) next_member: u32,
-    pub(super) last_member: u32,
-    pub(super) is_used: bool,
-    pub(super) is_ready: bool,
+    pub(crate) next_member: u32,
+    pub(crate) last_member: u32,
+    pub(crate) is_used: bool,
+    pub(crate) is_ready: bool,
     /// ONESHOT has fired.
-    pub(super) is_disabled: bool,
+    pub(crate) is_disabled: bool,
     /// EPOLLOUT was taken out of the kernel's registration while the ring is full.
-    pub(super) is_stripped: bool,
+    pub(crate) is_stripped: bool,
     /// Of a connection whose bytes come by the kernel, as far as is known: counted in [`Set::by_kernel`].
-    pub(super) is_kernels: bool,
+    pub(crate) is_kernels: bool,
     /// Edge: an event of the kernel's has not been judged, because another thread was at work on the connection.
-    pub(super) is_unjudged: bool,
+    pub(crate) is_unjudged: bool,
     /// Edge: the ring cursor last reported.
-    pub(super) reported: u64,
+    pub(crate) reported: u64,
 }
 
-pub(super) struct Set {
+pub(crate) struct Set {
     /// Of all sets that there ever were only this one's; in its lowest bits the place.
-    pub(super) serial: u64,
-    pub(super) epfd: i32,
-    pub(super) refs: u32,
-    pub(super) is_used: bool,
-    pub(super) ready_first: u32,
-    pub(super) ready_last: u32,
+    pub(crate) serial: u64,
+    pub(crate) epfd: i32,
+    pub(crate) refs: u32,
+    pub(crate) is_used: bool,
+    pub(crate) ready_first: u32,
+    pub(crate) ready_last: u32,
     /// Registration under whose data the hidden eventfd is in the set.
-    pub(super) host: u32,
+    pub(crate) host: u32,
     /// The hidden eventfd is in the kernel's set, under this data (also while `host` is none).
-    pub(super) hidden: Option<u64>,
-    pub(super) doors: super::doors::Doors,
+    pub(crate) hidden: Option<u64>,
+    pub(crate) doors: super::doors::Doors,
     /// Threads asleep on the set …
-    pub(super) sleepers: u32,
+    pub(crate) sleepers: u32,
     /// … of them those that fell asleep before there was a bell page, and are not counted in it.
-    pub(super) unbelled: u32,
-    pub(super) members: u32,
-    pub(super) first_member: u32,
+    pub(crate) unbelled: u32,
+    pub(crate) members: u32,
+    pub(crate) first_member: u32,
     /// Somebody waits where we do not see it (the set is in another set, or is polled), or the hidden
     /// eventfd cannot be in the set: members arm on the carrier, which the kernel passes on.
-    pub(super) by_carrier: bool,
+    pub(crate) by_carrier: bool,
     /// Inherited by fork: nothing was armed for this process yet.
-    pub(super) is_inherited: bool,
+    pub(crate) is_inherited: bool,
     /// A member has come onto a lane; until none is left.
-    pub(super) has_lane: bool,
+    pub(crate) has_lane: bool,
     /// One ever has.
-    pub(super) had_lane: bool,
+    pub(crate) had_lane: bool,
     /// Connections whose bytes come by the kernel, as far as is known ([`super::order`]).
-    pub(super) by_kernel: u32,
+    pub(crate) by_kernel: u32,
     /// A connection, plus one, that could not be judged because another thread was at work on it; 0 none.
-    pub(super) busy: u32,
+    pub(crate) busy: u32,
     /// The last wait told what the kernel had, and that alone: what is in rings is next.
-    pub(super) is_rings_turn: bool,
+    pub(crate) is_rings_turn: bool,
     /// The kernel's last events told of a listener, and those of rings were kept for the next wait.
-    pub(super) held_rings: bool,
+    pub(crate) held_rings: bool,
     /// Registrations that are noted with their connections ([`super::noted`]).
-    pub(super) noted: u32,
+    pub(crate) noted: u32,
     /// The kernel refused the hidden eventfd.
-    pub(super) is_deaf: bool,
+    pub(crate) is_deaf: bool,
     /// A registration with ONESHOT has been seen.
-    pub(super) has_oneshots: bool,
-    pub(super) waits: u32,
+    pub(crate) has_oneshots: bool,
+    pub(crate) waits: u32,
     /// Wake-ups by the bell since one was judged as if it were the host's own event.
-    pub(super) unjudged: u8,
-    pub(super) merged_ns: u64,
+    pub(crate) unjudged: u8,
+    pub(crate) merged_ns: u64,
     /// "Writable" was asked for since: the kernel mostly has that already.
-    pub(super) wants_writable: bool,
-    pub(super) spin: spin::Learnt,
+    pub(crate) wants_writable: bool,
+    pub(crate) spin: spin::Learnt,
     /// A sender of the set was told EAGAIN: sleeps are bounded (O8).
-    pub(super) has_room_waiters: bool,
+    pub(crate) has_room_waiters: bool,
     /// When those senders were last looked at.
-    pub(super) room_checked_ns: u64,
+    pub(crate) room_checked_ns: u64,
 }
 
 /// The mirror. Sets, the last one first, end where registrations begin, and both begin in the middle of a page: a process
@@ -140,8 +139,8 @@ pub(crate) struct Mirror {
     /// The last one first ([`Mirror::set`]).
     sets: [Set; SETS],
     counts: Counts,
-    pub(super) registrations: [Registration; REGISTRATIONS],
-    pub(super) formers: Formers,
+    pub(crate) registrations: [Registration; REGISTRATIONS],
+    pub(crate) formers: Formers,
 }
 
 const _: () = assert!(offset_of!(Mirror, registrations) % PAGE_BYTES == FIRST_AT);
@@ -166,15 +165,15 @@ struct Counts {
 }
 
 /// Some set's members were ever told to arm on the carrier. Changes under the lock.
-pub(super) static ANY_BY_CARRIER: AtomicBool = AtomicBool::new(false);
+pub(crate) static ANY_BY_CARRIER: AtomicBool = AtomicBool::new(false);
 
-pub(super) static LOCK: &AtomicU32 = &PAGE.lock.epoll_lock;
+pub(crate) static LOCK: &AtomicU32 = &PAGE.lock.epoll_lock;
 /// Thread that holds the lock across a fork: libc runs the program's `pthread_atfork` handlers meanwhile,
 /// which may use sets.
-pub(super) static FORKING: &AtomicU32 = &PAGE.lock.epoll_forking;
+pub(crate) static FORKING: &AtomicU32 = &PAGE.lock.epoll_forking;
 static MIRROR: &AtomicPtr<Mirror> = &PAGE.epoll.mirror;
 
-pub(super) fn lock() {
+pub(crate) fn lock() {
     let mut spins = 0u32;
     while LOCK.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
         spins += 1;
@@ -186,12 +185,12 @@ pub(super) fn lock() {
     }
 }
 
-pub(super) fn unlock() {
+pub(crate) fn unlock() {
     LOCK.store(0, Ordering::Release);
 }
 
 /// The mirror under its lock, inside a critical section.
-pub(super) struct Locked {
+pub(crate) struct Locked {
     mirror: NonNull<Mirror>,
     /// The thread has the lock across a fork, and keeps it.
     is_kept: bool,
@@ -227,7 +226,7 @@ impl Drop for Locked {
 
 /// Locks the mirror. `None` when there is none.
 #[inline(always)]
-pub(super) fn locked() -> Option<Locked> {
+pub(crate) fn locked() -> Option<Locked> {
     let mirror = NonNull::new(MIRROR.load(Ordering::Acquire))?;
     let section = section::Guard::enter();
     let held = FORKING.load(Ordering::Acquire);
@@ -239,11 +238,11 @@ pub(super) fn locked() -> Option<Locked> {
 }
 
 /// Runs `body` on the mirror under its lock, inside a critical section. `None` when there is none.
-pub(super) fn with<R>(body: impl FnOnce(&mut Mirror) -> R) -> Option<R> {
+pub(crate) fn with<R>(body: impl FnOnce(&mut Mirror) -> R) -> Option<R> {
     Some(body(&mut *locked()?))
 }
 
-pub(super) fn make_mirror() -> bool {
+pub(crate) fn make_mirror() -> bool {
     if !MIRROR.load(Ordering::Acquire).is_null() {
         return true;
     }
@@ -275,7 +274,7 @@ fn new_mirror() -> Option<NonNull<Mirror>> {
 }
 
 impl Mirror {
-    pub(super) fn set(&mut self, index: u32) -> Option<&mut Set> {
+    pub(crate) fn set(&mut self, index: u32) -> Option<&mut Set> {
         self.set_place(index as usize).filter(|s| s.is_used)
     }
 
@@ -284,26 +283,26 @@ impl Mirror {
     }
 
     /// All sets.
-    pub(super) fn each_set(&mut self) -> impl Iterator<Item = &mut Set> {
+    pub(crate) fn each_set(&mut self) -> impl Iterator<Item = &mut Set> {
         let ever = self.counts.sets as usize;
         self.sets.iter_mut().rev().take(ever).filter(|s| s.is_used)
     }
 
     /// Numbers of places in which there may be a set.
-    pub(super) fn set_numbers(&self) -> core::ops::Range<u32> {
+    pub(crate) fn set_numbers(&self) -> core::ops::Range<u32> {
         0..self.counts.sets
     }
 
     /// What all sets' waits have learnt together.
-    pub(super) fn spin(&mut self) -> &mut spin::Learnt {
+    pub(crate) fn spin(&mut self) -> &mut spin::Learnt {
         &mut self.counts.spin
     }
 
-    pub(super) fn reg(&mut self, index: u32) -> Option<&mut Registration> {
+    pub(crate) fn reg(&mut self, index: u32) -> Option<&mut Registration> {
         self.registrations.get_mut(index as usize).filter(|r| r.is_used)
     }
 
-    pub(super) fn open_set(&mut self, epfd: i32) -> Option<u32> {
+    pub(crate) fn open_set(&mut self, epfd: i32) -> Option<u32> {
         // Places behind those that were ever used hold zeros: free.
         let ever = self.counts.sets as usize;
         let index = self.sets.iter().rev().take(ever + 1).position(|s| !s.is_used)?;
@@ -345,7 +344,7 @@ impl Mirror {
         Some(index as u32)
     }
 
-    pub(super) fn allocate(&mut self) -> Option<u32> {
+    pub(crate) fn allocate(&mut self) -> Option<u32> {
         let counts = &mut self.counts;
         if counts.free != NONE {
             let index = counts.free;
@@ -368,7 +367,7 @@ impl Mirror {
     }
 
     /// The first registration of such a chain ([`NONE`]: it is empty).
-    pub(super) fn first_like(&self, set: u32, data: u64) -> u32 {
+    pub(crate) fn first_like(&self, set: u32, data: u64) -> u32 {
         let chain = self.chain_of(set, data);
         self.registrations.get(chain).map_or(NONE, |place| place.chain.wrapping_sub(1))
     }
@@ -405,12 +404,12 @@ impl Mirror {
     }
 
     /// The registration of number `fd` of this connection in this set.
-    pub(super) fn find(&self, set: u32, conn: &Conn, fd: i32) -> Option<u32> {
+    pub(crate) fn find(&self, set: u32, conn: &Conn, fd: i32) -> Option<u32> {
         let mut all = self.registrations_of(conn);
         all.find(|(_, reg)| reg.set == set && reg.fd == fd).map(|(at, _)| at)
     }
 
-    pub(super) fn add(
+    pub(crate) fn add(
         &mut self,
         set: u32,
         conn: &Conn,
@@ -487,7 +486,7 @@ impl Mirror {
     }
 
     /// The registrations of a connection.
-    pub(super) fn registrations_of(
+    pub(crate) fn registrations_of(
         &self,
         conn: &Conn,
     ) -> impl Iterator<Item = (u32, &Registration)> {
@@ -497,7 +496,7 @@ impl Mirror {
     }
 
     /// Calls `each` with the registrations of a connection, and what they are. It may remove the one that it got.
-    pub(super) fn each_registration(
+    pub(crate) fn each_registration(
         &mut self,
         conn: &Conn,
         mut each: impl FnMut(&mut Self, u32, Registration),
@@ -510,7 +509,7 @@ impl Mirror {
     }
 
     /// Calls `each` with the registrations of a set.
-    pub(super) fn each_member(&mut self, set: u32, mut each: impl FnMut(&mut Self, u32)) {
+    pub(crate) fn each_member(&mut self, set: u32, mut each: impl FnMut(&mut Self, u32)) {
         let Some(mut at) = self.set(set).map(|s| s.first_member) else { return };
         while let Some(next) = self.registrations.get(at as usize).map(|r| r.next_member) {
             each(self, at);
@@ -518,7 +517,7 @@ impl Mirror {
         }
     }
 
-    pub(super) fn unhash(&mut self, index: u32) {
+    pub(crate) fn unhash(&mut self, index: u32) {
         let Some(reg) = self.registrations.get(index as usize).copied() else { return };
         let mut at = self.first_like(reg.set, reg.data);
         if at == index {
@@ -538,7 +537,7 @@ impl Mirror {
     }
 
     /// Whether one registration of the set at most has this data.
-    pub(super) fn is_alone(&self, set: u32, data: u64) -> bool {
+    pub(crate) fn is_alone(&self, set: u32, data: u64) -> bool {
         let mut matches = 0;
         let mut at = self.first_like(set, data);
         while let Some(reg) = self.registrations.get(at as usize) {
@@ -549,7 +548,7 @@ impl Mirror {
     }
 
     /// A registration, of which the kernel knows already, has other data.
-    pub(super) fn rehash(&mut self, index: u32, data: u64) {
+    pub(crate) fn rehash(&mut self, index: u32, data: u64) {
         self.unhash(index);
         let Some(reg) = self.registrations.get_mut(index as usize) else { return };
         let before = *reg;
@@ -573,7 +572,7 @@ impl Mirror {
 
     /// Whether an event of a wait of the kernel's that began when [`former::latest`] was `since` may be of who had its data
     /// before (R9 c).
-    pub(super) fn is_late(&mut self, set: u32, event: &epoll_event, since: u64) -> bool {
+    pub(crate) fn is_late(&mut self, set: u32, event: &epoll_event, since: u64) -> bool {
         let Some(s) = self.set(set) else { return false };
         // The hidden eventfd may wait for its next host.
         let is_bell = event.events == IN && s.hidden == Some(event.u64) && s.host == NONE;
@@ -582,7 +581,7 @@ impl Mirror {
     }
 
     /// Whether a registration has this data.
-    pub(super) fn is_taken(&self, set: u32, data: u64) -> bool {
+    pub(crate) fn is_taken(&self, set: u32, data: u64) -> bool {
         let mut at = self.first_like(set, data);
         while let Some(reg) = self.registrations.get(at as usize) {
             if reg.is_used && reg.set == set && reg.data == data {
@@ -593,7 +592,7 @@ impl Mirror {
         false
     }
 
-    pub(super) fn remove(&mut self, index: u32) {
+    pub(crate) fn remove(&mut self, index: u32) {
         let Some(reg) = self.registrations.get(index as usize).copied() else { return };
         if !reg.is_used {
             return;
@@ -625,7 +624,7 @@ impl Mirror {
         self.leave_data(index, &reg);
     }
 
-    pub(super) fn push_ready(&mut self, index: u32) {
+    pub(crate) fn push_ready(&mut self, index: u32) {
         let Some(reg) = self.reg(index) else { return };
         if reg.is_ready {
             return;
@@ -643,7 +642,7 @@ impl Mirror {
         }
     }
 
-    pub(super) fn pop_ready(&mut self, set: u32) -> Option<u32> {
+    pub(crate) fn pop_ready(&mut self, set: u32) -> Option<u32> {
         let first = self.set(set)?.ready_first;
         let reg = self.registrations.get_mut(first as usize)?;
         reg.is_ready = false;
@@ -656,7 +655,7 @@ impl Mirror {
         Some(first)
     }
 
-    pub(super) fn unready(&mut self, index: u32) {
+    pub(crate) fn unready(&mut self, index: u32) {
         let Some(reg) = self.registrations.get(index as usize).copied() else { return };
         if !reg.is_ready {
             return;
@@ -687,7 +686,7 @@ impl Mirror {
 
     /// All registrations of a connection become ready to be looked at. True when somebody may sleep on one
     /// of their sets.
-    pub(super) fn ready_conn(&mut self, conn: &Conn) -> bool {
+    pub(crate) fn ready_conn(&mut self, conn: &Conn) -> bool {
         let mut others_sleep = false;
         self.each_registration(conn, |m, at, reg| {
             m.push_ready(at);
@@ -698,7 +697,7 @@ impl Mirror {
 
     /// Takes EPOLLOUT out of the kernel's registration, or puts it back (which also makes the kernel
     /// report it to anybody who waits).
-    pub(super) fn strip(&mut self, at: u32, strip: bool) {
+    pub(crate) fn strip(&mut self, at: u32, strip: bool) {
         let Some(reg) = self.reg(at).map(|r| *r) else { return };
         if reg.is_disabled {
             return; // the program enables it anew, and would not have it enabled before
@@ -723,7 +722,7 @@ impl Mirror {
     /// The wish for room of a connection's sender is granted, or in vain. All who asked for "writable" hear of it, in
     /// each set that the connection is in: the registration `told` ([`NONE`]: none) by the caller, the others by the
     /// kernel, whose level was kept from them, or whose edge was.
-    pub(super) fn grant_room(&mut self, conn: &Conn, told: u32) {
+    pub(crate) fn grant_room(&mut self, conn: &Conn, told: u32) {
         conn.flags.fetch_and(!flag::WANTS_ROOM, Ordering::SeqCst);
         self.each_registration(conn, |m, at, reg| {
             let is_owed = reg.is_stripped || reg.events & (ET | ONESHOT) == ET;
@@ -736,7 +735,7 @@ impl Mirror {
     /// The host of a set is gone. A program with one thread cannot wait before it calls us again, so the
     /// eventfd stays where it is until then; with several it leaves the set now, because a wait that we
     /// do not see must not get data that the program has deleted (R9 a).
-    pub(super) fn lose_host(&mut self, set_index: u32) {
+    pub(crate) fn lose_host(&mut self, set_index: u32) {
         let Some(set) = self.set(set_index) else { return };
         set.host = NONE;
         if !sdp_sys::pid::is_single_threaded() {
@@ -746,7 +745,7 @@ impl Mirror {
 
     /// Sees to it that the hidden eventfd is in the set under the data of a living registration of an
     /// attached connection, and out of it when there is none.
-    pub(super) fn rehost(&mut self, set_index: u32) {
+    pub(crate) fn rehost(&mut self, set_index: u32) {
         let event = process::bell_fd();
         let Some(set) = self.set(set_index) else { return };
         let (epfd, hidden, first) = (set.epfd, set.hidden, set.first_member);
@@ -813,7 +812,7 @@ impl Mirror {
     }
 
     /// Takes the hidden eventfd, which `event` names, out of the set. True: it was there.
-    pub(super) fn unhide(&mut self, set_index: u32, event: i32) -> bool {
+    pub(crate) fn unhide(&mut self, set_index: u32, event: i32) -> bool {
         let Some(set) = self.set(set_index) else { return false };
         let Some(before) = set.hidden.take() else { return false };
         set.host = NONE;
@@ -829,7 +828,7 @@ impl Mirror {
     }
 
     /// From now on the set's members arm on the carrier; what was armed otherwise is armed again.
-    pub(super) fn use_carrier(&mut self, set_index: u32) {
+    pub(crate) fn use_carrier(&mut self, set_index: u32) {
         let Some(set) = self.set(set_index) else { return };
         if set.by_carrier {
             return;
@@ -853,9 +852,9 @@ fn first_of(conn: &Conn) -> u32 {
 }
 
 /// Arms the receiving half of a connection that is on a lane.
-pub(super) fn arm(conn: &Conn) {
+pub(crate) fn arm(conn: &Conn) {
     if conn.has_lanes() && conn.pin_live(Half::Receive) {
-        readiness::arm(conn);
+        arming::arm(conn);
         conn.unpin(Half::Receive);
     }
 }

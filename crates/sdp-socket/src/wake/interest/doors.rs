@@ -6,13 +6,13 @@ use sdp_sys::sys;
 use super::{
     ALWAYS, ET, IN,
     mirror::{Mirror, make_mirror, with},
-    wait::ring_myself,
+    ring_myself,
 };
 use crate::{process, wake::strangers};
 
 /// Which doorbells are in the kernel's set (a bit each), and under which data.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Doors {
+pub(crate) struct Doors {
     inside: u32,
     data: u64,
 }
@@ -46,14 +46,14 @@ pub(crate) fn doorbell_moved(place: usize, from: i32) {
 }
 
 /// Whether an event says something that whoever has a doorbell can bring about: an error, or that it has been shut.
-pub(super) fn may_be_foul(m: &mut Mirror, set: u32, event: &epoll_event) -> bool {
+pub(crate) fn may_be_foul(m: &mut Mirror, set: u32, event: &epoll_event) -> bool {
     let (events, data) = (event.events, event.u64);
     events & ALWAYS != 0
         && m.set(set).is_some_and(|set| set.doors.inside != 0 && set.hidden == Some(data))
 }
 
 /// The same of a doorbell of a relative, which may wait on the set, too: under what data that is, is not known here.
-pub(super) fn may_be_a_relative_s(event: &epoll_event) -> bool {
+pub(crate) fn may_be_a_relative_s(event: &epoll_event) -> bool {
     event.events & ALWAYS != 0 && process::has_relatives()
 }
 
@@ -65,7 +65,7 @@ fn control(epfd: i32, op: i32, fd: i32, data: u64) -> bool {
 
 impl Mirror {
     /// Sees to it that all doorbells are in the set under the data of the hidden eventfd, and out of it where that is.
-    pub(super) fn follow_host(&mut self, index: u32) {
+    pub(crate) fn follow_host(&mut self, index: u32) {
         let count = strangers::count();
         let Some(set) = self.set(index) else { return };
         let (epfd, target, mut doors) = (set.epfd, set.hidden, set.doors);

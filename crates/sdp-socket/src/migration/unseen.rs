@@ -38,7 +38,7 @@ fn may_be_set(fd: c_int) -> bool {
 /// Before `fd` is registered with `set_fd`, which the table does not know as a set.
 #[cold]
 #[inline(never)]
-pub(super) fn about_to_have(set_fd: c_int, fd: c_int) {
+pub(crate) fn about_to_have(set_fd: c_int, fd: c_int) {
     let Some(Entry::Conn(index)) = table::entry(fd) else { return };
     let is_listener = conn::get(index).is_none_or(|conn| conn.stage() == Stage::Listener);
     if !is_listener && may_be_set(set_fd) {

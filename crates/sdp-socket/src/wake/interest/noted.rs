@@ -10,10 +10,7 @@
 //! promise: a connection that a call holds open, whose last number the program has closed, is not found when a lane
 //! comes into the set. What the kernel still reports of it may be taken for the event of another with the same data.
 
-use core::sync::atomic::{
-    AtomicI32, AtomicU32, AtomicU64,
-    Ordering::{Acquire, Relaxed, Release},
-};
+use core::sync::atomic::Ordering::{Relaxed, Release};
 
 use sdp_stats::Reason;
 
@@ -22,30 +19,9 @@ use super::{
     mirror::{Mirror, SETS, Set},
 };
 use crate::{
-    conn::{self, Conn, Stage},
+    conn::{self, Conn, Noted, Stage},
     process::table::{self, Entry},
 };
-
-/// The registration that is noted with a connection. Changes under the epoll lock.
-pub(crate) struct Noted {
-    /// The set's ([`super::mirror::Set::serial`]); 0: nothing is noted.
-    serial: AtomicU64,
-    data: AtomicU64,
-    events: AtomicU32,
-    number: AtomicI32,
-}
-
-impl Noted {
-    /// Nothing is noted any more, or yet.
-    pub(crate) fn reset(&self) {
-        self.serial.store(0, Relaxed);
-    }
-
-    /// Whether nothing is noted. What was moved to the mirror is seen there then.
-    pub(super) fn is_empty(&self) -> bool {
-        self.serial.load(Acquire) == 0
-    }
-}
 
 /// The set for which something is noted with a connection, if it has not been closed since.
 fn set_of<'a>(m: &'a mut Mirror, noted: &Noted) -> Option<(u32, &'a mut Set)> {
@@ -56,7 +32,7 @@ fn set_of<'a>(m: &'a mut Mirror, noted: &Noted) -> Option<(u32, &'a mut Set)> {
 
 /// Whether it is enough to note a change with the connection; then it is noted.
 #[inline(always)]
-pub(super) fn suffices(m: &mut Mirror, conn: &Conn, change: &Change) -> bool {
+pub(crate) fn suffices(m: &mut Mirror, conn: &Conn, change: &Change) -> bool {
     let (events, data) = (change.wanted.events, change.wanted.u64);
     if events & (ONESHOT | EXCLUSIVE) != 0
         || conn.registrations.load(Relaxed) != 0
@@ -87,7 +63,7 @@ pub(super) fn suffices(m: &mut Mirror, conn: &Conn, change: &Change) -> bool {
 }
 
 /// Puts what is noted with a connection into the mirror. True: sleepers must look.
-pub(super) fn enlist(m: &mut Mirror, conn: &Conn) -> bool {
+pub(crate) fn enlist(m: &mut Mirror, conn: &Conn) -> bool {
     let noted = &conn.noted;
     let (number, events) = (noted.number.load(Relaxed), noted.events.load(Relaxed));
     let Some((place, set)) = set_of(m, noted) else {
@@ -107,7 +83,7 @@ pub(super) fn enlist(m: &mut Mirror, conn: &Conn) -> bool {
 }
 
 /// Forgets what is noted with a connection.
-pub(super) fn drop_note(m: &mut Mirror, conn: &Conn) {
+pub(crate) fn drop_note(m: &mut Mirror, conn: &Conn) {
     if let Some((_, set)) = set_of(m, &conn.noted) {
         set.noted = set.noted.saturating_sub(1);
     }
@@ -116,7 +92,7 @@ pub(super) fn drop_note(m: &mut Mirror, conn: &Conn) {
 
 /// Something has come onto a lane in this set: all that is noted for it goes to the mirror. True: sleepers must look.
 #[cold]
-pub(super) fn enlist_all(m: &mut Mirror, set: u32) -> bool {
+pub(crate) fn enlist_all(m: &mut Mirror, set: u32) -> bool {
     let Some(serial) = m.set(set).filter(|set| set.noted != 0).map(|set| set.serial) else {
         return false;
     };
@@ -141,7 +117,7 @@ mod tests {
     use super::*;
     use crate::{
         process,
-        readiness::epoll::{mirror::with, mirrored},
+        wake::interest::{mirror::with, mirrored},
     };
 
     const IN: u32 = libc::EPOLLIN as u32;
@@ -172,7 +148,7 @@ mod tests {
     }
 
     fn on_a_mirror(body: impl FnOnce(&mut Mirror)) {
-        assert!(crate::readiness::epoll::mirror::make_mirror());
+        assert!(crate::wake::interest::mirror::make_mirror());
         with(body).expect("a mirror");
     }
 
@@ -250,7 +226,7 @@ mod tests {
             before = m.open_set(105).expect("a set");
             assert!(tell(m, conn, &change(before, libc::EPOLL_CTL_ADD, 306, IN, 9)));
         });
-        crate::readiness::epoll::closed(before);
+        crate::wake::interest::closed(before);
         on_a_mirror(|m| {
             assert!(!enlist(m, conn));
             assert_eq!(mirrored_ones(m, conn), []);
@@ -276,7 +252,7 @@ mod tests {
             assert!(tell(m, conn, &change(set, libc::EPOLL_CTL_ADD, 307, IN, 3)));
         });
         crate::lifecycle::forget(307);
-        crate::readiness::epoll::meets(conn);
+        crate::wake::interest::meets(conn);
         on_a_mirror(|m| {
             assert_eq!(mirrored_ones(m, conn), []);
             assert_eq!(count(m, set), 0);

@@ -31,13 +31,13 @@ static LATEST: &AtomicU64 = &PAGE.lock.epoll_changes;
 
 /// Number of the latest change, for [`Formers::may_bring`].
 #[inline(always)]
-pub(super) fn latest() -> u64 {
+pub(crate) fn latest() -> u64 {
     LATEST.load(Ordering::Acquire)
 }
 
 /// Whose the former data were.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Owner {
+pub(crate) enum Owner {
     /// The hidden eventfd's.
     Bell,
     /// A registration's with ONESHOT.
@@ -46,7 +46,7 @@ pub(super) enum Owner {
 
 /// All that is remembered, of all sets. Zeros: nothing.
 #[repr(C, align(64))]
-pub(super) struct Formers([[Former; DEPTH]; PLACES]);
+pub(crate) struct Formers([[Former; DEPTH]; PLACES]);
 
 #[derive(Clone, Copy)]
 struct Former {
@@ -70,7 +70,7 @@ impl Formers {
 
     /// These data are not the owner's any more, and the kernel knows: a wait that sees the new number cannot bring them.
     /// Where there is one thread nothing is remembered: only a signal handler could change something during a wait.
-    pub(super) fn note(&mut self, set: u32, data: u64, owner: Owner) {
+    pub(crate) fn note(&mut self, set: u32, data: u64, owner: Owner) {
         if sdp_sys::pid::is_single_threaded() {
             return;
         }
@@ -92,7 +92,7 @@ impl Formers {
     }
 
     /// Something that is not in the mirror is about to have these data, whoever had them before.
-    pub(super) fn forget(&mut self, set: u32, data: u64) {
+    pub(crate) fn forget(&mut self, set: u32, data: u64) {
         if latest() != 0
             && let Some(place) = self.like(set, data)
         {
@@ -101,7 +101,7 @@ impl Formers {
     }
 
     /// Whether this may be of a former owner, from a wait of the kernel's that began when [`latest`] was `since`.
-    pub(super) fn may_bring(&mut self, set: u32, event: &epoll_event, since: u64) -> bool {
+    pub(crate) fn may_bring(&mut self, set: u32, event: &epoll_event, since: u64) -> bool {
         let (bits, data) = (event.events, event.u64);
         latest() != since
             && self.like(set, data).is_some_and(|place| {
@@ -117,6 +117,6 @@ impl Formers {
 
 /// A hash of data in a set. Data that differ in their highest bits alone are not spread; descriptors, pointers and counters
 /// are.
-pub(super) fn mixed(set: u32, data: u64) -> u64 {
+pub(crate) fn mixed(set: u32, data: u64) -> u64 {
     (data ^ u64::from(set).rotate_left(32)).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 48
 }

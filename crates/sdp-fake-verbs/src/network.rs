@@ -1,0 +1,221 @@
+//! What a test has in hand.
+
+use core::{
+    ptr::null_mut,
+    sync::atomic::{AtomicPtr, Ordering},
+};
+
+use sdp_fabric_verbs::{abi::verbs as abi, stand_in};
+use sdp_sys::{Errno, OwnedFd, sys};
+
+use crate::{
+    manager,
+    state::{Body, Kind, Qp, Stage, State, Trouble},
+    step::Step,
+    verbs, work,
+};
+
+/// The network of this process.
+static STATE: AtomicPtr<State> = AtomicPtr::new(null_mut());
+
+pub(crate) fn state() -> Option<&'static State> {
+    // SAFETY: a mapping of that size that is never given back, of zeros at first, which is a valid state.
+    unsafe { STATE.load(Ordering::Acquire).as_ref() }
+}
+
+/// What the road does with messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Road {
+    /// They arrive, and their sends complete.
+    Open,
+    /// They are lost, and nobody is told.
+    Cut,
+    /// They arrive, and their sends do not complete.
+    Mute,
+}
+
+/// Objects that exist.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Live {
+    pub managers: usize,
+    pub ids: usize,
+    pub contexts: usize,
+    pub pds: usize,
+    pub channels: usize,
+    pub cqs: usize,
+    pub srqs: usize,
+    pub qps: usize,
+    pub regions: usize,
+}
+
+/// The network that this process's provider and connection manager are on.
+#[derive(Debug, Clone, Copy)]
+pub struct Network(&'static State);
+
+impl Network {
+    /// Of this process and its children alone; one, however often this is called. `sdp-fabric-verbs` uses it from here on.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn private() -> Result<Self, Errno> {
+        Self::map(None)
+    }
+
+    /// The one in a file, which is made as long as it has to be.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn shared(path: &core::ffi::CStr) -> Result<Self, Errno> {
+        let flags = libc::O_RDWR | libc::O_CLOEXEC;
+        // SAFETY: a path that ends with NUL.
+        let file = unsafe { sys!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, 0) }?;
+        let file = OwnedFd::new(file as i32);
+        // SAFETY: no pointers.
+        unsafe { sys!(libc::SYS_ftruncate, file.raw(), size_of::<State>()) }?;
+        Self::map(Some(&file))
+    }
+
+    fn map(file: Option<&OwnedFd>) -> Result<Self, Errno> {
+        if let Some(state) = state() {
+            return Ok(Self(state));
+        }
+        let (number, kind) = file.map_or((-1, libc::MAP_ANONYMOUS), |file| (file.raw(), 0));
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_SHARED | libc::MAP_NORESERVE | kind;
+        let len = size_of::<State>();
+        // SAFETY: a new mapping, at a place that the kernel chooses.
+        let at = unsafe { sys!(libc::SYS_mmap, 0, len, access, flags, number, 0) }?;
+        let fresh = at as *mut State;
+        let made = STATE.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire);
+        if made.is_err() {
+            // SAFETY: the mapping made just now, which nobody else has seen.
+            let _ = unsafe { sys!(libc::SYS_munmap, fresh, len) };
+        }
+        stand_in::install(&STAND_IN);
+        state().map(Self).ok_or(Errno::ENOMEM)
+    }
+
+    /// Adds a device with this address of IPv6, or IPv4 as IPv6 has it; its number. Without any, each
+    /// address has the one with the number 0.
+    pub fn add_device(self, ip: [u8; 16]) -> Option<usize> {
+        self.0.with(|body| {
+            let index = body.devices.iter().position(|device| !device.is_present)?;
+            let device = body.devices.get_mut(index)?;
+            (device.ip, device.is_present) = (ip, true);
+            Some(index)
+        })
+    }
+
+    /// Whether a device is iWARP.
+    pub fn set_iwarp(self, device: usize, is_iwarp: bool) {
+        self.0.with(|body| {
+            if let Some(device) = body.devices.get_mut(device) {
+                device.is_iwarp = is_iwarp;
+            }
+        });
+    }
+
+    /// Takes a device away, with all that was made on it.
+    pub fn remove_device(self, device: usize) {
+        self.0.with(|body| {
+            if let Some(device) = body.devices.get_mut(device) {
+                device.is_present = false;
+            }
+            manager::device_gone(body, device);
+            for index in 0..body.contexts.len() {
+                let is_its = body.contexts.get(index).is_some_and(|context| {
+                    context.pid != 0 && usize::from(context.device) == device
+                });
+                if is_its {
+                    work::fail_all(body, index);
+                    let kind = abi::ASYNC_DEVICE_FATAL;
+                    work::tell_trouble(body, index, Trouble { kind, qp: 0 });
+                }
+            }
+        });
+    }
+
+    /// What the road does from here on.
+    pub fn set_road(self, road: Road) {
+        self.0.with(|body| body.road = road as u8);
+    }
+
+    /// The device gives up what was posted while the road was not open: retries are exceeded.
+    pub fn expire(self) {
+        self.0.with(|body| {
+            for index in 0..body.qps.len() {
+                let is_waiting =
+                    body.qps.get(index).is_some_and(|qp| qp.pid != 0 && qp.pending.len() > 0);
+                if is_waiting {
+                    work::fail(body, index, abi::WC_RETRY_EXC_ERR);
+                }
+            }
+        });
+    }
+
+    /// Puts queue pairs that are up into the error state, as a broken device does: those for which `is_it` holds of their
+    /// number.
+    pub fn break_pairs(self, is_it: impl Fn(u32) -> bool) {
+        self.0.with(|body| {
+            for index in 0..body.qps.len() {
+                let is_its = |qp: &Qp| qp.pid != 0 && qp.state == abi::QPS_RTS && is_it(qp.number);
+                if body.qps.get(index).is_some_and(is_its) {
+                    work::break_pair(body, index, abi::ASYNC_QP_FATAL);
+                }
+            }
+        });
+    }
+
+    /// Calls of a step from here on, counted from 1, that fail: `count` of them from the `nth` on, with an error number (of a
+    /// completion: its status). `nth` 0: none.
+    pub fn fail(self, step: Step, nth: u32, count: u32, number: i32) {
+        self.0.with(|body| {
+            if let Some(fault) = body.faults.get_mut(step as usize) {
+                fault.set(nth, count, number);
+            }
+        });
+    }
+
+    /// Calls of a step since [`Network::fail`] was called for it, or since the beginning.
+    pub fn calls(self, step: Step) -> u32 {
+        self.0.with(|body| body.faults.get(step as usize).map_or(0, |fault| fault.calls))
+    }
+
+    /// Tells every id that is in use an event of this kind (`EVENT_*`), whatever it waits for.
+    pub fn tell_all(self, kind: u32, status: u32) {
+        self.0.with(|body| {
+            for index in 0..body.ids.len() {
+                if body.ids.get(index).is_some_and(|id| id.stage != Stage::Free) {
+                    manager::tell(body, index, kind, status, None);
+                }
+            }
+        });
+    }
+
+    /// What exists.
+    pub fn live(self) -> Live {
+        self.0.with(|body: &mut Body| {
+            let of = |kind| body.others.iter().filter(|o| o.pid != 0 && o.kind == kind).count();
+            Live {
+                managers: body.managers.iter().filter(|m| m.pid != 0).count(),
+                ids: body.ids.iter().filter(|id| id.stage != Stage::Free).count(),
+                contexts: body.contexts.iter().filter(|c| c.pid != 0).count(),
+                pds: of(Kind::Pd),
+                channels: of(Kind::Channel),
+                cqs: body.cqs.iter().filter(|cq| cq.pid != 0).count(),
+                srqs: body.srqs.iter().filter(|srq| srq.pid != 0).count(),
+                qps: body.qps.iter().filter(|qp| qp.pid != 0).count(),
+                regions: body.regions.iter().filter(|region| region.pid != 0).count(),
+            }
+        })
+    }
+}
+
+static STAND_IN: stand_in::StandIn = stand_in::StandIn {
+    library: verbs::LIBRARY,
+    open: manager::open,
+    command: manager::command,
+    close: manager::close,
+};

@@ -1,0 +1,332 @@
+//! The network's memory. All zeros is an empty network; processes that share it agree on nothing else.
+
+use core::{
+    cell::UnsafeCell,
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use sdp_fabric_verbs::abi::{cm, verbs};
+use sdp_sys::{Errno, sys};
+
+use crate::step::{Fault, Step};
+
+pub(crate) const DEVICES: usize = 8;
+pub(crate) const MANAGERS: usize = 32;
+pub(crate) const EVENTS: usize = 256;
+pub(crate) const IDS: usize = 2048;
+pub(crate) const CONTEXTS: usize = 32;
+pub(crate) const TROUBLES: usize = 64;
+pub(crate) const CQS: usize = 32;
+pub(crate) const COMPLETIONS: usize = 8192;
+pub(crate) const SRQS: usize = 32;
+pub(crate) const BUFFERS: usize = 1024;
+pub(crate) const QPS: usize = 1024;
+pub(crate) const PENDING: usize = 64;
+pub(crate) const REGIONS: usize = 1024;
+pub(crate) const OTHERS: usize = 128;
+pub(crate) const MESSAGES: usize = 8192;
+pub(crate) const MESSAGE: usize = 4096;
+
+/// An address of either family, IPv4 as IPv6 has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct Place {
+    pub(crate) ip: [u8; 16],
+    pub(crate) port: u16,
+}
+
+#[repr(C)]
+pub(crate) struct Device {
+    pub(crate) ip: [u8; 16],
+    pub(crate) is_present: bool,
+    pub(crate) is_iwarp: bool,
+}
+
+#[repr(C)]
+pub(crate) struct Manager {
+    /// 0: free.
+    pub(crate) pid: u32,
+    pub(crate) fd: i32,
+    pub(crate) events: Ring<cm::EventResp, EVENTS>,
+}
+
+/// How far an id is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Stage {
+    Free,
+    New,
+    Bound,
+    Listening,
+    AddressKnown,
+    RouteKnown,
+    /// It has asked.
+    Asking,
+    /// It was asked.
+    Asked,
+    /// It has accepted.
+    Accepted,
+    /// It was accepted.
+    Answered,
+    Connected,
+    Ended,
+}
+
+#[repr(C)]
+pub(crate) struct Id {
+    pub(crate) stage: Stage,
+    pub(crate) manager: u16,
+    /// Place of the peer's + 1; 0: none.
+    pub(crate) peer: u16,
+    /// Number of the device + 1; 0: none.
+    pub(crate) device: u8,
+    pub(crate) uid: u64,
+    pub(crate) local: Place,
+    pub(crate) remote: Place,
+    pub(crate) qp: u32,
+    pub(crate) peer_qp: u32,
+}
+
+/// An open device: its asynchronous events.
+#[repr(C)]
+pub(crate) struct Context {
+    pub(crate) pid: u32,
+    pub(crate) fd: i32,
+    pub(crate) device: u8,
+    pub(crate) troubles: Ring<Trouble, TROUBLES>,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Trouble {
+    pub(crate) kind: i32,
+    /// Number of the queue pair; 0: none.
+    pub(crate) qp: u32,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Done {
+    pub(crate) wc: verbs::Wc,
+    /// Slot of the message + 1; 0: the end of a send.
+    pub(crate) message: u32,
+    /// Whose buffer it takes.
+    pub(crate) srq: u16,
+}
+
+#[repr(C)]
+pub(crate) struct Cq {
+    pub(crate) pid: u32,
+    /// 0 not, 1 for solicited ones, 2 for all.
+    pub(crate) armed: u8,
+    pub(crate) fd: i32,
+    pub(crate) done: Ring<Done, COMPLETIONS>,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Buffer {
+    pub(crate) wr_id: u64,
+    pub(crate) addr: u64,
+    pub(crate) length: u32,
+    pub(crate) lkey: u32,
+}
+
+/// A message that met no buffer.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Stalled {
+    pub(crate) done: Done,
+    pub(crate) is_solicited: bool,
+}
+
+#[repr(C)]
+pub(crate) struct Srq {
+    pub(crate) pid: u32,
+    /// Of `buffers`, those that messages in completion queues will take.
+    pub(crate) promised: u32,
+    pub(crate) buffers: Ring<Buffer, BUFFERS>,
+    /// Messages that met no buffer.
+    pub(crate) stalled: Ring<Stalled, BUFFERS>,
+}
+
+#[repr(C)]
+pub(crate) struct Qp {
+    pub(crate) pid: u32,
+    pub(crate) number: u32,
+    pub(crate) state: i32,
+    pub(crate) cq: u16,
+    pub(crate) srq: u16,
+    pub(crate) context: u16,
+    pub(crate) dest: u32,
+    pub(crate) generation: u32,
+    /// The structure in its process.
+    pub(crate) local: u64,
+    /// Requests that have neither succeeded nor failed.
+    pub(crate) pending: Ring<u64, PENDING>,
+    /// Messages that came before it was ready to receive: their sender tries again until it is.
+    pub(crate) early: Ring<Stalled, PENDING>,
+}
+
+#[repr(C)]
+pub(crate) struct Region {
+    pub(crate) pid: u32,
+    pub(crate) key: u32,
+    pub(crate) addr: u64,
+    pub(crate) len: u64,
+    pub(crate) access: i32,
+}
+
+/// Objects of which nothing but their being there matters.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    Pd,
+    Channel,
+}
+
+#[repr(C)]
+pub(crate) struct Other {
+    pub(crate) pid: u32,
+    pub(crate) kind: Kind,
+}
+
+#[repr(C)]
+pub(crate) struct Body {
+    pub(crate) devices: [Device; DEVICES],
+    pub(crate) managers: [Manager; MANAGERS],
+    pub(crate) ids: [Id; IDS],
+    pub(crate) contexts: [Context; CONTEXTS],
+    pub(crate) cqs: [Cq; CQS],
+    pub(crate) srqs: [Srq; SRQS],
+    pub(crate) qps: [Qp; QPS],
+    pub(crate) regions: [Region; REGIONS],
+    pub(crate) others: [Other; OTHERS],
+    pub(crate) faults: [Fault; Step::ALL.len()],
+    /// [`crate::Road`].
+    pub(crate) road: u8,
+    pub(crate) next_key: u32,
+    pub(crate) next_port: u16,
+    pub(crate) next_qp: u32,
+    pub(crate) is_taken: [bool; MESSAGES],
+    pub(crate) next_message: usize,
+    pub(crate) messages: [[u8; MESSAGE]; MESSAGES],
+}
+
+impl Body {
+    pub(crate) fn step(&mut self, step: Step) -> Result<(), Errno> {
+        self.faults.get_mut(step as usize).map_or(Ok(()), Fault::check)
+    }
+
+    pub(crate) fn event_fault(&mut self, step: Step) -> Option<i32> {
+        self.faults.get_mut(step as usize).and_then(Fault::take)
+    }
+}
+
+/// A queue of fixed size.
+#[repr(C)]
+pub(crate) struct Ring<T, const N: usize> {
+    first: usize,
+    count: usize,
+    items: [T; N],
+}
+
+impl<T: Copy, const N: usize> Ring<T, N> {
+    pub(crate) const fn len(&self) -> usize {
+        self.count
+    }
+
+    pub(crate) fn push(&mut self, item: T) -> bool {
+        if self.count >= N {
+            return false;
+        }
+        if let Some(place) = self.items.get_mut((self.first + self.count) % N) {
+            *place = item;
+        }
+        self.count += 1;
+        true
+    }
+
+    pub(crate) fn peek(&self) -> Option<&T> {
+        (self.count > 0).then(|| self.items.get(self.first))?
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<T> {
+        let item = *self.peek()?;
+        self.first = (self.first + 1) % N;
+        self.count -= 1;
+        Some(item)
+    }
+
+    pub(crate) const fn clear(&mut self) {
+        (self.first, self.count) = (0, 0);
+    }
+
+    /// Keeps those for which `keep` holds, in their order.
+    pub(crate) fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) {
+        for _ in 0..self.count {
+            if let Some(item) = self.pop()
+                && keep(&item)
+            {
+                self.push(item);
+            }
+        }
+    }
+}
+
+/// The mapping.
+#[repr(C)]
+pub(crate) struct State {
+    /// Process that holds the lock; 0: nobody.
+    lock: AtomicU32,
+    body: UnsafeCell<Body>,
+}
+
+impl core::fmt::Debug for State {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("State")
+    }
+}
+
+// SAFETY: the body is touched under the lock alone.
+unsafe impl Sync for State {}
+
+pub(crate) fn own_pid() -> u32 {
+    // SAFETY: no pointers.
+    unsafe { sys!(libc::SYS_getpid) }.unwrap_or(0) as u32
+}
+
+pub(crate) fn is_alive(pid: u32) -> bool {
+    // SAFETY: no pointers; signal 0 only asks.
+    let asked = unsafe { sys!(libc::SYS_kill, pid, 0) };
+    asked != Err(Errno(libc::ESRCH))
+}
+
+struct Unlock<'a>(&'a AtomicU32);
+
+impl Drop for Unlock<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::Release);
+    }
+}
+
+impl State {
+    /// Runs `body` under the lock. A process that died with it has left it to the next one.
+    pub(crate) fn with<R>(&self, body: impl FnOnce(&mut Body) -> R) -> R {
+        let own = own_pid();
+        let _section = sdp_sys::section::Guard::enter();
+        let mut looks = 0u32;
+        while let Err(holder) =
+            self.lock.compare_exchange(0, own, Ordering::Acquire, Ordering::Relaxed)
+        {
+            sdp_sys::time::yield_now();
+            looks += 1;
+            if looks.is_multiple_of(1000) && holder != 0 && holder != own && !is_alive(holder) {
+                let _ = self.lock.compare_exchange(holder, 0, Ordering::Relaxed, Ordering::Relaxed);
+            }
+        }
+        let _unlock = Unlock(&self.lock);
+        // SAFETY: the lock is ours.
+        body(unsafe { &mut *self.body.get() })
+    }
+}

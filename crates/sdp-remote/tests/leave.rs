@@ -1,0 +1,171 @@
+//! One end, or both, hand their stream to somebody who knows the kernel's stream alone: not a byte is missing, none comes
+//! twice, and no marker is left in anybody's way.
+
+mod common;
+
+use common::{NUMBER, Pair, Random, options};
+use sdp_remote::{LeaveError, Leaving, RecvError, SendError};
+
+const SEEDS: u64 = 400;
+const STEPS: usize = 300;
+
+/// Who leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Who {
+    One(usize),
+    Both,
+}
+
+fn sent(outcome: Result<usize, SendError>) {
+    assert!(matches!(outcome, Ok(_) | Err(SendError::Wait(_))), "{outcome:?}");
+}
+
+fn received(outcome: Result<usize, RecvError>) {
+    assert!(matches!(outcome, Ok(1..) | Err(RecvError::WouldBlock)), "{outcome:?}");
+}
+
+/// What programs do, and what ends a queue pair.
+fn act(pair: &mut Pair, random: &mut Random, kills: bool) {
+    let now = pair.world.now_ns();
+    let of = random.below(2);
+    match random.below(12) {
+        // At most what a RETURN has room for.
+        0..=3 if pair.end(of).sent - pair.end(1 - of).received > 4000 => {}
+        0..=3 => sent(pair.end(of).send(1 + random.below(900), now)),
+        4..=6 => received(pair.end(of).recv(1 + random.below(1500), random.below(5) == 0)),
+        7 => {
+            let _ = pair.end(of).tend(now);
+        }
+        8 => pair.manage(),
+        9 => pair.ask(),
+        10 if kills && random.below(16) == 0 => {
+            let end = pair.end(of);
+            if end.shared.has_link() {
+                end.host.forget(NUMBER);
+                end.shared.link_died();
+            }
+        }
+        _ => pair.world.run_for(random.below(3_000_000) as u64),
+    }
+}
+
+/// The ends go on, whoever has left by the kernel alone, until everything has arrived.
+fn settle(pair: &mut Pair, random: &mut Random, gone: [bool; 2]) {
+    for round in 0.. {
+        assert!(round < 3000, "bytes are missing\n{}", pair.world.trace());
+        pair.world.run_for(2_000_000);
+        let now = pair.world.now_ns();
+        for (of, is_gone) in gone.into_iter().enumerate() {
+            let end = pair.end(of);
+            let len = if round < 20 { random.below(500) } else { 0 };
+            if is_gone {
+                end.read_plainly(1 + random.below(5000));
+                end.write_plainly(len);
+            } else {
+                received(end.recv(1 << 20, false));
+                let _ = end.tend(now);
+                sent(end.send(len, now));
+            }
+        }
+        let (a, c) = (&pair.acceptor, &pair.connector);
+        if round > 30 && a.sent == c.received && c.sent == a.received {
+            return;
+        }
+    }
+}
+
+fn play(seed: u64, who: Who, kills: bool) -> u64 {
+    let mut pair = Pair::new(seed, options());
+    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    pair.meet();
+    for _ in 0..random.below(STEPS) {
+        act(&mut pair, &mut random, kills);
+    }
+    let mut leaves = match who {
+        Who::One(of) => [of == 0, of == 1],
+        Who::Both => [true, true],
+    };
+    // Both begin at different moments.
+    let late = [random.below(4), random.below(4)];
+    let mut gone = [false; 2];
+    let mut unread = 0;
+    for round in 0..2000 {
+        let now = pair.world.now_ns();
+        for of in 0..2 {
+            let end = pair.end(of);
+            if gone[of] {
+                end.read_plainly(1 + random.below(300));
+                end.write_plainly(random.below(300));
+            } else if leaves[of] && round >= late[of] {
+                let before = end.inbound.counts();
+                match end.leave(now) {
+                    Ok(Leaving::Done) => gone[of] = true,
+                    Ok(Leaving::Waits(_)) => {}
+                    // The other end was faster, and this one has bytes that cannot go back any more.
+                    Err(LeaveError::Unable) if who == Who::Both => leaves[of] = false,
+                    Err(error) => panic!("seed {seed}: {error:?}\n{}", pair.world.trace()),
+                }
+                let after = pair.end(of).inbound.counts();
+                unread += after.bytes - before.bytes + after.carrier_bytes - before.carrier_bytes;
+            } else {
+                // Slowly: what was unread at the peer comes back before it is over.
+                received(end.recv(1 + random.below(400), random.below(5) == 0));
+                let _ = end.tend(now);
+                if end.sent - pair.end(1 - of).received < 4500 {
+                    sent(pair.end(of).send(random.below(100), now));
+                }
+            }
+        }
+        pair.world.run_for(random.below(2_000_000) as u64);
+        if gone == leaves {
+            break;
+        }
+    }
+    assert_eq!(gone, leaves, "seed {seed}: nobody answered\n{}", pair.world.trace());
+    settle(&mut pair, &mut random, gone);
+    for (of, is_gone) in gone.iter().enumerate() {
+        let end = pair.end(of);
+        assert!(!end.shared.is_broken());
+        assert!(!is_gone || end.outbound.is_plain() && end.inbound.is_plain());
+        // The end that stays is plain as well, once it has read what was in its inbox.
+        assert!(end.outbound.is_plain() && end.inbound.is_plain(), "seed {seed}: end {of}");
+    }
+    unread
+}
+
+#[test]
+fn either_end_may_leave() {
+    let mut unread = 0;
+    for seed in 1..=SEEDS {
+        unread += play(seed, Who::One(seed as usize % 2), seed % 3 == 0);
+    }
+    assert!(unread > 50_000, "{unread} bytes came back");
+}
+
+#[test]
+fn both_ends_may_leave_at_once() {
+    for seed in 1..=SEEDS {
+        play(10_000 + seed, Who::Both, seed % 3 == 0);
+    }
+}
+
+/// More is unread than a RETURN has room for.
+#[test]
+fn what_cannot_go_back_is_said() {
+    let mut pair = Pair::new(3, options());
+    pair.meet();
+    let mut now = pair.world.now_ns();
+    while pair.acceptor.sent < 20_000 {
+        now += 2_000_000;
+        sent(pair.acceptor.send(1000, now));
+    }
+    for _ in 0..10 {
+        pair.world.run_for(1_000_000);
+        let _ = pair.acceptor.recv(1, false);
+        if let Err(error) = pair.connector.leave(now) {
+            assert_eq!(error, LeaveError::Receive(RecvError::Carrier(libc::ENOBUFS)));
+            return;
+        }
+    }
+    panic!("it left");
+}

@@ -1,0 +1,185 @@
+//! Tunables that `sdp tune` asks for while the process runs.
+//!
+//! A tool leaves a text in the statistics page. It is read before the process sleeps and before it makes a
+//! connection: there is no thread of ours, and nothing of this costs a call that does not sleep anyway. The
+//! page may hold anything: the text is copied, and each setting judged as one of the rule file is. What was
+//! asked for goes before environment and rule file, until `default` is asked for, and until the process
+//! executes another program; a fork child has it too.
+
+use core::{
+    cell::UnsafeCell,
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use sdp_config::{
+    Tunables,
+    tunables::{KEYS, Key},
+};
+use sdp_stats::{
+    Page,
+    tune::{END, TEXT_LEN, Text},
+};
+
+use super::{STATE, bit, rules};
+use crate::process::page;
+
+/// The value that takes a request back.
+const DEFAULT: &[u8] = b"default";
+
+/// What was asked for.
+struct Asked {
+    tunables: UnsafeCell<Tunables>,
+    /// Which of [`KEYS`], a bit each.
+    chosen: AtomicU32,
+}
+
+// SAFETY: used by whoever is alone at the settings ([`rules::alone`]), and by the loader, before anybody is.
+unsafe impl Sync for Asked {}
+
+static ASKED: Asked =
+    Asked { tunables: UnsafeCell::new(Tunables::DEFAULT), chosen: AtomicU32::new(0) };
+
+/// Number of the last request that was read.
+#[unsafe(link_section = ".bss.hot")]
+static TAKEN: AtomicU32 = AtomicU32::new(0);
+
+/// Before the process sleeps, or makes a connection: takes over what a tool asks for, if it does.
+#[inline]
+pub(crate) fn attend() {
+    if let Some(page) = page::current()
+        && page.asked() != TAKEN.load(Ordering::Relaxed)
+    {
+        attend_now(page);
+    }
+}
+
+#[cold]
+fn attend_now(page: &Page) {
+    if STATE.load(Ordering::Acquire) != super::LOADED {
+        return;
+    }
+    rules::alone(|| {
+        let (number, text) = (page.asked(), page.request());
+        TAKEN.store(number, Ordering::Relaxed);
+        if number == 0 {
+            return; // another page: nobody has asked there
+        }
+        let mut chosen = ASKED.chosen.load(Ordering::Relaxed);
+        // SAFETY: alone, see `Asked`.
+        let refused = take(&text, unsafe { &mut *ASKED.tunables.get() }, &mut chosen);
+        ASKED.chosen.store(chosen, Ordering::Relaxed);
+        super::take_over();
+        // A guest counts in another process's page, which answers for itself.
+        if !page::is_guest() {
+            page.take_request(number, refused);
+        }
+    });
+}
+
+/// Takes over what can be; how many settings could not.
+fn take(text: &Text, tunables: &mut Tunables, chosen: &mut u32) -> u32 {
+    let end = text.iter().position(|b| *b == 0).unwrap_or(TEXT_LEN);
+    let settings = text.get(..end).unwrap_or(&[]).split(|b| *b == END);
+    let mut refused = 0u32;
+    for setting in settings.filter(|s| !s.is_empty()) {
+        let mut words = setting.splitn(2, |b| *b == b' ');
+        let (key, value) = (words.next().unwrap_or(&[]), words.next().unwrap_or(&[]));
+        let bit = bit(|known| known.name.as_bytes() == key);
+        if value == DEFAULT && bit != 0 {
+            *chosen &= !bit;
+        } else if tunables.set(key, value).is_ok() {
+            *chosen |= bit;
+        } else {
+            refused = refused.wrapping_add(1);
+        }
+    }
+    refused
+}
+
+/// What was asked for, and which of [`KEYS`]. For whoever is alone at the settings.
+pub(super) fn asked() -> (Tunables, u32) {
+    // SAFETY: alone, see `Asked`.
+    (unsafe { *ASKED.tunables.get() }, ASKED.chosen.load(Ordering::Relaxed))
+}
+
+/// What is in force, for tools: values by [`KEYS`], each with who said so.
+pub(super) fn text<'a>(of: impl Fn(&Key) -> (&'a Tunables, &'static [u8])) -> Text {
+    let mut text = [0; TEXT_LEN];
+    let mut places = text.iter_mut();
+    let mut put = |byte: u8| {
+        if let Some(to) = places.next() {
+            *to = byte;
+        }
+    };
+    for key in &KEYS {
+        let (values, origin) = of(key);
+        key.name.bytes().for_each(&mut put);
+        put(b' ');
+        values.write_value(key, &mut put);
+        put(b' ');
+        origin.iter().copied().for_each(&mut put);
+        put(END);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(from: &[u8]) -> Text {
+        let mut text = [0; TEXT_LEN];
+        text[..from.len()].copy_from_slice(from);
+        text
+    }
+
+    #[test]
+    fn settings_are_judged_one_by_one() {
+        let (mut tunables, mut chosen) = (Tunables::DEFAULT, 0);
+        let text = request(b"recv_poll 7;nothing 1;recv_poll;ring_bytes 5;promote_calls 3;");
+        assert_eq!(take(&text, &mut tunables, &mut chosen), 3);
+        assert_eq!((tunables.recv_poll.limit_us(), tunables.promote_calls), (7, 3));
+        assert_eq!(tunables.ring_bytes, Tunables::DEFAULT.ring_bytes);
+        let bit = |name: &str| bit(|k| k.name == name);
+        assert_eq!(chosen, bit("recv_poll") | bit("promote_calls"));
+        assert_eq!(take(&request(b"recv_poll default"), &mut tunables, &mut chosen), 0);
+        assert_eq!(chosen, bit("promote_calls"));
+    }
+
+    #[test]
+    fn any_text_can_be_read() {
+        let mut seed = 1u64;
+        for _ in 0..2000 {
+            let mut text = request(b"recv_poll 7;ring_bytes 65536;fabrics shm,verbs;");
+            for _ in 0..40 {
+                seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                text[(seed >> 33) as usize % TEXT_LEN] = (seed >> 50) as u8;
+            }
+            let (mut tunables, mut chosen) = (Tunables::DEFAULT, 0);
+            take(&text, &mut tunables, &mut chosen);
+            assert!(tunables.ring_bytes.is_power_of_two());
+        }
+        for text in [[b';'; TEXT_LEN], [b'x'; TEXT_LEN]] {
+            take(&text, &mut Tunables::DEFAULT.clone(), &mut 0);
+        }
+    }
+
+    #[test]
+    fn everything_in_force_has_room() {
+        let mut longest = Tunables::DEFAULT;
+        for (key, value) in [
+            ("sdp_zcopy_thresh", "1073741824"),
+            ("recv_poll", "1000000"),
+            ("promote_calls", "4294967295"),
+            ("promote_bytes", "4294967295"),
+            ("test_lane_flip", "4294967295"),
+            ("ring_bytes", "4194304"),
+            ("fabrics", "shm,verbs"),
+            ("give_back", "86400"),
+        ] {
+            longest.set(key.as_bytes(), value.as_bytes()).expect(key);
+        }
+        let text = text(|_| (&longest, b"environment"));
+        assert_eq!(text[TEXT_LEN - 1], 0, "not cut");
+    }
+}

@@ -1,0 +1,105 @@
+//! A half at a glance, without its lock, and how a thread that waits for it arms it.
+//!
+//! Called by whoever waits for many connections (`poll`, `select`, `epoll`), and by the registrations of epoll sets
+//! ([`crate::wake::interest`]). It reads words that both ends write, follows no switch and moves no byte.
+
+use core::sync::atomic::Ordering;
+
+use sdp_link::{How, Lane, Link, SwitchLog, Wakeups, What};
+
+use crate::{
+    conn::{
+        Conn, Half, flag,
+        link::{AnyHalf, AnyLink},
+    },
+    process,
+};
+
+pub(crate) struct View {
+    pub(crate) tail: u64,
+    pub(crate) head: u64,
+    pub(crate) switches: u32,
+    pub(crate) followed: u32,
+    pub(crate) on_sdp: bool,
+}
+
+/// The link, and which half of it is received.
+pub(crate) fn inbound(conn: &Conn) -> Option<(AnyLink, usize)> {
+    Some((conn.link()?, conn.half_index(Half::Receive)))
+}
+
+/// The receiving half at a glance, without its lock. A stale value only causes another look.
+pub(crate) fn view(conn: &Conn, half: AnyHalf<'_>) -> Option<View> {
+    let words = &conn.row()?.sink.words;
+    let head = words.first()?.load(Ordering::Relaxed);
+    let bits = words.get(3)?.load(Ordering::Relaxed);
+    Some(View {
+        tail: half.position(What::Bytes),
+        head,
+        switches: half.written(),
+        followed: bits as u32,
+        on_sdp: bits & (1 << 32) != 0,
+    })
+}
+
+impl View {
+    /// A message is in the ring: a receive call would act on it without asking the kernel.
+    pub(crate) fn has_bytes(&self) -> bool {
+        self.on_sdp && self.tail != self.head
+    }
+
+    /// The lane changes, and nobody has followed yet.
+    pub(crate) fn has_switch(&self) -> bool {
+        self.switches != self.followed
+    }
+}
+
+/// Whether bytes come by the ring, and no switch is in sight.
+pub(crate) fn stays_on_lane(conn: &Conn) -> bool {
+    inbound(conn)
+        .and_then(|(link, half)| view(conn, link.half(half)))
+        .is_some_and(|view| view.on_sdp && !view.has_switch())
+}
+
+/// When the other end rang last for what it sent ([`sdp_sys::time::ticks`]); 0 unknown. Its word, for the order of events.
+pub(crate) fn rung_at(conn: &Conn) -> u64 {
+    if !conn.has_lanes() || !conn.pin_live(Half::Receive) {
+        return 0;
+    }
+    let at = inbound(conn).map_or(0, |(link, half)| link.half(half).signalled_at());
+    conn.unpin(Half::Receive);
+    at
+}
+
+/// Arms the receiving half.
+pub(crate) fn arm(conn: &Conn) {
+    if let Some((link, half)) = inbound(conn) {
+        link.half(half).arm(What::Bytes, wait_mode(conn));
+    }
+}
+
+/// Bells were eaten. If others may wait for them, the caller tells these what has come ([`crate::wake::interest::bells_eaten`]), outside
+/// the half's lock.
+#[cold]
+#[inline(never)]
+pub(crate) fn note_eaten(conn: &Conn) {
+    if conn.has(flag::POLLED) || conn.is_waited_for_elsewhere(Half::Receive) {
+        conn.set(flag::EATEN);
+    }
+}
+
+/// For waits that cover many connections the bell page tells which one: any number of sleepers.
+pub(crate) fn wait_mode(conn: &Conn) -> How {
+    if conn.has(flag::PEER_HAS_BELL) && !conn.has(flag::BY_CARRIER) && process::bell().is_some() {
+        How::Doorbell
+    } else {
+        How::Carrier
+    }
+}
+
+/// Whether the sending half is on the SDP lane with room, so that "writable" needs no kernel.
+pub(crate) fn has_room(conn: &Conn) -> bool {
+    let Some(link) = conn.link() else { return false };
+    let half = link.half(conn.half_index(Half::Send));
+    half.lane() == Lane::Sdp && half.free() > half.size() / 2
+}

@@ -1,0 +1,29 @@
+//! By which lane the bytes of a registration come, as far as is known: it decides the order of events.
+
+use super::mirror::Mirror;
+use crate::{
+    conn::{Conn, Half},
+    wake::arming,
+};
+
+impl Mirror {
+    /// Finds out whether the bytes of a registration's connection come by the kernel.
+    pub(crate) fn learn_lane(&mut self, at: u32, conn: &Conn) {
+        if conn.has_lanes() && conn.pin_live(Half::Receive) {
+            self.set_kernels(at, !arming::stays_on_lane(conn));
+            conn.unpin(Half::Receive);
+        }
+    }
+
+    /// Whether the bytes of a registration's connection come by the kernel.
+    #[inline]
+    pub(crate) fn set_kernels(&mut self, at: u32, is_kernels: bool) {
+        let Some(reg) = self.reg(at).filter(|reg| reg.is_kernels != is_kernels) else { return };
+        reg.is_kernels = is_kernels;
+        let set = reg.set;
+        if let Some(set) = self.set(set) {
+            set.by_kernel =
+                if is_kernels { set.by_kernel + 1 } else { set.by_kernel.saturating_sub(1) };
+        }
+    }
+}

@@ -1,0 +1,110 @@
+"""A server that hands its connection to somebody else in the middle of the stream, and a client that checks every byte.
+
+    handback.py serve PORT HOW AT    answers AT requests itself; then HOW: exec, pass, fork
+    handback.py go-on FD             answers the rest, on an inherited descriptor
+    handback.py ask HOST PORT        sends requests, some of them several at once
+"""
+
+import array
+import os
+import random
+import socket
+import struct
+import subprocess
+import sys
+
+ROUNDS = 120
+
+
+def take(sock, count):
+    """Exactly `count` bytes, or what comes before the end."""
+    got = b""
+    while len(got) < count:
+        piece = sock.recv(count - len(got))
+        if not piece:
+            break
+        got += piece
+    return got
+
+
+def answer(sock, most=None):
+    """Answers requests, until the end of the stream or `most`."""
+    done = 0
+    while done != most:
+        head = take(sock, 4)
+        if not head:
+            break
+        body = take(sock, *struct.unpack("!I", head))
+        sock.sendall(head + bytes(byte ^ 0xFF for byte in body))
+        done += 1
+    return done
+
+
+def without_library():
+    return {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+
+
+def serve(port, how, at):
+    listener = socket.create_server(("", port))
+    helper = None
+    if how == "pass":
+        ours, theirs = socket.socketpair()
+        words = [sys.executable, __file__, "receive", str(theirs.fileno())]
+        helper = subprocess.Popen(words, pass_fds=[theirs.fileno()], env=without_library())
+        theirs.close()
+    sock, _ = listener.accept()
+    listener.close()
+    answer(sock, at)
+    if how == "exec":
+        os.set_inheritable(sock.fileno(), True)
+        words = [sys.executable, __file__, "go-on", str(sock.fileno())]
+        os.execve(sys.executable, words, without_library())
+    if how == "pass":
+        ours.sendmsg([b"!"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [sock.fileno()]))])
+        sock.close()
+        assert helper.wait() == 0
+    if how == "fork":
+        child = os.fork()
+        if child == 0:
+            answer(sock)
+            sock.close()
+            os._exit(0)
+        sock.close()
+        assert os.waitpid(child, 0)[1] == 0
+
+
+def receive(fd):
+    ours = socket.socket(fileno=fd)
+    _, (found,), _, _ = ours.recvmsg(1, socket.CMSG_SPACE(4))
+    (number,) = array.array("i", found[2])
+    go_on(number)
+
+
+def go_on(fd):
+    sock = socket.socket(fileno=fd)
+    answer(sock)
+    sock.close()
+
+
+def ask(host, port):
+    dice = random.Random(7)
+    sock = socket.create_connection((host, port), 30)
+    for _ in range(ROUNDS):
+        bodies = [dice.randbytes(dice.choice([0, 1, 40, 700, 2000])) for _ in range(dice.randrange(1, 6))]
+        sock.sendall(b"".join(struct.pack("!I", len(body)) + body for body in bodies))
+        for body in bodies:
+            got = take(sock, 4 + len(body))
+            assert got == struct.pack("!I", len(body)) + bytes(byte ^ 0xFF for byte in body), len(got)
+    sock.shutdown(socket.SHUT_WR)
+    assert sock.recv(1) == b""
+    print("every byte")
+
+
+if __name__ == "__main__":
+    command, *words = sys.argv[1:]
+    if command == "serve":
+        serve(int(words[0]), words[1], int(words[2]))
+    elif command == "ask":
+        ask(words[0], int(words[1]))
+    else:
+        {"receive": receive, "go-on": go_on}[command](int(words[0]))
