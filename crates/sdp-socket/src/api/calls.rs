@@ -52,7 +52,8 @@ pub use settings::{getsockopt, setsockopt, vector_flags};
 
 pub use processes::{
     IoUring, Leave, children_elsewhere, constructed, executing, exiting, fork_child, fork_parent,
-    fork_prepare, io_uring, is_forking, leaving, networks_differ, spawning, stays_after_all,
+    fork_prepare, io_uring, is_forking, leaving, networks_differ, spawning, stand_aside,
+    stays_after_all,
 };
 
 pub use crate::{
