@@ -325,7 +325,7 @@ pub(super) const SUITES: &[Suite] = &[
         "runtimes",
         "other ways to a socket: syscall, plug-ins, io_uring, uvloop, Netty, JNI; sandboxes, dropped privileges",
         "tests/runtimes",
-        &["cc", "java", "javac", "mvn"],
+        &["cc", "musl-gcc", "java", "javac", "mvn"],
         600,
     ),
     app(
