@@ -48,6 +48,16 @@ impl Prefix {
         self.len += len as u8;
     }
 
+    /// So many are known.
+    pub const fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// True if none is known.
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     /// So many bytes in units of 16, rounded down: both ends use the same number.
     fn units(&self) -> u8 {
         self.len / 16

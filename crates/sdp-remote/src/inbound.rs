@@ -684,6 +684,9 @@ impl Inbound {
         let known = seals.get(..count).unwrap_or_default();
         let found = scan::look(seen, room, known);
         if found.payload != 0 {
+            if found.marker {
+                self.foresee(io.shared, seen, found.payload);
+            }
             return Ok(Seen::Payload(found.payload));
         }
         if found.marker {
@@ -695,6 +698,23 @@ impl Inbound {
             return Ok(Seen::Nothing);
         }
         Err(break_off(io.shared, Reason::Consumer(Broken::Payload)))
+    }
+
+    /// A PROOF behind payload that the program has not read shows as much as one in front: a program that only sends
+    /// would never come to it. It is judged again when it is taken.
+    fn foresee(&self, shared: &Shared, seen: &[u8], at: usize) {
+        let of_this = |place: &&(u32, Seal)| place.0 == self.meeting;
+        let bytes = seen.get(at..).and_then(<[u8]>::first_chunk::<MARKER_LEN>);
+        let (Some(bytes), Some((_, seal))) = (bytes, self.seals.iter().flatten().find(of_this))
+        else {
+            return;
+        };
+        let place = self.consumer.carrier().saturating_add(at as u64);
+        if !shared.is_proven(self.meeting)
+            && Marker::parse(bytes, seal, place).is_ok_and(|marker| marker.kind == Kind::Proof)
+        {
+            shared.prove(self.meeting);
+        }
     }
 
     fn take_marker<R, C: Carrier>(

@@ -29,6 +29,25 @@ fn two_ends_meet_and_speak_over_the_queue_pair() {
     assert_eq!((counts.bytes, counts.carrier_bytes, counts.markers), (500, 0, 1));
 }
 
+/// The acceptor's PROOF stands behind bytes that the connector's program, which only sends, never reads.
+#[test]
+fn who_only_sends_sees_the_proof_behind_what_it_does_not_read() {
+    let mut pair = Pair::new(1, options());
+    let now = pair.world.now_ns();
+    assert_eq!(pair.acceptor.send(28, now), Ok(28));
+    pair.meet();
+    let now = pair.world.now_ns();
+    assert_eq!(pair.connector.send(500, now), Ok(500));
+    assert!(pair.connector.outbound.is_on_sdp());
+    pair.world.run();
+    assert_eq!(pair.acceptor.recv(1000, false), Ok(500));
+    assert_eq!(pair.connector.recv(1000, false), Ok(28));
+    assert_eq!(pair.acceptor.send(7, now), Ok(7));
+    pair.world.run();
+    assert_eq!(pair.connector.recv(1000, false), Ok(7));
+    assert_eq!(pair.connector.inbound.counts().markers, 1);
+}
+
 /// Delivers everything that is under way, updates of credit included, and compares the ends.
 fn settle(pair: &mut Pair) {
     let mut rests = 0;

@@ -26,7 +26,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         "api",
         &["readiness", "lifecycle", "migration", "hosts", "datapath", "wake", "conn", "process"],
     ),
-    ("readiness", &["migration", "hosts", "datapath", "wake", "conn", "process"]),
+    ("readiness", &["lifecycle", "migration", "hosts", "datapath", "wake", "conn", "process"]),
     ("lifecycle", &["migration", "hosts", "datapath", "wake", "conn", "process"]),
     ("migration", &["hosts", "datapath", "wake", "conn", "process"]),
     ("hosts", &["datapath", "wake", "conn", "process"]),

@@ -17,7 +17,7 @@ use crate::{
     api::calls::{self, Road, Ticket},
     conn::{self, Half, Pinned, Stage, carrier, iovec::Buffers},
     datapath::{send, splice, wait},
-    migration::{pause, promote},
+    migration::{pause, promote, splice_off},
     process,
     wake::stay::Stay,
 };
@@ -142,8 +142,16 @@ pub(crate) unsafe fn sendfile(
             Road::Kernel(ticket) => ticket,
             Road::Library(conn) => {
                 // SAFETY: the caller's offset.
-                let rest =
-                    unsafe { splice::sendfile(&conn, input, offset, count - done, send::send) };
+                let rest = unsafe {
+                    splice::sendfile(
+                        &conn,
+                        input,
+                        offset,
+                        count - done,
+                        send::send,
+                        splice_off::prepare,
+                    )
+                };
                 // What is the kernel's to send from is sent by the next call: the program sees a
                 // short one.
                 return Ok(done + rest.and_then(Result::ok).unwrap_or(0));

@@ -32,7 +32,7 @@ use crate::{
     migration::{
         demote,
         handover::{self, Heir},
-        pin, promote, renew,
+        pin, promote, renew, splice_off,
     },
     process::{
         self,
@@ -586,7 +586,9 @@ pub unsafe fn sendfile(out: c_int, input: c_int, offset: *mut i64, count: usize)
         Road::Kernel(ticket) => Call::Counted(ticket),
         Road::Library(conn) => {
             // SAFETY: the caller's.
-            match unsafe { splice::sendfile(&conn, input, offset, count, sender(&conn)) } {
+            match unsafe {
+                splice::sendfile(&conn, input, offset, count, sender(&conn), splice_off::prepare)
+            } {
                 Some(result) => done_unless_retired(result),
                 None => Call::Pass,
             }
@@ -604,7 +606,7 @@ fn prepare_splice(conn: &Pinned, half: Half) -> bool {
     if hosts::has(conn) && !hosts::let_go(conn, Reason::Splice) {
         return false;
     }
-    splice::prepare_splice(conn, half)
+    splice_off::prepare(conn, half)
 }
 
 /// `splice`, with a tracked descriptor at either end.
@@ -785,7 +787,7 @@ pub fn replacing(new: c_int) {
 #[inline(always)]
 pub fn new_descriptor(fd: c_int) {
     if is_tracked(fd) {
-        lifecycle::forget(fd);
+        process::forget(fd);
     }
 }
 /// Before `fcntl` on a tracked descriptor, any command: `Done(-EBADF)` for one that we hide. A

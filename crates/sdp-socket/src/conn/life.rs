@@ -133,13 +133,13 @@ pub(crate) const TRANSITIONS: [Row; 28] = [
     },
     Row {
         event: Event::StartsOver,
-        by: ("lifecycle/adopt.rs", &["start_over"]),
+        by: ("migration/arrived.rs", &["start_over"]),
         what: "the process leaves its family: from here on the connection came from elsewhere",
         changes: &[(Tcp, ParkedArrived), (ParkedUnmet, ParkedArrived)],
     },
     Row {
         event: Event::Reconsidered,
-        by: ("lifecycle/adopt.rs", &["reconsider"]),
+        by: ("migration/arrived.rs", &["reconsider"]),
         what: "no rule and no standard descriptor keeps it on TCP any more",
         changes: &[(ParkedArrived, Candidate)],
     },
@@ -223,7 +223,7 @@ pub(crate) const TRANSITIONS: [Row; 28] = [
     },
     Row {
         event: Event::Broke,
-        by: ("migration/demote.rs", &["reset"]),
+        by: ("datapath/reset.rs", &["reset"]),
         what: "the peer broke a rule, or a lock is overdue",
         changes: &[(Attached, Broken), (Leaving, Broken)],
     },

@@ -32,7 +32,7 @@ use crate::{
         historic::Historic,
         life,
         noted::Noted,
-        publish,
+        pool, publish,
         turn::Turn,
     },
     process::{self, hot},
@@ -43,13 +43,16 @@ mod quiet;
 
 use keep::Keeper;
 pub(crate) use keep::{each_kept, each_kept_number, move_kept};
-pub(crate) use quiet::{has_rows_in, is_any_worked_on};
+pub(crate) use quiet::{blank_unused_family, is_any_worked_on};
 
 /// Connections that one process can have on its mind at once; those beyond are plain TCP. Equal to the
 /// number of bell slots: a connection's index is its slot.
 pub(crate) const CONNS: usize = BELL_SLOTS as usize;
 /// Segments that one connection can have had in this process: it is not worth more.
 const LIVES: usize = 4;
+
+/// What [`Conn::spin`] holds before the first wait: nanoseconds that this may look for bytes.
+pub(crate) const NOTHING_LEARNT: u64 = 10_000;
 
 /// A half, from the program's point of view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -196,11 +199,11 @@ pub(crate) struct Conn {
     pub(crate) refusals: AtomicU32,
     /// Code of the reason that pinned the connection first, plus one; 0 none.
     pin_reason: AtomicU32,
-    /// What is to be proven before a byte may leave the carrier ([`crate::migration::proof`]); 0 nothing.
+    /// What is to be proven before a byte may leave the carrier ([`crate::datapath::proof`]); 0 nothing.
     pub(crate) proof: AtomicU32,
     /// What the other socket had received when both agreed last, its lower half.
     pub(crate) agreed: AtomicU32,
-    /// How often what came was what the other socket had sent, and looks in vain ([`crate::migration::proof`]).
+    /// How often what came was what the other socket had sent, and looks in vain ([`crate::datapath::proof`]).
     pub(crate) heard: AtomicU32,
     /// What had come then, its lower half.
     pub(crate) heard_at: AtomicU32,
@@ -210,6 +213,8 @@ pub(crate) struct Conn {
 }
 
 const _: () = assert!(core::mem::offset_of!(Conn, ring_bytes) <= 128);
+const _: () =
+    assert!(size_of::<Conn>() == hot::CONN_BYTES && align_of::<Conn>() == align_of::<hot::Place>());
 
 // SAFETY: everything is atomic but `meeting`, which is only touched by the holder of `meeting_lock`,
 // and `peer` and `tuple`, which are written under it before a flag or pointer says that they may be read.
@@ -217,15 +222,17 @@ unsafe impl Sync for Conn {}
 
 /// The slots behind the first ones, which are in [`hot`]: made when those do not suffice. Indices count from the
 /// first slot of all, so that the arena's own first places stay empty, which costs nothing.
-static ARENA: &AtomicPtr<Conn> = &hot::PAGE.arena;
+static ARENA: &AtomicPtr<u8> = &hot::PAGE.arena;
 /// Lowest slot that may be free.
 static HINT: &AtomicU32 = &hot::PAGE.busy.hint;
 
 /// The slot with this index, if there is one.
 #[inline]
 pub(crate) fn get(index: u32) -> Option<&'static Conn> {
-    if let Some(conn) = hot::PAGE.conns.get(index) {
-        return Some(conn);
+    if let Some(place) = hot::PAGE.conns.get(index as usize) {
+        // SAFETY: memory of the size and alignment of a slot (asserted below), which is used as nothing else; an all-zero
+        // slot is a valid value (zero atomics; its cells are written before they are read).
+        return Some(unsafe { &*place.at().cast::<Conn>() });
     }
     let base = ARENA.load(Ordering::Acquire);
     if base.is_null() || index as usize >= CONNS {
@@ -233,7 +240,7 @@ pub(crate) fn get(index: u32) -> Option<&'static Conn> {
     }
     // SAFETY: the arena is a mapping of CONNS slots that is never unmapped; an all-zero slot is a
     // valid value (zero atomics; the meeting cell is written before it is read).
-    Some(unsafe { &*base.add(index as usize) })
+    Some(unsafe { &*base.cast::<Conn>().add(index as usize) })
 }
 
 /// A fresh slot with one reference, and its index. `None`: all in use, or no memory.
@@ -268,12 +275,8 @@ fn make_arena() -> bool {
         return true;
     }
     let Some(fresh) = process::map_private(CONNS * size_of::<Conn>()) else { return false };
-    let made = ARENA.compare_exchange(
-        null_mut(),
-        fresh.as_ptr().cast(),
-        Ordering::AcqRel,
-        Ordering::Acquire,
-    );
+    let made =
+        ARENA.compare_exchange(null_mut(), fresh.as_ptr(), Ordering::AcqRel, Ordering::Acquire);
     if made.is_err() {
         process::unmap(fresh, CONNS * size_of::<Conn>());
     }
@@ -332,7 +335,7 @@ impl Conn {
             word.store(0, Ordering::Relaxed);
         }
         self.turn.reset();
-        self.spin.store(crate::wake::spin::Learnt::NEW.to_word(), Ordering::Relaxed);
+        self.spin.store(NOTHING_LEARNT, Ordering::Relaxed);
         self.stats.store(RowId::NONE.raw(), Ordering::Relaxed);
         self.segment.store(null_mut(), Ordering::Relaxed);
         self.family.store(null_mut(), Ordering::Relaxed);
@@ -352,7 +355,8 @@ impl Conn {
 
     /// Index of the slot, also the connection's bell slot.
     pub(crate) fn index(&self) -> u32 {
-        let mut offset = hot::PAGE.conns.offset_of(self);
+        let mut offset =
+            (&raw const *self as usize).wrapping_sub(hot::PAGE.conns.as_ptr() as usize);
         if offset >= hot::CONNS * size_of::<Self>() {
             let base = ARENA.load(Ordering::Relaxed) as usize;
             offset = (&raw const *self as usize).wrapping_sub(base);
@@ -575,8 +579,8 @@ impl Conn {
 
     /// Forgets segment and peer while the connection lives on, if nobody but the caller, who has it pinned
     /// once, is in the middle of a call. The segment stays mapped until the end. False when it cannot be.
-    /// The stage is not `Attached` any more.
-    pub(crate) fn put_segment_aside(&self) -> bool {
+    /// The stage is not `Attached` any more. `given_up` runs when it is certain.
+    pub(crate) fn put_segment_aside(&self, given_up: impl FnOnce()) -> bool {
         // What was said of the segment, or of who shares it.
         const SPENT: u32 = flag::PEER_HAS_BELL | flag::WANTS_ROOM | flag::BULKY | flag::KEEPS_PAGES;
         let is_used = || self.pinned() > 1;
@@ -596,8 +600,8 @@ impl Conn {
             self.segment.store(base, Ordering::Release);
             return false;
         }
-        let _ = crate::migration::pooled::ended(self); // not kept: the stage is not `Attached`
-        crate::wake::interest::room_granted(self);
+        let _ = pool::ended(self); // not kept: the stage is not `Attached`
+        given_up();
         bytes.store(self.ring_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
         place.store(base, Ordering::Release);
         self.leave_peer();
@@ -627,7 +631,7 @@ impl Conn {
         if self.segment.load(Ordering::Relaxed).is_null() {
             return;
         }
-        if crate::migration::pooled::ended(self) {
+        if pool::ended(self) {
             self.segment.store(null_mut(), Ordering::Release);
             self.peer_page.store(null_mut(), Ordering::Release);
             // SAFETY: nobody else uses the peer; its user is the pool's.
@@ -729,7 +733,7 @@ impl Conn {
     pub(crate) fn abandon_meeting(&self, to: Stage) -> bool {
         self.try_meeting(|meeting| {
             meeting.abandon();
-            crate::migration::pooled::call_off(self);
+            pool::call_off(self);
             self.change_stage(Stage::Meeting, to);
         })
         .is_some()
@@ -871,7 +875,7 @@ impl Conn {
         let family = self.family.swap(null_mut(), Ordering::SeqCst);
         self.state.store(FREE, Ordering::Release);
         if !family.is_null() && family != process::family_base() {
-            process::row_of_old_family_freed(family);
+            quiet::row_of_old_family_freed(family);
         }
         if HINT.load(Ordering::Relaxed) > index {
             HINT.fetch_min(index, Ordering::Relaxed);

@@ -3,10 +3,14 @@
 //! Called by `api`. [`plain`] is the fast path; [`lane`] has what is needed of a half under its lock.
 
 pub(crate) mod give_back;
+pub(crate) mod half_lock;
 pub(crate) mod header;
 pub(crate) mod lane;
+pub(crate) mod leave;
 pub(crate) mod plain;
+pub(crate) mod proof;
 pub(crate) mod receive;
+pub(crate) mod reset;
 pub(crate) mod send;
 pub(crate) mod splice;
 pub(crate) mod succeed;

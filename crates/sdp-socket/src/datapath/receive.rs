@@ -15,13 +15,15 @@ use crate::{
         Conn, Half, Pinned, Stage, carrier, flag,
         iovec::{Buffers, Landing},
         link::{AnyHalf, AnyLink},
-        publish,
+        publish, sharing,
     },
     datapath::{
+        half_lock,
         lane::{self, Broken, Lane, SinkState},
-        plain, send, succeed, taken, wait,
+        plain, proof,
+        reset::reset,
+        send, succeed, taken, wait,
     },
-    migration::{demote, proof},
     process::{self, hot::PAGE},
     wake::{interest, spin, stay::Stay},
 };
@@ -252,7 +254,7 @@ pub(crate) fn with_sink_of<R>(
     body: impl FnOnce(&mut SinkState, &Row, AnyLink, AnyHalf<'_>) -> Result<R, Errno>,
 ) -> Result<R, Errno> {
     let _section = section::Guard::enter();
-    let taken_over = demote::enter(conn, &row.sink.lock)?;
+    let taken_over = half_lock::enter(conn, &row.sink.lock)?;
     inside(conn, link, row, taken_over, body)
 }
 
@@ -267,7 +269,7 @@ pub(crate) fn try_sink<R>(
         return Some(Err(Errno::ECONNRESET));
     };
     let _section = section::Guard::enter();
-    let taken_over = demote::try_enter(&row.sink.lock, patience)?;
+    let taken_over = half_lock::try_enter(&row.sink.lock, patience)?;
     Some(inside(conn, link, row, taken_over, body))
 }
 
@@ -284,7 +286,7 @@ fn inside<R>(
     spin::look_again(conn); // the window is closed below, whatever is unread
     if taken_over && succeed::sink_of(conn, row, link.segment(), index).is_err() {
         lock::unlock(&row.sink.lock);
-        demote::reset(conn);
+        reset(conn);
         return Err(Errno::ECONNRESET);
     }
     let result = match SinkState::load(&row.sink.words, link, index) {
@@ -313,7 +315,7 @@ fn inside<R>(
             result
         }
         Err(Broken) => {
-            demote::reset(conn);
+            reset(conn);
             Err(Errno::ECONNRESET)
         }
     };
@@ -388,7 +390,7 @@ fn do_sleepers_arm(conn: &Conn) -> bool {
         && early::is_nobody_asleep(&conn.flags, flag::EARLY, &PAGE.busy.early)
         && !conn.has(OTHERS)
         && !conn.has_segment_aside()
-        && !demote::may_relatives_hold(conn)
+        && !sharing::may_relatives_hold(conn)
 }
 
 fn step(
@@ -401,7 +403,7 @@ fn step(
     look: Look,
 ) -> Result<usize, Errno> {
     let broken = |Broken| {
-        demote::reset(conn);
+        reset(conn);
         Errno::ECONNRESET
     };
     declare_trust(conn, conn.fd(), sink, half);
@@ -696,7 +698,7 @@ fn next_message(conn: &Conn, sink: &mut SinkState, row: &Row) -> Result<Option<R
             }
             Ok(None) => return Ok(None),
             Err(_) => {
-                demote::reset(conn);
+                reset(conn);
                 return Err(Errno::ECONNRESET);
             }
         }
@@ -731,7 +733,7 @@ pub(crate) fn accept(
         // Nothing of ours sends anything else on this fabric yet; what a stranger sends ends the
         // connection instead of being half understood.
         Ok(_) | Err(_) => {
-            demote::reset(conn);
+            reset(conn);
             Err(Errno::ECONNRESET)
         }
     }

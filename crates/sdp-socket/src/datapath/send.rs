@@ -31,12 +31,14 @@ use crate::{
         publish,
     },
     datapath::{
+        half_lock,
         lane::{self, Broken, Lane, SourceState},
+        proof,
+        reset::reset,
         succeed, taken, wait,
     },
-    migration::proof,
     process,
-    wake::{spin, stay::Stay},
+    wake::{doorbell, spin, stay::Stay},
 };
 
 mod gate;
@@ -193,10 +195,10 @@ pub(crate) fn with_source<R>(
     let index = conn.half_index(Half::Send);
     let half = link.half(index);
     let _section = section::Guard::enter();
-    let taken_over = crate::migration::demote::enter(conn, &row.source.lock)?;
+    let taken_over = half_lock::enter(conn, &row.source.lock)?;
     if taken_over && succeed::source_of(conn, row, link, index).is_err() {
         lock::unlock(&row.source.lock);
-        crate::migration::demote::reset(conn);
+        reset(conn);
         return Err(Errno::ECONNRESET);
     }
     let result = match SourceState::load(&row.source.words, link, index) {
@@ -213,7 +215,7 @@ pub(crate) fn with_source<R>(
             result
         }
         Err(Broken) => {
-            crate::migration::demote::reset(conn);
+            reset(conn);
             Err(Errno::ECONNRESET)
         }
     };
@@ -294,7 +296,7 @@ fn attempt(
                 continue;
             }
             RingSend::Broken => {
-                crate::migration::demote::reset(conn);
+                reset(conn);
                 return Attempt::Failed(Errno::ECONNRESET);
             }
             RingSend::Full => {
@@ -433,12 +435,12 @@ pub(crate) fn leave_sdp(
             publish::half_demoted(conn, Direction::Send, reason);
             // Whoever waits for room in the ring is writable by the carrier now.
             if conn.has(flag::WANTS_ROOM) {
-                process::ring_own(conn.index());
+                doorbell::ring_own(conn.index());
             }
             true
         }
         _ => {
-            crate::migration::demote::reset(conn);
+            reset(conn);
             false
         }
     }
@@ -466,7 +468,7 @@ fn kernel_send(
         let edge = if is_wanted { proof::before_send(conn, conn.fd()) } else { None };
         let sent = gated(conn, half, conn.side(), || carrier::send(conn.fd(), buffers, cap, flags));
         let Some(sent) = sent else {
-            crate::migration::demote::reset(conn);
+            reset(conn);
             return Some(Attempt::Failed(Errno::ECONNRESET));
         };
         match sent {
@@ -622,7 +624,7 @@ fn ring_sleeper_by_carrier(conn: &Conn, fd: c_int, row: &Row, link: AnyLink) {
             ring_bells(conn, fd, &mut source, link.half(index), false);
             source.store(&row.source.words);
         }
-        Err(Broken) => crate::migration::demote::reset(conn),
+        Err(Broken) => reset(conn),
     }
 }
 

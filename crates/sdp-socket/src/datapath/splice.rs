@@ -2,16 +2,14 @@
 
 use libc::c_int;
 use sdp_link::{Link, PENDING_MAX, RxCursor, Wakeups};
-use sdp_stats::Reason;
 use sdp_sys::{errno::Errno, sys};
 
 use crate::{
     conn::{
-        Half, Pinned, Stage, carrier, flag,
+        Half, Pinned, carrier,
         iovec::{Buffers, MOST},
     },
     datapath::{lane::Lane, receive, send},
-    migration::{demote, handover},
     process::scratch::Scratch,
 };
 
@@ -67,6 +65,8 @@ pub(crate) fn is_pipe(fd: c_int) -> bool {
 /// at a time. `None`: the call is the kernel's, which refuses it, or sends from what only it can read, for which the
 /// connection has left its lane.
 ///
+/// `leave` makes the connection leave its lane for that; false: it cannot.
+///
 /// # Safety
 /// `offset` is null or readable and writable.
 pub(crate) unsafe fn sendfile(
@@ -75,6 +75,7 @@ pub(crate) unsafe fn sendfile(
     offset: *mut i64,
     count: usize,
     by: send::Send,
+    leave: fn(&Pinned, Half) -> bool,
 ) -> Option<Result<usize, Errno>> {
     // Of no bytes it says what it does of any: of descriptors, of the position, of what has none.
     // SAFETY: the caller's offset; no byte is sent.
@@ -98,7 +99,7 @@ pub(crate) unsafe fn sendfile(
         // Of a file that is read by whole blocks only, perhaps.
     }
     // Refused, a program reads and writes instead.
-    (!prepare_splice(conn, Half::Send)).then_some(Err(Errno::EINVAL))
+    (!leave(conn, Half::Send)).then_some(Err(Errno::EINVAL))
 }
 
 /// The same from a file of bytes.
@@ -162,31 +163,6 @@ unsafe fn send_file(
         }
     }
     Ok(done)
-}
-
-/// `splice` with a connection at one end: the kernel can only move carrier bytes, so the connection
-/// leaves its lanes; where the kernel is to read, ring bytes that are still unread are handed over first. False: it
-/// would read past what is unread, or write among bells.
-pub(crate) fn prepare_splice(conn: &Pinned, half: Half) -> bool {
-    match conn.stage() {
-        // The kernel can only move carrier bytes, and would miss or break markers.
-        Stage::Remote | Stage::Guarded => return false,
-        Stage::Attached | Stage::Meeting | Stage::Young => {}
-        // Or it would be young again while the kernel is at it.
-        Stage::Kernel if conn.has(flag::UNMET | flag::ADOPTED) => {
-            conn.pin_to_kernel(Reason::Splice);
-            return true;
-        }
-        _ => return true,
-    }
-    match half {
-        Half::Receive => handover::leave(conn, conn.fd(), Reason::Splice),
-        Half::Send => {
-            demote::leave(conn, conn.fd(), Reason::Splice);
-            conn.stage() != Stage::Attached
-                || demote::leave_outbound_for_kernel(conn, Reason::Splice)
-        }
-    }
 }
 
 /// Bytes that a receive call could deliver now, across lanes (L8): never too few.

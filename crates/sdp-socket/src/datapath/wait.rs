@@ -23,12 +23,12 @@ use crate::{
     conn::{
         self, Conn, Half, Pinned, carrier, flag,
         link::{AnyHalf, AnyLink},
-        publish,
+        publish, row_flag,
+        sharing::is_used_by_another,
     },
     datapath::{give_back, lane::SourceState},
-    migration::demote,
     process::{self, host, page},
-    wake::{spin, stay::Stay, strangers::Bells, wait_set::WaitSet},
+    wake::{doorbell, spin, stay::Stay, strangers::Bells, wait_set::WaitSet},
 };
 
 /// Sleeps that somebody else's death or haste could make endless are bounded by this, so that it costs
@@ -134,7 +134,8 @@ fn is_news(half: AnyHalf<'_>, head: u64, followed: u32) -> bool {
 /// How this thread wants to be woken for `conn`.
 fn mode(conn: &Conn, is_busy: bool) -> How {
     let most = if is_busy { BUSY_SLEEPERS_MAX } else { BELL_SLEEPERS_MAX };
-    if conn.has(flag::PEER_HAS_BELL) && process::bell().is_some_and(|bell| bell.sleepers() < most) {
+    if conn.has(flag::PEER_HAS_BELL) && doorbell::bell().is_some_and(|bell| bell.sleepers() < most)
+    {
         How::Doorbell
     } else {
         How::Carrier
@@ -161,9 +162,9 @@ pub(crate) fn for_bytes(conn: &Pinned, stay: Pin<&Stay>, until: Option<u64>, mar
     // the one that was meant to wake this one, and the kernel then lets a poller sleep on.
     let may_be_robbed = conn.is_waited_for_elsewhere(Half::Receive)
         || mode == How::Carrier
-            && (conn.has(flag::WAITED) || process::bell_fd() < 0 && !is_single_threaded());
+            && (conn.has(flag::WAITED) || doorbell::bell_fd() < 0 && !is_single_threaded());
     let nap = if may_be_robbed { Some(BOUNDED_SLEEP_NS) } else { nap };
-    let beside = demote::nap_beside_relatives(conn, conn.idle_wakes.load(Ordering::Relaxed));
+    let beside = nap_beside_relatives(conn, conn.idle_wakes.load(Ordering::Relaxed));
     let nap = nap.into_iter().chain(beside).min();
     let events = libc::POLLIN | libc::POLLRDHUP;
     let mut woken = sleep(conn, stay, events, &wait_set, until, nap, mark);
@@ -258,7 +259,7 @@ pub(crate) fn wake_up(stay: Pin<&Stay>, bell: Option<Bells>, set: &WaitSet) {
 
 /// Whether the consumer can ring for room.
 pub(crate) fn can_be_rung_for_room(conn: &Conn) -> bool {
-    conn.has(flag::PEER_HAS_BELL) && process::bell_fd() >= 0
+    conn.has(flag::PEER_HAS_BELL) && doorbell::bell_fd() >= 0
 }
 
 /// Sleeps until the consumer has freed a quarter of the ring, or the connection ends.
@@ -385,7 +386,7 @@ pub(crate) fn for_turn(
         && could_go_on()
         && conn.turn.end(before)
     {
-        process::ring_own(conn.index()); // it may be another one's now
+        doorbell::ring_own(conn.index()); // it may be another one's now
     }
     Woken::Look
 }
@@ -624,6 +625,36 @@ fn count(conn: &Conn, direction: Direction, counter: Counter) {
     if let Some((page, row)) = publish::of_row(conn) {
         page.add(row, direction, counter, 1);
     }
+}
+
+/// The shortest sleep on a connection that relatives use as well.
+const SHARED_SLEEP_NS: u64 = 1_000_000;
+
+/// One sleep on a connection that relatives hold, and have not used so far: they may begin to.
+const LONELY_SLEEP_NS: u64 = 1_000_000_000;
+
+/// How long a call may sleep on this connection before it looks again, because a relative that uses it too may
+/// take the bell that was to wake the call (O4). `None`: there is no such relative. `wakes`: how often in a row it has
+/// woken up with nothing moving: who sleeps beside a busy relative looks again soon, in case that is at work on what it
+/// got while more comes.
+pub(crate) fn nap_beside_relatives(conn: &Conn, wakes: u32) -> Option<u64> {
+    if !process::has_relatives() {
+        return None;
+    }
+    let (row, (family, slot)) = conn.row_index().zip(process::family())?;
+    // Asked of the kernel only by who has slept for nothing.
+    let is_held = family.may_be_held_by_others(slot, row)
+        && (wakes == 0 || family.is_held_by_others(slot, row));
+    if !is_held {
+        if conn.is_used_by_several() && !is_used_by_another(conn) {
+            conn.row()?.flags.fetch_and(!row_flag::SEVERAL, Ordering::SeqCst);
+        }
+        return None;
+    }
+    Some(match conn.is_used_by_several() {
+        true => (SHARED_SLEEP_NS << wakes.min(16)).min(BOUNDED_SLEEP_NS),
+        false => LONELY_SLEEP_NS,
+    })
 }
 
 #[cfg(test)]

@@ -25,9 +25,9 @@ use sdp_sys::{section, sys, time::monotonic_ns};
 
 use super::pair::{self, PAIRS, Pair, Receiving, Sending};
 use crate::{
-    conn::{Conn, Stage, flag},
+    conn::{Conn, Stage, flag, sharing},
     process,
-    wake::strangers,
+    wake::{doorbell, strangers},
 };
 
 /// Receive buffers promised to each connection. The device's are shared by all, and never promised twice: so there are
@@ -201,7 +201,7 @@ fn open_here(own: &Addr, interface: u32) -> Result<(), Reason> {
     let set = events();
     let are_hidden =
         set >= 0 && process::note_hidden(file) && rest.iter().all(|fd| watch(set, *fd));
-    if !are_hidden || process::bell_files().0 < 0 {
+    if !are_hidden || doorbell::bell_files().0 < 0 {
         return Err(Reason::NoDescriptors);
     }
     if !strangers::add_device(set, strangers::Device { arm, drain }) {
@@ -219,7 +219,7 @@ pub(super) fn bells_gone() {
 
 /// Sleepers wait for the device again.
 fn rejoin(turn: &mut Turn) {
-    if strangers::has_device() || process::bell_files().0 < 0 {
+    if strangers::has_device() || doorbell::bell_files().0 < 0 {
         return;
     }
     let Some(device) = device(turn) else { return };
@@ -273,7 +273,7 @@ pub(super) fn drain() {
             if pair.told.swap(now, Ordering::AcqRel) != now
                 && let Some(conn) = pair.conn()
             {
-                process::ring_own(conn.index());
+                doorbell::ring_own(conn.index());
             }
         }
     });
@@ -338,7 +338,7 @@ fn step(turn: &mut Turn) {
                 if let Some(pair) = pair::get(number) {
                     pair.shared.link_died();
                     if let Some(conn) = pair.conn() {
-                        process::ring_own(conn.index());
+                        doorbell::ring_own(conn.index());
                     }
                 }
             }
@@ -368,7 +368,7 @@ fn close_lost(turn: &mut Turn) {
             bury(&mut device.host, number, pair);
             is_used |= pair.endpoint.load(Ordering::Acquire) != 0;
             if let Some(conn) = pair.conn() {
-                process::ring_own(conn.index());
+                doorbell::ring_own(conn.index());
             }
         }
         // SAFETY: the turn is ours.
@@ -440,6 +440,7 @@ fn answer(
                 return None;
             }
             let tuple = conn.known_name()?;
+            super::peek_first(conn, receiving);
             let identity = pair::identity(Role::Connector, &tuple, receiving, sending);
             let nonce = nonce()?;
             let (reply, met) = attempt.meeting.answer(&identity, &local(), request, nonce).ok()?;
@@ -488,7 +489,7 @@ fn begin(pair: &Pair, receiving: &mut Receiving, sending: &mut Sending, met: &Me
 
 /// Whether the connection may meet: nobody else has it, who would read markers as payload.
 fn may_begin(conn: &Conn) -> bool {
-    super::has(conn) && super::is_sole_holder(conn) && !conn.has(flag::HOSTILE)
+    super::has(conn) && sharing::is_sole_holder(conn) && !conn.has(flag::HOSTILE)
 }
 
 /// The carrier is read by this room alone from here on. False: the connection has been let go.
@@ -505,7 +506,7 @@ fn begun(pair: &Pair) {
     });
     pair.is_new.store(true, Ordering::SeqCst);
     HAS_NEW.store(true, Ordering::SeqCst);
-    process::ring_own(conn.index());
+    doorbell::ring_own(conn.index());
 }
 
 /// Tells `each` of the connections that have met since the last time.

@@ -32,10 +32,11 @@ use crate::{
         self, Conn, Half, Pinned, Stage, carrier, flag,
         iovec::{Buffers, Landing},
         publish,
+        sharing::{has_earned, is_sole_holder},
     },
     datapath::{receive::Wish, send::raise_pipe, wait},
     process,
-    wake::stay::Stay,
+    wake::{doorbell, stay::Stay},
 };
 
 mod carrier_io;
@@ -187,7 +188,7 @@ pub(crate) fn bells_gone() {
 pub(crate) fn shut_read(conn: &Conn) {
     if let Some((_, pair)) = pair::of(conn) {
         pair.is_shut.store(true, Ordering::Release);
-        process::ring_own(conn.index());
+        doorbell::ring_own(conn.index());
     }
 }
 
@@ -304,13 +305,34 @@ fn by_kernel(
     unsafe { sys!(call, conn.fd(), &raw mut message, flags) }
 }
 
-/// Keeps the first of `len` bytes that the carrier took or gave, from byte `from` of the call on (G9).
-fn keep_first(prefix: &mut Prefix, vector: Buffers, from: usize, len: usize) {
-    let mut first = [0u8; PREFIX];
-    if let Some(room) = first.get_mut(..len.min(PREFIX)) {
-        Vector(vector).copy_to(from, Cell::from_mut(&mut *room).as_slice_of_cells());
+/// Keeps the first of `len` bytes that the carrier took or gave, from byte `from` of the call on (G9). They stand at `at`
+/// in the stream; what is known already was peeked at.
+fn keep_first(prefix: &mut Prefix, at: u64, vector: Buffers, from: usize, len: usize) {
+    let Some(known) = (prefix.len() as u64).checked_sub(at) else { return };
+    let (known, mut first) = (known as usize, [0u8; PREFIX]);
+    if let Some(room) = first.get_mut(..len.saturating_sub(known).min(PREFIX)) {
+        let cells = Cell::from_mut(&mut *room).as_slice_of_cells();
+        Vector(vector).copy_to(from + known, cells);
         prefix.add(room);
     }
+}
+
+/// Learns those of the first bytes that the program has not read: a program that only sends never reads them, and the peer
+/// names what it has sent. Before the first meeting, when nothing but payload is on the carrier.
+fn peek_first(conn: &Conn, receiving: &mut Receiving) {
+    let Receiving { prefix, moved, inbound, .. } = receiving;
+    let Some(known) = (prefix.len() as u64).checked_sub(*moved) else { return };
+    if inbound.is_some() || prefix.len() >= PREFIX {
+        return;
+    }
+    let Some(fd) = conn::number_of(conn) else { return };
+    let (mut first, none) = ([0u8; PREFIX], core::ptr::null_mut::<u8>());
+    let (at, len, flags) = (first.as_mut_ptr(), PREFIX, libc::MSG_PEEK | libc::MSG_DONTWAIT);
+    // SAFETY: the buffer outlives the call; no address is asked for.
+    let Ok(got) = (unsafe { sys!(libc::SYS_recvfrom, fd, at, len, flags, none, none) }) else {
+        return;
+    };
+    prefix.add(first.get(known as usize..got).unwrap_or_default());
 }
 
 /// Sends what can be sent now, from byte `from` of the call on.
@@ -334,7 +356,7 @@ fn send_once(
                 Errno(number) => SendError::Carrier(number),
             })?;
             if *moved < PREFIX as u64 {
-                keep_first(prefix, vector, from, n);
+                keep_first(prefix, *moved, vector, from, n);
             }
             *moved += n as u64;
             count(conn, Direction::Send, StatsLane::Kernel, n);
@@ -484,7 +506,7 @@ fn receive_once(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result<us
                 return Ok(n);
             }
             if *moved < PREFIX as u64 && !discard {
-                keep_first(prefix, *buffers, 0, n);
+                keep_first(prefix, *moved, *buffers, 0, n);
             }
             *moved += n as u64;
             buffers.advance(n);
@@ -655,6 +677,10 @@ fn look_around(conn: &Conn) -> Option<u64> {
 }
 
 fn tend(conn: &Conn, pair: &Pair) -> Option<u64> {
+    // The peer's PROOF stands on the carrier, which a program that only sends never reads.
+    if pair.shared.has_link() && !pair.shared.is_up() {
+        look(conn);
+    }
     let is_ready = are_sleepers_armed(conn);
     let next = pair.sending(conn, |Sending { outbound, tx, .. }, ring| {
         let outbound = outbound.as_mut()?;
@@ -713,21 +739,6 @@ pub(crate) fn between_waits(has_met: impl Fn(&Conn)) -> Option<u64> {
     }
     device::take_new(has_met);
     next.map(|at| at.saturating_sub(monotonic_ns()).max(1_000_000))
-}
-
-fn has_earned(conn: &Conn) -> bool {
-    let tunables = process::tunables();
-    let (calls, bytes) = (tunables.promote_calls(), tunables.promote_bytes());
-    conn.calls.iter().any(|n| n.load(Ordering::Relaxed) >= calls)
-        || conn.bytes.iter().any(|n| n.load(Ordering::Relaxed) >= bytes)
-}
-
-/// Whether no relative has a descriptor of the connection.
-fn is_sole_holder(conn: &Conn) -> bool {
-    let (Some(row), Some((family, slot))) = (conn.row_index(), process::family()) else {
-        return false;
-    };
-    !conn.has(flag::PINNED | flag::UNCERTAIN) && !family.is_held_by_others(slot, row)
 }
 
 /// Whether nobody can be asleep on the carrier alone.

@@ -13,10 +13,9 @@ use sdp_stats::Reason;
 use sdp_sys::{fd, section};
 
 use crate::{
-    conn::{Conn, Half, Pinned, Stage, flag, publish},
+    conn::{Conn, Half, Pinned, Stage, flag, publish, sharing},
     lifecycle::{self, adopt},
     migration::{
-        demote,
         handover::{self, Heir},
         pin::{self, Pin},
     },
@@ -49,7 +48,7 @@ pub(crate) fn executing() {
     let _section = section::Guard::enter();
     page::executing();
     // The new image knows nothing of it, and the peers would go on believing that somebody keeps their half.
-    crate::migration::pooled::clear();
+    crate::conn::pool::clear();
     table::walk(|fd, entry| {
         if let Some(conn) = held(fd, entry)
             && (fd < adopt::LOOKED_AT || has_lanes(&conn))
@@ -134,5 +133,5 @@ fn is_inherited_on_purpose(conn: &Conn, fd: i32) -> bool {
     process::forks() == 0
         || is_meant_for_images(conn, fd)
         || conn.is_used_by_several()
-        || !demote::is_used_by_another(conn)
+        || !sharing::is_used_by_another(conn)
 }

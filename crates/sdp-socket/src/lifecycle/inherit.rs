@@ -10,18 +10,22 @@ use crate::{
     conn::{self, Conn, Half, Pinned, Stage, carrier, flag, publish, row_flag},
     datapath::{lane::Lane, splice},
     hosts,
-    lifecycle::elsewhere,
+    lifecycle::{
+        elsewhere,
+        trust::{self, Remains},
+    },
     migration::{
         demote,
         handover::{self, Heir},
         promote,
     },
     process::{
-        self, Remains,
+        self,
         hot::PAGE,
         page,
         table::{self, Entry},
     },
+    wake::doorbell,
 };
 
 /// The slot reserved for the child, + 1; 0 none. One fork at a time per process: the family's table
@@ -113,7 +117,7 @@ pub(crate) fn fork_prepare() {
     process::count_fork();
     // Before the locks: a step of a meeting may want them.
     prepare_connections();
-    crate::migration::pooled::clear();
+    crate::conn::pool::clear();
     crate::wake::interest::fork_prepare();
     if let Some((family, slot)) = process::family() {
         let child = family.fork(slot, process::pid());
@@ -142,7 +146,7 @@ pub(crate) fn fork_parent(child: i32) {
         0 => return,
         2 => {
             // What other threads have put there since the fork was prepared, the child has too.
-            crate::migration::pooled::clear();
+            crate::conn::pool::clear();
             if let Some((family, _)) = process::family() {
                 let reserved = RESERVED.swap(0, Ordering::Relaxed).checked_sub(1).map(Slot);
                 if reserved.is_none() && child > 0 {
@@ -164,13 +168,13 @@ pub(crate) fn fork_parent(child: i32) {
 }
 
 /// Threads that sleep on connections which the child holds too go to sleep anew, as beside a relative that may take
-/// their bells ([`demote::nap_beside_relatives`]).
+/// their bells ([`wait::nap_beside_relatives`]).
 fn wake_sleepers() {
     table::walk(|_, entry| {
         if let Entry::Conn(index) = entry
             && conn::get(index).is_some_and(|conn| conn.stage() == Stage::Attached)
         {
-            process::ring_own(index);
+            doorbell::ring_own(index);
         }
     });
 }
@@ -197,7 +201,7 @@ pub(crate) fn fork_child(pid: Option<i32>) {
     if process::is_retired() {
         return;
     }
-    process::become_child(pid);
+    trust::become_child(pid);
     let is_nested = NESTED.load(Ordering::Relaxed) != 0;
     if is_nested {
         NESTED.store(0, Ordering::Relaxed);
@@ -300,10 +304,10 @@ pub(crate) fn leaving(reason: Reason, for_good: bool) -> bool {
                 table::clear(fd);
             }
         });
-        process::await_others();
-        process::drop_everything();
+        trust::await_others();
+        trust::drop_everything();
     } else {
-        process::change_trust(remains);
+        trust::change_trust(remains);
         hosts::bells_gone();
     }
     false
@@ -345,7 +349,7 @@ fn leave_trust(conn: &Pinned, fd: i32, reason: Reason, for_good: bool, remains: 
     publish::tell_heirs(conn, fd);
     if !for_good && demote::call_off(conn) {
         conn.note_reason(reason);
-        crate::lifecycle::adopt::start_over(conn, fd);
+        crate::migration::arrived::start_over(conn, fd);
     } else if conn.may_have_lanes() {
         // Who retires reads on past us, like a stranger.
         let heir = if for_good { Heir::Stranger } else { Heir::Ourselves };
@@ -416,6 +420,6 @@ pub(crate) fn exiting() {
         }
     });
     page::exiting();
-    crate::migration::pooled::leave();
+    crate::conn::pool::leave();
     process::leave_family();
 }

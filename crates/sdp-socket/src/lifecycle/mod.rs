@@ -11,5 +11,6 @@ mod listener;
 mod open;
 pub(crate) mod reconnect;
 pub(crate) mod strict;
+mod trust;
 
 pub(crate) use open::*;

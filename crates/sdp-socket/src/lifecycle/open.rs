@@ -17,21 +17,22 @@ use crate::{
     conn::{
         self, Conn, Half, Pinned, Stage,
         address::{ADDRESS_MAX, parse_address},
-        carrier, flag, options, publish,
+        carrier, flag, options, publish, sharing,
     },
     datapath::{lane::Lane, receive, send},
     hosts,
-    lifecycle::{explicit, listener as rules_of},
-    migration::demote,
+    lifecycle::{explicit, listener as rules_of, trust},
     process::{
         self, log, marks, page, settings,
         table::{self, Entry, NoPlace},
     },
+    wake::{doorbell, stay},
 };
 
 /// Puts a connection into the table; what the number named before is forgotten.
 #[unsafe(link_section = ".text.open")]
 pub(crate) fn install(fd: i32, stage: Stage, flags: u32) -> Option<&'static Conn> {
+    hand_in();
     let (index, conn) = conn::create(stage)?;
     conn.fd.store(fd, Ordering::Relaxed);
     conn.flags.store(flags, Ordering::Relaxed);
@@ -48,6 +49,14 @@ pub(crate) fn install(fd: i32, stage: Stage, flags: u32) -> Option<&'static Conn
             None
         }
     }
+}
+
+/// Hands in what lower rooms call when a number or a call leaves something behind.
+pub(crate) fn hand_in() {
+    static EVICTED: fn(Entry) = release;
+    static LAST_LEFT: fn(&Conn) = left;
+    process::EVICTED.set(&EVICTED);
+    stay::LAST_LEFT.set(&LAST_LEFT);
 }
 
 /// What a table word named is not named by it any more: the number names something else now.
@@ -81,12 +90,12 @@ pub(crate) fn opened(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
         && kind == libc::SOCK_STREAM
         && (protocol == 0 || protocol == libc::IPPROTO_TCP);
     if !is_tcp || process::is_retired() || !process::is_ours() {
-        return forget(fd);
+        return process::forget(fd);
     }
     let _section = section::Guard::enter();
     let v6 = if domain == libc::AF_INET6 { flag::V6 } else { 0 };
     if install(fd, Stage::Fresh, v6).is_none() {
-        forget(fd);
+        process::forget(fd);
     }
 }
 
@@ -171,7 +180,7 @@ pub(crate) fn accepting(_listener: c_int) -> u32 {
 /// After `accept`.
 pub(crate) fn accepted(listener: c_int, fd: c_int, generation: u32) {
     if process::is_retired() || !process::is_ours() {
-        return forget(fd);
+        return process::forget(fd);
     }
     let inherited = match table::entry(listener) {
         Some(Entry::Conn(index)) => conn::get(index).map_or(0, |conn| {
@@ -181,16 +190,16 @@ pub(crate) fn accepted(listener: c_int, fd: c_int, generation: u32) {
         }),
         _ => match adopt_listener(listener) {
             Some(inherited) => inherited,
-            None => return forget(fd),
+            None => return process::forget(fd),
         },
     };
     let rule_tcp = inherited & flag::RULE_TCP != 0;
     if !process::start() {
-        return forget(fd);
+        return process::forget(fd);
     }
     let _section = section::Guard::enter();
     let flags = flag::ACCEPTED | inherited & flag::MAY_BE_ELSEWHERE;
-    let Some(conn) = install(fd, Stage::Fresh, flags) else { return forget(fd) };
+    let Some(conn) = install(fd, Stage::Fresh, flags) else { return process::forget(fd) };
     establish(conn, fd, rule_tcp, generation);
     if inherited & flag::PINNED != 0
         && let Some(reason) = options::in_the_way(fd)
@@ -255,7 +264,7 @@ pub(crate) fn see(conn: &Conn, fd: c_int) {
 #[unsafe(link_section = ".text.hot")]
 fn see_first(conn: &Conn, fd: c_int) {
     if conn.has(flag::ADOPTED) {
-        return crate::lifecycle::adopt::see_first(conn, fd);
+        return crate::migration::arrived::see_first(conn, fd);
     }
     publish::ensure_row(conn);
     if conn.flags.fetch_or(flag::SEEN, Ordering::SeqCst) & flag::SEEN != 0 {
@@ -266,17 +275,6 @@ fn see_first(conn: &Conn, fd: c_int) {
         return; // by who got it
     }
     publish::count_seen(conn, publish::first_reason(conn));
-}
-
-/// A number that names something else now.
-#[unsafe(link_section = ".text.open")]
-pub(crate) fn forget(fd: c_int) {
-    if table::is_tracked(fd) && process::is_ours() {
-        let _section = section::Guard::enter();
-        if let Some(stale) = table::clear(fd) {
-            release(stale);
-        }
-    }
 }
 
 /// Before the kernel closes a number; [`table::end_close`] follows that. True: the descriptor is one that we hide.
@@ -331,7 +329,7 @@ fn closed_number(conn: &Conn, fd: c_int) {
     }
     if is_kept {
         // One that sleeps on a number which means something else by now looks again.
-        process::ring_own(conn.index());
+        doorbell::ring_own(conn.index());
     }
     // Another thread may end the connection as soon as the reference is gone.
     conn.pin(Half::Send);
@@ -400,7 +398,7 @@ fn last_close(conn: &Conn, fd: c_int) {
 pub(crate) fn settle_end(conn: &Conn, fd: c_int) -> bool {
     if conn.stage() != Stage::Attached
         || conn.has(flag::HOSTILE)
-        || demote::is_used_by_another(conn)
+        || sharing::is_used_by_another(conn)
     {
         return false;
     }
@@ -475,7 +473,7 @@ pub(crate) fn leaves_by_exec(conn: &Conn) {
     };
     if conn.stage() == Stage::Attached
         && is_sole
-        && !demote::is_used_by_another(conn)
+        && !sharing::is_used_by_another(conn)
         && let Some(link) = conn.link()
     {
         link.own().note_leaving();
@@ -604,7 +602,7 @@ pub(crate) fn duplicated(old: c_int, new: c_int) {
     }
     if process::forks() != 0
         && let Some(conn) = Pinned::new(new, Half::Receive)
-        && crate::migration::demote::is_used_by_another(&conn)
+        && sharing::is_used_by_another(&conn)
     {
         conn.set(flag::FOR_IMAGES); // of its parent's, by a child
     }
@@ -621,7 +619,7 @@ pub(crate) fn duplicated(old: c_int, new: c_int) {
 /// Before `dup2` onto `new`; [`table::end_close`] follows it.
 pub(crate) fn replacing(new: c_int) {
     match table::entry(new) {
-        Some(Entry::Hidden) if process::is_ours() => process::move_hidden(new),
+        Some(Entry::Hidden) if process::is_ours() => trust::move_hidden(new),
         // Of a number beyond the limit, which was lowered since, nothing is closed: EBADF.
         Some(_) if !(1..=new).contains(&process::soft_limit()) => {
             begin_close(new);

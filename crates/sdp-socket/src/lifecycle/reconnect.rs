@@ -15,7 +15,7 @@ use sdp_sys::{memory, section};
 use core::sync::atomic::Ordering;
 
 use crate::{
-    conn::{self, Conn, Half, Pinned, Stage, flag, iovec::Buffers},
+    conn::{self, Conn, Half, Pinned, Stage, flag, iovec::Buffers, sharing},
     datapath::receive::{self, Wish},
     lifecycle,
     migration::{demote, handover::Heir, pin},
@@ -79,7 +79,7 @@ pub(crate) fn after(fd: c_int, is_disconnected: bool) {
         return note_reset(&conn, ResetNote::None); // a connection still, on the kernel lane
     }
     // What relatives would find before the bytes of the next connection.
-    if conn.stage() == Stage::Attached && demote::may_relatives_hold(&conn) {
+    if conn.stage() == Stage::Attached && sharing::may_relatives_hold(&conn) {
         drop_unread(&conn);
     }
     let _section = section::Guard::enter();

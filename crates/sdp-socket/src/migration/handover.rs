@@ -39,7 +39,8 @@ use crate::{
     conn::{Conn, carrier, flag, link::AnyHalf, row_flag},
     datapath::{
         lane::{Lane, SinkState, Switch},
-        receive,
+        leave, receive,
+        reset::reset,
     },
     hosts,
     migration::{
@@ -99,7 +100,7 @@ pub(crate) fn leave_to(conn: &Conn, fd: c_int, reason: Reason, heir: Heir) -> bo
             return true;
         }
         if matches!(heir, Heir::Image(_)) {
-            demote::reset(conn);
+            reset(conn);
         }
         return matches!(heir, Heir::Ourselves);
     }
@@ -120,7 +121,7 @@ pub(crate) fn cut_off(conn: &Conn, fd: c_int, number: c_int) {
         carrier::reset_on_close(fd); // by the image, which has no number of it any more
     }
     if !relay::give_error(conn, fd, number) {
-        demote::reset(conn);
+        reset(conn);
     }
 }
 
@@ -128,12 +129,12 @@ fn leave_whole(conn: &Conn, fd: c_int, reason: Reason, heir: Heir) -> bool {
     if !demote::begin(conn, reason) {
         return true;
     }
-    let sends_through_kernel = demote::leave_outbound_for_kernel(conn, reason);
-    let outcome = demote::leave_inbound(conn, fd, |sink, row, half| {
+    let sends_through_kernel = leave::outbound_for_kernel(conn, reason);
+    let outcome = leave::inbound(conn, fd, |sink, row, half| {
         let outcome = hand_over(conn, fd, sink, row, half);
         if let Outcome::Lost = outcome {
             // Before lock and gate are given back: no thread of this process reads or sends behind what is missing.
-            demote::reset(conn);
+            reset(conn);
         }
         (outcome, ahead(fd, sink, half).filter(|room| *room <= COLLECT_MAX))
     });
@@ -194,17 +195,17 @@ fn is_ours_alone(conn: &Conn) -> bool {
 fn relay(conn: &Conn, fd: c_int, room: usize) -> bool {
     let Some(mut relay) = Relay::new(fd, room) else { return false };
     let end = monotonic_ns() + PATIENCE_NS;
-    let gathered = demote::leave_inbound(conn, fd, |sink, row, half| {
+    let gathered = leave::inbound(conn, fd, |sink, row, half| {
         crate::datapath::succeed::handing(&row.sink.words);
         let is_whole = take_out(conn, fd, sink, row, half, &mut relay.unread, None, end);
         if !is_whole {
-            demote::reset(conn); // likewise
+            reset(conn); // likewise
         }
         is_whole
     });
     let is_done = gathered == Ok(true) && relay.replace(conn);
     if !is_done {
-        demote::reset(conn);
+        reset(conn);
     }
     is_done
 }
@@ -212,7 +213,7 @@ fn relay(conn: &Conn, fd: c_int, room: usize) -> bool {
 /// The other end is gone, and somebody else has this one too: a private connection with a copy of all that is unread
 /// takes the place of the image's number. The others read on as if there were no image.
 fn give_copy(conn: &Conn, fd: c_int, number: c_int) -> bool {
-    let copied = demote::leave_inbound(conn, fd, |sink, _, half| copy_out(fd, sink, half));
+    let copied = leave::inbound(conn, fd, |sink, _, half| copy_out(fd, sink, half));
     match copied {
         Ok(Some(copy)) => relay::give_copy(conn, fd, number, &copy, ends_in_reset(conn, fd)),
         _ => false,

@@ -2,13 +2,15 @@
 //!
 //! Called by `api`, `readiness` and `lifecycle` when a connection has earned a lane or must leave it.
 
+pub(crate) mod arrived;
 pub(crate) mod demote;
 pub(crate) mod handover;
+mod holders;
 pub(crate) mod pause;
 pub(crate) mod pin;
 pub(crate) mod pooled;
 pub(crate) mod promote;
-pub(crate) mod proof;
 pub(crate) mod relay;
 pub(crate) mod renew;
+pub(crate) mod splice_off;
 pub(crate) mod unseen;

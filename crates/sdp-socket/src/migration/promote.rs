@@ -29,18 +29,20 @@ use sdp_stats::{Reason, Verdict};
 use sdp_sys::{count::Way, hidden::InUse, section, time::monotonic_ns};
 
 use crate::{
-    conn::{Conn, Half, Stage, carrier, flag, options, publish, row_flag},
+    conn::{
+        Conn, Half, Stage, carrier, flag, options, pool, publish, row_flag,
+        sharing::{self, has_earned},
+    },
     datapath::{
         lane::{SinkState, SourceState},
-        receive,
+        proof, receive,
     },
     migration::{
-        pause,
+        arrived, holders, pause,
         pooled::{self, Outcome},
-        proof,
     },
     process,
-    wake::strangers,
+    wake::{doorbell, strangers},
 };
 
 /// Calls at which every one takes a step of the meeting.
@@ -79,7 +81,7 @@ pub(crate) fn after_call(conn: &Conn, fd: i32, half: Half, moved: usize, more: u
             begin(conn, fd, moved);
         }
         Stage::Meeting => tick(conn, fd),
-        Stage::Kernel if conn.has(flag::ADOPTED) => crate::lifecycle::adopt::after_call(conn, fd),
+        Stage::Kernel if conn.has(flag::ADOPTED) => arrived::after_call(conn, fd),
         Stage::Kernel if conn.has(flag::UNMET) => again(conn),
         _ => return,
     }
@@ -108,13 +110,6 @@ fn is_behind(conn: &Conn, fd: i32, half: Half, moved: usize) -> bool {
     }
     conn.bytes[Half::Receive as usize].fetch_max(bytes, Ordering::Relaxed);
     true
-}
-
-fn has_earned(conn: &Conn) -> bool {
-    let tunables = process::tunables();
-    let (calls, bytes) = (tunables.promote_calls(), tunables.promote_bytes());
-    conn.calls.iter().any(|n| n.load(Ordering::Relaxed) >= calls)
-        || conn.bytes.iter().any(|n| n.load(Ordering::Relaxed) >= bytes)
 }
 
 /// How many attempts there have been after so many ticks.
@@ -150,13 +145,10 @@ fn begin(conn: &Conn, fd: i32, moved: usize) {
     };
     if family.is_held_by_others(slot, row) {
         // A helper that has executed something lives on without the connection.
-        family.forget_executed(slot, row, process::pid(), |pid| {
-            crate::lifecycle::adopt::has_let_go(fd, pid as i32)
-        });
+        family
+            .forget_executed(slot, row, process::pid(), |pid| holders::has_let_go(fd, pid as i32));
     }
-    if family.is_held_by_others(slot, row)
-        || (is_dear && crate::lifecycle::adopt::is_held_outside(conn, fd))
-    {
+    if family.is_held_by_others(slot, row) || (is_dear && holders::is_held_outside(conn, fd)) {
         return conn.note_reason(Reason::NotSole);
     }
     if (is_dear || conn.has(flag::PASSED)) && crate::migration::unseen::may_have() {
@@ -241,7 +233,7 @@ fn again(conn: &Conn) {
 #[unsafe(link_section = ".text.hot")]
 pub(crate) fn ended(conn: &Conn) {
     if matches!(conn.stage(), Stage::Young | Stage::Meeting) {
-        pooled::passed_by();
+        pool::passed_by();
     }
     if conn.stage() == Stage::Meeting {
         let is_early = conn.ticks.load(Ordering::Relaxed) < EAGER_TICKS && !conn.has(flag::UNMET);
@@ -301,8 +293,8 @@ fn step(conn: &Conn, fd: i32, is_last: bool) {
         if conn.stage() != Stage::Meeting || !process::forks().is_multiple_of(2) {
             return;
         }
-        if !is_sole_holder(conn) {
-            pooled::call_off(conn);
+        if !is_alone(conn) {
+            pool::call_off(conn);
         } else if tuple.side().is_some() {
             match pooled::step(conn, fd, &tuple, meeting, is_last) {
                 Outcome::None => {}
@@ -322,7 +314,7 @@ fn step(conn: &Conn, fd: i32, is_last: bool) {
             conn.looked.store(monotonic_ns(), Ordering::Relaxed);
         }
         let refusal = match stepped {
-            Step::Attached(attachment) if is_sole_holder(conn) => {
+            Step::Attached(attachment) if is_alone(conn) => {
                 (!attach(conn, fd, attachment)).then_some(Refusal::Untrusted)
             }
             Step::Attached(attachment) => {
@@ -404,7 +396,7 @@ fn step_by_name(
     is_last: bool,
 ) -> Step {
     let _in_use = InUse::begin(); // the other end gets duplicates of our bell
-    let (bell_fd, bell_page_fd) = process::bell_files();
+    let (bell_fd, bell_page_fd) = doorbell::bell_files();
     let (hidden_min, max_offers) = process::hidden_range();
     let hello = hello(&tuple);
     let hello_ack = HelloAck {
@@ -501,7 +493,7 @@ fn attach(conn: &Conn, fd: i32, attachment: Attachment) -> bool {
     {
         let remote = (!conn.has(flag::ACCEPTED)).then_some(tuple.remote);
         let owner = conn.index();
-        pooled::lend(conn, Loan { base, ring_bytes, peer, pid, side, receive_size, remote, owner });
+        pool::lend(conn, Loan { base, ring_bytes, peer, pid, side, receive_size, remote, owner });
     }
     install(conn, fd, segment, side, Some((peer, peer_slot)));
     true
@@ -537,7 +529,7 @@ fn prepare(
     SinkState::initialise(&row.sink.words, &sink);
     row.user.store(process::pid(), Ordering::Release);
     conn.peer_pid.store(peer_pid.max(0) as u32, Ordering::Relaxed);
-    if has_bell && process::bell().is_some() {
+    if has_bell && doorbell::bell().is_some() {
         conn.set(flag::PEER_HAS_BELL);
     }
 }
@@ -553,16 +545,6 @@ fn install(conn: &Conn, fd: i32, segment: Segment, side: u8, peer: Option<(PeerI
     // Before the other end may send on the lane: what it says of its sleepers (O10), another thread may say at once.
     crate::wake::interest::attached(conn);
     link.own().attach();
-}
-
-/// Whether no relative got a descriptor of the connection since the meeting began.
-fn is_sole_holder(conn: &Conn) -> bool {
-    let (Some(row), Some((family, slot))) = (conn.row_index(), process::family()) else {
-        return false;
-    };
-    !conn.has(flag::PINNED | flag::UNCERTAIN)
-        && !is_out_of_sight(conn)
-        && !family.is_held_by_others(slot, row)
 }
 
 /// Whether a relative that left the family may hold the connection, itself or by its children.
@@ -612,6 +594,11 @@ pub(crate) fn count_call(conn: &Conn, half: Half, bytes: usize, way: Way) {
 const _: () = assert!(attempts(SOON) == 0 && attempts(2) == 1 && attempts(RETRY_TICKS - 1) == 7);
 const _: () = assert!(attempts(RETRY_TICKS) == 9 && attempts(2 * RETRY_TICKS - 1) == 9);
 const _: () = assert!(HELLO_ACK_LEN == sdp_proto::wire::hello::HELLO_ACK_LEN);
+
+/// Whether no relative got a descriptor of the connection since the meeting began.
+fn is_alone(conn: &Conn) -> bool {
+    !is_out_of_sight(conn) && sharing::is_sole_holder(conn)
+}
 
 #[cfg(test)]
 mod model;

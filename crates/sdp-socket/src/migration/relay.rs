@@ -25,7 +25,6 @@ use sdp_sys::{Errno, OwnedFd, fd, sys, time::monotonic_ns};
 
 use crate::{
     conn::{Conn, carrier, publish},
-    lifecycle,
     migration::handover::Heap,
     process::{
         self,
@@ -93,7 +92,7 @@ impl Relay {
         table::walk(|number, entry| {
             if entry == Entry::Conn(index) {
                 put(self.ours.raw(), number);
-                lifecycle::forget(number);
+                process::forget(number);
             }
         });
         true
@@ -137,7 +136,7 @@ fn put_for_image(conn: &Conn, fd: c_int, number: c_int) {
         table::walk(|other, entry| {
             if entry == Entry::Conn(index) && fd::stays_open(other) {
                 put(fd, other);
-                lifecycle::forget(other);
+                process::forget(other);
             }
         });
     }

@@ -15,6 +15,7 @@ use crate::{
     conn::{Conn, Pinned, Stage, flag, link::AnyLink},
     datapath::{lane::Lane, receive, send},
     process,
+    wake::interest,
 };
 
 /// Calls between two attempts.
@@ -48,7 +49,7 @@ fn consider(conn: &Pinned) {
     if !conn.change_stage(Stage::Attached, Stage::Kernel) {
         return;
     }
-    if !conn.put_segment_aside() {
+    if !conn.put_segment_aside(|| interest::room_granted(conn)) {
         conn.change_stage(Stage::Kernel, Stage::Attached);
         return;
     }

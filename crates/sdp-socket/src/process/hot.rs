@@ -8,13 +8,12 @@
 //! here, and what is seldom written stays where it is used.
 
 use core::{
+    cell::UnsafeCell,
     mem::{MaybeUninit, size_of},
     sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize},
 };
 
 use sdp_sys::tls::Sections;
-
-use crate::{conn::Conn, wake::interest::Mirror};
 
 /// Bytes of a page.
 const PAGE_BYTES: usize = 4096;
@@ -23,31 +22,28 @@ pub(crate) const CONNS: usize = 2;
 /// Descriptors whose places in the table are on the page: all numbers of a small server, hidden ones too.
 pub(crate) const DESCRIPTORS: usize = 256;
 
-/// Slots that hold zeros until they are used for the first time.
-pub(crate) struct Slots([MaybeUninit<Conn>; CONNS]);
+/// Bytes of a connection's slot, which `conn` holds against its own.
+pub(crate) const CONN_BYTES: usize = 512;
 
-// SAFETY: slots are handed out as `&Conn`, which may be shared.
-unsafe impl Sync for Slots {}
+/// Room for a connection's slot; zeros until it is used for the first time. What it means is `conn`'s.
+#[repr(C, align(128))]
+pub(crate) struct Place(UnsafeCell<[u8; CONN_BYTES]>);
 
-impl Slots {
-    /// The slot with this index, if it is one of the first.
+// SAFETY: nothing is read or written through this type, it only tells where the bytes are.
+unsafe impl Sync for Place {}
+
+impl Place {
+    /// Where it is.
     #[inline(always)]
-    pub(crate) fn get(&self, index: u32) -> Option<&Conn> {
-        // SAFETY: an all-zero slot is a valid value (zero atomics; its cells are written before they are read).
-        self.0.get(index as usize).map(|slot| unsafe { slot.assume_init_ref() })
-    }
-
-    /// Bytes from the first slot to `conn`; not below their size when it is none of these.
-    #[inline(always)]
-    pub(crate) fn offset_of(&self, conn: &Conn) -> usize {
-        (&raw const *conn as usize).wrapping_sub(self.0.as_ptr() as usize)
+    pub(crate) const fn at(&self) -> *mut u8 {
+        self.0.get().cast()
     }
 }
 
 /// The page.
 #[repr(C, align(4096))]
 pub(crate) struct Page {
-    pub(crate) conns: Slots,
+    pub(crate) conns: [Place; CONNS],
     // ---- read by each call, seldom written: when the process begins, forks, leaves, or changes a handler
     pub(crate) pid: AtomicU32,
     pub(crate) hooks: Hooks,
@@ -62,7 +58,7 @@ pub(crate) struct Page {
     pub(crate) making: AtomicU32,
     pub(crate) family: AtomicPtr<u8>,
     pub(crate) bell: AtomicPtr<u8>,
-    pub(crate) arena: AtomicPtr<Conn>,
+    pub(crate) arena: AtomicPtr<u8>,
     pub(crate) far_table: AtomicPtr<AtomicU32>,
     pub(crate) nonce: AtomicU64,
     pub(crate) page: AtomicPtr<u8>,
@@ -104,7 +100,7 @@ pub const SIGNALS: usize = 64;
 /// Words of the epoll sets.
 pub(crate) struct Epoll {
     /// The mirror; null while there is none.
-    pub(crate) mirror: AtomicPtr<Mirror>,
+    pub(crate) mirror: AtomicPtr<u8>,
     /// A connection has been added to a set: the program waits where we see it, also for connections that it
     /// adds only after its first EAGAIN.
     pub(crate) sees_waits: AtomicBool,

@@ -8,27 +8,16 @@ use core::{
     sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering},
 };
 
-use sdp_fabric_shm::{
-    peer::{Numbers, PeerTable},
-    segment,
-};
-use sdp_shm::{
-    bell::Bell,
-    family::{FAMILY_BYTES, FAMILY_WINDOW, Family, Slot},
-};
-use sdp_sys::{fd, hidden, loader as sys_loader, pid as sys_pid, section, stat, sys};
+use sdp_fabric_shm::peer::{Numbers, PeerTable};
+use sdp_shm::family::{FAMILY_BYTES, FAMILY_WINDOW, Family, Slot};
+use sdp_sys::{fd, hidden, loader as sys_loader, pid as sys_pid, section, sys};
 
-use crate::{
-    process::{
-        hot::PAGE,
-        page,
-        settings::{self, Tuned},
-        table::{self, Entry},
-    },
-    wake::{
-        strangers::{self, Bells},
-        wait_set,
-    },
+use crate::process::{
+    handed::Handed,
+    hot::PAGE,
+    page,
+    settings::{self, Tuned},
+    table::{self, Entry},
 };
 
 /// End of the numbers among which hidden descriptors start, with their room before it. No higher, because each fork copies the
@@ -42,18 +31,11 @@ const PLACE: usize = 4096;
 /// no number beyond 63 in the process itself; each fork of one that does allocates a table, and each exit frees one.
 /// A process whose connections never leave TCP hides nothing else.
 const PAGE_MIN: i32 = 60;
-/// With a soft limit below this there are no hidden descriptors beside the statistics page.
-const LIMIT_FOR_BELLS: i32 = 128;
 
 static PID: &AtomicU32 = &PAGE.pid;
 static NONCE: &AtomicU64 = &PAGE.nonce;
 static FAMILY: &AtomicPtr<u8> = &PAGE.family;
 static SLOT: &AtomicU32 = &PAGE.slot;
-static BELL: &AtomicPtr<u8> = &PAGE.bell;
-#[unsafe(link_section = ".data.hot")]
-static BELL_FD: AtomicI32 = AtomicI32::new(-1);
-#[unsafe(link_section = ".data.hot")]
-static BELL_PAGE_FD: AtomicI32 = AtomicI32::new(-1);
 static STARTED: &AtomicU32 = &PAGE.started;
 static CPUS: AtomicU32 = AtomicU32::new(0);
 #[unsafe(link_section = ".data.hot")]
@@ -111,27 +93,6 @@ pub(crate) fn beside_calls(call: impl FnOnce()) {
     if !is_retired() {
         call();
     }
-}
-
-/// Longest wait for other threads to come out of the library (the longest that one of them may be in there waits
-/// for a gate), and how often it is looked at.
-const OTHERS_NS: u64 = crate::datapath::send::GATE_PATIENCE_NS + 1_000_000_000;
-const OTHERS_NAP_NS: i64 = 50_000;
-
-/// After [`retire`], before the filter: other threads that are in the middle of a call on a connection go on
-/// until they sleep, are in the kernel or have left, so that none makes a system call of ours under the filter.
-/// Bounded: the caller may itself have interrupted such a call.
-pub(crate) fn await_others() {
-    if sys_pid::is_single_threaded() {
-        return;
-    }
-    let deadline = sdp_sys::time::monotonic_ns() + OTHERS_NS;
-    while crate::conn::is_any_worked_on() && sdp_sys::time::monotonic_ns() < deadline {
-        sdp_sys::time::nap(OTHERS_NAP_NS);
-    }
-    // Between the last look whether the process is retired and a sleep, and in calls that are about no
-    // connection, nobody counts.
-    sdp_sys::threads::await_others(deadline);
 }
 
 /// It does, after all: nothing was given up.
@@ -193,7 +154,7 @@ pub(crate) fn nonce() -> u64 {
 }
 
 /// The next one that is asked for is another.
-fn forget_nonce() {
+pub(crate) fn forget_nonce() {
     NONCE.store(0, Ordering::Relaxed);
 }
 
@@ -324,7 +285,7 @@ fn put_hidden(raw: i32) -> bool {
     note_descriptor(raw);
     let before = table::put(raw, Entry::Hidden);
     if let Ok(Some(stale)) = before {
-        crate::lifecycle::release(stale); // closed behind our back
+        evict(stale); // closed behind our back
     }
     before.is_ok()
 }
@@ -341,7 +302,7 @@ pub(crate) fn hidden_duplicate(raw: i32) -> Option<i32> {
 }
 
 /// [`hidden_duplicate`] with a higher number.
-fn hidden_duplicate_above(raw: i32) -> Option<i32> {
+pub(crate) fn hidden_duplicate_above(raw: i32) -> Option<i32> {
     let min = hidden_min().max(raw + 1);
     let fresh = fd::duplicate_above(raw, min, false).ok()?;
     keep_hidden(fresh).then_some(fresh)
@@ -356,41 +317,12 @@ pub(crate) fn close_hidden(raw: i32) {
 }
 
 /// Closes a hidden descriptor.
-fn unhide(cell: &AtomicI32) {
+pub(crate) fn unhide(cell: &AtomicI32) {
     let raw = cell.swap(-1, Ordering::SeqCst);
     if raw >= 0 && table::unhide(raw) {
         hidden::await_unused(); // of other threads that ring
         fd::close(raw);
     }
-}
-
-/// Looks for a socket that another thread has in hand.
-const LOSE_TRIES: u32 = 10_000;
-
-/// A hidden descriptor was about to be overwritten by the program: it moves.
-pub(crate) fn move_hidden(from: i32) {
-    crate::conn::move_kept(from, || hidden_duplicate(from));
-    for cell in [&BELL_FD, &BELL_PAGE_FD, &page::NUMBER] {
-        if cell.load(Ordering::Acquire) == from {
-            // The number is the program's in a moment: without another one there is none.
-            cell.store(hidden_duplicate_above(from).unwrap_or(-1), Ordering::SeqCst);
-            if core::ptr::eq(cell, &raw const BELL_FD) {
-                crate::wake::interest::bell_moved(from);
-            }
-        }
-    }
-    strangers::lose(from, || hidden_duplicate_above(from));
-    wait_set::lose(from);
-    PEERS.move_off(from);
-    // The socket that is asked may be in another thread's hands, for one answer of the kernel.
-    for _ in 0..LOSE_TRIES {
-        if crate::migration::pooled::lose(from) || table::entry(from) != Some(Entry::Hidden) {
-            break;
-        }
-        sdp_sys::time::yield_now();
-    }
-    table::unhide(from);
-    hidden::await_unused();
 }
 
 /// Maps family memory. What each fork child touches of it is its end, for which the kernel makes a page of its tables in
@@ -489,162 +421,6 @@ pub(crate) fn set_slot(slot: Option<Slot>) {
     SLOT.store(slot.map_or(0, |s| s.0 + 1), Ordering::Release);
 }
 
-// ---- bell ------------------------------------------------------------------------------------
-
-/// This process's bell pages, once made.
-#[inline]
-pub(crate) fn bell() -> Option<Bells> {
-    own_bell().map(|own| Bells::new(own, strangers::count()))
-}
-
-/// The bell page for the processes of our own user, once made.
-#[inline]
-pub(crate) fn own_bell() -> Option<Bell> {
-    let base = NonNull::new(BELL.load(Ordering::Acquire))?;
-    // SAFETY: a mapped page of the right size that stays until the process forks or retires.
-    Some(unsafe { Bell::new(base) })
-}
-
-/// The eventfd and the page's file, made on first use; −1 where there is none.
-pub(crate) fn bell_files() -> (i32, i32) {
-    if BELL.load(Ordering::Acquire).is_null() {
-        make_bell();
-    }
-    if BELL.load(Ordering::Acquire).is_null() {
-        return (-1, -1);
-    }
-    (BELL_FD.load(Ordering::Acquire), BELL_PAGE_FD.load(Ordering::Acquire))
-}
-
-/// The hidden eventfd, −1 when there is none.
-pub(crate) fn bell_fd() -> i32 {
-    BELL_FD.load(Ordering::SeqCst) // behind `InUse::begin`
-}
-
-/// A thread is making the bell.
-static MAKING: &AtomicU32 = &PAGE.making;
-
-/// How often a thread gives its turn to another one that makes the bell.
-const LOOKS_AT_MAKER: u32 = 10_000;
-
-/// Once only: peers keep the first one that they are told of, and a second would be rung by nobody.
-fn make_bell() {
-    if soft_limit() < LIMIT_FOR_BELLS {
-        return;
-    }
-    as_maker(|| {
-        if BELL.load(Ordering::Acquire).is_null() {
-            make_bell_here();
-        }
-    });
-}
-
-/// Calls `make` in one thread at a time.
-pub(crate) fn as_maker(make: impl FnOnce()) {
-    let mut looks = 0;
-    while MAKING.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
-        looks += 1;
-        if looks == LOOKS_AT_MAKER {
-            return;
-        }
-        sdp_sys::time::yield_now();
-    }
-    make();
-    MAKING.store(0, Ordering::Release);
-}
-
-/// [`make_bell`], by the one thread that may.
-fn make_bell_here() {
-    let flags = libc::EFD_NONBLOCK | libc::EFD_CLOEXEC;
-    let event = fd::eventfd(flags);
-    if let (Ok(event), Ok(page)) = (event, segment::create_bell_page()) {
-        match segment::map_bell_page(page.raw()) {
-            Ok(mapped) => {
-                let (event, page) = (hide(event), hide(page.into_raw()));
-                if event >= 0 && page >= 0 {
-                    BELL_FD.store(event, Ordering::Release);
-                    BELL_PAGE_FD.store(page, Ordering::Release);
-                    BELL.store(mapped.base().as_ptr(), Ordering::Release);
-                    crate::wake::interest::bell_made();
-                } else {
-                    [event, page].into_iter().for_each(close_hidden);
-                    unmap(mapped.base(), segment::BELL_PAGE_BYTES);
-                }
-            }
-            Err(_) => fd::close(event),
-        }
-    } else if let Ok(event) = event {
-        fd::close(event);
-    }
-}
-
-/// Rings this process's own bell for one of its connections.
-pub(crate) fn ring_own(slot: u32) {
-    if bell().is_some_and(|bell| bell.ring(slot)) {
-        ring_all();
-    }
-}
-
-/// Wakes who sleeps on this process's bell.
-pub(crate) fn ring_all() {
-    let _section = section::Guard::enter();
-    let _in_use = hidden::InUse::begin();
-    let event = bell_fd();
-    // A vfork child may have something of its own there; of such files only an eventfd takes what is written.
-    let is_bell = || is_ours() || stat::at_hand(event).is_ok_and(|stat| stat.is_anonymous());
-    if event >= 0 && is_bell() {
-        let _ = fd::ring(event);
-    }
-}
-
-// ---- fork ------------------------------------------------------------------------------------
-
-/// In a fork child, process `pid` (asked for if `None`): what belonged to the parent alone is made anew on demand.
-pub(crate) fn become_child(pid: Option<i32>) {
-    PID.store(pid.unwrap_or_else(sys_pid::current) as u32, Ordering::Relaxed);
-    forget_nonce();
-    // Threads that were at it do not exist here: whoever needs it begins anew.
-    // What is as it should be is not written: each page that is costs a copy of it.
-    if STARTED.load(Ordering::Relaxed) == 1 {
-        STARTED.store(0, Ordering::Relaxed);
-    }
-    if MAKING.load(Ordering::Relaxed) != 0 {
-        MAKING.store(0, Ordering::Relaxed);
-    }
-    crate::wake::spin::forget_threads();
-    hidden::forget_users();
-    crate::process::scratch::forget_threads();
-    settings::become_child();
-    wait_set::drop_all(true);
-    crate::datapath::give_back::forget();
-    crate::migration::pooled::become_child();
-    table::forget_closes();
-    // Without a number the statistics page may be about to get one.
-    if HIDES.load(Ordering::Relaxed) || page::NUMBER.load(Ordering::Relaxed) < 0 {
-        // Hidden descriptors were inherited; the parent's are no use here.
-        HIDES.store(false, Ordering::Relaxed);
-        table::walk(|fd, entry| {
-            let is_page = fd == page::NUMBER.load(Ordering::Relaxed);
-            // The peers are the child's, too.
-            if entry == Entry::Hidden && !is_page && !PEERS.has_number(fd) {
-                table::clear(fd);
-                fd::close(fd);
-            }
-        });
-    }
-    for cell in [&BELL_FD, &BELL_PAGE_FD] {
-        if cell.load(Ordering::Relaxed) >= 0 {
-            cell.store(-1, Ordering::Release);
-        }
-    }
-    page::become_guest();
-    strangers::drop_all(true, unhide);
-    let bell = NonNull::new(BELL.swap(null_mut(), Ordering::AcqRel));
-    if let Some(base) = bell {
-        unmap(base, segment::BELL_PAGE_BYTES);
-    }
-}
-
 /// In a fork child for which no slot was reserved: the slot that it knows is its parent's. True when
 /// there is a family at all.
 pub(crate) fn rejoin_family() -> bool {
@@ -674,108 +450,60 @@ pub(crate) fn blank(at: NonNull<u8>, len: usize) {
     let _ = unsafe { sys!(libc::SYS_mmap, at.as_ptr(), len, protection, flags, -1isize, 0) };
 }
 
-/// What of the old trust domain cannot be given up yet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Remains {
-    /// Connections that relatives may hold too: they must go on to see that we do.
-    pub(crate) held: bool,
-    /// Connections whose rows are still looked at.
-    pub(crate) used: bool,
+/// In a fork child, process `pid` (asked for if `None`): identity, and whether anything was made.
+pub(crate) fn begin_anew(pid: Option<i32>) {
+    PID.store(pid.unwrap_or_else(sys_pid::current) as u32, Ordering::Relaxed);
+    forget_nonce();
+    // Threads that were at it do not exist here: whoever needs it begins anew.
+    // What is as it should be is not written: each page that is costs a copy of it.
+    if STARTED.load(Ordering::Relaxed) == 1 {
+        STARTED.store(0, Ordering::Relaxed);
+    }
 }
 
-/// Before a change of privilege, after all lanes have been left: bell, family and nonce belong to the
-/// old trust domain. The next connection makes new ones, under new descriptors. The statistics page
-/// stays: nobody but this process and the tools trusts it.
-pub(crate) fn change_trust(remains: Remains) {
-    crate::wake::interest::bell_leaves();
-    crate::migration::pooled::clear();
-    for cell in [&BELL_FD, &BELL_PAGE_FD] {
-        unhide(cell);
+/// In a fork child: hidden descriptors were inherited; the parent's are no use here.
+pub(crate) fn close_inherited() {
+    // Without a number the statistics page may be about to get one.
+    if HIDES.load(Ordering::Relaxed) || page::NUMBER.load(Ordering::Relaxed) < 0 {
+        HIDES.store(false, Ordering::Relaxed);
+        table::walk(|fd, entry| {
+            let is_page = fd == page::NUMBER.load(Ordering::Relaxed);
+            // The peers are the child's, too.
+            if entry == Entry::Hidden && !is_page && !PEERS.has_number(fd) {
+                table::clear(fd);
+                fd::close(fd);
+            }
+        });
     }
-    wait_set::drop_all(false);
-    strangers::drop_all(false, unhide);
-    PEERS.forget_names();
-    if let Some(base) = NonNull::new(BELL.swap(null_mut(), Ordering::AcqRel)) {
-        blank(base, segment::BELL_PAGE_BYTES);
-    }
-    if remains.held {
-        // Our bits stay until the process ends.
-        SLOT.store(0, Ordering::Release);
-    } else {
-        leave_family();
-    }
-    if let Some(base) = NonNull::new(FAMILY.swap(null_mut(), Ordering::AcqRel)) {
-        if !remains.used && sys_pid::is_single_threaded() {
-            unmap(base, FAMILY_BYTES);
-        } else {
-            blank_unused_family(base);
-        }
-    }
-    forget_nonce();
-    crate::migration::pooled::clear(); // of threads that went on meanwhile
+}
+
+/// The process has no family any more; where that was mapped.
+pub(crate) fn take_family() -> Option<NonNull<u8>> {
+    NonNull::new(FAMILY.swap(null_mut(), Ordering::AcqRel))
+}
+
+/// What the first connection needs is to be made anew.
+pub(crate) fn forget_start() {
     let _ = STARTED.compare_exchange(2, 0, Ordering::AcqRel, Ordering::Relaxed);
 }
 
-/// Leaves nothing of ours behind that an unprivileged continuation could use (R1).
-pub(crate) fn drop_everything() {
-    crate::migration::pooled::clear();
-    wait_set::drop_all(false);
-    for cell in [&BELL_FD, &BELL_PAGE_FD] {
-        unhide(cell);
+/// What is to be done with what a number of the table named, when the number names it no more: `lifecycle` hands it in.
+pub(crate) static EVICTED: Handed<fn(Entry)> = Handed::none();
+
+/// A number that names something else now leaves this behind.
+fn evict(stale: Entry) {
+    if let Some(evicted) = EVICTED.get() {
+        evicted(stale);
     }
-    strangers::drop_all(false, unhide);
-    page::close_number();
-    if let Some(base) = NonNull::new(BELL.swap(null_mut(), Ordering::AcqRel)) {
-        blank(base, segment::BELL_PAGE_BYTES);
-    }
-    leave_family();
-    if let Some(base) = NonNull::new(FAMILY.swap(null_mut(), Ordering::AcqRel)) {
-        if sys_pid::is_single_threaded() {
-            unmap(base, FAMILY_BYTES);
-        } else {
-            blank_unused_family(base);
+}
+
+/// A number that names something else now.
+#[unsafe(link_section = ".text.open")]
+pub(crate) fn forget(fd: i32) {
+    if table::is_tracked(fd) && is_ours() {
+        let _section = section::Guard::enter();
+        if let Some(stale) = table::clear(fd) {
+            evict(stale);
         }
-    }
-}
-
-/// Family memory of a trust domain that the process has left, in a process with several threads: private
-/// zeros take its place once no connection has a row in it. Never unmapped, because a thread may have looked
-/// up its address just before; a row that it then opens there is nobody else's.
-fn blank_unused_family(base: NonNull<u8>) {
-    if !crate::conn::has_rows_in(base.as_ptr()) {
-        blank(base, FAMILY_BYTES);
-    }
-}
-
-/// A connection with a row in an earlier family has ended.
-pub(crate) fn row_of_old_family_freed(base: *mut u8) {
-    if let Some(base) = NonNull::new(base)
-        && !is_retired()
-    {
-        blank_unused_family(base);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_hidden_descriptor_that_cannot_move_is_forgotten() {
-        // The highest number there is: nothing is above it.
-        let last = soft_limit() - 1;
-        // SAFETY: no pointers.
-        let event = unsafe { sys!(libc::SYS_eventfd2, 0, libc::EFD_CLOEXEC) }.unwrap() as i32;
-        // SAFETY: no pointers; nobody else uses the number.
-        unsafe { sys!(libc::SYS_dup3, event, last, libc::O_CLOEXEC) }.unwrap();
-        fd::close(event);
-        note_descriptor(last);
-        assert_eq!(table::put(last, Entry::Hidden), Ok(None));
-        BELL_PAGE_FD.store(last, Ordering::Release);
-        move_hidden(last);
-        // The program's file is there next: nothing of ours may be sent to it.
-        assert_eq!(BELL_PAGE_FD.load(Ordering::Acquire), -1);
-        assert_eq!(table::entry(last), None);
-        fd::close(last);
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! The lowest room: every other one may call it.
 
+mod asker;
+mod handed;
 pub mod host;
 pub mod hot;
 mod identity;
@@ -12,4 +14,6 @@ pub(crate) mod scratch;
 pub(crate) mod settings;
 pub(crate) mod table;
 
+pub(crate) use asker::asker;
+pub(crate) use handed::Handed;
 pub(crate) use identity::*;

@@ -17,7 +17,7 @@ use crate::{
     },
     hosts,
     lifecycle::elsewhere,
-    migration::{demote, handover},
+    migration::handover,
     process::{
         self, host,
         hot::PAGE,
@@ -26,7 +26,7 @@ use crate::{
     },
     wake::{
         arming::{inbound, view, wait_mode},
-        interest, spin,
+        doorbell, interest, spin,
         stay::Stay,
         wait_set::WaitSet,
     },
@@ -367,7 +367,7 @@ unsafe fn poll_here(
     let is_long = (STACK_FDS..scratch::ENTRIES).contains(&count);
     let mut scratch = if is_long { Scratch::take() } else { None };
     let is_copied = count < STACK_FDS || scratch.is_some();
-    let hides = is_copied && (timeout_ns == Some(0) || process::bell_fd() >= 0);
+    let hides = is_copied && (timeout_ns == Some(0) || doorbell::bell_fd() >= 0);
     if !hides {
         for conn in fds.iter().filter_map(|entry| attached(entry.fd)) {
             interest::room_granted(conn);
@@ -559,7 +559,7 @@ unsafe fn sleep(
                     }
                 }
                 // O4: relatives may take the bell that is to wake this wait.
-                left = shorter(left, demote::nap_beside_relatives(conn, naps));
+                left = shorter(left, wait::nap_beside_relatives(conn, naps));
                 conn.unpin(Half::Receive);
             }
         }

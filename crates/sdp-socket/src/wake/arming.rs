@@ -12,7 +12,7 @@ use crate::{
         Conn, Half, flag,
         link::{AnyHalf, AnyLink},
     },
-    process,
+    wake::doorbell,
 };
 
 pub(crate) struct View {
@@ -90,7 +90,7 @@ pub(crate) fn note_eaten(conn: &Conn) {
 
 /// For waits that cover many connections the bell page tells which one: any number of sleepers.
 pub(crate) fn wait_mode(conn: &Conn) -> How {
-    if conn.has(flag::PEER_HAS_BELL) && !conn.has(flag::BY_CARRIER) && process::bell().is_some() {
+    if conn.has(flag::PEER_HAS_BELL) && !conn.has(flag::BY_CARRIER) && doorbell::bell().is_some() {
         How::Doorbell
     } else {
         How::Carrier

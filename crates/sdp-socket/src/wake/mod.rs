@@ -3,6 +3,7 @@
 //! Called by every room above. It knows connections, but no bytes.
 
 pub(crate) mod arming;
+pub(crate) mod doorbell;
 pub(crate) mod interest;
 pub(crate) mod spin;
 pub(crate) mod stay;

@@ -18,10 +18,15 @@ use sdp_sys::{
     tls::{self, Slot},
 };
 
-use crate::{conn::Conn, process, wake::stay::Stay};
+use crate::{
+    conn::{self, Conn},
+    process,
+    wake::stay::Stay,
+};
 
 /// First budget of a connection.
-const INITIAL_NS: u32 = 10_000;
+const INITIAL_NS: u32 = conn::NOTHING_LEARNT as u32;
+const _: () = assert!(Learnt::NEW.to_word() == conn::NOTHING_LEARNT);
 /// Budget after a success that found it at zero.
 const RESTART_NS: u32 = 1_000;
 /// Ceiling unless `recv_poll` sets another.

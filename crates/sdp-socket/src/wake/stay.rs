@@ -43,9 +43,12 @@ use sdp_sys::{section, tls};
 
 use crate::{
     conn::{Conn, Half, Pinned},
-    lifecycle, process,
-    wake::{spin, wait_set::WaitSet},
+    process::Handed,
+    wake::{doorbell, spin, wait_set::WaitSet},
 };
+
+/// What is to be done when the last call leaves a connection that was closed meanwhile: `lifecycle` hands it in.
+pub(crate) static LAST_LEFT: Handed<fn(&Conn)> = Handed::none();
 
 /// glibc's `struct _pthread_cleanup_buffer`.
 #[repr(C)]
@@ -190,13 +193,15 @@ impl Stay {
         if thread != 0 {
             self.turn.store(0, Relaxed);
             if conn.turn.give_up(thread) {
-                process::ring_own(conn.index());
+                doorbell::ring_own(conn.index());
             }
         }
         if self.holds.load(Relaxed) {
             self.holds.store(false, Relaxed);
-            if conn.leave() {
-                lifecycle::left(conn);
+            if conn.leave()
+                && let Some(left) = LAST_LEFT.get()
+            {
+                left(conn);
             }
         }
     }

@@ -32,7 +32,14 @@ use sdp_sys::{
     stat::{self, Identity},
 };
 
-use crate::{conn::Conn, process, wake::interest};
+use crate::{
+    conn::Conn,
+    process,
+    wake::{
+        doorbell::{as_maker, own_bell},
+        interest,
+    },
+};
 
 /// Other users that a process has doorbells for; those beyond find the carrier as bell.
 pub(crate) const USERS: usize = 16;
@@ -177,7 +184,7 @@ pub(crate) fn has_device() -> bool {
 /// Sleepers wait on `descriptor`, too, from here on. The process has a bell. Not under the epoll lock. False: there is no
 /// place for it.
 pub(crate) fn add_device(descriptor: i32, device: Device) -> bool {
-    process::as_maker(|| {
+    as_maker(|| {
         if HAS_DEVICE.load(Ordering::Acquire) {
             return;
         }
@@ -287,11 +294,11 @@ impl Bells {
 
 /// The doorbell for the processes of user `uid`, made on first use. Not under the epoll lock.
 pub(crate) fn doorbell_for(uid: u32) -> Option<Doorbell> {
-    process::own_bell()?;
+    own_bell()?;
     let known =
         || PLACES.iter().take(count() as usize).position(|p| p.uid.load(Ordering::Relaxed) == uid);
     let at = known().or_else(|| {
-        process::as_maker(|| {
+        as_maker(|| {
             if known().is_none() {
                 make(uid);
             }

@@ -13,7 +13,10 @@ use crate::{
         self,
         table::{self, Entry},
     },
-    wake::strangers::{self, Bells},
+    wake::{
+        doorbell,
+        strangers::{self, Bells},
+    },
 };
 
 /// Sets that are kept while nobody sleeps on them; those beyond are closed.
@@ -49,7 +52,7 @@ impl WaitSet {
     /// process has no bell, or no descriptor can be had.
     pub(crate) fn take() -> Self {
         let bells = BELLS.load(Ordering::Acquire);
-        if process::bell_fd() < 0 {
+        if doorbell::bell_fd() < 0 {
             return Self::NONE;
         }
         for place in &POOL {
@@ -60,7 +63,7 @@ impl WaitSet {
                     let set = Self { raw, bells, strangers };
                     // A ring that was another sleeper's would only wake this one for nothing. Where nobody
                     // else sleeps nobody rings.
-                    if process::bell().is_none_or(|bell| bell.sleepers() != 0) {
+                    if doorbell::bell().is_none_or(|bell| bell.sleepers() != 0) {
                         set.clear();
                     }
                     return set.complete();
@@ -93,7 +96,7 @@ impl WaitSet {
 
     /// The pages in which who sleeps here is counted; none where there is no set.
     pub(crate) fn bells(&self) -> Option<Bells> {
-        self.exists().then(process::bell)?.map(|bells| bells.of(self.strangers))
+        self.exists().then(doorbell::bell)?.map(|bells| bells.of(self.strangers))
     }
 
     /// Descriptor and bell, for [`WaitSet::from_parts`].
@@ -166,7 +169,7 @@ impl Drop for WaitSet {
 fn create() -> i32 {
     let _section = section::Guard::enter();
     let _in_use = InUse::begin();
-    let event = process::bell_fd();
+    let event = doorbell::bell_fd();
     // SAFETY: no pointers.
     let Ok(set) = (unsafe { sys!(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC) }) else {
         return -1;

@@ -120,6 +120,7 @@ pub fn io_uring() -> IoUring {
 /// `argv` and `envp` are the null-terminated vectors that the loader hands to constructors.
 pub unsafe fn constructed(pid: i32, argc: c_int, argv: *const *const u8, envp: *const *const u8) {
     process::remember(pid);
+    crate::lifecycle::hand_in();
     // SAFETY: the loader calls this once, in one thread; no other place names these words.
     let _ = unsafe { sdp_sys::tls::keep_sections(&crate::process::hot::PAGE.sections) };
     // SAFETY: the caller's.

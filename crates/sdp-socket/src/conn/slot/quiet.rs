@@ -1,9 +1,15 @@
 //! Whether anybody is at work on connections, or has a row in some family's memory: asked before the process
 //! gives up what they use. Changes nothing.
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::{
+    ptr::NonNull,
+    sync::atomic::{AtomicU32, Ordering},
+};
 
+use sdp_shm::family::FAMILY_BYTES;
 use sdp_sys::count::Way;
+
+use crate::process;
 
 use super::{CONNS, Conn, KEPT, LIVE, get};
 
@@ -13,10 +19,28 @@ pub(crate) fn is_any_worked_on() -> bool {
 }
 
 /// Whether a connection of this process has its row in the family memory at `base`.
-pub(crate) fn has_rows_in(base: *mut u8) -> bool {
+fn has_rows_in(base: *mut u8) -> bool {
     (0..CONNS).filter_map(|index| get(index as u32)).any(|conn| {
         conn.family.load(Ordering::SeqCst) == base && conn.row.load(Ordering::Relaxed) != 0
     })
+}
+
+/// Family memory of a trust domain that the process has left, in a process with several threads: private
+/// zeros take its place once no connection has a row in it. Never unmapped, because a thread may have looked
+/// up its address just before; a row that it then opens there is nobody else's.
+pub(crate) fn blank_unused_family(base: NonNull<u8>) {
+    if !has_rows_in(base.as_ptr()) {
+        process::blank(base, FAMILY_BYTES);
+    }
+}
+
+/// A connection with a row in an earlier family has ended.
+pub(super) fn row_of_old_family_freed(base: *mut u8) {
+    if let Some(base) = NonNull::new(base)
+        && !process::is_retired()
+    {
+        blank_unused_family(base);
+    }
 }
 
 impl Conn {

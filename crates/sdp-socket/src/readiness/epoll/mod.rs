@@ -49,9 +49,9 @@ use crate::{
 #[unsafe(link_section = ".text.open")]
 pub(crate) fn created(epfd: i32) {
     if process::is_retired() || !process::is_ours() || !make_mirror() {
-        return crate::lifecycle::forget(epfd);
+        return process::forget(epfd);
     }
-    crate::lifecycle::forget(epfd);
+    process::forget(epfd);
     let index = with(|m| m.open_set(epfd)).flatten();
     if let Some(index) = index {
         process::note_descriptor(epfd);

@@ -21,9 +21,9 @@ use libc::epoll_event;
 use super::wait::BATCH;
 use crate::{
     conn::{self, Stage},
-    process, readiness,
+    readiness,
     wake::{
-        arming,
+        arming, doorbell,
         interest::{
             ET, ONESHOT, OUT,
             mirror::{Mirror, NONE, with},
@@ -57,7 +57,7 @@ impl Mirror {
 /// Moves the bell page's bits to the ready lists of the sets that they concern, for a wait on this one.
 /// Whether there were any.
 pub(super) fn collect_bits(set: u32) -> bool {
-    let Some(bell) = process::bell().filter(|bell| bell.any()) else { return false };
+    let Some(bell) = doorbell::bell().filter(|bell| bell.any()) else { return false };
     let taken = with(|m| {
         let (held, count) = hold_empty(m, set);
         let bits = take_bits(m, bell);

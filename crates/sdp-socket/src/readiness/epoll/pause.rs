@@ -7,8 +7,8 @@ use super::wait::MERGE_AFTER_NS;
 use crate::{
     conn::{self, Conn},
     datapath::wait,
-    process,
     wake::{
+        doorbell,
         interest::mirror::{NONE, with},
         spin,
         strangers::Bells,
@@ -28,7 +28,7 @@ pub(super) struct SpinPlan {
 
 /// What a spin may take. `None`: sleep at once.
 pub(super) fn plan_spin(set: u32) -> Option<SpinPlan> {
-    let bell = process::bell()?;
+    let bell = doorbell::bell()?;
     with(|m| {
         let s = m.set(set)?;
         if core::mem::take(&mut s.wants_writable) {

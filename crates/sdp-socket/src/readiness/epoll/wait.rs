@@ -13,17 +13,16 @@ use super::{
     room::note_end,
 };
 use crate::{
-    conn::{self, Conn, Half, Stage, carrier, flag},
+    conn::{self, Conn, Half, Stage, carrier, flag, sharing},
     datapath::{give_back::before_sleep, wait},
     hosts,
-    migration::demote,
     process::{
         self, host,
         table::{self, Entry},
     },
     readiness::{self, Look, shorter},
     wake::{
-        arming,
+        arming, doorbell,
         interest::{
             self, ALWAYS, ET, EXCLUSIVE, IN, IN_KIND, ONESHOT, OUT, RDHUP, doors, former,
             mirror::{ANY_BY_CARRIER, Mirror, NONE, REGISTRATIONS, Registration, Set, with},
@@ -149,7 +148,7 @@ unsafe fn wait_on(
             out.max -= places;
             collect(m, set, &mut out);
             out.max += places;
-            if out.used > 0 && out.used < out.max && process::bell().is_some_and(Bells::any) {
+            if out.used > 0 && out.used < out.max && doorbell::bell().is_some_and(Bells::any) {
                 // Rang while this was judged: the next wait would tell it a round too late.
                 is_late = true;
             }
@@ -237,7 +236,7 @@ unsafe fn wait_on(
         }
         let is_bounded = with(|m| m.set(set).is_some_and(|s| s.has_room_waiters)) == Some(true);
         // Another thread may take a bell on the carrier that is to wake this one, which then nobody can.
-        let may_be_robbed = process::bell_fd() < 0 && !is_single_threaded();
+        let may_be_robbed = doorbell::bell_fd() < 0 && !is_single_threaded();
         let nap = before_sleep();
         let nap = if is_bounded || may_be_robbed { Some(wait::BOUNDED_SLEEP_NS) } else { nap };
         let nap = shorter(shorter(left, owed), nap);
@@ -614,7 +613,7 @@ unsafe fn kernel_events(
         if let Some(sleeper) = sleeper {
             sleeper.wake(m, by_event);
         }
-        let bits = match process::bell().filter(|bell| by_event && bell.any()) {
+        let bits = match doorbell::bell().filter(|bell| by_event && bell.any()) {
             Some(bell) => take_bits(m, bell),
             None => Bits::default(),
         };
@@ -710,7 +709,7 @@ impl Sleeper {
         let generation = wait_set::generation();
         // Under the lock, so that a bell page that is being made counts each sleeper once.
         let (bell, has_news) = with(|m| {
-            let bell = process::bell();
+            let bell = doorbell::bell();
             let s = m.set(set)?;
             s.sleepers += 1;
             match bell {
@@ -727,7 +726,7 @@ impl Sleeper {
         let now = monotonic_ns();
         // In a fork child the page of the parent's bell is unmapped, and nobody sleeps. In pages that were made while it
         // slept it has been counted then.
-        let bell = process::bell().filter(|_| self.generation == wait_set::generation());
+        let bell = doorbell::bell().filter(|_| self.generation == wait_set::generation());
         let Some(s) = m.set(self.set) else {
             // Closed meanwhile: pages made since then do not count it, and would lack another sleeper.
             return self.bell.filter(|_| bell.is_some()).into_iter().for_each(Bells::wake_up);
@@ -797,7 +796,7 @@ fn judge_kernel(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u32
     // makes the kernel look again. A relative that has the connection may have the set as well, and have done that:
     // where nothing comes by a ring the kernel says then whether it is enabled.
     let is_kernels =
-        |conn: &Conn| demote::may_relatives_hold(conn) && !readiness::is_receiving_on_lane(conn);
+        |conn: &Conn| sharing::may_relatives_hold(conn) && !readiness::is_receiving_on_lane(conn);
     if reg.is_disabled && !conn::get(reg.conn).is_some_and(is_kernels) {
         return 0;
     }

@@ -24,7 +24,7 @@ use crate::{
         hot::PAGE,
         table::{self, Entry},
     },
-    wake::{arming, spin},
+    wake::{arming, doorbell, spin},
 };
 
 /// Epoll sets that one process can have mirrored; those beyond keep their connections on the kernel
@@ -171,7 +171,7 @@ pub(crate) static LOCK: &AtomicU32 = &PAGE.lock.epoll_lock;
 /// Thread that holds the lock across a fork: libc runs the program's `pthread_atfork` handlers meanwhile,
 /// which may use sets.
 pub(crate) static FORKING: &AtomicU32 = &PAGE.lock.epoll_forking;
-static MIRROR: &AtomicPtr<Mirror> = &PAGE.epoll.mirror;
+static MIRROR: &AtomicPtr<u8> = &PAGE.epoll.mirror;
 
 pub(crate) fn lock() {
     let mut spins = 0u32;
@@ -227,7 +227,7 @@ impl Drop for Locked {
 /// Locks the mirror. `None` when there is none.
 #[inline(always)]
 pub(crate) fn locked() -> Option<Locked> {
-    let mirror = NonNull::new(MIRROR.load(Ordering::Acquire))?;
+    let mirror = NonNull::new(MIRROR.load(Ordering::Acquire))?.cast::<Mirror>();
     let section = section::Guard::enter();
     let held = FORKING.load(Ordering::Acquire);
     let is_kept = held != 0 && held == tls::thread_id() as u32;
@@ -247,8 +247,12 @@ pub(crate) fn make_mirror() -> bool {
         return true;
     }
     let Some(fresh) = new_mirror() else { return false };
-    let made =
-        MIRROR.compare_exchange(null_mut(), fresh.as_ptr(), Ordering::AcqRel, Ordering::Acquire);
+    let made = MIRROR.compare_exchange(
+        null_mut(),
+        fresh.as_ptr().cast(),
+        Ordering::AcqRel,
+        Ordering::Acquire,
+    );
     if made.is_err() {
         process::unmap(fresh.cast(), size_of::<Mirror>());
     }
@@ -746,7 +750,7 @@ impl Mirror {
     /// Sees to it that the hidden eventfd is in the set under the data of a living registration of an
     /// attached connection, and out of it when there is none.
     pub(crate) fn rehost(&mut self, set_index: u32) {
-        let event = process::bell_fd();
+        let event = doorbell::bell_fd();
         let Some(set) = self.set(set_index) else { return };
         let (epfd, hidden, first) = (set.epfd, set.hidden, set.first_member);
         if set.host != NONE || set.is_deaf || event < 0 {

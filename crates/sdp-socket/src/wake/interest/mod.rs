@@ -31,7 +31,8 @@ use sdp_sys::{pid::is_single_threaded, tls};
 
 use crate::{
     conn::{Conn, Half, flag, row_flag},
-    process::{self, hot::PAGE},
+    process::hot::PAGE,
+    wake::doorbell,
 };
 
 pub(crate) const IN: u32 = libc::EPOLLIN as u32;
@@ -191,7 +192,7 @@ pub(crate) fn bell_moved(from: i32) {
 /// The hidden eventfd is about to be closed for good. Others hold duplicates, so that closing alone would
 /// leave it in the sets.
 pub(crate) fn bell_leaves() {
-    let event = process::bell_fd();
+    let event = doorbell::bell_fd();
     with(|m| m.set_numbers().for_each(|i| _ = m.unhide(i, event)));
 }
 
@@ -209,7 +210,7 @@ pub(crate) fn can_be_rung(conn: &Conn) -> bool {
     (conn.has(flag::WAITED) || SEES_WAITS.load(Ordering::Relaxed))
         && conn.has(flag::PEER_HAS_BELL)
         && !conn.has(flag::BY_CARRIER)
-        && process::bell().is_some()
+        && doorbell::bell().is_some()
 }
 
 /// As [`may_ask_for_patience`], under the lock.
@@ -291,7 +292,7 @@ pub(crate) fn tell_of_eaten(conn: &Conn, mirror: Option<&mut Mirror>) {
     } else if !is_single_threaded()
         && (flags & flag::POLLED != 0 || conn.is_pinned_elsewhere(Half::Receive))
     {
-        process::ring_own(conn.index());
+        doorbell::ring_own(conn.index());
     }
 }
 
@@ -419,12 +420,12 @@ pub(crate) fn enter(m: &mut Mirror, at: u32, conn: &Conn) -> bool {
 
 /// Wakes all who sleep for the bell.
 pub(crate) fn ring_myself() {
-    process::ring_all();
+    doorbell::ring_all();
 }
 
 /// The bell page exists from now on: who sleeps already counts in it.
 pub(crate) fn count_sleepers() {
-    let Some(bell) = process::bell() else { return };
+    let Some(bell) = doorbell::bell() else { return };
     with(|m| {
         for set in m.each_set() {
             for _ in 0..core::mem::take(&mut set.unbelled) {

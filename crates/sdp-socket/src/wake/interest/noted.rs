@@ -124,6 +124,7 @@ mod tests {
 
     /// A young connection in a place that no other test of this process uses.
     fn young(fd: i32) -> &'static Conn {
+        crate::lifecycle::hand_in();
         let (index, conn) = conn::create(Stage::Young).expect("a slot");
         process::note_descriptor(fd);
         assert_eq!(table::put(fd, Entry::Conn(index)), Ok(None));
@@ -213,7 +214,7 @@ mod tests {
             assert_eq!(mirrored_ones(m, conns[1]), [(set, 305, IN, 7)]);
         });
         for fd in [304, 305] {
-            crate::lifecycle::forget(fd);
+            process::forget(fd);
         }
         on_a_mirror(|m| assert!(conns.iter().all(|conn| mirrored_ones(m, conn).is_empty())));
     }
@@ -238,7 +239,7 @@ mod tests {
             assert!(tell(m, conn, &change(set, libc::EPOLL_CTL_ADD, 306, IN, 2)));
             assert_eq!(count(m, set), 1);
         });
-        crate::lifecycle::forget(306);
+        process::forget(306);
     }
 
     /// A call that was under way may still make its ends meet.
@@ -251,7 +252,7 @@ mod tests {
             set = m.open_set(108).expect("a set");
             assert!(tell(m, conn, &change(set, libc::EPOLL_CTL_ADD, 307, IN, 3)));
         });
-        crate::lifecycle::forget(307);
+        process::forget(307);
         crate::wake::interest::meets(conn);
         on_a_mirror(|m| {
             assert_eq!(mirrored_ones(m, conn), []);

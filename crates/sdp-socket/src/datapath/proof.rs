@@ -34,11 +34,11 @@ use sdp_sys::{netlink::Counters, time::monotonic_ns};
 
 use crate::{
     conn::{
-        Conn,
+        Conn, Stage,
         carrier::{self, Moved},
         flag,
     },
-    migration::{demote, pooled},
+    datapath::leave,
     process,
 };
 
@@ -129,7 +129,7 @@ pub(crate) fn met(conn: &Conn, fd: i32, is_own_user: bool) -> bool {
     conn.heard.store(0, Ordering::Relaxed); // of an earlier life, perhaps
     if word & WANTED == 0 {
         let seen = look(conn, fd);
-        pooled::asker().close(); // it was opened for this, as a rule
+        process::asker().close(); // it was opened for this, as a rule
         conn.proof.store(0, Ordering::Relaxed);
         return !matches!(seen, Some(Witness::Denies));
     }
@@ -182,7 +182,7 @@ pub(crate) fn after_receive(conn: &Conn, fd: i32) {
     };
     conn.heard.store(seen | looked << SEEN_SHIFT, Ordering::Relaxed);
     if seen >= wanted && !is_wanted(conn) {
-        pooled::asker().close();
+        process::asker().close();
     }
 }
 
@@ -293,7 +293,10 @@ pub(crate) fn settle(conn: &Conn, fd: i32) {
     let word = conn.proof.load(Ordering::Relaxed);
     if word & (REFUTED | LEFT) == REFUTED {
         conn.proof.fetch_or(LEFT, Ordering::Relaxed);
-        demote::leave(conn, fd, Reason::Translated);
+        // Pinned by `refute`: whoever makes it leave otherwise does no more than this.
+        if conn.stage() == Stage::Attached {
+            leave::both(conn, fd, Reason::Translated);
+        }
     }
 }
 
@@ -311,7 +314,7 @@ fn moved_there(conn: &Conn, fd: i32) -> Option<Counters> {
     let tuple = conn.known_name()?;
     let may_be_elsewhere = conn.has(flag::MAY_BE_ELSEWHERE) || process::has_networks();
     let question = Carrier { fd, tuple: &tuple, may_be_elsewhere };
-    pooled::asker().moved(process::nonce(), process::hidden_min, &question)
+    process::asker().moved(process::nonce(), process::hidden_min, &question)
 }
 
 /// Both sockets' counters of what we send. `None`: the kernel does not tell the other's.

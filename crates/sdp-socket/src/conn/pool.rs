@@ -1,0 +1,101 @@
+//! Segments of connections that have ended, kept for later ones with the same process.
+//!
+//! [`sdp_fabric_shm::pool`] keeps them; here stands which may be kept, and when all are given up. Called where a connection
+//! attaches, is torn down or gives up a meeting, and around forks and changes of trust. Who takes one:
+//! [`crate::migration::pooled`].
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use sdp_fabric_shm::pool::{Loan, Pool};
+
+use crate::{
+    conn::{Conn, Stage, flag},
+    process,
+};
+
+#[unsafe(link_section = ".data.hot")]
+pub(crate) static POOL: Pool = Pool::new();
+
+/// Ends of connections that never met, one in so many of which looks after segments shared with the dead.
+const LOOK_EVERY: u32 = 16;
+
+/// Counts them.
+static PASSED: AtomicU32 = AtomicU32::new(0);
+
+/// Whether anything is kept: no fork is in progress, and the process has lanes. What slips through is undone by
+/// the second [`clear`] around a fork.
+fn is_keeping() -> bool {
+    process::forks().is_multiple_of(2) && !process::is_retired()
+}
+
+/// A connection has met its other end by name: its segment may come back. Under the meeting's lock.
+pub(crate) fn lend(conn: &Conn, loan: Loan) {
+    const EXCLUDED: u32 = flag::ADOPTED | flag::PASSED | flag::UNCERTAIN;
+    if process::tunables().keeps_segments()
+        && is_keeping()
+        && !conn.has(EXCLUDED)
+        && process::peers().can_tell(loan.peer)
+    {
+        let lease = POOL.lend(process::peers(), loan);
+        conn.lease.store(lease.unwrap_or(0), Ordering::Relaxed);
+    }
+}
+
+/// The connection is torn down, or forgets its segment: nobody uses it any more. True: mapping and user of the peer are
+/// the pool's.
+pub(crate) fn ended(conn: &Conn) -> bool {
+    let lease = conn.lease.swap(0, Ordering::Relaxed);
+    if lease == 0 {
+        POOL.drop_dead(process::peers());
+        return false;
+    }
+    const SPOILT: u32 = flag::HOSTILE | flag::PINNED | flag::PASSED | flag::UNCERTAIN;
+    let is_clean = |conn: &Conn| {
+        conn.segment().is_some_and(|segment| {
+            [0, 1].iter().all(|side| segment.end(*side).touched.load(Ordering::Relaxed) == 0)
+        })
+    };
+    let keep =
+        is_keeping() && conn.stage() == Stage::Attached && !conn.has(SPOILT) && is_clean(conn);
+    POOL.ended(process::peers(), lease, conn.index(), keep)
+}
+
+/// The meeting is called off: an open offer is withdrawn. Under the meeting's lock.
+pub(crate) fn call_off(conn: &Conn) {
+    if conn.segment().is_none() {
+        let lease = conn.lease.swap(0, Ordering::Relaxed);
+        if lease != 0 {
+            let _ = POOL.withdraw(process::peers(), lease, conn.index(), true);
+        }
+    }
+}
+
+/// A connection ends that never met its other end: others that share segments with us may have ended meanwhile.
+pub(crate) fn passed_by() {
+    if !POOL.is_empty() && PASSED.fetch_add(1, Ordering::Relaxed).is_multiple_of(LOOK_EVERY) {
+        POOL.drop_dead(process::peers());
+    }
+}
+
+/// Before a fork, in the parent after it, and around leaving a trust domain: nothing stays mapped that no connection uses, and what was
+/// attached before does not come back.
+pub(crate) fn clear() {
+    POOL.clear(process::peers());
+    process::asker().close();
+}
+
+/// The process is about to end.
+pub(crate) fn leave() {
+    POOL.leave();
+}
+
+/// In a fork child.
+pub(crate) fn become_child() {
+    POOL.become_child();
+    process::asker().become_child();
+}
+
+/// The program is about to overwrite a hidden descriptor. False as in [`Asker::lose`].
+pub(crate) fn lose(number: i32) -> bool {
+    process::asker().lose(number)
+}

@@ -1,0 +1,66 @@
+//! The lock of a half.
+//!
+//! Called by whoever loads a half's state ([`crate::datapath::send::with_source`],
+//! [`crate::datapath::receive::with_sink`]). A relative that died with the lock is succeeded; one that lives and keeps it
+//! costs the connection.
+
+use core::sync::atomic::AtomicU32;
+
+use sdp_shm::lock::{self, Acquired};
+use sdp_sys::errno::Errno;
+
+use crate::{
+    conn::{Conn, flag},
+    datapath::reset::reset,
+    process,
+};
+
+/// Takes the lock of a half. True: its last owner died inside. The connection is lost when a living one keeps it.
+///
+/// # Errors
+/// ECONNRESET.
+#[inline]
+pub(crate) fn enter(conn: &Conn, word: &AtomicU32) -> Result<bool, Errno> {
+    if lock::try_lock(word, process::pid()) { Ok(false) } else { enter_contended(conn, word) }
+}
+
+#[cold]
+fn enter_contended(conn: &Conn, word: &AtomicU32) -> Result<bool, Errno> {
+    if conn.has(flag::OVERDUE) {
+        return Err(Errno::ECONNRESET); // waited for once
+    }
+    match lock::lock(word, process::pid()) {
+        Acquired::Clean => Ok(false),
+        Acquired::TakenOver => Ok(true),
+        // It stays its owner's, who may be in the middle of something.
+        Acquired::Overdue => {
+            conn.set(flag::OVERDUE);
+            reset(conn);
+            Err(Errno::ECONNRESET)
+        }
+    }
+}
+
+/// Looks at a half's lock that is taken, before [`try_enter`] without patience gives up.
+const LOOKS: u32 = 200;
+
+/// How long [`try_enter`] with patience waits: once, until a dead owner is asked for.
+const TURN_NS: u64 = 5_000_000;
+
+/// [`enter`] for one who can come back later. `None`: not now. Only with `patience` does it sleep, and succeed a dead owner.
+pub(crate) fn try_enter(word: &AtomicU32, patience: bool) -> Option<bool> {
+    if patience {
+        return match lock::lock_within(word, process::pid(), TURN_NS) {
+            Acquired::Clean => Some(false),
+            Acquired::TakenOver => Some(true),
+            Acquired::Overdue => None,
+        };
+    }
+    for _ in 0..LOOKS {
+        if lock::try_lock(word, process::pid()) {
+            return Some(false);
+        }
+        core::hint::spin_loop();
+    }
+    None
+}

@@ -1,0 +1,28 @@
+//! A connection that is lost: every call answers ECONNRESET from here on.
+//!
+//! Called where a peer has broken a rule, a lock is overdue, or bytes cannot be handed over.
+
+use sdp_link::{EndWords, Link, ResetNote};
+use sdp_stats::{Direction, Reason};
+
+use crate::conn::{self, Conn, carrier, flag, publish};
+
+/// The connection is lost: every call answers ECONNRESET from here on, and so does the carrier, at this end to whoever reads
+/// it without the library, and at the other.
+pub(crate) fn reset(conn: &Conn) {
+    if conn.has(flag::HOSTILE) {
+        return;
+    }
+    conn.set(flag::HOSTILE);
+    conn.pin_to_kernel(Reason::ProtocolViolation);
+    conn.note_reason(Reason::ProtocolViolation);
+    for direction in [Direction::Send, Direction::Receive] {
+        publish::half_demoted(conn, direction, Reason::ProtocolViolation);
+    }
+    if let Some(fd) = conn::number_of(conn) {
+        if let Some(link) = conn.link() {
+            link.own().note_reset(ResetNote::Resets);
+        }
+        carrier::abort(fd);
+    }
+}

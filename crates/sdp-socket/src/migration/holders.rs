@@ -1,0 +1,60 @@
+//! Who else may have a connection's socket open, as the kernel tells: asked before a connection may earn lanes.
+//!
+//! Called by [`crate::migration::promote`]. What family memory tells of relatives: [`crate::conn::sharing`].
+
+use core::sync::atomic::Ordering;
+
+use libc::c_int;
+use sdp_sys::{
+    fd,
+    holders::{Held, Search},
+};
+
+use crate::{
+    conn::{Conn, row_flag},
+    migration::arrived::ANYBODY,
+    process::{
+        self, marks,
+        table::{self, Entry},
+    },
+};
+
+/// Whether a process has no descriptor of the connection.
+#[cold]
+pub(crate) fn has_let_go(fd: c_int, pid: i32) -> bool {
+    fd::inode(fd).is_ok_and(|inode| Search::new(inode).process(pid) == Held::No)
+}
+
+/// Whether somebody outside the family may still use a connection: an ancestor of the process, or who
+/// gave it to us; for one that a relative took out of the family's sight, anybody. Asked when the
+/// connection has earned a meeting.
+#[cold]
+pub(crate) fn is_held_outside(conn: &Conn, fd: c_int) -> bool {
+    let (Ok(inode), Some(row)) = (fd::inode(fd), conn.row()) else { return true };
+    // Asked also where everybody is: a descriptor on its way in a message is in nobody's table.
+    if marks::is_announced(fd) {
+        return true;
+    }
+    let mut search = Search::new(inode);
+    // By a number of which we know nothing: it came more than once, or lies beyond what is looked at.
+    if search.here(|number| table::entry(number) == Some(Entry::Conn(conn.index()))) != Held::No {
+        return true;
+    }
+    // Cleared first: a relative that leaves from now on sets it again, and whoever attaches looks again.
+    let flags = row.flags.fetch_and(!row_flag::OUT_OF_SIGHT, Ordering::SeqCst);
+    if flags & row_flag::OUT_OF_SIGHT != 0 {
+        let is_held = search.everybody() != Held::No;
+        if is_held {
+            row.flags.fetch_or(row_flag::OUT_OF_SIGHT, Ordering::SeqCst);
+        }
+        return is_held;
+    }
+    if search.ancestors() != Held::No {
+        return true;
+    }
+    let giver = conn.giver.load(Ordering::Relaxed);
+    giver != 0
+        && giver != ANYBODY
+        && giver != process::pid()
+        && search.process(giver as i32) != Held::No
+}

@@ -1,0 +1,33 @@
+//! A connection that the kernel is to move bytes of by itself (`splice`, `sendfile` into a pipe) leaves its lanes.
+
+use sdp_stats::Reason;
+
+use crate::{
+    conn::{Half, Pinned, Stage, flag},
+    datapath::leave,
+    migration::{demote, handover},
+};
+
+/// `splice` with a connection at one end: the kernel can only move carrier bytes, so the connection
+/// leaves its lanes; where the kernel is to read, ring bytes that are still unread are handed over first. False: it
+/// would read past what is unread, or write among bells.
+pub(crate) fn prepare(conn: &Pinned, half: Half) -> bool {
+    match conn.stage() {
+        // The kernel can only move carrier bytes, and would miss or break markers.
+        Stage::Remote | Stage::Guarded => return false,
+        Stage::Attached | Stage::Meeting | Stage::Young => {}
+        // Or it would be young again while the kernel is at it.
+        Stage::Kernel if conn.has(flag::UNMET | flag::ADOPTED) => {
+            conn.pin_to_kernel(Reason::Splice);
+            return true;
+        }
+        _ => return true,
+    }
+    match half {
+        Half::Receive => handover::leave(conn, conn.fd(), Reason::Splice),
+        Half::Send => {
+            demote::leave(conn, conn.fd(), Reason::Splice);
+            conn.stage() != Stage::Attached || leave::outbound_for_kernel(conn, Reason::Splice)
+        }
+    }
+}

@@ -1,0 +1,104 @@
+"""Programs under `sdp run` on two machines, and what of theirs the kernels saw as TCP and as RDMA."""
+
+import json
+import shlex
+
+from machines.test_programs import report
+
+SETTINGS = ("--set", "fabrics=shm,verbs")
+# What the second machine's network card carries, each way: packets and bytes of IP.
+COUNTERS = """
+table inet wire {
+ counter tcp_in { }
+ counter tcp_out { }
+ counter rdma_in { }
+ counter rdma_out { }
+ chain in { type filter hook input priority 0;
+  iifname eth0 meta l4proto tcp counter name tcp_in; iifname eth0 udp dport 4791 counter name rdma_in; }
+ chain out { type filter hook output priority 0;
+  oifname eth0 meta l4proto tcp counter name tcp_out; oifname eth0 udp dport 4791 counter name rdma_out; }
+}
+"""
+# Of a TCP packet at least: IP, TCP, time stamps.
+TCP_HEADER = 52
+# Markers and what TCP sent again.
+SLACK = 4096
+# What a half that leaves its queue pair may send a second time: all that the peer has not acknowledged.
+RESUMED = 65_536 + SLACK
+
+
+class Wire:
+    """What crosses between the machines, by the kernel of the second one."""
+
+    def __init__(self, guest):
+        self.guest = guest
+        guest.run(f"nft list table inet wire >/dev/null 2>&1 || nft {shlex.quote(COUNTERS)}")
+        guest.run("nft reset counters >/dev/null")
+
+    def count(self):
+        """(payload over TCP, at most; bytes in RDMA's packets) since the last time."""
+        form = json.loads(self.guest.run("nft -j reset counters").out)
+        found = {c["counter"]["name"]: c["counter"] for c in form["nftables"] if "counter" in c}
+        tcp = sum(found[name]["bytes"] - TCP_HEADER * found[name]["packets"] for name in ("tcp_in", "tcp_out"))
+        return tcp, sum(found[name]["bytes"] for name in ("rdma_in", "rdma_out"))
+
+
+def sums(end, way):
+    """Bytes of a report, over both lanes."""
+    return end["bytes"][f"sdp_{way}"] + end["bytes"][f"tcp_{way}"]
+
+
+class Ends:
+    """One server on machine `a`, clients on `b`, each of its own user; where the payload went, by three witnesses: both
+    reports, and the kernel's counters."""
+
+    def __init__(self, pair, ladder, settings=SETTINGS):
+        self.pair, self.sdp, self.settings = pair, ladder.artifacts.sdp, settings
+        self.wire = Wire(pair.b)
+        self.server = self.stopper = None
+
+    def command(self, name, words):
+        """A command under `sdp run`."""
+        run = [self.sdp, "run", *self.settings, "--report", f"/tmp/{name}.json", "--", *words]
+        return shlex.join(map(str, run))
+
+    def serve(self, words, user, port, stop="TERM", before=""):
+        """Starts the server, whose first process has the name of its program."""
+        self.pair.a.run("rm -f /tmp/server.json")
+        self.server = self.pair.a.start(before + "exec " + self.command("server", words), user=user)
+        self.pair.a.wait_listening(port)
+        program = str(words[0]).rpartition("/")[2]
+        self.stopper = f"pkill -{stop} -o -x {program}"
+
+    def ask(self, words, user="games", limit_s=120, stdin=None, ok=(0,)):
+        """Runs a client to its end; what it printed, and its report."""
+        line = self.command("client", words) + (f" <{stdin}" if stdin else "")
+        self.pair.b.run("rm -f /tmp/client.json")
+        done = self.pair.b.run(line, limit_s, ok, user)
+        return done, report(self.pair.b, "client")
+
+    def stop(self, ok=(0,)):
+        """Ends the server; its report."""
+        self.pair.a.run(self.stopper, ok=(0, 1))
+        done = self.server.wait()
+        assert done.status in ok, done
+        return report(self.pair.a, "server")
+
+    def judge(self, server, clients, share, connections=1):
+        """Both ends used queue pairs, and agree; the kernel saw no more TCP than the reports say, and what they
+        call SDP as RDMA."""
+        print(json.dumps([server, *clients]))
+        tcp, rdma = self.wire.count()
+        by = {lane: sum(c["bytes"][f"{lane}_{way}"] for c in clients for way in ("sent", "received")) for lane in ("sdp", "tcp")}
+        print(json.dumps({"kernel": {"tcp": tcp, "rdma": rdma}, "clients": by}))
+        for end in (server, *clients):
+            assert end["fabrics"]["shm"] == 0, end
+        met = sum(c["fabrics"]["verbs"] for c in clients)
+        assert server["fabrics"]["verbs"] >= connections and met >= connections, (server, clients)
+        assert by["sdp"] >= share * sum(by.values()), (server, clients)
+        assert rdma >= by["sdp"], (rdma, by)
+        # A resumed half sends again what was not acknowledged.
+        resumes = sum(n for end in (server, *clients) for n in end["demotions"].values())
+        assert tcp <= 1.05 * by["tcp"] + SLACK + RESUMED * resumes, (tcp, by, resumes)
+        assert sums(server, "sent") == sum(sums(c, "received") for c in clients), (server, clients)
+        assert sums(server, "received") == sum(sums(c, "sent") for c in clients), (server, clients)
