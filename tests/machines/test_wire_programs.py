@@ -169,7 +169,7 @@ def test_ipv6(pair, ends):
 
 
 # A host with two networks: SDP is for the addresses of one.
-RULES = "use sdp client * 10.9.0.0/24:*\\nuse tcp client * *:*\\n"
+RULES = "use both client * 10.9.0.0/24:*\\nuse tcp client * *:*\\n"
 
 
 @pytest.mark.integrity
