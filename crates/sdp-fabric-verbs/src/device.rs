@@ -298,13 +298,14 @@ impl Queue {
         self.channel.context()
     }
 
-    /// Takes completions; how many. Fast. Callers take turns, or completions of one queue pair are taken out of order.
-    pub fn poll<'a>(&self, into: &'a mut [abi::Wc]) -> &'a [abi::Wc] {
-        let Some(poll) = self.context().ops().poll_cq else { return &[] };
+    /// Takes completions. Fast. Callers take turns, or completions of one queue pair are taken out of order.
+    /// `None`: the queue is broken, and has lost some.
+    pub fn poll<'a>(&self, into: &'a mut [abi::Wc]) -> Option<&'a [abi::Wc]> {
+        let poll = self.context().ops().poll_cq?;
         let room = c_int::try_from(into.len()).unwrap_or(c_int::MAX);
         // SAFETY: a live queue and room for so many.
         let count = unsafe { poll(self.at.as_ptr(), room, into.as_mut_ptr()) };
-        into.get(..usize::try_from(count).unwrap_or(0)).unwrap_or(&[])
+        into.get(..usize::try_from(count).ok()?)
     }
 
     /// The channel becomes readable with the next completion, or the next solicited one or failure. Fast.

@@ -7,9 +7,7 @@
 use core::{
     cell::Cell,
     cell::UnsafeCell,
-    sync::atomic::{
-        AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering,
-    },
+    sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering},
 };
 
 use sdp_rdma::{
@@ -223,10 +221,11 @@ pub struct Core {
     draining: AtomicBool,
     /// Somebody wants a look after this one.
     again: AtomicBool,
+    /// A queue that all share has failed: there are fewer receive buffers than were promised, or completions that nobody
+    /// will hear of.
+    pub(crate) is_broken: AtomicBool,
     /// Something for a slow step to do.
     pub(crate) is_due: AtomicBool,
-    /// Receive buffers that could not be posted again.
-    pub(crate) lost: AtomicI32,
 }
 
 // SAFETY: `slow` is touched by the one fabric that owns it (`&mut`), all else is atomic, or a buffer that has one
@@ -267,8 +266,8 @@ impl Core {
             owners,
             draining: AtomicBool::new(false),
             again: AtomicBool::new(false),
+            is_broken: AtomicBool::new(false),
             is_due: AtomicBool::new(false),
-            lost: AtomicI32::new(0),
         }
     }
 
@@ -298,7 +297,9 @@ impl Core {
         let posted =
             unsafe { self.srq.post(IS_RECEIVE | buffer as u64, self.piece(buffer, BUFFER)) };
         if posted.is_err() {
-            self.lost.fetch_add(1, Ordering::Relaxed);
+            // Somebody was promised it.
+            self.is_broken.store(true, Ordering::Release);
+            self.wants_step();
         }
     }
 
@@ -364,7 +365,11 @@ impl Core {
         let mut had_some = false;
         loop {
             let mut room = [abi::Wc::default(); BATCH];
-            let batch = self.cq.poll(&mut room);
+            let Some(batch) = self.cq.poll(&mut room) else {
+                self.is_broken.store(true, Ordering::Release);
+                self.wants_step();
+                break;
+            };
             for wc in batch {
                 self.take(wc);
             }

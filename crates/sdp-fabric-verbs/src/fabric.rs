@@ -418,6 +418,10 @@ impl VerbsFabric {
                 Trouble::Device => self.lose(),
             }
         }
+        if self.core.is_broken.load(Ordering::Acquire) && !self.is_lost {
+            had_some = true;
+            self.lose();
+        }
         if self.core.is_due.swap(false, Ordering::AcqRel) {
             had_some |= self.look_after_all();
         }
@@ -453,8 +457,13 @@ impl VerbsFabric {
 
     fn lose(&mut self) {
         self.is_lost = true;
+        let is_broken = self.core.is_broken.load(Ordering::Acquire);
         for conn in self.core.conns.iter() {
             conn.fail(QpError::Fatal);
+            if is_broken {
+                // Nobody will tell.
+                conn.is_drained.store(true, Ordering::Release);
+            }
         }
         self.core.is_due.store(true, Ordering::Release);
     }

@@ -168,11 +168,11 @@ impl Network {
         });
     }
 
-    /// Calls of a step from here on, counted from 1, that fail: `count` of them from the `nth` on, with an error number (of a
+    /// Calls of a step in this process, counted from 1 from here on, that fail: `count` of them from the `nth` on, with an error number (of a
     /// completion: its status). `nth` 0: none.
     pub fn fail(self, step: Step, nth: u32, count: u32, number: i32) {
         self.0.with(|body| {
-            if let Some(fault) = body.faults.get_mut(step as usize) {
+            if let Some(fault) = body.fault(step) {
                 fault.set(nth, count, number);
             }
         });
@@ -180,7 +180,7 @@ impl Network {
 
     /// Calls of a step since [`Network::fail`] was called for it, or since the beginning.
     pub fn calls(self, step: Step) -> u32 {
-        self.0.with(|body| body.faults.get(step as usize).map_or(0, |fault| fault.calls))
+        self.0.with(|body| body.fault(step).map_or(0, |fault| fault.calls))
     }
 
     /// Tells every id that is in use an event of this kind (`EVENT_*`), whatever it waits for.

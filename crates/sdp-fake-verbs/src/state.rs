@@ -13,16 +13,16 @@ use crate::step::{Fault, Step};
 pub(crate) const DEVICES: usize = 8;
 pub(crate) const MANAGERS: usize = 32;
 pub(crate) const EVENTS: usize = 256;
-pub(crate) const IDS: usize = 2048;
+pub(crate) const IDS: usize = 512;
 pub(crate) const CONTEXTS: usize = 32;
 pub(crate) const TROUBLES: usize = 64;
 pub(crate) const CQS: usize = 32;
 pub(crate) const COMPLETIONS: usize = 8192;
 pub(crate) const SRQS: usize = 32;
 pub(crate) const BUFFERS: usize = 1024;
-pub(crate) const QPS: usize = 1024;
+pub(crate) const QPS: usize = 512;
 pub(crate) const PENDING: usize = 64;
-pub(crate) const REGIONS: usize = 1024;
+pub(crate) const REGIONS: usize = 512;
 pub(crate) const OTHERS: usize = 128;
 pub(crate) const MESSAGES: usize = 8192;
 pub(crate) const MESSAGE: usize = 4096;
@@ -138,6 +138,8 @@ pub(crate) struct Buffer {
 pub(crate) struct Stalled {
     pub(crate) done: Done,
     pub(crate) is_solicited: bool,
+    /// The queue pair that sent it, whose request waits.
+    pub(crate) from: u32,
 }
 
 #[repr(C)]
@@ -148,6 +150,13 @@ pub(crate) struct Srq {
     pub(crate) buffers: Ring<Buffer, BUFFERS>,
     /// Messages that met no buffer.
     pub(crate) stalled: Ring<Stalled, BUFFERS>,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Pending {
+    pub(crate) wr_id: u64,
+    pub(crate) is_signalled: bool,
 }
 
 #[repr(C)]
@@ -163,7 +172,11 @@ pub(crate) struct Qp {
     /// The structure in its process.
     pub(crate) local: u64,
     /// Requests that have neither succeeded nor failed.
-    pub(crate) pending: Ring<u64, PENDING>,
+    pub(crate) pending: Ring<Pending, PENDING>,
+    /// Of the pending ones, those whose messages wait for buffers.
+    pub(crate) stalled: u32,
+    /// A request was lost: those behind it do not arrive either, until it fails.
+    pub(crate) is_cut: bool,
     /// Messages that came before it was ready to receive: their sender tries again until it is.
     pub(crate) early: Ring<Stalled, PENDING>,
 }
@@ -202,7 +215,6 @@ pub(crate) struct Body {
     pub(crate) qps: [Qp; QPS],
     pub(crate) regions: [Region; REGIONS],
     pub(crate) others: [Other; OTHERS],
-    pub(crate) faults: [Fault; Step::ALL.len()],
     /// [`crate::Road`].
     pub(crate) road: u8,
     pub(crate) next_key: u32,
@@ -213,13 +225,27 @@ pub(crate) struct Body {
     pub(crate) messages: [[u8; MESSAGE]; MESSAGES],
 }
 
+/// What fails in this process.
+struct Faults(UnsafeCell<[Fault; Step::ALL.len()]>);
+
+// SAFETY: touched under the network's lock alone.
+unsafe impl Sync for Faults {}
+
+static FAULTS: Faults = Faults(UnsafeCell::new([Fault::NONE; Step::ALL.len()]));
+
 impl Body {
+    /// A step's calls and failures, in this process.
+    pub(crate) fn fault(&mut self, step: Step) -> Option<&mut Fault> {
+        // SAFETY: who has the body has the lock, and the reference goes with it.
+        unsafe { &mut *FAULTS.0.get() }.get_mut(step as usize)
+    }
+
     pub(crate) fn step(&mut self, step: Step) -> Result<(), Errno> {
-        self.faults.get_mut(step as usize).map_or(Ok(()), Fault::check)
+        self.fault(step).map_or(Ok(()), Fault::check)
     }
 
     pub(crate) fn event_fault(&mut self, step: Step) -> Option<i32> {
-        self.faults.get_mut(step as usize).and_then(Fault::take)
+        self.fault(step).and_then(Fault::take)
     }
 }
 

@@ -103,7 +103,6 @@ steps! {
 
 /// Calls of a step, and which of them fail.
 #[derive(Debug, Clone, Copy)]
-#[repr(C)]
 pub(crate) struct Fault {
     pub(crate) calls: u32,
     /// The first that fails, counted from 1; 0: none.
@@ -114,6 +113,9 @@ pub(crate) struct Fault {
 }
 
 impl Fault {
+    /// Nothing fails.
+    pub(crate) const NONE: Self = Self { calls: 0, first: 0, count: 0, number: 0 };
+
     pub(crate) fn set(&mut self, nth: u32, count: u32, number: i32) {
         *self = Self { calls: 0, first: nth, count, number };
     }

@@ -396,6 +396,7 @@ unsafe extern "C" fn create_qp(pd: *mut abi::Pd, wanted: *mut abi::QpInitAttr) -
             entry.local = qp as u64;
             entry.pending.clear();
             entry.early.clear();
+            (entry.is_cut, entry.stalled) = (false, 0);
         }
         Ok(qp.cast())
     });

@@ -6,7 +6,7 @@ use sdp_sys::Errno;
 use crate::{
     local,
     network::Road,
-    state::{Body, Buffer, Done, MESSAGE, Qp, Stalled, Trouble, own_pid},
+    state::{Body, Buffer, Done, MESSAGE, Pending, Qp, Stalled, Trouble, own_pid},
     step::Step,
 };
 
@@ -54,11 +54,25 @@ pub(crate) fn fail(body: &mut Body, index: usize, status: i32) {
         return;
     }
     qp.state = abi::QPS_ERR;
+    qp.stalled = 0;
+    let number = qp.number;
     let mut status = status;
-    while let Some(wr_id) = body.qps.get_mut(index).and_then(|qp| qp.pending.pop()) {
+    while let Some(Pending { wr_id, .. }) = body.qps.get_mut(index).and_then(|qp| qp.pending.pop())
+    {
         let Some((cq, number)) = body.qps.get(index).map(|qp| (qp.cq, qp.number)) else { return };
         complete(body, usize::from(cq), end_of_send(number, wr_id, status), false);
         status = abi::WC_WR_FLUSH_ERR;
+    }
+    leave_waiting(body, number);
+}
+
+/// Whoever tries to reach a queue pair that is no more gives up.
+fn leave_waiting(body: &mut Body, number: u32) {
+    for index in 0..body.qps.len() {
+        let waits = |qp: &Qp| qp.pid != 0 && qp.dest == number && qp.stalled > 0;
+        if body.qps.get(index).is_some_and(waits) {
+            fail(body, index, abi::WC_RETRY_EXC_ERR);
+        }
     }
 }
 
@@ -155,24 +169,32 @@ pub(crate) unsafe fn post_send(
         },
         outcome => outcome,
     };
+    let request = Pending { wr_id: request.wr_id, is_signalled };
+    let qp = body.qps.get_mut(index).ok_or(Errno::EINVAL)?;
+    if !qp.pending.push(request) {
+        return Err(Errno::ENOMEM);
+    }
     match outcome {
-        Outcome::Done if is_signalled => {
-            complete(body, cq, end_of_send(number, request.wr_id, abi::WC_SUCCESS), false);
-        }
-        Outcome::Done => {}
-        Outcome::Waits => {
-            let qp = body.qps.get_mut(index).ok_or(Errno::EINVAL)?;
-            if !qp.pending.push(request.wr_id) {
-                return Err(Errno::ENOMEM);
-            }
-        }
-        Outcome::Failed(status) => {
-            let qp = body.qps.get_mut(index).ok_or(Errno::EINVAL)?;
-            qp.pending.push(request.wr_id);
-            fail(body, index, status);
-        }
+        // What was answered later has answered for all before it.
+        Outcome::Done => succeed(body, index),
+        Outcome::Waits => {}
+        Outcome::Failed(status) => fail(body, index, status),
     }
     Ok(())
+}
+
+fn succeed(body: &mut Body, index: usize) {
+    while let Some(request) = body.qps.get_mut(index).and_then(|qp| qp.pending.pop()) {
+        tell_success(body, index, request);
+    }
+}
+
+fn tell_success(body: &mut Body, index: usize, request: Pending) {
+    let Some((cq, number)) = body.qps.get(index).map(|qp| (qp.cq, qp.number)) else { return };
+    if request.is_signalled {
+        let done = end_of_send(number, request.wr_id, abi::WC_SUCCESS);
+        complete(body, usize::from(cq), done, false);
+    }
 }
 
 /// # Safety
@@ -193,8 +215,12 @@ unsafe fn run(
     {
         return Outcome::Failed(abi::WC_LOC_PROT_ERR);
     }
-    if body.road == Road::Cut as u8 {
-        return Outcome::Waits;
+    let is_cut = body.road == Road::Cut as u8;
+    if let Some(qp) = body.qps.get_mut(index) {
+        qp.is_cut |= is_cut;
+        if qp.is_cut {
+            return Outcome::Waits;
+        }
     }
     let is_up = |qp: &Qp| match qp.state {
         abi::QPS_RTR | abi::QPS_RTS => qp.dest == number,
@@ -203,8 +229,13 @@ unsafe fn run(
     let peer = find(body, dest).filter(|peer| body.qps.get(*peer).is_some_and(is_up));
     let Some(peer) = peer else { return Outcome::Failed(abi::WC_RETRY_EXC_ERR) };
     if request.opcode == abi::WR_SEND {
+        let is_solicited = request.send_flags & abi::SEND_SOLICITED != 0;
         // SAFETY: the caller's.
-        return unsafe { send(body, peer, piece, request.send_flags & abi::SEND_SOLICITED != 0) };
+        return unsafe { send(body, index, peer, piece, is_solicited) };
+    }
+    if body.qps.get(index).is_some_and(|qp| qp.stalled > 0) {
+        // It would have to wait for those before it: no test needs that.
+        return Outcome::Failed(abi::WC_LOC_QP_OP_ERR);
     }
     let Some(piece) = piece else { return Outcome::Done };
     let far = (request.remote_addr, u64::from(piece.length));
@@ -235,11 +266,13 @@ unsafe fn run(
 /// The piece is valid.
 unsafe fn send(
     body: &mut Body,
+    index: usize,
     peer: usize,
     piece: Option<abi::Sge>,
     is_solicited: bool,
 ) -> Outcome {
     let len = piece.as_ref().map_or(0, |piece| piece.length as usize);
+    let from = body.qps.get(index).map_or(0, |qp| qp.number);
     if len > MESSAGE {
         return Outcome::Failed(abi::WC_LOC_LEN_ERR);
     }
@@ -265,11 +298,20 @@ unsafe fn send(
     let mut wc = abi::Wc::default();
     (wc.status, wc.opcode, wc.byte_len, wc.qp_num) = (status, WC_RECV, len as u32, number);
     let done = Done { wc, message: slot as u32 + 1, srq: srq as u16 };
-    match body.qps.get_mut(peer) {
+    let message = Stalled { done, is_solicited, from };
+    let is_behind = body.qps.get(index).is_some_and(|qp| qp.stalled > 0);
+    let has_come = match body.qps.get_mut(peer) {
         Some(qp) if qp.state == abi::QPS_INIT => {
-            qp.early.push(Stalled { done, is_solicited });
+            qp.early.push(message);
+            false
         }
-        _ => arrive(body, cq, Stalled { done, is_solicited }),
+        _ => arrive(body, cq, message, is_behind),
+    };
+    if !has_come {
+        if let Some(qp) = body.qps.get_mut(index) {
+            qp.stalled += 1;
+        }
+        return Outcome::Waits;
     }
     if status != abi::WC_SUCCESS {
         fail(body, peer, abi::WC_WR_FLUSH_ERR);
@@ -278,14 +320,25 @@ unsafe fn send(
     Outcome::Done
 }
 
-/// A message takes a buffer, or waits for one.
-fn arrive(body: &mut Body, cq: usize, message: Stalled) {
-    let Some(receives) = body.srqs.get_mut(usize::from(message.done.srq)) else { return };
-    if (receives.promised as usize) < receives.buffers.len() {
-        receives.promised += 1;
-        complete(body, cq, message.done, message.is_solicited);
-    } else {
+/// A message takes a buffer (true), or waits for one, as those before it do.
+fn arrive(body: &mut Body, cq: usize, message: Stalled, is_behind: bool) -> bool {
+    let Some(receives) = body.srqs.get_mut(usize::from(message.done.srq)) else { return true };
+    if is_behind || receives.promised as usize >= receives.buffers.len() {
         receives.stalled.push(message);
+        return false;
+    }
+    receives.promised += 1;
+    complete(body, cq, message.done, message.is_solicited);
+    true
+}
+
+/// A message that has waited has come: its sender's first request has succeeded.
+fn answer(body: &mut Body, from: u32) {
+    let Some(index) = find(body, from) else { return };
+    let Some(qp) = body.qps.get_mut(index).filter(|qp| qp.stalled > 0) else { return };
+    qp.stalled -= 1;
+    if let Some(request) = qp.pending.pop() {
+        tell_success(body, index, request);
     }
 }
 
@@ -293,7 +346,9 @@ fn arrive(body: &mut Body, cq: usize, message: Stalled) {
 pub(crate) fn take_early(body: &mut Body, index: usize) {
     while let Some(message) = body.qps.get_mut(index).and_then(|qp| qp.early.pop()) {
         let cq = body.qps.get(index).map_or(0, |qp| usize::from(qp.cq));
-        arrive(body, cq, message);
+        if arrive(body, cq, message, false) {
+            answer(body, message.from);
+        }
     }
 }
 
@@ -319,6 +374,7 @@ pub(crate) fn post_receive(body: &mut Body, srq: usize, buffer: Buffer) -> Resul
             receives.promised += 1;
         }
         complete(body, cq, stalled.done, stalled.is_solicited);
+        answer(body, stalled.from);
         break;
     }
     Ok(())
@@ -357,8 +413,10 @@ pub(crate) fn forget(body: &mut Body, index: usize) {
         release(body, early.done.message);
     }
     if let Some(qp) = body.qps.get_mut(index) {
+        let number = qp.number;
         qp.pid = 0;
         qp.pending.clear();
+        leave_waiting(body, number);
     }
 }
 

@@ -2,6 +2,8 @@
 
 #![allow(dead_code)]
 
+pub(crate) mod ends;
+
 use std::sync::{
     Arc, Mutex, MutexGuard,
     atomic::{AtomicU16, Ordering},
@@ -121,6 +123,12 @@ pub(crate) struct CreditedTx {
 }
 
 impl CreditedTx {
+    /// Does from here on as if everything were promised.
+    pub(crate) fn exceed(&mut self) {
+        self.other = None;
+        self.mine.allow(self.index, self.mine.counts(self.index).map_or(0, |c| c.sent + 1000));
+    }
+
     fn learn(&self) {
         let Some((other, mine)) = self.other.as_ref().zip(self.mine.counts(self.index)) else {
             return;

@@ -1,0 +1,264 @@
+//! Each call of the provider and the connection manager fails in its turn: the connection stays on TCP or goes
+//! back to it, every byte arrives once, and nothing is left when both ends have gone.
+
+mod common;
+
+use std::sync::{Mutex, MutexGuard};
+
+use common::{
+    ends::{Connection, Random, is_live},
+    network,
+};
+use sdp_fabric_verbs::abi::{cm, verbs};
+use sdp_fake_verbs::{Live, Network, Road, Step};
+use sdp_remote::{RecvError, SendError};
+
+/// One test at a time: what fails, fails for all.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn turn() -> (MutexGuard<'static, ()>, Network) {
+    let turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let network = network();
+    for step in Step::ALL {
+        network.fail(*step, 0, 0, 0);
+    }
+    network.set_road(Road::Open);
+    (turn, network)
+}
+
+const MS: u64 = 1_000_000;
+/// Rounds of a story in which both ends send.
+const ROUNDS: usize = 60;
+/// Rounds within which all that was sent has to arrive.
+const LAST_ROUNDS: usize = 1200;
+/// An attempt that nobody has answered so many rounds later is given up.
+const PATIENCE: usize = 12;
+
+/// Seeds of random stories: so many, or what the environment asks for.
+fn seeds(count: u64) -> std::ops::RangeInclusive<u64> {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    let first = number("SDP_TEST_SEED").unwrap_or(1);
+    first..=first + number("SDP_TEST_COUNT").unwrap_or(count) - 1
+}
+
+/// What a program may be told while the peer keeps to the rules.
+fn sent(outcome: Result<usize, SendError>, story: &str) {
+    assert!(matches!(outcome, Ok(_) | Err(SendError::Wait(_))), "{story}: {outcome:?}");
+}
+
+fn received(outcome: Result<usize, RecvError>, story: &str) {
+    assert!(matches!(outcome, Ok(1..) | Err(RecvError::WouldBlock)), "{story}: {outcome:?}");
+}
+
+/// What came of a story.
+#[derive(Debug, Default)]
+struct Outcome {
+    by_sdp: u64,
+    meetings: u32,
+    /// Both ends had a queue pair when it ended.
+    is_up: bool,
+}
+
+/// Two ends that meet, send both ways and go; `meanwhile` is called in each round.
+fn play(story: &str, seed: u64, mut meanwhile: impl FnMut(usize, &mut Connection)) -> Outcome {
+    let network = network();
+    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut pair = Connection::new();
+    let mut asked_at = 0;
+    for round in 0..ROUNDS {
+        meanwhile(round, &mut pair);
+        if !pair.acceptor.has_asked {
+            asked_at = round;
+            pair.ask();
+        } else if round - asked_at > PATIENCE {
+            pair.acceptor.give_up();
+        }
+        for of in 0..2 {
+            let now = pair.now;
+            sent(pair.end(of).send(1 + random.below(6000), now), story);
+            pair.manage();
+            received(pair.end(1 - of).recv(1 + random.below(9000)), story);
+            let _ = pair.end(of).tend(now);
+        }
+        pair.step((1 + random.below(40) as u64) * MS);
+    }
+    for round in 0.. {
+        pair.manage();
+        let now = pair.now;
+        for of in 0..2 {
+            received(pair.end(of).recv(1 << 20), story);
+            let tended = pair.end(of).tend(now);
+            assert!(!matches!(tended, Err(SendError::Broken(_))), "{story}: {tended:?}");
+        }
+        let (a, c) = (&pair.acceptor, &pair.connector);
+        if a.sent == c.received && c.sent == a.received {
+            break;
+        }
+        assert!(
+            round < LAST_ROUNDS,
+            "{story}: bytes are missing: {} of {}, {} of {}",
+            c.received,
+            a.sent,
+            a.received,
+            c.sent
+        );
+        pair.step(5 * MS);
+    }
+    let ends = [&pair.acceptor, &pair.connector];
+    assert!(!ends.iter().any(|end| end.shared.is_broken()), "{story}: called a violation");
+    let outcome = Outcome {
+        by_sdp: ends.iter().map(|end| end.by_sdp()).sum(),
+        meetings: pair.acceptor.begun,
+        is_up: ends.iter().all(|end| is_live(&end.shared)),
+    };
+    // No queue pair beyond the one that is up, or the two of an attempt.
+    for _ in 0..20 {
+        pair.manage();
+    }
+    assert!(network.live().qps <= 2, "{story}: {:?}", network.live());
+    drop(pair);
+    let left = network.live();
+    assert_eq!(left, Live::default(), "{story}: left behind");
+    outcome
+}
+
+fn calls_of_a_good_run(network: Network) -> Vec<u32> {
+    let outcome = play("nothing fails", 1, |_, _| ());
+    assert!(outcome.is_up && outcome.by_sdp > 100_000, "{outcome:?}");
+    Step::ALL.iter().map(|step| network.calls(*step)).collect()
+}
+
+/// Which of a step's calls are made to fail: each of the first ones, then fewer and fewer.
+fn chosen(calls: u32) -> impl Iterator<Item = u32> {
+    let mut next = 1;
+    std::iter::from_fn(move || {
+        let now = next;
+        next += 1 + now / 5;
+        (now <= calls.min(1500) + 1).then_some(now)
+    })
+}
+
+const STATUSES: [i32; 9] = [
+    verbs::WC_LOC_LEN_ERR,
+    verbs::WC_LOC_QP_OP_ERR,
+    verbs::WC_LOC_PROT_ERR,
+    verbs::WC_WR_FLUSH_ERR,
+    verbs::WC_LOC_ACCESS_ERR,
+    verbs::WC_REM_INV_REQ_ERR,
+    verbs::WC_REM_OP_ERR,
+    verbs::WC_RETRY_EXC_ERR,
+    verbs::WC_RNR_RETRY_EXC_ERR,
+];
+const ERRNOS: [i32; 4] = [libc::ENOMEM, libc::EINVAL, libc::EIO, libc::ENODEV];
+
+fn numbers(step: Step) -> &'static [i32] {
+    match step {
+        Step::SendCompletion | Step::ReceiveCompletion => &STATUSES,
+        _ => &ERRNOS,
+    }
+}
+
+fn is_of_events(step: Step) -> bool {
+    matches!(step, Step::EventLost | Step::EventTwice | Step::EventChanged)
+}
+
+/// One call fails: all else goes on, and but for those at the opening the ends meet in the end.
+#[test]
+fn every_call_in_turn() {
+    let (_turn, network) = turn();
+    let calls = calls_of_a_good_run(network);
+    let mut stories = 0;
+    for (step, calls) in Step::ALL.iter().zip(calls) {
+        if is_of_events(*step) {
+            continue;
+        }
+        for nth in chosen(calls) {
+            let number = numbers(*step)[nth as usize % numbers(*step).len()];
+            network.fail(*step, nth, 1, number);
+            let story = format!("call {nth} of {step:?} fails with {number}");
+            play(&story, u64::from(nth), |_, _| ());
+            network.fail(*step, 0, 0, 0);
+            stories += 1;
+        }
+    }
+    println!("{stories} stories");
+    assert!(stories > 200, "{stories}");
+}
+
+/// From one call on all of a step fail.
+#[test]
+fn every_call_from_one_on() {
+    let (_turn, network) = turn();
+    let calls = calls_of_a_good_run(network);
+    for (step, calls) in Step::ALL.iter().zip(calls) {
+        if is_of_events(*step) {
+            continue;
+        }
+        for nth in [1, 2, 3, calls / 2] {
+            let number = numbers(*step)[nth as usize % numbers(*step).len()];
+            network.fail(*step, nth.max(1), u32::MAX, number);
+            play(&format!("{step:?} fails with {number} from call {nth} on"), 7, |_, _| ());
+            network.fail(*step, 0, 0, 0);
+        }
+    }
+}
+
+/// Events that are lost, doubled, or come as others: in every wrong order.
+#[test]
+fn events_in_every_wrong_order() {
+    let (_turn, network) = turn();
+    let calls = calls_of_a_good_run(network);
+    let events = calls[Step::EventLost as usize];
+    assert!(events >= 5, "{events}");
+    for nth in 1..=events + 2 {
+        for step in [Step::EventLost, Step::EventTwice] {
+            network.fail(step, nth, 1, 0);
+            play(&format!("{step:?} {nth}"), u64::from(nth), |_, _| ());
+            network.fail(step, 0, 0, 0);
+        }
+        for kind in 0..=17 {
+            if kind == cm::EVENT_CONNECT_REQUEST {
+                continue;
+            }
+            network.fail(Step::EventChanged, nth, 1, kind as i32);
+            play(&format!("event {nth} comes as {kind}"), u64::from(nth), |_, _| ());
+            network.fail(Step::EventChanged, 0, 0, 0);
+        }
+    }
+    // Out of the blue, at any time, to listeners as well.
+    let mut random = Random(5);
+    for seed in 0..60 {
+        let (at, kind) = (random.below(ROUNDS), random.below(18) as u32);
+        if kind == cm::EVENT_CONNECT_REQUEST {
+            continue;
+        }
+        play(&format!("event {kind} in round {at}"), seed, |round, _| {
+            if round == at {
+                network.tell_all(kind, 0);
+            }
+        });
+    }
+}
+
+/// The device breaks queue pairs, the road is cut or answers are lost, at any time and in both directions.
+#[test]
+fn roads_that_end() {
+    let (_turn, network) = turn();
+    let (mut by_sdp, mut meetings) = (0, 0);
+    for seed in seeds(80) {
+        let mut random = Random(seed);
+        let outcome = play(&format!("seed {seed}"), seed, |_, _| match random.below(30) {
+            0 => network.break_pairs(|number| number % 3 != 0),
+            1 => network.set_road(Road::Cut),
+            2 => network.set_road(Road::Mute),
+            3 => network.expire(),
+            4..10 => network.set_road(Road::Open),
+            _ => {}
+        });
+        network.set_road(Road::Open);
+        by_sdp += outcome.by_sdp;
+        meetings += outcome.meetings;
+    }
+    println!("{by_sdp} bytes by SDP, {meetings} meetings");
+    assert!(by_sdp > 1_000_000 && meetings > 120, "{by_sdp} bytes by SDP, {meetings} meetings");
+}
