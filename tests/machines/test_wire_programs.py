@@ -182,19 +182,18 @@ def test_rules_for_each_interface(pair, ends):
     ends.settings = settings
     python = ["/usr/bin/python3", EXCHANGE]
     ends.serve([*python, "serve", PORT], "daemon", PORT)
+    # In this order: a process has the device of the first address at which it meets.
+    done, over_sdp = ends.ask([*python, "ask", "10.9.0.1", PORT, "--rounds", 120], user="nobody")
+    moved = over_sdp["bytes"]
+    assert done.out == b"every byte\n" and over_sdp["fabrics"]["verbs"] == 1, over_sdp
+    assert moved["sdp_sent"] > moved["tcp_sent"], over_sdp
+    assert ends.wire.count()[1] > moved["sdp_sent"] + moved["sdp_received"]
     done, over_tcp = ends.ask([*python, "ask", "10.9.1.1", PORT, "--rounds", 60])
     tcp, rdma = ends.wire.count()
     moved = over_tcp["bytes"]
     assert done.out == b"every byte\n" and moved["sdp_sent"] + moved["sdp_received"] == 0, over_tcp
-    # The server asks to meet, and is refused.
     assert tcp >= moved["tcp_sent"] + moved["tcp_received"] > rdma, (tcp, rdma, over_tcp)
-    done, over_sdp = ends.ask([*python, "ask", "10.9.0.1", PORT, "--rounds", 120], user="nobody")
-    assert done.out == b"every byte\n"
-    server = ends.stop(ok=(143,))
-    assert over_sdp["fabrics"]["verbs"] == server["fabrics"]["verbs"] == 1, (server, over_sdp)
-    moved = over_sdp["bytes"]
-    assert moved["sdp_sent"] > moved["tcp_sent"], over_sdp
-    assert ends.wire.count()[1] > moved["sdp_sent"] + moved["sdp_received"]
+    assert ends.stop(ok=(143,))["fabrics"]["verbs"] == 1
 
 
 @pytest.mark.integrity
