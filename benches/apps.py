@@ -209,8 +209,8 @@ def redis_saving(run):
 
 
 @contextmanager
-def database(run):
-    """A PostgreSQL server, and what asks it: options of pgbench to select-only transactions per second."""
+def server_of_database(run, durable=False):
+    """A PostgreSQL server, and how its programs reach it. `durable`: what it writes is on the disk when it says so."""
     binaries = POSTGRES
     data = run.folder / "pg"
     user = run.users.servant("postgres")
@@ -222,15 +222,9 @@ def database(run):
         check=True, capture_output=True, cwd="/",
     )
     client = ["-h", "127.0.0.1", "-p", str(port), "-U", "postgres"]
-
-    def ask(*options_of_pgbench):
-        command = [binaries / "pgbench", *client, "-S", "-c", "4", "-n", *options_of_pgbench, "postgres"]
-        out = run.output([str(word) for word in command], "postgres")
-        return float(re.search(r"tps = ([0-9.]+)", out).group(1))
-
     server = run.start(
         [str(binaries / "postgres"), "-D", str(data), "-p", str(port), "-k", str(data),
-         "-c", "listen_addresses=127.0.0.1", "-c", "fsync=off"],
+         "-c", "listen_addresses=127.0.0.1", "-c", f"fsync={'on' if durable else 'off'}"],
     )
     try:
         try:
@@ -238,13 +232,23 @@ def database(run):
         except TimeoutError as error:
             raise TimeoutError((run.folder / "log").read_text()) from error
         wait_until_ready([binaries / "pg_isready", "-q", *client])
-        subprocess.run(
-            [binaries / "pgbench", *client, "-i", "-s", "2", "-q", "postgres"],
-            check=True, capture_output=True, cwd="/",
-        )
-        yield ask
+        yield client
     finally:
         stop(server)
+
+
+@contextmanager
+def database(run):
+    """A PostgreSQL server, and what asks it: options of pgbench to select-only transactions per second."""
+    pgbench = str(POSTGRES / "pgbench")
+    with server_of_database(run) as client:
+        subprocess.run([pgbench, *client, "-i", "-s", "2", "-q", "postgres"], check=True, capture_output=True, cwd="/")
+
+        def ask(*options_of_pgbench):
+            out = run.output([pgbench, *client, "-S", "-c", "4", "-n", *options_of_pgbench, "postgres"], "postgres")
+            return float(re.search(r"tps = ([0-9.]+)", out).group(1))
+
+        yield ask
 
 
 def iperf3(run):

@@ -4,6 +4,7 @@ import pytest
 
 from machines.guest import Guest, Pair
 from machines.kernel import NoGuests, prepare
+from machines.wire import Ends
 
 
 @pytest.fixture(scope="session", name="kernel")
@@ -36,3 +37,11 @@ def _bare(ladder, kernel):
     """A guest without an RDMA device."""
     assert ladder.artifacts.sdp
     yield from booted(Guest(kernel, soft_roce=False))
+
+
+@pytest.fixture(name="ends")
+def _ends(pair, ladder):
+    """A server on one machine, clients on the other."""
+    ends = Ends(pair, ladder)
+    yield ends
+    ends.close()

@@ -7,6 +7,7 @@
 use core::ffi::CStr;
 use libc::{c_char, c_int};
 use sdp_socket::{calls, host};
+use sdp_sys::pid;
 
 use crate::hooks::{bind_trampolines, drop_deepbind, ending, own};
 use crate::{direct, errno, image, real};
@@ -67,15 +68,20 @@ unsafe extern "C" fn construct(
     envp: *const *const c_char,
 ) {
     let before = errno::get();
-    let pid = own();
+    let process = own();
     real::bind_all();
-    direct::install();
     bind_trampolines();
+    if !pid::ask_libc() {
+        // Another C library than glibc: structures have other forms, and its calls need not come by here.
+        calls::stand_aside(process);
+        return errno::set(before);
+    }
+    direct::install();
     host::install(ppoll, epoll_pwait, image::settle);
     // SAFETY: the loader's vectors.
     unsafe {
         read_environment(envp);
-        calls::constructed(pid, argc, argv.cast(), envp.cast());
+        calls::constructed(process, argc, argv.cast(), envp.cast());
     }
     errno::set(before);
 }

@@ -741,14 +741,12 @@ impl Inbound {
         let judged = self.consumer.marker(marker);
         judged.map_err(|broken| break_off(io.shared, Reason::Consumer(broken)))?;
         self.counts.markers += 1;
+        // Markers of meetings before it stand before it.
+        for place in &mut self.seals {
+            *place = place.filter(|(number, _)| *number >= meeting);
+        }
         match marker.kind {
-            Kind::Proof => {
-                // Markers of meetings before it stand before it.
-                for place in &mut self.seals {
-                    *place = place.filter(|(number, _)| *number >= meeting);
-                }
-                io.shared.prove(meeting);
-            }
+            Kind::Proof => io.shared.prove(meeting),
             Kind::Dead if meeting == io.shared.meeting() && io.shared.has_link() => {
                 io.shared.link_died();
             }

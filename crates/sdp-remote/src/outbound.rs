@@ -309,8 +309,8 @@ impl Outbound {
     pub(crate) fn link_destroyed(&mut self) {
         self.producer.link_died();
         self.producer.link_destroyed();
+        // A PROOF that is not written yet will be: the peer forgets the seals of earlier attempts with it.
         self.stage = Stage::None;
-        self.says &= !SAY_PROOF;
         self.signalled = None;
         self.free();
     }
@@ -613,7 +613,10 @@ impl Outbound {
 
     /// Proofs: the acceptor speaks first, the connector when it has heard that.
     fn prove(&mut self, shared: &Shared) {
-        if self.stage != Stage::Proving || !shared.is_proven(self.meeting) {
+        // Also of an attempt that has come to nothing meanwhile.
+        let may_prove = self.stage == Stage::Proving
+            || (self.stage == Stage::None && self.producer.lane() == Lane::Kernel);
+        if self.meeting == 0 || !may_prove || !shared.is_proven(self.meeting) {
             return;
         }
         if !self.is_proof_written {
@@ -621,7 +624,7 @@ impl Outbound {
             return;
         }
         // `may_meet` has seen to it that this half is on the kernel lane and keeps nothing.
-        if self.producer.met().is_ok() {
+        if self.stage == Stage::Proving && self.producer.met().is_ok() {
             self.stage = Stage::Up;
             self.proven = Some(self.seal);
             shared.up();

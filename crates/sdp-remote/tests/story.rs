@@ -48,6 +48,36 @@ fn who_only_sends_sees_the_proof_behind_what_it_does_not_read() {
     assert_eq!(pair.connector.inbound.counts().markers, 1);
 }
 
+/// Queue pairs that end before their proofs, one after the other: each end keeps seals of four attempts at most, and
+/// forgets them as the peer's markers come. The connection meets in the end.
+#[test]
+fn attempts_that_come_to_nothing_are_forgotten() {
+    let mut pair = Pair::new(1, options());
+    for attempt in 1..=12 {
+        pair.ask();
+        for _ in 0..200 {
+            pair.world.run_for(1_000_000);
+            pair.manage();
+        }
+        assert_eq!((pair.acceptor.begun, pair.connector.begun), (attempt, attempt));
+        // Nobody has called in: no PROOF is written.
+        pair.acceptor.shared.link_died();
+        pair.connector.shared.link_died();
+        pair.manage();
+        let now = pair.world.now_ns();
+        for of in [0, 1, 0, 1] {
+            let _ = pair.end(of).tend(now);
+            let _ = pair.end(of).look();
+        }
+    }
+    pair.meet();
+    let now = pair.world.now_ns();
+    assert_eq!(pair.acceptor.send(500, now), Ok(500));
+    assert!(pair.acceptor.outbound.is_on_sdp());
+    pair.world.run();
+    assert_eq!(pair.connector.recv(1000, false), Ok(500));
+}
+
 /// Delivers everything that is under way, updates of credit included, and compares the ends.
 fn settle(pair: &mut Pair) {
     let mut rests = 0;

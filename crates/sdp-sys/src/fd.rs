@@ -208,6 +208,15 @@ pub fn unsent(fd: i32) -> Result<i32, Errno> {
     Ok(bytes)
 }
 
+/// `sockatmark`; false where the kernel does not say.
+pub fn is_at_mark(fd: i32) -> bool {
+    const SIOCATMARK: libc::c_ulong = 0x8905;
+    let mut answer = 0i32;
+    // SAFETY: SIOCATMARK writes an `int`, which outlives the call.
+    let asked = unsafe { sys!(libc::SYS_ioctl, fd, SIOCATMARK, &raw mut answer) };
+    asked.is_ok() && answer != 0
+}
+
 /// Which of the first `N` numbers are open, by one system call. `None`: the kernel does not say (a filter, a limit of
 /// descriptors below `N`).
 pub fn which_are_open<const N: usize>() -> Option<[bool; N]> {

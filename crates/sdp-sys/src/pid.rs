@@ -4,7 +4,8 @@ use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 use crate::{OwnedFd, errno::Errno, fd, sys, tls};
 
-/// Why the process does not count as one with a single thread although libc knows of no second one: bits.
+/// Whether a process counts as one with a single thread where libc knows of no second one: it does while these are
+/// the bits.
 #[unsafe(link_section = ".bss.hot")]
 static SHARED: AtomicU8 = AtomicU8::new(0);
 /// Something was made to run on this process's memory by other means than libc's: it may be a thread that
@@ -13,10 +14,41 @@ const THREADED: u8 = 1;
 /// A thread lent its memory to a child and has not been seen since. Whoever looks whether there is a second thread
 /// looks for the child, too.
 const LENT: u8 = 2;
+/// libc tells whether there is a second thread. Not known before [`ask_libc`].
+const TOLD: u8 = 4;
 
-unsafe extern "C" {
-    /// libc's own knowledge of whether the process has a second thread.
-    static __libc_single_threaded: core::ffi::c_char;
+/// Where libc's own knowledge of whether the process has a second thread is; null where it has none (musl). A
+/// weak name, which no `static` of Rust can be: a loader refuses a library of which it misses another one.
+#[inline(always)]
+fn knowledge() -> *const core::ffi::c_char {
+    let at: *const core::ffi::c_char;
+    // SAFETY: reads the entry that the loader has filled in before any code of the library runs.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        core::arch::asm!(
+            ".weak __libc_single_threaded",
+            "mov {at}, qword ptr [rip + __libc_single_threaded@GOTPCREL]",
+            at = out(reg) at, options(pure, nomem, nostack, preserves_flags),
+        );
+        #[cfg(target_arch = "aarch64")]
+        core::arch::asm!(
+            ".weak __libc_single_threaded",
+            "adrp {at}, :got:__libc_single_threaded",
+            "ldr {at}, [{at}, :got_lo12:__libc_single_threaded]",
+            at = out(reg) at, options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    at
+}
+
+/// Asks whether libc tells of a second thread, as glibc has done since 2.32. Once, before [`is_single_threaded`] may
+/// say yes; false: this is another C library.
+pub fn ask_libc() -> bool {
+    let is_told = !knowledge().is_null();
+    if is_told {
+        SHARED.fetch_or(TOLD, Relaxed);
+    }
+    is_told
 }
 
 /// Whether the calling thread is the only one that can touch this process's memory: libc knows of no
@@ -25,9 +57,8 @@ unsafe extern "C" {
 /// becomes false within a section ([`crate::section`]).
 #[inline(always)]
 pub fn is_single_threaded() -> bool {
-    // SAFETY: a byte of libc that only libc writes; read like any other flag.
-    let known = unsafe { (&raw const __libc_single_threaded).read_volatile() } != 0;
-    known && SHARED.load(Relaxed) == 0
+    // SAFETY: where libc tells, it is a byte that only libc writes; read like any other flag.
+    SHARED.load(Relaxed) == TOLD && unsafe { knowledge().read_volatile() } != 0
 }
 
 /// This process's id, from the kernel each time (a cached copy would be wrong after a raw clone).

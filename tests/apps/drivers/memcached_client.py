@@ -5,14 +5,15 @@ import socket
 import sys
 import threading
 
-VALUES = 400
+ADDRESS = sys.argv[2] if len(sys.argv) > 2 else "127.0.0.1"
+VALUES = int(sys.argv[3]) if len(sys.argv) > 3 else 400
 THREADS = 4
 
 
 def talk(port, seed, digests):
     """One connection: set and get, each answer compared."""
     digest = hashlib.sha256()
-    with socket.create_connection(("127.0.0.1", port)) as s:
+    with socket.create_connection((ADDRESS, port)) as s:
         stream = s.makefile("rb")
         for i in range(VALUES):
             value = hashlib.sha256(b"%d-%d" % (seed, i)).digest() * (1 + i * 3)

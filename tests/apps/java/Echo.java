@@ -16,7 +16,8 @@ import java.util.Random;
 
 /** Echo servers and clients: a selector with channels, and blocking streams with threads. */
 public class Echo {
-    static final int BULK = 4_000_000;
+    static final int BULK = Integer.getInteger("bulk", 4_000_000);
+    static final String ADDRESS = System.getProperty("address", "127.0.0.1");
 
     public static void main(String[] args) throws Exception {
         int port = Integer.parseInt(args[1]);
@@ -32,7 +33,7 @@ public class Echo {
 
     static void selectorServer(int port) throws Exception {
         ServerSocketChannel server = ServerSocketChannel.open();
-        server.bind(new InetSocketAddress("127.0.0.1", port));
+        server.bind(new InetSocketAddress(ADDRESS, port));
         server.configureBlocking(false);
         Selector selector = Selector.open();
         server.register(selector, SelectionKey.OP_ACCEPT);
@@ -70,7 +71,7 @@ public class Echo {
 
     static void blockingServer(int port) throws Exception {
         ServerSocket server = new ServerSocket();
-        server.bind(new InetSocketAddress("127.0.0.1", port));
+        server.bind(new InetSocketAddress(ADDRESS, port));
         while (true) {
             Socket socket = server.accept();
             Thread thread = new Thread(() -> {
@@ -93,7 +94,7 @@ public class Echo {
     static void streamClient(int port) throws Exception {
         MessageDigest digest = MessageDigest.getInstance("SHA-256");
         for (int k = 0; k < 3; k++) {
-            try (Socket socket = new Socket("127.0.0.1", port)) {
+            try (Socket socket = new Socket(ADDRESS, port)) {
                 socket.setTcpNoDelay(true);
                 Random random = new Random(k);
                 for (int i = 0; i < 500; i++) {
@@ -134,10 +135,10 @@ public class Echo {
         Selector selector = Selector.open();
         SocketChannel channel = SocketChannel.open();
         if (connectsFirst) {
-            channel.connect(new InetSocketAddress("127.0.0.1", port));
+            channel.connect(new InetSocketAddress(ADDRESS, port));
         }
         channel.configureBlocking(false);
-        if (!connectsFirst && !channel.connect(new InetSocketAddress("127.0.0.1", port))) {
+        if (!connectsFirst && !channel.connect(new InetSocketAddress(ADDRESS, port))) {
             SelectionKey connecting = channel.register(selector, SelectionKey.OP_CONNECT);
             selector.select();
             require(channel.finishConnect(), "connect");

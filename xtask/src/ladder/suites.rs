@@ -141,11 +141,11 @@ pub(super) const SUITES: &[Suite] = &[
     )),
     app(
         "packages",
-        "packages made twice, installed, used and removed in a root of their own; a whole root preloaded",
+        "packages made twice, installed, used and removed in a root of their own; a whole root preloaded; walk-throughs",
         "tests/packages",
         &[
             "dpkg-deb", "rpmbuild", "man", "bash", "zsh", "fish", "unshare", "strace", "sudo",
-            "cron", "sshd",
+            "cron", "sshd", "xinetd", "telnet", "lsof", "psql", "NPtcp", "iperf", "sockperf",
         ],
         300,
     ),
@@ -325,7 +325,7 @@ pub(super) const SUITES: &[Suite] = &[
         "runtimes",
         "other ways to a socket: syscall, plug-ins, io_uring, uvloop, Netty, JNI; sandboxes, dropped privileges",
         "tests/runtimes",
-        &["cc", "java", "javac", "mvn"],
+        &["cc", "musl-gcc", "java", "javac", "mvn"],
         600,
     ),
     app(

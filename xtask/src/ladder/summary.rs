@@ -88,7 +88,7 @@ fn print_skips(outcomes: &[Outcome], allowed: &AllowedSkips, is_strict: bool) ->
     }
     let mut failed = Vec::new();
     for (name, reason) in skipped() {
-        let is_listed = allowed.reason(name).is_some();
+        let is_listed = allowed.reason(name, reason).is_some();
         println!("  {name}: {reason} [{}]", if is_listed { "allowed" } else { "NOT LISTED" });
         if is_strict && !is_listed {
             failed.push(format!("{name} (skipped: {reason})"));

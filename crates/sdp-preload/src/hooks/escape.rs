@@ -61,7 +61,7 @@ fn is_in_libuv(address: *const c_void) -> bool {
     };
     let mut home = object;
     // The look-up goes on in what the object depends on: that is not the one who asks.
-    // SAFETY: as above; one handle is given back once.
+    // SAFETY: any address may be asked about; the structure is writable; the handle is `dlopen`'s, and given back once.
     unsafe {
         let is_inside = !found.is_null()
             && libc::dladdr(found, &raw mut home) != 0
@@ -416,7 +416,7 @@ unsafe extern "C" fn seen(
                 socket::bind_to(fd, b as _, c as _, addressed).into()
             }
             libc::SYS_listen => socket::hear(fd, int).into(),
-            libc::SYS_accept | libc::SYS_accept4 => socket::take(fd, int).into(),
+            libc::SYS_accept | libc::SYS_accept4 => socket::take(fd, c as _, int).into(),
             libc::SYS_splice if calls::is_tracked(fd) || calls::is_tracked(other) => {
                 answer!(calls::splice(fd, b as _, other, d as _, e, f as c_uint), size()) as c_long
             }

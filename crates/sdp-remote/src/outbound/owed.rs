@@ -88,6 +88,8 @@ impl Outbound {
         if flag == SAY_PROOF {
             // Even if the kernel has a part of it only: the rest goes before anything else.
             self.is_proof_written = true;
+            // With it the peer forgets the seals of earlier meetings.
+            self.proven = self.proven.map(|_| self.seal);
         }
         self.prove(io.shared);
         Ok(())

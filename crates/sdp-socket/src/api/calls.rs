@@ -23,7 +23,7 @@ use crate::{
         publish,
     },
     datapath::{
-        header, plain,
+        fast, header,
         receive::{self, Wish},
         send, splice,
     },
@@ -52,7 +52,8 @@ pub use settings::{getsockopt, setsockopt, vector_flags};
 
 pub use processes::{
     IoUring, Leave, children_elsewhere, constructed, executing, exiting, fork_child, fork_parent,
-    fork_prepare, io_uring, is_forking, leaving, networks_differ, spawning, stays_after_all,
+    fork_prepare, io_uring, is_forking, leaving, networks_differ, spawning, stand_aside,
+    stays_after_all,
 };
 
 pub use crate::{
@@ -288,12 +289,12 @@ unsafe fn recv_here(
 #[inline]
 #[unsafe(link_section = ".text.hot")]
 pub unsafe fn recv_one(fd: c_int, iov: &iovec, flags: c_int) -> Call {
-    if plain::is_simple(flags) && plain::may_apply(fd) {
+    if fast::is_simple(flags) && fast::may_apply(fd) {
         let (to, len) = (iov.iov_base.cast::<u8>(), iov.iov_len);
         // SAFETY: the program's buffer.
-        match unsafe { plain::receive(fd, to, len) } {
-            Some(plain::Received::Done(n)) => return Call::Done(n as isize),
-            Some(plain::Received::Partly(n)) => {
+        match unsafe { fast::receive(fd, to, len) } {
+            Some(fast::Received::Done(n)) => return Call::Done(n as isize),
+            Some(fast::Received::Partly(n)) => {
                 // SAFETY: n bytes of the buffer are used.
                 let rest = iovec { iov_base: unsafe { to.add(n) }.cast(), iov_len: len - n };
                 // SAFETY: the rest of the program's buffer.
@@ -301,7 +302,7 @@ pub unsafe fn recv_one(fd: c_int, iov: &iovec, flags: c_int) -> Call {
                 let more = buffers.map_or(0, |mut rest| receive::rest_of(fd, &mut rest));
                 return Call::Done((n + more) as isize);
             }
-            Some(plain::Received::Empty | plain::Received::Later) | None => {}
+            Some(fast::Received::Empty | fast::Received::Later) | None => {}
         }
     }
     // SAFETY: the caller's.
@@ -466,9 +467,9 @@ unsafe fn send_with(fd: c_int, flags: c_int, vector: impl FnOnce() -> Vector) ->
 /// See the module.
 #[inline]
 pub unsafe fn send_one(fd: c_int, iov: &iovec, flags: c_int) -> Call {
-    if plain::is_simple(flags) && plain::may_apply(fd) {
+    if fast::is_simple(flags) && fast::may_apply(fd) {
         // SAFETY: the program's buffer.
-        let sent = unsafe { plain::send(fd, iov.iov_base.cast(), iov.iov_len) };
+        let sent = unsafe { fast::send(fd, iov.iov_base.cast(), iov.iov_len) };
         if sent {
             return Call::Done(iov.iov_len as isize);
         }
@@ -718,7 +719,7 @@ pub unsafe fn ioctl(fd: c_int, request: libc::c_ulong, arg: usize) -> Call {
             Err(e) => done(Err(e)),
         },
         // The kernel knows nothing of ring bytes in front of the mark.
-        SIOCATMARK if splice::has_ring_bytes(&conn) => store(0),
+        SIOCATMARK if splice::is_before_mark(&conn) => store(0),
         _ => Call::Pass,
     }
 }
@@ -741,11 +742,7 @@ pub fn disconnecting(fd: c_int, addr: *const sockaddr, len: socklen_t) -> bool {
 pub fn disconnected(fd: c_int, has_succeeded: bool) {
     reconnect::after(fd, has_succeeded);
 }
-/// Before `connect`: the error with which it fails, because the rules want SDP or nothing and SDP cannot be had.
-#[unsafe(link_section = ".text.open")]
-pub fn refusing(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Option<c_int> {
-    strict::refusal(fd, addr, len)
-}
+pub use strict::{may_turn_away, refusing, turns_away};
 /// After `connect` that succeeded or answered EINPROGRESS: the client rules are consulted.
 ///
 /// # Safety

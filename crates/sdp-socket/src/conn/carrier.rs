@@ -265,6 +265,12 @@ pub(crate) fn readiness(fd: c_int, events: i16) -> i16 {
     fd::readiness(fd, events)
 }
 
+/// Whether the next byte of the carrier is the urgent one, or follows it.
+#[cold]
+pub(crate) fn is_at_mark(fd: c_int) -> bool {
+    fd::is_at_mark(fd)
+}
+
 /// Whether the peer's FIN, or an error, has arrived.
 pub(crate) fn is_over(fd: c_int) -> bool {
     let over = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;

@@ -8,8 +8,12 @@ use crate::{
     conn::{
         Half, Pinned, carrier,
         iovec::{Buffers, MOST},
+        link::AnyHalf,
     },
-    datapath::{lane::Lane, receive, send},
+    datapath::{
+        lane::{Lane, SinkState, Switch},
+        receive, send,
+    },
     process::scratch::Scratch,
 };
 
@@ -204,13 +208,25 @@ pub(crate) fn readable_bytes(conn: &Pinned) -> Result<u64, Errno> {
 
 /// Whether bytes in the ring come before anything that the kernel holds.
 pub(crate) fn has_ring_bytes(conn: &Pinned) -> bool {
+    receive::with_sink(conn, |sink, _, _, half| Ok(ring_is_next(sink, half).0)).unwrap_or(false)
+}
+
+/// The same for the urgent mark, of which the kernel tells. If not, no bell is in its way any more.
+pub(crate) fn is_before_mark(conn: &Pinned) -> bool {
     receive::with_sink(conn, |sink, _, _, half| {
-        let mut walk = *sink;
-        let switch = walk.pending(half).ok().flatten();
-        walk.rx.set_limit(switch.map_or(u64::MAX, |s| s.fabric));
-        Ok(walk.lane == Lane::Sdp && receive::payload_ahead(&mut walk) > 0)
+        let (is_next, switch) = ring_is_next(sink, half);
+        Ok(is_next || switch.is_some_and(|switch| !receive::eat_before(conn, sink, switch)))
     })
     .unwrap_or(false)
+}
+
+/// Whether the next byte is in the ring, and the switch that a half on the SDP lane is to follow.
+fn ring_is_next(sink: &SinkState, half: AnyHalf<'_>) -> (bool, Option<Switch>) {
+    let mut walk = *sink;
+    let switch = walk.pending(half).ok().flatten();
+    walk.rx.set_limit(switch.map_or(u64::MAX, |s| s.fabric));
+    let is_there = walk.lane == Lane::Sdp;
+    (is_there && receive::payload_ahead(&mut walk) > 0, switch.filter(|_| is_there))
 }
 
 /// Bytes that the peer has not taken yet: the ring's share is added to the kernel's.

@@ -35,7 +35,7 @@ use crate::{
     },
     datapath::{receive::Wish, send::raise_pipe, wait},
     process,
-    wake::{doorbell, stay::Stay},
+    wake::{call_guard::CallGuard, doorbell},
 };
 
 mod carrier_io;
@@ -64,6 +64,9 @@ const CLOSE_NS: u64 = 2_000_000_000;
 /// There is, or was, a connection to another host. Beside what each fork child reads.
 #[unsafe(link_section = ".bss.hot")]
 static IN_USE: AtomicBool = AtomicBool::new(false);
+
+/// Without the connection manager no device leads to another host.
+const MANAGER: &core::ffi::CStr = c"/dev/infiniband/rdma_cm";
 
 /// Whether a connection's calls are this room's.
 #[inline]
@@ -102,6 +105,15 @@ pub(crate) fn consider(conn: &Conn, fd: c_int, remote: Option<[u8; 16]>) {
     if pair::take(conn, role).is_some() && !conn.change_stage(Stage::Young, Stage::Remote) {
         end(conn);
     }
+}
+
+/// Why no address of another host can be reached; `None`: one may be.
+pub(crate) fn unreachable() -> Option<Reason> {
+    if !process::tunables().has_verbs() {
+        return Some(Reason::RemotePeer);
+    }
+    let is_missing = || sdp_sys::stat::of_path(MANAGER).is_err();
+    device::refusal().or_else(|| is_missing().then_some(Reason::NoDevice))
 }
 
 fn role(conn: &Conn) -> Role {
@@ -196,8 +208,8 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
         };
     }
     let mut mark = section::mark();
-    let stay = pin!(Stay::on(conn));
-    let stay = stay.as_ref();
+    let guard = pin!(CallGuard::on(conn));
+    let guard = guard.as_ref();
     let (vector, wanted) = (*buffers, buffers.left());
     let mut deadline: Option<Option<u64>> = None;
     let mut held_until = None;
@@ -257,7 +269,7 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
             device::drain();
             matches!(blocked, Wait::Credit { .. }) && gather(conn)
         };
-        match wait::beside_queue_pair(conn, stay, sleep, until, mark, has_credit) {
+        match wait::beside_queue_pair(conn, guard, sleep, until, mark, has_credit) {
             wait::Woken::Look if wait::was_interrupted(&mut mark) && done > 0 => return Ok(done),
             wait::Woken::Look => {
                 device::progress();
@@ -408,8 +420,8 @@ pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Resul
     let flags = wish.flags;
     let mut mark = section::mark();
     let wanted = buffers.left();
-    let stay = pin!(Stay::on(conn));
-    let stay = stay.as_ref();
+    let guard = pin!(CallGuard::on(conn));
+    let guard = guard.as_ref();
     if let Some(e) = conn.take_owed() {
         return Err(e);
     }
@@ -470,7 +482,7 @@ pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Resul
             device::drain();
             has_messages(conn)
         };
-        let woken = wait::beside_queue_pair(conn, stay, (events, nap), until, mark, look);
+        let woken = wait::beside_queue_pair(conn, guard, (events, nap), until, mark, look);
         drop(early);
         match woken {
             wait::Woken::Look if wait::was_interrupted(&mut mark) && got > 0 => return Ok(got),

@@ -114,6 +114,12 @@ pub fn io_uring() -> IoUring {
     }
 }
 
+/// The library's constructor in a program of a C library that it is not made for: every call passes.
+pub fn stand_aside(pid: i32) {
+    process::remember(pid);
+    process::retire();
+}
+
 /// The library's constructor: remembers the process, whose id is `pid`, reads tunables from `envp`.
 ///
 /// # Safety

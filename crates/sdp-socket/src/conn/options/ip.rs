@@ -1,6 +1,6 @@
 //! Options of `IPPROTO_IP` and `IPPROTO_IPV6`.
 
-use super::{KERNEL, Row, UNSUITABLE, Verdict, When, hands_over};
+use super::{KERNEL, Row, Verdict};
 
 table! {
     /// `IPPROTO_IP`.
@@ -28,7 +28,7 @@ table! {
 table! {
     /// `IPPROTO_IPV6`.
     OPTIONS6 set6;
-    [IPV6_ADDRFORM 1] hands_over(UNSUITABLE, When::Always), "the socket becomes one of IPv4";
+    [IPV6_ADDRFORM 1] KERNEL, "the socket becomes one of IPv4; its addresses, and so its other end, stay";
     [IPV6_V6ONLY 26, IPV6_FREEBIND 78, IPV6_TRANSPARENT 75, IPV6_ADDR_PREFERENCES 72] KERNEL, "of addresses";
     [IPV6_UNICAST_HOPS 16, IPV6_MTU_DISCOVER 23, IPV6_MTU 24, IPV6_FLOWLABEL_MGR 32, IPV6_FLOWINFO_SEND 33,
      IPV6_FLOWINFO 11, IPV6_TCLASS 67, IPV6_AUTOFLOWLABEL 70, IPV6_DONTFRAG 62, IPV6_USE_MIN_MTU 63,

@@ -214,7 +214,6 @@ impl Leaving {
 
 /// Options of which the kernel tells a number, and that take a connection off its lane for some.
 const ASKED: &[(c_int, c_int)] = &[
-    (libc::SOL_SOCKET, libc::SO_OOBINLINE),
     (libc::SOL_SOCKET, libc::SO_RCVLOWAT),
     (libc::SOL_SOCKET, socket::TIMESTAMPING_OLD),
     (libc::SOL_SOCKET, libc::SO_PEEK_OFF),

@@ -31,7 +31,7 @@ table! {
     [SO_LINGER 13] WORKS, "a close that is to reset does";
     [SO_RCVTIMEO 20, SO_RCVTIMEO_OLD 20, SO_RCVTIMEO_NEW 66, SO_SNDTIMEO 21, SO_SNDTIMEO_OLD 21, SO_SNDTIMEO_NEW 67]
         WORKS, "waits on the lane end by it";
-    [SO_OOBINLINE 10] leaves(Reason::UrgentData, When::Set), "telnet sets it";
+    [SO_OOBINLINE 10] WORKS, "urgent data comes over TCP, which its sender goes back to; no receive call passes the mark";
     [SO_RCVLOWAT 18] hands_over(Reason::LowWatermark, When::AboveOne), "";
     [SO_SNDLOWAT 19] KERNEL, "refused by the kernel";
     [SO_BROADCAST 6, SO_NO_CHECK 11, SO_BSDCOMPAT 14, SO_WIFI_STATUS 41, SCM_WIFI_STATUS 41, SO_NOFCS 43,

@@ -73,22 +73,28 @@ pub(super) fn peek_behind_ring(
     if buffers.left() <= seen {
         return 0;
     }
-    let bells = switch.carrier.wrapping_sub(sink.carrier_read);
-    if bells > i64::MAX as u64 {
-        return 0;
-    }
-    let eaten = carrier::eat(conn.fd(), bells);
-    sink.carrier_read += eaten;
-    if eaten != 0 {
-        arming::note_eaten(conn);
-    }
-    if eaten != bells {
+    // No receive call passes the urgent mark once it has bytes.
+    if !eat_before(conn, sink, switch) || carrier::is_at_mark(conn.fd()) {
         return 0;
     }
     let mut rest = *buffers;
     rest.advance(seen);
     let flags = wish.flags & (libc::MSG_PEEK | libc::MSG_TRUNC);
     carrier::receive(conn.fd(), &rest, usize::MAX, flags).unwrap_or(0)
+}
+
+/// Eats the bells that lie on the carrier before a switch. False: some are not there yet.
+pub(crate) fn eat_before(conn: &Pinned, sink: &mut SinkState, switch: Switch) -> bool {
+    let bells = switch.carrier.wrapping_sub(sink.carrier_read);
+    if bells > i64::MAX as u64 {
+        return false;
+    }
+    let eaten = carrier::eat(conn.fd(), bells);
+    sink.carrier_read += eaten;
+    if eaten != 0 {
+        arming::note_eaten(conn);
+    }
+    eaten == bells
 }
 
 /// A message's headers, for whoever only looks. One copy of this code, because none of them is in a hurry.
