@@ -297,9 +297,7 @@ impl Core {
         let posted =
             unsafe { self.srq.post(IS_RECEIVE | buffer as u64, self.piece(buffer, BUFFER)) };
         if posted.is_err() {
-            // Somebody was promised it.
-            self.is_broken.store(true, Ordering::Release);
-            self.wants_step();
+            self.break_down(); // somebody was promised it
         }
     }
 
@@ -324,6 +322,16 @@ impl Core {
         }
     }
 
+    /// What all connections share has failed: the device is as good as lost.
+    fn break_down(&self) {
+        if !self.is_broken.swap(true, Ordering::AcqRel) {
+            for conn in self.conns.iter() {
+                conn.fail(QpError::Fatal);
+            }
+        }
+        self.wants_step();
+    }
+
     /// A slow step is due.
     fn wants_step(&self) {
         self.is_due.store(true, Ordering::Release);
@@ -335,7 +343,8 @@ impl Core {
     /// # Errors
     /// The provider's.
     pub fn arm(&self, solicited_only: bool) -> Result<(), crate::Error> {
-        self.cq.arm(solicited_only)
+        // Who sleeps all the same would not be woken.
+        self.cq.arm(solicited_only).inspect_err(|_| self.break_down())
     }
 
     /// Takes what the channel has; whether there was something. Fast.
@@ -366,8 +375,7 @@ impl Core {
         loop {
             let mut room = [abi::Wc::default(); BATCH];
             let Some(batch) = self.cq.poll(&mut room) else {
-                self.is_broken.store(true, Ordering::Release);
-                self.wants_step();
+                self.break_down();
                 break;
             };
             for wc in batch {
@@ -434,8 +442,8 @@ impl Core {
     }
 
     /// No posts from here on, and a last request that tells when all before it have ended. The queue pair is in the
-    /// error state.
-    pub(crate) fn close_posts(&self, index: usize, qp: RawQp) {
+    /// error state; `None`: it could not be put there, and what is posted now would be sent.
+    pub(crate) fn close_posts(&self, index: usize, qp: Option<RawQp>) {
         let Some(conn) = self.conn(index) else { return };
         conn.take_turn();
         conn.is_closed.store(true, Ordering::Relaxed);
@@ -443,7 +451,8 @@ impl Core {
         let wr_id = IS_LAST | (index as u64) << 32 | u64::from(last);
         let mut request = abi::SendWr::new(wr_id, abi::WR_SEND, abi::SEND_SIGNALED);
         // SAFETY: the caller has the queue pair; no memory is named.
-        if unsafe { qp.post(&mut request, &mut []) }.is_err() {
+        let posted = qp.is_some_and(|qp| unsafe { qp.post(&mut request, &mut []) }.is_ok());
+        if !posted {
             conn.done.store(last, Ordering::Release);
             conn.is_drained.store(true, Ordering::Release);
             self.wants_step();

@@ -12,6 +12,7 @@ use sdp_proto::{
 };
 use sdp_rdma::{
     fabric::{Gather, PostError, SendOptions, SendQueue},
+    key::{Lkey, LocalSlice, RemoteSlice, Rkey},
     work::{Status, WorkId},
 };
 
@@ -25,6 +26,8 @@ pub const KEPT_MAX: usize = 32;
 const SPILL_NS: u64 = 1_000_000;
 /// So long posted work may be without completion.
 const SILENT_NS: u64 = 300_000_000;
+/// Names the request that asks whether the road is there still.
+const PROBE: WorkId = WorkId(1 << 40);
 /// Every how many messages one asks for a completion, while one is outstanding.
 const SIGNAL_EVERY: u32 = 8;
 /// Largest piece of a backlog.
@@ -467,7 +470,9 @@ impl Outbound {
         self.post_control(io);
         self.catch_up(io)?;
         self.flush_owed(io)?;
-        let watch = self.signalled.map(|(_, since)| since.saturating_add(SILENT_NS));
+        let watched = self.signalled.map(|(_, since)| since);
+        let unwatched = || self.is_unwatched().then_some(self.last_post);
+        let watch = watched.or_else(unwatched).map(|since| since.saturating_add(SILENT_NS));
         let ack = io.shared.ack();
         let is_late = self.stage == Stage::Up
             && self.producer.link() == Link::Up
@@ -601,6 +606,12 @@ impl Outbound {
             self.learn(tx, io.shared)?;
         }
         self.watch(io.shared, io.now);
+        if let Some(tx) = io.tx.as_deref_mut()
+            && self.is_unwatched()
+            && io.now.saturating_sub(self.last_post) >= SILENT_NS
+        {
+            self.probe(tx, io.shared, io.now);
+        }
         if io.shared.is_link_dead() {
             self.link_died(io.shared);
         }
@@ -609,6 +620,28 @@ impl Outbound {
         }
         self.free();
         Ok(())
+    }
+
+    /// Messages were posted behind the last one that asks for a completion, and the peer has not acknowledged them: if
+    /// they are lost, nothing tells.
+    fn is_unwatched(&self) -> bool {
+        self.signalled.is_none()
+            && self.silent > 0
+            && self.stage == Stage::Up
+            && self.producer.link() == Link::Up
+            && self.producer.unacknowledged() > 0
+    }
+
+    /// A request of no bytes behind them: it needs neither credit nor a buffer, and ends when all before it have.
+    fn probe(&mut self, tx: &mut impl SendQueue, shared: &Shared, now: u64) {
+        let local = LocalSlice { addr: 0, len: 0, lkey: Lkey(0) };
+        let remote = RemoteSlice { addr: 0, len: 0, rkey: Rkey(0) };
+        match tx.post_write(PROBE, local, remote) {
+            Ok(()) => (self.silent, self.signalled) = (0, Some((self.last_signalled, now))),
+            Err(PostError::Failed(_)) => self.link_died(shared),
+            // Later.
+            Err(_) => self.last_post = now,
+        }
     }
 
     /// Proofs: the acceptor speaks first, the connector when it has heard that.
@@ -632,6 +665,15 @@ impl Outbound {
         while let Some(completion) = tx.poll_completion() {
             if completion.status != Status::Success {
                 self.link_died(shared);
+                continue;
+            }
+            if completion.id == PROBE {
+                match &mut self.signalled {
+                    Some((of, _)) if *of == self.last_signalled => self.signalled = None,
+                    // What was posted behind it is awaited still.
+                    Some((_, since)) => *since = self.last_post,
+                    None => {}
+                }
                 continue;
             }
             let mseq = completion.id.0 as u32;

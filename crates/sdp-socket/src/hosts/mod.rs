@@ -288,9 +288,16 @@ fn by_kernel(
     // SAFETY: zero is a valid msghdr.
     let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
     (message.msg_iov, message.msg_iovlen) = (parts.as_mut_ptr(), used);
-    let call = if half == Half::Send { libc::SYS_sendmsg } else { libc::SYS_recvmsg };
+    let (call, direction) = match half {
+        Half::Send => (libc::SYS_sendmsg, Direction::Send),
+        Half::Receive => (libc::SYS_recvmsg, Direction::Receive),
+    };
     // SAFETY: the message and its vector outlive the call; the elements are the program's own.
-    unsafe { sys!(call, conn.fd(), &raw mut message, flags) }
+    let moved = unsafe { sys!(call, conn.fd(), &raw mut message, flags) }?;
+    if flags & libc::MSG_PEEK == 0 || half == Half::Send {
+        count(conn, direction, StatsLane::Kernel, moved);
+    }
+    Ok(moved)
 }
 
 /// Keeps the first of `len` bytes that the carrier took or gave, from byte `from` of the call on (G9). They stand at `at`
