@@ -8,6 +8,7 @@
 //! 0     Header   who writes: pid, start, program name, layout sizes
 //! 512   Totals   counters of the whole process; closed rows are folded into them
 //!       TuneWords what tools ask for, and the tunables in force: the one part that tools write
+//!       refused   connections that rules refused, by reason
 //! 4096  Row[4096] one per open connection end or listener, 256 B each
 //! ```
 //!
@@ -172,8 +173,11 @@ pub struct RowHalf {
     reserved: AtomicU32,
 }
 
-const PAD_SIZE: usize =
-    HEADER_SIZE - size_of::<Header>() - size_of::<Totals>() - size_of::<TuneWords>();
+const PAD_SIZE: usize = HEADER_SIZE
+    - size_of::<Header>()
+    - size_of::<Totals>()
+    - size_of::<TuneWords>()
+    - MAX_REASONS * 8;
 
 /// A page: the content of one `sdp-stats` memfd.
 #[repr(C, align(64))]
@@ -181,6 +185,8 @@ pub struct Page {
     pub(crate) header: Header,
     pub(crate) totals: Totals,
     pub(crate) tune: TuneWords,
+    /// Connections that were refused because the rules want SDP or nothing, by reason code.
+    pub(crate) refused: [AtomicU64; MAX_REASONS],
     pad: [AtomicU64; PAD_SIZE / 8],
     pub(crate) rows: [Row; ROWS],
 }

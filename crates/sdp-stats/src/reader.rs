@@ -182,6 +182,8 @@ pub struct Sums {
     pub reasons: [i64; MAX_REASONS],
     /// By reason code.
     pub demotions: [u64; MAX_REASONS],
+    /// Connections that rules refused, by reason code. They are not among those seen.
+    pub refused: [u64; MAX_REASONS],
 }
 
 impl Default for Sums {
@@ -197,6 +199,7 @@ impl Default for Sums {
             counters: [[0; COUNTERS]; 2],
             reasons: [0; MAX_REASONS],
             demotions: [0; MAX_REASONS],
+            refused: [0; MAX_REASONS],
         }
     }
 }
@@ -217,6 +220,9 @@ impl Sums {
             *a = a.wrapping_add(b);
         }
         for (a, b) in self.demotions.iter_mut().zip(other.demotions) {
+            *a = a.wrapping_add(b);
+        }
+        for (a, b) in self.refused.iter_mut().zip(other.refused) {
             *a = a.wrapping_add(b);
         }
         self.add_counters(&other.counters);
@@ -372,6 +378,7 @@ fn parse_totals(w: Words<'_>) -> Sums {
         counters: std::array::from_fn(|half| std::array::from_fn(|i| counter(half, i))),
         reasons: std::array::from_fn(|i| w.i64(totals!(reasons) + i * 8)),
         demotions: std::array::from_fn(|i| w.u64(totals!(demotions) + i * 8)),
+        refused: std::array::from_fn(|i| w.u64(core::mem::offset_of!(Page, refused) + i * 8)),
     }
 }
 

@@ -352,6 +352,13 @@ impl Page {
         self.totals.unreported.fetch_add(1, Relaxed);
     }
 
+    /// A connection was refused, at either end, because the rules want SDP or nothing.
+    pub fn count_refused(&self, reason: Reason) {
+        if let Some(n) = self.refused.get(reason as usize) {
+            n.fetch_add(1, Relaxed);
+        }
+    }
+
     // ---- connection ends -------------------------------------------------------------------
 
     /// A connection end was established (after `connect` or `accept`): counts it once per carrier. True

@@ -36,6 +36,8 @@ pub struct Report {
     pub reasons: BTreeMap<String, i64>,
     /// Why halves were demoted; reasons that occurred only.
     pub demotions: BTreeMap<String, u64>,
+    /// Connections that were refused because rules want SDP or nothing, by reason. They are not among those seen.
+    pub refused: BTreeMap<String, u64>,
     /// Pages that could not be handed in or taken.
     pub unreported: u64,
 }
@@ -137,6 +139,7 @@ impl Report {
             waits: Waits { spun: both(Counter::Spun), slept: both(Counter::Slept) },
             reasons: words(&sums.reasons),
             demotions: words(&sums.demotions),
+            refused: words(&sums.refused),
             unreported: sums.unreported.wrapping_add(collected.refused),
         }
     }
@@ -230,9 +233,11 @@ impl fmt::Display for Report {
         )?;
         writeln!(f, "  switches     {} promoted, {} demoted (halves)", s.promoted, s.demoted)?;
         writeln!(f, "  waits        {} spun, {} slept", w.spun, w.slept)?;
-        for (title, list) in
-            [("TCP because", join(&self.reasons)), ("demotions", join(&self.demotions))]
-        {
+        for (title, list) in [
+            ("TCP because", join(&self.reasons)),
+            ("demotions", join(&self.demotions)),
+            ("refused", join(&self.refused)),
+        ] {
             if !list.is_empty() {
                 writeln!(f, "  {title:<12} {list}")?;
             }
@@ -286,6 +291,7 @@ mod tests {
             "waits": {"spun": 0, "slept": 0},
             "reasons": {"too-young": 1},
             "demotions": {"shared": 3},
+            "refused": {},
             "unreported": 0
         });
         assert_eq!(json, expected);

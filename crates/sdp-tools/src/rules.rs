@@ -160,11 +160,11 @@ impl Texts {
 /// Why no rule file counts.
 const SIMPLE: &str = "SIMPLE_LIBSDP is set: no rule file is read";
 
-/// What `sdp` does not do yet for servers; `what` says it.
+/// What `sdp` means for servers; `what` says it.
 fn strict_note(what: &str) -> String {
     format!(
-        "note: {what}: read as both by this version. A client that can have no SDP lane is served \
-         over TCP; the report and `sdp stat` say why [strict-as-both]\n"
+        "note: {what}: clients that can have no SDP lane are reset when they are accepted; the report \
+         and `sdp stat` count them with the reason. For both kinds of clients: use both server [strict-server]\n"
     )
 }
 
@@ -360,10 +360,7 @@ fn explanation(texts: &Texts, program: &str, role: Role, address: SocketAddr) ->
     Explanation {
         schema: SCHEMA,
         verdict: verdict.family.word(),
-        effective: match verdict.family {
-            Family::Sdp if role == Role::Server => Family::Both.word(),
-            family => family.word(),
-        },
+        effective: verdict.family.word(),
         file: verdict.place.map(|p| texts.name(p.source)),
         line: verdict.place.map(|p| p.line),
         rule: verdict.place.map(|p| texts.line(p).trim().to_string()),
@@ -398,7 +395,7 @@ pub fn explain(options: &ExplainOptions) -> Result<(), Failure> {
         let why = if texts.is_simple { SIMPLE } else { "no rule matches" };
         let _ = writeln!(out, "  {}: {why}", texts.name(Source::File));
     }
-    if e.verdict != e.effective {
+    if options.server && e.effective == Family::Sdp.word() {
         out += &strict_note("sdp server");
     }
     crate::print(&out);

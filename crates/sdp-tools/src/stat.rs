@@ -128,6 +128,7 @@ struct ProcessForm<'a> {
     bytes: Bytes,
     reasons: BTreeMap<String, i64>,
     demotions: BTreeMap<String, u64>,
+    refused: BTreeMap<String, u64>,
     rowless: u64,
     connections: Vec<Connection>,
 }
@@ -195,6 +196,7 @@ fn form(process: &Process) -> ProcessForm<'_> {
         bytes: Bytes::of(sums),
         reasons: words(&sums.reasons),
         demotions: words(&sums.demotions),
+        refused: words(&sums.refused),
         rowless: sums.rowless,
         connections: view.rows.iter().map(connection).collect(),
     }

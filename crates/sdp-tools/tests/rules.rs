@@ -25,7 +25,7 @@ fn errors_fail_the_check_and_warnings_do_not() {
     assert!(out.contains("[never-reached]") && out.contains("2 warnings"), "{out}");
     let (code, out) = check("use sdp client * *:*\nuse sdp server x *:*\nmatch listen *:80\n");
     assert_eq!(code, 0);
-    assert!(out.contains("note: 2 rules (first ") && out.contains("[strict-as-both]"), "{out}");
+    assert!(out.contains("note: 2 rules (first ") && out.contains("[strict-server]"), "{out}");
     let (code, out) = check("use sdp client java *:x\n");
     assert_eq!(code, 1);
     assert!(out.contains(":1:23: error: ") && out.contains("1 error,"), "{out}");
@@ -49,7 +49,7 @@ fn explanations_for_scripts() {
     assert_eq!(
         value,
         json!({
-            "schema": 1, "verdict": "sdp", "effective": "both", "file": name, "line": 2, "rule": "use sdp server * *:5432",
+            "schema": 1, "verdict": "sdp", "effective": "sdp", "file": name, "line": 2, "rule": "use sdp server * *:5432",
             "trace": [
                 {"file": name, "line": 1, "rule": "use tcp server sshd *:*", "result": "other program"},
                 {"file": name, "line": 2, "rule": "use sdp server * *:5432", "result": "matches"},

@@ -416,7 +416,7 @@ unsafe extern "C" fn seen(
                 socket::bind_to(fd, b as _, c as _, addressed).into()
             }
             libc::SYS_listen => socket::hear(fd, int).into(),
-            libc::SYS_accept | libc::SYS_accept4 => socket::take(fd, int).into(),
+            libc::SYS_accept | libc::SYS_accept4 => socket::take(fd, c as _, int).into(),
             libc::SYS_splice if calls::is_tracked(fd) || calls::is_tracked(other) => {
                 answer!(calls::splice(fd, b as _, other, d as _, e, f as c_uint), size()) as c_long
             }

@@ -138,16 +138,39 @@ pub(super) fn hear(fd: c_int, real: impl FnOnce() -> c_int) -> c_int {
     result
 }
 
-/// `accept`, as [`open`].
+/// `accept`, as [`open`]. Who is turned away by a listener for SDP clients only is not shown: the call waits for the next.
 #[inline]
-pub(super) fn take(fd: c_int, real: impl FnOnce() -> c_int) -> c_int {
-    let generation = calls::accepting(fd);
-    let seen = escape::calls_seen();
-    let new = real();
-    if new >= 0 && escape::calls_seen() == seen {
-        calls::accepted(fd, new, generation);
+pub(super) fn take(fd: c_int, len: *mut socklen_t, real: impl Fn() -> c_int) -> c_int {
+    let room = if calls::may_turn_away(fd) { room(len) } else { None };
+    loop {
+        let generation = calls::accepting(fd);
+        let seen = escape::calls_seen();
+        let new = real();
+        if new < 0 || escape::calls_seen() != seen {
+            return new;
+        }
+        if !calls::turns_away(fd, new) {
+            calls::accepted(fd, new, generation);
+            return new;
+        }
+        match room {
+            _ if len.is_null() => {}
+            // SAFETY: the kernel has just written the length there.
+            Some(room) => unsafe { *len = room },
+            // The rules have changed meanwhile, and what the program has room for is not known any more.
+            None => {
+                errno::set(libc::ECONNABORTED);
+                return -1;
+            }
+        }
     }
-    new
+}
+
+/// How much room the program has for an address; nothing where that cannot be read, as the kernel will say.
+#[cold]
+fn room(len: *mut socklen_t) -> Option<socklen_t> {
+    // SAFETY: it was looked at that it can be read.
+    sdp_sys::memory::is_readable(len.cast(), size_of::<socklen_t>()).then(|| unsafe { *len })
 }
 
 hooks! {
@@ -187,12 +210,12 @@ hooks! {
 
     #[unsafe(link_section = ".text.open")]
     fn accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
-        take(fd, move || real::accept(fd, addr, len))
+        take(fd, len, move || real::accept(fd, addr, len))
     }
 
     #[unsafe(link_section = ".text.open")]
     fn accept4(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
-        take(fd, move || real::accept4(fd, addr, len, flags))
+        take(fd, len, move || real::accept4(fd, addr, len, flags))
     }
 
     #[unsafe(link_section = ".text.open")]

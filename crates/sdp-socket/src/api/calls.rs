@@ -741,11 +741,7 @@ pub fn disconnecting(fd: c_int, addr: *const sockaddr, len: socklen_t) -> bool {
 pub fn disconnected(fd: c_int, has_succeeded: bool) {
     reconnect::after(fd, has_succeeded);
 }
-/// Before `connect`: the error with which it fails, because the rules want SDP or nothing and SDP cannot be had.
-#[unsafe(link_section = ".text.open")]
-pub fn refusing(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Option<c_int> {
-    strict::refusal(fd, addr, len)
-}
+pub use strict::{may_turn_away, refusing, turns_away};
 /// After `connect` that succeeded or answered EINPROGRESS: the client rules are consulted.
 ///
 /// # Safety

@@ -61,6 +61,9 @@ const CLOSE_NS: u64 = 2_000_000_000;
 #[unsafe(link_section = ".bss.hot")]
 static IN_USE: AtomicBool = AtomicBool::new(false);
 
+/// Without the connection manager no device leads to another host.
+const MANAGER: &core::ffi::CStr = c"/dev/infiniband/rdma_cm";
+
 /// Whether a connection's calls are this room's.
 #[inline]
 pub(crate) fn has(conn: &Conn) -> bool {
@@ -98,6 +101,15 @@ pub(crate) fn consider(conn: &Conn, fd: c_int, remote: Option<[u8; 16]>) {
     if pair::take(conn, role).is_some() && !conn.change_stage(Stage::Young, Stage::Remote) {
         end(conn);
     }
+}
+
+/// Why no address of another host can be reached; `None`: one may be.
+pub(crate) fn unreachable() -> Option<Reason> {
+    if !process::tunables().has_verbs() {
+        return Some(Reason::RemotePeer);
+    }
+    let is_missing = || sdp_sys::stat::of_path(MANAGER).is_err();
+    device::refusal().or_else(|| is_missing().then_some(Reason::NoDevice))
 }
 
 fn role(conn: &Conn) -> Role {

@@ -20,6 +20,9 @@ pub(crate) fn judge(conn: &Conn, fd: c_int) -> ([u8; 16], u16) {
     // First: rules that come into force meanwhile are asked next time.
     let rules = settings::generation().wrapping_add(1);
     let end = local_address(fd).unwrap_or(([0; 16], 0));
+    if conn.historic.is_explicit() {
+        strict::explicit_listens();
+    }
     let was_judged = conn.rules.swap(rules, Ordering::AcqRel) != 0;
     if explicit::family(conn, Role::Server, end.0, end.1) == Family::Tcp {
         conn.set(flag::RULE_TCP);

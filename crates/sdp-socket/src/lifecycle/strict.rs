@@ -1,14 +1,19 @@
-//! Strict clients, by rule (`use sdp`) or by the socket that they asked for ([`super::explicit`]): whether a connection that
-//! is about to be made can have an SDP lane at all.
+//! SDP or nothing, by rule (`use sdp`) or by the socket that was asked for ([`super::explicit`]): whether a connection
+//! can have an SDP lane at all.
 //!
-//! A listener whose connections may get lanes is marked: `IP_MULTICAST_LOOP`, which means nothing to TCP, is taken
-//! from its socket. sock_diag shows that to everybody in the network namespace, and the mark goes where the socket
-//! goes. A strict client asks for the listener that the kernel would choose before it connects, so that nothing
-//! reaches a peer that cannot have SDP. The mark is no secret and no proof: it decides whether `connect` fails, no
-//! more.
+//! Sockets whose connections may get lanes are marked, listeners and those that are about to connect:
+//! `IP_MULTICAST_LOOP`, which means nothing to TCP, is taken from them. sock_diag shows that to everybody in the network
+//! namespace, and the mark goes where the socket goes. A strict client asks for the listener that the kernel would
+//! choose before it connects, so that nothing reaches a peer that cannot have SDP. A strict server asks for the other
+//! end of what it has accepted, and turns it away with a reset before the program sees it. The mark is no secret and no
+//! proof: it decides whether a call fails, no more. Of other hosts nothing is known before the two ends meet: they pass
+//! where there is a device that may reach them.
+
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{c_int, sockaddr, socklen_t};
 use sdp_config::{Family, Role};
+use sdp_stats::Reason;
 use sdp_sys::{
     fd, memory,
     netlink::{Diag, Pair},
@@ -18,11 +23,13 @@ use sdp_sys::{
 use crate::{
     conn::{
         self, Stage,
-        address::{ADDRESS_MAX, parse_address},
+        address::{ADDRESS_MAX, local_address, parse_address},
+        carrier,
     },
+    hosts,
     lifecycle::may_be_another,
     process::{
-        self, log, settings,
+        self, log, page, settings,
         table::{self, Entry},
     },
 };
@@ -31,13 +38,12 @@ use crate::{
 const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 /// Bytes that can be asked about at a time.
 const AT_ONCE: usize = 8;
-/// Where a v4-mapped address has its IPv4 one.
-const IPV4_AT: usize = 12;
 
-/// A socket listens whose connections may get lanes.
-pub(crate) fn mark(listener: c_int) {
-    // Where that is refused strict clients take us for a program without the library.
-    let _ = fd::setsockopt_int(listener, libc::SOL_IP, libc::IP_MULTICAST_LOOP, 0);
+/// A socket listens whose connections may get lanes, or is about to connect and may get one.
+#[unsafe(link_section = ".text.open")]
+pub(crate) fn mark(socket: c_int) {
+    // Where that is refused strict ends take us for a program without the library.
+    let _ = fd::setsockopt_int(socket, libc::SOL_IP, libc::IP_MULTICAST_LOOP, 0);
 }
 
 /// A rule says that they do not get them any more.
@@ -48,7 +54,7 @@ pub(crate) fn unmark(listener: c_int) {
 /// Before `connect`: the error with which it fails because the rules, or the program, want SDP or nothing and there is no
 /// SDP.
 #[unsafe(link_section = ".text.open")]
-pub(crate) fn refusal(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Option<c_int> {
+pub fn refusing(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Option<c_int> {
     let Some(Entry::Conn(index)) = table::entry(fd) else { return None };
     let conn = conn::get(index)?;
     let is_new = conn.stage() == Stage::Fresh || may_be_another(conn);
@@ -57,23 +63,131 @@ pub(crate) fn refusal(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Optio
         return None;
     }
     settings::refresh();
-    if !is_asked_for && !settings::has_strict_clients() {
+    let _section = section::Guard::enter();
+    if !is_asked_for && !settings::tells_clients_apart() {
+        mark(fd);
         return None;
     }
-    let _section = section::Guard::enter();
     let bytes = copied(addr, len)?;
     let (address, port) = parse_address(&bytes)?;
-    let by_rule = || settings::family_unlogged(Role::Client, address, port) == Family::Sdp;
-    if !is_asked_for && !by_rule() {
-        return None;
+    let family = || settings::family_unlogged(Role::Client, address, port);
+    match if is_asked_for { Family::Sdp } else { family() } {
+        Family::Sdp => {}
+        Family::Tcp => return None,
+        Family::Both => {
+            mark(fd);
+            return None;
+        }
     }
-    let errno = judge(&bytes, address, port)?;
-    log::refused(fd, address, port, is_asked_for, errno);
+    let Some((errno, reason)) = judge(&bytes, address, port) else {
+        mark(fd);
+        return None;
+    };
+    count(reason);
+    log::refused(fd, address, port, is_asked_for, reason, errno);
     Some(errno)
 }
 
+fn count(reason: Reason) {
+    if let Some(page) = page::current() {
+        page.count_refused(reason);
+    }
+}
+
+/// After an `accept`, before anybody knows of it: whether the connection is turned away, because its listener takes SDP
+/// clients only and this one cannot have SDP. Then its descriptor is closed.
+#[unsafe(link_section = ".text.open")]
+pub fn turns_away(listener: c_int, fd: c_int) -> bool {
+    if !may_turn_away(listener) || !process::is_ours() || process::is_retired() {
+        return false;
+    }
+    let _section = section::Guard::enter();
+    let is_asked_for = match table::entry(listener) {
+        Some(Entry::Conn(index)) => conn::get(index).is_some_and(|c| c.historic.is_explicit()),
+        _ => false,
+    };
+    let is_strict = || {
+        let (address, port) = local_address(listener).unwrap_or(([0; 16], 0));
+        settings::family_unlogged(Role::Server, address, port) == Family::Sdp
+    };
+    if !is_asked_for && !is_strict() {
+        return false;
+    }
+    let Some((remote, own)) = ends(fd) else { return false };
+    let Some(reason) = judge_client(&remote, &own) else { return false };
+    count(reason);
+    if let Some((address, port)) = parse_address(&remote) {
+        log::turned_away(listener, address, port, is_asked_for, reason);
+    }
+    carrier::reset_on_close(fd);
+    fd::close(fd);
+    true
+}
+
+/// Before `accept`, and after it: whether the listener may be one for SDP clients only.
+#[inline]
+pub fn may_turn_away(listener: c_int) -> bool {
+    if !table::is_tracked(listener) {
+        return false;
+    }
+    settings::refresh();
+    settings::has_strict_servers() || EXPLICIT_LISTENS.load(Ordering::Relaxed)
+}
+
+/// A listener takes SDP clients only because the program asked for it so.
+pub(crate) fn explicit_listens() {
+    EXPLICIT_LISTENS.store(true, Ordering::Relaxed);
+}
+
+static EXPLICIT_LISTENS: AtomicBool = AtomicBool::new(false);
+
+type Address = [u8; ADDRESS_MAX];
+
+/// The addresses of a connection's other end and of its own.
+fn ends(fd: c_int) -> Option<(Address, Address)> {
+    let of = |call: libc::c_long| {
+        let (mut bytes, mut len) = ([0u8; ADDRESS_MAX], ADDRESS_MAX as socklen_t);
+        // SAFETY: buffer and length outlive the call.
+        unsafe { sys!(call, fd, bytes.as_mut_ptr(), &raw mut len) }.ok()?;
+        Some(bytes)
+    };
+    Some((of(libc::SYS_getpeername)?, of(libc::SYS_getsockname)?))
+}
+
+/// Why the other end of an accepted connection cannot have a lane; `None`: it may, or there is no telling.
+fn judge_client(remote: &Address, own: &Address) -> Option<Reason> {
+    let (address, port) = parse_address(remote)?;
+    let (own, own_port) = parse_address(own)?;
+    let tunables = settings::tunables();
+    if !tunables.has_shm() && !tunables.has_verbs() {
+        return Some(Reason::Disabled);
+    }
+    let mut diag = Diag::open().ok()?;
+    let mut pair = question(remote, address, port);
+    (pair.remote, pair.remote_port) = (in_place(own), own_port);
+    match diag.find_marked(&pair) {
+        // A listener, where there is no such connection.
+        Ok(Some((found, mark))) if found.pair.remote_port == own_port => match mark {
+            Some(true) => Some(Reason::PeerNotListening),
+            _ => (!tunables.has_shm()).then_some(Reason::Disabled),
+        },
+        // It has gone: that is the program's to see.
+        Ok(_) if is_local(remote) => None,
+        Ok(_) => hosts::unreachable(),
+        Err(_) => None,
+    }
+}
+
+/// An address as sock_diag has it: IPv4 in the first four bytes.
+fn in_place(address: [u8; 16]) -> [u8; 16] {
+    match address.strip_prefix(&MAPPED) {
+        Some([a, b, c, d]) => [*a, *b, *c, *d, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+        _ => address,
+    }
+}
+
 /// The address, if it can be read and has its length: the kernel tells what is wrong with another.
-pub(super) fn copied(addr: *const sockaddr, len: socklen_t) -> Option<[u8; ADDRESS_MAX]> {
+pub(super) fn copied(addr: *const sockaddr, len: socklen_t) -> Option<Address> {
     let n = (len as usize).min(ADDRESS_MAX);
     if addr.is_null() || n < size_of::<libc::sockaddr_in>() {
         return None;
@@ -90,33 +204,32 @@ pub(super) fn copied(addr: *const sockaddr, len: socklen_t) -> Option<[u8; ADDRE
 }
 
 /// The error of a connection to this address; `None`: it may have a lane, or there is no telling.
-fn judge(bytes: &[u8; ADDRESS_MAX], address: [u8; 16], port: u16) -> Option<c_int> {
-    if !settings::tunables().has_shm() {
-        return Some(libc::ENETUNREACH); // no fabric at all
+fn judge(bytes: &Address, address: [u8; 16], port: u16) -> Option<(c_int, Reason)> {
+    let tunables = settings::tunables();
+    if !tunables.has_shm() && !tunables.has_verbs() {
+        return Some((libc::ENETUNREACH, Reason::Disabled));
     }
     let mut diag = Diag::open().ok()?;
     match diag.find_marked(&question(bytes, address, port)) {
-        Ok(Some((_, Some(true)))) => Some(libc::ECONNREFUSED), // nobody with the library, or a rule against it
+        // Nobody with the library, or a rule against it.
+        Ok(Some((_, Some(true)))) => Some((libc::ECONNREFUSED, Reason::PeerNotListening)),
+        Ok(Some(_)) => (!tunables.has_shm()).then_some((libc::ENETUNREACH, Reason::Disabled)),
         // The kernel refuses it itself, if it is an address of ours.
-        Ok(None) => (!is_local(bytes)).then_some(libc::ENETUNREACH),
-        _ => None,
+        Ok(None) if is_local(bytes) => None,
+        Ok(None) => Some((libc::ENETUNREACH, hosts::unreachable()?)),
+        Err(_) => None,
     }
 }
 
 /// The question for the listener that a connection to `address` would reach.
-fn question(bytes: &[u8; ADDRESS_MAX], address: [u8; 16], port: u16) -> Pair {
+fn question(bytes: &Address, address: [u8; 16], port: u16) -> Pair {
     let is_v4 = address.starts_with(&MAPPED);
-    let mut local = [0; 16];
-    if is_v4 {
-        let mut v4 = [0; 4];
-        v4.copy_from_slice(address.get(IPV4_AT..).unwrap_or(&[0; 4]));
-        if v4 == [0; 4] {
-            v4 = [127, 0, 0, 1]; // as the kernel reads it
-        }
-        local.first_chunk_mut::<4>().into_iter().for_each(|to| *to = v4);
-    } else {
-        local = address;
-        if local == [0; 16] {
+    let mut local = in_place(address);
+    if local == [0; 16] {
+        // As the kernel reads it.
+        if is_v4 {
+            [local[0], local[3]] = [127, 1];
+        } else {
             local[15] = 1;
         }
     }
@@ -132,7 +245,7 @@ fn question(bytes: &[u8; ADDRESS_MAX], address: [u8; 16], port: u16) -> Pair {
 }
 
 /// Whether this network namespace has the address: what can be bound to it, with any port. In doubt it has.
-fn is_local(bytes: &[u8; ADDRESS_MAX]) -> bool {
+fn is_local(bytes: &Address) -> bool {
     let family = i32::from(u16::from_ne_bytes([bytes[0], bytes[1]]));
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
     let Ok(probe) = fd::socket(family, kind) else { return true };

@@ -262,8 +262,9 @@ fn load_once() {
 
 /// Puts what the rules in force say beside their verdicts where hot paths read it.
 fn take_over() {
-    let (file, is_strict) = rules::summary();
-    TUNED.has_strict_clients.store(is_strict.into(), Ordering::Relaxed);
+    let (file, kinds) = rules::summary();
+    TUNED.tells_clients_apart.store(kinds.tells_clients_apart.into(), Ordering::Relaxed);
+    TUNED.has_strict_servers.store(kinds.has_strict_servers.into(), Ordering::Relaxed);
     TUNED.fill(&Sources::with(&file));
     // A guest counts in another process's page, which tells of that one.
     if !page::is_guest() {
@@ -359,10 +360,16 @@ pub(crate) fn family_unlogged(role: Role, address: [u8; 16], port: u16) -> Famil
     rules::verdict(role, address, port, |_, _| {})
 }
 
-/// Whether some client gets SDP or nothing. One load.
+/// Whether some client gets SDP or nothing, or TCP. One load.
 #[inline]
-pub(crate) fn has_strict_clients() -> bool {
-    TUNED.has_strict_clients.load(Ordering::Relaxed) != 0
+pub(crate) fn tells_clients_apart() -> bool {
+    TUNED.tells_clients_apart.load(Ordering::Relaxed) != 0
+}
+
+/// Whether some server takes SDP clients only. One load.
+#[inline]
+pub(crate) fn has_strict_servers() -> bool {
+    TUNED.has_strict_servers.load(Ordering::Relaxed) != 0
 }
 
 /// Path of the rule file, for log lines.
@@ -389,7 +396,8 @@ pub(crate) struct Tuned {
     keeps_segments: AtomicU32,
     /// 0 as the program needs it, 1 deny, 2 allow.
     io_uring: AtomicU32,
-    has_strict_clients: AtomicU32,
+    tells_clients_apart: AtomicU32,
+    has_strict_servers: AtomicU32,
 }
 
 #[unsafe(link_section = ".data.hot")]
@@ -405,7 +413,8 @@ static TUNED: Tuned = Tuned {
     give_back_s: AtomicU32::new(60),
     keeps_segments: AtomicU32::new(1),
     io_uring: AtomicU32::new(0),
-    has_strict_clients: AtomicU32::new(0),
+    tells_clients_apart: AtomicU32::new(0),
+    has_strict_servers: AtomicU32::new(0),
 };
 
 /// The values in force.

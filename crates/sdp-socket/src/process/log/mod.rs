@@ -263,12 +263,37 @@ pub(crate) fn connected(fd: i32, address: [u8; 16], port: u16) {
 }
 
 /// A connection that the rules, or the program (`is_asked_for`), want on SDP or not at all was not made.
-pub(crate) fn refused(fd: i32, address: [u8; 16], port: u16, is_asked_for: bool, errno: i32) {
+pub(crate) fn refused(
+    fd: i32,
+    address: [u8; 16],
+    port: u16,
+    is_asked_for: bool,
+    reason: Reason,
+    errno: i32,
+) {
     write(Level::Summary, |line| {
         line.text(b"CONNECT: refused fd:").number(fd.max(0) as u64);
         line.text(b" to:").address(address).text(b" port ").number(port.into());
         let why: &[u8] = if is_asked_for { b" by AF_INET_SDP" } else { b" by use sdp" };
-        line.text(why).text(b", no SDP there: errno ").number(errno.max(0) as u64);
+        line.text(why).text(b", no SDP there: ").text(reason.word().as_bytes());
+        line.text(b", errno ").number(errno.max(0) as u64);
+    });
+}
+
+/// A connection was accepted by a listener that the rules, or the program (`is_asked_for`), want to take SDP clients only,
+/// and turned away.
+pub(crate) fn turned_away(
+    listener: i32,
+    address: [u8; 16],
+    port: u16,
+    is_asked_for: bool,
+    reason: Reason,
+) {
+    write(Level::Summary, |line| {
+        line.text(b"ACCEPT: refused on fd:").number(listener.max(0) as u64);
+        line.text(b" from:").address(address).text(b" port ").number(port.into());
+        let why: &[u8] = if is_asked_for { b" by AF_INET_SDP" } else { b" by use sdp" };
+        line.text(why).text(b", no SDP there: ").text(reason.word().as_bytes());
     });
 }
 

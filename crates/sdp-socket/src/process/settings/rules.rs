@@ -225,13 +225,28 @@ pub(crate) fn publish() {
 }
 
 /// What the rules in force say beside their verdicts.
-pub(super) fn summary() -> (Tunables, bool) {
+#[derive(Clone, Copy, Default)]
+pub(super) struct Kinds {
+    /// Some client gets SDP or nothing, or TCP.
+    pub(super) tells_clients_apart: bool,
+    /// Some server takes SDP clients only.
+    pub(super) has_strict_servers: bool,
+}
+
+/// Tunables of the rules in force, and what kinds of rules these are.
+pub(super) fn summary() -> (Tunables, Kinds) {
     with(|config| {
-        let is_strict = config.default_family() == Family::Sdp
-            || config.rules().iter().any(|r| r.role == Role::Client && r.family == Family::Sdp);
-        (*config.tunables(), is_strict)
+        let has = |role, family| {
+            config.default_family() == family
+                || config.rules().iter().any(|r| r.role == role && r.family == family)
+        };
+        let kinds = Kinds {
+            tells_clients_apart: has(Role::Client, Family::Sdp) || has(Role::Client, Family::Tcp),
+            has_strict_servers: has(Role::Server, Family::Sdp),
+        };
+        (*config.tunables(), kinds)
     })
-    .unwrap_or((Tunables::DEFAULT, false))
+    .unwrap_or((Tunables::DEFAULT, Kinds::default()))
 }
 
 /// Passes the rules in force to the log.
