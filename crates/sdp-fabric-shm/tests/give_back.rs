@@ -162,7 +162,7 @@ fn a_locked_mapping_refuses() {
     if locked != 0 {
         return; // no right to lock memory here: nothing to see
     }
-    // SAFETY: as above, for the pages that follow.
+    // SAFETY: the pages that follow are of the same mapping, which nobody else writes.
     unsafe { libc::mlock(ours.ring(0).as_ptr().byte_add(4096).cast(), 4096) };
     assert_eq!(ShmTx::new(ours, 0, 0, 0).give_back(0), Ok(GivenBack::Refused));
 }

@@ -406,10 +406,10 @@ fn between(client_uid: u32, server_uid: u32) -> [i32; 2] {
         body(stream, client_uid, server_uid);
     });
     let server = spawn(move || {
-        // SAFETY: as above.
+        // SAFETY: takes a number; of this process alone, which the test has made.
         is_root().then(|| unsafe { assert_eq!(libc::seteuid(server_uid), 0) });
         let stream = listener.accept().unwrap().0;
-        // SAFETY: as above.
+        // SAFETY: takes a number; of this process alone, which the test has made.
         is_root().then(|| unsafe { assert_eq!(libc::seteuid(0), 0) });
         body(stream, server_uid, client_uid);
     });

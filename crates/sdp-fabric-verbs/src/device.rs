@@ -179,7 +179,7 @@ macro_rules! object {
 
         // SAFETY: libibverbs' objects may be used from any thread; what may not at once is said.
         unsafe impl Send for $name {}
-        // SAFETY: as above.
+        // SAFETY: a shared reference only lets call libibverbs, which locks what threads share.
         unsafe impl Sync for $name {}
 
         impl Drop for $name {
@@ -407,7 +407,7 @@ pub struct RawQp(NonNull<abi::Qp>);
 
 // SAFETY: a name; its users take turns.
 unsafe impl Send for RawQp {}
-// SAFETY: as above.
+// SAFETY: a shared reference gives away the name alone, a copy of which every thread may have.
 unsafe impl Sync for RawQp {}
 
 impl Qp {

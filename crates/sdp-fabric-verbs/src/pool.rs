@@ -44,7 +44,7 @@ pub struct Region<T> {
 
 // SAFETY: it owns its elements, as a box does.
 unsafe impl<T: Send> Send for Region<T> {}
-// SAFETY: as above; shared references give shared references to the elements.
+// SAFETY: shared references to a region give shared references to the elements.
 unsafe impl<T: Sync> Sync for Region<T> {}
 
 impl<T> Region<T> {

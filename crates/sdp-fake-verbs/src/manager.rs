@@ -124,7 +124,7 @@ fn run(body: &mut Body, manager: usize, header: abi::Header, rest: &[u8]) -> Res
         abi::CMD_DESTROY_ID => {
             let wanted: abi::DestroyId = read(rest)?;
             destroy(body, own(body, manager, wanted.id)?);
-            // SAFETY: as above.
+            // SAFETY: the request names room for this answer, a number; the caller made both.
             unsafe { answer(wanted.response, 0u32) }
         }
         abi::CMD_BIND => {
@@ -149,7 +149,7 @@ fn run(body: &mut Body, manager: usize, header: abi::Header, rest: &[u8]) -> Res
                 src: none,
                 dst: none,
             };
-            // SAFETY: as above.
+            // SAFETY: the request names room for an answer of this type; the caller made both.
             unsafe { answer(wanted.response, told) }
         }
         abi::CMD_LISTEN => {
@@ -229,7 +229,7 @@ fn run(body: &mut Body, manager: usize, header: abi::Header, rest: &[u8]) -> Res
             let wanted: abi::InitQpAttr = read(rest)?;
             let index = own(body, manager, wanted.id)?;
             let told = attributes(body, index, wanted.qp_state as i32)?;
-            // SAFETY: as above.
+            // SAFETY: the request names room for an answer of this type; the caller made both.
             unsafe { answer(wanted.response, told) }
         }
         abi::CMD_GET_EVENT => {
@@ -239,7 +239,7 @@ fn run(body: &mut Body, manager: usize, header: abi::Header, rest: &[u8]) -> Res
             let owner = body.managers.get_mut(manager).ok_or(Errno(libc::EBADF))?;
             let event = owner.events.pop().ok_or(Errno::EAGAIN)?;
             local::take_ring(owner.fd);
-            // SAFETY: as above.
+            // SAFETY: the request names room for an event; the caller made both.
             unsafe { answer(wanted.response, event) }
         }
         _ => Err(Errno(libc::ENOSYS)),

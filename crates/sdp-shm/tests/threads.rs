@@ -52,7 +52,7 @@ fn everything_arrives_and_everybody_wakes() {
     // SAFETY: just allocated with the size and alignment asked for; RING is a ring size.
     let segment = unsafe { Segment::new(zeroed(segment_bytes(RING)), RING) };
     segment.initialise();
-    // SAFETY: as above.
+    // SAFETY: just allocated with the size and alignment of a page of bits; zeros are valid.
     let bell = unsafe { Bell::new(zeroed(BELL_BYTES)) };
     let event = Arc::new(Event::default());
     let consumer = {

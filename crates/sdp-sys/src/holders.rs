@@ -352,7 +352,7 @@ mod tests {
         // SAFETY: the child makes system calls only.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            // SAFETY: as above; _exit ends the child.
+            // SAFETY: in the child, which has one thread: system calls and memory of its own; _exit ends it.
             unsafe {
                 let is_root = libc::chroot(path.as_ptr()) == 0;
                 let mut search = Search::new(1);

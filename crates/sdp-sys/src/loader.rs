@@ -66,7 +66,7 @@ mod tests {
     #[test]
     fn the_loader_ends_where_its_mappings_do() {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-        // SAFETY: as above.
+        // SAFETY: no preconditions; it reads the auxiliary vector.
         let base = unsafe { libc::getauxval(libc::AT_BASE) } as usize;
         let Some(end) = end() else {
             assert_eq!(base, 0, "a program with a loader");

@@ -225,7 +225,7 @@ mod tests {
             drop(section);
             crate::section::handler_runs(true);
             let mark = crate::section::mark();
-            // SAFETY: as above.
+            // SAFETY: nobody else uses these words: `ELSEWHERE` is this test's.
             assert!(unsafe { keep_sections(&ELSEWHERE) });
             assert_eq!(crate::section::mark(), mark, "what was counted goes along");
             let section = crate::section::Guard::enter();
@@ -234,7 +234,7 @@ mod tests {
             std::thread::spawn(|| assert!(!crate::section::inside())).join().unwrap();
             drop(section);
             assert_eq!(ELSEWHERE.depth.load(Relaxed), 0);
-            // SAFETY: as above.
+            // SAFETY: nobody else uses these words: `ELSEWHERE` is this test's.
             assert!(!unsafe { keep_sections(&ELSEWHERE) }, "once");
         })
         .join()

@@ -170,7 +170,7 @@ pub fn receive_with_fds(from: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<(usi
                 fds.push(owned(fd));
             }
         }
-        // SAFETY: as above.
+        // SAFETY: `header` is one of this message's, whose control buffer is still there.
         header = unsafe { libc::CMSG_NXTHDR(&raw const msg, header) };
     }
     Ok((n as usize, fds))
@@ -310,7 +310,7 @@ pub fn passwd_of_name(name: &std::ffi::CStr) -> Option<(u32, u32)> {
 
 /// The same of a user with that number.
 pub fn passwd_of_number(uid: u32) -> Option<(u32, u32)> {
-    // SAFETY: as above.
+    // SAFETY: takes a number; the entry is read at once, and nobody else in the tool asks for one.
     unsafe { libc::getpwuid(uid).as_ref() }.map(|user| (user.pw_uid, user.pw_gid))
 }
 

@@ -1,5 +1,6 @@
 //! Checks of source files: length, module documentation, who may execute them, unsafe code.
 
+use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -96,11 +97,30 @@ fn begins_with_docstring(text: &str) -> bool {
 /// Unsafe code only where it is allowed, and never without its reason.
 pub(super) fn unsafe_code() -> Result<Vec<String>, String> {
     let mut findings = Vec::new();
+    let mut blocks: BTreeMap<String, usize> = BTreeMap::new();
     for (name, text) in sources(&["rs"])? {
         let allowed = UNSAFE_CRATES.iter().any(|dir| name.starts_with(dir));
         findings.extend(unsafe_findings(&name, &text, allowed));
+        *blocks.entry(crate_of(&name)).or_default() += blocks_in(&text);
     }
+    let each = blocks.iter().filter(|(_, n)| **n > 0);
+    let each: Vec<String> = each.map(|(name, n)| format!("{name} {n}")).collect();
+    println!("unsafe: {} blocks: {}", blocks.values().sum::<usize>(), each.join(", "));
     Ok(findings)
+}
+
+/// The crate that a source file is part of; none for tests and what is no crate.
+fn crate_of(name: &Path) -> String {
+    let mut parts = name.iter().filter_map(|part| part.to_str());
+    match (parts.next(), parts.next(), parts.next()) {
+        (Some("crates"), Some(name), Some("src")) => name.to_owned(),
+        _ => "tests".to_owned(),
+    }
+}
+
+/// Blocks of unsafe code.
+fn blocks_in(text: &str) -> usize {
+    code_only(text).matches("unsafe {").count()
 }
 
 fn unsafe_findings(name: &Path, text: &str, allowed: bool) -> Vec<String> {
@@ -121,6 +141,9 @@ fn unsafe_findings(name: &Path, text: &str, allowed: bool) -> Vec<String> {
         }
         if !says("SAFETY:") {
             findings.push(format!("{place}: unsafe without a SAFETY comment"));
+        }
+        if says(&["SAFETY: ", "as above"].concat()) {
+            findings.push(format!("{place}: a SAFETY comment that only points at another one"));
         }
     }
     findings
@@ -147,6 +170,7 @@ mod tests {
         assert_eq!(count(bare, true), 1);
         assert_eq!(count(reasoned, true), 0);
         assert_eq!(count(reasoned, false), 1);
+        assert_eq!(count(&reasoned.replace("g has no condition", "as above"), true), 1);
         assert_eq!(count("unsafe fn f() {}\n#[unsafe(no_mangle)]\n", true), 0);
         assert_eq!(count("// unsafe { }\nconst S: &str = \"unsafe { }\";\n", false), 0);
     }

@@ -277,7 +277,7 @@ impl Harness for Device {
     }
 
     fn load(&mut self, _: Side, addr: u64, bytes: &mut [u8]) {
-        // SAFETY: as above.
+        // SAFETY: memory of `allocate`, of which the test reads no more than it asked for.
         unsafe {
             core::ptr::copy_nonoverlapping(addr as *const u8, bytes.as_mut_ptr(), bytes.len())
         };

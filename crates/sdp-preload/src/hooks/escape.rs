@@ -61,7 +61,7 @@ fn is_in_libuv(address: *const c_void) -> bool {
     };
     let mut home = object;
     // The look-up goes on in what the object depends on: that is not the one who asks.
-    // SAFETY: as above; one handle is given back once.
+    // SAFETY: any address may be asked about; the structure is writable; the handle is `dlopen`'s, and given back once.
     unsafe {
         let is_inside = !found.is_null()
             && libc::dladdr(found, &raw mut home) != 0

@@ -30,7 +30,7 @@ impl World {
 
 // SAFETY: `inside` is used under the lock only, which is what the model checks.
 unsafe impl Sync for World {}
-// SAFETY: as above.
+// SAFETY: its words are plain numbers, which belong to no thread.
 unsafe impl Send for World {}
 
 fn process(world: &Arc<World>, pid: u32) -> thread::JoinHandle<u32> {

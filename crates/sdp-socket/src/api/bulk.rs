@@ -19,7 +19,7 @@ use crate::{
     datapath::{send, splice, wait},
     migration::{pause, promote, splice_off},
     process,
-    wake::stay::Stay,
+    wake::call_guard::CallGuard,
 };
 
 /// Bytes of one piece, and what counts as bulk.
@@ -76,11 +76,11 @@ pub(crate) fn send(first: Ticket, buffers: &mut Buffers, flags: c_int) -> Result
                 let Some(conn) = Pinned::new(number, Half::Send) else {
                     return partial(Errno::EBADF);
                 };
-                let stay = pin!(Stay::on(&conn));
-                let stay = stay.as_ref();
+                let guard = pin!(CallGuard::on(&conn));
+                let guard = guard.as_ref();
                 let meeting = if wakes < WAKES { pause::expects(&conn) } else { -1 };
                 wakes += 1;
-                match wait::for_carrier_room_or(&conn, stay, meeting, until, mark) {
+                match wait::for_carrier_room_or(&conn, guard, meeting, until, mark) {
                     wait::Woken::Look if wait::was_interrupted(&mut mark) && done > 0 => {
                         return Ok(done);
                     }

@@ -23,7 +23,7 @@ use crate::{
         publish,
     },
     datapath::{
-        header, plain,
+        fast, header,
         receive::{self, Wish},
         send, splice,
     },
@@ -288,12 +288,12 @@ unsafe fn recv_here(
 #[inline]
 #[unsafe(link_section = ".text.hot")]
 pub unsafe fn recv_one(fd: c_int, iov: &iovec, flags: c_int) -> Call {
-    if plain::is_simple(flags) && plain::may_apply(fd) {
+    if fast::is_simple(flags) && fast::may_apply(fd) {
         let (to, len) = (iov.iov_base.cast::<u8>(), iov.iov_len);
         // SAFETY: the program's buffer.
-        match unsafe { plain::receive(fd, to, len) } {
-            Some(plain::Received::Done(n)) => return Call::Done(n as isize),
-            Some(plain::Received::Partly(n)) => {
+        match unsafe { fast::receive(fd, to, len) } {
+            Some(fast::Received::Done(n)) => return Call::Done(n as isize),
+            Some(fast::Received::Partly(n)) => {
                 // SAFETY: n bytes of the buffer are used.
                 let rest = iovec { iov_base: unsafe { to.add(n) }.cast(), iov_len: len - n };
                 // SAFETY: the rest of the program's buffer.
@@ -301,7 +301,7 @@ pub unsafe fn recv_one(fd: c_int, iov: &iovec, flags: c_int) -> Call {
                 let more = buffers.map_or(0, |mut rest| receive::rest_of(fd, &mut rest));
                 return Call::Done((n + more) as isize);
             }
-            Some(plain::Received::Empty | plain::Received::Later) | None => {}
+            Some(fast::Received::Empty | fast::Received::Later) | None => {}
         }
     }
     // SAFETY: the caller's.
@@ -466,9 +466,9 @@ unsafe fn send_with(fd: c_int, flags: c_int, vector: impl FnOnce() -> Vector) ->
 /// See the module.
 #[inline]
 pub unsafe fn send_one(fd: c_int, iov: &iovec, flags: c_int) -> Call {
-    if plain::is_simple(flags) && plain::may_apply(fd) {
+    if fast::is_simple(flags) && fast::may_apply(fd) {
         // SAFETY: the program's buffer.
-        let sent = unsafe { plain::send(fd, iov.iov_base.cast(), iov.iov_len) };
+        let sent = unsafe { fast::send(fd, iov.iov_base.cast(), iov.iov_len) };
         if sent {
             return Call::Done(iov.iov_len as isize);
         }

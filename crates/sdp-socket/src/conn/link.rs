@@ -4,7 +4,7 @@
 //! these enums. Every call is a `match`: with one variant there is nothing to decide.
 //!
 //! Called by everything that moves bytes or waits for them, but for the fast path, which works on
-//! the segment itself ([`crate::datapath::plain`]).
+//! the segment itself ([`crate::datapath::fast`]).
 
 use sdp_fabric_shm::{
     endpoint::{ShmRx, ShmTx},

@@ -2,7 +2,7 @@
 //!
 //! A blocking send that has sent a part of its message and waits lets the half's lock go; other threads
 //! that send wait until it is done, so that nobody's bytes come between. The turn is a word of the
-//! connection: who has it, and who is next. Sends take it, their [`crate::wake::stay::Stay`] gives it back, and
+//! connection: who has it, and who is next. Sends take it, their [`crate::wake::call_guard::CallGuard`] gives it back, and
 //! [`crate::datapath::wait::for_turn`] waits for it.
 //!
 //! One word, and nothing beside it that says the same: of two threads that end a turn at the same time (the

@@ -1,6 +1,6 @@
 //! A half's private state as words of family memory: which word is what, and the order of the stores.
 //!
-//! Used by whoever holds the half's lock ([`crate::datapath::lane`], [`crate::datapath::plain`]); [`crate::datapath::succeed`] relies on
+//! Used by whoever holds the half's lock ([`crate::datapath::lane`], [`crate::datapath::fast`]); [`crate::datapath::takeover`] relies on
 //! the order where that holder was killed before it had stored everything. The order stands here once, in
 //! [`finish_source`] and [`finish_sink`]; the fast path and the ordinary one go through both. Nothing is decided
 //! here: what the words say is checked by those who load them. Layout: `docs/spec/shm.md`, section 5.
@@ -42,7 +42,7 @@ pub(crate) const ENGINE: usize = 4;
 pub(crate) const HEAD: usize = 0;
 /// Receiving half: how far it has been read ([`current`]).
 pub(crate) const CURRENT: usize = 1;
-/// Receiving half: the end of the window ([`crate::datapath::plain`]), and the head as published.
+/// Receiving half: the end of the window ([`crate::datapath::fast`]), and the head as published.
 pub(crate) const WINDOW: usize = 8;
 pub(crate) const PUBLISHED: usize = 9;
 /// Receiving half: stream position before what is being taken.

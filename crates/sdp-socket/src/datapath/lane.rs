@@ -23,7 +23,7 @@ use crate::{
         link::{AnyHalf, AnyLink, AnyRx, AnyTx},
         words::{self, SDP_BIT, put, set},
     },
-    datapath::plain,
+    datapath::fast,
     wake::arming::{note_eaten, wait_mode},
 };
 
@@ -181,7 +181,7 @@ impl SinkState {
         }
         // What it frees it publishes when that is written down.
         let rx = link.open_rx(half, head, current_len)?;
-        plain::close_window(words, link.segment().half(half));
+        fast::close_window(words, link.segment().half(half));
         let engine = Sink::from_words(&load_engine(words)?).map_err(|_| Broken)?;
         if let Some(base) = words.get(words::SINK_BASE) {
             put(base, engine.position());

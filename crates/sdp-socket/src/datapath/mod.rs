@@ -1,18 +1,18 @@
 //! One call's bytes: send, receive, peek, transfer, and how one call sleeps.
 //!
-//! Called by `api`. [`plain`] is the fast path; [`lane`] has what is needed of a half under its lock.
+//! Called by `api`. [`fast`] is the fast path; [`lane`] has what is needed of a half under its lock.
 
+pub(crate) mod fast;
 pub(crate) mod give_back;
 pub(crate) mod half_lock;
 pub(crate) mod header;
 pub(crate) mod lane;
 pub(crate) mod leave;
-pub(crate) mod plain;
 pub(crate) mod proof;
 pub(crate) mod receive;
 pub(crate) mod reset;
+pub(crate) mod reset_note;
 pub(crate) mod send;
 pub(crate) mod splice;
-pub(crate) mod succeed;
-pub(crate) mod taken;
+pub(crate) mod takeover;
 pub(crate) mod wait;

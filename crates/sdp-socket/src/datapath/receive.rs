@@ -18,14 +18,14 @@ use crate::{
         publish, sharing,
     },
     datapath::{
-        half_lock,
+        fast, half_lock,
         lane::{self, Broken, Lane, SinkState},
-        plain, proof,
+        proof,
         reset::reset,
-        send, succeed, taken, wait,
+        reset_note, send, takeover, wait,
     },
     process::{self, hot::PAGE},
-    wake::{interest, spin, stay::Stay},
+    wake::{call_guard::CallGuard, interest, spin},
 };
 
 mod peek;
@@ -76,8 +76,8 @@ pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Resul
     if wanted == 0 {
         return Ok(0);
     }
-    let stay = pin!(Stay::on(conn));
-    let stay = stay.as_ref();
+    let guard = pin!(CallGuard::on(conn));
+    let guard = guard.as_ref();
     if let Some(e) = conn.take_owed() {
         return Err(e);
     }
@@ -85,21 +85,21 @@ pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Resul
     let mut deadline: Option<Option<u64>> = None;
     let mut look = Look::Ring;
     let mut is_over = false;
-    let is_simple = plain::is_simple(wish.flags);
+    let is_simple = fast::is_simple(wish.flags);
     loop {
         let simple = if is_simple && look == Look::Ring { buffers.only() } else { None };
         // SAFETY: the program's buffer, valid by `Buffers::new`'s contract.
-        let plainly = simple.and_then(|(to, len)| unsafe { plain::receive(conn.fd(), to, len) });
+        let plainly = simple.and_then(|(to, len)| unsafe { fast::receive(conn.fd(), to, len) });
         let attempted = match plainly {
-            Some(plain::Received::Done(n)) => return Ok(n),
-            Some(plain::Received::Partly(n)) => {
+            Some(fast::Received::Done(n)) => return Ok(n),
+            Some(fast::Received::Partly(n)) => {
                 buffers.advance(n);
                 return Ok(n + rest(conn, buffers, wish));
             }
-            Some(plain::Received::Empty) => Err(Errno::EAGAIN),
-            Some(plain::Received::Later) => {
+            Some(fast::Received::Empty) => Err(Errno::EAGAIN),
+            Some(fast::Received::Later) => {
                 let waits = wish.flags & libc::MSG_DONTWAIT == 0 && !fd::is_nonblocking(conn.fd());
-                wait::leave_alone(conn, stay, waits);
+                wait::leave_alone(conn, guard, waits);
                 continue;
             }
             None => attempt(conn, buffers, wish, look),
@@ -121,7 +121,7 @@ pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Resul
                 let until = *deadline.get_or_insert_with(|| {
                     carrier::timeout_ns(conn.fd(), libc::SO_RCVTIMEO).map(|ns| monotonic_ns() + ns)
                 });
-                if wait::for_more(conn, stay, until, mark) != wait::Woken::Look
+                if wait::for_more(conn, guard, until, mark) != wait::Woken::Look
                     || wait::was_interrupted(&mut mark)
                 {
                     return Ok(got);
@@ -153,7 +153,7 @@ pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Resul
                         look = Look::Carrier;
                         continue;
                     }
-                    if wait::spin_for_bytes(conn, stay, simple.is_some()) {
+                    if wait::spin_for_bytes(conn, guard, simple.is_some()) {
                         continue;
                     }
                 }
@@ -163,7 +163,7 @@ pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Resul
                 if until == Some(0) {
                     return if got > 0 { Ok(got) } else { Err(e) };
                 }
-                match wait::for_bytes(conn, stay, until, mark) {
+                match wait::for_bytes(conn, guard, until, mark) {
                     // What is restarted is a call that has done nothing yet.
                     wait::Woken::Look if wait::was_interrupted(&mut mark) && got > 0 => {
                         return Ok(got);
@@ -284,7 +284,7 @@ fn inside<R>(
 ) -> Result<R, Errno> {
     let index = conn.half_index(Half::Receive);
     spin::look_again(conn); // the window is closed below, whatever is unread
-    if taken_over && succeed::sink_of(conn, row, link.segment(), index).is_err() {
+    if taken_over && takeover::sink_of(conn, row, link.segment(), index).is_err() {
         lock::unlock(&row.sink.lock);
         reset(conn);
         return Err(Errno::ECONNRESET);
@@ -300,7 +300,7 @@ fn inside<R>(
             }
             let result = body(&mut state, row, link, half);
             state.store(&row.sink.words);
-            succeed::handed(&row.sink.words);
+            takeover::handed(&row.sink.words);
             if state.carrier_read != read {
                 half.count_read(state.carrier_read);
             }
@@ -518,7 +518,7 @@ fn step(
 fn is_end_without_fin(conn: &Pinned, sink: &SinkState) -> bool {
     let is_told = conn.has(flag::RESET_TOLD);
     let Some(came) = carrier::ended_at(conn.fd()).filter(|_| !is_told) else { return false };
-    if sink.is_counted { came == sink.carrier_read } else { taken::is_noted(conn) }
+    if sink.is_counted { came == sink.carrier_read } else { reset_note::is_noted(conn) }
 }
 
 /// The reset that a program has to learn of: once, then it is an end of stream.

@@ -35,10 +35,10 @@ use crate::{
         lane::{self, Broken, Lane, SourceState},
         proof,
         reset::reset,
-        succeed, taken, wait,
+        reset_note, takeover, wait,
     },
     process,
-    wake::{doorbell, spin, stay::Stay},
+    wake::{call_guard::CallGuard, doorbell, spin},
 };
 
 mod gate;
@@ -89,15 +89,15 @@ pub(crate) type Send = fn(&Pinned, &mut Buffers, c_int) -> Result<usize, Errno>;
 /// A send call on an attached connection.
 pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result<usize, Errno> {
     let mut mark = section::mark();
-    let stay = pin!(Stay::on(conn));
-    let stay = stay.as_ref();
+    let guard = pin!(CallGuard::on(conn));
+    let guard = guard.as_ref();
     let wanted = buffers.left();
     let mut deadline: Option<Option<u64>> = None;
     let mut rival = None;
     let mut is_patient = None;
     loop {
         let ended = with_source(conn, |source, row, link, half| {
-            Ok(attempt(conn, stay, source, row, link, half, buffers, flags, is_patient))
+            Ok(attempt(conn, guard, source, row, link, half, buffers, flags, is_patient))
         })?;
         if proof::is_wanted(conn) {
             proof::settle(conn, conn.fd());
@@ -152,10 +152,10 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
             carrier::timeout_ns(conn.fd(), libc::SO_SNDTIMEO).map(|ns| monotonic_ns() + ns)
         });
         let woken = match blocked {
-            Blocked::Ring => wait::for_room(conn, stay, until, mark),
-            Blocked::Carrier => wait::for_carrier_room(conn, stay, until, mark),
-            Blocked::Turn => wait::for_turn(conn, stay, until, mark, &mut rival),
-            Blocked::Lane => wait::for_more(conn, stay, until, mark), // no bell announces it
+            Blocked::Ring => wait::for_room(conn, guard, until, mark),
+            Blocked::Carrier => wait::for_carrier_room(conn, guard, until, mark),
+            Blocked::Turn => wait::for_turn(conn, guard, until, mark, &mut rival),
+            Blocked::Lane => wait::for_more(conn, guard, until, mark), // no bell announces it
         };
         match woken {
             // What is restarted is a call that has done nothing yet.
@@ -196,7 +196,7 @@ pub(crate) fn with_source<R>(
     let half = link.half(index);
     let _section = section::Guard::enter();
     let taken_over = half_lock::enter(conn, &row.source.lock)?;
-    if taken_over && succeed::source_of(conn, row, link, index).is_err() {
+    if taken_over && takeover::source_of(conn, row, link, index).is_err() {
         lock::unlock(&row.source.lock);
         reset(conn);
         return Err(Errno::ECONNRESET);
@@ -226,7 +226,7 @@ pub(crate) fn with_source<R>(
 #[allow(clippy::too_many_arguments)]
 fn attempt(
     conn: &Pinned,
-    stay: Pin<&Stay>,
+    guard: Pin<&CallGuard>,
     source: &mut SourceState,
     row: &Row,
     link: AnyLink,
@@ -253,7 +253,7 @@ fn attempt(
     // before the section ends, which may deliver a signal whose handler never comes back.
     let wait_with = |buffers: &Buffers, why| {
         if !buffers.is_whole() && is_blocking() {
-            stay.has_turn();
+            guard.has_turn();
             conn.turn.take(tls::thread_id() as u32);
         }
         why
@@ -487,7 +487,7 @@ fn kernel_send(
             }
             Err(Errno::EAGAIN) => return Some(Attempt::CarrierFull),
             Err(Errno::ECONNRESET) if only_bells_were_unread(conn, source, half) => {
-                taken::note(row);
+                reset_note::note(row);
                 return Some(Attempt::Failed(Errno::EPIPE));
             }
             Err(e) => {
@@ -689,7 +689,7 @@ fn ring_gated(conn: &Conn, fd: c_int, source: &mut SourceState, half: AnyHalf<'_
         (Err(error), Some(row))
             if conn::is_end(error) && carrier::tcp_state(fd) == carrier::TCP_CLOSE =>
         {
-            taken::note(row);
+            reset_note::note(row);
         }
         _ => {}
     }

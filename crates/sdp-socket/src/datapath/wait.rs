@@ -2,7 +2,7 @@
 //!
 //! Nothing is locked and no critical section is open while a thread sleeps: signals and cancellation
 //! reach it in libc's own `ppoll`. What a thread that does not come back from there had in use is given
-//! back by its [`Stay`].
+//! back by its [`CallGuard`].
 
 use core::{
     pin::Pin,
@@ -28,7 +28,7 @@ use crate::{
     },
     datapath::{give_back, lane::SourceState},
     process::{self, host, page},
-    wake::{doorbell, spin, stay::Stay, strangers::Bells, wait_set::WaitSet},
+    wake::{call_guard::CallGuard, doorbell, spin, strangers::Bells, wait_set::WaitSet},
 };
 
 /// Sleeps that somebody else's death or haste could make endless are bounded by this, so that it costs
@@ -101,8 +101,8 @@ fn news(conn: &Conn) -> Option<(AnyLink, u64, u32)> {
     Some((link, head, followed))
 }
 
-/// Looks at the ring for a moment. True when there is something. `plainly`: what comes will be taken by [`crate::datapath::plain`].
-pub(crate) fn spin_for_bytes(conn: &Pinned, stay: Pin<&Stay>, plainly: bool) -> bool {
+/// Looks at the ring for a moment. True when there is something. `plainly`: what comes will be taken by [`crate::datapath::fast`].
+pub(crate) fn spin_for_bytes(conn: &Pinned, guard: Pin<&CallGuard>, plainly: bool) -> bool {
     let Some((link, head, followed)) = news(conn) else { return false };
     let half = link.half(conn.half_index(Half::Receive));
     if half.lane() == Lane::Kernel {
@@ -112,8 +112,8 @@ pub(crate) fn spin_for_bytes(conn: &Pinned, stay: Pin<&Stay>, plainly: bool) -> 
     link.own().note_cpu(spin::this_cpu());
     let peer_cpu = link.peer().cpu();
     let published = || half.position(What::Bytes).wrapping_sub(head);
-    let success = (plainly && spin::gather(conn, stay, peer_cpu, published))
-        || spin::spin(conn, stay, peer_cpu, || is_news(half, head, followed));
+    let success = (plainly && spin::gather(conn, guard, peer_cpu, published))
+        || spin::spin(conn, guard, peer_cpu, || is_news(half, head, followed));
     if success {
         count(conn, Direction::Receive, Counter::Spun);
     }
@@ -121,9 +121,9 @@ pub(crate) fn spin_for_bytes(conn: &Pinned, stay: Pin<&Stay>, plainly: bool) -> 
 }
 
 /// The reader of a stream leaves it alone for a moment, if the call may wait.
-pub(crate) fn leave_alone(conn: &Pinned, stay: Pin<&Stay>, waits: bool) {
+pub(crate) fn leave_alone(conn: &Pinned, guard: Pin<&CallGuard>, waits: bool) {
     let peer_cpu = conn.link().map_or(0, |link| link.peer().cpu());
-    spin::leave_alone(conn, stay, peer_cpu, waits);
+    spin::leave_alone(conn, guard, peer_cpu, waits);
 }
 
 #[inline]
@@ -143,17 +143,22 @@ fn mode(conn: &Conn, is_busy: bool) -> How {
 }
 
 /// Sleeps until bytes, a lane switch or the end of the connection.
-pub(crate) fn for_bytes(conn: &Pinned, stay: Pin<&Stay>, until: Option<u64>, mark: Mark) -> Woken {
+pub(crate) fn for_bytes(
+    conn: &Pinned,
+    guard: Pin<&CallGuard>,
+    until: Option<u64>,
+    mark: Mark,
+) -> Woken {
     let Some((link, head, followed)) = news(conn) else { return Woken::Look };
     let nap = give_back::before_sleep();
     let half = link.half(conn.half_index(Half::Receive));
     // Also on the kernel lane: the bell of a lane switch may be eaten by a thread that polls.
     let mode = mode(conn, conn.idle_wakes.load(Ordering::Relaxed) < IDLE_WAKES);
-    let (wait_set, bell) = take_wait_set(stay, mode);
+    let (wait_set, bell) = take_wait_set(guard, mode);
     let mode = if wait_set.exists() { How::Doorbell } else { How::Carrier };
     half.arm(What::Bytes, mode);
     if is_news(half, head, followed) {
-        wake_up(stay, bell, &wait_set);
+        wake_up(guard, bell, &wait_set);
         return Woken::Look;
     }
     count(conn, Direction::Receive, Counter::Slept);
@@ -167,7 +172,7 @@ pub(crate) fn for_bytes(conn: &Pinned, stay: Pin<&Stay>, until: Option<u64>, mar
     let beside = nap_beside_relatives(conn, conn.idle_wakes.load(Ordering::Relaxed));
     let nap = nap.into_iter().chain(beside).min();
     let events = libc::POLLIN | libc::POLLRDHUP;
-    let mut woken = sleep(conn, stay, events, &wait_set, until, nap, mark);
+    let mut woken = sleep(conn, guard, events, &wait_set, until, nap, mark);
     let is_for_nothing = woken != Woken::Look || !is_news(half, head, followed);
     let has_moved = beside.is_some() && news(conn).is_some_and(|(_, now, _)| now != head);
     let was_for_nothing = if has_moved {
@@ -184,7 +189,7 @@ pub(crate) fn for_bytes(conn: &Pinned, stay: Pin<&Stay>, until: Option<u64>, mar
     if woken == Woken::TimedOut && nap.is_some() && until.is_none_or(|u| monotonic_ns() < u) {
         woken = Woken::Look;
     }
-    wake_up(stay, bell, &wait_set);
+    wake_up(guard, bell, &wait_set);
     if yields {
         let_ringers_count();
     }
@@ -204,20 +209,20 @@ pub(crate) fn let_ringers_count() {
 /// `look`: whether there is something by now, asked when whoever rings from here on finds a sleeper.
 pub(crate) fn beside_queue_pair(
     conn: &Pinned,
-    stay: Pin<&Stay>,
+    guard: Pin<&CallGuard>,
     (events, nap): (i16, Option<u64>),
     until: Option<u64>,
     mark: Mark,
     look: impl FnOnce() -> bool,
 ) -> Woken {
-    let (wait_set, bell) = take_wait_set(stay, How::Doorbell);
+    let (wait_set, bell) = take_wait_set(guard, How::Doorbell);
     if look() {
-        wake_up(stay, bell, &wait_set);
+        wake_up(guard, bell, &wait_set);
         return Woken::Look;
     }
     count(conn, Direction::Receive, Counter::Slept);
-    let woken = sleep(conn, stay, events, &wait_set, until, nap, mark);
-    wake_up(stay, bell, &wait_set);
+    let woken = sleep(conn, guard, events, &wait_set, until, nap, mark);
+    wake_up(guard, bell, &wait_set);
     match woken {
         Woken::TimedOut if until.is_none_or(|u| monotonic_ns() < u) => Woken::Look,
         other => other,
@@ -226,30 +231,30 @@ pub(crate) fn beside_queue_pair(
 
 /// What a call sleeps on beside its carrier: a wait set and the bell that it counts as a sleeper of, if it wants
 /// to be woken by that and there are any.
-fn take_wait_set(stay: Pin<&Stay>, mode: How) -> (WaitSet, Option<Bells>) {
-    stay.begin();
+fn take_wait_set(guard: Pin<&CallGuard>, mode: How) -> (WaitSet, Option<Bells>) {
+    guard.begin();
     if mode != How::Doorbell {
         return (WaitSet::NONE, None);
     }
     let _section = section::Guard::enter();
     let wait_set = WaitSet::take();
     let bell = wait_set.bells();
-    fall_asleep(stay, bell, &wait_set);
+    fall_asleep(guard, bell, &wait_set);
     (wait_set, bell)
 }
 
 /// Counts the calling thread among the sleepers of the process's bell, in a section with what precedes.
-pub(crate) fn fall_asleep(stay: Pin<&Stay>, bell: Option<Bells>, set: &WaitSet) {
+pub(crate) fn fall_asleep(guard: Pin<&CallGuard>, bell: Option<Bells>, set: &WaitSet) {
     if let Some(bell) = bell {
         bell.fall_asleep();
     }
-    stay.sleeps(bell.is_some(), set);
+    guard.sleeps(bell.is_some(), set);
 }
 
 /// And no more.
-pub(crate) fn wake_up(stay: Pin<&Stay>, bell: Option<Bells>, set: &WaitSet) {
+pub(crate) fn wake_up(guard: Pin<&CallGuard>, bell: Option<Bells>, set: &WaitSet) {
     let _section = section::Guard::enter();
-    stay.sleeps(false, set);
+    guard.sleeps(false, set);
     if let Some(bell) = bell
         && set.is_current()
     {
@@ -263,7 +268,12 @@ pub(crate) fn can_be_rung_for_room(conn: &Conn) -> bool {
 }
 
 /// Sleeps until the consumer has freed a quarter of the ring, or the connection ends.
-pub(crate) fn for_room(conn: &Pinned, stay: Pin<&Stay>, until: Option<u64>, mark: Mark) -> Woken {
+pub(crate) fn for_room(
+    conn: &Pinned,
+    guard: Pin<&CallGuard>,
+    until: Option<u64>,
+    mark: Mark,
+) -> Woken {
     let Some(link) = conn.link() else { return Woken::Look };
     let half = link.half(conn.half_index(Half::Send));
     let Some(row) = conn.row() else { return Woken::Look };
@@ -282,11 +292,11 @@ pub(crate) fn for_room(conn: &Pinned, stay: Pin<&Stay>, until: Option<u64>, mark
     // Without an eventfd nobody can wake a waiter for room: a carrier byte would be data for the
     // peer to send, which it may not do for us. A sender that cannot leave the lane either, or has too many
     // threads asleep beside it, looks again every millisecond.
-    let (wait_set, bell) = take_wait_set(stay, mode);
+    let (wait_set, bell) = take_wait_set(guard, mode);
     if bell.is_some() {
         half.arm(What::Space, How::Doorbell);
         if has_room() {
-            wake_up(stay, bell, &wait_set);
+            wake_up(guard, bell, &wait_set);
             return Woken::Look;
         }
     }
@@ -294,8 +304,8 @@ pub(crate) fn for_room(conn: &Pinned, stay: Pin<&Stay>, until: Option<u64>, mark
     let nap = if bell.is_some() { BOUNDED_SLEEP_NS } else { 1_000_000 };
     // An end that is known would wake this sleep at once, and the next one.
     let events = if conn.has(flag::PEER_GONE) { 0 } else { libc::POLLRDHUP };
-    let woken = sleep(conn, stay, events, &wait_set, until, Some(nap), mark);
-    wake_up(stay, bell, &wait_set);
+    let woken = sleep(conn, guard, events, &wait_set, until, Some(nap), mark);
+    wake_up(guard, bell, &wait_set);
     match woken {
         Woken::TimedOut if until.is_none_or(|u| monotonic_ns() < u) => {
             if crate::conn::carrier::is_over(conn.fd()) {
@@ -336,7 +346,7 @@ impl Rival {
 /// the call saw, and since when: wake-ups for other connections do not begin the patience anew.
 pub(crate) fn for_turn(
     conn: &Pinned,
-    stay: Pin<&Stay>,
+    guard: Pin<&CallGuard>,
     until: Option<u64>,
     mark: Mark,
     rival: &mut Option<(Rival, u64)>,
@@ -359,18 +369,18 @@ pub(crate) fn for_turn(
             since
         }
     };
-    stay.has_turn();
+    guard.has_turn();
     conn.turn.want(thread);
-    let (wait_set, bell) = take_wait_set(stay, How::Doorbell);
+    let (wait_set, bell) = take_wait_set(guard, How::Doorbell);
     let nap = if bell.is_some() { BOUNDED_SLEEP_NS } else { MORE_SLEEP_NS };
     let woken = match holder() {
         Some(_) => {
             count(conn, Direction::Send, Counter::Slept);
-            sleep(conn, stay, 0, &wait_set, until, Some(nap), mark)
+            sleep(conn, guard, 0, &wait_set, until, Some(nap), mark)
         }
         None => Woken::Look,
     };
-    wake_up(stay, bell, &wait_set);
+    wake_up(guard, bell, &wait_set);
     match woken {
         Woken::TimedOut if until.is_none_or(|u| monotonic_ns() < u) => {}
         Woken::Look => {}
@@ -476,29 +486,34 @@ const BRIEF_ROOM_NS: u64 = 5_000;
 /// Sleeps until the carrier is writable.
 pub(crate) fn for_carrier_room(
     conn: &Pinned,
-    stay: Pin<&Stay>,
+    guard: Pin<&CallGuard>,
     until: Option<u64>,
     mark: Mark,
 ) -> Woken {
-    for_carrier_room_or(conn, stay, -1, until, mark)
+    for_carrier_room_or(conn, guard, -1, until, mark)
 }
 
 /// Sleeps until the carrier is writable or `other` (−1 none) is readable.
 pub(crate) fn for_carrier_room_or(
     conn: &Pinned,
-    stay: Pin<&Stay>,
+    guard: Pin<&CallGuard>,
     other: i32,
     until: Option<u64>,
     mark: Mark,
 ) -> Woken {
     count(conn, Direction::Send, Counter::Slept);
-    sleep_beside(conn, stay, libc::POLLOUT, other, until, None, mark).0
+    sleep_beside(conn, guard, libc::POLLOUT, other, until, None, mark).0
 }
 
 /// Sleeps a moment, or until the connection ends: for a call that waits for more than there is, which
 /// no bell announces.
-pub(crate) fn for_more(conn: &Pinned, stay: Pin<&Stay>, until: Option<u64>, mark: Mark) -> Woken {
-    match sleep(conn, stay, 0, &WaitSet::NONE, until, Some(MORE_SLEEP_NS), mark) {
+pub(crate) fn for_more(
+    conn: &Pinned,
+    guard: Pin<&CallGuard>,
+    until: Option<u64>,
+    mark: Mark,
+) -> Woken {
+    match sleep(conn, guard, 0, &WaitSet::NONE, until, Some(MORE_SLEEP_NS), mark) {
         Woken::TimedOut if until.is_none_or(|u| monotonic_ns() < u) => Woken::Look,
         other => other,
     }
@@ -508,14 +523,14 @@ pub(crate) fn for_more(conn: &Pinned, stay: Pin<&Stay>, until: Option<u64>, mark
 /// the program's limit; `nap` nanoseconds is ours, and says nothing about restarting.
 fn sleep(
     conn: &Pinned,
-    stay: Pin<&Stay>,
+    guard: Pin<&CallGuard>,
     events: i16,
     wait_set: &WaitSet,
     until: Option<u64>,
     nap: Option<u64>,
     mark: Mark,
 ) -> Woken {
-    let (woken, has_rung) = sleep_beside(conn, stay, events, wait_set.raw(), until, nap, mark);
+    let (woken, has_rung) = sleep_beside(conn, guard, events, wait_set.raw(), until, nap, mark);
     if has_rung {
         wait_set.clear();
     }
@@ -525,7 +540,7 @@ fn sleep(
 /// [`sleep`] beside any descriptor (−1 none); whether that one was ready.
 fn sleep_beside(
     conn: &Pinned,
-    stay: Pin<&Stay>,
+    guard: Pin<&CallGuard>,
     events: i16,
     other: i32,
     until: Option<u64>,
@@ -533,7 +548,7 @@ fn sleep_beside(
     mark: Mark,
 ) -> (Woken, bool) {
     // Asked for once: one that is gone a moment later is no reason to sleep on none.
-    let Some(fd) = stay.hold(conn) else { return (Woken::Closed, false) };
+    let Some(fd) = guard.hold(conn) else { return (Woken::Closed, false) };
     let mut fds =
         [pollfd { fd, events, revents: 0 }, pollfd { fd: other, events: libc::POLLIN, revents: 0 }];
     let timeout = match until {
@@ -555,9 +570,9 @@ fn sleep_beside(
     if mark.interrupted_without_restart() {
         return (Woken::Interrupted, false);
     }
-    stay.is_asleep(true);
+    guard.is_asleep(true);
     let n = host::ppoll(&mut fds, timeout.as_ref(), core::ptr::null());
-    stay.is_asleep(false);
+    guard.is_asleep(false);
     if process::is_retired() {
         return (Woken::Closed, false); // the call is the kernel's now, and nothing of ours is
     }

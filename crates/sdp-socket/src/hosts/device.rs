@@ -412,7 +412,7 @@ unsafe fn close(at: *mut Device) {
         process::table::unhide(fd);
     }
     ARMED.store(false, Ordering::Release);
-    // SAFETY: as above. The mapping stays; it is a few pages for each device that was lost.
+    // SAFETY: initialised when it became `DEVICE`, and dropped once: nobody else has it any more. The mapping stays; it is a few pages for each device that was lost.
     unsafe { core::ptr::drop_in_place(at) };
 }
 

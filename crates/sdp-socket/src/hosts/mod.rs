@@ -36,7 +36,7 @@ use crate::{
     },
     datapath::{receive::Wish, send::raise_pipe, wait},
     process,
-    wake::{doorbell, stay::Stay},
+    wake::{call_guard::CallGuard, doorbell},
 };
 
 mod carrier_io;
@@ -198,8 +198,8 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
         return Err(Errno(libc::EOPNOTSUPP));
     }
     let mut mark = section::mark();
-    let stay = pin!(Stay::on(conn));
-    let stay = stay.as_ref();
+    let guard = pin!(CallGuard::on(conn));
+    let guard = guard.as_ref();
     let (vector, wanted) = (*buffers, buffers.left());
     let mut deadline: Option<Option<u64>> = None;
     let mut held_until = None;
@@ -256,7 +256,7 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
             device::drain();
             matches!(blocked, Wait::Credit { .. }) && gather(conn)
         };
-        match wait::beside_queue_pair(conn, stay, sleep, until, mark, has_credit) {
+        match wait::beside_queue_pair(conn, guard, sleep, until, mark, has_credit) {
             wait::Woken::Look if wait::was_interrupted(&mut mark) && done > 0 => return Ok(done),
             wait::Woken::Look => {
                 device::progress();
@@ -404,8 +404,8 @@ pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Resul
     let flags = wish.flags;
     let mut mark = section::mark();
     let wanted = buffers.left();
-    let stay = pin!(Stay::on(conn));
-    let stay = stay.as_ref();
+    let guard = pin!(CallGuard::on(conn));
+    let guard = guard.as_ref();
     if let Some(e) = conn.take_owed() {
         return Err(e);
     }
@@ -463,7 +463,7 @@ pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Resul
             device::drain();
             has_messages(conn)
         };
-        let woken = wait::beside_queue_pair(conn, stay, (events, nap), until, mark, look);
+        let woken = wait::beside_queue_pair(conn, guard, (events, nap), until, mark, look);
         drop(early);
         match woken {
             wait::Woken::Look if wait::was_interrupted(&mut mark) && got > 0 => return Ok(got),

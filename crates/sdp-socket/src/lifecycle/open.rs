@@ -26,7 +26,7 @@ use crate::{
         self, log, marks, page, settings,
         table::{self, Entry, NoPlace},
     },
-    wake::{doorbell, stay},
+    wake::{call_guard, doorbell},
 };
 
 /// Puts a connection into the table; what the number named before is forgotten.
@@ -56,7 +56,7 @@ pub(crate) fn hand_in() {
     static EVICTED: fn(Entry) = release;
     static LAST_LEFT: fn(&Conn) = left;
     process::EVICTED.set(&EVICTED);
-    stay::LAST_LEFT.set(&LAST_LEFT);
+    call_guard::LAST_LEFT.set(&LAST_LEFT);
 }
 
 /// What a table word named is not named by it any more: the number names something else now.
@@ -295,7 +295,6 @@ pub(crate) fn begin_close(fd: c_int) -> bool {
         match if is_alone { table::clear(fd) } else { table::begin_close(fd) } {
             Some(Entry::Conn(index)) => {
                 if let Some(conn) = conn::get(index) {
-                    crate::wake::interest::forget_number(conn, fd);
                     closed_number(conn, fd);
                 }
             }

@@ -196,7 +196,7 @@ fn relay(conn: &Conn, fd: c_int, room: usize) -> bool {
     let Some(mut relay) = Relay::new(fd, room) else { return false };
     let end = monotonic_ns() + PATIENCE_NS;
     let gathered = leave::inbound(conn, fd, |sink, row, half| {
-        crate::datapath::succeed::handing(&row.sink.words);
+        crate::datapath::takeover::handing(&row.sink.words);
         let is_whole = take_out(conn, fd, sink, row, half, &mut relay.unread, None, end);
         if !is_whole {
             reset(conn); // likewise
@@ -331,7 +331,7 @@ fn hand_over(
     };
     let Some(peer) = peer_socket(conn, fd) else { return Outcome::Stuck };
     let Ok(sent) = carrier::sent(peer.raw()) else { return Outcome::Stuck };
-    crate::datapath::succeed::handing(&row.sink.words);
+    crate::datapath::takeover::handing(&row.sink.words);
     if switch.to == Lane::Kernel && sent == switch.carrier {
         push(conn, fd, sink, row, half, switch, &peer, end)
     } else {

@@ -26,8 +26,8 @@ use crate::{
     },
     wake::{
         arming::{inbound, view, wait_mode},
+        call_guard::CallGuard,
         doorbell, interest, spin,
-        stay::Stay,
         wait_set::WaitSet,
     },
 };
@@ -525,13 +525,13 @@ unsafe fn sleep(
     naps: u32,
     scratch: Option<&mut Scratch>,
 ) -> Result<usize, Errno> {
-    let stay = pin!(Stay::on_several());
-    let stay = stay.as_ref();
+    let guard = pin!(CallGuard::on_several());
+    let guard = guard.as_ref();
     let mut wait_set = WaitSet::NONE;
     let mut bell = None;
     let mut left = left;
     if left != Some(0) {
-        stay.begin();
+        guard.begin();
         let _section = section::Guard::enter();
         if hides {
             wait_set = WaitSet::take();
@@ -541,7 +541,7 @@ unsafe fn sleep(
         } else if fds.iter().any(|entry| waits_for_room(entry, hides).is_some()) {
             left = shorter(left, Some(wait::MORE_SLEEP_NS)); // nobody can wake us for room
         }
-        wait::fall_asleep(stay, bell, &wait_set);
+        wait::fall_asleep(guard, bell, &wait_set);
         for entry in fds.iter().filter(|e| wants_bytes(e)) {
             if let Some(conn) = attached(entry.fd)
                 && conn.pin_live(Half::Receive)
@@ -601,7 +601,7 @@ unsafe fn sleep(
         host::ppoll(fds, timeout.as_ref(), mask)
     };
     if bell.is_some() {
-        wait::wake_up(stay, bell, &wait_set);
+        wait::wake_up(guard, bell, &wait_set);
     }
     result
 }

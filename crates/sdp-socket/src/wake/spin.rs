@@ -21,7 +21,7 @@ use sdp_sys::{
 use crate::{
     conn::{self, Conn},
     process,
-    wake::stay::Stay,
+    wake::call_guard::CallGuard,
 };
 
 /// First budget of a connection.
@@ -240,7 +240,7 @@ fn ceiling_ns() -> (u32, bool) {
 /// doing so once. `published` tells how many ring bytes have come. True when there are some.
 pub(crate) fn gather(
     conn: &Conn,
-    stay: Pin<&Stay>,
+    guard: Pin<&CallGuard>,
     peer_cpu: u32,
     published: impl FnOnce() -> u64,
 ) -> bool {
@@ -250,7 +250,7 @@ pub(crate) fn gather(
     {
         return false;
     }
-    let Some(_turn) = Turn::take(stay) else { return false };
+    let Some(_turn) = Turn::take(guard) else { return false };
     pause_until(ticks().wrapping_add(ALONE_TICKS));
     let published = published();
     if published >= GATHERED_MIN {
@@ -294,8 +294,8 @@ pub(crate) fn look_again(conn: &Conn) {
 
 /// Leaves the stream alone until the moment has come. `waits`: the call may wait. One that may not, or is not to pause, ends
 /// this: it looks at once.
-pub(crate) fn leave_alone(conn: &Conn, stay: Pin<&Stay>, peer_cpu: u32, waits: bool) {
-    let turn = if waits && !needs_this_cpu(peer_cpu) { Turn::take(stay) } else { None };
+pub(crate) fn leave_alone(conn: &Conn, guard: Pin<&CallGuard>, peer_cpu: u32, waits: bool) {
+    let turn = if waits && !needs_this_cpu(peer_cpu) { Turn::take(guard) } else { None };
     match turn {
         Some(_turn) => pause_until(conn.left_alone.load(Ordering::Relaxed)),
         None => look_again(conn),
@@ -430,12 +430,12 @@ pub(crate) fn learn(conn: &Conn, success: bool) {
 }
 
 /// A thread's turn to pause. Given back also when a handler leaves the pause for good.
-struct Turn<'a>(Pin<&'a Stay>);
+struct Turn<'a>(Pin<&'a CallGuard>);
 
 impl<'a> Turn<'a> {
     /// `None`: as many threads pause as may.
-    fn take(stay: Pin<&'a Stay>) -> Option<Self> {
-        stay.begin();
+    fn take(guard: Pin<&'a CallGuard>) -> Option<Self> {
+        guard.begin();
         // A handler that jumps out finds either both of these done, or none.
         let _section = section::Guard::enter();
         let others = SPINNERS.fetch_add(1, Ordering::Relaxed);
@@ -443,8 +443,8 @@ impl<'a> Turn<'a> {
             stopped();
             return None;
         }
-        stay.spins(true);
-        Some(Self(stay))
+        guard.spins(true);
+        Some(Self(guard))
     }
 }
 
@@ -465,7 +465,7 @@ pub(crate) fn stopped() {
 /// Looks until `ready` or until it is not worth it. True when ready.
 pub(crate) fn spin(
     conn: &Conn,
-    stay: Pin<&Stay>,
+    guard: Pin<&CallGuard>,
     peer_cpu: u32,
     mut ready: impl FnMut() -> bool,
 ) -> bool {
@@ -473,7 +473,7 @@ pub(crate) fn spin(
         Plan::Sleep => false,
         Plan::Yield(started) => yield_for(started, YIELD_NS, &mut ready),
         Plan::Pause(budget) => {
-            let Some(_turn) = Turn::take(stay) else { return false };
+            let Some(_turn) = Turn::take(guard) else { return false };
             let success = pause_for(budget, &mut ready);
             learn(conn, success);
             success
@@ -494,8 +494,8 @@ pub(crate) fn shared_pause(
         let is_off = now < YIELDS_OFF_UNTIL.load(Ordering::Relaxed);
         return (!is_off).then(|| yield_for(now, budget, &mut ready));
     }
-    let stay = pin!(Stay::on_several());
-    let _turn = Turn::take(stay.as_ref())?;
+    let guard = pin!(CallGuard::on_several());
+    let _turn = Turn::take(guard.as_ref())?;
     Some(pause_for(budget, &mut ready))
 }
 
@@ -689,9 +689,9 @@ mod tests {
     #[test]
     fn a_call_that_may_not_wait_ends_it() {
         let (_, conn) = crate::conn::create(crate::conn::Stage::Kernel).unwrap();
-        let stay = pin!(Stay::on_several());
+        let guard = pin!(CallGuard::on_several());
         conn.left_alone.store(ticks().wrapping_add(ALONE_TICKS), Ordering::Relaxed);
-        leave_alone(conn, stay.as_ref(), 0, false);
+        leave_alone(conn, guard.as_ref(), 0, false);
         assert_eq!(conn.left_alone.load(Ordering::Relaxed), 0);
     }
 

@@ -1,6 +1,6 @@
 //! What keeps a connection past the close of its numbers: calls that sleep on it.
 //!
-//! A call that is about to sleep holds the connection ([`crate::wake::stay`]). Whoever closes a number of it
+//! A call that is about to sleep holds the connection ([`crate::wake::call_guard`]). Whoever closes a number of it
 //! meanwhile leaves a hidden duplicate, which the calls go on with. How many calls hold it and which
 //! duplicate they have stand in one word, so that the duplicate is taken away in the moment in which
 //! nobody holds, and by one thread. Where the program's last number went while calls held, the same word says

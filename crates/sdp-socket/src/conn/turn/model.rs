@@ -1,5 +1,5 @@
 //! A model of blocking sends of several threads on one connection: `send::send` with `wait::for_turn`, and
-//! what a [`Stay`](crate::wake::stay::Stay) gives back, also of a thread that is cancelled or jumps out.
+//! what a [`CallGuard`](crate::wake::call_guard::CallGuard) gives back, also of a thread that is cancelled or jumps out.
 //!
 //! The turn is the real one; the half's lock, the wake-ups (each rings everybody who counts as asleep) and
 //! the order of calls are the model's. A wait for room ends by itself, one for the turn only by a bell:

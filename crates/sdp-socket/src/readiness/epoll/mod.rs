@@ -7,7 +7,7 @@
 //! * a kernel event can be judged: was it a bell byte, or something for the program?
 //!
 //! A set that contains a connection on a lane also contains the process's hidden eventfd, edge-triggered
-//! and never read, under the data of one such registration (its *host*), so that a wait that we do not
+//! and never read, under the data of one such registration (its *anchor*), so that a wait that we do not
 //! see gets nothing that is not the program's.
 //!
 //! # Ready list
@@ -39,9 +39,9 @@ use crate::{
         table::{self, Entry},
     },
     wake::interest::{
-        Change, ET, EXCLUSIVE, ONESHOT, OUT, closed, follow, former,
+        Change, ET, EXCLUSIVE, ONESHOT, OUT, closed, follow,
         mirror::{self, make_mirror, with},
-        ring_myself, watched,
+        ring_myself, stale, watched,
     },
 };
 
@@ -90,11 +90,11 @@ pub(crate) unsafe fn control(
         Some(Entry::Conn(index)) => conn::get(index)?,
         Some(Entry::Hidden) => return Some(Err(Errno::EBADF)),
         _ => {
-            if op != libc::EPOLL_CTL_DEL && !event.is_null() && former::latest() != 0 {
+            if op != libc::EPOLL_CTL_DEL && !event.is_null() && stale::latest() != 0 {
                 // Whose the data are from here on can be told what came for another.
                 // SAFETY: the caller's; packed, so an unaligned read.
                 let data = unsafe { event.read_unaligned() }.u64;
-                with(|m| m.formers.forget(set, data));
+                with(|m| m.stale_data.forget(set, data));
             }
             return None;
         }

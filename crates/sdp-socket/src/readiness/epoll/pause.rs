@@ -51,8 +51,8 @@ pub(super) fn plan_spin(set: u32) -> Option<SpinPlan> {
         if asks_first {
             s.merged_ns = now;
         }
-        let host = m.set(set).map_or(NONE, |s| s.host);
-        let peer_cpu = m.reg(host).and_then(|reg| conn::get(reg.conn)).map_or(0, Conn::peer_cpu);
+        let anchor = m.set(set).map_or(NONE, |s| s.anchor);
+        let peer_cpu = m.reg(anchor).and_then(|reg| conn::get(reg.conn)).map_or(0, Conn::peer_cpu);
         Some(SpinPlan { bell, peer_cpu, budget, asks_first })
     })?
 }

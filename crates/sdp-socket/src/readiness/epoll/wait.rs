@@ -24,9 +24,9 @@ use crate::{
     wake::{
         arming, doorbell,
         interest::{
-            self, ALWAYS, ET, EXCLUSIVE, IN, IN_KIND, ONESHOT, OUT, RDHUP, doors, former,
+            self, ALWAYS, ET, EXCLUSIVE, IN, IN_KIND, ONESHOT, OUT, RDHUP, doors,
             mirror::{ANY_BY_CARRIER, Mirror, NONE, REGISTRATIONS, Registration, Set, with},
-            ring_myself, tell_of_eaten,
+            ring_myself, stale, tell_of_eaten,
         },
         strangers::Bells,
         wait_set,
@@ -37,7 +37,7 @@ use crate::{
 const MERGE_EVERY: u32 = 8;
 /// … and whenever so much time has passed.
 pub(super) const MERGE_AFTER_NS: u64 = 50_000;
-/// Of so many wake-ups by the bell one is judged as if it had come from the host's carrier.
+/// Of so many wake-ups by the bell one is judged as if it had come from the anchor's carrier.
 const JUDGE_EVERY: u8 = 16;
 /// How often the kernel is asked at most within one look, where all it had were bells.
 const ASKS: usize = 8;
@@ -273,8 +273,8 @@ fn concerns_us(m: &mut Mirror, set: u32) -> bool {
         m.each_member(set, Mirror::push_ready);
     }
     let Some(s) = m.set(set) else { return false };
-    if s.host == NONE && s.has_lane {
-        m.rehost(set);
+    if s.anchor == NONE && s.has_lane {
+        m.reanchor(set);
     }
     m.set(set).is_some_and(|s| s.has_lane)
 }
@@ -301,7 +301,7 @@ unsafe fn kernel_only(
         }
         return Ok(false);
     }
-    let since = former::latest();
+    let since = stale::latest();
     // SAFETY: the program's array is writable for `max` events; the caller's mask.
     let got = unsafe { host::epoll_pwait(set_fd, out.events, max as c_int, timeout_ms, mask) };
     if let Some(sleeper) = sleeper {
@@ -320,7 +320,7 @@ unsafe fn kernel_only(
             return None;
         }
         // Lanes that came and went meanwhile may have left something.
-        let has_changed = former::latest() != since;
+        let has_changed = stale::latest() != since;
         let has_oneshots = m.set(set).is_some_and(|s| s.has_oneshots);
         if !has_changed && !has_oneshots {
             return Some(got);
@@ -596,7 +596,7 @@ unsafe fn kernel_events(
     if timeout_ms != 0 {
         wait::count_shared(Counter::Slept);
     }
-    let since = former::latest();
+    let since = stale::latest();
     let got = if timeout_ms == 0 && mask.is_null() {
         // SAFETY: the batch is writable for `want` events; does not block.
         unsafe { sys!(libc::SYS_epoll_pwait, set_fd, first, want, 0, 0, 8) }
@@ -670,7 +670,7 @@ fn holds_rings(m: &mut Mirror, set: u32, told: impl Iterator<Item = epoll_event>
     holds
 }
 
-/// Whether a kernel event may be taken for the hidden eventfd's without asking its host's carrier (R9 b):
+/// Whether a kernel event may be taken for the hidden eventfd's without asking its anchor's carrier (R9 b):
 /// the bell has just rung. Where it was the carrier's after all, the kernel, which is level-triggered,
 /// reports it to the next wait; and not every time is it taken for the other.
 fn is_the_bell(m: &mut Mirror, set: u32, event: &epoll_event) -> bool {
@@ -679,12 +679,12 @@ fn is_the_bell(m: &mut Mirror, set: u32, event: &epoll_event) -> bool {
     if events != IN || s.hidden != Some(data) {
         return false;
     }
-    let host = s.host;
+    let anchor = s.anchor;
     s.unjudged = (s.unjudged + 1) % JUDGE_EVERY;
     if s.unjudged == 0 {
         return false;
     }
-    let Some(is_level) = m.reg(host).map(|r| r.data == data && r.events & (ET | ONESHOT) == 0)
+    let Some(is_level) = m.reg(anchor).map(|r| r.data == data && r.events & (ET | ONESHOT) == 0)
     else {
         return false;
     };
@@ -747,7 +747,7 @@ impl Sleeper {
     }
 }
 
-/// One kernel event (R9) of a wait that began when [`former::latest`] was `since`: passes it on, changed where a bell was
+/// One kernel event (R9) of a wait that began when [`stale::latest`] was `since`: passes it on, changed where a bell was
 /// taken for data.
 fn translate(m: &mut Mirror, set: u32, event: &epoll_event, since: u64, out: &mut Output) {
     let data = event.u64;
@@ -769,7 +769,7 @@ fn translate(m: &mut Mirror, set: u32, event: &epoll_event, since: u64, out: &mu
         }
         at = reg.next_hash;
     }
-    // Not ours: as the kernel says. What comes under data that a connection had is nobody's (`former`).
+    // Not ours: as the kernel says. What comes under data that a connection had is nobody's (`stale`).
     if matches == 0 && !is_late {
         out.push(event.events, data, NONE);
     }
@@ -809,7 +809,7 @@ fn judge_kernel(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u32
     if let Some(reg) = m.reg(at) {
         reg.is_disabled = true;
     }
-    if m.set(reg.set).is_some_and(|s| s.host == at) {
+    if m.set(reg.set).is_some_and(|s| s.anchor == at) {
         // The event may have been the hidden eventfd's, which disables nothing.
         disable_in_kernel(m, reg);
     }
@@ -820,9 +820,9 @@ fn judge_enabled(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u3
     let Some(conn) = conn::get(reg.conn) else { return events };
     if !conn.has_lanes() || !conn.pin_live(Half::Receive) {
         m.set_kernels(at, conn.stage() != Stage::Listener);
-        // Between two lives it may be the host still.
-        let is_host = m.set(reg.set).is_some_and(|s| s.hidden == Some(reg.data));
-        return if events == IN && is_host { confirmed(reg, events) } else { events };
+        // Between two lives it may be the anchor still.
+        let is_anchor = m.set(reg.set).is_some_and(|s| s.hidden == Some(reg.data));
+        return if events == IN && is_anchor { confirmed(reg, events) } else { events };
     }
     let mut pass = events;
     if events & OUT != 0 && conn.has(flag::WANTS_ROOM) {

@@ -25,7 +25,7 @@ pub(crate) fn doorbell_made(publish: impl FnOnce(u32)) {
     with(|m| {
         let asleep = m.each_set().map(|set| set.sleepers.saturating_sub(set.unbelled)).sum();
         publish.take().into_iter().for_each(|publish| publish(asleep));
-        m.set_numbers().for_each(|set| m.follow_host(set));
+        m.set_numbers().for_each(|set| m.follow_anchor(set));
     });
     publish.into_iter().for_each(|publish| publish(0));
     ring_myself();
@@ -39,7 +39,7 @@ pub(crate) fn doorbell_moved(place: usize, from: i32) {
             if set.doors.inside >> place & 1 != 0 {
                 set.doors.inside &= !(1 << place);
                 control(set.epfd, libc::EPOLL_CTL_DEL, from, 0);
-                m.follow_host(index);
+                m.follow_anchor(index);
             }
         }
     });
@@ -65,7 +65,7 @@ fn control(epfd: i32, op: i32, fd: i32, data: u64) -> bool {
 
 impl Mirror {
     /// Sees to it that all doorbells are in the set under the data of the hidden eventfd, and out of it where that is.
-    pub(crate) fn follow_host(&mut self, index: u32) {
+    pub(crate) fn follow_anchor(&mut self, index: u32) {
         let count = strangers::count();
         let Some(set) = self.set(index) else { return };
         let (epfd, target, mut doors) = (set.epfd, set.hidden, set.doors);

@@ -1,4 +1,4 @@
-//! The mirror: sets, registrations of tracked sockets, ready lists, and the hidden eventfd's host.
+//! The mirror: sets, registrations of tracked sockets, ready lists, and the hidden eventfd's anchor.
 //!
 //! Used by the calls and by the wait, under one lock. It looks into no ring: whoever puts a registration
 //! on a ready list or takes it off says why.
@@ -15,7 +15,7 @@ use sdp_sys::{section, sys, tls};
 
 use super::{
     ET, IN, ONESHOT, OUT,
-    former::{self, Formers, Owner},
+    stale::{self, Owner, StaleData},
 };
 use crate::{
     conn::{self, Conn, Half, Stage, flag},
@@ -85,8 +85,8 @@ pub(crate) struct Set {
     pub(crate) ready_first: u32,
     pub(crate) ready_last: u32,
     /// Registration under whose data the hidden eventfd is in the set.
-    pub(crate) host: u32,
-    /// The hidden eventfd is in the kernel's set, under this data (also while `host` is none).
+    pub(crate) anchor: u32,
+    /// The hidden eventfd is in the kernel's set, under this data (also while `anchor` is none).
     pub(crate) hidden: Option<u64>,
     pub(crate) doors: super::doors::Doors,
     /// Threads asleep on the set …
@@ -119,7 +119,7 @@ pub(crate) struct Set {
     /// A registration with ONESHOT has been seen.
     pub(crate) has_oneshots: bool,
     pub(crate) waits: u32,
-    /// Wake-ups by the bell since one was judged as if it were the host's own event.
+    /// Wake-ups by the bell since one was judged as if it were the anchor's own event.
     pub(crate) unjudged: u8,
     pub(crate) merged_ns: u64,
     /// "Writable" was asked for since: the kernel mostly has that already.
@@ -140,7 +140,7 @@ pub(crate) struct Mirror {
     sets: [Set; SETS],
     counts: Counts,
     pub(crate) registrations: [Registration; REGISTRATIONS],
-    pub(crate) formers: Formers,
+    pub(crate) stale_data: StaleData,
 }
 
 const _: () = assert!(offset_of!(Mirror, registrations) % PAGE_BYTES == FIRST_AT);
@@ -319,7 +319,7 @@ impl Mirror {
             is_used: true,
             ready_first: NONE,
             ready_last: NONE,
-            host: NONE,
+            anchor: NONE,
             hidden: None,
             doors: super::doors::Doors::default(),
             sleepers: 0,
@@ -367,7 +367,7 @@ impl Mirror {
 
     /// Number of the chain for what has this data in this set.
     fn chain_of(&self, set: u32, data: u64) -> usize {
-        former::mixed(set, data) as usize & (self.counts.chains as usize - 1)
+        stale::mixed(set, data) as usize & (self.counts.chains as usize - 1)
     }
 
     /// The first registration of such a chain ([`NONE`]: it is empty).
@@ -422,7 +422,7 @@ impl Mirror {
         data: u64,
     ) -> Option<u32> {
         let Some(index) = self.allocate() else {
-            self.formers.forget(set, data); // it stays a stranger
+            self.stale_data.forget(set, data); // it stays a stranger
             return None;
         };
         let head = first_of(conn);
@@ -565,23 +565,23 @@ impl Mirror {
     fn leave_data(&mut self, index: u32, before: &Registration) {
         let Some(set) = self.set(before.set) else { return };
         let had_lane = set.had_lane;
-        if set.host == index {
-            self.lose_host(before.set);
+        if set.anchor == index {
+            self.lose_anchor(before.set);
         }
         // As long as all came by the kernel, it was told once.
         if had_lane && before.events & ONESHOT != 0 {
-            self.formers.note(before.set, before.data, Owner::Once);
+            self.stale_data.note(before.set, before.data, Owner::Once);
         }
     }
 
-    /// Whether an event of a wait of the kernel's that began when [`former::latest`] was `since` may be of who had its data
+    /// Whether an event of a wait of the kernel's that began when [`stale::latest`] was `since` may be of who had its data
     /// before (R9 c).
     pub(crate) fn is_late(&mut self, set: u32, event: &epoll_event, since: u64) -> bool {
         let Some(s) = self.set(set) else { return false };
-        // The hidden eventfd may wait for its next host.
-        let is_bell = event.events == IN && s.hidden == Some(event.u64) && s.host == NONE;
+        // The hidden eventfd may wait for its next anchor.
+        let is_bell = event.events == IN && s.hidden == Some(event.u64) && s.anchor == NONE;
         // A young connection's data may not be in the mirror, beside others that were.
-        is_bell || s.noted == 0 && self.formers.may_bring(set, event, since)
+        is_bell || s.noted == 0 && self.stale_data.may_bring(set, event, since)
     }
 
     /// Whether a registration has this data.
@@ -736,24 +736,24 @@ impl Mirror {
         });
     }
 
-    /// The host of a set is gone. A program with one thread cannot wait before it calls us again, so the
+    /// The anchor of a set is gone. A program with one thread cannot wait before it calls us again, so the
     /// eventfd stays where it is until then; with several it leaves the set now, because a wait that we
     /// do not see must not get data that the program has deleted (R9 a).
-    pub(crate) fn lose_host(&mut self, set_index: u32) {
+    pub(crate) fn lose_anchor(&mut self, set_index: u32) {
         let Some(set) = self.set(set_index) else { return };
-        set.host = NONE;
+        set.anchor = NONE;
         if !sdp_sys::pid::is_single_threaded() {
-            self.rehost(set_index);
+            self.reanchor(set_index);
         }
     }
 
     /// Sees to it that the hidden eventfd is in the set under the data of a living registration of an
     /// attached connection, and out of it when there is none.
-    pub(crate) fn rehost(&mut self, set_index: u32) {
+    pub(crate) fn reanchor(&mut self, set_index: u32) {
         let event = doorbell::bell_fd();
         let Some(set) = self.set(set_index) else { return };
         let (epfd, hidden, first) = (set.epfd, set.hidden, set.first_member);
-        if set.host != NONE || set.is_deaf || event < 0 {
+        if set.anchor != NONE || set.is_deaf || event < 0 {
             return;
         }
         let is_candidate = |r: &Registration| {
@@ -770,7 +770,7 @@ impl Mirror {
             }
             None
         });
-        let host = kept.or_else(|| {
+        let anchor = kept.or_else(|| {
             let mut at = first;
             while let Some(reg) = self.registrations.get(at as usize) {
                 if is_candidate(reg) {
@@ -780,7 +780,7 @@ impl Mirror {
             }
             None
         });
-        let data = host.and_then(|h| self.registrations.get(h as usize)).map(|r| r.data);
+        let data = anchor.and_then(|h| self.registrations.get(h as usize)).map(|r| r.data);
         if data.is_none()
             && let Some(set) = self.set(set_index)
         {
@@ -799,14 +799,14 @@ impl Mirror {
             || unsafe { sys!(libc::SYS_epoll_ctl, epfd, op, event, &raw mut interest) }.is_ok();
         if let Some(set) = self.set(set_index) {
             set.hidden = if done { data } else { None };
-            set.host = if done { host.unwrap_or(NONE) } else { NONE };
+            set.anchor = if done { anchor.unwrap_or(NONE) } else { NONE };
         }
         if op != 0
             && let Some(before) = hidden
         {
-            self.formers.note(set_index, before, Owner::Bell);
+            self.stale_data.note(set_index, before, Owner::Bell);
         }
-        self.follow_host(set_index);
+        self.follow_anchor(set_index);
         if !done && data.is_some() {
             if let Some(set) = self.set(set_index) {
                 set.is_deaf = true;
@@ -819,15 +819,15 @@ impl Mirror {
     pub(crate) fn unhide(&mut self, set_index: u32, event: i32) -> bool {
         let Some(set) = self.set(set_index) else { return false };
         let Some(before) = set.hidden.take() else { return false };
-        set.host = NONE;
+        set.anchor = NONE;
         let mut unused = epoll_event { events: 0, u64: 0 };
         // Others hold duplicates, so that closing alone would leave it there.
         // SAFETY: the event structure is readable.
         let _ = unsafe {
             sys!(libc::SYS_epoll_ctl, set.epfd, libc::EPOLL_CTL_DEL, event, &raw mut unused)
         };
-        self.formers.note(set_index, before, Owner::Bell);
-        self.follow_host(set_index);
+        self.stale_data.note(set_index, before, Owner::Bell);
+        self.follow_anchor(set_index);
         true
     }
 

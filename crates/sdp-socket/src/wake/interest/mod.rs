@@ -6,7 +6,7 @@
 //! is closed, is forked. It reads no byte of a connection.
 //!
 //! # Files
-//! `mirror`: what is registered where. `former`: what was, and may still come. `noted`: what need not be there yet.
+//! `mirror`: what is registered where. `stale`: what was, and may still come. `noted`: what need not be there yet.
 //! `doors`: doorbells of other users in sets. `order`: by which lane a registration's bytes come.
 //!
 //! # Locking
@@ -14,10 +14,10 @@
 //! sleep or a fork).
 
 pub(crate) mod doors;
-pub(crate) mod former;
 pub(crate) mod mirror;
 pub(crate) mod noted;
 mod order;
+pub(crate) mod stale;
 
 use core::sync::atomic::{AtomicBool, Ordering, fence};
 
@@ -75,10 +75,10 @@ pub(crate) fn closed(index: u32) {
             return;
         }
         // The kernel's set goes with its last number.
-        (set.host, set.hidden, set.doors) = (NONE, None, Doors::default());
+        (set.anchor, set.hidden, set.doors) = (NONE, None, Doors::default());
         m.each_member(index, |m, at| {
             if let Some(set) = m.set(index) {
-                set.host = NONE;
+                set.anchor = NONE;
             }
             m.remove(at);
         });
@@ -104,10 +104,6 @@ pub(crate) fn forget_conn(conn: &Conn) {
         m.each_registration(conn, |m, at, _| m.remove(at));
     });
 }
-
-/// One of several numbers of a connection is closed. The kernel keeps its registration until the
-/// socket itself goes, and so do we.
-pub(crate) fn forget_number(_conn: &Conn, _fd: i32) {}
 
 /// The connection's ends meet, or have met: its registrations are in the mirror from here on.
 pub(crate) fn meets(conn: &Conn) {
@@ -153,7 +149,7 @@ pub(crate) fn welcome(m: &mut Mirror, at: u32, conn: &Conn) -> bool {
         !core::mem::replace(&mut set.has_lane, true)
     });
     let others_sleep = is_first && noted::enlist_all(m, set);
-    m.rehost(set);
+    m.reanchor(set);
     let sleeps = others_sleep || m.set(set).is_some_and(|s| s.sleepers > 0 || s.by_carrier);
     if sleeps {
         mirror::arm(conn);
@@ -183,7 +179,7 @@ pub(crate) fn bell_moved(from: i32) {
     with(|m| {
         for i in m.set_numbers() {
             if m.unhide(i, from) {
-                m.rehost(i);
+                m.reanchor(i);
             }
         }
     });
@@ -322,7 +318,7 @@ pub(crate) fn fork_child() {
     unlock();
     with(|m| {
         for set in m.each_set() {
-            (set.host, set.hidden, set.doors) = (NONE, None, Doors::default());
+            (set.anchor, set.hidden, set.doors) = (NONE, None, Doors::default());
             (set.sleepers, set.unbelled) = (0, 0);
             set.is_inherited = set.members > 0;
             if set.is_inherited && set.has_lane {

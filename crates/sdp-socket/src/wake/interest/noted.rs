@@ -58,7 +58,7 @@ pub(crate) fn suffices(m: &mut Mirror, conn: &Conn, change: &Change) -> bool {
     noted.events.store(events, Relaxed);
     noted.number.store(change.fd, Relaxed);
     noted.serial.store(set.serial, Relaxed);
-    m.formers.forget(change.set, data);
+    m.stale_data.forget(change.set, data);
     true
 }
 

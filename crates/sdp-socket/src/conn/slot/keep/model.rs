@@ -1,4 +1,4 @@
-//! A model of calls that sleep on a connection while its numbers are closed: `Pinned`, `Stay::hold`,
+//! A model of calls that sleep on a connection while its numbers are closed: `Pinned`, `CallGuard::hold`,
 //! `lifecycle::closing` and `left`, and the tear-down of the slot.
 //!
 //! The word of holds and what is kept is the real one; table, descriptors, pins, the half's locks and the

@@ -429,9 +429,9 @@ impl At<'_> {
             _ => self.s.taken - self.s.carrier.len() as u64,
         };
         if self.m.twin != Twin::TakesTheWords {
-            crate::datapath::succeed::sink(&words.0, self.m.segment, 0, || Some(read))
+            crate::datapath::takeover::sink(&words.0, self.m.segment, 0, || Some(read))
                 .map_err(|Broken| "a successor cannot go on".to_owned())?;
-            crate::datapath::succeed::open_gate(self.lines, CONSUMER as usize - 1);
+            crate::datapath::takeover::open_gate(self.lines, CONSUMER as usize - 1);
         } else if self.lines.log.gate.load(Ordering::Relaxed) == CONSUMER {
             self.gate(0);
         }

@@ -163,7 +163,7 @@ impl At<'_> {
         let (taken, stored) = (self.s.taken, self.s.p_words[2]);
         let sent = if self.m.twin == Twin::CountsByTheWords { stored } else { taken };
         if self.m.twin != Twin::TakesTheWords {
-            crate::datapath::succeed::source(&words.0, self.m.segment, 0, || Some(sent))
+            crate::datapath::takeover::source(&words.0, self.m.segment, 0, || Some(sent))
                 .map_err(|Broken| "a successor cannot go on".to_owned())?;
         }
         if self.lines.log.gate.load(Ordering::Relaxed) == PRODUCER {

@@ -135,7 +135,7 @@ fn data_of_a_registration_that_was_removed_meanwhile_are_known() {
     // What this test is about is left out where there is one thread.
     let (tell, wait) = std::sync::mpsc::channel::<()>();
     let other = std::thread::spawn(move || _ = wait.recv());
-    let before = former::latest();
+    let before = stale::latest();
     let conn = both.conns[0];
     let m = &mut *both.mirror;
     let set_of = |data: u64| sets[data as usize % 3];
@@ -160,10 +160,10 @@ fn data_of_a_registration_that_was_removed_meanwhile_are_known() {
     assert!((1900..=2000).contains(&known), "{known}");
     assert!((2980..3000).all(|data| has(m, IN, data, before) == (data % 3 != 2)));
     // A wait that began later cannot bring them.
-    let later = former::latest();
+    let later = stale::latest();
     assert!(!(0..3000).any(|data| has(m, IN, data, later)));
     // They are somebody's again.
-    m.formers.forget(sets[0], 2997);
+    m.stale_data.forget(sets[0], 2997);
     assert!(!has(m, IN, 2997, before) && has(m, IN, 2998, before));
     assert!(has(m, IN, 2998, before) && !m.is_taken(sets[1], 2998));
     assert_eq!(m.add(sets[1], conn, 5, IN, 2998).map(|at| at < 6000), Some(true));
@@ -172,13 +172,13 @@ fn data_of_a_registration_that_was_removed_meanwhile_are_known() {
     m.set(sets[1]).expect("a set").noted = 1;
     assert!(!has(m, IN, 2998, before));
     // The hidden eventfd's data, in its time and before; a doorbell beside it says of errors what somebody likes.
-    m.formers.note(sets[0], 4500, Owner::Bell);
+    m.stale_data.note(sets[0], 4500, Owner::Bell);
     m.set(sets[1]).expect("a set").hidden = Some(4501);
     for data in [4500, 4501] {
         assert!(has(m, IN, data, later) && !has(m, IN | OUT, data, later));
     }
     assert!(has(m, IN | HUP, 4500, later));
-    assert!(has(m, IN, 4501, former::latest()) && !has(m, IN, 4500, former::latest()));
+    assert!(has(m, IN, 4501, stale::latest()) && !has(m, IN, 4500, stale::latest()));
     both.end();
     drop(tell);
     other.join().expect("a thread");

@@ -2,12 +2,12 @@
 //!
 //! A thread that waits in a call may never come back to it: it is cancelled, or a signal handler leaves
 //! with `siglongjmp`. libc tells of both: what is registered with `_pthread_cleanup_push` is run when
-//! the frame is unwound either way. A [`Stay`] is such a registration for one call. It knows the call's
+//! the frame is unwound either way. A [`CallGuard`] is such a registration for one call. It knows the call's
 //! pin, its turn to spin, its place in the bell page and its wait set.
 //!
 //! A call that sleeps in the kernel keeps its socket: whoever closes the number meanwhile changes nothing
 //! for it, and the connection ends when it returns. Here it sleeps in `ppoll`, between looks at the
-//! connection that need a number. So whoever closes a number on whose connection a call [holds](Stay::hold)
+//! connection that need a number. So whoever closes a number on whose connection a call [holds](CallGuard::hold)
 //! leaves a hidden duplicate behind ([`Conn::keep`]), which the calls go on with; the last one to leave
 //! closes it, and does what a last close does if that was put off.
 //!
@@ -68,9 +68,9 @@ unsafe extern "C" {
     fn _pthread_cleanup_pop(registration: *mut Registration, execute: c_int);
 }
 
-/// One call's stay. Words are atomic because a handler of the same thread may end it between any two
+/// One call's guard. Words are atomic because a handler of the same thread may end it between any two
 /// instructions; no other thread looks.
-pub(crate) struct Stay {
+pub(crate) struct CallGuard {
     registration: core::cell::UnsafeCell<Registration>,
     /// The connection that the call has pinned, and which half; none for waits on several.
     on: Option<(&'static Conn, Half)>,
@@ -89,7 +89,7 @@ pub(crate) struct Stay {
     _pinned: PhantomPinned,
 }
 
-impl Stay {
+impl CallGuard {
     /// Of a call that has pinned one connection.
     pub(crate) fn on(conn: &Pinned) -> Self {
         Self::new(Some((conn.conn(), conn.half())))
@@ -132,7 +132,7 @@ impl Stay {
         // SAFETY: the registration is in a pinned value, on this thread's stack, which takes it out again
         // before it goes; libc runs the routine at most once, when the frame is gone for good.
         unsafe {
-            _pthread_cleanup_push(self.registration.get(), abandoned, this.cast_mut().cast())
+            _pthread_cleanup_push(self.registration.get(), on_unwind, this.cast_mut().cast())
         };
         self.is_registered.store(true, Relaxed);
         compiler_fence(SeqCst);
@@ -207,7 +207,7 @@ impl Stay {
     }
 }
 
-impl Drop for Stay {
+impl Drop for CallGuard {
     #[inline]
     fn drop(&mut self) {
         if !*self.is_registered.get_mut() {
@@ -225,16 +225,16 @@ impl Drop for Stay {
 }
 
 /// The thread never comes back to the call: it was cancelled, has exited in a handler or has jumped out.
-extern "C" fn abandoned(stay: *mut c_void) {
+extern "C" fn on_unwind(guard: *mut c_void) {
     // SAFETY: the stay that was registered; its frame is below those that are left, and still intact.
-    let stay = unsafe { &*stay.cast::<Stay>() };
+    let guard = unsafe { &*guard.cast::<CallGuard>() };
     let _section = section::Guard::enter();
-    if stay.spins.swap(false, Relaxed) {
+    if guard.spins.swap(false, Relaxed) {
         spin::stopped();
     }
-    if stay.sleeps.swap(false, Relaxed) {
-        let set = stay.set.swap(-1, Relaxed);
-        let set = WaitSet::from_parts(set, stay.bells.load(Relaxed) as u32);
+    if guard.sleeps.swap(false, Relaxed) {
+        let set = guard.set.swap(-1, Relaxed);
+        let set = WaitSet::from_parts(set, guard.bells.load(Relaxed) as u32);
         if let Some(bell) = set.bells()
             && set.is_current()
         {
@@ -242,11 +242,11 @@ extern "C" fn abandoned(stay: *mut c_void) {
         }
         drop(set);
     }
-    if let Some((conn, half)) = stay.on {
-        if stay.asleep.swap(false, Relaxed) {
+    if let Some((conn, half)) = guard.on {
+        if guard.asleep.swap(false, Relaxed) {
             conn.sleeps(false);
         }
-        stay.leave();
+        guard.leave();
         conn.unpin(half);
     }
 }

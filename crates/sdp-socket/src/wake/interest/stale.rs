@@ -1,8 +1,8 @@
-//! Data that registrations had (R9 c).
+//! Stale data: data that registrations had (R9 c).
 //!
 //! A thread that has got the kernel's events comes for the lock when it gets a CPU. Meanwhile others may have removed a
-//! registration, closed its connection or given it other data. What the thread holds under the former data may be the hidden
-//! eventfd's, whose host that was. Or a ring has told it to another thread, which with ONESHOT is the only one to know, and
+//! registration, closed its connection or given it other data. What the thread holds under the stale data may be the hidden
+//! eventfd's, whose anchor that was. Or a ring has told it to another thread, which with ONESHOT is the only one to know, and
 //! may have freed what the data point to. So it is dropped: if it was for the program, the kernel tells it again under the
 //! data of now. Where another registration has the data since, it is only believed as far as its socket says the same.
 //!
@@ -21,21 +21,21 @@ use crate::process::hot::PAGE;
 const PLACES: usize = 2048;
 /// Remembered in each.
 const DEPTH: usize = 4;
-/// In [`Former::which`], above the set: [`Owner::Once`].
+/// In [`Stale::which`], above the set: [`Owner::Once`].
 const ONCE: u64 = SETS as u64;
 /// The change's unit there.
 const CHANGE: u64 = 2 * ONCE;
 
-/// Number of the latest change that made data former ones. Changes under the lock.
+/// Number of the latest change that made data stale. Changes under the lock.
 static LATEST: &AtomicU64 = &PAGE.lock.epoll_changes;
 
-/// Number of the latest change, for [`Formers::may_bring`].
+/// Number of the latest change, for [`StaleData::may_bring`].
 #[inline(always)]
 pub(crate) fn latest() -> u64 {
     LATEST.load(Ordering::Acquire)
 }
 
-/// Whose the former data were.
+/// Whose the stale data were.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Owner {
     /// The hidden eventfd's.
@@ -46,25 +46,25 @@ pub(crate) enum Owner {
 
 /// All that is remembered, of all sets. Zeros: nothing.
 #[repr(C, align(64))]
-pub(crate) struct Formers([[Former; DEPTH]; PLACES]);
+pub(crate) struct StaleData([[Stale; DEPTH]; PLACES]);
 
 #[derive(Clone, Copy)]
-struct Former {
+struct Stale {
     data: u64,
     /// The number of the change, whether they were a registration's with ONESHOT, and the set; 0: nothing is remembered here.
     which: u64,
 }
 
-const _: () = assert!(size_of::<[Former; DEPTH]>() == 64 && SETS.is_power_of_two());
+const _: () = assert!(size_of::<[Stale; DEPTH]>() == 64 && SETS.is_power_of_two());
 
-impl Former {
+impl Stale {
     fn is_of(self, set: u32, data: u64) -> bool {
         self.data == data && self.which % ONCE == u64::from(set)
     }
 }
 
-impl Formers {
-    fn like(&mut self, set: u32, data: u64) -> Option<&mut [Former; DEPTH]> {
+impl StaleData {
+    fn like(&mut self, set: u32, data: u64) -> Option<&mut [Stale; DEPTH]> {
         self.0.get_mut(mixed(set, data) as usize % PLACES)
     }
 
@@ -77,17 +77,17 @@ impl Formers {
         let change = LATEST.fetch_add(1, Ordering::Release) + 1;
         let Some(place) = self.like(set, data) else { return };
         // Their place, a free one, or the oldest's.
-        let own = place.iter().position(|former| former.is_of(set, data));
-        let at = own.or_else(|| place.iter().position(|former| former.which == 0)).unwrap_or(0);
+        let own = place.iter().position(|stale| stale.is_of(set, data));
+        let at = own.or_else(|| place.iter().position(|stale| stale.which == 0)).unwrap_or(0);
         let mut once = if owner == Owner::Once { ONCE } else { 0 };
         if let Some(tail) = place.get_mut(at..)
-            && let Some(former) = tail.first()
+            && let Some(stale) = tail.first()
         {
-            once |= if own.is_some() { former.which & ONCE } else { 0 };
+            once |= if own.is_some() { stale.which & ONCE } else { 0 };
             tail.rotate_left(1);
         }
         if let Some(last) = place.last_mut() {
-            *last = Former { data, which: change * CHANGE + once + u64::from(set) };
+            *last = Stale { data, which: change * CHANGE + once + u64::from(set) };
         }
     }
 
@@ -96,7 +96,7 @@ impl Formers {
         if latest() != 0
             && let Some(place) = self.like(set, data)
         {
-            place.iter_mut().filter(|former| former.is_of(set, data)).for_each(|f| f.which = 0);
+            place.iter_mut().filter(|stale| stale.is_of(set, data)).for_each(|f| f.which = 0);
         }
     }
 
@@ -105,11 +105,11 @@ impl Formers {
         let (bits, data) = (event.events, event.u64);
         latest() != since
             && self.like(set, data).is_some_and(|place| {
-                place.iter().any(|former| {
-                    former.is_of(set, data)
-                        && former.which / CHANGE > since
+                place.iter().any(|stale| {
+                    stale.is_of(set, data)
+                        && stale.which / CHANGE > since
                         // Beside it, a doorbell says what whoever has it likes.
-                        && (bits & !ALWAYS == IN || former.which & ONCE != 0)
+                        && (bits & !ALWAYS == IN || stale.which & ONCE != 0)
                 })
             })
     }

@@ -25,7 +25,7 @@ use crate::{
     conn::{link::AnyHalf, words::fuse::killed_after},
     datapath::{
         lane::{Lane, SinkState, SourceState},
-        succeed,
+        takeover,
     },
 };
 
@@ -303,12 +303,12 @@ impl World {
     }
 
     fn succeed_source(&self) {
-        succeed::source(self.source(), self.tx.segment, 0, || Some(CARRIER)).expect("adds up");
-        self.lines().log.gate.store(0, Ordering::Relaxed); // as `succeed::source_of` does
+        takeover::source(self.source(), self.tx.segment, 0, || Some(CARRIER)).expect("adds up");
+        self.lines().log.gate.store(0, Ordering::Relaxed); // as `takeover::source_of` does
     }
 
     fn succeed_sink(&self) {
-        succeed::sink(self.sink(), self.rx.segment, 0, || Some(CARRIER)).expect("adds up");
+        takeover::sink(self.sink(), self.rx.segment, 0, || Some(CARRIER)).expect("adds up");
     }
 
     /// Messages and payload bytes that are published; nothing was read.
@@ -701,15 +701,15 @@ fn a_reader_killed_over_a_switch_has_read_what_was_before_it() {
 #[test]
 fn a_hand_over_in_progress_is_not_succeeded() {
     let world = World::new();
-    succeed::handing(world.sink());
-    assert!(succeed::sink(world.sink(), world.rx.segment, 0, || Some(0)).is_err());
+    takeover::handing(world.sink());
+    assert!(takeover::sink(world.sink(), world.rx.segment, 0, || Some(0)).is_err());
     assert!(
         SinkState::load(world.sink(), AnyLink::on(world.rx.segment, 1), 0).is_err(),
         "for relatives, too"
     );
     world.clear();
-    succeed::handing(world.sink());
-    succeed::handed(world.sink());
+    takeover::handing(world.sink());
+    takeover::handed(world.sink());
     world.succeed_sink();
 }
 
@@ -718,8 +718,8 @@ fn a_hand_over_in_progress_is_not_succeeded() {
 fn without_the_kernels_count_nobody_goes_on() {
     let world = World::new();
     world.send(Way::Plain, 1000);
-    assert!(succeed::source(world.source(), world.tx.segment, 0, || None).is_err());
-    assert!(succeed::sink(world.sink(), world.rx.segment, 0, || None).is_err());
+    assert!(takeover::source(world.source(), world.tx.segment, 0, || None).is_err());
+    assert!(takeover::sink(world.sink(), world.rx.segment, 0, || None).is_err());
 }
 
 #[test]
@@ -731,7 +731,7 @@ fn what_does_not_add_up_is_refused() {
         world.send(Way::Plain, 100);
         world.send(Way::Plain, 100);
         spoil();
-        succeed::source(world.source(), world.tx.segment, 0, || Some(CARRIER)).is_err()
+        takeover::source(world.source(), world.tx.segment, 0, || Some(CARRIER)).is_err()
             && SourceState::load(world.source(), AnyLink::on(world.tx.segment, 0), 0).is_err()
     };
     assert!(!refused(&|| {}));
@@ -748,7 +748,7 @@ fn what_does_not_add_up_is_refused() {
         world.send(Way::Plain, 100);
         assert_eq!(world.receive(Way::Plain, 120).len(), 120);
         spoil();
-        succeed::sink(world.sink(), world.rx.segment, 0, || Some(CARRIER)).is_err()
+        takeover::sink(world.sink(), world.rx.segment, 0, || Some(CARRIER)).is_err()
             && SinkState::load(world.sink(), AnyLink::on(world.rx.segment, 1), 0).is_err()
     };
     assert!(!refused(&|| {}));
@@ -862,8 +862,8 @@ fn any_words_are_judged() {
             44 => lines.consumer.followed.store(value as u32, Ordering::Relaxed),
             _ => shared[n - 40].store(value, Ordering::Relaxed),
         }
-        let source = succeed::source(world.source(), world.tx.segment, 0, || Some(CARRIER));
-        let sink = succeed::sink(world.sink(), world.rx.segment, 0, || Some(CARRIER));
+        let source = takeover::source(world.source(), world.tx.segment, 0, || Some(CARRIER));
+        let sink = takeover::sink(world.sink(), world.rx.segment, 0, || Some(CARRIER));
         for is_sound in [source.is_ok(), sink.is_ok()] {
             sound += u32::from(is_sound);
         }
