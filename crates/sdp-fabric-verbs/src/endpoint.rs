@@ -13,7 +13,7 @@ use core::{
 use sdp_rdma::{
     fabric::{Gather, PostError, QpError, ReceiveQueue, Received, Scatter, SendOptions, SendQueue},
     key::{LocalSlice, RemoteSlice},
-    work::{Completion, Opcode, Status, WorkId},
+    work::{Completion, Opcode, WorkId},
 };
 
 use crate::{
@@ -22,6 +22,7 @@ use crate::{
     device::{Cq, Mr, RawQp, Srq},
     fabric::Slow,
     pool::{Places, Region, Shared},
+    status::{error_of, status_code, status_of},
 };
 
 /// Messages that an inbox holds; promises stay below it.
@@ -501,36 +502,6 @@ impl Core {
         if let Some(conn) = self.conn(index) {
             conn.allowed.store(messages, Ordering::Release);
         }
-    }
-}
-
-/// As [`Entry::status`] has it.
-const fn status_code(status: i32) -> u8 {
-    match status {
-        abi::WC_REM_ACCESS_ERR | abi::WC_REM_INV_REQ_ERR | abi::WC_REM_OP_ERR => 1,
-        abi::WC_LOC_PROT_ERR
-        | abi::WC_LOC_LEN_ERR
-        | abi::WC_LOC_QP_OP_ERR
-        | abi::WC_LOC_ACCESS_ERR => 2,
-        abi::WC_RETRY_EXC_ERR | abi::WC_RNR_RETRY_EXC_ERR => 3,
-        _ => 4,
-    }
-}
-
-const fn error_of(status: i32) -> QpError {
-    match status {
-        abi::WC_WR_FLUSH_ERR | abi::WC_RETRY_EXC_ERR => QpError::Disconnected,
-        _ => QpError::Fatal,
-    }
-}
-
-const fn status_of(code: u8) -> Status {
-    match code {
-        0 => Status::Success,
-        1 => Status::RemoteAccess,
-        2 => Status::LocalProtection,
-        3 => Status::RetryExceeded,
-        _ => Status::Flushed,
     }
 }
 
