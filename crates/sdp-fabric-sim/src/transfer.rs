@@ -216,6 +216,8 @@ impl State {
                     (true, Some(bytes)) => Ok(Some((local, bytes))),
                 }
             }
+            // No byte, no key: devices look at none either.
+            Work::Write { local, remote } if local.len == 0 && remote.len == 0 => Ok(None),
             Work::Write { local, remote } => {
                 // The source is read as late as possible: a poster that reuses it before the
                 // completion is caught.

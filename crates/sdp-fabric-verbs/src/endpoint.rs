@@ -13,7 +13,7 @@ use core::{
 use sdp_rdma::{
     fabric::{Gather, PostError, QpError, ReceiveQueue, Received, Scatter, SendOptions, SendQueue},
     key::{LocalSlice, RemoteSlice},
-    work::{Completion, Opcode, Status, WorkId},
+    work::{Completion, Opcode, WorkId},
 };
 
 use crate::{
@@ -22,6 +22,7 @@ use crate::{
     device::{Cq, Mr, RawQp, Srq},
     fabric::Slow,
     pool::{Places, Region, Shared},
+    status::{error_of, status_code, status_of},
 };
 
 /// Messages that an inbox holds; promises stay below it.
@@ -297,9 +298,7 @@ impl Core {
         let posted =
             unsafe { self.srq.post(IS_RECEIVE | buffer as u64, self.piece(buffer, BUFFER)) };
         if posted.is_err() {
-            // Somebody was promised it.
-            self.is_broken.store(true, Ordering::Release);
-            self.wants_step();
+            self.break_down(); // somebody was promised it
         }
     }
 
@@ -324,6 +323,16 @@ impl Core {
         }
     }
 
+    /// What all connections share has failed: the device is as good as lost.
+    fn break_down(&self) {
+        if !self.is_broken.swap(true, Ordering::AcqRel) {
+            for conn in self.conns.iter() {
+                conn.fail(QpError::Fatal);
+            }
+        }
+        self.wants_step();
+    }
+
     /// A slow step is due.
     fn wants_step(&self) {
         self.is_due.store(true, Ordering::Release);
@@ -335,7 +344,8 @@ impl Core {
     /// # Errors
     /// The provider's.
     pub fn arm(&self, solicited_only: bool) -> Result<(), crate::Error> {
-        self.cq.arm(solicited_only)
+        // Who sleeps all the same would not be woken.
+        self.cq.arm(solicited_only).inspect_err(|_| self.break_down())
     }
 
     /// Takes what the channel has; whether there was something. Fast.
@@ -366,8 +376,7 @@ impl Core {
         loop {
             let mut room = [abi::Wc::default(); BATCH];
             let Some(batch) = self.cq.poll(&mut room) else {
-                self.is_broken.store(true, Ordering::Release);
-                self.wants_step();
+                self.break_down();
                 break;
             };
             for wc in batch {
@@ -434,8 +443,8 @@ impl Core {
     }
 
     /// No posts from here on, and a last request that tells when all before it have ended. The queue pair is in the
-    /// error state.
-    pub(crate) fn close_posts(&self, index: usize, qp: RawQp) {
+    /// error state; `None`: it could not be put there, and what is posted now would be sent.
+    pub(crate) fn close_posts(&self, index: usize, qp: Option<RawQp>) {
         let Some(conn) = self.conn(index) else { return };
         conn.take_turn();
         conn.is_closed.store(true, Ordering::Relaxed);
@@ -443,7 +452,8 @@ impl Core {
         let wr_id = IS_LAST | (index as u64) << 32 | u64::from(last);
         let mut request = abi::SendWr::new(wr_id, abi::WR_SEND, abi::SEND_SIGNALED);
         // SAFETY: the caller has the queue pair; no memory is named.
-        if unsafe { qp.post(&mut request, &mut []) }.is_err() {
+        let posted = qp.is_some_and(|qp| unsafe { qp.post(&mut request, &mut []) }.is_ok());
+        if !posted {
             conn.done.store(last, Ordering::Release);
             conn.is_drained.store(true, Ordering::Release);
             self.wants_step();
@@ -492,36 +502,6 @@ impl Core {
         if let Some(conn) = self.conn(index) {
             conn.allowed.store(messages, Ordering::Release);
         }
-    }
-}
-
-/// As [`Entry::status`] has it.
-const fn status_code(status: i32) -> u8 {
-    match status {
-        abi::WC_REM_ACCESS_ERR | abi::WC_REM_INV_REQ_ERR | abi::WC_REM_OP_ERR => 1,
-        abi::WC_LOC_PROT_ERR
-        | abi::WC_LOC_LEN_ERR
-        | abi::WC_LOC_QP_OP_ERR
-        | abi::WC_LOC_ACCESS_ERR => 2,
-        abi::WC_RETRY_EXC_ERR | abi::WC_RNR_RETRY_EXC_ERR => 3,
-        _ => 4,
-    }
-}
-
-const fn error_of(status: i32) -> QpError {
-    match status {
-        abi::WC_WR_FLUSH_ERR | abi::WC_RETRY_EXC_ERR => QpError::Disconnected,
-        _ => QpError::Fatal,
-    }
-}
-
-const fn status_of(code: u8) -> Status {
-    match code {
-        0 => Status::Success,
-        1 => Status::RemoteAccess,
-        2 => Status::LocalProtection,
-        3 => Status::RetryExceeded,
-        _ => Status::Flushed,
     }
 }
 

@@ -383,8 +383,8 @@ impl VerbsFabric {
         // What has arrived is taken before the queue pair goes.
         core.drain();
         if let Some(qp) = &slot.qp {
-            let _ = qp.fail();
-            core.close_posts(id.index(), qp.raw());
+            let raw = qp.fail().is_ok().then(|| qp.raw());
+            core.close_posts(id.index(), raw);
         }
         if let Some(cm_id) = &slot.id {
             if is_unconfirmed {

@@ -28,6 +28,7 @@ pub mod library;
 pub mod pool;
 #[cfg(feature = "stand-in")]
 pub mod stand_in;
+mod status;
 
 pub use address::Address;
 pub use error::Error;

@@ -14,6 +14,7 @@
 
 #![cfg_attr(not(test), no_std)]
 
+mod environment;
 mod local;
 mod manager;
 mod network;
@@ -22,5 +23,6 @@ mod step;
 mod verbs;
 mod work;
 
+pub use environment::heed;
 pub use network::{Live, Network, Road};
 pub use step::Step;

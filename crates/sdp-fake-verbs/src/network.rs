@@ -183,6 +183,17 @@ impl Network {
         self.0.with(|body| body.fault(step).map_or(0, |fault| fault.calls))
     }
 
+    /// [`Network::fail`] for a process that has perhaps no network yet: nobody else may be at it.
+    pub(crate) fn fail_here(step: Step, nth: u32, count: u32, number: i32) {
+        // SAFETY: a constructor: no other thread exists, and none of the network's functions is under way.
+        unsafe { crate::state::set_fault(step, nth, count, number) };
+    }
+
+    /// Takes away what processes have left that are dead.
+    pub fn reap(self) {
+        self.0.with(manager::reap);
+    }
+
     /// Tells every id that is in use an event of this kind (`EVENT_*`), whatever it waits for.
     pub fn tell_all(self, kind: u32, status: u32) {
         self.0.with(|body| {

@@ -233,6 +233,17 @@ unsafe impl Sync for Faults {}
 
 static FAULTS: Faults = Faults(UnsafeCell::new([Fault::NONE; Step::ALL.len()]));
 
+/// Sets a failure without a network.
+///
+/// # Safety
+/// Nobody else is at the faults.
+pub(crate) unsafe fn set_fault(step: Step, nth: u32, count: u32, number: i32) {
+    // SAFETY: the caller's.
+    if let Some(fault) = unsafe { &mut *FAULTS.0.get() }.get_mut(step as usize) {
+        fault.set(nth, count, number);
+    }
+}
+
 impl Body {
     /// A step's calls and failures, in this process.
     pub(crate) fn fault(&mut self, step: Step) -> Option<&mut Fault> {
@@ -322,10 +333,12 @@ pub(crate) fn own_pid() -> u32 {
     unsafe { sys!(libc::SYS_getpid) }.unwrap_or(0) as u32
 }
 
+/// Whether a process runs: one that nobody has waited for does not.
 pub(crate) fn is_alive(pid: u32) -> bool {
-    // SAFETY: no pointers; signal 0 only asks.
-    let asked = unsafe { sys!(libc::SYS_kill, pid, 0) };
-    asked != Err(Errno(libc::ESRCH))
+    // SAFETY: no pointers.
+    let Ok(fd) = (unsafe { sys!(libc::SYS_pidfd_open, pid, 0) }) else { return false };
+    let fd = sdp_sys::OwnedFd::new(fd as i32);
+    sdp_sys::fd::readiness(fd.raw(), libc::POLLIN) == 0
 }
 
 struct Unlock<'a>(&'a AtomicU32);

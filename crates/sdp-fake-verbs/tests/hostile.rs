@@ -15,7 +15,7 @@ use sdp_fabric_verbs::{
     budget::RESERVE,
     cm::{REPLY_DATA, REQUEST_DATA},
 };
-use sdp_fake_verbs::Live;
+use sdp_fake_verbs::{Live, Road};
 use sdp_rdma::{
     cm::PrivateData,
     fabric::{CmEvent, Fabric, PostError, QpError, ReceiveQueue, SendOptions, SendQueue},
@@ -379,4 +379,36 @@ fn a_peer_that_stops_answering() {
     finish(&mut pair, "back again").expect("honest");
     drop(pair);
     nothing_is_left("a peer that stops");
+}
+
+/// The road is cut where nothing tells, behind a message that nobody waits for: the bytes come by TCP all the same.
+#[test]
+fn a_message_is_lost_without_a_word() {
+    let _turn = turn();
+    for messages in 1..12 {
+        let story = format!("{messages} messages");
+        let mut random = Random(messages);
+        let mut pair = Connection::new();
+        exchange(&mut pair, 20, &mut random).expect("honest");
+        assert!(is_live(&pair.acceptor.shared));
+        // All that was sent has been acknowledged.
+        finish(&mut pair, &story).expect("honest");
+        for half in 0..2 {
+            if half == 1 {
+                network().set_road(Road::Cut);
+            }
+            for _ in 0..messages {
+                let now = pair.now;
+                let _ = pair.acceptor.send(700, now);
+            }
+            // Between the halves the confirmations of the first are taken.
+            while pair.acceptor.tx.as_mut().is_some_and(|tx| tx.room() == 0) {
+                finish(&mut pair, &story).expect("honest");
+            }
+        }
+        finish(&mut pair, &story).expect("honest");
+        network().set_road(Road::Open);
+        drop(pair);
+        nothing_is_left(&story);
+    }
 }

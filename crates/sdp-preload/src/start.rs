@@ -38,6 +38,8 @@ unsafe fn read_environment(envp: *const *const c_char) {
         if value(entry, DLOPEN_DEEPBIND) == Some(b"drop") {
             drop_deepbind();
         }
+        #[cfg(feature = "fake-verbs")]
+        sdp_fake_verbs::heed(entry);
     }
 }
 

@@ -44,6 +44,7 @@ mod host;
 mod inbound;
 mod meeting;
 mod outbound;
+mod ring;
 mod shared;
 
 pub use carrier::{Carrier, CarrierError, PayloadCarrier};

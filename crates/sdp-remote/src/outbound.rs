@@ -1,7 +1,5 @@
 //! The sending half: which road new bytes take, what is kept, how it goes on when the queue pair dies.
 
-use core::cell::Cell;
-
 use sdp_guard::{
     marker::{MARKER_LEN, Seal},
     producer::{Lane, Link, Producer},
@@ -12,9 +10,11 @@ use sdp_proto::{
 };
 use sdp_rdma::{
     fabric::{Gather, PostError, SendOptions, SendQueue},
+    key::{Lkey, LocalSlice, RemoteSlice, Rkey},
     work::{Status, WorkId},
 };
 
+use crate::ring::{Nothing, Pieces, fill_ring, ring_pieces};
 use crate::{Carrier, CarrierError, Met, PayloadCarrier, Reason, Role, Shared};
 
 mod owed;
@@ -25,6 +25,8 @@ pub const KEPT_MAX: usize = 32;
 const SPILL_NS: u64 = 1_000_000;
 /// So long posted work may be without completion.
 const SILENT_NS: u64 = 300_000_000;
+/// Names the request that asks whether the road is there still.
+const PROBE: WorkId = WorkId(1 << 40);
 /// Every how many messages one asks for a completion, while one is outstanding.
 const SIGNAL_EVERY: u32 = 8;
 /// Largest piece of a backlog.
@@ -194,57 +196,6 @@ pub struct Counts {
     pub resumes: u64,
     /// Switches onto SDP.
     pub switches: u64,
-}
-
-/// Bytes of the ring as they are in the stream.
-struct Pieces<'a>([&'a [u8]; 2]);
-
-impl Gather for Pieces<'_> {
-    fn len(&self) -> usize {
-        let [a, b] = self.0;
-        a.len().saturating_add(b.len())
-    }
-
-    fn copy_to(&mut self, offset: usize, dst: &[Cell<u8>]) {
-        let [a, b] = self.0;
-        let bytes = a.iter().chain(b).skip(offset);
-        dst.iter().zip(bytes).for_each(|(to, from)| to.set(*from));
-    }
-}
-
-/// `len` bytes of a ring from stream position `at` on, at most its length.
-fn ring_pieces(ring: &[u8], at: u64, len: usize) -> [&[u8]; 2] {
-    let size = ring.len().max(1);
-    let start = (at % size as u64) as usize;
-    let first = len.min(size - start);
-    let a = ring.get(start..).and_then(|rest| rest.get(..first)).unwrap_or_default();
-    let b = ring.get(..len - first).unwrap_or_default();
-    [a, b]
-}
-
-/// Copies `len` bytes of the program into the ring.
-fn fill_ring(ring: &mut [u8], at: u64, payload: &mut impl Gather, from: usize, len: usize) {
-    let size = ring.len().max(1);
-    let start = (at % size as u64) as usize;
-    let first = len.min(size - start);
-    if let Some(room) = ring.get_mut(start..).and_then(|rest| rest.get_mut(..first)) {
-        payload.copy_to(from, Cell::from_mut(room).as_slice_of_cells());
-    }
-    if first < len
-        && let Some(room) = ring.get_mut(..len - first)
-    {
-        payload.copy_to(from + first, Cell::from_mut(room).as_slice_of_cells());
-    }
-}
-
-/// Nothing: the payload of control messages.
-struct Nothing;
-
-impl Gather for Nothing {
-    fn len(&self) -> usize {
-        0
-    }
-    fn copy_to(&mut self, _: usize, _: &[Cell<u8>]) {}
 }
 
 const fn carrier_error(error: CarrierError) -> SendError {
@@ -467,7 +418,9 @@ impl Outbound {
         self.post_control(io);
         self.catch_up(io)?;
         self.flush_owed(io)?;
-        let watch = self.signalled.map(|(_, since)| since.saturating_add(SILENT_NS));
+        let watched = self.signalled.map(|(_, since)| since);
+        let unwatched = || self.is_unwatched().then_some(self.last_post);
+        let watch = watched.or_else(unwatched).map(|since| since.saturating_add(SILENT_NS));
         let ack = io.shared.ack();
         let is_late = self.stage == Stage::Up
             && self.producer.link() == Link::Up
@@ -601,6 +554,12 @@ impl Outbound {
             self.learn(tx, io.shared)?;
         }
         self.watch(io.shared, io.now);
+        if let Some(tx) = io.tx.as_deref_mut()
+            && self.is_unwatched()
+            && io.now.saturating_sub(self.last_post) >= SILENT_NS
+        {
+            self.probe(tx, io.shared, io.now);
+        }
         if io.shared.is_link_dead() {
             self.link_died(io.shared);
         }
@@ -609,6 +568,28 @@ impl Outbound {
         }
         self.free();
         Ok(())
+    }
+
+    /// Messages were posted behind the last one that asks for a completion, and the peer has not acknowledged them: if
+    /// they are lost, nothing tells.
+    fn is_unwatched(&self) -> bool {
+        self.signalled.is_none()
+            && self.silent > 0
+            && self.stage == Stage::Up
+            && self.producer.link() == Link::Up
+            && self.producer.unacknowledged() > 0
+    }
+
+    /// A request of no bytes behind them: it needs neither credit nor a buffer, and ends when all before it have.
+    fn probe(&mut self, tx: &mut impl SendQueue, shared: &Shared, now: u64) {
+        let local = LocalSlice { addr: 0, len: 0, lkey: Lkey(0) };
+        let remote = RemoteSlice { addr: 0, len: 0, rkey: Rkey(0) };
+        match tx.post_write(PROBE, local, remote) {
+            Ok(()) => (self.silent, self.signalled) = (0, Some((self.last_signalled, now))),
+            Err(PostError::Failed(_)) => self.link_died(shared),
+            // Later.
+            Err(_) => self.last_post = now,
+        }
     }
 
     /// Proofs: the acceptor speaks first, the connector when it has heard that.
@@ -635,6 +616,15 @@ impl Outbound {
         while let Some(completion) = tx.poll_completion() {
             if completion.status != Status::Success {
                 self.link_died(shared);
+                continue;
+            }
+            if completion.id == PROBE {
+                match &mut self.signalled {
+                    Some((of, _)) if *of == self.last_signalled => self.signalled = None,
+                    // What was posted behind it is awaited still.
+                    Some((_, since)) => *since = self.last_post,
+                    None => {}
+                }
                 continue;
             }
             let mseq = completion.id.0 as u32;

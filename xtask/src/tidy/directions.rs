@@ -40,7 +40,8 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
             "sdp-sys",
         ],
     ),
-    ("sdp-preload", &["sdp-config", "sdp-socket", "sdp-stats", "sdp-sys"]),
+    // The stand-in only with a feature, for tests.
+    ("sdp-preload", &["sdp-config", "sdp-fake-verbs", "sdp-socket", "sdp-stats", "sdp-sys"]),
     ("sdp-tools", &["sdp-config", "sdp-stats", "sdp-sys"]),
     // The model checker: for tests, whose dependencies are not counted.
     ("sdp-model", &[]),

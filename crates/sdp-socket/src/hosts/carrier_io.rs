@@ -81,3 +81,29 @@ impl PayloadCarrier<Vector> for Socket {
         told(carrier::send(self.0, &walk, usize::MAX, libc::MSG_EOR))
     }
 }
+
+/// Whether an address is one of this host's: then a socket can be bound to it.
+pub(super) fn is_of_this_host(ip: &[u8; 16]) -> bool {
+    let mut storage = [0u8; 28];
+    let is_v4 = ip.starts_with(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff]);
+    let (family, from, bytes) = match is_v4 {
+        true => (libc::AF_INET, 4, ip.get(12..).unwrap_or_default()),
+        false => (libc::AF_INET6, 8, &ip[..]),
+    };
+    let family_bytes = (family as u16).to_ne_bytes();
+    for (to, byte) in storage.iter_mut().zip(family_bytes) {
+        *to = byte;
+    }
+    for (to, byte) in storage.iter_mut().skip(from).zip(bytes) {
+        *to = *byte;
+    }
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
+    // SAFETY: no pointers.
+    let Ok(probe) = (unsafe { sys!(libc::SYS_socket, family, kind, 0) }) else { return true };
+    let len = if is_v4 { 16usize } else { 28 };
+    // SAFETY: the address outlives the call.
+    let bound = unsafe { sys!(libc::SYS_bind, probe, storage.as_ptr(), len) };
+    fd::close(probe as c_int);
+    // What is neither (a link-local address without its interface) stays with the other fabrics.
+    bound != Err(Errno(libc::EADDRNOTAVAIL))
+}

@@ -36,7 +36,7 @@ const PROMISE: u32 = 16;
 /// Between two requests to an end that is not there yet, at first and at most.
 const RETRY_NS: u64 = 5_000_000;
 const RETRY_MOST_NS: u64 = 60_000_000_000;
-/// After a device was lost, before one is looked for again.
+/// After a device or a queue pair was lost, before another one is looked for, at first.
 const REOPEN_NS: u64 = 1_000_000_000;
 /// Between two looks whether the turn is free.
 const TURN_NAP_NS: i64 = 100_000;
@@ -356,6 +356,16 @@ fn put_off(attempt: &mut pair::Attempt) {
     attempt.next_ns = monotonic_ns() + (RETRY_NS << doubles).min(RETRY_MOST_NS);
 }
 
+/// A queue pair was lost. A road that carries requests and no messages would cost a time-out at each attempt: they become
+/// rare.
+fn put_off_after_loss(attempt: &mut pair::Attempt) {
+    let now = monotonic_ns();
+    let has_lasted = now.saturating_sub(attempt.met_ns) > RETRY_MOST_NS;
+    attempt.losses = if has_lasted { 0 } else { attempt.losses.saturating_add(1) };
+    let doubles = attempt.losses.saturating_sub(1).min(20);
+    attempt.next_ns = now + (REOPEN_NS << doubles).min(RETRY_MOST_NS);
+}
+
 /// The device was removed: its driver may wait until nothing of it is in use here. Streams go on over TCP.
 fn close_lost(turn: &mut Turn) {
     let Some(device) = device(turn) else { return };
@@ -505,6 +515,8 @@ fn begun(pair: &Pair) {
         let index = receiving.rx.as_ref().map_or(0, |rx| rx.index() as u32 + 1);
         pair.endpoint.store(index, Ordering::Release);
     });
+    // SAFETY: the turn is the caller's.
+    unsafe { pair.attempt() }.met_ns = monotonic_ns();
     pair.is_new.store(true, Ordering::SeqCst);
     HAS_NEW.store(true, Ordering::SeqCst);
     doorbell::ring_own(conn.index());
@@ -520,7 +532,7 @@ pub(super) fn take_new(each: impl Fn(&Conn)) {
     }
 }
 
-/// A dead queue pair whose messages have been read is destroyed, so that another one may come.
+/// A dead queue pair whose messages have been read is destroyed, so that another one may come. By who has the turn.
 fn bury(host: &mut Host<VerbsFabric, PAIRS>, number: u32, pair: &Pair) {
     let halves = with_both(pair, |conn, receiving, sending| {
         let (inbound, outbound) = (receiving.inbound.as_mut()?, sending.outbound.as_mut()?);
@@ -540,6 +552,8 @@ fn bury(host: &mut Host<VerbsFabric, PAIRS>, number: u32, pair: &Pair) {
     if let Some(halves) = halves {
         drop(halves);
         host.forget(number);
+        // SAFETY: the caller has the turn.
+        put_off_after_loss(unsafe { pair.attempt() });
     }
 }
 

@@ -45,7 +45,7 @@ mod leaving;
 mod look;
 mod pair;
 
-use carrier_io::{Socket, Vector};
+use carrier_io::{Socket, Vector, is_of_this_host};
 use forked::{Use, may_use};
 pub(crate) use leaving::hand_back;
 use leaving::{await_return, is_plain, take_return};
@@ -118,32 +118,6 @@ pub(crate) fn unreachable() -> Option<Reason> {
 
 fn role(conn: &Conn) -> Role {
     if conn.has(flag::ACCEPTED) { Role::Acceptor } else { Role::Connector }
-}
-
-/// Whether an address is one of this host's: then a socket can be bound to it.
-fn is_of_this_host(ip: &[u8; 16]) -> bool {
-    let mut storage = [0u8; 28];
-    let is_v4 = ip.starts_with(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff]);
-    let (family, from, bytes) = match is_v4 {
-        true => (libc::AF_INET, 4, ip.get(12..).unwrap_or_default()),
-        false => (libc::AF_INET6, 8, &ip[..]),
-    };
-    let family_bytes = (family as u16).to_ne_bytes();
-    for (to, byte) in storage.iter_mut().zip(family_bytes) {
-        *to = byte;
-    }
-    for (to, byte) in storage.iter_mut().skip(from).zip(bytes) {
-        *to = *byte;
-    }
-    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
-    // SAFETY: no pointers.
-    let Ok(probe) = (unsafe { sys!(libc::SYS_socket, family, kind, 0) }) else { return true };
-    let len = if is_v4 { 16usize } else { 28 };
-    // SAFETY: the address outlives the call.
-    let bound = unsafe { sys!(libc::SYS_bind, probe, storage.as_ptr(), len) };
-    fd::close(probe as c_int);
-    // What is neither (a link-local address without its interface) stays with the other fabrics.
-    bound != Err(Errno(libc::EADDRNOTAVAIL))
 }
 
 /// The peer broke a rule: every call answers ECONNRESET from here on, and the other end is told.
@@ -322,9 +296,16 @@ fn kernel_call(
     // SAFETY: zero is a valid msghdr.
     let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
     (message.msg_iov, message.msg_iovlen) = (parts.as_mut_ptr(), used);
-    let call = if half == Half::Send { libc::SYS_sendmsg } else { libc::SYS_recvmsg };
+    let (call, direction) = match half {
+        Half::Send => (libc::SYS_sendmsg, Direction::Send),
+        Half::Receive => (libc::SYS_recvmsg, Direction::Receive),
+    };
     // SAFETY: the message and its vector outlive the call; the elements are the program's own.
-    unsafe { sys!(call, conn.fd(), &raw mut message, flags) }
+    let moved = unsafe { sys!(call, conn.fd(), &raw mut message, flags) }?;
+    if flags & libc::MSG_PEEK == 0 || half == Half::Send {
+        count(conn, direction, StatsLane::Kernel, moved);
+    }
+    Ok(moved)
 }
 
 /// Keeps the first of `len` bytes that the carrier took or gave, from byte `from` of the call on (G9). They stand at `at`

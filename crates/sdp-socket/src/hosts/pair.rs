@@ -69,6 +69,9 @@ pub(super) struct Attempt {
     /// When the next may begin, in nanoseconds, and how many there were.
     pub(super) next_ns: u64,
     pub(super) tries: u32,
+    /// When the ends met last, in nanoseconds, and how many queue pairs have been lost soon after that, one after the other.
+    pub(super) met_ns: u64,
+    pub(super) losses: u32,
     /// A request is under way, or a listener waits for one.
     pub(super) is_out: bool,
 }
@@ -177,7 +180,14 @@ pub(super) fn take(conn: &Conn, role: Role) -> Option<&'static Pair> {
             cut_ns: 0,
         };
         let sending = Sending { prefix: Prefix::new(), moved: 0, outbound: None, tx: None };
-        let attempt = Attempt { meeting: Meeting::new(role), next_ns: 0, tries: 0, is_out: false };
+        let attempt = Attempt {
+            meeting: Meeting::new(role),
+            next_ns: 0,
+            tries: 0,
+            met_ns: 0,
+            losses: 0,
+            is_out: false,
+        };
         // SAFETY: both locks are ours, and nobody has the place. `write`: what was there before was dropped, or
         // never was.
         unsafe {

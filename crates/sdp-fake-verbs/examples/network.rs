@@ -1,0 +1,64 @@
+//! Makes a network in a file, changes it, and tells what is on it: for tests that are not in Rust.
+//!
+//! ```text
+//! network steps                what can be made to fail
+//! network FILE new ADDRESS…    makes it, with a device for each address (IPv4)
+//! network FILE live            what exists, as JSON
+//! network FILE remove N        takes device N away
+//! network FILE add ADDRESS     adds a device
+//! network FILE road open|cut|mute
+//! network FILE expire          what was lost while the road was not open fails
+//! network FILE break           queue pairs that are up fail
+//! ```
+
+use std::{ffi::CString, net::Ipv4Addr, process::exit};
+
+use sdp_fake_verbs::{Network, Road, Step};
+
+fn mapped(text: &str) -> [u8; 16] {
+    let ip: Ipv4Addr = text.parse().expect("an IPv4 address");
+    ip.to_ipv6_mapped().octets()
+}
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    if words == ["steps"] {
+        Step::ALL.iter().for_each(|step| println!("{step:?}"));
+        return;
+    }
+    let [path, command, rest @ ..] = words.as_slice() else {
+        eprintln!("network FILE COMMAND …");
+        exit(2);
+    };
+    if *command == "new" {
+        std::fs::File::create(path).expect("a file");
+    }
+    let path = CString::new(*path).expect("a path");
+    let network = Network::shared(&path).expect("a network");
+    match (*command, rest) {
+        ("new" | "add", addresses) => {
+            for address in addresses {
+                network.add_device(mapped(address)).expect("room for a device");
+            }
+        }
+        ("live", []) => {
+            network.reap();
+            let live = network.live();
+            println!(
+                "{{\"managers\": {}, \"ids\": {}, \"contexts\": {}, \"qps\": {}, \"regions\": {}, \"cqs\": {}}}",
+                live.managers, live.ids, live.contexts, live.qps, live.regions, live.cqs
+            );
+        }
+        ("remove", [number]) => network.remove_device(number.parse().expect("a number")),
+        ("road", ["open"]) => network.set_road(Road::Open),
+        ("road", ["cut"]) => network.set_road(Road::Cut),
+        ("road", ["mute"]) => network.set_road(Road::Mute),
+        ("expire", []) => network.expire(),
+        ("break", []) => network.break_pairs(|_| true),
+        _ => {
+            eprintln!("unknown: {command} {rest:?}");
+            exit(2);
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! A process that a test has started: what its environment says.
+
+use core::ffi::CStr;
+
+use crate::{Network, Step};
+
+/// The network's file.
+const NETWORK: &str = "SDP_FAKE_NETWORK=";
+/// What fails in this process: `STEP:FIRST:COUNT:NUMBER`, several behind commas.
+const FAIL: &str = "SDP_FAKE_FAIL=";
+
+/// Heeds one entry of the environment. Others than the two are nobody's; the network comes first.
+pub fn heed(entry: &CStr) {
+    let Ok(text) = entry.to_str() else { return };
+    if text.starts_with(NETWORK) {
+        // The path is the rest, which ends where the entry does.
+        let path = entry.to_bytes_with_nul().get(NETWORK.len()..);
+        let path = path.and_then(|path| CStr::from_bytes_with_nul(path).ok());
+        let _ = path.map(Network::shared);
+    } else if let Some(list) = text.strip_prefix(FAIL) {
+        list.split(',').for_each(fail);
+    }
+}
+
+fn fail(one: &str) {
+    let mut words = one.split(':');
+    let step = words.next().and_then(Step::named);
+    let mut number = || words.next().and_then(|word| word.parse::<u32>().ok());
+    if let (Some(step), Some(first), Some(count), Some(number)) =
+        (step, number(), number(), number())
+    {
+        Network::fail_here(step, first, count, number as i32);
+    }
+}

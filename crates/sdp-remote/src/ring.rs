@@ -1,0 +1,62 @@
+//! The ring of what was posted, by stream position.
+
+use core::cell::Cell;
+
+use sdp_rdma::fabric::Gather;
+
+/// Bytes of the ring as they are in the stream.
+pub(crate) struct Pieces<'a>(pub(crate) [&'a [u8]; 2]);
+
+impl Gather for Pieces<'_> {
+    fn len(&self) -> usize {
+        let [a, b] = self.0;
+        a.len().saturating_add(b.len())
+    }
+
+    fn copy_to(&mut self, offset: usize, dst: &[Cell<u8>]) {
+        let [a, b] = self.0;
+        let bytes = a.iter().chain(b).skip(offset);
+        dst.iter().zip(bytes).for_each(|(to, from)| to.set(*from));
+    }
+}
+
+/// `len` bytes of a ring from stream position `at` on, at most its length.
+pub(crate) fn ring_pieces(ring: &[u8], at: u64, len: usize) -> [&[u8]; 2] {
+    let size = ring.len().max(1);
+    let start = (at % size as u64) as usize;
+    let first = len.min(size - start);
+    let a = ring.get(start..).and_then(|rest| rest.get(..first)).unwrap_or_default();
+    let b = ring.get(..len - first).unwrap_or_default();
+    [a, b]
+}
+
+/// Copies `len` bytes of the program into the ring.
+pub(crate) fn fill_ring(
+    ring: &mut [u8],
+    at: u64,
+    payload: &mut impl Gather,
+    from: usize,
+    len: usize,
+) {
+    let size = ring.len().max(1);
+    let start = (at % size as u64) as usize;
+    let first = len.min(size - start);
+    if let Some(room) = ring.get_mut(start..).and_then(|rest| rest.get_mut(..first)) {
+        payload.copy_to(from, Cell::from_mut(room).as_slice_of_cells());
+    }
+    if first < len
+        && let Some(room) = ring.get_mut(..len - first)
+    {
+        payload.copy_to(from + first, Cell::from_mut(room).as_slice_of_cells());
+    }
+}
+
+/// Nothing: the payload of control messages.
+pub(crate) struct Nothing;
+
+impl Gather for Nothing {
+    fn len(&self) -> usize {
+        0
+    }
+    fn copy_to(&mut self, _: usize, _: &[Cell<u8>]) {}
+}

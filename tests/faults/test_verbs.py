@@ -1,0 +1,256 @@
+"""Connections between two network namespaces, with a stand-in for RDMA devices: whatever fails there, every byte arrives.
+
+The library is a build for tests: `sdp-fake-verbs` stands in for libibverbs and the kernel's connection manager, and the
+network between the devices is a file that both ends map. `SDP_FAKE_FAIL` makes calls fail in one process.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from .harness import SDP, TARGET, seeds
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PROGRAM = ROOT / "tests" / "machines" / "programs" / "exchange.py"
+LIBRARY = TARGET / "debug" / "libsdp.so"
+NETWORK = TARGET / "debug" / "examples" / "network"
+PORT = 7070
+LIMIT_S = 30
+ADDRESSES = "10.9.0.1", "10.9.0.2"
+# All that fail in turn in `sdp-fake-verbs/tests/failures.rs`, within one process; here one of a kind unless all are asked for.
+STEPS = "OpenManager CreateSrq Listen Connect Accept CreateQp ToRtr ToErr PostSend PostReceive Poll Arm SendCompletion".split()
+OTHERS = """CreateId Bind Query ResolveAddress ResolveRoute Confirm Disconnect InitQpAttr GetEvent DeviceList OpenDevice AllocPd
+RegMr CreateChannel CreateCq ToInit ToRts ReceiveCompletion""".split()
+IS_WHOLE = bool(os.environ.get("SDP_TEST_WHOLE"))
+# Without these no device is opened, and no connection leaves TCP.
+OPENING = "OpenManager Query DeviceList OpenDevice AllocPd RegMr CreateChannel CreateCq CreateSrq".split()
+RETRIES_EXCEEDED, EIO, ENOMEM = 12, 5, 12
+
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0 or subprocess.run(["unshare", "--net", "true"], check=False).returncode != 0,
+    reason="needs a network namespace",
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def built():
+    for what in (["--package", "sdp-preload", "--features", "fake-verbs"],
+                 ["--package", "sdp-fake-verbs", "--example", "network"]):
+        environment = {**os.environ, "CARGO_TARGET_DIR": str(TARGET)}
+        subprocess.run(["cargo", "build", "--quiet", *what], cwd=ROOT, env=environment, check=True)
+
+
+class Hosts:
+    """Two network namespaces joined by a wire, each with a device."""
+
+    def __init__(self):
+        self.scratch = tempfile.TemporaryDirectory()
+        self.path = Path(self.scratch.name)
+        self.holders = [subprocess.Popen(["unshare", "--net", "sleep", "300"]) for _ in ADDRESSES]
+        own = os.readlink("/proc/self/ns/net")
+        for holder in self.holders:
+            while os.readlink(f"/proc/{holder.pid}/ns/net") == own:
+                time.sleep(0.005)
+        a, b = (holder.pid for holder in self.holders)
+        self.enter(0, "ip", "link", "add", "wire0", "type", "veth", "peer", "name", "wire1", "netns", str(b))
+        for number, address in enumerate(ADDRESSES):
+            self.enter(number, "ip", "addr", "add", f"{address}/24", "dev", f"wire{number}")
+            for device in (f"wire{number}", "lo"):
+                self.enter(number, "ip", "link", "set", device, "up")
+        self.network("new", *ADDRESSES)
+        self.started = []
+
+    def close(self):
+        for process in [*self.started, *self.holders]:
+            try:
+                os.killpg(process.pid, signal.SIGKILL) if process in self.started else process.kill()
+            except ProcessLookupError:
+                pass
+            process.wait()
+        self.scratch.cleanup()
+
+    def inside(self, number, *argv):
+        return ["nsenter", f"--net=/proc/{self.holders[number].pid}/ns/net", *map(str, argv)]
+
+    def enter(self, number, *argv):
+        subprocess.run(self.inside(number, *argv), check=True)
+
+    def network(self, *words):
+        """The stand-in's tool."""
+        done = subprocess.run([NETWORK, self.path / "network", *words], check=True, capture_output=True, text=True)
+        return done.stdout
+
+    def live(self):
+        return json.loads(self.network("live"))
+
+    def leave_nothing(self):
+        """What clients and children had goes; the last one to end may still be on its way out of its place."""
+        for _ in range(LIMIT_S * 20):
+            left = self.live()
+            if left["qps"] <= 1 and left["ids"] <= 1 and left["managers"] <= 1:
+                return
+            time.sleep(0.05)
+        raise AssertionError(left)
+
+    def start(self, number, name, *words, fail=()):
+        argv = [SDP, "run", "--no-config", "--set", "fabrics=shm,verbs", "--report", self.path / f"{name}.json", "--",
+                sys.executable, PROGRAM, *words]
+        environment = {**os.environ, "SDP_LIBRARY": str(LIBRARY), "SDP_FAKE_FAIL": ",".join(fail),
+                       "SDP_FAKE_NETWORK": str(self.path / "network"), "PYTHONDONTWRITEBYTECODE": "1"}
+        process = subprocess.Popen(self.inside(number, *argv), env=environment, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True, start_new_session=True)
+        self.started.append(process)
+        return process
+
+    def serve(self, *options, fail=()):
+        server = self.start(0, "server", "serve", PORT, *options, fail=fail)
+        listens = ["sh", "-c", f"until ss -Hltn sport = :{PORT} | grep -q .; do sleep 0.02; done"]
+        subprocess.run(self.inside(0, *listens), check=True, timeout=LIMIT_S)
+        return server
+
+    def ask(self, *options, fail=()):
+        return self.start(1, "client", "ask", ADDRESSES[0], PORT, *options, fail=fail)
+
+    def every_byte(self, client):
+        out, err = client.communicate(timeout=LIMIT_S)
+        assert (client.returncode, out) == (0, "every byte\n"), (client.returncode, out, err)
+
+    def stop(self, server):
+        """The reports of client and server, which agree on how many bytes there were."""
+        os.killpg(server.pid, signal.SIGTERM)
+        server.communicate(timeout=LIMIT_S)
+        client, server = (json.loads((self.path / f"{name}.json").read_text()) for name in ("client", "server"))
+        for one, other in ((client["bytes"], server["bytes"]), (server["bytes"], client["bytes"])):
+            sent = one["sdp_sent"] + one["tcp_sent"]
+            assert sent == other["sdp_received"] + other["tcp_received"], (client, server)
+        return client, server
+
+    def pause(self):
+        """Waits until the client is in the middle; the file that holds it there."""
+        file = self.path / "pause"
+        for _ in range(LIMIT_S * 50):
+            if file.exists():
+                return file
+            time.sleep(0.02)
+        raise AssertionError("the client never came to its pause")
+
+
+@pytest.fixture
+def hosts():
+    hosts = Hosts()
+    try:
+        yield hosts
+    finally:
+        hosts.close()
+
+
+def by_sdp(report):
+    return report["bytes"]["sdp_sent"] + report["bytes"]["sdp_received"]
+
+
+@pytest.mark.integrity
+@pytest.mark.parametrize("options", [(), ("--async",), ("--fork",)], ids=["threads", "asyncio", "fork"])
+def test_every_byte(hosts, options):
+    """Blocking, through epoll, and in a child for each connection; nothing of a client is left at the server."""
+    server = hosts.serve(*options)
+    hosts.every_byte(hosts.ask("--rounds", 120, "--connections", 2, *(options if "--async" in options else ())))
+    hosts.leave_nothing()
+    client, server = hosts.stop(server)
+    for report in (client, server):
+        assert report["fabrics"]["verbs"] == 2, report
+        assert by_sdp(report) > sum(report["bytes"].values()) / 2, report
+
+
+def fault(step, nth, count=1):
+    number = RETRIES_EXCEEDED if step.endswith("Completion") else (EIO, ENOMEM)[nth % 2]
+    return f"{step}:{nth}:{count}:{number}"
+
+
+@pytest.mark.integrity
+@pytest.mark.parametrize("step", [*STEPS, *(OTHERS if IS_WHOLE else ())])
+def test_a_step_fails(hosts, step):
+    """At both ends: the stream stays on TCP or goes back to it."""
+    # For ever; in longer runs also once, by turns.
+    always = (1 if step in OPENING else 2, 1 << 30)
+    for nth, count in [always, *((seed, 1) for seed in seeds(1))][: len(seeds(1))]:
+        fail = [fault(step, nth, count)]
+        server = hosts.serve(fail=fail)
+        hosts.every_byte(hosts.ask("--rounds", 50, fail=fail))
+        client, server = hosts.stop(server)
+        if step in OPENING and nth == 1:
+            assert client["fabrics"]["verbs"] == server["fabrics"]["verbs"] == 0, (client, server)
+            assert set(client["reasons"]) & {"no-device", "memlock"}, client
+        for report in (client, server):
+            assert "protocol-violation" not in {*report["reasons"], *report["demotions"]}, report
+
+
+@pytest.mark.integrity
+def test_the_device_goes_and_comes_back(hosts):
+    server = hosts.serve()
+    client = hosts.ask("--rounds", 240, "--pause-file", hosts.path / "pause")
+    pause = hosts.pause()
+    assert hosts.live()["qps"] == 2
+    hosts.network("remove", "0")
+    pause.unlink()
+    hosts.every_byte(client)
+    assert hosts.live()["contexts"] <= 1, "the server keeps a device that is gone"
+    client, server = hosts.stop(server)
+    assert client["fabrics"]["verbs"] == server["fabrics"]["verbs"] == 1
+    assert server["demotions"].get("lane-lost", 0) >= 1, server
+
+
+@pytest.mark.integrity
+@pytest.mark.parametrize("road", ["cut", "mute"])
+def test_the_road_ends(hosts, road):
+    """Messages are lost, or their confirmations are, and no device says so: the watch does.
+
+    One thread at each end: a thread that slept in a receive before another one sent does not watch for it.
+    """
+    server = hosts.serve("--async")
+    client = hosts.ask("--rounds", 240, "--pause-file", hosts.path / "pause", "--async")
+    pause = hosts.pause()
+    hosts.network("road", road)
+    pause.unlink()
+    hosts.every_byte(client)
+    client, server = hosts.stop(server)
+    assert client["fabrics"]["verbs"] == 1 and by_sdp(client) > 0, client
+    assert set(client["demotions"]) & {"lane-lost", "credit"}, client
+
+
+@pytest.mark.integrity
+def test_queue_pairs_that_break(hosts):
+    """At both ends at once, while both send; a later attempt brings the lane back."""
+    server = hosts.serve()
+    client = hosts.ask("--rounds", 240, "--pause-file", hosts.path / "pause")
+    pause = hosts.pause()
+    hosts.network("break")
+    # Longer than the first attempt is put off.
+    time.sleep(1.2)
+    pause.unlink()
+    hosts.every_byte(client)
+    client, server = hosts.stop(server)
+    assert by_sdp(client) > 0 and client["demotions"].get("lane-lost", 0) >= 1, client
+    assert client["switches"]["promoted"] > 2, client
+
+
+def test_a_client_is_killed(hosts):
+    """What it had goes; the server serves the next one by SDP."""
+    server = hosts.serve()
+    killed = hosts.ask("--rounds", 240, "--connections", 1, "--pause-file", hosts.path / "pause")
+    hosts.pause()
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.communicate()
+    hosts.path.joinpath("client.json").unlink(missing_ok=True)
+    hosts.every_byte(hosts.ask("--rounds", 120))
+    hosts.leave_nothing()
+    os.killpg(server.pid, signal.SIGTERM)
+    server.communicate(timeout=LIMIT_S)
+    report = json.loads(hosts.path.joinpath("server.json").read_text())
+    assert report["fabrics"]["verbs"] == 2, report
