@@ -44,10 +44,10 @@ class Turns:
 
 
 @contextmanager
-def running(ladder, *options, before=(), **env):
+def running(ladder, *options, before=(), stderr=None, **env):
     """`turns.py` under `sdp run`; ids are those of its own pid namespace."""
     command = [*before, ladder.artifacts.sdp, "run", *options, "--", python(), TURNS]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": stderr}
     with subprocess.Popen(command, env=environment(**env), text=True, **pipes) as process:
         both = Turns(process)
         try:
@@ -159,6 +159,22 @@ def test_who_waits_elsewhere_takes_it_later(ladder):
         both.say("connect")
         assert value_of(ladder, parent) == ("0", "tune")
         assert value_of(ladder, parent, "promote_calls") == ("4", "tune")
+
+
+def test_a_log_that_begins_and_ends_while_the_program_runs(ladder, tmp_path):
+    """`sdp_debug_level` asks for a line per connection, where the `log` statement says; its 0 leaves errors."""
+    log = tmp_path / "log"
+    with open(log, "wb") as stderr, running(ladder, "--log", "9:stderr", stderr=stderr) as both:
+        parent = both_pids(both)[0]
+        both.say("connect")
+        assert log.read_bytes() == b""
+        tune(ladder, "--pid", parent, "sdp_debug_level=1")
+        both.say("connect")
+        lines = log.read_text(encoding="utf-8")
+        assert "CONNECT: connected TCP fd:" in lines and "ACCEPT: accepting" in lines
+        tune(ladder, "--pid", parent, "sdp_debug_level=default")
+        both.say("connect")
+        assert log.read_text(encoding="utf-8") == lines
 
 
 def test_whom(ladder):
