@@ -177,6 +177,21 @@ def test_a_log_that_begins_and_ends_while_the_program_runs(ladder, tmp_path):
         assert log.read_text(encoding="utf-8") == lines
 
 
+def test_parameters_of_the_historic_module_are_hints(ladder, tmp_path):
+    """Shown with the command that takes them over; nothing of it is in force."""
+    folder = tmp_path / "etc" / "modprobe.d"
+    folder.mkdir(parents=True)
+    (folder / "ib_sdp.conf").write_text("options ib_sdp recv_poll=700 sdp_zcopy_thresh=-1 debug_level=1\n", encoding="utf-8")
+    shown = sdp(ladder, "tune", "--sysroot", tmp_path).stdout
+    assert "ib_sdp.conf:1 sets recv_poll of the historic module to 700\n" in shown
+    assert "sets sdp_zcopy_thresh of the historic module to -1, which it cannot be here\n" in shown
+    assert shown.endswith("sdp tune --save recv_poll=700 sdp_debug_level=1\n"), shown
+    form = json.loads(sdp(ladder, "tune", "--json", "--sysroot", tmp_path, "recv_poll").stdout)
+    assert not faults(form, json.loads((SCHEMAS / "tune.json").read_text(encoding="utf-8")))
+    assert [(h["key"], h["value"]) for h in form["hints"]] == [("recv_poll", "700")]
+    assert [(t["value"], t["origin"]["kind"]) for t in form["tunables"]] == [("adaptive", "default")]
+
+
 def test_whom(ladder):
     """There must be somebody, and it must be said whom."""
     done = sdp(ladder, "tune", "recv_poll=1")
