@@ -44,10 +44,10 @@ class Turns:
 
 
 @contextmanager
-def running(ladder, *options, before=(), **env):
+def running(ladder, *options, before=(), stderr=None, **env):
     """`turns.py` under `sdp run`; ids are those of its own pid namespace."""
     command = [*before, ladder.artifacts.sdp, "run", *options, "--", python(), TURNS]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": stderr}
     with subprocess.Popen(command, env=environment(**env), text=True, **pipes) as process:
         both = Turns(process)
         try:
@@ -159,6 +159,37 @@ def test_who_waits_elsewhere_takes_it_later(ladder):
         both.say("connect")
         assert value_of(ladder, parent) == ("0", "tune")
         assert value_of(ladder, parent, "promote_calls") == ("4", "tune")
+
+
+def test_a_log_that_begins_and_ends_while_the_program_runs(ladder, tmp_path):
+    """`sdp_debug_level` asks for a line per connection, where the `log` statement says; its 0 leaves errors."""
+    log = tmp_path / "log"
+    with open(log, "wb") as stderr, running(ladder, "--log", "9:stderr", stderr=stderr) as both:
+        parent = both_pids(both)[0]
+        both.say("connect")
+        assert log.read_bytes() == b""
+        tune(ladder, "--pid", parent, "sdp_debug_level=1")
+        both.say("connect")
+        lines = log.read_text(encoding="utf-8")
+        assert "CONNECT: connected TCP fd:" in lines and "ACCEPT: accepting" in lines
+        tune(ladder, "--pid", parent, "sdp_debug_level=default")
+        both.say("connect")
+        assert log.read_text(encoding="utf-8") == lines
+
+
+def test_parameters_of_the_historic_module_are_hints(ladder, tmp_path):
+    """Shown with the command that takes them over; nothing of it is in force."""
+    folder = tmp_path / "etc" / "modprobe.d"
+    folder.mkdir(parents=True)
+    (folder / "ib_sdp.conf").write_text("options ib_sdp recv_poll=700 sdp_zcopy_thresh=-1 debug_level=1\n", encoding="utf-8")
+    shown = sdp(ladder, "tune", "--sysroot", tmp_path).stdout
+    assert "ib_sdp.conf:1 sets recv_poll of the historic module to 700\n" in shown
+    assert "sets sdp_zcopy_thresh of the historic module to -1, which it cannot be here\n" in shown
+    assert shown.endswith("sdp tune --save recv_poll=700 sdp_debug_level=1\n"), shown
+    form = json.loads(sdp(ladder, "tune", "--json", "--sysroot", tmp_path, "recv_poll").stdout)
+    assert not faults(form, json.loads((SCHEMAS / "tune.json").read_text(encoding="utf-8")))
+    assert [(h["key"], h["value"]) for h in form["hints"]] == [("recv_poll", "700")]
+    assert [(t["value"], t["origin"]["kind"]) for t in form["tunables"]] == [("adaptive", "default")]
 
 
 def test_whom(ladder):

@@ -12,6 +12,7 @@ pub mod devices;
 pub mod diag;
 pub mod doctor;
 pub mod elf;
+pub mod hints;
 pub mod kernel;
 pub mod names;
 pub mod netstat;

@@ -17,7 +17,7 @@ use crate::asking::{self, Answer, Outcome, Whom};
 use crate::perf::users::User;
 use crate::rules::{DEFAULT_FILE, FILE_VARIABLE, Texts};
 use crate::run::RULES_VARIABLE;
-use crate::{Failure, show};
+use crate::{Failure, hints, show};
 
 /// Names of the same tunables in older generations.
 const FORMER: [(&str, &str); 3] = [
@@ -26,7 +26,7 @@ const FORMER: [(&str, &str); 3] = [
     ("zcopy_thresh", "sdp_zcopy_thresh"),
 ];
 /// Tunables that are kept and shown, but have no effect in this version.
-const WITHOUT_EFFECT: [&str; 3] = ["sdp_zcopy_thresh", "sdp_debug_level", "sdp_data_debug_level"];
+const WITHOUT_EFFECT: [&str; 2] = ["sdp_zcopy_thresh", "sdp_data_debug_level"];
 
 const NO_EFFECT: &str = " (no effect in this version)";
 
@@ -51,6 +51,9 @@ pub struct Options {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+    /// Read modprobe's files below this folder: a copy of another machine's
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    pub sysroot: PathBuf,
     /// What to show, or to set; nothing: show all. At run time the value `default` takes a value back
     #[arg(value_name = "KEY[=VALUE]")]
     pub settings: Vec<String>,
@@ -171,8 +174,10 @@ pub fn main(options: &Options) -> Result<(), Failure> {
     let texts = Texts::load(front, options.config.as_deref())?;
     let mut all = show::tunables(&texts, std::env::vars_os());
     all.retain(|t| shown.is_empty() || shown.contains(&t.key));
+    let mut hints = hints::find(&options.sysroot, |name| key(name).ok().map(|key| key.name));
+    hints.retain(|h| shown.is_empty() || shown.contains(&&*h.key));
     if options.json {
-        let form = serde_json::json!({"schema": show::SCHEMA, "tunables": all});
+        let form = serde_json::json!({"schema": show::SCHEMA, "tunables": all, "hints": hints});
         crate::print(&crate::json(&form)?);
         return Ok(());
     }
@@ -184,6 +189,17 @@ pub fn main(options: &Options) -> Result<(), Failure> {
             show::clean(&tunable.value),
             tunable.origin
         ));
+    }
+    for hint in &hints {
+        let taken = if hint.is_taken { "" } else { ", which it cannot be here" };
+        let (file, value) = (show::clean(&hint.file), show::clean(&hint.value));
+        crate::print(&format!(
+            "hint: {file}:{} sets {} of the historic module to {value}{taken}\n",
+            hint.line, hint.key
+        ));
+    }
+    if let Some(command) = hints::command(&hints) {
+        crate::print(&format!("hint: to have that for programs to come: {command}\n"));
     }
     Ok(())
 }

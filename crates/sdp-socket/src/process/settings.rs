@@ -453,6 +453,7 @@ impl Tuned {
             RecvPoll::AtMost(us) => us.saturating_add(1),
         };
         self.receive_poll.store(poll, Ordering::Relaxed);
+        log::trace(from("sdp_debug_level").debug_level);
     }
 
     /// Successful calls of a half that earn it an SDP lane.
@@ -567,6 +568,7 @@ mod tests {
             "give_back",
             "keep_segments",
             "io_uring",
+            "sdp_debug_level",
         ] {
             assert_ne!(bit(|key| key.name == name), 0, "{name}");
         }

@@ -1,13 +1,15 @@
 //! The log that a `log` statement asks for: what the library decided, in the historic libsdp's words.
 //!
 //! Used where a socket is given its rule, where a half changes lanes and where the settings are read.
-//! Nothing is written unless a `log` statement (of the rule file, or `sdp run --log`) asks for it: a
-//! library in a stranger's process does not speak unasked. A line never waits: what the destination
-//! does not take at once is lost. Nothing here uses an allocator, libc's clock tables or libc's stdio.
+//! Nothing is written unless a `log` statement (of the rule file, or `sdp run --log`) or
+//! `sdp_debug_level` ([`trace`]) asks for it: a library in a stranger's process does not speak
+//! unasked. A line never waits: what the destination does not take at once is lost, and so is what
+//! is more than [`LINES_MAX`] lines in a second. Nothing here uses an allocator, libc's clock
+//! tables or libc's stdio.
 
 mod sink;
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use sdp_config::{Config, LogDestination, Match, Place, Role, Severity, Source, Verdict};
 use sdp_stats::{Direction, Reason, RuleState};
@@ -32,6 +34,14 @@ pub(crate) enum Level {
 
 /// Least level that is written; 0 no log.
 static LEAST: AtomicU32 = AtomicU32::new(0);
+/// The same, as the `log` statement has it.
+static ASKED_FOR: AtomicU32 = AtomicU32::new(0);
+/// Lines in a second of a process; more are left out, and counted.
+const LINES_MAX: u32 = 1000;
+/// The second that lines are counted for.
+static SECOND: AtomicU64 = AtomicU64::new(0);
+/// Lines in that second, those that were left out, too.
+static LINES: AtomicU32 = AtomicU32::new(0);
 
 /// Whether a line of this level is written.
 #[inline]
@@ -142,7 +152,38 @@ pub(crate) fn start(config: &Config) {
         LogDestination::Syslog => sink::to_syslog(),
         LogDestination::File(name) => sink::to_file(config.text(name)),
     }
+    ASKED_FOR.store(log.min_level.into(), Ordering::Relaxed);
     LEAST.store(log.min_level.into(), Ordering::Release);
+}
+
+/// Takes `sdp_debug_level` over, which may be changed while the process runs: 0 leaves the log to its statement; 1 has
+/// a line per connection and change of lane, 2 what lookups gave, 3 and more the rules tried. Without a statement they
+/// go to the system log.
+pub(crate) fn trace(debug_level: u32) {
+    let asked_for = ASKED_FOR.load(Ordering::Relaxed);
+    let traced = match debug_level {
+        0 => 0,
+        1 => Level::Summary as u32,
+        2 => Level::Found as u32,
+        _ => Level::Tried as u32,
+    };
+    let least = match (asked_for, traced) {
+        (0, level) | (level, 0) => level,
+        (one, other) => one.min(other),
+    };
+    if asked_for == 0 && traced != 0 {
+        sink::to_syslog();
+    }
+    LEAST.store(least, Ordering::Release);
+}
+
+/// Counts a line. How many were left out in the second before; `None`: this one is left out, too.
+fn admitted(now_s: u64) -> Option<u32> {
+    let mut left_out = 0;
+    if SECOND.load(Ordering::Relaxed) != now_s && SECOND.swap(now_s, Ordering::Relaxed) != now_s {
+        left_out = LINES.swap(0, Ordering::Relaxed).saturating_sub(LINES_MAX);
+    }
+    (LINES.fetch_add(1, Ordering::Relaxed) < LINES_MAX).then_some(left_out)
 }
 
 /// Writes one line.
@@ -151,7 +192,13 @@ pub(crate) fn write(level: Level, body: impl FnOnce(&mut Line)) {
     if !wants(level) || process::is_retired() {
         return;
     }
+    let Some(left_out) = admitted(sdp_sys::time::coarse_ms() / 1000) else { return };
     let mut line = Line::new();
+    if left_out != 0 {
+        line.text(b"LOG: lines that were left out: ").number(left_out.into());
+        sink::write(settings::program(), line.bytes());
+        line = Line::new();
+    }
     body(&mut line);
     sink::write(settings::program(), line.bytes());
 }
@@ -347,6 +394,14 @@ mod tests {
         assert_eq!(made(|l| l.number(u64::MAX)), u64::MAX.to_string());
         assert_eq!(made(|l| l.text(b"a\x1b[2Jb\n")), "a?[2Jb?");
         assert_eq!(made(|l| l.text(&[b'x'; 1000])).len(), LINE_MAX - 1);
+    }
+
+    #[test]
+    fn lines_beyond_a_thousand_in_a_second_are_counted() {
+        let admitted_of = |second, n| (0..n).filter_map(|_| admitted(second)).collect::<Vec<_>>();
+        assert_eq!(admitted_of(7, LINES_MAX + 30).len(), LINES_MAX as usize);
+        assert_eq!(admitted_of(8, 2), [30, 0]);
+        assert_eq!(admitted_of(9, 1), [0]);
     }
 
     #[test]

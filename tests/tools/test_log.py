@@ -1,0 +1,114 @@
+"""The log where its destination is hostile or full, and a log that begins while the program runs."""
+
+import json
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from support.stage import python
+from tools.sdp import environment, sdp
+
+pytestmark = pytest.mark.quick
+
+PAIR = Path(__file__).with_name("pair.py")
+LIMIT_S = 60
+ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user, and makes namespaces")
+USER = ["setpriv", "--reuid=games", "--regid=games", "--clear-groups"]
+
+
+def run(ladder, destination, *, before=(), level=3, **pipes):
+    """A pair that is asked for a log: it must end well, with its bytes on SDP."""
+    with tempfile.TemporaryDirectory(prefix="sdp-log-") as folder:
+        os.chmod(folder, 0o777)
+        report = Path(folder) / "report"
+        log = ["--rule", f"log min-level {level} destination {destination}"]
+        command = [*before, ladder.artifacts.sdp, "run", *log, "--report", report, "--", python(), PAIR]
+        done = subprocess.run(
+            command, env=environment(), check=False, timeout=LIMIT_S, stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, **{"stderr": subprocess.PIPE, **pipes},
+        )
+        assert done.returncode == 0, done.stderr
+        assert json.loads(report.read_text(encoding="utf-8"))["connections"]["sdp"] == 2
+        return done
+
+
+@pytest.fixture(name="log_folder")
+def _log_folder():
+    """The name of a folder in /tmp for the user's log, which is not there yet."""
+    name = f"sdp-test-{os.getpid()}"
+    entry = Path("/tmp") / f"{name}.5"  # games
+    yield name, entry
+    subprocess.run(["rm", "-rf", entry], check=True)
+
+
+@ROOT
+def test_a_file_of_ones_own(ladder, log_folder):
+    name, entry = log_folder
+    run(ladder, f"file {name}", before=USER)
+    assert "LANE: fd:" in (entry / "log").read_text(encoding="utf-8") and entry.stat().st_mode & 0o777 == 0o700
+
+
+@ROOT
+@pytest.mark.parametrize("what", ["link", "others folder", "open folder", "link in it", "fifo in it"])
+def test_what_others_have_prepared_is_not_written_to(ladder, log_folder, tmp_path, what):
+    name, entry = log_folder
+    victim = tmp_path / "victim"
+    victim.write_text("", encoding="utf-8")
+    victim.chmod(0o666)
+    tmp_path.chmod(0o777)
+    if what == "link":
+        entry.symlink_to(tmp_path)
+    else:
+        entry.mkdir(mode=0o700)
+        if what != "others folder":
+            os.chown(entry, 5, 60)
+        if what == "open folder":
+            entry.chmod(0o777)
+        if what == "link in it":
+            (entry / "log").symlink_to(victim)
+        if what == "fifo in it":
+            os.mkfifo(entry / "log")
+    run(ladder, f"file {name}", before=USER)
+    assert victim.read_text(encoding="utf-8") == "" and not (tmp_path / "log").exists()
+    if what in ("others folder", "open folder"):
+        assert not list(entry.iterdir())
+
+
+def test_a_pipe_that_nobody_reads(ladder):
+    """Full from the beginning: not a line is written, and nobody waits."""
+    reading, writing = os.pipe()
+    try:
+        os.set_blocking(writing, False)
+        try:
+            while True:
+                os.write(writing, b"x" * 65536)
+        except BlockingIOError:
+            pass
+        os.set_blocking(writing, True)
+        run(ladder, "stderr", stderr=writing)
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+def test_a_pipe_without_a_reader(ladder):
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        run(ladder, "stderr", stderr=writing)
+    finally:
+        os.close(writing)
+
+
+@ROOT
+def test_a_full_disk(ladder):
+    code = 'mount -t tmpfs -o size=4k none /var/log && dd if=/dev/zero of=/var/log/fill bs=4k count=1 2>/dev/null; exec "$@"'
+    run(ladder, "file sdp-test", before=["unshare", "--mount", "sh", "-c", code, "sh"])
+
+
+def test_a_full_device(ladder):
+    with open("/dev/full", "wb") as full:
+        run(ladder, "stderr", stderr=full)
