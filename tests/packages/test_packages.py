@@ -19,6 +19,8 @@ PAIR = TOP / "tests" / "tools" / "pair.py"
 GUIDE = TOP / "tests" / "faults" / "programs" / "guide.c"
 LIMIT_S = 120
 COMMANDS = ("sdp", "sdpnetstat")
+# What `Depends:` in packaging/debian/control says.
+NEWEST_GLIBC = (2, 34)
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="installs packages in a root of its own")
 
@@ -182,6 +184,9 @@ def test_programs_need_what_the_package_says(files):
         out = subprocess.run(["readelf", "-d", files / name], capture_output=True, text=True, check=True).stdout
         needed = set(re.findall(r"\(NEEDED\).*\[(.*)\]", out))
         assert needed <= {"libc.so.6", "libgcc_s.so.1", "ld-linux-x86-64.so.2"}, (name, needed)
+        out = subprocess.run(["objdump", "-T", files / name], capture_output=True, text=True, check=True).stdout
+        versions = {tuple(map(int, found.split("."))) for found in re.findall(r"GLIBC_([0-9.]+)", out)}
+        assert max(versions) <= NEWEST_GLIBC, (name, max(versions))
 
 
 def test_every_command_has_a_page_that_reads_well(files):
