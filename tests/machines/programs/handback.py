@@ -66,7 +66,10 @@ def serve(port, how, at):
         sock.close()
         assert helper.wait() == 0
     if how == "idle-child":
-        # It has the connection, and does nothing with it.
+        # It has the connection, and does nothing with it; and one becomes an image that does not get it.
+        if os.fork() == 0:
+            os.execv("/bin/true", ["true"])
+        os.wait()
         child = os.fork()
         if child == 0:
             time.sleep(60)

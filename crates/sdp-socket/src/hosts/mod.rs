@@ -770,6 +770,15 @@ pub(crate) fn closing(conn: &Conn, fd: c_int) {
     }
 }
 
+/// The new image does not get the connection: what is not acknowledged goes to the kernel, whose close follows. In a fork
+/// child that is no use of the connection, which its parent goes on with.
+pub(crate) fn closed_by_exec(conn: &Conn, fd: c_int) {
+    let is_others = |(_, pair)| forked::closes_for_others(conn, pair, fd);
+    if !pair::of(conn).is_some_and(is_others) {
+        finish(conn, fd);
+    }
+}
+
 #[cold]
 fn close(conn: &Conn, fd: c_int) {
     let is_others = |(_, pair)| forked::closes_for_others(conn, pair, fd);

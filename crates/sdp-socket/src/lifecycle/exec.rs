@@ -55,9 +55,7 @@ pub(crate) fn executing() {
             && (fd < adopt::LOOKED_AT || has_lanes(&conn))
         {
             if !fd::stays_open(fd) && hosts::is_guarded(&conn) {
-                // What the peer has not acknowledged goes to the kernel, whose close follows.
-                hosts::finish(&conn, fd);
-                return;
+                return hosts::closed_by_exec(&conn, fd);
             }
             if !fd::stays_open(fd) {
                 return lifecycle::leaves_by_exec(&conn);
