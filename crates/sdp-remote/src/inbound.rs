@@ -318,6 +318,10 @@ impl Inbound {
         ring: &mut [u8],
     ) -> Result<(), RecvError> {
         let Some(mut due) = self.returned else { return Ok(()) };
+        if outbound.is_leaving() {
+            // The ring still has what this end gives back itself.
+            return Err(RecvError::WouldBlock);
+        }
         if !outbound.is_held() || !outbound.has_room_for_return(due.stream, ring.len()) {
             let reason = Reason::Producer(producer::Broken::Returned);
             return Err(break_off(shared, reason));

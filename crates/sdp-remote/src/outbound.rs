@@ -293,7 +293,7 @@ impl Outbound {
     }
 
     /// True from [`Outbound::leave`] on until all is written.
-    const fn is_leaving(&self) -> bool {
+    pub(crate) const fn is_leaving(&self) -> bool {
         !matches!(self.leave, Leave::No | Leave::Gone)
     }
 
@@ -326,8 +326,8 @@ impl Outbound {
         self.producer.returned(stream, len).map(|_| ()).map_err(Reason::Producer)
     }
 
-    /// True if RAW was written, and the peer's RETURN is awaited.
-    pub(crate) fn is_held(&self) -> bool {
+    /// True if RAW was written, and the peer's RETURN is awaited: what it brings is still to be sent.
+    pub fn is_held(&self) -> bool {
         self.producer.lane() == Lane::Held
     }
 
@@ -604,10 +604,11 @@ impl Outbound {
             self.says |= SAY_PROOF;
             return;
         }
+        // Whatever became of the queue pair, both ends know markers now.
+        self.proven = Some(self.seal);
         // `may_meet` has seen to it that this half is on the kernel lane and keeps nothing.
         if self.stage == Stage::Proving && self.producer.met().is_ok() {
             self.stage = Stage::Up;
-            self.proven = Some(self.seal);
             shared.up();
         }
     }

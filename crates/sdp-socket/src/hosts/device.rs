@@ -638,12 +638,19 @@ pub(super) fn cut(number: u32, pair: &Pair) {
     (attempt.is_out, attempt.next_ns) = (false, u64::MAX);
 }
 
-/// What a connection that has left had of the device goes. Slow.
+/// What a connection that is plain had of the device goes, with what nobody here reads any more. Slow.
 pub(super) fn let_go(number: u32, pair: &Pair) {
-    let mut turn = await_turn();
-    if let Some(device) = device(&mut turn) {
-        bury(&mut device.host, number, pair);
-    }
+    cut(number, pair);
+    let _turn = await_turn();
+    let halves = with_both(pair, |_, receiving, sending| {
+        pair.endpoint.store(0, Ordering::Release);
+        let halves = (receiving.rx.take(), sending.tx.take());
+        if let (Some(inbound), Some(outbound)) = (&mut receiving.inbound, &mut sending.outbound) {
+            sdp_remote::end(outbound, inbound, &pair.shared);
+        }
+        Some(halves)
+    });
+    drop(halves);
 }
 
 /// The connection ends: its queue pair, listener and attempts go. Slow.

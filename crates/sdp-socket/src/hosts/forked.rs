@@ -21,7 +21,7 @@ use sdp_stats::Reason;
 use sdp_sys::time::monotonic_ns;
 
 use super::{
-    device, is_guarded, leaving,
+    is_guarded, leaving,
     pair::{self, Pair},
 };
 use crate::{
@@ -32,10 +32,10 @@ use crate::{
 /// Nobody has used it since the fork.
 const UNCLAIMED: u32 = 1;
 /// The process that has the queue pair goes on with it.
-const OWNERS: u32 = 2;
+const OWNER_HAS_IT: u32 = 2;
 /// A copy is being handed back.
-const COPYS: u32 = 3;
-/// As `OWNERS`, and somebody else wants it.
+const COPY_LEAVES: u32 = 3;
+/// As `OWNER_HAS_IT`, and somebody else wants it.
 const ASKED: u32 = 4;
 /// The carrier is plain TCP.
 const PLAIN: u32 = 5;
@@ -54,7 +54,7 @@ const _: () = assert!(pair::PAIRS <= 64);
 pub(super) enum Use {
     /// A call of the program on it, which may wait.
     Call,
-    /// To see whether there is something to read. Waits for nobody, but in a copy.
+    /// To see whether there is something to read. Waits for nobody.
     Look,
     /// What has to be done beside calls. It is no use of the connection.
     Tend,
@@ -68,10 +68,11 @@ const fn fork_of(word: u64) -> u32 {
     (word >> 32) as u32
 }
 
-/// Before each use of a guarded connection: whether this process may go on with it. False: not now, or, where `what` is a
-/// call, never: it answers ECONNRESET.
+/// Before each use of a guarded connection: claims it for this process, if a fork has copied it. A call may wait for
+/// another process, or hand the stream back. False: not now, or, where `what` is a call, never: it answers
+/// ECONNRESET.
 #[inline]
-pub(super) fn may_use(conn: &Conn, pair: &Pair, what: Use) -> bool {
+pub(super) fn claim(conn: &Conn, pair: &Pair, what: Use) -> bool {
     !pair.is_forked.load(Ordering::Relaxed)
         || pair.is_plain.load(Ordering::Acquire)
         || settle(conn, pair, what)
@@ -79,7 +80,7 @@ pub(super) fn may_use(conn: &Conn, pair: &Pair, what: Use) -> bool {
 
 #[cold]
 fn settle(conn: &Conn, pair: &Pair, what: Use) -> bool {
-    let may_wait = what == Use::Call || what == Use::Look && pair.is_copy();
+    let may_wait = what == Use::Call;
     if conn.has(flag::HOSTILE) {
         return false;
     }
@@ -94,22 +95,32 @@ fn settle(conn: &Conn, pair: &Pair, what: Use) -> bool {
         };
         match (seen as u32, pair.is_copy()) {
             (PLAIN, _) => {
-                become_plain(conn, pair);
+                // By another process. What is left of the queue pair goes with the next slow step.
+                pair.is_plain.store(true, Ordering::Release);
                 return true;
             }
             (LOST, _) => return lost(conn),
-            (OWNERS, false) => return true,
-            (ASKED, false) if may_wait => return give_up(conn, pair, row, conn::number_of(conn)),
-            (ASKED, false) => return true,
-            (UNCLAIMED, false) if what != Use::Tend && change(OWNERS) => return true,
+            (OWNER_HAS_IT, false) => {
+                pair.claimed();
+                return true;
+            }
+            (ASKED, false) => {
+                pair.claimed();
+                return !may_wait || leave_for_all(conn, pair, row, conn::number_of(conn));
+            }
+            (UNCLAIMED, false) if what != Use::Tend && change(OWNER_HAS_IT) => {
+                pair.claimed();
+                return true;
+            }
             _ if !may_wait => return false,
-            (UNCLAIMED, true) if is_current && change(COPYS) => {
-                return give_up(conn, pair, row, conn::number_of(conn));
+            (UNCLAIMED, true) if is_current && change(COPY_LEAVES) => {
+                pair.claimed();
+                return leave_for_all(conn, pair, row, conn::number_of(conn));
             }
             (UNCLAIMED, true) if !is_current => {
                 change(ASKED);
             }
-            (OWNERS, true) => {
+            (OWNER_HAS_IT, true) => {
                 change(ASKED);
             }
             _ => {}
@@ -122,23 +133,17 @@ fn settle(conn: &Conn, pair: &Pair, what: Use) -> bool {
 }
 
 /// Hands the stream back to TCP for all processes that have the connection.
-fn give_up(conn: &Conn, pair: &Pair, row: &Row, fd: Option<c_int>) -> bool {
+fn leave_for_all(conn: &Conn, pair: &Pair, row: &Row, fd: Option<c_int>) -> bool {
     let leave = |fd| leaving::leave(conn, pair, fd, Reason::Shared);
     let is_out = fd.is_some_and(leave);
-    let fork = fork_of(row.claim.load(Ordering::Acquire));
-    let state = if is_out { PLAIN } else { LOST };
-    row.claim.store(word(fork, state), Ordering::Release);
+    set(row, if is_out { PLAIN } else { LOST });
     is_out
 }
 
-/// Another process has handed it back.
-fn become_plain(conn: &Conn, pair: &Pair) {
-    if !pair.is_plain.swap(true, Ordering::AcqRel)
-        && !pair.is_copy()
-        && let Some((number, _)) = pair::of(conn)
-    {
-        device::cut(number, pair);
-    }
+/// Changes the state, whatever forks do to the word meanwhile.
+fn set(row: &Row, state: u32) {
+    let change = |seen| Some(word(fork_of(seen), state));
+    let _ = row.claim.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
 }
 
 /// To this process alone.
@@ -168,7 +173,7 @@ pub(super) fn closes_for_others(conn: &Conn, pair: &Pair, fd: c_int) -> bool {
         return false;
     }
     // A copy that is being handed back lies in this process's receive buffers until that is done.
-    if !may_use(conn, pair, Use::Call) {
+    if !claim(conn, pair, Use::Call) {
         return false;
     }
     if pair.is_plain.load(Ordering::Acquire) {
@@ -180,7 +185,7 @@ pub(super) fn closes_for_others(conn: &Conn, pair: &Pair, fd: c_int) -> bool {
         tell(conn, pair, false);
         return is_whole;
     }
-    give_up(conn, pair, row, Some(fd))
+    leave_for_all(conn, pair, row, Some(fd))
 }
 
 /// The stream was handed back for another reason: whoever else has the connection is told.
@@ -188,8 +193,7 @@ pub(super) fn tell(conn: &Conn, pair: &Pair, is_out: bool) {
     if pair.is_forked.load(Ordering::Relaxed)
         && let Some(row) = conn.row()
     {
-        let state = if is_out { PLAIN } else { LOST };
-        row.claim.store(word(pair.fork.load(Ordering::Relaxed), state), Ordering::Release);
+        set(row, if is_out { PLAIN } else { LOST });
     }
 }
 
@@ -208,12 +212,20 @@ pub(super) fn prepare() {
         let Some(row) = conn.row() else { continue };
         let fork = pair.fork.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         pair.is_forked.store(true, Ordering::Relaxed);
-        let state = match row.claim.load(Ordering::Acquire) as u32 {
-            0 | UNCLAIMED | OWNERS if pair.is_leaving.load(Ordering::Acquire) => OWNERS,
-            0 | UNCLAIMED | OWNERS => UNCLAIMED,
-            other => other,
+        // Who is at leaving goes on with that.
+        let is_leaving = pair.is_leaving.load(Ordering::Acquire);
+        if is_leaving {
+            pair.claimed();
+        }
+        let next = |seen: u64| {
+            let state = match seen as u32 {
+                0 | UNCLAIMED | OWNER_HAS_IT if is_leaving => OWNER_HAS_IT,
+                0 | UNCLAIMED | OWNER_HAS_IT => UNCLAIMED,
+                other => other,
+            };
+            Some(word(fork, state))
         };
-        row.claim.store(word(fork, state), Ordering::Release);
+        let _ = row.claim.fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
     }
     HELD.store(held, Ordering::Release);
 }

@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 
 use libc::c_int;
 use sdp_fabric_verbs::endpoint::VerbsTx;
-use sdp_remote::{Inbound, Leaving, SendContext, Wait};
+use sdp_remote::{Inbound, Leaving, Outbound, SendContext, Wait};
 use sdp_stats::{Direction, Reason};
 use sdp_sys::{fd, time::monotonic_ns};
 
@@ -15,9 +15,9 @@ use super::{
     forked::{self, Copied, Use},
     let_go, look,
     pair::{self, Pair, Receiving, Sending},
-    reset, tend,
+    reset_for, tend,
 };
-use crate::conn::{self, Conn, Pinned, flag, publish};
+use crate::conn::{self, Conn, carrier, flag, publish};
 
 /// How long one who leaves waits for the other end, and how long apart he looks.
 pub(super) const LEAVE_NS: u64 = 10_000_000_000;
@@ -39,7 +39,7 @@ pub(crate) fn hand_back(conn: &Conn, fd: c_int, reason: Reason) -> bool {
         return false;
     }
     let Some((_, pair)) = pair::of(conn) else { return false };
-    if !forked::may_use(conn, pair, Use::Call) {
+    if !forked::claim(conn, pair, Use::Call) {
         return false;
     }
     if is_plain(conn) {
@@ -53,7 +53,22 @@ pub(crate) fn hand_back(conn: &Conn, fd: c_int, reason: Reason) -> bool {
 /// [`hand_back`] of a guarded stream that is this process's to hand.
 pub(super) fn leave(conn: &Conn, pair: &Pair, fd: c_int, reason: Reason) -> bool {
     let end = monotonic_ns() + LEAVE_NS;
-    pair.is_leaving.store(true, Ordering::Release);
+    // Under a lock: a fork leaves it as it is from then on.
+    let begins = |_: &mut Receiving| {
+        let is_ours = pair.is_claimed();
+        pair.is_leaving.store(is_ours, Ordering::Release);
+        is_ours
+    };
+    while pair.receiving(conn, begins) != Some(true) {
+        // There was a fork since it was claimed. Not as a call, which would hand it back.
+        if !forked::claim(conn, pair, Use::Look) {
+            return false;
+        }
+    }
+    if pair.is_plain.load(Ordering::Acquire) {
+        pair.is_leaving.store(false, Ordering::Release);
+        return true;
+    }
     let is_out = if pair.is_copy() {
         let dies = |sending: &mut Sending, _: &mut [u8]| {
             let outbound = sending.outbound.as_mut()?;
@@ -71,7 +86,7 @@ pub(super) fn leave(conn: &Conn, pair: &Pair, fd: c_int, reason: Reason) -> bool
     };
     pair.is_leaving.store(false, Ordering::Release);
     if !is_out {
-        reset(conn);
+        reset_for(conn, Reason::HandoverStuck);
         return false;
     }
     if !pair.is_copy()
@@ -95,7 +110,7 @@ fn await_proof(conn: &Conn, pair: &Pair, fd: c_int, end: u64) -> bool {
         if pair.sending(conn, knows) == Some(true) {
             return true;
         }
-        if monotonic_ns() >= end || pair.shared.is_link_dead() {
+        if monotonic_ns() >= end {
             return false;
         }
         let _ = fd::poll_one(fd, libc::POLLIN, Some(LEAVE_NAP_NS as i64));
@@ -109,6 +124,9 @@ fn leave_guard(conn: &Conn, pair: &Pair, fd: c_int, end: u64) -> bool {
     loop {
         let step = pair.receiving(conn, |Receiving { inbound, rx, copied, .. }| {
             pair.sending(conn, |Sending { outbound, .. }, ring| {
+                if pair.is_plain.load(Ordering::Acquire) {
+                    return Some(Ok(Leaving::Done));
+                }
                 let (inbound, outbound) = (inbound.as_mut()?, outbound.as_mut()?);
                 let mut socket = Socket(fd);
                 let mut io = SendContext {
@@ -144,24 +162,40 @@ fn leave_guard(conn: &Conn, pair: &Pair, fd: c_int, end: u64) -> bool {
     }
 }
 
-/// A moment of waiting for what the peer, or another thread, leaves. False: it was long enough.
+/// A moment of waiting for what the peer, or another thread, leaves. False: it was long enough, or the peer has gone.
 #[cold]
-pub(super) fn await_return(conn: &Pinned, until: &mut Option<u64>) -> bool {
+pub(super) fn await_return(conn: &Conn, pair: &Pair, fd: c_int, until: &mut Option<u64>) -> bool {
     let now = monotonic_ns();
     if now >= *until.get_or_insert(now + LEAVE_NS) {
         return false;
     }
-    let _ = fd::poll_one(conn.fd(), libc::POLLIN, Some(LEAVE_NAP_NS as i64));
+    let _ = fd::poll_one(fd, libc::POLLIN, Some(LEAVE_NAP_NS as i64));
     look(conn);
-    true
+    !is_return_lost(conn, pair, fd)
+}
+
+/// Whether the peer has gone without the RETURN that it owes. After a look.
+pub(super) fn is_return_lost(conn: &Conn, pair: &Pair, fd: c_int) -> bool {
+    carrier::is_over(fd) && is_held(conn, pair)
+}
+
+/// Whether the sending half waits for the peer's RETURN.
+pub(super) fn is_held(conn: &Conn, pair: &Pair) -> bool {
+    let is_held = |sending: &mut Sending, _: &mut [u8]| {
+        sending.outbound.as_ref().is_some_and(|outbound| outbound.is_held())
+    };
+    pair.sending(conn, is_held) == Some(true)
 }
 
 /// The peer leaves: what that asks of the sending half is written as far as the kernel takes it.
 #[cold]
 pub(super) fn answer(conn: &Conn, pair: &Pair) {
     let Some(fd) = conn::number_of(conn) else { return };
-    pair.sending(conn, |Sending { outbound, .. }, ring| {
-        let Some(outbound) = outbound.as_mut().filter(|half| half.is_due(&pair.shared)) else {
+    pair.try_sending(conn, |Sending { outbound, .. }, ring| {
+        let is_due = |half: &&mut Outbound| {
+            half.is_due(&pair.shared) && !pair.is_plain.load(Ordering::Acquire)
+        };
+        let Some(outbound) = outbound.as_mut().filter(is_due) else {
             return;
         };
         let mut socket = Socket(fd);

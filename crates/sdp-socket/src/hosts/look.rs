@@ -7,7 +7,7 @@ use sdp_remote::{Readable, ReceiveContext};
 
 use super::{
     carrier_io::Socket,
-    forked::{Use, may_use},
+    forked::{Use, claim},
     gather, is_cut_for_good,
     leaving::{answer, take_return},
     pair::{self, Receiving},
@@ -35,9 +35,10 @@ pub(crate) fn look(conn: &Conn) -> Option<Found> {
     if pair.is_dead() {
         return Some(Found::End);
     }
-    if !may_use(conn, pair, Use::Look) {
-        // Another process is handing it back; or it is lost.
-        return Some(if conn.has(flag::HOSTILE) { Found::End } else { Found::Nothing });
+    if !claim(conn, pair, Use::Look) {
+        // It is lost, or in a copy: a call finds out. Or another process is handing it back.
+        let asks = conn.has(flag::HOSTILE) || pair.is_copy();
+        return Some(if asks { Found::End } else { Found::Nothing });
     }
     if pair.is_plain.load(Ordering::Acquire) {
         return Some(conn::number_of(conn).map_or(Found::End, |fd| look_plainly(conn, fd)));
@@ -47,6 +48,9 @@ pub(crate) fn look(conn: &Conn) -> Option<Found> {
         let (Some(inbound), Some(fd)) = (inbound.as_mut(), conn::number_of(conn)) else {
             return Found::Nothing;
         };
+        if pair.is_plain.load(Ordering::Acquire) {
+            return look_plainly(conn, fd);
+        }
         let mut socket = Socket(fd);
         let mut io = ReceiveContext { rx: rx.as_mut(), carrier: &mut socket, shared: &pair.shared };
         let mut found = inbound.look(&mut io);
@@ -86,11 +90,11 @@ fn look_plainly(conn: &Conn, fd: c_int) -> Found {
 /// Payload bytes that lie ahead in the inbox, for FIONREAD; `None`: what the kernel has is all.
 pub(crate) fn readable_bytes(conn: &Conn) -> Option<u64> {
     let (_, pair) = pair::of(conn)?;
-    if !may_use(conn, pair, Use::Call) || pair.is_plain.load(Ordering::Acquire) {
+    if !claim(conn, pair, Use::Call) || pair.is_plain.load(Ordering::Acquire) {
         return None;
     }
     gather(conn);
-    pair.receiving(conn, |receiving| {
+    pair.receiving_for(conn, Use::Call, |receiving| {
         let inbound = receiving.inbound.as_ref()?;
         inbound.is_on_sdp().then(|| inbound.available())
     })?

@@ -46,9 +46,9 @@ mod look;
 mod pair;
 
 use carrier_io::{Socket, Vector, is_of_this_host};
-use forked::{Use, may_use};
+use forked::{Use, claim};
 pub(crate) use leaving::hand_back;
-use leaving::{await_return, is_plain, take_return};
+use leaving::{await_return, is_held, is_plain, is_return_lost, take_return};
 use look::has_messages;
 pub(crate) use look::{Found, look, readable_bytes, unsent_bytes};
 use pair::{Pair, Receiving, Sending};
@@ -122,12 +122,16 @@ fn role(conn: &Conn) -> Role {
 
 /// The peer broke a rule: every call answers ECONNRESET from here on, and the other end is told.
 fn reset(conn: &Conn) {
+    reset_for(conn, Reason::ProtocolViolation);
+}
+
+fn reset_for(conn: &Conn, reason: Reason) {
     if conn.has(flag::HOSTILE) {
         return;
     }
     conn.set(flag::HOSTILE);
-    conn.pin_to_kernel(Reason::ProtocolViolation);
-    conn.note_reason(Reason::ProtocolViolation);
+    conn.pin_to_kernel(reason);
+    conn.note_reason(reason);
     if let Some(fd) = conn::number_of(conn) {
         carrier::abort(fd);
     }
@@ -195,7 +199,7 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
         let Some((_, pair)) = place(conn) else {
             return if done > 0 { Ok(done) } else { by_kernel(conn, buffers, flags, Half::Send) };
         };
-        if !may_use(conn, pair, Use::Call) {
+        if !claim(conn, pair, Use::Call) {
             continue; // lost
         }
         let waits = flags & libc::MSG_DONTWAIT == 0 && !fd::is_nonblocking(conn.fd());
@@ -225,7 +229,7 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
         let partial = |e| if done > 0 { Ok(done) } else { Err(e) };
         if !waits {
             // Nobody could tell the program of the RETURN that ends this, and it is on its way.
-            if blocked == Wait::Return && await_return(conn, &mut held_until) {
+            if blocked == Wait::Return && await_return(conn, pair, conn.fd(), &mut held_until) {
                 continue;
             }
             return partial(Errno::EAGAIN);
@@ -248,6 +252,12 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
             wait::Woken::Look => {
                 device::progress();
                 gather(conn);
+                if blocked == Wait::Return {
+                    look(conn);
+                    if is_return_lost(conn, pair, conn.fd()) {
+                        return partial(Errno::ECONNRESET);
+                    }
+                }
             }
             wait::Woken::TimedOut => return partial(Errno::EAGAIN),
             wait::Woken::Interrupted => return partial(Errno::EINTR),
@@ -348,7 +358,7 @@ fn send_once(
     waits: bool,
 ) -> Result<usize, SendError> {
     gather(conn);
-    pair.sending(conn, |sending, ring| {
+    pair.sending_for(conn, Use::Call, |sending, ring| {
         let Sending { prefix, moved, outbound, tx } = sending;
         let guarded = outbound.as_mut().filter(|_| !pair.is_plain.load(Ordering::Acquire));
         let Some(outbound) = guarded else {
@@ -417,7 +427,7 @@ pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Resul
         let Some((_, pair)) = place(conn) else {
             return if got > 0 { Ok(got) } else { by_kernel(conn, buffers, flags, Half::Receive) };
         };
-        if !may_use(conn, pair, Use::Call) {
+        if !claim(conn, pair, Use::Call) {
             continue; // lost
         }
         let received = receive_once(conn, buffers, flags);
@@ -501,7 +511,7 @@ impl Drop for Early {
 fn receive_once(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result<usize, RecvError> {
     let Some((_, pair)) = pair::of(conn) else { return Err(RecvError::Carrier(libc::EBADF)) };
     let (peeks, discard) = (flags & libc::MSG_PEEK != 0, flags & libc::MSG_TRUNC != 0);
-    pair.receiving(conn, |receiving| {
+    pair.receiving_for(conn, Use::Call, |receiving| {
         let Receiving { prefix, moved, inbound, rx, cut_ns, .. } = receiving;
         let guarded = inbound
             .as_mut()
@@ -572,13 +582,16 @@ fn is_cut_for_good(since_ns: &mut u64) -> bool {
 /// Takes what has arrived off the queue pair; whether a sender may find credit now.
 fn gather(conn: &Conn) -> bool {
     let Some((_, pair)) = pair::of(conn) else { return false };
-    if pair.is_plain.load(Ordering::Acquire) || !may_use(conn, pair, Use::Tend) {
+    if pair.is_plain.load(Ordering::Acquire) {
         return false;
     }
-    let is_broken = pair.receiving(conn, |Receiving { inbound, rx, .. }| match (inbound, rx) {
-        (Some(inbound), Some(rx)) => inbound.gather(rx, &pair.shared).is_err(),
+    let takes = |Receiving { inbound, rx, .. }: &mut Receiving| match (inbound, rx) {
+        (Some(inbound), Some(rx)) if !pair.is_plain.load(Ordering::Acquire) => {
+            inbound.gather(rx, &pair.shared).is_err()
+        }
         _ => false,
-    });
+    };
+    let is_broken = pair.receiving_for(conn, Use::Tend, takes);
     if is_broken == Some(true) {
         reset(conn);
         return true;
@@ -595,6 +608,9 @@ fn look_around(conn: &Conn) -> Option<u64> {
     let (number, pair) = pair::of(conn)?;
     let fd = conn::number_of(conn)?;
     if pair.is_plain.load(Ordering::Acquire) {
+        if !pair.is_copy() && pair.endpoint.load(Ordering::Acquire) != 0 && device::may_be_slow() {
+            device::let_go(number, pair);
+        }
         return None;
     }
     if let Some(reason) = device::refusal() {
@@ -614,7 +630,7 @@ fn look_around(conn: &Conn) -> Option<u64> {
 }
 
 fn tend(conn: &Conn, pair: &Pair) -> Option<u64> {
-    if pair.is_plain.load(Ordering::Acquire) || !may_use(conn, pair, Use::Tend) {
+    if pair.is_plain.load(Ordering::Acquire) {
         return None;
     }
     // The peer's PROOF stands on the carrier, which a program that only sends never reads.
@@ -622,8 +638,8 @@ fn tend(conn: &Conn, pair: &Pair) -> Option<u64> {
         look(conn);
     }
     let is_ready = are_sleepers_armed(conn);
-    let next = pair.sending(conn, |Sending { outbound, tx, .. }, ring| {
-        let outbound = outbound.as_mut()?;
+    let next = pair.sending_for(conn, Use::Tend, |Sending { outbound, tx, .. }, ring| {
+        let outbound = outbound.as_mut().filter(|_| !pair.is_plain.load(Ordering::Acquire))?;
         let fd = conn::number_of(conn)?;
         if is_ready {
             outbound.invite();
@@ -663,7 +679,7 @@ pub(crate) fn take_new(each: impl Fn(&Conn)) {
 /// connection manager has to tell is heard; `has_met` as in [`take_new`]. After how many
 /// nanoseconds at the latest it is to be called again. Slow.
 pub(crate) fn between_waits(has_met: impl Fn(&Conn)) -> Option<u64> {
-    if !device::is_open() || !device::may_be_slow() {
+    if !IN_USE.load(Ordering::Relaxed) || !device::may_be_slow() {
         return None;
     }
     device::progress();
@@ -727,12 +743,13 @@ pub(crate) fn finish(conn: &Conn, fd: c_int) -> bool {
     if !is_guarded(conn) || conn.has(flag::HOSTILE) || is_plain(conn) {
         return true;
     }
-    if !may_use(conn, pair, Use::Call) {
-        return false;
-    }
     let end = monotonic_ns() + CLOSE_NS;
+    let mut held_until = None;
     loop {
-        let flushed = pair.sending(conn, |Sending { outbound, tx, .. }, ring| {
+        let flushed = pair.sending_for(conn, Use::Call, |Sending { outbound, tx, .. }, ring| {
+            if pair.is_plain.load(Ordering::Acquire) {
+                return Some(Ok(()));
+            }
             let outbound = outbound.as_mut()?;
             let was_on_sdp = outbound.is_on_sdp();
             outbound.to_kernel();
@@ -754,6 +771,12 @@ pub(crate) fn finish(conn: &Conn, fd: c_int) -> bool {
                 let mut fds = [libc::pollfd { fd, events, revents: 0 }];
                 let _ = fd::poll(&mut fds, Some(1_000_000));
             }
+            // What the peer gives back has to be sent again first.
+            Some(Ok(())) if is_held(conn, pair) => {
+                if !await_return(conn, pair, fd, &mut held_until) {
+                    return false;
+                }
+            }
             Some(Ok(())) => return true,
             // The carrier is over: nobody is told of an end.
             Some(Err(SendError::Carrier(_))) => return true,
@@ -768,6 +791,11 @@ pub(crate) fn closing(conn: &Conn, fd: c_int) {
     if is_guarded(conn) {
         close(conn, fd);
     }
+}
+
+/// Whether a fork made this process a copy of a guarded stream.
+pub(crate) fn is_copy(conn: &Conn) -> bool {
+    is_guarded(conn) && pair::of(conn).is_some_and(|(_, pair)| pair.is_copy())
 }
 
 /// The new image does not get the connection: what is not acknowledged goes to the kernel, whose close follows. In a fork

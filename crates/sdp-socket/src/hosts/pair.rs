@@ -15,6 +15,7 @@ use sdp_fabric_verbs::endpoint::{VerbsRx, VerbsTx};
 use sdp_remote::{Identity, Inbound, Meeting, Outbound, Prefix, Role, Shared};
 use sdp_sys::{section, time::monotonic_ns};
 
+use super::forked::{self, Use};
 use crate::{
     conn::{Conn, Half},
     process,
@@ -97,6 +98,8 @@ pub(super) struct Pair {
     pub(super) is_forked: AtomicBool,
     /// The fork that made this copy, or the last one of the process that has the queue pair.
     pub(super) fork: AtomicU32,
+    /// The fork after which this process has claimed it: as `fork`, or others may go on with the connection.
+    claimed: AtomicU32,
     is_copy: AtomicBool,
     /// The program reads no more (SHUT_RD).
     pub(super) is_shut: AtomicBool,
@@ -203,6 +206,7 @@ pub(super) fn take(conn: &Conn, role: Role) -> Option<&'static Pair> {
             flag.store(false, Ordering::Relaxed);
         }
         pair.fork.store(0, Ordering::Relaxed);
+        pair.claimed.store(0, Ordering::Relaxed);
         pair.is_shut.store(false, Ordering::Relaxed);
         pair.owner.store(owner, Ordering::Release);
         drop((first, second));
@@ -260,6 +264,73 @@ impl Pair {
         self.locks.iter().for_each(|word| word.store(0, Ordering::Release));
     }
 
+    /// This process goes on with the connection.
+    pub(super) fn claimed(&self) {
+        self.claimed.store(self.fork.load(Ordering::Relaxed), Ordering::Release);
+    }
+
+    /// Whether this process goes on with it, or it is plain. Under a half's lock, which a fork takes, that does not change.
+    pub(super) fn is_claimed(&self) -> bool {
+        self.claimed.load(Ordering::Acquire) == self.fork.load(Ordering::Relaxed)
+            || self.is_plain.load(Ordering::Acquire)
+    }
+
+    /// The half's lock, of a connection that this process has claimed for `what`. `None`: that is not to be.
+    fn lock_claimed(&self, conn: &Conn, half: Half, what: Use) -> Option<Locked<'_>> {
+        loop {
+            if !forked::claim(conn, self, what) {
+                return None;
+            }
+            let locked = self.lock(half)?;
+            if self.is_claimed() {
+                return Some(locked);
+            }
+            // There was a fork meanwhile.
+        }
+    }
+
+    /// As [`Pair::receiving`], of a connection that is claimed for `what`.
+    pub(super) fn receiving_for<R>(
+        &self,
+        conn: &Conn,
+        what: Use,
+        body: impl FnOnce(&mut Receiving) -> R,
+    ) -> Option<R> {
+        let _section = section::Guard::enter();
+        let _locked = self.lock_claimed(conn, Half::Receive, what)?;
+        // SAFETY: the lock of the half is ours.
+        self.is_of(conn).then(|| body(unsafe { &mut *self.receiving.get() }))
+    }
+
+    /// As [`Pair::sending`], of a connection that is claimed for `what`.
+    pub(super) fn sending_for<R>(
+        &self,
+        conn: &Conn,
+        what: Use,
+        body: impl FnOnce(&mut Sending, &mut [u8]) -> R,
+    ) -> Option<R> {
+        let _section = section::Guard::enter();
+        let _locked = self.lock_claimed(conn, Half::Send, what)?;
+        // SAFETY: the lock of the half is ours.
+        let (sending, ring) = unsafe { (&mut *self.sending.get(), &mut *self.ring.get()) };
+        self.is_of(conn).then(|| body(sending, ring))
+    }
+
+    /// As [`Pair::sending`] of a claimed connection, for one who can come back later.
+    pub(super) fn try_sending<R>(
+        &self,
+        conn: &Conn,
+        body: impl FnOnce(&mut Sending, &mut [u8]) -> R,
+    ) -> Option<R> {
+        let _section = section::Guard::enter();
+        let word = &self.locks[1];
+        let is_free = |_| word.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        let _locked = (0..FEW_LOOKS).any(is_free).then(|| Locked(word))?;
+        // SAFETY: the lock of the half is ours.
+        let (sending, ring) = unsafe { (&mut *self.sending.get(), &mut *self.ring.get()) };
+        (self.is_of(conn) && self.is_claimed()).then(|| body(sending, ring))
+    }
+
     /// Whether the queue pair is the parent's.
     pub(super) fn is_copy(&self) -> bool {
         self.is_copy.load(Ordering::Relaxed)
@@ -281,6 +352,10 @@ impl Pair {
         (attempt.is_out, attempt.next_ns) = (false, u64::MAX);
         self.endpoint.store(0, Ordering::Relaxed);
         self.is_new.store(false, Ordering::Relaxed);
+        let fork = self.fork.load(Ordering::Relaxed);
+        if self.claimed.load(Ordering::Relaxed) == fork {
+            self.claimed.store(fork.wrapping_sub(1), Ordering::Relaxed);
+        }
         self.is_copy.store(true, Ordering::Relaxed);
         self.is_forked.store(true, Ordering::Relaxed);
     }
@@ -296,7 +371,7 @@ impl Pair {
         let is_free = |_| word.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
         let _locked = (0..FEW_LOOKS).any(is_free).then(|| Locked(word))?;
         // SAFETY: the lock of the half is ours.
-        self.is_of(conn).then(|| body(unsafe { &mut *self.receiving.get() }))
+        (self.is_of(conn) && self.is_claimed()).then(|| body(unsafe { &mut *self.receiving.get() }))
     }
 
     /// Whether a thread left a lock for good: the connection is lost.

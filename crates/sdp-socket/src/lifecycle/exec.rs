@@ -134,6 +134,9 @@ fn is_meant_for_images(conn: &Conn, fd: i32) -> bool {
 
 /// In a process that forked: not what it got and left as it was.
 fn is_inherited_on_purpose(conn: &Conn, fd: i32) -> bool {
+    if hosts::is_copy(conn) {
+        return is_meant_for_images(conn, fd);
+    }
     process::forks() == 0
         || is_meant_for_images(conn, fd)
         || conn.is_used_by_several()
