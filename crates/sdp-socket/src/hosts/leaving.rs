@@ -59,13 +59,12 @@ pub(super) fn leave(conn: &Conn, pair: &Pair, fd: c_int, reason: Reason) -> bool
         pair.is_leaving.store(is_ours, Ordering::Release);
         is_ours
     };
-    while !match pair.receiving(conn, begins) {
-        Some(is_ours) => is_ours,
-        None => return false,
-    } {
-        // There was a fork since it was claimed. Not as a call, which would hand it back.
-        if !forked::claim(conn, pair, Use::Look) {
-            return false;
+    loop {
+        match pair.receiving(conn, begins) {
+            Some(true) => break,
+            // There was a fork since it was claimed. Not as a call, which would hand it back.
+            Some(false) if forked::claim(conn, pair, Use::Look) => {}
+            _ => return false,
         }
     }
     if pair.is_plain.load(Ordering::Acquire) {
