@@ -19,7 +19,7 @@ THINGS = {
         *("asynchronous-ioctl", "FIOASYNC", "SIOCSPGRP"),
     ),
     "zerocopy-option": ("SO_ZEROCOPY", "MSG_ZEROCOPY"),
-    "urgent-data": ("MSG_OOB", "SO_OOBINLINE"),
+    "urgent-data": ("MSG_OOB",),
     "low-watermark": ("SO_RCVLOWAT",),
     "unsuitable-socket": ("SO_TIMESTAMPING", "SO_ATTACH_FILTER", "SO_ATTACH_BPF", "TCP_ULP", "TCP_REPAIR"),
     "limit": ("select",),

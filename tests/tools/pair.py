@@ -7,7 +7,7 @@ then the child sends UNREAD bytes that nobody reads. `ready` is printed; at the 
 the parent reads them, and both leave.
 
 MODE `poll` or `epoll` waits so before each message; `exclusive` does it with EPOLLEXCLUSIVE;
-`inline` asks for urgent data in line before the first byte; `cat` answers through an executed
+`zerocopy` asks for notifications of copies before the first byte; `cat` answers through an executed
 cat that has the connection as its standard input and output; `uring` prints what io_uring_setup says.
 """
 
@@ -21,6 +21,7 @@ ROUNDS = 200
 LENGTH = 100
 UNREAD = 5000
 IO_URING_SETUP = 425
+SO_ZEROCOPY = 60
 
 
 def exactly(s, length):
@@ -47,8 +48,8 @@ def waiter(s, mode):
 def client(port, mode, done):
     """The child."""
     s = socket.socket()
-    if mode == "inline":
-        s.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, 1)
+    if mode == "zerocopy":
+        s.setsockopt(socket.SOL_SOCKET, SO_ZEROCOPY, 1)
     s.connect(("127.0.0.1", port))
     for _ in range(ROUNDS):
         s.sendall(b"x" * LENGTH)

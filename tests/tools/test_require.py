@@ -34,7 +34,7 @@ def test_what_a_rule_keeps_on_tcp_is_no_failure(ladder):
 
 
 @pytest.mark.parametrize(
-    "mode, word", [("inline", "urgent-data"), ("cat", "standard-descriptor"), ("exclusive", "unsuitable-socket")]
+    "mode, word", [("zerocopy", "zerocopy-option"), ("cat", "standard-descriptor"), ("exclusive", "unsuitable-socket")]
 )
 def test_a_connection_that_stayed_on_tcp_fails_the_run(ladder, mode, word):
     """With its reason, and what to do about it where there is something."""
@@ -93,7 +93,7 @@ def test_the_summary_names_settings_and_what_to_do(ladder, tmp_path):
     rules.write_text("option ring_bytes 65536\nuse tcp client * *:389\n", encoding="utf-8")
     done = sdp(
         ladder, "run", "--summary", "--config", rules, "--set", "recv_poll=5", "--rule", "use tcp client * *:390",
-        "--", python(), PAIR, "inline", stdin=subprocess.DEVNULL, env=environment(SDP_GIVE_BACK="7"),
+        "--", python(), PAIR, "zerocopy", stdin=subprocess.DEVNULL, env=environment(SDP_GIVE_BACK="7"),
     )
     assert done.returncode == 0
     for wanted in (
@@ -102,7 +102,7 @@ def test_the_summary_names_settings_and_what_to_do(ladder, tmp_path):
         "recv_poll=5 (--set)",
         f"ring_bytes=65536 ({rules}:1)",
         "give_back=7 (environment: SDP_GIVE_BACK)",
-        "urgent-data: Nothing.",
+        "zerocopy-option: Nothing.",
     ):
         assert wanted in done.stderr, (wanted, done.stderr)
     assert "promote_calls" not in done.stderr

@@ -301,10 +301,10 @@ def test_what_executed_programs_move_is_counted(ladder, scratch):
 
 
 def test_a_reason_that_comes_before_the_first_byte_is_told(ladder, scratch):
-    """SO_OOBINLINE set before connect."""
-    report, _ = report_of(ladder, scratch, "--no-config", mode="inline")
+    """SO_ZEROCOPY set before connect."""
+    report, _ = report_of(ladder, scratch, "--no-config", mode="zerocopy")
     assert report["connections"]["sdp"] == 0
-    assert report["reasons"]["urgent-data"] == 1
+    assert report["reasons"]["zerocopy-option"] == 1
     assert sum(report["reasons"].values()) == 2
 
 
