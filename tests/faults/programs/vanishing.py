@@ -35,7 +35,7 @@ GET_FLAGS, SET_FLAGS, UP = 0x8913, 0x8914, 1
 LOSSY_BYTES = 1_000_000
 # Segments that must have been lost, the most connections that are made for that, and how often the device is
 # down in each.
-LOSSES, LOSSY_ROUNDS, LOSSY_TIMES = 3, 12, 30
+LOSSES, LOSSY_ROUNDS, LOSSY_TIMES = 3, 40, 30
 
 
 def device(is_up):
