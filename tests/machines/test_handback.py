@@ -54,4 +54,5 @@ def test_somebody_without_the_library_goes_on(pair, ladder, how):
     assert client["fabrics"]["verbs"] == server["fabrics"]["verbs"] == 1, (client, server)
     assert server["bytes"]["sdp_received"] > 20_000 and client["bytes"]["sdp_received"] > 20_000
     assert client["bytes"]["tcp_received"] > 20_000
-    assert server["demotions"].get(REASONS[how], 0) == 2, server["demotions"]
+    # A half that is on TCP at that moment tells nothing.
+    assert server["demotions"].get(REASONS[how], 0) >= 1, server["demotions"]
