@@ -639,7 +639,7 @@ pub(super) fn cut(number: u32, pair: &Pair) {
 }
 
 /// What a connection that is plain had of the device goes, with what nobody here reads any more. Slow.
-pub(super) fn let_go(number: u32, pair: &Pair) {
+pub(super) fn drop_link(number: u32, pair: &Pair) {
     cut(number, pair);
     let _turn = await_turn();
     let halves = with_both(pair, |_, receiving, sending| {

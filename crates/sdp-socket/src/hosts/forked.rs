@@ -73,9 +73,7 @@ const fn fork_of(word: u64) -> u32 {
 /// ECONNRESET.
 #[inline]
 pub(super) fn claim(conn: &Conn, pair: &Pair, what: Use) -> bool {
-    !pair.is_forked.load(Ordering::Relaxed)
-        || pair.is_plain.load(Ordering::Acquire)
-        || settle(conn, pair, what)
+    !pair.is_forked.load(Ordering::Relaxed) || pair.is_plain() || settle(conn, pair, what)
 }
 
 #[cold]
@@ -96,7 +94,7 @@ fn settle(conn: &Conn, pair: &Pair, what: Use) -> bool {
         match (seen as u32, pair.is_copy()) {
             (PLAIN, _) => {
                 // By another process. What is left of the queue pair goes with the next slow step.
-                pair.is_plain.store(true, Ordering::Release);
+                pair.become_plain();
                 return true;
             }
             (LOST, _) => return lost(conn),
@@ -154,11 +152,12 @@ fn lost(conn: &Conn) -> bool {
 
 /// This process is about to close its last descriptor. True: others may go on with the connection, which has been seen
 /// to; the kernel's close is all that is left.
-pub(super) fn closes_for_others(conn: &Conn, pair: &Pair, fd: c_int) -> bool {
+pub(super) fn closes_for_others(conn: &Conn, fd: c_int) -> bool {
+    let Some((_, pair)) = pair::of(conn) else { return false };
     if !pair.is_forked.load(Ordering::Relaxed) {
         return false;
     }
-    if pair.is_copy() || pair.is_plain.load(Ordering::Acquire) {
+    if pair.is_copy() || pair.is_plain() {
         return true;
     }
     let Some(row) = conn.row() else { return false };
@@ -176,7 +175,7 @@ pub(super) fn closes_for_others(conn: &Conn, pair: &Pair, fd: c_int) -> bool {
     if !claim(conn, pair, Use::Call) {
         return false;
     }
-    if pair.is_plain.load(Ordering::Acquire) {
+    if pair.is_plain() {
         return true;
     }
     // One that has ended its stream cannot answer: nobody goes on with this one.
@@ -201,12 +200,12 @@ pub(super) fn tell(conn: &Conn, pair: &Pair, is_out: bool) {
 pub(super) fn prepare() {
     let mut held = 0;
     for (number, pair) in pair::all() {
-        if !pair.hold() {
+        if !pair.lock_both() {
             continue;
         }
         held |= 1 << number;
         let Some(conn) = pair.conn().filter(|conn| is_guarded(conn)) else { continue };
-        if pair.is_copy() || pair.is_plain.load(Ordering::Acquire) {
+        if pair.is_copy() || pair.is_plain() {
             continue;
         }
         let Some(row) = conn.row() else { continue };
@@ -233,7 +232,9 @@ pub(super) fn prepare() {
 /// After it, in the parent.
 pub(super) fn parent() {
     let held = HELD.swap(0, Ordering::AcqRel);
-    pair::all().filter(|(number, _)| held & 1 << number != 0).for_each(|(_, pair)| pair.let_go());
+    pair::all()
+        .filter(|(number, _)| held & 1 << number != 0)
+        .for_each(|(_, pair)| pair.unlock_both());
 }
 
 /// After it, in the child. Copies of halves that somebody may have been in the middle of are worth nothing.
@@ -250,7 +251,7 @@ pub(super) fn child() {
         } else {
             pair.release();
         }
-        pair.let_go();
+        pair.unlock_both();
     }
 }
 

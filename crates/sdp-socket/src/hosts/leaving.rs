@@ -4,8 +4,7 @@
 use core::sync::atomic::Ordering;
 
 use libc::c_int;
-use sdp_fabric_verbs::endpoint::VerbsTx;
-use sdp_remote::{Inbound, Leaving, Outbound, SendContext, Wait};
+use sdp_remote::{Inbound, Leaving, Outbound, Wait};
 use sdp_stats::{Direction, Reason};
 use sdp_sys::{fd, time::monotonic_ns};
 
@@ -25,7 +24,7 @@ const LEAVE_NAP_NS: u64 = 1_000_000;
 
 /// Whether a connection that had met is plain TCP again, for good (G8).
 pub(super) fn is_plain(conn: &Conn) -> bool {
-    pair::of(conn).is_some_and(|(_, pair)| pair.is_plain.load(Ordering::Acquire))
+    pair::of(conn).is_some_and(|(_, pair)| pair.is_plain())
 }
 
 /// Before somebody who knows the kernel's stream alone gets the connection: it becomes plain TCP, with all that is unread
@@ -67,7 +66,7 @@ pub(super) fn leave(conn: &Conn, pair: &Pair, fd: c_int, reason: Reason) -> bool
             _ => return false,
         }
     }
-    if pair.is_plain.load(Ordering::Acquire) {
+    if pair.is_plain() {
         pair.is_leaving.store(false, Ordering::Release);
         return true;
     }
@@ -94,7 +93,7 @@ pub(super) fn leave(conn: &Conn, pair: &Pair, fd: c_int, reason: Reason) -> bool
     if !pair.is_copy()
         && let Some((number, _)) = pair::of(conn)
     {
-        device::let_go(number, pair);
+        device::drop_link(number, pair);
     }
     conn.note_reason(reason);
     for direction in [Direction::Send, Direction::Receive] {
@@ -126,18 +125,12 @@ fn leave_guard(conn: &Conn, pair: &Pair, fd: c_int, end: u64) -> bool {
     loop {
         let step = pair.receiving(conn, |Receiving { inbound, rx, copied, .. }| {
             pair.sending(conn, |Sending { outbound, .. }, ring| {
-                if pair.is_plain.load(Ordering::Acquire) {
+                if pair.is_plain() {
                     return Some(Ok(Leaving::Done));
                 }
                 let (inbound, outbound) = (inbound.as_mut()?, outbound.as_mut()?);
                 let mut socket = Socket(fd);
-                let mut io = SendContext {
-                    tx: None::<&mut VerbsTx>,
-                    carrier: &mut socket,
-                    ring,
-                    shared: &pair.shared,
-                    now: monotonic_ns(),
-                };
+                let mut io = pair.context(None, &mut socket, ring);
                 Some(match copied {
                     Some(rx) => {
                         sdp_remote::leave(outbound, inbound, Some(&mut Copied(rx)), &mut io)
@@ -148,7 +141,7 @@ fn leave_guard(conn: &Conn, pair: &Pair, fd: c_int, end: u64) -> bool {
         });
         match step.flatten().flatten() {
             Some(Ok(Leaving::Done)) => {
-                pair.is_plain.store(true, Ordering::Release);
+                pair.become_plain();
                 return true;
             }
             Some(Ok(Leaving::Waits(wait))) if monotonic_ns() < end => {
@@ -194,20 +187,12 @@ pub(super) fn is_held(conn: &Conn, pair: &Pair) -> bool {
 pub(super) fn answer(conn: &Conn, pair: &Pair) {
     let Some(fd) = conn::number_of(conn) else { return };
     pair.try_sending(conn, |Sending { outbound, .. }, ring| {
-        let is_due = |half: &&mut Outbound| {
-            half.is_due(&pair.shared) && !pair.is_plain.load(Ordering::Acquire)
-        };
+        let is_due = |half: &&mut Outbound| half.is_due(&pair.shared) && !pair.is_plain();
         let Some(outbound) = outbound.as_mut().filter(is_due) else {
             return;
         };
         let mut socket = Socket(fd);
-        let mut io = SendContext {
-            tx: None::<&mut VerbsTx>,
-            carrier: &mut socket,
-            ring,
-            shared: &pair.shared,
-            now: monotonic_ns(),
-        };
+        let mut io = pair.context(None, &mut socket, ring);
         // What is left is written by the next call, which hears of an error, too.
         let _ = outbound.flush(&mut io);
     });

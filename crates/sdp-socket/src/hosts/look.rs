@@ -40,7 +40,7 @@ pub(crate) fn look(conn: &Conn) -> Option<Found> {
         let asks = conn.has(flag::HOSTILE) || pair.is_copy();
         return Some(if asks { Found::End } else { Found::Nothing });
     }
-    if pair.is_plain.load(Ordering::Acquire) {
+    if pair.is_plain() {
         return Some(conn::number_of(conn).map_or(Found::End, |fd| look_plainly(conn, fd)));
     }
     let found = pair.try_receiving(conn, |Receiving { inbound, rx, cut_ns, .. }| {
@@ -48,7 +48,7 @@ pub(crate) fn look(conn: &Conn) -> Option<Found> {
         let (Some(inbound), Some(fd)) = (inbound.as_mut(), conn::number_of(conn)) else {
             return Found::Nothing;
         };
-        if pair.is_plain.load(Ordering::Acquire) {
+        if pair.is_plain() {
             return look_plainly(conn, fd);
         }
         let mut socket = Socket(fd);
@@ -90,7 +90,7 @@ fn look_plainly(conn: &Conn, fd: c_int) -> Found {
 /// Payload bytes that lie ahead in the inbox, for FIONREAD; `None`: what the kernel has is all.
 pub(crate) fn readable_bytes(conn: &Conn) -> Option<u64> {
     let (_, pair) = pair::of(conn)?;
-    if !claim(conn, pair, Use::Call) || pair.is_plain.load(Ordering::Acquire) {
+    if !claim(conn, pair, Use::Call) || pair.is_plain() {
         return None;
     }
     gather(conn);
@@ -103,7 +103,7 @@ pub(crate) fn readable_bytes(conn: &Conn) -> Option<u64> {
 /// Bytes that the peer has not acknowledged and the kernel does not count.
 pub(crate) fn unsent_bytes(conn: &Conn) -> u64 {
     let Some((_, pair)) = pair::of(conn) else { return 0 };
-    if pair.is_plain.load(Ordering::Acquire) {
+    if pair.is_plain() {
         return 0;
     }
     pair.sending(conn, |sending, _| {

@@ -21,7 +21,7 @@ use core::{
 
 use libc::c_int;
 use sdp_rdma::fabric::Gather;
-use sdp_remote::{Prefix, ReceiveContext, RecvError, Role, SendContext, SendError, Wait};
+use sdp_remote::{Prefix, ReceiveContext, RecvError, Role, SendError, Wait};
 use sdp_shm::early;
 use sdp_stats::{Direction, Fabric, Lane as StatsLane, Reason, Verdict};
 use sdp_sys::{errno::Errno, fd, section, sys, time::monotonic_ns};
@@ -360,7 +360,7 @@ fn send_once(
     gather(conn);
     pair.sending_for(conn, Use::Call, |sending, ring| {
         let Sending { prefix, moved, outbound, tx } = sending;
-        let guarded = outbound.as_mut().filter(|_| !pair.is_plain.load(Ordering::Acquire));
+        let guarded = outbound.as_mut().filter(|_| !pair.is_plain());
         let Some(outbound) = guarded else {
             let mut walk = vector;
             walk.advance(from);
@@ -379,13 +379,7 @@ fn send_once(
         let mut socket = Socket(conn.fd());
         let mut payload = Vector(vector);
         let (before, was_on_sdp) = (outbound.counts(), outbound.is_on_sdp());
-        let mut io = SendContext {
-            tx: tx.as_mut(),
-            carrier: &mut socket,
-            ring,
-            shared: &pair.shared,
-            now: monotonic_ns(),
-        };
+        let mut io = pair.context(tx.as_mut(), &mut socket, ring);
         let mut sent = outbound.send(&mut io, &mut payload, from);
         if !waits && matches!(sent, Err(SendError::Wait(Wait::Credit { .. }))) {
             // Nobody could tell the program when there is credit: these bytes go by the carrier.
@@ -513,9 +507,7 @@ fn receive_once(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result<us
     let (peeks, discard) = (flags & libc::MSG_PEEK != 0, flags & libc::MSG_TRUNC != 0);
     pair.receiving_for(conn, Use::Call, |receiving| {
         let Receiving { prefix, moved, inbound, rx, cut_ns, .. } = receiving;
-        let guarded = inbound
-            .as_mut()
-            .filter(|inbound| !pair.is_plain.load(Ordering::Acquire) && !inbound.is_plain());
+        let guarded = inbound.as_mut().filter(|inbound| !pair.is_plain() && !inbound.is_plain());
         let Some(inbound) = guarded else {
             let got = carrier::receive(conn.fd(), buffers, usize::MAX, flags);
             let n = got.map_err(|e| match e {
@@ -582,13 +574,11 @@ fn is_cut_for_good(since_ns: &mut u64) -> bool {
 /// Takes what has arrived off the queue pair; whether a sender may find credit now.
 fn gather(conn: &Conn) -> bool {
     let Some((_, pair)) = pair::of(conn) else { return false };
-    if pair.is_plain.load(Ordering::Acquire) {
+    if pair.is_plain() {
         return false;
     }
     let takes = |Receiving { inbound, rx, .. }: &mut Receiving| match (inbound, rx) {
-        (Some(inbound), Some(rx)) if !pair.is_plain.load(Ordering::Acquire) => {
-            inbound.gather(rx, &pair.shared).is_err()
-        }
+        (Some(inbound), Some(rx)) if !pair.is_plain() => inbound.gather(rx, &pair.shared).is_err(),
         _ => false,
     };
     let is_broken = pair.receiving_for(conn, Use::Tend, takes);
@@ -607,9 +597,9 @@ fn gather(conn: &Conn) -> bool {
 fn look_around(conn: &Conn) -> Option<u64> {
     let (number, pair) = pair::of(conn)?;
     let fd = conn::number_of(conn)?;
-    if pair.is_plain.load(Ordering::Acquire) {
+    if pair.is_plain() {
         if !pair.is_copy() && pair.endpoint.load(Ordering::Acquire) != 0 && device::may_be_slow() {
-            device::let_go(number, pair);
+            device::drop_link(number, pair);
         }
         return None;
     }
@@ -630,7 +620,7 @@ fn look_around(conn: &Conn) -> Option<u64> {
 }
 
 fn tend(conn: &Conn, pair: &Pair) -> Option<u64> {
-    if pair.is_plain.load(Ordering::Acquire) {
+    if pair.is_plain() {
         return None;
     }
     // The peer's PROOF stands on the carrier, which a program that only sends never reads.
@@ -639,20 +629,14 @@ fn tend(conn: &Conn, pair: &Pair) -> Option<u64> {
     }
     let is_ready = are_sleepers_armed(conn);
     let next = pair.sending_for(conn, Use::Tend, |Sending { outbound, tx, .. }, ring| {
-        let outbound = outbound.as_mut().filter(|_| !pair.is_plain.load(Ordering::Acquire))?;
+        let outbound = outbound.as_mut().filter(|_| !pair.is_plain())?;
         let fd = conn::number_of(conn)?;
         if is_ready {
             outbound.invite();
         }
         let was_on_sdp = outbound.is_on_sdp();
         let mut socket = Socket(fd);
-        let mut io = SendContext {
-            tx: tx.as_mut(),
-            carrier: &mut socket,
-            ring,
-            shared: &pair.shared,
-            now: monotonic_ns(),
-        };
+        let mut io = pair.context(tx.as_mut(), &mut socket, ring);
         let next = outbound.tend(&mut io);
         note_lane(conn, Direction::Send, was_on_sdp, outbound.is_on_sdp(), &pair.shared);
         Some(next)
@@ -747,20 +731,14 @@ pub(crate) fn finish(conn: &Conn, fd: c_int) -> bool {
     let mut held_until = None;
     loop {
         let flushed = pair.sending_for(conn, Use::Call, |Sending { outbound, tx, .. }, ring| {
-            if pair.is_plain.load(Ordering::Acquire) {
+            if pair.is_plain() {
                 return Some(Ok(()));
             }
             let outbound = outbound.as_mut()?;
             let was_on_sdp = outbound.is_on_sdp();
             outbound.to_kernel();
             let mut socket = Socket(fd);
-            let mut io = SendContext {
-                tx: tx.as_mut(),
-                carrier: &mut socket,
-                ring,
-                shared: &pair.shared,
-                now: monotonic_ns(),
-            };
+            let mut io = pair.context(tx.as_mut(), &mut socket, ring);
             let flushed = outbound.flush(&mut io);
             note_lane(conn, Direction::Send, was_on_sdp, false, &pair.shared);
             Some(flushed)
@@ -801,16 +779,14 @@ pub(crate) fn is_copy(conn: &Conn) -> bool {
 /// The new image does not get the connection: what is not acknowledged goes to the kernel, whose close follows. In a fork
 /// child that is no use of the connection, which its parent goes on with.
 pub(crate) fn closed_by_exec(conn: &Conn, fd: c_int) {
-    let is_others = |(_, pair)| forked::closes_for_others(conn, pair, fd);
-    if !pair::of(conn).is_some_and(is_others) {
+    if !forked::closes_for_others(conn, fd) {
         finish(conn, fd);
     }
 }
 
 #[cold]
 fn close(conn: &Conn, fd: c_int) {
-    let is_others = |(_, pair)| forked::closes_for_others(conn, pair, fd);
-    if pair::of(conn).is_some_and(is_others) || is_plain(conn) {
+    if forked::closes_for_others(conn, fd) || is_plain(conn) {
         return;
     }
     if !finish(conn, fd) {

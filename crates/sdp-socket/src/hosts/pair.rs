@@ -12,10 +12,13 @@ use core::{
 
 use sdp_fabric_shm::identity::Tuple;
 use sdp_fabric_verbs::endpoint::{VerbsRx, VerbsTx};
-use sdp_remote::{Identity, Inbound, Meeting, Outbound, Prefix, Role, Shared};
+use sdp_remote::{Identity, Inbound, Meeting, Outbound, Prefix, Role, SendContext, Shared};
 use sdp_sys::{section, time::monotonic_ns};
 
-use super::forked::{self, Use};
+use super::{
+    carrier_io::Socket,
+    forked::{self, Use},
+};
 use crate::{
     conn::{Conn, Half},
     process,
@@ -91,7 +94,7 @@ pub(super) struct Pair {
     /// It has met, and epoll sets have not been told.
     pub(super) is_new: AtomicBool,
     /// The carrier is plain TCP, for good.
-    pub(super) is_plain: AtomicBool,
+    is_plain: AtomicBool,
     /// A thread is at handing the stream back.
     pub(super) is_leaving: AtomicBool,
     /// Since it met, the process has forked, or it is the child.
@@ -226,23 +229,27 @@ impl Drop for Locked<'_> {
 }
 
 impl Pair {
+    fn lock_if_free(&self, half: Half) -> Option<Locked<'_>> {
+        let word = if half == Half::Receive { &self.locks[0] } else { &self.locks[1] };
+        let taken = word.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed);
+        taken.is_ok().then(|| Locked(word))
+    }
+
     /// `None`: its holder does not come back.
     fn lock(&self, half: Half) -> Option<Locked<'_>> {
-        let word = if half == Half::Receive { &self.locks[0] } else { &self.locks[1] };
-        let is_free = || word.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
         if self.is_dead.load(Ordering::Relaxed) {
             return None;
         }
         for _ in 0..LOOKS {
-            if is_free() {
-                return Some(Locked(word));
+            if let Some(locked) = self.lock_if_free(half) {
+                return Some(locked);
             }
             sdp_sys::time::yield_now();
         }
         let end = monotonic_ns() + LATE_NS;
         while monotonic_ns() < end {
-            if is_free() {
-                return Some(Locked(word));
+            if let Some(locked) = self.lock_if_free(half) {
+                return Some(locked);
             }
             sdp_sys::time::nap(LATE_NAP_NS);
         }
@@ -250,8 +257,37 @@ impl Pair {
         None
     }
 
-    /// Takes both locks and keeps them until [`Pair::let_go`]. False: a thread left one for good.
-    pub(super) fn hold(&self) -> bool {
+    /// The half's lock of a claimed connection, for one who can come back later.
+    fn try_lock_claimed(&self, half: Half) -> Option<Locked<'_>> {
+        let locked = (0..FEW_LOOKS).find_map(|_| self.lock_if_free(half));
+        locked.filter(|_| self.is_claimed())
+    }
+
+    /// Runs `body` under the lock of the receiving half. `None`: the place is not the connection's any more.
+    fn with_receiving<R>(
+        &self,
+        conn: &Conn,
+        _locked: Locked<'_>,
+        body: impl FnOnce(&mut Receiving) -> R,
+    ) -> Option<R> {
+        // SAFETY: the lock of the half is the caller's, who gives it to us.
+        self.is_of(conn).then(|| body(unsafe { &mut *self.receiving.get() }))
+    }
+
+    /// The same for the sending half and its ring.
+    fn with_sending<R>(
+        &self,
+        conn: &Conn,
+        _locked: Locked<'_>,
+        body: impl FnOnce(&mut Sending, &mut [u8]) -> R,
+    ) -> Option<R> {
+        // SAFETY: the lock of the half is the caller's, who gives it to us.
+        let (sending, ring) = unsafe { (&mut *self.sending.get(), &mut *self.ring.get()) };
+        self.is_of(conn).then(|| body(sending, ring))
+    }
+
+    /// Takes both locks and keeps them until [`Pair::unlock_both`]. False: a thread left one for good.
+    pub(super) fn lock_both(&self) -> bool {
         let (Some(first), Some(second)) = (self.lock(Half::Receive), self.lock(Half::Send)) else {
             return false;
         };
@@ -260,8 +296,28 @@ impl Pair {
     }
 
     /// Gives both locks back.
-    pub(super) fn let_go(&self) {
+    pub(super) fn unlock_both(&self) {
         self.locks.iter().for_each(|word| word.store(0, Ordering::Release));
+    }
+
+    /// Whether the carrier is plain TCP, for good.
+    pub(super) fn is_plain(&self) -> bool {
+        self.is_plain.load(Ordering::Acquire)
+    }
+
+    /// From here on it is.
+    pub(super) fn become_plain(&self) {
+        self.is_plain.store(true, Ordering::Release);
+    }
+
+    /// What a call on the sending half works with. Its lock is the caller's.
+    pub(super) fn context<'a>(
+        &'a self,
+        tx: Option<&'a mut VerbsTx>,
+        carrier: &'a mut Socket,
+        ring: &'a mut [u8],
+    ) -> SendContext<'a, VerbsTx, Socket> {
+        SendContext { tx, carrier, ring, shared: &self.shared, now: monotonic_ns() }
     }
 
     /// This process goes on with the connection.
@@ -271,8 +327,7 @@ impl Pair {
 
     /// Whether this process goes on with it, or it is plain. Under a half's lock, which a fork takes, that does not change.
     pub(super) fn is_claimed(&self) -> bool {
-        self.claimed.load(Ordering::Acquire) == self.fork.load(Ordering::Relaxed)
-            || self.is_plain.load(Ordering::Acquire)
+        self.claimed.load(Ordering::Acquire) == self.fork.load(Ordering::Relaxed) || self.is_plain()
     }
 
     /// The half's lock, of a connection that this process has claimed for `what`. `None`: that is not to be.
@@ -297,9 +352,7 @@ impl Pair {
         body: impl FnOnce(&mut Receiving) -> R,
     ) -> Option<R> {
         let _section = section::Guard::enter();
-        let _locked = self.lock_claimed(conn, Half::Receive, what)?;
-        // SAFETY: the lock of the half is ours.
-        self.is_of(conn).then(|| body(unsafe { &mut *self.receiving.get() }))
+        self.with_receiving(conn, self.lock_claimed(conn, Half::Receive, what)?, body)
     }
 
     /// As [`Pair::sending`], of a connection that is claimed for `what`.
@@ -310,10 +363,7 @@ impl Pair {
         body: impl FnOnce(&mut Sending, &mut [u8]) -> R,
     ) -> Option<R> {
         let _section = section::Guard::enter();
-        let _locked = self.lock_claimed(conn, Half::Send, what)?;
-        // SAFETY: the lock of the half is ours.
-        let (sending, ring) = unsafe { (&mut *self.sending.get(), &mut *self.ring.get()) };
-        self.is_of(conn).then(|| body(sending, ring))
+        self.with_sending(conn, self.lock_claimed(conn, Half::Send, what)?, body)
     }
 
     /// As [`Pair::sending`] of a claimed connection, for one who can come back later.
@@ -323,12 +373,7 @@ impl Pair {
         body: impl FnOnce(&mut Sending, &mut [u8]) -> R,
     ) -> Option<R> {
         let _section = section::Guard::enter();
-        let word = &self.locks[1];
-        let is_free = |_| word.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
-        let _locked = (0..FEW_LOOKS).any(is_free).then(|| Locked(word))?;
-        // SAFETY: the lock of the half is ours.
-        let (sending, ring) = unsafe { (&mut *self.sending.get(), &mut *self.ring.get()) };
-        (self.is_of(conn) && self.is_claimed()).then(|| body(sending, ring))
+        self.with_sending(conn, self.try_lock_claimed(Half::Send)?, body)
     }
 
     /// Whether the queue pair is the parent's.
@@ -367,11 +412,7 @@ impl Pair {
         body: impl FnOnce(&mut Receiving) -> R,
     ) -> Option<R> {
         let _section = section::Guard::enter();
-        let word = &self.locks[0];
-        let is_free = |_| word.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
-        let _locked = (0..FEW_LOOKS).any(is_free).then(|| Locked(word))?;
-        // SAFETY: the lock of the half is ours.
-        (self.is_of(conn) && self.is_claimed()).then(|| body(unsafe { &mut *self.receiving.get() }))
+        self.with_receiving(conn, self.try_lock_claimed(Half::Receive)?, body)
     }
 
     /// Whether a thread left a lock for good: the connection is lost.
@@ -391,9 +432,7 @@ impl Pair {
         body: impl FnOnce(&mut Receiving) -> R,
     ) -> Option<R> {
         let _section = section::Guard::enter();
-        let _locked = self.lock(Half::Receive)?;
-        // SAFETY: the lock of the half is ours.
-        self.is_of(conn).then(|| body(unsafe { &mut *self.receiving.get() }))
+        self.with_receiving(conn, self.lock(Half::Receive)?, body)
     }
 
     /// Runs `body` on the sending half and its ring, as [`Pair::receiving`] does.
@@ -403,10 +442,7 @@ impl Pair {
         body: impl FnOnce(&mut Sending, &mut [u8]) -> R,
     ) -> Option<R> {
         let _section = section::Guard::enter();
-        let _locked = self.lock(Half::Send)?;
-        // SAFETY: the lock of the half is ours.
-        let (sending, ring) = unsafe { (&mut *self.sending.get(), &mut *self.ring.get()) };
-        self.is_of(conn).then(|| body(sending, ring))
+        self.with_sending(conn, self.lock(Half::Send)?, body)
     }
 
     /// Attempts to meet.
