@@ -1,11 +1,7 @@
 //! Both ends of a connection between hosts in one process: real TCP sockets over loopback, the verbs fabric on the
 //! stand-in, and the code that joins them.
 
-use std::{
-    cell::Cell,
-    net::{Ipv4Addr, TcpListener, TcpStream},
-    os::fd::AsRawFd,
-};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 
 use sdp_fabric_verbs::{
     Address, Error,
@@ -13,139 +9,19 @@ use sdp_fabric_verbs::{
     fabric::{Options, VerbsFabric},
 };
 use sdp_proto::{Credits, Local};
-use sdp_rdma::{
-    cm::PrivateData,
-    fabric::{Gather, Scatter},
-};
+use sdp_rdma::cm::PrivateData;
 use sdp_remote::{
-    Carrier, CarrierError, Event, Host, Identity, Inbound, Meeting, Met, Outbound, PayloadCarrier,
-    Prefix, ReceiveContext, RecvError, Role, SendContext, SendError, Shared,
+    Event, Host, Identity, Inbound, Meeting, Met, Outbound, Prefix, ReceiveContext, RecvError,
+    Role, SendContext, SendError, Shared,
 };
+
+#[path = "../../../sdp-remote/tests/common/stream.rs"]
+mod stream;
+
+pub(crate) use stream::Random;
+use stream::{Check, Tcp, Text, byte_at};
 
 use super::{PROMISE, free_port, options};
-
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11
-    }
-
-    pub(crate) fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-}
-
-/// The byte at a position of a stream: payload is known by where it stands.
-pub(crate) fn byte_at(stream: u8, position: u64) -> u8 {
-    let mixed = position.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
-    (mixed as u8) ^ stream
-}
-
-/// A real TCP socket.
-pub(crate) struct Tcp(pub(crate) TcpStream);
-
-fn answer(result: isize) -> Result<usize, CarrierError> {
-    if result >= 0 {
-        return Ok(result as usize);
-    }
-    match std::io::Error::last_os_error().raw_os_error() {
-        Some(libc::EAGAIN) => Err(CarrierError::WouldBlock),
-        errno => Err(CarrierError::Failed(errno.unwrap_or(0))),
-    }
-}
-
-impl Carrier for Tcp {
-    fn send(&mut self, pieces: [&[u8]; 2]) -> Result<usize, CarrierError> {
-        let mut parts = pieces.map(|piece| libc::iovec {
-            iov_base: piece.as_ptr().cast_mut().cast(),
-            iov_len: piece.len(),
-        });
-        // SAFETY: all zeros is a message without anything.
-        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-        (message.msg_iov, message.msg_iovlen) = (parts.as_mut_ptr(), 2);
-        let flags = libc::MSG_EOR | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        // SAFETY: the message names two slices that live.
-        answer(unsafe { libc::sendmsg(self.0.as_raw_fd(), &raw const message, flags) })
-    }
-
-    fn peek(&mut self, into: &mut [u8]) -> Result<usize, CarrierError> {
-        let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
-        let fd = self.0.as_raw_fd();
-        // SAFETY: a slice for writing.
-        answer(unsafe { libc::recv(fd, into.as_mut_ptr().cast(), into.len(), flags) })
-    }
-
-    fn discard(&mut self, len: usize) -> Result<usize, CarrierError> {
-        let flags = libc::MSG_TRUNC | libc::MSG_DONTWAIT;
-        // SAFETY: with MSG_TRUNC a TCP socket writes nothing.
-        answer(unsafe { libc::recv(self.0.as_raw_fd(), std::ptr::null_mut(), len, flags) })
-    }
-
-    fn unsent(&mut self) -> Result<usize, CarrierError> {
-        const SIOCOUTQNSD: libc::c_ulong = 0x894b;
-        let mut count = 0_i32;
-        // SAFETY: one int for writing.
-        let done = unsafe { libc::ioctl(self.0.as_raw_fd(), SIOCOUTQNSD, &raw mut count) };
-        answer(done as isize).map(|_| count as usize)
-    }
-}
-
-/// The next bytes of a stream.
-pub(crate) struct Stream {
-    stream: u8,
-    position: u64,
-    len: usize,
-}
-
-impl Gather for Stream {
-    fn len(&self) -> usize {
-        self.len
-    }
-
-    fn copy_to(&mut self, offset: usize, dst: &[Cell<u8>]) {
-        assert!(offset + dst.len() <= self.len, "asked beyond the payload");
-        for (n, cell) in dst.iter().enumerate() {
-            cell.set(byte_at(self.stream, self.position + (offset + n) as u64));
-        }
-    }
-}
-
-impl PayloadCarrier<Stream> for Tcp {
-    fn send_payload(&mut self, payload: &mut Stream, from: usize) -> Result<usize, CarrierError> {
-        let position = payload.position + from as u64;
-        let bytes: Vec<u8> = (0..(payload.len - from) as u64)
-            .map(|n| byte_at(payload.stream, position + n))
-            .collect();
-        self.send([&bytes, &[]])
-    }
-}
-
-/// Checks every byte it is given.
-struct Check {
-    stream: u8,
-    position: u64,
-    room: usize,
-}
-
-impl Scatter for Check {
-    fn room(&self) -> usize {
-        self.room
-    }
-
-    fn accept(&mut self, src: &[Cell<u8>]) {
-        assert!(src.len() <= self.room, "more than there is room for");
-        for cell in src {
-            let due = byte_at(self.stream, self.position);
-            assert_eq!(cell.get(), due, "stream {} at {}", self.stream, self.position);
-            self.position += 1;
-        }
-        self.room -= src.len();
-    }
-}
 
 /// Bytes that are kept for a resume.
 const RING: usize = 32_000;
@@ -391,7 +267,7 @@ impl End {
     }
 
     pub(crate) fn send(&mut self, len: usize, now: u64) -> Result<usize, SendError> {
-        let mut text = Stream { stream: self.stream_out, position: self.sent, len };
+        let mut text = Text { stream: self.stream_out, position: self.sent, len };
         let mut io = SendContext {
             tx: self.tx.as_mut(),
             carrier: &mut self.tcp,
