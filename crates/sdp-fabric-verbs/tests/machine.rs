@@ -7,7 +7,6 @@ use std::{
     ffi::CString,
     net::{IpAddr, TcpListener},
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, Mutex, MutexGuard},
     time::{Duration, Instant},
 };
 
@@ -19,18 +18,22 @@ use sdp_fabric_verbs::{
     Address, Error,
     budget::CONNECTIONS_MAX,
     cm::REQUEST_DATA,
-    endpoint::{Core, Counts, VerbsRx, VerbsTx},
+    endpoint::{Counts, VerbsRx},
     fabric::{Id, Options, VerbsFabric},
-    pool::Shared,
 };
 use sdp_rdma::{
-    cm::{PrivateData, Reject},
+    cm::PrivateData,
     fabric::{
         CmEvent, Fabric, Gather, MemoryRegion, PostError, ReceiveQueue, SendOptions, SendQueue,
     },
-    key::{Access, LocalSlice, RemoteSlice},
-    work::{Completion, WorkId},
+    key::Access,
+    work::WorkId,
 };
+
+#[path = "common/handle.rs"]
+mod handle;
+
+use handle::{CreditedTx, Handle};
 
 const BACKLOG: usize = 5;
 /// Nothing is known to be under way, and nothing happens for so long: nothing will.
@@ -39,6 +42,10 @@ const QUIET: Duration = Duration::from_micros(200);
 const LONG_QUIET: Duration = Duration::from_millis(250);
 /// Bound of one wait.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+fn open(options: &Options) -> Handle {
+    Handle::open(&address(0), options).expect("a device")
+}
 
 fn address(port: u16) -> Address {
     let text = std::env::var("SDP_VERBS_ADDRESS").unwrap_or_else(|_| "192.168.77.1".to_owned());
@@ -56,126 +63,6 @@ fn address(port: u16) -> Address {
 fn free_port() -> u16 {
     let socket = TcpListener::bind("0.0.0.0:0").expect("a port");
     socket.local_addr().expect("a port").port()
-}
-
-/// A fabric that test and harness share.
-#[derive(Debug, Clone)]
-struct Handle {
-    fabric: Arc<Mutex<VerbsFabric>>,
-    /// Of the fabric at the other end.
-    other: Option<Shared<Core>>,
-}
-
-impl Handle {
-    fn open(options: &Options) -> Self {
-        let fabric = VerbsFabric::open(&address(0), options).expect("a device");
-        Self { fabric: Arc::new(Mutex::new(fabric)), other: None }
-    }
-
-    fn get(&self) -> MutexGuard<'_, VerbsFabric> {
-        self.fabric.lock().expect("no test goes on after a panic")
-    }
-}
-
-impl Fabric for Handle {
-    type Id = Id;
-    type Service = Address;
-    type Tx = CreditedTx;
-    type Rx = VerbsRx;
-
-    fn has_explicit_credits(&self) -> bool {
-        self.get().has_explicit_credits()
-    }
-    fn listen(&mut self, service: Address) -> Result<(), Reject> {
-        self.get().listen(service)
-    }
-    fn connect(&mut self, service: Address, data: PrivateData) -> Result<Id, Reject> {
-        self.get().connect(service, data)
-    }
-    fn accept(&mut self, id: Id, data: PrivateData) -> Result<(), Reject> {
-        self.get().accept(id, data)
-    }
-    fn reject(&mut self, id: Id, code: u8) {
-        self.get().reject(id, code);
-    }
-    fn poll_cm(&mut self) -> Option<CmEvent<Id>> {
-        self.get().poll_cm()
-    }
-    fn take_queues(&mut self, id: Id) -> Option<(CreditedTx, VerbsRx)> {
-        let (tx, rx) = self.get().take_queues(id)?;
-        let (mine, other) = (self.get().core(), self.other.clone());
-        Some((CreditedTx { tx, index: id.index(), mine, other }, rx))
-    }
-    fn disconnect(&mut self, id: Id) {
-        self.get().disconnect(id);
-    }
-    fn register(&mut self, addr: u64, len: u64, access: Access) -> Result<MemoryRegion, PostError> {
-        self.get().register(addr, len, access)
-    }
-    fn deregister(&mut self, region: MemoryRegion) {
-        self.get().deregister(region);
-    }
-}
-
-/// A sending half that learns of credits as the protocol would tell it: promised and released.
-#[derive(Debug)]
-struct CreditedTx {
-    tx: VerbsTx,
-    index: usize,
-    mine: Shared<Core>,
-    /// The other end's, where it is another fabric.
-    other: Option<Shared<Core>>,
-}
-
-impl CreditedTx {
-    fn learn(&self) {
-        let Some((other, mine)) = self.other.as_ref().zip(self.mine.counts(self.index)) else {
-            return;
-        };
-        let places = (0..CONNECTIONS_MAX).filter_map(|index| other.counts(index));
-        if let Some(peer) = places.into_iter().find(|c| c.number == mine.peer_number) {
-            self.mine.allow(self.index, PROMISE.wrapping_add(peer.released));
-        }
-    }
-}
-
-impl SendQueue for CreditedTx {
-    fn max_message(&self) -> usize {
-        self.tx.max_message()
-    }
-    fn room(&self) -> usize {
-        self.learn();
-        self.tx.room()
-    }
-    fn post_send(
-        &mut self,
-        id: WorkId,
-        header: &[u8],
-        payload: &mut impl Gather,
-        options: SendOptions,
-    ) -> Result<(), PostError> {
-        self.learn();
-        self.tx.post_send(id, header, payload, options)
-    }
-    fn post_read(
-        &mut self,
-        id: WorkId,
-        local: LocalSlice,
-        remote: RemoteSlice,
-    ) -> Result<(), PostError> {
-        self.tx.post_read(id, local, remote)
-    }
-    fn post_write(
-        &mut self,
-        id: WorkId,
-        local: LocalSlice,
-        remote: RemoteSlice,
-    ) -> Result<(), PostError> {
-        self.tx.post_write(id, local, remote)
-    }
-    fn poll_completion(&mut self) -> Option<Completion> {
-        self.tx.poll_completion()
-    }
 }
 
 struct Device {
@@ -230,7 +117,7 @@ impl Harness for Device {
 
     fn new(_: u64) -> Self {
         let options = Options { promise: PROMISE, backlog: BACKLOG, ..Options::default() };
-        let (mut a, mut b) = (Handle::open(&options), Handle::open(&options));
+        let (mut a, mut b) = (open(&options), open(&options));
         (a.other, b.other) = (Some(b.get().core()), Some(a.get().core()));
         Self { a, b, ids: None, is_restless: false }
     }
@@ -387,7 +274,7 @@ fn descriptors_are_out_of_sight() {
     };
     let before = lowest();
     let options = Options { floor: 200, ..Options::default() };
-    let handle = Handle::open(&options);
+    let handle = open(&options);
     assert_eq!(lowest(), before);
     for fd in handle.get().descriptors() {
         assert!(fd >= 200, "descriptor {fd}");
@@ -438,7 +325,7 @@ fn many_connections_in_8_mib() {
 
 /// One fabric connected to itself: a connection takes two places.
 fn crowd() {
-    let handle = Handle::open(&Options { promise: 4, ..Options::default() });
+    let handle = open(&Options { promise: 4, ..Options::default() });
     let mut fabric = handle.clone();
     let places = handle.get().budget().connections;
     let none = PrivateData::new(&[]).expect("fits");
