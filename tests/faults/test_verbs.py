@@ -228,7 +228,8 @@ def test_the_road_ends(hosts, road):
 def test_queue_pairs_that_break(hosts):
     """At both ends at once, while both send; a later attempt brings the lane back."""
     server = hosts.serve()
-    client = hosts.ask("--rounds", 240, "--pause-file", hosts.path / "pause")
+    # After the pause for longer than an attempt takes.
+    client = hosts.ask("--rounds", 240, "--pause-file", hosts.path / "pause", "--pace", 0.01)
     pause = hosts.pause()
     hosts.network("break")
     # Longer than the first attempt is put off.

@@ -1,12 +1,12 @@
 """Both ends of an exchange that checks every byte, over blocking sockets or asyncio.
 
     exchange.py serve PORT [--family 6] [--async] [--fork]
-    exchange.py ask ADDRESS PORT --rounds N --size BYTES [--connections C] [--pause-file F] [--async]
+    exchange.py ask ADDRESS PORT --rounds N --size BYTES [--connections C] [--pause-file F] [--pace S] [--async]
 
 Each request is four bytes of length, then so many bytes; the answer is the SHA-256 of the bytes, then
 the bytes themselves. Behind the last answer the client ends its half, and the server answers with the
 number of requests and ends, too. With `--pause-file` the client makes the file after a third of its
-rounds, and waits until it is gone.
+rounds, and waits until it is gone. With `--pace` so many seconds pass between two rounds from there on.
 """
 
 import argparse
@@ -63,6 +63,8 @@ def pause(options, at):
         end = time.monotonic() + LIMIT_S
         while os.path.exists(options.pause_file) and time.monotonic() < end:
             time.sleep(0.02)
+    if at >= options.rounds // 3:
+        time.sleep(options.pace)
 
 
 def ask_one(options, which):
@@ -124,6 +126,7 @@ def main():
     ask.add_argument("--size", type=int, default=2000)
     ask.add_argument("--connections", type=int, default=1)
     ask.add_argument("--pause-file")
+    ask.add_argument("--pace", type=float, default=0)
     ask.add_argument("--async", dest="is_async", action="store_true")
     options = parser.parse_args()
     if options.command == "ask":
