@@ -99,8 +99,9 @@ class Hosts:
             time.sleep(0.05)
         raise AssertionError(left)
 
-    def start(self, number, name, *words, fail=()):
-        argv = [SDP, "run", "--no-config", "--set", "fabrics=shm,verbs", "--report", self.path / f"{name}.json", "--",
+    def start(self, number, name, *words, fail=(), settings=()):
+        options = [word for setting in ("fabrics=shm,verbs", *settings) for word in ("--set", setting)]
+        argv = [SDP, "run", "--no-config", *options, "--report", self.path / f"{name}.json", "--",
                 sys.executable, PROGRAM, *words]
         environment = {**os.environ, "SDP_LIBRARY": str(LIBRARY), "SDP_FAKE_FAIL": ",".join(fail),
                        "SDP_FAKE_NETWORK": str(self.path / "network"), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -109,14 +110,14 @@ class Hosts:
         self.started.append(process)
         return process
 
-    def serve(self, *options, fail=()):
-        server = self.start(0, "server", "serve", PORT, *options, fail=fail)
+    def serve(self, *options, fail=(), settings=()):
+        server = self.start(0, "server", "serve", PORT, *options, fail=fail, settings=settings)
         listens = ["sh", "-c", f"until ss -Hltn sport = :{PORT} | grep -q .; do sleep 0.02; done"]
         subprocess.run(self.inside(0, *listens), check=True, timeout=LIMIT_S)
         return server
 
-    def ask(self, *options, fail=()):
-        return self.start(1, "client", "ask", ADDRESSES[0], PORT, *options, fail=fail)
+    def ask(self, *options, fail=(), settings=()):
+        return self.start(1, "client", "ask", ADDRESSES[0], PORT, *options, fail=fail, settings=settings)
 
     def every_byte(self, client):
         out, err = client.communicate(timeout=LIMIT_S)
@@ -166,6 +167,20 @@ def test_every_byte(hosts, options):
     for report in (client, server):
         assert report["fabrics"]["verbs"] == 2, report
         assert by_sdp(report) > sum(report["bytes"].values()) / 2, report
+
+
+@pytest.mark.integrity
+@pytest.mark.parametrize("options", [(), ("--async",)], ids=["threads", "asyncio"])
+@pytest.mark.parametrize("poll_us", [0, 20000])
+def test_polling_before_a_sleep(hosts, options, poll_us):
+    """`recv_poll` bounds it: with 0 every wait sleeps; with much time some waits are over before, even on a busy machine."""
+    settings = (f"recv_poll={poll_us}",)
+    server = hosts.serve(*options, settings=settings)
+    hosts.every_byte(hosts.ask("--rounds", 300, *options, settings=settings))
+    client, server = hosts.stop(server)
+    for report in (client, server):
+        assert by_sdp(report) > 0, report
+        assert (report["waits"]["spun"] > 0) == (poll_us > 0) and report["waits"]["slept"] > 0, report["waits"]
 
 
 def fault(step, nth, count=1):

@@ -497,6 +497,15 @@ impl Core {
         })
     }
 
+    /// Takes what has completed; whether messages of this place have arrived that its receiving half has not polled.
+    /// Fast.
+    pub fn has_news(&self, index: usize) -> bool {
+        self.drain();
+        self.conn(index).is_some_and(|conn| {
+            conn.arrived.load(Ordering::Acquire) != conn.reported.load(Ordering::Relaxed)
+        })
+    }
+
     /// The peer of this place has room for `messages` in all (promised and released; wraps).
     pub fn allow(&self, index: usize, messages: u32) {
         if let Some(conn) = self.conn(index) {

@@ -296,7 +296,7 @@ impl Inbound {
                 return Err(RecvError::Carrier(FULL));
             }
             let mut sink = RingSink { at: self.consumer.taken(), room, ring };
-            match self.step(io, &mut sink, false) {
+            match self.step(io, &mut sink, false, false) {
                 Ok(0) => return Err(RecvError::Cut { is_final: true }),
                 Ok(_) => {}
                 Err(RecvError::WouldBlock) if self.consumer.is_return_due() => {
@@ -469,7 +469,7 @@ impl Inbound {
         }
         let mut got = 0;
         while sink.room() != 0 {
-            match self.step(io, sink, is_peek) {
+            match self.step(io, sink, is_peek, got != 0) {
                 Ok(0) => break,
                 Ok(len) => got += len,
                 Err(_) if got != 0 => break,
@@ -494,7 +494,7 @@ impl Inbound {
             return Ok(Readable::Nothing);
         }
         let mut probe = Probe;
-        match self.step(io, &mut probe, true) {
+        match self.step(io, &mut probe, true, false) {
             Ok(0) => Ok(Readable::End),
             Ok(len) => Ok(Readable::Bytes((len as u64).max(self.available()))),
             Err(RecvError::WouldBlock | RecvError::Cut { is_final: false }) => {
@@ -519,12 +519,14 @@ impl Inbound {
         next.sum()
     }
 
-    /// Delivers the next bytes that are together. 0: the end.
+    /// Delivers the next bytes that are together. 0: the end. With `is_enough` the carrier, a system call, is not looked at
+    /// while the stream is on SDP.
     fn step<R: ReceiveQueue, C: Carrier>(
         &mut self,
         io: &mut ReceiveContext<'_, R, C>,
         sink: &mut impl Scatter,
         is_peek: bool,
+        is_enough: bool,
     ) -> Result<usize, RecvError> {
         loop {
             if self.returned.is_some() {
@@ -549,6 +551,9 @@ impl Inbound {
                 Next::Followed => {
                     io.shared.follow(self.consumer.sequence());
                     self.drop_head(io);
+                }
+                Next::Carrier(_) if is_enough && self.consumer.is_on_sdp() => {
+                    return Err(RecvError::WouldBlock);
                 }
                 Next::Carrier(limit) => {
                     if let Some(len) = self.read_carrier(io, limit, sink, is_peek)? {

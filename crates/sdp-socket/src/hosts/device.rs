@@ -205,7 +205,7 @@ fn open_here(own: &Addr, interface: u32) -> Result<(), Reason> {
     if !are_hidden || doorbell::bell_files().0 < 0 {
         return Err(Reason::NoDescriptors);
     }
-    if !strangers::add_device(set, strangers::Device { arm, drain }) {
+    if !strangers::add_device(set, strangers::Device { arm, drain: || _ = drain() }) {
         return Err(Reason::Limit);
     }
     DEVICE.store(at, Ordering::SeqCst);
@@ -228,7 +228,7 @@ fn rejoin(turn: &mut Turn) {
     let set = events();
     if set >= 0 && rest.iter().all(|fd| watch(set, *fd)) {
         ARMED.store(false, Ordering::Release);
-        strangers::add_device(set, strangers::Device { arm, drain });
+        strangers::add_device(set, strangers::Device { arm, drain: || _ = drain() });
     }
 }
 
@@ -263,10 +263,11 @@ pub(super) fn arm() {
     });
 }
 
-/// Takes what has completed, and sets the bits of the connections that have something. Fast.
-pub(super) fn drain() {
-    with_core(|core| {
-        core.drain();
+/// Takes what has completed, and sets the bits of the connections that have something. True when something had
+/// completed. Fast.
+pub(super) fn drain() -> bool {
+    let had_some = with_core(|core| {
+        let had_some = core.drain();
         for (_, pair) in pair::all() {
             let Some(at) = pair.endpoint.load(Ordering::Acquire).checked_sub(1) else { continue };
             let Some(counts) = core.counts(at as usize) else { continue };
@@ -277,7 +278,15 @@ pub(super) fn drain() {
                 doorbell::ring_own(conn.index());
             }
         }
+        had_some
     });
+    had_some == Some(true)
+}
+
+/// Whether messages of a connection have arrived that its receiving half has not taken. Fast.
+pub(super) fn has_news(pair: &Pair) -> bool {
+    let Some(at) = pair.endpoint.load(Ordering::Acquire).checked_sub(1) else { return false };
+    with_core(|core| core.has_news(at as usize)) == Some(true)
 }
 
 /// What the connection manager and the device have to tell. Slow.

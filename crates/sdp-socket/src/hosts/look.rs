@@ -1,18 +1,24 @@
 //! What a reader or writer of a connection to another host would find: for readiness, and for requests that ask.
 
-use core::sync::atomic::Ordering;
+use core::{pin::Pin, sync::atomic::Ordering};
 
 use libc::c_int;
 use sdp_remote::{Readable, ReceiveContext};
+use sdp_stats::{Counter, Direction};
 
 use super::{
     carrier_io::Socket,
+    device,
     forked::{Use, claim},
     gather, is_cut_for_good,
     leaving::{answer, take_return},
-    pair::{self, Receiving},
+    pair::{self, Pair, Receiving},
 };
-use crate::conn::{self, Conn, Half, carrier, flag};
+use crate::{
+    conn::{self, Conn, Half, Pinned, carrier, flag},
+    datapath::wait,
+    wake::{call_guard::CallGuard, spin},
+};
 
 /// Whether messages are there that nobody has taken.
 pub(super) fn has_messages(conn: &Conn) -> bool {
@@ -75,6 +81,31 @@ pub(crate) fn look(conn: &Conn) -> Option<Found> {
     }
     // The place may have gone meanwhile.
     if found.is_none() && pair::of(conn).is_none() { Some(Found::End) } else { found }
+}
+
+/// Polls the completion queue for a moment before a sleep, as long as the adaptive budget allows (`recv_poll` bounds it).
+/// True when a message of the connection has arrived.
+pub(super) fn spin(conn: &Pinned, pair: &Pair, guard: Pin<&CallGuard>) -> bool {
+    let is_on_sdp = |receiving: &mut Receiving| {
+        receiving.inbound.as_ref().is_some_and(|inbound| inbound.is_on_sdp())
+    };
+    if pair.receiving(conn, is_on_sdp) != Some(true) {
+        return false;
+    }
+    conn.one_way.fetch_add(1, Ordering::Relaxed);
+    // The peer runs on another host, never on this CPU.
+    let success = spin::spin(conn, guard, 0, || device::has_news(pair));
+    if success {
+        wait::count(conn, Direction::Receive, Counter::Spun);
+    }
+    success
+}
+
+/// Takes what has completed on the queue pairs, and sets the bits of the connections that have something: for a spin that
+/// watches those. True when something had completed. Fast; a load where there is no device.
+#[inline]
+pub(crate) fn drain() -> bool {
+    device::is_open() && device::drain()
 }
 
 /// What the kernel says of a carrier that is plain TCP.

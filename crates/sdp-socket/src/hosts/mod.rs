@@ -49,8 +49,8 @@ use carrier_io::{Socket, Vector, is_of_this_host};
 use forked::{Use, claim};
 pub(crate) use leaving::hand_back;
 use leaving::{await_return, is_held, is_plain, is_return_lost, take_return};
-use look::has_messages;
-pub(crate) use look::{Found, look, readable_bytes, unsent_bytes};
+pub(crate) use look::{Found, drain, look, readable_bytes, unsent_bytes};
+use look::{has_messages, spin};
 use pair::{Pair, Receiving, Sending};
 
 /// Bytes of each direction that are kept for the proof (G9).
@@ -202,13 +202,14 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
         if !claim(conn, pair, Use::Call) {
             continue; // lost
         }
-        let waits = flags & libc::MSG_DONTWAIT == 0 && !fd::is_nonblocking(conn.fd());
-        let sent = send_once(conn, pair, vector, done, flags, waits);
+        let may_wait = || flags & libc::MSG_DONTWAIT == 0 && !fd::is_nonblocking(conn.fd());
+        let sent = send_once(conn, pair, vector, done, flags, may_wait);
         look_around(conn);
         let blocked = match sent {
             Ok(n) => {
                 done += n;
                 buffers.advance(n);
+                conn.one_way.store(0, Ordering::Relaxed);
                 if done >= wanted {
                     conn.calls[Half::Send as usize].fetch_add(1, Ordering::Relaxed);
                     return Ok(done);
@@ -227,7 +228,7 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
             }
         };
         let partial = |e| if done > 0 { Ok(done) } else { Err(e) };
-        if !waits {
+        if !may_wait() {
             // Nobody could tell the program of the RETURN that ends this, and it is on its way.
             if blocked == Wait::Return && await_return(conn, pair, conn.fd(), &mut held_until) {
                 continue;
@@ -355,7 +356,7 @@ fn send_once(
     vector: Buffers,
     from: usize,
     flags: c_int,
-    waits: bool,
+    may_wait: impl Fn() -> bool,
 ) -> Result<usize, SendError> {
     gather(conn);
     pair.sending_for(conn, Use::Call, |sending, ring| {
@@ -381,7 +382,7 @@ fn send_once(
         let (before, was_on_sdp) = (outbound.counts(), outbound.is_on_sdp());
         let mut io = pair.context(tx.as_mut(), &mut socket, ring);
         let mut sent = outbound.send(&mut io, &mut payload, from);
-        if !waits && matches!(sent, Err(SendError::Wait(Wait::Credit { .. }))) {
+        if matches!(sent, Err(SendError::Wait(Wait::Credit { .. }))) && !may_wait() {
             // Nobody could tell the program when there is credit: these bytes go by the carrier.
             outbound.to_kernel();
             outbound.allow_sdp();
@@ -413,6 +414,7 @@ pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Resul
     let peeks = flags & libc::MSG_PEEK != 0;
     let mut deadline: Option<Option<u64>> = None;
     let mut is_cut = false;
+    let mut has_spun = false;
     let mut got = 0;
     loop {
         if conn.has(flag::HOSTILE) {
@@ -431,6 +433,7 @@ pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Resul
             Ok(0) => return Ok(got),
             Ok(n) => {
                 got += n;
+                has_spun = false;
                 if flags & libc::MSG_WAITALL == 0 || got >= wanted || peeks {
                     conn.calls[Half::Receive as usize].fetch_add(1, Ordering::Relaxed);
                     return Ok(got);
@@ -459,6 +462,10 @@ pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Resul
         let until = *deadline.get_or_insert_with(|| {
             carrier::timeout_ns(conn.fd(), libc::SO_RCVTIMEO).map(|ns| monotonic_ns() + ns)
         });
+        // Once for each time that something came: what a look finds may be no payload.
+        if !is_cut && !core::mem::replace(&mut has_spun, true) && spin(conn, pair, guard) {
+            continue;
+        }
         // What has ended wakes at once: then only time and the queue pair count.
         let events = if is_cut { 0 } else { libc::POLLIN };
         // Who sleeps on a connection that has not met is woken by the carrier alone.

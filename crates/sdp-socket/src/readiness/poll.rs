@@ -384,7 +384,7 @@ unsafe fn poll_here(
             return None;
         }
         let owed = hosts::between_waits(interest::attached);
-        let mut ready = ring_ready(fds, hides);
+        let mut ready = ring_ready(fds, hides, true);
         // "Writable" the kernel mostly has already: a look at rings would be in vain, and teach the wrong thing.
         let asks_first = ready == 0
             && !core::mem::replace(&mut has_asked, true)
@@ -395,13 +395,17 @@ unsafe fn poll_here(
                 // The first connection learns for the whole array.
                 let budget = spin::budget(conn);
                 if budget != 0 {
-                    let is_ready = || ring_ready(fds, hides) > 0;
+                    let is_ready = || {
+                        // A look at a guarded carrier is a system call: only after a completion.
+                        let are_guarded_looked_at = hosts::drain();
+                        ring_ready(fds, hides, are_guarded_looked_at) > 0
+                    };
                     if let Some(success) = spin::shared_pause(conn.peer_cpu(), budget, is_ready) {
                         spin::learn(conn, success);
                         if success {
                             wait::count_shared(Counter::Spun);
                         }
-                        ready = ring_ready(fds, hides);
+                        ready = ring_ready(fds, hides, true);
                     }
                 }
             }
@@ -488,8 +492,8 @@ fn wants_bytes(entry: &pollfd) -> bool {
     entry.events & READ_KIND != 0
 }
 
-/// How many entries have something in their ring.
-fn ring_ready(fds: &[pollfd], hides: bool) -> usize {
+/// How many entries have something in their ring, or, if those `are_guarded_looked_at`, from another host.
+fn ring_ready(fds: &[pollfd], hides: bool, are_guarded_looked_at: bool) -> usize {
     fds.iter()
         .filter(|entry| {
             if let Some(conn) = waits_for_room(entry, hides)
@@ -503,7 +507,8 @@ fn ring_ready(fds: &[pollfd], hides: bool) -> usize {
             }
             wants_bytes(entry)
                 && attached(entry.fd).is_some_and(|conn| {
-                    if !conn.pin_live(Half::Receive) {
+                    let is_skipped = !are_guarded_looked_at && hosts::is_guarded(conn);
+                    if is_skipped || !conn.pin_live(Half::Receive) {
                         return false;
                     }
                     let ready = has_bytes_now(conn);
@@ -563,7 +568,7 @@ unsafe fn sleep(
                 conn.unpin(Half::Receive);
             }
         }
-        if ring_ready(fds, hides) > 0 {
+        if ring_ready(fds, hides, true) > 0 {
             left = Some(0);
         } else {
             wait::count_shared(Counter::Slept);

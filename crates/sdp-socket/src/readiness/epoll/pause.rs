@@ -7,6 +7,7 @@ use super::wait::MERGE_AFTER_NS;
 use crate::{
     conn::{self, Conn},
     datapath::wait,
+    hosts,
     wake::{
         doorbell,
         interest::mirror::{NONE, with},
@@ -59,7 +60,10 @@ pub(super) fn plan_spin(set: u32) -> Option<SpinPlan> {
 
 /// Looks at the bell page for a moment. True: look again.
 pub(super) fn spin_on_bell(set: u32, plan: &SpinPlan) -> bool {
-    let is_rung = || plan.bell.any();
+    let is_rung = || {
+        hosts::drain();
+        plan.bell.any()
+    };
     let Some(success) = spin::shared_pause(plan.peer_cpu, plan.budget, is_rung) else {
         return false;
     };
