@@ -206,6 +206,37 @@ def test_a_step_fails(hosts, step):
             assert "protocol-violation" not in {*report["reasons"], *report["demotions"]}, report
 
 
+def queue_pairs():
+    """What `sdp stat` says of each process with a connection over a queue pair."""
+    stat = json.loads(subprocess.run([SDP, "stat", "--json"], check=True, capture_output=True, text=True).stdout)
+    pairs = lambda process: [c["queue_pair"] for c in process["connections"] if c["queue_pair"]]
+    return [(process, pairs(process)) for process in stat["processes"] if pairs(process)]
+
+
+@pytest.mark.integrity
+def test_what_is_told_of_queue_pairs(hosts):
+    """Numbers that are each other's, credits, and the device."""
+    server = hosts.serve()
+    client = hosts.ask("--rounds", 240, "--connections", 2, "--pause-file", hosts.path / "pause")
+    pause = hosts.pause()
+    shown = queue_pairs()
+    assert len(shown) == 2 and all(len(pairs) == 2 for _, pairs in shown), shown
+    one, other = ({(p["number"], p["peer_number"]) for p in pairs} for _, pairs in shown)
+    assert one == {(peer, number) for number, peer in other}, shown
+    for process, pairs in shown:
+        assert process["device"] == {"name": process["device"]["name"], "retries": 6, "rnr_retries": None, "counted": {}}
+        assert process["device"]["name"], process
+        for pair in pairs:
+            assert 0 < pair["own_credits"] <= 16 and 0 <= pair["peer_credits"] <= 16, pair
+        text = subprocess.run([SDP, "stat", "--pid", str(process["pid"])], check=True, capture_output=True, text=True).stdout
+        assert process["device"]["name"] in text, text
+        for pair in pairs:
+            assert f"queue pair {pair['number']} to {pair['peer_number']}" in " ".join(text.split()), text
+    pause.unlink()
+    hosts.every_byte(client)
+    hosts.stop(server)
+
+
 @pytest.mark.integrity
 def test_the_device_goes_and_comes_back(hosts):
     server = hosts.serve()

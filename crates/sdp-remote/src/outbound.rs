@@ -271,6 +271,11 @@ impl Outbound {
         self.counts
     }
 
+    /// Messages that the peer has buffers for, as far as is known.
+    pub const fn credits(&self) -> u32 {
+        self.source.available()
+    }
+
     /// True if an attempt to meet may begin, as far as this half goes: on the kernel lane, nothing to write, no
     /// queue pair.
     pub fn may_meet(&self, shared: &Shared) -> bool {

@@ -117,6 +117,11 @@ impl Shared {
         self.has(PEER_LEAVES)
     }
 
+    /// Receive buffers that our last header told of.
+    pub fn promised(&self) -> u32 {
+        self.ack().bufs.into()
+    }
+
     pub(crate) fn begin(&self, met: &Met) {
         self.meeting.store(met.number, Ordering::Relaxed);
         self.credit.store(0, Ordering::Relaxed);

@@ -16,6 +16,7 @@ pub mod map;
 pub mod page;
 pub mod reason;
 mod rules;
+pub mod trace;
 pub mod tune;
 pub mod writer;
 

@@ -10,6 +10,7 @@
 //!       TuneWords what tools ask for, and the tunables in force: the one part that tools write
 //!       refused   connections that rules refused, by reason
 //! 4096  Row[4096] one per open connection end or listener, 256 B each
+//!       Trace     the last events of connections
 //! ```
 //!
 //! Sums, not snapshots: a reader adds totals and open rows; a row that is being folded at that
@@ -18,6 +19,7 @@
 use core::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64};
 
 use crate::reason::MAX_REASONS;
+use crate::trace::Trace;
 use crate::tune::TuneWords;
 
 /// `"sdpstats"` read as a little-endian word.
@@ -29,9 +31,11 @@ pub const HEADER_SIZE: usize = 4096;
 /// Rows of a page: connection ends beyond this are counted in the totals only.
 pub const ROWS: usize = 4096;
 /// Bytes of a page, which is also the size of the memfd.
-pub const SIZE: usize = HEADER_SIZE + ROWS * size_of::<Row>();
+pub const SIZE: usize = HEADER_SIZE + ROWS * size_of::<Row>() + size_of::<Trace>();
 /// Bytes of a program name kept, zero padded.
 pub const PROGRAM_LEN: usize = 64;
+/// Bytes of a device's name kept, zero padded.
+pub const DEVICE_LEN: usize = 32;
 /// Name of the memfd; `/proc/PID/fd/N` reads `/memfd:sdp-stats (deleted)`.
 pub const MEMFD_NAME: &core::ffi::CStr = c"sdp-stats";
 
@@ -72,7 +76,21 @@ pub struct Header {
     pub guests: AtomicI64,
     /// What rules are in force.
     pub rules: RuleWords,
-    reserved: [AtomicU64; 39],
+    /// The RDMA device of the process.
+    pub device: DeviceWords,
+    reserved: [AtomicU64; 34],
+}
+
+/// The RDMA device that the process has open.
+#[derive(Debug)]
+#[repr(C)]
+pub struct DeviceWords {
+    /// Its name, zero padded; empty: none.
+    pub name: [AtomicU64; DEVICE_LEN / 8],
+    /// How often its queue pairs send something again: without an answer in bits 0–7, for want of a receive buffer
+    /// in 8–15.
+    pub retries: AtomicU32,
+    reserved: AtomicU32,
 }
 
 /// What rules the process goes by, as [`crate::Rules`].
@@ -163,14 +181,16 @@ pub struct RowHalf {
     pub promoted: AtomicU32,
     /// Times demoted.
     pub demoted: AtomicU32,
-    /// Credits left (`Bufs` minus what is in flight).
+    /// Credits left (`Bufs` minus what is in flight). Between hosts: with the sending half the messages that the
+    /// other end has buffers for, with the receiving one those that this end has told of.
     pub credits: AtomicU32,
     /// Zero-copy threshold in force, bytes; 0 = never.
     pub threshold: AtomicU32,
     /// Bytes on the SDP lane not yet read, where the writer knows. On shared memory it does not: readers
     /// take the difference of what the two ends have counted.
     pub queued: AtomicU32,
-    reserved: AtomicU32,
+    /// Number of the queue pair, 0 = none: this end's with the sending half, the other end's with the receiving one.
+    pub queue_pair: AtomicU32,
 }
 
 const PAD_SIZE: usize = HEADER_SIZE
@@ -189,6 +209,7 @@ pub struct Page {
     pub(crate) refused: [AtomicU64; MAX_REASONS],
     pad: [AtomicU64; PAD_SIZE / 8],
     pub(crate) rows: [Row; ROWS],
+    pub(crate) trace: Trace,
 }
 
 const _: () = assert!(size_of::<Header>() == 512);

@@ -5,11 +5,12 @@
 use std::fmt;
 
 use crate::page::{
-    COUNTERS, HEADER_SIZE, Header, LAYOUT, MAGIC, PROGRAM_LEN, Page, ROWS, Row, RowHalf, RuleWords,
-    Totals,
+    COUNTERS, DEVICE_LEN, DeviceWords, HEADER_SIZE, Header, LAYOUT, MAGIC, PROGRAM_LEN, Page, ROWS,
+    Row, RowHalf, RuleWords, SIZE, Totals,
 };
 use crate::reason::{MAX_REASONS, Reason};
 use crate::rules::Rules;
+use crate::trace::{EVENT_WORDS, EVENTS, EventView, Trace, parse_events};
 use crate::tune::{TEXT_LEN, TuneWords, Tuned};
 use crate::writer::{Counter, Direction, Endpoint, ROW_OPEN};
 
@@ -107,6 +108,8 @@ pub struct HalfView {
     pub threshold: u32,
     /// Bytes in the ring.
     pub queued: u32,
+    /// Number of the queue pair, 0 = none: this end's with the sending half, the other end's with the receiving one.
+    pub queue_pair: u32,
 }
 
 impl HalfView {
@@ -153,10 +156,23 @@ pub struct ProcessView {
     pub rules: Rules,
     /// What tunables it goes by.
     pub tuned: Tuned,
+    /// The RDMA device that it has, or had, open.
+    pub device: Option<DeviceView>,
     /// Totals and open rows.
     pub sums: Sums,
     /// Open rows.
     pub rows: Vec<RowView>,
+}
+
+/// A process's RDMA device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceView {
+    /// Its name; anything but printable ASCII is replaced by `?`.
+    pub name: String,
+    /// How often a queue pair sends again what is not answered.
+    pub retries: u8,
+    /// How often it sends again what found no receive buffer; 7: for ever.
+    pub rnr_retries: u8,
 }
 
 /// Sums over pages.
@@ -336,6 +352,7 @@ pub fn parse(words: &[u64]) -> Result<ProcessView, PageError> {
         version: w.text(header!(version), 32),
         rules: parse_rules(w),
         tuned: parse_tuned(w),
+        device: parse_device(w),
         sums,
         rows,
     })
@@ -351,6 +368,14 @@ fn parse_rules(w: Words<'_>) -> Rules {
         since_s: w.u64(at(core::mem::offset_of!(RuleWords, since_s))),
         judged_s: w.u64(at(core::mem::offset_of!(RuleWords, judged_s))),
     }
+}
+
+fn parse_device(w: Words<'_>) -> Option<DeviceView> {
+    let at = |field: usize| header!(device) + field;
+    let name = w.text(at(core::mem::offset_of!(DeviceWords, name)), DEVICE_LEN);
+    let retries = w.u32(at(core::mem::offset_of!(DeviceWords, retries)));
+    let [retries, rnr_retries, ..] = retries.to_le_bytes();
+    (!name.is_empty()).then_some(DeviceView { name, retries, rnr_retries })
 }
 
 fn parse_tuned(w: Words<'_>) -> Tuned {
@@ -405,6 +430,7 @@ fn parse_row(w: Words<'_>) -> Option<RowView> {
             credits: w.u32(at + half!(credits)),
             threshold: w.u32(at + half!(threshold)),
             queued: w.u32(at + half!(queued)),
+            queue_pair: w.u32(at + half!(queue_pair)),
         }
     };
     Some(RowView {
@@ -428,27 +454,49 @@ fn parse_row(w: Words<'_>) -> Option<RowView> {
 /// # Errors
 /// Reading failed. A file that ends early gives a short copy, which [`parse`] judges.
 pub fn read_file(file: &std::fs::File) -> std::io::Result<Vec<u64>> {
-    use std::os::unix::fs::FileExt;
-    let read = |words: usize, at: usize| -> std::io::Result<Vec<u64>> {
-        let mut bytes = vec![0u8; words * 8];
-        let mut done = 0;
-        while done < bytes.len() {
-            match file.read_at(&mut bytes[done..], (at + done) as u64) {
-                Ok(0) => break,
-                Ok(n) => done += n,
-                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(e),
-            }
-        }
-        let word = |chunk: &[u8]| u64::from_ne_bytes(chunk.try_into().unwrap_or_default());
-        Ok(bytes[..done].chunks_exact(8).map(word).collect())
-    };
-    let mut words = read(HEADER_WORDS, 0)?;
+    read_page_at(file, 0)
+}
+
+/// [`read_file`] of a page that begins somewhere in a file, as in a core dump.
+///
+/// # Errors
+/// Reading failed.
+pub fn read_page_at(file: &std::fs::File, start: u64) -> std::io::Result<Vec<u64>> {
+    let mut words = read_words(file, HEADER_WORDS, start)?;
     if words.len() == HEADER_WORDS {
         let rows = rows_used(&words);
-        words.extend(read(rows * ROW_WORDS, HEADER_SIZE)?);
+        words.extend(read_words(file, rows * ROW_WORDS, start + HEADER_SIZE as u64)?);
     }
     Ok(words)
+}
+
+/// Words from a place of a file on; fewer where it ends.
+fn read_words(file: &std::fs::File, words: usize, at: u64) -> std::io::Result<Vec<u64>> {
+    use std::os::unix::fs::FileExt;
+    let mut bytes = vec![0u8; words * 8];
+    let mut done = 0;
+    while done < bytes.len() {
+        match file.read_at(&mut bytes[done..], at + done as u64) {
+            Ok(0) => break,
+            Ok(n) => done += n,
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    let word = |chunk: &[u8]| u64::from_ne_bytes(chunk.try_into().unwrap_or_default());
+    Ok(bytes[..done].chunks_exact(8).map(word).collect())
+}
+
+/// The recorder of a page that begins at `start` of a file. It is read twice: an event that is being written meanwhile is
+/// left out.
+///
+/// # Errors
+/// Reading failed.
+pub fn read_trace_at(file: &std::fs::File, start: u64) -> std::io::Result<Vec<EventView>> {
+    let at = start + (SIZE - size_of::<Trace>()) as u64;
+    let read = || read_words(file, EVENTS * EVENT_WORDS, at);
+    let (first, second) = (read()?, read()?);
+    Ok(parse_events(&first, &second))
 }
 
 #[cfg(test)]
@@ -493,6 +541,9 @@ mod tests {
         page.count_sdp(Verdict::at(&word), Fabric::Shm);
         page.show_state(id, ConnState::CloseWait);
         page.show_fd(id, 6);
+        page.show_device(b"rxe\x1b0", 6, 7);
+        page.show_queue_pair(id, 17, 18);
+        page.show_credits(id, Direction::Send, 12);
         crate::map::words_of(&page)
     }
 
@@ -519,6 +570,10 @@ mod tests {
         assert_eq!((row.halves[0].fabric, row.halves[0].mode), (1, 2));
         assert_eq!(row.halves[1].reason, Some(u32::from(Reason::Shared.code())));
         assert_eq!(row.halves[1].queued, 3);
+        assert_eq!(row.halves.map(|half| half.queue_pair), [17, 18]);
+        assert_eq!(row.halves.map(|half| half.credits), [12, 1]);
+        let device = DeviceView { name: "rxe?0".into(), retries: 6, rnr_retries: 7 };
+        assert_eq!(view.device, Some(device));
         assert_eq!(ReasonCode(4).to_string(), "shared");
         assert_eq!(ReasonCode(63).to_string(), "reason-63");
     }

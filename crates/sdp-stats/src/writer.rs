@@ -16,7 +16,9 @@ use core::sync::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
-use crate::page::{COUNTERS, HEADER_SIZE, LAYOUT, MAGIC, PROGRAM_LEN, Page, ROWS, Row, RowHalf};
+use crate::page::{
+    COUNTERS, DEVICE_LEN, HEADER_SIZE, LAYOUT, MAGIC, PROGRAM_LEN, Page, ROWS, Row, RowHalf,
+};
 use crate::reason::{MAX_REASONS, Reason};
 
 /// Attempts to take a row from, or give it back to, the free list before the row is done without
@@ -477,6 +479,7 @@ impl Page {
                 &half.credits,
                 &half.threshold,
                 &half.queued,
+                &half.queue_pair,
             ] {
                 word.store(0, Relaxed);
             }
@@ -536,28 +539,29 @@ impl Page {
         }
     }
 
-    /// A half was promoted to an SDP lane. Without effect on a row whose half is on one already.
-    pub fn promoted(&self, id: RowId, direction: Direction, fabric: Fabric) {
+    /// A half was promoted to an SDP lane. Without effect, and false, on a row whose half is on one already.
+    pub fn promoted(&self, id: RowId, direction: Direction, fabric: Fabric) -> bool {
         if let Some(half) = self.half(id, direction) {
             if is_sdp(half) {
-                return;
+                return false;
             }
             half.promoted.fetch_add(1, Relaxed);
             self.show_lane(id, direction, fabric);
         }
         self.totals.promoted.fetch_add(1, Relaxed);
+        true
     }
 
     /// A half was demoted to the kernel lane. On a row whose half is not on an SDP lane only the
-    /// reason changes.
-    pub fn demoted(&self, id: RowId, direction: Direction, reason: Reason) {
+    /// reason changes; that is false.
+    pub fn demoted(&self, id: RowId, direction: Direction, reason: Reason) -> bool {
         if let Some(half) = self.half(id, direction) {
             let was_sdp = is_sdp(half);
             half.lane.store(Lane::Kernel as u32, Relaxed);
             half.credits.store(0, Relaxed);
             self.show_reason(id, direction, reason);
             if !was_sdp {
-                return;
+                return false;
             }
             half.demoted.fetch_add(1, Relaxed);
         }
@@ -565,6 +569,7 @@ impl Page {
         if let Some(n) = self.totals.demotions.get(reason as usize) {
             n.fetch_add(1, Relaxed);
         }
+        true
     }
 
     /// The half is on an SDP lane, to which another process promoted it: shown, not counted.
@@ -620,6 +625,31 @@ impl Page {
             half.threshold.store(threshold, Relaxed);
             half.queued.store(queued, Relaxed);
         }
+    }
+
+    /// Credits of a half. A gauge.
+    #[inline]
+    pub fn show_credits(&self, id: RowId, direction: Direction, credits: u32) {
+        if let Some(half) = self.half(id, direction) {
+            half.credits.store(credits, Relaxed);
+        }
+    }
+
+    /// The numbers of a connection's queue pair, at this end and at the other; both 0: it has none any more.
+    pub fn show_queue_pair(&self, id: RowId, own: u32, peer: u32) {
+        for (direction, number) in [(Direction::Send, own), (Direction::Receive, peer)] {
+            if let Some(half) = self.half(id, direction) {
+                half.queue_pair.store(number, Relaxed);
+            }
+        }
+    }
+
+    /// The RDMA device that the process has open, and how often its queue pairs send again: without an answer, for want of a
+    /// receive buffer.
+    pub fn show_device(&self, name: &[u8], retries: u8, rnr_retries: u8) {
+        let words = &self.header.device;
+        store_text(&words.name, name.get(..DEVICE_LEN - 1).unwrap_or(name));
+        words.retries.store(u32::from(retries) | u32::from(rnr_retries) << 8, Relaxed);
     }
 
     /// The state that tools show.

@@ -3,6 +3,7 @@
 //! What `ibv_devinfo` and `ibdev2netdev` told, read from `/sys`; no library of verbs is needed.
 //! Where there is no device, that is said, with the network interfaces that there are.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
 use std::net::Ipv6Addr;
@@ -130,6 +131,30 @@ fn interfaces_of(root: &Path, device: &Path, port: &Path) -> Vec<String> {
     found.sort();
     found.dedup();
     found
+}
+
+/// A limit of retries for want of receive buffers that is none.
+pub const FOR_EVER: u8 = 7;
+
+/// What the ports of a device have counted of messages that were sent again, by the driver's names. The name is what some
+/// process says: none but that of a device leads anywhere.
+pub fn retries_of(root: &Path, device: &str) -> BTreeMap<String, u64> {
+    let mut counted = BTreeMap::new();
+    let folder = root.join("sys/class/infiniband");
+    let Some(device) = entries(&folder).into_iter().find(|path| name(path) == device) else {
+        return counted;
+    };
+    for counter in
+        entries(&device.join("ports")).iter().flat_map(|p| entries(&p.join("hw_counters")))
+    {
+        let word_of = name(&counter);
+        if ["retr", "rnr", "timeout"].iter().any(|part| word_of.contains(part))
+            && let Ok(n) = word(&counter).parse::<u64>()
+        {
+            *counted.entry(word_of).or_insert(0) += n;
+        }
+    }
+    counted
 }
 
 /// The addresses of a port that are set.

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::path::Path;
 
 use clap::Args;
-use sdp_stats::reader::{HalfView, ProcessView, ReasonCode, RowView};
+use sdp_stats::reader::{DeviceView, HalfView, ProcessView, ReasonCode, RowView};
 use sdp_stats::{Counter, Direction, Role, Rules};
 use serde::Serialize;
 
@@ -12,7 +13,7 @@ use crate::asking::{self, InForce};
 use crate::doctor::wrapped;
 use crate::procs::{self, Process};
 use crate::report::{Bytes, human_bytes, words};
-use crate::{Failure, names, sys};
+use crate::{Failure, devices, names, sys};
 
 /// Version of the JSON form.
 pub const SCHEMA: u32 = 1;
@@ -47,6 +48,61 @@ struct Half {
     demoted: u32,
 }
 
+/// The JSON form of a queue pair.
+#[derive(Debug, Serialize)]
+struct QueuePair {
+    number: u32,
+    peer_number: u32,
+    /// Receive buffers of this end that the other one has been told of.
+    own_credits: u32,
+    /// Messages that the other end has buffers for.
+    peer_credits: u32,
+}
+
+fn queue_pair(row: &RowView) -> Option<QueuePair> {
+    let [send, receive] = &row.halves;
+    (send.queue_pair != 0).then_some(QueuePair {
+        number: send.queue_pair,
+        peer_number: receive.queue_pair,
+        own_credits: receive.credits,
+        peer_credits: send.credits,
+    })
+}
+
+/// The JSON form of the RDMA device that a process has open.
+#[derive(Debug, Serialize)]
+struct DeviceForm<'a> {
+    name: &'a str,
+    /// How often a queue pair sends again what is not answered.
+    retries: u8,
+    /// How often it sends again what found no receive buffer; `None`: for ever.
+    rnr_retries: Option<u8>,
+    /// What the device's ports have counted of both, by the driver's names, for all processes.
+    counted: BTreeMap<String, u64>,
+}
+
+fn device(view: &ProcessView) -> Option<DeviceForm<'_>> {
+    let DeviceView { name, retries, rnr_retries } = view.device.as_ref()?;
+    Some(DeviceForm {
+        name,
+        retries: *retries,
+        rnr_retries: (*rnr_retries != devices::FOR_EVER).then_some(*rnr_retries),
+        counted: devices::retries_of(Path::new("/"), name),
+    })
+}
+
+/// The device and what it has counted, in a line.
+fn device_note(view: &ProcessView) -> Option<String> {
+    let device = device(view)?;
+    let rnr = device.rnr_retries.map_or("for ever".to_string(), |n| format!("{n} times"));
+    let counted: Vec<_> = device.counted.iter().map(|(name, n)| format!(", {name} {n}")).collect();
+    let (name, retries) = (device.name, device.retries);
+    let text = format!(
+        "{name}: sends again {retries} times without an answer, {rnr} without a receive buffer"
+    );
+    Some(format!("RDMA device {text}{}", counted.concat()))
+}
+
 /// The JSON form of a connection.
 #[derive(Debug, Serialize)]
 struct Connection {
@@ -59,6 +115,8 @@ struct Connection {
     inode: u32,
     send: Half,
     receive: Half,
+    /// Between hosts.
+    queue_pair: Option<QueuePair>,
 }
 
 /// The JSON form of the rules that a process goes by.
@@ -130,6 +188,7 @@ struct ProcessForm<'a> {
     demotions: BTreeMap<String, u64>,
     refused: BTreeMap<String, u64>,
     rowless: u64,
+    device: Option<DeviceForm<'a>>,
     connections: Vec<Connection>,
 }
 
@@ -165,6 +224,7 @@ fn connection(row: &RowView) -> Connection {
         inode: row.inode,
         send: half(row, Direction::Send),
         receive: half(row, Direction::Receive),
+        queue_pair: queue_pair(row),
     }
 }
 
@@ -198,6 +258,7 @@ fn form(process: &Process) -> ProcessForm<'_> {
         demotions: words(&sums.demotions),
         refused: words(&sums.refused),
         rowless: sums.rowless,
+        device: device(view),
         connections: view.rows.iter().map(connection).collect(),
     }
 }
@@ -220,6 +281,15 @@ fn way(half: &HalfView) -> String {
         Some(code) => format!("tcp:{}", ReasonCode(code)),
         None => "tcp".to_string(),
     }
+}
+
+/// The queue pair of a connection, in a line.
+fn queue_pair_note(row: &RowView) -> Option<String> {
+    let QueuePair { number, peer_number, own_credits, peer_credits } = queue_pair(row)?;
+    Some(format!(
+        "fd {}: queue pair {number} to {peer_number}, credits {own_credits} own, {peer_credits} peer's",
+        row.fd
+    ))
 }
 
 /// Columns that the table needs.
@@ -256,6 +326,9 @@ fn block(row: &RowView, width: usize) -> String {
         );
         let _ = writeln!(out, "    {}", wrapped(&line, 6, width));
     }
+    if let Some(note) = queue_pair_note(row) {
+        let _ = writeln!(out, "    {}", wrapped(&note, 6, width));
+    }
     out
 }
 
@@ -283,6 +356,9 @@ fn text(processes: &[Process], width: usize) -> String {
             let _ = writeln!(out, "  {}", wrapped(&note, 4, width));
         }
         if let Some(note) = tunables_note(&process.view) {
+            let _ = writeln!(out, "  {}", wrapped(&note, 4, width));
+        }
+        if let Some(note) = device_note(&process.view) {
             let _ = writeln!(out, "  {}", wrapped(&note, 4, width));
         }
         if width < TABLE {
@@ -329,6 +405,9 @@ fn text(processes: &[Process], width: usize) -> String {
                 send.credits,
                 send.threshold,
             );
+            if let Some(note) = queue_pair_note(row) {
+                let _ = writeln!(out, "        {note}");
+            }
         }
     }
     out

@@ -7,7 +7,10 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use sdp_fabric_shm::identity::{Addr, Tuple};
-use sdp_stats::{Direction, Endpoint, Fabric, NewRow, Page, Reason, Role, RowId, Verdict};
+use sdp_stats::{
+    Direction, Endpoint, Fabric, NewRow, Page, Reason, Role, RowId, Verdict,
+    trace::{Event, Kind},
+};
 use sdp_sys::fd;
 
 use crate::{
@@ -15,6 +18,7 @@ use crate::{
     process::{
         log, marks, page,
         table::{self, Entry},
+        trace,
     },
 };
 
@@ -138,6 +142,50 @@ fn open_listener_row(conn: &Conn) {
     conn.set_stats_row(id);
 }
 
+/// Notes an event of the connection for those who look from outside.
+pub(crate) fn record(
+    conn: &Conn,
+    kind: Kind,
+    direction: Option<Direction>,
+    reason: Option<Reason>,
+    fabric: Option<Fabric>,
+) {
+    let ends = conn.known_name().map(ends);
+    let ports = ends.map_or((0, 0), |(local, remote)| (local.port, remote.port));
+    let fd = conn.fd.load(Ordering::Relaxed);
+    trace::record(Event { kind, direction, reason, fabric, fd, ports, now_ns: 0 });
+}
+
+/// A queue pair of a connection, or the device of all.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct QueuePair<'a> {
+    pub(crate) own: u32,
+    pub(crate) peer: u32,
+    pub(crate) device: &'a [u8],
+    pub(crate) retries: (u8, u8),
+}
+
+/// The connection has met, by this queue pair.
+#[cold]
+pub(crate) fn met(conn: &Conn, queue_pair: &QueuePair<'_>) {
+    page::own(take_along);
+    ensure_row(conn);
+    if let Some((page, row)) = of_row(conn) {
+        let (retries, rnr_retries) = queue_pair.retries;
+        page.show_device(queue_pair.device, retries, rnr_retries);
+        page.show_queue_pair(row, queue_pair.own, queue_pair.peer);
+    }
+    record(conn, Kind::Met, None, None, Some(Fabric::Verbs));
+}
+
+/// The connection's queue pair has gone.
+#[cold]
+pub(crate) fn parted(conn: &Conn) {
+    if let Some((page, row)) = of_row(conn) {
+        page.show_queue_pair(row, 0, 0);
+    }
+}
+
 /// A half has moved to the SDP lane.
 pub(crate) fn half_promoted(conn: &Conn, direction: Direction) {
     half_promoted_by(conn, direction, Fabric::Shm);
@@ -148,8 +196,10 @@ pub(crate) fn half_promoted(conn: &Conn, direction: Direction) {
 pub(crate) fn half_promoted_by(conn: &Conn, direction: Direction, fabric: Fabric) {
     page::own(take_along);
     ensure_row(conn);
-    if let Some((page, row)) = of_row(conn) {
-        page.promoted(row, direction, fabric);
+    if let Some((page, row)) = of_row(conn)
+        && page.promoted(row, direction, fabric)
+    {
+        record(conn, Kind::Promoted, Some(direction), None, Some(fabric));
     }
     log::moved(conn.fd.load(Ordering::Relaxed), direction, None);
 }
@@ -158,8 +208,10 @@ pub(crate) fn half_promoted_by(conn: &Conn, direction: Direction, fabric: Fabric
 #[cold]
 pub(crate) fn half_demoted(conn: &Conn, direction: Direction, reason: Reason) {
     ensure_row(conn);
-    if let Some((page, row)) = of_row(conn) {
-        page.demoted(row, direction, reason);
+    if let Some((page, row)) = of_row(conn)
+        && page.demoted(row, direction, reason)
+    {
+        record(conn, Kind::Demoted, Some(direction), Some(reason), None);
     }
     log::moved(conn.fd.load(Ordering::Relaxed), direction, Some(reason));
 }
@@ -257,6 +309,7 @@ pub(crate) fn note_reason(conn: &Conn, reason: Reason) {
     if let Some(row) = conn.row() {
         let verdict = Verdict::at(&row.reason);
         if verdict.reason().is_some_and(|before| before != reason) {
+            record(conn, Kind::Fallback, None, Some(reason), None);
             log::stays(conn.fd.load(Ordering::Relaxed), reason);
         }
         let fd = number_of(conn).filter(|_| conn.has(flag::ADOPTED | flag::PASSED));

@@ -3,7 +3,7 @@
 //! Called where a peer has broken a rule, a lock is overdue, or bytes cannot be handed over.
 
 use sdp_link::{EndWords, Link, ResetNote};
-use sdp_stats::{Direction, Reason};
+use sdp_stats::{Direction, Reason, trace::Kind};
 
 use crate::conn::{self, Conn, carrier, flag, publish};
 
@@ -16,6 +16,7 @@ pub(crate) fn reset(conn: &Conn) {
     conn.set(flag::HOSTILE);
     conn.pin_to_kernel(Reason::ProtocolViolation);
     conn.note_reason(Reason::ProtocolViolation);
+    publish::record(conn, Kind::Reset, None, Some(Reason::ProtocolViolation), None);
     for direction in [Direction::Send, Direction::Receive] {
         publish::half_demoted(conn, direction, Reason::ProtocolViolation);
     }

@@ -14,18 +14,23 @@ use sdp_fabric_shm::identity::{Addr, Family, Tuple};
 use sdp_fabric_verbs::{
     Address, Error,
     budget::{BUFFER, CONNECTIONS_MAX, RESERVE},
+    cm::Times,
     endpoint::Core,
     fabric::{Options, VerbsFabric},
     pool::Shared as Owned,
 };
 use sdp_proto::{Credits, Local};
 use sdp_remote::{Event, Host, Inbound, Met, Outbound, Role};
-use sdp_stats::{Direction, Reason};
+use sdp_stats::{Direction, Fabric, Reason, page::DEVICE_LEN, trace::Kind};
 use sdp_sys::{section, sys, time::monotonic_ns};
 
 use super::pair::{self, PAIRS, Pair, Receiving, Sending};
 use crate::{
-    conn::{Conn, Stage, flag, sharing},
+    conn::{
+        Conn, Stage, flag,
+        publish::{self, QueuePair},
+        sharing,
+    },
     process,
     wake::{doorbell, strangers},
 };
@@ -70,6 +75,8 @@ struct Device {
     own: Addr,
     /// Queue pairs at a time.
     most: usize,
+    /// Its name, zero padded.
+    name: [u8; DEVICE_LEN],
 }
 
 impl Device {
@@ -125,15 +132,20 @@ pub(super) fn is_open() -> bool {
 
 /// Runs a fast step, during which the device is not closed.
 fn with_core<R>(step: impl FnOnce(&Core) -> R) -> Option<R> {
+    with_names(|core, _| step(core))
+}
+
+/// [`with_core`], with the device's name.
+fn with_names<R>(step: impl FnOnce(&Core, &[u8]) -> R) -> Option<R> {
     if !is_open() {
         return None;
     }
     let _section = section::Guard::enter();
     FAST.fetch_add(1, Ordering::SeqCst);
     // SAFETY: a mapping that is never given back; what is in it stays until no fast step is under way, and whoever closes
-    // it has taken the pointer away before it looks. `core` is not changed after it was opened.
+    // it has taken the pointer away before it looks. `core` and `name` are not changed after it was opened.
     let device = unsafe { DEVICE.load(Ordering::SeqCst).as_ref() };
-    let done = device.map(|device| step(&device.core));
+    let done = device.map(|device| step(&device.core, &device.name));
     FAST.fetch_sub(1, Ordering::SeqCst);
     done
 }
@@ -144,7 +156,7 @@ fn device(_turn: &mut Turn) -> Option<&mut Device> {
         return None;
     }
     // SAFETY: open: a mapping that is never given back; the turn is the only one, and the reference goes with it. Others
-    // read `core` alone, which is not changed.
+    // read `core` and `name` alone, which are not changed.
     unsafe { DEVICE.load(Ordering::Acquire).as_mut() }
 }
 
@@ -193,9 +205,11 @@ fn open_here(own: &Addr, interface: u32) -> Result<(), Reason> {
     let memory = process::map_private(size_of::<Device>()).ok_or(Reason::NoMemory)?;
     let at = memory.as_ptr().cast::<Device>();
     let core = fabric.core();
+    let mut name = [0; DEVICE_LEN];
+    name.iter_mut().zip(fabric.device_name()).for_each(|(to, from)| *to = *from);
     // SAFETY: fresh memory of that size, aligned to a page.
     let device = unsafe {
-        at.write(Device { host: Host::new(fabric), core, own: *own, most });
+        at.write(Device { host: Host::new(fabric), core, own: *own, most, name });
         &mut *at
     };
     let [file, rest @ ..] = device.host.fabric().descriptors();
@@ -523,6 +537,14 @@ fn begun(pair: &Pair) {
     pair.receiving(conn, |receiving| {
         let index = receiving.rx.as_ref().map_or(0, |rx| rx.index() as u32 + 1);
         pair.endpoint.store(index, Ordering::Release);
+        let Times { retries, rnr_retries, .. } = Times::USUAL;
+        with_names(|core, device| {
+            let counts = core.counts(index.checked_sub(1)? as usize)?;
+            let (own, peer) = (counts.number, counts.peer_number);
+            let retries = (retries, rnr_retries);
+            publish::met(conn, &QueuePair { own, peer, device, retries });
+            Some(())
+        });
     });
     // SAFETY: the turn is the caller's.
     unsafe { pair.attempt() }.met_ns = monotonic_ns();
@@ -553,6 +575,8 @@ fn bury(host: &mut Host<VerbsFabric, PAIRS>, number: u32, pair: &Pair) {
         outbound.link_died(&pair.shared);
         let is_on_sdp = outbound.is_on_sdp();
         super::note_lane(conn, Direction::Send, was_on_sdp, is_on_sdp, &pair.shared);
+        publish::record(conn, Kind::LaneLost, None, None, Some(Fabric::Verbs));
+        publish::parted(conn);
         let halves = (receiving.rx.take(), sending.tx.take());
         pair.endpoint.store(0, Ordering::Release);
         sdp_remote::end(outbound, inbound, &pair.shared);
@@ -651,8 +675,9 @@ pub(super) fn cut(number: u32, pair: &Pair) {
 pub(super) fn drop_link(number: u32, pair: &Pair) {
     cut(number, pair);
     let _turn = await_turn();
-    let halves = with_both(pair, |_, receiving, sending| {
+    let halves = with_both(pair, |conn, receiving, sending| {
         pair.endpoint.store(0, Ordering::Release);
+        publish::parted(conn);
         let halves = (receiving.rx.take(), sending.tx.take());
         if let (Some(inbound), Some(outbound)) = (&mut receiving.inbound, &mut sending.outbound) {
             sdp_remote::end(outbound, inbound, &pair.shared);

@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 
 use libc::c_int;
 use sdp_remote::{Inbound, Leaving, Outbound, Wait};
-use sdp_stats::{Direction, Reason};
+use sdp_stats::{Direction, Fabric, Reason, trace::Kind};
 use sdp_sys::{fd, time::monotonic_ns};
 
 use super::{
@@ -44,6 +44,7 @@ pub(crate) fn hand_back(conn: &Conn, fd: c_int, reason: Reason) -> bool {
     if is_plain(conn) {
         return true;
     }
+    publish::record(conn, Kind::HandOver, None, Some(reason), Some(Fabric::Verbs));
     let is_out = leave(conn, pair, fd, reason);
     forked::tell(conn, pair, is_out);
     is_out

@@ -23,7 +23,7 @@ use libc::c_int;
 use sdp_rdma::fabric::Gather;
 use sdp_remote::{Prefix, ReceiveContext, RecvError, Role, SendError, Wait};
 use sdp_shm::early;
-use sdp_stats::{Direction, Fabric, Lane as StatsLane, Reason, Verdict};
+use sdp_stats::{Direction, Fabric, Lane as StatsLane, Reason, Verdict, trace::Kind};
 use sdp_sys::{errno::Errno, fd, section, sys, time::monotonic_ns};
 
 use crate::{
@@ -132,6 +132,7 @@ fn reset_for(conn: &Conn, reason: Reason) {
     conn.set(flag::HOSTILE);
     conn.pin_to_kernel(reason);
     conn.note_reason(reason);
+    publish::record(conn, Kind::Reset, None, Some(reason), None);
     if let Some(fd) = conn::number_of(conn) {
         carrier::abort(fd);
     }
@@ -392,6 +393,7 @@ fn send_once(
         note_lane(conn, Direction::Send, was_on_sdp, outbound.is_on_sdp(), &pair.shared);
         if by_sdp != 0 {
             count(conn, Direction::Send, StatsLane::Sdp, by_sdp);
+            show_credits(conn, Direction::Send, outbound.credits());
         }
         if let Ok(n) = sent {
             count(conn, Direction::Send, StatsLane::Kernel, n.saturating_sub(by_sdp));
@@ -563,6 +565,9 @@ fn receive_once(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result<us
             let by_carrier = (after.carrier_bytes - before.carrier_bytes) as usize;
             count(conn, Direction::Receive, StatsLane::Sdp, by_sdp);
             count(conn, Direction::Receive, StatsLane::Kernel, by_carrier);
+            if by_sdp != 0 {
+                show_credits(conn, Direction::Receive, pair.shared.promised());
+            }
         }
         got
     })
@@ -724,6 +729,13 @@ fn count(conn: &Conn, direction: Direction, lane: StatsLane, n: usize) {
         && let Some(row) = conn.row()
     {
         page.count_sdp(Verdict::at(&row.reason), Fabric::Verbs);
+    }
+}
+
+/// What tools see of a half's credits.
+fn show_credits(conn: &Conn, direction: Direction, credits: u32) {
+    if let Some((page, id)) = publish::of_row(conn) {
+        page.show_credits(id, direction, credits);
     }
 }
 

@@ -13,7 +13,10 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{c_int, sockaddr, socklen_t};
 use sdp_config::{Family, Role};
-use sdp_stats::Reason;
+use sdp_stats::{
+    Reason,
+    trace::{Event, Kind},
+};
 use sdp_sys::{
     fd, memory,
     netlink::{Diag, Pair},
@@ -31,6 +34,7 @@ use crate::{
     process::{
         self, log, page, settings,
         table::{self, Entry},
+        trace,
     },
 };
 
@@ -83,15 +87,24 @@ pub fn refusing(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Option<c_in
         mark(fd);
         return None;
     };
-    count(reason);
+    count(fd, reason);
     log::refused(fd, address, port, is_asked_for, reason, errno);
     Some(errno)
 }
 
-fn count(reason: Reason) {
+fn count(fd: c_int, reason: Reason) {
     if let Some(page) = page::current() {
         page.count_refused(reason);
     }
+    trace::record(Event {
+        kind: Kind::Refused,
+        direction: None,
+        reason: Some(reason),
+        fabric: None,
+        fd,
+        ports: (0, 0),
+        now_ns: 0,
+    });
 }
 
 /// After an `accept`, before anybody knows of it: whether the connection is turned away, because its listener takes SDP
@@ -115,7 +128,7 @@ pub fn turns_away(listener: c_int, fd: c_int) -> bool {
     }
     let Some((remote, own)) = ends(fd) else { return false };
     let Some(reason) = judge_client(&remote, &own) else { return false };
-    count(reason);
+    count(fd, reason);
     if let Some((address, port)) = parse_address(&remote) {
         log::turned_away(listener, address, port, is_asked_for, reason);
     }

@@ -32,11 +32,11 @@ use sdp_fabric_shm::identity;
 use sdp_link::{EndWords, Intent, Link, PENDING_MAX, ResetNote, RxCursor, Wakeups, What};
 use sdp_rdma::fabric::{ReceiveQueue, Received, Scatter};
 use sdp_shm::family::Row;
-use sdp_stats::Reason;
+use sdp_stats::{Fabric, Reason, trace::Kind};
 use sdp_sys::{OwnedFd, fd, filter, sys, time::monotonic_ns};
 
 use crate::{
-    conn::{Conn, carrier, flag, link::AnyHalf, row_flag},
+    conn::{Conn, carrier, flag, link::AnyHalf, publish, row_flag},
     datapath::{
         lane::{Lane, SinkState, Switch},
         leave, receive,
@@ -103,6 +103,9 @@ pub(crate) fn leave_to(conn: &Conn, fd: c_int, reason: Reason, heir: Heir) -> bo
             reset(conn);
         }
         return matches!(heir, Heir::Ourselves);
+    }
+    if conn.link().is_some() {
+        publish::record(conn, Kind::HandOver, None, Some(reason), Some(Fabric::Shm));
     }
     let is_whole = leave_whole(conn, fd, reason, heir);
     if !is_whole && let Heir::Image(number) = heir {

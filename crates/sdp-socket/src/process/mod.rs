@@ -13,6 +13,7 @@ pub(crate) mod page;
 pub(crate) mod scratch;
 pub(crate) mod settings;
 pub(crate) mod table;
+pub(crate) mod trace;
 
 pub(crate) use asker::asker;
 pub(crate) use handed::Handed;
