@@ -73,6 +73,14 @@ pub fn from_bytes<T: Plain>(bytes: &[u8]) -> Option<T> {
     Some(unsafe { whole.as_ptr().cast::<T>().read_unaligned() })
 }
 
+/// An address of any family as one of a certain family.
+#[inline]
+pub fn address<T: Plain>(any: &libc::sockaddr_storage) -> T {
+    const { assert!(size_of::<T>() <= size_of::<libc::sockaddr_storage>()) };
+    // SAFETY: within the longer value, whose type has no padding; any bits are a value.
+    unsafe { from_ref(any).cast::<T>().read_unaligned() }
+}
+
 /// Rows `fn name(arguments) = CALL(words);`, each a safe function.
 macro_rules! table {
     ($(
@@ -98,7 +106,7 @@ table! {
     /// Closes a number; errors have no consequence, it is gone either way.
     close(fd: i32) = SYS_close(fd);
     /// Closes the numbers from `first` to `last`.
-    close_range(first: u32, last: u32, flags: u32) = SYS_close_range(first, last, flags);
+    close_range(first: u32, last: u32, flags: i32) = SYS_close_range(first, last, flags);
     /// Makes `number` name what `fd` names.
     dup3(fd: i32, number: i32, flags: i32) = SYS_dup3(fd, number, flags);
     /// Flags of the open file description.

@@ -258,8 +258,7 @@ mod tests {
     #[test]
     fn the_question_is_laid_out_as_the_kernel_reads_it() {
         let bytes = request(&pair(), 0, 0x0102_0304);
-        // SAFETY: plain data of that length; unaligned.
-        let fields: [u32; 18] = unsafe { bytes.as_ptr().cast::<[u32; 18]>().read_unaligned() };
+        let fields: [u32; 18] = kernel::from_bytes(&bytes).unwrap();
         let ports = u32::from_ne_bytes([0, 80, 0, 81]);
         let address = u32::from_ne_bytes([127, 0, 0, 1]);
         let (kind, family) = (u32::from_ne_bytes([20, 0, 1, 0]), u32::from_ne_bytes([2, 6, 0, 0]));
