@@ -30,6 +30,7 @@ mod reading {
 
     use crate::page::SIZE;
     use crate::reader::{HEADER_WORDS, ROW_WORDS, rows_used};
+    use crate::trace::Trace;
 
     /// Why a descriptor was not mapped.
     #[derive(Debug)]
@@ -125,6 +126,15 @@ mod reading {
                 }
             }
             words
+        }
+    }
+
+    impl Mapping {
+        /// [`Mapping::words`], and the recorder behind the rows: each with its place in the page, in bytes.
+        pub fn parts(&self) -> [(usize, Vec<u64>); 2] {
+            let trace = SIZE - size_of::<Trace>();
+            let recorder = (trace / 8..SIZE / 8).map(|at| self.word(at)).collect();
+            [(0, self.words()), (trace, recorder)]
         }
     }
 

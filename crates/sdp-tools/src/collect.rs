@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use sdp_stats::reader::{Mapping, ProcessView, Sums, parse};
 
 use crate::sys::{self, LocalName};
+use crate::trace;
 
 /// Name of the environment variable that tells processes where to hand in their pages.
 pub const VARIABLE: &str = "SDP_REPORT";
@@ -33,6 +34,8 @@ const FIRST_FOLD: usize = 256;
 const MAX_MAPPINGS: usize = 60_000;
 /// Pause after accept or poll failed for want of descriptors or memory.
 const RETRY_PAUSE: Duration = Duration::from_millis(10);
+/// Between two looks whether a process has ended, where pages are kept.
+const KEEP_LOOK: Duration = Duration::from_millis(250);
 /// How long the last packets are waited for once the command has ended.
 const DRAIN_LIMIT: Duration = Duration::from_millis(500);
 
@@ -46,6 +49,8 @@ pub struct Collected {
     pub sums: Sums,
     /// Packets and pages that could not be taken.
     pub refused: u64,
+    /// Of which processes the recorder was kept, and where; a line for each.
+    pub kept: Vec<String>,
 }
 
 /// The running collector.
@@ -66,6 +71,14 @@ impl Collector {
     /// # Errors
     /// The abstract name could not be had.
     pub fn start(everywhere: bool) -> io::Result<Self> {
+        Self::start_keeping(everywhere, None)
+    }
+
+    /// [`Collector::start`]; keeps the pages of processes that end without saying so in a folder.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_keeping(everywhere: bool, keep: Option<PathBuf>) -> io::Result<Self> {
         let token = random_hex()?;
         let name = format!("sdp-run/{}/{}", std::process::id(), &random_hex()?[..16]);
         let mut listeners = vec![sys::seqpacket_listen(LocalName::Abstract(name.as_bytes()))?];
@@ -85,6 +98,8 @@ impl Collector {
             ids: HashSet::new(),
             fold_at: FIRST_FOLD,
             done: Collected::default(),
+            keep,
+            kept: HashSet::new(),
         };
         let (woken, wake) = io::pipe()?;
         let thread = std::thread::Builder::new().name("collect".into()).spawn({
@@ -173,6 +188,9 @@ struct State {
     ids: HashSet<u32>,
     fold_at: usize,
     done: Collected,
+    /// Where pages are kept, and whose have been.
+    keep: Option<PathBuf>,
+    kept: HashSet<Owner>,
 }
 
 impl State {
@@ -188,6 +206,7 @@ impl State {
             }
             let wait = match pending.is_empty() {
                 _ if is_ending => Duration::ZERO,
+                true if self.keep.is_some() => KEEP_LOOK,
                 true => Duration::MAX,
                 false => PENDING_LIMIT,
             };
@@ -226,6 +245,7 @@ impl State {
                     }
                 }
             }
+            self.keep_ended();
             if self.pages.len() >= self.fold_at {
                 self.fold_ended();
             }
@@ -240,10 +260,34 @@ impl State {
                 }
             }
         }
+        self.keep_ended();
         for (owner, mapping) in std::mem::take(&mut self.pages) {
             self.fold(owner, &mapping);
         }
         self.done
+    }
+
+    /// Keeps the last page of each process that has ended without saying so.
+    fn keep_ended(&mut self) {
+        let Some(folder) = &self.keep else { return };
+        let mut seen = HashSet::new();
+        for (owner, mapping) in self.pages.iter().rev() {
+            let is_last = seen.insert(*owner);
+            if !is_last || owner.pid == 0 || !sys::has_ended(owner.pid) || self.kept.contains(owner)
+            {
+                continue;
+            }
+            self.kept.insert(*owner);
+            let Some(view) = parse(&mapping.words()).ok().filter(|view| !view.has_exited) else {
+                continue;
+            };
+            let what = match trace::keep(folder, owner.pid, mapping) {
+                Ok(path) => format!("see sdp stat --trace {}", path.display()),
+                Err(e) => format!("its last events could not be kept in {}: {e}", folder.display()),
+            };
+            let (pid, program) = (owner.pid, view.program);
+            self.done.kept.push(format!("process {pid} ({program}) did not end in order: {what}"));
+        }
     }
 
     /// One packet of a connection: token and descriptor, or nothing to do with us.
@@ -318,6 +362,8 @@ mod tests {
             ids: HashSet::new(),
             fold_at: FIRST_FOLD,
             done: Collected::default(),
+            keep: None,
+            kept: HashSet::new(),
         }
     }
 

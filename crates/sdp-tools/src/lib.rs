@@ -29,6 +29,7 @@ pub mod stat;
 pub mod sys;
 pub mod terminal;
 pub mod top;
+pub mod trace;
 pub mod tune;
 
 use std::fmt;

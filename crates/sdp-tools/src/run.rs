@@ -22,7 +22,7 @@ use crate::collect::{self, Collected, Collector};
 use crate::elf;
 use crate::report::Report;
 use crate::sys::{self, Ended};
-use crate::{require, scrape};
+use crate::{require, scrape, trace};
 
 /// Name of the environment variable with rules in front of the file's, one per line.
 pub const RULES_VARIABLE: &str = "SDP_RULES";
@@ -73,6 +73,10 @@ pub struct Options {
     /// At the end, write the counters to a file in the text format of Prometheus
     #[arg(long, value_name = "FILE")]
     pub prometheus_file: Option<PathBuf>,
+    /// Keep the last events of processes that ended without saying so, for `sdp stat --trace`; in a folder that is
+    /// that command's unless another one is given
+    #[arg(long, value_name = "FOLDER", num_args = 0..=1, require_equals = true)]
+    pub trace: Option<Option<PathBuf>>,
     /// Log from this level (1 all to 9 errors) to stderr, syslog or a file
     #[arg(long, value_name = "LEVEL[:DEST]")]
     pub log: Option<String>,
@@ -415,11 +419,12 @@ pub fn run_collected(
     command: &[OsString],
     env: &Environment,
     wanted: bool,
+    keep: Option<PathBuf>,
 ) -> Result<(Ended, f64, Collected), Start> {
     let failed = |what: &str, e: io::Error| Start::Failed(Failure::new(what, e));
     // Before any thread exists: only this one takes the signals.
     let mask = sys::block_forwarded();
-    let collector = wanted.then(|| Collector::start(true)).transpose();
+    let collector = wanted.then(|| Collector::start_keeping(true, keep)).transpose();
     let collector = collector.map_err(|e| failed("cannot listen for counters", e))?;
     let Some((program, arguments)) = command.split_first() else {
         return Err(Start::Failed(Failure("no command".into())));
@@ -517,8 +522,17 @@ fn start(options: &Options) -> Result<i32, Start> {
     let destination = destination.map_err(Start::Failed)?;
     let scrape = options.prometheus_file.as_deref().map(Scrape::open).transpose();
     let scrape = scrape.map_err(Start::Failed)?;
-    let wanted = options.summary || options.require || destination.is_some() || scrape.is_some();
-    let (ended, wall_s, collected) = run_collected(&options.command, &env, wanted)?;
+    let keep = options.trace.as_ref().map(|named| trace::folder(named.as_deref())).transpose();
+    let keep = keep.map_err(Start::Failed)?;
+    let wanted = options.summary
+        || options.require
+        || destination.is_some()
+        || scrape.is_some()
+        || keep.is_some();
+    let (ended, wall_s, collected) = run_collected(&options.command, &env, wanted, keep)?;
+    for kept in &collected.kept {
+        say(kept);
+    }
     let mut is_met = true;
     if wanted {
         sys::survive_file_size_limit();

@@ -13,7 +13,7 @@ use crate::asking::{self, InForce};
 use crate::doctor::wrapped;
 use crate::procs::{self, Process};
 use crate::report::{Bytes, human_bytes, words};
-use crate::{Failure, devices, names, sys};
+use crate::{Failure, devices, names, sys, trace};
 
 /// Version of the JSON form.
 pub const SCHEMA: u32 = 1;
@@ -30,6 +30,10 @@ pub struct Options {
     /// Print counters in the text format of Prometheus
     #[arg(long)]
     pub prometheus: bool,
+    /// Show the last events of a process's connections instead: of a running process, one that `sdp run --trace`
+    /// has kept, or a file: a kept page, a core dump
+    #[arg(long, value_name = "PID|FILE", conflicts_with_all = ["pid", "prometheus"])]
+    pub trace: Option<String>,
 }
 
 /// The JSON form of one direction of a connection.
@@ -428,6 +432,9 @@ pub(crate) fn why_no_page(pid: u32) -> String {
 /// # Errors
 /// `--pid` names a process without a page, or one that may not be looked at.
 pub fn main(options: &Options) -> Result<(), Failure> {
+    if let Some(of) = &options.trace {
+        return trace::main(of, options.json);
+    }
     let processes = procs::find(options.pid);
     if let (Some(pid), []) = (options.pid, processes.as_slice()) {
         return Err(Failure(why_no_page(pid)));

@@ -222,6 +222,14 @@ pub fn is_alive(pid: u32) -> bool {
             || io::Error::last_os_error().raw_os_error() == Some(libc::EPERM))
 }
 
+/// Whether a process runs no more, also one that nobody has waited for.
+pub fn has_ended(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
+    let state =
+        stat.ok().and_then(|s| s.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()));
+    !is_alive(pid) || matches!(state, Some('Z' | 'X'))
+}
+
 /// Signals that `sdp run` hands on.
 pub const FORWARDED: [libc::c_int; 12] = [
     libc::SIGHUP,
