@@ -10,8 +10,9 @@ pub const BUFFER: usize = 4096;
 pub const RESERVE: u32 = 2;
 /// Entries of a send queue.
 pub const DEPTH: u32 = 32;
-/// Bytes that a post copies itself.
-pub const INLINE: u32 = 64;
+/// Bytes that a post copies itself: a header and 64 bytes, so that the device need not fetch them. (A request of one
+/// piece that long takes two units of 64 bytes of a send queue, as one of 64 bytes does.)
+pub const INLINE: u32 = 96;
 /// Most connections of one fabric.
 pub const CONNECTIONS_MAX: usize = 128;
 /// Most receive buffers.

@@ -4,6 +4,7 @@
 //! network steps                what can be made to fail
 //! network FILE new ADDRESS…    makes it, with a device for each address (IPv4)
 //! network FILE live            what exists, as JSON
+//! network FILE totals          what all processes have done, as JSON
 //! network FILE remove N        takes device N away
 //! network FILE add ADDRESS     adds a device
 //! network FILE road open|cut|mute
@@ -49,6 +50,11 @@ fn main() {
                 "{{\"managers\": {}, \"ids\": {}, \"contexts\": {}, \"qps\": {}, \"regions\": {}, \"cqs\": {}}}",
                 live.managers, live.ids, live.contexts, live.qps, live.regions, live.cqs
             );
+        }
+        ("totals", []) => {
+            let mut parts = Vec::new();
+            network.totals(|name, count| parts.push(format!("\"{name}\": {count}")));
+            println!("{{{}}}", parts.join(", "));
         }
         ("remove", [number]) => network.remove_device(number.parse().expect("a number")),
         ("road", ["open"]) => network.set_road(Road::Open),

@@ -183,6 +183,19 @@ impl Network {
         self.0.with(|body| body.fault(step).map_or(0, |fault| fault.calls))
     }
 
+    /// What all processes on the network have done since it was made: calls of each step, and what came of them.
+    pub fn totals(self, mut tell: impl FnMut(&str, u64)) {
+        self.0.with(|body| {
+            for (step, calls) in Step::ALL.iter().zip(body.totals.calls) {
+                tell(step.name(), calls);
+            }
+            tell("signalled", body.totals.signalled);
+            tell("inline", body.totals.inline);
+            tell("completions", body.totals.completions);
+            tell("wakeups", body.totals.wakeups);
+        });
+    }
+
     /// [`Network::fail`] for a process that has perhaps no network yet: nobody else may be at it.
     pub(crate) fn fail_here(step: Step, nth: u32, count: u32, number: i32) {
         // SAFETY: a constructor: no other thread exists, and none of the network's functions is under way.

@@ -222,7 +222,23 @@ pub(crate) struct Body {
     pub(crate) next_qp: u32,
     pub(crate) is_taken: [bool; MESSAGES],
     pub(crate) next_message: usize,
+    pub(crate) totals: Totals,
     pub(crate) messages: [[u8; MESSAGE]; MESSAGES],
+}
+
+/// What all processes have done since the network was made.
+#[repr(C)]
+pub(crate) struct Totals {
+    /// Calls of each step.
+    pub(crate) calls: [u64; Step::ALL.len()],
+    /// Requests that ask for a completion.
+    pub(crate) signalled: u64,
+    /// Requests whose bytes the post copied.
+    pub(crate) inline: u64,
+    /// Completions that were taken.
+    pub(crate) completions: u64,
+    /// Events of completion channels.
+    pub(crate) wakeups: u64,
 }
 
 /// What fails in this process.
@@ -252,10 +268,18 @@ impl Body {
     }
 
     pub(crate) fn step(&mut self, step: Step) -> Result<(), Errno> {
+        self.count(step);
         self.fault(step).map_or(Ok(()), Fault::check)
     }
 
+    fn count(&mut self, step: Step) {
+        if let Some(calls) = self.totals.calls.get_mut(step as usize) {
+            *calls += 1;
+        }
+    }
+
     pub(crate) fn event_fault(&mut self, step: Step) -> Option<i32> {
+        self.count(step);
         self.fault(step).and_then(Fault::take)
     }
 }

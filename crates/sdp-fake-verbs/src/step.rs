@@ -15,6 +15,13 @@ macro_rules! steps {
             /// All of them.
             pub const ALL: &'static [Self] = &[$(Self::$name),*];
 
+            /// Its name.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$name => stringify!($name),)*
+                }
+            }
+
             /// The step with this name.
             pub fn named(name: &str) -> Option<Self> {
                 match name {

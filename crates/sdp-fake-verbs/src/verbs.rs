@@ -483,6 +483,7 @@ unsafe extern "C" fn poll_cq(cq: *mut abi::Cq, room: c_int, into: *mut abi::Wc) 
         let mut count = 0;
         while count < room {
             let Some(wc) = work::take(body, index) else { break };
+            body.totals.completions += 1;
             // SAFETY: below `room`.
             unsafe { into.add(count as usize).write(wc) };
             count += 1;

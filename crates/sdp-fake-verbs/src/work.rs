@@ -27,6 +27,7 @@ fn complete(body: &mut Body, cq: usize, done: Done, is_solicited: bool) {
     let is_failed = done.wc.status != abi::WC_SUCCESS;
     if cq.armed == 2 || (cq.armed == 1 && (is_solicited || is_failed)) {
         cq.armed = 0;
+        body.totals.wakeups += 1;
         local::ring(cq.pid, cq.fd);
     }
 }
@@ -138,6 +139,8 @@ pub(crate) unsafe fn post_send(
     inline: u32,
 ) -> Result<(), Errno> {
     body.step(Step::PostSend)?;
+    body.totals.signalled += u64::from(request.send_flags & abi::SEND_SIGNALED != 0);
+    body.totals.inline += u64::from(request.send_flags & abi::SEND_INLINE != 0);
     let qp = body.qps.get(index).ok_or(Errno::EINVAL)?;
     let (number, cq, state) = (qp.number, usize::from(qp.cq), qp.state);
     let is_signalled = request.send_flags & abi::SEND_SIGNALED != 0;

@@ -27,7 +27,10 @@ const SPILL_NS: u64 = 1_000_000;
 const SILENT_NS: u64 = 300_000_000;
 /// Names the request that asks whether the road is there still.
 const PROBE: WorkId = WorkId(1 << 40);
-/// Every how many messages one asks for a completion, while one is outstanding.
+/// So long messages may be posted, and nothing that tells of their end.
+const UNWATCHED_NS: u64 = 50_000_000;
+/// Every how many messages one asks for a completion. Those behind the last one are watched by a [`PROBE`], if the peer
+/// does not answer.
 const SIGNAL_EVERY: u32 = 8;
 /// Largest piece of a backlog.
 const PIECE_MAX: u64 = 64 * 1024;
@@ -423,9 +426,9 @@ impl Outbound {
         self.post_control(io);
         self.catch_up(io)?;
         self.flush_owed(io)?;
-        let watched = self.signalled.map(|(_, since)| since);
-        let unwatched = || self.is_unwatched().then_some(self.last_post);
-        let watch = watched.or_else(unwatched).map(|since| since.saturating_add(SILENT_NS));
+        let watched = self.signalled.map(|(_, since)| since.saturating_add(SILENT_NS));
+        let unwatched = || self.is_unwatched().then_some(self.last_post + UNWATCHED_NS);
+        let watch = watched.or_else(unwatched);
         let ack = io.shared.ack();
         let is_late = self.stage == Stage::Up
             && self.producer.link() == Link::Up
@@ -561,7 +564,7 @@ impl Outbound {
         self.watch(io.shared, io.now);
         if let Some(tx) = io.tx.as_deref_mut()
             && self.is_unwatched()
-            && io.now.saturating_sub(self.last_post) >= SILENT_NS
+            && io.now.saturating_sub(self.last_post) >= UNWATCHED_NS
         {
             self.probe(tx, io.shared, io.now);
         }
@@ -590,7 +593,11 @@ impl Outbound {
         let local = LocalSlice { addr: 0, len: 0, lkey: Lkey(0) };
         let remote = RemoteSlice { addr: 0, len: 0, rkey: Rkey(0) };
         match tx.post_write(PROBE, local, remote) {
-            Ok(()) => (self.silent, self.signalled) = (0, Some((self.last_signalled, now))),
+            // Who comes late gives it as long as who comes in time.
+            Ok(()) => {
+                let since = now.saturating_sub(UNWATCHED_NS);
+                (self.silent, self.signalled) = (0, Some((self.last_signalled, since)));
+            }
             Err(PostError::Failed(_)) => self.link_died(shared),
             // Later.
             Err(_) => self.last_post = now,
@@ -733,7 +740,7 @@ impl Outbound {
         now: u64,
     ) -> Result<(), PostError> {
         let mseq = outgoing.message().header.mseq;
-        let signalled = self.signalled.is_none() || self.silent + 1 >= SIGNAL_EVERY;
+        let signalled = self.silent + 1 >= SIGNAL_EVERY;
         let options = SendOptions {
             signalled,
             solicited: is_solicited || outgoing.is_solicited(),

@@ -11,6 +11,7 @@ use crate::{
     owned::OwnedFd,
     pid,
     stat::{self, Identity, Stat},
+    sys,
     time::monotonic_ns,
 };
 
@@ -53,7 +54,8 @@ impl Hidden {
         if !self.is_ours() {
             return Err(Errno::EBADF);
         }
-        let fresh = crate::kernel::duplicate_cloexec(self.fd, min)?;
+        // SAFETY: no pointers.
+        let fresh = unsafe { sys!(libc::SYS_fcntl, self.fd, libc::F_DUPFD_CLOEXEC, min) }?;
         self.fd = fresh as i32;
         Ok(self.fd)
     }

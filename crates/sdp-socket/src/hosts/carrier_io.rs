@@ -15,8 +15,11 @@ use crate::conn::{
 /// Bytes that the kernel took and has not put into a segment.
 const SIOCOUTQNSD: c_int = 0x894b;
 
-/// The program's descriptor.
+/// The program's descriptor, or [`NOT_ASKED`].
 pub(super) struct Socket(pub(super) c_int);
+
+/// In the place of a descriptor whose kernel is not asked: it has nothing.
+pub(super) const NOT_ASKED: c_int = -1;
 
 /// Interruption cannot happen to a call that does not wait; it is tried again like a full buffer.
 fn told<T>(result: Result<T, Errno>) -> Result<T, CarrierError> {
@@ -42,6 +45,9 @@ impl Carrier for Socket {
     }
 
     fn peek(&mut self, into: &mut [u8]) -> Result<usize, CarrierError> {
+        if self.0 == NOT_ASKED {
+            return Err(CarrierError::WouldBlock);
+        }
         told(fd::receive(self.0, into, libc::MSG_PEEK | libc::MSG_DONTWAIT))
     }
 

@@ -38,6 +38,7 @@ use crate::{
     wake::{call_guard::CallGuard, doorbell},
 };
 
+mod awake;
 mod carrier_io;
 mod device;
 mod forked;
@@ -45,7 +46,8 @@ mod leaving;
 mod look;
 mod pair;
 
-use carrier_io::{Socket, Vector, is_of_this_host};
+use awake::{Road, receive_or_pause};
+use carrier_io::{NOT_ASKED, Socket, Vector, is_of_this_host};
 use forked::{Use, claim};
 pub(crate) use leaving::hand_back;
 use leaving::{await_return, is_held, is_plain, is_return_lost, take_return};
@@ -203,6 +205,7 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
         if !claim(conn, pair, Use::Call) {
             continue; // lost
         }
+        // Asked when it matters: that is a system call.
         let may_wait = || flags & libc::MSG_DONTWAIT == 0 && !fd::is_nonblocking(conn.fd());
         let sent = send_once(conn, pair, vector, done, flags, may_wait);
         look_around(conn);
@@ -428,7 +431,7 @@ pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Resul
         if !claim(conn, pair, Use::Call) {
             continue; // lost
         }
-        let received = receive_once(conn, buffers, flags);
+        let received = receive_or_pause(conn, pair, guard, buffers, flags, &mut has_spun);
         let nap = look_around(conn);
         let mut nap = nap.map(|at| at.saturating_sub(monotonic_ns()).max(1_000_000));
         match received {
@@ -459,8 +462,10 @@ pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Resul
             }
         }
         if flags & libc::MSG_DONTWAIT != 0 || fd::is_nonblocking(conn.fd()) {
+            pair.is_waited_for.store(false, Ordering::Relaxed);
             return if got > 0 { Ok(got) } else { Err(Errno::EAGAIN) };
         }
+        pair.is_waited_for.store(true, Ordering::Relaxed);
         let until = *deadline.get_or_insert_with(|| {
             carrier::timeout_ns(conn.fd(), libc::SO_RCVTIMEO).map(|ns| monotonic_ns() + ns)
         });
@@ -511,7 +516,12 @@ impl Drop for Early {
 }
 
 /// Receives what there is now.
-fn receive_once(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result<usize, RecvError> {
+fn receive_once(
+    conn: &Pinned,
+    buffers: &mut Buffers,
+    flags: c_int,
+    road: Road,
+) -> Result<usize, RecvError> {
     let Some((_, pair)) = pair::of(conn) else { return Err(RecvError::Carrier(libc::EBADF)) };
     let (peeks, discard) = (flags & libc::MSG_PEEK != 0, flags & libc::MSG_TRUNC != 0);
     pair.receiving_for(conn, Use::Call, |receiving| {
@@ -534,8 +544,9 @@ fn receive_once(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result<us
             count(conn, Direction::Receive, StatsLane::Kernel, n);
             return Ok(n);
         };
-        let mut socket = Socket(conn.fd());
         let (before, was_on_sdp) = (inbound.counts(), inbound.is_on_sdp());
+        let is_asked = road == Road::Both || !was_on_sdp;
+        let mut socket = Socket(if is_asked { conn.fd() } else { NOT_ASKED });
         let mut io = ReceiveContext { rx: rx.as_mut(), carrier: &mut socket, shared: &pair.shared };
         let mut seen = *buffers;
         let landing = if peeks { &mut seen } else { &mut *buffers };

@@ -106,6 +106,8 @@ pub(super) struct Pair {
     is_copy: AtomicBool,
     /// The program reads no more (SHUT_RD).
     pub(super) is_shut: AtomicBool,
+    /// A receive call that found nothing was one that waits: the next one is taken for one, until it asks the kernel.
+    pub(super) is_waited_for: AtomicBool,
     /// A thread left a lock for good.
     is_dead: AtomicBool,
     receiving: UnsafeCell<Receiving>,
@@ -211,6 +213,7 @@ pub(super) fn take(conn: &Conn, role: Role) -> Option<&'static Pair> {
         pair.fork.store(0, Ordering::Relaxed);
         pair.claimed.store(0, Ordering::Relaxed);
         pair.is_shut.store(false, Ordering::Relaxed);
+        pair.is_waited_for.store(false, Ordering::Relaxed);
         pair.owner.store(owner, Ordering::Release);
         drop((first, second));
         conn.remote.store(number as u32 + 1, Ordering::Release);

@@ -1,0 +1,46 @@
+//! A receive call while both ends are awake: messages without system calls.
+
+use core::{pin::Pin, sync::atomic::Ordering};
+
+use libc::c_int;
+use sdp_remote::RecvError;
+
+use super::{look::spin, pair::Pair, receive_once};
+use crate::{
+    conn::{Pinned, iovec::Buffers},
+    wake::call_guard::CallGuard,
+};
+
+/// Receives what there is now. While the stream is on the queue pair and calls wait for it, a message that comes within a
+/// moment is waited for without a system call; only then the kernel is asked what it has.
+pub(super) fn receive_or_pause(
+    conn: &Pinned,
+    pair: &Pair,
+    guard: Pin<&CallGuard>,
+    buffers: &mut Buffers,
+    flags: c_int,
+    has_spun: &mut bool,
+) -> Result<usize, RecvError> {
+    let may_pause = flags & libc::MSG_DONTWAIT == 0
+        && pair.is_waited_for.load(Ordering::Relaxed)
+        && !*has_spun
+        && pair.shared.is_up();
+    if may_pause {
+        let received = receive_once(conn, buffers, flags, Road::QueuePair);
+        if !matches!(received, Err(RecvError::WouldBlock)) {
+            return received;
+        }
+        *has_spun = true;
+        spin(conn, pair, guard);
+    }
+    receive_once(conn, buffers, flags, Road::Both)
+}
+
+/// Where a receive call looks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Road {
+    /// At messages alone, if payload comes by them.
+    QueuePair,
+    /// And at the carrier.
+    Both,
+}
