@@ -90,11 +90,21 @@ class Hosts:
     def live(self):
         return json.loads(self.network("live"))
 
+    def wait(self, condition):
+        """Until what exists is as is wished."""
+        for _ in range(LIMIT_S * 20):
+            live = self.live()
+            if condition(live):
+                return
+            time.sleep(0.05)
+        raise AssertionError(live)
+
     def leave_nothing(self):
         """What clients and children had goes; the last one to end may still be on its way out of its place."""
         for _ in range(LIMIT_S * 20):
             left = self.live()
-            if left["qps"] <= 1 and left["ids"] <= 1 and left["managers"] <= 1:
+            # Beside each open device is an id that hears of it.
+            if left["qps"] <= 1 and left["ids"] - left["contexts"] <= 1 and left["managers"] <= 1:
                 return
             time.sleep(0.05)
         raise AssertionError(left)
@@ -250,6 +260,28 @@ def test_the_device_goes_and_comes_back(hosts):
     client, server = hosts.stop(server)
     assert client["fabrics"]["verbs"] == server["fabrics"]["verbs"] == 1
     assert server["demotions"].get("lane-lost", 0) >= 1, server
+
+
+@pytest.mark.integrity
+@pytest.mark.parametrize("how", ["remove", "unplug"])
+def test_a_device_that_is_back_is_used_again(hosts, how):
+    """It is away while the process looks for it, more than once."""
+    server = hosts.serve()
+    client = hosts.ask("--rounds", 1200, "--pause-file", hosts.path / "pause", "--pace", 0.01)
+    pause = hosts.pause()
+    hosts.network(how, "0")
+    pause.unlink()
+    # Until it was let go, and then for longer than the first look is put off.
+    hosts.wait(lambda live: live["contexts"] <= 1)
+    time.sleep(1.5)
+    hosts.network("add", ADDRESSES[0])
+    hosts.wait(lambda live: live["qps"] == 2)
+    hosts.every_byte(client)
+    client, server = hosts.stop(server)
+    for report in (client, server):
+        assert report["fabrics"]["verbs"] == 1, report
+        # Both halves, before and after.
+        assert report["switches"]["promoted"] >= 4, report
 
 
 @pytest.mark.integrity

@@ -11,6 +11,7 @@ A pair is joined by a wire made of two Unix datagram sockets. Nothing of the net
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -59,8 +60,7 @@ ip addr add fd00:9::%(last)s/64 dev eth0 nodad
 ip link set eth0 up
 """
 
-SOFT_ROCE = """
-modprobe -a rdma_rxe rdma_ucm ib_uverbs
+DEVICE = """
 rdma link add rxe0 type rxe netdev %(interface)s
 n=0
 until grep -qs ACTIVE /sys/class/infiniband/rxe0/ports/1/state \\
@@ -68,6 +68,7 @@ until grep -qs ACTIVE /sys/class/infiniband/rxe0/ports/1/state \\
     n=$((n + 1)); [ $n -lt 200 ] || exit 1; sleep 0.05
 done
 """
+SOFT_ROCE = "\nmodprobe -a rdma_rxe rdma_ucm ib_uverbs" + DEVICE
 
 DUMMY = """
 modprobe dummy
@@ -206,6 +207,18 @@ class Guest:
         """Waits until somebody listens on a TCP port."""
         script = f"for i in $(seq {limit_s * 10}); do [ -z \"$(ss -Htln 'sport = :{port}')\" ] || exit 0; sleep 0.1; done; exit 1"
         self.run(script, 2 * limit_s)
+
+    def add_device(self):
+        """Makes the RDMA device anew that was taken away, and waits until it can be used."""
+        self.run(DEVICE % {"interface": "eth0"})
+
+    def freeze(self):
+        """The machine stops in the middle of whatever it does."""
+        self._qemu.send_signal(signal.SIGSTOP)
+
+    def thaw(self):
+        """It goes on."""
+        self._qemu.send_signal(signal.SIGCONT)
 
     def kill(self):
         """Pulls the plug."""

@@ -11,7 +11,6 @@ from machines.test_programs import report
 PROGRAM = Path(__file__).parent / "programs" / "exchange.py"
 PORT = 7070
 SETTINGS = ("--set", "fabrics=shm,verbs")
-LINK = "rdma link add rxe0 type rxe netdev eth0"
 # Each takes ten seconds: the gate plays one of a kind.
 IS_WHOLE = bool(os.environ.get("SDP_TEST_WHOLE"))
 FORMS = {"one": ((), 1), "asyncio": (("--async",), 4)} | ({"threads": ((), 4)} if IS_WHOLE else {})
@@ -105,7 +104,7 @@ def test_the_device_goes_away(pair, ladder, machine):
         assert done.status == 0 and done.out == b"every byte\n", done
         assert deleted.wait(60).status == 0
     finally:
-        guest.run(LINK)
+        guest.add_device()
     client, server = report(pair.b, "exchange-client"), exchange.stop()
     print(json.dumps([client, server]))
     for end in (client, server):

@@ -193,14 +193,21 @@ impl CmId {
     /// # Errors
     /// The kernel's.
     pub fn new(manager: &CmChannel, uid: u64) -> Result<Self, Error> {
+        Self::in_space(manager, uid, abi::PS_TCP, verbs::QPT_RC)
+    }
+
+    /// Makes one that is for hearing of its device alone: its port takes none from those of connections.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn watching(manager: &CmChannel, uid: u64) -> Result<Self, Error> {
+        Self::in_space(manager, uid, abi::PS_UDP, verbs::QPT_UD)
+    }
+
+    fn in_space(manager: &CmChannel, uid: u64, ps: u16, qp_type: i32) -> Result<Self, Error> {
         let mut id = 0u32;
-        let body = abi::CreateId {
-            uid,
-            response: (&raw mut id) as u64,
-            ps: abi::PS_TCP,
-            qp_type: verbs::QPT_RC as u8,
-            reserved: [0; 5],
-        };
+        let response = (&raw mut id) as u64;
+        let body = abi::CreateId { uid, response, ps, qp_type: qp_type as u8, reserved: [0; 5] };
         manager.command("CREATE_ID", abi::CMD_CREATE_ID, &body, size_of_val(&id))?;
         Ok(Self { manager: manager.clone(), id })
     }

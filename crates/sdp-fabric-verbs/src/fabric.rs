@@ -35,6 +35,8 @@ const RESOLVE_MS: u32 = 1000;
 const DESCRIPTORS_LEAST: u64 = 256;
 /// In a `uid`: a listener's; the rest is its place.
 const IS_LISTENER: u64 = 1 << 32;
+/// The `uid` of what only hears of the device: a listener's that has no place.
+const WATCH: u64 = u64::MAX;
 /// First byte of a refusal: the consumer's, with its code behind it.
 const BY_CONSUMER: u8 = 1;
 
@@ -115,6 +117,9 @@ pub struct Slow {
     events: Region<Option<CmEvent<Id>>>,
     first_event: usize,
     event_count: usize,
+    /// Bound to the device's address for as long as it is open. The kernel tells the owners of such ids that the device is
+    /// going, and some drivers tell nobody else: without connections this process would never hear, and be waited for.
+    watch: Option<CmId>,
     /// Dropped behind everything that came of it.
     manager: Option<CmChannel>,
     pd: Pd,
@@ -175,10 +180,9 @@ impl VerbsFabric {
             return Err(Error::MemLock);
         }
         let budget = Budget::within(options.memory.unwrap_or(limit), options.connections)?;
-        let probe = CmId::new(&manager, u64::MAX)?;
-        probe.bind(&address.with_port(0))?;
-        let guid = probe.device()?;
-        drop(probe);
+        let watch = CmId::watching(&manager, WATCH)?;
+        watch.bind(&address.with_port(0))?;
+        let guid = watch.device()?;
         let context = device::open(guid, options.floor)?;
         let pd = Domain::new(&context)?;
         let channel = Channel::new(&context, options.floor)?;
@@ -204,6 +208,7 @@ impl VerbsFabric {
             events: mapped(EVENTS_MAX, |_| None)?,
             first_event: 0,
             event_count: 0,
+            watch: Some(watch),
             manager: Some(manager),
             pd,
         };
@@ -268,7 +273,7 @@ impl VerbsFabric {
         for slot in slow.slots.as_mut() {
             slot.id = None;
         }
-        slow.manager = None;
+        (slow.watch, slow.manager) = (None, None);
         for conn in self.core.conns.iter() {
             conn.fail(QpError::Disconnected);
         }

@@ -6,6 +6,7 @@
 //! network FILE live            what exists, as JSON
 //! network FILE totals          what all processes have done, as JSON
 //! network FILE remove N        takes device N away
+//! network FILE unplug N        the same, by a driver that tells the connection manager alone
 //! network FILE add ADDRESS     adds a device
 //! network FILE road open|cut|mute
 //! network FILE expire          what was lost while the road was not open fails
@@ -57,6 +58,7 @@ fn main() {
             println!("{{{}}}", parts.join(", "));
         }
         ("remove", [number]) => network.remove_device(number.parse().expect("a number")),
+        ("unplug", [number]) => network.remove_device_quietly(number.parse().expect("a number")),
         ("road", ["open"]) => network.set_road(Road::Open),
         ("road", ["cut"]) => network.set_road(Road::Cut),
         ("road", ["mute"]) => network.set_road(Road::Mute),

@@ -111,12 +111,13 @@ fn run(body: &mut Body, manager: usize, header: abi::Header, rest: &[u8]) -> Res
         abi::CMD_CREATE_ID => {
             body.step(Step::CreateId)?;
             let wanted: abi::CreateId = read(rest)?;
-            if wanted.ps != abi::PS_TCP || i32::from(wanted.qp_type) != verbs::QPT_RC {
-                return Err(Errno::EINVAL);
+            match (wanted.ps, i32::from(wanted.qp_type)) {
+                (abi::PS_TCP, verbs::QPT_RC) | (abi::PS_UDP, verbs::QPT_UD) => {}
+                _ => return Err(Errno::EINVAL),
             }
             let index = make(body, manager)?;
             if let Some(id) = body.ids.get_mut(index) {
-                id.uid = wanted.uid;
+                (id.uid, id.space) = (wanted.uid, wanted.ps);
             }
             // SAFETY: the caller has room for the number.
             unsafe { answer(wanted.response, index as u32 + 1) }
@@ -260,6 +261,7 @@ fn make(body: &mut Body, manager: usize) -> Result<usize, Errno> {
             manager: manager as u16,
             peer: 0,
             device: 0,
+            space: abi::PS_TCP,
             uid: 0,
             local: nowhere,
             remote: nowhere,
@@ -321,8 +323,10 @@ fn bind(body: &mut Body, index: usize, mut at: Place) -> Result<(), Errno> {
         return Err(Errno::EINVAL);
     }
     let device = device_at(body, at.ip).ok_or(Errno(libc::ENODEV))?;
+    let space = body.ids.get(index).map_or(abi::PS_TCP, |id| id.space);
     let is_used = |body: &Body, at: Place| {
-        body.ids.iter().any(|id| id.stage != Stage::Free && id.local == at && id.peer == 0)
+        let has_it = |id: &Id| id.space == space && id.local == at && id.peer == 0;
+        body.ids.iter().any(|id| id.stage != Stage::Free && has_it(id))
     };
     if at.port == 0 {
         loop {

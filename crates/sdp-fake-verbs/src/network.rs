@@ -119,6 +119,15 @@ impl Network {
 
     /// Takes a device away, with all that was made on it.
     pub fn remove_device(self, device: usize) {
+        self.take_away(device, true);
+    }
+
+    /// The same by a driver that tells the connection manager alone, and waits until nobody has the device open.
+    pub fn remove_device_quietly(self, device: usize) {
+        self.take_away(device, false);
+    }
+
+    fn take_away(self, device: usize, is_told: bool) {
         self.0.with(|body| {
             if let Some(device) = body.devices.get_mut(device) {
                 device.is_present = false;
@@ -128,7 +137,7 @@ impl Network {
                 let is_its = body.contexts.get(index).is_some_and(|context| {
                     context.pid != 0 && usize::from(context.device) == device
                 });
-                if is_its {
+                if is_its && is_told {
                     work::fail_all(body, index);
                     let kind = abi::ASYNC_DEVICE_FATAL;
                     work::tell_trouble(body, index, Trouble { kind, qp: 0 });

@@ -80,6 +80,8 @@ pub(crate) struct Id {
     pub(crate) peer: u16,
     /// Number of the device + 1; 0: none.
     pub(crate) device: u8,
+    /// Port space: ports of one are not those of another.
+    pub(crate) space: u16,
     pub(crate) uid: u64,
     pub(crate) local: Place,
     pub(crate) remote: Place,

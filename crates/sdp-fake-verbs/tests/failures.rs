@@ -6,10 +6,14 @@ mod common;
 use std::sync::{Mutex, MutexGuard};
 
 use common::{
+    address,
     ends::{Connection, Random, is_live},
-    network,
+    network, options,
 };
-use sdp_fabric_verbs::abi::{cm, verbs};
+use sdp_fabric_verbs::{
+    abi::{cm, verbs},
+    fabric::VerbsFabric,
+};
 use sdp_fake_verbs::{Live, Network, Road, Step};
 use sdp_remote::{RecvError, SendError};
 
@@ -241,6 +245,19 @@ fn events_in_every_wrong_order() {
 }
 
 /// The device breaks queue pairs, the road is cut or answers are lost, at any time and in both directions.
+/// Some drivers tell it by the connection manager alone, and wait until the device is let go. Without connections there is
+/// one id that hears.
+#[test]
+fn a_device_without_queue_pairs_goes() {
+    let (_turn, network) = turn();
+    let mut fabric = VerbsFabric::open(&address(0), &options()).expect("a fabric");
+    assert!(!fabric.progress() && !fabric.is_lost());
+    network.remove_device_quietly(0);
+    assert!(fabric.progress() && fabric.is_lost());
+    drop(fabric);
+    assert_eq!(network.live(), Live::default());
+}
+
 #[test]
 fn roads_that_end() {
     let (_turn, network) = turn();

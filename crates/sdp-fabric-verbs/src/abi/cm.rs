@@ -46,6 +46,8 @@ pub const CMD_RESOLVE_ADDR: u32 = 21;
 
 /// The port space of TCP's numbers (but not TCP's ports).
 pub const PS_TCP: u16 = 0x0106;
+/// The port space of UDP's numbers.
+pub const PS_UDP: u16 = 0x0111;
 /// [`Query`]: addresses and device.
 pub const QUERY_ADDR: u32 = 0;
 

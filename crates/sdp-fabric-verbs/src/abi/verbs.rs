@@ -301,6 +301,8 @@ pub struct QpInitAttr {
 
 /// Reliable connected.
 pub const QPT_RC: c_int = 2;
+/// Unreliable datagrams.
+pub const QPT_UD: c_int = 4;
 
 /// `struct ibv_srq_init_attr`.
 #[repr(C)]

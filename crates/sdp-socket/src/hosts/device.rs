@@ -56,8 +56,10 @@ static STATE: AtomicU32 = AtomicU32::new(NONE);
 /// Why there is none: code of a reason.
 static WHY: AtomicU32 = AtomicU32::new(0);
 static DEVICE: AtomicPtr<Device> = AtomicPtr::new(null_mut());
-/// After a device was lost, when one may be looked for again, in nanoseconds.
+/// After a device was lost, when one may be looked for again, in nanoseconds, …
 static AGAIN_NS: AtomicU64 = AtomicU64::new(0);
+/// … and how often there was none since. Changed by who has the turn.
+static LOOKS: AtomicU32 = AtomicU32::new(0);
 /// A thread is at a slow step.
 static BUSY: AtomicBool = AtomicBool::new(false);
 /// A connection has met, and epoll sets have not been told.
@@ -190,10 +192,17 @@ fn open(_turn: &mut Turn, own: &Addr, interface: u32) {
         return;
     }
     let opened = open_here(own, interface);
-    if let Err(reason) = opened {
+    let Err(reason) = opened else { return LOOKS.store(0, Ordering::Relaxed) };
+    if AGAIN_NS.load(Ordering::Relaxed) == 0 {
         WHY.store(u32::from(reason.code()), Ordering::Relaxed);
         STATE.store(FAILED, Ordering::Release);
+        return;
     }
+    // There was one: it may come back at any time.
+    let doubles = LOOKS.fetch_add(1, Ordering::Relaxed).min(20);
+    let wait = (REOPEN_NS << doubles).min(RETRY_MOST_NS);
+    AGAIN_NS.store(monotonic_ns() + wait, Ordering::Relaxed);
+    STATE.store(NONE, Ordering::Release);
 }
 
 fn open_here(own: &Addr, interface: u32) -> Result<(), Reason> {
@@ -216,11 +225,16 @@ fn open_here(own: &Addr, interface: u32) -> Result<(), Reason> {
     let set = events();
     let are_hidden =
         set >= 0 && process::note_hidden(file) && rest.iter().all(|fd| watch(set, *fd));
-    if !are_hidden || doorbell::bell_files().0 < 0 {
-        return Err(Reason::NoDescriptors);
-    }
-    if !strangers::add_device(set, strangers::Device { arm, drain: || _ = drain() }) {
-        return Err(Reason::Limit);
+    let failed = if !are_hidden || doorbell::bell_files().0 < 0 {
+        Some(Reason::NoDescriptors)
+    } else {
+        let is_added = strangers::add_device(set, strangers::Device { arm, drain: || _ = drain() });
+        (!is_added).then_some(Reason::Limit)
+    };
+    if let Some(reason) = failed {
+        // SAFETY: it was written above, and nobody has heard of it.
+        unsafe { close(at) };
+        return Err(reason);
     }
     DEVICE.store(at, Ordering::SeqCst);
     STATE.store(OPEN, Ordering::Release);

@@ -1,0 +1,82 @@
+"""One end of an exchange whose other end falls silent for good.
+
+    survivor.py serve PORT
+    survivor.py ask ADDRESS PORT HOW FILE
+
+The server echoes. After some rounds the client makes FILE. HOW `talk`: it goes on sending and receiving, and
+TCP_USER_TIMEOUT bounds how long the other end may be silent. HOW `listen`: it waits for the other end, with TCP's keepalive.
+It prints what ended that, how often it was on a CPU meanwhile and how long, as JSON, closes the connection, makes
+FILE.closed and waits until FILE is gone.
+"""
+
+import json
+import os
+import resource
+import socket
+import sys
+import time
+
+ROUNDS = 60
+LIMIT_S = 60
+
+
+def serve(port):
+    listener = socket.create_server(("0.0.0.0", port))
+    while True:
+        connection, _ = listener.accept()
+        try:
+            while part := connection.recv(65536):
+                connection.sendall(part)
+        except OSError:
+            pass
+        connection.close()
+
+
+def exchange(connection, data):
+    connection.sendall(data)
+    got = 0
+    while got < len(data):
+        part = connection.recv(65536)
+        if not part:
+            raise EOFError
+        got += len(part)
+
+
+def ask(address, port, how, file):
+    connection = socket.create_connection((address, port))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 3000)
+    if how == "listen":
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL):
+            connection.setsockopt(socket.IPPROTO_TCP, option, 1)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+    for _ in range(ROUNDS):
+        exchange(connection, b"x" * 700)
+    open(file, "w").close()
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    began = time.monotonic()
+    try:
+        if how == "listen":
+            connection.recv(1)
+        while how == "talk" and time.monotonic() - began < LIMIT_S:
+            exchange(connection, b"y" * 700)
+            before = resource.getrusage(resource.RUSAGE_SELF)
+            began = time.monotonic()
+        ended = None
+    except (OSError, EOFError) as error:
+        ended = getattr(error, "errno", None) or repr(error)
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    waited = time.monotonic() - began
+    connection.close()
+    print(json.dumps({"ended": ended, "waited": waited, "cpu": cpu, "slept": after.ru_nvcsw - before.ru_nvcsw}), flush=True)
+    open(file + ".closed", "w").close()
+    end = time.monotonic() + LIMIT_S
+    while os.path.exists(file) and time.monotonic() < end:
+        time.sleep(0.02)
+
+
+if sys.argv[1] == "serve":
+    serve(int(sys.argv[2]))
+else:
+    ask(sys.argv[2], int(sys.argv[3]), *sys.argv[4:])

@@ -1,0 +1,153 @@
+"""What is at the other end of a wire, and what becomes of it: a device that comes back, a machine that falls silent, one
+without a device, one without the library."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from machines.guest import Pair
+from machines.test_between import Exchange, equal_sums
+from machines.test_programs import report
+
+IS_WHOLE = bool(os.environ.get("SDP_TEST_WHOLE"))
+SURVIVOR = Path(__file__).parent / "programs" / "survivor.py"
+PORT = 7090
+FILE = "/tmp/silent"
+# The server loses its device, or the client.
+MACHINES = ("a", "b") if IS_WHOLE else ("a",)
+ETIMEDOUT, ENETUNREACH = 110, 101
+VERBS = ("--set", "fabrics=shm,verbs")
+
+
+def appears(guest, file, limit_s=90):
+    """Waits for a file in a guest."""
+    guest.run(f"for i in $(seq {limit_s * 20}); do [ -e {file} ] && exit 0; sleep 0.05; done; exit 1", 2 * limit_s)
+
+
+@pytest.mark.integrity
+@pytest.mark.parametrize("machine", MACHINES)
+def test_the_device_comes_back(pair, ladder, machine):
+    """It is taken away under load: the driver, which waits for whoever has it open, is not held up. Then it is away while the
+    process looks for it, and back."""
+    exchange = Exchange(pair, ladder)
+    guest = getattr(pair, machine)
+    asked = exchange.start("--rounds", 450, "--pause-file", "/tmp/pause", "--pace", 0.04)
+    appears(pair.b, "/tmp/pause")
+    pair.b.run("rm /tmp/pause")
+    try:
+        guest.run("rdma link delete rxe0; sleep 1.5")
+    finally:
+        guest.add_device()
+    done = asked.wait(120)
+    assert done.status == 0 and done.out == b"every byte\n", done
+    client, server = report(pair.b, "exchange-client"), exchange.stop()
+    print(json.dumps([client, server]))
+    equal_sums(client["bytes"], server["bytes"])
+    for end in (client, server):
+        assert end["fabrics"]["verbs"] == 1, end
+        assert end["demotions"].get("lane-lost", 0) >= 1, end
+        # Both halves got onto the queue pair, and again.
+        assert end["switches"]["promoted"] >= 4, end
+
+
+def survive(pair, ladder, how, silence):
+    """What a client on `b` was told when `silence` made machine `a` fall silent; its queue pairs when it had closed."""
+    run = f"{ladder.artifacts.sdp} run --no-config --set fabrics=shm,verbs --report /tmp/survivor-%s.json -- "
+    run += f"/usr/bin/python3 {SURVIVOR} "
+    pair.a.start(run % "server" + f"serve {PORT}", user="games")
+    pair.a.wait_listening(PORT)
+    pair.b.run(f"rm -f {FILE} {FILE}.closed")
+    asked = pair.b.start(run % "client" + f"ask {pair.a.address} {PORT} {how} {FILE}", user="nobody")
+    appears(pair.b, FILE)
+    silence(pair.a)
+    appears(pair.b, FILE + ".closed")
+    left = pair.b.run("rdma resource show qp").text.count("type RC")
+    pair.b.run(f"rm {FILE}")
+    done = asked.wait()
+    assert done.status == 0, done
+    told, end = json.loads(done.out), report(pair.b, "survivor-client")
+    print(json.dumps([told, left, end]))
+    assert end["fabrics"]["verbs"] == 1, end
+    assert told["ended"] == ETIMEDOUT, told
+    # It slept meanwhile.
+    assert told["cpu"] < told["waited"] / 2, told
+    assert left == 0, left
+
+
+@pytest.mark.integrity
+@pytest.mark.parametrize("how", ["talk", "listen"])
+def test_a_machine_falls_silent(pair, ladder, how):
+    """The survivor is told what TCP tells, in the time that TCP_USER_TIMEOUT or the keepalive gives."""
+    try:
+        survive(pair, ladder, how, lambda guest: guest.freeze())
+    finally:
+        pair.a.thaw()
+        pair.a.run("pkill -KILL -f survivor.py", ok=(0, 1))
+
+
+if IS_WHOLE:
+
+    def test_a_machine_is_killed(kernel, ladder):
+        """A pair of its own, one of which loses its power in the middle of an exchange."""
+        machines = Pair(kernel)
+        try:
+            machines.wait_up()
+            survive(machines, ladder, "talk", lambda guest: guest.kill())
+        finally:
+            machines.close()
+
+
+@pytest.mark.integrity
+def test_a_peer_without_a_device(pair, ladder):
+    """Plain TCP, for a reason that the one without says; every byte is counted at both ends."""
+    exchange = Exchange(pair, ladder)
+    pair.b.run("rdma link delete rxe0")
+    try:
+        client = exchange.ask("--rounds", 60)
+    finally:
+        pair.b.add_device()
+    server = exchange.stop()
+    print(json.dumps([client, server]))
+    equal_sums(client["bytes"], server["bytes"])
+    for end in (client, server):
+        assert end["bytes"]["sdp_sent"] + end["bytes"]["sdp_received"] == 0, end
+        assert end["bytes"]["tcp_sent"] > 20_000 and end["fabrics"]["verbs"] == 0, end
+    assert client["reasons"].get("no-device") == 1, client
+
+
+# Fabrics, and rules of the client; whether the server has the library; which lane, or what `connect` is told.
+STRICT = {
+    "verbs": (VERBS, "use sdp client * *:*", True, "sdp"),
+    "no fabric": ((), "use sdp client * *:*", True, ENETUNREACH),
+    "match": ((), "match destination *:*", True, ENETUNREACH),
+    # Nothing is known of an end on another host before the two meet.
+    "bare peer": (VERBS, "use sdp client * *:*", False, "tcp"),
+    "both": ((), "use both client * *:*", False, "tcp"),
+}
+
+
+@pytest.mark.parametrize("case", STRICT)
+def test_strict_clients(pair, ladder, case):
+    """SDP or nothing, towards another machine; `both` refuses nobody."""
+    fabrics, rule, has_library, expected = STRICT[case]
+    exchange = Exchange(pair, ladder)
+    if not has_library:
+        exchange.stop()
+        words = ["/usr/bin/python3", Path(__file__).parent / "programs" / "exchange.py", "serve", 7070]
+        exchange.server = pair.a.start(words, user="games")
+        pair.a.wait_listening(7070)
+    run = [ladder.artifacts.sdp, "run", "--no-config", *fabrics, "--rule", rule, "--report", "/tmp/strict.json", "--"]
+    run += ["/usr/bin/python3", Path(__file__).parent / "programs" / "exchange.py", "ask", pair.a.address, 7070, "--rounds", 60]
+    done = pair.b.start(run, user="nobody").wait(60)
+    pair.a.run("pkill -TERM -f 'exchange.py serve'")
+    exchange.server.wait()
+    found = report(pair.b, "strict")
+    print(case, done.status, json.dumps(found))
+    if expected == ENETUNREACH:
+        assert done.status != 0 and f"[Errno {ENETUNREACH}]" in done.err.decode(), done
+        return
+    assert done.status == 0 and done.out == b"every byte\n", done
+    moved = found["bytes"]
+    assert (moved["sdp_sent"] > 0) == (expected == "sdp"), found
