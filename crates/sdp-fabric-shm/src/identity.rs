@@ -10,10 +10,10 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use sdp_sys::{
     Errno, fd,
+    kernel::{self, End, zeroed},
     netlink::{Diag, Pair},
     procfs,
     stat::{self, Identity},
-    sys,
 };
 
 use crate::{procnet, refusal::Refusal};
@@ -119,8 +119,8 @@ impl Tuple {
 
     /// [`Tuple::of`] for what is known to be a TCP socket.
     fn named(carrier: i32) -> Result<Self, TupleError> {
-        let (local, interface) = address(carrier, libc::SYS_getsockname)?;
-        let (remote, _) = address(carrier, libc::SYS_getpeername)?;
+        let (local, interface) = address(carrier, End::Local)?;
+        let (remote, _) = address(carrier, End::Remote)?;
         Ok(Self { local, remote, interface })
     }
 
@@ -182,12 +182,9 @@ impl Tuple {
 }
 
 /// `getsockname` or `getpeername`: the address, and the interface if it is link-local.
-fn address(carrier: i32, call: libc::c_long) -> Result<(Addr, u32), TupleError> {
-    // SAFETY: sockaddr_storage is plain data; zero is a valid value.
-    let mut raw: libc::sockaddr_storage = unsafe { core::mem::zeroed() };
-    let mut len = size_of::<libc::sockaddr_storage>() as u32;
-    // SAFETY: raw and len are valid for writing, len tells raw's size.
-    match unsafe { sys!(call, carrier, &raw mut raw, &raw mut len) } {
+fn address(carrier: i32, end: End) -> Result<(Addr, u32), TupleError> {
+    let mut raw: libc::sockaddr_storage = zeroed();
+    match kernel::name_of(carrier, end, &mut raw) {
         Ok(_) => {}
         Err(Errno(libc::ENOTCONN)) => return Err(TupleError::NotConnected),
         Err(error) => return Err(TupleError::Kernel(error)),
@@ -199,15 +196,12 @@ fn address(carrier: i32, call: libc::c_long) -> Result<(Addr, u32), TupleError> 
 fn parse_address(raw: &libc::sockaddr_storage) -> Option<(Addr, u32)> {
     match i32::from(raw.ss_family) {
         libc::AF_INET => {
-            // SAFETY: sockaddr_storage is at least as long and as aligned as any address.
-            let addr = unsafe { (&raw const *raw).cast::<libc::sockaddr_in>().read() };
+            let addr: libc::sockaddr_in = kernel::address(raw);
             let ip = addr.sin_addr.s_addr.to_ne_bytes();
             Some((Addr::v4(ip, u16::from_be(addr.sin_port)), 0))
         }
         libc::AF_INET6 => {
-            // SAFETY: sockaddr_storage is at least as long and as aligned as sockaddr_in6, which
-            // is plain data.
-            let addr = unsafe { (&raw const *raw).cast::<libc::sockaddr_in6>().read() };
+            let addr: libc::sockaddr_in6 = kernel::address(raw);
             let ip = addr.sin6_addr.s6_addr;
             Some((Addr::v6(ip, u16::from_be(addr.sin6_port)), addr.sin6_scope_id))
         }
@@ -230,15 +224,12 @@ pub enum Translation {
 pub fn translation(carrier: i32, tuple: &Tuple) -> Translation {
     /// `SO_ORIGINAL_DST`, and the same of IPv6.
     const ORIGINAL_DST: i32 = 80;
-    // SAFETY: sockaddr_storage is plain data; zero is a valid value.
-    let mut raw: libc::sockaddr_storage = unsafe { core::mem::zeroed() };
-    let (level, mut len) = match tuple.remote.family() {
-        Family::V4 => (libc::SOL_IP, size_of::<libc::sockaddr_in>() as u32),
-        Family::V6 => (libc::SOL_IPV6, size_of::<libc::sockaddr_in6>() as u32),
+    let mut raw: libc::sockaddr_storage = zeroed();
+    let level = match tuple.remote.family() {
+        Family::V4 => libc::SOL_IP,
+        Family::V6 => libc::SOL_IPV6,
     };
-    let (to, len) = (&raw mut raw, &raw mut len);
-    // SAFETY: raw and len are valid for writing, raw for more than len tells.
-    match unsafe { sys!(libc::SYS_getsockopt, carrier, level, ORIGINAL_DST, to, len) } {
+    match kernel::getsockopt(carrier, level, ORIGINAL_DST, &mut raw) {
         Ok(_) => match parse_address(&raw) {
             // Which of the two it is depends on who connected.
             Some((addr, _)) if addr == tuple.remote || addr == tuple.local => Translation::Possible,

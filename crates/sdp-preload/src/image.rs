@@ -23,7 +23,7 @@ mod x86_64 {
     use core::{arch::asm, ptr, slice};
 
     use libc::{Elf64_Ehdr, Elf64_Phdr};
-    use sdp_sys::{pid, procfs, sys};
+    use sdp_sys::{kernel, pid, procfs, sys};
 
     const PAGE: usize = 4096;
     /// Most pages that are exchanged: bits of a word that says which of them hold something.
@@ -95,8 +95,7 @@ mod x86_64 {
     /// Blocks all signals, or restores what was blocked before.
     fn block_signals(how: i32, set: u64) -> Result<u64, sdp_sys::errno::Errno> {
         let mut before = 0u64;
-        // SAFETY: both sets have the eight bytes that the call is told.
-        unsafe { sys!(libc::SYS_rt_sigprocmask, how, &raw const set, &raw mut before, 8)? };
+        kernel::exchange_signal_mask(how, &set, &mut before)?;
         Ok(before)
     }
 
@@ -118,11 +117,8 @@ mod x86_64 {
     /// With nothing that could write what the library writes.
     fn settle_alone(data: &Data) {
         let bytes = data.pages * PAGE;
-        // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
-        let Ok(copy) = (unsafe { sys!(libc::SYS_mmap, 0, bytes, PROTECTION, PRIVATE, -1isize, 0) })
-        else {
-            return;
-        };
+        let Ok(copy) = kernel::map_zeros(bytes, 0, PRIVATE) else { return };
+        let copy = copy.as_ptr().expose_provenance();
         let gap = fill_gap(data.first + bytes);
         let looks = worth_a_look(data);
         // SAFETY: the library's own pages, of which nothing is written meanwhile: there is no other thread, signals are
@@ -152,13 +148,12 @@ mod x86_64 {
         // More than the gap is refused, so that the first that is not refused fills it.
         for pages in (1..=GAP_MAX).rev() {
             let bytes = pages * PAGE;
-            // SAFETY: a new mapping, made only where nothing is mapped.
-            match unsafe { sys!(libc::SYS_mmap, end, bytes, PROTECTION, THERE, -1isize, 0) } {
-                Ok(at) if at == end => return pages,
+            match kernel::map_zeros(bytes, end, THERE) {
+                Ok(at) if at.addr().get() == end => return pages,
                 Ok(elsewhere) => {
                     // An emulator that takes the address for a wish.
                     // SAFETY: mapped just now.
-                    let _ = unsafe { sys!(libc::SYS_munmap, elsewhere, bytes) };
+                    let _ = unsafe { sys!(libc::SYS_munmap, elsewhere.as_ptr(), bytes) };
                 }
                 Err(error) if error.0 == libc::EEXIST => {}
                 Err(_) => break,

@@ -16,6 +16,7 @@
 use crate::{
     errno::Errno,
     fd,
+    kernel::{self, zeroed},
     owned::OwnedFd,
     stat::{self, Identity},
     sys, unix,
@@ -32,8 +33,7 @@ const SO_PASSRIGHTS: i32 = 83;
 pub fn create() -> Result<(OwnedFd, OwnedFd), Errno> {
     let mut ends = [-1i32; 2];
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: two numbers to write to.
-    unsafe { sys!(libc::SYS_socketpair, libc::AF_UNIX, kind, 0, ends.as_mut_ptr())? };
+    kernel::socketpair(libc::AF_UNIX, kind, &mut ends)?;
     let [waits, rings] = ends.map(OwnedFd::new);
     set(waits.raw(), libc::SO_OOBINLINE, 1)?;
     let _ = set(waits.raw(), SO_PASSRIGHTS, 0); // since 6.16
@@ -41,9 +41,7 @@ pub fn create() -> Result<(OwnedFd, OwnedFd), Errno> {
 }
 
 fn set(raw: i32, name: i32, value: i32) -> Result<(), Errno> {
-    // SAFETY: one readable number.
-    unsafe { sys!(libc::SYS_setsockopt, raw, libc::SOL_SOCKET, name, &raw const value, 4) }?;
-    Ok(())
+    fd::setsockopt_int(raw, libc::SOL_SOCKET, name, value)
 }
 
 /// Whether a stranger's descriptor is an end of a doorbell of user `uid`'s own making: bytes that we write
@@ -64,10 +62,7 @@ pub fn is_same(raw: i32, id: Identity) -> bool {
 /// Rings; never waits. False: nobody is woken by it, because the doorbell is full or has ended.
 pub fn ring(raw: i32) -> bool {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    let byte = 1u8;
-    // SAFETY: one readable byte; no address.
-    let sent = unsafe { sys!(libc::SYS_sendto, raw, &raw const byte, 1, flags, 0, 0) };
-    sent == Ok(1)
+    kernel::send(raw, &[1], flags) == Ok(1)
 }
 
 /// Takes out all bytes but one, so that the end stays readable: who has been told so and has not looked yet would
@@ -81,8 +76,7 @@ pub fn drain(raw: i32) -> bool {
         }
         let mut bytes = [0u8; DRAIN_MAX];
         let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: most };
-        // SAFETY: msghdr is plain data; zero is a valid value.
-        let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
+        let mut msg: libc::msghdr = zeroed();
         msg.msg_iov = &raw mut iov;
         msg.msg_iovlen = 1;
         let flags = libc::MSG_DONTWAIT | libc::MSG_PEEK;
@@ -94,11 +88,9 @@ pub fn drain(raw: i32) -> bool {
         if msg.msg_flags & libc::MSG_CTRUNC != 0 {
             return false;
         }
-        // SAFETY: the buffer is writable for that many bytes, of which there are as many; nobody else reads here.
-        let taken = unsafe {
-            sys!(libc::SYS_recvfrom, raw, bytes.as_mut_ptr(), seen, libc::MSG_DONTWAIT, 0, 0)
-        };
-        if taken.is_err() {
+        // As many are there, and nobody else reads here.
+        let taken = bytes.get_mut(..seen).map(|to| kernel::receive(raw, to, libc::MSG_DONTWAIT));
+        if !matches!(taken, Some(Ok(_))) {
             return true;
         }
     }
@@ -110,10 +102,7 @@ mod tests {
     use super::*;
 
     fn waiting(raw: i32) -> i32 {
-        let mut n = 0;
-        // SAFETY: a number to write to.
-        unsafe { libc::ioctl(raw, libc::FIONREAD, &raw mut n) };
-        n
+        fd::received(raw).unwrap()
     }
 
     #[test]
@@ -139,16 +128,10 @@ mod tests {
     #[test]
     fn each_ring_is_an_edge_though_it_stays_readable() {
         let (waits, rings) = create().unwrap();
-        // SAFETY: no pointers; a number of our own.
-        let set = OwnedFd::new(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) });
-        let mut event =
-            libc::epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: 7 };
-        // SAFETY: a readable event.
-        let added =
-            unsafe { libc::epoll_ctl(set.raw(), libc::EPOLL_CTL_ADD, waits.raw(), &raw mut event) };
-        assert_eq!(added, 0);
-        // SAFETY: one writable event; no wait.
-        let mut look = || unsafe { libc::epoll_wait(set.raw(), &raw mut event, 1, 0) };
+        let set = kernel::owned(kernel::epoll_create1(libc::EPOLL_CLOEXEC)).unwrap();
+        let event = libc::epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: 7 };
+        kernel::epoll_ctl(set.raw(), libc::EPOLL_CTL_ADD, waits.raw(), &event).unwrap();
+        let look = || kernel::epoll_wait(set.raw(), &mut [event], 0).unwrap();
         for _ in 0..3 {
             assert!(ring(rings.raw()));
             assert_eq!((look(), look()), (1, 0));
@@ -178,8 +161,7 @@ mod tests {
         let mut control = [0u64; 3];
         let mut byte = [1u8];
         let mut iov = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
-        // SAFETY: plain data, for which zero is valid.
-        let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
+        let mut msg: libc::msghdr = zeroed();
         (msg.msg_iov, msg.msg_iovlen) = (&raw mut iov, 1);
         (msg.msg_control, msg.msg_controllen) = (control.as_mut_ptr().cast(), 24);
         // SAFETY: room for one header and one number behind it; all outlives the call.
@@ -197,9 +179,7 @@ mod tests {
         drop(sent);
         (0..100).for_each(|_| assert!(ring(rings.raw())));
         assert!(!drain(waits.raw()));
-        let mut ends = libc::pollfd { fd: watched.raw(), events: 0, revents: 0 };
-        // SAFETY: one writable structure; no wait.
-        assert_eq!(unsafe { libc::poll(&raw mut ends, 1, 0) }, 0, "closed by the drain");
+        assert_eq!(fd::readiness(watched.raw(), 0), 0, "closed by the drain");
     }
 
     #[test]
@@ -213,8 +193,7 @@ mod tests {
 
     #[test]
     fn only_a_pair_of_that_user_is_a_doorbell() {
-        // SAFETY: no arguments.
-        let me = unsafe { libc::geteuid() };
+        let me = crate::pid::effective_user().unwrap();
         let (waits, rings) = create().unwrap();
         assert!(is_of(rings.raw(), me) && is_of(waits.raw(), me));
         assert!(!is_of(rings.raw(), me + 1));

@@ -1,17 +1,19 @@
 //! Calls on descriptors, typed. Everything here goes straight to the kernel.
 
-use crate::{OwnedFd, errno::Errno, sys};
+use crate::{
+    OwnedFd,
+    errno::Errno,
+    kernel::{self, owned, zeroed},
+};
 
 /// Closes a descriptor of ours. Errors have no consequence (the number is gone either way).
 pub fn close(fd: i32) {
-    // SAFETY: no pointers; closing one of our own descriptors.
-    let _ = unsafe { sys!(libc::SYS_close, fd) };
+    let _ = kernel::close(fd);
 }
 
 /// Closes all numbers from `first` on. Kernels before 5.9 cannot.
 pub fn close_from(first: i32) -> Result<(), Errno> {
-    // SAFETY: no pointers.
-    unsafe { sys!(libc::SYS_close_range, first, u32::MAX, 0) }.map(drop)
+    kernel::close_range(first as u32, u32::MAX, 0).map(drop)
 }
 
 /// Moves a fresh descriptor to the lowest free number at or above `min`, with close-on-exec set, and
@@ -29,9 +31,7 @@ pub fn move_up(fd: i32, min: i32) -> i32 {
 /// An integer socket option.
 pub fn getsockopt_int(fd: i32, level: i32, name: i32) -> Result<i32, Errno> {
     let mut value = 0i32;
-    let mut len = 4u32;
-    // SAFETY: value and len outlive the call and have the sizes given.
-    unsafe { sys!(libc::SYS_getsockopt, fd, level, name, &raw mut value, &raw mut len)? };
+    kernel::getsockopt(fd, level, name, &mut value)?;
     Ok(value)
 }
 
@@ -40,19 +40,14 @@ pub fn netns_cookie(fd: i32) -> Result<u64, Errno> {
     /// `SO_NETNS_COOKIE`
     const NETNS_COOKIE: i32 = 71;
     let mut cookie = 0u64;
-    let mut len = 8u32;
-    let (level, out) = (libc::SOL_SOCKET, &raw mut cookie);
-    // SAFETY: cookie and len outlive the call and have the sizes given.
-    unsafe { sys!(libc::SYS_getsockopt, fd, level, NETNS_COOKIE, out, &raw mut len)? };
+    kernel::getsockopt(fd, libc::SOL_SOCKET, NETNS_COOKIE, &mut cookie)?;
     Ok(cookie)
 }
 
 /// Inode number of the file behind a descriptor.
 pub fn inode(fd: i32) -> Result<u64, Errno> {
-    // SAFETY: stat is plain data; zero is a valid value.
-    let mut st: libc::stat = unsafe { core::mem::zeroed() };
-    // SAFETY: st is valid for writing.
-    unsafe { sys!(libc::SYS_fstat, fd, &raw mut st)? };
+    let mut st: libc::stat = zeroed();
+    kernel::fstat(fd, &mut st)?;
     Ok(st.st_ino)
 }
 
@@ -70,21 +65,18 @@ pub fn is_nonblocking(fd: i32) -> bool {
 /// Flags of the open file description (`O_…`), as the kernel has them now.
 #[inline]
 pub fn status_flags(fd: i32) -> Result<i32, Errno> {
-    // SAFETY: no pointers.
-    unsafe { sys!(libc::SYS_fcntl, fd, libc::F_GETFL, 0) }.map(|flags| flags as i32)
+    kernel::status_flags(fd).map(|flags| flags as i32)
 }
 
 /// Sets the flags of the open file description.
 pub fn set_status_flags(fd: i32, flags: i32) -> Result<(), Errno> {
-    // SAFETY: no pointers.
-    unsafe { sys!(libc::SYS_fcntl, fd, libc::F_SETFL, flags) }.map(drop)
+    kernel::set_status_flags(fd, flags).map(drop)
 }
 
 /// Flags of the number (`FD_…`). An error: the number names nothing.
 #[inline]
 pub fn descriptor_flags(fd: i32) -> Result<i32, Errno> {
-    // SAFETY: no pointers.
-    unsafe { sys!(libc::SYS_fcntl, fd, libc::F_GETFD, 0) }.map(|flags| flags as i32)
+    kernel::descriptor_flags(fd).map(|flags| flags as i32)
 }
 
 /// Whether exec leaves the number open. False for one that names nothing.
@@ -94,28 +86,28 @@ pub fn stays_open(fd: i32) -> bool {
 
 /// The lowest free number at or above `min` for what `fd` names.
 pub fn duplicate_above(fd: i32, min: i32, is_kept_by_exec: bool) -> Result<i32, Errno> {
-    let call = if is_kept_by_exec { libc::F_DUPFD } else { libc::F_DUPFD_CLOEXEC };
-    // SAFETY: no pointers.
-    unsafe { sys!(libc::SYS_fcntl, fd, call, min) }.map(|fd| fd as i32)
+    let made = if is_kept_by_exec {
+        kernel::duplicate(fd, min)
+    } else {
+        kernel::duplicate_cloexec(fd, min)
+    };
+    made.map(|fd| fd as i32)
 }
 
 /// Makes `number` name what `fd` names, instead of what it named. `flags`: `O_CLOEXEC` or 0.
 pub fn duplicate_to(fd: i32, number: i32, flags: i32) -> Result<(), Errno> {
-    // SAFETY: no pointers.
-    unsafe { sys!(libc::SYS_dup3, fd, number, flags) }.map(drop)
+    kernel::dup3(fd, number, flags).map(drop)
 }
 
 /// Reads once; how many bytes.
 pub fn read(fd: i32, to: &mut [u8]) -> Result<usize, Errno> {
-    // SAFETY: the buffer is writable for its length.
-    unsafe { sys!(libc::SYS_read, fd, to.as_mut_ptr(), to.len()) }
+    kernel::read(fd, to)
 }
 
 /// Writes once; how many bytes.
 #[inline]
 pub fn write(fd: i32, bytes: &[u8]) -> Result<usize, Errno> {
-    // SAFETY: the bytes are readable for their length.
-    unsafe { sys!(libc::SYS_write, fd, bytes.as_ptr(), bytes.len()) }
+    kernel::write(fd, bytes)
 }
 
 /// Adds one to an eventfd, which wakes who waits for it.
@@ -126,8 +118,7 @@ pub fn ring(event: i32) -> Result<usize, Errno> {
 
 /// A new eventfd. `flags`: `EFD_…`.
 pub fn eventfd(flags: i32) -> Result<i32, Errno> {
-    // SAFETY: no pointers.
-    unsafe { sys!(libc::SYS_eventfd2, 0, flags) }.map(|fd| fd as i32)
+    kernel::eventfd2(0, flags).map(|fd| fd as i32)
 }
 
 /// Waits for descriptors for `timeout_ns` nanoseconds, less than a second (`None`: for ever), with the signals that
@@ -135,18 +126,15 @@ pub fn eventfd(flags: i32) -> Result<i32, Errno> {
 #[inline(never)]
 pub fn poll(set: &mut [libc::pollfd], timeout_ns: Option<i64>) -> Result<usize, Errno> {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: timeout_ns.unwrap_or(0) };
-    let at = if timeout_ns.is_some() { &raw mut time } else { core::ptr::null_mut() };
-    // SAFETY: entries and time outlive the call, which may write both; there is no mask.
-    unsafe { sys!(libc::SYS_ppoll, set.as_mut_ptr(), set.len(), at, 0, 8) }
+    kernel::poll(set, timeout_ns.map(|_| &mut time))
 }
 
 /// What is new at one descriptor now; 0 where the kernel does not tell.
 #[inline]
 pub fn readiness(fd: i32, events: i16) -> i16 {
-    let mut one = libc::pollfd { fd, events, revents: 0 };
-    let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: both structures outlive the call, which writes the first; there is no mask.
-    let asked = unsafe { sys!(libc::SYS_ppoll, &raw mut one, 1, &raw const zero, 0, 8) };
+    let mut set = [libc::pollfd { fd, events, revents: 0 }];
+    let asked = kernel::poll(&mut set, Some(&mut zeroed()));
+    let [one] = set;
     if asked.is_ok() { one.revents } else { 0 }
 }
 
@@ -161,60 +149,50 @@ pub fn poll_one(fd: i32, events: i16, timeout_ns: Option<i64>) -> Result<i16, Er
 
 /// A new socket.
 pub fn socket(family: i32, kind: i32) -> Result<OwnedFd, Errno> {
-    // SAFETY: no pointers.
-    unsafe { sys!(libc::SYS_socket, family, kind, 0) }.map(|fd| OwnedFd::new(fd as i32))
+    owned(kernel::socket(family, kind, 0))
 }
 
 /// `shutdown`.
 #[inline]
 pub fn shutdown(fd: i32, how: i32) -> Result<usize, Errno> {
-    // SAFETY: no pointers.
-    unsafe { sys!(libc::SYS_shutdown, fd, how) }
+    kernel::shutdown(fd, how)
 }
 
 /// Sends once, to whom the socket is connected to; how many bytes.
 #[inline]
 pub fn send(fd: i32, bytes: &[u8], flags: i32) -> Result<usize, Errno> {
-    // SAFETY: the bytes are readable for their length; there is no address.
-    unsafe { sys!(libc::SYS_sendto, fd, bytes.as_ptr(), bytes.len(), flags, 0, 0) }
+    kernel::send(fd, bytes, flags)
 }
 
 /// Receives once; how many bytes.
 #[inline]
 pub fn receive(fd: i32, to: &mut [u8], flags: i32) -> Result<usize, Errno> {
-    // SAFETY: the buffer is writable for its length; no address is asked for.
-    unsafe { sys!(libc::SYS_recvfrom, fd, to.as_mut_ptr(), to.len(), flags, 0, 0) }
+    kernel::receive(fd, to, flags)
 }
 
 /// Sets an integer socket option.
 pub fn setsockopt_int(fd: i32, level: i32, name: i32, value: i32) -> Result<(), Errno> {
-    // SAFETY: the value outlives the call and has the size given.
-    unsafe { sys!(libc::SYS_setsockopt, fd, level, name, &raw const value, 4) }.map(drop)
+    kernel::setsockopt(fd, level, name, &value).map(drop)
 }
 
 /// Bytes that can be received.
 pub fn received(fd: i32) -> Result<i32, Errno> {
     let mut bytes = 0i32;
-    // SAFETY: FIONREAD writes an `int`, which outlives the call.
-    unsafe { sys!(libc::SYS_ioctl, fd, libc::FIONREAD, &raw mut bytes) }?;
+    kernel::readable_bytes(fd, &mut bytes)?;
     Ok(bytes)
 }
 
 /// Bytes that were sent and are not acknowledged; of a pair of sockets, not received.
 pub fn unsent(fd: i32) -> Result<i32, Errno> {
     let mut bytes = 0i32;
-    // SAFETY: TIOCOUTQ writes an `int`, which outlives the call.
-    unsafe { sys!(libc::SYS_ioctl, fd, libc::TIOCOUTQ, &raw mut bytes) }?;
+    kernel::unsent_bytes(fd, &mut bytes)?;
     Ok(bytes)
 }
 
 /// `sockatmark`; false where the kernel does not say.
 pub fn is_at_mark(fd: i32) -> bool {
-    const SIOCATMARK: libc::c_ulong = 0x8905;
     let mut answer = 0i32;
-    // SAFETY: SIOCATMARK writes an `int`, which outlives the call.
-    let asked = unsafe { sys!(libc::SYS_ioctl, fd, SIOCATMARK, &raw mut answer) };
-    asked.is_ok() && answer != 0
+    kernel::is_at_mark(fd, &mut answer).is_ok() && answer != 0
 }
 
 /// Which of the first `N` numbers are open, by one system call. `None`: the kernel does not say (a filter, a limit of
@@ -222,8 +200,6 @@ pub fn is_at_mark(fd: i32) -> bool {
 pub fn which_are_open<const N: usize>() -> Option<[bool; N]> {
     let mut looked =
         core::array::from_fn::<_, N, _>(|i| libc::pollfd { fd: i as i32, events: 0, revents: 0 });
-    let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: N entries and a time that outlive the call.
-    unsafe { sys!(libc::SYS_ppoll, looked.as_mut_ptr(), N, &raw const zero, 0, 8) }.ok()?;
+    kernel::poll(&mut looked, Some(&mut zeroed())).ok()?;
     Some(looked.map(|entry| entry.revents & libc::POLLNVAL == 0))
 }

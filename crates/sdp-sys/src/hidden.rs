@@ -11,7 +11,6 @@ use crate::{
     owned::OwnedFd,
     pid,
     stat::{self, Identity, Stat},
-    sys,
     time::monotonic_ns,
 };
 
@@ -54,8 +53,7 @@ impl Hidden {
         if !self.is_ours() {
             return Err(Errno::EBADF);
         }
-        // SAFETY: no pointers.
-        let fresh = unsafe { sys!(libc::SYS_fcntl, self.fd, libc::F_DUPFD_CLOEXEC, min) }?;
+        let fresh = crate::kernel::duplicate_cloexec(self.fd, min)?;
         self.fd = fresh as i32;
         Ok(self.fd)
     }

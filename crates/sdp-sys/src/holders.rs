@@ -10,10 +10,9 @@ use core::ffi::CStr;
 
 use crate::{
     errno::Errno,
-    owned::OwnedFd,
+    kernel::{self, owned},
     pid,
     procfs::{self, Kind, Path, Piece},
-    sys,
 };
 
 /// Generations looked at. Those above are service managers and shells that keep nothing they started
@@ -53,9 +52,7 @@ impl Search {
     /// Asks the ancestors of the calling process, the nearest first, as far as process 1, which is not
     /// asked: it inherits orphans, not their connections.
     pub fn ancestors(&mut self) -> Held {
-        // SAFETY: no arguments; never fails.
-        let parent = unsafe { sys!(libc::SYS_getppid) };
-        let mut pid = parent.map_or(0, |pid| pid as i32);
+        let mut pid = crate::pid::parent() as i32;
         for _ in 0..GENERATIONS {
             if pid <= 1 {
                 break;
@@ -74,8 +71,8 @@ impl Search {
     pub fn everybody(&mut self) -> Held {
         let me = pid::current();
         let mut is_complete = false;
-        let found = each_entry(c"/proc".to_bytes_with_nul(), &mut |_, name| {
-            let pid = name.split_last().and_then(|(_, digits)| procfs::decimal(digits));
+        let found = each_entry(c"/proc", &mut |_, name| {
+            let pid = procfs::decimal(name.to_bytes());
             let Some(pid) = pid.and_then(|pid| i32::try_from(pid).ok()) else { return Held::No };
             if !self.count() {
                 return Held::Unknown;
@@ -93,8 +90,8 @@ impl Search {
 
     /// Asks the calling process for other numbers of the socket than those that are `known`.
     pub fn here(&mut self, known: impl Fn(i32) -> bool) -> Held {
-        let found = self.descriptors(c"/proc/self/fd".to_bytes_with_nul(), &|name| {
-            let number = name.split_last().and_then(|(_, digits)| procfs::decimal(digits));
+        let found = self.descriptors(c"/proc/self/fd", &|name| {
+            let number = procfs::decimal(name.to_bytes());
             number.and_then(|n| i32::try_from(n).ok()).is_some_and(&known)
         });
         found.unwrap_or(Held::Unknown)
@@ -103,7 +100,7 @@ impl Search {
     /// Asks one process. One that has ended holds nothing.
     pub fn process(&mut self, pid: i32) -> Held {
         let Some(path) = path_of(pid, b"/fd") else { return Held::Unknown };
-        match self.descriptors(path.text().to_bytes_with_nul(), &|_| false) {
+        match self.descriptors(path.text(), &|_| false) {
             Some(found) => found,
             // A missing directory proves nothing where /proc is not mounted or hides others' processes.
             None if pid::is_dead(pid) => Held::No,
@@ -113,7 +110,7 @@ impl Search {
 
     /// Whether the socket is in a directory of descriptors under a name that is not `known`. `None`: there is
     /// no such directory.
-    fn descriptors(&mut self, path: &[u8], known: &dyn Fn(&[u8]) -> bool) -> Option<Held> {
+    fn descriptors(&mut self, path: &CStr, known: &dyn Fn(&CStr) -> bool) -> Option<Held> {
         each_entry(path, &mut |directory, name| {
             if !self.count() {
                 return Held::Unknown;
@@ -132,14 +129,9 @@ impl Search {
         self.links <= LINKS_MAX
     }
 
-    /// `name` is NUL-terminated.
-    fn is_link_ours(&self, directory: i32, name: &[u8]) -> Result<bool, Errno> {
+    fn is_link_ours(&self, directory: i32, name: &CStr) -> Result<bool, Errno> {
         let mut link = [0u8; 64];
-        // SAFETY: `split_entry` found the terminating NUL; link is writable for its length.
-        let len = unsafe {
-            let (name, buffer) = (name.as_ptr(), link.as_mut_ptr());
-            sys!(libc::SYS_readlinkat, directory, name, buffer, link.len())?
-        };
+        let len = kernel::readlinkat(directory, name, &mut link)?;
         Ok(procfs::socket_inode(link.get(..len).unwrap_or(&[])) == Some(self.inode))
     }
 }
@@ -147,38 +139,33 @@ impl Search {
 /// Whether the calling process has an epoll set by a number that is not `known`.
 pub fn has_set(known: impl Fn(i32) -> bool) -> Held {
     let mut left = LINKS_MAX;
-    let found = each_entry(c"/proc/self/fd".to_bytes_with_nul(), &mut |directory, name| {
+    let found = each_entry(c"/proc/self/fd", &mut |directory, name| {
         left -= 1;
         if left == 0 {
             return Held::Unknown;
         }
-        let number = name.split_last().and_then(|(_, digits)| procfs::decimal(digits));
+        let number = procfs::decimal(name.to_bytes());
         let number = number.and_then(|n| i32::try_from(n).ok());
         let is_strange = number.is_some_and(|n| !known(n));
-        let kind = CStr::from_bytes_with_nul(name).map(|name| procfs::kind_at(directory, name));
-        if is_strange && kind == Ok(Ok(Kind::EpollSet)) { Held::Yes } else { Held::No }
+        let kind = procfs::kind_at(directory, name);
+        if is_strange && kind == Ok(Kind::EpollSet) { Held::Yes } else { Held::No }
     });
     found.unwrap_or(Held::Unknown)
 }
 
 /// Calls `each` with every entry of a directory of /proc until it says something else than no. `None`: there
-/// is no such directory. The path and the names are NUL-terminated.
-pub(crate) fn each_entry(path: &[u8], each: &mut dyn FnMut(i32, &[u8]) -> Held) -> Option<Held> {
+/// is no such directory.
+pub(crate) fn each_entry(path: &CStr, each: &mut dyn FnMut(i32, &CStr) -> Held) -> Option<Held> {
     let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
-    // SAFETY: the path is NUL-terminated and outlives the call.
-    let opened = unsafe { sys!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags) };
+    let opened = owned(kernel::openat(libc::AT_FDCWD, path, flags, 0));
     let directory = match opened {
-        Ok(fd) => OwnedFd::new(fd as i32),
+        Ok(fd) => fd,
         Err(Errno::ENOENT) => return None,
         Err(_) => return Some(Held::Unknown),
     };
     let mut entries = [0u8; ENTRIES];
     loop {
-        // SAFETY: the buffer is writable for its length.
-        let got = unsafe {
-            sys!(libc::SYS_getdents64, directory.raw(), entries.as_mut_ptr(), entries.len())
-        };
-        let used = match got {
+        let used = match kernel::getdents(directory.raw(), &mut entries) {
             Ok(0) | Err(Errno::ENOENT | Errno::ESRCH) => return Some(Held::No),
             Ok(used) => used,
             Err(_) => return Some(Held::Unknown),
@@ -194,13 +181,12 @@ pub(crate) fn each_entry(path: &[u8], each: &mut dyn FnMut(i32, &[u8]) -> Held) 
     }
 }
 
-/// The first entry's name, its NUL included, and what follows the entry.
-fn split_entry(entries: &[u8]) -> Option<(&[u8], &[u8])> {
+/// The first entry's name, and what follows the entry.
+fn split_entry(entries: &[u8]) -> Option<(&CStr, &[u8])> {
     let length: [u8; 2] = entries.get(RECORD_LEN..RECORD_LEN + 2)?.try_into().ok()?;
     let length = usize::from(u16::from_ne_bytes(length));
-    let name = entries.get(NAME..length)?;
-    let end = name.iter().position(|byte| *byte == 0)?;
-    Some((name.get(..=end)?, entries.get(length..)?))
+    let name = CStr::from_bytes_until_nul(entries.get(NAME..length)?).ok()?;
+    Some((name, entries.get(length..)?))
 }
 
 fn parent_of(pid: i32) -> Option<i32> {
@@ -284,11 +270,7 @@ mod tests {
 
     #[test]
     fn a_set_that_is_not_known_is_found() {
-        let sets = [0; 2].map(|_| {
-            // SAFETY: no pointers.
-            let set = unsafe { sys!(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC) }.unwrap();
-            OwnedFd::new(set as i32)
-        });
+        let sets = [0; 2].map(|_| owned(kernel::epoll_create1(libc::EPOLL_CLOEXEC)).unwrap());
         assert_eq!(has_set(|fd| fd == sets[0].raw()), Held::Yes);
         assert_eq!(has_set(|_| true), Held::No);
     }
@@ -380,7 +362,7 @@ mod tests {
         entry[16] = 24;
         entry[19..22].copy_from_slice(b"17\0");
         let (name, rest) = split_entry(&entry).unwrap();
-        assert_eq!(name, b"17\0");
+        assert_eq!(name, c"17");
         assert!(rest.is_empty());
         entry[16] = 200; // longer than what is there
         assert!(split_entry(&entry).is_none());

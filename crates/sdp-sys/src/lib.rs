@@ -17,6 +17,7 @@ pub mod fd;
 pub mod filter;
 pub mod hidden;
 pub mod holders;
+pub mod kernel;
 pub mod loader;
 pub mod memfd;
 pub mod memory;

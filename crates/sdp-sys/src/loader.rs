@@ -3,8 +3,6 @@
 //! Used to place mappings near it. Reads the loader's own header in this process's memory, and nothing else: no file, no
 //! names, no list of libraries.
 
-use crate::{errno::Errno, sys};
-
 /// The identification at the beginning of an ELF file.
 const MAGIC: [u8; 4] = *b"\x7fELF";
 /// Segments looked at; a loader has about five.
@@ -46,10 +44,7 @@ pub fn end() -> Option<usize> {
 /// Whether there are eight bytes to be read: the kernel reads a signal mask there, for a change of the mask that it does
 /// not know how to make.
 fn is_mapped(at: usize) -> bool {
-    const NO_SUCH_CHANGE: i32 = -1;
-    // SAFETY: nothing is written, and the kernel answers for the address.
-    let asked = unsafe { sys!(libc::SYS_rt_sigprocmask, NO_SUCH_CHANGE, at, 0, 8) };
-    asked == Err(Errno::EINVAL)
+    crate::kernel::is_readable(at)
 }
 
 #[cfg(test)]

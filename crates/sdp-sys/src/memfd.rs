@@ -6,7 +6,7 @@
 
 use core::{ffi::CStr, ptr::NonNull};
 
-use crate::{errno::Errno, owned::OwnedFd, sys};
+use crate::{errno::Errno, kernel, owned::OwnedFd, sys};
 
 /// Seals that fix a memory file's size for ever.
 pub const REQUIRED_SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
@@ -30,18 +30,13 @@ pub fn create_sealed(name: &CStr, size: u64) -> Result<OwnedFd, Errno> {
         Err(Errno::EINVAL) => create(name, flags)?,
         other => other?,
     };
-    // SAFETY: no pointers.
-    unsafe {
-        sys!(libc::SYS_ftruncate, fd.raw(), size)?;
-        sys!(libc::SYS_fcntl, fd.raw(), libc::F_ADD_SEALS, REQUIRED_SEALS)?;
-    }
+    kernel::ftruncate(fd.raw(), size)?;
+    kernel::add_seals(fd.raw(), REQUIRED_SEALS)?;
     Ok(fd)
 }
 
 fn create(name: &CStr, flags: u32) -> Result<OwnedFd, Errno> {
-    // SAFETY: name is a NUL-terminated string that outlives the call.
-    let fd = unsafe { sys!(libc::SYS_memfd_create, name.as_ptr(), flags)? };
-    Ok(OwnedFd::new(fd as i32))
+    kernel::owned(kernel::memfd_create(name, flags))
 }
 
 /// Soft RLIMIT_FSIZE in bytes: what writes there, or makes a file longer, gets SIGXFSZ.
@@ -50,16 +45,14 @@ fn create(name: &CStr, flags: u32) -> Result<OwnedFd, Errno> {
 /// A sandbox forbids the question.
 pub fn file_size_limit() -> Result<u64, Errno> {
     let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: limit is valid for writing; process 0 is the caller, the null pointer asks only.
-    unsafe { sys!(libc::SYS_prlimit64, 0, libc::RLIMIT_FSIZE, 0, &raw mut limit)? };
+    kernel::limit(libc::RLIMIT_FSIZE, &mut limit)?;
     Ok(limit.rlim_cur)
 }
 
 /// The seals of a memory file; EINVAL when the descriptor names something else. Safe on any
 /// descriptor: the kernel answers by itself.
 pub fn seals(fd: i32) -> Result<i32, Errno> {
-    // SAFETY: no pointers.
-    unsafe { sys!(libc::SYS_fcntl, fd, libc::F_GET_SEALS) }.map(|seals| seals as i32)
+    kernel::seals(fd).map(|seals| seals as i32)
 }
 
 /// Maps the first `len` bytes, shared, readable and writable.

@@ -1,9 +1,7 @@
 //! Whether a program's pointer leads anywhere, where the kernel would answer `EFAULT` and a read here would be a fault.
 
-use crate::{errno::Errno, sys};
+use crate::kernel;
 
-/// None of the changes that `rt_sigprocmask` can make.
-const NO_CHANGE: i32 = -1;
 const BLOCK: usize = size_of::<u64>();
 
 /// Whether `len` bytes, at most eight, can be read. Another thread may unmap them afterwards. Every filter of system calls
@@ -13,15 +11,8 @@ pub fn is_readable(from: *const u8, len: usize) -> bool {
     // Blocks that do not cross the end of a page, so that no byte but the wanted ones matters.
     let (first, last) = (from.addr(), from.addr().wrapping_add(len - 1));
     let block = |at: usize| at / BLOCK * BLOCK;
-    is_block_readable(block(first))
-        && (block(first) == block(last) || is_block_readable(block(last)))
-}
-
-/// A set of signals is read before what is to be done with it, which is nothing here.
-fn is_block_readable(at: usize) -> bool {
-    // SAFETY: the kernel answers EFAULT where it cannot read eight bytes, else EINVAL; it writes nowhere.
-    let read = unsafe { sys!(libc::SYS_rt_sigprocmask, NO_CHANGE, at, 0, BLOCK) };
-    at != 0 && read == Err(Errno::EINVAL)
+    kernel::is_readable(block(first))
+        && (block(first) == block(last) || kernel::is_readable(block(last)))
 }
 
 #[cfg(test)]

@@ -4,7 +4,11 @@
 //! check a proof of possession against it. Only exact questions about one pair are asked, never
 //! dumps. An answer is taken only from the kernel, only for the pair asked for.
 
-use crate::{errno::Errno, owned::OwnedFd, sys};
+use crate::{
+    errno::Errno,
+    kernel::{self, NlLen, owned, zeroed},
+    owned::OwnedFd,
+};
 
 /// Request length: netlink header and `inet_diag_req_v2`.
 const REQUEST_LEN: usize = 16 + 56;
@@ -83,9 +87,7 @@ impl Diag {
     pub fn open() -> Result<Self, Errno> {
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         let (family, protocol) = (libc::AF_NETLINK, libc::NETLINK_SOCK_DIAG);
-        // SAFETY: no pointers.
-        let fd = unsafe { sys!(libc::SYS_socket, family, kind, protocol)? };
-        Ok(Self { fd: OwnedFd::new(fd as i32), sequence: 0 })
+        Ok(Self { fd: owned(kernel::socket(family, kind, protocol))?, sequence: 0 })
     }
 
     /// Its descriptor.
@@ -141,18 +143,10 @@ impl Diag {
         let request = request(pair, wishes, self.sequence);
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         // An unconnected netlink socket sends to the kernel, which answers before sendto returns.
-        // SAFETY: request is valid for reading; no address is given.
-        unsafe {
-            sys!(libc::SYS_sendto, self.fd.raw(), request.as_ptr(), REQUEST_LEN, flags, 0, 0)?;
-        }
-        // SAFETY: sockaddr_nl is plain data; zero is a valid value.
-        let mut from: libc::sockaddr_nl = unsafe { core::mem::zeroed() };
-        let mut from_len = size_of::<libc::sockaddr_nl>() as u32;
-        // SAFETY: all pointers are valid for writing the lengths told.
-        let len = unsafe {
-            let (buf, from, from_len) = (answer.as_mut_ptr(), &raw mut from, &raw mut from_len);
-            sys!(libc::SYS_recvfrom, self.fd.raw(), buf, answer.len(), flags, from, from_len)?
-        };
+        kernel::send(self.fd.raw(), &request, flags)?;
+        let (mut from, mut from_len) = (zeroed::<libc::sockaddr_nl>(), NlLen::WHOLE);
+        let fd = self.fd.raw();
+        let len = kernel::receive_from(fd, answer, flags, &mut from, &mut from_len)?;
         if from.nl_pid != 0 {
             return Err(Errno(libc::EBADMSG));
         }
@@ -264,8 +258,7 @@ mod tests {
     #[test]
     fn the_question_is_laid_out_as_the_kernel_reads_it() {
         let bytes = request(&pair(), 0, 0x0102_0304);
-        // SAFETY: plain data of that length; unaligned.
-        let fields: [u32; 18] = unsafe { bytes.as_ptr().cast::<[u32; 18]>().read_unaligned() };
+        let fields: [u32; 18] = kernel::from_bytes(&bytes).unwrap();
         let ports = u32::from_ne_bytes([0, 80, 0, 81]);
         let address = u32::from_ne_bytes([127, 0, 0, 1]);
         let (kind, family) = (u32::from_ne_bytes([20, 0, 1, 0]), u32::from_ne_bytes([2, 6, 0, 0]));
@@ -305,9 +298,7 @@ mod tests {
         let mut diag = Diag::open().unwrap();
         let told = diag.find_marked(&pair).unwrap().unwrap().1;
         let raw = std::os::fd::AsRawFd::as_raw_fd(&listener);
-        let (off, name) = (0i32, libc::IP_MULTICAST_LOOP);
-        // SAFETY: the value outlives the call.
-        unsafe { sys!(libc::SYS_setsockopt, raw, libc::SOL_IP, name, &raw const off, 4) }.unwrap();
+        crate::fd::setsockopt_int(raw, libc::SOL_IP, libc::IP_MULTICAST_LOOP, 0).unwrap();
         let later = diag.find_marked(&pair).unwrap().unwrap().1;
         // Before Linux 5.10 neither is told.
         assert!(matches!((told, later), (Some(true), Some(false)) | (None, None)));

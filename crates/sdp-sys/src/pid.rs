@@ -2,7 +2,13 @@
 
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-use crate::{OwnedFd, errno::Errno, fd, sys, tls};
+use crate::{
+    OwnedFd,
+    errno::Errno,
+    fd,
+    kernel::{self, owned},
+    stat, tls,
+};
 
 /// Whether a process counts as one with a single thread where libc knows of no second one: it does while these are
 /// the bits.
@@ -64,42 +70,34 @@ pub fn is_single_threaded() -> bool {
 /// This process's id, from the kernel each time (a cached copy would be wrong after a raw clone).
 #[inline]
 pub fn current() -> i32 {
-    // SAFETY: no arguments.
-    unsafe { sys!(libc::SYS_getpid) }.map_or(0, |pid| pid as i32)
+    kernel::getpid().map_or(0, |pid| pid as i32)
 }
 
 /// The parent's id; 0 where that is outside this process namespace.
 pub fn parent() -> u32 {
-    // SAFETY: no arguments.
-    unsafe { sys!(libc::SYS_getppid) }.unwrap_or(0) as u32
+    kernel::getppid().unwrap_or(0) as u32
 }
 
 /// The real user's id.
 pub fn user() -> u32 {
-    // SAFETY: no arguments.
-    unsafe { sys!(libc::SYS_getuid) }.unwrap_or(0) as u32
+    kernel::getuid().unwrap_or(0) as u32
 }
 
 /// The effective user's id. An error: a filter of system calls.
 pub fn effective_user() -> Result<u32, Errno> {
-    // SAFETY: no arguments.
-    unsafe { sys!(libc::SYS_geteuid) }.map(|uid| uid as u32)
+    kernel::geteuid().map(|uid| uid as u32)
 }
 
 /// A descriptor of our own for what `number` names in process `pid`, if we may.
 pub fn descriptor_of(pid: i32, number: u32) -> Result<OwnedFd, Errno> {
-    // SAFETY: no pointers.
-    let process = OwnedFd::new(unsafe { sys!(libc::SYS_pidfd_open, pid, 0) }? as i32);
-    // SAFETY: no pointers.
-    let fd = unsafe { sys!(libc::SYS_pidfd_getfd, process.raw(), number, 0) }?;
-    Ok(OwnedFd::new(fd as i32))
+    let process = owned(kernel::pidfd_open(pid))?;
+    owned(kernel::pidfd_getfd(process.raw(), number))
 }
 
 /// Ends the process at once: no handlers, nothing flushed.
 pub fn exit(code: i32) -> ! {
     loop {
-        // SAFETY: no pointers; does not return.
-        let _ = unsafe { sys!(libc::SYS_exit_group, code) };
+        let _ = kernel::exit_group(code);
     }
 }
 
@@ -169,14 +167,9 @@ pub fn forked() {
 /// zombie has ended too, which `kill(pid, 0)` would not tell). A reused id counts as alive, and so
 /// does anything that cannot be found out: safe, merely slow.
 pub fn is_dead(pid: i32) -> bool {
-    // SAFETY: no pointers.
-    match unsafe { sys!(libc::SYS_pidfd_open, pid, 0) } {
+    match owned(kernel::pidfd_open(pid)) {
         Err(e) => e == Errno::ESRCH,
-        Ok(pidfd) => {
-            let has_ended = has_ended(pidfd as i32);
-            fd::close(pidfd as i32);
-            has_ended
-        }
+        Ok(pidfd) => has_ended(pidfd.raw()),
     }
 }
 
@@ -192,22 +185,13 @@ pub fn is_stopped(pid: i32) -> bool {
 
 /// Whether the process that a pidfd names has ended.
 pub fn has_ended(pidfd: i32) -> bool {
-    let mut poll = libc::pollfd { fd: pidfd, events: libc::POLLIN, revents: 0 };
-    let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: poll and zero outlive the call.
-    unsafe { sys!(libc::SYS_ppoll, &raw mut poll, 1, &raw const zero, 0, 8) == Ok(1) }
+    fd::readiness(pidfd, libc::POLLIN) != 0
 }
 
 /// Whether this process's children are born into another process namespace than its own, as the kernel tells
 /// it. False where it cannot be found out (no `/proc`).
 pub fn has_children_elsewhere() -> bool {
-    let inode = |path: &core::ffi::CStr| {
-        // SAFETY: stat is plain data; zero is a valid value.
-        let mut st: libc::stat = unsafe { core::mem::zeroed() };
-        // SAFETY: a terminated name; st is valid for writing.
-        unsafe { sys!(libc::SYS_newfstatat, libc::AT_FDCWD, path.as_ptr(), &raw mut st, 0) }
-            .map(|_| (st.st_dev, st.st_ino))
-    };
+    let inode = |path: &core::ffi::CStr| stat::of_path(path).map(|stat| stat.id);
     // A namespace that has no process yet does not show.
     inode(c"/proc/self/ns/pid").is_ok_and(|own| inode(c"/proc/self/ns/pid_for_children") != Ok(own))
 }

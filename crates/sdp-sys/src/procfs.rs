@@ -5,7 +5,11 @@
 
 use core::ffi::CStr;
 
-use crate::{errno::Errno, owned::OwnedFd, sys};
+use crate::{
+    errno::Errno,
+    kernel::{self, owned},
+    owned::OwnedFd,
+};
 
 /// Longest path built here, with its terminating NUL.
 const PATH_MAX: usize = 48;
@@ -127,10 +131,7 @@ fn link_at<'a>(
     path: &CStr,
     buf: &'a mut [u8; LINK_MAX],
 ) -> Result<&'a [u8], Errno> {
-    // SAFETY: path is NUL-terminated; buf is valid for writing its length.
-    let len = unsafe {
-        sys!(libc::SYS_readlinkat, directory, path.as_ptr(), buf.as_mut_ptr(), buf.len())?
-    };
+    let len = kernel::readlinkat(directory, path, buf)?;
     Ok(buf.get(..len).unwrap_or(&[]))
 }
 
@@ -207,15 +208,12 @@ pub fn open(path: &CStr) -> Result<OwnedFd, Errno> {
 /// With these flags, and closed by exec.
 fn open_at(directory: i32, path: &CStr, flags: i32) -> Result<OwnedFd, Errno> {
     let flags = flags | libc::O_CLOEXEC;
-    // SAFETY: path is NUL-terminated and outlives the call.
-    let fd = unsafe { sys!(libc::SYS_openat, directory, path.as_ptr(), flags)? };
-    Ok(OwnedFd::new(fd as i32))
+    owned(kernel::openat(directory, path, flags, 0))
 }
 
 /// Reads into `buf`; the number of bytes, 0 at the end.
 pub fn read(fd: i32, buf: &mut [u8]) -> Result<usize, Errno> {
-    // SAFETY: buf is valid for writing its length.
-    unsafe { sys!(libc::SYS_read, fd, buf.as_mut_ptr(), buf.len()) }
+    kernel::read(fd, buf)
 }
 
 /// Whether each of `lines` is a whole line of the first 2 KiB of a file of /proc.
@@ -236,8 +234,7 @@ pub fn has_lines(path: &CStr, lines: &[&[u8]]) -> Result<bool, Errno> {
 pub fn pages(first: usize, words: &mut [u64]) -> Result<(), Errno> {
     let (bytes, at) = (size_of_val(words), first * size_of::<u64>());
     let file = open(c"/proc/self/pagemap")?;
-    // SAFETY: the words are writable, and any bits are a value of theirs.
-    let got = unsafe { sys!(libc::SYS_pread64, file.raw(), words.as_mut_ptr(), bytes, at)? };
+    let got = kernel::pread(file.raw(), words, at)?;
     if got == bytes { Ok(()) } else { Err(Errno::ENOENT) }
 }
 
@@ -332,12 +329,10 @@ mod tests {
         assert_eq!(kind(socket.as_raw_fd()), Ok(Kind::Socket(inode)));
         let handle = path_handle(socket.as_raw_fd()).unwrap();
         assert_eq!(kind(handle.raw()), Ok(Kind::Socket(inode)));
-        // SAFETY: no pointers.
-        let eventfd = unsafe { sys!(libc::SYS_eventfd2, 0, libc::EFD_CLOEXEC) }.unwrap();
-        assert_eq!(kind(OwnedFd::new(eventfd as i32).raw()), Ok(Kind::EventFd));
-        // SAFETY: no pointers.
-        let set = unsafe { sys!(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC) }.unwrap();
-        assert_eq!(kind(OwnedFd::new(set as i32).raw()), Ok(Kind::EpollSet));
+        let eventfd = owned(kernel::eventfd2(0, libc::EFD_CLOEXEC)).unwrap();
+        assert_eq!(kind(eventfd.raw()), Ok(Kind::EventFd));
+        let set = owned(kernel::epoll_create1(libc::EPOLL_CLOEXEC)).unwrap();
+        assert_eq!(kind(set.raw()), Ok(Kind::EpollSet));
         let file = std::fs::File::open("/proc/self/exe").unwrap();
         assert_eq!(kind(file.as_raw_fd()), Ok(Kind::Other));
         assert_eq!(kind(-1), Err(Errno::EBADF));

@@ -10,7 +10,7 @@ use core::{
     sync::atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
-use crate::{errno::Errno, filter, procfs, sys};
+use crate::{errno::Errno, filter, kernel, procfs, sys};
 
 /// Stands before the word: nobody is made to tell what is elsewhere in a memory.
 const MARK: u64 = u64::from_be_bytes(*b"SDP word");
@@ -36,23 +36,18 @@ impl Secret {
         }
         let mut drawn = [0u64; 2];
         let len = size_of_val(&drawn);
-        // SAFETY: 16 writable bytes.
-        let got =
-            unsafe { sys!(libc::SYS_getrandom, drawn.as_mut_ptr(), len, libc::GRND_NONBLOCK) };
+        let got = kernel::getrandom(&mut drawn, libc::GRND_NONBLOCK);
         let [random, word] = drawn;
         if got != Ok(len) || !is_word(word) {
             return None;
         }
         let wanted = FROM + (random % PLACES) * PAGE as u64;
-        let access = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        const NO_FILE: i32 = -1;
-        // SAFETY: a new mapping, which replaces none: the address is a wish.
-        let at = unsafe { sys!(libc::SYS_mmap, wanted, PAGE, access, flags, NO_FILE, 0) }.ok()?;
-        let secret = Self(NonNull::new(at as *mut [AtomicU64; 2])?);
+        let flags = libc::MAP_PRIVATE | libc::MAP_NORESERVE;
+        let at = kernel::map_zeros(PAGE, wanted as usize, flags).ok()?;
+        let secret = Self(at.cast());
         // SAFETY: the mapping just made.
-        let is_wiped = unsafe { sys!(libc::SYS_madvise, at, PAGE, libc::MADV_WIPEONFORK) }.is_ok();
-        if at as u64 != wanted || !is_wiped {
+        let wiped = unsafe { sys!(libc::SYS_madvise, at.as_ptr(), PAGE, libc::MADV_WIPEONFORK) };
+        if secret.place() != wanted || wiped.is_err() {
             return None;
         }
         let [mark, place] = secret.words();
@@ -113,9 +108,7 @@ pub fn read(pid: i32, place: u64) -> u64 {
 
 /// Whether this process's memory is its user's to read.
 pub fn is_dumpable() -> bool {
-    // SAFETY: no pointers.
-    let dumpable = unsafe { sys!(libc::SYS_prctl, libc::PR_GET_DUMPABLE, 0, 0, 0, 0) };
-    dumpable == Ok(1)
+    kernel::dumpable() == Ok(1)
 }
 
 /// Whether reading others' memory is something that programs do here: the program did not begin under a seccomp filter

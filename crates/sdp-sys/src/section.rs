@@ -21,7 +21,7 @@
 //! Faults that the code itself causes (SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS raised by
 //! the kernel) cannot wait and run at once, also inside a section.
 
-use crate::{sys, tls};
+use crate::{kernel, sys, tls};
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed, compiler_fence};
 
@@ -103,10 +103,7 @@ fn release(block: &tls::Sections) {
     let mask = !block.unblocked.load(Relaxed);
     block.unblocked.store(0, Relaxed);
     block.pending.store(0, Relaxed);
-    // SAFETY: mask is 8 bytes, the kernel's size of a signal set.
-    let _ = unsafe {
-        sys!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, 0usize, size_of::<u64>())
-    };
+    let _ = kernel::set_signal_mask(libc::SIG_SETMASK, &mask);
 }
 
 const fn bit(signal: i32) -> u64 {
@@ -169,15 +166,9 @@ unsafe fn defer_inside(
     }
     // Nothing else may come in while the signal is sent again; with SA_NODEFER even the same signal
     // would. The mask ends with the handler.
-    let all = PUT_OFF;
-    // SAFETY: the mask is 8 bytes.
-    let _ = unsafe {
-        sys!(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const all, 0usize, size_of::<u64>())
-    };
+    let _ = kernel::set_signal_mask(libc::SIG_BLOCK, &PUT_OFF);
     // A relative created with raw clone() has a stale cached id, hence no cache here: rare path.
-    // SAFETY: no arguments.
-    let (pid, tid) =
-        unsafe { (sys!(libc::SYS_getpid).unwrap_or(0), sys!(libc::SYS_gettid).unwrap_or(0)) };
+    let (pid, tid) = (kernel::getpid().unwrap_or(0), kernel::gettid().unwrap_or(0));
     // SAFETY: info is a whole siginfo. Any si_code is allowed towards one's own process.
     let sent = unsafe { sys!(libc::SYS_rt_tgsigqueueinfo, pid, tid, signal, info) };
     if sent.is_err() {

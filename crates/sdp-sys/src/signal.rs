@@ -1,6 +1,6 @@
 //! SIGPIPE, as the kernel raises it beside EPIPE.
 
-use crate::{errno::Errno, sys};
+use crate::{errno::Errno, kernel, sys};
 
 /// Bytes of the kernel's `siginfo_t`, as words.
 const INFO_WORDS: usize = 32;
@@ -12,9 +12,7 @@ const INFO_WORDS: usize = 32;
 /// A filter allows no way to do that.
 pub fn raise_pipe() -> Result<(), Errno> {
     // A vfork child and a raw clone have an id of their own, hence no cache.
-    // SAFETY: no arguments.
-    let (pid, tid, uid) =
-        unsafe { (sys!(libc::SYS_getpid)?, sys!(libc::SYS_gettid)?, sys!(libc::SYS_getuid)?) };
+    let (pid, tid, uid) = (kernel::getpid()?, kernel::gettid()?, kernel::getuid()?);
     let mut info = [0u32; INFO_WORDS];
     // si_signo, si_errno, si_code, padding, si_pid, si_uid
     [info[0], info[4], info[5]] = [libc::SIGPIPE as u32, pid as u32, uid as u32];
@@ -24,8 +22,7 @@ pub fn raise_pipe() -> Result<(), Errno> {
         unsafe { sys!(libc::SYS_rt_tgsigqueueinfo, pid, tid, libc::SIGPIPE, info.as_ptr()) };
     if raised.is_err() {
         // A filter may know this call only, which says another code.
-        // SAFETY: no pointers.
-        unsafe { sys!(libc::SYS_tgkill, pid, tid, libc::SIGPIPE) }?;
+        kernel::tgkill(pid, tid, libc::SIGPIPE)?;
     }
     Ok(())
 }

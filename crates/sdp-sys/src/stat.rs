@@ -3,7 +3,10 @@
 //! The library's own descriptors live in the program's number space: a raw `close` or `dup2` can
 //! reach them. Whoever comes back to a number after the program ran compares [`Identity`] first.
 
-use crate::{errno::Errno, sys};
+use crate::{
+    errno::Errno,
+    kernel::{self, zeroed},
+};
 
 /// Device and inode: two descriptors with equal identities name the same file (all eventfds and
 /// other anonymous inodes look alike).
@@ -56,43 +59,32 @@ impl Stat {
 /// `fstat`. On a descriptor that a stranger passed it can take any time: a file system in user space
 /// answers when it likes.
 pub fn stat(fd: i32) -> Result<Stat, Errno> {
-    read(|st| {
-        // SAFETY: st is valid for writing.
-        unsafe { sys!(libc::SYS_fstat, fd, st) }
-    })
+    read(|st| kernel::fstat(fd, st))
 }
 
 /// The same, as far as the kernel knows by itself: no file system is asked that would have to ask somebody else. For
 /// numbers at which the program may have put anything.
 pub fn at_hand(fd: i32) -> Result<Stat, Errno> {
     let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
-    read(|st| {
-        // SAFETY: the path is an empty string; st is valid for writing.
-        unsafe { sys!(libc::SYS_newfstatat, fd, c"".as_ptr(), st, flags) }
-    })
+    read(|st| kernel::fstatat(fd, c"", st, flags))
 }
 
 /// What `path` names, through links.
 pub fn of_path(path: &core::ffi::CStr) -> Result<Stat, Errno> {
-    read(|st| {
-        // SAFETY: a terminated path; st is valid for writing.
-        unsafe { sys!(libc::SYS_newfstatat, libc::AT_FDCWD, path.as_ptr(), st, 0) }
-    })
+    read(|st| kernel::fstatat(libc::AT_FDCWD, path, st, 0))
 }
 
 /// Links of what `path` names. `None`: nothing that can be asked.
 pub fn links(path: &core::ffi::CStr) -> Option<u64> {
-    // SAFETY: stat is plain data; zero is a valid value.
-    let mut st: libc::stat = unsafe { core::mem::zeroed() };
-    // SAFETY: a terminated path; st is valid for writing.
-    unsafe { sys!(libc::SYS_newfstatat, libc::AT_FDCWD, path.as_ptr(), &raw mut st, 0) }.ok()?;
+    let mut st: libc::stat = zeroed();
+    kernel::fstatat(libc::AT_FDCWD, path, &mut st, 0).ok()?;
+    #[allow(clippy::unnecessary_cast, reason = "narrower on other processors")]
     Some(st.st_nlink as u64)
 }
 
-fn read(ask: impl FnOnce(*mut libc::stat) -> Result<usize, Errno>) -> Result<Stat, Errno> {
-    // SAFETY: stat is plain data; zero is a valid value.
-    let mut st: libc::stat = unsafe { core::mem::zeroed() };
-    ask(&raw mut st)?;
+fn read(ask: impl FnOnce(&mut libc::stat) -> Result<usize, Errno>) -> Result<Stat, Errno> {
+    let mut st: libc::stat = zeroed();
+    ask(&mut st)?;
     Ok(Stat {
         id: Identity { dev: st.st_dev, ino: st.st_ino },
         size: st.st_size.max(0) as u64,

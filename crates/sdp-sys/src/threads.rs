@@ -4,9 +4,12 @@
 //! counts: who sleeps in the kernel is out of them, and so is who has run for a while. It refuses to wait
 //! for ever, and to tell anything where there is no `/proc`.
 
+use core::ffi::CStr;
+
 use crate::{
     holders::{Held, each_entry},
-    procfs, sys,
+    kernel::{self, owned},
+    procfs,
     time::monotonic_ns,
 };
 
@@ -26,10 +29,9 @@ pub fn has_others() -> bool {
 /// Waits until every other thread has been seen asleep, or has run for a while since, or is gone; until
 /// `deadline` (of [`monotonic_ns`]) at most.
 pub fn await_others(deadline: u64) {
-    // SAFETY: no arguments.
-    let own = unsafe { sys!(libc::SYS_gettid) }.unwrap_or(0) as u64;
-    let _ = each_entry(b"/proc/self/task\0", &mut |directory, name| {
-        let digits = name.strip_suffix(b"\0").unwrap_or(name);
+    let own = kernel::gettid().unwrap_or(0) as u64;
+    let _ = each_entry(c"/proc/self/task", &mut |directory, name| {
+        let digits = name.to_bytes();
         let Some(tid) = procfs::decimal(digits) else { return Held::No }; // . and ..
         if tid == own {
             return Held::No;
@@ -67,10 +69,9 @@ fn read<'a>(directory: i32, tid: &[u8], name: &[u8], text: &'a mut [u8]) -> Opti
     for (to, from) in path.iter_mut().take(PATH_MAX - 1).zip(tid.iter().chain(name)) {
         *to = *from;
     }
+    let path = CStr::from_bytes_until_nul(&path).ok()?;
     let flags = libc::O_RDONLY | libc::O_CLOEXEC;
-    // SAFETY: a terminated path that outlives the call.
-    let file = unsafe { sys!(libc::SYS_openat, directory, path.as_ptr(), flags) }.ok()?;
-    let file = crate::owned::OwnedFd::new(file as i32);
+    let file = owned(kernel::openat(directory, path, flags, 0)).ok()?;
     let len = procfs::read(file.raw(), text).ok()?;
     text.get(..len)
 }

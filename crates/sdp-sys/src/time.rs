@@ -1,12 +1,11 @@
 //! Clocks, and giving time away.
 
-use crate::sys;
+use crate::kernel;
 
 /// Lets others have this CPU, if they want it.
 #[inline]
 pub fn yield_now() {
-    // SAFETY: no arguments.
-    let _ = unsafe { sys!(libc::SYS_sched_yield) };
+    let _ = kernel::sched_yield();
 }
 
 /// Sleeps for `ns` nanoseconds, less than a second. A signal ends it early.
@@ -14,8 +13,7 @@ pub fn yield_now() {
 pub fn nap(ns: i64) {
     debug_assert!((0..1_000_000_000).contains(&ns));
     let time = libc::timespec { tv_sec: 0, tv_nsec: ns };
-    // SAFETY: the time outlives the call; what is left of it is not asked for.
-    let _ = unsafe { sys!(libc::SYS_nanosleep, &raw const time, 0) };
+    let _ = kernel::nanosleep(&time);
 }
 
 /// Nanoseconds of `CLOCK_MONOTONIC`.

@@ -176,8 +176,7 @@ pub fn thread_id() -> i32 {
     if known != 0 {
         return known as i32;
     }
-    // SAFETY: gettid has no arguments and cannot fail.
-    let tid = unsafe { crate::sys!(libc::SYS_gettid) }.unwrap_or(0);
+    let tid = crate::kernel::gettid().unwrap_or(0);
     cell.store(tid as u32, Relaxed);
     tid as i32
 }
@@ -264,8 +263,7 @@ mod tests {
 
     #[test]
     fn thread_ids_are_the_kernels() {
-        // SAFETY: no arguments.
-        assert_eq!(i64::from(thread_id()), unsafe { libc::syscall(libc::SYS_gettid) });
+        assert_eq!(Ok(thread_id() as usize), crate::kernel::gettid());
         assert_eq!(thread_id(), thread_id());
     }
 }

@@ -5,7 +5,13 @@
 //! descriptors and truncation are reported for the caller to judge, and descriptors nobody takes
 //! are closed.
 
-use crate::{errno::Errno, fd, owned::OwnedFd, sys};
+use crate::{
+    errno::Errno,
+    fd,
+    kernel::{self, from_bytes, owned, zeroed},
+    owned::OwnedFd,
+    sys,
+};
 
 /// Descriptors that [`receive`] can take in one packet. The kernel closes the rest and reports
 /// truncation.
@@ -25,9 +31,7 @@ pub struct Credentials {
 /// A fresh SEQPACKET socket: non-blocking, close-on-exec.
 pub fn socket() -> Result<OwnedFd, Errno> {
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    // SAFETY: no pointers.
-    let fd = unsafe { sys!(libc::SYS_socket, libc::AF_UNIX, kind, 0)? };
-    Ok(OwnedFd::new(fd as i32))
+    fd::socket(libc::AF_UNIX, kind)
 }
 
 /// An abstract address and its length; EINVAL when the name is too long.
@@ -43,8 +47,7 @@ fn address(name: &[u8]) -> Result<(libc::sockaddr_un, usize), Errno> {
 /// Connects to an abstract name. ECONNREFUSED: nobody listens; EAGAIN: the backlog is full.
 pub fn connect(fd: i32, name: &[u8]) -> Result<(), Errno> {
     let (addr, len) = address(name)?;
-    // SAFETY: addr outlives the call and has at least len bytes.
-    unsafe { sys!(libc::SYS_connect, fd, &raw const addr, len) }.map(drop)
+    kernel::connect(fd, &addr, len).map(drop)
 }
 
 /// Connects to a path name, for listeners in other network namespaces.
@@ -55,59 +58,43 @@ pub fn connect_path(fd: i32, path: &[u8]) -> Result<(), Errno> {
     for (to, from) in room.ok_or(Errno::EINVAL)?.iter_mut().zip(path) {
         *to = *from as libc::c_char;
     }
-    // SAFETY: addr outlives the call.
-    unsafe {
-        sys!(libc::SYS_connect, fd, &raw const addr, size_of::<libc::sockaddr_un>()).map(drop)
-    }
+    kernel::connect(fd, &addr, size_of::<libc::sockaddr_un>()).map(drop)
 }
 
 /// Binds to an abstract name. EADDRINUSE: somebody has it.
 pub fn bind(fd: i32, name: &[u8]) -> Result<(), Errno> {
     let (addr, len) = address(name)?;
-    // SAFETY: addr outlives the call and has at least len bytes.
-    unsafe { sys!(libc::SYS_bind, fd, &raw const addr, len) }.map(drop)
+    kernel::bind(fd, &addr, len).map(drop)
 }
 
 /// Starts listening. The caller's credentials of this moment are what connectors will see.
 pub fn listen(fd: i32, backlog: i32) -> Result<(), Errno> {
-    // SAFETY: no pointers.
-    unsafe { sys!(libc::SYS_listen, fd, backlog) }.map(drop)
+    kernel::listen(fd, backlog).map(drop)
 }
 
 /// Whether somebody waits to be accepted. Three times cheaper than an `accept` in vain, which makes
 /// a socket first.
 pub fn is_acceptable(fd: i32) -> bool {
-    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    let timeout = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: both outlive the call; poll is valid for writing; no signal mask.
-    let ready = unsafe { sys!(libc::SYS_ppoll, &raw mut poll, 1, &raw const timeout, 0, 8) };
-    ready.is_ok_and(|count| count > 0)
+    fd::readiness(fd, libc::POLLIN) != 0
 }
 
 /// Accepts a connection: non-blocking, close-on-exec. EAGAIN: nobody is waiting.
 pub fn accept(fd: i32) -> Result<OwnedFd, Errno> {
     let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    // SAFETY: null pointers: the address is not wanted.
-    let fd = unsafe { sys!(libc::SYS_accept4, fd, 0, 0, flags)? };
-    Ok(OwnedFd::new(fd as i32))
+    owned(kernel::accept4(fd, flags))
 }
 
 /// Nothing more is sent, and what the other end sends from here on is refused to it (EPIPE). What has arrived before
 /// can still be received.
 pub fn shut_down(fd: i32) -> Result<(), Errno> {
-    // SAFETY: no pointers.
-    unsafe { sys!(libc::SYS_shutdown, fd, libc::SHUT_RDWR) }.map(drop)
+    fd::shutdown(fd, libc::SHUT_RDWR).map(drop)
 }
 
 /// Credentials of the other end at the time of its `connect` or `listen`.
 pub fn peer_credentials(fd: i32) -> Result<Credentials, Errno> {
     let mut cred = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
-    let size = size_of::<libc::ucred>();
-    let mut len = size as u32;
-    let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
-    // SAFETY: cred and len are valid for writing, len tells cred's size.
-    unsafe { sys!(libc::SYS_getsockopt, fd, level, name, &raw mut cred, &raw mut len)? };
-    if len as usize != size {
+    let len = kernel::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, &mut cred)?;
+    if len != size_of::<libc::ucred>() {
         return Err(Errno::EINVAL);
     }
     Ok(Credentials { pid: cred.pid, uid: cred.uid })
@@ -123,10 +110,7 @@ pub fn peer_process(fd: i32) -> Result<OwnedFd, Errno> {
 /// Has the kernel add credentials to the packets sent and received on this socket. On a socket that
 /// has no name, set it after the last send: sending would give it one.
 pub fn pass_credentials(fd: i32) -> Result<(), Errno> {
-    let on = 1i32;
-    let (level, name) = (libc::SOL_SOCKET, libc::SO_PASSCRED);
-    // SAFETY: on outlives the call and has four bytes.
-    unsafe { sys!(libc::SYS_setsockopt, fd, level, name, &raw const on, 4) }.map(drop)
+    fd::setsockopt_int(fd, libc::SOL_SOCKET, libc::SO_PASSCRED, 1)
 }
 
 /// Room for control data, aligned as the kernel's headers need it: MAX_FDS descriptors and
@@ -156,8 +140,7 @@ pub fn send(fd: i32, bytes: &[u8], fds: &[i32]) -> Result<(), Errno> {
     // SAFETY: control is aligned for a header and longer than one.
     unsafe { control.0.as_mut_ptr().cast::<libc::cmsghdr>().write(header) };
     let mut iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-    // SAFETY: msghdr is plain data; zero is a valid value.
-    let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
+    let mut msg: libc::msghdr = zeroed();
     msg.msg_iov = &raw mut iov;
     msg.msg_iovlen = 1;
     if !fds.is_empty() {
@@ -201,8 +184,7 @@ impl Packet {
 pub fn receive(fd: i32, buf: &mut [u8]) -> Result<Packet, Errno> {
     let mut control = Control([0; CONTROL_LEN]);
     let mut iov = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
-    // SAFETY: msghdr is plain data; zero is a valid value.
-    let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
+    let mut msg: libc::msghdr = zeroed();
     msg.msg_iov = &raw mut iov;
     msg.msg_iovlen = 1;
     msg.msg_control = control.0.as_mut_ptr().cast();
@@ -226,9 +208,7 @@ pub fn receive(fd: i32, buf: &mut [u8]) -> Result<Packet, Errno> {
 impl Packet {
     /// Walks the control messages that the kernel wrote.
     fn take_control(&mut self, mut control: &[u8]) {
-        while let Some(header) = control.get(..HEADER) {
-            // SAFETY: HEADER bytes are there, and any bytes are a valid header.
-            let header = unsafe { header.as_ptr().cast::<libc::cmsghdr>().read_unaligned() };
+        while let Some(header) = from_bytes::<libc::cmsghdr>(control) {
             let Some(data) = control.get(HEADER..header.cmsg_len) else { return };
             match (header.cmsg_level, header.cmsg_type) {
                 (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {

@@ -9,7 +9,7 @@ use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::{c_char, c_int, gid_t, size_t, uid_t};
 use sdp_socket::calls::{self, Leave};
-use sdp_sys::sys;
+use sdp_sys::{kernel, sys};
 
 use super::process;
 use crate::real;
@@ -54,8 +54,6 @@ fn matters() -> bool {
     calls::involved() && is_ours()
 }
 
-/// Of `linux/nsfs.h`.
-const NS_GET_NSTYPE: libc::c_ulong = 0xb703;
 const CAP_SETGID: u32 = 6;
 const CAP_SETUID: u32 = 7;
 const CAP_SYS_CHROOT: u32 = 18;
@@ -212,8 +210,7 @@ pub(super) unsafe fn before_setgroups(n: size_t, list: *const gid_t) {
         return;
     }
     let mut now = [0 as gid_t; GROUPS];
-    // SAFETY: room for GROUPS entries.
-    let held = unsafe { sys!(libc::SYS_getgroups, GROUPS, now.as_mut_ptr()) };
+    let held = kernel::getgroups(&mut now);
     let same = held.is_ok_and(|held| held == n)
         && (n == 0 || !list.is_null())
         // SAFETY: n ≤ GROUPS entries, the caller's promise.
@@ -293,8 +290,7 @@ pub(super) fn before_unshare(flags: c_int) {
 
 /// `setns`: `kind` 0 takes whatever the descriptor `fd` names.
 pub(super) fn before_setns(fd: c_int, kind: c_int) {
-    // SAFETY: no pointers.
-    let named = || unsafe { sdp_sys::sys!(libc::SYS_ioctl, fd, NS_GET_NSTYPE) };
+    let named = || kernel::namespace_kind(fd);
     let is_process =
         || kind & libc::CLONE_NEWPID != 0 || named() == Ok(libc::CLONE_NEWPID as usize);
     // Also before the first socket: who is born where outlives it.

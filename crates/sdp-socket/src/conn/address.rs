@@ -4,8 +4,8 @@
 //! Called where rules are asked (`lifecycle`) and by the report ([`crate::conn::publish`]). Asks
 //! the kernel; keeps nothing.
 
-use libc::{c_int, socklen_t};
-use sdp_sys::sys;
+use libc::c_int;
+use sdp_sys::kernel::{self, End};
 
 /// Bytes of a socket address that we look at.
 pub(crate) const ADDRESS_MAX: usize = 28;
@@ -27,17 +27,13 @@ pub(crate) fn parse_address(bytes: &[u8]) -> Option<([u8; 16], u16)> {
 /// The address of this end. `None`: not a socket of these families.
 pub(crate) fn local_address(fd: c_int) -> Option<([u8; 16], u16)> {
     let mut bytes = [0u8; ADDRESS_MAX];
-    let mut len = ADDRESS_MAX as socklen_t;
-    // SAFETY: buffer and length outlive the call.
-    unsafe { sys!(libc::SYS_getsockname, fd, bytes.as_mut_ptr(), &raw mut len) }.ok()?;
+    kernel::name_of(fd, End::Local, &mut bytes).ok()?;
     parse_address(&bytes)
 }
 
 /// The address of the other end. `None`: likewise, or not connected.
 pub(crate) fn remote_address(fd: c_int) -> Option<([u8; 16], u16)> {
     let mut name = [0u8; ADDRESS_MAX];
-    let mut len = ADDRESS_MAX as socklen_t;
-    // SAFETY: buffer and length outlive the call.
-    unsafe { sys!(libc::SYS_getpeername, fd, name.as_mut_ptr(), &raw mut len) }.ok()?;
+    kernel::name_of(fd, End::Remote, &mut name).ok()?;
     parse_address(&name)
 }

@@ -10,7 +10,12 @@
 //! state says that none has come. So a state is believed about counters that were asked for before it.
 
 use libc::{c_int, iovec, msghdr};
-use sdp_sys::{errno::Errno, fd, sys};
+use sdp_sys::{
+    errno::Errno,
+    fd,
+    kernel::{self, zeroed},
+    sys,
+};
 
 use crate::conn::iovec::Buffers;
 
@@ -47,18 +52,7 @@ struct Info([u8; INFO_BYTES]);
 impl Info {
     fn get(fd: c_int) -> Result<Self, Errno> {
         let mut info = Self([0; INFO_BYTES]);
-        let mut len = INFO_BYTES as u32;
-        // SAFETY: buffer and length outlive the call.
-        unsafe {
-            sys!(
-                libc::SYS_getsockopt,
-                fd,
-                libc::IPPROTO_TCP,
-                libc::TCP_INFO,
-                info.0.as_mut_ptr(),
-                &raw mut len
-            )?;
-        }
+        kernel::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, &mut info.0)?;
         Ok(info)
     }
 
@@ -175,8 +169,7 @@ pub(crate) fn receive(
     }
     let mut iov = [const { iovec { iov_base: core::ptr::null_mut(), iov_len: 0 } }; IOV];
     let used = buffers.fill(cap, &mut iov);
-    // SAFETY: zero is a valid msghdr.
-    let mut msg: msghdr = unsafe { core::mem::zeroed() };
+    let mut msg: msghdr = zeroed();
     msg.msg_iov = iov.as_mut_ptr();
     msg.msg_iovlen = used;
     // SAFETY: msg and its vector outlive the call; the elements are the program's own.
@@ -193,8 +186,7 @@ pub(crate) fn send(fd: c_int, buffers: &Buffers, cap: usize, flags: c_int) -> Re
     }
     let mut iov = [const { iovec { iov_base: core::ptr::null_mut(), iov_len: 0 } }; IOV];
     let used = buffers.fill(cap, &mut iov);
-    // SAFETY: zero is a valid msghdr.
-    let mut msg: msghdr = unsafe { core::mem::zeroed() };
+    let mut msg: msghdr = zeroed();
     msg.msg_iov = iov.as_mut_ptr();
     msg.msg_iovlen = used;
     // SAFETY: msg and its vector outlive the call; the elements are the program's own.
@@ -205,19 +197,8 @@ pub(crate) fn send(fd: c_int, buffers: &Buffers, cap: usize, flags: c_int) -> Re
 /// overhead); 0 when it cannot be told.
 pub(crate) fn send_memory(fd: c_int) -> u64 {
     let mut info = [0u32; MEMINFO_WORDS];
-    let mut len = size_of_val(&info) as u32;
-    // SAFETY: array and length outlive the call.
-    let got = unsafe {
-        sys!(
-            libc::SYS_getsockopt,
-            fd,
-            libc::SOL_SOCKET,
-            SO_MEMINFO,
-            info.as_mut_ptr(),
-            &raw mut len
-        )
-    };
-    if got.is_err() || (len as usize) < size_of_val(&info) {
+    let got = kernel::getsockopt(fd, libc::SOL_SOCKET, SO_MEMINFO, &mut info);
+    if got.is_ok_and(|len| len < size_of_val(&info)) || got.is_err() {
         return 0;
     }
     let [_, _, _, limit, _, queued] = info;
@@ -302,11 +283,7 @@ pub(crate) fn is_stream(fd: c_int) -> bool {
 /// kernel each time a call is about to sleep: the option belongs to the socket, not to us.
 pub(crate) fn timeout_ns(fd: c_int, option: c_int) -> Option<u64> {
     let mut value = libc::timeval { tv_sec: 0, tv_usec: 0 };
-    let mut len = size_of::<libc::timeval>() as u32;
-    // SAFETY: value and length outlive the call.
-    let got = unsafe {
-        sys!(libc::SYS_getsockopt, fd, libc::SOL_SOCKET, option, &raw mut value, &raw mut len)
-    };
+    let got = kernel::getsockopt(fd, libc::SOL_SOCKET, option, &mut value);
     let ns = (value.tv_sec as u64)
         .saturating_mul(1_000_000_000)
         .saturating_add(value.tv_usec as u64 * 1000);
@@ -316,18 +293,7 @@ pub(crate) fn timeout_ns(fd: c_int, option: c_int) -> Option<u64> {
 /// Whether the next close sends a reset, because the program asked for it (`SO_LINGER` {1, 0}).
 pub(crate) fn will_reset(fd: c_int) -> bool {
     let mut linger = libc::linger { l_onoff: 0, l_linger: 0 };
-    let mut len = size_of::<libc::linger>() as u32;
-    // SAFETY: structure and length outlive the call.
-    let got = unsafe {
-        sys!(
-            libc::SYS_getsockopt,
-            fd,
-            libc::SOL_SOCKET,
-            libc::SO_LINGER,
-            &raw mut linger,
-            &raw mut len
-        )
-    };
+    let got = kernel::getsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &mut linger);
     got.is_ok() && linger.l_onoff != 0 && linger.l_linger == 0
 }
 
@@ -342,13 +308,10 @@ pub(crate) fn flush(fd: c_int) {
 /// Resets the connection now: both ends are told of it, and the peer of no orderly end.
 pub(crate) fn abort(fd: c_int) {
     reset_on_close(fd);
-    // SAFETY: all zeros is a valid address structure.
-    let mut nowhere: libc::sockaddr = unsafe { core::mem::zeroed() };
+    let mut nowhere: libc::sockaddr = zeroed();
     nowhere.sa_family = libc::AF_UNSPEC as libc::sa_family_t;
-    let len = size_of::<libc::sockaddr>();
     // The kernel forgets the other end, resets it, and keeps ECONNRESET for this one.
-    // SAFETY: the address outlives the call.
-    if unsafe { sys!(libc::SYS_connect, fd, &raw const nowhere, len) }.is_err() {
+    if kernel::connect(fd, &nowhere, size_of::<libc::sockaddr>()).is_err() {
         let _ = fd::shutdown(fd, libc::SHUT_RDWR);
     }
 }
@@ -361,17 +324,7 @@ pub(crate) fn reset_on_close(fd: c_int) {
 /// Whether closing the carrier resets it, or ends it in the background.
 pub(crate) fn set_reset_on_close(fd: c_int, yes: bool) {
     let linger = libc::linger { l_onoff: yes.into(), l_linger: 0 };
-    // SAFETY: the structure outlives the call.
-    let _ = unsafe {
-        sys!(
-            libc::SYS_setsockopt,
-            fd,
-            libc::SOL_SOCKET,
-            libc::SO_LINGER,
-            &raw const linger,
-            size_of::<libc::linger>()
-        )
-    };
+    let _ = kernel::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &linger);
 }
 
 /// Whether the kernel says by this error that a connection has ended, other than by a FIN.

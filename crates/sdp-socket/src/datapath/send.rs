@@ -178,8 +178,7 @@ pub(crate) fn raise_pipe(fd: Option<c_int>, flags: c_int) -> Errno {
         && carrier::is_stream(fd)
     {
         // A filter forbids both. Of a stream that has ended the kernel raises the signal for a send of nothing, too.
-        // SAFETY: no pointers, no bytes.
-        let _ = unsafe { sdp_sys::sys!(libc::SYS_sendto, fd, 0, 0, libc::MSG_DONTWAIT, 0, 0) };
+        let _ = sdp_sys::kernel::send(fd, &[], libc::MSG_DONTWAIT);
     }
     Errno::EPIPE
 }

@@ -11,7 +11,7 @@ use sdp_rdma::{
     work::WorkId,
 };
 use sdp_stats::Reason;
-use sdp_sys::{fd, pid, section, sys};
+use sdp_sys::{fd, kernel, pid, section};
 
 use crate::{
     conn::{
@@ -560,8 +560,7 @@ pub(crate) fn closing_range(first: u32, last: u32, flags: c_int) -> Option<isize
 }
 
 fn close_range(first: u32, last: u32, flags: c_int) -> isize {
-    // SAFETY: no pointers; the program asked for it.
-    match unsafe { sys!(libc::SYS_close_range, first, last, flags) } {
+    match kernel::close_range(first, last, flags) {
         Ok(n) => n as isize,
         Err(e) => -(e.0 as isize),
     }

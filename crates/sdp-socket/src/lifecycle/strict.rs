@@ -18,9 +18,11 @@ use sdp_stats::{
     trace::{Event, Kind},
 };
 use sdp_sys::{
-    fd, memory,
+    fd,
+    kernel::{self, End},
+    memory,
     netlink::{Diag, Pair},
-    section, sys,
+    section,
 };
 
 use crate::{
@@ -158,13 +160,12 @@ type Address = [u8; ADDRESS_MAX];
 
 /// The addresses of a connection's other end and of its own.
 fn ends(fd: c_int) -> Option<(Address, Address)> {
-    let of = |call: libc::c_long| {
-        let (mut bytes, mut len) = ([0u8; ADDRESS_MAX], ADDRESS_MAX as socklen_t);
-        // SAFETY: buffer and length outlive the call.
-        unsafe { sys!(call, fd, bytes.as_mut_ptr(), &raw mut len) }.ok()?;
+    let of = |end| {
+        let mut bytes = [0u8; ADDRESS_MAX];
+        kernel::name_of(fd, end, &mut bytes).ok()?;
         Some(bytes)
     };
-    Some((of(libc::SYS_getpeername)?, of(libc::SYS_getsockname)?))
+    Some((of(End::Remote)?, of(End::Local)?))
 }
 
 /// Why the other end of an accepted connection cannot have a lane; `None`: it may, or there is no telling.
@@ -265,7 +266,6 @@ fn is_local(bytes: &Address) -> bool {
     let mut any_port = *bytes;
     any_port[2..4].fill(0);
     let len = if family == libc::AF_INET { size_of::<libc::sockaddr_in>() } else { ADDRESS_MAX };
-    // SAFETY: the address outlives the call.
-    let bound = unsafe { sys!(libc::SYS_bind, probe.raw(), any_port.as_ptr(), len) };
+    let bound = kernel::bind(probe.raw(), &any_port, len);
     !bound.is_err_and(|error| error.0 == libc::EADDRNOTAVAIL)
 }

@@ -148,7 +148,7 @@ pub(crate) fn move_hidden(from: i32) {
 
 #[cfg(test)]
 mod tests {
-    use sdp_sys::{fd, sys};
+    use sdp_sys::fd;
 
     use super::*;
 
@@ -156,10 +156,8 @@ mod tests {
     fn a_hidden_descriptor_that_cannot_move_is_forgotten() {
         // The highest number there is: nothing is above it.
         let last = process::soft_limit() - 1;
-        // SAFETY: no pointers.
-        let event = unsafe { sys!(libc::SYS_eventfd2, 0, libc::EFD_CLOEXEC) }.unwrap() as i32;
-        // SAFETY: no pointers; nobody else uses the number.
-        unsafe { sys!(libc::SYS_dup3, event, last, libc::O_CLOEXEC) }.unwrap();
+        let event = fd::eventfd(libc::EFD_CLOEXEC).unwrap();
+        fd::duplicate_to(event, last, libc::O_CLOEXEC).unwrap();
         fd::close(event);
         process::note_descriptor(last);
         assert_eq!(table::put(last, Entry::Hidden), Ok(None));

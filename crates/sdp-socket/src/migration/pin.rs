@@ -2,7 +2,7 @@
 
 use libc::c_int;
 use sdp_stats::Reason;
-use sdp_sys::{section, sys};
+use sdp_sys::{kernel, section};
 
 use crate::{
     conn::{self, Conn, Half, Pinned, options::Leaving},
@@ -85,16 +85,10 @@ fn leave_here(
 /// With all signals that can be blocked.
 fn without_signals<R>(work: impl FnOnce() -> R) -> R {
     let (all, mut before) = (u64::MAX, 0u64);
-    // SAFETY: both masks outlive the calls.
-    let blocked = unsafe {
-        sys!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const all, &raw mut before, 8)
-    };
+    let blocked = kernel::exchange_signal_mask(libc::SIG_SETMASK, &all, &mut before);
     let result = work();
     if blocked.is_ok() {
-        // SAFETY: the mask was filled by the first call and outlives this one; nothing is asked
-        // back.
-        let _ =
-            unsafe { sys!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const before, 0, 8) };
+        let _ = kernel::set_signal_mask(libc::SIG_SETMASK, &before);
     }
     result
 }

@@ -21,7 +21,12 @@
 use core::{mem::size_of, ops::Range, ptr::NonNull, ptr::null};
 
 use libc::{c_int, sockaddr_in, socklen_t};
-use sdp_sys::{Errno, OwnedFd, fd, sys, time::monotonic_ns};
+use sdp_sys::{
+    Errno, OwnedFd, fd,
+    kernel::{self, End, owned, zeroed},
+    sys,
+    time::monotonic_ns,
+};
 
 use crate::{
     conn::{Conn, carrier, publish},
@@ -69,8 +74,7 @@ impl Relay {
         let unread = Heap::shared(room)?;
         let mut buffers = Buffers::new()?;
         let mut ends: [c_int; 2] = [-1; 2];
-        // SAFETY: two writable ints.
-        unsafe { sys!(libc::SYS_pipe2, ends.as_mut_ptr(), libc::O_CLOEXEC) }.ok()?;
+        kernel::pipe2(&mut ends, libc::O_CLOEXEC).ok()?;
         let [told, word] = ends.map(OwnedFd::new);
         let fds = Fds { carrier, other: other.raw(), told: told.raw() };
         start_process(|| pump_until_both_end(fds, &unread, &mut buffers)).then_some(Self {
@@ -155,8 +159,7 @@ pub(crate) fn give_error(conn: &Conn, carrier: c_int, number: c_int) -> bool {
 fn broken() -> Option<OwnedFd> {
     let mut ends: [c_int; 2] = [-1; 2];
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
-    // SAFETY: two writable ints.
-    unsafe { sys!(libc::SYS_socketpair, libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) }.ok()?;
+    kernel::socketpair(libc::AF_UNIX, kind, &mut ends).ok()?;
     let [ours, other] = ends.map(OwnedFd::new);
     let sent = send_once(ours.raw(), b"?");
     drop(other);
@@ -177,34 +180,27 @@ fn has_come_over(fd: c_int) -> bool {
 fn pair() -> Option<(OwnedFd, OwnedFd)> {
     let end = monotonic_ns().saturating_add(PATIENCE_NS);
     let listener = socket()?;
-    // SAFETY: all zeros is a valid address structure.
-    let mut address: sockaddr_in = unsafe { core::mem::zeroed() };
+    let mut address: sockaddr_in = zeroed();
     address.sin_family = libc::AF_INET as libc::sa_family_t;
     address.sin_addr.s_addr = u32::from_be_bytes([127, 0, 0, 1]).to_be();
     let len = size_of::<sockaddr_in>();
-    // SAFETY: the address outlives the calls.
-    unsafe {
-        sys!(libc::SYS_bind, listener.raw(), &raw const address, len).ok()?;
-        sys!(libc::SYS_listen, listener.raw(), STRANGERS_MAX).ok()?;
-    }
-    let address = name(libc::SYS_getsockname, listener.raw())?;
+    kernel::bind(listener.raw(), &address, len).ok()?;
+    kernel::listen(listener.raw(), STRANGERS_MAX as c_int).ok()?;
+    let address = name(End::Local, listener.raw())?;
     let ours = socket()?;
-    // SAFETY: the address is a whole sockaddr_in and outlives the call.
-    match unsafe { sys!(libc::SYS_connect, ours.raw(), &raw const address, len) } {
+    match kernel::connect(ours.raw(), &address, len) {
         Ok(_) => {}
         Err(Errno(libc::EINPROGRESS)) if wait(ours.raw(), libc::POLLOUT, end) => {}
         Err(_) => return None,
     }
-    let own = name(libc::SYS_getsockname, ours.raw())?;
+    let own = name(End::Local, ours.raw())?;
     for _ in 0..STRANGERS_MAX {
         if !wait(listener.raw(), libc::POLLIN, end) {
             return None;
         }
         let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        // SAFETY: null pointers: the address is asked for below.
-        let accepted = unsafe { sys!(libc::SYS_accept4, listener.raw(), 0, 0, flags) };
-        let other = OwnedFd::new(accepted.ok()? as c_int);
-        let peer = name(libc::SYS_getpeername, other.raw())?;
+        let other = owned(kernel::accept4(listener.raw(), flags)).ok()?;
+        let peer = name(End::Remote, other.raw())?;
         if (peer.sin_port, peer.sin_addr.s_addr) == (own.sin_port, own.sin_addr.s_addr) {
             let _ = fd::setsockopt_int(other.raw(), libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
             return Some((ours, other));
@@ -226,12 +222,9 @@ fn socket() -> Option<OwnedFd> {
     fd::socket(libc::AF_INET, kind).ok()
 }
 
-fn name(call: libc::c_long, fd: c_int) -> Option<sockaddr_in> {
-    // SAFETY: all zeros is a valid address structure.
-    let mut address: sockaddr_in = unsafe { core::mem::zeroed() };
-    let mut len = size_of::<sockaddr_in>() as socklen_t;
-    // SAFETY: address and length outlive the call.
-    unsafe { sys!(call, fd, &raw mut address, &raw mut len) }.ok()?;
+fn name(end: End, fd: c_int) -> Option<sockaddr_in> {
+    let mut address: sockaddr_in = zeroed();
+    kernel::name_of(fd, end, &mut address).ok()?;
     Some(address)
 }
 

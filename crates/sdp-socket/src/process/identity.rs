@@ -10,7 +10,7 @@ use core::{
 
 use sdp_fabric_shm::peer::{Numbers, PeerTable};
 use sdp_shm::family::{FAMILY_BYTES, FAMILY_WINDOW, Family, Slot};
-use sdp_sys::{fd, hidden, loader as sys_loader, pid as sys_pid, section, sys};
+use sdp_sys::{fd, hidden, kernel, loader as sys_loader, pid as sys_pid, section, sys};
 
 use crate::process::{
     handed::Handed,
@@ -160,9 +160,9 @@ pub(crate) fn forget_nonce() {
 
 #[cold]
 fn draw_nonce() {
-    let mut value = 0u64;
-    // SAFETY: eight writable bytes.
-    let got = unsafe { sys!(libc::SYS_getrandom, &raw mut value, 8, libc::GRND_NONBLOCK) };
+    let mut drawn = [0u64];
+    let got = kernel::getrandom(&mut drawn, libc::GRND_NONBLOCK);
+    let [mut value] = drawn;
     if got != Ok(8) {
         value = sdp_sys::time::monotonic_ns().rotate_left(20) ^ u64::from(pid());
     }
@@ -182,10 +182,7 @@ pub(crate) fn map_shared(len: usize) -> Option<NonNull<u8>> {
 }
 
 fn map(len: usize, flags: i32) -> Option<NonNull<u8>> {
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
-    let at = unsafe { sys!(libc::SYS_mmap, 0, len, protection, flags, -1isize, 0) }.ok()?;
-    NonNull::new(at as *mut u8)
+    kernel::map_zeros(len, 0, flags).ok()
 }
 
 /// Gives a mapping back.
@@ -202,10 +199,7 @@ pub(crate) fn usable_cpus() -> u32 {
 
 fn count_cpus() {
     let mut mask = [0u64; 128];
-    // SAFETY: the mask is writable for its size.
-    let got =
-        unsafe { sys!(libc::SYS_sched_getaffinity, 0, size_of_val(&mask), mask.as_mut_ptr()) };
-    let cpus = match got {
+    let cpus = match kernel::sched_getaffinity(0, &mut mask) {
         Ok(_) => mask.iter().map(|w| w.count_ones()).sum(),
         Err(_) => 1,
     };
@@ -226,9 +220,8 @@ pub(crate) fn highest_descriptor() -> i32 {
 
 /// Descriptors that the process may have open, as far as the table reaches.
 pub(crate) fn soft_limit() -> i32 {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the structure is writable.
-    let got = unsafe { sys!(libc::SYS_prlimit64, 0, libc::RLIMIT_NOFILE, 0, &raw mut limit) };
+    let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
+    let got = kernel::limit(libc::RLIMIT_NOFILE, &mut limit);
     if got.is_err() { 0 } else { limit.rlim_cur.min(1 << 20) as i32 }
 }
 

@@ -9,7 +9,7 @@
 //! nothing else.
 
 use libc::{c_int, c_short};
-use sdp_sys::sys;
+use sdp_sys::kernel;
 
 use crate::process::settings;
 
@@ -75,17 +75,17 @@ fn first() -> i64 {
 
 fn set(fd: c_int, whose: Whose, at: i64, kind: c_int) {
     let lock = record(at, 1, kind);
-    let call = if whose == Whose::Process { libc::F_SETLK } else { libc::F_OFD_SETLK };
-    // SAFETY: the structure outlives the call.
-    let _ = unsafe { sys!(libc::SYS_fcntl, fd, call, &raw const lock) };
+    let _ = match whose {
+        Whose::Process => kernel::set_lock(fd, &lock),
+        Whose::OpenSocket => kernel::set_file_lock(fd, &lock),
+    };
 }
 
 /// Where the first lock begins that touches the `len` bytes from `at` and is not this process's own; `None`:
 /// the kernel does not tell.
 fn find(fd: c_int, at: i64, len: i64) -> Option<Option<i64>> {
     let mut lock = record(at, len, libc::F_WRLCK);
-    // SAFETY: the structure outlives the call.
-    unsafe { sys!(libc::SYS_fcntl, fd, libc::F_GETLK, &raw mut lock) }.ok()?;
+    kernel::blocking_lock(fd, &mut lock).ok()?;
     Some((lock.l_type != libc::F_UNLCK as c_short).then_some(lock.l_start))
 }
 

@@ -6,7 +6,12 @@
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
-use sdp_sys::{fd, hidden::InUse, section, sys};
+use sdp_sys::{
+    fd,
+    hidden::InUse,
+    kernel::{self, zeroed},
+    section,
+};
 
 use crate::{
     process::{
@@ -134,9 +139,7 @@ impl WaitSet {
         if table::entry(self.raw) != Some(Entry::Hidden) || process::is_retired() {
             return;
         }
-        let mut event = libc::epoll_event { events: 0, u64: 0 };
-        // SAFETY: one writable event; no wait, no mask.
-        let _ = unsafe { sys!(libc::SYS_epoll_pwait, self.raw, &raw mut event, 1, 0, 0, 8) };
+        let _ = kernel::epoll_wait(self.raw, &mut [zeroed()], 0);
     }
 }
 
@@ -170,8 +173,7 @@ fn create() -> i32 {
     let _section = section::Guard::enter();
     let _in_use = InUse::begin();
     let event = doorbell::bell_fd();
-    // SAFETY: no pointers.
-    let Ok(set) = (unsafe { sys!(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC) }) else {
+    let Ok(set) = kernel::epoll_create1(libc::EPOLL_CLOEXEC) else {
         return -1;
     };
     let set = process::hide(set as i32);
@@ -187,11 +189,8 @@ fn create() -> i32 {
 
 /// Puts a bell or a doorbell into a set. False: the kernel has no room for that.
 fn watch(set: i32, bell: i32) -> bool {
-    let mut interest = libc::epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: 0 };
-    // SAFETY: the event structure is readable.
-    let added =
-        unsafe { sys!(libc::SYS_epoll_ctl, set, libc::EPOLL_CTL_ADD, bell, &raw mut interest) };
-    added.is_ok()
+    let interest = libc::epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: 0 };
+    kernel::epoll_ctl(set, libc::EPOLL_CTL_ADD, bell, &interest).is_ok()
 }
 
 fn close(raw: i32) {

@@ -10,7 +10,7 @@
 
 use libc::{c_int, c_void, socklen_t};
 use sdp_stats::Reason;
-use sdp_sys::{errno::Errno, fd, memory, sys};
+use sdp_sys::{errno::Errno, fd, kernel, memory};
 
 use crate::{
     conn::{Half, Pinned},
@@ -277,24 +277,15 @@ pub(crate) fn has_stamps(fd: c_int) -> bool {
 
 /// Asked for no room, the kernel tells how long the filter is; a program that was attached as such it does not show.
 fn has_filter(fd: c_int) -> bool {
-    let mut len: socklen_t = 0;
-    let (level, name) = (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER);
-    // SAFETY: the length outlives the call; there is no buffer, and room for none.
-    let asked = unsafe { sys!(libc::SYS_getsockopt, fd, level, name, 0, &raw mut len) };
-    match asked {
-        Ok(_) => len != 0,
+    match kernel::getsockopt_len(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER) {
+        Ok(len) => len != 0,
         Err(e) => e.0 == libc::EACCES,
     }
 }
 
 fn has_ulp(fd: c_int) -> bool {
     let mut name = [0u8; 16];
-    let mut len = name.len() as socklen_t;
-    let (level, option) = (libc::IPPROTO_TCP, libc::TCP_ULP);
-    // SAFETY: buffer and length outlive the call.
-    let asked =
-        unsafe { sys!(libc::SYS_getsockopt, fd, level, option, name.as_mut_ptr(), &raw mut len) };
-    asked.is_ok() && len != 0
+    kernel::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_ULP, &mut name).is_ok_and(|len| len != 0)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use core::{mem::MaybeUninit, sync::atomic::Ordering};
 
 use libc::{c_int, epoll_event, sigset_t};
 use sdp_stats::Counter;
-use sdp_sys::{errno::Errno, pid::is_single_threaded, sys, time::monotonic_ns};
+use sdp_sys::{errno::Errno, kernel, pid::is_single_threaded, sys, time::monotonic_ns};
 
 use super::{
     inherited,
@@ -547,10 +547,8 @@ fn enable_in_kernel(m: &mut Mirror, reg: &Registration) {
 
 fn modify(m: &mut Mirror, reg: &Registration, events: u32) {
     let Some(epfd) = m.set(reg.set).map(|s| s.epfd) else { return };
-    let mut interest = epoll_event { events, u64: reg.data };
-    // SAFETY: the event structure is readable.
-    let _ =
-        unsafe { sys!(libc::SYS_epoll_ctl, epfd, libc::EPOLL_CTL_MOD, reg.fd, &raw mut interest) };
+    let interest = epoll_event { events, u64: reg.data };
+    let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, reg.fd, &interest);
 }
 
 /// [`kernel_events`] without sleeping. Where there was room for a few only and all were bells, which the kernel reports

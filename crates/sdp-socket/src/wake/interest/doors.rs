@@ -1,7 +1,7 @@
 //! Doorbells of other users ([`crate::wake::strangers`]) in epoll sets: beside the hidden eventfd, under its data.
 
 use libc::epoll_event;
-use sdp_sys::sys;
+use sdp_sys::kernel;
 
 use super::{
     ALWAYS, ET, IN,
@@ -58,9 +58,8 @@ pub(crate) fn may_be_a_relative_s(event: &epoll_event) -> bool {
 }
 
 fn control(epfd: i32, op: i32, fd: i32, data: u64) -> bool {
-    let mut interest = epoll_event { events: IN | ET, u64: data };
-    // SAFETY: the event structure is readable.
-    unsafe { sys!(libc::SYS_epoll_ctl, epfd, op, fd, &raw mut interest) }.is_ok()
+    let interest = epoll_event { events: IN | ET, u64: data };
+    kernel::epoll_ctl(epfd, op, fd, &interest).is_ok()
 }
 
 impl Mirror {

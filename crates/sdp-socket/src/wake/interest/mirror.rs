@@ -11,7 +11,7 @@ use core::{
 };
 
 use libc::epoll_event;
-use sdp_sys::{section, sys, tls};
+use sdp_sys::{kernel, section, tls};
 
 use super::{
     ET, IN, ONESHOT, OUT,
@@ -711,11 +711,8 @@ impl Mirror {
         }
         let Some(epfd) = self.set(reg.set).map(|s| s.epfd) else { return };
         let events = if strip { reg.events & !OUT } else { reg.events };
-        let mut interest = epoll_event { events, u64: reg.data };
-        // SAFETY: the event structure is readable.
-        let done = unsafe {
-            sys!(libc::SYS_epoll_ctl, epfd, libc::EPOLL_CTL_MOD, reg.fd, &raw mut interest)
-        };
+        let interest = epoll_event { events, u64: reg.data };
+        let done = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, reg.fd, &interest);
         if done.is_ok()
             && let Some(reg) = self.reg(at)
         {
@@ -793,10 +790,8 @@ impl Mirror {
             (Some(_), Some(_)) => libc::EPOLL_CTL_MOD,
             (Some(_), None) => libc::EPOLL_CTL_DEL,
         };
-        let mut interest = epoll_event { events: IN | ET, u64: data.unwrap_or(0) };
-        let done = op == 0
-            // SAFETY: the event structure is readable.
-            || unsafe { sys!(libc::SYS_epoll_ctl, epfd, op, event, &raw mut interest) }.is_ok();
+        let interest = epoll_event { events: IN | ET, u64: data.unwrap_or(0) };
+        let done = op == 0 || kernel::epoll_ctl(epfd, op, event, &interest).is_ok();
         if let Some(set) = self.set(set_index) {
             set.hidden = if done { data } else { None };
             set.anchor = if done { anchor.unwrap_or(NONE) } else { NONE };
@@ -820,12 +815,9 @@ impl Mirror {
         let Some(set) = self.set(set_index) else { return false };
         let Some(before) = set.hidden.take() else { return false };
         set.anchor = NONE;
-        let mut unused = epoll_event { events: 0, u64: 0 };
+        let unused = epoll_event { events: 0, u64: 0 };
         // Others hold duplicates, so that closing alone would leave it there.
-        // SAFETY: the event structure is readable.
-        let _ = unsafe {
-            sys!(libc::SYS_epoll_ctl, set.epfd, libc::EPOLL_CTL_DEL, event, &raw mut unused)
-        };
+        let _ = kernel::epoll_ctl(set.epfd, libc::EPOLL_CTL_DEL, event, &unused);
         self.stale_data.note(set_index, before, Owner::Bell);
         self.follow_anchor(set_index);
         true
