@@ -134,12 +134,40 @@ def test_other_libraries_stay_preloaded(packages, root):
     preload.unlink()
 
 
-def test_an_rpm_comes_and_goes(packages, root):
-    """Likewise; this root has no database of RPMs, so that what it needs is not looked up."""
+def told_of_libc(folder, version):
+    """A package without files that says what a root has."""
+    folder.mkdir()
+    spec = folder / "glibc.spec"
+    spec.write_text(f"""Name: glibc
+Version: {version}
+Release: 1
+Summary: What is there
+License: none
+Provides: /bin/sh, /sbin/ldconfig
+%description
+What is there.
+%files
+""", encoding="utf-8")
+    build = ["rpmbuild", "-bb", "--quiet", "--define", f"_topdir {folder}", spec]
+    subprocess.run(build, check=True, capture_output=True, timeout=LIMIT_S)
+    (package,) = folder.glob("RPMS/*/*.rpm")
+    return package
+
+
+def test_an_rpm_comes_and_goes(packages, root, scratch):
+    """Likewise. This root is Debian's, and RPM knows nothing of what is in it: a package without files tells it of libc, the
+    shell and ldconfig. With an older libc it refuses."""
     shutil.copy(one(packages, ".rpm"), root.path("/tmp/sdp.rpm"))
+    found = root.run("getconf", "GNU_LIBC_VERSION").stdout.split()[1]
+    assert root.path("/bin/sh").exists() and root.path("/sbin/ldconfig").exists()
+    for name, version in (("old", "2.33"), ("glibc", found)):
+        shutil.copy(told_of_libc(scratch / name, version), root.path(f"/tmp/{name}.rpm"))
     root.run("rpm", "--initdb")
     before = root.written()
-    root.run("rpm", "--install", "--nodeps", "/tmp/sdp.rpm")
+    refused = root.run("sh", "-c", "rpm --install /tmp/old.rpm /tmp/sdp.rpm 2>&1 || echo refused").stdout
+    assert "glibc >= 2.34 is needed by sdp" in refused and refused.endswith("refused\n"), refused
+    root.run("rpm", "--install", "/tmp/glibc.rpm")
+    root.run("rpm", "--install", "/tmp/sdp.rpm")
     used(root, "sdp", "run", "--report", "-", "--")
     root.run("rpm", "--erase", "sdp")
     left = {name for name in root.written() - before if not of_the_packer(name)}
@@ -211,15 +239,27 @@ def test_every_command_has_a_page_that_reads_well(files):
             assert spelling in page, (words, spelling)
 
 
+def offers(zsh, files, commands):
+    """What an interactive zsh offers behind each command and `--`."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = Path(folder) / "found"
+        ask = [zsh, "-f", Path(__file__).parent / "programs/offers.zsh", files / "usr/share/zsh/vendor-completions", found]
+        lines = "".join(f"{command} --\n" for command in commands)
+        subprocess.run(ask, input=lines, check=True, text=True, timeout=LIMIT_S, env={**os.environ, "HOME": folder})
+        parts = found.read_text(encoding="utf-8").split("END\n")
+    assert len(parts) == len(commands) + 1, parts
+    return {command: set(part.split()) for command, part in zip(commands, parts)}
+
+
 def test_completions_know_every_option(files):
-    """bash and fish are asked for each command's options; zsh reads its own."""
+    """Each shell is asked for each command's options."""
     fish = shutil.which("fish")
     zsh = shutil.which("zsh")
     assert fish and zsh, "tests/install-packages installs them"
     for command in COMMANDS:
         script = files / "usr/share/bash-completion/completions" / command
         folder = files / "usr/share/fish/vendor_completions.d"
-        subprocess.run([zsh, "-n", files / f"usr/share/zsh/vendor-completions/_{command}"], check=True)
+        by_zsh = offers(zsh, files, [" ".join(words) for words, _ in described(files) if words[0] == command])
         for words, tool in described(files):
             if words[0] != command:
                 continue
@@ -237,3 +277,5 @@ def test_completions_know_every_option(files):
                 if option["long"]:
                     assert f"--{option['long']}" in bash, (words, option, bash)
                     assert any(o.startswith(f"--{option['long']}") for o in offered), (words, option, offered)
+                    zsh_offers = by_zsh[" ".join(words)]
+                    assert f"--{option['long']}" in zsh_offers, (words, option, zsh_offers)

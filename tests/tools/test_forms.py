@@ -3,6 +3,7 @@ that there are."""
 
 import json
 import re
+import socket
 import subprocess
 from pathlib import Path
 
@@ -83,6 +84,37 @@ def test_the_last_scrape_says_what_the_report_says(ladder, tmp_path):
     # A command that cannot be started leaves nothing.
     assert sdp(ladder, "run", "--prometheus-file", tmp_path / "y.prom", "--", "no-such-command").returncode == 127
     assert not list(tmp_path.glob("y.prom*"))
+
+
+STRICT = """
+import socket, sys
+try:
+    socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+except ConnectionRefusedError:
+    print("refused", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_refused_connections_are_counted_everywhere(ladder, tmp_path):
+    """A strict client, and a listener without the library."""
+    scrape, report = tmp_path / "sdp.prom", tmp_path / "report.json"
+    listener = socket.create_server(("127.0.0.1", 0))
+    command = [ladder.artifacts.sdp, "run", "--rule", "use sdp client * *:*", "--prometheus-file", scrape,
+               "--report", report, "--", python(), "-c", STRICT, str(listener.getsockname()[1])]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment(), text=True) as client:
+        assert client.stdout.readline() == "refused\n"
+        look = json.loads(sdp(ladder, "top", "--json", "--interval", "0.1").stdout)
+        hold("top", look)
+        text = sdp(ladder, "top", "--once", "--interval", "0.1").stdout
+        live = metrics(sdp(ladder, "stat", "--prometheus").stdout)["sdp_connections_refused_total"]
+        client.communicate("\n", timeout=60)
+    said = json.loads(report.read_text(encoding="utf-8"))["refused"]
+    assert said == {"peer-not-listening": 1}
+    assert look["refused"] >= 1 and f"{look['refused']} refused" in " ".join(text.split()), (look, text)
+    (count,) = [value for labels, value in live if labels["reason"] == "peer-not-listening"]
+    (last,) = metrics(scrape.read_text(encoding="utf-8"))["sdp_connections_refused_total"]
+    assert count == last[1] == 1 and last[0]["reason"] == "peer-not-listening"
 
 
 def test_the_dashboard_asks_for_what_there_is(ladder):

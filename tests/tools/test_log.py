@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import socket
 import subprocess
 import tempfile
 from pathlib import Path
@@ -75,6 +77,45 @@ def test_what_others_have_prepared_is_not_written_to(ladder, log_folder, tmp_pat
     assert victim.read_text(encoding="utf-8") == "" and not (tmp_path / "log").exists()
     if what in ("others folder", "open folder"):
         assert not list(entry.iterdir())
+
+
+# A root whose /dev is FOLDER with the usual devices; then the command.
+OWN_DEV = """
+for name in null zero full random urandom; do : >$0/$name; mount --bind /dev/$name $0/$name; done
+mount --rbind $0 /dev
+exec "$@"
+"""
+
+
+@ROOT
+@pytest.mark.parametrize("what", ["read", "full", "gone"])
+def test_the_system_log(ladder, what):
+    """As a logger hears it; one that does not read, or has gone, stops nobody."""
+    with tempfile.TemporaryDirectory(prefix="sdp-dev-") as folder, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as log:
+        log.bind(f"{folder}/log")
+        os.chmod(f"{folder}/log", 0o666)
+        if what == "full":
+            # Its queue takes as many as the kernel allows.
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as filler:
+                filler.setblocking(False)
+                with pytest.raises(BlockingIOError):
+                    while True:
+                        filler.sendto(b"x", f"{folder}/log")
+        elif what == "gone":
+            log.close()
+        run(ladder, "syslog", before=["unshare", "--mount", "sh", "-c", OWN_DEV, folder], level=7)
+        if what != "read":
+            return
+        log.setblocking(False)
+        heard = []
+        while True:
+            try:
+                heard.append(log.recv(4096))
+            except BlockingIOError:
+                break
+    lines = [re.fullmatch(rb"<13>(\S+)\[(\d+)\]: libsdp (.*)", line) for line in heard]
+    assert all(lines) and {line.group(1).decode() for line in lines} == {Path(python()).name}, heard
+    assert {line.group(3)[:5] for line in lines} >= {b"LANE:"} and len({line.group(2) for line in lines}) == 2, heard
 
 
 def test_a_pipe_that_nobody_reads(ladder):

@@ -75,7 +75,7 @@ pub struct Options {
     pub prometheus_file: Option<PathBuf>,
     /// Keep the last events of processes that ended without saying so, for `sdp stat --trace`; in a folder that is
     /// that command's unless another one is given
-    #[arg(long, value_name = "FOLDER", num_args = 0..=1, require_equals = true)]
+    #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
     pub trace: Option<Option<PathBuf>>,
     /// Log from this level (1 all to 9 errors) to stderr, syslog or a file
     #[arg(long, value_name = "LEVEL[:DEST]")]

@@ -33,6 +33,7 @@ struct Source {
     bytes: Bytes,
     reasons: Vec<(String, String)>,
     demotions: Vec<(String, String)>,
+    refused: Vec<(String, String)>,
     waits: [u64; 2],
 }
 
@@ -113,6 +114,13 @@ fn render(sources: &[Source]) -> String {
     );
     metric(
         &mut out,
+        "sdp_connections_refused_total",
+        "counter",
+        "Connections that were refused because rules want SDP or nothing, by reason.",
+        &each(&|s| by("reason", &s.refused)),
+    );
+    metric(
+        &mut out,
         "sdp_waits_total",
         "counter",
         "Waits by how they ended.",
@@ -136,6 +144,7 @@ pub fn of_processes(processes: &[Process]) -> String {
             bytes: Bytes::of(sums),
             reasons: texts(words(&sums.reasons)),
             demotions: texts(words(&sums.demotions)),
+            refused: texts(words(&sums.refused)),
             waits: [sums.both(Counter::Spun), sums.both(Counter::Slept)],
         }
     };
@@ -154,6 +163,7 @@ pub fn of_report(report: &Report) -> String {
         bytes: report.bytes,
         reasons: texts(report.reasons.clone()),
         demotions: texts(report.demotions.clone()),
+        refused: texts(report.refused.clone()),
         waits: [report.waits.spun, report.waits.slept],
     };
     let mut out = render(&[source]);

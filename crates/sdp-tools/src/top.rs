@@ -104,6 +104,8 @@ pub struct Look {
     /// Open connection ends, with a lane and without.
     pub sdp: usize,
     pub tcp: usize,
+    /// Connections that were refused so far because rules want SDP or nothing.
+    pub refused: u64,
     pub sdp_bytes_per_s: f64,
     pub tcp_bytes_per_s: f64,
     pub lines: Vec<Line>,
@@ -143,6 +145,7 @@ impl Watch {
             processes: processes.len(),
             sdp: 0,
             tcp: 0,
+            refused: 0,
             sdp_bytes_per_s: 0.0,
             tcp_bytes_per_s: 0.0,
             lines: Vec::new(),
@@ -151,6 +154,8 @@ impl Watch {
         let rate = |n: u64| if interval_s > 0.0 { n as f64 / interval_s } else { 0.0 };
         for process in processes {
             let mut all = blank(process);
+            let refused = process.view.sums.refused.iter();
+            look.refused = refused.fold(look.refused, |sum, n| sum.wrapping_add(*n));
             let (mut with, mut open) = (0, 0);
             for row in &process.view.rows {
                 if row.role == Role::Listener as u8 {
@@ -326,13 +331,16 @@ fn line_of(line: &Line, width: usize) -> String {
 
 /// The sums above the table, in as many lines as the width makes of them.
 fn sums(look: &Look, width: usize) -> Vec<String> {
-    let parts = [
+    let mut parts = vec![
         format!("{} processes", look.processes),
         format!("{} SDP", look.sdp),
         format!("{} TCP", look.tcp),
         format!("SDP {}B/s", rate(look.sdp_bytes_per_s)),
         format!("TCP {}B/s", rate(look.tcp_bytes_per_s)),
     ];
+    if look.refused > 0 {
+        parts.insert(3, format!("{} refused", look.refused));
+    }
     let mut lines: Vec<String> = Vec::new();
     for part in parts {
         match lines.last_mut() {
@@ -530,6 +538,7 @@ mod tests {
             processes: 2,
             sdp: 3,
             tcp: 10_000,
+            refused: 0,
             sdp_bytes_per_s: 1.25e9,
             tcp_bytes_per_s: 0.0,
             lines: (0..10_000).map(|n| line(n, f64::from(n))).collect(),
