@@ -20,6 +20,7 @@ from .harness import SDP, TARGET, seeds
 ROOT = Path(__file__).resolve().parent.parent.parent
 PROGRAM = ROOT / "tests" / "machines" / "programs" / "exchange.py"
 LIBRARY = TARGET / "debug" / "libsdp.so"
+DOCTOR = TARGET / "debug" / "sdp"
 NETWORK = TARGET / "debug" / "examples" / "network"
 PORT = 7070
 LIMIT_S = 30
@@ -42,6 +43,7 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(scope="module", autouse=True)
 def built():
     for what in (["--package", "sdp-preload", "--features", "fake-verbs"],
+                 ["--package", "sdp-tools", "--features", "fake-verbs"],
                  ["--package", "sdp-fake-verbs", "--example", "network"]):
         environment = {**os.environ, "CARGO_TARGET_DIR": str(TARGET)}
         subprocess.run(["cargo", "build", "--quiet", *what], cwd=ROOT, env=environment, check=True)
@@ -214,6 +216,66 @@ def test_a_step_fails(hosts, step):
             assert set(client["reasons"]) & {"no-device", "memlock"}, client
         for report in (client, server):
             assert "protocol-violation" not in {*report["reasons"], *report["demotions"]}, report
+
+
+@pytest.fixture
+def answering(hosts):
+    """`sdp doctor --answer` on the first host; a function that asks from the second: the exit code and what it found."""
+    def environment(*fail):
+        return {**os.environ, "SDP_LIBRARY": str(LIBRARY), "SDP_FAKE_NETWORK": str(hosts.path / "network"),
+                "SDP_FAKE_FAIL": ",".join(fail)}
+
+    argv = hosts.inside(0, DOCTOR, "doctor", "--answer", ADDRESSES[0])
+    with subprocess.Popen(argv, env=environment(), stdout=subprocess.PIPE, text=True) as answers:
+        line = answers.stdout.readline()
+        assert line.startswith(f"answering at {ADDRESSES[0]}:"), line
+
+        def ask(peer=ADDRESSES[0], fail=()):
+            argv = hosts.inside(1, DOCTOR, "doctor", "--json", "--peer", peer)
+            done = subprocess.run(argv, env=environment(*fail), capture_output=True, text=True, timeout=LIMIT_S, check=False)
+            findings = json.loads(done.stdout)["findings"]
+            assert answers.poll() is None, "it goes on answering"
+            return done.returncode, [f for f in findings if f["check"] == "ping"]
+
+        yield ask
+        answers.terminate()
+
+
+def test_a_ping_is_answered(hosts, answering):
+    """As often as asked for, and nothing of it is left."""
+    for _ in range(3):
+        _, (ping,) = answering()
+        assert ping["grade"] == "ok" and f"reaches {ADDRESSES[0]} by RDMA" in ping["what"], ping
+    for _ in range(LIMIT_S * 20):
+        if hosts.live()["qps"] == 0:
+            break
+        time.sleep(0.05)
+    assert hosts.live()["qps"] == 0
+
+
+def test_what_a_ping_lacks(hosts, answering):
+    """Nobody at the port, no such host, a road that is cut, no device: each is told apart, with what to do there."""
+    nobody = "nobody listens at port 9", f"sdp doctor --answer {ADDRESSES[0]}"
+    nowhere = "by RDMA", "--answer 10.9.0.77"
+    for peer, (what, advice) in ((f"{ADDRESSES[0]}:9", nobody), ("10.9.0.77", nowhere), ("10.9.0.1:99999", ("99999", ""))):
+        code, (ping,) = answering(peer)
+        assert code == 1 and ping["grade"] == "stop" and what in ping["what"] and advice in ping["advice"], ping
+    hosts.network("road", "cut")
+    _, (ping,) = answering()
+    assert ping["grade"] == "stop", ping
+    hosts.network("remove", "1")
+    _, (ping,) = answering()
+    assert ping["grade"] == "stop" and "no RDMA device" in ping["what"] and "sdp devices" in ping["advice"], ping
+
+
+@pytest.mark.parametrize("step", [*STEPS, *(OTHERS if IS_WHOLE else ())])
+def test_a_ping_whose_step_fails(answering, step):
+    """It says so in a sentence; the next one is answered."""
+    _, (ping,) = answering(fail=[fault(step, 1, 1 << 30)])
+    assert ping["what"], ping
+    assert ping["grade"] == "ok" or ping["grade"] == "stop" and ping["advice"], ping
+    _, (ping,) = answering()
+    assert ping["grade"] == "ok", ping
 
 
 def queue_pairs():

@@ -1,6 +1,7 @@
 """`sdp devices` and `sdp doctor` on a machine with an RDMA device, and on one without."""
 
 import json
+import time
 
 
 def ask(guest, ladder, *words, ok=(0,), user=None, before=""):
@@ -69,3 +70,22 @@ def test_doctor_without_a_device(bare, ladder):
     (found,) = findings(bare, ladder, "rdma")
     assert found["grade"] == "note" and "no RDMA device" in found["what"]
     assert not findings(bare, ladder, "verbs") and not findings(bare, ladder, "gid")
+
+
+def test_a_ping_by_rdma(pair, ladder):
+    """Answered while somebody answers; what is missing is named else."""
+    sdp = ladder.artifacts.sdp
+    nobody = ask(pair.b, ladder, "doctor", "--peer", "10.9.0.1", ok=(1,))
+    (silent,) = [f for f in nobody["findings"] if f["check"] == "ping"]
+    assert silent["grade"] == "stop" and "sdp doctor --answer 10.9.0.1" in silent["advice"], silent
+    answers = pair.a.start(f"timeout -s INT 60 {sdp} doctor --answer 10.9.0.1")
+    for _ in range(50):
+        form = ask(pair.b, ladder, "doctor", "--peer", "10.9.0.1", ok=(0, 1))
+        (ping,) = [f for f in form["findings"] if f["check"] == "ping"]
+        if ping["grade"] == "ok":
+            break
+        time.sleep(0.2)
+    print(json.dumps(ping))
+    assert "rxe0 reaches 10.9.0.1 by RDMA" in ping["what"], ping
+    pair.a.run(f"pkill -INT -f '^{sdp} doctor --answer'")
+    answers.wait(60)

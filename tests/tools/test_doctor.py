@@ -87,6 +87,16 @@ def test_an_old_kernel(ladder, machine):
     assert grades(judge(ladder, machine, code=1), "kernel") == ["slow"]
 
 
+def test_an_old_libc(ladder, tmp_path):
+    """One that says that it is, in front of the one that is there."""
+    source, library = tmp_path / "old.c", tmp_path / "old.so"
+    source.write_text('const char *gnu_get_libc_version(void) { return "2.31"; }\n', encoding="utf-8")
+    subprocess.run(["cc", "-shared", "-o", library, source], check=True)
+    found = examine(ladder, code=1, env=environment(LD_PRELOAD=str(library)))
+    assert grades(found, "libc") == ["stop"]
+    assert "2.31" in found["libc"][0]["what"] and "2.34" in found["libc"][0]["advice"]
+
+
 def test_seccomp_of_a_container(ladder, machine):
     """A filter that was there before."""
     machine("proc/self/status", "Uid:\t1\t1\t1\t1\nCapEff:\t0\nSeccomp:\t2\n")
@@ -165,7 +175,7 @@ def infiniband(machine, state="4: ACTIVE"):
 
 
 def test_rdma_modules_permissions_and_memory(ladder, machine):
-    """Each is named; none asks for anything, for no fabric of this version needs it."""
+    """Each is named; none asks for anything, for it is about other hosts."""
     found = judge(ladder, machine, code=0)
     assert "no RDMA device and no RDMA modules" in found["rdma"][0]["what"]
     machine("sys/bus/pci/devices/0000:05:00.0/class", "0x020700\n")

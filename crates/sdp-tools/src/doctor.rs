@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use crate::program::{Loading, Program};
 use crate::rules::{Texts, render};
-use crate::{Failure, devices, run, show, sys};
+use crate::{Failure, devices, ping, run, show, sys};
 
 /// Version of the JSON form.
 pub const SCHEMA: u32 = 1;
@@ -42,6 +42,12 @@ pub struct Options {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+    /// Ask this host by RDMA, where `sdp doctor --answer` runs
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub peer: Option<String>,
+    /// Answer those who ask at this address of a device, and do nothing else
+    #[arg(long, value_name = "ADDRESS[:PORT]", conflicts_with_all = ["pid", "peer", "json", "sysroot", "program"])]
+    pub answer: Option<String>,
     /// Judge /proc, /sys, /dev and /etc below this folder: a copy of another machine's
     #[arg(long, value_name = "DIR", default_value = "/", hide_default_value = true)]
     pub sysroot: PathBuf,
@@ -269,7 +275,7 @@ impl Doctor {
             } else if !is_loaded {
                 what += " and no RDMA modules";
             }
-            what += "; no fabric of this version needs one";
+            what += ": connections to other hosts stay on TCP";
             self.add("rdma", Grade::Note, what, advice);
             return;
         }
@@ -306,8 +312,8 @@ impl Doctor {
             self.add("memlock", Grade::Note, what, advice);
         }
         let names: Vec<_> = devices.iter().map(|d| d.name.as_str()).collect();
-        let what = format!("{}; no fabric of this version uses it", names.join(", "));
-        self.ok("rdma", what);
+        let fabrics = "connections to other hosts use them where the tunable fabrics has verbs";
+        self.ok("rdma", format!("{}; {fabrics}", names.join(", ")));
         self.verbs();
         let interfaces = devices::interfaces(&self.root);
         for device in &devices {
@@ -316,6 +322,26 @@ impl Doctor {
                 let is_its = |i: &&devices::Interface| port.interfaces.contains(&i.name);
                 interfaces.iter().filter(is_its).for_each(|i| self.rdma_mtu(i));
             }
+        }
+    }
+
+    /// Whether messages reach another host.
+    fn peer(&mut self, peer: &str) {
+        let asked = match ping::endpoint(peer) {
+            Ok(at) => ping::ask(&at).map(|pong| (at, pong)),
+            Err(why) => Err(ping::Silence { what: why.to_string(), advice: String::new() }),
+        };
+        match asked {
+            Ok((at, ping::Pong { device, version, quickest })) => {
+                let us = quickest.as_micros();
+                let what = format!("{device} reaches {} by RDMA: {us} µs there and back", at.ip());
+                self.ok("ping", what);
+                if version != env!("CARGO_PKG_VERSION") {
+                    let what = format!("{} has version {version} of these tools", at.ip());
+                    self.add("ping", Grade::Note, what, "Use one version at both ends.");
+                }
+            }
+            Err(ping::Silence { what, advice }) => self.add("ping", Grade::Stop, what, &advice),
         }
     }
 
@@ -786,6 +812,9 @@ pub fn examine(options: &Options) -> Vec<Finding> {
     for pid in &options.pid {
         doctor.running(*pid);
     }
+    if let Some(peer) = &options.peer {
+        doctor.peer(peer);
+    }
     if let [one, two] = options.pid.as_slice() {
         doctor.pair(*one, *two);
     }
@@ -797,6 +826,9 @@ pub fn examine(options: &Options) -> Vec<Finding> {
 /// # Errors
 /// The JSON form cannot be made.
 pub fn main(options: &Options) -> Result<bool, Failure> {
+    if let Some(at) = &options.answer {
+        return ping::answer(&ping::endpoint(at)?).map(|()| true);
+    }
     let findings = examine(options);
     let is_well = to_do(&findings) == 0;
     let out = match options.json {

@@ -17,6 +17,7 @@ pub mod kernel;
 pub mod names;
 pub mod netstat;
 pub mod perf;
+pub mod ping;
 pub mod procs;
 pub mod program;
 pub mod report;

@@ -59,6 +59,18 @@ const USAGE: i32 = 2;
 /// Exit status of a sub-command other than `run` that failed.
 const FAILED: i32 = 1;
 
+/// In the tests' build: what the environment says of the stand-in for RDMA devices.
+#[cfg(feature = "fake-verbs")]
+fn heed_environment() {
+    use std::os::unix::ffi::OsStrExt;
+    for (name, value) in std::env::vars_os() {
+        let entry = [name.as_bytes(), b"=", value.as_bytes()].concat();
+        if let Ok(entry) = std::ffi::CString::new(entry) {
+            sdp_fake_verbs::heed(&entry);
+        }
+    }
+}
+
 /// Prints why a sub-command failed, if it did.
 fn finish(name: &str, result: Result<(), impl std::fmt::Display>) -> i32 {
     match result {
@@ -71,6 +83,8 @@ fn finish(name: &str, result: Result<(), impl std::fmt::Display>) -> i32 {
 }
 
 fn main() {
+    #[cfg(feature = "fake-verbs")]
+    heed_environment();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(e) => {

@@ -42,7 +42,10 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     ),
     // The stand-in only with a feature, for tests.
     ("sdp-preload", &["sdp-config", "sdp-fake-verbs", "sdp-socket", "sdp-stats", "sdp-sys"]),
-    ("sdp-tools", &["sdp-config", "sdp-stats", "sdp-sys"]),
+    (
+        "sdp-tools",
+        &["sdp-config", "sdp-fabric-verbs", "sdp-fake-verbs", "sdp-rdma", "sdp-stats", "sdp-sys"],
+    ),
     // The model checker: for tests, whose dependencies are not counted.
     ("sdp-model", &[]),
     ("sdp-fuzz", &["sdp-config", "sdp-fabric-shm", "sdp-proto", "sdp-rdma", "sdp-shm"]),
