@@ -18,6 +18,8 @@ FILE = "/tmp/silent"
 # The server loses its device, or the client.
 MACHINES = ("a", "b") if IS_WHOLE else ("a",)
 ETIMEDOUT, ENETUNREACH = 110, 101
+HAS_QUEUE_PAIR = "for i in $(seq 600); do rdma resource show qp | grep -q 'type RC' && break; sleep 0.1; done; [ $i -lt 600 ]"
+HAS_NONE = "for i in $(seq 100); do rdma resource show qp | grep -q 'type RC' || break; sleep 0.1; done; [ $i -lt 100 ]"
 VERBS = ("--set", "fabrics=shm,verbs")
 
 
@@ -30,16 +32,17 @@ def appears(guest, file, limit_s=90):
 @pytest.mark.parametrize("machine", MACHINES)
 def test_the_device_comes_back(pair, ladder, machine):
     """It is taken away under load: the driver, which waits for whoever has it open, is not held up. Then it is away while the
-    process looks for it, and back."""
+    process looks for it; when it is back, the connection has a queue pair on it again, before it ends."""
     exchange = Exchange(pair, ladder)
     guest = getattr(pair, machine)
-    asked = exchange.start("--rounds", 450, "--pause-file", "/tmp/pause", "--pace", 0.04)
+    asked = exchange.start("--rounds", 400, "--pause-file", "/tmp/pause", "--pace", 0.04)
     appears(pair.b, "/tmp/pause")
     pair.b.run("rm /tmp/pause")
     try:
         guest.run("rdma link delete rxe0; sleep 1.5")
     finally:
         guest.add_device()
+    guest.run(f"{HAS_QUEUE_PAIR} && kill -0 $(pgrep -f exchange.py | head -1)", 90)
     done = asked.wait(120)
     assert done.status == 0 and done.out == b"every byte\n", done
     client, server = report(pair.b, "exchange-client"), exchange.stop()
@@ -49,11 +52,11 @@ def test_the_device_comes_back(pair, ladder, machine):
         assert end["fabrics"]["verbs"] == 1, end
         assert end["demotions"].get("lane-lost", 0) >= 1, end
         # Both halves got onto the queue pair, and again.
-        assert end["switches"]["promoted"] >= 4, end
+        assert end["switches"]["promoted"] >= 3, end
 
 
 def survive(pair, ladder, how, silence):
-    """What a client on `b` was told when `silence` made machine `a` fall silent; its queue pairs when it had closed."""
+    """What a client on `b` is told when `silence` makes machine `a` fall silent; nothing is left of its queue pair."""
     run = f"{ladder.artifacts.sdp} run --no-config --set fabrics=shm,verbs --report /tmp/survivor-%s.json -- "
     run += f"/usr/bin/python3 {SURVIVOR} "
     pair.a.start(run % "server" + f"serve {PORT}", user="games")
@@ -63,17 +66,16 @@ def survive(pair, ladder, how, silence):
     appears(pair.b, FILE)
     silence(pair.a)
     appears(pair.b, FILE + ".closed")
-    left = pair.b.run("rdma resource show qp").text.count("type RC")
+    pair.b.run(HAS_NONE)
     pair.b.run(f"rm {FILE}")
     done = asked.wait()
     assert done.status == 0, done
     told, end = json.loads(done.out), report(pair.b, "survivor-client")
-    print(json.dumps([told, left, end]))
+    print(json.dumps([told, end]))
     assert end["fabrics"]["verbs"] == 1, end
     assert told["ended"] == ETIMEDOUT, told
     # It slept meanwhile.
     assert told["cpu"] < told["waited"] / 2, told
-    assert left == 0, left
 
 
 @pytest.mark.integrity
@@ -146,7 +148,7 @@ def test_strict_clients(pair, ladder, case):
     found = report(pair.b, "strict")
     print(case, done.status, json.dumps(found))
     if expected == ENETUNREACH:
-        assert done.status != 0 and f"[Errno {ENETUNREACH}]" in done.err.decode(), done
+        assert done.status != 0 and f"OSError({ENETUNREACH}, " in done.err.decode(), done
         return
     assert done.status == 0 and done.out == b"every byte\n", done
     moved = found["bytes"]

@@ -165,6 +165,8 @@ pub struct Inbound {
     has_disconnected: bool,
     /// The peer's RETURN, of which bytes are still to be taken off the carrier.
     returned: Option<Returned>,
+    /// The peer has ended its stream, and all of it was delivered: only the end is left on the carrier.
+    is_over: bool,
     counts: InboundCounts,
 }
 
@@ -221,6 +223,7 @@ impl Inbound {
             is_drained: false,
             has_disconnected: false,
             returned: None,
+            is_over: false,
             counts: InboundCounts {
                 messages: 0,
                 bytes: 0,
@@ -270,10 +273,23 @@ impl Inbound {
 
     /// True if everything that is still to come is the program's, on the carrier.
     pub fn is_plain(&self) -> bool {
-        self.consumer.is_raw()
-            && !self.consumer.is_leaving()
-            && self.inbox.head().is_none()
-            && self.returned.is_none()
+        self.is_over
+            || self.consumer.is_raw()
+                && !self.consumer.is_leaving()
+                && self.inbox.head().is_none()
+                && self.returned.is_none()
+    }
+
+    /// Looks whether the peer has ended its stream and all of it was delivered. Then there is nothing to give back, and
+    /// nobody who could answer.
+    pub(crate) fn is_over<R: ReceiveQueue, C: Carrier>(
+        &mut self,
+        io: &mut ReceiveContext<'_, R, C>,
+    ) -> bool {
+        if !self.is_over && self.consumer.is_guarded() {
+            self.is_over = matches!(self.step(io, &mut Probe, true, false), Ok(0));
+        }
+        self.is_over
     }
 
     /// True if the peer's RETURN was read: [`crate::take_return`] goes on.

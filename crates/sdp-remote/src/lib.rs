@@ -116,7 +116,14 @@ where
     if !outbound.may_leave() {
         return Err(LeaveError::Unable);
     }
-    outbound.leave();
+    let mut receiving =
+        ReceiveContext { rx: rx.as_deref_mut(), carrier: &mut *io.carrier, shared: io.shared };
+    let may_be_alone = !outbound.is_leaving() && !io.shared.peer_leaves();
+    if may_be_alone && inbound.is_over(&mut receiving) {
+        outbound.leave_alone();
+    } else {
+        outbound.leave();
+    }
     loop {
         match outbound.flush(io) {
             Ok(()) => {}

@@ -113,6 +113,8 @@ enum Leave {
     No,
     /// LEAVE is to be written.
     Ask,
+    /// RAW alone: the peer has ended its stream, and owes no answer.
+    Alone,
     /// The inbound half waits for the peer's RAW.
     Waits,
     /// RAW, if it was not written in answer to the peer's LEAVE, and RETURN are to be written.
@@ -310,6 +312,14 @@ impl Outbound {
         self.to_kernel();
         if self.leave == Leave::No && matches!(self.producer.lane(), Lane::Kernel) {
             self.leave = Leave::Ask;
+        }
+    }
+
+    /// The same towards a peer that has ended its stream, of which nothing is unread.
+    pub(crate) fn leave_alone(&mut self) {
+        self.leave();
+        if self.leave == Leave::Ask {
+            self.leave = Leave::Alone;
         }
     }
 
@@ -536,7 +546,7 @@ impl Outbound {
 
     /// True if bytes, markers or proofs wait for room in the kernel.
     pub fn has_backlog(&self) -> bool {
-        let leaves = matches!(self.leave, Leave::Ask | Leave::Gives { .. } | Leave::Bytes { .. });
+        let leaves = !matches!(self.leave, Leave::No | Leave::Waits | Leave::Gone);
         let has_markers = self.says != 0 || self.partial.is_some() || self.must_hold || leaves;
         has_markers || self.producer.backlog().is_some()
     }
@@ -576,6 +586,11 @@ impl Outbound {
         }
         self.free();
         Ok(())
+    }
+
+    /// True if time is to tell that the last messages are lost: [`Outbound::tend`] is to be called again.
+    pub fn must_watch(&self) -> bool {
+        self.signalled.is_some() || self.is_unwatched()
     }
 
     /// Messages were posted behind the last one that asks for a completion, and the peer has not acknowledged them: if

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{NUMBER, Pair, Random, options};
-use sdp_remote::{LeaveError, Leaving, RecvError, SendError};
+use sdp_remote::{LeaveError, Leaving, Readable, RecvError, SendError};
 
 const SEEDS: u64 = 400;
 const STEPS: usize = 300;
@@ -171,4 +171,55 @@ fn what_cannot_go_back_is_said() {
         }
     }
     panic!("it left");
+}
+
+/// It owes no answer, and cannot give one. What is still to be sent arrives, and what the new holder writes.
+#[test]
+fn a_peer_that_has_ended_its_stream_is_left_alone() {
+    for seed in 1..=SEEDS {
+        let mut pair = Pair::new(20_000 + seed, options());
+        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        pair.meet();
+        for _ in 0..random.below(STEPS) {
+            act(&mut pair, &mut random, seed % 3 == 0);
+        }
+        let (of, mut has_shut, mut is_gone) = (seed as usize % 2, false, false);
+        for _ in 0..4000 {
+            let now = pair.world.now_ns();
+            pair.manage_but([of == 0, of == 1]);
+            let peer = pair.end(1 - of);
+            if !has_shut {
+                peer.outbound.to_kernel();
+                has_shut = peer.tend(now).is_ok();
+                if has_shut {
+                    peer.tcp.0.shutdown(std::net::Shutdown::Write).expect("a shutdown");
+                }
+            }
+            received(peer.recv(1 << 20, false));
+            let all = pair.end(1 - of).sent;
+            let end = pair.end(of);
+            if is_gone {
+                end.write_plainly(random.below(300));
+            } else if has_shut && end.received == all {
+                // The end is perhaps not known yet; then LEAVE would be written, which nobody answers.
+                if end.look() == Ok(Readable::End) {
+                    is_gone = end.leave(now).expect("no error") == Leaving::Done;
+                }
+            } else {
+                received(end.recv(1 + random.below(400), false));
+                sent(end.send(random.below(100), now));
+            }
+            pair.world.run_for(random.below(2_000_000) as u64);
+            if is_gone && pair.end(of).sent > 3000 + all {
+                break;
+            }
+        }
+        assert!(is_gone, "seed {seed}\n{}", pair.world.trace());
+        for _ in 0..200 {
+            received(pair.end(1 - of).recv(1 << 20, false));
+        }
+        let (end, peer) = (pair.end(of).sent, pair.end(1 - of).received);
+        assert_eq!(end, peer, "seed {seed}");
+        assert!(pair.end(of).inbound.is_plain() && pair.end(of).outbound.is_plain());
+    }
 }

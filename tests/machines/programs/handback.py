@@ -3,6 +3,8 @@
     handback.py serve PORT HOW AT    answers AT requests itself; then HOW: exec, pass, child…
     handback.py go-on FD             answers the rest, on an inherited descriptor
     handback.py ask HOST PORT        sends requests, some of them several at once
+    handback.py serve PORT half AT   answers them, reads the end of the stream, and becomes what sends the TAIL
+    handback.py ask-half HOST PORT AT
 """
 
 import array
@@ -16,6 +18,7 @@ import sys
 import time
 
 ROUNDS = 120
+TAIL = b"".join(struct.pack("!I", number) for number in range(20_000))
 
 
 def take(sock, count):
@@ -57,6 +60,11 @@ def serve(port, how, at):
     sock, _ = listener.accept()
     listener.close()
     answer(sock, at)
+    if how == "half":
+        assert sock.recv(1) == b""
+        os.set_inheritable(sock.fileno(), True)
+        words = [sys.executable, __file__, "tail", str(sock.fileno())]
+        os.execve(sys.executable, words, without_library())
     if how == "exec":
         os.set_inheritable(sock.fileno(), True)
         words = [sys.executable, __file__, "go-on", str(sock.fileno())]
@@ -116,6 +124,23 @@ def go_on(fd):
     sock.close()
 
 
+def tail(fd):
+    sock = socket.socket(fileno=fd)
+    sock.sendall(TAIL)
+    sock.close()
+
+
+def ask_half(host, port, at):
+    sock = socket.create_connection((host, port))
+    for index in range(at):
+        body = bytes([index & 0xFF]) * 700
+        sock.sendall(struct.pack("!I", len(body)) + body)
+        assert take(sock, 4 + len(body))[4:] == bytes(byte ^ 0xFF for byte in body)
+    sock.shutdown(socket.SHUT_WR)
+    assert take(sock, len(TAIL) + 1) == TAIL
+    print("every byte")
+
+
 def ask(host, port):
     dice = random.Random(7)
     sock = socket.create_connection((host, port), 60)
@@ -136,5 +161,7 @@ if __name__ == "__main__":
         serve(int(words[0]), words[1], int(words[2]))
     elif command == "ask":
         ask(words[0], int(words[1]))
+    elif command == "ask-half":
+        ask_half(words[0], int(words[1]), int(words[2]))
     else:
-        {"receive": receive, "go-on": go_on}[command](int(words[0]))
+        {"receive": receive, "go-on": go_on, "tail": tail}[command](int(words[0]))

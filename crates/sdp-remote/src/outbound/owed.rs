@@ -53,10 +53,11 @@ impl Outbound {
         io: &mut SendContext<'_, T, C>,
     ) -> Result<bool, SendError> {
         match self.leave {
-            Leave::Gives { .. } if self.producer.lane() == Lane::Kernel => {
+            Leave::Gives { .. } | Leave::Alone if self.producer.lane() == Lane::Kernel => {
                 self.write_raw(io.carrier)?;
                 let _ = self.producer.go_raw();
             }
+            Leave::Alone => self.leave = Leave::Gone,
             Leave::Gives { stream, len } => {
                 let marker = self.producer.marker(Kind::Return, stream);
                 self.begin_marker(io.carrier, Marker { follows: len, ..marker }, false)?;

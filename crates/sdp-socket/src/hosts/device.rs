@@ -45,6 +45,9 @@ const RETRY_MOST_NS: u64 = 60_000_000_000;
 const REOPEN_NS: u64 = 1_000_000_000;
 /// Between two looks whether the turn is free.
 const TURN_NAP_NS: i64 = 100_000;
+/// How often, and how long apart, a close looks whether the device has given back what was under way.
+const FLUSH_LOOKS: u32 = 10;
+const FLUSH_NAP_NS: i64 = 100_000;
 /// Requests before the distance grows.
 const EAGER_TRIES: u32 = 200;
 
@@ -712,6 +715,14 @@ pub(super) fn end(conn: &Conn, number: u32, pair: &Pair) {
     if let Some(device) = device(&mut turn) {
         device.host.unlisten(number);
         device.host.forget(number);
+        // The program may never come back, if this was its last connection.
+        for _ in 0..FLUSH_LOOKS {
+            drain();
+            if device.host.fabric().bury() {
+                break;
+            }
+            sdp_sys::time::nap(FLUSH_NAP_NS);
+        }
     }
     pair.release();
 }

@@ -45,6 +45,7 @@ mod forked;
 mod leaving;
 mod look;
 mod pair;
+mod watch;
 
 use awake::{Road, receive_or_pause};
 use carrier_io::{NOT_ASKED, Socket, Vector, is_of_this_host};
@@ -211,6 +212,7 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
         look_around(conn);
         let blocked = match sent {
             Ok(n) => {
+                watch::sent(conn, pair);
                 done += n;
                 buffers.advance(n);
                 conn.one_way.store(0, Ordering::Relaxed);
@@ -477,11 +479,13 @@ pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Resul
         let events = if is_cut { 0 } else { libc::POLLIN };
         // Who sleeps on a connection that has not met is woken by the carrier alone.
         let early = Early::begin(conn);
+        let nap = pair.watch.sleep(nap);
         let look = || {
             device::drain();
-            has_messages(conn)
+            has_messages(conn) || watch::must_stay_awake(conn, pair)
         };
         let woken = wait::beside_queue_pair(conn, guard, (events, nap), until, mark, look);
+        pair.watch.wake();
         drop(early);
         match woken {
             wait::Woken::Look if wait::was_interrupted(&mut mark) && got > 0 => return Ok(got),

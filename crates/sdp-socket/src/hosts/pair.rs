@@ -18,6 +18,7 @@ use sdp_sys::{section, time::monotonic_ns};
 use super::{
     carrier_io::Socket,
     forked::{self, Use},
+    watch::Watch,
 };
 use crate::{
     conn::{Conn, Half},
@@ -106,6 +107,8 @@ pub(super) struct Pair {
     is_copy: AtomicBool,
     /// The program reads no more (SHUT_RD).
     pub(super) is_shut: AtomicBool,
+    /// Who notices a message that is lost.
+    pub(super) watch: Watch,
     /// A receive call that found nothing was one that waits: the next one is taken for one, until it asks the kernel.
     pub(super) is_waited_for: AtomicBool,
     /// A thread left a lock for good.
@@ -213,6 +216,7 @@ pub(super) fn take(conn: &Conn, role: Role) -> Option<&'static Pair> {
         pair.fork.store(0, Ordering::Relaxed);
         pair.claimed.store(0, Ordering::Relaxed);
         pair.is_shut.store(false, Ordering::Relaxed);
+        pair.watch.begin();
         pair.is_waited_for.store(false, Ordering::Relaxed);
         pair.owner.store(owner, Ordering::Release);
         drop((first, second));
