@@ -50,6 +50,7 @@ plain!(
     libc::sockaddr_storage,
     libc::sockaddr_un,
     libc::stat,
+    libc::statfs,
     libc::timespec,
     libc::timeval,
     libc::ucred,
@@ -153,6 +154,13 @@ table! {
     /// Reads words at a place of a file.
     pread(fd: i32, to: &mut [u64], at: usize)
         = SYS_pread64(fd, to.as_mut_ptr(), size_of_val(to), at);
+    /// Reads bytes at a place of a file.
+    pread_bytes(fd: i32, to: &mut [u8], at: i64)
+        = SYS_pread64(fd, to.as_mut_ptr(), to.len(), at);
+    /// Moves the place at which a file is read.
+    lseek(fd: i32, by: i64, from: i32) = SYS_lseek(fd, by, from);
+    /// What is known of a file's file system.
+    fstatfs(fd: i32, system: &mut libc::statfs) = SYS_fstatfs(fd, from_mut(system));
     /// Writes once.
     write(fd: i32, bytes: &[u8]) = SYS_write(fd, bytes.as_ptr(), bytes.len());
     /// A pipe's two ends.

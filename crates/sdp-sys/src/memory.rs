@@ -1,6 +1,62 @@
-//! Whether a program's pointer leads anywhere, where the kernel would answer `EFAULT` and a read here would be a fault.
+//! Memory: whether a program's pointer leads anywhere, where the kernel would answer `EFAULT` and a read here would be a
+//! fault; and mappings that end with the value that has them.
 
-use crate::kernel;
+use core::{
+    ops::{Deref, DerefMut},
+    ptr::NonNull,
+};
+
+use crate::{kernel, sys};
+
+/// A mapping of zeros of its own, page aligned; pages that are not touched cost nothing.
+pub struct Zeros {
+    at: NonNull<u8>,
+    len: usize,
+}
+
+impl Zeros {
+    /// At least one byte, which a forked process copies. `None`: there is no memory.
+    pub fn private(len: usize) -> Option<Self> {
+        Self::map(len, libc::MAP_PRIVATE)
+    }
+
+    /// At least one byte, which a forked process shares.
+    ///
+    /// # Safety
+    /// While the bytes are borrowed no other process writes them.
+    pub unsafe fn shared(len: usize) -> Option<Self> {
+        Self::map(len, libc::MAP_SHARED)
+    }
+
+    fn map(len: usize, flags: i32) -> Option<Self> {
+        let len = len.max(1);
+        let at = kernel::map_zeros(len, 0, flags | libc::MAP_NORESERVE).ok()?;
+        Some(Self { at, len })
+    }
+}
+
+impl Deref for Zeros {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the value's own mapping of that many bytes, which nobody else writes (see `shared`).
+        unsafe { core::slice::from_raw_parts(self.at.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for Zeros {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: the value's own mapping of that many bytes, which nobody else writes (see `shared`).
+        unsafe { core::slice::from_raw_parts_mut(self.at.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for Zeros {
+    fn drop(&mut self) {
+        // SAFETY: the value's own mapping, which nobody borrows any more.
+        let _ = unsafe { sys!(libc::SYS_munmap, self.at.as_ptr(), self.len) };
+    }
+}
 
 const BLOCK: usize = size_of::<u64>();
 

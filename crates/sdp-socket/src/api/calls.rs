@@ -18,12 +18,13 @@ use crate::{
     api::bulk,
     conn::{
         self, Half, Pinned, Stage, carrier,
-        iovec::{Buffers, IOV_MAX},
+        iovec::{Buffers, IOV_MAX, Vector},
         options::{self, Verdict, flags, requests::SIOCATMARK},
         publish,
     },
     datapath::{
-        fast, header,
+        fast,
+        header::{self, Header},
         receive::{self, Wish},
         send, splice,
     },
@@ -112,12 +113,13 @@ fn done_unless_retired(result: Result<usize, Errno>) -> Call {
     }
 }
 
-fn timeout_ns(timeout: *const timespec) -> Option<u64> {
-    if timeout.is_null() {
-        return None;
-    }
-    // SAFETY: the program's own timeout, valid by the libc call's contract.
-    let timeout = unsafe { *timeout };
+/// `None`: for ever.
+///
+/// # Safety
+/// Null, or the program's, until the call returns.
+unsafe fn timeout_ns(timeout: *const timespec) -> Option<u64> {
+    // SAFETY: the caller's.
+    let timeout = unsafe { timeout.as_ref() }?;
     let seconds = u64::try_from(timeout.tv_sec).unwrap_or(0);
     let ns = u64::try_from(timeout.tv_nsec).unwrap_or(0);
     Some(seconds.saturating_mul(1_000_000_000).saturating_add(ns))
@@ -222,8 +224,10 @@ pub unsafe fn recv(fd: c_int, iov: *const iovec, count: usize, flags: c_int) -> 
         {
             by_kernel(conn, Half::Receive)
         }
-        // SAFETY: the caller's.
-        Road::Library(conn) => unsafe { recv_here(&conn, iov, count, flags, None) },
+        Road::Library(conn) => {
+            // SAFETY: the caller's.
+            recv_here(&conn, unsafe { Vector::new(iov, count) }, flags, None)
+        }
     }
 }
 
@@ -235,8 +239,10 @@ pub unsafe fn readv(fd: c_int, iov: *const iovec, count: usize, flags: c_int) ->
     match road(fd, Half::Receive) {
         Road::Pass => Call::Pass,
         Road::Kernel(ticket) => Call::Counted(ticket),
-        // SAFETY: the caller's.
-        Road::Library(conn) => unsafe { recv_here(&conn, iov, count, flags, Some(0)) },
+        Road::Library(conn) => {
+            // SAFETY: the caller's.
+            recv_here(&conn, unsafe { Vector::new(iov, count) }, flags, Some(0))
+        }
     }
 }
 
@@ -251,21 +257,14 @@ fn by_kernel(conn: Pinned, half: Half) -> Call {
 }
 
 /// [`recv`] on an attached connection. `none`: the answer to a call for no bytes, if it does not wait.
-unsafe fn recv_here(
-    conn: &Pinned,
-    iov: *const iovec,
-    count: usize,
-    flags: c_int,
-    none: Option<usize>,
-) -> Call {
+fn recv_here(conn: &Pinned, vector: Vector, flags: c_int, none: Option<usize>) -> Call {
     if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
         return Call::Pass;
     }
-    if iov.is_null() && count != 0 {
+    if vector.is_missing() {
         return Call::Pass; // EFAULT, by the kernel
     }
-    // SAFETY: the program's vector, valid for the call.
-    let Some(mut buffers) = (unsafe { Buffers::new(iov, count) }) else {
+    let Some(mut buffers) = vector.buffers() else {
         return done(Err(Errno::EINVAL));
     };
     if flags & libc::MSG_TRUNC == 0 && buffers.has_null() {
@@ -295,8 +294,7 @@ pub unsafe fn recv_one(fd: c_int, iov: &iovec, flags: c_int) -> Call {
         match unsafe { fast::receive(fd, to, len) } {
             Some(fast::Received::Done(n)) => return Call::Done(n as isize),
             Some(fast::Received::Partly(n)) => {
-                // SAFETY: n bytes of the buffer are used.
-                let rest = iovec { iov_base: unsafe { to.add(n) }.cast(), iov_len: len - n };
+                let rest = iovec { iov_base: to.wrapping_add(n).cast(), iov_len: len - n };
                 // SAFETY: the rest of the program's buffer.
                 let buffers = unsafe { Buffers::new(&raw const rest, 1) };
                 let more = buffers.map_or(0, |mut rest| receive::rest_of(fd, &mut rest));
@@ -314,21 +312,18 @@ pub unsafe fn recv_one(fd: c_int, iov: &iovec, flags: c_int) -> Call {
 /// # Safety
 /// See the module.
 pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> Call {
-    if msg.is_null() {
-        return Call::Pass;
-    }
+    // SAFETY: the caller's.
+    let Some(header) = (unsafe { Header::new(msg) }) else { return Call::Pass };
     let conn = match road(fd, Half::Receive) {
         Road::Pass => return Call::Pass,
         Road::Kernel(ticket) => return Call::Counted(ticket), // the header is the kernel's to read
         Road::Library(conn) => conn,
     };
-    // SAFETY: the program's header.
-    let (iov, count, control) =
-        unsafe { ((*msg).msg_iov, (*msg).msg_iovlen, (*msg).msg_controllen) };
+    let control = header.control_len();
     if flags & flags::MSG_CMSG_COMPAT != 0 {
         return Call::Pass; // EINVAL, by the kernel
     }
-    if count > IOV_MAX {
+    if header.elements() > IOV_MAX {
         return done(Err(Errno(libc::EMSGSIZE)));
     }
     if control != 0 && options::has_stamps(conn.fd()) {
@@ -337,8 +332,7 @@ pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> Call {
     if (control != 0 || flags & libc::MSG_PEEK != 0) && header::is_kernels(&conn, Half::Receive) {
         return by_kernel(conn, Half::Receive);
     }
-    // SAFETY: the header's own vector.
-    let call = unsafe { recv_here(&conn, iov, count, flags, None) };
+    let call = recv_here(&conn, header.vector(), flags, None);
     if let Call::Done(n) = call
         && n >= 0
     {
@@ -379,23 +373,19 @@ pub fn keep_error(fd: c_int, error: c_int) {
 #[unsafe(link_section = ".text.hot")]
 pub unsafe fn send(fd: c_int, iov: *const iovec, count: usize, flags: c_int) -> Call {
     // SAFETY: the caller's.
-    unsafe { send_with(fd, flags, || Vector { iov, count, header: core::ptr::null() }) }
-}
-
-/// What a send is to send.
-struct Vector {
-    iov: *const iovec,
-    count: usize,
-    /// Of a message.
-    header: *const msghdr,
+    let vector = unsafe { Vector::new(iov, count) };
+    send_with(fd, flags, None, || vector)
 }
 
 /// [`send`] of a vector that is looked for only where it is needed: what the kernel sends, the kernel reads.
-///
-/// # Safety
-/// See the module, for the vector.
+/// `header`: of a message.
 #[inline]
-unsafe fn send_with(fd: c_int, flags: c_int, vector: impl FnOnce() -> Vector) -> Call {
+fn send_with(
+    fd: c_int,
+    flags: c_int,
+    header: Option<Header>,
+    vector: impl FnOnce() -> Vector,
+) -> Call {
     // Young connections too: an urgent byte counts as sent, but not as read.
     if let Some(why) = flags::leaving_send(flags)
         && !elsewhere::is(fd)
@@ -413,13 +403,10 @@ unsafe fn send_with(fd: c_int, flags: c_int, vector: impl FnOnce() -> Vector) ->
                 return Call::Counted(ticket);
             }
             let vector = vector();
-            let (iov, count) = (vector.iov, vector.count);
-            // SAFETY: the program's header.
-            if iov.is_null() || unsafe { header::has_control(vector.header) } {
+            if vector.is_null() || header::has_control(header) {
                 return Call::Counted(ticket);
             }
-            // SAFETY: the program's vector, valid for the call.
-            match unsafe { Buffers::new(iov, count) } {
+            match vector.buffers() {
                 Some(mut buffers) if buffers.left() > bulk::PIECE => {
                     done_unless_retired(bulk::send(ticket, &mut buffers, flags))
                 }
@@ -428,23 +415,17 @@ unsafe fn send_with(fd: c_int, flags: c_int, vector: impl FnOnce() -> Vector) ->
         }
         Road::Library(conn) => {
             let vector = vector();
-            let (iov, count) = (vector.iov, vector.count);
-            // SAFETY: the program's header.
-            if unsafe { header::has_control(vector.header) }
-                && header::is_kernels(&conn, Half::Send)
-            {
+            if header::has_control(header) && header::is_kernels(&conn, Half::Send) {
                 return by_kernel(conn, Half::Send);
             }
-            // SAFETY: the program's header.
-            if let Some(e) = unsafe { header::refused(fd, vector.header, flags) } {
+            if let Some(e) = header::refused(fd, header, flags) {
                 conn.note_told(e);
                 return done(Err(e));
             }
-            if iov.is_null() && count != 0 {
+            if vector.is_missing() {
                 return Call::Pass; // EFAULT, by the kernel
             }
-            // SAFETY: the program's vector, valid for the call.
-            let Some(mut buffers) = (unsafe { Buffers::new(iov, count) }) else {
+            let Some(mut buffers) = vector.buffers() else {
                 return done(Err(Errno::EINVAL));
             };
             if buffers.left() == 0 {
@@ -484,46 +465,36 @@ pub unsafe fn send_one(fd: c_int, iov: &iovec, flags: c_int) -> Call {
 /// # Safety
 /// See the module.
 pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Call {
-    if msg.is_null() {
-        return Call::Pass;
-    }
+    // SAFETY: the caller's.
+    let Some(header) = (unsafe { Header::new(msg) }) else { return Call::Pass };
     if !is_tracked(fd) {
         let mut is_whole = true;
-        // SAFETY: the program's header.
-        unsafe {
-            header::each_right(msg, |passed| {
-                if elsewhere::is(passed) {
+        header::each_right(header, |passed| {
+            if elsewhere::is(passed) {
+                return;
+            }
+            if let Some(Entry::Set(set)) = table::entry(passed) {
+                interest::watched(set); // who gets it waits where we do not see it
+            }
+            let _section = section::Guard::enter();
+            if let Some(conn) = Pinned::new(passed, Half::Receive)
+                && conn.stage() != Stage::Listener
+                && conn.stage() != Stage::Fresh
+            {
+                if !handover::leave_to(&conn, passed, Reason::Passed, Heir::Stranger) {
+                    is_whole = false;
                     return;
                 }
-                if let Some(Entry::Set(set)) = table::entry(passed) {
-                    interest::watched(set); // who gets it waits where we do not see it
+                // Another connection may be in its place.
+                if table::entry(passed) == Some(Entry::Conn(conn.index())) {
+                    crate::lifecycle::adopt::passed_on(&conn, passed);
                 }
-                let _section = section::Guard::enter();
-                if let Some(conn) = Pinned::new(passed, Half::Receive)
-                    && conn.stage() != Stage::Listener
-                    && conn.stage() != Stage::Fresh
-                {
-                    if !handover::leave_to(&conn, passed, Reason::Passed, Heir::Stranger) {
-                        is_whole = false;
-                        return;
-                    }
-                    // Another connection may be in its place.
-                    if table::entry(passed) == Some(Entry::Conn(conn.index())) {
-                        crate::lifecycle::adopt::passed_on(&conn, passed);
-                    }
-                }
-            });
-        }
+            }
+        });
         // Who gets it would miss what is unread, and take the kernel's end of the stream for its end.
         return if is_whole { Call::Pass } else { done(Err(Errno(libc::ETOOMANYREFS))) };
     }
-    let vector = || {
-        // SAFETY: the program's header.
-        let (iov, count) = unsafe { ((*msg).msg_iov, (*msg).msg_iovlen) };
-        Vector { iov, count, header: msg }
-    };
-    // SAFETY: the header's own vector.
-    unsafe { send_with(fd, flags, vector) }
+    send_with(fd, flags, Some(header), || header.vector())
 }
 
 /// Reports the result of a call that was answered with [`Call::Counted`] (result or −1).
@@ -564,7 +535,9 @@ pub(crate) fn finish_more(ticket: Ticket, result: isize, flags: c_int, more: usi
 /// See the module.
 pub unsafe fn received_descriptors(through: c_int, msg: *const msghdr) {
     // SAFETY: the caller's.
-    unsafe { header::each_right(msg, |fd| crate::lifecycle::adopt::received(through, fd)) };
+    if let Some(header) = unsafe { Header::new(msg) } {
+        header::each_right(header, |fd| crate::lifecycle::adopt::received(through, fd));
+    }
 }
 
 /// `sendfile` with a tracked descriptor at either end. Into a pipe the kernel also sends from a socket.

@@ -15,6 +15,44 @@ pub(crate) const IOV_MAX: usize = 1024;
 /// Most bytes of one call: the kernel makes longer ones as if they were so long.
 pub(crate) const MOST: usize = 0x7fff_f000;
 
+/// A vector of the program's, before anything of it is looked at: what the kernel reads, the kernel checks.
+#[derive(Clone, Copy)]
+pub(crate) struct Vector {
+    iov: *const iovec,
+    count: usize,
+}
+
+impl Vector {
+    /// # Safety
+    /// `iov` is null or points to `count` elements, each valid until the call returns.
+    #[inline]
+    pub(crate) unsafe fn new(iov: *const iovec, count: usize) -> Self {
+        Self { iov, count }
+    }
+
+    /// Whether it is nowhere.
+    #[inline]
+    pub(crate) fn is_null(self) -> bool {
+        self.iov.is_null()
+    }
+
+    /// Whether it is nowhere and should be somewhere: EFAULT, by the kernel.
+    #[inline]
+    pub(crate) fn is_missing(self) -> bool {
+        self.iov.is_null() && self.count != 0
+    }
+
+    /// Its bytes. `None`: the lengths are impossible (EINVAL), or it is missing.
+    #[inline]
+    pub(crate) fn buffers(self) -> Option<Buffers> {
+        if self.is_missing() {
+            return None;
+        }
+        // SAFETY: by the contract of `new`.
+        unsafe { Buffers::new(self.iov, self.count) }
+    }
+}
+
 /// A walk over an iovec array.
 #[derive(Clone, Copy)]
 pub(crate) struct Buffers {
@@ -36,13 +74,28 @@ impl Buffers {
             return None;
         }
         let mut left = 0usize;
-        for i in 0..count {
-            // SAFETY: i < count.
-            let len = unsafe { (*iov.add(i)).iov_len };
-            left = left.checked_add(len).filter(|n| *n <= isize::MAX as usize)?;
+        let mut rest = Self { iov, count, skip: 0, left: 0, total: 0 };
+        while let Some(element) = rest.first() {
+            left = left.checked_add(element.iov_len).filter(|n| *n <= isize::MAX as usize)?;
+            rest.step();
         }
         let left = left.min(MOST);
         Some(Self { iov, count, skip: 0, left, total: left })
+    }
+
+    /// The element that the walk is at. `None`: it has come to the end.
+    #[inline(always)]
+    fn first(&self) -> Option<iovec> {
+        // SAFETY: `count` elements remain from `iov` on.
+        (self.count > 0).then(|| unsafe { *self.iov })
+    }
+
+    /// Goes on to the next element.
+    #[inline(always)]
+    fn step(&mut self) {
+        self.iov = self.iov.wrapping_add(1);
+        self.count = self.count.saturating_sub(1);
+        self.skip = 0;
     }
 
     /// The one buffer, if there is only one and it is untouched and not null.
@@ -51,19 +104,21 @@ impl Buffers {
         if self.count != 1 || self.skip != 0 {
             return None;
         }
-        // SAFETY: one element.
-        let base = unsafe { (*self.iov).iov_base };
+        let base = self.first()?.iov_base;
         (!base.is_null()).then_some((base.cast(), self.left))
     }
 
     /// Whether an element is a null pointer with a length: EFAULT in the kernel, a fault here.
     #[inline]
     pub(crate) fn has_null(&self) -> bool {
-        (0..self.count).any(|i| {
-            // SAFETY: i < count.
-            let element = unsafe { *self.iov.add(i) };
-            element.iov_base.is_null() && element.iov_len != 0
-        })
+        let mut rest = *self;
+        while let Some(element) = rest.first() {
+            if element.iov_base.is_null() && element.iov_len != 0 {
+                return true;
+            }
+            rest.step();
+        }
+        false
     }
 
     /// Bytes not yet used.
@@ -89,21 +144,17 @@ impl Buffers {
     fn each(&mut self, n: usize, mut piece: impl FnMut(*mut u8, usize)) {
         let mut n = n.min(self.left);
         self.left -= n;
-        while n > 0 && self.count > 0 {
-            // SAFETY: count > 0 elements remain from iov on.
-            let (base, len) = unsafe { ((*self.iov).iov_base.cast::<u8>(), (*self.iov).iov_len) };
-            let here = len.saturating_sub(self.skip).min(n);
+        while n > 0
+            && let Some(iovec { iov_base, iov_len }) = self.first()
+        {
+            let here = iov_len.saturating_sub(self.skip).min(n);
             if here > 0 {
-                // SAFETY: skip + here <= len: within the element.
-                piece(unsafe { base.add(self.skip) }, here);
+                piece(iov_base.cast::<u8>().wrapping_add(self.skip), here);
             }
             n -= here;
             self.skip += here;
-            if self.skip >= len && self.count > 0 {
-                // SAFETY: moves to the next element or one past the end.
-                self.iov = unsafe { self.iov.add(1) };
-                self.count -= 1;
-                self.skip = 0;
+            if self.skip >= iov_len {
+                self.step();
             }
         }
     }
@@ -128,16 +179,11 @@ impl Buffers {
 
     /// Bytes left in the first non-empty element.
     fn first_piece(&mut self) -> usize {
-        while self.count > 0 {
-            // SAFETY: count > 0.
-            let len = unsafe { (*self.iov).iov_len };
-            if len > self.skip {
-                return len - self.skip;
+        while let Some(element) = self.first() {
+            if element.iov_len > self.skip {
+                return element.iov_len - self.skip;
             }
-            // SAFETY: count > 0: the next element, or one past the end.
-            self.iov = unsafe { self.iov.add(1) };
-            self.count -= 1;
-            self.skip = 0;
+            self.step();
         }
         0
     }

@@ -1,6 +1,6 @@
 //! Message headers: what the kernel says of them, and what only it can put into them.
 
-use core::sync::atomic::Ordering;
+use core::{ptr::NonNull, sync::atomic::Ordering};
 
 use libc::{c_int, msghdr};
 use sdp_link::{EndWords, Link, SwitchLog};
@@ -8,7 +8,7 @@ use sdp_sys::{errno::Errno, sys};
 
 use crate::conn::{
     Half, Pinned,
-    iovec::IOV_MAX,
+    iovec::{IOV_MAX, Vector},
     options::flags::MSG_CMSG_COMPAT,
     words::{self, SDP_BIT},
 };
@@ -38,29 +38,55 @@ pub(crate) fn is_kernels(conn: &Pinned, half: Half) -> bool {
     bits & SDP_BIT == 0 && bits as u32 == theirs()
 }
 
+/// The header of a message of the program's, until the call returns.
+#[derive(Clone, Copy)]
+pub(crate) struct Header(NonNull<msghdr>);
+
+impl Header {
+    /// `None`: null.
+    ///
+    /// # Safety
+    /// Null, or a header that is readable until the call returns, with its vector and its control data.
+    pub(crate) unsafe fn new(header: *const msghdr) -> Option<Self> {
+        NonNull::new(header.cast_mut()).map(Self)
+    }
+
+    /// What it says.
+    fn read(self) -> msghdr {
+        // SAFETY: readable, by the contract of `new`.
+        unsafe { self.0.read() }
+    }
+
+    /// Bytes of control data, or of room for it.
+    pub(crate) fn control_len(self) -> usize {
+        self.read().msg_controllen
+    }
+
+    /// Elements of its vector.
+    pub(crate) fn elements(self) -> usize {
+        self.read().msg_iovlen
+    }
+
+    /// Its vector.
+    pub(crate) fn vector(self) -> Vector {
+        let header = self.read();
+        // SAFETY: the header's own, by the contract of `new`.
+        unsafe { Vector::new(header.msg_iov, header.msg_iovlen) }
+    }
+}
+
 /// Whether a message to be sent has control data.
-///
-/// # Safety
-/// The header is null or valid.
-pub(crate) unsafe fn has_control(header: *const msghdr) -> bool {
-    // SAFETY: the caller's.
-    !header.is_null() && unsafe { (*header).msg_controllen } != 0
+pub(crate) fn has_control(header: Option<Header>) -> bool {
+    header.is_some_and(|header| header.control_len() != 0)
 }
 
 /// Why the kernel refuses a message whatever its bytes are: too many buffers, control data, a length of the address, a
 /// flag. What it accepts of these means nothing to a lane.
-///
-/// # Safety
-/// The header is null or valid.
-pub(crate) unsafe fn refused(fd: c_int, header: *const msghdr, flags: c_int) -> Option<Errno> {
-    if header.is_null() {
-        return None;
-    }
+pub(crate) fn refused(fd: c_int, header: Option<Header>, flags: c_int) -> Option<Errno> {
+    let mut header = header?.read();
     if flags & MSG_CMSG_COMPAT != 0 {
         return Some(Errno::EINVAL);
     }
-    // SAFETY: the caller's.
-    let mut header = unsafe { *header };
     if header.msg_iovlen > IOV_MAX {
         return Some(Errno(libc::EMSGSIZE));
     }
@@ -77,11 +103,9 @@ pub(crate) unsafe fn refused(fd: c_int, header: *const msghdr, flags: c_int) -> 
 }
 
 /// Calls `each` with every descriptor in the message's SCM_RIGHTS.
-///
-/// # Safety
-/// `msg` is a valid header whose control data is readable.
-pub(crate) unsafe fn each_right(msg: *const msghdr, mut each: impl FnMut(c_int)) {
-    // SAFETY: the caller's header; the macros stay within msg_controllen.
+pub(crate) fn each_right(header: Header, mut each: impl FnMut(c_int)) {
+    let msg = header.0.as_ptr().cast_const();
+    // SAFETY: header and control data are readable, by the contract of `new`; the macros stay within msg_controllen.
     unsafe {
         if (*msg).msg_control.is_null() {
             return;

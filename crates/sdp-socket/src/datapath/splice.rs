@@ -2,7 +2,11 @@
 
 use libc::c_int;
 use sdp_link::{Link, PENDING_MAX, RxCursor, Wakeups};
-use sdp_sys::{errno::Errno, sys};
+use sdp_sys::{
+    errno::Errno,
+    kernel::{self, zeroed},
+    sys,
+};
 
 use crate::{
     conn::{
@@ -38,31 +42,22 @@ const ON_DISKS: &[u64] = &[
 
 /// Whether `sendfile` from here is to read here: a file of bytes.
 fn is_plain_file(input: c_int) -> bool {
-    // SAFETY: zero is a valid value of both structures, which outlive their calls.
-    unsafe {
-        let mut stat: libc::stat = core::mem::zeroed();
-        if sys!(libc::SYS_fstat, input, &raw mut stat).is_err()
-            || stat.st_mode & libc::S_IFMT != libc::S_IFREG
-        {
-            return false;
-        }
-        if stat.st_blocks > 0 {
-            return true;
-        }
-        let mut system: libc::statfs = core::mem::zeroed();
-        sys!(libc::SYS_fstatfs, input, &raw mut system).is_ok()
-            && ON_DISKS.contains(&u64::from(system.f_type as u32))
+    let mut stat: libc::stat = zeroed();
+    if kernel::fstat(input, &mut stat).is_err() || stat.st_mode & libc::S_IFMT != libc::S_IFREG {
+        return false;
     }
+    if stat.st_blocks > 0 {
+        return true;
+    }
+    let mut system: libc::statfs = zeroed();
+    kernel::fstatfs(input, &mut system).is_ok()
+        && ON_DISKS.contains(&u64::from(system.f_type as u32))
 }
 
 /// Whether a descriptor names a pipe.
 pub(crate) fn is_pipe(fd: c_int) -> bool {
-    // SAFETY: zero is a valid value of the structure, which outlives the call.
-    unsafe {
-        let mut stat: libc::stat = core::mem::zeroed();
-        sys!(libc::SYS_fstat, fd, &raw mut stat).is_ok()
-            && stat.st_mode & libc::S_IFMT == libc::S_IFIFO
-    }
+    let mut stat: libc::stat = zeroed();
+    kernel::fstat(fd, &mut stat).is_ok() && stat.st_mode & libc::S_IFMT == libc::S_IFIFO
 }
 
 /// `sendfile` from `input` to a connection on the SDP lane: through a buffer on the stack, one message
@@ -125,13 +120,11 @@ unsafe fn send_file(
     let partial = |done: usize, e: Errno| if done > 0 { Ok(done) } else { Err(e) };
     while done < count {
         let want = (count - done).min(most);
-        // SAFETY: the chunk is writable for `want` bytes; offset is the caller's.
-        let got = unsafe {
-            if offset.is_null() {
-                sys!(libc::SYS_read, input, chunk.as_mut_ptr(), want)
-            } else {
-                sys!(libc::SYS_pread64, input, chunk.as_mut_ptr(), want, *offset)
-            }
+        let to = chunk.get_mut(..want).unwrap_or(&mut []);
+        // SAFETY: null or the caller's.
+        let got = match unsafe { offset.as_ref() } {
+            None => kernel::read(input, to),
+            Some(offset) => kernel::pread_bytes(input, to, *offset),
         };
         let got = match got {
             Ok(0) => break,
@@ -143,21 +136,12 @@ unsafe fn send_file(
         let Some(mut buffers) = (unsafe { Buffers::new(&raw const iov, 1) }) else { break };
         let sent = by(conn, &mut buffers, 0);
         let taken = *sent.as_ref().unwrap_or(&0);
-        if offset.is_null() {
-            if taken < got {
-                // SAFETY: no pointers. Gives back what was read and not sent.
-                let _ = unsafe {
-                    sys!(
-                        libc::SYS_lseek,
-                        input,
-                        (taken as isize - got as isize) as usize,
-                        libc::SEEK_CUR
-                    )
-                };
-            }
-        } else {
-            // SAFETY: the caller's.
-            unsafe { *offset += taken as i64 };
+        // SAFETY: null or the caller's.
+        if let Some(offset) = unsafe { offset.as_mut() } {
+            *offset += taken as i64;
+        } else if taken < got {
+            // Gives back what was read and not sent.
+            let _ = kernel::lseek(input, taken as i64 - got as i64, libc::SEEK_CUR);
         }
         done += taken;
         match sent {

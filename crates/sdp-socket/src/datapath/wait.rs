@@ -575,7 +575,7 @@ fn sleep_beside(
         return (Woken::Interrupted, false);
     }
     guard.is_asleep(true);
-    let n = host::ppoll(&mut fds, timeout.as_ref(), core::ptr::null());
+    let n = host::ppoll(&mut fds, timeout.as_ref(), host::Mask::NONE);
     guard.is_asleep(false);
     if process::is_retired() {
         return (Woken::Closed, false); // the call is the kernel's now, and nothing of ours is

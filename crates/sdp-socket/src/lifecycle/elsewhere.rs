@@ -6,7 +6,7 @@
 //! its lanes for good, because the child's calls cannot be followed (reason `shared`). That costs a connection its
 //! lanes where such a child really uses it. Who only closes, duplicates and executes never comes here.
 
-use libc::{c_int, fd_set, pollfd};
+use libc::{c_int, pollfd};
 use sdp_stats::Reason;
 use sdp_sys::{pid, section};
 
@@ -16,6 +16,7 @@ use crate::{
     migration::{handover::Heir, pin},
     process::{
         self,
+        host::FdSet,
         table::{self, Entry},
     },
 };
@@ -40,35 +41,23 @@ fn moves_here(fd: c_int, half: Half) -> bool {
 }
 
 /// [`is`] for `poll`.
-///
-/// # Safety
-/// The array has `count` entries.
 #[inline(always)]
-pub(crate) unsafe fn polls(fds: *const pollfd, count: usize) -> bool {
+pub(crate) fn polls(fds: &[pollfd]) -> bool {
     if !pid::may_be_borrowed() || process::is_ours() {
         return false;
     }
-    // SAFETY: the caller's.
-    (0..count).for_each(|i| leave(unsafe { (*fds.add(i)).fd }));
+    fds.iter().for_each(|entry| leave(entry.fd));
     true
 }
 
 /// [`is`] for `select`.
-///
-/// # Safety
-/// The sets are null or have `count` bits.
 #[inline(always)]
-pub(crate) unsafe fn selects(count: c_int, sets: [*mut fd_set; 3]) -> bool {
+pub(crate) fn selects(count: c_int, sets: [FdSet; 3]) -> bool {
     if !pid::may_be_borrowed() || process::is_ours() {
         return false;
     }
     for fd in 0..count.min(process::highest_descriptor().saturating_add(1)) {
-        let (at, bit) = (fd as usize / 8, fd % 8);
-        // SAFETY: the caller's.
-        let is_in = |set: &*mut fd_set| unsafe {
-            !set.is_null() && *set.cast::<u8>().add(at) & 1 << bit != 0
-        };
-        if sets.iter().any(is_in) {
+        if sets.iter().any(|set| set.has(fd as usize)) {
             leave(fd);
         }
     }

@@ -25,7 +25,7 @@
 //! Where that is not to be had either, who follows must not take the kernel's end of the stream for its end: an image gets
 //! an error in the connection's place ([`cut_off`]); everybody else's call fails, and nothing has been passed on.
 
-use core::{ptr::NonNull, sync::atomic::Ordering};
+use core::sync::atomic::Ordering;
 
 use libc::c_int;
 use sdp_fabric_shm::identity;
@@ -33,7 +33,7 @@ use sdp_link::{EndWords, Intent, Link, PENDING_MAX, ResetNote, RxCursor, Wakeups
 use sdp_rdma::fabric::{ReceiveQueue, Received, Scatter};
 use sdp_shm::family::Row;
 use sdp_stats::{Fabric, Reason, trace::Kind};
-use sdp_sys::{OwnedFd, fd, filter, sys, time::monotonic_ns};
+use sdp_sys::{OwnedFd, fd, filter, memory::Zeros, sys, time::monotonic_ns};
 
 use crate::{
     conn::{Conn, carrier, flag, link::AnyHalf, publish, row_flag},
@@ -546,46 +546,42 @@ fn wait(fd: c_int, events: i16, end: u64) -> bool {
 
 /// Memory for the bytes of one [`take_out`].
 pub(crate) struct Heap {
-    base: NonNull<u8>,
-    size: usize,
+    memory: Zeros,
     used: usize,
     overflowed: bool,
 }
 
 impl Heap {
     fn new(size: usize) -> Option<Self> {
-        let size = size.max(1);
-        let base = process::map_private(size)?;
-        Some(Self { base, size, used: 0, overflowed: false })
+        Some(Self { memory: Zeros::private(size)?, used: 0, overflowed: false })
     }
 
     /// Memory that a forked process sees, too.
     pub(crate) fn shared(size: usize) -> Option<Self> {
-        let size = size.max(1);
-        let base = process::map_shared(size)?;
-        Some(Self { base, size, used: 0, overflowed: false })
+        // SAFETY: the forked process, a relay, reads what it is told to, which is when this one has stopped writing.
+        Some(Self { memory: unsafe { Zeros::shared(size) }?, used: 0, overflowed: false })
     }
 
     /// The first bytes, written by another process.
     pub(crate) fn first(&self, count: u64) -> &[u8] {
-        let count = usize::try_from(count).map_or(self.size, |count| count.min(self.size));
-        // SAFETY: within the mapping, which the other process has stopped writing.
-        unsafe { core::slice::from_raw_parts(self.base.as_ptr(), count) }
+        let count = usize::try_from(count).unwrap_or(usize::MAX).min(self.memory.len());
+        self.memory.get(..count).unwrap_or(&[])
+    }
+
+    /// What is free.
+    fn free(&mut self) -> &mut [u8] {
+        self.memory.get_mut(self.used..).unwrap_or(&mut [])
     }
 
     /// Reads `n` bytes of the carrier. False when they did not come until `end`, or do not fit.
     fn read(&mut self, fd: c_int, n: u64, end: u64) -> bool {
         let mut left = match usize::try_from(n) {
-            Ok(n) if n <= self.size - self.used => n,
+            Ok(n) if n <= self.room() => n,
             _ => return false,
         };
         while left > 0 {
-            // SAFETY: used + left <= size, checked above.
-            let got = unsafe {
-                let at = self.base.as_ptr().add(self.used);
-                sys!(libc::SYS_recvfrom, fd, at, left, libc::MSG_DONTWAIT, 0, 0)
-            };
-            match got {
+            let to = self.free().get_mut(..left).unwrap_or(&mut []);
+            match fd::receive(fd, to, libc::MSG_DONTWAIT) {
                 Ok(n) if n > 0 => {
                     self.used += n;
                     left -= n;
@@ -599,12 +595,11 @@ impl Heap {
 
     /// The first `n` bytes that wait on the carrier, which keeps them. `None`: they are not there.
     fn peek(&mut self, fd: c_int, n: usize) -> Option<()> {
-        if self.used != 0 || n > self.size {
+        if self.used != 0 {
             return None;
         }
         let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
-        // SAFETY: room for n bytes, checked above.
-        let got = unsafe { sys!(libc::SYS_recvfrom, fd, self.base.as_ptr(), n, flags, 0, 0) };
+        let got = fd::receive(fd, self.memory.get_mut(..n)?, flags);
         if n > 0 && got != Ok(n) {
             return None;
         }
@@ -613,48 +608,37 @@ impl Heap {
     }
 
     fn append(&mut self, bytes: &[u8]) -> bool {
-        if bytes.len() > self.room() {
-            return false;
-        }
-        // SAFETY: fits, checked above; two mappings do not overlap.
-        unsafe {
-            let to = self.base.as_ptr().add(self.used);
-            core::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
-        }
+        let Some(to) = self.free().get_mut(..bytes.len()) else { return false };
+        to.copy_from_slice(bytes);
         self.used += bytes.len();
         true
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: `used` bytes of the mapping were written; nobody writes while it is borrowed.
-        unsafe { core::slice::from_raw_parts(self.base.as_ptr(), self.used) }
+        self.memory.get(..self.used).unwrap_or(&[])
     }
 
     fn send(&self, peer: &OwnedFd, end: u64) -> bool {
-        send(peer, self.base.as_ptr(), self.used, end) == self.used
+        send(peer, self.memory.as_ptr(), self.used, end) == self.used
     }
-}
 
-impl Drop for Heap {
-    fn drop(&mut self) {
-        process::unmap(self.base, self.size);
+    fn room(&self) -> usize {
+        self.memory.len() - self.used
     }
 }
 
 impl Scatter for Heap {
     fn room(&self) -> usize {
-        self.size - self.used
+        Self::room(self)
     }
 
     fn accept(&mut self, src: &[core::cell::Cell<u8>]) {
-        if src.len() > self.room() {
+        let Some(to) = self.free().get_mut(..src.len()) else {
             self.overflowed = true;
             return;
-        }
-        // SAFETY: fits, checked above; ring memory and this mapping do not overlap.
-        unsafe {
-            let to = self.base.as_ptr().add(self.used);
-            core::ptr::copy_nonoverlapping(src.as_ptr().cast::<u8>(), to, src.len());
+        };
+        for (to, from) in to.iter_mut().zip(src) {
+            *to = from.get();
         }
         self.used += src.len();
     }

@@ -18,12 +18,13 @@
 //! that the kernel tells are those of the private connection. It refuses where anybody else of this process could use
 //! the connection meanwhile, and where the program waits for it by epoll.
 
-use core::{mem::size_of, ops::Range, ptr::NonNull, ptr::null};
+use core::{mem::size_of, ops::Range, ptr::null};
 
 use libc::{c_int, sockaddr_in, socklen_t};
 use sdp_sys::{
     Errno, OwnedFd, fd,
     kernel::{self, End, owned, zeroed},
+    memory::Zeros,
     sys,
     time::monotonic_ns,
 };
@@ -298,27 +299,16 @@ struct Fds {
 }
 
 /// Memory for both directions: the caller's stack may be a small one.
-struct Buffers(NonNull<u8>);
+struct Buffers(Zeros);
 
 impl Buffers {
     fn new() -> Option<Self> {
-        process::map_private(2 * BUFFER).map(Self)
+        Zeros::private(2 * BUFFER).map(Self)
     }
 
     fn split(&mut self) -> [&mut [u8]; 2] {
-        // SAFETY: a private mapping of twice that many bytes, borrowed for as long as the halves.
-        unsafe {
-            [
-                core::slice::from_raw_parts_mut(self.0.as_ptr(), BUFFER),
-                core::slice::from_raw_parts_mut(self.0.as_ptr().add(BUFFER), BUFFER),
-            ]
-        }
-    }
-}
-
-impl Drop for Buffers {
-    fn drop(&mut self) {
-        process::unmap(self.0, 2 * BUFFER);
+        let (one, other) = self.0.split_at_mut(BUFFER);
+        [one, other]
     }
 }
 

@@ -5,7 +5,7 @@ use core::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
-use libc::{c_int, epoll_event, nfds_t, pollfd, sigset_t, timespec};
+use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec};
 use sdp_sys::{errno::Errno, sys};
 
 use crate::process::settings;
@@ -48,27 +48,77 @@ fn last_errno() -> Errno {
     Errno(unsafe { *libc::__errno_location() })
 }
 
-/// Polls; may block, may be cancelled. `mask`: null for none.
+/// The set of signals that the program hands to a wait. The kernel looks at it, and libc on the way there; nothing else.
+#[derive(Clone, Copy)]
+pub(crate) struct Mask(*const sigset_t);
+
+impl Mask {
+    /// The signals that the thread lets through.
+    pub(crate) const NONE: Self = Self(ptr::null());
+
+    /// # Safety
+    /// Null, or what the program handed to a wait that has not returned yet.
+    pub(crate) unsafe fn new(mask: *const sigset_t) -> Self {
+        Self(mask)
+    }
+
+    /// Whether there is none.
+    pub(crate) fn is_none(self) -> bool {
+        self.0.is_null()
+    }
+}
+
+/// A set of descriptors that the program hands to `select`, as far as the call looks at it.
+#[derive(Clone, Copy)]
+pub(crate) struct FdSet {
+    at: *mut u64,
+    bits: usize,
+}
+
+impl FdSet {
+    /// # Safety
+    /// Null, or readable and writable for `bits` bits, in whole words, until the call returns.
+    pub(crate) unsafe fn new(at: *mut fd_set, bits: usize) -> Self {
+        Self { at: at.cast(), bits }
+    }
+
+    /// The word of a descriptor, and its bit there. `None`: it is beyond the set, or there is none.
+    fn place(self, fd: usize) -> Option<(*mut u64, u64)> {
+        let is_inside = fd < self.bits && !self.at.is_null();
+        is_inside.then(|| (self.at.wrapping_add(fd / 64), 1 << (fd % 64)))
+    }
+
+    /// Whether a descriptor is in it.
+    pub(crate) fn has(self, fd: usize) -> bool {
+        // SAFETY: within the program's set, by the contract of `new`.
+        self.place(fd).is_some_and(|(word, bit)| unsafe { *word } & bit != 0)
+    }
+
+    /// Takes a descriptor out.
+    pub(crate) fn clear(self, fd: usize) {
+        if let Some((word, bit)) = self.place(fd) {
+            // SAFETY: within the program's set, by the contract of `new`.
+            unsafe { *word &= !bit };
+        }
+    }
+}
+
+/// Polls; may block, may be cancelled.
 pub(crate) fn ppoll(
     fds: &mut [pollfd],
     timeout: Option<&timespec>,
-    mask: *const sigset_t,
+    Mask(mask): Mask,
 ) -> Result<usize, Errno> {
     settings::attend();
-    let timeout = timeout.map_or(ptr::null(), ptr::from_ref);
     let real = PPOLL.load(Ordering::Acquire);
     if real == 0 {
         // The kernel writes the remaining time back.
-        let mut copy = if timeout.is_null() {
-            timespec { tv_sec: 0, tv_nsec: 0 }
-        } else {
-            // SAFETY: not null: made from a reference above.
-            unsafe { *timeout }
-        };
-        let timeout = if timeout.is_null() { ptr::null_mut() } else { &raw mut copy };
+        let mut copy = timeout.copied();
+        let timeout = copy.as_mut().map_or(ptr::null_mut(), ptr::from_mut);
         // SAFETY: everything outlives the call.
         return unsafe { sys!(libc::SYS_ppoll, fds.as_mut_ptr(), fds.len(), timeout, mask, 8) };
     }
+    let timeout = timeout.map_or(ptr::null(), ptr::from_ref);
     // SAFETY: `install` stored a function of this type.
     let real: Ppoll = unsafe { core::mem::transmute(real) };
     // SAFETY: everything outlives the call.
@@ -79,13 +129,13 @@ pub(crate) fn ppoll(
 /// Waits on an epoll set; may block, may be cancelled.
 ///
 /// # Safety
-/// `events` is writable for `max` events; `mask` is null or a signal set.
+/// `events` is writable for `max` events.
 pub(crate) unsafe fn epoll_pwait(
     set: c_int,
     events: *mut epoll_event,
     max: c_int,
     timeout_ms: c_int,
-    mask: *const sigset_t,
+    Mask(mask): Mask,
 ) -> Result<usize, Errno> {
     settings::attend();
     let real = EPOLL_PWAIT.load(Ordering::Acquire);

@@ -19,7 +19,8 @@ use crate::{
     lifecycle::elsewhere,
     migration::handover,
     process::{
-        self, host,
+        self,
+        host::{self, FdSet, Mask},
         hot::PAGE,
         scratch::{self, Scratch},
         table::{self, Entry},
@@ -332,12 +333,11 @@ pub(crate) unsafe fn poll(
     if count == 0 || fds.is_null() || process::is_retired() {
         return Waited::Pass;
     }
-    // SAFETY: the caller's.
-    if unsafe { elsewhere::polls(fds, count) } {
+    // SAFETY: the program's array and its mask, until the call returns.
+    let (fds, mask) = unsafe { (core::slice::from_raw_parts_mut(fds, count), Mask::new(mask)) };
+    if elsewhere::polls(fds) {
         return Waited::Pass;
     }
-    // SAFETY: the caller's.
-    let fds = unsafe { core::slice::from_raw_parts_mut(fds, count) };
     let mut is_early = false;
     for entry in fds.iter() {
         is_early |= watch(entry.fd);
@@ -346,20 +346,16 @@ pub(crate) unsafe fn poll(
     if !fds.iter().fold(false, |any, entry| any | attached(entry.fd).is_some()) {
         return early.pass();
     }
-    // SAFETY: `mask` is the caller's.
-    let waited = unsafe { poll_here(fds, timeout_ns, mask) };
+    let waited = poll_here(fds, timeout_ns, mask);
     waited.map_or_else(|| early.pass(), Waited::Done)
 }
 
 /// [`poll`] with something in it that is on a lane. `None`: the process entered a sandbox meanwhile, and the wait
 /// begins anew.
-///
-/// # Safety
-/// `mask` is null or a signal set.
-unsafe fn poll_here(
+fn poll_here(
     fds: &mut [pollfd],
     timeout_ns: Option<u64>,
-    mask: *const sigset_t,
+    mask: Mask,
 ) -> Option<Result<usize, Errno>> {
     let count = fds.len();
     // No memory to hide "writable" from the kernel in a copy, or no way to be rung for room: the sender
@@ -423,9 +419,8 @@ unsafe fn poll_here(
         let nap = shorter(shorter(left, owed), nap);
         let left_now = if must_not_sleep { Some(0) } else { nap };
         // The kernel lets no signal in where something is ready already.
-        let mask = if ready > 0 { core::ptr::null() } else { mask };
-        // SAFETY: `mask` is the caller's, or null.
-        let polled = unsafe { sleep(fds, left_now, mask, hides, naps, scratch.as_mut()) };
+        let mask = if ready > 0 { Mask::NONE } else { mask };
+        let polled = sleep(fds, left_now, mask, hides, naps, scratch.as_mut());
         naps = naps.saturating_add(u32::from(!must_not_sleep));
         if !must_not_sleep
             && polled.is_ok_and(|ready| ready > 0)
@@ -522,10 +517,10 @@ fn ring_ready(fds: &[pollfd], hides: bool, are_guarded_looked_at: bool) -> usize
 
 /// Arms what can be armed, looks again, and polls the kernel; how many entries it says are ready. `naps`: sleeps
 /// of the same call before.
-unsafe fn sleep(
+fn sleep(
     fds: &mut [pollfd],
     left: Option<u64>,
-    mask: *const sigset_t,
+    mask: Mask,
     hides: bool,
     naps: u32,
     scratch: Option<&mut Scratch>,
@@ -650,18 +645,6 @@ const NO_ENTRY: pollfd = pollfd { fd: -1, events: 0, revents: 0 };
 /// Highest descriptor number that is looked for in a set: no process has more.
 const SELECT_BITS: usize = 1 << 20;
 
-/// Programs make sets larger than `fd_set`: an array of words, as the kernel reads it.
-fn bit(set: *mut fd_set, fd: usize) -> bool {
-    // SAFETY: the set is null or readable for more than `fd` bits, the caller says.
-    !set.is_null() && unsafe { *set.cast::<u64>().add(fd / 64) } & (1 << (fd % 64)) != 0
-}
-
-fn clear_bit(set: *mut fd_set, fd: usize) {
-    // SAFETY: the bit was set, so the set is not null; the program's set is writable for more than
-    // `fd` bits, the caller says.
-    unsafe { *set.cast::<u64>().add(fd / 64) &= !(1 << (fd % 64)) };
-}
-
 /// `select`.
 ///
 /// # Safety
@@ -674,10 +657,14 @@ pub(crate) unsafe fn select(
     timeout_ns: Option<u64>,
     mask: *const sigset_t,
 ) -> Waited {
-    // SAFETY: the caller's.
-    if unsafe { elsewhere::selects(count, [read, write, except]) } {
+    let bits = usize::try_from(count).unwrap_or(0);
+    // SAFETY: the program's sets and its mask, until the call returns.
+    let (sets, mask) =
+        unsafe { ([read, write, except].map(|set| FdSet::new(set, bits)), Mask::new(mask)) };
+    if elsewhere::selects(count, sets) {
         return Waited::Pass;
     }
+    let [read, write, except] = sets;
     let Ok(count) = usize::try_from(count) else { return Waited::Pass };
     if count > SELECT_BITS || process::is_retired() {
         return Waited::Pass;
@@ -691,7 +678,7 @@ pub(crate) unsafe fn select(
         let mut events = 0;
         for (set, event) in [(read, libc::POLLIN), (write, libc::POLLOUT), (except, libc::POLLPRI)]
         {
-            if bit(set, fd) {
+            if set.has(fd) {
                 events |= event;
             }
         }
@@ -715,7 +702,7 @@ pub(crate) unsafe fn select(
     let early = Early::begin(is_early && timeout_ns != Some(0));
     if overflows {
         // More than we can look at together: these connections are the kernel's from now on.
-        for fd in (0..count).filter(|fd| bit(read, *fd) || bit(write, *fd)) {
+        for fd in (0..count).filter(|fd| read.has(*fd) || write.has(*fd)) {
             if let Some(conn) = attached(fd as c_int)
                 && conn.pin_live(Half::Receive)
             {
@@ -730,8 +717,7 @@ pub(crate) unsafe fn select(
     if !fds.iter().fold(false, |any, entry| any | attached(entry.fd).is_some()) {
         return early.pass();
     }
-    // SAFETY: the caller's mask.
-    let polled = match unsafe { poll_here(fds, timeout_ns, mask) } {
+    let polled = match poll_here(fds, timeout_ns, mask) {
         None => return early.pass(),
         Some(Err(e)) => return Waited::Done(Err(e)),
         Some(Ok(_)) => fds,
@@ -754,7 +740,7 @@ pub(crate) unsafe fn select(
             if entry.revents & means != 0 {
                 total += 1;
             } else {
-                clear_bit(set, entry.fd as usize);
+                set.clear(entry.fd as usize);
             }
         }
     }

@@ -12,6 +12,7 @@
 
 use core::{
     cell::UnsafeCell,
+    ffi::CStr,
     ptr::{NonNull, null_mut},
     sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering},
 };
@@ -20,9 +21,11 @@ use sdp_config::{Config, Family, Role, Tunables, Verdict};
 use sdp_stats::{RuleState, RuleWords, Rules};
 use sdp_sys::{
     errno::Errno,
-    fd, section,
+    kernel::{self, owned},
+    memory::Zeros,
+    section,
     stat::{self, Identity, Stat},
-    sys, time,
+    time,
 };
 
 use crate::process::{self, log, page};
@@ -413,37 +416,32 @@ fn with_file(path: &[u8], body: impl FnOnce(Result<(&[u8], &Stat), Errno>)) {
         return body(Err(Errno::ENOENT));
     }
     let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
-    // SAFETY: path ends with NUL.
-    let opened = unsafe { sys!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, 0) };
-    let file = match opened {
+    let Ok(path) = CStr::from_bytes_until_nul(path) else { return body(Err(Errno::ENOENT)) };
+    let file = match owned(kernel::openat(libc::AT_FDCWD, path, flags, 0)) {
         Ok(file) => file,
         Err(error) => return body(Err(error)),
     };
     // A pipe or a device could make the program wait.
-    let stat = match stat::stat(file as i32) {
+    let stat = match stat::stat(file.raw()) {
         Ok(stat) if stat.is_regular() => stat,
         _ => {
-            fd::close(file as i32);
+            drop(file);
             return body(Err(Errno::EINVAL));
         }
     };
-    let Some(buffer) = process::map_private(FILE_MAX) else {
-        fd::close(file as i32);
+    let Some(mut buffer) = Zeros::private(FILE_MAX) else {
+        drop(file);
         return body(Err(Errno::ENOMEM));
     };
     let mut len = 0;
-    while len < FILE_MAX {
-        // SAFETY: the buffer has FILE_MAX bytes, len of them used.
-        let got = unsafe { sys!(libc::SYS_read, file, buffer.as_ptr().add(len), FILE_MAX - len) };
-        match got {
+    while let Some(rest @ [_, ..]) = buffer.get_mut(len..FILE_MAX) {
+        match kernel::read(file.raw(), rest) {
             Ok(n) if n > 0 => len += n,
             _ => break,
         }
     }
-    fd::close(file as i32);
-    // SAFETY: len bytes were written by the kernel.
-    body(Ok((unsafe { core::slice::from_raw_parts(buffer.as_ptr(), len) }, &stat)));
-    process::unmap(buffer, FILE_MAX);
+    drop(file);
+    body(Ok((buffer.get(..len).unwrap_or(&[]), &stat)));
 }
 
 #[cfg(test)]

@@ -16,11 +16,15 @@
 //! * Where the kernel tells of a listener, what is in rings is kept for the next wait: a client may have
 //!   said something on the connection that is to be accepted before it used a lane.
 
+use core::marker::PhantomData;
+
 use libc::epoll_event;
+use sdp_sys::errno::Errno;
 
 use super::wait::BATCH;
 use crate::{
     conn::{self, Stage},
+    process::host::{self, Mask},
     readiness,
     wake::{
         arming, doorbell,
@@ -166,9 +170,52 @@ fn sort(keyed: &mut [(u64, u32)]) {
     }
 }
 
+/// The program's room for events, of a wait that has not returned. It need not be aligned.
+pub(super) struct Room<'a> {
+    at: *mut epoll_event,
+    count: usize,
+    until: PhantomData<&'a mut epoll_event>,
+}
+
+impl Room<'_> {
+    /// # Safety
+    /// `at` is writable for `count` events as long as the value exists.
+    pub(super) unsafe fn new(at: *mut epoll_event, count: usize) -> Self {
+        Self { at, count, until: PhantomData }
+    }
+
+    /// The event at place `i`; none beyond the room.
+    pub(super) fn get(&self, i: usize) -> epoll_event {
+        if i >= self.count {
+            return epoll_event { events: 0, u64: 0 };
+        }
+        // SAFETY: within the program's array, by the contract of `new`; an event may be any bits.
+        unsafe { self.at.add(i).read_unaligned() }
+    }
+
+    /// Writes the event at place `i`; nothing beyond the room.
+    pub(super) fn put(&mut self, i: usize, event: epoll_event) {
+        if i < self.count {
+            // SAFETY: within the program's array, by the contract of `new`.
+            unsafe { self.at.add(i).write_unaligned(event) }
+        }
+    }
+
+    /// Has libc fill it; how many events there are. May block, may be cancelled.
+    pub(super) fn wait(
+        &mut self,
+        set_fd: i32,
+        timeout_ms: i32,
+        mask: Mask,
+    ) -> Result<usize, Errno> {
+        // SAFETY: the program's array is writable for as many events, by the contract of `new`.
+        unsafe { host::epoll_pwait(set_fd, self.at, self.count as i32, timeout_ms, mask) }
+    }
+}
+
 /// What a wait fills.
-pub(super) struct Output {
-    pub(super) events: *mut epoll_event,
+pub(super) struct Output<'a> {
+    pub(super) events: Room<'a>,
     pub(super) max: usize,
     pub(super) used: usize,
     /// Where those end that the kernel has told last.
@@ -177,11 +224,12 @@ pub(super) struct Output {
     from: [u32; BATCH],
 }
 
-impl Output {
-    /// Room for `max` events at most. Those beyond a batch could not be told apart; a program that asks for more gets them
+impl<'a> Output<'a> {
+    /// Fills `events`, a batch at most. Those beyond it could not be told apart; a program that asks for more gets them
     /// next time.
-    pub(super) fn new(events: *mut epoll_event, max: usize) -> Self {
-        Self { events, max: max.min(BATCH), used: 0, end_of_kernels: 0, from: [NONE; BATCH] }
+    pub(super) fn new(events: Room<'a>) -> Self {
+        let max = events.count.min(BATCH);
+        Self { events, max, used: 0, end_of_kernels: 0, from: [NONE; BATCH] }
     }
 
     /// What the kernel has told comes before the first `rings` events.
@@ -201,18 +249,14 @@ impl Output {
     pub(super) fn withdraw(&mut self, m: &mut Mirror, rings: usize) -> bool {
         let stays = |i: usize| {
             let at = self.from.get(i).copied().unwrap_or(NONE);
-            // SAFETY: i < rings <= used: written.
-            let events = unsafe { self.events.add(i).read_unaligned() }.events;
+            let events = self.events.get(i).events;
             events & OUT == 0 && m.reg(at).is_some_and(|reg| reg.events & (ET | ONESHOT) == 0)
         };
         if rings >= self.used || !(0..rings).all(stays) {
             return false;
         }
         for i in rings..self.used {
-            // SAFETY: both are below `used`: written, and writable.
-            unsafe {
-                self.events.add(i - rings).write_unaligned(self.events.add(i).read_unaligned());
-            }
+            self.events.put(i - rings, self.events.get(i));
         }
         for i in rings..self.used {
             let held = self.from.get(i).copied().unwrap_or(NONE);
@@ -228,13 +272,10 @@ impl Output {
     /// Turns the events from `first` to before `end` round.
     fn reverse(&mut self, first: usize, end: usize) {
         for i in 0..(end - first) / 2 {
-            // SAFETY: first + i and end - 1 - i are below `used`: written, and writable.
-            unsafe {
-                let (a, b) = (self.events.add(first + i), self.events.add(end - 1 - i));
-                let held = a.read_unaligned();
-                a.write_unaligned(b.read_unaligned());
-                b.write_unaligned(held);
-            }
+            let (a, b) = (first + i, end - 1 - i);
+            let held = self.events.get(a);
+            self.events.put(a, self.events.get(b));
+            self.events.put(b, held);
             if let Some(part) = self.from.get_mut(first + i..end - i)
                 && let [a, .., b] = part
             {
@@ -248,19 +289,12 @@ impl Output {
         if from != NONE
             && let Some(at) = self.from.iter().take(self.used).position(|f| *f == from)
         {
-            // SAFETY: at < used events were written below.
-            let mut held = unsafe { self.events.add(at).read_unaligned() };
+            let mut held = self.events.get(at);
             held.events |= events;
-            // SAFETY: at < used <= max: writable, by the contract of `wait`; packed, so an
-            // unaligned write.
-            unsafe { self.events.add(at).write_unaligned(held) };
-            return;
+            return self.events.put(at, held);
         }
         if self.used < self.max {
-            // SAFETY: used < max writable events; packed, so an unaligned write.
-            unsafe {
-                self.events.add(self.used).write_unaligned(epoll_event { events, u64: data });
-            }
+            self.events.put(self.used, epoll_event { events, u64: data });
             if let Some(slot) = self.from.get_mut(self.used) {
                 *slot = from;
             }
@@ -275,7 +309,7 @@ mod tests {
 
     use super::*;
 
-    fn told(out: &Output, events: &[epoll_event]) -> Vec<(u64, u32)> {
+    fn told(out: &Output<'_>, events: &[epoll_event]) -> Vec<(u64, u32)> {
         let data = events.iter().map(|event| event.u64);
         data.zip(out.from).take(out.used).collect()
     }
@@ -283,7 +317,8 @@ mod tests {
     #[test]
     fn what_the_kernel_told_comes_forward() {
         let mut events = [epoll_event { events: 0, u64: 0 }; 8];
-        let mut out = Output::new(events.as_mut_ptr(), events.len());
+        // SAFETY: the array outlives what fills it.
+        let mut out = Output::new(unsafe { Room::new(events.as_mut_ptr(), events.len()) });
         for (data, from) in [(1, 11), (2, 12), (3, NONE), (4, 14), (5, NONE)] {
             out.push(1, data, from);
         }

@@ -8,7 +8,7 @@ use sdp_sys::{errno::Errno, kernel, pid::is_single_threaded, sys, time::monotoni
 
 use super::{
     inherited,
-    order::{Bits, Output, collect_bits, take_bits},
+    order::{Bits, Output, Room, collect_bits, take_bits},
     pause::{plan_spin, spin_on_bell},
     room::note_end,
 };
@@ -17,7 +17,8 @@ use crate::{
     datapath::{give_back::before_sleep, wait},
     hosts,
     process::{
-        self, host,
+        self,
+        host::{self, Mask},
         table::{self, Entry},
     },
     readiness::{self, Look, shorter},
@@ -68,8 +69,9 @@ pub(crate) unsafe fn wait(
     {
         return None;
     }
-    // SAFETY: the program's room for `max` events and its mask, as `wait` demands.
-    let done = unsafe { wait_on(set_fd, set, events, max as usize, timeout_ns, mask) };
+    // SAFETY: the program's room for `max` events and its mask, until the call returns.
+    let (room, mask) = unsafe { (Room::new(events, max as usize), Mask::new(mask)) };
+    let done = wait_on(set_fd, set, room, timeout_ns, mask);
     if !ANY_BY_CARRIER.load(Ordering::Relaxed) {
         return done;
     }
@@ -89,16 +91,12 @@ pub(crate) unsafe fn wait(
 
 /// [`wait`] on a set whose members may come to be on a lane at any time, by another thread's hand: every
 /// sleeper is counted, whatever is in the set when it falls asleep.
-///
-/// # Safety
-/// As for [`wait`].
-unsafe fn wait_on(
+fn wait_on(
     set_fd: c_int,
     set: u32,
-    events: *mut epoll_event,
-    max: usize,
+    room: Room<'_>,
     timeout_ns: Option<u64>,
-    mask: *const sigset_t,
+    mask: Mask,
 ) -> Option<Result<usize, Errno>> {
     // The clock is read where somebody wants to know.
     let until = timeout_ns.map(|ns| match ns {
@@ -111,8 +109,7 @@ unsafe fn wait_on(
             _ => until.saturating_sub(monotonic_ns()),
         })
     };
-    // Events beyond the batch could not be told apart; a program that asks for more gets them next time.
-    let mut out = Output::new(events, max);
+    let mut out = Output::new(room);
     let (mut has_spun, mut has_slept, mut has_awaited) = (false, false, false);
     loop {
         if process::is_retired() {
@@ -161,8 +158,7 @@ unsafe fn wait_on(
             let left = still();
             let nap =
                 if left == Some(0) { left } else { shorter(left, shorter(owed, before_sleep())) };
-            // SAFETY: the program's room for `max` events and its mask, as `wait` demands.
-            match unsafe { kernel_only(set_fd, set, &mut out, max, milliseconds(nap), mask) } {
+            match kernel_only(set_fd, set, &mut out, milliseconds(nap), mask) {
                 Err(e) => return Some(Err(e)),
                 Ok(true) if out.used == 0 && nap != left => continue,
                 Ok(true) => return Some(Ok(out.used)),
@@ -172,8 +168,7 @@ unsafe fn wait_on(
             }
         };
         if collected == Collected::KernelFirst {
-            // SAFETY: the program's room for `max` events, as `wait` demands; no mask.
-            unsafe { ask_kernel(set_fd, set, &mut out, core::ptr::null()) }.ok();
+            ask_kernel(set_fd, set, &mut out, Mask::NONE).ok();
             collected = Collected::Rings;
             with(|m| {
                 if let Some(s) = m.set(set) {
@@ -189,8 +184,7 @@ unsafe fn wait_on(
         if out.used > 0 {
             if collected == Collected::Mixed && out.used < out.max {
                 let rings = out.used;
-                // SAFETY: the program's room for `max` events, as `wait` demands; no mask.
-                unsafe { ask_kernel(set_fd, set, &mut out, core::ptr::null()) }.ok();
+                ask_kernel(set_fd, set, &mut out, Mask::NONE).ok();
                 let holds = with(|m| m.set(set).is_some_and(|s| s.held_rings)) == Some(true);
                 if !(holds && with(|m| out.withdraw(m, rings)) == Some(true)) {
                     out.bring_forward(rings);
@@ -205,8 +199,7 @@ unsafe fn wait_on(
             // Not under the lock for which all sets wait.
             if !readiness::await_turn(conn) {
                 // It may be long, or for ever, until it is free: what the kernel has of others must not wait for that.
-                // SAFETY: the program's room for `max` events, as `wait` demands; no mask.
-                let asked = unsafe { ask_kernel(set_fd, set, &mut out, core::ptr::null()) };
+                let asked = ask_kernel(set_fd, set, &mut out, Mask::NONE);
                 if out.used > 0 || asked.is_err() {
                     return Some(asked.map(|()| out.used));
                 }
@@ -214,8 +207,7 @@ unsafe fn wait_on(
             continue;
         }
         if left == Some(0) {
-            // SAFETY: the program's room for `max` events and its mask, as `wait` demands.
-            return Some(unsafe { ask_kernel(set_fd, set, &mut out, mask) }.map(|()| out.used));
+            return Some(ask_kernel(set_fd, set, &mut out, mask).map(|()| out.used));
         }
         if !has_spun {
             has_spun = true;
@@ -223,8 +215,7 @@ unsafe fn wait_on(
             if let Some(plan) = plan_spin(set) {
                 // What the kernel has must not wait for a spin on what it cannot have.
                 if plan.asks_first {
-                    // SAFETY: the program's room for `max` events, as `wait` demands; no mask.
-                    let asked = unsafe { ask_kernel(set_fd, set, &mut out, core::ptr::null()) };
+                    let asked = ask_kernel(set_fd, set, &mut out, Mask::NONE);
                     if out.used > 0 || asked.is_err() {
                         return Some(asked.map(|()| out.used));
                     }
@@ -240,8 +231,7 @@ unsafe fn wait_on(
         let nap = before_sleep();
         let nap = if is_bounded || may_be_robbed { Some(wait::BOUNDED_SLEEP_NS) } else { nap };
         let nap = shorter(shorter(left, owed), nap);
-        // SAFETY: the program's room for `max` events and its mask, as `wait` demands.
-        let result = unsafe { kernel_events(set_fd, set, &mut out, milliseconds(nap), mask) };
+        let result = kernel_events(set_fd, set, &mut out, milliseconds(nap), mask);
         if is_bounded && out.used == 0 {
             with(|m| m.recheck_room(set));
         }
@@ -281,17 +271,13 @@ fn concerns_us(m: &mut Mirror, set: u32) -> bool {
 
 /// The kernel's wait, into the program's own array, while nothing of the set is on a lane. False: nothing
 /// to report yet; look again.
-///
-/// # Safety
-/// As for [`wait`].
 #[inline(never)]
-unsafe fn kernel_only(
+fn kernel_only(
     set_fd: c_int,
     set: u32,
-    out: &mut Output,
-    max: usize,
+    out: &mut Output<'_>,
     timeout_ms: c_int,
-    mask: *const sigset_t,
+    mask: Mask,
 ) -> Result<bool, Errno> {
     let sleeper = if timeout_ms == 0 { None } else { Sleeper::new(set) };
     // Looked at again only now: whoever attaches from here on finds a sleeper.
@@ -302,8 +288,7 @@ unsafe fn kernel_only(
         return Ok(false);
     }
     let since = stale::latest();
-    // SAFETY: the program's array is writable for `max` events; the caller's mask.
-    let got = unsafe { host::epoll_pwait(set_fd, out.events, max as c_int, timeout_ms, mask) };
+    let got = out.events.wait(set_fd, timeout_ms, mask);
     if let Some(sleeper) = sleeper {
         with(|m| sleeper.wake(m, got.is_ok_and(|n| n > 0)));
     }
@@ -313,9 +298,7 @@ unsafe fn kernel_only(
     }
     let kept = with(|m| {
         // More than a batch is passed on nearly as it is: at worst a connection with nothing but a bell.
-        // SAFETY: the kernel wrote the first `got` events.
-        let event = |i| unsafe { out.events.add(i).read_unaligned() };
-        let is_doubtful = || (0..got).any(|i| doors::may_be_a_relative_s(&event(i)));
+        let is_doubtful = || (0..got).any(|i| doors::may_be_a_relative_s(&out.events.get(i)));
         if (concerns_us(m, set) || is_doubtful()) && got <= BATCH {
             return None;
         }
@@ -327,15 +310,14 @@ unsafe fn kernel_only(
         }
         let mut kept = 0;
         for i in 0..got {
-            let event = event(i);
+            let event = out.events.get(i);
             if has_changed && m.is_late(set, &event, since) && !m.is_taken(set, event.u64) {
                 continue;
             }
             if has_oneshots {
                 disable(m, set, event.u64);
             }
-            // SAFETY: kept <= i.
-            unsafe { out.events.add(kept).write_unaligned(event) };
+            out.events.put(kept, event);
             kept += 1;
         }
         Some(kept)
@@ -347,8 +329,7 @@ unsafe fn kernel_only(
     // Something came onto a lane meanwhile: its events are judged like any other.
     let mut batch = [epoll_event { events: 0, u64: 0 }; BATCH];
     for (i, event) in batch.iter_mut().take(got).enumerate() {
-        // SAFETY: i < got events were written by the kernel; packed, so an unaligned read.
-        *event = unsafe { out.events.add(i).read_unaligned() };
+        *event = out.events.get(i);
     }
     with(|m| {
         for event in batch.iter().take(got) {
@@ -412,7 +393,7 @@ fn wake_another(m: &mut Mirror, set: u32) {
 }
 
 /// Turns the ready list into events.
-fn collect(m: &mut Mirror, set: u32, out: &mut Output) {
+fn collect(m: &mut Mirror, set: u32, out: &mut Output<'_>) {
     let Some(s) = m.set(set) else { return };
     let last = s.ready_last;
     if s.ready_first == NONE {
@@ -446,7 +427,7 @@ fn take_busy(set: u32) -> Option<&'static Conn> {
 }
 
 /// Looks at one ready registration: an event, armed and off the list, or still on it.
-fn judge(m: &mut Mirror, at: u32, out: &mut Output) {
+fn judge(m: &mut Mirror, at: u32, out: &mut Output<'_>) {
     let Some(reg) = m.reg(at).map(|r| *r) else { return };
     if reg.is_disabled || reg.events & (IN_KIND | OUT) == 0 {
         return;
@@ -553,19 +534,10 @@ fn modify(m: &mut Mirror, reg: &Registration, events: u32) {
 
 /// [`kernel_events`] without sleeping. Where there was room for a few only and all were bells, which the kernel reports
 /// one after the other, it is asked on: what the program waits for is behind them.
-///
-/// # Safety
-/// As for [`wait`].
-unsafe fn ask_kernel(
-    set_fd: c_int,
-    set: u32,
-    out: &mut Output,
-    mask: *const sigset_t,
-) -> Result<(), Errno> {
+fn ask_kernel(set_fd: c_int, set: u32, out: &mut Output<'_>, mask: Mask) -> Result<(), Errno> {
     let (used, room) = (out.used, out.max - out.used);
     for _ in 0..ASKS {
-        // SAFETY: the caller's.
-        let got = unsafe { kernel_events(set_fd, set, out, 0, mask) }?;
+        let got = kernel_events(set_fd, set, out, 0, mask)?;
         if got < room || out.used > used {
             break;
         }
@@ -574,15 +546,12 @@ unsafe fn ask_kernel(
 }
 
 /// Fetches kernel events and passes on what is the program's; how many there were.
-///
-/// # Safety
-/// As for [`wait`].
-unsafe fn kernel_events(
+fn kernel_events(
     set_fd: c_int,
     set: u32,
-    out: &mut Output,
+    out: &mut Output<'_>,
     timeout_ms: c_int,
-    mask: *const sigset_t,
+    mask: Mask,
 ) -> Result<usize, Errno> {
     // Not cleared: that would cost as much as all the rest of a wait.
     let mut batch = [const { MaybeUninit::<epoll_event>::uninit() }; BATCH];
@@ -595,11 +564,11 @@ unsafe fn kernel_events(
         wait::count_shared(Counter::Slept);
     }
     let since = stale::latest();
-    let got = if timeout_ms == 0 && mask.is_null() {
+    let got = if timeout_ms == 0 && mask.is_none() {
         // SAFETY: the batch is writable for `want` events; does not block.
         unsafe { sys!(libc::SYS_epoll_pwait, set_fd, first, want, 0, 0, 8) }
     } else {
-        // SAFETY: the batch is writable for `want` events; `mask` as `wait` demands.
+        // SAFETY: the batch is writable for `want` events.
         unsafe { host::epoll_pwait(set_fd, first, want as c_int, timeout_ms, mask) }
     };
     let by_event = got.is_ok_and(|n| n > 0);
@@ -747,7 +716,7 @@ impl Sleeper {
 
 /// One kernel event (R9) of a wait that began when [`stale::latest`] was `since`: passes it on, changed where a bell was
 /// taken for data.
-fn translate(m: &mut Mirror, set: u32, event: &epoll_event, since: u64, out: &mut Output) {
+fn translate(m: &mut Mirror, set: u32, event: &epoll_event, since: u64, out: &mut Output<'_>) {
     let data = event.u64;
     let is_late = m.is_late(set, event, since) || doors::may_be_foul(m, set, event);
     let mut matches = 0;
