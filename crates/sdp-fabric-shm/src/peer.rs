@@ -47,6 +47,21 @@ pub struct PeerId {
     generation: u32,
 }
 
+impl PeerId {
+    /// As one word, which is not 0.
+    pub const fn to_word(self) -> u64 {
+        1 << 63 | (self.index as u64) << 32 | self.generation as u64
+    }
+
+    /// What [`Self::to_word`] made; 0: none.
+    pub const fn from_word(word: u64) -> Option<Self> {
+        if word == 0 {
+            return None;
+        }
+        Some(Self { index: (word >> 32) as u16, generation: word as u32 })
+    }
+}
+
 /// No process has this id.
 const NOBODY: i32 = -1;
 

@@ -266,11 +266,8 @@ mod tests {
     use super::*;
 
     fn page() -> Bell {
-        let layout = std::alloc::Layout::from_size_align(BELL_BYTES, 4096).unwrap();
-        // SAFETY: non-zero size; leaked, so it outlives every copy.
-        let base = unsafe { std::alloc::alloc_zeroed(layout) };
-        // SAFETY: just allocated with the size and alignment asked for.
-        unsafe { Bell::new(NonNull::new(base).unwrap()) }
+        // SAFETY: zeros of this size, aligned to a page; leaked, so that they outlive every copy.
+        unsafe { Bell::new(crate::leaked(BELL_BYTES)) }
     }
 
     #[test]

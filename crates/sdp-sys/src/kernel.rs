@@ -126,6 +126,14 @@ table! {
     set_lock(fd: i32, lock: &libc::flock) = SYS_fcntl(fd, libc::F_SETLK, from_ref(lock));
     /// The same for a lock of the open file description.
     set_file_lock(fd: i32, lock: &libc::flock) = SYS_fcntl(fd, libc::F_OFD_SETLK, from_ref(lock));
+    /// Whom a signal of readiness goes to (`struct f_owner_ex`).
+    owner(fd: i32, owner: &mut [u32; 2]) = SYS_fcntl(fd, F_GETOWN_EX, from_mut(owner));
+    /// Sets whom it goes to.
+    set_owner(fd: i32, owner: &[u32; 2]) = SYS_fcntl(fd, F_SETOWN_EX, from_ref(owner));
+    /// Which signal it is.
+    owners_signal(fd: i32) = SYS_fcntl(fd, F_GETSIG);
+    /// Sets which it is.
+    set_owners_signal(fd: i32, signal: usize) = SYS_fcntl(fd, F_SETSIG, signal);
     /// Seals of a memory file.
     seals(fd: i32) = SYS_fcntl(fd, libc::F_GET_SEALS);
     /// Adds seals to a memory file.
@@ -209,6 +217,9 @@ table! {
     /// Sets a socket option.
     setsockopt<T>(fd: i32, level: i32, name: i32, value: &T)
         = SYS_setsockopt(fd, level, name, from_ref(value), size_of::<T>());
+    /// The same from bytes, of which there may be any number.
+    setsockopt_bytes(fd: i32, level: i32, name: i32, value: &[u8])
+        = SYS_setsockopt(fd, level, name, value.as_ptr(), value.len());
     /// `FIONREAD`.
     readable_bytes(fd: i32, bytes: &mut i32) = SYS_ioctl(fd, libc::FIONREAD, from_mut(bytes));
     /// `TIOCOUTQ`.
@@ -235,6 +246,14 @@ table! {
     pidfd_open(pid: i32) = SYS_pidfd_open(pid, 0);
     /// A descriptor for what a number names in another process.
     pidfd_getfd(process: i32, number: u32) = SYS_pidfd_getfd(process, number, 0);
+    /// Waits for a child.
+    wait4(pid: i32, status: &mut i32, options: i32) = SYS_wait4(pid, from_mut(status), options, 0);
+    /// Begins a session of its own.
+    setsid() = SYS_setsid();
+    /// Changes the current directory.
+    chdir(path: &CStr) = SYS_chdir(path.as_ptr());
+    /// Names the calling thread, by the first 15 bytes.
+    name_thread(name: &CStr) = SYS_prctl(libc::PR_SET_NAME, name.as_ptr());
     /// Ends the process.
     exit_group(code: i32) = SYS_exit_group(code);
     /// Sends a signal to a thread.
@@ -257,6 +276,11 @@ table! {
         = SYS_rt_sigprocmask(how, from_ref(set), from_mut(before), 8);
 }
 
+/// Of `fcntl`, which the libc crate does not have for every C library.
+const F_SETSIG: i32 = 10;
+const F_GETSIG: i32 = 11;
+const F_SETOWN_EX: i32 = 15;
+const F_GETOWN_EX: i32 = 16;
 /// `SIOCATMARK`
 const SIOCATMARK: libc::c_ulong = 0x8905;
 /// `NS_GET_NSTYPE`
@@ -315,11 +339,6 @@ pub fn getsockopt_len(fd: i32, level: i32, name: i32) -> Result<u32, Errno> {
     Ok(len)
 }
 
-/// Private zeros of `len` bytes, at a place of the kernel's choosing; never unmapped by this module.
-pub fn map_private(len: usize) -> Result<core::ptr::NonNull<u8>, Errno> {
-    map_zeros(len, 0, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS)
-}
-
 /// Zeros of `len` bytes, at `wanted` if nothing is there. Of `flags` those that would replace what is there are left out.
 pub fn map_zeros(len: usize, wanted: usize, flags: i32) -> Result<core::ptr::NonNull<u8>, Errno> {
     const NO_FILE: i32 = -1;
@@ -328,6 +347,12 @@ pub fn map_zeros(len: usize, wanted: usize, flags: i32) -> Result<core::ptr::Non
     // SAFETY: a new mapping where the kernel finds nothing disturbs nothing.
     let at = unsafe { sys!(libc::SYS_mmap, wanted, len, access, flags, NO_FILE, 0) }?;
     core::ptr::NonNull::new(at as *mut u8).ok_or(Errno::ENOMEM)
+}
+
+/// What the kernel told the process when it began (`AT_…`); 0: nothing of that kind.
+pub fn auxiliary(kind: libc::c_ulong) -> usize {
+    // SAFETY: no preconditions.
+    unsafe { libc::getauxval(kind) as usize }
 }
 
 /// Whether the kernel reads eight bytes at `at`: it looks at a set of signals before what is to be done with it, which is

@@ -13,8 +13,7 @@ const FIRST_PAGE: usize = 4096;
 /// The address behind the last byte of the loader's last segment. `None`: the process has none (a static program, or the
 /// loader was started as the program), or its header is not what was expected.
 pub fn end() -> Option<usize> {
-    // SAFETY: getauxval has no preconditions.
-    let base = unsafe { libc::getauxval(libc::AT_BASE) } as usize;
+    let base = crate::kernel::auxiliary(libc::AT_BASE);
     if base == 0 || !base.is_multiple_of(FIRST_PAGE) {
         return None;
     }
@@ -61,8 +60,7 @@ mod tests {
     #[test]
     fn the_loader_ends_where_its_mappings_do() {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-        // SAFETY: no preconditions; it reads the auxiliary vector.
-        let base = unsafe { libc::getauxval(libc::AT_BASE) } as usize;
+        let base = crate::kernel::auxiliary(libc::AT_BASE);
         let Some(end) = end() else {
             assert_eq!(base, 0, "a program with a loader");
             return;

@@ -122,6 +122,12 @@ const HEADER: usize = size_of::<libc::cmsghdr>();
 const RIGHTS_LEN: usize = (HEADER + 4 * MAX_FDS).next_multiple_of(8);
 const CONTROL_LEN: usize = RIGHTS_LEN + (HEADER + size_of::<libc::ucred>()).next_multiple_of(8);
 
+/// Level and type of a control message, as they follow its length in `struct cmsghdr`.
+const fn words(level: i32, kind: i32) -> [u8; 8] {
+    let ([a, b, c, d], [e, f, g, h]) = (level.to_ne_bytes(), kind.to_ne_bytes());
+    [a, b, c, d, e, f, g, h]
+}
+
 /// Sends one packet with descriptors.
 ///
 /// # Errors
@@ -135,10 +141,8 @@ pub fn send(fd: i32, bytes: &[u8], fds: &[i32]) -> Result<(), Errno> {
     for (to, from) in room.ok_or(Errno::EINVAL)?.chunks_exact_mut(4).zip(fds) {
         to.copy_from_slice(&from.to_ne_bytes());
     }
-    let header =
-        libc::cmsghdr { cmsg_len: len, cmsg_level: libc::SOL_SOCKET, cmsg_type: libc::SCM_RIGHTS };
-    // SAFETY: control is aligned for a header and longer than one.
-    unsafe { control.0.as_mut_ptr().cast::<libc::cmsghdr>().write(header) };
+    let header = [len.to_ne_bytes(), words(libc::SOL_SOCKET, libc::SCM_RIGHTS)];
+    control.0.as_chunks_mut().0.iter_mut().zip(header).for_each(|(to, from)| *to = from);
     let mut iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     let mut msg: libc::msghdr = zeroed();
     msg.msg_iov = &raw mut iov;

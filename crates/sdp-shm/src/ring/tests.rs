@@ -1,6 +1,6 @@
 //! What a producer and a consumer promise each other, and what a forger can do.
 
-use core::{cell::Cell, ptr::NonNull, sync::atomic::Ordering};
+use core::{cell::Cell, sync::atomic::Ordering};
 use std::{collections::VecDeque, vec, vec::Vec};
 
 use super::*;
@@ -11,11 +11,8 @@ const RING: u32 = 64 * 1024;
 const LESS: u64 = if cfg!(miri) { 40 } else { 1 };
 
 fn segment() -> Segment {
-    let layout = std::alloc::Layout::from_size_align(segment_bytes(RING), 4096).unwrap();
-    // SAFETY: non-zero size; leaked, so it outlives every copy.
-    let base = unsafe { std::alloc::alloc_zeroed(layout) };
-    // SAFETY: just allocated with the size and alignment asked for; RING is a ring size.
-    let segment = unsafe { Segment::new(NonNull::new(base).unwrap(), RING) };
+    // SAFETY: zeros of this size, aligned to a page; leaked, so that they outlive every copy; RING is a ring size.
+    let segment = unsafe { Segment::new(crate::leaked(segment_bytes(RING)), RING) };
     segment.initialise();
     segment
 }

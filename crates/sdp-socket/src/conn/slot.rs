@@ -167,7 +167,7 @@ pub(crate) struct Conn {
     owed: AtomicU32,
     // ---- the rest
     /// The peer process; written before `segment`, never after.
-    peer: UnsafeCell<Option<PeerId>>,
+    peer: AtomicU64,
     /// Its bell page; null: no bell, use the carrier.
     peer_page: AtomicPtr<u8>,
     /// Our bit in the peer's bell page.
@@ -217,7 +217,7 @@ const _: () =
     assert!(size_of::<Conn>() == hot::CONN_BYTES && align_of::<Conn>() == align_of::<hot::Place>());
 
 // SAFETY: everything is atomic but `meeting`, which is only touched by the holder of `meeting_lock`,
-// and `peer` and `tuple`, which are written under it before a flag or pointer says that they may be read.
+// and `tuple`, which is written under it before a flag says that it may be read.
 unsafe impl Sync for Conn {}
 
 /// The slots behind the first ones, which are in [`hot`]: made when those do not suffice. Indices count from the
@@ -341,10 +341,8 @@ impl Conn {
         self.family.store(null_mut(), Ordering::Relaxed);
         // SAFETY: the slot is TEARING: nobody else touches it. `write`, not assignment: a slot that was
         // never used holds zeros, not a value to be dropped.
-        unsafe {
-            self.meeting.get().write(Rendezvous::new());
-            self.peer.get().write(None);
-        }
+        unsafe { self.meeting.get().write(Rendezvous::new()) };
+        self.peer.store(0, Ordering::Relaxed);
         self.historic.reset();
         self.keeper.reset();
         self.noted.reset();
@@ -473,8 +471,7 @@ impl Conn {
     pub(crate) fn attach(&self, segment: Segment, side: u8, peer: Option<(PeerId, u32)>) -> bool {
         self.side.store(u32::from(side), Ordering::Relaxed);
         if let Some((id, slot)) = peer {
-            // SAFETY: under the meeting's lock, before `segment` is set.
-            unsafe { *self.peer.get() = Some(id) };
+            self.peer.store(id.to_word(), Ordering::Relaxed);
             self.peer_slot.store(slot, Ordering::Relaxed);
             let page = process::peers().bell_page(id).map_or(null_mut(), NonNull::as_ptr);
             self.peer_page.store(page, Ordering::Relaxed);
@@ -495,8 +492,7 @@ impl Conn {
         if !bell.ring(self.peer_slot.load(Ordering::Relaxed)) {
             return Rung::Awake;
         }
-        // SAFETY: set before `segment`, and not written while anybody has the connection pinned.
-        match unsafe { *self.peer.get() } {
+        match PeerId::from_word(self.peer.load(Ordering::Relaxed)) {
             Some(id) if process::peers().ring(id) => Rung::Asleep,
             _ => Rung::NoBell,
         }
@@ -532,8 +528,7 @@ impl Conn {
             });
             return Some(tuple);
         }
-        // SAFETY: NAMED: not written any more.
-        Some(unsafe { *self.tuple.get() })
+        self.known_name()
     }
 
     /// The addresses, if they have been learnt.
@@ -634,8 +629,7 @@ impl Conn {
         if pool::ended(self) {
             self.segment.store(null_mut(), Ordering::Release);
             self.peer_page.store(null_mut(), Ordering::Release);
-            // SAFETY: nobody else uses the peer; its user is the pool's.
-            let _ = unsafe { (*self.peer.get()).take() };
+            self.peer.store(0, Ordering::Relaxed); // its user is the pool's
             return;
         }
         let base = self.segment.swap(null_mut(), Ordering::AcqRel);
@@ -653,8 +647,7 @@ impl Conn {
 
     fn leave_peer(&self) {
         self.peer_page.store(null_mut(), Ordering::Release);
-        // SAFETY: the caller's: nobody else uses the peer.
-        if let Some(id) = unsafe { (*self.peer.get()).take() } {
+        if let Some(id) = PeerId::from_word(self.peer.swap(0, Ordering::Relaxed)) {
             // SAFETY: the page's address was forgotten above.
             unsafe { process::peers().release(id) };
         }

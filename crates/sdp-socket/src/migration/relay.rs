@@ -18,9 +18,9 @@
 //! that the kernel tells are those of the private connection. It refuses where anybody else of this process could use
 //! the connection meanwhile, and where the program waits for it by epoll.
 
-use core::{mem::size_of, ops::Range, ptr::null};
+use core::{mem::size_of, ops::Range};
 
-use libc::{c_int, sockaddr_in, socklen_t};
+use libc::{c_int, sockaddr_in};
 use sdp_sys::{
     Errno, OwnedFd, fd,
     kernel::{self, End, owned, zeroed},
@@ -42,11 +42,6 @@ use crate::{
 const STRANGERS_MAX: u32 = 16;
 /// How long loopback may take to connect.
 const PATIENCE_NS: u64 = 500_000_000;
-/// Of `fcntl`, which the libc crate does not have for every C library.
-const F_SETSIG: c_int = 10;
-const F_SETOWN_EX: c_int = 15;
-const F_GETSIG: c_int = 11;
-const F_GETOWN_EX: c_int = 16;
 /// Bytes on their way in one direction.
 const BUFFER: usize = 64 * 1024;
 /// How often, and how long apart, it is asked whether bytes have come over loopback.
@@ -233,16 +228,8 @@ fn name(end: End, fd: c_int) -> Option<sockaddr_in> {
 fn copy_options(from: c_int, to: c_int) {
     // Owner and signal first: O_ASYNC among the flags uses them.
     let mut owner = [0u32; 2];
-    // SAFETY: a writable `struct f_owner_ex`, which the second call reads.
-    let _ = unsafe {
-        sys!(libc::SYS_fcntl, from, F_GETOWN_EX, owner.as_mut_ptr())
-            .and_then(|_| sys!(libc::SYS_fcntl, to, F_SETOWN_EX, owner.as_ptr()))
-    };
-    // SAFETY: no pointers.
-    let _ = unsafe {
-        sys!(libc::SYS_fcntl, from, F_GETSIG)
-            .and_then(|signal| sys!(libc::SYS_fcntl, to, F_SETSIG, signal))
-    };
+    let _ = kernel::owner(from, &mut owner).and_then(|_| kernel::set_owner(to, &owner));
+    let _ = kernel::owners_signal(from).and_then(|signal| kernel::set_owners_signal(to, signal));
     if let Ok(flags) = fd::status_flags(from) {
         let _ = fd::set_status_flags(to, flags);
     }
@@ -265,13 +252,9 @@ fn copy_options(from: c_int, to: c_int) {
     ];
     for (level, option) in options {
         let mut value = [0u8; 16];
-        let mut len = value.len() as socklen_t;
-        // SAFETY: value and length outlive the calls, which write and read at most `len` bytes.
-        let _ = unsafe {
-            let (at, length) = (value.as_mut_ptr(), &raw mut len);
-            sys!(libc::SYS_getsockopt, from, level, option, at, length)
-                .and_then(|_| sys!(libc::SYS_setsockopt, to, level, option, value.as_ptr(), len))
-        };
+        let told = kernel::getsockopt(from, level, option, &mut value);
+        let value = told.ok().and_then(|len| value.get(..len));
+        let _ = value.map(|value| kernel::setsockopt_bytes(to, level, option, value));
     }
 }
 
@@ -330,10 +313,7 @@ fn start_process(work: impl FnOnce()) -> bool {
         Ok(pid) => {
             let mut status: c_int = 0;
             loop {
-                // SAFETY: the status outlives the call.
-                let waited = unsafe {
-                    sys!(libc::SYS_wait4, pid, &raw mut status, libc::__WCLONE, null::<u8>())
-                };
+                let waited = kernel::wait4(pid as i32, &mut status, libc::__WCLONE);
                 if waited != Err(Errno::EINTR) {
                     return waited.is_ok() && status == 0;
                 }
@@ -349,14 +329,10 @@ fn exit(code: c_int) -> ! {
 
 /// A process that goes on by itself, whatever becomes of those that it came from.
 fn be_nobodys_child() {
-    let all = u64::MAX;
-    // SAFETY: the mask outlives the call; the texts end with NUL.
-    unsafe {
-        let _ = sys!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const all, 0, 8);
-        let _ = sys!(libc::SYS_prctl, libc::PR_SET_NAME, c"sdp-relay".as_ptr());
-        let _ = sys!(libc::SYS_setsid);
-        let _ = sys!(libc::SYS_chdir, c"/".as_ptr());
-    }
+    let _ = kernel::set_signal_mask(libc::SIG_SETMASK, &u64::MAX);
+    let _ = kernel::name_thread(c"sdp-relay");
+    let _ = kernel::setsid();
+    let _ = kernel::chdir(c"/");
 }
 
 /// The process that [`give_copy`] leaves behind where not everything fits into the kernel.

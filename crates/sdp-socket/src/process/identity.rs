@@ -322,8 +322,7 @@ pub(crate) fn unhide(cell: &AtomicI32) {
 /// each, unless one is there that it copied for something private: the first threads' memory, below which the kernel maps
 /// what comes later.
 fn map_family() -> Option<NonNull<u8>> {
-    // SAFETY: no preconditions.
-    if unsafe { libc::getauxval(libc::AT_PAGESZ) } as usize != sdp_shm::ring::PAGE as usize {
+    if kernel::auxiliary(libc::AT_PAGESZ) != sdp_shm::ring::PAGE as usize {
         return map_shared(FAMILY_BYTES); // what is cut off are pages of this size
     }
     let whole = FAMILY_BYTES + FAMILY_WINDOW;
@@ -398,10 +397,16 @@ fn begin() -> bool {
 /// Family memory and this process's slot in it.
 #[inline]
 pub(crate) fn family() -> Option<(Family, Slot)> {
-    let base = NonNull::new(FAMILY.load(Ordering::Acquire))?;
+    let family = mapped_family()?;
     let slot = SLOT.load(Ordering::Acquire).checked_sub(1)?;
-    // SAFETY: `Family` is a transparent view; the mapping was made by `start`.
-    Some((unsafe { Family::resume(base) }, Slot(slot)))
+    Some((family, Slot(slot)))
+}
+
+#[inline]
+fn mapped_family() -> Option<Family> {
+    let base = NonNull::new(FAMILY.load(Ordering::Acquire))?;
+    // SAFETY: the mapping that `start` made, which lasts as long as the process has a family.
+    Some(unsafe { Family::resume(base) })
 }
 
 /// Where the process's family memory is mapped, null before there is any.
@@ -417,12 +422,11 @@ pub(crate) fn set_slot(slot: Option<Slot>) {
 /// In a fork child for which no slot was reserved: the slot that it knows is its parent's. True when
 /// there is a family at all.
 pub(crate) fn rejoin_family() -> bool {
-    let Some(base) = NonNull::new(FAMILY.load(Ordering::Acquire)) else {
+    let Some(family) = mapped_family() else {
         SLOT.store(0, Ordering::Release);
         return false;
     };
-    // SAFETY: the mapping that `start` made, which lasts as long as the process has a family.
-    set_slot(unsafe { Family::resume(base) }.join(pid()));
+    set_slot(family.join(pid()));
     true
 }
 

@@ -103,9 +103,15 @@ fn copy<const N: usize>(cell: &UnsafeCell<([u8; N], usize)>, from: &[u8]) {
 }
 
 fn text<const N: usize>(cell: &UnsafeCell<([u8; N], usize)>) -> &[u8] {
+    let text = text_and_nul(cell);
+    text.strip_suffix(&[0]).unwrap_or(text)
+}
+
+/// The same with the NUL behind it.
+fn text_and_nul<const N: usize>(cell: &UnsafeCell<([u8; N], usize)>) -> &[u8] {
     // SAFETY: not written any more once other threads can read (see `Captured`).
     let held = unsafe { &*cell.get() };
-    held.0.get(..held.1).unwrap_or(&[])
+    held.0.get(..=held.1).unwrap_or(&[])
 }
 
 /// Copies a C string's bytes up to `max`.
@@ -137,8 +143,7 @@ pub(crate) unsafe fn capture(argc: i32, argv: *const *const u8, envp: *const *co
         let short = whole.rsplit(|b| *b == b'/').next().unwrap_or(whole);
         copy(&TEXTS.name, short);
     }
-    // SAFETY: getauxval has no preconditions.
-    let secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
+    let secure = sdp_sys::kernel::auxiliary(libc::AT_SECURE) != 0;
     if !envp.is_null() && !secure {
         for i in 0..ENVIRONMENT_MAX {
             // SAFETY: envp is null-terminated, and the walk stops there.
@@ -232,9 +237,7 @@ fn texts() -> rules::Texts {
     let path: &[u8] = if is_simple {
         &[] // the historic simple mode reads no file
     } else if CAPTURED.has_path.load(Ordering::Relaxed) != 0 {
-        // SAFETY: not written any more.
-        let held = unsafe { &*TEXTS.path.get() };
-        held.0.get(..=held.1).unwrap_or(&[])
+        text_and_nul(&TEXTS.path)
     } else {
         DEFAULT_FILE
     };

@@ -5,7 +5,7 @@
 //! succeeded. Promises: what was published is sent once; what was read before is not read again, what is
 //! unread comes, in order; message numbers and positions go on; the lane is the log's.
 
-use core::{cell::Cell, ptr::NonNull, sync::atomic::Ordering};
+use core::{cell::Cell, sync::atomic::Ordering};
 use std::vec::Vec;
 
 use sdp_fabric_shm::link::ShmHalf;
@@ -86,11 +86,8 @@ enum Way {
 
 impl World {
     fn new() -> Self {
-        let layout = std::alloc::Layout::from_size_align(segment_bytes(RING), 4096).unwrap();
-        // SAFETY: non-zero size; leaked, so it outlives every copy.
-        let base = unsafe { std::alloc::alloc_zeroed(layout) };
-        // SAFETY: just allocated with the size and alignment asked for; RING is a ring size.
-        let segment = unsafe { Segment::new(NonNull::new(base).unwrap(), RING) };
+        // SAFETY: zeros of this size, aligned to a page; leaked, so that they outlive every copy; RING is a ring size.
+        let segment = unsafe { Segment::new(crate::leaked(segment_bytes(RING)), RING) };
         let end = |side: u8| {
             let (_, conn) = conn::create(Stage::Meeting).unwrap();
             assert!(conn.attach(segment, side, None));

@@ -15,7 +15,7 @@
 //!
 //! [`Twin`] names the rules that are broken on purpose; each must be noticed.
 
-use core::{cell::Cell, ptr::NonNull, sync::atomic::Ordering};
+use core::{cell::Cell, sync::atomic::Ordering};
 use std::{format, string::String, vec, vec::Vec};
 
 use sdp_fabric_shm::{
@@ -356,11 +356,8 @@ struct At<'a> {
 
 impl Lanes {
     fn new(twin: Twin, bytes: u8, switches: u32) -> Self {
-        let layout = std::alloc::Layout::from_size_align(segment_bytes(RING), 4096).unwrap();
-        // SAFETY: non-zero size; leaked, so it outlives every copy.
-        let base = unsafe { std::alloc::alloc_zeroed(layout) };
-        // SAFETY: just allocated with the size and alignment asked for; RING is a ring size.
-        let segment = unsafe { Segment::new(NonNull::new(base).unwrap(), RING) };
+        // SAFETY: zeros of this size, aligned to a page; leaked, so that they outlive every copy; RING is a ring size.
+        let segment = unsafe { Segment::new(crate::leaked(segment_bytes(RING)), RING) };
         Self {
             twin,
             bytes,

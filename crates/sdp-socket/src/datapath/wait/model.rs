@@ -5,10 +5,7 @@
 //! sets and the order of calls are the model's. Promise: when everybody rests, everything was read, and
 //! the count of sleepers is that of those who sleep.
 
-use core::{
-    ptr::NonNull,
-    sync::atomic::{AtomicU32, AtomicU64, Ordering},
-};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::{format, string::String, vec::Vec};
 
 use sdp_model::{Model, Size, Step, fails, holds, size};
@@ -104,11 +101,8 @@ struct Waiting {
 
 impl Waiting {
     fn new(twin: Twin, calls: usize, messages: [u8; 2]) -> Self {
-        let layout = std::alloc::Layout::from_size_align(BELL_BYTES, 4096).unwrap();
-        // SAFETY: non-zero size; leaked, so it outlives every copy.
-        let base = unsafe { std::alloc::alloc_zeroed(layout) };
-        // SAFETY: just allocated with the size and alignment asked for.
-        let bell = unsafe { Bell::new(NonNull::new(base).unwrap()) };
+        // SAFETY: zeros of this size, aligned to a page; leaked, so that they outlive every copy.
+        let bell = unsafe { Bell::new(crate::leaked(BELL_BYTES)) };
         let arms = [AtomicU32::new(0), AtomicU32::new(0)];
         Self { twin, calls, messages, apart: false, bell, arms }
     }
