@@ -14,7 +14,7 @@ use libc::c_int;
 use sdp_sys::{errno::Errno, fd, section, sys, time::monotonic_ns};
 
 use crate::{
-    api::calls::{self, Road, Ticket},
+    api::calls::{self, Route, Ticket},
     conn::{self, Half, Pinned, Stage, carrier, iovec::Buffers},
     datapath::{send, splice, wait},
     migration::{pause, promote, splice_off},
@@ -95,9 +95,9 @@ pub(crate) fn send(first: Ticket, buffers: &mut Buffers, flags: c_int) -> Result
             Err(e) => return partial(e),
         }
         ticket = match go_on(held.as_ref(), number) {
-            Road::Kernel(ticket) => ticket,
-            Road::Library(conn) if done == 0 => return send::send(&conn, buffers, flags),
-            Road::Library(conn) => {
+            Route::Kernel(ticket) => ticket,
+            Route::Library(conn) if done == 0 => return send::send(&conn, buffers, flags),
+            Route::Library(conn) => {
                 // A call that has sent something raises no signal, and keeps what is to be told.
                 let rest = send::send(&conn, buffers, flags | libc::MSG_NOSIGNAL);
                 if let Err(e) = rest
@@ -107,7 +107,7 @@ pub(crate) fn send(first: Ticket, buffers: &mut Buffers, flags: c_int) -> Result
                 }
                 return Ok(done + rest.unwrap_or(0));
             }
-            Road::Pass => return partial(Errno::EBADF),
+            Route::Pass => return partial(Errno::EBADF),
         };
     }
 }
@@ -139,8 +139,8 @@ pub(crate) unsafe fn sendfile(
             Err(e) => return if done > 0 { Ok(done) } else { Err(e) },
         }
         ticket = match go_on(held.as_ref(), number) {
-            Road::Kernel(ticket) => ticket,
-            Road::Library(conn) => {
+            Route::Kernel(ticket) => ticket,
+            Route::Library(conn) => {
                 // SAFETY: the caller's offset.
                 let rest = unsafe {
                     splice::sendfile(
@@ -156,7 +156,7 @@ pub(crate) unsafe fn sendfile(
                 // short one.
                 return Ok(done + rest.and_then(Result::ok).unwrap_or(0));
             }
-            Road::Pass => return Ok(done),
+            Route::Pass => return Ok(done),
         };
     }
 }
@@ -167,17 +167,17 @@ fn hold(first: &Ticket) -> Option<Pinned> {
     Pinned::new(first.number(), Half::Send).filter(|conn| conn.index() == first.conn())
 }
 
-/// The way of the next piece. [`Road::Pass`] when the number was closed between two pieces, and
+/// The way of the next piece. [`Route::Pass`] when the number was closed between two pieces, and
 /// perhaps names another connection by now: the kernel would go on with the one that the call began
 /// on.
-fn go_on(held: Option<&Pinned>, number: c_int) -> Road {
+fn go_on(held: Option<&Pinned>, number: c_int) -> Route {
     let is_same = |index| held.is_some_and(|conn| conn.index() == index);
-    match calls::road(number, Half::Send) {
-        Road::Kernel(ticket) if !is_same(ticket.conn()) => {
+    match calls::route(number, Half::Send) {
+        Route::Kernel(ticket) if !is_same(ticket.conn()) => {
             calls::finish(ticket, 0, 0);
-            Road::Pass
+            Route::Pass
         }
-        Road::Library(conn) if !is_same(conn.index()) => Road::Pass,
-        road => road,
+        Route::Library(conn) if !is_same(conn.index()) => Route::Pass,
+        route => route,
     }
 }

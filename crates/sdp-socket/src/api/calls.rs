@@ -164,7 +164,7 @@ fn seen() -> u32 {
 }
 
 /// What stands between a data call and its lane.
-pub(crate) enum Road {
+pub(crate) enum Route {
     /// Not ours.
     Pass,
     /// On the kernel lane, counted.
@@ -174,20 +174,20 @@ pub(crate) enum Road {
 }
 
 #[unsafe(link_section = ".text.hot")]
-pub(crate) fn road(fd: c_int, half: Half) -> Road {
+pub(crate) fn route(fd: c_int, half: Half) -> Route {
     if elsewhere::moves(fd, half) {
-        return Road::Pass;
+        return Route::Pass;
     }
     let Some(pinned) = Pinned::new(fd, half) else {
         table::await_close(fd);
-        return Road::Pass;
+        return Route::Pass;
     };
     match pinned.stage() {
-        Stage::Fresh | Stage::Listener => Road::Pass,
-        Stage::Attached => attached_road(pinned),
+        Stage::Fresh | Stage::Listener => Route::Pass,
+        Stage::Attached => attached_route(pinned),
         Stage::Remote | Stage::Guarded => {
             lifecycle::see(&pinned, fd);
-            Road::Library(pinned)
+            Route::Library(pinned)
         }
         Stage::Kernel | Stage::Young | Stage::Meeting => {
             // Before the stage is looked at again: whoever attaches meanwhile sees the count, or is seen.
@@ -195,19 +195,19 @@ pub(crate) fn road(fd: c_int, half: Half) -> Road {
             way.add(&pinned.raw[half as usize], 1);
             if pinned.stage() == Stage::Attached {
                 way.sub(&pinned.raw[half as usize], 1);
-                return attached_road(pinned);
+                return attached_route(pinned);
             }
             let ticket =
                 Ticket { conn: pinned.index(), fd, receive: half == Half::Receive, seen: seen() };
             core::mem::forget(pinned); // until `finish`
-            Road::Kernel(ticket)
+            Route::Kernel(ticket)
         }
     }
 }
 
-fn attached_road(pinned: Pinned) -> Road {
+fn attached_route(pinned: Pinned) -> Route {
     demote::join(&pinned, pinned.fd());
-    Road::Library(pinned)
+    Route::Library(pinned)
 }
 
 /// `recv`, `recvfrom` (with no address wanted, or on a connected stream), and `read` of a byte or more.
@@ -216,15 +216,15 @@ fn attached_road(pinned: Pinned) -> Road {
 /// See the module.
 #[unsafe(link_section = ".text.hot")]
 pub unsafe fn recv(fd: c_int, iov: *const iovec, count: usize, flags: c_int) -> Call {
-    match road(fd, Half::Receive) {
-        Road::Pass => Call::Pass,
-        Road::Kernel(ticket) => Call::Counted(ticket),
-        Road::Library(conn)
+    match route(fd, Half::Receive) {
+        Route::Pass => Call::Pass,
+        Route::Kernel(ticket) => Call::Counted(ticket),
+        Route::Library(conn)
             if flags & libc::MSG_PEEK != 0 && header::is_kernels(&conn, Half::Receive) =>
         {
             by_kernel(conn, Half::Receive)
         }
-        Road::Library(conn) => {
+        Route::Library(conn) => {
             // SAFETY: the caller's.
             recv_here(&conn, unsafe { Vector::new(iov, count) }, flags, None)
         }
@@ -236,10 +236,10 @@ pub unsafe fn recv(fd: c_int, iov: *const iovec, count: usize, flags: c_int) -> 
 /// # Safety
 /// See the module.
 pub unsafe fn readv(fd: c_int, iov: *const iovec, count: usize, flags: c_int) -> Call {
-    match road(fd, Half::Receive) {
-        Road::Pass => Call::Pass,
-        Road::Kernel(ticket) => Call::Counted(ticket),
-        Road::Library(conn) => {
+    match route(fd, Half::Receive) {
+        Route::Pass => Call::Pass,
+        Route::Kernel(ticket) => Call::Counted(ticket),
+        Route::Library(conn) => {
             // SAFETY: the caller's.
             recv_here(&conn, unsafe { Vector::new(iov, count) }, flags, Some(0))
         }
@@ -314,10 +314,10 @@ pub unsafe fn recv_one(fd: c_int, iov: &iovec, flags: c_int) -> Call {
 pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> Call {
     // SAFETY: the caller's.
     let Some(header) = (unsafe { Header::new(msg) }) else { return Call::Pass };
-    let conn = match road(fd, Half::Receive) {
-        Road::Pass => return Call::Pass,
-        Road::Kernel(ticket) => return Call::Counted(ticket), // the header is the kernel's to read
-        Road::Library(conn) => conn,
+    let conn = match route(fd, Half::Receive) {
+        Route::Pass => return Call::Pass,
+        Route::Kernel(ticket) => return Call::Counted(ticket), // the header is the kernel's to read
+        Route::Library(conn) => conn,
     };
     let control = header.control_len();
     if flags & flags::MSG_CMSG_COMPAT != 0 {
@@ -350,10 +350,10 @@ pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> Call {
 
 /// `recvmmsg`. `Done`: on a lane, where the hook makes one [`recvmsg`] after the other.
 pub fn recvmmsg(fd: c_int) -> Call {
-    match road(fd, Half::Receive) {
-        Road::Pass => Call::Pass,
-        Road::Kernel(ticket) => Call::Counted(ticket),
-        Road::Library(_) => Call::Done(0),
+    match route(fd, Half::Receive) {
+        Route::Pass => Call::Pass,
+        Route::Kernel(ticket) => Call::Counted(ticket),
+        Route::Library(_) => Call::Done(0),
     }
 }
 
@@ -396,9 +396,9 @@ fn send_with(
     if flags & libc::MSG_FASTOPEN != 0 {
         return Call::Pass; // a connect: EISCONN, by the kernel
     }
-    match road(fd, Half::Send) {
-        Road::Pass => Call::Pass,
-        Road::Kernel(ticket) => {
+    match route(fd, Half::Send) {
+        Route::Pass => Call::Pass,
+        Route::Kernel(ticket) => {
             if !bulk::concerns(&ticket, flags) {
                 return Call::Counted(ticket);
             }
@@ -413,7 +413,7 @@ fn send_with(
                 _ => Call::Counted(ticket),
             }
         }
-        Road::Library(conn) => {
+        Route::Library(conn) => {
             let vector = vector();
             if header::has_control(header) && header::is_kernels(&conn, Half::Send) {
                 return by_kernel(conn, Half::Send);
@@ -551,14 +551,14 @@ pub unsafe fn sendfile(out: c_int, input: c_int, offset: *mut i64, count: usize)
     {
         prepare_splice(&conn, Half::Receive);
     }
-    match road(out, Half::Send) {
-        Road::Pass => Call::Pass,
-        Road::Kernel(ticket) if count > bulk::PIECE && bulk::concerns(&ticket, 0) => {
+    match route(out, Half::Send) {
+        Route::Pass => Call::Pass,
+        Route::Kernel(ticket) if count > bulk::PIECE && bulk::concerns(&ticket, 0) => {
             // SAFETY: the caller's.
             done_unless_retired(unsafe { bulk::sendfile(ticket, input, offset, count) })
         }
-        Road::Kernel(ticket) => Call::Counted(ticket),
-        Road::Library(conn) => {
+        Route::Kernel(ticket) => Call::Counted(ticket),
+        Route::Library(conn) => {
             // SAFETY: the caller's.
             match unsafe {
                 splice::sendfile(&conn, input, offset, count, sender(&conn), splice_off::prepare)
