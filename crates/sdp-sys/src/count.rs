@@ -11,27 +11,30 @@ use crate::pid::is_single_threaded;
 
 /// How to count: found out once for several counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Way {
-    single: bool,
+pub enum Counting {
+    /// No other thread counts: by a load and a store.
+    Exclusive,
+    /// Other threads may count: by locked instructions.
+    Atomic,
 }
 
-impl Way {
-    /// As it is now. Valid until this thread makes another one: not across a sleep.
+impl Counting {
+    /// What may be done now. Valid until this thread makes another one: not across a sleep.
     #[inline(always)]
     pub fn now() -> Self {
-        Self { single: is_single_threaded() }
+        if is_single_threaded() { Self::Exclusive } else { Self::Atomic }
     }
 
     /// Whether no other thread counts.
     #[inline(always)]
     pub const fn is_single(self) -> bool {
-        self.single
+        matches!(self, Self::Exclusive)
     }
 
     /// Adds `n`, wrapping, and answers with what was there. Sequentially consistent among threads.
     #[inline(always)]
     pub fn add(self, counter: &AtomicU32, n: u32) -> u32 {
-        if self.single {
+        if self.is_single() {
             let before = counter.load(Relaxed);
             counter.store(before.wrapping_add(n), Relaxed);
             return before;
@@ -39,7 +42,7 @@ impl Way {
         counter.fetch_add(n, SeqCst)
     }
 
-    /// Subtracts `n`, wrapping; as [`Way::add`].
+    /// Subtracts `n`, wrapping; as [`Counting::add`].
     #[inline(always)]
     pub fn sub(self, counter: &AtomicU32, n: u32) -> u32 {
         self.add(counter, n.wrapping_neg())
@@ -48,7 +51,7 @@ impl Way {
     /// Adds `n`, wrapping, in no order.
     #[inline(always)]
     pub fn add_wide(self, counter: &AtomicU64, n: u64) {
-        if self.single {
+        if self.is_single() {
             counter.store(counter.load(Relaxed).wrapping_add(n), Relaxed);
         } else {
             counter.fetch_add(n, Relaxed);
@@ -63,16 +66,16 @@ mod tests {
     #[test]
     fn counts_with_one_thread_and_with_several() {
         let (narrow, wide) = (AtomicU32::new(0), AtomicU64::new(u64::MAX));
-        assert_eq!(Way::now().add(&narrow, 3), 0);
-        assert_eq!(Way::now().sub(&narrow, 1), 3);
-        Way::now().add_wide(&wide, 2);
+        assert_eq!(Counting::now().add(&narrow, 3), 0);
+        assert_eq!(Counting::now().sub(&narrow, 1), 3);
+        Counting::now().add_wide(&wide, 2);
         assert_eq!((narrow.load(Relaxed), wide.load(Relaxed)), (2, 1));
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..10_000 {
-                        Way::now().add(&narrow, 1);
-                        Way::now().add_wide(&wide, 1);
+                        Counting::now().add(&narrow, 1);
+                        Counting::now().add_wide(&wide, 1);
                     }
                 });
             }

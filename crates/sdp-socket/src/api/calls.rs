@@ -12,7 +12,7 @@ use core::sync::atomic::Ordering;
 
 use libc::{c_int, epoll_event, iovec, msghdr, pollfd, sigset_t, sockaddr, socklen_t, timespec};
 use sdp_stats::{Direction, Reason, RowId};
-use sdp_sys::{count::Way, errno::Errno, section, tls};
+use sdp_sys::{count::Counting, errno::Errno, section, tls};
 
 use crate::{
     api::bulk,
@@ -191,10 +191,10 @@ pub(crate) fn route(fd: c_int, half: Half) -> Route {
         }
         Stage::Kernel | Stage::Young | Stage::Meeting => {
             // Before the stage is looked at again: whoever attaches meanwhile sees the count, or is seen.
-            let way = Way::now();
-            way.add(&pinned.raw[half as usize], 1);
+            let counting = Counting::now();
+            counting.add(&pinned.raw[half as usize], 1);
             if pinned.stage() == Stage::Attached {
-                way.sub(&pinned.raw[half as usize], 1);
+                counting.sub(&pinned.raw[half as usize], 1);
                 return attached_route(pinned);
             }
             let ticket =
@@ -249,7 +249,7 @@ pub unsafe fn readv(fd: c_int, iov: *const iovec, count: usize, flags: c_int) ->
 /// The program's call, made unchanged.
 #[cold]
 fn by_kernel(conn: Pinned, half: Half) -> Call {
-    Way::now().add(&conn.raw[half as usize], 1);
+    Counting::now().add(&conn.raw[half as usize], 1);
     let receive = half == Half::Receive;
     let ticket = Ticket { conn: conn.index(), fd: conn.fd(), receive, seen: seen() };
     core::mem::forget(conn); // until `finish`
@@ -509,19 +509,19 @@ pub(crate) fn finish_more(ticket: Ticket, result: isize, flags: c_int, more: usi
     let half = if ticket.receive { Half::Receive } else { Half::Send };
     // No handler of the program breaks into the counting.
     let _section = section::Guard::enter();
-    let way = Way::now();
-    way.sub(&conn.raw[half as usize], 1);
+    let counting = Counting::now();
+    counting.sub(&conn.raw[half as usize], 1);
     // Another preloaded library that makes the call by `syscall` has had it counted there.
     let is_counted = seen() != ticket.seen;
     if result > 0 && flags & libc::MSG_PEEK == 0 && !is_counted && !process::is_retired() {
         lifecycle::see(conn, ticket.fd);
-        promote::count_call(conn, half, result as usize, way);
+        promote::count_call(conn, half, result as usize, counting);
         if let Some((page, row)) = publish::of_row(conn) {
             let direction = if ticket.receive { Direction::Receive } else { Direction::Send };
             if row == RowId::NONE {
                 conn.add_rowless(half, result as u64);
             }
-            page.moved_kernel(row, direction, result as u64, way.is_single());
+            page.moved_kernel(row, direction, result as u64, counting.is_single());
         }
         promote::after_call(conn, ticket.fd, half, result as usize, more);
     }

@@ -23,7 +23,7 @@ use sdp_shm::{
     layout::Segment,
 };
 use sdp_stats::{Reason, RowId};
-use sdp_sys::{count::Way, errno::Errno, section};
+use sdp_sys::{count::Counting, errno::Errno, section};
 
 use crate::{
     conn::{
@@ -739,7 +739,7 @@ impl Conn {
 
     #[inline]
     pub(crate) fn pin(&self, half: Half) {
-        Way::now().add(&self.pins[half as usize], 1);
+        Counting::now().add(&self.pins[half as usize], 1);
     }
 
     #[inline]
@@ -747,7 +747,7 @@ impl Conn {
         if self.pins[half as usize].load(Ordering::Relaxed) == 0 {
             return; // of a call of the parent's, in whose handler this process was forked
         }
-        if Way::now().sub(&self.pins[half as usize], 1) == 1
+        if Counting::now().sub(&self.pins[half as usize], 1) == 1
             && self.state.load(Ordering::SeqCst) == CLOSING
         {
             self.tear_down_if_unused();

@@ -26,7 +26,7 @@ use sdp_shm::{
     layout::{Segment, is_ring_size},
 };
 use sdp_stats::{Reason, Verdict};
-use sdp_sys::{count::Way, hidden::InUse, section, time::monotonic_ns};
+use sdp_sys::{count::Counting, hidden::InUse, section, time::monotonic_ns};
 
 use crate::{
     conn::{
@@ -586,9 +586,9 @@ fn reason(refusal: Refusal) -> Reason {
 
 /// Marks a half as used by this call.
 #[inline]
-pub(crate) fn count_call(conn: &Conn, half: Half, bytes: usize, way: Way) {
-    way.add(&conn.calls[half as usize], 1);
-    way.add_wide(&conn.bytes[half as usize], bytes as u64);
+pub(crate) fn count_call(conn: &Conn, half: Half, bytes: usize, counting: Counting) {
+    counting.add(&conn.calls[half as usize], 1);
+    counting.add_wide(&conn.bytes[half as usize], bytes as u64);
 }
 
 const _: () = assert!(attempts(SOON) == 0 && attempts(2) == 1 && attempts(RETRY_TICKS - 1) == 7);

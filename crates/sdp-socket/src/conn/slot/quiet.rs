@@ -7,7 +7,7 @@ use core::{
 };
 
 use sdp_shm::family::FAMILY_BYTES;
-use sdp_sys::count::Way;
+use sdp_sys::count::Counting;
 
 use crate::process;
 
@@ -47,9 +47,9 @@ impl Conn {
     /// A call goes to sleep, or has woken up.
     pub(crate) fn sleeps(&self, yes: bool) {
         if yes {
-            Way::now().add(&self.asleep, 1);
+            Counting::now().add(&self.asleep, 1);
         } else {
-            let _ = Way::now().sub(&self.asleep, 1);
+            let _ = Counting::now().sub(&self.asleep, 1);
         }
     }
 
