@@ -46,7 +46,7 @@ fn is_readable(conn: &Conn, half: AnyHalf<'_>) -> bool {
     view.has_bytes()
         || (view.has_switch()
             // Never by the number that it was made with: that may name somebody else's bytes by now.
-            && conn::number_of(conn).is_some_and(|fd| judge(conn, fd).readable))
+            && conn::number_of(conn).is_some_and(|fd| verify(conn, fd).readable))
 }
 
 /// Whether a receive call on a connection with lanes would find something, without asking the kernel where there is a ring.
@@ -109,10 +109,10 @@ fn glance(conn: &Conn, half: AnyHalf<'_>) -> Look {
     if view.has_bytes() {
         return Look::Readable(cursor(conn));
     }
-    match conn::number_of(conn).filter(|_| view.has_switch()).map(|fd| try_judge(conn, fd)) {
+    match conn::number_of(conn).filter(|_| view.has_switch()).map(|fd| try_verify(conn, fd)) {
         None => Look::Empty,
         Some(None) => Look::Busy,
-        Some(Some(truth)) if truth.readable => Look::Readable(cursor(conn)),
+        Some(Some(verified)) if verified.readable => Look::Readable(cursor(conn)),
         Some(Some(_)) => Look::Empty,
     }
 }
@@ -142,7 +142,7 @@ pub(crate) fn seems_empty(conn: &Conn) -> bool {
 }
 
 /// What is behind a kernel event that says "readable".
-pub(crate) struct Truth {
+pub(crate) struct Verified {
     pub(crate) readable: bool,
     /// The ring's cursor says nothing about what is new: kernel lane, end of stream, error.
     pub(crate) is_kernels: bool,
@@ -151,33 +151,33 @@ pub(crate) struct Truth {
 
 /// Judges a "readable" of the kernel (R9 b): follows lane switches, eats bells, then looks at ring, log
 /// and carrier. The half is left armed when there is nothing.
-pub(crate) fn judge(conn: &Conn, fd: c_int) -> Truth {
+pub(crate) fn verify(conn: &Conn, fd: c_int) -> Verified {
     if hosts::is_guarded(conn) {
-        return judge_both(conn).unwrap_or(Truth {
+        return verify_both(conn).unwrap_or(Verified {
             readable: true,
             is_kernels: true,
             cursor: None,
         });
     }
-    truth(conn, receive::with_sink(conn, |sink, _, _, half| judge_sink(conn, fd, sink, half)))
+    verdict(conn, receive::with_sink(conn, |sink, _, _, half| verify_sink(conn, fd, sink, half)))
 }
 
-/// [`judge`] that waits for nobody: under the epoll lock, for which others wait. `None`: another thread is at work on the
+/// [`verify`] that waits for nobody: under the epoll lock, for which others wait. `None`: another thread is at work on the
 /// half, and may be for long.
-pub(crate) fn try_judge(conn: &Conn, fd: c_int) -> Option<Truth> {
+pub(crate) fn try_verify(conn: &Conn, fd: c_int) -> Option<Verified> {
     if hosts::is_guarded(conn) {
-        return judge_both(conn);
+        return verify_both(conn);
     }
-    let judged =
-        receive::try_sink(conn, false, |sink, _, _, half| judge_sink(conn, fd, sink, half))?;
-    Some(truth(conn, judged))
+    let verified =
+        receive::try_sink(conn, false, |sink, _, _, half| verify_sink(conn, fd, sink, half))?;
+    Some(verdict(conn, verified))
 }
 
-/// [`judge`] of a connection to another host.
-fn judge_both(conn: &Conn) -> Option<Truth> {
+/// [`verify`] of a connection to another host.
+fn verify_both(conn: &Conn) -> Option<Verified> {
     let found = hosts::look(conn)?;
     let cursor = if let hosts::Found::Bytes(at) = found { Some(at << 1 | 1) } else { None };
-    Some(Truth { readable: !matches!(found, hosts::Found::Nothing), is_kernels: true, cursor })
+    Some(Verified { readable: !matches!(found, hosts::Found::Nothing), is_kernels: true, cursor })
 }
 
 /// Waits a moment for who is at work on the half; succeeds one that died. False: somebody is still at it.
@@ -195,7 +195,7 @@ pub(crate) fn await_turn(conn: &Conn) -> bool {
 }
 
 /// Whether there is something to read, and whether the kernel alone says so.
-fn judge_sink(
+fn verify_sink(
     conn: &Conn,
     fd: c_int,
     sink: &mut SinkState,
@@ -224,10 +224,10 @@ fn judge_sink(
     Ok((readable, is_over || sink.lane == Lane::Kernel))
 }
 
-fn truth(conn: &Conn, judged: Result<(bool, bool), Errno>) -> Truth {
-    let Ok((readable, is_kernels)) = judged else {
+fn verdict(conn: &Conn, verified: Result<(bool, bool), Errno>) -> Verified {
+    let Ok((readable, is_kernels)) = verified else {
         // A broken connection is readable: the receive call says why.
-        return Truth { readable: true, is_kernels: true, cursor: None };
+        return Verified { readable: true, is_kernels: true, cursor: None };
     };
     if !readable
         && !is_kernels
@@ -238,9 +238,9 @@ fn truth(conn: &Conn, judged: Result<(bool, bool), Errno>) -> Truth {
         half.arm(What::Bytes, wait_mode(conn));
         // A switch whose bells are still on their way is nothing to read; they wake us by the carrier.
         let readable = view(conn, half).is_some_and(|v| v.has_bytes());
-        return Truth { readable, is_kernels, cursor: Some(cursor(conn)) };
+        return Verified { readable, is_kernels, cursor: Some(cursor(conn)) };
     }
-    Truth { readable, is_kernels, cursor: Some(cursor(conn)) }
+    Verified { readable, is_kernels, cursor: Some(cursor(conn)) }
 }
 
 fn attached(fd: c_int) -> Option<&'static Conn> {
@@ -629,8 +629,8 @@ fn correct(conn: &Conn, entry: &mut pollfd, hides: bool) {
     if in_ring {
         entry.revents |= entry.events & READ_KIND;
     } else if entry.revents & READ_KIND != 0 && entry.revents & (OVER | libc::POLLRDHUP) == 0 {
-        let truth = judge(conn, entry.fd);
-        if !truth.readable {
+        let verified = verify(conn, entry.fd);
+        if !verified.readable {
             entry.revents &= !READ_KIND;
         }
     }

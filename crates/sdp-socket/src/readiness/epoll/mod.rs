@@ -4,7 +4,7 @@
 //! mirror of the registrations of tracked stream sockets, keyed by (set, socket, number), so that
 //!
 //! * a producer's bell (a bit in our bell page) finds the registrations that it concerns,
-//! * a kernel event can be judged: was it a bell byte, or something for the program?
+//! * a kernel event can be verified: was it a bell byte, or something for the program?
 //!
 //! A set that contains a connection on a lane also contains the process's hidden eventfd, edge-triggered
 //! and never read, under the data of one such registration (its *anchor*), so that a wait that we do not

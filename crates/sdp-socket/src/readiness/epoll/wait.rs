@@ -38,8 +38,8 @@ use crate::{
 const MERGE_EVERY: u32 = 8;
 /// … and whenever so much time has passed.
 pub(super) const MERGE_AFTER_NS: u64 = 50_000;
-/// Of so many wake-ups by the bell one is judged as if it had come from the anchor's carrier.
-const JUDGE_EVERY: u8 = 16;
+/// Of so many wake-ups by the bell one is verified as if it had come from the anchor's carrier.
+const VERIFY_EVERY: u8 = 16;
 /// How often the kernel is asked at most within one look, where all it had were bells.
 const ASKS: usize = 8;
 /// Most events handled in one go.
@@ -146,7 +146,7 @@ fn wait_on(
             collect(m, set, &mut out);
             out.max += places;
             if out.used > 0 && out.used < out.max && doorbell::bell().is_some_and(Bells::any) {
-                // Rang while this was judged: the next wait would tell it a round too late.
+                // Rang while this was verified: the next wait would tell it a round too late.
                 is_late = true;
             }
             Some(if is_mixed { Collected::Mixed } else { Collected::Rings })
@@ -326,7 +326,7 @@ fn kernel_only(
         out.used = kept.flatten().unwrap_or(got);
         return Ok(out.used > 0);
     }
-    // Something came onto a lane meanwhile: its events are judged like any other.
+    // Something came onto a lane meanwhile: its events are verified like any other.
     let mut batch = [epoll_event { events: 0, u64: 0 }; BATCH];
     for (i, event) in batch.iter_mut().take(got).enumerate() {
         *event = out.events.get(i);
@@ -405,7 +405,7 @@ fn collect(m: &mut Mirror, set: u32, out: &mut Output<'_>) {
             break; // more, where several registrations have one event's data
         }
         let Some(at) = m.pop_ready(set) else { break };
-        judge(m, at, out);
+        verify(m, at, out);
         if at == last {
             break;
         }
@@ -413,7 +413,7 @@ fn collect(m: &mut Mirror, set: u32, out: &mut Output<'_>) {
     wake_another(m, set);
 }
 
-/// A connection that is to be judged later.
+/// A connection that is to be verified later.
 fn note_busy(m: &mut Mirror, at: u32, reg: &Registration) {
     m.push_ready(at);
     if let Some(set) = m.set(reg.set) {
@@ -427,7 +427,7 @@ fn take_busy(set: u32) -> Option<&'static Conn> {
 }
 
 /// Looks at one ready registration: an event, armed and off the list, or still on it.
-fn judge(m: &mut Mirror, at: u32, out: &mut Output<'_>) {
+fn verify(m: &mut Mirror, at: u32, out: &mut Output<'_>) {
     let Some(reg) = m.reg(at).map(|r| *r) else { return };
     if reg.is_disabled || reg.events & (IN_KIND | OUT) == 0 {
         return;
@@ -439,7 +439,7 @@ fn judge(m: &mut Mirror, at: u32, out: &mut Output<'_>) {
         }
         let events = reg.events & IN_KIND;
         let pass = match conn.stage() {
-            Stage::Attached | Stage::Guarded => judge_kernel(m, at, &reg, events),
+            Stage::Attached | Stage::Guarded => verify_kernel(m, at, &reg, events),
             // It has dropped its lanes meanwhile, and the kernel does not tell the edge again.
             _ => confirmed(&reg, events),
         };
@@ -647,8 +647,8 @@ fn is_the_bell(m: &mut Mirror, set: u32, event: &epoll_event) -> bool {
         return false;
     }
     let anchor = s.anchor;
-    s.unjudged = (s.unjudged + 1) % JUDGE_EVERY;
-    if s.unjudged == 0 {
+    s.unverified = (s.unverified + 1) % VERIFY_EVERY;
+    if s.unverified == 0 {
         return false;
     }
     let Some(is_level) = m.reg(anchor).map(|r| r.data == data && r.events & (ET | ONESHOT) == 0)
@@ -729,7 +729,7 @@ fn translate(m: &mut Mirror, set: u32, event: &epoll_event, since: u64, out: &mu
             } else {
                 event.events
             };
-            let pass = judge_kernel(m, at, &reg, events);
+            let pass = verify_kernel(m, at, &reg, events);
             if pass != 0 {
                 out.push(pass, data, at);
             }
@@ -742,20 +742,20 @@ fn translate(m: &mut Mirror, set: u32, event: &epoll_event, since: u64, out: &mu
     }
 }
 
-/// Of an event that may be another's, what the carrier says too, and "readable" of a connection with a lane, which is judged
+/// Of an event that may be another's, what the carrier says too, and "readable" of a connection with a lane, which is verified
 /// anyway.
 fn confirmed(reg: &Registration, events: u32) -> u32 {
     if table::entry(reg.fd) != Some(Entry::Conn(reg.conn)) {
         return events; // the number is another's by now
     }
     let is_attached = conn::get(reg.conn).is_some_and(|conn| conn.has_lanes());
-    let judged = if is_attached { IN_KIND } else { 0 };
+    let verified = if is_attached { IN_KIND } else { 0 };
     let now = carrier::readiness(reg.fd, events as i16) as u16;
-    events & (reg.events | ALWAYS) & (judged | u32::from(now))
+    events & (reg.events | ALWAYS) & (verified | u32::from(now))
 }
 
 /// Which bits of a kernel event are for the program.
-fn judge_kernel(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u32 {
+fn verify_kernel(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u32 {
     if reg.events & ONESHOT == 0 {
         return judge_enabled(m, at, reg, events);
     }
@@ -820,12 +820,12 @@ fn judge_enabled(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u3
     }
     let over = ALWAYS | RDHUP;
     if events & IN_KIND != 0 && events & over == 0 {
-        let truth = readiness::try_judge(conn, reg.fd);
+        let verified = readiness::try_verify(conn, reg.fd);
         if conn.has(flag::EATEN) {
             tell_of_eaten(conn, Some(m));
         }
         m.set_kernels(at, !arming::stays_on_lane(conn));
-        let Some(truth) = truth else {
+        let Some(verified) = verified else {
             // The kernel tells a level again, and of ONESHOT, which is enabled anew, everything.
             note_busy(m, at, reg);
             let is_edge = reg.events & (ET | ONESHOT) == ET;
@@ -835,14 +835,14 @@ fn judge_enabled(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u3
             conn.unpin(Half::Receive);
             return pass & !IN_KIND & (reg.events | ALWAYS);
         };
-        if !truth.readable {
+        if !verified.readable {
             // A bell, the hidden eventfd under this data, or bytes that another thread took meanwhile.
             // Nothing is lost: what comes later makes a new event.
             pass &= !IN_KIND;
-        } else if let Some(cursor) = truth.cursor {
+        } else if let Some(cursor) = verified.cursor {
             let is_edge = reg.events & ET != 0;
             if let Some(reg) = m.reg(at) {
-                if is_edge && reg.reported == cursor && !truth.is_kernels {
+                if is_edge && reg.reported == cursor && !verified.is_kernels {
                     pass &= !IN_KIND;
                 }
                 reg.reported = cursor;

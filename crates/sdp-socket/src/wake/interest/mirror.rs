@@ -70,7 +70,7 @@ pub(crate) struct Registration {
     pub(crate) is_stripped: bool,
     /// Of a connection whose bytes come by the kernel, as far as is known: counted in [`Set::by_kernel`].
     pub(crate) is_kernels: bool,
-    /// Edge: an event of the kernel's has not been judged, because another thread was at work on the connection.
+    /// Edge: an event of the kernel's has not been verified, because another thread was at work on the connection.
     pub(crate) is_unjudged: bool,
     /// Edge: the ring cursor last reported.
     pub(crate) reported: u64,
@@ -106,7 +106,7 @@ pub(crate) struct Set {
     pub(crate) had_lane: bool,
     /// Connections whose bytes come by the kernel, as far as is known ([`super::order`]).
     pub(crate) by_kernel: u32,
-    /// A connection, plus one, that could not be judged because another thread was at work on it; 0 none.
+    /// A connection, plus one, that could not be verified because another thread was at work on it; 0 none.
     pub(crate) busy: u32,
     /// The last wait told what the kernel had, and that alone: what is in rings is next.
     pub(crate) is_rings_turn: bool,
@@ -119,8 +119,8 @@ pub(crate) struct Set {
     /// A registration with ONESHOT has been seen.
     pub(crate) has_oneshots: bool,
     pub(crate) waits: u32,
-    /// Wake-ups by the bell since one was judged as if it were the anchor's own event.
-    pub(crate) unjudged: u8,
+    /// Wake-ups by the bell since one was verified as if it were the anchor's own event.
+    pub(crate) unverified: u8,
     pub(crate) merged_ns: u64,
     /// "Writable" was asked for since: the kernel mostly has that already.
     pub(crate) wants_writable: bool,
@@ -338,7 +338,7 @@ impl Mirror {
             is_deaf: false,
             has_oneshots: false,
             waits: 0,
-            unjudged: 0,
+            unverified: 0,
             merged_ns: 0,
             wants_writable: false,
             spin: spin::Learnt::NEW,
