@@ -68,7 +68,7 @@ enum Attempt {
     /// Only the kernel can send this, and the half cannot leave its lane now (L2): wait until it can.
     NotOnLane,
     /// The ring is full: whether the program can be told EAGAIN is to be asked outside the lock (L11).
-    Patience,
+    AskWaiters,
     /// The ring is full, and the program waits for room in a way that we see (R10).
     Again,
     /// The call ends with this error (if nothing was sent).
@@ -126,8 +126,8 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
                 }
                 return partial(e);
             }
-            Attempt::Patience => {
-                is_patient = Some(crate::wake::interest::may_ask_for_patience(conn));
+            Attempt::AskWaiters => {
+                is_patient = Some(crate::wake::interest::can_wait_for_room(conn));
                 continue;
             }
             Attempt::Again => {
@@ -308,7 +308,7 @@ fn attempt(
                 // R10: where we see how the program waits, "writable" can mean the ring. Otherwise the
                 // sender goes on on the carrier, whose readiness every poller understands.
                 if !blocking && is_patient.is_none() {
-                    return Attempt::Patience;
+                    return Attempt::AskWaiters;
                 }
                 if !blocking && is_patient == Some(true) {
                     conn.set(flag::WANTS_ROOM);

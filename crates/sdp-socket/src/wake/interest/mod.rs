@@ -194,7 +194,7 @@ pub(crate) fn bell_leaves() {
 
 /// R10: whether a non-blocking sender of this connection can be told EAGAIN when the ring is full: it
 /// waits where we see it, in sets whose registrations we understand, and can be rung.
-pub(crate) fn may_ask_for_patience(conn: &Conn) -> bool {
+pub(crate) fn can_wait_for_room(conn: &Conn) -> bool {
     if conn.registrations.load(Ordering::Relaxed) == 0 {
         return can_be_rung(conn); // waits with poll or select
     }
@@ -209,7 +209,7 @@ pub(crate) fn can_be_rung(conn: &Conn) -> bool {
         && doorbell::bell().is_some()
 }
 
-/// As [`may_ask_for_patience`], under the lock.
+/// As [`can_wait_for_room`], under the lock.
 pub(crate) fn may_wait_for_room(m: &Mirror, conn: &Conn) -> bool {
     if !can_be_rung(conn) {
         return false;
