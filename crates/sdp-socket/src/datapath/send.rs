@@ -143,7 +143,7 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
             if matches!(blocked, Blocked::Ring | Blocked::Lane) {
                 crate::wake::interest::sender_comes_back(conn);
                 if !conn.has(flag::HOSTILE) {
-                    wait::hold_up();
+                    wait::throttle_retry();
                 }
             }
             return partial(Errno::EAGAIN);

@@ -44,7 +44,7 @@ const BELL_SLEEPERS_MAX: u32 = 4;
 const BUSY_SLEEPERS_MAX: u32 = 16;
 /// From so many wake-ups for nothing in a row a connection is idle.
 const IDLE_WAKES: u32 = 16;
-/// How long [`hold_up`] takes: the caller has looked for some ten microseconds before.
+/// How long [`throttle_retry`] takes: the caller has looked for some ten microseconds before.
 const HELD_UP_NS: i64 = 1_000_000;
 /// Between two of them.
 const HELD_UP_APART_NS: u64 = 250_000;
@@ -191,7 +191,7 @@ pub(crate) fn for_bytes(
     }
     wake_up(guard, bell, &wait_set);
     if yields {
-        let_ringers_count();
+        yield_to_sender();
     }
     woken
 }
@@ -199,7 +199,7 @@ pub(crate) fn for_bytes(
 /// Again woken for nothing: perhaps by a bell on the carrier whose sender was preempted before it was counted
 /// (L5), by the very wake-up of this thread. The kernel calls the carrier readable until then, and this
 /// thread would keep the CPU that the sender needs until its time slice ends.
-pub(crate) fn let_ringers_count() {
+pub(crate) fn yield_to_sender() {
     process::beside_calls(|| {
         sdp_sys::time::yield_now();
     });
@@ -444,7 +444,7 @@ pub(crate) fn is_reader_dead(conn: &Conn) -> bool {
 /// EAGAIN beside a carrier that says "writable". It would come back at once: it is held up for a moment. What else the
 /// program's loop serves is not held up for each such connection: there is a time between two of them.
 #[cold]
-pub(crate) fn hold_up() {
+pub(crate) fn throttle_retry() {
     if monotonic_ns() < NEXT_HELD_UP_NS.load(Ordering::Relaxed) {
         return;
     }

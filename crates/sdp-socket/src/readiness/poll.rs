@@ -447,7 +447,7 @@ fn poll_here(
             return Some(Ok(total));
         }
         if !asks_first && core::mem::replace(&mut has_slept, true) {
-            wait::let_ringers_count();
+            wait::yield_to_sender();
         }
     }
 }

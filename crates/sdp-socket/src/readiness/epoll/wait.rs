@@ -244,7 +244,7 @@ fn wait_on(
             return Some(Err(Errno::EBADF));
         }
         if core::mem::replace(&mut has_slept, true) {
-            wait::let_ringers_count();
+            wait::yield_to_sender();
         }
     }
 }
