@@ -285,7 +285,7 @@ fn make_arena() -> bool {
 
 /// What ringing a peer by its bell came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Rung {
+pub(crate) enum Signalled {
     /// Nobody sleeps there: the bit in its page is enough.
     Awake,
     /// Somebody slept, and was woken.
@@ -483,18 +483,18 @@ impl Conn {
 
     /// Wakes the peer's sleepers for this connection through its bell page and eventfd.
     #[inline(never)]
-    pub(crate) fn ring_peer(&self) -> Rung {
+    pub(crate) fn signal_peer(&self) -> Signalled {
         let Some(page) = NonNull::new(self.peer_page.load(Ordering::Acquire)) else {
-            return Rung::NoBell;
+            return Signalled::NoBell;
         };
         // SAFETY: the page is mapped for as long as we are a user of the peer's entry.
         let bell = unsafe { Bell::new(page) };
         if !bell.ring(self.peer_slot.load(Ordering::Relaxed)) {
-            return Rung::Awake;
+            return Signalled::Awake;
         }
         match PeerId::from_word(self.peer.load(Ordering::Relaxed)) {
-            Some(id) if process::peers().ring(id) => Rung::Asleep,
-            _ => Rung::NoBell,
+            Some(id) if process::peers().ring(id) => Signalled::Asleep,
+            _ => Signalled::NoBell,
         }
     }
 

@@ -25,7 +25,7 @@ use sdp_sys::{
 
 use crate::{
     conn::{
-        self, Conn, Half, Pinned, Rung, Stage, carrier, flag,
+        self, Conn, Half, Pinned, Signalled, Stage, carrier, flag,
         iovec::{Buffers, Payload},
         link::{AnyHalf, AnyLink},
         publish,
@@ -434,7 +434,7 @@ pub(crate) fn leave_sdp(
             publish::half_demoted(conn, Direction::Send, reason);
             // Whoever waits for room in the ring is writable by the carrier now.
             if conn.has(flag::WANTS_ROOM) {
-                doorbell::ring_own(conn.index());
+                doorbell::signal_self(conn.index());
             }
             true
         }
@@ -604,9 +604,9 @@ pub(crate) fn ring_sleeper(conn: &Conn, fd: c_int, row: &Row, link: AnyLink, arm
     let half = link.half(conn.half_index(Half::Send));
     if armed.how == How::Doorbell {
         half.note_signal(ticks());
-        let rung = conn.ring_peer();
-        if rung != Rung::NoBell {
-            spin::reached(conn, rung == Rung::Asleep);
+        let signalled = conn.signal_peer();
+        if signalled != Signalled::NoBell {
+            spin::reached(conn, signalled == Signalled::Asleep);
             half.disarm(What::Bytes, armed);
             return;
         }
@@ -639,9 +639,9 @@ fn ring_bells(conn: &Conn, fd: c_int, source: &mut SourceState, half: AnyHalf<'_
         // A sleeper that armed must be rung as it asked: another thread may eat the carrier's byte.
         Some(Armed { how, .. }) => {
             half.note_signal(ticks());
-            let rung = if how == How::Doorbell { conn.ring_peer() } else { Rung::NoBell };
-            by_carrier |= rung == Rung::NoBell;
-            spin::reached(conn, rung != Rung::Awake);
+            let signalled = if how == How::Doorbell { conn.signal_peer() } else { Signalled::NoBell };
+            by_carrier |= signalled == Signalled::NoBell;
+            spin::reached(conn, signalled != Signalled::Awake);
         }
         None => spin::reached(conn, false),
     }

@@ -400,7 +400,7 @@ pub(crate) fn for_turn(
         && could_go_on()
         && conn.turn.end(before)
     {
-        doorbell::ring_own(conn.index()); // it may be another one's now
+        doorbell::signal_self(conn.index()); // it may be another one's now
     }
     Woken::Look
 }
@@ -628,7 +628,7 @@ pub(crate) fn room_freed(conn: &Conn, half: AnyHalf<'_>, head: u64) {
         return;
     }
     if let Some(armed) = half.armed(What::Space) {
-        conn.ring_peer();
+        conn.signal_peer();
         half.disarm(What::Space, armed);
     }
 }

@@ -306,7 +306,7 @@ pub(super) fn drain() -> bool {
             if pair.told.swap(now, Ordering::AcqRel) != now
                 && let Some(conn) = pair.conn()
             {
-                doorbell::ring_own(conn.index());
+                doorbell::signal_self(conn.index());
             }
         }
         had_some
@@ -379,7 +379,7 @@ fn step(turn: &mut Turn) {
                 if let Some(pair) = pair::get(number) {
                     pair.shared.link_died();
                     if let Some(conn) = pair.conn() {
-                        doorbell::ring_own(conn.index());
+                        doorbell::signal_self(conn.index());
                     }
                 }
             }
@@ -419,7 +419,7 @@ fn close_lost(turn: &mut Turn) {
             bury(&mut device.host, number, pair);
             is_used |= pair.endpoint.load(Ordering::Acquire) != 0;
             if let Some(conn) = pair.conn() {
-                doorbell::ring_own(conn.index());
+                doorbell::signal_self(conn.index());
             }
         }
         // SAFETY: the turn is ours.
@@ -567,7 +567,7 @@ fn begun(pair: &Pair) {
     unsafe { pair.attempt() }.met_ns = monotonic_ns();
     pair.is_new.store(true, Ordering::SeqCst);
     HAS_NEW.store(true, Ordering::SeqCst);
-    doorbell::ring_own(conn.index());
+    doorbell::signal_self(conn.index());
 }
 
 /// Tells `each` of the connections that have met since the last time.

@@ -174,7 +174,7 @@ pub(crate) fn bells_gone() {
 pub(crate) fn shut_read(conn: &Conn) {
     if let Some((_, pair)) = pair::of(conn) {
         pair.is_shut.store(true, Ordering::Release);
-        doorbell::ring_own(conn.index());
+        doorbell::signal_self(conn.index());
     }
 }
 

@@ -64,6 +64,6 @@ pub(super) fn sent(conn: &Conn, pair: &Pair) {
         && pair.watch.is_asleep.swap(false, Ordering::AcqRel)
     {
         pair.watch.woken_ns.store(monotonic_ns(), Ordering::Relaxed);
-        doorbell::ring_own(conn.index());
+        doorbell::signal_self(conn.index());
     }
 }

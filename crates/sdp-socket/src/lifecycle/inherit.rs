@@ -176,7 +176,7 @@ fn wake_sleepers() {
         if let Entry::Conn(index) = entry
             && conn::get(index).is_some_and(|conn| conn.stage() == Stage::Attached)
         {
-            doorbell::ring_own(index);
+            doorbell::signal_self(index);
         }
     });
 }

@@ -328,7 +328,7 @@ fn closed_number(conn: &Conn, fd: c_int) {
     }
     if is_kept {
         // One that sleeps on a number which means something else by now looks again.
-        doorbell::ring_own(conn.index());
+        doorbell::signal_self(conn.index());
     }
     // Another thread may end the connection as soon as the reference is gone.
     conn.pin(Half::Send);

@@ -142,7 +142,7 @@ fn leave_whole(conn: &Conn, fd: c_int, reason: Reason, heir: Heir) -> bool {
         (outcome, ahead(fd, sink, half).filter(|room| *room <= COLLECT_MAX))
     });
     // Whoever waits for room in the ring finds the carrier now.
-    conn.ring_peer();
+    conn.signal_peer();
     match outcome {
         Ok((Outcome::Done, _)) => {
             if !sends_through_kernel {

@@ -193,7 +193,7 @@ impl CallGuard {
         if thread != 0 {
             self.turn.store(0, Relaxed);
             if conn.turn.give_up(thread) {
-                doorbell::ring_own(conn.index());
+                doorbell::signal_self(conn.index());
             }
         }
         if self.holds.load(Relaxed) {

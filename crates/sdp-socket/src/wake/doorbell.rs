@@ -120,7 +120,7 @@ fn make_bell_here() {
 }
 
 /// Rings this process's own bell for one of its connections.
-pub(crate) fn ring_own(slot: u32) {
+pub(crate) fn signal_self(slot: u32) {
     if bell().is_some_and(|bell| bell.ring(slot)) {
         ring_all();
     }

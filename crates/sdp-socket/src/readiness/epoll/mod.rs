@@ -41,7 +41,7 @@ use crate::{
     wake::interest::{
         Change, ET, EXCLUSIVE, ONESHOT, OUT, closed, follow,
         mirror::{self, make_mirror, with},
-        ring_myself, stale, watched,
+        signal_own_sets, stale, watched,
     },
 };
 
@@ -125,7 +125,7 @@ pub(crate) unsafe fn control(
     let sleeps = done.is_ok() && follow(&mut m, conn, &Change { set, op, fd, wanted, strips });
     drop(m);
     if sleeps {
-        ring_myself();
+        signal_own_sets();
     }
     if op != libc::EPOLL_CTL_DEL && done.is_ok() && conn.has_lanes() {
         crate::migration::demote::entered_set(conn, fd);

@@ -31,7 +31,7 @@ use crate::{
         interest::{
             ET, ONESHOT, OUT,
             mirror::{Mirror, NONE, with},
-            ring_myself,
+            signal_own_sets,
         },
         strangers::Bells,
     },
@@ -69,7 +69,7 @@ pub(super) fn collect_bits(set: u32) -> bool {
         bits
     });
     if taken == Some(Bits { others_sleep: true, any: true }) {
-        ring_myself();
+        signal_own_sets();
     }
     true
 }

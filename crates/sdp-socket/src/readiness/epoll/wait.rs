@@ -27,7 +27,7 @@ use crate::{
         interest::{
             self, ALWAYS, ET, EXCLUSIVE, IN, IN_KIND, ONESHOT, OUT, RDHUP, doors,
             mirror::{ANY_BY_CARRIER, Mirror, NONE, REGISTRATIONS, Registration, Set, with},
-            ring_myself, stale, tell_of_eaten,
+            signal_own_sets, stale, tell_of_eaten,
         },
         strangers::Bells,
         wait_set,
@@ -78,7 +78,7 @@ pub(crate) unsafe fn wait(
     let left = with(|m| m.set(set).filter(|s| s.by_carrier).map(|s| s.ready_first != NONE))?;
     match left {
         // Who waits for the set itself must see that there is more.
-        Some(true) => ring_myself(),
+        Some(true) => signal_own_sets(),
         // A producer that was preempted between a bell on the carrier and its count: until it runs again,
         // the kernel calls the set readable, and who waits for it comes back at once.
         Some(false) if timeout_ns == Some(0) && matches!(done, Some(Ok(0))) => {
@@ -388,7 +388,7 @@ fn is_kernels_turn(s: &mut Set) -> bool {
 /// What is still on the ready list when a thread leaves is another sleeper's to look at: the kernel chain-wakes, too.
 fn wake_another(m: &mut Mirror, set: u32) {
     if m.set(set).is_some_and(|s| s.ready_first != NONE && s.sleepers > 0) {
-        ring_myself();
+        signal_own_sets();
     }
 }
 
@@ -614,7 +614,7 @@ fn kernel_events(
         bits.wake_others()
     });
     if others_sleep == Some(true) {
-        ring_myself();
+        signal_own_sets();
     }
     got
 }

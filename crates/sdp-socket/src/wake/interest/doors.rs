@@ -6,7 +6,7 @@ use sdp_sys::kernel;
 use super::{
     ALWAYS, ET, IN,
     mirror::{Mirror, make_mirror, with},
-    ring_myself,
+    signal_own_sets,
 };
 use crate::{process, wake::strangers};
 
@@ -28,7 +28,7 @@ pub(crate) fn doorbell_made(publish: impl FnOnce(u32)) {
         m.set_numbers().for_each(|set| m.follow_anchor(set));
     });
     publish.into_iter().for_each(|publish| publish(0));
-    ring_myself();
+    signal_own_sets();
 }
 
 /// The doorbell at `place` has another number now, and `from`, which names it too, is the program's in a moment.

@@ -109,7 +109,7 @@ pub(crate) fn forget_conn(conn: &Conn) {
 pub(crate) fn meets(conn: &Conn) {
     // Under the lock even if nothing is noted: a thread that has seen it young may be about to.
     if with(|m| noted::enlist(m, conn)) == Some(true) {
-        ring_myself();
+        signal_own_sets();
     }
 }
 
@@ -130,7 +130,7 @@ pub(crate) fn attached(conn: &Conn) {
         sleeps
     });
     if sleeps == Some(true) {
-        ring_myself();
+        signal_own_sets();
     }
 }
 
@@ -170,7 +170,7 @@ pub(crate) fn watched(index: u32) {
         is_new && m.set(index).is_some_and(|s| s.ready_first != NONE)
     });
     if is_ready == Some(true) {
-        ring_myself();
+        signal_own_sets();
     }
 }
 
@@ -284,11 +284,11 @@ pub(crate) fn tell_of_eaten(conn: &Conn, mirror: Option<&mut Mirror>) {
         None => with(|m| m.ready_conn(conn)) == Some(true),
     };
     if in_a_set {
-        ring_myself();
+        signal_own_sets();
     } else if !is_single_threaded()
         && (flags & flag::POLLED != 0 || conn.is_pinned_elsewhere(Half::Receive))
     {
-        doorbell::ring_own(conn.index());
+        doorbell::signal_self(conn.index());
     }
 }
 
@@ -415,7 +415,7 @@ pub(crate) fn enter(m: &mut Mirror, at: u32, conn: &Conn) -> bool {
 }
 
 /// Wakes all who sleep for the bell.
-pub(crate) fn ring_myself() {
+pub(crate) fn signal_own_sets() {
     doorbell::ring_all();
 }
 
