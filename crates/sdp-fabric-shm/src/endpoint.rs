@@ -26,9 +26,9 @@ use sdp_sys::memfd;
 pub const MESSAGE_MAX: usize = 16 * 1024 + HEADER_MAX;
 /// Header that [`SendQueue::room`] leaves room for.
 const BASE_HEADER: usize = 16;
-/// Most ring bytes that one [`ShmTx::give_back`] looks at: the half's lock is held meanwhile. A multiple
+/// Most ring bytes that one [`ShmTx::reclaim`] looks at: the half's lock is held meanwhile. A multiple
 /// of the page size.
-pub const GIVE_BACK_MAX: u64 = 256 * 1024;
+pub const RECLAIM_MAX: u64 = 256 * 1024;
 /// Completions kept for the caller; signalled posts beyond answer `Full`.
 const COMPLETIONS: usize = 16;
 /// Messages that may be released before an older one is.
@@ -98,15 +98,15 @@ impl ShmTx {
     }
 
     /// Gives memory of this ring back to the kernel that holds nothing for the peer: what lies in the
-    /// [`GIVE_BACK_MAX`] bytes from `offset` on. Returns how many bytes of the ring that were. The caller
+    /// [`RECLAIM_MAX`] bytes from `offset` on. Returns how many bytes of the ring that were. The caller
     /// holds the half's lock: nobody else writes there. The peer reads only what is published; one that
     /// reads elsewhere finds zeros.
     ///
     /// # Errors
     /// [`QpError::Framing`] for an impossible cursor of the peer.
-    pub fn give_back(&mut self, offset: u64) -> Result<GivenBack, QpError> {
+    pub fn reclaim(&mut self, offset: u64) -> Result<Reclaimed, QpError> {
         self.refresh()?;
-        let end = offset.saturating_add(GIVE_BACK_MAX);
+        let end = offset.saturating_add(RECLAIM_MAX);
         let mut bytes = 0;
         for (from, len) in self.producer.idle_pages() {
             let to = from.saturating_add(len).min(end);
@@ -114,13 +114,13 @@ impl ShmTx {
             let len = to.saturating_sub(from) as usize;
             if let (Some(at), 1..) = (self.producer.at(from), len) {
                 // SAFETY: whole pages inside the ring, which nobody has anything left to read in.
-                if unsafe { memfd::give_back(at, len) }.is_err() {
-                    return Ok(GivenBack::Refused);
+                if unsafe { memfd::reclaim(at, len) }.is_err() {
+                    return Ok(Reclaimed::Refused);
                 }
                 bytes += len;
             }
         }
-        Ok(GivenBack::Bytes(bytes))
+        Ok(Reclaimed::Bytes(bytes))
     }
 
     fn fail(&mut self, error: QpError) -> QpError {
@@ -128,9 +128,9 @@ impl ShmTx {
     }
 }
 
-/// How [`ShmTx::give_back`] ended.
+/// How [`ShmTx::reclaim`] ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GivenBack {
+pub enum Reclaimed {
     /// So many bytes of the ring hold no memory any more.
     Bytes(usize),
     /// The kernel refuses (memory locked by the program, an old kernel): it would again.

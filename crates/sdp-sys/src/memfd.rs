@@ -87,7 +87,7 @@ pub unsafe fn unmap(addr: NonNull<u8>, len: usize) {
 /// # Safety
 /// `addr` is page aligned, `len` a multiple of the page size within one mapping of [`map`], and nobody
 /// needs what the bytes hold.
-pub unsafe fn give_back(addr: NonNull<u8>, len: usize) -> Result<(), Errno> {
+pub unsafe fn reclaim(addr: NonNull<u8>, len: usize) -> Result<(), Errno> {
     // SAFETY: the caller's promise; the mapping stays.
     unsafe { sys!(libc::SYS_madvise, addr.as_ptr(), len, libc::MADV_REMOVE) }.map(drop)
 }

@@ -41,7 +41,7 @@ pub(crate) mod flag {
     pub(crate) const SHOWN: u32 = 1 << 16;
     /// Begun by somebody else and come by exec or SCM_RIGHTS ([`crate::lifecycle::adopt`]).
     pub(crate) const ADOPTED: u32 = 1 << 17;
-    /// A sender wrote beyond its ring's first page since [`crate::datapath::give_back`] looked last.
+    /// A sender wrote beyond its ring's first page since [`crate::datapath::reclaim`] looked last.
     pub(crate) const BULKY: u32 = 1 << 18;
     /// The kernel refuses to take the ring's pages back.
     pub(crate) const KEEPS_PAGES: u32 = 1 << 19;

@@ -42,7 +42,7 @@ use crate::{
             SOURCE_BASE, TAIL, WINDOW, put,
         },
     },
-    datapath::{give_back, receive, send, wait},
+    datapath::{receive, reclaim, send, wait},
     process::{
         self,
         table::{self, Entry},
@@ -249,7 +249,7 @@ fn push(used: &InUse, fd: c_int, side: usize, len: usize, copy: impl FnOnce(&[Ce
     }
     send::count_ring(conn, row, len);
     let index = |at: u64| at.wrapping_sub(ring.origin());
-    give_back::sent(conn, segment.ring_bytes(), index(tail_before), index(ring.tail()), len);
+    reclaim::sent(conn, segment.ring_bytes(), index(tail_before), index(ring.tail()), len);
     match armed {
         Some(armed) => {
             send::ring_sleeper(conn, fd, row, AnyLink::on(segment, side), shm_armed(armed));

@@ -3,13 +3,13 @@
 //! Called by `api`. [`fast`] is the fast path; [`lane`] has what is needed of a half under its lock.
 
 pub(crate) mod fast;
-pub(crate) mod give_back;
 pub(crate) mod half_lock;
 pub(crate) mod header;
 pub(crate) mod lane;
 pub(crate) mod leave;
 pub(crate) mod proof;
 pub(crate) mod receive;
+pub(crate) mod reclaim;
 pub(crate) mod reset;
 pub(crate) mod reset_note;
 pub(crate) mod send;

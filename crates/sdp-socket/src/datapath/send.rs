@@ -593,7 +593,7 @@ pub(super) fn ring_send(
         count_ring(conn, row, moved);
         let index = |at: u64| at.wrapping_sub(source.tx.private());
         let (before, after) = (index(tail_before), index(source.tx.cursors().0));
-        crate::datapath::give_back::sent(conn, half.size() as u32, before, after, moved);
+        crate::datapath::reclaim::sent(conn, half.size() as u32, before, after, moved);
     }
     ended
 }

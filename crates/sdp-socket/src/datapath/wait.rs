@@ -26,7 +26,7 @@ use crate::{
         publish, row_flag,
         sharing::is_used_by_another,
     },
-    datapath::{give_back, lane::SourceState},
+    datapath::{reclaim, lane::SourceState},
     process::{self, host, page},
     wake::{call_guard::CallGuard, doorbell, spin, strangers::Bells, wait_set::WaitSet},
 };
@@ -150,7 +150,7 @@ pub(crate) fn for_bytes(
     mark: Mark,
 ) -> Woken {
     let Some((link, head, followed)) = news(conn) else { return Woken::Look };
-    let nap = give_back::before_sleep();
+    let nap = reclaim::before_sleep();
     let half = link.half(conn.half_index(Half::Receive));
     // Also on the kernel lane: the bell of a lane switch may be eaten by a thread that polls.
     let mode = mode(conn, conn.idle_wakes.load(Ordering::Relaxed) < IDLE_WAKES);

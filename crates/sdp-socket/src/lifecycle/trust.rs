@@ -11,7 +11,7 @@ use sdp_sys::{hidden, pid as sys_pid};
 
 use crate::{
     conn::{self, pool},
-    datapath::{give_back, send},
+    datapath::{reclaim, send},
     process::{
         self, page, scratch, settings,
         table::{self, Entry},
@@ -28,7 +28,7 @@ pub(crate) fn become_child(pid: Option<i32>) {
     scratch::forget_threads();
     settings::become_child();
     wait_set::drop_all(true);
-    give_back::forget();
+    reclaim::forget();
     pool::become_child();
     table::forget_closes();
     process::close_inherited();

@@ -475,14 +475,14 @@ fn attach(conn: &Conn, fd: i32, attachment: Attachment) -> bool {
     if !proof::met(conn, fd, peer.trusted) {
         conn.pin_to_kernel(Reason::Translated);
         conn.note_reason(Reason::Translated);
-        return give_back(map, side);
+        return return_segment(map, side);
     }
     if !process::tunables().keeps_segments() {
         peer.process = None; // its descriptors need not be looked at again
     }
     // A peer that has given us its bell waits for it to be rung.
     process::hide_peers();
-    let Ok(peer) = process::peers().attach(peer) else { return give_back(map, side) };
+    let Ok(peer) = process::peers().attach(peer) else { return return_segment(map, side) };
     strangers::note_peer(conn, stranger);
     // Not whether there is a bell by now: it may have been made since.
     prepare(conn, row, segment, receive_size, pid, gave_bell);
@@ -554,10 +554,10 @@ fn is_out_of_sight(conn: &Conn) -> bool {
 
 /// Gives back what a meeting brought. The other end is attached, or will be.
 fn refuse(attachment: Attachment) -> bool {
-    give_back(attachment.segment, attachment.side)
+    return_segment(attachment.segment, attachment.side)
 }
 
-fn give_back(segment: MappedSegment, side: u8) -> bool {
+fn return_segment(segment: MappedSegment, side: u8) -> bool {
     segment.disown(side);
     // SAFETY: nobody else has seen the mapping.
     unsafe { segment.unmap() };

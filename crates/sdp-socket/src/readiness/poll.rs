@@ -11,7 +11,7 @@ use sdp_sys::{errno::Errno, pid::is_single_threaded, section, time::monotonic_ns
 use crate::{
     conn::{self, Conn, Half, Stage, carrier, flag, link::AnyHalf},
     datapath::{
-        give_back,
+        reclaim,
         lane::{SinkState, eat_bells},
         receive, wait,
     },
@@ -406,7 +406,7 @@ fn poll_here(
                 }
             }
         }
-        let nap = if ready > 0 { None } else { give_back::before_sleep() };
+        let nap = if ready > 0 { None } else { reclaim::before_sleep() };
         let left = until.map(|u| u.saturating_sub(monotonic_ns()));
         let must_not_sleep = ready > 0 || left == Some(0) || asks_first;
         let asleep = if must_not_sleep { 0 } else { monotonic_ns() };

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     conn::{self, Conn, Half, Stage, carrier, flag, sharing},
-    datapath::{give_back::before_sleep, wait},
+    datapath::{reclaim::before_sleep, wait},
     hosts,
     process::{
         self,

@@ -3,7 +3,7 @@
 use std::{cell::Cell, thread};
 
 use sdp_fabric_shm::{
-    endpoint::{GivenBack, ShmRx, ShmTx},
+    endpoint::{Reclaimed, ShmRx, ShmTx},
     segment::MappedSegment,
 };
 use sdp_rdma::fabric::{Gather, PostError, QpError, ReceiveQueue, Scatter, SendOptions, SendQueue};
@@ -111,9 +111,9 @@ fn nothing_is_lost_while_pages_are_given_back() {
             thread::yield_now();
         }
         if rng.below(20) == 0 {
-            match tx.give_back(0).unwrap() {
-                GivenBack::Bytes(n) => given += n,
-                GivenBack::Refused => panic!("refused"),
+            match tx.reclaim(0).unwrap() {
+                Reclaimed::Bytes(n) => given += n,
+                Reclaimed::Refused => panic!("refused"),
             }
         }
     }
@@ -133,11 +133,11 @@ fn what_was_touched_goes_but_the_first_page_and_live_bytes() {
     let before = held(&fd);
     assert!(before >= PAGE + 3 * 16_000, "{before}");
     // Unread: only the rest of the ring could go, and it was never touched.
-    tx.give_back(0).unwrap();
+    tx.reclaim(0).unwrap();
     assert_eq!(held(&fd), before);
     let first = rx.poll_receive().unwrap().unwrap();
     rx.release(first);
-    tx.give_back(0).unwrap();
+    tx.reclaim(0).unwrap();
     let after = held(&fd);
     assert!(after < before && after >= PAGE + 2 * 16_000, "{before} {after}");
     for number in 1..3 {
@@ -147,11 +147,11 @@ fn what_was_touched_goes_but_the_first_page_and_live_bytes() {
         assert_eq!(landed.0, message(number, 16_000));
         rx.release(next);
     }
-    tx.give_back(0).unwrap();
+    tx.reclaim(0).unwrap();
     // The control page and the ring's first.
     assert_eq!(held(&fd), 2 * PAGE);
     // Beyond what is looked at in one go: nothing.
-    assert_eq!(tx.give_back(u64::from(RING)), Ok(GivenBack::Bytes(0)));
+    assert_eq!(tx.reclaim(u64::from(RING)), Ok(Reclaimed::Bytes(0)));
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn a_locked_mapping_refuses() {
     }
     // SAFETY: the pages that follow are of the same mapping, which nobody else writes.
     unsafe { libc::mlock(ours.ring(0).as_ptr().byte_add(4096).cast(), 4096) };
-    assert_eq!(ShmTx::new(ours, 0, 0, 0).give_back(0), Ok(GivenBack::Refused));
+    assert_eq!(ShmTx::new(ours, 0, 0, 0).reclaim(0), Ok(Reclaimed::Refused));
 }
 
 #[test]
@@ -175,6 +175,6 @@ fn a_forged_cursor_gives_nothing_back() {
     let before = held(&fd);
     // The peer claims to have read what was never sent.
     theirs.half(0).consumer.head.store(1 << 40, std::sync::atomic::Ordering::Release);
-    assert_eq!(tx.give_back(0), Err(QpError::Framing));
+    assert_eq!(tx.reclaim(0), Err(QpError::Framing));
     assert_eq!(held(&fd), before);
 }

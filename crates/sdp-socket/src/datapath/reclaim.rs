@@ -12,7 +12,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use sdp_fabric_shm::endpoint::{GIVE_BACK_MAX, GivenBack};
+use sdp_fabric_shm::endpoint::{RECLAIM_MAX, Reclaimed};
 use sdp_shm::ring::PAGE;
 use sdp_sys::{errno::Errno, time::monotonic_ns};
 
@@ -128,7 +128,7 @@ fn look(now: u64, next: u64) {
                 givers += 1;
                 // Before: a sender that touches pages meanwhile sets it again.
                 word.fetch_and(!bit, Ordering::SeqCst);
-                give_back(conn);
+                reclaim(conn);
             }
             conn.unpin(Half::Send);
         }
@@ -148,17 +148,17 @@ fn look(now: u64, next: u64) {
 }
 
 /// What this end's ring has free, piece by piece: the lock is free in between.
-fn give_back(conn: &Conn) {
+fn reclaim(conn: &Conn) {
     let Some(segment) = conn.segment() else { return };
     let mut offset = 0;
     while offset < u64::from(segment.ring_bytes()) && !conn.has(flag::BULKY | flag::HOSTILE) {
         let given = send::with_source(conn, |source, _, _, _| {
             // An impossible cursor is the next call's to report.
-            source.tx.as_shm().give_back(offset).map_err(|_| Errno(libc::EPROTO))
+            source.tx.as_shm().reclaim(offset).map_err(|_| Errno(libc::EPROTO))
         });
         match given {
-            Ok(GivenBack::Bytes(_)) => offset += GIVE_BACK_MAX,
-            Ok(GivenBack::Refused) => return conn.set(flag::KEEPS_PAGES),
+            Ok(Reclaimed::Bytes(_)) => offset += RECLAIM_MAX,
+            Ok(Reclaimed::Refused) => return conn.set(flag::KEEPS_PAGES),
             Err(_) => return,
         }
     }
