@@ -33,7 +33,7 @@ use crate::{
     migration::{
         demote,
         handover::{self, Heir},
-        pin, promote, renew, splice_off,
+        pin, promote, repromote, splice_off,
     },
     process::{
         self,
@@ -277,7 +277,7 @@ fn recv_here(conn: &Pinned, vector: Vector, flags: c_int, none: Option<usize>) -
         _ => by(conn, &mut buffers, Wish { flags }),
     };
     hosts::take_new(interest::attached);
-    renew::after_call(conn);
+    repromote::after_call(conn);
     done_unless_retired(result)
 }
 
@@ -436,7 +436,7 @@ fn send_with(
             }
             let result = sender(&conn)(&conn, &mut buffers, flags);
             hosts::take_new(interest::attached);
-            renew::after_call(&conn);
+            repromote::after_call(&conn);
             done_unless_retired(result)
         }
     }

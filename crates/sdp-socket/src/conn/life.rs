@@ -229,19 +229,19 @@ pub(crate) const TRANSITIONS: [Row; 28] = [
     },
     Row {
         event: Event::PeerPassedOn,
-        by: ("migration/renew.rs", &["consider"]),
+        by: ("migration/repromote.rs", &["consider"]),
         what: "the other end left its lanes for somebody else, and both directions are drained: nobody enters them",
         changes: &[(Attached, Tcp), (Attached, ParkedArrived), (Attached, ParkedUnmet)],
     },
     Row {
         event: Event::LanesAside,
-        by: ("migration/renew.rs", &["consider"]),
+        by: ("migration/repromote.rs", &["consider"]),
         what: "behind that: nobody was in there, and it may earn lanes again",
         changes: &[(Tcp, Candidate), (ParkedArrived, Candidate), (ParkedUnmet, Candidate)],
     },
     Row {
         event: Event::StillInUse,
-        by: ("migration/renew.rs", &["consider"]),
+        by: ("migration/repromote.rs", &["consider"]),
         what: "instead of that: a call was in there, and what happened meanwhile counts",
         changes: &[
             (Tcp, Attached),

@@ -307,7 +307,7 @@ fn ahead(fd: c_int, sink: &SinkState, half: AnyHalf<'_>) -> Option<u64> {
     (walk.lane == Lane::Kernel).then_some(last.checked_sub(consumed)?.checked_add(ring)?)
 }
 
-/// Whoever has the connection next may earn lanes of its own ([`crate::migration::renew`]).
+/// Whoever has the connection next may earn lanes of its own ([`crate::migration::repromote`]).
 fn offer_new_life(conn: &Conn) {
     let _ = crate::datapath::send::with_source(conn, |source, _, link, _| {
         if source.lane == Lane::Kernel {

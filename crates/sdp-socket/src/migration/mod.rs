@@ -11,6 +11,6 @@ pub(crate) mod pin;
 pub(crate) mod pooled;
 pub(crate) mod promote;
 pub(crate) mod relay;
-pub(crate) mod renew;
+pub(crate) mod repromote;
 pub(crate) mod splice_off;
 pub(crate) mod unseen;

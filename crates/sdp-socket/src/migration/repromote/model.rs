@@ -86,7 +86,7 @@ fn change(s: &mut S, from: Stage, to: Stage) -> bool {
 }
 
 impl Renewal {
-    fn renew(&self, before: &S) -> Option<S> {
+    fn repromote(&self, before: &S) -> Option<S> {
         let mut s = before.clone();
         let is_used = s.pins > 1; // the renewer has it pinned itself
         s.renewer = match s.renewer {
@@ -216,7 +216,7 @@ impl Model for Renewal {
     }
 
     fn steps(&self, s: &S, to: &mut Vec<Step<S>>) {
-        to.extend(self.renew(s).map(|next| ("renewer", Ok(next))));
+        to.extend(self.repromote(s).map(|next| ("renewer", Ok(next))));
         for (n, name) in ["call 1", "call 2"].into_iter().enumerate().take(self.threads) {
             to.extend(self.call(s, n).map(|next| (name, next)));
             if let (Call::AsksPlainly, left) = s.calls[n] {
