@@ -16,7 +16,7 @@ use sdp_sys::fd;
 use crate::{
     conn::{Conn, Half, Stage, address::local_address, flag, get, number_of, words},
     process::{
-        log, marks, page,
+        log, page, socket_tags,
         table::{self, Entry},
         trace,
     },
@@ -259,13 +259,13 @@ pub(crate) fn count_sdp(conn: &Conn, page: &Page, verdict: Verdict<'_>) {
 fn count_first_sdp(conn: &Conn, page: &Page, verdict: Verdict<'_>) {
     let fd = number_of(conn).filter(|_| conn.has(flag::ADOPTED | flag::PASSED));
     if let Some(fd) = fd
-        && marks::counted_as(fd) == Some(Verdict::SDP)
+        && socket_tags::counted_as(fd) == Some(Verdict::SDP)
     {
         return verdict.resume(Verdict::SDP); // in one of its other lives
     }
     page.count_sdp(verdict, Fabric::Shm);
     if let Some(fd) = fd {
-        marks::count_as(fd, Verdict::SDP);
+        socket_tags::count_as(fd, Verdict::SDP);
     }
 }
 
@@ -276,19 +276,19 @@ pub(crate) fn tell_heirs(conn: &Conn, fd: i32) {
     }
     let verdict = match conn.row() {
         Some(row) => Verdict::at(&row.reason).raw(),
-        None if conn.has(flag::ADOPTED) || marks::counted_as(fd).is_some() => return, // told already
+        None if conn.has(flag::ADOPTED) || socket_tags::counted_as(fd).is_some() => return, // told already
         None => Verdict::kernel(first_reason(conn)),
     };
     if Verdict::is_counted(verdict) {
-        marks::count_as(fd, verdict);
+        socket_tags::count_as(fd, verdict);
     }
 }
 
 /// Counts an end that came from elsewhere, unless somebody did in its life before.
 pub(crate) fn count_heir(conn: &Conn, fd: i32, reason: Reason) {
-    if page::current().is_some() && marks::counted_as(fd).is_none() {
+    if page::current().is_some() && socket_tags::counted_as(fd).is_none() {
         count_seen(conn, reason);
-        marks::count_as(fd, Verdict::kernel(reason));
+        socket_tags::count_as(fd, Verdict::kernel(reason));
     } else {
         note_reason(conn, reason);
     }
@@ -297,7 +297,7 @@ pub(crate) fn count_heir(conn: &Conn, fd: i32, reason: Reason) {
 /// A connection that came from elsewhere has a row now: what was counted before is counted there.
 pub(crate) fn resume_count(conn: &Conn, fd: i32) {
     if let Some(row) = conn.row()
-        && let Some(verdict) = marks::counted_as(fd)
+        && let Some(verdict) = socket_tags::counted_as(fd)
     {
         Verdict::at(&row.reason).resume(verdict);
     }
@@ -314,12 +314,12 @@ pub(crate) fn note_reason(conn: &Conn, reason: Reason) {
         }
         let fd = number_of(conn).filter(|_| conn.has(flag::ADOPTED | flag::PASSED));
         // In another of its lives it may have been counted otherwise since.
-        if let Some(counted) = fd.and_then(marks::counted_as) {
+        if let Some(counted) = fd.and_then(socket_tags::counted_as) {
             verdict.resume(counted);
         }
         page.count_reason(verdict, reason);
         if let Some(fd) = fd.filter(|_| Verdict::is_counted(verdict.raw())) {
-            marks::count_as(fd, verdict.raw());
+            socket_tags::count_as(fd, verdict.raw());
         }
     }
     show_reason(conn, reason);

@@ -19,7 +19,7 @@ use crate::{
     lifecycle,
     process::{
         self, log,
-        marks::{self, Whose},
+        socket_tags::{self, Whose},
         table::{self},
     },
 };
@@ -104,7 +104,7 @@ pub(crate) fn passed_on(conn: &Conn, fd: c_int) {
         }
         _ => process::has_relatives(),
     };
-    marks::announce(fd, if is_shared { Whose::OpenSocket } else { Whose::Process });
+    socket_tags::announce(fd, if is_shared { Whose::OpenSocket } else { Whose::Process });
     publish::tell_heirs(conn, fd);
 }
 
@@ -112,7 +112,7 @@ pub(crate) fn passed_on(conn: &Conn, fd: c_int) {
 /// perhaps than this process.
 pub(crate) fn before_fork(conn: &Conn, fd: c_int) {
     if conn.has(flag::PASSED) {
-        marks::announce(fd, Whose::OpenSocket);
+        socket_tags::announce(fd, Whose::OpenSocket);
     }
 }
 

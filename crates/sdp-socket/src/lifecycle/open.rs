@@ -23,7 +23,7 @@ use crate::{
     hosts,
     lifecycle::{explicit, listener as rules_of, trust},
     process::{
-        self, log, marks, page, settings,
+        self, log, page, settings, socket_tags,
         table::{self, Entry, NoPlace},
     },
     wake::{call_guard, doorbell},
@@ -271,7 +271,7 @@ fn see_first(conn: &Conn, fd: c_int) {
         return;
     }
     page::hand_in();
-    if conn.has(flag::PASSED) && marks::counted_as(fd).is_some() {
+    if conn.has(flag::PASSED) && socket_tags::counted_as(fd).is_some() {
         return; // by who got it
     }
     publish::count_seen(conn, publish::first_reason(conn));

@@ -14,7 +14,7 @@ use crate::{
     conn::{Conn, row_flag},
     migration::arrived::ANYBODY,
     process::{
-        self, marks,
+        self, socket_tags,
         table::{self, Entry},
     },
 };
@@ -32,7 +32,7 @@ pub(crate) fn has_let_go(fd: c_int, pid: i32) -> bool {
 pub(crate) fn is_held_outside(conn: &Conn, fd: c_int) -> bool {
     let (Ok(inode), Some(row)) = (fd::inode(fd), conn.row()) else { return true };
     // Asked also where everybody is: a descriptor on its way in a message is in nobody's table.
-    if marks::is_announced(fd) {
+    if socket_tags::is_announced(fd) {
         return true;
     }
     let mut search = Search::new(inode);

@@ -8,10 +8,10 @@ pub mod host;
 pub mod hot;
 mod identity;
 pub(crate) mod log;
-pub(crate) mod marks;
 pub(crate) mod page;
 pub(crate) mod scratch;
 pub(crate) mod settings;
+pub(crate) mod socket_tags;
 pub(crate) mod table;
 pub(crate) mod trace;
 

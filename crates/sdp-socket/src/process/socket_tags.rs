@@ -65,7 +65,7 @@ fn place(verdict: u32) -> Option<i64> {
     (at < RUN_BYTES).then(|| first() + at)
 }
 
-/// The first byte of this run's marks (FNV-1a).
+/// The first byte of this run's tags (FNV-1a).
 fn first() -> i64 {
     let hash = settings::report()
         .iter()
