@@ -32,7 +32,7 @@ use crate::{
     lifecycle::{self, elsewhere, exec, reconnect, strict},
     migration::{
         demote,
-        handover::{self, Heir},
+        handover::{self, NextReader},
         pin, promote, repromote, splice_off,
     },
     process::{
@@ -327,7 +327,7 @@ pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> Call {
         return done(Err(Errno(libc::EMSGSIZE)));
     }
     if control != 0 && options::has_stamps(conn.fd()) {
-        pin::leave(fd, Reason::UnsuitableSocket, Some(Heir::Ourselves));
+        pin::leave(fd, Reason::UnsuitableSocket, Some(NextReader::Ourselves));
     }
     if (control != 0 || flags & libc::MSG_PEEK != 0) && header::is_kernels(&conn, Half::Receive) {
         return by_kernel(conn, Half::Receive);
@@ -481,7 +481,7 @@ pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Call {
                 && conn.stage() != Stage::Listener
                 && conn.stage() != Stage::Fresh
             {
-                if !handover::leave_to(&conn, passed, Reason::Passed, Heir::Stranger) {
+                if !handover::leave_to(&conn, passed, Reason::Passed, NextReader::Stranger) {
                     is_whole = false;
                     return;
                 }

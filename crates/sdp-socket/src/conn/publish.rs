@@ -270,7 +270,7 @@ fn count_first_sdp(conn: &Conn, page: &Page, verdict: Verdict<'_>) {
 }
 
 /// The connection may go on in a process that knows nothing of it: as what it is counted goes with it.
-pub(crate) fn tell_heirs(conn: &Conn, fd: i32) {
+pub(crate) fn tag_for_next_owner(conn: &Conn, fd: i32) {
     if !conn.has(flag::SEEN) || page::current().is_none() {
         return;
     }

@@ -105,7 +105,7 @@ pub(crate) fn passed_on(conn: &Conn, fd: c_int) {
         _ => process::has_relatives(),
     };
     socket_tags::announce(fd, if is_shared { Whose::OpenSocket } else { Whose::Process });
-    publish::tell_heirs(conn, fd);
+    publish::tag_for_next_owner(conn, fd);
 }
 
 /// Before a fork of a process that has passed the connection on: its child holds it too, for longer

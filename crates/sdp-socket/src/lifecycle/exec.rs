@@ -17,7 +17,7 @@ use crate::{
     hosts,
     lifecycle::{self, adopt},
     migration::{
-        handover::{self, Heir},
+        handover::{self, NextReader},
         pin::{self, Pin},
     },
     process::{
@@ -64,11 +64,11 @@ pub(crate) fn executing() {
                 return;
             }
             if has_lanes(&conn) {
-                handover::leave_to(&conn, fd, Reason::Exec, Heir::Image(fd));
+                handover::leave_to(&conn, fd, Reason::Exec, NextReader::Image(fd));
             }
             // Another connection may be in its place.
             if table::entry(fd) == Some(entry) {
-                publish::tell_heirs(&conn, fd);
+                publish::tag_for_next_owner(&conn, fd);
             }
         }
     });
@@ -107,9 +107,9 @@ pub(crate) fn spawning() -> bool {
             && fd::stays_open(fd)
         {
             // The number is this process's, too, which goes on with it.
-            is_whole &= handover::leave_to(&conn, fd, Reason::Exec, Heir::Stranger);
+            is_whole &= handover::leave_to(&conn, fd, Reason::Exec, NextReader::Stranger);
             if table::entry(fd) == Some(entry) {
-                publish::tell_heirs(&conn, fd);
+                publish::tag_for_next_owner(&conn, fd);
             }
         }
     });

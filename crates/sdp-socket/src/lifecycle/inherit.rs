@@ -16,7 +16,7 @@ use crate::{
     },
     migration::{
         demote,
-        handover::{self, Heir},
+        handover::{self, NextReader},
         promote,
     },
     process::{
@@ -348,14 +348,14 @@ fn leave_trust(conn: &Pinned, fd: i32, reason: Reason, for_good: bool, remains: 
     if !for_good {
         goes_out_of_sight();
     }
-    publish::tell_heirs(conn, fd);
+    publish::tag_for_next_owner(conn, fd);
     if !for_good && demote::call_off(conn) {
         conn.note_reason(reason);
         crate::migration::arrived::start_over(conn, fd);
     } else if conn.may_have_lanes() {
         // Who retires reads on past us, like a stranger.
-        let heir = if for_good { Heir::Stranger } else { Heir::Ourselves };
-        let handed_over = handover::leave_to(conn, fd, reason, heir);
+        let next = if for_good { NextReader::Stranger } else { NextReader::Ourselves };
+        let handed_over = handover::leave_to(conn, fd, reason, next);
         if for_good && !handed_over {
             handover::cut_off(conn, fd, fd);
         }
@@ -377,11 +377,11 @@ fn leave_trust(conn: &Pinned, fd: i32, reason: Reason, for_good: bool, remains: 
 
 /// [`leave_trust`] where all that follows is calls past the library, of this process.
 fn leave_to_kernel(conn: &Pinned, fd: i32) {
-    publish::tell_heirs(conn, fd);
+    publish::tag_for_next_owner(conn, fd);
     if conn.may_have_lanes() {
         let is_waited_for = conn.pinned() > 1 || conn.registrations.load(Ordering::SeqCst) != 0;
-        let heir = if is_waited_for { Heir::Stranger } else { Heir::Image(fd) };
-        let handed_over = handover::leave_to(conn, fd, Reason::Shared, heir);
+        let next = if is_waited_for { NextReader::Stranger } else { NextReader::Image(fd) };
+        let handed_over = handover::leave_to(conn, fd, Reason::Shared, next);
         crate::wake::interest::room_granted(conn);
         if !handed_over && splice::has_ring_bytes(conn) {
             // Not a clean end where bytes are missing: an error.

@@ -609,8 +609,8 @@ pub(crate) fn duplicated(old: c_int, new: c_int) {
         && !(conn.has(flag::ADOPTED) && conn.stage() == Stage::Kernel)
     {
         // stdio, shells and what they start use these numbers without asking us.
-        let heir = crate::migration::handover::Heir::Stranger;
-        crate::migration::handover::leave_to(&conn, new, Reason::StandardDescriptor, heir);
+        let next = crate::migration::handover::NextReader::Stranger;
+        crate::migration::handover::leave_to(&conn, new, Reason::StandardDescriptor, next);
     }
 }
 

@@ -18,7 +18,7 @@ use crate::{
     conn::{self, Conn, Half, Pinned, Stage, flag, iovec::Buffers, sharing},
     datapath::receive::{self, Wish},
     lifecycle,
-    migration::{demote, handover::Heir, pin},
+    migration::{demote, handover::NextReader, pin},
     process::{
         self,
         table::{self, Entry},
@@ -52,7 +52,7 @@ pub(crate) fn before(fd: c_int, addr: *const sockaddr, len: socklen_t) -> bool {
         return false;
     }
     if !process::is_ours() {
-        pin::leave(fd, Reason::Reconnected, Some(Heir::Ourselves));
+        pin::leave(fd, Reason::Reconnected, Some(NextReader::Ourselves));
         return false;
     }
     let _section = section::Guard::enter();

@@ -63,7 +63,7 @@ pub(crate) fn after_call(conn: &Conn, fd: c_int) {
 /// The process leaves its trust domain, with its family memory, while the connection is not on a lane: in
 /// the next family it is a connection that came from elsewhere and that any old relative may hold.
 pub(crate) fn start_over(conn: &Conn, fd: c_int) {
-    publish::tell_heirs(conn, fd);
+    publish::tag_for_next_owner(conn, fd);
     conn.set_row(None);
     conn.giver.store(ANYBODY, Ordering::Relaxed);
     conn.set(flag::ADOPTED);

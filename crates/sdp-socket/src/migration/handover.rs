@@ -78,7 +78,7 @@ enum Outcome {
 
 /// Who reads a connection next, of the kernel's stream alone.
 #[derive(Clone, Copy)]
-pub(crate) enum Heir {
+pub(crate) enum NextReader {
     /// Nobody new: this process, through libc.
     Ourselves,
     /// Somebody beside this process, or libc for good.
@@ -89,26 +89,26 @@ pub(crate) enum Heir {
 
 /// [`leave_to`] ourselves.
 pub(crate) fn leave(conn: &Conn, fd: c_int, reason: Reason) -> bool {
-    leave_to(conn, fd, reason, Heir::Ourselves)
+    leave_to(conn, fd, reason, NextReader::Ourselves)
 }
 
 /// Moves a connection to the kernel lane for good, for a reader that knows only the kernel's stream.
-/// True when that stream has all unread bytes, and takes what the heir sends.
-pub(crate) fn leave_to(conn: &Conn, fd: c_int, reason: Reason, heir: Heir) -> bool {
+/// True when that stream has all unread bytes, and takes what the next sends.
+pub(crate) fn leave_to(conn: &Conn, fd: c_int, reason: Reason, next: NextReader) -> bool {
     if hosts::has(conn) {
         if hosts::hand_back(conn, fd, reason) {
             return true;
         }
-        if matches!(heir, Heir::Image(_)) {
+        if matches!(next, NextReader::Image(_)) {
             reset(conn);
         }
-        return matches!(heir, Heir::Ourselves);
+        return matches!(next, NextReader::Ourselves);
     }
     if conn.link().is_some() {
         publish::record(conn, Kind::HandOver, None, Some(reason), Some(Fabric::Shm));
     }
-    let is_whole = leave_whole(conn, fd, reason, heir);
-    if !is_whole && let Heir::Image(number) = heir {
+    let is_whole = leave_whole(conn, fd, reason, next);
+    if !is_whole && let NextReader::Image(number) = next {
         cut_off(conn, fd, number);
     }
     is_whole
@@ -128,7 +128,7 @@ pub(crate) fn cut_off(conn: &Conn, fd: c_int, number: c_int) {
     }
 }
 
-fn leave_whole(conn: &Conn, fd: c_int, reason: Reason, heir: Heir) -> bool {
+fn leave_whole(conn: &Conn, fd: c_int, reason: Reason, next: NextReader) -> bool {
     if !demote::begin(conn, reason) {
         return true;
     }
@@ -147,7 +147,7 @@ fn leave_whole(conn: &Conn, fd: c_int, reason: Reason, heir: Heir) -> bool {
         Ok((Outcome::Done, _)) => {
             if !sends_through_kernel {
                 conn.note_reason(Reason::HandoverStuck);
-                if !matches!(heir, Heir::Ourselves) {
+                if !matches!(next, NextReader::Ourselves) {
                     return false; // what a stranger sends would be taken for bells
                 }
             }
@@ -159,12 +159,12 @@ fn leave_whole(conn: &Conn, fd: c_int, reason: Reason, heir: Heir) -> bool {
         Ok((Outcome::Stuck, room)) => {
             let is_gone = is_peer_gone(conn, fd);
             conn.note_reason(if is_gone { Reason::Orphaned } else { Reason::HandoverStuck });
-            match heir {
+            match next {
                 _ if conn.has(flag::HOSTILE) => false,
-                _ if may_be_replaced(conn, heir) => {
+                _ if may_be_replaced(conn, next) => {
                     room.is_some_and(|room| relay(conn, fd, room as usize))
                 }
-                Heir::Image(number) => is_gone && give_copy(conn, fd, number),
+                NextReader::Image(number) => is_gone && give_copy(conn, fd, number),
                 _ => false,
             }
         }
@@ -173,13 +173,13 @@ fn leave_whole(conn: &Conn, fd: c_int, reason: Reason, heir: Heir) -> bool {
 }
 
 /// Whether a relay may take the carrier's place: nobody else uses it meanwhile.
-fn may_be_replaced(conn: &Conn, heir: Heir) -> bool {
+fn may_be_replaced(conn: &Conn, next: NextReader) -> bool {
     // Threads and registrations end with the image, if it is replaced.
     let is_in_use = || conn.pinned() > 1 || conn.registrations.load(Ordering::SeqCst) != 0;
-    match heir {
-        Heir::Ourselves => false,
-        Heir::Stranger => is_ours_alone(conn) && !is_in_use(),
-        Heir::Image(_) => is_ours_alone(conn),
+    match next {
+        NextReader::Ourselves => false,
+        NextReader::Stranger => is_ours_alone(conn) && !is_in_use(),
+        NextReader::Image(_) => is_ours_alone(conn),
     }
 }
 

@@ -8,7 +8,7 @@ use crate::{
     conn::{self, Conn, Half, Pinned, options::Leaving},
     migration::{
         demote,
-        handover::{self, Heir},
+        handover::{self, NextReader},
     },
     process,
 };
@@ -33,50 +33,50 @@ pub enum Pin {
 /// Moves a connection to the kernel lane for good. False: what is unread could not be handed over, and who was to have
 /// it must not have it.
 pub fn pin(fd: c_int, why: Pin) -> bool {
-    let (reason, heir) = match why {
-        Pin::Stdio => (Reason::Stdio, Some(Heir::Stranger)),
-        Pin::StandardDescriptor => (Reason::StandardDescriptor, Some(Heir::Stranger)),
-        Pin::ForImage(new @ 0..=2) => (Reason::StandardDescriptor, Some(Heir::Image(new))),
-        Pin::ForImage(new) => (Reason::Exec, Some(Heir::Image(new))),
-        Pin::Spawned(0..=2) => (Reason::StandardDescriptor, Some(Heir::Stranger)),
-        Pin::Spawned(_) => (Reason::Exec, Some(Heir::Stranger)),
-        Pin::Aio => (Reason::Aio, Some(Heir::Ourselves)),
-        Pin::Kernels => (Reason::UnsuitableSocket, Some(Heir::Ourselves)),
+    let (reason, next) = match why {
+        Pin::Stdio => (Reason::Stdio, Some(NextReader::Stranger)),
+        Pin::StandardDescriptor => (Reason::StandardDescriptor, Some(NextReader::Stranger)),
+        Pin::ForImage(new @ 0..=2) => (Reason::StandardDescriptor, Some(NextReader::Image(new))),
+        Pin::ForImage(new) => (Reason::Exec, Some(NextReader::Image(new))),
+        Pin::Spawned(0..=2) => (Reason::StandardDescriptor, Some(NextReader::Stranger)),
+        Pin::Spawned(_) => (Reason::Exec, Some(NextReader::Stranger)),
+        Pin::Aio => (Reason::Aio, Some(NextReader::Ourselves)),
+        Pin::Kernels => (Reason::UnsuitableSocket, Some(NextReader::Ourselves)),
     };
-    leave(fd, reason, heir)
+    leave(fd, reason, next)
 }
 
 /// The same for an option or a request. False: as of [`leave`].
 pub(crate) fn leave_for(fd: c_int, leaving: &Leaving) -> bool {
-    leave(fd, leaving.reason, leaving.hands_over.then_some(Heir::Ourselves))
+    leave(fd, leaving.reason, leaving.hands_over.then_some(NextReader::Ourselves))
 }
 
-/// Moves what `fd` names to the kernel lane for good, whatever stage it is in. Without an heir our own calls read it,
+/// Moves what `fd` names to the kernel lane for good, whatever stage it is in. Without an next our own calls read it,
 /// which deliver ring bytes first. False: as of [`handover::leave_to`].
-pub(crate) fn leave(fd: c_int, reason: Reason, heir: Option<Heir>) -> bool {
+pub(crate) fn leave(fd: c_int, reason: Reason, next: Option<NextReader>) -> bool {
     if process::is_ours() {
-        leave_here(fd, reason, heir, |_| true)
+        leave_here(fd, reason, next, |_| true)
     } else {
         // A vfork child that is killed in the middle would leave its parent's locks behind.
-        without_signals(|| leave_here(fd, reason, heir, |conn| conn::is_named(conn, fd)))
+        without_signals(|| leave_here(fd, reason, next, |conn| conn::is_named(conn, fd)))
     }
 }
 
 fn leave_here(
     fd: c_int,
     reason: Reason,
-    heir: Option<Heir>,
+    next: Option<NextReader>,
     is_it: impl Fn(&Conn) -> bool,
 ) -> bool {
     let _section = section::Guard::enter();
     if let Some(conn) = Pinned::new(fd, Half::Receive)
         && is_it(&conn)
     {
-        match heir {
+        match next {
             None => {
                 demote::leave(&conn, fd, reason);
             }
-            Some(heir) => return handover::leave_to(&conn, fd, reason, heir),
+            Some(next) => return handover::leave_to(&conn, fd, reason, next),
         }
     }
     true

@@ -87,7 +87,7 @@ impl Relay {
         if fd::write(self.word.raw(), &count) != Ok(count.len()) {
             return false;
         }
-        publish::tell_heirs(conn, self.ours.raw());
+        publish::tag_for_next_owner(conn, self.ours.raw());
         let index = conn.index();
         table::walk(|number, entry| {
             if entry == Entry::Conn(index) {
@@ -123,7 +123,7 @@ pub(crate) fn give_copy(
     } else if !start_process(|| deliver_until_it_ends(other.raw(), rest, is_reset)) {
         return false;
     }
-    publish::tell_heirs(conn, ours.raw());
+    publish::tag_for_next_owner(conn, ours.raw());
     put_for_image(conn, ours.raw(), number);
     true
 }

@@ -17,7 +17,7 @@ use sdp_sys::{
 use crate::{
     conn::{self, Conn, Half, Pinned, Stage, flag},
     migration::{
-        handover::{self, Heir},
+        handover::{self, NextReader},
         pin,
     },
     process::{
@@ -43,7 +43,7 @@ pub(crate) fn about_to_have(set_fd: c_int, fd: c_int) {
     let is_listener = conn::get(index).is_none_or(|conn| conn.stage() == Stage::Listener);
     if !is_listener && may_be_set(set_fd) {
         // The kernel's eyes are a stranger's: what is in the ring has to come before them.
-        pin::leave(fd, Reason::UnseenSet, Some(Heir::Stranger));
+        pin::leave(fd, Reason::UnseenSet, Some(NextReader::Stranger));
     }
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn received(fd: c_int) {
         {
             let _section = section::Guard::enter();
             if let Some(conn) = Pinned::new(number, Half::Receive) {
-                handover::leave_to(&conn, number, Reason::UnseenSet, Heir::Stranger);
+                handover::leave_to(&conn, number, Reason::UnseenSet, NextReader::Stranger);
             }
         }
     });
