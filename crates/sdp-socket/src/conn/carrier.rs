@@ -220,19 +220,19 @@ pub(crate) fn ring(fd: c_int) -> Result<usize, Errno> {
 const BELLS_AT_ONCE: u64 = 1 << 20;
 
 /// Takes at most `n` bytes off the carrier, nor more than [`BELLS_AT_ONCE`], and throws them away; how many.
-pub(crate) fn eat(fd: c_int, n: u64) -> u64 {
+pub(crate) fn consume(fd: c_int, n: u64) -> u64 {
     let n = n.min(BELLS_AT_ONCE);
     let mut scratch = [0u8; 256];
-    let mut eaten = 0;
-    while eaten < n {
-        let want = (n - eaten).min(scratch.len() as u64) as usize;
+    let mut consumed = 0;
+    while consumed < n {
+        let want = (n - consumed).min(scratch.len() as u64) as usize;
         let chunk = scratch.get_mut(..want).unwrap_or(&mut []);
         match fd::receive(fd, chunk, libc::MSG_DONTWAIT) {
-            Ok(got) if got > 0 => eaten += got as u64,
+            Ok(got) if got > 0 => consumed += got as u64,
             _ => break,
         }
     }
-    eaten
+    consumed
 }
 
 /// Looks at the receive queue: `Ok(0)` FIN, `Ok(1)` there is a byte, EAGAIN nothing, other errors as

@@ -67,8 +67,8 @@ pub(crate) mod flag {
     pub(crate) const FOR_IMAGES: u32 = 1 << 28;
     /// A relative kept a lock of it for longer than anything takes.
     pub(crate) const OVERDUE: u32 = 1 << 29;
-    /// Bells on the carrier were eaten that others wait for, too: they are to be told ([`crate::wake::interest::bells_eaten`]).
-    pub(crate) const EATEN: u32 = 1 << 30;
+    /// Bells on the carrier were consumed that others wait for, too: they are to be told ([`crate::wake::interest::bells_consumed`]).
+    pub(crate) const CONSUMED: u32 = 1 << 30;
     /// A thread has gone to sleep in `poll` or `select` with it since that was told last.
     pub(crate) const POLLED: u32 = 1 << 31;
 }

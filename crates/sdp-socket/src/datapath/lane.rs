@@ -246,14 +246,14 @@ impl SinkState {
     }
 
     /// Takes bells off the carrier, never more than were counted (L5); how many.
-    pub(crate) fn eat_bells(&mut self, fd: c_int, half: AnyHalf<'_>) -> u64 {
+    pub(crate) fn consume_bells(&mut self, fd: c_int, half: AnyHalf<'_>) -> u64 {
         let bells = half.sent().wrapping_sub(self.carrier_read);
         if bells == 0 || bells > i64::MAX as u64 {
             return 0;
         }
-        let eaten = carrier::eat(fd, bells);
-        self.carrier_read += eaten;
-        eaten
+        let consumed = carrier::consume(fd, bells);
+        self.carrier_read += consumed;
+        consumed
     }
 
     /// The partly read message.
@@ -326,15 +326,20 @@ fn store_engine<const N: usize>(words: &[AtomicU64], values: &[u64; N]) {
 /// Takes bells off the carrier, before the ring is looked at; how many. Their ringer disarmed the half, and a set that
 /// sees the connection is told of them no more: the kernel drops an edge whose bytes are gone. So the half is armed
 /// again, and what comes after the look rings anew.
-pub(crate) fn eat_bells(conn: &Conn, fd: c_int, sink: &mut SinkState, half: AnyHalf<'_>) -> u64 {
-    let eaten = sink.eat_bells(fd, half);
-    if eaten > 0 {
+pub(crate) fn consume_bells(
+    conn: &Conn,
+    fd: c_int,
+    sink: &mut SinkState,
+    half: AnyHalf<'_>,
+) -> u64 {
+    let consumed = sink.consume_bells(fd, half);
+    if consumed > 0 {
         if conn.is_waited_for_elsewhere(Half::Receive) {
             half.arm(What::Bytes, wait_mode(conn));
         }
         note_eaten(conn);
     }
-    eaten
+    consumed
 }
 
 #[cfg(test)]

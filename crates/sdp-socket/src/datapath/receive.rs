@@ -33,7 +33,7 @@ mod peek;
 pub(crate) use peek::{eat_before, headers, next_payload, payload_ahead};
 use peek::{onlooker, peek_behind_carrier, peek_behind_ring, peek_ring};
 
-/// Lane switches followed and bells eaten in one attempt before giving up on a restless peer.
+/// Lane switches followed and bells consumed in one attempt before giving up on a restless peer.
 const TURNS: u32 = 64;
 
 /// What a receive call wants beside bytes.
@@ -356,7 +356,7 @@ fn attempt(
         }
         step(conn, sink, row, half, buffers, wish, (look, is_going_on))
     });
-    interest::bells_eaten(conn);
+    interest::bells_consumed(conn);
     if !wish.peeks() && result.is_ok_and(|n| n > 0) {
         conn.calls[Half::Receive as usize].fetch_add(1, Ordering::Relaxed);
     }
@@ -460,7 +460,7 @@ fn step(
         }
         if look == Look::Carrier {
             // Bells that woke the caller go at once: unread ones make a killed process's FIN a reset.
-            lane::eat_bells(conn, conn.fd(), sink, half);
+            lane::consume_bells(conn, conn.fd(), sink, half);
         }
         let switch = sink.pending(half).map_err(broken)?;
         sink.rx.set_limit(switch.map_or(u64::MAX, |s| s.fabric));
@@ -476,14 +476,14 @@ fn step(
             }
         }
         if let Some(switch) = switch {
-            // The ring is drained up to the switch; bells before it are eaten, then the carrier goes on.
+            // The ring is drained up to the switch; bells before it are consumed, then the carrier goes on.
             let bells = switch.carrier.wrapping_sub(sink.carrier_read);
             if bells > i64::MAX as u64 {
                 return Err(broken(Broken));
             }
-            let eaten = carrier::eat(conn.fd(), bells);
-            sink.carrier_read += eaten;
-            if eaten == bells {
+            let consumed = carrier::consume(conn.fd(), bells);
+            sink.carrier_read += consumed;
+            if consumed == bells {
                 sink.leave_ring(&row.sink.words, half);
                 if (is_going_on || total > 0) && carrier::is_at_mark(conn.fd()) {
                     // A receive call never passes the urgent mark once it has bytes.
@@ -524,7 +524,7 @@ fn step(
 }
 
 /// The kernel lane has ended, and no FIN is among what came: it was a reset. The kernel tells of that
-/// once, and bells that are rung or eaten, or a sender who was told EPIPE instead (E3), may have taken
+/// once, and bells that are rung or consumed, or a sender who was told EPIPE instead (E3), may have taken
 /// the word. Bytes that the peer had handed to its kernel may be missing, so this is no end of stream.
 fn is_end_without_fin(conn: &Pinned, sink: &SinkState) -> bool {
     let is_told = conn.has(flag::RESET_TOLD);
@@ -759,7 +759,7 @@ enum Found {
 
 /// The ring is empty: eats bells, then asks the kernel for FIN and errors (E1, E2, E3, L5).
 fn look_at_carrier(conn: &Pinned, sink: &mut SinkState, half: AnyHalf<'_>) -> Result<Found, Errno> {
-    if lane::eat_bells(conn, conn.fd(), sink, half) > 0 {
+    if lane::consume_bells(conn, conn.fd(), sink, half) > 0 {
         return Ok(Found::Again);
     }
     let seen = match carrier::peek(conn.fd()) {
@@ -794,7 +794,7 @@ fn look_at_carrier(conn: &Pinned, sink: &mut SinkState, half: AnyHalf<'_>) -> Re
             // The peer's end has come: what it had to say it has said. A bell that is not counted now is
             // that of a process killed between ringing and counting, and hides the end behind it.
             if !has_news(sink, half) && !lane::has_counted_bells(sink.carrier_read, half) {
-                sink.carrier_read += carrier::eat(conn.fd(), 1);
+                sink.carrier_read += carrier::consume(conn.fd(), 1);
             }
             Ok(Found::Again)
         }
@@ -857,7 +857,7 @@ pub(crate) fn settle(fd: c_int, sink: &mut SinkState, half: AnyHalf<'_>) -> u64 
                 if bells > i64::MAX as u64 {
                     break;
                 }
-                sink.carrier_read += carrier::eat(fd, bells);
+                sink.carrier_read += carrier::consume(fd, bells);
                 if sink.carrier_read != switch.carrier {
                     break;
                 }

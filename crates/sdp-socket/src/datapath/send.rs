@@ -636,10 +636,11 @@ fn ring_bells(conn: &Conn, fd: c_int, source: &mut SourceState, half: AnyHalf<'_
         && half.followed() != source.switches
         && !lane::do_sleepers_arm(half, source.carrier_sent);
     match armed {
-        // A sleeper that armed must be rung as it asked: another thread may eat the carrier's byte.
+        // A sleeper that armed must be rung as it asked: another thread may consume the carrier's byte.
         Some(Armed { how, .. }) => {
             half.note_signal(ticks());
-            let signalled = if how == How::Doorbell { conn.signal_peer() } else { Signalled::NoBell };
+            let signalled =
+                if how == How::Doorbell { conn.signal_peer() } else { Signalled::NoBell };
             by_carrier |= signalled == Signalled::NoBell;
             spin::reached(conn, signalled != Signalled::Awake);
         }

@@ -26,7 +26,7 @@ use crate::{
         publish, row_flag,
         sharing::is_used_by_another,
     },
-    datapath::{reclaim, lane::SourceState},
+    datapath::{lane::SourceState, reclaim},
     process::{self, host, page},
     wake::{call_guard::CallGuard, doorbell, spin, strangers::Bells, wait_set::WaitSet},
 };
@@ -152,7 +152,7 @@ pub(crate) fn for_bytes(
     let Some((link, head, followed)) = news(conn) else { return Woken::Look };
     let nap = reclaim::before_sleep();
     let half = link.half(conn.half_index(Half::Receive));
-    // Also on the kernel lane: the bell of a lane switch may be eaten by a thread that polls.
+    // Also on the kernel lane: the bell of a lane switch may be consumed by a thread that polls.
     let mode = mode(conn, conn.idle_wakes.load(Ordering::Relaxed) < IDLE_WAKES);
     let (wait_set, bell) = take_wait_set(guard, mode);
     let mode = if wait_set.exists() { How::Doorbell } else { How::Carrier };
@@ -163,7 +163,7 @@ pub(crate) fn for_bytes(
     }
     count(conn, Direction::Receive, Counter::Slept);
     let asleep = monotonic_ns();
-    // A carrier bell is one byte: where another thread of ours waits for the same connection, it may eat
+    // A carrier bell is one byte: where another thread of ours waits for the same connection, it may consume
     // the one that was meant to wake this one, and the kernel then lets a poller sleep on.
     let may_be_robbed = conn.is_waited_for_elsewhere(Half::Receive)
         || mode == How::Carrier

@@ -416,7 +416,7 @@ pub(crate) fn settle_end(conn: &Conn, fd: c_int) -> bool {
         return false;
     }
     // R11: with bytes of the program unread TCP answers with a reset; without, E5: bells that were
-    // never eaten must not turn our FIN into one.
+    // never consumed must not turn our FIN into one.
     let (in_ring, on_carrier) = receive::with_sink(conn, |sink, _, link, half| {
         // Nobody reads the ring any more: what the peer sends from here on is the kernel's to refuse. Under
         // the gate, so that every bell has come by now, or is never rung. An end that has left the lanes
@@ -436,7 +436,7 @@ pub(crate) fn settle_end(conn: &Conn, fd: c_int) -> bool {
         if receive::payload_ahead(&mut walk) > 0 {
             return Ok((true, false));
         }
-        sink.eat_bells(fd, half);
+        sink.consume_bells(fd, half);
         Ok((false, is_pending && is_queued()))
     })
     .unwrap_or_default();

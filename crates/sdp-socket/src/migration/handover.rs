@@ -342,7 +342,7 @@ fn hand_over(
     }
 }
 
-/// The ring has all that is unread: bells are eaten, then its bytes are sent through the peer's socket.
+/// The ring has all that is unread: bells are consumed, then its bytes are sent through the peer's socket.
 #[allow(clippy::too_many_arguments, reason = "one call, from where all of it is at hand")]
 fn push(
     conn: &Conn,
@@ -354,7 +354,7 @@ fn push(
     peer: &OwnedFd,
     end: u64,
 ) -> Outcome {
-    if !eat_bells(fd, sink, switch, end) {
+    if !consume_bells(fd, sink, switch, end) {
         return Outcome::Stuck;
     }
     sink.rx.set_limit(switch.fabric);
@@ -379,7 +379,7 @@ fn push(
     if !all {
         // The way back has patience of its own: what the peer's kernel still holds comes as soon as there is room.
         let end = monotonic_ns().saturating_add(ROLL_BACK_NS);
-        return if eat(fd, pushed, end) == pushed { Outcome::Stuck } else { Outcome::Lost };
+        return if consume(fd, pushed, end) == pushed { Outcome::Stuck } else { Outcome::Lost };
     }
     if !take_messages(conn, sink, row, |_, _, _| true) {
         return Outcome::Lost;
@@ -455,7 +455,7 @@ fn take_out(
                     sink.rx.copy_out(message, offset, message.len - offset, heap);
                     !heap.overflowed
                 });
-                if !taken || !eat_bells(fd, sink, switch, end) {
+                if !taken || !consume_bells(fd, sink, switch, end) {
                     return false;
                 }
                 sink.follow(half, Lane::Kernel);
@@ -497,23 +497,23 @@ fn take_messages(
 }
 
 /// Takes the bells before a switch to the kernel lane; waits for those that are still on their way.
-fn eat_bells(fd: c_int, sink: &mut SinkState, switch: Switch, end: u64) -> bool {
+fn consume_bells(fd: c_int, sink: &mut SinkState, switch: Switch, end: u64) -> bool {
     let bells = switch.carrier.wrapping_sub(sink.carrier_read);
     if bells > i64::MAX as u64 {
         return false;
     }
-    let eaten = eat(fd, bells, end);
-    sink.carrier_read = sink.carrier_read.wrapping_add(eaten);
-    eaten == bells
+    let consumed = consume(fd, bells, end);
+    sink.carrier_read = sink.carrier_read.wrapping_add(consumed);
+    consumed == bells
 }
 
 /// Takes `n` bytes off the carrier and throws them away; how many, until `end`.
-fn eat(fd: c_int, n: u64, end: u64) -> u64 {
-    let mut eaten = carrier::eat(fd, n);
-    while eaten < n && wait(fd, libc::POLLIN, end) {
-        eaten += carrier::eat(fd, n - eaten);
+fn consume(fd: c_int, n: u64, end: u64) -> u64 {
+    let mut consumed = carrier::consume(fd, n);
+    while consumed < n && wait(fd, libc::POLLIN, end) {
+        consumed += carrier::consume(fd, n - consumed);
     }
-    eaten
+    consumed
 }
 
 /// Sends through the peer's socket; how many bytes the kernel took until `end`.

@@ -11,9 +11,8 @@ use sdp_sys::{errno::Errno, pid::is_single_threaded, section, time::monotonic_ns
 use crate::{
     conn::{self, Conn, Half, Stage, carrier, flag, link::AnyHalf},
     datapath::{
-        reclaim,
-        lane::{SinkState, eat_bells},
-        receive, wait,
+        lane::{SinkState, consume_bells},
+        receive, reclaim, wait,
     },
     hosts,
     lifecycle::elsewhere,
@@ -203,7 +202,7 @@ fn verify_sink(
 ) -> Result<(bool, bool), Errno> {
     receive::settle(fd, sink, half);
     if sink.lane == Lane::Sdp {
-        eat_bells(conn, fd, sink, half);
+        consume_bells(conn, fd, sink, half);
     }
     let pending = sink.pending(half).ok().flatten();
     let on_carrier = || carrier::readiness(fd, libc::POLLIN) & (READ_KIND | OVER) != 0;
@@ -233,7 +232,7 @@ fn verdict(conn: &Conn, verified: Result<(bool, bool), Errno>) -> Verified {
         && !is_kernels
         && let Some((link, half)) = inbound(conn)
     {
-        // The bell that was eaten disarmed the half.
+        // The bell that was consumed disarmed the half.
         let half = link.half(half);
         half.arm(What::Bytes, wait_mode(conn));
         // A switch whose bells are still on their way is nothing to read; they wake us by the carrier.
@@ -437,7 +436,7 @@ fn poll_here(
                 && conn.pin_live(Half::Receive)
             {
                 correct(conn, entry, hides);
-                interest::bells_eaten(conn);
+                interest::bells_consumed(conn);
                 conn.unpin(Half::Receive);
             }
             total += usize::from(entry.revents != 0);
@@ -507,7 +506,7 @@ fn ring_ready(fds: &[pollfd], hides: bool, are_guarded_looked_at: bool) -> usize
                         return false;
                     }
                     let ready = has_bytes_now(conn);
-                    interest::bells_eaten(conn);
+                    interest::bells_consumed(conn);
                     conn.unpin(Half::Receive);
                     ready
                 })

@@ -78,13 +78,13 @@ pub(crate) fn arm(conn: &Conn) {
     }
 }
 
-/// Bells were eaten. If others may wait for them, the caller tells these what has come ([`crate::wake::interest::bells_eaten`]), outside
+/// Bells were consumed. If others may wait for them, the caller tells these what has come ([`crate::wake::interest::bells_consumed`]), outside
 /// the half's lock.
 #[cold]
 #[inline(never)]
 pub(crate) fn note_eaten(conn: &Conn) {
     if conn.has(flag::POLLED) || conn.is_waited_for_elsewhere(Half::Receive) {
-        conn.set(flag::EATEN);
+        conn.set(flag::CONSUMED);
     }
 }
 

@@ -6,7 +6,7 @@
 //! likes; a consumer that reads one byte or many at a time, sleeps on the carrier when there is nothing,
 //! and may at any moment end the producer's section for good (L10), with or without handing over what is
 //! unread. A step is what one end does between two looks at what the other can change. Promises: every
-//! byte is delivered once and in order, no bell is delivered, no byte is eaten as a bell, nothing that
+//! byte is delivered once and in order, no bell is delivered, no byte is consumed as a bell, nothing that
 //! an end finds in the log is impossible, and nobody sleeps while there is something to read.
 //!
 //! Either end's process may be killed while it has its half's lock, and be succeeded by a relative
@@ -599,11 +599,11 @@ impl At<'_> {
     }
 
     /// Throws away at most `n` bytes; how many.
-    fn eat(&mut self, n: u64) -> Result<u64, String> {
-        let eaten = self.carrier_read(usize::try_from(n).unwrap_or(usize::MAX));
-        match eaten.iter().find(|byte| **byte != BELL) {
-            Some(byte) => Err(format!("byte {byte} was eaten as a bell")),
-            None => Ok(eaten.len() as u64),
+    fn take_bells(&mut self, n: u64) -> Result<u64, String> {
+        let consumed = self.carrier_read(usize::try_from(n).unwrap_or(usize::MAX));
+        match consumed.iter().find(|byte| **byte != BELL) {
+            Some(byte) => Err(format!("byte {byte} was consumed as a bell")),
+            None => Ok(consumed.len() as u64),
         }
     }
 

@@ -89,12 +89,12 @@ pub(crate) fn eat_before(conn: &Pinned, sink: &mut SinkState, switch: Switch) ->
     if bells > i64::MAX as u64 {
         return false;
     }
-    let eaten = carrier::eat(conn.fd(), bells);
-    sink.carrier_read += eaten;
-    if eaten != 0 {
+    let consumed = carrier::consume(conn.fd(), bells);
+    sink.carrier_read += consumed;
+    if consumed != 0 {
         arming::note_eaten(conn);
     }
-    eaten == bells
+    consumed == bells
 }
 
 /// A message's headers, for whoever only looks. One copy of this code, because none of them is in a hurry.

@@ -27,7 +27,7 @@ use crate::{
         interest::{
             self, ALWAYS, ET, EXCLUSIVE, IN, IN_KIND, ONESHOT, OUT, RDHUP, doors,
             mirror::{ANY_BY_CARRIER, Mirror, NONE, REGISTRATIONS, Registration, Set, with},
-            signal_own_sets, stale, tell_of_eaten,
+            signal_own_sets, stale, tell_of_consumed,
         },
         strangers::Bells,
         wait_set,
@@ -471,8 +471,8 @@ fn verify(m: &mut Mirror, at: u32, out: &mut Output<'_>) {
             }
         },
     };
-    if conn.has(flag::EATEN) {
-        tell_of_eaten(conn, Some(m)); // the other sets
+    if conn.has(flag::CONSUMED) {
+        tell_of_consumed(conn, Some(m)); // the other sets
     }
     if reg.is_kernels && arming::stays_on_lane(conn) {
         m.set_kernels(at, false);
@@ -821,8 +821,8 @@ fn judge_enabled(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u3
     let over = ALWAYS | RDHUP;
     if events & IN_KIND != 0 && events & over == 0 {
         let verified = readiness::try_verify(conn, reg.fd);
-        if conn.has(flag::EATEN) {
-            tell_of_eaten(conn, Some(m));
+        if conn.has(flag::CONSUMED) {
+            tell_of_consumed(conn, Some(m));
         }
         m.set_kernels(at, !arming::stays_on_lane(conn));
         let Some(verified) = verified else {

@@ -264,20 +264,20 @@ pub(crate) fn sender_comes_back(conn: &Conn) {
     });
 }
 
-/// A call has eaten bells of a connection, perhaps ([`flag::EATEN`]), of which nobody else is told by the kernel any more:
+/// A call has consumed bells of a connection, perhaps ([`flag::CONSUMED`]), of which nobody else is told by the kernel any more:
 /// it is put on the ready lists of its sets, and who sleeps in one of them, in `poll` or for the bell in a receive call is
 /// woken. Where the process has no bell they look again by themselves ([`crate::datapath::wait::BOUNDED_SLEEP_NS`]).
 #[inline]
-pub(crate) fn bells_eaten(conn: &Conn) {
-    if conn.has(flag::EATEN) {
-        tell_of_eaten(conn, None);
+pub(crate) fn bells_consumed(conn: &Conn) {
+    if conn.has(flag::CONSUMED) {
+        tell_of_consumed(conn, None);
     }
 }
 
 #[cold]
 #[inline(never)]
-pub(crate) fn tell_of_eaten(conn: &Conn, mirror: Option<&mut Mirror>) {
-    let flags = conn.flags.fetch_and(!(flag::EATEN | flag::POLLED), Ordering::SeqCst);
+pub(crate) fn tell_of_consumed(conn: &Conn, mirror: Option<&mut Mirror>) {
+    let flags = conn.flags.fetch_and(!(flag::CONSUMED | flag::POLLED), Ordering::SeqCst);
     let in_a_set = match mirror {
         Some(mirror) => mirror.ready_conn(conn),
         None if conn.registrations.load(Ordering::Relaxed) == 0 => false,

@@ -188,7 +188,7 @@ impl At<'_> {
                 C::Eat2(announced.wrapping_sub(self.s.carrier_read))
             }
             C::Eat2(bells) => {
-                self.eat_bells(bells)?;
+                self.consume_bells(bells)?;
                 C::SdpLook
             }
             C::SdpLook => C::SdpRing(self.pending()?),
@@ -197,7 +197,7 @@ impl At<'_> {
             C::Succeeded => return self.succeed_consumer(),
             C::Carrier => {
                 let announced = self.lines.log.carrier_sent.load(Ordering::Acquire);
-                if self.eat_bells(announced.wrapping_sub(self.s.carrier_read))? > 0 {
+                if self.consume_bells(announced.wrapping_sub(self.s.carrier_read))? > 0 {
                     C::Top
                 } else {
                     let look = |at: &Self| crate::datapath::receive::has_news(&at.sink(), at.half);
@@ -226,7 +226,7 @@ impl At<'_> {
             C::Uncounted => {
                 let news = crate::datapath::receive::has_news(&self.sink(), self.half);
                 if !news && !has_counted_bells(self.s.carrier_read, self.half) {
-                    self.s.carrier_read += self.eat(1)?;
+                    self.s.carrier_read += self.take_bells(1)?;
                 }
                 C::Top
             }
@@ -333,14 +333,14 @@ impl At<'_> {
     }
 
     /// L5: no more than were announced.
-    fn eat_bells(&mut self, bells: u64) -> Result<u64, String> {
+    fn consume_bells(&mut self, bells: u64) -> Result<u64, String> {
         let bells = if self.m.twin == Twin::EatsEverything { u64::MAX >> 1 } else { bells };
         if bells > i64::MAX as u64 {
             return Ok(0);
         }
-        let eaten = self.eat(bells)?;
-        self.s.carrier_read += eaten;
-        Ok(eaten)
+        let consumed = self.take_bells(bells)?;
+        self.s.carrier_read += consumed;
+        Ok(consumed)
     }
 
     fn ring_read(&mut self, switch: Option<Entry>) -> Result<(), String> {
@@ -367,11 +367,11 @@ impl At<'_> {
         if let Some(entry) = switch {
             let bells = entry.carrier.wrapping_sub(self.s.carrier_read);
             if bells > i64::MAX as u64 {
-                return Err("more bells eaten than there were".to_owned());
+                return Err("more bells consumed than there were".to_owned());
             }
-            let eaten = self.eat(bells)?;
-            self.s.carrier_read += eaten;
-            if eaten == bells {
+            let consumed = self.take_bells(bells)?;
+            self.s.carrier_read += consumed;
+            if consumed == bells {
                 self.leave_ring();
                 self.s.c = C::Top;
             } else {
@@ -459,9 +459,9 @@ impl At<'_> {
                 if self.s.head != entry.ring || bells > i64::MAX as u64 {
                     break;
                 }
-                let eaten = self.eat(bells)?;
-                self.s.carrier_read += eaten;
-                if eaten != bells {
+                let consumed = self.take_bells(bells)?;
+                self.s.carrier_read += consumed;
+                if consumed != bells {
                     break;
                 }
                 self.follow(Lane::Kernel);
@@ -479,7 +479,7 @@ impl At<'_> {
             }
             Some(entry) if !entry.to_sdp && self.s.taken == entry.carrier => {
                 let bells = entry.carrier - self.s.carrier_read;
-                self.s.carrier_read += self.eat(bells)?;
+                self.s.carrier_read += self.take_bells(bells)?;
                 Ok(C::Push(entry.ring))
             }
             _ => Ok(C::Release),
