@@ -60,7 +60,7 @@ static PEERS: PeerTable = PeerTable::new();
 /// Where one end is with a connection; with the segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum At {
-    Young,
+    Candidate,
     Meeting,
     /// An offer, and whether its descriptor is that of the connection's other end.
     Found(usize, bool),
@@ -497,7 +497,7 @@ impl Boards {
         killed.alive[p] = false;
         killed.pools[p] = [None; SEGMENTS];
         for ends in &mut killed.ends {
-            if ends[p] != At::Young {
+            if ends[p] != At::Candidate {
                 ends[p] = At::Ended;
             }
         }
@@ -544,7 +544,7 @@ impl Model for Boards {
         let mut s = S {
             pages: [Page::default(); SEGMENTS],
             pools: [[None; SEGMENTS]; 2],
-            ends: vec![[At::Young; 2]; self.first.len() + self.further.len()],
+            ends: vec![[At::Candidate; 2]; self.first.len() + self.further.len()],
             namesake: vec![false; self.first.len() + self.further.len()],
             elsewhere: vec![false; self.first.len() + self.further.len()],
             alive: [true; 2],
@@ -571,7 +571,7 @@ impl Model for Boards {
     fn steps(&self, s: &S, to: &mut Vec<Step<S>>) {
         for c in 0..s.ends.len() {
             let by = self.by(c);
-            if s.ends[c] == [At::Young; 2] && s.alive[by] {
+            if s.ends[c] == [At::Candidate; 2] && s.alive[by] {
                 if s.alive[by ^ 1] {
                     let mut s = s.clone();
                     s.ends[c] = [At::Meeting; 2];
@@ -643,10 +643,10 @@ impl Model for Boards {
     fn may_rest(&self, s: &S) -> Result<(), String> {
         let waits = |c: &usize| {
             let [a, b] = s.ends[*c];
-            let both = [At::Young; 2] == [a, b] || [At::ByName; 2] == [a, b];
+            let both = [At::Candidate; 2] == [a, b] || [At::ByName; 2] == [a, b];
             let one = |at| matches!(at, At::Ended) || s.elsewhere[*c] || s.namesake[*c];
             let is_met = both || one(a) || one(b);
-            let is_stuck = |at| !matches!(at, At::Young | At::Meeting | At::ByName | At::Ended);
+            let is_stuck = |at| !matches!(at, At::Candidate | At::Meeting | At::ByName | At::Ended);
             !is_met && s.disturbances == 0 || is_stuck(a) || is_stuck(b)
         };
         match (0..s.ends.len()).find(waits) {

@@ -35,7 +35,7 @@ const PLAIN_FLAGS: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_M
 pub(crate) fn concerns(ticket: &Ticket, flags: c_int) -> bool {
     flags & !PLAIN_FLAGS == 0
         && conn::get(ticket.conn())
-            .is_some_and(|conn| matches!(conn.stage(), Stage::Young | Stage::Meeting))
+            .is_some_and(|conn| matches!(conn.stage(), Stage::Candidate | Stage::Meeting))
         && !process::is_retired()
 }
 

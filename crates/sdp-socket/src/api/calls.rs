@@ -189,7 +189,7 @@ pub(crate) fn route(fd: c_int, half: Half) -> Route {
             lifecycle::see(&pinned, fd);
             Route::Library(pinned)
         }
-        Stage::Kernel | Stage::Young | Stage::Meeting => {
+        Stage::Kernel | Stage::Candidate | Stage::Meeting => {
             // Before the stage is looked at again: whoever attaches meanwhile sees the count, or is seen.
             let counting = Counting::now();
             counting.add(&pinned.raw[half as usize], 1);

@@ -303,7 +303,7 @@ pub(crate) const fn phase(stage: Stage, flags: u32) -> Phase {
     match stage {
         Stage::Fresh => New,
         Stage::Listener => Listening,
-        Stage::Young => Candidate,
+        Stage::Candidate => Candidate,
         Stage::Meeting => Meeting,
         Stage::Remote => Remote,
         Stage::Attached | Stage::Guarded if flags & flag::HOSTILE != 0 => Broken,

@@ -74,7 +74,7 @@ pub(crate) enum Stage {
     /// Connected, and TCP for good.
     Kernel = 2,
     /// Connected, may earn an SDP lane.
-    Young = 3,
+    Candidate = 3,
     /// Meeting the other end.
     Meeting = 4,
     /// Has a segment.
@@ -90,7 +90,7 @@ impl Stage {
         match n {
             1 => Self::Listener,
             2 => Self::Kernel,
-            3 => Self::Young,
+            3 => Self::Candidate,
             4 => Self::Meeting,
             5 => Self::Attached,
             6 => Self::Remote,
@@ -375,8 +375,8 @@ impl Conn {
 
     /// Whether it has lanes, or may come to have some.
     pub(crate) fn may_have_lanes(&self) -> bool {
-        use Stage::{Attached, Guarded, Meeting, Remote, Young};
-        matches!(self.stage(), Young | Meeting | Attached | Remote | Guarded)
+        use Stage::{Attached, Candidate, Guarded, Meeting, Remote};
+        matches!(self.stage(), Candidate | Meeting | Attached | Remote | Guarded)
     }
 
     #[inline]

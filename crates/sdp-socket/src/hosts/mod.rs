@@ -87,7 +87,7 @@ pub(crate) fn is_guarded(conn: &Conn) -> bool {
 /// address that a `connect` asked for, which may still be under way.
 pub(crate) fn consider(conn: &Conn, fd: c_int, remote: Option<[u8; 16]>) {
     if !process::tunables().has_verbs()
-        || conn.stage() != Stage::Young
+        || conn.stage() != Stage::Candidate
         || conn.has(flag::ADOPTED)
         || device::refusal().is_some()
     {
@@ -105,7 +105,7 @@ pub(crate) fn consider(conn: &Conn, fd: c_int, remote: Option<[u8; 16]>) {
     }
     let role = role(conn);
     IN_USE.store(true, Ordering::Relaxed);
-    if pair::take(conn, role).is_some() && !conn.change_stage(Stage::Young, Stage::Remote) {
+    if pair::take(conn, role).is_some() && !conn.change_stage(Stage::Candidate, Stage::Remote) {
         end(conn);
     }
 }
@@ -152,7 +152,7 @@ pub(crate) fn let_go(conn: &Conn, reason: Reason) -> bool {
 
 /// Before another `connect` on a socket whose last one failed: it is nobody's yet.
 pub(crate) fn start_over(conn: &Conn) {
-    if conn.change_stage(Stage::Remote, Stage::Young) {
+    if conn.change_stage(Stage::Remote, Stage::Candidate) {
         end(conn);
     }
 }

@@ -50,7 +50,7 @@ fn prepare_connections() {
         let Entry::Conn(index) = entry else { return };
         let Some(conn) = conn::get(index) else { return };
         crate::lifecycle::adopt::before_fork(conn, fd);
-        if conn.stage() == Stage::Young
+        if conn.stage() == Stage::Candidate
             && conn.row().and_then(|row| Verdict::at(&row.reason).reason()) == Some(Reason::NotSole)
         {
             // Who holds it changes now; helpers that execute something let go of it in a moment.
@@ -60,7 +60,7 @@ fn prepare_connections() {
             if conn.stage() != Stage::Meeting {
                 return true;
             }
-            let is_abandoned = conn.abandon_meeting(Stage::Young);
+            let is_abandoned = conn.abandon_meeting(Stage::Candidate);
             if is_abandoned {
                 conn.ticks.store(promote::SOON, Ordering::Relaxed);
             } else {
@@ -240,7 +240,7 @@ pub(crate) fn fork_child(pid: Option<i32>) {
             if conn.stage() == Stage::Meeting {
                 // The fork did not wait for its end: the copies go, and not a word to the other end.
                 conn.try_meeting(sdp_fabric_shm::rendezvous::Rendezvous::abandon_in_child);
-                conn.change_stage(Stage::Meeting, Stage::Young);
+                conn.change_stage(Stage::Meeting, Stage::Candidate);
             }
         }
     });

@@ -153,7 +153,7 @@ pub(crate) unsafe fn connected(fd: c_int, addr: *const sockaddr, len: socklen_t)
 /// that failed leaves the socket to the next one.
 pub(crate) fn may_be_another(conn: &Conn) -> bool {
     const MADE: u32 = flag::SEEN | flag::ADOPTED | flag::ACCEPTED | flag::PINNED;
-    matches!(conn.stage(), Stage::Young | Stage::Kernel | Stage::Remote) && !conn.has(MADE)
+    matches!(conn.stage(), Stage::Candidate | Stage::Kernel | Stage::Remote) && !conn.has(MADE)
 }
 
 /// The rules are asked again, for the address of the last attempt.
@@ -163,11 +163,11 @@ fn correct(conn: &Conn, rule_tcp: bool) {
     }
     if rule_tcp {
         conn.set(flag::RULE_TCP);
-        conn.change_stage(Stage::Young, Stage::Kernel);
+        conn.change_stage(Stage::Candidate, Stage::Kernel);
     } else {
         conn.flags.fetch_and(!flag::RULE_TCP, Ordering::SeqCst);
         if conn.row_index().is_some() {
-            conn.change_stage(Stage::Kernel, Stage::Young);
+            conn.change_stage(Stage::Kernel, Stage::Candidate);
         }
     }
 }
@@ -244,7 +244,7 @@ fn establish(conn: &Conn, fd: c_int, rule_tcp: bool, generation: u32) {
     if generation != forks || !forks.is_multiple_of(2) {
         conn.set(flag::UNCERTAIN);
     }
-    conn.set_stage(if rule_tcp || row.is_none() { Stage::Kernel } else { Stage::Young });
+    conn.set_stage(if rule_tcp || row.is_none() { Stage::Kernel } else { Stage::Candidate });
     if rule_tcp {
         conn.set(flag::RULE_TCP);
     }

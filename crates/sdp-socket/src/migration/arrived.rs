@@ -91,7 +91,7 @@ fn reconsider(conn: &Conn, fd: c_int) {
             row.flags.fetch_or(row_flag::OUT_OF_SIGHT, Ordering::SeqCst);
         }
     }
-    conn.change_stage(Stage::Kernel, Stage::Young);
+    conn.change_stage(Stage::Kernel, Stage::Candidate);
 }
 
 fn is_on_standard(conn: &Conn) -> bool {

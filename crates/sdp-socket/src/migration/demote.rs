@@ -41,16 +41,16 @@ pub(crate) fn begin(conn: &Conn, reason: Reason) -> bool {
 /// Gives up a meeting, or the hope for one. False when there is none, also because another thread has
 /// attached the connection meanwhile.
 pub(crate) fn call_off(conn: &Conn) -> bool {
-    if !matches!(conn.stage(), Stage::Young | Stage::Meeting) {
+    if !matches!(conn.stage(), Stage::Candidate | Stage::Meeting) {
         return false;
     }
     if !process::is_ours() {
         // A meeting's descriptors are the parent's to close: its next step sees that the connection is pinned.
-        conn.change_stage(Stage::Young, Stage::Kernel);
+        conn.change_stage(Stage::Candidate, Stage::Kernel);
         return conn.stage() != Stage::Attached;
     }
     // The stage first: a step that another thread is at does not attach any more.
-    let is_off = conn.change_stage(Stage::Young, Stage::Kernel)
+    let is_off = conn.change_stage(Stage::Candidate, Stage::Kernel)
         || conn.change_stage(Stage::Meeting, Stage::Kernel);
     if is_off {
         // Pairs with `promote::step`: where that thread has the lock, it looks at the stage behind it, and abandons.

@@ -77,7 +77,7 @@ const MESSAGE_SIZE: u32 = sdp_fabric_shm::endpoint::MESSAGE_MAX as u32;
 #[inline]
 pub(crate) fn after_call(conn: &Conn, fd: i32, half: Half, moved: usize, more: usize) {
     match conn.stage() {
-        Stage::Young if has_earned(conn) || is_behind(conn, fd, half, moved) => {
+        Stage::Candidate if has_earned(conn) || is_behind(conn, fd, half, moved) => {
             begin(conn, fd, moved);
         }
         Stage::Meeting => tick(conn, fd),
@@ -173,7 +173,7 @@ fn begin(conn: &Conn, fd: i32, moved: usize) {
         let _section = section::Guard::enter();
         // Under its lock: the ends may have met by another thread's steps, and what is to be proven since stays.
         conn.try_meeting(|_| {
-            let is_young = conn.stage() == Stage::Young;
+            let is_young = conn.stage() == Stage::Candidate;
             if is_young {
                 conn.proof.store(wanted, Ordering::Relaxed);
             }
@@ -186,7 +186,7 @@ fn begin(conn: &Conn, fd: i32, moved: usize) {
     // Before the stage: another thread that sees it counts from here.
     conn.ticks.store(0, Ordering::Relaxed);
     conn.looked.store(monotonic_ns(), Ordering::Relaxed);
-    if conn.change_stage(Stage::Young, Stage::Meeting) {
+    if conn.change_stage(Stage::Candidate, Stage::Meeting) {
         crate::wake::interest::meets(conn);
         tick_now(conn, fd);
     }
@@ -225,14 +225,14 @@ fn again(conn: &Conn) {
     let since = conn.looked.load(Ordering::Relaxed);
     if monotonic_ns().saturating_sub(since) > GIVE_UP_NS << (2 * times) {
         conn.ticks.store(0, Ordering::Relaxed);
-        conn.change_stage(Stage::Kernel, Stage::Young);
+        conn.change_stage(Stage::Kernel, Stage::Candidate);
     }
 }
 
 /// The connection ends: one that its other end never came to meet says so.
 #[unsafe(link_section = ".text.hot")]
 pub(crate) fn ended(conn: &Conn) {
-    if matches!(conn.stage(), Stage::Young | Stage::Meeting) {
+    if matches!(conn.stage(), Stage::Candidate | Stage::Meeting) {
         pool::passed_by();
     }
     if conn.stage() == Stage::Meeting {
@@ -262,7 +262,7 @@ fn stay(conn: &Conn, reason: Reason) {
         conn.set(flag::UNMET); // before the stage: who takes it for the kernel's for good looks at both
     }
     // Another thread may have attached it meanwhile.
-    if conn.change_stage(Stage::Young, Stage::Kernel)
+    if conn.change_stage(Stage::Candidate, Stage::Kernel)
         || conn.change_stage(Stage::Meeting, Stage::Kernel)
     {
         conn.refusals.fetch_add(1, Ordering::Relaxed);
@@ -384,7 +384,7 @@ fn failed(conn: &Conn, refusal: Refusal) {
 fn later(conn: &Conn, reason: Reason, ticks: u32) {
     conn.note_reason(reason);
     conn.ticks.store(ticks, Ordering::Relaxed);
-    conn.change_stage(Stage::Meeting, Stage::Young);
+    conn.change_stage(Stage::Meeting, Stage::Candidate);
 }
 
 /// One step of the meeting by name, or the last one.

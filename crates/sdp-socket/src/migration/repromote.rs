@@ -54,7 +54,7 @@ fn consider(conn: &Pinned) {
         return;
     }
     conn.ticks.store(0, Ordering::Relaxed);
-    conn.change_stage(Stage::Kernel, Stage::Young);
+    conn.change_stage(Stage::Kernel, Stage::Candidate);
 }
 
 /// Whether both directions are on the kernel lane with every switch followed.

@@ -15,7 +15,7 @@ pub(crate) fn prepare(conn: &Pinned, half: Half) -> bool {
     match conn.stage() {
         // The kernel can only move carrier bytes, and would miss or break markers.
         Stage::Remote | Stage::Guarded => return false,
-        Stage::Attached | Stage::Meeting | Stage::Young => {}
+        Stage::Attached | Stage::Meeting | Stage::Candidate => {}
         // Or it would be young again while the kernel is at it.
         Stage::Kernel if conn.has(flag::UNMET | flag::ADOPTED) => {
             conn.pin_to_kernel(Reason::Splice);

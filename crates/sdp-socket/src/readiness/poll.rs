@@ -312,7 +312,7 @@ fn watch(fd: c_int) -> bool {
     };
     let Some(conn) = conn::get(index) else { return false };
     let is_early =
-        matches!(conn.stage(), Stage::Fresh | Stage::Young | Stage::Meeting | Stage::Remote);
+        matches!(conn.stage(), Stage::Fresh | Stage::Candidate | Stage::Meeting | Stage::Remote);
     if is_early {
         early::mark(&conn.flags, flag::EARLY);
     }

@@ -28,7 +28,7 @@ const STAGES: [Stage; 8] = [
     Stage::Fresh,
     Stage::Listener,
     Stage::Kernel,
-    Stage::Young,
+    Stage::Candidate,
     Stage::Meeting,
     Stage::Attached,
     Stage::Remote,

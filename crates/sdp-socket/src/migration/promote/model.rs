@@ -93,7 +93,7 @@ impl Meeting {
             Meeter::AsksForHolders if s.child_holds => Meeter::Done,
             Meeter::AsksForHolders => Meeter::Begins,
             Meeter::Begins => {
-                if s.stage == Stage::Young as u32 {
+                if s.stage == Stage::Candidate as u32 {
                     s.stage = Stage::Meeting as u32;
                 }
                 Meeter::LooksEarly
@@ -103,7 +103,7 @@ impl Meeting {
                 s.ticks -= 1;
                 let goes = self.twin != Twin::LooksBeforeTheLock || may_step;
                 match s.stage {
-                    stage if stage == Stage::Young as u32 => Meeter::AsksForHolders,
+                    stage if stage == Stage::Candidate as u32 => Meeter::AsksForHolders,
                     _ if goes => Meeter::Locks,
                     _ => Meeter::LooksEarly,
                 }
@@ -153,7 +153,7 @@ impl Meeting {
             }
             Meeter::Fails => {
                 if s.stage == Stage::Meeting as u32 {
-                    s.stage = Stage::Young as u32;
+                    s.stage = Stage::Candidate as u32;
                 }
                 Meeter::Unlocks
             }
@@ -186,7 +186,7 @@ impl Meeting {
             }
             Forker::LeavesTheStage => {
                 if is_meeting {
-                    s.stage = Stage::Young as u32;
+                    s.stage = Stage::Candidate as u32;
                 }
                 if self.twin != Twin::AbandonsWithoutLock {
                     s.is_locked = false;
@@ -223,7 +223,7 @@ impl Model for Meeting {
 
     fn start(&self) -> S {
         S {
-            stage: Stage::Young as u32,
+            stage: Stage::Candidate as u32,
             is_locked: false,
             forks: 0,
             progress: 0,

@@ -121,11 +121,11 @@ impl Renewal {
                 Renewer::IsYoung
             }
             Renewer::IsYoung => {
-                change(&mut s, Stage::Kernel, Stage::Young);
+                change(&mut s, Stage::Kernel, Stage::Candidate);
                 Renewer::Meets
             }
             Renewer::Meets => {
-                change(&mut s, Stage::Young, Stage::Meeting);
+                change(&mut s, Stage::Candidate, Stage::Meeting);
                 Renewer::WritesWords
             }
             Renewer::WritesWords => {

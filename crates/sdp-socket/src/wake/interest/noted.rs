@@ -37,7 +37,7 @@ pub(crate) fn suffices(m: &mut Mirror, conn: &Conn, change: &Change) -> bool {
     if events & (ONESHOT | EXCLUSIVE) != 0
         || conn.registrations.load(Relaxed) != 0
         // Who makes it meet its other end comes for the lock afterwards, and finds the note.
-        || !matches!(conn.stage(), Stage::Fresh | Stage::Young)
+        || !matches!(conn.stage(), Stage::Fresh | Stage::Candidate)
     {
         return false;
     }
@@ -125,7 +125,7 @@ mod tests {
     /// A young connection in a place that no other test of this process uses.
     fn young(fd: i32) -> &'static Conn {
         crate::lifecycle::hand_in();
-        let (index, conn) = conn::create(Stage::Young).expect("a slot");
+        let (index, conn) = conn::create(Stage::Candidate).expect("a slot");
         process::note_descriptor(fd);
         assert_eq!(table::put(fd, Entry::Conn(index)), Ok(None));
         conn
@@ -162,7 +162,7 @@ mod tests {
             assert!(tell(m, conn, &change(set, libc::EPOLL_CTL_MOD, 301, IN | 4, 2)));
             assert_eq!(mirrored_ones(m, conn), []);
             // Its ends meet.
-            assert!(conn.change_stage(Stage::Young, Stage::Meeting));
+            assert!(conn.change_stage(Stage::Candidate, Stage::Meeting));
             assert!(!enlist(m, conn) && !enlist(m, conn));
             assert_eq!(mirrored_ones(m, conn), [(set, 301, IN | 4, 2)]);
             assert!(!tell(m, conn, &change(set, libc::EPOLL_CTL_DEL, 301, 0, 0)));

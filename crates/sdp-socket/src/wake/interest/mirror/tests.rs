@@ -69,7 +69,7 @@ fn draw(state: &mut u64) -> u64 {
 }
 
 fn two_conns() -> [&'static Conn; 2] {
-    [0; 2].map(|_| conn::create(Stage::Young).expect("a slot").1)
+    [0; 2].map(|_| conn::create(Stage::Candidate).expect("a slot").1)
 }
 
 #[test]
