@@ -11,7 +11,7 @@ CHILDREN = 60
 # Where things are mapped is random: the library's code may lie in more or fewer of the pieces that the kernel maps at
 # a time, and so may libc's, of which a process with the library runs more.
 RUNS = 3
-# The page that the library writes around a fork (hot.rs).
+# The page that the library writes around a fork (fork_page.rs).
 WRITTEN = 1
 # Faults: that page, the family's and the counters', and the pieces of 64 KiB in which the code lies: one, or two where
 # the loader does not know of alignments beyond a page. Three to five have been seen; every page that is written more is one more.

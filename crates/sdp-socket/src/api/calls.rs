@@ -863,6 +863,6 @@ pub unsafe fn epoll_wait(
 }
 
 /// Words of the hooks, on the page that a fork child writes anyway.
-pub fn hooks() -> &'static crate::process::hot::Hooks {
-    &crate::process::hot::PAGE.hooks
+pub fn hooks() -> &'static crate::process::fork_page::Hooks {
+    &crate::process::fork_page::FORK_PAGE.hooks
 }

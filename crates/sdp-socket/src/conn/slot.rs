@@ -35,7 +35,7 @@ use crate::{
         pool, publish,
         turn::Turn,
     },
-    process::{self, hot},
+    process::{self, fork_page},
 };
 
 mod keep;
@@ -214,22 +214,22 @@ pub(crate) struct Conn {
 
 const _: () = assert!(core::mem::offset_of!(Conn, ring_bytes) <= 128);
 const _: () =
-    assert!(size_of::<Conn>() == hot::CONN_BYTES && align_of::<Conn>() == align_of::<hot::Place>());
+    assert!(size_of::<Conn>() == fork_page::CONN_BYTES && align_of::<Conn>() == align_of::<fork_page::Place>());
 
 // SAFETY: everything is atomic but `meeting`, which is only touched by the holder of `meeting_lock`,
 // and `tuple`, which is written under it before a flag says that it may be read.
 unsafe impl Sync for Conn {}
 
-/// The slots behind the first ones, which are in [`hot`]: made when those do not suffice. Indices count from the
+/// The slots behind the first ones, which are in [`fork_page`]: made when those do not suffice. Indices count from the
 /// first slot of all, so that the arena's own first places stay empty, which costs nothing.
-static ARENA: &AtomicPtr<u8> = &hot::PAGE.arena;
+static ARENA: &AtomicPtr<u8> = &fork_page::FORK_PAGE.arena;
 /// Lowest slot that may be free.
-static HINT: &AtomicU32 = &hot::PAGE.busy.hint;
+static HINT: &AtomicU32 = &fork_page::FORK_PAGE.busy.hint;
 
 /// The slot with this index, if there is one.
 #[inline]
 pub(crate) fn get(index: u32) -> Option<&'static Conn> {
-    if let Some(place) = hot::PAGE.conns.get(index as usize) {
+    if let Some(place) = fork_page::FORK_PAGE.conns.get(index as usize) {
         // SAFETY: memory of the size and alignment of a slot (asserted below), which is used as nothing else; an all-zero
         // slot is a valid value (zero atomics; its cells are written before they are read).
         return Some(unsafe { &*place.at().cast::<Conn>() });
@@ -256,7 +256,7 @@ pub(crate) fn create(stage: Stage) -> Option<(u32, &'static Conn)> {
 /// A free slot, which is the caller's now.
 #[unsafe(link_section = ".text.open")]
 fn take_free() -> Option<usize> {
-    let there = if ARENA.load(Ordering::Acquire).is_null() { hot::CONNS } else { CONNS };
+    let there = if ARENA.load(Ordering::Acquire).is_null() { fork_page::CONNS } else { CONNS };
     let hint = (HINT.load(Ordering::Relaxed) as usize).min(there);
     (hint..there).chain(0..hint).find(|i| {
         get(*i as u32).is_some_and(|c| {
@@ -354,8 +354,8 @@ impl Conn {
     /// Index of the slot, also the connection's bell slot.
     pub(crate) fn index(&self) -> u32 {
         let mut offset =
-            (&raw const *self as usize).wrapping_sub(hot::PAGE.conns.as_ptr() as usize);
-        if offset >= hot::CONNS * size_of::<Self>() {
+            (&raw const *self as usize).wrapping_sub(fork_page::FORK_PAGE.conns.as_ptr() as usize);
+        if offset >= fork_page::CONNS * size_of::<Self>() {
             let base = ARENA.load(Ordering::Relaxed) as usize;
             offset = (&raw const *self as usize).wrapping_sub(base);
         }

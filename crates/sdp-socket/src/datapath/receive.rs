@@ -24,7 +24,7 @@ use crate::{
         reset::reset,
         reset_note, send, takeover, wait,
     },
-    process::{self, hot::PAGE},
+    process::{self, fork_page::FORK_PAGE},
     wake::{call_guard::CallGuard, interest, spin},
 };
 
@@ -398,7 +398,7 @@ fn do_sleepers_arm(conn: &Conn) -> bool {
         // It was the kernel's for a while: who began to wait then did not mark it.
         | flag::UNMET;
     conn.stage() == Stage::Attached
-        && early::is_nobody_asleep(&conn.flags, flag::EARLY, &PAGE.busy.early)
+        && early::is_nobody_asleep(&conn.flags, flag::EARLY, &FORK_PAGE.busy.early)
         && !conn.has(OTHERS)
         && !conn.has_segment_aside()
         && !sharing::may_relatives_hold(conn)

@@ -505,7 +505,7 @@ impl Early {
         let is_early = !is_guarded(conn);
         if is_early {
             early::mark(&conn.flags, flag::EARLY);
-            early::fall_asleep(&process::hot::PAGE.busy.early);
+            early::fall_asleep(&process::fork_page::FORK_PAGE.busy.early);
         }
         Self(is_early)
     }
@@ -514,7 +514,7 @@ impl Early {
 impl Drop for Early {
     fn drop(&mut self) {
         if self.0 {
-            early::wake_up(&process::hot::PAGE.busy.early);
+            early::wake_up(&process::fork_page::FORK_PAGE.busy.early);
         }
     }
 }
@@ -710,7 +710,7 @@ pub(crate) fn between_waits(has_met: impl Fn(&Conn)) -> Option<u64> {
 
 /// Whether nobody can be asleep on the carrier alone.
 fn are_sleepers_armed(conn: &Conn) -> bool {
-    early::is_nobody_asleep(&conn.flags, flag::EARLY, &process::hot::PAGE.busy.early)
+    early::is_nobody_asleep(&conn.flags, flag::EARLY, &process::fork_page::FORK_PAGE.busy.early)
 }
 
 /// A half has changed its lane.

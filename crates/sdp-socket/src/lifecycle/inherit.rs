@@ -21,7 +21,7 @@ use crate::{
     },
     process::{
         self,
-        hot::PAGE,
+        fork_page::FORK_PAGE,
         page,
         table::{self, Entry},
     },
@@ -30,14 +30,14 @@ use crate::{
 
 /// The slot reserved for the child, + 1; 0 none. One fork at a time per process: the family's table
 /// lock is held from prepare to parent/child.
-static RESERVED: &AtomicU32 = &PAGE.reserved;
+static RESERVED: &AtomicU32 = &FORK_PAGE.reserved;
 /// Whether `fork_prepare` did anything.
-static PREPARED: &AtomicU32 = &PAGE.prepared;
+static PREPARED: &AtomicU32 = &FORK_PAGE.prepared;
 
 /// Held by the thread that forks, whose id it is, from prepare to parent/child: forks of several threads take turns.
-static FORKING: &AtomicU32 = &PAGE.preparing;
+static FORKING: &AtomicU32 = &FORK_PAGE.preparing;
 /// Forks within that one: by handlers of `pthread_atfork`. They are not prepared.
-static NESTED: &AtomicU32 = &PAGE.nested;
+static NESTED: &AtomicU32 = &FORK_PAGE.nested;
 /// Looks at a meeting that another thread is busy with, each followed by giving the processor away. Its
 /// steps do not block; what is not over by then is begun anew in the child.
 const MEETING_LOOKS: u32 = 10_000;

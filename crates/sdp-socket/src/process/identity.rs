@@ -13,8 +13,8 @@ use sdp_shm::family::{FAMILY_BYTES, FAMILY_WINDOW, Family, Slot};
 use sdp_sys::{fd, hidden, kernel, loader as sys_loader, pid as sys_pid, section, sys};
 
 use crate::process::{
+    fork_page::FORK_PAGE,
     handed::Handed,
-    hot::PAGE,
     page,
     settings::{self, Tuned},
     table::{self, Entry},
@@ -32,18 +32,18 @@ const PLACE: usize = 4096;
 /// A process whose connections never leave TCP hides nothing else.
 const PAGE_MIN: i32 = 60;
 
-static PID: &AtomicU32 = &PAGE.pid;
-static NONCE: &AtomicU64 = &PAGE.nonce;
-static FAMILY: &AtomicPtr<u8> = &PAGE.family;
-static SLOT: &AtomicU32 = &PAGE.slot;
-static STARTED: &AtomicU32 = &PAGE.started;
+static PID: &AtomicU32 = &FORK_PAGE.pid;
+static NONCE: &AtomicU64 = &FORK_PAGE.nonce;
+static FAMILY: &AtomicPtr<u8> = &FORK_PAGE.family;
+static SLOT: &AtomicU32 = &FORK_PAGE.slot;
+static STARTED: &AtomicU32 = &FORK_PAGE.started;
 static CPUS: AtomicU32 = AtomicU32::new(0);
 #[unsafe(link_section = ".data.hot")]
 static TOP: AtomicI32 = AtomicI32::new(-1);
 /// The process left all lanes: it makes no system call of its own any more.
-static RETIRED: &AtomicBool = &PAGE.retired;
+static RETIRED: &AtomicBool = &FORK_PAGE.retired;
 /// Counts forks; odd while one is in progress.
-static FORKS: &AtomicU32 = &PAGE.forks;
+static FORKS: &AtomicU32 = &FORK_PAGE.forks;
 
 static PEERS: PeerTable = PeerTable::new();
 
@@ -117,7 +117,7 @@ pub(crate) fn count_fork() {
 }
 
 /// Children are born into another process namespace: ids mean something else there.
-static CHILDREN_ELSEWHERE: &AtomicBool = &PAGE.children_elsewhere;
+static CHILDREN_ELSEWHERE: &AtomicBool = &FORK_PAGE.children_elsewhere;
 
 /// What it was before.
 pub(crate) fn set_children_elsewhere(yes: bool) -> bool {
@@ -129,7 +129,7 @@ pub(crate) fn are_children_elsewhere() -> bool {
 }
 
 /// Whether threads of the process may have been in more than one network namespace.
-static HAS_NETWORKS: &AtomicBool = &PAGE.has_networks;
+static HAS_NETWORKS: &AtomicBool = &FORK_PAGE.has_networks;
 
 pub(crate) fn note_networks() {
     HAS_NETWORKS.store(true, Ordering::SeqCst);
@@ -239,7 +239,7 @@ pub(crate) fn hidden_range() -> (i32, u32) {
 }
 
 /// A descriptor beside the statistics page's was hidden, in this process.
-static HIDES: &AtomicBool = &PAGE.hides;
+static HIDES: &AtomicBool = &FORK_PAGE.hides;
 
 /// Notes that a descriptor is one of ours. False: that cannot be noted, and it is closed: the program would find it.
 fn keep_hidden(raw: i32) -> bool {

@@ -3,9 +3,9 @@
 //! The lowest room: every other one may call it.
 
 mod asker;
+pub mod fork_page;
 mod handed;
 pub mod host;
-pub mod hot;
 mod identity;
 pub(crate) mod log;
 pub(crate) mod page;

@@ -18,28 +18,28 @@ use core::{
 use sdp_stats::{Identity, Page};
 use sdp_sys::{errno::Errno, fd, memfd, pid as sys_pid, section, unix};
 
-use crate::process::{self, hot, settings, table};
+use crate::process::{self, fork_page, settings, table};
 
 /// Calls on connections after which a fork child is worth a page of its own: as many as make a half of a
 /// connection worth a lane.
 const GUEST_CALLS: u32 = 16;
 
-static PAGE: &AtomicPtr<u8> = &hot::PAGE.page;
+static PAGE: &AtomicPtr<u8> = &fork_page::FORK_PAGE.page;
 /// The page's hidden descriptor. A guest keeps its host's: tools find the page there when the host has ended.
 #[unsafe(link_section = ".data.hot")]
 pub(crate) static NUMBER: AtomicI32 = AtomicI32::new(-1);
 /// Inode of the page behind it.
-static INODE: &AtomicU64 = &hot::PAGE.inode;
+static INODE: &AtomicU64 = &fork_page::FORK_PAGE.inode;
 /// The page of others that the process counts in as a guest. Once it is not the one in force any more it is to
 /// be given up, in a process with several threads later: one of them may be in the middle of it.
-static HOST: &AtomicPtr<u8> = &hot::PAGE.host;
-static REPORT_PENDING: &AtomicBool = &hot::PAGE.report_pending;
+static HOST: &AtomicPtr<u8> = &fork_page::FORK_PAGE.host;
+static REPORT_PENDING: &AtomicBool = &fork_page::FORK_PAGE.report_pending;
 /// 0: the page is our own, or there is none. Else calls that a guest still has, and [`LEFT`].
-static GUEST: &AtomicU32 = &hot::PAGE.guest;
+static GUEST: &AtomicU32 = &fork_page::FORK_PAGE.guest;
 /// This guest is not counted among the page's guests, because it was about to execute another program.
 const LEFT: u32 = 1 << 31;
 /// A thread is about to make the own page.
-static MOVING: &AtomicBool = &hot::PAGE.moving;
+static MOVING: &AtomicBool = &fork_page::FORK_PAGE.moving;
 /// Looks at another thread's move, each followed by giving the processor away.
 const MOVE_LOOKS: u32 = 10_000;
 

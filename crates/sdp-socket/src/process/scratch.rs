@@ -16,7 +16,7 @@ use core::{
 use libc::pollfd;
 use sdp_sys::tls;
 
-use crate::process::{self, hot};
+use crate::process::{self, fork_page};
 
 /// Entries of one array.
 pub(crate) const ENTRIES: usize = 65_536;
@@ -27,7 +27,7 @@ static MAPPED: [AtomicPtr<pollfd>; PLACES] = [const { AtomicPtr::new(null_mut())
 /// The thread that uses a place, by the address of its words, which a fork child's only thread has too; 0 nobody.
 static USERS: [AtomicUsize; PLACES] = [const { AtomicUsize::new(0) }; PLACES];
 /// A place was used once: until then a fork child has nothing to look at.
-static IS_USED: &AtomicBool = &hot::PAGE.scratch;
+static IS_USED: &AtomicBool = &fork_page::FORK_PAGE.scratch;
 
 /// The calling thread.
 fn this_thread() -> usize {

@@ -13,22 +13,22 @@ use core::{
 
 use sdp_sys::time::monotonic_ns;
 
-use crate::process::hot;
+use crate::process::fork_page;
 
 /// Descriptors at and above this number are never ours.
 pub(crate) const DESCRIPTORS: usize = 1 << 20;
 
 /// Places of the first descriptors.
-static NEAR: &[AtomicU32; hot::DESCRIPTORS] = &hot::PAGE.table;
+static NEAR: &[AtomicU32; fork_page::DESCRIPTORS] = &fork_page::FORK_PAGE.table;
 /// Places of all others, as an array of [`DESCRIPTORS`] whose first ones are not used: made when the first of
 /// them is, then never unmapped.
-static FAR: &AtomicPtr<AtomicU32> = &hot::PAGE.far_table;
+static FAR: &AtomicPtr<AtomicU32> = &fork_page::FORK_PAGE.far_table;
 
 /// Blocks of near places in which something stood once, a bit each, never cleared: a walk looks at those alone. A
 /// fork walks several times, and most hidden descriptors are at the far end.
-static USED: &AtomicU32 = &hot::PAGE.blocks;
+static USED: &AtomicU32 = &fork_page::FORK_PAGE.blocks;
 /// Places of a block.
-const BLOCK: usize = hot::DESCRIPTORS / u32::BITS as usize;
+const BLOCK: usize = fork_page::DESCRIPTORS / u32::BITS as usize;
 
 const KIND_SHIFT: u32 = 28;
 const KIND_CONN: u32 = 1;
@@ -238,12 +238,12 @@ pub(crate) fn walk(mut each: impl FnMut(i32, Entry)) {
 #[unsafe(link_section = ".text.hot")]
 fn first_from(fd: i32) -> Option<(i32, Entry)> {
     let mut next = fd as usize;
-    while next < hot::DESCRIPTORS {
+    while next < fork_page::DESCRIPTORS {
         let block = next / BLOCK;
         let blocks = USED.load(Ordering::SeqCst) >> block;
         if blocks & 1 == 0 {
             if blocks == 0 {
-                next = hot::DESCRIPTORS;
+                next = fork_page::DESCRIPTORS;
                 break;
             }
             next = (block + blocks.trailing_zeros() as usize) * BLOCK;

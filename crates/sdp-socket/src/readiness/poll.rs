@@ -19,8 +19,8 @@ use crate::{
     migration::handover,
     process::{
         self,
+        fork_page::FORK_PAGE,
         host::{self, FdSet, Mask},
-        hot::PAGE,
         scratch::{self, Scratch},
         table::{self, Entry},
     },
@@ -273,7 +273,7 @@ impl Early {
     /// to be looked at after this.
     fn begin(is_early: bool) -> Self {
         if is_early {
-            early::fall_asleep(&PAGE.busy.early);
+            early::fall_asleep(&FORK_PAGE.busy.early);
         }
         Self(is_early)
     }
@@ -287,7 +287,7 @@ impl Early {
 
     /// A wait that was answered with [`Waited::PassEarly`] is over.
     pub(crate) fn over() {
-        early::wake_up(&PAGE.busy.early);
+        early::wake_up(&FORK_PAGE.busy.early);
     }
 }
 

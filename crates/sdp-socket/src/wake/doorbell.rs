@@ -14,14 +14,14 @@ use sdp_shm::bell::Bell;
 use sdp_sys::{fd, hidden, section, stat};
 
 use crate::{
-    process::{self, hot::PAGE},
+    process::{self, fork_page::FORK_PAGE},
     wake::{
         interest,
         strangers::{self, Bells},
     },
 };
 
-static BELL: &AtomicPtr<u8> = &PAGE.bell;
+static BELL: &AtomicPtr<u8> = &FORK_PAGE.bell;
 
 #[unsafe(link_section = ".data.hot")]
 static BELL_FD: AtomicI32 = AtomicI32::new(-1);
@@ -63,7 +63,7 @@ pub(crate) fn bell_fd() -> i32 {
 }
 
 /// A thread is making the bell.
-static MAKING: &AtomicU32 = &PAGE.making;
+static MAKING: &AtomicU32 = &FORK_PAGE.making;
 
 /// How often a thread gives its turn to another one that makes the bell.
 const LOOKS_AT_MAKER: u32 = 10_000;

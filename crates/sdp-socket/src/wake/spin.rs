@@ -66,7 +66,7 @@ const YIELD_LOST_NS: u64 = 500_000;
 const YIELD_OFF_MIN_NS: u64 = 10_000_000;
 const YIELD_OFF_MAX_NS: u64 = 1_000_000_000;
 
-static SPINNERS: &AtomicU32 = &crate::process::hot::PAGE.busy.spinners;
+static SPINNERS: &AtomicU32 = &crate::process::fork_page::FORK_PAGE.busy.spinners;
 static YIELDS_OFF_UNTIL: AtomicU64 = AtomicU64::new(0);
 static YIELDS_OFF_FOR: AtomicU64 = AtomicU64::new(YIELD_OFF_MIN_NS);
 

@@ -33,9 +33,9 @@ const _: () = assert!(strangers::USERS < 128);
 
 static POOL: [AtomicI32; KEPT] = [const { AtomicI32::new(0) }; KEPT];
 /// There was a set in [`POOL`] once, in this process.
-static KEEPS: &AtomicBool = &crate::process::hot::PAGE.keeps_sets;
+static KEEPS: &AtomicBool = &crate::process::fork_page::FORK_PAGE.keeps_sets;
 /// Counts the process's bells: a set of an earlier one is not kept.
-static BELLS: &AtomicU32 = &crate::process::hot::PAGE.bells;
+static BELLS: &AtomicU32 = &crate::process::fork_page::FORK_PAGE.bells;
 
 /// A set in use by the calling thread, or none. Goes back to the pool when dropped.
 pub(crate) struct WaitSet {

@@ -128,7 +128,7 @@ pub unsafe fn constructed(pid: i32, argc: c_int, argv: *const *const u8, envp: *
     process::remember(pid);
     crate::lifecycle::hand_in();
     // SAFETY: the loader calls this once, in one thread; no other place names these words.
-    let _ = unsafe { sdp_sys::tls::keep_sections(&crate::process::hot::PAGE.sections) };
+    let _ = unsafe { sdp_sys::tls::keep_sections(&crate::process::fork_page::FORK_PAGE.sections) };
     // SAFETY: the caller's.
     unsafe { settings::capture(argc, argv, envp) };
     crate::lifecycle::adopt::begin();

@@ -21,7 +21,7 @@ use crate::{
     conn::{self, Conn, Half, Stage, flag},
     process::{
         self,
-        hot::PAGE,
+        fork_page::FORK_PAGE,
         table::{self, Entry},
     },
     wake::{arming, doorbell, spin},
@@ -167,11 +167,11 @@ struct Counts {
 /// Some set's members were ever told to arm on the carrier. Changes under the lock.
 pub(crate) static ANY_BY_CARRIER: AtomicBool = AtomicBool::new(false);
 
-pub(crate) static LOCK: &AtomicU32 = &PAGE.lock.epoll_lock;
+pub(crate) static LOCK: &AtomicU32 = &FORK_PAGE.lock.epoll_lock;
 /// Thread that holds the lock across a fork: libc runs the program's `pthread_atfork` handlers meanwhile,
 /// which may use sets.
-pub(crate) static FORKING: &AtomicU32 = &PAGE.lock.epoll_forking;
-static MIRROR: &AtomicPtr<u8> = &PAGE.epoll.mirror;
+pub(crate) static FORKING: &AtomicU32 = &FORK_PAGE.lock.epoll_forking;
+static MIRROR: &AtomicPtr<u8> = &FORK_PAGE.epoll.mirror;
 
 pub(crate) fn lock() {
     let mut spins = 0u32;

@@ -31,7 +31,7 @@ use sdp_sys::{pid::is_single_threaded, tls};
 
 use crate::{
     conn::{Conn, Half, flag, row_flag},
-    process::hot::PAGE,
+    process::fork_page::FORK_PAGE,
     wake::doorbell,
 };
 
@@ -54,8 +54,8 @@ pub(crate) fn note_inherited() {
     HAS_INHERITED.store(true, Ordering::Relaxed);
 }
 
-/// [`crate::process::hot::Epoll`].
-static SEES_WAITS: &AtomicBool = &PAGE.epoll.sees_waits;
+/// [`crate::process::fork_page::Epoll`].
+static SEES_WAITS: &AtomicBool = &FORK_PAGE.epoll.sees_waits;
 
 /// One more number names the set.
 pub(crate) fn duplicated(index: u32) {

@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use libc::epoll_event;
 
 use super::{ALWAYS, IN, mirror::SETS};
-use crate::process::hot::PAGE;
+use crate::process::fork_page::FORK_PAGE;
 
 /// Places by hash, a cache line each.
 const PLACES: usize = 2048;
@@ -27,7 +27,7 @@ const ONCE: u64 = SETS as u64;
 const CHANGE: u64 = 2 * ONCE;
 
 /// Number of the latest change that made data stale. Changes under the lock.
-static LATEST: &AtomicU64 = &PAGE.lock.epoll_changes;
+static LATEST: &AtomicU64 = &FORK_PAGE.lock.epoll_changes;
 
 /// Number of the latest change, for [`StaleData::may_bring`].
 #[inline(always)]

@@ -129,4 +129,4 @@ const _: () = assert!(size_of::<Page>() == PAGE_BYTES);
 /// This process's.
 // SAFETY: atomics, for which zeros are valid (0, false, null), and memory that need not hold anything.
 #[unsafe(link_section = ".bss.hot.page")]
-pub(crate) static PAGE: Page = unsafe { MaybeUninit::zeroed().assume_init() };
+pub(crate) static FORK_PAGE: Page = unsafe { MaybeUninit::zeroed().assume_init() };
