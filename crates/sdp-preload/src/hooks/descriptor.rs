@@ -1,7 +1,7 @@
 //! Descriptor numbers: closed, duplicated, controlled, and used again for something new.
 
 use libc::{c_char, c_int, c_uint, clockid_t, mode_t, sigset_t};
-use sdp_socket::calls::{self, Call, Pin};
+use sdp_socket::calls::{self, Call, Incompatible};
 
 use super::{privilege, process};
 use crate::{direct, errno, real};
@@ -44,10 +44,10 @@ fn note_duplicate(old: c_int, new: c_int) {
         calls::duplicated(old, new);
         // Named by its old number: in a vfork child the table does not learn the new one.
         if process::is_borrowed() {
-            calls::pin(old, Pin::ForImage(new));
+            calls::fall_back(old, Incompatible::ForImage(new));
         } else if new <= libc::STDERR_FILENO {
             // What becomes standard input or output is used by stdio or by the next image.
-            calls::pin(old, Pin::StandardDescriptor);
+            calls::fall_back(old, Incompatible::StandardDescriptor);
         }
     } else if old != new {
         calls::new_descriptor(new);
@@ -319,7 +319,7 @@ hooks! {
 unsafe fn asynchronous(job: *const libc::aiocb) -> bool {
     // SAFETY: null or the program's job.
     let is_whole = unsafe { job.as_ref() }.is_none_or(|job| {
-        !calls::is_tracked(job.aio_fildes) || calls::pin(job.aio_fildes, Pin::Aio)
+        !calls::is_tracked(job.aio_fildes) || calls::fall_back(job.aio_fildes, Incompatible::Aio)
     });
     if !is_whole {
         errno::set(libc::EAGAIN);

@@ -9,7 +9,7 @@ use core::arch::naked_asm;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use libc::{c_char, c_int};
-use sdp_socket::calls::{self, Pin};
+use sdp_socket::calls::{self, Incompatible};
 
 use super::privilege;
 use crate::real;
@@ -90,7 +90,7 @@ hooks! {
     fn posix_spawn_file_actions_adddup2(
         actions: *mut libc::posix_spawn_file_actions_t, old: c_int, new: c_int,
     ) -> c_int {
-        if calls::is_tracked(old) && !calls::pin(old, Pin::Spawned(new)) {
+        if calls::is_tracked(old) && !calls::fall_back(old, Incompatible::Spawned(new)) {
             return libc::ENOMEM;
         }
         real::posix_spawn_file_actions_adddup2(actions, old, new)

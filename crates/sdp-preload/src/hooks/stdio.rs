@@ -7,7 +7,7 @@ use core::arch::naked_asm;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::{FILE, c_char, c_int};
-use sdp_socket::calls::{self, Pin};
+use sdp_socket::calls::{self, Incompatible};
 
 use crate::{errno, real};
 
@@ -56,7 +56,7 @@ unsafe fn reopen(file: *mut FILE, real: impl Fn() -> *mut FILE) -> *mut FILE {
 extern "C" fn writes_unseen(fd: c_int) {
     if calls::is_tracked(fd) {
         let before = errno::get();
-        calls::pin(fd, Pin::Stdio);
+        calls::fall_back(fd, Incompatible::Stdio);
         errno::set(before);
     }
 }
@@ -169,7 +169,7 @@ hooks! {
     }
 
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
-        if calls::is_tracked(fd) && !calls::pin(fd, Pin::Stdio) {
+        if calls::is_tracked(fd) && !calls::fall_back(fd, Incompatible::Stdio) {
             errno::set(libc::ENOMEM);
             return core::ptr::null_mut();
         }

@@ -33,7 +33,7 @@ use crate::{
     migration::{
         demote,
         handover::{self, NextReader},
-        pin, promote, repromote, splice_off,
+        incompatible, promote, repromote, splice_off,
     },
     process::{
         self,
@@ -59,7 +59,7 @@ pub use processes::{
 
 pub use crate::{
     conn::options::told as option_told,
-    migration::pin::{Pin, pin},
+    migration::incompatible::{Incompatible, fall_back},
 };
 
 /// What a hook is to do.
@@ -327,7 +327,7 @@ pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> Call {
         return done(Err(Errno(libc::EMSGSIZE)));
     }
     if control != 0 && options::has_stamps(conn.fd()) {
-        pin::leave(fd, Reason::UnsuitableSocket, Some(NextReader::Ourselves));
+        incompatible::leave(fd, Reason::UnsuitableSocket, Some(NextReader::Ourselves));
     }
     if (control != 0 || flags & libc::MSG_PEEK != 0) && header::is_kernels(&conn, Half::Receive) {
         return by_kernel(conn, Half::Receive);
@@ -656,7 +656,7 @@ pub unsafe fn ioctl(fd: c_int, request: libc::c_ulong, arg: usize) -> Call {
         return Call::Pass;
     }
     if let Verdict::Leaves(leaving) = options::ioctl(request) {
-        pin::leave_for(fd, &leaving);
+        incompatible::leave_for(fd, &leaving);
         return Call::Pass;
     }
     let Some(conn) = Pinned::new(fd, Half::Receive) else { return Call::Pass };
@@ -771,7 +771,7 @@ pub fn controlling(fd: c_int, command: c_int, arg: usize) -> Call {
         return done(Err(Errno::EBADF));
     }
     if let Verdict::Leaves(leaving) = options::fcntl(command, arg) {
-        pin::leave_for(fd, &leaving);
+        incompatible::leave_for(fd, &leaving);
     }
     Call::Pass
 }

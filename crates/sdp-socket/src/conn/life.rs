@@ -204,7 +204,7 @@ pub(crate) const TRANSITIONS: [Row; 28] = [
     },
     Row {
         event: Event::Leave,
-        by: ("conn/slot.rs", &["pin_to_kernel"]),
+        by: ("conn/slot.rs", &["fall_back"]),
         what: "the program does what no lane can carry, or a rule of the library wants it",
         changes: &[(Attached, Leaving), (ParkedArrived, Tcp), (ParkedUnmet, Tcp)],
     },

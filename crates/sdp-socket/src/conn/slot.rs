@@ -683,13 +683,13 @@ impl Conn {
     }
 
     /// Never on the SDP lane again, because of `reason`, unless there was a reason already.
-    pub(crate) fn pin_to_kernel(&self, reason: Reason) {
+    pub(crate) fn fall_back(&self, reason: Reason) {
         let code = u32::from(reason.code()) + 1;
         let _ = self.pin_reason.compare_exchange(0, code, Ordering::Relaxed, Ordering::Relaxed);
         self.set(flag::PINNED);
     }
 
-    /// Why [`Conn::pin_to_kernel`] was called first.
+    /// Why [`Conn::fall_back`] was called first.
     pub(crate) fn pin_reason(&self) -> Option<Reason> {
         Reason::from_code(self.pin_reason.load(Ordering::Relaxed).checked_sub(1)?)
     }

@@ -176,7 +176,7 @@ pub(crate) fn after_receive(conn: &Conn, fd: i32) {
         Some(Witness::Unclear) | None => (seen, looked + 1),
         Some(Witness::Denies) => {
             // Nothing has been taken from it, and the sending half leaves with its next call.
-            conn.pin_to_kernel(Reason::Translated);
+            conn.fall_back(Reason::Translated);
             return conn.note_reason(Reason::Translated);
         }
     };
@@ -305,7 +305,7 @@ pub(crate) fn settle(conn: &Conn, fd: i32) {
 #[cold]
 pub(crate) fn refute(conn: &Conn) {
     conn.proof.fetch_or(REFUTED, Ordering::Relaxed);
-    conn.pin_to_kernel(Reason::Translated);
+    conn.fall_back(Reason::Translated);
     conn.note_reason(Reason::Translated);
 }
 

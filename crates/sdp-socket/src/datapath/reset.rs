@@ -14,7 +14,7 @@ pub(crate) fn reset(conn: &Conn) {
         return;
     }
     conn.set(flag::HOSTILE);
-    conn.pin_to_kernel(Reason::ProtocolViolation);
+    conn.fall_back(Reason::ProtocolViolation);
     conn.note_reason(Reason::ProtocolViolation);
     publish::record(conn, Kind::Reset, None, Some(Reason::ProtocolViolation), None);
     for direction in [Direction::Send, Direction::Receive] {

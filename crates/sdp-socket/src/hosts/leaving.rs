@@ -30,7 +30,7 @@ pub(super) fn is_plain(conn: &Conn) -> bool {
 /// Before somebody who knows the kernel's stream alone gets the connection: it becomes plain TCP, with all that is unread
 /// (G8). Waits 10 s at most. False: it is lost, and was reset. Slow.
 pub(crate) fn hand_back(conn: &Conn, fd: c_int, reason: Reason) -> bool {
-    conn.pin_to_kernel(reason);
+    conn.fall_back(reason);
     if let_go(conn, reason) {
         return true;
     }

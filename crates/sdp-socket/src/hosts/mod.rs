@@ -133,7 +133,7 @@ fn reset_for(conn: &Conn, reason: Reason) {
         return;
     }
     conn.set(flag::HOSTILE);
-    conn.pin_to_kernel(reason);
+    conn.fall_back(reason);
     conn.note_reason(reason);
     publish::record(conn, Kind::Reset, None, Some(reason), None);
     if let Some(fd) = conn::number_of(conn) {

@@ -13,7 +13,7 @@ use sdp_sys::{pid, section};
 use crate::{
     conn::{self, Half, Pinned, Stage},
     datapath::splice,
-    migration::{handover::NextReader, pin},
+    migration::{handover::NextReader, incompatible},
     process::{
         self,
         host::FdSet,
@@ -92,7 +92,7 @@ fn leave(fd: c_int) {
         && Pinned::new(fd, Half::Receive)
             .is_some_and(|conn| !matches!(conn.stage(), Stage::Fresh | Stage::Listener));
     if is_connection {
-        pin::leave(fd, Reason::Shared, Some(NextReader::Image(fd)));
+        incompatible::leave(fd, Reason::Shared, Some(NextReader::Image(fd)));
     }
 }
 

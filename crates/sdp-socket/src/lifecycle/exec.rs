@@ -6,7 +6,7 @@
 //! descriptors, or FD_CLOEXEC was taken off it, or a child duplicated it.
 //!
 //! A child of `vfork` executes on its parent's memory, with descriptors of its own, and what it does to them the
-//! table never learns. What it makes for its image leaves its lanes there and then ([`crate::migration::pin`]).
+//! table never learns. What it makes for its image leaves its lanes there and then ([`crate::migration::incompatible`]).
 
 use libc::c_int;
 use sdp_stats::Reason;
@@ -18,7 +18,7 @@ use crate::{
     lifecycle::{self, adopt},
     migration::{
         handover::{self, NextReader},
-        pin::{self, Pin},
+        incompatible::{self, Incompatible},
     },
     process::{
         self, page,
@@ -29,7 +29,7 @@ use crate::{
 /// The program took FD_CLOEXEC off a number. What sets it says nothing of the connection's other numbers.
 pub(crate) fn inheritable(fd: c_int) {
     if !process::is_ours() {
-        pin::pin(fd, Pin::ForImage(fd));
+        incompatible::fall_back(fd, Incompatible::ForImage(fd));
         return;
     }
     let _section = section::Guard::enter();
@@ -87,7 +87,7 @@ fn executing_beside_parent() {
             && crate::conn::get(index).is_some_and(|conn| is_meant_for_images(conn, fd))
             && fd::stays_open(fd)
         {
-            pin::pin(fd, Pin::ForImage(fd));
+            incompatible::fall_back(fd, Incompatible::ForImage(fd));
         }
     });
 }

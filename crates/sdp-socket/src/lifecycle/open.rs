@@ -204,7 +204,7 @@ pub(crate) fn accepted(listener: c_int, fd: c_int, generation: u32) {
     if inherited & flag::PINNED != 0
         && let Some(reason) = options::in_the_way(fd)
     {
-        conn.pin_to_kernel(reason);
+        conn.fall_back(reason);
     }
     hosts::consider(conn, fd, None);
     see(conn, fd);

@@ -18,7 +18,7 @@ use crate::{
     conn::{self, Conn, Half, Pinned, Stage, flag, iovec::Buffers, sharing},
     datapath::receive::{self, Wish},
     lifecycle,
-    migration::{demote, handover::NextReader, pin},
+    migration::{demote, handover::NextReader, incompatible},
     process::{
         self,
         table::{self, Entry},
@@ -52,7 +52,7 @@ pub(crate) fn before(fd: c_int, addr: *const sockaddr, len: socklen_t) -> bool {
         return false;
     }
     if !process::is_ours() {
-        pin::leave(fd, Reason::Reconnected, Some(NextReader::Ourselves));
+        incompatible::leave(fd, Reason::Reconnected, Some(NextReader::Ourselves));
         return false;
     }
     let _section = section::Guard::enter();
@@ -120,7 +120,7 @@ fn renumber(old: &Conn) {
     fresh.flags.store(old.flags.load(Ordering::Relaxed) & KEPT, Ordering::Relaxed);
     fresh.historic.copy(&old.historic);
     if !is_alone {
-        fresh.pin_to_kernel(Reason::Reconnected);
+        fresh.fall_back(Reason::Reconnected);
     }
     table::walk(|fd, entry| {
         if entry == Entry::Conn(old.index())

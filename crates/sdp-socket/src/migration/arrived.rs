@@ -77,11 +77,11 @@ fn reconsider(conn: &Conn, fd: c_int) {
         if is_tcp_by_rule(fd) {
             conn.set(flag::RULE_TCP);
             conn.note_reason(Reason::RuleTcp);
-            return conn.pin_to_kernel(Reason::RuleTcp);
+            return conn.fall_back(Reason::RuleTcp);
         }
         let row = process::family().and_then(|(f, slot)| f.open_row(slot, process::pid()));
         if row.is_none() {
-            return conn.pin_to_kernel(Reason::NoMemory);
+            return conn.fall_back(Reason::NoMemory);
         }
         conn.set_row(row);
         publish::resume_count(conn, fd);

@@ -26,7 +26,7 @@ pub(crate) fn leave(conn: &Conn, fd: i32, reason: Reason) -> u64 {
 
 /// Pins the connection and gives up a meeting. True when it is attached: both halves must leave.
 pub(crate) fn begin(conn: &Conn, reason: Reason) -> bool {
-    conn.pin_to_kernel(reason);
+    conn.fall_back(reason);
     if hosts::has(conn) {
         hosts::let_go(conn, reason);
         return false;

@@ -162,11 +162,11 @@ fn begin(conn: &Conn, fd: i32, moved: usize) {
         false => options::hidden_in_the_way(fd),
     };
     if let Some(reason) = in_the_way {
-        conn.pin_to_kernel(reason);
+        conn.fall_back(reason);
         return stay(conn, reason);
     }
     let Some(wanted) = conn.name(fd).map_or(Some(0), |tuple| proof::at_first(fd, &tuple)) else {
-        conn.pin_to_kernel(Reason::Translated);
+        conn.fall_back(Reason::Translated);
         return stay(conn, Reason::Translated);
     };
     let is_young = {
@@ -473,7 +473,7 @@ fn attach(conn: &Conn, fd: i32, attachment: Attachment) -> bool {
     let (mut peer, map) = (attachment.peer, attachment.segment);
     let stranger = (!peer.trusted).then_some(peer.uid);
     if !proof::met(conn, fd, peer.trusted) {
-        conn.pin_to_kernel(Reason::Translated);
+        conn.fall_back(Reason::Translated);
         conn.note_reason(Reason::Translated);
         return return_segment(map, side);
     }

@@ -18,7 +18,7 @@ pub(crate) fn prepare(conn: &Pinned, half: Half) -> bool {
         Stage::Attached | Stage::Meeting | Stage::Candidate => {}
         // Or it would be young again while the kernel is at it.
         Stage::Kernel if conn.has(flag::UNMET | flag::ADOPTED) => {
-            conn.pin_to_kernel(Reason::Splice);
+            conn.fall_back(Reason::Splice);
             return true;
         }
         _ => return true,

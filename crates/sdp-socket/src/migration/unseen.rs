@@ -18,7 +18,7 @@ use crate::{
     conn::{self, Conn, Half, Pinned, Stage, flag},
     migration::{
         handover::{self, NextReader},
-        pin,
+        incompatible,
     },
     process::{
         self,
@@ -43,7 +43,7 @@ pub(crate) fn about_to_have(set_fd: c_int, fd: c_int) {
     let is_listener = conn::get(index).is_none_or(|conn| conn.stage() == Stage::Listener);
     if !is_listener && may_be_set(set_fd) {
         // The kernel's eyes are a stranger's: what is in the ring has to come before them.
-        pin::leave(fd, Reason::UnseenSet, Some(NextReader::Stranger));
+        incompatible::leave(fd, Reason::UnseenSet, Some(NextReader::Stranger));
     }
 }
 

@@ -10,7 +10,7 @@ use crate::{
         options::{self, Verdict, flags, historic},
     },
     lifecycle::elsewhere,
-    migration::pin::{self, Pin, pin},
+    migration::incompatible::{self, Incompatible, fall_back},
 };
 
 /// `setsockopt`: options that the SDP lane cannot keep pin the connection to the kernel lane first.
@@ -46,7 +46,7 @@ fn setting(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: sock
     if let Verdict::Leaves(leaving) = options::set(level, name)
         && leaving.holds_for(value, len)
     {
-        return pin::leave_for(fd, &leaving);
+        return incompatible::leave_for(fd, &leaving);
     }
     true
 }
@@ -63,7 +63,7 @@ pub unsafe fn getsockopt(
     len: *mut socklen_t,
 ) -> Call {
     if let Verdict::Leaves(leaving) = options::get(level, name) {
-        pin::leave_for(fd, &leaving);
+        incompatible::leave_for(fd, &leaving);
     }
     // SAFETY: the caller's.
     match unsafe { historic::get_option(fd, level, name, value, len) } {
@@ -77,7 +77,7 @@ pub unsafe fn getsockopt(
 pub fn vector_flags(fd: c_int, flags: c_int) -> Option<c_int> {
     let meant = flags::vector_flags(flags);
     if meant.is_none() {
-        pin(fd, Pin::Kernels);
+        fall_back(fd, Incompatible::Kernels);
     }
     meant
 }

@@ -381,7 +381,7 @@ pub(crate) fn mirrored(m: &mut Mirror, conn: &Conn, change: &Change) -> bool {
                 sleeps |= enter(m, at, conn);
             }
             // No room: whoever waits here cannot be woken by a bell.
-            None => conn.pin_to_kernel(Reason::Limit),
+            None => conn.fall_back(Reason::Limit),
         },
     }
     if events & OUT != 0
@@ -395,7 +395,7 @@ pub(crate) fn mirrored(m: &mut Mirror, conn: &Conn, change: &Change) -> bool {
         }
     }
     if events & EXCLUSIVE != 0 {
-        conn.pin_to_kernel(Reason::UnsuitableSocket);
+        conn.fall_back(Reason::UnsuitableSocket);
     }
     if events & ONESHOT != 0
         && let Some(set) = m.set(set)

@@ -76,7 +76,7 @@ pub(crate) fn enlist(m: &mut Mirror, conn: &Conn) -> bool {
     match at {
         Some(at) => enter(m, at, conn),
         None => {
-            conn.pin_to_kernel(Reason::Limit);
+            conn.fall_back(Reason::Limit);
             false
         }
     }

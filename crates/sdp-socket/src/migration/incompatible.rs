@@ -15,7 +15,7 @@ use crate::{
 
 /// Why a program's own use of a descriptor keeps it on the kernel lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pin {
+pub enum Incompatible {
     /// `fdopen`: stdio reads and writes behind our back.
     Stdio,
     /// Duplicated onto descriptor 0, 1 or 2.
@@ -32,16 +32,20 @@ pub enum Pin {
 
 /// Moves a connection to the kernel lane for good. False: what is unread could not be handed over, and who was to have
 /// it must not have it.
-pub fn pin(fd: c_int, why: Pin) -> bool {
+pub fn fall_back(fd: c_int, why: Incompatible) -> bool {
     let (reason, next) = match why {
-        Pin::Stdio => (Reason::Stdio, Some(NextReader::Stranger)),
-        Pin::StandardDescriptor => (Reason::StandardDescriptor, Some(NextReader::Stranger)),
-        Pin::ForImage(new @ 0..=2) => (Reason::StandardDescriptor, Some(NextReader::Image(new))),
-        Pin::ForImage(new) => (Reason::Exec, Some(NextReader::Image(new))),
-        Pin::Spawned(0..=2) => (Reason::StandardDescriptor, Some(NextReader::Stranger)),
-        Pin::Spawned(_) => (Reason::Exec, Some(NextReader::Stranger)),
-        Pin::Aio => (Reason::Aio, Some(NextReader::Ourselves)),
-        Pin::Kernels => (Reason::UnsuitableSocket, Some(NextReader::Ourselves)),
+        Incompatible::Stdio => (Reason::Stdio, Some(NextReader::Stranger)),
+        Incompatible::StandardDescriptor => {
+            (Reason::StandardDescriptor, Some(NextReader::Stranger))
+        }
+        Incompatible::ForImage(new @ 0..=2) => {
+            (Reason::StandardDescriptor, Some(NextReader::Image(new)))
+        }
+        Incompatible::ForImage(new) => (Reason::Exec, Some(NextReader::Image(new))),
+        Incompatible::Spawned(0..=2) => (Reason::StandardDescriptor, Some(NextReader::Stranger)),
+        Incompatible::Spawned(_) => (Reason::Exec, Some(NextReader::Stranger)),
+        Incompatible::Aio => (Reason::Aio, Some(NextReader::Ourselves)),
+        Incompatible::Kernels => (Reason::UnsuitableSocket, Some(NextReader::Ourselves)),
     };
     leave(fd, reason, next)
 }
