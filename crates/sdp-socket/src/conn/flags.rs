@@ -58,7 +58,7 @@ pub(crate) mod flag {
     pub(crate) const MAY_BE_ELSEWHERE: u32 = 1 << 24;
     /// Somebody waited for it with `poll` or `select` before it had lanes ([`sdp_shm::early`]).
     pub(crate) const EARLY: u32 = 1 << 25;
-    /// The program asked for a device: the addresses need not be this connection's alone ([`crate::migration::pooled`]).
+    /// The program asked for a device: the addresses need not be this connection's alone ([`crate::migration::reuse`]).
     pub(crate) const BOUND: u32 = 1 << 26;
     /// A reader at the end waited in vain for a relative that sends: it may be stopped, or dead.
     pub(crate) const SENDER_STUCK: u32 = 1 << 27;

@@ -2,7 +2,7 @@
 //!
 //! [`sdp_fabric_shm::pool`] keeps them; here stands which may be kept, and when all are given up. Called where a connection
 //! attaches, is torn down or gives up a meeting, and around forks and changes of trust. Who takes one:
-//! [`crate::migration::pooled`].
+//! [`crate::migration::reuse`].
 
 use core::sync::atomic::{AtomicU32, Ordering};
 

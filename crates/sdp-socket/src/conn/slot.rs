@@ -182,7 +182,7 @@ pub(crate) struct Conn {
     tuple: UnsafeCell<Tuple>,
     /// Bytes by half that are counted in the page's totals, for want of a row.
     rowless: [AtomicU64; 2],
-    /// Names the segment in the process's pool ([`crate::migration::pooled`]), offered or in use; 0 none.
+    /// Names the segment in the process's pool ([`crate::migration::reuse`]), offered or in use; 0 none.
     pub(crate) lease: AtomicU32,
     /// Calls that waited for a meeting there.
     pub(crate) pool_ticks: AtomicU32,

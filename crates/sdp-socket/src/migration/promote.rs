@@ -39,7 +39,7 @@ use crate::{
     },
     migration::{
         arrived, holders, pause,
-        pooled::{self, Outcome},
+        reuse::{self, Outcome},
     },
     process,
     wake::{doorbell, strangers},
@@ -296,7 +296,7 @@ fn step(conn: &Conn, fd: i32, is_last: bool) {
         if !is_alone(conn) {
             pool::call_off(conn);
         } else if tuple.side().is_some() {
-            match pooled::step(conn, fd, &tuple, meeting, is_last) {
+            match reuse::step(conn, fd, &tuple, meeting, is_last) {
                 Outcome::None => {}
                 Outcome::Wait => return,
                 Outcome::Failed(refusal) => return failed(conn, refusal),

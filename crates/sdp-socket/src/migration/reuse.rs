@@ -179,4 +179,4 @@ fn prove(conn: &Conn, fd: i32, tuple: &Tuple, met: &Met) -> Result<bool, Refusal
 }
 
 #[cfg(test)]
-mod equals;
+mod model;
