@@ -7,7 +7,7 @@
 //! # Life of a slot
 //! FREE → LIVE (first descriptor) → CLOSING (last descriptor gone) → FREE (last pinned call gone).
 //! Whoever makes the last step tears down. Where calls hold the connection when the last descriptor goes
-//! ([`keep`]), LIVE → KEPT, and the last of them makes the step to CLOSING.
+//! ([`retain`]), LIVE → RETAINED, and the last of them makes the step to CLOSING.
 
 use core::{
     cell::UnsafeCell,
@@ -38,12 +38,12 @@ use crate::{
     process::{self, fork_page},
 };
 
-mod keep;
 mod quiet;
+mod retain;
 
-use keep::Keeper;
-pub(crate) use keep::{each_kept, each_kept_number, move_kept};
 pub(crate) use quiet::{blank_unused_family, is_any_worked_on};
+use retain::Retainer;
+pub(crate) use retain::{each_kept, each_kept_number, move_kept};
 
 /// Connections that one process can have on its mind at once; those beyond are plain TCP. Equal to the
 /// number of bell slots: a connection's index is its slot.
@@ -105,7 +105,7 @@ const LIVE: u32 = 1;
 const CLOSING: u32 = 2;
 const TEARING: u32 = 3;
 /// No descriptor of the program's is left, calls that sleep still hold it.
-const KEPT: u32 = 4;
+const RETAINED: u32 = 4;
 
 /// A connection slot.
 #[repr(C, align(128))]
@@ -128,7 +128,7 @@ pub(crate) struct Conn {
     /// The family memory that the row is in: not the process's any more after a change of privilege.
     family: AtomicPtr<u8>,
     /// Calls that sleep, or have slept, and hold the connection, and what is kept for them.
-    keeper: Keeper,
+    retainer: Retainer,
     /// The descriptor that the connection was made with: a hint for tools.
     pub(crate) fd: AtomicI32,
     /// Number that is about to be closed, plus one; 0 none.
@@ -213,8 +213,10 @@ pub(crate) struct Conn {
 }
 
 const _: () = assert!(core::mem::offset_of!(Conn, ring_bytes) <= 128);
-const _: () =
-    assert!(size_of::<Conn>() == fork_page::CONN_BYTES && align_of::<Conn>() == align_of::<fork_page::Place>());
+const _: () = assert!(
+    size_of::<Conn>() == fork_page::CONN_BYTES
+        && align_of::<Conn>() == align_of::<fork_page::Place>()
+);
 
 // SAFETY: everything is atomic but `meeting`, which is only touched by the holder of `meeting_lock`,
 // and `tuple`, which is written under it before a flag says that it may be read.
@@ -344,7 +346,7 @@ impl Conn {
         unsafe { self.meeting.get().write(Rendezvous::new()) };
         self.peer.store(0, Ordering::Relaxed);
         self.historic.reset();
-        self.keeper.reset();
+        self.retainer.reset();
         self.noted.reset();
         self.peer_page.store(null_mut(), Ordering::Relaxed);
         self.stage.store(stage as u32, Ordering::Relaxed);

@@ -361,7 +361,7 @@ pub(crate) fn left(conn: &Conn) {
     }
 }
 
-/// Whoever uses a number of the connection that the table or the keeper has forgotten uses it under a half's
+/// Whoever uses a number of the connection that the table or the retainer has forgotten uses it under a half's
 /// lock: before this, or never more.
 fn await_users(conn: &Conn) {
     let _ = receive::with_sink(conn, |_, _, _, _| Ok(()));

@@ -11,7 +11,7 @@ use sdp_sys::count::Counting;
 
 use crate::process;
 
-use super::{CONNS, Conn, KEPT, LIVE, get};
+use super::{CONNS, Conn, LIVE, RETAINED, get};
 
 /// Whether a thread is in the middle of a call on any connection, and neither asleep there nor in the kernel.
 pub(crate) fn is_any_worked_on() -> bool {
@@ -63,6 +63,6 @@ impl Conn {
         // must not hide one that is at work: the fewer of those before and after.
         let before = idle();
         let pins = sum(&self.pins);
-        matches!(self.state.load(Ordering::SeqCst), LIVE | KEPT) && pins > before.min(idle())
+        matches!(self.state.load(Ordering::SeqCst), LIVE | RETAINED) && pins > before.min(idle())
     }
 }

@@ -12,18 +12,18 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use sdp_sys::errno::Errno;
 
-use super::{CONNS, Conn, Half, KEPT, get};
+use super::{CONNS, Conn, Half, RETAINED, get};
 use crate::process::{self, table};
 
-/// In a keeper's upper half: something is kept, but the number is not ours any more.
+/// In a retainer's upper half: something is kept, but the number is not ours any more.
 const LOST: u32 = 1;
-/// In a keeper's upper half, beside what is kept: whoever takes it ends the connection.
+/// In a retainer's upper half, beside what is kept: whoever takes it ends the connection.
 const ENDS: u32 = 1 << 31;
 
 /// How many calls hold a connection, and in the upper half what is kept for them: 0 nothing, [`LOST`], else
 /// the hidden number + 2; with [`ENDS`].
 #[derive(Debug)]
-pub(super) struct Keeper(AtomicU64);
+pub(super) struct Retainer(AtomicU64);
 
 const fn calls_in(word: u64) -> u32 {
     word as u32
@@ -58,7 +58,7 @@ impl Kept {
 
 const ORDER: (Ordering, Ordering) = (Ordering::SeqCst, Ordering::SeqCst);
 
-impl Keeper {
+impl Retainer {
     /// A word of no connection's, for models.
     #[cfg(test)]
     pub(super) const fn new() -> Self {
@@ -111,7 +111,7 @@ impl Keeper {
         self.0.fetch_update(ORDER.0, ORDER.1, put_off).is_ok()
     }
 
-    /// As [`Keeper::put_end_off`] where nothing is kept, and nobody but the caller keeps something: `raw` is.
+    /// As [`Retainer::put_end_off`] where nothing is kept, and nobody but the caller keeps something: `raw` is.
     pub(super) fn put_end_off_with(&self, raw: i32) {
         self.0.fetch_or(word(0, (raw as u32 + 2) | ENDS), Ordering::SeqCst);
     }
@@ -144,7 +144,7 @@ pub(crate) fn each_kept(mut each: impl FnMut(&'static Conn)) {
     }
     for index in 0..CONNS {
         if let Some(conn) = get(index as u32)
-            && conn.state.load(Ordering::Relaxed) == KEPT
+            && conn.state.load(Ordering::Relaxed) == RETAINED
         {
             KEPT_ONES.fetch_sub(1, Ordering::Relaxed);
             each(conn);
@@ -158,11 +158,11 @@ pub(crate) fn each_kept_number(mut each: impl FnMut(&'static Conn, i32)) {
         return;
     }
     for conn in (0..CONNS).filter_map(|index| get(index as u32)) {
-        if conn.state.load(Ordering::SeqCst) != KEPT {
+        if conn.state.load(Ordering::SeqCst) != RETAINED {
             continue;
         }
         conn.pin(Half::Receive);
-        if conn.state.load(Ordering::SeqCst) == KEPT
+        if conn.state.load(Ordering::SeqCst) == RETAINED
             && let Some(fd) = conn.kept()
         {
             each(conn, fd);
@@ -176,12 +176,12 @@ pub(crate) fn move_kept(from: i32, to: impl FnOnce() -> Option<i32>) {
     if KEPT_NUMBERS.load(Ordering::SeqCst) == 0 {
         return;
     }
-    let keeper = (0..CONNS)
+    let retainer = (0..CONNS)
         .filter_map(|index| get(index as u32))
-        .find(|conn| conn.keeper.kept().and_then(Kept::number) == Some(from));
-    if let Some(conn) = keeper {
+        .find(|conn| conn.retainer.kept().and_then(Kept::number) == Some(from));
+    if let Some(conn) = retainer {
         let to = to();
-        if !conn.keeper.replace(from, to) {
+        if !conn.retainer.replace(from, to) {
             to.into_iter().for_each(process::close_hidden); // the last call has left
         }
     }
@@ -201,27 +201,27 @@ impl Conn {
 
     /// A call is about to sleep.
     pub(crate) fn hold(&self) {
-        self.keeper.hold();
+        self.retainer.hold();
     }
 
     /// Whether calls hold the connection.
     pub(crate) fn is_held(&self) -> bool {
-        self.keeper.is_held()
+        self.retainer.is_held()
     }
 
     /// Whether calls hold the connection, or something is kept for them.
     pub(crate) fn is_kept(&self) -> bool {
-        self.keeper.is_in_use()
+        self.retainer.is_in_use()
     }
 
     /// Such a call has ended. True: it was the last one, and something is kept ([`Conn::take_kept`]).
     pub(crate) fn leave(&self) -> bool {
-        self.keeper.leave()
+        self.retainer.leave()
     }
 
     /// The descriptor that was kept for calls.
     pub(crate) fn kept(&self) -> Option<i32> {
-        let raw = self.keeper.kept()?.number()?;
+        let raw = self.retainer.kept()?.number()?;
         // Not if the program has used the number since.
         (table::entry(raw) == Some(table::Entry::Hidden)).then_some(raw)
     }
@@ -229,12 +229,12 @@ impl Conn {
     /// Keeps what `fd` names for the calls that hold the connection, if nothing is kept yet: the number is
     /// about to be closed.
     pub(crate) fn keep(&self, fd: i32) {
-        if self.keeper.kept().is_some() {
+        if self.retainer.kept().is_some() {
             return;
         }
         let Some(raw) = process::hidden_duplicate(fd) else { return };
         KEPT_NUMBERS.fetch_add(1, Ordering::SeqCst);
-        if !self.keeper.keep(raw) {
+        if !self.retainer.keep(raw) {
             KEPT_NUMBERS.fetch_sub(1, Ordering::SeqCst);
             process::close_hidden(raw);
         }
@@ -243,7 +243,7 @@ impl Conn {
     /// Takes away what is kept, if nobody holds the connection: the caller closes it, and [ends](Kept::ends)
     /// the connection if that was put off.
     pub(crate) fn take_kept(&self) -> Option<Kept> {
-        let kept = self.keeper.take()?;
+        let kept = self.retainer.take()?;
         KEPT_NUMBERS.fetch_sub(1, Ordering::SeqCst);
         if kept.ends() {
             KEPT_ONES.fetch_sub(1, Ordering::SeqCst);
@@ -253,7 +253,7 @@ impl Conn {
 
     /// In a fork child: hidden descriptors are the parent's, and so are the calls.
     pub(super) fn forget_kept(&self) {
-        if self.keeper.reset() {
+        if self.retainer.reset() {
             KEPT_NUMBERS.fetch_sub(1, Ordering::SeqCst);
         }
     }
@@ -265,9 +265,9 @@ impl Conn {
             return true; // a call that comes now finds it closed
         }
         // First: a walk that starts from a bell bit or from an exit looks at the state.
-        self.state.store(KEPT, Ordering::SeqCst);
+        self.state.store(RETAINED, Ordering::SeqCst);
         KEPT_ONES.fetch_add(1, Ordering::SeqCst);
-        if self.keeper.put_end_off() {
+        if self.retainer.put_end_off() {
             return false;
         }
         // The last call took it away before the end was put off, and another one may be about to sleep. Nobody
@@ -277,7 +277,7 @@ impl Conn {
             return true; // nor have we: the calls find it closed
         };
         KEPT_NUMBERS.fetch_add(1, Ordering::SeqCst);
-        self.keeper.put_end_off_with(raw);
+        self.retainer.put_end_off_with(raw);
         false
     }
 }

@@ -13,7 +13,7 @@ use std::{format, string::String, vec, vec::Vec};
 
 use sdp_model::{Model, Size, Step, fails, holds, size};
 
-use super::{Keeper, Kept};
+use super::{Kept, Retainer};
 
 /// Which rule is broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,7 +121,7 @@ struct Thread {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct S {
-    keeper: u64,
+    retainer: u64,
     life: Life,
     refs: u8,
     pins: [u8; 2],
@@ -142,7 +142,7 @@ struct Closing {
     calls: Vec<usize>,
     numbers: usize,
     sleeps: u8,
-    keeper: Keeper,
+    retainer: Retainer,
 }
 
 /// Hidden numbers begin here.
@@ -150,7 +150,7 @@ const HIDDEN: i32 = 100;
 
 impl Closing {
     fn new(twin: Twin, calls: &[usize], numbers: usize, sleeps: u8) -> Self {
-        Self { twin, calls: calls.to_vec(), numbers, sleeps, keeper: Keeper::new() }
+        Self { twin, calls: calls.to_vec(), numbers, sleeps, retainer: Retainer::new() }
     }
 
     fn is_open(s: &S, fd: i32) -> bool {
@@ -165,7 +165,7 @@ impl Closing {
     }
 
     fn kept(&self) -> Option<i32> {
-        self.keeper.kept().and_then(Kept::number)
+        self.retainer.kept().and_then(Kept::number)
     }
 
     fn close_hidden(s: &mut S, fd: i32) -> Result<(), String> {
@@ -185,7 +185,7 @@ impl Closing {
     #[allow(clippy::too_many_lines)]
     fn step(&self, before: &S, n: usize) -> Option<Result<S, String>> {
         let mut s = before.clone();
-        self.keeper.0.store(s.keeper, Ordering::Relaxed);
+        self.retainer.0.store(s.retainer, Ordering::Relaxed);
         let Thread { at, fd, half, holds, promised, .. } = s.threads[n].clone();
         let is_call = n < self.calls.len();
         let failed = |what: &str| Some(Err(format!("thread {}: {what}", n + 1)));
@@ -225,7 +225,7 @@ impl Closing {
             }
             At::Holds => {
                 if !holds {
-                    self.keeper.hold();
+                    self.retainer.hold();
                     s.threads[n].holds = true;
                 }
                 At::HoldsAndAsksTable
@@ -246,7 +246,7 @@ impl Closing {
             At::Leaves => {
                 s.threads[n].promised = false;
                 s.threads[n].holds = false;
-                let was_last = holds && self.keeper.leave();
+                let was_last = holds && self.retainer.leave();
                 let tries = was_last || holds && self.twin == Twin::EndsWithNothing;
                 if tries { At::Takes } else { At::Unpins }
             }
@@ -255,10 +255,10 @@ impl Closing {
                     thread.at == At::Asleep && thread.holds && thread.fd == fd
                 };
                 s.threads.iter_mut().filter(asleep).for_each(|thread| thread.promised = true);
-                let keeps = self.keeper.is_held() && self.twin != Twin::KeepsLate;
+                let keeps = self.retainer.is_held() && self.twin != Twin::KeepsLate;
                 if keeps { At::Keeps(0) } else { At::Removes }
             }
-            At::Keeps(place) if self.keeper.kept().is_some() => Self::kept_at(place),
+            At::Keeps(place) if self.retainer.kept().is_some() => Self::kept_at(place),
             At::Keeps(place) => At::Duplicates(place),
             At::Duplicates(place) => {
                 if !s.open[fd] {
@@ -268,7 +268,7 @@ impl Closing {
                 At::Stores(place, HIDDEN + s.hidden.len() as i32 - 1)
             }
             At::Stores(place, raw) => {
-                if !self.keeper.keep(raw)
+                if !self.retainer.keep(raw)
                     && let Err(what) = Self::close_hidden(&mut s, raw)
                 {
                     return failed(&what);
@@ -280,11 +280,11 @@ impl Closing {
                 At::LooksForHolders
             }
             At::LooksForHolders => {
-                let keeps = self.keeper.is_held() && self.twin != Twin::KeepsOnce;
+                let keeps = self.retainer.is_held() && self.twin != Twin::KeepsOnce;
                 if keeps { At::Keeps(1) } else { At::LooksForUse }
             }
             At::LooksForUse => {
-                let is_kept = self.keeper.is_in_use();
+                let is_kept = self.retainer.is_in_use();
                 let waits = is_kept || s.pins != [0; 2];
                 if waits && self.twin != Twin::ClosesAtOnce {
                     At::WaitsFor(0, is_kept)
@@ -307,13 +307,13 @@ impl Closing {
                     (_, false) => At::Unpins,
                 }
             }
-            At::LooksWhetherNow if !self.keeper.is_in_use() => At::Settles(None, true),
+            At::LooksWhetherNow if !self.retainer.is_in_use() => At::Settles(None, true),
             At::LooksWhetherNow => At::PutsOff,
             At::PutsOff if self.says_so_elsewhere() => {
                 s.life = Life::Kept;
                 At::Keeps(2)
             }
-            At::PutsOff if self.keeper.put_end_off() || self.twin == Twin::RefersToNothing => {
+            At::PutsOff if self.retainer.put_end_off() || self.twin == Twin::RefersToNothing => {
                 At::Takes
             }
             At::PutsOff => {
@@ -321,10 +321,10 @@ impl Closing {
                 At::PutsOffWith(HIDDEN + s.hidden.len() as i32 - 1)
             }
             At::PutsOffWith(raw) => {
-                self.keeper.put_end_off_with(raw);
+                self.retainer.put_end_off_with(raw);
                 At::Takes
             }
-            At::LooksWhatIsKept if self.keeper.kept().is_some() => At::Takes,
+            At::LooksWhatIsKept if self.retainer.kept().is_some() => At::Takes,
             At::LooksWhatIsKept => At::MayEnd,
             At::MayEnd if s.life == Life::Kept => {
                 s.life = Life::Live;
@@ -332,25 +332,25 @@ impl Closing {
             }
             At::MayEnd => At::Takes,
             At::Takes if self.twin == Twin::PutsBack => {
-                if self.keeper.is_held() {
+                if self.retainer.is_held() {
                     At::Unpins
                 } else {
                     At::TakesAtOnce
                 }
             }
             At::TakesAtOnce => {
-                let kept = self.keeper.kept();
-                let calls = self.keeper.0.load(Ordering::Relaxed) & u64::from(u32::MAX);
-                self.keeper.0.store(calls, Ordering::Relaxed);
+                let kept = self.retainer.kept();
+                let calls = self.retainer.0.load(Ordering::Relaxed) & u64::from(u32::MAX);
+                self.retainer.0.store(calls, Ordering::Relaxed);
                 let ends = s.life == Life::Kept;
                 if ends {
                     s.life = Life::Live;
                 }
                 At::TakenLooks(kept, ends)
             }
-            At::TakenLooks(kept, ends) if self.keeper.is_held() => {
+            At::TakenLooks(kept, ends) if self.retainer.is_held() => {
                 if let Some(raw) = kept.and_then(Kept::number)
-                    && !self.keeper.keep(raw)
+                    && !self.retainer.keep(raw)
                     && let Err(what) = Self::close_hidden(&mut s, raw)
                 {
                     return failed(&what);
@@ -362,9 +362,9 @@ impl Closing {
             }
             At::TakenLooks(kept, true) => At::Settles(kept, false),
             At::TakenLooks(kept, false) => At::AwaitsUsers(kept, 0),
-            At::Takes => match self.keeper.take() {
+            At::Takes => match self.retainer.take() {
                 Some(kept) => At::TakenMayEnd(Some(kept)),
-                None if self.twin == Twin::EndsWithNothing && !self.keeper.is_held() => {
+                None if self.twin == Twin::EndsWithNothing && !self.retainer.is_held() => {
                     At::TakenMayEnd(None)
                 }
                 None => At::Unpins,
@@ -455,7 +455,7 @@ impl Closing {
             }
             At::Done => return None,
         };
-        s.keeper = self.keeper.0.load(Ordering::Relaxed);
+        s.retainer = self.retainer.0.load(Ordering::Relaxed);
         Some(Ok(s))
     }
 }
@@ -475,7 +475,7 @@ impl Model for Closing {
         let calls = self.calls.iter().enumerate().map(|(n, fd)| thread(At::Load, *fd, n % 2));
         let closes = (0..self.numbers).map(|fd| thread(At::Begins, fd, 1));
         S {
-            keeper: 0,
+            retainer: 0,
             life: Life::Live,
             refs: self.numbers as u8,
             pins: [0; 2],
@@ -525,7 +525,7 @@ impl Model for Closing {
     }
 
     fn may_rest(&self, s: &S) -> Result<(), String> {
-        let is_over = s.life == Life::Torn && s.ended == 1 && s.keeper == 0 && s.pins == [0; 2];
+        let is_over = s.life == Life::Torn && s.ended == 1 && s.retainer == 0 && s.pins == [0; 2];
         if !is_over || s.threads.iter().any(|thread| thread.at != At::Done) {
             return Err("the connection never ends".into());
         }
