@@ -15,7 +15,7 @@ from .harness import SDP, TARGET
 from .test_verbs import ADDRESSES, LIBRARY, LIMIT_S, PORT, Hosts, built, pytestmark
 
 PROGRAM = "counted"
-WARM, ROUNDS = 60, 200
+WARM, ROUNDS = 300, 200
 # How long an answer may take to be there when the program asks for it.
 NAP_US = 5000
 # Of the stand-in: who holds its lock, and its turn.

@@ -6,7 +6,7 @@
  *   counted ask ADDRESS PORT bulk WARM COUNT BYTES         so many writes, then an answer of one byte
  *
  * Both print nothing but the client's `ready` and `done`; behind each it waits for a line of standard input.
- * With COUNTED_NAP_US set, both ends rest for so long before each receive call: what it asks for is there then.
+ * With COUNTED_NAP_US set, both ends rest for so long before each receive call that counts: what it asks for is there then.
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -21,7 +21,7 @@ struct job {
     unsigned bulk, warm, count, bytes;
 };
 
-static unsigned nap_us;
+static unsigned nap_us, is_warm;
 
 static void fail(const char *what)
 {
@@ -54,7 +54,7 @@ static void put(int fd, const char *from, size_t len)
 static void take(int fd, char *to, size_t len)
 {
     while (len) {
-        if (nap_us)
+        if (nap_us && is_warm)
             usleep(nap_us);
         ssize_t n = counted_recv(fd, to, len);
         if (n <= 0)
@@ -135,6 +135,7 @@ int main(int argc, char **argv)
         take(taken, (char *)&job, sizeof job);
         small.bytes = 64;
         rounds(taken, &small, job.warm, 0, 0);
+        is_warm = 1;
         rounds(taken, &job, job.count, job.warm, 0);
         while (recv(taken, buffer, 1, 0) > 0)
             ;
@@ -149,6 +150,7 @@ int main(int argc, char **argv)
     put(fd, (char *)&job, sizeof job);
     small.bytes = 64;
     rounds(fd, &small, job.warm, 0, 1);
+    is_warm = 1;
     await_line("ready");
     rounds(fd, &job, job.count, job.warm, 1);
     await_line("done");

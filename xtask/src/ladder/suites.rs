@@ -339,7 +339,16 @@ pub(super) const SUITES: &[Suite] = &[
         "machines",
         "two guests with RDMA devices in software, joined by a wire: programs, reports, tools",
         "tests/machines",
-        &["qemu-system-x86_64", "busybox", "depmod", "rping", "redis-server", "redis-cli"],
+        &[
+            "qemu-system-x86_64",
+            "busybox",
+            "depmod",
+            "rping",
+            "redis-server",
+            "redis-cli",
+            "tcpdump",
+            "tshark",
+        ],
         600,
     ),
     side_by_side(
