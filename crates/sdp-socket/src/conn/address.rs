@@ -1,6 +1,9 @@
 //! The addresses of a carrier's two ends, as rules and reports see them: 16 bytes (IPv4 as
 //! v4-mapped) and a port.
 //!
+//! Called where rules need an address (`lifecycle`), and where a report shows one
+//! ([`super::publish`]).
+//!
 //! Called where rules are asked (`lifecycle`) and by the report ([`crate::conn::publish`]). Asks
 //! the kernel; keeps nothing.
 

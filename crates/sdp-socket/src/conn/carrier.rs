@@ -1,5 +1,7 @@
 //! What the kernel knows about a carrier, and the few bytes that we put there ourselves.
 //!
+//! Called by every room above for what only the kernel knows of a connection.
+//!
 //! Every call here is non-blocking and goes straight to the kernel.
 //!
 //! # Counters

@@ -82,7 +82,7 @@ pub(crate) mod row_flag {
     pub(crate) const SEVERAL: u32 = 2;
     /// Somebody has, or had, the connection in an epoll set.
     pub(crate) const IN_SET: u32 = 4;
-    /// The kernel told a sender of a reset, which told the program something else or nothing. No FIN has come, unless
-    /// one met ours on its way.
+    /// A send consumed the kernel's ECONNRESET without reporting it. The next receive must report it. No FIN has
+    /// come, unless one met ours on its way.
     pub(crate) const RESET_TAKEN: u32 = 8;
 }

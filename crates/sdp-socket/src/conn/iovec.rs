@@ -1,5 +1,7 @@
 //! The program's buffers as one range of bytes.
 //!
+//! Made by `api` of each call's arguments; walked by `datapath` and by [`super::carrier`].
+//!
 //! # Safety
 //! The vectors come from the program's own call and point where the program says; the types here are
 //! built by `unsafe` constructors whose contract is that of the libc call.

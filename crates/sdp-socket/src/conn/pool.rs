@@ -1,5 +1,8 @@
 //! Segments of connections that have ended, kept for later ones with the same process.
 //!
+//! Called by [`super::slot`] when a connection ends, by `migration` when it has met, and by
+//! `lifecycle` around fork and exec.
+//!
 //! [`sdp_fabric_shm::pool`] keeps them; here stands which may be kept, and when all are given up. Called where a connection
 //! attaches, is torn down or gives up a meeting, and around forks and changes of trust. Who takes one:
 //! [`crate::migration::reuse`].

@@ -1,5 +1,8 @@
 //! What the statistics page says of this process's connections: rows, lanes, reasons.
 //!
+//! Called by every room above whenever something is counted, and by [`super::slot`] when a
+//! connection ends.
+//!
 //! Used wherever a connection appears, changes lane or is refused one. Rows are opened without a system
 //! call; what the kernel's own tables can tell (state, addresses of young connections) is left to the
 //! readers. Nothing here decides anything.
@@ -269,7 +272,7 @@ fn count_first_sdp(conn: &Conn, page: &Page, verdict: Verdict<'_>) {
     }
 }
 
-/// The connection may go on in a process that knows nothing of it: as what it is counted goes with it.
+/// Tags the socket with how this end was counted, so that the next process (exec, SCM_RIGHTS) does not count it again.
 pub(crate) fn tag_for_next_owner(conn: &Conn, fd: i32) {
     if !conn.has(flag::SEEN) || page::current().is_none() {
         return;

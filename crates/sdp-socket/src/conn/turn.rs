@@ -1,5 +1,7 @@
 //! Whose turn it is to send on a connection.
 //!
+//! Taken by `datapath/send.rs`, and given back by `wake/call_guard.rs` where a thread is torn out of a call.
+//!
 //! A blocking send that has sent a part of its message and waits lets the half's lock go; other threads
 //! that send wait until it is done, so that nobody's bytes come between. The turn is a word of the
 //! connection: who has it, and who is next. Sends take it, their [`crate::wake::call_guard::CallGuard`] gives it back, and

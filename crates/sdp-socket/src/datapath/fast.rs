@@ -1,5 +1,7 @@
 //! The common case of a send and of a receive, without the machinery of the others.
 //!
+//! Called by `api` for one buffer, and by [`super::receive`], before anything of the slow path.
+//!
 //! One buffer, a half that is on the SDP lane with no switch pending, plain Data messages that lie in the
 //! ring in one piece, nobody asleep: then a call is a lock, a few words of state, a copy and a store.
 //! [`crate::datapath::send`] and [`crate::datapath::receive`] try this first. Whatever is not that simple, or does not look

@@ -1,4 +1,6 @@
 //! Message headers: what the kernel says of them, and what only it can put into them.
+//!
+//! Called by `api`, before a message is sent or received.
 
 use core::{ptr::NonNull, sync::atomic::Ordering};
 

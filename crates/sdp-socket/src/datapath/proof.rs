@@ -1,5 +1,8 @@
 //! Whether the two ends of a segment hold one stream.
 //!
+//! Called by [`super::receive`] and [`super::send`] on the kernel lane, and by
+//! `migration/promote.rs` when ends meet.
+//!
 //! The ends of a connection find each other by its addresses. Where addresses or ports are
 //! translated, the same addresses can name somebody else, and what each end says of itself is
 //! true all the same. So the first bytes of a half go by the carrier, and the kernel is asked

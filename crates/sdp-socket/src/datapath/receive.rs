@@ -1,4 +1,7 @@
 //! One receive call: bytes from whichever lane they are on, in stream order.
+//!
+//! Called by `api`, and by `migration` and `lifecycle` where a connection leaves its lane or ends
+//! with bytes unread.
 
 use libc::c_int;
 use sdp_link::{Link, PENDING_MAX, RxCursor, SwitchLog, Trust, Wakeups, What};
@@ -459,7 +462,8 @@ fn step(
             }
         }
         if look == Look::Carrier {
-            // Bells that woke the caller go at once: unread ones make a killed process's FIN a reset.
+            // Wake bytes are consumed before anything else is read: with one unread, the kernel sends RST for a killed
+            // process instead of FIN.
             lane::consume_bells(conn, conn.fd(), sink, half);
         }
         let switch = sink.pending(half).map_err(broken)?;
@@ -741,8 +745,7 @@ pub(crate) fn accept(
             sink.rx.release(message);
             Ok(false)
         }
-        // Nothing of ours sends anything else on this fabric yet; what a stranger sends ends the
-        // connection instead of being half understood.
+        // Other messages are not negotiated here: a peer that sends one broke the protocol. Reset.
         Ok(_) | Err(_) => {
             reset(conn);
             Err(Errno::ECONNRESET)

@@ -1,5 +1,8 @@
 //! Memory comes back without a thread (R4): pages that bulk traffic touched, after a silence.
 //!
+//! [`super::send`] notes what was written; `readiness` and [`super::wait`] call it before they
+//! sleep.
+//!
 //! A ring keeps every page that was ever written. Senders note that they wrote beyond the first one;
 //! from then on sleeps that the library sees are limited, and a thread on its way into one gives
 //! back what the *sending* rings of this process's connections have free, once nothing was sent on them

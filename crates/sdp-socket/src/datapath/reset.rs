@@ -1,5 +1,7 @@
 //! A connection that is lost: every call answers ECONNRESET from here on.
 //!
+//! Called wherever a lane turns out to be broken: by this room, and by `migration/handover.rs`.
+//!
 //! Called where a peer has broken a rule, a lock is overdue, or bytes cannot be handed over.
 
 use sdp_link::{EndWords, Link, ResetNote};

@@ -1,5 +1,7 @@
 //! The kernel's word of a reset, where a sender took it.
 //!
+//! Called by [`super::send`] and [`super::receive`].
+//!
 //! The kernel tells of a reset once. A sender who gets the word may tell the program something else, or, if it rang a
 //! bell, nothing; a reader who meets the end of the kernel lane afterwards asks here.
 

@@ -1,4 +1,7 @@
 //! One send call: bytes onto whichever lane the half is on, in stream order.
+//!
+//! Called by `api`, and by `migration` and `lifecycle` where a connection leaves its lane or is
+//! shut down.
 
 use core::{
     pin::{Pin, pin},

@@ -1,4 +1,6 @@
 //! `sendfile`, `splice` and FIONREAD: calls that move or count bytes without the program's buffers.
+//!
+//! Called by `api`.
 
 use libc::c_int;
 use sdp_link::{Link, PENDING_MAX, RxCursor, Wakeups};

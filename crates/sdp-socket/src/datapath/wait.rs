@@ -1,5 +1,7 @@
 //! How one call sleeps until the other side moves, and how sleepers are woken.
 //!
+//! Called by [`super::receive`] and [`super::send`]; `readiness` uses how long a sleep may be.
+//!
 //! Nothing is locked and no critical section is open while a thread sleeps: signals and cancellation
 //! reach it in libc's own `ppoll`. What a thread that does not come back from there had in use is given
 //! back by its [`CallGuard`].
@@ -36,11 +38,10 @@ use crate::{
 pub(crate) const BOUNDED_SLEEP_NS: u64 = 100_000_000;
 /// One sleep of a call that waits for more than there is.
 pub(crate) const MORE_SLEEP_NS: u64 = 1_000_000;
-/// Threads asleep on the process's eventfd all wake for each bell. So many may do so whatever they wait
-/// for …
+/// Threads that may sleep on the process's eventfd, which wakes all of them for each bell, whatever they wait for.
 const BELL_SLEEPERS_MAX: u32 = 4;
-/// … so many, if their connections are busy: waking for nothing now and then costs less than a byte on the
-/// carrier per wake-up. The next ones sleep on carrier bells, which are theirs alone.
+/// Threads that may sleep there while their connections are busy. A spurious wake-up costs less than a byte on the
+/// carrier for each message. Further ones sleep on carrier bells, which are theirs alone.
 const BUSY_SLEEPERS_MAX: u32 = 16;
 /// From so many wake-ups for nothing in a row a connection is idle.
 const IDLE_WAKES: u32 = 16;

@@ -1,5 +1,7 @@
 //! Connections that somebody else began, and that came to this process by exec or SCM_RIGHTS (R3).
 //!
+//! Called by `api` when descriptors arrive, and by [`super::exec`] and [`super::inherit`].
+//!
 //! No segment travels. Such a connection starts over: on the kernel lane, counted, and once it has earned
 //! it here, and nobody else has its socket open, it meets the other end afresh. On a standard descriptor
 //! it stays on the kernel lane, because stdio and shells use those numbers without asking; a program that

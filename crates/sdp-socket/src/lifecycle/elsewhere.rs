@@ -1,5 +1,7 @@
 //! Calls of a child that runs on its parent's memory, with descriptors of its own.
 //!
+//! Called by `api` and `readiness` before they look at what a number names.
+//!
 //! A child of vfork, or of a clone like it, closes numbers and uses them for something else, and the table of the
 //! parent, which is all that there is, must not learn of it. So what a number names is asked of the kernel here, and
 //! every call is the kernel's. A number that still names a connection is brought there first: the connection leaves

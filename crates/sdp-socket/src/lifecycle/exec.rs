@@ -1,5 +1,7 @@
 //! New images: which connections they are meant to get, and how those leave their lanes before.
 //!
+//! Called by `api` around `execve`.
+//!
 //! A new image may be one without the library, so what it gets has to be on the kernel lane, with all that is
 //! unread. Descriptors that merely leak into a helper are left alone, or every `system("true")` would demote
 //! a server's clients. What is meant for an image shows in what the program did: it is one of the standard

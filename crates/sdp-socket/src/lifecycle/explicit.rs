@@ -1,5 +1,8 @@
 //! Explicit conversion: a program asks for an SDP socket by the family that the historic stack had.
 //!
+//! Called by `api` when a socket is made and bound, and by [`super::open`] and [`super::listener`]
+//! for its rule.
+//!
 //! `AF_INET_SDP` is 27, in early versions 26, and `AF_INET6_SDP` is 28. Such a socket is a TCP socket here, as any other
 //! whose bytes may go over SDP, and it is strict ([`super::strict`]): the historic one had no TCP to fall back to, and no
 //! rule was asked. Addresses may carry those families when they are given to `bind` and `connect`; what is told is

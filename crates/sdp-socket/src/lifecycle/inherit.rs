@@ -1,4 +1,6 @@
 //! Processes that come and go: fork, sandboxes, changes of privilege, exit. For exec see [`crate::lifecycle::exec`].
+//!
+//! Called by `api` around fork and before the process ends.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 

@@ -1,6 +1,8 @@
 //! A socket that becomes another connection: `connect` with AF_UNSPEC disconnects it, and it may
 //! connect or listen again.
 //!
+//! Called by `api` around `connect`.
+//!
 //! The kernel tells the other end of a reset, drops what the program has not read, and keeps
 //! nothing of the connection. Neither do we: the lanes are left before the call, what waits in
 //! the ring is dropped after it, and every number of the process that names the socket gets a

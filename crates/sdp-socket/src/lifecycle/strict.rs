@@ -1,6 +1,8 @@
 //! SDP or nothing, by rule (`use sdp`) or by the socket that was asked for ([`super::explicit`]): whether a connection
 //! can have an SDP lane at all.
 //!
+//! Called by `api` around `connect`, and by [`super::listener`] at `accept`.
+//!
 //! Sockets whose connections may get lanes are marked, listeners and those that are about to connect:
 //! `IP_MULTICAST_LOOP`, which means nothing to TCP, is taken from them. sock_diag shows that to everybody in the network
 //! namespace, and the mark goes where the socket goes. A strict client asks for the listener that the kernel would

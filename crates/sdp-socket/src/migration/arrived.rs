@@ -1,5 +1,7 @@
 //! A connection that came from elsewhere, by exec, SCM_RIGHTS or activation: when it may earn lanes here (R3).
 //!
+//! Called by [`super::promote`], [`super::holders`] and `lifecycle`.
+//!
 //! Called at its first call, at calls while it is on the kernel lane, and where the process changes its privileges. How
 //! it comes to this process: [`crate::lifecycle::adopt`].
 

@@ -1,5 +1,7 @@
 //! Getting off the SDP lane: because the program is about to do something that only the kernel can
 //! carry, because a relative uses the connection too, or because the peer broke the protocol.
+//!
+//! Called by `api`, `lifecycle` and `readiness`, and by the other files here.
 
 use core::sync::atomic::{Ordering, fence};
 

@@ -1,5 +1,8 @@
 //! Ring bytes that somebody unaware of us is about to need: they go back into the kernel's stream.
 //!
+//! Called by [`super::demote`] and [`super::incompatible`], and by `lifecycle` where somebody else
+//! goes on with a connection.
+//!
 //! After a connection left the SDP lane, its inbound ring may still hold bytes. Our own receive calls
 //! deliver them first; stdio, an executed image or a process that gets the descriptor would miss them.
 //! Where the peer's socket can be had (`pidfd_getfd`, its inode proven by the kernel's own tables) the

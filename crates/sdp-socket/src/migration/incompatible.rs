@@ -1,4 +1,6 @@
 //! What a program does with a descriptor that keeps its connection on the kernel lane for good.
+//!
+//! Called by `api` for the hooks, and by `lifecycle`.
 
 use libc::c_int;
 use sdp_stats::Reason;

@@ -1,5 +1,7 @@
 //! Earning the SDP lane: when a connection is worth it, and meeting the other end.
 //!
+//! Called by `api` after each call that the kernel made.
+//!
 //! A connection starts on the kernel lane and stays there unless enough of its use was seen. Then each
 //! call takes at most one non-blocking step of the rendezvous. Only calls that move much pause for the other end's next
 //! step, for a bounded time (R12, [`crate::migration::pause`]).

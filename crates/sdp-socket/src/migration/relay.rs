@@ -1,5 +1,7 @@
 //! The last way of a hand-over (R7): a connection of our own in the place of the carrier.
 //!
+//! Called by [`super::handover`] alone.
+//!
 //! Where bytes unread in a ring cannot be put back into the carrier's stream (the peer's socket is refused to
 //! us, or its end has closed), somebody who knows only the kernel's stream would miss them. Then the
 //! program's numbers are made to name one end of a private connection over loopback. A forked process, in

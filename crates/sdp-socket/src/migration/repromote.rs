@@ -1,5 +1,7 @@
 //! Dropping lanes that the other end has left, so that the connection can earn new ones (R3).
 //!
+//! Called by `api` after each call on a lane.
+//!
 //! The process at the other end may have passed the connection on, or executed another program with it:
 //! it has put its end on the kernel lane for good ([`Intent::PassedOn`]), and whoever has the connection there now shares no
 //! memory with us. Once both directions have drained into the kernel lane, the segment means nothing any

@@ -1,5 +1,7 @@
 //! The meeting of two processes that have met before: in shared memory, with a segment that has been used already.
 //!
+//! Called by [`super::promote`] at each step of a meeting.
+//!
 //! [`sdp_fabric_shm::pool`] keeps segments of connections that have ended. This module decides which may be
 //! kept, when a connection tries that way first, and proves what the board says by the kernel: the carrier's other end is
 //! the socket that sock_diag tells, and the process with which the segment is shared holds it. It refuses to wait

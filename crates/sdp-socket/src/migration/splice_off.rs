@@ -1,4 +1,6 @@
 //! A connection that the kernel is to move bytes of by itself (`splice`, `sendfile` into a pipe) leaves its lanes.
+//!
+//! Called by `api` before `sendfile` and `splice`.
 
 use sdp_stats::Reason;
 

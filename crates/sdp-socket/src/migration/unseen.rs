@@ -1,6 +1,8 @@
 //! Sets that the library did not see made: kept over exec, received with SCM_RIGHTS, one too many for the mirror, or
 //! made when there was no memory.
 //!
+//! Called by `readiness`, by `lifecycle/adopt.rs` and by [`super::promote`].
+//!
 //! A wait on such a set is the kernel's alone, which knows nothing of rings. So what is in one is on the kernel lane
 //! for good (reason `unseen-set`). A registration that is made here is seen. One that somebody else made, on the same
 //! set, of a connection that came to this process as well or went through other hands, is not: such connections have

@@ -16,7 +16,7 @@ use core::{
 use sdp_sys::tls::Sections;
 
 /// Bytes of a page.
-const PAGE_BYTES: usize = 4096;
+pub(crate) const PAGE_BYTES: usize = 4096;
 /// Slots of connections on the page: a listener and what it accepted last.
 pub(crate) const CONNS: usize = 2;
 /// Descriptors whose places in the table are on the page: all numbers of a small server, hidden ones too.

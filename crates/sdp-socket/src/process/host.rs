@@ -1,4 +1,6 @@
 //! Blocking calls that must go through libc, because a cancelled thread is cancelled inside them.
+//!
+//! Called by `readiness` and `datapath/wait.rs`; `install` by the preload library's constructor.
 
 use core::{
     ptr,

@@ -95,7 +95,7 @@ pub(crate) fn beside_calls(call: impl FnOnce()) {
     }
 }
 
-/// It does, after all: nothing was given up.
+/// Undoes [`retire`]: the filter was not installed.
 pub(crate) fn come_back() {
     RETIRED.store(false, Ordering::SeqCst);
 }

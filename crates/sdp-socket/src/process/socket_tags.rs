@@ -1,5 +1,7 @@
 //! What an open socket remembers of us wherever it goes: record locks on bytes that no socket has.
 //!
+//! Called by `conn/publish.rs`, `lifecycle` and `migration/holders.rs`.
+//!
 //! Family memory ends at exec and does not travel with SCM_RIGHTS; locks of the open socket do, through
 //! fork, exec and messages, until nobody has it open any more. Two things are told this way: that somebody
 //! who passed the connection on may still use it ([`announce`]), and as what the end was counted in the

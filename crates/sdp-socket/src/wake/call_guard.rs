@@ -1,5 +1,7 @@
 //! What a call that waits holds, and gives back however it ends; and how its socket outlives a close.
 //!
+//! Made by each call that may sleep, before it does.
+//!
 //! A thread that waits in a call may never come back to it: it is cancelled, or a signal handler leaves
 //! with `siglongjmp`. libc tells of both: what is registered with `_pthread_cleanup_push` is run when
 //! the frame is unwound either way. A [`CallGuard`] is such a registration for one call. It knows the call's

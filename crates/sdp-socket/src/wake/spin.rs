@@ -1,5 +1,7 @@
 //! How long a receiver looks at the ring before it sleeps.
 //!
+//! Called by `datapath` and `readiness` before a sleep.
+//!
 //! A wake-up costs two orders of magnitude more than a cache line, so looking a little longer wins when
 //! the peer answers soon; it loses everything when the peer needs this CPU, and is wasted on idle
 //! connections. So: never pause when the peer last ran on this CPU (offer it instead), hardly pause

@@ -1,5 +1,7 @@
 //! How processes of other users wake this one: a doorbell and a page of bits for each such user.
 //!
+//! Called by `migration/promote.rs` when processes of two users meet, and by whoever sleeps.
+//!
 //! The eventfd and the bell page of a process are its own users' alone: whoever has them can empty the
 //! bits of all its connections, and stop or drown its wake-ups. What a process of another user gets
 //! belongs to that user: a [`doorbell`], which can be rung and nothing else, and a bell page

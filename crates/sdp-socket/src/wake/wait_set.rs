@@ -1,5 +1,7 @@
 //! Wait sets: a sleeping call's private edge view of the process's eventfd and doorbells.
 //!
+//! Called by `datapath/wait.rs` and `readiness/poll.rs` before a sleep.
+//!
 //! Each is an epoll descriptor that sees every ring of the bell once, so that threads cannot steal each
 //! other's. A call takes one for the length of its sleep and gives it back; a bounded pool keeps those
 //! that are not in use, so that their number follows the sleepers, not the threads that ever slept.

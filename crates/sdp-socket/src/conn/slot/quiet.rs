@@ -59,8 +59,8 @@ impl Conn {
             words.iter().map(|word| u64::from(word.load(Ordering::SeqCst))).sum()
         };
         let idle = || sum(&self.raw) + u64::from(self.asleep.load(Ordering::SeqCst));
-        // Whoever goes to sleep or into the kernel is pinned before. One that comes back and leaves between the looks
-        // must not hide one that is at work: the fewer of those before and after.
+        // A call pins the connection before it counts as idle. The smaller of two idle counts is taken, before and
+        // after the pins: a call that returns in between would hide one at work.
         let before = idle();
         let pins = sum(&self.pins);
         matches!(self.state.load(Ordering::SeqCst), LIVE | RETAINED) && pins > before.min(idle())

@@ -21,7 +21,7 @@ use crate::{
     conn::{self, Conn, Half, Stage, flag},
     process::{
         self,
-        fork_page::FORK_PAGE,
+        fork_page::{FORK_PAGE, PAGE_BYTES},
         table::{self, Entry},
     },
     wake::{arming, doorbell, spin},
@@ -32,8 +32,6 @@ use crate::{
 pub(crate) const SETS: usize = 4096;
 /// Mirrored registrations.
 pub(crate) const REGISTRATIONS: usize = 65_536;
-/// Bytes of a page.
-const PAGE_BYTES: usize = 4096;
 /// Where on its page the first registration is to lie: behind some sets.
 const FIRST_AT: usize = 1024;
 /// Bytes in front of all that let it lie there.

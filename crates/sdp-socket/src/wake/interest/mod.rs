@@ -90,7 +90,7 @@ pub(crate) fn closed(index: u32) {
 
 /// Whether the connection is in a set, as far as we have seen.
 pub(crate) fn knows(conn: &Conn) -> bool {
-    // In this order: what another thread is taking from the one to the other is seen.
+    // The note first: `enlist` moves a registration from it into the mirror, so that one of the two looks finds it.
     !conn.noted.is_empty() || conn.registrations.load(Ordering::Relaxed) != 0
 }
 
