@@ -54,13 +54,14 @@ macro_rules! probe_of {
     };
 }
 
+/// The whole register: bpftrace knows no other name, and takes so many bytes of it.
 #[cfg(target_arch = "aarch64")]
 macro_rules! probe_of {
     ($name:literal, $a:expr, $b:expr) => {
-        probe!($name, "-4@{0:w} -4@{1:w}", $a, $b)
+        probe!($name, "-4@{0:x} -4@{1:x}", $a, $b)
     };
     ($name:literal, $a:expr, $b:expr, $c:expr) => {
-        probe!($name, "-4@{0:w} -4@{1:w} -4@{2:w}", $a, $b, $c)
+        probe!($name, "-4@{0:x} -4@{1:x} -4@{2:x}", $a, $b, $c)
     };
 }
 
