@@ -11,7 +11,6 @@ A pair is joined by a wire made of two Unix datagram sockets. Nothing of the net
 import os
 import shlex
 import shutil
-import signal
 import subprocess
 import tempfile
 import time
@@ -211,14 +210,6 @@ class Guest:
     def add_device(self):
         """Makes the RDMA device anew that was taken away, and waits until it can be used."""
         self.run(DEVICE % {"interface": "eth0"})
-
-    def freeze(self):
-        """The machine stops in the middle of whatever it does."""
-        self._qemu.send_signal(signal.SIGSTOP)
-
-    def thaw(self):
-        """It goes on."""
-        self._qemu.send_signal(signal.SIGCONT)
 
     def kill(self):
         """Pulls the plug."""

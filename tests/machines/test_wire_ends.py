@@ -3,6 +3,7 @@ without a device, one without the library."""
 
 import json
 import os
+import shlex
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,13 @@ FILE = "/tmp/silent"
 # The server loses its device, or the client.
 MACHINES = ("a", "b") if IS_WHOLE else ("a",)
 ETIMEDOUT, ENETUNREACH = 110, 101
+# The machine hears nothing, and says nothing.
+SILENCE = """
+table inet silence {
+ chain in { type filter hook input priority -300; iifname eth0 drop; }
+ chain out { type filter hook output priority -300; oifname eth0 drop; }
+}
+"""
 HAS_QUEUE_PAIR = "for i in $(seq 600); do rdma resource show qp | grep -q 'type RC' && break; sleep 0.1; done; [ $i -lt 600 ]"
 HAS_NONE = "for i in $(seq 100); do rdma resource show qp | grep -q 'type RC' || break; sleep 0.1; done; [ $i -lt 100 ]"
 VERBS = ("--set", "fabrics=shm,verbs")
@@ -81,11 +89,12 @@ def survive(pair, ladder, how, silence):
 @pytest.mark.integrity
 @pytest.mark.parametrize("how", ["talk", "listen"])
 def test_a_machine_falls_silent(pair, ladder, how):
-    """The survivor is told what TCP tells, in the time that TCP_USER_TIMEOUT or the keepalive gives."""
+    """The survivor is told what TCP tells, in the time that TCP_USER_TIMEOUT or the keepalive gives. (QEMU is not stopped: the
+    other guest's network card would keep packets of soft-RoCE, whose driver fails if they outlive their queue pair.)"""
     try:
-        survive(pair, ladder, how, lambda guest: guest.freeze())
+        survive(pair, ladder, how, lambda guest: guest.run(f"nft {shlex.quote(SILENCE)}"))
     finally:
-        pair.a.thaw()
+        pair.a.run("nft delete table inet silence", ok=(0, 1))
         pair.a.run("pkill -KILL -f survivor.py", ok=(0, 1))
 
 
