@@ -630,6 +630,14 @@ impl Heap {
     }
 }
 
+/// Copies ring bytes. By itself: it is long where it is put in line.
+#[inline(never)]
+fn copy(from: &[core::cell::Cell<u8>], to: &mut [u8]) {
+    for (to, from) in to.iter_mut().zip(from) {
+        *to = from.get();
+    }
+}
+
 impl Scatter for Heap {
     fn room(&self) -> usize {
         Self::room(self)
@@ -640,9 +648,7 @@ impl Scatter for Heap {
             self.overflowed = true;
             return;
         };
-        for (to, from) in to.iter_mut().zip(src) {
-            *to = from.get();
-        }
+        copy(src, to);
         self.used += src.len();
     }
 }

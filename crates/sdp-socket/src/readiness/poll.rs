@@ -516,6 +516,7 @@ fn ring_ready(fds: &[pollfd], hides: bool, are_guarded_looked_at: bool) -> usize
 
 /// Arms what can be armed, looks again, and polls the kernel; how many entries it says are ready. `naps`: sleeps
 /// of the same call before.
+#[inline(never)]
 fn sleep(
     fds: &mut [pollfd],
     left: Option<u64>,

@@ -185,6 +185,7 @@ impl Room<'_> {
     }
 
     /// The event at place `i`; none beyond the room.
+    #[inline(never)]
     pub(super) fn get(&self, i: usize) -> epoll_event {
         if i >= self.count {
             return epoll_event { events: 0, u64: 0 };
@@ -194,6 +195,7 @@ impl Room<'_> {
     }
 
     /// Writes the event at place `i`; nothing beyond the room.
+    #[inline(never)]
     pub(super) fn put(&mut self, i: usize, event: epoll_event) {
         if i < self.count {
             // SAFETY: within the program's array, by the contract of `new`.
