@@ -112,9 +112,9 @@ class Hosts:
             time.sleep(0.05)
         raise AssertionError(left)
 
-    def start(self, number, name, *words, fail=(), settings=(), program=PROGRAM):
+    def start(self, number, name, *words, fail=(), settings=(), program=PROGRAM, before=()):
         options = [word for setting in ("fabrics=shm,verbs", *settings) for word in ("--set", setting)]
-        argv = [SDP, "run", "--no-config", *options, "--report", self.path / f"{name}.json", "--",
+        argv = [*before, SDP, "run", "--no-config", *options, "--report", self.path / f"{name}.json", "--",
                 sys.executable, program, *words]
         environment = {**os.environ, "SDP_LIBRARY": str(LIBRARY), "SDP_FAKE_FAIL": ",".join(fail),
                        "SDP_FAKE_NETWORK": str(self.path / "network"), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -125,9 +125,13 @@ class Hosts:
 
     def serve(self, *options, **how):
         server = self.start(0, "server", "serve", PORT, *options, **how)
+        self.listens()
+        return server
+
+    def listens(self):
+        """Waits until the server does."""
         listens = ["sh", "-c", f"until ss -Hltn sport = :{PORT} | grep -q .; do sleep 0.02; done"]
         subprocess.run(self.inside(0, *listens), check=True, timeout=LIMIT_S)
-        return server
 
     def ask(self, *options, fail=(), settings=()):
         return self.start(1, "client", "ask", ADDRESSES[0], PORT, *options, fail=fail, settings=settings)
@@ -199,6 +203,26 @@ def test_polling_before_a_sleep(hosts, options, poll_us):
 def fault(step, nth, count=1):
     number = RETRIES_EXCEEDED if step.endswith("Completion") else (EIO, ENOMEM)[nth % 2]
     return f"{step}:{nth}:{count}:{number}"
+
+
+@pytest.mark.integrity
+def test_many_connections_in_little_memory(hosts):
+    """128 queue pairs in a process that may lock 8 MiB; those beyond stay on TCP, with the reason."""
+    limits = ["setpriv", "--bounding-set=-ipc_lock", "prlimit", f"--memlock={8 << 20}"]
+    server = hosts.start(0, "server", "serve", PORT, "--async", before=limits)
+    hosts.listens()
+    all_have_met = hosts.path / "all"
+    options = ["--connections", 140, "--rounds", 200, "--async", "--pace", 0.1, "--pace-until", all_have_met]
+    client = hosts.start(1, "client", "ask", ADDRESSES[0], PORT, *options, before=limits)
+    end = time.monotonic() + LIMIT_S
+    while hosts.live()["qps"] < 2 * 128 and client.poll() is None and time.monotonic() < end:
+        time.sleep(0.1)
+    all_have_met.touch()
+    hosts.every_byte(client)
+    for report in hosts.stop(server):
+        assert report["fabrics"]["verbs"] == 128, report
+        assert report["reasons"] == {"limit": 12}, report
+        assert not report["demotions"], report
 
 
 @pytest.mark.integrity

@@ -6,6 +6,8 @@ use crate::Error;
 
 /// Bytes of a receive or send buffer, and so of the longest message.
 pub const BUFFER: usize = 4096;
+/// Receive buffers that every connection is promised at least.
+pub const PROMISE_LEAST: u32 = 4;
 /// Buffers beyond its promise that each connection can always use: for control messages.
 pub const RESERVE: u32 = 2;
 /// Entries of a send queue.
@@ -16,9 +18,9 @@ pub const INLINE: u32 = 96;
 /// Most connections of one fabric.
 pub const CONNECTIONS_MAX: usize = 128;
 /// Most receive buffers.
-pub const RECEIVES_MAX: usize = 768;
+pub const RECEIVES_MAX: usize = 1024;
 /// Most send buffers.
-pub const SENDS_MAX: usize = 512;
+pub const SENDS_MAX: usize = 256;
 /// Below this limit libibverbs is not even opened: it complains on standard error.
 pub const LEAST_LIMIT: u64 = 1 << 20;
 
@@ -43,7 +45,7 @@ impl Budget {
             return Err(Error::MemLock);
         }
         let bytes = usize::try_from(limit - limit / 4).unwrap_or(usize::MAX);
-        // A connection: its promise and reserve of receive buffers, four send buffers, its send queue
+        // A connection: its share of receive and send buffers, its send queue
         // (256 bytes an entry where the provider pins it) and its share of the completion queue.
         let receives =
             CONNECTIONS_MAX.min(connections).saturating_mul(RECEIVES_MAX / CONNECTIONS_MAX);
@@ -59,6 +61,17 @@ impl Budget {
             sends: share(sends, SENDS_MAX / CONNECTIONS_MAX),
             connections: fits,
         })
+    }
+
+    /// Receive buffers to promise to one more connection, beside `used` ones that hold `committed` buffers with their
+    /// reserves: at most `most`, and so many that [`PROMISE_LEAST`] remain for each connection to come. `None`: there are
+    /// as many connections as may be.
+    pub fn promise(&self, used: usize, committed: usize, most: u32) -> Option<u32> {
+        let to_come = self.connections.checked_sub(used + 1)?;
+        let least = PROMISE_LEAST.min(most);
+        let kept = to_come * (least + RESERVE) as usize + RESERVE as usize;
+        let left = self.receives.checked_sub(committed + kept)?.min(most as usize) as u32;
+        (left >= least).then_some(left)
     }
 
     /// Bytes of the two pools.
@@ -97,10 +110,27 @@ mod tests {
     #[test]
     fn eight_mebibytes_are_enough_for_128_connections() {
         let budget = Budget::within(8 << 20, 128).unwrap();
-        assert!(budget.connections >= 100, "{budget:?}");
+        assert_eq!(budget.connections, 128);
         assert!(budget.pinned() <= 6 << 20, "{budget:?}");
         assert_eq!(Budget::within(16 << 20, 128).unwrap().connections, 128);
         assert_eq!(Budget::within(u64::MAX, 1000).unwrap().connections, CONNECTIONS_MAX);
+    }
+
+    #[test]
+    fn buffers_are_never_promised_twice() {
+        for limit in [1 << 20, 3 << 20, 8 << 20, u64::MAX] {
+            let budget = Budget::within(limit, 128).unwrap();
+            let (mut used, mut committed, mut last) = (0, 0, 16);
+            while let Some(promise) = budget.promise(used, committed, 16) {
+                assert!((PROMISE_LEAST..=last).contains(&promise), "{promise} after {last}");
+                (used, committed, last) =
+                    (used + 1, committed + (promise + RESERVE) as usize, promise);
+            }
+            assert_eq!(used, budget.connections, "{budget:?}");
+            assert!(committed <= budget.receives, "{budget:?}");
+            assert_eq!(budget.promise(0, 0, 16), Some(16));
+            assert_eq!(budget.promise(0, 0, 2), Some(2));
+        }
     }
 
     #[test]

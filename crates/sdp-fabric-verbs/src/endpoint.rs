@@ -97,8 +97,8 @@ pub struct Conn {
     reported: AtomicU32,
     /// Messages released; wraps.
     released: AtomicU32,
-    /// Buffers promised to the peer, without the reserve.
-    promised: AtomicU32,
+    /// Buffers promised to the peer, without the reserve; 0: the place is free.
+    pub(crate) promised: AtomicU32,
 }
 
 impl Conn {
@@ -464,6 +464,7 @@ impl Core {
     /// Gives back all that a connection has that nobody will ask for: its queue pair and its halves are gone.
     pub(crate) fn clear(&self, index: usize) {
         let Some(conn) = self.conn(index) else { return };
+        conn.promised.store(0, Ordering::Relaxed);
         for entry in &conn.entries {
             let place = entry.info.swap(NO_PLACE, Ordering::Relaxed) & NO_PLACE;
             if place != NO_PLACE {

@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// Listeners of a fabric.
-pub const LISTENERS_MAX: usize = 64;
+pub const LISTENERS_MAX: usize = budget::CONNECTIONS_MAX;
 /// Registrations of a fabric.
 pub const REGIONS_MAX: usize = 256;
 /// Events that wait for [`Fabric::poll_cm`]: each place has at most two.
@@ -45,7 +45,7 @@ const BY_CONSUMER: u8 = 1;
 pub struct Options {
     /// Most connections.
     pub connections: usize,
-    /// Receive buffers promised to each connection.
+    /// Receive buffers promised to each connection at most.
     pub promise: u32,
     /// Requests that wait for an answer, in all.
     pub backlog: usize,
@@ -257,6 +257,15 @@ impl VerbsFabric {
         self.core.clone()
     }
 
+    /// Receive buffers that the next connection is promised; `None`: there are as many as may be. It holds until the next
+    /// connection begins or ends. Slow.
+    pub fn promise(&self) -> Option<u32> {
+        let promised = self.core.conns.iter().map(|conn| conn.promised.load(Ordering::Relaxed));
+        let each = promised.filter(|promised| *promised != 0).map(|n| (n + RESERVE) as usize);
+        let (used, committed) = each.fold((0, 0), |(used, all), n| (used + 1, all + n));
+        self.budget.promise(used, committed, self.options.promise)
+    }
+
     /// A place's counts, for credits.
     pub fn counts(&self, index: usize) -> Option<Counts> {
         self.core.counts(index)
@@ -306,7 +315,7 @@ impl VerbsFabric {
         if self.is_lost {
             return None;
         }
-        let promise = self.options.promise;
+        let promise = self.promise()?;
         let slots = self.slow().slots.as_mut();
         let index = slots.iter().position(|slot| slot.stage == Stage::Free)?;
         let slot = slots.get_mut(index)?;

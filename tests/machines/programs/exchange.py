@@ -1,12 +1,14 @@
 """Both ends of an exchange that checks every byte, over blocking sockets or asyncio.
 
     exchange.py serve PORT [--family 6] [--async] [--fork]
-    exchange.py ask ADDRESS PORT --rounds N --size BYTES [--connections C] [--pause-file F] [--pace S] [--async]
+    exchange.py ask ADDRESS PORT --rounds N --size BYTES [--connections C] [--async]
+        [--pause-file F] [--pace S] [--pace-until F]
 
 Each request is four bytes of length, then so many bytes; the answer is the SHA-256 of the bytes, then
 the bytes themselves. Behind the last answer the client ends its half, and the server answers with the
 number of requests and ends, too. With `--pause-file` the client makes the file after a third of its
-rounds, and waits until it is gone. With `--pace` so many seconds pass between two rounds from there on.
+rounds, and waits until it is gone. With `--pace` so many seconds pass between two rounds from there on, until there is the
+file of `--pace-until`.
 """
 
 import argparse
@@ -63,14 +65,18 @@ def pause(options, at):
         end = time.monotonic() + LIMIT_S
         while os.path.exists(options.pause_file) and time.monotonic() < end:
             time.sleep(0.02)
-    if at >= options.rounds // 3:
-        time.sleep(options.pace)
+
+
+def pace_s(options, at):
+    is_over = options.pace_until and os.path.exists(options.pace_until)
+    return options.pace if at >= options.rounds // 3 and not is_over else 0
 
 
 def ask_one(options, which):
     with socket.create_connection((options.address, options.port)) as connection:
         for at, body in enumerate(bodies(options, which)):
             pause(options, at)
+            time.sleep(pace_s(options, at))
             # Beside the reader: a large answer may begin before the request has been taken.
             sender = threading.Thread(target=connection.sendall, args=(struct.pack("!I", len(body)) + body,))
             sender.start()
@@ -102,6 +108,7 @@ async def ask_async(options, which):
     reader, writer = await asyncio.open_connection(options.address, options.port)
     for at, body in enumerate(bodies(options, which)):
         pause(options, at)
+        await asyncio.sleep(pace_s(options, at))
         writer.write(struct.pack("!I", len(body)) + body)
         answer = await reader.readexactly(32 + len(body))
         assert answer[32:] == body and answer[:32] == hashlib.sha256(body).digest(), (which, at)
@@ -127,6 +134,7 @@ def main():
     ask.add_argument("--connections", type=int, default=1)
     ask.add_argument("--pause-file")
     ask.add_argument("--pace", type=float, default=0)
+    ask.add_argument("--pace-until")
     ask.add_argument("--async", dest="is_async", action="store_true")
     options = parser.parse_args()
     if options.command == "ask":

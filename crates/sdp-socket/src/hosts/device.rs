@@ -13,7 +13,7 @@ use core::{
 use sdp_fabric_shm::identity::{Addr, Family, Tuple};
 use sdp_fabric_verbs::{
     Address, Error,
-    budget::{BUFFER, CONNECTIONS_MAX, RESERVE},
+    budget::{BUFFER, CONNECTIONS_MAX},
     cm::Times,
     endpoint::Core,
     fabric::{Options, VerbsFabric},
@@ -35,9 +35,9 @@ use crate::{
     wake::{doorbell, strangers},
 };
 
-/// Receive buffers promised to each connection. The device's are shared by all, and never promised twice: so there are
-/// as many queue pairs as they suffice for.
-const PROMISE: u32 = 16;
+/// Receive buffers promised to a connection at most. The device's are shared by all, and never promised twice: those
+/// that come late get fewer ([`sdp_fabric_verbs::budget::Budget::promise`]).
+const PROMISE_MOST: u32 = 16;
 /// Between two requests to an end that is not there yet, at first and at most.
 const RETRY_NS: u64 = 5_000_000;
 const RETRY_MOST_NS: u64 = 60_000_000_000;
@@ -78,18 +78,8 @@ struct Device {
     host: Host<VerbsFabric, PAIRS>,
     core: Owned<Core>,
     own: Addr,
-    /// Queue pairs at a time.
-    most: usize,
     /// Its name, zero padded.
     name: [u8; DEVICE_LEN],
-}
-
-impl Device {
-    /// Whether there are as many queue pairs as receive buffers suffice for.
-    fn is_full(&self) -> bool {
-        pair::all().filter(|(_, pair)| pair.endpoint.load(Ordering::Acquire) != 0).count()
-            >= self.most
-    }
 }
 
 /// The right to make slow steps. Handlers of the program wait for its end: one may close a connection, which wants it, too.
@@ -120,10 +110,10 @@ fn address(addr: &Addr, interface: u32) -> Address {
     }
 }
 
-fn local() -> Local {
+fn local(promise: u32) -> Local {
     Local {
         credits: Credits::Explicit,
-        bufs: PROMISE as u16,
+        bufs: promise as u16,
         receive_size: BUFFER as u32,
         lane_messages: true,
     }
@@ -210,10 +200,13 @@ fn open(_turn: &mut Turn, own: &Addr, interface: u32) {
 
 fn open_here(own: &Addr, interface: u32) -> Result<(), Reason> {
     let (floor, _) = process::hidden_range();
-    let options =
-        Options { connections: CONNECTIONS_MAX, promise: PROMISE, floor, ..Options::default() };
+    let options = Options {
+        connections: CONNECTIONS_MAX,
+        promise: PROMISE_MOST,
+        floor,
+        ..Options::default()
+    };
     let fabric = VerbsFabric::open(&address(own, interface), &options).map_err(reason)?;
-    let most = fabric.budget().receives / (PROMISE + RESERVE) as usize;
     let memory = process::map_private(size_of::<Device>()).ok_or(Reason::NoMemory)?;
     let at = memory.as_ptr().cast::<Device>();
     let core = fabric.core();
@@ -221,7 +214,7 @@ fn open_here(own: &Addr, interface: u32) -> Result<(), Reason> {
     name.iter_mut().zip(fabric.device_name()).for_each(|(to, from)| *to = *from);
     // SAFETY: fresh memory of that size, aligned to a page.
     let device = unsafe {
-        at.write(Device { host: Host::new(fabric), core, own: *own, most, name });
+        at.write(Device { host: Host::new(fabric), core, own: *own, name });
         &mut *at
     };
     let [file, rest @ ..] = device.host.fabric().descriptors();
@@ -336,8 +329,7 @@ fn step(turn: &mut Turn) {
     while let Some(event) = device.host.progress() {
         match event {
             Event::Requested { id, service, data } => {
-                let is_full = device.is_full();
-                let answered = answer(is_full, &mut device.host, &service, id, data.as_slice());
+                let answered = answer(&mut device.host, &service, id, data.as_slice());
                 if !answered {
                     device.host.reject(id, 1);
                 }
@@ -471,12 +463,12 @@ fn with_both<R>(
 
 /// Somebody asks at a listener: the connection that can prove to be meant answers.
 fn answer(
-    is_full: bool,
     host: &mut Host<VerbsFabric, PAIRS>,
     service: &Address,
     id: sdp_fabric_verbs::fabric::Id,
     request: &[u8],
 ) -> bool {
+    let Some(promise) = host.fabric().promise() else { return false };
     for (number, pair) in pair::all() {
         if !host.listeners(service).any(|listener| listener == number) {
             continue;
@@ -484,7 +476,7 @@ fn answer(
         // SAFETY: the turn is ours: only [`step`] calls this.
         let attempt = unsafe { pair.attempt() };
         let accepted = with_both(pair, |conn, receiving, sending| {
-            if is_full || !may_meet(pair, receiving, sending) {
+            if !may_meet(pair, receiving, sending) {
                 return None;
             }
             if !may_begin(conn) {
@@ -494,7 +486,8 @@ fn answer(
             super::peek_first(conn, receiving);
             let identity = pair::identity(Role::Connector, &tuple, receiving, sending);
             let nonce = nonce()?;
-            let (reply, met) = attempt.meeting.answer(&identity, &local(), request, nonce).ok()?;
+            let (reply, met) =
+                attempt.meeting.answer(&identity, &local(promise), request, nonce).ok()?;
             // Before the peer hears of it: from then on it may write markers.
             let was_guarded = super::is_guarded(conn);
             if !enter_guard(conn) {
@@ -633,9 +626,7 @@ pub(super) fn attempt(conn: &Conn, number: u32, pair: &Pair, tuple: &Tuple, role
     if attempt.next_ns > monotonic_ns() {
         return;
     }
-    if device.is_full() {
-        return put_off(attempt);
-    }
+    let Some(promise) = device.host.fabric().promise() else { return put_off(attempt) };
     match role {
         Role::Connector => {
             let at = address(&tuple.local, tuple.interface);
@@ -650,7 +641,7 @@ pub(super) fn attempt(conn: &Conn, number: u32, pair: &Pair, tuple: &Tuple, role
                     return None;
                 }
                 let identity = pair::identity(role, tuple, receiving, sending);
-                attempt.meeting.ask(&identity, &local(), nonce()?).ok()
+                attempt.meeting.ask(&identity, &local(promise), nonce()?).ok()
             });
             let Some(request) = request else { return put_off(attempt) };
             match device.host.ask(number, address(&tuple.remote, tuple.interface), request) {

@@ -11,7 +11,7 @@
 //! From then on the connection is plain in all processes. They agree by a word in the connection's row of family memory:
 //! a state, and the number of the fork. A copy of an earlier fork is stale: it may only ask.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::Ordering;
 
 use libc::c_int;
 use sdp_fabric_verbs::endpoint::VerbsRx;
@@ -44,10 +44,6 @@ const LOST: u32 = 6;
 /// How long one waits for another process, and how long apart it looks.
 const PATIENCE_NS: u64 = 12_000_000_000;
 const NAP_NS: i64 = 500_000;
-
-/// Places whose locks are held for a fork, a bit for each.
-static HELD: AtomicU64 = AtomicU64::new(0);
-const _: () = assert!(pair::PAIRS <= 64);
 
 /// What somebody is about to do with the connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -198,12 +194,11 @@ pub(super) fn tell(conn: &Conn, pair: &Pair, is_out: bool) {
 
 /// Before a fork: nobody is in the middle of a half, and the copies are nobody's.
 pub(super) fn prepare() {
-    let mut held = 0;
-    for (number, pair) in pair::all() {
+    for (_, pair) in pair::all() {
         if !pair.lock_both() {
             continue;
         }
-        held |= 1 << number;
+        pair.is_held.store(true, Ordering::Release);
         let Some(conn) = pair.conn().filter(|conn| is_guarded(conn)) else { continue };
         if pair.is_copy() || pair.is_plain() {
             continue;
@@ -226,24 +221,22 @@ pub(super) fn prepare() {
         };
         let _ = row.claim.fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
     }
-    HELD.store(held, Ordering::Release);
 }
 
 /// After it, in the parent.
 pub(super) fn parent() {
-    let held = HELD.swap(0, Ordering::AcqRel);
     pair::all()
-        .filter(|(number, _)| held & 1 << number != 0)
+        .filter(|(_, pair)| pair.is_held.swap(false, Ordering::AcqRel))
         .for_each(|(_, pair)| pair.unlock_both());
 }
 
 /// After it, in the child. Copies of halves that somebody may have been in the middle of are worth nothing.
 pub(super) fn child() {
-    let held = HELD.swap(0, Ordering::AcqRel);
-    for (number, pair) in pair::all() {
+    for (_, pair) in pair::all() {
+        let was_held = pair.is_held.swap(false, Ordering::AcqRel);
         let Some(conn) = pair.conn() else { continue };
         if is_guarded(conn) {
-            if held & 1 << number == 0 {
+            if !was_held {
                 lost(conn);
             }
             // SAFETY: this is the only thread of a process that has just begun.

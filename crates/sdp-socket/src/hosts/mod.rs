@@ -105,7 +105,9 @@ pub(crate) fn consider(conn: &Conn, fd: c_int, remote: Option<[u8; 16]>) {
     }
     let role = role(conn);
     IN_USE.store(true, Ordering::Relaxed);
-    if pair::take(conn, role).is_some() && !conn.change_stage(Stage::Candidate, Stage::Remote) {
+    if pair::take(conn, role).is_none() {
+        conn.pin_to_kernel(Reason::Limit);
+    } else if !conn.change_stage(Stage::Candidate, Stage::Remote) {
         end(conn);
     }
 }
@@ -723,6 +725,8 @@ fn note_lane(
 ) {
     match (was_on_sdp, is_on_sdp) {
         (false, true) => publish::half_promoted_by(conn, direction, Fabric::Verbs),
+        // An end of which the peer has gone has lost nothing.
+        (true, false) if conn::number_of(conn).is_none_or(carrier::is_over) => {}
         (true, false) => {
             let reason = if shared.is_link_dead() { Reason::LaneLost } else { Reason::Credit };
             publish::half_demoted(conn, direction, reason);
@@ -769,13 +773,11 @@ pub(crate) fn finish(conn: &Conn, fd: c_int) -> bool {
                 return Some(Ok(()));
             }
             let outbound = outbound.as_mut()?;
-            let was_on_sdp = outbound.is_on_sdp();
+            // The end of a direction, by the carrier: no demotion that anybody could do something about.
             outbound.to_kernel();
             let mut socket = Socket(fd);
             let mut io = pair.context(tx.as_mut(), &mut socket, ring);
-            let flushed = outbound.flush(&mut io);
-            note_lane(conn, Direction::Send, was_on_sdp, false, &pair.shared);
-            Some(flushed)
+            Some(outbound.flush(&mut io))
         });
         match flushed.flatten() {
             Some(Err(SendError::Wait(wait))) if monotonic_ns() < end => {

@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// Connections to other hosts that one process can have on its mind; those beyond are plain TCP.
-pub(super) const PAIRS: usize = 64;
+pub(super) const PAIRS: usize = 128;
 /// An owner while the place comes or goes.
 const NOBODY: u32 = u32::MAX;
 /// How often a thread gives its turn to another that has a half's lock, and how long it waits beyond that. A handler for a
@@ -113,6 +113,8 @@ pub(super) struct Pair {
     pub(super) is_waited_for: AtomicBool,
     /// A thread left a lock for good.
     is_dead: AtomicBool,
+    /// Both locks are held for a fork.
+    pub(super) is_held: AtomicBool,
     receiving: UnsafeCell<Receiving>,
     sending: UnsafeCell<Sending>,
     attempt: UnsafeCell<Attempt>,
@@ -123,6 +125,8 @@ pub(super) struct Pair {
 unsafe impl Sync for Pair {}
 
 static ARENA: AtomicPtr<Pair> = AtomicPtr::new(null_mut());
+/// Behind the highest place that was ever used.
+static TOP: AtomicU32 = AtomicU32::new(0);
 
 /// The place with this number, while it is somebody's.
 pub(super) fn get(number: u32) -> Option<&'static Pair> {
@@ -137,7 +141,7 @@ pub(super) fn get(number: u32) -> Option<&'static Pair> {
 
 /// All places in use, with their numbers.
 pub(super) fn all() -> impl Iterator<Item = (u32, &'static Pair)> {
-    (0..PAIRS as u32).filter_map(|number| get(number).map(|pair| (number, pair)))
+    (0..TOP.load(Ordering::Acquire)).filter_map(|number| get(number).map(|pair| (number, pair)))
 }
 
 /// The connection's place.
@@ -218,6 +222,7 @@ pub(super) fn take(conn: &Conn, role: Role) -> Option<&'static Pair> {
         pair.is_shut.store(false, Ordering::Relaxed);
         pair.watch.begin();
         pair.is_waited_for.store(false, Ordering::Relaxed);
+        TOP.fetch_max(number as u32 + 1, Ordering::Release);
         pair.owner.store(owner, Ordering::Release);
         drop((first, second));
         conn.remote.store(number as u32 + 1, Ordering::Release);
