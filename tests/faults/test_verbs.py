@@ -215,13 +215,15 @@ def test_many_connections_in_little_memory(hosts):
     options = ["--connections", 140, "--rounds", 200, "--async", "--pace", 0.1, "--pace-until", all_have_met]
     client = hosts.start(1, "client", "ask", ADDRESSES[0], PORT, *options, before=limits)
     end = time.monotonic() + LIMIT_S
-    while hosts.live()["qps"] < 2 * 128 and client.poll() is None and time.monotonic() < end:
+    while (count := hosts.live()["qps"]) < 2 * 128 and client.poll() is None and time.monotonic() < end:
         time.sleep(0.1)
+    assert count == 2 * 128
     all_have_met.touch()
     hosts.every_byte(client)
     for report in hosts.stop(server):
-        assert report["fabrics"]["verbs"] == 128, report
-        assert report["reasons"] == {"limit": 12}, report
+        # An attempt that came to nothing may have been among those that were counted.
+        assert report["fabrics"]["verbs"] > 120, report
+        assert report["reasons"]["limit"] == 12, report
         assert not report["demotions"], report
 
 
