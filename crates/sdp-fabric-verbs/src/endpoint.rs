@@ -398,6 +398,7 @@ impl Core {
         let number = wc.wr_id as u32;
         if wc.wr_id & IS_LAST != 0 {
             // Behind all others: those that did not tell of themselves went well.
+            self.free_buffers(conn, number);
             conn.done.store(number, Ordering::Release);
             conn.is_drained.store(true, Ordering::Release);
             return self.wants_step();
@@ -408,7 +409,21 @@ impl Core {
                 self.wants_step();
             }
         }
+        self.free_buffers(conn, number.wrapping_add(1));
         conn.done.store(number.wrapping_add(1), Ordering::Release);
+    }
+
+    /// Gives back the send buffers of the requests below `end`, which have ended. Before `done` tells of them: their entries
+    /// are used again then.
+    fn free_buffers(&self, conn: &Conn, end: u32) {
+        let mut number = conn.done.load(Ordering::Relaxed);
+        while Conn::is_behind(number, end) {
+            let info = conn.entry(number).info.fetch_or(NO_PLACE, Ordering::Relaxed);
+            if info & NO_PLACE != NO_PLACE {
+                self.places.give_back((info & NO_PLACE) as usize);
+            }
+            number = number.wrapping_add(1);
+        }
     }
 
     fn take_message(&self, wc: &abi::Wc, buffer: usize) {
@@ -520,9 +535,7 @@ impl Core {
 pub struct VerbsTx {
     core: Shared<Core>,
     index: usize,
-    /// Requests whose buffers are given back; wraps, as the next.
-    freed: u32,
-    /// Requests whose ends were told or are not to be told.
+    /// Requests whose ends were told or are not to be told; wraps.
     told: u32,
     /// Requests since one that completes by itself.
     silent: u32,
@@ -532,25 +545,18 @@ pub struct VerbsTx {
 
 impl VerbsTx {
     pub(crate) const fn new(core: Shared<Core>, index: usize) -> Self {
-        Self { core, index, freed: 0, told: 0, silent: 0, read: None }
+        Self { core, index, told: 0, silent: 0, read: None }
     }
 
     fn conn(&self) -> &Conn {
         self.core.place(self.index)
     }
 
-    /// Gives back the buffers of what has ended, and forgets what nobody asks for.
+    /// Forgets what has ended and nobody asks for.
     fn settle(&mut self) {
         let core = self.core.clone();
         let conn = core.place(self.index);
         let done = conn.done.load(Ordering::Acquire);
-        while Conn::is_behind(self.freed, done) {
-            let info = conn.entry(self.freed).info.fetch_or(NO_PLACE, Ordering::Relaxed);
-            if info & NO_PLACE != NO_PLACE {
-                core.places.give_back((info & NO_PLACE) as usize);
-            }
-            self.freed = self.freed.wrapping_add(1);
-        }
         while Conn::is_behind(self.told, done) {
             let entry = conn.entry(self.told);
             let is_asked = entry.info.load(Ordering::Relaxed) & ASKED != 0;
@@ -613,7 +619,9 @@ impl VerbsTx {
             return Err(PostError::Failed(error.unwrap_or(QpError::Disconnected)));
         }
         let number = conn.posted.load(Ordering::Relaxed);
-        let is_signalled = is_asked || self.silent + 1 >= SIGNAL_EVERY;
+        // A send buffer is free again when its completion was seen: where buffers are scarce, each is asked for.
+        let is_due = self.silent + 1 >= SIGNAL_EVERY || place != NO_PLACE && core.places.are_scarce();
+        let is_signalled = is_asked || is_due;
         request.wr_id = (self.index as u64) << 32 | u64::from(number);
         if is_signalled {
             request.send_flags |= abi::SEND_SIGNALED;
@@ -689,12 +697,10 @@ impl SendQueue for VerbsTx {
         const HEADER: usize = 16;
         self.core.drain();
         let conn = self.conn();
-        let done = conn.done.load(Ordering::Acquire);
-        let is_freeing = Conn::is_behind(self.freed, done);
         if conn.error().is_some()
             || self.credit(false) == 0
             || self.free_entries() <= RESERVE
-            || !(self.core.places.has_free() || is_freeing)
+            || !self.core.places.has_free()
         {
             return 0;
         }
@@ -730,8 +736,8 @@ impl SendQueue for VerbsTx {
             let pieces = if len == 0 { &mut piece[..0] } else { &mut piece[..] };
             self.post(id, 0, NO_PLACE, options.signalled, request, pieces)?;
         } else {
-            let Some(place) = self.core.places.take() else {
-                self.core.drain();
+            let take = || self.core.places.take();
+            let Some(place) = take().or_else(|| self.core.drain().then(take).flatten()) else {
                 return Err(PostError::Full);
             };
             let buffer = self.core.receives + place;

@@ -210,6 +210,12 @@ impl Places {
         }
     }
 
+    /// Whether fewer than half of the most there can be are free.
+    pub fn are_scarce(&self) -> bool {
+        let taken = self.taken.iter().map(|word| word.load(Ordering::Relaxed).count_ones());
+        taken.sum::<u32>() as usize > crate::budget::SENDS_MAX / 2
+    }
+
     /// Whether a place is free now.
     pub fn has_free(&self) -> bool {
         self.taken.iter().any(|word| word.load(Ordering::Relaxed) != u64::MAX)
@@ -226,7 +232,10 @@ mod tests {
             let places = Places::new(count);
             let taken: Vec<_> = core::iter::from_fn(|| places.take()).collect();
             assert_eq!(taken, (0..count).collect::<Vec<_>>());
-            assert!(!places.has_free());
+            assert!(!places.has_free() && places.are_scarce());
+            (0..count).for_each(|place| places.give_back(place));
+            assert_eq!(places.are_scarce(), count <= crate::budget::SENDS_MAX / 2);
+            (0..count).for_each(|_| _ = places.take());
             places.give_back(count / 2);
             assert_eq!((places.take(), places.take()), (Some(count / 2), None));
         }

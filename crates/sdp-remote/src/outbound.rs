@@ -178,6 +178,9 @@ pub struct Outbound {
     signalled: Option<(u32, u64)>,
     /// The youngest that has asked.
     last_signalled: u32,
+    /// The youngest of all, and the youngest that was posted before the last [`PROBE`].
+    last: u32,
+    probed: u32,
     /// What was learnt of the peer's credit, as it was in the mailbox.
     learnt: u64,
     /// When the last message was posted, and late updates in a row.
@@ -235,6 +238,8 @@ impl Outbound {
             silent: 0,
             signalled: None,
             last_signalled: 0,
+            last: 0,
+            probed: 0,
             learnt: 0,
             last_post: 0,
             lates: 0,
@@ -260,6 +265,7 @@ impl Outbound {
         (self.is_inviting, self.is_invite_told) = (false, false);
         (self.starved_since, self.silent, self.signalled) = (None, 0, None);
         (self.learnt, self.lates, self.last_signalled) = (0, 0, 0);
+        (self.last, self.probed) = (0, 0);
     }
 
     pub(crate) fn link_destroyed(&mut self) {
@@ -612,6 +618,7 @@ impl Outbound {
             Ok(()) => {
                 let since = now.saturating_sub(UNWATCHED_NS);
                 (self.silent, self.signalled) = (0, Some((self.last_signalled, since)));
+                self.probed = self.last;
             }
             Err(PostError::Failed(_)) => self.link_died(shared),
             // Later.
@@ -647,6 +654,8 @@ impl Outbound {
                 continue;
             }
             if completion.id == PROBE {
+                // Those before it have completed, too.
+                self.producer.completed(self.probed);
                 match &mut self.signalled {
                     Some((of, _)) if *of == self.last_signalled => self.signalled = None,
                     // What was posted behind it is awaited still.
@@ -765,6 +774,7 @@ impl Outbound {
         self.source.commit(outgoing);
         self.silent = if signalled { 0 } else { self.silent + 1 };
         self.last_post = now;
+        self.last = mseq;
         if signalled {
             self.last_signalled = mseq;
             self.signalled.get_or_insert((mseq, now));

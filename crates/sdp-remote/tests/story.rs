@@ -29,6 +29,30 @@ fn two_ends_meet_and_speak_over_the_queue_pair() {
     assert_eq!((counts.bytes, counts.carrier_bytes, counts.markers), (500, 0, 1));
 }
 
+/// Messages so far apart that each is followed by a probe: none of them asks for a completion of its own.
+#[test]
+fn what_a_probe_has_overtaken_is_not_kept() {
+    let mut pair = Pair::new(1, options());
+    pair.meet();
+    for _ in 0..200 {
+        let now = pair.world.now_ns();
+        assert_eq!(pair.acceptor.send(500, now), Ok(500));
+        for _ in 0..15 {
+            pair.world.run_for(10_000_000);
+            let now = pair.world.now_ns();
+            pair.acceptor.tend(now).unwrap();
+            pair.connector.tend(now).unwrap();
+            if pair.connector.recv(1000, false).is_ok() {
+                assert_eq!(pair.connector.send(10, now), Ok(10));
+            }
+            let _ = pair.acceptor.recv(1000, false);
+        }
+        assert!(pair.acceptor.outbound.is_on_sdp());
+    }
+    assert_eq!(pair.acceptor.outbound.counts().spills, 0);
+    assert_eq!(pair.connector.received, pair.acceptor.sent);
+}
+
 /// The acceptor's PROOF stands behind bytes that the connector's program, which only sends, never reads.
 #[test]
 fn who_only_sends_sees_the_proof_behind_what_it_does_not_read() {
