@@ -620,7 +620,8 @@ impl VerbsTx {
         }
         let number = conn.posted.load(Ordering::Relaxed);
         // A send buffer is free again when its completion was seen: where buffers are scarce, each is asked for.
-        let is_due = self.silent + 1 >= SIGNAL_EVERY || place != NO_PLACE && core.places.are_scarce();
+        let is_due =
+            self.silent + 1 >= SIGNAL_EVERY || place != NO_PLACE && core.places.are_scarce();
         let is_signalled = is_asked || is_due;
         request.wr_id = (self.index as u64) << 32 | u64::from(number);
         if is_signalled {

@@ -10,14 +10,14 @@ use sdp_proto::{
 };
 use sdp_rdma::{
     fabric::{Gather, PostError, SendOptions, SendQueue},
-    key::{Lkey, LocalSlice, RemoteSlice, Rkey},
-    work::{Status, WorkId},
+    work::WorkId,
 };
 
 use crate::ring::{Nothing, Pieces, fill_ring, ring_pieces};
 use crate::{Carrier, CarrierError, Met, PayloadCarrier, Reason, Role, Shared};
 
 mod owed;
+mod watch;
 
 /// Messages with payload that can be posted and not acknowledged.
 pub const KEPT_MAX: usize = 32;
@@ -25,11 +25,9 @@ pub const KEPT_MAX: usize = 32;
 const SPILL_NS: u64 = 1_000_000;
 /// So long posted work may be without completion.
 const SILENT_NS: u64 = 300_000_000;
-/// Names the request that asks whether the road is there still.
-const PROBE: WorkId = WorkId(1 << 40);
 /// So long messages may be posted, and nothing that tells of their end.
 const UNWATCHED_NS: u64 = 50_000_000;
-/// Every how many messages one asks for a completion. Those behind the last one are watched by a [`PROBE`], if the peer
+/// Every how many messages one asks for a completion. Those behind the last one are watched by a probe, if the peer
 /// does not answer.
 const SIGNAL_EVERY: u32 = 8;
 /// Largest piece of a backlog.
@@ -178,7 +176,7 @@ pub struct Outbound {
     signalled: Option<(u32, u64)>,
     /// The youngest that has asked.
     last_signalled: u32,
-    /// The youngest of all, and the youngest that was posted before the last [`PROBE`].
+    /// The youngest of all, and the youngest that was posted before the last probe.
     last: u32,
     probed: u32,
     /// What was learnt of the peer's credit, as it was in the mailbox.
@@ -264,8 +262,8 @@ impl Outbound {
         self.is_proof_written = false;
         (self.is_inviting, self.is_invite_told) = (false, false);
         (self.starved_since, self.silent, self.signalled) = (None, 0, None);
-        (self.learnt, self.lates, self.last_signalled) = (0, 0, 0);
-        (self.last, self.probed) = (0, 0);
+        (self.learnt, self.lates) = (0, 0);
+        (self.last_signalled, self.last, self.probed) = (0, 0, 0);
     }
 
     pub(crate) fn link_destroyed(&mut self) {
@@ -594,38 +592,6 @@ impl Outbound {
         Ok(())
     }
 
-    /// True if time is to tell that the last messages are lost: [`Outbound::tend`] is to be called again.
-    pub fn must_watch(&self) -> bool {
-        self.signalled.is_some() || self.is_unwatched()
-    }
-
-    /// Messages were posted behind the last one that asks for a completion, and the peer has not acknowledged them: if
-    /// they are lost, nothing tells.
-    fn is_unwatched(&self) -> bool {
-        self.signalled.is_none()
-            && self.silent > 0
-            && self.stage == Stage::Up
-            && self.producer.link() == Link::Up
-            && self.producer.unacknowledged() > 0
-    }
-
-    /// A request of no bytes behind them: it needs neither credit nor a buffer, and ends when all before it have.
-    fn probe(&mut self, tx: &mut impl SendQueue, shared: &Shared, now: u64) {
-        let local = LocalSlice { addr: 0, len: 0, lkey: Lkey(0) };
-        let remote = RemoteSlice { addr: 0, len: 0, rkey: Rkey(0) };
-        match tx.post_write(PROBE, local, remote) {
-            // Who comes late gives it as long as who comes in time.
-            Ok(()) => {
-                let since = now.saturating_sub(UNWATCHED_NS);
-                (self.silent, self.signalled) = (0, Some((self.last_signalled, since)));
-                self.probed = self.last;
-            }
-            Err(PostError::Failed(_)) => self.link_died(shared),
-            // Later.
-            Err(_) => self.last_post = now,
-        }
-    }
-
     /// Proofs: the acceptor speaks first, the connector when it has heard that.
     fn prove(&mut self, shared: &Shared) {
         // Also of an attempt that has come to nothing meanwhile.
@@ -644,34 +610,6 @@ impl Outbound {
         if self.stage == Stage::Proving && self.producer.met().is_ok() {
             self.stage = Stage::Up;
             shared.up();
-        }
-    }
-
-    fn take_completions(&mut self, tx: &mut impl SendQueue, shared: &Shared) {
-        while let Some(completion) = tx.poll_completion() {
-            if completion.status != Status::Success {
-                self.link_died(shared);
-                continue;
-            }
-            if completion.id == PROBE {
-                // Those before it have completed, too.
-                self.producer.completed(self.probed);
-                match &mut self.signalled {
-                    Some((of, _)) if *of == self.last_signalled => self.signalled = None,
-                    // What was posted behind it is awaited still.
-                    Some((_, since)) => *since = self.last_post,
-                    None => {}
-                }
-                continue;
-            }
-            let mseq = completion.id.0 as u32;
-            self.producer.completed(mseq);
-            if mseq == self.last_signalled {
-                self.signalled = None;
-            } else if let Some((oldest, since)) = &mut self.signalled {
-                // The next one that is awaited was posted at an unknown time behind this one.
-                (*oldest, *since) = (mseq.wrapping_add(1), self.last_post);
-            }
         }
     }
 

@@ -106,7 +106,7 @@ pub(crate) fn consider(conn: &Conn, fd: c_int, remote: Option<[u8; 16]>) {
     let role = role(conn);
     IN_USE.store(true, Ordering::Relaxed);
     if pair::take(conn, role).is_none() {
-        conn.pin_to_kernel(Reason::Limit);
+        conn.fall_back(Reason::Limit);
     } else if !conn.change_stage(Stage::Candidate, Stage::Remote) {
         end(conn);
     }

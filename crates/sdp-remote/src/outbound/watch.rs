@@ -1,0 +1,77 @@
+//! What the sending half hears of its posted messages: completions, and probes behind messages that ask for none.
+
+use sdp_guard::producer::Link;
+use sdp_rdma::{
+    fabric::{PostError, SendQueue},
+    key::{Lkey, LocalSlice, RemoteSlice, Rkey},
+    work::{Status, WorkId},
+};
+
+use super::{Outbound, Stage, UNWATCHED_NS};
+use crate::Shared;
+
+/// Names the request that asks whether the road is there still.
+const PROBE: WorkId = WorkId(1 << 40);
+
+impl Outbound {
+    /// True if time is to tell that the last messages are lost: [`Outbound::tend`] is to be called again.
+    pub fn must_watch(&self) -> bool {
+        self.signalled.is_some() || self.is_unwatched()
+    }
+
+    /// Messages were posted behind the last one that asks for a completion, and the peer has not acknowledged them: if
+    /// they are lost, nothing tells.
+    pub(super) fn is_unwatched(&self) -> bool {
+        self.signalled.is_none()
+            && self.silent > 0
+            && self.stage == Stage::Up
+            && self.producer.link() == Link::Up
+            && self.producer.unacknowledged() > 0
+    }
+
+    /// A request of no bytes behind them: it needs neither credit nor a buffer, and ends when all before it have.
+    pub(super) fn probe(&mut self, tx: &mut impl SendQueue, shared: &Shared, now: u64) {
+        let local = LocalSlice { addr: 0, len: 0, lkey: Lkey(0) };
+        let remote = RemoteSlice { addr: 0, len: 0, rkey: Rkey(0) };
+        match tx.post_write(PROBE, local, remote) {
+            // Who comes late gives it as long as who comes in time.
+            Ok(()) => {
+                let since = now.saturating_sub(UNWATCHED_NS);
+                (self.silent, self.signalled) = (0, Some((self.last_signalled, since)));
+                self.probed = self.last;
+            }
+            Err(PostError::Failed(_)) => self.link_died(shared),
+            // Later.
+            Err(_) => self.last_post = now,
+        }
+    }
+
+    /// Takes what the device tells of posted messages.
+    pub(super) fn take_completions(&mut self, tx: &mut impl SendQueue, shared: &Shared) {
+        while let Some(completion) = tx.poll_completion() {
+            if completion.status != Status::Success {
+                self.link_died(shared);
+                continue;
+            }
+            if completion.id == PROBE {
+                // Those before it have completed, too.
+                self.producer.completed(self.probed);
+                match &mut self.signalled {
+                    Some((of, _)) if *of == self.last_signalled => self.signalled = None,
+                    // What was posted behind it is awaited still.
+                    Some((_, since)) => *since = self.last_post,
+                    None => {}
+                }
+                continue;
+            }
+            let mseq = completion.id.0 as u32;
+            self.producer.completed(mseq);
+            if mseq == self.last_signalled {
+                self.signalled = None;
+            } else if let Some((oldest, since)) = &mut self.signalled {
+                // The next one that is awaited was posted at an unknown time behind this one.
+                (*oldest, *since) = (mseq.wrapping_add(1), self.last_post);
+            }
+        }
+    }
+}
