@@ -258,12 +258,17 @@ impl VerbsFabric {
     }
 
     /// Receive buffers that the next connection is promised; `None`: there are as many as may be. It holds until the next
-    /// connection begins or ends. Slow.
+    /// connection begins or is asked for, or one ends. Slow.
     pub fn promise(&self) -> Option<u32> {
         let promised = self.core.conns.iter().map(|conn| conn.promised.load(Ordering::Relaxed));
         let each = promised.filter(|promised| *promised != 0).map(|n| (n + RESERVE) as usize);
         let (used, committed) = each.fold((0, 0), |(used, all), n| (used + 1, all + n));
         self.budget.promise(used, committed, self.options.promise)
+    }
+
+    /// Receive buffers that a connection was promised, from its request on.
+    pub fn promised(&self, id: Id) -> u32 {
+        self.core.place(id.index()).promised.load(Ordering::Relaxed)
     }
 
     /// A place's counts, for credits.
@@ -633,9 +638,10 @@ impl VerbsFabric {
         let Some(manager) = self.slow().manager.clone() else { return };
         let Some(cm_id) = event.request(&manager) else { return };
         let waiting = self.slow().slots.iter().filter(|slot| slot.stage == Stage::Asked).count();
-        let place =
-            if waiting < self.options.backlog { self.take_place(Stage::Asked) } else { None };
-        let Some((id, data)) = place.zip(PrivateData::new(event.private_data())) else {
+        let data = PrivateData::new(event.private_data());
+        let data = data.filter(|_| waiting < self.options.backlog);
+        let Some((data, id)) = data.and_then(|data| Some((data, self.take_place(Stage::Asked)?)))
+        else {
             let _ = cm_id.reject(&[]);
             return;
         };

@@ -468,7 +468,7 @@ fn answer(
     id: sdp_fabric_verbs::fabric::Id,
     request: &[u8],
 ) -> bool {
-    let Some(promise) = host.fabric().promise() else { return false };
+    let promise = host.fabric().promised(id);
     for (number, pair) in pair::all() {
         if !host.listeners(service).any(|listener| listener == number) {
             continue;

@@ -292,7 +292,7 @@ impl Buffers {
     }
 
     fn split(&mut self) -> [&mut [u8]; 2] {
-        let (one, other) = self.0.split_at_mut(BUFFER);
+        let (one, other) = self.0.split_at_mut_checked(BUFFER).unwrap_or_default();
         [one, other]
     }
 }
