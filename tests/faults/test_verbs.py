@@ -33,6 +33,8 @@ RegMr CreateChannel CreateCq ToInit ToRts ReceiveCompletion""".split()
 IS_WHOLE = bool(os.environ.get("SDP_TEST_WHOLE"))
 # Without these no device is opened, and no connection leaves TCP.
 OPENING = "OpenManager Query DeviceList OpenDevice AllocPd RegMr CreateChannel CreateCq CreateSrq".split()
+# Without these no ping arrives.
+PINGS = "OpenManager CreateSrq Connect CreateQp ToRtr PostSend Poll OpenDevice AllocPd RegMr CreateCq ToInit ToRts".split()
 RETRIES_EXCEEDED, EIO, ENOMEM = 12, 5, 12
 
 pytestmark = pytest.mark.skipif(
@@ -215,10 +217,9 @@ def test_many_connections_in_little_memory(hosts):
     options = ["--connections", 140, "--rounds", 200, "--async", "--pace", 0.1, "--pace-until", all_have_met]
     client = hosts.start(1, "client", "ask", ADDRESSES[0], PORT, *options, before=limits)
     end = time.monotonic() + LIMIT_S
-    while (count := hosts.live()["qps"]) < 2 * 124 and client.poll() is None and time.monotonic() < end:
+    while (count := hosts.live()["qps"]) < 2 * 128 and client.poll() is None and time.monotonic() < end:
         time.sleep(0.1)
-    # Now and then one of many does not meet in its time.
-    assert count >= 2 * 124
+    assert count >= 2 * 128
     all_have_met.touch()
     hosts.every_byte(client)
     for report in hosts.stop(server):
@@ -302,6 +303,7 @@ def test_a_ping_whose_step_fails(answering, step):
     _, (ping,) = answering(fail=[fault(step, 1, 1 << 30)])
     assert ping["what"], ping
     assert ping["grade"] == "ok" or ping["grade"] == "stop" and ping["advice"], ping
+    assert ping["grade"] == "stop" or step not in PINGS, ping
     _, (ping,) = answering()
     assert ping["grade"] == "ok", ping
 

@@ -131,7 +131,7 @@ def page(seed, is_page):
     rng = random.Random(seed)
     page_bytes = bytearray(rng.randbytes(PAGE))
     if is_page:
-        page_bytes[:24] = b"sdpstats" + struct.pack("<IIII", 1, HEADER, ROW, ROWS)
+        page_bytes[:24] = b"sdpstats" + struct.pack("<IIII", 2, HEADER, ROW, ROWS)
         struct.pack_into("<I", page_bytes, 36, ROWS)
         for row in range(ROWS):
             struct.pack_into("<I", page_bytes, HEADER + row * ROW, 2)

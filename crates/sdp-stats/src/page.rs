@@ -25,7 +25,7 @@ use crate::tune::TuneWords;
 /// `"sdpstats"` read as a little-endian word.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"sdpstats");
 /// Version of the layout; a reader refuses others.
-pub const LAYOUT: u32 = 1;
+pub const LAYOUT: u32 = 2;
 /// Bytes from the start of a page to its first row.
 pub const HEADER_SIZE: usize = 4096;
 /// Rows of a page: connection ends beyond this are counted in the totals only.

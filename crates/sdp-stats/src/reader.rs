@@ -463,7 +463,9 @@ pub fn read_file(file: &std::fs::File) -> std::io::Result<Vec<u64>> {
 /// Reading failed.
 pub fn read_page_at(file: &std::fs::File, start: u64) -> std::io::Result<Vec<u64>> {
     let mut words = read_words(file, HEADER_WORDS, start)?;
-    if words.len() == HEADER_WORDS {
+    // What only looks like the beginning of a page costs no more than that.
+    let is_page = words.len() == HEADER_WORDS && Words(&words).u32(header!(layout)) == LAYOUT;
+    if is_page {
         let rows = rows_used(&words);
         words.extend(read_words(file, rows * ROW_WORDS, start + HEADER_SIZE as u64)?);
     }

@@ -211,9 +211,6 @@ table! {
     /// Receives.
     receive(fd: i32, to: &mut [u8], flags: i32)
         = SYS_recvfrom(fd, to.as_mut_ptr(), to.len(), flags, 0, 0);
-    /// Receives, and who sent it: a netlink address.
-    receive_from(fd: i32, to: &mut [u8], flags: i32, from: &mut libc::sockaddr_nl, len: &mut NlLen)
-        = SYS_recvfrom(fd, to.as_mut_ptr(), to.len(), flags, from_mut(from), from_mut(&mut len.0));
     /// Sets a socket option.
     setsockopt<T>(fd: i32, level: i32, name: i32, value: &T)
         = SYS_setsockopt(fd, level, name, from_ref(value), size_of::<T>());
@@ -286,13 +283,19 @@ const SIOCATMARK: libc::c_ulong = 0x8905;
 /// `NS_GET_NSTYPE`
 const NS_GET_NSTYPE: libc::c_ulong = 0xb703;
 
-/// The length of a netlink address, which the kernel overwrites.
-#[derive(Debug)]
-pub struct NlLen(u32);
-
-impl NlLen {
-    /// A whole address.
-    pub const WHOLE: Self = Self(size_of::<libc::sockaddr_nl>() as u32);
+/// Receives from a netlink socket; how many bytes, and who sent them.
+pub fn receive_from(
+    fd: i32,
+    to: &mut [u8],
+    flags: i32,
+) -> Result<(usize, libc::sockaddr_nl), Errno> {
+    let mut from = zeroed::<libc::sockaddr_nl>();
+    let mut len = size_of::<libc::sockaddr_nl>() as u32;
+    let (at, room) = (to.as_mut_ptr(), to.len());
+    let (address, length) = (&raw mut from, &raw mut len);
+    // SAFETY: the buffer, the address and its length outlive the call, and are as long as it is told.
+    let got = unsafe { sys!(libc::SYS_recvfrom, fd, at, room, flags, address, length) }?;
+    Ok((got, from))
 }
 
 /// A new descriptor that the caller owns.
@@ -324,6 +327,9 @@ pub fn name_of<T: Plain>(fd: i32, end: End, to: &mut T) -> Result<usize, Errno> 
 /// A socket option, which begins as zeros: no option of which the kernel reads what it is given has an address in it
 /// then. How many bytes the kernel has written.
 pub fn getsockopt<T: Plain>(fd: i32, level: i32, name: i32, to: &mut T) -> Result<usize, Errno> {
+    if (level, name) == (libc::SOL_SOCKET, libc::SO_GET_FILTER) {
+        return Err(Errno(libc::EINVAL)); // its length is a number of instructions
+    }
     *to = zeroed();
     let mut len = size_of::<T>() as u32;
     // SAFETY: the value is as long as the length says, which outlives the call, and takes any bytes.

@@ -6,7 +6,7 @@
 
 use crate::{
     errno::Errno,
-    kernel::{self, NlLen, owned, zeroed},
+    kernel::{self, owned},
     owned::OwnedFd,
 };
 
@@ -144,9 +144,7 @@ impl Diag {
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         // An unconnected netlink socket sends to the kernel, which answers before sendto returns.
         kernel::send(self.fd.raw(), &request, flags)?;
-        let (mut from, mut from_len) = (zeroed::<libc::sockaddr_nl>(), NlLen::WHOLE);
-        let fd = self.fd.raw();
-        let len = kernel::receive_from(fd, answer, flags, &mut from, &mut from_len)?;
+        let (len, from) = kernel::receive_from(self.fd.raw(), answer, flags)?;
         if from.nl_pid != 0 {
             return Err(Errno(libc::EBADMSG));
         }

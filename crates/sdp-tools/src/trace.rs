@@ -105,8 +105,7 @@ fn page_at(file: &File, start: u64) -> Option<Recorded> {
 fn pages_in(path: &Path) -> Result<Vec<Recorded>, Failure> {
     let failed = |e| Failure::new(path.display(), e);
     // Not a pipe that nobody writes, nor a device.
-    crate::rules::regular(path)?;
-    let mut file = File::open(path).map_err(failed)?;
+    let mut file = crate::rules::regular(path)?;
     let (mut found, mut piece, mut start) = (Vec::new(), vec![0u8; PIECE], 0u64);
     loop {
         file.seek(SeekFrom::Start(start)).map_err(failed)?;
@@ -153,13 +152,17 @@ pub fn folder(named: Option<&Path>) -> Result<PathBuf, Failure> {
     match DirBuilder::new().mode(0o700).create(&path) {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(Failure::new(what(), e)),
         _ => {
-            let found = fs::symlink_metadata(&path).map_err(|e| Failure::new(what(), e))?;
-            let is_safe =
-                found.is_dir() && found.uid() == sys::own_uid() && found.mode() & 0o022 == 0;
+            let is_safe = is_own(&path).map_err(|e| Failure::new(what(), e))?;
             let why = "not a folder of this user's that others cannot write to";
             is_safe.then_some(path.clone()).ok_or_else(|| Failure::new(what(), why))
         }
     }
+}
+
+/// Whether a folder is this user's, and nobody else writes to it.
+fn is_own(path: &Path) -> io::Result<bool> {
+    let found = fs::symlink_metadata(path)?;
+    Ok(found.is_dir() && found.uid() == sys::own_uid() && found.mode() & 0o022 == 0)
 }
 
 /// Keeps the page of a process that ended without saying so. Where it is.
@@ -190,7 +193,7 @@ fn find(of: &str) -> Result<Vec<Recorded>, Failure> {
         return Ok(page_at(&file, 0).into_iter().collect());
     }
     let kept = usual_folder().join(format!("{pid}.page"));
-    if kept.exists() {
+    if kept.exists() && matches!(is_own(&usual_folder()), Ok(true)) {
         return pages_in(&kept);
     }
     Err(Failure(format!(

@@ -288,7 +288,7 @@ pub(crate) fn tag_for_next_owner(conn: &Conn, fd: i32) {
 }
 
 /// Counts an end that came from elsewhere, unless somebody did in its life before.
-pub(crate) fn count_heir(conn: &Conn, fd: i32, reason: Reason) {
+pub(crate) fn count_next_reader(conn: &Conn, fd: i32, reason: Reason) {
     if page::current().is_some() && socket_tags::counted_as(fd).is_none() {
         count_seen(conn, reason);
         socket_tags::count_as(fd, Verdict::kernel(reason));

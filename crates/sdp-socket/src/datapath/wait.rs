@@ -222,12 +222,8 @@ pub(crate) fn beside_queue_pair(
         return Woken::Look;
     }
     count(conn, Direction::Receive, Counter::Slept);
-    let asleep = monotonic_ns();
     let woken = sleep(conn, guard, events, &wait_set, until, nap, mark);
     wake_up(guard, bell, &wait_set);
-    if woken == Woken::Look {
-        spin::learn_from_sleep(conn, monotonic_ns() - asleep);
-    }
     match woken {
         Woken::TimedOut if until.is_none_or(|u| monotonic_ns() < u) => Woken::Look,
         other => other,

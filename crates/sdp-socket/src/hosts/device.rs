@@ -706,8 +706,10 @@ pub(super) fn end(conn: &Conn, number: u32, pair: &Pair) {
     if let Some(device) = device(&mut turn) {
         device.host.unlisten(number);
         device.host.forget(number);
-        // The program may never come back, if this was its last connection.
-        for _ in 0..FLUSH_LOOKS {
+        // The program may never come back, if this was its last connection. Elsewhere the next slow step does it: what
+        // destroys a queue pair frees memory.
+        let looks = if may_be_slow() { FLUSH_LOOKS } else { 0 };
+        for _ in 0..looks {
             drain();
             if device.host.fabric().bury() {
                 break;

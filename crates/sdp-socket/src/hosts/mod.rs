@@ -35,7 +35,7 @@ use crate::{
     },
     datapath::{receive::Wish, send::raise_pipe, wait},
     process,
-    wake::{call_guard::CallGuard, doorbell},
+    wake::{call_guard::CallGuard, doorbell, spin::learn_from_sleep},
 };
 
 mod awake;
@@ -486,7 +486,11 @@ pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Resul
             device::drain();
             has_messages(conn) || watch::must_stay_awake(conn, pair)
         };
+        let asleep = monotonic_ns();
         let woken = wait::beside_queue_pair(conn, guard, (events, nap), until, mark, look);
+        if woken == wait::Woken::Look {
+            learn_from_sleep(conn, monotonic_ns() - asleep);
+        }
         pair.watch.wake();
         drop(early);
         match woken {
@@ -725,8 +729,9 @@ fn note_lane(
 ) {
     match (was_on_sdp, is_on_sdp) {
         (false, true) => publish::half_promoted_by(conn, direction, Fabric::Verbs),
-        // An end of which the peer has gone has lost nothing.
-        (true, false) if conn::number_of(conn).is_none_or(carrier::is_over) => {}
+        // A peer that has ended its stream and then its queue pair has gone: nothing is lost.
+        (true, false)
+            if shared.is_link_dead() && conn::number_of(conn).is_none_or(carrier::is_over) => {}
         (true, false) => {
             let reason = if shared.is_link_dead() { Reason::LaneLost } else { Reason::Credit };
             publish::half_demoted(conn, direction, reason);

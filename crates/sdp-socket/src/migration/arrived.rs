@@ -46,7 +46,7 @@ pub(crate) fn see_first(conn: &Conn, fd: c_int) {
     }
     page::hand_in();
     let reason = if is_on_standard(conn) { Reason::StandardDescriptor } else { Reason::Inherited };
-    publish::count_heir(conn, fd, conn.pin_reason().unwrap_or(reason));
+    publish::count_next_reader(conn, fd, conn.pin_reason().unwrap_or(reason));
     reconsider(conn, fd);
 }
 

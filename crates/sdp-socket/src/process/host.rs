@@ -79,7 +79,7 @@ pub(crate) struct FdSet {
 
 impl FdSet {
     /// # Safety
-    /// Null, or readable and writable for `bits` bits, in whole words, until the call returns.
+    /// Null, or readable and writable for `bits` bits, in whole words at any address, until the call returns.
     pub(crate) unsafe fn new(at: *mut fd_set, bits: usize) -> Self {
         Self { at: at.cast(), bits }
     }
@@ -93,14 +93,14 @@ impl FdSet {
     /// Whether a descriptor is in it.
     pub(crate) fn has(self, fd: usize) -> bool {
         // SAFETY: within the program's set, by the contract of `new`.
-        self.place(fd).is_some_and(|(word, bit)| unsafe { *word } & bit != 0)
+        self.place(fd).is_some_and(|(word, bit)| unsafe { word.read_unaligned() } & bit != 0)
     }
 
     /// Takes a descriptor out.
     pub(crate) fn clear(self, fd: usize) {
         if let Some((word, bit)) = self.place(fd) {
             // SAFETY: within the program's set, by the contract of `new`.
-            unsafe { *word &= !bit };
+            unsafe { word.write_unaligned(word.read_unaligned() & !bit) };
         }
     }
 }

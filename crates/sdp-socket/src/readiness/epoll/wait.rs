@@ -757,7 +757,7 @@ fn confirmed(reg: &Registration, events: u32) -> u32 {
 /// Which bits of a kernel event are for the program.
 fn verify_kernel(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u32 {
     if reg.events & ONESHOT == 0 {
-        return judge_enabled(m, at, reg, events);
+        return verify_enabled(m, at, reg, events);
     }
     // We have reported it, or another thread has: nothing more until the program enables it again, which
     // makes the kernel look again. A relative that has the connection may have the set as well, and have done that:
@@ -767,7 +767,7 @@ fn verify_kernel(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u3
     if reg.is_disabled && !conn::get(reg.conn).is_some_and(is_kernels) {
         return 0;
     }
-    let pass = judge_enabled(m, at, reg, events);
+    let pass = verify_enabled(m, at, reg, events);
     if pass == 0 {
         // Nothing for the program, but the kernel has disabled the registration.
         enable_in_kernel(m, reg);
@@ -783,7 +783,7 @@ fn verify_kernel(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u3
     pass
 }
 
-fn judge_enabled(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u32 {
+fn verify_enabled(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u32 {
     let Some(conn) = conn::get(reg.conn) else { return events };
     if !conn.has_lanes() || !conn.pin_live(Half::Receive) {
         m.set_kernels(at, conn.stage() != Stage::Listener);
