@@ -5,12 +5,13 @@ use core::{pin::Pin, sync::atomic::Ordering};
 use libc::c_int;
 use sdp_remote::{Readable, ReceiveContext};
 use sdp_stats::{Counter, Direction};
+use sdp_sys::time::monotonic_ns;
 
 use super::{
     carrier_io::Socket,
     device,
     forked::{Use, claim},
-    gather, is_cut_for_good,
+    gather,
     leaving::{answer, take_return},
     pair::{self, Pair, Receiving},
 };
@@ -19,6 +20,9 @@ use crate::{
     datapath::wait,
     wake::{call_guard::CallGuard, spin},
 };
+
+/// How long a reader waits for the end of a queue pair whose carrier has ended.
+const CUT_NS: u64 = 1_000_000_000;
 
 /// Whether messages are there that nobody has taken.
 pub(super) fn has_messages(conn: &Conn) -> bool {
@@ -141,4 +145,13 @@ pub(crate) fn unsent_bytes(conn: &Conn) -> u64 {
         sending.outbound.as_ref().map_or(0, |half| half.unacknowledged())
     })
     .unwrap_or(0)
+}
+
+/// A carrier has ended while the stream was on SDP: whether what is missing will not come any more.
+pub(super) fn is_cut_for_good(since_ns: &mut u64) -> bool {
+    let now = monotonic_ns();
+    if *since_ns == 0 {
+        *since_ns = now;
+    }
+    now.saturating_sub(*since_ns) > CUT_NS
 }

@@ -53,13 +53,11 @@ use forked::{Use, claim};
 pub(crate) use leaving::hand_back;
 use leaving::{await_return, is_held, is_plain, is_return_lost, take_return};
 pub(crate) use look::{Found, drain, look, readable_bytes, unsent_bytes};
-use look::{has_messages, spin};
+use look::{has_messages, is_cut_for_good, spin};
 use pair::{Pair, Receiving, Sending};
 
 /// Bytes of each direction that are kept for the proof (G9).
 const PREFIX: usize = 240;
-/// How long a reader waits for the end of a queue pair whose carrier has ended.
-const CUT_NS: u64 = 1_000_000_000;
 const CUT_NAP_NS: u64 = 10_000_000;
 /// How long a close waits for the kernel to take what is not acknowledged.
 const CLOSE_NS: u64 = 2_000_000_000;
@@ -488,14 +486,14 @@ pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Resul
         };
         let asleep = monotonic_ns();
         let woken = wait::beside_queue_pair(conn, guard, (events, nap), until, mark, look);
-        if woken == wait::Woken::Look {
-            learn_from_sleep(conn, monotonic_ns() - asleep);
-        }
         pair.watch.wake();
         drop(early);
         match woken {
             wait::Woken::Look if wait::was_interrupted(&mut mark) && got > 0 => return Ok(got),
-            wait::Woken::Look => device::progress(),
+            wait::Woken::Look => {
+                learn_from_sleep(conn, monotonic_ns() - asleep);
+                device::progress();
+            }
             wait::Woken::TimedOut => return if got > 0 { Ok(got) } else { Err(Errno::EAGAIN) },
             wait::Woken::Interrupted => return if got > 0 { Ok(got) } else { Err(Errno::EINTR) },
             wait::Woken::Closed => return if got > 0 { Ok(got) } else { Err(Errno::EBADF) },
@@ -593,15 +591,6 @@ fn receive_once(
         got
     })
     .unwrap_or(Err(RecvError::Carrier(libc::ECONNRESET)))
-}
-
-/// A carrier has ended while the stream was on SDP: whether what is missing will not come any more.
-fn is_cut_for_good(since_ns: &mut u64) -> bool {
-    let now = monotonic_ns();
-    if *since_ns == 0 {
-        *since_ns = now;
-    }
-    now.saturating_sub(*since_ns) > CUT_NS
 }
 
 /// Takes what has arrived off the queue pair; whether a sender may find credit now.
