@@ -413,15 +413,20 @@ impl Core {
         conn.done.store(number.wrapping_add(1), Ordering::Release);
     }
 
+    /// Gives back a request's send buffer, if it has one.
+    fn free_buffer(&self, entry: &Entry) {
+        let place = entry.info.fetch_or(NO_PLACE, Ordering::Relaxed) & NO_PLACE;
+        if place != NO_PLACE {
+            self.places.give_back(place as usize);
+        }
+    }
+
     /// Gives back the send buffers of the requests below `end`, which have ended. Before `done` tells of them: their entries
     /// are used again then.
     fn free_buffers(&self, conn: &Conn, end: u32) {
         let mut number = conn.done.load(Ordering::Relaxed);
         while Conn::is_behind(number, end) {
-            let info = conn.entry(number).info.fetch_or(NO_PLACE, Ordering::Relaxed);
-            if info & NO_PLACE != NO_PLACE {
-                self.places.give_back((info & NO_PLACE) as usize);
-            }
+            self.free_buffer(conn.entry(number));
             number = number.wrapping_add(1);
         }
     }
@@ -480,12 +485,7 @@ impl Core {
     pub(crate) fn clear(&self, index: usize) {
         let Some(conn) = self.conn(index) else { return };
         conn.promised.store(0, Ordering::Relaxed);
-        for entry in &conn.entries {
-            let place = entry.info.swap(NO_PLACE, Ordering::Relaxed) & NO_PLACE;
-            if place != NO_PLACE {
-                self.places.give_back(place as usize);
-            }
-        }
+        conn.entries.iter().for_each(|entry| self.free_buffer(entry));
         for (buffer, owner) in self.owners.iter().enumerate() {
             if owner.load(Ordering::Relaxed) == index as u16 + 1 {
                 owner.store(0, Ordering::Relaxed);
