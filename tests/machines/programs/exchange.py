@@ -6,8 +6,8 @@
 
 Each request is four bytes of length, then so many bytes; the answer is the SHA-256 of the bytes, then
 the bytes themselves. Behind the last answer the client ends its half, and the server answers with the
-number of requests and ends, too. With `--pause-file` the client makes the file after a third of its
-rounds, and waits until it is gone. With `--pace` so many seconds pass between two rounds from there on, until there is the
+number of requests and ends, too. With `--pause-file` the client makes the file when all its connections
+have a third of their rounds behind them, and they wait until it is gone. With `--pace` so many seconds pass between two rounds from there on, until there is the
 file of `--pace-until`.
 """
 
@@ -59,12 +59,25 @@ def bodies(options, which):
         yield draw.randbytes(draw.randint(1, options.size))
 
 
-def pause(options, at):
-    if options.pause_file and at == options.rounds // 3:
-        open(options.pause_file, "w").close()
+class Pause:
+    """Where all connections of a client wait for each other and for the end of the file."""
+
+    def __init__(self, options):
+        self.file, self.at = options.pause_file, options.rounds // 3
+        self.coming = options.connections
+        self.lock = threading.Lock()
+
+    def steps(self, at):
+        """How long to sleep, again and again, before this round."""
+        if not self.file or at != self.at:
+            return
+        with self.lock:
+            self.coming -= 1
+            if not self.coming:
+                open(self.file, "w").close()
         end = time.monotonic() + LIMIT_S
-        while os.path.exists(options.pause_file) and time.monotonic() < end:
-            time.sleep(0.02)
+        while (self.coming or os.path.exists(self.file)) and time.monotonic() < end:
+            yield 0.02
 
 
 def pace_s(options, at):
@@ -72,10 +85,11 @@ def pace_s(options, at):
     return options.pace if at >= options.rounds // 3 and not is_over else 0
 
 
-def ask_one(options, which):
+def ask_one(options, which, pause):
     with socket.create_connection((options.address, options.port)) as connection:
         for at, body in enumerate(bodies(options, which)):
-            pause(options, at)
+            for step in pause.steps(at):
+                time.sleep(step)
             time.sleep(pace_s(options, at))
             # Beside the reader: a large answer may begin before the request has been taken.
             sender = threading.Thread(target=connection.sendall, args=(struct.pack("!I", len(body)) + body,))
@@ -104,10 +118,11 @@ async def serve_async(reader, writer):
     writer.close()
 
 
-async def ask_async(options, which):
+async def ask_async(options, which, pause):
     reader, writer = await asyncio.open_connection(options.address, options.port)
     for at, body in enumerate(bodies(options, which)):
-        pause(options, at)
+        for step in pause.steps(at):
+            await asyncio.sleep(step)
         await asyncio.sleep(pace_s(options, at))
         writer.write(struct.pack("!I", len(body)) + body)
         answer = await reader.readexactly(32 + len(body))
@@ -138,16 +153,17 @@ def main():
     ask.add_argument("--async", dest="is_async", action="store_true")
     options = parser.parse_args()
     if options.command == "ask":
+        pause = Pause(options)
         if options.is_async:
             async def all_of_them():
-                await asyncio.gather(*(ask_async(options, which) for which in range(options.connections)))
+                await asyncio.gather(*(ask_async(options, which, pause) for which in range(options.connections)))
             asyncio.run(asyncio.wait_for(all_of_them(), LIMIT_S))
         else:
             failed = []
 
             def guarded(which):
                 try:
-                    ask_one(options, which)
+                    ask_one(options, which, pause)
                 except BaseException as error:
                     failed.append(repr(error))
             threads = [threading.Thread(target=guarded, args=(which,)) for which in range(options.connections)]
