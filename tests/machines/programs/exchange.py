@@ -2,13 +2,14 @@
 
     exchange.py serve PORT [--family 6] [--async] [--fork]
     exchange.py ask ADDRESS PORT --rounds N --size BYTES [--connections C] [--async]
-        [--pause-file F] [--pace S] [--pace-until F]
+        [--pause-file F] [--pace S] [--pace-until F] [--reads-first]
 
 Each request is four bytes of length, then so many bytes; the answer is the SHA-256 of the bytes, then
 the bytes themselves. Behind the last answer the client ends its half, and the server answers with the
 number of requests and ends, too. With `--pause-file` the client makes the file when all its connections
-have a third of their rounds behind them, and they wait until it is gone. With `--pace` so many seconds pass between two rounds from there on, until there is the
-file of `--pace-until`.
+have a third of their rounds behind them, and they wait until it is gone. With `--pace` so many seconds
+pass between two rounds from there on, until there is the file of `--pace-until`. With `--reads-first`
+it is the sending thread that waits, while the reading one (of blocking sockets) is in its receive.
 """
 
 import argparse
@@ -88,11 +89,20 @@ def pace_s(options, at):
 def ask_one(options, which, pause):
     with socket.create_connection((options.address, options.port)) as connection:
         for at, body in enumerate(bodies(options, which)):
-            for step in pause.steps(at):
-                time.sleep(step)
-            time.sleep(pace_s(options, at))
+            def rest(at=at):
+                for step in pause.steps(at):
+                    time.sleep(step)
+                time.sleep(pace_s(options, at))
+
+            def send(rest=rest, body=body):
+                if options.reads_first:
+                    rest()
+                connection.sendall(struct.pack("!I", len(body)) + body)
+
+            if not options.reads_first:
+                rest()
             # Beside the reader: a large answer may begin before the request has been taken.
-            sender = threading.Thread(target=connection.sendall, args=(struct.pack("!I", len(body)) + body,))
+            sender = threading.Thread(target=send)
             sender.start()
             answer = take(connection, 32 + len(body))
             sender.join()
@@ -150,6 +160,7 @@ def main():
     ask.add_argument("--pause-file")
     ask.add_argument("--pace", type=float, default=0)
     ask.add_argument("--pace-until")
+    ask.add_argument("--reads-first", action="store_true")
     ask.add_argument("--async", dest="is_async", action="store_true")
     options = parser.parse_args()
     if options.command == "ask":
