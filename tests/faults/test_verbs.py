@@ -425,6 +425,31 @@ def test_a_new_image_answers_who_has_ended_his_stream(hosts):
     assert report["bytes"]["tcp_received"] >= 80_000, report
 
 
+def marked(hosts, count):
+    """Waits until markers lie unread at so many connections of the client's host."""
+    argv = hosts.inside(1, "ss", "-Htn", "state", "established", "dport", "=", f":{PORT}")
+    for _ in range(LIMIT_S * 50):
+        unread = [int(line.split()[0]) for line in subprocess.check_output(argv, text=True).splitlines()]
+        if sum(n >= 48 for n in unread) >= count:
+            return
+        time.sleep(0.02)
+    raise AssertionError(unread)
+
+
+@pytest.mark.integrity
+def test_all_are_asked_before_one_is_waited_for(hosts):
+    """A new image gets several connections, whose other ends do not answer before they are asked, each of them."""
+    server = hosts.serve("many", 120, program=HANDBACK)
+    client = hosts.start(1, "client", "ask-many", ADDRESSES[0], PORT, 120, hosts.path / "pause", program=HANDBACK)
+    pause = hosts.pause()
+    marked(hosts, 3)
+    pause.unlink()
+    hosts.every_byte(client)
+    assert server.wait(LIMIT_S) == 0, server.communicate()
+    report = json.loads((hosts.path / "client.json").read_text())
+    assert report["fabrics"]["verbs"] == 3 and by_sdp(report) > 3 * 40_000, report
+
+
 def test_a_client_is_killed(hosts):
     """What it had goes; the server serves the next one by SDP."""
     server = hosts.serve()

@@ -5,11 +5,14 @@
     handback.py ask HOST PORT        sends requests, some of them several at once
     handback.py serve PORT half AT   answers them, reads the end of the stream, and becomes what sends the TAIL
     handback.py ask-half HOST PORT AT
+    handback.py serve PORT many AT   answers AT requests on each of MANY connections, and becomes what answers the rest
+    handback.py ask-many HOST PORT AT FILE      after AT makes the file, and waits outside the library until it is gone
 """
 
 import array
 import os
 import random
+import select
 import signal
 import socket
 import struct
@@ -18,6 +21,7 @@ import sys
 import time
 
 ROUNDS = 120
+MANY = 3
 TAIL = b"".join(struct.pack("!I", number) for number in range(20_000))
 
 
@@ -49,9 +53,28 @@ def without_library():
     return {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
 
 
+def become(command, *socks):
+    """An image without the library that has the connections."""
+    for sock in socks:
+        os.set_inheritable(sock.fileno(), True)
+    words = [sys.executable, __file__, command, *(str(sock.fileno()) for sock in socks)]
+    os.execve(sys.executable, words, without_library())
+
+
+def serve_many(listener, at):
+    socks = [listener.accept()[0] for _ in range(MANY)]
+    listener.close()
+    for _ in range(at):
+        for sock in socks:
+            answer(sock, 1)
+    become("go-on", *socks)
+
+
 def serve(port, how, at):
     listener = socket.create_server(("", port))
     helper = None
+    if how == "many":
+        serve_many(listener, at)
     if how == "pass":
         ours, theirs = socket.socketpair()
         words = [sys.executable, __file__, "receive", str(theirs.fileno())]
@@ -62,13 +85,9 @@ def serve(port, how, at):
     answer(sock, at)
     if how == "half":
         assert sock.recv(1) == b""
-        os.set_inheritable(sock.fileno(), True)
-        words = [sys.executable, __file__, "tail", str(sock.fileno())]
-        os.execve(sys.executable, words, without_library())
+        become("tail", sock)
     if how == "exec":
-        os.set_inheritable(sock.fileno(), True)
-        words = [sys.executable, __file__, "go-on", str(sock.fileno())]
-        os.execve(sys.executable, words, without_library())
+        become("go-on", sock)
     if how == "pass":
         ours.sendmsg([b"!"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [sock.fileno()]))])
         sock.close()
@@ -91,9 +110,7 @@ def serve(port, how, at):
         child = os.fork()
         if child == 0:
             if how == "child-exec":
-                os.set_inheritable(sock.fileno(), True)
-                words = [sys.executable, __file__, "go-on", str(sock.fileno())]
-                os.execve(sys.executable, words, without_library())
+                become("go-on", sock)
             if how == "child-later":
                 time.sleep(0.5)
             if how == "child-after":
@@ -130,12 +147,51 @@ def tail(fd):
     sock.close()
 
 
+def request(index):
+    body = bytes([index & 0xFF]) * 700
+    return struct.pack("!I", len(body)) + body
+
+
+def check(sock, index):
+    asked = request(index)
+    assert take(sock, len(asked)) == asked[:4] + bytes(byte ^ 0xFF for byte in asked[4:])
+
+
+def ask_one(sock, index):
+    sock.sendall(request(index))
+    check(sock, index)
+
+
+def ask_many(host, port, at, pause):
+    socks = [socket.create_connection((host, port)) for _ in range(MANY)]
+    for index in range(at):
+        for sock in socks:
+            ask_one(sock, index)
+    wait_outside(pause)
+    for sock in socks:
+        sock.sendall(b"".join(request(index) for index in range(ROUNDS)))
+    waiting = socks
+    while waiting:
+        for sock in select.select(waiting, [], [])[0]:
+            for index in range(ROUNDS):
+                check(sock, index)
+            sock.shutdown(socket.SHUT_WR)
+            assert sock.recv(1) == b""
+            waiting.remove(sock)
+    print("every byte")
+
+
+def wait_outside(pause):
+    """Until the file that this makes is gone."""
+    open(pause, "x", encoding="ascii").close()
+    while os.path.exists(pause):
+        time.sleep(0.01)
+
+
 def ask_half(host, port, at):
     sock = socket.create_connection((host, port))
     for index in range(at):
-        body = bytes([index & 0xFF]) * 700
-        sock.sendall(struct.pack("!I", len(body)) + body)
-        assert take(sock, 4 + len(body))[4:] == bytes(byte ^ 0xFF for byte in body)
+        ask_one(sock, index)
     sock.shutdown(socket.SHUT_WR)
     assert take(sock, len(TAIL) + 1) == TAIL
     print("every byte")
@@ -163,5 +219,8 @@ if __name__ == "__main__":
         ask(words[0], int(words[1]))
     elif command == "ask-half":
         ask_half(words[0], int(words[1]), int(words[2]))
+    elif command == "ask-many":
+        ask_many(words[0], int(words[1]), int(words[2]), words[3])
     else:
-        {"receive": receive, "go-on": go_on, "tail": tail}[command](int(words[0]))
+        for word in words:
+            {"receive": receive, "go-on": go_on, "tail": tail}[command](int(word))

@@ -469,6 +469,7 @@ pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Call {
     let Some(header) = (unsafe { Header::new(msg) }) else { return Call::Pass };
     if !is_tracked(fd) {
         let mut is_whole = true;
+        header::each_right(header, hosts::ask_number);
         header::each_right(header, |passed| {
             if elsewhere::is(passed) {
                 return;

@@ -4,19 +4,23 @@
 use core::sync::atomic::Ordering;
 
 use libc::c_int;
-use sdp_remote::{Inbound, Leaving, Outbound, Wait};
+use sdp_remote::{Inbound, LeaveError, Leaving, Outbound, Wait};
 use sdp_stats::{Direction, Fabric, Reason, trace::Kind};
-use sdp_sys::{fd, time::monotonic_ns};
+use sdp_sys::{fd, section, time::monotonic_ns};
 
 use super::{
+    IN_USE,
     carrier_io::Socket,
     device,
     forked::{self, Copied, Use},
-    let_go, look,
+    is_guarded, let_go, look,
     pair::{self, Pair, Receiving, Sending},
     reset_for, tend,
 };
-use crate::conn::{self, Conn, carrier, flag, publish};
+use crate::{
+    conn::{self, Conn, Half, Pinned, carrier, flag, publish},
+    process::table::{self, Entry},
+};
 
 /// How long one who leaves waits for the other end, and how long apart he looks.
 pub(super) const LEAVE_NS: u64 = 10_000_000_000;
@@ -50,17 +54,71 @@ pub(crate) fn hand_back(conn: &Conn, fd: c_int, reason: Reason) -> bool {
     is_out
 }
 
-/// [`hand_back`] of a guarded stream that is this process's to hand.
-pub(super) fn leave(conn: &Conn, pair: &Pair, fd: c_int, reason: Reason) -> bool {
-    let end = monotonic_ns() + LEAVE_NS;
-    // Under a lock: a fork leaves it as it is from then on.
-    let begins = |_: &mut Receiving| {
+/// Before several connections are handed back, one after the other: the other end of each that `goes` names is asked, so
+/// that all are waited for at the same time. [`hand_back`] follows for each. Slow.
+pub(crate) fn ask_all(goes: impl Fn(&Conn, c_int) -> bool) {
+    if !IN_USE.load(Ordering::Relaxed) {
+        return;
+    }
+    table::walk(|fd, entry| {
+        if matches!(entry, Entry::Conn(_)) {
+            ask_if(fd, &goes);
+        }
+    });
+}
+
+/// The same for one number, which is about to be passed on.
+pub(crate) fn ask_number(fd: c_int) {
+    ask_if(fd, |_, _| true);
+}
+
+fn ask_if(fd: c_int, goes: impl Fn(&Conn, c_int) -> bool) {
+    let _section = section::Guard::enter();
+    if let Some(conn) = Pinned::new(fd, Half::Receive)
+        && is_guarded(&conn)
+        && goes(&conn, fd)
+    {
+        ask(&conn, fd);
+    }
+}
+
+/// One that cannot be asked at once is asked in its turn.
+fn ask(conn: &Conn, fd: c_int) {
+    let Some((number, pair)) = pair::of(conn) else { return };
+    if conn.has(flag::HOSTILE)
+        || pair.is_copy()
+        || pair.is_leaving.load(Ordering::Acquire)
+        // Perhaps nothing of a stream that has ended is unread: then nothing is asked.
+        || carrier::is_over(fd)
+        || !forked::claim(conn, pair, Use::Look)
+        || pair.is_plain()
+        || !may_leave(conn, pair)
+        || begin(conn, pair) != Some(true)
+    {
+        return;
+    }
+    pair.leave_by.store(monotonic_ns() + LEAVE_NS, Ordering::Relaxed);
+    device::cut(number, pair);
+    let _ = step(conn, pair, fd);
+}
+
+/// From here on a fork leaves it as it is: under a lock. False: there was a fork since it was claimed.
+fn begin(conn: &Conn, pair: &Pair) -> Option<bool> {
+    pair.receiving(conn, |_| {
         let is_ours = pair.is_claimed();
         pair.is_leaving.store(is_ours, Ordering::Release);
         is_ours
+    })
+}
+
+/// [`hand_back`] of a guarded stream that is this process's to hand.
+pub(super) fn leave(conn: &Conn, pair: &Pair, fd: c_int, reason: Reason) -> bool {
+    let end = match pair.leave_by.swap(0, Ordering::Relaxed) {
+        0 => monotonic_ns() + LEAVE_NS,
+        asked => asked,
     };
     loop {
-        match pair.receiving(conn, begins) {
+        match begin(conn, pair) {
             Some(true) => break,
             // There was a fork since it was claimed. Not as a call, which would hand it back.
             Some(false) if forked::claim(conn, pair, Use::Look) => {}
@@ -106,10 +164,7 @@ pub(super) fn leave(conn: &Conn, pair: &Pair, fd: c_int, reason: Reason) -> bool
 /// In the middle of the first meeting the peer may not know of markers: its end is awaited. True: there may be some.
 fn await_proof(conn: &Conn, pair: &Pair, fd: c_int, end: u64) -> bool {
     loop {
-        let knows = |sending: &mut Sending, _: &mut [u8]| {
-            sending.outbound.as_ref().is_some_and(|outbound| outbound.may_leave())
-        };
-        if pair.sending(conn, knows) == Some(true) {
+        if may_leave(conn, pair) {
             return true;
         }
         if monotonic_ns() >= end {
@@ -121,26 +176,37 @@ fn await_proof(conn: &Conn, pair: &Pair, fd: c_int, end: u64) -> bool {
     }
 }
 
+fn may_leave(conn: &Conn, pair: &Pair) -> bool {
+    let knows = |sending: &mut Sending, _: &mut [u8]| {
+        sending.outbound.as_ref().is_some_and(|outbound| outbound.may_leave())
+    };
+    pair.sending(conn, knows) == Some(true)
+}
+
+/// The next steps out of the guard, as far as they go now. `None`: it is not this connection's any more.
+fn step(conn: &Conn, pair: &Pair, fd: c_int) -> Option<Result<Leaving, LeaveError>> {
+    pair.receiving(conn, |Receiving { inbound, rx, copied, .. }| {
+        pair.sending(conn, |Sending { outbound, .. }, ring| {
+            if pair.is_plain() {
+                return Some(Ok(Leaving::Done));
+            }
+            let (inbound, outbound) = (inbound.as_mut()?, outbound.as_mut()?);
+            let mut socket = Socket(fd);
+            let mut io = pair.context(None, &mut socket, ring);
+            Some(match copied {
+                Some(rx) => sdp_remote::leave(outbound, inbound, Some(&mut Copied(rx)), &mut io),
+                None => sdp_remote::leave(outbound, inbound, rx.as_mut(), &mut io),
+            })
+        })
+    })
+    .flatten()
+    .flatten()
+}
+
 /// LEAVE, until both halves are raw. False: that did not come about.
 fn leave_guard(conn: &Conn, pair: &Pair, fd: c_int, end: u64) -> bool {
     loop {
-        let step = pair.receiving(conn, |Receiving { inbound, rx, copied, .. }| {
-            pair.sending(conn, |Sending { outbound, .. }, ring| {
-                if pair.is_plain() {
-                    return Some(Ok(Leaving::Done));
-                }
-                let (inbound, outbound) = (inbound.as_mut()?, outbound.as_mut()?);
-                let mut socket = Socket(fd);
-                let mut io = pair.context(None, &mut socket, ring);
-                Some(match copied {
-                    Some(rx) => {
-                        sdp_remote::leave(outbound, inbound, Some(&mut Copied(rx)), &mut io)
-                    }
-                    None => sdp_remote::leave(outbound, inbound, rx.as_mut(), &mut io),
-                })
-            })
-        });
-        match step.flatten().flatten() {
+        match step(conn, pair, fd) {
             Some(Ok(Leaving::Done)) => {
                 pair.become_plain();
                 return true;

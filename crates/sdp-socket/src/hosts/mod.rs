@@ -50,7 +50,7 @@ mod watch;
 use awake::{Road, receive_or_pause};
 use carrier_io::{NOT_ASKED, Socket, Vector, is_of_this_host};
 use forked::{Use, claim};
-pub(crate) use leaving::hand_back;
+pub(crate) use leaving::{ask_all, ask_number, hand_back};
 use leaving::{await_return, is_held, is_plain, is_return_lost, take_return};
 pub(crate) use look::{Found, drain, look, readable_bytes, unsent_bytes};
 use look::{has_messages, is_cut_for_good, spin};

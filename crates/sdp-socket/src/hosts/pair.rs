@@ -7,7 +7,7 @@ use core::{
     cell::UnsafeCell,
     mem::{ManuallyDrop, forget},
     ptr::null_mut,
-    sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering},
+    sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering},
 };
 
 use sdp_fabric_shm::identity::Tuple;
@@ -98,6 +98,8 @@ pub(super) struct Pair {
     is_plain: AtomicBool,
     /// A thread is at handing the stream back.
     pub(super) is_leaving: AtomicBool,
+    /// The other end was asked before its turn: how long it is waited for, in monotonic nanoseconds; 0: it was not.
+    pub(super) leave_by: AtomicU64,
     /// Since it met, the process has forked, or it is the child.
     pub(super) is_forked: AtomicBool,
     /// The fork that made this copy, or the last one of the process that has the queue pair.
@@ -217,6 +219,7 @@ pub(super) fn take(conn: &Conn, role: Role) -> Option<&'static Pair> {
         for flag in [&pair.is_plain, &pair.is_leaving, &pair.is_forked, &pair.is_copy] {
             flag.store(false, Ordering::Relaxed);
         }
+        pair.leave_by.store(0, Ordering::Relaxed);
         pair.fork.store(0, Ordering::Relaxed);
         pair.claimed.store(0, Ordering::Relaxed);
         pair.is_shut.store(false, Ordering::Relaxed);

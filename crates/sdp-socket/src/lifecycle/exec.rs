@@ -52,6 +52,7 @@ pub(crate) fn executing() {
     page::executing();
     // The new image knows nothing of it, and the peers would go on believing that somebody keeps their half.
     crate::conn::pool::clear();
+    ask_first(is_inherited_on_purpose);
     table::walk(|fd, entry| {
         if let Some(conn) = held(fd, entry)
             && (fd < adopt::LOOKED_AT || has_lanes(&conn))
@@ -102,6 +103,7 @@ pub(crate) fn spawning() -> bool {
     }
     let mut is_whole = true;
     let _section = section::Guard::enter();
+    ask_first(is_meant_for_images);
     table::walk(|fd, entry| {
         if let Some(conn) = held(fd, entry)
             && has_lanes(&conn)
@@ -116,6 +118,11 @@ pub(crate) fn spawning() -> bool {
         }
     });
     is_whole
+}
+
+/// Of those that `goes` names and an image gets: other hosts are asked all at once, and then waited for in turn.
+fn ask_first(goes: impl Fn(&Conn, c_int) -> bool) {
+    hosts::ask_all(|conn, fd| fd::stays_open(fd) && goes(conn, fd));
 }
 
 /// The connection of an entry of the table.

@@ -293,6 +293,7 @@ pub(crate) fn leaving(reason: Reason, for_good: bool) -> bool {
         page::expect_guests(); // forks go unseen from here on
     }
     let mut remains = Remains { held: false, used: false };
+    hosts::ask_all(|_, _| true);
     table::walk(|fd, entry| {
         if matches!(entry, Entry::Conn(_))
             && let Some(conn) = Pinned::new(fd, Half::Receive)
