@@ -89,3 +89,20 @@ def test_a_ping_by_rdma(pair, ladder):
     assert "rxe0 reaches 10.9.0.1 by RDMA" in ping["what"], ping
     pair.a.run(f"pkill -INT -f '^{sdp} doctor --answer'")
     answers.wait(60)
+
+
+def test_perf_between_machines(pair, ladder):
+    """One command at each machine; queue pairs carry what the library's pair sends. No figure is judged."""
+    sdp = ladder.artifacts.sdp
+    serves = pair.a.start(f"exec timeout -s INT 200 {sdp} perf serve 10.9.0.1")
+    pair.a.wait_listening(7798)
+    done = pair.b.run([sdp, "perf", "between", "10.9.0.1", "--rounds", "3", "--seconds", "3", "--json"], 120)
+    outcomes = json.loads(done.out)
+    print(done.text)
+    assert [outcome["unit"] for outcome in outcomes] == ["us", "GB/s", "Mmsg/s"], outcomes
+    for outcome in outcomes:
+        assert outcome["ends"]["fabric"] == "verbs" and outcome["sdp_share"] > 0, outcome
+        for end in ("here", "there"):
+            assert outcome["ends"][end]["verbs"] == 1 and outcome["ends"][end]["shm"] == 0, outcome
+    pair.a.run(f"pkill -INT -f '^{sdp} perf serve'")
+    serves.wait(60)

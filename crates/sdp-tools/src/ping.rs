@@ -66,13 +66,21 @@ fn silence(what: impl Into<String>, advice: impl Into<String>) -> Silence {
 /// # Errors
 /// It is none, or no name of a host.
 pub fn endpoint(text: &str) -> Result<SocketAddr, Failure> {
+    endpoint_or(text, PORT)
+}
+
+/// [`endpoint`], with this port unless one is named.
+///
+/// # Errors
+/// As there.
+pub fn endpoint_or(text: &str, port: u16) -> Result<SocketAddr, Failure> {
     let bad = |why: &dyn std::fmt::Display| Failure::new(format_args!("{text:?}"), why);
     if let Ok(ip) = text.parse::<IpAddr>() {
-        return Ok(SocketAddr::new(ip, PORT));
+        return Ok(SocketAddr::new(ip, port));
     }
     let found = match text.rsplit_once(':') {
         Some((_, port)) if port.parse::<u16>().is_ok() => text.to_socket_addrs(),
-        _ => (text, PORT).to_socket_addrs(),
+        _ => (text, port).to_socket_addrs(),
     };
     found.map_err(|e| bad(&e))?.next().ok_or_else(|| bad(&"no address"))
 }

@@ -300,6 +300,13 @@ pub fn before_exec(
     unsafe { command.pre_exec(action) };
 }
 
+/// Between fork and exec: ends with the thread that has started it, unless it becomes another user.
+pub fn end_with_parent() -> io::Result<()> {
+    // SAFETY: a signal's number, no pointers.
+    check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })?;
+    Ok(())
+}
+
 /// Between fork and exec: another user, without other groups. False: not allowed; errno says why.
 pub fn become_user(uid: u32, gid: u32) -> bool {
     // SAFETY: system calls on numbers; no group is read.

@@ -177,6 +177,7 @@ impl Case {
             users: options.users,
             paired: true,
             set: options.set.clone(),
+            peer: None,
             json: options.json,
         };
         Plan::new(self.kind, &common)

@@ -1,4 +1,4 @@
-//! `sdp perf`: the same program over TCP and over SDP, side by side.
+//! `sdp perf`: the same program over TCP and over SDP, side by side, on this host or between two ([`between`]).
 //!
 //! Two pairs of processes run the same code ([`peer`]); one pair has the library, the other has
 //! nothing preloaded at all. Their rounds alternate within one run, so that what else happens on the
@@ -6,6 +6,7 @@
 //! processes hand in. Where one end has no library and TCP is compared with TCP, there are more pairs of
 //! each kind. Figures are medians over rounds with their range; times never decide anything.
 
+pub mod between;
 pub mod hog;
 pub mod idle;
 pub mod idle_peer;
@@ -15,8 +16,10 @@ pub mod peer;
 pub mod promote;
 pub mod ready;
 pub mod ready_peer;
+pub mod serve;
 pub mod show;
 pub mod stats;
+pub mod talk;
 pub mod users;
 
 use clap::{Args, Subcommand, ValueEnum};
@@ -113,6 +116,9 @@ pub struct Common {
     /// Many short alternating pairs: median ratio with its 95 % interval
     #[arg(long)]
     pub paired: bool,
+    /// Measure with this machine, where `sdp perf serve` runs (latency, stream and rate only)
+    #[arg(long, value_name = "ADDRESS[:PORT]", conflicts_with_all = ["hogs", "without", "pin", "users"])]
+    pub peer: Option<String>,
     /// Users of both processes
     #[command(flatten)]
     pub users: users::Options,
@@ -130,6 +136,7 @@ pub enum Test {
     /// Round trips of one message
     Latency(Common),
     /// Bytes one way
+    #[command(visible_alias = "bandwidth")]
     Stream(Common),
     /// Small messages one way
     Rate(Common),
@@ -147,6 +154,10 @@ pub enum Test {
     Ready(ready::Options),
     /// What getting a lane costs a connection: CPU time of both ends
     Promote(promote::Options),
+    /// Latency, stream and rate between this machine and one where `sdp perf serve` runs
+    Between(between::Options),
+    /// Be the other machine of a measurement, for whoever asks
+    Serve(serve::Options),
 }
 
 /// One test with all its parameters.
@@ -190,7 +201,7 @@ impl Plan {
             concurrent: common.concurrent,
             hogs: common.hogs,
             without: common.without,
-            pin: common.pin,
+            pin: if common.peer.is_some() { Pin::None } else { common.pin },
             rounds: common.rounds.unwrap_or(if common.paired { MIN_PAIRS } else { 9 }),
             paired: common.paired,
             seconds: common.seconds,
@@ -331,24 +342,28 @@ pub struct Outcome {
     pub sdp_share: Option<f64>,
     /// Reasons of the SDP pair's connections that stayed on TCP.
     pub reasons: std::collections::BTreeMap<String, i64>,
-    /// Share of all CPU time that other processes used meanwhile.
+    /// Share of all CPU time that other processes used meanwhile, on this machine.
     pub foreign_cpu: f64,
+    /// Of a measurement between machines only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ends: Option<between::Ends>,
 }
 
 /// What the processes of a pair are told by their command line.
 fn words(plan: &Plan) -> Vec<String> {
-    let kind = plan.kind.to_possible_value().map(|v| v.get_name().to_string());
-    let mut words = vec!["--kind".to_string(), kind.unwrap_or_default()];
-    for (name, value) in [
-        ("--size", plan.size as u64),
-        ("--connections", plan.connections as u64),
-        ("--gap-us", plan.gap_us),
-    ] {
+    let mut words = peer_words(&talk::Wanted::of(plan));
+    words.extend(["--gap-us".to_string(), plan.gap_us.to_string()]);
+    words.extend(plan.concurrent.then(|| "--concurrent".to_string()));
+    words
+}
+
+/// Those of them that concern a server, too.
+fn peer_words(wanted: &talk::Wanted) -> Vec<String> {
+    let mut words = vec!["--kind".to_string(), wanted.kind.word()];
+    for (name, value) in [("--size", wanted.size), ("--connections", wanted.connections)] {
         words.extend([name.to_string(), value.to_string()]);
     }
-    for (name, is_wanted) in [("--epoll", plan.epoll), ("--concurrent", plan.concurrent)] {
-        words.extend(is_wanted.then(|| name.to_string()));
-    }
+    words.extend(wanted.epoll.then(|| "--epoll".to_string()));
     words
 }
 
@@ -363,12 +378,17 @@ fn start(plan: &Plan, setting: Setting<'_>) -> Result<Pair, Failure> {
 
 /// One round; its CPU time is that of both processes.
 fn round(pair: &mut Pair, order: Order) -> Result<Round, Failure> {
-    let broken = |e| Failure::new("a measuring process failed", e);
     let before = pair.server.cpu_ns()?;
-    pair.client.order(&serde_json::to_string(&order).map_err(broken)?)?;
-    let mut round: Round = serde_json::from_str(&pair.client.answer()?).map_err(broken)?;
+    let mut round = play(&mut pair.client, order)?;
     round.cpu_ns += pair.server.cpu_ns()?.saturating_sub(before);
     Ok(round)
+}
+
+/// One round of a client; its CPU time is its own.
+fn play(client: &mut pair::Process, order: Order) -> Result<Round, Failure> {
+    let broken = |e| Failure::new("a measuring process failed", e);
+    client.order(&serde_json::to_string(&order).map_err(broken)?)?;
+    serde_json::from_str(&client.answer()?).map_err(broken)
 }
 
 /// Starts all pairs of one transport, promotes and fills caches.
@@ -440,14 +460,18 @@ pub fn measure(plan: &Plan) -> Result<Outcome, Failure> {
     let nobody = Ended { how: Ok(0), user_s: 0.0, system_s: 0.0 };
     let report = Report::new(Vec::new(), &nobody, 0.0, &collected);
 
-    let [tcp, sdp] = rounds;
+    Ok(Outcome { foreign_cpu, ..outcome(plan, rounds, report) })
+}
+
+/// What the rounds of both transports give together, and the report of the one with the library.
+fn outcome(plan: &Plan, [tcp, sdp]: [Vec<Round>; 2], report: Report) -> Outcome {
     let compared = |(number, (t, s)): (usize, (&Round, &Round))| {
         let (tcp, sdp, _) = plan.turn(number);
         Compared { ratio: better(plan, t, s), tcp, sdp }
     };
     let compared: Vec<Compared> = tcp.iter().zip(&sdp).enumerate().map(compared).collect();
     let (tcp, sdp) = (side(plan, &tcp), side(plan, &sdp));
-    Ok(Outcome {
+    Outcome {
         schema: SCHEMA,
         version: env!("CARGO_PKG_VERSION"),
         test: plan.clone(),
@@ -459,8 +483,9 @@ pub fn measure(plan: &Plan) -> Result<Outcome, Failure> {
         sdp,
         sdp_share: report.sdp_share(),
         reasons: report.reasons,
-        foreign_cpu,
-    })
+        foreign_cpu: 0.0,
+        ends: None,
+    }
 }
 
 const fn unit(kind: Kind) -> &'static str {
@@ -524,8 +549,14 @@ pub fn main(test: &Test) -> Result<(), Failure> {
         Test::Idle(options) => return idle::main(options),
         Test::Ready(options) => return ready::main(options),
         Test::Promote(options) => return promote::main(options),
+        Test::Between(options) => return between::main(options),
+        Test::Serve(options) => return serve::main(options),
     };
-    let outcome = measure(&Plan::new(kind, common)?)?;
+    let plan = Plan::new(kind, common)?;
+    let outcome = match &common.peer {
+        Some(peer) => between::measure(&plan, peer)?,
+        None => measure(&plan)?,
+    };
     if common.json {
         let json = serde_json::to_string_pretty(&outcome);
         println!("{}", json.map_err(|e| Failure::new("the result has no JSON form", e))?);
@@ -556,6 +587,7 @@ mod tests {
             paired: false,
             users: users::Options::default(),
             set: Vec::new(),
+            peer: None,
             json: false,
         }
     }

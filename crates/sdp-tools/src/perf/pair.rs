@@ -6,6 +6,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use super::peer::Side;
 use super::users::Users;
@@ -14,6 +15,9 @@ use crate::Failure;
 use crate::collect;
 use crate::run::{Environment, RULES_VARIABLE};
 use crate::sys;
+
+/// Between two looks whether a process has ended.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// A child that does not outlive us, whatever happens.
 pub struct Guard(pub Child);
@@ -79,7 +83,38 @@ pub struct Process {
 }
 
 impl Process {
-    fn start(mut command: Command) -> Result<Self, Failure> {
+    /// Starts `sdp NAME server|client --port PORT WORDS`.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn start(
+        name: &str,
+        (side, port): (Side, u16),
+        words: &[String],
+        pin: Pin,
+        setting: Setting<'_>,
+    ) -> Result<Self, Failure> {
+        let exe =
+            std::env::current_exe().map_err(|e| Failure::new("cannot find my own file", e))?;
+        let (word, number) = match side {
+            Side::Server => ("server", 0),
+            Side::Client => ("client", 1),
+        };
+        let mut command = Command::new(exe);
+        command.args([name, word, "--port", &port.to_string()]).args(words);
+        setting.apply(&mut command);
+        sys::before_exec(&mut command, sys::end_with_parent);
+        let cpus = pin.cpus(&sys::allowed_cpus(), number);
+        if !cpus.is_empty() {
+            sys::before_exec(&mut command, move || sys::pin_to(&cpus));
+        }
+        if let Some(users) = setting.users {
+            users.apply(side, &mut command);
+        }
+        Self::run(command)
+    }
+
+    fn run(mut command: Command) -> Result<Self, Failure> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let start = |e| Failure::new("cannot start a measuring process", e);
         let mut child = Guard(command.spawn().map_err(start)?);
@@ -134,7 +169,31 @@ impl Process {
         }
     }
 
-    fn end(&mut self) -> Result<(), Failure> {
+    /// A server's first line.
+    ///
+    /// # Errors
+    /// As [`Self::answer`], or it is no port.
+    pub fn port(&mut self) -> Result<u16, Failure> {
+        self.answer()?.parse().map_err(|e| Failure::new("the server gave no port", e))
+    }
+
+    /// Whether it has ended, which it is given this long for.
+    pub fn ends_within(&mut self, limit: Duration) -> bool {
+        let until = Instant::now() + limit;
+        loop {
+            match self.child.0.try_wait() {
+                Ok(None) if Instant::now() < until => std::thread::sleep(LOOK_AGAIN),
+                Ok(status) => return status.is_some(),
+                Err(_) => return false,
+            }
+        }
+    }
+
+    /// Lets it end by itself.
+    ///
+    /// # Errors
+    /// It does not end well.
+    pub fn end(&mut self) -> Result<(), Failure> {
         drop(self.orders.take());
         let status = self.child.0.wait().map_err(|e| Failure::new("a measuring process", e))?;
         match status.success() {
@@ -163,28 +222,10 @@ impl Pair {
         pin: Pin,
         setting: impl Fn(Side) -> Setting<'a>,
     ) -> Result<Self, Failure> {
-        let exe =
-            std::env::current_exe().map_err(|e| Failure::new("cannot find my own file", e))?;
-        let start = |side: Side, port: u16| {
-            let (word, number) = match side {
-                Side::Server => ("server", 0),
-                Side::Client => ("client", 1),
-            };
-            let mut command = Command::new(&exe);
-            command.args([name, word, "--port", &port.to_string()]).args(words);
-            setting(side).apply(&mut command);
-            let cpus = pin.cpus(&sys::allowed_cpus(), number);
-            if !cpus.is_empty() {
-                sys::before_exec(&mut command, move || sys::pin_to(&cpus));
-            }
-            if let Some(users) = setting(side).users {
-                users.apply(side, &mut command);
-            }
-            Process::start(command)
-        };
+        let start =
+            |side: Side, port| Process::start(name, (side, port), words, pin, setting(side));
         let mut server = start(Side::Server, 0)?;
-        let port = server.answer()?.parse();
-        let port = port.map_err(|e| Failure::new("the server gave no port", e))?;
+        let port = server.port()?;
         Ok(Self { client: start(Side::Client, port)?, server })
     }
 

@@ -8,7 +8,7 @@
 //! untouched buffers flatter every transport, and zero copy most of all.
 
 use std::io::{self, BufRead, ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -34,6 +34,13 @@ pub enum Kind {
     Call,
 }
 
+impl Kind {
+    /// The word on the command line.
+    pub fn word(self) -> String {
+        self.to_possible_value().map(|v| v.get_name().to_string()).unwrap_or_default()
+    }
+}
+
 /// Which process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -43,6 +50,11 @@ pub enum Side {
     /// Connects and measures.
     Client,
 }
+
+/// Where both are on one host.
+const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+/// Connections of others that one process closes before it gives up.
+const MAX_STRANGERS: usize = 1000;
 
 /// Options of one process.
 #[derive(Debug, Clone, Args)]
@@ -70,6 +82,12 @@ pub struct Options {
     /// Where the server listens (client only)
     #[arg(long, default_value_t = 0)]
     pub port: u16,
+    /// The server's address; its port is `port`
+    #[arg(long, default_value_t = LOOPBACK)]
+    pub at: SocketAddr,
+    /// Whose connections are served (server only); others are closed
+    #[arg(long)]
+    pub from: Option<IpAddr>,
 }
 
 /// Orders to a client, one JSON line each.
@@ -204,14 +222,32 @@ fn wrong(what: &str) -> io::Error {
 
 // ---- server ----------------------------------------------------------------------------------
 
+/// The server's address with this port.
+fn at(options: &Options, port: u16) -> SocketAddr {
+    let mut at = options.at;
+    at.set_port(port);
+    at
+}
+
+/// The next connection of the one who is expected.
+fn expected(listener: &TcpListener, from: Option<IpAddr>) -> io::Result<TcpStream> {
+    for _ in 0..MAX_STRANGERS {
+        let (stream, who) = listener.accept()?;
+        if from.is_none_or(|from| who.ip().to_canonical() == from.to_canonical()) {
+            return Ok(stream);
+        }
+    }
+    Err(wrong("too many connections of others"))
+}
+
 fn serve(options: &Options) -> io::Result<()> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let listener = TcpListener::bind(at(options, 0))?;
     println!("{}", listener.local_addr()?.port());
     io::stdout().flush()?;
     if options.kind == Kind::Connect {
         return serve_connects(&listener, options);
     }
-    let accept = || Conn::new(listener.accept()?.0, options);
+    let accept = || Conn::new(expected(&listener, options.from)?, options);
     let mut conns: Vec<Conn> =
         (0..options.connections).map(|_| accept()).collect::<Result<_, _>>()?;
     if options.epoll && options.kind == Kind::Latency {
@@ -322,7 +358,7 @@ fn serve_connects(listener: &TcpListener, options: &Options) -> io::Result<()> {
 
 fn drive(options: &Options) -> io::Result<()> {
     sys::exact_sleeps();
-    let connect = || Conn::new(TcpStream::connect((Ipv4Addr::LOCALHOST, options.port))?, options);
+    let connect = || Conn::new(TcpStream::connect(at(options, options.port))?, options);
     let count = if options.kind == Kind::Connect { 0 } else { options.connections };
     let mut conns: Vec<Conn> = (0..count).map(|_| connect()).collect::<Result<_, _>>()?;
     println!("ready");

@@ -1,7 +1,9 @@
 //! Results as text.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use super::between::{Ends, PerByte};
 use super::stats::Spread;
 use super::{Outcome, Side};
 
@@ -45,6 +47,9 @@ pub fn one(outcome: &Outcome) -> String {
         figure(o.ratio.high),
         figure(o.cpu_ratio)
     ));
+    if let Some(ends) = &o.ends {
+        between(ends).into_iter().for_each(&mut line);
+    }
     line(lane(o));
     if o.foreign_cpu > DOUBTFUL_LOAD {
         line(format!(
@@ -53,6 +58,32 @@ pub fn one(outcome: &Outcome) -> String {
         ));
     }
     text
+}
+
+/// What is known of two machines.
+fn between(ends: &Ends) -> Vec<String> {
+    let cpu =
+        |name, of: &PerByte| format!("{name} {} here, {} there", figure(of.here), figure(of.there));
+    let each = &ends.cpu_ns_per_byte;
+    let (tcp, sdp) = (cpu("TCP", &each.tcp), cpu("SDP", &each.sdp));
+    let (here, there) = (&ends.here, &ends.there);
+    let fabric = match ends.fabric {
+        Some("verbs") => {
+            format!("by RDMA: {} connections here, {} there", here.verbs, there.verbs)
+        }
+        Some(_) => "by shared memory: the peer is this host".to_string(),
+        None => format!(
+            "no byte went by RDMA: both rows are TCP (here: {}; there: {})",
+            reasons(&here.reasons),
+            reasons(&there.reasons)
+        ),
+    };
+    vec![format!("with {} (sdp {}), CPU ns/B: {tcp}; {sdp}", ends.peer, ends.peer_version), fabric]
+}
+
+fn reasons(words: &BTreeMap<String, i64>) -> String {
+    let words: Vec<_> = words.iter().map(|(word, n)| format!("{word} {n}")).collect();
+    if words.is_empty() { "no reason counted".to_string() } else { words.join(", ") }
 }
 
 /// Which way the bytes of the SDP pair went.
@@ -64,8 +95,7 @@ pub fn lane(outcome: &Outcome) -> String {
     if outcome.reasons.is_empty() {
         return share;
     }
-    let reasons: Vec<_> = outcome.reasons.iter().map(|(word, n)| format!("{word} {n}")).collect();
-    format!("{share} (TCP: {})", reasons.join(", "))
+    format!("{share} (TCP: {})", reasons(&outcome.reasons))
 }
 
 /// Column widths of [`row`].
