@@ -368,7 +368,7 @@ impl Wakeups for ShmHalf<'_> {
     fn arm(self, what: What, how: How) {
         let mode = match how {
             How::Carrier => arm::Mode::Carrier,
-            How::Doorbell => arm::Mode::Bell,
+            How::Doorbell => arm::Mode::Doorbell,
         };
         arm::arm(&self.arm_line(what).word, mode);
     }
@@ -398,7 +398,7 @@ impl Wakeups for ShmHalf<'_> {
 #[inline(always)]
 pub const fn armed((mode, seen): (arm::Mode, Seen)) -> Armed {
     let how = match mode {
-        arm::Mode::Bell => How::Doorbell,
+        arm::Mode::Doorbell => How::Doorbell,
         arm::Mode::Carrier => How::Carrier,
     };
     Armed { how, mark: seen.word() }

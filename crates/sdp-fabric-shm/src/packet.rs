@@ -7,15 +7,16 @@
 //! | 0 | 4 | magic `SDPr` |
 //! | 4 | 2 | version |
 //! | 6 | 1 | kind: 1 join, 2 accept, 3 reject |
-//! | 7 | 1 | flags: 1 eventfd or doorbell attached, 2 bell page attached |
-//! | 8 | 4 | slot of the sender's end in its bell page |
+//! | 7 | 1 | flags: 1 eventfd or foreign doorbell attached, 2 doorbell page attached |
+//! | 8 | 4 | slot of the sender's end in its doorbell page |
 //! | 12 | 4 | join: bytes per ring; reject: code; else 0 |
 //! | 16 | 8 | nonce: identity of the sender's process |
 //! | 24 | 92 or 196 | join: Hello; accept: HelloAck |
 //!
-//! Descriptors: join: segment, path handle of the sender's carrier, eventfd?, bell page?; accept:
-//! path handle, eventfd?, bell page?; reject: none. For another user's process the end of a doorbell
-//! that is written to takes the eventfd's place, and the page of that user the bell page's.
+//! Descriptors: join: segment, path handle of the sender's carrier, eventfd?, doorbell page?;
+//! accept: path handle, eventfd?, doorbell page?; reject: none. For another user's process the end
+//! of a foreign doorbell that is written to takes the eventfd's place, and the page of that user
+//! the doorbell page's.
 
 use crate::{name::VERSION, refusal::Refusal};
 
@@ -31,20 +32,20 @@ const MAGIC: [u8; 4] = *b"SDPr";
 const JOIN: u8 = 1;
 const ACCEPT: u8 = 2;
 const REJECT: u8 = 3;
-const HAS_BELL: u8 = 1;
-const HAS_BELL_PAGE: u8 = 2;
+const HAS_DOORBELL: u8 = 1;
+const HAS_DOORBELL_PAGE: u8 = 2;
 
 /// What every packet but a reject tells about its sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sender {
     /// Identity that the process chose at random; says nothing without the kernel's pid.
     pub nonce: u64,
-    /// The end's place in the sender's bell page; a number to be checked by whoever uses it.
+    /// The end's place in the sender's doorbell page; a number to be checked by whoever uses it.
     pub slot: u32,
-    /// An eventfd is attached; for another user, the end of a doorbell to write to.
-    pub has_bell: bool,
-    /// A bell page is attached.
-    pub has_bell_page: bool,
+    /// An eventfd is attached; for another user, the end of a foreign doorbell to write to.
+    pub has_doorbell: bool,
+    /// A doorbell page is attached.
+    pub has_doorbell_page: bool,
 }
 
 /// A packet.
@@ -111,8 +112,8 @@ pub fn encode(sender: &Sender, body: &Body) -> Encoded {
         Body::Accept { ack } => (ACCEPT, 0, ack),
         Body::Reject { code } => (REJECT, *code, &[]),
     };
-    let flags =
-        u8::from(sender.has_bell) * HAS_BELL + u8::from(sender.has_bell_page) * HAS_BELL_PAGE;
+    let flags = u8::from(sender.has_doorbell) * HAS_DOORBELL
+        + u8::from(sender.has_doorbell_page) * HAS_DOORBELL_PAGE;
     let [low, high] = VERSION.to_le_bytes();
     let parts: [&[u8]; 6] = [
         &MAGIC,
@@ -155,12 +156,12 @@ pub fn decode(bytes: &[u8]) -> Result<(Sender, Body), Refusal> {
         REJECT if tail.is_empty() && flags == 0 => Body::Reject { code: word },
         _ => return Err(bad),
     };
-    if flags & !(HAS_BELL | HAS_BELL_PAGE) != 0 {
+    if flags & !(HAS_DOORBELL | HAS_DOORBELL_PAGE) != 0 {
         return Err(bad);
     }
-    let has_bell = flags & HAS_BELL != 0;
-    let has_bell_page = flags & HAS_BELL_PAGE != 0;
-    Ok((Sender { nonce, slot, has_bell, has_bell_page }, body))
+    let has_doorbell = flags & HAS_DOORBELL != 0;
+    let has_doorbell_page = flags & HAS_DOORBELL_PAGE != 0;
+    Ok((Sender { nonce, slot, has_doorbell, has_doorbell_page }, body))
 }
 
 /// The `N` bytes at `offset`.
@@ -172,8 +173,12 @@ fn field<const N: usize>(bytes: &[u8], offset: usize) -> Option<[u8; N]> {
 mod tests {
     use super::*;
 
-    const SENDER: Sender =
-        Sender { nonce: 0x0102_0304_0506_0708, slot: 9, has_bell: true, has_bell_page: false };
+    const SENDER: Sender = Sender {
+        nonce: 0x0102_0304_0506_0708,
+        slot: 9,
+        has_doorbell: true,
+        has_doorbell_page: false,
+    };
 
     fn bodies() -> [Body; 3] {
         [
@@ -187,7 +192,7 @@ mod tests {
     fn round_trip() {
         for body in bodies() {
             let sender = match body {
-                Body::Reject { .. } => Sender { has_bell: false, ..SENDER },
+                Body::Reject { .. } => Sender { has_doorbell: false, ..SENDER },
                 _ => SENDER,
             };
             let encoded = encode(&sender, &body);
@@ -201,7 +206,7 @@ mod tests {
     #[test]
     fn every_other_length_is_refused() {
         for body in bodies() {
-            let encoded = encode(&Sender { has_bell: false, ..SENDER }, &body);
+            let encoded = encode(&Sender { has_doorbell: false, ..SENDER }, &body);
             let mut long = [0u8; MAX_LEN + 8];
             long[..encoded.len].copy_from_slice(encoded.as_bytes());
             for len in (0..long.len()).filter(|len| *len != encoded.len) {

@@ -1,10 +1,11 @@
-//! The peer processes of this process: one eventfd or doorbell and one mapped bell page for each.
+//! The peer processes of this process: one eventfd or foreign doorbell and one mapped doorbell page
+//! for each.
 //!
-//! Every rendezvous brings duplicates of the other process's eventfd and bell page. The table keeps
-//! the first of each and counts their users, so that a thousand connections to one process hold one
-//! descriptor and one mapping. A process is known by what the kernel says (pid, user) *and* the
-//! nonce it claims: a pid alone is reused by fork and exec, and a nonce alone could be somebody
-//! else's. The table is private to our process; a fork child inherits a working copy.
+//! Every rendezvous brings duplicates of the other process's eventfd and doorbell page. The table
+//! keeps the first of each and counts their users, so that a thousand connections to one process
+//! hold one descriptor and one mapping. A process is known by what the kernel says (pid, user)
+//! *and* the nonce it claims: a pid alone is reused by fork and exec, and a nonce alone could be
+//! somebody else's. The table is private to our process; a fork child inherits a working copy.
 //!
 //! Slow path only: attach, release, and ringing a sleeper. All functions must be called with
 //! signals deferred (a handler that came back here would wait for the interrupted holder).
@@ -15,7 +16,7 @@ use core::{
     sync::atomic::{AtomicBool, AtomicU32, Ordering, fence},
 };
 
-use sdp_shm::bell::Bell;
+use sdp_shm::doorbell::Doorbell;
 use sdp_sys::{
     Errno, Hidden, OwnedFd, doorbell, fd,
     hidden::InUse,
@@ -78,8 +79,8 @@ struct Entry {
     key: Key,
     users: u32,
     generation: u32,
-    bell: Option<Hidden>,
-    /// It is another user's: what rings is a doorbell.
+    doorbell: Option<Hidden>,
+    /// It is another user's: what rings is a foreign doorbell.
     is_door: bool,
     page: Option<Mapped>,
     /// The directory of its descriptors.
@@ -91,16 +92,16 @@ impl Entry {
         key: Key { pid: 0, uid: 0, nonce: 0 },
         users: 0,
         generation: 0,
-        bell: None,
+        doorbell: None,
         is_door: false,
         page: None,
         files: None,
     };
 }
 
-/// A peer's eventfd, or its doorbell for our user; `None` when it is something else.
+/// A peer's eventfd, or its foreign doorbell for our user; `None` when it is something else.
 fn adopt(file: OwnedFd, is_door: bool) -> Option<Hidden> {
-    // What a doorbell is the meeting has found out already.
+    // What a foreign doorbell is the meeting has found out already.
     let is_good = is_door || procfs::kind(file.raw()) == Ok(Kind::EventFd);
     is_good.then(|| Hidden::new(file, 0).ok())?
 }
@@ -247,8 +248,8 @@ impl PeerTable {
     /// needed are closed.
     ///
     /// # Errors
-    /// [`Refusal::NoMemory`]: the table is full, or the bell page cannot be mapped; [`Refusal::NoDescriptors`]: enough
-    /// processes of other users are in it, or of this one.
+    /// [`Refusal::NoMemory`]: the table is full, or the doorbell page cannot be mapped;
+    /// [`Refusal::NoDescriptors`]: enough processes of other users are in it, or of this one.
     pub fn attach(&self, mut info: PeerInfo) -> Result<PeerId, Refusal> {
         // Closing is left to the end of `info`, after the lock: the last close of a descriptor from
         // elsewhere may take time.
@@ -279,17 +280,18 @@ impl PeerTable {
         };
         let entry = entries.list.get_mut(index).ok_or(Refusal::NoMemory)?;
         let lacks_page = entry.users == 0 || entry.page.is_none();
-        if lacks_page && let Some(file) = &info.bell_page {
-            entry.page = Some(segment::map_bell_page(file.raw())?);
+        if lacks_page && let Some(file) = &info.doorbell_page {
+            entry.page = Some(segment::map_doorbell_page(file.raw())?);
         }
         let mut fresh = [None; 2];
-        if entry.users == 0 || entry.bell.is_none() {
+        if entry.users == 0 || entry.doorbell.is_none() {
             entry.is_door = !info.trusted;
-            entry.bell = info.bell.take().and_then(|bell| adopt(bell, !info.trusted));
-            fresh[0] = entry.bell.as_ref().map(Hidden::raw);
+            entry.doorbell =
+                info.doorbell.take().and_then(|doorbell| adopt(doorbell, !info.trusted));
+            fresh[0] = entry.doorbell.as_ref().map(Hidden::raw);
         }
         if let Some(files) = files
-            && let Some(min) = entry.bell.as_ref().map(Hidden::raw)
+            && let Some(min) = entry.doorbell.as_ref().map(Hidden::raw)
         {
             entry.files = Hidden::new(files, min).ok();
             fresh[1] = entry.files.as_ref().map(Hidden::raw);
@@ -313,7 +315,7 @@ impl PeerTable {
     fn lose(&self, id: PeerId, fd: i32) {
         let mut guard = self.lock();
         let Some(entry) = guard.entry(id) else { return };
-        for file in [&mut entry.bell, &mut entry.files] {
+        for file in [&mut entry.doorbell, &mut entry.files] {
             if let Some(lost) = file.take_if(|file| file.raw() == fd) {
                 core::mem::forget(lost);
             }
@@ -327,8 +329,9 @@ impl PeerTable {
         used.iter().any(|entry| entry.users > 0 && entry.key == key)
     }
 
-    /// Our user has changed: a process that gave its bell and page to the former one gives others to this one, and finds
-    /// nothing in those. So nobody who comes is taken for one that is known.
+    /// Our user has changed: a process that gave its doorbell and page to the former one gives
+    /// others to this one, and finds nothing in those. So nobody who comes is taken for one that is
+    /// known.
     pub fn forget_names(&self) {
         if !IS_USED.load(Ordering::Relaxed) {
             return;
@@ -353,10 +356,11 @@ impl PeerTable {
             return;
         }
         entry.generation = entry.generation.wrapping_add(1);
-        let (bell, page, files) = (entry.bell.take(), entry.page.take(), entry.files.take());
+        let (doorbell, page, files) =
+            (entry.doorbell.take(), entry.page.take(), entry.files.take());
         let numbers = guard.entries().numbers;
         drop(guard);
-        give_up(bell, numbers);
+        give_up(doorbell, numbers);
         give_up(files, numbers);
         if let Some(page) = page {
             // SAFETY: its users promised not to use it any more, and the entry no longer names it.
@@ -369,28 +373,29 @@ impl PeerTable {
         self.lock().entry(id).map_or(0, |entry| entry.users)
     }
 
-    /// The peer's bell page, of [`segment::BELL_PAGE_BYTES`]; valid while the caller is a user. Its
-    /// content is shared with other processes of the same user.
-    pub fn bell_page(&self, id: PeerId) -> Option<NonNull<u8>> {
+    /// The peer's doorbell page, of [`segment::DOORBELL_PAGE_BYTES`]; valid while the caller is a
+    /// user. Its content is shared with other processes of the same user.
+    pub fn doorbell_page(&self, id: PeerId) -> Option<NonNull<u8>> {
         self.lock().entry(id)?.page.as_ref().map(Mapped::base)
     }
 
     /// The peer's eventfd number, if it granted one. Prefer [`PeerTable::ring`].
-    pub fn bell(&self, id: PeerId) -> Option<i32> {
-        self.lock().entry(id)?.bell.as_ref().map(Hidden::raw)
+    pub fn doorbell(&self, id: PeerId) -> Option<i32> {
+        self.lock().entry(id)?.doorbell.as_ref().map(Hidden::raw)
     }
 
-    /// Rings a peer process. `false`: it has no bell here (none granted, or the program closed our
-    /// number), or a doorbell that is full: ring by the carrier. The caller must be a user of the entry.
+    /// Rings a peer process. `false`: it has no doorbell here (none granted, or the program closed
+    /// our number), or a foreign doorbell that is full: ring by the carrier. The caller must be a
+    /// user of the entry.
     pub fn ring(&self, id: PeerId) -> bool {
         // Until it is written to, another thread that gives the number to the program waits.
         let _in_use = InUse::begin();
         let mut guard = self.lock();
         let Some(entry) = guard.entry(id) else { return false };
         // What is not ours any more must not get our eight bytes. A vfork child has closed its own numbers, not ours.
-        if entry.bell.as_ref().is_some_and(|bell| !bell.is_ours()) {
+        if entry.doorbell.as_ref().is_some_and(|doorbell| !doorbell.is_ours()) {
             if !sdp_sys::pid::may_be_borrowed() {
-                let lost = entry.bell.take();
+                let lost = entry.doorbell.take();
                 let numbers = guard.entries().numbers;
                 if let (Some(lost), Some(numbers)) = (lost, numbers) {
                     (numbers.unhide)(lost.raw());
@@ -398,18 +403,18 @@ impl PeerTable {
             }
             return false;
         }
-        let Some(bell) = entry.bell.as_ref().map(Hidden::raw) else { return false };
+        let Some(doorbell) = entry.doorbell.as_ref().map(Hidden::raw) else { return false };
         if entry.is_door {
             if let Some(page) = &entry.page {
                 // SAFETY: of this size, and mapped: the caller is a user.
-                unsafe { Bell::new(page.base()) }.count_ring();
+                unsafe { Doorbell::new(page.base()) }.count_ring();
             }
             drop(guard);
-            return doorbell::ring(bell);
+            return doorbell::ring(doorbell);
         }
         drop(guard);
         // Full: it is readable as it is.
-        matches!(sdp_sys::fd::ring(bell), Ok(8) | Err(Errno::EAGAIN))
+        matches!(sdp_sys::fd::ring(doorbell), Ok(8) | Err(Errno::EAGAIN))
     }
 
     /// The number `from` is about to be the program's: what the table has there gets another one above it, or goes. The
@@ -421,7 +426,7 @@ impl PeerTable {
         let used = entries.list.get_mut(..entries.high).unwrap_or(&mut []);
         let found = used.iter_mut().enumerate().find_map(|(index, entry)| {
             let generation = entry.generation;
-            let mut files = [&mut entry.bell, &mut entry.files].into_iter();
+            let mut files = [&mut entry.doorbell, &mut entry.files].into_iter();
             let file = files.find(|file| file.as_ref().is_some_and(|file| file.raw() == from))?;
             Some((PeerId { index: index as u16, generation }, file))
         });
@@ -443,7 +448,7 @@ impl PeerTable {
         let mut guard = self.lock();
         let entries = guard.entries();
         let used = entries.list.get(..entries.high).unwrap_or(&[]);
-        let mut files = used.iter().flat_map(|entry| [&entry.bell, &entry.files]).flatten();
+        let mut files = used.iter().flat_map(|entry| [&entry.doorbell, &entry.files]).flatten();
         files.any(|file| file.raw() == fd)
     }
 
@@ -486,7 +491,7 @@ impl PeerTable {
     pub fn for_each_descriptor(&self, mut f: impl FnMut(i32)) {
         let mut guard = self.lock();
         for entry in &guard.entries().list {
-            [&entry.bell, &entry.files].into_iter().flatten().for_each(|file| f(file.raw()));
+            [&entry.doorbell, &entry.files].into_iter().flatten().for_each(|file| f(file.raw()));
         }
     }
 }

@@ -98,7 +98,7 @@ pub struct Loan {
 pub struct Met {
     /// Its descriptor of the carrier.
     pub descriptor: u32,
-    /// Its place in its bell page.
+    /// Its place in its doorbell page.
     pub slot: u32,
     /// Where its secret is.
     secret_at: u64,

@@ -12,10 +12,10 @@
 //! joiner                                          offerer
 //! uid of the listener passes?
 //! make the segment
-//!   ---- Hello, segment, handle, bell, page ---->  uid of the connector passes?
+//!   ---- Hello, segment, handle, doorbell, page ->  uid of the connector passes?
 //!                                                  handle = the carrier's other end?
 //!                                                  map the segment
-//!   <--- HelloAck, handle, bell, page, or no ----
+//!   <- HelloAck, handle, doorbell, page, or no --
 //! handle = the carrier's other end?
 //! ```
 //!
@@ -24,12 +24,12 @@
 //! the one that sock_diag tells for the other end. Who merely takes the name, or holds an old
 //! handle, therefore gets nothing but a delay.
 //!
-//! *Bell and page* belong to a whole process: whoever has them can empty them, and take the wake-ups
-//! of its other connections away, or fill the eventfd, clear its O_NONBLOCK and make a writer wait
-//! for ever. So they are sent only to, and taken only from, our own user. A process of another user gets
-//! a [`Doorbell`] instead, which is that user's alone, and can be rung and nothing else. Root is
-//! another user, too: both ends must come to the same answer, or one waits for a bell that the other
-//! does not have.
+//! *Doorbell and page* belong to a whole process: whoever has them can empty them, and take the
+//! wake-ups of its other connections away, or fill the eventfd, clear its O_NONBLOCK and make a
+//! writer wait for ever. So they are sent only to, and taken only from, our own user. A process of
+//! another user gets a [`Doorbell`] instead, which is that user's alone, and can be rung and
+//! nothing else. Root is another user, too: both ends must come to the same answer, or one waits
+//! for a doorbell that the other does not have.
 //!
 //! Credentials are those of `listen` and `connect`: the sockets here are closed in a fork child and
 //! before any change of ids.
@@ -64,14 +64,15 @@ const LATE_JOINS: u32 = 3;
 /// Listener's backlog: one is expected, strangers must not fill it at once.
 const BACKLOG: i32 = 8;
 
-/// What a process hands to the processes of one other user instead of its eventfd and bell page.
+/// What a process hands to the processes of one other user instead of its eventfd and doorbell
+/// page.
 #[derive(Debug, Clone, Copy)]
-pub struct Doorbell {
+pub struct ForeignDoorbell {
     /// The end that is written to ([`doorbell::create`]).
     pub fd: i32,
     /// What it names: the number is in the program's reach.
     pub id: Identity,
-    /// The file of a bell page for this user alone.
+    /// The file of a doorbell page for this user alone.
     pub page_fd: i32,
 }
 
@@ -83,12 +84,12 @@ pub struct Local<'a> {
     /// Its addresses.
     pub tuple: Tuple,
     /// This process's eventfd (must be non-blocking), −1 for none.
-    pub bell_fd: i32,
-    /// This process's bell page file, −1 for none.
-    pub bell_page_fd: i32,
-    /// The doorbell for another user's processes; `None`: they get none.
-    pub doorbell: fn(uid: u32) -> Option<Doorbell>,
-    /// This end's place in each bell page.
+    pub doorbell_fd: i32,
+    /// This process's doorbell page file, −1 for none.
+    pub doorbell_page_fd: i32,
+    /// The foreign doorbell for another user's processes; `None`: they get none.
+    pub foreign_doorbell: fn(uid: u32) -> Option<ForeignDoorbell>,
+    /// This end's place in each doorbell page.
     pub slot: u32,
     /// This process's identity: random, new after fork and exec.
     pub nonce: u64,
@@ -112,18 +113,18 @@ pub struct PeerInfo {
     pub pid: i32,
     /// Effective user at its `listen` or `connect`, told by the kernel.
     pub uid: u32,
-    /// Whether that is our own effective user: bell and bell page are those of the whole process, else a
-    /// doorbell and its page, both ways.
+    /// Whether that is our own effective user: doorbell and doorbell page are those of the whole
+    /// process, else a doorbell and its page, both ways.
     pub trusted: bool,
     /// The identity it claims; meaningful only together with pid and uid.
     pub nonce: u64,
-    /// The place it claims in its bell page; not checked.
+    /// The place it claims in its doorbell page; not checked.
     pub slot: u32,
     /// Its eventfd, if granted: an anonymous inode, non-blocking when it arrived. Of another user: an end of a
     /// doorbell of that user's making.
-    pub bell: Option<OwnedFd>,
-    /// Its bell page, if granted: seals and size verified.
-    pub bell_page: Option<OwnedFd>,
+    pub doorbell: Option<OwnedFd>,
+    /// Its doorbell page, if granted: seals and size verified.
+    pub doorbell_page: Option<OwnedFd>,
     /// A pidfd of the process with that id, if it is trusted and the kernel tells.
     pub process: Option<OwnedFd>,
 }
@@ -147,8 +148,9 @@ pub struct Attachment {
     pub side: u8,
     /// The other end's process.
     pub peer: PeerInfo,
-    /// Whether it got this process's bell or doorbell, and the page, with this connection, by what went out.
-    pub gave_bell: bool,
+    /// Whether it got this process's doorbell or foreign doorbell, and the page, with this
+    /// connection, by what went out.
+    pub gave_doorbell: bool,
     /// What it said.
     pub hello: PeerHello,
 }
@@ -190,7 +192,7 @@ enum State {
         /// Who listened.
         listener: Credentials,
         segment: Draft,
-        gave_bell: bool,
+        gave_doorbell: bool,
     },
 }
 
@@ -306,8 +308,8 @@ impl Rendezvous {
             State::Offering { listener, accepted, permit, ends } => {
                 self.offer(local, ends, listener, accepted, permit)
             }
-            State::Joining { socket, ends, listener, segment, gave_bell } => {
-                self.await_answer(local, ends, socket, listener, segment, gave_bell)
+            State::Joining { socket, ends, listener, segment, gave_doorbell } => {
+                self.await_answer(local, ends, socket, listener, segment, gave_doorbell)
             }
         };
         match result {
@@ -358,15 +360,15 @@ impl Rendezvous {
         let (segment, file) = MappedSegment::create(local.ring_bytes)?;
         let mut segment = Draft::new(segment);
         let hello = Body::Join { ring_bytes: local.ring_bytes, hello: *local.hello };
-        let gave_bell = match send(local, ends, &socket, &hello, Some(&file), listener.uid) {
-            Ok(gave_bell) => gave_bell,
+        let gave_doorbell = match send(local, ends, &socket, &hello, Some(&file), listener.uid) {
+            Ok(gave_doorbell) => gave_doorbell,
             Err(SendError::Refused(refusal)) => return Err(refusal),
             Err(SendError::Gone) => return self.restart(),
         };
         segment.told = local.tuple.side();
         // Only now: sending would have given this socket a name of its own.
         unix::pass_credentials(socket.raw()).map_err(Refusal::of_resource)?;
-        self.state = State::Joining { socket, ends, listener, segment, gave_bell };
+        self.state = State::Joining { socket, ends, listener, segment, gave_doorbell };
         Ok(None)
     }
 
@@ -480,13 +482,13 @@ impl Rendezvous {
         socket: Hidden,
         listener: Credentials,
         mut segment: Draft,
-        gave_bell: bool,
+        gave_doorbell: bool,
     ) -> Result<Option<Attachment>, Refusal> {
         let mut buf = [0; packet::MAX_LEN];
         let packet = match receive(&socket, &mut buf) {
             Received::Packet(packet) => packet,
             Received::Nothing => {
-                self.state = State::Joining { socket, ends, listener, segment, gave_bell };
+                self.state = State::Joining { socket, ends, listener, segment, gave_doorbell };
                 return Ok(None);
             }
             Received::Gone => return self.restart(),
@@ -513,7 +515,7 @@ impl Rendezvous {
         }
         let segment = segment.take().ok_or(Refusal::NoMemory)?;
         let (side, hello) = (side(local)?, PeerHello::HelloAck(ack));
-        Ok(Some(Attachment { segment, side, peer, gave_bell, hello }))
+        Ok(Some(Attachment { segment, side, peer, gave_doorbell, hello }))
     }
 }
 
@@ -552,8 +554,8 @@ fn serve(local: &Local<'_>, ends: Ends, socket: &Hidden, joiner: Credentials) ->
     match take_join(local, ends, socket, packet, bytes, joiner) {
         Ok(Join { mut segment, peer, hello }) => {
             let yes = Body::Accept { ack: *local.hello_ack };
-            let gave_bell = match send(local, ends, socket, &yes, None, peer.uid) {
-                Ok(gave_bell) => gave_bell,
+            let gave_doorbell = match send(local, ends, socket, &yes, None, peer.uid) {
+                Ok(gave_doorbell) => gave_doorbell,
                 Err(SendError::Refused(refusal)) => {
                     reject(local, socket, refusal);
                     return Served::Refused(refusal);
@@ -565,7 +567,7 @@ fn serve(local: &Local<'_>, ends: Ends, socket: &Hidden, joiner: Credentials) ->
                     segment,
                     side,
                     peer,
-                    gave_bell,
+                    gave_doorbell,
                     hello: PeerHello::Hello(hello),
                 }),
                 _ => Served::Refused(Refusal::SelfConnection),
@@ -622,7 +624,8 @@ fn check_packet(
     if packet.control_truncated && packet.descriptors() < unix::MAX_FDS {
         return Err(Refusal::NoDescriptors);
     }
-    let expected = first + 1 + usize::from(sender.has_bell) + usize::from(sender.has_bell_page);
+    let expected =
+        first + 1 + usize::from(sender.has_doorbell) + usize::from(sender.has_doorbell_page);
     if packet.control_truncated || packet.descriptors() != expected {
         return Err(Refusal::Untrusted);
     }
@@ -638,19 +641,20 @@ fn check_packet(
     let take = |packet: &mut Packet, at, is_there: bool| {
         is_there.then(|| packet.take(at).ok_or(Refusal::Untrusted)).transpose()
     };
-    let bell = take(&mut packet, next, sender.has_bell)?;
-    let bell_page = take(&mut packet, next + usize::from(sender.has_bell), sender.has_bell_page)?;
-    if let Some(fd) = &bell {
+    let doorbell = take(&mut packet, next, sender.has_doorbell)?;
+    let doorbell_page =
+        take(&mut packet, next + usize::from(sender.has_doorbell), sender.has_doorbell_page)?;
+    if let Some(fd) = &doorbell {
         let is_good = match trusted {
-            true => is_bell(fd.raw()),
+            true => is_doorbell(fd.raw()),
             false => doorbell::is_of(fd.raw(), credentials.uid),
         };
         if !is_good {
             return Err(Refusal::Untrusted);
         }
     }
-    if let Some(fd) = &bell_page {
-        segment::verify_bell_page(fd.raw())?;
+    if let Some(fd) = &doorbell_page {
+        segment::verify_doorbell_page(fd.raw())?;
     }
     Ok(PeerInfo {
         pid: credentials.pid,
@@ -658,8 +662,8 @@ fn check_packet(
         trusted,
         nonce: sender.nonce,
         slot: sender.slot,
-        bell: bell.map(|fd| fd.move_up(local.hidden_min)),
-        bell_page: bell_page.map(|fd| fd.move_up(local.hidden_min)),
+        doorbell: doorbell.map(|fd| fd.move_up(local.hidden_min)),
+        doorbell_page: doorbell_page.map(|fd| fd.move_up(local.hidden_min)),
         process: None,
     })
 }
@@ -676,7 +680,7 @@ fn is_trusted(uid: u32) -> bool {
 
 /// Whether a descriptor can be an eventfd that does not block its writer: not a file, pipe or socket
 /// in any case. (Other anonymous inodes refuse the write; the peer table looks closer, once.)
-fn is_bell(fd: i32) -> bool {
+fn is_doorbell(fd: i32) -> bool {
     stat::stat(fd).is_ok_and(|stat| stat.is_anonymous()) && fd::is_nonblocking(fd)
 }
 
@@ -691,8 +695,8 @@ enum SendError {
     Gone,
 }
 
-/// Sends a packet to a process of user `to` with our proof, with bell and bell page or that user's doorbell, and the
-/// segment if given. Whether bell and page went with it.
+/// Sends a packet to a process of user `to` with our proof, with doorbell and doorbell page or that
+/// user's foreign doorbell, and the segment if given. Whether doorbell and page went with it.
 ///
 /// All numbers are in the program's reach, so each is looked at once more: none of the program's
 /// own files may travel in place of ours.
@@ -711,24 +715,25 @@ fn send(
     if !stat::stat(handle.raw()).is_ok_and(|stat| stat.id == ends.own) {
         return Err(SendError::Refused(Refusal::RemotePeer));
     }
-    let (bell_fd, page_fd, is_good) = if is_trusted(to) {
-        (local.bell_fd, local.bell_page_fd, is_bell(local.bell_fd))
+    let (doorbell_fd, page_fd, is_good) = if is_trusted(to) {
+        (local.doorbell_fd, local.doorbell_page_fd, is_doorbell(local.doorbell_fd))
     } else {
-        (local.doorbell)(to).map_or((-1, -1, false), |bell| {
-            (bell.fd, bell.page_fd, doorbell::is_same(bell.fd, bell.id))
+        (local.foreign_doorbell)(to).map_or((-1, -1, false), |doorbell| {
+            (doorbell.fd, doorbell.page_fd, doorbell::is_same(doorbell.fd, doorbell.id))
         })
     };
-    let has_bell_page = segment::verify_bell_page(page_fd).is_ok();
-    // An equal's eventfd is of use to others of its kind; a doorbell without its page is of none.
-    let has_bell = is_good && (has_bell_page || is_trusted(to));
-    let has_bell_page = has_bell_page && (has_bell || is_trusted(to));
-    let sender = Sender { nonce: local.nonce, slot: local.slot, has_bell, has_bell_page };
-    let bell = if has_bell { bell_fd } else { -1 };
-    let page = if has_bell_page { page_fd } else { -1 };
+    let has_doorbell_page = segment::verify_doorbell_page(page_fd).is_ok();
+    // An equal's eventfd is of use to others of its kind; a foreign doorbell without its page is of
+    // none.
+    let has_doorbell = is_good && (has_doorbell_page || is_trusted(to));
+    let has_doorbell_page = has_doorbell_page && (has_doorbell || is_trusted(to));
+    let sender = Sender { nonce: local.nonce, slot: local.slot, has_doorbell, has_doorbell_page };
+    let doorbell = if has_doorbell { doorbell_fd } else { -1 };
+    let page = if has_doorbell_page { page_fd } else { -1 };
     let mut fds = [0; 4];
     let mut count = 0;
     let segment = segment.map_or(-1, OwnedFd::raw);
-    for fd in [segment, handle.raw(), bell, page] {
+    for fd in [segment, handle.raw(), doorbell, page] {
         if fd >= 0
             && let Some(place) = fds.get_mut(count)
         {
@@ -744,7 +749,7 @@ fn send(
     }
     let encoded = packet::encode(&sender, body);
     match unix::send(socket.raw(), encoded.as_bytes(), fds.get(..count).unwrap_or(&[])) {
-        Ok(()) => Ok(has_bell && has_bell_page),
+        Ok(()) => Ok(has_doorbell && has_doorbell_page),
         Err(Errno::EPIPE | Errno::ECONNRESET) => Err(SendError::Gone),
         Err(error) => Err(SendError::Refused(Refusal::of_resource(error))),
     }
@@ -753,7 +758,8 @@ fn send(
 /// Tells a joiner whose user passed that nothing comes of it. Best effort.
 fn reject(local: &Local<'_>, socket: &Hidden, refusal: Refusal) {
     if socket.is_ours() {
-        let sender = Sender { nonce: local.nonce, slot: 0, has_bell: false, has_bell_page: false };
+        let sender =
+            Sender { nonce: local.nonce, slot: 0, has_doorbell: false, has_doorbell_page: false };
         let no = Body::Reject { code: RejectCode::from(refusal) as u32 };
         let _ = unix::send(socket.raw(), packet::encode(&sender, &no).as_bytes(), &[]);
     }

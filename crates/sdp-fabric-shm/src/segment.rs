@@ -1,4 +1,4 @@
-//! Memory shared with a peer: the segment of a connection and the bell page of a process.
+//! Memory shared with a peer: the segment of a connection and the doorbell page of a process.
 //!
 //! Both are memory files of a fixed, sealed size. A file from elsewhere is mapped only after the
 //! kernel has confirmed seals and size, so that touching it can never raise SIGBUS because it
@@ -22,11 +22,11 @@ pub const HEADER_BYTES: usize = 4096;
 pub const MIN_RING_BYTES: u32 = 4 << 10;
 /// Largest ring, one direction.
 pub const MAX_RING_BYTES: u32 = 16 << 20;
-/// Size of a bell page file.
-pub const BELL_PAGE_BYTES: usize = 8192;
+/// Size of a doorbell page file.
+pub const DOORBELL_PAGE_BYTES: usize = 8192;
 
 const SEGMENT_NAME: &CStr = c"sdp-conn";
-const BELL_PAGE_NAME: &CStr = c"sdp-bell";
+const DOORBELL_PAGE_NAME: &CStr = c"sdp-bell";
 
 /// Length of a segment with rings of `ring_bytes` each; `None` unless that is a power of two from
 /// [`MIN_RING_BYTES`] to [`MAX_RING_BYTES`].
@@ -161,20 +161,21 @@ pub(crate) unsafe fn disown(base: NonNull<u8>, side: u8) {
 
 const _: () = assert!(size_of::<Control>() <= HEADER_BYTES);
 
-/// Makes this process's bell page file: zero, sealed. Map it with [`map_bell_page`].
-pub fn create_bell_page() -> Result<OwnedFd, Refusal> {
-    memfd::create_sealed(BELL_PAGE_NAME, BELL_PAGE_BYTES as u64).map_err(Refusal::of_resource)
+/// Makes this process's doorbell page file: zero, sealed. Map it with [`map_doorbell_page`].
+pub fn create_doorbell_page() -> Result<OwnedFd, Refusal> {
+    memfd::create_sealed(DOORBELL_PAGE_NAME, DOORBELL_PAGE_BYTES as u64)
+        .map_err(Refusal::of_resource)
 }
 
-/// Whether a file is a proper bell page; [`Refusal::Untrusted`] otherwise.
-pub fn verify_bell_page(fd: i32) -> Result<(), Refusal> {
-    verify(fd, BELL_PAGE_BYTES)
+/// Whether a file is a proper doorbell page; [`Refusal::Untrusted`] otherwise.
+pub fn verify_doorbell_page(fd: i32) -> Result<(), Refusal> {
+    verify(fd, DOORBELL_PAGE_BYTES)
 }
 
-/// Maps a bell page, our own or a peer's, after checking it.
-pub fn map_bell_page(fd: i32) -> Result<Mapped, Refusal> {
-    verify_bell_page(fd)?;
-    Mapped::new(fd, BELL_PAGE_BYTES)
+/// Maps a doorbell page, our own or a peer's, after checking it.
+pub fn map_doorbell_page(fd: i32) -> Result<Mapped, Refusal> {
+    verify_doorbell_page(fd)?;
+    Mapped::new(fd, DOORBELL_PAGE_BYTES)
 }
 
 /// Seals first: only a memory file has them, so the question for the size that follows is answered

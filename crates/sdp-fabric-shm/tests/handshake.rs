@@ -22,9 +22,9 @@ fn both_ends_in_one_process() {
             [loopback(), tcp_pair("::1".parse().unwrap()), mapped_pair(), mapped_pair()]
         {
             let before = footprint();
-            let bells = Bells::new();
-            let mut one = End::new(&client).with_bells(&bells, 3);
-            let mut two = End::new(&server).with_bells(&bells, 4);
+            let doorbells = Doorbells::new();
+            let mut one = End::new(&client).with_doorbell(&doorbells, 3);
+            let mut two = End::new(&server).with_doorbell(&doorbells, 4);
             assert_eq!(one.tuple, Tuple { interface: one.tuple.interface, ..two.tuple.reversed() });
             let (a, b) = meet(&mut one, &mut two);
             assert!(share_memory(&a, &b));
@@ -39,14 +39,14 @@ fn both_ends_in_one_process() {
                 assert_eq!(peer.pid as u32, std::process::id());
                 assert_eq!(peer.nonce, one.nonce);
                 assert!(peer.trusted);
-                assert!(peer.bell.as_ref().unwrap().raw() >= HIDDEN_MIN);
-                assert!(peer.bell_page.as_ref().unwrap().raw() >= HIDDEN_MIN);
+                assert!(peer.doorbell.as_ref().unwrap().raw() >= HIDDEN_MIN);
+                assert!(peer.doorbell_page.as_ref().unwrap().raw() >= HIDDEN_MIN);
             }
-            assert!(a.gave_bell && b.gave_bell);
+            assert!(a.gave_doorbell && b.gave_doorbell);
             assert!(one.rendezvous.is_idle() && two.rendezvous.is_idle());
             discard(a);
             discard(b);
-            drop(bells);
+            drop(doorbells);
             assert_eq!(footprint(), before);
         }
     });
@@ -61,11 +61,11 @@ fn a_bell_that_is_made_after_the_packet_was_not_given() {
         two.pending(1);
         assert!(two.rendezvous.is_joining());
         // Both have one by now; the joiner's packet is on its way without.
-        let bells = Bells::new();
-        (one, two) = (one.with_bells(&bells, 3), two.with_bells(&bells, 4));
+        let doorbells = Doorbells::new();
+        (one, two) = (one.with_doorbell(&doorbells, 3), two.with_doorbell(&doorbells, 4));
         let (a, b) = meet(&mut one, &mut two);
-        assert!(a.gave_bell && b.peer.bell.is_some() && b.peer.bell_page.is_some());
-        assert!(!b.gave_bell && a.peer.bell.is_none() && a.peer.bell_page.is_none());
+        assert!(a.gave_doorbell && b.peer.doorbell.is_some() && b.peer.doorbell_page.is_some());
+        assert!(!b.gave_doorbell && a.peer.doorbell.is_none() && a.peer.doorbell_page.is_none());
         discard(a);
         discard(b);
     });
@@ -180,15 +180,15 @@ fn without_eventfd_and_page() {
     isolated(|| {
         let (client, server) = loopback();
         let before = footprint();
-        let bells = Bells::new();
+        let doorbells = Doorbells::new();
         let (mut one, mut two) = (End::new(&client), End::new(&server));
-        two.bell = bells.bell.raw();
+        two.doorbell = doorbells.doorbell.raw();
         let (a, b) = meet(&mut one, &mut two);
-        assert!(a.peer.bell.is_some() && a.peer.bell_page.is_none());
-        assert!(b.peer.bell.is_none() && b.peer.bell_page.is_none());
+        assert!(a.peer.doorbell.is_some() && a.peer.doorbell_page.is_none());
+        assert!(b.peer.doorbell.is_none() && b.peer.doorbell_page.is_none());
         discard(a);
         discard(b);
-        drop(bells);
+        drop(doorbells);
         assert_eq!(footprint(), before);
     });
 }
@@ -200,11 +200,11 @@ fn a_bell_that_is_none_stays_here() {
         let (mut one, mut two) = (End::new(&client), End::new(&server));
         // The program has put its own file where our eventfd and page were.
         let file = std::fs::File::open("/proc/self/exe").unwrap();
-        (one.bell, one.page) = (file.as_raw_fd(), file.as_raw_fd());
-        (two.bell, two.page) = (77, 77);
+        (one.doorbell, one.page) = (file.as_raw_fd(), file.as_raw_fd());
+        (two.doorbell, two.page) = (77, 77);
         let (a, b) = meet(&mut one, &mut two);
         for peer in [&a.peer, &b.peer] {
-            assert!(peer.bell.is_none() && peer.bell_page.is_none());
+            assert!(peer.doorbell.is_none() && peer.doorbell_page.is_none());
         }
     });
 }
@@ -362,18 +362,18 @@ fn between(client_uid: u32, server_uid: u32) -> [i32; 2] {
         if is_root() {
             become_user(uid);
         }
-        let bells = Bells::new();
-        let mut end = End::new(&stream).with_bells(&bells, 0);
+        let doorbells = Doorbells::new();
+        let mut end = End::new(&stream).with_doorbell(&doorbells, 0);
         match end.finish() {
             Ok(attachment) => {
                 let peer = &attachment.peer;
                 assert_ne!(peer.pid as u32, std::process::id());
                 assert_eq!(u64::from(peer.pid as u32), peer.nonce, "the kernel's pid");
                 assert_eq!(peer.uid, other);
-                // Each end knows whether the other has its bell, without being told.
+                // Each end knows whether the other has its doorbell, without being told.
                 assert_eq!(peer.trusted, uid == other);
-                assert_eq!(peer.bell.is_some(), uid == other);
-                assert_eq!(peer.bell_page.is_some(), uid == other);
+                assert_eq!(peer.doorbell.is_some(), uid == other);
+                assert_eq!(peer.doorbell_page.is_some(), uid == other);
                 // Each end writes its mark and waits for the other's.
                 let base = attachment.segment.base().as_ptr();
                 let at = usize::from(attachment.side);

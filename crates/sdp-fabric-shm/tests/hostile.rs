@@ -19,7 +19,7 @@ use sdp_fabric_shm::{
 };
 use sdp_sys::{Errno, OwnedFd, memfd, procfs, unix};
 
-const PLAIN: Sender = Sender { nonce: 1, slot: 2, has_bell: false, has_bell_page: false };
+const PLAIN: Sender = Sender { nonce: 1, slot: 2, has_doorbell: false, has_doorbell_page: false };
 const JOIN: Body = Body::Join { ring_bytes: RING, hello: HELLO };
 const ACCEPT: Body = Body::Accept { ack: ACK };
 
@@ -78,7 +78,7 @@ fn forgeries(
 ) -> Vec<(&'static str, Forged, Refusal)> {
     let joins = matches!(body, Body::Join { .. });
     let length = segment_len(RING).unwrap();
-    let bells = Sender { has_bell: true, has_bell_page: true, ..PLAIN };
+    let doorbells = Sender { has_doorbell: true, has_doorbell_page: true, ..PLAIN };
     // Descriptors of a proper packet, with `more` behind.
     let with = |more: Vec<OwnedFd>| {
         let mut fds = Vec::new();
@@ -98,16 +98,16 @@ fn forgeries(
     };
     add("no descriptors", PLAIN, body, vec![]);
     add("one too many", PLAIN, body, with(vec![good_file()]));
-    add("bell missing", bells, body, with(vec![]));
-    add("page missing", bells, body, with(vec![eventfd(libc::EFD_NONBLOCK)]));
+    add("doorbell missing", doorbells, body, with(vec![]));
+    add("page missing", doorbells, body, with(vec![eventfd(libc::EFD_NONBLOCK)]));
     add("as many as fit", PLAIN, body, (0..unix::MAX_FDS).map(|_| good_file()).collect());
-    let page = || segment::create_bell_page().unwrap();
-    add("file as bell", bells, body, with(vec![regular("/proc/self/exe"), page()]));
-    add("blocking bell", bells, body, with(vec![eventfd(0), page()]));
-    let bell = || eventfd(libc::EFD_NONBLOCK);
-    add("file as page", bells, body, with(vec![bell(), regular("/proc/self/exe")]));
-    add("unsealed page", bells, body, with(vec![bell(), file(8192, 0)]));
-    add("short page", bells, body, with(vec![bell(), file(4096, memfd::REQUIRED_SEALS)]));
+    let page = || segment::create_doorbell_page().unwrap();
+    add("file as doorbell", doorbells, body, with(vec![regular("/proc/self/exe"), page()]));
+    add("blocking doorbell", doorbells, body, with(vec![eventfd(0), page()]));
+    let doorbell = || eventfd(libc::EFD_NONBLOCK);
+    add("file as page", doorbells, body, with(vec![doorbell(), regular("/proc/self/exe")]));
+    add("unsealed page", doorbells, body, with(vec![doorbell(), file(8192, 0)]));
+    add("short page", doorbells, body, with(vec![doorbell(), file(4096, memfd::REQUIRED_SEALS)]));
     add("handle of another connection", PLAIN, body, with_handle(handle(stranger)));
     add("handle of a file", PLAIN, body, with_handle(regular("/proc/self/exe")));
     add("segment as handle", PLAIN, body, with_handle(good_file()));
@@ -483,8 +483,8 @@ fn another_user_gets_segment_and_handle_only() {
                 go.read_exact(&mut [0]).unwrap();
             });
             let (stream, _) = listener.accept().unwrap();
-            let bells = Bells::new();
-            let mut end = End::new(&stream).with_bells(&bells, 3);
+            let doorbells = Doorbells::new();
+            let mut end = End::new(&stream).with_doorbell(&doorbells, 3);
             ready.read_exact(&mut [0]).unwrap();
             let mut attached = None;
             if joins {
@@ -503,8 +503,8 @@ fn another_user_gets_segment_and_handle_only() {
             say_go.write_all(b"x").unwrap();
             ready.read_exact(&mut [0]).unwrap();
             if let Some(attachment) = attached {
-                assert!(!attachment.peer.trusted && attachment.peer.bell.is_none());
-                assert!(attachment.peer.bell_page.is_none());
+                assert!(!attachment.peer.trusted && attachment.peer.doorbell.is_none());
+                assert!(attachment.peer.doorbell_page.is_none());
                 discard(attachment);
             }
             say_go.write_all(b"x").unwrap();
@@ -613,8 +613,8 @@ fn fork_child_abandons_and_the_parent_goes_on() {
     isolated(|| {
         let (one, two) = loopback();
         let (mut one, mut two) = (End::new(&one), End::new(&two));
-        let bells = Bells::new();
-        (one.bell, two.bell) = (bells.bell.raw(), bells.bell.raw());
+        let doorbells = Doorbells::new();
+        (one.doorbell, two.doorbell) = (doorbells.doorbell.raw(), doorbells.doorbell.raw());
         one.pending(1);
         two.pending(1);
         let child = spawn(|| {

@@ -55,9 +55,9 @@ fn attempt(one: &mut End, two: &mut End) -> [Option<Result<(), Refusal>>; 2] {
 fn every_number_of_free_descriptors() {
     isolated(|| {
         let (client, server) = loopback();
-        let bells = Bells::new();
-        let mut one = End::new(&client).with_bells(&bells, 0);
-        let mut two = End::new(&server).with_bells(&bells, 1);
+        let doorbells = Doorbells::new();
+        let mut one = End::new(&client).with_doorbell(&doorbells, 0);
+        let mut two = End::new(&server).with_doorbell(&doorbells, 1);
         let before = footprint();
         let lowest = (0..).find(|fd| !before.0.contains(fd)).unwrap();
         assert!(before.0.iter().all(|fd| *fd < lowest), "no gaps: {:?}", before.0);

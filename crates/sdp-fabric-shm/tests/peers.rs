@@ -19,7 +19,7 @@ fn duplicate(of: &OwnedFd) -> OwnedFd {
 }
 
 /// What a rendezvous with process `pid` brings.
-fn info(pid: i32, nonce: u64, bells: Option<&Bells>) -> PeerInfo {
+fn info(pid: i32, nonce: u64, doorbells: Option<&Doorbells>) -> PeerInfo {
     PeerInfo {
         process: None,
         pid,
@@ -27,16 +27,16 @@ fn info(pid: i32, nonce: u64, bells: Option<&Bells>) -> PeerInfo {
         trusted: true,
         nonce,
         slot: 0,
-        bell: bells.map(|bells| duplicate(&bells.bell)),
-        bell_page: bells.map(|bells| duplicate(&bells.page)),
+        doorbell: doorbells.map(|doorbells| duplicate(&doorbells.doorbell)),
+        doorbell_page: doorbells.map(|doorbells| duplicate(&doorbells.page)),
     }
 }
 
 /// What has been rung, and is reset by asking.
-fn rung(bells: &Bells) -> u64 {
+fn rung(doorbells: &Doorbells) -> u64 {
     let mut count = 0u64;
     // SAFETY: count is valid for writing eight bytes.
-    match unsafe { libc::read(bells.bell.raw(), (&raw mut count).cast(), 8) } {
+    match unsafe { libc::read(doorbells.doorbell.raw(), (&raw mut count).cast(), 8) } {
         8 => count,
         _ => 0,
     }
@@ -45,22 +45,22 @@ fn rung(bells: &Bells) -> u64 {
 #[test]
 fn a_thousand_connections_hold_one_eventfd() {
     isolated(|| {
-        let bells = Bells::new();
+        let doorbells = Doorbells::new();
         let before = footprint();
-        let first = TABLE.attach(info(7, 1, Some(&bells))).unwrap();
-        assert!(TABLE.bell(first).unwrap() >= HIDDEN_MIN, "not moved down");
+        let first = TABLE.attach(info(7, 1, Some(&doorbells))).unwrap();
+        assert!(TABLE.doorbell(first).unwrap() >= HIDDEN_MIN, "not moved down");
         let with_one = footprint();
         for _ in 1..1000 {
-            assert_eq!(TABLE.attach(info(7, 1, Some(&bells))).unwrap(), first);
+            assert_eq!(TABLE.attach(info(7, 1, Some(&doorbells))).unwrap(), first);
         }
         assert!(TABLE.retain(first));
         assert_eq!(footprint(), with_one);
         assert_eq!(TABLE.users(first), 1001);
         assert!(TABLE.ring(first) && TABLE.ring(first));
-        assert_eq!(rung(&bells), 2);
-        let page = TABLE.bell_page(first).unwrap();
+        assert_eq!(rung(&doorbells), 2);
+        let page = TABLE.doorbell_page(first).unwrap();
         // SAFETY: the page is mapped while it has users.
-        unsafe { page.add(segment::BELL_PAGE_BYTES - 1).write_volatile(1) };
+        unsafe { page.add(segment::DOORBELL_PAGE_BYTES - 1).write_volatile(1) };
         for left in (0..1001).rev() {
             // SAFETY: the page is not used after the last one.
             unsafe { TABLE.release(first) };
@@ -68,9 +68,9 @@ fn a_thousand_connections_hold_one_eventfd() {
         }
         assert_eq!(footprint(), before);
         // The id is out of date for ever, also when its place has a new user.
-        let next = TABLE.attach(info(7, 1, Some(&bells))).unwrap();
+        let next = TABLE.attach(info(7, 1, Some(&doorbells))).unwrap();
         assert_ne!(next, first);
-        assert!(!TABLE.retain(first) && !TABLE.ring(first) && TABLE.bell_page(first).is_none());
+        assert!(!TABLE.retain(first) && !TABLE.ring(first) && TABLE.doorbell_page(first).is_none());
         // SAFETY: nothing is released.
         unsafe { TABLE.release(first) };
         assert_eq!(TABLE.users(next), 1);
@@ -80,7 +80,7 @@ fn a_thousand_connections_hold_one_eventfd() {
 #[test]
 fn after_a_change_of_user_nobody_is_known() {
     isolated(|| {
-        let [one, two] = [(); 2].map(|()| Bells::new());
+        let [one, two] = [(); 2].map(|()| Doorbells::new());
         let before = TABLE.attach(info(7, 1, Some(&one))).unwrap();
         TABLE.forget_names();
         let after = TABLE.attach(info(7, 1, Some(&two))).unwrap();
@@ -96,7 +96,7 @@ fn after_a_change_of_user_nobody_is_known() {
 #[test]
 fn pid_user_and_nonce_make_a_process() {
     isolated(|| {
-        let [one, two, three, four] = [(); 4].map(|()| Bells::new());
+        let [one, two, three, four] = [(); 4].map(|()| Doorbells::new());
         let a = TABLE.attach(info(7, 1, Some(&one))).unwrap();
         // The nonce is only a claim: under another pid it is another process.
         let b = TABLE.attach(info(8, 1, Some(&two))).unwrap();
@@ -104,12 +104,12 @@ fn pid_user_and_nonce_make_a_process() {
         let c = TABLE.attach(info(7, 2, Some(&three))).unwrap();
         // Hidden pids are all 0.
         let d = TABLE.attach(PeerInfo { uid: 1001, ..info(7, 1, Some(&four)) }).unwrap();
-        for (id, bells) in [(a, &one), (b, &two), (c, &three), (d, &four)] {
+        for (id, doorbells) in [(a, &one), (b, &two), (c, &three), (d, &four)] {
             assert_eq!(TABLE.users(id), 1);
             assert!(TABLE.ring(id));
-            assert_eq!(rung(bells), 1);
+            assert_eq!(rung(doorbells), 1);
         }
-        let pages = [a, b, c, d].map(|id| TABLE.bell_page(id).unwrap());
+        let pages = [a, b, c, d].map(|id| TABLE.doorbell_page(id).unwrap());
         assert!((1..4).all(|i| !pages[..i].contains(&pages[i])));
     });
 }
@@ -117,11 +117,13 @@ fn pid_user_and_nonce_make_a_process() {
 #[test]
 fn without_bell_and_when_it_comes_later() {
     isolated(|| {
-        let bells = Bells::new();
+        let doorbells = Doorbells::new();
         let id = TABLE.attach(info(7, 1, None)).unwrap();
-        assert!(!TABLE.ring(id) && TABLE.bell(id).is_none() && TABLE.bell_page(id).is_none());
-        assert_eq!(TABLE.attach(info(7, 1, Some(&bells))).unwrap(), id);
-        assert!(TABLE.ring(id) && TABLE.bell_page(id).is_some());
+        assert!(
+            !TABLE.ring(id) && TABLE.doorbell(id).is_none() && TABLE.doorbell_page(id).is_none()
+        );
+        assert_eq!(TABLE.attach(info(7, 1, Some(&doorbells))).unwrap(), id);
+        assert!(TABLE.ring(id) && TABLE.doorbell_page(id).is_some());
     });
 }
 
@@ -131,7 +133,7 @@ fn another_anonymous_inode_is_no_bell() {
         let before = footprint();
         // SAFETY: no pointers.
         let epoll = OwnedFd::new(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) });
-        let id = TABLE.attach(PeerInfo { bell: Some(epoll), ..info(7, 1, None) }).unwrap();
+        let id = TABLE.attach(PeerInfo { doorbell: Some(epoll), ..info(7, 1, None) }).unwrap();
         assert!(!TABLE.ring(id));
         assert_eq!(footprint(), before, "closed");
     });
@@ -140,11 +142,12 @@ fn another_anonymous_inode_is_no_bell() {
 #[test]
 fn a_full_eventfd_counts_as_rung() {
     isolated(|| {
-        let bells = Bells::new();
-        let id = TABLE.attach(info(7, 1, Some(&bells))).unwrap();
+        let doorbells = Doorbells::new();
+        let id = TABLE.attach(info(7, 1, Some(&doorbells))).unwrap();
         let full = u64::MAX - 1;
         // SAFETY: full is valid for reading eight bytes.
-        assert_eq!(unsafe { libc::write(bells.bell.raw(), (&raw const full).cast(), 8) }, 8);
+        let written = unsafe { libc::write(doorbells.doorbell.raw(), (&raw const full).cast(), 8) };
+        assert_eq!(written, 8);
         assert!(TABLE.ring(id));
     });
 }
@@ -152,13 +155,13 @@ fn a_full_eventfd_counts_as_rung() {
 #[test]
 fn a_bad_page_leaves_nothing() {
     isolated(|| {
-        let bells = Bells::new();
+        let doorbells = Doorbells::new();
         let before = footprint();
-        let mut bad = info(7, 1, Some(&bells));
-        bad.bell_page = Some(duplicate(&bells.bell));
+        let mut bad = info(7, 1, Some(&doorbells));
+        bad.doorbell_page = Some(duplicate(&doorbells.doorbell));
         assert_eq!(TABLE.attach(bad), Err(Refusal::Untrusted));
         assert_eq!(footprint(), before);
-        let id = TABLE.attach(info(7, 1, Some(&bells))).unwrap();
+        let id = TABLE.attach(info(7, 1, Some(&doorbells))).unwrap();
         assert_eq!(TABLE.users(id), 1);
     });
 }
@@ -166,16 +169,16 @@ fn a_bad_page_leaves_nothing() {
 #[test]
 fn the_program_s_file_at_our_number_is_not_rung() {
     isolated(|| {
-        let bells = Bells::new();
-        let id = TABLE.attach(info(7, 1, Some(&bells))).unwrap();
-        let number = TABLE.bell(id).unwrap();
+        let doorbells = Doorbells::new();
+        let id = TABLE.attach(info(7, 1, Some(&doorbells))).unwrap();
+        let number = TABLE.doorbell(id).unwrap();
         let (mut reader, writer) = std::io::pipe().unwrap();
         use std::{io::Read, os::fd::AsRawFd};
         // SAFETY: no pointers.
         assert_eq!(unsafe { libc::dup2(writer.as_raw_fd(), number) }, number);
         drop(writer);
         assert!(!TABLE.ring(id));
-        assert!(TABLE.bell(id).is_none());
+        assert!(TABLE.doorbell(id).is_none());
         // SAFETY: the page is not used any more.
         unsafe { TABLE.release(id) };
         assert!(descriptors().contains(&number), "not ours to close");
@@ -187,20 +190,20 @@ fn the_program_s_file_at_our_number_is_not_rung() {
 #[test]
 fn a_number_is_left_to_the_program() {
     isolated(|| {
-        let bells = Bells::new();
-        let id = TABLE.attach(info(7, 1, Some(&bells))).unwrap();
-        let before = TABLE.bell(id).unwrap();
+        let doorbells = Doorbells::new();
+        let id = TABLE.attach(info(7, 1, Some(&doorbells))).unwrap();
+        let before = TABLE.doorbell(id).unwrap();
         TABLE.move_off(before - 1);
-        assert_eq!(TABLE.bell(id), Some(before));
+        assert_eq!(TABLE.doorbell(id), Some(before));
         TABLE.move_off(before);
-        assert!(TABLE.bell(id).unwrap() > before && !TABLE.has_number(before));
+        assert!(TABLE.doorbell(id).unwrap() > before && !TABLE.has_number(before));
         assert!(descriptors().contains(&before), "the program's dup2 closes it");
         fd::close(before);
         let mut numbers = vec![];
         TABLE.for_each_descriptor(|fd| numbers.push(fd));
-        assert_eq!(numbers, [TABLE.bell(id).unwrap()]);
+        assert_eq!(numbers, [TABLE.doorbell(id).unwrap()]);
         assert!(TABLE.ring(id));
-        assert_eq!(rung(&bells), 1);
+        assert_eq!(rung(&doorbells), 1);
     });
 }
 
@@ -223,16 +226,16 @@ fn the_program_is_kept_off_its_numbers() {
     isolated(|| {
         let hidden = || HIDDEN.lock().unwrap().clone();
         TABLE.keep_numbers(Numbers { hide, unhide });
-        let bells = Bells::new();
+        let doorbells = Doorbells::new();
         let before = footprint();
-        let id = TABLE.attach(info(7, 1, Some(&bells))).unwrap();
-        let number = TABLE.bell(id).unwrap();
+        let id = TABLE.attach(info(7, 1, Some(&doorbells))).unwrap();
+        let number = TABLE.doorbell(id).unwrap();
         assert_eq!(hidden(), [number]);
-        assert_eq!(TABLE.attach(info(7, 1, Some(&bells))).unwrap(), id);
+        assert_eq!(TABLE.attach(info(7, 1, Some(&doorbells))).unwrap(), id);
         TABLE.move_off(number);
         assert!(unhide(number));
         fd::close(number);
-        let moved = TABLE.bell(id).unwrap();
+        let moved = TABLE.doorbell(id).unwrap();
         assert_eq!(hidden(), [moved]);
         assert!(TABLE.ring(id) && TABLE.has_number(moved));
         // SAFETY: the page is not used any more.
@@ -243,8 +246,8 @@ fn the_program_is_kept_off_its_numbers() {
         assert!(hidden().is_empty());
         assert_eq!(footprint(), before);
         // One that the program uses is left alone.
-        let id = TABLE.attach(info(7, 1, Some(&bells))).unwrap();
-        let number = TABLE.bell(id).unwrap();
+        let id = TABLE.attach(info(7, 1, Some(&doorbells))).unwrap();
+        let number = TABLE.doorbell(id).unwrap();
         assert!(unhide(number));
         // SAFETY: the page is not used any more.
         unsafe { TABLE.release(id) };
@@ -269,14 +272,15 @@ fn the_table_has_an_end() {
 #[test]
 fn threads_and_fork() {
     isolated(|| {
-        let bells = Bells::new();
+        let doorbells = Doorbells::new();
         let before = footprint();
         let child = std::thread::scope(|scope| {
             for thread in 0..4 {
-                let bells = &bells;
+                let doorbells = &doorbells;
                 scope.spawn(move || {
                     for round in 0..500 {
-                        let id = TABLE.attach(info(7, (thread + round) % 3, Some(bells))).unwrap();
+                        let id =
+                            TABLE.attach(info(7, (thread + round) % 3, Some(doorbells))).unwrap();
                         assert!(TABLE.ring(id));
                         // SAFETY: the page is not used.
                         unsafe { TABLE.release(id) };
@@ -295,6 +299,6 @@ fn threads_and_fork() {
         });
         assert_eq!(wait(child), 0);
         assert_eq!(footprint(), before);
-        assert!(rung(&bells) == 2000);
+        assert!(rung(&doorbells) == 2000);
     });
 }

@@ -33,7 +33,7 @@ struct Side {
 }
 
 impl Side {
-    fn peer(&self, nonce: u64, bells: &Bells) -> PeerId {
+    fn peer(&self, nonce: u64, doorbells: &Doorbells) -> PeerId {
         let duplicate = |of: &OwnedFd| {
             // SAFETY: no pointers.
             OwnedFd::new(unsafe { libc::fcntl(of.raw(), libc::F_DUPFD_CLOEXEC, HIDDEN_MIN) })
@@ -44,8 +44,8 @@ impl Side {
             trusted: true,
             nonce,
             slot: 0,
-            bell: Some(duplicate(&bells.bell)),
-            bell_page: Some(duplicate(&bells.page)),
+            doorbell: Some(duplicate(&doorbells.doorbell)),
+            doorbell_page: Some(duplicate(&doorbells.page)),
             process: None,
         };
         self.peers.attach(info).unwrap()
@@ -72,14 +72,14 @@ fn tuple(port: u16) -> Tuple {
 }
 
 /// A connection that has met by name: the leases and loans of both ends.
-fn first(nonce: u64, bells: &Bells) -> ((u32, Loan), (u32, Loan)) {
+fn first(nonce: u64, doorbells: &Doorbells) -> ((u32, Loan), (u32, Loan)) {
     let (one, file) = MappedSegment::create(RING).unwrap();
     let two = MappedSegment::from_peer(file.raw(), RING).unwrap();
     let lend = |side: &Side, map: &MappedSegment, number, owner, remote| {
         let loan = Loan {
             base: map.base(),
             ring_bytes: RING,
-            peer: side.peer(nonce, bells),
+            peer: side.peer(nonce, doorbells),
             pid: 7,
             side: number,
             receive_size: 4096,
@@ -102,8 +102,8 @@ fn end_both(client: u32, server: u32) {
 }
 
 /// As [`first`], and the connection is over.
-fn both_idle(bells: &Bells) -> ((u32, Loan), (u32, Loan)) {
-    let both = first(1, bells);
+fn both_idle(doorbells: &Doorbells) -> ((u32, Loan), (u32, Loan)) {
+    let both = first(1, doorbells);
     end_both(both.0.0, both.1.0);
     both
 }
@@ -128,9 +128,9 @@ fn is_disowned(loan: &Loan, ours: &Tuple) -> bool {
 #[test]
 fn a_segment_is_used_again_and_again() {
     isolated(|| {
-        let bells = Bells::new();
+        let doorbells = Doorbells::new();
         let before = footprint();
-        let ((mut client, loan), (mut server, _)) = first(1, &bells);
+        let ((mut client, loan), (mut server, _)) = first(1, &doorbells);
         let with_one = footprint();
         for life in 0..100u16 {
             let (ours, theirs) = (tuple(1000 + life), tuple(1000 + life).reversed());
@@ -172,9 +172,9 @@ fn a_segment_is_used_again_and_again() {
 #[test]
 fn an_offer_that_is_withdrawn_is_not_taken() {
     isolated(|| {
-        let bells = Bells::new();
+        let doorbells = Doorbells::new();
         let offer = |port| CLIENT.pool.offer(&CLIENT.peers, &tuple(port), OWNERS.0, 3, 33);
-        both_idle(&bells);
+        both_idle(&doorbells);
         let lease = offer(1).unwrap();
         assert_eq!(offer(2), None, "one at a time");
         let met = SERVER.pool.look(&tuple(1).reversed()).unwrap();
@@ -184,7 +184,7 @@ fn an_offer_that_is_withdrawn_is_not_taken() {
         assert!(!may_be_offered(&SERVER), "at the other end too");
         assert_eq!(mappings("sdp-conn"), 0);
         // Another connection's offer in the same place is not mistaken for it.
-        both_idle(&bells);
+        both_idle(&doorbells);
         assert_eq!(offer(2), Some(lease));
         assert!(!SERVER.pool.take(&tuple(1).reversed(), &met, OWNERS.1, 4, 44));
         let met = SERVER.pool.look(&tuple(2).reversed()).unwrap();
@@ -203,8 +203,8 @@ fn an_offer_that_is_withdrawn_is_not_taken() {
 #[test]
 fn what_one_end_gives_up_the_other_does_not_offer() {
     isolated(|| {
-        let bells = Bells::new();
-        both_idle(&bells);
+        let doorbells = Doorbells::new();
+        both_idle(&doorbells);
         let lease = CLIENT.pool.offer(&CLIENT.peers, &tuple(1), OWNERS.0, 3, 33).unwrap();
         let met = SERVER.pool.look(&tuple(1).reversed()).unwrap();
         SERVER.pool.refuse(&SERVER.peers, &met);
@@ -212,7 +212,7 @@ fn what_one_end_gives_up_the_other_does_not_offer() {
         assert!(CLIENT.pool.withdraw(&CLIENT.peers, lease, OWNERS.0, false));
         assert_eq!(mappings("sdp-conn"), 0);
 
-        let (_, (server, _)) = both_idle(&bells);
+        let (_, (server, _)) = both_idle(&doorbells);
         CLIENT.pool.distrust({
             let lease = CLIENT.pool.offer(&CLIENT.peers, &tuple(1), OWNERS.0, 3, 33).unwrap();
             let met = SERVER.pool.look(&tuple(1).reversed()).unwrap();
@@ -229,10 +229,10 @@ fn what_one_end_gives_up_the_other_does_not_offer() {
 #[test]
 fn forks_spoilt_segments_and_full_pools_keep_nothing() {
     isolated(|| {
-        let bells = Bells::new();
+        let doorbells = Doorbells::new();
         let before = footprint();
         for (is_cleared, keep) in [(false, false), (true, true)] {
-            let ((client, ours), (server, theirs)) = first(1, &bells);
+            let ((client, ours), (server, theirs)) = first(1, &doorbells);
             let (pool, peers) = (&CLIENT.pool, &CLIENT.peers);
             assert!(!pool.ended(peers, client, OWNERS.0 + 1, true), "not its");
             if is_cleared {
@@ -245,7 +245,7 @@ fn forks_spoilt_segments_and_full_pools_keep_nothing() {
         }
         assert_eq!(footprint(), before);
         // Of one peer a few are kept, of all together as many as there is room for.
-        let of_one: Vec<_> = (0..POOL_MAX).map(|_| first(1, &bells)).collect();
+        let of_one: Vec<_> = (0..POOL_MAX).map(|_| first(1, &doorbells)).collect();
         let (_, file) = MappedSegment::create(RING).unwrap();
         let extra = MappedSegment::from_peer(file.raw(), RING).unwrap();
         let loan = Loan { base: extra.base(), ..of_one[0].0.1 };
@@ -255,7 +255,7 @@ fn forks_spoilt_segments_and_full_pools_keep_nothing() {
         }
         // Two mappings above are the test's own.
         assert_eq!(mappings("sdp-conn"), 2 + 2 * IDLE_PER_PEER);
-        let of_many: Vec<_> = (2..2 + POOL_MAX as u64).map(|n| first(n, &bells)).collect();
+        let of_many: Vec<_> = (2..2 + POOL_MAX as u64).map(|n| first(n, &doorbells)).collect();
         for ((client, _), (server, _)) in of_many {
             end_both(client, server);
         }
@@ -274,10 +274,10 @@ fn forks_spoilt_segments_and_full_pools_keep_nothing() {
 #[test]
 fn no_offer_outlives_a_fork() {
     isolated(|| {
-        let bells = Bells::new();
+        let doorbells = Doorbells::new();
         let ours = tuple(1);
         let offered = || {
-            let (_, (_, theirs)) = both_idle(&bells);
+            let (_, (_, theirs)) = both_idle(&doorbells);
             let lease = CLIENT.pool.offer(&CLIENT.peers, &ours, OWNERS.0, 3, 33).unwrap();
             assert!(!CLIENT.pool.is_empty());
             (lease, theirs, SERVER.pool.look(&ours.reversed()).unwrap())
@@ -314,14 +314,14 @@ fn no_offer_outlives_a_fork() {
 #[test]
 fn who_leaves_is_not_waited_for() {
     isolated(|| {
-        let bells = Bells::new();
-        let ((client, ours), (server, theirs)) = first(1, &bells);
+        let doorbells = Doorbells::new();
+        let ((client, ours), (server, theirs)) = first(1, &doorbells);
         CLIENT.pool.leave();
         assert!(!end(&SERVER, server, OWNERS.1));
         SERVER.throw(theirs);
         assert!(!end(&CLIENT, client, OWNERS.0));
         CLIENT.throw(ours);
-        let ((client, _), (server, _)) = first(1, &bells);
+        let ((client, _), (server, _)) = first(1, &doorbells);
         assert!(end(&SERVER, server, OWNERS.1));
         assert!(!may_be_offered(&SERVER), "the other end still has it");
         assert!(end(&CLIENT, client, OWNERS.0));
@@ -334,8 +334,8 @@ fn who_leaves_is_not_waited_for() {
 #[test]
 fn what_is_gone_pushes_nothing_out() {
     isolated(|| {
-        let bells = Bells::new();
-        let all: Vec<_> = (0..=IDLE_PER_PEER).map(|_| first(1, &bells)).collect();
+        let doorbells = Doorbells::new();
+        let all: Vec<_> = (0..=IDLE_PER_PEER).map(|_| first(1, &doorbells)).collect();
         let (last, kept) = all.split_last().unwrap();
         for ((client, _), (server, _)) in kept {
             end_both(*client, *server);
@@ -352,8 +352,8 @@ fn what_is_gone_pushes_nothing_out() {
 #[test]
 fn garbage_in_the_claim_ends_an_offer() {
     isolated(|| {
-        let bells = Bells::new();
-        let ((_, loan), _) = both_idle(&bells);
+        let doorbells = Doorbells::new();
+        let ((_, loan), _) = both_idle(&doorbells);
         let lease = CLIENT.pool.offer(&CLIENT.peers, &tuple(1), OWNERS.0, 3, 33).unwrap();
         word(&loan, BOARD_OFFSET).store(77, Ordering::Relaxed);
         assert!(matches!(CLIENT.pool.answer(lease, OWNERS.0), Answer::Waiting));
@@ -382,8 +382,8 @@ impl Scribbled {
     const NAME: usize = 4;
     const WORDS: usize = 96;
 
-    fn new(bells: &Bells, random: u64) -> Self {
-        let ((_, client), (_, server)) = both_idle(bells);
+    fn new(doorbells: &Doorbells, random: u64) -> Self {
+        let ((_, client), (_, server)) = both_idle(doorbells);
         // SAFETY: an old size of 0 makes a second mapping of shared memory.
         let copy = unsafe {
             libc::mremap(client.base.as_ptr().cast(), 0, HEADER_BYTES, libc::MREMAP_MAYMOVE)
@@ -471,17 +471,17 @@ fn scribbles_on_a_board_bring_no_connection() {
         "taken by nobody",
     ];
     isolated(|| {
-        let bells = Bells::new();
+        let doorbells = Doorbells::new();
         let before = footprint();
         let mut seen = OUTCOMES.map(|_| 0);
         let mut saw = |what| seen[OUTCOMES.iter().position(|o| *o == what).unwrap()] += 1;
-        let mut board = Scribbled::new(&bells, 88172645463325252);
+        let mut board = Scribbled::new(&doorbells, 88172645463325252);
         for turn in 0..20_000 {
             // Now and then even so: what scribbles made useless may lie there for ever.
             if CLIENT.pool.is_empty() || SERVER.pool.is_empty() || board.below(8) == 0 {
                 let random = board.random;
                 drop(board);
-                board = Scribbled::new(&bells, random);
+                board = Scribbled::new(&doorbells, random);
             }
             board.scribble();
             let ours = tuple(1 + board.below(2) as u16);
@@ -677,21 +677,22 @@ fn a_connection_of_the_same_name_elsewhere_is_none_of_ours() {
 }
 
 /// A process that does nothing until it is killed, and what CLIENT knows of it as a peer.
-fn other_process(bells: &Bells, nonce: u64) -> (Child, PeerId) {
+fn other_process(doorbells: &Doorbells, nonce: u64) -> (Child, PeerId) {
     // SAFETY: no arguments.
     let child = spawn(|| while unsafe { libc::pause() } != 0 {});
     // SAFETY: no pointers.
     let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, child.pid, 0) };
     // SAFETY: no pointers.
-    let bell = unsafe { libc::fcntl(bells.bell.raw(), libc::F_DUPFD_CLOEXEC, HIDDEN_MIN) };
+    let doorbell =
+        unsafe { libc::fcntl(doorbells.doorbell.raw(), libc::F_DUPFD_CLOEXEC, HIDDEN_MIN) };
     let info = PeerInfo {
         pid: child.pid,
         uid: 1000,
         trusted: true,
         nonce,
         slot: 0,
-        bell: Some(OwnedFd::new(bell)),
-        bell_page: None,
+        doorbell: Some(OwnedFd::new(doorbell)),
+        doorbell_page: None,
         process: Some(OwnedFd::new(pidfd as i32)),
     };
     (child, CLIENT.peers.attach(info).unwrap())
@@ -709,7 +710,7 @@ fn kill(child: &Child) {
 #[test]
 fn what_is_shared_with_the_dead_is_given_up() {
     isolated(|| {
-        let bells = Bells::new();
+        let doorbells = Doorbells::new();
         let before = footprint();
         let (pool, peers) = (&CLIENT.pool, &CLIENT.peers);
         let lend = |peer| {
@@ -723,8 +724,8 @@ fn what_is_shared_with_the_dead_is_given_up() {
             assert!(peers.retain(peer));
             (pool.lend(peers, loan).unwrap(), loan)
         };
-        let (one, first) = other_process(&bells, 1);
-        let (two, second) = other_process(&bells, 2);
+        let (one, first) = other_process(&doorbells, 1);
+        let (two, second) = other_process(&doorbells, 2);
         for peer in [first, first, second] {
             let (lease, _) = lend(peer);
             assert!(end(&CLIENT, lease, OWNERS.0));
@@ -766,11 +767,11 @@ fn what_is_shared_with_the_dead_is_given_up() {
 fn the_kernel_tells_what_a_peer_holds() {
     isolated(|| {
         let before = footprint();
-        let bells = Bells::new();
+        let doorbells = Doorbells::new();
         let held = TcpListener::bind("127.0.0.1:0").unwrap();
         let number = held.as_raw_fd() as u32;
         let side = &CLIENT;
-        let (child, peer) = other_process(&bells, 1);
+        let (child, peer) = other_process(&doorbells, 1);
         assert!(side.peers.can_tell(peer) && side.peers.lives(peer));
         let what = stat::stat(held.as_raw_fd()).unwrap().id.ino;
         // The user is the one that the process had when it was met.
@@ -784,7 +785,7 @@ fn the_kernel_tells_what_a_peer_holds() {
         assert!(!holds(number + 500, what), "no such number");
         assert!(!holds(u32::MAX, what));
         assert!(!holds(number, what + 1), "another socket");
-        let file = bells.page.raw();
+        let file = doorbells.page.raw();
         let of_file = stat::stat(file).unwrap().id.ino;
         assert!(!holds(file as u32, of_file), "no socket");
         kill(&child);
@@ -794,7 +795,7 @@ fn the_kernel_tells_what_a_peer_holds() {
         // SAFETY: the page is not used.
         unsafe { side.peers.release(peer) };
         assert!(!side.peers.lives(peer), "nobody is known by that name");
-        drop((bells, held));
+        drop((doorbells, held));
         assert_eq!(footprint(), before, "also the directory, which has no answer any more");
     });
 }

@@ -88,17 +88,17 @@ pub(crate) unsafe fn end<T>(at: *mut T) {
 }
 
 /// A descriptor that is readable while bytes are in it, and that other processes can open by its number.
-pub(crate) fn bell() -> Result<i32, Errno> {
+pub(crate) fn doorbell() -> Result<i32, Errno> {
     let mut ends = [-1i32; 2];
     let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
     // SAFETY: two places for numbers.
     unsafe { sys!(libc::SYS_pipe2, ends.as_mut_ptr(), flags) }?;
     let [first, second] = ends;
     // Opened for both ways, one number is enough.
-    let bell = reopen(own_pid(), first, libc::O_RDWR);
+    let doorbell = reopen(own_pid(), first, libc::O_RDWR);
     fd::close(first);
     fd::close(second);
-    bell
+    doorbell
 }
 
 fn reopen(pid: u32, number: i32, access: i32) -> Result<i32, Errno> {
@@ -125,7 +125,7 @@ impl core::fmt::Write for Path {
     }
 }
 
-/// Rings a bell of any process.
+/// Rings a doorbell of any process.
 pub(crate) fn ring(pid: u32, number: i32) {
     if pid == own_pid() {
         let _ = fd::write(number, b"!");

@@ -25,12 +25,12 @@ pub(crate) fn open(floor: i32) -> Result<OwnedFd, Errno> {
     network.with(|body| {
         body.step(Step::OpenManager)?;
         reap(body);
-        let bell = OwnedFd::new(local::bell()?).move_up(floor);
+        let doorbell = OwnedFd::new(local::doorbell()?).move_up(floor);
         let free = body.managers.iter_mut().find(|manager| manager.pid == 0);
         let manager = free.ok_or(Errno(libc::ENFILE))?;
-        (manager.pid, manager.fd) = (own_pid(), bell.raw());
+        (manager.pid, manager.fd) = (own_pid(), doorbell.raw());
         manager.events.clear();
-        Ok(bell)
+        Ok(doorbell)
     })
 }
 

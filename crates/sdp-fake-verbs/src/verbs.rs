@@ -155,7 +155,7 @@ unsafe extern "C" fn open_device(device: *mut abi::Device) -> *mut abi::Context 
             abi.device = (&raw mut (*context).device).cast();
             let (path, flags) = (c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);
             let file = sys!(libc::SYS_openat, libc::AT_FDCWD, path, flags, 0);
-            (abi.cmd_fd, abi.async_fd) = (file? as c_int, local::bell()?);
+            (abi.cmd_fd, abi.async_fd) = (file? as c_int, local::doorbell()?);
             abi.num_comp_vectors = 1;
             abi.ops.poll_cq = Some(poll_cq);
             abi.ops.req_notify_cq = Some(req_notify_cq);
@@ -266,7 +266,7 @@ unsafe extern "C" fn create_comp_channel(_: *mut abi::Context) -> *mut abi::Comp
         // SAFETY: fresh memory.
         unsafe {
             (*channel).index = other(body, Kind::Channel)?;
-            (*channel).abi.fd = local::bell()?;
+            (*channel).abi.fd = local::doorbell()?;
         }
         Ok(channel.cast())
     });

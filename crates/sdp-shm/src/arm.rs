@@ -8,7 +8,7 @@
 //! W1  publish (release)                     S1  arm: new sequence, mode
 //! W2  fence (seq_cst)                       S2  fence (seq_cst)
 //! W3  seen = word                           S3  look again: something there? do not sleep
-//! W4  if mode(seen): ring                   S4  sleep on a bell that is remembered until consumed
+//! W4  if mode(seen): ring                   S4  sleep on what is remembered until consumed
 //! W5  compare-and-swap seen -> seen without mode
 //! ```
 //!
@@ -27,13 +27,13 @@ use crate::sync::{AtomicU32, fence};
 pub enum Mode {
     /// One byte on the carrier: wakes everybody, costs what TCP costs.
     Carrier,
-    /// The process's bell page and eventfd.
-    Bell,
+    /// The process's doorbell page and eventfd.
+    Doorbell,
 }
 
 const NONE: u32 = 0;
 const CARRIER: u32 = 1;
-const BELL: u32 = 2;
+const DOORBELL: u32 = 2;
 const MODE_MASK: u32 = 3;
 
 /// Arms the word (S1, S2). When the word is still armed in another mode, the carrier mode is written,
@@ -42,7 +42,7 @@ const MODE_MASK: u32 = 3;
 pub fn arm(word: &AtomicU32, mode: Mode) {
     let wanted = match mode {
         Mode::Carrier => CARRIER,
-        Mode::Bell => BELL,
+        Mode::Doorbell => DOORBELL,
     };
     let mut seen = word.load(Ordering::Relaxed);
     loop {
@@ -93,8 +93,8 @@ fn look(word: &AtomicU32) -> Option<(Mode, Seen)> {
     let seen = word.load(Ordering::Relaxed);
     match seen & MODE_MASK {
         NONE => None,
-        BELL => Some((Mode::Bell, Seen(seen))),
-        _ => Some((Mode::Carrier, Seen(seen))), // a hostile 3 included: the bell that always works
+        DOORBELL => Some((Mode::Doorbell, Seen(seen))),
+        _ => Some((Mode::Carrier, Seen(seen))), // a hostile 3 included: a wake byte always works
     }
 }
 
@@ -129,10 +129,10 @@ mod tests {
     #[test]
     fn late_disarm_leaves_a_newer_arm_alone() {
         let word = AtomicU32::new(0);
-        arm(&word, Mode::Bell);
+        arm(&word, Mode::Doorbell);
         let (mode, seen) = check(&word).expect("armed");
-        assert_eq!(mode, Mode::Bell);
-        arm(&word, Mode::Bell);
+        assert_eq!(mode, Mode::Doorbell);
+        arm(&word, Mode::Doorbell);
         disarm(&word, seen);
         assert!(is_armed(&word));
         let (_, seen) = check(&word).expect("still armed");
@@ -143,17 +143,17 @@ mod tests {
     #[test]
     fn two_modes_in_one_word_become_the_one_that_reaches_everybody() {
         let word = AtomicU32::new(0);
-        arm(&word, Mode::Bell);
+        arm(&word, Mode::Doorbell);
         arm(&word, Mode::Carrier);
         assert_eq!(check(&word).expect("armed").0, Mode::Carrier);
-        arm(&word, Mode::Bell);
+        arm(&word, Mode::Doorbell);
         assert_eq!(check(&word).expect("armed").0, Mode::Carrier);
     }
 
     #[test]
     fn sequence_wraps() {
         let word = AtomicU32::new(!MODE_MASK);
-        arm(&word, Mode::Bell);
-        assert_eq!(word.load(Ordering::Relaxed), BELL);
+        arm(&word, Mode::Doorbell);
+        assert_eq!(word.load(Ordering::Relaxed), DOORBELL);
     }
 }

@@ -16,7 +16,7 @@
 //!
 //! # Ordering
 //! Y2 pairs with Z2 (store buffering): either Y3 sees the lanes or Z3 sees mark and count. A thread that
-//! never comes back from its sleep stays counted, which costs bells, not wake-ups.
+//! never comes back from its sleep stays counted, which costs wake bytes, not wake-ups.
 
 use core::sync::atomic::Ordering;
 

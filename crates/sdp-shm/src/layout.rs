@@ -77,8 +77,8 @@ pub struct EndLine {
     /// Number of the carrier in the process that uses this end, plus one. A hint, verified by who
     /// uses it.
     pub descriptor: AtomicU32,
-    /// [`RESETS`] once this end resets the carrier on purpose, or was cut off: the reset is no bells'. [`LEAVES`] when
-    /// its process is about to become an image that closes it.
+    /// [`RESETS`] once this end resets the carrier on purpose, or was cut off: no wake byte caused
+    /// the reset. [`LEAVES`] when its process is about to become an image that closes it.
     pub reset: AtomicU32,
     /// 1 once this end has written beyond the first page of its ring.
     pub touched: AtomicU32,
@@ -109,7 +109,7 @@ pub struct ProducerLine {
 #[repr(C)]
 #[derive(Default)]
 pub struct LogEntry {
-    /// Carrier bytes (data and bells) before the switch.
+    /// Carrier bytes (data and wake bytes) before the switch.
     pub carrier: AtomicU64,
     /// Ring cursor at the switch.
     pub ring: AtomicU64,
@@ -126,7 +126,7 @@ pub struct LogLine {
     pub gate: AtomicU32,
     /// Lane of the producer: 0 kernel, 1 SDP.
     pub lane: AtomicU32,
-    /// Bytes the producer's kernel has accepted, bells included.
+    /// Bytes the producer's kernel has accepted, wake bytes included.
     pub carrier_sent: AtomicU64,
     /// The last switches, by number modulo [`LOG_ENTRIES`].
     pub entries: [LogEntry; LOG_ENTRIES],
@@ -143,7 +143,7 @@ impl LogLine {
 /// [`ConsumerLine::trusts_itself`]: the consumer reads only through the library.
 pub const TRUSTS: u32 = 1;
 /// [`ConsumerLine::trusts_itself`]: and whoever sleeps on the carrier at its end has armed, or will not sleep
-/// before it has. The first message on the ring needs no bell on the carrier then.
+/// before it has. The first message on the ring needs no wake byte on the carrier then.
 pub const ARMS: u32 = 2;
 
 /// Written by the consumer of a half.
@@ -152,7 +152,7 @@ pub const ARMS: u32 = 2;
 pub struct ConsumerLine {
     /// Count of ring bytes freed.
     pub head: AtomicU64,
-    /// Bytes that were read from the carrier, bells included, once they are counted (from when
+    /// Bytes that were read from the carrier, wake bytes included, once they are counted (from when
     /// `trusts_itself` is not 0).
     pub read: AtomicU64,
     /// Number of log entries followed.
@@ -171,8 +171,8 @@ pub struct ConsumerLine {
 pub struct ArmLine {
     /// sequence << 2 | mode.
     pub word: AtomicU32,
-    /// When the waker rang last by the bell page, in ticks of the processor's clock; 0 unknown. A hint for the order in which
-    /// connections are told ready.
+    /// When the waker rang last by the doorbell page, in ticks of the processor's clock; 0 unknown.
+    /// A hint for the order in which connections are told ready.
     pub rung_at: AtomicU64,
 }
 

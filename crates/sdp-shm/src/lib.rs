@@ -2,9 +2,9 @@
 //!
 //! Two kinds of memory, with two kinds of trust:
 //!
-//! * the **peer segment** ([`layout`], [`ring`], [`arm`], [`bell`]) is written by the other end of the
-//!   connection, which may be hostile. Every index is copied once, checked, and only the copy is
-//!   used. What must not be touched by the peer is not in it.
+//! * the **peer segment** ([`layout`], [`ring`], [`arm`], [`doorbell`]) is written by the other end
+//!   of the connection, which may be hostile. Every index is copied once, checked, and only the
+//!   copy is used. What must not be touched by the peer is not in it.
 //! * **family memory** ([`family`], [`lock`]) is shared by processes related by fork with unchanged
 //!   privileges. A relative may die in the middle of anything, but is not malicious.
 //!
@@ -14,7 +14,7 @@
 #![cfg_attr(not(test), no_std)]
 
 pub mod arm;
-pub mod bell;
+pub mod doorbell;
 pub mod early;
 #[cfg(not(all(test, loom)))]
 pub mod family;

@@ -1,5 +1,5 @@
-//! A producer and a consumer in two threads: ring, arm words and bell page together, on whatever
-//! machine runs the test, and under Miri on one that reorders what it may.
+//! A producer and a consumer in two threads: ring, arm words and doorbell page together, on
+//! whatever machine runs the test, and under Miri on one that reorders what it may.
 
 #![cfg(not(loom))]
 
@@ -15,7 +15,7 @@ use std::{
 
 use sdp_shm::{
     arm::{self, Mode},
-    bell::{BELL_BYTES, Bell},
+    doorbell::{DOORBELL_BYTES, Doorbell},
     layout::{Segment, segment_bytes},
     ring::{Consumer, Producer, PushError},
 };
@@ -53,7 +53,7 @@ fn everything_arrives_and_everybody_wakes() {
     let segment = unsafe { Segment::new(zeroed(segment_bytes(RING)), RING) };
     segment.initialise();
     // SAFETY: just allocated with the size and alignment of a page of bits; zeros are valid.
-    let bell = unsafe { Bell::new(zeroed(BELL_BYTES)) };
+    let doorbell = unsafe { Doorbell::new(zeroed(DOORBELL_BYTES)) };
     let event = Arc::new(Event::default());
     let consumer = {
         let event = event.clone();
@@ -63,13 +63,13 @@ fn everything_arrives_and_everybody_wakes() {
             let mut expected = 0u32;
             while expected < messages {
                 let Some(record) = consumer.next(u64::MAX).expect("sound") else {
-                    bell.fall_asleep();
-                    arm::arm(&lines.receive_arm.word, Mode::Bell);
+                    doorbell.fall_asleep();
+                    arm::arm(&lines.receive_arm.word, Mode::Doorbell);
                     if !consumer.has_news() {
                         event.sleep();
-                        bell.take(|slot| assert_eq!(slot, SLOT));
+                        doorbell.take(|slot| assert_eq!(slot, SLOT));
                     }
-                    bell.wake_up();
+                    doorbell.wake_up();
                     continue;
                 };
                 let mut got = Vec::new();
@@ -99,8 +99,8 @@ fn everything_arrives_and_everybody_wakes() {
         }
         producer.publish();
         if let Some((mode, seen)) = arm::check(&lines.receive_arm.word) {
-            assert_eq!(mode, Mode::Bell);
-            if bell.ring(SLOT) {
+            assert_eq!(mode, Mode::Doorbell);
+            if doorbell.ring(SLOT) {
                 event.write(consumer.thread());
             }
             arm::disarm(&lines.receive_arm.word, seen);

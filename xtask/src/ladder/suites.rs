@@ -100,7 +100,7 @@ pub(super) const SUITES: &[Suite] = &[
     },
     Suite {
         name: "models",
-        about: "models of arm words, bell page, ring, lock, lanes and rendezvous, and weakened twins",
+        about: "models of arm words, doorbell page, ring, lock, lanes and rendezvous, and weakened twins",
         quick: false,
         kind: Kind::Tests("models"),
         programs: &[],

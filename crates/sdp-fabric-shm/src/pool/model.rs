@@ -171,8 +171,8 @@ fn peer() -> PeerId {
                 trusted: true,
                 nonce: 1,
                 slot: 0,
-                bell: None,
-                bell_page: None,
+                doorbell: None,
+                doorbell_page: None,
                 process: None,
             };
             PEERS.attach(info).unwrap()

@@ -147,17 +147,17 @@ pub fn footprint() -> (Vec<i32>, usize, usize) {
     (fds, mappings("sdp-conn"), mappings("sdp-bell"))
 }
 
-/// A process's own eventfd and bell page.
-pub struct Bells {
-    pub bell: OwnedFd,
+/// A process's own eventfd and doorbell page.
+pub struct Doorbells {
+    pub doorbell: OwnedFd,
     pub page: OwnedFd,
 }
 
-impl Bells {
+impl Doorbells {
     pub fn new() -> Self {
         // SAFETY: no pointers.
-        let bell = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
-        Self { bell: OwnedFd::new(bell), page: segment::create_bell_page().unwrap() }
+        let doorbell = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
+        Self { doorbell: OwnedFd::new(doorbell), page: segment::create_doorbell_page().unwrap() }
     }
 }
 
@@ -166,7 +166,7 @@ pub struct End {
     pub rendezvous: Rendezvous,
     pub carrier: i32,
     pub tuple: Tuple,
-    pub bell: i32,
+    pub doorbell: i32,
     pub page: i32,
     pub slot: u32,
     pub nonce: u64,
@@ -180,7 +180,7 @@ impl End {
             rendezvous: Rendezvous::new(),
             carrier,
             tuple: Tuple::of(carrier).unwrap(),
-            bell: -1,
+            doorbell: -1,
             page: -1,
             slot: 0,
             nonce: u64::from(std::process::id()),
@@ -188,8 +188,9 @@ impl End {
         }
     }
 
-    pub fn with_bells(mut self, bells: &Bells, slot: u32) -> Self {
-        (self.bell, self.page, self.slot) = (bells.bell.raw(), bells.page.raw(), slot);
+    pub fn with_doorbell(mut self, doorbells: &Doorbells, slot: u32) -> Self {
+        (self.doorbell, self.page, self.slot) =
+            (doorbells.doorbell.raw(), doorbells.page.raw(), slot);
         self
     }
 
@@ -206,9 +207,9 @@ impl End {
         let local = Local {
             carrier: self.carrier,
             tuple: self.tuple,
-            bell_fd: self.bell,
-            bell_page_fd: self.page,
-            doorbell: |_| None,
+            doorbell_fd: self.doorbell,
+            doorbell_page_fd: self.page,
+            foreign_doorbell: |_| None,
             slot: self.slot,
             nonce: self.nonce,
             ring_bytes: self.ring,

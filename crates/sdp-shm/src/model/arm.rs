@@ -17,19 +17,23 @@ struct World {
     word: AtomicU32,
     /// Stands for the ring's tail.
     published: Word,
-    bell: Remembered,
+    doorbell: Remembered,
 }
 
 impl World {
     fn new() -> Arc<Self> {
         super::stand_in::begin(0);
-        Arc::new(Self { word: AtomicU32::new(0), published: Word::new(0), bell: Remembered::new() })
+        Arc::new(Self {
+            word: AtomicU32::new(0),
+            published: Word::new(0),
+            doorbell: Remembered::new(),
+        })
     }
 
     fn publish(&self, n: u32) {
         self.published.store(n, Ordering::Release);
         if let Some((_, seen)) = arm::check(&self.word) {
-            self.bell.ring();
+            self.doorbell.ring();
             arm::disarm(&self.word, seen);
         }
     }
@@ -37,11 +41,11 @@ impl World {
     /// As a receive call waits: arm, look again, sleep.
     fn wait_for(&self, n: u32) {
         while self.published.load(Ordering::Acquire) < n {
-            arm::arm(&self.word, Mode::Bell);
+            arm::arm(&self.word, Mode::Doorbell);
             if self.published.load(Ordering::Acquire) >= n {
                 return;
             }
-            self.bell.sleep();
+            self.doorbell.sleep();
         }
     }
 }
@@ -50,7 +54,12 @@ impl World {
 fn a_sleeper_hears_every_publication() {
     let spared = [
         ("arm.rs", "match word.compare_exchange_weak(", Loss::Ordering, "the fence S2 orders it"),
-        ("arm.rs", "word.compare_exchange(", Loss::Ordering, "what it hands over is in the bell"),
+        (
+            "arm.rs",
+            "word.compare_exchange(",
+            Loss::Ordering,
+            "what it hands over is in the doorbell",
+        ),
     ];
     twins("arm", 3, &[("arm.rs", "")], &spared, || {
         let world = World::new();
@@ -85,7 +94,7 @@ fn dying_waker(death: Death, rings_first: bool) {
                 && matches!(death, Death::BetweenTheTwo)
             {
                 if rings_first {
-                    world.bell.ring();
+                    world.doorbell.ring();
                 } else {
                     arm::disarm(&world.word, seen);
                 }
@@ -120,14 +129,15 @@ fn looking_before_arming_is_too_early() {
             thread::spawn(move || world.publish(1))
         };
         if world.published.load(Ordering::Acquire) < 1 {
-            arm::arm(&world.word, Mode::Bell);
-            world.bell.sleep();
+            arm::arm(&world.word, Mode::Doorbell);
+            world.doorbell.sleep();
         }
         waker.join().expect("woken");
     });
 }
 
-/// O6: two sleepers of different kinds share the word; each kind of bell reaches its own kind only.
+/// O6: two sleepers of different kinds share the word; each kind of wake-up reaches its own kind
+/// only.
 fn two_kinds(reaches_all: bool) {
     let world = World::new();
     let carrier = Arc::new(Remembered::new());
@@ -139,17 +149,17 @@ fn two_kinds(reaches_all: bool) {
                 if mode == Mode::Carrier && reaches_all {
                     // A byte on the socket: both poll it.
                     carrier.ring();
-                    world.bell.ring();
+                    world.doorbell.ring();
                 } else if mode == Mode::Carrier {
                     carrier.ring();
                 } else {
-                    world.bell.ring();
+                    world.doorbell.ring();
                 }
                 arm::disarm(&world.word, seen);
             }
         })
     };
-    let by_bell = {
+    let by_doorbell = {
         let world = world.clone();
         thread::spawn(move || world.wait_for(1))
     };
@@ -158,7 +168,7 @@ fn two_kinds(reaches_all: bool) {
         carrier.sleep();
     }
     waker.join().expect("done");
-    by_bell.join().expect("woken");
+    by_doorbell.join().expect("woken");
 }
 
 #[test]

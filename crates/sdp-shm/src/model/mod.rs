@@ -1,18 +1,19 @@
 //! Models: the code of this crate, run under every interleaving and every reordering that the memory
 //! model allows (loom), within a bound on preemptions.
 //!
-//! Built with `--cfg loom` only; `cargo xtask models` does that. Each model is a closure that starts
-//! two or three threads on the real arm words, bell page, ring or lock and asserts what must hold. It
-//! refuses to stop at that: [`twins`] then takes away, one at a time, each ordering, fence and atomic
-//! read-modify-write of the real code that the model passed, and demands that the model fails. What may
-//! be taken away without being noticed is listed with the model, with the reason, and the list must be
-//! exact: an ordering that nobody can justify, or a model that has gone blind, is a failed test.
+//! Built with `--cfg loom` only; `cargo xtask models` does that. Each model is a closure that
+//! starts two or three threads on the real arm words, doorbell page, ring or lock and asserts what
+//! must hold. It refuses to stop at that: [`twins`] then takes away, one at a time, each ordering,
+//! fence and atomic read-modify-write of the real code that the model passed, and demands that the
+//! model fails. What may be taken away without being noticed is listed with the model, with the
+//! reason, and the list must be exact: an ordering that nobody can justify, or a model that has
+//! gone blind, is a failed test.
 //!
 //! Loom takes sequentially consistent loads and stores for acquire and release ones; fences it
 //! knows. Code that holds here therefore does not need its accesses, only its fences, to be so.
 
 mod arm;
-mod bell;
+mod doorbell;
 mod early;
 mod lock;
 mod ring;
@@ -173,7 +174,7 @@ fn first_line(text: &str) -> &str {
 fn line_of(file: &str, line: u32) -> String {
     let text = match file {
         "arm.rs" => include_str!("../arm.rs"),
-        "bell.rs" => include_str!("../bell.rs"),
+        "doorbell.rs" => include_str!("../doorbell.rs"),
         "early.rs" => include_str!("../early.rs"),
         "lock.rs" => include_str!("../lock.rs"),
         "ring.rs" => include_str!("../ring.rs"),
@@ -182,7 +183,7 @@ fn line_of(file: &str, line: u32) -> String {
     text.lines().nth(line as usize - 1).unwrap_or_default().trim().to_owned()
 }
 
-/// A bell that is remembered until somebody takes it: an eventfd, or bytes on the carrier.
+/// A wake-up that is remembered until a thread takes it: an eventfd, or bytes on the carrier.
 #[derive(Debug)]
 struct Remembered {
     rings: loom::sync::Mutex<u32>,

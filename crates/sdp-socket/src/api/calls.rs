@@ -808,7 +808,7 @@ fn waited(waited: Waited) -> Call {
 }
 
 /// After a wait that was answered with [`Call::EarlyWait`], whatever it came to. One that never comes back leaves
-/// the process with an early sleeper, which costs bells, not wake-ups.
+/// the process with an early sleeper, which costs wake bytes, not wake-ups.
 pub fn early_wait_over() {
     Early::over();
 }

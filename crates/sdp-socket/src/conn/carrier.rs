@@ -211,19 +211,20 @@ pub(crate) fn send_memory(fd: c_int) -> u64 {
 const SO_MEMINFO: c_int = 55;
 const MEMINFO_WORDS: usize = 6;
 
-/// Puts one bell byte on the carrier. Only if the kernel took it may it be counted; an error that waited to be told
-/// is told here, and to nobody else.
+/// Puts one wake byte on the carrier. Only if the kernel took it may it be counted; an error that
+/// waited to be told is told here, and to nobody else.
 pub(crate) fn ring(fd: c_int) -> Result<usize, Errno> {
     fd::send(fd, &[0], libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
 }
 
-/// More bells than ever lie unread: each needs an arm. A peer that counts more, and goes on sending them, does not keep a
-/// call, or a close, busy for ever.
-const BELLS_AT_ONCE: u64 = 1 << 20;
+/// More wake bytes than ever lie unread: each needs an arm. A peer that counts more, and goes on
+/// sending them, does not keep a call, or a close, busy for ever.
+const WAKE_BYTES_AT_ONCE: u64 = 1 << 20;
 
-/// Takes at most `n` bytes off the carrier, nor more than [`BELLS_AT_ONCE`], and throws them away; how many.
+/// Takes at most `n` bytes off the carrier, nor more than [`WAKE_BYTES_AT_ONCE`], and throws them
+/// away; how many.
 pub(crate) fn consume(fd: c_int, n: u64) -> u64 {
-    let n = n.min(BELLS_AT_ONCE);
+    let n = n.min(WAKE_BYTES_AT_ONCE);
     let mut scratch = [0u8; 256];
     let mut consumed = 0;
     while consumed < n {
@@ -299,10 +300,10 @@ pub(crate) fn will_reset(fd: c_int) -> bool {
     got.is_ok() && linger.l_onoff != 0 && linger.l_linger == 0
 }
 
-/// Hands to the network what the kernel still keeps back for a fuller segment: a reset would throw it
-/// away. Over TCP the peer's answers carry the acknowledgement that lets a last small write go; here they
-/// went through the ring, and a bell may be all that the kernel waits to see acknowledged. For a socket
-/// that is about to be closed: the option (`TCP_NODELAY`) stays set.
+/// Hands to the network what the kernel still keeps back for a fuller segment: a reset would throw
+/// it away. Over TCP the peer's answers carry the acknowledgement that lets a last small write go;
+/// here they went through the ring, and a wake byte may be all that the kernel waits to see
+/// acknowledged. For a socket that is about to be closed: the option (`TCP_NODELAY`) stays set.
 pub(crate) fn flush(fd: c_int) {
     let _ = fd::setsockopt_int(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
 }

@@ -20,8 +20,8 @@ pub(crate) mod flag {
     pub(crate) const ROWED: u32 = 1 << 6;
     /// The peer broke the protocol: every call answers ECONNRESET.
     pub(crate) const HOSTILE: u32 = 1 << 7;
-    /// The peer was given this process's bell, so arms may ask for it.
-    pub(crate) const PEER_HAS_BELL: u32 = 1 << 8;
+    /// The peer was given this process's doorbell, so arms may ask for it.
+    pub(crate) const PEER_HAS_DOORBELL: u32 = 1 << 8;
     /// An AF_INET6 socket.
     pub(crate) const V6: u32 = 1 << 9;
     /// By accept.
@@ -35,7 +35,7 @@ pub(crate) mod flag {
     pub(crate) const WANTS_ROOM: u32 = 1 << 13;
     /// A reset by the peer has been reported: like the kernel, once.
     pub(crate) const RESET_TOLD: u32 = 1 << 14;
-    /// Somebody waits for the connection where no bell reaches: it arms on the carrier.
+    /// Somebody waits for the connection where no doorbell reaches: it arms on the carrier.
     pub(crate) const BY_CARRIER: u32 = 1 << 15;
     /// The statistics row shows the addresses.
     pub(crate) const SHOWN: u32 = 1 << 16;
@@ -67,7 +67,8 @@ pub(crate) mod flag {
     pub(crate) const FOR_IMAGES: u32 = 1 << 28;
     /// A relative kept a lock of it for longer than anything takes.
     pub(crate) const OVERDUE: u32 = 1 << 29;
-    /// Bells on the carrier were consumed that others wait for, too: they are to be told ([`crate::wake::interest::bells_consumed`]).
+    /// Wake bytes on the carrier were consumed that others wait for, too: they are to be told
+    /// ([`crate::wake::interest::wake_bytes_consumed`]).
     pub(crate) const CONSUMED: u32 = 1 << 30;
     /// A thread has gone to sleep in `poll` or `select` with it since that was told last.
     pub(crate) const POLLED: u32 = 1 << 31;

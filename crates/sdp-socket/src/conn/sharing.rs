@@ -23,9 +23,9 @@ pub(crate) fn is_used_by_another(conn: &Conn) -> bool {
     if family.is_held_by_others(slot, index) {
         return true;
     }
-    // Sole holder now: the lanes are ours. Bells went to the other process: none for us.
+    // Sole holder now: the lanes are ours. Doorbells went to the other process: none for us.
     row.user.store(process::pid(), Ordering::Release);
-    conn.flags.fetch_and(!(flag::PEER_HAS_BELL | flag::RELATIVE_INSIDE), Ordering::SeqCst);
+    conn.flags.fetch_and(!(flag::PEER_HAS_DOORBELL | flag::RELATIVE_INSIDE), Ordering::SeqCst);
     false
 }
 

@@ -18,7 +18,7 @@ use core::{
 use sdp_fabric_shm::{identity::Tuple, peer::PeerId, rendezvous::Rendezvous};
 use sdp_link::{EndWords, Link};
 use sdp_shm::{
-    bell::{BELL_SLOTS, Bell},
+    doorbell::{DOORBELL_SLOTS, Doorbell},
     family::{Family, Row},
     layout::Segment,
 };
@@ -46,8 +46,8 @@ use retain::Retainer;
 pub(crate) use retain::{each_kept, each_kept_number, move_kept};
 
 /// Connections that one process can have on its mind at once; those beyond are plain TCP. Equal to the
-/// number of bell slots: a connection's index is its slot.
-pub(crate) const CONNS: usize = BELL_SLOTS as usize;
+/// number of doorbell slots: a connection's index is its slot.
+pub(crate) const CONNS: usize = DOORBELL_SLOTS as usize;
 /// Segments that one connection can have had in this process: it is not worth more.
 const LIVES: usize = 4;
 
@@ -168,9 +168,9 @@ pub(crate) struct Conn {
     // ---- the rest
     /// The peer process; written before `segment`, never after.
     peer: AtomicU64,
-    /// Its bell page; null: no bell, use the carrier.
+    /// Its doorbell page; null: no doorbell, use the carrier.
     peer_page: AtomicPtr<u8>,
-    /// Our bit in the peer's bell page.
+    /// Our bit in the peer's doorbell page.
     peer_slot: AtomicU32,
     /// The peer process's id as the kernel told it at the meeting; 0 unknown.
     pub(crate) peer_pid: AtomicU32,
@@ -285,7 +285,7 @@ fn make_arena() -> bool {
     true
 }
 
-/// What ringing a peer by its bell came to.
+/// What ringing a peer by its doorbell came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Signalled {
     /// Nobody sleeps there: the bit in its page is enough.
@@ -293,7 +293,7 @@ pub(crate) enum Signalled {
     /// Somebody slept, and was woken.
     Asleep,
     /// It has given us none: use the carrier.
-    NoBell,
+    NoDoorbell,
 }
 
 impl Conn {
@@ -353,7 +353,7 @@ impl Conn {
         self.refs.store(1, Ordering::Relaxed);
     }
 
-    /// Index of the slot, also the connection's bell slot.
+    /// Index of the slot, also the connection's doorbell slot.
     pub(crate) fn index(&self) -> u32 {
         let mut offset =
             (&raw const *self as usize).wrapping_sub(fork_page::FORK_PAGE.conns.as_ptr() as usize);
@@ -475,7 +475,7 @@ impl Conn {
         if let Some((id, slot)) = peer {
             self.peer.store(id.to_word(), Ordering::Relaxed);
             self.peer_slot.store(slot, Ordering::Relaxed);
-            let page = process::peers().bell_page(id).map_or(null_mut(), NonNull::as_ptr);
+            let page = process::peers().doorbell_page(id).map_or(null_mut(), NonNull::as_ptr);
             self.peer_page.store(page, Ordering::Relaxed);
         }
         self.ring_bytes.store(segment.ring_bytes(), Ordering::Relaxed);
@@ -483,20 +483,20 @@ impl Conn {
         self.change_stage(Stage::Meeting, Stage::Attached)
     }
 
-    /// Wakes the peer's sleepers for this connection through its bell page and eventfd.
+    /// Wakes the peer's sleepers for this connection through its doorbell page and eventfd.
     #[inline(never)]
     pub(crate) fn signal_peer(&self) -> Signalled {
         let Some(page) = NonNull::new(self.peer_page.load(Ordering::Acquire)) else {
-            return Signalled::NoBell;
+            return Signalled::NoDoorbell;
         };
         // SAFETY: the page is mapped for as long as we are a user of the peer's entry.
-        let bell = unsafe { Bell::new(page) };
-        if !bell.ring(self.peer_slot.load(Ordering::Relaxed)) {
+        let doorbell = unsafe { Doorbell::new(page) };
+        if !doorbell.ring(self.peer_slot.load(Ordering::Relaxed)) {
             return Signalled::Awake;
         }
         match PeerId::from_word(self.peer.load(Ordering::Relaxed)) {
             Some(id) if process::peers().ring(id) => Signalled::Asleep,
-            _ => Signalled::NoBell,
+            _ => Signalled::NoDoorbell,
         }
     }
 
@@ -579,7 +579,8 @@ impl Conn {
     /// The stage is not `Attached` any more. `given_up` runs when it is certain.
     pub(crate) fn put_segment_aside(&self, given_up: impl FnOnce()) -> bool {
         // What was said of the segment, or of who shares it.
-        const SPENT: u32 = flag::PEER_HAS_BELL | flag::WANTS_ROOM | flag::BULKY | flag::KEEPS_PAGES;
+        const SPENT: u32 =
+            flag::PEER_HAS_DOORBELL | flag::WANTS_ROOM | flag::BULKY | flag::KEEPS_PAGES;
         let is_used = || self.pinned() > 1;
         let base = self.segment.load(Ordering::Acquire);
         let Some((place, bytes)) =
@@ -800,7 +801,7 @@ impl Conn {
         }
     }
 
-    /// Pins by index, for walks that start from a bell bit. False when the slot is not in use.
+    /// Pins by index, for walks that start from a doorbell bit. False when the slot is not in use.
     pub(crate) fn pin_live(&self, half: Half) -> bool {
         self.pin(half);
         if self.state.load(Ordering::SeqCst) == LIVE {

@@ -122,21 +122,22 @@ impl SourceState {
         self.switches = self.switches.wrapping_add(1);
     }
 
-    /// Publishes how many bytes the kernel has taken (bells included). The gate is held.
+    /// Publishes how many bytes the kernel has taken (wake bytes included). The gate is held.
     pub(crate) fn publish_sent(&self, half: AnyHalf<'_>) {
         half.count_sent(self.carrier_sent);
     }
 }
 
-/// Consumer: whether bells were counted that it has not read.
+/// Consumer: whether wake bytes were counted that it has not read.
 #[inline]
-pub(crate) fn has_counted_bells(carrier_read: u64, half: AnyHalf<'_>) -> bool {
+pub(crate) fn has_counted_wake_bytes(carrier_read: u64, half: AnyHalf<'_>) -> bool {
     half.sent() != carrier_read
 }
 
-/// Whether the consumer says that all its sleepers have armed, and that it has read the `sent` carrier bytes that
-/// lie before the switch (O10). With some of them on their way a bell must come behind them: the arm
-/// is answered, or a connection taken off a ready list, before the switch can be followed.
+/// Whether the consumer says that all its sleepers have armed, and that it has read the `sent`
+/// carrier bytes that lie before the switch (O10). With some of them on their way a wake byte must
+/// come behind them: the arm is answered, or a connection taken off a ready list, before the switch
+/// can be followed.
 #[inline]
 pub(crate) fn do_sleepers_arm(half: AnyHalf<'_>, sent: u64) -> bool {
     half.trust() == Trust::ReadsAndArms && half.read() == sent
@@ -245,13 +246,13 @@ impl SinkState {
         carrier::consumed(fd)
     }
 
-    /// Takes bells off the carrier, never more than were counted (L5); how many.
-    pub(crate) fn consume_bells(&mut self, fd: c_int, half: AnyHalf<'_>) -> u64 {
-        let bells = half.sent().wrapping_sub(self.carrier_read);
-        if bells == 0 || bells > i64::MAX as u64 {
+    /// Takes wake bytes off the carrier, never more than were counted (L5); how many.
+    pub(crate) fn consume_wake_bytes(&mut self, fd: c_int, half: AnyHalf<'_>) -> u64 {
+        let wake_bytes = half.sent().wrapping_sub(self.carrier_read);
+        if wake_bytes == 0 || wake_bytes > i64::MAX as u64 {
             return 0;
         }
-        let consumed = carrier::consume(fd, bells);
+        let consumed = carrier::consume(fd, wake_bytes);
         self.carrier_read += consumed;
         consumed
     }
@@ -323,16 +324,16 @@ fn store_engine<const N: usize>(words: &[AtomicU64], values: &[u64; N]) {
     }
 }
 
-/// Takes bells off the carrier, before the ring is looked at; how many. Their ringer disarmed the half, and a set that
-/// sees the connection is told of them no more: the kernel drops an edge whose bytes are gone. So the half is armed
-/// again, and what comes after the look rings anew.
-pub(crate) fn consume_bells(
+/// Takes wake bytes off the carrier, before the ring is looked at; how many. Their ringer disarmed
+/// the half, and a set that sees the connection is told of them no more: the kernel drops an edge
+/// whose bytes are gone. So the half is armed again, and what comes after the look rings anew.
+pub(crate) fn consume_wake_bytes(
     conn: &Conn,
     fd: c_int,
     sink: &mut SinkState,
     half: AnyHalf<'_>,
 ) -> u64 {
-    let consumed = sink.consume_bells(fd, half);
+    let consumed = sink.consume_wake_bytes(fd, half);
     if consumed > 0 {
         if conn.is_waited_for_elsewhere(Half::Receive) {
             half.arm(What::Bytes, wait_mode(conn));

@@ -33,9 +33,9 @@ fn outbound(conn: &Conn, reason: Reason) -> bool {
         .unwrap_or(true)
 }
 
-/// The sending half, for writers that do not come through the library: what they put on the carrier before
-/// the switch would be lost among bells. Waits for the consumer, which may have been preempted, for a bounded
-/// time. False: it did not move on.
+/// The sending half, for writers that do not come through the library: what they put on the carrier
+/// before the switch would be lost among wake bytes. Waits for the consumer, which may have been
+/// preempted, for a bounded time. False: it did not move on.
 pub(crate) fn outbound_for_kernel(conn: &Conn, reason: Reason) -> bool {
     let end = monotonic_ns() + CATCH_UP_NS;
     while !outbound(conn, reason) {

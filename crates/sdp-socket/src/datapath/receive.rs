@@ -36,7 +36,8 @@ mod peek;
 pub(crate) use peek::{eat_before, headers, next_payload, payload_ahead};
 use peek::{onlooker, peek_behind_carrier, peek_behind_ring, peek_ring};
 
-/// Lane switches followed and bells consumed in one attempt before giving up on a restless peer.
+/// Lane switches followed and wake bytes consumed in one attempt before giving up on a restless
+/// peer.
 const TURNS: u32 = 64;
 
 /// What a receive call wants beside bytes.
@@ -65,7 +66,7 @@ impl Wish {
 enum Look {
     /// At the ring and the log only.
     Ring,
-    /// At the carrier too: bells, FIN, errors.
+    /// At the carrier too: wake bytes, FIN, errors.
     Carrier,
 }
 
@@ -359,7 +360,7 @@ fn attempt(
         }
         step(conn, sink, row, half, buffers, wish, (look, is_going_on))
     });
-    interest::bells_consumed(conn);
+    interest::wake_bytes_consumed(conn);
     if !wish.peeks() && result.is_ok_and(|n| n > 0) {
         conn.calls[Half::Receive as usize].fetch_add(1, Ordering::Relaxed);
     }
@@ -464,7 +465,7 @@ fn step(
         if look == Look::Carrier {
             // Wake bytes are consumed before anything else is read: with one unread, the kernel sends RST for a killed
             // process instead of FIN.
-            lane::consume_bells(conn, conn.fd(), sink, half);
+            lane::consume_wake_bytes(conn, conn.fd(), sink, half);
         }
         let switch = sink.pending(half).map_err(broken)?;
         sink.rx.set_limit(switch.map_or(u64::MAX, |s| s.fabric));
@@ -480,14 +481,15 @@ fn step(
             }
         }
         if let Some(switch) = switch {
-            // The ring is drained up to the switch; bells before it are consumed, then the carrier goes on.
-            let bells = switch.carrier.wrapping_sub(sink.carrier_read);
-            if bells > i64::MAX as u64 {
+            // The ring is drained up to the switch; wake bytes before it are consumed, then the
+            // carrier goes on.
+            let wake_bytes = switch.carrier.wrapping_sub(sink.carrier_read);
+            if wake_bytes > i64::MAX as u64 {
                 return Err(broken(Broken));
             }
-            let consumed = carrier::consume(conn.fd(), bells);
+            let consumed = carrier::consume(conn.fd(), wake_bytes);
             sink.carrier_read += consumed;
-            if consumed == bells {
+            if consumed == wake_bytes {
                 sink.leave_ring(&row.sink.words, half);
                 if (is_going_on || total > 0) && carrier::is_at_mark(conn.fd()) {
                     // A receive call never passes the urgent mark once it has bytes.
@@ -495,14 +497,15 @@ fn step(
                 }
                 continue;
             }
-            // The bells are announced but not here yet (or the connection broke).
+            // The wake bytes are announced but not here yet (or the connection broke).
             if total > 0 {
                 return Ok(total);
             }
             return match carrier::peek(conn.fd()).inspect_err(|e| conn.note_told(*e)) {
-                // A FIN comes behind all bells. Without them it was a reset, whose error whoever ate bells
-                // may have taken; what the peer sent after the switch is lost. While the connection stands it
-                // is the program that reads no more (SHUT_RD).
+                // A FIN comes behind all wake bytes. Without them it was a reset, whose error
+                // whoever consumed wake bytes may have taken; what the peer sent after the switch
+                // is lost. While the connection stands it is the program that reads no more
+                // (SHUT_RD).
                 Ok(0) if carrier::tcp_state(conn.fd()) != carrier::TCP_CLOSE => Ok(0),
                 Ok(0) => told_of_reset(conn),
                 Ok(_) => Err(Errno::EAGAIN),
@@ -527,9 +530,10 @@ fn step(
     Err(Errno::EAGAIN)
 }
 
-/// The kernel lane has ended, and no FIN is among what came: it was a reset. The kernel tells of that
-/// once, and bells that are rung or consumed, or a sender who was told EPIPE instead (E3), may have taken
-/// the word. Bytes that the peer had handed to its kernel may be missing, so this is no end of stream.
+/// The kernel lane has ended, and no FIN is among what came: it was a reset. The kernel tells of
+/// that once, and wake bytes that are rung or consumed, or a sender who was told EPIPE instead
+/// (E3), may have taken the word. Bytes that the peer had handed to its kernel may be missing, so
+/// this is no end of stream.
 fn is_end_without_fin(conn: &Pinned, sink: &SinkState) -> bool {
     let is_told = conn.has(flag::RESET_TOLD);
     let Some(came) = carrier::ended_at(conn.fd()).filter(|_| !is_told) else { return false };
@@ -596,7 +600,8 @@ fn kernel_read(
     let done = match (result, switch) {
         (Ok(0), Some(_)) => KernelRead::Switched, // L9: not the end, there is a switch before it
         (Ok(n), Some(switch)) => {
-            // L4: what lies behind the switch is bells; cut them from the end of what was read.
+            // L4: what lies behind the switch is wake bytes; cut them from the end of what was
+            // read.
             match sink.consumed(conn.fd()) {
                 Ok(consumed) => {
                     let read_to = if wish.peeks() { consumed + n as u64 } else { consumed };
@@ -760,16 +765,18 @@ enum Found {
     End,
 }
 
-/// The ring is empty: eats bells, then asks the kernel for FIN and errors (E1, E2, E3, L5).
+/// The ring is empty: consumes wake bytes, then asks the kernel for FIN and errors (E1, E2, E3,
+/// L5).
 fn look_at_carrier(conn: &Pinned, sink: &mut SinkState, half: AnyHalf<'_>) -> Result<Found, Errno> {
-    if lane::consume_bells(conn, conn.fd(), sink, half) > 0 {
+    if lane::consume_wake_bytes(conn, conn.fd(), sink, half) > 0 {
         return Ok(Found::Again);
     }
     let seen = match carrier::peek(conn.fd()) {
-        // A FIN comes behind all bells: without them it was a reset, and the look for them has taken its error.
+        // A FIN comes behind all wake bytes: without them it was a reset, and the look for them has
+        // taken its error.
         Ok(0)
             if !conn.has(flag::RESET_TOLD)
-                && lane::has_counted_bells(sink.carrier_read, half)
+                && lane::has_counted_wake_bytes(sink.carrier_read, half)
                 && carrier::tcp_state(conn.fd()) == carrier::TCP_CLOSE =>
         {
             Err(Errno::ECONNRESET)
@@ -783,20 +790,21 @@ fn look_at_carrier(conn: &Pinned, sink: &mut SinkState, half: AnyHalf<'_>) -> Re
         Ok(0) => {
             conn.set(flag::PEER_GONE);
             // E2: with bytes of ours unread, was it a close (then TCP would have reset) or a half
-            // close? One bell tells: the kernel of a closed peer answers RST.
+            // close? One wake byte tells: the kernel of a closed peer answers RST.
             if send::probe_peer(conn) {
                 return Err(Errno::ECONNRESET);
             }
             Ok(Found::End)
         }
         Ok(_) => {
-            let is_counted = lane::has_counted_bells(sink.carrier_read, half);
+            let is_counted = lane::has_counted_wake_bytes(sink.carrier_read, half);
             if is_counted || !carrier::is_over(conn.fd()) {
                 return Ok(if is_counted { Found::Again } else { Found::Nothing });
             }
-            // The peer's end has come: what it had to say it has said. A bell that is not counted now is
-            // that of a process killed between ringing and counting, and hides the end behind it.
-            if !has_news(sink, half) && !lane::has_counted_bells(sink.carrier_read, half) {
+            // The peer's end has come: what it had to say it has said. A wake byte that is not
+            // counted now is that of a process killed between ringing and counting, and hides the
+            // end behind it.
+            if !has_news(sink, half) && !lane::has_counted_wake_bytes(sink.carrier_read, half) {
                 sink.carrier_read += carrier::consume(conn.fd(), 1);
             }
             Ok(Found::Again)
@@ -804,7 +812,7 @@ fn look_at_carrier(conn: &Pinned, sink: &mut SinkState, half: AnyHalf<'_>) -> Re
         Err(Errno::EAGAIN) => Ok(Found::Nothing),
         Err(Errno::ECONNRESET) => {
             conn.set(flag::PEER_GONE);
-            // E3: a reset whose only cause can have been unread bells is an ordinary end.
+            // E3: a reset whose only cause can have been unread wake bytes is an ordinary end.
             if send::everything_was_read(conn) {
                 Ok(Found::End)
             } else {
@@ -856,11 +864,11 @@ pub(crate) fn settle(fd: c_int, sink: &mut SinkState, half: AnyHalf<'_>) -> u64 
                 if head != switch.fabric || sink.current_len != 0 {
                     break;
                 }
-                let bells = switch.carrier.wrapping_sub(sink.carrier_read);
-                if bells > i64::MAX as u64 {
+                let wake_bytes = switch.carrier.wrapping_sub(sink.carrier_read);
+                if wake_bytes > i64::MAX as u64 {
                     break;
                 }
-                sink.carrier_read += carrier::consume(fd, bells);
+                sink.carrier_read += carrier::consume(fd, wake_bytes);
                 if sink.carrier_read != switch.carrier {
                     break;
                 }

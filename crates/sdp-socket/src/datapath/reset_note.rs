@@ -3,7 +3,7 @@
 //! Called by [`super::send`] and [`super::receive`].
 //!
 //! The kernel tells of a reset once. A sender who gets the word may tell the program something else, or, if it rang a
-//! bell, nothing; a reader who meets the end of the kernel lane afterwards asks here.
+//! wake byte, nothing; a reader who meets the end of the kernel lane afterwards asks here.
 
 use core::sync::atomic::Ordering;
 

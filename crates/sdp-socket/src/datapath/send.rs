@@ -158,7 +158,7 @@ pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result
             Blocked::Ring => wait::for_room(conn, guard, until, mark),
             Blocked::Carrier => wait::for_carrier_room(conn, guard, until, mark),
             Blocked::Turn => wait::for_turn(conn, guard, until, mark, &mut rival),
-            Blocked::Lane => wait::for_more(conn, guard, until, mark), // no bell announces it
+            Blocked::Lane => wait::for_more(conn, guard, until, mark), // no wake-up announces it
         };
         match woken {
             // What is restarted is a call that has done nothing yet.
@@ -210,7 +210,7 @@ pub(crate) fn with_source<R>(
                 && let Some(fd) = conn::number_of(conn)
             {
                 // It may have published without waking the reader.
-                ring_bells(conn, fd, &mut state, half, true);
+                wake_sleepers(conn, fd, &mut state, half, true);
             }
             let result = body(&mut state, row, link, half);
             state.store(&row.source.words);
@@ -402,8 +402,9 @@ fn reason_to_leave(conn: &Conn, flags: c_int) -> Reason {
 
 /// L2: writes the entry that leaves the SDP lane. False when that must wait for the consumer.
 ///
-/// E4: behind the peer's FIN, which may be half a close, a bell asks its kernel first where bytes are left in the
-/// ring, or nobody follows: what the program sends next on the carrier meets the answer, as it would over TCP.
+/// E4: behind the peer's FIN, which may be half a close, a wake byte asks its kernel first where
+/// bytes are left in the ring, or nobody follows: what the program sends next on the carrier meets
+/// the answer, as it would over TCP.
 pub(crate) fn leave_sdp(
     conn: &Conn,
     source: &mut SourceState,
@@ -488,7 +489,7 @@ fn kernel_send(
                 }
             }
             Err(Errno::EAGAIN) => return Some(Attempt::CarrierFull),
-            Err(Errno::ECONNRESET) if only_bells_were_unread(conn, source, half) => {
+            Err(Errno::ECONNRESET) if only_wake_bytes_were_unread(conn, source, half) => {
                 reset_note::note(row);
                 return Some(Attempt::Failed(Errno::EPIPE));
             }
@@ -501,13 +502,13 @@ fn kernel_send(
 }
 
 /// E3 for senders: the carrier was reset although the peer had read all that the program sent, so the
-/// cause was bells; over TCP the peer's end had been a FIN.
-fn only_bells_were_unread(conn: &Pinned, source: &mut SourceState, half: AnyHalf<'_>) -> bool {
+/// cause was wake bytes; over TCP the peer's end had been a FIN.
+fn only_wake_bytes_were_unread(conn: &Pinned, source: &mut SourceState, half: AnyHalf<'_>) -> bool {
     source.switches != 0
         && source.tx.refresh().is_ok()
         && is_all_read(source)
         && carrier::sent(conn.fd()) == Ok(source.carrier_sent)
-        && is_reset_of_bells(conn, source, half)
+        && is_reset_of_wake_bytes(conn, source, half)
 }
 
 pub(super) enum RingSend {
@@ -584,7 +585,7 @@ pub(super) fn ring_send(
             Some(Err(ended)) => break ended,
             Some(Ok(())) => {
                 moved += piece;
-                ring_bells(conn, conn.fd(), source, half, first_on_lane);
+                wake_sleepers(conn, conn.fd(), source, half, first_on_lane);
                 first_on_lane = false;
             }
         }
@@ -608,7 +609,7 @@ pub(crate) fn ring_sleeper(conn: &Conn, fd: c_int, row: &Row, link: AnyLink, arm
     if armed.how == How::Doorbell {
         half.note_signal(ticks());
         let signalled = conn.signal_peer();
-        if signalled != Signalled::NoBell {
+        if signalled != Signalled::NoDoorbell {
             spin::reached(conn, signalled == Signalled::Asleep);
             half.disarm(What::Bytes, armed);
             return;
@@ -617,13 +618,14 @@ pub(crate) fn ring_sleeper(conn: &Conn, fd: c_int, row: &Row, link: AnyLink, arm
     ring_sleeper_by_carrier(conn, fd, row, link);
 }
 
-/// The same for one who cannot be rung otherwise: that takes this half's state, which counts the bells.
+/// The same for one who cannot be rung otherwise: that takes this half's state, which counts the
+/// wake bytes.
 #[cold]
 fn ring_sleeper_by_carrier(conn: &Conn, fd: c_int, row: &Row, link: AnyLink) {
     let index = conn.half_index(Half::Send);
     match SourceState::load(&row.source.words, link, index) {
         Ok(mut source) => {
-            ring_bells(conn, fd, &mut source, link.half(index), false);
+            wake_sleepers(conn, fd, &mut source, link.half(index), false);
             source.store(&row.source.words);
         }
         Err(Broken) => reset(conn),
@@ -633,7 +635,7 @@ fn ring_sleeper_by_carrier(conn: &Conn, fd: c_int, row: &Row, link: AnyLink) {
 /// Wakes the consumer if it sleeps. The first message on the lane rings the carrier, because the
 /// consumer may sleep there without having armed anything, unless it says that nobody does (O10).
 #[inline]
-fn ring_bells(conn: &Conn, fd: c_int, source: &mut SourceState, half: AnyHalf<'_>, first: bool) {
+fn wake_sleepers(conn: &Conn, fd: c_int, source: &mut SourceState, half: AnyHalf<'_>, first: bool) {
     let armed = half.armed(What::Bytes);
     let mut by_carrier = first
         && half.followed() != source.switches
@@ -643,8 +645,8 @@ fn ring_bells(conn: &Conn, fd: c_int, source: &mut SourceState, half: AnyHalf<'_
         Some(Armed { how, .. }) => {
             half.note_signal(ticks());
             let signalled =
-                if how == How::Doorbell { conn.signal_peer() } else { Signalled::NoBell };
-            by_carrier |= signalled == Signalled::NoBell;
+                if how == How::Doorbell { conn.signal_peer() } else { Signalled::NoDoorbell };
+            by_carrier |= signalled == Signalled::NoDoorbell;
             spin::reached(conn, signalled != Signalled::Awake);
         }
         None => spin::reached(conn, false),
@@ -657,8 +659,8 @@ fn ring_bells(conn: &Conn, fd: c_int, source: &mut SourceState, half: AnyHalf<'_
     }
 }
 
-/// Puts a bell byte on the carrier, unless the peer has closed its end: a byte that nobody reads would
-/// turn its FIN into a reset.
+/// Puts a wake byte on the carrier, unless the peer has closed its end: a byte that nobody reads
+/// would turn its FIN into a reset.
 #[cold]
 #[inline(never)]
 fn ring_carrier(conn: &Conn, fd: c_int, source: &mut SourceState, half: AnyHalf<'_>) {
@@ -672,7 +674,7 @@ fn ring_carrier(conn: &Conn, fd: c_int, source: &mut SourceState, half: AnyHalf<
 }
 
 /// The same to find out whether the peer's kernel answers with a reset. One that has come already is left
-/// for the program: a bell would take its error.
+/// for the program: a wake byte would take its error.
 fn probe_carrier(conn: &Conn, fd: c_int, source: &mut SourceState, half: AnyHalf<'_>) {
     if carrier::tcp_state(fd) == carrier::TCP_CLOSE {
         return;
@@ -726,8 +728,9 @@ pub(crate) fn is_time_to_watch(conn: &Conn) -> Option<u64> {
     (since >= LOOK_EVERY_TICKS).then_some(now)
 }
 
-/// E2: FIN has been seen. With bytes of ours unread in the ring, one bell asks the peer's kernel: true
-/// when it answered with a reset, which the caller reports now; the kernel must not tell it again.
+/// E2: FIN has been seen. With bytes of ours unread in the ring, one wake byte asks the peer's
+/// kernel: true when it answered with a reset, which the caller reports now; the kernel must not
+/// tell it again.
 pub(crate) fn probe_peer(conn: &Pinned) -> bool {
     if conn.has(flag::RESET_TOLD) {
         return false;
@@ -747,21 +750,23 @@ pub(crate) fn probe_peer(conn: &Pinned) -> bool {
     .unwrap_or(false)
 }
 
-/// E3: whether the peer had read all that we sent over the ring, and the reset that came can be that of bells.
+/// E3: whether the peer had read all that we sent over the ring, and the reset that came can be
+/// that of wake bytes.
 pub(crate) fn everything_was_read(conn: &Pinned) -> bool {
     with_source(conn, |source, _, _, half| {
         Ok(source.lane == Lane::Sdp
             && source.tx.refresh().is_ok()
             && is_all_read(source)
-            && is_reset_of_bells(conn, source, half))
+            && is_reset_of_wake_bytes(conn, source, half))
     })
     .unwrap_or(false)
 }
 
-/// E3: whether the peer's end closed the socket, which bells that it had not read made a reset. It has said that it does,
-/// or it was killed beside such a bell; a socket that is ended while its process lives is cut off.
+/// E3: whether the peer's end closed the socket, which wake bytes that it had not read made a
+/// reset. It has said that it does, or it was killed beside such a wake byte; a socket that is
+/// ended while its process lives is cut off.
 #[cold]
-fn is_reset_of_bells(conn: &Conn, source: &SourceState, half: AnyHalf<'_>) -> bool {
+fn is_reset_of_wake_bytes(conn: &Conn, source: &SourceState, half: AnyHalf<'_>) -> bool {
     let Some(link) = conn.link() else { return false };
     let end = link.peer();
     match end.reset_note() {

@@ -197,7 +197,8 @@ pub(crate) fn has_ring_bytes(conn: &Pinned) -> bool {
     receive::with_sink(conn, |sink, _, _, half| Ok(ring_is_next(sink, half).0)).unwrap_or(false)
 }
 
-/// The same for the urgent mark, of which the kernel tells. If not, no bell is in its way any more.
+/// The same for the urgent mark, of which the kernel tells. If not, no wake byte is in its way any
+/// more.
 pub(crate) fn is_before_mark(conn: &Pinned) -> bool {
     receive::with_sink(conn, |sink, _, _, half| {
         let (is_next, switch) = ring_is_next(sink, half);

@@ -30,7 +30,7 @@ use crate::{
     },
     datapath::{lane::SourceState, reclaim},
     process::{self, host, page},
-    wake::{call_guard::CallGuard, doorbell, spin, strangers::Bells, wait_set::WaitSet},
+    wake::{call_guard::CallGuard, doorbell, spin, strangers::Doorbells, wait_set::WaitSet},
 };
 
 /// Sleeps that somebody else's death or haste could make endless are bounded by this, so that it costs
@@ -38,10 +38,11 @@ use crate::{
 pub(crate) const BOUNDED_SLEEP_NS: u64 = 100_000_000;
 /// One sleep of a call that waits for more than there is.
 pub(crate) const MORE_SLEEP_NS: u64 = 1_000_000;
-/// Threads that may sleep on the process's eventfd, which wakes all of them for each bell, whatever they wait for.
-const BELL_SLEEPERS_MAX: u32 = 4;
+/// Threads that may sleep on the process's eventfd, which wakes all of them for each doorbell,
+/// whatever they wait for.
+const DOORBELL_SLEEPERS_MAX: u32 = 4;
 /// Threads that may sleep there while their connections are busy. A spurious wake-up costs less than a byte on the
-/// carrier for each message. Further ones sleep on carrier bells, which are theirs alone.
+/// carrier for each message. Further ones sleep on wake bytes, which are theirs alone.
 const BUSY_SLEEPERS_MAX: u32 = 16;
 /// From so many wake-ups for nothing in a row a connection is idle.
 const IDLE_WAKES: u32 = 16;
@@ -134,8 +135,9 @@ fn is_news(half: AnyHalf<'_>, head: u64, followed: u32) -> bool {
 
 /// How this thread wants to be woken for `conn`.
 fn mode(conn: &Conn, is_busy: bool) -> How {
-    let most = if is_busy { BUSY_SLEEPERS_MAX } else { BELL_SLEEPERS_MAX };
-    if conn.has(flag::PEER_HAS_BELL) && doorbell::bell().is_some_and(|bell| bell.sleepers() < most)
+    let most = if is_busy { BUSY_SLEEPERS_MAX } else { DOORBELL_SLEEPERS_MAX };
+    if conn.has(flag::PEER_HAS_DOORBELL)
+        && doorbell::pages().is_some_and(|doorbell| doorbell.sleepers() < most)
     {
         How::Doorbell
     } else {
@@ -153,22 +155,23 @@ pub(crate) fn for_bytes(
     let Some((link, head, followed)) = news(conn) else { return Woken::Look };
     let nap = reclaim::before_sleep();
     let half = link.half(conn.half_index(Half::Receive));
-    // Also on the kernel lane: the bell of a lane switch may be consumed by a thread that polls.
+    // Also on the kernel lane: the wake byte of a lane switch may be consumed by a thread that
+    // polls.
     let mode = mode(conn, conn.idle_wakes.load(Ordering::Relaxed) < IDLE_WAKES);
-    let (wait_set, bell) = take_wait_set(guard, mode);
+    let (wait_set, doorbell) = take_wait_set(guard, mode);
     let mode = if wait_set.exists() { How::Doorbell } else { How::Carrier };
     half.arm(What::Bytes, mode);
     if is_news(half, head, followed) {
-        wake_up(guard, bell, &wait_set);
+        wake_up(guard, doorbell, &wait_set);
         return Woken::Look;
     }
     count(conn, Direction::Receive, Counter::Slept);
     let asleep = monotonic_ns();
-    // A carrier bell is one byte: where another thread of ours waits for the same connection, it may consume
-    // the one that was meant to wake this one, and the kernel then lets a poller sleep on.
+    // A wake byte is one byte: where another thread of ours waits for the same connection, it may
+    // consume the one that was meant to wake this one, and the kernel then lets a poller sleep on.
     let may_be_robbed = conn.is_waited_for_elsewhere(Half::Receive)
         || mode == How::Carrier
-            && (conn.has(flag::WAITED) || doorbell::bell_fd() < 0 && !is_single_threaded());
+            && (conn.has(flag::WAITED) || doorbell::event_fd() < 0 && !is_single_threaded());
     let nap = if may_be_robbed { Some(BOUNDED_SLEEP_NS) } else { nap };
     let beside = nap_beside_relatives(conn, conn.idle_wakes.load(Ordering::Relaxed));
     let nap = nap.into_iter().chain(beside).min();
@@ -190,16 +193,16 @@ pub(crate) fn for_bytes(
     if woken == Woken::TimedOut && nap.is_some() && until.is_none_or(|u| monotonic_ns() < u) {
         woken = Woken::Look;
     }
-    wake_up(guard, bell, &wait_set);
+    wake_up(guard, doorbell, &wait_set);
     if yields {
         yield_to_sender();
     }
     woken
 }
 
-/// Again woken for nothing: perhaps by a bell on the carrier whose sender was preempted before it was counted
-/// (L5), by the very wake-up of this thread. The kernel calls the carrier readable until then, and this
-/// thread would keep the CPU that the sender needs until its time slice ends.
+/// Again woken for nothing: perhaps by a wake byte on the carrier whose sender was preempted before
+/// it was counted (L5), by the very wake-up of this thread. The kernel calls the carrier readable
+/// until then, and this thread would keep the CPU that the sender needs until its time slice ends.
 pub(crate) fn yield_to_sender() {
     process::beside_calls(|| {
         sdp_sys::time::yield_now();
@@ -216,56 +219,57 @@ pub(crate) fn beside_queue_pair(
     mark: Mark,
     look: impl FnOnce() -> bool,
 ) -> Woken {
-    let (wait_set, bell) = take_wait_set(guard, How::Doorbell);
+    let (wait_set, doorbell) = take_wait_set(guard, How::Doorbell);
     if look() {
-        wake_up(guard, bell, &wait_set);
+        wake_up(guard, doorbell, &wait_set);
         return Woken::Look;
     }
     count(conn, Direction::Receive, Counter::Slept);
     let woken = sleep(conn, guard, events, &wait_set, until, nap, mark);
-    wake_up(guard, bell, &wait_set);
+    wake_up(guard, doorbell, &wait_set);
     match woken {
         Woken::TimedOut if until.is_none_or(|u| monotonic_ns() < u) => Woken::Look,
         other => other,
     }
 }
 
-/// What a call sleeps on beside its carrier: a wait set and the bell that it counts as a sleeper of, if it wants
-/// to be woken by that and there are any.
-fn take_wait_set(guard: Pin<&CallGuard>, mode: How) -> (WaitSet, Option<Bells>) {
+/// What a call sleeps on beside its carrier: a wait set and the doorbell that it counts as a
+/// sleeper of, if it wants to be woken by that and there are any.
+fn take_wait_set(guard: Pin<&CallGuard>, mode: How) -> (WaitSet, Option<Doorbells>) {
     guard.begin();
     if mode != How::Doorbell {
         return (WaitSet::NONE, None);
     }
     let _section = section::Guard::enter();
     let wait_set = WaitSet::take();
-    let bell = wait_set.bells();
-    fall_asleep(guard, bell, &wait_set);
-    (wait_set, bell)
+    let doorbell = wait_set.doorbells();
+    fall_asleep(guard, doorbell, &wait_set);
+    (wait_set, doorbell)
 }
 
-/// Counts the calling thread among the sleepers of the process's bell, in a section with what precedes.
-pub(crate) fn fall_asleep(guard: Pin<&CallGuard>, bell: Option<Bells>, set: &WaitSet) {
-    if let Some(bell) = bell {
-        bell.fall_asleep();
+/// Counts the calling thread among the sleepers of the process's doorbell, in a section with what
+/// precedes.
+pub(crate) fn fall_asleep(guard: Pin<&CallGuard>, doorbell: Option<Doorbells>, set: &WaitSet) {
+    if let Some(doorbell) = doorbell {
+        doorbell.fall_asleep();
     }
-    guard.sleeps(bell.is_some(), set);
+    guard.sleeps(doorbell.is_some(), set);
 }
 
 /// And no more.
-pub(crate) fn wake_up(guard: Pin<&CallGuard>, bell: Option<Bells>, set: &WaitSet) {
+pub(crate) fn wake_up(guard: Pin<&CallGuard>, doorbell: Option<Doorbells>, set: &WaitSet) {
     let _section = section::Guard::enter();
     guard.sleeps(false, set);
-    if let Some(bell) = bell
+    if let Some(doorbell) = doorbell
         && set.is_current()
     {
-        bell.wake_up();
+        doorbell.wake_up();
     }
 }
 
 /// Whether the consumer can ring for room.
 pub(crate) fn can_be_rung_for_room(conn: &Conn) -> bool {
-    conn.has(flag::PEER_HAS_BELL) && doorbell::bell_fd() >= 0
+    conn.has(flag::PEER_HAS_DOORBELL) && doorbell::event_fd() >= 0
 }
 
 /// Sleeps until the consumer has freed a quarter of the ring, or the connection ends.
@@ -293,20 +297,20 @@ pub(crate) fn for_room(
     // Without an eventfd nobody can wake a waiter for room: a carrier byte would be data for the
     // peer to send, which it may not do for us. A sender that cannot leave the lane either, or has too many
     // threads asleep beside it, looks again every millisecond.
-    let (wait_set, bell) = take_wait_set(guard, mode);
-    if bell.is_some() {
+    let (wait_set, doorbell) = take_wait_set(guard, mode);
+    if doorbell.is_some() {
         half.arm(What::Space, How::Doorbell);
         if has_room() {
-            wake_up(guard, bell, &wait_set);
+            wake_up(guard, doorbell, &wait_set);
             return Woken::Look;
         }
     }
     count(conn, Direction::Send, Counter::Slept);
-    let nap = if bell.is_some() { BOUNDED_SLEEP_NS } else { 1_000_000 };
+    let nap = if doorbell.is_some() { BOUNDED_SLEEP_NS } else { 1_000_000 };
     // An end that is known would wake this sleep at once, and the next one.
     let events = if conn.has(flag::PEER_GONE) { 0 } else { libc::POLLRDHUP };
     let woken = sleep(conn, guard, events, &wait_set, until, Some(nap), mark);
-    wake_up(guard, bell, &wait_set);
+    wake_up(guard, doorbell, &wait_set);
     match woken {
         Woken::TimedOut if until.is_none_or(|u| monotonic_ns() < u) => {
             if crate::conn::carrier::is_over(conn.fd()) {
@@ -372,8 +376,8 @@ pub(crate) fn for_turn(
     };
     guard.has_turn();
     conn.turn.want(thread);
-    let (wait_set, bell) = take_wait_set(guard, How::Doorbell);
-    let nap = if bell.is_some() { BOUNDED_SLEEP_NS } else { MORE_SLEEP_NS };
+    let (wait_set, doorbell) = take_wait_set(guard, How::Doorbell);
+    let nap = if doorbell.is_some() { BOUNDED_SLEEP_NS } else { MORE_SLEEP_NS };
     let woken = match holder() {
         Some(_) => {
             count(conn, Direction::Send, Counter::Slept);
@@ -381,7 +385,7 @@ pub(crate) fn for_turn(
         }
         None => Woken::Look,
     };
-    wake_up(guard, bell, &wait_set);
+    wake_up(guard, doorbell, &wait_set);
     match woken {
         Woken::TimedOut if until.is_none_or(|u| monotonic_ns() < u) => {}
         Woken::Look => {}
@@ -507,7 +511,7 @@ pub(crate) fn for_carrier_room_or(
 }
 
 /// Sleeps a moment, or until the connection ends: for a call that waits for more than there is, which
-/// no bell announces.
+/// no wake-up announces.
 pub(crate) fn for_more(
     conn: &Pinned,
     guard: Pin<&CallGuard>,
@@ -650,10 +654,10 @@ const SHARED_SLEEP_NS: u64 = 1_000_000;
 /// One sleep on a connection that relatives hold, and have not used so far: they may begin to.
 const LONELY_SLEEP_NS: u64 = 1_000_000_000;
 
-/// How long a call may sleep on this connection before it looks again, because a relative that uses it too may
-/// take the bell that was to wake the call (O4). `None`: there is no such relative. `wakes`: how often in a row it has
-/// woken up with nothing moving: who sleeps beside a busy relative looks again soon, in case that is at work on what it
-/// got while more comes.
+/// How long a call may sleep on this connection before it looks again, because a relative that uses
+/// it too may take the wake-up that was meant for the call (O4). `None`: there is no such relative.
+/// `wakes`: how often in a row it has woken up with nothing moving: who sleeps beside a busy
+/// relative looks again soon, in case that is at work on what it got while more comes.
 pub(crate) fn nap_beside_relatives(conn: &Conn, wakes: u32) -> Option<u64> {
     if !process::has_relatives() {
         return None;

@@ -221,7 +221,7 @@ fn open_here(own: &Addr, interface: u32) -> Result<(), Reason> {
     let set = events();
     let are_hidden =
         set >= 0 && process::note_hidden(file) && rest.iter().all(|fd| watch(set, *fd));
-    let failed = if !are_hidden || doorbell::bell_files().0 < 0 {
+    let failed = if !are_hidden || doorbell::files().0 < 0 {
         Some(Reason::NoDescriptors)
     } else {
         let is_added = strangers::add_device(set, strangers::Device { arm, drain: || _ = drain() });
@@ -237,14 +237,15 @@ fn open_here(own: &Addr, interface: u32) -> Result<(), Reason> {
     Ok(())
 }
 
-/// The process's bells have gone, and with them what sleepers wait on: it is made anew with the next slow step.
-pub(super) fn bells_gone() {
+/// The process's doorbells have gone, and with them what sleepers wait on: it is made anew with the
+/// next slow step.
+pub(super) fn doorbells_gone() {
     EVENTS.store(-1, Ordering::Release);
 }
 
 /// Sleepers wait for the device again.
 fn rejoin(turn: &mut Turn) {
-    if strangers::has_device() || doorbell::bell_files().0 < 0 {
+    if strangers::has_device() || doorbell::files().0 < 0 {
         return;
     }
     let Some(device) = device(turn) else { return };
@@ -256,7 +257,8 @@ fn rejoin(turn: &mut Turn) {
     }
 }
 
-/// What sleepers wait on beside their bells. It stays when a device goes: what of that was in it goes with the device.
+/// What sleepers wait on beside their doorbells. It stays when a device goes: what of that was in
+/// it goes with the device.
 fn events() -> i32 {
     let known = EVENTS.load(Ordering::Acquire);
     if known >= 0 {

@@ -165,9 +165,9 @@ pub(crate) fn await_users(conn: &Conn) {
     }
 }
 
-/// The process's bells have gone, with a change of privilege.
-pub(crate) fn bells_gone() {
-    device::bells_gone();
+/// The process's doorbells have gone, with a change of privilege.
+pub(crate) fn doorbells_gone() {
+    device::doorbells_gone();
 }
 
 /// The program reads no more.

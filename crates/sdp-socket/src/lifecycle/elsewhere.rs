@@ -66,7 +66,7 @@ pub(crate) fn selects(count: c_int, sets: [FdSet; 3]) -> bool {
     true
 }
 
-/// [`is`] for a wait on an epoll set: of any connection in it nothing but its bell would come.
+/// [`is`] for a wait on an epoll set: of any connection in it nothing but its doorbell would come.
 #[inline(always)]
 pub(crate) fn waits_for_all() -> bool {
     if !pid::may_be_borrowed() || process::is_ours() {

@@ -172,7 +172,7 @@ pub(crate) fn fork_parent(child: i32) {
 }
 
 /// Threads that sleep on connections which the child holds too go to sleep anew, as beside a relative that may take
-/// their bells ([`wait::nap_beside_relatives`]).
+/// their wake-ups ([`wait::nap_beside_relatives`]).
 fn wake_sleepers() {
     table::walk(|_, entry| {
         if let Entry::Conn(index) = entry
@@ -230,8 +230,8 @@ pub(crate) fn fork_child(pid: Option<i32>) {
         if let Entry::Conn(index) = entry
             && let Some(conn) = conn::get(index)
         {
-            // Rows and bells are the parent's; descriptors that the parent opened count for it.
-            let parents = flag::ROWED | flag::SHOWN | flag::COUNTED | flag::PEER_HAS_BELL;
+            // Rows and doorbells are the parent's; descriptors that the parent opened count for it.
+            let parents = flag::ROWED | flag::SHOWN | flag::COUNTED | flag::PEER_HAS_DOORBELL;
             conn.flags.fetch_and(!parents, Ordering::SeqCst);
             conn.set_stats_row(sdp_stats::RowId::NONE);
             for half in [Half::Receive, Half::Send] {
@@ -263,9 +263,9 @@ pub(crate) fn fork_child(pid: Option<i32>) {
     }
 }
 
-/// Before a sandbox (`for_good`, as in [`parting`]) or a change of privilege: the process leaves all lanes. Connections
-/// that it has stay on the kernel lane; after a change of privilege it makes family and bell anew for
-/// later ones.
+/// Before a sandbox (`for_good`, as in [`parting`]) or a change of privilege: the process leaves
+/// all lanes. Connections that it has stay on the kernel lane; after a change of privilege it makes
+/// family and doorbell anew for later ones.
 ///
 /// What the old trust domain shares with us is unmapped unless another thread may be in the middle of
 /// using it (the process has others, or a handler interrupted a sleeping call), or bytes are unread in a
@@ -313,7 +313,7 @@ pub(crate) fn leaving(reason: Reason, for_good: bool) -> bool {
         trust::drop_everything();
     } else {
         trust::change_trust(remains);
-        hosts::bells_gone();
+        hosts::doorbells_gone();
     }
     false
 }
@@ -365,7 +365,7 @@ fn leave_trust(conn: &Pinned, fd: i32, reason: Reason, for_good: bool, remains: 
         // Of a process that retires the kernel alone is asked, who was told to say nothing.
         crate::wake::interest::room_granted(conn);
         if conn.stage() == Stage::Attached {
-            conn.flags.fetch_and(!flag::PEER_HAS_BELL, Ordering::SeqCst);
+            conn.flags.fetch_and(!flag::PEER_HAS_DOORBELL, Ordering::SeqCst);
             if handed_over && sends_through_kernel(conn) {
                 conn.set_stage(Stage::Kernel);
             }
@@ -398,8 +398,8 @@ fn sends_through_kernel(conn: &Conn) -> bool {
         .unwrap_or(false)
 }
 
-/// Before an orderly exit, which closes everything: as before a close, bells that nobody ate must not
-/// turn the kernel's FIN into a reset (E5), and unread bytes must (R11).
+/// Before an orderly exit, which closes everything: as before a close, wake bytes that nobody
+/// consumed must not turn the kernel's FIN into a reset (E5), and unread bytes must (R11).
 pub(crate) fn exiting() {
     if process::is_retired() || process::family().is_none() || !process::is_ours() {
         return;

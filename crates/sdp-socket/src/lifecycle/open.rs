@@ -415,16 +415,18 @@ pub(crate) fn settle_end(conn: &Conn, fd: c_int) -> bool {
         link.own().note_reset(ResetNote::Resets);
         return false;
     }
-    // R11: with bytes of the program unread TCP answers with a reset; without, E5: bells that were
-    // never consumed must not turn our FIN into one.
+    // R11: with bytes of the program unread TCP answers with a reset; without, E5: wake bytes that
+    // were never consumed must not turn our FIN into one.
     let (in_ring, on_carrier) = receive::with_sink(conn, |sink, _, link, half| {
-        // Nobody reads the ring any more: what the peer sends from here on is the kernel's to refuse. Under
-        // the gate, so that every bell has come by now, or is never rung. An end that has left the lanes
-        // before gets no bells, and somebody else may have the connection now.
+        // Nobody reads the ring any more: what the peer sends from here on is the kernel's to
+        // refuse. Under the gate, so that every wake byte has come by now, or is never rung. An end
+        // that has left the lanes before gets no wake bytes, and somebody else may have the
+        // connection now.
         let is_ours = send::gated_at(conn, Some(fd), half, conn.side(), || link.own().close());
         let is_ours = is_ours == Some(true);
         if is_ours {
-            // A switch that no call has met yet: what lies behind it is the program's, or bells.
+            // A switch that no call has met yet: what lies behind it is the program's, or wake
+            // bytes.
             receive::settle(fd, sink, half);
         }
         let is_pending = sink.pending(half).is_ok_and(|switch| switch.is_some());
@@ -436,7 +438,7 @@ pub(crate) fn settle_end(conn: &Conn, fd: c_int) -> bool {
         if receive::payload_ahead(&mut walk) > 0 {
             return Ok((true, false));
         }
-        sink.consume_bells(fd, half);
+        sink.consume_wake_bytes(fd, half);
         Ok((false, is_pending && is_queued()))
     })
     .unwrap_or_default();
@@ -464,7 +466,7 @@ fn is_cut_off(conn: &Conn, fd: c_int) -> bool {
 }
 
 /// Before the process becomes an image that does not have the connection: the kernel closes it, and nobody of ours eats
-/// the bells that are there by then.
+/// the wake bytes that are there by then.
 pub(crate) fn leaves_by_exec(conn: &Conn) {
     let is_sole = match (conn.row_index(), process::family()) {
         (Some(row), Some((family, slot))) => !family.is_held_by_others(slot, row),

@@ -47,11 +47,11 @@ pub(crate) struct Remains {
     pub(crate) used: bool,
 }
 
-/// Before a change of privilege, after all lanes have been left: bell, family and nonce belong to the
-/// old trust domain. The next connection makes new ones, under new descriptors. The statistics page
-/// stays: nobody but this process and the tools trusts it.
+/// Before a change of privilege, after all lanes have been left: doorbell, family and nonce belong
+/// to the old trust domain. The next connection makes new ones, under new descriptors. The
+/// statistics page stays: nobody but this process and the tools trusts it.
 pub(crate) fn change_trust(remains: Remains) {
-    interest::bell_leaves();
+    interest::doorbell_leaves();
     pool::clear();
     doorbell::close_numbers();
     wait_set::drop_all(false);
@@ -128,7 +128,7 @@ pub(crate) fn move_hidden(from: i32) {
             // The number is the program's in a moment: without another one there is none.
             cell.store(process::hidden_duplicate_above(from).unwrap_or(-1), Ordering::SeqCst);
             if core::ptr::eq(cell, event) {
-                interest::bell_moved(from);
+                interest::doorbell_moved(from);
             }
         }
     }

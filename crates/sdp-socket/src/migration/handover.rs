@@ -151,7 +151,7 @@ fn leave_whole(conn: &Conn, fd: c_int, reason: Reason, next: NextReader) -> bool
             if !sends_through_kernel {
                 conn.note_reason(Reason::HandoverStuck);
                 if !matches!(next, NextReader::Ourselves) {
-                    return false; // what a stranger sends would be taken for bells
+                    return false; // what a stranger sends would be taken for wake bytes
                 }
             }
             if matches!(reason, Reason::Exec | Reason::Passed | Reason::StandardDescriptor) {
@@ -345,7 +345,8 @@ fn hand_over(
     }
 }
 
-/// The ring has all that is unread: bells are consumed, then its bytes are sent through the peer's socket.
+/// The ring has all that is unread: wake bytes are consumed, then its bytes are sent through the
+/// peer's socket.
 #[allow(clippy::too_many_arguments, reason = "one call, from where all of it is at hand")]
 fn push(
     conn: &Conn,
@@ -357,7 +358,7 @@ fn push(
     peer: &OwnedFd,
     end: u64,
 ) -> Outcome {
-    if !consume_bells(fd, sink, switch, end) {
+    if !consume_wake_bytes(fd, sink, switch, end) {
         return Outcome::Stuck;
     }
     sink.rx.set_limit(switch.fabric);
@@ -458,7 +459,7 @@ fn take_out(
                     sink.rx.copy_out(message, offset, message.len - offset, heap);
                     !heap.overflowed
                 });
-                if !taken || !consume_bells(fd, sink, switch, end) {
+                if !taken || !consume_wake_bytes(fd, sink, switch, end) {
                     return false;
                 }
                 sink.follow(half, Lane::Kernel);
@@ -499,15 +500,16 @@ fn take_messages(
     }
 }
 
-/// Takes the bells before a switch to the kernel lane; waits for those that are still on their way.
-fn consume_bells(fd: c_int, sink: &mut SinkState, switch: Switch, end: u64) -> bool {
-    let bells = switch.carrier.wrapping_sub(sink.carrier_read);
-    if bells > i64::MAX as u64 {
+/// Takes the wake bytes before a switch to the kernel lane; waits for those that are still on their
+/// way.
+fn consume_wake_bytes(fd: c_int, sink: &mut SinkState, switch: Switch, end: u64) -> bool {
+    let wake_bytes = switch.carrier.wrapping_sub(sink.carrier_read);
+    if wake_bytes > i64::MAX as u64 {
         return false;
     }
-    let consumed = consume(fd, bells, end);
+    let consumed = consume(fd, wake_bytes, end);
     sink.carrier_read = sink.carrier_read.wrapping_add(consumed);
-    consumed == bells
+    consumed == wake_bytes
 }
 
 /// Takes `n` bytes off the carrier and throws them away; how many, until `end`.

@@ -397,8 +397,8 @@ fn step_by_name(
     meeting: &mut Rendezvous,
     is_last: bool,
 ) -> Step {
-    let _in_use = InUse::begin(); // the other end gets duplicates of our bell
-    let (bell_fd, bell_page_fd) = doorbell::bell_files();
+    let _in_use = InUse::begin(); // the other end gets duplicates of our doorbell
+    let (doorbell_fd, doorbell_page_fd) = doorbell::files();
     let (hidden_min, max_offers) = process::hidden_range();
     let hello = hello(&tuple);
     let hello_ack = HelloAck {
@@ -412,9 +412,9 @@ fn step_by_name(
     let local = Local {
         carrier: fd,
         tuple,
-        bell_fd,
-        bell_page_fd,
-        doorbell: strangers::doorbell_for,
+        doorbell_fd,
+        doorbell_page_fd,
+        foreign_doorbell: strangers::doorbell_for,
         slot: conn.index(),
         nonce: process::nonce(),
         ring_bytes: process::tunables().ring_bytes(),
@@ -471,7 +471,7 @@ fn attach(conn: &Conn, fd: i32, attachment: Attachment) -> bool {
     // shrinking, and is unmapped only by the connection's tear-down.
     let segment = unsafe { Segment::new(base, ring_bytes) };
     let (pid, peer_slot) = (attachment.peer.pid, attachment.peer.slot);
-    let (gave_bell, side) = (attachment.gave_bell, attachment.side);
+    let (gave_doorbell, side) = (attachment.gave_doorbell, attachment.side);
     let (mut peer, map) = (attachment.peer, attachment.segment);
     let stranger = (!peer.trusted).then_some(peer.uid);
     if !proof::met(conn, fd, peer.trusted) {
@@ -482,13 +482,13 @@ fn attach(conn: &Conn, fd: i32, attachment: Attachment) -> bool {
     if !process::tunables().keeps_segments() {
         peer.process = None; // its descriptors need not be looked at again
     }
-    // A peer that has given us its bell waits for it to be rung.
+    // A peer that has given us its doorbell waits for it to be rung.
     process::hide_peers();
     let Ok(peer) = process::peers().attach(peer) else { return return_segment(map, side) };
     strangers::note_peer(conn, stranger);
-    // Not whether there is a bell by now: it may have been made since.
-    prepare(conn, row, segment, receive_size, pid, gave_bell);
-    if conn.has(flag::PEER_HAS_BELL)
+    // Not whether there is a doorbell by now: it may have been made since.
+    prepare(conn, row, segment, receive_size, pid, gave_doorbell);
+    if conn.has(flag::PEER_HAS_DOORBELL)
         && stranger.is_none()
         && pid > 0
         && let Some(tuple) = conn.known_name()
@@ -519,7 +519,7 @@ fn prepare(
     segment: Segment,
     receive_size: u32,
     peer_pid: i32,
-    has_bell: bool,
+    has_doorbell: bool,
 ) {
     segment.initialise();
     SourceState::initialise(
@@ -531,8 +531,8 @@ fn prepare(
     SinkState::initialise(&row.sink.words, &sink);
     row.user.store(process::pid(), Ordering::Release);
     conn.peer_pid.store(peer_pid.max(0) as u32, Ordering::Relaxed);
-    if has_bell && doorbell::bell().is_some() {
-        conn.set(flag::PEER_HAS_BELL);
+    if has_doorbell && doorbell::pages().is_some() {
+        conn.set(flag::PEER_HAS_DOORBELL);
     }
 }
 

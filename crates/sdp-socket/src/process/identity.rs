@@ -1,4 +1,4 @@
-//! What the process has once: identity, family memory, bell, hidden descriptors.
+//! What the process has once: identity, family memory, doorbell, hidden descriptors.
 //!
 //! Nothing exists until the first connection: a program that never opens one pays nothing. Everything
 //! is made under the start lock, inside a critical section, with raw system calls.

@@ -11,7 +11,7 @@ use sdp_sys::{errno::Errno, pid::is_single_threaded, section, time::monotonic_ns
 use crate::{
     conn::{self, Conn, Half, Stage, carrier, flag, link::AnyHalf},
     datapath::{
-        lane::{SinkState, consume_bells},
+        lane::{SinkState, consume_wake_bytes},
         receive, reclaim, wait,
     },
     hosts,
@@ -148,8 +148,8 @@ pub(crate) struct Verified {
     pub(crate) cursor: Option<u64>,
 }
 
-/// Judges a "readable" of the kernel (R9 b): follows lane switches, eats bells, then looks at ring, log
-/// and carrier. The half is left armed when there is nothing.
+/// Judges a "readable" of the kernel (R9 b): follows lane switches, consumes wake bytes, then looks
+/// at ring, log and carrier. The half is left armed when there is nothing.
 pub(crate) fn verify(conn: &Conn, fd: c_int) -> Verified {
     if hosts::is_guarded(conn) {
         return verify_both(conn).unwrap_or(Verified {
@@ -202,15 +202,16 @@ fn verify_sink(
 ) -> Result<(bool, bool), Errno> {
     receive::settle(fd, sink, half);
     if sink.lane == Lane::Sdp {
-        consume_bells(conn, fd, sink, half);
+        consume_wake_bytes(conn, fd, sink, half);
     }
     let pending = sink.pending(half).ok().flatten();
     let on_carrier = || carrier::readiness(fd, libc::POLLIN) & (READ_KIND | OVER) != 0;
     let mut is_over = false;
     let readable = match (sink.lane, pending) {
         (Lane::Sdp, _) if sink.current_len != 0 || receive::ring_has_news(sink, half) => true,
-        // A byte on the carrier is a bell, perhaps one that is not counted yet, or it lies behind a
-        // switch whose bells are still on their way: only an end is something to read.
+        // A byte on the carrier is a wake byte, perhaps one that is not counted yet, or it lies
+        // behind a switch whose wake bytes are still on their way: only an end is something to
+        // read.
         (Lane::Sdp, _) => {
             is_over = sink.engine.has_ended() || carrier::is_over(fd);
             is_over
@@ -232,10 +233,11 @@ fn verdict(conn: &Conn, verified: Result<(bool, bool), Errno>) -> Verified {
         && !is_kernels
         && let Some((link, half)) = inbound(conn)
     {
-        // The bell that was consumed disarmed the half.
+        // The producer that sent the wake byte disarmed the half.
         let half = link.half(half);
         half.arm(What::Bytes, wait_mode(conn));
-        // A switch whose bells are still on their way is nothing to read; they wake us by the carrier.
+        // A switch whose wake bytes are still on their way is nothing to read; they wake us by the
+        // carrier.
         let readable = view(conn, half).is_some_and(|v| v.has_bytes());
         return Verified { readable, is_kernels, cursor: Some(cursor(conn)) };
     }
@@ -362,7 +364,7 @@ fn poll_here(
     let is_long = (STACK_FDS..scratch::ENTRIES).contains(&count);
     let mut scratch = if is_long { Scratch::take() } else { None };
     let is_copied = count < STACK_FDS || scratch.is_some();
-    let hides = is_copied && (timeout_ns == Some(0) || doorbell::bell_fd() >= 0);
+    let hides = is_copied && (timeout_ns == Some(0) || doorbell::event_fd() >= 0);
     if !hides {
         for conn in fds.iter().filter_map(|entry| attached(entry.fd)) {
             interest::room_granted(conn);
@@ -436,7 +438,7 @@ fn poll_here(
                 && conn.pin_live(Half::Receive)
             {
                 correct(conn, entry, hides);
-                interest::bells_consumed(conn);
+                interest::wake_bytes_consumed(conn);
                 conn.unpin(Half::Receive);
             }
             total += usize::from(entry.revents != 0);
@@ -506,7 +508,7 @@ fn ring_ready(fds: &[pollfd], hides: bool, are_guarded_looked_at: bool) -> usize
                         return false;
                     }
                     let ready = has_bytes_now(conn);
-                    interest::bells_consumed(conn);
+                    interest::wake_bytes_consumed(conn);
                     conn.unpin(Half::Receive);
                     ready
                 })
@@ -528,7 +530,7 @@ fn sleep(
     let guard = pin!(CallGuard::on_several());
     let guard = guard.as_ref();
     let mut wait_set = WaitSet::NONE;
-    let mut bell = None;
+    let mut doorbell = None;
     let mut left = left;
     if left != Some(0) {
         guard.begin();
@@ -537,28 +539,28 @@ fn sleep(
             wait_set = WaitSet::take();
         }
         if wait_set.exists() {
-            bell = wait_set.bells();
+            doorbell = wait_set.doorbells();
         } else if fds.iter().any(|entry| waits_for_room(entry, hides).is_some()) {
             left = shorter(left, Some(wait::MORE_SLEEP_NS)); // nobody can wake us for room
         }
-        wait::fall_asleep(guard, bell, &wait_set);
+        wait::fall_asleep(guard, doorbell, &wait_set);
         for entry in fds.iter().filter(|e| wants_bytes(e)) {
             if let Some(conn) = attached(entry.fd)
                 && conn.pin_live(Half::Receive)
             {
                 if let Some((link, half)) = inbound(conn) {
                     if !conn.has(flag::POLLED) {
-                        conn.set(flag::POLLED); // before it is armed: who eats its bell sees this
+                        conn.set(flag::POLLED); // before it is armed: whoever consumes its wake byte sees this
                     }
                     let half = link.half(half);
                     let mode = if wait_set.exists() { wait_mode(conn) } else { How::Carrier };
                     half.arm(What::Bytes, mode);
                     if mode == How::Carrier && !is_single_threaded() {
-                        // A thread that reads may take the bell that is to wake this wait.
+                        // A thread that reads may take the wake byte that is to wake this wait.
                         left = shorter(left, Some(wait::BOUNDED_SLEEP_NS));
                     }
                 }
-                // O4: relatives may take the bell that is to wake this wait.
+                // O4: relatives may take the wake byte that is to wake this wait.
                 left = shorter(left, wait::nap_beside_relatives(conn, naps));
                 conn.unpin(Half::Receive);
             }
@@ -600,8 +602,8 @@ fn sleep(
     } else {
         host::ppoll(fds, timeout.as_ref(), mask)
     };
-    if bell.is_some() {
-        wait::wake_up(guard, bell, &wait_set);
+    if doorbell.is_some() {
+        wait::wake_up(guard, doorbell, &wait_set);
     }
     result
 }

@@ -78,8 +78,8 @@ pub(crate) fn arm(conn: &Conn) {
     }
 }
 
-/// Bells were consumed. If others may wait for them, the caller tells these what has come ([`crate::wake::interest::bells_consumed`]), outside
-/// the half's lock.
+/// Wake bytes were consumed. If others may wait for them, the caller tells these what has come
+/// ([`crate::wake::interest::wake_bytes_consumed`]), outside the half's lock.
 #[cold]
 #[inline(never)]
 pub(crate) fn note_eaten(conn: &Conn) {
@@ -88,9 +88,12 @@ pub(crate) fn note_eaten(conn: &Conn) {
     }
 }
 
-/// For waits that cover many connections the bell page tells which one: any number of sleepers.
+/// For waits that cover many connections the doorbell page tells which one: any number of sleepers.
 pub(crate) fn wait_mode(conn: &Conn) -> How {
-    if conn.has(flag::PEER_HAS_BELL) && !conn.has(flag::BY_CARRIER) && doorbell::bell().is_some() {
+    if conn.has(flag::PEER_HAS_DOORBELL)
+        && !conn.has(flag::BY_CARRIER)
+        && doorbell::pages().is_some()
+    {
         How::Doorbell
     } else {
         How::Carrier

@@ -5,7 +5,7 @@
 //! A thread that waits in a call may never come back to it: it is cancelled, or a signal handler leaves
 //! with `siglongjmp`. libc tells of both: what is registered with `_pthread_cleanup_push` is run when
 //! the frame is unwound either way. A [`CallGuard`] is such a registration for one call. It knows the call's
-//! pin, its turn to spin, its place in the bell page and its wait set.
+//! pin, its turn to spin, its place in the doorbell page and its wait set.
 //!
 //! A call that sleeps in the kernel keeps its socket: whoever closes the number meanwhile changes nothing
 //! for it, and the connection ends when it returns. Here it sleeps in `ppoll`, between looks at the
@@ -81,13 +81,13 @@ pub(crate) struct CallGuard {
     spins: AtomicBool,
     /// Thread id, while the call may be in the middle of what it sends; 0 not.
     turn: AtomicU32,
-    /// Counted in the bell page as a sleeper.
+    /// Counted in the doorbell page as a sleeper.
     sleeps: AtomicBool,
     /// Counted by the connection as asleep.
     asleep: AtomicBool,
-    /// The wait set in use, and which bell it belongs to.
+    /// The wait set in use, and which doorbell it belongs to.
     set: AtomicI32,
-    bells: AtomicI32,
+    doorbells: AtomicI32,
     _pinned: PhantomPinned,
 }
 
@@ -119,7 +119,7 @@ impl CallGuard {
             sleeps: AtomicBool::new(false),
             asleep: AtomicBool::new(false),
             set: AtomicI32::new(-1),
-            bells: AtomicI32::new(0),
+            doorbells: AtomicI32::new(0),
             _pinned: PhantomPinned,
         }
     }
@@ -162,10 +162,10 @@ impl CallGuard {
         compiler_fence(SeqCst);
     }
 
-    /// The call is counted in the bell page, and sleeps on this set.
+    /// The call is counted in the doorbell page, and sleeps on this set.
     pub(crate) fn sleeps(self: Pin<&Self>, yes: bool, set: &WaitSet) {
-        let (raw, bells) = set.parts();
-        self.bells.store(bells as i32, Relaxed);
+        let (raw, doorbells) = set.parts();
+        self.doorbells.store(doorbells as i32, Relaxed);
         self.set.store(if yes { raw } else { -1 }, Relaxed);
         self.sleeps.store(yes, Relaxed);
         compiler_fence(SeqCst);
@@ -236,11 +236,11 @@ extern "C" fn on_unwind(guard: *mut c_void) {
     }
     if guard.sleeps.swap(false, Relaxed) {
         let set = guard.set.swap(-1, Relaxed);
-        let set = WaitSet::from_parts(set, guard.bells.load(Relaxed) as u32);
-        if let Some(bell) = set.bells()
+        let set = WaitSet::from_parts(set, guard.doorbells.load(Relaxed) as u32);
+        if let Some(doorbell) = set.doorbells()
             && set.is_current()
         {
-            bell.wake_up();
+            doorbell.wake_up();
         }
         drop(set);
     }

@@ -2,7 +2,7 @@
 //!
 //! Made once, when the first connection meets its other end. Called by whoever sleeps ([`crate::wake::wait_set`], sets in
 //! [`crate::wake::interest`]), by whoever must wake threads of this process, and by `lifecycle` where a fork or a change
-//! of trust takes it away. Doorbells for other users: [`crate::wake::strangers`].
+//! of trust takes it away. Foreign doorbells (those for other users): [`crate::wake::strangers`].
 
 use core::{
     ptr::{NonNull, null_mut},
@@ -10,18 +10,18 @@ use core::{
 };
 
 use sdp_fabric_shm::segment;
-use sdp_shm::bell::Bell;
+use sdp_shm::doorbell::Doorbell;
 use sdp_sys::{fd, hidden, section, stat};
 
 use crate::{
     process::{self, fork_page::FORK_PAGE},
     wake::{
         interest,
-        strangers::{self, Bells},
+        strangers::{self, Doorbells},
     },
 };
 
-static BELL: &AtomicPtr<u8> = &FORK_PAGE.bell;
+static DOORBELL: &AtomicPtr<u8> = &FORK_PAGE.doorbell;
 
 #[unsafe(link_section = ".data.hot")]
 static BELL_FD: AtomicI32 = AtomicI32::new(-1);
@@ -32,50 +32,50 @@ static BELL_PAGE_FD: AtomicI32 = AtomicI32::new(-1);
 /// With a soft limit below this there are no hidden descriptors beside the statistics page.
 const LIMIT_FOR_BELLS: i32 = 128;
 
-/// This process's bell pages, once made.
+/// This process's doorbell pages, once made.
 #[inline]
-pub(crate) fn bell() -> Option<Bells> {
-    own_bell().map(|own| Bells::new(own, strangers::count()))
+pub(crate) fn pages() -> Option<Doorbells> {
+    own_page().map(|own| Doorbells::new(own, strangers::count()))
 }
 
-/// The bell page for the processes of our own user, once made.
+/// The doorbell page for the processes of our own user, once made.
 #[inline]
-pub(crate) fn own_bell() -> Option<Bell> {
-    let base = NonNull::new(BELL.load(Ordering::Acquire))?;
+pub(crate) fn own_page() -> Option<Doorbell> {
+    let base = NonNull::new(DOORBELL.load(Ordering::Acquire))?;
     // SAFETY: a mapped page of the right size that stays until the process forks or retires.
-    Some(unsafe { Bell::new(base) })
+    Some(unsafe { Doorbell::new(base) })
 }
 
 /// The eventfd and the page's file, made on first use; −1 where there is none.
-pub(crate) fn bell_files() -> (i32, i32) {
-    if BELL.load(Ordering::Acquire).is_null() {
-        make_bell();
+pub(crate) fn files() -> (i32, i32) {
+    if DOORBELL.load(Ordering::Acquire).is_null() {
+        make_doorbell();
     }
-    if BELL.load(Ordering::Acquire).is_null() {
+    if DOORBELL.load(Ordering::Acquire).is_null() {
         return (-1, -1);
     }
     (BELL_FD.load(Ordering::Acquire), BELL_PAGE_FD.load(Ordering::Acquire))
 }
 
 /// The hidden eventfd, −1 when there is none.
-pub(crate) fn bell_fd() -> i32 {
+pub(crate) fn event_fd() -> i32 {
     BELL_FD.load(Ordering::SeqCst) // behind `InUse::begin`
 }
 
-/// A thread is making the bell.
+/// A thread is making the doorbell.
 static MAKING: &AtomicU32 = &FORK_PAGE.making;
 
-/// How often a thread gives its turn to another one that makes the bell.
+/// How often a thread gives its turn to another one that makes the doorbell.
 const LOOKS_AT_MAKER: u32 = 10_000;
 
 /// Once only: peers keep the first one that they are told of, and a second would be rung by nobody.
-fn make_bell() {
+fn make_doorbell() {
     if process::soft_limit() < LIMIT_FOR_BELLS {
         return;
     }
     as_maker(|| {
-        if BELL.load(Ordering::Acquire).is_null() {
-            make_bell_here();
+        if DOORBELL.load(Ordering::Acquire).is_null() {
+            make_doorbell_here();
         }
     });
 }
@@ -94,22 +94,22 @@ pub(crate) fn as_maker(make: impl FnOnce()) {
     MAKING.store(0, Ordering::Release);
 }
 
-/// [`make_bell`], by the one thread that may.
-fn make_bell_here() {
+/// [`make_doorbell`], by the one thread that may.
+fn make_doorbell_here() {
     let flags = libc::EFD_NONBLOCK | libc::EFD_CLOEXEC;
     let event = fd::eventfd(flags);
-    if let (Ok(event), Ok(page)) = (event, segment::create_bell_page()) {
-        match segment::map_bell_page(page.raw()) {
+    if let (Ok(event), Ok(page)) = (event, segment::create_doorbell_page()) {
+        match segment::map_doorbell_page(page.raw()) {
             Ok(mapped) => {
                 let (event, page) = (process::hide(event), process::hide(page.into_raw()));
                 if event >= 0 && page >= 0 {
                     BELL_FD.store(event, Ordering::Release);
                     BELL_PAGE_FD.store(page, Ordering::Release);
-                    BELL.store(mapped.base().as_ptr(), Ordering::Release);
-                    interest::bell_made();
+                    DOORBELL.store(mapped.base().as_ptr(), Ordering::Release);
+                    interest::doorbell_made();
                 } else {
                     [event, page].into_iter().for_each(process::close_hidden);
-                    process::unmap(mapped.base(), segment::BELL_PAGE_BYTES);
+                    process::unmap(mapped.base(), segment::DOORBELL_PAGE_BYTES);
                 }
             }
             Err(_) => fd::close(event),
@@ -119,22 +119,22 @@ fn make_bell_here() {
     }
 }
 
-/// Rings this process's own bell for one of its connections.
+/// Rings this process's own doorbell for one of its connections.
 pub(crate) fn signal_self(slot: u32) {
-    if bell().is_some_and(|bell| bell.ring(slot)) {
+    if pages().is_some_and(|doorbell| doorbell.ring(slot)) {
         ring_all();
     }
 }
 
-/// Wakes who sleeps on this process's bell.
+/// Wakes who sleeps on this process's doorbell.
 pub(crate) fn ring_all() {
     let _section = section::Guard::enter();
     let _in_use = hidden::InUse::begin();
-    let event = bell_fd();
+    let event = event_fd();
     // A vfork child may have something of its own there; of such files only an eventfd takes what is written.
-    let is_bell =
+    let is_doorbell =
         || process::is_ours() || stat::at_hand(event).is_ok_and(|stat| stat.is_anonymous());
-    if event >= 0 && is_bell() {
+    if event >= 0 && is_doorbell() {
         let _ = fd::ring(event);
     }
 }
@@ -144,7 +144,7 @@ pub(crate) fn numbers() -> [&'static AtomicI32; 2] {
     [&BELL_FD, &BELL_PAGE_FD]
 }
 
-/// In a fork child: the thread that was making the bell does not exist here.
+/// In a fork child: the thread that was making the doorbell does not exist here.
 pub(crate) fn forget_maker() {
     if MAKING.load(Ordering::Relaxed) != 0 {
         MAKING.store(0, Ordering::Relaxed);
@@ -162,9 +162,9 @@ pub(crate) fn forget_numbers() {
 
 /// In a fork child: the parent's page is unmapped.
 pub(crate) fn unmap_page() {
-    let bell = NonNull::new(BELL.swap(null_mut(), Ordering::AcqRel));
-    if let Some(base) = bell {
-        process::unmap(base, segment::BELL_PAGE_BYTES);
+    let doorbell = NonNull::new(DOORBELL.swap(null_mut(), Ordering::AcqRel));
+    if let Some(base) = doorbell {
+        process::unmap(base, segment::DOORBELL_PAGE_BYTES);
     }
 }
 
@@ -177,7 +177,7 @@ pub(crate) fn close_numbers() {
 
 /// The process leaves its trust domain: private zeros take the page's place.
 pub(crate) fn blank_page() {
-    if let Some(base) = NonNull::new(BELL.swap(null_mut(), Ordering::AcqRel)) {
-        process::blank(base, segment::BELL_PAGE_BYTES);
+    if let Some(base) = NonNull::new(DOORBELL.swap(null_mut(), Ordering::AcqRel)) {
+        process::blank(base, segment::DOORBELL_PAGE_BYTES);
     }
 }

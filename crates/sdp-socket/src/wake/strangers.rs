@@ -2,11 +2,12 @@
 //!
 //! Called by `migration/promote.rs` when processes of two users meet, and by whoever sleeps.
 //!
-//! The eventfd and the bell page of a process are its own users' alone: whoever has them can empty the
-//! bits of all its connections, and stop or drown its wake-ups. What a process of another user gets
-//! belongs to that user: a [`doorbell`], which can be rung and nothing else, and a bell page
-//! whose bits count for connections to that user's processes only. What one user does with its own,
-//! others do not notice. Two users, two doorbells; a thousand processes of one user, one doorbell.
+//! The eventfd and the doorbell page of a process are its own users' alone: whoever has them can
+//! empty the bits of all its connections, and stop or drown its wake-ups. What a process of another
+//! user gets belongs to that user: a [`doorbell`], which can be rung and nothing else, and a
+//! doorbell page whose bits count for connections to that user's processes only. What one user does
+//! with its own, others do not notice. Two users, two doorbells; a thousand processes of one user,
+//! one doorbell.
 //!
 //! # Sleepers
 //! Who goes to sleep counts itself in each page whose doorbell its wait set has. A doorbell that is made
@@ -26,8 +27,8 @@ use core::{
     },
 };
 
-use sdp_fabric_shm::{rendezvous::Doorbell, segment};
-use sdp_shm::bell::{BELL_SLOTS, Bell, Slots};
+use sdp_fabric_shm::{rendezvous::ForeignDoorbell, segment};
+use sdp_shm::doorbell::{DOORBELL_SLOTS, Doorbell, Slots};
 use sdp_sys::{
     doorbell,
     hidden::InUse,
@@ -38,12 +39,12 @@ use crate::{
     conn::Conn,
     process,
     wake::{
-        doorbell::{as_maker, own_bell},
+        doorbell::{as_maker, own_page},
         interest,
     },
 };
 
-/// Other users that a process has doorbells for; those beyond find the carrier as bell.
+/// Other users that a process has doorbells for; those beyond are woken by wake bytes.
 pub(crate) const USERS: usize = 16;
 /// Rings after which a doorbell is emptied. The smallest holds more (128, with the kernel's least room for what is sent
 /// left alone), and each of its bytes was written for a sleeper.
@@ -51,7 +52,7 @@ const DRAIN_AFTER: u32 = 48;
 /// How often a thread gives its turn to another that empties the same doorbell.
 const LOOKS_AT_DRAINER: u32 = 1_000;
 
-/// What is there for one user. Its place never changes; it goes with the process's own bell.
+/// What is there for one user. Its place never changes; it goes with the process's own doorbell.
 struct Place {
     uid: AtomicU32,
     /// Hidden descriptors, −1 none: the end that is waited on, …
@@ -84,10 +85,10 @@ impl Place {
         }
     }
 
-    fn bell(&self) -> Option<Bell> {
+    fn doorbell(&self) -> Option<Doorbell> {
         let base = NonNull::new(self.page.load(Ordering::Acquire))?;
         // SAFETY: a mapped page of the right size that stays until the process forks.
-        Some(unsafe { Bell::new(base) })
+        Some(unsafe { Doorbell::new(base) })
     }
 
     fn cells(&self) -> [&AtomicI32; 3] {
@@ -96,15 +97,15 @@ impl Place {
 
     /// Takes out what has been written, if it is much: before the caller's look at the page, and its sleep.
     #[inline]
-    fn drain(&self, bell: Bell) {
-        let rings = bell.rings();
+    fn drain(&self, doorbell: Doorbell) {
+        let rings = doorbell.rings();
         if rings.wrapping_sub(self.drained.load(Ordering::Acquire)) >= DRAIN_AFTER {
-            self.drain_now(bell);
+            self.drain_now(doorbell);
         }
     }
 
     #[cold]
-    fn drain_now(&self, bell: Bell) {
+    fn drain_now(&self, doorbell: Doorbell) {
         let mut looks = 0;
         while self.is_drained.swap(true, Ordering::Acquire) {
             // By another thread: this one may sleep when it has been emptied.
@@ -115,7 +116,7 @@ impl Place {
             sdp_sys::time::yield_now();
         }
         let _in_use = InUse::begin();
-        let rings = bell.rings(); // first: what is counted from here on may be written later
+        let rings = doorbell.rings(); // first: what is counted from here on may be written later
         let is_due = rings.wrapping_sub(self.drained.load(Ordering::Relaxed)) >= DRAIN_AFTER;
         let waits = self.waits.load(Ordering::SeqCst);
         if is_due && waits >= 0 && !self.is_foul.load(Ordering::Relaxed) && !process::is_retired() {
@@ -129,7 +130,7 @@ impl Place {
 }
 
 static PLACES: [Place; USERS] = [const { Place::new() }; USERS];
-/// Places in use. Grows only, until the process's bell goes. Beside what each fork child reads.
+/// Places in use. Grows only, until the process's doorbell goes. Beside what each fork child reads.
 #[unsafe(link_section = ".bss.hot")]
 static COUNT: AtomicU32 = AtomicU32::new(0);
 /// Whose connections are whose, in private memory that is there with the first doorbell.
@@ -137,7 +138,7 @@ struct Ownership {
     /// Connections to each user's processes: what their hints may be about. Others are not looked at.
     slots: [Slots; USERS],
     /// For each connection whose peer is of another user with a doorbell: the place, plus one.
-    owners: [AtomicU8; BELL_SLOTS as usize],
+    owners: [AtomicU8; DOORBELL_SLOTS as usize],
 }
 
 static OWNERSHIP: AtomicPtr<Ownership> = AtomicPtr::new(null_mut());
@@ -183,8 +184,8 @@ pub(crate) fn has_device() -> bool {
     HAS_DEVICE.load(Ordering::Acquire)
 }
 
-/// Sleepers wait on `descriptor`, too, from here on. The process has a bell. Not under the epoll lock. False: there is no
-/// place for it.
+/// Sleepers wait on `descriptor`, too, from here on. The process has a doorbell. Not under the
+/// epoll lock. False: there is no place for it.
 pub(crate) fn add_device(descriptor: i32, device: Device) -> bool {
     as_maker(|| {
         if HAS_DEVICE.load(Ordering::Acquire) {
@@ -200,7 +201,7 @@ pub(crate) fn add_device(descriptor: i32, device: Device) -> bool {
         DEVICE[0].store(device.arm as usize, Ordering::Relaxed);
         DEVICE[1].store(device.drain as usize, Ordering::Relaxed);
         HAS_DEVICE.store(true, Ordering::Release);
-        interest::doorbell_made(|_| {
+        interest::foreign_doorbell_made(|_| {
             COUNT.fetch_add(1, Ordering::SeqCst);
         });
     });
@@ -218,15 +219,15 @@ pub(crate) fn descriptors(count: u32) -> impl Iterator<Item = i32> {
     PLACES.iter().take(count as usize).map(|place| place.waits.load(Ordering::Acquire))
 }
 
-/// The process's bell pages: its own, and those of the first so many other users.
+/// The process's doorbell pages: its own, and those of the first so many other users.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bells {
-    own: Bell,
+pub(crate) struct Doorbells {
+    own: Doorbell,
     strangers: u32,
 }
 
-impl Bells {
-    pub(crate) fn new(own: Bell, strangers: u32) -> Self {
+impl Doorbells {
+    pub(crate) fn new(own: Doorbell, strangers: u32) -> Self {
         Self { own, strangers }
     }
 
@@ -236,12 +237,13 @@ impl Bells {
     }
 
     #[inline]
-    fn pages(self) -> impl Iterator<Item = (&'static Slots, &'static Place, Bell)> {
+    fn pages(self) -> impl Iterator<Item = (&'static Slots, &'static Place, Doorbell)> {
         // Without doorbells nothing of them is touched.
         let all = if self.strangers == 0 { None } else { ownership() };
         let slots = all.into_iter().flat_map(|all| &all.slots);
         let places = slots.zip(&PLACES).take(self.strangers as usize);
-        places.filter_map(|(slots, place)| place.bell().map(|bell| (slots, place, bell)))
+        places
+            .filter_map(|(slots, place)| place.doorbell().map(|doorbell| (slots, place, doorbell)))
     }
 
     /// Sets a connection's bit in the process's own page. True: the eventfd must be written, too.
@@ -253,9 +255,9 @@ impl Bells {
     #[inline]
     pub(crate) fn fall_asleep(self) {
         self.own.fall_asleep();
-        for (_, place, bell) in self.pages() {
-            bell.fall_asleep();
-            place.drain(bell);
+        for (_, place, doorbell) in self.pages() {
+            doorbell.fall_asleep();
+            place.drain(doorbell);
         }
         if let Some(device) = device() {
             (device.arm)();
@@ -268,7 +270,7 @@ impl Bells {
     #[inline]
     pub(crate) fn wake_up(self) {
         self.own.wake_up();
-        self.pages().for_each(|(_, _, bell)| bell.wake_up());
+        self.pages().for_each(|(_, _, doorbell)| doorbell.wake_up());
     }
 
     /// Threads now asleep.
@@ -283,20 +285,20 @@ impl Bells {
         if let Some(device) = device() {
             (device.drain)();
         }
-        self.own.any() || self.pages().any(|(slots, _, bell)| bell.any_of(slots))
+        self.own.any() || self.pages().any(|(slots, _, doorbell)| doorbell.any_of(slots))
     }
 
     /// Takes all bits and calls `each` with every connection that one may speak of.
     #[inline]
     pub(crate) fn take(self, mut each: impl FnMut(u32)) {
         self.own.take(&mut each);
-        self.pages().for_each(|(slots, _, bell)| bell.take_of(slots, &mut each));
+        self.pages().for_each(|(slots, _, doorbell)| doorbell.take_of(slots, &mut each));
     }
 }
 
 /// The doorbell for the processes of user `uid`, made on first use. Not under the epoll lock.
-pub(crate) fn doorbell_for(uid: u32) -> Option<Doorbell> {
-    own_bell()?;
+pub(crate) fn doorbell_for(uid: u32) -> Option<ForeignDoorbell> {
+    own_page()?;
     let known =
         || PLACES.iter().take(count() as usize).position(|p| p.uid.load(Ordering::Relaxed) == uid);
     let at = known().or_else(|| {
@@ -309,7 +311,7 @@ pub(crate) fn doorbell_for(uid: u32) -> Option<Doorbell> {
     })?;
     let place = PLACES.get(at)?;
     let [dev, ino] = [&place.id[0], &place.id[1]].map(|word| word.load(Ordering::Relaxed));
-    Some(Doorbell {
+    Some(ForeignDoorbell {
         fd: place.rings.load(Ordering::Acquire),
         id: Identity { dev, ino },
         page_fd: place.file.load(Ordering::Acquire),
@@ -323,16 +325,18 @@ fn make(uid: u32) {
         let Some(fresh) = process::map_private(size_of::<Ownership>()) else { return };
         OWNERSHIP.store(fresh.as_ptr().cast(), Ordering::Release);
     }
-    let (Ok((waits, rings)), Ok(file)) = (doorbell::create(), segment::create_bell_page()) else {
+    let (Ok((waits, rings)), Ok(file)) = (doorbell::create(), segment::create_doorbell_page())
+    else {
         return;
     };
-    let (Ok(id), Ok(page)) = (stat::stat(rings.raw()), segment::map_bell_page(file.raw())) else {
+    let (Ok(id), Ok(page)) = (stat::stat(rings.raw()), segment::map_doorbell_page(file.raw()))
+    else {
         return;
     };
     let hidden = [waits, rings, file].map(|fd| process::hide(fd.into_raw()));
     if hidden.iter().any(|raw| *raw < 0) {
         hidden.into_iter().filter(|raw| *raw >= 0).for_each(process::close_hidden);
-        process::unmap(page.base(), segment::BELL_PAGE_BYTES);
+        process::unmap(page.base(), segment::DOORBELL_PAGE_BYTES);
         return;
     }
     for (cell, raw) in place.cells().into_iter().zip(hidden) {
@@ -344,11 +348,11 @@ fn make(uid: u32) {
     place.drained.store(0, Ordering::Relaxed);
     place.is_foul.store(false, Ordering::Relaxed);
     place.page.store(page.base().as_ptr(), Ordering::Release);
-    let bell = place.bell();
-    interest::doorbell_made(|sleepers| {
+    let doorbell = place.doorbell();
+    interest::foreign_doorbell_made(|sleepers| {
         // What is asleep in the sets now will be taken back in all pages.
         for _ in 0..sleepers {
-            bell.into_iter().for_each(Bell::fall_asleep);
+            doorbell.into_iter().for_each(Doorbell::fall_asleep);
         }
         COUNT.fetch_add(1, Ordering::SeqCst);
     });
@@ -379,15 +383,15 @@ pub(crate) fn lose(from: i32, another: impl Fn() -> Option<i32>) {
             if cell.load(Ordering::Acquire) == from {
                 cell.store(another().unwrap_or(-1), Ordering::SeqCst);
                 if core::ptr::eq(cell, &raw const place.waits) {
-                    interest::doorbell_moved(at, from);
+                    interest::foreign_doorbell_moved(at, from);
                 }
             }
         }
     }
 }
 
-/// They go, with the process's own bell. `unhide` closes a hidden descriptor; `forked`: in a fork child, where they are
-/// closed, and nobody has the pages in hand.
+/// They go, with the process's own doorbell. `unhide` closes a hidden descriptor; `forked`: in a
+/// fork child, where they are closed, and nobody has the pages in hand.
 pub(crate) fn drop_all(forked: bool, unhide: impl Fn(&AtomicI32)) {
     let n = count();
     if n == 0 {
@@ -415,9 +419,9 @@ pub(crate) fn drop_all(forked: bool, unhide: impl Fn(&AtomicI32)) {
             continue;
         };
         if forked {
-            process::unmap(base, segment::BELL_PAGE_BYTES);
+            process::unmap(base, segment::DOORBELL_PAGE_BYTES);
         } else {
-            process::blank(base, segment::BELL_PAGE_BYTES);
+            process::blank(base, segment::DOORBELL_PAGE_BYTES);
         }
     }
 }

@@ -2,9 +2,10 @@
 //!
 //! Called by `datapath/wait.rs` and `readiness/poll.rs` before a sleep.
 //!
-//! Each is an epoll descriptor that sees every ring of the bell once, so that threads cannot steal each
-//! other's. A call takes one for the length of its sleep and gives it back; a bounded pool keeps those
-//! that are not in use, so that their number follows the sleepers, not the threads that ever slept.
+//! Each is an epoll descriptor that sees every ring of the doorbell once, so that threads cannot
+//! steal each other's. A call takes one for the length of its sleep and gives it back; a bounded
+//! pool keeps those that are not in use, so that their number follows the sleepers, not the threads
+//! that ever slept.
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
@@ -22,7 +23,7 @@ use crate::{
     },
     wake::{
         doorbell,
-        strangers::{self, Bells},
+        strangers::{self, Doorbells},
     },
 };
 
@@ -36,30 +37,30 @@ const _: () = assert!(strangers::USERS < 128);
 static POOL: [AtomicI32; KEPT] = [const { AtomicI32::new(0) }; KEPT];
 /// There was a set in [`POOL`] once, in this process.
 static KEEPS: &AtomicBool = &crate::process::fork_page::FORK_PAGE.keeps_sets;
-/// Counts the process's bells: a set of an earlier one is not kept.
-static BELLS: &AtomicU32 = &crate::process::fork_page::FORK_PAGE.bells;
+/// Counts the process's doorbells: a set of an earlier one is not kept.
+static DOORBELLS: &AtomicU32 = &crate::process::fork_page::FORK_PAGE.doorbells;
 
 /// A set in use by the calling thread, or none. Goes back to the pool when dropped.
 pub(crate) struct WaitSet {
     raw: i32,
-    bells: u32,
+    doorbells: u32,
     /// Doorbells that are in it, of the first users with one.
     strangers: u32,
 }
 
-/// Doorbells in the lower bits of what [`WaitSet::parts`] tells of the bells.
+/// Foreign doorbells in the lower bits of what [`WaitSet::parts`] tells of the doorbells.
 const STRANGERS_BITS: u32 = 5;
 const _: () = assert!(strangers::USERS < 1 << STRANGERS_BITS);
 
 impl WaitSet {
     /// No set: the call sleeps on the carrier alone.
-    pub(crate) const NONE: Self = Self { raw: -1, bells: 0, strangers: 0 };
+    pub(crate) const NONE: Self = Self { raw: -1, doorbells: 0, strangers: 0 };
 
     /// A set without old rings in it. To be had before anything is armed. [`WaitSet::NONE`] when the
-    /// process has no bell, or no descriptor can be had.
+    /// process has no doorbell, or no descriptor can be had.
     pub(crate) fn take() -> Self {
-        let bells = BELLS.load(Ordering::Acquire);
-        if doorbell::bell_fd() < 0 {
+        let doorbells = DOORBELLS.load(Ordering::Acquire);
+        if doorbell::event_fd() < 0 {
             return Self::NONE;
         }
         for place in &POOL {
@@ -67,17 +68,17 @@ impl WaitSet {
                 let held = place.swap(0, Ordering::AcqRel);
                 if held != 0 {
                     let (raw, strangers) = ((held & NUMBER) - 1, (held >> 24) as u32);
-                    let set = Self { raw, bells, strangers };
+                    let set = Self { raw, doorbells, strangers };
                     // A ring that was another sleeper's would only wake this one for nothing. Where nobody
                     // else sleeps nobody rings.
-                    if doorbell::bell().is_none_or(|bell| bell.sleepers() != 0) {
+                    if doorbell::pages().is_none_or(|doorbell| doorbell.sleepers() != 0) {
                         set.clear();
                     }
                     return set.complete();
                 }
             }
         }
-        let set = Self { raw: create(), bells, strangers: 0 };
+        let set = Self { raw: create(), doorbells, strangers: 0 };
         set.clear();
         set.complete()
     }
@@ -102,25 +103,25 @@ impl WaitSet {
     }
 
     /// The pages in which who sleeps here is counted; none where there is no set.
-    pub(crate) fn bells(&self) -> Option<Bells> {
-        self.exists().then(doorbell::bell)?.map(|bells| bells.of(self.strangers))
+    pub(crate) fn doorbells(&self) -> Option<Doorbells> {
+        self.exists().then(doorbell::pages)?.map(|doorbells| doorbells.of(self.strangers))
     }
 
-    /// Descriptor and bell, for [`WaitSet::from_parts`].
+    /// Descriptor and doorbell, for [`WaitSet::from_parts`].
     pub(crate) fn parts(&self) -> (i32, u32) {
-        (self.raw, self.bells << STRANGERS_BITS | self.strangers)
+        (self.raw, self.doorbells << STRANGERS_BITS | self.strangers)
     }
 
     /// What a thread that does not come back had in use. −1: none.
-    pub(crate) fn from_parts(raw: i32, bells: u32) -> Self {
-        let strangers = bells & ((1 << STRANGERS_BITS) - 1);
-        Self { raw, bells: bells >> STRANGERS_BITS, strangers }
+    pub(crate) fn from_parts(raw: i32, doorbells: u32) -> Self {
+        let strangers = doorbells & ((1 << STRANGERS_BITS) - 1);
+        Self { raw, doorbells: doorbells >> STRANGERS_BITS, strangers }
     }
 
-    /// Whether it belongs to the bell that the process has now. A fork child that comes back from a handler
-    /// has another one, and the page of its parent's is unmapped.
+    /// Whether it belongs to the doorbell that the process has now. A fork child that comes back
+    /// from a handler has another one, and the page of its parent's is unmapped.
     pub(crate) fn is_current(&self) -> bool {
-        self.bells << STRANGERS_BITS == generation() << STRANGERS_BITS
+        self.doorbells << STRANGERS_BITS == generation() << STRANGERS_BITS
     }
 
     /// The descriptor, −1 none.
@@ -145,9 +146,9 @@ impl WaitSet {
     }
 }
 
-/// Which of its bells the process has now.
+/// Which of its doorbells the process has now.
 pub(crate) fn generation() -> u32 {
-    BELLS.load(Ordering::Acquire)
+    DOORBELLS.load(Ordering::Acquire)
 }
 
 impl Drop for WaitSet {
@@ -174,7 +175,7 @@ impl Drop for WaitSet {
 fn create() -> i32 {
     let _section = section::Guard::enter();
     let _in_use = InUse::begin();
-    let event = doorbell::bell_fd();
+    let event = doorbell::event_fd();
     let Ok(set) = kernel::epoll_create1(libc::EPOLL_CLOEXEC) else {
         return -1;
     };
@@ -189,10 +190,10 @@ fn create() -> i32 {
     set
 }
 
-/// Puts a bell or a doorbell into a set. False: the kernel has no room for that.
-fn watch(set: i32, bell: i32) -> bool {
+/// Puts the eventfd or a foreign doorbell into a set. False: the kernel has no room for that.
+fn watch(set: i32, doorbell: i32) -> bool {
     let interest = libc::epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: 0 };
-    kernel::epoll_ctl(set, libc::EPOLL_CTL_ADD, bell, &interest).is_ok()
+    kernel::epoll_ctl(set, libc::EPOLL_CTL_ADD, doorbell, &interest).is_ok()
 }
 
 fn close(raw: i32) {
@@ -211,10 +212,10 @@ pub(crate) fn lose(raw: i32) {
     }
 }
 
-/// The process's bell goes, or has gone: sets of it are closed, now or when they are given back. In a
-/// fork child, where hidden descriptors are closed already, they are only forgotten.
+/// The process's doorbell goes, or has gone: sets of it are closed, now or when they are given
+/// back. In a fork child, where hidden descriptors are closed already, they are only forgotten.
 pub(crate) fn drop_all(forked: bool) {
-    BELLS.fetch_add(1, Ordering::AcqRel);
+    DOORBELLS.fetch_add(1, Ordering::AcqRel);
     if !KEEPS.load(Ordering::SeqCst) {
         return; // most processes: a child would look at each place
     }

@@ -23,7 +23,7 @@ table! {
     [TCP_DEFER_ACCEPT 9, TCP_FASTOPEN 23, TCP_FASTOPEN_CONNECT 30, TCP_FASTOPEN_KEY 33, TCP_FASTOPEN_NO_COOKIE 34,
      TCP_SAVE_SYN 27, TCP_SAVED_SYN 28]
         KERNEL, "of connections that begin";
-    [TCP_INFO 11, TCP_CC_INFO 26, TCP_IS_MPTCP 43] KERNEL, "only asked for; counts bytes of the TCP socket and bells";
+    [TCP_INFO 11, TCP_CC_INFO 26, TCP_IS_MPTCP 43] KERNEL, "only asked for; counts bytes of the TCP socket and wake bytes";
     [TCP_MD5SIG 14, TCP_MD5SIG_EXT 32, TCP_AO_ADD_KEY 38, TCP_AO_DEL_KEY 39]
         leaves(UNSUITABLE, When::Always), "a lane signs nothing";
     [TCP_AO_INFO 40, TCP_AO_REPAIR 42] leaves(UNSUITABLE, When::Always), "";

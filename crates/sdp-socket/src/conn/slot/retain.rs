@@ -264,7 +264,7 @@ impl Conn {
         if !self.is_kept() {
             return true; // a call that comes now finds it closed
         }
-        // First: a walk that starts from a bell bit or from an exit looks at the state.
+        // First: a walk that starts from a doorbell bit or from an exit looks at the state.
         self.state.store(RETAINED, Ordering::SeqCst);
         KEPT_ONES.fetch_add(1, Ordering::SeqCst);
         if self.retainer.put_end_off() {

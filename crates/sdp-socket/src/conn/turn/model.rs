@@ -1,11 +1,11 @@
 //! A model of blocking sends of several threads on one connection: `send::send` with `wait::for_turn`, and
 //! what a [`CallGuard`](crate::wake::call_guard::CallGuard) gives back, also of a thread that is cancelled or jumps out.
 //!
-//! The turn is the real one; the half's lock, the wake-ups (each rings everybody who counts as asleep) and
-//! the order of calls are the model's. A wait for room ends by itself, one for the turn only by a bell:
-//! what bounds the sleep in the library is not there. Promises: nobody's bytes come into a message whose
-//! sender has the turn and did not lose it to somebody's patience; everybody is done in the end, and the
-//! turn is nobody's.
+//! The turn is the real one; the half's lock, the wake-ups (each rings everybody who counts as
+//! asleep) and the order of calls are the model's. A wait for room ends by itself, one for the turn
+//! only by a doorbell: what bounds the sleep in the library is not there. Promises: nobody's bytes
+//! come into a message whose sender has the turn and did not lose it to somebody's patience;
+//! everybody is done in the end, and the turn is nobody's.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::{format, println, string::String, vec::Vec};

@@ -710,7 +710,7 @@ fn a_hand_over_in_progress_is_not_succeeded() {
     world.succeed_sink();
 }
 
-/// How many bells are on the carrier only the kernel knows.
+/// How many wake bytes are on the carrier only the kernel knows.
 #[test]
 fn without_the_kernels_count_nobody_goes_on() {
     let world = World::new();

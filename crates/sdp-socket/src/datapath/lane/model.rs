@@ -2,12 +2,13 @@
 //! ones, on real memory; the carrier, the order in which `send` and `receive` call them, and the
 //! interleaving of the two ends are the model's.
 //!
-//! One half: a producer that sends numbered bytes, one a call, and changes lanes whenever it may and
-//! likes; a consumer that reads one byte or many at a time, sleeps on the carrier when there is nothing,
-//! and may at any moment end the producer's section for good (L10), with or without handing over what is
-//! unread. A step is what one end does between two looks at what the other can change. Promises: every
-//! byte is delivered once and in order, no bell is delivered, no byte is consumed as a bell, nothing that
-//! an end finds in the log is impossible, and nobody sleeps while there is something to read.
+//! One half: a producer that sends numbered bytes, one a call, and changes lanes whenever it may
+//! and likes; a consumer that reads one byte or many at a time, sleeps on the carrier when there is
+//! nothing, and may at any moment end the producer's section for good (L10), with or without
+//! handing over what is unread. A step is what one end does between two looks at what the other can
+//! change. Promises: every byte is delivered once and in order, no wake byte is delivered, no byte
+//! is consumed as a wake byte, nothing that an end finds in the log is impossible, and nobody
+//! sleeps while there is something to read.
 //!
 //! Either end's process may be killed while it has its half's lock, and be succeeded by a relative
 //! ([`crate::datapath::takeover`]): then what was read of the ring and not written down may be read once more, and what
@@ -44,7 +45,7 @@ use early::Getter;
 use producer::producer_step;
 
 const RING: u32 = 64 * 1024;
-const BELL: u8 = 0;
+const WAKE_BYTE: u8 = 0;
 const PRODUCER: u32 = 1;
 const CONSUMER: u32 = 2;
 
@@ -69,19 +70,19 @@ enum Twin {
     LooksOnce,
     /// L5: throws away whatever is on the carrier.
     EatsEverything,
-    /// L5: a bell is counted whether the kernel took it or not.
+    /// L5: a wake byte is counted whether the kernel took it or not.
     CountsRefused,
     /// L9: a read of zero bytes is the end, whatever the log says.
     ZeroIsTheEnd,
     /// E1: looks for news before it looks for the end, not after.
     EndAfterNews,
-    /// E1: waits until a bell is counted, though its producer is dead.
+    /// E1: waits until a wake byte is counted, though its producer is dead.
     WaitsForTheDead,
     /// L10: takes the producer's count as it is, though it was killed before it counted.
     TrustsTheCount,
     /// L10: the consumer writes the producer's entry without the gate.
     NoGate,
-    /// L10: a bell is sent without looking whether the consumer has ended the section.
+    /// L10: a wake byte is sent without looking whether the consumer has ended the section.
     RingsAnyway,
     /// L10: kernel sends do not take the gate, as if nothing could be handed over.
     SendsPastTheGate,
@@ -140,7 +141,7 @@ enum P {
     Check {
         first: bool,
     },
-    Bells {
+    WakeBytes {
         first: bool,
         armed: Option<Armed>,
     },
@@ -497,7 +498,8 @@ impl At<'_> {
         // Nor do sequence numbers of the arm word, but for whether the producer has seen this one.
         let (old, new) = (words[9], words[9] & 3 | 5 << 2);
         words[9] = new;
-        if let P::Bells { armed, .. } | P::Counted { armed } | P::Disarm { armed } = &mut self.s.p
+        if let P::WakeBytes { armed, .. } | P::Counted { armed } | P::Disarm { armed } =
+            &mut self.s.p
             && let Some(seen) = armed
         {
             *seen = if u64::from(*seen) == old { new as u32 } else { *seen & 3 | 1 << 2 };
@@ -599,10 +601,10 @@ impl At<'_> {
     }
 
     /// Throws away at most `n` bytes; how many.
-    fn take_bells(&mut self, n: u64) -> Result<u64, String> {
+    fn take_wake_bytes(&mut self, n: u64) -> Result<u64, String> {
         let consumed = self.carrier_read(usize::try_from(n).unwrap_or(usize::MAX));
-        match consumed.iter().find(|byte| **byte != BELL) {
-            Some(byte) => Err(format!("byte {byte} was consumed as a bell")),
+        match consumed.iter().find(|byte| **byte != WAKE_BYTE) {
+            Some(byte) => Err(format!("byte {byte} was consumed as a wake byte")),
             None => Ok(consumed.len() as u64),
         }
     }
@@ -617,7 +619,7 @@ impl At<'_> {
                 _ => self.s.delivered += 1,
             }
             if *byte != self.s.delivered {
-                return Err(format!("byte {} came as {byte} (0 is a bell)", self.s.delivered));
+                return Err(format!("byte {} came as {byte} (0 is a wake byte)", self.s.delivered));
             }
         }
         Ok(())
@@ -724,7 +726,7 @@ impl Model for Lanes {
         } else if let Some(next) = self.at(s).produce() {
             to.push((producer_step(&s.p), next));
             if let Some(next) = self.at(s).refuses() {
-                to.push(("producer: the kernel takes no bell", next));
+                to.push(("producer: the kernel takes no wake byte", next));
             }
         }
         if let Some(next) = self.get_lanes(s) {

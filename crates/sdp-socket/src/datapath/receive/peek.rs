@@ -59,8 +59,8 @@ pub(super) fn peek_behind_carrier(
     Ok(peek_ring(&mut walk, rest, wish))
 }
 
-/// MSG_PEEK saw `seen` ring bytes: those on the carrier, if the ring ends there. The bells before them
-/// are taken off; beyond the next switch nothing is seen.
+/// MSG_PEEK saw `seen` ring bytes: those on the carrier, if the ring ends there. The wake bytes
+/// before them are taken off; beyond the next switch nothing is seen.
 pub(super) fn peek_behind_ring(
     conn: &Pinned,
     sink: &mut SinkState,
@@ -83,18 +83,18 @@ pub(super) fn peek_behind_ring(
     carrier::receive(conn.fd(), &rest, usize::MAX, flags).unwrap_or(0)
 }
 
-/// Eats the bells that lie on the carrier before a switch. False: some are not there yet.
+/// Consumes the wake bytes that lie on the carrier before a switch. False: some are not there yet.
 pub(crate) fn eat_before(conn: &Pinned, sink: &mut SinkState, switch: Switch) -> bool {
-    let bells = switch.carrier.wrapping_sub(sink.carrier_read);
-    if bells > i64::MAX as u64 {
+    let wake_bytes = switch.carrier.wrapping_sub(sink.carrier_read);
+    if wake_bytes > i64::MAX as u64 {
         return false;
     }
-    let consumed = carrier::consume(conn.fd(), bells);
+    let consumed = carrier::consume(conn.fd(), wake_bytes);
     sink.carrier_read += consumed;
     if consumed != 0 {
         arming::note_eaten(conn);
     }
-    consumed == bells
+    consumed == wake_bytes
 }
 
 /// A message's headers, for whoever only looks. One copy of this code, because none of them is in a hurry.

@@ -1,9 +1,10 @@
-//! A model of sleeping in one process: calls that wait for one connection (`for_bytes`, each with a wait
-//! set, for one connection or for two), and an event loop that waits for another by the bell page, woken by one producer a connection.
+//! A model of sleeping in one process: calls that wait for one connection (`for_bytes`, each with a
+//! wait set, for one connection or for two), and an event loop that waits for another by the
+//! doorbell page, woken by one producer a connection.
 //!
-//! Arm words and bell page are the real ones, on real memory; the eventfd with its edge-triggered wait
-//! sets and the order of calls are the model's. Promise: when everybody rests, everything was read, and
-//! the count of sleepers is that of those who sleep.
+//! Arm words and doorbell page are the real ones, on real memory; the eventfd with its
+//! edge-triggered wait sets and the order of calls are the model's. Promise: when everybody rests,
+//! everything was read, and the count of sleepers is that of those who sleep.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::{format, string::String, vec::Vec};
@@ -11,7 +12,7 @@ use std::{format, string::String, vec::Vec};
 use sdp_model::{Model, Size, Step, fails, holds, size};
 use sdp_shm::{
     arm::{self, Mode},
-    bell::{BELL_BYTES, Bell},
+    doorbell::{DOORBELL_BYTES, Doorbell},
 };
 
 /// Which rule is broken.
@@ -95,16 +96,16 @@ struct Waiting {
     messages: [u8; 2],
     /// Call n waits for connection n, and there is no event loop.
     apart: bool,
-    bell: Bell,
+    doorbell: Doorbell,
     arms: [AtomicU32; 2],
 }
 
 impl Waiting {
     fn new(twin: Twin, calls: usize, messages: [u8; 2]) -> Self {
         // SAFETY: zeros of this size, aligned to a page; leaked, so that they outlive every copy.
-        let bell = unsafe { Bell::new(crate::leaked(BELL_BYTES)) };
+        let doorbell = unsafe { Doorbell::new(crate::leaked(DOORBELL_BYTES)) };
         let arms = [AtomicU32::new(0), AtomicU32::new(0)];
-        Self { twin, calls, messages, apart: false, bell, arms }
+        Self { twin, calls, messages, apart: false, doorbell, arms }
     }
 
     fn apart(mut self) -> Self {
@@ -112,10 +113,10 @@ impl Waiting {
         self
     }
 
-    /// Words of the bell page, by their places in `docs/spec/shm.md`.
+    /// Words of the doorbell page, by their places in `docs/spec/shm.md`.
     fn page(&self) -> [&AtomicU64; 3] {
         // SAFETY: offsets within the page, multiples of eight; it is never freed.
-        [0, 128, 256].map(|at| unsafe { self.bell.base().add(at).cast::<AtomicU64>().as_ref() })
+        [0, 128, 256].map(|at| unsafe { self.doorbell.base().add(at).cast::<AtomicU64>().as_ref() })
     }
 
     fn restore(&self, s: &S) {
@@ -180,7 +181,7 @@ impl Waiting {
                 Producer::Idle
             }
             Producer::Ring(seen) => {
-                if self.bell.ring(c as u32) {
+                if self.doorbell.ring(c as u32) {
                     Producer::Event(seen)
                 } else {
                     Producer::Disarm(seen)
@@ -217,11 +218,11 @@ impl Waiting {
                 if self.twin == Twin::ArmsUncounted { Call::Arm } else { Call::Count }
             }
             Call::Count => {
-                self.bell.fall_asleep();
+                self.doorbell.fall_asleep();
                 if self.twin == Twin::ArmsUncounted { Call::Look } else { Call::Arm }
             }
             Call::Arm => {
-                arm::arm(&self.arms[c], Mode::Bell);
+                arm::arm(&self.arms[c], Mode::Doorbell);
                 match self.twin {
                     Twin::ArmsUncounted => {
                         // Looks here, then counts: what comes in between rings nobody.
@@ -246,7 +247,7 @@ impl Waiting {
             }
             Call::Sleep => return None,
             Call::Wake => {
-                self.bell.wake_up();
+                self.doorbell.wake_up();
                 Call::Read
             }
         };
@@ -262,7 +263,7 @@ impl Waiting {
             Loop::Collect => {
                 let mut is_ready = s.is_ready;
                 // Bits of connections that calls wait for are not the set's.
-                self.bell.take(|slot| is_ready |= slot == 1);
+                self.doorbell.take(|slot| is_ready |= slot == 1);
                 s.is_ready = is_ready;
                 if is_ready { Loop::Handle } else { Loop::Count }
             }
@@ -271,7 +272,7 @@ impl Waiting {
                 Loop::Arm
             }
             Loop::Arm => {
-                arm::arm(&self.arms[1], Mode::Bell);
+                arm::arm(&self.arms[1], Mode::Doorbell);
                 if self.twin == Twin::ArmsBlindly {
                     s.is_ready = false;
                     Loop::Count
@@ -284,12 +285,12 @@ impl Waiting {
                 if has_news { Loop::Collect } else { Loop::Count }
             }
             Loop::Count => {
-                self.bell.fall_asleep();
+                self.doorbell.fall_asleep();
                 Loop::Bits
             }
             Loop::Bits if self.twin == Twin::IgnoresBits => Loop::Sleep,
             Loop::Bits => {
-                if self.bell.any() {
+                if self.doorbell.any() {
                     Loop::Wake
                 } else {
                     Loop::Sleep
@@ -301,7 +302,7 @@ impl Waiting {
             }
             Loop::Sleep => return None,
             Loop::Wake => {
-                self.bell.wake_up();
+                self.doorbell.wake_up();
                 Loop::Collect
             }
         };

@@ -17,7 +17,7 @@ pub(super) fn share(set: u32) {
 }
 
 /// A fork child waits on a set that it has from its parent. From here on the kernel may wake the one for the other's
-/// bell: of what was in the set then, nothing that both still have stays on a lane.
+/// doorbell: of what was in the set then, nothing that both still have stays on a lane.
 #[cold]
 fn share_now(set: u32) {
     let first = with(|m| {

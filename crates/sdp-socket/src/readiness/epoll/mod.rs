@@ -3,17 +3,17 @@
 //! The kernel's registrations are the program's own, with the program's own data. Beside them we keep a
 //! mirror of the registrations of tracked stream sockets, keyed by (set, socket, number), so that
 //!
-//! * a producer's bell (a bit in our bell page) finds the registrations that it concerns,
-//! * a kernel event can be verified: was it a bell byte, or something for the program?
+//! * a producer's doorbell (a bit in our doorbell page) finds the registrations that it concerns,
+//! * a kernel event can be verified: was it a wake byte, or something for the program?
 //!
 //! A set that contains a connection on a lane also contains the process's hidden eventfd, edge-triggered
 //! and never read, under the data of one such registration (its *anchor*), so that a wait that we do not
 //! see gets nothing that is not the program's.
 //!
 //! # Ready list
-//! A registration with something in its ring is on its set's ready list: put there by a bell bit, taken
-//! off when a wait finds its ring empty and has armed it again. A wait therefore costs what is ready,
-//! not what is registered.
+//! A registration with something in its ring is on its set's ready list: put there by a doorbell
+//! bit, taken off when a wait finds its ring empty and has armed it again. A wait therefore costs
+//! what is ready, not what is registered.
 //!
 //! # Files
 //! The mirror, and what other rooms tell of a connection: [`crate::wake::interest`]. `inherited`: sets that a fork child

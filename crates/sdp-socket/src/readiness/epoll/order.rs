@@ -33,7 +33,7 @@ use crate::{
             mirror::{Mirror, NONE, with},
             signal_own_sets,
         },
-        strangers::Bells,
+        strangers::Doorbells,
     },
 };
 
@@ -58,13 +58,13 @@ impl Mirror {
     }
 }
 
-/// Moves the bell page's bits to the ready lists of the sets that they concern, for a wait on this one.
-/// Whether there were any.
+/// Moves the doorbell page's bits to the ready lists of the sets that they concern, for a wait on
+/// this one. Whether there were any.
 pub(super) fn collect_bits(set: u32) -> bool {
-    let Some(bell) = doorbell::bell().filter(|bell| bell.any()) else { return false };
+    let Some(doorbell) = doorbell::pages().filter(|doorbell| doorbell.any()) else { return false };
     let taken = with(|m| {
         let (held, count) = hold_empty(m, set);
-        let bits = take_bits(m, bell);
+        let bits = take_bits(m, doorbell);
         held.iter().take(count).for_each(|at| m.push_ready(*at));
         bits
     });
@@ -122,11 +122,11 @@ impl Bits {
 }
 
 /// Takes the bits, in the order in which they were set.
-pub(super) fn take_bits(m: &mut Mirror, bell: Bells) -> Bits {
+pub(super) fn take_bits(m: &mut Mirror, doorbell: Doorbells) -> Bits {
     let mut bits = Bits::default();
     let mut taken = [0u32; SORTED];
     let mut count = 0;
-    bell.take(|slot| {
+    doorbell.take(|slot| {
         if count == SORTED {
             in_order(m, &mut taken, &mut bits);
             count = 0;

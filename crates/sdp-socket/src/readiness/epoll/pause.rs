@@ -1,4 +1,4 @@
-//! A look at the bell page before a wait sleeps.
+//! A look at the doorbell page before a wait sleeps.
 
 use sdp_stats::Counter;
 use sdp_sys::time::monotonic_ns;
@@ -12,13 +12,13 @@ use crate::{
         doorbell,
         interest::mirror::{NONE, with},
         spin,
-        strangers::Bells,
+        strangers::Doorbells,
     },
 };
 
-/// A look at the bell page before sleeping.
+/// A look at the doorbell page before sleeping.
 pub(super) struct SpinPlan {
-    bell: Bells,
+    doorbell: Doorbells,
     /// CPU of one of the peers, who stands for all.
     peer_cpu: u32,
     /// 0: not at all, the kernel is asked only.
@@ -29,12 +29,12 @@ pub(super) struct SpinPlan {
 
 /// What a spin may take. `None`: sleep at once.
 pub(super) fn plan_spin(set: u32) -> Option<SpinPlan> {
-    let bell = doorbell::bell()?;
+    let doorbell = doorbell::pages()?;
     with(|m| {
         let s = m.set(set)?;
         if core::mem::take(&mut s.wants_writable) {
             // No peer is waited for, and there is nothing to learn of one.
-            return Some(SpinPlan { bell, peer_cpu: 0, budget: 0, asks_first: true });
+            return Some(SpinPlan { doorbell, peer_cpu: 0, budget: 0, asks_first: true });
         }
         let peer = spin::reached_since();
         // A set that rests may be one of many that are waited for in turn: then all of them know better.
@@ -54,15 +54,15 @@ pub(super) fn plan_spin(set: u32) -> Option<SpinPlan> {
         }
         let anchor = m.set(set).map_or(NONE, |s| s.anchor);
         let peer_cpu = m.reg(anchor).and_then(|reg| conn::get(reg.conn)).map_or(0, Conn::peer_cpu);
-        Some(SpinPlan { bell, peer_cpu, budget, asks_first })
+        Some(SpinPlan { doorbell, peer_cpu, budget, asks_first })
     })?
 }
 
-/// Looks at the bell page for a moment. True: look again.
-pub(super) fn spin_on_bell(set: u32, plan: &SpinPlan) -> bool {
+/// Looks at the doorbell page for a moment. True: look again.
+pub(super) fn spin_on_doorbell(set: u32, plan: &SpinPlan) -> bool {
     let is_rung = || {
         hosts::drain();
-        plan.bell.any()
+        plan.doorbell.any()
     };
     let Some(success) = spin::shared_pause(plan.peer_cpu, plan.budget, is_rung) else {
         return false;

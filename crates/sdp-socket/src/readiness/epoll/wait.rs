@@ -9,7 +9,7 @@ use sdp_sys::{errno::Errno, kernel, pid::is_single_threaded, sys, time::monotoni
 use super::{
     inherited,
     order::{Bits, Output, Room, collect_bits, take_bits},
-    pause::{plan_spin, spin_on_bell},
+    pause::{plan_spin, spin_on_doorbell},
     room::note_end,
 };
 use crate::{
@@ -25,11 +25,11 @@ use crate::{
     wake::{
         arming, doorbell,
         interest::{
-            self, ALWAYS, ET, EXCLUSIVE, IN, IN_KIND, ONESHOT, OUT, RDHUP, doors,
+            self, ALWAYS, ET, EXCLUSIVE, IN, IN_KIND, ONESHOT, OUT, RDHUP, foreign,
             mirror::{ANY_BY_CARRIER, Mirror, NONE, REGISTRATIONS, Registration, Set, with},
             signal_own_sets, stale, tell_of_consumed,
         },
-        strangers::Bells,
+        strangers::Doorbells,
         wait_set,
     },
 };
@@ -38,9 +38,9 @@ use crate::{
 const MERGE_EVERY: u32 = 8;
 /// … and whenever so much time has passed.
 pub(super) const MERGE_AFTER_NS: u64 = 50_000;
-/// Of so many wake-ups by the bell one is verified as if it had come from the anchor's carrier.
+/// Of so many wake-ups by the doorbell one is verified as if it had come from the anchor's carrier.
 const VERIFY_EVERY: u8 = 16;
-/// How often the kernel is asked at most within one look, where all it had were bells.
+/// How often the kernel is asked at most within one look, where all it had were wake bytes.
 const ASKS: usize = 8;
 /// Most events handled in one go.
 pub(super) const BATCH: usize = 256;
@@ -79,8 +79,8 @@ pub(crate) unsafe fn wait(
     match left {
         // Who waits for the set itself must see that there is more.
         Some(true) => signal_own_sets(),
-        // A producer that was preempted between a bell on the carrier and its count: until it runs again,
-        // the kernel calls the set readable, and who waits for it comes back at once.
+        // A producer that was preempted between a wake byte on the carrier and its count: until it
+        // runs again, the kernel calls the set readable, and who waits for it comes back at once.
         Some(false) if timeout_ns == Some(0) && matches!(done, Some(Ok(0))) => {
             sdp_sys::time::yield_now();
         }
@@ -145,7 +145,7 @@ fn wait_on(
             out.max -= places;
             collect(m, set, &mut out);
             out.max += places;
-            if out.used > 0 && out.used < out.max && doorbell::bell().is_some_and(Bells::any) {
+            if out.used > 0 && out.used < out.max && doorbell::pages().is_some_and(Doorbells::any) {
                 // Rang while this was verified: the next wait would tell it a round too late.
                 is_late = true;
             }
@@ -220,14 +220,15 @@ fn wait_on(
                         return Some(asked.map(|()| out.used));
                     }
                 }
-                if plan.budget != 0 && spin_on_bell(set, &plan) {
+                if plan.budget != 0 && spin_on_doorbell(set, &plan) {
                     continue;
                 }
             }
         }
         let is_bounded = with(|m| m.set(set).is_some_and(|s| s.has_room_waiters)) == Some(true);
-        // Another thread may take a bell on the carrier that is to wake this one, which then nobody can.
-        let may_be_robbed = doorbell::bell_fd() < 0 && !is_single_threaded();
+        // Another thread may take a wake byte on the carrier that is to wake this one, which then
+        // nobody can.
+        let may_be_robbed = doorbell::event_fd() < 0 && !is_single_threaded();
         let nap = before_sleep();
         let nap = if is_bounded || may_be_robbed { Some(wait::BOUNDED_SLEEP_NS) } else { nap };
         let nap = shorter(shorter(left, owed), nap);
@@ -297,8 +298,9 @@ fn kernel_only(
         return Ok(timeout_ms >= 0);
     }
     let kept = with(|m| {
-        // More than a batch is passed on nearly as it is: at worst a connection with nothing but a bell.
-        let is_doubtful = || (0..got).any(|i| doors::may_be_a_relative_s(&out.events.get(i)));
+        // More than a batch is passed on nearly as it is: at worst a connection with nothing but a
+        // wake byte.
+        let is_doubtful = || (0..got).any(|i| foreign::may_be_a_relative_s(&out.events.get(i)));
         if (concerns_us(m, set) || is_doubtful()) && got <= BATCH {
             return None;
         }
@@ -532,8 +534,9 @@ fn modify(m: &mut Mirror, reg: &Registration, events: u32) {
     let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, reg.fd, &interest);
 }
 
-/// [`kernel_events`] without sleeping. Where there was room for a few only and all were bells, which the kernel reports
-/// one after the other, it is asked on: what the program waits for is behind them.
+/// [`kernel_events`] without sleeping. Where there was room for a few only and all were wake bytes,
+/// which the kernel reports one after the other, it is asked on: what the program waits for is
+/// behind them.
 fn ask_kernel(set_fd: c_int, set: u32, out: &mut Output<'_>, mask: Mask) -> Result<(), Errno> {
     let (used, room) = (out.used, out.max - out.used);
     for _ in 0..ASKS {
@@ -580,8 +583,8 @@ fn kernel_events(
         if let Some(sleeper) = sleeper {
             sleeper.wake(m, by_event);
         }
-        let bits = match doorbell::bell().filter(|bell| by_event && bell.any()) {
-            Some(bell) => take_bits(m, bell),
+        let bits = match doorbell::pages().filter(|doorbell| by_event && doorbell.any()) {
+            Some(doorbell) => take_bits(m, doorbell),
             None => Bits::default(),
         };
         let got = got.unwrap_or(0);
@@ -590,7 +593,7 @@ fn kernel_events(
         let holds = got > 0 && holds_rings(m, set, told());
         let mut is_collected = false;
         for (i, event) in told().enumerate() {
-            if !(bits.any && is_the_bell(m, set, &event)) {
+            if !(bits.any && is_the_doorbell(m, set, &event)) {
                 translate(m, set, &event, since, out);
             } else if holds {
                 // The bits are on the ready list.
@@ -637,10 +640,10 @@ fn holds_rings(m: &mut Mirror, set: u32, told: impl Iterator<Item = epoll_event>
     holds
 }
 
-/// Whether a kernel event may be taken for the hidden eventfd's without asking its anchor's carrier (R9 b):
-/// the bell has just rung. Where it was the carrier's after all, the kernel, which is level-triggered,
-/// reports it to the next wait; and not every time is it taken for the other.
-fn is_the_bell(m: &mut Mirror, set: u32, event: &epoll_event) -> bool {
+/// Whether a kernel event may be taken for the hidden eventfd's without asking its anchor's carrier
+/// (R9 b): the doorbell has just rung. Where it was the carrier's after all, the kernel, which is
+/// level-triggered, reports it to the next wait; and not every time is it taken for the other.
+fn is_the_doorbell(m: &mut Mirror, set: u32, event: &epoll_event) -> bool {
     let (events, data) = (event.events, event.u64);
     let Some(s) = m.set(set) else { return false };
     if events != IN || s.hidden != Some(data) {
@@ -659,11 +662,11 @@ fn is_the_bell(m: &mut Mirror, set: u32, event: &epoll_event) -> bool {
     is_level && m.is_alone(set, data)
 }
 
-/// A thread that sleeps on a set, as the bell page and the set know it.
+/// A thread that sleeps on a set, as the doorbell page and the set know it.
 struct Sleeper {
     set: u32,
-    bell: Option<Bells>,
-    /// Which of the process's bells that is.
+    doorbell: Option<Doorbells>,
+    /// Which of the process's doorbells that is.
     generation: u32,
     since: u64,
     /// Something was there when it had been counted as a sleeper.
@@ -674,35 +677,41 @@ impl Sleeper {
     /// `None`: the set is gone.
     fn new(set: u32) -> Option<Self> {
         let generation = wait_set::generation();
-        // Under the lock, so that a bell page that is being made counts each sleeper once.
-        let (bell, has_news) = with(|m| {
-            let bell = doorbell::bell();
+        // Under the lock, so that a doorbell page that is being made counts each sleeper once.
+        let (doorbell, has_news) = with(|m| {
+            let doorbell = doorbell::pages();
             let s = m.set(set)?;
             s.sleepers += 1;
-            match bell {
-                Some(bell) => bell.fall_asleep(),
-                None => s.unbelled += 1,
+            match doorbell {
+                Some(doorbell) => doorbell.fall_asleep(),
+                None => s.sleepers_without_doorbell += 1,
             }
-            Some((bell, s.ready_first != NONE || bell.is_some_and(Bells::any)))
+            Some((doorbell, s.ready_first != NONE || doorbell.is_some_and(Doorbells::any)))
         })??;
-        Some(Self { set, bell, generation, since: monotonic_ns(), has_news })
+        Some(Self { set, doorbell, generation, since: monotonic_ns(), has_news })
     }
 
     /// Under the lock.
     fn wake(self, m: &mut Mirror, by_event: bool) {
         let now = monotonic_ns();
-        // In a fork child the page of the parent's bell is unmapped, and nobody sleeps. In pages that were made while it
-        // slept it has been counted then.
-        let bell = doorbell::bell().filter(|_| self.generation == wait_set::generation());
+        // In a fork child the page of the parent's doorbell is unmapped, and nobody sleeps. In
+        // pages that were made while it slept it has been counted then.
+        let doorbell = doorbell::pages().filter(|_| self.generation == wait_set::generation());
         let Some(s) = m.set(self.set) else {
             // Closed meanwhile: pages made since then do not count it, and would lack another sleeper.
-            return self.bell.filter(|_| bell.is_some()).into_iter().for_each(Bells::wake_up);
+            return self
+                .doorbell
+                .filter(|_| doorbell.is_some())
+                .into_iter()
+                .for_each(Doorbells::wake_up);
         };
         s.sleepers = s.sleepers.saturating_sub(1);
-        match bell {
-            // Fell asleep without a bell, and nobody has counted it since.
-            _ if self.bell.is_none() && s.unbelled > 0 => s.unbelled -= 1,
-            Some(bell) => bell.wake_up(),
+        match doorbell {
+            // Fell asleep without a doorbell, and nobody has counted it since.
+            _ if self.doorbell.is_none() && s.sleepers_without_doorbell > 0 => {
+                s.sleepers_without_doorbell -= 1
+            }
+            Some(doorbell) => doorbell.wake_up(),
             None => {}
         }
         s.merged_ns = now;
@@ -714,17 +723,17 @@ impl Sleeper {
     }
 }
 
-/// One kernel event (R9) of a wait that began when [`stale::latest`] was `since`: passes it on, changed where a bell was
-/// taken for data.
+/// One kernel event (R9) of a wait that began when [`stale::latest`] was `since`: passes it on,
+/// changed where a wake byte was taken for data.
 fn translate(m: &mut Mirror, set: u32, event: &epoll_event, since: u64, out: &mut Output<'_>) {
     let data = event.u64;
-    let is_late = m.is_late(set, event, since) || doors::may_be_foul(m, set, event);
+    let is_late = m.is_late(set, event, since) || foreign::may_be_foul(m, set, event);
     let mut matches = 0;
     let mut at = m.first_like(set, data);
     while let Some(reg) = m.registrations.get(at as usize).copied() {
         if reg.is_used && reg.set == set && reg.data == data {
             matches += 1;
-            let events = if is_late || doors::may_be_a_relative_s(event) {
+            let events = if is_late || foreign::may_be_a_relative_s(event) {
                 confirmed(&reg, event.events)
             } else {
                 event.events
@@ -836,8 +845,8 @@ fn verify_enabled(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u
             return pass & !IN_KIND & (reg.events | ALWAYS);
         };
         if !verified.readable {
-            // A bell, the hidden eventfd under this data, or bytes that another thread took meanwhile.
-            // Nothing is lost: what comes later makes a new event.
+            // A wake byte, the hidden eventfd under this data, or bytes that another thread took
+            // meanwhile. Nothing is lost: what comes later makes a new event.
             pass &= !IN_KIND;
         } else if let Some(cursor) = verified.cursor {
             let is_edge = reg.events & ET != 0;

@@ -86,11 +86,12 @@ pub(crate) struct Set {
     pub(crate) anchor: u32,
     /// The hidden eventfd is in the kernel's set, under this data (also while `anchor` is none).
     pub(crate) hidden: Option<u64>,
-    pub(crate) doors: super::doors::Doors,
+    pub(crate) doors: super::foreign::Doors,
     /// Threads asleep on the set …
     pub(crate) sleepers: u32,
-    /// … of them those that fell asleep before there was a bell page, and are not counted in it.
-    pub(crate) unbelled: u32,
+    /// … of them those that fell asleep before there was a doorbell page, and are not counted in
+    /// it.
+    pub(crate) sleepers_without_doorbell: u32,
     pub(crate) members: u32,
     pub(crate) first_member: u32,
     /// Somebody waits where we do not see it (the set is in another set, or is polled), or the hidden
@@ -117,7 +118,7 @@ pub(crate) struct Set {
     /// A registration with ONESHOT has been seen.
     pub(crate) has_oneshots: bool,
     pub(crate) waits: u32,
-    /// Wake-ups by the bell since one was verified as if it were the anchor's own event.
+    /// Wake-ups by the doorbell since one was verified as if it were the anchor's own event.
     pub(crate) unverified: u8,
     pub(crate) merged_ns: u64,
     /// "Writable" was asked for since: the kernel mostly has that already.
@@ -319,9 +320,9 @@ impl Mirror {
             ready_last: NONE,
             anchor: NONE,
             hidden: None,
-            doors: super::doors::Doors::default(),
+            doors: super::foreign::Doors::default(),
             sleepers: 0,
-            unbelled: 0,
+            sleepers_without_doorbell: 0,
             members: 0,
             first_member: NONE,
             by_carrier: false,
@@ -577,9 +578,9 @@ impl Mirror {
     pub(crate) fn is_late(&mut self, set: u32, event: &epoll_event, since: u64) -> bool {
         let Some(s) = self.set(set) else { return false };
         // The hidden eventfd may wait for its next anchor.
-        let is_bell = event.events == IN && s.hidden == Some(event.u64) && s.anchor == NONE;
+        let is_doorbell = event.events == IN && s.hidden == Some(event.u64) && s.anchor == NONE;
         // A young connection's data may not be in the mirror, beside others that were.
-        is_bell || s.noted == 0 && self.stale_data.may_bring(set, event, since)
+        is_doorbell || s.noted == 0 && self.stale_data.may_bring(set, event, since)
     }
 
     /// Whether a registration has this data.
@@ -745,7 +746,7 @@ impl Mirror {
     /// Sees to it that the hidden eventfd is in the set under the data of a living registration of an
     /// attached connection, and out of it when there is none.
     pub(crate) fn reanchor(&mut self, set_index: u32) {
-        let event = doorbell::bell_fd();
+        let event = doorbell::event_fd();
         let Some(set) = self.set(set_index) else { return };
         let (epfd, hidden, first) = (set.epfd, set.hidden, set.first_member);
         if set.anchor != NONE || set.is_deaf || event < 0 {
@@ -797,7 +798,7 @@ impl Mirror {
         if op != 0
             && let Some(before) = hidden
         {
-            self.stale_data.note(set_index, before, Owner::Bell);
+            self.stale_data.note(set_index, before, Owner::Doorbell);
         }
         self.follow_anchor(set_index);
         if !done && data.is_some() {
@@ -816,7 +817,7 @@ impl Mirror {
         let unused = epoll_event { events: 0, u64: 0 };
         // Others hold duplicates, so that closing alone would leave it there.
         let _ = kernel::epoll_ctl(set.epfd, libc::EPOLL_CTL_DEL, event, &unused);
-        self.stale_data.note(set_index, before, Owner::Bell);
+        self.stale_data.note(set_index, before, Owner::Doorbell);
         self.follow_anchor(set_index);
         true
     }

@@ -7,13 +7,13 @@
 //!
 //! # Files
 //! `mirror`: what is registered where. `stale`: what was, and may still come. `noted`: what need not be there yet.
-//! `doors`: doorbells of other users in sets. `order`: by which lane a registration's bytes come.
+//! `foreign`: doorbells of other users in sets. `order`: by which lane a registration's bytes come.
 //!
 //! # Locking
 //! One lock for all sets of the process (in-process, spinning; held for nanoseconds to microseconds, never across a
 //! sleep or a fork).
 
-pub(crate) mod doors;
+pub(crate) mod foreign;
 pub(crate) mod mirror;
 pub(crate) mod noted;
 mod order;
@@ -21,8 +21,8 @@ pub(crate) mod stale;
 
 use core::sync::atomic::{AtomicBool, Ordering, fence};
 
-use doors::Doors;
-pub(crate) use doors::{doorbell_made, doorbell_moved};
+use foreign::Doors;
+pub(crate) use foreign::{foreign_doorbell_made, foreign_doorbell_moved};
 use libc::{c_int, epoll_event};
 pub(crate) use mirror::Mirror;
 use mirror::{FORKING, NONE, lock, unlock, with};
@@ -157,8 +157,8 @@ pub(crate) fn welcome(m: &mut Mirror, at: u32, conn: &Conn) -> bool {
     sleeps
 }
 
-/// The bell page has been made.
-pub(crate) fn bell_made() {
+/// The doorbell page has been made.
+pub(crate) fn doorbell_made() {
     count_sleepers();
 }
 
@@ -175,7 +175,7 @@ pub(crate) fn watched(index: u32) {
 }
 
 /// The hidden eventfd has another number now, and `from`, which names it too, is the program's in a moment.
-pub(crate) fn bell_moved(from: i32) {
+pub(crate) fn doorbell_moved(from: i32) {
     with(|m| {
         for i in m.set_numbers() {
             if m.unhide(i, from) {
@@ -187,8 +187,8 @@ pub(crate) fn bell_moved(from: i32) {
 
 /// The hidden eventfd is about to be closed for good. Others hold duplicates, so that closing alone would
 /// leave it in the sets.
-pub(crate) fn bell_leaves() {
-    let event = doorbell::bell_fd();
+pub(crate) fn doorbell_leaves() {
+    let event = doorbell::event_fd();
     with(|m| m.set_numbers().for_each(|i| _ = m.unhide(i, event)));
 }
 
@@ -204,9 +204,9 @@ pub(crate) fn can_wait_for_room(conn: &Conn) -> bool {
 /// Whether all who wait for this connection wait where we see it, and can be rung.
 pub(crate) fn can_be_rung(conn: &Conn) -> bool {
     (conn.has(flag::WAITED) || SEES_WAITS.load(Ordering::Relaxed))
-        && conn.has(flag::PEER_HAS_BELL)
+        && conn.has(flag::PEER_HAS_DOORBELL)
         && !conn.has(flag::BY_CARRIER)
-        && doorbell::bell().is_some()
+        && doorbell::pages().is_some()
 }
 
 /// As [`can_wait_for_room`], under the lock.
@@ -264,11 +264,12 @@ pub(crate) fn sender_comes_back(conn: &Conn) {
     });
 }
 
-/// A call has consumed bells of a connection, perhaps ([`flag::CONSUMED`]), of which nobody else is told by the kernel any more:
-/// it is put on the ready lists of its sets, and who sleeps in one of them, in `poll` or for the bell in a receive call is
-/// woken. Where the process has no bell they look again by themselves ([`crate::datapath::wait::BOUNDED_SLEEP_NS`]).
+/// A call has consumed wake bytes of a connection, perhaps ([`flag::CONSUMED`]), of which nobody
+/// else is told by the kernel any more: it is put on the ready lists of its sets, and who sleeps in
+/// one of them, in `poll` or for the doorbell in a receive call is woken. Where the process has no
+/// doorbell they look again by themselves ([`crate::datapath::wait::BOUNDED_SLEEP_NS`]).
 #[inline]
-pub(crate) fn bells_consumed(conn: &Conn) {
+pub(crate) fn wake_bytes_consumed(conn: &Conn) {
     if conn.has(flag::CONSUMED) {
         tell_of_consumed(conn, None);
     }
@@ -319,7 +320,7 @@ pub(crate) fn fork_child() {
     with(|m| {
         for set in m.each_set() {
             (set.anchor, set.hidden, set.doors) = (NONE, None, Doors::default());
-            (set.sleepers, set.unbelled) = (0, 0);
+            (set.sleepers, set.sleepers_without_doorbell) = (0, 0);
             set.is_inherited = set.members > 0;
             if set.is_inherited && set.has_lane {
                 note_inherited();
@@ -380,7 +381,7 @@ pub(crate) fn mirrored(m: &mut Mirror, conn: &Conn, change: &Change) -> bool {
                 }
                 sleeps |= enter(m, at, conn);
             }
-            // No room: whoever waits here cannot be woken by a bell.
+            // No room: whoever waits here cannot be woken by a doorbell.
             None => conn.fall_back(Reason::Limit),
         },
     }
@@ -414,18 +415,18 @@ pub(crate) fn enter(m: &mut Mirror, at: u32, conn: &Conn) -> bool {
     false
 }
 
-/// Wakes all who sleep for the bell.
+/// Wakes all who sleep for the doorbell.
 pub(crate) fn signal_own_sets() {
     doorbell::ring_all();
 }
 
-/// The bell page exists from now on: who sleeps already counts in it.
+/// The doorbell page exists from now on: who sleeps already counts in it.
 pub(crate) fn count_sleepers() {
-    let Some(bell) = doorbell::bell() else { return };
+    let Some(doorbell) = doorbell::pages() else { return };
     with(|m| {
         for set in m.each_set() {
-            for _ in 0..core::mem::take(&mut set.unbelled) {
-                bell.fall_asleep();
+            for _ in 0..core::mem::take(&mut set.sleepers_without_doorbell) {
+                doorbell.fall_asleep();
             }
         }
     });

@@ -39,7 +39,7 @@ pub(crate) fn latest() -> u64 {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Owner {
     /// The hidden eventfd's.
-    Bell,
+    Doorbell,
     /// A registration's with ONESHOT.
     Once,
 }

@@ -163,7 +163,7 @@ impl Twin {
             arm::arm(&self.world.lines().receive_arm.word, mode);
         }
         if for_room {
-            arm::arm(&self.world.lines().space_arm.word, arm::Mode::Bell);
+            arm::arm(&self.world.lines().space_arm.word, arm::Mode::Doorbell);
         }
     }
 
@@ -280,7 +280,7 @@ fn play(seed: u64, fast: &mut Twin, slow: &mut Twin) {
                     2 => 900 + random.below(300),
                     _ => 1 + random.below(300),
                 };
-                let mode = [None, None, Some(arm::Mode::Bell), Some(arm::Mode::Carrier)];
+                let mode = [None, None, Some(arm::Mode::Doorbell), Some(arm::Mode::Carrier)];
                 let (mode, for_room) = (mode[random.below(4)], random.below(4) == 0);
                 what = std::format!("seed {seed}, call {call}: send of {len}, {mode:?}");
                 let bytes: Vec<u8> = (sent..sent + len as u64).map(byte).collect();

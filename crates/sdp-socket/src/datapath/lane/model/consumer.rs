@@ -187,8 +187,8 @@ impl At<'_> {
                 let announced = self.lines.log.carrier_sent.load(Ordering::Acquire);
                 C::Eat2(announced.wrapping_sub(self.s.carrier_read))
             }
-            C::Eat2(bells) => {
-                self.consume_bells(bells)?;
+            C::Eat2(wake_bytes) => {
+                self.consume_wake_bytes(wake_bytes)?;
                 C::SdpLook
             }
             C::SdpLook => C::SdpRing(self.pending()?),
@@ -197,7 +197,7 @@ impl At<'_> {
             C::Succeeded => return self.succeed_consumer(),
             C::Carrier => {
                 let announced = self.lines.log.carrier_sent.load(Ordering::Acquire);
-                if self.consume_bells(announced.wrapping_sub(self.s.carrier_read))? > 0 {
+                if self.consume_wake_bytes(announced.wrapping_sub(self.s.carrier_read))? > 0 {
                     C::Top
                 } else {
                     let look = |at: &Self| crate::datapath::receive::has_news(&at.sink(), at.half);
@@ -225,14 +225,14 @@ impl At<'_> {
             }
             C::Uncounted => {
                 let news = crate::datapath::receive::has_news(&self.sink(), self.half);
-                if !news && !has_counted_bells(self.s.carrier_read, self.half) {
-                    self.s.carrier_read += self.take_bells(1)?;
+                if !news && !has_counted_wake_bytes(self.s.carrier_read, self.half) {
+                    self.s.carrier_read += self.take_wake_bytes(1)?;
                 }
                 C::Top
             }
             C::Nothing(Peeked::Over) => return self.end_of_file(),
             C::Nothing(peeked) => {
-                let is_counted = has_counted_bells(self.s.carrier_read, self.half);
+                let is_counted = has_counted_wake_bytes(self.s.carrier_read, self.half);
                 if peeked == Peeked::Byte && is_counted {
                     C::Top
                 } else if peeked == Peeked::Byte && self.s.fin && twin != Twin::WaitsForTheDead {
@@ -333,12 +333,13 @@ impl At<'_> {
     }
 
     /// L5: no more than were announced.
-    fn consume_bells(&mut self, bells: u64) -> Result<u64, String> {
-        let bells = if self.m.twin == Twin::EatsEverything { u64::MAX >> 1 } else { bells };
-        if bells > i64::MAX as u64 {
+    fn consume_wake_bytes(&mut self, wake_bytes: u64) -> Result<u64, String> {
+        let wake_bytes =
+            if self.m.twin == Twin::EatsEverything { u64::MAX >> 1 } else { wake_bytes };
+        if wake_bytes > i64::MAX as u64 {
             return Ok(0);
         }
-        let consumed = self.take_bells(bells)?;
+        let consumed = self.take_wake_bytes(wake_bytes)?;
         self.s.carrier_read += consumed;
         Ok(consumed)
     }
@@ -365,13 +366,13 @@ impl At<'_> {
             return Ok(());
         }
         if let Some(entry) = switch {
-            let bells = entry.carrier.wrapping_sub(self.s.carrier_read);
-            if bells > i64::MAX as u64 {
-                return Err("more bells consumed than there were".to_owned());
+            let wake_bytes = entry.carrier.wrapping_sub(self.s.carrier_read);
+            if wake_bytes > i64::MAX as u64 {
+                return Err("more wake bytes consumed than there were".to_owned());
             }
-            let consumed = self.take_bells(bells)?;
+            let consumed = self.take_wake_bytes(wake_bytes)?;
             self.s.carrier_read += consumed;
-            if consumed == bells {
+            if consumed == wake_bytes {
                 self.leave_ring();
                 self.s.c = C::Top;
             } else {
@@ -455,13 +456,13 @@ impl At<'_> {
                 }
                 self.follow(Lane::Sdp);
             } else {
-                let bells = entry.carrier.wrapping_sub(self.s.carrier_read);
-                if self.s.head != entry.ring || bells > i64::MAX as u64 {
+                let wake_bytes = entry.carrier.wrapping_sub(self.s.carrier_read);
+                if self.s.head != entry.ring || wake_bytes > i64::MAX as u64 {
                     break;
                 }
-                let consumed = self.take_bells(bells)?;
+                let consumed = self.take_wake_bytes(wake_bytes)?;
                 self.s.carrier_read += consumed;
-                if consumed != bells {
+                if consumed != wake_bytes {
                     break;
                 }
                 self.follow(Lane::Kernel);
@@ -478,8 +479,8 @@ impl At<'_> {
                 Ok(C::Release)
             }
             Some(entry) if !entry.to_sdp && self.s.taken == entry.carrier => {
-                let bells = entry.carrier - self.s.carrier_read;
-                self.s.carrier_read += self.take_bells(bells)?;
+                let wake_bytes = entry.carrier - self.s.carrier_read;
+                self.s.carrier_read += self.take_wake_bytes(wake_bytes)?;
                 Ok(C::Push(entry.ring))
             }
             _ => Ok(C::Release),
@@ -517,15 +518,15 @@ pub(super) fn consumer_step(c: &C) -> &'static str {
         C::Second { .. } => "consumer: looks again",
         C::Retract(_) => "consumer: takes the announcement back",
         C::More => "consumer: is there more?",
-        C::Eat => "consumer: how many bells?",
-        C::Eat2(_) => "consumer: eats bells",
+        C::Eat => "consumer: how many wake bytes?",
+        C::Eat2(_) => "consumer: consumes wake bytes",
         C::SdpLook => "consumer: looks at the log, on the SDP lane",
         C::SdpRing(_) => "consumer: reads the ring, or follows -> kernel",
         C::Carrier => "consumer: looks at the carrier",
         C::Peek { .. } => "consumer: peeks at the carrier",
         C::News(_) => "consumer: is there news?",
-        C::Uncounted => "consumer: eats a bell of the dead",
-        C::Nothing(_) => "consumer: bells on their way, or the end?",
+        C::Uncounted => "consumer: eats a wake byte of the dead",
+        C::Nothing(_) => "consumer: wake_bytes on their way, or the end?",
         C::Early => "consumer: counts itself as an early sleeper",
         C::LookForLanes => "consumer: has it got lanes?",
         C::EarlySleep => "consumer: woken from an early sleep",

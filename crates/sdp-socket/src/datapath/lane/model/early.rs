@@ -45,7 +45,7 @@ impl Lanes {
     }
 }
 
-/// O10: no bell comes with the first message, and none is missed.
+/// O10: no wake byte comes with the first message, and none is missed.
 #[test]
 fn who_says_that_all_sleepers_arm_misses_no_message() {
     let (bytes, switches, limit) = bounds();

@@ -10,7 +10,7 @@ impl At<'_> {
             P::Enter | P::Ring { .. } | P::Leave => true,
             // What the dead process had is ours.
             P::Succeeded => self.lines.log.gate.load(Ordering::Relaxed) == CONSUMER,
-            P::Bells { first, armed } => {
+            P::WakeBytes { first, armed } => {
                 let late = self.rings_anybody(first);
                 if !late && armed.is_none() {
                     self.s.p = P::Idle;
@@ -96,13 +96,13 @@ impl At<'_> {
                 let word = self.lines.receive_arm.word.load(Ordering::Relaxed);
                 let armed = arm::check(&self.lines.receive_arm.word).map(|_| word);
                 let armed = armed.filter(|_| twin != Twin::NeverRings);
-                self.s.p = P::Bells { first: first && twin != Twin::SilentEntry, armed };
+                self.s.p = P::WakeBytes { first: first && twin != Twin::SilentEntry, armed };
             }
-            P::Bells { armed, .. } => {
+            P::WakeBytes { armed, .. } => {
                 // Under the gate: the section may have been ended by the consumer.
                 let written = self.lines.producer.switches.load(Ordering::Acquire);
                 if written == self.s.switches || twin == Twin::RingsAnyway {
-                    self.carrier_push(BELL);
+                    self.carrier_push(WAKE_BYTE);
                     self.gate(PRODUCER);
                     self.s.p = P::Counted { armed };
                 } else {
@@ -178,9 +178,10 @@ impl At<'_> {
         Ok(())
     }
 
-    /// The kernel takes no bell, because the carrier is full: possible only where bytes are unread.
+    /// The kernel takes no wake byte, because the carrier is full: possible only where bytes are
+    /// unread.
     pub(super) fn refuses(mut self) -> Option<Result<S, String>> {
-        let P::Bells { first, armed } = self.s.p else { return None };
+        let P::WakeBytes { first, armed } = self.s.p else { return None };
         let late = self.rings_anybody(first);
         let rings = (late || armed.is_some())
             && self.gate_is_free()
@@ -195,7 +196,8 @@ impl At<'_> {
         Some(self.done())
     }
 
-    /// Whether a bell is due for sleepers that may not have armed, as in `send::ring_bells`.
+    /// Whether a wake byte is due for sleepers that may not have armed, as in
+    /// `send::wake_sleepers`.
     fn rings_anybody(&self, first: bool) -> bool {
         first
             && self.lines.consumer.followed.load(Ordering::SeqCst) != self.s.switches
@@ -232,8 +234,8 @@ pub(super) fn producer_step(p: &P) -> &'static str {
         P::Published { .. } => "producer: writes down what it published",
         P::Succeeded => "producer: a relative goes on",
         P::Check { .. } => "producer: looks at the arm word",
-        P::Bells { .. } => "producer: rings the carrier, or need not",
-        P::Counted { .. } => "producer: counts the bell",
+        P::WakeBytes { .. } => "producer: rings the carrier, or need not",
+        P::Counted { .. } => "producer: counts the wake byte",
         P::Disarm { .. } => "producer: disarms",
         P::MayLeave => "producer: was the last entry followed?",
         P::Reading => "producer: is there an unbounded read?",

@@ -172,7 +172,7 @@ fn data_of_a_registration_that_was_removed_meanwhile_are_known() {
     m.set(sets[1]).expect("a set").noted = 1;
     assert!(!has(m, IN, 2998, before));
     // The hidden eventfd's data, in its time and before; a doorbell beside it says of errors what somebody likes.
-    m.stale_data.note(sets[0], 4500, Owner::Bell);
+    m.stale_data.note(sets[0], 4500, Owner::Doorbell);
     m.set(sets[1]).expect("a set").hidden = Some(4501);
     for data in [4500, 4501] {
         assert!(has(m, IN, data, later) && !has(m, IN | OUT, data, later));

@@ -1,36 +1,36 @@
-//! Bell page: how a peer process says which of our connections has something, and whether anybody
-//! sleeps.
+//! Doorbell page: how a peer process says which of our connections has something, and whether
+//! anybody sleeps.
 //!
-//! One page of bits per process, shared with every process it talks to. A producer that finds an arm
-//! word in bell mode sets the connection's bit; only when somebody of the owner's threads sleeps does
-//! it also write the owner's eventfd. An event loop that is busy thus learns of new data without a
-//! system call on either side.
+//! One page of bits per process, shared with every process it talks to. A producer that finds an
+//! arm word in doorbell mode sets the connection's bit; only when somebody of the owner's threads
+//! sleeps does it also write the owner's eventfd. An event loop that is busy thus learns of new
+//! data without a system call on either side.
 //!
-//! Bits are hints: the owner looks at the ring before it believes anything, and ignores bits of slots
-//! it does not use, so a hostile peer can waste time, nothing else.
+//! Bits are hints: the owner looks at the ring before it believes anything, and ignores bits of
+//! slots it does not use, so a hostile peer can waste time, nothing else.
 //!
 //! # Ordering
 //! * word bit, then summary bit (producer) against summary swap, then word swap (owner): a bit set
-//!   after the owner's word swap finds the word zero and sets the summary again. No bit is lost.
-//!   A producer that finds other bits in the word looks whether the summary has its bit, and sets it
+//!   after the owner's word swap finds the word zero and sets the summary again. No bit is lost. A
+//!   producer that finds other bits in the word looks whether the summary has its bit, and sets it
 //!   otherwise: who set the others may have been killed between the two steps.
-//! * bit, fence, `sleepers` (producer) against `sleepers`, fence, bits (owner): store buffering again,
-//!   either the producer sees the sleeper or the owner sees the bit.
+//! * bit, fence, `sleepers` (producer) against `sleepers`, fence, bits (owner): store buffering
+//!   again, either the producer sees the sleeper or the owner sees the bit.
 
 use core::{mem::size_of, ptr::NonNull, sync::atomic::Ordering};
 
 use crate::sync::{AtomicU32, AtomicU64, MODELLED, fence};
 
-/// Bytes of a bell page memfd.
-pub const BELL_BYTES: usize = 8192;
-/// Connections that one process can have on bells; those beyond use carrier bells.
-pub const BELL_SLOTS: u32 = if MODELLED { 128 } else { 32_768 };
-const WORDS: usize = BELL_SLOTS as usize / 64;
+/// Bytes of a doorbell page memfd.
+pub const DOORBELL_BYTES: usize = 8192;
+/// Connections that one process can have on doorbells; those beyond use wake bytes.
+pub const DOORBELL_SLOTS: u32 = if MODELLED { 128 } else { 32_768 };
+const WORDS: usize = DOORBELL_SLOTS as usize / 64;
 const SUMMARY: usize = WORDS.div_ceil(64);
 
 /// The page.
 #[repr(C, align(128))]
-pub struct BellPage {
+pub struct DoorbellPage {
     sleepers: AtomicU32,
     rings: AtomicU32,
     pad: [AtomicU32; 30],
@@ -39,10 +39,10 @@ pub struct BellPage {
     bits: [AtomicU64; WORDS],
 }
 
-const _: () = assert!(size_of::<BellPage>() <= BELL_BYTES);
+const _: () = assert!(size_of::<DoorbellPage>() <= DOORBELL_BYTES);
 
 #[cfg(all(test, loom))]
-impl BellPage {
+impl DoorbellPage {
     pub(crate) fn for_model() -> Self {
         Self {
             sleepers: AtomicU32::new(0),
@@ -55,21 +55,21 @@ impl BellPage {
     }
 }
 
-/// A mapped bell page.
+/// A mapped doorbell page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bell(NonNull<BellPage>);
+pub struct Doorbell(NonNull<DoorbellPage>);
 
 // SAFETY: the page consists of atomics.
-unsafe impl Send for Bell {}
+unsafe impl Send for Doorbell {}
 // SAFETY: the page consists of atomics, which any threads may use at once.
-unsafe impl Sync for Bell {}
+unsafe impl Sync for Doorbell {}
 
-impl Bell {
-    /// Describes a mapping of [`BELL_BYTES`] bytes.
+impl Doorbell {
+    /// Describes a mapping of [`DOORBELL_BYTES`] bytes.
     ///
     /// # Safety
-    /// The mapping is readable, writable, page aligned, cannot shrink, and stays mapped for as long as
-    /// any copy of the value is used.
+    /// The mapping is readable, writable, page aligned, cannot shrink, and stays mapped for as long
+    /// as any copy of the value is used.
     pub const unsafe fn new(base: NonNull<u8>) -> Self {
         Self(base.cast())
     }
@@ -80,7 +80,7 @@ impl Bell {
     }
 
     #[inline]
-    fn page(&self) -> &BellPage {
+    fn page(&self) -> &DoorbellPage {
         // SAFETY: `new`'s contract; atomics only.
         unsafe { self.0.as_ref() }
     }
@@ -94,8 +94,8 @@ impl Bell {
         let before = bits.fetch_or(1 << (slot % 64), Ordering::SeqCst);
         if let Some(summary) = page.summary.get(word / 64) {
             let bit = 1 << (word % 64);
-            // Others' bits do not mean that the summary is set: who set them may have been stopped or
-            // killed right here.
+            // Others' bits do not mean that the summary is set: who set them may have been stopped
+            // or killed right here.
             if before == 0 || summary.load(Ordering::Relaxed) & bit == 0 {
                 summary.fetch_or(bit, Ordering::SeqCst);
             }
@@ -104,7 +104,7 @@ impl Bell {
         page.sleepers.load(Ordering::Relaxed) != 0
     }
 
-    /// Producer, before it writes to a doorbell whose owner must take out what is written.
+    /// Producer, before it writes to a foreign doorbell whose owner must take out what is written.
     #[inline]
     pub fn count_ring(self) {
         self.page().rings.fetch_add(1, Ordering::SeqCst);
@@ -190,7 +190,8 @@ impl Bell {
     }
 
     #[cfg(not(all(test, loom)))]
-    /// [`Bell::take`] of some slots. Words with none of them are not looked at, so that whatever stands there costs nothing.
+    /// [`Doorbell::take`] of some slots. Words with none of them are not looked at, so that
+    /// whatever stands there costs nothing.
     pub fn take_of(self, slots: &Slots, mut each: impl FnMut(u32)) {
         let page = self.page();
         for (i, (summary, mask)) in page.summary.iter().zip(&slots.summary).enumerate() {
@@ -265,60 +266,60 @@ impl Slots {
 mod tests {
     use super::*;
 
-    fn page() -> Bell {
+    fn page() -> Doorbell {
         // SAFETY: zeros of this size, aligned to a page; leaked, so that they outlive every copy.
-        unsafe { Bell::new(crate::leaked(BELL_BYTES)) }
+        unsafe { Doorbell::new(crate::leaked(DOORBELL_BYTES)) }
     }
 
     #[test]
     fn bits_come_out_once() {
-        let bell = page();
-        assert!(!bell.ring(5));
-        assert!(!bell.ring(BELL_SLOTS - 1));
-        assert!(!bell.ring(64));
+        let doorbell = page();
+        assert!(!doorbell.ring(5));
+        assert!(!doorbell.ring(DOORBELL_SLOTS - 1));
+        assert!(!doorbell.ring(64));
         let mut got = std::vec::Vec::new();
-        bell.take(|slot| got.push(slot));
-        assert_eq!(got, [5, 64, BELL_SLOTS - 1]);
-        assert!(!bell.any());
-        bell.take(|_| panic!("taken twice"));
+        doorbell.take(|slot| got.push(slot));
+        assert_eq!(got, [5, 64, DOORBELL_SLOTS - 1]);
+        assert!(!doorbell.any());
+        doorbell.take(|_| panic!("taken twice"));
     }
 
     #[test]
     fn eventfd_is_written_only_for_sleepers() {
-        let bell = page();
-        assert!(!bell.ring(1));
-        bell.fall_asleep();
-        assert!(bell.ring(2));
-        bell.wake_up();
-        assert!(!bell.ring(3));
-        bell.wake_up();
-        assert_eq!(bell.sleepers(), 0, "never wraps");
+        let doorbell = page();
+        assert!(!doorbell.ring(1));
+        doorbell.fall_asleep();
+        assert!(doorbell.ring(2));
+        doorbell.wake_up();
+        assert!(!doorbell.ring(3));
+        doorbell.wake_up();
+        assert_eq!(doorbell.sleepers(), 0, "never wraps");
     }
 
     #[test]
     fn only_some_slots_are_asked_for() {
         static SLOTS: Slots = Slots::new();
-        let bell = page();
+        let doorbell = page();
         SLOTS.add(70);
-        SLOTS.add(BELL_SLOTS - 1);
-        for slot in [5, 71, 70, BELL_SLOTS - 1] {
-            bell.ring(slot);
+        SLOTS.add(DOORBELL_SLOTS - 1);
+        for slot in [5, 71, 70, DOORBELL_SLOTS - 1] {
+            doorbell.ring(slot);
         }
         let mut got = std::vec::Vec::new();
-        assert!(bell.any_of(&SLOTS));
-        bell.take_of(&SLOTS, |slot| got.push(slot));
-        assert_eq!(got, [70, BELL_SLOTS - 1]);
-        assert!(bell.any() && !bell.any_of(&SLOTS));
+        assert!(doorbell.any_of(&SLOTS));
+        doorbell.take_of(&SLOTS, |slot| got.push(slot));
+        assert_eq!(got, [70, DOORBELL_SLOTS - 1]);
+        assert!(doorbell.any() && !doorbell.any_of(&SLOTS));
         SLOTS.remove(70);
-        bell.ring(70);
-        bell.take_of(&SLOTS, |_| panic!("not asked for"));
+        doorbell.ring(70);
+        doorbell.take_of(&SLOTS, |_| panic!("not asked for"));
         SLOTS.clear();
-        bell.ring(BELL_SLOTS - 1);
-        assert!(!bell.any_of(&SLOTS));
+        doorbell.ring(DOORBELL_SLOTS - 1);
+        assert!(!doorbell.any_of(&SLOTS));
     }
 
     #[test]
     fn a_slot_beyond_the_page_always_rings() {
-        assert!(page().ring(BELL_SLOTS));
+        assert!(page().ring(DOORBELL_SLOTS));
     }
 }

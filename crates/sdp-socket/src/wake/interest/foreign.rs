@@ -1,4 +1,5 @@
-//! Doorbells of other users ([`crate::wake::strangers`]) in epoll sets: beside the hidden eventfd, under its data.
+//! Foreign doorbells of other users ([`crate::wake::strangers`]) in epoll sets: beside the hidden
+//! eventfd, under its data.
 
 use libc::epoll_event;
 use sdp_sys::kernel;
@@ -17,13 +18,16 @@ pub(crate) struct Doors {
     data: u64,
 }
 
-/// A doorbell has been made. `publish` is told how many threads sleep on sets, which count in its page from then on;
-/// those that sleep elsewhere come back with it.
-pub(crate) fn doorbell_made(publish: impl FnOnce(u32)) {
+/// A doorbell has been made. `publish` is told how many threads sleep on sets, which count in its
+/// page from then on; those that sleep elsewhere come back with it.
+pub(crate) fn foreign_doorbell_made(publish: impl FnOnce(u32)) {
     make_mirror(); // nobody falls asleep in a set of one that is made meanwhile
     let mut publish = Some(publish);
     with(|m| {
-        let asleep = m.each_set().map(|set| set.sleepers.saturating_sub(set.unbelled)).sum();
+        let asleep = m
+            .each_set()
+            .map(|set| set.sleepers.saturating_sub(set.sleepers_without_doorbell))
+            .sum();
         publish.take().into_iter().for_each(|publish| publish(asleep));
         m.set_numbers().for_each(|set| m.follow_anchor(set));
     });
@@ -31,8 +35,9 @@ pub(crate) fn doorbell_made(publish: impl FnOnce(u32)) {
     signal_own_sets();
 }
 
-/// The doorbell at `place` has another number now, and `from`, which names it too, is the program's in a moment.
-pub(crate) fn doorbell_moved(place: usize, from: i32) {
+/// The doorbell at `place` has another number now, and `from`, which names it too, is the program's
+/// in a moment.
+pub(crate) fn foreign_doorbell_moved(place: usize, from: i32) {
     with(|m| {
         for index in m.set_numbers() {
             let Some(set) = m.set(index) else { continue };
@@ -45,14 +50,16 @@ pub(crate) fn doorbell_moved(place: usize, from: i32) {
     });
 }
 
-/// Whether an event says something that whoever has a doorbell can bring about: an error, or that it has been shut.
+/// Whether an event says something that whoever has a doorbell can bring about: an error, or that
+/// it has been shut.
 pub(crate) fn may_be_foul(m: &mut Mirror, set: u32, event: &epoll_event) -> bool {
     let (events, data) = (event.events, event.u64);
     events & ALWAYS != 0
         && m.set(set).is_some_and(|set| set.doors.inside != 0 && set.hidden == Some(data))
 }
 
-/// The same of a doorbell of a relative, which may wait on the set, too: under what data that is, is not known here.
+/// The same of a doorbell of a relative, which may wait on the set, too: under what data that is,
+/// is not known here.
 pub(crate) fn may_be_a_relative_s(event: &epoll_event) -> bool {
     event.events & ALWAYS != 0 && process::has_relatives()
 }
@@ -63,7 +70,8 @@ fn control(epfd: i32, op: i32, fd: i32, data: u64) -> bool {
 }
 
 impl Mirror {
-    /// Sees to it that all doorbells are in the set under the data of the hidden eventfd, and out of it where that is.
+    /// Sees to it that all doorbells are in the set under the data of the hidden eventfd, and out
+    /// of it where that is.
     pub(crate) fn follow_anchor(&mut self, index: u32) {
         let count = strangers::count();
         let Some(set) = self.set(index) else { return };

@@ -1,5 +1,5 @@
-//! Bell page: no bit is lost, nobody sleeps over one, and a peer that is killed while it rings takes
-//! nobody else's bell with it.
+//! Doorbell page: no bit is lost, nobody sleeps over one, and a peer that is killed while it rings
+//! takes nobody else's doorbell with it.
 
 use std::{ptr::NonNull, sync::Arc};
 
@@ -9,10 +9,10 @@ use loom::{
 };
 
 use super::{Loss, Remembered, Spared, holds, stand_in, twins};
-use crate::bell::{Bell, BellPage};
+use crate::doorbell::{Doorbell, DoorbellPage};
 
 struct World {
-    page: Box<BellPage>,
+    page: Box<DoorbellPage>,
     event: Remembered,
     /// What each slot's connection has published, one bit each.
     published: Word,
@@ -21,29 +21,29 @@ struct World {
 impl World {
     fn new() -> Arc<Self> {
         stand_in::begin(0);
-        let page = Box::new(BellPage::for_model());
+        let page = Box::new(DoorbellPage::for_model());
         Arc::new(Self { page, event: Remembered::new(), published: Word::new(0) })
     }
 
-    fn bell(&self) -> Bell {
-        // SAFETY: the page lives as long as the world, which every thread of a model holds. Its size is
-        // the model's, and so is that of every access.
-        unsafe { Bell::new(NonNull::from(&*self.page).cast()) }
+    fn doorbell(&self) -> Doorbell {
+        // SAFETY: the page lives as long as the world, which every thread of a model holds. Its
+        // size is the model's, and so is that of every access.
+        unsafe { Doorbell::new(NonNull::from(&*self.page).cast()) }
     }
 
     fn ring(&self, slot: u32) {
         self.published.fetch_or(1 << (slot & 63), Ordering::Relaxed);
-        if self.bell().ring(slot) {
+        if self.doorbell().ring(slot) {
             self.event.ring();
         }
     }
 
     /// As an event loop waits: until all of `wanted` have come.
     fn wait_for(&self, wanted: &[u32]) {
-        let bell = self.bell();
+        let doorbell = self.doorbell();
         let mut missing = wanted.to_vec();
         loop {
-            bell.take(|slot| {
+            doorbell.take(|slot| {
                 missing.retain(|wanted| *wanted != slot);
                 let published = self.published.load(Ordering::Relaxed);
                 assert!(published & 1 << (slot & 63) != 0, "rung, and nothing there");
@@ -51,11 +51,11 @@ impl World {
             if missing.is_empty() {
                 return;
             }
-            bell.fall_asleep();
-            if !bell.any() {
+            doorbell.fall_asleep();
+            if !doorbell.any() {
                 self.event.sleep();
             }
-            bell.wake_up();
+            doorbell.wake_up();
         }
     }
 }
@@ -71,17 +71,17 @@ const ONE_OWNER: &str = "one thread sleeps here; see the model with two";
 
 /// What no model of the page can notice.
 const SPARED: [Spared; 5] = [
-    ("bell.rs", "summary.fetch_or(bit", Loss::Ordering, IN_ORDER),
-    ("bell.rs", "let words = summary.swap(0", Loss::Ordering, IN_ORDER),
-    ("bell.rs", "self.page().sleepers.fetch_add(", Loss::Ordering, FENCED),
-    ("bell.rs", "self.page().sleepers.fetch_add(", Loss::Atomicity, ONE_OWNER),
-    ("bell.rs", ".fetch_update(", Loss::Atomicity, ONE_OWNER),
+    ("doorbell.rs", "summary.fetch_or(bit", Loss::Ordering, IN_ORDER),
+    ("doorbell.rs", "let words = summary.swap(0", Loss::Ordering, IN_ORDER),
+    ("doorbell.rs", "self.page().sleepers.fetch_add(", Loss::Ordering, FENCED),
+    ("doorbell.rs", "self.page().sleepers.fetch_add(", Loss::Atomicity, ONE_OWNER),
+    ("doorbell.rs", ".fetch_update(", Loss::Atomicity, ONE_OWNER),
 ];
 
 #[test]
 fn the_owner_hears_every_bit() {
     // Slots 3 and 5 share a word; 67 has another one, under the same summary.
-    twins("bell page", 2, &[("bell.rs", "")], &SPARED, || {
+    twins("doorbell page", 2, &[("doorbell.rs", "")], &SPARED, || {
         let world = World::new();
         let one = producer(&world, &[3]);
         let other = producer(&world, &[5, 67]);
@@ -93,29 +93,29 @@ fn the_owner_hears_every_bit() {
 
 #[test]
 fn every_sleeper_is_counted() {
-    let counts = [("bell.rs", "self.page().sleepers"), ("bell.rs", ".fetch_update(")];
-    twins("bell page, two sleepers", 3, &counts, &SPARED[2..3], || {
+    let counts = [("doorbell.rs", "self.page().sleepers"), ("doorbell.rs", ".fetch_update(")];
+    twins("doorbell page, two sleepers", 3, &counts, &SPARED[2..3], || {
         let world = World::new();
         let early = {
             let world = world.clone();
             // Wakes by itself: a timeout.
             thread::spawn(move || {
-                world.bell().fall_asleep();
-                world.bell().wake_up();
+                world.doorbell().fall_asleep();
+                world.doorbell().wake_up();
             })
         };
         let ringing = producer(&world, &[3]);
         world.wait_for(&[3]);
         early.join().expect("awake");
         ringing.join().expect("done");
-        assert_eq!(world.bell().sleepers(), 0);
+        assert_eq!(world.doorbell().sleepers(), 0);
     });
 }
 
 #[test]
 fn a_peer_that_is_killed_while_it_rings_silences_nobody_else() {
     for effects in 0..3 {
-        holds(&format!("bell page, killed after {effects} steps"), move || {
+        holds(&format!("doorbell page, killed after {effects} steps"), move || {
             let world = World::new();
             let dying = {
                 let world = world.clone();
