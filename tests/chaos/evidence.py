@@ -98,8 +98,8 @@ def stacks(pid):
 def end_line(memory, base, side):
     """What an end says of itself in a segment (EndLine in crates/sdp-shm/src/layout.rs)."""
     line = os.pread(memory, LINE.size, base + ENDS + side * END_BYTES)
-    attached, _, pinned, descriptor, *_ = LINE.unpack(line)
-    return f"end {side}: attached {attached}, pinned {pinned}, descriptor {descriptor - 1}"
+    attached, _, intent, descriptor, *_ = LINE.unpack(line)
+    return f"end {side}: attached {attached}, intent {intent}, descriptor {descriptor - 1}"
 
 
 def shared(pid):

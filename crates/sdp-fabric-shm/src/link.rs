@@ -27,7 +27,7 @@ const _: () = assert!(LOG_ENTRIES == PENDING_MAX);
 /// Bits that no cursor has.
 const MISALIGNED: u64 = ALIGN as u64 - 1;
 
-/// [`EndLine::pinned`] of an end that wants the kernel lane, without more.
+/// [`EndLine::intent`] of an end that wants the kernel lane, without more.
 const CARRIER: u32 = 1;
 
 /// One end of an attached connection.
@@ -420,7 +420,7 @@ impl EndWords for ShmEnd<'_> {
 
     #[inline]
     fn intent(self) -> Intent {
-        match self.0.pinned.load(Ordering::SeqCst) {
+        match self.0.intent.load(Ordering::SeqCst) {
             0 => Intent::Open,
             CLOSED => Intent::Closed,
             PASSED_ON => Intent::PassedOn,
@@ -430,7 +430,7 @@ impl EndWords for ShmEnd<'_> {
 
     #[inline]
     fn is_open(self) -> bool {
-        self.0.pinned.load(Ordering::SeqCst) == 0
+        self.0.intent.load(Ordering::SeqCst) == 0
     }
 
     fn intend(self, intent: Intent) {
@@ -440,12 +440,12 @@ impl EndWords for ShmEnd<'_> {
             Intent::Closed => CLOSED,
             Intent::PassedOn => PASSED_ON,
         };
-        self.0.pinned.store(word, Ordering::SeqCst);
+        self.0.intent.store(word, Ordering::SeqCst);
     }
 
     fn close(self) -> bool {
         let order = (Ordering::SeqCst, Ordering::Relaxed);
-        let before = self.0.pinned.compare_exchange(0, CLOSED, order.0, order.1);
+        let before = self.0.intent.compare_exchange(0, CLOSED, order.0, order.1);
         matches!(before, Ok(_) | Err(CLOSED))
     }
 

@@ -122,7 +122,7 @@ fn word(loan: &Loan, at: usize) -> &AtomicU32 {
 fn is_disowned(loan: &Loan, ours: &Tuple) -> bool {
     let side = usize::from(ours.side().unwrap());
     let line = offset_of!(Control, ends) + side * size_of::<EndLine>();
-    word(loan, line + offset_of!(EndLine, pinned)).load(Ordering::SeqCst) == PASSED_ON
+    word(loan, line + offset_of!(EndLine, intent)).load(Ordering::SeqCst) == PASSED_ON
 }
 
 #[test]

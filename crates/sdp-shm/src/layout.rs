@@ -48,14 +48,14 @@ pub const fn segment_bytes(ring_bytes: u32) -> usize {
     CONTROL_BYTES + 2 * ring_bytes as usize
 }
 
-/// [`EndLine::pinned`] of an end whose last descriptor is being closed. Written under the gate of its
-/// inbound half: a producer that holds the gate and does not see it rings before the close.
+/// [`EndLine::intent`] of an end whose last descriptor is being closed. Written under the gate of
+/// its inbound half: a producer that holds the gate and does not see it rings before the close.
 pub const CLOSED: u32 = 2;
 
-/// [`EndLine::pinned`] of an end that has put everything unread back into the kernel's stream and never
-/// uses the segment again: the other end may forget it. Written under the lock of its outbound half, so
-/// that no holder of this end is about to change lanes; or by an end that was never attached, and never
-/// will be ([`EndLine::disown`]).
+/// [`EndLine::intent`] of an end that has put everything unread back into the kernel's stream and
+/// never uses the segment again: the other end may forget it. Written under the lock of its
+/// outbound half, so that no holder of this end is about to change lanes; or by an end that was
+/// never attached, and never will be ([`EndLine::disown`]).
 pub const PASSED_ON: u32 = 3;
 
 /// [`EndLine::reset`]: the end is a reset.
@@ -73,7 +73,7 @@ pub struct EndLine {
     pub cpu: AtomicU32,
     /// Not 0: this end wants its inbound half on the kernel lane, for good. [`CLOSED`]: because nobody
     /// reads it any more; [`PASSED_ON`]: because somebody who does not know the segment may.
-    pub pinned: AtomicU32,
+    pub intent: AtomicU32,
     /// Number of the carrier in the process that uses this end, plus one. A hint, verified by who
     /// uses it.
     pub descriptor: AtomicU32,
@@ -89,7 +89,7 @@ impl EndLine {
     /// who is alone with a segment finds out by this, and forgets it. Before the mapping goes.
     pub fn disown(&self) {
         use core::sync::atomic::Ordering::SeqCst;
-        self.pinned.store(PASSED_ON, SeqCst);
+        self.intent.store(PASSED_ON, SeqCst);
     }
 }
 
@@ -220,7 +220,7 @@ const _: () = {
         MODELLED || is == documented
     }
     assert!(is_at(offset_of!(Control, ends), 128) && is_at(size_of::<EndLine>(), 128));
-    assert!(is_at(offset_of!(EndLine, pinned), 8));
+    assert!(is_at(offset_of!(EndLine, intent), 8));
     assert!(is_at(offset_of!(Control, halves), 384));
 
     let producer = offset_of!(Half, producer);

@@ -1,9 +1,9 @@
 //! Counters that only threads of one process change.
 //!
-//! A locked instruction costs as much as a dozen others, and more where stores before it are still on
-//! their way to a cache line of another CPU. A process with a single thread needs none: what its signal
-//! handlers do to a counter in the middle of an addition is undone (a pin) or lost (a statistic of a call
-//! that a handler makes within a call) but never torn.
+//! A locked instruction costs as much as a dozen others, and more where stores before it are still
+//! on their way to a cache line of another CPU. A process with a single thread needs none: what its
+//! signal handlers do to a counter in the middle of an addition is undone (a call that uses a
+//! connection) or lost (a statistic of a call that a handler makes within a call) but never torn.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 

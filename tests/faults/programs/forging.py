@@ -26,7 +26,7 @@ import time
 import ends
 from ends import exactly, main
 from standin import (
-    CONTROL, END_BYTES, ENDS, ENTRIES, HALF_BYTES, HALVES, LANE, PINNED, READ, SENT, SWITCHES, TAIL, TRUSTS,
+    CONTROL, END_BYTES, ENDS, ENTRIES, HALF_BYTES, HALVES, LANE, INTENT, READ, SENT, SWITCHES, TAIL, TRUSTS,
 )
 
 TABLE = {}
@@ -704,7 +704,7 @@ def stuck_sender(why, wait):
     side = side_of(sock)
     let_go = keep_in_the_kernel(segment, HALVES + side * HALF_BYTES)
     if why == "pinned":
-        segment.write(ENDS + (side ^ 1) * END_BYTES + PINNED, struct.pack("I", 1))
+        segment.write(ENDS + (side ^ 1) * END_BYTES + INTENT, struct.pack("I", 1))
     if wait == "blocking":
         ended = []
         sender = threading.Thread(target=lambda: ended.append(ends.outcome(sock.sendall, bytes(64 << 20))))

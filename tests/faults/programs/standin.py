@@ -15,7 +15,7 @@ import struct
 from ends import exactly
 
 # Offsets in the control page. crates/sdp-shm/src/layout.rs asserts the same ones when it is compiled.
-CONTROL, ENDS, END_BYTES, ATTACHED, PINNED, RESET = 4096, 128, 128, 0, 8, 16
+CONTROL, ENDS, END_BYTES, ATTACHED, INTENT, RESET = 4096, 128, 128, 0, 8, 16
 PASSED_ON = 3
 HALVES, HALF_BYTES = 384, 768
 # Words of a half: the producer's, and the consumer's.
@@ -148,4 +148,4 @@ class StandIn:
         return self.until(lambda: self.word(at))
 
     def disown(self):
-        self.put(ENDS + self.side * END_BYTES + PINNED, PASSED_ON)
+        self.put(ENDS + self.side * END_BYTES + INTENT, PASSED_ON)

@@ -284,7 +284,7 @@ pub fn is_disowned(attachment: &Attachment) -> bool {
     let ends = attachment.segment.base().cast::<Control>();
     // SAFETY: the header is mapped, and made of atomics.
     let ends = unsafe { &ends.as_ref().ends };
-    ends[usize::from(attachment.side ^ 1)].pinned.load(Ordering::SeqCst) == PASSED_ON
+    ends[usize::from(attachment.side ^ 1)].intent.load(Ordering::SeqCst) == PASSED_ON
 }
 
 /// Unmaps an attachment's segment and closes what came with it.

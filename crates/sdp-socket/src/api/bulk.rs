@@ -15,7 +15,7 @@ use sdp_sys::{errno::Errno, fd, section, sys, time::monotonic_ns};
 
 use crate::{
     api::calls::{self, Route, Ticket},
-    conn::{self, Half, Pinned, Stage, carrier, iovec::Buffers},
+    conn::{self, ConnGuard, Half, Stage, carrier, iovec::Buffers},
     datapath::{send, splice, wait},
     migration::{pause, promote, splice_off},
     process,
@@ -73,7 +73,7 @@ pub(crate) fn send(first: Ticket, buffers: &mut Buffers, flags: c_int) -> Result
                 let until = *deadline.get_or_insert_with(|| {
                     carrier::timeout_ns(number, libc::SO_SNDTIMEO).map(|ns| monotonic_ns() + ns)
                 });
-                let Some(conn) = Pinned::new(number, Half::Send) else {
+                let Some(conn) = ConnGuard::new(number, Half::Send) else {
                     return partial(Errno::EBADF);
                 };
                 let guard = pin!(CallGuard::on(&conn));
@@ -163,14 +163,14 @@ pub(crate) unsafe fn sendfile(
 
 /// Keeps the ticket's connection from being replaced by another one under the same number and slot.
 /// `None`: that has happened already.
-fn hold(first: &Ticket) -> Option<Pinned> {
-    Pinned::new(first.number(), Half::Send).filter(|conn| conn.index() == first.conn())
+fn hold(first: &Ticket) -> Option<ConnGuard> {
+    ConnGuard::new(first.number(), Half::Send).filter(|conn| conn.index() == first.conn())
 }
 
 /// The way of the next piece. [`Route::Pass`] when the number was closed between two pieces, and
 /// perhaps names another connection by now: the kernel would go on with the one that the call began
 /// on.
-fn go_on(held: Option<&Pinned>, number: c_int) -> Route {
+fn go_on(held: Option<&ConnGuard>, number: c_int) -> Route {
     let is_same = |index| held.is_some_and(|conn| conn.index() == index);
     match calls::route(number, Half::Send) {
         Route::Kernel(ticket) if !is_same(ticket.conn()) => {

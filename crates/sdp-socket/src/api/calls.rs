@@ -17,7 +17,7 @@ use sdp_sys::{count::Counting, errno::Errno, section, tls};
 use crate::{
     api::bulk,
     conn::{
-        self, Half, Pinned, Stage, carrier,
+        self, ConnGuard, Half, Stage, carrier,
         iovec::{Buffers, IOV_MAX, Vector},
         options::{self, Verdict, flags, requests::SIOCATMARK},
         publish,
@@ -170,7 +170,7 @@ pub(crate) enum Route {
     /// On the kernel lane, counted.
     Kernel(Ticket),
     /// Attached: through the library.
-    Library(Pinned),
+    Library(ConnGuard),
 }
 
 #[unsafe(link_section = ".text.hot")]
@@ -178,36 +178,36 @@ pub(crate) fn route(fd: c_int, half: Half) -> Route {
     if elsewhere::moves(fd, half) {
         return Route::Pass;
     }
-    let Some(pinned) = Pinned::new(fd, half) else {
+    let Some(held) = ConnGuard::new(fd, half) else {
         table::await_close(fd);
         return Route::Pass;
     };
-    match pinned.stage() {
+    match held.stage() {
         Stage::Fresh | Stage::Listener => Route::Pass,
-        Stage::Attached => attached_route(pinned),
+        Stage::Attached => attached_route(held),
         Stage::Remote | Stage::Guarded => {
-            lifecycle::see(&pinned, fd);
-            Route::Library(pinned)
+            lifecycle::see(&held, fd);
+            Route::Library(held)
         }
         Stage::Kernel | Stage::Candidate | Stage::Meeting => {
             // Before the stage is looked at again: whoever attaches meanwhile sees the count, or is seen.
             let counting = Counting::now();
-            counting.add(&pinned.raw[half as usize], 1);
-            if pinned.stage() == Stage::Attached {
-                counting.sub(&pinned.raw[half as usize], 1);
-                return attached_route(pinned);
+            counting.add(&held.raw[half as usize], 1);
+            if held.stage() == Stage::Attached {
+                counting.sub(&held.raw[half as usize], 1);
+                return attached_route(held);
             }
             let ticket =
-                Ticket { conn: pinned.index(), fd, receive: half == Half::Receive, seen: seen() };
-            core::mem::forget(pinned); // until `finish`
+                Ticket { conn: held.index(), fd, receive: half == Half::Receive, seen: seen() };
+            core::mem::forget(held); // until `finish`
             Route::Kernel(ticket)
         }
     }
 }
 
-fn attached_route(pinned: Pinned) -> Route {
-    demote::join(&pinned, pinned.fd());
-    Route::Library(pinned)
+fn attached_route(held: ConnGuard) -> Route {
+    demote::join(&held, held.fd());
+    Route::Library(held)
 }
 
 /// `recv`, `recvfrom` (with no address wanted, or on a connected stream), and `read` of a byte or more.
@@ -248,7 +248,7 @@ pub unsafe fn readv(fd: c_int, iov: *const iovec, count: usize, flags: c_int) ->
 
 /// The program's call, made unchanged.
 #[cold]
-fn by_kernel(conn: Pinned, half: Half) -> Call {
+fn by_kernel(conn: ConnGuard, half: Half) -> Call {
     Counting::now().add(&conn.raw[half as usize], 1);
     let receive = half == Half::Receive;
     let ticket = Ticket { conn: conn.index(), fd: conn.fd(), receive, seen: seen() };
@@ -257,7 +257,7 @@ fn by_kernel(conn: Pinned, half: Half) -> Call {
 }
 
 /// [`recv`] on an attached connection. `none`: the answer to a call for no bytes, if it does not wait.
-fn recv_here(conn: &Pinned, vector: Vector, flags: c_int, none: Option<usize>) -> Call {
+fn recv_here(conn: &ConnGuard, vector: Vector, flags: c_int, none: Option<usize>) -> Call {
     if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
         return Call::Pass;
     }
@@ -360,7 +360,7 @@ pub fn recvmmsg(fd: c_int) -> Call {
 /// The error that ended a `recvmmsg` behind its first message is the next call's, as the kernel keeps it.
 pub fn keep_error(fd: c_int, error: c_int) {
     if error != libc::EAGAIN
-        && let Some(conn) = Pinned::new(fd, Half::Receive)
+        && let Some(conn) = ConnGuard::new(fd, Half::Receive)
     {
         conn.owe(Errno(error));
     }
@@ -389,7 +389,7 @@ fn send_with(
     // Young connections too: an urgent byte counts as sent, but not as read.
     if let Some(why) = flags::leaving_send(flags)
         && !elsewhere::is(fd)
-        && let Some(conn) = Pinned::new(fd, Half::Send)
+        && let Some(conn) = ConnGuard::new(fd, Half::Send)
     {
         demote::leave(&conn, fd, why);
     }
@@ -478,7 +478,7 @@ pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Call {
                 interest::watched(set); // who gets it waits where we do not see it
             }
             let _section = section::Guard::enter();
-            if let Some(conn) = Pinned::new(passed, Half::Receive)
+            if let Some(conn) = ConnGuard::new(passed, Half::Receive)
                 && conn.stage() != Stage::Listener
                 && conn.stage() != Stage::Fresh
             {
@@ -526,7 +526,7 @@ pub(crate) fn finish_more(ticket: Ticket, result: isize, flags: c_int, more: usi
         }
         promote::after_call(conn, ticket.fd, half, result as usize, more);
     }
-    conn.unpin(half);
+    conn.release(half);
 }
 
 /// After a successful `recvmsg` that is not ours and carried control data: numbers that arrived with
@@ -547,7 +547,7 @@ pub unsafe fn received_descriptors(through: c_int, msg: *const msghdr) {
 /// See the module.
 pub unsafe fn sendfile(out: c_int, input: c_int, offset: *mut i64, count: usize) -> Call {
     if !elsewhere::is(input)
-        && let Some(conn) = Pinned::new(input, Half::Receive)
+        && let Some(conn) = ConnGuard::new(input, Half::Receive)
         && splice::is_pipe(out)
     {
         prepare_splice(&conn, Half::Receive);
@@ -572,12 +572,12 @@ pub unsafe fn sendfile(out: c_int, input: c_int, offset: *mut i64, count: usize)
 }
 
 /// Who sends on the connection.
-fn sender(conn: &Pinned) -> send::Send {
+fn sender(conn: &ConnGuard) -> send::Send {
     if hosts::has(conn) { hosts::send } else { send::send }
 }
 
 /// Before the kernel moves bytes from or to a connection by itself. False: it cannot.
-fn prepare_splice(conn: &Pinned, half: Half) -> bool {
+fn prepare_splice(conn: &ConnGuard, half: Half) -> bool {
     if hosts::has(conn) && !hosts::let_go(conn, Reason::Splice) {
         return false;
     }
@@ -598,7 +598,7 @@ pub unsafe fn splice(
 ) -> Call {
     for (fd, half) in [(input, Half::Receive), (output, Half::Send)] {
         if !elsewhere::is(fd)
-            && let Some(conn) = Pinned::new(fd, half)
+            && let Some(conn) = ConnGuard::new(fd, half)
             && !prepare_splice(&conn, half)
         {
             return done(Err(Errno::EINVAL)); // as where a file cannot be spliced: programs copy then
@@ -616,7 +616,7 @@ pub fn shutdown(fd: c_int, how: c_int) -> Call {
     if elsewhere::is(fd) {
         return Call::Pass;
     }
-    let Some(conn) = Pinned::new(fd, Half::Send) else { return Call::Pass };
+    let Some(conn) = ConnGuard::new(fd, Half::Send) else { return Call::Pass };
     if hosts::is_guarded(&conn) {
         if how != libc::SHUT_RD && !hosts::finish(&conn, fd) {
             carrier::abort(fd); // never a clean end of a stream that has more
@@ -660,7 +660,7 @@ pub unsafe fn ioctl(fd: c_int, request: libc::c_ulong, arg: usize) -> Call {
         incompatible::leave_for(fd, &leaving);
         return Call::Pass;
     }
-    let Some(conn) = Pinned::new(fd, Half::Receive) else { return Call::Pass };
+    let Some(conn) = ConnGuard::new(fd, Half::Receive) else { return Call::Pass };
     if !matches!(conn.stage(), Stage::Attached | Stage::Guarded) {
         return Call::Pass;
     }

@@ -11,7 +11,7 @@ pub(crate) mod flag {
     /// A fork was in progress when the connection appeared: its holders are not known for certain.
     pub(crate) const UNCERTAIN: u32 = 1 << 2;
     /// Never promote again.
-    pub(crate) const PINNED: u32 = 1 << 3;
+    pub(crate) const FALLBACK: u32 = 1 << 3;
     /// The carrier showed FIN or an error to a sender: outbound stays on the kernel lane (E4).
     pub(crate) const PEER_GONE: u32 = 1 << 4;
     /// The program shut down its sending side.

@@ -1,9 +1,9 @@
 //! From a descriptor to its connection and back: the guard that a call holds, and a connection's
 //! numbers.
 //!
-//! Called by every room above. A call that has a [`Pinned`] may use the connection until it drops
-//! it: a call first pins the connection's half, then looks at the table word again; a close first
-//! clears the word, then looks at the pins. One of the two sees the other.
+//! Called by every room above. A call that has a [`ConnGuard`] may use the connection until it
+//! drops it: a call first *acquires* the connection's half, then looks at the table word again; a
+//! close first clears the word, then looks at the users. One of the two sees the other.
 
 use core::sync::atomic::Ordering;
 
@@ -43,27 +43,27 @@ pub(crate) fn is_named(conn: &Conn, fd: c_int) -> bool {
 /// A connection in use by the calling thread: it is not freed, nor its segment unmapped, while this
 /// lives. Not held across anything that may cancel the thread except in [`crate::datapath::wait`],
 /// which says why that is harmless.
-pub(crate) struct Pinned {
+pub(crate) struct ConnGuard {
     conn: &'static Conn,
     fd: i32,
     entry: u32,
     half: Half,
 }
 
-impl Pinned {
-    /// Pins the connection that `fd` names, for a call on `half`.
+impl ConnGuard {
+    /// Acquires the connection that `fd` names, for a call on `half`.
     #[inline]
     pub(crate) fn new(fd: i32, half: Half) -> Option<Self> {
         let word = word(fd)?;
         let entry = word.load(Ordering::Acquire);
         let Some(Entry::Conn(index)) = Entry::decode(entry) else { return None };
         let conn = conn::get(index)?;
-        conn.pin(half);
-        // Pairs with `clear`, `put` and the look at the pins in `Conn::unreferenced`.
+        conn.acquire(half);
+        // Pairs with `clear`, `put` and the look at the users in `Conn::unreferenced`.
         if word.load(Ordering::SeqCst) == entry {
             Some(Self { conn, fd, entry, half })
         } else {
-            conn.unpin(half);
+            conn.release(half);
             None
         }
     }
@@ -88,7 +88,7 @@ impl Pinned {
         self.open_fd().unwrap_or(-1)
     }
 
-    /// [`Pinned::fd`], if it names the connection.
+    /// [`ConnGuard::fd`], if it names the connection.
     #[inline]
     pub(crate) fn open_fd(&self) -> Option<i32> {
         if self.is_current() { Some(self.fd) } else { self.conn.kept() }
@@ -102,7 +102,7 @@ impl Pinned {
     }
 }
 
-impl core::ops::Deref for Pinned {
+impl core::ops::Deref for ConnGuard {
     type Target = Conn;
     #[inline]
     fn deref(&self) -> &Conn {
@@ -110,10 +110,10 @@ impl core::ops::Deref for Pinned {
     }
 }
 
-impl Drop for Pinned {
+impl Drop for ConnGuard {
     #[inline]
     fn drop(&mut self) {
-        self.conn.unpin(self.half);
+        self.conn.release(self.half);
     }
 }
 

@@ -21,6 +21,6 @@ pub(crate) mod words;
 
 pub(crate) use carrier::is_end;
 pub(crate) use flags::{flag, row_flag};
-pub(crate) use guard::{Pinned, is_named, number_of};
+pub(crate) use guard::{ConnGuard, is_named, number_of};
 pub(crate) use noted::Noted;
 pub(crate) use slot::*;

@@ -52,7 +52,7 @@ pub(crate) fn ended(conn: &Conn) -> bool {
         POOL.drop_dead(process::peers());
         return false;
     }
-    const SPOILT: u32 = flag::HOSTILE | flag::PINNED | flag::PASSED | flag::UNCERTAIN;
+    const SPOILT: u32 = flag::HOSTILE | flag::FALLBACK | flag::PASSED | flag::UNCERTAIN;
     let is_clean = |conn: &Conn| {
         conn.segment().is_some_and(|segment| {
             [0, 1].iter().all(|side| segment.end(*side).touched.load(Ordering::Relaxed) == 0)

@@ -78,7 +78,7 @@ fn open_stats_row(conn: &Conn) {
         page.adopt_bytes(id, direction, conn.take_rowless(half));
     }
     let counted = words.and_then(|row| Verdict::at(&row.reason).reason());
-    let reason = counted.or_else(|| conn.pin_reason());
+    let reason = counted.or_else(|| conn.fallback_reason());
     for (direction, on_sdp) in [Direction::Send, Direction::Receive].into_iter().zip(lanes) {
         if on_sdp {
             page.show_lane(id, direction, Fabric::Shm);
@@ -332,7 +332,7 @@ pub(crate) fn note_reason(conn: &Conn, reason: Reason) {
 pub(crate) fn first_reason(conn: &Conn) -> Reason {
     if conn.has(flag::RULE_TCP) {
         Reason::RuleTcp
-    } else if let Some(reason) = conn.pin_reason() {
+    } else if let Some(reason) = conn.fallback_reason() {
         reason // an option that was set before the first byte
     } else if conn.row_index().is_none() {
         Reason::NoMemory

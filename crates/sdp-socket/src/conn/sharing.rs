@@ -51,5 +51,5 @@ pub(crate) fn is_sole_holder(conn: &Conn) -> bool {
     let (Some(row), Some((family, slot))) = (conn.row_index(), process::family()) else {
         return false;
     };
-    !conn.has(flag::PINNED | flag::UNCERTAIN) && !family.is_held_by_others(slot, row)
+    !conn.has(flag::FALLBACK | flag::UNCERTAIN) && !family.is_held_by_others(slot, row)
 }

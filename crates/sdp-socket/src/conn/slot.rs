@@ -5,7 +5,7 @@
 //! in its row of family memory; what both ends share is in the segment.
 //!
 //! # Life of a slot
-//! FREE → LIVE (first descriptor) → CLOSING (last descriptor gone) → FREE (last pinned call gone).
+//! FREE → LIVE (first descriptor) → CLOSING (last descriptor gone) → FREE (last call on it gone).
 //! Whoever makes the last step tears down. Where calls hold the connection when the last descriptor goes
 //! ([`retain`]), LIVE → RETAINED, and the last of them makes the step to CLOSING.
 
@@ -113,7 +113,7 @@ pub(crate) struct Conn {
     // ---- all that calls on a young connection touch: two lines of the cache
     state: AtomicU32,
     refs: AtomicU32,
-    pins: [AtomicU32; 2],
+    users: [AtomicU32; 2],
     stage: AtomicU32,
     pub(crate) flags: AtomicU32,
     /// Calls inside the kernel without a lock, by half: no lane switch meanwhile.
@@ -197,8 +197,8 @@ pub(crate) struct Conn {
     pub(crate) remote: AtomicU32,
     /// Times that the connection was refused lanes.
     pub(crate) refusals: AtomicU32,
-    /// Code of the reason that pinned the connection first, plus one; 0 none.
-    pin_reason: AtomicU32,
+    /// Code of the reason of the first `fall_back`, plus one; 0 none.
+    fallback_reason: AtomicU32,
     /// What is to be proven before a byte may leave the carrier ([`crate::datapath::proof`]); 0 nothing.
     pub(crate) proof: AtomicU32,
     /// What the other socket had received when both agreed last, its lower half.
@@ -316,7 +316,7 @@ impl Conn {
             &self.remote,
             &self.refusals,
             &self.owed,
-            &self.pin_reason,
+            &self.fallback_reason,
             &self.proof,
             &self.agreed,
             &self.heard,
@@ -464,7 +464,7 @@ impl Conn {
     pub(crate) fn segment(&self) -> Option<Segment> {
         let base = NonNull::new(self.segment.load(Ordering::Acquire))?;
         // SAFETY: set from a verified mapping by `attach`; unmapped only when the slot is torn down,
-        // which waits for all pins.
+        // which waits for all its users.
         Some(unsafe { Segment::new(base, self.ring_bytes.load(Ordering::Relaxed)) })
     }
 
@@ -502,11 +502,11 @@ impl Conn {
 
     /// CPU on which the peer last used the connection, plus one; 0 unknown. A hint.
     pub(crate) fn peer_cpu(&self) -> u32 {
-        if !self.pin_live(Half::Receive) {
+        if !self.acquire_live(Half::Receive) {
             return 0;
         }
         let cpu = self.link().map_or(0, |link| link.peer().cpu());
-        self.unpin(Half::Receive);
+        self.release(Half::Receive);
         cpu
     }
 
@@ -563,10 +563,10 @@ impl Conn {
     }
 
     /// Gives the segment, the peer and the row back before the connection ends, when it is on the kernel
-    /// lane for good and nobody but the caller, who has it pinned once, is in the middle of a call. For
+    /// lane for good and nobody but the caller, who uses it once, is in the middle of a call. For
     /// processes with a single thread. False when it must wait for the end.
     pub(crate) fn drop_lanes(&self) -> bool {
-        if self.pinned() > 1 || self.stage() != Stage::Kernel {
+        if self.users() > 1 || self.stage() != Stage::Kernel {
             return false;
         }
         self.unmap();
@@ -574,14 +574,14 @@ impl Conn {
         true
     }
 
-    /// Forgets segment and peer while the connection lives on, if nobody but the caller, who has it pinned
-    /// once, is in the middle of a call. The segment stays mapped until the end. False when it cannot be.
-    /// The stage is not `Attached` any more. `given_up` runs when it is certain.
+    /// Forgets segment and peer while the connection lives on, if nobody but the caller, who uses
+    /// it once, is in the middle of a call. The segment stays mapped until the end. False when it
+    /// cannot be. The stage is not `Attached` any more. `given_up` runs when it is certain.
     pub(crate) fn put_segment_aside(&self, given_up: impl FnOnce()) -> bool {
         // What was said of the segment, or of who shares it.
         const SPENT: u32 =
             flag::PEER_HAS_DOORBELL | flag::WANTS_ROOM | flag::BULKY | flag::KEEPS_PAGES;
-        let is_used = || self.pinned() > 1;
+        let is_used = || self.users() > 1;
         let base = self.segment.load(Ordering::Acquire);
         let Some((place, bytes)) =
             self.aside.iter().find(|(place, _)| place.load(Ordering::Relaxed).is_null())
@@ -688,13 +688,14 @@ impl Conn {
     /// Never on the SDP lane again, because of `reason`, unless there was a reason already.
     pub(crate) fn fall_back(&self, reason: Reason) {
         let code = u32::from(reason.code()) + 1;
-        let _ = self.pin_reason.compare_exchange(0, code, Ordering::Relaxed, Ordering::Relaxed);
-        self.set(flag::PINNED);
+        let _ =
+            self.fallback_reason.compare_exchange(0, code, Ordering::Relaxed, Ordering::Relaxed);
+        self.set(flag::FALLBACK);
     }
 
     /// Why [`Conn::fall_back`] was called first.
-    pub(crate) fn pin_reason(&self) -> Option<Reason> {
-        Reason::from_code(self.pin_reason.load(Ordering::Relaxed).checked_sub(1)?)
+    pub(crate) fn fallback_reason(&self) -> Option<Reason> {
+        Reason::from_code(self.fallback_reason.load(Ordering::Relaxed).checked_sub(1)?)
     }
 
     /// The kernel has told the program of `error`: of the end of a connection only once, whatever ended it. What is
@@ -736,21 +737,21 @@ impl Conn {
     }
 
     /// Calls that are in the middle of using it.
-    pub(crate) fn pinned(&self) -> u32 {
-        self.pins.iter().fold(0, |sum, pins| sum.wrapping_add(pins.load(Ordering::SeqCst)))
+    pub(crate) fn users(&self) -> u32 {
+        self.users.iter().fold(0, |sum, users| sum.wrapping_add(users.load(Ordering::SeqCst)))
     }
 
     #[inline]
-    pub(crate) fn pin(&self, half: Half) {
-        Counting::now().add(&self.pins[half as usize], 1);
+    pub(crate) fn acquire(&self, half: Half) {
+        Counting::now().add(&self.users[half as usize], 1);
     }
 
     #[inline]
-    pub(crate) fn unpin(&self, half: Half) {
-        if self.pins[half as usize].load(Ordering::Relaxed) == 0 {
+    pub(crate) fn release(&self, half: Half) {
+        if self.users[half as usize].load(Ordering::Relaxed) == 0 {
             return; // of a call of the parent's, in whose handler this process was forked
         }
-        if Counting::now().sub(&self.pins[half as usize], 1) == 1
+        if Counting::now().sub(&self.users[half as usize], 1) == 1
             && self.state.load(Ordering::SeqCst) == CLOSING
         {
             self.tear_down_if_unused();
@@ -758,8 +759,8 @@ impl Conn {
     }
 
     /// Whether a call of this process is on the connection.
-    pub(crate) fn is_pinned(&self) -> bool {
-        self.pins.iter().any(|pins| pins.load(Ordering::SeqCst) != 0)
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.users.iter().any(|users| users.load(Ordering::SeqCst) != 0)
     }
 
     /// Whether several processes use the lanes of this end.
@@ -769,14 +770,14 @@ impl Conn {
     }
 
     /// Whether another thread of this process may wait for the same half: it is in a call, or the
-    /// connection is in an epoll set. The caller has it pinned.
+    /// connection is in an epoll set. The caller uses it.
     pub(crate) fn is_waited_for_elsewhere(&self, half: Half) -> bool {
-        self.is_pinned_elsewhere(half) || self.registrations.load(Ordering::Relaxed) != 0
+        self.is_used_by_another_call(half) || self.registrations.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether another thread of this process is in a call on the half. The caller has it pinned.
-    pub(crate) fn is_pinned_elsewhere(&self, half: Half) -> bool {
-        self.pins[half as usize].load(Ordering::Relaxed) > 1
+    /// Whether another thread of this process is in a call on the half. The caller uses it.
+    pub(crate) fn is_used_by_another_call(&self, half: Half) -> bool {
+        self.users[half as usize].load(Ordering::Relaxed) > 1
     }
 
     /// In a fork child: the parent's other threads do not exist here.
@@ -786,7 +787,7 @@ impl Conn {
         if inside.any(|calls| calls.load(Ordering::Relaxed) != 0) {
             self.set(flag::RELATIVE_INSIDE);
         }
-        for word in self.pins.iter().chain(&self.raw) {
+        for word in self.users.iter().chain(&self.raw) {
             word.store(0, Ordering::Relaxed);
         }
         self.asleep.store(0, Ordering::Relaxed);
@@ -801,13 +802,14 @@ impl Conn {
         }
     }
 
-    /// Pins by index, for walks that start from a doorbell bit. False when the slot is not in use.
-    pub(crate) fn pin_live(&self, half: Half) -> bool {
-        self.pin(half);
+    /// Acquires by index, for walks that start from a doorbell bit. False when the slot is not in
+    /// use.
+    pub(crate) fn acquire_live(&self, half: Half) -> bool {
+        self.acquire(half);
         if self.state.load(Ordering::SeqCst) == LIVE {
             return true;
         }
-        self.unpin(half);
+        self.release(half);
         false
     }
 
@@ -849,7 +851,7 @@ impl Conn {
 
     #[unsafe(link_section = ".text.hot")]
     fn tear_down_if_unused(&self) {
-        if self.pins.iter().any(|p| p.load(Ordering::SeqCst) != 0)
+        if self.users.iter().any(|p| p.load(Ordering::SeqCst) != 0)
             || self
                 .state
                 .compare_exchange(CLOSING, TEARING, Ordering::AcqRel, Ordering::Relaxed)

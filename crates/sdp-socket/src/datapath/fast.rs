@@ -36,7 +36,7 @@ use sdp_sys::section;
 
 use crate::{
     conn::{
-        self, Conn, Half, Pinned, Stage, carrier, flag,
+        self, Conn, ConnGuard, Half, Stage, carrier, flag,
         link::AnyLink,
         row_flag,
         words::{
@@ -93,7 +93,7 @@ impl Drop for Held<'_> {
 struct InUse {
     conn: &'static Conn,
     /// Keeps it alive; none where only this thread could end it, which is in a section.
-    _pinned: Option<Pinned>,
+    _held: Option<ConnGuard>,
     segment: Segment,
     row: &'static Row,
     /// Nobody can be a rival for its locks.
@@ -110,21 +110,21 @@ impl InUse {
             return None;
         }
         let single = sdp_sys::pid::is_single_threaded();
-        let pinned = match single {
+        let held = match single {
             true => None,
             // The number may be another's: `crate::lifecycle::elsewhere`.
             false if sdp_sys::pid::may_be_borrowed() => return None,
-            false => Some(Pinned::new(fd, half)?),
+            false => Some(ConnGuard::new(fd, half)?),
         };
-        let conn = match &pinned {
-            Some(pinned) => pinned.conn(),
+        let conn = match &held {
+            Some(held) => held.conn(),
             None => conn,
         };
         let (segment, row) = (conn.segment()?, conn.row()?);
         let is_ours = row.user.load(Ordering::Acquire) == process::pid()
             || row.flags.load(Ordering::Acquire) & row_flag::SEVERAL != 0;
         let alone = single && !process::has_relatives();
-        is_ours.then_some(Self { conn, _pinned: pinned, segment, row, alone })
+        is_ours.then_some(Self { conn, _held: held, segment, row, alone })
     }
 }
 
@@ -158,7 +158,7 @@ pub(crate) enum Received {
 /// `from` is readable for `len` bytes (the program's own promise).
 #[inline(never)]
 pub(crate) unsafe fn send(fd: c_int, from: *const u8, len: usize) -> bool {
-    const SPECIAL: u32 = flag::HOSTILE | flag::SHUT | flag::PINNED | flag::PEER_GONE;
+    const SPECIAL: u32 = flag::HOSTILE | flag::SHUT | flag::FALLBACK | flag::PEER_GONE;
     if len == 0 || len > LONGEST || from.is_null() {
         return false;
     }
@@ -169,9 +169,9 @@ pub(crate) unsafe fn send(fd: c_int, from: *const u8, len: usize) -> bool {
     if used.conn.has(SPECIAL)
         || used.conn.turn.is_taken()
         || process::tunables().lane_flip() != 0
-        || used.segment.end(side ^ 1).pinned.load(Ordering::Relaxed) != 0
+        || used.segment.end(side ^ 1).intent.load(Ordering::Relaxed) != 0
         // A relative may have passed this end on.
-        || !used.alone && used.segment.end(side).pinned.load(Ordering::Relaxed) != 0
+        || !used.alone && used.segment.end(side).intent.load(Ordering::Relaxed) != 0
     {
         return false;
     }

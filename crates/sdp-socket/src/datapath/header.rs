@@ -9,7 +9,7 @@ use sdp_link::{EndWords, Link, SwitchLog};
 use sdp_sys::{errno::Errno, sys};
 
 use crate::conn::{
-    Half, Pinned,
+    ConnGuard, Half,
     iovec::{IOV_MAX, Vector},
     options::flags::MSG_CMSG_COMPAT,
     words::{self, SDP_BIT},
@@ -21,7 +21,7 @@ use crate::conn::{
 /// Without the half's lock: from a lane that is left for good nothing leads back, and one word says which lane it is and
 /// how many switches there were before.
 #[cold]
-pub(crate) fn is_kernels(conn: &Pinned, half: Half) -> bool {
+pub(crate) fn is_kernels(conn: &ConnGuard, half: Half) -> bool {
     let (Some(link), Some(row)) = (conn.link(), conn.row()) else { return false };
     // By this process, or by a relative.
     if link.own().is_open() {

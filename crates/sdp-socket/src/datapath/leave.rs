@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Both halves leave their lanes, if that is possible now. Answers with the bytes that are left unread in the inbound
-/// ring. The connection is attached, and pinned to the kernel.
+/// ring. The connection is attached, and falls back.
 pub(crate) fn both(conn: &Conn, fd: i32, reason: Reason) -> u64 {
     outbound(conn, reason);
     inbound(conn, fd, |sink, _, half| receive::settle(fd, sink, half)).unwrap_or(0)

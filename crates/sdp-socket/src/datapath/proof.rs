@@ -167,7 +167,7 @@ pub(crate) fn after_receive(conn: &Conn, fd: i32) {
     let heard = conn.heard.load(Ordering::Relaxed);
     let (seen, looked) = (heard & WANTED, heard >> SEEN_SHIFT);
     let wanted = DOUBTED;
-    if seen >= wanted || looked >= MOST_LOOKS || conn.has(flag::PINNED) {
+    if seen >= wanted || looked >= MOST_LOOKS || conn.has(flag::FALLBACK) {
         return;
     }
     let (seen, looked) = match look_back(conn, fd) {
@@ -216,7 +216,7 @@ pub(crate) struct Edge {
 #[cold]
 pub(crate) fn before_send(conn: &Conn, fd: i32) -> Option<Edge> {
     let word = conn.proof.load(Ordering::Relaxed);
-    if (word & LOOKED) >> LOOKED_SHIFT >= MOST_LOOKS || conn.has(flag::PINNED) {
+    if (word & LOOKED) >> LOOKED_SHIFT >= MOST_LOOKS || conn.has(flag::FALLBACK) {
         return None;
     }
     if begins_at_will(word) {
@@ -296,7 +296,7 @@ pub(crate) fn settle(conn: &Conn, fd: i32) {
     let word = conn.proof.load(Ordering::Relaxed);
     if word & (REFUTED | LEFT) == REFUTED {
         conn.proof.fetch_or(LEFT, Ordering::Relaxed);
-        // Pinned by `refute`: whoever makes it leave otherwise does no more than this.
+        // Falls back by `refute`: whoever makes it leave otherwise does no more than this.
         if conn.stage() == Stage::Attached {
             leave::both(conn, fd, Reason::Translated);
         }

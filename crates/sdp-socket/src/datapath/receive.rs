@@ -15,7 +15,7 @@ use core::{pin::pin, sync::atomic::Ordering};
 
 use crate::{
     conn::{
-        Conn, Half, Pinned, Stage, carrier, flag,
+        Conn, ConnGuard, Half, Stage, carrier, flag,
         iovec::{Buffers, Landing},
         link::{AnyHalf, AnyLink},
         publish, sharing,
@@ -71,10 +71,10 @@ enum Look {
 }
 
 /// A receive call on a connection: [`receive`], or that of another kind of connection.
-pub(crate) type Receive = fn(&Pinned, &mut Buffers, Wish) -> Result<usize, Errno>;
+pub(crate) type Receive = fn(&ConnGuard, &mut Buffers, Wish) -> Result<usize, Errno>;
 
 /// A receive call on an attached connection.
-pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Result<usize, Errno> {
+pub(crate) fn receive(conn: &ConnGuard, buffers: &mut Buffers, wish: Wish) -> Result<usize, Errno> {
     let mut mark = section::mark();
     let wanted = buffers.left();
     if wanted == 0 {
@@ -192,7 +192,7 @@ pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Resul
 /// A receive call for no bytes. As long as there is nothing to receive it fails or waits like any other; but whatever ends
 /// the wait, the kernel answers 0 then, and tells of an error the next time.
 #[cold]
-pub(crate) fn receive_none(conn: &Pinned, flags: c_int, by: Receive) -> Result<usize, Errno> {
+pub(crate) fn receive_none(conn: &ConnGuard, flags: c_int, by: Receive) -> Result<usize, Errno> {
     let look = |flags| {
         let mut byte = 0u8;
         let one = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
@@ -217,7 +217,7 @@ pub(crate) fn receive_none(conn: &Pinned, flags: c_int, by: Receive) -> Result<u
 }
 
 /// L7: what there is beside bytes that the call has got already; how much.
-fn rest(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> usize {
+fn rest(conn: &ConnGuard, buffers: &mut Buffers, wish: Wish) -> usize {
     match attempt(conn, buffers, wish, Look::Ring, true) {
         Ok(n) => n,
         Err(e) => {
@@ -229,11 +229,11 @@ fn rest(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> usize {
     }
 }
 
-/// As [`rest`], for a call that has not pinned the connection: one that names another by now, or none, has
-/// no rest.
+/// As [`rest`], for a call that does not hold the connection: one that names another by now, or
+/// none, has no rest.
 #[cold]
 pub(crate) fn rest_of(fd: c_int, buffers: &mut Buffers) -> usize {
-    match Pinned::new(fd, Half::Receive) {
+    match ConnGuard::new(fd, Half::Receive) {
         Some(conn) if conn.stage() == Stage::Attached => rest(&conn, buffers, Wish { flags: 0 }),
         _ => 0,
     }
@@ -335,7 +335,7 @@ fn count_switches(conn: &Conn, lane: Lane, n: u32) {
         match lane {
             Lane::Kernel => publish::half_promoted(conn, Direction::Receive),
             Lane::Sdp => {
-                let reason = conn.pin_reason().unwrap_or(Reason::PeerSwitched);
+                let reason = conn.fallback_reason().unwrap_or(Reason::PeerSwitched);
                 publish::half_demoted(conn, Direction::Receive, reason);
             }
         }
@@ -345,7 +345,7 @@ fn count_switches(conn: &Conn, lane: Lane, n: u32) {
 
 /// `is_going_on`: the call has bytes already.
 fn attempt(
-    conn: &Pinned,
+    conn: &ConnGuard,
     buffers: &mut Buffers,
     wish: Wish,
     look: Look,
@@ -380,7 +380,7 @@ pub(crate) fn declare_trust(conn: &Conn, fd: c_int, sink: &mut SinkState, half: 
         || conn.bytes[calls].load(Ordering::Relaxed) >= tunables.promote_bytes();
     if earned
         && conn.raw[calls].load(Ordering::SeqCst) == 0
-        && !conn.has(flag::PINNED | flag::RELATIVE_INSIDE)
+        && !conn.has(flag::FALLBACK | flag::RELATIVE_INSIDE)
         && proof::may_trust(conn)
         && (conn.has(flag::WAITED) || !fd::is_nonblocking(fd))
         && sink.begin_counting(fd)
@@ -409,7 +409,7 @@ fn do_sleepers_arm(conn: &Conn) -> bool {
 }
 
 fn step(
-    conn: &Pinned,
+    conn: &ConnGuard,
     sink: &mut SinkState,
     row: &Row,
     half: AnyHalf<'_>,
@@ -534,7 +534,7 @@ fn step(
 /// that once, and wake bytes that are rung or consumed, or a sender who was told EPIPE instead
 /// (E3), may have taken the word. Bytes that the peer had handed to its kernel may be missing, so
 /// this is no end of stream.
-fn is_end_without_fin(conn: &Pinned, sink: &SinkState) -> bool {
+fn is_end_without_fin(conn: &ConnGuard, sink: &SinkState) -> bool {
     let is_told = conn.has(flag::RESET_TOLD);
     let Some(came) = carrier::ended_at(conn.fd()).filter(|_| !is_told) else { return false };
     if sink.is_counted { came == sink.carrier_read } else { reset_note::is_noted(conn) }
@@ -557,7 +557,7 @@ enum KernelRead {
 
 /// Reads from the carrier while the half is on the kernel lane (L2, L3, L4, L9).
 fn kernel_read(
-    conn: &Pinned,
+    conn: &ConnGuard,
     sink: &mut SinkState,
     half: AnyHalf<'_>,
     buffers: &mut Buffers,
@@ -654,7 +654,7 @@ fn take(buffers: &mut Buffers, n: usize, wish: Wish) {
 /// Reads messages from the ring until the buffers are full or the ring is empty (or its limit is
 /// reached).
 pub(super) fn ring_read(
-    conn: &Pinned,
+    conn: &ConnGuard,
     sink: &mut SinkState,
     row: &Row,
     half: AnyHalf<'_>,
@@ -767,7 +767,11 @@ enum Found {
 
 /// The ring is empty: consumes wake bytes, then asks the kernel for FIN and errors (E1, E2, E3,
 /// L5).
-fn look_at_carrier(conn: &Pinned, sink: &mut SinkState, half: AnyHalf<'_>) -> Result<Found, Errno> {
+fn look_at_carrier(
+    conn: &ConnGuard,
+    sink: &mut SinkState,
+    half: AnyHalf<'_>,
+) -> Result<Found, Errno> {
     if lane::consume_wake_bytes(conn, conn.fd(), sink, half) > 0 {
         return Ok(Found::Again);
     }

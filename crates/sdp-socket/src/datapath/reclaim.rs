@@ -120,7 +120,7 @@ fn look(now: u64, next: u64) {
             let index = (number * 64) as u32 + bits.trailing_zeros();
             let bit = bits & bits.wrapping_neg();
             bits &= !bit;
-            let Some(conn) = conn::get(index).filter(|conn| conn.pin_live(Half::Send)) else {
+            let Some(conn) = conn::get(index).filter(|conn| conn.acquire_live(Half::Send)) else {
                 word.fetch_and(!bit, Ordering::SeqCst);
                 continue;
             };
@@ -133,7 +133,7 @@ fn look(now: u64, next: u64) {
                 word.fetch_and(!bit, Ordering::SeqCst);
                 reclaim(conn);
             }
-            conn.unpin(Half::Send);
+            conn.release(Half::Send);
         }
     }
     if givers == GIVERS_MAX {

@@ -28,7 +28,7 @@ use sdp_sys::{
 
 use crate::{
     conn::{
-        self, Conn, Half, Pinned, Signalled, Stage, carrier, flag,
+        self, Conn, ConnGuard, Half, Signalled, Stage, carrier, flag,
         iovec::{Buffers, Payload},
         link::{AnyHalf, AnyLink},
         publish,
@@ -87,10 +87,10 @@ enum Blocked {
 }
 
 /// A send call on a connection, its bytes and flags: [`send`], or that of another kind of connection.
-pub(crate) type Send = fn(&Pinned, &mut Buffers, c_int) -> Result<usize, Errno>;
+pub(crate) type Send = fn(&ConnGuard, &mut Buffers, c_int) -> Result<usize, Errno>;
 
 /// A send call on an attached connection.
-pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result<usize, Errno> {
+pub(crate) fn send(conn: &ConnGuard, buffers: &mut Buffers, flags: c_int) -> Result<usize, Errno> {
     let mut mark = section::mark();
     let guard = pin!(CallGuard::on(conn));
     let guard = guard.as_ref();
@@ -227,7 +227,7 @@ pub(crate) fn with_source<R>(
 
 #[allow(clippy::too_many_arguments)]
 fn attempt(
-    conn: &Pinned,
+    conn: &ConnGuard,
     guard: Pin<&CallGuard>,
     source: &mut SourceState,
     row: &Row,
@@ -345,7 +345,7 @@ pub(crate) fn is_trusted(conn: &Conn) -> bool {
 
 /// L1: whether the half may move to the SDP lane now.
 fn may_promote(
-    conn: &Pinned,
+    conn: &ConnGuard,
     source: &SourceState,
     link: AnyLink,
     half: AnyHalf<'_>,
@@ -354,7 +354,7 @@ fn may_promote(
     let calls = Half::Send as usize;
     let tunables = process::tunables();
     flags & KERNELS_OWN == 0
-        && !conn.has(flag::PINNED | flag::PEER_GONE | flag::RELATIVE_INSIDE)
+        && !conn.has(flag::FALLBACK | flag::PEER_GONE | flag::RELATIVE_INSIDE)
         && half.trust() != Trust::No
         && half.followed() == source.switches
         && link.peer().is_open()
@@ -368,7 +368,7 @@ fn may_promote(
         && conn.stage() == Stage::Attached
 }
 
-fn enter_sdp(conn: &Pinned, source: &mut SourceState, half: AnyHalf<'_>) -> Option<()> {
+fn enter_sdp(conn: &ConnGuard, source: &mut SourceState, half: AnyHalf<'_>) -> Option<()> {
     let sent = carrier::sent(conn.fd()).ok()?;
     if source.switches == 0 && half.read() > sent {
         proof::refute(conn); // it has read what we never sent
@@ -382,9 +382,9 @@ fn enter_sdp(conn: &Pinned, source: &mut SourceState, half: AnyHalf<'_>) -> Opti
     Some(())
 }
 
-fn must_leave(conn: &Pinned, link: AnyLink, flags: c_int) -> bool {
+fn must_leave(conn: &ConnGuard, link: AnyLink, flags: c_int) -> bool {
     flags & KERNELS_OWN != 0
-        || conn.has(flag::PINNED | flag::PEER_GONE)
+        || conn.has(flag::FALLBACK | flag::PEER_GONE)
         || !link.peer().is_open()
         || !link.own().is_open()
 }
@@ -395,8 +395,8 @@ fn reason_to_leave(conn: &Conn, flags: c_int) -> Reason {
     } else if flags & libc::MSG_OOB != 0 {
         Reason::UrgentData
     } else {
-        // Without a reason of our own, the peer has pinned its end.
-        conn.pin_reason().unwrap_or(Reason::PeerSwitched)
+        // Without a reason of our own, the peer wants the kernel lane at its end.
+        conn.fallback_reason().unwrap_or(Reason::PeerSwitched)
     }
 }
 
@@ -451,7 +451,7 @@ pub(crate) fn leave_sdp(
 
 /// Sends on the carrier. `None`: there is more, and the half may have earned the SDP lane meanwhile.
 fn kernel_send(
-    conn: &Pinned,
+    conn: &ConnGuard,
     source: &mut SourceState,
     row: &Row,
     half: AnyHalf<'_>,
@@ -503,7 +503,11 @@ fn kernel_send(
 
 /// E3 for senders: the carrier was reset although the peer had read all that the program sent, so the
 /// cause was wake bytes; over TCP the peer's end had been a FIN.
-fn only_wake_bytes_were_unread(conn: &Pinned, source: &mut SourceState, half: AnyHalf<'_>) -> bool {
+fn only_wake_bytes_were_unread(
+    conn: &ConnGuard,
+    source: &mut SourceState,
+    half: AnyHalf<'_>,
+) -> bool {
     source.switches != 0
         && source.tx.refresh().is_ok()
         && is_all_read(source)
@@ -520,7 +524,7 @@ pub(super) enum RingSend {
 }
 
 pub(super) fn ring_send(
-    conn: &Pinned,
+    conn: &ConnGuard,
     source: &mut SourceState,
     row: &Row,
     link: AnyLink,
@@ -704,7 +708,7 @@ fn ring_gated(conn: &Conn, fd: c_int, source: &mut SourceState, half: AnyHalf<'_
 /// bytes unread and not moved since the last look, whether that still lives; if not, the half leaves its lane
 /// ([`leave_sdp`]).
 #[inline]
-fn watch_peer(conn: &Pinned, source: &SourceState, half: AnyHalf<'_>) {
+fn watch_peer(conn: &ConnGuard, source: &SourceState, half: AnyHalf<'_>) {
     if source.lane != Lane::Sdp {
         return;
     }
@@ -731,7 +735,7 @@ pub(crate) fn is_time_to_watch(conn: &Conn) -> Option<u64> {
 /// E2: FIN has been seen. With bytes of ours unread in the ring, one wake byte asks the peer's
 /// kernel: true when it answered with a reset, which the caller reports now; the kernel must not
 /// tell it again.
-pub(crate) fn probe_peer(conn: &Pinned) -> bool {
+pub(crate) fn probe_peer(conn: &ConnGuard) -> bool {
     if conn.has(flag::RESET_TOLD) {
         return false;
     }
@@ -752,7 +756,7 @@ pub(crate) fn probe_peer(conn: &Pinned) -> bool {
 
 /// E3: whether the peer had read all that we sent over the ring, and the reset that came can be
 /// that of wake bytes.
-pub(crate) fn everything_was_read(conn: &Pinned) -> bool {
+pub(crate) fn everything_was_read(conn: &ConnGuard) -> bool {
     with_source(conn, |source, _, _, half| {
         Ok(source.lane == Lane::Sdp
             && source.tx.refresh().is_ok()
@@ -796,7 +800,7 @@ pub(crate) fn has_reset(conn: &Conn) -> bool {
 
 /// `test_lane_flip`: changes lanes at pseudo-random calls.
 #[cold]
-fn flip(conn: &Pinned, source: &mut SourceState, half: AnyHalf<'_>) {
+fn flip(conn: &ConnGuard, source: &mut SourceState, half: AnyHalf<'_>) {
     if source.lane == Lane::Sdp && process::tunables().next_flip().is_multiple_of(2) {
         leave_sdp(conn, source, half, Reason::TestFlip);
     }

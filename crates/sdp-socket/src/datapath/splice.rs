@@ -12,7 +12,7 @@ use sdp_sys::{
 
 use crate::{
     conn::{
-        Half, Pinned, carrier,
+        ConnGuard, Half, carrier,
         iovec::{Buffers, MOST},
         link::AnyHalf,
     },
@@ -71,12 +71,12 @@ pub(crate) fn is_pipe(fd: c_int) -> bool {
 /// # Safety
 /// `offset` is null or readable and writable.
 pub(crate) unsafe fn sendfile(
-    conn: &Pinned,
+    conn: &ConnGuard,
     input: c_int,
     offset: *mut i64,
     count: usize,
     by: send::Send,
-    leave: fn(&Pinned, Half) -> bool,
+    leave: fn(&ConnGuard, Half) -> bool,
 ) -> Option<Result<usize, Errno>> {
     // Of no bytes it says what it does of any: of descriptors, of the position, of what has none.
     // SAFETY: the caller's offset; no byte is sent.
@@ -108,7 +108,7 @@ pub(crate) unsafe fn sendfile(
 /// # Safety
 /// `offset` is null or readable and writable.
 unsafe fn send_file(
-    conn: &Pinned,
+    conn: &ConnGuard,
     input: c_int,
     offset: *mut i64,
     count: usize,
@@ -156,7 +156,7 @@ unsafe fn send_file(
 }
 
 /// Bytes that a receive call could deliver now, across lanes (L8): never too few.
-pub(crate) fn readable_bytes(conn: &Pinned) -> Result<u64, Errno> {
+pub(crate) fn readable_bytes(conn: &ConnGuard) -> Result<u64, Errno> {
     receive::with_sink(conn, |sink, _, _, half| {
         let mut total = 0u64;
         let mut lane = sink.lane;
@@ -193,13 +193,13 @@ pub(crate) fn readable_bytes(conn: &Pinned) -> Result<u64, Errno> {
 }
 
 /// Whether bytes in the ring come before anything that the kernel holds.
-pub(crate) fn has_ring_bytes(conn: &Pinned) -> bool {
+pub(crate) fn has_ring_bytes(conn: &ConnGuard) -> bool {
     receive::with_sink(conn, |sink, _, _, half| Ok(ring_is_next(sink, half).0)).unwrap_or(false)
 }
 
 /// The same for the urgent mark, of which the kernel tells. If not, no wake byte is in its way any
 /// more.
-pub(crate) fn is_before_mark(conn: &Pinned) -> bool {
+pub(crate) fn is_before_mark(conn: &ConnGuard) -> bool {
     receive::with_sink(conn, |sink, _, _, half| {
         let (is_next, switch) = ring_is_next(sink, half);
         Ok(is_next || switch.is_some_and(|switch| !receive::eat_before(conn, sink, switch)))
@@ -217,7 +217,7 @@ fn ring_is_next(sink: &SinkState, half: AnyHalf<'_>) -> (bool, Option<Switch>) {
 }
 
 /// Bytes that the peer has not taken yet: the ring's share is added to the kernel's.
-pub(crate) fn unsent_bytes(conn: &Pinned) -> u64 {
+pub(crate) fn unsent_bytes(conn: &ConnGuard) -> u64 {
     let Some(link) = conn.link() else { return 0 };
     let half = link.half(conn.half_index(Half::Send));
     half.size() - half.free()

@@ -23,7 +23,7 @@ use sdp_sys::{
 
 use crate::{
     conn::{
-        self, Conn, Half, Pinned, carrier, flag,
+        self, Conn, ConnGuard, Half, carrier, flag,
         link::{AnyHalf, AnyLink},
         publish, row_flag,
         sharing::is_used_by_another,
@@ -104,7 +104,7 @@ fn news(conn: &Conn) -> Option<(AnyLink, u64, u32)> {
 }
 
 /// Looks at the ring for a moment. True when there is something. `plainly`: what comes will be taken by [`crate::datapath::fast`].
-pub(crate) fn spin_for_bytes(conn: &Pinned, guard: Pin<&CallGuard>, plainly: bool) -> bool {
+pub(crate) fn spin_for_bytes(conn: &ConnGuard, guard: Pin<&CallGuard>, plainly: bool) -> bool {
     let Some((link, head, followed)) = news(conn) else { return false };
     let half = link.half(conn.half_index(Half::Receive));
     if half.lane() == Lane::Kernel {
@@ -123,7 +123,7 @@ pub(crate) fn spin_for_bytes(conn: &Pinned, guard: Pin<&CallGuard>, plainly: boo
 }
 
 /// The reader of a stream leaves it alone for a moment, if the call may wait.
-pub(crate) fn leave_alone(conn: &Pinned, guard: Pin<&CallGuard>, waits: bool) {
+pub(crate) fn leave_alone(conn: &ConnGuard, guard: Pin<&CallGuard>, waits: bool) {
     let peer_cpu = conn.link().map_or(0, |link| link.peer().cpu());
     spin::leave_alone(conn, guard, peer_cpu, waits);
 }
@@ -147,7 +147,7 @@ fn mode(conn: &Conn, is_busy: bool) -> How {
 
 /// Sleeps until bytes, a lane switch or the end of the connection.
 pub(crate) fn for_bytes(
-    conn: &Pinned,
+    conn: &ConnGuard,
     guard: Pin<&CallGuard>,
     until: Option<u64>,
     mark: Mark,
@@ -212,7 +212,7 @@ pub(crate) fn yield_to_sender() {
 /// Sleeps until the carrier has `events`, somebody rings, or `nap` nanoseconds have passed: for a connection to another host.
 /// `look`: whether there is something by now, asked when whoever rings from here on finds a sleeper.
 pub(crate) fn beside_queue_pair(
-    conn: &Pinned,
+    conn: &ConnGuard,
     guard: Pin<&CallGuard>,
     (events, nap): (i16, Option<u64>),
     until: Option<u64>,
@@ -274,7 +274,7 @@ pub(crate) fn can_be_rung_for_room(conn: &Conn) -> bool {
 
 /// Sleeps until the consumer has freed a quarter of the ring, or the connection ends.
 pub(crate) fn for_room(
-    conn: &Pinned,
+    conn: &ConnGuard,
     guard: Pin<&CallGuard>,
     until: Option<u64>,
     mark: Mark,
@@ -338,7 +338,7 @@ pub(crate) struct Rival {
 }
 
 impl Rival {
-    fn now(conn: &Pinned, thread: u32) -> Self {
+    fn now(conn: &ConnGuard, thread: u32) -> Self {
         let tail = conn
             .link()
             .map_or(0, |link| link.half(conn.half_index(Half::Send)).position(What::Bytes));
@@ -350,7 +350,7 @@ impl Rival {
 /// although it could (a handler that never returns, no CPU) loses its turn. `rival`: what earlier waits of
 /// the call saw, and since when: wake-ups for other connections do not begin the patience anew.
 pub(crate) fn for_turn(
-    conn: &Pinned,
+    conn: &ConnGuard,
     guard: Pin<&CallGuard>,
     until: Option<u64>,
     mark: Mark,
@@ -422,7 +422,7 @@ pub(crate) fn arm_for_room(half: AnyHalf<'_>) -> bool {
 pub(crate) fn sender_may_go_on(conn: &Conn) -> bool {
     let Some(link) = conn.link() else { return true };
     let half = link.half(conn.half_index(Half::Send));
-    let must_leave = || !link.peer().is_open() || conn.has(flag::PEER_GONE | flag::PINNED);
+    let must_leave = || !link.peer().is_open() || conn.has(flag::PEER_GONE | flag::FALLBACK);
     half.lane() == Lane::Kernel
         || conn.has(flag::HOSTILE)
         || is_roomy(half)
@@ -490,7 +490,7 @@ const BRIEF_ROOM_NS: u64 = 5_000;
 
 /// Sleeps until the carrier is writable.
 pub(crate) fn for_carrier_room(
-    conn: &Pinned,
+    conn: &ConnGuard,
     guard: Pin<&CallGuard>,
     until: Option<u64>,
     mark: Mark,
@@ -500,7 +500,7 @@ pub(crate) fn for_carrier_room(
 
 /// Sleeps until the carrier is writable or `other` (−1 none) is readable.
 pub(crate) fn for_carrier_room_or(
-    conn: &Pinned,
+    conn: &ConnGuard,
     guard: Pin<&CallGuard>,
     other: i32,
     until: Option<u64>,
@@ -513,7 +513,7 @@ pub(crate) fn for_carrier_room_or(
 /// Sleeps a moment, or until the connection ends: for a call that waits for more than there is, which
 /// no wake-up announces.
 pub(crate) fn for_more(
-    conn: &Pinned,
+    conn: &ConnGuard,
     guard: Pin<&CallGuard>,
     until: Option<u64>,
     mark: Mark,
@@ -527,7 +527,7 @@ pub(crate) fn for_more(
 /// libc's `ppoll` on the carrier and the call's wait set: the one place where a call blocks. `until` is
 /// the program's limit; `nap` nanoseconds is ours, and says nothing about restarting.
 fn sleep(
-    conn: &Pinned,
+    conn: &ConnGuard,
     guard: Pin<&CallGuard>,
     events: i16,
     wait_set: &WaitSet,
@@ -544,7 +544,7 @@ fn sleep(
 
 /// [`sleep`] beside any descriptor (−1 none); whether that one was ready.
 fn sleep_beside(
-    conn: &Pinned,
+    conn: &ConnGuard,
     guard: Pin<&CallGuard>,
     events: i16,
     other: i32,

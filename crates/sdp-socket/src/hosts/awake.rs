@@ -7,14 +7,14 @@ use sdp_remote::RecvError;
 
 use super::{look::spin, pair::Pair, receive_once};
 use crate::{
-    conn::{Pinned, iovec::Buffers},
+    conn::{ConnGuard, iovec::Buffers},
     wake::call_guard::CallGuard,
 };
 
 /// Receives what there is now. While the stream is on the queue pair and calls wait for it, a message that comes within a
 /// moment is waited for without a system call; only then the kernel is asked what it has.
 pub(super) fn receive_or_pause(
-    conn: &Pinned,
+    conn: &ConnGuard,
     pair: &Pair,
     guard: Pin<&CallGuard>,
     buffers: &mut Buffers,

@@ -622,7 +622,7 @@ pub(super) fn attempt(conn: &Conn, number: u32, pair: &Pair, tuple: &Tuple, role
     }
     // SAFETY: the turn is ours.
     let attempt = unsafe { pair.attempt() };
-    if attempt.is_out || pair.shared.has_link() || conn.has(flag::PINNED) {
+    if attempt.is_out || pair.shared.has_link() || conn.has(flag::FALLBACK) {
         return;
     }
     if attempt.next_ns > monotonic_ns() {

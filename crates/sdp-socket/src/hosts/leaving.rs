@@ -18,7 +18,7 @@ use super::{
     reset_for, tend,
 };
 use crate::{
-    conn::{self, Conn, Half, Pinned, carrier, flag, publish},
+    conn::{self, Conn, ConnGuard, Half, carrier, flag, publish},
     process::table::{self, Entry},
 };
 
@@ -74,7 +74,7 @@ pub(crate) fn ask_number(fd: c_int) {
 
 fn ask_if(fd: c_int, goes: impl Fn(&Conn, c_int) -> bool) {
     let _section = section::Guard::enter();
-    if let Some(conn) = Pinned::new(fd, Half::Receive)
+    if let Some(conn) = ConnGuard::new(fd, Half::Receive)
         && is_guarded(&conn)
         && goes(&conn, fd)
     {

@@ -16,7 +16,7 @@ use super::{
     pair::{self, Pair, Receiving},
 };
 use crate::{
-    conn::{self, Conn, Half, Pinned, carrier, flag},
+    conn::{self, Conn, ConnGuard, Half, carrier, flag},
     datapath::wait,
     wake::{call_guard::CallGuard, spin},
 };
@@ -89,7 +89,7 @@ pub(crate) fn look(conn: &Conn) -> Option<Found> {
 
 /// Polls the completion queue for a moment before a sleep, as long as the adaptive budget allows (`recv_poll` bounds it).
 /// True when a message of the connection has arrived.
-pub(super) fn spin(conn: &Pinned, pair: &Pair, guard: Pin<&CallGuard>) -> bool {
+pub(super) fn spin(conn: &ConnGuard, pair: &Pair, guard: Pin<&CallGuard>) -> bool {
     let is_on_sdp = |receiving: &mut Receiving| {
         receiving.inbound.as_ref().is_some_and(|inbound| inbound.is_on_sdp())
     };

@@ -28,7 +28,7 @@ use sdp_sys::{errno::Errno, fd, section, sys, time::monotonic_ns};
 
 use crate::{
     conn::{
-        self, Conn, Half, Pinned, Stage, carrier, flag,
+        self, Conn, ConnGuard, Half, Stage, carrier, flag,
         iovec::{Buffers, Landing},
         publish,
         sharing::{has_earned, is_sole_holder},
@@ -179,7 +179,7 @@ pub(crate) fn shut_read(conn: &Conn) {
 }
 
 /// A send call.
-pub(crate) fn send(conn: &Pinned, buffers: &mut Buffers, flags: c_int) -> Result<usize, Errno> {
+pub(crate) fn send(conn: &ConnGuard, buffers: &mut Buffers, flags: c_int) -> Result<usize, Errno> {
     if flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY) != 0 {
         // Neither has a place in a message: from here on the kernel does all of it.
         let is_urgent = flags & libc::MSG_OOB != 0;
@@ -291,7 +291,7 @@ fn place(conn: &Conn) -> Option<(u32, &'static Pair)> {
 /// Another thread has let the connection go meanwhile: the call is the kernel's, which does all the waiting.
 #[cold]
 fn by_kernel(
-    conn: &Pinned,
+    conn: &ConnGuard,
     buffers: &mut Buffers,
     flags: c_int,
     half: Half,
@@ -303,7 +303,7 @@ fn by_kernel(
 }
 
 fn kernel_call(
-    conn: &Pinned,
+    conn: &ConnGuard,
     buffers: &mut Buffers,
     flags: c_int,
     half: Half,
@@ -357,7 +357,7 @@ fn peek_first(conn: &Conn, receiving: &mut Receiving) {
 
 /// Sends what can be sent now, from byte `from` of the call on.
 fn send_once(
-    conn: &Pinned,
+    conn: &ConnGuard,
     pair: &Pair,
     vector: Buffers,
     from: usize,
@@ -409,7 +409,7 @@ fn send_once(
 }
 
 /// A receive call.
-pub(crate) fn receive(conn: &Pinned, buffers: &mut Buffers, wish: Wish) -> Result<usize, Errno> {
+pub(crate) fn receive(conn: &ConnGuard, buffers: &mut Buffers, wish: Wish) -> Result<usize, Errno> {
     let flags = wish.flags;
     let mut mark = section::mark();
     let wanted = buffers.left();
@@ -525,7 +525,7 @@ impl Drop for Early {
 
 /// Receives what there is now.
 fn receive_once(
-    conn: &Pinned,
+    conn: &ConnGuard,
     buffers: &mut Buffers,
     flags: c_int,
     road: Road,
@@ -692,11 +692,11 @@ pub(crate) fn between_waits(has_met: impl Fn(&Conn)) -> Option<u64> {
     let mut next: Option<u64> = None;
     for (_, pair) in pair::all() {
         let Some(conn) = pair.conn().filter(|conn| is_guarded(conn)) else { continue };
-        if conn.pin_live(Half::Send) {
+        if conn.acquire_live(Half::Send) {
             gather(conn);
             let at = tend(conn, pair);
             next = next.into_iter().chain(at).min();
-            conn.unpin(Half::Send);
+            conn.release(Half::Send);
         }
     }
     device::take_new(has_met);

@@ -17,7 +17,7 @@ use sdp_sys::{
 };
 
 use crate::{
-    conn::{Conn, Half, Pinned, Stage, address, flag, publish, row_flag},
+    conn::{Conn, ConnGuard, Half, Stage, address, flag, publish, row_flag},
     lifecycle,
     process::{
         self, log,
@@ -64,7 +64,7 @@ pub(crate) fn received(through: c_int, fd: c_int) {
     let giver = unix::peer_credentials(through).map_or(0, |peer| peer.pid);
     if adopt(fd, giver)
         && giver <= 0
-        && let Some(conn) = Pinned::new(fd, Half::Receive)
+        && let Some(conn) = ConnGuard::new(fd, Half::Receive)
     {
         conn.set(flag::UNCERTAIN); // out of another process namespace: it cannot be looked at
     }

@@ -13,7 +13,7 @@ use sdp_stats::Reason;
 use sdp_sys::{pid, section};
 
 use crate::{
-    conn::{self, Half, Pinned, Stage},
+    conn::{self, ConnGuard, Half, Stage},
     datapath::splice,
     migration::{handover::NextReader, incompatible},
     process::{
@@ -91,7 +91,7 @@ fn is_here(fd: c_int) -> bool {
 #[inline(never)]
 fn leave(fd: c_int) {
     let is_connection = matches!(table::entry(fd), Some(Entry::Conn(_)))
-        && Pinned::new(fd, Half::Receive)
+        && ConnGuard::new(fd, Half::Receive)
             .is_some_and(|conn| !matches!(conn.stage(), Stage::Fresh | Stage::Listener));
     if is_connection {
         incompatible::leave(fd, Reason::Shared, Some(NextReader::Image(fd)));
@@ -101,7 +101,7 @@ fn leave(fd: c_int) {
 #[cold]
 fn has_rest(fd: c_int) -> bool {
     let _section = section::Guard::enter();
-    Pinned::new(fd, Half::Receive).is_some_and(|conn| {
+    ConnGuard::new(fd, Half::Receive).is_some_and(|conn| {
         conn.stage() == Stage::Attached
             && conn::is_named(&conn, fd)
             && splice::has_ring_bytes(&conn)

@@ -15,7 +15,7 @@ use sdp_stats::Reason;
 use sdp_sys::{fd, section};
 
 use crate::{
-    conn::{Conn, Half, Pinned, Stage, flag, publish, sharing},
+    conn::{Conn, ConnGuard, Half, Stage, flag, publish, sharing},
     hosts,
     lifecycle::{self, adopt},
     migration::{
@@ -35,7 +35,7 @@ pub(crate) fn inheritable(fd: c_int) {
         return;
     }
     let _section = section::Guard::enter();
-    if let Some(conn) = Pinned::new(fd, Half::Receive) {
+    if let Some(conn) = ConnGuard::new(fd, Half::Receive) {
         conn.set(flag::FOR_IMAGES);
     }
 }
@@ -126,9 +126,9 @@ fn ask_first(goes: impl Fn(&Conn, c_int) -> bool) {
 }
 
 /// The connection of an entry of the table.
-fn held(fd: c_int, entry: Entry) -> Option<Pinned> {
+fn held(fd: c_int, entry: Entry) -> Option<ConnGuard> {
     matches!(entry, Entry::Conn(_))
-        .then(|| Pinned::new(fd, Half::Receive))?
+        .then(|| ConnGuard::new(fd, Half::Receive))?
         .filter(|conn| !matches!(conn.stage(), Stage::Fresh | Stage::Listener))
 }
 

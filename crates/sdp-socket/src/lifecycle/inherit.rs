@@ -9,7 +9,7 @@ use sdp_stats::{Reason, Verdict};
 use sdp_sys::{section, time::monotonic_ns, tls};
 
 use crate::{
-    conn::{self, Conn, Half, Pinned, Stage, carrier, flag, publish, row_flag},
+    conn::{self, Conn, ConnGuard, Half, Stage, carrier, flag, publish, row_flag},
     datapath::{lane::Lane, splice},
     hosts,
     lifecycle::{
@@ -110,7 +110,7 @@ pub(crate) fn fork_prepare() {
     table::walk(|fd, entry| {
         if let Entry::Conn(index) = entry
             && conn::get(index).is_some_and(|conn| conn.stage() == Stage::Meeting)
-            && let Some(conn) = Pinned::new(fd, Half::Receive)
+            && let Some(conn) = ConnGuard::new(fd, Half::Receive)
         {
             promote::advance(&conn, fd);
         }
@@ -296,7 +296,7 @@ pub(crate) fn leaving(reason: Reason, for_good: bool) -> bool {
     hosts::ask_all(|_, _| true);
     table::walk(|fd, entry| {
         if matches!(entry, Entry::Conn(_))
-            && let Some(conn) = Pinned::new(fd, Half::Receive)
+            && let Some(conn) = ConnGuard::new(fd, Half::Receive)
         {
             leave_trust(&conn, fd, reason, for_good, &mut remains);
         }
@@ -338,7 +338,7 @@ pub(crate) fn parting() {
     PARTING.store(false, Ordering::Release);
 }
 
-fn leave_trust(conn: &Pinned, fd: i32, reason: Reason, for_good: bool, remains: &mut Remains) {
+fn leave_trust(conn: &ConnGuard, fd: i32, reason: Reason, for_good: bool, remains: &mut Remains) {
     remains.held |= conn.row_index().is_some();
     if reason == Reason::Shared {
         return leave_to_kernel(conn, fd);
@@ -379,10 +379,10 @@ fn leave_trust(conn: &Pinned, fd: i32, reason: Reason, for_good: bool, remains: 
 }
 
 /// [`leave_trust`] where all that follows is calls past the library, of this process.
-fn leave_to_kernel(conn: &Pinned, fd: i32) {
+fn leave_to_kernel(conn: &ConnGuard, fd: i32) {
     publish::tag_for_next_owner(conn, fd);
     if conn.may_have_lanes() {
-        let is_waited_for = conn.pinned() > 1 || conn.registrations.load(Ordering::SeqCst) != 0;
+        let is_waited_for = conn.users() > 1 || conn.registrations.load(Ordering::SeqCst) != 0;
         let next = if is_waited_for { NextReader::Stranger } else { NextReader::Image(fd) };
         let handed_over = handover::leave_to(conn, fd, Reason::Shared, next);
         crate::wake::interest::room_granted(conn);
@@ -407,7 +407,7 @@ pub(crate) fn exiting() {
     let _section = section::Guard::enter();
     table::walk(|fd, entry| {
         if matches!(entry, Entry::Conn(_))
-            && let Some(conn) = Pinned::new(fd, Half::Receive)
+            && let Some(conn) = ConnGuard::new(fd, Half::Receive)
         {
             match conn.stage() {
                 // No DisConn: other threads may still send, and the kernel's FIN follows in a moment.

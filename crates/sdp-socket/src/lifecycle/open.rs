@@ -15,7 +15,7 @@ use sdp_sys::{fd, kernel, pid, section};
 
 use crate::{
     conn::{
-        self, Conn, Half, Pinned, Stage,
+        self, Conn, ConnGuard, Half, Stage,
         address::{ADDRESS_MAX, parse_address},
         carrier, flag, options, publish, sharing,
     },
@@ -152,7 +152,7 @@ pub(crate) unsafe fn connected(fd: c_int, addr: *const sockaddr, len: socklen_t)
 /// Whether a connection that is being made may have another address than when it began: an attempt
 /// that failed leaves the socket to the next one.
 pub(crate) fn may_be_another(conn: &Conn) -> bool {
-    const MADE: u32 = flag::SEEN | flag::ADOPTED | flag::ACCEPTED | flag::PINNED;
+    const MADE: u32 = flag::SEEN | flag::ADOPTED | flag::ACCEPTED | flag::FALLBACK;
     matches!(conn.stage(), Stage::Candidate | Stage::Kernel | Stage::Remote) && !conn.has(MADE)
 }
 
@@ -201,7 +201,7 @@ pub(crate) fn accepted(listener: c_int, fd: c_int, generation: u32) {
     let flags = flag::ACCEPTED | inherited & flag::MAY_BE_ELSEWHERE;
     let Some(conn) = install(fd, Stage::Fresh, flags) else { return process::forget(fd) };
     establish(conn, fd, rule_tcp, generation);
-    if inherited & flag::PINNED != 0
+    if inherited & flag::FALLBACK != 0
         && let Some(reason) = options::in_the_way(fd)
     {
         conn.fall_back(reason);
@@ -215,7 +215,7 @@ pub(crate) fn accepted(listener: c_int, fd: c_int, generation: u32) {
 
 /// What connections have of their listener.
 fn inherited(listener: &Conn) -> u32 {
-    const WHAT: u32 = flag::RULE_TCP | flag::MAY_BE_ELSEWHERE | flag::PINNED;
+    const WHAT: u32 = flag::RULE_TCP | flag::MAY_BE_ELSEWHERE | flag::FALLBACK;
     listener.flags.load(Ordering::Relaxed) & WHAT
 }
 
@@ -323,7 +323,7 @@ fn closed_number(conn: &Conn, fd: c_int) {
         conn.keep(fd); // for one that fell asleep meanwhile
     }
     let is_kept = conn.is_kept();
-    if is_kept || conn.is_pinned() {
+    if is_kept || conn.is_in_use() {
         await_users(conn);
     }
     if is_kept {
@@ -331,7 +331,7 @@ fn closed_number(conn: &Conn, fd: c_int) {
         doorbell::signal_self(conn.index());
     }
     // Another thread may end the connection as soon as the reference is gone.
-    conn.pin(Half::Send);
+    conn.acquire(Half::Send);
     let was_last = conn.unreference();
     if was_last && conn.ends_now(fd) {
         last_close(conn, fd);
@@ -342,11 +342,11 @@ fn closed_number(conn: &Conn, fd: c_int) {
     if is_noted {
         conn.forget_closing();
     }
-    conn.unpin(Half::Send);
+    conn.release(Half::Send);
 }
 
 /// Nobody may hold the connection any more for whom something was kept when a number of it was closed. The
-/// caller has it pinned.
+/// caller uses it.
 pub(crate) fn left(conn: &Conn) {
     let Some(kept) = conn.take_kept() else { return };
     if kept.ends() {
@@ -590,7 +590,7 @@ pub(crate) fn duplicated(old: c_int, new: c_int) {
             // Calls on the new number go past the library, and must not meet lanes.
             if let Entry::Set(index) = entry {
                 crate::wake::interest::watched(index);
-            } else if let Some(conn) = Pinned::new(old, Half::Receive) {
+            } else if let Some(conn) = ConnGuard::new(old, Half::Receive) {
                 crate::migration::handover::leave(&conn, old, Reason::NoMemory);
             }
             Some(entry)
@@ -601,13 +601,13 @@ pub(crate) fn duplicated(old: c_int, new: c_int) {
         release(stale);
     }
     if process::forks() != 0
-        && let Some(conn) = Pinned::new(new, Half::Receive)
+        && let Some(conn) = ConnGuard::new(new, Half::Receive)
         && sharing::is_used_by_another(&conn)
     {
         conn.set(flag::FOR_IMAGES); // of its parent's, by a child
     }
     if (0..=2).contains(&new)
-        && let Some(conn) = Pinned::new(new, Half::Receive)
+        && let Some(conn) = ConnGuard::new(new, Half::Receive)
         && !(conn.has(flag::ADOPTED) && conn.stage() == Stage::Kernel)
     {
         // stdio, shells and what they start use these numbers without asking us.

@@ -17,7 +17,7 @@ use sdp_sys::{memory, section};
 use core::sync::atomic::Ordering;
 
 use crate::{
-    conn::{self, Conn, Half, Pinned, Stage, flag, iovec::Buffers, sharing},
+    conn::{self, Conn, ConnGuard, Half, Stage, flag, iovec::Buffers, sharing},
     datapath::receive::{self, Wish},
     lifecycle,
     migration::{demote, handover::NextReader, incompatible},
@@ -58,7 +58,7 @@ pub(crate) fn before(fd: c_int, addr: *const sockaddr, len: socklen_t) -> bool {
         return false;
     }
     let _section = section::Guard::enter();
-    let Some(conn) = Pinned::new(fd, Half::Send) else { return false };
+    let Some(conn) = ConnGuard::new(fd, Half::Send) else { return false };
     if !is_connection(&conn) {
         return false;
     }
@@ -76,7 +76,7 @@ fn note_reset(conn: &Conn, note: ResetNote) {
 
 /// After it.
 pub(crate) fn after(fd: c_int, is_disconnected: bool) {
-    let Some(conn) = Pinned::new(fd, Half::Receive) else { return };
+    let Some(conn) = ConnGuard::new(fd, Half::Receive) else { return };
     if !is_disconnected {
         return note_reset(&conn, ResetNote::None); // a connection still, on the kernel lane
     }
@@ -88,7 +88,7 @@ pub(crate) fn after(fd: c_int, is_disconnected: bool) {
     renumber(&conn);
 }
 
-fn drop_unread(conn: &Pinned) {
+fn drop_unread(conn: &ConnGuard) {
     let mut scratch = [0u8; DROP];
     for _ in 0..DROPS {
         let iov = libc::iovec { iov_base: scratch.as_mut_ptr().cast(), iov_len: DROP };

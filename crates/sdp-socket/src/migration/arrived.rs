@@ -46,7 +46,7 @@ pub(crate) fn see_first(conn: &Conn, fd: c_int) {
     }
     page::hand_in();
     let reason = if is_on_standard(conn) { Reason::StandardDescriptor } else { Reason::Inherited };
-    publish::count_next_reader(conn, fd, conn.pin_reason().unwrap_or(reason));
+    publish::count_next_reader(conn, fd, conn.fallback_reason().unwrap_or(reason));
     reconsider(conn, fd);
 }
 
@@ -72,7 +72,7 @@ pub(crate) fn start_over(conn: &Conn, fd: c_int) {
 }
 
 fn reconsider(conn: &Conn, fd: c_int) {
-    if conn.has(flag::PINNED) || is_on_standard(conn) || !process::start() {
+    if conn.has(flag::FALLBACK) || is_on_standard(conn) || !process::start() {
         return;
     }
     if conn.row_index().is_none() {

@@ -26,7 +26,8 @@ pub(crate) fn leave(conn: &Conn, fd: i32, reason: Reason) -> u64 {
     leave::both(conn, fd, reason)
 }
 
-/// Pins the connection and gives up a meeting. True when it is attached: both halves must leave.
+/// Makes the connection stay on TCP and gives up a meeting. True when it is attached: both halves
+/// must leave.
 pub(crate) fn begin(conn: &Conn, reason: Reason) -> bool {
     conn.fall_back(reason);
     if hosts::has(conn) {
@@ -47,7 +48,8 @@ pub(crate) fn call_off(conn: &Conn) -> bool {
         return false;
     }
     if !process::is_ours() {
-        // A meeting's descriptors are the parent's to close: its next step sees that the connection is pinned.
+        // A meeting's descriptors are the parent's to close: its next step sees that the connection
+        // falls back.
         conn.change_stage(Stage::Candidate, Stage::Kernel);
         return conn.stage() != Stage::Attached;
     }
@@ -82,7 +84,7 @@ pub(crate) fn join(conn: &Conn, fd: i32) {
 #[cold]
 fn share(conn: &Conn, fd: i32) {
     let Some(row) = conn.row() else { return };
-    if conn.has(flag::PINNED) {
+    if conn.has(flag::FALLBACK) {
         return;
     }
     let is_in_set = || row.flags.load(Ordering::SeqCst) & row_flag::IN_SET != 0;
@@ -101,7 +103,7 @@ pub(crate) fn entered_set(conn: &Conn, fd: i32) {
     if row.flags.load(Ordering::Relaxed) & row_flag::IN_SET == 0 {
         row.flags.fetch_or(row_flag::IN_SET, Ordering::SeqCst);
     }
-    if conn.is_used_by_several() && !conn.has(flag::PINNED) {
+    if conn.is_used_by_several() && !conn.has(flag::FALLBACK) {
         leave(conn, fd, Reason::Shared);
     }
 }

@@ -178,7 +178,7 @@ fn leave_whole(conn: &Conn, fd: c_int, reason: Reason, next: NextReader) -> bool
 /// Whether a relay may take the carrier's place: nobody else uses it meanwhile.
 fn may_be_replaced(conn: &Conn, next: NextReader) -> bool {
     // Threads and registrations end with the image, if it is replaced.
-    let is_in_use = || conn.pinned() > 1 || conn.registrations.load(Ordering::SeqCst) != 0;
+    let is_in_use = || conn.users() > 1 || conn.registrations.load(Ordering::SeqCst) != 0;
     match next {
         NextReader::Ourselves => false,
         NextReader::Stranger => is_ours_alone(conn) && !is_in_use(),

@@ -7,7 +7,7 @@ use sdp_stats::Reason;
 use sdp_sys::{kernel, section};
 
 use crate::{
-    conn::{self, Conn, Half, Pinned, options::Leaving},
+    conn::{self, Conn, ConnGuard, Half, options::Leaving},
     migration::{
         demote,
         handover::{self, NextReader},
@@ -75,7 +75,7 @@ fn leave_here(
     is_it: impl Fn(&Conn) -> bool,
 ) -> bool {
     let _section = section::Guard::enter();
-    if let Some(conn) = Pinned::new(fd, Half::Receive)
+    if let Some(conn) = ConnGuard::new(fd, Half::Receive)
         && is_it(&conn)
     {
         match next {

@@ -139,8 +139,8 @@ fn begin(conn: &Conn, fd: i32, moved: usize) {
     if !process::tunables().has_shm() {
         return stay(conn, Reason::Disabled);
     }
-    if conn.has(flag::PINNED | flag::UNCERTAIN) {
-        return conn.note_reason(conn.pin_reason().unwrap_or(Reason::NotSole));
+    if conn.has(flag::FALLBACK | flag::UNCERTAIN) {
+        return conn.note_reason(conn.fallback_reason().unwrap_or(Reason::NotSole));
     }
     let (Some(row), Some((family, slot))) = (conn.row_index(), process::family()) else {
         return stay(conn, Reason::NoMemory);
@@ -220,7 +220,7 @@ fn again(conn: &Conn) {
         return;
     }
     let times = conn.refusals.load(Ordering::Relaxed);
-    if times > AGAIN_MOST || conn.has(flag::PINNED) || conn.row_index().is_none() {
+    if times > AGAIN_MOST || conn.has(flag::FALLBACK) || conn.row_index().is_none() {
         conn.clear(flag::UNMET);
         return;
     }

@@ -83,7 +83,7 @@ impl Relay {
     }
 
     /// Puts the program's end in the place of the carrier. False: the bytes are lost. The caller has the
-    /// connection pinned, in a section, with nobody else inside its lanes.
+    /// connection falling back, in a section, with nobody else inside its lanes.
     pub(crate) fn replace(self, conn: &Conn) -> bool {
         let count = (self.unread.bytes().len() as u64).to_ne_bytes();
         if fd::write(self.word.raw(), &count) != Ok(count.len()) {

@@ -14,7 +14,7 @@ use sdp_link::{EndWords, Intent, Link, SwitchLog};
 use sdp_sys::section;
 
 use crate::{
-    conn::{Conn, Pinned, Stage, flag, link::AnyLink},
+    conn::{Conn, ConnGuard, Stage, flag, link::AnyLink},
     datapath::{lane::Lane, receive, send},
     process,
     wake::interest,
@@ -25,7 +25,7 @@ const TRY_EVERY: u32 = 32;
 
 /// After a call that went through the library.
 #[inline]
-pub(crate) fn after_call(conn: &Pinned) {
+pub(crate) fn after_call(conn: &ConnGuard) {
     if conn.link().is_some_and(has_peer_left) {
         consider(conn);
     }
@@ -36,8 +36,9 @@ fn has_peer_left(link: AnyLink) -> bool {
 }
 
 #[cold]
-fn consider(conn: &Pinned) {
-    const OURS: u32 = flag::PINNED | flag::UNCERTAIN | flag::PEER_GONE | flag::HOSTILE | flag::SHUT;
+fn consider(conn: &ConnGuard) {
+    const OURS: u32 =
+        flag::FALLBACK | flag::UNCERTAIN | flag::PEER_GONE | flag::HOSTILE | flag::SHUT;
     let tick = conn.ticks.fetch_add(1, Ordering::Relaxed);
     if !tick.is_multiple_of(TRY_EVERY) || conn.has(OURS) || conn.stage() != Stage::Attached {
         return;

@@ -167,7 +167,7 @@ fn prove(conn: &Conn, fd: i32, tuple: &Tuple, met: &Met) -> Result<bool, Refusal
     let may_be_elsewhere = conn.has(flag::MAY_BE_ELSEWHERE) || process::has_networks();
     if !may_be_elsewhere && !conn.has(STRANGE) && POOL.could_read_us(met) {
         let is_ours = tuple.is_of(fd) && has_its_addresses_alone(conn, fd);
-        return Ok(is_ours && !conn.has(flag::PINNED));
+        return Ok(is_ours && !conn.has(flag::FALLBACK));
     }
     let carrier = Carrier { fd, tuple, may_be_elsewhere };
     let peer = match process::asker().find(process::nonce(), process::hidden_min, &carrier) {
@@ -177,7 +177,7 @@ fn prove(conn: &Conn, fd: i32, tuple: &Tuple, met: &Met) -> Result<bool, Refusal
             _ => return Ok(false),
         },
     };
-    Ok(!conn.has(flag::PINNED) && process::peers().holds(met.loan.peer, met.descriptor, &peer))
+    Ok(!conn.has(flag::FALLBACK) && process::peers().holds(met.loan.peer, met.descriptor, &peer))
 }
 
 #[cfg(test)]

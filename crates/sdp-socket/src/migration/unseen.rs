@@ -17,7 +17,7 @@ use sdp_sys::{
 };
 
 use crate::{
-    conn::{self, Conn, Half, Pinned, Stage, flag},
+    conn::{self, Conn, ConnGuard, Half, Stage, flag},
     migration::{
         handover::{self, NextReader},
         incompatible,
@@ -60,7 +60,7 @@ pub(crate) fn received(fd: c_int) {
             && conn::get(index).is_some_and(is_of_others)
         {
             let _section = section::Guard::enter();
-            if let Some(conn) = Pinned::new(number, Half::Receive) {
+            if let Some(conn) = ConnGuard::new(number, Half::Receive) {
                 handover::leave_to(&conn, number, Reason::UnseenSet, NextReader::Stranger);
             }
         }

@@ -86,8 +86,8 @@ pub(crate) fn retire() {
     RETIRED.store(true, Ordering::SeqCst);
 }
 
-/// Makes a system call of ours where no connection is pinned, unless the process has retired. Short: nobody counts it
-/// ([`sdp_sys::threads`]).
+/// Makes a system call of ours where no call holds a connection, unless the process has retired.
+/// Short: nobody counts it ([`sdp_sys::threads`]).
 pub(crate) fn beside_calls(call: impl FnOnce()) {
     let _section = section::Guard::enter();
     if !is_retired() {

@@ -1,9 +1,10 @@
 //! The descriptor table: what each number is to us.
 //!
 //! Private to the process, copied by fork. One word per descriptor, zero for everything that is not
-//! ours, read without a lock by every hook. Connections live in a fixed arena that is never unmapped,
-//! so a stale index is harmless: a call first *pins* the connection's half, then looks at the table
-//! word again; a close first clears the word, then looks at the pins. One of the two sees the other.
+//! ours, read without a lock by every hook. Connections live in a fixed arena that is never
+//! unmapped, so a stale index is harmless: a call first *acquires* the connection's half, then
+//! looks at the table word again; a close first clears the word, then looks at the users. One of
+//! the two sees the other.
 
 use core::{
     mem::size_of,

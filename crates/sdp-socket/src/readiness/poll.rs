@@ -127,16 +127,16 @@ pub(crate) fn is_receiving_on_lane(conn: &Conn) -> bool {
 
 /// Whether there is nothing in the ring at a glance, nor a switch.
 pub(crate) fn seems_empty(conn: &Conn) -> bool {
-    if !conn.has_lanes() || !conn.pin_live(Half::Receive) {
+    if !conn.has_lanes() || !conn.acquire_live(Half::Receive) {
         return true;
     }
     if hosts::is_guarded(conn) {
         let is_empty = !has_bytes_now(conn);
-        conn.unpin(Half::Receive);
+        conn.release(Half::Receive);
         return is_empty;
     }
     let view = inbound(conn).and_then(|(link, half)| view(conn, link.half(half)));
-    conn.unpin(Half::Receive);
+    conn.release(Half::Receive);
     view.is_none_or(|view| !view.has_bytes() && !view.has_switch())
 }
 
@@ -185,11 +185,11 @@ pub(crate) fn await_turn(conn: &Conn) -> bool {
     if hosts::is_guarded(conn) {
         return true;
     }
-    if !conn.pin_live(Half::Receive) {
+    if !conn.acquire_live(Half::Receive) {
         return true;
     }
     let is_free = receive::try_sink(conn, true, |_, _, _, _| Ok(())).is_some();
-    conn.unpin(Half::Receive);
+    conn.release(Half::Receive);
     is_free
 }
 
@@ -435,11 +435,11 @@ fn poll_here(
         let mut total = 0;
         for entry in fds.iter_mut() {
             if let Some(conn) = attached(entry.fd)
-                && conn.pin_live(Half::Receive)
+                && conn.acquire_live(Half::Receive)
             {
                 correct(conn, entry, hides);
                 interest::wake_bytes_consumed(conn);
-                conn.unpin(Half::Receive);
+                conn.release(Half::Receive);
             }
             total += usize::from(entry.revents != 0);
         }
@@ -466,12 +466,12 @@ fn waits_for_room(entry: &pollfd, hides: bool) -> Option<&'static Conn> {
     }
     attached(entry.fd).filter(|conn| {
         // Another thread may close it meanwhile.
-        if !conn.pin_live(Half::Send) {
+        if !conn.acquire_live(Half::Send) {
             return false;
         }
         let waits = conn.has(flag::WANTS_ROOM)
             || (hides && interest::can_be_rung(conn) && !wait::sender_may_go_on(conn));
-        conn.unpin(Half::Send);
+        conn.release(Half::Send);
         waits
     })
 }
@@ -493,10 +493,10 @@ fn ring_ready(fds: &[pollfd], hides: bool, are_guarded_looked_at: bool) -> usize
     fds.iter()
         .filter(|entry| {
             if let Some(conn) = waits_for_room(entry, hides)
-                && conn.pin_live(Half::Send)
+                && conn.acquire_live(Half::Send)
             {
                 let roomy = wait::sender_may_go_on_or_arm(conn);
-                conn.unpin(Half::Send);
+                conn.release(Half::Send);
                 if roomy {
                     return true;
                 }
@@ -504,12 +504,12 @@ fn ring_ready(fds: &[pollfd], hides: bool, are_guarded_looked_at: bool) -> usize
             wants_bytes(entry)
                 && attached(entry.fd).is_some_and(|conn| {
                     let is_skipped = !are_guarded_looked_at && hosts::is_guarded(conn);
-                    if is_skipped || !conn.pin_live(Half::Receive) {
+                    if is_skipped || !conn.acquire_live(Half::Receive) {
                         return false;
                     }
                     let ready = has_bytes_now(conn);
                     interest::wake_bytes_consumed(conn);
-                    conn.unpin(Half::Receive);
+                    conn.release(Half::Receive);
                     ready
                 })
         })
@@ -546,7 +546,7 @@ fn sleep(
         wait::fall_asleep(guard, doorbell, &wait_set);
         for entry in fds.iter().filter(|e| wants_bytes(e)) {
             if let Some(conn) = attached(entry.fd)
-                && conn.pin_live(Half::Receive)
+                && conn.acquire_live(Half::Receive)
             {
                 if let Some((link, half)) = inbound(conn) {
                     if !conn.has(flag::POLLED) {
@@ -562,7 +562,7 @@ fn sleep(
                 }
                 // O4: relatives may take the wake byte that is to wake this wait.
                 left = shorter(left, wait::nap_beside_relatives(conn, naps));
-                conn.unpin(Half::Receive);
+                conn.release(Half::Receive);
             }
         }
         if ring_ready(fds, hides, true) > 0 {
@@ -706,10 +706,10 @@ pub(crate) unsafe fn select(
         // More than we can look at together: these connections are the kernel's from now on.
         for fd in (0..count).filter(|fd| read.has(*fd) || write.has(*fd)) {
             if let Some(conn) = attached(fd as c_int)
-                && conn.pin_live(Half::Receive)
+                && conn.acquire_live(Half::Receive)
             {
                 handover::leave(conn, fd as c_int, Reason::Limit);
-                conn.unpin(Half::Receive);
+                conn.release(Half::Receive);
             }
         }
         return early.pass();

@@ -63,11 +63,11 @@ pub(crate) fn stays_on_lane(conn: &Conn) -> bool {
 
 /// When the other end rang last for what it sent ([`sdp_sys::time::ticks`]); 0 unknown. Its word, for the order of events.
 pub(crate) fn rung_at(conn: &Conn) -> u64 {
-    if !conn.has_lanes() || !conn.pin_live(Half::Receive) {
+    if !conn.has_lanes() || !conn.acquire_live(Half::Receive) {
         return 0;
     }
     let at = inbound(conn).map_or(0, |(link, half)| link.half(half).signalled_at());
-    conn.unpin(Half::Receive);
+    conn.release(Half::Receive);
     at
 }
 

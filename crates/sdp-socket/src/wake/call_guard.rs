@@ -5,7 +5,7 @@
 //! A thread that waits in a call may never come back to it: it is cancelled, or a signal handler leaves
 //! with `siglongjmp`. libc tells of both: what is registered with `_pthread_cleanup_push` is run when
 //! the frame is unwound either way. A [`CallGuard`] is such a registration for one call. It knows the call's
-//! pin, its turn to spin, its place in the doorbell page and its wait set.
+//! hold on the connection, its turn to spin, its place in the doorbell page and its wait set.
 //!
 //! A call that sleeps in the kernel keeps its socket: whoever closes the number meanwhile changes nothing
 //! for it, and the connection ends when it returns. Here it sleeps in `ppoll`, between looks at the
@@ -44,7 +44,7 @@ use libc::c_int;
 use sdp_sys::{section, tls};
 
 use crate::{
-    conn::{Conn, Half, Pinned},
+    conn::{Conn, ConnGuard, Half},
     process::Handed,
     wake::{doorbell, spin, wait_set::WaitSet},
 };
@@ -74,7 +74,7 @@ unsafe extern "C" {
 /// instructions; no other thread looks.
 pub(crate) struct CallGuard {
     registration: core::cell::UnsafeCell<Registration>,
-    /// The connection that the call has pinned, and which half; none for waits on several.
+    /// The connection that the call holds, and which half; none for waits on several.
     on: Option<(&'static Conn, Half)>,
     is_registered: AtomicBool,
     holds: AtomicBool,
@@ -88,12 +88,12 @@ pub(crate) struct CallGuard {
     /// The wait set in use, and which doorbell it belongs to.
     set: AtomicI32,
     doorbells: AtomicI32,
-    _pinned: PhantomPinned,
+    _held: PhantomPinned,
 }
 
 impl CallGuard {
-    /// Of a call that has pinned one connection.
-    pub(crate) fn on(conn: &Pinned) -> Self {
+    /// Of a call that holds one connection.
+    pub(crate) fn on(conn: &ConnGuard) -> Self {
         Self::new(Some((conn.conn(), conn.half())))
     }
 
@@ -120,7 +120,7 @@ impl CallGuard {
             asleep: AtomicBool::new(false),
             set: AtomicI32::new(-1),
             doorbells: AtomicI32::new(0),
-            _pinned: PhantomPinned,
+            _held: PhantomPinned,
         }
     }
 
@@ -142,7 +142,7 @@ impl CallGuard {
 
     /// The call is about to sleep: its connection stays open until it returns. The number to sleep on; none when
     /// the call's was closed before, and nobody kept the socket.
-    pub(crate) fn hold(self: Pin<&Self>, conn: &Pinned) -> Option<i32> {
+    pub(crate) fn hold(self: Pin<&Self>, conn: &ConnGuard) -> Option<i32> {
         self.begin();
         if let Some((held, _)) = self.on
             && !self.holds.load(Relaxed)
@@ -217,7 +217,7 @@ impl Drop for CallGuard {
         }
         {
             // A handler that was put off here may leave with siglongjmp: still registered, and with nothing
-            // left to give back but the pin.
+            // left to give back but the hold on the connection.
             let _section = section::Guard::enter();
             self.leave();
         }
@@ -249,6 +249,6 @@ extern "C" fn on_unwind(guard: *mut c_void) {
             conn.sleeps(false);
         }
         guard.leave();
-        conn.unpin(half);
+        conn.release(half);
     }
 }

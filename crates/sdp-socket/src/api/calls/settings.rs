@@ -6,14 +6,14 @@ use sdp_sys::errno::Errno;
 use super::{Call, done};
 use crate::{
     conn::{
-        Half, Pinned, flag,
+        ConnGuard, Half, flag,
         options::{self, Verdict, flags, historic},
     },
     lifecycle::elsewhere,
     migration::incompatible::{self, Incompatible, fall_back},
 };
 
-/// `setsockopt`: options that the SDP lane cannot keep pin the connection to the kernel lane first.
+/// `setsockopt`: options that the SDP lane cannot keep make the connection fall back to TCP first.
 ///
 /// # Safety
 /// See the module.
@@ -39,7 +39,7 @@ pub unsafe fn setsockopt(
 /// Before `setsockopt`. False: what is unread could not be given to the kernel, which is to make sense of it.
 fn setting(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> bool {
     if matches!((level, name), (libc::SOL_SOCKET, libc::SO_BINDTODEVICE | libc::SO_BINDTOIFINDEX))
-        && let Some(conn) = Pinned::new(fd, Half::Receive)
+        && let Some(conn) = ConnGuard::new(fd, Half::Receive)
     {
         conn.set(flag::BOUND);
     }

@@ -34,7 +34,7 @@ const STAGES: [Stage; 8] = [
     Stage::Remote,
     Stage::Guarded,
 ];
-const FLAGS: [u32; 4] = [flag::PINNED, flag::HOSTILE, flag::UNMET, flag::ADOPTED];
+const FLAGS: [u32; 4] = [flag::FALLBACK, flag::HOSTILE, flag::UNMET, flag::ADOPTED];
 
 /// Every change that a stage's or a flag's change can make.
 fn each_state(mut body: impl FnMut(Stage, u32)) {
@@ -131,7 +131,7 @@ fn in_state(stage: Stage, flags: u32) -> &'static Conn {
 }
 
 fn free(conn: &Conn) {
-    conn.flags.store(flag::PINNED, Ordering::SeqCst);
+    conn.flags.store(flag::FALLBACK, Ordering::SeqCst);
     assert!(conn.unreference());
     // Not through a legal change: it may be anywhere.
     for stage in STAGES {

@@ -8,7 +8,7 @@ use sdp_sys::{errno::Errno, memory, sys};
 use super::{Row, Verdict, WORKS};
 use crate::{
     conn::{
-        Half, Pinned,
+        ConnGuard, Half,
         historic::{self, THRESHOLD_MAX},
     },
     process,
@@ -53,7 +53,7 @@ pub(crate) fn set_option(
         // SAFETY: the program's own arguments, which the kernel checks.
         return Some(unsafe { sys!(libc::SYS_setsockopt, number, level, name, value, len) });
     }
-    let conn = Pinned::new(number, Half::Receive)?;
+    let conn = ConnGuard::new(number, Half::Receive)?;
     if name == SDP_LAST_BIND_ERR {
         return Some(Err(Errno(libc::ENOPROTOOPT)));
     }
@@ -94,7 +94,7 @@ pub(crate) unsafe fn get_option(
     if !is_ours(level, name) || !process::is_ours() {
         return None;
     }
-    let conn = Pinned::new(number, Half::Receive)?;
+    let conn = ConnGuard::new(number, Half::Receive)?;
     let told = match name {
         SDP_ZCOPY_THRESH => conn.historic.threshold().map_or(NOT_SET, |n| n as c_int),
         _ => -(conn.historic.bind_error() as c_int),

@@ -13,7 +13,7 @@ use sdp_stats::Reason;
 use sdp_sys::{errno::Errno, fd, kernel, memory};
 
 use crate::{
-    conn::{Half, Pinned},
+    conn::{ConnGuard, Half},
     process,
 };
 
@@ -168,7 +168,7 @@ pub unsafe fn told(
         // SAFETY: the kernel has written as much.
         && let error @ 1.. = unsafe { value.cast::<c_int>().read_unaligned() }
         && process::is_ours()
-        && let Some(conn) = Pinned::new(fd, Half::Receive)
+        && let Some(conn) = ConnGuard::new(fd, Half::Receive)
     {
         conn.note_told(Errno(error));
     }

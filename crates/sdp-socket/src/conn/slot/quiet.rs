@@ -59,10 +59,11 @@ impl Conn {
             words.iter().map(|word| u64::from(word.load(Ordering::SeqCst))).sum()
         };
         let idle = || sum(&self.raw) + u64::from(self.asleep.load(Ordering::SeqCst));
-        // A call pins the connection before it counts as idle. The smaller of two idle counts is taken, before and
-        // after the pins: a call that returns in between would hide one at work.
+        // A call acquires the connection before it counts as idle. The smaller of two idle counts
+        // is taken, before and after the users: a call that returns in between would hide one at
+        // work.
         let before = idle();
-        let pins = sum(&self.pins);
-        matches!(self.state.load(Ordering::SeqCst), LIVE | RETAINED) && pins > before.min(idle())
+        let users = sum(&self.users);
+        matches!(self.state.load(Ordering::SeqCst), LIVE | RETAINED) && users > before.min(idle())
     }
 }

@@ -161,13 +161,13 @@ pub(crate) fn each_kept_number(mut each: impl FnMut(&'static Conn, i32)) {
         if conn.state.load(Ordering::SeqCst) != RETAINED {
             continue;
         }
-        conn.pin(Half::Receive);
+        conn.acquire(Half::Receive);
         if conn.state.load(Ordering::SeqCst) == RETAINED
             && let Some(fd) = conn.kept()
         {
             each(conn, fd);
         }
-        conn.unpin(Half::Receive);
+        conn.release(Half::Receive);
     }
 }
 
@@ -258,8 +258,9 @@ impl Conn {
         }
     }
 
-    /// `fd`, the last number of the program's, is gone from the table. True: the caller ends the connection;
-    /// false: whoever takes away what is kept does, and the caller tries that too. The caller has it pinned.
+    /// `fd`, the last number of the program's, is gone from the table. True: the caller ends the
+    /// connection; false: whoever takes away what is kept does, and the caller tries that too. The
+    /// caller uses it.
     pub(crate) fn ends_now(&self, fd: i32) -> bool {
         if !self.is_kept() {
             return true; // a call that comes now finds it closed

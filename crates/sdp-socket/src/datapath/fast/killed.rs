@@ -91,7 +91,7 @@ impl World {
         let end = |side: u8| {
             let (_, conn) = conn::create(Stage::Meeting).unwrap();
             assert!(conn.attach(segment, side, None));
-            InUse { conn, _pinned: None, segment, row: zeroed::<Row>(), alone: true }
+            InUse { conn, _held: None, segment, row: zeroed::<Row>(), alone: true }
         };
         let world = Self { tx: end(0), rx: end(1), plainly: Cell::new(0) };
         world.clear();

@@ -199,7 +199,7 @@ enum C {
     Arm,
     LookAgain,
     Sleep,
-    Pin,
+    WantKernel,
     Gate {
         push: bool,
     },
@@ -256,7 +256,7 @@ struct S {
     // Shared.
     words: Vec<u64>,
     ring: Vec<u64>,
-    pinned: bool,
+    wants_kernel: bool,
     // The kernel's.
     carrier: Vec<u8>,
     taken: u64,
@@ -669,7 +669,7 @@ impl Model for Lanes {
         S {
             words,
             ring: vec![0; RECORD_WORDS * usize::from(self.bytes)],
-            pinned: false,
+            wants_kernel: false,
             carrier: Vec::new(),
             taken: 0,
             fin: false,
@@ -719,8 +719,8 @@ impl Model for Lanes {
                 (false, false) => &[("send", P::Kernel)],
             };
             for (name, next) in choices {
-                // A pinned half leaves first, whatever the budget.
-                let next = if s.p_sdp && s.pinned { P::MayLeave } else { next.clone() };
+                // A half that must fall back leaves first, whatever the budget.
+                let next = if s.p_sdp && s.wants_kernel { P::MayLeave } else { next.clone() };
                 to.push((name, Ok(S { p: next, ..s.clone() })));
             }
         } else if let Some(next) = self.at(s).produce() {
@@ -748,7 +748,7 @@ impl Model for Lanes {
                 to.push((name, Ok(state)));
             }
             if self.leaves && s.reader == Reader::Library {
-                to.push(("end the section", Ok(S { c: C::Pin, ..s.clone() })));
+                to.push(("end the section", Ok(S { c: C::WantKernel, ..s.clone() })));
             }
         } else if let Some(next) = self.at(s).consume() {
             to.push((consumer_step(&s.c), next));

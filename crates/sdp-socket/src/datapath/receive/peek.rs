@@ -7,7 +7,7 @@ use sdp_rdma::fabric::{ReceiveQueue, Received};
 use super::Wish;
 use crate::{
     conn::{
-        Pinned, carrier,
+        ConnGuard, carrier,
         iovec::{Buffers, Landing},
         link::{AnyHalf, AnyRx},
     },
@@ -38,7 +38,7 @@ pub(super) fn peek_ring(walk: &mut SinkState, mut buffers: Buffers, wish: Wish) 
 /// MSG_PEEK saw `seen` carrier bytes: those in the ring, if it comes next. A program that peeks until it
 /// sees enough must get there without reading.
 pub(super) fn peek_behind_carrier(
-    conn: &Pinned,
+    conn: &ConnGuard,
     sink: &SinkState,
     half: AnyHalf<'_>,
     buffers: &Buffers,
@@ -62,7 +62,7 @@ pub(super) fn peek_behind_carrier(
 /// MSG_PEEK saw `seen` ring bytes: those on the carrier, if the ring ends there. The wake bytes
 /// before them are taken off; beyond the next switch nothing is seen.
 pub(super) fn peek_behind_ring(
-    conn: &Pinned,
+    conn: &ConnGuard,
     sink: &mut SinkState,
     switch: Option<Switch>,
     buffers: &Buffers,
@@ -84,7 +84,7 @@ pub(super) fn peek_behind_ring(
 }
 
 /// Consumes the wake bytes that lie on the carrier before a switch. False: some are not there yet.
-pub(crate) fn eat_before(conn: &Pinned, sink: &mut SinkState, switch: Switch) -> bool {
+pub(crate) fn eat_before(conn: &ConnGuard, sink: &mut SinkState, switch: Switch) -> bool {
     let wake_bytes = switch.carrier.wrapping_sub(sink.carrier_read);
     if wake_bytes > i64::MAX as u64 {
         return false;

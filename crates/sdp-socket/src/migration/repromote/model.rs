@@ -22,8 +22,8 @@ enum Twin {
     LooksBefore,
     /// Takes the segment away and then leaves the stage in which others look for it.
     LeavesTheStageLate,
-    /// A call asks for the stage before it pins the connection, and does not ask again.
-    PinsLate,
+    /// A call asks for the stage before it acquires the connection, and does not ask again.
+    AcquiresLate,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -45,17 +45,17 @@ enum Renewer {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Call {
-    /// The plain way: asks for the stage, pins, asks for the segment, uses it.
+    /// The plain way: asks for the stage, acquires, asks for the segment, uses it.
     AsksPlainly,
-    PinsPlainly,
+    AcquiresOnFastPath,
     TakesPlainly,
     UsesPlainly(u8),
-    /// The ordinary way: pins, asks for the stage and for the segment, uses it.
-    Pins,
+    /// The ordinary way: acquires, asks for the stage and for the segment, uses it.
+    Acquires,
     Asks,
     Takes,
     Uses(u8),
-    Unpins,
+    Releases,
     Done,
 }
 
@@ -66,7 +66,7 @@ struct S {
     segment: u8,
     /// Which segment the words of the halves belong to.
     words: u8,
-    pins: u8,
+    users: u8,
     renewer: Renewer,
     calls: Vec<(Call, u8)>,
 }
@@ -88,7 +88,7 @@ fn change(s: &mut S, from: Stage, to: Stage) -> bool {
 impl Renewal {
     fn repromote(&self, before: &S) -> Option<S> {
         let mut s = before.clone();
-        let is_used = s.pins > 1; // the renewer has it pinned itself
+        let is_used = s.users > 1; // the renewer uses it itself
         s.renewer = match s.renewer {
             Renewer::LeavesTheStage => {
                 if self.twin != Twin::LeavesTheStageLate {
@@ -138,7 +138,7 @@ impl Renewal {
             }
             Renewer::Attaches => {
                 change(&mut s, Stage::Meeting, Stage::Attached);
-                s.pins -= 1;
+                s.users -= 1;
                 Renewer::Done
             }
             Renewer::Done => return None,
@@ -151,34 +151,34 @@ impl Renewal {
         let is_attached = s.stage == Stage::Attached as u32;
         let (at, left) = s.calls[n];
         let (next, left) = match at {
-            Call::AsksPlainly if is_attached => (Call::PinsPlainly, left),
-            Call::AsksPlainly => (Call::Pins, left),
-            Call::PinsPlainly => {
-                s.pins += 1;
+            Call::AsksPlainly if is_attached => (Call::AcquiresOnFastPath, left),
+            Call::AsksPlainly => (Call::Acquires, left),
+            Call::AcquiresOnFastPath => {
+                s.users += 1;
                 (Call::TakesPlainly, left)
             }
             Call::TakesPlainly if s.segment == 0 => {
-                s.pins -= 1;
-                (Call::Pins, left)
+                s.users -= 1;
+                (Call::Acquires, left)
             }
             Call::TakesPlainly => (Call::UsesPlainly(s.segment), left),
-            Call::Pins if self.twin == Twin::PinsLate => {
+            Call::Acquires if self.twin == Twin::AcquiresLate => {
                 if is_attached {
                     (Call::Asks, left)
                 } else {
-                    s.pins += 1;
-                    (Call::Unpins, left)
+                    s.users += 1;
+                    (Call::Releases, left)
                 }
             }
-            Call::Pins => {
-                s.pins += 1;
+            Call::Acquires => {
+                s.users += 1;
                 (Call::Asks, left)
             }
-            Call::Asks if self.twin == Twin::PinsLate => {
-                s.pins += 1;
+            Call::Asks if self.twin == Twin::AcquiresLate => {
+                s.users += 1;
                 (Call::Takes, left)
             }
-            Call::Asks => (if is_attached { Call::Takes } else { Call::Unpins }, left),
+            Call::Asks => (if is_attached { Call::Takes } else { Call::Releases }, left),
             Call::Takes if s.segment == 0 => {
                 return Some(Err("an attached connection without a segment".into()));
             }
@@ -188,10 +188,10 @@ impl Renewal {
                     let what = format!("segment {segment} with the words of {}", s.words);
                     return Some(Err(what));
                 }
-                (Call::Unpins, left)
+                (Call::Releases, left)
             }
-            Call::Unpins => {
-                s.pins -= 1;
+            Call::Releases => {
+                s.users -= 1;
                 if left == 0 { (Call::Done, 0) } else { (Call::AsksPlainly, left - 1) }
             }
             Call::Done => return None,
@@ -209,7 +209,7 @@ impl Model for Renewal {
             stage: Stage::Attached as u32,
             segment: 1,
             words: 1,
-            pins: 1,
+            users: 1,
             renewer: Renewer::LeavesTheStage,
             calls: std::vec![(Call::AsksPlainly, self.calls - 1); self.threads],
         }
@@ -221,7 +221,7 @@ impl Model for Renewal {
             to.extend(self.call(s, n).map(|next| (name, next)));
             if let (Call::AsksPlainly, left) = s.calls[n] {
                 let mut next = s.clone();
-                next.calls[n] = (Call::Pins, left);
+                next.calls[n] = (Call::Acquires, left);
                 to.push(("a call that is not simple", Ok(next)));
             }
         }
@@ -252,7 +252,8 @@ fn lanes_are_dropped_under_nobody() {
 
 #[test]
 fn every_rule_is_needed() {
-    for twin in [Twin::LooksAfterwards, Twin::LooksBefore, Twin::LeavesTheStageLate, Twin::PinsLate]
+    for twin in
+        [Twin::LooksAfterwards, Twin::LooksBefore, Twin::LeavesTheStageLate, Twin::AcquiresLate]
     {
         fails(&format!("renewal, {twin:?}"), &Renewal { twin, threads: 1, calls: 1 }, LIMIT);
     }

@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering;
 
 use crate::{
-    conn::{Half, Pinned},
+    conn::{ConnGuard, Half},
     migration::demote,
     wake::interest::{HAS_INHERITED, mirror::with},
 };
@@ -30,7 +30,7 @@ fn share_now(set: u32) {
         let reg = with(|m| m.reg(at).filter(|reg| reg.set == set).map(|reg| *reg)).flatten();
         next = reg.map(|reg| reg.next_member);
         // Not under the lock for which all sets wait.
-        if let Some(conn) = reg.and_then(|reg| Pinned::new(reg.fd, Half::Receive))
+        if let Some(conn) = reg.and_then(|reg| ConnGuard::new(reg.fd, Half::Receive))
             && conn.has_lanes()
         {
             demote::join(&conn, conn.fd());

@@ -450,7 +450,7 @@ fn verify(m: &mut Mirror, at: u32, out: &mut Output<'_>) {
         }
         return;
     }
-    if !conn.has_lanes() || !conn.pin_live(Half::Receive) {
+    if !conn.has_lanes() || !conn.acquire_live(Half::Receive) {
         return;
     }
     let is_edge = reg.events & ET != 0;
@@ -514,7 +514,7 @@ fn verify(m: &mut Mirror, at: u32, out: &mut Output<'_>) {
             disable_in_kernel(m, &reg);
         }
     }
-    conn.unpin(Half::Receive);
+    conn.release(Half::Receive);
 }
 
 /// The kernel disables a ONESHOT registration when it reports it; one that we reported must be disabled
@@ -794,7 +794,7 @@ fn verify_kernel(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u3
 
 fn verify_enabled(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u32 {
     let Some(conn) = conn::get(reg.conn) else { return events };
-    if !conn.has_lanes() || !conn.pin_live(Half::Receive) {
+    if !conn.has_lanes() || !conn.acquire_live(Half::Receive) {
         m.set_kernels(at, conn.stage() != Stage::Listener);
         // Between two lives it may be the anchor still.
         let is_anchor = m.set(reg.set).is_some_and(|s| s.hidden == Some(reg.data));
@@ -841,7 +841,7 @@ fn verify_enabled(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u
             if let Some(reg) = m.reg(at).filter(|_| is_edge) {
                 reg.is_unjudged = true;
             }
-            conn.unpin(Half::Receive);
+            conn.release(Half::Receive);
             return pass & !IN_KIND & (reg.events | ALWAYS);
         };
         if !verified.readable {
@@ -860,6 +860,6 @@ fn verify_enabled(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u
             m.push_ready(at);
         }
     }
-    conn.unpin(Half::Receive);
+    conn.release(Half::Receive);
     pass & (reg.events | ALWAYS)
 }

@@ -848,9 +848,9 @@ fn first_of(conn: &Conn) -> u32 {
 
 /// Arms the receiving half of a connection that is on a lane.
 pub(crate) fn arm(conn: &Conn) {
-    if conn.has_lanes() && conn.pin_live(Half::Receive) {
+    if conn.has_lanes() && conn.acquire_live(Half::Receive) {
         arming::arm(conn);
-        conn.unpin(Half::Receive);
+        conn.release(Half::Receive);
     }
 }
 

@@ -287,7 +287,7 @@ pub(crate) fn tell_of_consumed(conn: &Conn, mirror: Option<&mut Mirror>) {
     if in_a_set {
         signal_own_sets();
     } else if !is_single_threaded()
-        && (flags & flag::POLLED != 0 || conn.is_pinned_elsewhere(Half::Receive))
+        && (flags & flag::POLLED != 0 || conn.is_used_by_another_call(Half::Receive))
     {
         doorbell::signal_self(conn.index());
     }

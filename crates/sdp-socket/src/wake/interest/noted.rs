@@ -246,7 +246,7 @@ mod tests {
     #[test]
     fn nothing_of_a_closed_connection_comes_to_the_mirror() {
         let conn = young(307);
-        conn.pin(crate::conn::Half::Receive);
+        conn.acquire(crate::conn::Half::Receive);
         let mut set = 0;
         on_a_mirror(|m| {
             set = m.open_set(108).expect("a set");
@@ -258,6 +258,6 @@ mod tests {
             assert_eq!(mirrored_ones(m, conn), []);
             assert_eq!(count(m, set), 0);
         });
-        conn.unpin(crate::conn::Half::Receive);
+        conn.release(crate::conn::Half::Receive);
     }
 }

@@ -9,9 +9,9 @@ use crate::{
 impl Mirror {
     /// Finds out whether the bytes of a registration's connection come by the kernel.
     pub(crate) fn learn_lane(&mut self, at: u32, conn: &Conn) {
-        if conn.has_lanes() && conn.pin_live(Half::Receive) {
+        if conn.has_lanes() && conn.acquire_live(Half::Receive) {
             self.set_kernels(at, !arming::stays_on_lane(conn));
-            conn.unpin(Half::Receive);
+            conn.release(Half::Receive);
         }
     }
 

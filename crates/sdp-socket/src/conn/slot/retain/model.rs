@@ -1,12 +1,12 @@
-//! A model of calls that sleep on a connection while its numbers are closed: `Pinned`, `CallGuard::hold`,
-//! `lifecycle::closing` and `left`, and the tear-down of the slot.
+//! A model of calls that sleep on a connection while its numbers are closed: `ConnGuard`,
+//! `CallGuard::hold`, `lifecycle::closing` and `left`, and the tear-down of the slot.
 //!
-//! The word of holds and what is kept is the real one; table, descriptors, pins, the half's locks and the
-//! order of calls are the model's, one atomic operation or system call a step. Promises: the connection ends
-//! once, when what goes before an end was done with an open number; not while a call sleeps that holds it; a
-//! call that was asleep when the close of its number began finds a number when it wakes; under a half's lock a number is what
-//! it was, and the row is the connection's; nobody uses a slot that was torn down; and what was kept is
-//! closed, once.
+//! The word of holds and what is kept is the real one; table, descriptors, users, the half's locks
+//! and the order of calls are the model's, one atomic operation or system call a step. Promises:
+//! the connection ends once, when what goes before an end was done with an open number; not while a
+//! call sleeps that holds it; a call that was asleep when the close of its number began finds a
+//! number when it wakes; under a half's lock a number is what it was, and the row is the
+//! connection's; nobody uses a slot that was torn down; and what was kept is closed, once.
 
 use core::sync::atomic::Ordering;
 use std::{format, string::String, vec, vec::Vec};
@@ -30,8 +30,8 @@ enum Twin {
     ClosesKeptAtOnce,
     /// The row is given back when the connection ends, not when nobody uses it any more.
     LetsGoEarly,
-    /// It does not pin the connection.
-    Unpinned,
+    /// It does not acquire the connection.
+    WithoutGuard,
     /// Who leaves takes what is kept, looks whether somebody holds, and puts it back then.
     PutsBack,
     /// Who leaves last ends what was put off, whoever has what was kept.
@@ -58,7 +58,7 @@ enum Life {
 enum At {
     // A call.
     Load,
-    Pins,
+    Acquires,
     LooksAgain,
     Locks,
     AsksTable,
@@ -82,7 +82,7 @@ enum At {
     LooksForHolders,
     LooksForUse,
     WaitsFor(u8, bool),
-    PinsToo(bool),
+    AcquiresToo(bool),
     Unrefers(bool),
     LooksWhetherNow,
     PutsOff,
@@ -97,14 +97,14 @@ enum At {
     TakenMayEnd(Option<Kept>),
     Settles(Option<Kept>, bool),
     Ends(Option<Kept>),
-    LooksAtPins(Option<Kept>),
+    LooksAtUsers(Option<Kept>),
     TearsDown(Option<Kept>),
     AwaitsUsers(Option<Kept>, u8),
     ClosesKept(Option<Kept>),
-    Unpins,
-    UnpinnedLooks,
-    UnpinnedLooksAtPins,
-    UnpinnedTearsDown,
+    Releases,
+    ReleasedLooks,
+    ReleasedLooksAtUsers,
+    ReleasedTearsDown,
     Done,
 }
 
@@ -124,7 +124,7 @@ struct S {
     retainer: u64,
     life: Life,
     refs: u8,
-    pins: [u8; 2],
+    users: [u8; 2],
     locks: [bool; 2],
     /// By number: in the table, and open in the kernel.
     table: Vec<bool>,
@@ -190,14 +190,14 @@ impl Closing {
         let is_call = n < self.calls.len();
         let failed = |what: &str| Some(Err(format!("thread {}: {what}", n + 1)));
         s.threads[n].at = match at {
-            At::Load if s.table[fd] => At::Pins,
+            At::Load if s.table[fd] => At::Acquires,
             At::Load => At::Done,
-            At::Pins => {
-                s.pins[half] += 1;
+            At::Acquires => {
+                s.users[half] += 1;
                 At::LooksAgain
             }
             At::LooksAgain if s.table[fd] => At::Locks,
-            At::LooksAgain => At::Unpins,
+            At::LooksAgain => At::Releases,
             At::Locks if s.locks[half] => return None,
             At::Locks if s.ended != 0 && self.twin == Twin::LetsGoEarly => {
                 return failed("uses a row that is another connection's");
@@ -248,7 +248,7 @@ impl Closing {
                 s.threads[n].holds = false;
                 let was_last = holds && self.retainer.leave();
                 let tries = was_last || holds && self.twin == Twin::EndsWithNothing;
-                if tries { At::Takes } else { At::Unpins }
+                if tries { At::Takes } else { At::Releases }
             }
             At::Begins => {
                 let asleep = |thread: &&mut Thread| {
@@ -285,18 +285,18 @@ impl Closing {
             }
             At::LooksForUse => {
                 let is_kept = self.retainer.is_in_use();
-                let waits = is_kept || s.pins != [0; 2];
+                let waits = is_kept || s.users != [0; 2];
                 if waits && self.twin != Twin::ClosesAtOnce {
                     At::WaitsFor(0, is_kept)
                 } else {
-                    At::PinsToo(is_kept)
+                    At::AcquiresToo(is_kept)
                 }
             }
             At::WaitsFor(half, _) if s.locks[usize::from(half)] => return None,
             At::WaitsFor(0, is_kept) => At::WaitsFor(1, is_kept),
-            At::WaitsFor(_, is_kept) => At::PinsToo(is_kept),
-            At::PinsToo(is_kept) => {
-                s.pins[1] += u8::from(self.twin != Twin::Unpinned);
+            At::WaitsFor(_, is_kept) => At::AcquiresToo(is_kept),
+            At::AcquiresToo(is_kept) => {
+                s.users[1] += u8::from(self.twin != Twin::WithoutGuard);
                 At::Unrefers(is_kept)
             }
             At::Unrefers(is_kept) => {
@@ -304,7 +304,7 @@ impl Closing {
                 match (s.refs, is_kept) {
                     (0, _) => At::LooksWhetherNow,
                     (_, true) => At::Takes,
-                    (_, false) => At::Unpins,
+                    (_, false) => At::Releases,
                 }
             }
             At::LooksWhetherNow if !self.retainer.is_in_use() => At::Settles(None, true),
@@ -333,7 +333,7 @@ impl Closing {
             At::MayEnd => At::Takes,
             At::Takes if self.twin == Twin::PutsBack => {
                 if self.retainer.is_held() {
-                    At::Unpins
+                    At::Releases
                 } else {
                     At::TakesAtOnce
                 }
@@ -367,7 +367,7 @@ impl Closing {
                 None if self.twin == Twin::EndsWithNothing && !self.retainer.is_held() => {
                     At::TakenMayEnd(None)
                 }
-                None => At::Unpins,
+                None => At::Releases,
             },
             At::TakenMayEnd(kept) => {
                 let was_put_off = match self.says_so_elsewhere() {
@@ -404,10 +404,10 @@ impl Closing {
                     return failed("ends it under a call that sleeps");
                 }
                 s.life = Life::Closing;
-                At::LooksAtPins(kept)
+                At::LooksAtUsers(kept)
             }
-            At::LooksAtPins(kept) if s.pins == [0; 2] => At::TearsDown(kept),
-            At::LooksAtPins(kept) => At::AwaitsUsers(kept, 0),
+            At::LooksAtUsers(kept) if s.users == [0; 2] => At::TearsDown(kept),
+            At::LooksAtUsers(kept) => At::AwaitsUsers(kept, 0),
             At::TearsDown(kept) => {
                 if s.life == Life::Closing {
                     s.life = Life::Torn;
@@ -426,21 +426,21 @@ impl Closing {
                 {
                     return failed(&what);
                 }
-                At::Unpins
+                At::Releases
             }
-            At::Unpins if !is_call && self.twin == Twin::Unpinned => At::ClosesNumber,
-            At::Unpins => {
-                s.pins[half] -= 1;
-                match (s.pins[half], is_call) {
-                    (0, _) => At::UnpinnedLooks,
+            At::Releases if !is_call && self.twin == Twin::WithoutGuard => At::ClosesNumber,
+            At::Releases => {
+                s.users[half] -= 1;
+                match (s.users[half], is_call) {
+                    (0, _) => At::ReleasedLooks,
                     (_, true) => At::Done,
                     (_, false) => At::ClosesNumber,
                 }
             }
-            At::UnpinnedLooks if s.life == Life::Closing => At::UnpinnedLooksAtPins,
-            At::UnpinnedLooksAtPins if s.pins == [0; 2] => At::UnpinnedTearsDown,
-            At::UnpinnedLooks | At::UnpinnedLooksAtPins | At::UnpinnedTearsDown => {
-                if at == At::UnpinnedTearsDown && s.life == Life::Closing {
+            At::ReleasedLooks if s.life == Life::Closing => At::ReleasedLooksAtUsers,
+            At::ReleasedLooksAtUsers if s.users == [0; 2] => At::ReleasedTearsDown,
+            At::ReleasedLooks | At::ReleasedLooksAtUsers | At::ReleasedTearsDown => {
+                if at == At::ReleasedTearsDown && s.life == Life::Closing {
                     s.life = Life::Torn;
                 }
                 if is_call { At::Done } else { At::ClosesNumber }
@@ -478,7 +478,7 @@ impl Model for Closing {
             retainer: 0,
             life: Life::Live,
             refs: self.numbers as u8,
-            pins: [0; 2],
+            users: [0; 2],
             locks: [false; 2],
             table: vec![true; self.numbers],
             open: vec![true; self.numbers],
@@ -502,16 +502,16 @@ impl Model for Closing {
             !matches!(
                 thread.at,
                 At::Load
-                    | At::Pins
+                    | At::Acquires
                     | At::LooksAgain
                     | At::Begins
                     | At::AwaitsUsers(None, _)
                     | At::ClosesKept(_)
                     | At::TearsDown(_)
-                    | At::Unpins
-                    | At::UnpinnedLooks
-                    | At::UnpinnedLooksAtPins
-                    | At::UnpinnedTearsDown
+                    | At::Releases
+                    | At::ReleasedLooks
+                    | At::ReleasedLooksAtUsers
+                    | At::ReleasedTearsDown
                     | At::ClosesNumber
                     | At::Done
             )
@@ -525,7 +525,7 @@ impl Model for Closing {
     }
 
     fn may_rest(&self, s: &S) -> Result<(), String> {
-        let is_over = s.life == Life::Torn && s.ended == 1 && s.retainer == 0 && s.pins == [0; 2];
+        let is_over = s.life == Life::Torn && s.ended == 1 && s.retainer == 0 && s.users == [0; 2];
         if !is_over || s.threads.iter().any(|thread| thread.at != At::Done) {
             return Err("the connection never ends".into());
         }
@@ -554,7 +554,7 @@ fn every_rule_is_needed() {
     for twin in [Twin::KeepsLate, Twin::ClosesAtOnce, Twin::LetsGoEarly] {
         fails(&format!("kept, {twin:?}"), &Closing::new(twin, &[0], 1, 1), LIMIT);
     }
-    for twin in [Twin::KeepsOnce, Twin::Unpinned, Twin::EndsAnyway] {
+    for twin in [Twin::KeepsOnce, Twin::WithoutGuard, Twin::EndsAnyway] {
         fails(&format!("kept, {twin:?}"), &Closing::new(twin, &[0], 2, 1), LIMIT);
     }
     if size() == Size::Unit {

@@ -69,9 +69,9 @@ impl Twin {
         }
     }
 
-    fn pinned(&self, half: Half) -> Pinned {
+    fn held(&self, half: Half) -> ConnGuard {
         let carrier = &self.carriers[if half == Half::Send { 0 } else { 1 }];
-        Pinned::new(carrier.as_raw_fd(), half).expect("in the table")
+        ConnGuard::new(carrier.as_raw_fd(), half).expect("in the table")
     }
 
     fn buffers(at: *const u8, len: usize, body: impl FnOnce(&mut Buffers)) {
@@ -104,11 +104,11 @@ impl Twin {
             assert_eq!(before.but_seen_head(), self.snapshot().but_seen_head(), "refused");
         }
         let mut sent = 0;
-        let pinned = self.pinned(Half::Send);
+        let held = self.held(Half::Send);
         Self::buffers(bytes.as_ptr(), bytes.len(), |buffers| {
             let mut source = self.world.sending();
             if source.lane == Lane::Sdp {
-                send::ring_send(&pinned, &mut source, row, link, link.half(0), buffers, false);
+                send::ring_send(&held, &mut source, row, link, link.half(0), buffers, false);
             }
             source.store(self.world.source());
             sent = bytes.len() - buffers.left();
@@ -135,7 +135,7 @@ impl Twin {
         }
         let InUse { conn, row, segment, .. } = self.world.rx;
         let link = AnyLink::on(segment, 1);
-        let pinned = self.pinned(Half::Receive);
+        let held = self.held(Half::Receive);
         let mut rest = std::vec![0; wanted - got.len()];
         let mut n = 0;
         Self::buffers(rest.as_ptr(), rest.len(), |buffers| {
@@ -145,7 +145,7 @@ impl Twin {
                 if sink.lane != Lane::Sdp {
                     return Ok(0);
                 }
-                ring_read(&pinned, sink, row, half, buffers, Wish { flags: 0 })
+                ring_read(&held, sink, row, half, buffers, Wish { flags: 0 })
             };
             n = with_sink_of(conn, link, row, read).expect("sound");
         });

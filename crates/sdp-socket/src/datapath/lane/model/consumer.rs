@@ -265,8 +265,8 @@ impl At<'_> {
                 if is_news { C::Top } else { C::Sleep }
             }
             C::Sleep => C::Top, // the carrier is readable
-            C::Pin => {
-                self.s.pinned = true;
+            C::WantKernel => {
+                self.s.wants_kernel = true;
                 self.lines.consumer.trusts_itself.store(0, Ordering::SeqCst);
                 C::Gate { push: self.m.hands_over }
             }
@@ -533,7 +533,7 @@ pub(super) fn consumer_step(c: &C) -> &'static str {
         C::Arm => "consumer: arms",
         C::LookAgain => "consumer: looks once more",
         C::Sleep => "consumer: wakes",
-        C::Pin => "consumer: pins its half",
+        C::WantKernel => "consumer: wants the kernel lane",
         C::Gate { .. } => "consumer: takes the gate",
         C::End { .. } => "consumer: writes the producer's entry",
         C::Settle { .. } => "consumer: settles",

@@ -38,7 +38,7 @@ impl At<'_> {
             P::Followed => {
                 let followed = self.lines.consumer.followed.load(Ordering::SeqCst);
                 let may = followed == self.s.switches || twin == Twin::EarlyEntry;
-                self.s.p = if may && !self.s.pinned { P::Enter } else { P::Kernel };
+                self.s.p = if may && !self.s.wants_kernel { P::Enter } else { P::Kernel };
             }
             P::Enter => {
                 let mut source = self.source();
