@@ -6,7 +6,7 @@
 
 #![cfg_attr(not(test), no_std)]
 
-pub mod asker;
+pub mod diag_client;
 pub mod endpoint;
 pub mod identity;
 pub mod link;

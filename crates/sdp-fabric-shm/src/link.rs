@@ -1,7 +1,7 @@
 //! One end of a connection on a segment: the traits of `sdp-link` over the control lines.
 //!
 //! Everything that the library reads or writes in a segment's control page after set-up goes
-//! through here, but for two that need the lines as they are: the fast path and the succession to a
+//! through here, but for two that need the lines as they are: the fast path and the takeover by a
 //! killed process.
 
 use core::sync::atomic::{Ordering, fence};

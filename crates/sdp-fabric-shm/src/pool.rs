@@ -1,10 +1,11 @@
-//! Segments that two processes use again: a small pool, and the *board* on which they meet the next time.
+//! Segments that two processes use again: a small pool, and the *offer slot* on which they meet the
+//! next time.
 //!
-//! When a connection ends, both ends may keep its segment mapped instead of giving it back. As soon as both have
-//! said so, it belongs to nobody, and its control page has room for a board: the end that made the next
-//! connection between the two processes writes there what it offers, the end that accepted it takes the offer,
-//! and both have a segment whose pages are there already. No descriptor travels, nobody waits, and a step that
-//! finds nothing makes no system call.
+//! When a connection ends, both ends may keep its segment mapped instead of giving it back. As soon
+//! as both have said so, it belongs to nobody, and its control page has room for an offer slot: the
+//! end that made the next connection between the two processes writes there what it offers, the end
+//! that accepted it takes the offer, and both have a segment whose pages are there already. No
+//! descriptor travels, nobody waits, and a step that finds nothing makes no system call.
 //!
 //! It refuses to decide who may be believed: an offer and its answer are hostile words, and the caller proves
 //! them by the kernel ([`crate::identity::examine`], [`crate::peer::PeerTable::holds`]) before it goes on, unless they are of a
@@ -13,7 +14,7 @@
 //! back: [`Pool::clear`], before and after a fork, sees to it.
 //!
 //! ```text
-//! board, from byte 2048 of the control page; life: how many connections had the segment before
+//! offer slot, from byte 2048 of the control page; life: how many connections had the segment before
 //! claim      life * 4 + 0 nobody, 1 + place: offered by it, 3: taken
 //! places[2]  released (life + 1), gone, descriptor, slot, name (36 bytes, as in the rendezvous), and from byte 56
 //!            on where its secret is and what it read of the other one's
@@ -44,8 +45,8 @@ use crate::{
 pub const POOL_MAX: usize = 16;
 /// Of them with one peer process, not in use.
 pub const IDLE_PER_PEER: usize = 4;
-/// Where the board is in the control page.
-pub const BOARD_OFFSET: usize = 2048;
+/// Where the offer slot is in the control page.
+pub const OFFER_OFFSET: usize = 2048;
 /// Words of a name without its prefix.
 const NAME_WORDS: usize = 9;
 const PREFIX_LEN: usize = crate::name::NAME_LEN - 4 * NAME_WORDS;
@@ -65,16 +66,16 @@ struct Place {
 }
 
 #[repr(C, align(128))]
-struct Board {
+struct OfferSlot {
     claim: AtomicU32,
     places: [Place; 2],
 }
 
-const _: () = assert!(BOARD_OFFSET + size_of::<Board>() <= segment::HEADER_BYTES);
+const _: () = assert!(OFFER_OFFSET + size_of::<OfferSlot>() <= segment::HEADER_BYTES);
 
 /// A connection's segment that may come back.
 #[derive(Debug, Clone, Copy)]
-pub struct Loan {
+pub struct KeptSegment {
     /// Its first byte; mapped by the caller, who goes on to use it.
     pub base: NonNull<u8>,
     /// Bytes per ring.
@@ -95,7 +96,7 @@ pub struct Loan {
 
 /// The other end's word about a connection. Hostile.
 #[derive(Debug, Clone, Copy)]
-pub struct Met {
+pub struct Offer {
     /// Its descriptor of the carrier.
     pub descriptor: u32,
     /// Its place in its doorbell page.
@@ -108,11 +109,11 @@ pub struct Met {
     has_told: bool,
     life: u32,
     /// The segment, and what is known about the peer process.
-    pub loan: Loan,
+    pub kept: KeptSegment,
     index: usize,
 }
 
-impl Met {
+impl Offer {
     /// Names the segment in the pool.
     pub const fn lease(&self) -> u32 {
         self.index as u32 + 1
@@ -125,7 +126,7 @@ pub enum Answer {
     /// Nobody has taken it yet.
     Waiting,
     /// The other end has taken it, and uses the segment.
-    Taken(Met),
+    Taken(Offer),
     /// Nobody will.
     Lost,
 }
@@ -139,7 +140,7 @@ enum State {
 
 #[derive(Debug, Clone, Copy)]
 struct Record {
-    loan: Loan,
+    kept: KeptSegment,
     state: State,
     life: u32,
     /// When it was last in use.
@@ -151,23 +152,23 @@ struct Record {
 }
 
 impl Record {
-    fn board(&self) -> &Board {
+    fn offer_slot(&self) -> &OfferSlot {
         // SAFETY: a record's segment is mapped as long as the record exists, at least HEADER_BYTES long and page
-        // aligned; a board consists of atomics only.
-        unsafe { self.loan.base.add(BOARD_OFFSET).cast::<Board>().as_ref() }
+        // aligned; an offer slot consists of atomics only.
+        unsafe { self.kept.base.add(OFFER_OFFSET).cast::<OfferSlot>().as_ref() }
     }
 
     fn place(&self) -> usize {
-        usize::from(self.loan.side & 1)
+        usize::from(self.kept.side & 1)
     }
 
     fn own(&self) -> &Place {
-        let [a, b] = &self.board().places;
+        let [a, b] = &self.offer_slot().places;
         if self.place() == 0 { a } else { b }
     }
 
     fn other(&self) -> &Place {
-        let [a, b] = &self.board().places;
+        let [a, b] = &self.offer_slot().places;
         if self.place() == 0 { b } else { a }
     }
 
@@ -176,7 +177,7 @@ impl Record {
     }
 
     fn is_claimed(&self, what: u32) -> bool {
-        self.board().claim.load(Ordering::Acquire) == self.claim(what)
+        self.offer_slot().claim.load(Ordering::Acquire) == self.claim(what)
     }
 
     /// Whether the other end has let go of it.
@@ -203,7 +204,7 @@ impl Record {
     }
 
     fn is_of(&self, owner: u32, state: State) -> bool {
-        self.loan.owner == owner && self.state == state
+        self.kept.owner == owner && self.state == state
     }
 
     fn say(&self, descriptor: i32, slot: u32) {
@@ -215,26 +216,26 @@ impl Record {
     /// The other end has taken our offer, and we do not come: it is told. After the last wipe.
     fn disown(&self) {
         // SAFETY: the segment is mapped as long as the record exists, and begins with its header.
-        unsafe { segment::disown(self.loan.base, self.end) };
+        unsafe { segment::disown(self.kept.base, self.end) };
     }
 
     /// Ends our offer. False: it is not there any more.
     fn take_back(&self) -> bool {
         let (from, to) = (self.claim(1 + self.place() as u32), self.claim(0));
-        let claim = &self.board().claim;
+        let claim = &self.offer_slot().claim;
         claim.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    fn met(&self, index: usize) -> Met {
+    fn as_offer(&self, index: usize) -> Offer {
         let other = self.other();
-        Met {
+        Offer {
             descriptor: other.descriptor.load(Ordering::Relaxed),
             slot: other.slot.load(Ordering::Relaxed),
             secret_at: other.secret_at.load(Ordering::Relaxed),
             told: other.told.load(Ordering::Relaxed),
             has_told: self.own().told.load(Ordering::Relaxed) != 0,
             life: self.life,
-            loan: self.loan,
+            kept: self.kept,
             index,
         }
     }
@@ -251,22 +252,22 @@ impl Record {
     /// The last step of taking an offer. False: it was withdrawn.
     fn seal(&mut self, owner: u32, generation: u64) -> bool {
         let (from, to) = (self.claim(2 - self.place() as u32), self.claim(TAKEN));
-        let claim = &self.board().claim;
+        let claim = &self.offer_slot().claim;
         if claim.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             return false;
         }
         self.life = self.life.wrapping_add(1);
         self.state = State::Used;
-        self.loan.owner = owner;
+        self.kept.owner = owner;
         self.generation = generation;
         true
     }
 
     /// Empties the control page for the next connection. Nobody uses it.
     fn wipe(&self) {
-        for at in (0..BOARD_OFFSET).step_by(8) {
+        for at in (0..OFFER_OFFSET).step_by(8) {
             // SAFETY: within the segment's control page, aligned.
-            let word = unsafe { self.loan.base.add(at).cast::<AtomicU64>().as_ref() };
+            let word = unsafe { self.kept.base.add(at).cast::<AtomicU64>().as_ref() };
             word.store(0, Ordering::Relaxed);
         }
     }
@@ -274,7 +275,7 @@ impl Record {
 
 /// The segment that was used last with the process that the program met where `tuple` is connected to.
 fn newest_for(records: &Records, tuple: &Tuple) -> Option<usize> {
-    let fits = |r: &&Record| r.loan.remote == Some(tuple.remote) && r.is_free() && r.is_claimed(0);
+    let fits = |r: &&Record| r.kept.remote == Some(tuple.remote) && r.is_free() && r.is_claimed(0);
     let newest = records.places().iter().enumerate().filter_map(|(index, record)| {
         let record = record.as_ref().filter(fits)?;
         Some((record.clock, index))
@@ -298,7 +299,8 @@ pub struct Pool {
     lock: SpinLock,
     /// Records that no connection uses: before anything else is looked at.
     idle: AtomicU32,
-    /// Counts what makes segments useless that were lent before; 0: none ever was. Written under the lock.
+    /// Counts what makes segments useless that were kept before; 0: none ever was. Written under
+    /// the lock.
     generation: AtomicU64,
     records: UnsafeCell<Records>,
     clock: AtomicU32,
@@ -317,7 +319,8 @@ struct Records {
     list: [Option<Record>; POOL_MAX],
     /// Places below this one may have one.
     high: usize,
-    /// What only who can read our memory can tell; drawn when the first segment is lent, or the first after a fork.
+    /// What only who can read our memory can tell; drawn when the first segment is kept, or the
+    /// first after a fork.
     secret: Option<Secret>,
 }
 
@@ -352,7 +355,7 @@ impl Records {
     }
 
     /// Forgets empty places at the end. How many segments wait.
-    fn settle(&mut self) -> u32 {
+    fn forget_empty_places(&mut self) -> u32 {
         while self.places().last().is_some_and(Option::is_none) {
             self.high -= 1;
         }
@@ -383,14 +386,14 @@ impl Pool {
         // SAFETY: the lock is held, and this is the only reference.
         let records = unsafe { &mut *self.records.get() };
         let result = body(records);
-        self.idle.store(records.settle(), Ordering::Relaxed);
+        self.idle.store(records.forget_empty_places(), Ordering::Relaxed);
         self.lock.release();
         result
     }
 
     /// Notes a segment that a connection has just got. Returns its lease; `None`: no room, it will not come back.
     #[cold]
-    pub fn lend(&self, peers: &PeerTable, loan: Loan) -> Option<u32> {
+    pub fn keep(&self, peers: &PeerTable, kept: KeptSegment) -> Option<u32> {
         self.drop_dead(peers);
         let mut fresh =
             if self.with(|records| records.secret.is_some()) { None } else { Secret::draw() };
@@ -405,8 +408,8 @@ impl Pool {
             }
             let generation = self.generation.load(Ordering::Relaxed).max(1);
             self.generation.store(generation, Ordering::Release);
-            let end = loan.side;
-            let record = Record { loan, state: State::Used, life: 0, clock: 0, generation, end };
+            let end = kept.side;
+            let record = Record { kept, state: State::Used, life: 0, clock: 0, generation, end };
             record.own().secret_at.store(secret_at, Ordering::Relaxed);
             *place = Some(record);
             Some(index as u32 + 1)
@@ -426,7 +429,7 @@ impl Pool {
             let Some(record) = record else { return false };
             let is_current = record.generation == self.generation.load(Ordering::Relaxed);
             if is_current {
-                let peer = record.loan.peer;
+                let peer = record.kept.peer;
                 let is_wanted = keep && !record.is_gone();
                 strangers.add_idle(records, is_wanted.then_some(peer));
                 if is_wanted && !record.is_let_go() {
@@ -445,11 +448,11 @@ impl Pool {
             let is_kept = is_wanted
                 && record.generation == self.generation.load(Ordering::Relaxed)
                 && !record.is_gone()
-                && !strangers.has(record.loan.peer);
+                && !strangers.has(record.kept.peer);
             let is_idle_with =
-                |r: &&Record| r.state == State::Idle && r.loan.peer == record.loan.peer;
+                |r: &&Record| r.state == State::Idle && r.kept.peer == record.kept.peer;
             if is_kept && records.iter().filter(is_idle_with).count() >= IDLE_PER_PEER {
-                evict(records, peers, record.loan.peer);
+                evict(records, peers, record.kept.peer);
             }
             let Some(place) = records.places_mut().get_mut(index) else { return false };
             if !is_kept {
@@ -485,10 +488,10 @@ impl Pool {
                 to.store(from, Ordering::Relaxed);
             }
             let (from, to) = (record.claim(0), record.claim(1 + record.place() as u32));
-            let claim = &record.board().claim;
+            let claim = &record.offer_slot().claim;
             claim.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).ok()?;
             record.state = State::Offered;
-            record.loan.owner = owner;
+            record.kept.owner = owner;
             record.end = tuple.side().unwrap_or(0);
             Some(index as u32 + 1)
         })
@@ -496,10 +499,10 @@ impl Pool {
 
     /// What [`Pool::offer`] would offer: for [`Pool::tell`], so that the taker may believe already then.
     #[cold]
-    pub fn candidate(&self, tuple: &Tuple) -> Option<Met> {
+    pub fn candidate(&self, tuple: &Tuple) -> Option<Offer> {
         self.with(|records| {
             let index = newest_for(records, tuple)?;
-            records.places().get(index)?.as_ref().map(|record| record.met(index))
+            records.places().get(index)?.as_ref().map(|record| record.as_offer(index))
         })
     }
 
@@ -511,7 +514,7 @@ impl Pool {
                 return Answer::Lost;
             };
             match records.places().get(index).and_then(Option::as_ref) {
-                Some(record) if record.is_claimed(TAKEN) => Answer::Taken(record.met(index)),
+                Some(record) if record.is_claimed(TAKEN) => Answer::Taken(record.as_offer(index)),
                 Some(record) if record.is_gone() => Answer::Lost,
                 Some(_) => Answer::Waiting,
                 None => Answer::Lost,
@@ -521,21 +524,21 @@ impl Pool {
 
     /// Whether the other process has told what only who can read our memory could tell. Nothing can be kept from it, so
     /// that it gains nothing by a lie. Costs a system call.
-    pub fn could_read_us(&self, met: &Met) -> bool {
+    pub fn could_read_us(&self, offer: &Offer) -> bool {
         let is_ours =
-            |records: &mut Records| records.secret.as_ref().is_some_and(|s| s.is(met.told));
+            |records: &mut Records| records.secret.as_ref().is_some_and(|s| s.is(offer.told));
         self.with(is_ours) && secret::is_dumpable()
     }
 
     /// Reads the other process's secret and tells it, if it has said where to look, and once for each segment. It may be
     /// believed from then on. Some system calls, the first time.
-    pub fn tell(&self, peers: &PeerTable, met: &Met) {
-        if met.has_told || met.secret_at == 0 {
+    pub fn tell(&self, peers: &PeerTable, offer: &Offer) {
+        if offer.has_told || offer.secret_at == 0 {
             return;
         }
-        let peer = met.loan.peer;
+        let peer = offer.kept.peer;
         let word = if peers.is_near(peer) {
-            secret::read(met.loan.pid, met.secret_at)
+            secret::read(offer.kept.pid, offer.secret_at)
         } else {
             UNREADABLE
         };
@@ -544,9 +547,9 @@ impl Pool {
             return;
         }
         self.with(|records| {
-            if let Some(Some(record)) = records.places().get(met.index)
-                && (record.loan.base, record.loan.peer) == (met.loan.base, peer)
-                && record.life == met.life
+            if let Some(Some(record)) = records.places().get(offer.index)
+                && (record.kept.base, record.kept.peer) == (offer.kept.base, peer)
+                && record.life == offer.life
             {
                 record.own().told.store(word, Ordering::Release);
             }
@@ -563,7 +566,7 @@ impl Pool {
             record.state = State::Used;
             record.generation = self.generation.load(Ordering::Relaxed);
             let free = record.claim(0);
-            record.board().claim.store(free, Ordering::Release);
+            record.offer_slot().claim.store(free, Ordering::Release);
             true
         })
     }
@@ -595,26 +598,33 @@ impl Pool {
     pub fn distrust(&self, peer: PeerId) {
         self.with(|records| {
             let places = records.places_mut().iter_mut().flatten();
-            for record in places.filter(|r| r.loan.peer == peer) {
-                record.loan.remote = None;
+            for record in places.filter(|r| r.kept.peer == peer) {
+                record.kept.remote = None;
             }
         });
     }
 
     /// An offer of the other end for the connection `tuple`.
     #[cold]
-    pub fn look(&self, tuple: &Tuple) -> Option<Met> {
+    pub fn look(&self, tuple: &Tuple) -> Option<Offer> {
         self.with(|records| {
             let index = find(records, &words(tuple))?;
-            records.places().get(index)?.as_ref().map(|record| record.met(index))
+            records.places().get(index)?.as_ref().map(|record| record.as_offer(index))
         })
     }
 
     /// After proof: takes the offer that [`Pool::look`] found. False: it is not there any more.
     #[cold]
-    pub fn take(&self, tuple: &Tuple, met: &Met, owner: u32, descriptor: i32, slot: u32) -> bool {
+    pub fn take(
+        &self,
+        tuple: &Tuple,
+        offer: &Offer,
+        owner: u32,
+        descriptor: i32,
+        slot: u32,
+    ) -> bool {
         self.with(|records| {
-            let Some(record) = still_offered(records, tuple, met) else { return false };
+            let Some(record) = still_offered(records, tuple, offer) else { return false };
             record.wipe();
             record.say(descriptor, slot);
             record.seal(owner, self.generation.load(Ordering::Relaxed))
@@ -623,10 +633,10 @@ impl Pool {
 
     /// The proof of an offer failed: the segment is given up.
     #[cold]
-    pub fn refuse(&self, peers: &PeerTable, met: &Met) {
+    pub fn refuse(&self, peers: &PeerTable, offer: &Offer) {
         self.with(|records| {
-            if let Some(place) = records.places_mut().get_mut(met.index)
-                && place.is_some_and(|r| r.state == State::Idle && r.loan.base == met.loan.base)
+            if let Some(place) = records.places_mut().get_mut(offer.index)
+                && place.is_some_and(|r| r.state == State::Idle && r.kept.base == offer.kept.base)
                 && let Some(old) = place.take()
             {
                 discard(peers, &old);
@@ -640,8 +650,8 @@ impl Pool {
         !self.is_empty()
             && self.with(|records| {
                 drop_gone(records, peers);
-                let is_guest = |r: &Record| r.is_free() && r.loan.remote.is_none();
-                records.iter().any(is_guest)
+                let was_accepted = |r: &Record| r.is_free() && r.kept.remote.is_none();
+                records.iter().any(was_accepted)
             })
     }
 
@@ -667,7 +677,7 @@ impl Pool {
     /// in the parent after it, since other threads go on meanwhile; and when the process leaves its trust domain.
     #[inline]
     pub fn clear(&self, peers: &PeerTable) {
-        // Else nothing was lent before, and the page stays shared with a child.
+        // Else nothing was kept before, and the page stays shared with a child.
         if self.generation.load(Ordering::Acquire) != 0 {
             self.give_up_waiting(peers);
         }
@@ -759,13 +769,17 @@ fn find(records: &Records, wanted: &[u32; NAME_WORDS]) -> Option<usize> {
 
 /// The segment that was met, if the same is offered in it as then.
 #[cold]
-fn still_offered<'a>(records: &'a mut Records, tuple: &Tuple, met: &Met) -> Option<&'a mut Record> {
-    if find(records, &words(tuple)) != Some(met.index) {
+fn still_offered<'a>(
+    records: &'a mut Records,
+    tuple: &Tuple,
+    offer: &Offer,
+) -> Option<&'a mut Record> {
+    if find(records, &words(tuple)) != Some(offer.index) {
         return None;
     }
-    let record = records.places_mut().get_mut(met.index)?.as_mut()?;
+    let record = records.places_mut().get_mut(offer.index)?.as_mut()?;
     let descriptor = record.other().descriptor.load(Ordering::Relaxed);
-    (record.loan.base == met.loan.base && descriptor == met.descriptor).then_some(record)
+    (record.kept.base == offer.kept.base && descriptor == offer.descriptor).then_some(record)
 }
 
 /// Gives up what the other end has given up.
@@ -809,8 +823,8 @@ impl Strangers {
     /// Those with which something is idle, but for one.
     fn add_idle(&mut self, records: &Records, but: Option<PeerId>) {
         for record in records.iter().filter(|record| record.state == State::Idle) {
-            if Some(record.loan.peer) != but {
-                self.add(record.loan.peer);
+            if Some(record.kept.peer) != but {
+                self.add(record.kept.peer);
             }
         }
     }
@@ -835,7 +849,7 @@ impl Strangers {
             return;
         }
         for place in records.places_mut() {
-            let is_dead = |r: &mut Record| r.state == State::Idle && self.has(r.loan.peer);
+            let is_dead = |r: &mut Record| r.state == State::Idle && self.has(r.kept.peer);
             if let Some(old) = place.take_if(is_dead) {
                 discard(peers, &old);
             }
@@ -848,7 +862,7 @@ impl Strangers {
 fn evict(records: &mut Records, peers: &PeerTable, peer: PeerId) {
     let idle = records.places().iter().enumerate().filter_map(|(index, record)| {
         let record = record.as_ref()?;
-        (record.state == State::Idle && record.loan.peer == peer).then_some((record.clock, index))
+        (record.state == State::Idle && record.kept.peer == peer).then_some((record.clock, index))
     });
     if let Some((_, index)) = idle.min()
         && let Some(place) = records.places_mut().get_mut(index)
@@ -863,14 +877,14 @@ fn discard(peers: &PeerTable, record: &Record) {
     record.say_gone();
     unmap(record);
     // SAFETY: connections take the page's address from the table when they attach; this user never did.
-    unsafe { peers.release(record.loan.peer) };
+    unsafe { peers.release(record.kept.peer) };
 }
 
 #[cold]
 fn unmap(record: &Record) {
-    if let Some(len) = segment::segment_len(record.loan.ring_bytes) {
+    if let Some(len) = segment::segment_len(record.kept.ring_bytes) {
         // SAFETY: the pool's own mapping of a segment with rings of that size, which nobody uses.
-        unsafe { memfd::unmap(record.loan.base, len) };
+        unsafe { memfd::unmap(record.kept.base, len) };
     }
 }
 

@@ -1,4 +1,4 @@
-//! Segments that two processes use again, and the board on which they meet.
+//! Segments that two processes use again, and the offer slot on which they meet.
 //!
 //! Both ends are pools of one process here, with a mapping each of the same file; only what asks the kernel about
 //! another process has one.
@@ -15,11 +15,11 @@ use std::{
 
 use common::*;
 use sdp_fabric_shm::{
-    asker::{Asker, Carrier, Notes},
+    diag_client::{Carrier, DiagClient, HiddenFdHooks},
     identity::{self, Addr, Examined, PeerSocket, Tuple},
     name::Name,
     peer::{PeerId, PeerTable},
-    pool::{Answer, BOARD_OFFSET, IDLE_PER_PEER, Loan, Met, POOL_MAX, Pool},
+    pool::{Answer, IDLE_PER_PEER, KeptSegment, OFFER_OFFSET, Offer, POOL_MAX, Pool},
     refusal::Refusal,
     rendezvous::PeerInfo,
     segment::{HEADER_BYTES, MappedSegment},
@@ -52,11 +52,11 @@ impl Side {
     }
 
     /// What the end of a connection does with a segment that is not kept.
-    fn throw(&self, loan: Loan) {
+    fn throw(&self, kept: KeptSegment) {
         // SAFETY: nobody uses mapping or page.
         unsafe {
-            libc::munmap(loan.base.as_ptr().cast(), HEADER_BYTES + 2 * loan.ring_bytes as usize);
-            self.peers.release(loan.peer);
+            libc::munmap(kept.base.as_ptr().cast(), HEADER_BYTES + 2 * kept.ring_bytes as usize);
+            self.peers.release(kept.peer);
         }
     }
 }
@@ -71,12 +71,12 @@ fn tuple(port: u16) -> Tuple {
     Tuple { local: at(port), remote: at(80), interface: 0 }
 }
 
-/// A connection that has met by name: the leases and loans of both ends.
-fn first(nonce: u64, doorbells: &Doorbells) -> ((u32, Loan), (u32, Loan)) {
+/// A connection that has met by name: the leases and segments of both ends.
+fn first(nonce: u64, doorbells: &Doorbells) -> ((u32, KeptSegment), (u32, KeptSegment)) {
     let (one, file) = MappedSegment::create(RING).unwrap();
     let two = MappedSegment::from_peer(file.raw(), RING).unwrap();
-    let lend = |side: &Side, map: &MappedSegment, number, owner, remote| {
-        let loan = Loan {
+    let keep = |side: &Side, map: &MappedSegment, number, owner, remote| {
+        let kept = KeptSegment {
             base: map.base(),
             ring_bytes: RING,
             peer: side.peer(nonce, doorbells),
@@ -86,10 +86,10 @@ fn first(nonce: u64, doorbells: &Doorbells) -> ((u32, Loan), (u32, Loan)) {
             remote,
             owner,
         };
-        (side.pool.lend(&side.peers, loan).unwrap(), loan)
+        (side.pool.keep(&side.peers, kept).unwrap(), kept)
     };
-    let client = lend(&CLIENT, &one, 1, OWNERS.0, Some(tuple(1).remote));
-    (client, lend(&SERVER, &two, 0, OWNERS.1, None))
+    let client = keep(&CLIENT, &one, 1, OWNERS.0, Some(tuple(1).remote));
+    (client, keep(&SERVER, &two, 0, OWNERS.1, None))
 }
 
 fn end(side: &Side, lease: u32, owner: u32) -> bool {
@@ -102,7 +102,7 @@ fn end_both(client: u32, server: u32) {
 }
 
 /// As [`first`], and the connection is over.
-fn both_idle(doorbells: &Doorbells) -> ((u32, Loan), (u32, Loan)) {
+fn both_idle(doorbells: &Doorbells) -> ((u32, KeptSegment), (u32, KeptSegment)) {
     let both = first(1, doorbells);
     end_both(both.0.0, both.1.0);
     both
@@ -112,17 +112,17 @@ fn may_be_offered(side: &Side) -> bool {
     side.pool.may_be_offered(&side.peers)
 }
 
-fn word(loan: &Loan, at: usize) -> &AtomicU32 {
+fn word(kept: &KeptSegment, at: usize) -> &AtomicU32 {
     // SAFETY: within the control page of a mapping that lasts as long as the test looks.
-    unsafe { loan.base.add(at).cast::<AtomicU32>().as_ref() }
+    unsafe { kept.base.add(at).cast::<AtomicU32>().as_ref() }
 }
 
 /// Whether the client of the connection `ours` has said that it will not use the segment: by its end line, which is where
-/// the server looks, whichever place on the board it has.
-fn is_disowned(loan: &Loan, ours: &Tuple) -> bool {
+/// the server looks, whichever place on the offer slot it has.
+fn is_disowned(kept: &KeptSegment, ours: &Tuple) -> bool {
     let side = usize::from(ours.side().unwrap());
     let line = offset_of!(Control, ends) + side * size_of::<EndLine>();
-    word(loan, line + offset_of!(EndLine, intent)).load(Ordering::SeqCst) == PASSED_ON
+    word(kept, line + offset_of!(EndLine, intent)).load(Ordering::SeqCst) == PASSED_ON
 }
 
 #[test]
@@ -130,33 +130,35 @@ fn a_segment_is_used_again_and_again() {
     isolated(|| {
         let doorbells = Doorbells::new();
         let before = footprint();
-        let ((mut client, loan), (mut server, _)) = first(1, &doorbells);
+        let ((mut client, kept), (mut server, _)) = first(1, &doorbells);
         let with_one = footprint();
         for life in 0..100u16 {
             let (ours, theirs) = (tuple(1000 + life), tuple(1000 + life).reversed());
-            word(&loan, 128).store(1, Ordering::Relaxed);
+            word(&kept, 128).store(1, Ordering::Relaxed);
             assert!(end(&CLIENT, client, OWNERS.0));
-            let offer = || CLIENT.pool.offer(&CLIENT.peers, &ours, OWNERS.0, 3, 33);
-            assert_eq!(offer(), None, "the other end still has it");
+            let offered = || CLIENT.pool.offer(&CLIENT.peers, &ours, OWNERS.0, 3, 33);
+            assert_eq!(offered(), None, "the other end still has it");
             assert!(end(&SERVER, server, OWNERS.1));
             assert!(may_be_offered(&SERVER) && !may_be_offered(&CLIENT));
             let elsewhere = Tuple { remote: Addr::v4([127, 0, 0, 1], 81), ..ours };
             let miss = CLIENT.pool.offer(&CLIENT.peers, &elsewhere, OWNERS.0, 3, 33);
             assert_eq!(miss, None, "another server's address");
-            client = offer().unwrap();
+            client = offered().unwrap();
             assert!(matches!(CLIENT.pool.answer(client, OWNERS.0), Answer::Waiting));
             assert!(matches!(CLIENT.pool.answer(client, 1234), Answer::Lost), "not its");
             assert!(SERVER.pool.look(&tuple(999).reversed()).is_none(), "another connection's");
             assert!(CLIENT.pool.look(&ours).is_none(), "one's own");
-            let met = SERVER.pool.look(&theirs).unwrap();
-            assert_eq!((met.descriptor, met.slot), (3, 33));
-            assert_eq!(met.loan.receive_size, 4096);
-            let take = || SERVER.pool.take(&theirs, &met, OWNERS.1, 4, 44);
+            let offer = SERVER.pool.look(&theirs).unwrap();
+            assert_eq!((offer.descriptor, offer.slot), (3, 33));
+            assert_eq!(offer.kept.receive_size, 4096);
+            let take = || SERVER.pool.take(&theirs, &offer, OWNERS.1, 4, 44);
             assert!(take() && !take(), "once");
-            server = met.lease();
-            assert_eq!(word(&loan, 128).load(Ordering::Relaxed), 0, "wiped");
-            let Answer::Taken(met) = CLIENT.pool.answer(client, OWNERS.0) else { panic!("taken") };
-            assert_eq!((met.descriptor, met.slot), (4, 44));
+            server = offer.lease();
+            assert_eq!(word(&kept, 128).load(Ordering::Relaxed), 0, "wiped");
+            let Answer::Taken(offer) = CLIENT.pool.answer(client, OWNERS.0) else {
+                panic!("taken")
+            };
+            assert_eq!((offer.descriptor, offer.slot), (4, 44));
             assert!(!CLIENT.pool.withdraw(&CLIENT.peers, client, OWNERS.0, false), "too late");
             assert!(CLIENT.pool.confirm(client, OWNERS.0));
             assert_eq!(footprint(), with_one);
@@ -173,29 +175,29 @@ fn a_segment_is_used_again_and_again() {
 fn an_offer_that_is_withdrawn_is_not_taken() {
     isolated(|| {
         let doorbells = Doorbells::new();
-        let offer = |port| CLIENT.pool.offer(&CLIENT.peers, &tuple(port), OWNERS.0, 3, 33);
+        let offered = |port| CLIENT.pool.offer(&CLIENT.peers, &tuple(port), OWNERS.0, 3, 33);
         both_idle(&doorbells);
-        let lease = offer(1).unwrap();
-        assert_eq!(offer(2), None, "one at a time");
-        let met = SERVER.pool.look(&tuple(1).reversed()).unwrap();
+        let lease = offered(1).unwrap();
+        assert_eq!(offered(2), None, "one at a time");
+        let offer = SERVER.pool.look(&tuple(1).reversed()).unwrap();
         assert!(CLIENT.pool.withdraw(&CLIENT.peers, lease, OWNERS.0, false));
-        assert!(!SERVER.pool.take(&tuple(1).reversed(), &met, OWNERS.1, 4, 44));
-        assert_eq!(offer(2), None, "its segment is given up");
+        assert!(!SERVER.pool.take(&tuple(1).reversed(), &offer, OWNERS.1, 4, 44));
+        assert_eq!(offered(2), None, "its segment is given up");
         assert!(!may_be_offered(&SERVER), "at the other end too");
         assert_eq!(mappings("sdp-conn"), 0);
         // Another connection's offer in the same place is not mistaken for it.
         both_idle(&doorbells);
-        assert_eq!(offer(2), Some(lease));
-        assert!(!SERVER.pool.take(&tuple(1).reversed(), &met, OWNERS.1, 4, 44));
-        let met = SERVER.pool.look(&tuple(2).reversed()).unwrap();
+        assert_eq!(offered(2), Some(lease));
+        assert!(!SERVER.pool.take(&tuple(1).reversed(), &offer, OWNERS.1, 4, 44));
+        let offer = SERVER.pool.look(&tuple(2).reversed()).unwrap();
         // Given up for good while the other end takes it: that end is alone with it, and hears of it.
-        assert!(SERVER.pool.take(&tuple(2).reversed(), &met, OWNERS.1, 4, 44));
-        assert!(!is_disowned(&met.loan, &tuple(2)));
+        assert!(SERVER.pool.take(&tuple(2).reversed(), &offer, OWNERS.1, 4, 44));
+        assert!(!is_disowned(&offer.kept, &tuple(2)));
         assert!(CLIENT.pool.withdraw(&CLIENT.peers, lease, OWNERS.0, true));
-        assert!(is_disowned(&met.loan, &tuple(2)));
+        assert!(is_disowned(&offer.kept, &tuple(2)));
         assert!(matches!(CLIENT.pool.answer(lease, OWNERS.0), Answer::Lost));
-        assert!(!end(&SERVER, met.lease(), OWNERS.1), "of no use any more");
-        SERVER.throw(met.loan);
+        assert!(!end(&SERVER, offer.lease(), OWNERS.1), "of no use any more");
+        SERVER.throw(offer.kept);
         assert_eq!(mappings("sdp-conn"), 0);
     });
 }
@@ -206,8 +208,8 @@ fn what_one_end_gives_up_the_other_does_not_offer() {
         let doorbells = Doorbells::new();
         both_idle(&doorbells);
         let lease = CLIENT.pool.offer(&CLIENT.peers, &tuple(1), OWNERS.0, 3, 33).unwrap();
-        let met = SERVER.pool.look(&tuple(1).reversed()).unwrap();
-        SERVER.pool.refuse(&SERVER.peers, &met);
+        let offer = SERVER.pool.look(&tuple(1).reversed()).unwrap();
+        SERVER.pool.refuse(&SERVER.peers, &offer);
         assert!(matches!(CLIENT.pool.answer(lease, OWNERS.0), Answer::Lost));
         assert!(CLIENT.pool.withdraw(&CLIENT.peers, lease, OWNERS.0, false));
         assert_eq!(mappings("sdp-conn"), 0);
@@ -215,12 +217,12 @@ fn what_one_end_gives_up_the_other_does_not_offer() {
         let (_, (server, _)) = both_idle(&doorbells);
         CLIENT.pool.distrust({
             let lease = CLIENT.pool.offer(&CLIENT.peers, &tuple(1), OWNERS.0, 3, 33).unwrap();
-            let met = SERVER.pool.look(&tuple(1).reversed()).unwrap();
-            assert!(SERVER.pool.take(&tuple(1).reversed(), &met, OWNERS.1, 4, 44));
-            let Answer::Taken(met) = CLIENT.pool.answer(lease, OWNERS.0) else { panic!() };
+            let offer = SERVER.pool.look(&tuple(1).reversed()).unwrap();
+            assert!(SERVER.pool.take(&tuple(1).reversed(), &offer, OWNERS.1, 4, 44));
+            let Answer::Taken(offer) = CLIENT.pool.answer(lease, OWNERS.0) else { panic!() };
             assert!(CLIENT.pool.confirm(lease, OWNERS.0));
             end_both(lease, server);
-            met.loan.peer
+            offer.kept.peer
         });
         assert_eq!(CLIENT.pool.offer(&CLIENT.peers, &tuple(1), OWNERS.0, 3, 33), None);
     });
@@ -248,8 +250,8 @@ fn forks_spoilt_segments_and_full_pools_keep_nothing() {
         let of_one: Vec<_> = (0..POOL_MAX).map(|_| first(1, &doorbells)).collect();
         let (_, file) = MappedSegment::create(RING).unwrap();
         let extra = MappedSegment::from_peer(file.raw(), RING).unwrap();
-        let loan = Loan { base: extra.base(), ..of_one[0].0.1 };
-        assert_eq!(CLIENT.pool.lend(&CLIENT.peers, loan), None, "all in use");
+        let kept = KeptSegment { base: extra.base(), ..of_one[0].0.1 };
+        assert_eq!(CLIENT.pool.keep(&CLIENT.peers, kept), None, "all in use");
         for ((client, _), (server, _)) in of_one {
             end_both(client, server);
         }
@@ -282,10 +284,10 @@ fn no_offer_outlives_a_fork() {
             assert!(!CLIENT.pool.is_empty());
             (lease, theirs, SERVER.pool.look(&ours.reversed()).unwrap())
         };
-        let take = |met: &Met| SERVER.pool.take(&ours.reversed(), met, OWNERS.1, 4, 44);
+        let take = |offer: &Offer| SERVER.pool.take(&ours.reversed(), offer, OWNERS.1, 4, 44);
         for is_taken in [false, true] {
-            let (lease, theirs, met) = offered();
-            assert_eq!(is_taken, is_taken && take(&met));
+            let (lease, theirs, offer) = offered();
+            assert_eq!(is_taken, is_taken && take(&offer));
             CLIENT.pool.clear(&CLIENT.peers);
             assert!(CLIENT.pool.is_empty());
             assert!(matches!(CLIENT.pool.answer(lease, OWNERS.0), Answer::Lost));
@@ -293,10 +295,10 @@ fn no_offer_outlives_a_fork() {
             assert!(CLIENT.pool.withdraw(&CLIENT.peers, lease, OWNERS.0, false));
             assert_eq!(is_disowned(&theirs, &ours), is_taken);
             if is_taken {
-                assert!(!end(&SERVER, met.lease(), OWNERS.1), "its end is alone with it");
+                assert!(!end(&SERVER, offer.lease(), OWNERS.1), "its end is alone with it");
                 SERVER.throw(theirs);
             } else {
-                assert!(SERVER.pool.look(&ours.reversed()).is_none() && !take(&met));
+                assert!(SERVER.pool.look(&ours.reversed()).is_none() && !take(&offer));
                 assert!(!may_be_offered(&SERVER));
             }
             assert_eq!(mappings("sdp-conn"), 0);
@@ -353,28 +355,28 @@ fn what_is_gone_pushes_nothing_out() {
 fn garbage_in_the_claim_ends_an_offer() {
     isolated(|| {
         let doorbells = Doorbells::new();
-        let ((_, loan), _) = both_idle(&doorbells);
+        let ((_, kept), _) = both_idle(&doorbells);
         let lease = CLIENT.pool.offer(&CLIENT.peers, &tuple(1), OWNERS.0, 3, 33).unwrap();
-        word(&loan, BOARD_OFFSET).store(77, Ordering::Relaxed);
+        word(&kept, OFFER_OFFSET).store(77, Ordering::Relaxed);
         assert!(matches!(CLIENT.pool.answer(lease, OWNERS.0), Answer::Waiting));
         assert!(CLIENT.pool.withdraw(&CLIENT.peers, lease, OWNERS.0, false));
         assert!(CLIENT.pool.is_empty());
     });
 }
 
-/// A board on which somebody writes who should not, seen through a mapping of its own: the pools give theirs up
-/// when they are told so.
+/// An offer slot on which somebody writes who should not, seen through a mapping of its own: the
+/// pools give theirs up when they are told so.
 struct Scribbled {
     /// Client's and server's mappings; our own.
     bases: [NonNull<u8>; 2],
-    own: Loan,
+    own: KeptSegment,
     /// Connections that have had the segment.
     life: u32,
     random: u64,
 }
 
 impl Scribbled {
-    // Words of a board by their numbers: the claim, then in each place these and the name.
+    // Words of an offer slot by their numbers: the claim, then in each place these and the name.
     const CLAIM: usize = 0;
     const PLACES: [usize; 2] = [32, 64];
     const RELEASED: usize = 0;
@@ -389,12 +391,12 @@ impl Scribbled {
             libc::mremap(client.base.as_ptr().cast(), 0, HEADER_BYTES, libc::MREMAP_MAYMOVE)
         };
         assert_ne!(copy, libc::MAP_FAILED);
-        let own = Loan { base: NonNull::new(copy.cast()).unwrap(), ..client };
+        let own = KeptSegment { base: NonNull::new(copy.cast()).unwrap(), ..client };
         Self { bases: [client.base, server.base], own, life: 0, random }
     }
 
     fn at(&self, number: usize) -> &AtomicU32 {
-        word(&self.own, BOARD_OFFSET + 4 * number)
+        word(&self.own, OFFER_OFFSET + 4 * number)
     }
 
     fn says(&self, place: usize, what: usize) -> u32 {
@@ -410,7 +412,8 @@ impl Scribbled {
         (0..9).map(move |at| u32::from_ne_bytes(*bytes[4 * at..].first_chunk().unwrap()))
     }
 
-    /// Whether the client offers that connection to the server, by the words of the board alone.
+    /// Whether the client offers that connection to the server, by the words of the offer slot
+    /// alone.
     fn offers(&self, tuple: &Tuple) -> bool {
         let mut name = Self::name(tuple).enumerate();
         self.is_claimed(2)
@@ -475,64 +478,64 @@ fn scribbles_on_a_board_bring_no_connection() {
         let before = footprint();
         let mut seen = OUTCOMES.map(|_| 0);
         let mut saw = |what| seen[OUTCOMES.iter().position(|o| *o == what).unwrap()] += 1;
-        let mut board = Scribbled::new(&doorbells, 88172645463325252);
+        let mut slots = Scribbled::new(&doorbells, 88172645463325252);
         for turn in 0..20_000 {
             // Now and then even so: what scribbles made useless may lie there for ever.
-            if CLIENT.pool.is_empty() || SERVER.pool.is_empty() || board.below(8) == 0 {
-                let random = board.random;
-                drop(board);
-                board = Scribbled::new(&doorbells, random);
+            if CLIENT.pool.is_empty() || SERVER.pool.is_empty() || slots.below(8) == 0 {
+                let random = slots.random;
+                drop(slots);
+                slots = Scribbled::new(&doorbells, random);
             }
-            board.scribble();
-            let ours = tuple(1 + board.below(2) as u16);
+            slots.scribble();
+            let ours = tuple(1 + slots.below(2) as u16);
             let theirs = ours.reversed();
             // Descriptors that only this turn's connection has: the proof, for which callers ask the kernel.
-            let (asker, taker) = (2 * turn + 1_000_000, 2 * turn + 1_000_001);
-            let is_free = board.says(0, Scribbled::RELEASED) == board.life + 1
-                && board.says(0, Scribbled::GONE) == 0
-                && board.is_claimed(0);
-            let offer = CLIENT.pool.offer(&CLIENT.peers, &ours, OWNERS.0, asker, 33);
-            assert_eq!(offer.is_some(), is_free);
+            let (offerer, taker) = (2 * turn + 1_000_000, 2 * turn + 1_000_001);
+            let is_free = slots.says(0, Scribbled::RELEASED) == slots.life + 1
+                && slots.says(0, Scribbled::GONE) == 0
+                && slots.is_claimed(0);
+            let offered = CLIENT.pool.offer(&CLIENT.peers, &ours, OWNERS.0, offerer, 33);
+            assert_eq!(offered.is_some(), is_free);
             saw(if is_free { "offered" } else { "nothing to offer" });
 
-            board.scribble();
+            slots.scribble();
             let mut server = None;
-            let met = SERVER.pool.look(&theirs);
-            assert_eq!(met.is_some(), board.offers(&ours));
-            if let Some(met) = met {
+            let offer = SERVER.pool.look(&theirs);
+            assert_eq!(offer.is_some(), slots.offers(&ours));
+            if let Some(offer) = offer {
                 assert_eq!(
-                    (met.loan.base, met.loan.side, met.loan.remote),
-                    (board.bases[1], 0, None)
+                    (offer.kept.base, offer.kept.side, offer.kept.remote),
+                    (slots.bases[1], 0, None)
                 );
-                if offer.is_none() || met.descriptor != asker as u32 {
+                if offered.is_none() || offer.descriptor != offerer as u32 {
                     saw("unproven");
-                    SERVER.pool.refuse(&SERVER.peers, &met);
+                    SERVER.pool.refuse(&SERVER.peers, &offer);
                 } else {
-                    board.scribble();
-                    let is_there = board.offers(&ours) && board.says(1, 2) == met.descriptor;
-                    assert_eq!(SERVER.pool.take(&theirs, &met, OWNERS.1, taker, 44), is_there);
+                    slots.scribble();
+                    let is_there = slots.offers(&ours) && slots.says(1, 2) == offer.descriptor;
+                    assert_eq!(SERVER.pool.take(&theirs, &offer, OWNERS.1, taker, 44), is_there);
                     if !is_there {
                         saw("too late");
                     }
-                    server = is_there.then_some(met);
+                    server = is_there.then_some(offer);
                 }
             }
 
-            board.scribble();
-            let Some(lease) = offer else { continue };
-            let is_proven = |met: &Met| server.is_some() && met.descriptor == taker as u32;
-            let is_taken = board.is_claimed(3);
+            slots.scribble();
+            let Some(lease) = offered else { continue };
+            let is_proven = |offer: &Offer| server.is_some() && offer.descriptor == taker as u32;
+            let is_taken = slots.is_claimed(3);
             match CLIENT.pool.answer(lease, OWNERS.0) {
-                Answer::Taken(met) if is_proven(&met) => {
+                Answer::Taken(offer) if is_proven(&offer) => {
                     assert!(is_taken);
                     saw("attached");
-                    assert_eq!((met.loan.base, met.loan.side), (board.bases[0], 1));
+                    assert_eq!((offer.kept.base, offer.kept.side), (slots.bases[0], 1));
                     assert!(!CLIENT.pool.withdraw(&CLIENT.peers, lease, OWNERS.0, false));
                     assert!(CLIENT.pool.confirm(lease, OWNERS.0));
-                    board.life += 1;
+                    slots.life += 1;
                     // Whose other end is said to have gone is not kept.
                     if !end(&CLIENT, lease, OWNERS.0) {
-                        CLIENT.throw(met.loan);
+                        CLIENT.throw(offer.kept);
                     }
                 }
                 answer => {
@@ -546,13 +549,13 @@ fn scribbles_on_a_board_bring_no_connection() {
                     assert!(CLIENT.pool.is_empty());
                 }
             }
-            if let Some(met) = server
-                && !end(&SERVER, met.lease(), OWNERS.1)
+            if let Some(offer) = server
+                && !end(&SERVER, offer.lease(), OWNERS.1)
             {
-                SERVER.throw(met.loan);
+                SERVER.throw(offer.kept);
             }
         }
-        drop(board);
+        drop(slots);
         assert_eq!(footprint(), before, "nothing is left");
         // Hundreds of each: a turn is not over with its first step.
         assert!(seen.iter().all(|count| *count > 100), "{OUTCOMES:?}: {seen:?}");
@@ -561,7 +564,8 @@ fn scribbles_on_a_board_bring_no_connection() {
 
 #[test]
 fn the_socket_that_stays_open_answers_as_a_fresh_one_does() {
-    static ASKER: Asker = Asker::new(Notes { kept: |_| true, gone: |_| {} });
+    static DIAG_CLIENT: DiagClient =
+        DiagClient::new(HiddenFdHooks { kept: |_| true, gone: |_| {} });
     isolated(|| {
         let before = footprint();
         let ask = |owner, stream: &TcpStream| {
@@ -572,7 +576,7 @@ fn the_socket_that_stays_open_answers_as_a_fresh_one_does() {
             };
             for may_be_elsewhere in [true, false] {
                 let carrier = Carrier { fd, tuple, may_be_elsewhere };
-                assert_eq!(ASKER.find(owner, || HIDDEN_MIN, &carrier), fresh);
+                assert_eq!(DIAG_CLIENT.find(owner, || HIDDEN_MIN, &carrier), fresh);
             }
             fresh
         };
@@ -597,12 +601,12 @@ fn the_socket_that_stays_open_answers_as_a_fresh_one_does() {
         let tuple = &Tuple::of(client.as_raw_fd()).unwrap();
         let carrier = Carrier { fd: client.as_raw_fd(), tuple, may_be_elsewhere: false };
         assert_eq!(
-            ASKER.find(2, || HIDDEN_MIN, &carrier),
+            DIAG_CLIENT.find(2, || HIDDEN_MIN, &carrier),
             None,
             "its socket is not there any more"
         );
         assert!(ask(2, &client).is_some() && ask(3, &client).is_some());
-        ASKER.close();
+        DIAG_CLIENT.close();
         let same = |fd| stat::stat(fd).unwrap().id;
         assert_eq!(same(hidden[0]), same(0));
         // SAFETY: no pointers.
@@ -639,7 +643,8 @@ fn pair_at(ports: [u16; 2]) -> [OwnedFd; 2] {
 
 #[test]
 fn a_connection_of_the_same_name_elsewhere_is_none_of_ours() {
-    static ASKER: Asker = Asker::new(Notes { kept: |_| true, gone: |_| {} });
+    static DIAG_CLIENT: DiagClient =
+        DiagClient::new(HiddenFdHooks { kept: |_| true, gone: |_| {} });
     if !is_root() {
         eprintln!("skipped: needs root to leave the network namespace");
         return;
@@ -667,7 +672,7 @@ fn a_connection_of_the_same_name_elsewhere_is_none_of_ours() {
         let tuple = &Tuple::of(ours.raw()).unwrap();
         assert_eq!(*tuple, Tuple::of(theirs.raw()).unwrap());
         let find = |fd, may_be_elsewhere| {
-            ASKER.find(1, || HIDDEN_MIN, &Carrier { fd, tuple, may_be_elsewhere })
+            DIAG_CLIENT.find(1, || HIDDEN_MIN, &Carrier { fd, tuple, may_be_elsewhere })
         };
         assert!(find(theirs.raw(), true).is_some(), "where we look");
         assert_eq!(find(ours.raw(), true), None);
@@ -713,24 +718,32 @@ fn what_is_shared_with_the_dead_is_given_up() {
         let doorbells = Doorbells::new();
         let before = footprint();
         let (pool, peers) = (&CLIENT.pool, &CLIENT.peers);
-        let lend = |peer| {
+        let keep = |peer| {
             let (segment, _) = MappedSegment::create(RING).unwrap();
             let base = segment.base();
             let (pid, side, receive_size) = (7, 1, 4096);
             let remote = Some(tuple(1).remote);
             let owner = OWNERS.0;
-            let loan =
-                Loan { base, ring_bytes: RING, peer, pid, side, receive_size, remote, owner };
+            let kept = KeptSegment {
+                base,
+                ring_bytes: RING,
+                peer,
+                pid,
+                side,
+                receive_size,
+                remote,
+                owner,
+            };
             assert!(peers.retain(peer));
-            (pool.lend(peers, loan).unwrap(), loan)
+            (pool.keep(peers, kept).unwrap(), kept)
         };
         let (one, first) = other_process(&doorbells, 1);
         let (two, second) = other_process(&doorbells, 2);
         for peer in [first, first, second] {
-            let (lease, _) = lend(peer);
+            let (lease, _) = keep(peer);
             assert!(end(&CLIENT, lease, OWNERS.0));
         }
-        let (used, loan) = lend(first);
+        let (used, kept) = keep(first);
         pool.drop_dead(peers);
         assert_eq!(mappings("sdp-conn"), 4, "both live");
         kill(&one);
@@ -738,16 +751,16 @@ fn what_is_shared_with_the_dead_is_given_up() {
         pool.drop_dead(peers);
         assert_eq!(mappings("sdp-conn"), 2, "the other's, and the one in use");
         assert!(!end(&CLIENT, used, OWNERS.0), "nobody will use it again");
-        CLIENT.throw(loan);
+        CLIENT.throw(kept);
         // Dead, and not waited for: the end of any connection finds out.
         kill(&two);
-        let (lease, loan) = lend(second);
+        let (lease, kept) = keep(second);
         assert_eq!(mappings("sdp-conn"), 1, "a meeting finds out too");
         assert!(!end(&CLIENT, lease, OWNERS.0));
-        CLIENT.throw(loan);
+        CLIENT.throw(kept);
         // One that had let go of the segment is not asked about; the next look finds out.
-        let (lease, loan) = lend(second);
-        word(&loan, BOARD_OFFSET + 128).store(1, Ordering::Relaxed);
+        let (lease, kept) = keep(second);
+        word(&kept, OFFER_OFFSET + 128).store(1, Ordering::Relaxed);
         assert!(end(&CLIENT, lease, OWNERS.0));
         assert_eq!(mappings("sdp-conn"), 1);
         pool.drop_dead(peers);

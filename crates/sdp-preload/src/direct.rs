@@ -38,7 +38,7 @@ macro_rules! direct {
                 // SAFETY: the program's arguments, which the kernel checks.
                 match unsafe { sys!($number, $($a),* $(, $more)*) } {
                     Ok(result) => result as $r,
-                    Err(error) => errno::settle(-(error.0 as isize)) as $r,
+                    Err(error) => errno::from_result(-(error.0 as isize)) as $r,
                 }
             }
         )*

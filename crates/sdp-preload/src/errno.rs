@@ -18,7 +18,7 @@ pub(crate) fn set(value: c_int) {
 
 /// A result in the kernel's convention (negative: an error number) becomes −1 and `errno`.
 #[inline]
-pub(crate) fn settle(result: isize) -> isize {
+pub(crate) fn from_result(result: isize) -> isize {
     if result < 0 {
         set(result.wrapping_neg() as c_int);
         -1

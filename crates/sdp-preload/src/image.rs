@@ -10,13 +10,13 @@
 
 /// Exchanges what of the library's data is mapped from its file.
 #[cfg(target_arch = "x86_64")]
-pub(crate) extern "C" fn settle() {
-    x86_64::settle();
+pub(crate) extern "C" fn exchange() {
+    x86_64::exchange();
 }
 
 /// Leaves it as it is.
 #[cfg(not(target_arch = "x86_64"))]
-pub(crate) extern "C" fn settle() {}
+pub(crate) extern "C" fn exchange() {}
 
 #[cfg(target_arch = "x86_64")]
 mod x86_64 {
@@ -99,7 +99,7 @@ mod x86_64 {
         Ok(before)
     }
 
-    pub(super) fn settle() {
+    pub(super) fn exchange() {
         let Some(data) = data().filter(|data| (1..=PAGES_MAX).contains(&data.pages)) else {
             return;
         };
@@ -109,13 +109,13 @@ mod x86_64 {
         // Before the look: a handler could begin a thread.
         let Ok(before) = block_signals(libc::SIG_BLOCK, u64::MAX) else { return };
         if is_undisturbed() {
-            settle_alone(&data);
+            exchange_alone(&data);
         }
         let _ = block_signals(libc::SIG_SETMASK, before);
     }
 
     /// With nothing that could write what the library writes.
-    fn settle_alone(data: &Data) {
+    fn exchange_alone(data: &Data) {
         let bytes = data.pages * PAGE;
         let Ok(copy) = kernel::map_zeros(bytes, 0, PRIVATE) else { return };
         let copy = copy.as_ptr().expose_provenance();
@@ -123,7 +123,7 @@ mod x86_64 {
         let looks = worth_a_look(data);
         // SAFETY: the library's own pages, of which nothing is written meanwhile: there is no other thread, signals are
         // blocked, and this one keeps what it changes in registers and on its stack.
-        unsafe { exchange(data, copy, looks, gap) };
+        unsafe { exchange_pages(data, copy, looks, gap) };
         // SAFETY: mapped above; nothing refers to it any more.
         let _ = unsafe { sys!(libc::SYS_munmap, copy, bytes) };
     }
@@ -169,7 +169,7 @@ mod x86_64 {
     /// # Safety
     /// The pages are readable and writable, and nobody writes them meanwhile.
     #[inline(never)]
-    unsafe fn exchange(data: &Data, copy: usize, looks: u64, gap: usize) {
+    unsafe fn exchange_pages(data: &Data, copy: usize, looks: u64, gap: usize) {
         let (first, pages) = (data.first, data.pages);
         let mut filled = 0u64;
         for page in (0..pages).filter(|page| looks & 1 << page != 0) {

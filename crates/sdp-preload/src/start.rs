@@ -6,7 +6,7 @@
 
 use core::ffi::CStr;
 use libc::{c_char, c_int};
-use sdp_socket::{calls, host};
+use sdp_socket::{calls, libc_calls};
 use sdp_sys::pid;
 
 use crate::hooks::{bind_trampolines, drop_deepbind, ending, own};
@@ -79,7 +79,7 @@ unsafe extern "C" fn construct(
         return errno::set(before);
     }
     direct::install();
-    host::install(ppoll, epoll_pwait, image::settle);
+    libc_calls::install(ppoll, epoll_pwait, image::exchange);
     // SAFETY: the loader's vectors.
     unsafe {
         read_environment(envp);

@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "starts processes")]
-    fn a_dead_owner_is_succeeded() {
+    fn a_dead_owner_is_replaced() {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let dead = child.id();
         child.wait().unwrap();

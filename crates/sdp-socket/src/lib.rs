@@ -34,7 +34,7 @@ mod wake;
 
 pub use api::calls;
 pub use conn::options;
-pub use process::{fork_page, host};
+pub use process::{fork_page, libc_calls};
 
 /// Zeros of at least `len` bytes, aligned to a page, that are never given back.
 #[cfg(test)]

@@ -73,7 +73,7 @@ pub struct Header {
     /// Free list of rows: tag in the upper half, row number + 1 in the lower (0 = empty).
     pub free: AtomicU64,
     /// Fork children, living or not, that have counted here and never had a page of their own.
-    pub guests: AtomicI64,
+    pub borrowers: AtomicI64,
     /// What rules are in force.
     pub rules: RuleWords,
     /// The RDMA device of the process.

@@ -147,7 +147,7 @@ pub struct ProcessView {
     /// Counters of fork children may be in here too, or may be yet.
     pub is_shared: bool,
     /// How many of them there are or were that never had a page of their own.
-    pub guests: u64,
+    pub borrowers: u64,
     /// Short name of the program; anything but printable ASCII is replaced by `?`.
     pub program: String,
     /// Version of the library, likewise.
@@ -347,7 +347,7 @@ pub fn parse(words: &[u64]) -> Result<ProcessView, PageError> {
         born_ns: w.u64(header!(born_ns)),
         has_exited: w.u32(header!(exited)) == 1,
         is_shared: w.u32(header!(flags)) & crate::writer::SHARED != 0,
-        guests: w.i64(header!(guests)).max(0).cast_unsigned(),
+        borrowers: w.i64(header!(borrowers)).max(0).cast_unsigned(),
         program: w.text(header!(program), PROGRAM_LEN),
         version: w.text(header!(version), 32),
         rules: parse_rules(w),

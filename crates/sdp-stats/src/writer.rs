@@ -338,15 +338,15 @@ impl Page {
     }
 
     /// From here on fork children may count here, also when the process has ended.
-    pub fn expect_guests(&self) {
+    pub fn expect_borrowers(&self) {
         if self.header.flags.load(Relaxed) & SHARED == 0 {
             self.header.flags.fetch_or(SHARED, Relaxed);
         }
     }
 
     /// `n` more fork children count here, or fewer: they have pages of their own.
-    pub fn count_guest(&self, n: i64) {
-        self.header.guests.fetch_add(n, Relaxed);
+    pub fn count_borrower(&self, n: i64) {
+        self.header.borrowers.fetch_add(n, Relaxed);
     }
 
     /// A child of this process could not hand in its page.
@@ -374,11 +374,11 @@ impl Page {
         is_new
     }
 
-    /// An end that was counted in `host` is counted here from now on.
-    pub fn adopt_end(&self, host: &Self, verdict: Verdict<'_>) {
+    /// An end that was counted in `inherited` is counted here from now on.
+    pub fn adopt_end(&self, inherited: &Self, verdict: Verdict<'_>) {
         // Read once: a relative may change it meanwhile, and what goes from the one page must come to the other.
         let counted = verdict.raw();
-        host.count_end(counted, -1);
+        inherited.count_end(counted, -1);
         self.count_end(counted, 1);
     }
 

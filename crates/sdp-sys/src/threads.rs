@@ -16,7 +16,7 @@ use crate::{
 /// Time on a CPU in which a thread comes out of any stretch of work that holds no connection.
 const STRETCH_NS: u64 = 100_000;
 /// How often a thread is looked at.
-const NAP_NS: i64 = 50_000;
+const SLEEP_NS: i64 = 50_000;
 /// Longest path below a task's directory: ten digits, `/schedstat` and NUL.
 const PATH_MAX: usize = 24;
 
@@ -38,7 +38,7 @@ pub fn await_others(deadline: u64) {
         }
         let mut ran = None;
         while monotonic_ns() < deadline && !has_moved_on(directory, digits, &mut ran) {
-            crate::time::nap(NAP_NS);
+            crate::time::sleep(SLEEP_NS);
         }
         Held::No
     });

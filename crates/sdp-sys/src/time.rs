@@ -10,7 +10,7 @@ pub fn yield_now() {
 
 /// Sleeps for `ns` nanoseconds, less than a second. A signal ends it early.
 #[inline]
-pub fn nap(ns: i64) {
+pub fn sleep(ns: i64) {
     debug_assert!((0..1_000_000_000).contains(&ns));
     let time = libc::timespec { tv_sec: 0, tv_nsec: ns };
     let _ = kernel::nanosleep(&time);

@@ -339,10 +339,10 @@ impl State {
 
     fn fold(&mut self, owner: Owner, mapping: &Mapping) {
         match parse(&mapping.words()) {
-            Ok(ProcessView { sums, guests, .. }) => {
+            Ok(ProcessView { sums, borrowers, .. }) => {
                 let is_new = self.meet(owner);
                 self.done.processes =
-                    self.done.processes.saturating_add(guests + u64::from(is_new));
+                    self.done.processes.saturating_add(borrowers + u64::from(is_new));
                 self.done.sums.add(&sums);
             }
             Err(_) => self.done.refused += 1,

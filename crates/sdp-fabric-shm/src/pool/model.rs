@@ -1,13 +1,15 @@
-//! A model of the board: two processes that have segments in common and use them for further connections, both
-//! ways, while either may close, fork or be killed between any two steps.
+//! A model of the offer slot: two processes that have segments in common and use them for further
+//! connections, both ways, while either may close, fork or be killed between any two steps.
 //!
-//! The pools and what they do to boards and control pages are the real ones, on memory of the model's; its own are
-//! sockets, processes and the proof (who holds which end). The steps of [`Pool::take`] are taken one at a time, with
-//! the pool's lock held; all other functions change what the other process sees in one store, and are one step.
-//! Promises: one connection at a time has a segment, the same at both ends, no child of either process has it
-//! mapped without the connection, and nobody offers it before both have released it; nothing is emptied under somebody's feet, or for a connection that the other process does not
-//! have; an end that is left alone there does not see the other one attached; and without a disturbance no end is
-//! left alone, nor waits for ever.
+//! The pools and what they do to offer slots and control pages are the real ones, on memory of the
+//! model's; its own are sockets, processes and the proof (who holds which end). The steps of
+//! [`Pool::take`] are taken one at a time, with the pool's lock held; all other functions change
+//! what the other process sees in one store, and are one step. Promises: one connection at a time
+//! has a segment, the same at both ends, no child of either process has it mapped without the
+//! connection, and nobody offers it before both have released it; nothing is emptied under
+//! somebody's feet, or for a connection that the other process does not have; an end that is left
+//! alone there does not see the other one attached; and without a disturbance no end is left alone,
+//! nor waits for ever.
 
 use std::{
     boxed::Box,
@@ -77,7 +79,7 @@ enum At {
     Ended,
 }
 
-/// A control page and its board.
+/// A control page and its offer slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 struct Page {
     claim: u32,
@@ -113,7 +115,7 @@ struct S {
     disturbances: u8,
 }
 
-struct Boards {
+struct OfferSlots {
     twin: Twin,
     /// By segment: who made its first connection.
     first: Vec<usize>,
@@ -131,14 +133,14 @@ fn word(segment: usize, at: usize) -> &'static AtomicU32 {
 }
 
 fn words_of(place: usize) -> impl Iterator<Item = usize> {
-    (0..4 + NAME_WORDS).map(move |word| BOARD_OFFSET + 128 + 128 * place + 4 * word)
+    (0..4 + NAME_WORDS).map(move |word| OFFER_OFFSET + 128 + 128 * place + 4 * word)
 }
 
 impl Page {
     fn load(segment: usize) -> Self {
         let mut page = Self::default();
         let get = |at| word(segment, at).load(Ordering::Relaxed);
-        page.claim = get(BOARD_OFFSET);
+        page.claim = get(OFFER_OFFSET);
         for end in 0..2 {
             page.marks[end] = get(128 + 128 * end);
             for (to, at) in page.places[end].iter_mut().zip(words_of(end)) {
@@ -150,7 +152,7 @@ impl Page {
 
     fn store(&self, segment: usize) {
         let set = |at, value| word(segment, at).store(value, Ordering::Relaxed);
-        set(BOARD_OFFSET, self.claim);
+        set(OFFER_OFFSET, self.claim);
         for end in 0..2 {
             set(128 + 128 * end, self.marks[end]);
             for (value, at) in self.places[end].iter().zip(words_of(end)) {
@@ -193,7 +195,7 @@ fn descriptor(connection: usize, process: usize) -> u32 {
 
 impl S {
     /// Runs `body` on the pool of a process.
-    fn pool<R>(&mut self, model: &Boards, process: usize, body: impl FnOnce(&Pool) -> R) -> R {
+    fn pool<R>(&mut self, model: &OfferSlots, process: usize, body: impl FnOnce(&Pool) -> R) -> R {
         let pool = Pool::new();
         pool.generation.store(self.generations[process], Ordering::Relaxed);
         pool.with(|records| {
@@ -211,9 +213,9 @@ impl S {
                 *kept = records.list[segment].map(|record| Kept {
                     state: record.state as u8,
                     life: record.life,
-                    owner: record.loan.owner,
+                    owner: record.kept.owner,
                     generation: record.generation,
-                    has_remote: record.loan.remote.is_some(),
+                    has_remote: record.kept.remote.is_some(),
                 });
             }
         });
@@ -267,7 +269,7 @@ impl S {
 
 type Next = Option<(&'static str, Result<S, String>)>;
 
-impl Boards {
+impl OfferSlots {
     fn by(&self, connection: usize) -> usize {
         let further = connection.checked_sub(self.first.len());
         further.map_or_else(|| self.first[connection], |index| self.further[index])
@@ -276,7 +278,7 @@ impl Boards {
     fn record(&self, segment: usize, process: usize, kept: &Kept) -> Record {
         let by = self.first[segment];
         Record {
-            loan: Loan {
+            kept: KeptSegment {
                 base: MEMORY.with(|pages| pages[segment]),
                 // No size of a ring: the pool leaves our memory mapped.
                 ring_bytes: 0,
@@ -296,8 +298,8 @@ impl Boards {
     }
 
     /// What [`Pool::look`] and [`Pool::answer`] tell, as far as it matters.
-    fn right(connection: usize, other: usize, met: &Met) -> bool {
-        met.descriptor == descriptor(connection, other)
+    fn right(connection: usize, other: usize, offer: &Offer) -> bool {
+        offer.descriptor == descriptor(connection, other)
     }
 
     /// Gives an open offer up.
@@ -333,8 +335,8 @@ impl Boards {
             }
             At::Offered(segment) => {
                 match s.pool(self, p, |pool| pool.answer(segment as u32 + 1, owner)) {
-                    Answer::Taken(met) => {
-                        let right = Self::right(c, p ^ 1, &met);
+                    Answer::Taken(offer) => {
+                        let right = Self::right(c, p ^ 1, &offer);
                         s.ends[c][p] = At::Answered(segment, right);
                         ("is answered", Ok(s))
                     }
@@ -386,9 +388,9 @@ impl Boards {
         };
         Some(match s.ends[c][p] {
             At::Meeting => {
-                let met = s.pool(self, p, |pool| pool.look(&tuple))?;
-                let segment = met.index;
-                s.ends[c][p] = At::Found(segment, Self::right(c, p ^ 1, &met));
+                let offer = s.pool(self, p, |pool| pool.look(&tuple))?;
+                let segment = offer.index;
+                s.ends[c][p] = At::Found(segment, Self::right(c, p ^ 1, &offer));
                 if self.twin == Twin::WipesFirst
                     && let Err(what) = wipe(&mut s, segment)
                 {
@@ -402,8 +404,8 @@ impl Boards {
                     return Some(("proves the offerer", Ok(s)));
                 }
                 s.pool(self, p, |pool| {
-                    if let Some(met) = pool.look(&tuple) {
-                        pool.refuse(&PEERS, &met);
+                    if let Some(offer) = pool.look(&tuple) {
+                        pool.refuse(&PEERS, &offer);
                     }
                 });
                 s.ends[c][p] = At::Meeting;
@@ -411,12 +413,12 @@ impl Boards {
             }
             At::Proven(segment, right) => {
                 let is_there = s.pool(self, p, |pool| {
-                    let Some(mut met) = pool.look(&tuple) else { return false };
-                    met.index = segment;
+                    let Some(mut offer) = pool.look(&tuple) else { return false };
+                    offer.index = segment;
                     if right {
-                        met.descriptor = descriptor(c, p ^ 1);
+                        offer.descriptor = descriptor(c, p ^ 1);
                     }
-                    pool.with(|records| still_offered(records, &tuple, &met).is_some())
+                    pool.with(|records| still_offered(records, &tuple, &offer).is_some())
                 });
                 if !is_there {
                     s.ends[c][p] = At::Meeting;
@@ -537,7 +539,7 @@ impl Boards {
     }
 }
 
-impl Model for Boards {
+impl Model for OfferSlots {
     type State = S;
 
     fn start(&self) -> S {
@@ -658,32 +660,46 @@ impl Model for Boards {
 
 const LIMIT: usize = 5_000_000;
 
-fn boards(twin: Twin, first: &[usize], further: &[usize], disturbances: u8) -> Boards {
-    Boards { twin, first: first.to_vec(), further: further.to_vec(), disturbances, is_fickle: true }
+fn offer_slots(twin: Twin, first: &[usize], further: &[usize], disturbances: u8) -> OfferSlots {
+    OfferSlots {
+        twin,
+        first: first.to_vec(),
+        further: further.to_vec(),
+        disturbances,
+        is_fickle: true,
+    }
 }
 
 #[test]
 fn a_segment_has_one_connection_at_a_time() {
     use Twin::Faithful;
-    holds("boards, one segment", &boards(Faithful, &[0], &[0, 0], 0), LIMIT);
-    holds("boards, disturbed", &boards(Faithful, &[0], &[0], 1), LIMIT);
+    holds("offer slots, one segment", &offer_slots(Faithful, &[0], &[0, 0], 0), LIMIT);
+    holds("offer slots, disturbed", &offer_slots(Faithful, &[0], &[0], 1), LIMIT);
     if size() >= Size::Ci {
-        holds("boards, two ways", &boards(Faithful, &[0, 1], &[0, 1], 0), LIMIT);
-        holds("boards, two connections disturbed", &boards(Faithful, &[0], &[0, 0], 1), LIMIT);
+        holds("offer slots, two ways", &offer_slots(Faithful, &[0, 1], &[0, 1], 0), LIMIT);
+        holds(
+            "offer slots, two connections disturbed",
+            &offer_slots(Faithful, &[0], &[0, 0], 1),
+            LIMIT,
+        );
     }
     if size() >= Size::Long {
-        holds("boards, three connections", &boards(Faithful, &[0], &[0, 0, 0], 1), LIMIT);
-        holds("boards, twice disturbed", &boards(Faithful, &[0], &[0, 0], 2), LIMIT);
-        holds("boards, two ways disturbed", &boards(Faithful, &[0, 1], &[0, 1], 1), LIMIT);
+        holds("offer slots, three connections", &offer_slots(Faithful, &[0], &[0, 0, 0], 1), LIMIT);
+        holds("offer slots, twice disturbed", &offer_slots(Faithful, &[0], &[0, 0], 2), LIMIT);
+        holds(
+            "offer slots, two ways disturbed",
+            &offer_slots(Faithful, &[0, 1], &[0, 1], 1),
+            LIMIT,
+        );
     }
 }
 
 #[test]
 fn every_rule_is_needed() {
     for twin in [Twin::CountsNoLives, Twin::ReleasesEarly, Twin::OffersAgain] {
-        fails(&format!("boards, {twin:?}"), &boards(twin, &[0], &[0, 0], 0), LIMIT);
+        fails(&format!("offer slots, {twin:?}"), &offer_slots(twin, &[0], &[0, 0], 0), LIMIT);
     }
     for twin in [Twin::WipesFirst, Twin::ForksWithOffer, Twin::ProvesNothing] {
-        fails(&format!("boards, {twin:?}"), &boards(twin, &[0], &[0], 1), LIMIT);
+        fails(&format!("offer slots, {twin:?}"), &offer_slots(twin, &[0], &[0], 1), LIMIT);
     }
 }

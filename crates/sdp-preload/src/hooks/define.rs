@@ -27,7 +27,7 @@ macro_rules! answer {
                 sdp_socket::calls::finish(ticket, result as isize, $flags);
                 result
             }
-            sdp_socket::calls::Call::Done(result) => crate::errno::settle(result) as _,
+            sdp_socket::calls::Call::Done(result) => crate::errno::from_result(result) as _,
         }
     };
     ($call:expr, $real:expr) => {

@@ -94,7 +94,7 @@ pub(super) unsafe fn control(
         return fresh(real());
     }
     if let Call::Done(result) = calls::controlling(fd, command, arg) {
-        return errno::settle(result) as c_int;
+        return errno::from_result(result) as c_int;
     }
     let result = real();
     if duplicates(command) {

@@ -29,7 +29,7 @@ unsafe fn wait_ms(
     let limit = milliseconds(timeout);
     // SAFETY: the program's array; the timeout lives on this stack.
     match unsafe { calls::epoll_wait(set, events, max, pointer(limit.as_ref()), mask) } {
-        Call::Done(result) => errno::settle(result) as c_int,
+        Call::Done(result) => errno::from_result(result) as c_int,
         Call::Pass | Call::Counted(_) | Call::EarlyWait => real(),
     }
 }
@@ -81,7 +81,7 @@ hooks! {
             return real::epoll_pwait2(set, events, max, timeout, mask);
         }
         slowly(move || match calls::epoll_wait(set, events, max, timeout, mask) {
-            Call::Done(result) => errno::settle(result) as c_int,
+            Call::Done(result) => errno::from_result(result) as c_int,
             Call::Pass | Call::Counted(_) | Call::EarlyWait => real::epoll_pwait2(set, events, max, timeout, mask),
         })
     }

@@ -654,7 +654,7 @@ unsafe fn wait(
         }
     };
     match call {
-        Call::Done(result) => Some(errno::settle(result) as c_long),
+        Call::Done(result) => Some(errno::from_result(result) as c_long),
         Call::EarlyWait => Some(poll::early(real)),
         Call::Pass | Call::Counted(_) => None,
     }

@@ -313,7 +313,7 @@ pub(super) unsafe fn receive_from(
                 // SAFETY: the program's, valid because it asks for an address.
                 unsafe { *len = 0 };
             }
-            crate::errno::settle(result)
+            crate::errno::from_result(result)
         }
         other => answer!(other, flags, real()),
     }

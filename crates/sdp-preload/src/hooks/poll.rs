@@ -42,7 +42,7 @@ unsafe fn poll_ms(fds: *mut pollfd, n: nfds_t, timeout: c_int, real: impl Fn() -
     let limit = milliseconds(timeout);
     // SAFETY: the program's array; the timeout lives on this stack.
     match unsafe { calls::poll(fds, n as usize, pointer(limit.as_ref()), ptr::null()) } {
-        Call::Done(result) => errno::settle(result) as c_int,
+        Call::Done(result) => errno::from_result(result) as c_int,
         Call::EarlyWait => early(real),
         Call::Pass | Call::Counted(_) => real(),
     }
@@ -62,7 +62,7 @@ unsafe fn poll_until(
     }
     // SAFETY: the program's pointers.
     match unsafe { calls::poll(fds, n as usize, timeout, mask) } {
-        Call::Done(result) => errno::settle(result) as c_int,
+        Call::Done(result) => errno::from_result(result) as c_int,
         Call::EarlyWait => early(real),
         Call::Pass | Call::Counted(_) => real(),
     }
@@ -120,7 +120,7 @@ pub(super) unsafe fn select_us(
             (*timeout).tv_usec = left % NANOSECONDS / 1000;
         }
     }
-    errno::settle(result) as c_int
+    errno::from_result(result) as c_int
 }
 
 hooks! {
@@ -190,7 +190,7 @@ hooks! {
             return real::pselect(n, r, w, e, timeout, mask);
         }
         match calls::select(n, r, w, e, timeout, mask) {
-            Call::Done(result) => errno::settle(result) as c_int,
+            Call::Done(result) => errno::from_result(result) as c_int,
             Call::EarlyWait => early(|| real::pselect(n, r, w, e, timeout, mask)),
             Call::Pass | Call::Counted(_) => real::pselect(n, r, w, e, timeout, mask),
         }

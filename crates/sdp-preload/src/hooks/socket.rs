@@ -70,7 +70,7 @@ pub(super) unsafe fn option_of(
         // SAFETY: the caller's.
         let told = unsafe { calls::getsockopt(fd, level, name, value, len) };
         if let Call::Done(result) = told {
-            return errno::settle(result) as c_int;
+            return errno::from_result(result) as c_int;
         }
         let result = real();
         if result == 0 {
@@ -266,7 +266,7 @@ hooks! {
         let mut mark: c_int = 0;
         match calls::ioctl(fd, SIOCATMARK, (&raw mut mark).addr()) {
             Call::Done(0) => mark,
-            Call::Done(result) => errno::settle(result) as c_int,
+            Call::Done(result) => errno::from_result(result) as c_int,
             Call::Pass | Call::Counted(_) | Call::EarlyWait => real::sockatmark(fd),
         }
     }

@@ -1,4 +1,4 @@
-//! Locks of family memory: one owner at a time, and a dead one is succeeded exactly once.
+//! Locks of family memory: one owner at a time, and a dead one is replaced exactly once.
 
 use std::sync::Arc;
 
@@ -60,15 +60,15 @@ fn one_owner_at_a_time() {
 }
 
 #[test]
-fn a_dead_owner_is_succeeded_once() {
+fn a_dead_owner_is_replaced_once() {
     let spared: [Spared; 1] = [(
         "lock.rs",
         ".compare_exchange(armed, pid | WAITERS",
         Loss::Ordering,
         "who knows from the kernel that a process is dead sees what it wrote",
     )];
-    let succession = [("lock.rs", ".compare_exchange(armed, pid | WAITERS")];
-    twins("lock, dead owner", 2, &succession, &spared, || {
+    let takeover = [("lock.rs", ".compare_exchange(armed, pid | WAITERS")];
+    twins("lock, dead owner", 2, &takeover, &spared, || {
         let world = World::new();
         // Process 3 dies inside.
         assert_eq!(lock::lock(&world.word, 3), Acquired::Clean);
@@ -84,6 +84,6 @@ fn a_dead_owner_is_succeeded_once() {
         world.work();
         lock::unlock(&world.word);
         dying.join().expect("dead");
-        assert_eq!(taken + other.join().expect("done"), 1, "one successor");
+        assert_eq!(taken + other.join().expect("done"), 1, "one next owner");
     });
 }

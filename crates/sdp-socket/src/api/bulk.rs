@@ -103,7 +103,7 @@ pub(crate) fn send(first: Ticket, buffers: &mut Buffers, flags: c_int) -> Result
                 if let Err(e) = rest
                     && !matches!(e, Errno::EPIPE | Errno::EAGAIN | Errno::EINTR | Errno::EBADF)
                 {
-                    conn.owe(e);
+                    conn.set_pending_error(e);
                 }
                 return Ok(done + rest.unwrap_or(0));
             }

@@ -362,7 +362,7 @@ pub fn keep_error(fd: c_int, error: c_int) {
     if error != libc::EAGAIN
         && let Some(conn) = ConnGuard::new(fd, Half::Receive)
     {
-        conn.owe(Errno(error));
+        conn.set_pending_error(Errno(error));
     }
 }
 
@@ -520,7 +520,7 @@ pub(crate) fn finish_more(ticket: Ticket, result: isize, flags: c_int, more: usi
         if let Some((page, row)) = publish::of_row(conn) {
             let direction = if ticket.receive { Direction::Receive } else { Direction::Send };
             if row == RowId::NONE {
-                conn.add_rowless(half, result as u64);
+                conn.add_unattributed(half, result as u64);
             }
             page.moved_kernel(row, direction, result as u64, counting.is_single());
         }

@@ -16,8 +16,8 @@ pub(crate) mod flag {
     pub(crate) const PEER_GONE: u32 = 1 << 4;
     /// The program shut down its sending side.
     pub(crate) const SHUT: u32 = 1 << 5;
-    /// Counted and rowed in the statistics.
-    pub(crate) const ROWED: u32 = 1 << 6;
+    /// Counted, and has a row in the statistics.
+    pub(crate) const HAS_STATS_ROW: u32 = 1 << 6;
     /// The peer broke the protocol: every call answers ECONNRESET.
     pub(crate) const HOSTILE: u32 = 1 << 7;
     /// The peer was given this process's doorbell, so arms may ask for it.

@@ -14,9 +14,9 @@ mod noted;
 pub mod options;
 pub(crate) mod pool;
 pub(crate) mod publish;
+pub(crate) mod send_turn;
 pub(crate) mod sharing;
 mod slot;
-pub(crate) mod turn;
 pub(crate) mod words;
 
 pub(crate) use carrier::is_end;

@@ -9,7 +9,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use sdp_fabric_shm::pool::{Loan, Pool};
+use sdp_fabric_shm::pool::{KeptSegment, Pool};
 
 use crate::{
     conn::{Conn, Stage, flag},
@@ -32,14 +32,14 @@ fn is_keeping() -> bool {
 }
 
 /// A connection has met its other end by name: its segment may come back. Under the meeting's lock.
-pub(crate) fn lend(conn: &Conn, loan: Loan) {
+pub(crate) fn keep(conn: &Conn, kept: KeptSegment) {
     const EXCLUDED: u32 = flag::ADOPTED | flag::PASSED | flag::UNCERTAIN;
     if process::tunables().keeps_segments()
         && is_keeping()
         && !conn.has(EXCLUDED)
-        && process::peers().can_tell(loan.peer)
+        && process::peers().can_tell(kept.peer)
     {
-        let lease = POOL.lend(process::peers(), loan);
+        let lease = POOL.keep(process::peers(), kept);
         conn.lease.store(lease.unwrap_or(0), Ordering::Relaxed);
     }
 }
@@ -84,7 +84,7 @@ pub(crate) fn passed_by() {
 /// attached before does not come back.
 pub(crate) fn clear() {
     POOL.clear(process::peers());
-    process::asker().close();
+    process::diag_client().close();
 }
 
 /// The process is about to end.
@@ -95,10 +95,10 @@ pub(crate) fn leave() {
 /// In a fork child.
 pub(crate) fn become_child() {
     POOL.become_child();
-    process::asker().become_child();
+    process::diag_client().become_child();
 }
 
-/// The program is about to overwrite a hidden descriptor. False as in [`Asker::lose`].
+/// The program is about to overwrite a hidden descriptor. False as in [`DiagClient::lose`].
 pub(crate) fn lose(number: i32) -> bool {
-    process::asker().lose(number)
+    process::diag_client().lose(number)
 }

@@ -35,7 +35,7 @@ pub(crate) fn of_row(conn: &Conn) -> Option<(&'static Page, RowId)> {
 /// Gives the connection a row in the statistics page, if it has none in this process's page.
 #[inline]
 pub(crate) fn ensure_row(conn: &Conn) {
-    if !conn.has(flag::ROWED) {
+    if !conn.has(flag::HAS_STATS_ROW) {
         open_stats_row(conn);
     }
 }
@@ -44,10 +44,10 @@ pub(crate) fn ensure_row(conn: &Conn) {
 #[unsafe(link_section = ".text.hot")]
 fn open_stats_row(conn: &Conn) {
     if !page::is_own(conn.segment().is_some(), take_along) {
-        return; // a guest counts in its host's totals
+        return; // a borrower counts in the totals of the inherited page
     }
     let Some(page) = page::current() else { return };
-    if conn.flags.fetch_or(flag::ROWED, Ordering::SeqCst) & flag::ROWED != 0 {
+    if conn.flags.fetch_or(flag::HAS_STATS_ROW, Ordering::SeqCst) & flag::HAS_STATS_ROW != 0 {
         return;
     }
     // Without a system call: most connections are short. Who the row is about follows when the addresses
@@ -75,7 +75,7 @@ fn open_stats_row(conn: &Conn) {
         state: sdp_stats::ConnState::Established,
     });
     for (direction, half) in [(Direction::Send, Half::Send), (Direction::Receive, Half::Receive)] {
-        page.adopt_bytes(id, direction, conn.take_rowless(half));
+        page.adopt_bytes(id, direction, conn.take_unattributed(half));
     }
     let counted = words.and_then(|row| Verdict::at(&row.reason).reason());
     let reason = counted.or_else(|| conn.fallback_reason());
@@ -108,7 +108,7 @@ pub(crate) fn name_row(conn: &Conn, tuple: Tuple) {
 /// Gives a listener a row, if it has none in this process's page.
 #[inline]
 pub(crate) fn ensure_listener_row(conn: &Conn) {
-    if !conn.has(flag::ROWED) {
+    if !conn.has(flag::HAS_STATS_ROW) {
         open_listener_row(conn);
     }
 }
@@ -117,7 +117,7 @@ pub(crate) fn ensure_listener_row(conn: &Conn) {
 fn open_listener_row(conn: &Conn) {
     page::own(take_along);
     let Some(page) = page::current() else { return };
-    if conn.flags.fetch_or(flag::ROWED, Ordering::SeqCst) & flag::ROWED != 0 {
+    if conn.flags.fetch_or(flag::HAS_STATS_ROW, Ordering::SeqCst) & flag::HAS_STATS_ROW != 0 {
         return;
     }
     let fd = conn.fd.load(Ordering::Relaxed);
@@ -221,7 +221,7 @@ pub(crate) fn half_demoted(conn: &Conn, direction: Direction, reason: Reason) {
 
 /// Folds the connection's row into the totals.
 pub(crate) fn close_stats_row(conn: &Conn) {
-    if conn.has(flag::ROWED)
+    if conn.has(flag::HAS_STATS_ROW)
         && let Some(page) = page::current()
     {
         page.close_row(conn.stats_row()); // rows are the own page's
@@ -349,8 +349,8 @@ pub(crate) fn show_listener(conn: &Conn) {
     }
 }
 
-/// What this process has counted with `host` for its connections goes to the page in force.
-pub(crate) fn take_along(host: &Page) {
+/// What this process has counted with `inherited` for its connections goes to the page in force.
+pub(crate) fn take_along(inherited: &Page) {
     table::walk(|fd, entry| {
         let Entry::Conn(index) = entry else { return };
         let (Some(conn), Some(page)) = (get(index), page::current()) else { return };
@@ -360,14 +360,14 @@ pub(crate) fn take_along(host: &Page) {
         if conn.has(flag::COUNTED)
             && let Some(row) = conn.row()
         {
-            page.adopt_end(host, Verdict::at(&row.reason));
+            page.adopt_end(inherited, Verdict::at(&row.reason));
         }
         for (direction, half) in
             [(Direction::Send, Half::Send), (Direction::Receive, Half::Receive)]
         {
-            let bytes = conn.rowless(half);
+            let bytes = conn.unattributed(half);
             if bytes != 0 {
-                host.give_bytes(direction, bytes);
+                inherited.give_bytes(direction, bytes);
                 page.moved_kernel(RowId::NONE, direction, bytes, false);
             }
         }

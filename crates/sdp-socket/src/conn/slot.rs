@@ -33,7 +33,7 @@ use crate::{
         life,
         noted::Noted,
         pool, publish,
-        turn::Turn,
+        send_turn::SendTurn,
     },
     process::{self, fork_page},
 };
@@ -41,7 +41,7 @@ use crate::{
 mod quiet;
 mod retain;
 
-pub(crate) use quiet::{blank_unused_family, is_any_worked_on};
+pub(crate) use quiet::{is_any_worked_on, zero_unused_family};
 use retain::Retainer;
 pub(crate) use retain::{each_kept, each_kept_number, move_kept};
 
@@ -145,7 +145,7 @@ pub(crate) struct Conn {
     /// This end's side.
     pub(crate) side: AtomicU32,
     /// Whose turn it is to send.
-    pub(crate) turn: Turn,
+    pub(crate) turn: SendTurn,
     /// When the meeting began, in nanoseconds; once attached, the last time a sender looked whether its
     /// reader lives, in ticks, and the consumer's head then.
     pub(crate) looked: AtomicU64,
@@ -164,7 +164,7 @@ pub(crate) struct Conn {
     asleep: AtomicU32,
     /// An error number that the kernel told us while a call had bytes to answer with; 0 none. The next
     /// call reports it, as if the kernel still held it.
-    owed: AtomicU32,
+    pending_error: AtomicU32,
     // ---- the rest
     /// The peer process; written before `segment`, never after.
     peer: AtomicU64,
@@ -181,7 +181,7 @@ pub(crate) struct Conn {
     /// Addresses; written under the meeting's lock before NAMED is set.
     tuple: UnsafeCell<Tuple>,
     /// Bytes by half that are counted in the page's totals, for want of a row.
-    rowless: [AtomicU64; 2],
+    unattributed: [AtomicU64; 2],
     /// Names the segment in the process's pool ([`crate::migration::reuse`]), offered or in use; 0 none.
     pub(crate) lease: AtomicU32,
     /// Calls that waited for a meeting there.
@@ -315,7 +315,7 @@ impl Conn {
             &self.rules,
             &self.remote,
             &self.refusals,
-            &self.owed,
+            &self.pending_error,
             &self.fallback_reason,
             &self.proof,
             &self.agreed,
@@ -330,7 +330,7 @@ impl Conn {
         for pair in [&self.calls, &self.raw] {
             pair.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         }
-        for word in self.bytes.iter().chain(&self.rowless) {
+        for word in self.bytes.iter().chain(&self.unattributed) {
             word.store(0, Ordering::Relaxed);
         }
         for word in [&self.looked, &self.looked_head, &self.one_way, &self.left_alone] {
@@ -657,17 +657,17 @@ impl Conn {
     }
 
     /// Bytes of a half were counted in the totals, for want of a row.
-    pub(crate) fn add_rowless(&self, half: Half, bytes: u64) {
-        self.rowless[half as usize].fetch_add(bytes, Ordering::Relaxed);
+    pub(crate) fn add_unattributed(&self, half: Half, bytes: u64) {
+        self.unattributed[half as usize].fetch_add(bytes, Ordering::Relaxed);
     }
 
-    pub(crate) fn rowless(&self, half: Half) -> u64 {
-        self.rowless[half as usize].load(Ordering::Relaxed)
+    pub(crate) fn unattributed(&self, half: Half) -> u64 {
+        self.unattributed[half as usize].load(Ordering::Relaxed)
     }
 
     /// They are in a row from here on, or another process's.
-    pub(crate) fn take_rowless(&self, half: Half) -> u64 {
-        self.rowless[half as usize].swap(0, Ordering::Relaxed)
+    pub(crate) fn take_unattributed(&self, half: Half) -> u64 {
+        self.unattributed[half as usize].swap(0, Ordering::Relaxed)
     }
 
     #[inline]
@@ -706,14 +706,14 @@ impl Conn {
         }
     }
 
-    /// Takes the error that is owed to the program.
+    /// Takes the error that the next call of the program reports.
     #[inline]
-    pub(crate) fn take_owed(&self) -> Option<Errno> {
-        if self.owed.load(Ordering::Relaxed) == 0 {
+    pub(crate) fn take_pending_error(&self) -> Option<Errno> {
+        if self.pending_error.load(Ordering::Relaxed) == 0 {
             return None;
         }
-        let owed = self.owed.swap(0, Ordering::Relaxed);
-        (owed != 0).then_some(Errno(owed as i32))
+        let pending = self.pending_error.swap(0, Ordering::Relaxed);
+        (pending != 0).then_some(Errno(pending as i32))
     }
 
     /// Runs `body` on the meeting, unless another thread is at it.

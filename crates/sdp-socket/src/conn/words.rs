@@ -5,9 +5,9 @@
 //! [`finish_source`] and [`finish_sink`]; the fast path and the ordinary one go through both. Nothing is decided
 //! here: what the words say is checked by those who load them. Layout: `docs/spec/shm.md`, section 5.
 //!
-//! A kill comes between two instructions, and the successor, who knows of it from the kernel, sees what
-//! the instructions before it stored. So order here is the compiler's matter: no fence, no locked
-//! instruction.
+//! A kill comes between two instructions, and the next owner, who knows of it from the kernel, sees
+//! what the instructions before it stored. So order here is the compiler's matter: no fence, no
+//! locked instruction.
 //!
 //! # Sending half
 //! What is published in the segment is sent. The private words follow, and the tail is the last of them:
@@ -15,10 +15,11 @@
 //! holds the stream position from before the message.
 //!
 //! # Receiving half
-//! One word, [`CURRENT`], says how far the half has been read, the head's low bits included; it is stored
-//! first. The message number follows the stream position, the head comes last; only then is the room given to
-//! the producer. Until then all messages behind the old head are in the ring, for the successor to read
-//! again what the other words should be. [`SINK_BASE`] is the stream position from before.
+//! One word, [`CURRENT`], says how far the half has been read, the head's low bits included; it is
+//! stored first. The message number follows the stream position, the head comes last; only then is
+//! the room given to the producer. Until then all messages behind the old head are in the ring, for
+//! the next owner to read again what the other words should be. [`SINK_BASE`] is the stream
+//! position from before.
 
 use core::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 

@@ -280,7 +280,7 @@ pub(crate) unsafe fn receive(fd: c_int, to: *mut u8, len: usize) -> Option<Recei
     }
     let _section = section::Guard::enter();
     let used = InUse::get(fd, Half::Receive)?;
-    if used.conn.has(flag::HOSTILE) || used.conn.owes() {
+    if used.conn.has(flag::HOSTILE) || used.conn.has_pending_error() {
         return None;
     }
     if used.conn.left_alone.load(Ordering::Relaxed) != 0 && is_left_alone(&used) {

@@ -24,7 +24,7 @@ use crate::{
         words::{self, SDP_BIT, put, set},
     },
     datapath::fast,
-    wake::arming::{note_eaten, wait_mode},
+    wake::arming::{note_consumed, wait_mode},
 };
 
 /// Sending half.
@@ -69,7 +69,7 @@ impl SourceState {
     }
 
     /// Stores back: after each message that was published, before the next one is. The order is a
-    /// successor's ([`crate::conn::words`]).
+    /// next owner's ([`crate::conn::words`]).
     #[inline]
     pub(crate) fn store(&self, words: &[AtomicU64]) {
         let (tail, head) = self.tx.cursors();
@@ -200,7 +200,7 @@ impl SinkState {
     }
 
     /// Stores back, and then publishes what was freed: when a message is done with, before the next one is
-    /// looked at. The order is a successor's ([`crate::conn::words`]).
+    /// looked at. The order is a next owner's ([`crate::conn::words`]).
     #[inline]
     pub(crate) fn store(&self, words: &[AtomicU64]) {
         let (_, head) = self.rx.cursors();
@@ -288,10 +288,11 @@ impl SinkState {
         words::step();
     }
 
-    /// Follows the pending entry that ends a section of the ring, in a call that may have read that section's
-    /// last messages just now: they are written down first. A successor takes the number of entries from the
-    /// segment, where it is stored at once, but where the ring has been read to from these words. With messages
-    /// missing there it would find them behind the next entry, a second time and out of order.
+    /// Follows the pending entry that ends a section of the ring, in a call that may have read that
+    /// section's last messages just now: they are written down first. A next owner takes the number
+    /// of entries from the segment, where it is stored at once, but where the ring has been read to
+    /// from these words. With messages missing there it would find them behind the next entry, a
+    /// second time and out of order.
     #[cold]
     pub(crate) fn leave_ring(&mut self, words: &[AtomicU64], half: AnyHalf<'_>) {
         self.store(words);
@@ -338,7 +339,7 @@ pub(crate) fn consume_wake_bytes(
         if conn.is_waited_for_elsewhere(Half::Receive) {
             half.arm(What::Bytes, wait_mode(conn));
         }
-        note_eaten(conn);
+        note_consumed(conn);
     }
     consumed
 }

@@ -17,14 +17,14 @@ use crate::{
 /// ring. The connection is attached, and falls back.
 pub(crate) fn both(conn: &Conn, fd: i32, reason: Reason) -> u64 {
     outbound(conn, reason);
-    inbound(conn, fd, |sink, _, half| receive::settle(fd, sink, half)).unwrap_or(0)
+    inbound(conn, fd, |sink, _, half| receive::follow_pending(fd, sink, half)).unwrap_or(0)
 }
 
 /// How long a writer that does not know of us is held back until the consumer lets the half leave its lane,
 /// and how often that is looked at.
 const CATCH_UP_NS: u64 = 2_000_000_000;
 
-const CATCH_UP_NAP_NS: i64 = 200_000;
+const CATCH_UP_SLEEP_NS: i64 = 200_000;
 
 /// The sending half: local and immediate, unless the consumer must catch up first (L2). False then: later
 /// sends of the library try again.
@@ -42,7 +42,7 @@ pub(crate) fn outbound_for_kernel(conn: &Conn, reason: Reason) -> bool {
         if monotonic_ns() >= end {
             return false;
         }
-        sdp_sys::time::nap(CATCH_UP_NAP_NS);
+        sdp_sys::time::sleep(CATCH_UP_SLEEP_NS);
     }
     true
 }

@@ -29,7 +29,7 @@
 use core::sync::atomic::Ordering;
 
 use sdp_fabric_shm::{
-    asker::Carrier,
+    diag_client::Carrier,
     identity::{self, Translation},
 };
 use sdp_stats::Reason;
@@ -132,7 +132,7 @@ pub(crate) fn met(conn: &Conn, fd: i32, is_own_user: bool) -> bool {
     conn.heard.store(0, Ordering::Relaxed); // of an earlier life, perhaps
     if word & WANTED == 0 {
         let seen = look(conn, fd);
-        process::asker().close(); // it was opened for this, as a rule
+        process::diag_client().close(); // it was opened for this, as a rule
         conn.proof.store(0, Ordering::Relaxed);
         return !matches!(seen, Some(Witness::Denies));
     }
@@ -185,7 +185,7 @@ pub(crate) fn after_receive(conn: &Conn, fd: i32) {
     };
     conn.heard.store(seen | looked << SEEN_SHIFT, Ordering::Relaxed);
     if seen >= wanted && !is_wanted(conn) {
-        process::asker().close();
+        process::diag_client().close();
     }
 }
 
@@ -292,7 +292,7 @@ fn is_news(conn: &Conn, edge: Edge) -> bool {
 /// After a send call, outside the lock: an end that turned out to be somebody else's leaves its
 /// lanes.
 #[cold]
-pub(crate) fn settle(conn: &Conn, fd: i32) {
+pub(crate) fn leave_if_refuted(conn: &Conn, fd: i32) {
     let word = conn.proof.load(Ordering::Relaxed);
     if word & (REFUTED | LEFT) == REFUTED {
         conn.proof.fetch_or(LEFT, Ordering::Relaxed);
@@ -303,8 +303,8 @@ pub(crate) fn settle(conn: &Conn, fd: i32) {
     }
 }
 
-/// The other end is somebody else's: nothing more goes to it, and [`settle`] takes the connection
-/// off its lanes.
+/// The other end is somebody else's: nothing more goes to it, and [`leave_if_refuted`] takes the
+/// connection off its lanes.
 #[cold]
 pub(crate) fn refute(conn: &Conn) {
     conn.proof.fetch_or(REFUTED, Ordering::Relaxed);
@@ -317,7 +317,7 @@ fn moved_there(conn: &Conn, fd: i32) -> Option<Counters> {
     let tuple = conn.known_name()?;
     let may_be_elsewhere = conn.has(flag::MAY_BE_ELSEWHERE) || process::has_networks();
     let question = Carrier { fd, tuple: &tuple, may_be_elsewhere };
-    process::asker().moved(process::nonce(), process::hidden_min, &question)
+    process::diag_client().moved(process::nonce(), process::hidden_min, &question)
 }
 
 /// Both sockets' counters of what we send. `None`: the kernel does not tell the other's.

@@ -33,12 +33,12 @@ use crate::{
 
 mod peek;
 
-pub(crate) use peek::{eat_before, headers, next_payload, payload_ahead};
+pub(crate) use peek::{consume_before, headers, next_payload, payload_ahead};
 use peek::{onlooker, peek_behind_carrier, peek_behind_ring, peek_ring};
 
 /// Lane switches followed and wake bytes consumed in one attempt before giving up on a restless
 /// peer.
-const TURNS: u32 = 64;
+const SWITCHES_PER_CALL: u32 = 64;
 
 /// What a receive call wants beside bytes.
 #[derive(Clone, Copy)]
@@ -82,7 +82,7 @@ pub(crate) fn receive(conn: &ConnGuard, buffers: &mut Buffers, wish: Wish) -> Re
     }
     let guard = pin!(CallGuard::on(conn));
     let guard = guard.as_ref();
-    if let Some(e) = conn.take_owed() {
+    if let Some(e) = conn.take_pending_error() {
         return Err(e);
     }
     let mut got = 0;
@@ -143,7 +143,7 @@ pub(crate) fn receive(conn: &ConnGuard, buffers: &mut Buffers, wish: Wish) -> Re
                     return Err(e);
                 }
                 // The kernel keeps an error while a call has bytes to answer with; it has told us.
-                conn.owe(e);
+                conn.set_pending_error(e);
                 return Ok(got);
             }
             Err(e) => {
@@ -210,7 +210,7 @@ pub(crate) fn receive_none(conn: &ConnGuard, flags: c_int, by: Receive) -> Resul
         Ok(_) | Err(Errno::EAGAIN | Errno::EINTR) => Ok(0),
         Err(Errno::EBADF) => Err(Errno::EBADF),
         Err(e) => {
-            conn.owe(e);
+            conn.set_pending_error(e);
             Ok(0)
         }
     }
@@ -222,7 +222,7 @@ fn rest(conn: &ConnGuard, buffers: &mut Buffers, wish: Wish) -> usize {
         Ok(n) => n,
         Err(e) => {
             if e != Errno::EAGAIN {
-                conn.owe(e);
+                conn.set_pending_error(e);
             }
             0
         }
@@ -263,7 +263,7 @@ pub(crate) fn with_sink_of<R>(
 }
 
 /// [`with_sink`] for one who can come back later. `None`: the lock is another's, who may keep it for long (a hand-over waits
-/// for the kernel). `patience`: waits for a moment, and succeeds a dead owner.
+/// for the kernel). `patience`: waits for a moment, and takes over from a dead owner.
 pub(crate) fn try_sink<R>(
     conn: &Conn,
     patience: bool,
@@ -331,7 +331,7 @@ fn inside<R>(
 #[cold]
 fn count_switches(conn: &Conn, lane: Lane, n: u32) {
     let mut lane = lane;
-    for _ in 0..n.min(TURNS) {
+    for _ in 0..n.min(SWITCHES_PER_CALL) {
         match lane {
             Lane::Kernel => publish::half_promoted(conn, Direction::Receive),
             Lane::Sdp => {
@@ -423,7 +423,7 @@ fn step(
     };
     declare_trust(conn, conn.fd(), sink, half);
     let mut total = 0;
-    for _ in 0..TURNS {
+    for _ in 0..SWITCHES_PER_CALL {
         if sink.lane == Lane::Kernel {
             match kernel_read(conn, sink, half, buffers, wish).map_err(broken)? {
                 KernelRead::Switched => continue,
@@ -456,7 +456,7 @@ fn step(
                         return Err(e);
                     }
                     if e != Errno::EAGAIN {
-                        conn.owe(e);
+                        conn.set_pending_error(e);
                     }
                     return Ok(total);
                 }
@@ -851,7 +851,7 @@ pub(crate) fn ring_has_news(sink: &SinkState, half: AnyHalf<'_>) -> bool {
 
 /// Follows the log as far as that is possible without delivering bytes; how many ring bytes (headers
 /// included) are in the way.
-pub(crate) fn settle(fd: c_int, sink: &mut SinkState, half: AnyHalf<'_>) -> u64 {
+pub(crate) fn follow_pending(fd: c_int, sink: &mut SinkState, half: AnyHalf<'_>) -> u64 {
     for _ in 0..PENDING_MAX {
         let Ok(Some(switch)) = sink.pending(half) else { break };
         match switch.to {

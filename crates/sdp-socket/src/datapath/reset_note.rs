@@ -23,7 +23,7 @@ pub(crate) fn note(row: &Row) {
 /// this is asked by calls that need not wait.
 pub(crate) fn is_noted(conn: &Conn) -> bool {
     const PATIENCE_NS: u64 = 10_000_000;
-    const NAP_NS: i64 = 100_000;
+    const SLEEP_NS: i64 = 100_000;
     let Some(row) = conn.row() else { return false };
     let has_taken = || row.flags.load(Ordering::SeqCst) & row_flag::RESET_TAKEN != 0;
     let is_at_it = || row.source.lock.load(Ordering::SeqCst) != 0 && !has_taken();
@@ -34,7 +34,7 @@ pub(crate) fn is_noted(conn: &Conn) -> bool {
                 conn.set(flag::SENDER_STUCK);
                 break;
             }
-            sdp_sys::time::nap(NAP_NS);
+            sdp_sys::time::sleep(SLEEP_NS);
         }
     }
     has_taken()

@@ -103,7 +103,7 @@ pub(crate) fn send(conn: &ConnGuard, buffers: &mut Buffers, flags: c_int) -> Res
             Ok(attempt(conn, guard, source, row, link, half, buffers, flags, is_patient))
         })?;
         if proof::is_wanted(conn) {
-            proof::settle(conn, conn.fd());
+            proof::leave_if_refuted(conn, conn.fd());
         }
         let done = wanted - buffers.left();
         let partial = |e| if done > 0 { Ok(done) } else { Err(e) };
@@ -115,7 +115,7 @@ pub(crate) fn send(conn: &ConnGuard, buffers: &mut Buffers, flags: c_int) -> Res
             }
             Attempt::Failed(Errno::EPIPE) => {
                 if done == 0 {
-                    if let Some(e) = conn.take_owed() {
+                    if let Some(e) = conn.take_pending_error() {
                         return Err(e); // an error of the socket comes before its end
                     }
                     return Err(raise_pipe(conn.open_fd(), flags));
@@ -125,7 +125,7 @@ pub(crate) fn send(conn: &ConnGuard, buffers: &mut Buffers, flags: c_int) -> Res
             Attempt::Failed(e) => {
                 if done > 0 {
                     // The kernel keeps an error while a call has bytes to answer with; it has told us.
-                    conn.owe(e);
+                    conn.set_pending_error(e);
                 }
                 return partial(e);
             }
@@ -542,8 +542,8 @@ pub(super) fn ring_send(
             break RingSend::Done;
         }
         if moved > 0 {
-            // A successor looks for one message that was not written down, not for more. (Behind the last
-            // one the caller does it.)
+            // A next owner looks for one message that was not written down, not for more. (Behind
+            // the last one the caller does it.)
             source.store(&row.source.words);
         }
         let Ok(message) = source.engine.next_data(ack, want as u32) else {

@@ -202,7 +202,7 @@ pub(crate) fn has_ring_bytes(conn: &ConnGuard) -> bool {
 pub(crate) fn is_before_mark(conn: &ConnGuard) -> bool {
     receive::with_sink(conn, |sink, _, _, half| {
         let (is_next, switch) = ring_is_next(sink, half);
-        Ok(is_next || switch.is_some_and(|switch| !receive::eat_before(conn, sink, switch)))
+        Ok(is_next || switch.is_some_and(|switch| !receive::consume_before(conn, sink, switch)))
     })
     .unwrap_or(false)
 }

@@ -7,8 +7,8 @@
 //! the kernel's own counts of the carrier. It refuses to guess: where that does not add up, where the kernel does
 //! not tell, or where unread bytes were being handed over to another stream, the connection is reset.
 //!
-//! A successor may be killed in here, too: everything is stored in the usual order, and the next one begins
-//! again.
+//! A next owner may be killed in here, too: everything is stored in the usual order, and the next
+//! one begins again.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -43,7 +43,8 @@ const FOLLOWED_MAX: u32 = 64;
 const POISON: u64 = 1;
 const MISALIGNED: u64 = ALIGN as u64 - 1;
 
-/// Unread bytes are about to be put into another stream: a successor cannot tell how many are there twice.
+/// Unread bytes are about to be put into another stream: a next owner cannot tell how many are
+/// there twice.
 #[cold]
 pub(crate) fn handing(words: &[AtomicU64]) {
     if let Some(mark) = words.get(words::HANDING) {
@@ -86,7 +87,7 @@ pub(crate) fn sink_of(conn: &Conn, row: &Row, segment: Segment, half: usize) -> 
 /// own lock of that half.
 pub(crate) fn open_gate(lines: &HalfLines, side: usize) {
     if lines.log.gate.load(Ordering::Acquire) == side as u32 + 1 {
-        settle_lane(lines);
+        finish_lane(lines);
         lines.log.gate.store(0, Ordering::Release);
     }
 }
@@ -100,7 +101,7 @@ fn poison(words: &[AtomicU64]) -> Broken {
 
 /// The lane that the log ends on: whoever died over an entry may have changed the word for it already. With
 /// the gate.
-fn settle_lane(lines: &HalfLines) {
+fn finish_lane(lines: &HalfLines) {
     let written = lines.producer.switches.load(Ordering::Acquire);
     let last = (written != 0).then(|| lines.log.entry(written.wrapping_sub(1))).flatten();
     let to = last.map_or(0, |entry| entry.to.load(Ordering::Relaxed));

@@ -29,7 +29,7 @@ use crate::{
         sharing::is_used_by_another,
     },
     datapath::{lane::SourceState, reclaim},
-    process::{self, host, page},
+    process::{self, libc_calls, page},
     wake::{call_guard::CallGuard, doorbell, spin, strangers::Doorbells, wait_set::WaitSet},
 };
 
@@ -153,7 +153,7 @@ pub(crate) fn for_bytes(
     mark: Mark,
 ) -> Woken {
     let Some((link, head, followed)) = news(conn) else { return Woken::Look };
-    let nap = reclaim::before_sleep();
+    let bound = reclaim::before_sleep();
     let half = link.half(conn.half_index(Half::Receive));
     // Also on the kernel lane: the wake byte of a lane switch may be consumed by a thread that
     // polls.
@@ -172,11 +172,11 @@ pub(crate) fn for_bytes(
     let may_be_robbed = conn.is_waited_for_elsewhere(Half::Receive)
         || mode == How::Carrier
             && (conn.has(flag::WAITED) || doorbell::event_fd() < 0 && !is_single_threaded());
-    let nap = if may_be_robbed { Some(BOUNDED_SLEEP_NS) } else { nap };
-    let beside = nap_beside_relatives(conn, conn.idle_wakes.load(Ordering::Relaxed));
-    let nap = nap.into_iter().chain(beside).min();
+    let bound = if may_be_robbed { Some(BOUNDED_SLEEP_NS) } else { bound };
+    let beside = sleep_beside_family(conn, conn.idle_wakes.load(Ordering::Relaxed));
+    let bound = bound.into_iter().chain(beside).min();
     let events = libc::POLLIN | libc::POLLRDHUP;
-    let mut woken = sleep(conn, guard, events, &wait_set, until, nap, mark);
+    let mut woken = sleep(conn, guard, events, &wait_set, until, bound, mark);
     let is_for_nothing = woken != Woken::Look || !is_news(half, head, followed);
     let has_moved = beside.is_some() && news(conn).is_some_and(|(_, now, _)| now != head);
     let was_for_nothing = if has_moved {
@@ -190,7 +190,7 @@ pub(crate) fn for_bytes(
         false
     };
     let yields = was_for_nothing && woken == Woken::Look;
-    if woken == Woken::TimedOut && nap.is_some() && until.is_none_or(|u| monotonic_ns() < u) {
+    if woken == Woken::TimedOut && bound.is_some() && until.is_none_or(|u| monotonic_ns() < u) {
         woken = Woken::Look;
     }
     wake_up(guard, doorbell, &wait_set);
@@ -209,12 +209,13 @@ pub(crate) fn yield_to_sender() {
     });
 }
 
-/// Sleeps until the carrier has `events`, somebody rings, or `nap` nanoseconds have passed: for a connection to another host.
-/// `look`: whether there is something by now, asked when whoever rings from here on finds a sleeper.
+/// Sleeps until the carrier has `events`, somebody rings, or `bound` nanoseconds have passed: for a
+/// connection to another host. `look`: whether there is something by now, asked when whoever rings
+/// from here on finds a sleeper.
 pub(crate) fn beside_queue_pair(
     conn: &ConnGuard,
     guard: Pin<&CallGuard>,
-    (events, nap): (i16, Option<u64>),
+    (events, bound): (i16, Option<u64>),
     until: Option<u64>,
     mark: Mark,
     look: impl FnOnce() -> bool,
@@ -225,7 +226,7 @@ pub(crate) fn beside_queue_pair(
         return Woken::Look;
     }
     count(conn, Direction::Receive, Counter::Slept);
-    let woken = sleep(conn, guard, events, &wait_set, until, nap, mark);
+    let woken = sleep(conn, guard, events, &wait_set, until, bound, mark);
     wake_up(guard, doorbell, &wait_set);
     match woken {
         Woken::TimedOut if until.is_none_or(|u| monotonic_ns() < u) => Woken::Look,
@@ -306,10 +307,10 @@ pub(crate) fn for_room(
         }
     }
     count(conn, Direction::Send, Counter::Slept);
-    let nap = if doorbell.is_some() { BOUNDED_SLEEP_NS } else { 1_000_000 };
+    let bound = if doorbell.is_some() { BOUNDED_SLEEP_NS } else { 1_000_000 };
     // An end that is known would wake this sleep at once, and the next one.
     let events = if conn.has(flag::PEER_GONE) { 0 } else { libc::POLLRDHUP };
-    let woken = sleep(conn, guard, events, &wait_set, until, Some(nap), mark);
+    let woken = sleep(conn, guard, events, &wait_set, until, Some(bound), mark);
     wake_up(guard, doorbell, &wait_set);
     match woken {
         Woken::TimedOut if until.is_none_or(|u| monotonic_ns() < u) => {
@@ -377,11 +378,11 @@ pub(crate) fn for_turn(
     guard.has_turn();
     conn.turn.want(thread);
     let (wait_set, doorbell) = take_wait_set(guard, How::Doorbell);
-    let nap = if doorbell.is_some() { BOUNDED_SLEEP_NS } else { MORE_SLEEP_NS };
+    let bound = if doorbell.is_some() { BOUNDED_SLEEP_NS } else { MORE_SLEEP_NS };
     let woken = match holder() {
         Some(_) => {
             count(conn, Direction::Send, Counter::Slept);
-            sleep(conn, guard, 0, &wait_set, until, Some(nap), mark)
+            sleep(conn, guard, 0, &wait_set, until, Some(bound), mark)
         }
         None => Woken::Look,
     };
@@ -450,7 +451,7 @@ pub(crate) fn throttle_retry() {
         return;
     }
     process::beside_calls(|| {
-        sdp_sys::time::nap(HELD_UP_NS);
+        sdp_sys::time::sleep(HELD_UP_NS);
     });
     NEXT_HELD_UP_NS.store(monotonic_ns() + HELD_UP_APART_NS, Ordering::Relaxed);
 }
@@ -525,17 +526,17 @@ pub(crate) fn for_more(
 }
 
 /// libc's `ppoll` on the carrier and the call's wait set: the one place where a call blocks. `until` is
-/// the program's limit; `nap` nanoseconds is ours, and says nothing about restarting.
+/// the program's limit; `bound` nanoseconds is ours, and says nothing about restarting.
 fn sleep(
     conn: &ConnGuard,
     guard: Pin<&CallGuard>,
     events: i16,
     wait_set: &WaitSet,
     until: Option<u64>,
-    nap: Option<u64>,
+    bound: Option<u64>,
     mark: Mark,
 ) -> Woken {
-    let (woken, has_rung) = sleep_beside(conn, guard, events, wait_set.raw(), until, nap, mark);
+    let (woken, has_rung) = sleep_beside(conn, guard, events, wait_set.raw(), until, bound, mark);
     if has_rung {
         wait_set.clear();
     }
@@ -549,7 +550,7 @@ fn sleep_beside(
     events: i16,
     other: i32,
     until: Option<u64>,
-    nap: Option<u64>,
+    bound: Option<u64>,
     mark: Mark,
 ) -> (Woken, bool) {
     // Asked for once: one that is gone a moment later is no reason to sleep on none.
@@ -566,7 +567,7 @@ fn sleep_beside(
             Some(until - now)
         }
     };
-    let timeout = match (timeout, nap) {
+    let timeout = match (timeout, bound) {
         (Some(a), Some(b)) => Some(a.min(b)),
         (a, b) => a.or(b),
     };
@@ -576,7 +577,7 @@ fn sleep_beside(
         return (Woken::Interrupted, false);
     }
     guard.is_asleep(true);
-    let n = host::ppoll(&mut fds, timeout.as_ref(), host::Mask::NONE);
+    let n = libc_calls::ppoll(&mut fds, timeout.as_ref(), libc_calls::Mask::NONE);
     guard.is_asleep(false);
     if process::is_retired() {
         return (Woken::Closed, false); // the call is the kernel's now, and nothing of ours is
@@ -658,7 +659,7 @@ const LONELY_SLEEP_NS: u64 = 1_000_000_000;
 /// it too may take the wake-up that was meant for the call (O4). `None`: there is no such relative.
 /// `wakes`: how often in a row it has woken up with nothing moving: who sleeps beside a busy
 /// relative looks again soon, in case that is at work on what it got while more comes.
-pub(crate) fn nap_beside_relatives(conn: &Conn, wakes: u32) -> Option<u64> {
+pub(crate) fn sleep_beside_family(conn: &Conn, wakes: u32) -> Option<u64> {
     if !process::has_relatives() {
         return None;
     }

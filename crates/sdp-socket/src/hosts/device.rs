@@ -44,10 +44,10 @@ const RETRY_MOST_NS: u64 = 60_000_000_000;
 /// After a device or a queue pair was lost, before another one is looked for, at first.
 const REOPEN_NS: u64 = 1_000_000_000;
 /// Between two looks whether the turn is free.
-const TURN_NAP_NS: i64 = 100_000;
+const LOCK_SLEEP_NS: i64 = 100_000;
 /// How often, and how long apart, a close looks whether the device has given back what was under way.
 const FLUSH_LOOKS: u32 = 10;
-const FLUSH_NAP_NS: i64 = 100_000;
+const FLUSH_SLEEP_NS: i64 = 100_000;
 /// Requests before the distance grows.
 const EAGER_TRIES: u32 = 200;
 
@@ -83,18 +83,18 @@ struct Device {
 }
 
 /// The right to make slow steps. Handlers of the program wait for its end: one may close a connection, which wants it, too.
-struct Turn {
+struct DeviceLock {
     _section: section::Guard,
 }
 
-impl Turn {
+impl DeviceLock {
     fn take() -> Option<Self> {
         let _section = section::Guard::enter();
         (!BUSY.swap(true, Ordering::Acquire)).then(|| Self { _section })
     }
 }
 
-impl Drop for Turn {
+impl Drop for DeviceLock {
     fn drop(&mut self) {
         BUSY.store(false, Ordering::Release);
     }
@@ -146,7 +146,7 @@ fn with_names<R>(step: impl FnOnce(&Core, &[u8]) -> R) -> Option<R> {
 }
 
 /// The device, for whoever has the turn.
-fn device(_turn: &mut Turn) -> Option<&mut Device> {
+fn device(_lock: &mut DeviceLock) -> Option<&mut Device> {
     if !is_open() {
         return None;
     }
@@ -177,7 +177,7 @@ pub(super) fn may_be_slow() -> bool {
 }
 
 /// Opens the device that has this address. Slow.
-fn open(_turn: &mut Turn, own: &Addr, interface: u32) {
+fn open(_lock: &mut DeviceLock, own: &Addr, interface: u32) {
     if monotonic_ns() < AGAIN_NS.load(Ordering::Relaxed) {
         return;
     }
@@ -244,11 +244,11 @@ pub(super) fn doorbells_gone() {
 }
 
 /// Sleepers wait for the device again.
-fn rejoin(turn: &mut Turn) {
+fn rejoin(lock: &mut DeviceLock) {
     if strangers::has_device() || doorbell::files().0 < 0 {
         return;
     }
-    let Some(device) = device(turn) else { return };
+    let Some(device) = device(lock) else { return };
     let [_, rest @ ..] = device.host.fabric().descriptors();
     let set = events();
     if set >= 0 && rest.iter().all(|fd| watch(set, *fd)) {
@@ -320,14 +320,14 @@ pub(super) fn progress() {
     if !is_open() || !may_be_slow() {
         return;
     }
-    let Some(mut turn) = Turn::take() else { return };
-    step(&mut turn);
-    close_lost(&mut turn);
+    let Some(mut lock) = DeviceLock::take() else { return };
+    step(&mut lock);
+    close_lost(&mut lock);
 }
 
-fn step(turn: &mut Turn) {
-    rejoin(turn);
-    let Some(device) = device(turn) else { return };
+fn step(lock: &mut DeviceLock) {
+    rejoin(lock);
+    let Some(device) = device(lock) else { return };
     while let Some(event) = device.host.progress() {
         match event {
             Event::Requested { id, service, data } => {
@@ -401,8 +401,8 @@ fn put_off_after_loss(attempt: &mut pair::Attempt) {
 }
 
 /// The device was removed: its driver may wait until nothing of it is in use here. Streams go on over TCP.
-fn close_lost(turn: &mut Turn) {
-    let Some(device) = device(turn) else { return };
+fn close_lost(lock: &mut DeviceLock) {
+    let Some(device) = device(lock) else { return };
     if !device.host.fabric().is_lost() {
         return;
     }
@@ -607,13 +607,13 @@ pub(super) fn attempt(conn: &Conn, number: u32, pair: &Pair, tuple: &Tuple, role
     if !may_be_slow() || refusal().is_some() {
         return;
     }
-    let Some(mut turn) = Turn::take() else { return };
+    let Some(mut lock) = DeviceLock::take() else { return };
     if !is_open() {
-        open(&mut turn, &tuple.local, tuple.interface);
+        open(&mut lock, &tuple.local, tuple.interface);
     }
-    step(&mut turn);
-    close_lost(&mut turn);
-    let Some(device) = device(&mut turn) else { return };
+    step(&mut lock);
+    close_lost(&mut lock);
+    let Some(device) = device(&mut lock) else { return };
     if device.own.bytes() != tuple.local.bytes() {
         return; // another interface: one device in a process for now
     }
@@ -655,11 +655,11 @@ pub(super) fn attempt(conn: &Conn, number: u32, pair: &Pair, tuple: &Tuple, role
 }
 
 /// The turn, when others have had it: their steps are short.
-fn await_turn() -> Turn {
+fn await_lock() -> DeviceLock {
     loop {
-        match Turn::take() {
-            Some(turn) => return turn,
-            None => sdp_sys::time::nap(TURN_NAP_NS),
+        match DeviceLock::take() {
+            Some(lock) => return lock,
+            None => sdp_sys::time::sleep(LOCK_SLEEP_NS),
         }
     }
 }
@@ -667,11 +667,11 @@ fn await_turn() -> Turn {
 /// The connection leaves the library: its queue pair, listener and attempts end, and no new ones come. What has arrived
 /// can still be read. Slow.
 pub(super) fn cut(number: u32, pair: &Pair) {
-    let mut turn = await_turn();
+    let mut lock = await_lock();
     if pair.shared.has_link() {
         pair.shared.link_died();
     }
-    if let Some(device) = device(&mut turn) {
+    if let Some(device) = device(&mut lock) {
         device.host.unlisten(number);
         device.host.forget(number);
     }
@@ -684,7 +684,7 @@ pub(super) fn cut(number: u32, pair: &Pair) {
 /// What a connection that is plain had of the device goes, with what nobody here reads any more. Slow.
 pub(super) fn drop_link(number: u32, pair: &Pair) {
     cut(number, pair);
-    let _turn = await_turn();
+    let _lock = await_lock();
     let halves = with_both(pair, |conn, receiving, sending| {
         pair.endpoint.store(0, Ordering::Release);
         publish::parted(conn);
@@ -702,10 +702,10 @@ pub(super) fn end(conn: &Conn, number: u32, pair: &Pair) {
     let halves = pair.retire(conn);
     pair.endpoint.store(0, Ordering::Release);
     // A queue pair without its number would never be destroyed.
-    let mut turn = await_turn();
+    let mut lock = await_lock();
     let Some(halves) = halves else { return pair.abandon() };
     drop(halves);
-    if let Some(device) = device(&mut turn) {
+    if let Some(device) = device(&mut lock) {
         device.host.unlisten(number);
         device.host.forget(number);
         // The program may never come back, if this was its last connection. Elsewhere the next slow step does it: what
@@ -716,7 +716,7 @@ pub(super) fn end(conn: &Conn, number: u32, pair: &Pair) {
             if device.host.fabric().bury() {
                 break;
             }
-            sdp_sys::time::nap(FLUSH_NAP_NS);
+            sdp_sys::time::sleep(FLUSH_SLEEP_NS);
         }
     }
     pair.release();

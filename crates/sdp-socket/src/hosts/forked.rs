@@ -43,7 +43,7 @@ const PLAIN: u32 = 5;
 const LOST: u32 = 6;
 /// How long one waits for another process, and how long apart it looks.
 const PATIENCE_NS: u64 = 12_000_000_000;
-const NAP_NS: i64 = 500_000;
+const SLEEP_NS: i64 = 500_000;
 
 /// What somebody is about to do with the connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -69,11 +69,11 @@ const fn fork_of(word: u64) -> u32 {
 /// ECONNRESET.
 #[inline]
 pub(super) fn claim(conn: &Conn, pair: &Pair, what: Use) -> bool {
-    !pair.is_forked.load(Ordering::Relaxed) || pair.is_plain() || settle(conn, pair, what)
+    !pair.is_forked.load(Ordering::Relaxed) || pair.is_plain() || claim_of_fork(conn, pair, what)
 }
 
 #[cold]
-fn settle(conn: &Conn, pair: &Pair, what: Use) -> bool {
+fn claim_of_fork(conn: &Conn, pair: &Pair, what: Use) -> bool {
     let may_wait = what == Use::Call;
     if conn.has(flag::HOSTILE) {
         return false;
@@ -122,7 +122,7 @@ fn settle(conn: &Conn, pair: &Pair, what: Use) -> bool {
         if monotonic_ns() >= end {
             return lost(conn);
         }
-        sdp_sys::time::nap(NAP_NS);
+        sdp_sys::time::sleep(SLEEP_NS);
     }
 }
 

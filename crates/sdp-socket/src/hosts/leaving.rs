@@ -24,7 +24,7 @@ use crate::{
 
 /// How long one who leaves waits for the other end, and how long apart he looks.
 pub(super) const LEAVE_NS: u64 = 10_000_000_000;
-const LEAVE_NAP_NS: u64 = 1_000_000;
+const LEAVE_SLEEP_NS: u64 = 1_000_000;
 
 /// Whether a connection that had met is plain TCP again, for good (G8).
 pub(super) fn is_plain(conn: &Conn) -> bool {
@@ -170,7 +170,7 @@ fn await_proof(conn: &Conn, pair: &Pair, fd: c_int, end: u64) -> bool {
         if monotonic_ns() >= end {
             return false;
         }
-        let _ = fd::poll_one(fd, libc::POLLIN, Some(LEAVE_NAP_NS as i64));
+        let _ = fd::poll_one(fd, libc::POLLIN, Some(LEAVE_SLEEP_NS as i64));
         look(conn);
         tend(conn, pair);
     }
@@ -217,7 +217,7 @@ fn leave_guard(conn: &Conn, pair: &Pair, fd: c_int, end: u64) -> bool {
                     Wait::Return => libc::POLLIN,
                     Wait::Segments | Wait::Credit { .. } => 0,
                 };
-                let _ = fd::poll_one(fd, events, Some(LEAVE_NAP_NS as i64));
+                let _ = fd::poll_one(fd, events, Some(LEAVE_SLEEP_NS as i64));
             }
             _ => return false,
         }
@@ -231,7 +231,7 @@ pub(super) fn await_return(conn: &Conn, pair: &Pair, fd: c_int, until: &mut Opti
     if now >= *until.get_or_insert(now + LEAVE_NS) {
         return false;
     }
-    let _ = fd::poll_one(fd, libc::POLLIN, Some(LEAVE_NAP_NS as i64));
+    let _ = fd::poll_one(fd, libc::POLLIN, Some(LEAVE_SLEEP_NS as i64));
     look(conn);
     !is_return_lost(conn, pair, fd)
 }

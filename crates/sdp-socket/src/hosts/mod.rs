@@ -58,7 +58,7 @@ use pair::{Pair, Receiving, Sending};
 
 /// Bytes of each direction that are kept for the proof (G9).
 const PREFIX: usize = 240;
-const CUT_NAP_NS: u64 = 10_000_000;
+const CUT_SLEEP_NS: u64 = 10_000_000;
 /// How long a close waits for the kernel to take what is not acknowledged.
 const CLOSE_NS: u64 = 2_000_000_000;
 
@@ -415,7 +415,7 @@ pub(crate) fn receive(conn: &ConnGuard, buffers: &mut Buffers, wish: Wish) -> Re
     let wanted = buffers.left();
     let guard = pin!(CallGuard::on(conn));
     let guard = guard.as_ref();
-    if let Some(e) = conn.take_owed() {
+    if let Some(e) = conn.take_pending_error() {
         return Err(e);
     }
     let peeks = flags & libc::MSG_PEEK != 0;
@@ -434,8 +434,8 @@ pub(crate) fn receive(conn: &ConnGuard, buffers: &mut Buffers, wish: Wish) -> Re
             continue; // lost
         }
         let received = receive_or_pause(conn, pair, guard, buffers, flags, &mut has_spun);
-        let nap = look_around(conn);
-        let mut nap = nap.map(|at| at.saturating_sub(monotonic_ns()).max(1_000_000));
+        let bound = look_around(conn);
+        let mut bound = bound.map(|at| at.saturating_sub(monotonic_ns()).max(1_000_000));
         match received {
             Ok(0) => return Ok(got),
             Ok(n) => {
@@ -450,7 +450,7 @@ pub(crate) fn receive(conn: &ConnGuard, buffers: &mut Buffers, wish: Wish) -> Re
             Err(RecvError::WouldBlock) => {}
             Err(RecvError::Cut { is_final: false }) => {
                 is_cut = true;
-                nap = Some(CUT_NAP_NS);
+                bound = Some(CUT_SLEEP_NS);
             }
             Err(_) if got > 0 => return Ok(got),
             Err(RecvError::Cut { .. }) => {
@@ -479,13 +479,13 @@ pub(crate) fn receive(conn: &ConnGuard, buffers: &mut Buffers, wish: Wish) -> Re
         let events = if is_cut { 0 } else { libc::POLLIN };
         // Who sleeps on a connection that has not met is woken by the carrier alone.
         let early = Early::begin(conn);
-        let nap = pair.watch.sleep(nap);
+        let bound = pair.watch.sleep(bound);
         let look = || {
             device::drain();
             has_messages(conn) || watch::must_stay_awake(conn, pair)
         };
         let asleep = monotonic_ns();
-        let woken = wait::beside_queue_pair(conn, guard, (events, nap), until, mark, look);
+        let woken = wait::beside_queue_pair(conn, guard, (events, bound), until, mark, look);
         pair.watch.wake();
         drop(early);
         match woken {

@@ -35,7 +35,7 @@ const LOOKS: u32 = 10_000;
 /// The same for who can come back later.
 const FEW_LOOKS: u32 = 100;
 const LATE_NS: u64 = 5_000_000_000;
-const LATE_NAP_NS: i64 = 1_000_000;
+const LATE_SLEEP_NS: i64 = 1_000_000;
 /// Bytes posted and not acknowledged that a connection can have.
 const RING: usize = 128 * 1024;
 
@@ -266,7 +266,7 @@ impl Pair {
             if let Some(locked) = self.lock_if_free(half) {
                 return Some(locked);
             }
-            sdp_sys::time::nap(LATE_NAP_NS);
+            sdp_sys::time::sleep(LATE_SLEEP_NS);
         }
         self.is_dead.store(true, Ordering::Relaxed);
         None

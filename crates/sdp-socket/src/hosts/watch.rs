@@ -10,7 +10,7 @@ use super::pair::Pair;
 use crate::{conn::Conn, wake::doorbell};
 
 /// How often a reader of a busy connection comes back, and for how long after it had to be woken.
-const NAP_NS: u64 = 300_000_000;
+const SLEEP_NS: u64 = 300_000_000;
 const BUSY_NS: u64 = 1_000_000_000;
 
 /// Of one connection.
@@ -29,14 +29,15 @@ impl Watch {
         self.woken_ns.store(0, Ordering::Relaxed);
     }
 
-    /// Before a reader sleeps: when it comes back by itself, after `nap` at the latest. [`must_stay_awake`] follows.
-    pub(super) fn sleep(&self, nap: Option<u64>) -> Option<u64> {
-        if nap.is_some() {
-            return nap;
+    /// Before a reader sleeps: when it comes back by itself, after `bound` at the latest.
+    /// [`must_stay_awake`] follows.
+    pub(super) fn sleep(&self, bound: Option<u64>) -> Option<u64> {
+        if bound.is_some() {
+            return bound;
         }
         let woken = self.woken_ns.load(Ordering::Relaxed);
         if woken != 0 && monotonic_ns().saturating_sub(woken) < BUSY_NS {
-            return Some(NAP_NS);
+            return Some(SLEEP_NS);
         }
         self.is_asleep.store(true, Ordering::Release);
         None

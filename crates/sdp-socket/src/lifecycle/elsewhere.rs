@@ -18,7 +18,7 @@ use crate::{
     migration::{handover::NextReader, incompatible},
     process::{
         self,
-        host::FdSet,
+        libc_calls::FdSet,
         table::{self, Entry},
     },
 };

@@ -14,7 +14,7 @@ use crate::{
     hosts,
     lifecycle::{
         elsewhere,
-        trust::{self, Remains},
+        trust::{self, StillUsed},
     },
     migration::{
         demote,
@@ -115,7 +115,7 @@ pub(crate) fn fork_prepare() {
             promote::advance(&conn, fd);
         }
     });
-    page::expect_guests();
+    page::expect_borrowers();
     process::count_fork();
     // Before the locks: a step of a meeting may want them.
     prepare_connections();
@@ -172,7 +172,7 @@ pub(crate) fn fork_parent(child: i32) {
 }
 
 /// Threads that sleep on connections which the child holds too go to sleep anew, as beside a relative that may take
-/// their wake-ups ([`wait::nap_beside_relatives`]).
+/// their wake-ups ([`wait::sleep_beside_family`]).
 fn wake_sleepers() {
     table::walk(|_, entry| {
         if let Entry::Conn(index) = entry
@@ -231,11 +231,12 @@ pub(crate) fn fork_child(pid: Option<i32>) {
             && let Some(conn) = conn::get(index)
         {
             // Rows and doorbells are the parent's; descriptors that the parent opened count for it.
-            let parents = flag::ROWED | flag::SHOWN | flag::COUNTED | flag::PEER_HAS_DOORBELL;
+            let parents =
+                flag::HAS_STATS_ROW | flag::SHOWN | flag::COUNTED | flag::PEER_HAS_DOORBELL;
             conn.flags.fetch_and(!parents, Ordering::SeqCst);
             conn.set_stats_row(sdp_stats::RowId::NONE);
             for half in [Half::Receive, Half::Send] {
-                conn.take_rowless(half);
+                conn.take_unattributed(half);
             }
             conn.forget_threads();
             hosts::fork_child(conn);
@@ -290,15 +291,15 @@ pub(crate) fn leaving(reason: Reason, for_good: bool) -> bool {
     let _section = section::Guard::enter();
     page::leave_host(for_good, publish::take_along);
     if for_good {
-        page::expect_guests(); // forks go unseen from here on
+        page::expect_borrowers(); // forks go unseen from here on
     }
-    let mut remains = Remains { held: false, used: false };
+    let mut still_used = StillUsed { held: false, used: false };
     hosts::ask_all(|_, _| true);
     table::walk(|fd, entry| {
         if matches!(entry, Entry::Conn(_))
             && let Some(conn) = ConnGuard::new(fd, Half::Receive)
         {
-            leave_trust(&conn, fd, reason, for_good, &mut remains);
+            leave_trust(&conn, fd, reason, for_good, &mut still_used);
         }
     });
     if for_good {
@@ -312,7 +313,7 @@ pub(crate) fn leaving(reason: Reason, for_good: bool) -> bool {
         trust::await_others();
         trust::drop_everything();
     } else {
-        trust::change_trust(remains);
+        trust::change_trust(still_used);
         hosts::doorbells_gone();
     }
     false
@@ -322,7 +323,7 @@ pub(crate) fn leaving(reason: Reason, for_good: bool) -> bool {
 static PARTING: AtomicBool = AtomicBool::new(false);
 /// How long another one waits for it, and how often it looks.
 const PARTING_NS: u64 = 10_000_000_000;
-const PARTING_NAP_NS: i64 = 100_000;
+const PARTING_SLEEP_NS: i64 = 100_000;
 
 /// Before one table cannot tell any more what a number names, because somebody gets descriptors of his own, or shares
 /// ours: the process leaves all lanes for good. One thread after the other: who goes takes copies of what is open.
@@ -332,14 +333,20 @@ pub(crate) fn parting() {
         if monotonic_ns() >= end {
             break; // its thread is gone, by a fork
         }
-        sdp_sys::time::nap(PARTING_NAP_NS);
+        sdp_sys::time::sleep(PARTING_SLEEP_NS);
     }
     leaving(Reason::Shared, true);
     PARTING.store(false, Ordering::Release);
 }
 
-fn leave_trust(conn: &ConnGuard, fd: i32, reason: Reason, for_good: bool, remains: &mut Remains) {
-    remains.held |= conn.row_index().is_some();
+fn leave_trust(
+    conn: &ConnGuard,
+    fd: i32,
+    reason: Reason,
+    for_good: bool,
+    still_used: &mut StillUsed,
+) {
+    still_used.held |= conn.row_index().is_some();
     if reason == Reason::Shared {
         return leave_to_kernel(conn, fd);
     }
@@ -375,7 +382,7 @@ fn leave_trust(conn: &ConnGuard, fd: i32, reason: Reason, for_good: bool, remain
         goes_out_of_sight(); // not before: a relay takes the place of what is this process's alone
     }
     let gone = sdp_sys::pid::is_single_threaded() && conn.drop_lanes();
-    remains.used |= !gone && conn.row_index().is_some();
+    still_used.used |= !gone && conn.row_index().is_some();
 }
 
 /// [`leave_trust`] where all that follows is calls past the library, of this process.
@@ -412,7 +419,7 @@ pub(crate) fn exiting() {
             match conn.stage() {
                 // No DisConn: other threads may still send, and the kernel's FIN follows in a moment.
                 Stage::Attached => {
-                    crate::lifecycle::settle_end(&conn, fd);
+                    crate::lifecycle::finish_stream(&conn, fd);
                 }
                 Stage::Guarded => hosts::closing(&conn, fd),
                 _ => crate::migration::promote::ended(&conn),
@@ -421,7 +428,7 @@ pub(crate) fn exiting() {
     });
     crate::conn::each_kept_number(|conn, fd| {
         if conn.stage() == Stage::Attached {
-            crate::lifecycle::settle_end(conn, fd);
+            crate::lifecycle::finish_stream(conn, fd);
         }
     });
     page::exiting();

@@ -254,7 +254,7 @@ fn establish(conn: &Conn, fd: c_int, rule_tcp: bool, generation: u32) {
 /// Counts an established connection, once, and sees to it that tools can see it.
 #[inline]
 pub(crate) fn see(conn: &Conn, fd: c_int) {
-    const BOTH: u32 = flag::SEEN | flag::ROWED;
+    const BOTH: u32 = flag::SEEN | flag::HAS_STATS_ROW;
     if conn.flags.load(Ordering::Relaxed) & BOTH != BOTH {
         see_first(conn, fd);
     }
@@ -382,7 +382,7 @@ pub(crate) fn forget_kept() {
 fn last_close(conn: &Conn, fd: c_int) {
     hosts::closing(conn, fd);
     let was_broken = conn.has(flag::HOSTILE);
-    if settle_end(conn, fd) {
+    if finish_stream(conn, fd) {
         disconnect(conn, fd);
     }
     if !was_broken && conn.has(flag::HOSTILE) {
@@ -394,7 +394,7 @@ fn last_close(conn: &Conn, fd: c_int) {
 /// program unread or when the program asked for one, else FIN. True when this process is the last user
 /// and FIN it is.
 #[unsafe(link_section = ".text.hot.long")]
-pub(crate) fn settle_end(conn: &Conn, fd: c_int) -> bool {
+pub(crate) fn finish_stream(conn: &Conn, fd: c_int) -> bool {
     if conn.stage() != Stage::Attached
         || conn.has(flag::HOSTILE)
         || sharing::is_used_by_another(conn)
@@ -427,7 +427,7 @@ pub(crate) fn settle_end(conn: &Conn, fd: c_int) -> bool {
         if is_ours {
             // A switch that no call has met yet: what lies behind it is the program's, or wake
             // bytes.
-            receive::settle(fd, sink, half);
+            receive::follow_pending(fd, sink, half);
         }
         let is_pending = sink.pending(half).is_ok_and(|switch| switch.is_some());
         let is_queued = || is_ours && carrier::queued(fd).is_ok_and(|n| n > 0);
@@ -465,8 +465,8 @@ fn is_cut_off(conn: &Conn, fd: c_int) -> bool {
             .unwrap_or(false)
 }
 
-/// Before the process becomes an image that does not have the connection: the kernel closes it, and nobody of ours eats
-/// the wake bytes that are there by then.
+/// Before the process becomes an image that does not have the connection: the kernel closes it, and
+/// nobody of ours consumes the wake bytes that are there by then.
 pub(crate) fn leaves_by_exec(conn: &Conn) {
     let is_sole = match (conn.row_index(), process::family()) {
         (Some(row), Some((family, slot))) => !family.is_held_by_others(slot, row),

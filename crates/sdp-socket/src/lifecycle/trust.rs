@@ -33,14 +33,14 @@ pub(crate) fn become_child(pid: Option<i32>) {
     table::forget_closes();
     process::close_inherited();
     doorbell::forget_numbers();
-    page::become_guest();
+    page::become_borrower();
     strangers::drop_all(true, process::unhide);
     doorbell::unmap_page();
 }
 
 /// What of the old trust domain cannot be given up yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Remains {
+pub(crate) struct StillUsed {
     /// Connections that relatives may hold too: they must go on to see that we do.
     pub(crate) held: bool,
     /// Connections whose rows are still looked at.
@@ -50,25 +50,25 @@ pub(crate) struct Remains {
 /// Before a change of privilege, after all lanes have been left: doorbell, family and nonce belong
 /// to the old trust domain. The next connection makes new ones, under new descriptors. The
 /// statistics page stays: nobody but this process and the tools trusts it.
-pub(crate) fn change_trust(remains: Remains) {
+pub(crate) fn change_trust(still_used: StillUsed) {
     interest::doorbell_leaves();
     pool::clear();
     doorbell::close_numbers();
     wait_set::drop_all(false);
     strangers::drop_all(false, process::unhide);
     process::peers().forget_names();
-    doorbell::blank_page();
-    if remains.held {
+    doorbell::zero_page();
+    if still_used.held {
         // Our bits stay until the process ends.
         process::set_slot(None);
     } else {
         process::leave_family();
     }
     if let Some(base) = process::take_family() {
-        if !remains.used && sys_pid::is_single_threaded() {
+        if !still_used.used && sys_pid::is_single_threaded() {
             process::unmap(base, FAMILY_BYTES);
         } else {
-            conn::blank_unused_family(base);
+            conn::zero_unused_family(base);
         }
     }
     process::forget_nonce();
@@ -83,13 +83,13 @@ pub(crate) fn drop_everything() {
     doorbell::close_numbers();
     strangers::drop_all(false, process::unhide);
     page::close_number();
-    doorbell::blank_page();
+    doorbell::zero_page();
     process::leave_family();
     if let Some(base) = process::take_family() {
         if sys_pid::is_single_threaded() {
             process::unmap(base, FAMILY_BYTES);
         } else {
-            conn::blank_unused_family(base);
+            conn::zero_unused_family(base);
         }
     }
 }
@@ -98,7 +98,7 @@ pub(crate) fn drop_everything() {
 /// for a gate), and how often it is looked at.
 const OTHERS_NS: u64 = send::GATE_PATIENCE_NS + 1_000_000_000;
 
-const OTHERS_NAP_NS: i64 = 50_000;
+const OTHERS_SLEEP_NS: i64 = 50_000;
 
 /// After [`process::retire`], before the filter: other threads that are in the middle of a call on a connection go on
 /// until they sleep, are in the kernel or have left, so that none makes a system call of ours under the filter.
@@ -109,7 +109,7 @@ pub(crate) fn await_others() {
     }
     let deadline = sdp_sys::time::monotonic_ns() + OTHERS_NS;
     while conn::is_any_worked_on() && sdp_sys::time::monotonic_ns() < deadline {
-        sdp_sys::time::nap(OTHERS_NAP_NS);
+        sdp_sys::time::sleep(OTHERS_SLEEP_NS);
     }
     // Between the last look whether the process is retired and a sleep, and in calls that are about no
     // connection, nobody counts.

@@ -65,7 +65,7 @@ const _: () = assert!(
         < sdp_shm::lock::PATIENCE_NS
 );
 /// One wait for the carrier.
-const NAP_NS: i64 = 10_000_000;
+const SLEEP_NS: i64 = 10_000_000;
 /// Most unread bytes that are collected in memory.
 const COLLECT_MAX: u64 = 64 << 20;
 
@@ -329,7 +329,7 @@ fn hand_over(
     half: AnyHalf<'_>,
 ) -> Outcome {
     let end = monotonic_ns() + PATIENCE_NS;
-    receive::settle(fd, sink, half);
+    receive::follow_pending(fd, sink, half);
     let switch = match sink.pending(half) {
         Ok(None) if sink.lane == Lane::Kernel => return Outcome::Done,
         Ok(Some(switch)) => switch,
@@ -545,7 +545,7 @@ fn wait(fd: c_int, events: i16, end: u64) -> bool {
         return false;
     }
     // A handler that interrupts it is ours.
-    let ready = fd::poll_one(fd, events, Some(NAP_NS)).unwrap_or(0);
+    let ready = fd::poll_one(fd, events, Some(SLEEP_NS)).unwrap_or(0);
     ready & (libc::POLLERR | libc::POLLHUP) == 0
 }
 

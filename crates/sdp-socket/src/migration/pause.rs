@@ -35,7 +35,7 @@ const LONG_EVERY: u64 = 8;
 /// Shortest pause that is worth a system call.
 const PAUSE_MIN_NS: u32 = 10_000;
 /// Between two looks at a connection that the other end has not accepted.
-const NAP_NS: u64 = 30_000;
+const SLEEP_NS: u64 = 30_000;
 /// A reader with nothing to read pauses no longer than this: perhaps its sender is done.
 const READER_PAUSE_NS: u32 = 50_000;
 /// Calls since the meeting began after which a sender of smaller pieces counts as a stream.
@@ -143,7 +143,7 @@ fn pause(conn: &Conn, number: i32, half: Half, left: u32) {
             break;
         }
         if meeting < 0 {
-            rest = rest.min(NAP_NS); // nobody has accepted the connection yet
+            rest = rest.min(SLEEP_NS); // nobody has accepted the connection yet
         }
         has_waited = true;
         let mut fds = [pollfd { fd: meeting, events: libc::POLLIN, revents: 0 }];

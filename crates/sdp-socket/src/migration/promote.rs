@@ -13,7 +13,7 @@ use sdp_fabric_shm::{
     link::ShmLink,
     packet::{HELLO_ACK_LEN, HELLO_LEN},
     peer::PeerId,
-    pool::{Loan, Met},
+    pool::{KeptSegment, Offer},
     refusal::Refusal,
     rendezvous::{Attachment, Local, PeerHello, Rendezvous, Step},
     segment::MappedSegment,
@@ -302,9 +302,9 @@ fn step(conn: &Conn, fd: i32, is_last: bool) {
                 Outcome::None => {}
                 Outcome::Wait => return,
                 Outcome::Failed(refusal) => return failed(conn, refusal),
-                Outcome::Attached(met) => {
+                Outcome::Attached(offer) => {
                     meeting.abandon();
-                    return attach_again(conn, fd, &tuple, met);
+                    return attach_again(conn, fd, &tuple, offer);
                 }
             }
         }
@@ -495,21 +495,24 @@ fn attach(conn: &Conn, fd: i32, attachment: Attachment) -> bool {
     {
         let remote = (!conn.has(flag::ACCEPTED)).then_some(tuple.remote);
         let owner = conn.index();
-        pool::lend(conn, Loan { base, ring_bytes, peer, pid, side, receive_size, remote, owner });
+        pool::keep(
+            conn,
+            KeptSegment { base, ring_bytes, peer, pid, side, receive_size, remote, owner },
+        );
     }
     install(conn, fd, segment, side, Some((peer, peer_slot)));
     true
 }
 
 /// Takes the segment of an earlier connection with the same process. Under the meeting's lock.
-fn attach_again(conn: &Conn, fd: i32, tuple: &Tuple, met: Met) {
-    let (loan, Some(side)) = (met.loan, tuple.side()) else { return };
+fn attach_again(conn: &Conn, fd: i32, tuple: &Tuple, offer: Offer) {
+    let (kept, Some(side)) = (offer.kept, tuple.side()) else { return };
     // SAFETY: the pool's mapping of such a segment, the connection's from here on.
-    let segment = unsafe { Segment::new(loan.base, loan.ring_bytes) };
+    let segment = unsafe { Segment::new(kept.base, kept.ring_bytes) };
     let Some(row) = conn.row() else { return segment.end(usize::from(side)).disown() };
     strangers::note_peer(conn, None);
-    prepare(conn, row, segment, loan.receive_size, loan.pid, true);
-    install(conn, fd, segment, side, Some((loan.peer, met.slot)));
+    prepare(conn, row, segment, kept.receive_size, kept.pid, true);
+    install(conn, fd, segment, side, Some((kept.peer, offer.slot)));
 }
 
 /// Both halves as they are at the beginning.

@@ -48,9 +48,9 @@ const PATIENCE_NS: u64 = 500_000_000;
 const BUFFER: usize = 64 * 1024;
 /// How often, and how long apart, it is asked whether bytes have come over loopback.
 const ACK_LOOKS: u32 = 20;
-const ACK_NAP_NS: i64 = 1_000_000;
+const ACK_SLEEP_NS: i64 = 1_000_000;
 /// How long apart in the end, where the receiver takes its time.
-const DELIVERY_NAP_NS: i64 = 500_000_000;
+const DELIVERY_SLEEP_NS: i64 = 500_000_000;
 /// Descriptors closed one by one where the kernel knows no `close_range`.
 const CLOSED_BY_HAND: c_int = 4096;
 
@@ -168,7 +168,7 @@ fn broken() -> Option<OwnedFd> {
 fn has_come_over(fd: c_int) -> bool {
     (0..ACK_LOOKS).any(|look| {
         if look > 0 {
-            sdp_sys::time::nap(ACK_NAP_NS);
+            sdp_sys::time::sleep(ACK_SLEEP_NS);
         }
         fd::unsent(fd) == Ok(0)
     })
@@ -350,11 +350,11 @@ fn deliver_until_it_ends(other: c_int, mut rest: &[u8], is_reset: bool) {
     }
     if is_reset {
         // Behind the last byte, unless nobody wants it any more.
-        let mut nap_ns = ACK_NAP_NS;
+        let mut sleep_ns = ACK_SLEEP_NS;
         let is_wanted = || carrier::readiness(other, 0) & (libc::POLLHUP | libc::POLLERR) == 0;
         while !has_come_over(other) && is_wanted() {
-            sdp_sys::time::nap(nap_ns);
-            nap_ns = (nap_ns * 2).min(DELIVERY_NAP_NS);
+            sdp_sys::time::sleep(sleep_ns);
+            sleep_ns = (sleep_ns * 2).min(DELIVERY_SLEEP_NS);
         }
         return;
     }

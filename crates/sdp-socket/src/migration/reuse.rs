@@ -2,17 +2,18 @@
 //!
 //! Called by [`super::promote`] at each step of a meeting.
 //!
-//! [`sdp_fabric_shm::pool`] keeps segments of connections that have ended. This module decides which may be
-//! kept, when a connection tries that way first, and proves what the board says by the kernel: the carrier's other end is
-//! the socket that sock_diag tells, and the process with which the segment is shared holds it. It refuses to wait
-//! for long: a step that finds nothing leads to the meeting by name after a few calls.
+//! [`sdp_fabric_shm::pool`] keeps segments of connections that have ended. This module decides
+//! which may be kept, when a connection tries that way first, and proves what the offer slot says
+//! by the kernel: the carrier's other end is the socket that sock_diag tells, and the process with
+//! which the segment is shared holds it. It refuses to wait for long: a step that finds nothing
+//! leads to the meeting by name after a few calls.
 
 use core::sync::atomic::Ordering;
 
 use sdp_fabric_shm::{
-    asker::Carrier,
+    diag_client::Carrier,
     identity::{self, Examined, Tuple},
-    pool::{Answer, Met},
+    pool::{Answer, Offer},
     refusal::Refusal,
     rendezvous::Rendezvous,
 };
@@ -35,7 +36,7 @@ pub(crate) enum Outcome {
     /// An offer is out, or may come.
     Wait,
     /// The segment of an earlier connection is this one's.
-    Attached(Met),
+    Attached(Offer),
     /// The connection can have no lanes.
     Failed(Refusal),
 }
@@ -68,17 +69,17 @@ pub(crate) fn step(
         if !may_come(conn, fd) {
             return Outcome::None;
         }
-        if let Some(met) = POOL.candidate(tuple) {
-            POOL.tell(process::peers(), &met);
+        if let Some(offer) = POOL.candidate(tuple) {
+            POOL.tell(process::peers(), &offer);
         }
         let lease = POOL.offer(process::peers(), tuple, conn.index(), fd, conn.index());
         conn.lease.store(lease.unwrap_or(0), Ordering::Relaxed);
         return if lease.is_some() { Outcome::Wait } else { Outcome::None };
     }
-    if let Some(met) = POOL.look(tuple)
+    if let Some(offer) = POOL.look(tuple)
         && may_come(conn, fd)
     {
-        return take(conn, fd, tuple, met);
+        return take(conn, fd, tuple, offer);
     }
     if by_name.is_idle() && ticks < LOOK_TICKS && POOL.may_be_offered(process::peers()) {
         conn.pool_ticks.store(ticks + 1, Ordering::Relaxed);
@@ -99,8 +100,8 @@ fn is_unseen_child() -> bool {
     sdp_sys::pid::current() as u32 != process::pid()
 }
 
-/// Whether the connection may be met on a board. Not in a child of a fork that nobody saw, which has the boards of its
-/// parent.
+/// Whether the connection may be met on an offer slot. Not in a child of a fork that nobody saw,
+/// which has the offer slots of its parent.
 fn may_come(conn: &Conn, fd: i32) -> bool {
     !is_unseen_child() && has_its_addresses_alone(conn, fd)
 }
@@ -111,8 +112,8 @@ fn await_answer(conn: &Conn, fd: i32, tuple: &Tuple, lease: u32) -> Outcome {
     if is_unseen_child() {
         return Outcome::None; // the offer is its parent's
     }
-    let met = match POOL.answer(lease, owner) {
-        Answer::Taken(met) => met,
+    let offer = match POOL.answer(lease, owner) {
+        Answer::Taken(offer) => offer,
         Answer::Waiting if conn.pool_ticks.fetch_add(1, Ordering::Relaxed) < OFFER_TICKS => {
             return Outcome::Wait;
         }
@@ -125,33 +126,33 @@ fn await_answer(conn: &Conn, fd: i32, tuple: &Tuple, lease: u32) -> Outcome {
             return Outcome::None;
         }
     };
-    let proven = prove(conn, fd, tuple, &met);
+    let proven = prove(conn, fd, tuple, &offer);
     if let Ok(true) = proven
         && POOL.confirm(lease, owner)
     {
-        return Outcome::Attached(met);
+        return Outcome::Attached(offer);
     }
     conn.lease.store(0, Ordering::Relaxed);
-    POOL.distrust(met.loan.peer);
+    POOL.distrust(offer.kept.peer);
     let _ = POOL.withdraw(peers, lease, owner, true);
     proven.map_or_else(Outcome::Failed, |_| Outcome::None)
 }
 
 /// The end that takes what the other one offers.
-fn take(conn: &Conn, fd: i32, tuple: &Tuple, met: Met) -> Outcome {
-    match prove(conn, fd, tuple, &met) {
+fn take(conn: &Conn, fd: i32, tuple: &Tuple, offer: Offer) -> Outcome {
+    match prove(conn, fd, tuple, &offer) {
         Ok(true) => {}
         Ok(false) => {
-            POOL.refuse(process::peers(), &met);
+            POOL.refuse(process::peers(), &offer);
             return Outcome::None;
         }
         Err(refusal) => return Outcome::Failed(refusal),
     }
-    if !POOL.take(tuple, &met, conn.index(), fd, conn.index()) {
+    if !POOL.take(tuple, &offer, conn.index(), fd, conn.index()) {
         return Outcome::None;
     }
-    conn.lease.store(met.lease(), Ordering::Relaxed);
-    Outcome::Attached(met)
+    conn.lease.store(offer.lease(), Ordering::Relaxed);
+    Outcome::Attached(offer)
 }
 
 /// Whether the process with which the segment is shared holds the connection's other end, and that is of the user
@@ -161,23 +162,24 @@ fn take(conn: &Conn, fd: i32, tuple: &Tuple, met: Met) -> Outcome {
 /// Both ends look, each after the other's word, whether their own is still connected; so there was a
 /// moment when both were, and in one network namespace two such sockets are the ends of one connection
 /// ([`has_its_addresses_alone`]).
-fn prove(conn: &Conn, fd: i32, tuple: &Tuple, met: &Met) -> Result<bool, Refusal> {
+fn prove(conn: &Conn, fd: i32, tuple: &Tuple, offer: &Offer) -> Result<bool, Refusal> {
     const STRANGE: u32 = flag::PASSED | flag::UNCERTAIN;
-    POOL.tell(process::peers(), met);
+    POOL.tell(process::peers(), offer);
     let may_be_elsewhere = conn.has(flag::MAY_BE_ELSEWHERE) || process::has_networks();
-    if !may_be_elsewhere && !conn.has(STRANGE) && POOL.could_read_us(met) {
+    if !may_be_elsewhere && !conn.has(STRANGE) && POOL.could_read_us(offer) {
         let is_ours = tuple.is_of(fd) && has_its_addresses_alone(conn, fd);
         return Ok(is_ours && !conn.has(flag::FALLBACK));
     }
     let carrier = Carrier { fd, tuple, may_be_elsewhere };
-    let peer = match process::asker().find(process::nonce(), process::hidden_min, &carrier) {
+    let peer = match process::diag_client().find(process::nonce(), process::hidden_min, &carrier) {
         Some(peer) => peer,
         None => match identity::examine(fd, tuple)? {
             Examined::Open { peer, uid, .. } if peer.uid == uid => peer,
             _ => return Ok(false),
         },
     };
-    Ok(!conn.has(flag::FALLBACK) && process::peers().holds(met.loan.peer, met.descriptor, &peer))
+    Ok(!conn.has(flag::FALLBACK)
+        && process::peers().holds(offer.kept.peer, offer.descriptor, &peer))
 }
 
 #[cfg(test)]

@@ -372,7 +372,7 @@ fn begin() -> bool {
     if pid() == 0 {
         remember(sys_pid::current());
     }
-    crate::process::host::settle();
+    crate::process::libc_calls::first_connection();
     count_cpus();
     if sys_pid::has_children_elsewhere() {
         let _ = set_children_elsewhere(true); // the image before this one saw to that
@@ -440,7 +440,7 @@ pub(crate) fn leave_family() {
 
 /// Puts private zeros in the place of a shared mapping: a thread in the middle of a look at it finds
 /// memory, though not the old one.
-pub(crate) fn blank(at: NonNull<u8>, len: usize) {
+pub(crate) fn replace_by_zeros(at: NonNull<u8>, len: usize) {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
     // SAFETY: replaces a mapping of ours, of this length, with one that can be used as it could.

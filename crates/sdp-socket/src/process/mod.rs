@@ -2,11 +2,11 @@
 //!
 //! The lowest room: every other one may call it.
 
-mod asker;
+mod diag_client;
 pub mod fork_page;
 mod handed;
-pub mod host;
 mod identity;
+pub mod libc_calls;
 pub(crate) mod log;
 pub(crate) mod page;
 pub(crate) mod scratch;
@@ -15,6 +15,6 @@ pub(crate) mod socket_tags;
 pub(crate) mod table;
 pub(crate) mod trace;
 
-pub(crate) use asker::asker;
+pub(crate) use diag_client::diag_client;
 pub(crate) use handed::Handed;
 pub(crate) use identity::*;

@@ -1,10 +1,11 @@
 //! The process's statistics page: making it, handing it in, and whose it is after a fork.
 //!
-//! Used by [`crate::process`] and by whatever counts. A fork child is a *guest* at first: it goes on
-//! counting in the page of the process that forked it, without rows of its own, because most children of
-//! servers that fork for each connection are gone after a few calls, and a page costs more than those.
-//! It gets its own page once it has used connections for a while, uses an SDP lane, listens, or is about
-//! to change its privileges. What a page says is decided in [`crate::conn::publish`].
+//! Used by [`crate::process`] and by whatever counts. A fork child is a *borrower* at first: it
+//! goes on counting in the page of the process that forked it, without rows of its own, because
+//! most children of servers that fork for each connection are gone after a few calls, and a page
+//! costs more than those. It gets its own page once it has used connections for a while, uses an
+//! SDP lane, listens, or is about to change its privileges. What a page says is decided in
+//! [`crate::conn::publish`].
 //!
 //! **Order.** A row number belongs to one page. A thread that counts must read the number before it reads
 //! which page is in force ([`crate::conn::publish::of_row`]): a number of the own page is stored
@@ -22,21 +23,24 @@ use crate::process::{self, fork_page, settings, table};
 
 /// Calls on connections after which a fork child is worth a page of its own: as many as make a half of a
 /// connection worth a lane.
-const GUEST_CALLS: u32 = 16;
+const BORROWER_CALLS: u32 = 16;
 
 static PAGE: &AtomicPtr<u8> = &fork_page::FORK_PAGE.page;
-/// The page's hidden descriptor. A guest keeps its host's: tools find the page there when the host has ended.
+/// The page's hidden descriptor. A borrower keeps the inherited page: tools find the page there
+/// when the lender has ended.
 #[unsafe(link_section = ".data.hot")]
 pub(crate) static NUMBER: AtomicI32 = AtomicI32::new(-1);
 /// Inode of the page behind it.
 static INODE: &AtomicU64 = &fork_page::FORK_PAGE.inode;
-/// The page of others that the process counts in as a guest. Once it is not the one in force any more it is to
-/// be given up, in a process with several threads later: one of them may be in the middle of it.
-static HOST: &AtomicPtr<u8> = &fork_page::FORK_PAGE.host;
+/// The page of others that the process counts in as a borrower. Once it is not the one in force any
+/// more it is to be given up, in a process with several threads later: one of them may be in the
+/// middle of it.
+static INHERITED: &AtomicPtr<u8> = &fork_page::FORK_PAGE.inherited;
 static REPORT_PENDING: &AtomicBool = &fork_page::FORK_PAGE.report_pending;
-/// 0: the page is our own, or there is none. Else calls that a guest still has, and [`LEFT`].
-static GUEST: &AtomicU32 = &fork_page::FORK_PAGE.guest;
-/// This guest is not counted among the page's guests, because it was about to execute another program.
+/// 0: the page is our own, or there is none. Else calls that a borrower still has, and [`LEFT`].
+static BORROWER: &AtomicU32 = &fork_page::FORK_PAGE.borrower;
+/// This borrower is not counted among the page's borrowers, because it was about to execute another
+/// program.
 const LEFT: u32 = 1 << 31;
 /// A thread is about to make the own page.
 static MOVING: &AtomicBool = &fork_page::FORK_PAGE.moving;
@@ -127,54 +131,54 @@ fn try_to_hand_in() {
     }
 }
 
-// ---- guests ----------------------------------------------------------------------------------
+// ---- borrowers ----------------------------------------------------------------------------------
 
 /// Before a fork, or before a sandbox after which forks go unseen: others may count here.
-pub(crate) fn expect_guests() {
+pub(crate) fn expect_borrowers() {
     if let Some(page) = current() {
-        page.expect_guests();
+        page.expect_borrowers();
     }
 }
 
 /// In a fork child: it counts in its parent's page from here on.
-pub(crate) fn become_guest() {
+pub(crate) fn become_borrower() {
     MOVING.store(false, Ordering::Relaxed);
     REPORT_PENDING.store(false, Ordering::Relaxed);
     forget_host();
-    HOST.store(PAGE.load(Ordering::Acquire), Ordering::Release);
+    INHERITED.store(PAGE.load(Ordering::Acquire), Ordering::Release);
     if let Some(page) = current() {
-        page.expect_guests(); // the parent may have got this page just before the fork, or have prepared nothing
-        page.count_guest(1);
-        GUEST.store(GUEST_CALLS, Ordering::Release);
+        page.expect_borrowers(); // the parent may have got this page just before the fork, or have prepared nothing
+        page.count_borrower(1);
+        BORROWER.store(BORROWER_CALLS, Ordering::Release);
     }
 }
 
 /// Whether the process counts in another's page.
-pub(crate) fn is_guest() -> bool {
-    GUEST.load(Ordering::Acquire) != 0
+pub(crate) fn is_borrower() -> bool {
+    BORROWER.load(Ordering::Acquire) != 0
 }
 
 /// Brings to the page in force what this process has counted with another page for its
 /// connections. The caller's: this room knows no connections. Always [`crate::conn::publish::take_along`].
 pub(crate) type TakeAlong = fn(&Page);
 
-/// Whether the page is this process's own. A guest's call on a connection counts towards that; `at_once`: it
-/// is worth one now.
+/// Whether the page is this process's own. A borrower's call on a connection counts towards that;
+/// `at_once`: it is worth one now.
 pub(crate) fn is_own(at_once: bool, take_along: TakeAlong) -> bool {
-    GUEST.load(Ordering::Acquire) == 0 || leaves_soon(at_once, take_along)
+    BORROWER.load(Ordering::Acquire) == 0 || leaves_soon(at_once, take_along)
 }
 
 #[cold]
 #[unsafe(link_section = ".text.hot")]
 fn leaves_soon(at_once: bool, take_along: TakeAlong) -> bool {
-    let count = |guest: u32| (guest & !LEFT).checked_sub(1).filter(|left| *left != 0);
-    match GUEST.fetch_update(Ordering::AcqRel, Ordering::Acquire, count) {
+    let count = |borrower: u32| (borrower & !LEFT).checked_sub(1).filter(|left| *left != 0);
+    match BORROWER.fetch_update(Ordering::AcqRel, Ordering::Acquire, count) {
         Ok(before) if !at_once => {
             // The other program was not executed, it seems.
             if before & LEFT != 0
                 && let Some(page) = current()
             {
-                page.count_guest(1);
+                page.count_borrower(1);
             }
             false
         }
@@ -182,17 +186,17 @@ fn leaves_soon(at_once: bool, take_along: TakeAlong) -> bool {
     }
 }
 
-/// A guest gets its own page. False when it cannot, or while another thread is at it.
+/// A borrower gets its own page. False when it cannot, or while another thread is at it.
 pub(crate) fn own(take_along: TakeAlong) -> bool {
-    let guest = GUEST.load(Ordering::Acquire);
-    if guest == 0 {
+    let borrower = BORROWER.load(Ordering::Acquire);
+    if borrower == 0 {
         return true;
     }
     let _section = section::Guard::enter();
     if process::is_retired() || MOVING.swap(true, Ordering::AcqRel) {
         return false;
     }
-    if GUEST.load(Ordering::Acquire) == 0 {
+    if BORROWER.load(Ordering::Acquire) == 0 {
         MOVING.store(false, Ordering::Release);
         return true; // another thread was at it between the two looks
     }
@@ -200,20 +204,20 @@ pub(crate) fn own(take_along: TakeAlong) -> bool {
     make();
     let moved = PAGE.load(Ordering::Acquire) != former;
     if moved {
-        let is_counted = GUEST.swap(0, Ordering::AcqRel) & LEFT == 0;
+        let is_counted = BORROWER.swap(0, Ordering::AcqRel) & LEFT == 0;
         // SAFETY: a page of the whole size stays mapped until `forget_host`, which comes behind
         // this.
-        if let Some(host) = unsafe { Page::from_ptr(former, sdp_stats::SIZE) } {
-            host.count_guest(-i64::from(is_counted));
-            take_along(host);
+        if let Some(inherited) = unsafe { Page::from_ptr(former, sdp_stats::SIZE) } {
+            inherited.count_borrower(-i64::from(is_counted));
+            take_along(inherited);
         }
         if sys_pid::is_single_threaded() {
             forget_host();
         }
     } else {
         // No memory, no descriptor: later, perhaps.
-        let again = |guest: u32| Some(guest & LEFT | GUEST_CALLS);
-        let _ = GUEST.fetch_update(Ordering::AcqRel, Ordering::Acquire, again);
+        let again = |borrower: u32| Some(borrower & LEFT | BORROWER_CALLS);
+        let _ = BORROWER.fetch_update(Ordering::AcqRel, Ordering::Acquire, again);
     }
     MOVING.store(false, Ordering::Release);
     moved
@@ -222,15 +226,17 @@ pub(crate) fn own(take_along: TakeAlong) -> bool {
 /// Gives up the page of others in which this process counted once, if it is not the one in force. Only while
 /// no other thread can be in the middle of that, or where it may lose what it counts.
 fn forget_host() {
-    let host = HOST.load(Ordering::Acquire);
-    if host == PAGE.load(Ordering::Acquire) || HOST.swap(null_mut(), Ordering::AcqRel) != host {
+    let inherited = INHERITED.load(Ordering::Acquire);
+    if inherited == PAGE.load(Ordering::Acquire)
+        || INHERITED.swap(null_mut(), Ordering::AcqRel) != inherited
+    {
         return;
     }
-    let Some(base) = NonNull::new(host) else { return };
+    let Some(base) = NonNull::new(inherited) else { return };
     if sys_pid::is_single_threaded() {
         process::unmap(base, sdp_stats::SIZE);
     } else {
-        process::blank(base, sdp_stats::SIZE);
+        process::replace_by_zeros(base, sdp_stats::SIZE);
     }
 }
 
@@ -245,15 +251,15 @@ pub(crate) fn leave_host(for_good: bool, take_along: TakeAlong) {
         }
         sdp_sys::time::yield_now();
     }
-    let guest = if own(take_along) { 0 } else { GUEST.swap(0, Ordering::AcqRel) };
-    if guest != 0 {
+    let borrower = if own(take_along) { 0 } else { BORROWER.swap(0, Ordering::AcqRel) };
+    if borrower != 0 {
         // No memory or no descriptor for a page of its own: nothing is counted any more, or not before the next
         // connection, whose page counts the process.
         if !for_good
-            && guest & LEFT == 0
+            && borrower & LEFT == 0
             && let Some(page) = current()
         {
-            page.count_guest(-1);
+            page.count_borrower(-1);
         }
         close_number();
         PAGE.store(null_mut(), Ordering::Release);
@@ -263,17 +269,17 @@ pub(crate) fn leave_host(for_good: bool, take_along: TakeAlong) {
 
 /// Before the process executes another program, which has a page of its own.
 pub(crate) fn executing() {
-    let leave = |guest: u32| (guest != 0 && guest & LEFT == 0).then_some(guest | LEFT);
-    if GUEST.fetch_update(Ordering::AcqRel, Ordering::Acquire, leave).is_ok()
+    let leave = |borrower: u32| (borrower != 0 && borrower & LEFT == 0).then_some(borrower | LEFT);
+    if BORROWER.fetch_update(Ordering::AcqRel, Ordering::Acquire, leave).is_ok()
         && let Some(page) = current()
     {
-        page.count_guest(-1);
+        page.count_borrower(-1);
     }
 }
 
 /// The process ends in an orderly way.
 pub(crate) fn exiting() {
-    if GUEST.load(Ordering::Acquire) == 0
+    if BORROWER.load(Ordering::Acquire) == 0
         && let Some(page) = current()
     {
         page.mark_exited();

@@ -269,8 +269,8 @@ fn take_over() {
     TUNED.tells_clients_apart.store(kinds.tells_clients_apart.into(), Ordering::Relaxed);
     TUNED.has_strict_servers.store(kinds.has_strict_servers.into(), Ordering::Relaxed);
     TUNED.fill(&Sources::with(&file));
-    // A guest counts in another process's page, which tells of that one.
-    if !page::is_guest() {
+    // A borrower counts in another process's page, which tells of that one.
+    if !page::is_borrower() {
         show();
     }
 }

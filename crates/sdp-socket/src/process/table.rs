@@ -37,9 +37,10 @@ const KIND_SET: u32 = 2;
 const KIND_HIDDEN: u32 = 3;
 /// Named a connection whose close is under way: names nothing, but is not the kernel's yet.
 const CLOSING: u32 = 4 << KIND_SHIFT;
-/// How long a call waits for another thread that is in the middle of a close, and how long each nap is.
+/// How long a call waits for another thread that is in the middle of a close, and how long each
+/// short sleep is.
 const CLOSE_PATIENCE_NS: u64 = 50_000_000;
-const CLOSE_NAP_NS: i64 = 100_000;
+const CLOSE_SLEEP_NS: i64 = 100_000;
 /// Whether [`CLOSING`] stands anywhere, perhaps: since the last fork it has.
 #[unsafe(link_section = ".bss.hot")]
 static HAS_CLOSED: AtomicBool = AtomicBool::new(false);
@@ -184,7 +185,7 @@ pub(crate) fn await_close(fd: i32) {
 fn await_close_here(fd: i32) {
     let until = monotonic_ns().saturating_add(CLOSE_PATIENCE_NS);
     while monotonic_ns() < until {
-        sdp_sys::time::nap(CLOSE_NAP_NS);
+        sdp_sys::time::sleep(CLOSE_SLEEP_NS);
         if word(fd).is_none_or(|word| word.load(Ordering::Acquire) != CLOSING) {
             return;
         }

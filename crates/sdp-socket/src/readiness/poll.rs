@@ -20,7 +20,7 @@ use crate::{
     process::{
         self,
         fork_page::FORK_PAGE,
-        host::{self, FdSet, Mask},
+        libc_calls::{self, FdSet, Mask},
         scratch::{self, Scratch},
         table::{self, Entry},
     },
@@ -179,7 +179,8 @@ fn verify_both(conn: &Conn) -> Option<Verified> {
     Some(Verified { readable: !matches!(found, hosts::Found::Nothing), is_kernels: true, cursor })
 }
 
-/// Waits a moment for who is at work on the half; succeeds one that died. False: somebody is still at it.
+/// Waits a moment for who is at work on the half; takes over from one that died. False: somebody is
+/// still at it.
 #[cold]
 pub(crate) fn await_turn(conn: &Conn) -> bool {
     if hosts::is_guarded(conn) {
@@ -200,7 +201,7 @@ fn verify_sink(
     sink: &mut SinkState,
     half: AnyHalf<'_>,
 ) -> Result<(bool, bool), Errno> {
-    receive::settle(fd, sink, half);
+    receive::follow_pending(fd, sink, half);
     if sink.lane == Lane::Sdp {
         consume_wake_bytes(conn, fd, sink, half);
     }
@@ -373,14 +374,14 @@ fn poll_here(
     let until = timeout_ns.map(|ns| monotonic_ns().saturating_add(ns));
     let (mut has_spun, mut has_slept) = (timeout_ns == Some(0), false);
     let mut has_asked = false;
-    let mut naps = 0;
+    let mut sleeps = 0;
     loop {
         if process::is_retired() {
             // Another thread entered a sandbox while this one slept: the wait is the kernel's, and begins
             // anew, because the program's own call is the one that the sandbox allows.
             return None;
         }
-        let owed = hosts::between_waits(interest::attached);
+        let due = hosts::between_waits(interest::attached);
         let mut ready = ring_ready(fds, hides, true);
         // "Writable" the kernel mostly has already: a look at rings would be in vain, and teach the wrong thing.
         let asks_first = ready == 0
@@ -407,22 +408,22 @@ fn poll_here(
                 }
             }
         }
-        let nap = if ready > 0 { None } else { reclaim::before_sleep() };
+        let bound = if ready > 0 { None } else { reclaim::before_sleep() };
         let left = until.map(|u| u.saturating_sub(monotonic_ns()));
         let must_not_sleep = ready > 0 || left == Some(0) || asks_first;
         let asleep = if must_not_sleep { 0 } else { monotonic_ns() };
         // O8: whoever waits for room looks again now and then, should the reader die before it rings.
-        let nap = if fds.iter().any(|entry| waits_for_room(entry, hides).is_some()) {
+        let bound = if fds.iter().any(|entry| waits_for_room(entry, hides).is_some()) {
             Some(wait::BOUNDED_SLEEP_NS)
         } else {
-            nap
+            bound
         };
-        let nap = shorter(shorter(left, owed), nap);
-        let left_now = if must_not_sleep { Some(0) } else { nap };
+        let bound = shorter(shorter(left, due), bound);
+        let left_now = if must_not_sleep { Some(0) } else { bound };
         // The kernel lets no signal in where something is ready already.
         let mask = if ready > 0 { Mask::NONE } else { mask };
-        let polled = sleep(fds, left_now, mask, hides, naps, scratch.as_mut());
-        naps = naps.saturating_add(u32::from(!must_not_sleep));
+        let polled = sleep(fds, left_now, mask, hides, sleeps, scratch.as_mut());
+        sleeps = sleeps.saturating_add(u32::from(!must_not_sleep));
         if !must_not_sleep
             && polled.is_ok_and(|ready| ready > 0)
             && let Some(conn) = fds.iter().find_map(|entry| attached(entry.fd))
@@ -516,15 +517,15 @@ fn ring_ready(fds: &[pollfd], hides: bool, are_guarded_looked_at: bool) -> usize
         .count()
 }
 
-/// Arms what can be armed, looks again, and polls the kernel; how many entries it says are ready. `naps`: sleeps
-/// of the same call before.
+/// Arms what can be armed, looks again, and polls the kernel; how many entries it says are ready.
+/// `sleeps`: sleeps of the same call before.
 #[inline(never)]
 fn sleep(
     fds: &mut [pollfd],
     left: Option<u64>,
     mask: Mask,
     hides: bool,
-    naps: u32,
+    sleeps: u32,
     scratch: Option<&mut Scratch>,
 ) -> Result<usize, Errno> {
     let guard = pin!(CallGuard::on_several());
@@ -561,7 +562,7 @@ fn sleep(
                     }
                 }
                 // O4: relatives may take the wake byte that is to wake this wait.
-                left = shorter(left, wait::nap_beside_relatives(conn, naps));
+                left = shorter(left, wait::sleep_beside_family(conn, sleeps));
                 conn.release(Half::Receive);
             }
         }
@@ -589,7 +590,7 @@ fn sleep(
             *last = pollfd { fd: wait_set.raw(), events: libc::POLLIN, revents: 0 };
         }
         let polled = match copy.get_mut(..=n) {
-            Some(all) => host::ppoll(all, timeout.as_ref(), mask),
+            Some(all) => libc_calls::ppoll(all, timeout.as_ref(), mask),
             None => Err(Errno::EINVAL),
         };
         if copy.get(n).is_some_and(|last| last.revents != 0) {
@@ -600,7 +601,7 @@ fn sleep(
         }
         polled
     } else {
-        host::ppoll(fds, timeout.as_ref(), mask)
+        libc_calls::ppoll(fds, timeout.as_ref(), mask)
     };
     if doorbell.is_some() {
         wait::wake_up(guard, doorbell, &wait_set);

@@ -82,7 +82,7 @@ pub(crate) fn arm(conn: &Conn) {
 /// ([`crate::wake::interest::wake_bytes_consumed`]), outside the half's lock.
 #[cold]
 #[inline(never)]
-pub(crate) fn note_eaten(conn: &Conn) {
+pub(crate) fn note_consumed(conn: &Conn) {
     if conn.has(flag::POLLED) || conn.is_waited_for_elsewhere(Half::Receive) {
         conn.set(flag::CONSUMED);
     }

@@ -180,8 +180,8 @@ impl CallGuard {
         }
     }
 
-    /// The call is about to take the turn ([`crate::conn::turn::Turn::take`]), or to ask for it
-    /// ([`crate::conn::turn::Turn::want`]).
+    /// The call is about to take the turn ([`crate::conn::send_turn::SendTurn::take`]), or to ask
+    /// for it ([`crate::conn::send_turn::SendTurn::want`]).
     pub(crate) fn has_turn(self: Pin<&Self>) {
         self.begin();
         self.turn.store(tls::thread_id() as u32, Relaxed);

@@ -176,8 +176,8 @@ pub(crate) fn close_numbers() {
 }
 
 /// The process leaves its trust domain: private zeros take the page's place.
-pub(crate) fn blank_page() {
+pub(crate) fn zero_page() {
     if let Some(base) = NonNull::new(DOORBELL.swap(null_mut(), Ordering::AcqRel)) {
-        process::blank(base, segment::DOORBELL_PAGE_BYTES);
+        process::replace_by_zeros(base, segment::DOORBELL_PAGE_BYTES);
     }
 }

@@ -252,7 +252,7 @@ pub(crate) fn gather(
     {
         return false;
     }
-    let Some(_turn) = Turn::take(guard) else { return false };
+    let Some(_permit) = SpinPermit::take(guard) else { return false };
     pause_until(ticks().wrapping_add(ALONE_TICKS));
     let published = published();
     if published >= GATHERED_MIN {
@@ -297,9 +297,9 @@ pub(crate) fn look_again(conn: &Conn) {
 /// Leaves the stream alone until the moment has come. `waits`: the call may wait. One that may not, or is not to pause, ends
 /// this: it looks at once.
 pub(crate) fn leave_alone(conn: &Conn, guard: Pin<&CallGuard>, peer_cpu: u32, waits: bool) {
-    let turn = if waits && !needs_this_cpu(peer_cpu) { Turn::take(guard) } else { None };
-    match turn {
-        Some(_turn) => pause_until(conn.left_alone.load(Ordering::Relaxed)),
+    let permit = if waits && !needs_this_cpu(peer_cpu) { SpinPermit::take(guard) } else { None };
+    match permit {
+        Some(_permit) => pause_until(conn.left_alone.load(Ordering::Relaxed)),
         None => look_again(conn),
     }
 }
@@ -432,9 +432,9 @@ pub(crate) fn learn(conn: &Conn, success: bool) {
 }
 
 /// A thread's turn to pause. Given back also when a handler leaves the pause for good.
-struct Turn<'a>(Pin<&'a CallGuard>);
+struct SpinPermit<'a>(Pin<&'a CallGuard>);
 
-impl<'a> Turn<'a> {
+impl<'a> SpinPermit<'a> {
     /// `None`: as many threads pause as may.
     fn take(guard: Pin<&'a CallGuard>) -> Option<Self> {
         guard.begin();
@@ -450,7 +450,7 @@ impl<'a> Turn<'a> {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for SpinPermit<'_> {
     #[inline]
     fn drop(&mut self) {
         let _section = section::Guard::enter();
@@ -475,7 +475,7 @@ pub(crate) fn spin(
         Plan::Sleep => false,
         Plan::Yield(started) => yield_for(started, YIELD_NS, &mut ready),
         Plan::Pause(budget) => {
-            let Some(_turn) = Turn::take(guard) else { return false };
+            let Some(_permit) = SpinPermit::take(guard) else { return false };
             let success = pause_for(budget, &mut ready);
             learn(conn, success);
             success
@@ -497,7 +497,7 @@ pub(crate) fn shared_pause(
         return (!is_off).then(|| yield_for(now, budget, &mut ready));
     }
     let guard = pin!(CallGuard::on_several());
-    let _turn = Turn::take(guard.as_ref())?;
+    let _permit = SpinPermit::take(guard.as_ref())?;
     Some(pause_for(budget, &mut ready))
 }
 

@@ -421,7 +421,7 @@ pub(crate) fn drop_all(forked: bool, unhide: impl Fn(&AtomicI32)) {
         if forked {
             process::unmap(base, segment::DOORBELL_PAGE_BYTES);
         } else {
-            process::blank(base, segment::DOORBELL_PAGE_BYTES);
+            process::replace_by_zeros(base, segment::DOORBELL_PAGE_BYTES);
         }
     }
 }

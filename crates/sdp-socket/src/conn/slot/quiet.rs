@@ -28,9 +28,9 @@ fn has_rows_in(base: *mut u8) -> bool {
 /// Family memory of a trust domain that the process has left, in a process with several threads: private
 /// zeros take its place once no connection has a row in it. Never unmapped, because a thread may have looked
 /// up its address just before; a row that it then opens there is nobody else's.
-pub(crate) fn blank_unused_family(base: NonNull<u8>) {
+pub(crate) fn zero_unused_family(base: NonNull<u8>) {
     if !has_rows_in(base.as_ptr()) {
-        process::blank(base, FAMILY_BYTES);
+        process::replace_by_zeros(base, FAMILY_BYTES);
     }
 }
 
@@ -39,7 +39,7 @@ pub(super) fn row_of_old_family_freed(base: *mut u8) {
     if let Some(base) = NonNull::new(base)
         && !process::is_retired()
     {
-        blank_unused_family(base);
+        zero_unused_family(base);
     }
 }
 

@@ -189,14 +189,14 @@ pub(crate) fn move_kept(from: i32, to: impl FnOnce() -> Option<i32>) {
 
 impl Conn {
     /// Keeps an error for the next call.
-    pub(crate) fn owe(&self, error: Errno) {
-        self.owed.store(error.0.unsigned_abs(), Ordering::Relaxed);
+    pub(crate) fn set_pending_error(&self, error: Errno) {
+        self.pending_error.store(error.0.unsigned_abs(), Ordering::Relaxed);
     }
 
-    /// Whether an error is owed to the program.
+    /// Whether an error waits to be reported.
     #[inline]
-    pub(crate) fn owes(&self) -> bool {
-        self.owed.load(Ordering::Relaxed) != 0
+    pub(crate) fn has_pending_error(&self) -> bool {
+        self.pending_error.load(Ordering::Relaxed) != 0
     }
 
     /// A call is about to sleep.

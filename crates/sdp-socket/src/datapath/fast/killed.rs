@@ -1,9 +1,11 @@
-//! Users of a half who are killed after each single step of what they do, and what a successor makes of it.
+//! Users of a half who are killed after each single step of what they do, and what a next owner
+//! makes of it.
 //!
-//! The calls are the real ones of the common case, and the stores and switches of the ordinary way in the
-//! order of [`crate::datapath::send`] and [`crate::datapath::receive`]. The successor is killed at each of its steps, too, and
-//! succeeded. Promises: what was published is sent once; what was read before is not read again, what is
-//! unread comes, in order; message numbers and positions go on; the lane is the log's.
+//! The calls are the real ones of the common case, and the stores and switches of the ordinary way
+//! in the order of [`crate::datapath::send`] and [`crate::datapath::receive`]. The next owner is
+//! killed at each of its steps, too, and succeeded. Promises: what was published is sent once; what
+//! was read before is not read again, what is unread comes, in order; message numbers and positions
+//! go on; the lane is the log's.
 
 use core::{cell::Cell, sync::atomic::Ordering};
 use std::vec::Vec;
@@ -299,12 +301,12 @@ impl World {
         at
     }
 
-    fn succeed_source(&self) {
+    fn take_over_source(&self) {
         takeover::source(self.source(), self.tx.segment, 0, || Some(CARRIER)).expect("adds up");
         self.lines().log.gate.store(0, Ordering::Relaxed); // as `takeover::source_of` does
     }
 
-    fn succeed_sink(&self) {
+    fn take_over_sink(&self) {
         takeover::sink(self.sink(), self.rx.segment, 0, || Some(CARRIER)).expect("adds up");
     }
 
@@ -321,13 +323,13 @@ impl World {
     }
 }
 
-/// Runs `check` for each step after which `work` is killed, with a successor who is killed after each of its
-/// own; `check` is told whether the work was done.
+/// Runs `check` for each step after which `work` is killed, with a next owner who is killed after
+/// each of its own; `check` is told whether the work was done.
 fn at_each_step(
     world: &World,
     prepare: impl Fn(),
     work: impl Fn(),
-    succeed: impl Fn(),
+    take_over: impl Fn(),
     check: impl Fn(bool),
 ) {
     for steps in 0..STEPS {
@@ -336,13 +338,13 @@ fn at_each_step(
             world.clear();
             prepare();
             done = killed_after(steps, &work);
-            let is_last = killed_after(more, &succeed);
-            succeed();
+            let is_last = killed_after(more, &take_over);
+            take_over();
             check(done);
             if is_last {
                 break;
             }
-            assert!(more + 1 < STEPS, "a succession is longer than that");
+            assert!(more + 1 < STEPS, "a takeover is longer than that");
         }
         if done {
             assert!(steps > 2, "nothing was killed");
@@ -366,7 +368,7 @@ fn a_killed_sender_has_sent_what_it_published() {
                     world.send(way, len);
                     assert_eq!(world.plainly.get(), u32::from(way == Way::Plain));
                 },
-                || world.succeed_source(),
+                || world.take_over_source(),
                 |done| {
                     let (messages, bytes) = world.published();
                     let source = world.sending();
@@ -399,7 +401,7 @@ fn a_sender_killed_over_a_restart_has_sent_what_it_published() {
                 assert_eq!(world.origin(), 0);
             },
             || world.send(way, len), // an empty ring begins again
-            || world.succeed_source(),
+            || world.take_over_source(),
             |done| {
                 assert!(world.origin() == tail || !done);
                 let source = world.sending();
@@ -430,7 +432,7 @@ fn a_sender_killed_behind_padding_has_sent_what_it_published() {
             world.send(Way::Plain, unread);
         },
         || world.send(Way::Ordinary, 300),
-        || world.succeed_source(),
+        || world.take_over_source(),
         |done| {
             let (tail, _) = world.sending().tx.cursors();
             let padded = u64::from(RING) + record_bytes(PLAIN_HEADER + 300) as u64;
@@ -462,7 +464,7 @@ fn a_sender_killed_a_lap_ahead_of_what_it_knew_goes_on() {
             assert_eq!(world.read_rest(0), sent as u64);
         },
         || world.send(Way::Ordinary, 2 * len),
-        || world.succeed_source(),
+        || world.take_over_source(),
         |_| {
             let at = world.read_to();
             let sent = world.sending().engine.position();
@@ -480,7 +482,7 @@ fn a_killed_disconnection_was_said_or_not() {
         &world,
         || world.send(Way::Plain, 10),
         || world.disconnect(),
-        || world.succeed_source(),
+        || world.take_over_source(),
         |_| {
             let source = world.sending();
             let (messages, _) = world.published();
@@ -521,7 +523,7 @@ fn a_killed_reader_has_read_all_of_a_call_or_a_part_of_it() {
                     assert_eq!(world.receive(Way::Plain, before).len(), before);
                 },
                 || assert!(!world.receive(way, wanted).is_empty()),
-                || world.succeed_sink(),
+                || world.take_over_sink(),
                 |done| {
                     let at = world.read_to();
                     let after = (before + wanted).min(total as usize) as u64;
@@ -549,7 +551,7 @@ fn a_reader_killed_over_the_end_sees_it() {
             world.disconnect();
         },
         || assert_eq!(world.receive(Way::Ordinary, 20).len(), 10),
-        || world.succeed_sink(),
+        || world.take_over_sink(),
         |_| {
             let at = world.read_to();
             assert_eq!(world.read_rest(at), 10);
@@ -581,7 +583,7 @@ fn a_killed_switch_is_in_the_log_or_never_was() {
         &world,
         send,
         || world.leave(),
-        || world.succeed_source(),
+        || world.take_over_source(),
         |_| {
             assert_eq!(world.read_rest(0), 10);
             check(Lane::Sdp, Lane::Kernel);
@@ -595,7 +597,7 @@ fn a_killed_switch_is_in_the_log_or_never_was() {
         &world,
         leave,
         || world.enter(),
-        || world.succeed_source(),
+        || world.take_over_source(),
         |_| {
             check(Lane::Kernel, Lane::Sdp);
         },
@@ -612,7 +614,7 @@ fn a_killed_switch_is_in_the_log_or_never_was() {
         &world,
         leave,
         enter_and_send,
-        || world.succeed_source(),
+        || world.take_over_source(),
         |_| {
             let (messages, bytes) = world.published();
             let engine = world.sending().engine;
@@ -625,7 +627,7 @@ fn a_killed_switch_is_in_the_log_or_never_was() {
         world.clear();
         let done = killed_after(steps, || world.send(Way::Plain, 10));
         assert_eq!(world.half().end_section(CARRIER, words::step), Ended::Written);
-        world.succeed_source();
+        world.take_over_source();
         assert_eq!(world.sending().lane, Lane::Kernel);
         assert_eq!(world.sending().engine.position(), world.read_rest(0));
         world.follow();
@@ -642,7 +644,7 @@ fn a_killed_follower_is_on_the_lane_of_the_log() {
         &world,
         || world.leave(),
         || world.follow(),
-        || world.succeed_sink(),
+        || world.take_over_sink(),
         |done| {
             if world.receiving().lane == Lane::Sdp {
                 assert!(!done);
@@ -657,9 +659,9 @@ fn a_killed_follower_is_on_the_lane_of_the_log() {
     );
 }
 
-/// The last messages of a section and the switch behind them, in one call: who is on the kernel lane has read the
-/// ring up to there. A message that is still in the words of a successor there would come again behind the
-/// next switch.
+/// The last messages of a section and the switch behind them, in one call: who is on the kernel
+/// lane has read the ring up to there. A message that is still in the words of a next owner there
+/// would come again behind the next switch.
 #[test]
 fn a_reader_killed_over_a_switch_has_read_what_was_before_it() {
     let world = World::new();
@@ -673,7 +675,7 @@ fn a_reader_killed_over_a_switch_has_read_what_was_before_it() {
         || {
             assert_eq!(world.receive_and_follow(1000).len(), 330);
         },
-        || world.succeed_sink(),
+        || world.take_over_sink(),
         |done| {
             let mut at = world.read_to();
             if world.receiving().lane == Lane::Sdp {
@@ -696,7 +698,7 @@ fn a_reader_killed_over_a_switch_has_read_what_was_before_it() {
 }
 
 #[test]
-fn a_hand_over_in_progress_is_not_succeeded() {
+fn a_hand_over_in_progress_is_not_taken_over() {
     let world = World::new();
     takeover::handing(world.sink());
     assert!(takeover::sink(world.sink(), world.rx.segment, 0, || Some(0)).is_err());
@@ -707,7 +709,7 @@ fn a_hand_over_in_progress_is_not_succeeded() {
     world.clear();
     takeover::handing(world.sink());
     takeover::handed(world.sink());
-    world.succeed_sink();
+    world.take_over_sink();
 }
 
 /// How many wake bytes are on the carrier only the kernel knows.
@@ -805,7 +807,7 @@ fn a_stream_survives_many_deaths() {
         if !is_done {
             deaths += 1;
             while !killed_after(next(30) as u32, || {
-                if sends { world.succeed_source() } else { world.succeed_sink() }
+                if sends { world.take_over_source() } else { world.take_over_sink() }
             }) {}
         }
         let now = world.read_to();
@@ -825,7 +827,7 @@ fn a_stream_survives_many_deaths() {
     assert!(at > 20 * u64::from(RING), "{at}");
 }
 
-/// A successor believes nothing: whatever the words and lines say, it ends, and does not panic.
+/// A next owner believes nothing: whatever the words and lines say, it ends, and does not panic.
 #[test]
 fn any_words_are_judged() {
     let world = World::new();

@@ -10,7 +10,7 @@
 //! is consumed as a wake byte, nothing that an end finds in the log is impossible, and nobody
 //! sleeps while there is something to read.
 //!
-//! Either end's process may be killed while it has its half's lock, and be succeeded by a relative
+//! Either end's process may be killed while it has its half's lock, and be replaced by a relative
 //! ([`crate::datapath::takeover`]): then what was read of the ring and not written down may be read once more, and what
 //! was taken off the carrier is gone.
 //!
@@ -69,7 +69,7 @@ enum Twin {
     /// L4: does not look again.
     LooksOnce,
     /// L5: throws away whatever is on the carrier.
-    EatsEverything,
+    ConsumesEverything,
     /// L5: a wake byte is counted whether the kernel took it or not.
     CountsRefused,
     /// L9: a read of zero bytes is the end, whatever the log says.
@@ -98,13 +98,13 @@ enum Twin {
     LooksFirst,
     /// O10: a thread that waits for a connection without lanes does not count itself.
     WaitsUncounted,
-    /// Section 7: a successor takes the words as they are stored.
+    /// Section 7: a next owner takes the words as they are stored.
     TakesTheWords,
-    /// Section 7: a successor does not ask the kernel how many bytes it took.
+    /// Section 7: a next owner does not ask the kernel how many bytes it took.
     CountsByTheWords,
-    /// Section 7: a successor does not ask the kernel how many bytes were read.
+    /// Section 7: a next owner does not ask the kernel how many bytes were read.
     ReadsByTheWords,
-    /// Section 7: a successor does not wake the reader for what it finds published.
+    /// Section 7: a next owner does not wake the reader for what it finds published.
     WakesNobody,
     /// Section 7: room is given back before it is written down that the message was read.
     FreesFirst,
@@ -157,7 +157,7 @@ enum P {
     Kernel,
     Closed,
     /// Killed with the lock.
-    Succeeded,
+    TakenOver,
 }
 
 /// What `arm::check` saw, kept as the word so that it can be part of a state.
@@ -178,8 +178,8 @@ enum C {
     },
     Retract(After),
     More,
-    Eat,
-    Eat2(u64),
+    Consume,
+    Consume2(u64),
     SdpLook,
     SdpRing(Option<Entry>),
     /// Copied, not written down.
@@ -216,7 +216,7 @@ enum C {
     /// The end of the stream was reported.
     Ended,
     /// Killed with the lock.
-    Succeeded,
+    TakenOver,
 }
 
 /// What a peek at the carrier says.
@@ -288,7 +288,7 @@ struct S {
     c_words: Vec<u64>,
     /// `delivered` when the words were stored.
     c_stored: u8,
-    /// A successor may read on from behind this byte.
+    /// A next owner may read on from behind this byte.
     floor: Option<u8>,
     /// Deaths that may still be.
     kills: u8,
@@ -413,13 +413,13 @@ impl Lanes {
     }
 
     /// The producer's process may be killed with its half's lock, and is succeeded.
-    fn succeeding_producer(mut self) -> Self {
+    fn takeover_of_producer(mut self) -> Self {
         self.kills_producer = true;
         self
     }
 
     /// The consumer's process may be killed with its half's lock, and is succeeded.
-    fn succeeding_consumer(mut self) -> Self {
+    fn takeover_of_consumer(mut self) -> Self {
         self.kills_consumer = true;
         self
     }
@@ -635,7 +635,7 @@ fn fresh(is_needed: bool, initialise: impl FnOnce(&[AtomicU64])) -> Vec<u64> {
 
 impl P {
     fn has_lock(&self) -> bool {
-        !matches!(self, Self::Idle | Self::Closed | Self::Succeeded)
+        !matches!(self, Self::Idle | Self::Closed | Self::TakenOver)
     }
 }
 
@@ -651,7 +651,7 @@ impl C {
                 | Self::LookAgain
                 | Self::Sleep
                 | Self::Ended
-                | Self::Succeeded
+                | Self::TakenOver
         )
     }
 }
@@ -736,7 +736,7 @@ impl Model for Lanes {
             to.push(("producer: killed", Ok(S { p: P::Closed, fin: true, ..s.clone() })));
         }
         if self.kills_producer && s.kills > 0 && s.p.has_lock() {
-            let next = S { p: P::Succeeded, kills: s.kills - 1, ..s.clone() };
+            let next = S { p: P::TakenOver, kills: s.kills - 1, ..s.clone() };
             to.push(("producer: killed with the lock", Ok(next)));
         }
         if self.kills_consumer && s.kills > 0 && s.c.has_lock() {
@@ -803,7 +803,7 @@ fn a_consumer_may_end_the_section() {
 }
 
 /// The same where somebody may be succeeded, which has many more states.
-fn succession_bounds() -> (u8, u32, usize) {
+fn takeover_bounds() -> (u8, u32, usize) {
     match size() {
         Size::Unit => (2, 1, 400_000),
         Size::Ci => (3, 3, 3_000_000),
@@ -813,26 +813,26 @@ fn succession_bounds() -> (u8, u32, usize) {
 
 #[test]
 fn a_relative_goes_on() {
-    let (bytes, switches, limit) = succession_bounds();
+    let (bytes, switches, limit) = takeover_bounds();
     let model = || Lanes::new(Twin::Faithful, bytes, switches);
-    holds("lanes, producer succeeded", &model().succeeding_producer(), limit);
-    holds("lanes, consumer succeeded", &model().succeeding_consumer(), limit);
+    holds("lanes, producer succeeded", &model().takeover_of_producer(), limit);
+    holds("lanes, consumer succeeded", &model().takeover_of_consumer(), limit);
     let ended = model().leaving(false);
-    holds("lanes, ended by the consumer, producer succeeded", &ended.succeeding_producer(), limit);
+    holds("lanes, ended by the consumer, producer succeeded", &ended.takeover_of_producer(), limit);
     let ended = model().leaving(false);
-    holds("lanes, ended by the consumer, consumer succeeded", &ended.succeeding_consumer(), limit);
+    holds("lanes, ended by the consumer, consumer succeeded", &ended.takeover_of_consumer(), limit);
 }
 
 #[test]
-fn a_successor_needs_every_rule() {
+fn a_next_owner_needs_every_rule() {
     let limit = 3_000_000;
     let model = |twin| Lanes::new(twin, 3, 2);
     for twin in [Twin::TakesTheWords, Twin::CountsByTheWords, Twin::WakesNobody] {
-        fails(&format!("lanes, producer, {twin:?}"), &model(twin).succeeding_producer(), limit);
+        fails(&format!("lanes, producer, {twin:?}"), &model(twin).takeover_of_producer(), limit);
     }
     let words = [Twin::TakesTheWords, Twin::ReadsByTheWords];
     for twin in words.into_iter().chain([Twin::FreesFirst, Twin::FollowsFirst]) {
-        fails(&format!("lanes, consumer, {twin:?}"), &model(twin).succeeding_consumer(), limit);
+        fails(&format!("lanes, consumer, {twin:?}"), &model(twin).takeover_of_consumer(), limit);
     }
 }
 
@@ -852,7 +852,7 @@ fn every_rule_is_needed() {
         Twin::LateAnnouncement,
         Twin::Unbounded,
         Twin::LooksOnce,
-        Twin::EatsEverything,
+        Twin::ConsumesEverything,
         Twin::EarlyEntry,
         Twin::CountsRefused,
         Twin::SleepsBlindly,

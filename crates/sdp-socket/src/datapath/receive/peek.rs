@@ -74,7 +74,7 @@ pub(super) fn peek_behind_ring(
         return 0;
     }
     // No receive call passes the urgent mark once it has bytes.
-    if !eat_before(conn, sink, switch) || carrier::is_at_mark(conn.fd()) {
+    if !consume_before(conn, sink, switch) || carrier::is_at_mark(conn.fd()) {
         return 0;
     }
     let mut rest = *buffers;
@@ -84,7 +84,7 @@ pub(super) fn peek_behind_ring(
 }
 
 /// Consumes the wake bytes that lie on the carrier before a switch. False: some are not there yet.
-pub(crate) fn eat_before(conn: &ConnGuard, sink: &mut SinkState, switch: Switch) -> bool {
+pub(crate) fn consume_before(conn: &ConnGuard, sink: &mut SinkState, switch: Switch) -> bool {
     let wake_bytes = switch.carrier.wrapping_sub(sink.carrier_read);
     if wake_bytes > i64::MAX as u64 {
         return false;
@@ -92,7 +92,7 @@ pub(crate) fn eat_before(conn: &ConnGuard, sink: &mut SinkState, switch: Switch)
     let consumed = carrier::consume(conn.fd(), wake_bytes);
     sink.carrier_read += consumed;
     if consumed != 0 {
-        arming::note_eaten(conn);
+        arming::note_consumed(conn);
     }
     consumed == wake_bytes
 }

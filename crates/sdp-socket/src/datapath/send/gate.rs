@@ -10,9 +10,9 @@ use crate::conn::{self, Conn, carrier, flag, link::AnyHalf};
 /// How long the gate of a half may be held against us before the peer counts as hostile. More than a
 /// hand-over takes at most, which holds it throughout.
 pub(crate) const GATE_PATIENCE_NS: u64 = 5_000_000_000;
-/// From then on a wait for the gate naps instead of yielding.
+/// From then on a wait for the gate sleeps for short times instead of yielding.
 const GATE_SPIN_NS: u64 = 1_000_000;
-const GATE_NAP_NS: i64 = 200_000;
+const GATE_SLEEP_NS: i64 = 200_000;
 /// … and asks this often whether the holder still lives.
 const GATE_LOOK_NS: u64 = 10_000_000;
 
@@ -76,7 +76,7 @@ fn gate_contended(conn: &Conn, fd: Option<c_int>, half: AnyHalf<'_>, side: usize
                 return true;
             }
         }
-        sdp_sys::time::nap(GATE_NAP_NS);
+        sdp_sys::time::sleep(GATE_SLEEP_NS);
     }
 }
 

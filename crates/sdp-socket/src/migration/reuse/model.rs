@@ -1,11 +1,14 @@
-//! A model of two processes that believe each other on a board: is what both attach one connection?
+//! A model of two processes that believe each other on an offer slot: is what both attach one
+//! connection?
 //!
-//! All connections here are between the same two addresses, one after another; the client's end of each is the offerer's or
-//! some other process's, the taker accepts them all. An end that was reset without being read from looks like a
-//! living one to its process. An offer that is withdrawn costs its board: the next one is on another. The kernel's part:
-//! it has one place for the server's end. For the client's end it has one as well, but for clients that are bound to a
-//! device: beside those it makes another one, whose coming resets what is at the server's place. Resets come at any
-//! time, at either end. Promise: when both ends of a segment are attached, their sockets are the ends of one connection.
+//! All connections here are between the same two addresses, one after another; the client's end of
+//! each is the offerer's or some other process's, the taker accepts them all. An end that was reset
+//! without being read from looks like a living one to its process. An offer that is withdrawn costs
+//! its offer slot: the next one is on another. The kernel's part: it has one place for the server's
+//! end. For the client's end it has one as well, but for clients that are bound to a device: beside
+//! those it makes another one, whose coming resets what is at the server's place. Resets come at
+//! any time, at either end. Promise: when both ends of a segment are attached, their sockets are
+//! the ends of one connection.
 
 use std::{format, string::String, vec::Vec};
 
@@ -31,7 +34,7 @@ enum Twin {
     OffererBelieves,
     /// It looks when it makes the offer.
     OffererLooksEarly,
-    /// A second offer is made on the board of the first.
+    /// A second offer is made on the offer slot of the first.
     OffersAgain,
     /// A client that is bound to a device makes offers, and they are kept.
     OffersBound,
@@ -50,7 +53,7 @@ enum Offerer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Taker {
     Idle,
-    /// Is about to look at the board, for its end of this connection.
+    /// Is about to look at the offer slot, for its end of this connection.
     Comes(u8),
     /// Has seen an offer, the second number.
     Sees(u8, u8),
@@ -139,7 +142,7 @@ impl Equals {
             }
             Taker::Comes(number) => {
                 let taker = if s.is_offered { Taker::Sees(number, s.offers) } else { Taker::Idle };
-                to.push(("looks at the board", next(taker)));
+                to.push(("looks at the offer slot", next(taker)));
             }
             Taker::Sees(number, offer) => {
                 let looks = !matches!(self.0, Twin::TakerBelieves | Twin::TakerLooksEarly);

@@ -69,8 +69,8 @@ fn attend_now(page: &Page) {
         let refused = take(&text, unsafe { &mut *ASKED.tunables.get() }, &mut chosen);
         ASKED.chosen.store(chosen, Ordering::Relaxed);
         super::take_over();
-        // A guest counts in another process's page, which answers for itself.
-        if !page::is_guest() {
+        // A borrower counts in another process's page, which answers for itself.
+        if !page::is_borrower() {
             page.take_request(number, refused);
         }
     });

@@ -24,7 +24,7 @@ use sdp_sys::errno::Errno;
 use super::wait::BATCH;
 use crate::{
     conn::{self, Stage},
-    process::host::{self, Mask},
+    process::libc_calls::{self, Mask},
     readiness,
     wake::{
         arming, doorbell,
@@ -211,7 +211,7 @@ impl Room<'_> {
         mask: Mask,
     ) -> Result<usize, Errno> {
         // SAFETY: the program's array is writable for as many events, by the contract of `new`.
-        unsafe { host::epoll_pwait(set_fd, self.at, self.count as i32, timeout_ms, mask) }
+        unsafe { libc_calls::epoll_pwait(set_fd, self.at, self.count as i32, timeout_ms, mask) }
     }
 }
 

@@ -18,7 +18,7 @@ use crate::{
     hosts,
     process::{
         self,
-        host::{self, Mask},
+        libc_calls::{self, Mask},
         table::{self, Entry},
     },
     readiness::{self, Look, shorter},
@@ -117,7 +117,7 @@ fn wait_on(
             // anew, because the program's own call is the one that the sandbox allows.
             return None;
         }
-        let owed = hosts::between_waits(interest::attached);
+        let due = hosts::between_waits(interest::attached);
         collect_bits(set);
         let mut is_late = false;
         let collected = with(|m| {
@@ -156,11 +156,11 @@ fn wait_on(
         }
         let Some(mut collected) = collected else {
             let left = still();
-            let nap =
-                if left == Some(0) { left } else { shorter(left, shorter(owed, before_sleep())) };
-            match kernel_only(set_fd, set, &mut out, milliseconds(nap), mask) {
+            let bound =
+                if left == Some(0) { left } else { shorter(left, shorter(due, before_sleep())) };
+            match kernel_only(set_fd, set, &mut out, milliseconds(bound), mask) {
                 Err(e) => return Some(Err(e)),
-                Ok(true) if out.used == 0 && nap != left => continue,
+                Ok(true) if out.used == 0 && bound != left => continue,
                 Ok(true) => return Some(Ok(out.used)),
                 Ok(false) if left == Some(0) => return Some(Ok(out.used)),
                 Ok(false) if is_closed(set_fd, set) => return Some(Err(Errno::EBADF)),
@@ -229,10 +229,10 @@ fn wait_on(
         // Another thread may take a wake byte on the carrier that is to wake this one, which then
         // nobody can.
         let may_be_robbed = doorbell::event_fd() < 0 && !is_single_threaded();
-        let nap = before_sleep();
-        let nap = if is_bounded || may_be_robbed { Some(wait::BOUNDED_SLEEP_NS) } else { nap };
-        let nap = shorter(shorter(left, owed), nap);
-        let result = kernel_events(set_fd, set, &mut out, milliseconds(nap), mask);
+        let bound = before_sleep();
+        let bound = if is_bounded || may_be_robbed { Some(wait::BOUNDED_SLEEP_NS) } else { bound };
+        let bound = shorter(shorter(left, due), bound);
+        let result = kernel_events(set_fd, set, &mut out, milliseconds(bound), mask);
         if is_bounded && out.used == 0 {
             with(|m| m.recheck_room(set));
         }
@@ -572,7 +572,7 @@ fn kernel_events(
         unsafe { sys!(libc::SYS_epoll_pwait, set_fd, first, want, 0, 0, 8) }
     } else {
         // SAFETY: the batch is writable for `want` events.
-        unsafe { host::epoll_pwait(set_fd, first, want as c_int, timeout_ms, mask) }
+        unsafe { libc_calls::epoll_pwait(set_fd, first, want as c_int, timeout_ms, mask) }
     };
     let by_event = got.is_ok_and(|n| n > 0);
     let others_sleep = with(|m| {

@@ -95,7 +95,7 @@ enum At {
     TakesAtOnce,
     TakenLooks(Option<Kept>, bool),
     TakenMayEnd(Option<Kept>),
-    Settles(Option<Kept>, bool),
+    FinishesStream(Option<Kept>, bool),
     Ends(Option<Kept>),
     LooksAtUsers(Option<Kept>),
     TearsDown(Option<Kept>),
@@ -131,7 +131,7 @@ struct S {
     open: Vec<bool>,
     /// Hidden duplicates.
     hidden: Vec<bool>,
-    settled: u8,
+    finished: u8,
     ended: u8,
     threads: Vec<Thread>,
 }
@@ -307,7 +307,7 @@ impl Closing {
                     (_, false) => At::Releases,
                 }
             }
-            At::LooksWhetherNow if !self.retainer.is_in_use() => At::Settles(None, true),
+            At::LooksWhetherNow if !self.retainer.is_in_use() => At::FinishesStream(None, true),
             At::LooksWhetherNow => At::PutsOff,
             At::PutsOff if self.says_so_elsewhere() => {
                 s.life = Life::Kept;
@@ -328,7 +328,7 @@ impl Closing {
             At::LooksWhatIsKept => At::MayEnd,
             At::MayEnd if s.life == Life::Kept => {
                 s.life = Life::Live;
-                At::Settles(None, true)
+                At::FinishesStream(None, true)
             }
             At::MayEnd => At::Takes,
             At::Takes if self.twin == Twin::PutsBack => {
@@ -360,7 +360,7 @@ impl Closing {
                 }
                 At::Takes
             }
-            At::TakenLooks(kept, true) => At::Settles(kept, false),
+            At::TakenLooks(kept, true) => At::FinishesStream(kept, false),
             At::TakenLooks(kept, false) => At::AwaitsUsers(kept, 0),
             At::Takes => match self.retainer.take() {
                 Some(kept) => At::TakenMayEnd(Some(kept)),
@@ -376,25 +376,25 @@ impl Closing {
                 };
                 if was_put_off || self.twin == Twin::EndsAnyway {
                     s.life = Life::Live;
-                    At::Settles(kept, false)
+                    At::FinishesStream(kept, false)
                 } else {
                     At::AwaitsUsers(kept, 0)
                 }
             }
-            At::Settles(kept, own) => {
+            At::FinishesStream(kept, own) => {
                 let number = if own { Some(fd as i32) } else { kept.and_then(Kept::number) };
                 match number {
                     Some(number) if !Self::is_open(&s, number) => {
                         return failed("ends a connection with a number that is closed");
                     }
-                    Some(_) => s.settled += 1,
+                    Some(_) => s.finished += 1,
                     None => {}
                 }
                 At::Ends(kept)
             }
             At::Ends(kept) => {
                 s.ended += 1;
-                if s.ended != 1 || s.settled != 1 {
+                if s.ended != 1 || s.finished != 1 {
                     return failed("ends it once more, or unsettled");
                 }
                 if s.refs != 0 {
@@ -483,7 +483,7 @@ impl Model for Closing {
             table: vec![true; self.numbers],
             open: vec![true; self.numbers],
             hidden: vec![],
-            settled: 0,
+            finished: 0,
             ended: 0,
             threads: calls.chain(closes).collect(),
         }

@@ -100,7 +100,7 @@ impl At<'_> {
             C::Idle => C::Idle,
             C::Top if self.s.c_sdp => {
                 if self.s.look_carrier {
-                    C::Eat
+                    C::Consume
                 } else {
                     C::SdpLook
                 }
@@ -183,18 +183,18 @@ impl At<'_> {
                     return Ok(());
                 }
             },
-            C::Eat => {
+            C::Consume => {
                 let announced = self.lines.log.carrier_sent.load(Ordering::Acquire);
-                C::Eat2(announced.wrapping_sub(self.s.carrier_read))
+                C::Consume2(announced.wrapping_sub(self.s.carrier_read))
             }
-            C::Eat2(wake_bytes) => {
+            C::Consume2(wake_bytes) => {
                 self.consume_wake_bytes(wake_bytes)?;
                 C::SdpLook
             }
             C::SdpLook => C::SdpRing(self.pending()?),
             C::SdpRing(switch) => return self.ring_read(switch),
             C::Copied(switch) => return self.take_message(switch),
-            C::Succeeded => return self.succeed_consumer(),
+            C::TakenOver => return self.take_over_consumer(),
             C::Carrier => {
                 let announced = self.lines.log.carrier_sent.load(Ordering::Acquire);
                 if self.consume_wake_bytes(announced.wrapping_sub(self.s.carrier_read))? > 0 {
@@ -335,7 +335,7 @@ impl At<'_> {
     /// L5: no more than were announced.
     fn consume_wake_bytes(&mut self, wake_bytes: u64) -> Result<u64, String> {
         let wake_bytes =
-            if self.m.twin == Twin::EatsEverything { u64::MAX >> 1 } else { wake_bytes };
+            if self.m.twin == Twin::ConsumesEverything { u64::MAX >> 1 } else { wake_bytes };
         if wake_bytes > i64::MAX as u64 {
             return Ok(0);
         }
@@ -417,13 +417,13 @@ impl At<'_> {
         };
         self.s.delivered = self.s.delivered.max(lost);
         self.s.floor = Some(self.s.c_stored);
-        self.s.c = C::Succeeded;
+        self.s.c = C::TakenOver;
         self.s.kills -= 1;
         self.s
     }
 
     /// As `receive::with_sink` with a lock that was taken over.
-    fn succeed_consumer(&mut self) -> Result<(), String> {
+    fn take_over_consumer(&mut self) -> Result<(), String> {
         let words = Words::new(&self.s.c_words);
         let read = match self.m.twin {
             Twin::ReadsByTheWords => self.s.c_words[2],
@@ -431,13 +431,13 @@ impl At<'_> {
         };
         if self.m.twin != Twin::TakesTheWords {
             crate::datapath::takeover::sink(&words.0, self.m.segment, 0, || Some(read))
-                .map_err(|Broken| "a successor cannot go on".to_owned())?;
+                .map_err(|Broken| "a next owner cannot go on".to_owned())?;
             crate::datapath::takeover::open_gate(self.lines, CONSUMER as usize - 1);
         } else if self.lines.log.gate.load(Ordering::Relaxed) == CONSUMER {
             self.gate(0);
         }
         let sink = SinkState::load(&words.0, AnyLink::on(self.m.segment, 1), 0)
-            .map_err(|Broken| "a successor finds its words broken".to_owned())?;
+            .map_err(|Broken| "a next owner finds its words broken".to_owned())?;
         self.s.c_words = words.values();
         self.put_sink(&sink);
         (self.s.followed, self.s.carrier_read) = (sink.followed, sink.carrier_read);
@@ -446,7 +446,7 @@ impl At<'_> {
         Ok(())
     }
 
-    /// As `receive::settle`: follows what can be followed without delivering anything.
+    /// As `receive::follow_pending`: follows what can be followed without delivering anything.
     fn settle(&mut self) -> Result<(), String> {
         for _ in 0..LOG_ENTRIES {
             let Some(entry) = self.pending()? else { break };
@@ -518,14 +518,14 @@ pub(super) fn consumer_step(c: &C) -> &'static str {
         C::Second { .. } => "consumer: looks again",
         C::Retract(_) => "consumer: takes the announcement back",
         C::More => "consumer: is there more?",
-        C::Eat => "consumer: how many wake bytes?",
-        C::Eat2(_) => "consumer: consumes wake bytes",
+        C::Consume => "consumer: how many wake bytes?",
+        C::Consume2(_) => "consumer: consumes wake bytes",
         C::SdpLook => "consumer: looks at the log, on the SDP lane",
         C::SdpRing(_) => "consumer: reads the ring, or follows -> kernel",
         C::Carrier => "consumer: looks at the carrier",
         C::Peek { .. } => "consumer: peeks at the carrier",
         C::News(_) => "consumer: is there news?",
-        C::Uncounted => "consumer: eats a wake byte of the dead",
+        C::Uncounted => "consumer: consumes a wake byte of the dead",
         C::Nothing(_) => "consumer: wake_bytes on their way, or the end?",
         C::Early => "consumer: counts itself as an early sleeper",
         C::LookForLanes => "consumer: has it got lanes?",
@@ -541,6 +541,6 @@ pub(super) fn consumer_step(c: &C) -> &'static str {
         C::Release => "consumer: gives the gate back",
         C::Ended => "consumer: done",
         C::Copied(_) => "consumer: writes down what it read",
-        C::Succeeded => "consumer: a relative goes on",
+        C::TakenOver => "consumer: a relative goes on",
     }
 }

@@ -55,10 +55,10 @@ fn who_says_that_all_sleepers_arm_misses_no_message() {
     holds("lanes, all arm, killed", &model().dying(), limit);
     holds("lanes, all arm, ended by the consumer", &model().leaving(false), limit);
     holds("lanes, all arm, handed over", &model().leaving(true), limit);
-    let (bytes, switches, limit) = succession_bounds();
+    let (bytes, switches, limit) = takeover_bounds();
     let model = || Lanes::new(Twin::Faithful, bytes, switches).arming();
-    holds("lanes, all arm, producer succeeded", &model().succeeding_producer(), limit);
-    holds("lanes, all arm, consumer succeeded", &model().succeeding_consumer(), limit);
+    holds("lanes, all arm, producer succeeded", &model().takeover_of_producer(), limit);
+    holds("lanes, all arm, consumer succeeded", &model().takeover_of_consumer(), limit);
     let wrong = model().sleeping_plainly();
     fails("lanes, all said to arm, plain sleeps", &wrong, limit);
 }

@@ -9,7 +9,7 @@ impl At<'_> {
             P::Kernel => self.m.twin != Twin::SendsPastTheGate,
             P::Enter | P::Ring { .. } | P::Leave => true,
             // What the dead process had is ours.
-            P::Succeeded => self.lines.log.gate.load(Ordering::Relaxed) == CONSUMER,
+            P::TakenOver => self.lines.log.gate.load(Ordering::Relaxed) == CONSUMER,
             P::WakeBytes { first, armed } => {
                 let late = self.rings_anybody(first);
                 if !late && armed.is_none() {
@@ -87,8 +87,8 @@ impl At<'_> {
                 self.store_source();
                 self.s.p = P::Check { first };
             }
-            P::Succeeded => {
-                if let Err(e) = self.succeed_producer() {
+            P::TakenOver => {
+                if let Err(e) = self.take_over_producer() {
                     return Some(Err(e));
                 }
             }
@@ -158,19 +158,19 @@ impl At<'_> {
     }
 
     /// As `send::with_source` with a lock that was taken over.
-    fn succeed_producer(&mut self) -> Result<(), String> {
+    fn take_over_producer(&mut self) -> Result<(), String> {
         let words = Words::new(&self.s.p_words);
         let (taken, stored) = (self.s.taken, self.s.p_words[2]);
         let sent = if self.m.twin == Twin::CountsByTheWords { stored } else { taken };
         if self.m.twin != Twin::TakesTheWords {
             crate::datapath::takeover::source(&words.0, self.m.segment, 0, || Some(sent))
-                .map_err(|Broken| "a successor cannot go on".to_owned())?;
+                .map_err(|Broken| "a next owner cannot go on".to_owned())?;
         }
         if self.lines.log.gate.load(Ordering::Relaxed) == PRODUCER {
             self.gate(0);
         }
         let source = SourceState::load(&words.0, AnyLink::on(self.m.segment, 0), 0)
-            .map_err(|Broken| "a successor finds its words broken".to_owned())?;
+            .map_err(|Broken| "a next owner finds its words broken".to_owned())?;
         self.s.p_words = words.values();
         self.put_source(&source);
         let wakes = source.lane == Lane::Sdp && self.m.twin != Twin::WakesNobody;
@@ -232,7 +232,7 @@ pub(super) fn producer_step(p: &P) -> &'static str {
         P::Enter => "producer: writes entry -> SDP",
         P::Ring { .. } => "producer: sends on the ring",
         P::Published { .. } => "producer: writes down what it published",
-        P::Succeeded => "producer: a relative goes on",
+        P::TakenOver => "producer: a relative goes on",
         P::Check { .. } => "producer: looks at the arm word",
         P::WakeBytes { .. } => "producer: rings the carrier, or need not",
         P::Counted { .. } => "producer: counts the wake byte",

@@ -1,5 +1,6 @@
-//! A model of blocking sends of several threads on one connection: `send::send` with `wait::for_turn`, and
-//! what a [`CallGuard`](crate::wake::call_guard::CallGuard) gives back, also of a thread that is cancelled or jumps out.
+//! A model of blocking sends of several threads on one connection: `send::send` with
+//! `wait::for_turn`, and what a [`CallGuard`](crate::wake::call_guard::CallGuard) gives back, also
+//! of a thread that is cancelled or jumps out.
 //!
 //! The turn is the real one; the half's lock, the wake-ups (each rings everybody who counts as
 //! asleep) and the order of calls are the model's. A wait for room ends by itself, one for the turn
@@ -12,7 +13,7 @@ use std::{format, println, string::String, vec::Vec};
 
 use sdp_model::{Model, Size, Step, fails, holds, size};
 
-use super::Turn;
+use super::SendTurn;
 
 /// Which rule is broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,7 +24,8 @@ enum Twin {
     TakesNoTurn,
     /// It takes the turn when it has let the lock go.
     TakesLate,
-    /// A flag beside the word says whether there is a turn; ending one clears it, and then looks whose it is.
+    /// A flag beside the word says whether there is a turn; ending one clears it, and then looks
+    /// whose it is.
     HasAFlag,
     /// One that waits looks before it counts as asleep.
     LooksEarly,
@@ -63,8 +65,8 @@ enum At {
     EndedLate,
     Rings,
     Done,
-    /// In the middle of `end` with a flag: read as the turn of this one's, the flag cleared, the word
-    /// written (and handed on).
+    /// In the middle of `end` with a flag: read as the turn of this one's, the flag cleared, the
+    /// word written (and handed on).
     Read(u8),
     Cleared(u8),
     HandsOn(u8),
@@ -102,7 +104,7 @@ struct Sending {
     parts: u8,
     deaths: u8,
     patience: u8,
-    turn: Turn,
+    turn: SendTurn,
 }
 
 /// A thread's id.
@@ -112,11 +114,11 @@ const fn id(n: usize) -> u32 {
 
 impl Sending {
     fn new(twin: Twin, messages: &[u8], deaths: u8, patience: u8) -> Self {
-        let turn = Turn(AtomicU64::new(0));
+        let turn = SendTurn(AtomicU64::new(0));
         Self { twin, messages: messages.to_vec(), parts: 2, deaths, patience, turn }
     }
 
-    /// `Turn::of_another`, of the twin's turn.
+    /// `SendTurn::of_another`, of the twin's turn.
     fn holder(&self, s: &S, n: usize) -> Option<u8> {
         if self.twin == Twin::HasAFlag && !s.flag {
             return None;

@@ -1,16 +1,20 @@
 //! Whose turn it is to send on a connection.
 //!
-//! Taken by `datapath/send.rs`, and given back by `wake/call_guard.rs` where a thread is torn out of a call.
+//! Taken by `datapath/send.rs`, and given back by `wake/call_guard.rs` where a thread is torn out
+//! of a call.
 //!
-//! A blocking send that has sent a part of its message and waits lets the half's lock go; other threads
-//! that send wait until it is done, so that nobody's bytes come between. The turn is a word of the
-//! connection: who has it, and who is next. Sends take it, their [`crate::wake::call_guard::CallGuard`] gives it back, and
-//! [`crate::datapath::wait::for_turn`] waits for it.
+//! A blocking send that has sent a part of its message and waits lets the half's lock go; other
+//! threads that send wait until it is done, so that nobody's bytes come between. The turn is a word
+//! of the connection: who has it, and who is next. Sends take it, their
+//! [`crate::wake::call_guard::CallGuard`] gives it back, and [`crate::datapath::wait::for_turn`]
+//! waits for it.
 //!
-//! One word, and nothing beside it that says the same: of two threads that end a turn at the same time (the
-//! one that has it, and one that lost patience) the slower one must not touch what is the next one's.
+//! One word, and nothing beside it that says the same: of two threads that end a turn at the same
+//! time (the one that has it, and one that lost patience) the slower one must not touch what is the
+//! next one's.
 //!
-//! What it refuses: turns between processes that share a connection, and for senders that do not block.
+//! What it refuses: turns between processes that share a connection, and for senders that do not
+//! block.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -28,12 +32,12 @@ const fn turn_word(holder: u32, next: u32) -> u64 {
     (next as u64) << 32 | holder as u64
 }
 
-/// The turn of one connection: id of the thread that has it, 0 none; in the upper half the id of the one
-/// that is next, 0 nobody waits.
+/// The turn of one connection: id of the thread that has it, 0 none; in the upper half the id of
+/// the one that is next, 0 nobody waits.
 #[derive(Debug)]
-pub(crate) struct Turn(AtomicU64);
+pub(crate) struct SendTurn(AtomicU64);
 
-impl Turn {
+impl SendTurn {
     /// Nobody's. For a connection that nobody else uses.
     pub(crate) fn reset(&self) {
         self.0.store(0, Ordering::Relaxed);
@@ -45,8 +49,8 @@ impl Turn {
         self.0.load(Ordering::Relaxed) != 0
     }
 
-    /// The calling thread's send is about to wait with a part of it sent. Under the half's lock, by whom
-    /// [`Turn::of_another`] hinders not.
+    /// The calling thread's send is about to wait with a part of it sent. Under the half's lock, by
+    /// whom [`SendTurn::of_another`] hinders not.
     pub(crate) fn take(&self, thread: u32) {
         let _ = self.0.fetch_update(Ordering::SeqCst, Ordering::Relaxed, |word| {
             let next = next_in(word);
@@ -54,8 +58,8 @@ impl Turn {
         });
     }
 
-    /// The calling thread waits for its turn: whoever ends one hands it on. Only one thread is next, and
-    /// the others ask again when it is done.
+    /// The calling thread waits for its turn: whoever ends one hands it on. Only one thread is
+    /// next, and the others ask again when it is done.
     pub(crate) fn want(&self, thread: u32) {
         let _ = self.0.fetch_update(Ordering::SeqCst, Ordering::Relaxed, |word| {
             let holder = holder_in(word);
@@ -71,8 +75,9 @@ impl Turn {
         (holder != 0 && holder != thread()).then_some(holder)
     }
 
-    /// The turn of `thread` is over, and is the next one's: without that a thread that sends again and again
-    /// would find the lock free long before the one that it woke. False if it had none, or has lost it.
+    /// The turn of `thread` is over, and is the next one's: without that a thread that sends again
+    /// and again would find the lock free long before the one that it woke. False if it had none,
+    /// or has lost it.
     pub(crate) fn end(&self, thread: u32) -> bool {
         thread != 0
             && self
@@ -90,7 +95,7 @@ impl Turn {
         });
     }
 
-    /// `thread` neither has the turn any more nor waits for it. As [`Turn::end`].
+    /// `thread` neither has the turn any more nor waits for it. As [`SendTurn::end`].
     pub(crate) fn give_up(&self, thread: u32) -> bool {
         self.want_no_more(thread);
         self.end(thread)

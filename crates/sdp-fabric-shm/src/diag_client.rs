@@ -1,9 +1,10 @@
-//! [`identity::examine`] for processes that ask often: the sock_diag socket stays open between two questions.
+//! [`identity::examine`] for processes that ask often: the sock_diag socket stays open between two
+//! questions.
 //!
-//! Used where both processes know each other and a question is most of the price. One hidden descriptor, for one
-//! user at a time; who comes meanwhile opens a socket as before. It answers less than `examine` does:
-//! whatever is not as it should be is asked again there. It refuses to judge: whose the socket at the other end may be
-//! is for the caller to compare.
+//! Used where both processes know each other and a question is most of the price. One hidden
+//! descriptor, for one user at a time; who comes meanwhile opens a socket as before. It answers
+//! less than `examine` does: whatever is not as it should be is asked again there. It refuses to
+//! judge: whose the socket at the other end may be is for the caller to compare.
 
 use core::{
     cell::UnsafeCell,
@@ -46,7 +47,7 @@ impl Open {
     }
 
     /// Closes it, unless the number is the program's by now.
-    fn close(self, notes: Notes) {
+    fn close(self, hooks: HiddenFdHooks) {
         let (number, is_ours) = (self.diag.raw(), self.is_ours());
         if is_ours {
             drop(self);
@@ -54,7 +55,7 @@ impl Open {
             mem::forget(self);
         }
         // Not before: a thread that is about to use the number waits for this.
-        (notes.gone)(number);
+        (hooks.gone)(number);
     }
 }
 
@@ -65,14 +66,15 @@ pub struct Carrier<'a> {
     pub fd: i32,
     /// Its addresses.
     pub tuple: &'a Tuple,
-    /// Whether it may be of another network namespace than a socket that the process makes now: then the kernel
-    /// is asked.
+    /// Whether it may be of another network namespace than a socket that the process makes now:
+    /// then the kernel is asked.
     pub may_be_elsewhere: bool,
 }
 
-/// Told of the numbers at which the socket is: the process keeps the program's hands off its own descriptors.
+/// Told of the numbers at which the socket is: the process keeps the program's hands off its own
+/// descriptors.
 #[derive(Debug, Clone, Copy)]
-pub struct Notes {
+pub struct HiddenFdHooks {
     /// It is kept at this number. False: that cannot be noted, and the socket must not be kept.
     pub kept: fn(i32) -> bool,
     /// It is there no more.
@@ -80,27 +82,27 @@ pub struct Notes {
 }
 
 /// The socket; one `static` per process. All functions must be called with signals deferred.
-pub struct Asker {
+pub struct DiagClient {
     lock: SpinLock,
     /// Somebody asked, or is about to: until then there is nothing to close.
     is_used: AtomicBool,
     closes: AtomicU32,
     open: UnsafeCell<Option<Open>>,
-    notes: Notes,
+    hooks: HiddenFdHooks,
 }
 
 // SAFETY: `open` is reached only under the lock.
-unsafe impl Sync for Asker {}
+unsafe impl Sync for DiagClient {}
 
-impl Asker {
+impl DiagClient {
     /// None is open.
-    pub const fn new(notes: Notes) -> Self {
+    pub const fn new(hooks: HiddenFdHooks) -> Self {
         Self {
             lock: SpinLock::new(),
             is_used: AtomicBool::new(false),
             closes: AtomicU32::new(0),
             open: UnsafeCell::new(None),
-            notes,
+            hooks,
         }
     }
 
@@ -116,8 +118,8 @@ impl Asker {
     }
 
     /// The socket at the other end of `carrier`, if it is open and where we look; `None`: ask
-    /// [`identity::examine`]. `owner` is what a process is called until it forks or changes its privileges;
-    /// `min` tells where hidden descriptors start.
+    /// [`identity::examine`]. `owner` is what a process is called until it forks or changes its
+    /// privileges; `min` tells where hidden descriptors start.
     pub fn find(
         &self,
         owner: u64,
@@ -151,19 +153,19 @@ impl Asker {
         let closes = self.closes.load(Ordering::SeqCst);
         let mut open = self.swap(None);
         if let Some(old) = open.take_if(|open| open.owner != owner) {
-            old.close(self.notes);
+            old.close(self.hooks);
         }
         let fresh = || {
             let open = Open::new(owner, min())?;
-            (self.notes.kept)(open.diag.raw()).then_some(open)
+            (self.hooks.kept)(open.diag.raw()).then_some(open)
         };
         let mut open = open.or_else(fresh)?;
         let Some(answer) = question(&mut open) else {
-            open.close(self.notes);
+            open.close(self.hooks);
             return None;
         };
         if let Some(other) = self.swap(Some(open)) {
-            other.close(self.notes);
+            other.close(self.hooks);
         }
         if self.closes.load(Ordering::SeqCst) != closes {
             self.close(); // it was not there to be closed
@@ -178,28 +180,31 @@ impl Asker {
         }
         self.closes.fetch_add(1, Ordering::SeqCst);
         if let Some(open) = self.swap(None) {
-            open.close(self.notes);
+            open.close(self.hooks);
         }
     }
 
-    /// The program is about to put a file of its own at `number`: if the socket is there, it is closed. False: another
-    /// thread has it in hand, and is to be waited for as long as the number is noted.
+    /// The program is about to put a file of its own at `number`: if the socket is there, it is
+    /// closed. False: another thread has it in hand, and is to be waited for as long as the number
+    /// is noted.
     pub fn lose(&self, number: i32) -> bool {
         let Some(open) = self.swap(None) else { return false };
         if open.diag.raw() == number {
-            open.close(self.notes);
+            open.close(self.hooks);
         } else if let Some(other) = self.swap(Some(open)) {
-            other.close(self.notes);
+            other.close(self.hooks);
         }
         true
     }
 
-    /// In a fork child: the parent's, whatever its threads were at. The number is the caller's to close.
+    /// In a fork child: the parent's, whatever its threads were at. The number is the caller's to
+    /// close.
     pub fn become_child(&self) {
         if !self.is_used.load(Ordering::Relaxed) {
             return; // without a write, as in `close`
         }
-        // SAFETY: the only thread. What stands there is given up without a destructor, whole or not.
+        // SAFETY: the only thread. What stands there is given up without a destructor, whole or
+        // not.
         unsafe { self.open.get().write(None) };
         self.lock.release();
     }

@@ -20,27 +20,27 @@ pub type EpollPwait =
     unsafe extern "C" fn(c_int, *mut epoll_event, c_int, c_int, *const sigset_t) -> c_int;
 
 /// What the host has to do before the first connection.
-pub type Settle = extern "C" fn();
+pub type FirstConnection = extern "C" fn();
 
 static PPOLL: AtomicUsize = AtomicUsize::new(0);
 static EPOLL_PWAIT: AtomicUsize = AtomicUsize::new(0);
-static SETTLE: AtomicUsize = AtomicUsize::new(0);
+static FIRST_CONNECTION: AtomicUsize = AtomicUsize::new(0);
 
-/// Tells the socket layer where the real waits are, and what to call before the first connection. Called once, by
-/// the preload library's constructor; without it raw system calls are used.
-pub fn install(ppoll: Ppoll, epoll_pwait: EpollPwait, settle: Settle) {
+/// Tells the socket layer where the real waits are, and what to call before the first connection.
+/// Called once, by the preload library's constructor; without it raw system calls are used.
+pub fn install(ppoll: Ppoll, epoll_pwait: EpollPwait, first_connection: FirstConnection) {
     PPOLL.store(ppoll as usize, Ordering::Release);
     EPOLL_PWAIT.store(epoll_pwait as usize, Ordering::Release);
-    SETTLE.store(settle as usize, Ordering::Release);
+    FIRST_CONNECTION.store(first_connection as usize, Ordering::Release);
 }
 
 /// Before the process's first connection: once, and not again after a change of privilege.
-pub(crate) fn settle() {
-    let settle = SETTLE.swap(0, Ordering::AcqRel);
-    if settle != 0 {
+pub(crate) fn first_connection() {
+    let first_connection = FIRST_CONNECTION.swap(0, Ordering::AcqRel);
+    if first_connection != 0 {
         // SAFETY: `install` stored a function of this type.
-        let settle: Settle = unsafe { core::mem::transmute(settle) };
-        settle();
+        let first_connection: FirstConnection = unsafe { core::mem::transmute(first_connection) };
+        first_connection();
     }
 }
 
@@ -50,7 +50,8 @@ fn last_errno() -> Errno {
     Errno(unsafe { *libc::__errno_location() })
 }
 
-/// The set of signals that the program hands to a wait. The kernel looks at it, and libc on the way there; nothing else.
+/// The set of signals that the program hands to a wait. The kernel looks at it, and libc on the way
+/// there; nothing else.
 #[derive(Clone, Copy)]
 pub(crate) struct Mask(*const sigset_t);
 
@@ -79,7 +80,8 @@ pub(crate) struct FdSet {
 
 impl FdSet {
     /// # Safety
-    /// Null, or readable and writable for `bits` bits, in whole words at any address, until the call returns.
+    /// Null, or readable and writable for `bits` bits, in whole words at any address, until the
+    /// call returns.
     pub(crate) unsafe fn new(at: *mut fd_set, bits: usize) -> Self {
         Self { at: at.cast(), bits }
     }

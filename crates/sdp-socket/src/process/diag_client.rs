@@ -1,0 +1,18 @@
+//! The process's way to ask the kernel about other ends of its connections: one socket, kept
+//! hidden.
+//!
+//! Called by whoever meets another end or proves a stream. What is asked and how:
+//! [`sdp_fabric_shm::diag_client`].
+
+use sdp_fabric_shm::diag_client::{DiagClient, HiddenFdHooks};
+
+use crate::process;
+
+#[unsafe(link_section = ".data.hot")]
+static DIAG_CLIENT: DiagClient =
+    DiagClient::new(HiddenFdHooks { kept: process::note_hidden, gone: process::forget_hidden });
+
+/// The process's way to ask the kernel about other ends.
+pub(crate) fn diag_client() -> &'static DiagClient {
+    &DIAG_CLIENT
+}
