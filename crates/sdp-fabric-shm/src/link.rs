@@ -60,8 +60,8 @@ impl Link for ShmLink {
     #[inline(always)]
     fn open_tx(&self, half: usize, saved: TxSaved) -> Result<ShmTx, Broken> {
         let TxSaved { position, freed, private } = saved;
-        let window = u64::from(self.segment.ring_bytes());
-        if (position | freed) & MISALIGNED != 0 || position.wrapping_sub(freed) > window {
+        let ring_bytes = u64::from(self.segment.ring_bytes());
+        if (position | freed) & MISALIGNED != 0 || position.wrapping_sub(freed) > ring_bytes {
             return Err(Broken);
         }
         Ok(ShmTx::resume(self.segment, half, position, freed, private))
@@ -73,8 +73,8 @@ impl Link for ShmLink {
             0 => freed,
             len => Record { start: freed, len }.end(),
         };
-        let window = u64::from(self.segment.ring_bytes());
-        if freed & MISALIGNED != 0 || scan.wrapping_sub(freed) > window {
+        let ring_bytes = u64::from(self.segment.ring_bytes());
+        if freed & MISALIGNED != 0 || scan.wrapping_sub(freed) > ring_bytes {
             return Err(Broken);
         }
         Ok(ShmRx::new(self.segment, half, scan, freed).onlooker())

@@ -49,9 +49,9 @@ mod violation;
 pub mod wire;
 
 pub use connection::{
+    fast::{FastHeader, Sent, Taken},
     mode::Mode,
     owed::{MAX_ADVERTS, Owed},
-    plain::{PlainHeader, Sent, Taken},
     scan::Scan,
     setup::{Local, Remote},
     sink::{Sink, SinkAction, SinkConfig, SourceInput},

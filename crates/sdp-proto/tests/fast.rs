@@ -1,17 +1,17 @@
-//! The fast path of the engine against the ordinary one: the same words and the same header, whatever
+//! The fast path of the engine against the slow one: the same words and the same header, whatever
 //! the state looks like.
 //!
 //! From each sound state all patterns within two flipped bits, in what the fast path is given, are
-//! tried, and a million others of a fixed seed. Where [`Source::plain`] or [`Sink::plain`] accepts,
-//! unpacking, the ordinary method and packing must give what it gave. Where the state is plain by the
-//! layout's own words (implicit credits, no gate, no mark) it must accept.
+//! tried, and a million others of a fixed seed. Where [`Source::fast_data`] or [`Sink::fast_take`]
+//! accepts, unpacking, the slow method and packing must give what it gave. Where the state is
+//! simple by the layout's own words (implicit credits, no gate, no mark) it must accept.
 
 #[allow(unreachable_pub, reason = "shared by test crates")]
 mod common;
 
 use common::{Random, raw};
 use sdp_proto::{
-    Ack, Credits, Hold, Mode, Outgoing, PlainHeader, Sink, SinkAction, SinkConfig, Source,
+    Ack, Credits, FastHeader, Hold, Mode, Outgoing, Sink, SinkAction, SinkConfig, Source,
     SourceConfig,
     wire::{
         Body, Flags, HEADER_LEN, Header, LaneSwitch, Message, Mid, ModeChange, SrcAvail, Words,
@@ -42,7 +42,7 @@ fn high(word: u64) -> u32 {
 
 // The sending half.
 
-type SourceWords = [u64; Source::PLAIN_WORDS];
+type SourceWords = [u64; Source::FAST_WORDS];
 
 fn sources() -> Vec<Source> {
     let ack = Ack::implicit(0);
@@ -85,7 +85,7 @@ fn seen_of(source: &Source) -> SourceWords {
 /// The packed state with these first words, its other words and the fields that are not looked at sound.
 fn mended(words: SourceWords) -> [u64; Source::WORDS] {
     let mut all = [0; Source::WORDS];
-    all[..Source::PLAIN_WORDS].copy_from_slice(&words);
+    all[..Source::FAST_WORDS].copy_from_slice(&words);
     if all[Source::BITS] & MAX_ADVERTS == 0 {
         all[Source::BITS] |= 1 << 32;
     }
@@ -103,13 +103,13 @@ struct Seen {
 }
 
 fn check_source(words: SourceWords, ack: Ack, payload: u32, seen: &mut Seen) {
-    let fast = Source::plain(words, ack, payload);
+    let fast = Source::fast_data(words, ack, payload);
     let bits = words[Source::BITS];
     let limit = low(words[Source::SIZES]);
-    let is_plain = bits & SOURCE_SPECIAL == 0 && bits & MODE != MODE;
+    let is_simple = bits & SOURCE_SPECIAL == 0 && bits & MODE != MODE;
     let fits = limit >= RECEIVE_SIZE_MIN && (1..=limit - HEADER).contains(&payload);
     let context = || format!("{words:x?}, {ack:?}, {payload}");
-    assert_eq!(fast.is_some(), is_plain && fits, "{}", context());
+    assert_eq!(fast.is_some(), is_simple && fits, "{}", context());
     let Some(sent) = fast else {
         seen.refused += 1;
         return;
@@ -189,7 +189,7 @@ fn sending_is_the_same_at_random() {
 
 // The receiving half.
 
-type SinkWords = [u64; Sink::PLAIN_WORDS];
+type SinkWords = [u64; Sink::FAST_WORDS];
 
 fn sinks() -> Vec<Sink> {
     let fresh = |size| Sink::new(&SinkConfig::implicit(size));
@@ -224,17 +224,17 @@ fn sinks() -> Vec<Sink> {
 }
 
 /// The next message for a sink: Data of `len` bytes in all.
-fn data_for(words: &SinkWords, len: u32) -> PlainHeader {
+fn data_for(words: &SinkWords, len: u32) -> FastHeader {
     let mseq = low(words[Sink::SEQUENCE]).wrapping_add(1);
     let flags = Flags::NONE;
     let header = Header { mid: Mid::Data, flags, bufs: 9, len, mseq, mseq_ack: 0x1234_5678 };
     Words::from_bytes(header.encode()).0
 }
 
-fn check_sink(words: SinkWords, header: PlainHeader, len: u32, seen: &mut Seen) {
-    let fast = Sink::plain(words, header, len);
+fn check_sink(words: SinkWords, header: FastHeader, len: u32, seen: &mut Seen) {
+    let fast = Sink::fast_take(words, header, len);
     let mut all = [0; Sink::WORDS];
-    all[..Sink::PLAIN_WORDS].copy_from_slice(&words);
+    all[..Sink::FAST_WORDS].copy_from_slice(&words);
     let bytes = Words(header).to_bytes();
     let context = || format!("{words:x?}, {bytes:x?}, {len}");
     let unpacked = Sink::from_words(&all);
@@ -245,9 +245,9 @@ fn check_sink(words: SinkWords, header: PlainHeader, len: u32, seen: &mut Seen) 
             _ => None,
         }
     });
-    let is_plain = words[Sink::BITS] & SINK_SPECIAL == 0;
-    let is_plain_data = |message: &Message| message.header.flags == Flags::NONE;
-    let is_wanted = is_plain && delivered.is_some_and(|(_, message, _)| is_plain_data(&message));
+    let is_simple = words[Sink::BITS] & SINK_SPECIAL == 0;
+    let is_bare_data = |message: &Message| message.header.flags == Flags::NONE;
+    let is_wanted = is_simple && delivered.is_some_and(|(_, message, _)| is_bare_data(&message));
     assert_eq!(fast.is_some(), is_wanted, "{}", context());
     let (Some(taken), Some((sink, message, payload))) = (fast, delivered) else {
         seen.refused += 1;
@@ -275,7 +275,7 @@ fn receiving_is_the_same_within_two_flipped_bits() {
         for len in [HEADER + 1, limit] {
             let header = data_for(&base, len);
             // Words of the state, words of the header, the length.
-            const BITS: usize = 64 * (Sink::PLAIN_WORDS + 2) + 32;
+            const BITS: usize = 64 * (Sink::FAST_WORDS + 2) + 32;
             let check = |first: usize, second: usize, seen: &mut Seen| {
                 let mut all = [base[0], base[1], base[2], header[0], header[1], u64::from(len)];
                 all[first / 64] ^= 1 << (first % 64);

@@ -1,10 +1,11 @@
 //! Early sleepers: threads that fell asleep on a connection before it had an arm word.
 //!
-//! Used by an end that wants to tell its peer that whoever sleeps there has armed (O10). A thread that is about to wait
-//! for young connections marks them, counts itself, and then looks whether one of them has got lanes meanwhile;
-//! whoever gets lanes for a connection publishes that and then looks at mark and count. The mark belongs to a
-//! connection, the count to the process: who sleeps for whom is not remembered, so a single early sleeper speaks for
-//! all marked connections. It refuses to wake anybody.
+//! Used by an end that wants to tell its peer that whoever sleeps there has armed (O10). A thread
+//! that is about to wait for candidates marks them, counts itself, and then looks whether one of
+//! them has got lanes meanwhile; whoever gets lanes for a connection publishes that and then looks
+//! at mark and count. The mark belongs to a connection, the count to the process: who sleeps for
+//! whom is not remembered, so a single early sleeper speaks for all marked connections. It refuses
+//! to wake anybody.
 //!
 //! ```text
 //! sleeper                                    end that gets lanes

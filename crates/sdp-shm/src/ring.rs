@@ -325,7 +325,7 @@ impl Producer {
     /// place, with neither padding nor wrap. False when it is not that simple, or when there is no room;
     /// no record was written then.
     #[inline(always)]
-    pub fn push_plain(
+    pub fn push_fast(
         &mut self,
         header: [u64; 2],
         payload_len: usize,
@@ -589,9 +589,9 @@ impl Consumer {
     }
 }
 
-/// A message found by [`plain_record`].
+/// A message found by [`fast_record`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PlainRecord {
+pub struct FastRecord {
     /// Where it is.
     pub record: Record,
     /// Its first 16 bytes, copied once: words in the order of memory on a little-endian host.
@@ -602,13 +602,13 @@ pub struct PlainRecord {
 /// `origin`, for a caller that walks over records that need no more than that. `None`: no whole message of
 /// at least a header there, be it padding or damage: [`Consumer::next`] tells which.
 #[inline(always)]
-pub fn plain_record(
+pub fn fast_record(
     segment: Segment,
     half: usize,
     origin: u64,
     at: u64,
     end: u64,
-) -> Option<PlainRecord> {
+) -> Option<FastRecord> {
     let size = u64::from(segment.ring_bytes());
     let index = index_of(at, origin, size);
     if size - index < CONTIGUOUS as u64 {
@@ -640,7 +640,7 @@ pub fn plain_record(
         }
     }
     let header = [u64::from_le(word(1)), u64::from_le(word(2))];
-    Some(PlainRecord { record, header })
+    Some(FastRecord { record, header })
 }
 
 /// Hands bytes `offset .. offset + len` of a message to `take`, in one or two pieces. Clamped to the

@@ -205,7 +205,7 @@ impl Meeting {
             At::Attached(segment) => {
                 let ring = &mut s.segments[segment];
                 if ring.disowned[other] {
-                    // Drained: who disowns a segment has never sent. Young again.
+                    // Drained: who disowns a segment has never sent. A candidate again.
                     s.at[end] = At::Idle;
                     "finds itself alone"
                 } else if ring.unread[other] {

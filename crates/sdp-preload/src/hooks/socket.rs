@@ -16,8 +16,8 @@ pub(super) unsafe fn connect_to(
     len: socklen_t,
     real: impl FnOnce(*const sockaddr, socklen_t) -> c_int,
 ) -> c_int {
-    let plain = calls::plain(fd, addr, len);
-    let (addr, len) = plain.as_ref().map_or((addr, len), calls::Plain::parts);
+    let inet = calls::inet_address(fd, addr, len);
+    let (addr, len) = inet.as_ref().map_or((addr, len), calls::InetAddress::parts);
     if calls::disconnecting(fd, addr, len) {
         return slowly(move || {
             let result = real(addr, len);
@@ -49,8 +49,8 @@ pub(super) unsafe fn bind_to(
     len: socklen_t,
     real: impl FnOnce(*const sockaddr, socklen_t) -> c_int,
 ) -> c_int {
-    let plain = calls::plain(fd, addr, len);
-    let (addr, len) = plain.as_ref().map_or((addr, len), calls::Plain::parts);
+    let inet = calls::inet_address(fd, addr, len);
+    let (addr, len) = inet.as_ref().map_or((addr, len), calls::InetAddress::parts);
     let result = real(addr, len);
     calls::bound(fd, if result == 0 { 0 } else { errno::get() });
     result

@@ -6,9 +6,9 @@
 
 pub mod credit;
 pub mod end;
+pub mod fast;
 pub mod mode;
 pub mod owed;
-pub mod plain;
 pub mod scan;
 pub mod setup;
 pub mod sink;

@@ -90,7 +90,7 @@ pub(crate) mod bits {
     /// [`Mode`]. All bits together are no mode.
     pub(crate) const MODE: u64 = 0b11 << MODE_SHIFT;
     const GATES_SHIFT: u32 = 8;
-    /// What has ended or is unanswered: none in the common case.
+    /// What has ended or is unanswered: none by the fast path.
     pub(crate) const GATES: u64 = 0xff << GATES_SHIFT;
 
     pub(crate) const fn of(credits: Credits, mode: Mode, gates: u8) -> u64 {

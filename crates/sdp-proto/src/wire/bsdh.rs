@@ -85,7 +85,7 @@ impl Words {
 
     /// Whether this is Data without any known flag.
     #[inline(always)]
-    pub(crate) const fn is_plain_data(self) -> bool {
+    pub(crate) const fn is_bare_data(self) -> bool {
         self.0[0] & Self::KIND == Mid::Data.byte() as u64
     }
 

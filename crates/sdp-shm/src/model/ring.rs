@@ -7,7 +7,7 @@ use loom::thread;
 use super::{Remembered, twins};
 use crate::{
     layout::{CONTROL_BYTES, Control, Segment},
-    ring::{Consumer, Producer, PushError, origin, plain_record, read_record},
+    ring::{Consumer, Producer, PushError, fast_record, origin, read_record},
 };
 
 const RING: u32 = 4096;
@@ -97,7 +97,7 @@ fn readers_see_what_was_published() {
 }
 
 /// The shorter way of common messages, both ends of it.
-fn plain_traffic(at: u64, lens: &'static [usize]) {
+fn fast_traffic(at: u64, lens: &'static [usize]) {
     let world = World::new(at);
     let consumer = {
         let world = world.clone();
@@ -111,9 +111,9 @@ fn plain_traffic(at: u64, lens: &'static [usize]) {
                     }
                 };
                 let zero = origin(world.segment, 0);
-                let plain = plain_record(world.segment, 0, zero, record.start, record.end());
-                let plain = plain.expect("a plain one");
-                assert_eq!((plain.record, plain.header), (record, [value as u64, 7]));
+                let fast = fast_record(world.segment, 0, zero, record.start, record.end());
+                let fast = fast.expect("a fast one");
+                assert_eq!((fast.record, fast.header), (record, [value as u64, 7]));
                 read_record(world.segment, 0, zero, record, 16, *len as u32, |cells| {
                     assert!(cells.iter().map(Cell::get).all(|byte| byte == value as u8));
                 });
@@ -125,7 +125,7 @@ fn plain_traffic(at: u64, lens: &'static [usize]) {
     let mut producer = Producer::new(world.segment, 0, at, at);
     for (value, len) in lens.iter().enumerate() {
         let fill = |cells: &[Cell<u8>]| cells.iter().for_each(|cell| cell.set(value as u8));
-        while !producer.push_plain([value as u64, 7], *len, fill) {
+        while !producer.push_fast([value as u64, 7], *len, fill) {
             let mut header = [0; 16];
             header[0] = value as u8;
             header[8] = 7;
@@ -143,9 +143,9 @@ fn plain_traffic(at: u64, lens: &'static [usize]) {
 }
 
 #[test]
-fn plain_records() {
-    super::holds("ring, plain records", || plain_traffic(0, &[1400, 1400, 1400]));
-    super::holds("ring, plain records, restart", || plain_traffic(3072, &[100, 500, 20]));
+fn fast_records() {
+    super::holds("ring, fast records", || fast_traffic(0, &[1400, 1400, 1400]));
+    super::holds("ring, fast records, restart", || fast_traffic(3072, &[100, 500, 20]));
 }
 
 #[test]

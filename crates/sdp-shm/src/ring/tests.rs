@@ -292,7 +292,7 @@ fn plain_records_are_records() {
         let mut head = 0u64;
         let mut oracle: VecDeque<([u64; 2], Vec<u8>)> = VecDeque::new();
         let mut rng = Rng(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
-        let (mut plainly, mut found_plainly) = (0, 0);
+        let (mut pushed_fast, mut found_fast) = (0, 0);
         for n in 0..4000u64 {
             if rng.below(2) == 0 {
                 let len = if rng.below(4) == 0 { rng.below(9000) } else { rng.below(200) } as usize;
@@ -301,14 +301,14 @@ fn plain_records_are_records() {
                 let [low, high] = header.map(u64::to_le_bytes);
                 let bytes = [low, high].concat();
                 let before = (p.tail(), p.free());
-                let pushed = p.push_plain(header, len, |cells| {
+                let pushed = p.push_fast(header, len, |cells| {
                     assert_eq!(cells.len(), len);
                     for (cell, byte) in cells.iter().zip(&payload) {
                         cell.set(*byte);
                     }
                 });
                 if pushed {
-                    plainly += 1;
+                    pushed_fast += 1;
                 } else {
                     assert_eq!(p.tail(), before.0, "nothing was written");
                     if push(&mut p, &bytes, &payload, false) == Err(PushError::Full) {
@@ -323,12 +323,12 @@ fn plain_records_are_records() {
                 let record = c.next(u64::MAX).expect("sound");
                 assert_eq!(record.is_none(), oracle.is_empty());
                 let zero = origin(s, 0);
-                let plain = if head == tail { None } else { plain_record(s, 0, zero, head, tail) };
+                let fast = if head == tail { None } else { fast_record(s, 0, zero, head, tail) };
                 let Some(record) = record else { continue };
                 let (header, payload) = oracle.pop_front().expect("published");
-                if let Some(plain) = plain {
-                    found_plainly += 1;
-                    assert_eq!((plain.record, plain.header), (record, header));
+                if let Some(fast) = fast {
+                    found_fast += 1;
+                    assert_eq!((fast.record, fast.header), (record, header));
                 }
                 let mut read = Vec::new();
                 let (first, rest) = (record.len.min(20), record.len.saturating_sub(20));
@@ -344,7 +344,7 @@ fn plain_records_are_records() {
                 head = c.head();
             }
         }
-        assert!(plainly > 500 && found_plainly > 500, "{plainly} {found_plainly}");
+        assert!(pushed_fast > 500 && found_fast > 500, "{pushed_fast} {found_fast}");
     }
 }
 
@@ -352,35 +352,35 @@ fn plain_records_are_records() {
 fn what_is_not_a_whole_message_is_no_plain_record() {
     let s = segment();
     let mut p = Producer::new(s, 0, 0, 0);
-    assert!(p.push_plain([1, 2], 100, |_| {}));
+    assert!(p.push_fast([1, 2], 100, |_| {}));
     let end = p.tail();
-    assert!(plain_record(s, 0, 0, 0, end).is_some());
-    assert!(plain_record(s, 0, 0, 0, end - 16).is_none(), "not published to its end");
+    assert!(fast_record(s, 0, 0, 0, end).is_some());
+    assert!(fast_record(s, 0, 0, 0, end - 16).is_none(), "not published to its end");
     for (len, kind) in [(116u64, 0u64), (116, KIND_PAD.into()), (116, 3), (15, 1), (1 << 31, 1)] {
         let word = s.ring(0).cast::<AtomicU64>();
         // SAFETY: the ring is mapped and aligned.
         unsafe { word.as_ref() }.store(len | kind << 32, Ordering::Relaxed);
-        assert!(plain_record(s, 0, 0, 0, end).is_none(), "length {len}, kind {kind}");
+        assert!(fast_record(s, 0, 0, 0, end).is_none(), "length {len}, kind {kind}");
     }
     let near_the_end = u64::from(RING) - 48;
-    assert!(plain_record(s, 0, 0, near_the_end, near_the_end + 1000).is_none());
+    assert!(fast_record(s, 0, 0, near_the_end, near_the_end + 1000).is_none());
 }
 
 #[test]
-fn a_plain_push_restarts_and_leaves_padding_to_the_ordinary_way() {
+fn a_fast_push_restarts_and_leaves_padding_to_the_slow_path() {
     let s = segment();
     let late = u64::from(RING) - 64;
     s.half(0).consumer.head.store(late - 128, Ordering::Relaxed);
     let mut p = Producer::new(s, 0, late, late - 128);
-    assert!(!p.push_plain([0; 2], 100, |_| {}), "a message that wraps");
-    assert!(p.push_plain([0; 2], 40, |_| {}), "one that just fits");
+    assert!(!p.push_fast([0; 2], 100, |_| {}), "a message that wraps");
+    assert!(p.push_fast([0; 2], 40, |_| {}), "one that just fits");
     s.half(0).consumer.head.store(late, Ordering::Relaxed);
     let mut p = Producer::new(s, 0, late, late - 128);
-    assert!(p.push_plain([0; 2], 4000, |_| {}), "an empty ring restarts");
+    assert!(p.push_fast([0; 2], 4000, |_| {}), "an empty ring restarts");
     assert_eq!((p.origin(), p.tail(), origin(s, 0)), (late, late + 4032, late));
     p.publish();
     s.half(0).consumer.head.store(p.tail(), Ordering::Relaxed);
-    assert!(p.push_plain([0; 2], 16_000, |_| {}), "not for a large one");
+    assert!(p.push_fast([0; 2], 16_000, |_| {}), "not for a large one");
     assert_eq!((p.origin(), p.tail()), (late, late + 4032 + 16_032));
 }
 
@@ -464,7 +464,7 @@ fn a_forged_origin_is_corrupt() {
         // The producer's own end is forged, too: it writes somewhere in the ring.
         let mut p = Producer::new(s, 0, p.tail(), p.seen_head());
         push(&mut p, &[1; 16], &[1; 9000], false).unwrap();
-        let _ = p.push_plain([0; 2], 9000, |_| {});
+        let _ = p.push_fast([0; 2], 9000, |_| {});
         for (from, len) in p.idle_pages() {
             assert!(from + len <= u64::from(RING));
         }

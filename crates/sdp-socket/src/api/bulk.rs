@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// Bytes of one piece, and what counts as bulk.
-pub(crate) const PIECE: usize = send::PIECE_YOUNG;
+pub(crate) const PIECE: usize = send::FIRST_PIECE;
 /// Times that one sleeping send wakes up for the meeting's sake.
 const WAKES: u32 = 8;
 /// Flags of a send that can be made in pieces.

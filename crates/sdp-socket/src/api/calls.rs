@@ -47,7 +47,7 @@ mod explicit;
 mod processes;
 mod settings;
 
-pub use explicit::{Plain, asked, bound, is_historic, made, plain};
+pub use explicit::{InetAddress, asked, bound, inet_address, is_historic, made};
 
 pub use settings::{getsockopt, setsockopt, vector_flags};
 
@@ -386,7 +386,7 @@ fn send_with(
     header: Option<Header>,
     vector: impl FnOnce() -> Vector,
 ) -> Call {
-    // Young connections too: an urgent byte counts as sent, but not as read.
+    // Candidates too: an urgent byte counts as sent, but not as read.
     if let Some(why) = flags::leaving_send(flags)
         && !elsewhere::is(fd)
         && let Some(conn) = ConnGuard::new(fd, Half::Send)

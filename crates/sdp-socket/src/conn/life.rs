@@ -1,8 +1,9 @@
 //! The states of a connection in this process, as data: event, state, next state, and who may cause it.
 //!
-//! The code keeps a connection's state as a [`Stage`] and bits of its flags. [`phase`] reads them as one of the twelve
-//! phases here; where one of them changes, [`judge`] holds the change against [`TRANSITIONS`]. It costs nothing in a
-//! release build. `docs/spec/lifecycle.md` is made from the table, and a test keeps the two equal.
+//! The code keeps a connection's state as a [`Stage`] and bits of its flags. [`phase`] reads them
+//! as one of the twelve phases here; where one of them changes, [`check_change`] compares the
+//! change with [`TRANSITIONS`]. It costs nothing in a release build. `docs/spec/lifecycle.md` is
+//! made from the table, and a test keeps the two equal.
 //!
 //! What is no phase: how the program's end of a stream stands, who else holds the connection, and where it came from
 //! (which decides where a refused one goes: one that came from elsewhere is looked at again).
@@ -325,7 +326,7 @@ pub(crate) fn is_legal(from: Phase, to: Phase) -> bool {
 /// Holds a change that was made against the table, in a debug build: `before` and `after` are the stage and flags
 /// around this change alone, without what other threads change at the same time.
 #[inline(always)]
-pub(crate) fn judge(before: (Stage, u32), after: (Stage, u32)) {
+pub(crate) fn check_change(before: (Stage, u32), after: (Stage, u32)) {
     if cfg!(debug_assertions) {
         let (from, to) = (phase(before.0, before.1), phase(after.0, after.1));
         assert!(is_legal(from, to), "from {from:?} to {to:?}: not in the table of conn/life.rs");

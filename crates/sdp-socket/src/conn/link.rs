@@ -72,7 +72,7 @@ impl AnyLink {
         Self::Shm(ShmLink::new(segment, side))
     }
 
-    /// The segment, for what works on it as it is: the fast path's window and the takeover by a
+    /// The segment, for what works on it as it is: the fast path and the takeover by a
     /// killed process.
     #[inline(always)]
     pub(crate) const fn segment(&self) -> Segment {

@@ -4,7 +4,7 @@
 //! connection ends.
 //!
 //! Used wherever a connection appears, changes lane or is refused one. Rows are opened without a system
-//! call; what the kernel's own tables can tell (state, addresses of young connections) is left to the
+//! call; what the kernel's own tables can tell (state, addresses of candidates) is left to the
 //! readers. Nothing here decides anything.
 
 use core::sync::atomic::{AtomicU32, Ordering};

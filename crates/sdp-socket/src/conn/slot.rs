@@ -110,7 +110,7 @@ const RETAINED: u32 = 4;
 /// A connection slot.
 #[repr(C, align(128))]
 pub(crate) struct Conn {
-    // ---- all that calls on a young connection touch: two lines of the cache
+    // ---- all that calls on a candidate touch: two lines of the cache
     state: AtomicU32,
     refs: AtomicU32,
     users: [AtomicU32; 2],
@@ -120,7 +120,7 @@ pub(crate) struct Conn {
     pub(crate) raw: [AtomicU32; 2],
     /// Successful calls by half.
     pub(crate) calls: [AtomicU32; 2],
-    /// Bytes by half while young.
+    /// Bytes by half while a candidate.
     pub(crate) bytes: [AtomicU64; 2],
     /// Family row + 1; 0: none.
     row: AtomicU32,
@@ -369,7 +369,8 @@ impl Conn {
         Stage::from_u32(self.stage.load(Ordering::Acquire))
     }
 
-    /// Whether its readiness is the library's to judge, because it has or had a lane beside the carrier.
+    /// Whether its readiness is for the library to tell, because it has or had a lane beside the
+    /// carrier.
     #[inline]
     pub(crate) fn has_lanes(&self) -> bool {
         matches!(self.stage(), Stage::Attached | Stage::Guarded)
@@ -383,7 +384,7 @@ impl Conn {
 
     #[inline]
     pub(crate) fn set_stage(&self, stage: Stage) {
-        self.judge(|flags| ((self.stage(), flags), (stage, flags)));
+        self.check_change(|flags| ((self.stage(), flags), (stage, flags)));
         self.stage.store(stage as u32, Ordering::Release);
     }
 
@@ -396,17 +397,17 @@ impl Conn {
     /// In a debug build: holds a change that this thread makes against the table. `change`: stage and flags before
     /// it and after it, where the flags are as given.
     #[inline(always)]
-    fn judge(&self, change: impl FnOnce(u32) -> ((Stage, u32), (Stage, u32))) {
+    fn check_change(&self, change: impl FnOnce(u32) -> ((Stage, u32), (Stage, u32))) {
         if cfg!(debug_assertions) {
             let (before, after) = change(self.flags.load(Ordering::SeqCst));
-            life::judge(before, after);
+            life::check_change(before, after);
         }
     }
 
     /// Moves from one stage to another, if it is still there.
     pub(crate) fn change_stage(&self, from: Stage, to: Stage) -> bool {
         // Before: another thread goes on from here.
-        self.judge(|flags| {
+        self.check_change(|flags| {
             let is_there = self.stage() == from;
             ((from, flags), (if is_there { to } else { from }, flags))
         });
@@ -427,7 +428,7 @@ impl Conn {
 
     #[inline]
     pub(crate) fn set(&self, flag: u32) {
-        self.judge(|flags| {
+        self.check_change(|flags| {
             let stage = self.stage();
             ((stage, flags), (stage, flags | flag))
         });
@@ -437,7 +438,7 @@ impl Conn {
     /// Takes flags back.
     #[inline]
     pub(crate) fn clear(&self, flag: u32) {
-        self.judge(|flags| {
+        self.check_change(|flags| {
             let stage = self.stage();
             ((stage, flags), (stage, flags & !flag))
         });

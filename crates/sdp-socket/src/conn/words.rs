@@ -1,9 +1,10 @@
 //! A half's private state as words of family memory: which word is what, and the order of the stores.
 //!
-//! Used by whoever holds the half's lock ([`crate::datapath::lane`], [`crate::datapath::fast`]); [`crate::datapath::takeover`] relies on
-//! the order where that holder was killed before it had stored everything. The order stands here once, in
-//! [`finish_source`] and [`finish_sink`]; the fast path and the ordinary one go through both. Nothing is decided
-//! here: what the words say is checked by those who load them. Layout: `docs/spec/shm.md`, section 5.
+//! Used by whoever holds the half's lock ([`crate::datapath::lane`], [`crate::datapath::fast`]);
+//! [`crate::datapath::takeover`] relies on the order where that holder was killed before it had
+//! stored everything. The order stands here once, in [`finish_source`] and [`finish_sink`]; the
+//! fast path and the slow path go through both. Nothing is decided here: what the words say is
+//! checked by those who load them. Layout: `docs/spec/shm.md`, section 5.
 //!
 //! A kill comes between two instructions, and the next owner, who knows of it from the kernel, sees
 //! what the instructions before it stored. So order here is the compiler's matter: no fence, no
@@ -43,8 +44,8 @@ pub(crate) const ENGINE: usize = 4;
 pub(crate) const HEAD: usize = 0;
 /// Receiving half: how far it has been read ([`current`]).
 pub(crate) const CURRENT: usize = 1;
-/// Receiving half: the end of the window ([`crate::datapath::fast`]), and the head as published.
-pub(crate) const WINDOW: usize = 8;
+/// Receiving half: the seen tail ([`crate::datapath::fast`]), and the head as published.
+pub(crate) const SEEN_TAIL: usize = 8;
 pub(crate) const PUBLISHED: usize = 9;
 /// Receiving half: stream position before what is being taken.
 pub(crate) const SINK_BASE: usize = 10;
@@ -52,12 +53,12 @@ pub(crate) const SINK_BASE: usize = 10;
 pub(crate) const HANDING: usize = 11;
 /// Sending half: stream position before what is being sent.
 pub(crate) const SOURCE_BASE: usize = 13;
-/// Sending half: the ring's origin. Receiving half: the origin as seen with the window, right for as long as
-/// that is ahead of the head.
+/// Sending half: the ring's origin. Receiving half: the origin as seen with the tail, right for as
+/// long as that is ahead of the head.
 pub(crate) const ORIGIN: usize = 14;
 
 const _: () = assert!(ORIGIN < HALF_WORDS);
-const _: () = assert!(ENGINE + Source::WORDS <= SOURCE_BASE && ENGINE + Sink::WORDS <= WINDOW);
+const _: () = assert!(ENGINE + Source::WORDS <= SOURCE_BASE && ENGINE + Sink::WORDS <= SEEN_TAIL);
 
 /// Whether a half's stored words say that it is on the SDP lane. Without the lock: for tools.
 pub(crate) fn is_on_sdp(words: &[AtomicU64]) -> bool {

@@ -5,15 +5,15 @@
 //! One buffer, a half that is on the SDP lane with no switch pending, plain Data messages that lie in the
 //! ring in one piece, nobody asleep: then a call is a lock, a few words of state, a copy and a store.
 //! [`crate::datapath::send`] and [`crate::datapath::receive`] try this first. Whatever is not that simple, or does not look
-//! right, is refused here *before* anything has changed, and left to them; nothing is judged here.
+//! right, is refused here *before* anything has changed, and left to them; nothing is decided here.
 //!
-//! What differs from the ordinary way is only how often the other end's cache lines are touched:
+//! What differs from the slow path is only how often the other end's cache lines are touched:
 //!
-//! * The consumer remembers how far the ring was published and no switch was pending when it last looked
-//!   (its *window*), and looks again when it has read that far. An entry written later takes effect
-//!   behind the window, because the producer's tail only grows.
-//! * It publishes the bytes that it frees when the window is used up, or [`PUBLISH_EVERY`] bytes were
-//!   freed. So the published head is exact whenever everything has been read.
+//! * The consumer remembers how far the ring was published and no switch was pending when it last
+//!   looked (the *seen tail*), and looks again when it has read that far. An entry written later
+//!   takes effect behind the seen tail, because the producer's tail only grows.
+//! * It publishes the bytes that it frees when the seen tail is reached, or [`PUBLISH_EVERY`] bytes
+//!   were freed. So the published head is exact whenever everything has been read.
 
 use core::{
     cell::Cell,
@@ -40,8 +40,8 @@ use crate::{
         link::AnyLink,
         row_flag,
         words::{
-            self, BITS, CURRENT, ENGINE, HEAD, ORIGIN, PUBLISHED, SDP_BIT, SEEN, SINK_BASE,
-            SOURCE_BASE, TAIL, WINDOW, put,
+            self, BITS, CURRENT, ENGINE, HEAD, ORIGIN, PUBLISHED, SDP_BIT, SEEN, SEEN_TAIL,
+            SINK_BASE, SOURCE_BASE, TAIL, put,
         },
     },
     datapath::{receive, reclaim, send, wait},
@@ -144,7 +144,7 @@ pub(crate) fn may_apply(fd: c_int) -> bool {
 pub(crate) enum Received {
     /// This many bytes; nothing more is to be had, or wanted.
     Done(usize),
-    /// This many bytes so far; the ordinary way goes on.
+    /// This many bytes so far; the slow path goes on.
     Partly(usize),
     /// Nothing: the ring is empty.
     Empty,
@@ -200,8 +200,9 @@ fn push(used: &InUse, fd: c_int, side: usize, len: usize, copy: impl FnOnce(&[Ce
     if tail_before != head_seen
         && let Some(now) = send::is_time_to_watch(conn)
     {
-        // E4. Of a connection that is used now and then the reader has taken all since the last message:
-        // then it lives. Otherwise the ordinary way looks, and so it does if the socket itself was ended.
+        // E4. Of a connection that is used now and then the reader has taken all since the last
+        // message: then it lives. Otherwise the slow path looks, and so it does if the socket
+        // itself was ended.
         if lines.consumer.head.load(Ordering::Acquire) != tail_before || carrier::is_dead(fd) {
             return false;
         }
@@ -212,8 +213,8 @@ fn push(used: &InUse, fd: c_int, side: usize, len: usize, copy: impl FnOnce(&[Ce
     let unread = tail_before.wrapping_sub(head_seen);
     let looks_around = unread < LOOK_BELOW || tail_before & (LOOK_EVERY - 1) < len as u64;
     let ack = Ack::from_word(row.ack.load(Ordering::Acquire));
-    let engine: [u64; Source::PLAIN_WORDS] = core::array::from_fn(|at| load(ENGINE + at));
-    let Some(message) = Source::plain(engine, ack, len as u32) else { return false };
+    let engine: [u64; Source::FAST_WORDS] = core::array::from_fn(|at| load(ENGINE + at));
+    let Some(message) = Source::fast_data(engine, ack, len as u32) else { return false };
     let origin = load(ORIGIN);
     let mut ring = Producer::resume(segment, side, tail_before, head_seen, origin);
     // L10: the consumer ends a section under the gate, so from here on it has not, or waits.
@@ -223,7 +224,7 @@ fn push(used: &InUse, fd: c_int, side: usize, len: usize, copy: impl FnOnce(&[Ce
         return false;
     }
     let pushed = lines.producer.switches.load(Ordering::Acquire) == lane as u32
-        && ring.push_plain(message.header, len, copy);
+        && ring.push_fast(message.header, len, copy);
     let armed = if pushed {
         put(&words[SOURCE_BASE], load(ENGINE + Source::POSITION));
         ring.publish();
@@ -299,14 +300,14 @@ pub(crate) unsafe fn receive(fd: c_int, to: *mut u8, len: usize) -> Option<Recei
     pull(&used, len, copy)
 }
 
-/// Whether everything that the reader of a stream saw has been read, and it is not yet to look again. Without the lock: a hint.
-/// A window is used up as well where the ordinary way closed it, whatever it saw: in this process it ends this, another one's
-/// would not be noticed.
+/// Whether everything that the reader of a stream saw has been read, and it is not yet to look
+/// again. Without the lock: a hint. The seen tail counts as reached where the slow path forgot it,
+/// whatever it saw: in this process it ends this, another one's would not be noticed.
 fn is_left_alone(used: &InUse) -> bool {
     let word = |i: usize| used.row.sink.words.get(i).map_or(0, |word| word.load(Ordering::Relaxed));
     let (message, _) = words::message_in(word(words::CURRENT));
     message == 0
-        && word(words::HEAD) == word(words::WINDOW)
+        && word(words::HEAD) == word(words::SEEN_TAIL)
         && used.row.flags.load(Ordering::Relaxed) & row_flag::SEVERAL == 0
         && spin::is_left_alone(used.conn)
 }
@@ -321,23 +322,24 @@ fn pull(used: &InUse, wanted: usize, mut copy: impl FnMut(&[Cell<u8>])) -> Optio
     let load = |at: usize| words[at].load(Ordering::Relaxed);
     let size = u64::from(segment.ring_bytes());
     let (head, current, bits) = (load(HEAD), load(CURRENT), load(BITS));
-    let mut engine: [u64; Sink::PLAIN_WORDS] = core::array::from_fn(|at| load(ENGINE + at));
-    if head & MISALIGNED != 0 || bits & SDP_BIT == 0 || !Sink::is_plain(engine[Sink::BITS]) {
+    let mut engine: [u64; Sink::FAST_WORDS] = core::array::from_fn(|at| load(ENGINE + at));
+    if head & MISALIGNED != 0 || bits & SDP_BIT == 0 || !Sink::may_be_fast(engine[Sink::BITS]) {
         return None;
     }
     let (mut message, mut offset) = words::message_in(current);
     let is_within = u64::from(message) <= size && offset <= message;
-    let mut window = load(WINDOW);
-    if !is_within || window & MISALIGNED != 0 || window.wrapping_sub(head) > size {
+    let mut seen_tail = load(SEEN_TAIL);
+    if !is_within || seen_tail & MISALIGNED != 0 || seen_tail.wrapping_sub(head) > size {
         return None;
     }
-    // While there is a window the ring is not empty, and its origin the one that was seen, and checked, with it.
+    // While there is a seen tail the ring is not empty, and its origin the one that was seen, and
+    // checked, with it.
     let mut origin = load(ORIGIN);
-    if window == head && message != 0 {
+    if seen_tail == head && message != 0 {
         origin = ring::checked_origin(segment, half, origin, head)?;
     }
     let was_left_alone =
-        window == head && message == 0 && conn.left_alone.load(Ordering::Relaxed) != 0;
+        seen_tail == head && message == 0 && conn.left_alone.load(Ordering::Relaxed) != 0;
     if was_left_alone {
         conn.left_alone.store(0, Ordering::Relaxed); // unless what is found says otherwise
     }
@@ -345,7 +347,7 @@ fn pull(used: &InUse, wanted: usize, mut copy: impl FnMut(&[Cell<u8>])) -> Optio
     let mut got = 0;
     let is_done = loop {
         if message == 0 {
-            if at == window {
+            if at == seen_tail {
                 // The tail first: an entry that is not there after it takes effect behind it.
                 let tail = lines.producer.tail.load(Ordering::Acquire);
                 if lines.producer.switches.load(Ordering::SeqCst) != bits as u32
@@ -361,16 +363,16 @@ fn pull(used: &InUse, wanted: usize, mut copy: impl FnMut(&[Cell<u8>])) -> Optio
                     break false;
                 };
                 origin = now;
-                window = tail;
+                seen_tail = tail;
             }
-            let Some(found) = ring::plain_record(segment, half, origin, at, window) else {
+            let Some(found) = ring::fast_record(segment, half, origin, at, seen_tail) else {
                 break false;
             };
             let len = found.record.len;
             if was_left_alone && at == head {
-                spin::gathered(conn, window.wrapping_sub(at), len, size);
+                spin::gathered(conn, seen_tail.wrapping_sub(at), len, size);
             }
-            let Some(taken) = Sink::plain(engine, found.header, len) else { break false };
+            let Some(taken) = Sink::fast_take(engine, found.header, len) else { break false };
             engine[Sink::SEQUENCE] = taken.sequence;
             engine[Sink::POSITION] = taken.position;
             message = len;
@@ -384,8 +386,8 @@ fn pull(used: &InUse, wanted: usize, mut copy: impl FnMut(&[Cell<u8>])) -> Optio
         got += n as usize;
         if n == rest {
             at = record.end();
-            if window.wrapping_sub(at) > size {
-                window = at; // begun in the ordinary way, which leaves no window
+            if seen_tail.wrapping_sub(at) > size {
+                seen_tail = at; // begun by the slow path, which leaves no seen tail
             }
             message = 0;
             offset = 0;
@@ -408,10 +410,12 @@ fn pull(used: &InUse, wanted: usize, mut copy: impl FnMut(&[Cell<u8>])) -> Optio
     };
     words::finish_sink(words, &progress, |_| ());
     put(&words[ORIGIN], origin);
-    put(&words[WINDOW], window);
+    put(&words[SEEN_TAIL], seen_tail);
     let crossed = wait::crosses_eighth(size, head, at);
     let published = load(PUBLISHED);
-    if at != published && (at == window || crossed || at.wrapping_sub(published) >= PUBLISH_EVERY) {
+    if at != published
+        && (at == seen_tail || crossed || at.wrapping_sub(published) >= PUBLISH_EVERY)
+    {
         put(&words[PUBLISHED], at);
         words::step();
         // Pairs with the acquire load in `Producer::refresh`: our reads of the freed bytes come first.
@@ -424,11 +428,12 @@ fn pull(used: &InUse, wanted: usize, mut copy: impl FnMut(&[Cell<u8>])) -> Optio
     Some(if is_done { Received::Done(got) } else { Received::Partly(got) })
 }
 
-/// The ordinary way begins on the receiving half: what was freed is published, and there is no window.
+/// The slow path begins on the receiving half: what was freed is published, and there is no seen
+/// tail.
 #[inline]
-pub(crate) fn close_window(words: &[AtomicU64], lines: &HalfLines) {
-    let (Some(head), Some(window), Some(published)) =
-        (words.first(), words.get(words::WINDOW), words.get(words::PUBLISHED))
+pub(crate) fn forget_seen_tail(words: &[AtomicU64], lines: &HalfLines) {
+    let (Some(head), Some(seen_tail), Some(published)) =
+        (words.first(), words.get(words::SEEN_TAIL), words.get(words::PUBLISHED))
     else {
         return;
     };
@@ -437,7 +442,7 @@ pub(crate) fn close_window(words: &[AtomicU64], lines: &HalfLines) {
         put(published, at);
         lines.consumer.head.store(at, Ordering::Release);
     }
-    put(window, at);
+    put(seen_tail, at);
 }
 
 /// Whether a call with these flags may try this way: they change nothing for a call that need not wait.

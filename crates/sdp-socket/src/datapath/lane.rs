@@ -182,7 +182,7 @@ impl SinkState {
         }
         // What it frees it publishes when that is written down.
         let rx = link.open_rx(half, head, current_len)?;
-        fast::close_window(words, link.segment().half(half));
+        fast::forget_seen_tail(words, link.segment().half(half));
         let engine = Sink::from_words(&load_engine(words)?).map_err(|_| Broken)?;
         if let Some(base) = words.get(words::SINK_BASE) {
             put(base, engine.position());
@@ -217,7 +217,7 @@ impl SinkState {
             set(&engine[Sink::SPARE], spare);
         });
         put(&words[words::SINK_BASE], position);
-        set(&words[words::WINDOW], head);
+        set(&words[words::SEEN_TAIL], head);
         if words[words::PUBLISHED].load(Ordering::Relaxed) != head {
             put(&words[words::PUBLISHED], head);
             words::step();

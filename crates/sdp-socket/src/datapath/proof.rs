@@ -9,7 +9,7 @@
 //! what became of them: *the socket that we take for the other end had received as much as we had
 //! sent; we send; now it has received that much more.* The kernel's counters are nobody's claim,
 //! the bytes are the program's own, and their content plays no part: streams of equal bytes are
-//! told apart by their moments. [`Witness`] judges; where the counters come from is the caller's
+//! told apart by their moments. [`Witness`] decides; where the counters come from is the caller's
 //! affair (sock_diag here, what the other host tells under a key elsewhere).
 //!
 //! Each sending half proves itself, and nobody has to believe the other end. An end that shares

@@ -93,8 +93,9 @@ pub(crate) fn receive(conn: &ConnGuard, buffers: &mut Buffers, wish: Wish) -> Re
     loop {
         let simple = if is_simple && look == Look::Ring { buffers.only() } else { None };
         // SAFETY: the program's buffer, valid by `Buffers::new`'s contract.
-        let plainly = simple.and_then(|(to, len)| unsafe { fast::receive(conn.fd(), to, len) });
-        let attempted = match plainly {
+        let by_fast_path =
+            simple.and_then(|(to, len)| unsafe { fast::receive(conn.fd(), to, len) });
+        let attempted = match by_fast_path {
             Some(fast::Received::Done(n)) => return Ok(n),
             Some(fast::Received::Partly(n)) => {
                 buffers.advance(n);
@@ -287,7 +288,7 @@ fn inside<R>(
     body: impl FnOnce(&mut SinkState, &Row, AnyLink, AnyHalf<'_>) -> Result<R, Errno>,
 ) -> Result<R, Errno> {
     let index = conn.half_index(Half::Receive);
-    spin::look_again(conn); // the window is closed below, whatever is unread
+    spin::look_again(conn); // the seen tail is forgotten below, whatever is unread
     if taken_over && takeover::sink_of(conn, row, link.segment(), index).is_err() {
         lock::unlock(&row.sink.lock);
         reset(conn);
@@ -368,7 +369,7 @@ fn attempt(
 }
 
 /// Whether this process reads the connection only through the library, so that the peer may use the
-/// ring: enough calls seen, nobody inside the kernel on a young connection, and readiness (if it is
+/// ring: enough calls seen, nobody inside the kernel on a candidate, and readiness (if it is
 /// asked for at all) is asked of us.
 pub(crate) fn declare_trust(conn: &Conn, fd: c_int, sink: &mut SinkState, half: AnyHalf<'_>) {
     if half.trust() != Trust::No {

@@ -51,7 +51,7 @@ pub(crate) use gate::{GATE_PATIENCE_NS, gated, gated_at};
 /// Most payload of one message: the reader starts while the writer still copies.
 const PIECE: usize = 16 * 1024;
 /// Most that one look at the lane before its first use sends on the carrier, and a piece of a large send before that.
-pub(crate) const PIECE_YOUNG: usize = 64 * 1024;
+pub(crate) const FIRST_PIECE: usize = 64 * 1024;
 /// A sender whose reader does not move looks at the carrier this often.
 const LOOK_EVERY_TICKS: u64 = TICKS_PER_MS;
 
@@ -318,7 +318,7 @@ fn attempt(
                     let is_roomy = wait::arm_for_room(half);
                     // A reader that has gone frees none, and its end may have been reported before: to a
                     // sender that is told EAGAIN now nothing more would come. What comes from here on is
-                    // judged with the wish for room set.
+                    // verified with the wish for room set.
                     if !is_roomy && !conn.has(flag::PEER_GONE) && carrier::is_over(conn.fd()) {
                         conn.set(flag::PEER_GONE);
                         continue;
@@ -464,8 +464,8 @@ fn kernel_send(
         return Some(Attempt::Done);
     }
     // Before the first switch the consumer is about to make it possible: look after each piece.
-    let is_young = source.switches == 0;
-    let cap = if is_young { PIECE_YOUNG } else { usize::MAX };
+    let is_first_section = source.switches == 0;
+    let cap = if is_first_section { FIRST_PIECE } else { usize::MAX };
     loop {
         let is_wanted = proof::is_wanted(conn);
         let edge = if is_wanted { proof::before_send(conn, conn.fd()) } else { None };
@@ -484,7 +484,7 @@ fn kernel_send(
                 if buffers.left() == 0 {
                     return Some(Attempt::Done);
                 }
-                if is_young {
+                if is_first_section {
                     return None;
                 }
             }
@@ -606,8 +606,8 @@ pub(super) fn ring_send(
     ended
 }
 
-/// After a message that went past the ordinary way: wakes the consumer, which sleeps and has asked for it
-/// with this arm.
+/// After a message that went past the slow path: wakes the consumer, which sleeps and has asked for
+/// it with this arm.
 pub(crate) fn ring_sleeper(conn: &Conn, fd: c_int, row: &Row, link: AnyLink, armed: Armed) {
     let half = link.half(conn.half_index(Half::Send));
     if armed.how == How::Doorbell {

@@ -278,7 +278,7 @@ fn rebuild_sink(
         put(word(words::ENGINE + at)?, value);
     }
     put(word(0)?, head);
-    put(word(words::WINDOW)?, head);
+    put(word(words::SEEN_TAIL)?, head);
     put(word(words::PUBLISHED)?, head);
     words::step();
     lines.consumer.head.store(head, Ordering::Release);

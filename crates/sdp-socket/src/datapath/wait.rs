@@ -103,8 +103,9 @@ fn news(conn: &Conn) -> Option<(AnyLink, u64, u32)> {
     Some((link, head, followed))
 }
 
-/// Looks at the ring for a moment. True when there is something. `plainly`: what comes will be taken by [`crate::datapath::fast`].
-pub(crate) fn spin_for_bytes(conn: &ConnGuard, guard: Pin<&CallGuard>, plainly: bool) -> bool {
+/// Looks at the ring for a moment. True when there is something. `by_fast_path`: what comes will be
+/// taken by [`crate::datapath::fast`].
+pub(crate) fn spin_for_bytes(conn: &ConnGuard, guard: Pin<&CallGuard>, by_fast_path: bool) -> bool {
     let Some((link, head, followed)) = news(conn) else { return false };
     let half = link.half(conn.half_index(Half::Receive));
     if half.lane() == Lane::Kernel {
@@ -114,7 +115,7 @@ pub(crate) fn spin_for_bytes(conn: &ConnGuard, guard: Pin<&CallGuard>, plainly: 
     link.own().note_cpu(spin::this_cpu());
     let peer_cpu = link.peer().cpu();
     let published = || half.position(What::Bytes).wrapping_sub(head);
-    let success = (plainly && spin::gather(conn, guard, peer_cpu, published))
+    let success = (by_fast_path && spin::gather(conn, guard, peer_cpu, published))
         || spin::spin(conn, guard, peer_cpu, || is_news(half, head, followed));
     if success {
         count(conn, Direction::Receive, Counter::Spun);

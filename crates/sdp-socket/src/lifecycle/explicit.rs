@@ -91,12 +91,12 @@ pub(crate) fn family(conn: &Conn, role: Role, address: [u8; 16], port: u16) -> F
 /// An address in a family that the kernel knows.
 #[repr(C, align(8))]
 #[derive(Debug)]
-pub struct Plain {
+pub struct InetAddress {
     bytes: [u8; ADDRESS_MAX],
     len: socklen_t,
 }
 
-impl Plain {
+impl InetAddress {
     /// The address, as a call takes it.
     pub fn parts(&self) -> (*const sockaddr, socklen_t) {
         (self.bytes.as_ptr().cast(), self.len)
@@ -105,14 +105,18 @@ impl Plain {
 
 /// Before `bind` and `connect`: the address to give to the kernel in place of the program's. `None`: the program's own.
 #[inline]
-pub(crate) fn plain(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Option<Plain> {
+pub(crate) fn inet_address(
+    fd: c_int,
+    addr: *const sockaddr,
+    len: socklen_t,
+) -> Option<InetAddress> {
     let conn = connection(fd)?;
-    if conn.historic.is_explicit() { plain_here(addr, len, conn.has(flag::V6)) } else { None }
+    if conn.historic.is_explicit() { inet_here(addr, len, conn.has(flag::V6)) } else { None }
 }
 
 #[cold]
 #[inline(never)]
-fn plain_here(addr: *const sockaddr, len: socklen_t, is_v6: bool) -> Option<Plain> {
+fn inet_here(addr: *const sockaddr, len: socklen_t, is_v6: bool) -> Option<InetAddress> {
     if len as usize > LONGEST || !process::is_ours() {
         return None;
     }
@@ -124,12 +128,12 @@ fn plain_here(addr: *const sockaddr, len: socklen_t, is_v6: bool) -> Option<Plai
         return in_ipv4(&bytes);
     }
     *to = (meant(given)? as u16).to_ne_bytes();
-    Some(Plain { bytes, len: len.min(ADDRESS_MAX as socklen_t) })
+    Some(InetAddress { bytes, len: len.min(ADDRESS_MAX as socklen_t) })
 }
 
 /// An IPv6 address on a socket of IPv4: the historic `bind` did not look at the family, and programs rely on it where
 /// they ask for the wildcard. `None`: it is not one of IPv4.
-fn in_ipv4(bytes: &[u8; ADDRESS_MAX]) -> Option<Plain> {
+fn in_ipv4(bytes: &[u8; ADDRESS_MAX]) -> Option<InetAddress> {
     let (address, _) = bytes.get(8..)?.split_first_chunk::<16>()?;
     let host = match address {
         [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, host @ ..] => *host,
@@ -138,10 +142,10 @@ fn in_ipv4(bytes: &[u8; ADDRESS_MAX]) -> Option<Plain> {
     };
     let [a, b] = (libc::AF_INET as u16).to_ne_bytes();
     let [c, d, e, f] = host;
-    let mut plain =
-        Plain { bytes: [0; ADDRESS_MAX], len: size_of::<libc::sockaddr_in>() as socklen_t };
-    *plain.bytes.first_chunk_mut()? = [a, b, bytes[2], bytes[3], c, d, e, f];
-    Some(plain)
+    let mut inet =
+        InetAddress { bytes: [0; ADDRESS_MAX], len: size_of::<libc::sockaddr_in>() as socklen_t };
+    *inet.bytes.first_chunk_mut()? = [a, b, bytes[2], bytes[3], c, d, e, f];
+    Some(inet)
 }
 
 /// After a `bind`, with its error number, 0 for none.
@@ -186,7 +190,7 @@ mod tests {
     fn addresses_lose_their_family_and_nothing_else() {
         let mut address = [7u8; size_of::<libc::sockaddr_storage>() + 1];
         let told = |address: &[u8], len: usize| {
-            plain_here(address.as_ptr().cast(), len as socklen_t, true).map(|p| (p.bytes, p.len))
+            inet_here(address.as_ptr().cast(), len as socklen_t, true).map(|p| (p.bytes, p.len))
         };
         for (given, means) in
             [(EARLY, libc::AF_INET), (IPV4, libc::AF_INET), (IPV6, libc::AF_INET6)]
@@ -201,16 +205,16 @@ mod tests {
         }
         address[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
         assert!(told(&address, 16).is_none());
-        assert!(plain_here(core::ptr::null(), 16, false).is_none());
-        assert!(plain_here(core::ptr::without_provenance(8), 16, false).is_none());
+        assert!(inet_here(core::ptr::null(), 16, false).is_none());
+        assert!(inet_here(core::ptr::without_provenance(8), 16, false).is_none());
     }
 
     #[test]
     fn ipv6_addresses_of_ipv4_will_do_on_sockets_of_ipv4() {
         let mut address = [0u8; ADDRESS_MAX];
         let told = |address: &[u8], is_v6| {
-            let plain = plain_here(address.as_ptr().cast(), address.len() as socklen_t, is_v6)?;
-            Some((plain.bytes.first_chunk::<8>().copied()?, plain.len))
+            let inet = inet_here(address.as_ptr().cast(), address.len() as socklen_t, is_v6)?;
+            Some((inet.bytes.first_chunk::<8>().copied()?, inet.len))
         };
         let [a, b] = (libc::AF_INET as u16).to_ne_bytes();
         for family in [libc::AF_INET6, IPV6] {

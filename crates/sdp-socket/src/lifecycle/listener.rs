@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Asks the rules with the socket's local address; answers with that.
-pub(crate) fn judge(conn: &Conn, fd: c_int) -> ([u8; 16], u16) {
+pub(crate) fn decide(conn: &Conn, fd: c_int) -> ([u8; 16], u16) {
     // First: rules that come into force meanwhile are asked next time.
     let rules = settings::generation().wrapping_add(1);
     let end = local_address(fd).unwrap_or(([0; 16], 0));
@@ -52,5 +52,5 @@ pub(crate) fn bring_up_to_date(conn: &Conn, fd: c_int) {
 #[cold]
 fn judge_again(conn: &Conn, fd: c_int) {
     let _section = sdp_sys::section::Guard::enter();
-    judge(conn, fd);
+    decide(conn, fd);
 }

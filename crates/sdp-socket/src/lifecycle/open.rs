@@ -110,7 +110,7 @@ pub(crate) fn listening(fd: c_int) {
     conn.set_stage(Stage::Listener);
     crate::wake::interest::listens(conn);
     settings::refresh();
-    let (address, port) = rules_of::judge(conn, fd);
+    let (address, port) = rules_of::decide(conn, fd);
     if log::wants(log::Level::Summary) {
         log::listening(fd, conn.has(flag::RULE_TCP), address, port);
     }

@@ -87,7 +87,7 @@ pub fn refusing(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Option<c_in
             return None;
         }
     }
-    let Some((errno, reason)) = judge(&bytes, address, port) else {
+    let Some((errno, reason)) = refusal(&bytes, address, port) else {
         mark(fd);
         return None;
     };
@@ -220,7 +220,7 @@ pub(super) fn copied(addr: *const sockaddr, len: socklen_t) -> Option<Address> {
 }
 
 /// The error of a connection to this address; `None`: it may have a lane, or there is no telling.
-fn judge(bytes: &Address, address: [u8; 16], port: u16) -> Option<(c_int, Reason)> {
+fn refusal(bytes: &Address, address: [u8; 16], port: u16) -> Option<(c_int, Reason)> {
     let tunables = settings::tunables();
     if !tunables.has_shm() && !tunables.has_verbs() {
         return Some((libc::ENETUNREACH, Reason::Disabled));

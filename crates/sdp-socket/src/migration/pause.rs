@@ -13,7 +13,7 @@ use sdp_sys::{fd, section, time::monotonic_ns};
 
 use crate::{
     conn::{Conn, Half, Stage, carrier},
-    datapath::send::{self, PIECE_YOUNG as PIECE},
+    datapath::send::{self, FIRST_PIECE as PIECE},
     migration::promote,
     process,
 };

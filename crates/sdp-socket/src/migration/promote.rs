@@ -66,7 +66,7 @@ const LATE_EVERY: u32 = 128;
 /// one more per so many bytes. After a fork, which is over sooner, an attempt is made after two calls, four,
 /// eight, and so on up to this.
 const RETRY_TICKS: u32 = 256;
-/// [`Conn::ticks`] of a young connection whose holders have just changed.
+/// [`Conn::ticks`] of a candidate whose holders have just changed.
 pub(crate) const SOON: u32 = 1;
 const RETRY_BYTES: usize = 512;
 /// Bytes of a read after which it is worth asking how much more there is.
@@ -171,18 +171,18 @@ fn begin(conn: &Conn, fd: i32, moved: usize) {
         conn.fall_back(Reason::Translated);
         return stay(conn, Reason::Translated);
     };
-    let is_young = {
+    let is_candidate = {
         let _section = section::Guard::enter();
         // Under its lock: the ends may have met by another thread's steps, and what is to be proven since stays.
         conn.try_meeting(|_| {
-            let is_young = conn.stage() == Stage::Candidate;
-            if is_young {
+            let is_candidate = conn.stage() == Stage::Candidate;
+            if is_candidate {
                 conn.proof.store(wanted, Ordering::Relaxed);
             }
-            is_young
+            is_candidate
         })
     };
-    if is_young != Some(true) {
+    if is_candidate != Some(true) {
         return;
     }
     // Before the stage: another thread that sees it counts from here.

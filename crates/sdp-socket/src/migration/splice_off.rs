@@ -18,7 +18,7 @@ pub(crate) fn prepare(conn: &ConnGuard, half: Half) -> bool {
         // The kernel can only move carrier bytes, and would miss or break markers.
         Stage::Remote | Stage::Guarded => return false,
         Stage::Attached | Stage::Meeting | Stage::Candidate => {}
-        // Or it would be young again while the kernel is at it.
+        // Or it would be a candidate again while the kernel is at it.
         Stage::Kernel if conn.has(flag::UNMET | flag::ADOPTED) => {
             conn.fall_back(Reason::Splice);
             return true;

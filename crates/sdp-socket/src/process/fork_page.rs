@@ -111,7 +111,7 @@ pub(crate) struct Epoll {
 pub(crate) struct Busy {
     pub(crate) hint: AtomicU32,
     pub(crate) spinners: AtomicU32,
-    /// Threads in a wait for young connections ([`sdp_shm::early`]).
+    /// Threads in a wait for candidates ([`sdp_shm::early`]).
     pub(crate) early: AtomicU32,
 }
 

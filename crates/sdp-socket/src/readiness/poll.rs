@@ -148,8 +148,8 @@ pub(crate) struct Verified {
     pub(crate) cursor: Option<u64>,
 }
 
-/// Judges a "readable" of the kernel (R9 b): follows lane switches, consumes wake bytes, then looks
-/// at ring, log and carrier. The half is left armed when there is nothing.
+/// Verifies a "readable" of the kernel (R9 b): follows lane switches, consumes wake bytes, then
+/// looks at ring, log and carrier. The half is left armed when there is nothing.
 pub(crate) fn verify(conn: &Conn, fd: c_int) -> Verified {
     if hosts::is_guarded(conn) {
         return verify_both(conn).unwrap_or(Verified {

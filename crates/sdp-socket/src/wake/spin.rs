@@ -256,7 +256,7 @@ pub(crate) fn gather(
     pause_until(ticks().wrapping_add(ALONE_TICKS));
     let published = published();
     if published >= GATHERED_MIN {
-        conn.left_alone.store(ticks(), Ordering::Relaxed); // a moment that has passed: the next look judges
+        conn.left_alone.store(ticks(), Ordering::Relaxed); // a moment that has passed: the next look decides
     }
     published != 0
 }

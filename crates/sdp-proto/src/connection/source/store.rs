@@ -8,7 +8,7 @@ const SPARE: u64 = 0xff00_00f8;
 const MARKS_SHIFT: u32 = 16;
 const ADVERTS_SHIFT: u32 = 32;
 const BUFS_SHIFT: u32 = 48;
-/// In word 0 of the packed state: all that is unset in the common case.
+/// In word 0 of the packed state: all that is unset by the fast path.
 pub(in crate::connection) const SPECIAL: u64 = SPARE | bits::GATES | 0xff << MARKS_SHIFT;
 
 impl Source {

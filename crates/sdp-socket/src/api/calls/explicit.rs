@@ -3,7 +3,7 @@
 use libc::{c_int, sockaddr, socklen_t};
 
 use crate::lifecycle::explicit;
-pub use crate::lifecycle::explicit::Plain;
+pub use crate::lifecycle::explicit::InetAddress;
 
 /// Whether `socket` was asked for one of the historic families. A comparison, nothing else.
 #[inline(always)]
@@ -24,8 +24,8 @@ pub fn made(fd: c_int, family: c_int, kind: c_int, protocol: c_int, is_noted: bo
 
 /// Before `bind` and `connect`: the address for the kernel, if it is not the program's own.
 #[inline]
-pub fn plain(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Option<Plain> {
-    explicit::plain(fd, addr, len)
+pub fn inet_address(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Option<InetAddress> {
+    explicit::inet_address(fd, addr, len)
 }
 
 /// After `bind` on a tracked descriptor, with its error number or 0.

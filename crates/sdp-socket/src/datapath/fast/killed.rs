@@ -1,7 +1,7 @@
 //! Users of a half who are killed after each single step of what they do, and what a next owner
 //! makes of it.
 //!
-//! The calls are the real ones of the common case, and the stores and switches of the ordinary way
+//! The calls are the real ones of the fast path, and the stores and switches of the slow path
 //! in the order of [`crate::datapath::send`] and [`crate::datapath::receive`]. The next owner is
 //! killed at each of its steps, too, and succeeded. Promises: what was published is sent once; what
 //! was read before is not read again, what is unread comes, in order; message numbers and positions
@@ -40,8 +40,8 @@ const CARRIER: u64 = 5;
 struct World {
     tx: InUse,
     rx: InUse,
-    /// Messages that went the plain way.
-    plainly: Cell<u32>,
+    /// Messages that went by the fast path.
+    fast_messages: Cell<u32>,
 }
 
 fn zeroed<T>() -> &'static T {
@@ -81,9 +81,9 @@ impl Scatter for Into<'_> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Way {
-    Plain,
-    Ordinary,
+enum Path {
+    Fast,
+    Slow,
 }
 
 impl World {
@@ -95,7 +95,7 @@ impl World {
             assert!(conn.attach(segment, side, None));
             InUse { conn, _held: None, segment, row: zeroed::<Row>(), alone: true }
         };
-        let world = Self { tx: end(0), rx: end(1), plainly: Cell::new(0) };
+        let world = Self { tx: end(0), rx: end(1), fast_messages: Cell::new(0) };
         world.clear();
         world
     }
@@ -166,17 +166,17 @@ impl World {
     }
 
     /// Sends the next `len` bytes of the stream.
-    fn send(&self, way: Way, len: usize) {
-        // Not by loading the state, which begins the ordinary way.
+    fn send(&self, path: Path, len: usize) {
+        // Not by loading the state, which begins the slow path.
         let at = self.source()[words::ENGINE + 4].load(Ordering::Relaxed);
-        if way == Way::Plain {
+        if path == Path::Fast {
             let conn = &self.tx.conn;
             loop {
                 // Nobody is to look whether the reader lives.
                 conn.looked.store(sdp_sys::time::ticks(), Ordering::Relaxed);
                 let copy = |to: &[Cell<u8>]| From(at, len).copy_to(0, to);
                 if push(&self.tx, -1, 0, len, copy) {
-                    self.plainly.set(self.plainly.get() + 1);
+                    self.fast_messages.set(self.fast_messages.get() + 1);
                     return;
                 }
                 if send::is_time_to_watch(conn).is_none() {
@@ -191,7 +191,7 @@ impl World {
         self.publish(source, &message, From(at, len), SendOptions::default());
     }
 
-    /// A message in the ordinary way, and the state behind it.
+    /// A message by the slow path, and the state behind it.
     fn publish(
         &self,
         mut source: SourceState,
@@ -215,9 +215,9 @@ impl World {
     }
 
     /// Receives at most `wanted` bytes.
-    fn receive(&self, way: Way, wanted: usize) -> Vec<u8> {
+    fn receive(&self, path: Path, wanted: usize) -> Vec<u8> {
         let mut got = Vec::new();
-        if way == Way::Plain {
+        if path == Path::Fast {
             match pull(&self.rx, wanted, |from| Into(&mut got).accept(from)) {
                 Some(Received::Done(_)) => return got,
                 Some(Received::Partly(_) | Received::Empty | Received::Later) | None => {}
@@ -229,8 +229,8 @@ impl World {
         got
     }
 
-    /// Receives at most `wanted` bytes in the ordinary way and, with all of the section read, goes over to the
-    /// kernel lane in the same call.
+    /// Receives at most `wanted` bytes by the slow path and, with all of the section read, goes
+    /// over to the kernel lane in the same call.
     fn receive_and_follow(&self, wanted: usize) -> Vec<u8> {
         let mut got = Vec::new();
         let mut sink = self.receiving();
@@ -247,7 +247,7 @@ impl World {
         got
     }
 
-    /// Reads in the ordinary way, up to the ring's limit. The last message is not written down yet.
+    /// Reads by the slow path, up to the ring's limit. The last message is not written down yet.
     fn read(&self, sink: &mut SinkState, got: &mut Vec<u8>, wanted: usize) {
         let mut is_written_down = true;
         while got.len() < wanted {
@@ -288,8 +288,8 @@ impl World {
 
     /// Reads what there is, from stream position `at` on.
     fn read_rest(&self, mut at: u64) -> u64 {
-        for way in [Way::Plain, Way::Ordinary].into_iter().cycle() {
-            let got = self.receive(way, 700);
+        for path in [Path::Fast, Path::Slow].into_iter().cycle() {
+            let got = self.receive(path, 700);
             if got.is_empty() {
                 return at;
             }
@@ -357,16 +357,16 @@ fn at_each_step(
 #[test]
 fn a_killed_sender_has_sent_what_it_published() {
     let world = World::new();
-    for way in [Way::Plain, Way::Ordinary] {
+    for path in [Path::Fast, Path::Slow] {
         for len in [1, 200, 9000] {
             let before = [100usize, 7, 3000];
             at_each_step(
                 &world,
-                || before.iter().for_each(|len| world.send(Way::Plain, *len)),
+                || before.iter().for_each(|len| world.send(Path::Fast, *len)),
                 || {
-                    world.plainly.set(0);
-                    world.send(way, len);
-                    assert_eq!(world.plainly.get(), u32::from(way == Way::Plain));
+                    world.fast_messages.set(0);
+                    world.send(path, len);
+                    assert_eq!(world.fast_messages.get(), u32::from(path == Path::Fast));
                 },
                 || world.take_over_source(),
                 |done| {
@@ -376,10 +376,10 @@ fn a_killed_sender_has_sent_what_it_published() {
                     assert_eq!(source.engine.position(), bytes);
                     assert_eq!(source.lane, Lane::Sdp);
                     assert!(messages == 4 || messages == 3 && !done);
-                    world.plainly.set(0);
-                    world.send(Way::Plain, 60);
-                    assert_eq!(world.plainly.get(), 1);
-                    world.send(Way::Ordinary, 61);
+                    world.fast_messages.set(0);
+                    world.send(Path::Fast, 60);
+                    assert_eq!(world.fast_messages.get(), 1);
+                    world.send(Path::Slow, 61);
                     assert_eq!(world.read_rest(0), bytes + 121);
                 },
             );
@@ -392,15 +392,15 @@ fn a_sender_killed_over_a_restart_has_sent_what_it_published() {
     let world = World::new();
     let (first, len) = (5080, 1000);
     let tail = record_bytes(PLAIN_HEADER + first) as u64;
-    for way in [Way::Plain, Way::Ordinary] {
+    for path in [Path::Fast, Path::Slow] {
         at_each_step(
             &world,
             || {
-                world.send(Way::Plain, first);
+                world.send(Path::Fast, first);
                 assert_eq!(world.read_rest(0), first as u64);
                 assert_eq!(world.origin(), 0);
             },
-            || world.send(way, len), // an empty ring begins again
+            || world.send(path, len), // an empty ring begins again
             || world.take_over_source(),
             |done| {
                 assert!(world.origin() == tail || !done);
@@ -408,7 +408,7 @@ fn a_sender_killed_over_a_restart_has_sent_what_it_published() {
                 let sent = source.engine.position();
                 let messages = (sent - first as u64) / len as u64;
                 assert_eq!(u64::from(source.engine.last_mseq()), 1 + messages);
-                world.send(way, len);
+                world.send(path, len);
                 assert_eq!(world.origin(), tail, "before or behind the kill");
                 assert_eq!(world.read_rest(first as u64), sent + len as u64);
             },
@@ -426,12 +426,12 @@ fn a_sender_killed_behind_padding_has_sent_what_it_published() {
     at_each_step(
         &world,
         || {
-            (0..laps).for_each(|_| world.send(Way::Plain, len));
+            (0..laps).for_each(|_| world.send(Path::Fast, len));
             assert_eq!(world.read_rest(0), read as u64);
             // Less than a message's start is left of the lap; not empty, so nothing begins again.
-            world.send(Way::Plain, unread);
+            world.send(Path::Fast, unread);
         },
-        || world.send(Way::Ordinary, 300),
+        || world.send(Path::Slow, 300),
         || world.take_over_source(),
         |done| {
             let (tail, _) = world.sending().tx.cursors();
@@ -441,7 +441,7 @@ fn a_sender_killed_behind_padding_has_sent_what_it_published() {
             let sent = source.engine.position();
             let messages = (sent - (read + unread) as u64) / 300;
             assert_eq!(u64::from(source.engine.last_mseq()), laps as u64 + 1 + messages);
-            world.send(Way::Ordinary, 300);
+            world.send(Path::Slow, 300);
             assert_eq!(world.origin(), 0);
             assert_eq!(world.read_rest(read as u64), sent + 300);
         },
@@ -458,18 +458,18 @@ fn a_sender_killed_a_lap_ahead_of_what_it_knew_goes_on() {
             // As much as there is room for; then all of it is read.
             let mut sent = 0;
             while sent + 2 * len < RING as usize {
-                world.send(Way::Ordinary, len);
+                world.send(Path::Slow, len);
                 sent += len;
             }
             assert_eq!(world.read_rest(0), sent as u64);
         },
-        || world.send(Way::Ordinary, 2 * len),
+        || world.send(Path::Slow, 2 * len),
         || world.take_over_source(),
         |_| {
             let at = world.read_to();
             let sent = world.sending().engine.position();
             assert_eq!(world.read_rest(at), sent);
-            world.send(Way::Ordinary, len);
+            world.send(Path::Slow, len);
             assert_eq!(world.read_rest(sent), sent + len as u64);
         },
     );
@@ -480,7 +480,7 @@ fn a_killed_disconnection_was_said_or_not() {
     let world = World::new();
     at_each_step(
         &world,
-        || world.send(Way::Plain, 10),
+        || world.send(Path::Fast, 10),
         || world.disconnect(),
         || world.take_over_source(),
         |_| {
@@ -514,15 +514,15 @@ fn a_killed_reader_has_read_all_of_a_call_or_a_part_of_it() {
         }
         (messages, end)
     };
-    for way in [Way::Plain, Way::Ordinary] {
+    for path in [Path::Fast, Path::Slow] {
         for (before, wanted) in [(0, 60), (0, 100), (60, 30), (60, 3000), (0, 14_000), (101, 1)] {
             at_each_step(
                 &world,
                 || {
-                    lens.iter().for_each(|len| world.send(Way::Ordinary, *len));
-                    assert_eq!(world.receive(Way::Plain, before).len(), before);
+                    lens.iter().for_each(|len| world.send(Path::Slow, *len));
+                    assert_eq!(world.receive(Path::Fast, before).len(), before);
                 },
-                || assert!(!world.receive(way, wanted).is_empty()),
+                || assert!(!world.receive(path, wanted).is_empty()),
                 || world.take_over_sink(),
                 |done| {
                     let at = world.read_to();
@@ -547,10 +547,10 @@ fn a_reader_killed_over_the_end_sees_it() {
     at_each_step(
         &world,
         || {
-            world.send(Way::Plain, 10);
+            world.send(Path::Fast, 10);
             world.disconnect();
         },
-        || assert_eq!(world.receive(Way::Ordinary, 20).len(), 10),
+        || assert_eq!(world.receive(Path::Slow, 20).len(), 10),
         || world.take_over_sink(),
         |_| {
             let at = world.read_to();
@@ -578,7 +578,7 @@ fn a_killed_switch_is_in_the_log_or_never_was() {
         }
         assert_eq!(world.receiving().lane, source.lane);
     };
-    let send = || world.send(Way::Plain, 10);
+    let send = || world.send(Path::Fast, 10);
     at_each_step(
         &world,
         send,
@@ -625,7 +625,7 @@ fn a_killed_switch_is_in_the_log_or_never_was() {
     // The reader ends the section behind a message that its killed sender has not written down.
     for steps in 0..STEPS {
         world.clear();
-        let done = killed_after(steps, || world.send(Way::Plain, 10));
+        let done = killed_after(steps, || world.send(Path::Fast, 10));
         assert_eq!(world.half().end_section(CARRIER, words::step), Ended::Written);
         world.take_over_source();
         assert_eq!(world.sending().lane, Lane::Kernel);
@@ -668,8 +668,8 @@ fn a_reader_killed_over_a_switch_has_read_what_was_before_it() {
     at_each_step(
         &world,
         || {
-            world.send(Way::Plain, 30);
-            world.send(Way::Plain, 300);
+            world.send(Path::Fast, 30);
+            world.send(Path::Fast, 300);
             world.leave();
         },
         || {
@@ -691,7 +691,7 @@ fn a_reader_killed_over_a_switch_has_read_what_was_before_it() {
             // The next section begins with its own first message.
             world.enter();
             world.follow();
-            world.send(Way::Plain, 70);
+            world.send(Path::Fast, 70);
             assert_eq!(world.read_rest(330), 400);
         },
     );
@@ -716,7 +716,7 @@ fn a_hand_over_in_progress_is_not_taken_over() {
 #[test]
 fn without_the_kernels_count_nobody_goes_on() {
     let world = World::new();
-    world.send(Way::Plain, 1000);
+    world.send(Path::Fast, 1000);
     assert!(takeover::source(world.source(), world.tx.segment, 0, || None).is_err());
     assert!(takeover::sink(world.sink(), world.rx.segment, 0, || None).is_err());
 }
@@ -727,8 +727,8 @@ fn what_does_not_add_up_is_refused() {
     let tail = &world.lines().producer.tail;
     let refused = |spoil: &dyn Fn()| {
         world.clear();
-        world.send(Way::Plain, 100);
-        world.send(Way::Plain, 100);
+        world.send(Path::Fast, 100);
+        world.send(Path::Fast, 100);
         spoil();
         takeover::source(world.source(), world.tx.segment, 0, || Some(CARRIER)).is_err()
             && SourceState::load(world.source(), AnyLink::on(world.tx.segment, 0), 0).is_err()
@@ -743,9 +743,9 @@ fn what_does_not_add_up_is_refused() {
 
     let refused = |spoil: &dyn Fn()| {
         world.clear();
-        world.send(Way::Plain, 100);
-        world.send(Way::Plain, 100);
-        assert_eq!(world.receive(Way::Plain, 120).len(), 120);
+        world.send(Path::Fast, 100);
+        world.send(Path::Fast, 100);
+        assert_eq!(world.receive(Path::Fast, 120).len(), 120);
         spoil();
         takeover::sink(world.sink(), world.rx.segment, 0, || Some(CARRIER)).is_err()
             && SinkState::load(world.sink(), AnyLink::on(world.rx.segment, 1), 0).is_err()
@@ -772,7 +772,7 @@ fn a_stream_survives_many_deaths() {
     };
     let (mut at, mut deaths) = (0, 0);
     for _ in 0..5000 {
-        let way = if next(2) == 0 { Way::Plain } else { Way::Ordinary };
+        let path = if next(2) == 0 { Path::Fast } else { Path::Slow };
         let steps = if next(3) == 0 { next(40) as u32 } else { u32::MAX };
         let mut source = world.sending();
         let sink = world.receiving();
@@ -794,14 +794,14 @@ fn a_stream_survives_many_deaths() {
                 let room = source.tx.room().saturating_sub(16).min(16 * 1024);
                 let most = [20, 500, 16 * 1024][next(3) as usize].min(room as u64);
                 if most != 0 {
-                    world.send(way, 1 + next(most) as usize);
+                    world.send(path, 1 + next(most) as usize);
                 }
             } else if pending.is_some_and(|switch| switch.fabric == head && !is_begun) {
                 world.follow();
-            } else if pending.is_some() && way == Way::Ordinary {
+            } else if pending.is_some() && path == Path::Slow {
                 got = Some(world.receive_and_follow(wanted));
             } else if sink.lane == Lane::Sdp {
-                got = Some(world.receive(way, wanted));
+                got = Some(world.receive(path, wanted));
             }
         });
         if !is_done {
@@ -842,9 +842,9 @@ fn any_words_are_judged() {
     for round in 0..20_000 {
         if round % 10 == 0 {
             world.clear();
-            world.send(Way::Plain, 1000);
-            world.send(Way::Ordinary, 10);
-            world.receive(Way::Plain, 500);
+            world.send(Path::Fast, 1000);
+            world.send(Path::Slow, 10);
+            world.receive(Path::Fast, 500);
         }
         let lines = world.lines();
         let shared = [&lines.producer.tail, &lines.consumer.head, &lines.log.carrier_sent];
@@ -870,5 +870,5 @@ fn any_words_are_judged() {
     assert!(sound > 1000, "{sound}");
 }
 
+mod seen_tail;
 mod twin;
-mod window;

@@ -1,8 +1,10 @@
-//! A model of the consumer's window: a producer that sends by the ring and by the kernel, and a consumer that
-//! reads the ring plainly up to where it was published when it last looked.
+//! A model of the tail that the consumer has seen: a producer that sends by the ring and by the
+//! kernel, and a consumer that reads the ring by the fast path up to where it was published when it
+//! last looked.
 //!
-//! Ring, kernel queue and switch log are the model's; the order of looks is that of `pull`. The ordinary way,
-//! which follows entries, is one step: the lane model has it step by step. Promise: every byte, once, in order.
+//! Ring, kernel queue and switch log are the model's; the order of looks is that of `pull`. The
+//! slow path, which follows entries, is one step: the lane model has it step by step. Promise:
+//! every byte, once, in order.
 
 use std::{collections::VecDeque, format, string::String, vec::Vec};
 
@@ -17,8 +19,8 @@ enum Twin {
     LooksForSwitchesFirst,
     /// Does not look for switches.
     LooksForNone,
-    /// Takes what is published for its window after a call of the ordinary way.
-    OpensTheWindow,
+    /// Takes what is published as its seen tail after a call by the slow path.
+    SeesByItself,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -42,18 +44,18 @@ struct S {
     by_kernel: [u8; 2],
     got: u8,
     head: u8,
-    window: u8,
+    seen_tail: u8,
     followed: u8,
     consumer: Consumer,
 }
 
-struct Window {
+struct SeenTail {
     twin: Twin,
     bytes: u8,
     switches: u8,
 }
 
-impl Window {
+impl SeenTail {
     /// A byte for the program.
     fn take(s: &mut S, byte: u8) -> Result<(), String> {
         if byte != s.got {
@@ -82,7 +84,7 @@ impl Window {
         }
     }
 
-    /// The ordinary way: one byte, or one entry.
+    /// The slow path: one byte, or one entry.
     fn follow(&self, before: &S) -> Option<Result<S, String>> {
         let mut s = before.clone();
         let pending = s.entries.get(usize::from(s.followed)).copied();
@@ -101,8 +103,8 @@ impl Window {
             s.by_kernel[1] += 1;
             Some(s.kernel.pop_front()?)
         };
-        let opens = self.twin == Twin::OpensTheWindow;
-        s.window = if opens { s.ring.len() as u8 } else { s.head };
+        let opens = self.twin == Twin::SeesByItself;
+        s.seen_tail = if opens { s.ring.len() as u8 } else { s.head };
         Some(match byte {
             Some(byte) => Self::take(&mut s, byte).map(|()| s),
             None => Ok(s),
@@ -114,10 +116,10 @@ impl Window {
         let tail = s.ring.len() as u8;
         let is_quiet = s.entries.len() == usize::from(s.followed);
         if !s.followed.is_multiple_of(2) {
-            return self.follow(before); // not on the ring: the plain way refuses
+            return self.follow(before); // not on the ring: the fast path refuses
         }
         s.consumer = match s.consumer {
-            Consumer::Idle if s.head < s.window => {
+            Consumer::Idle if s.head < s.seen_tail => {
                 let byte = s.ring[usize::from(s.head)];
                 s.head += 1;
                 return Some(Self::take(&mut s, byte).map(|()| s));
@@ -131,7 +133,7 @@ impl Window {
             Consumer::Idle if tail == s.head && is_quiet => return None,
             Consumer::Idle => Consumer::SawTail(tail),
             Consumer::SawTail(tail) if is_quiet || self.twin == Twin::LooksForNone => {
-                s.window = tail;
+                s.seen_tail = tail;
                 Consumer::Idle
             }
             Consumer::SawTail(_) => {
@@ -142,7 +144,7 @@ impl Window {
                 if tail == s.head && is_quiet {
                     return None;
                 }
-                s.window = tail;
+                s.seen_tail = tail;
                 Consumer::Idle
             }
         };
@@ -150,7 +152,7 @@ impl Window {
     }
 }
 
-impl Model for Window {
+impl Model for SeenTail {
     type State = S;
 
     fn start(&self) -> S {
@@ -162,7 +164,7 @@ impl Model for Window {
             by_kernel: [0; 2],
             got: 0,
             head: 0,
-            window: 0,
+            seen_tail: 0,
             followed: 0,
             consumer: Consumer::Idle,
         }
@@ -173,7 +175,7 @@ impl Model for Window {
         to.extend(self.consume(s).map(|next| ("reads", next)));
         // A call that is not simple.
         if s.consumer == Consumer::Idle {
-            to.extend(self.follow(s).map(|next| ("reads in the ordinary way", next)));
+            to.extend(self.follow(s).map(|next| ("reads by the slow path", next)));
         }
     }
 
@@ -190,19 +192,19 @@ impl Model for Window {
 const LIMIT: usize = 5_000_000;
 
 #[test]
-fn a_window_ends_where_a_switch_is() {
+fn a_seen_tail_ends_where_a_switch_is() {
     let (bytes, switches) = match size() {
         Size::Unit => (3, 2),
         Size::Ci => (6, 4),
         Size::Long => (8, 6),
     };
-    let model = Window { twin: Twin::Faithful, bytes, switches };
-    holds(&format!("window, {bytes} bytes, {switches} switches"), &model, LIMIT);
+    let model = SeenTail { twin: Twin::Faithful, bytes, switches };
+    holds(&format!("seen tail, {bytes} bytes, {switches} switches"), &model, LIMIT);
 }
 
 #[test]
 fn every_rule_is_needed() {
-    for twin in [Twin::LooksForSwitchesFirst, Twin::LooksForNone, Twin::OpensTheWindow] {
-        fails(&format!("window, {twin:?}"), &Window { twin, bytes: 4, switches: 2 }, LIMIT);
+    for twin in [Twin::LooksForSwitchesFirst, Twin::LooksForNone, Twin::SeesByItself] {
+        fails(&format!("seen tail, {twin:?}"), &SeenTail { twin, bytes: 4, switches: 2 }, LIMIT);
     }
 }

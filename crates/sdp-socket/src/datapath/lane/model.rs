@@ -306,9 +306,9 @@ struct Lanes {
     switches: u32,
     leaves: bool,
     hands_over: bool,
-    sleeps_plainly: bool,
+    sleeps_unarmed: bool,
     arms: bool,
-    is_young: bool,
+    is_candidate: bool,
     closes: bool,
     dies: bool,
     kills_producer: bool,
@@ -365,9 +365,9 @@ impl Lanes {
             switches,
             leaves: false,
             hands_over: false,
-            sleeps_plainly: false,
+            sleeps_unarmed: false,
             arms: false,
-            is_young: false,
+            is_candidate: false,
             closes: false,
             dies: false,
             kills_producer: false,
@@ -382,9 +382,10 @@ impl Lanes {
         self
     }
 
-    /// On the kernel lane the consumer sleeps in a plain system call, without having armed anything.
-    fn sleeping_plainly(mut self) -> Self {
-        self.sleeps_plainly = true;
+    /// On the kernel lane the consumer sleeps in a system call of its own, without having armed
+    /// anything.
+    fn sleeping_unarmed(mut self) -> Self {
+        self.sleeps_unarmed = true;
         self
     }
 
@@ -395,8 +396,8 @@ impl Lanes {
     }
 
     /// The consumer's end has no lanes yet: another thread of its process gets them.
-    fn young(mut self) -> Self {
-        self.is_young = true;
+    fn candidate(mut self) -> Self {
+        self.is_candidate = true;
         self
     }
 
@@ -661,7 +662,7 @@ impl Model for Lanes {
 
     fn start(&self) -> S {
         let mut words = vec![0; 10 + 3 * LOG_ENTRIES + 1];
-        words[8] = match (self.is_young, self.arms) {
+        words[8] = match (self.is_candidate, self.arms) {
             (true, _) => 0,
             (false, true) => ARMS.into(),
             (false, false) => TRUSTS.into(),
@@ -704,7 +705,7 @@ impl Model for Lanes {
             c_stored: 0,
             floor: None,
             kills: 1,
-            has_lanes: !self.is_young,
+            has_lanes: !self.is_candidate,
             early: 0,
             getter: Getter::start(self),
         }
@@ -788,7 +789,7 @@ fn bytes_come_once_and_in_order() {
     holds("lanes", &model(), limit);
     holds("lanes, closed", &model().closing(), limit);
     holds("lanes, killed", &model().dying(), limit);
-    holds("lanes, plain sleeps", &model().sleeping_plainly(), limit);
+    holds("lanes, sleeps that arm nothing", &model().sleeping_unarmed(), limit);
 }
 
 #[test]
@@ -868,7 +869,7 @@ fn every_rule_is_needed() {
     fails("lanes, TrustsTheCount", &end, limit);
     let end = Lanes::new(Twin::EndAfterNews, 3, 2).closing();
     fails("lanes, EndAfterNews", &end, limit);
-    let silent = Lanes::new(Twin::SilentEntry, 3, 2).sleeping_plainly();
+    let silent = Lanes::new(Twin::SilentEntry, 3, 2).sleeping_unarmed();
     fails("lanes, SilentEntry", &silent, limit);
     for twin in [
         Twin::EntersUnasked,

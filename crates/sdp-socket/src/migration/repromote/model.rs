@@ -1,5 +1,5 @@
 //! A model of a thread that drops the lanes (`consider`, `Conn::put_segment_aside`) and then earns new ones,
-//! while another thread makes calls, by the plain way and by the ordinary one.
+//! while another thread makes calls, by the fast path and by the slow one.
 //!
 //! All of it is the model's, one atomic operation a step; both directions have drained before, which is
 //! asked under the halves' locks. Promises: a call that finds the connection attached finds a segment, and
@@ -45,12 +45,12 @@ enum Renewer {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Call {
-    /// The plain way: asks for the stage, acquires, asks for the segment, uses it.
-    AsksPlainly,
+    /// The fast path: asks for the stage, acquires, asks for the segment, uses it.
+    AsksFast,
     AcquiresOnFastPath,
-    TakesPlainly,
-    UsesPlainly(u8),
-    /// The ordinary way: acquires, asks for the stage and for the segment, uses it.
+    TakesFast,
+    UsesFast(u8),
+    /// The slow path: acquires, asks for the stage and for the segment, uses it.
     Acquires,
     Asks,
     Takes,
@@ -151,17 +151,17 @@ impl Renewal {
         let is_attached = s.stage == Stage::Attached as u32;
         let (at, left) = s.calls[n];
         let (next, left) = match at {
-            Call::AsksPlainly if is_attached => (Call::AcquiresOnFastPath, left),
-            Call::AsksPlainly => (Call::Acquires, left),
+            Call::AsksFast if is_attached => (Call::AcquiresOnFastPath, left),
+            Call::AsksFast => (Call::Acquires, left),
             Call::AcquiresOnFastPath => {
                 s.users += 1;
-                (Call::TakesPlainly, left)
+                (Call::TakesFast, left)
             }
-            Call::TakesPlainly if s.segment == 0 => {
+            Call::TakesFast if s.segment == 0 => {
                 s.users -= 1;
                 (Call::Acquires, left)
             }
-            Call::TakesPlainly => (Call::UsesPlainly(s.segment), left),
+            Call::TakesFast => (Call::UsesFast(s.segment), left),
             Call::Acquires if self.twin == Twin::AcquiresLate => {
                 if is_attached {
                     (Call::Asks, left)
@@ -183,7 +183,7 @@ impl Renewal {
                 return Some(Err("an attached connection without a segment".into()));
             }
             Call::Takes => (Call::Uses(s.segment), left),
-            Call::UsesPlainly(segment) | Call::Uses(segment) => {
+            Call::UsesFast(segment) | Call::Uses(segment) => {
                 if s.words != segment {
                     let what = format!("segment {segment} with the words of {}", s.words);
                     return Some(Err(what));
@@ -192,7 +192,7 @@ impl Renewal {
             }
             Call::Releases => {
                 s.users -= 1;
-                if left == 0 { (Call::Done, 0) } else { (Call::AsksPlainly, left - 1) }
+                if left == 0 { (Call::Done, 0) } else { (Call::AsksFast, left - 1) }
             }
             Call::Done => return None,
         };
@@ -211,7 +211,7 @@ impl Model for Renewal {
             words: 1,
             users: 1,
             renewer: Renewer::LeavesTheStage,
-            calls: std::vec![(Call::AsksPlainly, self.calls - 1); self.threads],
+            calls: std::vec![(Call::AsksFast, self.calls - 1); self.threads],
         }
     }
 
@@ -219,7 +219,7 @@ impl Model for Renewal {
         to.extend(self.repromote(s).map(|next| ("renewer", Ok(next))));
         for (n, name) in ["call 1", "call 2"].into_iter().enumerate().take(self.threads) {
             to.extend(self.call(s, n).map(|next| (name, next)));
-            if let (Call::AsksPlainly, left) = s.calls[n] {
+            if let (Call::AsksFast, left) = s.calls[n] {
                 let mut next = s.clone();
                 next.calls[n] = (Call::Acquires, left);
                 to.push(("a call that is not simple", Ok(next)));

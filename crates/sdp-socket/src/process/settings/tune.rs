@@ -1,10 +1,10 @@
 //! Tunables that `sdp tune` asks for while the process runs.
 //!
-//! A tool leaves a text in the statistics page. It is read before the process sleeps and before it makes a
-//! connection: there is no thread of ours, and nothing of this costs a call that does not sleep anyway. The
-//! page may hold anything: the text is copied, and each setting judged as one of the rule file is. What was
-//! asked for goes before environment and rule file, until `default` is asked for, and until the process
-//! executes another program; a fork child has it too.
+//! A tool leaves a text in the statistics page. It is read before the process sleeps and before it
+//! makes a connection: there is no thread of ours, and nothing of this costs a call that does not
+//! sleep anyway. The page may hold anything: the text is copied, and each setting checked as one of
+//! the rule file is. What was asked for goes before environment and rule file, until `default` is
+//! asked for, and until the process executes another program; a fork child has it too.
 
 use core::{
     cell::UnsafeCell,

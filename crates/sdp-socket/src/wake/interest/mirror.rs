@@ -579,7 +579,7 @@ impl Mirror {
         let Some(s) = self.set(set) else { return false };
         // The hidden eventfd may wait for its next anchor.
         let is_doorbell = event.events == IN && s.hidden == Some(event.u64) && s.anchor == NONE;
-        // A young connection's data may not be in the mirror, beside others that were.
+        // A candidate's data may not be in the mirror, beside others that were.
         is_doorbell || s.noted == 0 && self.stale_data.may_bring(set, event, since)
     }
 

@@ -107,7 +107,8 @@ pub(crate) fn forget_conn(conn: &Conn) {
 
 /// The connection's ends meet, or have met: its registrations are in the mirror from here on.
 pub(crate) fn meets(conn: &Conn) {
-    // Under the lock even if nothing is noted: a thread that has seen it young may be about to.
+    // Under the lock even if nothing is noted: a thread that has seen it as a candidate may be
+    // about to.
     if with(|m| noted::enlist(m, conn)) == Some(true) {
         signal_own_sets();
     }

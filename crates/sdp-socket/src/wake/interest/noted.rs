@@ -1,10 +1,11 @@
 //! Registrations that need no mirror yet.
 //!
-//! As long as nothing in a set is on a lane, waits on it are the kernel's, and none looks into the mirror. So the one
-//! registration that a young connection has as a rule is noted with the connection, which costs servers that close
-//! each connection after one request a few stores. It goes to the mirror before either is needed there: when the
-//! connection's ends begin to meet, when something else comes onto a lane in the set, when there is a second
-//! registration, or one that the kernel disables by itself.
+//! As long as nothing in a set is on a lane, waits on it are the kernel's, and none looks into the
+//! mirror. So the one registration that a candidate has as a rule is noted with the connection,
+//! which costs servers that close each connection after one request a few stores. It goes to the
+//! mirror before either is needed there: when the connection's ends begin to meet, when something
+//! else comes onto a lane in the set, when there is a second registration, or one that the kernel
+//! disables by itself.
 //!
 //! A note may outlive its set, by whose serial it is known then that it means nothing any more. What it does not
 //! promise: a connection that a call holds open, whose last number the program has closed, is not found when a lane
@@ -122,8 +123,8 @@ mod tests {
 
     const IN: u32 = libc::EPOLLIN as u32;
 
-    /// A young connection in a place that no other test of this process uses.
-    fn young(fd: i32) -> &'static Conn {
+    /// A candidate in a place that no other test of this process uses.
+    fn candidate(fd: i32) -> &'static Conn {
         crate::lifecycle::hand_in();
         let (index, conn) = conn::create(Stage::Candidate).expect("a slot");
         process::note_descriptor(fd);
@@ -155,7 +156,7 @@ mod tests {
 
     #[test]
     fn one_registration_of_a_young_connection_is_in_no_mirror() {
-        let conn = young(301);
+        let conn = candidate(301);
         on_a_mirror(|m| {
             let set = m.open_set(100).expect("a set");
             assert!(tell(m, conn, &change(set, libc::EPOLL_CTL_ADD, 301, IN, 1)));
@@ -172,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_second_one_or_one_that_the_kernel_disables_brings_it_there() {
-        let (conn, other) = (young(302), young(303));
+        let (conn, other) = (candidate(302), candidate(303));
         on_a_mirror(|m| {
             let sets = [101, 102].map(|fd| m.open_set(fd).expect("a set"));
             assert!(tell(m, conn, &change(sets[0], libc::EPOLL_CTL_ADD, 302, IN, 1)));
@@ -195,7 +196,7 @@ mod tests {
 
     #[test]
     fn a_lane_in_the_set_brings_all_there() {
-        let conns = [304, 305].map(young);
+        let conns = [304, 305].map(candidate);
         on_a_mirror(|m| {
             let set = m.open_set(104).expect("a set");
             for (conn, fd) in conns.into_iter().zip(304..) {
@@ -221,7 +222,7 @@ mod tests {
 
     #[test]
     fn a_note_of_a_closed_set_means_nothing() {
-        let conn = young(306);
+        let conn = candidate(306);
         let mut before = 0;
         on_a_mirror(|m| {
             before = m.open_set(105).expect("a set");
@@ -245,7 +246,7 @@ mod tests {
     /// A call that was under way may still make its ends meet.
     #[test]
     fn nothing_of_a_closed_connection_comes_to_the_mirror() {
-        let conn = young(307);
+        let conn = candidate(307);
         conn.acquire(crate::conn::Half::Receive);
         let mut set = 0;
         on_a_mirror(|m| {

@@ -4,8 +4,9 @@
 //!
 //! What may differ, and only that:
 //! * the stream positions from before a message, which are made new before they are used;
-//! * the reader's window, and what it has freed but not published, while the window is open. Both close theirs
-//!   before the next send, as each call of the ordinary way does; so they see the same room;
+//! * the tail that the reader has seen, and what it has freed but not published, while there is
+//!   one. Both forget theirs before the next send, as each call of the slow path does; so they see
+//!   the same room;
 //! * when, and on which CPU.
 
 use std::{
@@ -154,8 +155,8 @@ impl Twin {
         got
     }
 
-    fn close_window(&self) {
-        close_window(self.world.sink(), self.world.lines());
+    fn forget_seen_tail(&self) {
+        forget_seen_tail(self.world.sink(), self.world.lines());
     }
 
     fn arm(&self, mode: Option<arm::Mode>, for_room: bool) {
@@ -231,8 +232,8 @@ impl core::fmt::Debug for Snapshot {
 }
 
 impl Snapshot {
-    fn has_window(&self) -> bool {
-        self.sink[words::WINDOW] != self.sink[words::HEAD]
+    fn has_seen_tail(&self) -> bool {
+        self.sink[words::SEEN_TAIL] != self.sink[words::HEAD]
     }
 
     fn but_seen_head(mut self) -> Self {
@@ -240,9 +241,9 @@ impl Snapshot {
         self
     }
 
-    /// Without the reader's window and what it has not published yet.
-    fn but_window(mut self, world: &World) -> Self {
-        self.sink[words::WINDOW] = 0;
+    /// Without the tail that the reader has seen and what it has not published yet.
+    fn without_seen_tail(mut self, world: &World) -> Self {
+        self.sink[words::SEEN_TAIL] = 0;
         self.sink[words::PUBLISHED] = 0;
         let head: *const u8 = (&raw const world.lines().consumer.head).cast();
         let at = head.addr() - world.tx.segment.base().as_ptr().addr();
@@ -254,9 +255,9 @@ impl Snapshot {
 fn compare(fast: &mut Twin, slow: &mut Twin, what: &str) {
     assert_eq!(fast.count_rings(), slow.count_rings(), "{what}");
     let (mut a, mut b) = (fast.snapshot(), slow.snapshot());
-    assert!(!b.has_window());
-    if a.has_window() {
-        (a, b) = (a.but_window(&fast.world), b.but_window(&slow.world));
+    assert!(!b.has_seen_tail());
+    if a.has_seen_tail() {
+        (a, b) = (a.without_seen_tail(&fast.world), b.without_seen_tail(&slow.world));
     }
     if let Some(at) = a.segment.iter().zip(&b.segment).position(|(a, b)| a != b) {
         panic!("{what}: segment differs at {at:#x}\n{a:?}\n{b:?}");
@@ -285,7 +286,7 @@ fn play(seed: u64, fast: &mut Twin, slow: &mut Twin) {
                 what = std::format!("seed {seed}, call {call}: send of {len}, {mode:?}");
                 let bytes: Vec<u8> = (sent..sent + len as u64).map(byte).collect();
                 let send = |twin: &mut Twin| {
-                    twin.close_window();
+                    twin.forget_seen_tail();
                     twin.arm(mode, for_room);
                     twin.send(&bytes)
                 };

@@ -41,7 +41,7 @@ impl At<'_> {
     fn ends(&mut self, with_nothing: bool) {
         let sleeps = if !self.s.has_lanes {
             C::Early
-        } else if self.m.sleeps_plainly && !self.s.c_sdp {
+        } else if self.m.sleeps_unarmed && !self.s.c_sdp {
             C::Sleep
         } else {
             C::Arm

@@ -14,7 +14,7 @@ pub(super) enum Getter {
 
 impl Getter {
     pub(super) fn start(model: &Lanes) -> Self {
-        match (model.is_young, model.twin) {
+        match (model.is_candidate, model.twin) {
             (false, _) => Self::Done,
             (true, Twin::SaysSoFirst) => Self::Looks,
             (true, _) => Self::Attaches { says: None },
@@ -59,17 +59,17 @@ fn who_says_that_all_sleepers_arm_misses_no_message() {
     let model = || Lanes::new(Twin::Faithful, bytes, switches).arming();
     holds("lanes, all arm, producer succeeded", &model().takeover_of_producer(), limit);
     holds("lanes, all arm, consumer succeeded", &model().takeover_of_consumer(), limit);
-    let wrong = model().sleeping_plainly();
-    fails("lanes, all said to arm, plain sleeps", &wrong, limit);
+    let wrong = model().sleeping_unarmed();
+    fails("lanes, all said to arm, sleeps that arm nothing", &wrong, limit);
 }
 
 #[test]
 fn a_connection_gets_lanes_while_somebody_waits_for_it() {
     let (bytes, switches, limit) = bounds();
-    holds("lanes, young", &Lanes::new(Twin::Faithful, bytes, switches).young(), limit);
-    let closing = Lanes::new(Twin::Faithful, bytes, switches).young().closing();
-    holds("lanes, young, closed", &closing, limit);
+    holds("lanes, candidate", &Lanes::new(Twin::Faithful, bytes, switches).candidate(), limit);
+    let closing = Lanes::new(Twin::Faithful, bytes, switches).candidate().closing();
+    holds("lanes, candidate, closed", &closing, limit);
     for twin in [Twin::SaysSoFirst, Twin::LooksFirst, Twin::WaitsUncounted] {
-        fails(&format!("lanes, {twin:?}"), &Lanes::new(twin, 3, 2).young(), 3_000_000);
+        fails(&format!("lanes, {twin:?}"), &Lanes::new(twin, 3, 2).candidate(), 3_000_000);
     }
 }

@@ -1,17 +1,17 @@
-//! The commonest message, a plain Data message, done on the packed state.
+//! The fast path: the commonest message, Data without flags, done on the packed state.
 //!
-//! For callers that keep [`Source`] and [`Sink`] as words and move many small messages: nearly all of
-//! them are Data messages of a connection in which nothing special is going on, and unpacking,
-//! checking and packing all of the state would cost more than the message. What is not plain is
-//! refused, never judged: the caller unpacks the state and takes the ordinary way, which knows the
-//! rule that was broken, if one was.
+//! For callers that keep [`Source`] and [`Sink`] as words and move many small messages: nearly all
+//! of them are Data messages of a connection in which nothing special is going on, and unpacking,
+//! checking and packing all of the state would cost more than the message. What is not such a
+//! message is refused, never judged: the caller unpacks the state and takes the slow path, which
+//! knows the rule that was broken, if one was.
 //!
-//! Where a field is, and what a message does to it, is said once: headers by [`crate::wire::Words`],
-//! the state's words by the constants of [`Source`] and [`Sink`] and the helpers of
-//! [`super::words`]. The tests hold both ways against each other, for every state within two flipped
-//! bits of a sound one: what is done here is what the ordinary way does. The fields that are not
-//! looked at here are not checked here either: a relative's scribbles in them are found by the next
-//! ordinary call.
+//! Where a field is, and what a message does to it, is said once: headers by
+//! [`crate::wire::Words`], the state's words by the constants of [`Source`] and [`Sink`] and the
+//! helpers of [`super::words`]. The tests hold both ways against each other, for every state within
+//! two flipped bits of a sound one: what is done here is what the slow path does. The fields that
+//! are not looked at here are not checked here either: a relative's scribbles in them are found by
+//! the next ordinary call.
 
 use super::{
     sink::{self, Sink},
@@ -20,15 +20,15 @@ use super::{
 };
 use crate::wire::{Flags, HEADER, Header, Mid, Words, hello::RECEIVE_SIZE_MIN};
 
-/// A plain message's header: [`Words`], as a fabric moves them. So it stays in registers on its way
-/// between ring and engine.
-pub type PlainHeader = [u64; 2];
+/// The header of a fast message: [`Words`], as a fabric moves them. So it stays in registers on its
+/// way between ring and engine.
+pub type FastHeader = [u64; 2];
 
-/// What a plain message changes in a packed [`Source`].
+/// What a fast message changes in a packed [`Source`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sent {
     /// The message's header.
-    pub header: PlainHeader,
+    pub header: FastHeader,
     /// [`Source::SEQUENCE`] of the state from now on.
     pub sequence: u64,
     /// [`Source::TOLD`] of the state from now on.
@@ -38,14 +38,14 @@ pub struct Sent {
 }
 
 impl Source {
-    /// Words of the packed form that [`Self::plain`] looks at, from the first on.
-    pub const PLAIN_WORDS: usize = Self::POSITION + 1;
+    /// Words of the packed form that the fast path looks at, from the first on.
+    pub const FAST_WORDS: usize = Self::POSITION + 1;
 
     /// A Data message of `payload` bytes, for the source whose first words are given: what
-    /// [`Source::next_data`] and [`Source::commit`] would do. Store the new words once the fabric has the
-    /// message. `None`: not plain; unpack the state and see.
+    /// [`Source::next_data`] and [`Source::commit`] would do. Store the new words once the fabric
+    /// has the message. `None`: not for the fast path; unpack the state and see.
     #[inline(always)]
-    pub const fn plain(words: [u64; Self::PLAIN_WORDS], ack: Ack, payload: u32) -> Option<Sent> {
+    pub const fn fast_data(words: [u64; Self::FAST_WORDS], ack: Ack, payload: u32) -> Option<Sent> {
         let limit = low(words[Self::SIZES]);
         if !bits::are_plain(words[Self::BITS], store::SPECIAL)
             || payload == 0
@@ -73,7 +73,7 @@ impl Source {
     }
 }
 
-/// What a plain message changes in a packed [`Sink`].
+/// What a fast message changes in a packed [`Sink`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Taken {
     /// Payload bytes behind the header, at least 1.
@@ -87,30 +87,31 @@ pub struct Taken {
 }
 
 impl Sink {
-    /// Words of the packed form that [`Self::plain`] looks at, from the first on.
-    pub const PLAIN_WORDS: usize = Self::POSITION + 1;
+    /// Words of the packed form that the fast path looks at, from the first on.
+    pub const FAST_WORDS: usize = Self::POSITION + 1;
 
-    /// Whether [`Sink::plain`] may be asked at all, by [`Sink::BITS`] of the state.
+    /// Whether [`Sink::fast_take`] may be asked at all, by [`Sink::BITS`] of the state.
     #[inline(always)]
-    pub const fn is_plain(bits: u64) -> bool {
+    pub const fn may_be_fast(bits: u64) -> bool {
         bits::are_plain(bits, sink::SPARE | bits::GATES)
     }
 
     /// A Data message of `len` bytes that begins with `header`, for the sink whose first words are
-    /// given: what parsing and [`Sink::handle`] would do. `None`: not plain; unpack the state and see.
+    /// given: what parsing and [`Sink::handle`] would do. `None`: not for the fast path; unpack the
+    /// state and see.
     #[inline(always)]
-    pub const fn plain(
-        words: [u64; Self::PLAIN_WORDS],
-        header: PlainHeader,
+    pub const fn fast_take(
+        words: [u64; Self::FAST_WORDS],
+        header: FastHeader,
         len: u32,
     ) -> Option<Taken> {
         let (bits, sequence) = (words[Self::BITS], words[Self::SEQUENCE]);
         let header = Words(header);
         let mseq = next(low(sequence));
         let limit = high(bits);
-        if !Self::is_plain(bits)
+        if !Self::may_be_fast(bits)
             || limit < RECEIVE_SIZE_MIN
-            || !header.is_plain_data()
+            || !header.is_bare_data()
             || len <= HEADER
             || len > limit
             || header.len() != len
@@ -140,11 +141,11 @@ mod tests {
         *words.first_chunk().expect("enough words")
     }
 
-    fn bytes(header: PlainHeader) -> [u8; 16] {
+    fn bytes(header: FastHeader) -> [u8; 16] {
         Words(header).to_bytes()
     }
 
-    fn words_of(header: [u8; 16]) -> PlainHeader {
+    fn words_of(header: [u8; 16]) -> FastHeader {
         Words::from_bytes(header).0
     }
 
@@ -156,20 +157,21 @@ mod tests {
     }
 
     #[test]
-    fn plain_messages_are_those_of_the_ordinary_way() {
+    fn fast_messages_are_those_of_the_slow_path() {
         let mut source = Source::new(&SourceConfig::implicit(SIZE));
         let mut sink = Sink::new(&SinkConfig::implicit(SIZE));
         for n in 1..200u32 {
             let (ack, payload) = (Ack::implicit(n * 3), n * 71);
             let message = source.next_data(ack, payload).expect("may be sent");
-            let sent = Source::plain(first(&source.to_words()), ack, payload).expect("is plain");
+            let sent = Source::fast_data(first(&source.to_words()), ack, payload).expect("is fast");
             assert_eq!(message.header(), bytes(sent.header));
             let words = after(source.to_words(), sent);
             source.commit(&message);
             assert_eq!(source.to_words(), words);
 
             let len = HEADER + payload;
-            let taken = Sink::plain(first(&sink.to_words()), sent.header, len).expect("is plain");
+            let taken =
+                Sink::fast_take(first(&sink.to_words()), sent.header, len).expect("is fast");
             let mut words = sink.to_words();
             words[Sink::SEQUENCE] = taken.sequence;
             words[Sink::POSITION] = taken.position;
@@ -188,43 +190,43 @@ mod tests {
         let source = Source::new(&SourceConfig::implicit(SIZE));
         let words = first(&source.to_words());
         let ack = Ack::implicit(0);
-        assert!(Source::plain(words, ack, 1).is_some());
-        assert!(Source::plain(words, ack, SIZE - HEADER).is_some());
-        assert!(Source::plain(words, ack, 0).is_none());
-        assert!(Source::plain(words, ack, SIZE - HEADER + 1).is_none());
+        assert!(Source::fast_data(words, ack, 1).is_some());
+        assert!(Source::fast_data(words, ack, SIZE - HEADER).is_some());
+        assert!(Source::fast_data(words, ack, 0).is_none());
+        assert!(Source::fast_data(words, ack, SIZE - HEADER + 1).is_none());
         for bit in [0, 3, 7, 8, 9, 10, 11, 15, 16, 17, 19, 22, 23, 24, 31] {
             let mut other = words;
             other[0] ^= 1 << bit;
-            assert!(Source::plain(other, ack, 1).is_none(), "bit {bit}");
+            assert!(Source::fast_data(other, ack, 1).is_none(), "bit {bit}");
         }
         let mut ended = source;
         ended.commit(&ended.disconnect(ack).expect("may end"));
-        assert!(Source::plain(first(&ended.to_words()), ack, 1).is_none());
+        assert!(Source::fast_data(first(&ended.to_words()), ack, 1).is_none());
     }
 
     #[test]
-    fn a_peer_that_breaks_a_rule_is_left_to_the_ordinary_way() {
+    fn a_peer_that_breaks_a_rule_is_left_to_the_slow_path() {
         let sink = Sink::new(&SinkConfig::implicit(SIZE));
         let words = first(&sink.to_words());
         let source = Source::new(&SourceConfig::implicit(SIZE));
         let good = source.next_data(Ack::implicit(0), 100).expect("may be sent");
         let bytes: [u8; 16] = good.header().try_into().expect("16 bytes");
         let good = words_of(bytes);
-        assert!(Sink::plain(words, good, 116).is_some());
-        assert!(Sink::plain(words, good, 117).is_none(), "length of the record");
-        assert!(Sink::plain(words, good, 16).is_none(), "no payload");
+        assert!(Sink::fast_take(words, good, 116).is_some());
+        assert!(Sink::fast_take(words, good, 117).is_none(), "length of the record");
+        assert!(Sink::fast_take(words, good, 16).is_none(), "no payload");
         for byte in [0, 1, 4, 7, 8, 11] {
             let mut bad = bytes;
             bad[byte] ^= 1;
-            assert!(Sink::plain(words, words_of(bad), 116).is_none(), "byte {byte}");
+            assert!(Sink::fast_take(words, words_of(bad), 116).is_none(), "byte {byte}");
         }
         for bit in [0, 4, 7, 8, 9, 10, 11, 15] {
             let mut other = words;
             other[0] ^= 1 << bit;
-            assert!(Sink::plain(other, good, 116).is_none(), "bit {bit}");
+            assert!(Sink::fast_take(other, good, 116).is_none(), "bit {bit}");
         }
         let mut later = sink;
         later.recover_at(7, 0);
-        assert!(Sink::plain(first(&later.to_words()), good, 116).is_none(), "gap");
+        assert!(Sink::fast_take(first(&later.to_words()), good, 116).is_none(), "gap");
     }
 }

@@ -1,21 +1,22 @@
-//! Calls of the common case in a row, with nothing of the ordinary way between them: what the reader has written
-//! down of the last one, its window and the origin of that, is what the next one goes by. And a peer that forges
-//! the origin meanwhile.
+//! Calls of the fast path in a row, with nothing of the slow path between them: what the reader has
+//! written down of the last one, the seen tail and the origin of that, is what the next one goes
+//! by. And a peer that forges the origin meanwhile.
 
 use super::*;
 
-/// Three messages in a ring that has begun again. The reader has done nothing in the ordinary way since then.
+/// Three messages in a ring that has begun again. The reader has done nothing by the slow path
+/// since then.
 fn begun_again(world: &World, len: usize) -> u64 {
     let before = 3 * len as u64;
-    (0..3).for_each(|_| world.send(Way::Plain, len));
+    (0..3).for_each(|_| world.send(Path::Fast, len));
     assert_eq!(world.read_rest(0), before);
     assert_eq!(world.origin(), 0);
-    (0..3).for_each(|_| world.send(Way::Plain, len));
+    (0..3).for_each(|_| world.send(Path::Fast, len));
     assert_eq!(world.origin(), 3 * record_bytes(PLAIN_HEADER + len) as u64);
     before
 }
 
-/// What a call of the common case reads that gets all it wants.
+/// What a call of the fast path reads that gets all it wants.
 fn pulled(world: &World, wanted: usize) -> Option<Vec<u8>> {
     let mut got = Vec::new();
     match pull(&world.rx, wanted, |from| Into(&mut got).accept(from)) {
@@ -24,8 +25,8 @@ fn pulled(world: &World, wanted: usize) -> Option<Vec<u8>> {
     }
 }
 
-/// What the reader finds at its first look behind the window says whether it goes on to leave the stream alone. It is
-/// told to come back later only when the window is used up.
+/// What the reader finds at its first look behind the seen tail says whether it goes on to leave
+/// the stream alone. It is told to come back later only when the seen tail is reached.
 #[test]
 fn what_is_found_says_whether_a_stream_is_left_alone() {
     let world = World::new();
@@ -35,7 +36,7 @@ fn what_is_found_says_whether_a_stream_is_left_alone() {
         [(1, 2000, false), (3, 2000, false), (20, 64, true), (4, 64, false)]
     {
         world.clear();
-        (0..messages).for_each(|_| world.send(Way::Plain, len));
+        (0..messages).for_each(|_| world.send(Path::Fast, len));
         conn.one_way.store(1000, Ordering::Relaxed);
         conn.left_alone.store(1, Ordering::Relaxed); // a moment that has passed
         assert_eq!(pulled(&world, len).map(|got| got.len()), Some(len));
@@ -60,20 +61,20 @@ fn is_told_later(world: &World) -> bool {
     })
 }
 
-/// A window that the ordinary way closed says nothing about what is unread: a header in the common case and the rest of
-/// each message with `MSG_WAITALL` would have each next header wait.
+/// A seen tail that the slow path forgot says nothing about what is unread: a header by the fast
+/// path and the rest of each message with `MSG_WAITALL` would have each next header wait.
 #[test]
 fn a_stream_with_ordinary_calls_in_it_is_not_left_alone() {
     let world = World::new();
     let conn = &world.rx.conn;
-    (0..20).for_each(|_| world.send(Way::Plain, 64));
+    (0..20).for_each(|_| world.send(Path::Fast, 64));
     conn.one_way.store(1000, Ordering::Relaxed);
     let InUse { segment, row, .. } = world.rx;
     let link = AnyLink::on(segment, 1);
-    let ordinarily = || receive::with_sink_of(conn, link, row, |_, _, _, _| Ok(())).unwrap();
-    ordinarily();
+    let slowly = || receive::with_sink_of(conn, link, row, |_, _, _, _| Ok(())).unwrap();
+    slowly();
     assert!(is_told_later(&world), "that is the trap");
-    ordinarily();
+    slowly();
     assert_eq!(conn.left_alone.load(Ordering::Relaxed), 0);
     // Another process that uses this end does so unseen.
     row.flags.fetch_or(row_flag::SEVERAL, Ordering::SeqCst);
@@ -84,34 +85,34 @@ fn a_stream_with_ordinary_calls_in_it_is_not_left_alone() {
     assert!(!is_told_later(&world));
 }
 
-/// The window goes from call to call, and with it the origin that was seen when it was opened; of a message
-/// that was begun in the ordinary way, which leaves no window, the segment tells.
+/// The seen tail goes from call to call, and with it the origin that was seen when it was read; of
+/// a message that was begun by the slow path, which leaves no seen tail, the segment tells.
 #[test]
-fn a_window_keeps_its_origin_from_call_to_call() {
+fn a_seen_tail_keeps_its_origin_from_call_to_call() {
     let world = World::new();
     let len = 1000;
-    for ordinarily in [0, 10] {
+    for slowly in [0, 10] {
         world.clear();
         let mut at = begun_again(&world, len);
-        let begun = if ordinarily == 0 { Vec::new() } else { world.receive(Way::Ordinary, 10) };
+        let begun = if slowly == 0 { Vec::new() } else { world.receive(Path::Slow, 10) };
         let is_right = |got: &[u8], at: u64| got.iter().zip(at..).all(|(b, at)| *b == byte(at));
-        assert!(begun.len() == ordinarily && is_right(&begun, at));
-        at += ordinarily as u64;
-        for (calls, wanted) in [len - ordinarily, len, len].into_iter().enumerate() {
+        assert!(begun.len() == slowly && is_right(&begun, at));
+        at += slowly as u64;
+        for (calls, wanted) in [len - slowly, len, len].into_iter().enumerate() {
             let got = pulled(&world, wanted).expect("the common case");
             assert!(is_right(&got, at), "call {calls}");
             at += wanted as u64;
-            let [head, window] =
-                [0, words::WINDOW].map(|i| world.sink()[i].load(Ordering::Relaxed));
-            let is_open = calls < 2 && (calls > 0 || ordinarily == 0);
-            assert_eq!(window != head, is_open, "call {calls}");
+            let [head, seen_tail] =
+                [0, words::SEEN_TAIL].map(|i| world.sink()[i].load(Ordering::Relaxed));
+            let is_open = calls < 2 && (calls > 0 || slowly == 0);
+            assert_eq!(seen_tail != head, is_open, "call {calls}");
         }
         assert!(pulled(&world, 1).is_none());
     }
 }
 
-/// Where a forged origin leads to the very index, only the check tells. The common case leaves it to the
-/// ordinary one, which finds it corrupt.
+/// Where a forged origin leads to the very index, only the check tells. The common case leaves it
+/// to the ordinary one, which finds it corrupt.
 #[test]
 fn a_forged_origin_is_not_for_the_common_case() {
     let world = World::new();
@@ -119,7 +120,7 @@ fn a_forged_origin_is_not_for_the_common_case() {
         for forge in [|at: u64| at - 8, |at| at + (1 << 40), |at| at + u64::from(RING), |_| !0] {
             world.clear();
             begun_again(&world, 1000);
-            assert_eq!(world.receive(Way::Ordinary, begun.max(1)).len(), begun.max(1));
+            assert_eq!(world.receive(Path::Slow, begun.max(1)).len(), begun.max(1));
             if begun == 0 {
                 // To the end of a message: the next one is found by the segment's tail.
                 assert_eq!(pulled(&world, 999).map(|got| got.len()), Some(999));
