@@ -50,7 +50,8 @@ const STATE_MASK: u32 = 3;
 const USE_ONE: u32 = 4;
 /// With all rows taken, one failing search in so many looks for rows that only the dead hold.
 const SWEEP_EVERY: u32 = 64;
-/// How long a relative may be in the middle of a fork, which takes longer the more memory it has, ns.
+/// How long a family member may be in the middle of a fork, which takes longer the more memory it
+/// has, ns.
 const FORK_PATIENCE_NS: u64 = 60_000_000_000;
 /// Slot states beside a pid: free, and reserved for a child that does not exist yet.
 const SLOT_FREE: u32 = 0;
@@ -186,7 +187,7 @@ impl Family {
     ///
     /// # Safety
     /// The mapping is readable, writable, page aligned and stays mapped for as long as any copy of the
-    /// value is used; only relatives by fork can write it.
+    /// value is used; only family members by fork can write it.
     pub unsafe fn new(base: NonNull<u8>, nonce: u64) -> Self {
         let family = Self(base.cast());
         family.memory().header.nonce.store(nonce, Ordering::Relaxed);
@@ -253,7 +254,7 @@ impl Family {
         self.locked(pid, || self.free_slot(pid))
     }
 
-    /// Takes the lock of the tables; in the end also from a relative that lives and keeps it.
+    /// Takes the lock of the tables; in the end also from a family member that lives and keeps it.
     fn lock_table(&self, pid: u32) {
         let word = &self.memory().header.lock;
         if lock::lock_within(word, pid, FORK_PATIENCE_NS) == lock::Acquired::Overdue {
@@ -306,7 +307,7 @@ impl Family {
     }
 
     /// Before a fork: reserves the child's slot with a copy of the parent's bits. Keeps the table lock
-    /// until [`Family::forked`], so that no relative sees the copy and the truth differ.
+    /// until [`Family::forked`], so that no family member sees the copy and the truth differ.
     pub fn fork(&self, parent: Slot, pid: u32) -> Option<Slot> {
         self.lock_table(pid);
         let child = self.free_slot(SLOT_RESERVED)?;
@@ -506,24 +507,24 @@ impl Family {
         others == 0 && self.free_row(row, seen)
     }
 
-    /// Whether a living relative other than `slot` holds a descriptor of `row`. Empties the slots of
-    /// dead processes that it meets.
+    /// Whether a living family member other than `slot` holds a descriptor of `row`. Empties the
+    /// slots of dead processes that it meets.
     pub fn is_held_by_others(&self, slot: Slot, row: u32) -> bool {
         self.held(Some(slot), row as usize / 64, 1 << (row % 64), |other| {
             !is_emptied_if_dead(other)
         }) != 0
     }
 
-    /// As [`Family::is_held_by_others`], without asking the kernel: a relative that was killed may count. One
-    /// that has executed an image which keeps nothing does not.
+    /// As [`Family::is_held_by_others`], without asking the kernel: a family member that was killed
+    /// may count. One that has executed an image which keeps nothing does not.
     pub fn may_be_held_by_others(&self, slot: Slot, row: u32) -> bool {
         self.held(Some(slot), row as usize / 64, 1 << (row % 64), |other| {
             counts_unless_free(other) && other.executes.load(Ordering::Acquire) == 0
         }) != 0
     }
 
-    /// Which of the rows that `wanted` names in a word of the bitmaps are held by relatives other than
-    /// `except` that `counts`.
+    /// Which of the rows that `wanted` names in a word of the bitmaps are held by family members
+    /// other than `except` that `counts`.
     fn held(
         &self,
         except: Option<Slot>,
@@ -557,10 +558,10 @@ impl Family {
         }
     }
 
-    /// Takes `row` from the relatives other than `slot`, the slot of process `pid`, that have become other
-    /// images ([`Family::executing`]), which a bit cannot tell by itself: `has_let_go` is asked, with the
-    /// relative's process id, whether it has no descriptor of the row any more. Under the table's lock, so that
-    /// no slot changes hands in between.
+    /// Takes `row` from the family members other than `slot`, the slot of process `pid`, that have
+    /// become other images ([`Family::executing`]), which a bit cannot tell by itself: `has_let_go`
+    /// is asked, with the family member's process id, whether it has no descriptor of the row any
+    /// more. Under the table's lock, so that no slot changes hands in between.
     pub fn forget_executed(
         &self,
         slot: Slot,
@@ -675,7 +676,7 @@ mod tests {
         let child = family.fork(parent, me).unwrap();
         family.forked(Some(child), me as i32);
         family.claim(child, me);
-        // A relative with the same image is believed.
+        // A family member with the same image is believed.
         family.forget_executed(parent, row, me, |_| panic!("asked"));
         assert!(family.is_held_by_others(parent, row));
         family.executing(child, true);

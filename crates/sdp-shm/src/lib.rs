@@ -6,7 +6,7 @@
 //!   of the connection, which may be hostile. Every index is copied once, checked, and only the
 //!   copy is used. What must not be touched by the peer is not in it.
 //! * **family memory** ([`family`], [`lock`]) is shared by processes related by fork with unchanged
-//!   privileges. A relative may die in the middle of anything, but is not malicious.
+//!   privileges. A family member may die in the middle of anything, but is not malicious.
 //!
 //! References into either kind point at atomics only; payload moves through raw pointers or cells.
 //! The crate refuses policy: it knows no descriptor, no rule and no SDP message.

@@ -4,7 +4,7 @@
 //! compare-and-swap (about 10 ns) and survives its owner: a waiter that has slept a while asks the
 //! kernel whether the owner lives and otherwise takes over; the caller is told and repairs what the
 //! dead owner may have left half done. An owner that lives and does not come to an end costs a bounded time: whoever
-//! can write the word can write anything into it, and must not stop its relatives for ever.
+//! can write the word can write anything into it, and must not stop its family members for ever.
 //!
 //! Owners are processes, not threads: threads of one process exclude each other (the word is not
 //! zero), a thread never dies alone inside (critical sections are neither cancellable nor interrupted

@@ -376,7 +376,8 @@ impl Page {
 
     /// An end that was counted in `inherited` is counted here from now on.
     pub fn adopt_end(&self, inherited: &Self, verdict: Verdict<'_>) {
-        // Read once: a relative may change it meanwhile, and what goes from the one page must come to the other.
+        // Read once: a family member may change it meanwhile, and what goes from the one page must
+        // come to the other.
         let counted = verdict.raw();
         inherited.count_end(counted, -1);
         self.count_end(counted, 1);

@@ -167,7 +167,8 @@ unsafe fn defer_inside(
     // Nothing else may come in while the signal is sent again; with SA_NODEFER even the same signal
     // would. The mask ends with the handler.
     let _ = kernel::set_signal_mask(libc::SIG_BLOCK, &PUT_OFF);
-    // A relative created with raw clone() has a stale cached id, hence no cache here: rare path.
+    // A family member created with raw clone() has a stale cached id, hence no cache here: rare
+    // path.
     let (pid, tid) = (kernel::getpid().unwrap_or(0), kernel::gettid().unwrap_or(0));
     // SAFETY: info is a whole siginfo. Any si_code is allowed towards one's own process.
     let sent = unsafe { sys!(libc::SYS_rt_tgsigqueueinfo, pid, tid, signal, info) };

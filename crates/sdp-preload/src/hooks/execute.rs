@@ -1,6 +1,6 @@
 //! New images: the exec family, vfork and posix_spawn.
 //!
-//! Each member is hooked, because libc's own do not pass through `execve`. `execl` and its relatives
+//! Each member is hooked, because libc's own do not pass through `execve`. `execl` and its variants
 //! take any number of arguments: their trampolines lay the argument registers next to the arguments
 //! on the stack, which is the vector that `execv` wants. `vfork` returns twice on one stack, so
 //! nothing may be between the program and libc: a jump.

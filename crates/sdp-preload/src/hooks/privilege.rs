@@ -1,9 +1,10 @@
 //! Changes of identity and of the process's surroundings.
 //!
-//! A real change of privilege ends the trust among the relatives of a process, so it leaves all lanes
-//! before. Real means: saved or real ids, groups, permitted capabilities, root directory, namespaces.
-//! Toggling the effective id and back is none, and a call that will fail changes nothing; both are
-//! told by the rules of the kernel before the call. When the guess is wrong the cost is speed.
+//! A real change of privilege ends the trust among the family members of a process, so it leaves
+//! all lanes before. Real means: saved or real ids, groups, permitted capabilities, root directory,
+//! namespaces. Toggling the effective id and back is none, and a call that will fail changes
+//! nothing; both are told by the rules of the kernel before the call. When the guess is wrong the
+//! cost is speed.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, Ordering};

@@ -1,7 +1,7 @@
 //! stdio on descriptors: libc reads, writes and closes them without any hook seeing it.
 //!
 //! So a connection that gets a stream stays on the kernel lane, and the end of the stream is the end
-//! of the number. `dprintf` and its relatives write through a stream of their own on the number.
+//! of the number. `dprintf` and its variants write through a stream of their own on the number.
 
 use core::arch::naked_asm;
 use core::ffi::c_void;

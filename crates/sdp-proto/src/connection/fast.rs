@@ -10,8 +10,8 @@
 //! [`crate::wire::Words`], the state's words by the constants of [`Source`] and [`Sink`] and the
 //! helpers of [`super::words`]. The tests hold both ways against each other, for every state within
 //! two flipped bits of a sound one: what is done here is what the slow path does. The fields that
-//! are not looked at here are not checked here either: a relative's scribbles in them are found by
-//! the next ordinary call.
+//! are not looked at here are not checked here either: a family member's scribbles in them are
+//! found by the next ordinary call.
 
 use super::{
     sink::{self, Sink},

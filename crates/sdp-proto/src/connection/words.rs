@@ -71,8 +71,8 @@ pub struct PeerCredit {
     pub mseq_ack: u32,
 }
 
-/// Private state that makes no sense: a relative of this process died while writing it, or wrote
-/// where it should not. The connection is reset.
+/// Private state that makes no sense: a family member of this process died while writing it, or
+/// wrote where it should not. The connection is reset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Corrupt {
     /// Index of the word that is wrong.

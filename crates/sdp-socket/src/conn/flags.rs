@@ -51,8 +51,9 @@ pub(crate) mod flag {
     pub(crate) const UNMET: u32 = 1 << 21;
     /// This process counted the end as seen.
     pub(crate) const COUNTED: u32 = 1 << 22;
-    /// A thread of a relative was inside the kernel, without a lock or asleep, when this process was forked.
-    pub(crate) const RELATIVE_INSIDE: u32 = 1 << 23;
+    /// A thread of a family member was inside the kernel, without a lock or asleep, when this
+    /// process was forked.
+    pub(crate) const FORKED_DURING_CALL: u32 = 1 << 23;
     /// A listener that came by exec or activation, or a connection of one: its network namespace need not be the
     /// process's.
     pub(crate) const MAY_BE_ELSEWHERE: u32 = 1 << 24;
@@ -60,12 +61,13 @@ pub(crate) mod flag {
     pub(crate) const EARLY: u32 = 1 << 25;
     /// The program asked for a device: the addresses need not be this connection's alone ([`crate::migration::reuse`]).
     pub(crate) const BOUND: u32 = 1 << 26;
-    /// A reader at the end waited in vain for a relative that sends: it may be stopped, or dead.
+    /// A reader at the end waited in vain for a family member that sends: it may be stopped, or
+    /// dead.
     pub(crate) const SENDER_STUCK: u32 = 1 << 27;
     /// The program means the connection for new images: it took FD_CLOEXEC off, or a child duplicated it
     /// ([`crate::lifecycle::exec`]).
     pub(crate) const FOR_IMAGES: u32 = 1 << 28;
-    /// A relative kept a lock of it for longer than anything takes.
+    /// A family member kept a lock of it for longer than anything takes.
     pub(crate) const OVERDUE: u32 = 1 << 29;
     /// Wake bytes on the carrier were consumed that others wait for, too: they are to be told
     /// ([`crate::wake::interest::wake_bytes_consumed`]).

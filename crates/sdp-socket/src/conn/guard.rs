@@ -123,7 +123,7 @@ mod tests {
     use crate::conn::Stage;
 
     /// Who closes the last number of a connection may have to ask the kernel about it, in a dead
-    /// relative's place.
+    /// family member's place.
     #[test]
     fn a_number_that_is_being_closed_still_leads_to_the_carrier() {
         let (_, conn) = conn::create(Stage::Kernel).unwrap();

@@ -1,7 +1,7 @@
-//! Who else may use this end of a connection: relatives, as family memory tells.
+//! Who else may use this end of a connection: family members, as family memory tells.
 //!
-//! Called by every room that is about to change or trust something which a relative may change, too. Nothing here changes
-//! a lane.
+//! Called by every room that is about to change or trust something which a family member may
+//! change, too. Nothing here changes a lane.
 
 use core::sync::atomic::Ordering;
 
@@ -25,13 +25,14 @@ pub(crate) fn is_used_by_another(conn: &Conn) -> bool {
     }
     // Sole holder now: the lanes are ours. Doorbells went to the other process: none for us.
     row.user.store(process::pid(), Ordering::Release);
-    conn.flags.fetch_and(!(flag::PEER_HAS_DOORBELL | flag::RELATIVE_INSIDE), Ordering::SeqCst);
+    conn.flags.fetch_and(!(flag::PEER_HAS_DOORBELL | flag::FORKED_DURING_CALL), Ordering::SeqCst);
     false
 }
 
-/// Whether a relative may have the connection open, as far as family memory tells, without asking the kernel.
-pub(crate) fn may_relatives_hold(conn: &Conn) -> bool {
-    process::has_relatives()
+/// Whether a family member may have the connection open, as far as family memory tells, without
+/// asking the kernel.
+pub(crate) fn may_family_hold(conn: &Conn) -> bool {
+    process::has_family()
         && conn
             .row_index()
             .zip(process::family())
@@ -46,7 +47,7 @@ pub(crate) fn has_earned(conn: &Conn) -> bool {
         || conn.bytes.iter().any(|n| n.load(Ordering::Relaxed) >= bytes)
 }
 
-/// Whether no relative has a descriptor of the connection.
+/// Whether no family member has a descriptor of the connection.
 pub(crate) fn is_sole_holder(conn: &Conn) -> bool {
     let (Some(row), Some((family, slot))) = (conn.row_index(), process::family()) else {
         return false;

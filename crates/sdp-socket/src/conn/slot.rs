@@ -1,8 +1,8 @@
 //! A connection as this process sees it: one slot of a fixed arena.
 //!
-//! Everything here is private to the process (copied by fork, never shared): which segment is mapped,
-//! who the peer process is, how many calls have been seen. What relatives share about a connection is
-//! in its row of family memory; what both ends share is in the segment.
+//! Everything here is private to the process (copied by fork, never shared): which segment is
+//! mapped, who the peer process is, how many calls have been seen. What family members share about
+//! a connection is in its row of family memory; what both ends share is in the segment.
 //!
 //! # Life of a slot
 //! FREE → LIVE (first descriptor) → CLOSING (last descriptor gone) → FREE (last call on it gone).
@@ -786,7 +786,7 @@ impl Conn {
         // One that sleeps on the carrier alone cannot be woken to sleep for a shorter time.
         let mut inside = self.raw.iter().chain([&self.asleep]);
         if inside.any(|calls| calls.load(Ordering::Relaxed) != 0) {
-            self.set(flag::RELATIVE_INSIDE);
+            self.set(flag::FORKED_DURING_CALL);
         }
         for word in self.users.iter().chain(&self.raw) {
             word.store(0, Ordering::Relaxed);

@@ -123,7 +123,7 @@ impl InUse {
         let (segment, row) = (conn.segment()?, conn.row()?);
         let is_ours = row.user.load(Ordering::Acquire) == process::pid()
             || row.flags.load(Ordering::Acquire) & row_flag::SEVERAL != 0;
-        let alone = single && !process::has_relatives();
+        let alone = single && !process::has_family();
         is_ours.then_some(Self { conn, _held: held, segment, row, alone })
     }
 }
@@ -170,7 +170,7 @@ pub(crate) unsafe fn send(fd: c_int, from: *const u8, len: usize) -> bool {
         || used.conn.turn.is_taken()
         || process::tunables().lane_flip() != 0
         || used.segment.end(side ^ 1).intent.load(Ordering::Relaxed) != 0
-        // A relative may have passed this end on.
+        // A family member may have passed this end on.
         || !used.alone && used.segment.end(side).intent.load(Ordering::Relaxed) != 0
     {
         return false;

@@ -1,8 +1,8 @@
 //! The lock of a half.
 //!
 //! Called by whoever loads a half's state ([`crate::datapath::send::with_source`],
-//! [`crate::datapath::receive::with_sink`]). A relative that died with the lock is replaced; one
-//! that lives and keeps it costs the connection.
+//! [`crate::datapath::receive::with_sink`]). A family member that died with the lock is replaced;
+//! one that lives and keeps it costs the connection.
 
 use core::sync::atomic::AtomicU32;
 

@@ -23,7 +23,7 @@ use crate::conn::{
 #[cold]
 pub(crate) fn is_kernels(conn: &ConnGuard, half: Half) -> bool {
     let (Some(link), Some(row)) = (conn.link(), conn.row()) else { return false };
-    // By this process, or by a relative.
+    // By this process, or by a family member.
     if link.own().is_open() {
         return false;
     }

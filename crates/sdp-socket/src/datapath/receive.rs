@@ -381,7 +381,7 @@ pub(crate) fn declare_trust(conn: &Conn, fd: c_int, sink: &mut SinkState, half: 
         || conn.bytes[calls].load(Ordering::Relaxed) >= tunables.promote_bytes();
     if earned
         && conn.raw[calls].load(Ordering::SeqCst) == 0
-        && !conn.has(flag::FALLBACK | flag::RELATIVE_INSIDE)
+        && !conn.has(flag::FALLBACK | flag::FORKED_DURING_CALL)
         && proof::may_trust(conn)
         && (conn.has(flag::WAITED) || !fd::is_nonblocking(fd))
         && sink.begin_counting(fd)
@@ -399,14 +399,14 @@ fn do_sleepers_arm(conn: &Conn) -> bool {
     const OTHERS: u32 = flag::ADOPTED
         | flag::PASSED
         | flag::UNCERTAIN
-        | flag::RELATIVE_INSIDE
+        | flag::FORKED_DURING_CALL
         // It was the kernel's for a while: who began to wait then did not mark it.
         | flag::UNMET;
     conn.stage() == Stage::Attached
         && early::is_nobody_asleep(&conn.flags, flag::EARLY, &FORK_PAGE.busy.early)
         && !conn.has(OTHERS)
         && !conn.has_segment_aside()
-        && !sharing::may_relatives_hold(conn)
+        && !sharing::may_family_hold(conn)
 }
 
 fn step(

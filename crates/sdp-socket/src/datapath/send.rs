@@ -240,7 +240,7 @@ fn attempt(
     if conn.has(flag::HOSTILE) {
         return Attempt::Failed(Errno::ECONNRESET);
     }
-    // The end was perhaps a relative's to send, before its kernel call.
+    // The end was perhaps a family member's to send, before its kernel call.
     if conn.has(flag::SHUT) || source.lane == Lane::Sdp && source.engine.has_ended() {
         // An error of the socket comes before its end, as in the kernel.
         let error = conn.open_fd().filter(|fd| carrier::has_error(*fd));
@@ -354,11 +354,11 @@ fn may_promote(
     let calls = Half::Send as usize;
     let tunables = process::tunables();
     flags & KERNELS_OWN == 0
-        && !conn.has(flag::FALLBACK | flag::PEER_GONE | flag::RELATIVE_INSIDE)
+        && !conn.has(flag::FALLBACK | flag::PEER_GONE | flag::FORKED_DURING_CALL)
         && half.trust() != Trust::No
         && half.followed() == source.switches
         && link.peer().is_open()
-        // A relative that shares this end may have passed the connection on.
+        // A family member that shares this end may have passed the connection on.
         && link.own().is_open()
         && link.peer().is_attached()
         && conn.raw[calls].load(Ordering::SeqCst) == 0

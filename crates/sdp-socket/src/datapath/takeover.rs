@@ -39,7 +39,7 @@ use crate::{
 
 /// Most switches that one holder of the lock follows without storing its state.
 const FOLLOWED_MAX: u32 = 64;
-/// No cursor is odd: relatives that load the state find it broken too.
+/// No cursor is odd: family members that load the state find it broken too.
 const POISON: u64 = 1;
 const MISALIGNED: u64 = ALIGN as u64 - 1;
 

@@ -650,18 +650,19 @@ pub(crate) fn count(conn: &Conn, direction: Direction, counter: Counter) {
     }
 }
 
-/// The shortest sleep on a connection that relatives use as well.
+/// The shortest sleep on a connection that family members use as well.
 const SHARED_SLEEP_NS: u64 = 1_000_000;
 
-/// One sleep on a connection that relatives hold, and have not used so far: they may begin to.
+/// One sleep on a connection that family members hold, and have not used so far: they may begin to.
 const LONELY_SLEEP_NS: u64 = 1_000_000_000;
 
-/// How long a call may sleep on this connection before it looks again, because a relative that uses
-/// it too may take the wake-up that was meant for the call (O4). `None`: there is no such relative.
-/// `wakes`: how often in a row it has woken up with nothing moving: who sleeps beside a busy
-/// relative looks again soon, in case that is at work on what it got while more comes.
+/// How long a call may sleep on this connection before it looks again, because a family member that
+/// uses it too may take the wake-up that was meant for the call (O4). `None`: there is no such
+/// family member. `wakes`: how often in a row it has woken up with nothing moving: who sleeps
+/// beside a busy family member looks again soon, in case that is at work on what it got while more
+/// comes.
 pub(crate) fn sleep_beside_family(conn: &Conn, wakes: u32) -> Option<u64> {
-    if !process::has_relatives() {
+    if !process::has_family() {
         return None;
     }
     let (row, (family, slot)) = conn.row_index().zip(process::family())?;

@@ -89,8 +89,8 @@ fn adopt(fd: c_int, giver: i32) -> bool {
     true
 }
 
-/// This process passes a connection on and may go on using it, or its relatives may: who gets it is told,
-/// and relatives are.
+/// This process passes a connection on and may go on using it, or its family members may: who gets
+/// it is told, and family members are.
 pub(crate) fn passed_on(conn: &Conn, fd: c_int) {
     conn.set(flag::PASSED);
     if let Some(row) = conn.row() {
@@ -104,7 +104,7 @@ pub(crate) fn passed_on(conn: &Conn, fd: c_int) {
                 || conn.has(flag::UNCERTAIN)
                 || family.is_held_by_others(slot, row)
         }
-        _ => process::has_relatives(),
+        _ => process::has_family(),
     };
     socket_tags::announce(fd, if is_shared { Whose::OpenSocket } else { Whose::Process });
     publish::tag_for_next_owner(conn, fd);

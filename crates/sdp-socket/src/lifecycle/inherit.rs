@@ -171,8 +171,8 @@ pub(crate) fn fork_parent(child: i32) {
     section::leave();
 }
 
-/// Threads that sleep on connections which the child holds too go to sleep anew, as beside a relative that may take
-/// their wake-ups ([`wait::sleep_beside_family`]).
+/// Threads that sleep on connections which the child holds too go to sleep anew, as beside a family
+/// member that may take their wake-ups ([`wait::sleep_beside_family`]).
 fn wake_sleepers() {
     table::walk(|_, entry| {
         if let Entry::Conn(index) = entry

@@ -317,7 +317,8 @@ fn keep_for_calls(fd: c_int) {
 
 /// The number is in the table no more, and about to be closed.
 fn closed_number(conn: &Conn, fd: c_int) {
-    // Whoever has to ask the kernel from here on, because a relative died in a call, asks it by this number.
+    // Whoever has to ask the kernel from here on, because a family member died in a call, asks it
+    // by this number.
     let is_noted = conn.note_closing(fd);
     if conn.is_held() {
         conn.keep(fd); // for one that fell asleep meanwhile

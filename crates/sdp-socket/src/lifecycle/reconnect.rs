@@ -80,8 +80,8 @@ pub(crate) fn after(fd: c_int, is_disconnected: bool) {
     if !is_disconnected {
         return note_reset(&conn, ResetNote::None); // a connection still, on the kernel lane
     }
-    // What relatives would find before the bytes of the next connection.
-    if conn.stage() == Stage::Attached && sharing::may_relatives_hold(&conn) {
+    // What family members would find before the bytes of the next connection.
+    if conn.stage() == Stage::Attached && sharing::may_family_hold(&conn) {
         drop_unread(&conn);
     }
     let _section = section::Guard::enter();

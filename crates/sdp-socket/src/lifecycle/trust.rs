@@ -41,7 +41,7 @@ pub(crate) fn become_child(pid: Option<i32>) {
 /// What of the old trust domain cannot be given up yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StillUsed {
-    /// Connections that relatives may hold too: they must go on to see that we do.
+    /// Connections that family members may hold too: they must go on to see that we do.
     pub(crate) held: bool,
     /// Connections whose rows are still looked at.
     pub(crate) used: bool,

@@ -62,8 +62,9 @@ pub(crate) fn after_call(conn: &Conn, fd: c_int) {
     }
 }
 
-/// The process leaves its trust domain, with its family memory, while the connection is not on a lane: in
-/// the next family it is a connection that came from elsewhere and that any old relative may hold.
+/// The process leaves its trust domain, with its family memory, while the connection is not on a
+/// lane: in the next family it is a connection that came from elsewhere and that any old family
+/// member may hold.
 pub(crate) fn start_over(conn: &Conn, fd: c_int) {
     publish::tag_for_next_owner(conn, fd);
     conn.set_row(None);

@@ -1,5 +1,5 @@
 //! Getting off the SDP lane: because the program is about to do something that only the kernel can
-//! carry, because a relative uses the connection too, or because the peer broke the protocol.
+//! carry, because a family member uses the connection too, or because the peer broke the protocol.
 //!
 //! Called by `api`, `lifecycle` and `readiness`, and by the other files here.
 
@@ -80,7 +80,7 @@ pub(crate) fn join(conn: &Conn, fd: i32) {
 }
 
 /// Not where somebody waits for the connection in epoll sets, which are armed once for many waits and cannot know
-/// that a relative was woken in their place: it goes on on the kernel lane.
+/// that a family member was woken in their place: it goes on on the kernel lane.
 #[cold]
 fn share(conn: &Conn, fd: i32) {
     let Some(row) = conn.row() else { return };
@@ -88,7 +88,7 @@ fn share(conn: &Conn, fd: i32) {
         return;
     }
     let is_in_set = || row.flags.load(Ordering::SeqCst) & row_flag::IN_SET != 0;
-    if !conn.has(flag::UNCERTAIN | flag::RELATIVE_INSIDE) && !is_in_set() {
+    if !conn.has(flag::UNCERTAIN | flag::FORKED_DURING_CALL) && !is_in_set() {
         row.flags.fetch_or(row_flag::SEVERAL, Ordering::SeqCst);
         if !is_in_set() {
             return;

@@ -1,6 +1,7 @@
 //! Who else may have a connection's socket open, as the kernel tells: asked before a connection may earn lanes.
 //!
-//! Called by [`crate::migration::promote`]. What family memory tells of relatives: [`crate::conn::sharing`].
+//! Called by [`crate::migration::promote`]. What family memory tells of family members:
+//! [`crate::conn::sharing`].
 
 use core::sync::atomic::Ordering;
 
@@ -40,7 +41,8 @@ pub(crate) fn is_held_outside(conn: &Conn, fd: c_int) -> bool {
     if search.here(|number| table::entry(number) == Some(Entry::Conn(conn.index()))) != Held::No {
         return true;
     }
-    // Cleared first: a relative that leaves from now on sets it again, and whoever attaches looks again.
+    // Cleared first: a family member that leaves from now on sets it again, and whoever attaches
+    // looks again.
     let flags = row.flags.fetch_and(!row_flag::OUT_OF_SIGHT, Ordering::SeqCst);
     if flags & row_flag::OUT_OF_SIGHT != 0 {
         let is_held = search.everybody() != Held::No;

@@ -552,7 +552,7 @@ fn install(conn: &Conn, fd: i32, segment: Segment, side: u8, peer: Option<(PeerI
     link.own().attach();
 }
 
-/// Whether a relative that left the family may hold the connection, itself or by its children.
+/// Whether a family member that left the family may hold the connection, itself or by its children.
 fn is_out_of_sight(conn: &Conn) -> bool {
     conn.row().is_none_or(|row| row.flags.load(Ordering::Acquire) & row_flag::OUT_OF_SIGHT != 0)
 }
@@ -600,7 +600,7 @@ const _: () = assert!(attempts(SOON) == 0 && attempts(2) == 1 && attempts(RETRY_
 const _: () = assert!(attempts(RETRY_TICKS) == 9 && attempts(2 * RETRY_TICKS - 1) == 9);
 const _: () = assert!(HELLO_ACK_LEN == sdp_proto::wire::hello::HELLO_ACK_LEN);
 
-/// Whether no relative got a descriptor of the connection since the meeting began.
+/// Whether no family member got a descriptor of the connection since the meeting began.
 fn is_alone(conn: &Conn) -> bool {
     !is_out_of_sight(conn) && sharing::is_sole_holder(conn)
 }

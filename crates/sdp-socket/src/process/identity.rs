@@ -139,9 +139,9 @@ pub(crate) fn has_networks() -> bool {
     HAS_NETWORKS.load(Ordering::Relaxed)
 }
 
-/// Whether the process may share family memory with relatives: it forked, or was forked.
+/// Whether the process may share family memory with family members: it forked, or was forked.
 #[inline(always)]
-pub(crate) fn has_relatives() -> bool {
+pub(crate) fn has_family() -> bool {
     FORKS.load(Ordering::Relaxed) != 0
 }
 
@@ -430,7 +430,7 @@ pub(crate) fn rejoin_family() -> bool {
     true
 }
 
-/// Before the process ends, or leaves all lanes: gives back what relatives could wait for.
+/// Before the process ends, or leaves all lanes: gives back what family members could wait for.
 pub(crate) fn leave_family() {
     if let Some((family, slot)) = family() {
         family.leave(slot);

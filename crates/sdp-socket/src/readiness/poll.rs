@@ -561,7 +561,7 @@ fn sleep(
                         left = shorter(left, Some(wait::BOUNDED_SLEEP_NS));
                     }
                 }
-                // O4: relatives may take the wake byte that is to wake this wait.
+                // O4: family members may take the wake byte that is to wake this wait.
                 left = shorter(left, wait::sleep_beside_family(conn, sleeps));
                 conn.release(Half::Receive);
             }

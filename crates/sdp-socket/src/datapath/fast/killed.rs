@@ -704,7 +704,7 @@ fn a_hand_over_in_progress_is_not_taken_over() {
     assert!(takeover::sink(world.sink(), world.rx.segment, 0, || Some(0)).is_err());
     assert!(
         SinkState::load(world.sink(), AnyLink::on(world.rx.segment, 1), 0).is_err(),
-        "for relatives, too"
+        "for family members, too"
     );
     world.clear();
     takeover::handing(world.sink());

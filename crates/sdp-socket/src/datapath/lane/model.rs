@@ -10,9 +10,9 @@
 //! is consumed as a wake byte, nothing that an end finds in the log is impossible, and nobody
 //! sleeps while there is something to read.
 //!
-//! Either end's process may be killed while it has its half's lock, and be replaced by a relative
-//! ([`crate::datapath::takeover`]): then what was read of the ring and not written down may be read once more, and what
-//! was taken off the carrier is gone.
+//! Either end's process may be killed while it has its half's lock, and be replaced by a family
+//! member ([`crate::datapath::takeover`]): then what was read of the ring and not written down may
+//! be read once more, and what was taken off the carrier is gone.
 //!
 //! [`Twin`] names the rules that are broken on purpose; each must be noticed.
 

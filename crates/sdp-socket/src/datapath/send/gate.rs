@@ -52,7 +52,7 @@ fn gate_contended(conn: &Conn, fd: Option<c_int>, half: AnyHalf<'_>, side: usize
         for _ in 0..200 {
             match half.try_gate(side) {
                 Ok(()) => return true,
-                // The half's lock is ours: a relative of ours died inside.
+                // The half's lock is ours: a family member of ours died inside.
                 Err(held) if held == Holder::of(side) => return true,
                 Err(_) => core::hint::spin_loop(),
             }

@@ -300,7 +300,8 @@ fn kernel_only(
     let kept = with(|m| {
         // More than a batch is passed on nearly as it is: at worst a connection with nothing but a
         // wake byte.
-        let is_doubtful = || (0..got).any(|i| foreign::may_be_a_relative_s(&out.events.get(i)));
+        let is_doubtful =
+            || (0..got).any(|i| foreign::may_be_a_family_member_s(&out.events.get(i)));
         if (concerns_us(m, set) || is_doubtful()) && got <= BATCH {
             return None;
         }
@@ -733,7 +734,7 @@ fn translate(m: &mut Mirror, set: u32, event: &epoll_event, since: u64, out: &mu
     while let Some(reg) = m.registrations.get(at as usize).copied() {
         if reg.is_used && reg.set == set && reg.data == data {
             matches += 1;
-            let events = if is_late || foreign::may_be_a_relative_s(event) {
+            let events = if is_late || foreign::may_be_a_family_member_s(event) {
                 confirmed(&reg, event.events)
             } else {
                 event.events
@@ -768,11 +769,12 @@ fn verify_kernel(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u3
     if reg.events & ONESHOT == 0 {
         return verify_enabled(m, at, reg, events);
     }
-    // We have reported it, or another thread has: nothing more until the program enables it again, which
-    // makes the kernel look again. A relative that has the connection may have the set as well, and have done that:
-    // where nothing comes by a ring the kernel says then whether it is enabled.
+    // We have reported it, or another thread has: nothing more until the program enables it again,
+    // which makes the kernel look again. A family member that has the connection may have the set
+    // as well, and have done that: where nothing comes by a ring the kernel says then whether it is
+    // enabled.
     let is_kernels =
-        |conn: &Conn| sharing::may_relatives_hold(conn) && !readiness::is_receiving_on_lane(conn);
+        |conn: &Conn| sharing::may_family_hold(conn) && !readiness::is_receiving_on_lane(conn);
     if reg.is_disabled && !conn::get(reg.conn).is_some_and(is_kernels) {
         return 0;
     }

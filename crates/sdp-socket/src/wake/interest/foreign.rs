@@ -58,10 +58,10 @@ pub(crate) fn may_be_foul(m: &mut Mirror, set: u32, event: &epoll_event) -> bool
         && m.set(set).is_some_and(|set| set.doors.inside != 0 && set.hidden == Some(data))
 }
 
-/// The same of a doorbell of a relative, which may wait on the set, too: under what data that is,
-/// is not known here.
-pub(crate) fn may_be_a_relative_s(event: &epoll_event) -> bool {
-    event.events & ALWAYS != 0 && process::has_relatives()
+/// The same of a doorbell of a family member, which may wait on the set, too: under what data that
+/// is, is not known here.
+pub(crate) fn may_be_a_family_member_s(event: &epoll_event) -> bool {
+    event.events & ALWAYS != 0 && process::has_family()
 }
 
 fn control(epfd: i32, op: i32, fd: i32, data: u64) -> bool {

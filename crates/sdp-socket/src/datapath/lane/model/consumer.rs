@@ -541,6 +541,6 @@ pub(super) fn consumer_step(c: &C) -> &'static str {
         C::Release => "consumer: gives the gate back",
         C::Ended => "consumer: done",
         C::Copied(_) => "consumer: writes down what it read",
-        C::TakenOver => "consumer: a relative goes on",
+        C::TakenOver => "consumer: a family member goes on",
     }
 }

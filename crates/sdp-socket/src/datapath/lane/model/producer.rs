@@ -232,7 +232,7 @@ pub(super) fn producer_step(p: &P) -> &'static str {
         P::Enter => "producer: writes entry -> SDP",
         P::Ring { .. } => "producer: sends on the ring",
         P::Published { .. } => "producer: writes down what it published",
-        P::TakenOver => "producer: a relative goes on",
+        P::TakenOver => "producer: a family member goes on",
         P::Check { .. } => "producer: looks at the arm word",
         P::WakeBytes { .. } => "producer: rings the carrier, or need not",
         P::Counted { .. } => "producer: counts the wake byte",
