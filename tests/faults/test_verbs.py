@@ -152,9 +152,9 @@ class Hosts:
             assert sent == other["sdp_received"] + other["tcp_received"], (client, server)
         return client, server
 
-    def pause(self):
+    def pause(self, name="pause"):
         """Waits until the client is in the middle; the file that holds it there."""
-        file = self.path / "pause"
+        file = self.path / name
         for _ in range(LIMIT_S * 50):
             if file.exists():
                 return file
@@ -448,6 +448,28 @@ def test_all_are_asked_before_one_is_waited_for(hosts):
     assert server.wait(LIMIT_S) == 0, server.communicate()
     report = json.loads((hosts.path / "client.json").read_text())
     assert report["fabrics"]["verbs"] == 3 and by_sdp(report) > 3 * 40_000, report
+
+
+@pytest.mark.integrity
+@pytest.mark.parametrize("how", ["exec", "pass"])
+@pytest.mark.parametrize(("unread", "end"), [(30_000, "no"), (400_000, "no"), (30_000, "before"), (30_000, "while")])
+def test_a_new_holder_of_a_stream_whose_other_end_does_not_answer(hosts, monkeypatch, how, unread, end):
+    """The client is somewhere else until the new holder has what was unread, and has answered it; or it has ended its stream. A
+    relay reads the markers, also after the process that made it has gone."""
+    monkeypatch.setenv("HANDBACK_LATE", f"{hosts.path / 'late'}:{unread}")
+    server = hosts.serve(how, 120, program=HANDBACK)
+    client = hosts.start(1, "client", "ask-late", ADDRESSES[0], PORT, 120, end, program=HANDBACK)
+    if end == "while":
+        pause = hosts.pause("late.pause")
+        marked(hosts, 1)
+        pause.unlink()
+    hosts.every_byte(client)
+    assert server.wait(LIMIT_S) == 0, server.communicate()
+    report = json.loads((hosts.path / "client.json").read_text())
+    assert report["fabrics"]["verbs"] == 1 and by_sdp(report) > 40_000, report
+    assert report["bytes"]["tcp_received"] >= 80_000, report
+    report = json.loads((hosts.path / "server.json").read_text())
+    assert report["demotions"]["handover-stuck"] == 2, report
 
 
 def test_a_client_is_killed(hosts):

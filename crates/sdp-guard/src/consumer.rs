@@ -111,6 +111,8 @@ pub struct Consumer {
     carrier: u64,
     pending: Option<Marker>,
     leaving: Leaving,
+    /// What is taken since LEAVE is delivered all the same.
+    reads_on: bool,
     raw: bool,
     /// The peer leaves: a RETURN follows its RAW.
     expects_return: bool,
@@ -138,6 +140,7 @@ impl Consumer {
             carrier: position,
             pending: None,
             leaving: Leaving::No,
+            reads_on: false,
             raw: false,
             expects_return: false,
             consumed: 0,
@@ -181,7 +184,12 @@ impl Consumer {
 
     /// True if neither end has begun to leave.
     pub const fn is_guarded(&self) -> bool {
-        !self.raw && !self.expects_return && !self.is_leaving()
+        !self.raw && !self.expects_return && !self.owes_return()
+    }
+
+    /// True from LEAVE on until RETURN was made.
+    pub const fn owes_return(&self) -> bool {
+        !matches!(self.leaving, Leaving::No)
     }
 
     /// True if RAW was read in answer to LEAVE, and RETURN was not made yet.
@@ -195,9 +203,9 @@ impl Consumer {
     }
 
     /// True from LEAVE on: bytes are taken, not delivered, and nothing may be acknowledged once RETURN
-    /// was made.
+    /// was made. Not of an end that reads on.
     pub const fn is_leaving(&self) -> bool {
-        !matches!(self.leaving, Leaving::No)
+        self.owes_return() && !self.reads_on
     }
 
     /// What to do, with this head of the inbox (`None`: it is empty).
@@ -397,15 +405,26 @@ impl Consumer {
         }
     }
 
+    /// LEAVE was written, and has no answer yet: what was taken since is delivered by the caller, and what comes up to RAW
+    /// as if nobody left. Then RETURN gives nothing back.
+    pub fn read_on(&mut self) {
+        if self.owes_return() {
+            (self.reads_on, self.consumed) = (true, self.taken);
+        }
+    }
+
     /// [`Next::Return`] was answered: position and length of what goes back. The queue pair is in ERR
     /// before; nothing is acknowledged behind.
     pub fn make_return(&mut self) -> Option<(u64, u64)> {
         if self.leaving != Leaving::Raw {
             return None;
         }
+        if self.reads_on {
+            self.consumed = self.taken;
+        }
         let back = (self.consumed, self.taken - self.consumed);
         (self.taken, self.skip, self.on_sdp) = (self.consumed, 0, false);
-        self.leaving = Leaving::No;
+        (self.leaving, self.reads_on) = (Leaving::No, false);
         Some(back)
     }
 }

@@ -24,12 +24,17 @@ enum Wrong {
     LateAcknowledgement,
     ReturnBeforeInbox,
     FoldAcknowledges,
+    ReturnsDelivered,
+    ReturnsWhereItAsked,
+    ReturnsAtOnce,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ending {
     Stays,
     Leaves,
+    /// Leaves, and may read on before the answer has come.
+    ReadsOn,
     Folds,
 }
 
@@ -82,6 +87,8 @@ struct State {
     unread: Vec<u64>,
     to_producer: Vec<Word>,
     asked: bool,
+    /// Where it asked, of an end that reads on.
+    reads_on_from: Option<u64>,
     returned_all: bool,
     folded: bool,
 }
@@ -304,10 +311,18 @@ impl Half {
     }
 
     fn make_return(&self, s: &mut State) -> Result {
-        let (from, len) = s.consumer.make_return().ok_or("RETURN cannot be made")?;
-        let units = std::mem::take(&mut s.unread);
+        let (mut from, len) = s.consumer.make_return().ok_or("RETURN cannot be made")?;
+        let mut units = std::mem::take(&mut s.unread);
         if units.len() as u64 != len {
             return Err("RETURN's length is wrong".to_owned());
+        }
+        match (self.wrong, s.reads_on_from) {
+            // It was delivered.
+            (Wrong::ReturnsDelivered, Some(asked)) => {
+                (units, from) = ((asked..from).collect(), asked);
+            }
+            (Wrong::ReturnsWhereItAsked, Some(asked)) => from = asked,
+            _ => {}
         }
         s.to_producer.push(Word::Return(from, units));
         s.inbox.clear();
@@ -368,10 +383,26 @@ impl Half {
         if !(nothing && s.carrier.is_empty()) {
             add("consumes", &|s| self.consume(s));
         }
+        if self.ending == Ending::ReadsOn && s.consumer.is_leaving() && !s.consumer.is_return_due()
+        {
+            add("reads on", &|s| {
+                s.reads_on_from = Some(s.consumer.taken() - s.consumer.undelivered());
+                s.consumer.read_on();
+                // Nothing comes off the queue pair any more: it is dead, and what it had brought lies in the inbox.
+                for unit in std::mem::take(&mut s.unread) {
+                    s.deliver(unit)?;
+                }
+                if self.wrong == Wrong::ReturnsAtOnce {
+                    s.to_producer.push(Word::Return(s.consumer.taken(), Vec::new()));
+                    s.returned_all = true;
+                }
+                Ok(())
+            });
+        }
         if s.meetings != 0 && !s.asked && !s.folded {
             match self.ending {
                 Ending::Stays => {}
-                Ending::Leaves => add("LEAVE", &|s| {
+                Ending::Leaves | Ending::ReadsOn => add("LEAVE", &|s| {
                     s.consumer.leave();
                     s.asked = true;
                     s.to_producer.push(Word::Leave);
@@ -413,6 +444,7 @@ impl Model for Half {
             unread: Vec::new(),
             to_producer: Vec::new(),
             asked: false,
+            reads_on_from: None,
             returned_all: false,
             folded: false,
         }
@@ -444,7 +476,10 @@ const LIMIT: usize = 6_000_000;
 
 fn half(wrong: Wrong, ending: Ending) -> Half {
     let (units, switches, meetings, window) = match (size(), ending) {
+        (Size::Unit, Ending::ReadsOn) => (2, 4, 1, 1),
         (Size::Unit, _) => (2, 4, 2, 1),
+        (Size::Ci, Ending::ReadsOn) => (2, 4, 2, 1),
+        (Size::Long, Ending::ReadsOn) => (3, 4, 1, 2),
         (Size::Ci, _) => (3, 4, 2, 2),
         (Size::Long, Ending::Stays) => (4, 4, 2, 3),
         (Size::Long, _) => (3, 4, 2, 3),
@@ -463,6 +498,11 @@ fn a_consumer_may_leave() {
 }
 
 #[test]
+fn a_consumer_that_leaves_may_read_on() {
+    holds("guard, reading on", &half(Wrong::Nothing, Ending::ReadsOn), LIMIT);
+}
+
+#[test]
 fn a_child_may_fold() {
     holds("guard, folding", &half(Wrong::Nothing, Ending::Folds), LIMIT);
 }
@@ -478,6 +518,9 @@ fn wrong_halves_are_noticed() {
         (Wrong::LateAcknowledgement, Ending::Leaves),
         (Wrong::ReturnBeforeInbox, Ending::Leaves),
         (Wrong::FoldAcknowledges, Ending::Folds),
+        (Wrong::ReturnsDelivered, Ending::ReadsOn),
+        (Wrong::ReturnsWhereItAsked, Ending::ReadsOn),
+        (Wrong::ReturnsAtOnce, Ending::ReadsOn),
     ];
     for (wrong, ending) in wrongs {
         fails(&format!("guard, {wrong:?}"), &half(wrong, ending), LIMIT);

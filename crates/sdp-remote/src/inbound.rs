@@ -275,7 +275,7 @@ impl Inbound {
     pub fn is_plain(&self) -> bool {
         self.is_over
             || self.consumer.is_raw()
-                && !self.consumer.is_leaving()
+                && !self.consumer.owes_return()
                 && self.inbox.head().is_none()
                 && self.returned.is_none()
     }
@@ -323,6 +323,25 @@ impl Inbound {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// This end leaves, and its peer has not answered: from here on [`Inbound::recv`] delivers again. Position and number of
+    /// bytes that [`crate::leave`] has taken into the ring: the caller delivers them first.
+    pub(crate) fn read_on(&mut self, has_asked: bool) -> (u64, usize) {
+        if has_asked {
+            // The kernel may have taken a part of LEAVE only.
+            self.consumer.leave();
+        }
+        let taken = self.consumer.undelivered();
+        self.consumer.read_on();
+        (self.consumer.taken().saturating_sub(taken), taken as usize)
+    }
+
+    /// The position for a RETURN that gives nothing back, once the peer's RAW was read.
+    pub(crate) fn make_return(&mut self) -> Option<u64> {
+        let is_due = self.consumer.is_return_due() && self.inbox.head().is_none();
+        let due = is_due.then(|| self.consumer.make_return())?;
+        due.map(|(stream, _)| stream)
     }
 
     /// Takes the bytes behind a RETURN off the carrier into the ring of the sending half. `Ok`: all are there.

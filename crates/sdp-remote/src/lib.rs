@@ -161,6 +161,48 @@ where
     }
 }
 
+/// An end that [`leave`]s goes on reading and writing in the library, because its peer does not answer, or because more is
+/// unread than can go back. What was taken off both roads since it asked stands in the ring from this position on, so
+/// many bytes: they are delivered first. Then [`Inbound::recv`] and [`Outbound::send`] go on, and [`tend_reader`]. No queue
+/// pair follows. Both locks are held.
+pub fn read_on(outbound: &mut Outbound, inbound: &mut Inbound) -> (u64, usize) {
+    outbound.read_on();
+    inbound.read_on(outbound.has_asked())
+}
+
+/// After each call of an end that reads on: what is owed is written, and RETURN when the peer's RAW was read. From
+/// [`Leaving::Done`] on both directions are plain. Both locks are held.
+///
+/// # Errors
+/// The connection is to be reset.
+pub fn tend_reader<T, C>(
+    outbound: &mut Outbound,
+    inbound: &mut Inbound,
+    io: &mut SendContext<'_, T, C>,
+) -> Result<Leaving, LeaveError>
+where
+    T: SendQueue,
+    C: Carrier,
+{
+    if inbound.has_return() {
+        match inbound.take_return(outbound, io.carrier, io.shared, io.ring) {
+            Ok(()) | Err(RecvError::WouldBlock) => {}
+            Err(error) => return Err(LeaveError::Receive(error)),
+        }
+    }
+    if outbound.has_asked()
+        && let Some(stream) = inbound.make_return()
+    {
+        outbound.give_back(stream, 0);
+    }
+    match outbound.flush(io) {
+        Ok(()) if outbound.is_plain() && inbound.is_plain() => Ok(Leaving::Done),
+        Ok(()) => Ok(Leaving::Waits(Wait::Return)),
+        Err(SendError::Wait(wait)) => Ok(Leaving::Waits(wait)),
+        Err(error) => Err(LeaveError::Send(error)),
+    }
+}
+
 /// The peer's RETURN was read ([`Inbound::has_return`]): its bytes are taken off the carrier, and written back to it by the
 /// next [`Outbound::flush`]. Both locks are held; `ring` is the sending half's.
 ///

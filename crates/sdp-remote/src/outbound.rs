@@ -161,6 +161,8 @@ pub struct Outbound {
     is_proof_written: bool,
     partial: Option<Partial>,
     leave: Leave,
+    /// LEAVE has had no answer, and this end reads on.
+    reads_on: bool,
     /// The peer leaves: RAW is to be written, and nothing before its RETURN.
     must_hold: bool,
     /// What the kernel has ends with the end of a record: a marker may follow.
@@ -227,6 +229,7 @@ impl Outbound {
             is_proof_written: false,
             partial: None,
             leave: Leave::No,
+            reads_on: false,
             must_hold: false,
             is_clean: false,
             is_kept_off: false,
@@ -306,6 +309,11 @@ impl Outbound {
         self.producer.lane() == Lane::Raw && !self.has_backlog() && !self.is_leaving()
     }
 
+    /// True if this direction may end: all is written, and the peer owes no answer that this end would have to react to.
+    pub fn may_end(&self) -> bool {
+        !self.is_leaving() && !self.is_held() && !self.has_backlog()
+    }
+
     /// True from [`Outbound::leave`] on until all is written.
     pub(crate) const fn is_leaving(&self) -> bool {
         !matches!(self.leave, Leave::No | Leave::Gone)
@@ -330,6 +338,14 @@ impl Outbound {
     /// True if LEAVE was written, and the inbound half is to take what comes before RAW.
     pub(crate) const fn has_asked(&self) -> bool {
         matches!(self.leave, Leave::Waits)
+    }
+
+    /// This end reads on, and its writer goes on meanwhile. LEAVE that is not written yet will not be.
+    pub(crate) fn read_on(&mut self) {
+        self.reads_on = true;
+        if matches!(self.leave, Leave::Ask) {
+            self.leave = Leave::No;
+        }
     }
 
     /// RETURN is due: `len` bytes from `stream` on lie in the ring, by their positions in the inbound stream.
@@ -390,7 +406,7 @@ impl Outbound {
         if payload.len() <= from {
             return Ok(0);
         }
-        if self.is_leaving() {
+        if self.is_leaving() && !(self.reads_on && self.has_asked()) {
             return Err(SendError::Wait(Wait::Return));
         }
         if self.producer.lane() == Lane::Kernel && self.may_switch(io.shared) {

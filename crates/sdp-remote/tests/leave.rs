@@ -152,6 +152,92 @@ fn both_ends_may_leave_at_once() {
     }
 }
 
+/// The end that leaves has no patience: it delivers what it took, goes on in both directions, and is plain once the peer has
+/// answered. Both may have begun.
+fn read_on(seed: u64, who: Who) -> u64 {
+    let mut pair = Pair::new(seed, options());
+    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    pair.meet();
+    for _ in 0..random.below(STEPS) {
+        act(&mut pair, &mut random, seed.is_multiple_of(3));
+    }
+    let of = seed as usize % 2;
+    let (mut is_out, mut reads_on, mut taken) = (false, false, 0);
+    let patience = random.below(8);
+    let mut peer_leaves = who == Who::Both;
+    let mut has_peer_left = false;
+    for round in 0..2000 {
+        let now = pair.world.now_ns();
+        pair.manage_but([of == 0 || peer_leaves, of == 1 || peer_leaves]);
+        // The peer calls in seldom, or not at all before this end has lost its patience.
+        if round > 2 * patience || random.below(3) == 0 && seed.is_multiple_of(2) {
+            let peer = pair.end(1 - of);
+            if has_peer_left {
+                peer.read_plainly(1 + random.below(400));
+                peer.write_plainly(random.below(100));
+            } else if peer_leaves {
+                match peer.leave(now) {
+                    Ok(Leaving::Done) => has_peer_left = true,
+                    Ok(Leaving::Waits(_)) => {}
+                    Err(LeaveError::Unable) => peer_leaves = false,
+                    Err(error) => panic!("seed {seed}: {error:?}\n{}", pair.world.trace()),
+                }
+            } else {
+                received(peer.recv(1 + random.below(400), false));
+                let _ = peer.tend(now);
+                sent(peer.send(random.below(100), now));
+            }
+        }
+        let end = pair.end(of);
+        if is_out {
+            end.read_plainly(1 + random.below(300));
+            end.write_plainly(random.below(300));
+        } else if reads_on {
+            received(end.recv(1 + random.below(600), false));
+            is_out = end.tend_reader(now).expect("no error") == Leaving::Done;
+            if !is_out && random.below(2) == 0 {
+                sent(end.send(1 + random.below(300), now));
+            }
+        } else {
+            match end.leave(now) {
+                Ok(Leaving::Done) => is_out = true,
+                Ok(Leaving::Waits(_)) if round < patience => {}
+                Ok(Leaving::Waits(_)) | Err(LeaveError::Receive(_)) => {
+                    let before = end.received;
+                    end.read_on();
+                    taken += end.received - before;
+                    reads_on = true;
+                }
+                Err(LeaveError::Unable) if who == Who::Both => return taken,
+                Err(error) => panic!("seed {seed}: {error:?}\n{}", pair.world.trace()),
+            }
+        }
+        pair.world.run_for(random.below(2_000_000) as u64);
+        if is_out && (has_peer_left || !peer_leaves) {
+            break;
+        }
+    }
+    assert!(is_out, "seed {seed}: not out\n{}", pair.world.trace());
+    let mut gone = [false; 2];
+    (gone[of], gone[1 - of]) = (true, has_peer_left);
+    settle(&mut pair, &mut random, gone);
+    for end in 0..2 {
+        let end = pair.end(end);
+        assert!(!end.shared.is_broken());
+        assert!(end.outbound.is_plain() && end.inbound.is_plain(), "seed {seed}");
+    }
+    taken
+}
+
+#[test]
+fn an_end_that_leaves_may_read_on() {
+    let taken: u64 = (1..=SEEDS).map(|seed| read_on(30_000 + seed, Who::One(0))).sum();
+    assert!(taken > 50_000, "{taken} bytes were taken");
+    for seed in 1..=SEEDS {
+        read_on(40_000 + seed, Who::Both);
+    }
+}
+
 /// More is unread than a RETURN has room for.
 #[test]
 fn what_cannot_go_back_is_said() {

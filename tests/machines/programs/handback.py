@@ -7,6 +7,9 @@
     handback.py ask-half HOST PORT AT
     handback.py serve PORT many AT   answers AT requests on each of MANY connections, and becomes what answers the rest
     handback.py ask-many HOST PORT AT FILE      after AT makes the file, and waits outside the library until it is gone
+    handback.py ask-late HOST PORT AT END       sends UNREAD bytes after AT requests; then waits outside the library until
+        there is the file of HANDBACK_LATE, which the new holder makes when it has these bytes and has sent the TAIL; END:
+        no (and goes on), before (ends its stream at once) or while (when it is asked to: the file behind the :)
 """
 
 import array
@@ -22,6 +25,8 @@ import time
 
 ROUNDS = 120
 MANY = 3
+# File and number of bytes.
+LATE = os.environ.get("HANDBACK_LATE")
 TAIL = b"".join(struct.pack("!I", number) for number in range(20_000))
 
 
@@ -83,6 +88,8 @@ def serve(port, how, at):
     sock, _ = listener.accept()
     listener.close()
     answer(sock, at)
+    if LATE:
+        select.select([sock], [], [])
     if how == "half":
         assert sock.recv(1) == b""
         become("tail", sock)
@@ -135,8 +142,18 @@ def receive(fd):
     go_on(number)
 
 
+def late():
+    path, count = LATE.split(":")
+    return path, random.Random(8).randbytes(int(count))
+
+
 def go_on(fd):
     sock = socket.socket(fileno=fd)
+    if LATE:
+        path, unread = late()
+        assert take(sock, len(unread)) == unread
+        sock.sendall(TAIL)
+        open(path, "x", encoding="ascii").close()
     answer(sock)
     sock.close()
 
@@ -181,6 +198,28 @@ def ask_many(host, port, at, pause):
     print("every byte")
 
 
+def ask_late(host, port, at, end):
+    path, unread = late()
+    sock = socket.create_connection((host, port))
+    for index in range(at):
+        ask_one(sock, index)
+    sock.sendall(unread)
+    if end == "before":
+        sock.shutdown(socket.SHUT_WR)
+    if end == "while":
+        wait_outside(f"{path}.pause")
+        sock.shutdown(socket.SHUT_WR)
+    while not os.path.exists(path):
+        time.sleep(0.01)
+    assert take(sock, len(TAIL)) == TAIL
+    if end == "no":
+        for index in range(ROUNDS):
+            ask_one(sock, index)
+        sock.shutdown(socket.SHUT_WR)
+    assert sock.recv(1) == b""
+    print("every byte")
+
+
 def wait_outside(pause):
     """Until the file that this makes is gone."""
     open(pause, "x", encoding="ascii").close()
@@ -219,6 +258,8 @@ if __name__ == "__main__":
         ask(words[0], int(words[1]))
     elif command == "ask-half":
         ask_half(words[0], int(words[1]), int(words[2]))
+    elif command == "ask-late":
+        ask_late(words[0], int(words[1]), int(words[2]), words[3])
     elif command == "ask-many":
         ask_many(words[0], int(words[1]), int(words[2]), words[3])
     else:

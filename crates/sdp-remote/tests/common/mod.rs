@@ -261,6 +261,34 @@ impl End {
         sdp_remote::leave(&mut self.outbound, &mut self.inbound, self.rx.as_mut(), &mut io)
     }
 
+    /// Leaves no longer in order to give back: what it has taken is delivered, and it goes on.
+    pub(crate) fn read_on(&mut self) {
+        let (at, len) = sdp_remote::read_on(&mut self.outbound, &mut self.inbound);
+        assert_eq!(at, self.received);
+        for at in at..at + len as u64 {
+            let byte = self.ring.get(at as usize % self.ring.len()).copied();
+            assert_eq!(byte, Some(byte_at(self.stream_in, at)), "at {at}");
+        }
+        self.received += len as u64;
+        // Nothing is left in receive buffers of a queue pair, and that goes.
+        while !self.inbound.may_destroy() {
+            let _ = self.recv(1 << 20, false);
+        }
+        (self.tx, self.rx) = (None, None);
+        sdp_remote::end(&mut self.outbound, &mut self.inbound, &self.shared);
+    }
+
+    pub(crate) fn tend_reader(&mut self, now: u64) -> Result<Leaving, LeaveError> {
+        let mut io = SendContext {
+            tx: None::<&mut SimTx>,
+            carrier: &mut self.tcp,
+            ring: &mut self.ring,
+            shared: &self.shared,
+            now,
+        };
+        sdp_remote::tend_reader(&mut self.outbound, &mut self.inbound, &mut io)
+    }
+
     /// Reads as somebody who knows the kernel's stream alone.
     pub(crate) fn read_plainly(&mut self, room: usize) -> usize {
         let mut bytes = vec![0; room];

@@ -4,12 +4,12 @@
 use core::sync::atomic::Ordering;
 
 use libc::c_int;
-use sdp_remote::{Inbound, LeaveError, Leaving, Outbound, Wait};
+use sdp_remote::{Inbound, LeaveError, Leaving, Outbound, RecvError, Wait};
 use sdp_stats::{Direction, Fabric, Reason, trace::Kind};
 use sdp_sys::{fd, section, time::monotonic_ns};
 
 use super::{
-    IN_USE,
+    Found, IN_USE,
     carrier_io::Socket,
     device,
     forked::{self, Copied, Use},
@@ -24,6 +24,8 @@ use crate::{
 
 /// How long one who leaves waits for the other end, and how long apart he looks.
 pub(super) const LEAVE_NS: u64 = 10_000_000_000;
+/// The same where a relay may take the carrier's place.
+const RELAY_NS: u64 = 2_000_000_000;
 const LEAVE_SLEEP_NS: u64 = 1_000_000;
 
 /// Whether a connection that had met is plain TCP again, for good (G8).
@@ -31,27 +33,40 @@ pub(super) fn is_plain(conn: &Conn) -> bool {
     pair::of(conn).is_some_and(|(_, pair)| pair.is_plain())
 }
 
+/// How the stream of a guarded connection was handed back.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Handed {
+    /// The carrier is plain TCP, with all that is unread.
+    Back,
+    /// It is lost, and was reset.
+    Lost,
+    /// The other end has not answered, or cannot: [`super::Reader::new`], or once more without a relay.
+    Unanswered,
+}
+
 /// Before somebody who knows the kernel's stream alone gets the connection: it becomes plain TCP, with all that is unread
-/// (G8). Waits 10 s at most. False: it is lost, and was reset. Slow.
-pub(crate) fn hand_back(conn: &Conn, fd: c_int, reason: Reason) -> bool {
+/// (G8). Waits 10 s at most; 2 s where a relay may take the carrier's place. Slow.
+pub(crate) fn hand_back(conn: &Conn, fd: c_int, reason: Reason, may_relay: bool) -> Handed {
     conn.fall_back(reason);
     if let_go(conn, reason) {
-        return true;
+        return Handed::Back;
     }
     if conn.has(flag::HOSTILE) {
-        return false;
+        return Handed::Lost;
     }
-    let Some((_, pair)) = pair::of(conn) else { return false };
+    let Some((_, pair)) = pair::of(conn) else { return Handed::Lost };
     if !forked::claim(conn, pair, Use::Call) {
-        return false;
+        return Handed::Lost;
     }
     if is_plain(conn) {
-        return true;
+        return Handed::Back;
     }
     publish::record(conn, Kind::HandOver, None, Some(reason), Some(Fabric::Verbs));
-    let is_out = leave(conn, pair, fd, reason);
-    forked::tell(conn, pair, is_out);
-    is_out
+    let handed = leave(conn, pair, fd, reason, may_relay);
+    if handed != Handed::Unanswered {
+        forked::tell(conn, pair, handed == Handed::Back);
+    }
+    handed
 }
 
 /// Before several connections are handed back, one after the other: the other end of each that `goes` names is asked, so
@@ -112,53 +127,78 @@ fn begin(conn: &Conn, pair: &Pair) -> Option<bool> {
 }
 
 /// [`hand_back`] of a guarded stream that is this process's to hand.
-pub(super) fn leave(conn: &Conn, pair: &Pair, fd: c_int, reason: Reason) -> bool {
-    let end = match pair.leave_by.swap(0, Ordering::Relaxed) {
-        0 => monotonic_ns() + LEAVE_NS,
-        asked => asked,
+pub(super) fn leave(
+    conn: &Conn,
+    pair: &Pair,
+    fd: c_int,
+    reason: Reason,
+    may_relay: bool,
+) -> Handed {
+    let asked = match pair.leave_by.swap(0, Ordering::Relaxed) {
+        0 => monotonic_ns(),
+        end => end - LEAVE_NS,
     };
+    let end = asked + if may_relay { RELAY_NS } else { LEAVE_NS };
     loop {
         match begin(conn, pair) {
             Some(true) => break,
             // There was a fork since it was claimed. Not as a call, which would hand it back.
             Some(false) if forked::claim(conn, pair, Use::Look) => {}
-            _ => return false,
+            _ => return Handed::Lost,
         }
     }
     if pair.is_plain() {
         pair.is_leaving.store(false, Ordering::Release);
-        return true;
+        return Handed::Back;
     }
-    let is_out = if pair.is_copy() {
+    // One that has ended its stream could not answer: where bytes of it are unread it is not asked.
+    let cannot_answer =
+        may_relay && carrier::is_over(fd) && matches!(look(conn), Some(Found::Bytes(_)));
+    let handed = if pair.is_copy() {
         let dies = |sending: &mut Sending, _: &mut [u8]| {
             let outbound = sending.outbound.as_mut()?;
             outbound.link_died(&pair.shared);
             Some(())
         };
-        pair.sending(conn, dies).flatten().is_some() && leave_guard(conn, pair, fd, end)
+        match pair.sending(conn, dies).flatten() {
+            Some(()) if cannot_answer => Handed::Unanswered,
+            Some(()) => leave_guard(conn, pair, fd, end),
+            None => Handed::Lost,
+        }
     } else {
-        await_proof(conn, pair, fd, end) && {
-            if let Some((number, _)) = pair::of(conn) {
-                device::cut(number, pair);
-            }
+        let is_known = cannot_answer || await_proof(conn, pair, fd, end);
+        if let Some((number, _)) = pair::of(conn).filter(|_| is_known || may_relay) {
+            device::cut(number, pair);
+        }
+        if is_known && !cannot_answer {
             leave_guard(conn, pair, fd, end)
+        } else {
+            Handed::Unanswered
         }
     };
+    if may_relay && handed == Handed::Unanswered {
+        return handed; // still leaving
+    }
     pair.is_leaving.store(false, Ordering::Release);
-    if !is_out {
+    if handed != Handed::Back {
         reset_for(conn, Reason::HandoverStuck);
-        return false;
+        return Handed::Lost;
     }
     if !pair.is_copy()
         && let Some((number, _)) = pair::of(conn)
     {
         device::drop_link(number, pair);
     }
+    left(conn, reason);
+    Handed::Back
+}
+
+/// Its stream is plain from here on.
+pub(crate) fn left(conn: &Conn, reason: Reason) {
     conn.note_reason(reason);
     for direction in [Direction::Send, Direction::Receive] {
         publish::half_demoted(conn, direction, reason);
     }
-    true
 }
 
 /// In the middle of the first meeting the peer may not know of markers: its end is awaited. True: there may be some.
@@ -203,13 +243,13 @@ fn step(conn: &Conn, pair: &Pair, fd: c_int) -> Option<Result<Leaving, LeaveErro
     .flatten()
 }
 
-/// LEAVE, until both halves are raw. False: that did not come about.
-fn leave_guard(conn: &Conn, pair: &Pair, fd: c_int, end: u64) -> bool {
+/// LEAVE, until both halves are raw.
+fn leave_guard(conn: &Conn, pair: &Pair, fd: c_int, end: u64) -> Handed {
     loop {
         match step(conn, pair, fd) {
             Some(Ok(Leaving::Done)) => {
                 pair.become_plain();
-                return true;
+                return Handed::Back;
             }
             Some(Ok(Leaving::Waits(wait))) if monotonic_ns() < end => {
                 let events = match wait {
@@ -219,7 +259,12 @@ fn leave_guard(conn: &Conn, pair: &Pair, fd: c_int, end: u64) -> bool {
                 };
                 let _ = fd::poll_one(fd, events, Some(LEAVE_SLEEP_NS as i64));
             }
-            _ => return false,
+            // The end of the stream, or more than can go back: a relay has room for it, and finds out.
+            Some(
+                Ok(Leaving::Waits(_))
+                | Err(LeaveError::Receive(RecvError::Cut { .. } | RecvError::Carrier(libc::ENOBUFS))),
+            ) => return Handed::Unanswered,
+            _ => return Handed::Lost,
         }
     }
 }

@@ -10,7 +10,7 @@
 //! earned it, the ends meet; from then on it is [`Stage::Guarded`]: markers may stand among the bytes of the
 //! carrier, and only this room can read it.
 //!
-//! It leaves the guard for somebody who knows nothing of markers ([`leaving`]), and where a fork made copies of it
+//! It leaves the guard for somebody who knows nothing of markers ([`leaving`], [`reader`]), and where a fork made copies of it
 //! ([`forked`]): the carrier is plain TCP then, for good.
 
 use core::{
@@ -45,16 +45,18 @@ mod forked;
 mod leaving;
 mod look;
 mod pair;
+mod reader;
 mod watch;
 
 use awake::{Road, receive_or_pause};
 use carrier_io::{NOT_ASKED, Socket, Vector, is_of_this_host};
 use forked::{Use, claim};
-pub(crate) use leaving::{ask_all, ask_number, hand_back};
+pub(crate) use leaving::{Handed, ask_all, ask_number, hand_back, left};
 use leaving::{await_return, is_held, is_plain, is_return_lost, take_return};
 pub(crate) use look::{Found, drain, look, readable_bytes, unsent_bytes};
 use look::{has_messages, is_cut_for_good, spin};
 use pair::{Pair, Receiving, Sending};
+pub(crate) use reader::{Next, Reader};
 
 /// Bytes of each direction that are kept for the proof (G9).
 const PREFIX: usize = 240;
@@ -184,9 +186,9 @@ pub(crate) fn send(conn: &ConnGuard, buffers: &mut Buffers, flags: c_int) -> Res
         // Neither has a place in a message: from here on the kernel does all of it.
         let is_urgent = flags & libc::MSG_OOB != 0;
         let reason = if is_urgent { Reason::UrgentData } else { Reason::ZeroCopyOption };
-        return match hand_back(conn, conn.fd(), reason) {
-            true => kernel_call(conn, buffers, flags, Half::Send),
-            false => Err(Errno::ECONNRESET),
+        return match hand_back(conn, conn.fd(), reason, false) {
+            Handed::Back => kernel_call(conn, buffers, flags, Half::Send),
+            _ => Err(Errno::ECONNRESET),
         };
     }
     let mut mark = section::mark();

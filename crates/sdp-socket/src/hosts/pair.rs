@@ -37,7 +37,7 @@ const FEW_LOOKS: u32 = 100;
 const LATE_NS: u64 = 5_000_000_000;
 const LATE_SLEEP_NS: i64 = 1_000_000;
 /// Bytes posted and not acknowledged that a connection can have.
-const RING: usize = 128 * 1024;
+pub(super) const RING: usize = 128 * 1024;
 
 /// The receiving half.
 pub(super) struct Receiving {

@@ -45,7 +45,7 @@ use crate::{
         leave, receive,
         reset::reset,
     },
-    hosts,
+    hosts::{self, Handed},
     migration::{
         demote,
         relay::{self, Relay},
@@ -99,7 +99,7 @@ pub(crate) fn leave(conn: &Conn, fd: c_int, reason: Reason) -> bool {
 /// True when that stream has all unread bytes, and takes what the next sends.
 pub(crate) fn leave_to(conn: &Conn, fd: c_int, reason: Reason, next: NextReader) -> bool {
     if hosts::has(conn) {
-        if hosts::hand_back(conn, fd, reason) {
+        if hand_back(conn, fd, reason, next) {
             return true;
         }
         if matches!(next, NextReader::Image(_)) {
@@ -115,6 +115,19 @@ pub(crate) fn leave_to(conn: &Conn, fd: c_int, reason: Reason, next: NextReader)
         cut_off(conn, fd, number);
     }
     is_whole
+}
+
+/// [`leave_to`] of a connection to another host. False: it was reset.
+fn hand_back(conn: &Conn, fd: c_int, reason: Reason, next: NextReader) -> bool {
+    let may_relay = may_be_replaced(conn, next);
+    match hosts::hand_back(conn, fd, reason, may_relay) {
+        Handed::Unanswered => {
+            // Where no relay is to be had the other end has the rest of its time.
+            relay::guarded(conn, fd)
+                .unwrap_or_else(|| hosts::hand_back(conn, fd, reason, false) == Handed::Back)
+        }
+        handed => handed == Handed::Back,
+    }
 }
 
 /// What an image is to have cannot be handed over: it finds a connection that was reset. So does the other end, unless
@@ -557,7 +570,7 @@ pub(crate) struct Heap {
 }
 
 impl Heap {
-    fn new(size: usize) -> Option<Self> {
+    pub(crate) fn new(size: usize) -> Option<Self> {
         Some(Self { memory: Zeros::private(size)?, used: 0, overflowed: false })
     }
 
@@ -573,8 +586,13 @@ impl Heap {
         self.memory.get(..count).unwrap_or(&[])
     }
 
+    /// So many bytes were put where it was free.
+    pub(crate) fn took(&mut self, count: usize) {
+        self.used = self.used.saturating_add(count).min(self.memory.len());
+    }
+
     /// What is free.
-    fn free(&mut self) -> &mut [u8] {
+    pub(crate) fn free(&mut self) -> &mut [u8] {
         self.memory.get_mut(self.used..).unwrap_or(&mut [])
     }
 

@@ -16,6 +16,9 @@
 //! ring. If the peer is gone, the image's numbers get a private connection with a copy of all that is unread, and its end;
 //! whoever reads the carrier through the library does so as if there were no image ([`give_copy`]).
 //!
+//! So it is with a connection to another host whose other end does not answer who leaves ([`guarded`]): there the process
+//! reads and writes the carrier with the halves of the library, until no marker comes any more ([`Reader`]).
+//!
 //! This is the one exception to the rule that the program's descriptor is its kernel socket for ever: names
 //! that the kernel tells are those of the private connection. It refuses where anybody else of this process could use
 //! the connection meanwhile, and where the program waits for it by epoll.
@@ -23,6 +26,7 @@
 use core::{mem::size_of, ops::Range};
 
 use libc::{c_int, sockaddr_in};
+use sdp_stats::Reason;
 use sdp_sys::{
     Errno, OwnedFd, fd,
     kernel::{self, End, owned, zeroed},
@@ -33,6 +37,8 @@ use sdp_sys::{
 
 use crate::{
     conn::{Conn, carrier, publish},
+    datapath::reset::reset,
+    hosts::{self, Next, Reader},
     migration::handover::Heap,
     process::{
         self,
@@ -74,8 +80,8 @@ impl Relay {
         let mut ends: [c_int; 2] = [-1; 2];
         kernel::pipe2(&mut ends, libc::O_CLOEXEC).ok()?;
         let [told, word] = ends.map(OwnedFd::new);
-        let fds = Fds { carrier, other: other.raw(), told: told.raw() };
-        start_process(|| pump_until_both_end(fds, &unread, &mut buffers)).then_some(Self {
+        let fds = [carrier, other.raw(), told.raw()];
+        start_process(|| pump_when_told(fds, &unread, &mut buffers)).then_some(Self {
             ours,
             word,
             unread,
@@ -89,16 +95,43 @@ impl Relay {
         if fd::write(self.word.raw(), &count) != Ok(count.len()) {
             return false;
         }
-        publish::tag_for_next_owner(conn, self.ours.raw());
-        let index = conn.index();
-        table::walk(|number, entry| {
-            if entry == Entry::Conn(index) {
-                put(self.ours.raw(), number);
-                process::forget(number);
-            }
-        });
+        put_everywhere(conn, &self.ours);
         true
     }
+}
+
+/// In the place of a connection to another host, which does not answer somebody who leaves: the relay reads and writes the
+/// guarded carrier until it does. `None`: no relay is to be had, and nothing has changed. False: the connection was reset.
+pub(crate) fn guarded(conn: &Conn, carrier: c_int) -> Option<bool> {
+    let (ours, other) = pair()?;
+    copy_options(carrier, ours.raw());
+    let mut unread = Heap::new(Reader::room(carrier))?;
+    let mut buffers = Buffers::new()?;
+    let fds = [carrier, other.raw()];
+    let is_started = Reader::new(conn, carrier, unread.free()).is_some_and(|(reader, len)| {
+        unread.took(len);
+        let pump = || pump_guarded(fds, unread.bytes(), &mut buffers, reader);
+        reader.copied(|| start_process(pump))
+    });
+    if is_started {
+        hosts::left(conn, Reason::HandoverStuck);
+        put_everywhere(conn, &ours);
+    } else {
+        reset(conn);
+    }
+    Some(is_started)
+}
+
+/// All numbers of a connection name `fd`, and are the kernel's.
+fn put_everywhere(conn: &Conn, fd: &OwnedFd) {
+    publish::tag_for_next_owner(conn, fd.raw());
+    let index = conn.index();
+    table::walk(|number, entry| {
+        if entry == Entry::Conn(index) {
+            put(fd.raw(), number);
+            process::forget(number);
+        }
+    });
 }
 
 /// A private connection with all of `copy` and then the end, or a reset, takes the place of those numbers of `carrier`
@@ -275,14 +308,6 @@ fn receive(from: c_int, to: &mut [u8]) -> Result<usize, Errno> {
     fd::receive(from, to, libc::MSG_DONTWAIT)
 }
 
-/// What the relay process keeps of its parent's.
-#[derive(Clone, Copy)]
-struct Fds {
-    carrier: c_int,
-    other: c_int,
-    told: c_int,
-}
-
 /// Memory for both directions: the caller's stack may be a small one.
 struct Buffers(Zeros);
 
@@ -381,13 +406,18 @@ struct Flow<'a> {
     buffer: &'a mut [u8],
     /// What of the buffer is still to be sent.
     held: Range<usize>,
-    /// `from` has ended, and `to` knows it.
+    /// `from` has ended.
+    has_ended: bool,
+    /// … and `to` knows it.
     is_done: bool,
+    /// `to` takes nothing before its other end has answered.
+    is_held_up: bool,
 }
 
 impl<'a> Flow<'a> {
     fn new(from: c_int, to: c_int, first: &'a [u8], buffer: &'a mut [u8]) -> Self {
-        Self { from, to, first, buffer, held: 0..0, is_done: false }
+        let (has_ended, is_done, is_held_up) = (false, false, false);
+        Self { from, to, first, buffer, held: 0..0, has_ended, is_done, is_held_up }
     }
 
     /// What is still to be sent.
@@ -403,33 +433,51 @@ impl<'a> Flow<'a> {
     fn wish(&self, fd: c_int) -> i16 {
         let sends = !self.rest().is_empty();
         match self.is_done {
-            false if sends && fd == self.to => libc::POLLOUT,
-            false if !sends && fd == self.from => libc::POLLIN,
+            false if sends && fd == self.to && !self.is_held_up => libc::POLLOUT,
+            false if !sends && fd == self.from && !self.has_ended => libc::POLLIN,
             _ => 0,
         }
     }
 
-    /// Moves what can be moved now. An error: the connection is broken.
-    fn step(&mut self) -> Result<(), Errno> {
+    /// Moves what can be moved now; whether something has. `from` and `to`: which of both ends is guarded. An error: the
+    /// connection is broken.
+    fn step(
+        &mut self,
+        from: Option<&Reader<'_>>,
+        to: Option<&Reader<'_>>,
+        may_end: bool,
+    ) -> Result<bool, Errno> {
         if self.is_done {
-            return Ok(());
+            return Ok(false);
         }
-        if self.rest().is_empty() {
-            match receive(self.from, self.buffer) {
-                Ok(0) => {
-                    self.is_done = true;
-                    let _ = fd::shutdown(self.to, libc::SHUT_WR);
-                    return Ok(());
-                }
+        if self.rest().is_empty() && !self.has_ended {
+            let got = match from {
+                Some(reader) => reader.receive(self.buffer),
+                None => receive(self.from, self.buffer),
+            };
+            match got {
+                Ok(0) => self.has_ended = true,
                 Ok(n) => self.held = 0..n,
-                Err(Errno::EAGAIN) => return Ok(()),
+                Err(Errno::EAGAIN) => return Ok(false),
                 Err(e) => return Err(e),
             }
         }
         let rest = self.rest();
-        let sent = match send_once(self.to, rest) {
+        if rest.is_empty() {
+            self.is_done = may_end;
+            if may_end {
+                let _ = fd::shutdown(self.to, libc::SHUT_WR);
+            }
+            return Ok(may_end);
+        }
+        let sent = match to {
+            Some(writer) => writer.send(rest),
+            None => send_once(self.to, rest),
+        };
+        self.is_held_up = sent == Err(Errno(libc::EBUSY));
+        let sent = match sent {
             Ok(n) => n,
-            Err(Errno::EAGAIN) => return Ok(()),
+            Err(Errno::EAGAIN | Errno(libc::EBUSY)) => return Ok(false),
             Err(e) => return Err(e),
         };
         if self.first.is_empty() {
@@ -437,34 +485,74 @@ impl<'a> Flow<'a> {
         } else {
             self.first = self.first.get(sent..).unwrap_or(&[]);
         }
-        Ok(())
+        Ok(true)
     }
 }
 
-/// The relay process.
-fn pump_until_both_end(fds: Fds, unread: &Heap, buffers: &mut Buffers) {
-    let Ok([carrier, other, told]) = keep_only([fds.carrier, fds.other, fds.told]) else { exit(1) };
+/// The relay process of [`Relay::new`].
+fn pump_when_told(fds: [c_int; 3], unread: &Heap, buffers: &mut Buffers) {
+    let Ok([carrier, other, told]) = keep_only(fds) else { exit(1) };
     let mut count = [0u8; 8];
     if fd::read(told, &mut count) != Ok(count.len()) {
         exit(1); // called off
     }
-    let first = unread.first(u64::from_ne_bytes(count));
+    pump_until_both_end(carrier, other, unread.first(u64::from_ne_bytes(count)), buffers, None);
+}
+
+/// That of [`guarded`].
+fn pump_guarded(fds: [c_int; 2], unread: &[u8], buffers: &mut Buffers, mut reader: Reader<'_>) {
+    let Ok([carrier, other]) = keep_only(fds) else { exit(1) };
+    reader.begin(carrier);
+    pump_until_both_end(carrier, other, unread, buffers, Some(reader));
+}
+
+fn pump_until_both_end(
+    carrier: c_int,
+    other: c_int,
+    first: &[u8],
+    buffers: &mut Buffers,
+    mut guard: Option<Reader<'_>>,
+) {
     // An end that nobody has spoken is a reset, also when this process is killed.
     carrier::set_reset_on_close(carrier, true);
     carrier::set_reset_on_close(other, true);
     let [inward, outward] = buffers.split();
-    let mut flows =
-        [Flow::new(carrier, other, first, inward), Flow::new(other, carrier, &[], outward)];
-    while flows.iter().any(|flow| !flow.is_done) {
+    let mut inward = Flow::new(carrier, other, first, inward);
+    let mut outward = Flow::new(other, carrier, &[], outward);
+    let (mut has_moved, mut may_end) = (true, true);
+    while !(inward.is_done && outward.is_done) {
+        let (mut owed, mut timeout) = (0, None);
+        match guard.as_ref().map(Reader::tend) {
+            None => {}
+            Some(Some(Next::Plain)) => (guard, may_end) = (None, true),
+            Some(Some(Next::Guarded { may_end: may, events })) => {
+                // Who has ended his stream answers no more.
+                may_end = may || inward.is_done;
+                owed = events.unwrap_or(0);
+                timeout = events.is_none().then_some(ACK_SLEEP_NS);
+                if !has_moved {
+                    // Of a marker a part may be there, which poll would tell again and again.
+                    sdp_sys::time::sleep(ACK_SLEEP_NS);
+                }
+            }
+            Some(None) => exit(1),
+        }
+        if outward.has_ended && may_end && !outward.is_done {
+            timeout = Some(0);
+        }
         let mut polls = [carrier, other].map(|fd| {
-            let events = flows.iter().fold(0, |events, flow| events | flow.wish(fd));
+            let own = if fd == carrier { owed } else { 0 };
+            let events = own | inward.wish(fd) | outward.wish(fd);
             // One that nothing is asked of may have hung up, which poll would tell again and again.
             libc::pollfd { fd: if events == 0 { -1 } else { fd }, events, revents: 0 }
         });
-        let _ = fd::poll(&mut polls, None);
-        if flows.iter_mut().any(|flow| flow.step().is_err()) {
+        let _ = fd::poll(&mut polls, timeout);
+        let guard = guard.as_ref();
+        let moved = [inward.step(guard, None, true), outward.step(None, guard, may_end)];
+        if moved.iter().any(Result::is_err) {
             exit(1);
         }
+        has_moved = moved.contains(&Ok(true));
     }
     carrier::set_reset_on_close(carrier, false);
     carrier::set_reset_on_close(other, false);
