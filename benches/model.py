@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """A MODEL, not a measurement: what a queue pair of a network card would make of a message.
 
-No card was there to measure. Each input is an option; those that are counted come from `benches/messages.py` and the
-library's tests, the others are assumptions about a card, a bus and a processor, to be replaced by what a machine has.
+No card was there to measure. Each input is an option; those that are counted come from `benches/steps.py`,
+`benches/messages.py` and the library's tests, the others are assumptions about a card, a bus and a processor, to be replaced
+by what a machine has.
 
     one way = instructions / (GHz * IPC) of the sender + doorbell + bus + card + [fetch of the payload, if the post does not
               carry it] + wire + card + bus + look at the queue + instructions / (GHz * IPC) of the receiver
@@ -21,8 +22,10 @@ PACKET, HEADER = 82, 16
 
 INPUTS = {
     # name: (value, what, where from)
-    "send": (0, "user instructions of a send of 64 bytes", "counted"),
-    "receive": (0, "user instructions of a receive of 64 bytes", "counted"),
+    "send": (4329, "user instructions of a send of one message", "counted, soft-RoCE's driver in it"),
+    "receive": (3286, "user instructions of a receive of one message", "counted, soft-RoCE's driver in it"),
+    "send-more": (2140, "user instructions of each further message of a send", "counted: 16 KiB are 5 messages"),
+    "receive-more": (1683, "user instructions of each further message of a receive", "counted: the same"),
     "send-copies": (2.0, "copies of a payload at the sender", "counted: kept for a resume, and the device's buffer"),
     "receive-copies": (1.0, "copies of a payload at the receiver", "counted"),
     "ghz": (3.0, "clock of the processor", "assumed"),
@@ -45,23 +48,26 @@ def predict(of, size):
     parts = max(1, -(-size // MESSAGE))
     first = min(size, MESSAGE)
     copy = lambda copies, count: copies * count / of["copy-gbs"]
-    sender = of["send"] / rate + copy(of["send-copies"], first) + of["doorbell-ns"]
-    receiver = of["receive"] / rate + copy(of["receive-copies"], first)
+    at_sender = lambda count: count / rate + copy(of["send-copies"], first) + of["doorbell-ns"]
+    at_receiver = lambda count: count / rate + copy(of["receive-copies"], first)
+    sender, receiver = at_sender(of["send"]), at_receiver(of["receive"])
+    is_long = parts > 1
+    next_sender = at_sender(of["send-more"]) if is_long else sender
+    next_receiver = at_receiver(of["receive-more"]) if is_long else receiver
     bits = 8 * (first + HEADER + PACKET)
     fetch = 0 if first + HEADER <= INLINE else of["fetch-ns"]
     way = of["bus-ns"] + of["card-ns"] + fetch + of["wire-ns"] + bits / of["wire-gbit"] + of["card-ns"] + of["bus-ns"] + of["look-ns"]
-    per = max(sender, receiver, bits / of["wire-gbit"])
+    per = max(next_sender, next_receiver, bits / of["wire-gbit"])
     one_way = sender + way + receiver + (parts - 1) * per
     wire = of["wire-gbit"] / 8 * first / (first + HEADER + PACKET)
-    bandwidth = min(wire, of["bus-gbs"], first / sender, first / receiver)
+    bandwidth = min(wire, of["bus-gbs"], first / next_sender, first / next_receiver)
     return one_way, 1e9 / (parts * per), bandwidth * 1e9
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name, (value, what, source) in INPUTS.items():
-        needed = value == 0
-        parser.add_argument(f"--{name}", type=float, default=None if needed else value, required=needed, help=f"{what} ({source})")
+        parser.add_argument(f"--{name}", type=float, default=value, help=f"{what} ({source})")
     given = {name.replace("_", "-"): value for name, value in vars(parser.parse_args()).items()}
     print("A model, not a measurement.")
     for name, (_, what, source) in INPUTS.items():

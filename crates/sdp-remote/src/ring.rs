@@ -15,9 +15,18 @@ impl Gather for Pieces<'_> {
 
     fn copy_to(&mut self, offset: usize, dst: &[Cell<u8>]) {
         let [a, b] = self.0;
-        let bytes = a.iter().chain(b).skip(offset);
-        dst.iter().zip(bytes).for_each(|(to, from)| to.set(*from));
+        // Slice by slice: an iterator over both would look at each byte which of them it is in.
+        let first = a.get(offset..).unwrap_or_default();
+        let second = b.get(offset.saturating_sub(a.len())..).unwrap_or_default();
+        let (to_first, to_second) = dst.split_at(first.len().min(dst.len()));
+        copy(to_first, first);
+        copy(to_second, second);
     }
+}
+
+/// As many bytes as both have.
+fn copy(to: &[Cell<u8>], from: &[u8]) {
+    to.iter().zip(from).for_each(|(to, from)| to.set(*from));
 }
 
 /// `len` bytes of a ring from stream position `at` on, at most its length.
@@ -59,4 +68,28 @@ impl Gather for Nothing {
         0
     }
     fn copy_to(&mut self, _: usize, _: &[Cell<u8>]) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_copied_from_any_byte_on_into_any_room() {
+        let bytes: [u8; 13] = core::array::from_fn(|i| i as u8 + 1);
+        for cut in 0..=bytes.len() {
+            let (a, b) = bytes.split_at(cut);
+            for offset in 0..=bytes.len() + 2 {
+                for room in 0..=bytes.len() + 2 {
+                    let mut to = [0; 16];
+                    let into = Cell::from_mut(&mut to[..room]).as_slice_of_cells();
+                    Pieces([a, b]).copy_to(offset, into);
+                    let mut expected = [0; 16];
+                    let rest = bytes.iter().skip(offset);
+                    expected[..room].iter_mut().zip(rest).for_each(|(to, from)| *to = *from);
+                    assert_eq!(to, expected, "cut {cut}, from {offset}, room {room}");
+                }
+            }
+        }
+    }
 }
