@@ -114,11 +114,11 @@ class Hosts:
             time.sleep(0.05)
         raise AssertionError(left)
 
-    def start(self, number, name, *words, fail=(), settings=(), program=PROGRAM, before=()):
+    def start(self, number, name, *words, fail=(), settings=(), program=PROGRAM, before=(), says=""):
         options = [word for setting in ("fabrics=shm,verbs", *settings) for word in ("--set", setting)]
         argv = [*before, SDP, "run", "--no-config", *options, "--report", self.path / f"{name}.json", "--",
                 sys.executable, program, *words]
-        environment = {**os.environ, "SDP_LIBRARY": str(LIBRARY), "SDP_FAKE_FAIL": ",".join(fail),
+        environment = {**os.environ, "SDP_LIBRARY": str(LIBRARY), "SDP_FAKE_FAIL": ",".join(fail), "SDP_FAKE_SAYS": says,
                        "SDP_FAKE_NETWORK": str(self.path / "network"), "PYTHONDONTWRITEBYTECODE": "1"}
         process = subprocess.Popen(self.inside(number, *argv), env=environment, stdout=subprocess.PIPE,
                                    stderr=subprocess.PIPE, text=True, start_new_session=True)
@@ -135,8 +135,8 @@ class Hosts:
         listens = ["sh", "-c", f"until ss -Hltn sport = :{PORT} | grep -q .; do sleep 0.02; done"]
         subprocess.run(self.inside(0, *listens), check=True, timeout=LIMIT_S)
 
-    def ask(self, *options, fail=(), settings=()):
-        return self.start(1, "client", "ask", ADDRESSES[0], PORT, *options, fail=fail, settings=settings)
+    def ask(self, *options, **how):
+        return self.start(1, "client", "ask", ADDRESSES[0], PORT, *options, **how)
 
     def every_byte(self, client):
         out, err = client.communicate(timeout=LIMIT_S)

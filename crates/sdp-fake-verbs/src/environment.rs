@@ -8,8 +8,10 @@ use crate::{Network, Step};
 const NETWORK: &str = "SDP_FAKE_NETWORK=";
 /// What fails in this process: `STEP:FIRST:COUNT:NUMBER`, several behind commas.
 const FAIL: &str = "SDP_FAKE_FAIL=";
+/// A byte of the private data with which this process asks and answers, `OFFSET:VALUE`: as somebody else would say it.
+const SAYS: &str = "SDP_FAKE_SAYS=";
 
-/// Heeds one entry of the environment. Others than the two are nobody's; the network comes first.
+/// Heeds one entry of the environment. Others than the three are nobody's; the network comes first.
 pub fn heed(entry: &CStr) {
     let Ok(text) = entry.to_str() else { return };
     if text.starts_with(NETWORK) {
@@ -19,6 +21,10 @@ pub fn heed(entry: &CStr) {
         let _ = path.map(Network::shared);
     } else if let Some(list) = text.strip_prefix(FAIL) {
         list.split(',').for_each(fail);
+    } else if let Some((offset, value)) = text.strip_prefix(SAYS).and_then(|t| t.split_once(':'))
+        && let (Ok(offset), Ok(value)) = (offset.parse::<u8>(), value.parse::<u8>())
+    {
+        crate::manager::say(offset, value);
     }
 }
 

@@ -1,5 +1,7 @@
 //! The connection manager: commands as `/dev/infiniband/rdma_cm` takes them.
 
+use core::sync::atomic::{AtomicU32, Ordering};
+
 use sdp_fabric_verbs::abi::{
     cm::{self as abi, PRIVATE_DATA_ROOM},
     verbs,
@@ -495,11 +497,25 @@ fn free(body: &mut Body, index: usize) {
     }
 }
 
+/// What [`say`] was told: value, offset, whether it was.
+static SAYS: AtomicU32 = AtomicU32::new(0);
+
+/// From here on this process asks and answers with this byte at this offset.
+pub(crate) fn say(offset: u8, value: u8) {
+    SAYS.store(u32::from_le_bytes([value, offset, 1, 0]), Ordering::Relaxed);
+}
+
 /// What an end said, as it arrives: in a field of fixed length, with zeros behind it.
 fn said(param: &abi::ConnParam, room: usize) -> abi::ConnParam {
     let mut said = *param;
     let len = usize::from(param.private_data_len);
     said.private_data.iter_mut().skip(len).for_each(|byte| *byte = 0);
+    let [value, offset, is_set, _] = SAYS.load(Ordering::Relaxed).to_le_bytes();
+    if is_set != 0
+        && let Some(byte) = said.private_data.get_mut(usize::from(offset))
+    {
+        *byte = value;
+    }
     said.private_data_len = room.min(PRIVATE_DATA_ROOM - 1) as u8;
     said
 }

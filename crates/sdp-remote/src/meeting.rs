@@ -30,6 +30,16 @@ pub enum MeetingError {
     Unexpected,
 }
 
+impl MeetingError {
+    /// True if the peer speaks another version, of SDP or of what proves who it is.
+    pub const fn is_other_version(&self) -> bool {
+        matches!(
+            self,
+            Self::Refused(Refused::Version) | Self::Hello(Violation::HelloVersion { .. })
+        )
+    }
+}
+
 /// Two ends have found each other; their proofs are still to be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Met {

@@ -20,6 +20,7 @@ use sdp_fabric_verbs::{
     pool::Shared as Owned,
 };
 use sdp_proto::{Credits, Local};
+use sdp_rdma::cm::Reject;
 use sdp_remote::{Event, Host, Inbound, Met, Outbound, Role};
 use sdp_stats::{Direction, Fabric, Reason, page::DEVICE_LEN, trace::Kind};
 use sdp_sys::{section, sys, time::monotonic_ns};
@@ -50,6 +51,9 @@ const FLUSH_LOOKS: u32 = 10;
 const FLUSH_SLEEP_NS: i64 = 100_000;
 /// Requests before the distance grows.
 const EAGER_TRIES: u32 = 200;
+/// Codes of a refusal: no connection is meant, or the one that is speaks another version.
+const REFUSED: u8 = 1;
+const OTHER_VERSION: u8 = 2;
 
 const NONE: u32 = 0;
 const OPENING: u32 = 1;
@@ -331,9 +335,8 @@ fn step(lock: &mut DeviceLock) {
     while let Some(event) = device.host.progress() {
         match event {
             Event::Requested { id, service, data } => {
-                let answered = answer(&mut device.host, &service, id, data.as_slice());
-                if !answered {
-                    device.host.reject(id, 1);
+                if let Err(code) = answer(&mut device.host, &service, id, data.as_slice()) {
+                    device.host.reject(id, code);
                 }
             }
             Event::Established { number, tx, rx, data } => {
@@ -344,13 +347,16 @@ fn step(lock: &mut DeviceLock) {
                 // SAFETY: the turn is ours.
                 let attempt = unsafe { pair.attempt() };
                 attempt.is_out = false;
+                let mut is_other_version = false;
                 let learnt = with_both(pair, |conn, receiving, sending| {
                     if !may_begin(conn) {
                         return None;
                     }
                     let tuple = conn.known_name()?;
                     let identity = pair::identity(Role::Acceptor, &tuple, receiving, sending);
-                    let met = attempt.meeting.learn(&identity, data.as_slice()).ok()?;
+                    let met = attempt.meeting.learn(&identity, data.as_slice());
+                    is_other_version = met.is_err_and(|why| why.is_other_version());
+                    let met = met.ok()?;
                     if !enter_guard(conn) {
                         return None;
                     }
@@ -360,10 +366,23 @@ fn step(lock: &mut DeviceLock) {
                 });
                 match learnt {
                     Some(()) => begun(pair),
-                    None => device.host.forget(number),
+                    None => {
+                        device.host.forget(number);
+                        put_off(attempt);
+                        put_off_for_version(pair, attempt, is_other_version);
+                    }
                 }
             }
-            Event::Refused { number, .. } | Event::Unreachable { number } => {
+            Event::Refused { number, reject } => {
+                if let Some(pair) = pair::get(number) {
+                    // SAFETY: the turn is ours.
+                    let attempt = unsafe { pair.attempt() };
+                    put_off(attempt);
+                    let is_other_version = reject == Reject::Consumer(OTHER_VERSION);
+                    put_off_for_version(pair, attempt, is_other_version);
+                }
+            }
+            Event::Unreachable { number } => {
                 if let Some(pair) = pair::get(number) {
                     // SAFETY: the turn is ours.
                     put_off(unsafe { pair.attempt() });
@@ -378,6 +397,21 @@ fn step(lock: &mut DeviceLock) {
                 }
             }
         }
+    }
+}
+
+/// Says of a connection that it stays on TCP because the two ends speak different versions.
+fn note_version(pair: &Pair, is_other_version: bool) {
+    if is_other_version && let Some(conn) = pair.conn() {
+        conn.note_reason(Reason::VersionMismatch);
+    }
+}
+
+/// The same where an attempt came to nothing for it: the next one is much later.
+fn put_off_for_version(pair: &Pair, attempt: &mut pair::Attempt, is_other_version: bool) {
+    note_version(pair, is_other_version);
+    if is_other_version {
+        attempt.next_ns = monotonic_ns() + RETRY_MOST_NS;
     }
 }
 
@@ -463,20 +497,22 @@ fn with_both<R>(
     pair.receiving(conn, both).flatten()
 }
 
-/// Somebody asks at a listener: the connection that can prove to be meant answers.
+/// Somebody asks at a listener: the connection that can prove to be meant answers. `Err`: the code of a refusal.
 fn answer(
     host: &mut Host<VerbsFabric, PAIRS>,
     service: &Address,
     id: sdp_fabric_verbs::fabric::Id,
     request: &[u8],
-) -> bool {
+) -> Result<(), u8> {
     let promise = host.fabric().promised(id);
+    let mut code = REFUSED;
     for (number, pair) in pair::all() {
         if !host.listeners(service).any(|listener| listener == number) {
             continue;
         }
         // SAFETY: the turn is ours: only [`step`] calls this.
         let attempt = unsafe { pair.attempt() };
+        let mut is_other_version = false;
         let accepted = with_both(pair, |conn, receiving, sending| {
             if !may_meet(pair, receiving, sending) {
                 return None;
@@ -488,8 +524,14 @@ fn answer(
             super::peek_first(conn, receiving);
             let identity = pair::identity(Role::Connector, &tuple, receiving, sending);
             let nonce = nonce()?;
-            let (reply, met) =
-                attempt.meeting.answer(&identity, &local(promise), request, nonce).ok()?;
+            let answer = attempt.meeting.answer(&identity, &local(promise), request, nonce);
+            let (reply, met) = match answer {
+                Ok(answer) => answer,
+                Err(why) => {
+                    is_other_version = why.is_other_version();
+                    return None;
+                }
+            };
             // Before the peer hears of it: from then on it may write markers.
             let was_guarded = super::is_guarded(conn);
             if !enter_guard(conn) {
@@ -507,10 +549,14 @@ fn answer(
         });
         if accepted.is_some() {
             begun(pair);
-            return true;
+            return Ok(());
+        }
+        note_version(pair, is_other_version);
+        if is_other_version {
+            code = OTHER_VERSION;
         }
     }
-    false
+    Err(code)
 }
 
 fn nonce() -> Option<[u8; 8]> {
