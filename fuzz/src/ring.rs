@@ -229,10 +229,9 @@ pub fn hostile_round(random: &mut Random) {
                     let bytes = copy(&rx, message, offset, message.len - offset);
                     assert_eq!(bytes.len(), (message.len - offset) as usize);
                     if offset < message.len {
-                        let (at, len) = rx.piece(message, offset);
-                        assert!(len <= (message.len - offset) as usize);
-                        // SAFETY: `piece` promises readable ring bytes; the fence would tell.
-                        let _ = unsafe { core::slice::from_raw_parts(at, len) }.iter().max();
+                        let piece = rx.piece(message, offset);
+                        assert!(piece.len() <= (message.len - offset) as usize);
+                        let _ = piece.iter().map(|byte| byte.get()).max(); // the fence would tell
                     }
                     if !random.once_in(5) {
                         rx.release(message);

@@ -177,14 +177,14 @@ pub static KEYS: [Key; 12] = [
         env: "SDP_PROMOTE_CALLS",
         default: "16",
         range: "0 to 4294967295",
-        meaning: "data calls after which a young connection is worth an SDP lane",
+        meaning: "data calls after which a connection is worth an SDP lane",
     },
     Key {
         name: "promote_bytes",
         env: "SDP_PROMOTE_BYTES",
         default: "65536",
         range: "0 to 4294967295",
-        meaning: "bytes after which a young connection is worth an SDP lane",
+        meaning: "bytes after which a connection is worth an SDP lane",
     },
     Key {
         name: "test_lane_flip",

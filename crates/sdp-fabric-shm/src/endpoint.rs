@@ -276,7 +276,7 @@ impl ShmRx {
     }
 
     /// Contiguous ring bytes of a message from `offset`, for a system call that writes them elsewhere.
-    pub fn piece(&self, message: Received, offset: u32) -> (*const u8, usize) {
+    pub fn piece(&self, message: Received, offset: u32) -> &[Cell<u8>] {
         self.consumer.piece(record(message), offset)
     }
 }

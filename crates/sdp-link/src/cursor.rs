@@ -2,8 +2,8 @@
 //!
 //! A cursor is made for each call from a few numbers in family memory ([`crate::Link::open_tx`],
 //! [`crate::Link::open_rx`]), works, and is read back ([`TxCursor::cursors`] …) by the caller, who
-//! stores the numbers in an order that a successor to a killed process relies on. Nothing is
-//! visible to the other end before `publish`.
+//! stores the numbers in an order that the next owner, after a killed process, relies on. Nothing
+//! is visible to the other end before `publish`.
 
 use sdp_rdma::fabric::{QpError, ReceiveQueue, Received, SendQueue};
 

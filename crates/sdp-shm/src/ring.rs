@@ -554,15 +554,15 @@ impl Consumer {
         read_record(self.segment, self.half, self.origin, record, offset, len, take);
     }
 
-    /// Address of message byte `offset` and the bytes that follow it without a wrap, for a system call
-    /// that writes ring bytes into a file descriptor.
-    pub fn piece(&self, record: Record, offset: u32) -> (*const u8, usize) {
+    /// Message bytes from `offset` on, as far as they lie without a wrap, for a system call that
+    /// writes ring bytes into a file descriptor.
+    pub fn piece(&self, record: Record, offset: u32) -> &[Cell<u8>] {
         let size = self.segment.ring_bytes() as usize;
         let offset = offset.min(record.len) as usize;
         let index = index_of(record.start, self.origin, size as u64) as usize;
         let at = (index + RECORD_HEADER + offset) & (size - 1);
         let len = (record.len as usize - offset).min(size - at);
-        (cells(self.segment, self.half, at, len).as_ptr().cast(), len)
+        cells(self.segment, self.half, at, len)
     }
 
     /// Frees everything before ring cursor `to` and publishes the head, unless the view is an onlooker.

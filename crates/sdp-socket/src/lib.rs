@@ -39,9 +39,5 @@ pub use process::{fork_page, libc_calls};
 /// Zeros of at least `len` bytes, aligned to a page, that are never given back.
 #[cfg(test)]
 pub(crate) fn leaked(len: usize) -> core::ptr::NonNull<u8> {
-    #[repr(C, align(4096))]
-    #[derive(Clone)]
-    struct Page([u8; 4096]);
-    let pages = std::vec![Page([0; 4096]); len.div_ceil(4096)];
-    core::ptr::NonNull::from(std::boxed::Box::leak(pages.into_boxed_slice())).cast()
+    process::map_private(len).expect("memory")
 }

@@ -37,6 +37,7 @@ plain!(
     usize,
     i32,
     i64,
+    libc::Dl_info,
     libc::cmsghdr,
     libc::epoll_event,
     libc::flock,

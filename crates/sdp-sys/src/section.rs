@@ -13,8 +13,8 @@
 //! of the library call. That is where the kernel itself runs handlers for real system calls.
 //!
 //! What it refuses: sections around a wait of the program's. That happens at depth 0, in libc, so
-//! that signals and cancellation reach it. What sleeps inside one is bounded, and its signals are late by as much: naps until
-//! another process gives a lock (twenty seconds) or a gate (five) back or is found dead, a hand-over (four), and moments until somebody
+//! that signals and cancellation reach it. What sleeps inside one is bounded, and its signals are late by as much: short sleeps until
+//! another process gives a lock (twenty seconds) or a gate (five) back or is found dead, a hand-over (four), and moments until another thread
 //! has taken a step that it is in the middle of. [`mark`] and [`Mark::interrupted`] then tell whether
 //! the call has to return `EINTR`.
 //!

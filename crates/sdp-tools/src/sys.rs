@@ -426,8 +426,7 @@ pub fn start_time(pid: u32) -> Option<u64> {
 
 /// Nanoseconds of `CLOCK_BOOTTIME`, the clock of pages.
 pub fn boottime_ns() -> u64 {
-    // SAFETY: timespec is plain data; zero is valid.
-    let mut now: libc::timespec = unsafe { std::mem::zeroed() };
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `now` is valid for writing.
     unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64

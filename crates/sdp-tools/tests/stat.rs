@@ -143,7 +143,7 @@ fn sdpnetstat_shows_live_lanes_once() {
     );
     assert_eq!(netstat(&["-Snp"]), [expected.as_str()]);
     let all = netstat(&["-S", "-a", "-n", "-p"]);
-    assert_eq!(all.len(), 2, "the young connection has no live lane: {all:?}");
+    assert_eq!(all.len(), 2, "the candidate has no live lane: {all:?}");
     assert!(all[1].contains("0.0.0.0:6379") && all[1].contains("LISTEN"));
     assert_eq!(netstat(&["-Snpl"]).len(), 1);
     assert_eq!(netstat(&["-tanp"]).len(), 0);

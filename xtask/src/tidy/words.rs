@@ -1,5 +1,7 @@
 //! Words and paths that must not stand in the repository.
 //!
+//! Of a thing with a name in `docs/glossary.md` nobody shall have to learn the earlier one.
+//!
 //! The project speaks of itself alone: a path of the machine it was written on, the address of a
 //! package mirror or a ticket number means nothing to a reader elsewhere. The patterns are put
 //! together from pieces so that this file does not find itself.
@@ -24,13 +26,61 @@ fn patterns() -> Vec<(String, &'static str)> {
     ]
 }
 
-/// Every text file is free of the forbidden words.
+/// Words that the glossary has replaced, and by what. They may stand in decision records, in the
+/// change log and in the glossary itself, and as a part of a name that is joined by a hyphen or
+/// stands in backticks: names of files and of tests.
+const RETIRED: &[(&str, &str)] = &[
+    ("Asker", "DiagClient"),
+    ("Pinned", "ConnGuard"),
+    ("PINNED", "FALLBACK"),
+    ("bell", "doorbell, or wake byte"),
+    ("bells", "doorbells, or wake bytes"),
+    ("eaten", "consumed"),
+    ("eats", "consumes"),
+    ("heir", "next reader"),
+    ("loan", "kept segment"),
+    ("nap", "short sleep"),
+    ("ordinary way", "slow path"),
+    ("pin_reason", "fallback_reason"),
+    ("plainly", "by the fast path"),
+    ("succession", "takeover"),
+    ("successor", "next owner"),
+    ("unpin", "release"),
+    ("young connection", "candidate"),
+    ("young connections", "candidates"),
+];
+
+/// Whether retired words may stand in a file: where is history, and where nobody but tests reads.
+fn may_be_old(name: &str) -> bool {
+    let is_current =
+        name.starts_with("crates/") || name.starts_with("docs/") || name == "README.md";
+    !is_current || name.starts_with("docs/decisions/") || name == "docs/glossary.md"
+}
+
+/// Retired words in one line, each with what replaced it.
+fn retired(line: &str) -> impl Iterator<Item = &'static (&'static str, &'static str)> {
+    let is_part = |c: char| c.is_alphanumeric() || "_-`".contains(c);
+    RETIRED.iter().filter(move |(word, _)| {
+        line.match_indices(word).any(|(at, _)| {
+            let before = line[..at].chars().next_back();
+            let after = line[at + word.len()..].chars().next();
+            !before.is_some_and(is_part) && !after.is_some_and(is_part)
+        })
+    })
+}
+
+/// Every text file is free of the forbidden words, and those that are current of retired ones.
 pub(super) fn check() -> Result<Vec<String>, String> {
     let patterns = patterns();
     let mut findings = Vec::new();
     for name in files()? {
         let Some(text) = text_of(&name)? else { continue };
+        let is_current = !may_be_old(&name.to_string_lossy());
         for (index, line) in text.lines().enumerate() {
+            for (word, new) in is_current.then(|| retired(line)).into_iter().flatten() {
+                let place = format!("{}:{}", name.display(), index + 1);
+                findings.push(format!("{place}: {word}: the word is now {new} (docs/glossary.md)"));
+            }
             let line = line.to_ascii_lowercase();
             for (pattern, why) in &patterns {
                 if contains(&line, pattern) {
@@ -71,6 +121,15 @@ mod tests {
         assert!(contains(&["'", &path, "x'"].concat(), &path));
         assert!(!contains(&["net", &path, "x"].concat(), &path));
         assert!(!contains(&["$TMP", &path].concat(), &path));
+    }
+
+    #[test]
+    fn retired_words_are_whole_ones() {
+        let words = |line| retired(line).map(|(word, _)| *word).collect::<Vec<_>>();
+        assert_eq!(words("a bell, and a nap"), ["bell", "nap"]);
+        assert!(words("doorbell sdp-bell `bell` bell_page snap").is_empty());
+        assert!(may_be_old("docs/decisions/0006-bell-page.md") && may_be_old("tests/x.py"));
+        assert!(!may_be_old("docs/testing.md") && !may_be_old("crates/a/src/lib.rs"));
     }
 
     #[test]

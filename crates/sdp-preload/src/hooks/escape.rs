@@ -40,8 +40,7 @@ fn has_libuv() -> bool {
 /// itself, as Python's extension modules are, so that the program's own look-ups do not find its names.
 #[cold]
 fn is_in_libuv(address: *const c_void) -> bool {
-    // SAFETY: null pointers and zeros.
-    let mut object: libc::Dl_info = unsafe { core::mem::zeroed() };
+    let mut object: libc::Dl_info = sdp_sys::kernel::zeroed();
     // SAFETY: any address may be asked about; the structure is writable.
     if unsafe { libc::dladdr(address, &raw mut object) } == 0 || object.dli_fname.is_null() {
         return false;

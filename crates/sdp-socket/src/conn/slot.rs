@@ -41,7 +41,7 @@ use crate::{
 mod quiet;
 mod retain;
 
-pub(crate) use quiet::{is_any_worked_on, zero_unused_family};
+pub(crate) use quiet::{give_up_family, is_any_worked_on};
 use retain::Retainer;
 pub(crate) use retain::{each_kept, each_kept_number, move_kept};
 
@@ -276,12 +276,8 @@ fn make_arena() -> bool {
     if !ARENA.load(Ordering::Acquire).is_null() {
         return true;
     }
-    let Some(fresh) = process::map_private(CONNS * size_of::<Conn>()) else { return false };
-    let made =
-        ARENA.compare_exchange(null_mut(), fresh.as_ptr(), Ordering::AcqRel, Ordering::Acquire);
-    if made.is_err() {
-        process::unmap(fresh, CONNS * size_of::<Conn>());
-    }
+    let Some(fresh) = process::Fresh::private(CONNS * size_of::<Conn>()) else { return false };
+    fresh.publish(ARENA);
     true
 }
 
@@ -618,13 +614,18 @@ impl Conn {
     /// Unmaps the segments and leaves the peer. Nobody else uses them.
     #[unsafe(link_section = ".text.hot")]
     fn unmap(&self) {
+        let unmap = |base, bytes: &AtomicU32| {
+            let len = sdp_shm::layout::segment_bytes(bytes.load(Ordering::Relaxed));
+            // SAFETY: a segment that was mapped for this connection, taken out of its word; nobody
+            // else uses it.
+            unsafe { process::unmap(base, len) };
+        };
         for (place, bytes) in &self.aside {
             if place.load(Ordering::Relaxed).is_null() {
                 break; // they are filled in order
             }
             if let Some(base) = NonNull::new(place.swap(null_mut(), Ordering::AcqRel)) {
-                let len = sdp_shm::layout::segment_bytes(bytes.load(Ordering::Relaxed));
-                process::unmap(base, len);
+                unmap(base, bytes);
             }
         }
         if self.segment.load(Ordering::Relaxed).is_null() {
@@ -638,8 +639,7 @@ impl Conn {
         }
         let base = self.segment.swap(null_mut(), Ordering::AcqRel);
         if let Some(base) = NonNull::new(base) {
-            let len = sdp_shm::layout::segment_bytes(self.ring_bytes.load(Ordering::Relaxed));
-            process::unmap(base, len);
+            unmap(base, &self.ring_bytes);
         }
         self.leave_peer();
     }

@@ -35,8 +35,7 @@ impl Carrier for Socket {
             iov_base: piece.as_ptr().cast_mut().cast(),
             iov_len: piece.len(),
         });
-        // SAFETY: zero is a valid msghdr.
-        let mut message: msghdr = unsafe { core::mem::zeroed() };
+        let mut message: msghdr = sdp_sys::kernel::zeroed();
         message.msg_iov = parts.as_mut_ptr();
         message.msg_iovlen = parts.len();
         let flags = libc::MSG_EOR | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;

@@ -312,8 +312,7 @@ fn kernel_call(
 ) -> Result<usize, Errno> {
     let mut parts = [const { libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 } }; 64];
     let used = buffers.fill(usize::MAX, &mut parts);
-    // SAFETY: zero is a valid msghdr.
-    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    let mut message: libc::msghdr = sdp_sys::kernel::zeroed();
     (message.msg_iov, message.msg_iovlen) = (parts.as_mut_ptr(), used);
     let (call, direction) = match half {
         Half::Send => (libc::SYS_sendmsg, Direction::Send),

@@ -158,20 +158,7 @@ pub(super) fn take(conn: &Conn, role: Role) -> Option<&'static Pair> {
     let mut base = ARENA.load(Ordering::Acquire);
     if base.is_null() {
         let len = PAIRS * size_of::<Pair>();
-        let fresh = process::map_private(len)?;
-        let made = ARENA.compare_exchange(
-            null_mut(),
-            fresh.as_ptr().cast(),
-            Ordering::AcqRel,
-            Ordering::Acquire,
-        );
-        base = match made {
-            Ok(_) => fresh.as_ptr().cast(),
-            Err(theirs) => {
-                process::unmap(fresh, len);
-                theirs
-            }
-        };
+        base = process::Fresh::private(len)?.publish(&ARENA);
     }
     for number in 0..PAIRS {
         // SAFETY: within the mapping; all zeros is a free place.

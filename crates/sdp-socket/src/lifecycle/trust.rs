@@ -6,7 +6,6 @@
 
 use core::sync::atomic::Ordering;
 
-use sdp_shm::family::FAMILY_BYTES;
 use sdp_sys::{hidden, pid as sys_pid};
 
 use crate::{
@@ -65,11 +64,7 @@ pub(crate) fn change_trust(still_used: StillUsed) {
         process::leave_family();
     }
     if let Some(base) = process::take_family() {
-        if !still_used.used && sys_pid::is_single_threaded() {
-            process::unmap(base, FAMILY_BYTES);
-        } else {
-            conn::zero_unused_family(base);
-        }
+        conn::give_up_family(base, !still_used.used && sys_pid::is_single_threaded());
     }
     process::forget_nonce();
     pool::clear(); // of threads that went on meanwhile
@@ -86,11 +81,7 @@ pub(crate) fn drop_everything() {
     doorbell::zero_page();
     process::leave_family();
     if let Some(base) = process::take_family() {
-        if sys_pid::is_single_threaded() {
-            process::unmap(base, FAMILY_BYTES);
-        } else {
-            conn::zero_unused_family(base);
-        }
+        conn::give_up_family(base, sys_pid::is_single_threaded());
     }
 }
 

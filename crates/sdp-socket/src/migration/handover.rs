@@ -28,6 +28,7 @@
 //! Where that is not to be had either, who follows must not take the kernel's end of the stream for its end: an image gets
 //! an error in the connection's place ([`cut_off`]); everybody else's call fails, and nothing has been passed on.
 
+use core::cell::Cell;
 use core::sync::atomic::Ordering;
 
 use libc::c_int;
@@ -383,11 +384,11 @@ fn push(
     while let Some((message, offset)) = receive::next_payload(&mut walk) {
         let mut offset = offset;
         while all && offset < message.len {
-            let (at, len) = walk.rx.as_shm().piece(message, offset);
-            let n = send(peer, at, len, end);
+            let piece = walk.rx.as_shm().piece(message, offset);
+            let n = send(peer, piece, end);
             offset = offset.saturating_add(n as u32);
             pushed += n as u64;
-            all = n == len;
+            all = n == piece.len();
         }
         if !all {
             break;
@@ -535,14 +536,13 @@ fn consume(fd: c_int, n: u64, end: u64) -> u64 {
 }
 
 /// Sends through the peer's socket; how many bytes the kernel took until `end`.
-fn send(peer: &OwnedFd, at: *const u8, len: usize, end: u64) -> usize {
+fn send(peer: &OwnedFd, bytes: &[Cell<u8>], end: u64) -> usize {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     let mut done = 0;
-    while done < len {
-        // SAFETY: the caller's bytes are mapped; the kernel only reads them.
-        let sent = unsafe {
-            sys!(libc::SYS_sendto, peer.raw(), at.wrapping_add(done), len - done, flags, 0, 0)
-        };
+    while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
+        // SAFETY: borrowed for the call; the kernel only reads them, whoever writes them meanwhile.
+        let sent =
+            unsafe { sys!(libc::SYS_sendto, peer.raw(), rest.as_ptr(), rest.len(), flags, 0, 0) };
         match sent {
             Ok(n) if n > 0 => done += n,
             Err(sdp_sys::errno::Errno::EAGAIN) if wait(peer.raw(), libc::POLLOUT, end) => {}
@@ -641,8 +641,9 @@ impl Heap {
         self.memory.get(..self.used).unwrap_or(&[])
     }
 
-    fn send(&self, peer: &OwnedFd, end: u64) -> bool {
-        send(peer, self.memory.as_ptr(), self.used, end) == self.used
+    fn send(&mut self, peer: &OwnedFd, end: u64) -> bool {
+        let bytes = self.memory.get_mut(..self.used).unwrap_or(&mut []);
+        send(peer, Cell::from_mut(bytes).as_slice_of_cells(), end) == self.used
     }
 
     fn room(&self) -> usize {
@@ -652,7 +653,7 @@ impl Heap {
 
 /// Copies ring bytes. By itself: it is long where it is put in line.
 #[inline(never)]
-fn copy(from: &[core::cell::Cell<u8>], to: &mut [u8]) {
+fn copy(from: &[Cell<u8>], to: &mut [u8]) {
     for (to, from) in to.iter_mut().zip(from) {
         *to = from.get();
     }
@@ -663,7 +664,7 @@ impl Scatter for Heap {
         Self::room(self)
     }
 
-    fn accept(&mut self, src: &[core::cell::Cell<u8>]) {
+    fn accept(&mut self, src: &[Cell<u8>]) {
         let Some(to) = self.free().get_mut(..src.len()) else {
             self.overflowed = true;
             return;

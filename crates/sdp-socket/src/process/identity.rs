@@ -10,7 +10,9 @@ use core::{
 
 use sdp_fabric_shm::peer::{Numbers, PeerTable};
 use sdp_shm::family::{FAMILY_BYTES, FAMILY_WINDOW, Family, Slot};
-use sdp_sys::{fd, hidden, kernel, loader as sys_loader, pid as sys_pid, section, sys};
+use sdp_sys::{fd, hidden, kernel, loader as sys_loader, pid as sys_pid, section};
+
+use super::mapping::Fresh;
 
 use crate::process::{
     fork_page::FORK_PAGE,
@@ -171,26 +173,6 @@ fn draw_nonce() {
     let _ = NONCE.compare_exchange(0, drawn, Ordering::Relaxed, Ordering::Relaxed);
 }
 
-/// Zeroed private memory, touched lazily.
-pub(crate) fn map_private(len: usize) -> Option<NonNull<u8>> {
-    map(len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE)
-}
-
-/// Memory that forked processes share; pages that are not touched cost nothing.
-pub(crate) fn map_shared(len: usize) -> Option<NonNull<u8>> {
-    map(len, libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE)
-}
-
-fn map(len: usize, flags: i32) -> Option<NonNull<u8>> {
-    kernel::map_zeros(len, 0, flags).ok()
-}
-
-/// Gives a mapping back.
-pub(crate) fn unmap(at: NonNull<u8>, len: usize) {
-    // SAFETY: callers own the mapping and do not use it any more.
-    let _ = unsafe { sys!(libc::SYS_munmap, at.as_ptr(), len) };
-}
-
 /// CPUs that this process may run on, as of its start.
 #[inline]
 pub(crate) fn usable_cpus() -> u32 {
@@ -323,23 +305,13 @@ pub(crate) fn unhide(cell: &AtomicI32) {
 /// what comes later.
 fn map_family() -> Option<NonNull<u8>> {
     if kernel::auxiliary(libc::AT_PAGESZ) != sdp_shm::ring::PAGE as usize {
-        return map_shared(FAMILY_BYTES); // what is cut off are pages of this size
+        return Fresh::shared(FAMILY_BYTES).map(Fresh::keep); // what is cut off are pages of this size
     }
     let whole = FAMILY_BYTES + FAMILY_WINDOW;
-    let at = map_shared(whole)?;
-    let first = at.as_ptr() as usize;
+    let fresh = Fresh::shared(whole)?;
+    let first = fresh.base().as_ptr() as usize;
     let end = (first + whole) & !(FAMILY_WINDOW - 1);
-    let before = end - FAMILY_BYTES - first;
-    let (base, rest) = (at.as_ptr().wrapping_add(before), first + whole - end);
-    if before != 0 {
-        unmap(at, before);
-    }
-    if rest != 0
-        && let Some(behind) = NonNull::new(base.wrapping_add(FAMILY_BYTES))
-    {
-        unmap(behind, rest);
-    }
-    NonNull::new(base)
+    fresh.keep_part(end - FAMILY_BYTES - first, FAMILY_BYTES)
 }
 
 /// Where a statistics page is best mapped; 0: anywhere. What each fork child touches of it is its beginning: behind the
@@ -436,15 +408,6 @@ pub(crate) fn leave_family() {
         family.leave(slot);
         SLOT.store(0, Ordering::Release);
     }
-}
-
-/// Puts private zeros in the place of a shared mapping: a thread in the middle of a look at it finds
-/// memory, though not the old one.
-pub(crate) fn replace_by_zeros(at: NonNull<u8>, len: usize) {
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
-    // SAFETY: replaces a mapping of ours, of this length, with one that can be used as it could.
-    let _ = unsafe { sys!(libc::SYS_mmap, at.as_ptr(), len, protection, flags, -1isize, 0) };
 }
 
 /// In a fork child, process `pid` (asked for if `None`): identity, and whether anything was made.

@@ -233,11 +233,9 @@ fn forget_host() {
         return;
     }
     let Some(base) = NonNull::new(inherited) else { return };
-    if sys_pid::is_single_threaded() {
-        process::unmap(base, sdp_stats::SIZE);
-    } else {
-        process::replace_by_zeros(base, sdp_stats::SIZE);
-    }
+    // SAFETY: mapped in this length when the process got the page; words of a page are atomics, for
+    // which zeros are values, and only a thread that is alone knows that no other one is at them.
+    unsafe { process::give_up(base, sdp_stats::SIZE, sys_pid::is_single_threaded()) };
 }
 
 /// Before the process changes its rights: a page of those that it leaves is not for it. `for_good`: it will

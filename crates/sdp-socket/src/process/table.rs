@@ -8,7 +8,6 @@
 
 use core::{
     mem::size_of,
-    ptr::null_mut,
     sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering},
 };
 
@@ -107,16 +106,7 @@ fn place(fd: i32) -> Option<&'static AtomicU32> {
         return None;
     }
     let bytes = DESCRIPTORS * size_of::<AtomicU32>();
-    let fresh = crate::process::map_private(bytes)?;
-    let made = FAR.compare_exchange(
-        null_mut(),
-        fresh.as_ptr().cast(),
-        Ordering::AcqRel,
-        Ordering::Acquire,
-    );
-    if made.is_err() {
-        crate::process::unmap(fresh, bytes);
-    }
+    crate::process::Fresh::private(bytes)?.publish(FAR);
     far(fd)
 }
 

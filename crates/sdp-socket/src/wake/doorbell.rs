@@ -99,17 +99,16 @@ fn make_doorbell_here() {
     let flags = libc::EFD_NONBLOCK | libc::EFD_CLOEXEC;
     let event = fd::eventfd(flags);
     if let (Ok(event), Ok(page)) = (event, segment::create_doorbell_page()) {
-        match segment::map_doorbell_page(page.raw()) {
+        match segment::map_doorbell_page(page.raw()).map(process::Fresh::from) {
             Ok(mapped) => {
                 let (event, page) = (process::hide(event), process::hide(page.into_raw()));
                 if event >= 0 && page >= 0 {
                     BELL_FD.store(event, Ordering::Release);
                     BELL_PAGE_FD.store(page, Ordering::Release);
-                    DOORBELL.store(mapped.base().as_ptr(), Ordering::Release);
+                    DOORBELL.store(mapped.keep().as_ptr(), Ordering::Release);
                     interest::doorbell_made();
                 } else {
                     [event, page].into_iter().for_each(process::close_hidden);
-                    process::unmap(mapped.base(), segment::DOORBELL_PAGE_BYTES);
                 }
             }
             Err(_) => fd::close(event),
@@ -162,9 +161,16 @@ pub(crate) fn forget_numbers() {
 
 /// In a fork child: the parent's page is unmapped.
 pub(crate) fn unmap_page() {
-    let doorbell = NonNull::new(DOORBELL.swap(null_mut(), Ordering::AcqRel));
-    if let Some(base) = doorbell {
-        process::unmap(base, segment::DOORBELL_PAGE_BYTES);
+    give_up_page(DOORBELL, true);
+}
+
+/// Nobody finds the doorbell page that `word` names any more. `is_unused`: nor can another thread
+/// be in the middle of a look at it.
+pub(super) fn give_up_page(word: &AtomicPtr<u8>, is_unused: bool) {
+    if let Some(base) = NonNull::new(word.swap(null_mut(), Ordering::AcqRel)) {
+        // SAFETY: a mapping of this length that only its word named; its words are atomics, for
+        // which zeros are values. Unused in a fork child only, which has no other thread.
+        unsafe { process::give_up(base, segment::DOORBELL_PAGE_BYTES, is_unused) };
     }
 }
 
@@ -177,7 +183,5 @@ pub(crate) fn close_numbers() {
 
 /// The process leaves its trust domain: private zeros take the page's place.
 pub(crate) fn zero_page() {
-    if let Some(base) = NonNull::new(DOORBELL.swap(null_mut(), Ordering::AcqRel)) {
-        process::replace_by_zeros(base, segment::DOORBELL_PAGE_BYTES);
-    }
+    give_up_page(DOORBELL, false);
 }

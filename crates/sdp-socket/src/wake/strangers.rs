@@ -39,7 +39,7 @@ use crate::{
     conn::Conn,
     process,
     wake::{
-        doorbell::{as_maker, own_page},
+        doorbell::{as_maker, give_up_page, own_page},
         interest,
     },
 };
@@ -329,14 +329,11 @@ fn make(uid: u32) {
     else {
         return;
     };
-    let (Ok(id), Ok(page)) = (stat::stat(rings.raw()), segment::map_doorbell_page(file.raw()))
-    else {
-        return;
-    };
+    let page = segment::map_doorbell_page(file.raw()).map(process::Fresh::from);
+    let (Ok(id), Ok(page)) = (stat::stat(rings.raw()), page) else { return };
     let hidden = [waits, rings, file].map(|fd| process::hide(fd.into_raw()));
     if hidden.iter().any(|raw| *raw < 0) {
         hidden.into_iter().filter(|raw| *raw >= 0).for_each(process::close_hidden);
-        process::unmap(page.base(), segment::DOORBELL_PAGE_BYTES);
         return;
     }
     for (cell, raw) in place.cells().into_iter().zip(hidden) {
@@ -415,13 +412,6 @@ pub(crate) fn drop_all(forked: bool, unhide: impl Fn(&AtomicI32)) {
             }
         }
         place.is_drained.store(false, Ordering::Relaxed);
-        let Some(base) = NonNull::new(place.page.swap(null_mut(), Ordering::AcqRel)) else {
-            continue;
-        };
-        if forked {
-            process::unmap(base, segment::DOORBELL_PAGE_BYTES);
-        } else {
-            process::replace_by_zeros(base, segment::DOORBELL_PAGE_BYTES);
-        }
+        give_up_page(&place.page, forked);
     }
 }

@@ -25,12 +25,15 @@ fn has_rows_in(base: *mut u8) -> bool {
     })
 }
 
-/// Family memory of a trust domain that the process has left, in a process with several threads: private
-/// zeros take its place once no connection has a row in it. Never unmapped, because a thread may have looked
-/// up its address just before; a row that it then opens there is nobody else's.
-pub(crate) fn zero_unused_family(base: NonNull<u8>) {
-    if !has_rows_in(base.as_ptr()) {
-        process::replace_by_zeros(base, FAMILY_BYTES);
+/// Family memory of a trust domain that the process has left. `is_unused`: no connection has a row
+/// in it, and there is no other thread; it is unmapped. Else private zeros take its place once no
+/// connection has a row in it, because a thread may have looked up its address just before; a row
+/// that it then opens there is nobody else's.
+pub(crate) fn give_up_family(base: NonNull<u8>, is_unused: bool) {
+    if is_unused || !has_rows_in(base.as_ptr()) {
+        // SAFETY: mapped in this length, by this process or its parent, and left by this one; its
+        // words are atomics, and zeros are a family without members.
+        unsafe { process::give_up(base, FAMILY_BYTES, is_unused) };
     }
 }
 
@@ -39,7 +42,7 @@ pub(super) fn row_of_old_family_freed(base: *mut u8) {
     if let Some(base) = NonNull::new(base)
         && !process::is_retired()
     {
-        zero_unused_family(base);
+        give_up_family(base, false);
     }
 }
 

@@ -44,9 +44,10 @@ struct World {
     fast_messages: Cell<u32>,
 }
 
-fn zeroed<T>() -> &'static T {
-    // SAFETY: non-zero size; leaked; all callers ask for structures of atomics, of which zero is a value.
-    unsafe { &*std::alloc::alloc_zeroed(std::alloc::Layout::new::<T>()).cast::<T>() }
+fn zeroed_row() -> &'static Row {
+    // SAFETY: mapped in this size, aligned to a page, never given back; a row is atomics, of which
+    // zero is a value.
+    unsafe { crate::leaked(size_of::<Row>()).cast().as_ref() }
 }
 
 fn byte(position: u64) -> u8 {
@@ -93,7 +94,7 @@ impl World {
         let end = |side: u8| {
             let (_, conn) = conn::create(Stage::Meeting).unwrap();
             assert!(conn.attach(segment, side, None));
-            InUse { conn, _held: None, segment, row: zeroed::<Row>(), alone: true }
+            InUse { conn, _held: None, segment, row: zeroed_row(), alone: true }
         };
         let world = Self { tx: end(0), rx: end(1), fast_messages: Cell::new(0) };
         world.clear();

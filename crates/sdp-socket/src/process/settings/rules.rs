@@ -463,7 +463,6 @@ mod tests {
         config.load_text(b"", b"use tcp client * *:*\n");
         config.prepare(b"x");
         assert_eq!(config.decide(Role::Client, [0; 16], 1).family, Family::Tcp);
-        process::unmap(table.cast(), size_of::<Config>());
     }
 
     #[test]

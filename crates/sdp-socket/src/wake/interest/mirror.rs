@@ -6,7 +6,7 @@
 use core::{
     mem::offset_of,
     ops::{Deref, DerefMut},
-    ptr::{NonNull, null_mut},
+    ptr::NonNull,
     sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering},
 };
 
@@ -246,25 +246,18 @@ pub(crate) fn make_mirror() -> bool {
         return true;
     }
     let Some(fresh) = new_mirror() else { return false };
-    let made = MIRROR.compare_exchange(
-        null_mut(),
-        fresh.as_ptr().cast(),
-        Ordering::AcqRel,
-        Ordering::Acquire,
-    );
-    if made.is_err() {
-        process::unmap(fresh.cast(), size_of::<Mirror>());
-    }
+    fresh.publish(MIRROR);
     true
 }
 
 /// An empty mirror, unless there is no memory.
-fn new_mirror() -> Option<NonNull<Mirror>> {
-    let fresh = process::map_private(size_of::<Mirror>())?.cast::<Mirror>();
+fn new_mirror() -> Option<process::Fresh> {
+    let fresh = process::Fresh::private(size_of::<Mirror>())?;
+    let at = fresh.base().cast::<Mirror>();
     // SAFETY: zeroed memory of the right size, seen by nobody else: plain integers and booleans, for
     // which zero is valid. The links whose "none" is not zero are set here.
     unsafe {
-        (&raw mut (*fresh.as_ptr()).counts).write(Counts {
+        (&raw mut (*at.as_ptr()).counts).write(Counts {
             spin: spin::Learnt::NEW,
             serials: 0,
             sets: 0,

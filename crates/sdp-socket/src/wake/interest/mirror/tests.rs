@@ -15,14 +15,16 @@ struct Beside {
     mirror: &'static mut Mirror,
     conns: [&'static Conn; 2],
     plain: Plain,
+    _memory: process::Fresh,
 }
 
 impl Beside {
     fn new(conns: [&'static Conn; 2]) -> Self {
         let fresh = new_mirror().expect("memory");
         conns.iter().for_each(|conn| conn.registrations.store(0, Ordering::Relaxed));
-        // SAFETY: made just now, for this one.
-        Self { mirror: unsafe { &mut *fresh.as_ptr() }, conns, plain: Plain::new() }
+        // SAFETY: made just now, for this one, which keeps it until it goes itself.
+        let mirror = unsafe { fresh.base().cast::<Mirror>().as_mut() };
+        Self { mirror, conns, plain: Plain::new(), _memory: fresh }
     }
 
     fn add(&mut self, conn: usize, set: u32, data: u64) {
@@ -55,9 +57,7 @@ impl Beside {
         assert_eq!(free.count() + plain.len(), counts.used as usize);
     }
 
-    fn end(self) {
-        process::unmap(core::ptr::NonNull::from(self.mirror).cast(), size_of::<Mirror>());
-    }
+    fn end(self) {}
 }
 
 /// Numbers that look random.
